@@ -68,8 +68,7 @@ class Row {
     double number = 0;
     // "1 (2)" has the value of another precision in parentheses.
     const std::string first = text.substr(0, text.find_first_of(" (^"));
-    if (!absl::SimpleAtod(first, &number) || !std::isfinite(number) || number < 0 ||
-        number > 1e12) {
+    if (!absl::SimpleAtod(first, &number) || !std::isfinite(number) || number < 0 || number > 1e9) {
       return absl::InvalidArgumentError(
           absl::StrCat(*columns.begin(), ": '", text, "' is no number that can be used"));
     }
@@ -168,19 +167,31 @@ void ReadRecompute(const Implementation& program, Row* row, PlanLayout* layout) 
       layout->tp > 1 && !says_none && (program.is_fused() || absl::StrContains(text, "SP"));
 }
 
+// Returns the number right behind `name` in a text like "PTD (tp8 pp12)", or 1.
+int64_t NumberAfter(absl::string_view name, absl::string_view text) {
+  const size_t at = text.find(name);
+  if (at == absl::string_view::npos) return 1;
+  absl::string_view digits = text.substr(at + name.size());
+  size_t end = 0;
+  while (end < digits.size() && absl::ascii_isdigit(digits[end])) ++end;
+  int64_t number = 1;
+  return absl::SimpleAtoi(digits.substr(0, end), &number) ? number : 1;
+}
+
 absl::StatusOr<PlanLayout> ReadLayout(const Implementation& program, Row* row) {
   PlanLayout layout;
-  MEGATRON_ASSIGN_OR_RETURN(layout.tp, row->Integer({"tp", "model_parallel_size"}, 1));
-  MEGATRON_ASSIGN_OR_RETURN(layout.pp, row->Integer({"pp"}, 1));
+  const std::string scheme = row->Text({"scheme"});
+  MEGATRON_ASSIGN_OR_RETURN(layout.tp, row->Integer({"tp"}, NumberAfter("tp", scheme)));
+  MEGATRON_ASSIGN_OR_RETURN(layout.pp, row->Integer({"pp"}, NumberAfter("pp", scheme)));
   MEGATRON_ASSIGN_OR_RETURN(layout.vpp, row->Integer({"vpp"}, 1));
   MEGATRON_ASSIGN_OR_RETURN(layout.cp, row->Integer({"cp"}, 1));
   MEGATRON_ASSIGN_OR_RETURN(layout.ep, row->Integer({"ep"}, 1));
   MEGATRON_ASSIGN_OR_RETURN(layout.micro_batch, row->Integer({"mbs"}, 1));
   MEGATRON_ASSIGN_OR_RETURN(layout.sequence, row->Integer({"seq"}, 0));
   MEGATRON_ASSIGN_OR_RETURN(const int64_t fsdp, row->Integer({"fsdp"}, 0));
-  layout.shards_parameters = fsdp > 1 ||
-                             absl::StrContains(row->Text({"scheme", "method"}), "FSDP") ||
-                             absl::StrContains(row->Text({"scheme"}), "ZeRO-3");
+  layout.shards_parameters = fsdp > 1 || absl::StrContains(row->Text({"method"}), "FSDP") ||
+                             absl::StrContains(scheme, "FSDP") ||
+                             absl::StrContains(scheme, "ZeRO-3");
   // Megatron cuts experts for the tensor-parallel ranks where nothing is said; FSDP alone gathers
   // them whole.
   const bool is_cut = row->Has("etp") && (layout.ep > 1 || !layout.shards_parameters);
@@ -190,12 +201,18 @@ absl::StatusOr<PlanLayout> ReadLayout(const Implementation& program, Row* row) {
                         absl::StrContains(row->Text({"source"}), "token drop");
   if (layout.sequence == 0) return absl::InvalidArgumentError("the row has no seq");
   MEGATRON_ASSIGN_OR_RETURN(const int64_t gpus, row->Integer({"gpus"}, 0));
+  if (double(layout.tp) * layout.pp * layout.cp > 1e9) {
+    return absl::InvalidArgumentError("tp x pp x cp is above 1e9");
+  }
   const int64_t model_ranks = layout.tp * layout.pp * layout.cp;
   if (model_ranks < 1 || layout.micro_batch < 1) {
     return absl::InvalidArgumentError("tp, pp, cp and mbs are at least 1");
   }
   int64_t derived = gpus / model_ranks;
   MEGATRON_ASSIGN_OR_RETURN(layout.dp, row->Integer({"dp"}, derived));
+  if (double(model_ranks) * layout.dp > 1e9) {
+    return absl::InvalidArgumentError("tp x pp x cp x dp is above 1e9");
+  }
   if (gpus > 0 && layout.gpus() != gpus) {
     return absl::InvalidArgumentError(absl::StrCat("tp x pp x cp x dp is ", layout.gpus(),
                                                    " and not the ", gpus, " GPUs of the row"));
