@@ -78,7 +78,7 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   const auto predicted = PredictRows(facts, kernels, *rows, *assumptions);
   if (!predicted.ok()) return Named(input, predicted.status());
   MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(PosixFileSystem(), output, FormatCsv(*predicted)));
-  return WriteToStdout(SummarizeErrors(*predicted));
+  return WriteToStdout(FormatErrors(CompareWithMeasured(*predicted)));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -269,13 +270,15 @@ int ColumnOf(const CsvTable& table, absl::string_view name) {
   return found == table.columns.end() ? -1 : static_cast<int>(found - table.columns.begin());
 }
 
-// Absolute relative errors in percent, in ascending order.
-std::vector<double> Errors(const CsvTable& table, int measured, double unit, int predicted) {
+// Absolute relative errors in percent of every `step`th row from `first` on, in ascending order.
+std::vector<double> Errors(const CsvTable& table, int measured, double unit, int predicted,
+                           size_t first, size_t step) {
   std::vector<double> errors;
-  for (const auto& row : table.rows) {
+  for (size_t i = first; i < table.rows.size(); i += step) {
     double truth = 0;
     double guess = 0;
-    if (!absl::SimpleAtod(row[measured], &truth) || !absl::SimpleAtod(row[predicted], &guess)) {
+    if (!absl::SimpleAtod(table.rows[i][measured], &truth) ||
+        !absl::SimpleAtod(table.rows[i][predicted], &guess)) {
       continue;
     }
     if (truth > 0) errors.push_back(100 * std::fabs(guess / (truth * unit) - 1));
@@ -324,33 +327,47 @@ absl::StatusOr<CsvTable> PredictRows(const PlanFacts& facts, const MeasuredKerne
   return predicted;
 }
 
-std::string SummarizeErrors(const CsvTable& predicted) {
+std::vector<PredictionErrors> CompareWithMeasured(const CsvTable& predicted) {
   struct Pair {
     const char* measured;
     double unit;
     const char* predicted;
   };
-  std::string text;
+  struct Part {
+    const char* name;
+    size_t first;
+    size_t step;
+  };
+  std::vector<PredictionErrors> result;
   for (const Pair& pair :
        {Pair{"iteration_s", 1, "predicted_step_s"}, Pair{"iteration_ms", 1e-3, "predicted_step_s"},
         Pair{"measured_ms", 1e-3, "predicted_step_s"},
         Pair{"measured_alloc_GiB", 1, "predicted_memory_GiB"},
-        Pair{"measured_GiB", 1, "predicted_memory_GiB"},
         Pair{"tokens_per_s_per_gpu", 1, "predicted_tokens_per_s_per_gpu"},
         Pair{"model_TFLOPs_per_gpu", 1, "predicted_TFLOPs_per_gpu"},
         Pair{"mfu_pct", 1, "predicted_mfu_pct"}}) {
     const int measured = ColumnOf(predicted, pair.measured);
-    if (measured < 0) continue;
-    const std::vector<double> errors =
-        Errors(predicted, measured, pair.unit, ColumnOf(predicted, pair.predicted));
-    if (errors.empty()) continue;
-    double sum = 0;
-    for (double error : errors) sum += error;
-    const size_t n = errors.size();
+    const int guessed = ColumnOf(predicted, pair.predicted);
+    if (measured < 0 || guessed < 0) continue;
+    for (const Part& part : {Part{"all", 0, 1}, Part{"odd", 0, 2}, Part{"even", 1, 2}}) {
+      const auto errors = Errors(predicted, measured, pair.unit, guessed, part.first, part.step);
+      if (errors.empty()) continue;
+      const size_t n = errors.size();
+      const double sum = std::accumulate(errors.begin(), errors.end(), 0.0);
+      result.push_back({pair.measured, part.name, n, sum / n, errors[n / 2],
+                        errors[std::min(n - 1, n * 9 / 10)], errors.back()});
+    }
+  }
+  return result;
+}
+
+std::string FormatErrors(const std::vector<PredictionErrors>& errors) {
+  std::string text;
+  for (const PredictionErrors& e : errors) {
     absl::StrAppendFormat(
-        &text, "%-22s %4d rows  error: mean %.1f %%  median %.1f %%  p90 %.1f %%  worst %.1f %%\n",
-        pair.measured, n, sum / n, errors[n / 2], errors[std::min(n - 1, n * 9 / 10)],
-        errors.back());
+        &text,
+        "%-22s %4d %-4s rows  error: mean %.1f %%  median %.1f %%  p90 %.1f %%  worst %.1f %%\n",
+        e.column, e.count, e.rows, e.mean, e.median, e.p90, e.worst);
   }
   return text;
 }

@@ -2,7 +2,9 @@
 #ifndef MEGATRON_PLAN_PREDICT_ROWS_H_
 #define MEGATRON_PLAN_PREDICT_ROWS_H_
 
+#include <cstddef>
 #include <string>
+#include <vector>
 
 #include "absl/container/btree_map.h"
 #include "absl/status/statusor.h"
@@ -25,9 +27,24 @@ absl::StatusOr<PlanAssumptions> ParseAssumptions(const std::string& text);
 absl::StatusOr<CsvTable> PredictRows(const PlanFacts& facts, const MeasuredKernels& kernels,
                                      const CsvTable& rows, const PlanAssumptions& assumptions);
 
-// Returns the errors of a predicted table against its measured column (iteration_s, iteration_ms,
-// measured_ms, model_TFLOPs_per_gpu, mfu_pct): rows, mean, median, 90th percentile and the worst.
-std::string SummarizeErrors(const CsvTable& predicted);
+// Absolute errors of predictions, in percent of what was measured.
+struct PredictionErrors {
+  std::string column;  // the measured one
+  std::string rows;    // all, odd or even; the first row is odd
+  size_t count = 0;
+  double mean = 0;
+  double median = 0;
+  double p90 = 0;
+  double worst = 0;
+};
+
+// Compares a predicted table with each measured column that it has: iteration_s, iteration_ms,
+// measured_ms, measured_alloc_GiB, tokens_per_s_per_gpu, model_TFLOPs_per_gpu, mfu_pct. Columns without a row
+// that was predicted and measured are left out.
+std::vector<PredictionErrors> CompareWithMeasured(const CsvTable& predicted);
+
+// Returns a line for each.
+std::string FormatErrors(const std::vector<PredictionErrors>& errors);
 
 }  // namespace megatron
 
