@@ -17,9 +17,9 @@ struct PlanGroup {
 // Returns how many ranks of the group share a domain of `domain` GPUs.
 int64_t RanksInDomain(const PlanGroup& group, int64_t domain);
 
-// Seconds of an all-gather or a reduce-scatter of a tensor of `bytes` in all, or of an all-to-all of
-// which each rank sends `bytes` (its own part included). An all-reduce takes twice that. Groups that
-// lie beside this one run at the same time.
+// Seconds of an all-gather or a reduce-scatter of a tensor of `bytes` in all, or of an all-to-all
+// of which each rank sends `bytes` (its own part included). An all-reduce takes twice that. Groups
+// that lie beside this one run at the same time.
 double CollectiveSeconds(const Hardware& gpu, const Implementation& program, const PlanGroup& group,
                          double bytes);
 

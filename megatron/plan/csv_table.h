@@ -16,8 +16,8 @@ struct CsvTable {
   std::vector<std::vector<std::string>> rows;  // each as long as `columns`
 };
 
-// Returns kInvalidArgument with the line at fault: a row longer or shorter than the header, a column
-// without a name or named twice, an open quote, no header. Lines that are empty are skipped.
+// Returns kInvalidArgument with the line at fault: a row longer or shorter than the header, a
+// column without a name or named twice, an open quote, no header. Lines that are empty are skipped.
 absl::StatusOr<CsvTable> ParseCsv(absl::string_view text);
 
 // Writes a table that ParseCsv reads back.

@@ -39,8 +39,8 @@ struct PredictionErrors {
 };
 
 // Compares a predicted table with each measured column that it has: iteration_s, iteration_ms,
-// measured_ms, measured_alloc_GiB, tokens_per_s_per_gpu, model_TFLOPs_per_gpu, mfu_pct. Columns without a row
-// that was predicted and measured are left out.
+// measured_ms, measured_alloc_GiB, tokens_per_s_per_gpu, model_TFLOPs_per_gpu, mfu_pct. Columns
+// without a row that was predicted and measured are left out.
 std::vector<PredictionErrors> CompareWithMeasured(const CsvTable& predicted);
 
 // Returns a line for each.

@@ -365,8 +365,8 @@ LayerCosts Predictor::Layer(bool is_mixture) const {
   return layer;
 }
 
-// Returns the share of mixtures among the layers of the first stage, or of the stages after it. Dense
-// layers come first.
+// Returns the share of mixtures among the layers of the first stage, or of the stages after it.
+// Dense layers come first.
 double Predictor::MixtureShare(bool is_first) const {
   if (!has_experts()) return 0;
   const double layers = double(model_.layers()) / l_.pp;

@@ -2,9 +2,9 @@
 //
 // Products take FLOPs over the measured share of the peak where the GPU's table has such a shape;
 // else over a constant share, and bytes of the operands over the memory's rate. Other kernels take
-// bytes. A collective takes a latency and its bytes over the slowest link that it
-// crosses, of which the groups that run beside it take their share. Stages take equal times, and the
-// last one has the head besides. docs/planning.md has the formulas and the errors.
+// bytes. A collective takes a latency and its bytes over the slowest link that it crosses, of which
+// the groups that run beside it take their share. Stages take equal times, and the last one has the
+// head besides. docs/planning.md has the formulas and the errors.
 #ifndef MEGATRON_PLAN_STEP_PREDICTION_H_
 #define MEGATRON_PLAN_STEP_PREDICTION_H_
 
@@ -69,8 +69,8 @@ absl::StatusOr<StepPrediction> PredictStep(const Hardware& gpu, const Implementa
                                            const MeasuredKernels& kernels, const PlanModel& model,
                                            const PlanLayout& layout);
 
-// Returns the seconds of a pipeline of equal stages: micro_batches * (work + head) for the last one,
-// and the bubble (stages - 1) * work / chunks.
+// Returns the seconds of a pipeline of equal stages: micro_batches * (work + head) for the last
+// one, and the bubble (stages - 1) * work / chunks.
 double PipelineSeconds(double work, double head, int64_t stages, int64_t chunks,
                        int64_t micro_batches);
 
