@@ -1,5 +1,6 @@
 #include "megatron/plan/plan_facts.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -75,6 +76,32 @@ absl::Status CheckHardware(const Hardware& gpu) {
   return CheckRange(entry, "network_gb_per_s", gpu.network_gb_per_s(), 1e-3, 1e6);
 }
 
+// Checks that the model has what a prediction needs, in sizes whose products can be counted.
+absl::Status CheckModel(const PlanModel& model) {
+  const std::string entry = absl::StrCat("model '", model.name(), "'");
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "layers", model.layers(), 1, 1e5));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "hidden", model.hidden(), 1, 1e8));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "ffn", model.ffn(), 0, 1e8));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "heads", model.heads(), 1, 1e8));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "kv_heads", model.kv_heads(), 1, 1e8));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "head_dim", model.head_dim(), 1, 1e8));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "vocab", model.vocab(), 1, 1e9));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "experts", model.experts(), 0, 1e6));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "experts_per_token", model.experts_per_token(),
+                                      model.experts() > 0 ? 1 : 0, std::max(model.experts(), 0.0)));
+  MEGATRON_RETURN_IF_ERROR(
+      CheckRange(entry, "expert_ffn", model.expert_ffn(), model.experts() > 0 ? 1 : 0, 1e8));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "shared_ffn", model.shared_ffn(), 0, 1e8));
+  // Models whose leading layers are dense have both widths.
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "dense_layers", model.dense_layers(), 0,
+                                      model.ffn() >= 1 ? model.layers() : 0));
+  MEGATRON_RETURN_IF_ERROR(
+      CheckRange(entry, "query_rank", model.query_rank(), model.key_value_rank() > 0 ? 1 : 0, 1e8));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "key_value_rank", model.key_value_rank(), 0, 1e8));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "window", model.window(), 0, 1e9));
+  return CheckRange(entry, "rope_dim", model.rope_dim(), 0, 1e8);
+}
+
 absl::Status CheckImplementation(const Implementation& program) {
   const std::string entry = absl::StrCat("implementation '", program.name(), "'");
   MEGATRON_RETURN_IF_ERROR(
@@ -120,6 +147,7 @@ absl::StatusOr<PlanFacts> ParsePlanFacts(absl::string_view text) {
   for (const Implementation& program : facts.implementation()) {
     MEGATRON_RETURN_IF_ERROR(CheckImplementation(program));
   }
+  for (const PlanModel& model : facts.model()) MEGATRON_RETURN_IF_ERROR(CheckModel(model));
   return facts;
 }
 

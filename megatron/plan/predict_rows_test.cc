@@ -132,6 +132,14 @@ TEST(PredictStepTest, PartsAddUpToTheStep) {
   EXPECT_NEAR(step->total_parameters, 405.9e9, 0.01 * 405.9e9);
 }
 
+// All micro-batches go through the last stage, behind the bubble that the others make before it.
+TEST(PipelineTest, TakesTheLastStageAndTheBubble) {
+  EXPECT_DOUBLE_EQ(PipelineSeconds(3, 0, 1, 1, 5), 15);
+  EXPECT_DOUBLE_EQ(PipelineSeconds(3, 0, 4, 1, 5), (5 + 4 - 1) * 3);
+  EXPECT_DOUBLE_EQ(PipelineSeconds(3, 0, 4, 3, 8), 8 * 3 + 3);
+  EXPECT_DOUBLE_EQ(PipelineSeconds(3, 2, 4, 1, 5), 5 * (3 + 2) + 3 * 3);
+}
+
 TEST(PredictStepTest, HasAllParametersInEveryLayout) {
   const auto facts = ParsePlanFacts(BuiltInPlanFacts());
   ASSERT_TRUE(facts.ok()) << facts.status();
@@ -161,6 +169,7 @@ TEST(PredictStepTest, HasAllParametersInEveryLayout) {
 
 TEST(PlanFactsTest, ErrorsNameTheFieldOrTheLine) {
   EXPECT_FALSE(ParsePlanFacts("hardware { speed: 3 }").ok());
+  EXPECT_FALSE(ParsePlanFacts("model { name: 'x' layers: 2 hidden: 1e30 }").ok());
   const auto facts = ParsePlanFacts("hardware { name: 'x' bf16_tflops: -1 }");
   EXPECT_NE(facts.status().message().find("bf16_tflops"), std::string::npos) << facts.status();
 }
