@@ -1,0 +1,47 @@
+#include "megatron/plan/collective_time.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace megatron {
+namespace {
+
+constexpr double kGiga = 1e9;
+// All-reduces inside an A100 node take 12.5 us and 3.3 us for each rank with the smallest tensors.
+constexpr double kLinkLatency = 12.5e-6;
+constexpr double kLinkLatencyOfRank = 3.3e-6;
+constexpr double kNetworkLatency = 20e-6;
+// Rings of few ranks reach less of the links: half of their rate with this number of ranks.
+constexpr double kRanksOfHalfRate = 0.61;
+
+}  // namespace
+
+int64_t RanksInDomain(const PlanGroup& group, int64_t domain) {
+  return std::max<int64_t>(1, std::min(group.ranks, domain / std::max<int64_t>(1, group.stride)));
+}
+
+double CollectiveSeconds(const Hardware& gpu, const Implementation& program, const PlanGroup& group,
+                         double bytes) {
+  if (group.ranks <= 1) return 0;
+  const int64_t inside = RanksInDomain(group, gpu.domain());
+  const double link = gpu.link_gb_per_s() * kGiga * program.link_efficiency() * group.ranks /
+                      (group.ranks + kRanksOfHalfRate);
+  double rate = link;
+  double latency = inside > 1 ? kLinkLatency + kLinkLatencyOfRank * inside : 0;
+  if (inside < group.ranks) {
+    // The ranks of a group that share a node drive one network card each.
+    rate = std::min(link, gpu.network_gb_per_s() * kGiga * program.network_efficiency() * inside);
+    latency += kNetworkLatency * std::log2(static_cast<double>(group.ranks) / inside);
+  }
+  return latency + bytes * (group.ranks - 1) / group.ranks / rate;
+}
+
+double MessageSeconds(const Hardware& gpu, const Implementation& program, int64_t stride,
+                      double bytes) {
+  if (stride < gpu.domain()) {
+    return kLinkLatency + bytes / (gpu.link_gb_per_s() * kGiga * program.link_efficiency());
+  }
+  return kNetworkLatency + bytes / (gpu.network_gb_per_s() * kGiga * program.network_efficiency());
+}
+
+}  // namespace megatron

@@ -1,0 +1,32 @@
+// The time of a collective among ranks that share links and network cards.
+#ifndef MEGATRON_PLAN_COLLECTIVE_TIME_H_
+#define MEGATRON_PLAN_COLLECTIVE_TIME_H_
+
+#include <cstdint>
+
+#include "megatron/plan/plan_facts.pb.h"
+
+namespace megatron {
+
+// `ranks` ranks, each `stride` ranks after the one before.
+struct PlanGroup {
+  int64_t ranks = 1;
+  int64_t stride = 1;
+};
+
+// Returns how many ranks of the group share a domain of `domain` GPUs.
+int64_t RanksInDomain(const PlanGroup& group, int64_t domain);
+
+// Seconds of an all-gather or a reduce-scatter of a tensor of `bytes` in all, or of an all-to-all
+// of which each rank sends `bytes` (its own part included). An all-reduce takes twice that. Groups
+// that lie beside this one run at the same time.
+double CollectiveSeconds(const Hardware& gpu, const Implementation& program, const PlanGroup& group,
+                         double bytes);
+
+// Seconds of a message between neighbours `stride` ranks apart.
+double MessageSeconds(const Hardware& gpu, const Implementation& program, int64_t stride,
+                      double bytes);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_PLAN_COLLECTIVE_TIME_H_

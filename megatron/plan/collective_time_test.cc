@@ -1,0 +1,73 @@
+#include "megatron/plan/collective_time.h"
+
+#include <cmath>
+
+#include "gtest/gtest.h"
+
+namespace megatron {
+namespace {
+
+Hardware Gpu() {
+  Hardware gpu;
+  gpu.set_link_gb_per_s(300);
+  gpu.set_domain(8);
+  gpu.set_network_gb_per_s(25);
+  return gpu;
+}
+
+Implementation Ideal() {
+  Implementation program;
+  program.set_link_efficiency(1);
+  program.set_network_efficiency(1);
+  return program;
+}
+
+// Seconds of a byte more, without latencies.
+double SecondsOfAByte(const PlanGroup& group) {
+  return (CollectiveSeconds(Gpu(), Ideal(), group, 2e12) -
+          CollectiveSeconds(Gpu(), Ideal(), group, 1e12)) /
+         1e12;
+}
+
+// All-reduces inside one A100 node, by nccl-tests: microseconds of a latency and GB/s.
+TEST(CollectiveTimeTest, AgreesWithMeasuredAllReduces) {
+  Implementation program = Ideal();
+  program.set_link_efficiency(0.818);
+  struct Measured {
+    int64_t ranks;
+    double latency_us;
+    double rate;
+  };
+  for (const Measured& m : {Measured{2, 40, 188}, Measured{4, 45, 210}, Measured{8, 80, 228}}) {
+    for (double bytes : {16e6, 128e6, 1e9}) {
+      const double ring = 2.0 * (m.ranks - 1) / m.ranks;
+      const double measured = m.latency_us * 1e-6 + ring * bytes / (m.rate * 1e9);
+      const double predicted = 2 * CollectiveSeconds(Gpu(), program, {m.ranks, 1}, bytes);
+      EXPECT_NEAR(predicted, measured, 0.05 * measured) << m.ranks << " ranks, " << bytes;
+    }
+  }
+}
+
+TEST(CollectiveTimeTest, OneRankTakesNoTime) {
+  EXPECT_EQ(CollectiveSeconds(Gpu(), Ideal(), {1, 1}, 1e9), 0);
+}
+
+// Of a group that crosses nodes with k ranks in each, k network cards work for it.
+TEST(CollectiveTimeTest, RanksOfANodeShareItsCards) {
+  EXPECT_NEAR(SecondsOfAByte({16, 8}), 15.0 / 16 / 25e9, 1e-15);
+  EXPECT_NEAR(SecondsOfAByte({16, 4}), 15.0 / 16 / 50e9, 1e-15);
+  EXPECT_NEAR(SecondsOfAByte({16, 1}), 15.0 / 16 / 200e9, 1e-15);
+  EXPECT_EQ(RanksInDomain({16, 8}, 8), 1);
+  EXPECT_EQ(RanksInDomain({16, 2}, 8), 4);
+  EXPECT_EQ(RanksInDomain({2, 2}, 8), 2);
+}
+
+TEST(CollectiveTimeTest, MessagesBetweenNodesTakeTheNetwork) {
+  const double inside = MessageSeconds(Gpu(), Ideal(), 4, 3e9);
+  const double between = MessageSeconds(Gpu(), Ideal(), 8, 3e9);
+  EXPECT_NEAR(inside, 0.01, 1e-4);
+  EXPECT_NEAR(between, 0.12, 1e-4);
+}
+
+}  // namespace
+}  // namespace megatron

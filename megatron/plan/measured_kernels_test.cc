@@ -1,0 +1,59 @@
+#include "megatron/plan/measured_kernels.h"
+
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace megatron {
+namespace {
+
+absl::StatusOr<MeasuredKernels> Parsed(const std::string& rows) {
+  const auto table = ParseCsv("gpu,kernel,pass,m,n,k,share_of_peak\n" + rows);
+  if (!table.ok()) return table.status();
+  return MeasuredKernels::Parse(*table);
+}
+
+TEST(MeasuredKernelsTest, AMeasuredShapeHasItsShare) {
+  const auto table = ParseCsv(BuiltInMeasuredKernels());
+  ASSERT_TRUE(table.ok()) << table.status();
+  const auto kernels = MeasuredKernels::Parse(*table);
+  ASSERT_TRUE(kernels.ok()) << kernels.status();
+  const auto share = kernels->ShareOfPeak("B200", {"product", "forward", 4096, 10240, 8192});
+  ASSERT_TRUE(share.has_value());
+  EXPECT_NEAR(*share, 0.6452, 1e-9);
+}
+
+TEST(MeasuredKernelsTest, AShapeBetweenTwoHasTheirMean) {
+  const auto kernels = Parsed(
+      "G,product,forward,100,64,64,0.4\n"
+      "G,product,forward,400,64,64,0.6\n"
+      "G,product,weight_gradient,200,64,64,0.1\n");
+  ASSERT_TRUE(kernels.ok()) << kernels.status();
+  EXPECT_NEAR(*kernels->ShareOfPeak("G", {"product", "forward", 200, 64, 64}), 0.5, 1e-9);
+  // ln 4/2 and ln 4/2 + ln 1.5 away: weights are the inverse squares.
+  const double near = *kernels->ShareOfPeak("G", {"product", "forward", 133.333333, 64, 64});
+  const double a = 1 / (0.287682 * 0.287682);
+  const double b = 1 / (1.098612 * 1.098612);
+  EXPECT_NEAR(near, (0.4 * a + 0.6 * b) / (a + b), 1e-4);
+}
+
+TEST(MeasuredKernelsTest, WhatIsFarFromAllHasNone) {
+  const auto kernels = Parsed("G,product,forward,100,64,64,0.4\n");
+  ASSERT_TRUE(kernels.ok()) << kernels.status();
+  EXPECT_FALSE(kernels->ShareOfPeak("G", {"product", "forward", 401, 64, 64}).has_value());
+  EXPECT_FALSE(kernels->ShareOfPeak("G", {"grouped", "forward", 100, 64, 64}).has_value());
+  EXPECT_FALSE(kernels->ShareOfPeak("H", {"product", "forward", 100, 64, 64}).has_value());
+}
+
+TEST(MeasuredKernelsTest, ErrorsNameTheRow) {
+  for (const char* row : {"G,products,forward,1,1,1,0.5", "G,product,back,1,1,1,0.5",
+                          "G,product,forward,0,1,1,0.5", "G,product,forward,1,x,1,0.5",
+                          "G,product,forward,1,1,1,0", "G,product,forward,1,1,1,nan"}) {
+    const auto kernels = Parsed(std::string("G,product,forward,1,1,1,0.5\n") + row + "\n");
+    ASSERT_FALSE(kernels.ok()) << row;
+    EXPECT_EQ(kernels.status().message().substr(0, 6), "row 2:") << kernels.status();
+  }
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,566 @@
+#include "megatron/plan/step_prediction.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/plan/collective_time.h"
+#include "megatron/plan/model_costs.h"
+
+namespace megatron {
+namespace {
+
+constexpr double kBytes = 2;  // of an element of a 16-bit format
+constexpr double kTera = 1e12;
+constexpr const char* kForward = "forward";
+constexpr const char* kInputGradient = "input_gradient";
+constexpr const char* kWeightGradient = "weight_gradient";
+
+// What a layer costs in one micro-batch on one rank.
+struct LayerCosts {
+  double forward = 0;  // seconds
+  double backward = 0;
+  double attention_core = 0;  // forward seconds that selective recomputation runs again
+  double tensor_forward = 0;  // seconds of collectives
+  double tensor_backward = 0;
+  double context = 0;
+  double expert = 0;
+  double flops = 0;       // of the forward pass, as the model's FLOPs count them
+  double parameters = 0;  // of this rank, without experts
+  double expert_parameters = 0;
+  double saved_bytes = 0;    // held for the backward pass
+  double input_bytes = 0;    // held with full recomputation
+  double widest = 0;         // bytes of the backward pass's temporaries
+  double weight_shapes = 0;  // weights of one product of each shape
+};
+
+class Predictor {
+ public:
+  Predictor(const Hardware& gpu, const Implementation& program, const MeasuredKernels& kernels,
+            const PlanModel& model, const PlanLayout& layout)
+      : gpu_(gpu), program_(program), kernels_(kernels), model_(model), l_(layout) {
+    tokens_ = double(l_.micro_batch) * l_.sequence / l_.cp;
+    tp_ = double(l_.tp);
+    sp_ = l_.is_sequence_parallel ? tp_ : 1;
+    peak_ = gpu.bf16_tflops() * kTera;
+    product_peak_ = peak_;
+    if (l_.precision == PlanPrecision::kFp8) {
+      product_peak_ = gpu.fp8_tflops() * kTera * program.low_precision_efficiency();
+    }
+    if (l_.precision == PlanPrecision::kFp4) {
+      product_peak_ = gpu.fp4_tflops() * kTera * program.low_precision_efficiency();
+    }
+    memory_rate_ = gpu.memory_gb_per_s() * 1e9 * program.memory_efficiency();
+  }
+
+  StepPrediction Predict() const;
+
+ private:
+  double query_width() const { return model_.heads() * model_.head_dim(); }
+  double kv_width() const { return model_.kv_heads() * model_.head_dim(); }
+  bool has_experts() const { return model_.experts() > 0; }
+
+  LayerShape RankShape() const;
+  absl::optional<double> MeasuredSeconds(const KernelShape& shape, double flops) const;
+  double ProductSeconds(const KernelShape& shape, double peak) const;
+  void AddProduct(LayerCosts* layer, double m, double n, double k) const;
+  void AddProducts(LayerCosts* layer, const MatrixProducts& products) const;
+  MatrixProduct OfRank(MatrixProduct product) const;
+  double GroupedSeconds(const char* pass, const MatrixProduct& product) const;
+  void AddExperts(LayerCosts* layer, const MatrixProduct& product) const;
+  MatrixProducts CompressedAttentionProducts() const;
+  void AddAttentionCore(LayerCosts* layer) const;
+  void AddElementwise(LayerCosts* layer, double ffn) const;
+  void AddCollectives(LayerCosts* layer, bool is_mixture) const;
+  void AddMemory(LayerCosts* layer, bool is_mixture) const;
+  LayerCosts Layer(bool is_mixture) const;
+
+  double MixtureShare(bool is_first) const;
+  LayerCosts MeanLayer(double mixture_share) const;
+  double HeadSeconds() const;
+  double HeadFlops() const { return 2 * tokens_ * model_.hidden() * model_.vocab() / tp_; }
+  double DataParallelSeconds(double parameters, double expert_parameters, double window) const;
+  double OptimizerSeconds(double parameters, double expert_parameters) const;
+  double MemoryBytes(bool is_first) const;
+  StepSeconds Seconds(const LayerCosts& layer) const;
+  double StateBytes(double parameters, double shards) const;
+
+  double data_shards() const { return double(l_.dp * l_.cp); }
+  double expert_shards() const {
+    return std::max<double>(1, double(l_.dp * l_.cp * l_.tp) / (l_.ep * l_.etp));
+  }
+
+  const Hardware& gpu_;
+  const Implementation& program_;
+  const MeasuredKernels& kernels_;
+  const PlanModel& model_;
+  const PlanLayout& l_;
+  double tokens_ = 0;
+  double tp_ = 1;
+  double sp_ = 1;
+  double peak_ = 0;
+  double product_peak_ = 0;
+  double memory_rate_ = 0;
+};
+
+double Saturation(double size, double half) { return size / (size + half); }
+
+// The share of a layer that one tensor-parallel rank has. Experts aren't cut.
+LayerShape Predictor::RankShape() const {
+  const auto of_rank = [&](double size) { return int64_t(std::ceil(size / tp_)); };
+  LayerShape shape;
+  shape.hidden = int64_t(model_.hidden());
+  shape.query_width = of_rank(query_width());
+  shape.key_value_width = of_rank(kv_width());
+  shape.ffn = of_rank(model_.ffn());
+  shape.is_gated = model_.is_gated();
+  shape.num_experts = int64_t(model_.experts());
+  shape.experts_per_token = int64_t(model_.experts_per_token());
+  shape.expert_ffn = int64_t(model_.expert_ffn());
+  shape.shared_expert_ffn = of_rank(model_.shared_ffn());
+  return shape;
+}
+
+// Returns nothing where the GPU's table has no such shape, or the products aren't of 16 bits.
+absl::optional<double> Predictor::MeasuredSeconds(const KernelShape& shape, double flops) const {
+  if (program_.measured_efficiency() == 0) return absl::nullopt;
+  const auto share = kernels_.ShareOfPeak(gpu_.name(), shape);
+  if (!share.has_value()) return absl::nullopt;
+  return flops / (peak_ * *share * program_.measured_efficiency());
+}
+
+double Predictor::ProductSeconds(const KernelShape& shape, double peak) const {
+  const double m = shape.m;
+  const double n = shape.n;
+  const double k = shape.k;
+  if (peak == peak_) {
+    const auto measured = MeasuredSeconds(shape, 2 * m * n * k);
+    if (measured.has_value()) return *measured;
+  }
+  const double half = program_.product_half_size();
+  const double share = program_.product_efficiency() * Saturation(m, half) * Saturation(n, half) *
+                       Saturation(k, half);
+  return 2 * m * n * k / (peak * share) + kBytes * (m * n + n * k + m * k) / memory_rate_;
+}
+
+void Predictor::AddProduct(LayerCosts* layer, double m, double n, double k) const {
+  layer->forward += ProductSeconds({"product", kForward, m, n, k}, product_peak_);
+  layer->backward += ProductSeconds({"product", kInputGradient, m, n, k}, product_peak_) +
+                     ProductSeconds({"product", kWeightGradient, m, n, k}, product_peak_);
+  layer->flops += 2 * m * n * k;
+  layer->parameters += n * k;
+  layer->weight_shapes += n * k;
+}
+
+// Programs run neighbouring products of one input as one: that of query, key and value.
+void Predictor::AddProducts(LayerCosts* layer, const MatrixProducts& products) const {
+  for (size_t i = 0; i < products.size(); ++i) {
+    const MatrixProduct& product = products[i];
+    if (product.weight_matrices == 0) continue;
+    if (product.weight_matrices > 1) {
+      AddExperts(layer, OfRank(product));
+      continue;
+    }
+    double n = product.n;
+    if (std::string(product.name) == "query" && i + 1 < products.size()) n += products[++i].n;
+    AddProduct(layer, product.m, n, product.k);
+  }
+}
+
+// Returns one rank's share of the experts' product, of which m are the rows of all its experts.
+MatrixProduct Predictor::OfRank(MatrixProduct product) const {
+  const double cut = double(l_.etp);
+  product.m *= product.count * cut / tp_;
+  (product.is_mlp_input ? product.n : product.k) /= cut;
+  product.weight_matrices /= l_.ep;
+  return product;
+}
+
+double Predictor::GroupedSeconds(const char* pass, const MatrixProduct& product) const {
+  const double rows = product.m;
+  const double experts = product.weight_matrices;
+  const double flops = 2 * rows * product.n * product.k;
+  if (product_peak_ == peak_) {
+    const auto measured =
+        MeasuredSeconds({"grouped", pass, rows / experts, product.n, product.k}, flops);
+    if (measured.has_value()) return *measured;
+  }
+  const double share =
+      program_.product_efficiency() * Saturation(rows / experts, program_.grouped_half_rows());
+  const double bytes = kBytes * (experts * product.n * product.k + rows * (product.n + product.k));
+  return flops / (product_peak_ * share) + bytes / memory_rate_;
+}
+
+// Routers balance: all experts have as many rows. Each row is permuted there and back.
+void Predictor::AddExperts(LayerCosts* layer, const MatrixProduct& product) const {
+  const double rows = product.m;
+  const double permutation = kBytes * 2 * rows * model_.hidden() / memory_rate_;
+  layer->forward += GroupedSeconds(kForward, product) + permutation;
+  layer->backward += GroupedSeconds(kInputGradient, product) +
+                     GroupedSeconds(kWeightGradient, product) + permutation;
+  layer->flops += 2 * rows * product.n * product.k;
+  layer->expert_parameters += product.weight_matrices * product.n * product.k;
+}
+
+// Multi-head latent attention: queries, and keys with values, come out of narrow vectors.
+MatrixProducts Predictor::CompressedAttentionProducts() const {
+  const double query = model_.heads() * (model_.head_dim() + model_.rope_dim()) / tp_;
+  const auto product = [&](const char* name, double m, double n, double k) {
+    MatrixProduct result;
+    result.name = name;
+    result.m = m;
+    result.n = n;
+    result.k = k;
+    return result;
+  };
+  const double h = model_.hidden();
+  return {
+      product("query down", tokens_ / sp_, model_.query_rank(), h),
+      product("query up", tokens_, query, model_.query_rank()),
+      product("key and value down", tokens_ / sp_, model_.key_value_rank() + model_.rope_dim(), h),
+      product("key and value up", tokens_, 2 * query_width() / tp_, model_.key_value_rank()),
+      product("projection", tokens_, h, query_width() / tp_)};
+}
+
+void Predictor::AddAttentionCore(LayerCosts* layer) const {
+  const double width = query_width() + model_.heads() * model_.rope_dim() / 2;
+  // Under the causal mask a position sees half of the others, and of a window all.
+  double seen = 1;
+  if (model_.window() > 0) seen = (1 + std::min(1.0, 2 * model_.window() / l_.sequence)) / 2;
+  const double flops = 4 * tokens_ * l_.sequence * width / tp_ * seen;
+  const double seconds = flops / (peak_ * program_.attention_efficiency());
+  layer->flops += flops * (program_.is_causal_counted() ? 0.5 : 1);
+  if (!program_.is_fused()) {
+    // Softmax and dropout pass over the scores, which are in memory.
+    const double scores = 9 * tokens_ * l_.sequence * model_.heads() / tp_ / memory_rate_;
+    layer->attention_core = seconds + scores;
+    layer->forward += layer->attention_core;
+    layer->backward += 2 * seconds + 1.5 * scores;
+    return;
+  }
+  // Of rings, each rank has all heads and a part of the queries; kernels run as fast for both.
+  const double heads = model_.heads() / tp_ / l_.cp;
+  const double channels = model_.head_dim() + model_.rope_dim();
+  const double positions = double(l_.sequence);
+  const auto pass = [&](const char* name, double times, double half) {
+    const auto measured =
+        MeasuredSeconds({"attention", name, positions, heads, channels}, times * flops);
+    if (measured.has_value()) return *measured;
+    const double filled = l_.micro_batch * heads * positions / 4096;
+    return times * seconds / Saturation(filled, half);
+  };
+  layer->attention_core = pass(kForward, 1, program_.attention_half_heads());
+  layer->forward += layer->attention_core;
+  layer->backward += pass(kInputGradient, 2.5, program_.attention_half_heads_backward());
+}
+
+void Predictor::AddElementwise(LayerCosts* layer, double ffn) const {
+  const double h = model_.hidden();
+  double bytes = 0;
+  if (program_.is_fused()) {
+    bytes = 12 * tokens_ * h / sp_ + kBytes * tokens_ * ffn * (model_.is_gated() ? 3 : 2) / tp_ +
+            4 * tokens_ * (query_width() + kv_width()) / tp_;
+  } else {
+    bytes = 24 * tokens_ * h / sp_ + 36 * tokens_ * h / tp_;
+  }
+  layer->forward += bytes / memory_rate_;
+  layer->backward += 1.6 * bytes / memory_rate_;
+}
+
+void Predictor::AddCollectives(LayerCosts* layer, bool is_mixture) const {
+  const double h = model_.hidden();
+  const double all_reduce = 2 * CollectiveSeconds(gpu_, program_, {l_.tp, 1}, kBytes * tokens_ * h);
+  layer->tensor_forward = 2 * all_reduce;
+  // With sequence parallelism the inputs of the products are gathered once more.
+  layer->tensor_backward = (l_.is_sequence_parallel ? 3 : 2) * all_reduce;
+  if (program_.overlaps_tensor_parallel()) {
+    // All parts but one pass beside products.
+    const auto exposed = [&](double seconds, double products) {
+      return std::max(seconds / tp_, seconds - products);
+    };
+    layer->tensor_forward = exposed(layer->tensor_forward, layer->forward - layer->attention_core);
+    layer->tensor_backward =
+        exposed(layer->tensor_backward, layer->backward - 2 * layer->attention_core);
+  }
+  if (l_.cp > 1 && program_.exchanges_heads()) {
+    // Queries, keys and values go to the ranks of their heads and the result comes back, in either
+    // pass.
+    const double bytes = kBytes * tokens_ * 2 * (query_width() + kv_width()) / tp_;
+    layer->context = 2 * CollectiveSeconds(gpu_, program_, {l_.cp, l_.tp}, bytes);
+  } else if (l_.cp > 1) {
+    // Keys and values go around, once forward and, with their gradients, twice backward. Attention
+    // to the part at hand hides them.
+    const double bytes = kBytes * tokens_ * l_.cp * 2 * kv_width() / tp_;
+    const double pass = CollectiveSeconds(gpu_, program_, {l_.cp, l_.tp}, bytes);
+    layer->context = std::max(0.0, 3 * pass - 3 * layer->attention_core) + pass / l_.cp;
+  }
+  if (!is_mixture) return;
+  // Rows go to their experts and come back, in either pass. Ranks that share an expert gather its
+  // rows and add up what it gives.
+  const double bytes = kBytes * tokens_ / tp_ * model_.experts_per_token() * h;
+  layer->expert = 4 * CollectiveSeconds(gpu_, program_, {l_.ep, l_.etp}, bytes) +
+                  4 * CollectiveSeconds(gpu_, program_, {l_.etp, 1}, bytes * l_.etp);
+}
+
+void Predictor::AddMemory(LayerCosts* layer, bool is_mixture) const {
+  const double h = model_.hidden();
+  layer->input_bytes = kBytes * tokens_ * h / sp_;
+  if (!program_.is_fused()) {
+    const double scores =
+        l_.recompute == PlanRecompute::kSelective ? 0 : 5 * model_.heads() * l_.sequence;
+    layer->saved_bytes = tokens_ * (10 * h / sp_ + (24 * h + scores) / tp_);
+    layer->widest = 16 * tokens_ * h / tp_;
+    return;
+  }
+  double of_token = 12 * h / sp_ + (4 * kv_width() + 4 * model_.heads()) / tp_;
+  if (model_.key_value_rank() > 0) {
+    of_token = 8 * h / sp_ + kBytes * (model_.query_rank() + model_.key_value_rank()) * 2 +
+               kBytes * model_.heads() * (4 * model_.head_dim() + 2 * model_.rope_dim()) / tp_ +
+               4 * model_.heads() / tp_;
+  }
+  const double halves = model_.is_gated() ? 3 : 2;
+  double ffn = model_.ffn();
+  if (is_mixture) {
+    ffn = model_.shared_ffn();
+    of_token += model_.experts_per_token() / tp_ *
+                (l_.etp * (2 * h + 8) + 2 * halves * model_.expert_ffn());
+  }
+  of_token += 2 * halves * ffn / tp_;
+  layer->saved_bytes = tokens_ * of_token;
+  layer->widest = 2 * halves * tokens_ *
+                  std::max(ffn, is_mixture ? model_.experts_per_token() * model_.expert_ffn() : 0) /
+                  tp_;
+}
+
+LayerCosts Predictor::Layer(bool is_mixture) const {
+  LayerCosts layer;
+  const LayerShape shape = RankShape();
+  const double seen = CausallySeen(double(l_.sequence), FlopsConvention::kClassic);
+  AddProducts(&layer, model_.key_value_rank() > 0 ? CompressedAttentionProducts()
+                                                  : SelfAttentionProducts(shape, tokens_, seen));
+  AddAttentionCore(&layer);
+  double ffn = model_.ffn();
+  if (is_mixture) {
+    AddProducts(&layer, MixtureProducts(shape, tokens_));
+    ffn = model_.shared_ffn() + model_.experts_per_token() * model_.expert_ffn();
+  } else {
+    AddProducts(&layer, MlpProducts(shape, tokens_));
+  }
+  layer.parameters += 2 * model_.hidden();  // norms
+  AddElementwise(&layer, ffn);
+  AddCollectives(&layer, is_mixture);
+  AddMemory(&layer, is_mixture);
+  layer.forward = std::max(layer.forward, program_.layer_seconds() - layer.tensor_forward);
+  layer.backward =
+      std::max(layer.backward, program_.layer_seconds_backward() - layer.tensor_backward);
+  if (is_mixture && !l_.drops_tokens) {
+    layer.forward += program_.routing_seconds();
+    layer.backward += program_.routing_seconds();
+  }
+  return layer;
+}
+
+// Returns the share of mixtures among the layers of the first stage, or of the stages after it.
+// Dense layers come first.
+double Predictor::MixtureShare(bool is_first) const {
+  if (!has_experts()) return 0;
+  const double layers = double(model_.layers()) / l_.pp;
+  if (is_first) return 1 - std::min(1.0, model_.dense_layers() / layers);
+  const double dense = std::max(0.0, model_.dense_layers() - layers);
+  return l_.pp == 1 ? 0 : 1 - std::min(1.0, dense / (layers * (l_.pp - 1)));
+}
+
+LayerCosts Predictor::MeanLayer(double share) const {
+  if (share == 0) return Layer(false);
+  const LayerCosts mixture = Layer(true);
+  if (share == 1) return mixture;
+  const LayerCosts dense = Layer(false);
+  LayerCosts mean = mixture;
+  for (double LayerCosts::*part :
+       {&LayerCosts::forward, &LayerCosts::backward, &LayerCosts::attention_core,
+        &LayerCosts::tensor_forward, &LayerCosts::tensor_backward, &LayerCosts::context,
+        &LayerCosts::expert, &LayerCosts::flops, &LayerCosts::parameters,
+        &LayerCosts::expert_parameters, &LayerCosts::saved_bytes, &LayerCosts::input_bytes}) {
+    mean.*part = share * mixture.*part + (1 - share) * dense.*part;
+  }
+  return mean;
+}
+
+double Predictor::HeadSeconds() const {
+  const double vocab = model_.vocab() / tp_;
+  double seconds = 3 * (program_.is_fused() ? 4 : 12) * tokens_ * vocab / memory_rate_;
+  for (const char* pass : {kForward, kInputGradient, kWeightGradient}) {
+    seconds += ProductSeconds({"product", pass, tokens_, vocab, model_.hidden()}, peak_);
+  }
+  return seconds;
+}
+
+double Predictor::DataParallelSeconds(double parameters, double expert_parameters,
+                                      double window) const {
+  const PlanGroup dense{l_.dp * l_.cp, l_.tp};
+  const PlanGroup experts{int64_t(expert_shards()), l_.ep};
+  const auto pass = [&](double bytes) {
+    return CollectiveSeconds(gpu_, program_, dense, bytes * parameters) +
+           (expert_parameters > 0
+                ? CollectiveSeconds(gpu_, program_, experts, bytes * expert_parameters)
+                : 0);
+  };
+  if (l_.shards_parameters) {
+    // Parameters come for each pass, and gradients go once per micro-batch.
+    const double all = l_.micro_batches * (2 * pass(2) + pass(4));
+    if (!program_.overlaps_gradients()) return all;
+    return std::max(0.1 * all, all - l_.micro_batches * window);
+  }
+  if (!program_.shards_optimizer()) return 2 * pass(2);
+  const double all = pass(4) + pass(2);
+  return program_.overlaps_gradients() ? std::max(0.1 * all, all - window) : all;
+}
+
+double Predictor::OptimizerSeconds(double parameters, double expert_parameters) const {
+  if (!program_.shards_optimizer() && !l_.shards_parameters) {
+    return 32 * (parameters + expert_parameters) / memory_rate_;
+  }
+  const double updated = parameters / data_shards() + expert_parameters / expert_shards();
+  return (26 * updated + 6 * (parameters + expert_parameters)) / memory_rate_;
+}
+
+double Predictor::StateBytes(double parameters, double shards) const {
+  if (l_.shards_parameters) return 18 * parameters / shards;
+  if (program_.shards_optimizer()) return parameters * (6 + 12 / shards);
+  return 16 * parameters;  // gradients have 16 bits
+}
+
+double Predictor::MemoryBytes(bool is_first) const {
+  const LayerCosts layer = MeanLayer(MixtureShare(is_first));
+  const double layers = double(model_.layers()) / l_.pp;
+  const double p = double(l_.pp);
+  const double v = double(l_.vpp);
+  const bool is_last = !is_first || l_.pp == 1;
+  const double embedding = model_.vocab() * model_.hidden() / tp_;
+  const double ends = l_.pp == 1 && !model_.is_tied() ? 2 : 1;
+  double flight = 1;  // micro-batches whose activations are held
+  if (is_first) {
+    flight = std::min<double>(double(l_.micro_batches), p);
+    if (l_.vpp > 1) flight = p * (1 + (p - 1) / (p * v));
+  }
+  const bool is_full = l_.recompute == PlanRecompute::kFull;
+  double bytes = flight * layers * (is_full ? layer.input_bytes : layer.saved_bytes);
+  if (is_full) bytes += layer.saved_bytes;
+  if (is_last) bytes += kBytes * tokens_ * model_.vocab() / tp_;
+  if (program_.has_dummy_gradients()) {
+    bytes += kBytes * (layer.weight_shapes + (is_last ? embedding : 0));
+  }
+  if (l_.shards_parameters) bytes += 2 * kBytes * (layer.parameters + layer.expert_parameters);
+  return bytes + layer.widest +
+         StateBytes(layers * layer.parameters + ends * embedding, data_shards()) +
+         StateBytes(layers * layer.expert_parameters, expert_shards());
+}
+
+// The last stage has the head besides, and no more dense layers than others: it is the slowest.
+StepSeconds Predictor::Seconds(const LayerCosts& layer) const {
+  const double layers = double(model_.layers()) / l_.pp;
+  const double m = double(l_.micro_batches);
+  double again = 0;
+  double tensor = layer.tensor_forward + layer.tensor_backward;
+  double expert = layer.expert;
+  if (l_.recompute == PlanRecompute::kFull) {
+    again = layer.forward;
+    tensor += layer.tensor_forward;
+    expert *= 1.5;
+  } else if (l_.recompute == PlanRecompute::kSelective && !program_.is_fused()) {
+    again = layer.attention_core;
+  }
+  const double head = HeadSeconds();
+  const double compute = layers * (layer.forward + layer.backward + again);
+  double messages = 0;
+  if (l_.pp > 1) {
+    messages = 2 * l_.vpp *
+               MessageSeconds(gpu_, program_, l_.tp * l_.cp * l_.dp,
+                              kBytes * tokens_ * model_.hidden() / tp_);
+  }
+  const double work = compute + layers * (tensor + layer.context + expert) + messages;
+  StepSeconds s;
+  s.compute = m * (compute + head);
+  s.tensor_parallel = m * layers * tensor;
+  s.context_parallel = m * layers * layer.context;
+  s.expert_parallel = m * layers * expert;
+  s.messages = m * messages;
+  s.bubble = (l_.pp - 1) * work / l_.vpp;
+  const double parameters = layers * layer.parameters + model_.vocab() * model_.hidden() / tp_;
+  const double experts = layers * layer.expert_parameters;
+  s.data_parallel = DataParallelSeconds(parameters, experts, work);
+  s.optimizer = OptimizerSeconds(parameters, experts);
+  s.constant = program_.step_seconds();
+  s.total = PipelineSeconds(work, head, l_.pp, l_.vpp, l_.micro_batches) + s.data_parallel +
+            s.optimizer + s.constant;
+  return s;
+}
+
+StepPrediction Predictor::Predict() const {
+  const double first = MixtureShare(true);
+  const double others = MixtureShare(false);
+  const LayerCosts mean = MeanLayer((first + (l_.pp - 1) * others) / l_.pp);
+  StepPrediction step;
+  step.seconds = Seconds(MeanLayer(l_.pp == 1 ? first : others));
+  step.model_flops =
+      3 * double(l_.micro_batches) / l_.pp * (model_.layers() * mean.flops + HeadFlops());
+  step.memory_bytes = std::max(MemoryBytes(true), l_.pp == 1 ? 0 : MemoryBytes(false));
+  step.total_parameters =
+      model_.layers() * (mean.parameters * tp_ + mean.expert_parameters * l_.ep * l_.etp) +
+      (model_.is_tied() ? 1 : 2) * model_.vocab() * model_.hidden();
+  return step;
+}
+
+absl::Status CheckSizes(const Hardware& gpu, const PlanModel& model, const PlanLayout& layout) {
+  for (int64_t size : {layout.tp, layout.cp, layout.pp, layout.vpp, layout.ep, layout.etp,
+                       layout.dp, layout.micro_batch, layout.micro_batches, layout.sequence}) {
+    if (size < 1 || size > int64_t{1} << 30) {
+      return absl::InvalidArgumentError(absl::StrCat("a size of ", size, " can't be"));
+    }
+  }
+  if (model.layers() < 1 || model.hidden() < 1 || model.heads() < 1 || model.kv_heads() < 1 ||
+      model.head_dim() < 1 || model.vocab() < 1 || (model.ffn() < 1 && model.experts() < 1)) {
+    return absl::InvalidArgumentError(
+        "the model needs layers, hidden, ffn, heads, head_dim and vocab");
+  }
+  if (layout.pp * layout.vpp > model.layers() + 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(model.layers(), " layers can't make ", layout.pp * layout.vpp, " stages"));
+  }
+  if (layout.tp > model.heads()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(model.heads(), " heads can't be cut for tp ", layout.tp));
+  }
+  if (layout.ep > 1 && model.experts() < layout.ep) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(model.experts(), " experts can't lie on ep ", layout.ep));
+  }
+  if (layout.precision == PlanPrecision::kFp8 && gpu.fp8_tflops() == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(gpu.name(), " has no FP8 products"));
+  }
+  if (layout.precision == PlanPrecision::kFp4 && gpu.fp4_tflops() == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(gpu.name(), " has no FP4 products"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+double PipelineSeconds(double work, double head, int64_t stages, int64_t chunks,
+                       int64_t micro_batches) {
+  return micro_batches * (work + head) + (stages - 1) * work / chunks;
+}
+
+absl::StatusOr<StepPrediction> PredictStep(const Hardware& gpu, const Implementation& program,
+                                           const MeasuredKernels& kernels, const PlanModel& model,
+                                           const PlanLayout& layout) {
+  MEGATRON_RETURN_IF_ERROR(CheckSizes(gpu, model, layout));
+  return Predictor(gpu, program, kernels, model, layout).Predict();
+}
+
+}  // namespace megatron

@@ -1,0 +1,79 @@
+// Predicts the time and the memory of a training step from hardware, program, model and layout.
+//
+// Products take FLOPs over the measured share of the peak where the GPU's table has such a shape;
+// else over a constant share, and bytes of the operands over the memory's rate. Other kernels take
+// bytes. A collective takes a latency and its bytes over the slowest link that it crosses, of which
+// the groups that run beside it take their share. Stages take equal times, and the last one has the
+// head besides. docs/planning.md has the formulas and the errors.
+#ifndef MEGATRON_PLAN_STEP_PREDICTION_H_
+#define MEGATRON_PLAN_STEP_PREDICTION_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "megatron/plan/measured_kernels.h"
+#include "megatron/plan/plan_facts.pb.h"
+
+namespace megatron {
+
+enum class PlanRecompute { kNone, kSelective, kFull };
+enum class PlanPrecision { k16Bits, kFp8, kFp4 };
+
+// Tensor-parallel ranks are neighbours, then context-, data- and pipeline-parallel ones. An
+// expert is cut for neighbours, and experts lie on the next ranks.
+struct PlanLayout {
+  int64_t tp = 1;
+  int64_t cp = 1;
+  int64_t pp = 1;
+  int64_t vpp = 1;  // chunks of a pipeline stage
+  int64_t ep = 1;
+  int64_t etp = 1;  // ranks that each expert is cut for
+  int64_t dp = 1;
+  int64_t micro_batch = 1;
+  int64_t micro_batches = 1;  // of one rank and step
+  int64_t sequence = 0;
+  PlanRecompute recompute = PlanRecompute::kNone;
+  PlanPrecision precision = PlanPrecision::k16Bits;
+  bool is_sequence_parallel = false;
+  bool shards_parameters = false;  // as FSDP does
+  bool drops_tokens = false;       // experts have as many rows as their capacity
+
+  int64_t gpus() const { return tp * cp * pp * dp; }
+};
+
+// Seconds of one step. The parts add up to `total`.
+struct StepSeconds {
+  double compute = 0;  // of the last stage, recomputation included
+  double tensor_parallel = 0;
+  double context_parallel = 0;
+  double expert_parallel = 0;
+  double messages = 0;  // between pipeline stages
+  double bubble = 0;
+  double data_parallel = 0;
+  double optimizer = 0;
+  double constant = 0;
+  double total = 0;
+};
+
+struct StepPrediction {
+  StepSeconds seconds;
+  double model_flops = 0;       // of one GPU and step
+  double memory_bytes = 0;      // of the rank that holds most
+  double total_parameters = 0;  // of the whole model
+};
+
+// Returns kInvalidArgument with what can't be: a size below 1, layers that the stages don't divide,
+// more tensor ranks than heads, experts that their ranks don't divide, a precision that the GPU
+// doesn't have.
+absl::StatusOr<StepPrediction> PredictStep(const Hardware& gpu, const Implementation& program,
+                                           const MeasuredKernels& kernels, const PlanModel& model,
+                                           const PlanLayout& layout);
+
+// Returns the seconds of a pipeline of equal stages: micro_batches * (work + head) for the last
+// one, and the bubble (stages - 1) * work / chunks.
+double PipelineSeconds(double work, double head, int64_t stages, int64_t chunks,
+                       int64_t micro_batches);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_PLAN_STEP_PREDICTION_H_

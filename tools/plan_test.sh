@@ -1,0 +1,56 @@
+#!/bin/bash
+# Predicts a table of runs, as a user does.
+set -u
+readonly tools="$PWD/tools"
+unset BUILD_WORKING_DIRECTORY
+cd "$TEST_TMPDIR" || exit 1
+
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+
+# expect_code CODE PATTERN FLAGS...: plan ends with CODE, and its output has PATTERN.
+expect_code() {
+  local code="$1" pattern="$2"
+  shift 2
+  "$tools/plan" "$@" > output 2>&1
+  local got=$?
+  [[ $got == "$code" ]] || fail "$* ended with $got, not $code: $(cat output)"
+  grep -q -e "$pattern" output || fail "$* did not say '$pattern': $(cat output)"
+}
+
+cat > rows.csv <<END
+model,gpu,gpus,tp,pp,gbs,seq,iteration_s
+GPT3-175B,A100-80GB,1024,8,16,1536,2048,20
+Llama3.1-405B,H100,16384,8,16,2048,8192,
+Nobody,H100,8,1,1,8,8192,1
+END
+
+# A row that can't be predicted has its reason, and the others their predictions.
+expect_code 0 'iteration_s *1 all' --predict=rows.csv --output=out.csv --assume=dtype=bf16
+grep -q '^GPT3-175B.*,21\.6.*dtype=bf16' out.csv || fail "$(cat out.csv)"
+grep -q "^Nobody.*,,,,,.*model 'Nobody' is unknown" out.csv || fail "$(cat out.csv)"
+
+# A GPU with a third of the FLOPs takes longer.
+cat > facts.textproto <<END
+hardware { name: "A100-80GB" bf16_tflops: 100 memory_gib: 80 memory_gb_per_s: 2000
+           link_gb_per_s: 300 domain: 8 network_gb_per_s: 25 }
+implementation { name: "megatron_2021" product_efficiency: 0.8 attention_efficiency: 0.2
+                 memory_efficiency: 1 link_efficiency: 0.8 network_efficiency: 0.6
+                 low_precision_efficiency: 1 }
+model { name: "GPT3-175B" layers: 96 hidden: 12288 ffn: 49152 heads: 96 kv_heads: 96
+        head_dim: 128 vocab: 50304 }
+END
+expect_code 0 'rows' --predict=rows.csv --output=slow.csv --facts=facts.textproto
+grep -q '^GPT3-175B.*,[5-9][0-9]\.' slow.csv || fail "$(cat slow.csv)"
+
+# Mistakes name the file or the flag.
+expect_code 20 'name a table' --output=out.csv
+sed -i 's/bf16_tflops: 100/bf16_tflops: -1/' facts.textproto
+expect_code 20 'facts.textproto.*bf16_tflops' --predict=rows.csv --output=out.csv --facts=facts.textproto
+echo 'gpu,kernel' > kernels.csv
+expect_code 20 "kernels.csv: there is no column 'pass'" --predict=rows.csv --output=out.csv --kernels=kernels.csv
+expect_code 20 "out.csv.*column 'predicted_step_s' already" --predict=out.csv --output=again.csv
+expect_code 20 "assume: 'gpu' is not key=value" --predict=rows.csv --output=o.csv --assume=gpu
+echo PASSED
