@@ -17,7 +17,7 @@ void GradientNoise::Add(double part_squares, double part, double batch_squares, 
 }
 
 std::optional<double> GradientNoise::samples() const {
-  if (squares_ <= 0) return std::nullopt;
+  if (squares_ <= 0 || trace_ < 0) return std::nullopt;
   return trace_ / squares_;
 }
 

@@ -24,8 +24,8 @@ class GradientNoise {
   // norm of that of all `batch` samples, which is more. Values that are not finite are passed over.
   void Add(double part_squares, double part, double batch_squares, double batch);
 
-  // The noise scale tr(S) / |G|^2; nothing before the first step, and while noise hides the
-  // gradient, so that the estimate of |G|^2 is not positive.
+  // The noise scale tr(S) / |G|^2; nothing before the first step, while noise hides the gradient, so
+  // that the estimate of |G|^2 is not positive, and while that of tr(S) is negative.
   std::optional<double> samples() const;
   // The averages of the two estimates. Their common factor, 1 - kDecay^steps, cancels in samples();
   // it is divided out here.

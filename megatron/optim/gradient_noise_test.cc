@@ -102,6 +102,13 @@ TEST(GradientNoiseTest, HasNoScaleWhereNoiseHidesTheGradient) {
   EXPECT_FALSE(noise.samples().has_value());
 }
 
+TEST(GradientNoiseTest, HasNoScaleWhereTheEstimateOfNoiseIsNegative) {
+  GradientNoise noise;
+  noise.Add(1, 1, 1.2, 2);  // the first part alone may have a smaller gradient than the batch
+  EXPECT_LT(noise.trace(), 0);
+  EXPECT_FALSE(noise.samples().has_value());
+}
+
 TEST(GradientNoiseTest, PassesOverValuesThatAreNotFinite) {
   GradientNoise noise;
   noise.Add(std::nan(""), 1, 1, 2);
