@@ -66,7 +66,8 @@ def promtool(text, *arguments):
 def main():
     os.makedirs(WORK)
     textfile = f"{WORK}/run.prom"
-    run = start("run", "--set=logging.metrics_port=0", f"--set=logging.prometheus_textfile={textfile}")
+    run = start("run", "--set=logging.metrics_port=0", f"--set=logging.prometheus_textfile={textfile}",
+                "--set=logging.spike_threshold=1000", "--set=logging.spike_window=4")
     check("the run says its port", wait_for(lambda: "metrics for Prometheus" in said("run")))
     port = int(re.search(r"127\.0\.0\.1:(\d+)/metrics", said("run")).group(1))
     check("steps are counted, evaluated and saved", wait_for(
