@@ -203,7 +203,7 @@ TEST(DelayedTest, TheFirstStepHasTheScalesOfTheMoment) {
   EXPECT_EQ(delayed.dw.Bytes(), tensorwise.dw.Bytes());
 }
 
-// Of a second step's operands some are beyond what the first step's scales can represent.
+// Some operands of a second step are beyond what the first step's scales can represent.
 TEST(DelayedTest, LaterStepsHaveTheScalesOfTheStepsBefore) {
   for (int margin : {0, 1}) {
     Delayed layer(Cut::kOutput, {1, true, margin});

@@ -24,7 +24,7 @@ namespace megatron {
 
 // The weights that are sent as codes.
 struct Float8Weights {
-  std::vector<std::string> names;  // of this stage, or also of others
+  std::vector<std::string> names;  // weights of this stage, or also of others
   // Returns what the scale of a weight is made of (fp32 [1]), or nothing where that is the weight's
   // own largest magnitude; null: it always is.
   std::function<Tensor(const std::string& name)> predicted;
@@ -71,7 +71,7 @@ class Float8Gather {
   std::map<const Parameter*, int> number_of_;
   bool measured_ = false;
   Buffer buffer_, messages_;
-  Tensor largest_, amax_;  // of each weight
+  Tensor largest_, amax_;  // an element for each weight
   HostMirror host_largest_;
 };
 

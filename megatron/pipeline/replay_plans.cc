@@ -47,7 +47,7 @@ class Player {
   // What a stage has done.
   struct Progress {
     double computed = 0, exchanged = 0;  // the ends of the last action and of the last exchange
-    std::vector<double> ends;            // of the steps that were played
+    std::vector<double> ends;            // the ends of the steps that were played
     std::vector<double> arrivals;        // the moments at which it comes to these and the next one
   };
 

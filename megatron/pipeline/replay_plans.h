@@ -23,14 +23,14 @@ struct PlannedStep {
   size_t step = 0;  // its number in the stage's plan
 };
 
-// Of each step of each stage: the exchanges of other stages that it has messages of. Empty for an
+// For each step of each stage, the exchanges of other stages that it has messages of. Empty for an
 // action.
 using ExchangePartners = std::vector<std::vector<std::vector<PlannedStep>>>;
 
 // `plans` are those of all stages of one schedule, in order.
 ExchangePartners FindPartners(const std::vector<StagePlan>& plans);
 
-// Of each step of each stage: the exchanges of its own stage for which RunSchedule waits before it,
+// For each step of each stage, the exchanges of its own stage for which RunSchedule waits before it,
 // where they run beside the actions. Empty for an exchange.
 using AwaitedExchanges = std::vector<std::vector<std::vector<size_t>>>;
 

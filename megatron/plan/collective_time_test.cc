@@ -52,7 +52,7 @@ TEST(CollectiveTimeTest, OneRankTakesNoTime) {
   EXPECT_EQ(CollectiveSeconds(Gpu(), Ideal(), {1, 1}, 1e9), 0);
 }
 
-// Of a group that crosses nodes with k ranks in each, k network cards work for it.
+// Where a group crosses nodes with k ranks in each, k network cards work for it.
 TEST(CollectiveTimeTest, RanksOfANodeShareItsCards) {
   EXPECT_NEAR(SecondsOfAByte({16, 8}), 15.0 / 16 / 25e9, 1e-15);
   EXPECT_NEAR(SecondsOfAByte({16, 4}), 15.0 / 16 / 50e9, 1e-15);

@@ -43,8 +43,8 @@ class PretrainFloat8Test : public PretrainProgramTest {
   }
 };
 
-// It begins at ln(257) = 5.5. The bounds are twice the differences that were seen. Delayed scales
-// cut off what has grown since the last step.
+// It begins at ln(257) = 5.5. The bounds are twice the differences that were seen. They are of the
+// size of what chance does in so few steps: with another seed bf16 itself ends 6 % lower.
 TEST_F(PretrainFloat8Test, StoriesAreLearnedAsInBf16ButNotToTheBit) {
   const double bf16 = LossOnStories(Bf16());
   EXPECT_LT(bf16, 3);

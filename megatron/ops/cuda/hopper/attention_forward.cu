@@ -98,7 +98,7 @@ struct Maps {
 struct Works {
   int blocks, count;
   int* taken;
-  float scale;  // of scores; includes the factor log2(e)
+  float scale;  // the factor of scores, times log2(e)
 };
 
 template <typename Of>
