@@ -30,8 +30,8 @@ using ExchangePartners = std::vector<std::vector<std::vector<PlannedStep>>>;
 // `plans` are those of all stages of one schedule, in order.
 ExchangePartners FindPartners(const std::vector<StagePlan>& plans);
 
-// For each step of each stage, the exchanges of its own stage for which RunSchedule waits before it,
-// where they run beside the actions. Empty for an exchange.
+// For each step of each stage, the exchanges of its own stage for which RunSchedule waits before
+// it, where they run beside the actions. Empty for an exchange.
 using AwaitedExchanges = std::vector<std::vector<std::vector<size_t>>>;
 
 AwaitedExchanges FindAwaited(const std::vector<StagePlan>& plans);
