@@ -67,6 +67,7 @@ absl::Status CheckRange(const std::string& entry, const char* field, double valu
 absl::Status CheckHardware(const Hardware& gpu) {
   const std::string entry = absl::StrCat("hardware '", gpu.name(), "'");
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "bf16_tflops", gpu.bf16_tflops(), 1e-6, 1e6));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "fp32_tflops", gpu.fp32_tflops(), 0, 1e6));
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "fp8_tflops", gpu.fp8_tflops(), 0, 1e6));
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "fp4_tflops", gpu.fp4_tflops(), 0, 1e6));
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "memory_gib", gpu.memory_gib(), 1e-3, 1e6));

@@ -15,7 +15,6 @@
 namespace megatron {
 namespace {
 
-constexpr double kBytes = 2;  // of an element of a 16-bit format
 constexpr double kTera = 1e12;
 constexpr const char* kForward = "forward";
 constexpr const char* kInputGradient = "input_gradient";
@@ -48,6 +47,10 @@ class Predictor {
     tp_ = double(l_.tp);
     sp_ = l_.is_sequence_parallel ? tp_ : 1;
     peak_ = gpu.bf16_tflops() * kTera;
+    if (l_.precision == PlanPrecision::k32Bits) {
+      peak_ = gpu.fp32_tflops() * kTera;
+      element_bytes_ = 4;
+    }
     product_peak_ = peak_;
     if (l_.precision == PlanPrecision::kFp8) {
       product_peak_ = gpu.fp8_tflops() * kTera * program.low_precision_efficiency();
@@ -103,6 +106,7 @@ class Predictor {
   double tokens_ = 0;
   double tp_ = 1;
   double sp_ = 1;
+  double element_bytes_ = 2;
   double peak_ = 0;
   double product_peak_ = 0;
   double memory_rate_ = 0;
@@ -145,7 +149,7 @@ double Predictor::ProductSeconds(const KernelShape& shape, double peak) const {
   const double half = program_.product_half_size();
   const double share = program_.product_efficiency() * Saturation(m, half) * Saturation(n, half) *
                        Saturation(k, half);
-  return 2 * m * n * k / (peak * share) + kBytes * (m * n + n * k + m * k) / memory_rate_;
+  return 2 * m * n * k / (peak * share) + element_bytes_ * (m * n + n * k + m * k) / memory_rate_;
 }
 
 void Predictor::AddProduct(LayerCosts* layer, double m, double n, double k) const {
@@ -192,14 +196,15 @@ double Predictor::GroupedSeconds(const char* pass, const MatrixProduct& product)
   }
   const double share =
       program_.product_efficiency() * Saturation(rows / experts, program_.grouped_half_rows());
-  const double bytes = kBytes * (experts * product.n * product.k + rows * (product.n + product.k));
+  const double bytes =
+      element_bytes_ * (experts * product.n * product.k + rows * (product.n + product.k));
   return flops / (product_peak_ * share) + bytes / memory_rate_;
 }
 
 // Routers balance: all experts have as many rows. Each row is permuted there and back.
 void Predictor::AddExperts(LayerCosts* layer, const MatrixProduct& product) const {
   const double rows = product.m;
-  const double permutation = kBytes * 2 * rows * model_.hidden() / memory_rate_;
+  const double permutation = element_bytes_ * 2 * rows * model_.hidden() / memory_rate_;
   layer->forward += GroupedSeconds(kForward, product) + permutation;
   layer->backward += GroupedSeconds(kInputGradient, product) +
                      GroupedSeconds(kWeightGradient, product) + permutation;
@@ -263,7 +268,8 @@ void Predictor::AddElementwise(LayerCosts* layer, double ffn) const {
   const double h = model_.hidden();
   double bytes = 0;
   if (program_.is_fused()) {
-    bytes = 12 * tokens_ * h / sp_ + kBytes * tokens_ * ffn * (model_.is_gated() ? 3 : 2) / tp_ +
+    bytes = 12 * tokens_ * h / sp_ +
+            element_bytes_ * tokens_ * ffn * (model_.is_gated() ? 3 : 2) / tp_ +
             4 * tokens_ * (query_width() + kv_width()) / tp_;
   } else {
     bytes = 24 * tokens_ * h / sp_ + 36 * tokens_ * h / tp_;
@@ -274,7 +280,8 @@ void Predictor::AddElementwise(LayerCosts* layer, double ffn) const {
 
 void Predictor::AddCollectives(LayerCosts* layer, bool is_mixture) const {
   const double h = model_.hidden();
-  const double all_reduce = 2 * CollectiveSeconds(gpu_, program_, {l_.tp, 1}, kBytes * tokens_ * h);
+  const double all_reduce =
+      2 * CollectiveSeconds(gpu_, program_, {l_.tp, 1}, element_bytes_ * tokens_ * h);
   layer->tensor_forward = 2 * all_reduce;
   // With sequence parallelism the inputs of the products are gathered once more.
   layer->tensor_backward = (l_.is_sequence_parallel ? 3 : 2) * all_reduce;
@@ -290,26 +297,26 @@ void Predictor::AddCollectives(LayerCosts* layer, bool is_mixture) const {
   if (l_.cp > 1 && program_.exchanges_heads()) {
     // Queries, keys and values go to the ranks of their heads and the result comes back, in either
     // pass.
-    const double bytes = kBytes * tokens_ * 2 * (query_width() + kv_width()) / tp_;
+    const double bytes = element_bytes_ * tokens_ * 2 * (query_width() + kv_width()) / tp_;
     layer->context = 2 * CollectiveSeconds(gpu_, program_, {l_.cp, l_.tp}, bytes);
   } else if (l_.cp > 1) {
     // Keys and values go around, once forward and, with their gradients, twice backward. Attention
     // to the part at hand hides them.
-    const double bytes = kBytes * tokens_ * l_.cp * 2 * kv_width() / tp_;
+    const double bytes = element_bytes_ * tokens_ * l_.cp * 2 * kv_width() / tp_;
     const double pass = CollectiveSeconds(gpu_, program_, {l_.cp, l_.tp}, bytes);
     layer->context = std::max(0.0, 3 * pass - 3 * layer->attention_core) + pass / l_.cp;
   }
   if (!is_mixture) return;
   // Rows go to their experts and come back, in either pass. Ranks that share an expert gather its
   // rows and add up what it gives.
-  const double bytes = kBytes * tokens_ / tp_ * model_.experts_per_token() * h;
+  const double bytes = element_bytes_ * tokens_ / tp_ * model_.experts_per_token() * h;
   layer->expert = 4 * CollectiveSeconds(gpu_, program_, {l_.ep, l_.etp}, bytes) +
                   4 * CollectiveSeconds(gpu_, program_, {l_.etp, 1}, bytes * l_.etp);
 }
 
 void Predictor::AddMemory(LayerCosts* layer, bool is_mixture) const {
   const double h = model_.hidden();
-  layer->input_bytes = kBytes * tokens_ * h / sp_;
+  layer->input_bytes = element_bytes_ * tokens_ * h / sp_;
   if (!program_.is_fused()) {
     const double scores =
         l_.recompute == PlanRecompute::kSelective ? 0 : 5 * model_.heads() * l_.sequence;
@@ -319,9 +326,10 @@ void Predictor::AddMemory(LayerCosts* layer, bool is_mixture) const {
   }
   double of_token = 12 * h / sp_ + (4 * kv_width() + 4 * model_.heads()) / tp_;
   if (model_.key_value_rank() > 0) {
-    of_token = 8 * h / sp_ + kBytes * (model_.query_rank() + model_.key_value_rank()) * 2 +
-               kBytes * model_.heads() * (4 * model_.head_dim() + 2 * model_.rope_dim()) / tp_ +
-               4 * model_.heads() / tp_;
+    of_token =
+        8 * h / sp_ + element_bytes_ * (model_.query_rank() + model_.key_value_rank()) * 2 +
+        element_bytes_ * model_.heads() * (4 * model_.head_dim() + 2 * model_.rope_dim()) / tp_ +
+        4 * model_.heads() / tp_;
   }
   const double halves = model_.is_gated() ? 3 : 2;
   double ffn = model_.ffn();
@@ -429,7 +437,12 @@ double Predictor::OptimizerSeconds(double parameters, double expert_parameters) 
   return (26 * updated + 6 * (parameters + expert_parameters)) / memory_rate_;
 }
 
+// Weights of 32 bits need no master copies.
 double Predictor::StateBytes(double parameters, double shards) const {
+  if (l_.precision == PlanPrecision::k32Bits) {
+    if (l_.shards_parameters) return 16 * parameters / shards;
+    return parameters * (program_.shards_optimizer() ? 8 + 8 / shards : 16);
+  }
   if (l_.shards_parameters) return 18 * parameters / shards;
   if (program_.shards_optimizer()) return parameters * (6 + 12 / shards);
   return 16 * parameters;  // gradients have 16 bits
@@ -451,11 +464,12 @@ double Predictor::MemoryBytes(bool is_first) const {
   const bool is_full = l_.recompute == PlanRecompute::kFull;
   double bytes = flight * layers * (is_full ? layer.input_bytes : layer.saved_bytes);
   if (is_full) bytes += layer.saved_bytes;
-  if (is_last) bytes += kBytes * tokens_ * model_.vocab() / tp_;
+  if (is_last) bytes += element_bytes_ * tokens_ * model_.vocab() / tp_;
   if (program_.has_dummy_gradients()) {
-    bytes += kBytes * (layer.weight_shapes + (is_last ? embedding : 0));
+    bytes += element_bytes_ * (layer.weight_shapes + (is_last ? embedding : 0));
   }
-  if (l_.shards_parameters) bytes += 2 * kBytes * (layer.parameters + layer.expert_parameters);
+  if (l_.shards_parameters)
+    bytes += 2 * element_bytes_ * (layer.parameters + layer.expert_parameters);
   return bytes + layer.widest +
          StateBytes(layers * layer.parameters + ends * embedding, data_shards()) +
          StateBytes(layers * layer.expert_parameters, expert_shards());
@@ -481,7 +495,7 @@ StepSeconds Predictor::Seconds(const LayerCosts& layer) const {
   if (l_.pp > 1) {
     messages = 2 * l_.vpp *
                MessageSeconds(gpu_, program_, l_.tp * l_.cp * l_.dp,
-                              kBytes * tokens_ * model_.hidden() / tp_);
+                              element_bytes_ * tokens_ * model_.hidden() / tp_);
   }
   const double work = compute + layers * (tensor + layer.context + expert) + messages;
   StepSeconds s;
@@ -539,6 +553,9 @@ absl::Status CheckSizes(const Hardware& gpu, const PlanModel& model, const PlanL
   if (layout.ep > 1 && model.experts() < layout.ep) {
     return absl::InvalidArgumentError(
         absl::StrCat(model.experts(), " experts can't lie on ep ", layout.ep));
+  }
+  if (layout.precision == PlanPrecision::k32Bits && gpu.fp32_tflops() == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(gpu.name(), " has no known fp32 rate"));
   }
   if (layout.precision == PlanPrecision::kFp8 && gpu.fp8_tflops() == 0) {
     return absl::InvalidArgumentError(absl::StrCat(gpu.name(), " has no FP8 products"));

@@ -17,7 +17,7 @@
 namespace megatron {
 
 enum class PlanRecompute { kNone, kSelective, kFull };
-enum class PlanPrecision { k16Bits, kFp8, kFp4 };
+enum class PlanPrecision { k32Bits, k16Bits, kFp8, kFp4 };
 
 // Tensor-parallel ranks are neighbours, then context-, data- and pipeline-parallel ones. An
 // expert is cut for neighbours, and experts lie on the next ranks.

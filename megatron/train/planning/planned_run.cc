@@ -1,0 +1,103 @@
+#include "megatron/train/planning/planned_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/plan/model_costs.h"
+#include "megatron/train/config/layer_pattern.h"
+#include "megatron/train/costs/layer_shape.h"
+#include "megatron/train/trainer/pipeline_section.h"
+
+namespace megatron {
+namespace {
+
+absl::StatusOr<PlanModel> ToPlanModel(const config::ModelConfig& config,
+                                      int64_t padded_vocab_size) {
+  const LayerShape layer = ToLayerShape(config);
+  PlanModel model;
+  model.set_layers(static_cast<int32_t>(config.num_layers()));
+  model.set_hidden(double(layer.hidden));
+  model.set_ffn(double(layer.ffn));
+  model.set_heads(double(config.num_attention_heads()));
+  model.set_kv_heads(double(config.num_query_groups()));
+  model.set_head_dim(double(config.kv_channels()));
+  model.set_vocab(double(padded_vocab_size));
+  model.set_is_gated(layer.is_gated);
+  model.set_is_tied(!config.untie_embeddings_and_output_weights());
+  if (layer.num_experts == 0) return model;
+  model.set_experts(double(layer.num_experts));
+  model.set_experts_per_token(double(layer.experts_per_token));
+  model.set_expert_ffn(double(layer.expert_ffn));
+  model.set_shared_ffn(double(layer.shared_expert_ffn));
+  MEGATRON_ASSIGN_OR_RETURN(const std::vector<bool> is_mixture,
+                            ParseLayerPattern(config.moe_layer_freq(), config.num_layers()));
+  model.set_dense_layers(
+      static_cast<int32_t>(std::count(is_mixture.begin(), is_mixture.end(), false)));
+  return model;
+}
+
+PlanRecompute ToPlanRecompute(const config::RecomputeConfig& config) {
+  switch (config.recompute_granularity()) {
+    case config::RecomputeGranularity::selective:
+      return PlanRecompute::kSelective;
+    case config::RecomputeGranularity::full:
+      return PlanRecompute::kFull;
+    default:
+      return PlanRecompute::kNone;
+  }
+}
+
+PlanPrecision ToPlanPrecision(const config::PrecisionConfig& config) {
+  if (config.fp8_format() != config::Fp8Format::none) return PlanPrecision::kFp8;
+  return config.bf16() || config.fp16() ? PlanPrecision::k16Bits : PlanPrecision::k32Bits;
+}
+
+PlanLayout ToPlanLayout(const config::PretrainConfig& config) {
+  const config::ParallelConfig& parallel = config.parallel();
+  PlanLayout layout;
+  layout.tp = parallel.tensor_model_parallel_size();
+  layout.cp = parallel.context_parallel_size();
+  layout.pp = parallel.pipeline_model_parallel_size();
+  layout.vpp = ChunksOf(config);
+  layout.dp = parallel.data_parallel_size();
+  if (config.model().num_experts() > 0) {
+    layout.ep = parallel.expert_model_parallel_size();
+    layout.etp = parallel.expert_tensor_parallel_size();
+    layout.drops_tokens = config.model().has_moe_expert_capacity_factor();
+  }
+  layout.micro_batch = config.train().micro_batch_size();
+  layout.micro_batches =
+      std::max<int64_t>(1, config.train().global_batch_size() / (layout.micro_batch * layout.dp));
+  layout.sequence = config.model().seq_length();
+  layout.recompute = ToPlanRecompute(config.recompute());
+  layout.precision = ToPlanPrecision(config.precision());
+  layout.is_sequence_parallel = parallel.sequence_parallel();
+  layout.shards_parameters =
+      parallel.use_distributed_optimizer() && parallel.data_parallel_sharding_strategy() ==
+                                                  config::DataParallelSharding::optim_grads_params;
+  return layout;
+}
+
+}  // namespace
+
+absl::StatusOr<PlannedRun> ToPlannedRun(const config::PretrainConfig& config,
+                                        int64_t padded_vocab_size, const Implementation& own) {
+  if (config.model().model_type() == config::ModelType::t5) {
+    return absl::UnimplementedError(
+        "model.model_type: a T5 can't be planned, which has an encoder and a decoder");
+  }
+  PlannedRun run;
+  MEGATRON_ASSIGN_OR_RETURN(run.model, ToPlanModel(config.model(), padded_vocab_size));
+  run.layout = ToPlanLayout(config);
+  run.program = own;
+  const config::ParallelConfig& parallel = config.parallel();
+  run.program.set_shards_optimizer(parallel.use_distributed_optimizer());
+  run.program.set_overlaps_gradients(parallel.overlap_grad_reduce());
+  run.program.set_exchanges_heads(parallel.cp_comm_type() == config::ContextParallelComm::a2a);
+  return run;
+}
+
+}  // namespace megatron

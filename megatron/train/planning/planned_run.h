@@ -1,0 +1,32 @@
+// A configuration as the planner (megatron/plan) sees it.
+//
+//   MEGATRON_ASSIGN_OR_RETURN(const PlannedRun run, ToPlannedRun(config, vocab, own_program));
+//   PredictStep(gpu, run.program, kernels, run.model, run.layout);
+#ifndef MEGATRON_TRAIN_PLANNING_PLANNED_RUN_H_
+#define MEGATRON_TRAIN_PLANNING_PLANNED_RUN_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "megatron/plan/plan_facts.pb.h"
+#include "megatron/plan/step_prediction.h"
+#include "megatron/train/config/config.pb.h"
+
+namespace megatron {
+
+struct PlannedRun {
+  PlanModel model;
+  PlanLayout layout;
+  // What this program does with the configuration's options; efficiencies are those of `own`.
+  Implementation program;
+};
+
+// Expects a valid configuration with its computed fields set. `padded_vocab_size` is the
+// vocabulary's size as the model holds it, and `own` is the entry of this program among the facts.
+// Returns kUnimplemented for a T5, whose two stacks the planner doesn't know.
+absl::StatusOr<PlannedRun> ToPlannedRun(const config::PretrainConfig& config,
+                                        int64_t padded_vocab_size, const Implementation& own);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_PLANNING_PLANNED_RUN_H_

@@ -1,0 +1,83 @@
+#include "megatron/train/planning/planned_run.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
+#include "megatron/plan/measured_kernels.h"
+#include "megatron/plan/model_costs.h"
+#include "megatron/plan/plan_facts.h"
+#include "megatron/plan/step_prediction.h"
+#include "megatron/train/config/config.pb.h"
+#include "megatron/train/configs/config_loader.h"
+#include "megatron/train/trainer/flops.h"
+
+namespace megatron {
+namespace {
+
+Implementation OwnProgram() {
+  Implementation own;
+  own.set_name("own");
+  own.set_is_fused(true);
+  own.set_is_causal_counted(true);
+  own.set_product_efficiency(0.8);
+  own.set_attention_efficiency(1);
+  own.set_memory_efficiency(1);
+  own.set_link_efficiency(1);
+  own.set_network_efficiency(1);
+  return own;
+}
+
+config::PretrainConfig Load(const std::string& name, const std::vector<std::string>& overrides) {
+  auto loaded = LoadConfig(name, overrides, ConfigPurpose::kRun);
+  EXPECT_TRUE(loaded.ok()) << loaded.status();
+  return loaded->config;
+}
+
+TEST(PlannedRunTest, HasTheLayoutOfTheConfiguration) {
+  const auto config = Load(
+      "gpt3_857m",
+      {"parallel.tensor_model_parallel_size=2", "parallel.pipeline_model_parallel_size=4",
+       "parallel.data_parallel_size=2", "parallel.sequence_parallel=true",
+       "train.micro_batch_size=1", "train.global_batch_size=16",
+       "parallel.num_virtual_stages_per_pipeline_rank=3", "recompute.recompute_granularity=full"});
+  auto run = ToPlannedRun(config, 50304, OwnProgram());
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->layout.tp, 2);
+  EXPECT_EQ(run->layout.pp, 4);
+  EXPECT_EQ(run->layout.vpp, 3);
+  EXPECT_EQ(run->layout.dp, 2);
+  EXPECT_EQ(run->layout.micro_batches, 8);
+  EXPECT_EQ(run->layout.recompute, PlanRecompute::kFull);
+  EXPECT_EQ(run->layout.precision, PlanPrecision::k16Bits);
+  EXPECT_TRUE(run->layout.is_sequence_parallel);
+  EXPECT_EQ(run->layout.gpus(), 16);
+}
+
+// The planner and the log of a run count the same FLOPs, in the same convention.
+TEST(PlannedRunTest, CountsTheFlopsThatTheLogCounts) {
+  const PlanFacts facts = *ParsePlanFacts(BuiltInPlanFacts());
+  const Hardware* gpu = *FindHardware(facts, "H100");
+  for (const char* name : {"gpt3_857m", "gpt2_124m", "llama_1500m", "moe_tiny"}) {
+    const auto config = Load(name, {});
+    const int64_t vocab = 50304;
+    auto run = ToPlannedRun(config, vocab, OwnProgram());
+    ASSERT_TRUE(run.ok()) << run.status();
+    const auto step = PredictStep(*gpu, run->program, MeasuredKernels(), run->model, run->layout);
+    ASSERT_TRUE(step.ok()) << step.status();
+    const double tokens = double(config.train().global_batch_size()) * config.model().seq_length();
+    const double logged =
+        tokens * FlopsPerToken(config.model(), vocab, FlopsConvention::kCausalHalved);
+    EXPECT_NEAR(step->model_flops * double(run->layout.gpus()) / logged, 1, 2e-3) << name;
+    EXPECT_NEAR(step->total_parameters / CountParameters(config.model(), vocab), 1, 0.02) << name;
+  }
+}
+
+TEST(PlannedRunTest, RefusesAT5) {
+  EXPECT_EQ(ToPlannedRun(Load("t5_demo", {}), 512, OwnProgram()).status().code(),
+            absl::StatusCode::kUnimplemented);
+}
+
+}  // namespace
+}  // namespace megatron
