@@ -17,6 +17,7 @@
 // One rank's communicator.
 struct ncclComm {
   std::shared_ptr<void> clique;
+  std::string name;
   int rank = 0, world_rank = 0;
   int unfinished = 0;  // its operations that are not finished
   int meetings = 0;    // so far
@@ -53,6 +54,7 @@ struct FakeNccl::Meeting {
   ReduceOp op = ReduceOp::kSum;
   int root = 0;                // color, of a split
   int key = 0;                 // key of a split
+  std::string name;            // likewise
   ncclComm** child = nullptr;  // likewise
 
   bool Matches(const Meeting& other) const {
@@ -142,6 +144,15 @@ FakeNccl::Counts FakeNccl::counts() const {
   return counts;
 }
 
+std::vector<std::string> FakeNccl::Names(int world_rank) const {
+  const absl::MutexLock lock(&mutex_);
+  std::vector<std::string> names;
+  for (const std::unique_ptr<ncclComm>& comm : comms_) {
+    if (comm->world_rank == world_rank) names.push_back(comm->name);
+  }
+  return names;
+}
+
 std::string FakeNccl::Describe(NcclResult error, ncclComm*) const {
   return absl::StrCat("fake error ", error);
 }
@@ -154,18 +165,21 @@ NcclResult FakeNccl::GetUniqueId(NcclUniqueId* id) {
   return kNcclSuccess;
 }
 
-ncclComm* FakeNccl::Join(const std::shared_ptr<Clique>& clique, int rank, int world_rank) {
+ncclComm* FakeNccl::Join(const std::shared_ptr<Clique>& clique, int rank, int world_rank,
+                         const std::string& name) {
   CHECK(clique->members[rank] == nullptr) << "two ranks " << rank;
   comms_.push_back(std::make_unique<ncclComm>());
   ncclComm* const comm = comms_.back().get();
   comm->clique = clique;
   comm->rank = rank;
   comm->world_rank = world_rank;
+  comm->name = name;
   clique->members[rank] = comm;
   return comm;
 }
 
-NcclResult FakeNccl::CommInitRank(ncclComm** comm, int size, const NcclUniqueId& id, int rank) {
+NcclResult FakeNccl::CommInitRank(ncclComm** comm, int size, const NcclUniqueId& id, int rank,
+                                  const std::string& name) {
   const absl::MutexLock lock(&mutex_);
   auto found = std::find_if(cliques_.begin(), cliques_.end(),
                             [&](const auto& known) { return known.first == id; });
@@ -175,7 +189,7 @@ NcclResult FakeNccl::CommInitRank(ncclComm** comm, int size, const NcclUniqueId&
     found = cliques_.insert(cliques_.end(), {id, clique});
   }
   CHECK_EQ(found->second->members.size(), static_cast<size_t>(size));
-  *comm = Join(found->second, rank, rank);
+  *comm = Join(found->second, rank, rank, name);
   return kNcclInProgress;
 }
 
@@ -223,8 +237,8 @@ NcclResult FakeNccl::Meet(ncclComm* comm, const Meeting& mine) {
         child->members.resize(ranks.size());
         for (size_t i = 0; i < ranks.size(); ++i) {
           const int rank = ranks[i].second;
-          *calls.at(rank).child =
-              Join(child, static_cast<int>(i), clique.members[rank]->world_rank);
+          *calls.at(rank).child = Join(child, static_cast<int>(i), clique.members[rank]->world_rank,
+                                       calls.at(rank).name);
         }
       }
       break;
@@ -237,10 +251,12 @@ NcclResult FakeNccl::Meet(ncclComm* comm, const Meeting& mine) {
   return kNcclInProgress;
 }
 
-NcclResult FakeNccl::CommSplit(ncclComm* parent, int color, int key, ncclComm** child) {
+NcclResult FakeNccl::CommSplit(ncclComm* parent, int color, int key, const std::string& name,
+                               ncclComm** child) {
   Meeting mine = {Meeting::kSplit};
   mine.root = color;
   mine.key = key;
+  mine.name = name;
   mine.child = child;
   return Meet(parent, mine);
 }

@@ -32,12 +32,16 @@ class FakeNccl : public NcclApi {
     int made = 0, destroyed = 0, aborted = 0;
   };
   Counts counts() const;
+  // Returns the names of all communicators that a rank of the world has made, in their order.
+  std::vector<std::string> Names(int world_rank) const;
 
   std::string Version() const override { return "fake"; }
   std::string Describe(NcclResult error, ncclComm* comm) const override;
   NcclResult GetUniqueId(NcclUniqueId* id) override;
-  NcclResult CommInitRank(ncclComm** comm, int size, const NcclUniqueId& id, int rank) override;
-  NcclResult CommSplit(ncclComm* parent, int color, int key, ncclComm** child) override;
+  NcclResult CommInitRank(ncclComm** comm, int size, const NcclUniqueId& id, int rank,
+                          const std::string& name) override;
+  NcclResult CommSplit(ncclComm* parent, int color, int key, const std::string& name,
+                       ncclComm** child) override;
   NcclResult AsyncError(ncclComm* comm) override;
   NcclResult CommFinalize(ncclComm* comm) override;
   NcclResult CommDestroy(ncclComm* comm) override;
@@ -61,8 +65,8 @@ class FakeNccl : public NcclApi {
 
   NcclResult Meet(ncclComm* comm, const Meeting& mine);
   NcclResult Post(ncclComm* comm, int from, int to, const Tensor& tensor, bool sends);
-  ncclComm* Join(const std::shared_ptr<Clique>& clique, int rank, int world_rank)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  ncclComm* Join(const std::shared_ptr<Clique>& clique, int rank, int world_rank,
+                 const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;
   int ids_ ABSL_GUARDED_BY(mutex_) = 0;

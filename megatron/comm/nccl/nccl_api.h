@@ -36,11 +36,14 @@ class NcclApi {
   virtual std::string Describe(NcclResult error, ncclComm* comm) const = 0;
 
   virtual NcclResult GetUniqueId(NcclUniqueId* id) = 0;
-  // Uses the thread's current device. `*comm` is set when this returns.
-  virtual NcclResult CommInitRank(ncclComm** comm, int size, const NcclUniqueId& id, int rank) = 0;
+  // Uses the thread's current device. `*comm` is set when this returns. NCCL gives `name` to
+  // profilers and to its log; NCCL before 2.27 does not take it.
+  virtual NcclResult CommInitRank(ncclComm** comm, int size, const NcclUniqueId& id, int rank,
+                                  const std::string& name) = 0;
   // Collective over the parent. `*child` is there when the parent is no longer in progress, or
-  // never with a negative color.
-  virtual NcclResult CommSplit(ncclComm* parent, int color, int key, ncclComm** child) = 0;
+  // never with a negative color. `name` is the child's.
+  virtual NcclResult CommSplit(ncclComm* parent, int color, int key, const std::string& name,
+                               ncclComm** child) = 0;
   virtual NcclResult AsyncError(ncclComm* comm) = 0;
   // All ranks finalize, and when that is done destroy; or each aborts, at any time.
   virtual NcclResult CommFinalize(ncclComm* comm) = 0;

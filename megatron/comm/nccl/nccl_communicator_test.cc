@@ -30,6 +30,7 @@ namespace {
 using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr NcclResult kRemoteError = 6;
@@ -139,6 +140,7 @@ TEST(NcclCommunicatorTest, GroupsAreFinalizedAndGroupsOfOneRankHaveNoCommunicato
               return world.status();
             }),
       IsOk());
+  EXPECT_THAT(fake.Names(1), ElementsAre("world", "pair-1"));
   EXPECT_EQ(fake.counts().made, 4 + 4);
   EXPECT_EQ(fake.counts().destroyed, 4 + 4);
 }

@@ -65,7 +65,8 @@ absl::Status NcclGroup::Initialize(const NcclUniqueId& id) {
       absl::StrCat("rank ", host_->rank(), " of ", host_->name(), ", connecting");
   {
     const absl::MutexLock lock(&mutex_);
-    const NcclResult result = api_.CommInitRank(&comm_, host_->size(), id, host_->rank());
+    const NcclResult result =
+        api_.CommInitRank(&comm_, host_->size(), id, host_->rank(), host_->name());
     if (Failed(result)) return Error(what, result, nullptr);
   }
   return Settle(what, options_.connect_deadline);
@@ -79,7 +80,7 @@ absl::Status NcclGroup::Split(int color, int key, NcclGroup* child) {
   {
     const absl::MutexLock lock(&mutex_);
     if (comm_ == nullptr) return Ended(what);
-    const NcclResult result = api_.CommSplit(comm_, color, key, &made);
+    const NcclResult result = api_.CommSplit(comm_, color, key, child->host_->name(), &made);
     if (Failed(result)) return Error(what, result, comm_);
   }
   const absl::Status settled = Settle(what, options_.connect_deadline);

@@ -2,8 +2,12 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <set>
+#include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "glog/logging.h"
 #include "megatron/comm/nccl/nccl_api.h"
 #include "megatron/tensor/cuda_device.h"
@@ -95,15 +99,17 @@ class Library : public NcclApi {
     return result;
   }
 
-  NcclResult CommInitRank(ncclComm** comm, int size, const NcclUniqueId& id, int rank) override {
+  NcclResult CommInitRank(ncclComm** comm, int size, const NcclUniqueId& id, int rank,
+                          const std::string& name) override {
     ncclUniqueId given;
     std::memcpy(given.internal, id.data(), id.size());
-    ncclConfig_t config = NonBlocking();
+    ncclConfig_t config = NonBlocking(name);
     return ncclCommInitRankConfig(comm, size, given, rank, &config);
   }
 
-  NcclResult CommSplit(ncclComm* parent, int color, int key, ncclComm** child) override {
-    ncclConfig_t config = NonBlocking();
+  NcclResult CommSplit(ncclComm* parent, int color, int key, const std::string& name,
+                       ncclComm** child) override {
+    ncclConfig_t config = NonBlocking(name);
     return ncclCommSplit(parent, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, child, &config);
   }
 
@@ -152,13 +158,30 @@ class Library : public NcclApi {
   }
 
  private:
-  // Groups are used side by side and aborted one by one: they share nothing.
-  static ncclConfig_t NonBlocking() {
+  // Groups are used side by side and aborted one by one: they share nothing. A library that is older
+  // than the header reads as much of the configuration as it knows.
+  ncclConfig_t NonBlocking(const std::string& name) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     config.splitShare = 0;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+    config.commName = Kept(name);
+#else
+    (void)name;
+#endif
     return config;
   }
+
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+  // NCCL keeps the pointer. Its own threads may still use it when a communicator is destroyed.
+  const char* Kept(const std::string& name) {
+    const absl::MutexLock lock(&mutex_);
+    return names_.insert(name).first->c_str();
+  }
+
+  absl::Mutex mutex_;
+  std::set<std::string> names_ ABSL_GUARDED_BY(mutex_);
+#endif
 };
 
 }  // namespace

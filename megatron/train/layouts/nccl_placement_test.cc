@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "glog/logging.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/comm/nccl/fake_nccl.h"
 #include "megatron/comm/nccl/nccl_communicator.h"
@@ -12,6 +13,8 @@
 
 namespace megatron {
 namespace {
+
+using ::testing::IsSupersetOf;
 
 constexpr int kSteps = 3;
 
@@ -57,6 +60,15 @@ TEST_F(NcclPlacementTest, EightRanksThatOverlapTrainAsOnTheCpu) {
     ExpectSameAsOnTheCpu(SmallLlama(), layout);
   }
   EXPECT_EQ(nccl_.counts().aborted, 0);
+}
+
+TEST_F(NcclPlacementTest, CommunicatorsHaveTheNamesOfTheirGroups) {
+  Layout layout;
+  layout.tensor = layout.pipeline = layout.data = 2;
+  ExpectSameAsOnTheCpu(SmallGpt2(), layout);
+  // The first pipeline stage has ranks 0 to 3.
+  EXPECT_THAT(nccl_.Names(2), IsSupersetOf({"world", "tp-1", "dp-0", "pp-2"}));
+  EXPECT_THAT(nccl_.Names(7), IsSupersetOf({"world", "tp-3", "dp-3", "pp-3"}));
 }
 
 TEST_F(NcclPlacementTest, ContextParallelRanksTrainAsOnTheCpu) {
