@@ -159,8 +159,14 @@ std::vector<AlertRule> AlertRules(int silent_minutes) {
        "megatron_loss_is_finite == 0 or increase(megatron_events_total{kind=\"nan\"}[10m]) > 0",
        "0m", "critical", "The loss or a gradient is not finite",
        "Run {{ $labels.run }} skips steps: see its log."},
-      {"MegatronLossSpike", "megatron_lm_loss > 1.3 * avg_over_time(megatron_lm_loss[30m])", "1m",
-       "warning", "The loss has jumped up",
+      {"MegatronLossSpike", "increase(megatron_events_total{kind=\"spike\"}[10m]) > 0", "0m",
+       "warning", "The loss or the norm of the gradients has spiked",
+       "Run {{ $labels.run }} was far above the steps before: see its log."},
+      // The score is there where logging.spike_threshold is set.
+      {"MegatronLossJump",
+       "megatron_lm_loss > 1.3 * avg_over_time(megatron_lm_loss[30m]) unless on (run) "
+       "megatron_loss_z_score",
+       "1m", "warning", "The loss has jumped up",
        "Run {{ $labels.run }} has loss {{ $value }}, 30 % above the mean of half an hour."},
       {"MegatronSkippedSteps",
        "rate(megatron_skipped_iterations_total[15m]) > 0.01 * rate(megatron_steps_total[15m])",

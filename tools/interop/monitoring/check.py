@@ -6,6 +6,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -104,7 +105,10 @@ def main():
 
     check("the tool writes its files", subprocess.run([f"{BIN}/tools/grafana/grafana", f"--output_dir={WORK}/rules"]).returncode == 0)
     code, output = promtool("", "rules", f"{WORK}/rules/megatron_alerts.yml")
-    check("promtool takes the rules: " + output, code == 0 and "6 rules found" in output)
+    check("promtool takes the rules: " + output, code == 0 and "7 rules found" in output)
+    tests = shutil.copy(os.path.join(os.path.dirname(__file__), "alerts_test.yml"), f"{WORK}/rules")
+    done = subprocess.run(["promtool", "test", "rules", tests], capture_output=True, text=True)
+    check("the rules fire when they should: " + done.stdout + done.stderr, done.returncode == 0)
     with open(f"{WORK}/rules/megatron_dashboard.json") as file:
         dashboard = json.load(file)
     shown = set(re.findall(r"megatron_\w+", json.dumps(dashboard["panels"])))
