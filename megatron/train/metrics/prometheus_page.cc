@@ -121,8 +121,10 @@ std::optional<double> ToDouble(const std::optional<T>& value) {
 std::optional<ScaledMetric> ToPrometheus(const Metric& metric) {
   const bool is_position = &metric == &metric::kIteration || &metric == &metric::kConsumedSamples;
   const absl::string_view tag = is_position ? metric.key : metric.tag;
-  // The numbers since the last log line are counters of another name.
-  if (tag.empty() || &metric == &metric::kSkippedIterations || &metric == &metric::kNanIterations)
+  // Values of single layers are not exported. The numbers since the last log line are counters of
+  // another name.
+  if (tag.empty() || FindLayerMetric(metric.key) == &metric ||
+      &metric == &metric::kSkippedIterations || &metric == &metric::kNanIterations)
     return std::nullopt;
   ScaledMetric scaled;
   scaled.metric = {MeasureName(tag, &metric), false, metric.help};

@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/train/metrics/step_values.h"
 
 namespace megatron {
 namespace {
@@ -42,6 +43,26 @@ TEST(PrometheusPageTest, EachMetricHasAValidNameOfItsOwn) {
     EXPECT_EQ(metric.is_counter,
               metric.name.size() > 6 && metric.name.substr(metric.name.size() - 6) == "_total");
   }
+}
+
+TEST(PrometheusPageTest, EachMetricOfTheListCanBeExported) {
+  PrometheusPage page = PageOf("a");
+  StepMetrics step = StepOf(1, 1);
+  VisitValues(step, [](const Metric&, auto& field) { field = 1; });
+  step.memory_bytes = step.peak_memory_bytes = 1;
+  for (const Metric& measure : ModelMeasures()) step.others.push_back({measure.key, 1});
+  for (const Metric* metric : AllMetrics()) {
+    if (FindTimer(metric->tag) == metric) step.timers.push_back({metric->tag, 1});
+  }
+  page.SetStep(step);
+  EvaluationMetrics evaluation;
+  evaluation.others = step.others;
+  for (const bool on_test_set : {false, true}) {
+    evaluation.on_test_set = on_test_set;
+    page.SetEvaluation(evaluation);
+  }
+  for (const PrometheusMetric& metric : AllPrometheusMetrics())
+    EXPECT_THAT(page.Text(), HasSubstr("\n" + metric.name + "{run=\"a\""));
 }
 
 TEST(PrometheusPageTest, NamesHaveBaseUnits) {
