@@ -311,7 +311,9 @@ class Runner {
     if (!result_.killed.empty() && result_.child >= 0) return;
     if (result_.child < 0 || Weight(result_.exit_code) < Weight(signal > 0 ? 128 + signal : code)) {
       result_.exit_code = signal > 0 ? 128 + signal : code;
-      result_.is_consequence = signal == 0 && code == options_.consequence_code;
+      // Whoever finds that another one hangs ends with the code of hangs, before that one is killed.
+      result_.is_consequence =
+          signal == 0 && (code == options_.consequence_code || code == options_.hang_code);
       result_.child = index;
       result_.name = children_[index].name;
       result_.signal = signal;
@@ -418,7 +420,7 @@ std::string LaunchResult::Describe() const {
   const std::string end =
       signal > 0 ? absl::StrCat("ended by signal ", signal, " (", strsignal(signal), ")")
                  : absl::StrCat("ended with code ", exit_code);
-  if (is_consequence && !killed.empty())
+  if (is_consequence && hang.empty() && !killed.empty())
     return absl::StrCat(WereKilled(killed), ", after ", name, " had ", end);
   std::string text = absl::StrCat(name, signal > 0 ? " was " : " ", end);
   if (!hang.empty()) text = absl::StrCat(name, " ", hang);

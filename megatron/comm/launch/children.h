@@ -55,14 +55,15 @@ struct LaunchResult {
   int child = -1;               // index of the child that the code comes from; -1 if 0
   std::string name;             // name of that child
   int signal = 0;               // signal that ended it, or all
-  bool is_consequence = false;  // its code says that it only missed another one
+  // Its code says that it only missed another one, or that any of them hangs.
+  bool is_consequence = false;
   // Names of the children that had to be killed: after the grace, or at once when asked twice.
   std::vector<std::string> killed;
   // If not empty, the child hung, and this is how.
   std::string hang;
   bool asked_twice = false;  // asked by `signal` to end
   int output_error = 0;      // error number of a line on `output` that could not be written, or 0
-  // Returns "rank 2 was ended by signal 9 (Killed)", or empty. A child whose code is only a
+  // Returns "rank 2 was ended by signal 9 (Killed)", or empty. A child whose code may be only a
   // consequence is not called the cause where others had to be killed: "rank 1 did not end and was
   // killed, after rank 0 had ended with code 30".
   std::string Describe() const;

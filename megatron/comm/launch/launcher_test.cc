@@ -128,11 +128,14 @@ TEST(LauncherTest, AFailureEndsTheOthersAndGivesItsCode) {
 TEST(LauncherTest, ARankThatIsKilledIsNamedBeforeTheOneThatOnlyMissedIt) {
   LaunchOptions options;
   options.children.grace = absl::Milliseconds(200);
-  const Launched launched =
-      LaunchShell(2, "test $MEGATRON_RANK = 0 && exit 30; exec sleep 60", options);
-  EXPECT_EQ(launched.result.exit_code, 30);
-  EXPECT_EQ(launched.result.Describe(),
-            "rank 1 did not end and was killed, after rank 0 had ended with code 30");
+  for (const int code : {options.children.consequence_code, options.children.hang_code}) {
+    const Launched launched = LaunchShell(
+        2, absl::StrCat("test $MEGATRON_RANK = 0 && exit ", code, "; exec sleep 60"), options);
+    EXPECT_EQ(launched.result.exit_code, code);
+    EXPECT_EQ(
+        launched.result.Describe(),
+        absl::StrCat("rank 1 did not end and was killed, after rank 0 had ended with code ", code));
+  }
 }
 
 TEST(LauncherTest, TheDefaultGraceEndsAllWithinFiveSeconds) {

@@ -151,9 +151,11 @@ TEST_F(PretrainFaultsTest, AStoppedRank) {
     const std::vector<pid_t> ranks = ChildrenOf(pid);
     ASSERT_EQ(ranks.size(), 4u);
     kill(ranks[victim], SIGSTOP);
-    ExpectToSay({absl::StrCat("rank ", victim, " of world ("), "has given no sign of life",
-                 absl::StrCat("rank ", victim, " could not be asked"), "megatron::PretrainRank"},
-                ExpectTheEnd(pid, kExitHang));
+    ExpectToSay(
+        {absl::StrCat("rank ", victim, " of world ("), "has given no sign of life",
+         absl::StrCat("rank ", victim, " could not be asked"), "megatron::PretrainRank",
+         absl::StrCat("\nerror: rank ", victim, " did not end and was killed, after rank ")},
+        ExpectTheEnd(pid, kExitHang));
   }
 }
 
