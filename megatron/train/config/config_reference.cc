@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -285,16 +286,30 @@ std::string LastName(absl::string_view path) {
   return std::string(path.substr(path.rfind('.') + 1));
 }
 
+// Returns whether what the reference says about the field has the word, in whatever case.
+bool SpeaksOf(const std::string& path, absl::string_view word) {
+  const FieldDescriptor& field = *Resolve(config::PretrainConfig::default_instance(), path).field;
+  return absl::StrContains(absl::AsciiStrToLower(ProseOf(field)), absl::AsciiStrToLower(word));
+}
+
 absl::Status UnknownField(absl::string_view name, const std::vector<std::string>& paths) {
   std::vector<std::string> candidates = paths;
   for (const std::string& path : paths) candidates.push_back(LastName(path));
-  std::vector<std::string> containing;
+  std::vector<std::string> containing, about;
   for (const std::string& path : paths) {
-    if (name.size() >= kShortestPart && absl::StrContains(path, name)) containing.push_back(path);
+    if (name.size() < kShortestPart) break;
+    if (absl::StrContains(path, name)) {
+      containing.push_back(path);
+    } else if (SpeaksOf(path, name)) {
+      about.push_back(path);
+    }
   }
   std::string offer;
-  if (!containing.empty() && containing.size() <= kMostOffered)
-    offer = absl::StrCat("; these contain it: ", absl::StrJoin(containing, ", "));
+  for (const auto& [fields, what] :
+       {std::pair(&containing, "; these contain it: "), {&about, "; these speak of it: "}}) {
+    if (!fields->empty() && fields->size() <= kMostOffered)
+      absl::StrAppend(&offer, what, absl::StrJoin(*fields, ", "));
+  }
   const std::string nearest = NearestName(name, candidates);
   if (!nearest.empty()) absl::StrAppend(&offer, "; did you mean ", nearest, "?");
   return absl::NotFoundError(absl::StrCat(

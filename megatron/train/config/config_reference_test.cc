@@ -124,6 +124,11 @@ TEST(ExplainFieldTest, OffersTheFieldsThatContainAWord) {
   EXPECT_THAT(ExplainField("_s").status().message(), Not(HasSubstr("these contain it")));
 }
 
+TEST(ExplainFieldTest, OffersTheFieldsWhoseTextHasAWord) {
+  EXPECT_THAT(ExplainField("nccl").status().message(), HasSubstr("; these speak of it: parallel."));
+  EXPECT_THAT(ExplainField("zzz").status().message(), Not(HasSubstr("speak of it")));
+}
+
 TEST(WithReferenceTest, ReplacesWhatIsBetweenTheMarks) {
   const absl::StatusOr<std::string> page =
       WithReference("before\n<!-- reference: begin, made -->\nold\n<!-- reference: end -->\nafter");
