@@ -83,6 +83,24 @@ TEST_F(PretrainTimesTest, ALogLineIsFollowedBySharesThatAddUp) {
   EXPECT_GT(steps[7]["share/evaluation"], 0);  // iteration 8 is the first line after it
 }
 
+TEST_F(PretrainTimesTest, AnAxisOfOneRankHasNoShareOfTime) {
+  const Arguments two_stages = {"--set=train.micro_batch_size=1",
+                                "--set=parallel.pipeline_model_parallel_size=2"};
+  for (const Arguments& ranks : {Arguments(), two_stages}) {
+    const Outcome outcome = Run(Joined({SaveTo(absl::StrCat("save", ranks.size()))}, ranks));
+    ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+    const std::vector<Json> steps = Steps(absl::StrCat("save", ranks.size()));
+    ASSERT_EQ(steps.size(), 12u);
+    EXPECT_NEAR(SumOfShares(steps[0]), 1, 1e-9) << steps[0];
+    EXPECT_EQ(steps[0].contains("share/pp"), !ranks.empty()) << steps[0];
+    for (const char* axis : {"tp", "cp", "ep", "dp"}) {
+      for (const char* kind : {"share/", "share/least-", "share/most-"})
+        EXPECT_FALSE(steps[0].contains(absl::StrCat(kind, axis))) << steps[0];
+    }
+    EXPECT_EQ(CountOf(outcome.output, "| dp "), 0) << outcome.output;
+  }
+}
+
 TEST_F(PretrainTimesTest, ARunOfSeveralRanksEndsWithTheTableOfItsCalls) {
   const Outcome outcome = Run(EightRanks());
   ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
