@@ -11,8 +11,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from small_runs import SmallRuns
 
 BIN, WORK = sys.argv[1], sys.argv[2]
 TIMEOUT = 120
@@ -22,33 +24,8 @@ RUN = ["--config=gpt_demo"] + ["--set=" + field for field in (
     "train.eval_iters=1", "train.log_interval=5", "optimizer.lr_warmup_iters=2", "checkpoint.save_interval=100",
     "parallel.data_parallel_size=2", "logging.timing_log_level=2", "generation=")]
 
-passed = failed = 0
-
-
-def check(what, condition):
-    global passed, failed
-    print(("passed: " if condition else "FAILED: ") + what, flush=True)
-    passed, failed = passed + bool(condition), failed + (not condition)
-
-
-def start(name, *more):
-    log = open(f"{WORK}/{name}.log", "w")
-    return subprocess.Popen([f"{BIN}/megatron/train/pretrain_gpt", *RUN, f"--set=checkpoint.save={WORK}/{name}", *more],
-                            stdout=log, stderr=log)
-
-
-def said(name):
-    with open(f"{WORK}/{name}.log") as file:
-        return file.read()
-
-
-def wait_for(condition):
-    end = time.time() + TIMEOUT
-    while not condition():
-        if time.time() > end:
-            return False
-        time.sleep(0.05)
-    return True
+runs = SmallRuns(BIN, WORK, RUN, TIMEOUT)
+check, start, wait_for, said = runs.check, runs.start, runs.wait_for, runs.log_of
 
 
 def get(port, path):
@@ -117,8 +94,7 @@ def main():
                            r"|share_(bubble|cp|ep|pp|tp)_ratio)")
     missing = {name for name in shown - names if not elsewhere.fullmatch(name)}
     check(f"the dashboard's metrics are there in this run: {missing or 'none is missing'}", not missing)
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(failed > 0)
+    runs.finish()
 
 
 main()
