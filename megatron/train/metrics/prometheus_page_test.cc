@@ -9,7 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "megatron/train/metrics/step_values.h"
+#include "megatron/train/metrics/full_step.h"
 
 namespace megatron {
 namespace {
@@ -47,13 +47,7 @@ TEST(PrometheusPageTest, EachMetricHasAValidNameOfItsOwn) {
 
 TEST(PrometheusPageTest, EachMetricOfTheListCanBeExported) {
   PrometheusPage page = PageOf("a");
-  StepMetrics step = StepOf(1, 1);
-  VisitValues(step, [](const Metric&, auto& field) { field = 1; });
-  step.memory_bytes = step.peak_memory_bytes = 1;
-  for (const Metric& measure : ModelMeasures()) step.others.push_back({measure.key, 1});
-  for (const Metric* metric : AllMetrics()) {
-    if (FindTimer(metric->tag) == metric) step.timers.push_back({metric->tag, 1});
-  }
+  const StepMetrics step = FullStep();
   page.SetStep(step);
   EvaluationMetrics evaluation;
   evaluation.others = step.others;

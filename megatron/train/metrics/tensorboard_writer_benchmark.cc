@@ -10,6 +10,7 @@
 #include "benchmark/benchmark.h"
 #include "glog/logging.h"
 #include "megatron/base/file_system.h"
+#include "megatron/train/metrics/full_step.h"
 #include "megatron/train/metrics/tensorboard_writer.h"
 
 namespace megatron {
@@ -29,16 +30,12 @@ void WriteStep(benchmark::State& state, bool logged) {
       JoinPath(temporary == nullptr ? "/tmp" : temporary, "tensorboard_writer_benchmark");
   CHECK_EQ(fs.RemoveTree(directory), absl::OkStatus());
   TensorboardWriter writer(fs, directory, {});
-  StepMetrics step;
+  StepMetrics step = logged ? FullStep() : StepMetrics();
   step.iteration = 100000;
   step.loss = 2.5;
   step.grad_norm = 0.5;
   step.speed.mfu = 0.4;
   step.world_size = 8;
-  if (logged) {
-    step.interval.emplace();
-    step.memory_bytes = step.peak_memory_bytes = 1 << 30;
-  }
   CHECK_EQ(writer.WriteStep(step), absl::OkStatus());
   const int64_t before = BytesIn(fs, directory);
   for (auto _ : state) {
