@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "megatron/pipeline/replay_plans.h"
+#include "megatron/pipeline/span_names.h"
 
 namespace megatron {
 namespace {
@@ -46,8 +47,7 @@ SimulatedStage StageOf(const StagePlan& plan, const std::vector<StepSpan>& spans
     const Step& step = plan.steps[i];
     const double seconds = spans[i].end - spans[i].begin;
     if (step.is_exchange()) {
-      stage.exchanges.push_back(
-          {spans[i].begin, spans[i].end, int(step.sends.size()), int(step.receives.size())});
+      stage.exchanges.push_back({ExchangeName(step), spans[i].begin, spans[i].end});
       stage.messages += seconds;
     } else {
       stage.passes.push_back({step.action, spans[i].begin, spans[i].end});

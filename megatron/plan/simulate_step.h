@@ -22,10 +22,9 @@ struct MessageCosts {
 };
 
 struct SimulatedExchange {
-  double begin = 0;  // all of its stages have come
+  const char* name = "";  // that of span_names.h
+  double begin = 0;       // all of its stages have come
   double end = 0;
-  int sends = 0;
-  int receives = 0;
 };
 
 struct SimulatedStage {
