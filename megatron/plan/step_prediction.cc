@@ -525,20 +525,21 @@ double Predictor::SecondsOfMessage() const {
 // Forward passes have a third of the calls that context parallelism does not hide, and half of the
 // experts'.
 void Predictor::AddLayers(PartSeconds* part, const LayerCosts& layer, int64_t count) const {
-  double again = 0;
-  double calls_again = 0;
-  if (l_.recompute == PlanRecompute::kFull) {
-    again = layer.forward;
-    calls_again = layer.tensor_forward + layer.expert / 2;
-  } else if (l_.recompute == PlanRecompute::kSelective && !program_.is_fused()) {
+  const bool is_full = l_.recompute == PlanRecompute::kFull;
+  double again = is_full ? layer.forward : 0;
+  if (l_.recompute == PlanRecompute::kSelective && !program_.is_fused())
     again = layer.attention_core;
-  }
+  const double tensor_again = is_full ? layer.tensor_forward : 0;
+  const double expert_again = is_full ? layer.expert / 2 : 0;
+  const double forward_calls = layer.tensor_forward + layer.context / 3 + layer.expert / 2;
   part->forward += count * layer.forward;
   part->backward_input += count * (layer.backward - layer.backward_weight + again);
   part->backward_weight += count * layer.backward_weight;
-  part->forward_calls += count * (layer.tensor_forward + layer.context / 3 + layer.expert / 2);
-  part->backward_calls +=
-      count * (layer.tensor_backward + layer.context * 2 / 3 + layer.expert / 2 + calls_again);
+  part->tensor += count * (layer.tensor_forward + layer.tensor_backward + tensor_again);
+  part->context += count * layer.context;
+  part->expert += count * (layer.expert + expert_again);
+  part->forward_calls += count * forward_calls;
+  part->backward_calls = part->tensor + part->context + part->expert - part->forward_calls;
 }
 
 PredictedParts Predictor::Parts(const std::vector<PartLayers>& positions) const {

@@ -78,6 +78,10 @@ struct PartSeconds {
   // Collectives, which the three do not have: those of forward and backward.
   double forward_calls = 0;
   double backward_calls = 0;
+  // The same collectives by axis.
+  double tensor = 0;
+  double context = 0;
+  double expert = 0;
 };
 
 // The layers of one part of the model.
