@@ -12,6 +12,7 @@
 #include "megatron/base/round_up.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/overlap/async_group.h"
+#include "megatron/pipeline/span_names.h"
 #include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
@@ -41,37 +42,6 @@ Tensors Place(const std::vector<TensorSpec>& specs, const Tensor& block) {
     offset += AlignedBytes(spec);
   }
   return tensors;
-}
-
-const char* SpanName(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kForward:
-      return "forward";
-    case ActionKind::kBackward:
-      return "backward";
-    case ActionKind::kBackwardInput:
-      return "backward input";
-    case ActionKind::kBackwardWeight:
-      return "backward weight";
-  }
-  return "";
-}
-
-// Returns the name of Megatron's timer of an exchange.
-const char* ExchangeName(const Step& step) {
-  bool forward_send = false, backward_send = false, forward_recv = false, backward_recv = false;
-  for (const Message& message : step.sends)
-    (message.gradient ? backward_send : forward_send) = true;
-  for (const Message& message : step.receives)
-    (message.gradient ? backward_recv : forward_recv) = true;
-  const bool sends = forward_send || backward_send, receives = forward_recv || backward_recv;
-  if ((forward_send && backward_send) || (forward_recv && backward_recv))
-    return "forward-backward-send-forward-backward-recv";
-  if (!receives) return forward_send ? "forward-send" : "backward-send";
-  if (!sends) return forward_recv ? "forward-recv" : "backward-recv";
-  if (forward_send)
-    return forward_recv ? "forward-send-forward-recv" : "forward-send-backward-recv";
-  return forward_recv ? "backward-send-forward-recv" : "backward-send-backward-recv";
 }
 
 class Runner {

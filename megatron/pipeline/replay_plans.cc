@@ -29,33 +29,44 @@ class Player {
     }
   }
 
-  std::vector<double> Play() {
+  std::vector<double> PlayToEnds() {
+    Play();
+    std::vector<double> ends;
+    for (const Progress& stage : stages_) ends.push_back(stage.arrivals.back());
+    return ends;
+  }
+
+  std::vector<std::vector<StepSpan>> PlayToSpans() {
+    Play();
+    std::vector<std::vector<StepSpan>> spans;
+    for (Progress& stage : stages_) spans.push_back(std::move(stage.spans));
+    return spans;
+  }
+
+ private:
+  void Play() {
     for (bool progress = true; progress;) {
       progress = false;
       for (size_t stage = 0; stage < times_.size(); ++stage) progress |= PlayWhatIsReady(stage);
     }
-    std::vector<double> ends;
     for (size_t stage = 0; stage < times_.size(); ++stage) {
-      CHECK_EQ(stages_[stage].ends.size(), partners_[stage].size())
+      CHECK_EQ(stages_[stage].spans.size(), partners_[stage].size())
           << "stage " << stage << " waits for ever";
-      ends.push_back(stages_[stage].arrivals.back());
     }
-    return ends;
   }
 
- private:
   // What a stage has done.
   struct Progress {
     double computed = 0, exchanged = 0;  // the ends of the last action and of the last exchange
-    std::vector<double> ends;            // the ends of the steps that were played
+    std::vector<StepSpan> spans;         // of the steps that were played
     std::vector<double> arrivals;        // the moments at which it comes to these and the next one
   };
 
   bool PlayWhatIsReady(size_t stage) {
     Progress& progress = stages_[stage];
-    const size_t first = progress.ends.size();
-    while (progress.ends.size() < partners_[stage].size()) {
-      const size_t next = progress.ends.size();
+    const size_t first = progress.spans.size();
+    while (progress.spans.size() < partners_[stage].size()) {
+      const size_t next = progress.spans.size();
       double begin = progress.arrivals[next];
       bool ready = true;
       for (const PlannedStep& partner : partners_[stage][next]) {
@@ -64,28 +75,28 @@ class Player {
         if (ready) begin = std::max(begin, others[partner.step]);
       }
       if (!ready) break;
-      End(stage, begin + times_[stage].steps[next]);
+      End(stage, {begin, begin + times_[stage].steps[next]});
     }
-    return progress.ends.size() > first;
+    return progress.spans.size() > first;
   }
 
   bool IsExchange(size_t stage, size_t step) const { return !partners_[stage][step].empty(); }
 
-  // Ends the stage's next step at this moment.
-  void End(size_t stage, double end) {
+  // Ends the stage's next step.
+  void End(size_t stage, const StepSpan& span) {
     Progress& progress = stages_[stage];
     const bool beside = awaited_ != nullptr;
-    const bool exchange = IsExchange(stage, progress.ends.size());
-    if (exchange) progress.exchanged = end;
-    if (!exchange || !beside) progress.computed = end;
-    progress.ends.push_back(end);
-    const size_t next = progress.ends.size();
+    const bool exchange = IsExchange(stage, progress.spans.size());
+    if (exchange) progress.exchanged = span.end;
+    if (!exchange || !beside) progress.computed = span.end;
+    progress.spans.push_back(span);
+    const size_t next = progress.spans.size();
     double arrival = progress.computed;
     if (next == partners_[stage].size() || IsExchange(stage, next)) {
       arrival = std::max(arrival, progress.exchanged);
     } else if (beside) {
       for (const size_t awaited : (*awaited_)[stage][next])
-        arrival = std::max(arrival, progress.ends[awaited]);
+        arrival = std::max(arrival, progress.spans[awaited].end);
     }
     progress.arrivals.push_back(arrival);
   }
@@ -178,7 +189,13 @@ AwaitedExchanges FindAwaited(const std::vector<StagePlan>& plans) {
 
 std::vector<double> ReplayPlans(const ExchangePartners& partners, const AwaitedExchanges* awaited,
                                 const std::vector<StageTimes>& times) {
-  return Player(partners, awaited, times).Play();
+  return Player(partners, awaited, times).PlayToEnds();
+}
+
+std::vector<std::vector<StepSpan>> ReplaySteps(const ExchangePartners& partners,
+                                               const AwaitedExchanges* awaited,
+                                               const std::vector<StageTimes>& times) {
+  return Player(partners, awaited, times).PlayToSpans();
 }
 
 }  // namespace megatron

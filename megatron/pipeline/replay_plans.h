@@ -47,6 +47,17 @@ struct StageTimes {
 std::vector<double> ReplayPlans(const ExchangePartners& partners, const AwaitedExchanges* awaited,
                                 const std::vector<StageTimes>& times);
 
+// When one step of a stage ran.
+struct StepSpan {
+  double begin = 0;  // for an exchange, the moment at which all of its stages have come
+  double end = 0;
+};
+
+// The same, with all steps of each stage.
+std::vector<std::vector<StepSpan>> ReplaySteps(const ExchangePartners& partners,
+                                               const AwaitedExchanges* awaited,
+                                               const std::vector<StageTimes>& times);
+
 }  // namespace megatron
 
 #endif  // MEGATRON_PIPELINE_REPLAY_PLANS_H_

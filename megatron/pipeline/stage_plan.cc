@@ -69,23 +69,22 @@ class SlotTable {
 
 class Planner {
  public:
-  Planner(const Schedule& schedule, int stage, const PartCosts& costs)
+  // `report` is that of the schedule.
+  Planner(const Schedule& schedule, int stage, const ScheduleReport& report)
       : schedule_(schedule),
         stage_(stage),
-        costs_(costs),
+        report_(report),
         items_(schedule.chunks),
         inputs_(schedule.chunks),
         gradients_(schedule.chunks),
         deferred_(schedule.chunks) {}
 
   StagePlan Plan() {
-    const auto report = CheckSchedule(schedule_, costs_);
-    CHECK(report.ok()) << report.status();
-    CollectPassages(*report);
+    CollectPassages();
     // Sums of the same costs in another order differ by their rounding.
-    const double one_moment = ShortestAction(*report) / 1024;
+    const double one_moment = ShortestAction(report_) / 1024;
     auto passage = passages_.begin();
-    for (const TimedAction& timed : report->stages[stage_]) {
+    for (const TimedAction& timed : report_.stages[stage_]) {
       const auto end = std::find_if(passage, passages_.end(), [&](const Passage& p) {
         return p.time > timed.start + one_moment;
       });
@@ -132,9 +131,9 @@ class Planner {
   }
 
   // All messages to and from this stage, in the common order.
-  void CollectPassages(const ScheduleReport& report) {
+  void CollectPassages() {
     for (int stage = 0; stage < schedule_.stages; ++stage) {
-      for (const TimedAction& timed : report.stages[stage]) {
+      for (const TimedAction& timed : report_.stages[stage]) {
         const Place from = {stage, timed.action.chunk};
         Place to;
         if (!Destination(from, timed.action.kind, &to)) continue;
@@ -197,18 +196,32 @@ class Planner {
 
   const Schedule& schedule_;
   const int stage_;
-  const PartCosts& costs_;
+  const ScheduleReport& report_;
   const bool forward_only_ = ForwardOnly();
   SlotTable items_, inputs_, gradients_, deferred_;
   Passages passages_;
   StagePlan plan_;
 };
 
+ScheduleReport CheckedReport(const Schedule& schedule, const PartCosts& costs) {
+  auto report = CheckSchedule(schedule, costs);
+  CHECK(report.ok()) << report.status();
+  return *std::move(report);
+}
+
 }  // namespace
 
 StagePlan PlanStage(const Schedule& schedule, int stage, const PartCosts& costs) {
   CHECK(stage >= 0 && stage < schedule.stages) << stage << " of " << schedule.stages;
-  return Planner(schedule, stage, costs).Plan();
+  return Planner(schedule, stage, CheckedReport(schedule, costs)).Plan();
+}
+
+std::vector<StagePlan> PlanStages(const Schedule& schedule, const PartCosts& costs) {
+  const ScheduleReport report = CheckedReport(schedule, costs);
+  std::vector<StagePlan> plans;
+  for (int stage = 0; stage < schedule.stages; ++stage)
+    plans.push_back(Planner(schedule, stage, report).Plan());
+  return plans;
 }
 
 }  // namespace megatron

@@ -69,6 +69,8 @@ struct StagePlan {
 
 // The schedule must pass CheckSchedule. `costs` say when messages are sent, by its clock.
 StagePlan PlanStage(const Schedule& schedule, int stage, const PartCosts& costs = {});
+// The plans of all stages.
+std::vector<StagePlan> PlanStages(const Schedule& schedule, const PartCosts& costs = {});
 
 }  // namespace megatron
 

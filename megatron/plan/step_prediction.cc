@@ -4,11 +4,11 @@
 #include <cmath>
 #include <string>
 #include <utility>
+#include <vector>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/plan/check_plan_sizes.h"
 #include "megatron/plan/collective_time.h"
 #include "megatron/plan/model_costs.h"
 
@@ -24,8 +24,9 @@ constexpr const char* kWeightGradient = "weight_gradient";
 struct LayerCosts {
   double forward = 0;  // seconds
   double backward = 0;
-  double attention_core = 0;  // forward seconds that selective recomputation runs again
-  double tensor_forward = 0;  // seconds of collectives
+  double backward_weight = 0;  // the part of it that makes weights' gradients
+  double attention_core = 0;   // forward seconds that selective recomputation runs again
+  double tensor_forward = 0;   // seconds of collectives
   double tensor_backward = 0;
   double context = 0;
   double expert = 0;
@@ -62,6 +63,7 @@ class Predictor {
   }
 
   StepPrediction Predict() const;
+  PredictedParts Parts(const std::vector<PartLayers>& positions) const;
 
  private:
   double query_width() const { return model_.heads() * model_.head_dim(); }
@@ -86,6 +88,8 @@ class Predictor {
   double MixtureShare(bool is_first) const;
   LayerCosts MeanLayer(double mixture_share) const;
   double HeadSeconds() const;
+  void AddLayers(PartSeconds* part, const LayerCosts& layer, int64_t count) const;
+  double SecondsOfMessage() const;
   double HeadFlops() const { return 2 * tokens_ * model_.hidden() * model_.vocab() / tp_; }
   double DataParallelSeconds(double parameters, double expert_parameters, double window) const;
   double OptimizerSeconds(double parameters, double expert_parameters) const;
@@ -154,8 +158,9 @@ double Predictor::ProductSeconds(const KernelShape& shape, double peak) const {
 
 void Predictor::AddProduct(LayerCosts* layer, double m, double n, double k) const {
   layer->forward += ProductSeconds({"product", kForward, m, n, k}, product_peak_);
-  layer->backward += ProductSeconds({"product", kInputGradient, m, n, k}, product_peak_) +
-                     ProductSeconds({"product", kWeightGradient, m, n, k}, product_peak_);
+  const double weight = ProductSeconds({"product", kWeightGradient, m, n, k}, product_peak_);
+  layer->backward += ProductSeconds({"product", kInputGradient, m, n, k}, product_peak_) + weight;
+  layer->backward_weight += weight;
   layer->flops += 2 * m * n * k;
   layer->parameters += n * k;
   layer->weight_shapes += n * k;
@@ -206,8 +211,9 @@ void Predictor::AddExperts(LayerCosts* layer, const MatrixProduct& product) cons
   const double rows = product.m;
   const double permutation = element_bytes_ * 2 * rows * model_.hidden() / memory_rate_;
   layer->forward += GroupedSeconds(kForward, product) + permutation;
-  layer->backward += GroupedSeconds(kInputGradient, product) +
-                     GroupedSeconds(kWeightGradient, product) + permutation;
+  const double weight = GroupedSeconds(kWeightGradient, product);
+  layer->backward += GroupedSeconds(kInputGradient, product) + weight + permutation;
+  layer->backward_weight += weight;
   layer->flops += 2 * rows * product.n * product.k;
   layer->expert_parameters += product.weight_matrices * product.n * product.k;
 }
@@ -491,12 +497,7 @@ StepSeconds Predictor::Seconds(const LayerCosts& layer) const {
   }
   const double head = HeadSeconds();
   const double compute = layers * (layer.forward + layer.backward + again);
-  double messages = 0;
-  if (l_.pp > 1) {
-    messages = 2 * l_.vpp *
-               MessageSeconds(gpu_, program_, l_.tp * l_.cp * l_.dp,
-                              element_bytes_ * tokens_ * model_.hidden() / tp_);
-  }
+  const double messages = 2 * l_.vpp * SecondsOfMessage();
   const double work = compute + layers * (tensor + layer.context + expert) + messages;
   StepSeconds s;
   s.compute = m * (compute + head);
@@ -515,6 +516,50 @@ StepSeconds Predictor::Seconds(const LayerCosts& layer) const {
   return s;
 }
 
+double Predictor::SecondsOfMessage() const {
+  if (l_.pp == 1) return 0;
+  return MessageSeconds(gpu_, program_, l_.tp * l_.cp * l_.dp,
+                        element_bytes_ * tokens_ * model_.hidden() / tp_);
+}
+
+// Forward passes have a third of the calls that context parallelism does not hide, and half of the
+// experts'.
+void Predictor::AddLayers(PartSeconds* part, const LayerCosts& layer, int64_t count) const {
+  const bool is_full = l_.recompute == PlanRecompute::kFull;
+  double again = is_full ? layer.forward : 0;
+  if (l_.recompute == PlanRecompute::kSelective && !program_.is_fused())
+    again = layer.attention_core;
+  const double tensor_again = is_full ? layer.tensor_forward : 0;
+  const double expert_again = is_full ? layer.expert / 2 : 0;
+  const double forward_calls = layer.tensor_forward + layer.context / 3 + layer.expert / 2;
+  part->forward += count * layer.forward;
+  part->backward_input += count * (layer.backward - layer.backward_weight + again);
+  part->backward_weight += count * layer.backward_weight;
+  part->tensor += count * (layer.tensor_forward + layer.tensor_backward + tensor_again);
+  part->context += count * layer.context;
+  part->expert += count * (layer.expert + expert_again);
+  part->forward_calls += count * forward_calls;
+  part->backward_calls = part->tensor + part->context + part->expert - part->forward_calls;
+}
+
+PredictedParts Predictor::Parts(const std::vector<PartLayers>& positions) const {
+  PredictedParts parts;
+  const LayerCosts dense = Layer(false);
+  const LayerCosts mixture = has_experts() ? Layer(true) : LayerCosts();
+  for (const PartLayers& layers : positions) {
+    PartSeconds part;
+    AddLayers(&part, dense, layers.dense);
+    AddLayers(&part, mixture, layers.mixtures);
+    parts.positions.push_back(part);
+  }
+  parts.message = SecondsOfMessage();
+  for (double PartSeconds::*pass :
+       {&PartSeconds::forward, &PartSeconds::backward_input, &PartSeconds::backward_weight}) {
+    parts.positions.back().*pass += HeadSeconds() / 3;
+  }
+  return parts;
+}
+
 StepPrediction Predictor::Predict() const {
   const double first = MixtureShare(true);
   const double others = MixtureShare(false);
@@ -530,54 +575,24 @@ StepPrediction Predictor::Predict() const {
   return step;
 }
 
-absl::Status CheckSizes(const Hardware& gpu, const PlanModel& model, const PlanLayout& layout) {
-  for (int64_t size : {layout.tp, layout.cp, layout.pp, layout.vpp, layout.ep, layout.etp,
-                       layout.dp, layout.micro_batch, layout.micro_batches, layout.sequence}) {
-    if (size < 1 || size > int64_t{1} << 30) {
-      return absl::InvalidArgumentError(absl::StrCat("a size of ", size, " can't be"));
-    }
-  }
-  if (model.layers() < 1 || model.hidden() < 1 || model.heads() < 1 || model.kv_heads() < 1 ||
-      model.head_dim() < 1 || model.vocab() < 1 || (model.ffn() < 1 && model.experts() < 1)) {
-    return absl::InvalidArgumentError(
-        "the model needs layers, hidden, ffn, heads, head_dim and vocab");
-  }
-  if (layout.pp * layout.vpp > model.layers() + 2) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(model.layers(), " layers can't make ", layout.pp * layout.vpp, " stages"));
-  }
-  if (layout.tp > model.heads()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(model.heads(), " heads can't be cut for tp ", layout.tp));
-  }
-  if (layout.ep > 1 && model.experts() < layout.ep) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(model.experts(), " experts can't lie on ep ", layout.ep));
-  }
-  if (layout.precision == PlanPrecision::k32Bits && gpu.fp32_tflops() == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(gpu.name(), " has no known fp32 rate"));
-  }
-  if (layout.precision == PlanPrecision::kFp8 && gpu.fp8_tflops() == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(gpu.name(), " has no FP8 products"));
-  }
-  if (layout.precision == PlanPrecision::kFp4 && gpu.fp4_tflops() == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(gpu.name(), " has no FP4 products"));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
-
-double PipelineSeconds(double work, double head, int64_t stages, int64_t chunks,
-                       int64_t micro_batches) {
-  return micro_batches * (work + head) + (stages - 1) * work / chunks;
-}
 
 absl::StatusOr<StepPrediction> PredictStep(const Hardware& gpu, const Implementation& program,
                                            const MeasuredKernels& kernels, const PlanModel& model,
                                            const PlanLayout& layout) {
-  MEGATRON_RETURN_IF_ERROR(CheckSizes(gpu, model, layout));
+  MEGATRON_RETURN_IF_ERROR(CheckPlanSizes(gpu, model, layout));
   return Predictor(gpu, program, kernels, model, layout).Predict();
+}
+
+absl::StatusOr<PredictedParts> PredictParts(const Hardware& gpu, const Implementation& program,
+                                            const MeasuredKernels& kernels, const PlanModel& model,
+                                            const PlanLayout& layout,
+                                            const std::vector<PartLayers>& positions) {
+  MEGATRON_RETURN_IF_ERROR(CheckPlanSizes(gpu, model, layout));
+  if (int64_t(positions.size()) != layout.pp * layout.vpp) {
+    return absl::InvalidArgumentError("each chunk of each stage has one part of the model");
+  }
+  return Predictor(gpu, program, kernels, model, layout).Parts(positions);
 }
 
 }  // namespace megatron

@@ -9,6 +9,7 @@
 #define MEGATRON_PLAN_STEP_PREDICTION_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "megatron/plan/measured_kernels.h"
@@ -69,10 +70,44 @@ absl::StatusOr<StepPrediction> PredictStep(const Hardware& gpu, const Implementa
                                            const MeasuredKernels& kernels, const PlanModel& model,
                                            const PlanLayout& layout);
 
+// Seconds of one micro-batch in one part of the model.
+struct PartSeconds {
+  double forward = 0;  // recomputation is a part of backward_input
+  double backward_input = 0;
+  double backward_weight = 0;
+  // Collectives, which the three do not have: those of forward and backward.
+  double forward_calls = 0;
+  double backward_calls = 0;
+  // The same collectives by axis.
+  double tensor = 0;
+  double context = 0;
+  double expert = 0;
+};
+
+// The layers of one part of the model.
+struct PartLayers {
+  int64_t dense = 0;
+  int64_t mixtures = 0;
+};
+
+struct PredictedParts {
+  std::vector<PartSeconds> positions;  // the last has the head besides
+  double message = 0;                  // seconds of a message between stages
+};
+
+// Returns the seconds from which PredictStep() makes a step, for any split of the layers.
+// `positions` has pp * vpp entries. The errors are those of PredictStep().
+absl::StatusOr<PredictedParts> PredictParts(const Hardware& gpu, const Implementation& program,
+                                            const MeasuredKernels& kernels, const PlanModel& model,
+                                            const PlanLayout& layout,
+                                            const std::vector<PartLayers>& positions);
+
 // Returns the seconds of a pipeline of equal stages: micro_batches * (work + head) for the last
 // one, and the bubble (stages - 1) * work / chunks.
-double PipelineSeconds(double work, double head, int64_t stages, int64_t chunks,
-                       int64_t micro_batches);
+inline double PipelineSeconds(double work, double head, int64_t stages, int64_t chunks,
+                              int64_t micro_batches) {
+  return micro_batches * (work + head) + (stages - 1) * work / chunks;
+}
 
 }  // namespace megatron
 

@@ -20,7 +20,7 @@ models: layers pipeline
 optim: ops comm
 data: base
 checkpoint: tensor comm
-plan: base
+plan: base pipeline
 http: comm
 train: layers models pipeline optim data checkpoint plan tensorboard http
 '

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
 
 namespace megatron {
@@ -45,7 +46,7 @@ class Writer {
          {"args", {{"value", count.value}}}});
   }
 
-  std::string Finish() { return absl::StrCat("{\"traceEvents\":[\n", events_, "\n]}\n"); }
+  const std::string& events() const { return events_; }
 
  private:
   void Add(const Json& event) {
@@ -58,15 +59,12 @@ class Writer {
   std::string events_;
 };
 
-}  // namespace
-
-std::string TraceJson(int rank, const std::string& title,
-                      const std::vector<TracedStream>& streams) {
-  Writer writer(rank);
-  writer.Name("process_name", 0, title);
+std::string Events(const TracedRank& rank) {
+  Writer writer(rank.rank);
+  writer.Name("process_name", 0, rank.title);
   writer.SortProcess();
   int thread = 0;
-  for (const TracedStream& stream : streams) {
+  for (const TracedStream& stream : rank.streams) {
     ++thread;
     const bool device = stream.has_device_times;
     writer.Name("thread_name", thread, stream.name + (device ? " (host)" : ""));
@@ -78,7 +76,20 @@ std::string TraceJson(int rank, const std::string& title,
     for (const TracedSpan& span : stream.spans)
       writer.Span(thread, span, span.device_begin, span.device_end);
   }
-  return writer.Finish();
+  return writer.events();
+}
+
+}  // namespace
+
+std::string TraceJson(const std::vector<TracedRank>& ranks) {
+  std::vector<std::string> events;
+  for (const TracedRank& rank : ranks) events.push_back(Events(rank));
+  return absl::StrCat("{\"traceEvents\":[\n", absl::StrJoin(events, ",\n"), "\n]}\n");
+}
+
+std::string TraceJson(int rank, const std::string& title,
+                      const std::vector<TracedStream>& streams) {
+  return TraceJson(std::vector<TracedRank>{{rank, title, streams}});
 }
 
 }  // namespace megatron

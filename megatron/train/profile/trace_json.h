@@ -16,6 +16,15 @@ namespace megatron {
 // `title` tells the rank from others: "rank 3 of 8".
 std::string TraceJson(int rank, const std::string& title, const std::vector<TracedStream>& streams);
 
+// A rank of a trace of several.
+struct TracedRank {
+  int rank = 0;
+  std::string title;
+  std::vector<TracedStream> streams;
+};
+
+std::string TraceJson(const std::vector<TracedRank>& ranks);
+
 }  // namespace megatron
 
 #endif  // MEGATRON_TRAIN_PROFILE_TRACE_JSON_H_

@@ -1,0 +1,228 @@
+#include "megatron/plan/step_traffic.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace megatron {
+namespace {
+
+class Traffic {
+ public:
+  Traffic(const Implementation& program, const PlanModel& model, const PlanLayout& layout,
+          const TrafficStage& stage, const TrafficOptions& options)
+      : program_(program), model_(model), l_(layout), stage_(stage), options_(options) {}
+
+  std::vector<TrafficRow> Rows() {
+    AddTensor();
+    AddContext();
+    AddExperts();
+    AddPipeline();
+    AddData();
+    return std::move(rows_);
+  }
+
+ private:
+  double element_bytes() const { return l_.precision == PlanPrecision::k32Bits ? 4 : 2; }
+  double micro_batches() const { return double(l_.micro_batches); }
+  double tokens() const { return double(l_.micro_batch) * l_.sequence / l_.cp; }
+  double activation() const { return element_bytes() * tokens() * model_.hidden(); }
+  double layers() const { return double(stage_.layers.dense + stage_.layers.mixtures); }
+  // Passes forward of a micro-batch, and passes in all: recomputation is a forward pass.
+  double forwards() const { return l_.recompute == PlanRecompute::kFull ? 2 : 1; }
+  double kv_width() const { return model_.kv_heads() * model_.head_dim(); }
+  double query_width() const { return model_.heads() * model_.head_dim(); }
+
+  void Add(TrafficAxis axis, TrafficCall call, std::string what, PlanGroup group, double bytes,
+           double calls) {
+    if (group.ranks < 2 || bytes <= 0 || calls <= 0) return;
+    rows_.push_back({axis, call, std::move(what), group, bytes, calls});
+  }
+
+  void AddTensor() {
+    const PlanGroup group{l_.tp, 1};
+    const auto add = [&](TrafficCall call, const char* what, double bytes, double calls) {
+      Add(TrafficAxis::kTensor, call, what, group, bytes, calls);
+    };
+    const double m = micro_batches();
+    // Attention and the MLP of a dense layer; experts gather and give back rows themselves.
+    const double cut = layers() + double(stage_.layers.dense);
+    const char* const inner = "activations of attention and MLP";
+    const char* const ends = "activations of embedding and head";
+    if (l_.is_sequence_parallel) {
+      add(TrafficCall::kAllGather, inner, activation(), m * cut * (forwards() + 2));
+      add(TrafficCall::kReduceScatter, inner, activation(), m * cut * (forwards() + 1));
+      add(TrafficCall::kAllGather, ends, activation(),
+          m * (stage_.has_embedding + 2 * stage_.has_head));
+      add(TrafficCall::kReduceScatter, ends, activation(),
+          m * (stage_.has_embedding + stage_.has_head));
+      const double norms = 2 * layers() + stage_.has_head;
+      add(TrafficCall::kAllReduce, "gradients of norms", 4 * model_.hidden() * norms, 1);
+    } else {
+      add(TrafficCall::kAllReduce, inner, activation(), m * cut * (forwards() + 1));
+      add(TrafficCall::kAllReduce, ends, activation(),
+          m * (stage_.has_embedding + stage_.has_head));
+      // Results and input gradients of experts, of which each rank has a share of the rows.
+      add(TrafficCall::kAllReduce, "rows of experts", activation(),
+          m * stage_.layers.mixtures * (forwards() + 1));
+    }
+    add(TrafficCall::kAllReduce, "sums of the loss", 4 * tokens(), 3 * m * stage_.has_head);
+  }
+
+  void AddContext() {
+    const PlanGroup group{l_.cp, l_.tp};
+    const double calls = micro_batches() * layers();
+    const double keys = 2 * tokens() * kv_width() / l_.tp;
+    const double queries = tokens() * query_width() / l_.tp;
+    if (program_.exchanges_heads()) {
+      Add(TrafficAxis::kContext, TrafficCall::kAllToAll, "heads of attention", group,
+          element_bytes() * (2 * queries + keys), calls * (forwards() + 1));
+      return;
+    }
+    const double hops = double(l_.cp - 1);
+    Add(TrafficAxis::kContext, TrafficCall::kMessage, "keys and values", group,
+        element_bytes() * keys, calls * (forwards() + 1) * hops);
+    Add(TrafficAxis::kContext, TrafficCall::kMessage, "gradients of keys and values", group,
+        4 * keys, calls * l_.cp);
+  }
+
+  // Rows go to each part of their experts and come back, in either pass.
+  void AddExperts() {
+    const PlanGroup group{l_.ep * l_.etp, 1};
+    const double rows = tokens() / l_.tp * model_.experts_per_token() * l_.etp;
+    Add(TrafficAxis::kExpert, TrafficCall::kAllToAll, "rows of experts", group,
+        element_bytes() * rows * model_.hidden(),
+        2 * micro_batches() * double(stage_.layers.mixtures) * (forwards() + 1));
+  }
+
+  void AddPipeline() {
+    if (l_.pp < 2) return;
+    const int64_t stride = l_.tp * l_.cp * l_.dp;
+    const double sent = activation() / (l_.is_sequence_parallel ? l_.tp : 1);
+    Add(TrafficAxis::kPipeline, TrafficCall::kMessage, "activations and gradients", {l_.pp, stride},
+        sent, stage_.messages);
+    if (model_.is_tied() && stage_.has_embedding != stage_.has_head) {
+      Add(TrafficAxis::kPipeline, TrafficCall::kAllReduce, "gradients of the tied embedding",
+          {2, stride * (l_.pp - 1)}, options_.gradient_bytes * WordTable(), 1);
+    }
+  }
+
+  double WordTable() const { return model_.vocab() * model_.hidden() / l_.tp; }
+
+  // Parameters of the rank that all of its data-parallel ranks have.
+  double DenseParameters() const {
+    const double h = model_.hidden();
+    double attention = h * (2 * query_width() + 2 * kv_width()) / l_.tp;
+    if (model_.key_value_rank() > 0) {
+      attention = h * (model_.query_rank() + model_.key_value_rank() + model_.rope_dim()) +
+                  (model_.query_rank() * model_.heads() * (model_.head_dim() + model_.rope_dim()) +
+                   2 * model_.key_value_rank() * query_width() + h * query_width()) /
+                      l_.tp;
+    }
+    const double halves = model_.is_gated() ? 3 : 2;
+    const double mixture =
+        h * model_.experts() + halves * h * model_.shared_ffn() / l_.tp;  // with the router
+    const bool has_two_tables = stage_.has_embedding && stage_.has_head && !model_.is_tied();
+    const double tables = has_two_tables ? 2 : stage_.has_embedding || stage_.has_head ? 1 : 0;
+    return layers() * (attention + 2 * h) + double(stage_.layers.mixtures) * mixture +
+           double(stage_.layers.dense) * halves * h * model_.ffn() / l_.tp + tables * WordTable() +
+           (stage_.has_head ? h : 0);
+  }
+
+  double ExpertParameters() const {
+    const double halves = model_.is_gated() ? 3 : 2;
+    return double(stage_.layers.mixtures) * halves * model_.hidden() * model_.expert_ffn() *
+           model_.experts() / double(l_.ep * l_.etp);
+  }
+
+  void AddData() {
+    AddReduction("gradients", "weights", {l_.dp * l_.cp, l_.tp}, DenseParameters());
+    const int64_t copies = std::max<int64_t>(1, l_.dp * l_.cp * l_.tp / (l_.ep * l_.etp));
+    AddReduction("gradients of experts", "weights of experts", {copies, l_.ep * l_.etp},
+                 ExpertParameters());
+  }
+
+  void AddReduction(const char* gradients, const char* weights, PlanGroup group,
+                    double parameters) {
+    const auto add = [&](TrafficCall call, const char* what, double bytes, double calls) {
+      Add(TrafficAxis::kData, call, what, group, bytes * parameters, calls);
+    };
+    if (l_.shards_parameters) {
+      add(TrafficCall::kAllGather, weights, element_bytes(), 2 * micro_batches());
+      add(TrafficCall::kReduceScatter, gradients, options_.gradient_bytes, micro_batches());
+    } else if (program_.shards_optimizer()) {
+      add(TrafficCall::kReduceScatter, gradients, options_.gradient_bytes,
+          options_.shards_gradients ? micro_batches() : 1);
+      add(TrafficCall::kAllGather, weights, element_bytes(), 1);
+    } else {
+      add(TrafficCall::kAllReduce, gradients, options_.gradient_bytes, 1);
+    }
+  }
+
+  const Implementation& program_;
+  const PlanModel& model_;
+  const PlanLayout& l_;
+  const TrafficStage& stage_;
+  const TrafficOptions& options_;
+  std::vector<TrafficRow> rows_;
+};
+
+}  // namespace
+
+const char* Name(TrafficAxis axis) {
+  switch (axis) {
+    case TrafficAxis::kTensor:
+      return "tensor";
+    case TrafficAxis::kContext:
+      return "context";
+    case TrafficAxis::kExpert:
+      return "expert";
+    case TrafficAxis::kPipeline:
+      return "pipeline";
+    case TrafficAxis::kData:
+      return "data";
+  }
+  return "";
+}
+
+const char* Name(TrafficCall call) {
+  switch (call) {
+    case TrafficCall::kAllReduce:
+      return "all-reduce";
+    case TrafficCall::kAllGather:
+      return "all-gather";
+    case TrafficCall::kReduceScatter:
+      return "reduce-scatter";
+    case TrafficCall::kAllToAll:
+      return "all-to-all";
+    case TrafficCall::kMessage:
+      return "message";
+  }
+  return "";
+}
+
+std::vector<TrafficRow> StepTraffic(const Implementation& program, const PlanModel& model,
+                                    const PlanLayout& layout, const TrafficStage& stage,
+                                    const TrafficOptions& options) {
+  return Traffic(program, model, layout, stage, options).Rows();
+}
+
+double SentBytes(const TrafficRow& row) {
+  const double share = double(row.group.ranks - 1) / double(row.group.ranks);
+  switch (row.call) {
+    case TrafficCall::kMessage:
+      return row.calls * row.bytes;
+    case TrafficCall::kAllReduce:
+      return row.calls * 2 * share * row.bytes;
+    default:
+      return row.calls * share * row.bytes;
+  }
+}
+
+double TrafficSeconds(const Hardware& gpu, const Implementation& program, const TrafficRow& row) {
+  if (row.call == TrafficCall::kMessage)
+    return row.calls * MessageSeconds(gpu, program, row.group.stride, row.bytes);
+  const double times = row.call == TrafficCall::kAllReduce ? 2 : 1;
+  return row.calls * times * CollectiveSeconds(gpu, program, row.group, row.bytes);
+}
+
+}  // namespace megatron

@@ -1,0 +1,141 @@
+#include "megatron/plan/step_traffic.h"
+
+#include <map>
+
+#include "gtest/gtest.h"
+
+namespace megatron {
+namespace {
+
+PlanModel Llama() {
+  PlanModel model;
+  model.set_layers(32);
+  model.set_hidden(4096);
+  model.set_ffn(14336);
+  model.set_heads(32);
+  model.set_kv_heads(8);
+  model.set_head_dim(128);
+  model.set_vocab(128256);
+  model.set_is_gated(true);
+  return model;
+}
+
+// 2 samples of 4,096 tokens.
+PlanLayout LayoutOf(int64_t micro_batches) {
+  PlanLayout layout;
+  layout.micro_batch = 2;
+  layout.sequence = 4096;
+  layout.micro_batches = micro_batches;
+  return layout;
+}
+
+TrafficStage AllLayers() {
+  TrafficStage stage;
+  stage.layers.dense = 32;
+  return stage;
+}
+
+std::map<TrafficAxis, double> SentByAxis(const Implementation& program, const PlanModel& model,
+                                         const PlanLayout& layout, const TrafficStage& stage) {
+  std::map<TrafficAxis, double> sent;
+  for (const TrafficRow& row : StepTraffic(program, model, layout, stage))
+    sent[row.axis] += SentBytes(row);
+  return sent;
+}
+
+constexpr double kActivation = 2.0 * 8192 * 4096;  // bytes of a micro-batch's hidden states
+
+TEST(StepTrafficTest, OneRankSendsNothing) {
+  EXPECT_TRUE(StepTraffic({}, Llama(), LayoutOf(4), AllLayers()).empty());
+}
+
+TEST(StepTrafficTest, TensorParallelRanksSumTwiceInEitherPass) {
+  PlanLayout layout = LayoutOf(4);
+  layout.tp = 8;
+  auto sent = SentByAxis({}, Llama(), layout, AllLayers());
+  // Of 8 ranks each sends 2 * 7 / 8 of a sum. 32 layers have 4 sums, embedding and head 1 each, the
+  // loss 3 of 4 bytes a token.
+  const double sums = 4 * (32 * 4 + 2) * kActivation + 4 * 3 * 4.0 * 8192;
+  EXPECT_DOUBLE_EQ(sent[TrafficAxis::kTensor], 1.75 * sums);
+  EXPECT_EQ(sent.size(), 1);
+
+  layout.recompute = PlanRecompute::kFull;
+  sent = SentByAxis({}, Llama(), layout, AllLayers());
+  EXPECT_DOUBLE_EQ(sent[TrafficAxis::kTensor], 1.75 * (sums + 4 * 32 * 2 * kActivation));
+}
+
+TEST(StepTrafficTest, SequenceParallelRanksGatherOnceMore) {
+  PlanLayout layout = LayoutOf(4);
+  layout.tp = 8;
+  layout.is_sequence_parallel = true;
+  const auto sent = SentByAxis({}, Llama(), layout, AllLayers());
+  // A layer gathers 6 times and scatters 4 times, the embedding 1 and 1, the head 2 and 1; gradients
+  // of 65 norms and the sums of the loss.
+  const double parts = 4 * (32 * 10 + 5) * kActivation;
+  const double sums = 4 * 4096.0 * 65 + 4 * 3 * 4.0 * 8192;
+  EXPECT_DOUBLE_EQ(sent.at(TrafficAxis::kTensor), 0.875 * parts + 1.75 * sums);
+}
+
+TEST(StepTrafficTest, AStageSendsEachMicroBatchToItsNeighbours) {
+  PlanLayout layout = LayoutOf(8);
+  layout.tp = 2;
+  layout.pp = 4;
+  layout.is_sequence_parallel = true;
+  TrafficStage stage;
+  stage.layers.dense = 8;
+  stage.has_embedding = stage.has_head = false;
+  stage.messages = 2 * 8;
+  const auto sent = SentByAxis({}, Llama(), layout, stage);
+  EXPECT_DOUBLE_EQ(sent.at(TrafficAxis::kPipeline), 16 * kActivation / 2);
+}
+
+TEST(StepTrafficTest, DataParallelRanksReduceGradientsAndShareWeights) {
+  const double layer = 4096.0 * (2 * 4096 + 2 * 1024 + 3 * 14336) + 2 * 4096;
+  const double parameters = 32 * layer + 2 * 128256.0 * 4096 + 4096;
+  EXPECT_NEAR(parameters, 8.03e9, 0.01e9);
+  PlanLayout layout = LayoutOf(4);
+  layout.dp = 16;
+  Implementation program;
+  EXPECT_DOUBLE_EQ(SentByAxis(program, Llama(), layout, AllLayers()).at(TrafficAxis::kData),
+                   8 * 15 / 16.0 * parameters);
+  program.set_shards_optimizer(true);
+  EXPECT_DOUBLE_EQ(SentByAxis(program, Llama(), layout, AllLayers()).at(TrafficAxis::kData),
+                   6 * 15 / 16.0 * parameters);
+  layout.shards_parameters = true;
+  EXPECT_DOUBLE_EQ(SentByAxis(program, Llama(), layout, AllLayers()).at(TrafficAxis::kData),
+                   4 * 8 * 15 / 16.0 * parameters);
+}
+
+TEST(StepTrafficTest, ContextParallelRanksPassKeysOnOrExchangeHeads) {
+  PlanLayout layout = LayoutOf(1);
+  layout.cp = 4;
+  const double keys = 2 * 2048.0 * 1024;  // elements
+  Implementation program;
+  // 3 hops in either pass, and 4 of gradients of 32 bits.
+  EXPECT_DOUBLE_EQ(SentByAxis(program, Llama(), layout, AllLayers()).at(TrafficAxis::kContext),
+                   32 * (2 * 3 * 2 * keys + 4 * 4 * keys));
+  program.set_exchanges_heads(true);
+  EXPECT_DOUBLE_EQ(SentByAxis(program, Llama(), layout, AllLayers()).at(TrafficAxis::kContext),
+                   32 * 2 * 0.75 * 2 * (2 * 2048.0 * 4096 + keys));
+}
+
+TEST(StepTrafficTest, RowsGoToTheirExpertsAndComeBack) {
+  PlanModel model = Llama();
+  model.set_experts(64);
+  model.set_experts_per_token(2);
+  model.set_expert_ffn(1024);
+  PlanLayout layout = LayoutOf(1);
+  layout.dp = layout.ep = 8;
+  TrafficStage stage;
+  stage.layers.mixtures = 32;
+  const auto rows = StepTraffic({}, model, layout, stage);
+  double exchanged = 0;
+  for (const TrafficRow& row : rows) {
+    if (row.axis == TrafficAxis::kExpert) exchanged += SentBytes(row);
+    EXPECT_NE(row.what, "gradients of experts");  // nobody has a copy
+  }
+  EXPECT_DOUBLE_EQ(exchanged, 32 * 4 * 7 / 8.0 * 2 * kActivation);
+}
+
+}  // namespace
+}  // namespace megatron

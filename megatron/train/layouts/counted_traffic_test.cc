@@ -1,0 +1,202 @@
+// Compares the planner's traffic (plan/step_traffic.h) with the bytes that the trainer's
+// communicators count.
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "megatron/models/model_harness.h"
+#include "megatron/plan/step_traffic.h"
+#include "megatron/train/layouts/layout_harness.h"
+
+namespace megatron {
+namespace {
+
+constexpr int kLayers = 4, kHidden = 256, kFfn = 512, kHeads = 4, kGroups = 2, kChannels = 64;
+constexpr int kVocab = 64, kBatch = 8;
+
+TrainerOptions LlamaRun() {
+  TrainerOptions run = TinyRun(SmallLlama(), OptimizerOptions::kAdamW);
+  TransformerOptions& transformer = run.model.transformer;
+  transformer.hidden_dropout = transformer.attention_dropout = 0;
+  transformer.num_layers = kLayers;
+  transformer.hidden_size = kHidden;
+  transformer.ffn_hidden_size = kFfn;
+  transformer.num_attention_heads = kHeads;
+  transformer.num_query_groups = kGroups;
+  transformer.kv_channels = kChannels;
+  return run;
+}
+
+PlanModel LlamaModel() {
+  PlanModel model;
+  model.set_layers(kLayers);
+  model.set_hidden(kHidden);
+  model.set_ffn(kFfn);
+  model.set_heads(kHeads);
+  model.set_kv_heads(kGroups);
+  model.set_head_dim(kChannels);
+  model.set_vocab(kVocab);
+  model.set_is_gated(true);
+  return model;
+}
+
+// optim/flat_layout.h has a function of the planner's name.
+using PlannedLayout = struct PlanLayout;
+
+PlannedLayout ToPlan(const Layout& layout) {
+  PlannedLayout plan;
+  plan.tp = layout.tensor;
+  plan.cp = layout.context;
+  plan.pp = layout.pipeline;
+  plan.vpp = layout.chunks;
+  plan.dp = layout.data;
+  plan.ep = layout.expert;
+  plan.etp = layout.expert_tensor;
+  plan.micro_batch = layout.micro_batch_size;
+  plan.micro_batches = kBatch / layout.data / layout.micro_batch_size;
+  plan.sequence = CountingSource::kLength;
+  plan.precision = PlanPrecision::k32Bits;
+  plan.is_sequence_parallel = layout.sequence_parallel;
+  plan.shards_parameters = layout.sharding == DataSharding::kWeights;
+  return plan;
+}
+
+// The first rank holds the embedding, and the head too if its stage is the only one.
+TrafficStage FirstStage(const Layout& layout, int mixtures) {
+  const int layers = kLayers / layout.pipeline;
+  TrafficStage stage;
+  stage.layers = {layers - mixtures, mixtures};
+  stage.has_head = layout.pipeline == 1;
+  stage.messages = (2.0 * layout.chunks - 1) * kBatch / layout.data;
+  return stage;
+}
+
+// The bytes of a step by the prefix of the group's name, as planned and as counted.
+struct Sent {
+  std::map<std::string, double> planned, counted;
+};
+
+std::string GroupOf(const TrafficRow& row) {
+  switch (row.axis) {
+    case TrafficAxis::kTensor:
+      return "tp";
+    case TrafficAxis::kContext:
+      return "cp";
+    case TrafficAxis::kExpert:
+      return "etp-ep";
+    case TrafficAxis::kPipeline:
+      return "pp";
+    case TrafficAxis::kData:
+      return row.what.find("experts") == std::string::npos ? "dp-cp" : "edp";
+  }
+  return "";
+}
+
+Sent SentOn(const TrainerOptions& run, const PlanModel& model, const Layout& layout, int mixtures) {
+  LayoutRun how;
+  how.layout = layout;
+  how.steps = 1;
+  const LayoutOutcome outcome = TrainOnLayout(run, how, CountingSource());
+  Implementation program;
+  program.set_shards_optimizer(layout.sharding != DataSharding::kNone);
+  program.set_exchanges_heads(layout.context_parallel == ContextParallel::kAllToAll);
+  TrafficOptions options;
+  options.shards_gradients = layout.sharding >= DataSharding::kGradients;
+  Sent sent;
+  for (const TrafficRow& row :
+       StepTraffic(program, model, ToPlan(layout), FirstStage(layout, mixtures), options)) {
+    sent.planned[GroupOf(row)] += SentBytes(row);
+  }
+  for (const char* group : {"tp", "cp", "pp", "dp-cp", "edp", "etp-ep"}) {
+    double bytes = 0;
+    for (const Collective call :
+         {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter,
+          Collective::kAllToAll, Collective::kAllToAllV, Collective::kExchange}) {
+      bytes += static_cast<double>(outcome.sent->Of(group, call));
+    }
+    sent.counted[group] = bytes;
+  }
+  return sent;
+}
+
+void ExpectWithinOnePercent(const Sent& sent) {
+  EXPECT_FALSE(sent.planned.empty());
+  for (const auto& [group, counted] : sent.counted) {
+    const auto planned = sent.planned.find(group);
+    const double bytes = planned == sent.planned.end() ? 0 : planned->second;
+    // Single numbers are left out.
+    EXPECT_NEAR(bytes, counted, 0.01 * counted + 256) << group;
+  }
+}
+
+TEST(CountedTrafficTest, ADenseModelSendsWhatIsPlanned) {
+  std::vector<Layout> layouts(9);
+  layouts[0].tensor = 2;
+  layouts[1].tensor = 2;
+  layouts[1].sequence_parallel = true;
+  layouts[2].pipeline = 2;
+  layouts[3].data = 2;
+  layouts[4].data = 2;
+  layouts[4].sharding = DataSharding::kStates;
+  layouts[5].data = 2;
+  layouts[5].sharding = DataSharding::kGradients;
+  layouts[6].context = 2;
+  layouts[7].context = 2;
+  layouts[7].context_parallel = ContextParallel::kAllToAll;
+  layouts[8].tensor = layouts[8].pipeline = layouts[8].data = 2;
+  layouts[8].sequence_parallel = true;
+  layouts[8].chunks = 2;
+  layouts[8].sharding = DataSharding::kStates;
+  for (const Layout& layout : layouts) {
+    SCOPED_TRACE(ToString(layout));
+    ExpectWithinOnePercent(SentOn(LlamaRun(), LlamaModel(), layout, 0));
+  }
+}
+
+TEST(CountedTrafficTest, FullRecomputationSendsTheForwardPassAgain) {
+  TrainerOptions run = LlamaRun();
+  run.model.layer_recompute = {LayerRecompute::kUniform, 1};
+  Layout layout;
+  layout.tensor = 2;
+  layout.sequence_parallel = true;
+  PlannedLayout plan = ToPlan(layout);
+  plan.recompute = PlanRecompute::kFull;
+  LayoutRun how;
+  how.layout = layout;
+  how.steps = 1;
+  const LayoutOutcome outcome = TrainOnLayout(run, how, CountingSource());
+  double planned = 0;
+  for (const TrafficRow& row : StepTraffic({}, LlamaModel(), plan, FirstStage(layout, 0)))
+    planned += SentBytes(row);
+  double counted = 0;
+  for (const Collective call :
+       {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter}) {
+    counted += static_cast<double>(outcome.sent->Of("tp", call));
+  }
+  EXPECT_NEAR(planned, counted, 0.01 * counted);
+}
+
+// Rows are padded to the experts' capacity, which is what they are if the router balances.
+TEST(CountedTrafficTest, BalancedExpertsSendWhatIsPlanned) {
+  TrainerOptions run = LlamaRun();
+  MoeOptions& moe = run.model.transformer.moe;
+  moe.num_experts = 4;
+  moe.ffn_hidden_size = 128;
+  moe.capacity_factor = 1;
+  moe.pad_to_capacity = true;
+  PlanModel model = LlamaModel();
+  model.set_experts(4);
+  model.set_experts_per_token(double(moe.router.topk));
+  model.set_expert_ffn(128);
+  Layout layout;
+  layout.data = layout.expert = 2;
+  const Sent sent = SentOn(run, model, layout, kLayers);
+  EXPECT_NEAR(sent.planned.at("etp-ep"), sent.counted.at("etp-ep"),
+              0.01 * sent.counted.at("etp-ep"));
+  EXPECT_NEAR(sent.planned.at("dp-cp"), sent.counted.at("dp-cp"), 0.01 * sent.counted.at("dp-cp"));
+}
+
+}  // namespace
+}  // namespace megatron

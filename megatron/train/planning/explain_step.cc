@@ -1,0 +1,206 @@
+#include "megatron/train/planning/explain_step.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/pipeline/schedule_kind.h"
+#include "megatron/pipeline/span_names.h"
+#include "megatron/pipeline/stage_plan.h"
+#include "megatron/train/config/layer_pattern.h"
+#include "megatron/train/trainer/pipeline_section.h"
+
+namespace megatron {
+namespace {
+
+absl::StatusOr<std::vector<PartLayers>> LayersOfParts(const config::PretrainConfig& config) {
+  const config::ModelConfig& model = config.model();
+  const StagePlacement placement = ToPlacement(config);
+  const int64_t parts = int64_t{placement.stages} * placement.chunks;
+  std::vector<int64_t> counts = placement.layers;
+  if (counts.empty()) counts.assign(parts, model.num_layers() / parts);
+  std::vector<bool> is_mixture(model.num_layers(), false);
+  if (model.num_experts() > 0) {
+    MEGATRON_ASSIGN_OR_RETURN(is_mixture,
+                              ParseLayerPattern(model.moe_layer_freq(), model.num_layers()));
+  }
+  std::vector<PartLayers> layers;
+  auto layer = is_mixture.begin();
+  for (const int64_t count : counts) {
+    PartLayers part;
+    part.mixtures = std::count(layer, layer + count, true);
+    part.dense = count - part.mixtures;
+    layer += count;
+    layers.push_back(part);
+  }
+  return layers;
+}
+
+std::vector<StagePlan> PlansOf(const config::PretrainConfig& config, const PlanLayout& layout) {
+  const PartCosts costs = ToActionCosts(config);
+  ScheduleOptions options;
+  options.kind = ToScheduleKind(config.parallel());
+  options.stages = static_cast<int>(layout.pp);
+  options.microbatches = static_cast<int>(layout.micro_batches);
+  options.chunks = static_cast<int>(layout.vpp);
+  options.group =
+      static_cast<int>(config.parallel().microbatch_group_size_per_virtual_pipeline_stage());
+  options.costs = costs.Mean();
+  return PlanStages(MakeSchedule(options), costs);
+}
+
+PartCosts ToCosts(const std::vector<PartSeconds>& parts) {
+  std::vector<ActionCosts> costs;
+  for (const PartSeconds& part : parts) {
+    costs.push_back({part.forward + part.forward_calls, part.backward_input + part.backward_calls,
+                     part.backward_weight});
+  }
+  return PartCosts(std::move(costs));
+}
+
+// Replaces what the closed form says about the passes by what was simulated.
+void SetPasses(const StagePlan& plan, const PredictedParts& parts, const SimulatedStep& simulated,
+               StepSeconds* seconds) {
+  const double m = plan.microbatches;
+  seconds->compute = seconds->tensor_parallel = 0;
+  seconds->context_parallel = seconds->expert_parallel = 0;
+  for (const int position : plan.positions) {
+    const PartSeconds& part = parts.positions[position];
+    seconds->compute += m * (part.forward + part.backward_input + part.backward_weight);
+    seconds->tensor_parallel += m * part.tensor;
+    seconds->context_parallel += m * part.context;
+    seconds->expert_parallel += m * part.expert;
+  }
+  seconds->bubble = simulated.bubble;
+  seconds->messages = simulated.message_seconds;
+  seconds->total =
+      simulated.seconds + seconds->data_parallel + seconds->optimizer + seconds->constant;
+}
+
+TrafficStage StageOf(const StagePlan& plan, const std::vector<PartLayers>& layers) {
+  TrafficStage stage;
+  stage.has_embedding = stage.has_head = false;
+  for (int chunk = 0; chunk < plan.chunks(); ++chunk) {
+    const int position = plan.positions[chunk];
+    stage.layers.dense += layers[position].dense;
+    stage.layers.mixtures += layers[position].mixtures;
+    stage.has_embedding |= !plan.has_input(chunk);
+    stage.has_head |= !plan.has_output(chunk);
+  }
+  for (const Step& step : plan.steps) stage.messages += double(step.sends.size());
+  return stage;
+}
+
+double ExposedSeconds(TrafficAxis axis, const StepSeconds& seconds) {
+  switch (axis) {
+    case TrafficAxis::kTensor:
+      return seconds.tensor_parallel;
+    case TrafficAxis::kContext:
+      return seconds.context_parallel;
+    case TrafficAxis::kExpert:
+      return seconds.expert_parallel;
+    case TrafficAxis::kPipeline:
+      return seconds.messages;
+    case TrafficAxis::kData:
+      return seconds.data_parallel;
+  }
+  return 0;
+}
+
+std::vector<AxisTraffic> ByAxis(const std::vector<TrafficRow>& rows, const Hardware& gpu,
+                                const Implementation& program, const StepSeconds& seconds) {
+  std::vector<AxisTraffic> traffic;
+  for (const TrafficRow& row : rows) {
+    if (traffic.empty() || traffic.back().axis != row.axis) {
+      traffic.emplace_back();
+      traffic.back().axis = row.axis;
+      traffic.back().exposed = ExposedSeconds(row.axis, seconds);
+    }
+    AxisTraffic& axis = traffic.back();
+    axis.rows.push_back(row);
+    axis.bytes += SentBytes(row);
+    axis.seconds += TrafficSeconds(gpu, program, row);
+    // Messages between stages go one stride away, however many stages there are.
+    const bool inside = row.axis == TrafficAxis::kPipeline
+                            ? row.group.stride < gpu.domain()
+                            : RanksInDomain(row.group, gpu.domain()) >= row.group.ranks;
+    axis.crosses_network |= !inside;
+  }
+  // What is hidden was not predicted beside what is exposed: neither is above all of it.
+  for (AxisTraffic& axis : traffic) axis.seconds = std::max(axis.seconds, axis.exposed);
+  return traffic;
+}
+
+int64_t Nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
+
+}  // namespace
+
+absl::StatusOr<ExplainedStep> ExplainStep(const config::PretrainConfig& config,
+                                          int64_t padded_vocab_size, const Hardware& gpu,
+                                          const Implementation& own,
+                                          const MeasuredKernels& kernels) {
+  ExplainedStep step;
+  MEGATRON_ASSIGN_OR_RETURN(step.run, ToPlannedRun(config, padded_vocab_size, own));
+  const PlanModel& model = step.run.model;
+  const PlanLayout& layout = step.run.layout;
+  const Implementation& program = step.run.program;
+  MEGATRON_ASSIGN_OR_RETURN(const std::vector<PartLayers> layers, LayersOfParts(config));
+  MEGATRON_ASSIGN_OR_RETURN(const StepPrediction predicted,
+                            PredictStep(gpu, program, kernels, model, layout));
+  MEGATRON_ASSIGN_OR_RETURN(const PredictedParts parts,
+                            PredictParts(gpu, program, kernels, model, layout, layers));
+  const std::vector<StagePlan> plans = PlansOf(config, layout);
+  // The trainer's messages run beside its passes.
+  step.simulated =
+      SimulateStep(plans, ToCosts(parts.positions), {parts.message, /*beside_passes=*/true});
+  step.stage = step.simulated.busiest;
+  step.seconds = predicted.seconds;
+  SetPasses(plans[step.stage], parts, step.simulated, &step.seconds);
+  TrafficOptions options;
+  const config::ParallelConfig& parallel = config.parallel();
+  options.gradient_bytes = parallel.grad_reduce_in_bf16() ? 2 : 4;
+  options.shards_gradients =
+      parallel.data_parallel_sharding_strategy() == config::DataParallelSharding::optim_grads;
+  step.traffic =
+      ByAxis(StepTraffic(program, model, layout, StageOf(plans[step.stage], layers), options), gpu,
+             program, step.seconds);
+  step.model_flops = predicted.model_flops;
+  step.parameters = predicted.total_parameters;
+  step.tokens = double(layout.micro_batch * layout.micro_batches * layout.dp * layout.sequence);
+  return step;
+}
+
+std::vector<TracedRank> ToTrace(const SimulatedStep& step) {
+  std::vector<TracedRank> ranks;
+  for (const SimulatedStage& stage : step.stages) {
+    TracedRank rank;
+    rank.rank = static_cast<int>(ranks.size());
+    rank.title = absl::StrCat("simulated stage ", rank.rank, " of ", step.stages.size());
+    TracedStream compute;
+    compute.name = "compute";
+    for (const TimedAction& pass : stage.passes) {
+      TracedSpan span;
+      span.name = absl::StrCat(SpanName(pass.action.kind), " ", pass.action.microbatch);
+      span.numbers = {{"chunk", pass.action.chunk}};
+      span.begin = Nanoseconds(pass.start);
+      span.end = Nanoseconds(pass.end);
+      compute.spans.push_back(std::move(span));
+    }
+    TracedStream exchanges;
+    exchanges.name = "communication pp";
+    for (const SimulatedExchange& exchange : stage.exchanges) {
+      TracedSpan span;
+      span.name = exchange.name;
+      span.begin = Nanoseconds(exchange.begin);
+      span.end = Nanoseconds(exchange.end);
+      exchanges.spans.push_back(std::move(span));
+    }
+    rank.streams = {std::move(compute), std::move(exchanges)};
+    ranks.push_back(std::move(rank));
+  }
+  return ranks;
+}
+
+}  // namespace megatron

@@ -1,0 +1,102 @@
+#include "megatron/train/planning/explain_step.h"
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "megatron/plan/measured_kernels.h"
+#include "megatron/plan/plan_facts.h"
+#include "megatron/train/config/config.pb.h"
+#include "megatron/train/configs/config_loader.h"
+#include "nlohmann/json.hpp"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kVocab = 50304;
+
+ExplainedStep Explain(const std::string& name, const std::vector<std::string>& overrides) {
+  const PlanFacts facts = *ParsePlanFacts(BuiltInPlanFacts());
+  auto loaded = LoadConfig(name, overrides, ConfigPurpose::kDryRun);
+  EXPECT_TRUE(loaded.ok()) << loaded.status();
+  auto step = ExplainStep(loaded->config, kVocab, **FindHardware(facts, "H100"),
+                          **FindImplementation(facts, "megatron_core"), MeasuredKernels());
+  EXPECT_TRUE(step.ok()) << step.status();
+  return *step;
+}
+
+double Sum(const StepSeconds& s) {
+  return s.compute + s.tensor_parallel + s.context_parallel + s.expert_parallel + s.messages +
+         s.bubble + s.data_parallel + s.optimizer + s.constant;
+}
+
+std::vector<std::string> Pipeline(const std::string& schedule) {
+  return {"parallel.tensor_model_parallel_size=2",
+          "parallel.sequence_parallel=true",
+          "parallel.pipeline_model_parallel_size=4",
+          "parallel.data_parallel_size=2",
+          "train.micro_batch_size=1",
+          "train.global_batch_size=32",
+          "parallel.pipeline_schedule=\"" + schedule + "\""};
+}
+
+TEST(ExplainStepTest, PartsAddUpToTheStepWithEverySchedule) {
+  std::map<std::string, double> bubbles;
+  for (const char* schedule : {"zb_v", "zb_h1", "1f1b", "gpipe"}) {
+    auto overrides = Pipeline(schedule);
+    // So much work that the host's time does not count.
+    overrides.push_back("train.micro_batch_size=8");
+    overrides.push_back("train.global_batch_size=256");
+    const ExplainedStep step = Explain("gpt3_857m", overrides);
+    EXPECT_NEAR(Sum(step.seconds), step.seconds.total, 1e-9) << schedule;
+    EXPECT_EQ(step.simulated.stages.size(), 4) << schedule;
+    bubbles[schedule] = step.seconds.bubble;
+  }
+  EXPECT_LT(bubbles["zb_h1"], bubbles["1f1b"]);
+  EXPECT_LT(bubbles["zb_v"], bubbles["1f1b"]);
+  EXPECT_LE(bubbles["1f1b"], 1.01 * bubbles["gpipe"]);
+}
+
+TEST(ExplainStepTest, WithOneRankThereIsComputingAlone) {
+  const ExplainedStep step = Explain("gpt2_124m", {});
+  EXPECT_TRUE(step.traffic.empty());
+  EXPECT_EQ(step.seconds.bubble, 0);
+  EXPECT_GT(step.seconds.compute, 0.9 * step.seconds.total);
+}
+
+TEST(ExplainStepTest, AStageWithFewerLayersWaits) {
+  auto overrides = Pipeline("1f1b");
+  overrides.push_back("parallel.decoder_first_pipeline_num_layers=3");
+  const ExplainedStep step = Explain("gpt3_857m", overrides);
+  EXPECT_LT(step.simulated.stages[0].work, 0.6 * step.simulated.stages[1].work);
+  EXPECT_NE(step.stage, 0);
+}
+
+TEST(ExplainStepTest, EveryAxisHasItsTraffic) {
+  const ExplainedStep step = Explain("gpt3_857m", Pipeline("1f1b"));
+  ASSERT_EQ(step.traffic.size(), 3);
+  EXPECT_EQ(step.traffic[0].axis, TrafficAxis::kTensor);
+  EXPECT_FALSE(step.traffic[0].crosses_network);
+  EXPECT_EQ(step.traffic[1].axis, TrafficAxis::kPipeline);
+  EXPECT_EQ(step.traffic[2].axis, TrafficAxis::kData);
+  EXPECT_FALSE(step.traffic[2].crosses_network);  // two ranks, two GPUs apart
+  for (const AxisTraffic& axis : step.traffic) {
+    EXPECT_GT(axis.bytes, 0);
+    EXPECT_GE(axis.seconds, axis.exposed);
+  }
+}
+
+// megatron/train/pretrain_timeline_test.cc compares it with a profile of the trainer.
+TEST(ExplainStepTest, TheTraceHasAProcessForEachStage) {
+  const ExplainedStep step = Explain("gpt3_857m", Pipeline("1f1b"));
+  const auto trace = nlohmann::json::parse(TraceJson(ToTrace(step.simulated)));
+  std::vector<int> passes(4);
+  for (const auto& event : trace["traceEvents"]) {
+    if (event["ph"] == "X" && event["tid"] == 1) ++passes[event["pid"].get<int>()];
+  }
+  EXPECT_EQ(passes, std::vector<int>(4, 2 * 16));
+}
+
+}  // namespace
+}  // namespace megatron
