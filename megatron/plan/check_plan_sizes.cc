@@ -1,0 +1,45 @@
+#include "megatron/plan/check_plan_sizes.h"
+
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+
+namespace megatron {
+
+absl::Status CheckPlanSizes(const Hardware& gpu, const PlanModel& model, const PlanLayout& layout) {
+  for (int64_t size : {layout.tp, layout.cp, layout.pp, layout.vpp, layout.ep, layout.etp,
+                       layout.dp, layout.micro_batch, layout.micro_batches, layout.sequence}) {
+    if (size < 1 || size > int64_t{1} << 30) {
+      return absl::InvalidArgumentError(absl::StrCat("a size of ", size, " can't be"));
+    }
+  }
+  if (model.layers() < 1 || model.hidden() < 1 || model.heads() < 1 || model.kv_heads() < 1 ||
+      model.head_dim() < 1 || model.vocab() < 1 || (model.ffn() < 1 && model.experts() < 1)) {
+    return absl::InvalidArgumentError(
+        "the model needs layers, hidden, ffn, heads, head_dim and vocab");
+  }
+  if (layout.pp * layout.vpp > model.layers() + 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(model.layers(), " layers can't make ", layout.pp * layout.vpp, " stages"));
+  }
+  if (layout.tp > model.heads()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(model.heads(), " heads can't be cut for tp ", layout.tp));
+  }
+  if (layout.ep > 1 && model.experts() < layout.ep) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(model.experts(), " experts can't lie on ep ", layout.ep));
+  }
+  if (layout.precision == PlanPrecision::k32Bits && gpu.fp32_tflops() == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(gpu.name(), " has no known fp32 rate"));
+  }
+  if (layout.precision == PlanPrecision::kFp8 && gpu.fp8_tflops() == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(gpu.name(), " has no FP8 products"));
+  }
+  if (layout.precision == PlanPrecision::kFp4 && gpu.fp4_tflops() == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(gpu.name(), " has no FP4 products"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace megatron
