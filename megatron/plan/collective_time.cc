@@ -14,6 +14,15 @@ constexpr double kNetworkLatency = 20e-6;
 // Rings of few ranks reach less of the links: half of their rate with this number of ranks.
 constexpr double kRanksOfHalfRate = 0.61;
 
+double OrElse(double microseconds, double seconds) {
+  return microseconds > 0 ? microseconds * 1e-6 : seconds;
+}
+
+double LinkLatency(const Hardware& gpu, int64_t ranks) {
+  return OrElse(gpu.link_latency_us(), kLinkLatency) +
+         OrElse(gpu.link_rank_latency_us(), kLinkLatencyOfRank) * double(ranks);
+}
+
 }  // namespace
 
 int64_t RanksInDomain(const PlanGroup& group, int64_t domain) {
@@ -27,11 +36,12 @@ double CollectiveSeconds(const Hardware& gpu, const Implementation& program, con
   const double link = gpu.link_gb_per_s() * kGiga * program.link_efficiency() * group.ranks /
                       (group.ranks + kRanksOfHalfRate);
   double rate = link;
-  double latency = inside > 1 ? kLinkLatency + kLinkLatencyOfRank * inside : 0;
+  double latency = inside > 1 ? LinkLatency(gpu, inside) : 0;
   if (inside < group.ranks) {
     // The ranks of a group that share a node drive one network card each.
     rate = std::min(link, gpu.network_gb_per_s() * kGiga * program.network_efficiency() * inside);
-    latency += kNetworkLatency * std::log2(static_cast<double>(group.ranks) / inside);
+    latency += OrElse(gpu.network_latency_us(), kNetworkLatency) *
+               std::log2(static_cast<double>(group.ranks) / inside);
   }
   return latency + bytes * (group.ranks - 1) / group.ranks / rate;
 }
@@ -39,9 +49,11 @@ double CollectiveSeconds(const Hardware& gpu, const Implementation& program, con
 double MessageSeconds(const Hardware& gpu, const Implementation& program, int64_t stride,
                       double bytes) {
   if (stride < gpu.domain()) {
-    return kLinkLatency + bytes / (gpu.link_gb_per_s() * kGiga * program.link_efficiency());
+    return OrElse(gpu.link_latency_us(), kLinkLatency) +
+           bytes / (gpu.link_gb_per_s() * kGiga * program.link_efficiency());
   }
-  return kNetworkLatency + bytes / (gpu.network_gb_per_s() * kGiga * program.network_efficiency());
+  return OrElse(gpu.network_latency_us(), kNetworkLatency) +
+         bytes / (gpu.network_gb_per_s() * kGiga * program.network_efficiency());
 }
 
 }  // namespace megatron

@@ -74,6 +74,14 @@ absl::Status CheckHardware(const Hardware& gpu) {
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "memory_gb_per_s", gpu.memory_gb_per_s(), 1e-3, 1e6));
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "link_gb_per_s", gpu.link_gb_per_s(), 1e-3, 1e6));
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "domain", gpu.domain(), 1, 1e6));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "cores", gpu.cores(), 0, 1e5));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "thread_efficiency", gpu.thread_efficiency(),
+                                      gpu.cores() > 0 ? 1e-3 : 0, 2));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "link_latency_us", gpu.link_latency_us(), 0, 1e6));
+  MEGATRON_RETURN_IF_ERROR(
+      CheckRange(entry, "link_rank_latency_us", gpu.link_rank_latency_us(), 0, 1e6));
+  MEGATRON_RETURN_IF_ERROR(
+      CheckRange(entry, "network_latency_us", gpu.network_latency_us(), 0, 1e6));
   return CheckRange(entry, "network_gb_per_s", gpu.network_gb_per_s(), 1e-3, 1e6);
 }
 
@@ -130,6 +138,9 @@ absl::Status CheckImplementation(const Implementation& program) {
                                       program.attention_half_heads_backward(), 0, 1e6));
   MEGATRON_RETURN_IF_ERROR(
       CheckRange(entry, "layer_seconds_backward", program.layer_seconds_backward(), 0, 1));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "gradient_bytes", program.gradient_bytes(), 0, 8));
+  MEGATRON_RETURN_IF_ERROR(
+      CheckRange(entry, "optimizer_efficiency", program.optimizer_efficiency(), 0, 100));
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "routing_seconds", program.routing_seconds(), 0, 1));
   return CheckRange(entry, "layer_seconds", program.layer_seconds(), 0, 1);
 }

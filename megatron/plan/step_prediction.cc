@@ -11,6 +11,7 @@
 #include "megatron/plan/check_plan_sizes.h"
 #include "megatron/plan/collective_time.h"
 #include "megatron/plan/model_costs.h"
+#include "megatron/plan/shared_cores.h"
 
 namespace megatron {
 namespace {
@@ -59,7 +60,12 @@ class Predictor {
     if (l_.precision == PlanPrecision::kFp4) {
       product_peak_ = gpu.fp4_tflops() * kTera * program.low_precision_efficiency();
     }
-    memory_rate_ = gpu.memory_gb_per_s() * 1e9 * program.memory_efficiency();
+    peak_ *= RankSpeed(gpu, l_.gpus());
+    product_peak_ *= RankSpeed(gpu, l_.gpus());
+    const double memory = gpu.memory_gb_per_s() * 1e9 * RankSpeed(gpu, l_.gpus());
+    memory_rate_ = memory * program.memory_efficiency();
+    optimizer_rate_ = memory * (program.optimizer_efficiency() > 0 ? program.optimizer_efficiency()
+                                                                   : program.memory_efficiency());
   }
 
   StepPrediction Predict() const;
@@ -90,6 +96,7 @@ class Predictor {
   double HeadSeconds() const;
   void AddLayers(PartSeconds* part, const LayerCosts& layer, int64_t count) const;
   double SecondsOfMessage() const;
+  double Exposed(double seconds, double window, double least) const;
   double HeadFlops() const { return 2 * tokens_ * model_.hidden() * model_.vocab() / tp_; }
   double DataParallelSeconds(double parameters, double expert_parameters, double window) const;
   double OptimizerSeconds(double parameters, double expert_parameters) const;
@@ -114,6 +121,7 @@ class Predictor {
   double peak_ = 0;
   double product_peak_ = 0;
   double memory_rate_ = 0;
+  double optimizer_rate_ = 0;
 };
 
 double Saturation(double size, double half) { return size / (size + half); }
@@ -248,7 +256,8 @@ void Predictor::AddAttentionCore(LayerCosts* layer) const {
   layer->flops += flops * (program_.is_causal_counted() ? 0.5 : 1);
   if (!program_.is_fused()) {
     // Softmax and dropout pass over the scores, which are in memory.
-    const double scores = 9 * tokens_ * l_.sequence * model_.heads() / tp_ / memory_rate_;
+    const double scores =
+        (4 * element_bytes_ + 1) * tokens_ * l_.sequence * model_.heads() / tp_ / memory_rate_;
     layer->attention_core = seconds + scores;
     layer->forward += layer->attention_core;
     layer->backward += 2 * seconds + 1.5 * scores;
@@ -274,11 +283,11 @@ void Predictor::AddElementwise(LayerCosts* layer, double ffn) const {
   const double h = model_.hidden();
   double bytes = 0;
   if (program_.is_fused()) {
-    bytes = 12 * tokens_ * h / sp_ +
-            element_bytes_ * tokens_ * ffn * (model_.is_gated() ? 3 : 2) / tp_ +
-            4 * tokens_ * (query_width() + kv_width()) / tp_;
+    bytes = element_bytes_ * tokens_ *
+            (6 * h / sp_ +
+             (ffn * (model_.is_gated() ? 3 : 2) + 2 * (query_width() + kv_width())) / tp_);
   } else {
-    bytes = 24 * tokens_ * h / sp_ + 36 * tokens_ * h / tp_;
+    bytes = element_bytes_ * tokens_ * (12 * h / sp_ + 18 * h / tp_);
   }
   layer->forward += bytes / memory_rate_;
   layer->backward += 1.6 * bytes / memory_rate_;
@@ -294,7 +303,7 @@ void Predictor::AddCollectives(LayerCosts* layer, bool is_mixture) const {
   if (program_.overlaps_tensor_parallel()) {
     // All parts but one pass beside products.
     const auto exposed = [&](double seconds, double products) {
-      return std::max(seconds / tp_, seconds - products);
+      return Exposed(seconds, products, seconds / tp_);
     };
     layer->tensor_forward = exposed(layer->tensor_forward, layer->forward - layer->attention_core);
     layer->tensor_backward =
@@ -310,7 +319,7 @@ void Predictor::AddCollectives(LayerCosts* layer, bool is_mixture) const {
     // to the part at hand hides them.
     const double bytes = element_bytes_ * tokens_ * l_.cp * 2 * kv_width() / tp_;
     const double pass = CollectiveSeconds(gpu_, program_, {l_.cp, l_.tp}, bytes);
-    layer->context = std::max(0.0, 3 * pass - 3 * layer->attention_core) + pass / l_.cp;
+    layer->context = Exposed(3 * pass, 3 * layer->attention_core, 0) + pass / l_.cp;
   }
   if (!is_mixture) return;
   // Rows go to their experts and come back, in either pass. Ranks that share an expert gather its
@@ -324,16 +333,21 @@ void Predictor::AddMemory(LayerCosts* layer, bool is_mixture) const {
   const double h = model_.hidden();
   layer->input_bytes = element_bytes_ * tokens_ * h / sp_;
   if (!program_.is_fused()) {
-    const double scores =
-        l_.recompute == PlanRecompute::kSelective ? 0 : 5 * model_.heads() * l_.sequence;
-    layer->saved_bytes = tokens_ * (10 * h / sp_ + (24 * h + scores) / tp_);
-    layer->widest = 16 * tokens_ * h / tp_;
+    const double scores = l_.recompute == PlanRecompute::kSelective
+                              ? 0
+                              : (2 * element_bytes_ + 1) * model_.heads() * l_.sequence;
+    // Two of the ten and one of the five are masks of dropout, a byte of each element.
+    const double wide = element_bytes_ / 2;
+    layer->saved_bytes = tokens_ * ((8 * wide + 2) * h / sp_ + (24 * wide * h + scores) / tp_);
+    layer->widest = 8 * element_bytes_ * tokens_ * h / tp_;
     return;
   }
-  double of_token = 12 * h / sp_ + (4 * kv_width() + 4 * model_.heads()) / tp_;
+  double of_token =
+      6 * element_bytes_ * h / sp_ + (2 * element_bytes_ * kv_width() + 4 * model_.heads()) / tp_;
   if (model_.key_value_rank() > 0) {
     of_token =
-        8 * h / sp_ + element_bytes_ * (model_.query_rank() + model_.key_value_rank()) * 2 +
+        4 * element_bytes_ * h / sp_ +
+        element_bytes_ * (model_.query_rank() + model_.key_value_rank()) * 2 +
         element_bytes_ * model_.heads() * (4 * model_.head_dim() + 2 * model_.rope_dim()) / tp_ +
         4 * model_.heads() / tp_;
   }
@@ -342,11 +356,11 @@ void Predictor::AddMemory(LayerCosts* layer, bool is_mixture) const {
   if (is_mixture) {
     ffn = model_.shared_ffn();
     of_token += model_.experts_per_token() / tp_ *
-                (l_.etp * (2 * h + 8) + 2 * halves * model_.expert_ffn());
+                (l_.etp * (element_bytes_ * h + 8) + element_bytes_ * halves * model_.expert_ffn());
   }
-  of_token += 2 * halves * ffn / tp_;
+  of_token += element_bytes_ * halves * ffn / tp_;
   layer->saved_bytes = tokens_ * of_token;
-  layer->widest = 2 * halves * tokens_ *
+  layer->widest = element_bytes_ * halves * tokens_ *
                   std::max(ffn, is_mixture ? model_.experts_per_token() * model_.expert_ffn() : 0) /
                   tp_;
 }
@@ -407,11 +421,17 @@ LayerCosts Predictor::MeanLayer(double share) const {
 
 double Predictor::HeadSeconds() const {
   const double vocab = model_.vocab() / tp_;
-  double seconds = 3 * (program_.is_fused() ? 4 : 12) * tokens_ * vocab / memory_rate_;
+  const double bytes = element_bytes_ * (program_.is_fused() ? 2 : 6) * tokens_ * vocab;
+  double seconds = 3 * bytes / memory_rate_;
   for (const char* pass : {kForward, kInputGradient, kWeightGradient}) {
     seconds += ProductSeconds({"product", pass, tokens_, vocab, model_.hidden()}, peak_);
   }
   return seconds;
+}
+
+// The cores that compute move the bytes too: nothing is hidden there.
+double Predictor::Exposed(double seconds, double window, double least) const {
+  return gpu_.cores() > 0 ? seconds : std::max(least, seconds - window);
 }
 
 double Predictor::DataParallelSeconds(double parameters, double expert_parameters,
@@ -424,23 +444,29 @@ double Predictor::DataParallelSeconds(double parameters, double expert_parameter
                 ? CollectiveSeconds(gpu_, program_, experts, bytes * expert_parameters)
                 : 0);
   };
+  const double weight = element_bytes_;
+  const double sharded = program_.gradient_bytes() > 0 ? program_.gradient_bytes() : 4;
   if (l_.shards_parameters) {
     // Parameters come for each pass, and gradients go once per micro-batch.
-    const double all = l_.micro_batches * (2 * pass(2) + pass(4));
+    const double all = l_.micro_batches * (2 * pass(weight) + pass(sharded));
     if (!program_.overlaps_gradients()) return all;
-    return std::max(0.1 * all, all - l_.micro_batches * window);
+    return Exposed(all, l_.micro_batches * window, 0.1 * all);
   }
-  if (!program_.shards_optimizer()) return 2 * pass(2);
-  const double all = pass(4) + pass(2);
-  return program_.overlaps_gradients() ? std::max(0.1 * all, all - window) : all;
+  if (!program_.shards_optimizer()) {
+    const double whole = program_.gradient_bytes() > 0 ? program_.gradient_bytes() : weight;
+    const double all = 2 * pass(whole);
+    return program_.overlaps_gradients() ? Exposed(all, window, 0.1 * all) : all;
+  }
+  const double all = pass(sharded) + pass(weight);
+  return program_.overlaps_gradients() ? Exposed(all, window, 0.1 * all) : all;
 }
 
 double Predictor::OptimizerSeconds(double parameters, double expert_parameters) const {
   if (!program_.shards_optimizer() && !l_.shards_parameters) {
-    return 32 * (parameters + expert_parameters) / memory_rate_;
+    return 32 * (parameters + expert_parameters) / optimizer_rate_;
   }
   const double updated = parameters / data_shards() + expert_parameters / expert_shards();
-  return (26 * updated + 6 * (parameters + expert_parameters)) / memory_rate_;
+  return (26 * updated + 6 * (parameters + expert_parameters)) / optimizer_rate_;
 }
 
 // Weights of 32 bits need no master copies.
@@ -451,7 +477,7 @@ double Predictor::StateBytes(double parameters, double shards) const {
   }
   if (l_.shards_parameters) return 18 * parameters / shards;
   if (program_.shards_optimizer()) return parameters * (6 + 12 / shards);
-  return 16 * parameters;  // gradients have 16 bits
+  return (program_.holds_fp32_gradients() ? 18 : 16) * parameters;
 }
 
 double Predictor::MemoryBytes(bool is_first) const {
@@ -492,7 +518,8 @@ StepSeconds Predictor::Seconds(const LayerCosts& layer) const {
     again = layer.forward;
     tensor += layer.tensor_forward;
     expert *= 1.5;
-  } else if (l_.recompute == PlanRecompute::kSelective && !program_.is_fused()) {
+  } else if (l_.recompute == PlanRecompute::kSelective &&
+             (!program_.is_fused() || program_.recomputes_attention())) {
     again = layer.attention_core;
   }
   const double head = HeadSeconds();
@@ -513,6 +540,7 @@ StepSeconds Predictor::Seconds(const LayerCosts& layer) const {
   s.constant = program_.step_seconds();
   s.total = PipelineSeconds(work, head, l_.pp, l_.vpp, l_.micro_batches) + s.data_parallel +
             s.optimizer + s.constant;
+  ShareCores(gpu_, l_, m * head, &s);
   return s;
 }
 

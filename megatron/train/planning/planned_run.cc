@@ -96,6 +96,7 @@ absl::StatusOr<PlannedRun> ToPlannedRun(const config::PretrainConfig& config,
   const config::ParallelConfig& parallel = config.parallel();
   run.program.set_shards_optimizer(parallel.use_distributed_optimizer());
   run.program.set_overlaps_gradients(parallel.overlap_grad_reduce());
+  if (parallel.grad_reduce_in_bf16()) run.program.set_gradient_bytes(2);
   run.program.set_exchanges_heads(parallel.cp_comm_type() == config::ContextParallelComm::a2a);
   return run;
 }

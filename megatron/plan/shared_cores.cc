@@ -1,0 +1,39 @@
+#include "megatron/plan/shared_cores.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace megatron {
+
+double RankSpeed(const Hardware& hardware, int64_t ranks) {
+  const int64_t cores = hardware.cores() / std::max<int64_t>(1, ranks);
+  if (cores <= 1) return 1;
+  const double loss = std::log(double(cores)) / std::log(double(hardware.cores()));
+  return double(cores) * std::pow(hardware.thread_efficiency(), loss);
+}
+
+void ShareCores(const Hardware& hardware, const PlanLayout& layout, double head,
+                StepSeconds* seconds) {
+  if (hardware.cores() == 0 || layout.gpus() <= hardware.cores()) return;
+  StepSeconds& s = *seconds;
+  const double alone = s.total - s.constant;
+  const double others = head * double(layout.pp - 1) / double(layout.pp);
+  s.compute -= others;
+  const double ranks_of_a_core = double(layout.gpus()) / hardware.cores();
+  const double busy = alone - s.bubble - others;
+  // Stages come in one after another until all cores have work, and end so.
+  const int64_t ranks_of_a_stage = layout.gpus() / layout.pp;
+  const int64_t filling = (hardware.cores() - 1) / ranks_of_a_stage;
+  const double idle = layout.pp > 1 ? s.bubble / double(layout.pp - 1) * double(filling) / 2 : 0;
+  const double shared = ranks_of_a_core * busy + idle;
+  for (double StepSeconds::*part :
+       {&StepSeconds::compute, &StepSeconds::tensor_parallel, &StepSeconds::context_parallel,
+        &StepSeconds::expert_parallel, &StepSeconds::messages, &StepSeconds::data_parallel,
+        &StepSeconds::optimizer}) {
+    s.*part *= ranks_of_a_core;
+  }
+  s.bubble = std::max(shared, alone) - ranks_of_a_core * busy;
+  s.total = std::max(shared, alone) + s.constant;
+}
+
+}  // namespace megatron

@@ -1,0 +1,29 @@
+// The ranks of a machine that share its cores.
+//
+// With no more ranks than cores each rank has as many cores as go evenly, and ranks that wait leave
+// theirs idle. With more ranks those that wait leave their core to others: what counts is the work
+// of all ranks, not the longest chain of it. There only the first and the last micro-batches of a
+// pipeline leave cores idle.
+#ifndef MEGATRON_PLAN_SHARED_CORES_H_
+#define MEGATRON_PLAN_SHARED_CORES_H_
+
+#include <cstdint>
+
+#include "megatron/plan/plan_facts.pb.h"
+#include "megatron/plan/step_prediction.h"
+
+namespace megatron {
+
+// Returns how many times the speed of one core a rank has, while it computes, where there are
+// `ranks` ranks in all; 1 for a GPU.
+double RankSpeed(const Hardware& hardware, int64_t ranks);
+
+// Turns the seconds of a rank that never waits for a core into those on the hardware's cores, of
+// which `head` are those that only the last stage has. It changes nothing for GPUs, and for no more
+// ranks than cores.
+void ShareCores(const Hardware& hardware, const PlanLayout& layout, double head,
+                StepSeconds* seconds);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_PLAN_SHARED_CORES_H_

@@ -1,0 +1,104 @@
+#include "megatron/plan/shared_cores.h"
+
+#include "gtest/gtest.h"
+#include "megatron/plan/measured_kernels.h"
+#include "megatron/plan/plan_facts.h"
+#include "megatron/plan/step_prediction.h"
+
+namespace megatron {
+namespace {
+
+Hardware TwoCores() {
+  Hardware cpu;
+  cpu.set_name("two cores");
+  cpu.set_cores(2);
+  cpu.set_thread_efficiency(0.9);
+  cpu.set_fp32_tflops(0.05);
+  cpu.set_bf16_tflops(0.05);
+  cpu.set_memory_gb_per_s(1e6);
+  cpu.set_link_gb_per_s(1e6);
+  cpu.set_link_latency_us(1e-6);
+  cpu.set_link_rank_latency_us(1e-6);
+  cpu.set_domain(1000);
+  return cpu;
+}
+
+StepSeconds Predict(const Hardware& cpu, const PlanLayout& layout) {
+  const PlanFacts facts = *ParsePlanFacts(BuiltInPlanFacts());
+  PlanModel model;
+  model.set_layers(8);
+  model.set_hidden(512);
+  model.set_ffn(2048);
+  model.set_heads(8);
+  model.set_kv_heads(8);
+  model.set_head_dim(64);
+  model.set_vocab(1);
+  const auto step = PredictStep(cpu, **FindImplementation(facts, "megatron_cc"), MeasuredKernels(),
+                                model, layout);
+  EXPECT_TRUE(step.ok()) << step.status();
+  return step->seconds;
+}
+
+PlanLayout Layout(int64_t dp, int64_t pp, int64_t micro_batches) {
+  PlanLayout layout;
+  layout.dp = dp;
+  layout.pp = pp;
+  layout.micro_batches = micro_batches;
+  layout.sequence = 512;
+  layout.precision = PlanPrecision::k32Bits;
+  return layout;
+}
+
+double Sum(const StepSeconds& s) {
+  return s.compute + s.tensor_parallel + s.context_parallel + s.expert_parallel + s.messages +
+         s.bubble + s.data_parallel + s.optimizer + s.constant;
+}
+
+TEST(SharedCoresTest, ARankHasTheCoresThatGoEvenly) {
+  EXPECT_EQ(RankSpeed(TwoCores(), 8), 1);
+  EXPECT_EQ(RankSpeed(TwoCores(), 2), 1);
+  EXPECT_NEAR(RankSpeed(TwoCores(), 1), 1.8, 1e-9);
+  EXPECT_EQ(RankSpeed(Hardware(), 1), 1);
+}
+
+// As much work, cut for more ranks than there are cores, takes as long.
+TEST(SharedCoresTest, RanksBeyondTheCoresTakeTurns) {
+  const double two = Predict(TwoCores(), Layout(2, 1, 8)).total;
+  EXPECT_NEAR(Predict(TwoCores(), Layout(8, 1, 2)).total / two, 1, 0.01);
+  EXPECT_NEAR(Predict(TwoCores(), Layout(1, 1, 16)).total / two, 1 / 0.9, 0.01);
+}
+
+// Of four stages on two cores, one core is idle for half a micro-batch at either end.
+TEST(SharedCoresTest, StagesThatWaitLeaveTheirCoreToOthers) {
+  const StepSeconds four = Predict(TwoCores(), Layout(1, 4, 4));
+  const double all = Predict(TwoCores(), Layout(2, 1, 2)).total;
+  EXPECT_NEAR(four.total / all, 1 + 1.0 / 16, 0.01);
+  EXPECT_NEAR(Sum(four), four.total, 1e-9);
+  // Two stages on as many cores have the whole bubble.
+  EXPECT_NEAR(Predict(TwoCores(), Layout(1, 2, 4)).total / all, 1 + 1.0 / 4, 0.01);
+}
+
+TEST(SharedCoresTest, PartsAddUpWhereARankIsAlone) {
+  const StepSeconds one = Predict(TwoCores(), Layout(1, 1, 4));
+  EXPECT_NEAR(Sum(one), one.total, 1e-9);
+}
+
+// Values of 32 bits take twice the bytes of those of 16: in kernels, activations and messages.
+TEST(SharedCoresTest, WideElementsTakeTwiceTheBytes) {
+  Hardware slow = TwoCores();
+  slow.set_fp32_tflops(1e5);
+  slow.set_bf16_tflops(1e5);
+  slow.set_memory_gb_per_s(10);
+  slow.set_link_gb_per_s(1);
+  PlanLayout layout = Layout(1, 1, 8);
+  layout.tp = 2;
+  const StepSeconds wide = Predict(slow, layout);
+  layout.precision = PlanPrecision::k16Bits;
+  const StepSeconds narrow = Predict(slow, layout);
+  EXPECT_NEAR(wide.compute / narrow.compute, 2, 0.01);
+  EXPECT_NEAR(wide.tensor_parallel / narrow.tensor_parallel, 2, 0.01);
+  EXPECT_NEAR(wide.optimizer / narrow.optimizer, 1, 0.01);
+}
+
+}  // namespace
+}  // namespace megatron
