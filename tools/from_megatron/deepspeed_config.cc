@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "megatron/base/file_system.h"
 #include "megatron/base/quoted.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/train/config/config.pb.h"
@@ -40,6 +41,8 @@ struct KeyRow {
 constexpr char kSent[] = "messages are sent in the way that docs/data_parallel.md describes";
 constexpr char kHost[] = "nothing is moved to the host or to disk: the run needs more GPU memory";
 constexpr char kWritten[] = "metrics.jsonl and logging.profile have what is measured";
+constexpr char kTracked[] =
+    "bazel run //tools:track sends a run's metrics to W&B, MLflow or trackio";
 constexpr char kRecomputed[] = "a rank keeps the input of what it recomputes in its own memory";
 constexpr char kTorch[] = "it is about PyTorch or Python";
 constexpr char kQuantized[] = "weights and gradients are sent as they are";
@@ -52,9 +55,8 @@ constexpr KeyRow kKeys[] = {
     {"dump_state", "", "false", Effect::kSpeed, kWritten},
     {"comms_logger.*", "", "", Effect::kSpeed, kWritten},
     {"flops_profiler.*", "", "", Effect::kSpeed, kWritten},
-    {"tensorboard.*", "", "", Effect::kSpeed, kWritten},
-    {"wandb.*", "", "", Effect::kSpeed, kWritten},
-    {"comet.*", "", "", Effect::kSpeed, kWritten},
+    {"wandb.*", "", "", Effect::kSpeed, kTracked},
+    {"comet.*", "", "", Effect::kSpeed, kTracked},
     {"csv_monitor.*", "", "", Effect::kSpeed, kWritten},
     {"prescale_gradients", "", "false", Effect::kRounding,
      "gradients are weighted by their tokens before they are summed"},
@@ -248,6 +250,7 @@ class Translation {
     if (key == "optimizer") return ApplyOptimizer(value);
     if (key == "scheduler") return ApplyScheduler(value);
     if (key == "zero_optimization") return ApplyZero(value);
+    if (key == "tensorboard") return ApplyTensorboard(value);
     return ApplyRest(key, value);
   }
 
@@ -316,6 +319,18 @@ class Translation {
       }
     }
     return absl::OkStatus();
+  }
+
+  // DeepSpeed writes to output_path/job_name. Where no path is given, files are beside metrics.jsonl.
+  absl::Status ApplyTensorboard(const Json& block) {
+    if (!block.is_object()) return Wrong("tensorboard", "is no object");
+    const Json path = block.value("output_path", Json(""));
+    if (!path.is_string()) return Wrong("tensorboard.output_path", "is no text");
+    const Json job = block.value("job_name", Json("DeepSpeedJobName"));
+    if (!job.is_string()) return Wrong("tensorboard.job_name", "is no text");
+    if (path == "") return absl::OkStatus();
+    return Set("logging.tensorboard_dir", "tensorboard.output_path",
+               Json(JoinPath(path.get<std::string>(), job.get<std::string>())));
   }
 
   absl::Status ApplyZero(const Json& block) {

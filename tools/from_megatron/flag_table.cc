@@ -26,6 +26,8 @@ constexpr char kOneCheckpointFormat[] =
     "checkpoints have one format here, which every layout loads";
 constexpr char kInMetrics[] =
     "metrics.jsonl and TensorBoard's files have the numbers of every step";
+constexpr char kTracked[] =
+    "bazel run //tools:track sends a run's metrics to W&B, MLflow or trackio";
 constexpr char kDiagnostics[] = "logging.diagnostics_interval measures layers and attention scores";
 constexpr char kMessages[] = "messages are sent in the way that docs/communication.md describes";
 constexpr char kGroups[] = "communicators are made as docs/communication.md describes";
@@ -389,7 +391,7 @@ constexpr FlagRow kRows[] = {
     // The flags of what is written.
     {"tensorboard-log-interval", "", "", "", kSpeed, kInMetrics},
     {"tensorboard-queue-size", "", "", "", kSpeed, "each step is written at once"},
-    {"wandb-*", "", "", "", kSpeed, kInMetrics},
+    {"wandb-*", "", "", "", kSpeed, kTracked},
     {"log-timers-to-tensorboard", "", "", "", kSpeed, kInMetrics},
     {"log-batch-size-to-tensorboard", "", "", "", kSpeed, kInMetrics},
     {"log-learning-rate-to-tensorboard", "", "", "", kSpeed, kInMetrics},

@@ -154,7 +154,8 @@ absl::StatusOr<TrainingCommand> FindTrainingCommand(const ShellScript& script) {
   if (!has_found) {
     return absl::InvalidArgumentError(
         "no command runs a file pretrain_*.py, and none begins with a flag; give the script that "
-        "starts the training, or its flags alone");
+        "starts the training, or its flags alone; a ds_config.json is given by "
+        "--deepspeed_config=FILE");
   }
   return found;
 }

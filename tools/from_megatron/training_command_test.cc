@@ -67,7 +67,8 @@ TEST(TrainingCommandTest, WantsOneTraining) {
             "line 3 starts a second training, after line 2; give a script with one of them");
   EXPECT_EQ(Found("echo a"),
             "no command runs a file pretrain_*.py, and none begins with a flag; give the script "
-            "that starts the training, or its flags alone");
+            "that starts the training, or its flags alone; a ds_config.json is given by "
+            "--deepspeed_config=FILE");
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "megatron/base/quantity.h"
 #include "megatron/base/run_command.h"
 #include "nlohmann/json.hpp"
 
@@ -80,6 +81,11 @@ void EventCommand::Finish() {
   if (std::exchange(state_->finished, true)) return;
   state_->mutex.AwaitWithTimeout(absl::Condition(state_.get(), &State::IsIdle),
                                  state_->options.last_wait);
+  if (!state_->waiting.empty()) {
+    Warn(absl::StrCat("logging.on_event: the command was too slow for the last ",
+                      FormatQuantity(static_cast<int64_t>(state_->waiting.size()), "event"),
+                      ", of which it has not been told"));
+  }
 }
 
 void EventCommand::Work(const std::shared_ptr<State>& state) {

@@ -86,12 +86,15 @@ TEST_F(EventCommandTest, NobodyWaitsForACommandThatHangs) {
   options_.command = "sleep 1000";
   options_.limit = absl::Seconds(3);
   options_.last_wait = absl::Milliseconds(100);
+  ::testing::internal::CaptureStderr();
   const absl::Time start = absl::Now();
   {
     EventCommand command(options_);
     for (int i = 0; i < 5; ++i) command.Raise(EventOf(RunEventKind::kNan, i));
   }
   EXPECT_LT(absl::Now() - start, absl::Seconds(2));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("too slow for the last 4 events"));
 }
 
 TEST_F(EventCommandTest, EventsThatComeTooFastAreDropped) {

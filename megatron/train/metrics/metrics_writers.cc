@@ -1,9 +1,12 @@
 #include "megatron/train/metrics/metrics_writers.h"
 
+#include <memory>
 #include <string>
+#include <utility>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "megatron/base/status_macros.h"
 #include "megatron/train/metrics/console_writers.h"
 #include "megatron/train/metrics/jsonl_writer.h"
 #include "megatron/train/metrics/pipeline_timeline_writer.h"
@@ -68,10 +71,20 @@ absl::StatusOr<MetricsWriters> OpenMetricsWriters(const LoopOptions& options, co
   MetricsWriters::List writers;
   if (!console->prints()) return MetricsWriters(std::move(writers), console);
   if (!options.metrics_file.empty()) {
-    MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<MetricsWriter> jsonl,
-                              JsonlWriter::Open(fs, options.metrics_file, start.last_iteration));
-    writers.push_back(std::move(jsonl));
-    writers.push_back(std::make_unique<RankTimesWriter>(fs, RankTimesPath(options.metrics_file)));
+    absl::StatusOr<std::unique_ptr<JsonlWriter>> jsonl =
+        JsonlWriter::Open(fs, options.metrics_file, start.last_iteration);
+    // What is something else is not written over.
+    if (absl::IsInvalidArgument(jsonl.status()) || absl::IsFailedPrecondition(jsonl.status())) {
+      return absl::Status(jsonl.status().code(),
+                          absl::StrCat("logging.metrics_file: ", jsonl.status().message()));
+    }
+    if (jsonl.ok()) {
+      writers.push_back(*std::move(jsonl));
+      writers.push_back(std::make_unique<RankTimesWriter>(fs, RankTimesPath(options.metrics_file)));
+    } else {
+      console->WarnOwn(absl::StrCat("logging.metrics_file: ", jsonl.status().message(),
+                                    "; training continues without it"));
+    }
   }
   if (!options.tensorboard_dir.empty())
     writers.push_back(std::make_unique<TensorboardWriter>(fs, options.tensorboard_dir, start));

@@ -63,7 +63,7 @@ TEST(MetricsWritersTest, OnlyTheRankThatPrintsWrites) {
               IsOkAndHolds(HasSubstr("\"iteration\":0")));
 }
 
-TEST(MetricsWritersTest, AFileThatCannotBeOpenedIsAnError) {
+TEST(MetricsWritersTest, AFileThatCannotBeOpenedIsSaidAndLosesNothingElse) {
   MemoryFileSystem disk;
   FaultFileSystem full(&disk);
   full.FailAt(0, ENOSPC, /*lasting=*/true);
@@ -71,7 +71,25 @@ TEST(MetricsWritersTest, AFileThatCannotBeOpenedIsAnError) {
   options.metrics_file = "run/metrics.jsonl";
   RankProgress progress;
   RankConsole console(/*prints=*/true, &progress);
-  EXPECT_FALSE(OpenMetricsWriters(options, RunStart(), full, &console).ok());
+  ::testing::internal::CaptureStdout();
+  auto writers = OpenMetricsWriters(options, RunStart(), full, &console);
+  ASSERT_THAT(writers, IsOk());
+  writers->WriteStep({});
+  const std::string said = ::testing::internal::GetCapturedStdout();
+  EXPECT_THAT(said, HasSubstr("logging.metrics_file: "));
+  EXPECT_THAT(said, HasSubstr("training continues without it"));
+}
+
+TEST(MetricsWritersTest, AFileOfSomethingElseIsAnErrorAndIsLeftAsItIs) {
+  MemoryFileSystem disk;
+  ASSERT_THAT(WriteFileAtomically(disk, "notes.txt", "mine\nonly\n"), IsOk());
+  LoopOptions options;
+  options.metrics_file = "notes.txt";
+  RankProgress progress;
+  RankConsole console(/*prints=*/true, &progress);
+  const auto writers = OpenMetricsWriters(options, RunStart(), disk, &console);
+  EXPECT_THAT(std::string(writers.status().message()), HasSubstr("logging.metrics_file: "));
+  EXPECT_THAT(ReadFileToString(disk, "notes.txt"), IsOkAndHolds("mine\nonly\n"));
 }
 
 TEST(MetricsWritersTest, ATensorboardThatCannotBeWrittenIsSaidOnceAndLosesNothingElse) {

@@ -3,7 +3,12 @@
 namespace megatron {
 
 void RunTotals::Add(const StepMetrics& step) {
-  if (!step.skipped) loss_ = step.loss;
+  if (step.skipped) {
+    ++skipped_at_end_;
+  } else {
+    loss_ = step.loss;
+    skipped_at_end_ = 0;
+  }
   if (++steps_ == 2) seconds_ = tokens_ = mfu_ = 0;
   const double seconds = step.speed.elapsed_ms * 1e-3;
   seconds_ += seconds;

@@ -17,6 +17,8 @@ class RunTotals {
   int64_t steps() const { return steps_; }
   // The losses of the last step that was not skipped, and of the last evaluations.
   std::optional<double> loss() const { return loss_; }
+  // The number of steps that were skipped since then.
+  int64_t skipped_at_end() const { return skipped_at_end_; }
   std::optional<double> validation_loss() const { return validation_loss_; }
   std::optional<double> test_loss() const { return test_loss_; }
   // Return means over the time of all steps but the first, which takes longer, unless it is the
@@ -29,7 +31,7 @@ class RunTotals {
     return seconds_ > 0 ? std::optional<double>(sum / seconds_) : std::nullopt;
   }
 
-  int64_t steps_ = 0;
+  int64_t steps_ = 0, skipped_at_end_ = 0;
   std::optional<double> loss_, validation_loss_, test_loss_;
   double seconds_ = 0, tokens_ = 0;
   double mfu_ = 0;  // each step's, times its seconds

@@ -46,6 +46,9 @@ TEST(RunTotalsTest, ASkippedStepHasNoLoss) {
   totals.Add(Step(5, 1000, 100));
   totals.Add(Step(1e30, 1000, 100, /*skipped=*/true));
   EXPECT_EQ(totals.loss(), 5);
+  EXPECT_EQ(totals.skipped_at_end(), 1);
+  totals.Add(Step(4, 1000, 100));
+  EXPECT_EQ(totals.skipped_at_end(), 0);
 }
 
 TEST(RunTotalsTest, KeepsTheLastEvaluations) {

@@ -23,7 +23,10 @@ static_assert(sizeof(kOrder) / sizeof(kOrder[0]) == kNumTimeCategories);
 
 constexpr double kMiB = 1 << 20;
 constexpr double kLeastPrinted = 0.0005;  // the least share that is not printed as 0.0
-constexpr double kLeastExcess = 0.02;     // the least excess that is more than noise
+// A rank is not named after a few short steps, which are as slow as whatever else the machine did.
+constexpr int64_t kFewIterations = 3;
+constexpr int64_t kLongNanoseconds = int64_t{10} * 1000 * 1000 * 1000;
+constexpr double kLeastExcess = 0.02;  // the least excess that is more than noise
 
 // Returns the share of time that `part(rank)` takes.
 template <typename Part>
@@ -147,6 +150,7 @@ std::string FormatTimeLine(const TimeReport& report) {
   if (report.hidden.most >= kLeastPrinted)
     absl::StrAppend(&text, FormatShare("hidden", report.hidden));
   if (report.slowest_excess < kLeastExcess) return text;
+  if (report.iterations < kFewIterations && report.ranks[0].total() < kLongNanoseconds) return text;
   absl::StrAppendFormat(&text, " slowest: %s, +%.1f",
                         RankName(report, static_cast<size_t>(report.slowest_rank)),
                         report.slowest_excess * 100);

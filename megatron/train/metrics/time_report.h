@@ -42,7 +42,7 @@ void AddTimes(const TimeReport& report, int timing_log_level, StepMetrics* step)
 // Returns " time (%): compute 71.2 (68.0 to 75.1) | tp 8.1 | ... | slowest: rank 3 on gpu08,
 // +10.2". A share that would be 0.0 on all ranks is left out, and so are the least and the most
 // where ranks differ by less than half a percent, and the slowest rank if it is less than 2 % above
-// its peers.
+// its peers, or after fewer than three steps that took less than 10 seconds.
 std::string FormatTimeLine(const TimeReport& report);
 
 // Returns " memory of a rank (MiB): held 812.0 | peak 924.5, rank 3 on gpu08 | planned 924.5 |".

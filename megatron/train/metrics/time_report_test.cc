@@ -25,16 +25,24 @@ RankTimes Rank(int64_t compute, int64_t tensor_parallel, int64_t host) {
 TEST(TimeReportTest, TheLineHasTheSharesAndTheSlowestRank) {
   RankTimes fast = Rank(700, 280, 20), slow = Rank(800, 180, 20);
   fast.hidden = slow.hidden = 50;
-  EXPECT_EQ(FormatTimeLine(MakeTimeReport({fast, slow}, 1)),
+  EXPECT_EQ(FormatTimeLine(MakeTimeReport({fast, slow}, 3)),
             " time (%): compute 75.0 (70.0 to 80.0) | tp 23.0 (18.0 to 28.0) | host 2.0 |"
             " all communication 23.0 (18.0 to 28.0) | hidden 5.0 | slowest: rank 1 on gpu08,"
             " +14.3");
 }
 
 TEST(TimeReportTest, ADifferenceThatIsNoiseNamesNoRank) {
-  EXPECT_THAT(FormatTimeLine(MakeTimeReport({Rank(500, 0, 0), Rank(509, 0, 0)}, 1)),
+  EXPECT_THAT(FormatTimeLine(MakeTimeReport({Rank(500, 0, 0), Rank(509, 0, 0)}, 3)),
               Not(HasSubstr("slowest")));
-  EXPECT_THAT(FormatTimeLine(MakeTimeReport({Rank(500, 0, 0), Rank(511, 0, 0)}, 1)),
+  EXPECT_THAT(FormatTimeLine(MakeTimeReport({Rank(500, 0, 0), Rank(511, 0, 0)}, 3)),
+              HasSubstr("slowest: rank 1"));
+}
+
+TEST(TimeReportTest, AFewShortStepsNameNoRank) {
+  EXPECT_THAT(FormatTimeLine(MakeTimeReport({Rank(500, 0, 0), Rank(900, 0, 0)}, 2)),
+              Not(HasSubstr("slowest")));
+  const int64_t second = 1000 * 1000 * 1000;
+  EXPECT_THAT(FormatTimeLine(MakeTimeReport({Rank(20 * second, 0, 0), Rank(30 * second, 0, 0)}, 1)),
               HasSubstr("slowest: rank 1"));
 }
 

@@ -1,5 +1,9 @@
 #include "megatron/train/preflight/describe_run.h"
 
+#include <sys/sysinfo.h>
+
+#include <algorithm>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -46,9 +50,11 @@ std::vector<std::string> AdviceFor(const RunOptions& options, int ranks) {
         absl::StrFormat("system.num_threads = %d on %s: threads will wait for each other",
                         options.num_threads, FormatQuantity(cores, "core")));
   }
-  if (ranks > cores && ranks > 1) {
+  // Processes may each be bound to cores of their own.
+  const int shared = options.ranks.processes ? std::max(cores, get_nprocs()) : cores;
+  if (ranks > shared && ranks > 1) {
     lines.push_back(absl::StrFormat("%d ranks share %s: fewer ranks are faster here", ranks,
-                                    FormatQuantity(cores, "core")));
+                                    FormatQuantity(shared, "core")));
   }
   const int devices = CudaDeviceCount();
   const ParallelSizes& sizes = options.parallel;

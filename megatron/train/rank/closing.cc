@@ -8,7 +8,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "megatron/base/file_system.h"
 #include "megatron/base/quantity.h"
+#include "megatron/checkpoint/names.h"
 #include "megatron/models/huggingface/hf_config.h"
 #include "megatron/train/metrics/log_line.h"
 #include "megatron/train/trainer/run_plan.h"
@@ -37,6 +39,10 @@ std::string DescribeFigures(const RunOptions& options, const RunEnd& end) {
     if (loss) figures.push_back(absl::StrFormat("%s %.4g", name, *loss));
   };
   add_loss("last loss", totals.loss());
+  if (totals.skipped_at_end() > 0) {
+    figures.push_back(
+        absl::StrCat("the last ", FormatQuantity(totals.skipped_at_end(), "step"), " skipped"));
+  }
   add_loss("validation", totals.validation_loss());
   add_loss("test", totals.test_loss());
   if (const std::optional<double> speed = totals.tokens_per_second()) {
@@ -104,6 +110,10 @@ std::string FormatClosing(const PretrainRun& run, const RunEnd& end) {
   std::string text =
       absl::StrCat(DescribeEnd(options, end), "\n  ", DescribeFigures(options, end), "\n");
   if (options.checkpoint.save.empty()) return text;
+  absl::StrAppend(&text, "  checkpoint ",
+                  JoinPath(run.user.commands.PathFromHere(options.checkpoint.save),
+                           DirectoryName(end.iteration)),
+                  "\n");
   if (!Finished(options, end)) {
     absl::StrAppend(&text, "to continue",
                     run.user.has_launcher

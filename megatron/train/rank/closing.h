@@ -20,7 +20,7 @@ struct RunEnd {
   absl::Duration elapsed;  // time since the program started
 };
 
-// Returns at most 8 lines, each ended, or nothing for a run that had nothing to do. A run that
+// Returns at most 9 lines, each ended, or nothing for a run that had nothing to do. A run that
 // stopped early and was saved says how to continue it; one that finished, what can be done with its
 // model.
 std::string FormatClosing(const PretrainRun& run, const RunEnd& end);

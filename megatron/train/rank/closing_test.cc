@@ -78,6 +78,7 @@ TEST_F(ClosingTest, AFinishedRunSaysWhatCameOfItAndWhatToDoNext) {
   EXPECT_EQ(FormatClosing(run, End(400)),
             "\nfinished at iteration 400 of 400, 1m02s after the start\n"
             "  last loss 1.25, 12,345 tokens/s, MFU 45.6 %, peak memory 3.00 MiB\n"
+            "  checkpoint run/iter_0000400\n"
             "next:\n"
             "  ./generate_text '--prompt=Sam ' run\n"
             "  ./report run\n"
@@ -91,6 +92,16 @@ TEST_F(ClosingTest, EvaluationsAreAmongTheFigures) {
   end.totals.Add(evaluation);
   EXPECT_THAT(FormatClosing(Run("gpt_demo", {}), end),
               HasSubstr("last loss 1.25, validation 1.5, 12,345 tokens/s"));
+}
+
+TEST_F(ClosingTest, TheLossOfARunThatDivergedIsNotThatOfItsEnd) {
+  RunEnd end = End(400);
+  StepMetrics step;
+  step.loss = 1e30;
+  step.skipped = true;
+  for (int i = 0; i < 39; ++i) end.totals.Add(step);
+  EXPECT_THAT(FormatClosing(Run("gpt_demo", {}), end),
+              HasSubstr("last loss 1.25, the last 39 steps skipped, "));
 }
 
 TEST_F(ClosingTest, AStoppedRunSaysWhyAndHowToContinue) {
@@ -137,7 +148,7 @@ TEST_F(ClosingTest, EachKindOfModelHasItsCommands) {
   EXPECT_THAT(FormatClosing(Run("gpt2_124m", save), End(400)), Not(HasSubstr("generate_text")));
 }
 
-TEST_F(ClosingTest, HasAtMostEightLines) {
+TEST_F(ClosingTest, HasAtMostNineLines) {
   RunEnd end = End(400);
   EvaluationMetrics evaluation;
   evaluation.loss = 1.5;
