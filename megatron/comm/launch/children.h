@@ -52,9 +52,9 @@ struct LaunchResult {
   // consequences aside, or an orderly code. 128 + the signal for a child that a signal ended, or
   // that asked a second time for the end of all.
   int exit_code = 0;
-  int child = -1;               // index of the child that the code comes from; -1 if 0
-  std::string name;             // name of that child
-  int signal = 0;               // signal that ended it, or all
+  int child = -1;    // index of the child that the code comes from; -1 if 0
+  std::string name;  // name of that child
+  int signal = 0;    // signal that ended it, or all
   // Its code says that it only missed another one, or that any of them hangs.
   bool is_consequence = false;
   // Names of the children that had to be killed: after the grace, or at once when asked twice.
