@@ -22,23 +22,35 @@ using report::Figure;
 using report::Section;
 
 constexpr int kWide = 1080;          // pixels of a picture as wide as the page
-constexpr size_t kMostBoxes = 2400;  // boxes of a picture
+constexpr size_t kMostBoxes = 1200;  // passes in a picture
 constexpr size_t kMostLanes = 32;
 constexpr int64_t kMostGpus = 131072;
 constexpr int kHybrid = 0, kData = 1, kIdeal = 2;  // colors
 
 Figure TimelineFigure(const Explanation& e) {
   std::vector<Timeline> stages;
+  std::vector<double> ends;
   for (const SimulatedStage& stage : e.step.simulated.stages) {
-    if (stages.size() < kMostLanes) stages.push_back(stage.passes);
+    if (stages.size() == kMostLanes) break;
+    stages.push_back(stage.passes);
+    for (const TimedAction& pass : stage.passes) ends.push_back(pass.end);
+  }
+  const bool is_cut = ends.size() > kMostBoxes;
+  if (is_cut) {
+    std::nth_element(ends.begin(), ends.begin() + kMostBoxes, ends.end());
+    const double until = ends[kMostBoxes];
+    for (Timeline& stage : stages) {
+      stage.erase(std::remove_if(stage.begin(), stage.end(),
+                                 [&](const TimedAction& pass) { return pass.end > until; }),
+                  stage.end());
+    }
   }
   LaneChart chart;
-  chart.frame.title = "The passes of a step";
+  chart.frame.title = is_cut ? "The first passes of a step" : "The passes of a step";
   chart.frame.description =
       absl::StrCat("The passes of ", stages.size(), " pipeline stages, one below the other.");
   chart.frame.width = kWide;
   chart.x_label = "ms";
-  chart.most_boxes = kMostBoxes;
   chart.panels.push_back(ScheduleLanes({"", SummarizeTimelines(std::move(stages))}, 1e3));
   Figure figure;
   figure.title = chart.frame.title;
