@@ -39,7 +39,7 @@ ABSL_FLAG(int64_t, gpus, 0,
           "The number of GPUs, from which parallel.data_parallel_size follows; 0: that of the "
           "configuration.");
 ABSL_FLAG(std::vector<std::string>, set, {}, "Fields of the configuration to change: a.b=c,...");
-ABSL_FLAG(std::string, program, "megatron_core",
+ABSL_FLAG(std::string, program, "megatron_cc",
           "The implementation among the facts whose efficiencies --explain takes.");
 ABSL_FLAG(double, price, 0, "Dollars of a GPU's hour.");
 ABSL_FLAG(double, watts, 0, "Watts of a GPU with its share of the machine.");
