@@ -1,9 +1,12 @@
-// Predicts the time and the memory of training runs from a table of their models and layouts.
+// Predicts the time and the memory of training runs from a table of their models and layouts, or
+// explains the step of one configuration.
 //
 //   plan --predict=rows.csv --output=predicted.csv --assume=gpu=A100-80GB,recompute=full
+//   plan --explain=gpt3_857m --gpu=H100 --price=2.5 --watts=1000 --html=page.html
 //
 // Errors against the measured columns that a table has are printed.
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,6 +20,7 @@
 #include "megatron/plan/plan_facts.h"
 #include "megatron/plan/predict_rows.h"
 #include "tools/common/tool_main.h"
+#include "tools/plan_explain.h"
 
 ABSL_FLAG(std::string, predict, "", "The table of runs, as CSV with a header.");
 ABSL_FLAG(std::string, output, "", "Where to write the table with the predictions.");
@@ -28,8 +32,39 @@ ABSL_FLAG(std::string, facts, "",
 ABSL_FLAG(std::string, kernels, "",
           "A table of measured products and attention, as CSV, in place of the built-in one.");
 
+ABSL_FLAG(std::string, explain, "",
+          "A configuration, by its file or shipped name: prints what a step of it costs, and why.");
+ABSL_FLAG(std::string, gpu, "H100", "The GPU: a name of the hardware among the facts.");
+ABSL_FLAG(int64_t, gpus, 0,
+          "The number of GPUs, from which parallel.data_parallel_size follows; 0: that of the "
+          "configuration.");
+ABSL_FLAG(std::vector<std::string>, set, {}, "Fields of the configuration to change: a.b=c,...");
+ABSL_FLAG(std::string, program, "megatron_cc",
+          "The implementation among the facts whose efficiencies --explain takes.");
+ABSL_FLAG(double, price, 0, "Dollars of a GPU's hour.");
+ABSL_FLAG(double, watts, 0, "Watts of a GPU with its share of the machine.");
+ABSL_FLAG(double, tokens, 0, "Tokens of the whole run; 0: those of train.train_iters steps.");
+ABSL_FLAG(std::string, html, "", "Where to write what --explain finds as a page with pictures.");
+ABSL_FLAG(std::string, timeline, "",
+          "Where to write the simulated step as a trace for ui.perfetto.dev.");
+
 namespace megatron {
 namespace {
+
+ExplainArguments ToExplainArguments() {
+  ExplainArguments arguments;
+  arguments.config = absl::GetFlag(FLAGS_explain);
+  arguments.set = absl::GetFlag(FLAGS_set);
+  arguments.gpu = absl::GetFlag(FLAGS_gpu);
+  arguments.program = absl::GetFlag(FLAGS_program);
+  arguments.gpus = absl::GetFlag(FLAGS_gpus);
+  arguments.price = absl::GetFlag(FLAGS_price);
+  arguments.watts = absl::GetFlag(FLAGS_watts);
+  arguments.tokens = absl::GetFlag(FLAGS_tokens);
+  arguments.html = absl::GetFlag(FLAGS_html);
+  arguments.timeline = absl::GetFlag(FLAGS_timeline);
+  return arguments;
+}
 
 absl::Status Named(const std::string& file, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(file, ": ", status.message()));
@@ -62,10 +97,16 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("'", arguments[0], "' is no flag"));
   }
+  if (!absl::GetFlag(FLAGS_explain).empty()) {
+    MEGATRON_ASSIGN_OR_RETURN(const PlanFacts facts, ReadFacts());
+    MEGATRON_ASSIGN_OR_RETURN(const MeasuredKernels kernels, ReadKernels());
+    return ExplainPlan(ToExplainArguments(), facts, kernels);
+  }
   const std::string input = absl::GetFlag(FLAGS_predict);
   const std::string output = absl::GetFlag(FLAGS_output);
   if (input.empty() || output.empty()) {
-    return absl::InvalidArgumentError("--predict and --output name a table to read and to write");
+    return absl::InvalidArgumentError(
+        "--predict and --output name a table to read and to write; --explain, a configuration");
   }
   auto assumptions = ParseAssumptions(absl::GetFlag(FLAGS_assume));
   if (!assumptions.ok()) return Named("--assume", assumptions.status());

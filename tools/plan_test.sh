@@ -1,5 +1,5 @@
 #!/bin/bash
-# Predicts a table of runs, as a user does.
+# Predicts a table of runs and explains a step, as a user does.
 set -u
 readonly tools="$PWD/tools"
 unset BUILD_WORKING_DIRECTORY
@@ -53,4 +53,32 @@ echo 'gpu,kernel' > kernels.csv
 expect_code 20 "kernels.csv: there is no column 'pass'" --predict=rows.csv --output=out.csv --kernels=kernels.csv
 expect_code 20 "out.csv.*column 'predicted_step_s' already" --predict=out.csv --output=again.csv
 expect_code 20 "assume: 'gpu' is not key=value" --predict=rows.csv --output=o.csv --assume=gpu
+
+# A step is explained: its parts, traffic, memory and run; the page has both curves.
+expect_code 0 'tensor 2 x pipeline 2 x data 2' --explain=gpt3_857m --gpus=8 --tokens=2e10 \
+  --price=2 --watts=1000 --html=page.html --timeline=trace.json \
+  --set=parallel.use_distributed_optimizer=true
+for text in 'idle in the pipeline (bubble)' '^  tensor  *2 ' '^  pipeline  *2 ' '^  data  *2 ' \
+  'reduce-scatter of' '^  0  *103.5 million ' '^  in all .* 100.0 %' '^  tokens  *20 billion'; do
+  grep -q -e "$text" output || fail "no '$text' in: $(cat output)"
+done
+[[ $(sed -n 's/^  GPU hours *//p' output) == $(sed -n 's/^  energy *\(.*\) kWh/\1/p' output) ]] ||
+  fail "1,000 W for each GPU: $(cat output)"
+for text in 'Strong scaling' 'Weak scaling' 'The passes of a step' 'data parallelism alone'; do
+  grep -q "$text" page.html || fail "no '$text' in the page"
+done
+[[ $(grep -o '<svg' page.html | wc -l) -ge 3 ]] || fail 'the page has no pictures'
+[[ $(grep -o '"forward 7"' trace.json | wc -l) == 2 ]] || fail 'each of two stages has 8 micro-batches'
+if grep -q '<script\|https*://' page.html; then fail 'the page needs more than itself'; fi
+
+# One rank sends nothing.
+expect_code 0 'on 1 x H100: one rank' --explain=gpt2_124m
+grep -q 'What a rank sends' output && fail "$(cat output)"
+# A layout may be right with --gpus alone.
+expect_code 0 'expert *4' --explain=moe_tiny --gpus=4 --set=parallel.expert_model_parallel_size=4
+expect_code 20 "gpus=6 can't be divided by the 4 ranks" --explain=gpt3_857m --gpus=6
+expect_code 23 "a T5 can't be planned" --explain=t5_demo
+expect_code 20 'H100' --explain=gpt2_124m --gpu=Z80
+expect_code 20 'megatron_core' --explain=gpt2_124m --program=none
+expect_code 20 'num_layers' --explain=gpt2_124m --set=model.num_layers=-1
 echo PASSED

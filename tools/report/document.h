@@ -69,7 +69,8 @@ struct Document {
   std::string title;
   std::string subtitle;
   std::vector<Tile> tiles;
-  std::vector<Section> sections;  // those without blocks are left out
+  std::vector<Section> sections;           // those without blocks are left out
+  std::string program = "//tools:report";  // that makes it
 };
 
 }  // namespace megatron::report

@@ -76,8 +76,8 @@ class Writer {
     for (const Section& section : document_.sections) {
       if (!section.blocks.empty()) WriteSection(section);
     }
-    Append("</main>\n<footer class=\"quiet\">Made by <code>bazel run //tools:report</code>. The ",
-           "page needs no network and no script.</footer>\n</body>\n</html>\n");
+    Append("</main>\n<footer class=\"quiet\">Made by <code>bazel run ", document_.program,
+           "</code>. The page needs no network and no script.</footer>\n</body>\n</html>\n");
     return std::move(html_);
   }
 

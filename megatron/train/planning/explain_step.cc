@@ -93,6 +93,17 @@ TrafficStage StageOf(const StagePlan& plan, const std::vector<PartLayers>& layer
   return stage;
 }
 
+// The trainer's stages send whole activations unless ranks hold a part of the rows each.
+double SecondsOfMessage(const Hardware& gpu, const PlannedRun& run) {
+  TrafficStage stage;
+  stage.messages = 1;
+  for (const TrafficRow& row : StepTraffic(run.program, run.model, run.layout, stage)) {
+    if (row.axis == TrafficAxis::kPipeline && row.call == TrafficCall::kMessage)
+      return TrafficSeconds(gpu, run.program, row);
+  }
+  return 0;
+}
+
 double ExposedSeconds(TrafficAxis axis, const StepSeconds& seconds) {
   switch (axis) {
     case TrafficAxis::kTensor:
@@ -153,8 +164,8 @@ absl::StatusOr<ExplainedStep> ExplainStep(const config::PretrainConfig& config,
                             PredictParts(gpu, program, kernels, model, layout, layers));
   const std::vector<StagePlan> plans = PlansOf(config, layout);
   // The trainer's messages run beside its passes.
-  step.simulated =
-      SimulateStep(plans, ToCosts(parts.positions), {parts.message, /*beside_passes=*/true});
+  step.simulated = SimulateStep(plans, ToCosts(parts.positions),
+                                {SecondsOfMessage(gpu, step.run), /*beside_passes=*/true});
   step.stage = step.simulated.busiest;
   step.seconds = predicted.seconds;
   SetPasses(plans[step.stage], parts, step.simulated, &step.seconds);

@@ -1,0 +1,87 @@
+#include "tools/plan_explain.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "megatron/base/file_system.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/data/tokenizer/tokenizer.h"
+#include "megatron/data/tokenizer/tokenizer_factory.h"
+#include "megatron/plan/plan_facts.h"
+#include "megatron/train/config/config_parser.h"
+#include "megatron/train/configs/config_loader.h"
+#include "megatron/train/planning/explain_step.h"
+#include "megatron/train/profile/trace_json.h"
+#include "megatron/train/trainer/run_options.h"
+#include "megatron/train/trainer/run_plan.h"
+#include "tools/common/tool_main.h"
+#include "tools/plan_explain_page.h"
+#include "tools/plan_explain_text.h"
+
+namespace megatron {
+namespace {
+
+absl::StatusOr<LoadedConfig> Load(const ExplainArguments& arguments) {
+  std::vector<std::string> fields = arguments.set;
+  if (arguments.gpus > 0) {
+    MEGATRON_ASSIGN_OR_RETURN(const FoundConfig found, FindConfig(arguments.config));
+    // Errors are those of LoadConfig below: a layout may be right with this number of GPUs alone.
+    const ParsedConfig parsed = ParseConfig(found.text, found.source, fields);
+    const config::ParallelConfig& parallel = parsed.config.parallel();
+    const int64_t width = parallel.tensor_model_parallel_size() * parallel.context_parallel_size() *
+                          parallel.pipeline_model_parallel_size();
+    if (arguments.gpus % width != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--gpus=", arguments.gpus, " can't be divided by the ", width,
+                       " ranks of tensor, context and pipeline parallelism"));
+    }
+    fields.push_back(absl::StrCat("parallel.data_parallel_size=", arguments.gpus / width));
+  }
+  return LoadConfig(arguments.config, fields, ConfigPurpose::kDryRun);
+}
+
+absl::StatusOr<Explanation> Explain(const ExplainArguments& arguments, const PlanFacts& facts,
+                                    const MeasuredKernels& kernels) {
+  Explanation e;
+  MEGATRON_ASSIGN_OR_RETURN(const Hardware* gpu, AsArgument(FindHardware(facts, arguments.gpu)));
+  MEGATRON_ASSIGN_OR_RETURN(const Implementation* own,
+                            AsArgument(FindImplementation(facts, arguments.program)));
+  MEGATRON_ASSIGN_OR_RETURN(const LoadedConfig loaded, AsArgument(Load(arguments)));
+  MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
+                            CreateTokenizer(ToTokenizerOptions(loaded.config.data())));
+  const RunOptions options = ToRunOptions(loaded.config, tokenizer->vocab_size());
+  MEGATRON_ASSIGN_OR_RETURN(
+      e.step,
+      ExplainStep(loaded.config, options.trainer.model.padded_vocab_size, *gpu, *own, kernels));
+  MEGATRON_ASSIGN_OR_RETURN(const RunPlan plan, PlanRun(options));
+  for (const RankPlan& stage : plan.stages)
+    e.stages.push_back({double(stage.parameters), double(stage.total_bytes())});
+  e.name = arguments.config;
+  e.layout = options.num_ranks() == 1 ? "one rank" : DescribeSizes(options.parallel);
+  e.gpu = *gpu;
+  e.price = arguments.price;
+  e.watts = arguments.watts;
+  e.tokens = arguments.tokens > 0 ? arguments.tokens
+                                  : e.step.tokens * double(loaded.config.train().train_iters());
+  return e;
+}
+
+}  // namespace
+
+absl::Status ExplainPlan(const ExplainArguments& arguments, const PlanFacts& facts,
+                         const MeasuredKernels& kernels) {
+  MEGATRON_ASSIGN_OR_RETURN(const Explanation explanation, Explain(arguments, facts, kernels));
+  FileSystem& files = PosixFileSystem();
+  if (!arguments.html.empty()) {
+    MEGATRON_RETURN_IF_ERROR(
+        WriteFileAtomically(files, arguments.html, ExplanationPage(explanation, kernels)));
+  }
+  if (!arguments.timeline.empty()) {
+    MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(files, arguments.timeline,
+                                                 TraceJson(ToTrace(explanation.step.simulated))));
+  }
+  return WriteToStdout(ExplanationText(explanation));
+}
+
+}  // namespace megatron

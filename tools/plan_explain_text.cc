@@ -1,0 +1,213 @@
+#include "tools/plan_explain_text.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace megatron {
+namespace {
+
+using report::Table;
+
+constexpr double kSecondsOfHour = 3600;
+constexpr double kGiB = 1 << 30;
+
+std::string Time(double seconds) {
+  if (seconds >= 10) return absl::StrFormat("%.2f s", seconds);
+  const double ms = seconds * 1e3;
+  return ms > 0 && ms < 9.95 ? absl::StrFormat("%.2f ms", ms) : absl::StrFormat("%.1f ms", ms);
+}
+
+std::string Percent(double part, double whole) {
+  return absl::StrFormat("%.1f %%", whole > 0 ? 100 * part / whole : 0);
+}
+
+std::string Bytes(double bytes) {
+  if (bytes >= kGiB) return absl::StrFormat("%.2f GiB", bytes / kGiB);
+  return absl::StrFormat("%.2f MiB", bytes / (1 << 20));
+}
+
+std::string Large(double value) {
+  constexpr const char* kUnits[] = {"", " thousand", " million", " billion", " trillion"};
+  int unit = 0;
+  for (; value >= 1000 && unit < 4; ++unit) value /= 1000;
+  return absl::StrFormat("%.4g%s", value, kUnits[unit]);
+}
+
+double CommunicationSeconds(const StepSeconds& s) {
+  return s.tensor_parallel + s.context_parallel + s.expert_parallel + s.messages + s.data_parallel;
+}
+
+std::string LinkOf(const AxisTraffic& axis, const Hardware& gpu) {
+  return axis.crosses_network ? absl::StrFormat("network, %g GB/s", gpu.network_gb_per_s())
+                              : absl::StrFormat("GPU to GPU, %g GB/s", gpu.link_gb_per_s());
+}
+
+std::string TextOf(const Table& table) {
+  std::vector<size_t> widths;
+  const auto widen = [&](size_t column, const std::string& text) {
+    if (widths.size() <= column) widths.resize(column + 1);
+    widths[column] = std::max(widths[column], text.size());
+  };
+  for (size_t i = 0; i < table.columns.size(); ++i) widen(i, table.columns[i]);
+  for (const auto& row : table.rows) {
+    for (size_t i = 0; i < row.size(); ++i) widen(i, row[i].text);
+  }
+  const auto line = [&](const std::vector<std::string>& cells) {
+    std::string text = " ";
+    for (size_t i = 0; i < cells.size(); ++i) {
+      const std::string space(widths[i] - cells[i].size(), ' ');
+      const bool right = table.numbers && i > 0;
+      absl::StrAppend(&text, " ", right ? space : "", cells[i], right ? "" : space);
+    }
+    return std::string(absl::StripTrailingAsciiWhitespace(text)) + "\n";
+  };
+  std::string text = absl::StrCat(table.caption, "\n");
+  if (!table.columns.empty()) text += line(table.columns);
+  for (const auto& row : table.rows) {
+    std::vector<std::string> cells;
+    for (const report::TableCell& cell : row) cells.push_back(cell.text);
+    text += line(cells);
+  }
+  if (!table.note.empty()) absl::StrAppend(&text, "  ", table.note, "\n");
+  return text;
+}
+
+double TokensPerSecond(const Explanation& e) { return e.step.tokens / e.step.seconds.total; }
+
+}  // namespace
+
+std::vector<std::pair<std::string, double>> PartsOf(const StepSeconds& s) {
+  std::vector<std::pair<std::string, double>> parts = {
+      {"computing", s.compute},
+      {"waiting for tensor-parallel ranks", s.tensor_parallel},
+      {"waiting for context-parallel ranks", s.context_parallel},
+      {"waiting for experts' ranks", s.expert_parallel},
+      {"waiting for messages between stages", s.messages},
+      {"idle in the pipeline (bubble)", s.bubble},
+      {"waiting for data-parallel ranks", s.data_parallel},
+      {"optimizer", s.optimizer},
+      {"the host, once a step", s.constant}};
+  std::vector<std::pair<std::string, double>> there;
+  for (auto& part : parts) {
+    if (part.second > 0) there.push_back(std::move(part));
+  }
+  return there;
+}
+
+Table TimeTable(const Explanation& e) {
+  const StepSeconds& s = e.step.seconds;
+  Table table;
+  table.caption = "Where the time of a step goes";
+  if (e.step.simulated.stages.size() > 1)
+    absl::StrAppend(&table.caption, ", on stage ", e.step.stage, ", which works most");
+  table.columns = {"", "time", "share"};
+  for (const auto& [name, seconds] : PartsOf(s))
+    table.rows.push_back({name, Time(seconds), Percent(seconds, s.total)});
+  table.rows.push_back({"in all", Time(s.total), Percent(s.total, s.total)});
+  return table;
+}
+
+Table TrafficTable(const Explanation& e) {
+  Table table;
+  table.caption = "What a rank sends in a step";
+  table.columns = {"axis", "ranks", "bytes", "takes", "waited for", "hidden", "link"};
+  for (const AxisTraffic& axis : e.step.traffic) {
+    table.rows.push_back({Name(axis.axis), absl::StrCat(axis.rows.front().group.ranks),
+                          Bytes(axis.bytes), Time(axis.seconds), Time(axis.exposed),
+                          Time(axis.seconds - axis.exposed), LinkOf(axis, e.gpu)});
+    for (const TrafficRow& row : axis.rows) {
+      table.rows.push_back(
+          {absl::StrCat("- ", row.what), "", Bytes(SentBytes(row)), "", "", "",
+           absl::StrFormat("%.0f x %s of %s", row.calls, Name(row.call), Bytes(row.bytes))});
+    }
+  }
+  table.note =
+      "\"Hidden\" runs beside computing. Links are given in one direction, as a GPU has them.";
+  return table;
+}
+
+Table MemoryTable(const Explanation& e) {
+  Table table;
+  table.caption = "Memory of a rank, planned by running the step without memory";
+  table.columns = {"stage", "parameters", "memory", "of the GPU's"};
+  const double all = e.gpu.memory_gib() * kGiB;
+  double most = 0;
+  for (size_t i = 0; i < e.stages.size(); ++i) {
+    const StageNeeds& stage = e.stages[i];
+    // Stages in the middle are alike.
+    size_t last = i;
+    while (last + 1 < e.stages.size() && e.stages[last + 1].bytes == stage.bytes &&
+           e.stages[last + 1].parameters == stage.parameters) {
+      ++last;
+    }
+    table.rows.push_back({last > i ? absl::StrCat(i, " to ", last) : absl::StrCat(i),
+                          Large(stage.parameters), Bytes(stage.bytes),
+                          all > 0 ? Percent(stage.bytes, all) : ""});
+    most = std::max(most, stage.bytes);
+    i = last;
+  }
+  if (all > 0 && most > all) {
+    table.note = absl::StrFormat("It does NOT fit: %s has %s.", e.gpu.name(), Bytes(all));
+  }
+  return table;
+}
+
+Table RunTable(const Explanation& e) {
+  const double steps = e.tokens / e.step.tokens;
+  const double seconds = steps * e.step.seconds.total;
+  const double gpu_hours = seconds / kSecondsOfHour * double(e.step.run.layout.gpus());
+  Table table;
+  table.caption = "The whole run";
+  table.numbers = false;
+  table.rows = {{"tokens", absl::StrCat(Large(e.tokens), ", ",
+                                        absl::StrFormat("%.3g", e.tokens / e.step.parameters),
+                                        " for each parameter")},
+                {"steps", absl::StrFormat("%.0f", steps)},
+                {"days", absl::StrFormat("%.3g", seconds / kSecondsOfHour / 24)},
+                {"GPU hours", Large(gpu_hours)}};
+  if (e.price > 0)
+    table.rows.push_back({"cost", absl::StrCat(Large(gpu_hours * e.price), " dollars")});
+  if (e.watts > 0)
+    table.rows.push_back({"energy", absl::StrCat(Large(gpu_hours * e.watts / 1e3), " kWh")});
+  return table;
+}
+
+std::vector<std::string> Sentences(const Explanation& e) {
+  const StepSeconds& s = e.step.seconds;
+  const double gpus = double(e.step.run.layout.gpus());
+  const double peak = e.step.run.layout.precision == PlanPrecision::k32Bits ? e.gpu.fp32_tflops()
+                                                                            : e.gpu.bf16_tflops();
+  std::vector<std::string> sentences = {
+      absl::StrFormat("A step of %s tokens takes %s: %s tokens a second, %s for each GPU; %.1f %% "
+                      "of the peak (MFU).",
+                      Large(e.step.tokens), Time(s.total), Large(TokensPerSecond(e)),
+                      Large(TokensPerSecond(e) / gpus),
+                      100 * e.step.model_flops / s.total / (peak * 1e12)),
+      absl::StrFormat("Computing waits for communication in %s of the step.",
+                      Percent(CommunicationSeconds(s), s.total))};
+  if (s.bubble > 0) {
+    sentences.push_back(absl::StrFormat(
+        "The pipeline's bubble is %s of the step: %d stages, %d micro-batches. More micro-batches "
+        "make its share smaller.",
+        Percent(s.bubble, s.total), e.step.run.layout.pp, e.step.run.layout.micro_batches));
+  }
+  return sentences;
+}
+
+std::string ExplanationText(const Explanation& e) {
+  std::vector<std::string> parts = {
+      absl::StrCat(e.name, " on ", e.step.run.layout.gpus(), " x ", e.gpu.name(), ": ", e.layout,
+                   "\n", absl::StrJoin(Sentences(e), "\n"), "\n"),
+      TextOf(TimeTable(e))};
+  if (!e.step.traffic.empty()) parts.push_back(TextOf(TrafficTable(e)));
+  parts.push_back(TextOf(MemoryTable(e)));
+  parts.push_back(TextOf(RunTable(e)));
+  return absl::StrJoin(parts, "\n");
+}
+
+}  // namespace megatron

@@ -1,0 +1,47 @@
+// The words and tables of tools:plan --explain.
+#ifndef MEGATRON_TOOLS_PLAN_EXPLAIN_TEXT_H_
+#define MEGATRON_TOOLS_PLAN_EXPLAIN_TEXT_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "megatron/plan/plan_facts.pb.h"
+#include "megatron/train/planning/explain_step.h"
+#include "tools/report/document.h"
+
+namespace megatron {
+
+struct StageNeeds {
+  double parameters = 0;
+  double bytes = 0;
+};
+
+struct Explanation {
+  std::string name;    // the configuration's
+  std::string layout;  // "tensor 2 x pipeline 4 x data 2"
+  Hardware gpu;
+  ExplainedStep step;
+  std::vector<StageNeeds> stages;  // of a rank of each
+  double tokens = 0;               // of the whole run
+  double price = 0;
+  double watts = 0;
+};
+
+// Parts of a step that take time, with what they are: computing first.
+std::vector<std::pair<std::string, double>> PartsOf(const StepSeconds& seconds);
+
+report::Table TimeTable(const Explanation& explanation);
+report::Table TrafficTable(const Explanation& explanation);
+report::Table MemoryTable(const Explanation& explanation);
+report::Table RunTable(const Explanation& explanation);
+
+// One sentence each: the step, the share of communication, the bubble.
+std::vector<std::string> Sentences(const Explanation& explanation);
+
+std::string ExplanationText(const Explanation& explanation);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TOOLS_PLAN_EXPLAIN_TEXT_H_
