@@ -54,6 +54,7 @@ class Predictor {
       peak_ = gpu.fp32_tflops() * kTera;
       element_bytes_ = 4;
     }
+    peak_ *= RankSpeed(gpu, l_.gpus());
     product_peak_ = peak_;
     if (l_.precision == PlanPrecision::kFp8) {
       product_peak_ = gpu.fp8_tflops() * kTera * program.low_precision_efficiency();
@@ -61,8 +62,6 @@ class Predictor {
     if (l_.precision == PlanPrecision::kFp4) {
       product_peak_ = gpu.fp4_tflops() * kTera * program.low_precision_efficiency();
     }
-    peak_ *= RankSpeed(gpu, l_.gpus());
-    product_peak_ *= RankSpeed(gpu, l_.gpus());
     const double memory = gpu.memory_gb_per_s() * 1e9 * RankSpeed(gpu, l_.gpus());
     memory_rate_ = memory * program.memory_efficiency();
     optimizer_rate_ = memory * (program.optimizer_efficiency() > 0 ? program.optimizer_efficiency()
@@ -533,16 +532,14 @@ double Predictor::SecondsOfMessage() const {
 // experts'.
 void Predictor::AddLayers(PartSeconds* part, const LayerCosts& layer, int64_t count) const {
   const bool is_full = l_.recompute == PlanRecompute::kFull;
-  const double tensor_again = is_full ? layer.tensor_forward : 0;
-  const double expert_again = is_full ? layer.expert / 2 : 0;
-  const double forward_calls = layer.tensor_forward + layer.context / 3 + layer.expert / 2;
   part->forward += count * layer.forward;
   part->backward_input += count * (layer.backward - layer.backward_weight + Recomputed(layer));
   part->backward_weight += count * layer.backward_weight;
-  part->tensor += count * (layer.tensor_forward + layer.tensor_backward + tensor_again);
+  part->tensor +=
+      count * (layer.tensor_forward + layer.tensor_backward + (is_full ? layer.tensor_forward : 0));
   part->context += count * layer.context;
-  part->expert += count * (layer.expert + expert_again);
-  part->forward_calls += count * forward_calls;
+  part->expert += count * (is_full ? 1.5 : 1) * layer.expert;
+  part->forward_calls += count * (layer.tensor_forward + layer.context / 3 + layer.expert / 2);
   part->backward_calls = part->tensor + part->context + part->expert - part->forward_calls;
 }
 

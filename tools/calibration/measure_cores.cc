@@ -72,11 +72,11 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Returns the median seconds of a run, and runs at least three times.
+// Returns the median seconds of a run, of as many as the time suffices for.
 double MedianSeconds(const Kernel& kernel, double seconds, Clock clock) {
   std::vector<double> runs;
   double sum = 0;
-  while (runs.size() < 3 || (sum < seconds && runs.size() < 1000)) {
+  while (runs.empty() || (sum < seconds && runs.size() < 1000)) {
     const double start = clock();
     kernel();
     runs.push_back(clock() - start);
