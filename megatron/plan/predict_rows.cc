@@ -151,8 +151,9 @@ absl::StatusOr<PlanPrecision> ReadPrecision(Row* row) {
   if (absl::StrContains(lower, "fp8")) return PlanPrecision::kFp8;
   if (absl::StrContains(lower, "fp4")) return PlanPrecision::kFp4;
   if (absl::StrContains(lower, "16")) return PlanPrecision::k16Bits;
+  if (lower == "fp32") return PlanPrecision::k32Bits;
   return absl::InvalidArgumentError(
-      absl::StrCat("dtype: '", text, "' is none of bf16, fp16, fp8, MXFP8, NVFP4"));
+      absl::StrCat("dtype: '", text, "' is none of fp32, bf16, fp16, fp8, MXFP8, NVFP4"));
 }
 
 void ReadRecompute(const Implementation& program, Row* row, PlanLayout* layout) {

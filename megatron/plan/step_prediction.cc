@@ -10,6 +10,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/plan/check_plan_sizes.h"
 #include "megatron/plan/collective_time.h"
+#include "megatron/plan/compressed_attention.h"
 #include "megatron/plan/model_costs.h"
 #include "megatron/plan/shared_cores.h"
 
@@ -53,6 +54,7 @@ class Predictor {
       peak_ = gpu.fp32_tflops() * kTera;
       element_bytes_ = 4;
     }
+    peak_ *= RankSpeed(gpu, l_.gpus());
     product_peak_ = peak_;
     if (l_.precision == PlanPrecision::kFp8) {
       product_peak_ = gpu.fp8_tflops() * kTera * program.low_precision_efficiency();
@@ -60,8 +62,6 @@ class Predictor {
     if (l_.precision == PlanPrecision::kFp4) {
       product_peak_ = gpu.fp4_tflops() * kTera * program.low_precision_efficiency();
     }
-    peak_ *= RankSpeed(gpu, l_.gpus());
-    product_peak_ *= RankSpeed(gpu, l_.gpus());
     const double memory = gpu.memory_gb_per_s() * 1e9 * RankSpeed(gpu, l_.gpus());
     memory_rate_ = memory * program.memory_efficiency();
     optimizer_rate_ = memory * (program.optimizer_efficiency() > 0 ? program.optimizer_efficiency()
@@ -84,7 +84,6 @@ class Predictor {
   MatrixProduct OfRank(MatrixProduct product) const;
   double GroupedSeconds(const char* pass, const MatrixProduct& product) const;
   void AddExperts(LayerCosts* layer, const MatrixProduct& product) const;
-  MatrixProducts CompressedAttentionProducts() const;
   void AddAttentionCore(LayerCosts* layer) const;
   void AddElementwise(LayerCosts* layer, double ffn) const;
   void AddCollectives(LayerCosts* layer, bool is_mixture) const;
@@ -94,6 +93,7 @@ class Predictor {
   double MixtureShare(bool is_first) const;
   LayerCosts MeanLayer(double mixture_share) const;
   double HeadSeconds() const;
+  double Recomputed(const LayerCosts& layer) const;
   void AddLayers(PartSeconds* part, const LayerCosts& layer, int64_t count) const;
   double SecondsOfMessage() const;
   double Exposed(double seconds, double window, double least) const;
@@ -226,26 +226,6 @@ void Predictor::AddExperts(LayerCosts* layer, const MatrixProduct& product) cons
   layer->expert_parameters += product.weight_matrices * product.n * product.k;
 }
 
-// Multi-head latent attention: queries, and keys with values, come out of narrow vectors.
-MatrixProducts Predictor::CompressedAttentionProducts() const {
-  const double query = model_.heads() * (model_.head_dim() + model_.rope_dim()) / tp_;
-  const auto product = [&](const char* name, double m, double n, double k) {
-    MatrixProduct result;
-    result.name = name;
-    result.m = m;
-    result.n = n;
-    result.k = k;
-    return result;
-  };
-  const double h = model_.hidden();
-  return {
-      product("query down", tokens_ / sp_, model_.query_rank(), h),
-      product("query up", tokens_, query, model_.query_rank()),
-      product("key and value down", tokens_ / sp_, model_.key_value_rank() + model_.rope_dim(), h),
-      product("key and value up", tokens_, 2 * query_width() / tp_, model_.key_value_rank()),
-      product("projection", tokens_, h, query_width() / tp_)};
-}
-
 void Predictor::AddAttentionCore(LayerCosts* layer) const {
   const double width = query_width() + model_.heads() * model_.rope_dim() / 2;
   // Under the causal mask a position sees half of the others, and of a window all.
@@ -369,8 +349,9 @@ LayerCosts Predictor::Layer(bool is_mixture) const {
   LayerCosts layer;
   const LayerShape shape = RankShape();
   const double seen = CausallySeen(double(l_.sequence), FlopsConvention::kClassic);
-  AddProducts(&layer, model_.key_value_rank() > 0 ? CompressedAttentionProducts()
-                                                  : SelfAttentionProducts(shape, tokens_, seen));
+  AddProducts(&layer, model_.key_value_rank() > 0
+                          ? CompressedAttentionProducts(model_, tokens_, tp_, sp_)
+                          : SelfAttentionProducts(shape, tokens_, seen));
   AddAttentionCore(&layer);
   double ffn = model_.ffn();
   if (is_mixture) {
@@ -444,20 +425,15 @@ double Predictor::DataParallelSeconds(double parameters, double expert_parameter
                 ? CollectiveSeconds(gpu_, program_, experts, bytes * expert_parameters)
                 : 0);
   };
-  const double weight = element_bytes_;
-  const double sharded = program_.gradient_bytes() > 0 ? program_.gradient_bytes() : 4;
+  const double width = program_.gradient_bytes();
+  double all = pass(width > 0 ? width : 4) + pass(element_bytes_);
   if (l_.shards_parameters) {
     // Parameters come for each pass, and gradients go once per micro-batch.
-    const double all = l_.micro_batches * (2 * pass(weight) + pass(sharded));
-    if (!program_.overlaps_gradients()) return all;
-    return Exposed(all, l_.micro_batches * window, 0.1 * all);
+    all = l_.micro_batches * (all + pass(element_bytes_));
+    window *= double(l_.micro_batches);
+  } else if (!program_.shards_optimizer()) {
+    all = 2 * pass(width > 0 ? width : element_bytes_);
   }
-  if (!program_.shards_optimizer()) {
-    const double whole = program_.gradient_bytes() > 0 ? program_.gradient_bytes() : weight;
-    const double all = 2 * pass(whole);
-    return program_.overlaps_gradients() ? Exposed(all, window, 0.1 * all) : all;
-  }
-  const double all = pass(sharded) + pass(weight);
   return program_.overlaps_gradients() ? Exposed(all, window, 0.1 * all) : all;
 }
 
@@ -507,20 +483,22 @@ double Predictor::MemoryBytes(bool is_first) const {
          StateBytes(layers * layer.expert_parameters, expert_shards());
 }
 
+double Predictor::Recomputed(const LayerCosts& layer) const {
+  if (l_.recompute == PlanRecompute::kFull) return layer.forward;
+  const bool runs_core = !program_.is_fused() || program_.recomputes_attention();
+  return l_.recompute == PlanRecompute::kSelective && runs_core ? layer.attention_core : 0;
+}
+
 // The last stage has the head besides, and no more dense layers than others: it is the slowest.
 StepSeconds Predictor::Seconds(const LayerCosts& layer) const {
   const double layers = double(model_.layers()) / l_.pp;
   const double m = double(l_.micro_batches);
-  double again = 0;
+  const double again = Recomputed(layer);
   double tensor = layer.tensor_forward + layer.tensor_backward;
   double expert = layer.expert;
   if (l_.recompute == PlanRecompute::kFull) {
-    again = layer.forward;
     tensor += layer.tensor_forward;
     expert *= 1.5;
-  } else if (l_.recompute == PlanRecompute::kSelective &&
-             (!program_.is_fused() || program_.recomputes_attention())) {
-    again = layer.attention_core;
   }
   const double head = HeadSeconds();
   const double compute = layers * (layer.forward + layer.backward + again);
@@ -554,19 +532,14 @@ double Predictor::SecondsOfMessage() const {
 // experts'.
 void Predictor::AddLayers(PartSeconds* part, const LayerCosts& layer, int64_t count) const {
   const bool is_full = l_.recompute == PlanRecompute::kFull;
-  double again = is_full ? layer.forward : 0;
-  if (l_.recompute == PlanRecompute::kSelective && !program_.is_fused())
-    again = layer.attention_core;
-  const double tensor_again = is_full ? layer.tensor_forward : 0;
-  const double expert_again = is_full ? layer.expert / 2 : 0;
-  const double forward_calls = layer.tensor_forward + layer.context / 3 + layer.expert / 2;
   part->forward += count * layer.forward;
-  part->backward_input += count * (layer.backward - layer.backward_weight + again);
+  part->backward_input += count * (layer.backward - layer.backward_weight + Recomputed(layer));
   part->backward_weight += count * layer.backward_weight;
-  part->tensor += count * (layer.tensor_forward + layer.tensor_backward + tensor_again);
+  part->tensor +=
+      count * (layer.tensor_forward + layer.tensor_backward + (is_full ? layer.tensor_forward : 0));
   part->context += count * layer.context;
-  part->expert += count * (layer.expert + expert_again);
-  part->forward_calls += count * forward_calls;
+  part->expert += count * (is_full ? 1.5 : 1) * layer.expert;
+  part->forward_calls += count * (layer.tensor_forward + layer.context / 3 + layer.expert / 2);
   part->backward_calls = part->tensor + part->context + part->expert - part->forward_calls;
 }
 

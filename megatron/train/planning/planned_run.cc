@@ -101,4 +101,11 @@ absl::StatusOr<PlannedRun> ToPlannedRun(const config::PretrainConfig& config,
   return run;
 }
 
+Hardware HardwareOfRun(const config::PretrainConfig& config, Hardware hardware) {
+  if (hardware.cores() > 0 && config.parallel().ranks_as() == config::RanksAs::processes) {
+    hardware.set_domain(1);
+  }
+  return hardware;
+}
+
 }  // namespace megatron

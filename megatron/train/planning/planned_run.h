@@ -27,6 +27,10 @@ struct PlannedRun {
 absl::StatusOr<PlannedRun> ToPlannedRun(const config::PretrainConfig& config,
                                         int64_t padded_vocab_size, const Implementation& own);
 
+// Returns the hardware as this configuration's ranks meet it: where they are processes that share a
+// processor, they are joined by its "network" (plan_facts.proto) alone.
+Hardware HardwareOfRun(const config::PretrainConfig& config, Hardware hardware);
+
 }  // namespace megatron
 
 #endif  // MEGATRON_TRAIN_PLANNING_PLANNED_RUN_H_

@@ -74,6 +74,19 @@ TEST(PlannedRunTest, CountsTheFlopsThatTheLogCounts) {
   }
 }
 
+TEST(PlannedRunTest, ProcessesOnAProcessorAreJoinedByItsNetwork) {
+  Hardware cpu;
+  cpu.set_cores(2);
+  cpu.set_domain(100);
+  const std::vector<std::string> two = {"parallel.data_parallel_size=2"};
+  EXPECT_EQ(HardwareOfRun(Load("gpt_demo", two), cpu).domain(), 100);
+  const auto processes =
+      Load("gpt_demo", {"parallel.data_parallel_size=2", "parallel.ranks_as=processes"});
+  EXPECT_EQ(HardwareOfRun(processes, cpu).domain(), 1);
+  cpu.set_cores(0);
+  EXPECT_EQ(HardwareOfRun(processes, cpu).domain(), 100);
+}
+
 TEST(PlannedRunTest, RefusesAT5) {
   EXPECT_EQ(ToPlannedRun(Load("t5_demo", {}), 512, OwnProgram()).status().code(),
             absl::StatusCode::kUnimplemented);

@@ -1,0 +1,136 @@
+// Measures this machine's processor for the planner: products by shape, attention, kernels that are
+// bound by memory, collectives of threads and of processes.
+//
+//   calibrate --output=hardware.textproto --kernels_output=kernels.csv
+//   plan --facts=hardware.textproto --kernels=kernels.csv --predict=rows.csv --output=out.csv
+//
+// A machine that does other work is measured all the same, and a warning says so.
+
+#include <sys/sysinfo.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "google/protobuf/text_format.h"
+#include "megatron/base/file_system.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/plan/csv_table.h"
+#include "megatron/plan/measured_kernels.h"
+#include "megatron/plan/plan_facts.h"
+#include "tools/calibration/calibrated_facts.h"
+#include "tools/calibration/measure_cores.h"
+#include "tools/calibration/measure_links.h"
+#include "tools/common/tool_main.h"
+
+ABSL_FLAG(std::string, output, "hardware.textproto",
+          "Where to write the hardware and this program's efficiencies.");
+ABSL_FLAG(std::string, kernels_output, "kernels.csv", "Where to write the measured kernels.");
+ABSL_FLAG(double, seconds, 60, "Time for all kernels, from 1 to 3600; links take a few more.");
+ABSL_FLAG(std::string, name, "", "The machine's name in both files; else its processor's.");
+
+namespace megatron {
+namespace {
+
+constexpr const char* kProgram = "megatron_cc";
+constexpr double kBusy = 0.2;  // processes of each core that want to run
+
+std::string ProcessorName() {
+  // Its size is 0 for the file system, so that it is read as a stream.
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 1));
+    if (parts.size() == 2 && absl::StartsWith(parts[0], "model name")) {
+      return std::string(absl::StripAsciiWhitespace(parts[1]));
+    }
+  }
+  return "processor";
+}
+
+// Returns what to say about other work on the machine, or nothing.
+std::string BusyWarning(int cores) {
+  double load = 0;
+  if (getloadavg(&load, 1) != 1 || load <= kBusy * cores) return "";
+  return absl::StrFormat(
+      "WARNING: the machine is busy: a load of %.2f on %d cores in the last minute. Rates will be "
+      "too low; measure again when it is idle.\n",
+      load, cores);
+}
+
+double MemoryGib() {
+  struct sysinfo info = {};
+  if (sysinfo(&info) != 0) return 1;
+  return double(info.totalram) * info.mem_unit / double(1 << 30);
+}
+
+absl::StatusOr<MeasuredMachine> Measure() {
+  MeasuredMachine machine;
+  machine.cores = AvailableCores();
+  machine.name = absl::GetFlag(FLAGS_name);
+  if (machine.name.empty()) machine.name = absl::StrCat(ProcessorName(), " x", machine.cores);
+  machine.memory_gib = MemoryGib();
+  // Processes come first: they start as copies of a process without threads.
+  MEGATRON_ASSIGN_OR_RETURN(machine.processes, MeasureProcesses(machine.cores));
+  MEGATRON_ASSIGN_OR_RETURN(machine.threads, MeasureThreads(machine.cores));
+  machine.core = MeasureCores(machine.cores, absl::GetFlag(FLAGS_seconds));
+  return machine;
+}
+
+std::string Summary(const MeasuredMachine& machine) {
+  const CoreRates& core = machine.core;
+  return absl::StrFormat(
+      "%s: each of %d cores: %.1f GFLOP/s at most, %.2f GB/s of memory; a rank of all cores has "
+      "%.0f %% of their speed\n"
+      "threads: %.2f GB/s, %.0f us and %.1f us a rank; processes: %.2f GB/s, %.0f us\n"
+      "between products %.2f, optimizer %.2f of the memory's rate; %d kernels\n",
+      machine.name, machine.cores, core.peak_flops_per_s * 1e-9, core.memory_bytes_per_s * 1e-9,
+      100 * core.thread_efficiency, machine.threads.bytes_per_s * 1e-9, machine.threads.latency_us,
+      machine.threads.rank_latency_us, machine.processes.bytes_per_s * 1e-9,
+      machine.processes.latency_us, core.memory_efficiency, core.optimizer_efficiency,
+      core.kernels.size());
+}
+
+absl::Status Main(const std::vector<std::string>& arguments) {
+  if (!arguments.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("'", arguments[0], "' is no flag"));
+  }
+  const double seconds = absl::GetFlag(FLAGS_seconds);
+  if (!(seconds >= 1 && seconds <= 3600)) {
+    return absl::InvalidArgumentError(absl::StrCat("--seconds lies from 1 to 3600, not ", seconds));
+  }
+  const std::string warning = BusyWarning(AvailableCores());
+  MEGATRON_RETURN_IF_ERROR(WriteToStdout(warning));
+  MEGATRON_ASSIGN_OR_RETURN(const PlanFacts built_in, ParsePlanFacts(BuiltInPlanFacts()));
+  MEGATRON_ASSIGN_OR_RETURN(const Implementation* program, FindImplementation(built_in, kProgram));
+  MEGATRON_ASSIGN_OR_RETURN(const MeasuredMachine machine, Measure());
+  std::string text;
+  google::protobuf::TextFormat::PrintToString(CalibratedFacts(machine, *program), &text);
+  // What is written can be read.
+  MEGATRON_RETURN_IF_ERROR(ParsePlanFacts(text).status());
+  const CsvTable kernels = CalibratedKernels(machine);
+  MEGATRON_RETURN_IF_ERROR(MeasuredKernels::Parse(kernels).status());
+  MEGATRON_RETURN_IF_ERROR(
+      WriteFileAtomically(PosixFileSystem(), absl::GetFlag(FLAGS_output),
+                          absl::StrCat("# Written by tools:calibrate.\n",
+                                       warning.empty() ? "" : absl::StrCat("# ", warning), text)));
+  MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(
+      PosixFileSystem(), absl::GetFlag(FLAGS_kernels_output), FormatCsv(kernels)));
+  return WriteToStdout(Summary(machine));
+}
+
+}  // namespace
+}  // namespace megatron
+
+int main(int argc, char** argv) {
+  return megatron::RunTool(argc, argv, "Measures this machine for the planner.", megatron::Main);
+}

@@ -1,0 +1,97 @@
+#include "tools/calibration/check_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace megatron {
+namespace {
+
+constexpr double kGoodError = 0.1;
+
+double Quantile(std::vector<double> values, double share) {
+  std::sort(values.begin(), values.end());
+  return values[size_t(std::lround(share * double(values.size() - 1)))];
+}
+
+bool Tie(const CheckedRow& a, const CheckedRow& b) {
+  return Quantile(a.measured, 0.25) <= Quantile(b.measured, 0.75) &&
+         Quantile(b.measured, 0.25) <= Quantile(a.measured, 0.75);
+}
+
+std::string Regret(const std::string& model, const std::vector<const CheckedRow*>& rows) {
+  const CheckedRow* chosen = rows[0];
+  const CheckedRow* best = rows[0];
+  for (const CheckedRow* row : rows) {
+    if (row->predicted < chosen->predicted) chosen = row;
+    if (MedianOf(row->measured) < MedianOf(best->measured)) best = row;
+  }
+  return absl::StrFormat("%s: chosen %s, fastest %s, regret %.1f %%%s\n", model, chosen->layout,
+                         best->layout,
+                         100 * (MedianOf(chosen->measured) / MedianOf(best->measured) - 1),
+                         chosen != best && Tie(*chosen, *best) ? ", a tie" : "");
+}
+
+}  // namespace
+
+double MedianOf(std::vector<double> values) { return Quantile(std::move(values), 0.5); }
+
+Implementation RefitProgram(const Implementation& program, const std::vector<CheckedRow>& rows,
+                            const PredictRow& predict) {
+  Implementation best = program;
+  double least = INFINITY;
+  for (double efficiency = 0.5; efficiency <= 1.2; efficiency += 0.01) {
+    for (double seconds = 0; seconds <= 0.03; seconds += 0.001) {
+      Implementation tried = program;
+      tried.set_measured_efficiency(efficiency);
+      tried.set_step_seconds(seconds);
+      double sum = 0;
+      for (size_t i = 0; i < rows.size(); i += 4) {
+        if (rows[i].measured.empty()) continue;
+        sum += std::abs(std::log(predict(tried, int(i)) / MedianOf(rows[i].measured)));
+      }
+      if (sum < least) {
+        least = sum;
+        best = tried;
+      }
+    }
+  }
+  return best;
+}
+
+std::string CheckReport(const std::vector<CheckedRow>& rows) {
+  std::string text = absl::StrFormat("%-9s %-20s %4s %9s %9s %8s %7s\n", "model", "layout", "runs",
+                                     "measured", "predicted", "spread", "error");
+  std::map<std::string, std::vector<const CheckedRow*>> models;
+  std::vector<double> errors;
+  for (const CheckedRow& row : rows) {
+    if (row.measured.empty()) continue;
+    models[row.model].push_back(&row);
+    const double measured = MedianOf(row.measured);
+    const double error = row.predicted / measured - 1;
+    errors.push_back(std::abs(error));
+    const double spread = Quantile(row.measured, 0.75) - Quantile(row.measured, 0.25);
+    absl::StrAppendFormat(&text, "%-9s %-20s %4d %6.0f ms %6.0f ms %6.0f %% %+5.1f %%\n", row.model,
+                          row.layout, row.measured.size(), 1e3 * measured, 1e3 * row.predicted,
+                          100 * spread / measured, 100 * error);
+  }
+  if (errors.empty()) return "No layout has run.\n";
+  const auto good =
+      std::count_if(errors.begin(), errors.end(), [](double error) { return error <= kGoodError; });
+  double sum = 0;
+  for (double error : errors) sum += error;
+  absl::StrAppendFormat(&text,
+                        "%d of %d layouts (%.0f %%) within 10 %%; mean %.1f %%, median %.1f "
+                        "%%, worst %.1f %%\n",
+                        good, errors.size(), 100.0 * double(good) / double(errors.size()),
+                        100 * sum / double(errors.size()), 100 * MedianOf(errors),
+                        100 * *std::max_element(errors.begin(), errors.end()));
+  for (const auto& [model, its_rows] : models) text += Regret(model, its_rows);
+  return text;
+}
+
+}  // namespace megatron

@@ -1,0 +1,79 @@
+#include "tools/calibration/check_report.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/plan/plan_facts.h"
+#include "tools/calibration/calibrated_facts.h"
+#include "tools/calibration/check_layouts.h"
+
+namespace megatron {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(CheckReportTest, CountsRowsWithinTenPercent) {
+  const std::string text =
+      CheckReport({{"gpt", "a", {1, 2, 3}, 2.1}, {"gpt", "b", {4, 4, 4}, 5}, {"gpt", "c", {}, 5}});
+  EXPECT_THAT(text, HasSubstr("1 of 2 layouts (50 %) within 10 %; mean 15.0 %"));
+  EXPECT_THAT(text, HasSubstr("chosen a, fastest a, regret 0.0 %\n"));
+  EXPECT_EQ(CheckReport({}), "No layout has run.\n");
+}
+
+TEST(CheckReportTest, RegretIsWhatTheChosenLayoutLoses) {
+  EXPECT_THAT(CheckReport({{"gpt", "a", {2, 2.2, 2.4}, 1}, {"gpt", "b", {1, 1, 1}, 3}}),
+              HasSubstr("chosen a, fastest b, regret 120.0 %\n"));
+  EXPECT_THAT(CheckReport({{"gpt", "a", {2, 2.2, 2.4}, 1}, {"gpt", "b", {1.9, 2.1, 2.3}, 3}}),
+              HasSubstr("regret 4.8 %, a tie\n"));
+}
+
+TEST(CheckReportTest, RefitFindsTheConstantsThatRowsWereMadeFrom) {
+  const auto predict = [](const Implementation& program, int row) {
+    return 0.1 * (row + 1) / program.measured_efficiency() + program.step_seconds();
+  };
+  Implementation truth;
+  truth.set_measured_efficiency(0.8);
+  truth.set_step_seconds(0.012);
+  std::vector<CheckedRow> rows;
+  for (int i = 0; i < 12; ++i) rows.push_back({"gpt", "a", {predict(truth, i)}, 0});
+  Implementation found;
+  found.set_measured_efficiency(1);
+  found = RefitProgram(found, rows, predict);
+  EXPECT_NEAR(found.measured_efficiency(), 0.8, 1e-6);
+  EXPECT_NEAR(found.step_seconds(), 0.012, 1e-6);
+}
+
+TEST(CheckLayoutsTest, ThereAreFortyOfThreeModels) {
+  EXPECT_EQ(CheckedModels().size(), 3);
+  EXPECT_EQ(CheckedLayouts().size(), 40);
+}
+
+// What calibrate writes, the planner reads.
+TEST(CalibratedFactsTest, TheyAreFactsThatThePlannerTakes) {
+  MeasuredMachine machine;
+  machine.name = "mine";
+  machine.cores = 4;
+  machine.memory_gib = 16;
+  machine.core = {1e11, 0.5, 0.9, 1e10, 1.5, 0.9, {}};
+  machine.core.kernels = {{{"product", "forward", 512, 256, 128}, 8e10},
+                          {{"attention", "forward", 512, 4, 64}, 9e10}};
+  machine.threads = {1e10, 10, 1};
+  machine.processes = {1e9, 40, 0};
+  const PlanFacts built_in = *ParsePlanFacts(BuiltInPlanFacts());
+  const PlanFacts facts = CalibratedFacts(machine, **FindImplementation(built_in, "megatron_cc"));
+  const auto read = ParsePlanFacts(facts.DebugString());
+  ASSERT_TRUE(read.ok()) << read.status();
+  const Hardware* hardware = *FindHardware(*read, "mine");
+  EXPECT_EQ(hardware->cores(), 4);
+  EXPECT_NEAR(hardware->bf16_tflops(), 0.05, 1e-9);
+  const auto kernels = MeasuredKernels::Parse(CalibratedKernels(machine));
+  ASSERT_TRUE(kernels.ok()) << kernels.status();
+  EXPECT_NEAR(*kernels->ShareOfPeak("mine", {"product", "forward", 512, 256, 128}), 0.8, 1e-9);
+  EXPECT_NEAR(*kernels->ShareOfPeak("mine", {"grouped", "forward", 512, 256, 128}), 0.8, 1e-9);
+  EXPECT_NEAR(*kernels->ShareOfPeak("mine", {"attention", "forward", 512, 4, 64}), 0.9, 1e-9);
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,292 @@
+#include "tools/calibration/measure_cores.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <ctime>
+#include <deque>
+#include <functional>
+#include <thread>
+#include <utility>
+
+#include "megatron/base/thread_pool.h"
+#include "megatron/ops/activation.h"
+#include "megatron/ops/attention.h"
+#include "megatron/ops/cpu/fma_peak.h"
+#include "megatron/ops/elementwise.h"
+#include "megatron/ops/linear.h"
+#include "megatron/ops/norm.h"
+#include "megatron/ops/optimizer.h"
+#include "megatron/tensor/memory.h"
+#include "megatron/tensor/stream.h"
+
+namespace megatron {
+namespace {
+
+constexpr double kShareOfProducts = 0.6;  // of all the time
+constexpr double kShareOfAttention = 0.2;
+constexpr double kLongestKernel = 1.0;  // seconds of one kernel's runs
+
+// A rank of some threads with tensors of its own.
+class Rank {
+ public:
+  explicit Rank(int threads) : pool_(threads), stream_(Stream::Cpu(&pool_)) {}
+
+  const Stream& stream() const { return stream_; }
+
+  Tensor Make(const Shape& shape, DType dtype = DType::kFloat32) {
+    buffers_.emplace_back(Device{}, shape.numel() * SizeOf(dtype), "calibration", nullptr);
+    const Tensor tensor = buffers_.back().At(0, dtype, shape);
+    // Values around 0.5 in any of the formats: no denormals, no infinities.
+    uint16_t* const words = static_cast<uint16_t*>(buffers_.back().data());
+    for (int64_t i = 0; i < tensor.bytes() / 2; ++i) words[i] = uint16_t(0x3f00 + i % 7);
+    return tensor;
+  }
+
+ private:
+  ThreadPool pool_;
+  Stream stream_;
+  std::deque<Buffer> buffers_;
+};
+
+using Kernel = std::function<void()>;
+using MakeKernel = std::function<Kernel(Rank*)>;
+
+using Clock = double (*)();
+
+double WallSeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Other processes' turns on the core don't count.
+double ThreadSeconds() {
+  timespec now = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return double(now.tv_sec) + 1e-9 * double(now.tv_nsec);
+}
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+// Returns the median seconds of a run, of as many as the time suffices for.
+double MedianSeconds(const Kernel& kernel, double seconds, Clock clock) {
+  std::vector<double> runs;
+  double sum = 0;
+  while (runs.empty() || (sum < seconds && runs.size() < 1000)) {
+    const double start = clock();
+    kernel();
+    runs.push_back(clock() - start);
+    sum += runs.back();
+  }
+  return Median(std::move(runs));
+}
+
+// Returns the mean over ranks of their median seconds on their cores, while all of them run.
+double SecondsOnAllCores(int cores, const MakeKernel& make, double seconds) {
+  std::vector<double> medians(cores);
+  std::atomic<int> ready{0};
+  std::atomic<int> measured{0};
+  std::vector<std::thread> threads;
+  for (int core = 0; core < cores; ++core) {
+    threads.emplace_back([&, core] {
+      Rank rank(1);
+      const Kernel kernel = make(&rank);
+      kernel();
+      ++ready;
+      while (ready < cores) std::this_thread::yield();
+      medians[core] = MedianSeconds(kernel, seconds, ThreadSeconds);
+      // The others shall not see an idle core.
+      ++measured;
+      while (measured < cores) kernel();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  double sum = 0;
+  for (double median : medians) sum += median;
+  return sum / cores;
+}
+
+MakeKernel Product(const KernelShape& shape, DType dtype = DType::kFloat32) {
+  return [shape, dtype](Rank* rank) -> Kernel {
+    const int64_t m = int64_t(shape.m), n = int64_t(shape.n), k = int64_t(shape.k);
+    const Stream& stream = rank->stream();
+    const Tensor x = rank->Make({m, k}, dtype);
+    const Tensor y = rank->Make({m, n}, dtype);
+    if (shape.pass == "weight_gradient") {
+      const Tensor dw = rank->Make({n, k});
+      return [=, &stream] { ops::LinearBackwardWeight(stream, y, x, dw, Tensor()); };
+    }
+    const Tensor w = rank->Make({n, k}, dtype);
+    if (shape.pass == "forward") {
+      return [=, &stream] { ops::LinearForward(stream, x, w, Tensor(), y); };
+    }
+    return [=, &stream] { ops::LinearBackwardInput(stream, y, w, x); };
+  };
+}
+
+MakeKernel AttentionOf(const KernelShape& shape) {
+  return [shape](Rank* rank) -> Kernel {
+    const int64_t positions = int64_t(shape.m), heads = int64_t(shape.n), dim = int64_t(shape.k);
+    const Stream& stream = rank->stream();
+    const Shape all = {positions, heads, 1, dim}, kv = {positions, heads, dim};
+    const ops::AttentionInputs in = {rank->Make(all), rank->Make(kv), rank->Make(kv), {}};
+    const ops::AttentionInputs gradients = {rank->Make(all), rank->Make(kv), rank->Make(kv), {}};
+    const Tensor out = rank->Make(all), dout = rank->Make(all);
+    const Tensor lse = rank->Make({positions, heads, 1});
+    ops::Attention attention;
+    attention.scale = float(1 / std::sqrt(double(dim)));
+    const Tensor ends = rank->Make({2}, DType::kInt32);
+    ends.data<int32_t>()[0] = 0;
+    ends.data<int32_t>()[1] = int32_t(positions);
+    attention.cu_seqlens_q = attention.cu_seqlens_k = ends;
+    attention.max_seqlen_q = attention.max_seqlen_k = positions;
+    ops::AttentionForward(stream, attention, in, out, lse);
+    if (shape.pass == "forward") {
+      return [=, &stream] { ops::AttentionForward(stream, attention, in, out, lse); };
+    }
+    return
+        [=, &stream] { ops::AttentionBackward(stream, attention, in, out, lse, dout, gradients); };
+  };
+}
+
+double Flops(const KernelShape& shape) {
+  if (shape.kernel != "attention") return 2 * shape.m * shape.n * shape.k;
+  return (shape.pass == "forward" ? 4 : 10) * shape.m * shape.m * shape.n * shape.k;
+}
+
+std::vector<KernelShape> Products() {
+  std::vector<KernelShape> shapes;
+  for (double m : {32, 128, 512, 2048}) {
+    for (double n : {64, 128, 256, 512, 1024, 2048}) {
+      for (double k : {64, 128, 256, 512, 1024, 2048}) {
+        for (const char* pass : {"forward", "input_gradient", "weight_gradient"}) {
+          shapes.push_back({"product", pass, m, n, k});
+        }
+      }
+    }
+  }
+  return shapes;
+}
+
+std::vector<KernelShape> AttentionShapes() {
+  std::vector<KernelShape> shapes;
+  for (double positions : {128, 256, 512, 1024}) {
+    for (double heads : {1, 2, 4, 8}) {
+      for (double channels : {32, 64}) {
+        for (const char* pass : {"forward", "input_gradient"}) {
+          shapes.push_back({"attention", pass, positions, heads, channels});
+        }
+      }
+    }
+  }
+  return shapes;
+}
+
+void MeasureKernels(int cores, const std::vector<KernelShape>& shapes, double seconds,
+                    std::vector<KernelRate>* rates) {
+  const double each = std::min(kLongestKernel, seconds / double(shapes.size()));
+  for (const KernelShape& shape : shapes) {
+    const MakeKernel make = shape.kernel == "product" ? Product(shape) : AttentionOf(shape);
+    rates->push_back({shape, Flops(shape) / SecondsOnAllCores(cores, make, each)});
+  }
+}
+
+// Products of a small layer, by one rank of all cores and by as many ranks of one.
+double ThreadEfficiency(int cores, double seconds) {
+  double logs = 0;
+  int count = 0;
+  for (const char* pass : {"forward", "input_gradient", "weight_gradient"}) {
+    for (double n : {256, 1024}) {
+      const KernelShape shape = {"product", pass, 512, n, 256};
+      const double alone = SecondsOnAllCores(cores, Product(shape), seconds / 12);
+      Rank rank(cores);
+      const Kernel kernel = Product(shape)(&rank);
+      kernel();
+      logs += std::log(alone / cores / MedianSeconds(kernel, seconds / 12, WallSeconds));
+      ++count;
+    }
+  }
+  return std::exp(logs / count);
+}
+
+// The kernels between the products of a layer of width 256, forward and backward.
+Kernel BetweenProducts(Rank* rank, int64_t tokens, int64_t hidden) {
+  const Stream& stream = rank->stream();
+  const Tensor x = rank->Make({tokens, hidden}), y = rank->Make({tokens, hidden});
+  const Tensor wide = rank->Make({tokens, 4 * hidden}), gate = rank->Make({tokens, 4 * hidden});
+  const Tensor gamma = rank->Make({hidden}), beta = rank->Make({hidden});
+  const ops::NormTensors norm = {gamma, beta, rank->Make({tokens}), rank->Make({tokens})};
+  const Tensor dgamma = rank->Make({hidden}), dbeta = rank->Make({hidden});
+  return [=, &stream] {
+    for (int half = 0; half < 2; ++half) {
+      ops::NormForward(stream, ops::Norm(), x, norm, y);
+      ops::Add(stream, y, x);
+      ops::NormBackward(stream, ops::Norm(), y, x, norm, x, y, dgamma, dbeta);
+      // Sums would grow from run to run.
+      ops::Scale(stream, 0.5f, x);
+    }
+    ops::ActivationForward(stream, ops::Activation::kGeluTanh, wide, gate);
+    ops::ActivationBackward(stream, ops::Activation::kGeluTanh, gate, wide, gate);
+  };
+}
+
+void MeasureMemory(int cores, double seconds, CoreRates* rates) {
+  constexpr int64_t kCount = 1 << 23;
+  const double scaling = SecondsOnAllCores(
+      cores,
+      [](Rank* rank) -> Kernel {
+        const Tensor x = rank->Make({kCount});
+        return [rank, x] { ops::Scale(rank->stream(), 1.0f, x); };
+      },
+      seconds / 3);
+  rates->memory_bytes_per_s = 8.0 * kCount / scaling;
+  constexpr int64_t kTokens = 512, kHidden = 256;
+  const double between = SecondsOnAllCores(
+      cores, [](Rank* rank) { return BetweenProducts(rank, kTokens, kHidden); }, seconds / 3);
+  // What step_prediction.cc counts for such a layer: 18 numbers of each token and channel forward,
+  // and 1.6 times as many backward.
+  rates->memory_efficiency =
+      4.0 * kTokens * kHidden * 18 * 2.6 / between / rates->memory_bytes_per_s;
+  constexpr int64_t kParameters = 1 << 21;
+  const double update = SecondsOnAllCores(
+      cores,
+      [](Rank* rank) -> Kernel {
+        const Tensor grad = rank->Make({kParameters}), m = rank->Make({kParameters});
+        const Tensor v = rank->Make({kParameters}), w = rank->Make({kParameters});
+        const Tensor sum = rank->Make({2});
+        const ops::OptimizerSegment all = {0, kParameters, 1e-9f, 0};
+        return [=] {
+          const Stream& stream = rank->stream();
+          ops::SumOfSquares(stream, 1.0f, grad, sum);
+          ops::AdamWUpdate(stream, {}, {all}, grad, m, v, w, Tensor());
+          ops::Zero(stream, grad);
+        };
+      },
+      seconds / 3);
+  rates->optimizer_efficiency = 32.0 * kParameters / update / rates->memory_bytes_per_s;
+}
+
+}  // namespace
+
+CoreRates MeasureCores(int cores, double seconds) {
+  CoreRates rates;
+  ThreadPool pool(cores);
+  std::vector<double> peaks;
+  for (int i = 0; i < 20; ++i) peaks.push_back(ops::MeasureFmaPeak(&pool) / cores);
+  rates.peak_flops_per_s = Median(std::move(peaks));
+  const double rest = (1 - kShareOfProducts - kShareOfAttention) * seconds;
+  const KernelShape shape = {"product", "forward", 512, 1024, 256};
+  rates.bf16_products = SecondsOnAllCores(cores, Product(shape), rest / 10) /
+                        SecondsOnAllCores(cores, Product(shape, DType::kBFloat16), rest / 10);
+  rates.thread_efficiency = ThreadEfficiency(cores, 0.4 * rest);
+  MeasureMemory(cores, 0.4 * rest, &rates);
+  MeasureKernels(cores, Products(), kShareOfProducts * seconds, &rates.kernels);
+  MeasureKernels(cores, AttentionShapes(), kShareOfAttention * seconds, &rates.kernels);
+  return rates;
+}
+
+}  // namespace megatron

@@ -1,0 +1,38 @@
+// Measures what training needs of this machine's cores, for the planner (megatron/plan).
+//
+// Kernels are measured as ranks of one thread run them: each core has a rank, and all of them run
+// the same kernel at once, so that they share memory, caches and the clock's rate as in a step.
+#ifndef TOOLS_CALIBRATION_MEASURE_CORES_H_
+#define TOOLS_CALIBRATION_MEASURE_CORES_H_
+
+#include <vector>
+
+#include "megatron/plan/measured_kernels.h"
+#include "megatron/tensor/dtype.h"
+
+namespace megatron {
+
+struct KernelRate {
+  KernelShape shape;
+  double flops_per_s = 0;  // of one rank
+};
+
+struct CoreRates {
+  double peak_flops_per_s = 0;    // of fused multiply-adds in fp32, of one core
+  double bf16_products = 0;       // speed of products in bf16 as a share of those in fp32
+  double thread_efficiency = 0;   // see Hardware.thread_efficiency
+  double memory_bytes_per_s = 0;  // read and written, of one core
+  // Share of the memory's rate that kernels between products reach, by the planner's count of their
+  // bytes; they are above 1 where caches hold the operands.
+  double memory_efficiency = 0;
+  double optimizer_efficiency = 0;
+  std::vector<KernelRate> kernels;  // products and attention
+};
+
+// Takes about `seconds`, or longer where a single run of each kernel takes longer. No other work
+// should run on the machine.
+CoreRates MeasureCores(int cores, double seconds);
+
+}  // namespace megatron
+
+#endif  // TOOLS_CALIBRATION_MEASURE_CORES_H_
