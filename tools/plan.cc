@@ -3,7 +3,12 @@
 //   plan --predict=rows.csv --output=predicted.csv --assume=gpu=A100-80GB,recompute=full
 //
 // Errors against the measured columns that a table has are printed.
+//
+// Searches the fastest layouts of a configuration:
+//
+//   plan --config=gpt3_857m --gpus=8 --gpu=H100 --output=chosen.textproto
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,9 +22,12 @@
 #include "megatron/plan/plan_facts.h"
 #include "megatron/plan/predict_rows.h"
 #include "tools/common/tool_main.h"
+#include "tools/plan_search.h"
 
 ABSL_FLAG(std::string, predict, "", "The table of runs, as CSV with a header.");
-ABSL_FLAG(std::string, output, "", "Where to write the table with the predictions.");
+ABSL_FLAG(std::string, output, "",
+          "Where to write the table with the predictions, or the configuration that a "
+          "search has chosen.");
 ABSL_FLAG(std::string, assume, "",
           "What rows leave out: column=value,column=value. Columns are those of tables, and "
           "implementation.");
@@ -27,6 +35,14 @@ ABSL_FLAG(std::string, facts, "",
           "A textproto of hardware, implementations and models in place of the built-in one.");
 ABSL_FLAG(std::string, kernels, "",
           "A table of measured products and attention, as CSV, in place of the built-in one.");
+ABSL_FLAG(std::string, config, "",
+          "A configuration, as a file or by its shipped name, whose layouts to search.");
+ABSL_FLAG(std::vector<std::string>, set, {},
+          "Changes to the configuration: path=value,path=value.");
+ABSL_FLAG(int64_t, gpus, 0, "The number of GPUs to divide the model over.");
+ABSL_FLAG(std::string, gpu, "H100", "The kind of GPU: a name of the hardware among the facts.");
+ABSL_FLAG(double, memory_limit, 0, "GiB of a GPU that a layout may take; 0: 95 % of them.");
+ABSL_FLAG(int, best, 5, "The number of layouts to print.");
 
 namespace megatron {
 namespace {
@@ -58,14 +74,32 @@ absl::StatusOr<MeasuredKernels> ReadKernels() {
   return kernels;
 }
 
+absl::Status Search() {
+  PlanSearchOptions options;
+  options.config = absl::GetFlag(FLAGS_config);
+  options.overrides = absl::GetFlag(FLAGS_set);
+  options.gpus = absl::GetFlag(FLAGS_gpus);
+  options.gpu = absl::GetFlag(FLAGS_gpu);
+  options.memory_gib = absl::GetFlag(FLAGS_memory_limit);
+  options.best = absl::GetFlag(FLAGS_best);
+  options.output = absl::GetFlag(FLAGS_output);
+  MEGATRON_ASSIGN_OR_RETURN(const PlanFacts facts, ReadFacts());
+  MEGATRON_ASSIGN_OR_RETURN(const MeasuredKernels kernels, ReadKernels());
+  MEGATRON_ASSIGN_OR_RETURN(const std::string text, SearchPlan(options, facts, kernels));
+  return WriteToStdout(text);
+}
+
 absl::Status Main(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("'", arguments[0], "' is no flag"));
   }
+  if (!absl::GetFlag(FLAGS_config).empty()) return Search();
   const std::string input = absl::GetFlag(FLAGS_predict);
   const std::string output = absl::GetFlag(FLAGS_output);
   if (input.empty() || output.empty()) {
-    return absl::InvalidArgumentError("--predict and --output name a table to read and to write");
+    return absl::InvalidArgumentError(
+        "--predict and --output name a table to read and to write, --config and --gpus "
+        "what to search");
   }
   auto assumptions = ParseAssumptions(absl::GetFlag(FLAGS_assume));
   if (!assumptions.ok()) return Named("--assume", assumptions.status());
