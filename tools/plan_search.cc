@@ -26,7 +26,7 @@ namespace megatron {
 namespace {
 
 constexpr double kGiB = 1073741824.0;
-constexpr const char* kOwnProgram = "this_program";
+constexpr const char* kOwnProgram = "megatron_cc";
 
 // A run as the search sees it.
 struct Searched {
