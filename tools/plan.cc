@@ -1,7 +1,8 @@
-// Predicts the time and the memory of training runs from a table of their models and layouts, or
-// explains the step of one configuration.
+// Predicts the time and the memory of training runs from a table of their models and layouts,
+// searches the fastest layouts of a configuration, or explains the step of one.
 //
 //   plan --predict=rows.csv --output=predicted.csv --assume=gpu=A100-80GB,recompute=full
+//   plan --config=gpt3_857m --gpus=8 --gpu=H100 --output=chosen.textproto
 //   plan --explain=gpt3_857m --gpu=H100 --price=2.5 --watts=1000 --html=page.html
 //
 // Errors against the measured columns that a table has are printed.
@@ -21,9 +22,12 @@
 #include "megatron/plan/predict_rows.h"
 #include "tools/common/tool_main.h"
 #include "tools/plan_explain.h"
+#include "tools/plan_search.h"
 
 ABSL_FLAG(std::string, predict, "", "The table of runs, as CSV with a header.");
-ABSL_FLAG(std::string, output, "", "Where to write the table with the predictions.");
+ABSL_FLAG(std::string, output, "",
+          "Where to write the table with the predictions, or the configuration that a "
+          "search has chosen.");
 ABSL_FLAG(std::string, assume, "",
           "What rows leave out: column=value,column=value. Columns are those of tables, and "
           "implementation.");
@@ -31,14 +35,19 @@ ABSL_FLAG(std::string, facts, "",
           "A textproto of hardware, implementations and models in place of the built-in one.");
 ABSL_FLAG(std::string, kernels, "",
           "A table of measured products and attention, as CSV, in place of the built-in one.");
-
+ABSL_FLAG(std::string, config, "",
+          "A configuration, by its file or shipped name, whose layouts to search.");
 ABSL_FLAG(std::string, explain, "",
           "A configuration, by its file or shipped name: prints what a step of it costs, and why.");
-ABSL_FLAG(std::string, gpu, "H100", "The GPU: a name of the hardware among the facts.");
-ABSL_FLAG(int64_t, gpus, 0,
-          "The number of GPUs, from which parallel.data_parallel_size follows; 0: that of the "
-          "configuration.");
 ABSL_FLAG(std::vector<std::string>, set, {}, "Fields of the configuration to change: a.b=c,...");
+ABSL_FLAG(std::string, gpu, "H100", "The GPU: a name of the hardware among the facts.");
+ABSL_FLAG(
+    int64_t, gpus, 0,
+    "The number of GPUs. For --explain parallel.data_parallel_size follows from it; 0: that of "
+    "the configuration.");
+ABSL_FLAG(double, memory_limit, 0,
+          "GiB of a GPU that a searched layout may take; 0: 95 % of what it has.");
+ABSL_FLAG(int, best, 5, "The number of searched layouts to print.");
 ABSL_FLAG(std::string, program, "megatron_cc",
           "The implementation among the facts whose efficiencies --explain takes.");
 ABSL_FLAG(double, price, 0, "Dollars of a GPU's hour.");
@@ -93,6 +102,21 @@ absl::StatusOr<MeasuredKernels> ReadKernels() {
   return kernels;
 }
 
+absl::Status Search() {
+  PlanSearchOptions options;
+  options.config = absl::GetFlag(FLAGS_config);
+  options.overrides = absl::GetFlag(FLAGS_set);
+  options.gpus = absl::GetFlag(FLAGS_gpus);
+  options.gpu = absl::GetFlag(FLAGS_gpu);
+  options.memory_gib = absl::GetFlag(FLAGS_memory_limit);
+  options.best = absl::GetFlag(FLAGS_best);
+  options.output = absl::GetFlag(FLAGS_output);
+  MEGATRON_ASSIGN_OR_RETURN(const PlanFacts facts, ReadFacts());
+  MEGATRON_ASSIGN_OR_RETURN(const MeasuredKernels kernels, ReadKernels());
+  MEGATRON_ASSIGN_OR_RETURN(const std::string text, SearchPlan(options, facts, kernels));
+  return WriteToStdout(text);
+}
+
 absl::Status Main(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("'", arguments[0], "' is no flag"));
@@ -102,11 +126,13 @@ absl::Status Main(const std::vector<std::string>& arguments) {
     MEGATRON_ASSIGN_OR_RETURN(const MeasuredKernels kernels, ReadKernels());
     return ExplainPlan(ToExplainArguments(), facts, kernels);
   }
+  if (!absl::GetFlag(FLAGS_config).empty()) return Search();
   const std::string input = absl::GetFlag(FLAGS_predict);
   const std::string output = absl::GetFlag(FLAGS_output);
   if (input.empty() || output.empty()) {
     return absl::InvalidArgumentError(
-        "--predict and --output name a table to read and to write; --explain, a configuration");
+        "--predict and --output name a table to read and to write; --config, a configuration whose "
+        "layouts to search; --explain, one to explain");
   }
   auto assumptions = ParseAssumptions(absl::GetFlag(FLAGS_assume));
   if (!assumptions.ok()) return Named("--assume", assumptions.status());

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Predicts a table of runs and explains a step, as a user does.
+# Predicts a table of runs, explains a step and searches layouts, as a user does.
 set -u
-readonly tools="$PWD/tools"
+readonly tools="$PWD/tools" pretrain_gpt="$PWD/megatron/train/pretrain_gpt"
 unset BUILD_WORKING_DIRECTORY
 cd "$TEST_TMPDIR" || exit 1
 
@@ -81,4 +81,21 @@ expect_code 23 "a T5 can't be planned" --explain=t5_demo
 expect_code 20 'H100' --explain=gpt2_124m --gpu=Z80
 expect_code 20 'megatron_core' --explain=gpt2_124m --program=none
 expect_code 20 'num_layers' --explain=gpt2_124m --set=model.num_layers=-1
+
+# A search prints the best layouts, and its configuration is one that the trainer takes.
+expect_code 0 'layouts don.t fit in 76.0 GiB' --config=gpt3_857m --gpus=8 --output=chosen.textproto
+[[ $(grep -c ' GiB  .*dp ' output) == 5 ]] || fail "$(cat output)"
+grep -q 'its step\|cut in more ways' output || fail "no reason: $(cat output)"
+grep -q 'taken from a curve' output || fail "no missing shapes: $(cat output)"
+"$pretrain_gpt" --config=chosen.textproto --dry_run > dry_run || fail "$(cat chosen.textproto)"
+grep -q 'global_batch_size: 16' chosen.textproto || fail "$(cat chosen.textproto)"
+expect_code 0 'samples' --config=gpt3_857m --gpus=4 --set=model.seq_length=1024 --gpu=A100
+
+# What fits nowhere, and what can't be searched.
+expect_code 20 'would fit on [0-9]* GPUs' --config=gpt3_857m --gpus=1 --memory_limit=2
+expect_code 20 'no layout divides this model over 7 GPUs' --config=gpt3_857m --gpus=7
+expect_code 20 'gpus is the number' --config=gpt3_857m
+expect_code 20 'no configuration nobody' --config=nobody --gpus=1
+expect_code 20 'global_batch_size: must be written' --config=gpt3_857m --gpus=1 --set=train.global_batch_size=
+expect_code 20 'model.num_layers' --config=gpt3_857m --gpus=1 --set=model.num_layers=-1
 echo PASSED

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "glog/logging.h"
 #include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/process_groups.h"
@@ -114,6 +115,15 @@ absl::StatusOr<RunPlan> PlanRun(const RunOptions& options) {
     plan.stages.push_back(std::move(rank_plan));
   }
   return plan;
+}
+
+absl::StatusOr<RankPlan> PlanStageOfRun(const RunOptions& options, int stage) {
+  const int world = options.num_ranks();
+  MEGATRON_ASSIGN_OR_RETURN(const RankGrid dense, RankGrid::Create(options.parallel, world));
+  MEGATRON_ASSIGN_OR_RETURN(const RankGrid expert, RankGrid::CreateExpert(options.parallel, world));
+  const std::vector<int> stages = dense.PeersOf(0, {Axis::kPipeline});
+  CHECK_LT(static_cast<size_t>(stage), stages.size());
+  return PlanRank(options, GroupsForPlanning(dense, expert, stages[stage]), stage);
 }
 
 std::string FormatCount(int64_t count) {

@@ -42,6 +42,9 @@ struct RunPlan {
 
 absl::StatusOr<RunPlan> PlanRun(const RunOptions& options);
 
+// Plans one pipeline stage alone.
+absl::StatusOr<RankPlan> PlanStageOfRun(const RunOptions& options, int stage);
+
 // Returns the part of --dry_run=full behind the configuration.
 std::string FormatRunPlan(const config::PretrainConfig& config, const RunOptions& options,
                           const RunPlan& plan);

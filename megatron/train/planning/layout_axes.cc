@@ -1,0 +1,138 @@
+#include "megatron/train/planning/layout_axes.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace megatron {
+namespace {
+
+void ClearLayout(config::ParallelConfig* parallel) {
+  parallel->clear_tensor_model_parallel_size();
+  parallel->clear_pipeline_model_parallel_size();
+  parallel->clear_data_parallel_size();
+  parallel->clear_sequence_parallel();
+  parallel->clear_num_layers_per_virtual_pipeline_stage();
+  parallel->clear_decoder_first_pipeline_num_layers();
+  parallel->clear_decoder_last_pipeline_num_layers();
+  parallel->clear_pipeline_schedule();
+  parallel->clear_num_virtual_stages_per_pipeline_rank();
+  parallel->clear_microbatch_group_size_per_virtual_pipeline_stage();
+  parallel->clear_pipeline_model_parallel_layout();
+  parallel->clear_account_for_embedding_in_pipeline_split();
+  parallel->clear_account_for_loss_in_pipeline_split();
+  parallel->clear_use_distributed_optimizer();
+  parallel->clear_data_parallel_sharding_strategy();
+  parallel->clear_overlap_grad_reduce();
+  parallel->clear_overlap_param_gather();
+  parallel->clear_context_parallel_size();
+  parallel->clear_cp_comm_type();
+  parallel->clear_hierarchical_context_parallel_sizes();
+  parallel->clear_expert_model_parallel_size();
+  parallel->clear_expert_tensor_parallel_size();
+}
+
+void ApplyAxes(const LayoutAxes& axes, bool has_experts, config::ParallelConfig* parallel) {
+  if (axes.tensor > 1) parallel->set_tensor_model_parallel_size(axes.tensor);
+  if (axes.is_sequence_parallel) parallel->set_sequence_parallel(true);
+  if (axes.context > 1) {
+    parallel->set_context_parallel_size(axes.context);
+    parallel->set_cp_comm_type(axes.exchanges_heads ? config::ContextParallelComm::a2a
+                                                    : config::ContextParallelComm::p2p);
+  }
+  if (axes.pipeline > 1) parallel->set_pipeline_model_parallel_size(axes.pipeline);
+  if (axes.chunks > 1) parallel->set_num_virtual_stages_per_pipeline_rank(axes.chunks);
+  if (axes.ends_count) {
+    parallel->set_account_for_embedding_in_pipeline_split(true);
+    parallel->set_account_for_loss_in_pipeline_split(true);
+  }
+  parallel->set_data_parallel_size(axes.data);
+  if (has_experts) {
+    parallel->set_expert_model_parallel_size(axes.expert);
+    parallel->set_expert_tensor_parallel_size(axes.expert_tensor);
+  }
+}
+
+void ApplySharing(const LayoutAxes& axes, bool overlaps, config::ParallelConfig* parallel) {
+  if (axes.data * axes.context == 1) {
+    parallel->clear_grad_reduce_in_bf16();
+    parallel->clear_ddp_bucket_size();
+    return;
+  }
+  if (overlaps) parallel->set_overlap_grad_reduce(true);
+  if (axes.shared_out == SharedOut::kNothing) return;
+  parallel->set_use_distributed_optimizer(true);
+  if (overlaps) parallel->set_overlap_param_gather(true);
+  if (axes.shared_out == SharedOut::kOptimizer) return;
+  parallel->clear_ddp_bucket_size();
+  parallel->set_data_parallel_sharding_strategy(
+      axes.shared_out == SharedOut::kGradients ? config::DataParallelSharding::optim_grads
+                                               : config::DataParallelSharding::optim_grads_params);
+}
+
+// A configuration that recomputes in this way already keeps its choice of what.
+void ApplyRecompute(PlanRecompute recompute, config::PretrainConfig* config) {
+  if (recompute == PlanRecompute::kNone) return config->clear_recompute();
+  const auto granularity = recompute == PlanRecompute::kFull
+                               ? config::RecomputeGranularity::full
+                               : config::RecomputeGranularity::selective;
+  if (config->recompute().recompute_granularity() == granularity) return;
+  config->clear_recompute();
+  config->mutable_recompute()->set_recompute_granularity(granularity);
+}
+
+}  // namespace
+
+int LayoutAxes::count() const {
+  return (tensor > 1) + (context > 1) + (pipeline > 1) + (chunks > 1) + (data > 1) + (expert > 1) +
+         (expert_tensor > 1) + is_sequence_parallel + exchanges_heads +
+         static_cast<int>(recompute) + static_cast<int>(shared_out);
+}
+
+bool LayoutOverlaps(const config::PretrainConfig& config, bool is_gpu) {
+  const config::ParallelConfig& parallel = config.parallel();
+  if (parallel.has_overlap_grad_reduce()) return parallel.overlap_grad_reduce();
+  return is_gpu && config.system().cuda_graph_impl() == config::CudaGraphImpl::none &&
+         parallel.distributed_backend() != config::DistributedBackend::host;
+}
+
+void ApplyLayout(const LayoutAxes& axes, bool is_gpu, config::PretrainConfig* config) {
+  const bool overlaps = LayoutOverlaps(*config, is_gpu);
+  config::ParallelConfig* const parallel = config->mutable_parallel();
+  ClearLayout(parallel);
+  ApplyAxes(axes, config->model().has_num_experts(), parallel);
+  ApplySharing(axes, overlaps, parallel);
+  ApplyRecompute(axes.recompute, config);
+  config->mutable_train()->set_micro_batch_size(axes.micro_batch);
+  if (axes.ranks() > 1) return;
+  parallel->clear_distributed_timeout_minutes();
+  parallel->clear_distributed_timeout_seconds_after_init();
+  parallel->clear_heartbeat_timeout_seconds();
+  parallel->clear_stuck_rank_timeout_seconds();
+  parallel->clear_ranks_as();
+}
+
+std::string DescribeLayout(const LayoutAxes& axes) {
+  std::vector<std::string> parts;
+  if (axes.tensor > 1)
+    parts.push_back(absl::StrCat("tp ", axes.tensor, axes.is_sequence_parallel ? " sp" : ""));
+  if (axes.context > 1)
+    parts.push_back(absl::StrCat("cp ", axes.context, axes.exchanges_heads ? " a2a" : " p2p"));
+  if (axes.pipeline > 1) {
+    parts.push_back(absl::StrCat("pp ", axes.pipeline,
+                                 axes.chunks > 1 ? absl::StrCat(" x ", axes.chunks) : ""));
+  }
+  if (axes.expert > 1) parts.push_back(absl::StrCat("ep ", axes.expert));
+  if (axes.expert_tensor > 1) parts.push_back(absl::StrCat("etp ", axes.expert_tensor));
+  parts.push_back(absl::StrCat("dp ", axes.data));
+  parts.push_back(absl::StrCat("micro-batch ", axes.micro_batch));
+  if (axes.recompute == PlanRecompute::kSelective) parts.push_back("recompute selective");
+  if (axes.recompute == PlanRecompute::kFull) parts.push_back("recompute full");
+  if (axes.shared_out == SharedOut::kOptimizer) parts.push_back("ZeRO-1");
+  if (axes.shared_out == SharedOut::kGradients) parts.push_back("ZeRO-2");
+  if (axes.shared_out == SharedOut::kWeights) parts.push_back("ZeRO-3");
+  return absl::StrJoin(parts, ", ");
+}
+
+}  // namespace megatron

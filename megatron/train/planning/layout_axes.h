@@ -1,0 +1,49 @@
+// One way to divide a model and its samples over ranks, and the configuration that says so.
+#ifndef MEGATRON_TRAIN_PLANNING_LAYOUT_AXES_H_
+#define MEGATRON_TRAIN_PLANNING_LAYOUT_AXES_H_
+
+#include <cstdint>
+#include <string>
+
+#include "megatron/plan/step_prediction.h"
+#include "megatron/train/config/config.pb.h"
+
+namespace megatron {
+
+// What data-parallel ranks share out, each besides what is above it.
+enum class SharedOut { kNothing, kOptimizer, kGradients, kWeights };
+
+struct LayoutAxes {
+  int64_t tensor = 1;
+  int64_t context = 1;
+  int64_t pipeline = 1;
+  int64_t chunks = 1;  // of a pipeline rank
+  int64_t data = 1;
+  int64_t expert = 1;
+  int64_t expert_tensor = 1;
+  int64_t micro_batch = 1;
+  bool is_sequence_parallel = false;
+  bool exchanges_heads = false;  // context parallelism by a2a; else by p2p
+  bool ends_count = false;       // embedding and loss count as a layer each in the pipeline
+  PlanRecompute recompute = PlanRecompute::kNone;
+  SharedOut shared_out = SharedOut::kNothing;
+
+  int64_t ranks() const { return tensor * context * pipeline * data; }
+  // Returns how many ways of dividing are in use.
+  int count() const;
+};
+
+// Returns whether gradients are reduced, and weights gathered, beside other work: as the
+// configuration says, else on GPUs without CUDA graphs.
+bool LayoutOverlaps(const config::PretrainConfig& config, bool is_gpu);
+
+// Writes the layout into a configuration, whose computed fields aren't set. Fields of another
+// layout, and those that have no effect in this one, are cleared.
+void ApplyLayout(const LayoutAxes& axes, bool is_gpu, config::PretrainConfig* config);
+
+// Returns "tp 8 sp, pp 16 x 3, dp 8, micro-batch 1, recompute full, ZeRO-1".
+std::string DescribeLayout(const LayoutAxes& axes);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_PLANNING_LAYOUT_AXES_H_

@@ -1,0 +1,352 @@
+#include "megatron/train/planning/memory_estimate.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/optim/make_update_rule.h"
+#include "megatron/pipeline/schedule_kind.h"
+#include "megatron/pipeline/stage_plan.h"
+#include "megatron/train/config/config_defaults.h"
+#include "megatron/train/config/layer_pattern.h"
+#include "megatron/train/trainer/run_options.h"
+#include "megatron/train/trainer/run_plan.h"
+
+namespace megatron {
+namespace {
+
+// With three stages and as many micro-batches every place of a pipeline is there.
+constexpr int64_t kProbedStages = 3;
+// Stages of up to so many layers are planned as they are; the memory of larger ones is linear.
+constexpr int64_t kFewLayers = 3;
+constexpr int64_t kManyLayers = 24;
+// An interleaved schedule has as many micro-batches in flight with this many rounds as with more.
+constexpr int64_t kRounds = 3;
+constexpr int64_t kRoundsOfUnequalStages = 32;
+
+// Returns the layers of each part of the model, in its order.
+std::vector<int64_t> LayersOfParts(const LayoutAxes& axes, int64_t layers) {
+  const int64_t parts = axes.pipeline * axes.chunks;
+  const int64_t ends = axes.ends_count ? 1 : 0;
+  std::vector<int64_t> sizes(parts, (layers + 2 * ends) / parts);
+  sizes.front() -= ends;
+  sizes.back() -= ends;
+  return sizes;
+}
+
+void SetLayers(int64_t layers, bool is_mixture, config::PretrainConfig* config) {
+  config::ModelConfig* const model = config->mutable_model();
+  model->set_num_layers(layers);
+  if (model->has_num_experts())
+    model->set_moe_layer_freq(is_mixture ? "1" : absl::StrCat("[0]*", layers));
+}
+
+void SetMicroBatches(int64_t count, config::PretrainConfig* config) {
+  config::TrainConfig* const train = config->mutable_train();
+  train->clear_rampup_batch_size();
+  train->set_global_batch_size(count * train->micro_batch_size() *
+                               config->parallel().data_parallel_size());
+}
+
+// Returns the fewest data-parallel ranks that the experts can lie on.
+int64_t LeastData(const LayoutAxes& axes) {
+  const int64_t experts = axes.expert * axes.expert_tensor;
+  return experts / std::gcd(experts, axes.tensor * axes.context);
+}
+
+double Take(const std::string& name, std::map<std::string, int64_t>* memory) {
+  const auto found = memory->find(name);
+  if (found == memory->end()) return 0;
+  const double bytes = double(found->second);
+  memory->erase(found);
+  return bytes;
+}
+
+}  // namespace
+
+MemoryEstimator::MemoryEstimator(const config::PretrainConfig& config, int64_t vocab_size,
+                                 bool is_gpu)
+    : config_(config), resolved_(config), vocab_size_(vocab_size), is_gpu_(is_gpu) {
+  ResolveDefaults(&resolved_);
+  is_mixture_.assign(resolved_.model().num_layers(), resolved_.model().has_num_experts());
+  if (resolved_.model().has_num_experts()) {
+    const auto pattern =
+        ParseLayerPattern(resolved_.model().moe_layer_freq(), resolved_.model().num_layers());
+    if (pattern.ok()) is_mixture_ = *pattern;
+  }
+  if (config.precision().bf16() || config.precision().fp16()) weight_bytes_ = 2;
+}
+
+absl::StatusOr<MemoryEstimator::Places> MemoryEstimator::PlanPlaces(LayoutAxes axes,
+                                                                    bool is_mixture,
+                                                                    int64_t layers) const {
+  axes.pipeline = axes.pipeline > 1 ? kProbedStages : 1;
+  axes.chunks = 1;
+  axes.ends_count = false;
+  axes.data = LeastData(axes);
+  axes.shared_out = SharedOut::kNothing;
+  config::PretrainConfig config = config_;
+  ApplyLayout(axes, is_gpu_, &config);
+  SetLayers(layers * axes.pipeline, is_mixture, &config);
+  // More micro-batches than stages: what a pass leaves for the next one is seen, too. Stages of many
+  // layers only tell what a layer adds.
+  const bool has_many = axes.pipeline > 1 && layers > kFewLayers;
+  const int64_t micro_batches = has_many ? axes.pipeline : 2 * axes.pipeline;
+  SetMicroBatches(micro_batches, &config);
+  ResolveDefaults(&config);
+  const RunOptions options = ToRunOptions(config, vocab_size_);
+  std::set<std::string> states = {"master weights"};
+  for (const OptimizerState& state : MakeUpdateRule(options.trainer.optimizer)->states())
+    states.insert(state.name);
+  Places places;
+  for (int stage = 0; stage < axes.pipeline; ++stage) {
+    MEGATRON_ASSIGN_OR_RETURN(RankPlan plan, PlanStageOfRun(options, stage));
+    StageBytes bytes;
+    bytes.weights = Take("weights", &plan.memory);
+    bytes.gradients = Take("gradients", &plan.memory);
+    bytes.batches = Take("batches", &plan.memory) / double(micro_batches);
+    for (const std::string& state : states) bytes.optimizer += Take(state, &plan.memory);
+    bytes.saved = double(plan.sizes.slots[0].bytes);
+    bytes.temporary = double(plan.sizes.recompute + plan.sizes.scratch);
+    // "batches/graphs" stays: micro-batches in flight are few, and the batch is small.
+    for (const auto& [name, held] : plan.memory) bytes.fixed += double(held);
+    bytes.fixed -= double(plan.sizes.total() - plan.sizes.graph_inputs);
+    places.push_back(bytes);
+  }
+  return places;
+}
+
+absl::StatusOr<const MemoryEstimator::Places*> MemoryEstimator::ProbeOf(const LayoutAxes& axes,
+                                                                        bool is_mixture,
+                                                                        int64_t layers) {
+  const std::array<int64_t, 11> key = {axes.tensor,
+                                       axes.context,
+                                       axes.pipeline > 1,
+                                       axes.expert,
+                                       axes.expert_tensor,
+                                       axes.micro_batch,
+                                       axes.is_sequence_parallel,
+                                       axes.exchanges_heads,
+                                       static_cast<int64_t>(axes.recompute),
+                                       is_mixture,
+                                       layers};
+  const auto found = probes_.find(key);
+  if (found != probes_.end()) return &found->second;
+  MEGATRON_ASSIGN_OR_RETURN(Places places, PlanPlaces(axes, is_mixture, layers));
+  return &(probes_[key] = std::move(places));
+}
+
+absl::StatusOr<MemoryEstimator::StageBytes> MemoryEstimator::LayersOf(const LayoutAxes& axes,
+                                                                      bool is_mixture, size_t place,
+                                                                      int64_t layers,
+                                                                      bool with_ends) {
+  // Of layers that are recomputed little is kept, and evaluation hides how much few of them keep.
+  const int64_t many = axes.recompute == PlanRecompute::kFull ? kManyLayers : kFewLayers;
+  MEGATRON_ASSIGN_OR_RETURN(const Places* const before, ProbeOf(axes, is_mixture, many - 1));
+  MEGATRON_ASSIGN_OR_RETURN(const Places* const after, ProbeOf(axes, is_mixture, many));
+  StageBytes bytes = (*after)[place];
+  for (double StageBytes::*part :
+       {&StageBytes::weights, &StageBytes::gradients, &StageBytes::optimizer, &StageBytes::fixed,
+        &StageBytes::saved}) {
+    const double layer = (*after)[place].*part - (*before)[place].*part;
+    bytes.*part =
+        with_ends ? (*after)[place].*part + double(layers - many) * layer : double(layers) * layer;
+  }
+  return bytes;
+}
+
+absl::StatusOr<MemoryEstimator::StageBytes> MemoryEstimator::BothKinds(const LayoutAxes& axes,
+                                                                       size_t place,
+                                                                       int64_t mixtures,
+                                                                       int64_t dense) {
+  const bool is_mixed = mixtures > 0 && dense > 0;
+  const Places* few = nullptr;
+  if (!is_mixed && mixtures + dense <= kFewLayers) {
+    MEGATRON_ASSIGN_OR_RETURN(few, ProbeOf(axes, mixtures > 0, mixtures + dense));
+    return (*few)[place];
+  }
+  MEGATRON_ASSIGN_OR_RETURN(StageBytes bytes,
+                            LayersOf(axes, mixtures > 0, place, mixtures > 0 ? mixtures : dense,
+                                     /*with_ends=*/true));
+  if (is_mixed) {
+    MEGATRON_ASSIGN_OR_RETURN(const StageBytes more, LayersOf(axes, /*is_mixture=*/false, place,
+                                                              dense, /*with_ends=*/false));
+    for (double StageBytes::*part :
+         {&StageBytes::weights, &StageBytes::gradients, &StageBytes::optimizer, &StageBytes::fixed,
+          &StageBytes::saved}) {
+      bytes.*part += more.*part;
+    }
+    bytes.temporary = std::max(bytes.temporary, more.temporary);
+  }
+  if (axes.recompute != PlanRecompute::kFull) return bytes;
+  // Evaluation keeps a layer's activations, which may be more than the inputs of all layers.
+  for (const bool is_mixture : {false, true}) {
+    if ((is_mixture ? mixtures : dense) == 0) continue;
+    MEGATRON_ASSIGN_OR_RETURN(few, ProbeOf(axes, is_mixture, 2));
+    bytes.saved = std::max(bytes.saved, (*few)[place].saved);
+  }
+  return bytes;
+}
+
+// Blocks of layers take turns in a pool, whose size depends on their order: all layers are planned.
+absl::StatusOr<double> MemoryEstimator::WholeBytes(const LayoutAxes& axes, int64_t stage) {
+  const std::array<int64_t, 8> key = {axes.tensor,
+                                      axes.context,
+                                      axes.pipeline,
+                                      axes.chunks,
+                                      axes.expert,
+                                      axes.expert_tensor,
+                                      int64_t(axes.shared_out),
+                                      stage};
+  const auto found = whole_.find(key);
+  if (found != whole_.end()) return found->second;
+  LayoutAxes simple = axes;
+  simple.micro_batch = 1;
+  simple.recompute = PlanRecompute::kNone;
+  simple.data = 2 * LeastData(axes);
+  config::PretrainConfig config = config_;
+  ApplyLayout(simple, is_gpu_, &config);
+  SetMicroBatches(axes.chunks > 1 ? axes.pipeline : 2, &config);
+  ResolveDefaults(&config);
+  MEGATRON_ASSIGN_OR_RETURN(const RankPlan plan,
+                            PlanStageOfRun(ToRunOptions(config, vocab_size_), int(stage)));
+  const double bytes = double(plan.sizes.whole_weights + plan.sizes.whole_gradients);
+  whole_[key] = bytes;
+  return bytes;
+}
+
+// A result is written to one of so many messages while the other is sent (pipeline/executor.cc).
+constexpr double kOutgoing = 2;
+
+// The executor holds a tensor for each message that a stage has received and not yet used.
+MemoryEstimator::Schedule MemoryEstimator::PlanSlots(const config::PretrainConfig& config,
+                                                     bool all_stages) const {
+  const TrainerOptions options = ToRunOptions(config, vocab_size_).trainer;
+  ScheduleOptions schedule;
+  schedule.kind = options.pipeline_schedule;
+  schedule.stages = options.placement.stages;
+  schedule.chunks = options.placement.chunks;
+  schedule.microbatches = static_cast<int>(options.packing.max_micro_batches);
+  schedule.group = options.microbatch_group;
+  schedule.costs = options.action_costs.Mean();
+  const double message =
+      double(config.model().seq_length() * config.model().hidden_size()) * weight_bytes_;
+  Schedule slots;
+  for (const bool trains : {true, false}) {
+    const megatron::Schedule actions = trains ? MakeSchedule(schedule) : MakeForwards(schedule);
+    for (int stage = 0; stage < schedule.stages; ++stage) {
+      if (stage > 1 && stage + 1 < schedule.stages && !all_stages) continue;
+      const StagePlan plan = PlanStage(actions, stage, options.action_costs);
+      StageSlots& of_stage = slots[stage];
+      of_stage.counts.resize(plan.chunks());
+      double messages = schedule.stages > 1 ? kOutgoing : 0;
+      for (int chunk = 0; chunk < plan.chunks(); ++chunk) {
+        of_stage.counts[chunk] = std::max<double>(of_stage.counts[chunk], plan.slots[chunk]);
+        if (plan.has_input(chunk)) messages += plan.input_slots[chunk];
+        if (plan.has_output(chunk)) messages += plan.gradient_slots[chunk];
+      }
+      of_stage.edges = std::max(of_stage.edges, messages * message);
+    }
+  }
+  return slots;
+}
+
+bool MemoryEstimator::HasEqualStages(const LayoutAxes& axes) const {
+  return !axes.ends_count && std::adjacent_find(is_mixture_.begin(), is_mixture_.end(),
+                                                std::not_equal_to<>()) == is_mixture_.end();
+}
+
+const MemoryEstimator::Schedule& MemoryEstimator::ScheduleOf(const LayoutAxes& axes,
+                                                             int64_t micro_batches) {
+  // Before a slow stage messages pile up as long as the step goes on.
+  const int64_t rounds = HasEqualStages(axes) ? kRounds : kRoundsOfUnequalStages;
+  const int64_t enough = std::min(micro_batches, rounds * axes.pipeline);
+  const std::array<int64_t, 4> key = {axes.pipeline, axes.chunks, enough, int64_t(axes.recompute)};
+  const auto found = schedules_.find(key);
+  if (found != schedules_.end()) return found->second;
+  LayoutAxes simple;
+  simple.pipeline = axes.pipeline;
+  simple.chunks = axes.chunks;
+  simple.ends_count = axes.ends_count;
+  simple.recompute = axes.recompute;
+  config::PretrainConfig config = config_;
+  ApplyLayout(simple, is_gpu_, &config);
+  SetMicroBatches(enough, &config);
+  ResolveDefaults(&config);
+  return schedules_[key] = PlanSlots(config, !HasEqualStages(axes));
+}
+
+double MemoryEstimator::ExpertShare(const LayoutAxes& axes, int64_t mixtures,
+                                    double weight_bytes) const {
+  if (mixtures == 0) return 0;
+  const config::ModelConfig& model = resolved_.model();
+  const double matrices = model.swiglu() || model.gated_linear_unit() ? 3 : 2;
+  const double parameters = matrices * double(model.hidden_size() * model.moe_ffn_hidden_size()) *
+                            double(model.num_experts()) / double(axes.expert * axes.expert_tensor);
+  return double(mixtures) * parameters * weight_bytes_ / weight_bytes;
+}
+
+absl::Status MemoryEstimator::ShareOut(const LayoutAxes& axes, int64_t stage, int64_t mixtures,
+                                       StageBytes* bytes) {
+  if (axes.shared_out == SharedOut::kNothing) return absl::OkStatus();
+  const double experts = ExpertShare(axes, mixtures, bytes->weights);
+  const double ranks = double(axes.data * axes.context);
+  const double expert_ranks =
+      ranks * double(axes.tensor) / double(axes.expert * axes.expert_tensor);
+  const double share = (1 - experts) / ranks + experts / expert_ranks;
+  bytes->optimizer *= share;
+  if (axes.shared_out == SharedOut::kOptimizer) return absl::OkStatus();
+  bytes->gradients *= share;
+  if (axes.shared_out == SharedOut::kWeights) bytes->weights *= share;
+  MEGATRON_ASSIGN_OR_RETURN(const double whole, WholeBytes(axes, stage));
+  bytes->fixed += whole;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> MemoryEstimator::StageTotal(const LayoutAxes& axes, int64_t stage,
+                                                   const StageSlots& slots) {
+  const size_t place = stage == 0 ? 0 : stage + 1 == axes.pipeline ? 2 : 1;
+  const std::vector<int64_t> parts = LayersOfParts(axes, resolved_.model().num_layers());
+  int64_t mixtures = 0;
+  int64_t layers = 0;
+  double saved = 0;
+  for (int64_t chunk = 0; chunk < axes.chunks; ++chunk) {
+    const int64_t part = chunk * axes.pipeline + stage;
+    const auto begin =
+        is_mixture_.begin() + std::accumulate(parts.begin(), parts.begin() + part, int64_t{0});
+    const int64_t experts = std::count(begin, begin + parts[part], true);
+    mixtures += experts;
+    layers += parts[part];
+    // Of a stage's chunks the first has the embedding, or the last the loss.
+    const bool is_inner =
+        (place == 0 && axes.pipeline > 1 && chunk > 0) || (place == 2 && chunk + 1 < axes.chunks);
+    MEGATRON_ASSIGN_OR_RETURN(const StageBytes kept, BothKinds(axes, is_inner ? 1 : place, experts,
+                                                               parts[part] - experts));
+    saved += slots.counts[chunk] * kept.saved;
+  }
+  MEGATRON_ASSIGN_OR_RETURN(StageBytes bytes, BothKinds(axes, place, mixtures, layers - mixtures));
+  MEGATRON_RETURN_IF_ERROR(ShareOut(axes, stage, mixtures, &bytes));
+  const double micro_batches =
+      double(resolved_.train().global_batch_size()) / double(axes.micro_batch * axes.data);
+  const double rows = double(axes.micro_batch) / double(axes.context) /
+                      double(axes.is_sequence_parallel ? axes.tensor : 1);
+  return bytes.weights + bytes.gradients + bytes.optimizer + bytes.fixed + saved + bytes.temporary +
+         slots.edges * rows + bytes.batches * micro_batches;
+}
+
+absl::StatusOr<double> MemoryEstimator::Bytes(const LayoutAxes& axes) {
+  const int64_t micro_batches =
+      resolved_.train().global_batch_size() / (axes.micro_batch * axes.data);
+  double most = 0;
+  for (const auto& [stage, slots] : ScheduleOf(axes, micro_batches)) {
+    MEGATRON_ASSIGN_OR_RETURN(const double bytes, StageTotal(axes, stage, slots));
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+}  // namespace megatron

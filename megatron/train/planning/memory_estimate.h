@@ -1,0 +1,85 @@
+// Estimates the memory of a layout fast enough to look at thousands of them.
+//
+// Stages of few layers are planned on the meta device, as a run is, once for all layouts that cut a
+// layer and its samples in the same way. Bytes are linear in layers and in micro-batches in flight,
+// whose number a plan of the schedule gives. So the estimate follows the code. What data-parallel
+// ranks share out is divided by their number.
+//
+//   MemoryEstimator estimator(config, vocab_size, /*is_gpu=*/true);
+//   MEGATRON_ASSIGN_OR_RETURN(const double bytes, estimator.Bytes(axes));
+#ifndef MEGATRON_TRAIN_PLANNING_MEMORY_ESTIMATE_H_
+#define MEGATRON_TRAIN_PLANNING_MEMORY_ESTIMATE_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "megatron/train/config/config.pb.h"
+#include "megatron/train/planning/layout_axes.h"
+
+namespace megatron {
+
+class MemoryEstimator {
+ public:
+  // Expects a configuration that is valid in some layout, without its computed fields;
+  // train.global_batch_size is set. `vocab_size` is the tokenizer's.
+  MemoryEstimator(const config::PretrainConfig& config, int64_t vocab_size, bool is_gpu);
+
+  // Returns the bytes of the rank that holds most: of the first, the second and the last stage, or of all where
+  // stages have different kinds of layers.
+  // Expects a layout that the configuration's sizes allow.
+  absl::StatusOr<double> Bytes(const LayoutAxes& axes);
+
+ private:
+  // Bytes of one rank by what they depend on.
+  struct StageBytes {
+    double weights = 0;
+    double gradients = 0;
+    double optimizer = 0;
+    double fixed = 0;    // neither the batch's nor the activations'
+    double batches = 0;  // of one micro-batch
+    double saved = 0;    // of one micro-batch in flight
+    double temporary = 0;
+  };
+  // Stages by their place: with one stage the whole model, else the first, an inner and the last.
+  using Places = std::vector<StageBytes>;
+  struct StageSlots {
+    std::vector<double> counts;  // micro-batches in flight, by chunk
+    double edges = 0;            // bytes received, if a rank has whole samples, one at a time
+  };
+  using Schedule = std::map<int64_t, StageSlots>;  // by stage
+
+  absl::StatusOr<Places> PlanPlaces(LayoutAxes axes, bool is_mixture, int64_t layers) const;
+  absl::StatusOr<const Places*> ProbeOf(const LayoutAxes& axes, bool is_mixture, int64_t layers);
+  // Returns what a stage at `place` has of many layers of one kind; with_ends: of what is there
+  // without layers, too.
+  absl::StatusOr<StageBytes> LayersOf(const LayoutAxes& axes, bool is_mixture, size_t place,
+                                      int64_t layers, bool with_ends);
+  // The same of layers of both kinds.
+  absl::StatusOr<StageBytes> BothKinds(const LayoutAxes& axes, size_t place, int64_t mixtures,
+                                       int64_t dense);
+  // Returns the bytes of weights and gradients of layers at work, where they are shared out.
+  absl::StatusOr<double> WholeBytes(const LayoutAxes& axes, int64_t stage);
+  const Schedule& ScheduleOf(const LayoutAxes& axes, int64_t micro_batches);
+  Schedule PlanSlots(const config::PretrainConfig& config, bool all_stages) const;
+  absl::StatusOr<double> StageTotal(const LayoutAxes& axes, int64_t stage, const StageSlots& slots);
+  double ExpertShare(const LayoutAxes& axes, int64_t mixtures, double weight_bytes) const;
+  absl::Status ShareOut(const LayoutAxes& axes, int64_t stage, int64_t mixtures, StageBytes* bytes);
+  bool HasEqualStages(const LayoutAxes& axes) const;
+
+  const config::PretrainConfig config_;
+  config::PretrainConfig resolved_;
+  const int64_t vocab_size_;
+  const bool is_gpu_;
+  std::vector<bool> is_mixture_;  // by layer
+  double weight_bytes_ = 4;       // of one weight
+  std::map<std::array<int64_t, 11>, Places> probes_;
+  std::map<std::array<int64_t, 8>, double> whole_;
+  std::map<std::array<int64_t, 4>, Schedule> schedules_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_PLANNING_MEMORY_ESTIMATE_H_

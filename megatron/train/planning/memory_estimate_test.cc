@@ -1,0 +1,116 @@
+#include "megatron/train/planning/memory_estimate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "megatron/train/config/config_defaults.h"
+#include "megatron/train/config/config_parser.h"
+#include "megatron/train/planning/layout_axes.h"
+#include "megatron/train/trainer/run_options.h"
+#include "megatron/train/trainer/run_plan.h"
+#include "megatron/train/validate/validate.h"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kVocab = 1000;
+
+constexpr char kDense[] = R"(
+  model { num_layers: 12 hidden_size: 256 num_attention_heads: 8 seq_length: 512 }
+  precision { bf16: true })";
+constexpr char kGated[] = R"(
+  model { num_layers: 10 hidden_size: 256 num_attention_heads: 8 group_query_attention: true
+          num_query_groups: 4 seq_length: 512 position_embedding_type: rope normalization: RMSNorm
+          swiglu: true disable_bias_linear: true untie_embeddings_and_output_weights: true
+          hidden_dropout: 0 attention_dropout: 0 ffn_hidden_size: 768 })";
+constexpr char kExperts[] = R"(
+  model { num_layers: 8 hidden_size: 256 num_attention_heads: 8 seq_length: 512
+          position_embedding_type: rope normalization: RMSNorm swiglu: true
+          disable_bias_linear: true untie_embeddings_and_output_weights: true
+          hidden_dropout: 0 attention_dropout: 0 num_experts: 8 moe_ffn_hidden_size: 256
+          moe_router_topk: 2 moe_layer_freq: "[0]*2+[1]*6" }
+  precision { bf16: true })";
+constexpr char kRest[] = R"(
+  optimizer { lr: 1e-3 }
+  train { micro_batch_size: 1 global_batch_size: 96 train_iters: 10 }
+  data { mock_data: true tokenizer_type: NullTokenizer vocab_size: 1000 })";
+
+int64_t OneOf(const std::vector<int64_t>& values, std::mt19937* random) {
+  return values[(*random)() % values.size()];
+}
+
+LayoutAxes RandomAxes(const config::ModelConfig& model, std::mt19937* random) {
+  LayoutAxes axes;
+  axes.tensor = OneOf({1, 2, 4}, random);
+  axes.context = OneOf({1, 1, 2, 4}, random);
+  axes.pipeline = OneOf({1, 2, 3, 4, 5, 6}, random);
+  axes.ends_count = model.num_layers() % axes.pipeline != 0;
+  axes.chunks = axes.pipeline > 1 ? OneOf({1, 1, 2, 3}, random) : 1;
+  // Every part has a layer.
+  if (axes.ends_count) axes.chunks = 1;
+  axes.data = OneOf({1, 2, 3, 4, 8}, random);
+  axes.micro_batch = OneOf({1, 2, 4}, random);
+  axes.is_sequence_parallel = axes.tensor > 1 && (*random)() % 2 == 0;
+  axes.exchanges_heads = axes.context > 1 && (*random)() % 2 == 0;
+  axes.recompute = static_cast<PlanRecompute>((*random)() % 3);
+  if (axes.data * axes.context > 1) axes.shared_out = static_cast<SharedOut>((*random)() % 4);
+  if (model.has_num_experts()) {
+    axes.expert = OneOf({1, 2, 4, 8}, random);
+    axes.expert_tensor = OneOf({1, axes.tensor}, random);
+  }
+  return axes;
+}
+
+// Returns the bytes of the rank that holds most, or 0 for a layout that the trainer refuses.
+int64_t PlannedBytes(config::PretrainConfig config, const LayoutAxes& axes) {
+  ApplyLayout(axes, /*is_gpu=*/true, &config);
+  if (!Validate(config, ConfigLocations("random"), ConfigPurpose::kDryRun).empty()) return 0;
+  ResolveDefaults(&config);
+  const auto plan = PlanRun(ToRunOptions(config, kVocab));
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  int64_t most = 0;
+  for (const RankPlan& stage : plan->stages) most = std::max(most, stage.total_bytes());
+  return most;
+}
+
+void ExpectWithin(double bound, const char* model, int layouts) {
+  const ParsedConfig parsed = ParseConfig(absl::StrCat(model, kRest), "test");
+  ASSERT_TRUE(parsed.errors.empty()) << parsed.errors[0].message;
+  MemoryEstimator estimator(parsed.config, kVocab, /*is_gpu=*/true);
+  std::mt19937 random(1234);
+  int tried = 0;
+  double worst = 0;
+  while (tried < layouts) {
+    const LayoutAxes axes = RandomAxes(parsed.config.model(), &random);
+    const int64_t planned = PlannedBytes(parsed.config, axes);
+    if (planned == 0) continue;
+    ++tried;
+    const auto estimated = estimator.Bytes(axes);
+    ASSERT_TRUE(estimated.ok()) << estimated.status();
+    const double error = *estimated / double(planned) - 1;
+    worst = std::max(worst, std::abs(error));
+    EXPECT_LE(std::abs(error), bound)
+        << DescribeLayout(axes) << ": " << *estimated << " estimated, " << planned << " planned";
+  }
+  ::testing::Test::RecordProperty("worst_error", absl::StrCat(worst));
+}
+
+TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfADenseModel) {
+  ExpectWithin(0.01, kDense, 70);
+}
+
+TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAGatedModelWithQueryGroups) {
+  ExpectWithin(0.01, kGated, 65);
+}
+
+// Where a stage has layers of both kinds, what they keep isn't quite a sum.
+TEST(MemoryEstimateTest, IsNearThePlansOfAModelWithExpertsInSomeLayers) {
+  ExpectWithin(0.025, kExperts, 65);
+}
+
+}  // namespace
+}  // namespace megatron

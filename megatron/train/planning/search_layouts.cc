@@ -1,0 +1,476 @@
+#include "megatron/train/planning/search_layouts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/train/config/config_defaults.h"
+#include "megatron/train/config/config_error.h"
+#include "megatron/train/planning/memory_estimate.h"
+#include "megatron/train/planning/planned_run.h"
+#include "megatron/train/trainer/run_options.h"
+#include "megatron/train/trainer/run_plan.h"
+#include "megatron/train/validate/validate.h"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kLeastPositions = 512;  // of a sample on a context-parallel rank
+constexpr int64_t kMostMicroBatch = 32;
+constexpr int64_t kMostRanks = 1 << 20;
+// Layouts that are tried exactly, fastest first, before the search gives up.
+constexpr int kMostTries = 1000;
+constexpr double kSameTime = 1e-3;
+
+std::vector<int64_t> Divisors(int64_t number) {
+  std::vector<int64_t> small, large;
+  for (int64_t i = 1; i * i <= number; ++i) {
+    if (number % i != 0) continue;
+    small.push_back(i);
+    if (i != number / i) large.push_back(number / i);
+  }
+  small.insert(small.end(), large.rbegin(), large.rend());
+  return small;
+}
+
+bool Divides(int64_t part, int64_t whole) { return whole % part == 0; }
+
+// What is visited of a layout; returns whether to go on.
+using Visit = absl::FunctionRef<absl::StatusOr<bool>(const LayoutAxes&)>;
+
+// The layouts that a configuration's sizes allow.
+class Layouts {
+ public:
+  Layouts(const config::PretrainConfig& resolved, int64_t ranks, int64_t domain)
+      : model_(resolved.model()),
+        train_(resolved.train()),
+        samples_(resolved.train().global_batch_size()),
+        ranks_(ranks),
+        domain_(domain) {}
+
+  absl::Status VisitAll(Visit visit);
+
+  int64_t divisions() const { return divisions_; }
+  std::vector<PrunedLayouts> pruned() const {
+    return {{absl::StrCat("tensor parallelism over more than the ", domain_,
+                          " ranks that fast links join"),
+             across_domains_},
+            {"heads, layers, positions or samples that can't be shared out", indivisible_},
+            {absl::StrCat("less than ", kLeastPositions, " positions on a context-parallel rank"),
+             short_}};
+  }
+
+ private:
+  bool IsPossible(const LayoutAxes& axes);
+  bool AllowsTensor(int64_t ranks) const;
+  absl::StatusOr<bool> VisitPipelines(LayoutAxes axes, Visit visit);
+  absl::StatusOr<bool> VisitBatches(LayoutAxes axes, Visit visit);
+  absl::StatusOr<bool> VisitContexts(LayoutAxes axes, Visit visit);
+  absl::StatusOr<bool> VisitExperts(LayoutAxes axes, Visit visit);
+  absl::StatusOr<bool> VisitKept(LayoutAxes axes, Visit visit);
+
+  const config::ModelConfig& model_;
+  const config::TrainConfig& train_;
+  const int64_t samples_;
+  const int64_t ranks_;
+  const int64_t domain_;
+  int64_t divisions_ = 0;
+  int64_t across_domains_ = 0;
+  int64_t indivisible_ = 0;
+  int64_t short_ = 0;
+};
+
+bool Layouts::AllowsTensor(int64_t ranks) const {
+  if (!Divides(ranks, model_.num_attention_heads()) || !Divides(ranks, model_.ffn_hidden_size()) ||
+      !Divides(ranks, model_.make_vocab_size_divisible_by())) {
+    return false;
+  }
+  const int64_t groups = model_.num_query_groups();
+  return Divides(ranks, groups) || Divides(groups, ranks);
+}
+
+bool Layouts::IsPossible(const LayoutAxes& axes) {
+  const int64_t length = model_.seq_length();
+  const bool is_layered = Divides(axes.pipeline, model_.num_layers()) ||
+                          Divides(axes.pipeline, model_.num_layers() + 2);
+  const bool is_cut = axes.context == 1 || Divides(2 * axes.context, length);
+  if (!AllowsTensor(axes.tensor) || !is_layered || !is_cut || !Divides(axes.data, samples_)) {
+    ++indivisible_;
+    return false;
+  }
+  if (axes.tensor > std::max<int64_t>(domain_, 1)) {
+    ++across_domains_;
+    return false;
+  }
+  if (axes.context > 1 && length / axes.context < kLeastPositions) {
+    ++short_;
+    return false;
+  }
+  return true;
+}
+
+absl::Status Layouts::VisitAll(Visit visit) {
+  LayoutAxes axes;
+  for (int64_t tensor : Divisors(ranks_)) {
+    axes.tensor = tensor;
+    for (int64_t context : Divisors(ranks_ / tensor)) {
+      axes.context = context;
+      for (int64_t pipeline : Divisors(ranks_ / tensor / context)) {
+        axes.pipeline = pipeline;
+        axes.data = ranks_ / tensor / context / pipeline;
+        ++divisions_;
+        if (!IsPossible(axes)) continue;
+        MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitPipelines(axes, visit));
+        if (!goes_on) return absl::OkStatus();
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The embedding and the loss count as layers only where the layers alone can't be shared out.
+absl::StatusOr<bool> Layouts::VisitPipelines(LayoutAxes axes, Visit visit) {
+  axes.ends_count = !Divides(axes.pipeline, model_.num_layers());
+  const int64_t things = model_.num_layers() + (axes.ends_count ? 2 : 0);
+  for (int64_t chunks : Divisors(things / axes.pipeline)) {
+    if (chunks > 1 && axes.pipeline == 1) break;
+    // A part that the embedding fills has no layer.
+    if (axes.ends_count && things == axes.pipeline * chunks) break;
+    axes.chunks = chunks;
+    MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitBatches(axes, visit));
+    if (!goes_on) return false;
+  }
+  return true;
+}
+
+absl::StatusOr<bool> Layouts::VisitBatches(LayoutAxes axes, Visit visit) {
+  const auto& ramp = train_.rampup_batch_size();
+  for (int64_t size = 1; size <= kMostMicroBatch; size *= 2) {
+    const int64_t passed = size * axes.data;
+    if (!Divides(passed, samples_)) break;
+    if (train_.has_rampup_batch_size() &&
+        (!Divides(passed, ramp.start()) || !Divides(passed, ramp.increment()))) {
+      break;
+    }
+    if (axes.chunks > 1 && !Divides(axes.pipeline, samples_ / passed)) break;
+    axes.micro_batch = size;
+    MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitContexts(axes, visit));
+    if (!goes_on) return false;
+  }
+  return true;
+}
+
+absl::StatusOr<bool> Layouts::VisitContexts(LayoutAxes axes, Visit visit) {
+  const bool can_cut_rows =
+      axes.tensor > 1 && Divides(axes.tensor, model_.seq_length() / axes.context);
+  const bool can_exchange =
+      axes.context > 1 && Divides(axes.context * axes.tensor, model_.num_query_groups());
+  for (const bool rows : {false, true}) {
+    if (rows && !can_cut_rows) continue;
+    axes.is_sequence_parallel = rows;
+    for (const bool exchanges : {false, true}) {
+      if (exchanges && !can_exchange) continue;
+      axes.exchanges_heads = exchanges;
+      MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitExperts(axes, visit));
+      if (!goes_on) return false;
+    }
+  }
+  return true;
+}
+
+absl::StatusOr<bool> Layouts::VisitExperts(LayoutAxes axes, Visit visit) {
+  if (model_.num_experts() == 0) return VisitKept(axes, visit);
+  const int64_t stage_ranks = axes.tensor * axes.context * axes.data;
+  for (int64_t cut : Divisors(axes.tensor)) {
+    if (cut != 1 && cut != axes.tensor) continue;
+    if (!Divides(cut, model_.moe_ffn_hidden_size())) continue;
+    axes.expert_tensor = cut;
+    for (int64_t experts : Divisors(model_.num_experts())) {
+      if (!Divides(experts * cut, stage_ranks)) continue;
+      axes.expert = experts;
+      MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitKept(axes, visit));
+      if (!goes_on) return false;
+    }
+  }
+  return true;
+}
+
+absl::StatusOr<bool> Layouts::VisitKept(LayoutAxes axes, Visit visit) {
+  const bool shares = axes.data * axes.context > 1;
+  for (const PlanRecompute recompute :
+       {PlanRecompute::kNone, PlanRecompute::kSelective, PlanRecompute::kFull}) {
+    axes.recompute = recompute;
+    for (const SharedOut shared :
+         {SharedOut::kNothing, SharedOut::kOptimizer, SharedOut::kGradients, SharedOut::kWeights}) {
+      if (shared != SharedOut::kNothing && !shares) break;
+      axes.shared_out = shared;
+      MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, visit(axes));
+      if (!goes_on) return false;
+    }
+  }
+  return true;
+}
+
+struct Candidate {
+  LayoutAxes axes;
+  StepPrediction prediction;
+};
+
+// Predicts the layouts of one model.
+class LayoutPredictor {
+ public:
+  LayoutPredictor(const Planner& planner, PlannedRun run, bool overlaps)
+      : planner_(planner), run_(std::move(run)), overlaps_(overlaps) {}
+
+  absl::StatusOr<StepPrediction> Predict(const LayoutAxes& axes, int64_t samples);
+
+ private:
+  const Planner& planner_;
+  PlannedRun run_;
+  const bool overlaps_;
+};
+
+absl::StatusOr<StepPrediction> LayoutPredictor::Predict(const LayoutAxes& axes, int64_t samples) {
+  auto& layout = run_.layout;
+  layout.tp = axes.tensor;
+  layout.cp = axes.context;
+  layout.pp = axes.pipeline;
+  layout.vpp = axes.chunks;
+  layout.dp = axes.data;
+  layout.ep = axes.expert;
+  layout.etp = axes.expert_tensor;
+  layout.micro_batch = axes.micro_batch;
+  layout.micro_batches = samples / (axes.micro_batch * axes.data);
+  layout.recompute = axes.recompute;
+  layout.is_sequence_parallel = axes.is_sequence_parallel;
+  layout.shards_parameters = axes.shared_out == SharedOut::kWeights;
+  run_.program.set_shards_optimizer(axes.shared_out != SharedOut::kNothing);
+  run_.program.set_overlaps_gradients(overlaps_ && axes.data * axes.context > 1);
+  run_.program.set_exchanges_heads(axes.exchanges_heads);
+  MEGATRON_ASSIGN_OR_RETURN(
+      StepPrediction prediction,
+      PredictStep(*planner_.hardware, run_.program, *planner_.kernels, run_.model, layout));
+  if (axes.shared_out == SharedOut::kGradients) {
+    // Gradients, two thirds of the bytes, are reduced in each micro-batch.
+    const double more = prediction.seconds.data_parallel * 2 / 3 * double(layout.micro_batches - 1);
+    prediction.seconds.data_parallel += more;
+    prediction.seconds.total += more;
+  }
+  return prediction;
+}
+
+// Times within a thousandth are the same; then the layout with fewer ways of dividing comes first.
+bool ComesBefore(const Candidate& a, const Candidate& b) {
+  const auto key = [](const Candidate& candidate) {
+    const LayoutAxes& axes = candidate.axes;
+    return std::make_tuple(std::llround(std::log(candidate.prediction.seconds.total) / kSameTime),
+                           axes.count(), axes.tensor, axes.pipeline, axes.context, axes.chunks,
+                           axes.expert, axes.expert_tensor, axes.micro_batch,
+                           axes.is_sequence_parallel, axes.exchanges_heads,
+                           static_cast<int>(axes.recompute), static_cast<int>(axes.shared_out));
+  };
+  return key(a) < key(b);
+}
+
+absl::Status CheckLayout(const config::PretrainConfig& config) {
+  return ToStatus(Validate(config, ConfigLocations("the layout"), ConfigPurpose::kDryRun));
+}
+
+// Returns the configuration with its computed fields, in the simplest layout.
+absl::StatusOr<config::PretrainConfig> Resolve(const config::PretrainConfig& config, bool is_gpu) {
+  if (!config.train().has_global_batch_size()) {
+    return absl::InvalidArgumentError(
+        "train.global_batch_size: must be written, since the search keeps it in all layouts");
+  }
+  config::PretrainConfig simple = config;
+  LayoutAxes one;
+  ApplyLayout(one, is_gpu, &simple);
+  // Fields that need several ranks.
+  simple.mutable_parallel()->Clear();
+  MEGATRON_RETURN_IF_ERROR(CheckLayout(simple));
+  ResolveDefaults(&simple);
+  return simple;
+}
+
+class Search {
+ public:
+  Search(const config::PretrainConfig& config, config::PretrainConfig resolved, int64_t vocab_size,
+         const Planner& planner, const SearchOptions& options)
+      : config_(config),
+        resolved_(std::move(resolved)),
+        vocab_size_(vocab_size),
+        planner_(planner),
+        options_(options),
+        limit_(options.memory_bytes > 0 ? options.memory_bytes
+                                        : DefaultMemoryLimit(*planner.hardware)),
+        estimator_(config, vocab_size, planner.is_gpu),
+        layouts_(resolved_, options.ranks, planner.hardware->domain()) {}
+
+  absl::StatusOr<LayoutSearch> Run();
+  absl::StatusOr<bool> FitsSomewhere();
+
+ private:
+  absl::StatusOr<std::vector<Candidate>> Predict();
+  absl::Status Take(std::vector<Candidate> candidates);
+  absl::StatusOr<FoundLayout> Plan(const Candidate& candidate) const;
+  void Refuse(const std::string& why);
+
+  const config::PretrainConfig& config_;
+  const config::PretrainConfig resolved_;
+  const int64_t vocab_size_;
+  const Planner& planner_;
+  const SearchOptions options_;
+  const double limit_;
+  MemoryEstimator estimator_;
+  Layouts layouts_;
+  LayoutSearch found_;
+};
+
+absl::StatusOr<std::vector<Candidate>> Search::Predict() {
+  const RunOptions options = ToRunOptions(resolved_, vocab_size_);
+  MEGATRON_ASSIGN_OR_RETURN(
+      PlannedRun run,
+      ToPlannedRun(resolved_, options.trainer.model.padded_vocab_size, *planner_.program));
+  LayoutPredictor predictor(planner_, std::move(run), LayoutOverlaps(config_, planner_.is_gpu));
+  std::vector<Candidate> candidates;
+  const auto visit = [&](const LayoutAxes& axes) -> absl::StatusOr<bool> {
+    ++found_.layouts;
+    MEGATRON_ASSIGN_OR_RETURN(const double bytes, estimator_.Bytes(axes));
+    if (found_.least_bytes == 0 || bytes < found_.least_bytes) {
+      found_.least = axes;
+      found_.least_bytes = bytes;
+    }
+    if (bytes > limit_) {
+      ++found_.too_large;
+      return true;
+    }
+    MEGATRON_ASSIGN_OR_RETURN(const StepPrediction prediction,
+                              predictor.Predict(axes, resolved_.train().global_batch_size()));
+    candidates.push_back({axes, prediction});
+    return true;
+  };
+  MEGATRON_RETURN_IF_ERROR(layouts_.VisitAll(visit));
+  found_.divisions = layouts_.divisions();
+  found_.pruned_divisions = layouts_.pruned();
+  return candidates;
+}
+
+void Search::Refuse(const std::string& why) {
+  ++found_.refused;
+  if (found_.first_refusal.empty()) found_.first_refusal = why;
+}
+
+absl::StatusOr<FoundLayout> Search::Plan(const Candidate& candidate) const {
+  FoundLayout found;
+  found.axes = candidate.axes;
+  found.prediction = candidate.prediction;
+  found.config = config_;
+  ApplyLayout(candidate.axes, planner_.is_gpu, &found.config);
+  MEGATRON_RETURN_IF_ERROR(CheckLayout(found.config));
+  config::PretrainConfig resolved = found.config;
+  ResolveDefaults(&resolved);
+  MEGATRON_ASSIGN_OR_RETURN(const RunPlan plan, PlanRun(ToRunOptions(resolved, vocab_size_)));
+  for (const RankPlan& stage : plan.stages)
+    found.memory_bytes = std::max(found.memory_bytes, stage.total_bytes());
+  return found;
+}
+
+absl::Status Search::Take(std::vector<Candidate> candidates) {
+  std::sort(candidates.begin(), candidates.end(), ComesBefore);
+  const size_t tries = std::min<size_t>(candidates.size(), kMostTries);
+  for (size_t i = 0; i < tries && int(found_.best.size()) < options_.best; ++i) {
+    auto planned = Plan(candidates[i]);
+    if (!planned.ok()) {
+      Refuse(std::string(planned.status().message()));
+    } else if (double(planned->memory_bytes) > limit_) {
+      Refuse(absl::StrCat(DescribeLayout(planned->axes), " needs more memory than estimated"));
+    } else {
+      found_.best.push_back(*std::move(planned));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LayoutSearch> Search::Run() {
+  MEGATRON_ASSIGN_OR_RETURN(std::vector<Candidate> candidates, Predict());
+  MEGATRON_RETURN_IF_ERROR(Take(std::move(candidates)));
+  return std::move(found_);
+}
+
+absl::StatusOr<bool> Search::FitsSomewhere() {
+  bool fits = false;
+  const auto visit = [&](const LayoutAxes& axes) -> absl::StatusOr<bool> {
+    MEGATRON_ASSIGN_OR_RETURN(const double bytes, estimator_.Bytes(axes));
+    fits = bytes <= limit_;
+    return !fits;
+  };
+  MEGATRON_RETURN_IF_ERROR(layouts_.VisitAll(visit));
+  return fits;
+}
+
+absl::Status CheckRanks(int64_t ranks) {
+  if (ranks >= 1 && ranks <= kMostRanks) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a layout can be planned for 1 to ", kMostRanks, " ranks, not for ", ranks));
+}
+
+}  // namespace
+
+double DefaultMemoryLimit(const Hardware& hardware) {
+  return hardware.memory_gib() * double(int64_t{1} << 30) * (1 - kMemoryMargin);
+}
+
+absl::StatusOr<LayoutSearch> SearchLayouts(const config::PretrainConfig& config, int64_t vocab_size,
+                                           const Planner& planner, const SearchOptions& options) {
+  MEGATRON_RETURN_IF_ERROR(CheckRanks(options.ranks));
+  MEGATRON_ASSIGN_OR_RETURN(config::PretrainConfig resolved, Resolve(config, planner.is_gpu));
+  return Search(config, std::move(resolved), vocab_size, planner, options).Run();
+}
+
+absl::StatusOr<int64_t> RanksThatFit(const config::PretrainConfig& config, int64_t vocab_size,
+                                     const Planner& planner, const SearchOptions& options) {
+  SearchOptions more = options;
+  MEGATRON_ASSIGN_OR_RETURN(const config::PretrainConfig resolved, Resolve(config, planner.is_gpu));
+  while (more.ranks <= kMostRanks / 2) {
+    more.ranks *= 2;
+    MEGATRON_ASSIGN_OR_RETURN(const bool fits,
+                              Search(config, resolved, vocab_size, planner, more).FitsSomewhere());
+    if (fits) return more.ranks;
+  }
+  return 0;
+}
+
+std::string WhyItLoses(const StepSeconds& first, const StepSeconds& other) {
+  struct Part {
+    const char* name;
+    double StepSeconds::*seconds;
+  };
+  constexpr Part kParts[] = {{"compute", &StepSeconds::compute},
+                             {"tensor-parallel communication", &StepSeconds::tensor_parallel},
+                             {"context-parallel communication", &StepSeconds::context_parallel},
+                             {"expert-parallel communication", &StepSeconds::expert_parallel},
+                             {"messages between stages", &StepSeconds::messages},
+                             {"pipeline bubble", &StepSeconds::bubble},
+                             {"data-parallel communication", &StepSeconds::data_parallel},
+                             {"optimizer", &StepSeconds::optimizer}};
+  const Part* worst = nullptr;
+  double most = 0;
+  for (const Part& part : kParts) {
+    const double more = other.*part.seconds - first.*part.seconds;
+    if (more <= most) continue;
+    most = more;
+    worst = &part;
+  }
+  if (worst == nullptr || other.total <= first.total * (1 + kSameTime))
+    return "as fast, and cut in more ways";
+  return absl::StrFormat("%s +%.3g s, %.2g %% of its step", worst->name, most,
+                         100 * most / other.total);
+}
+
+}  // namespace megatron

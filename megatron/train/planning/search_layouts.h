@@ -1,0 +1,93 @@
+// Finds the fastest layouts of a model on a number of ranks, by prediction.
+//
+//   MEGATRON_ASSIGN_OR_RETURN(const LayoutSearch search,
+//                             SearchLayouts(config, vocab_size, planner, {/*ranks=*/1024}));
+//   search.best[0].config;  // the configuration, as a user would write it
+//
+// Every division of the ranks into tensor-, context-, pipeline- and data-parallel ones is looked
+// at, and in each every way to cut experts, micro-batches and pipeline ranks, to recompute, and to
+// share out the optimizer, gradients and weights. What doesn't fit into memory, by an estimate, is
+// left out, and the rest is ordered by the predicted time. A layout is taken only if the trainer's
+// own rules accept it and its plan on the meta device fits. The result follows from the arguments.
+#ifndef MEGATRON_TRAIN_PLANNING_SEARCH_LAYOUTS_H_
+#define MEGATRON_TRAIN_PLANNING_SEARCH_LAYOUTS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "megatron/plan/measured_kernels.h"
+#include "megatron/plan/plan_facts.pb.h"
+#include "megatron/plan/step_prediction.h"
+#include "megatron/train/config/config.pb.h"
+#include "megatron/train/planning/layout_axes.h"
+
+namespace megatron {
+
+// What predictions are made from.
+struct Planner {
+  const Hardware* hardware = nullptr;
+  const Implementation* program = nullptr;
+  const MeasuredKernels* kernels = nullptr;
+  bool is_gpu = true;
+};
+
+struct SearchOptions {
+  int64_t ranks = 1;
+  double memory_bytes = 0;  // of a rank; 0: DefaultMemoryLimit
+  int best = 5;             // the most layouts to return
+};
+
+// The share of the hardware's memory that is left to what isn't planned: CUDA's context, NCCL.
+inline constexpr double kMemoryMargin = 0.05;
+
+// Returns the bytes of the hardware's memory without the margin.
+double DefaultMemoryLimit(const Hardware& hardware);
+
+// A rule, and how many divisions or layouts it has left out.
+struct PrunedLayouts {
+  std::string rule;
+  int64_t count = 0;
+};
+
+struct FoundLayout {
+  LayoutAxes axes;
+  config::PretrainConfig config;  // without its computed fields
+  StepPrediction prediction;
+  int64_t memory_bytes = 0;  // of the rank that holds most, planned on the meta device
+};
+
+struct LayoutSearch {
+  int64_t divisions = 0;  // of the ranks into four axes
+  std::vector<PrunedLayouts> pruned_divisions;
+  int64_t layouts = 0;  // in the divisions that are left
+  int64_t too_large = 0;
+  int64_t refused = 0;  // by the trainer's rules or by the exact plan, among those tried
+  std::string first_refusal;
+  std::vector<FoundLayout> best;  // by time; with times within 0.1 % the simpler ones come first
+  // The layout that needs the least memory.
+  LayoutAxes least;
+  double least_bytes = 0;
+};
+
+// Expects a configuration as its text has it, without computed fields; its own layout is passed
+// over, its global batch size and its sequence length stay. Returns kInvalidArgument where
+// train.global_batch_size isn't set, where the configuration is wrong in any layout, or where
+// PredictStep refuses the model or the precision; kUnimplemented for a T5. A search that finds
+// nothing returns no layouts.
+absl::StatusOr<LayoutSearch> SearchLayouts(const config::PretrainConfig& config, int64_t vocab_size,
+                                           const Planner& planner, const SearchOptions& options);
+
+// Returns the smallest number of ranks among `options.ranks` times 2, 4, 8, ... that some layout
+// fits on; 0 if none up to a million does.
+absl::StatusOr<int64_t> RanksThatFit(const config::PretrainConfig& config, int64_t vocab_size,
+                                     const Planner& planner, const SearchOptions& options);
+
+// Returns why the step of `other` takes longer than that of `first`, by the greatest difference
+// between their parts: "pipeline bubble +0.31 s (11 % of its step)".
+std::string WhyItLoses(const StepSeconds& first, const StepSeconds& other);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_PLANNING_SEARCH_LAYOUTS_H_

@@ -1,0 +1,123 @@
+#include "megatron/train/planning/search_layouts.h"
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
+#include "megatron/plan/measured_kernels.h"
+#include "megatron/plan/plan_facts.h"
+#include "megatron/train/config/config_parser.h"
+#include "megatron/train/configs/config_loader.h"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kVocab = 50257;
+constexpr double kGiB = 1073741824.0;
+
+class SearchLayoutsTest : public ::testing::Test {
+ protected:
+  SearchLayoutsTest() : facts_(*ParsePlanFacts(BuiltInPlanFacts())) {
+    planner_.hardware = *FindHardware(facts_, "H100");
+    planner_.program = *FindImplementation(facts_, "megatron_cc");
+    planner_.kernels = &kernels_;
+  }
+
+  static config::PretrainConfig Config(const std::string& name) {
+    const auto found = FindConfig(name);
+    EXPECT_TRUE(found.ok()) << found.status();
+    return ParseConfig(found->text, found->source).config;
+  }
+
+  absl::StatusOr<LayoutSearch> Search(const config::PretrainConfig& config,
+                                      const SearchOptions& options) const {
+    return SearchLayouts(config, kVocab, planner_, options);
+  }
+
+  const PlanFacts facts_;
+  const MeasuredKernels kernels_;
+  Planner planner_;
+};
+
+TEST_F(SearchLayoutsTest, ASmallModelOnOneGpuIsNotCut) {
+  const auto found = Search(Config("gpt3_857m"), {/*ranks=*/1});
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_FALSE(found->best.empty());
+  EXPECT_EQ(found->best[0].axes.ranks(), 1);
+  EXPECT_EQ(found->divisions, 1);
+  EXPECT_LT(found->best[0].memory_bytes, DefaultMemoryLimit(*planner_.hardware));
+}
+
+TEST_F(SearchLayoutsTest, IsOrderedByTimeAndTheSameEachTime) {
+  const auto found = Search(Config("gpt3_857m"), {/*ranks=*/4});
+  const auto again = Search(Config("gpt3_857m"), {/*ranks=*/4});
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_EQ(found->best.size(), 5);
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(found->best[i].axes.ranks(), 4);
+    EXPECT_EQ(DescribeLayout(found->best[i].axes), DescribeLayout(again->best[i].axes));
+    EXPECT_EQ(found->best[i].config.train().global_batch_size(), 16);
+    EXPECT_GE(found->best[i].prediction.seconds.total,
+              found->best[0].prediction.seconds.total * 0.998);
+  }
+}
+
+// Less memory leaves less layouts, and slower ones.
+TEST_F(SearchLayoutsTest, KeepsTheMemoryLimit) {
+  SearchOptions options;
+  options.ranks = 4;
+  const auto roomy = Search(Config("gpt3_857m"), options);
+  options.memory_bytes = 3 * kGiB;
+  const auto narrow = Search(Config("gpt3_857m"), options);
+  ASSERT_TRUE(roomy.ok() && narrow.ok());
+  ASSERT_FALSE(narrow->best.empty());
+  EXPECT_GT(narrow->too_large, roomy->too_large);
+  for (const FoundLayout& layout : narrow->best) EXPECT_LE(layout.memory_bytes, 3 * kGiB);
+  EXPECT_GT(narrow->best[0].prediction.seconds.total, roomy->best[0].prediction.seconds.total);
+}
+
+TEST_F(SearchLayoutsTest, SaysHowManyRanksAModelNeedsThatFitsNowhere) {
+  SearchOptions options;
+  options.memory_bytes = 2 * kGiB;
+  const auto found = Search(Config("gpt3_857m"), options);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_TRUE(found->best.empty());
+  EXPECT_GT(found->least_bytes, options.memory_bytes);
+  const auto ranks = RanksThatFit(Config("gpt3_857m"), kVocab, planner_, options);
+  ASSERT_TRUE(ranks.ok()) << ranks.status();
+  EXPECT_GT(*ranks, 1);
+  options.ranks = *ranks;
+  EXPECT_FALSE(Search(Config("gpt3_857m"), options)->best.empty());
+}
+
+TEST_F(SearchLayoutsTest, ExpertsAreSharedOutToo) {
+  const auto found = Search(Config("moe_tiny"), {/*ranks=*/4});
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_FALSE(found->best.empty()) << found->first_refusal;
+}
+
+TEST_F(SearchLayoutsTest, RefusesWhatCantBePlanned) {
+  config::PretrainConfig config = Config("gpt3_857m");
+  EXPECT_EQ(Search(config, {/*ranks=*/0}).status().code(), absl::StatusCode::kInvalidArgument);
+  config::PretrainConfig t5 = Config("t5_demo");
+  t5.mutable_train()->set_global_batch_size(8);
+  EXPECT_EQ(Search(t5, {/*ranks=*/1}).status().code(), absl::StatusCode::kUnimplemented);
+  config.mutable_train()->clear_global_batch_size();
+  EXPECT_EQ(Search(config, {/*ranks=*/1}).status().code(), absl::StatusCode::kInvalidArgument);
+  config = Config("gpt3_857m");
+  config.mutable_model()->set_num_attention_heads(7);
+  EXPECT_EQ(Search(config, {/*ranks=*/1}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(SearchLayoutsTest, NamesThePartThatCostsMost) {
+  StepSeconds first, other;
+  first.compute = first.total = 1;
+  other.compute = 1;
+  other.bubble = 0.25;
+  other.total = 1.25;
+  EXPECT_EQ(WhyItLoses(first, other), "pipeline bubble +0.25 s, 20 % of its step");
+  EXPECT_EQ(WhyItLoses(first, first), "as fast, and cut in more ways");
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,32 @@
+// Searches the layouts of a configuration for people: the part of `plan --config`.
+#ifndef MEGATRON_TOOLS_PLAN_SEARCH_H_
+#define MEGATRON_TOOLS_PLAN_SEARCH_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "megatron/plan/measured_kernels.h"
+#include "megatron/plan/plan_facts.pb.h"
+
+namespace megatron {
+
+struct PlanSearchOptions {
+  std::string config;  // a file, or the name of a shipped configuration
+  std::vector<std::string> overrides;
+  int64_t gpus = 0;
+  std::string gpu = "H100";
+  double memory_gib = 0;  // of a GPU; 0: 95 % of the hardware's
+  int best = 5;
+  std::string output;  // where to write the fastest layout's configuration; empty: nowhere
+};
+
+// Returns what is printed. kInvalidArgument where the flags or the configuration are wrong, or
+// where no layout fits: then the message has the number of GPUs that would do.
+absl::StatusOr<std::string> SearchPlan(const PlanSearchOptions& options, const PlanFacts& facts,
+                                       const MeasuredKernels& kernels);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TOOLS_PLAN_SEARCH_H_
