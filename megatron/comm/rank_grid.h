@@ -10,8 +10,8 @@
 // Two grids divide the same ranks. The *dense* grid cuts them by tensor, context, data and
 // pipeline. The *expert* grid cuts them anew for mixture-of-experts weights: by tensor (of
 // experts), expert, data (of experts) and pipeline. An axis that a grid does not have has size 1
-// there. Where all ranks have the same experts, cut as the other weights are, the expert grid is the
-// dense grid: so the copies of an expert are over data and context.
+// there. Where all ranks have the same experts, cut as the other weights are, the expert grid is
+// the dense grid: so the copies of an expert are over data and context.
 //
 // The axes are numbered in the order of the sizes: Megatron's default, "tp-cp-ep-dp-pp", in which
 // the first axis varies fastest, so that neighbouring ranks differ in their tensor coordinate, or
@@ -35,8 +35,8 @@
 namespace megatron {
 
 // The sizes that a user asks for. `data` 0 means what the other axes leave of the world; the data
-// size of an expert grid of its own always is that. `expert_tensor` 0 means the tensor size of the dense
-// grid.
+// size of an expert grid of its own always is that. `expert_tensor` 0 means the tensor size of the
+// dense grid.
 struct ParallelSizes {
   int tensor = 1;
   int context = 1;

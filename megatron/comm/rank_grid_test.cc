@@ -145,8 +145,8 @@ TEST(RankGridTest, RefusesAnOrderWithOtherPipelinesForExperts) {
   EXPECT_THAT(RankGrid::CreateExpert(sizes, 8), IsOk());
 }
 
-// Without experts and in orders that end with pp nothing is refused; all others are accepted exactly
-// if every rank has one stage.
+// Without experts and in orders that end with pp nothing is refused; all others are accepted
+// exactly if every rank has one stage.
 TEST(RankGridTest, AcceptsAnOrderIfEveryRankHasOneStage) {
   for (const int expert_ranks : {1, 2, 3}) {
     int accepted = 0;

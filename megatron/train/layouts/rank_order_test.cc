@@ -53,8 +53,8 @@ LayoutOutcome Train(const TrainerOptions& run, const Layout& layout, int steps,
   return TrainOnLayout(run, how, CountingSource());
 }
 
-// Groups list their ranks by coordinates, so the losses of equal weights are sums in the same order.
-// The norm is a sum in the order of all ranks.
+// Groups list their ranks by coordinates, so the losses of equal weights are sums in the same
+// order. The norm is a sum in the order of all ranks.
 void ExpectTheSame(const LayoutOutcome& got, const LayoutOutcome& want) {
   ASSERT_EQ(got.losses.size(), want.losses.size());
   EXPECT_EQ(got.losses[0], want.losses[0]);
