@@ -330,10 +330,10 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfi
   }
   const std::string checkpoint =
       run.start.checkpoint == nullptr ? "" : run.start.checkpoint->directory();
-  MEGATRON_RETURN_IF_ERROR(Agree(CheckSameRun(
-      {config, fingerprint, gemm_plans, run.attention.order, checkpoint, instruction_set,
-       options.parallel.order.ToString()},
-      processes_)));
+  MEGATRON_RETURN_IF_ERROR(
+      Agree(CheckSameRun({config, fingerprint, gemm_plans, run.attention.order, checkpoint,
+                          instruction_set, options.parallel.order.ToString()},
+                         processes_)));
   MEGATRON_RETURN_IF_ERROR(
       Agree(CheckSameKernels(run.start, kernels, options.deterministic, warn)));
   return run;
