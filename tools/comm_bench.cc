@@ -17,15 +17,8 @@
 #include "absl/strings/str_split.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
-#include "megatron/base/thread_pool.h"
 #include "megatron/comm/communicator.h"
-#include "megatron/comm/launch/launch_env.h"
-#include "megatron/comm/launch/tcp_job.h"
-#include "megatron/comm/nccl/nccl_api.h"
-#include "megatron/comm/nccl/nccl_communicator.h"
-#include "megatron/comm/tcp/run_tcp_ranks.h"
-#include "megatron/comm/thread/run_ranks.h"
-#include "megatron/tensor/cuda_device.h"
+#include "tools/bandwidth/bench_ranks.h"
 #include "tools/bandwidth/comm_bench_measure.h"
 #include "tools/bandwidth/comm_bench_report.h"
 #include "tools/common/tool_main.h"
@@ -53,8 +46,6 @@ ABSL_FLAG(std::string, svg, "", "Where to write a picture of bandwidth against s
 
 namespace megatron {
 namespace {
-
-constexpr int kMostRanks = 256;  // ranks of one machine
 
 struct Plan {
   std::vector<BenchOperation> operations;
@@ -156,64 +147,15 @@ absl::Status RunRank(const ProcessGroup& world, const Stream& stream, const Plan
   return absl::OkStatus();
 }
 
-absl::Status RunRankOnCpu(const ProcessGroup& world, const Plan& plan) {
-  ThreadPool pool(absl::GetFlag(FLAGS_threads));
-  return RunRank(world, Stream::Cpu(&pool), plan);
-}
-
-// `local_rank` is a rank's number on its machine, and the number of its GPU.
-absl::Status RunRankOnGpu(const ProcessGroup& host, int local_rank, const Plan& plan) {
-  if (NcclLibrary() == nullptr)
-    return absl::InvalidArgumentError(
-        "--backend=nccl: this program was built without --config=cuda");
-  if (host.size() == 1) return absl::InvalidArgumentError("a world of one rank is not measured");
-  if (local_rank >= CudaDeviceCount()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--backend=nccl takes a GPU for each rank: there are ", CudaDeviceCount()));
-  }
-  CudaStream cuda(local_rank);
-  NcclWorldOptions options;
-  options.device = local_rank;
-  MEGATRON_ASSIGN_OR_RETURN(const auto world,
-                            NcclWorld::Create(NcclLibrary(), host.communicator(), options));
-  return RunRank(ProcessGroup(world->communicator()), Stream::Cuda(local_rank, &cuda), plan);
-}
-
 absl::Status Main(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("'", arguments[0], "' is no flag"));
   }
   MEGATRON_ASSIGN_OR_RETURN(const Plan plan, ReadFlags());
-  MEGATRON_ASSIGN_OR_RETURN(const LaunchEnvironment launch,
-                            ReadLaunchEnvironment(ProcessEnvironment()));
-  const std::string backend = absl::GetFlag(FLAGS_backend);
-  if (launch.world_size > 1) {
-    if (backend != "tcp" && backend != "nccl") {
-      return absl::InvalidArgumentError(
-          "ranks that a launcher has started need --backend=tcp or --backend=nccl");
-    }
-    std::fprintf(stderr, "%s\n", launch.Describe().c_str());
-    MEGATRON_ASSIGN_OR_RETURN(const JobSecret secret,
-                              JobSecretFromEnvironment(ProcessEnvironment()));
-    MEGATRON_ASSIGN_OR_RETURN(const auto job, TcpJob::Join(launch, secret));
-    const ProcessGroup world(job->world().communicator());
-    return backend == "nccl" ? RunRankOnGpu(world, launch.local_rank, plan)
-                             : RunRankOnCpu(world, plan);
-  }
-  const int ranks = absl::GetFlag(FLAGS_ranks);
-  if (ranks < 1 || ranks > kMostRanks) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--ranks lies from 1 to ", kMostRanks, ", not ", ranks));
-  }
-  const auto run = [&](int, const ProcessGroup& world) { return RunRankOnCpu(world, plan); };
-  if (backend == "nccl") {
-    return RunRanks(ranks, [&](int rank, const ProcessGroup& world) {
-      return RunRankOnGpu(world, rank, plan);
-    });
-  }
-  if (backend == "thread") return RunRanks(ranks, run);
-  if (backend == "tcp") return RunTcpRanksInProcesses(ranks, run);
-  return absl::InvalidArgumentError(absl::StrCat("--backend: there is no '", backend, "'"));
+  const BenchRanksOptions options = {absl::GetFlag(FLAGS_backend), absl::GetFlag(FLAGS_ranks),
+                                     absl::GetFlag(FLAGS_threads)};
+  return RunBenchRanks(
+      options, [&](const BenchRank& rank) { return RunRank(rank.world, rank.stream, plan); });
 }
 
 }  // namespace

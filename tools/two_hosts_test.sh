@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Tests two hosts made of network namespaces: ranks on them work together over TCP and train what
-# threads train, and when the link between them is cut, each names the other and ends. It needs
-# root.
+# threads train, a probe finds two machines, and when the link between them is cut, each names the
+# other and ends. It needs root.
 #
-# Usage: two_hosts_test.sh COMM_BENCH PRETRAIN_GPT
+# Usage: two_hosts_test.sh COMM_BENCH PRETRAIN_GPT PROBE_TOPOLOGY
 set -eu
 bench=$(readlink -f "$1")
 pretrain=$(readlink -f "$2")
+probe=$(readlink -f "$3")
 work=$(mktemp -d)
 a=megatron-a-$$ b=megatron-b-$$
 
@@ -55,6 +56,16 @@ cut_the_link() {
   ip -n "$a" link set va up
   sleep 2
 }
+
+# Each host has its own name.
+both unshare --uts sh -c 'hostname "host-$MEGATRON_RANK" && exec "$@"' sh \
+  "$probe" --bytes=1M "--output=$work/topology"
+wait "$rank0" || fail "probe: rank 0 ended with $?"
+wait "$rank1" || fail "probe: rank 1 ended with $?"
+for text in 'node { host: "host-0" ranks: 1 rails: 1 }' 'node { host: "host-1" ranks: 1 rails: 1 }' \
+            'rail_gb_per_s: '; do
+  grep -q "$text" "$work/topology" || fail "the probed topology lacks: $text"
+done
 
 measure=("$bench" --backend=tcp --op=all -b 8 -e 4M -f 64 -n)
 both "${measure[@]}" 3

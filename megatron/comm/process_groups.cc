@@ -48,7 +48,7 @@ std::vector<NamedPartition> Partitions(const RankGrid& dense, const RankGrid& ex
       {&Groups::expert, "ep", expert.Partition({Axis::kExpert})},
       {&Groups::expert_tensor, "etp", expert.Partition({Axis::kTensor})},
       {&Groups::expert_model, "etp-ep", expert.Partition({Axis::kTensor, Axis::kExpert})},
-      {&Groups::expert_data, "edp", expert.Partition({Axis::kData})},
+      {&Groups::expert_data, "edp", expert.Partition({Axis::kData, Axis::kContext})},
   };
 }
 

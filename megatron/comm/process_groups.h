@@ -12,7 +12,8 @@ namespace megatron {
 
 class Communicator;
 
-// A group with one rank is a default ProcessGroup. Ranks within a group ascend by world rank.
+// A group with one rank is a default ProcessGroup. Ranks within a group are in the order of
+// RankGrid::PeersOf.
 struct ProcessGroups {
   ProcessGroup world;
   ProcessGroup tensor;

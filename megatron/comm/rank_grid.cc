@@ -2,13 +2,15 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
 
 namespace megatron {
 namespace {
 
-constexpr std::array<Axis, kNumAxes> kFastestFirst = {Axis::kTensor, Axis::kContext, Axis::kExpert,
+// The order of coordinates in groups and in messages.
+constexpr std::array<Axis, kNumAxes> kByCoordinate = {Axis::kTensor, Axis::kContext, Axis::kExpert,
                                                       Axis::kData, Axis::kPipeline};
 
 constexpr int At(Axis axis) { return static_cast<int>(axis); }
@@ -27,11 +29,17 @@ absl::Status CheckPositive(const ParallelSizes& sizes, int world_size) {
 // Returns "tp2 x cp1 x pp4".
 std::string Product(const std::array<int, kNumAxes>& sizes) {
   std::string text;
-  for (Axis axis : kFastestFirst) {
+  for (Axis axis : kByCoordinate) {
     const int size = sizes[At(axis)];
     if (size != 1) absl::StrAppend(&text, text.empty() ? "" : " x ", Name(axis), size);
   }
   return text.empty() ? "1" : text;
+}
+
+std::string Product(const RankGrid& grid) {
+  std::array<int, kNumAxes> sizes;
+  for (Axis axis : kByCoordinate) sizes[At(axis)] = grid.size(axis);
+  return Product(sizes);
 }
 
 // Returns what the other axes leave of the world for data parallelism.
@@ -50,6 +58,23 @@ absl::StatusOr<int> DataSize(std::array<int, kNumAxes> sizes, const char* grid, 
   return static_cast<int>(world_size / others);
 }
 
+// A stage's experts belong to the stage, so a rank needs the same stage in both grids.
+absl::Status CheckSamePipelines(const RankGrid& dense, const RankGrid& expert,
+                                const RankOrder& order) {
+  const std::vector<int> of_dense = dense.PeersOf(0, {Axis::kPipeline}),
+                         of_expert = expert.PeersOf(0, {Axis::kPipeline});
+  if (of_dense == of_expert) return absl::OkStatus();
+  const auto text = [](const std::vector<int>& ranks) {
+    return ranks.size() <= 4 ? absl::StrJoin(ranks, ", ")
+                             : absl::StrCat(ranks[0], ", ", ranks[1], ", ..., ", ranks.back());
+  };
+  return absl::InvalidArgumentError(
+      absl::StrCat(order.ToString(), " gives rank 0 two pipelines: ranks ", text(of_dense),
+                   " in the dense grid ", Product(dense), ", and ranks ", text(of_expert),
+                   " in the expert grid ", Product(expert),
+                   "; in an order that ends with pp they are the same"));
+}
+
 }  // namespace
 
 absl::StatusOr<RankGrid> RankGrid::Create(const ParallelSizes& sizes, int world_size) {
@@ -66,22 +91,26 @@ absl::StatusOr<RankGrid> RankGrid::Create(const ParallelSizes& sizes, int world_
                                                    " was asked for, but the other axes leave ",
                                                    data, " of ", world_size, " ranks"));
   }
-  return RankGrid(by_axis);
+  return RankGrid(by_axis, sizes.order);
 }
 
 absl::StatusOr<RankGrid> RankGrid::CreateExpert(const ParallelSizes& sizes, int world_size) {
-  MEGATRON_RETURN_IF_ERROR(Create(sizes, world_size).status());
+  MEGATRON_ASSIGN_OR_RETURN(const RankGrid dense, Create(sizes, world_size));
+  const bool as_dense = sizes.expert_tensor == 0 || sizes.expert_tensor == sizes.tensor;
+  if (sizes.expert == 1 && as_dense) return dense;
   std::array<int, kNumAxes> by_axis;
   by_axis[At(Axis::kTensor)] = sizes.expert_tensor != 0 ? sizes.expert_tensor : sizes.tensor;
   by_axis[At(Axis::kContext)] = 1;
   by_axis[At(Axis::kExpert)] = sizes.expert;
   by_axis[At(Axis::kPipeline)] = sizes.pipeline;
   MEGATRON_ASSIGN_OR_RETURN(by_axis[At(Axis::kData)], DataSize(by_axis, "expert", world_size));
-  return RankGrid(by_axis);
+  const RankGrid expert(by_axis, sizes.order);
+  MEGATRON_RETURN_IF_ERROR(CheckSamePipelines(dense, expert, sizes.order));
+  return expert;
 }
 
-RankGrid::RankGrid(const std::array<int, kNumAxes>& sizes) {
-  for (Axis axis : kFastestFirst) {
+RankGrid::RankGrid(const std::array<int, kNumAxes>& sizes, const RankOrder& order) {
+  for (Axis axis : order.axes()) {
     axes_[At(axis)] = {sizes[At(axis)], world_size_};
     world_size_ *= sizes[At(axis)];
   }
@@ -89,7 +118,7 @@ RankGrid::RankGrid(const std::array<int, kNumAxes>& sizes) {
 
 int RankGrid::size(AxisSet axes) const {
   int product = 1;
-  for (Axis axis : kFastestFirst) {
+  for (Axis axis : kByCoordinate) {
     if (axes.contains(axis)) product *= size(axis);
   }
   return product;
@@ -101,11 +130,10 @@ int RankGrid::Coordinate(int rank, Axis axis) const {
   return rank / extent.stride % extent.size;
 }
 
-// Slower axes have larger strides, so appending their steps last keeps the ranks ascending.
 std::vector<int> RankGrid::GroupFrom(int first, AxisSet axes) const {
   std::vector<int> ranks = {first};
   ranks.reserve(size(axes));
-  for (Axis axis : kFastestFirst) {
+  for (Axis axis : kByCoordinate) {
     if (!axes.contains(axis)) continue;
     const Extent& extent = axes_[At(axis)];
     const int count = static_cast<int>(ranks.size());
@@ -118,7 +146,7 @@ std::vector<int> RankGrid::GroupFrom(int first, AxisSet axes) const {
 
 std::vector<int> RankGrid::PeersOf(int rank, AxisSet axes) const {
   int first = rank;
-  for (Axis axis : kFastestFirst) {
+  for (Axis axis : kByCoordinate) {
     if (axes.contains(axis)) first -= Coordinate(rank, axis) * axes_[At(axis)].stride;
   }
   return GroupFrom(first, axes);
@@ -126,7 +154,7 @@ std::vector<int> RankGrid::PeersOf(int rank, AxisSet axes) const {
 
 int RankGrid::IndexAmongPeers(int rank, AxisSet axes) const {
   int index = 0, stride = 1;
-  for (Axis axis : kFastestFirst) {
+  for (Axis axis : kByCoordinate) {
     if (!axes.contains(axis)) continue;
     index += Coordinate(rank, axis) * stride;
     stride *= size(axis);
@@ -145,7 +173,7 @@ std::vector<std::vector<int>> RankGrid::Partition(AxisSet axes) const {
 
 std::string RankGrid::Describe(int rank) const {
   std::string text;
-  for (Axis axis : kFastestFirst) {
+  for (Axis axis : kByCoordinate) {
     if (size(axis) == 1) continue;
     absl::StrAppend(&text, text.empty() ? "" : " ", Name(axis), Coordinate(rank, axis));
   }

@@ -10,11 +10,17 @@
 // Two grids divide the same ranks. The *dense* grid cuts them by tensor, context, data and
 // pipeline. The *expert* grid cuts them anew for mixture-of-experts weights: by tensor (of
 // experts), expert, data (of experts) and pipeline. An axis that a grid does not have has size 1
-// there.
+// there. Where all ranks have the same experts, cut as the other weights are, the expert grid is
+// the dense grid: so the copies of an expert are over data and context.
 //
-// The order of the axes is Megatron's default, "tp-cp-ep-dp-pp", in which the first axis varies
-// fastest: neighbouring ranks differ in their tensor coordinate. Pipeline stages are contiguous and
-// hold the same ranks in both grids.
+// The axes are numbered in the order of the sizes: Megatron's default, "tp-cp-ep-dp-pp", in which
+// the first axis varies fastest, so that neighbouring ranks differ in their tensor coordinate, or
+// another. Pipelines are the same ranks in both grids.
+//
+// A group lists its ranks by their coordinates, the tensor axis first and then context, expert,
+// data and pipeline. So a rank's place in its groups is a matter of its coordinates alone, not of
+// the order of the axes: sums over a group are formed in the same order, and shards lie with the
+// same coordinates. In the default order the ranks of each group ascend.
 #ifndef MEGATRON_COMM_RANK_GRID_H_
 #define MEGATRON_COMM_RANK_GRID_H_
 
@@ -23,13 +29,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "megatron/comm/rank_order.h"
 #include "megatron/tensor/axis.h"
 
 namespace megatron {
 
 // The sizes that a user asks for. `data` 0 means what the other axes leave of the world; the data
-// size of the expert grid always is that. `expert_tensor` 0 means the tensor size of the dense
-// grid.
+// size of an expert grid of its own always is that. `expert_tensor` 0 means the tensor size of the
+// dense grid.
 struct ParallelSizes {
   int tensor = 1;
   int context = 1;
@@ -37,6 +44,7 @@ struct ParallelSizes {
   int pipeline = 1;
   int expert = 1;
   int expert_tensor = 0;
+  RankOrder order;
 };
 
 class RankGrid {
@@ -45,7 +53,8 @@ class RankGrid {
   RankGrid() = default;
 
   // Create the dense and the expert grid. They fail if the sizes do not multiply to the world; the
-  // message names the sizes.
+  // message names the sizes. CreateExpert also fails if the order of the axes gives the two grids
+  // different pipelines; the message names two that differ.
   static absl::StatusOr<RankGrid> Create(const ParallelSizes& sizes, int world_size);
   static absl::StatusOr<RankGrid> CreateExpert(const ParallelSizes& sizes, int world_size);
 
@@ -55,7 +64,8 @@ class RankGrid {
   int size(AxisSet axes) const;
 
   int Coordinate(int rank, Axis axis) const;
-  // Returns the ranks that differ from `rank` on `axes` only: ascending, with `rank` among them.
+  // Returns the ranks that differ from `rank` on `axes` only, by coordinates, with `rank` among
+  // them. The first is the smallest.
   std::vector<int> PeersOf(int rank, AxisSet axes) const;
   // Returns the index of `rank` in PeersOf(rank, axes).
   int IndexAmongPeers(int rank, AxisSet axes) const;
@@ -71,7 +81,7 @@ class RankGrid {
     int size = 1;
     int stride = 1;
   };
-  explicit RankGrid(const std::array<int, kNumAxes>& sizes);
+  RankGrid(const std::array<int, kNumAxes>& sizes, const RankOrder& order);
   // Returns the group over `axes` whose smallest rank is `first`.
   std::vector<int> GroupFrom(int first, AxisSet axes) const;
 

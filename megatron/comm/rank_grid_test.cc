@@ -10,6 +10,7 @@
 namespace megatron {
 namespace {
 
+using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -76,6 +77,103 @@ TEST(RankGridTest, GivesExpertsTheTensorSizeOfTheDenseGridUnlessTold) {
   EXPECT_EQ(RankGrid::CreateExpert(sizes, 8)->size(Axis::kData), 2);
 }
 
+ParallelSizes Ordered(ParallelSizes sizes, const char* order) {
+  sizes.order = *RankOrder::Parse(order);
+  return sizes;
+}
+
+// Megatron's --use-tp-pp-dp-mapping.
+TEST(RankGridTest, NumbersDataSlowestWhereTheOrderSaysSo) {
+  const RankGrid grid = *RankGrid::Create(Ordered(Sizes(2, 1, 2), "tp-cp-ep-pp-dp"), 8);
+  EXPECT_EQ(grid.Partition({Axis::kTensor}), (Groups{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
+  EXPECT_EQ(grid.Partition({Axis::kPipeline}), (Groups{{0, 2}, {1, 3}, {4, 6}, {5, 7}}));
+  EXPECT_EQ(grid.Partition({Axis::kData}), (Groups{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
+  EXPECT_EQ(grid.Describe(6), "tp0 dp1 pp1");
+}
+
+TEST(RankGridTest, NumbersThePipelineFastestWhereTheOrderSaysSo) {
+  const RankGrid grid = *RankGrid::Create(Ordered(Sizes(2, 2, 2), "pp-dp-cp-ep-tp"), 8);
+  EXPECT_EQ(grid.Partition({Axis::kPipeline}), (Groups{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
+  EXPECT_EQ(grid.Partition({Axis::kContext}), (Groups{{0, 2}, {1, 3}, {4, 6}, {5, 7}}));
+  EXPECT_EQ(grid.Partition({Axis::kTensor}), (Groups{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
+}
+
+// Data outside of context, whatever the order: the sums are formed in the same order.
+TEST(RankGridTest, GroupsListTheirRanksByCoordinates) {
+  const RankGrid grid = *RankGrid::Create(Ordered(Sizes(1, 2, 1), "tp-dp-ep-cp-pp"), 6);
+  EXPECT_EQ(grid.Partition({Axis::kContext}), (Groups{{0, 3}, {1, 4}, {2, 5}}));
+  EXPECT_EQ(grid.Partition({Axis::kData}), (Groups{{0, 1, 2}, {3, 4, 5}}));
+  EXPECT_THAT(grid.PeersOf(4, {Axis::kData, Axis::kContext}), ElementsAre(0, 3, 1, 4, 2, 5));
+  EXPECT_EQ(grid.IndexAmongPeers(4, {Axis::kData, Axis::kContext}), 3);
+}
+
+TEST(RankGridTest, OrdersTheExpertGridToo) {
+  ParallelSizes sizes = Ordered(Sizes(2, 1, 2), "ep-tp-cp-dp-pp");
+  sizes.expert = 2;
+  const RankGrid dense = *RankGrid::Create(sizes, 8), expert = *RankGrid::CreateExpert(sizes, 8);
+  EXPECT_EQ(dense.Partition({Axis::kTensor}), (Groups{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
+  EXPECT_EQ(expert.Partition({Axis::kExpert}), (Groups{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
+  EXPECT_EQ(expert.Partition({Axis::kTensor}), (Groups{{0, 2}, {1, 3}, {4, 6}, {5, 7}}));
+  EXPECT_THAT(expert.PeersOf(0, {Axis::kTensor, Axis::kExpert}), ElementsAre(0, 2, 1, 3));
+  EXPECT_EQ(dense.Partition({Axis::kPipeline}), expert.Partition({Axis::kPipeline}));
+}
+
+// So a model without experts can have any order.
+TEST(RankGridTest, ExpertsThatAreCutAsTheRestLieInTheDenseGrid) {
+  for (const RankOrder& order : RankOrder::All()) {
+    ParallelSizes sizes = Sizes(2, 3, 2);
+    sizes.order = order;
+    const RankGrid dense = *RankGrid::Create(sizes, 24);
+    const auto expert = RankGrid::CreateExpert(sizes, 24);
+    ASSERT_THAT(expert, IsOk());
+    for (AxisSet axes : EverySet()) ASSERT_EQ(expert->Partition(axes), dense.Partition(axes));
+  }
+}
+
+TEST(RankGridTest, RefusesAnOrderWithOtherPipelinesForExperts) {
+  ParallelSizes sizes = Ordered(Sizes(1, 1, 2), "tp-cp-ep-pp-dp");
+  sizes.expert = 2;
+  EXPECT_THAT(RankGrid::CreateExpert(sizes, 8),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("tp-cp-ep-pp-dp gives rank 0 two pipelines: ranks 0, 1 in the "
+                                 "dense grid dp4 x pp2, and ranks 0, 2 in the expert grid "
+                                 "ep2 x dp2 x pp2")));
+  // Each stage's context ranks have other experts: the axes before pp have the same product.
+  sizes.context = 2;
+  EXPECT_THAT(RankGrid::CreateExpert(sizes, 8), IsOk());
+  sizes.order = RankOrder();
+  EXPECT_THAT(RankGrid::CreateExpert(sizes, 8), IsOk());
+}
+
+// Without experts and in orders that end with pp nothing is refused; all others are accepted
+// exactly if every rank has one stage.
+TEST(RankGridTest, AcceptsAnOrderIfEveryRankHasOneStage) {
+  for (const int expert_ranks : {1, 2, 3}) {
+    int accepted = 0;
+    for (const RankOrder& order : RankOrder::All()) {
+      ParallelSizes sizes = Sizes(2, 1, 2);
+      sizes.expert = expert_ranks;
+      sizes.expert_tensor = expert_ranks == 3 ? 2 : 0;
+      sizes.order = order;
+      const int world_size = 24;
+      const RankGrid dense = *RankGrid::Create(sizes, world_size);
+      const auto expert = RankGrid::CreateExpert(sizes, world_size);
+      if (order.axes().back() == Axis::kPipeline || expert_ranks == 1) {
+        EXPECT_THAT(expert, IsOk()) << order.ToString();
+      }
+      if (!expert.ok()) continue;
+      ++accepted;
+      for (int rank = 0; rank < world_size; ++rank) {
+        ASSERT_EQ(dense.Coordinate(rank, Axis::kPipeline),
+                  expert->Coordinate(rank, Axis::kPipeline))
+            << order.ToString();
+      }
+    }
+    // With ep the pipeline comes after ep and dp, or before both.
+    EXPECT_EQ(accepted, expert_ranks == 1 ? 120 : 80);
+  }
+}
+
 TEST(RankGridTest, RefusesSizesThatDoNotDivideTheWorld) {
   EXPECT_THAT(RankGrid::Create(Sizes(2, 1, 3), 8),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tp2 x pp3")));
@@ -98,8 +196,13 @@ TEST(RankGridTest, PartitionsPeersAndCoordinatesAgree) {
   ParallelSizes sizes = Sizes(2, 3, 2);
   sizes.expert = 3;
   const int world_size = 24;
-  for (const RankGrid& grid :
-       {*RankGrid::Create(sizes, world_size), *RankGrid::CreateExpert(sizes, world_size)}) {
+  std::vector<RankGrid> grids;
+  for (const char* order : {"tp-cp-ep-dp-pp", "dp-ep-tp-cp-pp", "pp-ep-dp-cp-tp"}) {
+    sizes.order = *RankOrder::Parse(order);
+    grids.push_back(*RankGrid::Create(sizes, world_size));
+    grids.push_back(*RankGrid::CreateExpert(sizes, world_size));
+  }
+  for (const RankGrid& grid : grids) {
     for (AxisSet axes : EverySet()) {
       std::set<int> seen;
       for (const std::vector<int>& group : grid.Partition(axes)) {

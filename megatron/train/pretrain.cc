@@ -285,6 +285,7 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfi
   PretrainRun run;
   run.fs = &PosixFileSystem();
   run.plan = std::move(planned.plan);
+  run.rank_order = std::move(planned.rank_order);
   run.tokenizer = std::move(planned.tokenizer);
   run.training.options = std::move(planned.options);
   run.training.speed = planned.speed;
@@ -329,9 +330,10 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfi
   }
   const std::string checkpoint =
       run.start.checkpoint == nullptr ? "" : run.start.checkpoint->directory();
-  MEGATRON_RETURN_IF_ERROR(Agree(CheckSameRun(
-      {config, fingerprint, gemm_plans, run.attention.order, checkpoint, instruction_set},
-      processes_)));
+  MEGATRON_RETURN_IF_ERROR(
+      Agree(CheckSameRun({config, fingerprint, gemm_plans, run.attention.order, checkpoint,
+                          instruction_set, options.parallel.order.ToString()},
+                         processes_)));
   MEGATRON_RETURN_IF_ERROR(
       Agree(CheckSameKernels(run.start, kernels, options.deterministic, warn)));
   return run;

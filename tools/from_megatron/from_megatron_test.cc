@@ -356,6 +356,16 @@ TEST(FromMegatronTest, TurnsSwitchesAround) {
             config::RecomputeGranularity::selective);
 }
 
+TEST(FromMegatronTest, TheOtherMappingOfRanksIsAnOrder) {
+  FromMegatronInput input;
+  input.source = "line";
+  input.script = absl::StrCat(kSmall, "--use-tp-pp-dp-mapping --tensor-model-parallel-size 2");
+  input.world_size = 4;
+  const auto result = FromMegatron(input);
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->config.parallel().rank_order(), "tp-cp-ep-pp-dp");
+}
+
 TEST(FromMegatronTest, RampUpTakesThreeNumbers) {
   const config::RampupBatchSize rampup =
       Small("--rampup-batch-size 2 2 100").config.train().rampup_batch_size();

@@ -303,6 +303,7 @@ std::string ToString(const Layout& layout) {
   if (layout.expert_tensor > 1) absl::StrAppend(&text, " etp", layout.expert_tensor);
   absl::StrAppend(&text, " dp", layout.data, " zero", static_cast<int>(layout.sharding),
                   layout.overlap ? " overlap" : "", " micro-batch ", layout.micro_batch_size);
+  if (layout.order != RankOrder()) absl::StrAppend(&text, " ", layout.order.ToString());
   return text;
 }
 
@@ -395,7 +396,8 @@ LayoutOutcome TrainOnLayout(const TrainerOptions& run, const LayoutRun& how,
   sizes.pipeline = how.layout.pipeline;
   sizes.data = how.layout.data;
   sizes.expert = how.layout.expert;
-  sizes.expert_tensor = how.layout.expert_tensor;
+  if (run.model.transformer.moe.num_experts > 0) sizes.expert_tensor = how.layout.expert_tensor;
+  sizes.order = how.layout.order;
   const auto dense = RankGrid::Create(sizes, ranks), expert = RankGrid::CreateExpert(sizes, ranks);
   CHECK(dense.ok() && expert.ok());
   Gathering gathering;

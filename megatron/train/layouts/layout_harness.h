@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "megatron/comm/counted_communicator.h"
+#include "megatron/comm/rank_order.h"
 #include "megatron/data/sample.h"
 #include "megatron/train/metrics/diagnostic_values.h"
 #include "megatron/train/trainer/trainer.h"
@@ -33,6 +34,7 @@ struct Layout {
   DataSharding sharding = DataSharding::kNone;
   bool overlap = false;  // overlaps gradient reduction and weight gathering
   int64_t micro_batch_size = 1;
+  RankOrder order;
 
   int ranks() const { return tensor * context * pipeline * data; }
 };

@@ -20,6 +20,7 @@ namespace {
 // All layouts of the tiny model on up to 8 ranks.
 std::vector<Layout> Layouts() {
   std::vector<Layout> layouts;
+  const std::vector<RankOrder> orders = RankOrder::All();
   for (int tensor : {1, 2, 4}) {
     for (int pipeline : {1, 2, 3, 4}) {
       for (int data : {1, 2, 4, 8}) {
@@ -33,6 +34,8 @@ std::vector<Layout> Layouts() {
             layout.sharding = static_cast<DataSharding>(zero);
             layout.overlap = zero % 2 == 1;
             if (pipeline == 3) layout.layers = {1, 2, 1};
+            // Without experts every order of ranks is accepted.
+            layout.order = orders[layouts.size() % orders.size()];
             if (layout.ranks() > 8 || (chunks == 2 && (pipeline != 2 || data > 4))) continue;
             layouts.push_back(layout);
             Layout more = layout;

@@ -70,7 +70,7 @@ class Replay {
 
   int world() const { return world_; }
   int stages() const { return stages_; }
-  int StageOf(int rank) const { return rank / (world_ / stages_); }
+  int StageOf(int rank) const { return input_.dense.Coordinate(rank, Axis::kPipeline); }
   const std::vector<Step>& steps() const { return steps_; }
   // The teams of a stage, each a list of ranks; a pipeline is the teams of one number.
   const std::vector<std::vector<int>>& teams(int stage) const { return teams_[stage]; }

@@ -37,6 +37,7 @@ struct Delays {
   std::vector<double> work = std::vector<double>(kRanks, 1);  // a factor of each rank's work
   std::string slow_group;                                     // its calls take 20 times as long
   int expert = 1;                                             // ranks of an expert-parallel group
+  RankOrder order;
 };
 
 // The moments at which ranks have come to the messages between them.
@@ -218,6 +219,7 @@ class TimedRun {
     sizes.expert = delays.expert;
     // Each expert-parallel group spans the data-parallel ranks.
     sizes.expert_tensor = 2;
+    sizes.order = delays.order;
     input_.dense = *RankGrid::Create(sizes, kRanks);
     input_.expert = *RankGrid::CreateExpert(sizes, kRanks);
     ScheduleOptions options;
@@ -285,9 +287,15 @@ MATCHER_P(IsWithinFivePercentOf, seconds, "") {
 }
 
 TEST(WhatIfTest, AReplayTakesWhatTheRunTook) {
-  for (const int expert : {1, 2}) {
+  struct Case {
+    int expert;
+    const char* order;
+  };
+  for (const auto& [expert, order] :
+       {Case{1, "tp-cp-ep-dp-pp"}, Case{2, "tp-cp-ep-dp-pp"}, Case{1, "pp-dp-tp-cp-ep"}}) {
     Delays delays;
     delays.expert = expert;
+    delays.order = *RankOrder::Parse(order);
     const TimedRun run(delays);
     EXPECT_NEAR(run.what_if().measured, run.seconds(), 1e-9);
     EXPECT_EQ(run.what_if().steps, kSteps - 1);

@@ -23,6 +23,14 @@ absl::Status CheckSameRun(const RunInputs& mine, const ProcessGroup& processes) 
                          DescribeDifferences(DifferencesOf(first, text)))),
         kExitConfig);
   }
+  if (!consensus.Same(mine.rank_order)) {
+    return WithExitCode(
+        absl::FailedPreconditionError(absl::StrCat(
+            "the ranks read different shapes of the machines from parallel.topology_file: this "
+            "rank's order is ",
+            mine.rank_order)),
+        kExitConfig);
+  }
   if (!consensus.Same(mine.gemm_plans)) {
     return WithExitCode(
         absl::FailedPreconditionError("the ranks read different plans from system.gemm_plan_file"),

@@ -17,6 +17,7 @@ struct RunInputs {
   std::string attention;        // the order of attention's kernels
   std::string checkpoint;       // the directory to start from; empty: from the beginning
   std::string instruction_set;  // as "avx512"; empty on devices other than the CPU
+  std::string rank_order;       // "tp-cp-ep-dp-pp"
 };
 
 // Checks that all processes of a run are going to do the same. Collective. Each process gets the

@@ -49,9 +49,13 @@ TEST(CheckSameRunTest, TheProcessWithAnotherConfigurationSaysWhatDiffers) {
             kExitConfig);
 }
 
-TEST(CheckSameRunTest, OtherPlansKernelsAndCheckpointsAreRefusedByAll) {
+TEST(CheckSameRunTest, OtherOrdersPlansKernelsAndCheckpointsAreRefusedByAll) {
   for (const absl::Status& status : CheckWith([](RunInputs* i) { i->gemm_plans = "plan"; }))
     EXPECT_EQ(ExitCodeOf(status), kExitConfig);
+  for (const absl::Status& status : CheckWith([](RunInputs* i) { i->rank_order = "pp-dp"; })) {
+    EXPECT_EQ(ExitCodeOf(status), kExitConfig);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("parallel.topology_file"));
+  }
   for (const absl::Status& status : CheckWith([](RunInputs* i) { i->attention = "flash, local"; }))
     EXPECT_EQ(ExitCodeOf(status), kExitConfig);
   for (const absl::Status& status : CheckWith([](RunInputs* i) { i->checkpoint = "iter_1"; }))

@@ -3,10 +3,14 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
+#include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
 #include "megatron/train/failure/exit_status.h"
 #include "megatron/train/preflight/check_tokenizer.h"
+#include "megatron/train/topology/axis_traffic.h"
+#include "megatron/train/topology/choose_rank_order.h"
+#include "megatron/train/topology/topology_file.h"
 #include "megatron/train/trainer/flops.h"
 
 namespace megatron {
@@ -21,11 +25,33 @@ absl::Status CheckModelType(const config::PretrainConfig& config, const std::str
 
 namespace {
 
+constexpr int64_t kMostTopologyBytes = int64_t{64} << 20;
+
+// Reads the topology file, if there is one, and takes its order of ranks unless one is written.
+absl::Status ChooseOrder(const config::PretrainConfig& config, RunOptions* options,
+                         std::string* reason) {
+  if (options->topology_file.empty()) return absl::OkStatus();
+  const std::string named = absl::StrCat("parallel.topology_file = ", options->topology_file);
+  MEGATRON_ASSIGN_OR_RETURN(
+      const std::string text,
+      ReadFileToString(PosixFileSystem(), options->topology_file, kMostTopologyBytes), _ << named);
+  MEGATRON_ASSIGN_OR_RETURN(const MachineShape shape, ParseTopology(text), _ << named);
+  MEGATRON_ASSIGN_OR_RETURN(
+      const RankOrderChoice choice,
+      ChooseRankOrder(shape, TrafficOf(config, options->trainer.model.padded_vocab_size),
+                      options->parallel, options->num_ranks(), config.parallel().has_rank_order()),
+      _ << named);
+  options->parallel.order = choice.order;
+  *reason = choice.reason;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<PlannedPretraining> Plan(const config::PretrainConfig& config) {
   PlannedPretraining planned;
   MEGATRON_ASSIGN_OR_RETURN(planned.tokenizer, CreateTokenizer(ToTokenizerOptions(config.data())));
   planned.options = ToRunOptions(config, planned.tokenizer->vocab_size());
   MEGATRON_RETURN_IF_ERROR(CheckTokenizer(planned.options, *planned.tokenizer));
+  MEGATRON_RETURN_IF_ERROR(ChooseOrder(config, &planned.options, &planned.rank_order));
   MEGATRON_ASSIGN_OR_RETURN(planned.plan, PlanRun(planned.options));
   const int64_t vocab = planned.options.trainer.model.padded_vocab_size;
   planned.speed.flops_per_token =

@@ -26,6 +26,8 @@ struct PlannedPretraining {
   std::unique_ptr<Tokenizer> tokenizer;
   RunPlan plan;
   SpeedBasis speed;  // set except for the devices' peak
+  // With a topology file: the order of ranks that was taken, and why.
+  std::string rank_order;
 };
 
 // Expects a valid configuration whose paths are resolved. Errors carry kExitConfig.

@@ -4,8 +4,10 @@
 #include <vector>
 
 #include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/base/file_system.h"
 #include "megatron/train/configs/config_loader.h"
 #include "megatron/train/failure/exit_status.h"
 
@@ -14,6 +16,7 @@ namespace {
 
 using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 config::PretrainConfig Config(const std::string& name, const std::vector<std::string>& overrides) {
@@ -39,6 +42,49 @@ TEST(PlanPretrainingTest, PlansEachPipelineStage) {
   EXPECT_GT(planned->speed.flops_per_token, 0);
   EXPECT_GT(planned->speed.full_flops_per_token, planned->speed.flops_per_token);
   EXPECT_FALSE(planned->speed.peak_flops.has_value());
+}
+
+// Returns the plan of eight ranks on the machines that `topology` describes.
+absl::StatusOr<PlannedPretraining> PlanOn(const std::string& topology,
+                                          std::vector<std::string> overrides) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "/topology.textproto");
+  EXPECT_THAT(WriteFileAtomically(PosixFileSystem(), path, topology), IsOk());
+  overrides.insert(
+      overrides.end(),
+      {"parallel.tensor_model_parallel_size=2", "parallel.pipeline_model_parallel_size=2",
+       "parallel.data_parallel_size=2", absl::StrCat("parallel.topology_file=\"", path, "\"")});
+  return PlanPretraining(Config("gpt_demo", overrides));
+}
+
+TEST(PlanPretrainingTest, ATopologyChoosesTheOrderOfRanksUnlessOneIsWritten) {
+  // Machines of two ranks, which tensor-parallel ranks should share.
+  constexpr char kPairs[] =
+      "node { ranks: 2 } node { ranks: 2 } node { ranks: 2 } node { ranks: 2 }\n"
+      "domain_gb_per_s: 10 rail_gb_per_s: 0.1\n";
+  const auto chosen = PlanOn(kPairs, {});
+  ASSERT_THAT(chosen, IsOk());
+  EXPECT_EQ(chosen->options.parallel.order.axes()[0], Axis::kTensor);
+  EXPECT_THAT(chosen->rank_order, HasSubstr("on 4 nodes of 2 ranks"));
+  const auto written = PlanOn(kPairs, {"parallel.rank_order=dp-cp-ep-pp-tp"});
+  ASSERT_THAT(written, IsOk());
+  EXPECT_EQ(written->options.parallel.order.ToString(), "dp-cp-ep-pp-tp");
+  EXPECT_EQ(written->plan.stages[1].ranks, (std::vector<int>{2, 3, 6, 7}));
+  EXPECT_THAT(written->rank_order, HasSubstr("as parallel.rank_order says"));
+}
+
+TEST(PlanPretrainingTest, ATopologyThatDoesNotFitIsAMistakeOfTheConfiguration) {
+  const absl::Status few = PlanOn("node { ranks: 4 } domain_gb_per_s: 1", {}).status();
+  EXPECT_EQ(ExitCodeOf(few), kExitConfig);
+  EXPECT_THAT(std::string(few.message()), AllOf(HasSubstr("parallel.topology_file = "),
+                                                HasSubstr("has 4 ranks, and the run 8")));
+  const absl::Status wrong = PlanOn("node { gpus: 8 }", {}).status();
+  EXPECT_EQ(ExitCodeOf(wrong), kExitConfig);
+  EXPECT_THAT(std::string(wrong.message()), HasSubstr("line 1"));
+  const absl::Status gone = PlanPretraining(Config("gpt_demo", {"parallel.data_parallel_size=2",
+                                                                "parallel.topology_file=gone"}))
+                                .status();
+  EXPECT_EQ(ExitCodeOf(gone), kExitConfig);
+  EXPECT_THAT(std::string(gone.message()), HasSubstr("parallel.topology_file = gone"));
 }
 
 TEST(PlanPretrainingTest, ATokenizerThatIsNotThereIsAMistakeOfTheConfiguration) {

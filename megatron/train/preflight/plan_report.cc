@@ -37,6 +37,7 @@ constexpr size_t kColumns = 80;
 constexpr size_t kMostLines = 40;
 constexpr size_t kMostWarnings = 4;
 constexpr size_t kMostStages = 4;
+constexpr int kFirstColumn = 12;
 constexpr size_t kLongestValue = 40;
 
 // The counts that all forms of the report share.
@@ -196,6 +197,7 @@ class Screen {
               absl::StrFormat("%s; vocabulary %s, padded to %s", FormatCount(counts.parameters),
                               FormatCount(model.vocab_size), FormatCount(model.padded_vocab_size)));
     AppendRow("layout", DescribeLayout(options_, config.parallel()));
+    if (!planned_.rank_order.empty()) AppendRow("rank order", planned_.rank_order);
     AppendRow("batch", absl::StrFormat("%sglobal %d = micro-batch %d x accumulation %d x data %d",
                                        counts.grows ? "grows to " : "", counts.step_samples,
                                        options_.trainer.packing.layout.micro_batch_size,
@@ -222,19 +224,19 @@ class Screen {
     std::array<int64_t, kColumnCount> bytes = {};
     const auto states = MakeUpdateRule(options_.trainer.optimizer)->states();
     for (const auto& [name, held] : part.memory) bytes[ColumnOf(name, states)] += held;
-    const int64_t first = static_cast<int64_t>(stage) * planned_.plan.ranks_per_stage;
-    const int64_t last = first + planned_.plan.ranks_per_stage - 1;
-    const std::string ranks =
-        first == last ? absl::StrCat("rank ", first) : absl::StrCat("ranks ", first, "-", last);
-    absl::StrAppendFormat(&text_, "%-12s", ranks);
+    const std::string ranks = DescribeRanks(part.ranks);
+    const bool fits = static_cast<int>(ranks.size()) < kFirstColumn;
+    absl::StrAppendFormat(&text_, "%-*s", kFirstColumn,
+                          fits ? ranks : absl::StrCat("stage ", stage));
     for (const int64_t held : bytes) absl::StrAppendFormat(&text_, " %10s", FormatBytes(held));
     absl::StrAppendFormat(&text_, " %11s\n", FormatBytes(part.total_bytes()));
   }
 
   // Prints the first and the last stage of a long pipeline, and the worst between them.
   void AppendMemory() {
-    absl::StrAppendFormat(&text_, "\n%-12s %10s %10s %10s %10s %10s %11s\n", "memory of", "weights",
-                          "gradients", "optimizer", "activation", "other", "each rank");
+    absl::StrAppendFormat(&text_, "\n%-*s %10s %10s %10s %10s %10s %11s\n", kFirstColumn,
+                          "memory of", "weights", "gradients", "optimizer", "activation", "other",
+                          "each rank");
     const size_t stages = planned_.plan.stages.size();
     const size_t worst = WorstStage(planned_.plan);
     for (size_t stage = 0; stage < stages; ++stage) {
@@ -352,9 +354,8 @@ Json MemoryJson(const PlannedPretraining& planned, const MachineMemory& machine)
   Json stages = Json::array();
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
     const RankPlan& part = plan.stages[stage];
-    const int64_t first = static_cast<int64_t>(stage) * plan.ranks_per_stage;
-    stages.push_back({{"first_rank", first},
-                      {"last_rank", first + plan.ranks_per_stage - 1},
+    stages.push_back({{"first_rank", part.ranks.front()},
+                      {"last_rank", part.ranks.back()},
                       {"parameters", part.parameters},
                       {"bytes", part.total_bytes()},
                       {"kinds", part.memory},
@@ -372,10 +373,14 @@ Json MemoryJson(const PlannedPretraining& planned, const MachineMemory& machine)
 
 Json LayoutJson(const RunOptions& options) {
   const ParallelSizes& sizes = options.parallel;
-  return {
-      {"ranks", options.num_ranks()},        {"tensor", sizes.tensor}, {"context", sizes.context},
-      {"pipeline", sizes.pipeline},          {"data", sizes.data},     {"expert", sizes.expert},
-      {"expert_tensor", sizes.expert_tensor}};
+  return {{"ranks", options.num_ranks()},
+          {"tensor", sizes.tensor},
+          {"context", sizes.context},
+          {"pipeline", sizes.pipeline},
+          {"data", sizes.data},
+          {"expert", sizes.expert},
+          {"expert_tensor", sizes.expert_tensor},
+          {"rank_order", sizes.order.ToString()}};
 }
 
 }  // namespace

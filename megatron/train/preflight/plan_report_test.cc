@@ -142,6 +142,18 @@ TEST(PlanScreenTest, OfALongPipelinePrintsTheEndsAndTheWorst) {
                             HasSubstr("(16 pipeline stages"), Not(ContainsRegex("\nrank 7 "))));
 }
 
+TEST(PlanScreenTest, NamesTheStagesWhereTheirRanksAreNoNeighbours) {
+  const Planned planned =
+      Plan("gpt3_857m", {"system.device=cpu", "parallel.rank_order=pp-tp-cp-ep-dp"});
+  EXPECT_THAT(ScreenOf(planned),
+              AllOf(HasSubstr("numbered pp-tp-cp-ep-dp"), ContainsRegex("\nranks 0, 2 "),
+                    ContainsRegex("\nranks 1, 3 ")));
+  const Json json = JsonOf(planned);
+  EXPECT_EQ(json["layout"]["rank_order"], "pp-tp-cp-ep-dp");
+  EXPECT_EQ(json["memory"]["stages"][1]["first_rank"], 1);
+  EXPECT_EQ(json["memory"]["stages"][1]["last_rank"], 3);
+}
+
 TEST(PlanJsonTest, HasTheNumbersOfThePlan) {
   const Planned planned = Plan("gpt3_857m", {"system.device=cpu", "checkpoint.save=x"});
   const Json json = JsonOf(planned);

@@ -17,6 +17,8 @@ void StartWhereTheUserStands(config::PretrainConfig* config) {
   config::CheckpointConfig* checkpoint = config->mutable_checkpoint();
   if (checkpoint->has_save()) resolve(checkpoint->mutable_save());
   if (checkpoint->has_load()) resolve(checkpoint->mutable_load());
+  config::ParallelConfig* parallel = config->mutable_parallel();
+  if (parallel->has_topology_file()) resolve(parallel->mutable_topology_file());
   config::LoggingConfig* logging = config->mutable_logging();
   if (logging->has_metrics_file()) resolve(logging->mutable_metrics_file());
   if (logging->has_tensorboard_dir()) resolve(logging->mutable_tensorboard_dir());

@@ -40,6 +40,7 @@ const std::set<std::string>& NoPaths() {
   static const auto* const fields =
       new std::set<std::string>{"model.moe_layer_freq",
                                 "parallel.pipeline_schedule",
+                                "parallel.rank_order",
                                 "parallel.pipeline_model_parallel_layout",
                                 "data.split",
                                 "data.tiktoken_special_tokens",

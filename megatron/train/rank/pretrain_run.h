@@ -48,6 +48,7 @@ struct PretrainRun {
   FileSystem* fs = nullptr;
   TrainingRun training;
   RunPlan plan;
+  std::string rank_order;  // with a topology file: the order taken, and why
   std::unique_ptr<Tokenizer> tokenizer;
   StartingPoint start;
   RunLock save_lock;  // held on the directory of checkpoints

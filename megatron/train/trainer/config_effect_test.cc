@@ -171,6 +171,7 @@ const std::map<std::string, Help>& Helps() {
       // It is true by itself with one rank.
       {"system.time_gemm_kernels", {"true", {"parallel.data_parallel_size=2"}}},
       {"parallel.pipeline_schedule", {"zb_h1", {}}},
+      {"parallel.rank_order", {"tp-cp-ep-pp-dp", {}}},
       {"parallel.hierarchical_context_parallel_sizes",
        {"[2, 4]", {"parallel.context_parallel_size=8", "parallel.cp_comm_type=a2a_p2p"}}},
       {"parallel.pipeline_model_parallel_layout", {"Et|tttL", {}}},
@@ -276,7 +277,8 @@ std::string Describe(const DataOptions& o) {
 std::string Describe(const RunOptions& o) {
   return Describe(o.trainer) + Describe(o.data) +
          Line(o.parallel.tensor, o.parallel.context, o.parallel.pipeline, o.parallel.data,
-              o.parallel.expert, o.parallel.expert_tensor) +
+              o.parallel.expert, o.parallel.expert_tensor, o.parallel.order.ToString(),
+              o.topology_file) +
          Line(o.precision.dynamic_loss_scale, o.precision.constant_loss_scale,
               o.precision.dynamic.initial_scale, o.precision.dynamic.min_scale,
               o.precision.dynamic.window, o.precision.dynamic.hysteresis) +

@@ -9,21 +9,11 @@
 #include "megatron/train/recipes/recipes.h"
 #include "megatron/train/trainer/data_section.h"
 #include "megatron/train/trainer/model_section.h"
+#include "megatron/train/trainer/parallel_section.h"
 #include "megatron/train/trainer/pipeline_section.h"
 
 namespace megatron {
 namespace {
-
-ParallelSizes ToParallelSizes(const config::ParallelConfig& config) {
-  ParallelSizes sizes;
-  sizes.tensor = static_cast<int>(config.tensor_model_parallel_size());
-  sizes.context = static_cast<int>(config.context_parallel_size());
-  sizes.pipeline = static_cast<int>(config.pipeline_model_parallel_size());
-  sizes.data = static_cast<int>(config.data_parallel_size());
-  sizes.expert = static_cast<int>(config.expert_model_parallel_size());
-  sizes.expert_tensor = static_cast<int>(config.expert_tensor_parallel_size());
-  return sizes;
-}
 
 DataSharding ToSharding(const config::ParallelConfig& config) {
   if (!config.use_distributed_optimizer()) return DataSharding::kNone;
@@ -271,8 +261,10 @@ GenerationOptions ToGeneration(const config::PretrainConfig& config) {
 std::string DescribeSizes(const ParallelSizes& sizes) {
   const std::string context =
       sizes.context == 1 ? "" : absl::StrCat("context ", sizes.context, " x ");
+  const std::string order =
+      sizes.order == RankOrder() ? "" : absl::StrCat(", numbered ", sizes.order.ToString());
   return absl::StrCat("tensor ", sizes.tensor, " x ", context, "pipeline ", sizes.pipeline,
-                      " x data ", sizes.data);
+                      " x data ", sizes.data, order);
 }
 
 TokenizerOptions ToTokenizerOptions(const config::DataConfig& config) {
@@ -316,7 +308,10 @@ RanksOptions ToRanksOptions(const config::ParallelConfig& config) {
 RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size) {
   RunOptions options;
   options.trainer = ToTrainer(config, vocab_size);
-  options.parallel = ToParallelSizes(config.parallel());
+  const absl::StatusOr<ParallelSizes> parallel = ToParallelSizes(config.parallel());
+  CHECK(parallel.ok()) << parallel.status();  // Validation has read them.
+  options.parallel = *parallel;
+  options.topology_file = config.parallel().topology_file();
   options.precision = ToPrecision(config.precision());
   options.data = ToDataOptions(config);
   options.tokenizer = ToTokenizerOptions(config.data());

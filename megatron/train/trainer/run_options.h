@@ -100,6 +100,7 @@ struct AttentionOptions {
 struct RunOptions {
   TrainerOptions trainer;  // those of the first rank on every axis
   ParallelSizes parallel;
+  std::string topology_file;  // the file that chooses the order of ranks; empty: none
   PrecisionOptions precision;
   DataOptions data;
   TokenizerOptions tokenizer;
@@ -123,7 +124,8 @@ struct RunOptions {
   TrainerOptions TrainerOf(int stage, int data_rank) const;
 };
 
-// Returns "tensor 2 x pipeline 1 x data 4"; with context if it is more than 1.
+// Returns "tensor 2 x pipeline 1 x data 4"; with context if it is more than 1, and with the order of
+// ranks if it is not the default.
 std::string DescribeSizes(const ParallelSizes& sizes);
 
 // Reads the data section alone, since the rest needs the size of the vocabulary that it gives.

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <fstream>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "glog/logging.h"
 #include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
@@ -112,6 +114,8 @@ absl::StatusOr<RunPlan> PlanRun(const RunOptions& options) {
     MEGATRON_ASSIGN_OR_RETURN(RankPlan rank_plan,
                               PlanRank(options, GroupsForPlanning(dense, expert, stages[stage]),
                                        static_cast<int>(stage)));
+    rank_plan.ranks = dense.PeersOf(stages[stage], {Axis::kTensor, Axis::kContext, Axis::kData});
+    absl::c_sort(rank_plan.ranks);
     plan.stages.push_back(std::move(rank_plan));
   }
   return plan;
@@ -132,19 +136,31 @@ std::string FormatCount(int64_t count) {
   return digits;
 }
 
+std::string DescribeRanks(const std::vector<int>& ascending) {
+  constexpr size_t kMostRuns = 4;
+  std::vector<std::string> runs;
+  for (size_t begin = 0, end = 0; begin < ascending.size(); begin = end) {
+    for (end = begin + 1; end < ascending.size() && ascending[end] == ascending[end - 1] + 1;)
+      ++end;
+    const int first = ascending[begin], last = ascending[end - 1];
+    runs.push_back(first == last ? absl::StrCat(first) : absl::StrCat(first, "-", last));
+  }
+  if (runs.size() > kMostRuns) {
+    runs[2] = absl::StrCat("... ", runs.back());
+    runs.resize(3);
+  }
+  return absl::StrCat(ascending.size() == 1 ? "rank " : "ranks ", absl::StrJoin(runs, ", "));
+}
+
 namespace {
 
-// Ranks of a pipeline stage are numbered one after the other, and are alike.
 void AppendMemory(const RunOptions& options, const RunPlan& plan, std::string* text) {
   size_t worst = 0;
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
     const RankPlan& part = plan.stages[stage];
     if (part.total_bytes() > plan.stages[worst].total_bytes()) worst = stage;
-    const int64_t first = static_cast<int64_t>(stage) * plan.ranks_per_stage;
     const std::string ranks =
-        plan.ranks_per_stage == 1
-            ? absl::StrCat("rank ", first)
-            : absl::StrCat("each of ranks ", first, "-", first + plan.ranks_per_stage - 1);
+        absl::StrCat(part.ranks.size() == 1 ? "" : "each of ", DescribeRanks(part.ranks));
     absl::StrAppendFormat(text, "memory of %s (pipeline stage %d): %s, %s parameters\n", ranks,
                           stage, FormatBytes(part.total_bytes()), FormatCount(part.parameters));
     AppendTable(part.memory, part.total_bytes(), text);

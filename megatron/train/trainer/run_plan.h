@@ -19,6 +19,7 @@ namespace megatron {
 struct RankPlan {
   int64_t parameters = 0;  // parameters that this rank holds
   int communicators = 0;   // communicators with other ranks, if by NCCL
+  std::vector<int> ranks;  // all ranks of this stage, ascending, which are alike
   StageMemorySizes sizes;
   std::map<std::string, int64_t> memory;       // bytes by kind
   std::map<std::string, int64_t> activations;  // peak bytes of one micro-batch by name
@@ -44,6 +45,9 @@ absl::StatusOr<RunPlan> PlanRun(const RunOptions& options);
 
 // Plans one pipeline stage alone.
 absl::StatusOr<RankPlan> PlanStageOfRun(const RunOptions& options, int stage);
+
+// Returns "rank 3", "ranks 4-7" or, where they are not neighbours, "ranks 0-1, 4-5, ... 12-13".
+std::string DescribeRanks(const std::vector<int>& ascending);
 
 // Returns the part of --dry_run=full behind the configuration.
 std::string FormatRunPlan(const config::PretrainConfig& config, const RunOptions& options,

@@ -89,6 +89,10 @@ TEST(ValidateExpertsTest, RefusesEachBrokenRuleByName) {
       {{"model.moe_token_drop_policy=position"}, "without model.moe_expert_capacity_factor"},
       {{"model.moe_layer_freq=\"[1]*3\""}, "fewer than 4 layers"},
       {{"parallel.expert_model_parallel_size=3"}, "model.num_experts"},
+      {{"parallel.expert_model_parallel_size=2", "parallel.data_parallel_size=2",
+        "parallel.pipeline_model_parallel_size=2", "parallel.rank_order=tp-cp-ep-pp-dp"},
+       "tp-cp-ep-pp-dp gives rank 0 two pipelines: ranks 0, "
+       "1 in the dense grid dp2 x pp2, and ranks 0, 2 in the expert grid ep2 x pp2"},
       {{"parallel.expert_model_parallel_size=8"}, "experts are shared out over ranks of one"},
       {{"parallel.expert_tensor_parallel_size=3"}, "must be divisible"},
   };

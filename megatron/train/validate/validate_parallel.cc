@@ -1,9 +1,12 @@
 #include <cstdint>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "megatron/comm/rank_grid.h"
 #include "megatron/layers/context_slice.h"
 #include "megatron/train/recipes/model_rules_of.h"
+#include "megatron/train/trainer/parallel_section.h"
 #include "megatron/train/validate/rules.h"
 
 namespace megatron {
@@ -112,6 +115,27 @@ void CheckContext(ConfigChecker& check) {
     CheckHeadsAreShared(check, size, check.Named(kContext));
 }
 
+void CheckRankOrder(ConfigChecker& check) {
+  constexpr char kOrder[] = "parallel.rank_order";
+  absl::StatusOr<ParallelSizes> sizes = ToParallelSizes(check.resolved().parallel());
+  if (!sizes.ok()) return check.Error(kOrder, sizes.status().message());
+  if (!check.Usable({"parallel.tensor_model_parallel_size", "parallel.context_parallel_size",
+                     "parallel.pipeline_model_parallel_size", "parallel.data_parallel_size",
+                     "parallel.expert_model_parallel_size",
+                     "parallel.expert_tensor_parallel_size"})) {
+    return;
+  }
+  const int64_t ranks = int64_t{sizes->tensor} * sizes->context * sizes->pipeline * sizes->data;
+  if (ranks > std::numeric_limits<int>::max()) return;
+  const auto grid = [&] {
+    return RankGrid::CreateExpert(*sizes, static_cast<int>(ranks)).status();
+  };
+  const absl::Status numbered = grid();
+  sizes->order = RankOrder();
+  // Sizes that do not multiply to the ranks are an error of other fields.
+  if (grid().ok() && !numbered.ok()) check.Error(kOrder, numbered.message());
+}
+
 void CheckDataParallel(ConfigChecker& check) {
   if (check.resolved().parallel().grad_reduce_in_bf16() && !check.resolved().precision().bf16())
     check.Error("parallel.grad_reduce_in_bf16", "needs precision.bf16: true");
@@ -136,6 +160,7 @@ void CheckParallel(ConfigChecker& check) {
   CheckContext(check);
   CheckExperts(check);
   CheckPipeline(check);
+  CheckRankOrder(check);
   CheckDataParallel(check);
   CheckBackend(check);
 }

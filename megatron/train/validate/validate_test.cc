@@ -97,6 +97,9 @@ TEST(ValidateTest, RefusesEachBrokenRuleByName) {
   const std::vector<Case> cases = {
       {{"model.num_query_groups=2"}, "needs model.group_query_attention: true"},
       {{"model.group_query_attention=true"}, "needs model.num_query_groups"},
+      {{"parallel.data_parallel_size=2", "parallel.rank_order=tp-dp"},
+       "names tp, cp, ep, dp and pp, each once"},
+      {{"parallel.rank_order=tp-cp-ep-pp-dp"}, "has no effect with"},
       {{"model.group_query_attention=true", "model.num_query_groups=3"},
        "must be divisible by model.num_query_groups = 3"},
       {{"model.max_position_embeddings=16"}, "must be at least model.seq_length = 32"},

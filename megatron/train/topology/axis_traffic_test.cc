@@ -1,0 +1,86 @@
+#include "megatron/train/topology/axis_traffic.h"
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/train/configs/config_loader.h"
+
+namespace megatron {
+namespace {
+
+constexpr char kModel[] =
+    "model { num_layers: 4 hidden_size: 64 num_attention_heads: 4 seq_length: 32 }\n"
+    "optimizer { lr: 1e-3 }\n"
+    "train { micro_batch_size: 2 global_batch_size: 16 train_iters: 1 }\n"
+    "data { mock_data: true tokenizer_type: NullTokenizer vocab_size: 100 }\n";
+
+std::vector<AxisTraffic> Of(const std::vector<std::string>& overrides) {
+  const auto loaded = LoadConfigFromString(kModel, "x", overrides, ConfigPurpose::kDryRun);
+  EXPECT_TRUE(loaded.ok()) << loaded.status();
+  return loaded.ok() ? TrafficOf(loaded->config, 128) : std::vector<AxisTraffic>();
+}
+
+// Returns the bytes of all calls by axis.
+std::map<std::string, double> Bytes(const std::vector<AxisTraffic>& rows) {
+  std::map<std::string, double> bytes;
+  for (const AxisTraffic& row : rows) bytes[row.name] += row.calls * row.bytes;
+  return bytes;
+}
+
+TEST(AxisTrafficTest, TensorParallelRanksReduceTwiceALayerAndWay) {
+  // 8 micro-batches of 64 tokens, 4 layers, 8 halves of an all-reduce of 64 channels in fp32.
+  EXPECT_EQ(Bytes(Of({"parallel.tensor_model_parallel_size=2"}))["tp"], 8.0 * 4 * 8 * 64 * 64 * 4);
+  EXPECT_EQ(Bytes(Of({"parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true",
+                      "precision.bf16=true"}))["tp"],
+            8.0 * 4 * 10 * 64 * 64 * 2);
+}
+
+TEST(AxisTrafficTest, StagesSendAMicroBatchEachWay) {
+  const auto rows =
+      Of({"parallel.pipeline_model_parallel_size=2", "parallel.tensor_model_parallel_size=2",
+          "parallel.sequence_parallel=true"});
+  EXPECT_EQ(Bytes(rows)["pp"], 2.0 * 8 * 64 * 64 * 4 / 2);
+  for (const AxisTraffic& row : rows) EXPECT_EQ(row.is_message, std::string(row.name) == "pp");
+}
+
+TEST(AxisTrafficTest, ContextParallelRanksSendKeysAndValues) {
+  EXPECT_EQ(Bytes(Of({"parallel.context_parallel_size=2"}))["cp"], 8.0 * 4 * 3 * 64 * (2 * 64) * 4);
+}
+
+TEST(AxisTrafficTest, CopiesOfWeightsReduceTheirGradients) {
+  const double reduced = Bytes(Of({"parallel.data_parallel_size=2"}))["dp"];
+  // Both halves of an all-reduce of fp32 gradients.
+  const std::vector<std::string> sharded = {"parallel.data_parallel_size=2",
+                                            "parallel.use_distributed_optimizer=true",
+                                            "precision.bf16=true"};
+  // Gradients are scattered in fp32, and weights gathered in bf16.
+  EXPECT_DOUBLE_EQ(Bytes(Of(sharded))["dp"], reduced * 3 / 4);
+  std::vector<std::string> all = sharded;
+  all.push_back("parallel.data_parallel_sharding_strategy=optim_grads_params");
+  // For each of 4 micro-batches: gradients once, and weights twice.
+  EXPECT_DOUBLE_EQ(Bytes(Of(all))["dp"], reduced / 2 * 4 + reduced / 4 * 2 * 4);
+}
+
+TEST(AxisTrafficTest, ExpertsExchangeTheirRowsAndReduceAmongThemselves) {
+  const std::vector<std::string> mixture = {"model.num_experts=4",
+                                            "model.moe_router_topk=2",
+                                            "model.disable_bias_linear=true",
+                                            "model.moe_layer_freq=\"[0,1]*2\"",
+                                            "parallel.data_parallel_size=4",
+                                            "parallel.expert_model_parallel_size=2"};
+  const auto rows = Of(mixture);
+  // 2 micro-batches of 64 tokens, to two experts each, there and back, forward and backward.
+  EXPECT_EQ(Bytes(rows)["ep"], 2.0 * 2 * 4 * (64 * 2) * 64 * 4);
+  double of_experts = 0;
+  for (const AxisTraffic& row : rows) {
+    if (row.is_of_experts && std::string(row.name) == "dp") of_experts += row.calls * row.bytes;
+  }
+  // Two of four experts on a rank, in two layers, of two matrices.
+  EXPECT_EQ(of_experts, 2.0 * 4 * (2 * 2) * 2 * 64 * 256);
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,19 @@
+#include "megatron/train/trainer/parallel_section.h"
+
+#include "megatron/base/status_macros.h"
+
+namespace megatron {
+
+absl::StatusOr<ParallelSizes> ToParallelSizes(const config::ParallelConfig& config) {
+  ParallelSizes sizes;
+  sizes.tensor = static_cast<int>(config.tensor_model_parallel_size());
+  sizes.context = static_cast<int>(config.context_parallel_size());
+  sizes.pipeline = static_cast<int>(config.pipeline_model_parallel_size());
+  sizes.data = static_cast<int>(config.data_parallel_size());
+  sizes.expert = static_cast<int>(config.expert_model_parallel_size());
+  sizes.expert_tensor = static_cast<int>(config.expert_tensor_parallel_size());
+  MEGATRON_ASSIGN_OR_RETURN(sizes.order, RankOrder::Parse(config.rank_order()));
+  return sizes;
+}
+
+}  // namespace megatron
