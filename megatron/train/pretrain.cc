@@ -246,6 +246,10 @@ FaultMonitorOptions PretrainProcess::MonitorOptions(const RanksOptions& ranks) {
 absl::StatusOr<LoadedConfig> PretrainProcess::ReadConfig() const {
   MEGATRON_ASSIGN_OR_RETURN(const FoundConfig found, FindConfig(command_.config));
   std::vector<std::string> overrides = command_.overrides;
+  if (const std::optional<int64_t> size = DataParallelSizeOfWorld(
+          launch_, ParseConfig(found.text, found.source, overrides).config.parallel())) {
+    overrides.push_back(absl::StrCat("parallel.data_parallel_size=", *size));
+  }
   // A configuration of one rank refuses ranks_as. That it does not fit the launcher is said later.
   if (one_of_several() && HasSeveralRanks(found, overrides))
     overrides.push_back("parallel.ranks_as=processes");

@@ -161,9 +161,20 @@ TEST_F(PretrainProcessesTest, ALaunchersWorldThatDoesNotFitIsRefusedOnce) {
   EXPECT_EQ(outcomes[0].output, "");
   EXPECT_TRUE(absl::StrContains(outcomes[1].output, "parallel.data_parallel_size = 1 would fit"))
       << outcomes[1].output;
-  const std::string of_one_rank = RunBy("torchrun", {})[1].output;
+  const std::string of_one_rank =
+      RunBy("torchrun", {"--set=parallel.data_parallel_size=1"})[1].output;
   EXPECT_TRUE(absl::StrContains(of_one_rank, "parallel.data_parallel_size = 2 would fit"))
       << of_one_rank;
+}
+
+TEST_F(PretrainProcessesTest, ALaunchersWorldSaysHowManyDataParallelRanksThereAre) {
+  const Arguments args = {"--set=train.train_iters=4", "--set=train.micro_batch_size=1"};
+  ASSERT_EQ(Run(Joined({SaveTo("written"), "--set=parallel.data_parallel_size=2"}, args)).exit_code,
+            kExitDone);
+  const std::vector<Outcome> outcomes = RunBy("torchrun", Joined({SaveTo("derived")}, args));
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  EXPECT_TRUE(absl::StrContains(outcomes[1].output, "x data 2")) << outcomes[1].output;
+  ExpectEqualCheckpoints("written", "derived");
 }
 
 TEST_F(PretrainProcessesTest, AWorldThatDoesNotFitIsRefusedBeforeTheOthersHaveCome) {

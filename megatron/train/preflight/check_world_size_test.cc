@@ -1,5 +1,7 @@
 #include "megatron/train/preflight/check_world_size.h"
 
+#include <optional>
+
 #include "absl/status/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -32,6 +34,18 @@ TEST(CheckWorldSizeTest, OneProcessForEachRankIsRight) {
 
 TEST(CheckWorldSizeTest, AProcessAloneStartsTheRanks) {
   EXPECT_THAT(CheckWorldSize(Processes(1), Tensor2Data2()), IsOk());
+}
+
+TEST(CheckWorldSizeTest, DataParallelRanksAreWhatTheOtherAxesLeave) {
+  config::ParallelConfig parallel;
+  parallel.set_tensor_model_parallel_size(2);
+  EXPECT_EQ(DataParallelSizeOfWorld(Processes(6), parallel), 3);
+  EXPECT_EQ(DataParallelSizeOfWorld(Processes(2), parallel), 1);
+  EXPECT_EQ(DataParallelSizeOfWorld(Processes(1), parallel), std::nullopt);
+  EXPECT_EQ(DataParallelSizeOfWorld(Processes(3), parallel), std::nullopt);
+  EXPECT_EQ(DataParallelSizeOfWorld(Processes(6), Tensor2Data2()), std::nullopt);
+  parallel.set_tensor_model_parallel_size(0);
+  EXPECT_EQ(DataParallelSizeOfWorld(Processes(6), parallel), std::nullopt);
 }
 
 TEST(CheckWorldSizeTest, SaysWhichSizeWouldFit) {
