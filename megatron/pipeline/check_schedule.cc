@@ -19,20 +19,6 @@ std::string Text(const Action& action) {
   return out.str();
 }
 
-double Cost(ActionKind kind, const ActionCosts& costs) {
-  switch (kind) {
-    case ActionKind::kForward:
-      return costs.forward;
-    case ActionKind::kBackward:
-      return costs.backward_input + costs.backward_weight;
-    case ActionKind::kBackwardInput:
-      return costs.backward_input;
-    case ActionKind::kBackwardWeight:
-      return costs.backward_weight;
-  }
-  return 0;
-}
-
 // The time at which each micro-batch leaves each position of the model.
 struct Ends {
   double forward = kNever;
@@ -92,7 +78,7 @@ class Player {
       const double ready = ReadyTime(stage, action);
       if (ready == kNever) break;
       const double start = std::max(ready, played.empty() ? 0 : played.back().end);
-      const double end = start + Cost(action.kind, costs_.At(Position(stage, action.chunk)));
+      const double end = start + CostOf(action.kind, costs_.At(Position(stage, action.chunk)));
       played.push_back({action, start, end});
       SetEnd(stage, action, end);
       ran = true;
@@ -212,6 +198,20 @@ int MostInFlight(const Timeline& stage, bool has_backward) {
 }
 
 }  // namespace
+
+double CostOf(ActionKind kind, const ActionCosts& costs) {
+  switch (kind) {
+    case ActionKind::kForward:
+      return costs.forward;
+    case ActionKind::kBackward:
+      return costs.backward_input + costs.backward_weight;
+    case ActionKind::kBackwardInput:
+      return costs.backward_input;
+    case ActionKind::kBackwardWeight:
+      return costs.backward_weight;
+  }
+  return 0;
+}
 
 ScheduleReport SummarizeTimelines(std::vector<Timeline> stages) {
   ScheduleReport report;

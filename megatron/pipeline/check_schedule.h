@@ -34,6 +34,9 @@ struct ScheduleReport {
   std::vector<int> in_flight;
 };
 
+// Returns the time of an action of this kind.
+double CostOf(ActionKind kind, const ActionCosts& costs);
+
 // Returns kFailedPrecondition with the stages and the action at fault, if the schedule is wrong.
 absl::StatusOr<ScheduleReport> CheckSchedule(const Schedule& schedule, const PartCosts& costs = {});
 

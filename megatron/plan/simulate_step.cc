@@ -9,26 +9,12 @@
 namespace megatron {
 namespace {
 
-double Seconds(ActionKind kind, const ActionCosts& costs) {
-  switch (kind) {
-    case ActionKind::kForward:
-      return costs.forward;
-    case ActionKind::kBackward:
-      return costs.backward_input + costs.backward_weight;
-    case ActionKind::kBackwardInput:
-      return costs.backward_input;
-    case ActionKind::kBackwardWeight:
-      return costs.backward_weight;
-  }
-  return 0;
-}
-
 // Links carry both directions at once, and messages of one direction one after the other.
 double Seconds(const Step& step, const StagePlan& plan, const PartCosts& seconds, double message) {
   if (step.is_exchange()) {
     return message * double(std::max(step.sends.size(), step.receives.size()));
   }
-  return Seconds(step.action.kind, seconds.At(plan.positions[step.action.chunk]));
+  return CostOf(step.action.kind, seconds.At(plan.positions[step.action.chunk]));
 }
 
 std::vector<StageTimes> TimesOf(const std::vector<StagePlan>& plans, const PartCosts& seconds,
