@@ -27,6 +27,7 @@ namespace {
 
 constexpr double kShareOfProducts = 0.6;  // of all the time
 constexpr double kShareOfAttention = 0.2;
+constexpr double kMostShares = 10;
 constexpr double kLongestKernel = 1.0;  // seconds of one kernel's runs
 
 // A rank of some threads with tensors of its own.
@@ -186,10 +187,12 @@ std::vector<KernelShape> AttentionShapes() {
   return shapes;
 }
 
-void MeasureKernels(int cores, const std::vector<KernelShape>& shapes, double seconds,
+// Leaves out kernels of which a single run takes many times its share of the time.
+void MeasureKernels(int cores, const std::vector<KernelShape>& shapes, double seconds, double peak,
                     std::vector<KernelRate>* rates) {
   const double each = std::min(kLongestKernel, seconds / double(shapes.size()));
   for (const KernelShape& shape : shapes) {
+    if (Flops(shape) / peak > kMostShares * each) continue;
     const MakeKernel make = shape.kernel == "product" ? Product(shape) : AttentionOf(shape);
     rates->push_back({shape, Flops(shape) / SecondsOnAllCores(cores, make, each)});
   }
@@ -284,8 +287,10 @@ CoreRates MeasureCores(int cores, double seconds) {
                         SecondsOnAllCores(cores, Product(shape, DType::kBFloat16), rest / 10);
   rates.thread_efficiency = ThreadEfficiency(cores, 0.4 * rest);
   MeasureMemory(cores, 0.4 * rest, &rates);
-  MeasureKernels(cores, Products(), kShareOfProducts * seconds, &rates.kernels);
-  MeasureKernels(cores, AttentionShapes(), kShareOfAttention * seconds, &rates.kernels);
+  MeasureKernels(cores, Products(), kShareOfProducts * seconds, rates.peak_flops_per_s,
+                 &rates.kernels);
+  MeasureKernels(cores, AttentionShapes(), kShareOfAttention * seconds, rates.peak_flops_per_s,
+                 &rates.kernels);
   return rates;
 }
 

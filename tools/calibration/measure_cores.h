@@ -29,8 +29,8 @@ struct CoreRates {
   std::vector<KernelRate> kernels;  // products and attention
 };
 
-// Takes about `seconds`, or longer where a single run of each kernel takes longer. No other work
-// should run on the machine.
+// Takes about `seconds`. The less time there is, the more of the large kernels are left out. No other
+// work should run on the machine.
 CoreRates MeasureCores(int cores, double seconds);
 
 }  // namespace megatron
