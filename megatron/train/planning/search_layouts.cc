@@ -27,6 +27,9 @@ constexpr int64_t kMostRanks = 1 << 20;
 // Layouts that are tried exactly, fastest first, before the search gives up.
 constexpr int kMostTries = 1000;
 constexpr double kSameTime = 1e-3;
+// The planner's formulas are no further off than this factor: what they find larger than the limit
+// by more isn't estimated on the meta device.
+constexpr double kFormulaFactor = 2;
 
 std::vector<int64_t> Divisors(int64_t number) {
   std::vector<int64_t> small, large;
@@ -219,7 +222,8 @@ absl::StatusOr<bool> Layouts::VisitKept(LayoutAxes axes, Visit visit) {
 
 struct Candidate {
   LayoutAxes axes;
-  StepPrediction prediction;
+  double seconds = 0;
+  double formula_bytes = 0;  // by PredictStep
 };
 
 // Predicts the layouts of one model.
@@ -269,11 +273,11 @@ absl::StatusOr<StepPrediction> LayoutPredictor::Predict(const LayoutAxes& axes, 
 bool ComesBefore(const Candidate& a, const Candidate& b) {
   const auto key = [](const Candidate& candidate) {
     const LayoutAxes& axes = candidate.axes;
-    return std::make_tuple(std::llround(std::log(candidate.prediction.seconds.total) / kSameTime),
-                           axes.count(), axes.tensor, axes.pipeline, axes.context, axes.chunks,
-                           axes.expert, axes.expert_tensor, axes.micro_batch,
-                           axes.is_sequence_parallel, axes.exchanges_heads,
-                           static_cast<int>(axes.recompute), static_cast<int>(axes.shared_out));
+    return std::make_tuple(std::llround(std::log(candidate.seconds) / kSameTime), axes.count(),
+                           axes.tensor, axes.pipeline, axes.context, axes.chunks, axes.expert,
+                           axes.expert_tensor, axes.micro_batch, axes.is_sequence_parallel,
+                           axes.exchanges_heads, static_cast<int>(axes.recompute),
+                           static_cast<int>(axes.shared_out));
   };
   return key(a) < key(b);
 }
@@ -298,6 +302,12 @@ absl::StatusOr<config::PretrainConfig> Resolve(const config::PretrainConfig& con
   return simple;
 }
 
+bool DividesAlike(const LayoutAxes& a, const LayoutAxes& b) {
+  return a.tensor == b.tensor && a.context == b.context && a.pipeline == b.pipeline &&
+         a.chunks == b.chunks && a.data == b.data && a.expert == b.expert &&
+         a.expert_tensor == b.expert_tensor && a.micro_batch == b.micro_batch;
+}
+
 class Search {
  public:
   Search(const config::PretrainConfig& config, config::PretrainConfig resolved, int64_t vocab_size,
@@ -316,9 +326,11 @@ class Search {
   absl::StatusOr<bool> FitsSomewhere();
 
  private:
-  absl::StatusOr<std::vector<Candidate>> Predict();
-  absl::Status Take(std::vector<Candidate> candidates);
-  absl::StatusOr<FoundLayout> Plan(const Candidate& candidate) const;
+  absl::StatusOr<std::vector<Candidate>> PredictAll(LayoutPredictor* predictor);
+  absl::Status Take(const std::vector<Candidate>& candidates, LayoutPredictor* predictor);
+  absl::StatusOr<double> Estimate(const Candidate& candidate);
+  bool IsBeaten(const LayoutAxes& axes, double bytes) const;
+  absl::StatusOr<FoundLayout> Plan(const LayoutAxes& axes) const;
   void Refuse(const std::string& why);
 
   const config::PretrainConfig& config_;
@@ -332,32 +344,19 @@ class Search {
   LayoutSearch found_;
 };
 
-absl::StatusOr<std::vector<Candidate>> Search::Predict() {
-  const RunOptions options = ToRunOptions(resolved_, vocab_size_);
-  MEGATRON_ASSIGN_OR_RETURN(
-      PlannedRun run,
-      ToPlannedRun(resolved_, options.trainer.model.padded_vocab_size, *planner_.program));
-  LayoutPredictor predictor(planner_, std::move(run), LayoutOverlaps(config_, planner_.is_gpu));
+absl::StatusOr<std::vector<Candidate>> Search::PredictAll(LayoutPredictor* predictor) {
   std::vector<Candidate> candidates;
   const auto visit = [&](const LayoutAxes& axes) -> absl::StatusOr<bool> {
-    ++found_.layouts;
-    MEGATRON_ASSIGN_OR_RETURN(const double bytes, estimator_.Bytes(axes));
-    if (found_.least_bytes == 0 || bytes < found_.least_bytes) {
-      found_.least = axes;
-      found_.least_bytes = bytes;
-    }
-    if (bytes > limit_) {
-      ++found_.too_large;
-      return true;
-    }
     MEGATRON_ASSIGN_OR_RETURN(const StepPrediction prediction,
-                              predictor.Predict(axes, resolved_.train().global_batch_size()));
-    candidates.push_back({axes, prediction});
+                              predictor->Predict(axes, resolved_.train().global_batch_size()));
+    candidates.push_back({axes, prediction.seconds.total, prediction.memory_bytes});
     return true;
   };
   MEGATRON_RETURN_IF_ERROR(layouts_.VisitAll(visit));
+  found_.layouts = int64_t(candidates.size());
   found_.divisions = layouts_.divisions();
   found_.pruned_divisions = layouts_.pruned();
+  std::sort(candidates.begin(), candidates.end(), ComesBefore);
   return candidates;
 }
 
@@ -366,12 +365,27 @@ void Search::Refuse(const std::string& why) {
   if (found_.first_refusal.empty()) found_.first_refusal = why;
 }
 
-absl::StatusOr<FoundLayout> Search::Plan(const Candidate& candidate) const {
+// The formulas don't know that gradients can be shared out without weights.
+absl::StatusOr<double> Search::Estimate(const Candidate& candidate) {
+  if (candidate.axes.shared_out != SharedOut::kGradients &&
+      candidate.formula_bytes > kFormulaFactor * limit_) {
+    return candidate.formula_bytes;
+  }
+  return estimator_.Bytes(candidate.axes);
+}
+
+// Returns whether a faster layout that divides the model alike needs no more memory.
+bool Search::IsBeaten(const LayoutAxes& axes, double bytes) const {
+  return std::any_of(found_.best.begin(), found_.best.end(), [&](const FoundLayout& layout) {
+    return DividesAlike(layout.axes, axes) && double(layout.memory_bytes) <= bytes;
+  });
+}
+
+absl::StatusOr<FoundLayout> Search::Plan(const LayoutAxes& axes) const {
   FoundLayout found;
-  found.axes = candidate.axes;
-  found.prediction = candidate.prediction;
+  found.axes = axes;
   found.config = config_;
-  ApplyLayout(candidate.axes, planner_.is_gpu, &found.config);
+  ApplyLayout(axes, planner_.is_gpu, &found.config);
   MEGATRON_RETURN_IF_ERROR(CheckLayout(found.config));
   config::PretrainConfig resolved = found.config;
   ResolveDefaults(&resolved);
@@ -381,16 +395,30 @@ absl::StatusOr<FoundLayout> Search::Plan(const Candidate& candidate) const {
   return found;
 }
 
-absl::Status Search::Take(std::vector<Candidate> candidates) {
-  std::sort(candidates.begin(), candidates.end(), ComesBefore);
-  const size_t tries = std::min<size_t>(candidates.size(), kMostTries);
-  for (size_t i = 0; i < tries && int(found_.best.size()) < options_.best; ++i) {
-    auto planned = Plan(candidates[i]);
+absl::Status Search::Take(const std::vector<Candidate>& candidates, LayoutPredictor* predictor) {
+  int tries = 0;
+  for (const Candidate& candidate : candidates) {
+    if (int(found_.best.size()) >= options_.best || tries >= kMostTries) break;
+    MEGATRON_ASSIGN_OR_RETURN(const double bytes, Estimate(candidate));
+    if (found_.least_bytes == 0 || bytes < found_.least_bytes) {
+      found_.least = candidate.axes;
+      found_.least_bytes = bytes;
+    }
+    if (bytes > limit_) {
+      ++found_.too_large;
+      continue;
+    }
+    if (IsBeaten(candidate.axes, bytes)) continue;
+    ++tries;
+    auto planned = Plan(candidate.axes);
     if (!planned.ok()) {
       Refuse(std::string(planned.status().message()));
     } else if (double(planned->memory_bytes) > limit_) {
       Refuse(absl::StrCat(DescribeLayout(planned->axes), " needs more memory than estimated"));
-    } else {
+    } else if (!IsBeaten(candidate.axes, double(planned->memory_bytes))) {
+      MEGATRON_ASSIGN_OR_RETURN(
+          planned->prediction,
+          predictor->Predict(candidate.axes, resolved_.train().global_batch_size()));
       found_.best.push_back(*std::move(planned));
     }
   }
@@ -398,8 +426,13 @@ absl::Status Search::Take(std::vector<Candidate> candidates) {
 }
 
 absl::StatusOr<LayoutSearch> Search::Run() {
-  MEGATRON_ASSIGN_OR_RETURN(std::vector<Candidate> candidates, Predict());
-  MEGATRON_RETURN_IF_ERROR(Take(std::move(candidates)));
+  const RunOptions options = ToRunOptions(resolved_, vocab_size_);
+  MEGATRON_ASSIGN_OR_RETURN(
+      PlannedRun run,
+      ToPlannedRun(resolved_, options.trainer.model.padded_vocab_size, *planner_.program));
+  LayoutPredictor predictor(planner_, std::move(run), LayoutOverlaps(config_, planner_.is_gpu));
+  MEGATRON_ASSIGN_OR_RETURN(const std::vector<Candidate> candidates, PredictAll(&predictor));
+  MEGATRON_RETURN_IF_ERROR(Take(candidates, &predictor));
   return std::move(found_);
 }
 

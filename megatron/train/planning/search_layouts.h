@@ -6,9 +6,10 @@
 //
 // Every division of the ranks into tensor-, context-, pipeline- and data-parallel ones is looked
 // at, and in each every way to cut experts, micro-batches and pipeline ranks, to recompute, and to
-// share out the optimizer, gradients and weights. What doesn't fit into memory, by an estimate, is
-// left out, and the rest is ordered by the predicted time. A layout is taken only if the trainer's
-// own rules accept it and its plan on the meta device fits. The result follows from the arguments.
+// share out the optimizer, gradients and weights. They are ordered by the predicted time, and looked
+// at from the fastest on. One that doesn't fit into memory, by an estimate, is left out; a layout is
+// taken only if the trainer's own rules accept it and its plan on the meta device fits. The result
+// follows from the arguments.
 #ifndef MEGATRON_TRAIN_PLANNING_SEARCH_LAYOUTS_H_
 #define MEGATRON_TRAIN_PLANNING_SEARCH_LAYOUTS_H_
 
@@ -61,12 +62,15 @@ struct FoundLayout {
 struct LayoutSearch {
   int64_t divisions = 0;  // of the ranks into four axes
   std::vector<PrunedLayouts> pruned_divisions;
-  int64_t layouts = 0;  // in the divisions that are left
-  int64_t too_large = 0;
-  int64_t refused = 0;  // by the trainer's rules or by the exact plan, among those tried
+  int64_t layouts = 0;    // in the divisions that are left
+  int64_t too_large = 0;  // among those that are faster than the last of `best`
+  int64_t refused = 0;    // by the trainer's rules or by the exact plan, among those tried
   std::string first_refusal;
-  std::vector<FoundLayout> best;  // by time; with times within 0.1 % the simpler ones come first
-  // The layout that needs the least memory.
+  // By time; with times within 0.1 % the simpler ones come first. Of layouts that divide the model
+  // alike and differ in what is recomputed or shared out, a slower one is there only if it needs less
+  // memory.
+  std::vector<FoundLayout> best;
+  // If nothing fits, the layout that needs the least memory.
   LayoutAxes least;
   double least_bytes = 0;
 };
