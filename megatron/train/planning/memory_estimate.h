@@ -27,9 +27,9 @@ class MemoryEstimator {
   // train.global_batch_size is set. `vocab_size` is the tokenizer's.
   MemoryEstimator(const config::PretrainConfig& config, int64_t vocab_size, bool is_gpu);
 
-  // Returns the bytes of the rank that holds most: of the first, the second and the last stage, or of all where
-  // stages have different kinds of layers.
-  // Expects a layout that the configuration's sizes allow.
+  // Returns the bytes of the rank that holds most: of the first, the second and the last stage, or of
+  // all where stages have different kinds of layers. Expects a layout that the configuration's sizes
+  // allow.
   absl::StatusOr<double> Bytes(const LayoutAxes& axes);
 
  private:
