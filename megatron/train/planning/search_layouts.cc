@@ -422,6 +422,9 @@ absl::Status Search::Take(const std::vector<Candidate>& candidates, LayoutPredic
       found_.best.push_back(*std::move(planned));
     }
   }
+  if (found_.best.empty() && found_.least_bytes > 0) {
+    MEGATRON_ASSIGN_OR_RETURN(found_.least_bytes, estimator_.Bytes(found_.least));
+  }
   return absl::OkStatus();
 }
 

@@ -76,6 +76,24 @@ TEST_F(SearchLayoutsTest, KeepsTheMemoryLimit) {
   EXPECT_GT(narrow->best[0].prediction.seconds.total, roomy->best[0].prediction.seconds.total);
 }
 
+// What the formulas find more than twice as large as the limit isn't looked at.
+TEST_F(SearchLayoutsTest, FormulasFindNoLayoutTwiceAsLargeAsItIs) {
+  SearchOptions options;
+  options.ranks = 8;
+  options.memory_bytes = 1e6 * kGiB;
+  options.best = 150;
+  for (const char* name : {"gpt3_857m", "llama_1500m", "moe_tiny"}) {
+    const auto found = Search(Config(name), options);
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_GT(found->best.size(), 100) << name;
+    for (const FoundLayout& layout : found->best) {
+      if (layout.axes.shared_out == SharedOut::kGradients) continue;
+      EXPECT_LT(layout.prediction.memory_bytes, 2 * double(layout.memory_bytes))
+          << name << ": " << DescribeLayout(layout.axes);
+    }
+  }
+}
+
 TEST_F(SearchLayoutsTest, SaysHowManyRanksAModelNeedsThatFitsNowhere) {
   SearchOptions options;
   options.memory_bytes = 2 * kGiB;
