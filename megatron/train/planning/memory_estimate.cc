@@ -162,7 +162,8 @@ absl::StatusOr<MemoryEstimator::StageBytes> MemoryEstimator::LayersOf(const Layo
 absl::StatusOr<MemoryEstimator::StageBytes> MemoryEstimator::BothKinds(const LayoutAxes& axes,
                                                                        size_t place,
                                                                        int64_t mixtures,
-                                                                       int64_t dense) {
+                                                                       int64_t dense,
+                                                                       bool begins_with_mixture) {
   const bool is_mixed = mixtures > 0 && dense > 0;
   const Places* few = nullptr;
   if (!is_mixed && mixtures + dense <= kFewLayers) {
@@ -170,11 +171,13 @@ absl::StatusOr<MemoryEstimator::StageBytes> MemoryEstimator::BothKinds(const Lay
     return (*few)[place];
   }
   MEGATRON_ASSIGN_OR_RETURN(StageBytes bytes,
-                            LayersOf(axes, mixtures > 0, place, mixtures > 0 ? mixtures : dense,
-                                     /*with_ends=*/true));
+                            LayersOf(axes, begins_with_mixture, place,
+                                     begins_with_mixture ? mixtures : dense, /*with_ends=*/true));
   if (is_mixed) {
-    MEGATRON_ASSIGN_OR_RETURN(const StageBytes more, LayersOf(axes, /*is_mixture=*/false, place,
-                                                              dense, /*with_ends=*/false));
+    MEGATRON_ASSIGN_OR_RETURN(
+        const StageBytes more,
+        LayersOf(axes, !begins_with_mixture, place, begins_with_mixture ? dense : mixtures,
+                 /*with_ends=*/false));
     for (double StageBytes::*part :
          {&StageBytes::weights, &StageBytes::gradients, &StageBytes::optimizer, &StageBytes::fixed,
           &StageBytes::saved}) {
@@ -313,22 +316,26 @@ absl::StatusOr<double> MemoryEstimator::StageTotal(const LayoutAxes& axes, int64
   const std::vector<int64_t> parts = LayersOfParts(axes, resolved_.model().num_layers());
   int64_t mixtures = 0;
   int64_t layers = 0;
+  bool begins_with_mixture = false;
   double saved = 0;
   for (int64_t chunk = 0; chunk < axes.chunks; ++chunk) {
     const int64_t part = chunk * axes.pipeline + stage;
     const auto begin =
         is_mixture_.begin() + std::accumulate(parts.begin(), parts.begin() + part, int64_t{0});
     const int64_t experts = std::count(begin, begin + parts[part], true);
+    if (chunk == 0) begins_with_mixture = parts[part] > 0 && *begin;
     mixtures += experts;
     layers += parts[part];
     // Of a stage's chunks the first has the embedding, or the last the loss.
     const bool is_inner =
         (place == 0 && axes.pipeline > 1 && chunk > 0) || (place == 2 && chunk + 1 < axes.chunks);
-    MEGATRON_ASSIGN_OR_RETURN(const StageBytes kept, BothKinds(axes, is_inner ? 1 : place, experts,
-                                                               parts[part] - experts));
+    MEGATRON_ASSIGN_OR_RETURN(const StageBytes kept,
+                              BothKinds(axes, is_inner ? 1 : place, experts, parts[part] - experts,
+                                        parts[part] > 0 && *begin));
     saved += slots.counts[chunk] * kept.saved;
   }
-  MEGATRON_ASSIGN_OR_RETURN(StageBytes bytes, BothKinds(axes, place, mixtures, layers - mixtures));
+  MEGATRON_ASSIGN_OR_RETURN(
+      StageBytes bytes, BothKinds(axes, place, mixtures, layers - mixtures, begins_with_mixture));
   MEGATRON_RETURN_IF_ERROR(ShareOut(axes, stage, mixtures, &bytes));
   const double micro_batches =
       double(resolved_.train().global_batch_size()) / double(axes.micro_batch * axes.data);

@@ -57,9 +57,9 @@ class MemoryEstimator {
   // without layers, too.
   absl::StatusOr<StageBytes> LayersOf(const LayoutAxes& axes, bool is_mixture, size_t place,
                                       int64_t layers, bool with_ends);
-  // The same of layers of both kinds.
+  // The same of layers of both kinds, of which the first is a mixture or isn't.
   absl::StatusOr<StageBytes> BothKinds(const LayoutAxes& axes, size_t place, int64_t mixtures,
-                                       int64_t dense);
+                                       int64_t dense, bool begins_with_mixture);
   // Returns the bytes of weights and gradients of layers at work, where they are shared out.
   absl::StatusOr<double> WholeBytes(const LayoutAxes& axes, int64_t stage);
   const Schedule& ScheduleOf(const LayoutAxes& axes, int64_t micro_batches);

@@ -107,9 +107,10 @@ TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAGatedModelWithQueryGroup
   ExpectWithin(0.01, kGated, 65);
 }
 
-// Where a stage has layers of both kinds, what they keep isn't quite a sum.
+// One of these layouts is 2 % off, the others less than 1 %: where a stage has layers of both kinds,
+// what they keep isn't quite a sum.
 TEST(MemoryEstimateTest, IsNearThePlansOfAModelWithExpertsInSomeLayers) {
-  ExpectWithin(0.025, kExperts, 65);
+  ExpectWithin(0.021, kExperts, 65);
 }
 
 }  // namespace
