@@ -6,14 +6,15 @@
 //
 // Runs are interleaved: all layouts once, then all again. --results keeps them, so that a later
 // call goes on where --seconds ended an earlier one. A run that other processes disturbed is
-// repeated. Two constants are fitted on every fourth
-// layout; the table has the errors before that, too.
+// repeated. Two constants are fitted on every fourth layout; the table has the errors before that,
+// too.
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
@@ -244,13 +245,17 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   }
   MEGATRON_ASSIGN_OR_RETURN(const Facts facts, ReadFacts());
   MEGATRON_ASSIGN_OR_RETURN(Results results, ReadResults(absl::GetFlag(FLAGS_results)));
-  char directory[] = "/tmp/planner_check.XXXXXX";
-  if (mkdtemp(directory) == nullptr) return absl::InternalError("/tmp can't be written");
+  const char* const scratch = std::getenv("TMPDIR");
+  std::string directory =
+      absl::StrCat(scratch != nullptr ? scratch : "/tmp", "/planner_check.XXXXXX");
+  if (mkdtemp(directory.data()) == nullptr) {
+    return absl::InternalError(absl::StrCat("'", directory, "' can't be made"));
+  }
   const absl::Status run = RunAll(directory, &results);
   for (const CheckedModel& model : CheckedModels()) {
     remove(absl::StrCat(directory, "/", model.name, ".textproto").c_str());
   }
-  remove(directory);
+  remove(directory.c_str());
   MEGATRON_RETURN_IF_ERROR(run);
   return Report(facts, results);
 }

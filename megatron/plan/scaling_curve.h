@@ -15,14 +15,14 @@ namespace megatron {
 
 struct ScalingOptions {
   std::vector<int64_t> gpus;
-  int64_t batch = 0;           // samples of a step: on one GPU if weak, on all of them else
+  int64_t batch = 0;           // samples of a step: of one GPU if weak, of all of them else
   bool is_weak = false;        // the batch grows with the GPUs
-  double memory_share = 0.95;  // of a GPU's memory that a layout may take
+  double memory_share = 0.95;  // the share of a GPU's memory that a layout may take
 };
 
 struct ScalingPoint {
   PlanLayout layout;
-  double seconds = 0;  // of a step
+  double seconds = 0;  // the time of a step
   double tokens_per_second = 0;
 };
 

@@ -17,12 +17,12 @@
 namespace megatron {
 
 struct MessageCosts {
-  double seconds = 0;          // of one message between two stages
+  double seconds = 0;          // the time of one message between two stages
   bool beside_passes = false;  // messages go beside passes; else stages pause for them
 };
 
 struct SimulatedExchange {
-  const char* name = "";  // that of span_names.h
+  const char* name = "";  // one of the names of span_names.h
   double begin = 0;       // all of its stages have come
   double end = 0;
 };
@@ -38,7 +38,7 @@ struct SimulatedStep {
   std::vector<SimulatedStage> stages;
   double seconds = 0;
   int busiest = 0;  // the stage with the most work
-  // Of the busiest stage: waiting for others if messages took no time, and what messages add.
+  // The busiest stage's wait for others if messages took no time, and what messages add to it.
   double bubble = 0;
   double message_seconds = 0;
 };

@@ -34,7 +34,7 @@ struct TrafficRow {
   // Bytes of the whole tensor of one call; of an all-to-all, those that a rank gives in all; of
   // a message, its own.
   double bytes = 0;
-  double calls = 0;  // of one rank and step
+  double calls = 0;  // the number of calls of one rank in a step
 };
 
 // What a stage holds, and the messages that it sends in a step.
