@@ -59,6 +59,7 @@ constexpr const char* kStepText = "elapsed time per iteration (ms): ";
 // A run beside which others had a larger share of the cores is tried again.
 constexpr double kDisturbed = 0.04;
 constexpr int kTries = 3;
+constexpr int kFirstSteps = 3;
 constexpr const char* kColumns = "model,layout,step_s";
 
 using Results = std::map<std::pair<std::string, std::string>, std::vector<double>>;
@@ -128,7 +129,8 @@ std::string TrainingProgram() {
   return absl::StrCat(own.substr(0, own.rfind("/tools/")), "/megatron/train/pretrain_gpt");
 }
 
-// Returns the median of the steps after the first, in seconds.
+// Returns the median of the steps after the first few, in seconds. A program's first steps take
+// longer, as long as memory comes from the system and threads find their cores.
 absl::StatusOr<double> RunLayout(const CheckedLayout& layout, const std::string& config_file) {
   std::string command = absl::StrCat("'", TrainingProgram(), "' --config='", config_file, "'");
   for (const std::string& field : layout.overrides) absl::StrAppend(&command, " --set=", field);
@@ -150,10 +152,10 @@ absl::StatusOr<double> RunLayout(const CheckedLayout& layout, const std::string&
       steps.push_back(milliseconds * 1e-3);
     }
   }
-  if (pclose(pipe.release()) != 0 || steps.size() < 3) {
+  if (pclose(pipe.release()) != 0 || steps.size() <= kFirstSteps) {
     return absl::InternalError(absl::StrCat(layout.model, " ", layout.name, " failed:\n", output));
   }
-  return MedianOf(std::vector<double>(steps.begin() + 1, steps.end()));
+  return MedianOf(std::vector<double>(steps.begin() + kFirstSteps, steps.end()));
 }
 
 // Returns the seconds of the least disturbed of a few runs.

@@ -18,7 +18,7 @@ model {
   num_layers: 8 hidden_size: 256 num_attention_heads: 8 seq_length: 128
   position_embedding_type: rope hidden_dropout: 0 attention_dropout: 0
 }
-train { micro_batch_size: 1 global_batch_size: 8 train_iters: 5 eval_iters: 0 log_interval: 1 }
+train { micro_batch_size: 1 global_batch_size: 8 train_iters: 10 eval_iters: 0 log_interval: 1 }
 )";
 
 constexpr const char* kLlama = R"(
@@ -28,7 +28,7 @@ model {
   position_embedding_type: rope normalization: RMSNorm swiglu: true disable_bias_linear: true
   untie_embeddings_and_output_weights: true hidden_dropout: 0 attention_dropout: 0
 }
-train { micro_batch_size: 1 global_batch_size: 8 train_iters: 5 eval_iters: 0 log_interval: 1 }
+train { micro_batch_size: 1 global_batch_size: 8 train_iters: 10 eval_iters: 0 log_interval: 1 }
 )";
 
 constexpr const char* kMixture = R"(
@@ -38,7 +38,7 @@ model {
   untie_embeddings_and_output_weights: true hidden_dropout: 0 attention_dropout: 0
   num_experts: 8 moe_ffn_hidden_size: 256 moe_router_topk: 2 moe_aux_loss_coeff: 0.01
 }
-train { micro_batch_size: 1 global_batch_size: 8 train_iters: 5 eval_iters: 0 log_interval: 1 }
+train { micro_batch_size: 1 global_batch_size: 8 train_iters: 10 eval_iters: 0 log_interval: 1 }
 )";
 
 // Turns a word of a layout's name, such as "tp2", into a field.
