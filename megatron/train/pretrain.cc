@@ -35,6 +35,8 @@
 #include "megatron/train/metrics/event_command.h"
 #include "megatron/train/metrics/run_event.h"
 #include "megatron/train/planning/auto_layout.h"
+#include "megatron/train/planning/planning_facts.h"
+#include "megatron/train/planning/predict_run.h"
 #include "megatron/train/preflight/check_memory.h"
 #include "megatron/train/preflight/check_same_kernels.h"
 #include "megatron/train/preflight/check_same_run.h"
@@ -207,6 +209,10 @@ class PretrainProcess {
   absl::StatusOr<RunLock> OpenDirectories(const PretrainRun& run) const;
   absl::StatusOr<PretrainRun> Prepare(const config::PretrainConfig& config,
                                       PlannedPretraining planned);
+  // Returns what is expected of a step, on all processes alike; without parts if there is nothing
+  // to predict it from.
+  absl::StatusOr<StepComparison> Predict(const config::PretrainConfig& config,
+                                         const RunOptions& options) const;
   // Makes the command hear of the run's events, if the user has one.
   void OpenEventCommand(TrainingRun* run);
   int RunRanks(const PretrainRun& run);
@@ -389,6 +395,7 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfi
   const std::string instruction_set = options.device == DeviceType::kCpu ? ops::IsaName() : "";
   run.training.description.identity = RunIdentity(config, fingerprint);
   run.training.description.config_text = EffectiveConfigText(config);
+  MEGATRON_ASSIGN_OR_RETURN(run.training.prediction, Predict(config, options));
   OpenEventCommand(&run.training);
   run.training.description.instruction_set = instruction_set;
   MEGATRON_ASSIGN_OR_RETURN(run.save_lock, Agree(OpenDirectories(run)));
@@ -424,6 +431,30 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfi
   MEGATRON_RETURN_IF_ERROR(
       Agree(CheckSameKernels(run.start, kernels, options.deterministic, warn)));
   return run;
+}
+
+absl::StatusOr<StepComparison> PretrainProcess::Predict(const config::PretrainConfig& config,
+                                                        const RunOptions& options) const {
+  StepComparison mine;
+  absl::Status wrong_file;
+  if (launch_.rank == 0 && options.planning.predicts()) {
+    const auto facts =
+        ReadPlanningFacts(PosixFileSystem(), options.planning, options.device == DeviceType::kCuda);
+    wrong_file = WithExitCode(facts.status(), kExitConfig);
+    if (facts.ok()) {
+      const auto predicted = PredictRun(config, options.trainer.model.padded_vocab_size, *facts);
+      if (predicted.ok()) {
+        mine = *predicted;
+      } else {
+        PrintLine(absl::StrCat("no step of this run is predicted: ", predicted.status().message()));
+      }
+    }
+  }
+  MEGATRON_RETURN_IF_ERROR(Agree(wrong_file));
+  StepComparison first;
+  const std::string text = Consensus(processes_).OfFirst(mine.SerializeAsString());
+  if (!first.ParseFromString(text)) return absl::InternalError("a prediction can't be read");
+  return first;
 }
 
 void PretrainProcess::OpenEventCommand(TrainingRun* run) {

@@ -106,6 +106,29 @@ TEST_F(PretrainAutoLayoutTest, AMistakeIsReportedOnceByAllProcesses) {
   EXPECT_EQ(CountOf(run.output, "no layout of 2 ranks has all that is written"), 1) << run.output;
 }
 
+TEST_F(PretrainAutoLayoutTest, AfterTwentyStepsARunComparesItselfWithItsPrediction) {
+  const Arguments steps = {"--set=train.train_iters=24", "--set=optimizer.lr_decay_iters=24"};
+  const Outcome run = Run(Joined(
+      Auto({"--set=train.auto_layout_ranks=2", "--set=parallel.ranks_as=processes", SaveTo("run")}),
+      steps));
+  EXPECT_EQ(run.exit_code, kExitDone) << run.output;
+  EXPECT_EQ(CountOf(run.output, "prediction: a step takes "), 1) << run.output;
+  EXPECT_THAT(ReadTextFile(Path("run/prediction.textproto")),
+              AllOf(HasSubstr("steps: 20"), HasSubstr("name: \"compute\"")));
+
+  // The hardware alone suffices; without it nothing is predicted.
+  const std::string file =
+      absl::StrCat("--set=system.hardware_file=\"", Path("hardware.textproto"), "\"");
+  EXPECT_EQ(CountOf(Run(Joined({file}, steps)).output, "prediction: a step takes "), 1);
+  EXPECT_EQ(CountOf(Run(steps).output, "prediction: a step takes "), 0);
+}
+
+TEST_F(PretrainAutoLayoutTest, AWrongHardwareFileEndsARunThatOnlyComparesItself) {
+  const Outcome run = Run({"--set=system.hardware_file=none.textproto"});
+  EXPECT_EQ(run.exit_code, kExitConfig);
+  EXPECT_THAT(run.output, HasSubstr("system.hardware_file = none.textproto: "));
+}
+
 TEST_F(PretrainAutoLayoutTest, ADryRunShowsTheLayout) {
   const Outcome plan = Run(Auto({"--set=train.auto_layout_ranks=8", "--dry_run=full"}));
   EXPECT_EQ(plan.exit_code, kExitDone) << plan.output;
