@@ -123,6 +123,14 @@ TEST_F(PretrainAutoLayoutTest, AfterTwentyStepsARunComparesItselfWithItsPredicti
   EXPECT_EQ(CountOf(Run(steps).output, "prediction: a step takes "), 0);
 }
 
+TEST_F(PretrainAutoLayoutTest, StepsOfARampUpAreNotCompared) {
+  const Outcome run =
+      Run(Auto({"--set=train.train_iters=26", "--set=optimizer.lr_decay_iters=26",
+                "--set=train.rampup_batch_size={start: 4 increment: 4 samples: 24}"}));
+  EXPECT_EQ(run.exit_code, kExitDone) << run.output;
+  EXPECT_EQ(CountOf(run.output, "prediction: a step takes "), 0) << run.output;
+}
+
 TEST_F(PretrainAutoLayoutTest, AWrongHardwareFileEndsARunThatOnlyComparesItself) {
   const Outcome run = Run({"--set=system.hardware_file=none.textproto"});
   EXPECT_EQ(run.exit_code, kExitConfig);

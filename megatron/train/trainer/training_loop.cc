@@ -233,7 +233,7 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
     ReportTimes(&metrics);
   }
   metrics_.WriteStep(metrics);
-  ComparePrediction(absl::ToDoubleSeconds(end - start));
+  ComparePrediction(metrics);
   if (const std::optional<ExitCode> code = CheckNumerics(*report)) return code;
   bool leaving = consensus_.Any(report->update.stop_requested || StopSignal() != 0);
   if (!leaving && EvaluationIsDue()) {
@@ -270,8 +270,10 @@ void TrainingLoop::ReportTimes(StepMetrics* metrics) {
   AddTimes(times_, options().loop.timing_log_level, metrics);
 }
 
-void TrainingLoop::ComparePrediction(double step_seconds) {
-  if (!comparer_ || !comparer_->EndStep(step_seconds)) return;
+void TrainingLoop::ComparePrediction(const StepMetrics& metrics) {
+  if (!comparer_) return;
+  const bool is_whole = metrics.global_batch_size == options().trainer.batch_size.global_batch_size;
+  if (!is_whole || !comparer_->EndStep(1e-3 * metrics.speed.elapsed_ms)) return;
   const auto ranks = GatherRankTimes(comparer_->Take(), trainer_->groups().world);
   if (!rank_.console->prints()) return;
   const StepComparison comparison = comparer_->Compare(ranks);
