@@ -4,6 +4,8 @@
 //   calibrate --output=hardware.textproto --kernels_output=kernels.csv
 //   plan --facts=hardware.textproto --kernels=kernels.csv --predict=rows.csv --output=out.csv
 //
+//   calibrate --refit=run --output=hardware.textproto --kernels_output=kernels.csv
+//
 // A machine that does other work is measured all the same, and a warning says so.
 
 #include <sys/sysinfo.h>
@@ -31,12 +33,16 @@
 #include "tools/calibration/calibrated_facts.h"
 #include "tools/calibration/measure_cores.h"
 #include "tools/calibration/measure_links.h"
+#include "tools/calibration/refit_from_run.h"
 #include "tools/common/tool_main.h"
 
 ABSL_FLAG(std::string, output, "hardware.textproto",
           "Where to write the hardware and this program's efficiencies.");
 ABSL_FLAG(std::string, kernels_output, "kernels.csv", "Where to write the measured kernels.");
 ABSL_FLAG(double, seconds, 60, "Time for all kernels, from 1 to 3600; links take a few more.");
+ABSL_FLAG(std::string, refit, "",
+          "A run's checkpoint.save: measures nothing, and fits two constants of --output, which is "
+          "there, to the steps of that run.");
 ABSL_FLAG(std::string, name, "", "The machine's name in both files; else its processor's.");
 
 namespace megatron {
@@ -103,6 +109,13 @@ std::string Summary(const MeasuredMachine& machine) {
 absl::Status Main(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("'", arguments[0], "' is no flag"));
+  }
+  if (const std::string run = absl::GetFlag(FLAGS_refit); !run.empty()) {
+    MEGATRON_ASSIGN_OR_RETURN(
+        const std::string line,
+        RefitFromRun(PosixFileSystem(),
+                     {run, absl::GetFlag(FLAGS_output), absl::GetFlag(FLAGS_kernels_output)}));
+    return WriteToStdout(line + "\n");
   }
   const double seconds = absl::GetFlag(FLAGS_seconds);
   if (!(seconds >= 1 && seconds <= 3600)) {

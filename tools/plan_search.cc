@@ -18,6 +18,7 @@
 #include "megatron/train/config/config_error.h"
 #include "megatron/train/config/config_parser.h"
 #include "megatron/train/configs/config_loader.h"
+#include "megatron/train/planning/nothing_fits.h"
 #include "megatron/train/planning/search_layouts.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/run_plan.h"
@@ -144,33 +145,6 @@ std::string MissingShapes(const Searched& searched, const LayoutAxes& axes) {
                       ", taken from a curve: products of ", absl::StrJoin(missing, ", "), "\n");
 }
 
-absl::Status NothingFits(const Searched& searched, const LayoutSearch& found) {
-  if (found.layouts == 0) {
-    std::vector<std::string> rules;
-    for (const PrunedLayouts& pruned : found.pruned_divisions) {
-      if (pruned.count > 0) rules.push_back(absl::StrCat(pruned.count, ": ", pruned.rule));
-    }
-    return absl::InvalidArgumentError(
-        absl::StrCat("no layout divides this model over ", searched.options.ranks, " GPUs (",
-                     absl::StrJoin(rules, "; "),
-                     "): give another number of GPUs, or a "
-                     "train.global_batch_size that more of them can share"));
-  }
-  if (found.too_large < found.layouts) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the layouts that fit are refused: ", found.first_refusal));
-  }
-  MEGATRON_ASSIGN_OR_RETURN(const int64_t ranks, RanksThatFit(searched.config, searched.vocab_size,
-                                                              searched.planner, searched.options));
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "none of %s layouts fits in %.1f GiB: the smallest (%s) takes %.1f GiB; %s, or give GPUs "
-      "with more memory, a shorter model.seq_length or a smaller model",
-      FormatCount(found.layouts), searched.limit / kGiB, DescribeLayout(found.least),
-      found.least_bytes / kGiB,
-      ranks > 0 ? absl::StrCat("it would fit on ", FormatCount(ranks), " GPUs")
-                : "more GPUs don't help"));
-}
-
 absl::Status Write(const std::string& path, const Searched& searched, const FoundLayout& layout) {
   std::string fields;
   google::protobuf::TextFormat::PrintToString(layout.config, &fields);
@@ -191,7 +165,10 @@ absl::StatusOr<std::string> SearchPlan(const PlanSearchOptions& options, const P
   MEGATRON_ASSIGN_OR_RETURN(
       const LayoutSearch found,
       SearchLayouts(searched.config, searched.vocab_size, searched.planner, searched.options));
-  if (found.best.empty()) return NothingFits(searched, found);
+  if (found.best.empty()) {
+    return NothingFits(searched.config, searched.vocab_size, searched.planner, searched.options,
+                       found);
+  }
   const FoundLayout& first = found.best.front();
   std::string text = absl::StrCat(Head(options, searched), Pruned(searched, found), "\n",
                                   "  a step  tokens/s/GPU    MFU     memory  layout\n");

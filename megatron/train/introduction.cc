@@ -52,6 +52,7 @@ std::vector<std::string> Introduce(const config::PretrainConfig& config, const P
     lines.push_back(absl::StrCat("ranks are processes; this is ", here.launch));
   }
   lines.push_back(DescribeDevice(run, here.ranks));
+  lines.insert(lines.end(), run.layout.begin(), run.layout.end());
   if (!run.rank_order.empty()) lines.push_back(absl::StrCat("rank order: ", run.rank_order));
   if (!run.attention.order.empty()) lines.push_back(DescribeAttention(run.attention));
   const int64_t vocab_size = options.trainer.model.padded_vocab_size;

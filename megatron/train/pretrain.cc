@@ -34,6 +34,9 @@
 #include "megatron/train/launch/rank_processes.h"
 #include "megatron/train/metrics/event_command.h"
 #include "megatron/train/metrics/run_event.h"
+#include "megatron/train/planning/auto_layout.h"
+#include "megatron/train/planning/planning_facts.h"
+#include "megatron/train/planning/predict_run.h"
 #include "megatron/train/preflight/check_memory.h"
 #include "megatron/train/preflight/check_same_kernels.h"
 #include "megatron/train/preflight/check_same_run.h"
@@ -80,9 +83,63 @@ absl::StatusOr<LoadedConfig> ForThisProgram(const PretrainCommand& command,
   return read;
 }
 
+// What the command asks for, before any of it is checked.
+struct AskedConfig {
+  FoundConfig found;
+  ParsedConfig parsed;
+
+  // Errors are left to the loading of the whole configuration.
+  bool chooses_layout() const {
+    return parsed.errors.empty() && parsed.config.train().auto_layout();
+  }
+};
+
+absl::StatusOr<AskedConfig> ReadAsked(const PretrainCommand& command) {
+  AskedConfig asked;
+  MEGATRON_ASSIGN_OR_RETURN(asked.found, FindConfig(command.config));
+  asked.parsed = ParseConfig(asked.found.text, asked.found.source, command.overrides);
+  return asked;
+}
+
+absl::StatusOr<SavedLayout> ChooseLayoutOf(const PretrainCommand& command, const AskedConfig& asked,
+                                           const LaunchEnvironment& launch) {
+  LayoutRequest request;
+  request.parsed = asked.parsed;
+  ResolvePaths(PosixFileSystem(), command.config, &request.parsed.config);
+  if (launch.world_size > 1) {
+    request.launched = launch.world_size;
+    request.launched_here = launch.local_world_size;
+  }
+  return WithExitCode(ChooseLayout(PosixFileSystem(), request), kExitConfig);
+}
+
+// Loads the configuration with the layout, whose fields have the choice as their place.
+absl::StatusOr<LoadedConfig> LoadWithLayout(const AskedConfig& asked,
+                                            const std::vector<std::string>& overrides,
+                                            const SavedLayout& layout, ConfigPurpose purpose) {
+  MEGATRON_ASSIGN_OR_RETURN(LoadedConfig loaded,
+                            LoadConfigFromString(asked.found.text, asked.found.source,
+                                                 WithLayout(overrides, layout), purpose));
+  for (const std::string& text : layout.set()) {
+    const std::string path = text.substr(0, text.find('='));
+    if (loaded.locations.IsSet(path)) loaded.locations.Set(path, "train.auto_layout");
+  }
+  return loaded;
+}
+
+// Returns the configuration to plan; sets the layout where that is to be chosen.
+absl::StatusOr<LoadedConfig> LoadToPlan(const PretrainCommand& command, SavedLayout* layout) {
+  const absl::StatusOr<AskedConfig> asked = ReadAsked(command);
+  MEGATRON_RETURN_IF_ERROR(asked.status());
+  if (asked->chooses_layout()) {
+    MEGATRON_ASSIGN_OR_RETURN(*layout, ChooseLayoutOf(command, *asked, LaunchEnvironment()));
+  }
+  return LoadWithLayout(*asked, command.overrides, *layout, ConfigPurpose::kDryRun);
+}
+
 int PrintPlan(const PretrainCommand& command) {
-  const absl::StatusOr<LoadedConfig> loaded = ForThisProgram(
-      command, LoadConfig(command.config, command.overrides, ConfigPurpose::kDryRun));
+  SavedLayout layout;
+  const absl::StatusOr<LoadedConfig> loaded = ForThisProgram(command, LoadToPlan(command, &layout));
   if (!loaded.ok()) return PrintError(loaded.status());
   const absl::StatusOr<PlannedPretraining> planned = PlanPretraining(loaded->config);
   if (!planned.ok()) return PrintError(planned.status());
@@ -92,10 +149,14 @@ int PrintPlan(const PretrainCommand& command) {
   } else {
     MachineMemory machine = MemoryOfThisMachine();
     // A plan may be for another machine, with devices that this one lacks.
-    const auto here = LoadConfig(command.config, command.overrides, ConfigPurpose::kRun);
+    const auto here =
+        LoadConfig(command.config, WithLayout(command.overrides, layout), ConfigPurpose::kRun);
     machine.refusal = std::string(here.status().message());
     report = command.dry_run == DryRun::kJson ? FormatPlanJson(*loaded, *planned, machine)
                                               : FormatPlanScreen(*loaded, *planned, machine);
+  }
+  if (command.dry_run != DryRun::kJson) {
+    for (const std::string& line : layout.line()) PrintLine(line);
   }
   std::fwrite(report.data(), 1, report.size(), stdout);
   return kExitDone;
@@ -138,11 +199,20 @@ class PretrainProcess {
   }
 
   absl::StatusOr<LoadedConfig> ReadConfig() const;
+  // The first rank chooses the layout for all.
+  absl::StatusOr<LoadedConfig> ReadWithLayout(const AskedConfig& asked);
+  // Reads the configuration and meets the other processes. Nothing if they did not meet: then the
+  // error is printed, and `code` is the exit code.
+  std::optional<absl::StatusOr<LoadedConfig>> Start(int* code);
   absl::Status Join(const RanksOptions& options);
   absl::StatusOr<Planned> Plan(absl::StatusOr<LoadedConfig> read) const;
   absl::StatusOr<RunLock> OpenDirectories(const PretrainRun& run) const;
   absl::StatusOr<PretrainRun> Prepare(const config::PretrainConfig& config,
                                       PlannedPretraining planned);
+  // Returns what is expected of a step, on all processes alike; without parts if there is nothing
+  // to predict it from.
+  absl::StatusOr<StepComparison> Predict(const config::PretrainConfig& config,
+                                         const RunOptions& options) const;
   // Makes the command hear of the run's events, if the user has one.
   void OpenEventCommand(TrainingRun* run);
   int RunRanks(const PretrainRun& run);
@@ -171,9 +241,10 @@ class PretrainProcess {
   const PretrainCommand& command_;
   const LaunchEnvironment launch_;
   const absl::Time start_;
-  std::unique_ptr<TcpJob> job_;  // null: this process is not one rank of several
-  FirstFailure failure_;         // the first failure among the ranks of this process
-  DeviceCalls device_calls_;     // outlives the monitor, which asks it
+  std::optional<SavedLayout> layout_;  // with train.auto_layout
+  std::unique_ptr<TcpJob> job_;        // null: this process is not one rank of several
+  FirstFailure failure_;               // the first failure among the ranks of this process
+  DeviceCalls device_calls_;           // outlives the monitor, which asks it
   std::unique_ptr<EventCommand> event_command_;  // null: none; outlives the monitor
   // The same, for the monitor's threads, which may look before there is one.
   std::atomic<EventCommand*> events_{nullptr};
@@ -256,6 +327,17 @@ absl::StatusOr<LoadedConfig> PretrainProcess::ReadConfig() const {
   return LoadConfigFromString(found.text, found.source, overrides, ConfigPurpose::kRun);
 }
 
+absl::StatusOr<LoadedConfig> PretrainProcess::ReadWithLayout(const AskedConfig& asked) {
+  MEGATRON_ASSIGN_OR_RETURN(
+      const SavedLayout mine,
+      Agree(launch_.rank == 0 ? ChooseLayoutOf(command_, asked, launch_) : SavedLayout()));
+  MEGATRON_ASSIGN_OR_RETURN(layout_,
+                            ParseSavedLayout(Consensus(processes_).OfFirst(LayoutText(mine))));
+  std::vector<std::string> overrides = command_.overrides;
+  if (one_of_several()) overrides.push_back("parallel.ranks_as=processes");
+  return LoadWithLayout(asked, overrides, *layout_, ConfigPurpose::kRun);
+}
+
 absl::Status PretrainProcess::Join(const RanksOptions& options) {
   if (!one_of_several()) return absl::OkStatus();
   MEGATRON_ASSIGN_OR_RETURN(job_, JoinRanks(launch_, options));
@@ -313,6 +395,7 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfi
   const std::string instruction_set = options.device == DeviceType::kCpu ? ops::IsaName() : "";
   run.training.description.identity = RunIdentity(config, fingerprint);
   run.training.description.config_text = EffectiveConfigText(config);
+  MEGATRON_ASSIGN_OR_RETURN(run.training.prediction, Predict(config, options));
   OpenEventCommand(&run.training);
   run.training.description.instruction_set = instruction_set;
   MEGATRON_ASSIGN_OR_RETURN(run.save_lock, Agree(OpenDirectories(run)));
@@ -320,6 +403,13 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfi
   MEGATRON_ASSIGN_OR_RETURN(
       run.save_lock, Agree(launch_.rank == 0 ? absl::StatusOr<RunLock>(std::move(run.save_lock))
                                              : JoinSaveDirectory(options.checkpoint)));
+  if (layout_) {
+    run.layout = {layout_->line().begin(), layout_->line().end()};
+    const std::string& save = options.checkpoint.save;
+    const bool saves = launch_.rank == 0 && !save.empty();
+    MEGATRON_RETURN_IF_ERROR(Agree(
+        WithExitCode(saves ? SaveLayout(*run.fs, save, *layout_) : absl::OkStatus(), kExitIo)));
+  }
   // The plans may lie in the directory of checkpoints, which is there now.
   MEGATRON_ASSIGN_OR_RETURN(const std::string gemm_plans, Agree(OpenGemmPlans(*run.fs, options)));
   std::string& kernels = run.training.description.kernels;
@@ -343,6 +433,30 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfi
   return run;
 }
 
+absl::StatusOr<StepComparison> PretrainProcess::Predict(const config::PretrainConfig& config,
+                                                        const RunOptions& options) const {
+  StepComparison mine;
+  absl::Status wrong_file;
+  if (launch_.rank == 0 && options.planning.predicts()) {
+    const auto facts =
+        ReadPlanningFacts(PosixFileSystem(), options.planning, options.device == DeviceType::kCuda);
+    wrong_file = WithExitCode(facts.status(), kExitConfig);
+    if (facts.ok()) {
+      const auto predicted = PredictRun(config, options.trainer.model.padded_vocab_size, *facts);
+      if (predicted.ok()) {
+        mine = *predicted;
+      } else {
+        PrintLine(absl::StrCat("no step of this run is predicted: ", predicted.status().message()));
+      }
+    }
+  }
+  MEGATRON_RETURN_IF_ERROR(Agree(wrong_file));
+  StepComparison first;
+  const std::string text = Consensus(processes_).OfFirst(mine.SerializeAsString());
+  if (!first.ParseFromString(text)) return absl::InternalError("a prediction can't be read");
+  return first;
+}
+
 void PretrainProcess::OpenEventCommand(TrainingRun* run) {
   if (run->options.loop.on_event.empty()) return;
   EventCommandOptions options;
@@ -360,19 +474,37 @@ void PretrainProcess::OpenEventCommand(TrainingRun* run) {
   };
 }
 
-int PretrainProcess::Run() {
-  absl::StatusOr<LoadedConfig> read = ReadConfig();
+std::optional<absl::StatusOr<LoadedConfig>> PretrainProcess::Start(int* code) {
+  const absl::StatusOr<AskedConfig> asked = ReadAsked(command_);
+  const bool chooses = asked.ok() && asked->chooses_layout();
+  absl::StatusOr<LoadedConfig> read;
+  if (!chooses) read = ReadConfig();
   // Each process knows the sizes for itself, and need not wait for the others to say so.
   if (read.ok()) {
     const absl::Status fits = CheckWorldSize(launch_, read->config.parallel());
-    if (!fits.ok()) return Leave(fits);
+    if (!fits.ok()) {
+      *code = Leave(fits);
+      return std::nullopt;
+    }
   }
   // Processes meet before data, tokenizers and directories are opened, so that an error of any of
   // them is reported once, by all.
-  const absl::Status joined =
-      Join(read.ok() ? ToRanksOptions(read->config.parallel()) : RanksOptions());
-  if (!joined.ok()) return PrintError(joined);
-  absl::StatusOr<Planned> planned = Plan(std::move(read));
+  RanksOptions ranks;
+  if (chooses) ranks = ToRanksOptions(asked->parsed.config.parallel());
+  if (read.ok()) ranks = ToRanksOptions(read->config.parallel());
+  const absl::Status joined = Join(ranks);
+  if (!joined.ok()) {
+    *code = PrintError(joined);
+    return std::nullopt;
+  }
+  return chooses ? ReadWithLayout(*asked) : std::move(read);
+}
+
+int PretrainProcess::Run() {
+  int code = kExitDone;
+  std::optional<absl::StatusOr<LoadedConfig>> read = Start(&code);
+  if (!read) return code;
+  absl::StatusOr<Planned> planned = Plan(*std::move(read));
   if (!planned.ok()) return Leave(planned.status());
   const RunOptions& options = planned->run.options;
   if (!one_of_several() && options.ranks.processes && options.num_ranks() > 1) {

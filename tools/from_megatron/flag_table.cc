@@ -474,8 +474,12 @@ constexpr absl::string_view kOurOwn[] = {
     "system.fuse_bias_gradients",
     "system.fuse_gelu",
     "system.gemm_plan_file",
+    "system.hardware_file",
+    "system.kernels_file",
     "system.num_threads",
     "system.time_gemm_kernels",
+    "train.auto_layout",
+    "train.auto_layout_ranks",
     "train.logits_chunk_tokens",
 };
 

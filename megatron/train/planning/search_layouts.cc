@@ -320,7 +320,9 @@ class Search {
         limit_(options.memory_bytes > 0 ? options.memory_bytes
                                         : DefaultMemoryLimit(*planner.hardware)),
         estimator_(config, vocab_size, planner.is_gpu),
-        layouts_(resolved_, options.ranks, planner.hardware->domain()) {}
+        // Processes of one machine aren't joined by its memory, and may be cut in any way.
+        layouts_(resolved_, options.ranks,
+                 planner.hardware->cores() > 0 ? options.ranks : planner.hardware->domain()) {}
 
   absl::StatusOr<LayoutSearch> Run();
   absl::StatusOr<bool> FitsSomewhere();
@@ -329,6 +331,7 @@ class Search {
   absl::StatusOr<std::vector<Candidate>> PredictAll(LayoutPredictor* predictor);
   absl::Status Take(const std::vector<Candidate>& candidates, LayoutPredictor* predictor);
   absl::StatusOr<double> Estimate(const Candidate& candidate);
+  bool IsAllowed(const LayoutAxes& axes) const { return !options_.allows || options_.allows(axes); }
   bool IsBeaten(const LayoutAxes& axes, double bytes) const;
   absl::StatusOr<FoundLayout> Plan(const LayoutAxes& axes) const;
   void Refuse(const std::string& why);
@@ -347,6 +350,10 @@ class Search {
 absl::StatusOr<std::vector<Candidate>> Search::PredictAll(LayoutPredictor* predictor) {
   std::vector<Candidate> candidates;
   const auto visit = [&](const LayoutAxes& axes) -> absl::StatusOr<bool> {
+    if (!IsAllowed(axes)) {
+      ++found_.not_allowed;
+      return true;
+    }
     MEGATRON_ASSIGN_OR_RETURN(const StepPrediction prediction,
                               predictor->Predict(axes, resolved_.train().global_batch_size()));
     candidates.push_back({axes, prediction.seconds.total, prediction.memory_bytes});
@@ -442,6 +449,7 @@ absl::StatusOr<LayoutSearch> Search::Run() {
 absl::StatusOr<bool> Search::FitsSomewhere() {
   bool fits = false;
   const auto visit = [&](const LayoutAxes& axes) -> absl::StatusOr<bool> {
+    if (!IsAllowed(axes)) return true;
     MEGATRON_ASSIGN_OR_RETURN(const double bytes, estimator_.Bytes(axes));
     fits = bytes <= limit_;
     return !fits;

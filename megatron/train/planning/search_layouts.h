@@ -14,6 +14,7 @@
 #define MEGATRON_TRAIN_PLANNING_SEARCH_LAYOUTS_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -34,10 +35,14 @@ struct Planner {
   bool is_gpu = true;
 };
 
+// Returns whether a layout may be taken.
+using LayoutFilter = std::function<bool(const LayoutAxes& axes)>;
+
 struct SearchOptions {
   int64_t ranks = 1;
   double memory_bytes = 0;  // of a rank; 0: DefaultMemoryLimit
   int best = 5;             // the most layouts to return
+  LayoutFilter allows;      // null: all layouts may be taken
 };
 
 // The share of the hardware's memory that is left to what isn't planned: CUDA's context, NCCL.
@@ -62,7 +67,8 @@ struct FoundLayout {
 struct LayoutSearch {
   int64_t divisions = 0;  // of the ranks into four axes
   std::vector<PrunedLayouts> pruned_divisions;
-  int64_t layouts = 0;    // in the divisions that are left
+  int64_t layouts = 0;  // in the divisions that are left, without those that aren't allowed
+  int64_t not_allowed = 0;
   int64_t too_large = 0;  // among those that are faster than the last of `best`
   int64_t refused = 0;    // by the trainer's rules or by the exact plan, among those tried
   std::string first_refusal;

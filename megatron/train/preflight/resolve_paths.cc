@@ -19,6 +19,9 @@ void StartWhereTheUserStands(config::PretrainConfig* config) {
   if (checkpoint->has_load()) resolve(checkpoint->mutable_load());
   config::ParallelConfig* parallel = config->mutable_parallel();
   if (parallel->has_topology_file()) resolve(parallel->mutable_topology_file());
+  config::SystemConfig* system = config->mutable_system();
+  if (system->has_hardware_file()) resolve(system->mutable_hardware_file());
+  if (system->has_kernels_file()) resolve(system->mutable_kernels_file());
   config::LoggingConfig* logging = config->mutable_logging();
   if (logging->has_metrics_file()) resolve(logging->mutable_metrics_file());
   if (logging->has_tensorboard_dir()) resolve(logging->mutable_tensorboard_dir());

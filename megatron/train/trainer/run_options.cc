@@ -305,6 +305,15 @@ RanksOptions ToRanksOptions(const config::ParallelConfig& config) {
   return options;
 }
 
+PlanningOptions ToPlanningOptions(const config::PretrainConfig& config) {
+  PlanningOptions options;
+  options.auto_layout = config.train().auto_layout();
+  options.ranks = config.train().auto_layout_ranks();
+  options.hardware_file = config.system().hardware_file();
+  options.kernels_file = config.system().kernels_file();
+  return options;
+}
+
 RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size) {
   RunOptions options;
   options.trainer = ToTrainer(config, vocab_size);
@@ -312,6 +321,7 @@ RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size
   CHECK(parallel.ok()) << parallel.status();  // Validation has read them.
   options.parallel = *parallel;
   options.topology_file = config.parallel().topology_file();
+  options.planning = ToPlanningOptions(config);
   options.precision = ToPrecision(config.precision());
   options.data = ToDataOptions(config);
   options.tokenizer = ToTokenizerOptions(config.data());

@@ -97,6 +97,16 @@ struct AttentionOptions {
   std::string plan_file;  // empty: none
 };
 
+// What the time of steps is predicted from, and what for.
+struct PlanningOptions {
+  bool auto_layout = false;
+  int64_t ranks = 0;          // to choose a layout for; 0: those that there are
+  std::string hardware_file;  // empty: the figures that come with the program
+  std::string kernels_file;   // empty: kernels.csv beside hardware_file, if it is there
+
+  bool predicts() const { return auto_layout || !hardware_file.empty(); }
+};
+
 struct RunOptions {
   TrainerOptions trainer;  // those of the first rank on every axis
   ParallelSizes parallel;
@@ -116,6 +126,7 @@ struct RunOptions {
   bool deterministic = false;  // a run on a GPU has the same bits each time
   RanksOptions ranks;
   ProfileOptions profile;
+  PlanningOptions planning;
 
   int num_ranks() const {
     return parallel.tensor * parallel.context * parallel.pipeline * parallel.data;
@@ -132,6 +143,8 @@ std::string DescribeSizes(const ParallelSizes& sizes);
 TokenizerOptions ToTokenizerOptions(const config::DataConfig& config);
 // Reads the parallel section alone: how ranks run is known before any data is read.
 RanksOptions ToRanksOptions(const config::ParallelConfig& config);
+// Reads what a layout is chosen from, which is known before the layout.
+PlanningOptions ToPlanningOptions(const config::PretrainConfig& config);
 // Expects a valid configuration with its computed fields set.
 RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size);
 

@@ -63,6 +63,8 @@ TrainingLoop::TrainingLoop(const TrainingRun& run, const Rank& rank, FileSystem&
       times_meter_(rank.trace, PlaceOf(*trainer)),
       sampler_(rank.trace),
       metrics_(/*writers=*/{}, rank.console) {
+  if (run.prediction.part_size() > 0)
+    comparer_.emplace(run.prediction, rank.trace, PlaceOf(*trainer));
   const CheckpointOptions& checkpoint = options().checkpoint;
   if (!checkpoint.save.empty()) {
     SaveOptions save = ToSaveOptions(checkpoint);
@@ -231,6 +233,7 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
     ReportTimes(&metrics);
   }
   metrics_.WriteStep(metrics);
+  ComparePrediction(metrics);
   if (const std::optional<ExitCode> code = CheckNumerics(*report)) return code;
   bool leaving = consensus_.Any(report->update.stop_requested || StopSignal() != 0);
   if (!leaving && EvaluationIsDue()) {
@@ -265,6 +268,23 @@ void TrainingLoop::ReportTimes(StepMetrics* metrics) {
   times_ = MakeTimeReport(GatherRankTimes(mine, trainer_->groups().world),
                           metrics->interval->iterations);
   AddTimes(times_, options().loop.timing_log_level, metrics);
+}
+
+void TrainingLoop::ComparePrediction(const StepMetrics& metrics) {
+  if (!comparer_) return;
+  const bool is_whole = metrics.global_batch_size == options().trainer.batch_size.global_batch_size;
+  if (!is_whole || !comparer_->EndStep(1e-3 * metrics.speed.elapsed_ms)) return;
+  const auto ranks = GatherRankTimes(comparer_->Take(), trainer_->groups().world);
+  if (!rank_.console->prints()) return;
+  const StepComparison comparison = comparer_->Compare(ranks);
+  rank_.console->PrintLine(FormatComparison(comparison));
+  const std::string& save = options().checkpoint.save;
+  if (save.empty()) return;
+  const absl::Status written =
+      WriteFileAtomically(fs_, JoinPath(save, kStepComparisonName), ComparisonText(comparison));
+  if (!written.ok())
+    rank_.console->WarnOwn(absl::StrCat(
+        "the prediction's file could not be written: ", written.message(), "; training continues"));
 }
 
 void TrainingLoop::CountSkipped(const StepReport& report) {

@@ -29,6 +29,8 @@
 #include "megatron/train/metrics/run_event.h"
 #include "megatron/train/metrics/run_totals.h"
 #include "megatron/train/metrics/spike_detector.h"
+#include "megatron/train/metrics/step_comparer.h"
+#include "megatron/train/metrics/step_comparison.pb.h"
 #include "megatron/train/metrics/step_meter.h"
 #include "megatron/train/metrics/step_times.h"
 #include "megatron/train/metrics/time_report.h"
@@ -48,6 +50,7 @@ struct TrainingRun {
   RunDescription description;
   SpeedBasis speed;
   absl::Time program_start;
+  StepComparison prediction;  // what is expected of a step; without parts: nothing
   RunEventListener on_event;  // hears what the rank that prints for all has to tell; null: nobody
 };
 
@@ -91,6 +94,8 @@ class TrainingLoop {
   std::optional<WhatIf> ReplaySteps(const std::vector<std::vector<StepTimes>>& steps) const;
   // Gives a step that is logged its times and memory, those of all ranks.
   void ReportTimes(StepMetrics* metrics);
+  // Compares the run with its prediction, once enough steps of the whole batch were taken.
+  void ComparePrediction(const StepMetrics& metrics);
   // Returns whether the times of the step that comes may be recorded.
   bool MaySample() const;
   // Returns the requests of this rank in the step that is under way.
@@ -132,7 +137,8 @@ class TrainingLoop {
   absl::Time last_logged_;  // time of the last log line; before the first one, the loop's start
   RankTimesMeter times_meter_;
   StepSampler sampler_;
-  TimeReport times_;  // those of the last log line
+  std::optional<StepComparer> comparer_;  // with a prediction
+  TimeReport times_;                      // those of the last log line
   MetricsWriters metrics_;
   int64_t saving_iteration_ = -1;  // the iteration of the save that was started last
   // The iteration of the newest checkpoint; -1: none was saved or loaded in the directory of saves.

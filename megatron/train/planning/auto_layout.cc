@@ -1,0 +1,346 @@
+#include "megatron/train/planning/auto_layout.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "google/protobuf/text_format.h"
+#include "megatron/base/quantity.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/data/tokenizer/tokenizer_factory.h"
+#include "megatron/tensor/cuda_device.h"
+#include "megatron/train/config/config_defaults.h"
+#include "megatron/train/config/config_error.h"
+#include "megatron/train/config/config_paths.h"
+#include "megatron/train/config/text_proto.h"
+#include "megatron/train/planning/layout_axes.h"
+#include "megatron/train/planning/nothing_fits.h"
+#include "megatron/train/planning/planned_run.h"
+#include "megatron/train/planning/planning_facts.h"
+#include "megatron/train/planning/search_layouts.h"
+#include "megatron/train/trainer/run_options.h"
+#include "megatron/train/validate/validate.h"
+
+namespace megatron {
+namespace {
+
+constexpr const char* kMicroBatch = "train.micro_batch_size";
+constexpr int kShown = 3;  // the layout taken, and those beside it
+constexpr int64_t kMostFileBytes = 1 << 20;
+
+// The fields that a layout consists of. What is written of them is kept.
+constexpr const char* kLayoutPaths[] = {
+    "parallel.tensor_model_parallel_size",
+    "parallel.sequence_parallel",
+    "parallel.context_parallel_size",
+    "parallel.cp_comm_type",
+    "parallel.hierarchical_context_parallel_sizes",
+    "parallel.pipeline_model_parallel_size",
+    "parallel.num_layers_per_virtual_pipeline_stage",
+    "parallel.num_virtual_stages_per_pipeline_rank",
+    "parallel.pipeline_schedule",
+    "parallel.microbatch_group_size_per_virtual_pipeline_stage",
+    "parallel.pipeline_model_parallel_layout",
+    "parallel.decoder_first_pipeline_num_layers",
+    "parallel.decoder_last_pipeline_num_layers",
+    "parallel.account_for_embedding_in_pipeline_split",
+    "parallel.account_for_loss_in_pipeline_split",
+    "parallel.data_parallel_size",
+    "parallel.expert_model_parallel_size",
+    "parallel.expert_tensor_parallel_size",
+    "parallel.use_distributed_optimizer",
+    "parallel.data_parallel_sharding_strategy",
+    "parallel.overlap_param_gather",
+    "recompute.recompute_granularity",
+};
+
+struct Written {
+  std::string path, value;
+};
+
+std::string ToText(const Written& written) {
+  return absl::StrCat(written.path, "=", written.value);
+}
+
+std::vector<Written> WrittenLayout(const config::PretrainConfig& config) {
+  std::vector<Written> written;
+  for (const char* path : kLayoutPaths) {
+    const FieldRef field = Resolve(config, path);
+    if (IsPresent(field)) written.push_back({path, ValueText(field)});
+  }
+  return written;
+}
+
+// Returns whether a layout may set the field.
+bool MayChange(absl::string_view path) {
+  return absl::StartsWith(path, "parallel.") || absl::StartsWith(path, "recompute.") ||
+         path == kMicroBatch;
+}
+
+bool Keeps(const config::PretrainConfig& config, const std::vector<Written>& written) {
+  return std::all_of(written.begin(), written.end(), [&](const Written& field) {
+    return ValueText(Resolve(config, field.path)) == field.value;
+  });
+}
+
+// A layout is tried on the few sections that it changes.
+LayoutFilter FilterOf(const config::PretrainConfig& config, std::vector<Written> written,
+                      bool is_gpu) {
+  if (written.empty()) return nullptr;
+  config::PretrainConfig sections;
+  *sections.mutable_parallel() = config.parallel();
+  if (config.has_recompute()) *sections.mutable_recompute() = config.recompute();
+  if (config.model().has_num_experts())
+    sections.mutable_model()->set_num_experts(config.model().num_experts());
+  return [sections, written = std::move(written), is_gpu](const LayoutAxes& axes) {
+    config::PretrainConfig changed = sections;
+    ApplyLayout(axes, is_gpu, &changed);
+    return Keeps(changed, written);
+  };
+}
+
+// Returns the overrides that make the second configuration from the first, and that set or remove
+// each field of a layout, whatever a later start of the run finds written there.
+std::vector<std::string> OverridesOf(const config::PretrainConfig& from,
+                                     const config::PretrainConfig& to) {
+  std::vector<std::string> overrides;
+  for (const std::string& path : LeafPaths(*config::PretrainConfig::descriptor())) {
+    if (!MayChange(path)) continue;
+    const FieldRef before = Resolve(from, path), after = Resolve(to, path);
+    const bool is_layout = std::find(std::begin(kLayoutPaths), std::end(kLayoutPaths), path) !=
+                               std::end(kLayoutPaths) ||
+                           path == kMicroBatch;
+    const std::string value = IsPresent(after) ? ValueText(after) : "";
+    if (is_layout || value != (IsPresent(before) ? ValueText(before) : ""))
+      overrides.push_back(absl::StrCat(path, "=", value));
+  }
+  return overrides;
+}
+
+// Chooses for one request.
+class Chooser {
+ public:
+  Chooser(FileSystem& fs, const LayoutRequest& request)
+      : fs_(fs),
+        request_(request),
+        config_(request.parsed.config),
+        options_(ToPlanningOptions(config_)),
+        written_(WrittenLayout(config_)) {
+    const config::SystemConfig& system = config_.system();
+    is_gpu_ = system.has_device() ? system.device() == config::Device::cuda : CudaDeviceCount() > 0;
+  }
+
+  absl::StatusOr<SavedLayout> Choose();
+
+ private:
+  absl::Status CountRanks();
+  absl::Status CheckBase() const;
+  // Returns why the saved layout can't be kept; empty if it can.
+  std::string WhyNot(const SavedLayout& saved) const;
+  absl::StatusOr<SavedLayout> Search(const PlanningFacts& facts) const;
+  SavedLayout Describe(const PlanningFacts& facts, const LayoutSearch& found) const;
+  std::string SavedPath() const { return JoinPath(config_.checkpoint().save(), kSavedLayoutName); }
+
+  FileSystem& fs_;
+  const LayoutRequest& request_;
+  const config::PretrainConfig& config_;
+  const PlanningOptions options_;
+  const std::vector<Written> written_;
+  bool is_gpu_ = false;
+  int64_t ranks_ = 1;
+  int64_t ranks_here_ = 1;
+};
+
+absl::Status Chooser::CountRanks() {
+  ranks_ = ranks_here_ = options_.ranks > 0 ? options_.ranks
+                         : is_gpu_          ? std::max(1, CudaDeviceCount())
+                                            : 1;
+  if (request_.launched == 0) return absl::OkStatus();
+  if (options_.ranks > 0 && options_.ranks != request_.launched) {
+    return absl::InvalidArgumentError(absl::StrCat("train.auto_layout_ranks = ", options_.ranks,
+                                                   ": the launcher has started ", request_.launched,
+                                                   " ranks; leave the field out"));
+  }
+  ranks_ = request_.launched;
+  ranks_here_ = request_.launched_here;
+  return absl::OkStatus();
+}
+
+// What is wrong in any layout has its place in the file.
+absl::Status Chooser::CheckBase() const {
+  if (!config_.train().has_global_batch_size()) {
+    return absl::InvalidArgumentError(
+        "train.global_batch_size: must be written with train.auto_layout, which shares it out");
+  }
+  config::PretrainConfig simple = config_;
+  ApplyLayout(LayoutAxes(), is_gpu_, &simple);
+  simple.mutable_parallel()->Clear();
+  return ToStatus(Validate(simple, request_.parsed.locations, ConfigPurpose::kDryRun));
+}
+
+std::string Chooser::WhyNot(const SavedLayout& saved) const {
+  if (saved.ranks() != ranks_)
+    return absl::StrCat("it is for ", FormatQuantity(saved.ranks(), "rank"));
+  const ParsedConfig parsed =
+      ParseConfig("", SavedPath(), {saved.set().begin(), saved.set().end()});
+  if (!parsed.errors.empty()) return ToString(parsed.errors.front());
+  config::PretrainConfig config = config_;
+  for (const std::string& text : saved.set()) {
+    const std::string path = text.substr(0, text.find('='));
+    if (!MayChange(path)) return absl::StrCat("it sets ", path, ", which is no part of a layout");
+    ClearField(&config, path);
+  }
+  config.MergeFrom(parsed.config);
+  const std::vector<ConfigError> errors =
+      Validate(config, parsed.locations, ConfigPurpose::kDryRun);
+  if (!errors.empty()) return absl::StrCat("it does not fit: ", ToString(errors.front()));
+  for (const Written& field : written_) {
+    if (!Keeps(config, {field})) return absl::StrCat("it is not ", ToText(field));
+  }
+  return "";
+}
+
+SavedLayout Chooser::Describe(const PlanningFacts& facts, const LayoutSearch& found) const {
+  const FoundLayout& first = found.best.front();
+  SavedLayout chosen;
+  chosen.set_ranks(ranks_);
+  chosen.set_layout(DescribeLayout(first.axes));
+  chosen.set_predicted_seconds(first.prediction.seconds.total);
+  chosen.set_hardware(facts.source);
+  chosen.set_hardware_digest(facts.digest);
+  for (const std::string& text : OverridesOf(config_, first.config)) chosen.add_set(text);
+  chosen.add_line(absl::StrFormat(
+      "layout: %s: the fastest of %s on %s, predicted to take %.3g s a step and %s on a rank",
+      chosen.layout(), FormatQuantity(found.layouts, "layout"), FormatQuantity(ranks_, "rank"),
+      chosen.predicted_seconds(), FormatBytes(first.memory_bytes)));
+  for (size_t i = 1; i < found.best.size(); ++i) {
+    const FoundLayout& other = found.best[i];
+    chosen.add_line(absl::StrFormat(
+        "layout: not %s: %.3g s, %s", DescribeLayout(other.axes), other.prediction.seconds.total,
+        WhyItLoses(first.prediction.seconds, other.prediction.seconds)));
+  }
+  chosen.add_line(absl::StrCat("layout: predicted from ", facts.source));
+  if (!written_.empty()) {
+    chosen.add_line(
+        absl::StrCat("layout: kept as written: ",
+                     absl::StrJoin(written_, ", ", [](std::string* out, const Written& field) {
+                       absl::StrAppend(out, ToText(field));
+                     })));
+  }
+  return chosen;
+}
+
+absl::StatusOr<SavedLayout> Chooser::Search(const PlanningFacts& facts) const {
+  config::PretrainConfig resolved = config_;
+  ResolveDefaults(&resolved);
+  MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
+                            CreateTokenizer(ToTokenizerOptions(resolved.data())));
+  config::PretrainConfig ranks = config_;
+  if (request_.launched > 0) ranks.mutable_parallel()->set_ranks_as(config::RanksAs::processes);
+  const Hardware hardware = HardwareOfRun(ranks, facts.hardware);
+  Planner planner;
+  planner.hardware = &hardware;
+  planner.program = &facts.program;
+  planner.kernels = &facts.kernels;
+  planner.is_gpu = is_gpu_;
+  SearchOptions options;
+  options.ranks = ranks_;
+  options.best = kShown;
+  options.allows = FilterOf(config_, written_, is_gpu_);
+  options.memory_bytes = DefaultMemoryLimit(hardware);
+  // Ranks of a processor share the machine's memory.
+  if (!is_gpu_) options.memory_bytes /= double(ranks_here_);
+  MEGATRON_ASSIGN_OR_RETURN(const LayoutSearch found,
+                            SearchLayouts(config_, tokenizer->vocab_size(), planner, options));
+  if (!found.best.empty()) return Describe(facts, found);
+  if (found.layouts == 0 && found.not_allowed > 0) {
+    std::vector<std::string> texts;
+    for (const Written& field : written_) texts.push_back(ToText(field));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "no layout of ", FormatQuantity(ranks_, "rank"), " has all that is written: ",
+        absl::StrJoin(texts, ", "), "; leave some of it out (--set=FIELD= removes a field)"));
+  }
+  return NothingFits(config_, tokenizer->vocab_size(), planner, options, found);
+}
+
+absl::StatusOr<SavedLayout> Chooser::Choose() {
+  MEGATRON_RETURN_IF_ERROR(CountRanks());
+  MEGATRON_RETURN_IF_ERROR(CheckBase());
+  MEGATRON_ASSIGN_OR_RETURN(const PlanningFacts facts, ReadPlanningFacts(fs_, options_, is_gpu_));
+  std::string why_not;
+  if (config_.checkpoint().has_save() && fs_.Stat(SavedPath()).ok()) {
+    MEGATRON_ASSIGN_OR_RETURN(const std::string text,
+                              ReadFileToString(fs_, SavedPath(), kMostFileBytes));
+    absl::StatusOr<SavedLayout> saved = ParseSavedLayout(text);
+    if (saved.ok()) {
+      why_not = WhyNot(*saved);
+      if (why_not.empty()) {
+        saved->clear_line();
+        saved->add_line(absl::StrFormat("layout: %s: kept, as %s has it (predicted %.3g s a step)",
+                                        saved->layout(), SavedPath(), saved->predicted_seconds()));
+        if (saved->hardware_digest() != facts.digest) {
+          saved->add_line(
+              absl::StrCat("layout: it was chosen by other figures of the hardware than ",
+                           facts.source, "; without that file the next start chooses anew"));
+        }
+        return saved;
+      }
+      why_not = absl::StrCat("layout: chosen anew, since ", SavedPath(), " (", saved->layout(),
+                             ") is not kept: ", why_not);
+    } else {
+      why_not = absl::StrCat("layout: chosen anew, since ", SavedPath(),
+                             " can't be read: ", saved.status().message());
+    }
+  }
+  MEGATRON_ASSIGN_OR_RETURN(SavedLayout chosen, Search(facts));
+  if (!why_not.empty()) chosen.add_line(why_not);
+  return chosen;
+}
+
+}  // namespace
+
+absl::StatusOr<SavedLayout> ChooseLayout(FileSystem& fs, const LayoutRequest& request) {
+  absl::StatusOr<SavedLayout> chosen = Chooser(fs, request).Choose();
+  if (chosen.ok()) return chosen;
+  return absl::Status(chosen.status().code(),
+                      absl::StrCat("train.auto_layout: ", chosen.status().message()));
+}
+
+std::vector<std::string> WithLayout(std::vector<std::string> overrides, const SavedLayout& layout) {
+  overrides.insert(overrides.end(), layout.set().begin(), layout.set().end());
+  return overrides;
+}
+
+absl::Status SaveLayout(FileSystem& fs, const std::string& directory, const SavedLayout& layout) {
+  const std::string path = JoinPath(directory, kSavedLayoutName);
+  const absl::StatusOr<std::string> text = ReadFileToString(fs, path, kMostFileBytes);
+  if (text.ok()) {
+    const absl::StatusOr<SavedLayout> saved = ParseSavedLayout(*text);
+    if (saved.ok() && saved->ranks() == layout.ranks() &&
+        std::equal(saved->set().begin(), saved->set().end(), layout.set().begin(),
+                   layout.set().end())) {
+      return absl::OkStatus();
+    }
+  }
+  return WriteFileAtomically(fs, path, LayoutText(layout));
+}
+
+std::string LayoutText(const SavedLayout& layout) {
+  std::string text;
+  google::protobuf::TextFormat::PrintToString(layout, &text);
+  return absl::StrCat("# Chosen by train.auto_layout. Without this file the next start of the run ",
+                      "chooses anew.\n", text);
+}
+
+absl::StatusOr<SavedLayout> ParseSavedLayout(const std::string& text) {
+  SavedLayout layout;
+  MEGATRON_RETURN_IF_ERROR(ParseTextProto(text, &layout));
+  return layout;
+}
+
+}  // namespace megatron

@@ -1,0 +1,52 @@
+#include "megatron/train/planning/nothing_fits.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/train/planning/layout_axes.h"
+#include "megatron/train/trainer/run_plan.h"
+
+namespace megatron {
+namespace {
+
+constexpr double kGiB = 1073741824.0;
+
+}  // namespace
+
+absl::Status NothingFits(const config::PretrainConfig& config, int64_t vocab_size,
+                         const Planner& planner, const SearchOptions& options,
+                         const LayoutSearch& found) {
+  const char* const ranks = planner.is_gpu ? "GPUs" : "ranks";
+  if (found.layouts == 0) {
+    std::vector<std::string> rules;
+    for (const PrunedLayouts& pruned : found.pruned_divisions) {
+      if (pruned.count > 0) rules.push_back(absl::StrCat(pruned.count, ": ", pruned.rule));
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("no layout divides this model over ", options.ranks, " ", ranks, " (",
+                     absl::StrJoin(rules, "; "), "): give another number of ", ranks,
+                     ", or a train.global_batch_size that more of them can share"));
+  }
+  if (found.too_large < found.layouts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the layouts that fit are refused: ", found.first_refusal));
+  }
+  MEGATRON_ASSIGN_OR_RETURN(const int64_t enough,
+                            RanksThatFit(config, vocab_size, planner, options));
+  const double limit =
+      options.memory_bytes > 0 ? options.memory_bytes : DefaultMemoryLimit(*planner.hardware);
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "none of %s layouts fits in %.1f GiB: the smallest (%s) takes %.1f GiB; %s, or give %s with "
+      "more memory, a shorter model.seq_length or a smaller model",
+      FormatCount(found.layouts), limit / kGiB, DescribeLayout(found.least),
+      found.least_bytes / kGiB,
+      enough > 0 ? absl::StrCat("it would fit on ", FormatCount(enough), " ", ranks)
+                 : absl::StrCat("more ", ranks, " don't help"),
+      ranks));
+}
+
+}  // namespace megatron

@@ -1,0 +1,142 @@
+#include "tools/calibration/refit_from_run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "google/protobuf/text_format.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/plan/plan_facts.h"
+#include "megatron/tensor/trace/time_category.h"
+#include "megatron/train/config/text_proto.h"
+#include "megatron/train/configs/config_loader.h"
+#include "megatron/train/metrics/step_comparer.h"
+#include "megatron/train/planning/planning_facts.h"
+#include "megatron/train/planning/predict_run.h"
+#include "megatron/train/trainer/run_options.h"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kMostBytes = int64_t{64} << 20;
+// The range that the planner accepts.
+constexpr double kLeastEfficiency = 0.01;
+constexpr double kMostEfficiency = 2;
+constexpr double kMostStepSeconds = 1000;
+constexpr double kSame = 1e-6;
+constexpr int kHalvings = 40;
+
+absl::StatusOr<double> SecondsOf(const StepComparison& comparison, const std::string& name,
+                                 double (ComparedPart::*seconds)() const) {
+  for (const ComparedPart& part : comparison.part()) {
+    if (part.name() == name) return (part.*seconds)();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("there is no part ", name));
+}
+
+// A run, and what it is predicted from.
+class Refit {
+ public:
+  Refit(StepComparison measured, config::PretrainConfig config, PlanningFacts facts)
+      : measured_(std::move(measured)), config_(std::move(config)), facts_(std::move(facts)) {}
+
+  // Sets the two constants of facts().
+  absl::Status Fit();
+  const PlanningFacts& facts() const { return facts_; }
+
+ private:
+  absl::StatusOr<double> ComputeWith(double efficiency);
+
+  const StepComparison measured_;
+  const config::PretrainConfig config_;
+  PlanningFacts facts_;
+};
+
+absl::StatusOr<double> Refit::ComputeWith(double efficiency) {
+  facts_.program.set_measured_efficiency(efficiency);
+  MEGATRON_ASSIGN_OR_RETURN(const StepComparison predicted,
+                            PredictRun(config_, measured_.vocab_size(), facts_));
+  return SecondsOf(predicted, Name(TimeCategory::kCompute), &ComparedPart::predicted_seconds);
+}
+
+// Computing takes the less time the more efficient kernels are.
+absl::Status Refit::Fit() {
+  MEGATRON_ASSIGN_OR_RETURN(const double compute, SecondsOf(measured_, Name(TimeCategory::kCompute),
+                                                            &ComparedPart::measured_seconds));
+  MEGATRON_ASSIGN_OR_RETURN(const double rest,
+                            SecondsOf(measured_, kRestOfStep, &ComparedPart::measured_seconds));
+  double low = kLeastEfficiency, high = kMostEfficiency;
+  MEGATRON_ASSIGN_OR_RETURN(const double slowest, ComputeWith(low));
+  MEGATRON_ASSIGN_OR_RETURN(const double fastest, ComputeWith(high));
+  if (slowest < fastest * (1 + kSame)) {
+    return absl::FailedPreconditionError(
+        "no measured kernel is near the run's products, so that measured_efficiency changes "
+        "nothing: give the kernels that tools:calibrate has measured");
+  }
+  for (int i = 0; i < kHalvings; ++i) {
+    const double middle = (low + high) / 2;
+    MEGATRON_ASSIGN_OR_RETURN(const double seconds, ComputeWith(middle));
+    (seconds > compute ? low : high) = middle;
+  }
+  facts_.program.set_measured_efficiency((low + high) / 2);
+  facts_.program.set_step_seconds(std::min(std::max(rest, 0.0), kMostStepSeconds));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepComparison> ReadComparison(FileSystem& fs, const std::string& run) {
+  const std::string path = JoinPath(run, kStepComparisonName);
+  const auto text = ReadFileToString(fs, path, kMostBytes);
+  if (!text.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(text.status().message(), ": a run with system.hardware_file writes it after ",
+                     kWarmUpSteps + kComparedSteps, " steps, if checkpoint.save is set"));
+  }
+  StepComparison comparison;
+  MEGATRON_RETURN_IF_ERROR(ParseTextProto(*text, &comparison), _ << path);
+  if (comparison.vocab_size() < 1)
+    return absl::InvalidArgumentError(absl::StrCat(path, ": vocab_size must be at least 1"));
+  return comparison;
+}
+
+// Puts the program in place of the file's, if it has one.
+absl::Status WriteProgram(FileSystem& fs, const RefitFiles& files, const Implementation& program) {
+  MEGATRON_ASSIGN_OR_RETURN(const std::string text,
+                            ReadFileToString(fs, files.hardware, kMostBytes));
+  MEGATRON_ASSIGN_OR_RETURN(PlanFacts facts, ParsePlanFacts(text));
+  Implementation* own = nullptr;
+  for (Implementation& other : *facts.mutable_implementation()) {
+    if (other.name() == program.name()) own = &other;
+  }
+  if (own == nullptr) own = facts.add_implementation();
+  *own = program;
+  std::string written;
+  google::protobuf::TextFormat::PrintToString(facts, &written);
+  return WriteFileAtomically(
+      fs, files.hardware,
+      absl::StrCat("# measured_efficiency and step_seconds are fitted to the run in ", files.run,
+                   ".\n", written));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> RefitFromRun(FileSystem& fs, const RefitFiles& files) {
+  MEGATRON_ASSIGN_OR_RETURN(const StepComparison measured, ReadComparison(fs, files.run));
+  MEGATRON_ASSIGN_OR_RETURN(LoadedConfig loaded, LoadSavedConfig(measured.config(), files.run));
+  PlanningOptions options;
+  options.hardware_file = files.hardware;
+  options.kernels_file = files.kernels;
+  MEGATRON_ASSIGN_OR_RETURN(PlanningFacts facts, ReadPlanningFacts(fs, options, /*is_gpu=*/false));
+  const Implementation before = facts.program;
+  Refit refit(measured, std::move(loaded.config), std::move(facts));
+  MEGATRON_RETURN_IF_ERROR(refit.Fit());
+  const Implementation& after = refit.facts().program;
+  MEGATRON_RETURN_IF_ERROR(WriteProgram(fs, files, after));
+  return absl::StrFormat(
+      "%s: measured_efficiency %.3f (was %.3f), step_seconds %.4f (was %.4f), from %d steps of %s",
+      files.hardware, after.measured_efficiency(), before.measured_efficiency(),
+      after.step_seconds(), before.step_seconds(), measured.steps(), files.run);
+}
+
+}  // namespace megatron
