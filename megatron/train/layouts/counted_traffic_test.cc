@@ -42,11 +42,8 @@ PlanModel LlamaModel() {
   return model;
 }
 
-// optim/flat_layout.h has a function of the planner's name.
-using PlannedLayout = struct PlanLayout;
-
-PlannedLayout ToPlan(const Layout& layout) {
-  PlannedLayout plan;
+PlanLayout ToPlan(const Layout& layout) {
+  PlanLayout plan;
   plan.tp = layout.tensor;
   plan.cp = layout.context;
   plan.pp = layout.pipeline;
@@ -161,7 +158,7 @@ TEST(CountedTrafficTest, FullRecomputationSendsTheForwardPassAgain) {
   Layout layout;
   layout.tensor = 2;
   layout.sequence_parallel = true;
-  PlannedLayout plan = ToPlan(layout);
+  PlanLayout plan = ToPlan(layout);
   plan.recompute = PlanRecompute::kFull;
   LayoutRun how;
   how.layout = layout;

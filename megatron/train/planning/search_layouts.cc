@@ -241,7 +241,7 @@ class LayoutPredictor {
 };
 
 absl::StatusOr<StepPrediction> LayoutPredictor::Predict(const LayoutAxes& axes, int64_t samples) {
-  auto& layout = run_.layout;
+  PlanLayout& layout = run_.layout;
   layout.tp = axes.tensor;
   layout.cp = axes.context;
   layout.pp = axes.pipeline;
