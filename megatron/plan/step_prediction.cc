@@ -192,8 +192,9 @@ StepSeconds Predictor::Seconds(const LayerCosts& layer) const {
 
 double Predictor::SecondsOfMessage() const {
   if (l_.pp == 1) return 0;
-  return MessageSeconds(gpu_, program_, l_.tp * l_.cp * l_.dp,
-                        rates_.element_bytes * tokens_ * model_.hidden() / tp_);
+  const double whole = rates_.element_bytes * tokens_ * model_.hidden();
+  const int64_t parts = MessageParts(program_, l_.tp, l_.is_sequence_parallel);
+  return MessageSeconds(gpu_, program_, l_.tp * l_.cp * l_.dp, whole / double(parts));
 }
 
 // Forward passes have a third of the calls that context parallelism does not hide, and half of the

@@ -97,9 +97,9 @@ class Traffic {
   void AddPipeline() {
     if (l_.pp < 2) return;
     const int64_t stride = l_.tp * l_.cp * l_.dp;
-    const double sent = activation() / (l_.is_sequence_parallel ? l_.tp : 1);
+    const int64_t parts = MessageParts(program_, l_.tp, l_.is_sequence_parallel);
     Add(TrafficAxis::kPipeline, TrafficCall::kMessage, "activations and gradients", {l_.pp, stride},
-        sent, stage_.messages);
+        activation() / double(parts), stage_.messages);
     if (model_.is_tied() && stage_.has_embedding != stage_.has_head) {
       Add(TrafficAxis::kPipeline, TrafficCall::kAllReduce, "gradients of the tied embedding",
           {2, stride * (l_.pp - 1)}, options_.gradient_bytes * WordTable(), 1);
