@@ -33,9 +33,9 @@ class Traffic {
   double query_width() const { return model_.heads() * model_.head_dim(); }
 
   void Add(TrafficAxis axis, TrafficCall call, std::string what, PlanGroup group, double bytes,
-           double calls) {
+           double calls, bool is_of_experts = false) {
     if (group.ranks < 2 || bytes <= 0 || calls <= 0) return;
-    rows_.push_back({axis, call, std::move(what), group, bytes, calls});
+    rows_.push_back({axis, call, std::move(what), group, bytes, calls, is_of_experts});
   }
 
   void AddTensor() {
@@ -91,7 +91,8 @@ class Traffic {
     const double rows = tokens() / l_.tp * model_.experts_per_token() * l_.etp;
     Add(TrafficAxis::kExpert, TrafficCall::kAllToAll, "rows of experts", group,
         element_bytes() * rows * model_.hidden(),
-        2 * micro_batches() * double(stage_.layers.mixtures) * (forwards() + 1));
+        2 * micro_batches() * double(stage_.layers.mixtures) * (forwards() + 1),
+        /*is_of_experts=*/true);
   }
 
   void AddPipeline() {
@@ -135,16 +136,16 @@ class Traffic {
   }
 
   void AddData() {
-    AddReduction("gradients", "weights", {l_.dp * l_.cp, l_.tp}, DenseParameters());
+    AddReduction("gradients", "weights", {l_.dp * l_.cp, l_.tp}, DenseParameters(), false);
     const int64_t copies = std::max<int64_t>(1, l_.dp * l_.cp * l_.tp / (l_.ep * l_.etp));
     AddReduction("gradients of experts", "weights of experts", {copies, l_.ep * l_.etp},
-                 ExpertParameters());
+                 ExpertParameters(), true);
   }
 
-  void AddReduction(const char* gradients, const char* weights, PlanGroup group,
-                    double parameters) {
+  void AddReduction(const char* gradients, const char* weights, PlanGroup group, double parameters,
+                    bool is_of_experts) {
     const auto add = [&](TrafficCall call, const char* what, double bytes, double calls) {
-      Add(TrafficAxis::kData, call, what, group, bytes * parameters, calls);
+      Add(TrafficAxis::kData, call, what, group, bytes * parameters, calls, is_of_experts);
     };
     if (l_.shards_parameters) {
       add(TrafficCall::kAllGather, weights, element_bytes(), 2 * micro_batches());

@@ -86,7 +86,7 @@ std::string GroupOf(const TrafficRow& row) {
     case TrafficAxis::kPipeline:
       return "pp";
     case TrafficAxis::kData:
-      return row.what.find("experts") == std::string::npos ? "dp-cp" : "edp";
+      return row.is_of_experts ? "edp" : "dp-cp";
   }
   return "";
 }

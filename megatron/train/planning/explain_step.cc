@@ -158,14 +158,9 @@ absl::StatusOr<ExplainedStep> ExplainStep(const config::PretrainConfig& config,
   step.stage = step.simulated.busiest;
   step.seconds = predicted.seconds;
   SetPasses(plans[step.stage], parts, step.simulated, &step.seconds);
-  TrafficOptions options;
-  const config::ParallelConfig& parallel = config.parallel();
-  options.gradient_bytes = parallel.grad_reduce_in_bf16() ? 2 : 4;
-  options.shards_gradients =
-      parallel.data_parallel_sharding_strategy() == config::DataParallelSharding::optim_grads;
-  step.traffic =
-      ByAxis(StepTraffic(program, model, layout, StageOf(plans[step.stage], layers), options), gpu,
-             program, step.seconds);
+  step.traffic = ByAxis(StepTraffic(program, model, layout, StageOf(plans[step.stage], layers),
+                                    TrafficOptionsOf(config.parallel())),
+                        gpu, program, step.seconds);
   step.model_flops = predicted.model_flops;
   step.parameters = predicted.total_parameters;
   step.tokens = double(layout.micro_batch * layout.micro_batches * layout.dp * layout.sequence);
