@@ -129,7 +129,7 @@ void ExpectWithinOnePercent(const Sent& sent) {
 }
 
 TEST(CountedTrafficTest, ADenseModelSendsWhatIsPlanned) {
-  std::vector<Layout> layouts(9);
+  std::vector<Layout> layouts(11);
   layouts[0].tensor = 2;
   layouts[1].tensor = 2;
   layouts[1].sequence_parallel = true;
@@ -146,6 +146,10 @@ TEST(CountedTrafficTest, ADenseModelSendsWhatIsPlanned) {
   layouts[8].sequence_parallel = true;
   layouts[8].chunks = 2;
   layouts[8].sharding = DataSharding::kStates;
+  layouts[9].data = 2;
+  layouts[9].sharding = DataSharding::kWeights;
+  layouts[10].tensor = layouts[10].pipeline = layouts[10].data = 2;
+  layouts[10].sharding = DataSharding::kWeights;
   for (const Layout& layout : layouts) {
     SCOPED_TRACE(ToString(layout));
     ExpectWithinOnePercent(SentOn(LlamaRun(), LlamaModel(), layout, 0));
