@@ -42,7 +42,7 @@ double CommunicationSeconds(const StepSeconds& s) {
   return s.tensor_parallel + s.context_parallel + s.expert_parallel + s.messages + s.data_parallel;
 }
 
-std::string LinkOf(const AxisTraffic& axis, const Hardware& gpu) {
+std::string LinkOf(const TrafficOfAxis& axis, const Hardware& gpu) {
   return axis.crosses_network ? absl::StrFormat("network, %g GB/s", gpu.network_gb_per_s())
                               : absl::StrFormat("GPU to GPU, %g GB/s", gpu.link_gb_per_s());
 }
@@ -116,7 +116,7 @@ Table TrafficTable(const Explanation& e) {
   Table table;
   table.caption = "What a rank sends in a step";
   table.columns = {"axis", "ranks", "bytes", "takes", "waited for", "hidden", "link"};
-  for (const AxisTraffic& axis : e.step.traffic) {
+  for (const TrafficOfAxis& axis : e.step.traffic) {
     table.rows.push_back({Name(axis.axis), absl::StrCat(axis.rows.front().group.ranks),
                           Bytes(axis.bytes), Time(axis.seconds), Time(axis.exposed),
                           Time(axis.seconds - axis.exposed), LinkOf(axis, e.gpu)});

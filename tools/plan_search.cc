@@ -93,7 +93,7 @@ std::string Pruned(const Searched& searched, const LayoutSearch& found) {
     absl::StrAppendFormat(&text, "  %s left out: %s\n", FormatCount(pruned.count), pruned.rule);
   }
   absl::StrAppendFormat(
-      &text, "  %s layouts; of those faster than the last one below %s don't fit in %.1f GiB\n",
+      &text, "  %s layouts; of those that were looked at %s don't fit in %.1f GiB\n",
       FormatCount(found.layouts), FormatCount(found.too_large), searched.limit / kGiB);
   if (found.refused > 0) {
     absl::StrAppendFormat(&text, "  %s fast ones were refused, the first because: %s\n",

@@ -83,7 +83,7 @@ expect_code 20 'megatron_core' --explain=gpt2_124m --program=none
 expect_code 20 'num_layers' --explain=gpt2_124m --set=model.num_layers=-1
 
 # A search prints the best layouts, and its configuration is one that the trainer takes.
-expect_code 0 'last one below 0 don.t fit in 76.0 GiB' --config=gpt3_857m --gpus=8 --output=chosen.textproto
+expect_code 0 'looked at 0 don.t fit in 76.0 GiB' --config=gpt3_857m --gpus=8 --output=chosen.textproto
 [[ $(grep -c ' GiB  .*dp ' output) == 5 ]] || fail "$(cat output)"
 grep -q 'its step\|cut in more ways' output || fail "no reason: $(cat output)"
 grep -q 'taken from a curve' output || fail "no missing shapes: $(cat output)"

@@ -7,8 +7,6 @@
 // NVLink joins and how many network cards there are. Messages between some pairs are timed, by TCP
 // or, with --backend=nccl, between GPUs.
 
-#include <unistd.h>
-
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -17,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "megatron/base/file_system.h"
+#include "megatron/base/host_name.h"
 #include "megatron/base/status_macros.h"
 #include "tools/bandwidth/bench_ranks.h"
 #include "tools/bandwidth/comm_bench_measure.h"
@@ -48,8 +47,7 @@ std::string RunNvidiaSmi() {
 
 absl::StatusOr<ProbedHost> ThisHost(int local_rank) {
   ProbedHost host;
-  char name[256] = {};
-  host.name = gethostname(name, sizeof(name) - 1) == 0 ? name : "an unnamed host";
+  host.name = HostName();
   if (local_rank != 0) return host;
   const std::string path = absl::GetFlag(FLAGS_gpu_links);
   if (path.empty()) {

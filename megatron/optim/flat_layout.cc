@@ -185,8 +185,8 @@ FlatRange Common(const FlatRange& a, const FlatRange& b) {
   return {begin, std::max(begin, std::min(a.end, b.end))};
 }
 
-FlatLayout PlanLayout(const std::vector<Parameter*>& parameters, const DataRank& dense,
-                      const DataRank& experts, int64_t bucket_size, ShardUnit unit) {
+FlatLayout PlanFlatLayout(const std::vector<Parameter*>& parameters, const DataRank& dense,
+                          const DataRank& experts, int64_t bucket_size, ShardUnit unit) {
   Planner planner(parameters, bucket_size, unit);
   FlatLayout& layout = planner.layout();
   planner.AddSection(Section::kCopies, dense);

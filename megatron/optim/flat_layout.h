@@ -79,11 +79,11 @@ struct FlatLayout {
   int64_t optimized_shard_begin = 0, shard_elements = 0;
 };
 
-// The parameters of a block are registered one after the other. With bucket_size 0 each block is a
+// Lays out the parameters. Those of a block are registered one after the other. With bucket_size 0 each block is a
 // bucket group.
-FlatLayout PlanLayout(const std::vector<Parameter*>& parameters, const DataRank& dense,
-                      const DataRank& experts, int64_t bucket_size = 0,
-                      ShardUnit unit = ShardUnit::kElement);
+FlatLayout PlanFlatLayout(const std::vector<Parameter*>& parameters, const DataRank& dense,
+                          const DataRank& experts, int64_t bucket_size = 0,
+                          ShardUnit unit = ShardUnit::kElement);
 
 }  // namespace megatron
 

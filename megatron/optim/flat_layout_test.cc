@@ -25,7 +25,7 @@ TEST(FlatLayoutTest, BlocksComeInReverseAndAreDividedIntoEqualShards) {
   std::vector<Parameter*> parameters;
   AppendBlock({model.Add({100})}, &parameters);
   AppendBlock({model.Add({3}), model.Add({65})}, &parameters);
-  const FlatLayout layout = PlanLayout(parameters, {3, 1}, {});
+  const FlatLayout layout = PlanFlatLayout(parameters, {3, 1}, {});
   ASSERT_EQ(layout.buckets.size(), 2u);
   EXPECT_EQ(layout.buckets[0].bucket_group, 1);
   EXPECT_EQ(layout.buckets[0].first_parameter, 0);
@@ -47,7 +47,7 @@ TEST(FlatLayoutTest, ShardsOfAllRanksCoverEachBucketOnce) {
   for (int ranks : {1, 2, 3, 8}) {
     std::vector<int64_t> end(5, 0);
     for (int rank = 0; rank < ranks; ++rank) {
-      const FlatLayout layout = PlanLayout(parameters, {ranks, rank}, {});
+      const FlatLayout layout = PlanFlatLayout(parameters, {ranks, rank}, {});
       for (size_t b = 0; b < layout.buckets.size(); ++b) {
         const Bucket& bucket = layout.buckets[b];
         EXPECT_EQ(bucket.shard.begin, rank == 0 ? bucket.range.begin : end[b]);
@@ -73,8 +73,8 @@ TEST(FlatLayoutTest, TheShardsOfATiedWeightAreTheSameElementsOnBothItsStages) {
       AppendBlock({first.Add({others})}, &on_first);
       AppendBlock({copy}, &on_last);
       AppendBlock({last.Add({17})}, &on_last);
-      const FlatLayout a = PlanLayout(on_first, {ranks, ranks - 1}, {}),
-                       b = PlanLayout(on_last, {ranks, ranks - 1}, {});
+      const FlatLayout a = PlanFlatLayout(on_first, {ranks, ranks - 1}, {}),
+                       b = PlanFlatLayout(on_last, {ranks, ranks - 1}, {});
       const Bucket& mine = a.buckets.back();
       const Bucket& theirs = b.buckets.front();
       EXPECT_EQ(theirs.section, Section::kCopies);
@@ -88,15 +88,15 @@ TEST(FlatLayoutTest, ABucketGroupTakesBlocksUntilItHasTheBucketSize) {
   Model model;
   std::vector<Parameter*> parameters;
   for (int64_t size : {500, 40, 50, 100, 10}) AppendBlock({model.Add({size})}, &parameters);
-  EXPECT_EQ(PlanLayout(parameters, {}, {}).bucket_group_of_block,
+  EXPECT_EQ(PlanFlatLayout(parameters, {}, {}).bucket_group_of_block,
             (std::vector<int>{0, 1, 2, 3, 4}));
-  EXPECT_EQ(PlanLayout(parameters, {}, {}, 105).bucket_group_of_block,
+  EXPECT_EQ(PlanFlatLayout(parameters, {}, {}, 105).bucket_group_of_block,
             (std::vector<int>{0, 0, 0, 1, 1}));
-  const FlatLayout layout = PlanLayout(parameters, {}, {}, 1000);
+  const FlatLayout layout = PlanFlatLayout(parameters, {}, {}, 1000);
   EXPECT_EQ(layout.bucket_group_of_block, (std::vector<int>{0, 0, 0, 0, 0}));
   EXPECT_EQ(layout.buckets.size(), 1u);
   parameters[2]->tied = true;
-  EXPECT_EQ(PlanLayout(parameters, {}, {}, 1000).bucket_group_of_block,
+  EXPECT_EQ(PlanFlatLayout(parameters, {}, {}, 1000).bucket_group_of_block,
             (std::vector<int>{0, 0, 1, 2, 2}));
 }
 
@@ -113,8 +113,8 @@ TEST(FlatLayoutTest, AWholeParameterIsInOneShard) {
     SCOPED_TRACE(ranks);
     std::vector<int> holders(parameters.size(), 0);
     for (int rank = 0; rank < ranks; ++rank) {
-      const FlatLayout layout =
-          PlanLayout(parameters, {ranks, rank}, {}, /*bucket_size=*/1 << 20, ShardUnit::kParameter);
+      const FlatLayout layout = PlanFlatLayout(parameters, {ranks, rank}, {},
+                                               /*bucket_size=*/1 << 20, ShardUnit::kParameter);
       ASSERT_EQ(layout.buckets.size(), 1u);
       const Bucket& bucket = layout.buckets[0];
       EXPECT_EQ(bucket.shard.size() * ranks, bucket.range.size());
@@ -140,8 +140,8 @@ TEST(FlatLayoutTest, OnOneRankWholeParametersStandAsOthersDo) {
   Model model;
   std::vector<Parameter*> parameters;
   for (int64_t size : {500, 40, 64, 100}) AppendBlock({model.Add({size})}, &parameters);
-  const FlatLayout cut = PlanLayout(parameters, {}, {}, 1000);
-  const FlatLayout whole = PlanLayout(parameters, {}, {}, 1000, ShardUnit::kParameter);
+  const FlatLayout cut = PlanFlatLayout(parameters, {}, {}, 1000);
+  const FlatLayout whole = PlanFlatLayout(parameters, {}, {}, 1000, ShardUnit::kParameter);
   EXPECT_EQ(whole.num_elements, cut.num_elements);
   for (size_t i = 0; i < parameters.size(); ++i) {
     EXPECT_EQ(whole.parameters[i].parameter, cut.parameters[i].parameter);
@@ -153,7 +153,7 @@ TEST(FlatLayoutTest, ExpertsAreShardedOverTheirOwnRanks) {
   Model model;
   std::vector<Parameter*> parameters = {model.Add({10}), model.Add({100})};
   parameters[1]->sharding.expert_grid = true;
-  const FlatLayout layout = PlanLayout(parameters, {4, 3}, {2, 1});
+  const FlatLayout layout = PlanFlatLayout(parameters, {4, 3}, {2, 1});
   ASSERT_EQ(layout.buckets.size(), 2u);
   EXPECT_EQ(layout.buckets[0].shard.size(), 16);
   EXPECT_EQ(layout.buckets[1].section, Section::kExperts);

@@ -55,8 +55,8 @@ void FillPiece(const Piece& piece, uint64_t seed, const Tensor& out) {
 ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
                                    const ParameterBuffersOptions& options, MemoryLedger* ledger)
     : options_(options),
-      layout_(PlanLayout(parameters, options.data, options.expert_data, options.bucket_size,
-                         options.unit)) {
+      layout_(PlanFlatLayout(parameters, options.data, options.expert_data, options.bucket_size,
+                             options.unit)) {
   CHECK(options.bucket_size == 0 || !shards(DataSharding::kGradients)) << options.bucket_size;
   const Device device = options.device;
   const auto elements = [&](DataSharding what) {

@@ -37,7 +37,7 @@ struct ParameterBuffersOptions {
   std::vector<OptimizerState> states;  // UpdateRule::states()
   DataRank data, expert_data;          // the ranks that share dense parameters, and experts
   DataSharding sharding = DataSharding::kNone;
-  int64_t bucket_size = 0;               // the same as in PlanLayout; 0 where gradients are sharded
+  int64_t bucket_size = 0;  // the same as in PlanFlatLayout; 0 where gradients are sharded
   ShardUnit unit = ShardUnit::kElement;  // UpdateRule::unit()
 };
 

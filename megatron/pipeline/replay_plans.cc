@@ -58,7 +58,7 @@ class Player {
   // What a stage has done.
   struct Progress {
     double computed = 0, exchanged = 0;  // the ends of the last action and of the last exchange
-    std::vector<StepSpan> spans;         // of the steps that were played
+    std::vector<StepSpan> spans;         // those of the steps that were played
     std::vector<double> arrivals;        // the moments at which it comes to these and the next one
   };
 

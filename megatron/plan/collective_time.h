@@ -27,6 +27,12 @@ double CollectiveSeconds(const Hardware& gpu, const Implementation& program, con
 double MessageSeconds(const Hardware& gpu, const Implementation& program, int64_t stride,
                       double bytes);
 
+// Returns how many tensor-parallel ranks share out an activation between pipeline stages, which
+// each of `tp` ranks holds in whole unless they share out the rows.
+inline int64_t MessageParts(const Implementation& program, int64_t tp, bool is_sequence_parallel) {
+  return is_sequence_parallel || program.scatters_messages() ? tp : 1;
+}
+
 }  // namespace megatron
 
 #endif  // MEGATRON_PLAN_COLLECTIVE_TIME_H_

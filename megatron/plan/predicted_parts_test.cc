@@ -62,6 +62,24 @@ TEST_F(PredictedPartsTest, SimulatedPartsTakeWhatTheStepDoes) {
   EXPECT_NEAR(simulated.bubble, s.bubble - 3 * 2 * parts.message, 1e-9);
 }
 
+// The rest of a message's time is latency.
+TEST_F(PredictedPartsTest, MessagesAreAsWideAsTheProgramSendsThem) {
+  const auto message = [&](bool scatters, bool is_sequence_parallel) {
+    PlanLayout layout = Layout();
+    layout.is_sequence_parallel = is_sequence_parallel;
+    program_.set_scatters_messages(scatters);
+    return PredictParts(gpu_, program_, kernels_, model_, layout,
+                        std::vector<PartLayers>(4, {24, 0}))
+        ->message;
+  };
+  const double part = message(true, false);
+  const double whole = message(false, false);
+  EXPECT_EQ(message(false, true), part);
+  EXPECT_EQ(message(true, true), part);
+  const double rate = gpu_.network_gb_per_s() * 1e9 * program_.network_efficiency();
+  EXPECT_NEAR(whole - part, 2.0 * 2048 * 12288 * 7 / 8 / rate, 1e-12);
+}
+
 TEST_F(PredictedPartsTest, RefusesPartsThatDoNotFitTheLayout) {
   const auto parts = PredictParts(gpu_, program_, kernels_, model_, Layout(), {{96, 0}});
   EXPECT_EQ(parts.status().code(), absl::StatusCode::kInvalidArgument);

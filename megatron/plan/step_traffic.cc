@@ -33,9 +33,9 @@ class Traffic {
   double query_width() const { return model_.heads() * model_.head_dim(); }
 
   void Add(TrafficAxis axis, TrafficCall call, std::string what, PlanGroup group, double bytes,
-           double calls) {
+           double calls, bool is_of_experts = false) {
     if (group.ranks < 2 || bytes <= 0 || calls <= 0) return;
-    rows_.push_back({axis, call, std::move(what), group, bytes, calls});
+    rows_.push_back({axis, call, std::move(what), group, bytes, calls, is_of_experts});
   }
 
   void AddTensor() {
@@ -91,15 +91,16 @@ class Traffic {
     const double rows = tokens() / l_.tp * model_.experts_per_token() * l_.etp;
     Add(TrafficAxis::kExpert, TrafficCall::kAllToAll, "rows of experts", group,
         element_bytes() * rows * model_.hidden(),
-        2 * micro_batches() * double(stage_.layers.mixtures) * (forwards() + 1));
+        2 * micro_batches() * double(stage_.layers.mixtures) * (forwards() + 1),
+        /*is_of_experts=*/true);
   }
 
   void AddPipeline() {
     if (l_.pp < 2) return;
     const int64_t stride = l_.tp * l_.cp * l_.dp;
-    const double sent = activation() / (l_.is_sequence_parallel ? l_.tp : 1);
+    const int64_t parts = MessageParts(program_, l_.tp, l_.is_sequence_parallel);
     Add(TrafficAxis::kPipeline, TrafficCall::kMessage, "activations and gradients", {l_.pp, stride},
-        sent, stage_.messages);
+        activation() / double(parts), stage_.messages);
     if (model_.is_tied() && stage_.has_embedding != stage_.has_head) {
       Add(TrafficAxis::kPipeline, TrafficCall::kAllReduce, "gradients of the tied embedding",
           {2, stride * (l_.pp - 1)}, options_.gradient_bytes * WordTable(), 1);
@@ -135,16 +136,16 @@ class Traffic {
   }
 
   void AddData() {
-    AddReduction("gradients", "weights", {l_.dp * l_.cp, l_.tp}, DenseParameters());
+    AddReduction("gradients", "weights", {l_.dp * l_.cp, l_.tp}, DenseParameters(), false);
     const int64_t copies = std::max<int64_t>(1, l_.dp * l_.cp * l_.tp / (l_.ep * l_.etp));
     AddReduction("gradients of experts", "weights of experts", {copies, l_.ep * l_.etp},
-                 ExpertParameters());
+                 ExpertParameters(), true);
   }
 
-  void AddReduction(const char* gradients, const char* weights, PlanGroup group,
-                    double parameters) {
+  void AddReduction(const char* gradients, const char* weights, PlanGroup group, double parameters,
+                    bool is_of_experts) {
     const auto add = [&](TrafficCall call, const char* what, double bytes, double calls) {
-      Add(TrafficAxis::kData, call, what, group, bytes * parameters, calls);
+      Add(TrafficAxis::kData, call, what, group, bytes * parameters, calls, is_of_experts);
     };
     if (l_.shards_parameters) {
       add(TrafficCall::kAllGather, weights, element_bytes(), 2 * micro_batches());

@@ -34,7 +34,8 @@ struct TrafficRow {
   // Bytes of the whole tensor of one call; of an all-to-all, those that a rank gives in all; of
   // a message, its own.
   double bytes = 0;
-  double calls = 0;  // the number of calls of one rank in a step
+  double calls = 0;            // the number of calls of one rank in a step
+  bool is_of_experts = false;  // the group is one of the ranks that experts lie on
 };
 
 // What a stage holds, and the messages that it sends in a step.

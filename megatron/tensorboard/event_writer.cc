@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "megatron/base/host_name.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/tensorboard/event_records.h"
 
@@ -27,14 +28,13 @@ constexpr char kTemporary[] = "events.tmp";
 constexpr char kVersion[] = "brain.Event:2";
 constexpr int64_t kLastStamp = 9999999999;  // one more digit would sort before it
 
-std::string HostName() {
-  char name[256] = "";
-  gethostname(name, sizeof(name) - 1);
-  std::string host(name);
+// Returns the host's name as it may stand in the name of a file.
+std::string HostOfFile() {
+  std::string host = HostName();
   std::replace_if(
       host.begin(), host.end(),
       [](char c) { return !absl::ascii_isalnum(c) && c != '.' && c != '-'; }, '-');
-  return host.empty() ? "localhost" : host;
+  return host;
 }
 
 // Returns the seconds in the name of an event file.
@@ -103,7 +103,7 @@ absl::Status CutFile(FileSystem& fs, const std::string& path, const EventWriter:
 }  // namespace
 
 EventWriter::EventWriter(FileSystem& fs, EventWriterOptions options)
-    : fs_(fs), options_(std::move(options)), host_(HostName()) {}
+    : fs_(fs), options_(std::move(options)), host_(HostOfFile()) {}
 
 absl::Status EventWriter::CutEarlierFiles(const Keep& keep) {
   const absl::StatusOr<std::vector<std::string>> names = fs_.List(options_.directory);

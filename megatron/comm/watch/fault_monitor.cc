@@ -1,6 +1,5 @@
 #include "megatron/comm/watch/fault_monitor.h"
 
-#include <limits.h>
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "megatron/base/host_name.h"
 #include "megatron/base/thread_stacks.h"
 #include "megatron/comm/watch/processor_time.h"
 
@@ -21,11 +21,6 @@ namespace {
 
 constexpr absl::Duration kLook = absl::Milliseconds(50);
 constexpr absl::Duration kStackPatience = absl::Milliseconds(100);
-
-std::string HostName() {
-  char name[HOST_NAME_MAX + 1] = {};
-  return gethostname(name, sizeof(name) - 1) == 0 ? name : "an unnamed host";
-}
 
 std::string Describe(int rank) { return absl::StrCat("rank ", rank, " on ", HostName()); }
 

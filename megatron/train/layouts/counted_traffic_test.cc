@@ -42,11 +42,8 @@ PlanModel LlamaModel() {
   return model;
 }
 
-// optim/flat_layout.h has a function of the planner's name.
-using PlannedLayout = struct PlanLayout;
-
-PlannedLayout ToPlan(const Layout& layout) {
-  PlannedLayout plan;
+PlanLayout ToPlan(const Layout& layout) {
+  PlanLayout plan;
   plan.tp = layout.tensor;
   plan.cp = layout.context;
   plan.pp = layout.pipeline;
@@ -89,7 +86,7 @@ std::string GroupOf(const TrafficRow& row) {
     case TrafficAxis::kPipeline:
       return "pp";
     case TrafficAxis::kData:
-      return row.what.find("experts") == std::string::npos ? "dp-cp" : "edp";
+      return row.is_of_experts ? "edp" : "dp-cp";
   }
   return "";
 }
@@ -132,7 +129,7 @@ void ExpectWithinOnePercent(const Sent& sent) {
 }
 
 TEST(CountedTrafficTest, ADenseModelSendsWhatIsPlanned) {
-  std::vector<Layout> layouts(9);
+  std::vector<Layout> layouts(11);
   layouts[0].tensor = 2;
   layouts[1].tensor = 2;
   layouts[1].sequence_parallel = true;
@@ -149,6 +146,10 @@ TEST(CountedTrafficTest, ADenseModelSendsWhatIsPlanned) {
   layouts[8].sequence_parallel = true;
   layouts[8].chunks = 2;
   layouts[8].sharding = DataSharding::kStates;
+  layouts[9].data = 2;
+  layouts[9].sharding = DataSharding::kWeights;
+  layouts[10].tensor = layouts[10].pipeline = layouts[10].data = 2;
+  layouts[10].sharding = DataSharding::kWeights;
   for (const Layout& layout : layouts) {
     SCOPED_TRACE(ToString(layout));
     ExpectWithinOnePercent(SentOn(LlamaRun(), LlamaModel(), layout, 0));
@@ -161,7 +162,7 @@ TEST(CountedTrafficTest, FullRecomputationSendsTheForwardPassAgain) {
   Layout layout;
   layout.tensor = 2;
   layout.sequence_parallel = true;
-  PlannedLayout plan = ToPlan(layout);
+  PlanLayout plan = ToPlan(layout);
   plan.recompute = PlanRecompute::kFull;
   LayoutRun how;
   how.layout = layout;

@@ -1,8 +1,5 @@
 #include "megatron/train/metrics/event_command.h"
 
-#include <limits.h>
-#include <unistd.h>
-
 #include <cstdio>
 #include <deque>
 #include <utility>
@@ -10,6 +7,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "megatron/base/host_name.h"
 #include "megatron/base/quantity.h"
 #include "megatron/base/run_command.h"
 #include "nlohmann/json.hpp"
@@ -23,11 +21,6 @@ constexpr size_t kMostWaiting = 32;
 void Warn(const std::string& text) {
   const std::string line = absl::StrCat("WARNING: ", text, "\n");
   std::fwrite(line.data(), 1, line.size(), stderr);
-}
-
-std::string HostName() {
-  char name[HOST_NAME_MAX + 1] = {};
-  return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
 }
 
 }  // namespace

@@ -1,12 +1,11 @@
 #include "megatron/train/metrics/rank_times.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <numeric>
 #include <type_traits>
 
 #include "absl/strings/match.h"
+#include "megatron/base/host_name.h"
 #include "megatron/comm/collective.h"
 #include "megatron/comm/overlap/async_group.h"
 
@@ -96,7 +95,7 @@ RankTimes RankTimesMeter::Take() {
   const int64_t waiting = since(&Sums::stages_waited) - since(&Sums::stages_beside);
   MoveToBubble(TimeCategory::kPipelineParallel, std::max<int64_t>(waiting, 0), &times);
   times.stage = place_.stage;
-  gethostname(times.host.data(), times.host.size() - 1);
+  HostName().copy(times.host.data(), times.host.size() - 1);
   last_ = now;
   return times;
 }

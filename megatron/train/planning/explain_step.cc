@@ -93,17 +93,6 @@ TrafficStage StageOf(const StagePlan& plan, const std::vector<PartLayers>& layer
   return stage;
 }
 
-// The trainer's stages send whole activations unless ranks hold a part of the rows each.
-double SecondsOfMessage(const Hardware& gpu, const PlannedRun& run) {
-  TrafficStage stage;
-  stage.messages = 1;
-  for (const TrafficRow& row : StepTraffic(run.program, run.model, run.layout, stage)) {
-    if (row.axis == TrafficAxis::kPipeline && row.call == TrafficCall::kMessage)
-      return TrafficSeconds(gpu, run.program, row);
-  }
-  return 0;
-}
-
 double ExposedSeconds(TrafficAxis axis, const StepSeconds& seconds) {
   switch (axis) {
     case TrafficAxis::kTensor:
@@ -120,16 +109,16 @@ double ExposedSeconds(TrafficAxis axis, const StepSeconds& seconds) {
   return 0;
 }
 
-std::vector<AxisTraffic> ByAxis(const std::vector<TrafficRow>& rows, const Hardware& gpu,
-                                const Implementation& program, const StepSeconds& seconds) {
-  std::vector<AxisTraffic> traffic;
+std::vector<TrafficOfAxis> ByAxis(const std::vector<TrafficRow>& rows, const Hardware& gpu,
+                                  const Implementation& program, const StepSeconds& seconds) {
+  std::vector<TrafficOfAxis> traffic;
   for (const TrafficRow& row : rows) {
     if (traffic.empty() || traffic.back().axis != row.axis) {
       traffic.emplace_back();
       traffic.back().axis = row.axis;
       traffic.back().exposed = ExposedSeconds(row.axis, seconds);
     }
-    AxisTraffic& axis = traffic.back();
+    TrafficOfAxis& axis = traffic.back();
     axis.rows.push_back(row);
     axis.bytes += SentBytes(row);
     axis.seconds += TrafficSeconds(gpu, program, row);
@@ -140,7 +129,7 @@ std::vector<AxisTraffic> ByAxis(const std::vector<TrafficRow>& rows, const Hardw
     axis.crosses_network |= !inside;
   }
   // What is hidden was not predicted beside what is exposed: neither is above all of it.
-  for (AxisTraffic& axis : traffic) axis.seconds = std::max(axis.seconds, axis.exposed);
+  for (TrafficOfAxis& axis : traffic) axis.seconds = std::max(axis.seconds, axis.exposed);
   return traffic;
 }
 
@@ -164,19 +153,14 @@ absl::StatusOr<ExplainedStep> ExplainStep(const config::PretrainConfig& config,
                             PredictParts(gpu, program, kernels, model, layout, layers));
   const std::vector<StagePlan> plans = PlansOf(config, layout);
   // The trainer's messages run beside its passes.
-  step.simulated = SimulateStep(plans, ToCosts(parts.positions),
-                                {SecondsOfMessage(gpu, step.run), /*beside_passes=*/true});
+  step.simulated =
+      SimulateStep(plans, ToCosts(parts.positions), {parts.message, /*beside_passes=*/true});
   step.stage = step.simulated.busiest;
   step.seconds = predicted.seconds;
   SetPasses(plans[step.stage], parts, step.simulated, &step.seconds);
-  TrafficOptions options;
-  const config::ParallelConfig& parallel = config.parallel();
-  options.gradient_bytes = parallel.grad_reduce_in_bf16() ? 2 : 4;
-  options.shards_gradients =
-      parallel.data_parallel_sharding_strategy() == config::DataParallelSharding::optim_grads;
-  step.traffic =
-      ByAxis(StepTraffic(program, model, layout, StageOf(plans[step.stage], layers), options), gpu,
-             program, step.seconds);
+  step.traffic = ByAxis(StepTraffic(program, model, layout, StageOf(plans[step.stage], layers),
+                                    TrafficOptionsOf(config.parallel())),
+                        gpu, program, step.seconds);
   step.model_flops = predicted.model_flops;
   step.parameters = predicted.total_parameters;
   step.tokens = double(layout.micro_batch * layout.micro_batches * layout.dp * layout.sequence);

@@ -19,7 +19,7 @@
 namespace megatron {
 
 // What a rank sends along an axis in a step.
-struct AxisTraffic {
+struct TrafficOfAxis {
   TrafficAxis axis = TrafficAxis::kTensor;
   std::vector<TrafficRow> rows;
   double bytes = 0;
@@ -34,10 +34,10 @@ struct ExplainedStep {
   int stage = 0;
   StepSeconds seconds;
   SimulatedStep simulated;
-  std::vector<AxisTraffic> traffic;  // of a rank of that stage
-  double model_flops = 0;            // of one GPU and step
-  double tokens = 0;                 // of all ranks and one step
-  double parameters = 0;             // of the whole model
+  std::vector<TrafficOfAxis> traffic;  // of a rank of that stage
+  double model_flops = 0;              // of one GPU and step
+  double tokens = 0;                   // of all ranks and one step
+  double parameters = 0;               // of the whole model
 };
 
 // Expects a valid configuration with its computed fields set; `padded_vocab_size` and `own` are

@@ -81,7 +81,7 @@ TEST(ExplainStepTest, EveryAxisHasItsTraffic) {
   EXPECT_EQ(step.traffic[1].axis, TrafficAxis::kPipeline);
   EXPECT_EQ(step.traffic[2].axis, TrafficAxis::kData);
   EXPECT_FALSE(step.traffic[2].crosses_network);  // two ranks, two GPUs apart
-  for (const AxisTraffic& axis : step.traffic) {
+  for (const TrafficOfAxis& axis : step.traffic) {
     EXPECT_GT(axis.bytes, 0);
     EXPECT_GE(axis.seconds, axis.exposed);
   }

@@ -213,7 +213,8 @@ absl::StatusOr<double> MemoryEstimator::WholeBytes(const LayoutAxes& axes, int64
   simple.data = 2 * LeastData(axes);
   config::PretrainConfig config = config_;
   ApplyLayout(simple, is_gpu_, &config);
-  SetMicroBatches(axes.chunks > 1 ? axes.pipeline : 2, &config);
+  // In the second round blocks of several chunks are at work at once.
+  SetMicroBatches(axes.chunks > 1 ? 2 * axes.pipeline : 2, &config);
   ResolveDefaults(&config);
   MEGATRON_ASSIGN_OR_RETURN(const RankPlan plan,
                             PlanStageOfRun(ToRunOptions(config, vocab_size_), int(stage)));

@@ -107,10 +107,8 @@ TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAGatedModelWithQueryGroup
   ExpectWithin(0.01, kGated, 65);
 }
 
-// One of these layouts is 2 % off, the others less than 1 %: where a stage has layers of both kinds,
-// what they keep isn't quite a sum.
-TEST(MemoryEstimateTest, IsNearThePlansOfAModelWithExpertsInSomeLayers) {
-  ExpectWithin(0.021, kExperts, 65);
+TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAModelWithExpertsInSomeLayers) {
+  ExpectWithin(0.01, kExperts, 65);
 }
 
 }  // namespace

@@ -101,6 +101,14 @@ absl::StatusOr<PlannedRun> ToPlannedRun(const config::PretrainConfig& config,
   return run;
 }
 
+TrafficOptions TrafficOptionsOf(const config::ParallelConfig& parallel) {
+  TrafficOptions options;
+  options.gradient_bytes = parallel.grad_reduce_in_bf16() ? 2 : 4;
+  options.shards_gradients =
+      parallel.data_parallel_sharding_strategy() == config::DataParallelSharding::optim_grads;
+  return options;
+}
+
 Hardware HardwareOfRun(const config::PretrainConfig& config, Hardware hardware) {
   if (hardware.cores() > 0 && config.parallel().ranks_as() == config::RanksAs::processes) {
     hardware.set_domain(1);

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "megatron/plan/plan_facts.pb.h"
 #include "megatron/plan/step_prediction.h"
+#include "megatron/plan/step_traffic.h"
 #include "megatron/train/config/config.pb.h"
 
 namespace megatron {
@@ -26,6 +27,9 @@ struct PlannedRun {
 // Returns kUnimplemented for a T5, whose two stacks the planner doesn't know.
 absl::StatusOr<PlannedRun> ToPlannedRun(const config::PretrainConfig& config,
                                         int64_t padded_vocab_size, const Implementation& own);
+
+// Returns what the configuration's gradients are like, as StepTraffic() needs it.
+TrafficOptions TrafficOptionsOf(const config::ParallelConfig& parallel);
 
 // Returns the hardware as this configuration's ranks meet it: where they are processes that share a
 // processor, they are joined by its "network" (plan_facts.proto) alone.

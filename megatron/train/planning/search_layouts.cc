@@ -30,6 +30,9 @@ constexpr double kSameTime = 1e-3;
 // The planner's formulas are no further off than this factor: what they find larger than the limit
 // by more isn't estimated on the meta device.
 constexpr double kFormulaFactor = 2;
+// A layout that divides the ranks in another way is preferred to a faster one if it takes no more
+// than so many times as long as the fastest.
+constexpr double kMostSlower = 1.5;
 
 std::vector<int64_t> Divisors(int64_t number) {
   std::vector<int64_t> small, large;
@@ -226,6 +229,11 @@ struct Candidate {
   double formula_bytes = 0;  // by PredictStep
 };
 
+// Returns whether no other layout of the same axes needs less memory.
+bool KeepsLeast(const LayoutAxes& axes) {
+  return axes.micro_batch == 1 && axes.recompute == PlanRecompute::kFull;
+}
+
 // Predicts the layouts of one model.
 class LayoutPredictor {
  public:
@@ -241,7 +249,7 @@ class LayoutPredictor {
 };
 
 absl::StatusOr<StepPrediction> LayoutPredictor::Predict(const LayoutAxes& axes, int64_t samples) {
-  auto& layout = run_.layout;
+  PlanLayout& layout = run_.layout;
   layout.tp = axes.tensor;
   layout.cp = axes.context;
   layout.pp = axes.pipeline;
@@ -261,6 +269,13 @@ absl::StatusOr<StepPrediction> LayoutPredictor::Predict(const LayoutAxes& axes, 
       StepPrediction prediction,
       PredictStep(*planner_.hardware, run_.program, *planner_.kernels, run_.model, layout));
   if (axes.shared_out == SharedOut::kGradients) {
+    // The formulas don't know that gradients can be shared out alone: this is a lower bound.
+    auto sharing = layout;
+    sharing.shards_parameters = true;
+    MEGATRON_ASSIGN_OR_RETURN(
+        const StepPrediction least,
+        PredictStep(*planner_.hardware, run_.program, *planner_.kernels, run_.model, sharing));
+    prediction.memory_bytes = least.memory_bytes;
     // Gradients, two thirds of the bytes, are reduced in each micro-batch.
     const double more = prediction.seconds.data_parallel * 2 / 3 * double(layout.micro_batches - 1);
     prediction.seconds.data_parallel += more;
@@ -302,10 +317,13 @@ absl::StatusOr<config::PretrainConfig> Resolve(const config::PretrainConfig& con
   return simple;
 }
 
-bool DividesAlike(const LayoutAxes& a, const LayoutAxes& b) {
+bool DividesRanksAlike(const LayoutAxes& a, const LayoutAxes& b) {
   return a.tensor == b.tensor && a.context == b.context && a.pipeline == b.pipeline &&
-         a.chunks == b.chunks && a.data == b.data && a.expert == b.expert &&
-         a.expert_tensor == b.expert_tensor && a.micro_batch == b.micro_batch;
+         a.data == b.data && a.expert == b.expert && a.expert_tensor == b.expert_tensor;
+}
+
+bool DividesAlike(const LayoutAxes& a, const LayoutAxes& b) {
+  return DividesRanksAlike(a, b) && a.chunks == b.chunks && a.micro_batch == b.micro_batch;
 }
 
 class Search {
@@ -329,9 +347,14 @@ class Search {
 
  private:
   absl::StatusOr<std::vector<Candidate>> PredictAll(LayoutPredictor* predictor);
+  absl::StatusOr<LayoutPredictor> MakePredictor() const;
+  // The layouts that keep least are estimated, the smallest by formulas first.
+  absl::StatusOr<bool> FitsSomewhere(const std::vector<Candidate>& candidates);
   absl::Status Take(const std::vector<Candidate>& candidates, LayoutPredictor* predictor);
+  absl::Status Try(const Candidate& candidate, LayoutPredictor* predictor);
   absl::StatusOr<double> Estimate(const Candidate& candidate);
   bool IsAllowed(const LayoutAxes& axes) const { return !options_.allows || options_.allows(axes); }
+  bool HasDivision(const LayoutAxes& axes) const;
   bool IsBeaten(const LayoutAxes& axes, double bytes) const;
   absl::StatusOr<FoundLayout> Plan(const LayoutAxes& axes) const;
   void Refuse(const std::string& why);
@@ -345,6 +368,7 @@ class Search {
   MemoryEstimator estimator_;
   Layouts layouts_;
   LayoutSearch found_;
+  int tries_ = 0;  // layouts that were planned
 };
 
 absl::StatusOr<std::vector<Candidate>> Search::PredictAll(LayoutPredictor* predictor) {
@@ -372,12 +396,8 @@ void Search::Refuse(const std::string& why) {
   if (found_.first_refusal.empty()) found_.first_refusal = why;
 }
 
-// The formulas don't know that gradients can be shared out without weights.
 absl::StatusOr<double> Search::Estimate(const Candidate& candidate) {
-  if (candidate.axes.shared_out != SharedOut::kGradients &&
-      candidate.formula_bytes > kFormulaFactor * limit_) {
-    return candidate.formula_bytes;
-  }
+  if (candidate.formula_bytes > kFormulaFactor * limit_) return candidate.formula_bytes;
   return estimator_.Bytes(candidate.axes);
 }
 
@@ -402,60 +422,111 @@ absl::StatusOr<FoundLayout> Search::Plan(const LayoutAxes& axes) const {
   return found;
 }
 
-absl::Status Search::Take(const std::vector<Candidate>& candidates, LayoutPredictor* predictor) {
-  int tries = 0;
-  for (const Candidate& candidate : candidates) {
-    if (int(found_.best.size()) >= options_.best || tries >= kMostTries) break;
-    MEGATRON_ASSIGN_OR_RETURN(const double bytes, Estimate(candidate));
-    if (found_.least_bytes == 0 || bytes < found_.least_bytes) {
-      found_.least = candidate.axes;
-      found_.least_bytes = bytes;
-    }
-    if (bytes > limit_) {
-      ++found_.too_large;
-      continue;
-    }
-    if (IsBeaten(candidate.axes, bytes)) continue;
-    ++tries;
-    auto planned = Plan(candidate.axes);
-    if (!planned.ok()) {
-      Refuse(std::string(planned.status().message()));
-    } else if (double(planned->memory_bytes) > limit_) {
-      Refuse(absl::StrCat(DescribeLayout(planned->axes), " needs more memory than estimated"));
-    } else if (!IsBeaten(candidate.axes, double(planned->memory_bytes))) {
-      MEGATRON_ASSIGN_OR_RETURN(
-          planned->prediction,
-          predictor->Predict(candidate.axes, resolved_.train().global_batch_size()));
-      found_.best.push_back(*std::move(planned));
-    }
+bool Search::HasDivision(const LayoutAxes& axes) const {
+  return std::any_of(found_.best.begin(), found_.best.end(), [&](const FoundLayout& layout) {
+    return DividesRanksAlike(layout.axes, axes);
+  });
+}
+
+// Takes the candidate if it fits and is not beaten.
+absl::Status Search::Try(const Candidate& candidate, LayoutPredictor* predictor) {
+  MEGATRON_ASSIGN_OR_RETURN(const double bytes, Estimate(candidate));
+  if (bytes > limit_) {
+    ++found_.too_large;
+    return absl::OkStatus();
   }
-  if (found_.best.empty() && found_.least_bytes > 0) {
-    MEGATRON_ASSIGN_OR_RETURN(found_.least_bytes, estimator_.Bytes(found_.least));
+  if (IsBeaten(candidate.axes, bytes)) return absl::OkStatus();
+  ++tries_;
+  auto planned = Plan(candidate.axes);
+  if (!planned.ok()) {
+    Refuse(std::string(planned.status().message()));
+  } else if (double(planned->memory_bytes) > limit_) {
+    Refuse(absl::StrCat(DescribeLayout(planned->axes), " needs more memory than estimated"));
+  } else if (!IsBeaten(candidate.axes, double(planned->memory_bytes))) {
+    MEGATRON_ASSIGN_OR_RETURN(
+        planned->prediction,
+        predictor->Predict(candidate.axes, resolved_.train().global_batch_size()));
+    found_.best.push_back(*std::move(planned));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<LayoutSearch> Search::Run() {
+// Takes the fastest layout of each division of the ranks, and fills up with the fastest others.
+absl::Status Search::Take(const std::vector<Candidate>& candidates, LayoutPredictor* predictor) {
+  std::vector<const Candidate*> others;
+  const auto is_done = [&] {
+    return int(found_.best.size()) >= options_.best || tries_ >= kMostTries;
+  };
+  for (const Candidate& candidate : candidates) {
+    if (is_done()) break;
+    const bool is_slow =
+        !found_.best.empty() &&
+        candidate.seconds > kMostSlower * found_.best.front().prediction.seconds.total;
+    if (is_slow || HasDivision(candidate.axes)) {
+      others.push_back(&candidate);
+      continue;
+    }
+    MEGATRON_RETURN_IF_ERROR(Try(candidate, predictor));
+  }
+  for (const Candidate* candidate : others) {
+    if (is_done()) break;
+    MEGATRON_RETURN_IF_ERROR(Try(*candidate, predictor));
+  }
+  std::stable_sort(found_.best.begin(), found_.best.end(),
+                   [](const FoundLayout& a, const FoundLayout& b) {
+                     return ComesBefore({a.axes, a.prediction.seconds.total},
+                                        {b.axes, b.prediction.seconds.total});
+                   });
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Search::FitsSomewhere(const std::vector<Candidate>& candidates) {
+  std::vector<const Candidate*> smallest;
+  for (const Candidate& candidate : candidates) {
+    if (KeepsLeast(candidate.axes)) smallest.push_back(&candidate);
+  }
+  if (smallest.empty()) {
+    // Written fields leave out full recomputation.
+    for (const Candidate& candidate : candidates) smallest.push_back(&candidate);
+  }
+  std::stable_sort(smallest.begin(), smallest.end(), [](const Candidate* a, const Candidate* b) {
+    return a->formula_bytes < b->formula_bytes;
+  });
+  for (const Candidate* candidate : smallest) {
+    if (found_.least_bytes > 0 && candidate->formula_bytes > kFormulaFactor * limit_) break;
+    MEGATRON_ASSIGN_OR_RETURN(const double bytes, estimator_.Bytes(candidate->axes));
+    if (bytes <= limit_) return true;
+    if (found_.least_bytes > 0 && bytes >= found_.least_bytes) continue;
+    found_.least = candidate->axes;
+    found_.least_bytes = bytes;
+  }
+  return false;
+}
+
+absl::StatusOr<LayoutPredictor> Search::MakePredictor() const {
   const RunOptions options = ToRunOptions(resolved_, vocab_size_);
   MEGATRON_ASSIGN_OR_RETURN(
       PlannedRun run,
       ToPlannedRun(resolved_, options.trainer.model.padded_vocab_size, *planner_.program));
-  LayoutPredictor predictor(planner_, std::move(run), LayoutOverlaps(config_, planner_.is_gpu));
+  return LayoutPredictor(planner_, std::move(run), LayoutOverlaps(config_, planner_.is_gpu));
+}
+
+absl::StatusOr<LayoutSearch> Search::Run() {
+  MEGATRON_ASSIGN_OR_RETURN(LayoutPredictor predictor, MakePredictor());
   MEGATRON_ASSIGN_OR_RETURN(const std::vector<Candidate> candidates, PredictAll(&predictor));
+  MEGATRON_ASSIGN_OR_RETURN(const bool fits, FitsSomewhere(candidates));
+  if (!fits) {
+    found_.too_large = found_.layouts;
+    return std::move(found_);
+  }
   MEGATRON_RETURN_IF_ERROR(Take(candidates, &predictor));
   return std::move(found_);
 }
 
 absl::StatusOr<bool> Search::FitsSomewhere() {
-  bool fits = false;
-  const auto visit = [&](const LayoutAxes& axes) -> absl::StatusOr<bool> {
-    if (!IsAllowed(axes)) return true;
-    MEGATRON_ASSIGN_OR_RETURN(const double bytes, estimator_.Bytes(axes));
-    fits = bytes <= limit_;
-    return !fits;
-  };
-  MEGATRON_RETURN_IF_ERROR(layouts_.VisitAll(visit));
-  return fits;
+  MEGATRON_ASSIGN_OR_RETURN(LayoutPredictor predictor, MakePredictor());
+  MEGATRON_ASSIGN_OR_RETURN(const std::vector<Candidate> candidates, PredictAll(&predictor));
+  return FitsSomewhere(candidates);
 }
 
 absl::Status CheckRanks(int64_t ranks) {

@@ -69,12 +69,13 @@ struct LayoutSearch {
   std::vector<PrunedLayouts> pruned_divisions;
   int64_t layouts = 0;  // in the divisions that are left, without those that aren't allowed
   int64_t not_allowed = 0;
-  int64_t too_large = 0;  // among those that are faster than the last of `best`
+  int64_t too_large = 0;  // among those that were looked at
   int64_t refused = 0;    // by the trainer's rules or by the exact plan, among those tried
   std::string first_refusal;
-  // By time; with times within 0.1 % the simpler ones come first. Of layouts that divide the model
-  // alike and differ in what is recomputed or shared out, a slower one is there only if it needs less
-  // memory.
+  // By time; with times within 0.1 % the simpler ones come first. Of layouts that divide the ranks
+  // alike, the fastest. If these are too few within 1.5 times the fastest one's time, others fill
+  // up; of those that differ in what is recomputed or shared out alone, a slower one is there only
+  // if it needs less memory.
   std::vector<FoundLayout> best;
   // If nothing fits, the layout that needs the least memory.
   LayoutAxes least;

@@ -1,6 +1,8 @@
 #include "megatron/train/planning/search_layouts.h"
 
+#include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
@@ -62,6 +64,18 @@ TEST_F(SearchLayoutsTest, IsOrderedByTimeAndTheSameEachTime) {
   }
 }
 
+TEST_F(SearchLayoutsTest, PrefersLayoutsThatDivideTheRanksInOtherWays) {
+  const auto found = Search(Config("gpt3_857m"), {/*ranks=*/8});
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_EQ(found->best.size(), 5);
+  std::set<std::vector<int64_t>> divisions;
+  for (const FoundLayout& layout : found->best) {
+    const LayoutAxes& axes = layout.axes;
+    divisions.insert({axes.tensor, axes.context, axes.pipeline, axes.data});
+  }
+  EXPECT_EQ(divisions.size(), 5);
+}
+
 // Less memory leaves less layouts, and slower ones.
 TEST_F(SearchLayoutsTest, KeepsTheMemoryLimit) {
   SearchOptions options;
@@ -87,7 +101,6 @@ TEST_F(SearchLayoutsTest, FormulasFindNoLayoutTwiceAsLargeAsItIs) {
     ASSERT_TRUE(found.ok()) << found.status();
     EXPECT_GT(found->best.size(), 100) << name;
     for (const FoundLayout& layout : found->best) {
-      if (layout.axes.shared_out == SharedOut::kGradients) continue;
       EXPECT_LT(layout.prediction.memory_bytes, 2 * double(layout.memory_bytes))
           << name << ": " << DescribeLayout(layout.axes);
     }
@@ -106,6 +119,8 @@ TEST_F(SearchLayoutsTest, SaysHowManyRanksAModelNeedsThatFitsNowhere) {
   EXPECT_GT(*ranks, 1);
   options.ranks = *ranks;
   EXPECT_FALSE(Search(Config("gpt3_857m"), options)->best.empty());
+  options.ranks = *ranks / 2;
+  EXPECT_TRUE(Search(Config("gpt3_857m"), options)->best.empty());
 }
 
 TEST_F(SearchLayoutsTest, ExpertsAreSharedOutToo) {

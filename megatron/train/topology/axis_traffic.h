@@ -15,13 +15,14 @@ struct AxisTraffic {
   AxisSet axes;                // the group that exchanges
   bool is_of_experts = false;  // the group is one of the expert grid
   bool is_message = false;     // between neighbours of the group, else collective
-  double calls = 0;            // of a rank and step; an all-reduce counts as two
+  double calls = 0;            // calls of a rank in a step; an all-reduce counts as two
   double bytes = 0;            // of a call: a message, or the whole tensor of a gather or scatter
 };
 
-// Returns what the tables of docs/parallelism.md say for the mean layer. Groups of one rank are
-// among them, and exchange nothing. Expects a valid configuration with its computed fields set. The
-// encoder of a T5 counts as long as its decoder.
+// Returns what StepTraffic() (plan/step_traffic.h) says of a stage that has the mean number of
+// layers, rounded up, and the embedding, without the gradients that the first and the last stage
+// add up. Expects a valid configuration with its computed fields set. A T5 counts as a GPT with the
+// layers of both stacks and the decoder's length.
 std::vector<AxisTraffic> TrafficOf(const config::PretrainConfig& config, int64_t padded_vocab_size);
 
 }  // namespace megatron

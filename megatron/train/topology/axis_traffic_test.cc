@@ -31,11 +31,15 @@ std::map<std::string, double> Bytes(const std::vector<AxisTraffic>& rows) {
 }
 
 TEST(AxisTrafficTest, TensorParallelRanksReduceTwiceALayerAndWay) {
-  // 8 micro-batches of 64 tokens, 4 layers, 8 halves of an all-reduce of 64 channels in fp32.
-  EXPECT_EQ(Bytes(Of({"parallel.tensor_model_parallel_size=2"}))["tp"], 8.0 * 4 * 8 * 64 * 64 * 4);
+  // 8 micro-batches of 64 tokens, 8 halves of an all-reduce of 64 channels in fp32 for each of 4
+  // layers, 4 for the embedding and the head, and 6 of a number for each token's loss.
+  const double losses = 8 * 6 * 64 * 4;
+  EXPECT_EQ(Bytes(Of({"parallel.tensor_model_parallel_size=2"}))["tp"],
+            8.0 * (4 * 8 + 4) * 64 * 64 * 4 + losses);
+  // The gradients of 9 norms are added up, too.
   EXPECT_EQ(Bytes(Of({"parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true",
                       "precision.bf16=true"}))["tp"],
-            8.0 * 4 * 10 * 64 * 64 * 2);
+            8.0 * (4 * 10 + 5) * 64 * 64 * 2 + losses + 2 * 9 * 64 * 4);
 }
 
 TEST(AxisTrafficTest, StagesSendAMicroBatchEachWay) {
@@ -46,8 +50,20 @@ TEST(AxisTrafficTest, StagesSendAMicroBatchEachWay) {
   for (const AxisTraffic& row : rows) EXPECT_EQ(row.is_message, std::string(row.name) == "pp");
 }
 
-TEST(AxisTrafficTest, ContextParallelRanksSendKeysAndValues) {
-  EXPECT_EQ(Bytes(Of({"parallel.context_parallel_size=2"}))["cp"], 8.0 * 4 * 3 * 64 * (2 * 64) * 4);
+TEST(AxisTrafficTest, ContextParallelRanksSendKeysAndValuesAndTheirGradients) {
+  // Half of the tokens: keys and values once forward and once backward, their gradients twice.
+  EXPECT_EQ(Bytes(Of({"parallel.context_parallel_size=2"}))["cp"],
+            8.0 * 4 * (2 + 2) * 32 * (2 * 64) * 4);
+}
+
+TEST(AxisTrafficTest, AT5CountsAsAGptOfAllItsLayers) {
+  const std::vector<std::string> split = {"parallel.data_parallel_size=2"};
+  std::vector<std::string> t5 = split;
+  for (const char* change : {"model.model_type=t5", "model.num_layers=2",
+                             "model.decoder_num_layers=2", "model.decoder_seq_length=32"}) {
+    t5.push_back(change);
+  }
+  EXPECT_EQ(Bytes(Of(t5)), Bytes(Of(split)));
 }
 
 TEST(AxisTrafficTest, CopiesOfWeightsReduceTheirGradients) {

@@ -13,7 +13,7 @@
 
 namespace megatron {
 
-// The links that the group of an axis crosses which crosses most.
+// The farthest links that a group of an axis crosses.
 enum class Crossing { kDomain, kNode, kNetwork };
 
 struct OrderCost {
@@ -29,16 +29,16 @@ struct OrderCost {
 };
 
 // Returns the cost of every order whose pipelines agree, as RankOrder::All() lists them: the
-// default first. Expects sizes that multiply to the ranks. Returns kFailedPrecondition where the shape has
-// fewer ranks, or nodes that differ.
+// default first. Expects sizes that multiply to the ranks. Returns kFailedPrecondition where the
+// shape has fewer ranks, or nodes that differ.
 absl::StatusOr<std::vector<OrderCost>> CostsOfOrders(const MachineShape& shape,
                                                      const std::vector<AxisTraffic>& traffic,
                                                      const ParallelSizes& sizes, int ranks);
 
 struct RankOrderChoice {
   RankOrder order;
-  std::string
-      reason;  // the order in words: what is taken, what it costs, and what another order would
+  // What is taken, what it costs, and what another order would cost, for people.
+  std::string reason;
 };
 
 // Takes the cheapest order, the default where it is as cheap. If the order `is_written`, it stays,

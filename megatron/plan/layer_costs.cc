@@ -1,0 +1,323 @@
+#include "megatron/plan/layer_costs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "megatron/plan/collective_time.h"
+#include "megatron/plan/compressed_attention.h"
+#include "megatron/plan/shared_cores.h"
+
+namespace megatron {
+namespace {
+
+constexpr double kTera = 1e12;
+constexpr const char* kForward = "forward";
+constexpr const char* kInputGradient = "input_gradient";
+constexpr const char* kWeightGradient = "weight_gradient";
+
+double Saturation(double size, double half) { return size / (size + half); }
+
+}  // namespace
+
+RankRates RatesOf(const Hardware& gpu, const Implementation& program, const PlanLayout& layout) {
+  RankRates rates;
+  rates.flops = gpu.bf16_tflops() * kTera;
+  if (layout.precision == PlanPrecision::k32Bits) {
+    rates.flops = gpu.fp32_tflops() * kTera;
+    rates.element_bytes = 4;
+  }
+  const double speed = RankSpeed(gpu, layout.gpus());
+  rates.flops *= speed;
+  rates.product_flops = rates.flops;
+  if (layout.precision == PlanPrecision::kFp8)
+    rates.product_flops = gpu.fp8_tflops() * kTera * program.low_precision_efficiency();
+  if (layout.precision == PlanPrecision::kFp4)
+    rates.product_flops = gpu.fp4_tflops() * kTera * program.low_precision_efficiency();
+  const double memory = gpu.memory_gb_per_s() * 1e9 * speed;
+  rates.memory = memory * program.memory_efficiency();
+  rates.optimizer = memory * (program.optimizer_efficiency() > 0 ? program.optimizer_efficiency()
+                                                                 : program.memory_efficiency());
+  return rates;
+}
+
+double ExposedSeconds(const Hardware& gpu, double seconds, double window, double least) {
+  return gpu.cores() > 0 ? seconds : std::max(least, seconds - window);
+}
+
+LayerPredictor::LayerPredictor(const Hardware& gpu, const Implementation& program,
+                               const MeasuredKernels& kernels, const PlanModel& model,
+                               const PlanLayout& layout)
+    : gpu_(gpu),
+      program_(program),
+      kernels_(kernels),
+      model_(model),
+      l_(layout),
+      rates_(RatesOf(gpu, program, layout)),
+      tokens_(double(layout.micro_batch) * layout.sequence / layout.cp),
+      tp_(double(layout.tp)),
+      sp_(layout.is_sequence_parallel ? double(layout.tp) : 1) {}
+
+// The share of a layer that one tensor-parallel rank has. Experts aren't cut.
+LayerShape LayerPredictor::RankShape() const {
+  const auto of_rank = [&](double size) { return int64_t(std::ceil(size / tp_)); };
+  LayerShape shape;
+  shape.hidden = int64_t(model_.hidden());
+  shape.query_width = of_rank(query_width());
+  shape.key_value_width = of_rank(kv_width());
+  shape.ffn = of_rank(model_.ffn());
+  shape.is_gated = model_.is_gated();
+  shape.num_experts = int64_t(model_.experts());
+  shape.experts_per_token = int64_t(model_.experts_per_token());
+  shape.expert_ffn = int64_t(model_.expert_ffn());
+  shape.shared_expert_ffn = of_rank(model_.shared_ffn());
+  return shape;
+}
+
+// Returns nothing where the GPU's table has no such shape, or the products aren't of 16 bits.
+absl::optional<double> LayerPredictor::MeasuredSeconds(const KernelShape& shape,
+                                                       double flops) const {
+  if (program_.measured_efficiency() == 0) return absl::nullopt;
+  const auto share = kernels_.ShareOfPeak(gpu_.name(), shape);
+  if (!share.has_value()) return absl::nullopt;
+  return flops / (rates_.flops * *share * program_.measured_efficiency());
+}
+
+double LayerPredictor::ProductSeconds(const KernelShape& shape, double peak) const {
+  const double m = shape.m;
+  const double n = shape.n;
+  const double k = shape.k;
+  if (peak == rates_.flops) {
+    const auto measured = MeasuredSeconds(shape, 2 * m * n * k);
+    if (measured.has_value()) return *measured;
+  }
+  const double half = program_.product_half_size();
+  const double share = program_.product_efficiency() * Saturation(m, half) * Saturation(n, half) *
+                       Saturation(k, half);
+  return 2 * m * n * k / (peak * share) +
+         rates_.element_bytes * (m * n + n * k + m * k) / rates_.memory;
+}
+
+void LayerPredictor::AddProduct(LayerCosts* layer, double m, double n, double k) const {
+  layer->forward += ProductSeconds({"product", kForward, m, n, k}, rates_.product_flops);
+  const double weight = ProductSeconds({"product", kWeightGradient, m, n, k}, rates_.product_flops);
+  layer->backward +=
+      ProductSeconds({"product", kInputGradient, m, n, k}, rates_.product_flops) + weight;
+  layer->backward_weight += weight;
+  layer->flops += 2 * m * n * k;
+  layer->parameters += n * k;
+  layer->weight_shapes += n * k;
+}
+
+// Programs run neighbouring products of one input as one: that of query, key and value.
+void LayerPredictor::AddProducts(LayerCosts* layer, const MatrixProducts& products) const {
+  for (size_t i = 0; i < products.size(); ++i) {
+    const MatrixProduct& product = products[i];
+    if (product.weight_matrices == 0) continue;
+    if (product.weight_matrices > 1) {
+      AddExperts(layer, OfRank(product));
+      continue;
+    }
+    double n = product.n;
+    if (std::string(product.name) == "query" && i + 1 < products.size()) n += products[++i].n;
+    AddProduct(layer, product.m, n, product.k);
+  }
+}
+
+// Returns one rank's share of the experts' product, of which m are the rows of all its experts.
+MatrixProduct LayerPredictor::OfRank(MatrixProduct product) const {
+  const double cut = double(l_.etp);
+  product.m *= product.count * cut / tp_;
+  (product.is_mlp_input ? product.n : product.k) /= cut;
+  product.weight_matrices /= l_.ep;
+  return product;
+}
+
+double LayerPredictor::GroupedSeconds(const char* pass, const MatrixProduct& product) const {
+  const double rows = product.m;
+  const double experts = product.weight_matrices;
+  const double flops = 2 * rows * product.n * product.k;
+  if (rates_.product_flops == rates_.flops) {
+    const auto measured =
+        MeasuredSeconds({"grouped", pass, rows / experts, product.n, product.k}, flops);
+    if (measured.has_value()) return *measured;
+  }
+  const double share =
+      program_.product_efficiency() * Saturation(rows / experts, program_.grouped_half_rows());
+  const double bytes =
+      rates_.element_bytes * (experts * product.n * product.k + rows * (product.n + product.k));
+  return flops / (rates_.product_flops * share) + bytes / rates_.memory;
+}
+
+// Routers balance: all experts have as many rows. Each row is permuted there and back.
+void LayerPredictor::AddExperts(LayerCosts* layer, const MatrixProduct& product) const {
+  const double rows = product.m;
+  const double permutation = rates_.element_bytes * 2 * rows * model_.hidden() / rates_.memory;
+  layer->forward += GroupedSeconds(kForward, product) + permutation;
+  const double weight = GroupedSeconds(kWeightGradient, product);
+  layer->backward += GroupedSeconds(kInputGradient, product) + weight + permutation;
+  layer->backward_weight += weight;
+  layer->flops += 2 * rows * product.n * product.k;
+  layer->expert_parameters += product.weight_matrices * product.n * product.k;
+}
+
+void LayerPredictor::AddAttentionCore(LayerCosts* layer) const {
+  const double width = query_width() + model_.heads() * model_.rope_dim() / 2;
+  // Under the causal mask a position sees half of the others, and of a window all.
+  double seen = 1;
+  if (model_.window() > 0) seen = (1 + std::min(1.0, 2 * model_.window() / l_.sequence)) / 2;
+  const double flops = 4 * tokens_ * l_.sequence * width / tp_ * seen;
+  const double seconds = flops / (rates_.flops * program_.attention_efficiency());
+  layer->flops += flops * (program_.is_causal_counted() ? 0.5 : 1);
+  if (!program_.is_fused()) {
+    // Softmax and dropout pass over the scores, which are in memory.
+    const double scores = (4 * rates_.element_bytes + 1) * tokens_ * l_.sequence * model_.heads() /
+                          tp_ / rates_.memory;
+    layer->attention_core = seconds + scores;
+    layer->forward += layer->attention_core;
+    layer->backward += 2 * seconds + 1.5 * scores;
+    return;
+  }
+  // Of rings, each rank has all heads and a part of the queries; kernels run as fast for both.
+  const double heads = model_.heads() / tp_ / l_.cp;
+  const double channels = model_.head_dim() + model_.rope_dim();
+  const double positions = double(l_.sequence);
+  const auto pass = [&](const char* name, double times, double half) {
+    const auto measured =
+        MeasuredSeconds({"attention", name, positions, heads, channels}, times * flops);
+    if (measured.has_value()) return *measured;
+    const double filled = l_.micro_batch * heads * positions / 4096;
+    return times * seconds / Saturation(filled, half);
+  };
+  layer->attention_core = pass(kForward, 1, program_.attention_half_heads());
+  layer->forward += layer->attention_core;
+  layer->backward += pass(kInputGradient, 2.5, program_.attention_half_heads_backward());
+}
+
+void LayerPredictor::AddElementwise(LayerCosts* layer, double ffn) const {
+  const double h = model_.hidden();
+  double bytes = 0;
+  if (program_.is_fused()) {
+    bytes = rates_.element_bytes * tokens_ *
+            (6 * h / sp_ +
+             (ffn * (model_.is_gated() ? 3 : 2) + 2 * (query_width() + kv_width())) / tp_);
+  } else {
+    bytes = rates_.element_bytes * tokens_ * (12 * h / sp_ + 18 * h / tp_);
+  }
+  layer->forward += bytes / rates_.memory;
+  layer->backward += 1.6 * bytes / rates_.memory;
+}
+
+void LayerPredictor::AddCollectives(LayerCosts* layer, bool is_mixture) const {
+  const double h = model_.hidden();
+  const double all_reduce =
+      2 * CollectiveSeconds(gpu_, program_, {l_.tp, 1}, rates_.element_bytes * tokens_ * h);
+  layer->tensor_forward = 2 * all_reduce;
+  // With sequence parallelism the inputs of the products are gathered once more.
+  layer->tensor_backward = (l_.is_sequence_parallel ? 3 : 2) * all_reduce;
+  if (program_.overlaps_tensor_parallel()) {
+    // All parts but one pass beside products.
+    const auto exposed = [&](double seconds, double products) {
+      return ExposedSeconds(gpu_, seconds, products, seconds / tp_);
+    };
+    layer->tensor_forward = exposed(layer->tensor_forward, layer->forward - layer->attention_core);
+    layer->tensor_backward =
+        exposed(layer->tensor_backward, layer->backward - 2 * layer->attention_core);
+  }
+  if (l_.cp > 1 && program_.exchanges_heads()) {
+    // Queries, keys and values go to the ranks of their heads and the result comes back, in either
+    // pass.
+    const double bytes = rates_.element_bytes * tokens_ * 2 * (query_width() + kv_width()) / tp_;
+    layer->context = 2 * CollectiveSeconds(gpu_, program_, {l_.cp, l_.tp}, bytes);
+  } else if (l_.cp > 1) {
+    // Keys and values go around, once forward and, with their gradients, twice backward. Attention
+    // to the part at hand hides them.
+    const double bytes = rates_.element_bytes * tokens_ * l_.cp * 2 * kv_width() / tp_;
+    const double pass = CollectiveSeconds(gpu_, program_, {l_.cp, l_.tp}, bytes);
+    layer->context = ExposedSeconds(gpu_, 3 * pass, 3 * layer->attention_core, 0) + pass / l_.cp;
+  }
+  if (!is_mixture) return;
+  // Rows go to their experts and come back, in either pass. Ranks that share an expert gather its
+  // rows and add up what it gives.
+  const double bytes = rates_.element_bytes * tokens_ / tp_ * model_.experts_per_token() * h;
+  layer->expert = 4 * CollectiveSeconds(gpu_, program_, {l_.ep, l_.etp}, bytes) +
+                  4 * CollectiveSeconds(gpu_, program_, {l_.etp, 1}, bytes * l_.etp);
+}
+
+void LayerPredictor::AddMemory(LayerCosts* layer, bool is_mixture) const {
+  const double h = model_.hidden();
+  layer->input_bytes = rates_.element_bytes * tokens_ * h / sp_;
+  if (!program_.is_fused()) {
+    const double scores = l_.recompute == PlanRecompute::kSelective
+                              ? 0
+                              : (2 * rates_.element_bytes + 1) * model_.heads() * l_.sequence;
+    // Two of the ten and one of the five are masks of dropout, a byte of each element.
+    const double wide = rates_.element_bytes / 2;
+    layer->saved_bytes = tokens_ * ((8 * wide + 2) * h / sp_ + (24 * wide * h + scores) / tp_);
+    layer->widest = 8 * rates_.element_bytes * tokens_ * h / tp_;
+    return;
+  }
+  double of_token = 6 * rates_.element_bytes * h / sp_ +
+                    (2 * rates_.element_bytes * kv_width() + 4 * model_.heads()) / tp_;
+  if (model_.key_value_rank() > 0) {
+    of_token = 4 * rates_.element_bytes * h / sp_ +
+               rates_.element_bytes * (model_.query_rank() + model_.key_value_rank()) * 2 +
+               rates_.element_bytes * model_.heads() *
+                   (4 * model_.head_dim() + 2 * model_.rope_dim()) / tp_ +
+               4 * model_.heads() / tp_;
+  }
+  const double halves = model_.is_gated() ? 3 : 2;
+  double ffn = model_.ffn();
+  if (is_mixture) {
+    ffn = model_.shared_ffn();
+    of_token += model_.experts_per_token() / tp_ *
+                (l_.etp * (rates_.element_bytes * h + 8) +
+                 rates_.element_bytes * halves * model_.expert_ffn());
+  }
+  of_token += rates_.element_bytes * halves * ffn / tp_;
+  layer->saved_bytes = tokens_ * of_token;
+  layer->widest = rates_.element_bytes * halves * tokens_ *
+                  std::max(ffn, is_mixture ? model_.experts_per_token() * model_.expert_ffn() : 0) /
+                  tp_;
+}
+
+LayerCosts LayerPredictor::Layer(bool is_mixture) const {
+  LayerCosts layer;
+  const LayerShape shape = RankShape();
+  const double seen = CausallySeen(double(l_.sequence), FlopsConvention::kClassic);
+  AddProducts(&layer, model_.key_value_rank() > 0
+                          ? CompressedAttentionProducts(model_, tokens_, tp_, sp_)
+                          : SelfAttentionProducts(shape, tokens_, seen));
+  AddAttentionCore(&layer);
+  double ffn = model_.ffn();
+  if (is_mixture) {
+    AddProducts(&layer, MixtureProducts(shape, tokens_));
+    ffn = model_.shared_ffn() + model_.experts_per_token() * model_.expert_ffn();
+  } else {
+    AddProducts(&layer, MlpProducts(shape, tokens_));
+  }
+  layer.parameters += 2 * model_.hidden();  // norms
+  AddElementwise(&layer, ffn);
+  AddCollectives(&layer, is_mixture);
+  AddMemory(&layer, is_mixture);
+  layer.forward = std::max(layer.forward, program_.layer_seconds() - layer.tensor_forward);
+  layer.backward =
+      std::max(layer.backward, program_.layer_seconds_backward() - layer.tensor_backward);
+  if (is_mixture && !l_.drops_tokens) {
+    layer.forward += program_.routing_seconds();
+    layer.backward += program_.routing_seconds();
+  }
+  return layer;
+}
+
+double LayerPredictor::HeadSeconds() const {
+  const double vocab = model_.vocab() / tp_;
+  const double bytes = rates_.element_bytes * (program_.is_fused() ? 2 : 6) * tokens_ * vocab;
+  double seconds = 3 * bytes / rates_.memory;
+  for (const char* pass : {kForward, kInputGradient, kWeightGradient}) {
+    seconds += ProductSeconds({"product", pass, tokens_, vocab, model_.hidden()}, rates_.flops);
+  }
+  return seconds;
+}
+
+}  // namespace megatron

@@ -1,0 +1,88 @@
+// What one layer of a model, and its head, cost a rank in one micro-batch: step_prediction.h makes
+// a step of these.
+#ifndef MEGATRON_PLAN_LAYER_COSTS_H_
+#define MEGATRON_PLAN_LAYER_COSTS_H_
+
+#include "absl/types/optional.h"
+#include "megatron/plan/measured_kernels.h"
+#include "megatron/plan/model_costs.h"
+#include "megatron/plan/plan_facts.pb.h"
+#include "megatron/plan/step_prediction.h"
+
+namespace megatron {
+
+// What a layer costs in one micro-batch on one rank.
+struct LayerCosts {
+  double forward = 0;  // seconds
+  double backward = 0;
+  double backward_weight = 0;  // the part of it that makes weights' gradients
+  double attention_core = 0;   // forward seconds that selective recomputation runs again
+  double tensor_forward = 0;   // seconds of collectives
+  double tensor_backward = 0;
+  double context = 0;
+  double expert = 0;
+  double flops = 0;       // of the forward pass, as the model's FLOPs count them
+  double parameters = 0;  // of this rank, without experts
+  double expert_parameters = 0;
+  double saved_bytes = 0;    // held for the backward pass
+  double input_bytes = 0;    // held with full recomputation
+  double widest = 0;         // bytes of the backward pass's temporaries
+  double weight_shapes = 0;  // weights of one product of each shape
+};
+
+// What a rank does in a second, and the bytes of an activation or weight.
+struct RankRates {
+  double element_bytes = 2;
+  double flops = 0;          // of products of 16 or 32 bits
+  double product_flops = 0;  // of products in the layout's precision
+  double memory = 0;         // bytes
+  double optimizer = 0;      // bytes of memory that the optimizer passes over
+};
+
+RankRates RatesOf(const Hardware& gpu, const Implementation& program, const PlanLayout& layout);
+
+// Returns what is seen of communication that takes `seconds` beside work that takes `window`: at
+// least `least`. The cores of a processor that compute move the bytes too: nothing is hidden there.
+double ExposedSeconds(const Hardware& gpu, double seconds, double window, double least);
+
+// The costs of the layers of one model in one layout. The arguments of the constructor must live as
+// long as it does.
+class LayerPredictor {
+ public:
+  LayerPredictor(const Hardware& gpu, const Implementation& program, const MeasuredKernels& kernels,
+                 const PlanModel& model, const PlanLayout& layout);
+
+  LayerCosts Layer(bool is_mixture) const;
+  double HeadSeconds() const;  // of all passes
+
+ private:
+  double query_width() const { return model_.heads() * model_.head_dim(); }
+  double kv_width() const { return model_.kv_heads() * model_.head_dim(); }
+
+  LayerShape RankShape() const;
+  absl::optional<double> MeasuredSeconds(const KernelShape& shape, double flops) const;
+  double ProductSeconds(const KernelShape& shape, double peak) const;
+  void AddProduct(LayerCosts* layer, double m, double n, double k) const;
+  void AddProducts(LayerCosts* layer, const MatrixProducts& products) const;
+  MatrixProduct OfRank(MatrixProduct product) const;
+  double GroupedSeconds(const char* pass, const MatrixProduct& product) const;
+  void AddExperts(LayerCosts* layer, const MatrixProduct& product) const;
+  void AddAttentionCore(LayerCosts* layer) const;
+  void AddElementwise(LayerCosts* layer, double ffn) const;
+  void AddCollectives(LayerCosts* layer, bool is_mixture) const;
+  void AddMemory(LayerCosts* layer, bool is_mixture) const;
+
+  const Hardware& gpu_;
+  const Implementation& program_;
+  const MeasuredKernels& kernels_;
+  const PlanModel& model_;
+  const PlanLayout& l_;
+  const RankRates rates_;
+  const double tokens_;
+  const double tp_;
+  const double sp_;  // ranks that share out the rows between products
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_PLAN_LAYER_COSTS_H_
