@@ -62,6 +62,16 @@ TEST_F(NcclPlacementTest, EightRanksThatOverlapTrainAsOnTheCpu) {
   EXPECT_EQ(nccl_.counts().aborted, 0);
 }
 
+TEST_F(NcclPlacementTest, ForwardBesideTensorParallelMessagesTrainsAsOnTheCpu) {
+  Layout layout;
+  layout.tensor = 4;
+  layout.tp_comm_overlap = true;
+  for (const bool rows : {false, true}) {
+    layout.sequence_parallel = rows;
+    ExpectSameAsOnTheCpu(SmallGpt2(), layout);
+  }
+}
+
 TEST_F(NcclPlacementTest, CommunicatorsHaveTheNamesOfTheirGroups) {
   Layout layout;
   layout.tensor = layout.pipeline = layout.data = 2;
