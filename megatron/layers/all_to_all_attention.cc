@@ -1,7 +1,9 @@
-// The form of context_attention.h in which ranks exchange tokens for heads.
+// The form of context_attention.h in which ranks exchange tokens for heads. A rank whose share of
+// the groups can be halved exchanges one half while it computes with the other. Heads do not depend
+// on each other, so that the bits are those of the whole share.
 #include <vector>
 
-#include "absl/types/span.h"
+#include "megatron/comm/overlap/async_group.h"
 #include "megatron/layers/context_attention.h"
 #include "megatron/layers/context_slice.h"
 #include "megatron/ops/elementwise.h"
@@ -18,47 +20,68 @@ class Team {
   int size() const { return size_; }
   int rank() const { return group_.rank() % size_; }
   int teams() const { return group_.size() / size_; }
-  // The same contract as ProcessGroup::AllToAll.
-  void AllToAll(const Tensor& in, const Tensor& out, const Stream& stream) const {
-    if (teams() == 1) {
-      group_.AllToAll(in, out, stream);
-      return;
-    }
-    std::vector<Transfer> sends, receives;
-    for (int peer = 0; peer < size_; ++peer) {
-      const int in_group = group_.rank() - rank() + peer;
-      if (peer == rank()) continue;
-      sends.push_back({in_group, in.Select(0, peer)});
-      receives.push_back({in_group, out.Select(0, peer)});
-    }
-    group_.Exchange(sends, receives, stream);
-    ops::Copy(stream, in.Select(0, rank()), out.Select(0, rank()));
+  // Starts what ProcessGroup::AllToAll does.
+  AsyncCall StartAllToAll(const Tensor& in, const Tensor& out, const Stream& stream) const {
+    return StartAsync(
+        group_, stream, TimeCategory::kContextParallel,
+        [=, size = size_, teams = teams()](const ProcessGroup& group, const Stream& lane) {
+          if (teams == 1) return group.AllToAll(in, out, lane);
+          ExchangeInTeam(group, size, in, out, lane);
+        });
   }
 
  private:
+  static void ExchangeInTeam(const ProcessGroup& group, int size, const Tensor& in,
+                             const Tensor& out, const Stream& stream) {
+    const int me = group.rank() % size, first = group.rank() - me;
+    std::vector<Transfer> sends, receives;
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer == me) continue;
+      sends.push_back({first + peer, in.Select(0, peer)});
+      receives.push_back({first + peer, out.Select(0, peer)});
+    }
+    group.Exchange(sends, receives, stream);
+    ops::Copy(stream, in.Select(0, me), out.Select(0, me));
+  }
+
   const ProcessGroup& group_;
   const int size_;
 };
 
+// A part of a rank's share of the groups: the share itself, or a half of it.
+struct Part {
+  int index, count;
+};
+
+// Teams pass keys around a ring meanwhile, which would have to be passed for each half.
+int PartsOf(const LayerContext& ctx, const ops::AttentionInputs& in) {
+  const Team team(ctx);
+  return team.teams() == 1 && in.k_UGD.dim(1) % (2 * team.size()) == 0 ? 2 : 1;
+}
+
 // One of the tensors that travel together: this rank's tokens of all groups, [T, G, ...], and all
-// the team's tokens of its share of the groups, [M T, G / M, ...].
+// the team's tokens of a part of its share of the groups.
 struct Traveller {
   const ContextBatch* tokens;
   Tensor mine, all;
 };
 
-Shape AllTokensOfShare(const LayerContext& ctx, const Shape& mine) {
+// The shape of all the team's tokens of the share, part by part.
+Shape AllTokensOfShare(const LayerContext& ctx, const Shape& mine, int parts) {
   const int64_t size = Team(ctx).size();
-  CHECK_EQ(mine[1] % size, 0) << "groups, over " << size << " context-parallel ranks";
-  Shape all = mine;
+  CHECK_EQ(mine[1] % (size * parts), 0) << "groups, over " << size << " context-parallel ranks";
+  std::vector<int64_t> all = mine.dims();
   all[0] *= size;
-  all[1] /= size;
-  return all;
+  all[1] /= size * parts;
+  all.insert(all.begin(), parts);
+  return Shape(all);
 }
 
-Tensor Groups(const Tensor& x, int64_t rank, int64_t size) {
-  const int64_t groups = x.dim(1) / size;
-  return x.Slice(1, rank * groups, (rank + 1) * groups);
+// The groups, or columns, of a part of a rank's share.
+Tensor Groups(const LayerContext& ctx, const Tensor& x, int rank, const Part& part) {
+  const int64_t groups = x.dim(1) / (Team(ctx).size() * part.count);
+  const int64_t place = rank * part.count + part.index;
+  return x.Slice(1, place * groups, (place + 1) * groups);
 }
 
 // Calls move(rows of all, rows of part) for the tokens that `rank` holds; together they are `part`.
@@ -80,25 +103,37 @@ void ForEachRun(const LayerContext& ctx, const Traveller& traveller, int rank, c
                       });
 }
 
-// Allocates, for each rank, one tensor after the other: its tokens of one share of the groups,
-// [T, G / M, ...].
-Tensor AllocateMessage(const LayerContext& ctx, absl::Span<const Traveller> travellers) {
+// Messages on their way between all ranks of the team. They lie in ctx.scratch, where the caller's
+// scope must hold them until they are unpacked. For each rank they have one tensor after the other:
+// its tokens of a part of one share of the groups.
+struct Exchange {
+  std::vector<Traveller> travellers;
+  Part part;
+  Tensor send, received;
+  AsyncCall call;
+};
+
+Exchange Allocate(const LayerContext& ctx, const std::vector<Traveller>& travellers, Part part) {
   int64_t elements = 0;
-  for (const Traveller& traveller : travellers) elements += traveller.mine.numel();
+  for (const Traveller& traveller : travellers) elements += traveller.mine.numel() / part.count;
   const int64_t size = Team(ctx).size();
-  return ctx.scratch->Allocate(travellers[0].mine.dtype(), {size, elements / size},
-                               "exchanged heads");
+  const auto message = [&] {
+    return ctx.scratch->Allocate(travellers[0].mine.dtype(), {size, elements / size},
+                                 "exchanged heads");
+  };
+  const Tensor send = message();
+  return {travellers, part, send, message(), AsyncCall()};
 }
 
-// Calls fn(traveller, rank, part) for each part of a message.
+// Calls fn(traveller, rank, piece) for each piece of a message.
 template <typename Fn>
-void ForEachPart(absl::Span<const Traveller> travellers, const Tensor& message_CE, Fn fn) {
+void ForEachPiece(const Exchange& exchange, const Tensor& message_CE, Fn fn) {
   const int size = static_cast<int>(message_CE.dim(0));
   for (int rank = 0; rank < size; ++rank) {
     int64_t begin = 0;
-    for (const Traveller& traveller : travellers) {
+    for (const Traveller& traveller : exchange.travellers) {
       Shape shape = traveller.mine.shape();
-      shape[1] /= size;
+      shape[1] /= size * exchange.part.count;
       const int64_t end = begin + shape.numel();
       fn(traveller, rank, message_CE.Select(0, rank).Slice(0, begin, end).View(shape));
       begin = end;
@@ -106,65 +141,113 @@ void ForEachPart(absl::Span<const Traveller> travellers, const Tensor& message_C
   }
 }
 
-// Writes `all` of each tensor from every rank's own tokens.
-void ToHeads(const LayerContext& ctx, absl::Span<const Traveller> travellers) {
-  Arena::Scope scope(ctx.scratch);
-  const int size = Team(ctx).size();
-  const Tensor send = AllocateMessage(ctx, travellers), received = AllocateMessage(ctx, travellers);
-  ForEachPart(travellers, send, [&](const Traveller& traveller, int rank, const Tensor& part) {
-    ops::Copy(ctx.stream, Groups(traveller.mine, rank, size), part);
-  });
-  Team(ctx).AllToAll(send, received, ctx.stream);
-  ForEachPart(travellers, received, [&](const Traveller& traveller, int rank, const Tensor& part) {
-    ForEachRun(ctx, traveller, rank, part, [&](const Tensor& all_rows, const Tensor& part_rows) {
-      ops::Copy(ctx.stream, part_rows, all_rows);
-    });
-  });
+// Starts to bring `all` of each tensor from every rank's own tokens.
+Exchange StartToHeads(const LayerContext& ctx, const std::vector<Traveller>& travellers,
+                      Part part) {
+  Exchange exchange = Allocate(ctx, travellers, part);
+  ForEachPiece(exchange, exchange.send,
+               [&](const Traveller& traveller, int rank, const Tensor& piece) {
+                 ops::Copy(ctx.stream, Groups(ctx, traveller.mine, rank, part), piece);
+               });
+  exchange.call = Team(ctx).StartAllToAll(exchange.send, exchange.received, ctx.stream);
+  return exchange;
 }
 
-// Writes `mine` of each tensor from what every rank has of all tokens.
-void ToTokens(const LayerContext& ctx, absl::Span<const Traveller> travellers) {
-  Arena::Scope scope(ctx.scratch);
-  const int size = Team(ctx).size();
-  const Tensor send = AllocateMessage(ctx, travellers), received = AllocateMessage(ctx, travellers);
-  ForEachPart(travellers, send, [&](const Traveller& traveller, int rank, const Tensor& part) {
-    ForEachRun(ctx, traveller, rank, part, [&](const Tensor& all_rows, const Tensor& part_rows) {
-      ops::Copy(ctx.stream, all_rows, part_rows);
-    });
-  });
-  Team(ctx).AllToAll(send, received, ctx.stream);
-  ForEachPart(travellers, received, [&](const Traveller& traveller, int rank, const Tensor& part) {
-    ops::Copy(ctx.stream, part, Groups(traveller.mine, rank, size));
-  });
+void FinishToHeads(const LayerContext& ctx, const Exchange& exchange) {
+  exchange.call.Wait();
+  ForEachPiece(
+      exchange, exchange.received, [&](const Traveller& traveller, int rank, const Tensor& piece) {
+        ForEachRun(ctx, traveller, rank, piece, [&](const Tensor& all_rows, const Tensor& rows) {
+          ops::Copy(ctx.stream, rows, all_rows);
+        });
+      });
 }
 
-// The attention of this rank's share of the groups over all the team's tokens. Dropout is keyed by
-// the tokens of the queries.
-ops::Attention OfShare(const LayerContext& ctx, const ContextAttention& attention,
-                       const Tensor& q_TGRD) {
-  ops::Attention share = attention.whole;
-  share.dropout.sample_T = attention.queries->sample_T;
-  share.dropout.position_T = attention.queries->sample_position_T;
-  share.dropout.first_column += Team(ctx).rank() * q_TGRD.dim(1) * q_TGRD.dim(2);
-  return share;
+// Starts to bring `mine` of each tensor from what every rank has of all tokens.
+Exchange StartToTokens(const LayerContext& ctx, const std::vector<Traveller>& travellers,
+                       Part part) {
+  Exchange exchange = Allocate(ctx, travellers, part);
+  ForEachPiece(
+      exchange, exchange.send, [&](const Traveller& traveller, int rank, const Tensor& piece) {
+        ForEachRun(ctx, traveller, rank, piece, [&](const Tensor& all_rows, const Tensor& rows) {
+          ops::Copy(ctx.stream, all_rows, rows);
+        });
+      });
+  exchange.call = Team(ctx).StartAllToAll(exchange.send, exchange.received, ctx.stream);
+  return exchange;
 }
 
-// The share's columns of a bias, or of its gradient.
-Tensor Columns(const LayerContext& ctx, const Tensor& x_WN) {
-  return Groups(x_WN, Team(ctx).rank(), Team(ctx).size());
+void FinishToTokens(const LayerContext& ctx, const Exchange& exchange) {
+  exchange.call.Wait();
+  ForEachPiece(exchange, exchange.received,
+               [&](const Traveller& traveller, int rank, const Tensor& piece) {
+                 ops::Copy(ctx.stream, piece, Groups(ctx, traveller.mine, rank, exchange.part));
+               });
 }
 
-Tensor AllocateBias(const LayerContext& ctx, Arena* arena, const Tensor& x_WN) {
-  return arena->Allocate(DType::kFloat32, Columns(ctx, x_WN).shape(), "relative positions");
+// What a part of the share computes with. `x` has all parts, one after the other.
+ops::AttentionInputs PartOf(const ops::AttentionInputs& x, const Part& part) {
+  return {x.q_TGRD.Select(0, part.index), x.k_UGD.Select(0, part.index),
+          x.v_UGD.Select(0, part.index), x.bias_WN ? x.bias_WN.Select(0, part.index) : Tensor()};
 }
 
-// out += share.
-void AddBiasGradient(const LayerContext& ctx, const Tensor& share_WN, const Tensor& out_WN) {
+// The attention of a part of this rank's share of the groups over all the team's tokens. Dropout is
+// keyed by the tokens of the queries.
+ContextAttention OfPart(const LayerContext& ctx, const ContextAttention& attention,
+                        const Tensor& q_TGRD, const Part& part) {
+  ops::Attention own = attention.whole;
+  own.dropout.sample_T = attention.queries->sample_T;
+  own.dropout.position_T = attention.queries->sample_position_T;
+  own.dropout.first_column +=
+      (Team(ctx).rank() * part.count + part.index) * q_TGRD.dim(1) * q_TGRD.dim(2);
+  return {own, attention.queries, attention.keys};
+}
+
+// A part's columns of a bias, or of its gradient.
+Tensor Columns(const LayerContext& ctx, const Tensor& x_WN, const Part& part) {
+  return Groups(ctx, x_WN, Team(ctx).rank(), part);
+}
+
+Tensor AllocateBias(const LayerContext& ctx, Arena* arena, const Tensor& x_WN, int parts) {
+  const Shape part = Columns(ctx, x_WN, {0, parts}).shape();
+  return arena->Allocate(DType::kFloat32, {parts, part[0], part[1]}, "relative positions");
+}
+
+// out += the part's gradient.
+void AddBiasGradient(const LayerContext& ctx, const Tensor& part_WN, const Part& part,
+                     const Tensor& out_WN) {
   const Tensor whole_WN =
       ctx.scratch->Allocate(DType::kFloat32, out_WN.shape(), "relative positions");
   ops::Zero(ctx.stream, whole_WN);
-  ops::Copy(ctx.stream, share_WN, Columns(ctx, whole_WN));
+  ops::Copy(ctx.stream, part_WN, Columns(ctx, whole_WN, part));
   ops::Add(ctx.stream, whole_WN, out_WN);
+}
+
+void Attend(const LayerContext& ctx, const ContextAttention& attention, const AllToAllSaved& saved,
+            const Part& part) {
+  const ops::AttentionInputs in = PartOf(saved.in, part);
+  const Tensor out = saved.out_TGRD.Select(0, part.index);
+  const Tensor lse = saved.lse_TGR.Select(0, part.index);
+  const ContextAttention own = OfPart(ctx, attention, in.q_TGRD, part);
+  if (Team(ctx).teams() == 1) {
+    ops::AttentionForward(ctx.stream, own.whole, in, out, lse);
+  } else {
+    RingAttentionForward(ctx, own, in, out, lse);
+  }
+}
+
+void AttendBackward(const LayerContext& ctx, const ContextAttention& attention,
+                    const AllToAllSaved& saved, const Tensor& dout, const Part& part,
+                    const ops::AttentionInputs& gradients) {
+  const ops::AttentionInputs in = PartOf(saved.in, part), out_gradients = PartOf(gradients, part);
+  const Tensor out = saved.out_TGRD.Select(0, part.index);
+  const Tensor lse = saved.lse_TGR.Select(0, part.index);
+  const ContextAttention own = OfPart(ctx, attention, in.q_TGRD, part);
+  if (Team(ctx).teams() == 1) {
+    ops::AttentionBackward(ctx.stream, own.whole, in, out, lse, dout, out_gradients);
+  } else {
+    RingAttentionBackward(ctx, own, in, out, lse, dout, out_gradients);
+  }
 }
 
 }  // namespace
@@ -172,61 +255,104 @@ void AddBiasGradient(const LayerContext& ctx, const Tensor& share_WN, const Tens
 void AllToAllAttentionForward(const LayerContext& ctx, Arena* arena,
                               const ContextAttention& attention, const ops::AttentionInputs& in,
                               const Tensor& out_TGRD, AllToAllSaved* saved) {
+  const int parts = PartsOf(ctx, in);
   const auto allocate = [&](const Tensor& mine, const char* name) {
-    return arena->Allocate(mine.dtype(), AllTokensOfShare(ctx, mine.shape()), name);
+    return arena->Allocate(mine.dtype(), AllTokensOfShare(ctx, mine.shape(), parts), name);
   };
   saved->in = {allocate(in.q_TGRD, "exchanged qkv"), allocate(in.k_UGD, "exchanged qkv"),
                allocate(in.v_UGD, "exchanged qkv")};
   saved->out_TGRD = allocate(in.q_TGRD, "exchanged attention output");
   const Shape& all = saved->out_TGRD.shape();
   saved->lse_TGR =
-      arena->Allocate(DType::kFloat32, {all[0], all[1], all[2]}, "attention log-sum-exp");
+      arena->Allocate(DType::kFloat32, {all[0], all[1], all[2], all[3]}, "attention log-sum-exp");
   if (in.bias_WN) {
-    saved->in.bias_WN = AllocateBias(ctx, arena, in.bias_WN);
-    ops::Copy(ctx.stream, Columns(ctx, in.bias_WN), saved->in.bias_WN);
+    saved->in.bias_WN = AllocateBias(ctx, arena, in.bias_WN, parts);
+    for (int i = 0; i < parts; ++i) {
+      ops::Copy(ctx.stream, Columns(ctx, in.bias_WN, {i, parts}), saved->in.bias_WN.Select(0, i));
+    }
   }
-  ToHeads(ctx, {{attention.queries, in.q_TGRD, saved->in.q_TGRD},
-                {attention.keys, in.k_UGD, saved->in.k_UGD},
-                {attention.keys, in.v_UGD, saved->in.v_UGD}});
-  const ops::Attention share = OfShare(ctx, attention, saved->in.q_TGRD);
-  if (Team(ctx).teams() == 1) {
-    ops::AttentionForward(ctx.stream, share, saved->in, saved->out_TGRD, saved->lse_TGR);
-  } else {
-    RingAttentionForward(ctx, {share, attention.queries, attention.keys}, saved->in,
-                         saved->out_TGRD, saved->lse_TGR);
+  const Part last = {parts - 1, parts};
+  {
+    Arena::Scope scope(ctx.scratch);
+    std::vector<Exchange> arriving;
+    for (int i = 0; i < parts; ++i) {
+      const ops::AttentionInputs to = PartOf(saved->in, {i, parts});
+      arriving.push_back(StartToHeads(ctx,
+                                      {{attention.queries, in.q_TGRD, to.q_TGRD},
+                                       {attention.keys, in.k_UGD, to.k_UGD},
+                                       {attention.keys, in.v_UGD, to.v_UGD}},
+                                      {i, parts}));
+    }
+    for (int i = 0; i < last.index; ++i) {
+      FinishToHeads(ctx, arriving[i]);
+      Attend(ctx, attention, *saved, {i, parts});
+    }
+    FinishToHeads(ctx, arriving[last.index]);
   }
-  ToTokens(ctx, {{attention.queries, out_TGRD, saved->out_TGRD}});
+  Arena::Scope scope(ctx.scratch);
+  std::vector<Exchange> leaving;
+  const auto leave = [&](int i) {
+    leaving.push_back(StartToTokens(
+        ctx, {{attention.queries, out_TGRD, saved->out_TGRD.Select(0, i)}}, {i, parts}));
+  };
+  for (int i = 0; i < last.index; ++i) leave(i);
+  Attend(ctx, attention, *saved, last);
+  leave(last.index);
+  for (const Exchange& exchange : leaving) FinishToTokens(ctx, exchange);
 }
 
+// Gradients of all parts but the last leave while the last is computed, and are unpacked before the
+// last leaves: the messages of both, beside the gradient of the output, would take more memory.
 void AllToAllAttentionBackward(const LayerContext& ctx, const ContextAttention& attention,
                                const AllToAllSaved& saved, const Tensor& dout_TGRD,
                                const ops::AttentionInputs& gradients) {
   Arena::Scope scope(ctx.scratch);
+  const int parts = static_cast<int>(saved.out_TGRD.dim(0));
+  const Part last = {parts - 1, parts};
   const auto like = [&](const Tensor& x) {
     return ctx.scratch->Allocate(x.dtype(), x.shape(), "exchanged gradients");
   };
   ops::AttentionInputs all = {like(saved.in.q_TGRD), like(saved.in.k_UGD), like(saved.in.v_UGD)};
   if (saved.in.bias_WN) {
-    all.bias_WN = AllocateBias(ctx, ctx.scratch, gradients.bias_WN);
+    all.bias_WN = AllocateBias(ctx, ctx.scratch, gradients.bias_WN, parts);
     ops::Zero(ctx.stream, all.bias_WN);
   }
+  const auto leave = [&](int i) {
+    const ops::AttentionInputs from = PartOf(all, {i, parts});
+    return StartToTokens(ctx,
+                         {{attention.queries, gradients.q_TGRD, from.q_TGRD},
+                          {attention.keys, gradients.k_UGD, from.k_UGD},
+                          {attention.keys, gradients.v_UGD, from.v_UGD}},
+                         {i, parts});
+  };
   {
     Arena::Scope exchange(ctx.scratch);
     const Tensor dout_all = like(saved.out_TGRD);
-    ToHeads(ctx, {{attention.queries, dout_TGRD, dout_all}});
-    const ops::Attention share = OfShare(ctx, attention, saved.in.q_TGRD);
-    if (Team(ctx).teams() == 1) {
-      ops::AttentionBackward(ctx.stream, share, saved.in, saved.out_TGRD, saved.lse_TGR, dout_all,
-                             all);
-    } else {
-      RingAttentionBackward(ctx, {share, attention.queries, attention.keys}, saved.in,
-                            saved.out_TGRD, saved.lse_TGR, dout_all, all);
+    const auto attend = [&](const Part& part) {
+      AttendBackward(ctx, attention, saved, dout_all.Select(0, part.index), part, all);
+    };
+    {
+      Arena::Scope messages(ctx.scratch);
+      std::vector<Exchange> arriving;
+      for (int i = 0; i < parts; ++i) {
+        arriving.push_back(
+            StartToHeads(ctx, {{attention.queries, dout_TGRD, dout_all.Select(0, i)}}, {i, parts}));
+      }
+      for (int i = 0; i < last.index; ++i) {
+        FinishToHeads(ctx, arriving[i]);
+        attend({i, parts});
+      }
+      FinishToHeads(ctx, arriving[last.index]);
     }
+    std::vector<Exchange> leaving;
+    for (int i = 0; i < last.index; ++i) leaving.push_back(leave(i));
+    attend(last);
+    for (const Exchange& exchange : leaving) FinishToTokens(ctx, exchange);
   }
-  ToTokens(ctx, {{attention.queries, gradients.q_TGRD, all.q_TGRD},
-                 {attention.keys, gradients.k_UGD, all.k_UGD},
-                 {attention.keys, gradients.v_UGD, all.v_UGD}});
-  if (saved.in.bias_WN) AddBiasGradient(ctx, all.bias_WN, gradients.bias_WN);
+  FinishToTokens(ctx, leave(last.index));
+  if (!saved.in.bias_WN) return;
+  for (int i = 0; i < parts; ++i)
+    AddBiasGradient(ctx, all.bias_WN.Select(0, i), {i, parts}, gradients.bias_WN);
 }
 
 }  // namespace megatron

@@ -49,7 +49,8 @@ void GatherAttentionBackward(const LayerContext& ctx, const ContextAttention& at
                              const ops::AttentionInputs& gradients);
 
 // The tensors that the all-to-all form keeps in place of its inputs: all the team's tokens of this
-// rank's share of the groups.
+// rank's share of the groups. Each has a dim in front of the others, over the parts of the share
+// that are exchanged one after the other.
 struct AllToAllSaved {
   ops::AttentionInputs in;
   Tensor out_TGRD, lse_TGR;

@@ -17,6 +17,7 @@ LinearOptions HeadsLinear(const TransformerOptions& options, const std::string& 
   linear.bias = options.qkv_bias;
   linear.init_std = options.init_std;
   linear.float8 = options.float8;
+  linear.overlap = options.tp_comm_overlap;
   return linear;
 }
 

@@ -1,5 +1,6 @@
 #include "megatron/layers/parallel_linear.h"
 
+#include "megatron/layers/tensor_overlap.h"
 #include "megatron/layers/tensor_parallel.h"
 
 namespace megatron {
@@ -50,22 +51,40 @@ Parameter MakeBias(const LinearOptions& options, const Sharding& sharding) {
   return bias;
 }
 
+bool Overlaps(const LinearOptions& options, const ProcessGroup& tensor_group) {
+  return options.overlap && !options.float8.enabled && tensor_group.size() > 1;
+}
+
 }  // namespace
 
 ColumnParallelLinear::ColumnParallelLinear(const LinearOptions& options,
                                            const ProcessGroup& tensor_group)
     : input_size_(options.input_size),
       has_bias_(options.bias),
+      overlaps_(Overlaps(options, tensor_group)),
       products_(options.float8, LinearProducts::Cut::kOutput, options.name + ".weight",
                 options.keep_codes),
       weight_(MakeWeight(options, WithInputs(OutputSharding(options, tensor_group), input_size_))),
       bias_(MakeBias(options, OutputSharding(options, tensor_group))) {}
 
+void ColumnParallelLinear::ForAllRows(
+    const LayerContext& ctx, const Tensor& x_TI, const Tensor& pre_TO, const Tensor& y_TO,
+    absl::FunctionRef<void(const Tensor&, const Tensor&, const Tensor&)> product) const {
+  if (!overlaps_) return product(Gather(ctx, x_TI), pre_TO, y_TO);
+  GatherInPieces(ctx, x_TI, [&](const Tensor& rows_TI, int64_t begin) {
+    const int64_t end = begin + rows_TI.dim(0);
+    product(rows_TI, pre_TO.empty() ? Tensor() : pre_TO.Slice(0, begin, end),
+            y_TO.Slice(0, begin, end));
+  });
+}
+
 void ColumnParallelLinear::Forward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& y_TO,
                                    LinearSaved* saved) const {
   Arena::Scope scope(ctx.scratch);
   saved->x_TI = keeps_codes(ctx) ? Tensor() : x_TI;
-  products_.Forward(ctx, Gather(ctx, x_TI), weight_OI(), bias_O(), y_TO, &saved->products);
+  ForAllRows(ctx, x_TI, Tensor(), y_TO, [&](const Tensor& x, const Tensor&, const Tensor& y) {
+    products_.Forward(ctx, x, weight_OI(), bias_O(), y, &saved->products);
+  });
 }
 
 void ColumnParallelLinear::ForwardActivation(const LayerContext& ctx, ops::Activation activation,
@@ -73,8 +92,10 @@ void ColumnParallelLinear::ForwardActivation(const LayerContext& ctx, ops::Activ
                                              const Tensor& y_TO, LinearSaved* saved) const {
   Arena::Scope scope(ctx.scratch);
   saved->x_TI = keeps_codes(ctx) ? Tensor() : x_TI;
-  products_.ForwardActivation(ctx, activation, Gather(ctx, x_TI), weight_OI(), bias_O(), pre_TO,
-                              y_TO, &saved->products);
+  ForAllRows(ctx, x_TI, pre_TO, y_TO, [&](const Tensor& x, const Tensor& pre, const Tensor& y) {
+    products_.ForwardActivation(ctx, activation, x, weight_OI(), bias_O(), pre, y,
+                                &saved->products);
+  });
 }
 
 AsyncCall ColumnParallelLinear::BackwardInput(const LayerContext& ctx, const Tensor& dy_TO,
@@ -102,6 +123,7 @@ void ColumnParallelLinear::AppendParameters(std::vector<Parameter*>* out) {
 
 RowParallelLinear::RowParallelLinear(const LinearOptions& options, const ProcessGroup& tensor_group)
     : has_bias_(options.bias),
+      overlaps_(Overlaps(options, tensor_group)),
       products_(options.float8, LinearProducts::Cut::kInput, options.name + ".weight",
                 options.keep_codes),
       weight_(MakeWeight(options, SplitOverTensor(Append(options.output_shape, options.input_size),
@@ -116,6 +138,12 @@ void RowParallelLinear::Forward(const LayerContext& ctx, const Tensor& x_TI, con
                                 LinearSaved* saved) const {
   Arena::Scope scope(ctx.scratch);
   saved->x_TI = keeps_codes(ctx) ? Tensor() : x_TI;
+  if (overlaps_) {
+    return ReduceInPieces(ctx, y_TO, [&](int64_t begin, int64_t end, const Tensor& summand) {
+      products_.Forward(ctx, x_TI.Slice(0, begin, end), weight_.data, Tensor(), summand,
+                        &saved->products);
+    });
+  }
   const Tensor summand_TO = SummandOf(ctx, y_TO);
   products_.Forward(ctx, x_TI, weight_.data, Tensor(), summand_TO, &saved->products);
   Reduce(ctx, summand_TO, y_TO);

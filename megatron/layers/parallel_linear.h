@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "megatron/comm/overlap/async_group.h"
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/linear_products.h"
@@ -39,6 +40,9 @@ struct LinearOptions {
   bool sequence_parallel = false;  // whether a row layer's bias meets this rank's rows only
   float init_std = 0.02f;
   Float8Options float8;
+  // Whether forward communicates beside its products, in pieces (tensor_overlap.h). Products in FP8
+  // need all rows at once and are not cut.
+  bool overlap = false;
   // Whether codes of the input are kept for backward, where that is done in FP8, and not the input.
   bool keep_codes = false;
 };
@@ -84,11 +88,15 @@ class ColumnParallelLinear {
   void AppendParameters(std::vector<Parameter*>* out);
 
  private:
+  // Calls product(rows of x, rows of y, the same rows of pre) for all of them.
+  void ForAllRows(
+      const LayerContext& ctx, const Tensor& x_TI, const Tensor& pre_TO, const Tensor& y_TO,
+      absl::FunctionRef<void(const Tensor&, const Tensor&, const Tensor&)> product) const;
   Tensor weight_OI() const { return weight_.data.View({output_size(), input_size_}); }
   Tensor bias_O() const { return has_bias_ ? bias_.data.Flatten() : Tensor(); }
 
   int64_t input_size_;
-  bool has_bias_;
+  bool has_bias_, overlaps_;
   LinearProducts products_;
   Parameter weight_, bias_;
 };
@@ -123,7 +131,7 @@ class RowParallelLinear {
   // Returns all rows of dy, and puts into *saved what BackwardWeight needs of them.
   Tensor KeepGradient(const LayerContext& ctx, const Tensor& dy_TO, LinearSaved* saved) const;
 
-  bool has_bias_;
+  bool has_bias_, overlaps_;
   LinearProducts products_;
   Parameter weight_, bias_;
 };

@@ -1,8 +1,13 @@
 #include "megatron/layers/parallel_linear.h"
 
+#include <cmath>
 #include <memory>
+#include <vector>
 
 #include "gtest/gtest.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/comm/overlap/async_group.h"
+#include "megatron/comm/thread/run_ranks.h"
 #include "megatron/layers/layer_harness.h"
 
 namespace megatron {
@@ -77,6 +82,52 @@ TEST(ParallelLinearTest, ARowLayerLeavesItsBiasToTheCaller) {
   LinearSaved saved;
   linear.Forward(harness.context(), x, y, &saved);
   EXPECT_EQ(y.Values(), std::vector<double>(2 * kOut, 0.0));
+}
+
+// Runs a layer's forward on four ranks as it is, and in pieces with and without a lane, and expects
+// the same bits.
+template <typename Linear>
+void ExpectSameBitsInPieces(const LinearOptions& whole, int64_t input, int64_t output, bool rows_in,
+                            bool rows_out) {
+  LinearOptions pieces = whole;
+  pieces.overlap = true;
+  const absl::Status status = RunRanks(4, [&](int, const ProcessGroup& group) -> absl::Status {
+    LayerHarness harness({9, 3, 4, 8}, group, rows_in || rows_out);
+    const int64_t tokens = harness.batch().num_tokens(), rows = harness.context().rows();
+    ops::HostTensor x({rows_in ? rows : tokens, input}, DType::kFloat32);
+    for (int64_t i = 0; i < x.numel(); ++i) x.Set(i, std::sin(1.7 * i + group.rank()));
+    std::vector<std::vector<double>> results;
+    const auto run = [&](const LinearOptions& options) {
+      const auto linear = std::make_shared<Linear>(options, group);
+      const LayerCalls calls = CallsOfLinear(linear);
+      harness.Bind(calls.parameters);
+      const ops::HostTensor y({rows_out ? rows : tokens, output}, DType::kFloat32);
+      harness.Forward(calls, x, y);
+      results.push_back(y.Values());
+    };
+    run(whole);
+    run(pieces);
+    MEGATRON_ASSIGN_OR_RETURN(harness.context().tensor_group,
+                              WithAsyncCalls(group, harness.context().stream));
+    run(pieces);
+    EXPECT_EQ(results[1], results[0]);
+    EXPECT_EQ(results[2], results[0]);
+    EXPECT_NE(results[0], std::vector<double>(results[0].size()));
+    return group.status();
+  });
+  EXPECT_EQ(status, absl::OkStatus());
+}
+
+TEST(ParallelLinearTest, ForwardInPiecesGivesTheSameBits) {
+  LinearOptions options = Options();
+  options.input_size = 12;
+  options.output_shape = {20};
+  for (const bool rows : {false, true}) {
+    SCOPED_TRACE(rows ? "sequence parallel" : "all rows");
+    options.sequence_parallel = rows;
+    ExpectSameBitsInPieces<ColumnParallelLinear>(options, 12, 5, rows, false);
+    ExpectSameBitsInPieces<RowParallelLinear>(options, 3, 20, false, rows);
+  }
 }
 
 }  // namespace

@@ -84,6 +84,8 @@ struct TransformerOptions {
   // Gradients of parameters that meet the residual stream's rows are then summands
   // (LayerContext::sequence_parallel).
   bool sequence_parallel = false;
+  // Linear layers communicate beside their products in forward (LinearOptions::overlap).
+  bool tp_comm_overlap = false;
   RecomputeOptions recompute;
   // FP8 for the linear layers of attention and MLPs. It must be off where several ranks share a
   // group of queries, whose packed weight is then more than one tensor; experts do not use it.

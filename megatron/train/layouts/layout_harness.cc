@@ -43,6 +43,7 @@ TrainerOptions OptionsOf(const TrainerOptions& run, const Layout& layout, int st
   options.placement.order = OrderOf(layout.schedule);
   options.pipeline_schedule = layout.schedule;
   options.model.transformer.sequence_parallel = layout.sequence_parallel;
+  options.model.transformer.tp_comm_overlap = layout.tp_comm_overlap;
   options.model.transformer.context_parallel = layout.context_parallel;
   options.model.transformer.context_team_size = layout.context_team_size;
   options.sharding = layout.sharding;
@@ -288,8 +289,9 @@ class LayoutRank {
 }  // namespace
 
 std::string ToString(const Layout& layout) {
-  std::string text = absl::StrCat("tp", layout.tensor, layout.sequence_parallel ? " sp" : "", " pp",
-                                  layout.pipeline);
+  std::string text =
+      absl::StrCat("tp", layout.tensor, layout.sequence_parallel ? " sp" : "",
+                   layout.tp_comm_overlap ? " overlapped" : "", " pp", layout.pipeline);
   static constexpr const char* kSchedules[] = {" gpipe", "", " zb_h1", " zb_v"};
   absl::StrAppend(&text, kSchedules[static_cast<int>(layout.schedule)]);
   if (layout.chunks > 1) absl::StrAppend(&text, " chunks ", layout.chunks);

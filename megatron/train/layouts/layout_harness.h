@@ -31,6 +31,7 @@ struct Layout {
   ScheduleKind schedule = ScheduleKind::kOneForwardOneBackward;
   std::vector<int64_t> layers;  // number of layers of each part of the model; empty: even
   bool sequence_parallel = false;
+  bool tp_comm_overlap = false;
   DataSharding sharding = DataSharding::kNone;
   bool overlap = false;  // overlaps gradient reduction and weight gathering
   int64_t micro_batch_size = 1;

@@ -62,6 +62,16 @@ TEST_F(NcclPlacementTest, EightRanksThatOverlapTrainAsOnTheCpu) {
   EXPECT_EQ(nccl_.counts().aborted, 0);
 }
 
+TEST_F(NcclPlacementTest, ForwardBesideTensorParallelMessagesTrainsAsOnTheCpu) {
+  Layout layout;
+  layout.tensor = 4;
+  layout.tp_comm_overlap = true;
+  for (const bool rows : {false, true}) {
+    layout.sequence_parallel = rows;
+    ExpectSameAsOnTheCpu(SmallGpt2(), layout);
+  }
+}
+
 TEST_F(NcclPlacementTest, CommunicatorsHaveTheNamesOfTheirGroups) {
   Layout layout;
   layout.tensor = layout.pipeline = layout.data = 2;
@@ -76,7 +86,11 @@ TEST_F(NcclPlacementTest, ContextParallelRanksTrainAsOnTheCpu) {
   layout.context = layout.data = 2;
   layout.sharding = DataSharding::kStates;
   layout.overlap = true;
-  ExpectSameAsOnTheCpu(SmallGpt2(), layout);
+  // Two of four heads are a rank's share, so an all-to-all exchanges halves of it.
+  for (const ContextParallel kind : {ContextParallel::kRing, ContextParallel::kAllToAll}) {
+    layout.context_parallel = kind;
+    ExpectSameAsOnTheCpu(SmallGpt2(), layout);
+  }
 }
 
 }  // namespace

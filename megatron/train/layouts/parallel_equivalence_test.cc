@@ -82,6 +82,7 @@ Layout LayoutOf(const Case& c) {
   layout.expert_tensor = 1 << c[kExpertTensor];
   layout.sharding = static_cast<DataSharding>(c[kZero]);
   layout.overlap = c[kOverlap] == 1;
+  layout.tp_comm_overlap = layout.overlap && layout.tensor > 1;
   layout.micro_batch_size = 1 << c[kMicroBatch];
   if (c[kParts] == kInterleaved) layout.chunks = 2;
   if (c[kParts] == kUneven) layout.layers = {1, 3};

@@ -208,6 +208,7 @@ ContextParallel ToContextParallel(config::ContextParallelComm::Type type) {
 void SetParallelism(const config::PretrainConfig& config, TransformerOptions* options) {
   const config::ParallelConfig& parallel = config.parallel();
   options->sequence_parallel = parallel.sequence_parallel();
+  options->tp_comm_overlap = parallel.tp_comm_overlap();
   options->context_parallel = ToContextParallel(parallel.cp_comm_type());
   if (parallel.cp_comm_type() == config::ContextParallelComm::a2a_p2p) {
     options->context_team_size = static_cast<int>(parallel.hierarchical_context_parallel_sizes(0));
