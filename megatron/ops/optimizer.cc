@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 
 #include "glog/logging.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/ops/adamw_step.h"
 #include "megatron/ops/checks.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/ops/cpu/optimizer_kernels.h"
@@ -62,23 +62,6 @@ void ForEachPiece(const Stream& stream, const OptimizerSegment& segment, const F
                                             FloatsAt(flat.v, begin), FloatsAt(flat.master, begin),
                                             out, flat.out.dtype(), count});
                    });
-}
-
-AdamWStep StepOf(const AdamWOptions& options, const OptimizerSegment& segment) {
-  const double step = static_cast<double>(options.step), lr = segment.lr;
-  const double correction1 = 1 - std::pow(options.beta1, step);
-  const double correction2 = 1 - std::pow(options.beta2, step);
-  AdamWStep out;
-  out.beta1 = static_cast<float>(options.beta1);
-  out.one_minus_beta1 = static_cast<float>(1 - options.beta1);
-  out.beta2 = static_cast<float>(options.beta2);
-  out.one_minus_beta2 = static_cast<float>(1 - options.beta2);
-  out.grad_scale = options.grad_scale;
-  out.keep = static_cast<float>(1 - lr * segment.weight_decay);
-  out.step_size = static_cast<float>(lr / correction1);
-  out.inverse_sqrt_correction2 = static_cast<float>(1 / std::sqrt(correction2));
-  out.epsilon = options.epsilon;
-  return out;
 }
 
 }  // namespace

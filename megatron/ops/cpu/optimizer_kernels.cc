@@ -19,6 +19,7 @@ MEGATRON_INLINE void StoreWeight(const OptimizerPointers& at, Access access, int
   }
 }
 
+// Computes AdamWElement in vectors.
 void AdamW(const AdamWStep& step, const OptimizerPointers& at) {
   ForEachVec(at.count, [&](auto access, int64_t i) {
     const Vec g = access.load(at.grad + i) * Set(step.grad_scale);

@@ -4,19 +4,10 @@
 
 #include <cstdint>
 
+#include "megatron/ops/adamw_element.h"
 #include "megatron/tensor/dtype.h"
 
 namespace megatron::ops {
-
-// The scalars of one AdamW step, which the caller computes in double.
-struct AdamWStep {
-  float beta1, one_minus_beta1, beta2, one_minus_beta2;
-  float grad_scale;
-  float keep;                      // 1 - lr * decay
-  float step_size;                 // lr / c1
-  float inverse_sqrt_correction2;  // 1 / sqrt(c2)
-  float epsilon;
-};
 
 struct SgdStep {
   float grad_scale, decay, momentum, lr;

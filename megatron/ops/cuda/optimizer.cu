@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "megatron/ops/adamw_step.h"
 #include "megatron/ops/cuda/device.cuh"
 #include "megatron/ops/cuda/kernel_table.h"
 #include "megatron/ops/optimizer.h"
@@ -37,16 +38,14 @@ struct Flat {
 
 // `a` of a segment is the factor that decays a weight, `b` the step size.
 struct AdamWMap {
-  float beta1, one_minus_beta1, beta2, one_minus_beta2, grad_scale, inverse_sqrt_correction2,
-      epsilon;
+  AdamWStep step;  // the two scalars of a segment are the segment's
 
   __device__ float Update(const SegmentArgs& segment, float grad, float w, float* m,
                           float* v) const {
-    const float g = grad * grad_scale;
-    *m = fmaf(beta1, *m, one_minus_beta1 * g);
-    *v = fmaf(beta2, *v, one_minus_beta2 * g * g);
-    const float denominator = fmaf(sqrtf(*v), inverse_sqrt_correction2, epsilon);
-    return fmaf(-segment.b, *m / denominator, w * segment.a);
+    AdamWStep here = step;
+    here.keep = segment.a;
+    here.step_size = segment.b;
+    return AdamWElement(here, grad, w, m, v);
   }
 };
 
@@ -224,23 +223,13 @@ void AdamWUpdate(const Stream& stream, const AdamWOptions& options,
                  absl::Span<const OptimizerSegment> segments, const Tensor& grad_N,
                  const Tensor& m_N, const Tensor& v_N, const Tensor& master_N,
                  const Tensor& out_N) {
-  const double step = static_cast<double>(options.step);
-  const double correction1 = 1 - std::pow(options.beta1, step);
-  AdamWMap map;
-  map.beta1 = static_cast<float>(options.beta1);
-  map.one_minus_beta1 = static_cast<float>(1 - options.beta1);
-  map.beta2 = static_cast<float>(options.beta2);
-  map.one_minus_beta2 = static_cast<float>(1 - options.beta2);
-  map.grad_scale = options.grad_scale;
-  map.inverse_sqrt_correction2 =
-      static_cast<float>(1 / std::sqrt(1 - std::pow(options.beta2, step)));
-  map.epsilon = options.epsilon;
+  const AdamWMap map = {StepOf(options, OptimizerSegment())};
   const Flat flat = {FloatsOf(grad_N), FloatsOf(m_N), FloatsOf(v_N), FloatsOf(master_N)};
   ForEachLaunch(
       segments,
       [&](const OptimizerSegment& segment) {
-        const double lr = segment.lr;
-        return std::pair<float, float>(1 - lr * segment.weight_decay, lr / correction1);
+        const AdamWStep step = StepOf(options, segment);
+        return std::pair<float, float>(step.keep, step.step_size);
       },
       [&](const Segments& batch) { LaunchUpdate(stream, batch, map, flat, out_N); });
 }

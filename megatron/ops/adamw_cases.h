@@ -1,0 +1,35 @@
+// Operands of AdamW for tests of its bits, and its definition applied to them.
+#ifndef MEGATRON_OPS_ADAMW_CASES_H_
+#define MEGATRON_OPS_ADAMW_CASES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "megatron/ops/host_tensor.h"
+#include "megatron/ops/optimizer.h"
+#include "megatron/tensor/dtype.h"
+#include "megatron/tensor/tensor.h"
+
+namespace megatron::ops {
+
+struct AdamWCase {
+  HostTensor grad, m, v, master, out;
+
+  std::vector<HostTensor*> tensors() { return {&grad, &m, &v, &master, &out}; }
+};
+
+// `count` elements: first all combinations of special values (zeros, denormals, infinities, NaN,
+// the largest and smallest), as many as there is room for; then in turn values of the sizes that
+// training has and any bits.
+AdamWCase MakeAdamWCase(int64_t count, DType out_dtype, uint32_t seed);
+
+// Applies AdamWElement to the elements of the segment.
+void UpdateByElement(const AdamWOptions& options, const OptimizerSegment& segment,
+                     AdamWCase* elements);
+
+// Fails the test where bits of the tensors differ, but for those of a NaN.
+void ExpectSameBits(const HostTensor& got, const HostTensor& want);
+
+}  // namespace megatron::ops
+
+#endif  // MEGATRON_OPS_ADAMW_CASES_H_

@@ -1,0 +1,62 @@
+// CUDA's AdamW against its definition (ops/adamw_element.h), bit for bit.
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "megatron/ops/adamw_cases.h"
+#include "megatron/ops/cuda/agreement.h"
+#include "megatron/ops/optimizer.h"
+#include "megatron/tensor/cuda_device.h"
+#include "megatron/tensor/memory.h"
+#include "megatron/tensor/stream.h"
+
+namespace megatron::ops {
+namespace {
+
+class AdamWBitsTest : public AgreementTest {
+ protected:
+  static void ExpectTheDefinition(int64_t count, DType out_dtype, const AdamWOptions& options,
+                                  const OptimizerSegment& segment) {
+    const Device device = {DeviceType::kCuda, 0};
+    CudaStream cuda(0);
+    AdamWCase got = MakeAdamWCase(count, out_dtype, 1), want = MakeAdamWCase(count, out_dtype, 1);
+    UpdateByElement(options, segment, &want);
+    std::vector<Buffer> buffers;
+    std::vector<Tensor> at;
+    for (const HostTensor* tensor : got.tensors()) {
+      const Tensor& host = tensor->tensor();
+      buffers.emplace_back(device, host.bytes(), "operand", nullptr);
+      at.push_back(buffers.back().At(0, host.dtype(), host.shape()));
+      CopyOnCuda(&cuda, host, at.back());
+    }
+    AdamWUpdate(Stream::Cuda(0, &cuda), options, {segment}, at[0], at[1], at[2], at[3], at[4]);
+    for (size_t i = 0; i < at.size(); ++i) {
+      SCOPED_TRACE(testing::Message() << "tensor " << i << " of grad, m, v, master, out");
+      CopyOnCuda(&cuda, at[i], got.tensors()[i]->tensor());
+      ExpectSameBits(*got.tensors()[i], *want.tensors()[i]);
+    }
+  }
+};
+
+TEST_F(AdamWBitsTest, TenMillionElementsAreTheDefinitions) {
+  AdamWOptions options;
+  options.beta2 = 0.95;
+  options.step = 3;
+  options.grad_scale = 0.7f;
+  constexpr int64_t kCount = 10'000'000;
+  ExpectTheDefinition(kCount, DType::kBFloat16, options, {0, kCount, 1e-3f, 0.1f});
+}
+
+// Elements that are updated alone and four at a time, and scalars of other steps.
+TEST_F(AdamWBitsTest, AnyPartAndAnyStepAreTheDefinitions) {
+  for (const DType out_dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    for (const int64_t step : {1, 1'000'000}) {
+      AdamWOptions options;
+      options.step = step;
+      options.grad_scale = step == 1 ? 1e-5f : 1;
+      ExpectTheDefinition(60'013, out_dtype, options, {7, 60'011, 6e-4f, 0});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megatron::ops
