@@ -5,11 +5,13 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <ctime>
 #include <deque>
 #include <functional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "megatron/base/thread_pool.h"
 #include "megatron/ops/activation.h"
@@ -29,6 +31,8 @@ constexpr double kShareOfProducts = 0.6;  // of all the time
 constexpr double kShareOfAttention = 0.2;
 constexpr double kMostShares = 10;
 constexpr double kLongestKernel = 1.0;  // seconds of one kernel's runs
+// Bytes of the operands that a product goes through in turn, on each core.
+constexpr int64_t kColdBytes = 32 << 20;
 
 // A rank of some threads with tensors of its own.
 class Rank {
@@ -38,12 +42,21 @@ class Rank {
   const Stream& stream() const { return stream_; }
 
   Tensor Make(const Shape& shape, DType dtype = DType::kFloat32) {
-    buffers_.emplace_back(Device{}, shape.numel() * SizeOf(dtype), "calibration", nullptr);
-    const Tensor tensor = buffers_.back().At(0, dtype, shape);
+    return MakeMany(1, shape, dtype).front();
+  }
+
+  std::vector<Tensor> MakeMany(int64_t count, const Shape& shape, DType dtype) {
+    const int64_t bytes = shape.numel() * SizeOf(dtype);
+    buffers_.emplace_back(Device{}, count * bytes, "calibration", nullptr);
     // Values around 0.5 in any of the formats: no denormals, no infinities.
     uint16_t* const words = static_cast<uint16_t*>(buffers_.back().data());
-    for (int64_t i = 0; i < tensor.bytes() / 2; ++i) words[i] = uint16_t(0x3f00 + i % 7);
-    return tensor;
+    for (int64_t i = 0; i < bytes / 2; ++i) words[i] = uint16_t(0x3f00 + i % 7);
+    std::vector<Tensor> tensors;
+    for (int64_t i = 0; i < count; ++i) {
+      if (i > 0) std::memcpy(words + i * bytes / 2, words, bytes);
+      tensors.push_back(buffers_.back().At(i * bytes, dtype, shape));
+    }
+    return tensors;
   }
 
  private:
@@ -111,21 +124,37 @@ double SecondsOnAllCores(int cores, const MakeKernel& make, double seconds) {
   return sum / cores;
 }
 
+// A step comes back to a layer's weights, their gradients and saved activations when caches have
+// lost them. What the kernel before has just written is still there.
 MakeKernel Product(const KernelShape& shape, DType dtype = DType::kFloat32) {
   return [shape, dtype](Rank* rank) -> Kernel {
     const int64_t m = int64_t(shape.m), n = int64_t(shape.n), k = int64_t(shape.k);
     const Stream& stream = rank->stream();
-    const Tensor x = rank->Make({m, k}, dtype);
+    const bool is_weight_gradient = shape.pass == "weight_gradient";
+    const int64_t bytes =
+        is_weight_gradient ? 4 * n * k + SizeOf(dtype) * m * k : SizeOf(dtype) * n * k;
+    const int64_t count = std::max<int64_t>(1, kColdBytes / bytes);
+    const std::vector<Tensor> w =
+        rank->MakeMany(count, {n, k}, is_weight_gradient ? DType::kFloat32 : dtype);
+    const std::vector<Tensor> x = rank->MakeMany(is_weight_gradient ? count : 1, {m, k}, dtype);
     const Tensor y = rank->Make({m, n}, dtype);
-    if (shape.pass == "weight_gradient") {
-      const Tensor dw = rank->Make({n, k});
-      return [=, &stream] { ops::LinearBackwardWeight(stream, y, x, dw, Tensor()); };
+    int64_t i = 0;
+    if (is_weight_gradient) {
+      return [=, &stream]() mutable {
+        i = (i + 1) % count;
+        ops::LinearBackwardWeight(stream, y, x[i], w[i], Tensor());
+      };
     }
-    const Tensor w = rank->Make({n, k}, dtype);
     if (shape.pass == "forward") {
-      return [=, &stream] { ops::LinearForward(stream, x, w, Tensor(), y); };
+      return [=, &stream]() mutable {
+        i = (i + 1) % count;
+        ops::LinearForward(stream, x[0], w[i], Tensor(), y);
+      };
     }
-    return [=, &stream] { ops::LinearBackwardInput(stream, y, w, x); };
+    return [=, &stream]() mutable {
+      i = (i + 1) % count;
+      ops::LinearBackwardInput(stream, y, w[i], x[0]);
+    };
   };
 }
 
