@@ -109,6 +109,12 @@ Table TimeTable(const Explanation& e) {
   for (const auto& [name, seconds] : PartsOf(s))
     table.rows.push_back({name, Time(seconds), Percent(seconds, s.total)});
   table.rows.push_back({"in all", Time(s.total), Percent(s.total, s.total)});
+  if (e.step.shares_cores) {
+    table.note = absl::StrFormat(
+        "%d ranks share %d cores, and wait for them in each part. The timeline is that of ranks "
+        "which each have a core.",
+        e.step.run.layout.gpus(), e.gpu.cores());
+  }
   return table;
 }
 

@@ -5,6 +5,10 @@
 
 namespace megatron {
 
+bool HasMoreRanksThanCores(const Hardware& hardware, int64_t ranks) {
+  return hardware.cores() > 0 && ranks > hardware.cores();
+}
+
 double RankSpeed(const Hardware& hardware, int64_t ranks) {
   const int64_t cores = hardware.cores() / std::max<int64_t>(1, ranks);
   if (cores <= 1) return 1;
@@ -14,7 +18,7 @@ double RankSpeed(const Hardware& hardware, int64_t ranks) {
 
 void ShareCores(const Hardware& hardware, const PlanLayout& layout, double head,
                 StepSeconds* seconds) {
-  if (hardware.cores() == 0 || layout.gpus() <= hardware.cores()) return;
+  if (!HasMoreRanksThanCores(hardware, layout.gpus())) return;
   StepSeconds& s = *seconds;
   const double alone = s.total - s.constant;
   const double others = head * double(layout.pp - 1) / double(layout.pp);

@@ -14,6 +14,9 @@
 
 namespace megatron {
 
+// Returns whether more ranks than cores share a processor; false for GPUs.
+bool HasMoreRanksThanCores(const Hardware& hardware, int64_t ranks);
+
 // Returns how many times the speed of one core a rank has, while it computes, where there are
 // `ranks` ranks in all; 1 for a GPU.
 double RankSpeed(const Hardware& hardware, int64_t ranks);

@@ -9,6 +9,7 @@
 #include "megatron/pipeline/schedule_kind.h"
 #include "megatron/pipeline/span_names.h"
 #include "megatron/pipeline/stage_plan.h"
+#include "megatron/plan/shared_cores.h"
 #include "megatron/train/config/layer_pattern.h"
 #include "megatron/train/trainer/pipeline_section.h"
 
@@ -157,7 +158,8 @@ absl::StatusOr<ExplainedStep> ExplainStep(const config::PretrainConfig& config,
       SimulateStep(plans, ToCosts(parts.positions), {parts.message, /*beside_passes=*/true});
   step.stage = step.simulated.busiest;
   step.seconds = predicted.seconds;
-  SetPasses(plans[step.stage], parts, step.simulated, &step.seconds);
+  step.shares_cores = HasMoreRanksThanCores(gpu, layout.gpus());
+  if (!step.shares_cores) SetPasses(plans[step.stage], parts, step.simulated, &step.seconds);
   step.traffic = ByAxis(StepTraffic(program, model, layout, StageOf(plans[step.stage], layers),
                                     TrafficOptionsOf(config.parallel())),
                         gpu, program, step.seconds);

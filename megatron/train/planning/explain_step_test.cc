@@ -16,11 +16,14 @@ namespace {
 
 constexpr int64_t kVocab = 50304;
 
-ExplainedStep Explain(const std::string& name, const std::vector<std::string>& overrides) {
+ExplainedStep Explain(const std::string& name, const std::vector<std::string>& overrides,
+                      int cores = 0) {
   const PlanFacts facts = *ParsePlanFacts(BuiltInPlanFacts());
+  Hardware hardware = **FindHardware(facts, "H100");
+  hardware.set_cores(cores);
   auto loaded = LoadConfig(name, overrides, ConfigPurpose::kDryRun);
   EXPECT_TRUE(loaded.ok()) << loaded.status();
-  auto step = ExplainStep(loaded->config, kVocab, **FindHardware(facts, "H100"),
+  auto step = ExplainStep(loaded->config, kVocab, hardware,
                           **FindImplementation(facts, "megatron_core"), MeasuredKernels());
   EXPECT_TRUE(step.ok()) << step.status();
   return *step;
@@ -56,6 +59,17 @@ TEST(ExplainStepTest, PartsAddUpToTheStepWithEverySchedule) {
   EXPECT_LT(bubbles["zb_h1"], bubbles["1f1b"]);
   EXPECT_LT(bubbles["zb_v"], bubbles["1f1b"]);
   EXPECT_LE(bubbles["1f1b"], 1.01 * bubbles["gpipe"]);
+}
+
+TEST(ExplainStepTest, RanksThatShareCoresTakeAsLongAsTheirWork) {
+  const ExplainedStep shared = Explain("gpt3_857m", Pipeline("1f1b"), /*cores=*/4);
+  const ExplainedStep alone = Explain("gpt3_857m", Pipeline("1f1b"), /*cores=*/16);
+  EXPECT_TRUE(shared.shares_cores);
+  EXPECT_FALSE(alone.shares_cores);
+  EXPECT_NEAR(Sum(shared.seconds), shared.seconds.total, 1e-9);
+  // Four ranks of each core take four times as long, but for the bubble, in which others work.
+  EXPECT_GT(shared.seconds.total, 2 * alone.seconds.total);
+  EXPECT_LT(shared.seconds.total, 4 * alone.seconds.total);
 }
 
 TEST(ExplainStepTest, WithOneRankThereIsComputingAlone) {

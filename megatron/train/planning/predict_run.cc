@@ -1,6 +1,7 @@
 #include "megatron/train/planning/predict_run.h"
 
 #include "megatron/base/status_macros.h"
+#include "megatron/plan/step_prediction.h"
 #include "megatron/tensor/trace/time_category.h"
 #include "megatron/train/config/config_text.h"
 #include "megatron/train/metrics/step_comparer.h"
@@ -25,35 +26,6 @@ constexpr Part kParts[] = {{TimeCategory::kCompute, &StepSeconds::compute},
                            {TimeCategory::kDataParallel, &StepSeconds::data_parallel},
                            {TimeCategory::kOptimizer, &StepSeconds::optimizer}};
 
-struct Prediction {
-  int64_t stage = 0;
-  StepSeconds seconds;
-};
-
-// Of ranks that share cores the closed form knows how much they wait for each other's, and a played
-// schedule doesn't.
-absl::StatusOr<Prediction> Predict(const config::PretrainConfig& config, int64_t padded_vocab_size,
-                                   const PlanningFacts& facts) {
-  const Hardware hardware = HardwareOfRun(config, facts.hardware);
-  Prediction prediction;
-  if (hardware.cores() > 0) {
-    MEGATRON_ASSIGN_OR_RETURN(const PlannedRun run,
-                              ToPlannedRun(config, padded_vocab_size, facts.program));
-    MEGATRON_ASSIGN_OR_RETURN(
-        const StepPrediction step,
-        PredictStep(hardware, run.program, facts.kernels, run.model, run.layout));
-    prediction.stage = run.layout.pp - 1;
-    prediction.seconds = step.seconds;
-    return prediction;
-  }
-  MEGATRON_ASSIGN_OR_RETURN(
-      const ExplainedStep step,
-      ExplainStep(config, padded_vocab_size, hardware, facts.program, facts.kernels));
-  prediction.stage = step.stage;
-  prediction.seconds = step.seconds;
-  return prediction;
-}
-
 void AddPart(const char* name, double seconds, StepComparison* comparison) {
   ComparedPart* const part = comparison->add_part();
   part->set_name(name);
@@ -64,10 +36,13 @@ void AddPart(const char* name, double seconds, StepComparison* comparison) {
 
 absl::StatusOr<StepComparison> PredictRun(const config::PretrainConfig& config,
                                           int64_t padded_vocab_size, const PlanningFacts& facts) {
-  MEGATRON_ASSIGN_OR_RETURN(const Prediction step, Predict(config, padded_vocab_size, facts));
+  MEGATRON_ASSIGN_OR_RETURN(
+      const ExplainedStep step,
+      ExplainStep(config, padded_vocab_size, HardwareOfRun(config, facts.hardware), facts.program,
+                  facts.kernels));
   StepComparison comparison;
   comparison.set_hardware(facts.source);
-  comparison.set_stage(static_cast<int32_t>(step.stage));
+  comparison.set_stage(step.stage);
   comparison.set_predicted_seconds(step.seconds.total);
   for (const Part& part : kParts)
     AddPart(Name(part.category), step.seconds.*part.seconds, &comparison);
