@@ -5,8 +5,8 @@
 //   planner_check --facts=hardware.textproto --kernels=kernels.csv --results=runs.csv
 //
 // Runs are interleaved: all layouts once, then all again. --results keeps them, so that a later
-// call goes on where --seconds ended an earlier one. A run that other processes disturbed is
-// repeated. Two constants are fitted on every fourth layout; the table has the errors before that,
+// call goes on where --seconds ended an earlier one. A run that other processes disturbed, or whose
+// cores were slower than when they were calibrated, is repeated. Two constants are fitted on every fourth layout; the table has the errors before that,
 // too.
 
 #include <stdio.h>
@@ -40,6 +40,7 @@
 #include "megatron/train/planning/planned_run.h"
 #include "tools/calibration/check_layouts.h"
 #include "tools/calibration/check_report.h"
+#include "tools/calibration/measure_cores.h"
 #include "tools/calibration/other_work.h"
 #include "tools/common/tool_main.h"
 
@@ -58,7 +59,10 @@ constexpr int64_t kPaddedVocab = 384;  // of bytes and special tokens
 constexpr const char* kStepText = "elapsed time per iteration (ms): ";
 // A run beside which others had a larger share of the cores is tried again.
 constexpr double kDisturbed = 0.04;
-constexpr int kTries = 3;
+// So is one before or after which the cores had lost more of their calibrated speed.
+constexpr double kSlow = 0.1;
+constexpr double kProbeSeconds = 0.1;
+constexpr int kTries = 4;
 constexpr int kFirstSteps = 3;
 constexpr const char* kColumns = "model,layout,step_s";
 
@@ -158,27 +162,49 @@ absl::StatusOr<double> RunLayout(const CheckedLayout& layout, const std::string&
   return MedianOf(std::vector<double>(steps.begin() + kFirstSteps, steps.end()));
 }
 
-// Returns the seconds of the least disturbed of a few runs.
-absl::StatusOr<double> RunUndisturbed(const CheckedLayout& layout, const std::string& config_file) {
-  double least = 2;
-  double seconds = 0;
-  for (int i = 0; i < kTries && least > kDisturbed; ++i) {
-    const OtherWork others;
-    MEGATRON_ASSIGN_OR_RETURN(const double its_seconds, RunLayout(layout, config_file));
-    const double share = others.Share();
-    if (share >= least) continue;
-    least = share;
-    seconds = its_seconds;
+// Returns the rate of a core in the probe's product when it was calibrated.
+absl::StatusOr<double> CalibratedRate(const Facts& facts) {
+  const auto share = facts.kernels.ShareOfPeak(facts.hardware().name(), ProbeShape());
+  if (!share.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--kernels has no product near that of the probe for '", facts.hardware().name(),
+        "': let tools:calibrate write --facts and --kernels"));
   }
-  if (least > kDisturbed) {
-    MEGATRON_RETURN_IF_ERROR(
-        WriteToStdout(absl::StrFormat("WARNING: %s %s: other processes had %.0f %% of the cores\n",
-                                      layout.model, layout.name, 100 * least)));
-  }
-  return seconds;
+  return facts.hardware().fp32_tflops() * 1e12 * *share;
 }
 
-absl::Status RunAll(const std::string& directory, Results* results) {
+// A run's seconds of a step, and what was wrong with the machine meanwhile.
+struct Run {
+  double seconds = 0;
+  double others = 1;  // the share of the cores that other processes had
+  double lost = 1;    // the share of their calibrated speed that the cores had lost
+  bool is_disturbed() const { return others > kDisturbed || lost > kSlow; }
+};
+
+// Returns the least disturbed of a few runs.
+absl::StatusOr<double> RunUndisturbed(const CheckedLayout& layout, const std::string& config_file,
+                                      int cores, double rate) {
+  Run best;
+  for (int i = 0; i < kTries && best.is_disturbed(); ++i) {
+    Run run;
+    const double before = MeasureProbe(cores, kProbeSeconds);
+    const OtherWork others;
+    MEGATRON_ASSIGN_OR_RETURN(run.seconds, RunLayout(layout, config_file));
+    run.others = others.Share();
+    run.lost = 1 - std::min(before, MeasureProbe(cores, kProbeSeconds)) / rate;
+    if (run.others + run.lost < best.others + best.lost) best = run;
+  }
+  if (best.is_disturbed()) {
+    MEGATRON_RETURN_IF_ERROR(WriteToStdout(absl::StrFormat(
+        "WARNING: %s %s: other processes had %.0f %% of the cores, which had %.0f %% of their "
+        "calibrated speed\n",
+        layout.model, layout.name, 100 * best.others, 100 * (1 - best.lost))));
+  }
+  return best.seconds;
+}
+
+absl::Status RunAll(const Facts& facts, const std::string& directory, Results* results) {
+  MEGATRON_ASSIGN_OR_RETURN(const double rate, CalibratedRate(facts));
   for (const CheckedModel& model : CheckedModels()) {
     MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(
         PosixFileSystem(), absl::StrCat(directory, "/", model.name, ".textproto"), model.config));
@@ -193,7 +219,8 @@ absl::Status RunAll(const std::string& directory, Results* results) {
       if (passed.count() > absl::GetFlag(FLAGS_seconds)) return absl::OkStatus();
       MEGATRON_ASSIGN_OR_RETURN(
           const double seconds,
-          RunUndisturbed(layout, absl::StrCat(directory, "/", layout.model, ".textproto")));
+          RunUndisturbed(layout, absl::StrCat(directory, "/", layout.model, ".textproto"),
+                         int(facts.hardware().cores()), rate));
       runs.push_back(seconds);
       MEGATRON_RETURN_IF_ERROR(WriteResults(absl::GetFlag(FLAGS_results), *results));
     }
@@ -253,7 +280,7 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   if (mkdtemp(directory.data()) == nullptr) {
     return absl::InternalError(absl::StrCat("'", directory, "' can't be made"));
   }
-  const absl::Status run = RunAll(directory, &results);
+  const absl::Status run = RunAll(facts, directory, &results);
   for (const CheckedModel& model : CheckedModels()) {
     remove(absl::StrCat(directory, "/", model.name, ".textproto").c_str());
   }

@@ -311,7 +311,7 @@ CoreRates MeasureCores(int cores, double seconds) {
   for (int i = 0; i < 20; ++i) peaks.push_back(ops::MeasureFmaPeak(&pool) / cores);
   rates.peak_flops_per_s = Median(std::move(peaks));
   const double rest = (1 - kShareOfProducts - kShareOfAttention) * seconds;
-  const KernelShape shape = {"product", "forward", 512, 1024, 256};
+  const KernelShape shape = ProbeShape();
   rates.bf16_products = SecondsOnAllCores(cores, Product(shape), rest / 10) /
                         SecondsOnAllCores(cores, Product(shape, DType::kBFloat16), rest / 10);
   rates.thread_efficiency = ThreadEfficiency(cores, 0.4 * rest);
@@ -321,6 +321,12 @@ CoreRates MeasureCores(int cores, double seconds) {
   MeasureKernels(cores, AttentionShapes(), kShareOfAttention * seconds, rates.peak_flops_per_s,
                  &rates.kernels);
   return rates;
+}
+
+KernelShape ProbeShape() { return {"product", "forward", 512, 1024, 256}; }
+
+double MeasureProbe(int cores, double seconds) {
+  return Flops(ProbeShape()) / SecondsOnAllCores(cores, Product(ProbeShape()), seconds);
 }
 
 }  // namespace megatron

@@ -33,6 +33,14 @@ struct CoreRates {
 // work should run on the machine.
 CoreRates MeasureCores(int cores, double seconds);
 
+// A product of a small layer, by which machines are compared with themselves.
+KernelShape ProbeShape();
+
+// Returns the FLOP/s of each core in that product while all cores run it, for `seconds`. Cores of a
+// virtual machine may lose half of their speed to others on the same processor, of which nothing
+// tells but their speed.
+double MeasureProbe(int cores, double seconds);
+
 }  // namespace megatron
 
 #endif  // TOOLS_CALIBRATION_MEASURE_CORES_H_
