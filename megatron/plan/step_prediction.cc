@@ -94,7 +94,8 @@ double Predictor::DataParallelSeconds(double parameters, double expert_parameter
                 : 0);
   };
   const double width = program_.gradient_bytes();
-  double all = pass(width > 0 ? width : 4) + pass(rates_.element_bytes);
+  const double reduction = pass(width > 0 ? width : 4);
+  double all = reduction + pass(rates_.element_bytes);
   if (l_.shards_parameters) {
     // Parameters come for each pass, and gradients go once per micro-batch.
     all = l_.micro_batches * (all + pass(rates_.element_bytes));
@@ -102,7 +103,10 @@ double Predictor::DataParallelSeconds(double parameters, double expert_parameter
   } else if (!program_.shards_optimizer()) {
     all = 2 * pass(width > 0 ? width : rates_.element_bytes);
   }
-  return program_.overlaps_gradients() ? ExposedSeconds(gpu_, all, window, 0.1 * all) : all;
+  const double exposed =
+      program_.overlaps_gradients() ? ExposedSeconds(gpu_, all, window, 0.1 * all) : all;
+  // Gradients that are shared out are reduced in each micro-batch, of which one overlaps.
+  return l_.shards_gradients ? exposed + double(l_.micro_batches - 1) * reduction : exposed;
 }
 
 double Predictor::OptimizerSeconds(double parameters, double expert_parameters) const {

@@ -37,6 +37,7 @@ struct PlanLayout {
   PlanPrecision precision = PlanPrecision::k16Bits;
   bool is_sequence_parallel = false;
   bool shards_parameters = false;  // as FSDP does
+  bool shards_gradients = false;   // as ZeRO-2 does, of which memory is that of ZeRO-1 here
   bool drops_tokens = false;       // experts have as many rows as their capacity
 
   int64_t gpus() const { return tp * cp * pp * dp; }

@@ -75,9 +75,11 @@ PlanLayout ToPlanLayout(const config::PretrainConfig& config) {
   layout.recompute = ToPlanRecompute(config.recompute());
   layout.precision = ToPlanPrecision(config.precision());
   layout.is_sequence_parallel = parallel.sequence_parallel();
-  layout.shards_parameters =
-      parallel.use_distributed_optimizer() && parallel.data_parallel_sharding_strategy() ==
-                                                  config::DataParallelSharding::optim_grads_params;
+  if (parallel.use_distributed_optimizer()) {
+    const auto shared_out = parallel.data_parallel_sharding_strategy();
+    layout.shards_parameters = shared_out == config::DataParallelSharding::optim_grads_params;
+    layout.shards_gradients = shared_out == config::DataParallelSharding::optim_grads;
+  }
   return layout;
 }
 

@@ -262,6 +262,7 @@ absl::StatusOr<StepPrediction> LayoutPredictor::Predict(const LayoutAxes& axes, 
   layout.recompute = axes.recompute;
   layout.is_sequence_parallel = axes.is_sequence_parallel;
   layout.shards_parameters = axes.shared_out == SharedOut::kWeights;
+  layout.shards_gradients = axes.shared_out == SharedOut::kGradients;
   run_.program.set_shards_optimizer(axes.shared_out != SharedOut::kNothing);
   run_.program.set_overlaps_gradients(overlaps_ && axes.data * axes.context > 1);
   run_.program.set_exchanges_heads(axes.exchanges_heads);
@@ -269,17 +270,15 @@ absl::StatusOr<StepPrediction> LayoutPredictor::Predict(const LayoutAxes& axes, 
       StepPrediction prediction,
       PredictStep(*planner_.hardware, run_.program, *planner_.kernels, run_.model, layout));
   if (axes.shared_out == SharedOut::kGradients) {
-    // The formulas don't know that gradients can be shared out alone: this is a lower bound.
+    // The formulas don't know the memory of gradients that are shared out alone: this is a lower
+    // bound.
     auto sharing = layout;
     sharing.shards_parameters = true;
+    sharing.shards_gradients = false;
     MEGATRON_ASSIGN_OR_RETURN(
         const StepPrediction least,
         PredictStep(*planner_.hardware, run_.program, *planner_.kernels, run_.model, sharing));
     prediction.memory_bytes = least.memory_bytes;
-    // Gradients, two thirds of the bytes, are reduced in each micro-batch.
-    const double more = prediction.seconds.data_parallel * 2 / 3 * double(layout.micro_batches - 1);
-    prediction.seconds.data_parallel += more;
-    prediction.seconds.total += more;
   }
   return prediction;
 }

@@ -8,8 +8,11 @@
 #include "gtest/gtest.h"
 #include "megatron/plan/measured_kernels.h"
 #include "megatron/plan/plan_facts.h"
+#include "megatron/plan/step_prediction.h"
 #include "megatron/train/config/config_parser.h"
 #include "megatron/train/configs/config_loader.h"
+#include "megatron/train/planning/planned_run.h"
+#include "megatron/train/trainer/run_options.h"
 
 namespace megatron {
 namespace {
@@ -74,6 +77,33 @@ TEST_F(SearchLayoutsTest, PrefersLayoutsThatDivideTheRanksInOtherWays) {
     divisions.insert({axes.tensor, axes.context, axes.pipeline, axes.data});
   }
   EXPECT_EQ(divisions.size(), 5);
+}
+
+// A run that takes the layout expects the same time of its steps.
+TEST_F(SearchLayoutsTest, PredictsWhatTheConfigurationsOfItsLayoutsArePredictedToTake) {
+  SearchOptions options;
+  options.ranks = 8;
+  options.best = 100;
+  int shared_gradients = 0;
+  for (const char* name : {"gpt3_857m", "moe_tiny"}) {
+    const auto found = Search(Config(name), options);
+    ASSERT_TRUE(found.ok()) << found.status();
+    for (const FoundLayout& layout : found->best) {
+      const auto loaded =
+          LoadConfigFromString(layout.config.ShortDebugString(), name, {}, ConfigPurpose::kDryRun);
+      ASSERT_TRUE(loaded.ok()) << loaded.status();
+      const int64_t padded = ToRunOptions(loaded->config, kVocab).trainer.model.padded_vocab_size;
+      const auto run = ToPlannedRun(loaded->config, padded, *planner_.program);
+      ASSERT_TRUE(run.ok()) << run.status();
+      const auto step =
+          PredictStep(*planner_.hardware, run->program, kernels_, run->model, run->layout);
+      ASSERT_TRUE(step.ok()) << step.status();
+      EXPECT_NEAR(step->seconds.total / layout.prediction.seconds.total, 1, 0.001)
+          << name << ": " << DescribeLayout(layout.axes);
+      shared_gradients += layout.axes.shared_out == SharedOut::kGradients;
+    }
+  }
+  EXPECT_GT(shared_gradients, 0);
 }
 
 // Less memory leaves less layouts, and slower ones.
