@@ -55,9 +55,13 @@ absl::Duration PauseAfter(absl::Time begin) {
   return std::max(absl::Seconds(absl::GetFlag(FLAGS_every)), kPauseFactor * (absl::Now() - begin));
 }
 
+// Scripts learn from the exit code that a run can't be read.
 absl::Status ShowOnce(const std::vector<std::string>& paths) {
-  const std::vector<std::string> lines = ScreenOf(ReadAll(paths), ScreenSize(), absl::Now());
-  return WriteToStdout(absl::StrCat(absl::StrJoin(lines, "\n"), "\n"));
+  const std::vector<WatchedRun> runs = ReadAll(paths);
+  const std::vector<std::string> lines = ScreenOf(runs, ScreenSize(), absl::Now());
+  MEGATRON_RETURN_IF_ERROR(WriteToStdout(absl::StrCat(absl::StrJoin(lines, "\n"), "\n")));
+  for (const WatchedRun& run : runs) MEGATRON_RETURN_IF_ERROR(run.record.status());
+  return absl::OkStatus();
 }
 
 // The screen is drawn anew at once when its size changes, from what was read last.
