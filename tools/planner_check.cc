@@ -6,8 +6,8 @@
 //
 // Runs are interleaved: all layouts once, then all again. --results keeps them, so that a later
 // call goes on where --seconds ended an earlier one. A run that other processes disturbed, or whose
-// cores were slower than when they were calibrated, is repeated. Two constants are fitted on every fourth layout; the table has the errors before that,
-// too.
+// cores were slower than when they were calibrated, is repeated. Two constants are fitted on every
+// fourth layout; the table has the errors before that, too.
 
 #include <stdio.h>
 #include <stdlib.h>

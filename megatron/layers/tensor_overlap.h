@@ -21,9 +21,9 @@ namespace megatron {
 void GatherInPieces(const LayerContext& ctx, const Tensor& x_TH,
                     absl::FunctionRef<void(const Tensor& rows_TH, int64_t begin)> product);
 
-// Writes to y the sum of all ranks' summands. product(begin, end, summand) is called for pieces that
-// together are all rows, and writes the summand of rows [begin, end); the sum of the pieces before
-// runs meanwhile. Takes memory as GatherInPieces does.
+// Writes to y the sum of all ranks' summands. product(begin, end, summand) is called for pieces
+// that together are all rows, and writes the summand of rows [begin, end); the sum of the pieces
+// before runs meanwhile. Takes memory as GatherInPieces does.
 void ReduceInPieces(
     const LayerContext& ctx, const Tensor& y_TH,
     absl::FunctionRef<void(int64_t begin, int64_t end, const Tensor& summand_TH)> product);

@@ -1,9 +1,9 @@
-// The update rules on the host's memory, beside STREAM's triad (a = b + s * c) on the same threads in
-// the same process. Both are measured in turn.
+// The update rules on the host's memory, beside STREAM's triad (a = b + s * c) on the same threads
+// in the same process. Both are measured in turn.
 //
-// A rate counts each byte that goes between processor and memory: what is read, what is written, and
-// lines that are read because a part of them is written, as all of the triad's `a` are. `of_triad` is
-// the ratio of the two rates. Tensors have 256 MiB, weights in bf16 half of it.
+// A rate counts each byte that goes between processor and memory: what is read, what is written,
+// and lines that are read because a part of them is written, as all of the triad's `a` are.
+// `of_triad` is the ratio of the two rates. Tensors have 256 MiB, weights in bf16 half of it.
 #include <immintrin.h>
 
 #include <chrono>

@@ -79,8 +79,8 @@ struct FlatLayout {
   int64_t optimized_shard_begin = 0, shard_elements = 0;
 };
 
-// Lays out the parameters. Those of a block are registered one after the other. With bucket_size 0 each block is a
-// bucket group.
+// Lays out the parameters. Those of a block are registered one after the other. With bucket_size 0
+// each block is a bucket group.
 FlatLayout PlanFlatLayout(const std::vector<Parameter*>& parameters, const DataRank& dense,
                           const DataRank& experts, int64_t bucket_size = 0,
                           ShardUnit unit = ShardUnit::kElement);

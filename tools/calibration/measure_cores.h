@@ -29,8 +29,8 @@ struct CoreRates {
   std::vector<KernelRate> kernels;  // products and attention
 };
 
-// Takes about `seconds`. The less time there is, the more of the large kernels are left out. No other
-// work should run on the machine.
+// Takes about `seconds`. The less time there is, the more of the large kernels are left out. No
+// other work should run on the machine.
 CoreRates MeasureCores(int cores, double seconds);
 
 // A product of a small layer, by which machines are compared with themselves.

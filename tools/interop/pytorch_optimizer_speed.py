@@ -1,4 +1,4 @@
-"""Times PyTorch's fused AdamW on the CPU, on as many fp32 values as //megatron/ops:optimizer_benchmark has.
+"""Times PyTorch's fused AdamW on the CPU, on the values of //megatron/ops:optimizer_benchmark.
 
 The rate counts what the update reads and writes: 28 bytes for each value.
 """

@@ -3,8 +3,8 @@
 //   MEGATRON_ASSIGN_OR_RETURN(const SavedLayout chosen, ChooseLayout(fs, request));
 //   LoadConfigFromString(text, source, WithLayout(overrides, chosen), purpose);
 //
-// The choice follows from the configuration, the number of ranks and the files that are read. Fields
-// of `parallel` and `recompute` that are written are kept, train.micro_batch_size is not.
+// The choice follows from the configuration, the number of ranks and the files that are read.
+// Fields of `parallel` and `recompute` that are written are kept, train.micro_batch_size is not.
 #ifndef MEGATRON_TRAIN_PLANNING_AUTO_LAYOUT_H_
 #define MEGATRON_TRAIN_PLANNING_AUTO_LAYOUT_H_
 

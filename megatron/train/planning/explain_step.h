@@ -33,8 +33,8 @@ struct ExplainedStep {
   // Of the stage that works most: it never waits longer than others.
   int stage = 0;
   StepSeconds seconds;
-  // The schedule that was played. Where more ranks than cores share a processor, `seconds` know that,
-  // and this is the step of ranks that each have a core.
+  // The schedule that was played. Where more ranks than cores share a processor, `seconds` know
+  // that, and this is the step of ranks that each have a core.
   SimulatedStep simulated;
   bool shares_cores = false;
   std::vector<TrafficOfAxis> traffic;  // of a rank of that stage

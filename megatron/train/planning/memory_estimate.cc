@@ -92,8 +92,8 @@ absl::StatusOr<MemoryEstimator::Places> MemoryEstimator::PlanPlaces(LayoutAxes a
   config::PretrainConfig config = config_;
   ApplyLayout(axes, is_gpu_, &config);
   SetLayers(layers * axes.pipeline, is_mixture, &config);
-  // More micro-batches than stages: what a pass leaves for the next one is seen, too. Stages of many
-  // layers only tell what a layer adds.
+  // More micro-batches than stages: what a pass leaves for the next one is seen, too. Stages of
+  // many layers only tell what a layer adds.
   const bool has_many = axes.pipeline > 1 && layers > kFewLayers;
   const int64_t micro_batches = has_many ? axes.pipeline : 2 * axes.pipeline;
   SetMicroBatches(micro_batches, &config);

@@ -6,10 +6,10 @@
 //
 // Every division of the ranks into tensor-, context-, pipeline- and data-parallel ones is looked
 // at, and in each every way to cut experts, micro-batches and pipeline ranks, to recompute, and to
-// share out the optimizer, gradients and weights. They are ordered by the predicted time, and looked
-// at from the fastest on. One that doesn't fit into memory, by an estimate, is left out; a layout is
-// taken only if the trainer's own rules accept it and its plan on the meta device fits. The result
-// follows from the arguments.
+// share out the optimizer, gradients and weights. They are ordered by the predicted time, and
+// looked at from the fastest on. One that doesn't fit into memory, by an estimate, is left out; a
+// layout is taken only if the trainer's own rules accept it and its plan on the meta device fits.
+// The result follows from the arguments.
 #ifndef MEGATRON_TRAIN_PLANNING_SEARCH_LAYOUTS_H_
 #define MEGATRON_TRAIN_PLANNING_SEARCH_LAYOUTS_H_
 
