@@ -9,6 +9,7 @@
 #include "google/protobuf/text_format.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/plan/plan_facts.h"
+#include "megatron/plan/shared_cores.h"
 #include "megatron/tensor/trace/time_category.h"
 #include "megatron/train/config/text_proto.h"
 #include "megatron/train/configs/config_loader.h"
@@ -25,15 +26,24 @@ constexpr int64_t kMostBytes = int64_t{64} << 20;
 constexpr double kLeastEfficiency = 0.01;
 constexpr double kMostEfficiency = 2;
 constexpr double kMostStepSeconds = 1000;
+constexpr double kMostRunSeconds = 1e9;  // what a part of a step can have taken
 constexpr double kSame = 1e-6;
 constexpr int kHalvings = 40;
 
+using Seconds = double (ComparedPart::*)() const;
+
 absl::StatusOr<double> SecondsOf(const StepComparison& comparison, const std::string& name,
-                                 double (ComparedPart::*seconds)() const) {
+                                 Seconds seconds) {
   for (const ComparedPart& part : comparison.part()) {
     if (part.name() == name) return (part.*seconds)();
   }
   return absl::InvalidArgumentError(absl::StrCat("there is no part ", name));
+}
+
+bool SharesCores(const config::ParallelConfig& parallel, const Hardware& hardware) {
+  return HasMoreRanksThanCores(
+      hardware, parallel.tensor_model_parallel_size() * parallel.context_parallel_size() *
+                    parallel.pipeline_model_parallel_size() * parallel.data_parallel_size());
 }
 
 // A run, and what it is predicted from.
@@ -47,43 +57,66 @@ class Refit {
   const PlanningFacts& facts() const { return facts_; }
 
  private:
-  absl::StatusOr<double> ComputeWith(double efficiency);
+  absl::StatusOr<double> Fitted(const StepComparison& comparison, double whole,
+                                Seconds seconds) const;
+  absl::StatusOr<double> PredictWith(double efficiency);
 
   const StepComparison measured_;
   const config::PretrainConfig config_;
   PlanningFacts facts_;
 };
 
-absl::StatusOr<double> Refit::ComputeWith(double efficiency) {
+// Returns the seconds to which the efficiency is fitted: those of computing. Of ranks that share
+// cores no timer tells whether a rank computed or waited for its core, so that all is taken but the
+// rest.
+absl::StatusOr<double> Refit::Fitted(const StepComparison& comparison, double whole,
+                                     Seconds seconds) const {
+  if (!SharesCores(config_.parallel(), facts_.hardware))
+    return SecondsOf(comparison, Name(TimeCategory::kCompute), seconds);
+  MEGATRON_ASSIGN_OR_RETURN(const double rest, SecondsOf(comparison, kRestOfStep, seconds));
+  return whole - rest;
+}
+
+absl::StatusOr<double> Refit::PredictWith(double efficiency) {
   facts_.program.set_measured_efficiency(efficiency);
   MEGATRON_ASSIGN_OR_RETURN(const StepComparison predicted,
                             PredictRun(config_, measured_.vocab_size(), facts_));
-  return SecondsOf(predicted, Name(TimeCategory::kCompute), &ComparedPart::predicted_seconds);
+  return Fitted(predicted, predicted.predicted_seconds(), &ComparedPart::predicted_seconds);
 }
 
-// Computing takes the less time the more efficient kernels are.
+// Steps take the less time the more efficient kernels are.
 absl::Status Refit::Fit() {
-  MEGATRON_ASSIGN_OR_RETURN(const double compute, SecondsOf(measured_, Name(TimeCategory::kCompute),
-                                                            &ComparedPart::measured_seconds));
+  MEGATRON_ASSIGN_OR_RETURN(const double measured, Fitted(measured_, measured_.measured_seconds(),
+                                                          &ComparedPart::measured_seconds));
   MEGATRON_ASSIGN_OR_RETURN(const double rest,
                             SecondsOf(measured_, kRestOfStep, &ComparedPart::measured_seconds));
   double low = kLeastEfficiency, high = kMostEfficiency;
-  MEGATRON_ASSIGN_OR_RETURN(const double slowest, ComputeWith(low));
-  MEGATRON_ASSIGN_OR_RETURN(const double fastest, ComputeWith(high));
+  MEGATRON_ASSIGN_OR_RETURN(const double slowest, PredictWith(low));
+  MEGATRON_ASSIGN_OR_RETURN(const double fastest, PredictWith(high));
   if (slowest < fastest * (1 + kSame)) {
     return absl::FailedPreconditionError(
         "no measured kernel is near the run's products, so that measured_efficiency changes "
         "nothing: give the kernels that tools:calibrate has measured");
   }
+  if (measured < fastest || measured > slowest) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "the run took %.4g ms where %.4g to %.4g ms are predicted with any measured_efficiency "
+        "from "
+        "%g to %g: the figures are of another machine; let tools:calibrate measure this one",
+        1e3 * measured, 1e3 * fastest, 1e3 * slowest, kLeastEfficiency, kMostEfficiency));
+  }
   for (int i = 0; i < kHalvings; ++i) {
     const double middle = (low + high) / 2;
-    MEGATRON_ASSIGN_OR_RETURN(const double seconds, ComputeWith(middle));
-    (seconds > compute ? low : high) = middle;
+    MEGATRON_ASSIGN_OR_RETURN(const double seconds, PredictWith(middle));
+    (seconds > measured ? low : high) = middle;
   }
   facts_.program.set_measured_efficiency((low + high) / 2);
-  facts_.program.set_step_seconds(std::min(std::max(rest, 0.0), kMostStepSeconds));
+  facts_.program.set_step_seconds(std::min(rest, kMostStepSeconds));
   return absl::OkStatus();
 }
+
+// Returns whether these can be seconds of a part of a step; false for NaN.
+bool ArePlausible(double seconds) { return seconds >= 0 && seconds <= kMostRunSeconds; }
 
 absl::StatusOr<StepComparison> ReadComparison(FileSystem& fs, const std::string& run) {
   const std::string path = JoinPath(run, kStepComparisonName);
@@ -96,7 +129,15 @@ absl::StatusOr<StepComparison> ReadComparison(FileSystem& fs, const std::string&
   StepComparison comparison;
   MEGATRON_RETURN_IF_ERROR(ParseTextProto(*text, &comparison), _ << path);
   if (comparison.vocab_size() < 1)
-    return absl::InvalidArgumentError(absl::StrCat(path, ": vocab_size must be at least 1"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": vocab_size must be at least 1; is the file whole?"));
+  bool plausible = ArePlausible(comparison.measured_seconds());
+  for (const ComparedPart& part : comparison.part())
+    plausible = plausible && ArePlausible(part.measured_seconds());
+  if (!plausible) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": measured_seconds must be from 0 to ", kMostRunSeconds));
+  }
   return comparison;
 }
 

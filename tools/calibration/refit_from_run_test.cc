@@ -1,6 +1,8 @@
 #include "tools/calibration/refit_from_run.h"
 
+#include <cmath>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/status_matchers.h"
@@ -47,8 +49,9 @@ class RefitFromRunTest : public ::testing::Test {
     ASSERT_THAT(WriteFileAtomically(disk_, path, text), IsOk());
   }
   // A run that has measured what is predicted with this efficiency, and a rest.
-  StepComparison RunWith(double efficiency, double rest) {
-    const auto loaded = LoadConfigFromString(kConfig, "x", {}, ConfigPurpose::kDryRun);
+  StepComparison RunWith(double efficiency, double rest,
+                         const std::vector<std::string>& overrides = {}) {
+    const auto loaded = LoadConfigFromString(kConfig, "x", overrides, ConfigPurpose::kDryRun);
     EXPECT_THAT(loaded, IsOk());
     PlanningOptions options;
     options.hardware_file = "hardware.textproto";
@@ -59,6 +62,7 @@ class RefitFromRunTest : public ::testing::Test {
     for (ComparedPart& part : *run.mutable_part()) {
       part.set_measured_seconds(part.name() == kRestOfStep ? rest : part.predicted_seconds());
     }
+    run.set_measured_seconds(run.predicted_seconds() + rest);
     run.set_steps(kComparedSteps);
     return run;
   }
@@ -84,12 +88,32 @@ TEST_F(RefitFromRunTest, FindsTheConstantsThatTheRunWasMadeWith) {
                                                             "0.0040)")));
 }
 
-TEST_F(RefitFromRunTest, ConstantsStayInTheirRange) {
-  StepComparison run = RunWith(1, 0);
-  for (ComparedPart& part : *run.mutable_part()) part.set_measured_seconds(1e9);
+// Such ranks have waited where they would have computed.
+TEST_F(RefitFromRunTest, OfRanksThatShareCoresTheWholeStepIsFitted) {
+  StepComparison run = RunWith(0.37, 0.004, {"parallel.data_parallel_size=4"});
+  for (ComparedPart& part : *run.mutable_part()) {
+    if (part.name() == "compute") part.set_measured_seconds(part.measured_seconds() / 3);
+  }
   Write("run/prediction.textproto", ComparisonText(run));
-  ASSERT_THAT(Refit(), IsOk());
-  EXPECT_THAT(ParsePlanFacts(*ReadFileToString(disk_, "hardware.textproto")), IsOk());
+  EXPECT_THAT(Refit(), absl_testing::IsOkAndHolds(HasSubstr("measured_efficiency 0.370")));
+}
+
+TEST_F(RefitFromRunTest, WhatNoEfficiencyExplainsIsRefused) {
+  for (const double seconds : {1e-9, 1e8}) {
+    StepComparison run = RunWith(1, 0);
+    for (ComparedPart& part : *run.mutable_part()) part.set_measured_seconds(seconds);
+    Write("run/prediction.textproto", ComparisonText(run));
+    EXPECT_THAT(Refit(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                  HasSubstr("any measured_efficiency from 0.01 to 2")));
+  }
+  for (const double seconds : {-1.0, 1e300, std::nan("")}) {
+    StepComparison run = RunWith(1, 0);
+    run.mutable_part(0)->set_measured_seconds(seconds);
+    Write("run/prediction.textproto", ComparisonText(run));
+    EXPECT_THAT(Refit(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                  HasSubstr("run/prediction.textproto: measured_seconds")));
+  }
+  EXPECT_EQ(*ReadFileToString(disk_, "hardware.textproto"), kHardware);
 }
 
 TEST_F(RefitFromRunTest, WithoutMeasuredKernelsThereIsNothingToFit) {
