@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -75,6 +76,19 @@ ExplainArguments ToExplainArguments() {
   return arguments;
 }
 
+absl::Status CheckNumbers() {
+  const std::pair<const char*, double> numbers[] = {{"--price", absl::GetFlag(FLAGS_price)},
+                                                    {"--watts", absl::GetFlag(FLAGS_watts)},
+                                                    {"--tokens", absl::GetFlag(FLAGS_tokens)}};
+  for (const auto& [flag, value] : numbers) {
+    if (!(value >= 0 && value <= 1e30)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(flag, "=", value, " is not between 0 and 1e30"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Named(const std::string& file, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(file, ": ", status.message()));
 }
@@ -121,6 +135,12 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("'", arguments[0], "' is no flag"));
   }
+  if (!absl::GetFlag(FLAGS_explain).empty() + !absl::GetFlag(FLAGS_config).empty() +
+          !absl::GetFlag(FLAGS_predict).empty() >
+      1) {
+    return absl::InvalidArgumentError("give one of --config, --explain and --predict");
+  }
+  MEGATRON_RETURN_IF_ERROR(CheckNumbers());
   if (!absl::GetFlag(FLAGS_explain).empty()) {
     MEGATRON_ASSIGN_OR_RETURN(const PlanFacts facts, ReadFacts());
     MEGATRON_ASSIGN_OR_RETURN(const MeasuredKernels kernels, ReadKernels());

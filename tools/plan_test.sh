@@ -102,6 +102,8 @@ expect_code 20 'would fit on [0-9]* GPUs' --config=gpt3_857m --gpus=1 --memory_l
 expect_code 20 'no layout divides this model over 7 GPUs' --config=gpt3_857m --gpus=7
 expect_code 20 'gpus is the number' --config=gpt3_857m
 expect_code 20 'no configuration nobody' --config=nobody --gpus=1
+expect_code 20 'price=-3 is not between' --explain=gpt3_857m --price=-3
+expect_code 20 'give one of' --explain=gpt3_857m --config=gpt3_857m
 expect_code 20 'global_batch_size: must be written' --config=gpt3_857m --gpus=1 --set=train.global_batch_size=
 expect_code 20 'model.num_layers' --config=gpt3_857m --gpus=1 --set=model.num_layers=-1
 echo PASSED

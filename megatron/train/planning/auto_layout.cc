@@ -173,9 +173,12 @@ absl::Status Chooser::CountRanks() {
 
 // What is wrong in any layout has its place in the file.
 absl::Status Chooser::CheckBase() const {
+  if (config_.model().model_type() == config::ModelType::t5)
+    return absl::UnimplementedError("model.model_type: no layout is searched for a T5");
   if (!config_.train().has_global_batch_size()) {
     return absl::InvalidArgumentError(
-        "train.global_batch_size: must be written with train.auto_layout, which shares it out");
+        "train.global_batch_size: must be written, since layouts share it out "
+        "(--set=train.global_batch_size=16)");
   }
   config::PretrainConfig simple = config_;
   ApplyLayout(LayoutAxes(), is_gpu_, &simple);
@@ -254,6 +257,7 @@ absl::StatusOr<SavedLayout> Chooser::Search(const PlanningFacts& facts) const {
   options.allows = FilterOf(config_, written_, is_gpu_);
   options.memory_bytes = DefaultMemoryLimit(hardware);
   // Ranks of a processor share the machine's memory.
+  options.shares_memory = !is_gpu_ && ranks_here_ == ranks_;
   if (!is_gpu_) options.memory_bytes /= double(ranks_here_);
   MEGATRON_ASSIGN_OR_RETURN(const LayoutSearch found,
                             SearchLayouts(config_, tokenizer->vocab_size(), planner, options));

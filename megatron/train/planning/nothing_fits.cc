@@ -35,18 +35,22 @@ absl::Status NothingFits(const config::PretrainConfig& config, int64_t vocab_siz
     return absl::InvalidArgumentError(
         absl::StrCat("the layouts that fit are refused: ", found.first_refusal));
   }
-  MEGATRON_ASSIGN_OR_RETURN(const int64_t enough,
-                            RanksThatFit(config, vocab_size, planner, options));
   const double limit =
       options.memory_bytes > 0 ? options.memory_bytes : DefaultMemoryLimit(*planner.hardware);
+  std::string advice = "give the machine more memory";
+  if (!options.shares_memory) {
+    MEGATRON_ASSIGN_OR_RETURN(const int64_t enough,
+                              RanksThatFit(config, vocab_size, planner, options));
+    advice = absl::StrCat(
+        enough > 0 ? absl::StrCat("it would fit on ", FormatCount(enough), " ", ranks, "; else ")
+                   : absl::StrCat("nor does it fit on more ", ranks, "; "),
+        "give ", ranks, " with more memory");
+  }
   return absl::InvalidArgumentError(absl::StrFormat(
-      "none of %s layouts fits in %.1f GiB: the smallest (%s) takes %.1f GiB; %s, or give %s with "
-      "more memory, a shorter model.seq_length or a smaller model",
+      "none of %s layouts fits in the %.1f GiB of a rank: the smallest (%s) takes %.1f GiB; %s, a "
+      "shorter model.seq_length or a smaller model",
       FormatCount(found.layouts), limit / kGiB, DescribeLayout(found.least),
-      found.least_bytes / kGiB,
-      enough > 0 ? absl::StrCat("it would fit on ", FormatCount(enough), " ", ranks)
-                 : absl::StrCat("more ", ranks, " don't help"),
-      ranks));
+      found.least_bytes / kGiB, advice));
 }
 
 }  // namespace megatron
