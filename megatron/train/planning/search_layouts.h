@@ -40,10 +40,10 @@ using LayoutFilter = std::function<bool(const LayoutAxes& axes)>;
 
 struct SearchOptions {
   int64_t ranks = 1;
-  double memory_bytes = 0;  // of a rank; 0: DefaultMemoryLimit
+  double memory_bytes = 0;     // of a rank; 0: DefaultMemoryLimit
   bool shares_memory = false;  // whether more ranks would have no more memory in all
   int best = 5;                // the most layouts to return
-  LayoutFilter allows;      // null: all layouts may be taken
+  LayoutFilter allows;         // null: all layouts may be taken
 };
 
 // The share of the hardware's memory that is left to what isn't planned: CUDA's context, NCCL.
