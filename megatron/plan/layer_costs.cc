@@ -178,7 +178,7 @@ void LayerPredictor::AddAttentionCore(LayerCosts* layer) const {
     layer->backward += 2 * seconds + 1.5 * scores;
     return;
   }
-  // Of rings, each rank has all heads and a part of the queries; kernels run as fast for both.
+  // In rings, each rank has all heads and a part of the queries; kernels run as fast for both.
   const double heads = model_.heads() / tp_ / l_.cp;
   const double channels = model_.head_dim() + model_.rope_dim();
   const double positions = double(l_.sequence);

@@ -21,8 +21,8 @@ struct LayerCosts {
   double tensor_backward = 0;
   double context = 0;
   double expert = 0;
-  double flops = 0;       // of the forward pass, as the model's FLOPs count them
-  double parameters = 0;  // of this rank, without experts
+  double flops = 0;       // the forward pass's, as the model's FLOPs count them
+  double parameters = 0;  // this rank's, without experts
   double expert_parameters = 0;
   double saved_bytes = 0;    // held for the backward pass
   double input_bytes = 0;    // held with full recomputation
@@ -33,8 +33,8 @@ struct LayerCosts {
 // What a rank does in a second, and the bytes of an activation or weight.
 struct RankRates {
   double element_bytes = 2;
-  double flops = 0;          // of products of 16 or 32 bits
-  double product_flops = 0;  // of products in the layout's precision
+  double flops = 0;          // those of products in 16 or 32 bits
+  double product_flops = 0;  // those of products in the layout's precision
   double memory = 0;         // bytes
   double optimizer = 0;      // bytes of memory that the optimizer passes over
 };
@@ -53,7 +53,7 @@ class LayerPredictor {
                  const PlanModel& model, const PlanLayout& layout);
 
   LayerCosts Layer(bool is_mixture) const;
-  double HeadSeconds() const;  // of all passes
+  double HeadSeconds() const;  // all passes together
 
  private:
   double query_width() const { return model_.heads() * model_.head_dim(); }

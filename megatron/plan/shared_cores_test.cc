@@ -68,7 +68,7 @@ TEST(SharedCoresTest, RanksBeyondTheCoresTakeTurns) {
   EXPECT_NEAR(Predict(TwoCores(), Layout(1, 1, 16)).total / two, 1 / 0.9, 0.01);
 }
 
-// Of four stages on two cores, one core is idle for half a micro-batch at either end.
+// With four stages on two cores, one core is idle for half a micro-batch at either end.
 TEST(SharedCoresTest, StagesThatWaitLeaveTheirCoreToOthers) {
   const StepSeconds four = Predict(TwoCores(), Layout(1, 4, 4));
   const double all = Predict(TwoCores(), Layout(2, 1, 2)).total;

@@ -31,7 +31,7 @@ struct PlanLayout {
   int64_t etp = 1;  // ranks that each expert is cut for
   int64_t dp = 1;
   int64_t micro_batch = 1;
-  int64_t micro_batches = 1;  // of one rank and step
+  int64_t micro_batches = 1;  // one rank's in a step
   int64_t sequence = 0;
   PlanRecompute recompute = PlanRecompute::kNone;
   PlanPrecision precision = PlanPrecision::k16Bits;
@@ -45,7 +45,7 @@ struct PlanLayout {
 
 // Seconds of one step. The parts add up to `total`.
 struct StepSeconds {
-  double compute = 0;  // of the last stage, recomputation included
+  double compute = 0;  // the last stage's, recomputation included
   double tensor_parallel = 0;
   double context_parallel = 0;
   double expert_parallel = 0;
@@ -59,9 +59,9 @@ struct StepSeconds {
 
 struct StepPrediction {
   StepSeconds seconds;
-  double model_flops = 0;       // of one GPU and step
-  double memory_bytes = 0;      // of the rank that holds most
-  double total_parameters = 0;  // of the whole model
+  double model_flops = 0;       // one GPU's in a step
+  double memory_bytes = 0;      // the most that any rank holds
+  double total_parameters = 0;  // the whole model's
 };
 
 // Returns kInvalidArgument with what can't be: a size below 1, layers that the stages don't divide,

@@ -53,7 +53,7 @@ TEST(StepTrafficTest, TensorParallelRanksSumTwiceInEitherPass) {
   PlanLayout layout = LayoutOf(4);
   layout.tp = 8;
   auto sent = SentByAxis({}, Llama(), layout, AllLayers());
-  // Of 8 ranks each sends 2 * 7 / 8 of a sum. 32 layers have 4 sums, embedding and head 1 each, the
+  // Each of 8 ranks sends 2 * 7 / 8 of a sum. 32 layers have 4 sums, embedding and head 1 each, the
   // loss 3 of 4 bytes a token.
   const double sums = 4 * (32 * 4 + 2) * kActivation + 4 * 3 * 4.0 * 8192;
   EXPECT_DOUBLE_EQ(sent[TrafficAxis::kTensor], 1.75 * sums);

@@ -12,7 +12,7 @@
 namespace megatron {
 namespace {
 
-constexpr double kLeastShare = 1e-3;  // of a step, for a part to be printed
+constexpr double kLeastShare = 1e-3;  // the share of a step from which a part is printed
 
 // Returns the seconds of the category with this name, as a mean over the ranks of a stage.
 double MeanSeconds(const std::vector<RankTimes>& ranks, int64_t stage, const std::string& name) {

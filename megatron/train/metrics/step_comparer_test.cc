@@ -74,7 +74,7 @@ TEST_F(StepComparerTest, TheFirstStepsAreLeftOut) {
   mine.stage = 1;
   RankTimes slow = mine;
   slow.by_category[static_cast<int>(TimeCategory::kCompute)] += kComparedSteps * 2 * kMillisecond;
-  RankTimes other = slow;  // of another stage, and so left out
+  RankTimes other = slow;  // another stage's, and so left out
   other.stage = 0;
   const StepComparison comparison = comparer.Compare({other, mine, slow});
   EXPECT_EQ(comparison.steps(), kComparedSteps);

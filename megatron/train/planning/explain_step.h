@@ -23,24 +23,24 @@ struct TrafficOfAxis {
   TrafficAxis axis = TrafficAxis::kTensor;
   std::vector<TrafficRow> rows;
   double bytes = 0;
-  double seconds = 0;  // of the calls, one after the other
+  double seconds = 0;  // the calls' time, one after the other
   double exposed = 0;  // the seconds for which computing waits; the rest is hidden behind it
   bool crosses_network = false;  // its groups leave the domain of links
 };
 
 struct ExplainedStep {
   PlannedRun run;
-  // Of the stage that works most: it never waits longer than others.
+  // The stage that works most, which never waits longer than others.
   int stage = 0;
   StepSeconds seconds;
   // The schedule that was played. Where more ranks than cores share a processor, `seconds` know
   // that, and this is the step of ranks that each have a core.
   SimulatedStep simulated;
   bool shares_cores = false;
-  std::vector<TrafficOfAxis> traffic;  // of a rank of that stage
-  double model_flops = 0;              // of one GPU and step
-  double tokens = 0;                   // of all ranks and one step
-  double parameters = 0;               // of the whole model
+  std::vector<TrafficOfAxis> traffic;  // the bytes of a rank of that stage
+  double model_flops = 0;              // one GPU's in a step
+  double tokens = 0;                   // all ranks' in a step
+  double parameters = 0;               // the whole model's
 };
 
 // Expects a valid configuration with its computed fields set; `padded_vocab_size` and `own` are

@@ -17,7 +17,7 @@ struct LayoutAxes {
   int64_t tensor = 1;
   int64_t context = 1;
   int64_t pipeline = 1;
-  int64_t chunks = 1;  // of a pipeline rank
+  int64_t chunks = 1;  // the number of a pipeline rank's chunks
   int64_t data = 1;
   int64_t expert = 1;
   int64_t expert_tensor = 1;

@@ -144,7 +144,7 @@ absl::StatusOr<MemoryEstimator::StageBytes> MemoryEstimator::LayersOf(const Layo
                                                                       bool is_mixture, size_t place,
                                                                       int64_t layers,
                                                                       bool with_ends) {
-  // Of layers that are recomputed little is kept, and evaluation hides how much few of them keep.
+  // Layers that are recomputed keep little, and evaluation hides how much few of them keep.
   const int64_t many = axes.recompute == PlanRecompute::kFull ? kManyLayers : kFewLayers;
   MEGATRON_ASSIGN_OR_RETURN(const Places* const before, ProbeOf(axes, is_mixture, many - 1));
   MEGATRON_ASSIGN_OR_RETURN(const Places* const after, ProbeOf(axes, is_mixture, many));
@@ -327,7 +327,7 @@ absl::StatusOr<double> MemoryEstimator::StageTotal(const LayoutAxes& axes, int64
     if (chunk == 0) begins_with_mixture = parts[part] > 0 && *begin;
     mixtures += experts;
     layers += parts[part];
-    // Of a stage's chunks the first has the embedding, or the last the loss.
+    // The first of a stage's chunks has the embedding, or the last the loss.
     const bool is_inner =
         (place == 0 && axes.pipeline > 1 && chunk > 0) || (place == 2 && chunk + 1 < axes.chunks);
     MEGATRON_ASSIGN_OR_RETURN(const StageBytes kept,

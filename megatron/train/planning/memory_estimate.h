@@ -39,8 +39,8 @@ class MemoryEstimator {
     double gradients = 0;
     double optimizer = 0;
     double fixed = 0;    // neither the batch's nor the activations'
-    double batches = 0;  // of one micro-batch
-    double saved = 0;    // of one micro-batch in flight
+    double batches = 0;  // one micro-batch's
+    double saved = 0;    // one micro-batch's in flight
     double temporary = 0;
   };
   // Stages by their place: with one stage the whole model, else the first, an inner and the last.
@@ -74,7 +74,7 @@ class MemoryEstimator {
   const int64_t vocab_size_;
   const bool is_gpu_;
   std::vector<bool> is_mixture_;  // by layer
-  double weight_bytes_ = 4;       // of one weight
+  double weight_bytes_ = 4;       // the size of a weight
   std::map<std::array<int64_t, 11>, Places> probes_;
   std::map<std::array<int64_t, 8>, double> whole_;
   std::map<std::array<int64_t, 4>, Schedule> schedules_;

@@ -94,7 +94,7 @@ std::string Plain(absl::string_view name) {
   return plain;
 }
 
-// Of the kinds whose name is in the GPU's, the one with the longest name.
+// Returns the kind with the longest name of those that are in the GPU's.
 absl::StatusOr<Hardware> GpuHere(const PlanFacts& built_in) {
   const std::string advice =
       "system.hardware_file: must name a file with this GPU's figures (docs/planning.md)";

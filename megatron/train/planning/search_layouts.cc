@@ -21,7 +21,7 @@
 namespace megatron {
 namespace {
 
-constexpr int64_t kLeastPositions = 512;  // of a sample on a context-parallel rank
+constexpr int64_t kLeastPositions = 512;  // a context-parallel rank's part of a sample
 constexpr int64_t kMostMicroBatch = 32;
 constexpr int64_t kMostRanks = 1 << 20;
 // Layouts that are tried exactly, fastest first, before the search gives up.

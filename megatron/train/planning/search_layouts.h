@@ -40,7 +40,7 @@ using LayoutFilter = std::function<bool(const LayoutAxes& axes)>;
 
 struct SearchOptions {
   int64_t ranks = 1;
-  double memory_bytes = 0;     // of a rank; 0: DefaultMemoryLimit
+  double memory_bytes = 0;     // a rank's limit; 0: DefaultMemoryLimit
   bool shares_memory = false;  // whether more ranks would have no more memory in all
   int best = 5;                // the most layouts to return
   LayoutFilter allows;         // null: all layouts may be taken
@@ -62,11 +62,11 @@ struct FoundLayout {
   LayoutAxes axes;
   config::PretrainConfig config;  // without its computed fields
   StepPrediction prediction;
-  int64_t memory_bytes = 0;  // of the rank that holds most, planned on the meta device
+  int64_t memory_bytes = 0;  // the most that any rank holds, planned on the meta device
 };
 
 struct LayoutSearch {
-  int64_t divisions = 0;  // of the ranks into four axes
+  int64_t divisions = 0;  // ways to divide the ranks over four axes
   std::vector<PrunedLayouts> pruned_divisions;
   int64_t layouts = 0;  // in the divisions that are left, without those that aren't allowed
   int64_t not_allowed = 0;
