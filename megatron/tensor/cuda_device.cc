@@ -7,6 +7,8 @@
 
 #include <cstring>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "megatron/tensor/tensor.h"
 
@@ -71,12 +73,17 @@ void CudaFree(int device, void* memory) {
   MEGATRON_CHECK_CUDA(cudaFree(memory));
 }
 
-void* CudaAllocateHost(int64_t bytes, const std::string& name) {
+absl::StatusOr<void*> CudaAllocateHost(int64_t bytes, const std::string& name) {
   void* memory = nullptr;
   const cudaError_t error = cudaMallocHost(&memory, static_cast<size_t>(bytes));
-  CHECK(error != cudaErrorMemoryAllocation)
-      << "out of page-locked memory: " << bytes << " bytes for " << name;
-  Check(error, "cudaMallocHost");
+  if (error != cudaSuccess) {
+    cudaGetLastError();  // Later calls do not meet the error again.
+    return absl::ResourceExhaustedError(
+        absl::StrCat("CUDA cannot lock ", bytes, " bytes of host memory for ", name, " (",
+                     cudaGetErrorString(error),
+                     "): other programs, a limit of the container's memory or of locked memory "
+                     "(ulimit -l) may leave too little"));
+  }
   std::memset(memory, 0, static_cast<size_t>(bytes));
   return memory;
 }

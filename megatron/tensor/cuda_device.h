@@ -2,14 +2,16 @@
 // --config=cuda there are no devices, and everything but counting them ends the program with a
 // message that says so.
 //
-// A failed CUDA call is a CHECK with the expression: out of memory on the device, a kernel that
-// crashed before.
+// A failed CUDA call is a CHECK with the expression (out of memory on the device, a kernel that
+// crashed before), except where a function returns a status.
 #ifndef MEGATRON_TENSOR_CUDA_DEVICE_H_
 #define MEGATRON_TENSOR_CUDA_DEVICE_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "absl/status/statusor.h"
 
 namespace megatron {
 
@@ -28,9 +30,9 @@ CudaDeviceFacts CudaFacts(int device);
 // Zeroed memory. `name` is for the message when there is not enough.
 void* CudaAllocate(int device, int64_t bytes, const std::string& name);
 void CudaFree(int device, void* memory);
-// Zeroed memory of the host that is page-locked, so that a device copies from and to it while the
-// host goes on.
-void* CudaAllocateHost(int64_t bytes, const std::string& name);
+// Returns zeroed memory of the host that is page-locked, so that a device copies from and to it
+// while the host goes on. Fails where the system has too little memory that may be locked.
+absl::StatusOr<void*> CudaAllocateHost(int64_t bytes, const std::string& name);
 void CudaFreeHost(void* memory);
 
 // A stream with what kernels of its operations share. Operations of one stream run one after the

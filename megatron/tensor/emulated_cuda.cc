@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <sstream>
@@ -14,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/tensor/cuda_device.h"
@@ -44,6 +47,7 @@ using Clock = std::chrono::steady_clock;
 bool kernels_are_emulated = false;  // set before main
 std::atomic<bool> events_are_late{false};
 std::atomic<int64_t> allocations{0}, host_waits{0};
+std::atomic<int64_t> most_page_locked{std::numeric_limits<int64_t>::max()};
 
 EmulatedTransfers& Transfers() {
   static EmulatedTransfers& transfers = *new EmulatedTransfers;
@@ -208,7 +212,11 @@ CudaStream::CudaStream(int device) : device_(device), handle_(new ThreadPool(1))
   StartOrder(handle_);
 }
 
-void* CudaAllocateHost(int64_t bytes, const std::string& name) {
+absl::StatusOr<void*> CudaAllocateHost(int64_t bytes, const std::string& name) {
+  if (bytes > most_page_locked) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the emulated device locks no ", bytes, " bytes for ", name));
+  }
   ++allocations;
   char* const memory = static_cast<char*>(std::calloc(static_cast<size_t>(bytes), 1));
   CHECK(memory != nullptr) << bytes << " bytes for " << name;
@@ -302,6 +310,8 @@ void StartCudaProfiler() {}
 void StopCudaProfiler() {}
 
 void MakeEmulatedEventsLate(bool late) { events_are_late = late; }
+
+void LimitPageLockedMemory(int64_t bytes) { most_page_locked = bytes; }
 
 EmulatedCudaCounts CountsOfEmulatedCuda() { return {allocations, host_waits}; }
 

@@ -1,11 +1,16 @@
 #include "megatron/tensor/emulated_cuda.h"
 
 #include <cmath>
+#include <cstdint>
+#include <limits>
 
+#include "absl/status/status_matchers.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/memory.h"
+#include "megatron/tensor/pinned_buffer.h"
 
 namespace megatron {
 namespace {
@@ -29,6 +34,36 @@ TEST_F(EmulatedCudaTest, AMirrorBringsAndSendsWhatItsTensorHolds) {
   mirror.Send(stream_);
   other.Fetch(stream_);
   for (int i = 0; i < 4; ++i) EXPECT_EQ(other.host().data<float>()[i], i);
+}
+
+TEST_F(EmulatedCudaTest, PageLockedMemoryThatCannotBeHadIsAnErrorThatSaysWhatFor) {
+  LimitPageLockedMemory(64);
+  MemoryLedger ledger;
+  EXPECT_THAT(PinnedBuffer::Create(kCuda, 65, "staging", &ledger),
+              ::absl_testing::StatusIs(absl::StatusCode::kResourceExhausted,
+                                       ::testing::HasSubstr("65 bytes for staging")));
+  EXPECT_EQ(ledger.current_bytes(), 0);
+  EXPECT_THAT(PinnedBuffer::Create(kCuda, 64, "staging", &ledger), ::absl_testing::IsOk());
+  LimitPageLockedMemory(std::numeric_limits<int64_t>::max());
+}
+
+TEST_F(EmulatedCudaTest, APinnedBufferIsOnTheHostAndInTheLedgerWhileItLives) {
+  MemoryLedger ledger;
+  const Buffer device(kCuda, 8, "test", nullptr);
+  const Tensor x = device.At(4, DType::kFloat32, {1});
+  EmulatedView(x).data<float>()[0] = 7;
+  {
+    const PinnedBuffer buffer = *PinnedBuffer::Create(kCuda, 12, "staging", &ledger);
+    EXPECT_EQ(ledger.AtPeak().at("staging"), 12);
+    const Tensor host = buffer.At(8, DType::kFloat32, {1});
+    EnqueueCopyOnCuda(&cuda_, x, host);
+    cuda_.Synchronize();
+    EXPECT_EQ(host.data<float>()[0], 7);
+  }
+  EXPECT_EQ(ledger.current_bytes(), 0);
+  const PinnedBuffer planned = *PinnedBuffer::Create({DeviceType::kMeta}, 12, "staging", &ledger);
+  EXPECT_EQ(ledger.current_bytes(), 12);
+  EXPECT_EQ(planned.At(8, DType::kFloat32, {1}).raw(), nullptr);
 }
 
 TEST_F(EmulatedCudaTest, AViewIsThePlaceInTheSameMemory) {

@@ -70,7 +70,7 @@ using EmulatedGraphDeathTest = EmulatedGraphTest;
 TEST_F(EmulatedGraphDeathTest, OperationsRefusedDuringCaptureEndTheProgram) {
   CudaGraph graph;
   CudaEvent event(0);
-  float* const host = static_cast<float*>(CudaAllocateHost(sizeof(float), "test"));
+  float* const host = static_cast<float*>(CudaAllocateHost(sizeof(float), "test").value());
   const Tensor on_host(host, DType::kFloat32, {1}, Device());
   graph.BeginCapture(&cuda_);
   EXPECT_DEATH(cuda_.Synchronize(), "the host waits");

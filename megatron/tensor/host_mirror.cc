@@ -27,7 +27,9 @@ HostMirror::HostMirror(const Tensor& tensor, const std::string& name)
     : device_(tensor), host_(tensor) {
   CHECK(tensor.is_contiguous()) << tensor;
   if (tensor.device().type != DeviceType::kCuda) return;
-  memory_.reset(CudaAllocateHost(tensor.bytes(), name));
+  const absl::StatusOr<void*> memory = CudaAllocateHost(tensor.bytes(), name);
+  CHECK(memory.ok()) << memory.status();
+  memory_.reset(*memory);
   host_ = Tensor(memory_.get(), tensor.dtype(), tensor.shape(), Device());
   started_ = std::make_unique<CudaEvent>(tensor.device().index);
 }
