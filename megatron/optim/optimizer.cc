@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "glog/logging.h"
+#include "megatron/base/status_macros.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/optim/main_replica.h"
 #include "megatron/tensor/trace/trace.h"
@@ -16,6 +18,10 @@ namespace {
 enum Statistic { kSumOfSquares, kNonFinite, kStopRequested, kLogRequested, kNumStatistics };
 constexpr int64_t kCountOffset = 16;  // offset in bytes: an int64 follows the floats
 constexpr int64_t kStatisticsBytes = 24;
+
+// The most elements of a part that is updated in host memory: each of two slots of page-locked
+// memory has as many gradients and weights, and a part takes the processor about a millisecond.
+constexpr int64_t kHostElements = int64_t{1} << 22;
 
 // Calls body(bucket, range) on ranges that cover all elements of which this rank is the main
 // replica. A range may include padding between parameters, which is zero in gradients and masters.
@@ -47,6 +53,28 @@ void ForEachMainReplicaRange(const ParameterBuffers& buffers, const ProcessGroup
   finish();
 }
 
+// The most elements whose squares are summed at once: those in host memory come to the device for
+// it. The sum depends on the number by rounding, and not on where they are.
+int64_t LargestSum(const ParameterBuffers& buffers) {
+  return std::min(UpdateObserver::kMostElements, buffers.layout().num_elements);
+}
+
+// Makes the padding of staged weights what it is in the buffers.
+void ZeroPadding(absl::Span<const ops::OptimizerSegment> segments, const Tensor& weights) {
+  if (weights.raw() == nullptr) return;  // on the meta device
+  int64_t end = 0;
+  const auto zero_up_to = [&](int64_t begin) {
+    const int64_t bytes = SizeOf(weights.dtype());
+    std::memset(static_cast<char*>(weights.raw()) + end * bytes, 0,
+                static_cast<size_t>((begin - end) * bytes));
+  };
+  for (const ops::OptimizerSegment& segment : segments) {
+    zero_up_to(segment.begin);
+    end = segment.end;
+  }
+  zero_up_to(weights.numel());
+}
+
 }  // namespace
 
 Optimizer::Optimizer(std::unique_ptr<const UpdateRule> rule, ParameterBuffers* buffers,
@@ -63,6 +91,14 @@ Optimizer::Optimizer(std::unique_ptr<const UpdateRule> rule, ParameterBuffers* b
   } else {
     PlanRanges();
   }
+  for (const OptimizerRange& whole : optimizer_ranges_) {
+    if (whole.on_host) host_parts_.push_back(PartOf(*whole.bucket, whole.range));
+  }
+  if (buffers->has_masters() && buffers->has_host_part()) {
+    masters_scratch_ =
+        Buffer(buffers->options().device, LargestSum(*buffers) * SizeOf(DType::kFloat32),
+               "optimizer statistics", ledger);
+  }
 }
 
 void Optimizer::PlanWholeParameters() {
@@ -71,7 +107,27 @@ void Optimizer::PlanWholeParameters() {
     const FlatRange here = Common(flat.range, buffers_->optimizer_range(bucket));
     if (here.size() == 0) continue;
     CHECK_EQ(here.size(), flat.range.size()) << flat.parameter->name;
-    optimizer_ranges_.push_back({&bucket, here, {{0, here.size()}}, {&flat}});
+    optimizer_ranges_.push_back(
+        {&bucket, here, {{0, here.size()}}, {&flat}, buffers_->HostRange(bucket, here).size() > 0});
+  }
+}
+
+void Optimizer::AppendRange(const Bucket& bucket, const FlatRange& here, bool on_host) {
+  if (here.size() == 0) return;
+  const auto continues = [&](const OptimizerRange& last) {
+    return last.range.end == here.begin && last.on_host == on_host &&
+           (!on_host || here.end - last.range.begin <= kHostElements);
+  };
+  if (optimizer_ranges_.empty() || !continues(optimizer_ranges_.back()))
+    optimizer_ranges_.push_back({&bucket, {here.begin, here.begin}, {}, {}, on_host});
+  OptimizerRange& whole = optimizer_ranges_.back();
+  whole.range.end = here.end;
+  for (int i = bucket.first_parameter; i < bucket.last_parameter; ++i) {
+    const FlatParameter& flat = buffers_->parameters()[i];
+    const FlatRange common = Common(flat.range, here);
+    if (common.size() == 0) continue;
+    whole.segments.push_back({common.begin - whole.range.begin, common.end - whole.range.begin});
+    whole.parameters.push_back(&flat);
   }
 }
 
@@ -79,18 +135,21 @@ void Optimizer::PlanRanges() {
   for (const Bucket& bucket : buffers_->buckets()) {
     const FlatRange here = buffers_->optimizer_range(bucket);
     if (here.size() == 0) continue;
-    if (optimizer_ranges_.empty() || optimizer_ranges_.back().range.end != here.begin)
-      optimizer_ranges_.push_back({&bucket, {here.begin, here.begin}, {}, {}});
-    OptimizerRange& whole = optimizer_ranges_.back();
-    whole.range.end = here.end;
-    for (int i = bucket.first_parameter; i < bucket.last_parameter; ++i) {
-      const FlatParameter& flat = buffers_->parameters()[i];
-      const FlatRange common = Common(flat.range, here);
-      if (common.size() == 0) continue;
-      whole.segments.push_back({common.begin - whole.range.begin, common.end - whole.range.begin});
-      whole.parameters.push_back(&flat);
-    }
+    const FlatRange host = buffers_->HostRange(bucket, here);
+    for (int64_t begin = host.begin; begin < host.end; begin += kHostElements)
+      AppendRange(bucket, {begin, std::min(host.end, begin + kHostElements)}, /*on_host=*/true);
+    AppendRange(bucket, {host.end, here.end}, /*on_host=*/false);
   }
+}
+
+absl::Status Optimizer::PrepareHostUpdate(const Stream& stream, int threads, MemoryLedger* ledger) {
+  if (host_parts_.empty()) return absl::OkStatus();
+  int64_t most = 0;
+  for (const HostPart& part : host_parts_) most = std::max(most, part.gradients.numel());
+  MEGATRON_ASSIGN_OR_RETURN(
+      host_update_,
+      HostUpdate::Create(stream, most, buffers_->options().model_dtype, threads, ledger));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const ProcessGroups& groups,
@@ -131,17 +190,42 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
   return result;
 }
 
+HostPart Optimizer::PartOf(const Bucket& bucket, const FlatRange& range) const {
+  return {buffers_->Gradients(bucket, range), buffers_->Weights(bucket, range)};
+}
+
+const Parameter* Optimizer::UnitOf(const OptimizerRange& whole) const {
+  return rule_->unit() == ShardUnit::kParameter ? whole.parameters.front()->parameter : nullptr;
+}
+
 void Optimizer::UpdateElements(const Bucket& bucket, const FlatRange& range,
                                absl::Span<const ops::OptimizerSegment> segments,
                                const Parameter* parameter, double grad_scale,
                                const Stream& stream) {
+  const HostPart part = PartOf(bucket, range);
+  if (buffers_->HostRange(bucket, range).size() == 0)
+    return Apply(bucket, range, segments, parameter, grad_scale, part, stream);
+  CHECK(host_update_ != nullptr) << "PrepareHostUpdate was not called";
+  host_update_->Run(
+      {&part, 1}, [] {},
+      [&](size_t, const HostPart& copy, const Stream& host) {
+        Apply(bucket, range, segments, parameter, grad_scale, copy, host);
+      });
+}
+
+void Optimizer::Apply(const Bucket& bucket, const FlatRange& range,
+                      absl::Span<const ops::OptimizerSegment> segments, const Parameter* parameter,
+                      double grad_scale, const HostPart& part, const Stream& stream) const {
   UpdateRange update;
   update.segments = segments;
-  update.gradients = buffers_->Gradients(bucket, range);
-  update.masters = buffers_->Masters(bucket, range);
+  update.gradients = part.gradients;
+  update.masters = buffers_->has_masters() ? buffers_->Masters(bucket, range) : part.weights;
   for (size_t i = 0; i < buffers_->num_states(); ++i)
     update.states.push_back(buffers_->State(i, bucket, range));
-  if (buffers_->has_masters()) update.weights = buffers_->Weights(bucket, range);
+  if (buffers_->has_masters()) {
+    update.weights = part.weights;
+    if (buffers_->HostRange(bucket, range).size() > 0) ZeroPadding(segments, part.weights);
+  }
   update.grad_scale = static_cast<float>(grad_scale);
   update.step = applied_steps_;
   update.parameter = parameter;
@@ -179,15 +263,26 @@ void Optimizer::Update(const StepOptions& options, double grad_scale, const Stre
                                            ? static_cast<float>(options.weight_decay)
                                            : 0;
     }
-    if (options.observer != nullptr) {
-      UpdateObserved(whole, options.observer, grad_scale, stream);
-    } else {
-      UpdateElements(
-          *whole.bucket, whole.range, whole.segments,
-          rule_->unit() == ShardUnit::kParameter ? whole.parameters.front()->parameter : nullptr,
-          grad_scale, stream);
-    }
   }
+  if (options.observer == nullptr) return UpdateRanges(grad_scale, stream);
+  for (const OptimizerRange& whole : optimizer_ranges_)
+    UpdateObserved(whole, options.observer, grad_scale, stream);
+}
+
+void Optimizer::UpdateRanges(double grad_scale, const Stream& stream) {
+  const auto on_device = [&] {
+    for (size_t i = host_parts_.size(); i < optimizer_ranges_.size(); ++i) {
+      const OptimizerRange& whole = optimizer_ranges_[i];
+      UpdateElements(*whole.bucket, whole.range, whole.segments, UnitOf(whole), grad_scale, stream);
+    }
+  };
+  if (host_parts_.empty()) return on_device();
+  CHECK(host_update_ != nullptr) << "PrepareHostUpdate was not called";
+  host_update_->Run(
+      host_parts_, on_device, [&](size_t i, const HostPart& copy, const Stream& host) {
+        const OptimizerRange& whole = optimizer_ranges_[i];
+        Apply(*whole.bucket, whole.range, whole.segments, UnitOf(whole), grad_scale, copy, host);
+      });
 }
 
 int64_t Optimizer::CountZeroGradients(const ProcessGroups& groups, const Stream& stream) const {
@@ -207,8 +302,13 @@ double Optimizer::ParametersNorm(const ProcessGroups& groups, const Stream& stre
   const Tensor statistics = statistics_.At(0, DType::kFloat32, {kNumStatistics});
   ops::Zero(stream, statistics);
   ForEachMainReplicaRange(*buffers_, groups, [&](const Bucket& bucket, const FlatRange& range) {
-    ops::SumOfSquares(stream, 1, buffers_->Masters(bucket, range),
-                      statistics.Slice(0, kSumOfSquares, kNonFinite + 1));
+    const Tensor scratch = masters_scratch_.At(
+        0, DType::kFloat32, {masters_scratch_.bytes() / SizeOf(DType::kFloat32)});
+    for (FlatRange part = {range.begin, 0}; part.begin < range.end; part.begin = part.end) {
+      part.end = std::min(range.end, part.begin + LargestSum(*buffers_));
+      ops::SumOfSquares(stream, 1, buffers_->MastersOnDevice(bucket, part, scratch, stream),
+                        statistics.Slice(0, kSumOfSquares, kNonFinite + 1));
+    }
   });
   groups.world.AllReduce(statistics, ReduceOp::kSum, stream);
   sums_.Fetch(stream);

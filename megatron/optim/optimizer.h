@@ -7,6 +7,9 @@
 //   scaler.Update(!result.finite);
 //   if (result.applied) scheduler.Advance(global_batch_size);
 //
+// Where the buffers hold masters and states in host memory, the processor updates those
+// (host_update.h), with the same bits.
+//
 // What happens to a parameter follows from its Sharding alone. All ranks call all methods in the
 // same order, and all get the same answers. Results do not depend on the number of threads, and
 // depend on the layout by rounding only.
@@ -17,10 +20,12 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/ops/optimizer.h"
+#include "megatron/optim/host_update.h"
 #include "megatron/optim/parameter_buffers.h"
 #include "megatron/optim/update_rule.h"
 #include "megatron/tensor/host_mirror.h"
@@ -74,6 +79,10 @@ class Optimizer {
   Optimizer(std::unique_ptr<const UpdateRule> rule, ParameterBuffers* buffers,
             MemoryLedger* ledger);
 
+  // Takes what updates in host memory need, where the buffers have any; must be called before the
+  // first step then. `stream` is that of the steps and `threads` the number of threads.
+  absl::Status PrepareHostUpdate(const Stream& stream, int threads, MemoryLedger* ledger);
+
   const UpdateRule& rule() const { return *rule_; }
 
   // Unscales and clips the gradients, and updates masters, states and weights of the optimizer
@@ -102,23 +111,38 @@ class Optimizer {
     // One segment for each parameter, counted from range.begin.
     std::vector<ops::OptimizerSegment> segments;
     std::vector<const FlatParameter*> parameters;
+    bool on_host = false;  // whether masters and states lie in host memory
   };
+  // Appends elements of a bucket, to the last range if they continue it.
+  void AppendRange(const Bucket& bucket, const FlatRange& here, bool on_host);
   void PlanRanges();
   void PlanWholeParameters();
   void Update(const StepOptions& options, double grad_scale, const Stream& stream);
+  // Updates the ranges on the device, and those in host memory meanwhile.
+  void UpdateRanges(double grad_scale, const Stream& stream);
   void UpdateObserved(const OptimizerRange& whole, UpdateObserver* observer, double grad_scale,
                       const Stream& stream);
-  // `parameter` is UpdateRange::parameter.
+  // Updates elements that are whole in host memory or whole on the device. `parameter` is
+  // UpdateRange::parameter.
   void UpdateElements(const Bucket& bucket, const FlatRange& range,
                       absl::Span<const ops::OptimizerSegment> segments, const Parameter* parameter,
                       double grad_scale, const Stream& stream);
+  // The same with these gradients and weights in place of the buffers', on their stream.
+  void Apply(const Bucket& bucket, const FlatRange& range,
+             absl::Span<const ops::OptimizerSegment> segments, const Parameter* parameter,
+             double grad_scale, const HostPart& part, const Stream& stream) const;
+  HostPart PartOf(const Bucket& bucket, const FlatRange& range) const;
+  const Parameter* UnitOf(const OptimizerRange& whole) const;
 
   const std::unique_ptr<const UpdateRule> rule_;
   ParameterBuffers* buffers_;
   int64_t applied_steps_ = 0;
   Buffer statistics_;
   HostMirror sums_, count_;  // mirrors of parts of statistics_
-  std::vector<OptimizerRange> optimizer_ranges_;
+  Buffer masters_scratch_;   // for masters in host memory that are summed on the device
+  std::vector<OptimizerRange> optimizer_ranges_;  // those in host memory come first
+  std::vector<HostPart> host_parts_;              // those in host memory alone
+  std::unique_ptr<HostUpdate> host_update_;       // null: there are none
 };
 
 }  // namespace megatron

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/ops/elementwise.h"
@@ -13,6 +15,7 @@ namespace megatron {
 namespace {
 
 Tensor All(const Buffer& buffer, DType dtype) {
+  if (buffer.bytes() == 0) return Tensor();
   return buffer.At(0, dtype, {buffer.bytes() / SizeOf(dtype)});
 }
 
@@ -65,15 +68,25 @@ ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
   const int64_t copies =
       shards(DataSharding::kStates) ? layout_.optimized_shard_begin : layout_.optimized_begin;
   const int64_t optimized = elements(DataSharding::kStates) - copies;
+  host_elements_ = PlanHostElements(optimized);
+  const Device host = device.type == DeviceType::kMeta ? device : Device();
   weights_ = Buffer(device, elements(DataSharding::kWeights) * SizeOf(options.model_dtype),
                     "weights", ledger);
   gradients_ = Buffer(device, elements(DataSharding::kGradients) * SizeOf(DType::kFloat32),
                       "gradients", ledger);
-  if (has_masters())
-    masters_ = Buffer(device, optimized * SizeOf(DType::kFloat32), "master weights", ledger);
+  const int64_t on_device = optimized - host_elements_;
+  const auto take_on_host = [&](DType dtype, const std::string& name) {
+    if (host_elements_ == 0) return Buffer();
+    return Buffer(host, host_elements_ * SizeOf(dtype), absl::StrCat("host/", name), ledger);
+  };
+  if (has_masters()) {
+    masters_ = Buffer(device, on_device * SizeOf(DType::kFloat32), "master weights", ledger);
+    host_masters_ = take_on_host(DType::kFloat32, "master weights");
+  }
   for (const OptimizerState& state : options.states) {
-    states_.emplace_back(state.device.value_or(device), optimized * SizeOf(state.dtype), state.name,
+    states_.emplace_back(state.device.value_or(device), on_device * SizeOf(state.dtype), state.name,
                          ledger);
+    host_states_.push_back(take_on_host(state.dtype, state.name));
   }
   for (const FlatParameter& flat : layout_.parameters) {
     const Bucket& bucket = bucket_of(flat);
@@ -83,6 +96,21 @@ ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
     if (!shards(DataSharding::kGradients))
       flat.parameter->grad = Gradients(bucket, flat.range).View(shape);
   }
+}
+
+int64_t ParameterBuffers::PlanHostElements(int64_t optimized) const {
+  if (options_.host_fraction == 0) return 0;
+  CHECK(options_.device.type != DeviceType::kCpu) << "the CPU's memory is the host's";
+  CHECK(0 < options_.host_fraction && options_.host_fraction <= 1) << options_.host_fraction;
+  const double wanted = options_.host_fraction * static_cast<double>(optimized);
+  for (const FlatParameter& flat : layout_.parameters) {
+    const Bucket& bucket = bucket_of(flat);
+    const FlatRange here = Common(flat.range, optimizer_range(bucket));
+    if (here.size() == 0) continue;
+    const int64_t position = OptimizerPosition(bucket, here.begin);
+    if (static_cast<double>(position) >= wanted) return position;
+  }
+  return optimized;
 }
 
 FlatRange ParameterBuffers::optimizer_range(const Bucket& bucket) const {
@@ -114,28 +142,55 @@ Tensor ParameterBuffers::Gradients(const Bucket& bucket, const FlatRange& range)
   return gradients_.At(at * SizeOf(DType::kFloat32), DType::kFloat32, {range.size()});
 }
 
+Tensor ParameterBuffers::Split(const Buffer& host, const Buffer& device, DType dtype,
+                               const Bucket& bucket, const FlatRange& range) const {
+  const int64_t at = OptimizerPosition(bucket, range.begin);
+  if (at >= host_elements_)
+    return device.At((at - host_elements_) * SizeOf(dtype), dtype, {range.size()});
+  return host.At(at * SizeOf(dtype), dtype, {range.size()});
+}
+
 Tensor ParameterBuffers::Masters(const Bucket& bucket, const FlatRange& range) const {
   if (!has_masters()) return Weights(bucket, range);
-  const int64_t at = OptimizerPosition(bucket, range.begin);
-  return masters_.At(at * SizeOf(DType::kFloat32), DType::kFloat32, {range.size()});
+  return Split(host_masters_, masters_, DType::kFloat32, bucket, range);
 }
 
 Tensor ParameterBuffers::State(size_t index, const Bucket& bucket, const FlatRange& range) const {
-  const DType dtype = options_.states[index].dtype;
-  const int64_t at = OptimizerPosition(bucket, range.begin);
-  return states_[index].At(at * SizeOf(dtype), dtype, {range.size()});
+  return Split(host_states_[index], states_[index], options_.states[index].dtype, bucket, range);
+}
+
+FlatRange ParameterBuffers::HostRange(const Bucket& bucket, const FlatRange& range) const {
+  const int64_t before_end = host_elements_ - OptimizerPosition(bucket, range.begin);
+  return {range.begin, range.begin + std::clamp<int64_t>(before_end, 0, range.size())};
+}
+
+Tensor ParameterBuffers::MastersOnDevice(const Bucket& bucket, const FlatRange& range,
+                                         const Tensor& scratch, const Stream& stream) const {
+  const FlatRange host = has_masters() ? HostRange(bucket, range) : FlatRange();
+  if (host.size() == 0) return Masters(bucket, range);
+  const Tensor copy = scratch.Slice(0, 0, range.size());
+  Transport(stream, Masters(bucket, host), copy.Slice(0, 0, host.size()));
+  if (host.end < range.end) {
+    ops::Copy(stream, Masters(bucket, {host.end, range.end}),
+              copy.Slice(0, host.size(), range.size()));
+  }
+  return copy;
 }
 
 Tensor ParameterBuffers::weights() const { return All(weights_, options_.model_dtype); }
 
 Tensor ParameterBuffers::gradients() const { return All(gradients_, DType::kFloat32); }
 
-Tensor ParameterBuffers::masters() const {
-  return has_masters() ? All(masters_, DType::kFloat32) : Tensor();
-}
+Tensor ParameterBuffers::masters() const { return All(masters_, DType::kFloat32); }
 
 Tensor ParameterBuffers::state(size_t index) const {
   return All(states_[index], options_.states[index].dtype);
+}
+
+Tensor ParameterBuffers::host_masters() const { return All(host_masters_, DType::kFloat32); }
+
+Tensor ParameterBuffers::host_state(size_t index) const {
+  return All(host_states_[index], options_.states[index].dtype);
 }
 
 void ParameterBuffers::InitializeWeights(uint64_t seed, const Stream& stream) {
@@ -144,8 +199,9 @@ void ParameterBuffers::InitializeWeights(uint64_t seed, const Stream& stream) {
   for (const FlatParameter& flat : layout_.parameters)  // the optimizer range lies within these
     AppendPieces(flat, Common(flat.range, weight_range(bucket_of(flat))), &pieces);
   const HostMirror weights(this->weights(), "initial weights");
+  const bool device_masters = masters_.bytes() > 0;
   const HostMirror masters =
-      has_masters() ? HostMirror(this->masters(), "initial weights") : HostMirror();
+      device_masters ? HostMirror(this->masters(), "initial weights") : HostMirror();
   std::optional<ThreadPool> own_pool;
   ThreadPool* const pool =
       stream.pool() != nullptr ? stream.pool() : &own_pool.emplace(AvailableCores());
@@ -158,28 +214,37 @@ void ParameterBuffers::InitializeWeights(uint64_t seed, const Stream& stream) {
       values.resize(piece.range.size());
       const Tensor filled(values.data(), DType::kFloat32, {piece.range.size()});
       FillPiece(piece, seed, filled);
-      const auto copy = [&](const FlatRange& range, const HostMirror& to, int64_t at) {
+      const auto copy = [&](const FlatRange& range, const HostMirror& mirror, const Tensor& to) {
         ops::Copy(host,
                   filled.Slice(0, range.begin - piece.range.begin, range.end - piece.range.begin),
-                  to.host().Slice(0, at, at + range.size()));
+                  to.device() == Device() ? to : mirror.Of(to));
       };
       const FlatRange stored = Common(piece.range, weight_range(bucket));
-      if (stored.size() > 0)
-        copy(stored, weights, Position(bucket, stored.begin, shards(DataSharding::kWeights)));
+      if (stored.size() > 0) copy(stored, weights, Weights(bucket, stored));
       const FlatRange optimized = Common(piece.range, optimizer_range(bucket));
       if (has_masters() && optimized.size() > 0)
-        copy(optimized, masters, OptimizerPosition(bucket, optimized.begin));
+        copy(optimized, masters, Masters(bucket, optimized));
     }
   });
   weights.Send(stream);
-  if (has_masters()) masters.Send(stream);
+  if (device_masters) masters.Send(stream);
 }
 
 void ParameterBuffers::CopyMastersToWeights(const Stream& stream) {
   if (!has_masters()) return;
   for (const Bucket& bucket : layout_.buckets) {
     const FlatRange range = optimizer_range(bucket);
-    if (range.size() > 0) ops::Copy(stream, Masters(bucket, range), Weights(bucket, range));
+    const FlatRange host = HostRange(bucket, range);
+    for (int64_t begin = host.begin; begin < host.end; begin += kPieceElements) {
+      const FlatRange piece = {begin, std::min(host.end, begin + kPieceElements)};
+      const Buffer rounded(stream.is_meta() ? stream.device() : Device(),
+                           piece.size() * SizeOf(options_.model_dtype), "rounded weights", nullptr);
+      const Tensor to = rounded.At(0, options_.model_dtype, {piece.size()});
+      ops::Copy(stream.is_meta() ? stream : Stream::Inline(), Masters(bucket, piece), to);
+      Transport(stream, to, Weights(bucket, piece));
+    }
+    const FlatRange device = {host.end, range.end};
+    if (device.size() > 0) ops::Copy(stream, Masters(bucket, device), Weights(bucket, device));
   }
 }
 

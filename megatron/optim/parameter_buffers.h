@@ -5,6 +5,10 @@
 // copies of tied weights, or where states are sharded this rank's shards of them. Master weights
 // are fp32; where the model's dtype is fp32 the weights are their own masters.
 //
+// On a GPU, some or all of the masters and states may lie in host memory: those of the first
+// elements of the optimizer range, up to the beginning of a parameter. fp32 weights, which are their
+// own masters, stay on the device.
+//
 // Weights and gradients cover all parameters, or where they are sharded this rank's shards. While
 // the buffers live, the `data` and `grad` of the parameters are views of weights and gradients that
 // are stored whole; DataParallel binds those that are sharded while they are gathered.
@@ -39,6 +43,9 @@ struct ParameterBuffersOptions {
   DataSharding sharding = DataSharding::kNone;
   int64_t bucket_size = 0;  // the same as in PlanFlatLayout; 0 where gradients are sharded
   ShardUnit unit = ShardUnit::kElement;  // UpdateRule::unit()
+  // Part of the optimizer range whose masters and states lie in host memory, rounded up to whole
+  // parameters; 0 on the CPU. The ledger names these "host/...".
+  double host_fraction = 0;
 };
 
 // The master weights and optimizer states that this rank has of one parameter.
@@ -79,13 +86,24 @@ class ParameterBuffers {
   Tensor Gradients(const Bucket& bucket, const FlatRange& range) const;
   Tensor Masters(const Bucket& bucket, const FlatRange& range) const;
   Tensor State(size_t index, const Bucket& bucket, const FlatRange& range) const;
+  // Returns the elements of `range`, its first ones, whose masters and states lie in host memory.
+  // Masters and State take ranges that are there whole or not at all.
+  FlatRange HostRange(const Bucket& bucket, const FlatRange& range) const;
+  // Returns masters of any elements on the device of the buffers: they themselves, or a copy in
+  // `scratch`, which is fp32, flat and on the device. Where it copies it waits for the stream.
+  Tensor MastersOnDevice(const Bucket& bucket, const FlatRange& range, const Tensor& scratch,
+                         const Stream& stream) const;
 
-  // Everything that is stored on this rank; empty if there is nothing.
+  // Everything that is stored on this rank; empty if there is nothing. Masters and states are those
+  // on the device of the buffers.
   Tensor weights() const;
   Tensor gradients() const;
   Tensor masters() const;  // empty where the weights are their own masters
   Tensor state(size_t index) const;
+  Tensor host_masters() const;
+  Tensor host_state(size_t index) const;
   size_t num_states() const { return states_.size(); }
+  bool has_host_part() const { return host_elements_ > 0; }
 
   bool shards(DataSharding what) const { return options_.sharding >= what; }
   bool has_masters() const { return options_.model_dtype != DType::kFloat32; }
@@ -96,11 +114,17 @@ class ParameterBuffers {
   int64_t Position(const Bucket& bucket, int64_t begin, bool sharded) const;
   // Position of element `begin` in memory for the optimizer range.
   int64_t OptimizerPosition(const Bucket& bucket, int64_t begin) const;
+  // The first position of a parameter that is at least the fraction of all `optimized` ones.
+  int64_t PlanHostElements(int64_t optimized) const;
+  // Elements `range` of what lies in `host` up to host_elements_ and in `device` from there on.
+  Tensor Split(const Buffer& host, const Buffer& device, DType dtype, const Bucket& bucket,
+               const FlatRange& range) const;
 
   ParameterBuffersOptions options_;
   FlatLayout layout_;
-  Buffer weights_, gradients_, masters_;
-  std::vector<Buffer> states_;
+  int64_t host_elements_ = 0;  // positions of the optimizer range in host memory: the first ones
+  Buffer weights_, gradients_, masters_, host_masters_;
+  std::vector<Buffer> states_, host_states_;
 };
 
 }  // namespace megatron

@@ -15,8 +15,12 @@ bool Holds(const Tensor& whole, const Tensor& part) {
 
 ParameterMirror::ParameterMirror(const ParameterBuffers& buffers) {
   mirrored_ = {buffers.weights()};
-  for (size_t i = 0; i < buffers.num_states(); ++i) mirrored_.push_back(buffers.state(i));
-  if (buffers.has_masters()) mirrored_.push_back(buffers.masters());
+  for (size_t i = 0; i < buffers.num_states(); ++i) {
+    mirrored_.push_back(buffers.state(i));
+    mirrored_.push_back(buffers.host_state(i));
+  }
+  mirrored_.push_back(buffers.masters());
+  mirrored_.push_back(buffers.host_masters());
   for (const Tensor& tensor : mirrored_) {
     mirrors_.push_back(tensor.empty() ? HostMirror() : HostMirror(tensor, "parameters"));
   }

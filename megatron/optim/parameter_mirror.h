@@ -1,5 +1,5 @@
-// ParameterMirror: the host's copy of the memory of a ParameterBuffers, for checkpoints. On the CPU
-// it is that memory itself.
+// ParameterMirror: the host's copy of the memory of a ParameterBuffers, for checkpoints. What lies
+// on the host is its own copy.
 #ifndef MEGATRON_OPTIM_PARAMETER_MIRROR_H_
 #define MEGATRON_OPTIM_PARAMETER_MIRROR_H_
 

@@ -30,13 +30,23 @@ ParameterNorms::ParameterNorms(const ParameterBuffers& buffers, const ProcessGro
       group_of_(std::move(group_of)),
       sums_(sums),
       before_(buffers.options().device, LargestPart(buffers) * SizeOf(DType::kFloat32),
-              "diagnostics", ledger) {
+              "diagnostics", ledger),
+      after_(buffers.options().device,
+             buffers.has_masters() && buffers.has_host_part() ? before_.bytes() : 0, "diagnostics",
+             ledger) {
   CHECK_EQ(group_of_.size(), buffers.parameters().size());
 }
 
 Tensor ParameterNorms::SumOf(const FlatParameter& flat, Kind kind) const {
   const auto index = &flat - buffers_.parameters().data();
   return sums_.Select(0, group_of_[index]).Select(0, kind);
+}
+
+Tensor ParameterNorms::Masters(const FlatParameter& flat, const FlatRange& range,
+                               const Stream& stream) const {
+  const int64_t elements = after_.bytes() / SizeOf(DType::kFloat32);
+  return buffers_.MastersOnDevice(buffers_.bucket_of(flat), range,
+                                  after_.At(0, DType::kFloat32, {elements}), stream);
 }
 
 void ParameterNorms::AddGradients(float scale, const Stream& stream) const {
@@ -52,8 +62,10 @@ void ParameterNorms::AddWeights(const Stream& stream) const {
   for (const FlatParameter& flat : buffers_.parameters()) {
     const FlatRange mine = MainReplicaRange(buffers_, flat, groups_);
     if (mine.size() == 0) continue;
-    ops::SumOfSquares(stream, 1, buffers_.Masters(buffers_.bucket_of(flat), mine),
-                      SumOf(flat, kWeights));
+    for (FlatRange part = {mine.begin, 0}; part.begin < mine.end; part.begin = part.end) {
+      part.end = std::min(mine.end, part.begin + kMostElements);
+      ops::SumOfSquares(stream, 1, Masters(flat, part, stream), SumOf(flat, kWeights));
+    }
   }
 }
 
@@ -61,8 +73,7 @@ void ParameterNorms::BeforeUpdate(const FlatParameter& flat, const FlatRange& ra
                                   const Stream& stream) {
   const FlatRange mine = Common(range, MainReplicaRange(buffers_, flat, groups_));
   if (mine.size() == 0) return;
-  ops::Copy(stream, buffers_.Masters(buffers_.bucket_of(flat), mine),
-            before_.At(0, DType::kFloat32, {mine.size()}));
+  ops::Copy(stream, Masters(flat, mine, stream), before_.At(0, DType::kFloat32, {mine.size()}));
 }
 
 void ParameterNorms::AfterUpdate(const FlatParameter& flat, const FlatRange& range,
@@ -71,7 +82,7 @@ void ParameterNorms::AfterUpdate(const FlatParameter& flat, const FlatRange& ran
   if (mine.size() == 0) return;
   const Tensor change = before_.At(0, DType::kFloat32, {mine.size()});
   ops::Scale(stream, -1, change);
-  ops::Add(stream, buffers_.Masters(buffers_.bucket_of(flat), mine), change);
+  ops::Add(stream, Masters(flat, mine, stream), change);
   ops::SumOfSquares(stream, 1, change, SumOf(flat, kUpdates));
 }
 

@@ -9,7 +9,8 @@
 //   process_groups.world.AllReduce(sums, ReduceOp::kSum, stream);
 //
 // Each element of the model is added by one rank, so that the sums over the world do not depend on
-// the layout but by rounding. Nothing here waits for the stream.
+// the layout but by rounding. Nothing here waits for the stream, except where masters lie in host
+// memory.
 #ifndef MEGATRON_OPTIM_PARAMETER_NORMS_H_
 #define MEGATRON_OPTIM_PARAMETER_NORMS_H_
 
@@ -44,12 +45,15 @@ class ParameterNorms : public UpdateObserver {
 
  private:
   Tensor SumOf(const FlatParameter& flat, Kind kind) const;
+  // Returns the masters on the device: they themselves, or a copy in after_.
+  Tensor Masters(const FlatParameter& flat, const FlatRange& range, const Stream& stream) const;
 
   const ParameterBuffers& buffers_;
   ProcessGroups groups_;
   std::vector<int> group_of_;
   Tensor sums_;
   Buffer before_;  // the weights of a part before its update
+  Buffer after_;   // the same after it, or others, where they come from host memory
 };
 
 }  // namespace megatron

@@ -1,10 +1,12 @@
 #include "megatron/train/preflight/check_memory.h"
 
+#include <algorithm>
 #include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "megatron/base/quantity.h"
+#include "megatron/base/status_macros.h"
 #include "megatron/tensor/cuda_device.h"
 
 namespace megatron {
@@ -16,9 +18,32 @@ int64_t FreeDeviceBytes() {
   return bytes;
 }
 
-}  // namespace
+// Returns the first number of a file; nothing if there is none.
+std::optional<int64_t> NumberIn(const std::string& path) {
+  std::ifstream file(path);
+  int64_t number = 0;
+  if (file >> number) return number;
+  return std::nullopt;
+}
 
-std::optional<int64_t> AvailableHostBytes() {
+// Returns the number behind the name in a file of names and numbers; 0 if it is not there.
+int64_t NumberOf(const std::string& path, const std::string& wanted) {
+  std::ifstream file(path);
+  std::string name;
+  int64_t number = 0;
+  while (file >> name >> number) {
+    if (name == wanted) return number;
+  }
+  return 0;
+}
+
+std::optional<int64_t> Smaller(std::optional<int64_t> a, std::optional<int64_t> b) {
+  if (!a.has_value()) return b;
+  return b.has_value() ? std::min(*a, *b) : a;
+}
+
+// Returns what the system could give without swapping.
+std::optional<int64_t> SystemBytes() {
   std::ifstream meminfo("/proc/meminfo");
   std::string name, unit;
   int64_t kilobytes = 0;
@@ -26,6 +51,27 @@ std::optional<int64_t> AvailableHostBytes() {
     if (name == "MemAvailable:") return kilobytes * 1024;
   }
   return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<int64_t> ControlGroupBytes(const std::string& directory) {
+  const std::string file = absl::StrCat(directory, "/memory.");
+  // "max" is no number: without a limit, nothing is returned.
+  if (const std::optional<int64_t> most = NumberIn(file + "max")) {
+    return std::max<int64_t>(0, *most - NumberIn(file + "current").value_or(0) +
+                                    NumberOf(file + "stat", "inactive_file"));
+  }
+  if (const std::optional<int64_t> most = NumberIn(file + "limit_in_bytes")) {
+    return std::max<int64_t>(0, *most - NumberIn(file + "usage_in_bytes").value_or(0) +
+                                    NumberOf(file + "stat", "total_inactive_file"));
+  }
+  return std::nullopt;
+}
+
+std::optional<int64_t> AvailableHostBytes() {
+  return Smaller(SystemBytes(), Smaller(ControlGroupBytes("/sys/fs/cgroup"),
+                                        ControlGroupBytes("/sys/fs/cgroup/memory")));
 }
 
 int64_t HostBytes(const RunOptions& options, const RunPlan& plan, int ranks) {
@@ -41,8 +87,26 @@ absl::Status CheckFits(int64_t planned, std::optional<int64_t> available, bool o
       "or bf16 take less."));
 }
 
+int64_t HostBytesBesideGpus(const RunOptions& options, const RunPlan& plan, int ranks) {
+  const int processes = options.ranks.processes ? ranks : 1;
+  return plan.host_bytes(ranks) + processes * (plan.data_bytes + plan.program_bytes);
+}
+
+absl::Status CheckHostFits(int64_t planned, int64_t offloaded, std::optional<int64_t> available) {
+  if (!available.has_value() || planned <= *available) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("optimizer.optimizer_cpu_offload: the run takes ", FormatBytes(planned),
+                   " of this machine's memory, ", FormatBytes(offloaded),
+                   " of it for optimizer states, and ", FormatBytes(*available),
+                   " are available; a smaller optimizer.optimizer_offload_fraction takes less"));
+}
+
 absl::Status CheckMemory(const RunOptions& options, const RunPlan& plan, int ranks) {
   if (options.device == DeviceType::kCuda) {
+    if (const int64_t offloaded = plan.host_bytes(ranks); offloaded > 0) {
+      MEGATRON_RETURN_IF_ERROR(CheckHostFits(HostBytesBesideGpus(options, plan, ranks), offloaded,
+                                             AvailableHostBytes()));
+    }
     return CheckFits(plan.rank_bytes() / options.num_ranks() * ranks, FreeDeviceBytes(),
                      /*on_gpus=*/true);
   }

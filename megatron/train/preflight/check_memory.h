@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "megatron/train/trainer/run_options.h"
@@ -10,19 +11,31 @@
 
 namespace megatron {
 
-// Returns the bytes that the system could give this process without swapping; nothing where it does
-// not say.
+// Returns the bytes that the system could give this process without swapping, and no more than its
+// control group (a container's limit) has left; nothing where nobody says.
 std::optional<int64_t> AvailableHostBytes();
+
+// Returns the bytes that a control group whose files are in the directory has left (version 2's
+// memory.max or version 1's memory.limit_in_bytes); nothing where there is no limit. File pages
+// that can be dropped count as left.
+std::optional<int64_t> ControlGroupBytes(const std::string& directory);
 
 // The host memory that the run takes of this machine, of which it runs `ranks` ranks.
 int64_t HostBytes(const RunOptions& options, const RunPlan& plan, int ranks);
 
-// Checks that this machine's memory, or that of its GPUs, is enough for `ranks` ranks of the run.
+// The host memory that `ranks` ranks on GPUs take of this machine beside their GPUs'.
+int64_t HostBytesBesideGpus(const RunOptions& options, const RunPlan& plan, int ranks);
+
+// Checks that this machine's memory, and that of its GPUs, is enough for `ranks` ranks of the run.
 absl::Status CheckMemory(const RunOptions& options, const RunPlan& plan, int ranks);
 
 // The comparison alone: fails where more is planned than available, unless nobody knows how much
 // is.
 absl::Status CheckFits(int64_t planned, std::optional<int64_t> available, bool on_gpus);
+
+// The comparison for what runs on GPUs take of the host, of which `offloaded` bytes are there by
+// optimizer.optimizer_cpu_offload.
+absl::Status CheckHostFits(int64_t planned, int64_t offloaded, std::optional<int64_t> available);
 
 }  // namespace megatron
 

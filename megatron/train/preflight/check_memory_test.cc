@@ -1,6 +1,10 @@
 #include "megatron/train/preflight/check_memory.h"
 
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
 
 #include "absl/status/status_matchers.h"
 #include "gmock/gmock.h"
@@ -11,6 +15,7 @@ namespace {
 
 using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 RunPlan PlanOf(int64_t bytes_of_each_rank) {
@@ -49,6 +54,57 @@ TEST(CheckMemoryTest, SaysHowMuchIsMissing) {
                        HasSubstr("takes 2.00 KiB of the GPUs' memory and 1.00 KiB are available")));
   EXPECT_THAT(CheckMemory(TwoRanks(), PlanOf(int64_t{1} << 60), 2),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--dry_run says")));
+}
+
+TEST(CheckMemoryTest, SaysHowMuchHostMemoryOffloadLacks) {
+  EXPECT_THAT(CheckHostFits(4096, 2048, 4096), IsOk());
+  EXPECT_THAT(CheckHostFits(4096, 2048, std::nullopt), IsOk());
+  EXPECT_THAT(CheckHostFits(4096, 2048, 1024),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("optimizer_cpu_offload"), HasSubstr("takes 4.00 KiB"),
+                             HasSubstr("2.00 KiB of it"), HasSubstr("1.00 KiB are available"))));
+}
+
+TEST(CheckMemoryTest, RanksOnGpusTakeHostMemoryForWhatIsOffloaded) {
+  RunPlan plan = PlanOf(100);
+  plan.stages[0].host_memory["exp_avg"] = 7;
+  EXPECT_EQ(plan.host_bytes(2), 14);
+  EXPECT_EQ(HostBytesBesideGpus(TwoRanks(), plan, 2), 14 + 11);
+  plan.stages[0].host_memory["exp_avg"] = int64_t{1} << 60;
+  RunOptions options = TwoRanks();
+  options.device = DeviceType::kCuda;
+  EXPECT_THAT(CheckMemory(options, plan, 2), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                      HasSubstr("optimizer_offload_fraction")));
+}
+
+class ControlGroupTest : public testing::Test {
+ protected:
+  void SetUp() override { std::filesystem::create_directories(directory_); }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+  void Write(const std::string& name, const std::string& text) const {
+    std::ofstream(directory_ + "/" + name) << text;
+  }
+  const std::string directory_ = testing::TempDir() + "/control_group";
+};
+
+TEST_F(ControlGroupTest, WhatIsLeftOfTheLimitIsAvailable) {
+  EXPECT_EQ(ControlGroupBytes(directory_), std::nullopt);
+  Write("memory.max", "max\n");
+  EXPECT_EQ(ControlGroupBytes(directory_), std::nullopt);
+  Write("memory.max", "1000\n");
+  Write("memory.current", "400\n");
+  EXPECT_EQ(ControlGroupBytes(directory_), 600);
+  Write("memory.stat", "anon 300\ninactive_file 50\n");
+  EXPECT_EQ(ControlGroupBytes(directory_), 650);
+  Write("memory.current", "2000\n");
+  EXPECT_EQ(ControlGroupBytes(directory_), 0);
+}
+
+TEST_F(ControlGroupTest, TheFirstVersionsFilesAreReadToo) {
+  Write("memory.limit_in_bytes", "1000\n");
+  Write("memory.usage_in_bytes", "400\n");
+  Write("memory.stat", "total_inactive_file 10\n");
+  EXPECT_EQ(ControlGroupBytes(directory_), 610);
 }
 
 }  // namespace

@@ -251,6 +251,12 @@ class Screen {
       if (machine_.devices > 0) {
         absl::StrAppend(&sum, "; free on a GPU here: ", FormatBytes(machine_.device_bytes));
       }
+      const int64_t host = planned_.plan.host_bytes(options_.num_ranks());
+      if (host > 0) {
+        absl::StrAppend(&sum, "; in host memory, all ranks: ", FormatBytes(host));
+        if (machine_.host_bytes)
+          absl::StrAppend(&sum, ", available here: ", FormatBytes(*machine_.host_bytes));
+      }
     } else {
       sum = absl::StrCat("all ranks, data and program: ", FormatBytes(HostBytesOfAll(planned_)));
       if (machine_.host_bytes)
@@ -359,6 +365,8 @@ Json MemoryJson(const PlannedPretraining& planned, const MachineMemory& machine)
                       {"parameters", part.parameters},
                       {"bytes", part.total_bytes()},
                       {"kinds", part.memory},
+                      {"host_bytes", part.host_bytes()},
+                      {"host_kinds", part.host_memory},
                       {"activations_of_a_micro_batch", part.activations}});
   }
   Json memory = {{"stages", std::move(stages)},       {"all_ranks_bytes", plan.rank_bytes()},

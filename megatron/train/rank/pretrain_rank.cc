@@ -73,9 +73,11 @@ absl::Status PretrainRank::BuildTrainer() {
   MEGATRON_ASSIGN_OR_RETURN(const LossScaler scaler, MakeLossScaler(options.precision));
   const int stage = dense.Coordinate(world_.rank(), Axis::kPipeline),
             data_rank = dense.Coordinate(world_.rank(), Axis::kData);
-  MEGATRON_ASSIGN_OR_RETURN(trainer_,
-                            Trainer::Create(options.TrainerOf(stage, data_rank), scaler, groups,
-                                            run_.plan.stages[stage].sizes, stream_, &ledger_));
+  TrainerOptions trainer = options.TrainerOf(stage, data_rank);
+  trainer.host_threads = run_.threads_per_rank;
+  MEGATRON_ASSIGN_OR_RETURN(
+      trainer_,
+      Trainer::Create(trainer, scaler, groups, run_.plan.stages[stage].sizes, stream_, &ledger_));
   trainer_->ReportTo(&progress_);
   return absl::OkStatus();
 }

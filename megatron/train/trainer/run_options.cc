@@ -140,6 +140,8 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
     options.max_encoder_context = lengths.encoder_seq_length;
   }
   options.optimizer = ToOptimizerOptions(config.optimizer());
+  if (config.optimizer().optimizer_cpu_offload())
+    options.host_fraction = config.optimizer().optimizer_offload_fraction();
   options.schedule = ToSchedule(config);
   options.batch_size = ToBatchSizeRamp(config);
   options.packing.layout.micro_batch_size = training.micro_batch_size();
@@ -344,7 +346,10 @@ RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size
 
 TrainerOptions RunOptions::TrainerOf(int stage, int data_rank) const {
   TrainerOptions options = trainer;
-  if (device != DeviceType::kCuda) options.cuda_graphs.enabled = false;
+  if (device != DeviceType::kCuda) {
+    options.cuda_graphs.enabled = false;
+    options.host_fraction = 0;
+  }
   options.placement.stage = stage;
   options.packing.layout.data_parallel_rank = data_rank;
   return options;

@@ -6,9 +6,12 @@
 #include <fstream>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "glog/logging.h"
 #include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
@@ -33,6 +36,9 @@ int CountCommunicators(const TrainerOptions& options, const ProcessGroups& group
   return count;
 }
 
+// The ledger's names of host memory begin with it.
+constexpr absl::string_view kHostPrefix = "host/";
+
 absl::StatusOr<RankPlan> PlanRank(const RunOptions& options, const ProcessGroups& groups,
                                   int stage) {
   MemoryLedger ledger;
@@ -44,7 +50,13 @@ absl::StatusOr<RankPlan> PlanRank(const RunOptions& options, const ProcessGroups
   plan.communicators = CountCommunicators(options.trainer, groups);
   plan.sizes = trainer->Measure();
   plan.activations = trainer->MeasuredActivations();
-  plan.memory = ledger.AtPeak();
+  for (const auto& [name, held] : ledger.AtPeak()) {
+    if (absl::StartsWith(name, kHostPrefix)) {
+      plan.host_memory[std::string(absl::StripPrefix(name, kHostPrefix))] = held;
+    } else {
+      plan.memory[name] = held;
+    }
+  }
   plan.memory["activations/saved"] = plan.sizes.saved();
   plan.memory["activations/deferred"] = plan.sizes.put_off();
   plan.memory["activations/recomputed"] = plan.sizes.recompute;
@@ -87,6 +99,18 @@ int64_t RankPlan::total_bytes() const {
   int64_t total = 0;
   for (const auto& [name, held] : memory) total += held;
   return total;
+}
+
+int64_t RankPlan::host_bytes() const {
+  int64_t total = 0;
+  for (const auto& [name, held] : host_memory) total += held;
+  return total;
+}
+
+int64_t RunPlan::host_bytes(int ranks) const {
+  int64_t bytes = 0;
+  for (const RankPlan& stage : stages) bytes += ranks_per_stage * stage.host_bytes();
+  return bytes / (static_cast<int64_t>(stages.size()) * ranks_per_stage) * ranks;
 }
 
 int64_t RunPlan::rank_bytes() const {
@@ -166,6 +190,10 @@ void AppendMemory(const RunOptions& options, const RunPlan& plan, std::string* t
     AppendTable(part.memory, part.total_bytes(), text);
     absl::StrAppendFormat(text, "  of which one micro-batch's activations, at their fullest:\n");
     AppendTable(part.activations, part.total_bytes(), text);
+    if (part.host_bytes() > 0) {
+      absl::StrAppendFormat(text, "  and in host memory: %s\n", FormatBytes(part.host_bytes()));
+      AppendTable(part.host_memory, part.host_bytes(), text);
+    }
   }
   if (plan.stages.size() > 1) {
     absl::StrAppendFormat(text, "the most memory: ranks of stage %d, %s each\n", worst,

@@ -21,10 +21,12 @@ struct RankPlan {
   int communicators = 0;   // communicators with other ranks, if by NCCL
   std::vector<int> ranks;  // all ranks of this stage, ascending, which are alike
   StageMemorySizes sizes;
-  std::map<std::string, int64_t> memory;       // bytes by kind
+  std::map<std::string, int64_t> memory;       // bytes on the device by kind
+  std::map<std::string, int64_t> host_memory;  // bytes of the host by kind, besides the program's
   std::map<std::string, int64_t> activations;  // peak bytes of one micro-batch by name
 
-  int64_t total_bytes() const;
+  int64_t total_bytes() const;  // bytes on the device
+  int64_t host_bytes() const;
 };
 
 struct RunPlan {
@@ -35,8 +37,10 @@ struct RunPlan {
   // workspaces.
   int64_t program_bytes = 0;
 
-  // Returns the bytes of all ranks together.
+  // Returns the bytes of all ranks together, on their devices.
   int64_t rank_bytes() const;
+  // Returns the bytes of host memory that `ranks` ranks on GPUs take.
+  int64_t host_bytes(int ranks) const;
   // Returns the bytes of a machine that runs `ranks` of them, in `processes` processes.
   int64_t machine_bytes(int ranks, int processes) const;
 };

@@ -97,6 +97,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
       trainer->data_parallel_,
       DataParallel::Create(options.data_parallel, all, {sizes.whole_weights, sizes.whole_gradients},
                            trainer->buffers_.get(), stream, ledger));
+  MEGATRON_RETURN_IF_ERROR(
+      trainer->optimizer_->PrepareHostUpdate(stream, options.host_threads, ledger));
   const Float8History* const history = &trainer->stage_->float8_history();
   trainer->data_parallel_->SetFloat8Weights(
       {trainer->stage_->float8_weights(),
@@ -133,6 +135,7 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
   buffers.expert_data = {groups.expert_data.size(), groups.expert_data.rank()};
   if (groups.data_context.size() > 1) buffers.sharding = options.sharding;
   buffers.bucket_size = options.bucket_size;
+  buffers.host_fraction = options.host_fraction;
   buffers_ = std::make_unique<ParameterBuffers>(stage_->parameters(), buffers, ledger);
   optimizer_ = std::make_unique<Optimizer>(std::move(rule), buffers_.get(), ledger);
   if (options.diagnostics_interval > 0) {

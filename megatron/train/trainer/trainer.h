@@ -60,6 +60,9 @@ struct TrainerOptions {
   DataSharding sharding = DataSharding::kNone;
   DataParallelOptions data_parallel;
   int64_t bucket_size = 0;  // see ParameterBuffersOptions
+  // Part of the optimizer's states in host memory, which the processor updates; 0 on the CPU.
+  double host_fraction = 0;
+  int host_threads = 1;  // number of threads that do so
   // The longest text that is generated with these weights, which needs memory of its own; 0: none.
   int64_t max_generation_context = 0;
   int64_t max_encoder_context = 0;  // the longest text that an encoder reads then

@@ -1,0 +1,72 @@
+// HostUpdate: updates of elements of which gradients and weights lie on a device, and masters and
+// states in host memory.
+//
+//   host_update.Run(parts, between, [&](size_t i, const HostPart& part, const Stream& host) {...});
+//
+// The parts go one after the other through two slots of page-locked memory: while the processor
+// updates one, the weights of the part before it leave and the gradients of the part behind it
+// arrive. Transfers are in the order of the device's stream, so that what is enqueued afterwards
+// finds the new weights. Nothing waits for the last ones.
+#ifndef MEGATRON_OPTIM_HOST_UPDATE_H_
+#define MEGATRON_OPTIM_HOST_UPDATE_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/tensor/cuda_device.h"
+#include "megatron/tensor/memory.h"
+#include "megatron/tensor/pinned_buffer.h"
+#include "megatron/tensor/stream.h"
+#include "megatron/tensor/tensor.h"
+
+namespace megatron {
+
+// The gradients and weights of some elements, flat and of the same length.
+struct HostPart {
+  Tensor gradients, weights;
+};
+
+class HostUpdate {
+ public:
+  // Takes page-locked memory for parts of at most `most_elements`. `stream` is that of the device.
+  // The update has `threads` threads. Fails where the system locks no more memory.
+  static absl::StatusOr<std::unique_ptr<HostUpdate>> Create(const Stream& stream,
+                                                            int64_t most_elements,
+                                                            DType weights_dtype, int threads,
+                                                            MemoryLedger* ledger);
+  // Waits for the transfers.
+  ~HostUpdate();
+
+  // Calls update(i, copy, host) for each part in turn, where `copy` is the host's copy of parts[i]
+  // and `host` the stream to use. The gradients of the copy are those of the device. Its weights
+  // are the device's if they are fp32, and undefined otherwise; those that it has afterwards are
+  // sent. `meanwhile` is called once, when the first gradients are on their way.
+  void Run(absl::Span<const HostPart> parts, absl::FunctionRef<void()> meanwhile,
+           absl::FunctionRef<void(size_t, const HostPart&, const Stream&)> update);
+
+ private:
+  struct Slot {
+    PinnedBuffer gradients, weights;
+    std::unique_ptr<CudaEvent> reached;  // behind the slot's last transfer
+  };
+
+  HostUpdate(const Stream& stream, int threads) : stream_(stream), pool_(threads) {}
+  // Returns the part's places in the slot.
+  HostPart In(const Slot& slot, const HostPart& part) const;
+  void Fetch(const HostPart& part, const Slot& slot);
+  void Copy(const Tensor& in, const Tensor& out);
+
+  const Stream stream_;
+  ThreadPool pool_;
+  std::array<Slot, 2> slots_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_OPTIM_HOST_UPDATE_H_

@@ -1,0 +1,153 @@
+// Trains on the emulated device, whose copies reach the host only when it has waited for them, with
+// different parts of the optimizer's states in host memory.
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "megatron/models/model_harness.h"
+#include "megatron/train/layouts/layout_harness.h"
+
+namespace megatron {
+namespace {
+
+class OffloadTest : public testing::Test {
+ protected:
+  LayoutOutcome Train(TrainerOptions options, double fraction, const LayoutRun& how) {
+    LayoutRun run = how;
+    run.device = DeviceType::kCuda;
+    if (run.steps == 0) run.steps = 3;
+    options.host_fraction = fraction;
+    return TrainOnLayout(options, run, source_);
+  }
+
+  // Expects that the bits of losses, norms, weights and states do not depend on the part.
+  void ExpectSameBits(const TrainerOptions& options, const LayoutRun& how = {}) {
+    const LayoutOutcome without = Train(options, 0, how);
+    EXPECT_EQ(HostBytes(without), 0);
+    int64_t less = 0;
+    for (const double fraction : {0.5, 1.0}) {
+      SCOPED_TRACE(absl::StrCat("fraction ", fraction));
+      const LayoutOutcome with = Train(options, fraction, how);
+      EXPECT_EQ(with.losses, without.losses);
+      EXPECT_EQ(with.norms, without.norms);
+      EXPECT_EQ(with.evaluation, without.evaluation);
+      EXPECT_EQ(with.state, without.state);
+      EXPECT_GT(HostBytes(with), less);
+      less = HostBytes(with);
+    }
+  }
+
+  // Norms of gradients, weights and updates of all steps, by layer.
+  static std::vector<std::pair<std::string, double>> LayerValues(const LayoutOutcome& outcome) {
+    std::vector<std::pair<std::string, double>> values;
+    for (const DiagnosticValues& step : outcome.diagnostics) {
+      for (const LayerValue& layer : step.layers) values.emplace_back(layer.name, layer.value);
+    }
+    return values;
+  }
+
+  static int64_t HostBytes(const LayoutOutcome& outcome) {
+    int64_t bytes = 0;
+    for (const auto& [name, held] : outcome.memory) bytes += name.rfind("host/", 0) == 0 ? held : 0;
+    return bytes;
+  }
+
+  static TrainerOptions With(DType dtype, OptimizerOptions::Kind kind = OptimizerOptions::kAdamW) {
+    TrainerOptions options = TinyRun(SmallGpt2(), kind);
+    options.model.transformer.dtype = dtype;
+    options.clip_grad = 0.1;
+    return options;
+  }
+
+  CountingSource source_;
+};
+
+TEST_F(OffloadTest, EveryOptimizerAndDtypeHasTheSameBits) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    for (const auto kind :
+         {OptimizerOptions::kAdamW, OptimizerOptions::kSgd, OptimizerOptions::kLion}) {
+      SCOPED_TRACE(absl::StrCat(SizeOf(dtype), " bytes, optimizer ", kind));
+      ExpectSameBits(With(dtype, kind));
+    }
+  }
+}
+
+TEST_F(OffloadTest, EveryShardingHasTheSameBits) {
+  for (const DataSharding sharding : {DataSharding::kNone, DataSharding::kStates,
+                                      DataSharding::kGradients, DataSharding::kWeights}) {
+    for (const bool overlap : {false, true}) {
+      for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+        LayoutRun how;
+        how.layout.data = 2;
+        how.layout.sharding = sharding;
+        how.layout.overlap = overlap;
+        how.evaluate = true;  // waits for weights that are gathered beside the next step
+        SCOPED_TRACE(absl::StrCat(ToString(how.layout), ", ", SizeOf(dtype), " bytes"));
+        ExpectSameBits(With(dtype), how);
+      }
+    }
+  }
+}
+
+TEST_F(OffloadTest, TensorAndPipelineRanksHaveTheSameBits) {
+  LayoutRun how;
+  how.layout.tensor = how.layout.pipeline = 2;
+  ExpectSameBits(With(DType::kBFloat16), how);
+}
+
+TEST_F(OffloadTest, SkippedStepsChangeNothing) {
+  DynamicLossScaleOptions scale;
+  scale.initial_scale = 1e38;  // the first steps overflow
+  scale.hysteresis = 1;
+  const LossScaler scaler = *LossScaler::CreateDynamic(scale);
+  LayoutRun how;
+  how.scaler = &scaler;
+  how.steps = 6;
+  ExpectSameBits(With(DType::kFloat16), how);
+}
+
+TEST_F(OffloadTest, NormsOfWeightsAndUpdatesHaveTheSameBits) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    TrainerOptions options = With(dtype);
+    options.diagnostics_interval = 1;
+    const LayoutOutcome without = Train(options, 0, {});
+    ASSERT_FALSE(LayerValues(without).empty());
+    for (const double fraction : {0.5, 1.0}) {
+      const LayoutOutcome with = Train(options, fraction, {});
+      EXPECT_EQ(with.state, without.state);
+      EXPECT_EQ(LayerValues(with), LayerValues(without)) << fraction;
+    }
+  }
+}
+
+TEST_F(OffloadTest, ACheckpointOfAnyPartContinuesWithAnyOther) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const TrainerOptions options = With(dtype);
+    LayoutRun whole;
+    whole.steps = 4;
+    const LayoutOutcome expected = Train(options, 0, whole);
+    for (const double saved : {0.0, 0.5, 1.0}) {
+      LayoutRun first;
+      first.steps = 2;
+      first.save = absl::StrCat(testing::TempDir(), "/offload_", SizeOf(dtype), "_", saved);
+      Train(options, saved, first);
+      for (const double loaded : {0.0, 0.5, 1.0}) {
+        SCOPED_TRACE(absl::StrCat("saved with ", saved, " and loaded with ", loaded));
+        LayoutRun second;
+        second.steps = 2;
+        second.load = first.save;
+        const LayoutOutcome rest = Train(options, loaded, second);
+        EXPECT_EQ(rest.state, expected.state);
+        EXPECT_EQ(rest.losses,
+                  std::vector<double>(expected.losses.begin() + 2, expected.losses.end()));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megatron
