@@ -135,11 +135,13 @@ class Offloaded {
     model_.buffers->InitializeWeights(5, stream_);
   }
 
-  StepResult Step(int step) {
+  // One step; `first` is the first gradient.
+  StepResult Step(int step, float first = 0.5f) {
     for (const auto& parameter : model_.parameters) {
       float* const grad = EmulatedView(parameter->grad).data<float>();
       for (int64_t i = 0; i < parameter->grad.numel(); ++i) grad[i] = Fraction(3 * i + step);
     }
+    EmulatedView(model_.parameters[0]->grad).data<float>()[0] = first;
     StepOptions options;
     options.lr = 0.01;
     options.weight_decay = 0.1;
@@ -180,6 +182,22 @@ TEST(OptimizerOffloadTest, WeightsWithTheirPaddingAndNormsHaveTheSameBits) {
   }
 }
 
+TEST(OptimizerOffloadTest, ASkippedStepChangesAndMovesNothing) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    Offloaded plain(0, dtype), with(1, dtype);
+    plain.Step(0);
+    with.Step(0);
+    const std::string before = with.Weights();
+    const int64_t waits = CountsOfEmulatedCuda().host_waits;
+    EXPECT_FALSE(with.Step(1, std::numeric_limits<float>::infinity()).applied);
+    EXPECT_EQ(CountsOfEmulatedCuda().host_waits - waits, 1);  // for the norm
+    EXPECT_EQ(with.Weights(), before);
+    plain.Step(2);
+    with.Step(2);
+    EXPECT_EQ(with.Weights(), plain.Weights());
+  }
+}
+
 TEST(OptimizerOffloadTest, APartIsWholeParameters) {
   Offloaded half(0.4, DType::kBFloat16), whole(1, DType::kBFloat16);
   const int64_t all = whole.buffers().host_masters().numel();
@@ -216,6 +234,7 @@ TEST(OptimizerOffloadTest, ARuleOfWholeParametersHasTheSameBitsAsOnTheCpu) {
       for (int64_t i = 0; i < parameter->grad.numel(); ++i)
         parameter->grad.data<float>()[i] = Fraction(3 * i + step);
     }
+    cpu.parameters[0]->grad.data<float>()[0] = 0.5f;
     StepOptions options;
     options.lr = 0.01;
     options.weight_decay = 0.1;
