@@ -122,9 +122,12 @@ TEST_F(HostUpdateTest, MemoryThatCannotBeLockedIsAnError) {
 // A model on the emulated device, of which a part of the optimizer's states is in host memory.
 class Offloaded {
  public:
-  Offloaded(double fraction, DType dtype, std::unique_ptr<UpdateRule> rule = nullptr)
+  Offloaded(double fraction, DType dtype, std::unique_ptr<UpdateRule> rule = nullptr,
+            int64_t large = 0)
       : cuda_(0), stream_(Stream::Cuda(0, &cuda_)), model_({}, dtype) {
-    // Padding lies between them.
+    // Padding lies between them. The last one is the first in the layout.
+    if (large > 0) model_.Add("behind", Replicated({70}));
+    if (large > 0) model_.Add("large", Replicated({large}));
     model_.Add("a", Replicated({7, 11}));
     model_.Add("b", Replicated({5}), /*decays=*/false);
     model_.Add("c", Replicated({130}));
@@ -180,6 +183,18 @@ TEST(OptimizerOffloadTest, WeightsWithTheirPaddingAndNormsHaveTheSameBits) {
       }
     }
   }
+}
+
+TEST(OptimizerOffloadTest, PaddingStaysZeroWhereSlotsAreUsedAgain) {
+  // "large" ends in the third of the updates, which has the first one's slot.
+  const int64_t large = 2 * UpdateObserver::kMostElements + 1000;
+  Offloaded plain(0, DType::kBFloat16, nullptr, large), with(1, DType::kBFloat16, nullptr, large);
+  for (int step = 0; step < 2; ++step) {
+    plain.Step(step);
+    with.Step(step);
+  }
+  EXPECT_TRUE(with.Weights() == plain.Weights());
+  EXPECT_EQ(with.Norm(), plain.Norm());
 }
 
 TEST(OptimizerOffloadTest, ASkippedStepChangesAndMovesNothing) {

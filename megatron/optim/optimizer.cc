@@ -19,9 +19,9 @@ enum Statistic { kSumOfSquares, kNonFinite, kStopRequested, kLogRequested, kNumS
 constexpr int64_t kCountOffset = 16;  // offset in bytes: an int64 follows the floats
 constexpr int64_t kStatisticsBytes = 24;
 
-// The most elements of a part that is updated in host memory: each of two slots of page-locked
-// memory has as many gradients and weights, and a part takes the processor about a millisecond.
-constexpr int64_t kHostElements = int64_t{1} << 22;
+// The most elements of a part that is updated in host memory: enough that neither a copy nor a loop
+// over threads is short.
+constexpr int64_t kHostElements = UpdateObserver::kMostElements;
 
 // Calls body(bucket, range) on ranges that cover all elements of which this rank is the main
 // replica. A range may include padding between parameters, which is zero in gradients and masters.

@@ -60,6 +60,33 @@ TEST_F(PretrainCudaTest, EightRanksOfAStoppedRunContinueThere) {
   ExpectEqualCheckpoints("cpu", "cuda");
 }
 
+TEST_F(PretrainCudaTest, StatesInHostMemoryLeaveTheSameBytesAndLoadWithAnyPart) {
+  const Arguments half = {"--set=precision.bf16=true"};
+  const Arguments offload = Joined(half, {"--set=optimizer.optimizer_cpu_offload=true"});
+  ASSERT_EQ(RunOnCuda(Joined({SaveTo("without")}, half)).exit_code, kExitDone);
+  const Outcome whole = RunOnCuda(Joined({SaveTo("whole")}, offload));
+  ASSERT_EQ(whole.exit_code, kExitDone) << whole.output;
+  ExpectEqualCheckpoints("without", "whole");
+
+  const Arguments parts = Joined(
+      {SaveTo("parts"), "--set=checkpoint.async_save=true", "--set=checkpoint.save_interval=2"},
+      offload);
+  const Outcome first = RunOnCuda(Joined(parts, {"--set=train.exit_interval=5"}));
+  ASSERT_EQ(first.exit_code, kExitDone) << first.output;
+  const Outcome last = RunOnCuda(Joined(parts, {"--set=optimizer.optimizer_offload_fraction=0.5"}));
+  ASSERT_EQ(last.exit_code, kExitDone) << last.output;
+  ExpectEqualCheckpoints("without", "parts");
+}
+
+TEST_F(PretrainCudaTest, OffloadSaysThatItDoesNothingOnTheCpu) {
+  const Arguments one = {"--set=train.exit_interval=1"};
+  const Outcome outcome = Run(Joined(one, {"--set=optimizer.optimizer_cpu_offload=true"}));
+  EXPECT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  EXPECT_TRUE(absl::StrContains(outcome.output, "optimizer_cpu_offload does nothing on the CPU"))
+      << outcome.output;
+  EXPECT_FALSE(absl::StrContains(Run(one).output, "optimizer_cpu_offload"));
+}
+
 TEST_F(PretrainCudaTest, PlansOfKernelsMustBeThereAndADeviceForThem) {
   const std::string plans = absl::StrCat("--set=system.gemm_plan_file=", Path("plans"));
   const Outcome missing = RunOnCuda({plans});

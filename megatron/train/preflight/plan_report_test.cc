@@ -127,6 +127,29 @@ TEST(PlanScreenTest, SaysWhereMemoryIsShort) {
   EXPECT_THAT(ScreenOf(on_gpu, machine), Not(HasSubstr("not enough")));
 }
 
+TEST(PlanScreenTest, SaysWhatLiesInHostMemory) {
+  const std::vector<std::string> half = {"system.device=cuda", "precision.bf16=true"};
+  std::vector<std::string> offload = half;
+  offload.push_back("optimizer.optimizer_cpu_offload=true");
+  const Planned on_gpu = Plan("gpt2_124m", half), on_host = Plan("gpt2_124m", offload);
+  const RankPlan &all = on_gpu.run.plan.stages[0], &rest = on_host.run.plan.stages[0];
+  EXPECT_EQ(all.host_bytes(), 0);
+  for (const char* state : {"master weights", "exp_avg", "exp_avg_sq"}) {
+    EXPECT_EQ(rest.memory.at(state), 0) << state;
+    EXPECT_EQ(rest.host_memory.at(state), all.memory.at(state)) << state;
+  }
+  EXPECT_THAT(ScreenOf(on_gpu), Not(HasSubstr("host memory")));
+  EXPECT_THAT(ScreenOf(on_host, Host(kGiB)),
+              AllOf(HasSubstr("in host memory, all ranks: 1.40"), HasSubstr("here: 1.00 GiB")));
+  const Json json = JsonOf(on_host);
+  EXPECT_EQ(json["memory"]["stages"][0]["host_bytes"], rest.host_bytes());
+  EXPECT_EQ(json["memory"]["stages"][0]["host_kinds"]["exp_avg"], rest.host_memory.at("exp_avg"));
+  EXPECT_THAT(FormatFullPlan(on_host.loaded, on_host.run),
+              AllOf(HasSubstr("and in host memory: 1.40 GiB"), HasSubstr("+ offloaded 1.40 GiB")));
+  offload[0] = "system.device=cpu";
+  EXPECT_EQ(Plan("gpt2_124m", offload).run.plan.stages[0].host_bytes(), 0);
+}
+
 TEST(PlanScreenTest, SaysWhyARunHereWouldBeRefused) {
   MachineMemory machine = Host(64 * kGiB);
   machine.refusal = "system.fuse_bias_gradients = true: has no effect on the CPU";

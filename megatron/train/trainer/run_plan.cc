@@ -121,7 +121,8 @@ int64_t RunPlan::rank_bytes() const {
 
 int64_t RunPlan::machine_bytes(int ranks, int processes) const {
   const int64_t all_ranks = static_cast<int64_t>(stages.size()) * ranks_per_stage;
-  return rank_bytes() / all_ranks * ranks + processes * (data_bytes + program_bytes);
+  return rank_bytes() / all_ranks * ranks + host_bytes(ranks) +
+         processes * (data_bytes + program_bytes);
 }
 
 absl::StatusOr<RunPlan> PlanRun(const RunOptions& options) {
@@ -201,11 +202,14 @@ void AppendMemory(const RunOptions& options, const RunPlan& plan, std::string* t
   }
   const int ranks = options.num_ranks(), processes = options.ranks.processes ? ranks : 1;
   const std::string each = processes > 1 ? absl::StrCat(processes, " times ") : "";
-  absl::StrAppendFormat(text, "memory of the %s: %s = %s %s + %sdata %s + %sprogram %s\n",
+  const int64_t host = plan.host_bytes(ranks);
+  const std::string offloaded =
+      host > 0 ? absl::StrCat(" + offloaded ", FormatBytes(host)) : std::string();
+  absl::StrAppendFormat(text, "memory of the %s: %s = %s %s%s + %sdata %s + %sprogram %s\n",
                         processes > 1 ? "processes" : "process",
                         FormatBytes(plan.machine_bytes(ranks, processes)),
-                        FormatQuantity(ranks, "rank"), FormatBytes(plan.rank_bytes()), each,
-                        FormatBytes(plan.data_bytes), each, FormatBytes(plan.program_bytes));
+                        FormatQuantity(ranks, "rank"), FormatBytes(plan.rank_bytes()), offloaded,
+                        each, FormatBytes(plan.data_bytes), each, FormatBytes(plan.program_bytes));
   if (plan.stages[0].sizes.graph_inputs > 0)
     absl::StrAppendFormat(text, "not counted: what CUDA takes for graphs themselves\n");
   if (options.device == DeviceType::kCuda && ranks > 1 &&
