@@ -78,6 +78,21 @@ TEST_F(PretrainCudaTest, StatesInHostMemoryLeaveTheSameBytesAndLoadWithAnyPart) 
   ExpectEqualCheckpoints("without", "parts");
 }
 
+TEST_F(PretrainCudaTest, StatesInHostMemoryLeaveTheSameBytesWithFloat8AndSharding) {
+  const Arguments run = {"--set=precision.bf16=true",
+                         "--set=precision.fp8_format=hybrid",
+                         "--set=precision.fp8_param_gather=true",
+                         "--set=parallel.data_parallel_size=2",
+                         "--set=parallel.use_distributed_optimizer=true",
+                         "--set=parallel.data_parallel_sharding_strategy=optim_grads_params"};
+  const Outcome without = RunOnCuda(Joined({SaveTo("without")}, run));
+  ASSERT_EQ(without.exit_code, kExitDone) << without.output;
+  const Outcome with =
+      RunOnCuda(Joined({SaveTo("with"), "--set=optimizer.optimizer_cpu_offload=true"}, run));
+  ASSERT_EQ(with.exit_code, kExitDone) << with.output;
+  ExpectEqualCheckpoints("without", "with");
+}
+
 TEST_F(PretrainCudaTest, OffloadSaysThatItDoesNothingOnTheCpu) {
   const Arguments one = {"--set=train.exit_interval=1"};
   const Outcome outcome = Run(Joined(one, {"--set=optimizer.optimizer_cpu_offload=true"}));

@@ -99,6 +99,15 @@ TEST_F(OffloadTest, TensorAndPipelineRanksHaveTheSameBits) {
   ExpectSameBits(With(DType::kBFloat16), how);
 }
 
+TEST_F(OffloadTest, ExpertsOnRanksOfTheirOwnHaveTheSameBits) {
+  TrainerOptions options = TinyRun(SmallMixtral(), OptimizerOptions::kAdamW);
+  options.model.transformer.dtype = DType::kBFloat16;
+  LayoutRun how;
+  how.layout.data = how.layout.expert = 2;
+  how.layout.sharding = DataSharding::kStates;
+  ExpectSameBits(options, how);
+}
+
 TEST_F(OffloadTest, NormsOfWeightsAndUpdatesHaveTheSameBits) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     TrainerOptions options = With(dtype);
