@@ -39,6 +39,8 @@ struct KeyRow {
 };
 
 constexpr char kSent[] = "messages are sent in the way that docs/data_parallel.md describes";
+constexpr char kStatesOnHost[] =
+    "optimizer.optimizer_cpu_offload keeps the optimizer's states in host memory, and is off";
 constexpr char kHost[] = "nothing is moved to the host or to disk: the run needs more GPU memory";
 constexpr char kWritten[] = "metrics.jsonl and logging.profile have what is measured";
 constexpr char kTracked[] =
@@ -106,9 +108,9 @@ constexpr KeyRow kKeys[] = {
     {"zero_optimization.memory_efficient_linear", "", "", Effect::kSpeed, kSent},
     {"zero_optimization.zero_hpz_partition_size", "", "", Effect::kSpeed, kSent},
     {"zero_optimization.mics_*", "", "", Effect::kSpeed, kSent},
-    {"zero_optimization.offload_optimizer.device", "", "\"none\"", Effect::kSpeed, kHost},
+    {"zero_optimization.offload_optimizer.device", "", "\"none\"", Effect::kSpeed, kStatesOnHost},
     {"zero_optimization.offload_param.device", "", "\"none\"", Effect::kSpeed, kHost},
-    {"zero_optimization.offload_optimizer.*", "", "", Effect::kSpeed, kHost},
+    {"zero_optimization.offload_optimizer.*", "", "", Effect::kSpeed, kStatesOnHost},
     {"zero_optimization.offload_param.*", "", "", Effect::kSpeed, kHost},
     {"zero_optimization.cpu_offload*", "", "false", Effect::kSpeed, kHost},
     {"zero_optimization.zero_quantized_*", "", "false", Effect::kRounding, kQuantized},
