@@ -1,7 +1,9 @@
 // HostUpdate: updates of elements of which gradients and weights lie on a device, and masters and
 // states in host memory.
 //
-//   host_update.Run(parts, between, [&](size_t i, const HostPart& part, const Stream& host) {...});
+//   host_update.Run(parts, meanwhile, [&](size_t i, const HostPart& part, const Stream& host) {
+//     ...
+//   });
 //
 // The parts go one after the other through two slots of page-locked memory: while the processor
 // updates one, the weights of the part before it leave and the gradients of the part behind it
