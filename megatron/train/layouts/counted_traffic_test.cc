@@ -156,6 +156,27 @@ TEST(CountedTrafficTest, ADenseModelSendsWhatIsPlanned) {
   }
 }
 
+// Ranks that communicate beside forward send pieces, which together are as many bytes.
+TEST(CountedTrafficTest, CommunicationBesideForwardSendsNoMore) {
+  for (const int ranks : {2, 4}) {
+    for (const bool sequence_parallel : {false, true}) {
+      Layout layout;
+      layout.tensor = ranks;
+      layout.sequence_parallel = sequence_parallel;
+      TrainerOptions run = LlamaRun();
+      run.model.transformer.num_query_groups = kHeads;
+      PlanModel model = LlamaModel();
+      model.set_kv_heads(kHeads);
+      const Sent in_turn = SentOn(run, model, layout, 0);
+      layout.tp_comm_overlap = true;
+      SCOPED_TRACE(ToString(layout));
+      const Sent beside = SentOn(run, model, layout, 0);
+      ExpectWithinOnePercent(beside);
+      EXPECT_EQ(beside.counted, in_turn.counted);
+    }
+  }
+}
+
 TEST(CountedTrafficTest, FullRecomputationSendsTheForwardPassAgain) {
   TrainerOptions run = LlamaRun();
   run.model.layer_recompute = {LayerRecompute::kUniform, 1};
