@@ -85,8 +85,8 @@ Case TensorParallel(const char* name, bool tp_comm_overlap) {
   return c;
 }
 
-Case SharedExpert() {
-  Case c = Small("SharedExpert", SmallDeepSeek());
+Case Experts(const char* name, const ModelOptions& model) {
+  Case c = Small(name, model);
   c.layout.data = c.layout.expert = 2;
   c.layout.micro_batch_size = 4;
   return c;
@@ -101,7 +101,8 @@ std::vector<Case> Cases() {
       Context("Hierarchical", ContextParallel::kHierarchical, 4, 2, 4),
       TensorParallel("TensorInBackward", false),
       TensorParallel("TensorInBothPasses", true),
-      SharedExpert(),
+      Experts("Experts", SmallMixtral()),
+      Experts("ExpertsAndASharedOne", SmallDeepSeek()),
   };
 }
 

@@ -11,7 +11,7 @@ std::vector<ProcessGroup*> GroupsWithLanes(const TransformerOptions& transformer
   if (groups->tensor.size() > 1) with_lanes.push_back(&groups->tensor);
   if (groups->context.size() > 1) with_lanes.push_back(&groups->context);
   if (groups->pipeline.size() > 1) with_lanes.push_back(&groups->pipeline);
-  if (transformer.moe.shared_ffn_hidden_size > 0 && groups->expert_model.size() > 1)
+  if (transformer.moe.num_experts > 0 && groups->expert_model.size() > 1)
     with_lanes.push_back(&groups->expert_model);
   return with_lanes;
 }
