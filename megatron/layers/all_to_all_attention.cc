@@ -1,6 +1,8 @@
-// The form of context_attention.h in which ranks exchange tokens for heads. A rank whose share of
-// the groups can be halved exchanges one half while it computes with the other. Heads do not depend
-// on each other, so that the bits are those of the whole share.
+// The form of context_attention.h in which ranks exchange tokens for heads. A rank's share of the
+// groups is cut into equal parts, halves where it can be halved, and ranks exchange one part while
+// they compute with another. Heads do not depend on each other, so that the bits are those of the
+// whole share.
+#include <algorithm>
 #include <vector>
 
 #include "megatron/comm/overlap/async_group.h"
@@ -48,15 +50,18 @@ class Team {
   const int size_;
 };
 
-// A part of a rank's share of the groups: the share itself, or a half of it.
+// One of `count` equal parts of a rank's share of the groups.
 struct Part {
   int index, count;
 };
 
-// Teams pass keys around a ring meanwhile, which would have to be passed for each half.
+// The fewest equal parts, but more than one, of a share of more than one group.
 int PartsOf(const LayerContext& ctx, const ops::AttentionInputs& in) {
-  const Team team(ctx);
-  return team.teams() == 1 && in.k_UGD.dim(1) % (2 * team.size()) == 0 ? 2 : 1;
+  const int64_t share = in.k_UGD.dim(1) / Team(ctx).size();
+  for (int64_t parts = 2; parts < share; ++parts) {
+    if (share % parts == 0) return static_cast<int>(parts);
+  }
+  return static_cast<int>(std::max<int64_t>(share, 1));
 }
 
 // One of the tensors that travel together: this rank's tokens of all groups, [T, G, ...], and all

@@ -241,6 +241,9 @@ std::vector<Case> Cases() {
       {0, {11, 5, 16}, 4, 1, 8, false, 0, DType::kFloat32, {20, 3, 41}},  // cross-attention
       {0, {3, 1, 21, 7}, 8, 1, 8, false, 0.2f, DType::kFloat32, {1, 40, 2, 21}},
       {0, {200, 90, 222}, 4, 2, 32, false, 0.1f, DType::kBFloat16, {31, 260, 29}},
+      // Twelve groups are odd shares of a rank of four.
+      {16, {5, 1, 10, 3, 13}, 12, 2, 8, true, 0.2f},
+      {0, {13, 2, 17}, 12, 1, 8, true, 0.1f, DType::kBFloat16, {}, 4},
   };
 }
 
@@ -367,14 +370,16 @@ class ContextCostTest : public testing::Test {
     EXPECT_EQ(measured.backward_bytes[0], moved);
   }
 
+  // Exchanges halves of a team's share of the groups, and keys of a half in each ring.
   void ExpectCostOfTeams(DType dtype) {
     constexpr int kTeam = 2, kTeams = kSize / kTeam;
     const int64_t b = SizeOf(dtype), qkv = queries_ + keys_;
     const int64_t sums = dtype == DType::kFloat32 ? 0 : 4 * queries_;
     const Measured measured = Measure(ContextParallel::kHierarchical, dtype);
     ExpectClose(measured.saved, b * qkv + b * queries_ + lse_, "saved");
-    const int64_t ring = b * queries_ + (2 * b + 12) * keys_ + sums;
-    ExpectClose(measured.scratch, b * qkv + std::max(ring, 2 * b * qkv), "scratch");
+    const int64_t ring = ((2 * b + 12) * keys_ + sums) / 2;
+    ExpectClose(measured.scratch,
+                b * qkv + b * queries_ + std::max(2 * b * queries_, b * qkv) + ring, "scratch");
     const int64_t exchanged = (kTeam - 1) * b * (2 * queries_ + keys_) / kTeam;
     const int64_t passed = (kTeams - 1) * b * keys_;
     EXPECT_EQ(measured.forward_bytes[0], exchanged + passed);

@@ -4,11 +4,11 @@
 // *Ring*: a rank's keys and values go from rank to rank; each computes what its queries see of them
 // and merges that with what it has. Backward sends them around again, and with them the gradients,
 // to which every rank adds its part (H. Liu et al., arXiv 2310.01889). *Gather*: each rank fetches
-// all keys and values; gradients are reduce-scattered. *All-to-all*: each rank gets all tokens of
-// some of its groups of heads, and gives their outputs back (S. A. Jacobs et al., arXiv
-// 2309.14509). With several teams of ranks (context_slice.h) tokens are exchanged for heads within
-// a team, and keys and values go around a ring of the teams (J. Fang and S. Zhao, arXiv
-// 2405.07719).
+// all keys and values, half of the groups after the other half; gradients are reduce-scattered.
+// *All-to-all*: each rank gets all tokens of some of its groups of heads, and gives their outputs
+// back (S. A. Jacobs et al., arXiv 2309.14509). With several teams of ranks (context_slice.h)
+// tokens are exchanged for heads within a team, and keys and values go around a ring of the teams
+// (J. Fang and S. Zhao, arXiv 2405.07719).
 //
 // Keys may be those of other tokens than the queries, cut by themselves (cross-attention), and
 // scores may have a bias. Gradients of keys are summed in fp32.

@@ -1,4 +1,6 @@
 // The forms of context_attention.h in which keys and values arrive rank by rank.
+#include <vector>
+
 #include "absl/container/inlined_vector.h"
 #include "megatron/comm/overlap/async_group.h"
 #include "megatron/layers/context_attention.h"
@@ -87,17 +89,73 @@ class Ring {
   const int team_size_;
 };
 
-// Every rank's keys and values, [C, 2, U, G, D].
-Tensor GatherKeys(const LayerContext& ctx, const ops::AttentionInputs& in) {
+// Some of the groups, [begin, end), and every rank's keys and values of them.
+struct GatheredGroups {
+  int64_t begin, end;
+  Tensor all_C2UGD;
+  AsyncCall arriving;
+};
+
+Tensor Part(const Tensor& x_TGRD, const GatheredGroups& groups) {
+  return x_TGRD.Slice(1, groups.begin, groups.end);
+}
+
+// The columns of a part of the groups in a bias, or in its gradient: one for each query head.
+Tensor Columns(const Tensor& x_WN, const ops::AttentionInputs& in, const GatheredGroups& groups) {
+  const int64_t heads = in.q_TGRD.dim(2);
+  return x_WN.Slice(1, groups.begin * heads, groups.end * heads);
+}
+
+// A copy, since attention takes no view of a bias.
+Tensor CopyOfColumns(const LayerContext& ctx, const Tensor& x_WN, const ops::AttentionInputs& in,
+                     const GatheredGroups& groups) {
+  if (!x_WN) return Tensor();
+  const Tensor columns = Columns(x_WN, in, groups);
+  const Tensor copy = ctx.scratch->Allocate(DType::kFloat32, columns.shape(), "relative positions");
+  ops::Copy(ctx.stream, columns, copy);
+  return copy;
+}
+
+// Starts to gather keys and values, one half of the groups after the other.
+std::vector<GatheredGroups> StartToGather(const LayerContext& ctx, const ops::AttentionInputs& in) {
   const Shape& shape = in.k_UGD.shape();
-  const int64_t ranks = ctx.context_group.size();
-  const Tensor all_C2UGD = ctx.scratch->Allocate(
-      in.k_UGD.dtype(), {ranks, 2, shape[0], shape[1], shape[2]}, "gathered keys and values");
-  const Tensor mine_2UGD = all_C2UGD.Select(0, ctx.context_group.rank());
-  CopyKeys(ctx.stream, in.k_UGD, in.v_UGD, mine_2UGD);
-  ctx.context_group.AllGather(mine_2UGD, all_C2UGD.View({ranks * 2, shape[0], shape[1], shape[2]}),
-                              ctx.stream);
-  return all_C2UGD;
+  const int64_t ranks = ctx.context_group.size(), half = shape[1] / 2;
+  std::vector<GatheredGroups> parts;
+  if (half > 0) parts.push_back({0, half, {}, {}});
+  parts.push_back({half, shape[1], {}, {}});
+  for (GatheredGroups& part : parts) {
+    const int64_t groups = part.end - part.begin;
+    part.all_C2UGD = ctx.scratch->Allocate(in.k_UGD.dtype(), {ranks, 2, shape[0], groups, shape[2]},
+                                           "gathered keys and values");
+    const Tensor mine_2UGD = part.all_C2UGD.Select(0, ctx.context_group.rank());
+    CopyKeys(ctx.stream, Part(in.k_UGD, part), Part(in.v_UGD, part), mine_2UGD);
+    const Tensor all = part.all_C2UGD.View({ranks * 2, shape[0], groups, shape[2]});
+    part.arriving = StartAsync(ctx.context_group, ctx.stream, TimeCategory::kContextParallel,
+                               [=](const ProcessGroup& group, const Stream& lane) {
+                                 group.AllGather(mine_2UGD, all, lane);
+                               });
+  }
+  return parts;
+}
+
+// Starts to bring the sum of all ranks' gradients of this rank's keys to its place in theirs.
+AsyncCall StartToReduce(const LayerContext& ctx, const Tensor& dall_C2UGD) {
+  const Tensor mine_2UGD = dall_C2UGD.Select(0, ctx.context_group.rank());
+  const Tensor all = dall_C2UGD.View(
+      {dall_C2UGD.dim(0) * 2, dall_C2UGD.dim(2), dall_C2UGD.dim(3), dall_C2UGD.dim(4)});
+  return StartAsync(ctx.context_group, ctx.stream, TimeCategory::kContextParallel,
+                    [=](const ProcessGroup& group, const Stream& lane) {
+                      group.ReduceScatter(all, mine_2UGD, lane);
+                    });
+}
+
+// The queries of a part of the groups, and the keys of rank `source`.
+ops::Attention OfGroups(const LayerContext& ctx, const ContextAttention& attention, int source,
+                        const ops::AttentionInputs& in, const GatheredGroups& groups) {
+  ops::Attention block = OfSource(ctx, attention, source);
+  block.dropout.first_column += groups.begin * in.q_TGRD.dim(2);
+  block.add_to_queries = source > 0;
+  return block;
 }
 
 }  // namespace
@@ -162,18 +220,21 @@ void RingAttentionBackward(const LayerContext& ctx, const ContextAttention& atte
   TakeGradients(ctx.stream, arriving, gradients);
 }
 
+// The groups do not depend on each other, so that the bits are those of all at once.
 void GatherAttentionForward(const LayerContext& ctx, const ContextAttention& attention,
                             const ops::AttentionInputs& in, const Tensor& out_TGRD,
                             const Tensor& lse_TGR) {
   Arena::Scope scope(ctx.scratch);
   const Tensor sum_TGRD = Fp32Of(ctx, out_TGRD);
-  const Tensor all_C2UGD = GatherKeys(ctx, in);
-  for (int source = 0; source < ctx.context_group.size(); ++source) {
-    ops::Attention block = OfSource(ctx, attention, source);
-    block.add_to_queries = source > 0;
-    ops::AttentionForward(ctx.stream, block,
-                          WithKeys(in.q_TGRD, all_C2UGD.Select(0, source), in.bias_WN), sum_TGRD,
-                          lse_TGR);
+  for (const GatheredGroups& part : StartToGather(ctx, in)) {
+    const Tensor bias_WN = CopyOfColumns(ctx, in.bias_WN, in, part);
+    part.arriving.Wait();
+    for (int source = 0; source < ctx.context_group.size(); ++source) {
+      ops::AttentionForward(
+          ctx.stream, OfGroups(ctx, attention, source, in, part),
+          WithKeys(Part(in.q_TGRD, part), part.all_C2UGD.Select(0, source), bias_WN),
+          Part(sum_TGRD, part), Part(lse_TGR, part));
+    }
   }
   FromFp32(ctx.stream, sum_TGRD, out_TGRD);
 }
@@ -184,22 +245,35 @@ void GatherAttentionBackward(const LayerContext& ctx, const ContextAttention& at
                              const ops::AttentionInputs& gradients) {
   Arena::Scope scope(ctx.scratch);
   const Tensor dq_TGRD = Fp32Of(ctx, gradients.q_TGRD);
-  const Tensor all_C2UGD = GatherKeys(ctx, in);
-  const Tensor dall_C2UGD =
-      ctx.scratch->Allocate(DType::kFloat32, all_C2UGD.shape(), "gathered gradients");
-  for (int source = 0; source < ctx.context_group.size(); ++source) {
-    ops::Attention block = OfSource(ctx, attention, source);
-    block.add_to_queries = source > 0;
-    ops::AttentionBackward(
-        ctx.stream, block, WithKeys(in.q_TGRD, all_C2UGD.Select(0, source), in.bias_WN), out_TGRD,
-        lse_TGR, dout_TGRD, WithKeys(dq_TGRD, dall_C2UGD.Select(0, source), gradients.bias_WN));
+  const std::vector<GatheredGroups> parts = StartToGather(ctx, in);
+  struct Reduction {
+    Tensor dall_C2UGD;
+    AsyncCall call;
+  };
+  std::vector<Reduction> reductions;
+  for (const GatheredGroups& part : parts) {
+    const Tensor dall_C2UGD =
+        ctx.scratch->Allocate(DType::kFloat32, part.all_C2UGD.shape(), "gathered gradients");
+    const Tensor bias_WN = CopyOfColumns(ctx, in.bias_WN, in, part);
+    const Tensor dbias_WN = CopyOfColumns(ctx, gradients.bias_WN, in, part);
+    part.arriving.Wait();
+    for (int source = 0; source < ctx.context_group.size(); ++source) {
+      ops::AttentionBackward(
+          ctx.stream, OfGroups(ctx, attention, source, in, part),
+          WithKeys(Part(in.q_TGRD, part), part.all_C2UGD.Select(0, source), bias_WN),
+          Part(out_TGRD, part), Part(lse_TGR, part), Part(dout_TGRD, part),
+          WithKeys(Part(dq_TGRD, part), dall_C2UGD.Select(0, source), dbias_WN));
+    }
+    if (dbias_WN) ops::Copy(ctx.stream, dbias_WN, Columns(gradients.bias_WN, in, part));
+    reductions.push_back({dall_C2UGD, StartToReduce(ctx, dall_C2UGD)});
   }
   FromFp32(ctx.stream, dq_TGRD, gradients.q_TGRD);
-  const Tensor mine_2UGD = dall_C2UGD.Select(0, ctx.context_group.rank());
-  ctx.context_group.ReduceScatter(dall_C2UGD.View({dall_C2UGD.dim(0) * 2, dall_C2UGD.dim(2),
-                                                   dall_C2UGD.dim(3), dall_C2UGD.dim(4)}),
-                                  mine_2UGD, ctx.stream);
-  TakeGradients(ctx.stream, mine_2UGD, gradients);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    reductions[i].call.Wait();
+    const Tensor mine_2UGD = reductions[i].dall_C2UGD.Select(0, ctx.context_group.rank());
+    TakeGradients(ctx.stream, mine_2UGD,
+                  {{}, Part(gradients.k_UGD, parts[i]), Part(gradients.v_UGD, parts[i]), {}});
+  }
 }
 
 }  // namespace megatron

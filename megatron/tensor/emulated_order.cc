@@ -33,6 +33,8 @@ void Merge(const EmulatedPoint& from, EmulatedPoint* to) {
   }
 }
 
+thread_local LostWait* lost_wait = nullptr;
+
 bool Collide(const EmulatedAccess& a, const EmulatedAccess& b) {
   return (a.writes || b.writes) && a.begin < b.end && b.begin < a.end;
 }
@@ -81,7 +83,13 @@ class Order {
 
   void After(const EmulatedPoint& point, const void* stream) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    Merge(point, &streams_.at(stream).after);
+    StreamState& state = streams_.at(stream);
+    const bool is_new = std::any_of(point.begin(), point.end(), [&](const auto& of_stream) {
+      return of_stream.first != state.number &&
+             of_stream.second > Count(state.after, of_stream.first);
+    });
+    if (is_new && lost_wait != nullptr && IsLost(state)) return;
+    Merge(point, &state.after);
   }
 
   void HostAfter(const EmulatedPoint& point) {
@@ -126,6 +134,16 @@ class Order {
   }
 
  private:
+  // Returns whether the wait of the stream, which is to be counted, is the missing one.
+  static bool IsLost(const StreamState& state) {
+    if (lost_wait->stream != state.number || lost_wait->operations != state.operations) {
+      lost_wait->stream = state.number;
+      lost_wait->operations = state.operations;
+      ++lost_wait->waits;
+    }
+    return lost_wait->waits - 1 == lost_wait->number;
+  }
+
   static void Check(const Operation& before, const std::string& name,
                     const std::vector<EmulatedAccess>& accesses) {
     for (const EmulatedAccess& a : accesses) {
@@ -168,6 +186,7 @@ EmulatedPoint PointOf(const void* stream) { return Order::Get().Point(stream); }
 void OrderAfter(const EmulatedPoint& point, const void* stream) {
   Order::Get().After(point, stream);
 }
+void LoseWait(LostWait* lost) { lost_wait = lost; }
 void OrderHostAfter(const EmulatedPoint& point) { Order::Get().HostAfter(point); }
 void ForgetMemory(const char* begin, int64_t bytes) {
   Order::Get().Forget({begin, begin + bytes, true});

@@ -42,6 +42,17 @@ void EndOrder(const void* stream);
 EmulatedPoint PointOf(const void* stream);
 // The stream's later operations happen after the point.
 void OrderAfter(const EmulatedPoint& point, const void* stream);
+// A mistake that tests make on purpose: a stream does not wait for an event. Waits of a stream with
+// no operation between them count as one.
+struct LostWait {
+  int64_t number = -1;                  // the missing one, counted from 0; < 0: none is missing
+  int64_t waits = 0;                    // how many there were
+  int64_t stream = 0, operations = -1;  // the stream of the last one, and its operations till then
+};
+// Counts the calls that this thread makes of OrderAfter from now on, but for those that order
+// nothing that was not in order before, and makes the missing one do nothing. `lost` lives as long
+// as this thread.
+void LoseWait(LostWait* lost);
 // All that this thread enqueues from now on happens after the point.
 void OrderHostAfter(const EmulatedPoint& point);
 // Nothing that was enqueued uses this memory any longer.

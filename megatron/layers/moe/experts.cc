@@ -76,12 +76,12 @@ void Experts::Forward(const LayerContext& ctx, absl::Span<const ops::RowGroup> g
 
 void Experts::Backward(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
                        const Tensor& dout_RH, const Tensor& din_RH, Saved* saved) {
-  Arena::Scope scope(ctx.scratch);
   if (recompute_) Activate(ctx, groups, ctx.kept(), saved);
-  const Tensor dactivated_RI =
-      ctx.scratch->Allocate(dtype_, saved->activated_RI.shape(), "expert gradient");
   saved->dout_RH = dout_RH;
   saved->dpre_RI = ctx.kept()->Allocate(dtype_, saved->pre_RI.shape(), "expert gradient");
+  Arena::Scope scope(ctx.scratch);
+  const Tensor dactivated_RI =
+      ctx.scratch->Allocate(dtype_, saved->activated_RI.shape(), "expert gradient");
   ops::GroupedLinearBackwardInput(ctx.stream, groups, dout_RH, fc2_.data, dactivated_RI);
   if (gated_) {
     ops::GateBackward(ctx.stream, gate_, dactivated_RI, saved->pre_RI, saved->dpre_RI);
@@ -89,7 +89,6 @@ void Experts::Backward(const LayerContext& ctx, absl::Span<const ops::RowGroup> 
     ops::ActivationBackward(ctx.stream, activation_, dactivated_RI, saved->pre_RI, saved->dpre_RI);
   }
   ops::GroupedLinearBackwardInput(ctx.stream, groups, saved->dpre_RI, Fc1(fc1_.data), din_RH);
-  if (!ctx.defers()) BackwardWeight(ctx, groups, *saved);
 }
 
 void Experts::BackwardWeight(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,

@@ -34,7 +34,9 @@ class Experts {
   // `in` must live as long as *saved. Where several ranks share an expert, out is a summand.
   void Forward(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups, const Tensor& in_RH,
                const Tensor& out_RH, Saved* saved) const;
-  // Writes din; dout must lie in ctx.kept().
+  // Writes din; dout must lie in ctx.kept(). The weights' gradients are left to BackwardWeight also
+  // where ctx does not defer them: what it reads lies in ctx.kept(), and the caller's scope must
+  // hold it.
   void Backward(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
                 const Tensor& dout_RH, const Tensor& din_RH, Saved* saved);
   void BackwardWeight(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,

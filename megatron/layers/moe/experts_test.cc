@@ -33,7 +33,9 @@ LayerCalls MakeExperts(const TransformerOptions& options) {
     experts->Forward(ctx, kGroups, x, y, saved.get());
   };
   calls.backward = [experts, saved](const LayerContext& ctx, const Tensor& dy, const Tensor& dx) {
+    Arena::Scope scope(ctx.scratch);
     experts->Backward(ctx, kGroups, dy, dx, saved.get());
+    if (!ctx.defers()) experts->BackwardWeight(ctx, kGroups, *saved);
   };
   calls.backward_weight = [experts, saved](const LayerContext& ctx) {
     experts->BackwardWeight(ctx, kGroups, *saved);

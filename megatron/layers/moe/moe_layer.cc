@@ -77,7 +77,7 @@ void MoeLayer::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor
   sending.Wait();
   const Tensor out_RH = out_arena->Allocate(dtype_, in_RH.shape(), "rows returned");
   experts_.Forward(ctx, plan.groups, in_RH, out_RH, &saved->experts);
-  saved->returned_SH = dispatcher_.FromExperts(ctx, plan, out_RH, ctx.saved);
+  dispatcher_.FromExperts(ctx, plan, out_RH, ctx.saved, &saved->returned_SH).Wait();
   ops::Unpermute(ctx.stream, saved->returned_SH, plan.place_NKC, saved->router.probability_NK,
                  Routed(ctx, y_TH));
   Share(ctx, y_TH);
@@ -105,7 +105,10 @@ void MoeLayer::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tens
   sending.Wait();
   const Tensor din_RH = ctx.scratch->Allocate(dtype_, dout_RH.shape(), "rows of gradients");
   experts_.Backward(ctx, plan.groups, dout_RH, din_RH, &saved->experts);
-  const Tensor dsent_SH = dispatcher_.FromExperts(ctx, plan, din_RH, ctx.scratch);
+  Tensor dsent_SH;
+  const AsyncCall returning = dispatcher_.FromExperts(ctx, plan, din_RH, ctx.scratch, &dsent_SH);
+  if (!ctx.defers()) experts_.BackwardWeight(ctx, plan.groups, saved->experts);
+  returning.Wait();
   ops::PermuteBackward(ctx.stream, dsent_SH, plan.place_NKC, dx_NH);
   router_.Backward(ctx, dprobability_NK, dx_NH, saved->router);
   Share(ctx, dx_TH);

@@ -114,13 +114,18 @@ AsyncCall TokenDispatcher::ToExperts(const LayerContext& ctx, const Plan& plan,
       });
 }
 
-Tensor TokenDispatcher::FromExperts(const LayerContext& ctx, const Plan& plan,
-                                    const Tensor& rows_RH, Arena* arena) const {
-  if (alone()) return rows_RH;
-  const Tensor sent_SH =
+AsyncCall TokenDispatcher::FromExperts(const LayerContext& ctx, const Plan& plan,
+                                       const Tensor& rows_RH, Arena* arena,
+                                       Tensor* returned_SH) const {
+  *returned_SH = rows_RH;
+  if (alone()) return AsyncCall();
+  *returned_SH =
       arena->Allocate(rows_RH.dtype(), {plan.num_sent(), rows_RH.dim(1)}, "rows returned");
-  groups_.model.AllToAllV(rows_RH, plan.received, sent_SH, plan.sent, ctx.stream);
-  return sent_SH;
+  return StartAsync(
+      groups_.model, ctx.stream, TimeCategory::kExpertParallel,
+      [&plan, rows_RH, returned = *returned_SH](const ProcessGroup& group, const Stream& stream) {
+        group.AllToAllV(rows_RH, plan.received, returned, plan.sent, stream);
+      });
 }
 
 }  // namespace megatron

@@ -54,9 +54,10 @@ class TokenDispatcher {
   // for.
   [[nodiscard]] AsyncCall ToExperts(const LayerContext& ctx, const Plan& plan,
                                     const Tensor& sent_SH, Arena* arena, Tensor* rows_RH) const;
-  // Returns the rows of the way back, of results or gradients.
-  Tensor FromExperts(const LayerContext& ctx, const Plan& plan, const Tensor& rows_RH,
-                     Arena* arena) const;
+  // Starts to write *returned, the rows of the way back, of results or gradients, as ToExperts does.
+  [[nodiscard]] AsyncCall FromExperts(const LayerContext& ctx, const Plan& plan,
+                                      const Tensor& rows_RH, Arena* arena,
+                                      Tensor* returned_SH) const;
 
  private:
   int64_t local_experts() const { return options_.num_experts / groups_.expert.size(); }

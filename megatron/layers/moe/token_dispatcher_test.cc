@@ -74,7 +74,8 @@ void SendThereAndBack(const MoeOptions& options, const ProcessGroup& world, bool
       rows.data<float>()[i] += static_cast<float>(100000 * expert);
   }
   EXPECT_EQ(end, rows.dim(0));
-  const Tensor back = dispatcher.FromExperts(ctx, plan, rows, ctx.saved);
+  Tensor back;
+  dispatcher.FromExperts(ctx, plan, rows, ctx.saved, &back).Wait();
   ASSERT_EQ(back.dim(0), plan.num_sent());
   for (int t = 0; t < kTokens; ++t) {
     for (int k = 0; k < kChoices; ++k) {

@@ -73,6 +73,7 @@ TrafficStage FirstStage(const Layout& layout, int mixtures) {
 // The bytes of a step by the prefix of the group's name, as planned and as counted.
 struct Sent {
   std::map<std::string, double> planned, counted;
+  std::map<std::string, int64_t> calls;
 };
 
 std::string GroupOf(const TrafficRow& row) {
@@ -112,6 +113,7 @@ Sent SentOn(const TrainerOptions& run, const PlanModel& model, const Layout& lay
          {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter,
           Collective::kAllToAll, Collective::kAllToAllV, Collective::kExchange}) {
       bytes += static_cast<double>(outcome.sent->Of(group, call));
+      sent.calls[group] += outcome.sent->CallsOf(group, call);
     }
     sent.counted[group] = bytes;
   }
@@ -154,6 +156,68 @@ TEST(CountedTrafficTest, ADenseModelSendsWhatIsPlanned) {
     SCOPED_TRACE(ToString(layout));
     ExpectWithinOnePercent(SentOn(LlamaRun(), LlamaModel(), layout, 0));
   }
+}
+
+// A model in which each of four ranks may have a group of heads.
+TrainerOptions ManyGroupsRun() {
+  TrainerOptions run = LlamaRun();
+  run.model.transformer.num_query_groups = kHeads;
+  return run;
+}
+
+PlanModel ManyGroupsModel() {
+  PlanModel model = LlamaModel();
+  model.set_kv_heads(kHeads);
+  return model;
+}
+
+// Ranks that communicate beside forward send pieces, which together are as many bytes.
+TEST(CountedTrafficTest, CommunicationBesideForwardSendsNoMore) {
+  for (const int ranks : {2, 4}) {
+    for (const bool sequence_parallel : {false, true}) {
+      Layout layout;
+      layout.tensor = ranks;
+      layout.sequence_parallel = sequence_parallel;
+      const Sent in_turn = SentOn(ManyGroupsRun(), ManyGroupsModel(), layout, 0);
+      layout.tp_comm_overlap = true;
+      SCOPED_TRACE(ToString(layout));
+      const Sent beside = SentOn(ManyGroupsRun(), ManyGroupsModel(), layout, 0);
+      ExpectWithinOnePercent(beside);
+      EXPECT_EQ(beside.counted, in_turn.counted);
+    }
+  }
+}
+
+// On a GPU each call is at least one launch. A step has 8 micro-batches and 4 layers.
+TEST(CountedTrafficTest, CommunicationBesideComputingMakesAsManyCallsAsThis) {
+  const auto calls_of = [](const char* group, const Layout& layout) {
+    return SentOn(ManyGroupsRun(), ManyGroupsModel(), layout, 0).calls.at(group);
+  };
+  const auto tensor = [&](bool sequence_parallel, bool tp_comm_overlap) {
+    Layout layout;
+    layout.tensor = 2;
+    layout.sequence_parallel = sequence_parallel;
+    layout.tp_comm_overlap = tp_comm_overlap;
+    return calls_of("tp", layout);
+  };
+  EXPECT_EQ(tensor(false, false), 168);
+  EXPECT_EQ(tensor(false, true), 360);
+  EXPECT_EQ(tensor(true, false), 393);
+  EXPECT_EQ(tensor(true, true), 457);
+  const auto context = [&](ContextParallel form, int ranks, int team_size) {
+    Layout layout;
+    layout.context = ranks;
+    layout.context_parallel = form;
+    layout.context_team_size = team_size;
+    return calls_of("cp", layout);
+  };
+  constexpr int64_t kPasses = 8 * kLayers;
+  EXPECT_EQ(context(ContextParallel::kRing, 2, 1), kPasses * 4);
+  // Two parts, each sent there and back in both passes.
+  EXPECT_EQ(context(ContextParallel::kAllToAll, 2, 1), kPasses * 8);
+  // Two gathers in each pass, and two sums.
+  EXPECT_EQ(context(ContextParallel::kGather, 2, 1), kPasses * 6);
+  EXPECT_EQ(context(ContextParallel::kHierarchical, 4, 2), kPasses * (8 + 2 * 4));
 }
 
 TEST(CountedTrafficTest, FullRecomputationSendsTheForwardPassAgain) {

@@ -87,10 +87,15 @@ TEST_F(NcclPlacementTest, ContextParallelRanksTrainAsOnTheCpu) {
   layout.sharding = DataSharding::kStates;
   layout.overlap = true;
   // Two of four heads are a rank's share, so an all-to-all exchanges halves of it.
-  for (const ContextParallel kind : {ContextParallel::kRing, ContextParallel::kAllToAll}) {
+  for (const ContextParallel kind :
+       {ContextParallel::kRing, ContextParallel::kAllToAll, ContextParallel::kGather}) {
     layout.context_parallel = kind;
     ExpectSameAsOnTheCpu(SmallGpt2(), layout);
   }
+  layout.context_parallel = ContextParallel::kHierarchical;
+  layout.context = 4;
+  layout.context_team_size = 2;
+  ExpectSameAsOnTheCpu(SmallGpt2(), layout);
 }
 
 }  // namespace

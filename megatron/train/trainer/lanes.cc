@@ -4,23 +4,14 @@
 #include "megatron/comm/overlap/async_group.h"
 
 namespace megatron {
-namespace {
-
-// Returns whether attention communicates beside computing: it gathers keys on the stream itself.
-bool AttentionUsesLane(const TransformerOptions& transformer, int ranks) {
-  return ranks > 1 && transformer.context_parallel != ContextParallel::kGather;
-}
-
-}  // namespace
 
 std::vector<ProcessGroup*> GroupsWithLanes(const TransformerOptions& transformer,
                                            ProcessGroups* groups) {
   std::vector<ProcessGroup*> with_lanes;
   if (groups->tensor.size() > 1) with_lanes.push_back(&groups->tensor);
-  if (AttentionUsesLane(transformer, groups->context.size()))
-    with_lanes.push_back(&groups->context);
+  if (groups->context.size() > 1) with_lanes.push_back(&groups->context);
   if (groups->pipeline.size() > 1) with_lanes.push_back(&groups->pipeline);
-  if (transformer.moe.shared_ffn_hidden_size > 0 && groups->expert_model.size() > 1)
+  if (transformer.moe.num_experts > 0 && groups->expert_model.size() > 1)
     with_lanes.push_back(&groups->expert_model);
   return with_lanes;
 }

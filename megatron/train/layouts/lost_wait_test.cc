@@ -1,0 +1,113 @@
+// Tests that the emulated device finds every missing wait between computing and what is communicated
+// beside it: training in which a rank leaves out any one of its waits ends the program.
+#include <cstdint>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "glog/logging.h"
+#include "gtest/gtest.h"
+#include "megatron/comm/communicator.h"
+#include "megatron/comm/nccl/fake_nccl.h"
+#include "megatron/comm/nccl/nccl_communicator.h"
+#include "megatron/models/model_harness.h"
+#include "megatron/tensor/emulated_order.h"
+#include "megatron/train/layouts/layout_harness.h"
+
+namespace megatron {
+namespace {
+
+struct Case {
+  std::string name;
+  ModelOptions model;
+  Layout layout;
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+
+class LostWaitTest : public testing::TestWithParam<Case> {
+ protected:
+  // Trains a step, in which the first rank leaves out its wait of this number. Returns the number of
+  // its waits.
+  static int64_t Train(const Case& c, int64_t number) {
+    FakeNccl nccl;
+    LostWait lost = {number};
+    LayoutRun run;
+    run.layout = c.layout;
+    run.steps = 1;
+    run.device = DeviceType::kCuda;
+    run.wrap = [&](std::shared_ptr<Communicator> host) {
+      // Sums are NCCL's: those in the order of ranks make the host wait when their memory grows.
+      auto world = NcclWorld::Create(&nccl, std::move(host), NcclWorldOptions());
+      CHECK(world.ok()) << world.status();
+      const std::shared_ptr<NcclWorld> owner = *std::move(world);
+      if (owner->communicator()->rank() == 0) LoseWait(&lost);
+      return std::shared_ptr<Communicator>(owner, owner->communicator().get());
+    };
+    TrainOnLayout(TinyRun(c.model, OptimizerOptions::kAdamW), run, CountingSource());
+    return lost.waits;
+  }
+};
+
+TEST_P(LostWaitTest, EndsTheProgram) {
+  const Case& c = GetParam();
+  const int64_t waits = Train(c, -1);
+  EXPECT_GT(waits, 0);
+  for (int64_t number = 0; number < waits; ++number) {
+    EXPECT_DEATH(Train(c, number), "nothing puts one behind the other") << "wait " << number;
+  }
+}
+
+// A model of two layers, whose step has one micro-batch.
+Case Small(const char* name, const ModelOptions& model) {
+  Case c = {name, model, {}};
+  c.model.transformer.num_layers = 2;
+  c.layout.micro_batch_size = 8;
+  return c;
+}
+
+Case Context(const char* name, ContextParallel kind, int ranks, int team_size, int heads) {
+  Case c = Small(name, SmallGpt2());
+  c.model.transformer.num_attention_heads = heads;
+  c.model.transformer.num_query_groups = heads;
+  c.layout.context = ranks;
+  c.layout.context_parallel = kind;
+  c.layout.context_team_size = team_size;
+  return c;
+}
+
+Case TensorParallel(const char* name, bool tp_comm_overlap) {
+  Case c = Small(name, SmallGpt2());
+  c.layout.tensor = 2;
+  c.layout.tp_comm_overlap = tp_comm_overlap;
+  return c;
+}
+
+Case Experts(const char* name, const ModelOptions& model) {
+  Case c = Small(name, model);
+  c.layout.data = c.layout.expert = 2;
+  c.layout.micro_batch_size = 4;
+  return c;
+}
+
+std::vector<Case> Cases() {
+  return {
+      Context("Ring", ContextParallel::kRing, 2, 1, 4),
+      Context("AllToAll", ContextParallel::kAllToAll, 2, 1, 4),
+      Context("AllToAllOfThirds", ContextParallel::kAllToAll, 2, 1, 6),
+      Context("Gather", ContextParallel::kGather, 2, 1, 3),
+      Context("Hierarchical", ContextParallel::kHierarchical, 4, 2, 4),
+      TensorParallel("TensorInBackward", false),
+      TensorParallel("TensorInBothPasses", true),
+      Experts("Experts", SmallMixtral()),
+      Experts("ExpertsAndASharedOne", SmallDeepSeek()),
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(Overlaps, LostWaitTest, testing::ValuesIn(Cases()),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace megatron
