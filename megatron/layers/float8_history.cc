@@ -14,15 +14,20 @@ constexpr int64_t kOperands = 3, kWeight = 1;
 
 }  // namespace
 
-int64_t Float8History::Add(const std::string& name) {
+int64_t Float8History::num_layers() const {
+  return empty() ? 0 : weights_.back().first + weights_.back().matrices;
+}
+
+int64_t Float8History::Add(const std::string& name, int64_t matrices) {
   CHECK(amax_L3_.empty()) << name << " is late";
-  names_.push_back(name);
-  return static_cast<int64_t>(names_.size()) - 1;
+  const int64_t first = num_layers();
+  weights_.push_back({name, first, matrices});
+  return first;
 }
 
 void Float8History::Allocate(Device device, MemoryLedger* ledger) {
   if (empty()) return;
-  const auto layers = static_cast<int64_t>(names_.size());
+  const int64_t layers = num_layers();
   const int64_t bytes = layers * kOperands * SizeOf(DType::kFloat32);
   buffer_ = Buffer(device, 2 * bytes, "fp8 scales", ledger);
   amax_L3_ = buffer_.At(0, DType::kFloat32, {layers, kOperands});
@@ -39,15 +44,21 @@ Float8History::Layer Float8History::layer(int64_t index) const {
 }
 
 Tensor Float8History::AmaxOfWeight(const std::string& name) const {
-  const auto found = std::find(names_.begin(), names_.end(), name);
-  if (!known_ || found == names_.end()) return Tensor();
-  return amax_L3_.Select(0, found - names_.begin()).Slice(0, kWeight, kWeight + 1);
+  const auto found = std::find_if(weights_.begin(), weights_.end(),
+                                  [&](const Weight& weight) { return weight.name == name; });
+  if (!known_ || found == weights_.end()) return Tensor();
+  CHECK_EQ(found->matrices, 1) << name;
+  return amax_L3_.Select(0, found->first).Slice(0, kWeight, kWeight + 1);
 }
 
 std::vector<Float8History::Named> Float8History::Tensors() const {
   std::vector<Named> tensors;
-  for (size_t i = 0; i < names_.size(); ++i)
-    tensors.push_back({names_[i], history_LH3_.Select(0, static_cast<int64_t>(i))});
+  for (const Weight& weight : weights_) {
+    const int64_t first = weight.first, matrices = weight.matrices;
+    tensors.push_back({weight.name, matrices == 1
+                                        ? history_LH3_.Select(0, first)
+                                        : history_LH3_.Slice(0, first, first + matrices)});
+  }
   return tensors;
 }
 
@@ -72,12 +83,18 @@ float* Float8History::HistoryOf(int64_t layer) const {
 void Float8History::Record(const Stream& stream, const std::map<std::string, float>& weights) {
   if (empty() || stream.is_meta()) return;
   host_seen_.Finish();
-  for (int64_t layer = 0; layer < history_LH3_.dim(0); ++layer) {
-    const float* const seen = host_seen_.host().data<float>() + layer * kOperands;
+  const float* const host_seen = host_seen_.host().data<float>();
+  std::map<int64_t, float> of_layers;
+  for (const Weight& weight : weights_) {
+    const auto found = weights.find(weight.name);
+    if (found != weights.end()) of_layers[weight.first] = found->second;
+  }
+  for (int64_t layer = 0; layer < num_layers(); ++layer) {
+    const float* const seen = host_seen + layer * kOperands;
     float* const history = HistoryOf(layer);
     float added[kOperands] = {seen[0], seen[1], seen[2]};
-    const auto weight = weights.find(names_[static_cast<size_t>(layer)]);
-    if (weight != weights.end()) added[kWeight] = weight->second;
+    const auto weight = of_layers.find(layer);
+    if (weight != of_layers.end()) added[kWeight] = weight->second;
     for (int64_t i = 0; i < kOperands; ++i)
       added[i] = added[i] > 0 && std::isfinite(added[i]) ? added[i] : history[i];
     std::copy_backward(history, history + (options_.length - 1) * kOperands,
@@ -91,7 +108,7 @@ void Float8History::SendScales(const Stream& stream) {
   host_amax_.Finish();
   known_ = false;
   const int64_t entries = options_.most_recent ? 1 : options_.length;
-  for (int64_t layer = 0; layer < history_LH3_.dim(0); ++layer) {
+  for (int64_t layer = 0; layer < num_layers(); ++layer) {
     const float* const history = HistoryOf(layer);
     float* const amax = host_amax_.host().data<float>() + layer * kOperands;
     for (int64_t i = 0; i < kOperands; ++i) {

@@ -36,7 +36,7 @@ class Float8History {
     Tensor seen_3;  // the largest magnitudes of the step so far
   };
   // A tensor that a checkpoint holds, in host memory, the same on all ranks of the stage: fp32
-  // [length, 3], the last step first.
+  // [length, 3], the last step first; of a weight with several matrices [matrices, length, 3].
   struct Named {
     std::string name;
     Tensor tensor;
@@ -45,16 +45,18 @@ class Float8History {
   Float8History() = default;  // the history of a stage whose scales are not delayed
   explicit Float8History(const Float8HistoryOptions& options) : options_(options) {}
 
-  // Adds a layer, by the name of its weight, and returns its number. Not after Allocate().
-  int64_t Add(const std::string& name);
+  // Adds a layer, by the name of its weight, and returns its number. Of a weight that has several
+  // matrices, such as those of all experts, also of other ranks', each is a layer, and the number is
+  // that of the first. Not after Allocate().
+  int64_t Add(const std::string& name, int64_t matrices = 1);
   void Allocate(Device device, MemoryLedger* ledger);
 
-  bool empty() const { return names_.empty(); }
+  bool empty() const { return weights_.empty(); }
   // Whether amax_3 hold anything. Before the first entry they do not, and scales are those of the
   // moment.
   bool known() const { return known_; }
   Layer layer(int64_t index) const;
-  // Returns what the scale of a weight is made of (fp32 [1]); empty where that is not known.
+  // Returns what the scale of a layer's weight is made of (fp32 [1]); empty where that is not known.
   Tensor AmaxOfWeight(const std::string& name) const;
 
   // The tensors that are to be saved, or loaded before Restored() is called.
@@ -65,16 +67,22 @@ class Float8History {
   // `groups` together are all ranks that have parts of the operands. The host has the result when
   // it has waited for the stream.
   void StartReduce(absl::Span<const ProcessGroup> groups, const Stream& stream) const;
-  // `weights`: the largest magnitudes of weights that this rank may not have whole, by name; they
-  // count in place of those of the passes.
+  // `weights`: the largest magnitudes of weights of one matrix that this rank may not have whole, by
+  // name; they count in place of those of the passes.
   void Record(const Stream& stream, const std::map<std::string, float>& weights = {});
 
  private:
+  // A weight, whose matrices are layers [first, first + matrices).
+  struct Weight {
+    std::string name;
+    int64_t first = 0, matrices = 1;
+  };
+  int64_t num_layers() const;
   float* HistoryOf(int64_t layer) const;
   void SendScales(const Stream& stream);
 
   Float8HistoryOptions options_;
-  std::vector<std::string> names_;
+  std::vector<Weight> weights_;
   bool known_ = false;
   Buffer buffer_, history_;
   Tensor amax_L3_, seen_L3_, history_LH3_;

@@ -37,6 +37,12 @@ LinearProducts::LinearProducts(const Float8Options& options, Cut cut, const std:
   if (options.enabled && options.weights != nullptr) options.weights->push_back(name);
 }
 
+LinearProducts::LinearProducts(const Float8Options& options, Cut cut, int64_t index)
+    : options_(options), cut_(cut), keep_gradient_codes_(false), index_(index) {
+  const bool delayed = options.enabled && options.recipe == Float8Recipe::kDelayed;
+  history_ = delayed ? CHECK_NOTNULL(options.history) : nullptr;
+}
+
 // The rows that a rank keeps of x under sequence parallelism take no more memory than codes of all.
 bool LinearProducts::keeps_codes(const LayerContext& ctx) const {
   return keep_codes_ && ctx.training && !(cut_ == Cut::kOutput && ctx.sequence_parallel);
@@ -70,10 +76,11 @@ Tensor LinearProducts::AmaxOfInputs(const LayerContext& ctx, const Tensor& x_TI,
   return amax_2;
 }
 
-Tensor LinearProducts::AmaxOfGradient(const LayerContext& ctx, const Tensor& dy_TO) const {
+Tensor LinearProducts::AmaxOfGradient(const LayerContext& ctx, const Tensor& dy_TO,
+                                      const Saved& saved) const {
   if (blockwise()) return Tensor();
   if (predicts()) return history_->layer(index_).amax_3.Slice(0, kGradient, kGradient + 1);
-  const Tensor amax = AllocateScales(ctx.scratch, {1});
+  const Tensor amax = saved.amax_dy_1;
   ops::AbsMax(ctx.stream, dy_TO, amax);
   if (cut_ == Cut::kOutput) ctx.tensor_group.AllReduce(amax, ReduceOp::kMax, ctx.stream);
   ctx.context_group.AllReduce(amax, ReduceOp::kMax, ctx.stream);
@@ -97,9 +104,9 @@ void LinearProducts::Quantize(const LayerContext& ctx, Operand operand, const Te
 }
 
 ops::Float8Matrix LinearProducts::Transposed(const LayerContext& ctx, Operand operand,
-                                             const Tensor& x_RC, const Saved& saved) const {
+                                             const Tensor& x_RC, const Tensor& amax_1) const {
   const ops::Float8Matrix out = Allocate(ctx.scratch, operand, x_RC, Form::kTransposed);
-  Quantize(ctx, operand, x_RC, Part(saved.amax_2, operand), /*measures=*/false, {}, out);
+  Quantize(ctx, operand, x_RC, amax_1, /*measures=*/false, {}, out);
   return out;
 }
 
@@ -122,18 +129,21 @@ void LinearProducts::Forward(const LayerContext& ctx, const Tensor& x_TI, const 
 
 void LinearProducts::Reserve(const LayerContext& ctx, const Tensor& dy_TO, Saved* saved) const {
   saved->dy_OT = {};
-  if (!reads_dy()) saved->dy_OT = Allocate(ctx.kept(), kGradient, dy_TO, Form::kTransposed);
+  if (options_.enabled && !blockwise()) saved->amax_dy_1 = AllocateScales(ctx.kept(), {1});
+  if (!reads_dy() && keep_gradient_codes_)
+    saved->dy_OT = Allocate(ctx.kept(), kGradient, dy_TO, Form::kTransposed);
 }
 
 void LinearProducts::BackwardInput(const LayerContext& ctx, const Tensor& dy_TO, const Tensor& w_OI,
                                    const Tensor& dx_TI, Saved* saved) const {
   if (!options_.enabled) return ops::LinearBackwardInput(ctx.stream, dy_TO, w_OI, dx_TI);
   Arena::Scope scope(ctx.scratch);
-  const Tensor amax = AmaxOfGradient(ctx, dy_TO);
+  saved->amax_dy_1 = AmaxOfGradient(ctx, dy_TO, *saved);
   ops::Float8Matrix dy = Allocate(ctx.scratch, kGradient, dy_TO, Form::kAsItIs);
-  if (!reads_dy()) ShareScale(&dy, saved->dy_OT);
-  Quantize(ctx, kGradient, dy_TO, amax, /*measures=*/true, dy, saved->dy_OT);
-  ops::Float8Product(ctx.stream, dy, Transposed(ctx, kWeight, w_OI, *saved), Tensor(), dx_TI);
+  if (!saved->dy_OT.codes.empty()) ShareScale(&dy, saved->dy_OT);
+  Quantize(ctx, kGradient, dy_TO, saved->amax_dy_1, /*measures=*/true, dy, saved->dy_OT);
+  ops::Float8Product(ctx.stream, dy, Transposed(ctx, kWeight, w_OI, Part(saved->amax_2, kWeight)),
+                     Tensor(), dx_TI);
 }
 
 void LinearProducts::BackwardWeight(const LayerContext& ctx, const Tensor& dy_TO,
@@ -141,9 +151,12 @@ void LinearProducts::BackwardWeight(const LayerContext& ctx, const Tensor& dy_TO
                                     const Saved& saved) const {
   if (reads_dy()) return ops::LinearBackwardWeight(ctx.stream, dy_TO, x_TI, dw_OI, dbias_O);
   Arena::Scope scope(ctx.scratch);
-  const bool kept = !saved.x_IT.codes.empty();
-  const ops::Float8Matrix x_IT = kept ? saved.x_IT : Transposed(ctx, kInput, x_TI, saved);
-  ops::AddFloat8Product(ctx.stream, saved.dy_OT, x_IT, dw_OI);
+  const ops::Float8Matrix x_IT = !saved.x_IT.codes.empty()
+                                     ? saved.x_IT
+                                     : Transposed(ctx, kInput, x_TI, Part(saved.amax_2, kInput));
+  const ops::Float8Matrix dy_OT =
+      keep_gradient_codes_ ? saved.dy_OT : Transposed(ctx, kGradient, dy_TO, saved.amax_dy_1);
+  ops::AddFloat8Product(ctx.stream, dy_OT, x_IT, dw_OI);
   if (!dbias_O.empty()) ops::BiasBackward(ctx.stream, dy_TO, dbias_O);
 }
 

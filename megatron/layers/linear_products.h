@@ -28,7 +28,8 @@ class LinearProducts {
   enum class Cut { kInput, kOutput };
 
   struct Saved {
-    Tensor amax_2;  // what the scales of x and of the weight are made of; none with kBlockwise
+    // What the scales of x and of the weight are made of, and that of dy; none with kBlockwise.
+    Tensor amax_2, amax_dy_1;
     ops::Float8Matrix x_IT, dy_OT;  // for the weight's gradient; x only where codes are kept
   };
 
@@ -36,6 +37,9 @@ class LinearProducts {
   // keeps the codes of x for BackwardWeight, where it needs no more of x than those.
   LinearProducts(const Float8Options& options, Cut cut, const std::string& name,
                  bool keep_codes = false);
+  // The products of one of a weight's matrices, an expert's, whose place in options.history is
+  // `index`. It keeps no codes: BackwardWeight makes those of dy anew.
+  LinearProducts(const Float8Options& options, Cut cut, int64_t index);
 
   // Returns whether BackwardWeight reads dy for more than a bias's gradient.
   bool reads_dy() const { return !(options_.enabled && options_.weight_gradient); }
@@ -72,7 +76,7 @@ class LinearProducts {
   ops::Float8Matrix Allocate(Arena* arena, Operand operand, const Tensor& x_RC, Form form) const;
   // Return what scales are made of.
   Tensor AmaxOfInputs(const LayerContext& ctx, const Tensor& x_TI, const Tensor& w_OI) const;
-  Tensor AmaxOfGradient(const LayerContext& ctx, const Tensor& dy_TO) const;
+  Tensor AmaxOfGradient(const LayerContext& ctx, const Tensor& dy_TO, const Saved& saved) const;
   // Writes the codes of x in the forms that have room for them. `measures`: the history, if there
   // is one, gets to know the operand's largest magnitude.
   void Quantize(const LayerContext& ctx, Operand operand, const Tensor& x_RC, const Tensor& amax_1,
@@ -80,11 +84,11 @@ class LinearProducts {
                 const ops::Float8Matrix& transposed) const;
   // Returns the transposed form in ctx.scratch.
   ops::Float8Matrix Transposed(const LayerContext& ctx, Operand operand, const Tensor& x_RC,
-                               const Saved& saved) const;
+                               const Tensor& amax_1) const;
 
   Float8Options options_;
   Cut cut_;
-  bool keep_codes_;
+  bool keep_codes_ = false, keep_gradient_codes_ = true;
   Float8History* history_;  // null: scales are not made of earlier steps
   int64_t index_ = 0;       // the layer's number in the history
 };

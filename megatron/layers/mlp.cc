@@ -6,7 +6,8 @@
 namespace megatron {
 namespace {
 
-LinearOptions Fc1(const TransformerOptions& options, const std::string& name) {
+LinearOptions Fc1(const TransformerOptions& options, const std::string& name,
+                  bool input_outlives_forward) {
   const int64_t ffn = options.ffn_hidden_size;
   LinearOptions linear;
   linear.name = name + ".linear_fc1";
@@ -17,7 +18,8 @@ LinearOptions Fc1(const TransformerOptions& options, const std::string& name) {
   linear.init_std = options.init_std;
   linear.float8 = options.float8;
   linear.overlap = options.tp_comm_overlap;
-  linear.keep_codes = !options.post_norm && !options.recompute.norm && !options.recompute.mlp;
+  linear.keep_codes = !input_outlives_forward && !options.post_norm && !options.recompute.norm &&
+                      !options.recompute.mlp;
   return linear;
 }
 
@@ -38,13 +40,13 @@ LinearOptions Fc2(const TransformerOptions& options, const std::string& name) {
 }  // namespace
 
 Mlp::Mlp(const TransformerOptions& options, const std::string& name,
-         const ProcessGroup& tensor_group)
+         const ProcessGroup& tensor_group, bool input_outlives_forward)
     : gated_(options.gated),
       recompute_(options.recompute.mlp),
       activation_(options.activation),
       gate_(options.gate),
       dtype_(options.dtype),
-      fc1_(Fc1(options, name), tensor_group),
+      fc1_(Fc1(options, name, input_outlives_forward), tensor_group),
       fc2_(Fc2(options, name), tensor_group) {}
 
 Tensor Mlp::ForwardToActivation(const LayerContext& ctx, const Tensor& x_TH, Arena* arena,

@@ -18,7 +18,10 @@ class Mlp {
   };
 
   // `name` is "decoder.layers.0.mlp".
-  Mlp(const TransformerOptions& options, const std::string& name, const ProcessGroup& tensor_group);
+  // `input_outlives_forward`: x is there until the backward pass in any case, so that keeping codes
+  // of it would take more memory.
+  Mlp(const TransformerOptions& options, const std::string& name, const ProcessGroup& tensor_group,
+      bool input_outlives_forward = false);
 
   // Writes y without fc2's bias.
   void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const;

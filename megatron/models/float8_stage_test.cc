@@ -30,6 +30,18 @@ std::vector<ModelOptions> Models() {
   return models;
 }
 
+// Each expert has scales of its own, made of the rows that a rank has of it: so other layouts have
+// other scales.
+std::vector<ModelOptions> ModelsAndMixture() {
+  std::vector<ModelOptions> models = Models();
+  ModelOptions mixture = SmallDeepSeek();
+  mixture.transformer.ffn_hidden_size = 64;
+  mixture.transformer.moe.ffn_hidden_size = mixture.transformer.moe.shared_ffn_hidden_size = 32;
+  mixture.transformer.float8.enabled = true;
+  models.push_back(mixture);
+  return models;
+}
+
 ModelOptions Without(ModelOptions options) {
   options.transformer.float8.enabled = false;
   return options;
@@ -55,7 +67,7 @@ double Difference(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 TEST(Float8StageTest, LossAndGradientsAreNearThoseWithoutAndNotThem) {
-  for (ModelOptions options : Models()) {
+  for (ModelOptions options : ModelsAndMixture()) {
     // These weights are as small as real ones: attention that larger weights make sharp blows up
     // errors.
     options.transformer.init_std = options.transformer.output_init_std = 0.1f;
@@ -69,7 +81,8 @@ TEST(Float8StageTest, LossAndGradientsAreNearThoseWithoutAndNotThem) {
       const double difference = Difference(gradients.at(name), gradient);
       EXPECT_GT(difference, 0) << name;
       // An element in E5M2 loses up to an eighth, and errors add up through the layers.
-      EXPECT_LT(difference, 0.3) << name;
+      // Besides, a token may choose another expert.
+      EXPECT_LT(difference, absl::StrContains(name, "experts") ? 0.4 : 0.3) << name;
     }
   }
 }
@@ -109,7 +122,7 @@ TEST(Float8StageTest, RecomputationGivesTheSameBits) {
       {"all parts", [](ModelOptions* o) {
          o->transformer.recompute = {true, true, true};
        }}};
-  for (const ModelOptions& options : Models()) {
+  for (const ModelOptions& options : ModelsAndMixture()) {
     HostBatch batch = RandomBatch({20, 12}, options.vocab_size, 2);
     ModelHarness plain(options, ProcessGroup(), 9);
     const double loss = plain.LossAndGradients(&batch);

@@ -94,6 +94,56 @@ TEST_F(PretrainFloat8Test, WeightsGatheredAsCodesGiveTheSameBits) {
   }
 }
 
+const Arguments& Mixture() {
+  static const auto* const args = new Arguments{
+      "--set=model.num_experts=4", "--set=model.disable_bias_linear=true",
+      "--set=model.moe_ffn_hidden_size=256", "--set=model.moe_shared_expert_intermediate_size=64"};
+  return *args;
+}
+
+TEST_F(PretrainFloat8Test, AMixtureContinuesBitForBitAndMayPutGradientsOff) {
+  int number = 0;
+  for (const Arguments& fp8 : {Fp8("hybrid"), Delayed(), Recipe("blockwise")}) {
+    SCOPED_TRACE(fp8.back());
+    const std::string whole = absl::StrCat("whole", number), part = absl::StrCat("part", number);
+    ++number;
+    const Arguments layout =
+        Joined(Joined(fp8, Mixture()),
+               {"--set=train.micro_batch_size=1", "--set=parallel.data_parallel_size=2",
+                "--set=parallel.expert_model_parallel_size=2",
+                "--set=parallel.pipeline_model_parallel_size=2"});
+    const Outcome first = Run(Joined({SaveTo(whole)}, layout));
+    ASSERT_EQ(first.exit_code, kExitDone) << first.output;
+    const Arguments later = Joined(layout, {SaveTo(part), "--set=system.num_threads=3",
+                                            "--set=parallel.pipeline_schedule=zb_h1"});
+    ASSERT_EQ(Run(Joined(later, {"--set=train.exit_interval=5"})).exit_code, kExitDone);
+    const Outcome rest = Run(later);
+    ASSERT_EQ(rest.exit_code, kExitDone) << rest.output;
+    ExpectEqualCheckpoints(whole, part);
+  }
+}
+
+// The first step's scales of experts depend on the layout, and no later one's.
+TEST_F(PretrainFloat8Test, AMixtureTrainsOnAnyAxisWhatOneRankTrains) {
+  for (const Arguments& fp8 : {Delayed(), Recipe("blockwise")}) {
+    SCOPED_TRACE(fp8.back());
+    const Arguments mixture = Joined(fp8, Mixture());
+    const Outcome alone = Run(mixture);
+    ASSERT_EQ(alone.exit_code, kExitDone) << alone.output;
+    const double want = NumberAfter(alone.output, "lm loss value: ");
+    for (const Arguments& layout : std::vector<Arguments>{
+             {"--set=parallel.data_parallel_size=4", "--set=parallel.expert_model_parallel_size=4",
+              "--set=train.micro_batch_size=1"},
+             {"--set=parallel.context_parallel_size=2", "--set=parallel.data_parallel_size=2",
+              "--set=parallel.expert_model_parallel_size=2",
+              "--set=parallel.expert_tensor_parallel_size=2", "--set=train.micro_batch_size=1"}}) {
+      const Outcome together = Run(Joined(mixture, layout));
+      ASSERT_EQ(together.exit_code, kExitDone) << together.output;
+      EXPECT_NEAR(NumberAfter(together.output, "lm loss value: "), want, 4e-3 * want);
+    }
+  }
+}
+
 // Scales are those of all micro-batches, and so do not depend on their size; a checkpoint of ranks
 // that share the model is continued by one that has it all.
 TEST_F(PretrainFloat8Test, DelayedScalesDependOnNoLayout) {

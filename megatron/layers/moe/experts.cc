@@ -41,6 +41,10 @@ Experts::Experts(const TransformerOptions& options, const std::string& name,
       activation_(options.activation),
       gate_(options.gate),
       dtype_(options.dtype),
+      fc1_products_(options.float8, LinearProducts::Cut::kOutput, name + ".linear_fc1.weight",
+                    options.moe.num_experts, groups),
+      fc2_products_(options.float8, LinearProducts::Cut::kInput, name + ".linear_fc2.weight",
+                    options.moe.num_experts, groups),
       fc1_(MakeWeight(name + ".linear_fc1.weight", Fc1Shape(options), options.gated ? 2 : 1,
                       options.init_std, groups)),
       fc2_(MakeWeight(name + ".linear_fc2.weight",
@@ -58,7 +62,7 @@ void Experts::Activate(const LayerContext& ctx, absl::Span<const ops::RowGroup> 
   saved->pre_RI = arena->Allocate(dtype_, {rows, width}, "expert pre-activation");
   saved->activated_RI =
       arena->Allocate(dtype_, {rows, gated_ ? width / 2 : width}, "expert activation");
-  ops::GroupedLinearForward(ctx.stream, groups, saved->in_RH, Fc1(fc1_.data), saved->pre_RI);
+  fc1_products_.Forward(ctx, groups, saved->in_RH, Fc1(fc1_.data), saved->pre_RI, &saved->fc1);
   if (gated_) {
     ops::GateForward(ctx.stream, gate_, saved->pre_RI, saved->activated_RI);
   } else {
@@ -71,7 +75,7 @@ void Experts::Forward(const LayerContext& ctx, absl::Span<const ops::RowGroup> g
   Arena::Scope scope(ctx.scratch);
   saved->in_RH = in_RH;
   Activate(ctx, groups, recompute_ ? ctx.scratch : ctx.saved, saved);
-  ops::GroupedLinearForward(ctx.stream, groups, saved->activated_RI, fc2_.data, out_RH);
+  fc2_products_.Forward(ctx, groups, saved->activated_RI, fc2_.data, out_RH, &saved->fc2);
 }
 
 void Experts::Backward(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
@@ -79,23 +83,25 @@ void Experts::Backward(const LayerContext& ctx, absl::Span<const ops::RowGroup> 
   if (recompute_) Activate(ctx, groups, ctx.kept(), saved);
   saved->dout_RH = dout_RH;
   saved->dpre_RI = ctx.kept()->Allocate(dtype_, saved->pre_RI.shape(), "expert gradient");
+  fc1_products_.Reserve(ctx, saved->dpre_RI, &saved->fc1);
+  fc2_products_.Reserve(ctx, dout_RH, &saved->fc2);
   Arena::Scope scope(ctx.scratch);
   const Tensor dactivated_RI =
       ctx.scratch->Allocate(dtype_, saved->activated_RI.shape(), "expert gradient");
-  ops::GroupedLinearBackwardInput(ctx.stream, groups, dout_RH, fc2_.data, dactivated_RI);
+  fc2_products_.BackwardInput(ctx, groups, dout_RH, fc2_.data, dactivated_RI, &saved->fc2);
   if (gated_) {
     ops::GateBackward(ctx.stream, gate_, dactivated_RI, saved->pre_RI, saved->dpre_RI);
   } else {
     ops::ActivationBackward(ctx.stream, activation_, dactivated_RI, saved->pre_RI, saved->dpre_RI);
   }
-  ops::GroupedLinearBackwardInput(ctx.stream, groups, saved->dpre_RI, Fc1(fc1_.data), din_RH);
+  fc1_products_.BackwardInput(ctx, groups, saved->dpre_RI, Fc1(fc1_.data), din_RH, &saved->fc1);
 }
 
 void Experts::BackwardWeight(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
                              const Saved& saved) {
-  ops::GroupedLinearBackwardWeight(ctx.stream, groups, saved.dout_RH, saved.activated_RI,
-                                   fc2_.grad);
-  ops::GroupedLinearBackwardWeight(ctx.stream, groups, saved.dpre_RI, saved.in_RH, Fc1(fc1_.grad));
+  fc2_products_.BackwardWeight(ctx, groups, saved.dout_RH, saved.activated_RI, fc2_.grad,
+                               saved.fc2);
+  fc1_products_.BackwardWeight(ctx, groups, saved.dpre_RI, saved.in_RH, Fc1(fc1_.grad), saved.fc1);
 }
 
 void Experts::AppendParameters(std::vector<Parameter*>* out) {

@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/moe/expert_groups.h"
+#include "megatron/layers/moe/grouped_products.h"
 #include "megatron/layers/transformer_options.h"
 #include "megatron/ops/moe/grouped_linear.h"
 #include "megatron/tensor/parameter.h"
@@ -26,6 +27,7 @@ class Experts {
   struct Saved {
     Tensor in_RH, pre_RI, activated_RI;
     Tensor dout_RH, dpre_RI;
+    GroupedProducts::Saved fc1, fc2;
   };
 
   // `name` is "decoder.layers.0.mlp.experts.experts".
@@ -52,6 +54,7 @@ class Experts {
   bool gated_, recompute_;
   ops::Activation activation_, gate_;
   DType dtype_;
+  GroupedProducts fc1_products_, fc2_products_;
   Parameter fc1_, fc2_;
 };
 

@@ -21,8 +21,10 @@ MoeLayer::MoeLayer(const TransformerOptions& options, const std::string& name, i
       router_(options, name + ".router", layer, tensor_group, groups.data),
       dispatcher_(options.moe, groups),
       experts_(options, name + ".experts.experts", groups) {
-  if (options.moe.shared_ffn_hidden_size > 0)
-    shared_ = std::make_unique<Mlp>(SharedOptions(options), name + ".shared_experts", tensor_group);
+  if (options.moe.shared_ffn_hidden_size > 0) {
+    shared_ = std::make_unique<Mlp>(SharedOptions(options), name + ".shared_experts", tensor_group,
+                                    /*input_outlives_forward=*/true);
+  }
 }
 
 Tensor MoeLayer::Routed(const LayerContext& ctx, const Tensor& x_TH) const {

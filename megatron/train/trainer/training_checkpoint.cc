@@ -97,7 +97,7 @@ std::vector<ShardedTensor> HistoryBlocks(Trainer& trainer) {
     block.name = kHistoryPrefix + history.name;
     block.tensor = history.tensor;
     block.global_shape = history.tensor.shape();
-    block.offset = {0, 0};
+    block.offset = Shape(std::vector<int64_t>(static_cast<size_t>(history.tensor.rank()), 0));
     block.replica = trainer.groups().tensor.rank() +
                     trainer.groups().tensor.size() * trainer.groups().data_context.rank();
     blocks.push_back(block);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -17,6 +18,9 @@ constexpr char kEnds[] = "precision.first_last_layers_bf16";
 constexpr char kStart[] = "precision.num_layers_at_start_in_bf16";
 constexpr char kEnd[] = "precision.num_layers_at_end_in_bf16";
 constexpr char kTensor[] = "parallel.tensor_model_parallel_size";
+constexpr char kExpertTensor[] = "parallel.expert_tensor_parallel_size";
+constexpr char kExpertFfn[] = "model.moe_ffn_hidden_size";
+constexpr char kSharedFfn[] = "model.moe_shared_expert_intermediate_size";
 
 void MustBeAligned(ConfigChecker& check, absl::string_view path, int64_t features) {
   if (features % ops::kFloat8Alignment == 0) return;
@@ -25,14 +29,40 @@ void MustBeAligned(ConfigChecker& check, absl::string_view path, int64_t feature
                                  " needs a multiple of ", ops::kFloat8Alignment));
 }
 
+// Features of feed-forward layers, which are cut over ranks.
+struct CutFeatures {
+  const char* path;
+  int64_t features, ranks;
+};
+std::vector<CutFeatures> CutFeaturesOf(ConfigChecker& check) {
+  const config::ModelConfig& model = check.resolved().model();
+  const config::ParallelConfig& parallel = check.resolved().parallel();
+  std::vector<CutFeatures> all;
+  const auto append = [&](const char* path, int64_t features, const char* ranks_path,
+                          int64_t ranks) {
+    if (check.Usable({path, ranks_path})) all.push_back({path, features, ranks});
+  };
+  append("model.ffn_hidden_size", model.ffn_hidden_size(), kTensor,
+         parallel.tensor_model_parallel_size());
+  if (!check.IsWritten("model.num_experts")) return all;
+  append(kExpertFfn, model.moe_ffn_hidden_size(), kExpertTensor,
+         parallel.expert_tensor_parallel_size());
+  if (model.moe_shared_expert_intermediate_size() > 0) {
+    append(kSharedFfn, model.moe_shared_expert_intermediate_size(), kTensor,
+           parallel.tensor_model_parallel_size());
+  }
+  return all;
+}
+
 // Other rules refuse sizes that do not divide evenly over ranks.
 void CheckSizes(ConfigChecker& check) {
   const config::ModelConfig& model = check.resolved().model();
   const int64_t ranks = check.resolved().parallel().tensor_model_parallel_size();
   if (check.Usable({"model.hidden_size"}))
     MustBeAligned(check, "model.hidden_size", model.hidden_size());
-  if (check.Usable({"model.ffn_hidden_size", kTensor}) && model.ffn_hidden_size() % ranks == 0)
-    MustBeAligned(check, "model.ffn_hidden_size", model.ffn_hidden_size() / ranks);
+  for (const CutFeatures& cut : CutFeaturesOf(check)) {
+    if (cut.features % cut.ranks == 0) MustBeAligned(check, cut.path, cut.features / cut.ranks);
+  }
   if (!check.Usable(
           {"model.kv_channels", "model.num_attention_heads", "model.num_query_groups", kTensor})) {
     return;
@@ -52,22 +82,20 @@ void CheckSizes(ConfigChecker& check) {
 void CheckBlocks(ConfigChecker& check) {
   const config::ModelConfig& model = check.resolved().model();
   const int64_t ranks = check.resolved().parallel().tensor_model_parallel_size();
-  const auto check_cut = [&](absl::string_view path, int64_t features) {
-    if (features % ranks != 0 || features / ranks % kFloat8Block == 0) return;
-    check.Error(path, absl::StrCat("is cut into ", features / ranks,
+  const auto check_cut = [&](absl::string_view path, int64_t features, int64_t over) {
+    if (over == 1 || features % over != 0 || features / over % kFloat8Block == 0) return;
+    check.Error(path, absl::StrCat("is cut into ", features / over,
                                    " features for each of several ranks: ", check.Named(kRecipe),
                                    " needs a multiple of ", kFloat8Block));
   };
-  if (!check.Usable({kTensor, "model.ffn_hidden_size", "model.kv_channels",
-                     "model.num_attention_heads", "model.num_query_groups"})) {
+  for (const CutFeatures& cut : CutFeaturesOf(check)) check_cut(cut.path, cut.features, cut.ranks);
+  if (!check.Usable(
+          {kTensor, "model.kv_channels", "model.num_attention_heads", "model.num_query_groups"})) {
     return;
   }
-  if (ranks > 1) {
-    const int64_t heads = model.num_attention_heads();
-    check_cut("model.ffn_hidden_size", model.ffn_hidden_size());
-    check_cut("model.kv_channels", heads * model.kv_channels());
-    check_cut("model.kv_channels", (heads + 2 * model.num_query_groups()) * model.kv_channels());
-  }
+  const int64_t heads = model.num_attention_heads(), groups = model.num_query_groups();
+  check_cut("model.kv_channels", heads * model.kv_channels(), ranks);
+  check_cut("model.kv_channels", (heads + 2 * groups) * model.kv_channels(), ranks);
   const config::SystemConfig& system = check.resolved().system();
   if (system.has_device() ? system.device() != config::Device::cuda : CudaDeviceCount() == 0)
     return;
@@ -104,10 +132,6 @@ void CheckFloat8(ConfigChecker& check) {
   const config::PrecisionConfig& precision = check.resolved().precision();
   if (precision.fp8_format() == config::Fp8Format::none) return;
   if (!precision.bf16()) check.Error(kFormat, "needs precision.bf16: true");
-  if (check.IsWritten("model.num_experts")) {
-    check.Error(kFormat, absl::StrCat("is not available with experts, of ",
-                                      check.Named("model.num_experts")));
-  }
   CheckSizes(check);
   if (precision.fp8_recipe() == config::Fp8Recipe::blockwise) CheckBlocks(check);
   if (precision.fp8_param_gather() && precision.fp8_recipe() == config::Fp8Recipe::blockwise) {

@@ -38,6 +38,7 @@ TEST(ValidateFloat8Test, AcceptsWhatWorks) {
   EXPECT_THAT(ErrorsWith({"parallel.tensor_model_parallel_size=2", "model.swiglu=true",
                           "parallel.sequence_parallel=true"}),
               IsEmpty());
+  EXPECT_THAT(ErrorsWith({"model.num_experts=4", "model.disable_bias_linear=true"}), IsEmpty());
   EXPECT_THAT(ErrorsWith({"parallel.context_parallel_size=2"}), IsEmpty());
   EXPECT_THAT(ErrorsWith({"model.model_type=bert"}), IsEmpty());
   EXPECT_THAT(
@@ -71,7 +72,16 @@ TEST(ValidateFloat8Test, RefusesUnsupportedSettings) {
       {{"precision.fp8_recipe=blockwise", "parallel.tensor_model_parallel_size=2",
         "model.kv_channels=128", "model.ffn_hidden_size=320"},
        "is cut into 160 features for each of several ranks"},
-      {{"model.num_experts=4", "model.disable_bias_linear=true"}, "not available with experts"},
+      {{"model.num_experts=4", "model.disable_bias_linear=true", "model.moe_ffn_hidden_size=72"},
+       "moe_ffn_hidden_size = 72: makes matrices with 72 features on a rank"},
+      {{"model.num_experts=4", "model.disable_bias_linear=true",
+        "model.moe_shared_expert_intermediate_size=72"},
+       "intermediate_size = 72: makes matrices with 72 features on a rank"},
+      {{"model.num_experts=4", "model.disable_bias_linear=true", "model.moe_ffn_hidden_size=320",
+        "precision.fp8_recipe=blockwise", "parallel.expert_model_parallel_size=1",
+        "parallel.tensor_model_parallel_size=2", "model.kv_channels=128",
+        "model.ffn_hidden_size=256"},
+       "moe_ffn_hidden_size = 320: is cut into 160 features for each of several ranks"},
       {{"model.hidden_size=72", "model.kv_channels=16"}, "with 72 features on a rank"},
       {{"model.ffn_hidden_size=72"}, "with 72 features on a rank"},
       {{"model.ffn_hidden_size=144", "parallel.tensor_model_parallel_size=2"},

@@ -1,0 +1,58 @@
+// The products of one linear layer of all experts that this rank holds: in the dtype of the weights
+// (ops/moe/grouped_linear.h), or in 8-bit floats (layers/linear_products.h), where each expert has
+// scales of its own.
+//
+// The scales of `tensorwise` are made of the rows that this rank has of an expert at that moment, so
+// they depend on how many ranks and micro-batches the rows are spread over; those of `delayed` are
+// the same on all layouts.
+//
+// Legend: R rows in groups by expert, E experts of this rank, I input features, O output features.
+#ifndef MEGATRON_LAYERS_MOE_GROUPED_PRODUCTS_H_
+#define MEGATRON_LAYERS_MOE_GROUPED_PRODUCTS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "megatron/layers/float8_options.h"
+#include "megatron/layers/layer_context.h"
+#include "megatron/layers/linear_products.h"
+#include "megatron/layers/moe/expert_groups.h"
+#include "megatron/ops/moe/grouped_linear.h"
+
+namespace megatron {
+
+class GroupedProducts {
+ public:
+  struct Saved {
+    std::vector<LinearProducts::Saved> experts;  // none where products are in the weights' dtype
+  };
+
+  // `num_experts` are those of all ranks; `name` is that of the weight.
+  GroupedProducts(const Float8Options& options, LinearProducts::Cut cut, const std::string& name,
+                  int64_t num_experts, const ExpertGroups& groups);
+
+  // The products of ops/moe/grouped_linear.h. What `saved` gets lies in ctx.saved.
+  void Forward(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups, const Tensor& x_RI,
+               const Tensor& w_EOI, const Tensor& y_RO, Saved* saved) const;
+  // Takes room in ctx.kept() for what BackwardInput leaves to BackwardWeight. It is called before
+  // BackwardInput, outside of any scope that ends before BackwardWeight.
+  void Reserve(const LayerContext& ctx, const Tensor& dy_RO, Saved* saved) const;
+  void BackwardInput(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
+                     const Tensor& dy_RO, const Tensor& w_EOI, const Tensor& dx_RI,
+                     Saved* saved) const;
+  void BackwardWeight(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
+                      const Tensor& dy_RO, const Tensor& x_RI, const Tensor& dw_EOI,
+                      const Saved& saved) const;
+
+ private:
+  LayerContext ContextOfExperts(const LayerContext& ctx) const;
+
+  ProcessGroup tensor_group_;              // the ranks that share an expert
+  std::vector<LinearProducts> of_expert_;  // empty where products are in the weights' dtype
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_LAYERS_MOE_GROUPED_PRODUCTS_H_
