@@ -19,6 +19,12 @@ cudaStream_t Handle(const CudaStream& stream) { return static_cast<cudaStream_t>
 
 }  // namespace
 
+bool IsCapturing(const CudaStream& stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  MEGATRON_CHECK_CUDA(cudaStreamIsCapturing(Handle(stream), &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
 CudaGraph::~CudaGraph() {
   if (executable_ != nullptr)
     MEGATRON_CHECK_CUDA(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(executable_)));

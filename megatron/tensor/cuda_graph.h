@@ -10,10 +10,16 @@
 // at the addresses is read when a launch runs. So whoever launches again must know that all
 // addresses and numbers are still right.
 //
-// While a stream is captured its thread waits for nothing of a device, records no event, takes and
-// frees no device memory, and copies nothing to or from the host; and no operation wants a larger
-// workspace than one did before. An operation that comes for the first time may do any of these: it
-// has run once before it is captured.
+// While a stream is captured its thread waits for nothing of a device, takes and frees no device
+// memory, and copies nothing to or from the host; and no operation wants a larger workspace than one
+// did before. An operation that comes for the first time may do any of these: it has run once before
+// it is captured.
+//
+// A stream that waits for an event of the captured one is captured from then on, too. The captured
+// stream must wait for all of them before the end. Nobody asks for an event of a capture, and only
+// the streams of that capture wait for it, and for no other event.
+//
+// Collectives are captured like kernels. All their ranks launch them in one order.
 //
 // Threads: the stream's. Other threads may do what they like meanwhile.
 #ifndef MEGATRON_TENSOR_CUDA_GRAPH_H_
@@ -24,6 +30,9 @@
 namespace megatron {
 
 class CudaStream;
+
+// Returns whether operations of the stream go into a graph now.
+bool IsCapturing(const CudaStream& stream);
 
 class CudaGraph {
  public:

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <sstream>
 #include <string>
@@ -61,6 +62,8 @@ struct Recorded {
   int64_t transfers;  // number of operations of the stream before it
   int64_t number;     // number among all recorded events
   EmulatedPoint point;
+  CapturedEvent captured = {};  // of a capture, in which case all others say nothing
+  std::shared_ptr<EmulatedPoint> launched = nullptr;  // the point at the last launch
 };
 
 // The recorded points of streams that the host has waited for. A wait for an earlier point of the
@@ -93,7 +96,9 @@ Waiting& HostWaiting() {
 
 const Recorded& RecordedIn(const CudaEvent& event) {
   CHECK(event.handle() != nullptr) << "the event was not recorded";
-  return *static_cast<const Recorded*>(event.handle());
+  const Recorded& recorded = *static_cast<const Recorded*>(event.handle());
+  CHECK_EQ(recorded.captured.capture, 0) << "the event is of a graph";
+  return recorded;
 }
 
 Blocks& AllBlocks() {
@@ -271,8 +276,15 @@ CudaEvent::CudaEvent(int, bool) {}
 CudaEvent::~CudaEvent() { delete static_cast<Recorded*>(handle_); }
 
 void CudaEvent::Record(const CudaStream& stream) {
-  CHECK(!IsBeingCaptured(stream)) << "an event is recorded while its stream is captured";
   if (handle_ == nullptr) handle_ = new Recorded;
+  if (IsBeingCaptured(stream)) {
+    const auto launched = std::make_shared<EmulatedPoint>();
+    Recorded& recorded = *static_cast<Recorded*>(handle_) = Recorded();
+    recorded.launched = launched;
+    recorded.captured = RecordInCapture(
+        stream, [launched, handle = stream.handle()] { *launched = PointOf(handle); });
+    return;
+  }
   *static_cast<Recorded*>(handle_) = {Clock::now(), stream.handle(),
                                       Transfers().Last(stream.handle()), HostWaiting().Next(),
                                       PointOf(stream.handle())};
@@ -296,8 +308,16 @@ void CudaEvent::Wait() const {
 }
 
 void CudaEvent::HoldBack(const CudaStream& stream) const {
-  CHECK(!IsBeingCaptured(stream)) << "a stream that is captured waits for another";
-  if (handle_ != nullptr) OrderAfter(RecordedIn(*this).point, stream.handle());
+  if (handle_ == nullptr) return;
+  const Recorded& recorded = *static_cast<const Recorded*>(handle_);
+  if (IsOfThisCapture(recorded.captured)) {
+    return HoldBackInCapture(recorded.captured, stream,
+                             [launched = recorded.launched, handle = stream.handle()] {
+                               OrderAfter(*launched, handle);
+                             });
+  }
+  CHECK(!IsBeingCaptured(stream)) << "a stream that is captured waits for an event that is not";
+  OrderAfter(RecordedIn(*this).point, stream.handle());
 }
 
 int64_t CudaEvent::Nanoseconds(const CudaEvent& from, const CudaEvent& to) {

@@ -1,6 +1,7 @@
 #include "megatron/tensor/emulated_graph.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "glog/logging.h"
@@ -14,7 +15,17 @@ using Operations = std::vector<EmulatedOperation>;
 struct Capture {
   const CudaStream* stream = nullptr;  // null: none is captured
   Operations* operations = nullptr;
+  int64_t number = 0;
+  // What each captured stream's next operation comes behind: of its own, all so far.
+  std::map<const CudaStream*, CapturedPoint> behind;
 };
+
+void Merge(const CapturedPoint& from, CapturedPoint* to) {
+  for (const auto& [stream, count] : from) {
+    int64_t& mine = (*to)[stream];
+    mine = std::max(mine, count);
+  }
+}
 
 Capture& Current() {
   static thread_local Capture capture;
@@ -23,11 +34,30 @@ Capture& Current() {
 
 }  // namespace
 
-bool IsBeingCaptured(const CudaStream& stream) { return Current().stream == &stream; }
+bool IsBeingCaptured(const CudaStream& stream) { return Current().behind.count(&stream) > 0; }
+
+bool IsCapturing(const CudaStream& stream) { return IsBeingCaptured(stream); }
 
 void WriteDown(const CudaStream& stream, EmulatedOperation operation) {
   CHECK(IsBeingCaptured(stream)) << operation.text;
   Current().operations->push_back(std::move(operation));
+  ++Current().behind[&stream][&stream];
+}
+
+CapturedEvent RecordInCapture(const CudaStream& stream, std::function<void()> run) {
+  WriteDown(stream, {"event", std::move(run)});
+  return {Current().number, Current().behind[&stream]};
+}
+
+bool IsOfThisCapture(const CapturedEvent& event) {
+  return Current().stream != nullptr && event.capture == Current().number;
+}
+
+void HoldBackInCapture(const CapturedEvent& event, const CudaStream& stream,
+                       std::function<void()> run) {
+  CHECK(IsOfThisCapture(event));
+  Merge(event.point, &Current().behind[&stream]);
+  WriteDown(stream, {"wait", std::move(run)});
 }
 
 void CheckCapturesNothing(const char* what) {
@@ -58,11 +88,17 @@ void CudaGraph::BeginCapture(CudaStream* stream) {
   stream->KeepWorkspaces();
   auto* const operations = new Operations;
   graph_ = operations;
-  Current() = {stream, operations};
+  static std::atomic<int64_t> captures{0};
+  Current() = {stream, operations, ++captures, {{stream, {}}}};
 }
 
 void CudaGraph::EndCapture(CudaStream* stream) {
-  CHECK(stream_ == stream && IsBeingCaptured(*stream));
+  CHECK(stream_ == stream && Current().stream == stream);
+  for (const auto& [other, behind] : Current().behind) {
+    const auto done = behind.find(other);
+    CHECK(done == behind.end() || Current().behind[stream][other] >= done->second)
+        << "the captured stream has not waited for another one at the end";
+  }
   Current() = Capture();
   num_operations_ = static_cast<int64_t>(OperationsOf(*this).size());
   captured_ = true;

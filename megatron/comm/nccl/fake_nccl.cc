@@ -4,14 +4,18 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <sstream>
 #include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "glog/logging.h"
 #include "megatron/comm/host_reduce.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/emulated_cuda.h"
+#include "megatron/tensor/emulated_graph.h"
 #include "megatron/tensor/emulated_order.h"
 
 // One rank's communicator.
@@ -28,14 +32,28 @@ struct ncclComm {
 namespace megatron {
 namespace {
 
-// The number of groups that the thread is in.
+// The number of groups that the thread is in, and the captured calls of the outermost one.
 thread_local int group_depth = 0;
+struct CapturedCall {
+  const CudaStream* stream;
+  ncclComm* comm;
+};
+thread_local std::vector<CapturedCall> captured_in_group;
+
+constexpr absl::Duration kPatience = absl::Microseconds(20);
 
 // Places on the emulated device as memory of the host.
 Tensor OnHost(const Tensor& tensor) { return EmulatedView(tensor.Flatten()); }
 
 void CopyTo(const Tensor& in, const Tensor& out) {
   if (in.bytes() > 0) std::memmove(out.raw(), in.raw(), static_cast<size_t>(in.bytes()));
+}
+
+std::string TextOf(const std::string& name, const std::vector<Tensor>& tensors) {
+  std::ostringstream text;
+  text << name;
+  for (const Tensor& tensor : tensors) text << " " << tensor << " at " << tensor.raw();
+  return text.str();
 }
 
 // sum = x + sum, rounded.
@@ -300,34 +318,75 @@ NcclResult FakeNccl::GroupStart() {
 
 NcclResult FakeNccl::GroupEnd() {
   CHECK_GT(group_depth, 0);
-  --group_depth;
-  return kNcclInProgress;
+  if (--group_depth > 0 || captured_in_group.empty()) return kNcclInProgress;
+  for (const CapturedCall& call : captured_in_group)
+    WriteDown(*call.stream, {"group end", [this, call] { Finish(call.comm); }});
+  captured_in_group.clear();
+  return kNcclSuccess;
+}
+
+// A real device waits for the other ranks in the place where the call is in the stream.
+void FakeNccl::Finish(ncclComm* comm) const {
+  while (true) {
+    {
+      const absl::MutexLock lock(&mutex_);
+      if (comm->ended || comm->error != kNcclSuccess || comm->unfinished == 0) return;
+    }
+    absl::SleepFor(kPatience);
+  }
+}
+
+NcclResult FakeNccl::MakeOrCapture(ncclComm* comm, const Stream& stream, const std::string& text,
+                                   const std::function<NcclResult()>& call) {
+  const CudaStream& cuda = *stream.cuda();
+  if (!IsBeingCaptured(cuda)) return call();
+  const bool grouped = group_depth > 0;
+  if (grouped) captured_in_group.push_back({&cuda, comm});
+  WriteDown(cuda, {absl::StrCat(text, " of ", comm->name), [this, comm, call, grouped] {
+                     {
+                       const absl::MutexLock lock(&mutex_);
+                       if (comm->ended) return;
+                     }
+                     group_depth += grouped ? 1 : 0;
+                     call();
+                     group_depth -= grouped ? 1 : 0;
+                     if (!grouped) Finish(comm);
+                   }});
+  return kNcclSuccess;
 }
 
 NcclResult FakeNccl::AllReduce(const Tensor& inout, ReduceOp op, ncclComm* comm,
                                const Stream& stream) {
   CHECK(NcclReduces(inout.dtype())) << inout;
-  OrderOperation(*stream.cuda(), "all-reduce", {WriteOf(inout)});
-  return Meet(comm, {Meeting::kAllReduce, inout, inout, op});
+  return MakeOrCapture(comm, stream, TextOf("all-reduce", {inout}), [=] {
+    OrderOperation(*stream.cuda(), "all-reduce", {WriteOf(inout)});
+    return Meet(comm, {Meeting::kAllReduce, inout, inout, op});
+  });
 }
 
 NcclResult FakeNccl::ReduceScatter(const Tensor& in, const Tensor& out, ReduceOp op, ncclComm* comm,
                                    const Stream& stream) {
   CHECK(NcclReduces(in.dtype())) << in;
-  OrderOperation(*stream.cuda(), "reduce-scatter", {ReadOf(in), WriteOf(out)});
-  return Meet(comm, {Meeting::kReduceScatter, in, out, op});
+  return MakeOrCapture(comm, stream, TextOf("reduce-scatter", {in, out}), [=] {
+    OrderOperation(*stream.cuda(), "reduce-scatter", {ReadOf(in), WriteOf(out)});
+    return Meet(comm, {Meeting::kReduceScatter, in, out, op});
+  });
 }
 
 NcclResult FakeNccl::AllGather(const Tensor& in, const Tensor& out, ncclComm* comm,
                                const Stream& stream) {
-  OrderOperation(*stream.cuda(), "all-gather", {ReadOf(in), WriteOf(out)});
-  return Meet(comm, {Meeting::kAllGather, in, out});
+  return MakeOrCapture(comm, stream, TextOf("all-gather", {in, out}), [=] {
+    OrderOperation(*stream.cuda(), "all-gather", {ReadOf(in), WriteOf(out)});
+    return Meet(comm, {Meeting::kAllGather, in, out});
+  });
 }
 
 NcclResult FakeNccl::Broadcast(const Tensor& inout, int root, ncclComm* comm,
                                const Stream& stream) {
-  OrderOperation(*stream.cuda(), "broadcast", {WriteOf(inout)});
-  return Meet(comm, {Meeting::kBroadcast, inout, inout, ReduceOp::kSum, root});
+  return MakeOrCapture(comm, stream, TextOf("broadcast", {inout}), [=] {
+    OrderOperation(*stream.cuda(), "broadcast", {WriteOf(inout)});
+    return Meet(comm, {Meeting::kBroadcast, inout, inout, ReduceOp::kSum, root});
+  });
 }
 
 NcclResult FakeNccl::Post(ncclComm* comm, int from, int to, const Tensor& tensor, bool sends) {
@@ -352,13 +411,17 @@ NcclResult FakeNccl::Post(ncclComm* comm, int from, int to, const Tensor& tensor
 }
 
 NcclResult FakeNccl::Send(const Tensor& tensor, int peer, ncclComm* comm, const Stream& stream) {
-  OrderOperation(*stream.cuda(), "send", {ReadOf(tensor)});
-  return Post(comm, comm->rank, peer, tensor, /*sends=*/true);
+  return MakeOrCapture(comm, stream, TextOf("send", {tensor}), [=] {
+    OrderOperation(*stream.cuda(), "send", {ReadOf(tensor)});
+    return Post(comm, comm->rank, peer, tensor, /*sends=*/true);
+  });
 }
 
 NcclResult FakeNccl::Receive(const Tensor& tensor, int peer, ncclComm* comm, const Stream& stream) {
-  OrderOperation(*stream.cuda(), "receive", {WriteOf(tensor)});
-  return Post(comm, peer, comm->rank, tensor, /*sends=*/false);
+  return MakeOrCapture(comm, stream, TextOf("receive", {tensor}), [=] {
+    OrderOperation(*stream.cuda(), "receive", {WriteOf(tensor)});
+    return Post(comm, peer, comm->rank, tensor, /*sends=*/false);
+  });
 }
 
 }  // namespace megatron

@@ -5,9 +5,12 @@
 // at every step, so that nothing can rest on an order of ours. Whoever uses a communicator after
 // its end, or makes a call that NCCL does not allow, dies of a CHECK; so does who makes a call that
 // events do not order with what other streams do to its memory (tensor/emulated_order.h).
+//
+// A call that is captured in a graph is made with each launch, and the launch waits for its end.
 #ifndef MEGATRON_COMM_NCCL_FAKE_NCCL_H_
 #define MEGATRON_COMM_NCCL_FAKE_NCCL_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -63,6 +66,12 @@ class FakeNccl : public NcclApi {
   struct Clique;
   struct Meeting;
 
+  // Makes the call now or, if the stream is being captured, with every launch of the graph, which
+  // then waits for the other ranks.
+  NcclResult MakeOrCapture(ncclComm* comm, const Stream& stream, const std::string& text,
+                           const std::function<NcclResult()>& call);
+  // Waits until the communicator's operations are finished.
+  void Finish(ncclComm* comm) const;
   NcclResult Meet(ncclComm* comm, const Meeting& mine);
   NcclResult Post(ncclComm* comm, int from, int to, const Tensor& tensor, bool sends);
   ncclComm* Join(const std::shared_ptr<Clique>& clique, int rank, int world_rank,

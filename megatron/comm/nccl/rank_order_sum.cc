@@ -8,6 +8,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/nccl/nccl_calls.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/tensor/cuda_graph.h"
 
 namespace megatron {
 namespace {
@@ -25,6 +26,7 @@ Tensor RankOrderSum::Parts::Of(const Tensor& flat, int rank) const {
 void RankOrderSum::Reserve(int64_t bytes, const Stream& stream) {
   if (bytes <= scratch_.bytes()) return;
   stream.cuda()->Synchronize();
+  if (is_in_graphs_) outgrown_.push_back(std::move(scratch_));
   scratch_ = Buffer();  // first: both together may be too much
   scratch_ = Buffer(stream.device(), bytes, "sums in the order of ranks", nullptr);
 }
@@ -36,6 +38,7 @@ absl::Status RankOrderSum::SumMine(const Parts& parts, const Tensor& flat, const
   const int64_t part_bytes = RoundUp(mine.bytes(), Buffer::kAlignment);
   const int64_t sum_bytes = RoundUp(count * SizeOf(DType::kFloat32), Buffer::kAlignment);
   Reserve(part_bytes * size_ + 2 * sum_bytes, stream);
+  is_in_graphs_ = is_in_graphs_ || IsCapturing(*stream.cuda());
   const Tensor sum = scratch_.At(part_bytes * size_, DType::kFloat32, {count});
   const Tensor cast = scratch_.At(part_bytes * size_ + sum_bytes, DType::kFloat32, {count});
   std::vector<Tensor> theirs(size_);

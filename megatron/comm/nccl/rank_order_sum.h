@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "megatron/comm/nccl/nccl_api.h"
@@ -43,6 +44,8 @@ class RankOrderSum {
   NcclGroup& group_;
   const int size_, rank_;
   Buffer scratch_;
+  bool is_in_graphs_ = false;     // graphs hold the addresses of scratch memory
+  std::vector<Buffer> outgrown_;  // scratch memory that was kept for them
 };
 
 }  // namespace megatron

@@ -1,6 +1,7 @@
 #include "megatron/comm/overlap/comm_stream.h"
 
 #include "glog/logging.h"
+#include "megatron/tensor/cuda_graph.h"
 #include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
@@ -22,7 +23,8 @@ CommStream::CommStream(const Stream& compute, const std::string& name)
 int64_t CommStream::Add(Job job) {
   given_.Record(*compute_.cuda());
   given_.HoldBack(cuda_);
-  job(stream_);
+  // A trace's events are read once, and those of a graph by nobody.
+  job(IsCapturing(cuda_) ? stream_.TracedBy(nullptr) : stream_);
   done_[++added_ % kEvents]->Record(cuda_);
   return added_;
 }

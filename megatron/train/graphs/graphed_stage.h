@@ -20,8 +20,10 @@
 // passes are captured once more and the graphs discarded: this updates the host's side, and the
 // device does nothing twice.
 //
-// The stage must enqueue all work of a pass on its stream: it sends no messages to other ranks and
-// waits for no counts on the host.
+// The stage must enqueue all work of a pass on its stream and on lanes that the stream forks and
+// joins (comm_stream.h), and wait for no counts on the host. Messages in a pass are those of
+// tensor-parallel ranks, which have the same facts in the same order: so all of them capture the
+// same passes and launch them in one order.
 //
 // Threads: one.
 #ifndef MEGATRON_TRAIN_GRAPHS_GRAPHED_STAGE_H_

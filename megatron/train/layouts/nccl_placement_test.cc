@@ -30,17 +30,24 @@ class NcclPlacementTest : public testing::Test {
     return std::shared_ptr<Communicator>(owner, owner->communicator().get());
   }
 
-  void ExpectSameAsOnTheCpu(const ModelOptions& model, const Layout& layout) {
+  void ExpectSameWithGraphs(const ModelOptions& model, const Layout& layout) {
+    ExpectSameAsOnTheCpu(model, layout, /*graphs=*/true);
+  }
+
+  void ExpectSameAsOnTheCpu(const ModelOptions& model, const Layout& layout, bool graphs = false) {
     SCOPED_TRACE(ToString(layout));
-    const TrainerOptions options = TinyRun(model, OptimizerOptions::kAdamW);
+    TrainerOptions options = TinyRun(model, OptimizerOptions::kAdamW);
     LayoutRun run;
     run.layout = layout;
     run.steps = kSteps;
     run.evaluate = true;
     const LayoutOutcome cpu = TrainOnLayout(options, run, source_);
+    options.cuda_graphs.enabled = graphs;
+    options.cuda_graphs.warmup_steps = 1;
     run.device = DeviceType::kCuda;
     run.wrap = [this](std::shared_ptr<Communicator> host) { return OverNccl(std::move(host)); };
     const LayoutOutcome cuda = TrainOnLayout(options, run, source_);
+    EXPECT_EQ(cuda.graphs.launched > 0, graphs);
     EXPECT_EQ(cuda.losses, cpu.losses);
     EXPECT_EQ(cuda.norms, cpu.norms);
     EXPECT_EQ(cuda.evaluation, cpu.evaluation);
@@ -70,6 +77,25 @@ TEST_F(NcclPlacementTest, ForwardBesideTensorParallelMessagesTrainsAsOnTheCpu) {
     layout.sequence_parallel = rows;
     ExpectSameAsOnTheCpu(SmallGpt2(), layout);
   }
+}
+
+// Messages of a pass are part of its graph.
+TEST_F(NcclPlacementTest, RanksWithGraphsTrainAsOnTheCpu) {
+  Layout layout;
+  layout.tensor = layout.pipeline = layout.data = 2;
+  for (const bool rows : {false, true}) {
+    layout.sequence_parallel = rows;
+    ExpectSameWithGraphs(SmallLlama(), layout);
+    ExpectSameWithGraphs(SmallGpt2(), layout);
+  }
+  Layout wide;
+  wide.tensor = 4;
+  wide.tp_comm_overlap = true;
+  for (const bool rows : {false, true}) {
+    wide.sequence_parallel = rows;
+    ExpectSameWithGraphs(SmallGpt2(), wide);
+  }
+  EXPECT_EQ(nccl_.counts().aborted, 0);
 }
 
 TEST_F(NcclPlacementTest, CommunicatorsHaveTheNamesOfTheirGroups) {

@@ -56,12 +56,21 @@ absl::Status AddTensorReplicas(const ModelOptions& model, const Stream& stream,
   return absl::OkStatus();
 }
 
-// Returns whether a stage's passes are enqueued on its stream alone.
+// Returns whether the host makes no calls in a stage's passes but those that enqueue work.
 bool CanBeCaptured(const TrainerOptions& options, const ProcessGroups& groups) {
-  return groups.tensor.size() == 1 && groups.context.size() == 1 &&
-         options.model.transformer.moe.num_experts == 0 &&
+  return groups.context.size() == 1 && options.model.transformer.moe.num_experts == 0 &&
          (groups.data_context.size() == 1 || options.sharding < DataSharding::kGradients) &&
          !options.data_parallel.overlap_grad_reduce && !options.data_parallel.overlap_param_gather;
+}
+
+// Messages that go through the host's memory can't be part of a graph.
+absl::Status CheckMessagesCanBeCaptured(const ProcessGroup& tensor_group) {
+  if (tensor_group.size() == 1 || tensor_group.communicator()->TakesTensorsOf(DeviceType::kCuda)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "system.cuda_graph_impl = local: the host sends the messages of tensor-parallel ranks, and "
+      "only NCCL's are captured");
 }
 
 // Returns the category of the time that gradients and weights take between data-parallel ranks:
@@ -88,6 +97,9 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
   MEGATRON_ASSIGN_OR_RETURN(OptimizerParamScheduler scheduler,
                             OptimizerParamScheduler::Create(options.schedule));
   MEGATRON_ASSIGN_OR_RETURN(BatchSizeRamp ramp, BatchSizeRamp::Create(options.batch_size));
+  if (options.cuda_graphs.enabled && stream.device().type == DeviceType::kCuda) {
+    MEGATRON_RETURN_IF_ERROR(CheckMessagesCanBeCaptured(groups.tensor));
+  }
   ProcessGroups all = groups;
   MEGATRON_RETURN_IF_ERROR(AddTensorReplicas(options.model, stream, &all));
   MEGATRON_RETURN_IF_ERROR(AddLanes(options.model.transformer, stream, &all));

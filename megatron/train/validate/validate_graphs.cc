@@ -11,7 +11,7 @@ namespace {
 
 constexpr absl::string_view kImpl = "system.cuda_graph_impl";
 
-// A pass can be captured if one stream does all of it and the host decides nothing on the way.
+// A pass can be captured if the host sends none of its messages and decides nothing on the way.
 void CheckPasses(ConfigChecker& check) {
   const config::PretrainConfig& config = check.resolved();
   const config::ParallelConfig& parallel = config.parallel();
@@ -19,12 +19,13 @@ void CheckPasses(ConfigChecker& check) {
     if (broken && check.Usable({path}))
       check.Error(kImpl, absl::StrCat("cannot be used with ", check.Named(path), ": ", because));
   };
-  for (const auto& [path, size] :
-       {std::pair<absl::string_view, int64_t>{"parallel.tensor_model_parallel_size",
-                                              parallel.tensor_model_parallel_size()},
-        {"parallel.context_parallel_size", parallel.context_parallel_size()}}) {
-    refuse(size > 1, path, "messages to other ranks in a pass are not captured");
-  }
+  refuse(parallel.tensor_model_parallel_size() > 1 &&
+             parallel.distributed_backend() == config::DistributedBackend::host,
+         "parallel.tensor_model_parallel_size",
+         "the host sends messages (parallel.distributed_backend = host), and only NCCL's are "
+         "captured");
+  refuse(parallel.context_parallel_size() > 1, "parallel.context_parallel_size",
+         "what the host knows of other ranks' tokens lies elsewhere for each micro-batch");
   refuse(config.model().num_experts() > 0, "model.num_experts",
          "the host reads how many rows each expert gets");
   constexpr absl::string_view kOverlaps = "what another stream does meanwhile is not captured";
