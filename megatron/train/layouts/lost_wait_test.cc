@@ -60,10 +60,9 @@ TEST_P(LostWaitTest, EndsTheProgram) {
   }
 }
 
-// A model of two layers, whose step has one micro-batch.
+// A step of one micro-batch.
 Case Small(const char* name, const ModelOptions& model) {
   Case c = {name, model, {}};
-  c.model.transformer.num_layers = 2;
   c.layout.micro_batch_size = 8;
   return c;
 }
