@@ -62,8 +62,10 @@ struct Recorded {
   int64_t transfers;  // number of operations of the stream before it
   int64_t number;     // number among all recorded events
   EmulatedPoint point;
-  CapturedEvent captured = {};  // of a capture, in which case all others say nothing
-  std::shared_ptr<EmulatedPoint> launched = nullptr;  // the point at the last launch
+  // Where a graph has the event: its place in the capture, and at the last launch. The fields above
+  // say nothing then.
+  CapturedEvent captured = {};
+  std::shared_ptr<EmulatedPoint> launched = nullptr;
 };
 
 // The recorded points of streams that the host has waited for. A wait for an earlier point of the

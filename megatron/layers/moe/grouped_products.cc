@@ -87,25 +87,32 @@ LayerContext GroupedProducts::ContextOfExperts(const LayerContext& ctx) const {
   return of_experts;
 }
 
+template <typename Products>
+void GroupedProducts::ForEachExpert(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
+                                    const Products& products) const {
+  const LayerContext of_experts = ContextOfExperts(ctx);
+  for (size_t expert = 0; expert < of_expert_.size(); ++expert) {
+    Arena::Scope scope(ctx.scratch);
+    products(of_experts, ExpertRows(groups, static_cast<int64_t>(expert)), expert);
+  }
+}
+
 void GroupedProducts::Forward(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
                               const Tensor& x_RI, const Tensor& w_EOI, const Tensor& y_RO,
                               Saved* saved) const {
   if (of_expert_.empty()) return ops::GroupedLinearForward(ctx.stream, groups, x_RI, w_EOI, y_RO);
-  const LayerContext of_experts = ContextOfExperts(ctx);
   saved->experts.resize(of_expert_.size());
-  for (size_t i = 0; i < of_expert_.size(); ++i) {
-    const auto expert = static_cast<int64_t>(i);
-    Arena::Scope scope(ctx.scratch);
-    const ExpertRows rows(groups, expert);
-    const Tensor x = rows.Input(ctx, x_RI), y = rows.Output(ctx, y_RO);
-    of_expert_[i].Forward(of_experts, x, w_EOI.Select(0, expert), Tensor(), y, &saved->experts[i]);
-    rows.Finish(ctx, y, y_RO);
-  }
+  ForEachExpert(ctx, groups, [&](const LayerContext& own, const ExpertRows& rows, size_t expert) {
+    const Tensor x = rows.Input(own, x_RI), y = rows.Output(own, y_RO);
+    of_expert_[expert].Forward(own, x, w_EOI.Select(0, expert), Tensor(), y,
+                               &saved->experts[expert]);
+    rows.Finish(own, y, y_RO);
+  });
 }
 
 void GroupedProducts::Reserve(const LayerContext& ctx, const Tensor& dy_RO, Saved* saved) const {
-  for (size_t i = 0; i < of_expert_.size(); ++i)
-    of_expert_[i].Reserve(ctx, dy_RO, &saved->experts[i]);
+  for (size_t expert = 0; expert < of_expert_.size(); ++expert)
+    of_expert_[expert].Reserve(ctx, dy_RO, &saved->experts[expert]);
 }
 
 void GroupedProducts::BackwardInput(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
@@ -113,15 +120,11 @@ void GroupedProducts::BackwardInput(const LayerContext& ctx, absl::Span<const op
                                     Saved* saved) const {
   if (of_expert_.empty())
     return ops::GroupedLinearBackwardInput(ctx.stream, groups, dy_RO, w_EOI, dx_RI);
-  const LayerContext of_experts = ContextOfExperts(ctx);
-  for (size_t i = 0; i < of_expert_.size(); ++i) {
-    const auto expert = static_cast<int64_t>(i);
-    Arena::Scope scope(ctx.scratch);
-    const ExpertRows rows(groups, expert);
-    const Tensor dy = rows.Input(ctx, dy_RO), dx = rows.Output(ctx, dx_RI);
-    of_expert_[i].BackwardInput(of_experts, dy, w_EOI.Select(0, expert), dx, &saved->experts[i]);
-    rows.Finish(ctx, dx, dx_RI);
-  }
+  ForEachExpert(ctx, groups, [&](const LayerContext& own, const ExpertRows& rows, size_t expert) {
+    const Tensor dy = rows.Input(own, dy_RO), dx = rows.Output(own, dx_RI);
+    of_expert_[expert].BackwardInput(own, dy, w_EOI.Select(0, expert), dx, &saved->experts[expert]);
+    rows.Finish(own, dx, dx_RI);
+  });
 }
 
 void GroupedProducts::BackwardWeight(const LayerContext& ctx,
@@ -130,14 +133,10 @@ void GroupedProducts::BackwardWeight(const LayerContext& ctx,
                                      const Saved& saved) const {
   if (of_expert_.empty())
     return ops::GroupedLinearBackwardWeight(ctx.stream, groups, dy_RO, x_RI, dw_EOI);
-  const LayerContext of_experts = ContextOfExperts(ctx);
-  for (size_t i = 0; i < of_expert_.size(); ++i) {
-    const auto expert = static_cast<int64_t>(i);
-    Arena::Scope scope(ctx.scratch);
-    const ExpertRows rows(groups, expert);
-    of_expert_[i].BackwardWeight(of_experts, rows.Input(ctx, dy_RO), rows.Input(ctx, x_RI),
-                                 dw_EOI.Select(0, expert), Tensor(), saved.experts[i]);
-  }
+  ForEachExpert(ctx, groups, [&](const LayerContext& own, const ExpertRows& rows, size_t expert) {
+    of_expert_[expert].BackwardWeight(own, rows.Input(own, dy_RO), rows.Input(own, x_RI),
+                                      dw_EOI.Select(0, expert), Tensor(), saved.experts[expert]);
+  });
 }
 
 }  // namespace megatron

@@ -48,6 +48,10 @@ class GroupedProducts {
 
  private:
   LayerContext ContextOfExperts(const LayerContext& ctx) const;
+  // Calls products(context, rows, expert) for each expert of this rank, in a scope of ctx.scratch.
+  template <typename Products>
+  void ForEachExpert(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
+                     const Products& products) const;
 
   ProcessGroup tensor_group_;              // the ranks that share an expert
   std::vector<LinearProducts> of_expert_;  // empty where products are in the weights' dtype
