@@ -80,8 +80,6 @@ def _cuda_library_impl(ctx):
         "--expt-relaxed-constexpr",
         "-Xcompiler=-fPIC",
         "-Werror=all-warnings",
-        # Abseil's own headers drop values of types that they mark as not to be dropped.
-        "-diag-suppress=2810",
     ] + _architecture_flags(architectures)
     flags += ["-I" + path for path in seen.includes.to_list() + seen.quote_includes.to_list()]
     for path in seen.system_includes.to_list():

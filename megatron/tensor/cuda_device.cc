@@ -7,8 +7,6 @@
 
 #include <cstring>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "megatron/tensor/tensor.h"
 
@@ -73,16 +71,13 @@ void CudaFree(int device, void* memory) {
   MEGATRON_CHECK_CUDA(cudaFree(memory));
 }
 
-absl::StatusOr<void*> CudaAllocateHost(int64_t bytes, const std::string& name) {
+void* CudaAllocateHost(int64_t bytes, std::string* error) {
   void* memory = nullptr;
-  const cudaError_t error = cudaMallocHost(&memory, static_cast<size_t>(bytes));
-  if (error != cudaSuccess) {
+  const cudaError_t result = cudaMallocHost(&memory, static_cast<size_t>(bytes));
+  if (result != cudaSuccess) {
     cudaGetLastError();  // Later calls do not meet the error again.
-    return absl::ResourceExhaustedError(
-        absl::StrCat("CUDA cannot lock ", bytes, " bytes of host memory for ", name, " (",
-                     cudaGetErrorString(error),
-                     "): other programs, a limit of the container's memory or of locked memory "
-                     "(ulimit -l) may leave too little"));
+    *error = cudaGetErrorString(result);
+    return nullptr;
   }
   std::memset(memory, 0, static_cast<size_t>(bytes));
   return memory;

@@ -3,15 +3,13 @@
 // message that says so.
 //
 // A failed CUDA call is a CHECK with the expression (out of memory on the device, a kernel that
-// crashed before), except where a function returns a status.
+// crashed before), except where a function says what it returns then.
 #ifndef MEGATRON_TENSOR_CUDA_DEVICE_H_
 #define MEGATRON_TENSOR_CUDA_DEVICE_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include "absl/status/statusor.h"
 
 namespace megatron {
 
@@ -31,8 +29,9 @@ CudaDeviceFacts CudaFacts(int device);
 void* CudaAllocate(int device, int64_t bytes, const std::string& name);
 void CudaFree(int device, void* memory);
 // Returns zeroed memory of the host that is page-locked, so that a device copies from and to it
-// while the host goes on. Fails where the system has too little memory that may be locked.
-absl::StatusOr<void*> CudaAllocateHost(int64_t bytes, const std::string& name);
+// while the host goes on. Returns null, and writes CUDA's reason to *error, where the system locks
+// no more.
+void* CudaAllocateHost(int64_t bytes, std::string* error);
 void CudaFreeHost(void* memory);
 
 // A stream with what kernels of its operations share. Operations of one stream run one after the

@@ -16,8 +16,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/tensor/cuda_device.h"
@@ -219,14 +217,14 @@ CudaStream::CudaStream(int device) : device_(device), handle_(new ThreadPool(1))
   StartOrder(handle_);
 }
 
-absl::StatusOr<void*> CudaAllocateHost(int64_t bytes, const std::string& name) {
+void* CudaAllocateHost(int64_t bytes, std::string* error) {
   if (bytes > most_page_locked) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the emulated device locks no ", bytes, " bytes for ", name));
+    *error = "more than the emulated device locks";
+    return nullptr;
   }
   ++allocations;
   char* const memory = static_cast<char*>(std::calloc(static_cast<size_t>(bytes), 1));
-  CHECK(memory != nullptr) << bytes << " bytes for " << name;
+  CHECK(memory != nullptr) << bytes << " bytes";
   Blocks& blocks = AllBlocks();
   std::lock_guard<std::mutex> lock(blocks.mutex);
   blocks.on_host[memory] = static_cast<size_t>(bytes);

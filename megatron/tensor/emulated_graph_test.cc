@@ -141,7 +141,7 @@ TEST_F(EmulatedGraphDeathTest, OperationsRefusedDuringCaptureEndTheProgram) {
   CudaGraph graph;
   CudaEvent event(0);
   event.Record(cuda_);
-  float* const host = static_cast<float*>(CudaAllocateHost(sizeof(float), "test").value());
+  float* const host = static_cast<float*>(CudaAllocateHost(sizeof(float), nullptr));
   const Tensor on_host(host, DType::kFloat32, {1}, Device());
   graph.BeginCapture(&cuda_);
   EXPECT_DEATH(cuda_.Synchronize(), "the host waits");

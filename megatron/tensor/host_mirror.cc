@@ -1,6 +1,7 @@
 #include "megatron/tensor/host_mirror.h"
 
 #include <cstring>
+#include <string>
 
 #include "glog/logging.h"
 #include "megatron/tensor/cuda_device.h"
@@ -27,9 +28,10 @@ HostMirror::HostMirror(const Tensor& tensor, const std::string& name)
     : device_(tensor), host_(tensor) {
   CHECK(tensor.is_contiguous()) << tensor;
   if (tensor.device().type != DeviceType::kCuda) return;
-  const absl::StatusOr<void*> memory = CudaAllocateHost(tensor.bytes(), name);
-  CHECK(memory.ok()) << memory.status();
-  memory_.reset(*memory);
+  std::string error;
+  memory_.reset(CudaAllocateHost(tensor.bytes(), &error));
+  CHECK(error.empty()) << "out of page-locked memory: " << tensor.bytes() << " bytes for " << name
+                       << ": " << error;
   host_ = Tensor(memory_.get(), tensor.dtype(), tensor.shape(), Device());
   started_ = std::make_unique<CudaEvent>(tensor.device().index);
 }

@@ -20,7 +20,7 @@ int CudaDeviceCount() { return 0; }
 CudaDeviceFacts CudaFacts(int) { NoCuda(); }
 void* CudaAllocate(int, int64_t, const std::string&) { NoCuda(); }
 void CudaFree(int, void*) { NoCuda(); }
-absl::StatusOr<void*> CudaAllocateHost(int64_t, const std::string&) { NoCuda(); }
+void* CudaAllocateHost(int64_t, std::string*) { NoCuda(); }
 void CudaFreeHost(void*) { NoCuda(); }
 CudaStream::CudaStream(int device) : device_(device) { NoCuda(); }
 CudaStream::~CudaStream() {}

@@ -1,6 +1,7 @@
 #include "megatron/tensor/pinned_buffer.h"
 
-#include "megatron/base/status_macros.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "megatron/tensor/cuda_device.h"
 
 namespace megatron {
@@ -12,8 +13,14 @@ absl::StatusOr<PinnedBuffer> PinnedBuffer::Create(Device device, int64_t bytes,
   PinnedBuffer buffer;
   const bool locks = device.type == DeviceType::kCuda;
   if (locks && bytes > 0) {
-    MEGATRON_ASSIGN_OR_RETURN(void* const memory, CudaAllocateHost(bytes, name));
-    buffer.locked_.reset(memory);
+    std::string error;
+    buffer.locked_.reset(CudaAllocateHost(bytes, &error));
+    if (buffer.locked_ == nullptr) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("CUDA cannot lock ", bytes, " bytes for ", name, " in host memory (", error,
+                       "): other programs, a limit of the container's memory or of locked memory "
+                       "(ulimit -l) may leave too little"));
+    }
   }
   // A buffer of the meta device counts and has no memory.
   buffer.bytes_ = Buffer(locks ? Device{DeviceType::kMeta} : device, bytes, name, ledger);
