@@ -29,8 +29,6 @@ Tensor GraphInputs::PlaceOf(int chunk, int slot) const {
 
 MicroBatch GraphInputs::At(int chunk, int slot, const MicroBatch& batch,
                            const Tensor& block) const {
-  // A micro-batch that context-parallel ranks share has tensors that lie elsewhere.
-  CHECK(batch.context.cu_seqlens.empty() && batch.encoder.context.cu_seqlens.empty());
   char* const place = static_cast<char*>(PlaceOf(chunk, slot).raw());
   MicroBatch placed = batch;
   ForEachTensor(&placed, [&](Tensor* tensor) {

@@ -22,8 +22,8 @@
 //
 // The stage must enqueue all work of a pass on its stream and on lanes that the stream forks and
 // joins (comm_stream.h), and wait for no counts on the host. Messages in a pass are those of
-// tensor-parallel ranks, which have the same facts in the same order: so all of them capture the
-// same passes and launch them in one order.
+// tensor- and context-parallel ranks, which have the same facts in the same order: so all of them
+// capture the same passes and launch them in one order.
 //
 // Threads: one.
 #ifndef MEGATRON_TRAIN_GRAPHS_GRAPHED_STAGE_H_

@@ -5,6 +5,7 @@
 
 #include "glog/logging.h"
 #include "gmock/gmock.h"
+#include "gtest/gtest-spi.h"
 #include "gtest/gtest.h"
 #include "megatron/comm/nccl/fake_nccl.h"
 #include "megatron/comm/nccl/nccl_communicator.h"
@@ -30,23 +31,27 @@ class NcclPlacementTest : public testing::Test {
     return std::shared_ptr<Communicator>(owner, owner->communicator().get());
   }
 
+  void ExpectSameAsOnTheCpu(const ModelOptions& model, const Layout& layout) {
+    ExpectSameAsOnTheCpu(model, layout, source_, /*graphs=*/false);
+  }
   void ExpectSameWithGraphs(const ModelOptions& model, const Layout& layout) {
-    ExpectSameAsOnTheCpu(model, layout, /*graphs=*/true);
+    ExpectSameAsOnTheCpu(model, layout, source_, /*graphs=*/true);
   }
 
-  void ExpectSameAsOnTheCpu(const ModelOptions& model, const Layout& layout, bool graphs = false) {
+  void ExpectSameAsOnTheCpu(const ModelOptions& model, const Layout& layout,
+                            const SampleSource& source, bool graphs, int steps = kSteps) {
     SCOPED_TRACE(ToString(layout));
     TrainerOptions options = TinyRun(model, OptimizerOptions::kAdamW);
     LayoutRun run;
     run.layout = layout;
-    run.steps = kSteps;
+    run.steps = steps;
     run.evaluate = true;
-    const LayoutOutcome cpu = TrainOnLayout(options, run, source_);
+    const LayoutOutcome cpu = TrainOnLayout(options, run, source);
     options.cuda_graphs.enabled = graphs;
     options.cuda_graphs.warmup_steps = 1;
     run.device = DeviceType::kCuda;
     run.wrap = [this](std::shared_ptr<Communicator> host) { return OverNccl(std::move(host)); };
-    const LayoutOutcome cuda = TrainOnLayout(options, run, source_);
+    const LayoutOutcome cuda = TrainOnLayout(options, run, source);
     EXPECT_EQ(cuda.graphs.launched > 0, graphs);
     EXPECT_EQ(cuda.losses, cpu.losses);
     EXPECT_EQ(cuda.norms, cpu.norms);
@@ -96,6 +101,51 @@ TEST_F(NcclPlacementTest, RanksWithGraphsTrainAsOnTheCpu) {
     ExpectSameWithGraphs(SmallGpt2(), wide);
   }
   EXPECT_EQ(nccl_.counts().aborted, 0);
+}
+
+// What a rank knows of the other ranks' tokens changes from micro-batch to micro-batch.
+TEST_F(NcclPlacementTest, ContextParallelRanksWithGraphsTrainAsOnTheCpu) {
+  const CountingSource documents(/*documents=*/true);
+  Layout layout;
+  layout.context = layout.pipeline = 2;
+  for (const ContextParallel form :
+       {ContextParallel::kRing, ContextParallel::kGather, ContextParallel::kAllToAll}) {
+    layout.context_parallel = form;
+    ExpectSameAsOnTheCpu(SmallLlama(), layout, documents, /*graphs=*/true);
+  }
+  Layout teams;
+  teams.context = 4;
+  teams.context_parallel = ContextParallel::kHierarchical;
+  teams.context_team_size = 2;
+  ExpectSameAsOnTheCpu(SmallGpt2(), teams, documents, /*graphs=*/true);
+  Layout rows;
+  rows.tensor = rows.context = rows.data = 2;
+  rows.sequence_parallel = true;
+  ExpectSameAsOnTheCpu(SmallGpt2(), rows, documents, /*graphs=*/true);
+  EXPECT_EQ(nccl_.counts().aborted, 0);
+}
+
+TEST_F(NcclPlacementTest, ContextParallelRanksWithSamplesOfAnyLengthAndGraphsTrainAsOnTheCpu) {
+  constexpr int kMoreSteps = 8;  // so that sizes come again
+  Layout layout;
+  layout.context = 2;
+  ExpectSameAsOnTheCpu(SmallBert(), layout, PairSource(), /*graphs=*/true, kMoreSteps);
+  ExpectSameAsOnTheCpu(SmallMegatronT5(), layout, GapSource(), /*graphs=*/true, kMoreSteps);
+  EXPECT_EQ(nccl_.counts().aborted, 0);
+}
+
+void TrainWithGraphsOverTheHost(int Layout::*ranks) {
+  TrainerOptions options = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
+  options.cuda_graphs.enabled = true;
+  LayoutRun run;
+  run.device = DeviceType::kCuda;
+  run.layout.*ranks = 2;
+  TrainOnLayout(options, run, CountingSource());
+}
+
+TEST_F(NcclPlacementTest, GraphsRefuseMessagesOfTheHost) {
+  EXPECT_NONFATAL_FAILURE(TrainWithGraphsOverTheHost(&Layout::tensor), "only NCCL's are captured");
+  EXPECT_NONFATAL_FAILURE(TrainWithGraphsOverTheHost(&Layout::context), "only NCCL's are captured");
 }
 
 TEST_F(NcclPlacementTest, CommunicatorsHaveTheNamesOfTheirGroups) {

@@ -58,19 +58,20 @@ absl::Status AddTensorReplicas(const ModelOptions& model, const Stream& stream,
 
 // Returns whether the host makes no calls in a stage's passes but those that enqueue work.
 bool CanBeCaptured(const TrainerOptions& options, const ProcessGroups& groups) {
-  return groups.context.size() == 1 && options.model.transformer.moe.num_experts == 0 &&
+  return options.model.transformer.moe.num_experts == 0 &&
          (groups.data_context.size() == 1 || options.sharding < DataSharding::kGradients) &&
          !options.data_parallel.overlap_grad_reduce && !options.data_parallel.overlap_param_gather;
 }
 
 // Messages that go through the host's memory can't be part of a graph.
-absl::Status CheckMessagesCanBeCaptured(const ProcessGroup& tensor_group) {
-  if (tensor_group.size() == 1 || tensor_group.communicator()->TakesTensorsOf(DeviceType::kCuda)) {
-    return absl::OkStatus();
+absl::Status CheckMessagesCanBeCaptured(const ProcessGroups& groups) {
+  for (const ProcessGroup* group : {&groups.tensor, &groups.context}) {
+    if (group->size() == 1 || group->communicator()->TakesTensorsOf(DeviceType::kCuda)) continue;
+    return absl::InvalidArgumentError(
+        "system.cuda_graph_impl = local: the host sends the messages of tensor- and "
+        "context-parallel ranks, and only NCCL's are captured");
   }
-  return absl::InvalidArgumentError(
-      "system.cuda_graph_impl = local: the host sends the messages of tensor-parallel ranks, and "
-      "only NCCL's are captured");
+  return absl::OkStatus();
 }
 
 // Returns the category of the time that gradients and weights take between data-parallel ranks:
@@ -98,7 +99,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
                             OptimizerParamScheduler::Create(options.schedule));
   MEGATRON_ASSIGN_OR_RETURN(BatchSizeRamp ramp, BatchSizeRamp::Create(options.batch_size));
   if (options.cuda_graphs.enabled && stream.device().type == DeviceType::kCuda) {
-    MEGATRON_RETURN_IF_ERROR(CheckMessagesCanBeCaptured(groups.tensor));
+    MEGATRON_RETURN_IF_ERROR(CheckMessagesCanBeCaptured(groups));
   }
   ProcessGroups all = groups;
   MEGATRON_RETURN_IF_ERROR(AddTensorReplicas(options.model, stream, &all));

@@ -19,13 +19,13 @@ void CheckPasses(ConfigChecker& check) {
     if (broken && check.Usable({path}))
       check.Error(kImpl, absl::StrCat("cannot be used with ", check.Named(path), ": ", because));
   };
-  refuse(parallel.tensor_model_parallel_size() > 1 &&
-             parallel.distributed_backend() == config::DistributedBackend::host,
-         "parallel.tensor_model_parallel_size",
-         "the host sends messages (parallel.distributed_backend = host), and only NCCL's are "
-         "captured");
-  refuse(parallel.context_parallel_size() > 1, "parallel.context_parallel_size",
-         "what the host knows of other ranks' tokens lies elsewhere for each micro-batch");
+  const bool host_sends = parallel.distributed_backend() == config::DistributedBackend::host;
+  constexpr absl::string_view kHostSends =
+      "the host sends messages (parallel.distributed_backend = host), and only NCCL's are captured";
+  refuse(host_sends && parallel.tensor_model_parallel_size() > 1,
+         "parallel.tensor_model_parallel_size", kHostSends);
+  refuse(host_sends && parallel.context_parallel_size() > 1, "parallel.context_parallel_size",
+         kHostSends);
   refuse(config.model().num_experts() > 0, "model.num_experts",
          "the host reads how many rows each expert gets");
   constexpr absl::string_view kOverlaps = "what another stream does meanwhile is not captured";
