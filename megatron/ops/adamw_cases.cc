@@ -40,26 +40,25 @@ bool IsSame(double a, double b) {
 
 }  // namespace
 
-AdamWCase MakeAdamWCase(int64_t count, DType out_dtype, uint32_t seed) {
-  AdamWCase made = {HostTensor({count}, DType::kFloat32), HostTensor({count}, DType::kFloat32),
-                    HostTensor({count}, DType::kFloat32), HostTensor({count}, DType::kFloat32),
-                    HostTensor({count}, out_dtype)};
+AdamWCase MakeAdamWCase(int64_t count, const AdamWDTypes& dtypes, uint32_t seed) {
+  AdamWCase made = {HostTensor({count}, DType::kFloat32), HostTensor({count}, dtypes.m),
+                    HostTensor({count}, dtypes.v), HostTensor({count}, DType::kFloat32),
+                    HostTensor({count}, dtypes.out)};
   std::mt19937 random(seed);
   int64_t operand = 0, period = 1;
   const int64_t specials = static_cast<int64_t>(kSpecials.size());
   const int64_t combinations = specials * specials * specials * specials;
   for (HostTensor* const tensor : {&made.grad, &made.m, &made.v, &made.master}) {
-    float* const values = tensor->tensor().data<float>();
     for (int64_t i = 0; i < count; ++i) {
       const uint32_t bits = random();
       if (i < combinations) {
-        values[i] = kSpecials[i / period % specials];
+        tensor->Set(i, kSpecials[i / period % specials]);
       } else if (i % 2 == 0) {
-        values[i] = FromBits(bits);
+        tensor->Set(i, FromBits(bits));
       } else {  // a magnitude from 2^-36 to 2^-4 of either sign; second moments are positive
         const uint32_t exponent = 91 + (bits >> 23) % 32;
         const uint32_t sign = operand == 2 ? 0 : bits & 0x80000000u;
-        values[i] = FromBits(sign | exponent << 23 | (random() & 0x7fffffu));
+        tensor->Set(i, FromBits(sign | exponent << 23 | (random() & 0x7fffffu)));
       }
     }
     period *= specials;
@@ -71,12 +70,21 @@ AdamWCase MakeAdamWCase(int64_t count, DType out_dtype, uint32_t seed) {
 void UpdateByElement(const AdamWOptions& options, const OptimizerSegment& segment,
                      AdamWCase* elements) {
   const AdamWStep step = StepOf(options, segment);
-  const auto floats = [](const HostTensor& tensor) { return tensor.tensor().data<float>(); };
+  const auto is_bf16 = [](const HostTensor& tensor) {
+    return tensor.tensor().dtype() == DType::kBFloat16;
+  };
+  const AdamWRounding rounding = {is_bf16(elements->m), is_bf16(elements->v)};
+  const auto get = [](const HostTensor& tensor, int64_t i) {
+    return static_cast<float>(tensor.Get(i));
+  };
   for (int64_t i = segment.begin; i < segment.end; ++i) {
-    float* const w = floats(elements->master) + i;
-    *w = AdamWElement(step, floats(elements->grad)[i], *w, floats(elements->m) + i,
-                      floats(elements->v) + i);
-    elements->out.Set(i, *w);
+    float m = get(elements->m, i), v = get(elements->v, i);
+    const float w =
+        AdamWElement(step, rounding, get(elements->grad, i), get(elements->master, i), &m, &v);
+    elements->m.Set(i, m);
+    elements->v.Set(i, v);
+    elements->master.Set(i, w);
+    elements->out.Set(i, w);
   }
 }
 

@@ -18,10 +18,14 @@ struct AdamWCase {
   std::vector<HostTensor*> tensors() { return {&grad, &m, &v, &master, &out}; }
 };
 
+struct AdamWDTypes {
+  DType out = DType::kFloat32, m = DType::kFloat32, v = DType::kFloat32;
+};
+
 // `count` elements: first all combinations of special values (zeros, denormals, infinities, NaN,
 // the largest and smallest), as many as there is room for; then in turn values of the sizes that
 // training has and any bits.
-AdamWCase MakeAdamWCase(int64_t count, DType out_dtype, uint32_t seed);
+AdamWCase MakeAdamWCase(int64_t count, const AdamWDTypes& dtypes, uint32_t seed);
 
 // Applies AdamWElement to the elements of the segment.
 void UpdateByElement(const AdamWOptions& options, const OptimizerSegment& segment,

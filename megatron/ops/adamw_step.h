@@ -3,6 +3,7 @@
 #define MEGATRON_OPS_ADAMW_STEP_H_
 
 #include <cmath>
+#include <cstdint>
 
 #include "megatron/ops/adamw_element.h"
 #include "megatron/ops/optimizer.h"
@@ -23,6 +24,7 @@ inline AdamWStep StepOf(const AdamWOptions& options, const OptimizerSegment& seg
   out.step_size = static_cast<float>(lr / correction1);
   out.inverse_sqrt_correction2 = static_cast<float>(1 / std::sqrt(correction2));
   out.epsilon = options.epsilon;
+  out.rounding_key = static_cast<uint32_t>(options.step);
   return out;
 }
 

@@ -24,6 +24,11 @@ void CheckFlat(const Stream& stream, const Tensor& tensor, int64_t count) {
   CheckContiguous(stream, tensor, DType::kFloat32, {count});
 }
 
+void CheckMoment(const Stream& stream, const Tensor& moment, int64_t count) {
+  CHECK(moment.dtype() == DType::kFloat32 || moment.dtype() == DType::kBFloat16) << moment;
+  CheckContiguous(stream, moment, moment.dtype(), {count});
+}
+
 void CheckUpdate(const Stream& stream, absl::Span<const OptimizerSegment> segments,
                  const Tensor& grad, const Tensor& master, const Tensor& out) {
   const int64_t count = grad.numel();
@@ -39,8 +44,9 @@ void CheckUpdate(const Stream& stream, absl::Span<const OptimizerSegment> segmen
   }
 }
 
-float* FloatsAt(const Tensor& tensor, int64_t begin) {
-  return tensor.empty() ? nullptr : tensor.data<float>() + begin;
+void* At(const Tensor& tensor, int64_t begin) {
+  if (tensor.empty()) return nullptr;
+  return static_cast<char*>(tensor.raw()) + begin * SizeOf(tensor.dtype());
 }
 
 // The tensors of an update; those that it does not use are empty.
@@ -55,12 +61,10 @@ void ForEachPiece(const Stream& stream, const OptimizerSegment& segment, const F
   ParallelElements(stream.pool(), segment.end - segment.begin, kElementGrain,
                    [&](int64_t offset, int64_t count) {
                      const int64_t begin = segment.begin + offset;
-                     void* out = flat.out.empty() ? nullptr
-                                                  : static_cast<char*>(flat.out.raw()) +
-                                                        begin * SizeOf(flat.out.dtype());
-                     body(OptimizerPointers{FloatsAt(flat.grad, begin), FloatsAt(flat.m, begin),
-                                            FloatsAt(flat.v, begin), FloatsAt(flat.master, begin),
-                                            out, flat.out.dtype(), count});
+                     body(OptimizerPointers{flat.grad.data<float>() + begin, At(flat.m, begin),
+                                            At(flat.v, begin), flat.master.data<float>() + begin,
+                                            At(flat.out, begin), flat.m.dtype(), flat.v.dtype(),
+                                            flat.out.dtype(), count});
                    });
 }
 
@@ -72,8 +76,8 @@ void AdamWUpdate(const Stream& stream, const AdamWOptions& options,
                  const Tensor& out_N) {
   CHECK_GE(options.step, 1);
   CheckUpdate(stream, segments, grad_N, master_N, out_N);
-  CheckFlat(stream, m_N, grad_N.numel());
-  CheckFlat(stream, v_N, grad_N.numel());
+  CheckMoment(stream, m_N, grad_N.numel());
+  CheckMoment(stream, v_N, grad_N.numel());
   if (RunsOnCuda(stream)) {
     return OnCuda<AdamWUpdate>(stream, options, segments, grad_N, m_N, v_N, master_N, out_N);
   }

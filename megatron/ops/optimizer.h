@@ -1,8 +1,8 @@
 // Optimizer updates over flat memory: one pass over a range that holds many parameters.
 //
-// Legend: N elements. All tensors are contiguous and fp32 but `out`, which is the model's copy of
-// the weights in its own dtype, and is empty when the model uses the master weights. Elements
-// outside every segment (alignment gaps) stay as they are.
+// Legend: N elements. All tensors are contiguous and fp32, but for AdamW's moments and for `out`,
+// which is the model's copy of the weights in its own dtype, and is empty when the model uses the
+// master weights. Elements outside every segment (alignment gaps) stay as they are.
 #ifndef MEGATRON_OPS_OPTIMIZER_H_
 #define MEGATRON_OPS_OPTIMIZER_H_
 
@@ -23,6 +23,7 @@ struct OptimizerSegment {
 //   g = grad_scale * grad; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2
 //   w = w - lr * decay * w - lr * (m / c1) / (sqrt(v / c2) + epsilon)
 // with c1 = 1 - b1^step, c2 = 1 - b2^step. The betas are double since 1 - b2 is needed to fp32.
+// m and v are fp32 or bf16, each by itself; the latter is rounded by chance (adamw_element.h).
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999;
   float epsilon = 1e-8f;

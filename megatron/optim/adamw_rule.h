@@ -6,19 +6,24 @@
 #include <vector>
 
 #include "megatron/optim/update_rule.h"
+#include "megatron/tensor/dtype.h"
 
 namespace megatron {
 
 class AdamWRule : public UpdateRule {
  public:
-  AdamWRule(double beta1, double beta2, double epsilon) {
+  // The moments' types are fp32 or bf16.
+  AdamWRule(double beta1, double beta2, double epsilon, DType exp_avg, DType exp_avg_sq)
+      : exp_avg_(exp_avg), exp_avg_sq_(exp_avg_sq) {
     options_.beta1 = beta1;
     options_.beta2 = beta2;
     options_.epsilon = static_cast<float>(epsilon);
   }
 
   std::string name() const override { return "adam"; }
-  std::vector<OptimizerState> states() const override { return {{"exp_avg"}, {"exp_avg_sq"}}; }
+  std::vector<OptimizerState> states() const override {
+    return {{"exp_avg", exp_avg_}, {"exp_avg_sq", exp_avg_sq_}};
+  }
 
   void Update(const UpdateRange& range, const Stream& stream) const override {
     ops::AdamWOptions options = options_;
@@ -30,6 +35,7 @@ class AdamWRule : public UpdateRule {
 
  private:
   ops::AdamWOptions options_;
+  const DType exp_avg_, exp_avg_sq_;
 };
 
 }  // namespace megatron

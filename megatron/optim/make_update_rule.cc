@@ -11,7 +11,8 @@ std::unique_ptr<UpdateRule> MakeUpdateRule(const OptimizerOptions& options) {
   switch (options.kind) {
     case OptimizerOptions::kAdamW:
       return std::make_unique<AdamWRule>(options.adam_beta1, options.adam_beta2,
-                                         options.adam_epsilon);
+                                         options.adam_epsilon, options.exp_avg_dtype,
+                                         options.exp_avg_sq_dtype);
     case OptimizerOptions::kSgd:
       return std::make_unique<SgdRule>(options.sgd_momentum);
     case OptimizerOptions::kLion:

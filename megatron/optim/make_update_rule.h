@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "megatron/optim/update_rule.h"
+#include "megatron/tensor/dtype.h"
 
 namespace megatron {
 
@@ -12,6 +13,8 @@ struct OptimizerOptions {
   enum Kind { kAdamW, kSgd, kLion };
   Kind kind = kAdamW;
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
+  // The types in which AdamW's moments are kept: fp32 or bf16.
+  DType exp_avg_dtype = DType::kFloat32, exp_avg_sq_dtype = DType::kFloat32;
   double sgd_momentum = 0.9;
   double lion_beta1 = 0.9, lion_beta2 = 0.99;
 };

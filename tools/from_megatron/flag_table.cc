@@ -32,7 +32,8 @@ constexpr char kDiagnostics[] = "logging.diagnostics_interval measures layers an
 constexpr char kMessages[] = "messages are sent in the way that docs/communication.md describes";
 constexpr char kGroups[] = "communicators are made as docs/communication.md describes";
 constexpr char kOffload[] = "nothing is moved to the host: the run needs more memory on its GPUs";
-constexpr char kFp32State[] = "gradients, master weights and moments are fp32 always";
+constexpr char kFp32State[] = "gradients and master weights are fp32 always";
+constexpr char kMoments[] = "moments are in fp32 or in bf16, which is rounded by chance";
 constexpr char kFp32[] = "it is computed in fp32 always";
 constexpr char kExpertMessages[] = "tokens reach their experts by one all-to-all";
 constexpr char kNoGenerator[] =
@@ -158,11 +159,14 @@ constexpr FlagRow kRows[] = {
     {"tp-only-amax-red", "", "", "", kRounding,
      "delayed scales are made of the largest magnitudes over all ranks"},
     {"fp4-*", "", "", "", kRounding, "there are no 4-bit floats"},
-    {"use-precision-aware-optimizer", "", "", "", kRounding, kFp32State},
+    {"use-precision-aware-optimizer", "", "", "", kNothing,
+     "exp_avg_dtype and exp_avg_sq_dtype count without it"},
     {"main-grads-dtype", "", "", "", kRounding, kFp32State},
     {"main-params-dtype", "", "", "", kRounding, kFp32State},
-    {"exp-avg-dtype", "", "", "", kRounding, kFp32State},
-    {"exp-avg-sq-dtype", "", "", "", kRounding, kFp32State},
+    {"exp-avg-dtype", "fp16", "optimizer.exp_avg_dtype", "bf16", kRounding, kMoments},
+    {"exp-avg-dtype", "fp8", "optimizer.exp_avg_dtype", "bf16", kRounding, kMoments},
+    {"exp-avg-sq-dtype", "fp16", "optimizer.exp_avg_sq_dtype", "bf16", kRounding, kMoments},
+    {"exp-avg-sq-dtype", "fp8", "optimizer.exp_avg_sq_dtype", "bf16", kRounding, kMoments},
     {"no-check-for-nan-in-loss-and-grad", "", "", "", kNothing,
      "a gradient that is not finite is never applied"},
     {"check-for-nan-in-loss-and-grad", "", "", "", kNothing,

@@ -342,6 +342,15 @@ TEST(FromMegatronTest, TakesFlagsInBothSpellings) {
   EXPECT_EQ(result.config.optimizer().lr_decay_style(), config::LrDecayStyle::inverse_square_root);
 }
 
+TEST(FromMegatronTest, MomentsOfOtherTypesAreKeptInBFloat16) {
+  const FromMegatronResult result =
+      Small("--bf16 --use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype fp8");
+  EXPECT_EQ(result.config.optimizer().exp_avg_dtype(), config::MomentDtype::bf16);
+  EXPECT_EQ(result.config.optimizer().exp_avg_sq_dtype(), config::MomentDtype::bf16);
+  EXPECT_THAT(Texts(result, Effect::kRounding),
+              Contains(HasSubstr("in bf16, which is rounded by chance")));
+}
+
 TEST(FromMegatronTest, TakesTheLastOfSeveral) {
   const FromMegatronResult result = Small("--seed 1 --seed 2");
   EXPECT_EQ(result.config.train().seed(), 2);

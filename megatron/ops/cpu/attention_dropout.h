@@ -21,14 +21,6 @@ inline Words LoadLanes(const uint32_t* p) {
   return words;
 }
 
-inline Words AddWords(Words a, Words b) {
-#if defined(MEGATRON_ISA_AVX512)
-  return _mm512_add_epi32(a, b);
-#else
-  return _mm256_add_epi32(a, b);
-#endif
-}
-
 // The Philox of base/philox.h, with a separate key and counter in each lane.
 MEGATRON_INLINE void PhiloxLanes(Words key_lo, Words key_hi, Words counter[4]) {
   const Words m0 = SetWords(0xD2511F53u), m1 = SetWords(0xCD9E8D57u);

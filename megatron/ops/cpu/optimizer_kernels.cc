@@ -1,6 +1,10 @@
 #include "megatron/ops/cpu/optimizer_kernels.h"
 
+#include <cmath>
+#include <type_traits>
+
 #include "megatron/ops/cpu/loops.h"
+#include "megatron/ops/cpu/words_vec.h"
 
 namespace megatron::ops::MEGATRON_ISA {
 namespace {
@@ -19,27 +23,62 @@ MEGATRON_INLINE void StoreWeight(const OptimizerPointers& at, Access access, int
   }
 }
 
-// Computes AdamWElement in vectors.
-void AdamW(const AdamWStep& step, const OptimizerPointers& at) {
+MEGATRON_INLINE Words MixWords(Words x) {
+  x = MultiplyLow(Xor(x, ShiftRight<16>(x)), SetWords(0x7feb352du));
+  x = MultiplyLow(Xor(x, ShiftRight<15>(x)), SetWords(0x846ca68bu));
+  return Xor(x, ShiftRight<16>(x));
+}
+
+MEGATRON_INLINE Words RoundingWords(uint32_t key, Vec grad, Vec w) {
+  return MixWords(Xor(MixWords(Xor(WordsOf(w), SetWords(key))), WordsOf(grad)));
+}
+
+MEGATRON_INLINE Vec RoundByChance(Vec x, Words random) {
+  const Words bits = AndWords(AddWords(WordsOf(x), random), SetWords(0xffff0000u));
+  return Select(Less(Abs(x), Set(HUGE_VALF)), VecOf(bits), x);
+}
+
+// Computes AdamWElement in vectors. M and V are the types of the moments.
+template <typename M, typename V>
+void UpdateAdamW(const AdamWStep& step, const OptimizerPointers& at) {
+  constexpr bool kRoundsM = !std::is_same_v<M, float>, kRoundsV = !std::is_same_v<V, float>;
+  M* const ms = static_cast<M*>(at.m);
+  V* const vs = static_cast<V*>(at.v);
   ForEachVec(at.count, [&](auto access, int64_t i) {
-    const Vec g = access.load(at.grad + i) * Set(step.grad_scale);
-    const Vec m = Fma(Set(step.beta1), access.load(at.m + i), Set(step.one_minus_beta1) * g);
-    const Vec v = Fma(Set(step.beta2), access.load(at.v + i), Set(step.one_minus_beta2) * g * g);
-    access.store(at.m + i, m);
-    access.store(at.v + i, v);
+    const Vec grad = access.load(at.grad + i), w = access.load(at.master + i);
+    const Vec g = grad * Set(step.grad_scale);
+    const Vec m = Fma(Set(step.beta1), access.load(ms + i), Set(step.one_minus_beta1) * g);
+    const Vec v = Fma(Set(step.beta2), access.load(vs + i), Set(step.one_minus_beta2) * g * g);
     const Vec denominator = Fma(Sqrt(v), Set(step.inverse_sqrt_correction2), Set(step.epsilon));
-    const Vec kept = access.load(at.master + i) * Set(step.keep);
+    const Vec kept = w * Set(step.keep);
+    Vec kept_m = m, kept_v = v;
+    if constexpr (kRoundsM || kRoundsV) {
+      const Words random = RoundingWords(step.rounding_key, grad, w);
+      if constexpr (kRoundsM) kept_m = RoundByChance(m, AndWords(random, SetWords(0xffffu)));
+      if constexpr (kRoundsV) kept_v = RoundByChance(v, ShiftRight<16>(random));
+    }
+    access.store(ms + i, kept_m);
+    access.store(vs + i, kept_v);
     StoreWeight(at, access, i, NegatedFma(Set(step.step_size), m / denominator, kept));
   });
 }
 
+void AdamW(const AdamWStep& step, const OptimizerPointers& at) {
+  const bool m_in_bf16 = at.m_dtype == DType::kBFloat16, v_in_bf16 = at.v_dtype == DType::kBFloat16;
+  if (m_in_bf16)
+    return v_in_bf16 ? UpdateAdamW<BFloat16, BFloat16>(step, at)
+                     : UpdateAdamW<BFloat16, float>(step, at);
+  return v_in_bf16 ? UpdateAdamW<float, BFloat16>(step, at) : UpdateAdamW<float, float>(step, at);
+}
+
 void Sgd(const SgdStep& step, const OptimizerPointers& at) {
+  float* const buffer = static_cast<float*>(at.m);
   ForEachVec(at.count, [&](auto access, int64_t i) {
     const Vec w = access.load(at.master + i);
     Vec update = Fma(w, Set(step.decay), access.load(at.grad + i) * Set(step.grad_scale));
-    if (at.m != nullptr) {
-      update = Fma(Set(step.momentum), access.load(at.m + i), update);
-      access.store(at.m + i, update);
+    if (buffer != nullptr) {
+      update = Fma(Set(step.momentum), access.load(buffer + i), update);
+      access.store(buffer + i, update);
     }
     StoreWeight(at, access, i, NegatedFma(Set(step.lr), update, w));
   });
@@ -50,11 +89,12 @@ MEGATRON_INLINE Vec Sign(Vec x) {
 }
 
 void Lion(const LionStep& step, const OptimizerPointers& at) {
+  float* const ms = static_cast<float*>(at.m);
   ForEachVec(at.count, [&](auto access, int64_t i) {
     const Vec g = access.load(at.grad + i) * Set(step.grad_scale);
-    const Vec m = access.load(at.m + i);
+    const Vec m = access.load(ms + i);
     const Vec c = Fma(Set(step.beta1), m, Set(step.one_minus_beta1) * g);
-    access.store(at.m + i, Fma(Set(step.beta2), m, Set(step.one_minus_beta2) * g));
+    access.store(ms + i, Fma(Set(step.beta2), m, Set(step.one_minus_beta2) * g));
     const Vec kept = access.load(at.master + i) * Set(step.keep);
     StoreWeight(at, access, i, NegatedFma(Set(step.lr), Sign(c), kept));
   });

@@ -22,10 +22,11 @@ struct LionStep {
 
 struct OptimizerPointers {
   const float* grad;
-  float* m;  // AdamW and Lion: exp_avg; SGD: the momentum buffer, or null
-  float* v;  // AdamW: exp_avg_sq; null for the others
+  void* m;  // AdamW and Lion: exp_avg; SGD: the momentum buffer, or null
+  void* v;  // AdamW: exp_avg_sq; null for the others
   float* master;
-  void* out;  // null if there is no copy in another dtype
+  void* out;               // null if there is no copy in another dtype
+  DType m_dtype, v_dtype;  // fp32; for AdamW also bf16
   DType out_dtype;
   int64_t count;
 };

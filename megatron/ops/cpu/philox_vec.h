@@ -6,6 +6,7 @@
 
 #include "megatron/base/philox.h"
 #include "megatron/ops/cpu/vec.h"
+#include "megatron/ops/cpu/words_vec.h"
 
 namespace megatron::ops::MEGATRON_ISA {
 
@@ -18,12 +19,6 @@ struct DropoutRule {
 
 #if defined(MEGATRON_ISA_AVX512)
 
-using Words = __m512i;
-
-MEGATRON_INLINE Words SetWords(uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }
-MEGATRON_INLINE Words Xor(Words a, Words b, Words c) {
-  return _mm512_ternarylogic_epi32(a, b, c, 0x96);
-}
 // Low and high words of a * b, lane by lane.
 MEGATRON_INLINE void Multiply(Words a, Words b, Words* low, Words* high) {
   const Words even = _mm512_mul_epu32(a, b);
@@ -48,12 +43,6 @@ MEGATRON_INLINE Vec KeepScale(Words words, const DropoutRule& rule) {
 
 #else  // AVX2
 
-using Words = __m256i;
-
-MEGATRON_INLINE Words SetWords(uint32_t x) { return _mm256_set1_epi32(static_cast<int>(x)); }
-MEGATRON_INLINE Words Xor(Words a, Words b, Words c) {
-  return _mm256_xor_si256(_mm256_xor_si256(a, b), c);
-}
 MEGATRON_INLINE void Multiply(Words a, Words b, Words* low, Words* high) {
   const Words even = _mm256_mul_epu32(a, b);
   const Words odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), b);

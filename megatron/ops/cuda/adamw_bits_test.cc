@@ -14,11 +14,11 @@ namespace {
 
 class AdamWBitsTest : public AgreementTest {
  protected:
-  static void ExpectTheDefinition(int64_t count, DType out_dtype, const AdamWOptions& options,
-                                  const OptimizerSegment& segment) {
+  static void ExpectTheDefinition(int64_t count, const AdamWDTypes& dtypes,
+                                  const AdamWOptions& options, const OptimizerSegment& segment) {
     const Device device = {DeviceType::kCuda, 0};
     CudaStream cuda(0);
-    AdamWCase got = MakeAdamWCase(count, out_dtype, 1), want = MakeAdamWCase(count, out_dtype, 1);
+    AdamWCase got = MakeAdamWCase(count, dtypes, 1), want = MakeAdamWCase(count, dtypes, 1);
     UpdateByElement(options, segment, &want);
     std::vector<Buffer> buffers;
     std::vector<Tensor> at;
@@ -43,7 +43,7 @@ TEST_F(AdamWBitsTest, TenMillionElementsAreTheDefinitions) {
   options.step = 3;
   options.grad_scale = 0.7f;
   constexpr int64_t kCount = 10'000'000;
-  ExpectTheDefinition(kCount, DType::kBFloat16, options, {0, kCount, 1e-3f, 0.1f});
+  ExpectTheDefinition(kCount, {DType::kBFloat16}, options, {0, kCount, 1e-3f, 0.1f});
 }
 
 // Elements that are updated alone and four at a time, and scalars of other steps.
@@ -53,8 +53,18 @@ TEST_F(AdamWBitsTest, AnyPartAndAnyStepAreTheDefinitions) {
       AdamWOptions options;
       options.step = step;
       options.grad_scale = step == 1 ? 1e-5f : 1;
-      ExpectTheDefinition(60'013, out_dtype, options, {7, 60'011, 6e-4f, 0});
+      ExpectTheDefinition(60'013, {out_dtype}, options, {7, 60'011, 6e-4f, 0});
     }
+  }
+}
+
+TEST_F(AdamWBitsTest, MomentsInBFloat16AreTheDefinitions) {
+  constexpr DType kFloat = DType::kFloat32, kHalf = DType::kBFloat16;
+  AdamWOptions options;
+  options.step = 7;
+  for (const AdamWDTypes& dtypes :
+       {AdamWDTypes{kHalf, kHalf, kHalf}, {kHalf, kHalf, kFloat}, {kFloat, kFloat, kHalf}}) {
+    ExpectTheDefinition(300'013, dtypes, options, {7, 300'011, 6e-4f, 0.1f});
   }
 }
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "megatron/ops/adamw_step.h"
 #include "megatron/ops/cuda/device.cuh"
@@ -33,11 +34,18 @@ struct Segments {
 
 struct Flat {
   const float* grad;
-  float *m, *v, *master;  // m and v are null if the map has no such state
+  void *m, *v;  // null if the map has no such state
+  float* master;
 };
 
+// A map names the types in which its states are kept, M and V, and updates the states and a weight
+// in fp32. A state that Update leaves is a value of its type.
+
 // `a` of a segment is the factor that decays a weight, `b` the step size.
+template <typename MType, typename VType>
 struct AdamWMap {
+  using M = MType;
+  using V = VType;
   AdamWStep step;  // the two scalars of a segment are the segment's
 
   __device__ float Update(const SegmentArgs& segment, float grad, float w, float* m,
@@ -45,13 +53,17 @@ struct AdamWMap {
     AdamWStep here = step;
     here.keep = segment.a;
     here.step_size = segment.b;
-    return AdamWElement(here, grad, w, m, v);
+    constexpr AdamWRounding kRounding = {!std::is_same_v<M, float>, !std::is_same_v<V, float>};
+    if (!kRounding.m && !kRounding.v) return AdamWElement(here, grad, w, m, v);
+    return AdamWElement(here, kRounding, grad, w, m, v);
   }
 };
 
 // `a` of a segment is the decay, `b` the learning rate. m is the momentum buffer; without momentum
 // it is a temporary.
 struct SgdMap {
+  using M = float;
+  using V = float;
   float momentum, grad_scale;
 
   __device__ float Update(const SegmentArgs& segment, float grad, float w, float* m,
@@ -63,6 +75,8 @@ struct SgdMap {
 
 // `a` of a segment is the factor that decays a weight, `b` the learning rate.
 struct LionMap {
+  using M = float;
+  using V = float;
   float beta1, one_minus_beta1, beta2, one_minus_beta2, grad_scale;
 
   __device__ float Update(const SegmentArgs& segment, float grad, float w, float* m,
@@ -79,19 +93,26 @@ struct LionMap {
 template <int N, typename Map, typename Out>
 __device__ void UpdateAt(const SegmentArgs& segment, const Map& map, const Flat& flat, Out* out,
                          int64_t i) {
+  using M = typename Map::M;
+  using V = typename Map::V;
+  M* const all_m = static_cast<M*>(flat.m);
+  V* const all_v = static_cast<V*>(flat.v);
   const auto grads = Load<float, N>(flat.grad + i, 0);
   auto weights = Load<float, N>(flat.master + i, 0);
-  Vector<float, N> ms = {}, vs = {};
-  if (flat.m != nullptr) ms = Load<float, N>(flat.m + i, 0);
-  if (flat.v != nullptr) vs = Load<float, N>(flat.v + i, 0);
+  Vector<M, N> ms = {};
+  Vector<V, N> vs = {};
+  if (all_m != nullptr) ms = Load<M, N>(all_m + i, 0);
+  if (all_v != nullptr) vs = Load<V, N>(all_v + i, 0);
   Vector<Out, N> rounded;
   for (int j = 0; j < N; ++j) {
-    weights.values[j] =
-        map.Update(segment, grads.values[j], weights.values[j], &ms.values[j], &vs.values[j]);
+    float m = ToFloat(ms.values[j]), v = ToFloat(vs.values[j]);
+    weights.values[j] = map.Update(segment, grads.values[j], weights.values[j], &m, &v);
+    ms.values[j] = FromFloat<M>(m);
+    vs.values[j] = FromFloat<V>(v);
     rounded.values[j] = FromFloat<Out>(weights.values[j]);
   }
-  if (flat.m != nullptr) Store<float, N>(flat.m + i, 0, ms);
-  if (flat.v != nullptr) Store<float, N>(flat.v + i, 0, vs);
+  if (all_m != nullptr) Store<M, N>(all_m + i, 0, ms);
+  if (all_v != nullptr) Store<V, N>(all_v + i, 0, vs);
   Store<float, N>(flat.master + i, 0, weights);
   if (out != nullptr) Store<Out, N>(out + i, 0, rounded);
 }
@@ -223,22 +244,30 @@ void AdamWUpdate(const Stream& stream, const AdamWOptions& options,
                  absl::Span<const OptimizerSegment> segments, const Tensor& grad_N,
                  const Tensor& m_N, const Tensor& v_N, const Tensor& master_N,
                  const Tensor& out_N) {
-  const AdamWMap map = {StepOf(options, OptimizerSegment())};
-  const Flat flat = {FloatsOf(grad_N), FloatsOf(m_N), FloatsOf(v_N), FloatsOf(master_N)};
-  ForEachLaunch(
-      segments,
-      [&](const OptimizerSegment& segment) {
-        const AdamWStep step = StepOf(options, segment);
-        return std::pair<float, float>(step.keep, step.step_size);
-      },
-      [&](const Segments& batch) { LaunchUpdate(stream, batch, map, flat, out_N); });
+  const AdamWStep step = StepOf(options, OptimizerSegment());
+  const Flat flat = {FloatsOf(grad_N), m_N.raw(), v_N.raw(), FloatsOf(master_N)};
+  const auto launch = [&](const auto& map) {
+    ForEachLaunch(
+        segments,
+        [&](const OptimizerSegment& segment) {
+          const AdamWStep here = StepOf(options, segment);
+          return std::pair<float, float>(here.keep, here.step_size);
+        },
+        [&](const Segments& batch) { LaunchUpdate(stream, batch, map, flat, out_N); });
+  };
+  const bool m_in_bf16 = m_N.dtype() == DType::kBFloat16,
+             v_in_bf16 = v_N.dtype() == DType::kBFloat16;
+  if (m_in_bf16 && v_in_bf16) return launch(AdamWMap<__nv_bfloat16, __nv_bfloat16>{step});
+  if (m_in_bf16) return launch(AdamWMap<__nv_bfloat16, float>{step});
+  if (v_in_bf16) return launch(AdamWMap<float, __nv_bfloat16>{step});
+  launch(AdamWMap<float, float>{step});
 }
 
 void SgdUpdate(const Stream& stream, const SgdOptions& options,
                absl::Span<const OptimizerSegment> segments, const Tensor& grad_N,
                const Tensor& buffer_N, const Tensor& master_N, const Tensor& out_N) {
   const SgdMap map = {options.momentum, options.grad_scale};
-  const Flat flat = {FloatsOf(grad_N), FloatsOf(buffer_N), nullptr, FloatsOf(master_N)};
+  const Flat flat = {FloatsOf(grad_N), buffer_N.raw(), nullptr, FloatsOf(master_N)};
   ForEachLaunch(
       segments,
       [&](const OptimizerSegment& segment) {
@@ -256,7 +285,7 @@ void LionUpdate(const Stream& stream, const LionOptions& options,
   map.beta2 = static_cast<float>(options.beta2);
   map.one_minus_beta2 = static_cast<float>(1 - options.beta2);
   map.grad_scale = options.grad_scale;
-  const Flat flat = {FloatsOf(grad_N), FloatsOf(m_N), nullptr, FloatsOf(master_N)};
+  const Flat flat = {FloatsOf(grad_N), m_N.raw(), nullptr, FloatsOf(master_N)};
   ForEachLaunch(
       segments,
       [&](const OptimizerSegment& segment) {

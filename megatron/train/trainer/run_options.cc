@@ -40,12 +40,18 @@ OptimizerOptions::Kind ToOptimizerKind(config::Optimizer::Type optimizer) {
   LOG(FATAL) << "there is no optimizer " << optimizer;
 }
 
+DType ToDType(config::MomentDtype::Type dtype) {
+  return dtype == config::MomentDtype::bf16 ? DType::kBFloat16 : DType::kFloat32;
+}
+
 OptimizerOptions ToOptimizerOptions(const config::OptimizerConfig& config) {
   OptimizerOptions options;
   options.kind = ToOptimizerKind(config.optimizer());
   options.adam_beta1 = config.adam_beta1();
   options.adam_beta2 = config.adam_beta2();
   options.adam_epsilon = config.adam_eps();
+  options.exp_avg_dtype = ToDType(config.exp_avg_dtype());
+  options.exp_avg_sq_dtype = ToDType(config.exp_avg_sq_dtype());
   options.sgd_momentum = config.sgd_momentum();
   options.lion_beta1 = config.lion_beta1();
   options.lion_beta2 = config.lion_beta2();

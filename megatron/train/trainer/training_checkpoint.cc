@@ -189,10 +189,22 @@ absl::Status CheckSameModel(const CheckpointReader& reader, Trainer& trainer) {
 absl::Status CheckSameOptimizer(const CheckpointReader& reader, Trainer& trainer) {
   const std::string ours = trainer.optimizer().rule().name();
   MEGATRON_ASSIGN_OR_RETURN(const std::string saved, reader.String("optimizer"));
-  if (saved == ours) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      reader.directory(), ": was saved by optimizer.optimizer = ", saved, " and this run has ",
-      ours, "; checkpoint.no_load_optim starts with fresh optimizer state"));
+  constexpr absl::string_view kFresh =
+      "; checkpoint.no_load_optim starts with fresh optimizer state";
+  if (saved != ours) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(reader.directory(), ": was saved by optimizer.optimizer = ", saved,
+                     " and this run has ", ours, kFresh));
+  }
+  for (const ShardedTensor& block : StateBlocks(trainer, reader)) {
+    const TensorEntry* const entry = FindTensor(reader.manifest(), block.name);
+    if (entry == nullptr || entry->dtype == block.tensor.dtype()) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(reader.directory(), ": has ", block.name, " in ", Name(entry->dtype),
+                     ", and this run keeps it in ", Name(block.tensor.dtype()),
+                     " (optimizer.exp_avg_dtype, optimizer.exp_avg_sq_dtype)", kFresh));
+  }
+  return absl::OkStatus();
 }
 
 std::string Difference(absl::string_view saved, absl::string_view now) {

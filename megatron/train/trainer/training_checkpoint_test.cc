@@ -26,10 +26,15 @@ using ::testing::HasSubstr;
 
 class TrainingCheckpointTest : public ::testing::Test {
  protected:
-  std::unique_ptr<Trainer> MakeTrainer(OptimizerOptions::Kind optimizer) {
+  std::unique_ptr<Trainer> MakeTrainer(OptimizerOptions::Kind kind) {
+    OptimizerOptions optimizer;
+    optimizer.kind = kind;
+    return MakeTrainer(optimizer);
+  }
+  std::unique_ptr<Trainer> MakeTrainer(const OptimizerOptions& optimizer) {
     TrainerOptions options;
     options.model = SmallGpt2();
-    options.optimizer.kind = optimizer;
+    options.optimizer = optimizer;
     options.schedule.max_lr = 1e-2;
     options.schedule.lr_decay_steps = 1000;
     options.packing.seq_length = 16;
@@ -49,8 +54,14 @@ class TrainingCheckpointTest : public ::testing::Test {
   static void FillStates(Trainer& trainer) {
     for (size_t i = 0; i < trainer.buffers().num_states(); ++i) {
       const Tensor state = trainer.buffers().state(i);
-      for (int64_t j = 0; j < state.numel(); ++j)
-        state.data<float>()[j] = static_cast<float>(j % 101 + i + 1);
+      for (int64_t j = 0; j < state.numel(); ++j) {
+        const float value = static_cast<float>(j % 101 + i + 1);
+        if (state.dtype() == DType::kFloat32) {
+          state.data<float>()[j] = value;
+        } else {
+          state.data<BFloat16>()[j] = ToBFloat16(value);
+        }
+      }
     }
   }
 
@@ -155,6 +166,20 @@ TEST_F(TrainingCheckpointTest, ACheckpointOfAnotherOptimizerIsRefused) {
   EXPECT_THAT(RestoreFrom(MakeCheckpointState(*saved, description_), loaded.get()),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("optimizer.optimizer = adam and this run has sgd")));
+}
+
+TEST_F(TrainingCheckpointTest, MomentsInBFloat16AreRestored) {
+  OptimizerOptions half;
+  half.exp_avg_dtype = DType::kBFloat16;
+  const auto saved = MakeTrainer(half), loaded = MakeTrainer(half);
+  FillStates(*saved);
+  const CheckpointState state = MakeCheckpointState(*saved, description_);
+  ASSERT_THAT(RestoreFrom(state, loaded.get()), IsOk());
+  ExpectSameStates(*saved, *loaded);
+  const auto in_fp32 = MakeTrainer(OptimizerOptions());
+  EXPECT_THAT(RestoreFrom(state, in_fp32.get()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("in bf16, and this run keeps it in fp32")));
 }
 
 }  // namespace
