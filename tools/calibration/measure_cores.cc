@@ -16,11 +16,13 @@
 #include "megatron/base/thread_pool.h"
 #include "megatron/ops/activation.h"
 #include "megatron/ops/attention.h"
+#include "megatron/ops/bias_gradient.h"
 #include "megatron/ops/cpu/fma_peak.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/norm.h"
 #include "megatron/ops/optimizer.h"
+#include "megatron/ops/rope.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
 
@@ -31,7 +33,7 @@ constexpr double kShareOfProducts = 0.6;  // of all the time
 constexpr double kShareOfAttention = 0.2;
 constexpr double kMostShares = 10;
 constexpr double kLongestKernel = 1.0;  // seconds of one kernel's runs
-// Bytes of the operands that a product goes through in turn, on each core.
+// Bytes of the operands that a kernel goes through in turn, on each core.
 constexpr int64_t kColdBytes = 32 << 20;
 
 // A rank of some threads with tensors of its own.
@@ -64,6 +66,9 @@ class Rank {
   Stream stream_;
   std::deque<Buffer> buffers_;
 };
+
+// Returns how many sets of operands of so many bytes a kernel goes through.
+int64_t ColdSets(int64_t bytes) { return std::max<int64_t>(1, kColdBytes / bytes); }
 
 using Kernel = std::function<void()>;
 using MakeKernel = std::function<Kernel(Rank*)>;
@@ -125,47 +130,57 @@ double SecondsOnAllCores(int cores, const MakeKernel& make, double seconds) {
 }
 
 // A step comes back to a layer's weights, their gradients and saved activations when caches have
-// lost them. What the kernel before has just written is still there.
+// lost them, whether it reads or writes them. What the kernel before has just written is still
+// there, and so are temporaries.
 MakeKernel Product(const KernelShape& shape, DType dtype = DType::kFloat32) {
   return [shape, dtype](Rank* rank) -> Kernel {
     const int64_t m = int64_t(shape.m), n = int64_t(shape.n), k = int64_t(shape.k);
     const Stream& stream = rank->stream();
-    const bool is_weight_gradient = shape.pass == "weight_gradient";
-    const int64_t bytes =
-        is_weight_gradient ? 4 * n * k + SizeOf(dtype) * m * k : SizeOf(dtype) * n * k;
-    const int64_t count = std::max<int64_t>(1, kColdBytes / bytes);
-    const std::vector<Tensor> w =
-        rank->MakeMany(count, {n, k}, is_weight_gradient ? DType::kFloat32 : dtype);
-    const std::vector<Tensor> x = rank->MakeMany(is_weight_gradient ? count : 1, {m, k}, dtype);
-    const Tensor y = rank->Make({m, n}, dtype);
+    const int64_t x_bytes = SizeOf(dtype) * m * k, y_bytes = SizeOf(dtype) * m * n;
     int64_t i = 0;
-    if (is_weight_gradient) {
+    if (shape.pass == "weight_gradient") {
+      const int64_t count = ColdSets(4 * n * k + x_bytes);
+      const auto dw = rank->MakeMany(count, {n, k}, DType::kFloat32);
+      const auto x = rank->MakeMany(count, {m, k}, dtype);
+      const Tensor dy = rank->Make({m, n}, dtype);
       return [=, &stream]() mutable {
         i = (i + 1) % count;
-        ops::LinearBackwardWeight(stream, y, x[i], w[i], Tensor());
+        ops::LinearBackwardWeight(stream, dy, x[i], dw[i], Tensor());
       };
     }
-    if (shape.pass == "forward") {
+    const bool is_forward = shape.pass == "forward";
+    const int64_t count = ColdSets(SizeOf(dtype) * n * k + (is_forward ? y_bytes : 0));
+    const auto w = rank->MakeMany(count, {n, k}, dtype);
+    const auto y = rank->MakeMany(is_forward ? count : 1, {m, n}, dtype);
+    const Tensor x = rank->Make({m, k}, dtype);
+    if (is_forward) {
       return [=, &stream]() mutable {
         i = (i + 1) % count;
-        ops::LinearForward(stream, x[0], w[i], Tensor(), y);
+        ops::LinearForward(stream, x, w[i], Tensor(), y[i]);
       };
     }
     return [=, &stream]() mutable {
       i = (i + 1) % count;
-      ops::LinearBackwardInput(stream, y, w[i], x[0]);
+      ops::LinearBackwardInput(stream, y[0], w[i], x);
     };
   };
 }
 
+// Forward, the product before it has just written its inputs; backward comes back to all that was
+// saved.
 MakeKernel AttentionOf(const KernelShape& shape) {
   return [shape](Rank* rank) -> Kernel {
     const int64_t positions = int64_t(shape.m), heads = int64_t(shape.n), dim = int64_t(shape.k);
     const Stream& stream = rank->stream();
+    const bool is_forward = shape.pass == "forward";
     const Shape all = {positions, heads, 1, dim}, kv = {positions, heads, dim};
-    const ops::AttentionInputs in = {rank->Make(all), rank->Make(kv), rank->Make(kv), {}};
+    const int64_t count = ColdSets((is_forward ? 1 : 4) * 4 * all.numel());
+    const auto q = rank->MakeMany(is_forward ? 1 : count, all, DType::kFloat32);
+    const auto k = rank->MakeMany(is_forward ? 1 : count, kv, DType::kFloat32);
+    const auto v = rank->MakeMany(is_forward ? 1 : count, kv, DType::kFloat32);
+    const auto out = rank->MakeMany(count, all, DType::kFloat32);
+    const Tensor dout = rank->Make(all);
     const ops::AttentionInputs gradients = {rank->Make(all), rank->Make(kv), rank->Make(kv), {}};
-    const Tensor out = rank->Make(all), dout = rank->Make(all);
     const Tensor lse = rank->Make({positions, heads, 1});
     ops::Attention attention;
     attention.scale = float(1 / std::sqrt(double(dim)));
@@ -174,12 +189,19 @@ MakeKernel AttentionOf(const KernelShape& shape) {
     ends.data<int32_t>()[1] = int32_t(positions);
     attention.cu_seqlens_q = attention.cu_seqlens_k = ends;
     attention.max_seqlen_q = attention.max_seqlen_k = positions;
-    ops::AttentionForward(stream, attention, in, out, lse);
-    if (shape.pass == "forward") {
-      return [=, &stream] { ops::AttentionForward(stream, attention, in, out, lse); };
+    ops::AttentionForward(stream, attention, {q[0], k[0], v[0], {}}, out[0], lse);
+    int64_t i = 0;
+    if (is_forward) {
+      return [=, &stream]() mutable {
+        i = (i + 1) % count;
+        ops::AttentionForward(stream, attention, {q[0], k[0], v[0], {}}, out[i], lse);
+      };
     }
-    return
-        [=, &stream] { ops::AttentionBackward(stream, attention, in, out, lse, dout, gradients); };
+    return [=, &stream]() mutable {
+      i = (i + 1) % count;
+      ops::AttentionBackward(stream, attention, {q[i], k[i], v[i], {}}, out[i], lse, dout,
+                             gradients);
+    };
   };
 }
 
@@ -245,24 +267,39 @@ double ThreadEfficiency(int cores, double seconds) {
   return std::exp(logs / count);
 }
 
-// The kernels between the products of a layer of width 256, forward and backward.
+// The kernels between the products of a layer, forward and backward. Layers without biases lack
+// the sum of their gradient, and those with gates have another activation.
 Kernel BetweenProducts(Rank* rank, int64_t tokens, int64_t hidden) {
+  constexpr int64_t kHeadDim = 32;
   const Stream& stream = rank->stream();
-  const Tensor x = rank->Make({tokens, hidden}), y = rank->Make({tokens, hidden});
-  const Tensor wide = rank->Make({tokens, 4 * hidden}), gate = rank->Make({tokens, 4 * hidden});
+  const int64_t count = ColdSets(4 * tokens * hidden * 10);
+  const auto x = rank->MakeMany(count, {tokens, hidden}, DType::kFloat32);
+  const auto y = rank->MakeMany(count, {tokens, hidden}, DType::kFloat32);
+  const auto wide = rank->MakeMany(count, {tokens, 4 * hidden}, DType::kFloat32);
+  const auto gate = rank->MakeMany(count, {tokens, 4 * hidden}, DType::kFloat32);
   const Tensor gamma = rank->Make({hidden}), beta = rank->Make({hidden});
   const ops::NormTensors norm = {gamma, beta, rank->Make({tokens}), rank->Make({tokens})};
   const Tensor dgamma = rank->Make({hidden}), dbeta = rank->Make({hidden});
-  return [=, &stream] {
+  const Tensor dbias = rank->Make({4 * hidden});
+  const Tensor queries_and_keys = rank->Make({tokens, 2 * hidden / kHeadDim, kHeadDim});
+  const Tensor cos = rank->Make({1, kHeadDim / 2}), sin = rank->Make({1, kHeadDim / 2});
+  const Tensor position = rank->Make({tokens}, DType::kInt32);
+  ops::Zero(stream, position);
+  ops::Zero(stream, sin);
+  int64_t i = 0;
+  return [=, &stream]() mutable {
+    i = (i + 1) % count;
     for (int half = 0; half < 2; ++half) {
-      ops::NormForward(stream, ops::Norm(), x, norm, y);
-      ops::Add(stream, y, x);
-      ops::NormBackward(stream, ops::Norm(), y, x, norm, x, y, dgamma, dbeta);
+      ops::NormForward(stream, ops::Norm(), x[i], norm, y[i]);
+      ops::Add(stream, y[i], x[i]);
+      ops::NormBackward(stream, ops::Norm(), y[i], x[i], norm, x[i], y[i], dgamma, dbeta);
       // Sums would grow from run to run.
-      ops::Scale(stream, 0.5f, x);
+      ops::Scale(stream, 0.5f, x[i]);
+      ops::Rope(stream, cos, sin, position, false, half == 1, queries_and_keys);
     }
-    ops::ActivationForward(stream, ops::Activation::kGeluTanh, wide, gate);
-    ops::ActivationBackward(stream, ops::Activation::kGeluTanh, gate, wide, gate);
+    ops::ActivationForward(stream, ops::Activation::kGeluTanh, wide[i], gate[i]);
+    ops::ActivationBackward(stream, ops::Activation::kGeluTanh, gate[i], wide[i], gate[i]);
+    ops::BiasBackward(stream, gate[i], dbias);
   };
 }
 
