@@ -240,7 +240,8 @@ absl::Status Report(const Facts& facts, const Results& results) {
                                                    layout.overrides, ConfigPurpose::kRun));
     MEGATRON_ASSIGN_OR_RETURN(PlannedRun run, ToPlannedRun(loaded.config, kPaddedVocab, *program));
     planned.push_back(std::move(run));
-    hardware.push_back(HardwareOfRun(loaded.config, facts.hardware()));
+    hardware.push_back(
+        HardwareOfRun(loaded.config, planned.back().layout.gpus(), facts.hardware()));
     const auto found = results.find({layout.model, layout.name});
     rows.push_back({layout.model, layout.name,
                     found == results.end() ? std::vector<double>() : found->second});

@@ -4,6 +4,16 @@
 #include <cmath>
 
 namespace megatron {
+namespace {
+
+// Returns the share of its cores' speed that a rank of so many threads has. Each doubling of the
+// threads costs the same share.
+double ThreadEfficiency(const Hardware& hardware, int64_t threads) {
+  return std::pow(hardware.thread_efficiency(),
+                  std::log(double(threads)) / std::log(double(hardware.cores())));
+}
+
+}  // namespace
 
 bool HasMoreRanksThanCores(const Hardware& hardware, int64_t ranks) {
   return hardware.cores() > 0 && ranks > hardware.cores();
@@ -11,9 +21,14 @@ bool HasMoreRanksThanCores(const Hardware& hardware, int64_t ranks) {
 
 double RankSpeed(const Hardware& hardware, int64_t ranks) {
   const int64_t cores = hardware.cores() / std::max<int64_t>(1, ranks);
-  if (cores <= 1) return 1;
-  const double loss = std::log(double(cores)) / std::log(double(hardware.cores()));
-  return double(cores) * std::pow(hardware.thread_efficiency(), loss);
+  return cores <= 1 ? 1 : double(cores) * ThreadEfficiency(hardware, cores);
+}
+
+Hardware WithFewerCores(Hardware hardware, int64_t cores) {
+  if (cores >= hardware.cores()) return hardware;
+  hardware.set_thread_efficiency(ThreadEfficiency(hardware, cores));
+  hardware.set_cores(static_cast<int32_t>(cores));
+  return hardware;
 }
 
 void ShareCores(const Hardware& hardware, const PlanLayout& layout, double head,

@@ -21,6 +21,9 @@ bool HasMoreRanksThanCores(const Hardware& hardware, int64_t ranks);
 // `ranks` ranks in all; 1 for a GPU.
 double RankSpeed(const Hardware& hardware, int64_t ranks);
 
+// Returns the hardware with no more than `cores` of its cores, which its ranks share; a GPU as it is.
+Hardware WithFewerCores(Hardware hardware, int64_t cores);
+
 // Turns the seconds of a rank that never waits for a core into those on the hardware's cores, of
 // which `head` are those that only the last stage has. It changes nothing for GPUs, and for no more
 // ranks than cores.

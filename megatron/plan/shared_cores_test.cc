@@ -54,6 +54,18 @@ double Sum(const StepSeconds& s) {
          s.bubble + s.data_parallel + s.optimizer + s.constant;
 }
 
+TEST(SharedCoresTest, FewerCoresLoseLessToTheirThreads) {
+  Hardware cpu = TwoCores();
+  cpu.set_cores(16);
+  const Hardware four = WithFewerCores(cpu, 4);
+  EXPECT_EQ(four.cores(), 4);
+  EXPECT_NEAR(RankSpeed(four, 1), RankSpeed(cpu, 4), 1e-9);
+  EXPECT_NEAR(RankSpeed(four, 2), RankSpeed(cpu, 8), 1e-9);
+  EXPECT_EQ(RankSpeed(WithFewerCores(cpu, 1), 1), 1);
+  EXPECT_EQ(WithFewerCores(cpu, 32).cores(), 16);
+  EXPECT_EQ(WithFewerCores(Hardware(), 1).cores(), 0);
+}
+
 TEST(SharedCoresTest, ARankHasTheCoresThatGoEvenly) {
   EXPECT_EQ(RankSpeed(TwoCores(), 8), 1);
   EXPECT_EQ(RankSpeed(TwoCores(), 2), 1);

@@ -245,7 +245,7 @@ absl::StatusOr<SavedLayout> Chooser::Search(const PlanningFacts& facts) const {
                             CreateTokenizer(ToTokenizerOptions(resolved.data())));
   config::PretrainConfig ranks = config_;
   if (request_.launched > 0) ranks.mutable_parallel()->set_ranks_as(config::RanksAs::processes);
-  const Hardware hardware = HardwareOfRun(ranks, facts.hardware);
+  const Hardware hardware = HardwareOfRun(ranks, ranks_, facts.hardware);
   Planner planner;
   planner.hardware = &hardware;
   planner.program = &facts.program;

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/plan/model_costs.h"
+#include "megatron/plan/shared_cores.h"
 #include "megatron/train/config/layer_pattern.h"
 #include "megatron/train/costs/layer_shape.h"
 #include "megatron/train/trainer/pipeline_section.h"
@@ -111,11 +112,12 @@ TrafficOptions TrafficOptionsOf(const config::ParallelConfig& parallel) {
   return options;
 }
 
-Hardware HardwareOfRun(const config::PretrainConfig& config, Hardware hardware) {
+Hardware HardwareOfRun(const config::PretrainConfig& config, int64_t ranks, Hardware hardware) {
   if (hardware.cores() > 0 && config.parallel().ranks_as() == config::RanksAs::processes) {
     hardware.set_domain(1);
   }
-  return hardware;
+  const int64_t threads = config.system().num_threads();
+  return threads == 0 ? hardware : WithFewerCores(hardware, std::max(threads, ranks));
 }
 
 }  // namespace megatron

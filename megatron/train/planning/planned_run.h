@@ -31,9 +31,10 @@ absl::StatusOr<PlannedRun> ToPlannedRun(const config::PretrainConfig& config,
 // Returns what the configuration's gradients are like, as StepTraffic() needs it.
 TrafficOptions TrafficOptionsOf(const config::ParallelConfig& parallel);
 
-// Returns the hardware as this configuration's ranks meet it: where they are processes that share a
-// processor, they are joined by its "network" (plan_facts.proto) alone.
-Hardware HardwareOfRun(const config::PretrainConfig& config, Hardware hardware);
+// Returns the hardware as `ranks` ranks of this configuration meet it. Ranks that are processes and
+// share a processor are joined by its "network" (plan_facts.proto) alone. With system.num_threads
+// they have no more cores than threads, of which each rank has one at least.
+Hardware HardwareOfRun(const config::PretrainConfig& config, int64_t ranks, Hardware hardware);
 
 }  // namespace megatron
 

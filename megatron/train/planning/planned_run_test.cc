@@ -79,12 +79,25 @@ TEST(PlannedRunTest, ProcessesOnAProcessorAreJoinedByItsNetwork) {
   cpu.set_cores(2);
   cpu.set_domain(100);
   const std::vector<std::string> two = {"parallel.data_parallel_size=2"};
-  EXPECT_EQ(HardwareOfRun(Load("gpt_demo", two), cpu).domain(), 100);
+  EXPECT_EQ(HardwareOfRun(Load("gpt_demo", two), 2, cpu).domain(), 100);
   const auto processes =
       Load("gpt_demo", {"parallel.data_parallel_size=2", "parallel.ranks_as=processes"});
-  EXPECT_EQ(HardwareOfRun(processes, cpu).domain(), 1);
+  EXPECT_EQ(HardwareOfRun(processes, 2, cpu).domain(), 1);
   cpu.set_cores(0);
-  EXPECT_EQ(HardwareOfRun(processes, cpu).domain(), 100);
+  EXPECT_EQ(HardwareOfRun(processes, 2, cpu).domain(), 100);
+}
+
+TEST(PlannedRunTest, RanksHaveNoMoreCoresThanThreads) {
+  Hardware cpu;
+  cpu.set_cores(8);
+  cpu.set_thread_efficiency(0.8);
+  EXPECT_EQ(HardwareOfRun(Load("gpt_demo", {}), 1, cpu).cores(), 8);
+  const auto three = Load("gpt_demo", {"system.num_threads=3"});
+  EXPECT_EQ(HardwareOfRun(three, 1, cpu).cores(), 3);
+  // Each rank has a thread.
+  EXPECT_EQ(HardwareOfRun(three, 4, cpu).cores(), 4);
+  cpu.set_cores(2);
+  EXPECT_EQ(HardwareOfRun(three, 4, cpu).cores(), 2);
 }
 
 TEST(PlannedRunTest, RefusesAT5) {

@@ -36,10 +36,14 @@ void AddPart(const char* name, double seconds, StepComparison* comparison) {
 
 absl::StatusOr<StepComparison> PredictRun(const config::PretrainConfig& config,
                                           int64_t padded_vocab_size, const PlanningFacts& facts) {
+  const config::ParallelConfig& parallel = config.parallel();
+  const int64_t ranks = parallel.tensor_model_parallel_size() *
+                        parallel.pipeline_model_parallel_size() * parallel.context_parallel_size() *
+                        parallel.data_parallel_size();
   MEGATRON_ASSIGN_OR_RETURN(
       const ExplainedStep step,
-      ExplainStep(config, padded_vocab_size, HardwareOfRun(config, facts.hardware), facts.program,
-                  facts.kernels));
+      ExplainStep(config, padded_vocab_size, HardwareOfRun(config, ranks, facts.hardware),
+                  facts.program, facts.kernels));
   StepComparison comparison;
   comparison.set_hardware(facts.source);
   comparison.set_stage(step.stage);
