@@ -143,6 +143,9 @@ int PrintPlan(const PretrainCommand& command) {
   if (!loaded.ok()) return PrintError(loaded.status());
   const absl::StatusOr<PlannedPretraining> planned = PlanPretraining(loaded->config);
   if (!planned.ok()) return PrintError(planned.status());
+  const absl::Status predictable =
+      WithExitCode(ReadFactsOfRun(PosixFileSystem(), planned->options).status(), kExitConfig);
+  if (!predictable.ok()) return PrintError(predictable);
   std::string report;
   if (command.dry_run == DryRun::kFull) {
     report = FormatFullPlan(*loaded, *planned);
@@ -205,14 +208,15 @@ class PretrainProcess {
   // error is printed, and `code` is the exit code.
   std::optional<absl::StatusOr<LoadedConfig>> Start(int* code);
   absl::Status Join(const RanksOptions& options);
-  absl::StatusOr<Planned> Plan(absl::StatusOr<LoadedConfig> read) const;
+  // Checks all that the run is planned and predicted from, before anything is opened.
+  absl::StatusOr<Planned> Plan(absl::StatusOr<LoadedConfig> read);
   absl::StatusOr<RunLock> OpenDirectories(const PretrainRun& run) const;
   absl::StatusOr<PretrainRun> Prepare(const config::PretrainConfig& config,
                                       PlannedPretraining planned);
   // Returns what is expected of a step, on all processes alike; without parts if there is nothing
   // to predict it from.
   absl::StatusOr<StepComparison> Predict(const config::PretrainConfig& config,
-                                         const RunOptions& options) const;
+                                         int64_t padded_vocab_size) const;
   // Makes the command hear of the run's events, if the user has one.
   void OpenEventCommand(TrainingRun* run);
   int RunRanks(const PretrainRun& run);
@@ -241,10 +245,11 @@ class PretrainProcess {
   const PretrainCommand& command_;
   const LaunchEnvironment launch_;
   const absl::Time start_;
-  std::optional<SavedLayout> layout_;  // with train.auto_layout
-  std::unique_ptr<TcpJob> job_;        // null: this process is not one rank of several
-  FirstFailure failure_;               // the first failure among the ranks of this process
-  DeviceCalls device_calls_;           // outlives the monitor, which asks it
+  std::optional<SavedLayout> layout_;   // with train.auto_layout
+  std::optional<PlanningFacts> facts_;  // on the first rank of a run that is to be predicted
+  std::unique_ptr<TcpJob> job_;         // null: this process is not one rank of several
+  FirstFailure failure_;                // the first failure among the ranks of this process
+  DeviceCalls device_calls_;            // outlives the monitor, which asks it
   std::unique_ptr<EventCommand> event_command_;  // null: none; outlives the monitor
   // The same, for the monitor's threads, which may look before there is one.
   std::atomic<EventCommand*> events_{nullptr};
@@ -346,12 +351,15 @@ absl::Status PretrainProcess::Join(const RanksOptions& options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<PretrainProcess::Planned> PretrainProcess::Plan(
-    absl::StatusOr<LoadedConfig> read) const {
+absl::StatusOr<PretrainProcess::Planned> PretrainProcess::Plan(absl::StatusOr<LoadedConfig> read) {
   Planned planned;
   MEGATRON_ASSIGN_OR_RETURN(planned.loaded, Agree(ForThisProgram(command_, std::move(read))));
   MEGATRON_ASSIGN_OR_RETURN(planned.run, Agree(PlanPretraining(planned.loaded.config)));
   const RunOptions& options = planned.run.options;
+  absl::StatusOr<std::optional<PlanningFacts>> facts = std::nullopt;
+  if (launch_.rank == 0)
+    facts = WithExitCode(ReadFactsOfRun(PosixFileSystem(), options), kExitConfig);
+  MEGATRON_ASSIGN_OR_RETURN(facts_, Agree(std::move(facts)));
   MEGATRON_RETURN_IF_ERROR(Agree(CheckMemory(options, planned.run.plan, RanksHere(options))));
   return planned;
 }
@@ -395,7 +403,8 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfi
   const std::string instruction_set = options.device == DeviceType::kCpu ? ops::IsaName() : "";
   run.training.description.identity = RunIdentity(config, fingerprint);
   run.training.description.config_text = EffectiveConfigText(config);
-  MEGATRON_ASSIGN_OR_RETURN(run.training.prediction, Predict(config, options));
+  MEGATRON_ASSIGN_OR_RETURN(run.training.prediction,
+                            Predict(config, options.trainer.model.padded_vocab_size));
   OpenEventCommand(&run.training);
   run.training.description.instruction_set = instruction_set;
   MEGATRON_ASSIGN_OR_RETURN(run.save_lock, Agree(OpenDirectories(run)));
@@ -434,23 +443,16 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfi
 }
 
 absl::StatusOr<StepComparison> PretrainProcess::Predict(const config::PretrainConfig& config,
-                                                        const RunOptions& options) const {
+                                                        int64_t padded_vocab_size) const {
   StepComparison mine;
-  absl::Status wrong_file;
-  if (launch_.rank == 0 && options.planning.predicts()) {
-    const auto facts =
-        ReadPlanningFacts(PosixFileSystem(), options.planning, options.device == DeviceType::kCuda);
-    wrong_file = WithExitCode(facts.status(), kExitConfig);
-    if (facts.ok()) {
-      const auto predicted = PredictRun(config, options.trainer.model.padded_vocab_size, *facts);
-      if (predicted.ok()) {
-        mine = *predicted;
-      } else {
-        PrintLine(absl::StrCat("no step of this run is predicted: ", predicted.status().message()));
-      }
+  if (facts_) {
+    const auto predicted = PredictRun(config, padded_vocab_size, *facts_);
+    if (predicted.ok()) {
+      mine = *predicted;
+    } else {
+      PrintLine(absl::StrCat("no step of this run is predicted: ", predicted.status().message()));
     }
   }
-  MEGATRON_RETURN_IF_ERROR(Agree(wrong_file));
   StepComparison first;
   const std::string text = Consensus(processes_).OfFirst(mine.SerializeAsString());
   if (!first.ParseFromString(text)) return absl::InternalError("a prediction can't be read");

@@ -3,6 +3,7 @@
 
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -131,10 +132,35 @@ TEST_F(PretrainAutoLayoutTest, StepsOfARampUpAreNotCompared) {
   EXPECT_EQ(CountOf(run.output, "prediction: a step takes "), 0) << run.output;
 }
 
-TEST_F(PretrainAutoLayoutTest, AWrongHardwareFileEndsARunThatOnlyComparesItself) {
-  const Outcome run = Run({"--set=system.hardware_file=none.textproto"});
-  EXPECT_EQ(run.exit_code, kExitConfig);
-  EXPECT_THAT(run.output, HasSubstr("system.hardware_file = none.textproto: "));
+TEST_F(PretrainAutoLayoutTest, AWrongHardwareFileEndsARunThatOnlyComparesItselfAndADryRun) {
+  std::ofstream(Path("wrong.textproto")) << "hardware { name: 'mine' bf16_tflops: -1 }";
+  std::ofstream(Path("garbled.textproto")) << "hardware { nonsense: 1 }";
+  for (const char* program : {"megatron/train/pretrain_gpt", "megatron/train/pretrain_t5"}) {
+    const bool is_t5 = program != std::string("megatron/train/pretrain_gpt");
+    for (const char* dry_run : {"", "--dry_run", "--dry_run=full"}) {
+      for (const auto& [name, mistake] : {std::pair("none.textproto", "No such file"),
+                                          std::pair("wrong.textproto", "bf16_tflops"),
+                                          std::pair("garbled.textproto", "nonsense")}) {
+        Arguments command = Command(
+            {SaveTo("untouched"), absl::StrCat("--set=system.hardware_file=\"", Path(name), "\"")});
+        command[0] = ProgramPath(program);
+        if (is_t5) {
+          command =
+              Joined(command,
+                     {"--set=model.model_type=t5", "--set=model.decoder_seq_length=24",
+                      "--set=data.tokenizer_type=StoryWordPiece", "--set=data.vocab_extra_ids=10"});
+        }
+        if (*dry_run != 0) command.push_back(dry_run);
+        const Outcome run = FinishProgram(StartProgram(command, Path("log")), Path("log"));
+        EXPECT_EQ(run.exit_code, kExitConfig) << program << dry_run << name << run.output;
+        EXPECT_THAT(
+            run.output,
+            AllOf(HasSubstr(absl::StrCat("error: system.hardware_file = ", Path(name), ": ")),
+                  HasSubstr(mistake)));
+        EXPECT_FALSE(std::ifstream(Path("untouched/.lock")).good());
+      }
+    }
+  }
 }
 
 TEST_F(PretrainAutoLayoutTest, ADryRunShowsTheLayout) {

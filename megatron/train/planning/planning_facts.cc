@@ -154,4 +154,10 @@ absl::StatusOr<PlanningFacts> ReadPlanningFacts(FileSystem& fs, const PlanningOp
   return facts;
 }
 
+absl::StatusOr<std::optional<PlanningFacts>> ReadFactsOfRun(FileSystem& fs,
+                                                            const RunOptions& options) {
+  if (!options.planning.predicts()) return std::nullopt;
+  return ReadPlanningFacts(fs, options.planning, options.device == DeviceType::kCuda);
+}
+
 }  // namespace megatron

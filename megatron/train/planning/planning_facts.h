@@ -2,6 +2,7 @@
 #ifndef MEGATRON_TRAIN_PLANNING_PLANNING_FACTS_H_
 #define MEGATRON_TRAIN_PLANNING_PLANNING_FACTS_H_
 
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -27,6 +28,10 @@ struct PlanningFacts {
 // gets the ones that come with it. Errors are kInvalidArgument, and name the field.
 absl::StatusOr<PlanningFacts> ReadPlanningFacts(FileSystem& fs, const PlanningOptions& options,
                                                 bool is_gpu);
+
+// The same for a run; nothing for one that is not to be predicted.
+absl::StatusOr<std::optional<PlanningFacts>> ReadFactsOfRun(FileSystem& fs,
+                                                            const RunOptions& options);
 
 }  // namespace megatron
 
