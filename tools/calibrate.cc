@@ -17,12 +17,15 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "glog/logging.h"
 #include "google/protobuf/text_format.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
@@ -36,11 +39,27 @@
 #include "tools/calibration/refit_from_run.h"
 #include "tools/common/tool_main.h"
 
+namespace megatron {
+
+// The run of --refit, which differs from no run even where its name is empty.
+struct RunToFit {
+  std::string path;
+  bool is_given = false;
+};
+
+bool AbslParseFlag(absl::string_view text, RunToFit* run, std::string* /*error*/) {
+  *run = {std::string(text), true};
+  return true;
+}
+std::string AbslUnparseFlag(const RunToFit& run) { return run.path; }
+
+}  // namespace megatron
+
 ABSL_FLAG(std::string, output, "hardware.textproto",
           "Where to write the hardware and this program's efficiencies.");
 ABSL_FLAG(std::string, kernels_output, "kernels.csv", "Where to write the measured kernels.");
 ABSL_FLAG(double, seconds, 60, "Time for all kernels, from 1 to 3600; links take a few more.");
-ABSL_FLAG(std::string, refit, "",
+ABSL_FLAG(megatron::RunToFit, refit, {},
           "A run's checkpoint.save: measures nothing, and fits two constants of --output, which is "
           "there, to the steps of that run.");
 ABSL_FLAG(std::string, name, "", "The machine's name in both files; else its processor's.");
@@ -106,17 +125,30 @@ std::string Summary(const MeasuredMachine& machine) {
       core.kernels.size());
 }
 
+absl::Status Refit(const std::string& run) {
+  if (run.empty()) {
+    return absl::InvalidArgumentError(
+        "--refit is empty: it names the checkpoint.save of a run that has compared itself with its "
+        "prediction");
+  }
+  for (const char* name : {"seconds", "name"}) {
+    const absl::CommandLineFlag* const flag = absl::FindCommandLineFlag(name);
+    CHECK(flag != nullptr) << name;
+    if (flag->CurrentValue() == flag->DefaultValue()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", name, " has no effect with --refit, which measures nothing"));
+  }
+  MEGATRON_ASSIGN_OR_RETURN(const std::string line,
+                            RefitFromRun(PosixFileSystem(), {run, absl::GetFlag(FLAGS_output),
+                                                             absl::GetFlag(FLAGS_kernels_output)}));
+  return WriteToStdout(line + "\n");
+}
+
 absl::Status Main(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("'", arguments[0], "' is no flag"));
   }
-  if (const std::string run = absl::GetFlag(FLAGS_refit); !run.empty()) {
-    MEGATRON_ASSIGN_OR_RETURN(
-        const std::string line,
-        RefitFromRun(PosixFileSystem(),
-                     {run, absl::GetFlag(FLAGS_output), absl::GetFlag(FLAGS_kernels_output)}));
-    return WriteToStdout(line + "\n");
-  }
+  if (const RunToFit run = absl::GetFlag(FLAGS_refit); run.is_given) return Refit(run.path);
   const double seconds = absl::GetFlag(FLAGS_seconds);
   if (!(seconds >= 1 && seconds <= 3600)) {
     return absl::InvalidArgumentError(absl::StrCat("--seconds lies from 1 to 3600, not ", seconds));

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Measures this machine in a second, and predicts a run on it, as a user does.
 set -u
-readonly tools="$PWD/tools"
+readonly tools="$PWD/tools" pretrain_gpt="$PWD/megatron/train/pretrain_gpt"
 unset BUILD_WORKING_DIRECTORY
 cd "$TEST_TMPDIR" || exit 1
 
@@ -24,4 +24,39 @@ grep -q '^4,256,512,4,2,2,256,8,[0-9.]' predicted.csv || fail "no prediction: $(
 
 "$tools/calibrate" --seconds=0 > output 2>&1
 [[ $? == 20 ]] || fail "--seconds=0 was taken: $(cat output)"
-exit 0
+
+# A run compares itself with its prediction, and two constants are fitted to it; the file keeps its
+# header.
+"$pretrain_gpt" --config=gpt_demo --set=checkpoint.save=run \
+  --set=system.hardware_file=hardware.textproto --set=train.exit_interval=24 > output 2>&1 ||
+  fail "pretrain_gpt: $(cat output)"
+grep -q '^prediction: a step takes' output || fail "no comparison: $(cat output)"
+# A machine that does other work is measured badly in a second. What this run has measured is
+# replaced by what was predicted of it.
+sed -i -e '/^  measured_seconds/d' -e 's/^  predicted_seconds: \(.*\)/&\n  measured_seconds: \1/' \
+  run/prediction.textproto
+sed 1d hardware.textproto | grep -v 'measured_efficiency\|step_seconds' > before
+"$tools/calibrate" --refit=run > output 2>&1 || fail "calibrate --refit: $(cat output)"
+grep -q '^hardware.textproto: measured_efficiency 1.000 (was 1.000), step_seconds .*from 20 steps of run' \
+  output || fail "no line about the fit: $(cat output)"
+grep -q '^# Written by tools:calibrate' hardware.textproto || fail "$(cat hardware.textproto)"
+[[ $(head -1 hardware.textproto) == '# measured_efficiency and step_seconds are fitted to the run in run.' ]] ||
+  fail "$(cat hardware.textproto)"
+sed 1,2d hardware.textproto | grep -v 'measured_efficiency\|step_seconds' | diff before - ||
+  fail 'more than two constants have changed'
+cp hardware.textproto fitted.textproto
+
+# What says nothing to fit is refused, and the file stays.
+expect_refusal() {
+  local pattern="$1"
+  shift
+  "$tools/calibrate" "$@" > output 2>&1
+  [[ $? == 20 ]] || fail "$* was taken: $(cat output)"
+  grep -q -e "$pattern" output || fail "$* did not say '$pattern': $(cat output)"
+  cmp -s hardware.textproto fitted.textproto || fail "$* has changed the file"
+}
+expect_refusal 'refit is empty' --refit=
+expect_refusal 'refit is empty' --refit ''
+expect_refusal 'name has no effect with --refit' --refit=run --name=other
+expect_refusal 'nobody/prediction.textproto' --refit=nobody
+echo PASSED

@@ -4,11 +4,10 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "google/protobuf/text_format.h"
 #include "megatron/base/status_macros.h"
-#include "megatron/plan/plan_facts.h"
 #include "megatron/plan/shared_cores.h"
 #include "megatron/tensor/trace/time_category.h"
 #include "megatron/train/config/text_proto.h"
@@ -17,6 +16,7 @@
 #include "megatron/train/planning/planning_facts.h"
 #include "megatron/train/planning/predict_run.h"
 #include "megatron/train/trainer/run_options.h"
+#include "tools/calibration/facts_text.h"
 
 namespace megatron {
 namespace {
@@ -29,6 +29,7 @@ constexpr double kMostStepSeconds = 1000;
 constexpr double kMostRunSeconds = 1e9;  // what a part of a step can have taken
 constexpr double kSame = 1e-6;
 constexpr int kHalvings = 40;
+constexpr char kOrigin[] = "# measured_efficiency and step_seconds are fitted to the run in ";
 
 using Seconds = double (ComparedPart::*)() const;
 
@@ -141,23 +142,13 @@ absl::StatusOr<StepComparison> ReadComparison(FileSystem& fs, const std::string&
   return comparison;
 }
 
-// Puts the program in place of the file's, if it has one.
+// Changes the program's two constants in the file, and says in its first line where they are from.
 absl::Status WriteProgram(FileSystem& fs, const RefitFiles& files, const Implementation& program) {
-  MEGATRON_ASSIGN_OR_RETURN(const std::string text,
-                            ReadFileToString(fs, files.hardware, kMostBytes));
-  MEGATRON_ASSIGN_OR_RETURN(PlanFacts facts, ParsePlanFacts(text));
-  Implementation* own = nullptr;
-  for (Implementation& other : *facts.mutable_implementation()) {
-    if (other.name() == program.name()) own = &other;
-  }
-  if (own == nullptr) own = facts.add_implementation();
-  *own = program;
-  std::string written;
-  google::protobuf::TextFormat::PrintToString(facts, &written);
+  MEGATRON_ASSIGN_OR_RETURN(std::string text, ReadFileToString(fs, files.hardware, kMostBytes));
+  if (absl::StartsWith(text, kOrigin)) text.erase(0, text.find('\n') + 1);
   return WriteFileAtomically(
       fs, files.hardware,
-      absl::StrCat("# measured_efficiency and step_seconds are fitted to the run in ", files.run,
-                   ".\n", written));
+      absl::StrCat(kOrigin, files.run, ".\n", WithFittedConstants(text, program)));
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ namespace {
 using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 constexpr char kConfig[] =
     "model { num_layers: 2 hidden_size: 64 num_attention_heads: 4 seq_length: 64 }\n"
@@ -86,6 +87,18 @@ TEST_F(RefitFromRunTest, FindsTheConstantsThatTheRunWasMadeWith) {
   // The same run changes nothing more.
   EXPECT_THAT(Refit(), absl_testing::IsOkAndHolds(HasSubstr("(was 0.370), step_seconds 0.0040 (was "
                                                             "0.0040)")));
+}
+
+TEST_F(RefitFromRunTest, CommentsOfTheFileStay) {
+  Write("hardware.textproto", absl::StrCat("# Written by me.\n", kHardware, "# The end.\n"));
+  Write("run/prediction.textproto", ComparisonText(RunWith(0.37, 0.004)));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(Refit(), IsOk());
+    EXPECT_THAT(*ReadFileToString(disk_, "hardware.textproto"),
+                StartsWith(absl::StrCat("# measured_efficiency and step_seconds are fitted to the "
+                                        "run in run.\n# Written by me.\n",
+                                        kHardware, "# The end.\nimplementation {\n")));
+  }
 }
 
 // Such ranks have waited where they would have computed.
