@@ -13,8 +13,11 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "glog/logging.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/plan/csv_table.h"
@@ -74,6 +77,50 @@ ExplainArguments ToExplainArguments() {
   arguments.html = absl::GetFlag(FLAGS_html);
   arguments.timeline = absl::GetFlag(FLAGS_timeline);
   return arguments;
+}
+
+// What the program is asked to do. A search is asked for by --config.
+enum Mode { kPredict = 1, kSearch = 2, kExplain = 4 };
+
+struct ModeFlag {
+  const char* name;
+  int modes;
+};
+
+// The flags that have no effect in some mode.
+constexpr ModeFlag kModeFlags[] = {{"output", kPredict | kSearch},
+                                   {"assume", kPredict},
+                                   {"set", kSearch | kExplain},
+                                   {"gpu", kSearch | kExplain},
+                                   {"gpus", kSearch | kExplain},
+                                   {"memory_limit", kSearch},
+                                   {"best", kSearch},
+                                   {"program", kExplain},
+                                   {"price", kExplain},
+                                   {"watts", kExplain},
+                                   {"tokens", kExplain},
+                                   {"html", kExplain},
+                                   {"timeline", kExplain}};
+
+std::string ModeNames(int modes) {
+  std::vector<std::string> names;
+  if (modes & kPredict) names.push_back("--predict");
+  if (modes & kSearch) names.push_back("--config (a search)");
+  if (modes & kExplain) names.push_back("--explain");
+  return absl::StrJoin(names, " and ");
+}
+
+// Refuses flags of other modes.
+absl::Status CheckFlagsOf(Mode mode) {
+  for (const ModeFlag& flag : kModeFlags) {
+    const absl::CommandLineFlag* const found = absl::FindCommandLineFlag(flag.name);
+    CHECK(found != nullptr) << flag.name;
+    if ((flag.modes & mode) || found->CurrentValue() == found->DefaultValue()) continue;
+    return absl::InvalidArgumentError(absl::StrCat("--", flag.name, " belongs to ",
+                                                   ModeNames(flag.modes), ", and has no effect in ",
+                                                   ModeNames(mode)));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckNumbers() {
@@ -142,11 +189,15 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   }
   MEGATRON_RETURN_IF_ERROR(CheckNumbers());
   if (!absl::GetFlag(FLAGS_explain).empty()) {
+    MEGATRON_RETURN_IF_ERROR(CheckFlagsOf(kExplain));
     MEGATRON_ASSIGN_OR_RETURN(const PlanFacts facts, ReadFacts());
     MEGATRON_ASSIGN_OR_RETURN(const MeasuredKernels kernels, ReadKernels());
     return ExplainPlan(ToExplainArguments(), facts, kernels);
   }
-  if (!absl::GetFlag(FLAGS_config).empty()) return Search();
+  if (!absl::GetFlag(FLAGS_config).empty()) {
+    MEGATRON_RETURN_IF_ERROR(CheckFlagsOf(kSearch));
+    return Search();
+  }
   const std::string input = absl::GetFlag(FLAGS_predict);
   const std::string output = absl::GetFlag(FLAGS_output);
   if (input.empty() || output.empty()) {
@@ -154,6 +205,7 @@ absl::Status Main(const std::vector<std::string>& arguments) {
         "--predict and --output name a table to read and to write; --config, a configuration whose "
         "layouts to search; --explain, one to explain");
   }
+  MEGATRON_RETURN_IF_ERROR(CheckFlagsOf(kPredict));
   auto assumptions = ParseAssumptions(absl::GetFlag(FLAGS_assume));
   if (!assumptions.ok()) return Named("--assume", assumptions.status());
   MEGATRON_ASSIGN_OR_RETURN(const PlanFacts facts, ReadFacts());

@@ -32,9 +32,12 @@ absl::StatusOr<LoadedConfig> Load(const ExplainArguments& arguments) {
     const int64_t width = parallel.tensor_model_parallel_size() * parallel.context_parallel_size() *
                           parallel.pipeline_model_parallel_size();
     if (arguments.gpus % width != 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--gpus=", arguments.gpus, " can't be divided by the ", width,
-                       " ranks of tensor, context and pipeline parallelism"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--gpus=", arguments.gpus, " can't be divided by the ", width,
+          " ranks of tensor, context and pipeline parallelism (",
+          parallel.tensor_model_parallel_size(), " x ", parallel.context_parallel_size(), " x ",
+          parallel.pipeline_model_parallel_size(),
+          "): change these sizes with --set, or let --config search a layout"));
     }
     fields.push_back(absl::StrCat("parallel.data_parallel_size=", arguments.gpus / width));
   }

@@ -103,6 +103,22 @@ expect_code 20 'no layout divides this model over 7 GPUs' --config=gpt3_857m --g
 expect_code 20 'gpus is the number' --config=gpt3_857m
 expect_code 20 'no configuration nobody' --config=nobody --gpus=1
 expect_code 20 'price=-3 is not between' --explain=gpt3_857m --price=-3
+expect_code 20 'or let --config search a layout' --explain=gpt3_857m --gpus=1
+expect_code 0 'on 4 x H100: tensor 2 x pipeline 2 x data 1$' --explain=gpt3_857m --gpus=4
+
+# A flag without effect is refused, with the mode that it belongs to.
+for flag in --html=x --timeline=x --price=2 --watts=2 --tokens=2 --program=megatron_core; do
+  expect_code 20 "error: ${flag%%=*} belongs to --explain, and has no effect in --config (a search)" \
+    --config=gpt3_857m --gpus=8 $flag
+done
+for flag in --gpus=3 --gpu=A100 --set=a=b; do
+  expect_code 20 "error: ${flag%%=*} belongs to --config (a search) and --explain, and" \
+    --predict=rows.csv --output=o.csv $flag
+done
+expect_code 20 'assume belongs to --predict' --config=gpt3_857m --gpus=8 --assume=gpu=A100
+expect_code 20 'best belongs to --config (a search)' --explain=gpt3_857m --best=3
+expect_code 20 'memory_limit belongs to' --predict=rows.csv --output=o.csv --memory_limit=3
+expect_code 20 'output belongs to --predict and --config (a search)' --explain=gpt3_857m --output=x
 expect_code 20 'give one of' --explain=gpt3_857m --config=gpt3_857m
 expect_code 20 'global_batch_size: must be written' --config=gpt3_857m --gpus=1 --set=train.global_batch_size=
 expect_code 20 'model.num_layers' --config=gpt3_857m --gpus=1 --set=model.num_layers=-1
