@@ -18,6 +18,7 @@ namespace megatron {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -110,12 +111,23 @@ TEST_F(PretrainAutoLayoutTest, AMistakeIsReportedOnceByAllProcesses) {
 TEST_F(PretrainAutoLayoutTest, AfterTwentyStepsARunComparesItselfWithItsPrediction) {
   const Arguments steps = {"--set=train.train_iters=24", "--set=optimizer.lr_decay_iters=24"};
   const Outcome run = Run(Joined(
-      Auto({"--set=train.auto_layout_ranks=2", "--set=parallel.ranks_as=processes", SaveTo("run")}),
+      Auto({"--set=train.auto_layout_ranks=2", "--set=parallel.ranks_as=processes", SaveTo("run"),
+            absl::StrCat("--set=logging.on_event=\"cat >> ", Path("events"), "\"")}),
       steps));
   EXPECT_EQ(run.exit_code, kExitDone) << run.output;
   EXPECT_EQ(CountOf(run.output, "prediction: a step takes "), 1) << run.output;
   EXPECT_THAT(ReadTextFile(Path("run/prediction.textproto")),
               AllOf(HasSubstr("steps: 20"), HasSubstr("name: \"compute\"")));
+
+  const std::string metrics = ReadTextFile(Path("run/metrics.jsonl"));
+  EXPECT_EQ(CountOf(metrics, "\"prediction-excess\":"), 1);
+  EXPECT_THAT(metrics, ContainsRegex("\"iteration\":23,[^\n]*\"prediction-excess\":"));
+  const std::string events = ReadTextFile(Path("events"));
+  EXPECT_EQ(CountOf(events,
+                    "\"event\":\"predicted\",\"iteration\":23,"
+                    "\"message\":\"prediction: a step takes "),
+            1)
+      << events;
 
   // The hardware alone suffices; without it nothing is predicted.
   const std::string file =

@@ -289,6 +289,15 @@ const Metric kGradNormScore = {"grad-norm-z-score",
                                kStep,
                                "spikes",
                                "The same of the norm of all gradients."};
+const Metric kPredictionExcess = {"prediction-excess",
+                                  "prediction-excess",
+                                  "share",
+                                  kIterations,
+                                  kStep,
+                                  "",
+                                  "Share by which the last 20 steps took longer than predicted, "
+                                  "once in a run; needs `system.hardware_file` or "
+                                  "`train.auto_layout`."};
 const Metric kMaxAttentionLogit = {
     "max_attention_logit",
     "max_attention_logit",
@@ -384,8 +393,9 @@ absl::Span<const Metric* const> AllMetrics() {
                                  &metric::kSlowestRank, &metric::kSlowestExcess})
       metrics->push_back(metric);
     for (const Metric& timer : TimerMetrics()) metrics->push_back(&timer);
-    for (const Metric* metric : {&metric::kLossScore, &metric::kGradNormScore,
-                                 &metric::kMaxAttentionLogit, &metric::kNoiseScale})
+    for (const Metric* metric :
+         {&metric::kLossScore, &metric::kGradNormScore, &metric::kPredictionExcess,
+          &metric::kMaxAttentionLogit, &metric::kNoiseScale})
       metrics->push_back(metric);
     for (const Metric* metric : LayerMetrics()) metrics->push_back(metric);
     metrics->push_back(&metric::kPerplexity);

@@ -50,6 +50,8 @@ extern const Metric kLayerGradNorm, kLayerParamsNorm, kLayerUpdateNorm, kLayerUp
     kLayerDropped, kLayerExpertEntropy, kLayerExpertLoad;
 // Values of every step with logging.spike_threshold.
 extern const Metric kLossScore, kGradNormScore;
+// The value of the step at which a run compares itself with its prediction.
+extern const Metric kPredictionExcess;
 // Values of evaluations, besides the measures of the model.
 extern const Metric kPerplexity;
 

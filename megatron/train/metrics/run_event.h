@@ -15,6 +15,7 @@ enum class RunEventKind : int {
   kStart,       // training begins
   kNan,         // the loss or a gradient is not finite: the first such step in a row
   kSpike,       // the loss, or the norm of the gradients, is far above those before
+  kPredicted,   // the run has compared itself with its prediction
   kSaved,       // a checkpoint is saved
   kSaveFailed,  // a checkpoint could not be saved, and training goes on
   kRankLost,    // a rank has gone, hangs or computes without end
@@ -24,8 +25,8 @@ constexpr int kNumRunEventKinds = static_cast<int>(RunEventKind::kEnd) + 1;
 
 // The name in JSON and in Prometheus.
 constexpr const char* Name(RunEventKind kind) {
-  constexpr const char* kNames[] = {"start",       "nan",       "spike", "saved",
-                                    "save_failed", "rank_lost", "end"};
+  constexpr const char* kNames[] = {"start", "nan",         "spike",     "predicted",
+                                    "saved", "save_failed", "rank_lost", "end"};
   return kNames[static_cast<int>(kind)];
 }
 

@@ -81,6 +81,9 @@ struct StepMetrics {
   // Distances from the steps before in standard deviations; set with logging.spike_threshold once
   // enough steps were taken.
   std::optional<double> loss_score, grad_norm_score;
+  // The share by which steps took longer than predicted; set at the step at which a run compares
+  // itself with its prediction.
+  std::optional<double> prediction_excess;
   DiagnosticValues diagnostics = {};  // empty but at steps that are measured
   Speed speed;
   int64_t world_size = 0;  // number of ranks; 0: unknown

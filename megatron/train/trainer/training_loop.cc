@@ -232,8 +232,8 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
     metrics.peak_memory_bytes = rank_.profile.ledger->peak_bytes();
     ReportTimes(&metrics);
   }
+  ComparePrediction(&metrics);
   metrics_.WriteStep(metrics);
-  ComparePrediction(metrics);
   if (const std::optional<ExitCode> code = CheckNumerics(*report)) return code;
   bool leaving = consensus_.Any(report->update.stop_requested || StopSignal() != 0);
   if (!leaving && EvaluationIsDue()) {
@@ -270,14 +270,18 @@ void TrainingLoop::ReportTimes(StepMetrics* metrics) {
   AddTimes(times_, options().loop.timing_log_level, metrics);
 }
 
-void TrainingLoop::ComparePrediction(const StepMetrics& metrics) {
+void TrainingLoop::ComparePrediction(StepMetrics* metrics) {
   if (!comparer_) return;
-  const bool is_whole = metrics.global_batch_size == options().trainer.batch_size.global_batch_size;
-  if (!is_whole || !comparer_->EndStep(1e-3 * metrics.speed.elapsed_ms)) return;
+  const bool is_whole =
+      metrics->global_batch_size == options().trainer.batch_size.global_batch_size;
+  if (!is_whole || !comparer_->EndStep(1e-3 * metrics->speed.elapsed_ms)) return;
   const auto ranks = GatherRankTimes(comparer_->Take(), trainer_->groups().world);
   if (!rank_.console->prints()) return;
   const StepComparison comparison = comparer_->Compare(ranks);
-  rank_.console->PrintLine(FormatComparison(comparison));
+  metrics->prediction_excess = comparison.measured_seconds() / comparison.predicted_seconds() - 1;
+  const std::string line = FormatComparison(comparison);
+  rank_.console->PrintLine(line);
+  Tell(RunEventKind::kPredicted, metrics->iteration, line);
   const std::string& save = options().checkpoint.save;
   if (save.empty()) return;
   const absl::Status written =

@@ -95,7 +95,7 @@ class TrainingLoop {
   // Gives a step that is logged its times and memory, those of all ranks.
   void ReportTimes(StepMetrics* metrics);
   // Compares the run with its prediction, once enough steps of the whole batch were taken.
-  void ComparePrediction(const StepMetrics& metrics);
+  void ComparePrediction(StepMetrics* metrics);
   // Returns whether the times of the step that comes may be recorded.
   bool MaySample() const;
   // Returns the requests of this rank in the step that is under way.
