@@ -13,6 +13,7 @@
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/planning/explain_step.h"
 #include "megatron/train/pretrain_harness.h"
+#include "megatron/train/profile/check_trace.h"
 #include "nlohmann/json.hpp"
 
 namespace megatron {
@@ -92,8 +93,11 @@ TEST_F(PretrainTimelineTest, TheSimulatedStepHasTheStructureOfTheMeasuredOne) {
     std::map<int, Structure> simulated = Read(TraceJson(ToTrace(step->simulated)));
     ASSERT_EQ(simulated.size(), 2);
     for (const int rank : {0, 1}) {
-      std::map<int, Structure> measured =
-          Read(ReadTextFile(Path(absl::StrCat(schedule, "/profile/trace_rank_", rank, ".json"))));
+      const std::string trace =
+          ReadTextFile(Path(absl::StrCat(schedule, "/profile/trace_rank_", rank, ".json")));
+      const absl::Status readable = CheckTrace(trace);
+      EXPECT_TRUE(readable.ok()) << readable;
+      std::map<int, Structure> measured = Read(trace);
       EXPECT_FALSE(measured[rank].passes.empty());
       EXPECT_EQ(simulated[rank].passes, measured[rank].passes) << rank;
       EXPECT_EQ(simulated[rank].exchanges, measured[rank].exchanges) << rank;

@@ -4,15 +4,20 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status_matchers.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/plan/measured_kernels.h"
 #include "megatron/plan/plan_facts.h"
 #include "megatron/train/config/config.pb.h"
 #include "megatron/train/configs/config_loader.h"
+#include "megatron/train/profile/check_trace.h"
 #include "nlohmann/json.hpp"
 
 namespace megatron {
 namespace {
+
+using ::absl_testing::IsOk;
 
 constexpr int64_t kVocab = 50304;
 
@@ -110,6 +115,16 @@ TEST(ExplainStepTest, TheTraceHasAProcessForEachStage) {
     if (event["ph"] == "X" && event["tid"] == 1) ++passes[event["pid"].get<int>()];
   }
   EXPECT_EQ(passes, std::vector<int>(4, 2 * 16));
+}
+
+TEST(ExplainStepTest, PerfettoShowsTheTraceOfEverySchedule) {
+  for (const char* schedule : {"1f1b", "gpipe", "zb_h1", "zb_v", "interleaved"}) {
+    auto overrides = Pipeline(schedule);
+    if (schedule == std::string("interleaved"))
+      overrides.push_back("parallel.num_virtual_stages_per_pipeline_rank=2");
+    const ExplainedStep step = Explain("gpt3_857m", overrides);
+    EXPECT_THAT(CheckTrace(TraceJson(ToTrace(step.simulated))), IsOk()) << schedule;
+  }
 }
 
 }  // namespace
