@@ -12,6 +12,7 @@
 #include "megatron/train/config/config_parser.h"
 #include "megatron/train/configs/config_loader.h"
 #include "megatron/train/planning/explain_step.h"
+#include "megatron/train/planning/planned_run.h"
 #include "megatron/train/profile/trace_json.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/run_plan.h"
@@ -54,15 +55,16 @@ absl::StatusOr<Explanation> Explain(const ExplainArguments& arguments, const Pla
   MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
                             CreateTokenizer(ToTokenizerOptions(loaded.config.data())));
   const RunOptions options = ToRunOptions(loaded.config, tokenizer->vocab_size());
+  const Hardware hardware = HardwareOfRun(loaded.config, options.num_ranks(), *gpu);
   MEGATRON_ASSIGN_OR_RETURN(
       e.step,
-      ExplainStep(loaded.config, options.trainer.model.padded_vocab_size, *gpu, *own, kernels));
+      ExplainStep(loaded.config, options.trainer.model.padded_vocab_size, hardware, *own, kernels));
   MEGATRON_ASSIGN_OR_RETURN(const RunPlan plan, PlanRun(options));
   for (const RankPlan& stage : plan.stages)
     e.stages.push_back({double(stage.parameters), double(stage.total_bytes())});
   e.name = arguments.config;
   e.layout = options.num_ranks() == 1 ? "one rank" : DescribeSizes(options.parallel);
-  e.gpu = *gpu;
+  e.gpu = hardware;
   e.price = arguments.price;
   e.watts = arguments.watts;
   e.tokens = arguments.tokens > 0 ? arguments.tokens

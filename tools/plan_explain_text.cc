@@ -1,12 +1,15 @@
 #include "tools/plan_explain_text.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "megatron/base/quantity.h"
+#include "megatron/train/planning/planned_run.h"
 
 namespace megatron {
 namespace {
@@ -26,10 +29,7 @@ std::string Percent(double part, double whole) {
   return absl::StrFormat("%.1f %%", whole > 0 ? 100 * part / whole : 0);
 }
 
-std::string Bytes(double bytes) {
-  if (bytes >= kGiB) return absl::StrFormat("%.2f GiB", bytes / kGiB);
-  return absl::StrFormat("%.2f MiB", bytes / (1 << 20));
-}
+std::string Bytes(double bytes) { return FormatBytes(std::llround(bytes)); }
 
 std::string Large(double value) {
   constexpr const char* kUnits[] = {"", " thousand", " million", " billion", " trillion"};
@@ -42,7 +42,21 @@ double CommunicationSeconds(const StepSeconds& s) {
   return s.tensor_parallel + s.context_parallel + s.expert_parallel + s.messages + s.data_parallel;
 }
 
+// Returns what the rank is, in singular.
+const char* Noun(const Explanation& e) { return IsProcessor(e.gpu) ? "rank" : "GPU"; }
+
+// Returns the memory that a rank may have: ranks that share a processor share its memory.
+double MemoryOfRank(const Explanation& e) {
+  const double ranks = e.gpu.cores() > 0 ? double(e.step.run.layout.gpus()) : 1;
+  return e.gpu.memory_gib() * kGiB / ranks;
+}
+
 std::string LinkOf(const TrafficOfAxis& axis, const Hardware& gpu) {
+  if (IsProcessor(gpu)) {
+    return axis.crosses_network
+               ? absl::StrFormat("between processes, %.3g GB/s", gpu.network_gb_per_s())
+               : absl::StrFormat("memory, %.3g GB/s", gpu.link_gb_per_s());
+  }
   return axis.crosses_network ? absl::StrFormat("network, %g GB/s", gpu.network_gb_per_s())
                               : absl::StrFormat("GPU to GPU, %g GB/s", gpu.link_gb_per_s());
 }
@@ -132,16 +146,16 @@ Table TrafficTable(const Explanation& e) {
            absl::StrFormat("%.0f x %s of %s", row.calls, Name(row.call), Bytes(row.bytes))});
     }
   }
-  table.note =
-      "\"Hidden\" runs beside computing. Links are given in one direction, as a GPU has them.";
+  table.note = "\"Hidden\" runs beside computing. Links are given in one direction";
+  absl::StrAppend(&table.note, IsProcessor(e.gpu) ? "." : ", as a GPU has them.");
   return table;
 }
 
 Table MemoryTable(const Explanation& e) {
   Table table;
   table.caption = "Memory of a rank, planned by running the step without memory";
-  table.columns = {"stage", "parameters", "memory", "of the GPU's"};
-  const double all = e.gpu.memory_gib() * kGiB;
+  table.columns = {"stage", "parameters", "memory", absl::StrCat("of the ", Noun(e), "'s")};
+  const double all = MemoryOfRank(e);
   double most = 0;
   for (size_t i = 0; i < e.stages.size(); ++i) {
     const StageNeeds& stage = e.stages[i];
@@ -158,7 +172,8 @@ Table MemoryTable(const Explanation& e) {
     i = last;
   }
   if (all > 0 && most > all) {
-    table.note = absl::StrFormat("It does NOT fit: %s has %s.", e.gpu.name(), Bytes(all));
+    table.note =
+        absl::StrFormat("It does NOT fit: a %s of %s has %s.", Noun(e), e.gpu.name(), Bytes(all));
   }
   return table;
 }
@@ -175,7 +190,7 @@ Table RunTable(const Explanation& e) {
                                         " for each parameter")},
                 {"steps", absl::StrFormat("%.0f", steps)},
                 {"days", absl::StrFormat("%.3g", seconds / kSecondsOfHour / 24)},
-                {"GPU hours", Large(gpu_hours)}};
+                {absl::StrCat(Noun(e), " hours"), Large(gpu_hours)}};
   if (e.price > 0)
     table.rows.push_back({"cost", absl::StrCat(Large(gpu_hours * e.price), " dollars")});
   if (e.watts > 0)
@@ -189,10 +204,10 @@ std::vector<std::string> Sentences(const Explanation& e) {
   const double peak = e.step.run.layout.precision == PlanPrecision::k32Bits ? e.gpu.fp32_tflops()
                                                                             : e.gpu.bf16_tflops();
   std::vector<std::string> sentences = {
-      absl::StrFormat("A step of %s tokens takes %s: %s tokens a second, %s for each GPU; %.1f %% "
+      absl::StrFormat("A step of %s tokens takes %s: %s tokens a second, %s for each %s; %.1f %% "
                       "of the peak (MFU).",
                       Large(e.step.tokens), Time(s.total), Large(TokensPerSecond(e)),
-                      Large(TokensPerSecond(e) / gpus),
+                      Large(TokensPerSecond(e) / gpus), Noun(e),
                       100 * e.step.model_flops / s.total / (peak * 1e12)),
       absl::StrFormat("Computing waits for communication in %s of the step.",
                       Percent(CommunicationSeconds(s), s.total))};

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -19,7 +20,9 @@
 #include "megatron/train/config/config_parser.h"
 #include "megatron/train/configs/config_loader.h"
 #include "megatron/train/planning/nothing_fits.h"
+#include "megatron/train/planning/planned_run.h"
 #include "megatron/train/planning/search_layouts.h"
+#include "megatron/train/planning/written_layout.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/run_plan.h"
 
@@ -27,17 +30,55 @@ namespace megatron {
 namespace {
 
 constexpr double kGiB = 1073741824.0;
+constexpr double kMiB = 1048576.0;
 constexpr const char* kOwnProgram = "megatron_cc";
+constexpr const char* kMicroBatch = "train.micro_batch_size";
+constexpr double kLeastShown = 0.001;  // the share of a step by which a layout is slower
 
 // A run as the search sees it.
 struct Searched {
   config::PretrainConfig config;    // as its text has it
   config::PretrainConfig resolved;  // with its computed fields
   int64_t vocab_size = 0;
+  std::unique_ptr<const Hardware> hardware;
   Planner planner;
   SearchOptions options;
   double limit = 0;
+  std::vector<WrittenField> held;         // by --set
+  std::vector<WrittenField> passed_over;  // of the configuration's own layout
+
+  // What the layouts are for.
+  const char* noun() const { return planner.is_gpu ? "GPU" : "rank"; }
+  const char* nouns() const { return planner.is_gpu ? "GPUs" : "ranks"; }
 };
+
+std::string Memory(double bytes) {
+  return bytes >= kGiB ? absl::StrFormat("%.1f GiB", bytes / kGiB)
+                       : absl::StrFormat("%.1f MiB", bytes / kMiB);
+}
+
+std::string Time(double seconds) {
+  if (seconds >= 1) return absl::StrFormat("%.4g s", seconds);
+  return absl::StrFormat("%.4g ms", 1e3 * seconds);
+}
+
+// Returns whether an override sets the field, by itself or with its section.
+bool IsSet(const std::vector<std::string>& overrides, const std::string& path) {
+  return std::any_of(overrides.begin(), overrides.end(), [&](const std::string& text) {
+    const std::string set = text.substr(0, text.find('='));
+    return set == path || absl::StartsWith(path, absl::StrCat(set, "."));
+  });
+}
+
+void Divide(const std::vector<std::string>& overrides, Searched* searched) {
+  for (WrittenField& field : WrittenLayout(searched->config)) {
+    (IsSet(overrides, field.path) ? searched->held : searched->passed_over)
+        .push_back(std::move(field));
+  }
+  if (!IsSet(overrides, kMicroBatch)) return;
+  if (auto field = FindWritten(searched->config, kMicroBatch))
+    searched->held.push_back(*std::move(field));
+}
 
 absl::StatusOr<Searched> Read(const PlanSearchOptions& options, const PlanFacts& facts,
                               const MeasuredKernels& kernels) {
@@ -52,51 +93,95 @@ absl::StatusOr<Searched> Read(const PlanSearchOptions& options, const PlanFacts&
   ParsedConfig parsed = ParseConfig(found->text, found->source, options.overrides);
   MEGATRON_RETURN_IF_ERROR(ToStatus(parsed.errors));
   searched.config = std::move(parsed.config);
+  Divide(options.overrides, &searched);
   searched.resolved = searched.config;
   ResolveDefaults(&searched.resolved);
   MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
                             CreateTokenizer(ToTokenizerOptions(searched.resolved.data())));
   searched.vocab_size = tokenizer->vocab_size();
-  MEGATRON_ASSIGN_OR_RETURN(searched.planner.hardware, FindHardware(facts, options.gpu));
+  MEGATRON_ASSIGN_OR_RETURN(const Hardware* hardware, FindHardware(facts, options.gpu));
+  searched.hardware =
+      std::make_unique<const Hardware>(HardwareOfRun(searched.config, options.gpus, *hardware));
+  searched.planner.hardware = searched.hardware.get();
   MEGATRON_ASSIGN_OR_RETURN(searched.planner.program, FindImplementation(facts, kOwnProgram));
   searched.planner.kernels = &kernels;
-  searched.planner.is_gpu = searched.planner.hardware->name() != "CPU";
+  searched.planner.is_gpu = !IsProcessor(*hardware);
   searched.options.ranks = options.gpus;
   searched.options.best = options.best;
-  searched.limit = options.memory_gib > 0 ? options.memory_gib * kGiB
-                                          : DefaultMemoryLimit(*searched.planner.hardware);
+  searched.options.allows = FilterOf(searched.config, searched.held, searched.planner.is_gpu);
+  // Ranks that share a processor share its memory, too.
+  searched.options.shares_memory = hardware->cores() > 0;
+  searched.limit = DefaultMemoryLimit(*hardware);
+  if (searched.options.shares_memory) searched.limit /= double(options.gpus);
+  if (options.memory_gib > 0) searched.limit = options.memory_gib * kGiB;
   searched.options.memory_bytes = searched.limit;
   return searched;
 }
 
-std::string Head(const PlanSearchOptions& options, const Searched& searched) {
-  const config::ModelConfig& model = searched.resolved.model();
+std::string HardwareLine(const PlanSearchOptions& options, const Searched& searched) {
   const Hardware& hardware = *searched.planner.hardware;
-  std::string text = absl::StrFormat(
-      "model: %s, %d layers, hidden size %d, %d heads, %s positions, steps of %s samples\n",
-      options.config, model.num_layers(), model.hidden_size(), model.num_attention_heads(),
-      FormatCount(model.seq_length()), FormatCount(searched.resolved.train().global_batch_size()));
-  absl::StrAppendFormat(
-      &text, "hardware: %s x %s, %g GiB each, of which a layout may take %.1f%s\n",
-      FormatCount(options.gpus), hardware.name(), hardware.memory_gib(), searched.limit / kGiB,
-      options.memory_gib > 0
-          ? ""
-          : absl::StrFormat(" (%.0f %% are left to CUDA and NCCL)", 100 * kMemoryMargin));
+  std::string text =
+      searched.options.shares_memory
+          ? absl::StrFormat("hardware: %s on the %s and in the %.1f GiB of %s",
+                            FormatQuantity(options.gpus, "rank"),
+                            FormatQuantity(hardware.cores(), "core"), hardware.memory_gib(),
+                            hardware.name())
+          : absl::StrFormat("hardware: %s x %s, %g GiB each", FormatCount(options.gpus),
+                            hardware.name(), hardware.memory_gib());
+  absl::StrAppendFormat(&text, "; a layout may take %s of a %s", Memory(searched.limit),
+                        searched.noun());
+  if (options.memory_gib > 0) return text + ", by --memory_limit\n";
+  const char* const others = searched.planner.is_gpu ? "CUDA and NCCL" : "other programs";
+  return text + absl::StrFormat(" (%.0f %% are left to %s)\n", 100 * kMemoryMargin, others);
+}
+
+// Says what a search keeps of the configuration, and what it replaces.
+std::string HeldLines(const PlanSearchOptions& options, const Searched& searched) {
+  std::vector<WrittenField> kept;
+  for (const char* path :
+       {"train.global_batch_size", "model.seq_length", "parallel.overlap_grad_reduce"}) {
+    if (auto field = FindWritten(searched.config, path)) kept.push_back(*std::move(field));
+  }
+  std::string text = absl::StrCat("held: ", ToText(kept));
+  if (!searched.held.empty()) absl::StrAppend(&text, "; and by --set ", ToText(searched.held));
+  absl::StrAppend(&text, "\n");
+  if (searched.passed_over.empty()) return text;
+  absl::StrAppend(&text, "chosen anew: ", ToText(searched.passed_over), " of ", options.config,
+                  " (--set=FIELD=VALUE holds a field)\n");
   return text;
 }
 
+std::string Head(const PlanSearchOptions& options, const Searched& searched) {
+  const config::ModelConfig& model = searched.resolved.model();
+  return absl::StrCat(
+      absl::StrFormat(
+          "model: %s, %d layers, hidden size %d, %d heads, %s positions, steps of %s samples\n",
+          options.config, model.num_layers(), model.hidden_size(), model.num_attention_heads(),
+          FormatCount(model.seq_length()),
+          FormatCount(searched.resolved.train().global_batch_size())),
+      HardwareLine(options, searched), HeldLines(options, searched));
+}
+
 std::string Pruned(const Searched& searched, const LayoutSearch& found) {
-  std::string text = absl::StrFormat("looked at: %s ways to divide the GPUs into tp, cp, pp, dp\n",
-                                     FormatCount(found.divisions));
+  std::string text = absl::StrFormat(
+      "looked at: %s to divide the %s into tp, cp, pp, dp\n",
+      found.divisions == 1 ? "1 way" : absl::StrCat(FormatCount(found.divisions), " ways"),
+      searched.nouns());
   for (const PrunedLayouts& pruned : found.pruned_divisions) {
     if (pruned.count == 0) continue;
     absl::StrAppendFormat(&text, "  %s left out: %s\n", FormatCount(pruned.count), pruned.rule);
   }
-  absl::StrAppendFormat(
-      &text, "  %s layouts; of those that were looked at %s don't fit in %.1f GiB\n",
-      FormatCount(found.layouts), FormatCount(found.too_large), searched.limit / kGiB);
+  absl::StrAppendFormat(&text, "  the others have %s layouts\n",
+                        FormatCount(found.layouts + found.not_allowed));
+  if (found.not_allowed > 0)
+    absl::StrAppendFormat(&text, "  %s left out: not as --set holds\n",
+                          FormatCount(found.not_allowed));
+  if (found.too_large > 0) {
+    absl::StrAppendFormat(&text, "  %s of the fastest left out: they don't fit in %s\n",
+                          FormatCount(found.too_large), Memory(searched.limit));
+  }
   if (found.refused > 0) {
-    absl::StrAppendFormat(&text, "  %s fast ones were refused, the first because: %s\n",
+    absl::StrAppendFormat(&text, "  %s of the fastest refused, the first because: %s\n",
                           FormatCount(found.refused), found.first_refusal);
   }
   return text;
@@ -110,15 +195,20 @@ std::string Row(const Searched& searched, const FoundLayout& layout, const Found
   const bool is_half = config.precision().bf16() || config.precision().fp16();
   const Hardware& hardware = *searched.planner.hardware;
   const double peak = 1e12 * (is_half ? hardware.bf16_tflops() : hardware.fp32_tflops());
-  return absl::StrFormat(
-      "%9.4g s %10.0f %6.1f %% %8.1f GiB  %s\n%s", seconds,
-      tokens / seconds / double(searched.options.ranks),
-      100 * layout.prediction.model_flops / seconds / peak, double(layout.memory_bytes) / kGiB,
-      DescribeLayout(layout.axes),
-      &layout == &first
-          ? ""
-          : absl::StrCat("            ",
-                         WhyItLoses(first.prediction.seconds, layout.prediction.seconds), "\n"));
+  std::string text =
+      absl::StrFormat("%10s %13.0f %6.1f %% %10s  %s\n", Time(seconds),
+                      tokens / seconds / double(searched.options.ranks),
+                      100 * layout.prediction.model_flops / seconds / peak,
+                      Memory(double(layout.memory_bytes)), DescribeLayout(layout.axes));
+  if (&layout == &first) return text;
+  const double slower = seconds / first.prediction.seconds.total - 1;
+  if (slower >= kLeastShown)
+    absl::StrAppendFormat(&text, "            %.1f %% slower:", 100 * slower);
+  else
+    absl::StrAppend(&text, "           ");
+  absl::StrAppend(&text, " ", WhyItLoses(first.prediction.seconds, layout.prediction.seconds),
+                  "\n");
+  return text;
 }
 
 // Names the products of a dense layer that no measured kernel is near to.
@@ -138,24 +228,31 @@ std::string MissingShapes(const Searched& searched, const LayoutAxes& axes) {
                                                                    {hidden, ffn / cut}}) {
     const auto share = searched.planner.kernels->ShareOfPeak(searched.planner.hardware->name(),
                                                              {"product", "forward", tokens, n, k});
-    if (!share.has_value()) missing.push_back(absl::StrFormat("%.0fx%.0fx%.0f", tokens, n, k));
+    const std::string shape = absl::StrFormat("%.0fx%.0fx%.0f", tokens, n, k);
+    const bool is_new = std::find(missing.begin(), missing.end(), shape) == missing.end();
+    if (!share.has_value() && is_new) missing.push_back(shape);
   }
   if (missing.empty()) return "";
   return absl::StrCat("not measured on ", searched.planner.hardware->name(),
-                      ", taken from a curve: products of ", absl::StrJoin(missing, ", "), "\n");
+                      ", taken from a curve: products (rows x outputs x inputs) of ",
+                      absl::StrJoin(missing, ", "), "\n");
 }
 
 absl::Status Write(const std::string& path, const Searched& searched, const FoundLayout& layout) {
   std::string fields;
   google::protobuf::TextFormat::PrintToString(layout.config, &fields);
   const std::string text = absl::StrFormat(
-      "# A layout for %s x %s, chosen by the planner: %s.\n# Predicted: %.4g s a step, %.1f GiB of "
-      "each GPU.\n%s",
+      "# A layout for %s x %s, chosen by the planner: %s.\n# Predicted: %s a step, %s of each %s.\n"
+      "%s",
       FormatCount(searched.options.ranks), searched.planner.hardware->name(),
-      DescribeLayout(layout.axes), layout.prediction.seconds.total,
-      double(layout.memory_bytes) / kGiB, fields);
+      DescribeLayout(layout.axes), Time(layout.prediction.seconds.total),
+      Memory(double(layout.memory_bytes)), searched.noun(), fields);
   return WriteFileAtomically(PosixFileSystem(), path, text);
 }
+
+constexpr char kLegend[] =
+    "tp: tensor (sp: with sequence parallelism), cp: context, pp: pipeline (x its chunks), ep and "
+    "etp: experts, dp: data\n";
 
 }  // namespace
 
@@ -165,15 +262,19 @@ absl::StatusOr<std::string> SearchPlan(const PlanSearchOptions& options, const P
   MEGATRON_ASSIGN_OR_RETURN(
       const LayoutSearch found,
       SearchLayouts(searched.config, searched.vocab_size, searched.planner, searched.options));
+  if (found.best.empty() && found.layouts == 0 && found.not_allowed > 0)
+    return NothingKeeps(searched.held, options.gpus, searched.noun());
   if (found.best.empty()) {
     return NothingFits(searched.config, searched.vocab_size, searched.planner, searched.options,
                        found);
   }
   const FoundLayout& first = found.best.front();
-  std::string text = absl::StrCat(Head(options, searched), Pruned(searched, found), "\n",
-                                  "  a step  tokens/s/GPU    MFU     memory  layout\n");
+  std::string text =
+      absl::StrCat(Head(options, searched), Pruned(searched, found), "\n",
+                   absl::StrFormat("%10s %13s %8s %10s  layout\n", "a step",
+                                   absl::StrCat("tokens/s/", searched.noun()), "MFU", "memory"));
   for (const FoundLayout& layout : found.best) absl::StrAppend(&text, Row(searched, layout, first));
-  absl::StrAppend(&text, "\n", MissingShapes(searched, first.axes));
+  absl::StrAppend(&text, "\n", kLegend, MissingShapes(searched, first.axes));
   if (options.output.empty()) return text;
   MEGATRON_RETURN_IF_ERROR(Write(options.output, searched, first));
   absl::StrAppend(&text, "wrote ", options.output, ": pretrain_",

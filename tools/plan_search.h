@@ -13,11 +13,11 @@
 namespace megatron {
 
 struct PlanSearchOptions {
-  std::string config;  // a file, or the name of a shipped configuration
-  std::vector<std::string> overrides;
+  std::string config;                  // a file, or the name of a shipped configuration
+  std::vector<std::string> overrides;  // parts of a layout that they write are held
   int64_t gpus = 0;
   std::string gpu = "H100";
-  double memory_gib = 0;  // of a GPU; 0: 95 % of the hardware's
+  double memory_gib = 0;  // of a GPU; 0: 95 % of the hardware's, or a rank's share of that
   int best = 5;
   std::string output;  // where to write the fastest layout's configuration; empty: nowhere
 };

@@ -83,13 +83,44 @@ expect_code 20 'megatron_core' --explain=gpt2_124m --program=none
 expect_code 20 'num_layers' --explain=gpt2_124m --set=model.num_layers=-1
 
 # A search prints the best layouts, and its configuration is one that the trainer takes.
-expect_code 0 'looked at 0 don.t fit in 76.0 GiB' --config=gpt3_857m --gpus=8 --output=chosen.textproto
+expect_code 0 '  the others have 4,641 layouts' --config=gpt3_857m --gpus=8 --output=chosen.textproto
+for text in 'held: train.global_batch_size=16, model.seq_length=2048$' '80 GiB each; a layout may take 76.0 GiB of a GPU (5 % are left to CUDA and NCCL)' \
+  'chosen anew: parallel.tensor_model_parallel_size=2, .* of gpt3_857m (--set=FIELD=VALUE holds a field)'; do
+  grep -q -e "$text" output || fail "no '$text' in: $(cat output)"
+done
 [[ $(grep -c ' GiB  .*dp ' output) == 5 ]] || fail "$(cat output)"
 grep -q 'its step\|cut in more ways' output || fail "no reason: $(cat output)"
 grep -q 'taken from a curve' output || fail "no missing shapes: $(cat output)"
 "$pretrain_gpt" --config=chosen.textproto --dry_run > dry_run || fail "$(cat chosen.textproto)"
 grep -q 'global_batch_size: 16' chosen.textproto || fail "$(cat chosen.textproto)"
 expect_code 0 'samples' --config=gpt3_857m --gpus=4 --set=model.seq_length=1024 --gpu=A100
+
+# What --set writes of a layout is held, a section or a field.
+expect_code 0 '; and by --set parallel.tensor_model_parallel_size=4, train.micro_batch_size=1$' --config=gpt3_857m \
+  --gpus=8 --set=parallel.tensor_model_parallel_size=4,train.micro_batch_size=1
+[[ $(grep -c ' GiB  tp 4.*micro-batch 1\(,\|$\)' output) == 5 ]] || fail "not all are tp 4: $(cat output)"
+grep -q '^chosen anew: parallel.pipeline_model_parallel_size=2 of gpt3_857m' output || fail "$(cat output)"
+expect_code 20 'no layout of 8 GPUs has all that is written: parallel.tensor_model_parallel_size=16;' \
+  --config=gpt3_857m --gpus=8 --set=parallel.tensor_model_parallel_size=16
+
+# A processor has ranks, which share its memory, and no CUDA.
+cat > mine.textproto <<END
+hardware { name: "mine" fp32_tflops: 0.1 bf16_tflops: 0.1 memory_gib: 16 memory_gb_per_s: 20
+           link_gb_per_s: 8 domain: 64 network_gb_per_s: 1 cores: 2 thread_efficiency: 0.9 }
+implementation { name: "megatron_cc" product_efficiency: 0.8 attention_efficiency: 1
+                 memory_efficiency: 0.8 link_efficiency: 1 network_efficiency: 1
+                 low_precision_efficiency: 1 }
+END
+expect_code 0 'hardware: 4 ranks on the 2 cores and in the 16.0 GiB of mine; a layout may take 3.8 GiB of a rank (5 % are left to other programs)' \
+  --config=gpt_demo --gpus=4 --gpu=mine --facts=mine.textproto --set=train.global_batch_size=8
+grep -q 'tokens/s/rank' output || fail "$(cat output)"
+grep -q '[0-9] MiB  .*dp 4' output || fail "small memories are MiB: $(cat output)"
+grep -q 'GPU\|CUDA\|NCCL' output && fail "a processor has none: $(cat output)"
+expect_code 0 'memory, 8 GB/s' --explain=gpt_demo --gpus=2 --gpu=mine --facts=mine.textproto --set=train.global_batch_size=8
+grep -q '^  rank hours' output || fail "$(cat output)"
+grep -q 'GPU' output && fail "a processor has none: $(cat output)"
+expect_code 0 'between processes, 1 GB/s' --explain=gpt_demo --gpus=2 --gpu=mine --facts=mine.textproto \
+  --set=train.global_batch_size=8,parallel.ranks_as=processes
 
 # A large search takes seconds; this limit is for busy machines and slow builds.
 SECONDS=0

@@ -7,7 +7,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "google/protobuf/text_format.h"
 #include "megatron/base/quantity.h"
@@ -23,6 +22,7 @@
 #include "megatron/train/planning/planned_run.h"
 #include "megatron/train/planning/planning_facts.h"
 #include "megatron/train/planning/search_layouts.h"
+#include "megatron/train/planning/written_layout.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/validate/validate.h"
 
@@ -33,75 +33,10 @@ constexpr const char* kMicroBatch = "train.micro_batch_size";
 constexpr int kShown = 3;  // the layout taken, and those beside it
 constexpr int64_t kMostFileBytes = 1 << 20;
 
-// The fields that a layout consists of. What is written of them is kept.
-constexpr const char* kLayoutPaths[] = {
-    "parallel.tensor_model_parallel_size",
-    "parallel.sequence_parallel",
-    "parallel.context_parallel_size",
-    "parallel.cp_comm_type",
-    "parallel.hierarchical_context_parallel_sizes",
-    "parallel.pipeline_model_parallel_size",
-    "parallel.num_layers_per_virtual_pipeline_stage",
-    "parallel.num_virtual_stages_per_pipeline_rank",
-    "parallel.pipeline_schedule",
-    "parallel.microbatch_group_size_per_virtual_pipeline_stage",
-    "parallel.pipeline_model_parallel_layout",
-    "parallel.decoder_first_pipeline_num_layers",
-    "parallel.decoder_last_pipeline_num_layers",
-    "parallel.account_for_embedding_in_pipeline_split",
-    "parallel.account_for_loss_in_pipeline_split",
-    "parallel.data_parallel_size",
-    "parallel.expert_model_parallel_size",
-    "parallel.expert_tensor_parallel_size",
-    "parallel.use_distributed_optimizer",
-    "parallel.data_parallel_sharding_strategy",
-    "parallel.overlap_param_gather",
-    "recompute.recompute_granularity",
-};
-
-struct Written {
-  std::string path, value;
-};
-
-std::string ToText(const Written& written) {
-  return absl::StrCat(written.path, "=", written.value);
-}
-
-std::vector<Written> WrittenLayout(const config::PretrainConfig& config) {
-  std::vector<Written> written;
-  for (const char* path : kLayoutPaths) {
-    const FieldRef field = Resolve(config, path);
-    if (IsPresent(field)) written.push_back({path, ValueText(field)});
-  }
-  return written;
-}
-
 // Returns whether a layout may set the field.
 bool MayChange(absl::string_view path) {
   return absl::StartsWith(path, "parallel.") || absl::StartsWith(path, "recompute.") ||
          path == kMicroBatch;
-}
-
-bool Keeps(const config::PretrainConfig& config, const std::vector<Written>& written) {
-  return std::all_of(written.begin(), written.end(), [&](const Written& field) {
-    return ValueText(Resolve(config, field.path)) == field.value;
-  });
-}
-
-// A layout is tried on the few sections that it changes.
-LayoutFilter FilterOf(const config::PretrainConfig& config, std::vector<Written> written,
-                      bool is_gpu) {
-  if (written.empty()) return nullptr;
-  config::PretrainConfig sections;
-  *sections.mutable_parallel() = config.parallel();
-  if (config.has_recompute()) *sections.mutable_recompute() = config.recompute();
-  if (config.model().has_num_experts())
-    sections.mutable_model()->set_num_experts(config.model().num_experts());
-  return [sections, written = std::move(written), is_gpu](const LayoutAxes& axes) {
-    config::PretrainConfig changed = sections;
-    ApplyLayout(axes, is_gpu, &changed);
-    return Keeps(changed, written);
-  };
 }
 
 // Returns the overrides that make the second configuration from the first, and that set or remove
@@ -112,9 +47,7 @@ std::vector<std::string> OverridesOf(const config::PretrainConfig& from,
   for (const std::string& path : LeafPaths(*config::PretrainConfig::descriptor())) {
     if (!MayChange(path)) continue;
     const FieldRef before = Resolve(from, path), after = Resolve(to, path);
-    const bool is_layout = std::find(std::begin(kLayoutPaths), std::end(kLayoutPaths), path) !=
-                               std::end(kLayoutPaths) ||
-                           path == kMicroBatch;
+    const bool is_layout = IsOfLayout(path) || path == kMicroBatch;
     const std::string value = IsPresent(after) ? ValueText(after) : "";
     if (is_layout || value != (IsPresent(before) ? ValueText(before) : ""))
       overrides.push_back(absl::StrCat(path, "=", value));
@@ -150,7 +83,7 @@ class Chooser {
   const LayoutRequest& request_;
   const config::PretrainConfig& config_;
   const PlanningOptions options_;
-  const std::vector<Written> written_;
+  const std::vector<WrittenField> written_;
   bool is_gpu_ = false;
   int64_t ranks_ = 1;
   int64_t ranks_here_ = 1;
@@ -202,8 +135,8 @@ std::string Chooser::WhyNot(const SavedLayout& saved) const {
   const std::vector<ConfigError> errors =
       Validate(config, parsed.locations, ConfigPurpose::kDryRun);
   if (!errors.empty()) return absl::StrCat("it does not fit: ", ToString(errors.front()));
-  for (const Written& field : written_) {
-    if (!Keeps(config, {field})) return absl::StrCat("it is not ", ToText(field));
+  for (const WrittenField& field : written_) {
+    if (!Keeps(config, {field})) return absl::StrCat("it is not ", ToText({field}));
   }
   return "";
 }
@@ -229,11 +162,7 @@ SavedLayout Chooser::Describe(const PlanningFacts& facts, const LayoutSearch& fo
   }
   chosen.add_line(absl::StrCat("layout: predicted from ", facts.source));
   if (!written_.empty()) {
-    chosen.add_line(
-        absl::StrCat("layout: kept as written: ",
-                     absl::StrJoin(written_, ", ", [](std::string* out, const Written& field) {
-                       absl::StrAppend(out, ToText(field));
-                     })));
+    chosen.add_line(absl::StrCat("layout: kept as written: ", ToText(written_)));
   }
   return chosen;
 }
@@ -262,13 +191,7 @@ absl::StatusOr<SavedLayout> Chooser::Search(const PlanningFacts& facts) const {
   MEGATRON_ASSIGN_OR_RETURN(const LayoutSearch found,
                             SearchLayouts(config_, tokenizer->vocab_size(), planner, options));
   if (!found.best.empty()) return Describe(facts, found);
-  if (found.layouts == 0 && found.not_allowed > 0) {
-    std::vector<std::string> texts;
-    for (const Written& field : written_) texts.push_back(ToText(field));
-    return absl::InvalidArgumentError(absl::StrCat(
-        "no layout of ", FormatQuantity(ranks_, "rank"), " has all that is written: ",
-        absl::StrJoin(texts, ", "), "; leave some of it out (--set=FIELD= removes a field)"));
-  }
+  if (found.layouts == 0 && found.not_allowed > 0) return NothingKeeps(written_, ranks_, "rank");
   return NothingFits(config_, tokenizer->vocab_size(), planner, options, found);
 }
 

@@ -175,7 +175,7 @@ TEST_F(AutoLayoutTest, MistakesAreNamed) {
       {{"system.kernels_file=hardware.textproto"}, "system.kernels_file = hardware.textproto: "},
       {{"model.hidden_size=66"}, "--set model.hidden_size=66: "},
       {{"model.hidden_size=65536", "model.num_layers=64"},
-       "fits in the 1.9 GiB of a rank: the smallest"},
+       "fits in the 1.90 GiB of a rank: the smallest"},
       {{"train.global_batch_size=1", "model.num_layers=1", "model.num_attention_heads=1"},
        "no layout divides this model over 8 ranks"},
   };

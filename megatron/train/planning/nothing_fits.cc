@@ -6,16 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/train/planning/layout_axes.h"
 #include "megatron/train/trainer/run_plan.h"
 
 namespace megatron {
-namespace {
-
-constexpr double kGiB = 1073741824.0;
-
-}  // namespace
 
 absl::Status NothingFits(const config::PretrainConfig& config, int64_t vocab_size,
                          const Planner& planner, const SearchOptions& options,
@@ -47,10 +43,10 @@ absl::Status NothingFits(const config::PretrainConfig& config, int64_t vocab_siz
         "give ", ranks, " with more memory");
   }
   return absl::InvalidArgumentError(absl::StrFormat(
-      "none of %s layouts fits in the %.1f GiB of a rank: the smallest (%s) takes %.1f GiB; %s, a "
-      "shorter model.seq_length or a smaller model",
-      FormatCount(found.layouts), limit / kGiB, DescribeLayout(found.least),
-      found.least_bytes / kGiB, advice));
+      "none of %s layouts fits in the %s of a rank: the smallest (%s) takes %s; %s, a shorter "
+      "model.seq_length or a smaller model",
+      FormatCount(found.layouts), FormatBytes(int64_t(limit)), DescribeLayout(found.least),
+      FormatBytes(int64_t(found.least_bytes)), advice));
 }
 
 }  // namespace megatron

@@ -112,8 +112,12 @@ TrafficOptions TrafficOptionsOf(const config::ParallelConfig& parallel) {
   return options;
 }
 
+bool IsProcessor(const Hardware& hardware) {
+  return hardware.cores() > 0 || hardware.name() == "CPU";
+}
+
 Hardware HardwareOfRun(const config::PretrainConfig& config, int64_t ranks, Hardware hardware) {
-  if (hardware.cores() > 0 && config.parallel().ranks_as() == config::RanksAs::processes) {
+  if (IsProcessor(hardware) && config.parallel().ranks_as() == config::RanksAs::processes) {
     hardware.set_domain(1);
   }
   const int64_t threads = config.system().num_threads();

@@ -31,6 +31,9 @@ absl::StatusOr<PlannedRun> ToPlannedRun(const config::PretrainConfig& config,
 // Returns what the configuration's gradients are like, as StepTraffic() needs it.
 TrafficOptions TrafficOptionsOf(const config::ParallelConfig& parallel);
 
+// Returns whether the hardware is a processor, whose ranks are no GPUs.
+bool IsProcessor(const Hardware& hardware);
+
 // Returns the hardware as `ranks` ranks of this configuration meet it. Ranks that are processes and
 // share a processor are joined by its "network" (plan_facts.proto) alone. With system.num_threads
 // they have no more cores than threads, of which each rank has one at least.

@@ -27,6 +27,8 @@ constexpr int64_t kMostRanks = 1 << 20;
 // Layouts that are tried exactly, fastest first, before the search gives up.
 constexpr int kMostTries = 1000;
 constexpr double kSameTime = 1e-3;
+// What other parts of a layout make up for is told from this share of its worst part on.
+constexpr double kMadeUp = 0.1;
 // The planner's formulas are no further off than this factor: what they find larger than the limit
 // by more isn't estimated on the meta device.
 constexpr double kFormulaFactor = 2;
@@ -583,8 +585,12 @@ std::string WhyItLoses(const StepSeconds& first, const StepSeconds& other) {
   }
   if (worst == nullptr || other.total <= first.total * (1 + kSameTime))
     return "as fast, and cut in more ways";
-  return absl::StrFormat("%s +%.3g s, %.2g %% of its step", worst->name, most,
-                         100 * most / other.total);
+  std::string text = absl::StrFormat("%s +%.3g s, %.2g %% of its step", worst->name, most,
+                                     100 * most / other.total);
+  const double made_up = most - (other.total - first.total);
+  if (made_up > kMadeUp * most)
+    absl::StrAppendFormat(&text, "; its other parts take %.3g s less", made_up);
+  return text;
 }
 
 }  // namespace megatron

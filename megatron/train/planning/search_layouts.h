@@ -97,7 +97,8 @@ absl::StatusOr<int64_t> RanksThatFit(const config::PretrainConfig& config, int64
                                      const Planner& planner, const SearchOptions& options);
 
 // Returns why the step of `other` takes longer than that of `first`, by the greatest difference
-// between their parts: "pipeline bubble +0.31 s (11 % of its step)".
+// between their parts: "pipeline bubble +0.31 s, 11 % of its step"; and how much less the other
+// parts take, if that is much.
 std::string WhyItLoses(const StepSeconds& first, const StepSeconds& other);
 
 }  // namespace megatron
