@@ -29,6 +29,30 @@ Partition TiedEmbeddingPartition(const RankGrid& grid) {
   return partition;
 }
 
+// Cuts each group into `instances` runs of neighbours.
+Partition Shards(const Partition& groups, int instances) {
+  Partition partition;
+  for (const std::vector<int>& ranks : groups) {
+    const size_t size = ranks.size() / instances;
+    for (auto begin = ranks.begin(); begin != ranks.end(); begin += size)
+      partition.emplace_back(begin, begin + size);
+  }
+  return partition;
+}
+
+// Puts the ranks together that have the same place in the runs of a group.
+Partition Replicas(const Partition& groups, int instances) {
+  Partition partition;
+  for (const std::vector<int>& ranks : groups) {
+    const size_t size = ranks.size() / instances;
+    for (size_t place = 0; place < size; ++place) {
+      std::vector<int>& replicas = partition.emplace_back();
+      for (size_t i = place; i < ranks.size(); i += size) replicas.push_back(ranks[i]);
+    }
+  }
+  return partition;
+}
+
 struct NamedPartition {
   ProcessGroup ProcessGroups::*group;
   const char* name;
@@ -38,18 +62,39 @@ struct NamedPartition {
 // Returns all groups in the order of their creation, which is the same on every rank.
 std::vector<NamedPartition> Partitions(const RankGrid& dense, const RankGrid& expert) {
   using Groups = ProcessGroups;
-  return {
+  const Partition data_context = dense.Partition({Axis::kData, Axis::kContext});
+  const Partition expert_data = expert.Partition({Axis::kData, Axis::kContext});
+  std::vector<NamedPartition> partitions = {
       {&Groups::tensor, "tp", dense.Partition({Axis::kTensor})},
       {&Groups::context, "cp", dense.Partition({Axis::kContext})},
       {&Groups::data, "dp", dense.Partition({Axis::kData})},
       {&Groups::pipeline, "pp", dense.Partition({Axis::kPipeline})},
-      {&Groups::data_context, "dp-cp", dense.Partition({Axis::kData, Axis::kContext})},
+      {&Groups::data_context, "dp-cp", data_context},
       {&Groups::tied_embedding, "embedding", TiedEmbeddingPartition(dense)},
       {&Groups::expert, "ep", expert.Partition({Axis::kExpert})},
       {&Groups::expert_tensor, "etp", expert.Partition({Axis::kTensor})},
       {&Groups::expert_model, "etp-ep", expert.Partition({Axis::kTensor, Axis::kExpert})},
-      {&Groups::expert_data, "edp", expert.Partition({Axis::kData, Axis::kContext})},
+      {&Groups::expert_data, "edp", expert_data},
   };
+  const int instances = dense.optimizer_instances();
+  if (instances > 1) {
+    partitions.push_back(
+        {&Groups::data_context_shards, "dp-cp-shards", Shards(data_context, instances)});
+    partitions.push_back(
+        {&Groups::data_context_replicas, "dp-cp-replicas", Replicas(data_context, instances)});
+    partitions.push_back(
+        {&Groups::expert_data_shards, "edp-shards", Shards(expert_data, instances)});
+    partitions.push_back(
+        {&Groups::expert_data_replicas, "edp-replicas", Replicas(expert_data, instances)});
+  }
+  return partitions;
+}
+
+// One instance is the whole group.
+void ShareGroupsOfOneInstance(const RankGrid& dense, ProcessGroups* groups) {
+  if (dense.optimizer_instances() > 1) return;
+  groups->data_context_shards = groups->data_context;
+  groups->expert_data_shards = groups->expert_data;
 }
 
 bool AllAlone(const Partition& partition) {
@@ -63,6 +108,7 @@ absl::StatusOr<ProcessGroups> MakeGroups(const RankGrid& dense, const RankGrid& 
   const int world_size = world == nullptr ? 1 : world->size();
   CHECK_EQ(dense.world_size(), world_size);
   CHECK_EQ(expert.world_size(), world_size);
+  CHECK_EQ(dense.optimizer_instances(), expert.optimizer_instances());
   ProcessGroups groups;
   if (world_size == 1) return groups;
   groups.world = ProcessGroup(world);
@@ -73,12 +119,17 @@ absl::StatusOr<ProcessGroups> MakeGroups(const RankGrid& dense, const RankGrid& 
                               _ << "while creating the " << named.name << " groups");
     if (communicator->size() > 1) groups.*named.group = ProcessGroup(std::move(communicator));
   }
+  ShareGroupsOfOneInstance(dense, &groups);
   return groups;
 }
 
 int CountGroups(const ProcessGroups& groups) {
   int count = groups.world.size() > 1 ? 1 : 0;
   count += groups.tensor_replicas.size() > 1 ? 1 : 0;
+  if (groups.data_context_replicas.size() > 1)
+    count += 1 + (groups.data_context_shards.size() > 1 ? 1 : 0);
+  if (groups.expert_data_replicas.size() > 1)
+    count += 1 + (groups.expert_data_shards.size() > 1 ? 1 : 0);
   for (const NamedPartition& named : Partitions(RankGrid(), RankGrid()))
     count += (groups.*named.group).size() > 1 ? 1 : 0;
   return count;
@@ -97,6 +148,7 @@ ProcessGroups GroupsForPlanning(const RankGrid& dense, const RankGrid& expert, i
                                                       absl::StrCat(named.name, "-", i));
     }
   }
+  ShareGroupsOfOneInstance(dense, &groups);
   return groups;
 }
 

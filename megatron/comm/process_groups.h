@@ -24,6 +24,10 @@ struct ProcessGroups {
   ProcessGroup data;
   ProcessGroup pipeline;
   ProcessGroup data_context;  // the gradients of dense weights are summed over it
+  // data_context, cut into optimizer instances (rank_grid.h): the ranks of this rank's instance,
+  // which shard states among them, and the ranks in the same place of every instance, which have
+  // the same shards. With one instance these are data_context itself and this rank alone.
+  ProcessGroup data_context_shards, data_context_replicas;
   // The first and the last pipeline stage, which hold a tied embedding. A default group on the
   // stages between.
   ProcessGroup tied_embedding;
@@ -31,10 +35,11 @@ struct ProcessGroups {
   ProcessGroup expert_tensor;
   ProcessGroup expert_model;  // expert and expert_tensor: the ranks that share one set of experts
   ProcessGroup expert_data;   // the gradients of experts are summed over it
+  ProcessGroup expert_data_shards, expert_data_replicas;  // the same two parts of expert_data
 };
 
-// Makes the groups of this rank. Collective over `world`. Both grids have its size; a world of size
-// 1 may be null.
+// Makes the groups of this rank. Collective over `world`. Both grids have its size and the same
+// number of optimizer instances; a world of size 1 may be null.
 absl::StatusOr<ProcessGroups> MakeGroups(const RankGrid& dense, const RankGrid& expert,
                                          const std::shared_ptr<Communicator>& world);
 

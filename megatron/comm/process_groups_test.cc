@@ -1,5 +1,8 @@
 #include "megatron/comm/process_groups.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "absl/status/status_matchers.h"
 #include "gtest/gtest.h"
 #include "megatron/base/status_macros.h"
@@ -66,6 +69,66 @@ TEST(ProcessGroupsTest, GroupsHoldTheRanksOfTheGrids) {
     return world.status();
   });
   EXPECT_THAT(status, absl_testing::IsOk());
+}
+
+// Eight ranks with the same weights, of which groups of two share experts.
+TEST(ProcessGroupsTest, InstancesCutTheRanksWithTheSameWeightsIntoRuns) {
+  ParallelSizes sizes;
+  sizes.context = 2;
+  sizes.data = 4;
+  sizes.expert = 2;
+  sizes.optimizer_instances = 2;
+  const RankGrid dense = *RankGrid::Create(sizes, 8);
+  const RankGrid expert = *RankGrid::CreateExpert(sizes, 8);
+  struct Case {
+    ProcessGroup ProcessGroups::*group;
+    std::vector<std::vector<int>> partition;
+  };
+  using G = ProcessGroups;
+  const Case cases[] = {
+      {&G::data_context_shards, {{0, 1, 2, 3}, {4, 5, 6, 7}}},
+      {&G::data_context_replicas, {{0, 4}, {1, 5}, {2, 6}, {3, 7}}},
+      {&G::expert_data_shards, {{0, 2}, {1, 3}, {4, 6}, {5, 7}}},
+      {&G::expert_data_replicas, {{0, 4}, {1, 5}, {2, 6}, {3, 7}}},
+  };
+  const absl::Status status = RunRanks(8, [&](int rank, const ProcessGroup& world) -> absl::Status {
+    ThreadPool pool(1);
+    const Stream stream = Stream::Cpu(&pool);
+    MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
+                              MakeGroups(dense, expert, world.communicator()));
+    const ProcessGroups planned = GroupsForPlanning(dense, expert, rank);
+    EXPECT_EQ(CountGroups(groups), CountGroups(planned));
+    for (const Case& c : cases) {
+      const ProcessGroup& group = groups.*c.group;
+      const int members = Members(group, rank, stream);
+      for (const std::vector<int>& ranks : c.partition) {
+        const auto found = std::find(ranks.begin(), ranks.end(), rank);
+        if (found == ranks.end()) continue;
+        int expected = 0;
+        for (int peer : ranks) expected |= 1 << peer;
+        EXPECT_EQ(members, expected) << group.name();
+        EXPECT_EQ(group.rank(), found - ranks.begin()) << group.name();
+      }
+      EXPECT_EQ((planned.*c.group).size(), group.size());
+      EXPECT_EQ((planned.*c.group).rank(), group.rank());
+      EXPECT_EQ((planned.*c.group).name(), group.name());
+    }
+    return world.status();
+  });
+  EXPECT_THAT(status, absl_testing::IsOk());
+}
+
+TEST(ProcessGroupsTest, OneInstanceIsTheWholeGroupWithoutACommunicatorOfItsOwn) {
+  ParallelSizes sizes;
+  sizes.data = 4;
+  const RankGrid grid = *RankGrid::Create(sizes, 4);
+  const ProcessGroups groups = GroupsForPlanning(grid, grid, 3);
+  EXPECT_EQ(groups.data_context_shards.name(), groups.data_context.name());
+  EXPECT_EQ(groups.data_context_shards.rank(), 3);
+  EXPECT_EQ(groups.data_context_replicas.size(), 1);
+  sizes.optimizer_instances = 2;
+  const RankGrid cut = *RankGrid::Create(sizes, 4);
+  EXPECT_EQ(CountGroups(GroupsForPlanning(cut, cut, 3)), CountGroups(groups) + 4);
 }
 
 TEST(ProcessGroupsTest, TheFirstAndTheLastStageShareTiedEmbeddings) {

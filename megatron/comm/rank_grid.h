@@ -21,6 +21,10 @@
 // data and pipeline. So a rank's place in its groups is a matter of its coordinates alone, not of
 // the order of the axes: sums over a group are formed in the same order, and shards lie with the
 // same coordinates. In the default order the ranks of each group ascend.
+//
+// The ranks of a group over data and context hold the same weights. Such a group is cut into
+// *optimizer instances*, runs of neighbours of equal size: the ranks of an instance shard one copy
+// of the optimizer's states among them. Both grids have the same number of instances in a group.
 #ifndef MEGATRON_COMM_RANK_GRID_H_
 #define MEGATRON_COMM_RANK_GRID_H_
 
@@ -44,6 +48,7 @@ struct ParallelSizes {
   int pipeline = 1;
   int expert = 1;
   int expert_tensor = 0;
+  int optimizer_instances = 1;
   RankOrder order;
 };
 
@@ -52,8 +57,9 @@ class RankGrid {
   // The grid of one rank.
   RankGrid() = default;
 
-  // Create the dense and the expert grid. They fail if the sizes do not multiply to the world; the
-  // message names the sizes. CreateExpert also fails if the order of the axes gives the two grids
+  // Create the dense and the expert grid. They fail if the sizes do not multiply to the world, or if
+  // the ranks with the same weights do not divide into the instances; the message names the sizes.
+  // CreateExpert also fails if the order of the axes gives the two grids
   // different pipelines; the message names two that differ.
   static absl::StatusOr<RankGrid> Create(const ParallelSizes& sizes, int world_size);
   static absl::StatusOr<RankGrid> CreateExpert(const ParallelSizes& sizes, int world_size);
@@ -62,6 +68,7 @@ class RankGrid {
   int size(Axis axis) const { return axes_[static_cast<int>(axis)].size; }
   // Returns the number of ranks in a group over `axes`: the product of their sizes.
   int size(AxisSet axes) const;
+  int optimizer_instances() const { return optimizer_instances_; }
 
   int Coordinate(int rank, Axis axis) const;
   // Returns the ranks that differ from `rank` on `axes` only, by coordinates, with `rank` among
@@ -81,12 +88,13 @@ class RankGrid {
     int size = 1;
     int stride = 1;
   };
-  RankGrid(const std::array<int, kNumAxes>& sizes, const RankOrder& order);
+  RankGrid(const std::array<int, kNumAxes>& sizes, const ParallelSizes& asked);
   // Returns the group over `axes` whose smallest rank is `first`.
   std::vector<int> GroupFrom(int first, AxisSet axes) const;
 
   std::array<Extent, kNumAxes> axes_;  // indexed by Axis
   int world_size_ = 1;
+  int optimizer_instances_ = 1;
 };
 
 }  // namespace megatron

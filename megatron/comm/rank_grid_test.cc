@@ -192,6 +192,26 @@ TEST(RankGridTest, RefusesSizesThatDoNotDivideTheWorld) {
 
 // Every set of axes in both grids: groups cover the world once, a rank's peers are the group that
 // holds it, and peers agree on all coordinates off the axes.
+TEST(RankGridTest, RefusesInstancesThatDoNotDivideTheRanksWithTheSameWeights) {
+  ParallelSizes sizes = Sizes(2, 1, 1);
+  sizes.optimizer_instances = 2;
+  EXPECT_EQ(RankGrid::Create(sizes, 8)->optimizer_instances(), 2);
+  EXPECT_EQ(RankGrid::CreateExpert(sizes, 8)->optimizer_instances(), 2);
+  sizes.expert = 2;
+  EXPECT_EQ(RankGrid::CreateExpert(sizes, 8)->optimizer_instances(), 2);
+  sizes.expert = 4;
+  sizes.expert_tensor = 2;
+  EXPECT_THAT(RankGrid::CreateExpert(sizes, 8),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("1 rank has the same experts (tp2 x ep4), and 2 instances")));
+  sizes.optimizer_instances = 3;
+  EXPECT_THAT(RankGrid::Create(sizes, 8),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("4 ranks have the same weights (tp2 x dp4), and 3 instances")));
+  sizes.optimizer_instances = 0;
+  EXPECT_THAT(RankGrid::Create(sizes, 8), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
 TEST(RankGridTest, PartitionsPeersAndCoordinatesAgree) {
   ParallelSizes sizes = Sizes(2, 3, 2);
   sizes.expert = 3;

@@ -22,6 +22,11 @@ Tensor Cut(const Tensor& flat, const FlatRange& range) {
   return flat.Slice(0, range.begin, range.end);
 }
 
+// The groups over which gradients and weights are sent.
+constexpr ProcessGroup ProcessGroups::*kSentOver[] = {
+    &ProcessGroups::data_context_shards, &ProcessGroups::data_context_replicas,
+    &ProcessGroups::expert_data_shards, &ProcessGroups::expert_data_replicas};
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DataParallel>> DataParallel::Create(
@@ -29,8 +34,9 @@ absl::StatusOr<std::unique_ptr<DataParallel>> DataParallel::Create(
     ParameterBuffers* buffers, const Stream& stream, MemoryLedger* ledger) {
   ProcessGroups worker_groups = groups;
   if ((options.overlap_grad_reduce || options.overlap_param_gather) && !stream.is_meta()) {
-    MEGATRON_ASSIGN_OR_RETURN(worker_groups.data_context, CloneForLane(groups.data_context));
-    MEGATRON_ASSIGN_OR_RETURN(worker_groups.expert_data, CloneForLane(groups.expert_data));
+    for (ProcessGroup ProcessGroups::*group : kSentOver) {
+      MEGATRON_ASSIGN_OR_RETURN(worker_groups.*group, CloneForLane(groups.*group));
+    }
   }
   return std::unique_ptr<DataParallel>(
       new DataParallel(options, groups, worker_groups, sizes, buffers, stream, ledger));
@@ -51,8 +57,8 @@ DataParallel::DataParallel(const DataParallelOptions& options, const ProcessGrou
     ++bucket_groups_[index].blocks;
   }
   for (const Bucket& bucket : buffers->buckets()) {
-    const ProcessGroup& group = GroupOf(groups, bucket);
-    CHECK_EQ(bucket.shard.size() * group.size(), bucket.range.size()) << group.name();
+    const ProcessGroup& shards = ShardsOf(groups, bucket);
+    CHECK_EQ(bucket.shard.size() * shards.size(), bucket.range.size()) << shards.name();
     bucket_groups_[bucket.bucket_group].buckets.push_back(&bucket);
     bucket_groups_[bucket.bucket_group].elements += bucket.range.size();
   }
@@ -78,15 +84,15 @@ void DataParallel::WaitFor(int64_t job) {
 }
 
 void DataParallel::Run(JobKind kind, int index, const ProcessGroups& groups, const Stream& stream) {
-  if (kind == kReduce) {
-    Reduce(bucket_groups_[index], groups, stream);
-  } else {
+  if (kind == kGather) {
     Gather(bucket_groups_[index], groups, stream);
+  } else {
+    Reduce(kind, bucket_groups_[index], groups, stream);
   }
 }
 
-void DataParallel::Reduce(const BucketGroup& bucket_group, const ProcessGroups& groups,
-                          const Stream& stream) const {
+void DataParallel::Reduce(JobKind kind, const BucketGroup& bucket_group,
+                          const ProcessGroups& groups, const Stream& stream) const {
   int64_t begin = 0;
   for (const Bucket* bucket : bucket_group.buckets) {
     const FlatRange range = {begin, begin + bucket->range.size()};
@@ -95,28 +101,40 @@ void DataParallel::Reduce(const BucketGroup& bucket_group, const ProcessGroups& 
     const Tensor rounded =
         bucket_group.rounded.tensor.empty() ? Tensor() : Cut(bucket_group.rounded.tensor, range);
     if (parts_ != nullptr) parts_->BeforeReduce(*bucket, whole, stream);
-    ReduceBucket(*bucket, whole, rounded, GroupOf(groups, *bucket), stream);
+    ReduceBucket(kind, *bucket, whole, rounded, groups, stream);
     begin = range.end;
   }
 }
 
-void DataParallel::ReduceBucket(const Bucket& bucket, const Tensor& whole, const Tensor& rounded,
-                                const ProcessGroup& group, const Stream& stream) const {
+void DataParallel::ReduceBucket(JobKind kind, const Bucket& bucket, const Tensor& whole,
+                                const Tensor& rounded, const ProcessGroups& groups,
+                                const Stream& stream) const {
+  const ProcessGroup& shards = ShardsOf(groups, bucket);
+  const ProcessGroup& replicas = ReplicasOf(groups, bucket);
   const bool to_shard = buffers_->shards(DataSharding::kStates);
   const FlatRange shard = Within(bucket.shard, bucket);
   const FlatRange wanted = to_shard ? shard : FlatRange{0, bucket.range.size()};
-  if (group.size() > 1) {
-    const Tensor& sent = rounded.empty() ? whole : rounded;
+  const bool between_instances = kind == kLastReduce && replicas.size() > 1;
+  const Tensor& sent = rounded.empty() ? whole : rounded;
+  if (shards.size() > 1 || (between_instances && !shards_gradients())) {
     if (!rounded.empty()) ops::Copy(stream, whole, rounded);
     if (to_shard) {
-      group.ReduceScatter(sent, Cut(sent, shard), stream);
+      shards.ReduceScatter(sent, Cut(sent, shard), stream);
     } else {
-      group.AllReduce(sent, ReduceOp::kSum, stream);
+      shards.AllReduce(sent, ReduceOp::kSum, stream);
     }
+    if (between_instances && !shards_gradients())
+      replicas.AllReduce(Cut(sent, wanted), ReduceOp::kSum, stream);
     if (!rounded.empty()) ops::Copy(stream, Cut(rounded, wanted), Cut(whole, wanted));
   }
-  if (shards_gradients())
-    ops::Add(stream, Cut(whole, shard), buffers_->Gradients(bucket, bucket.shard));
+  if (!shards_gradients()) return;
+  const Tensor sum = buffers_->Gradients(bucket, bucket.shard);
+  ops::Add(stream, Cut(whole, shard), sum);
+  if (!between_instances) return;
+  const Tensor sent_sum = rounded.empty() ? sum : Cut(rounded, shard);
+  if (!rounded.empty()) ops::Copy(stream, sum, sent_sum);
+  replicas.AllReduce(sent_sum, ReduceOp::kSum, stream);
+  if (!rounded.empty()) ops::Copy(stream, sent_sum, sum);
 }
 
 void DataParallel::Gather(const BucketGroup& bucket_group, const ProcessGroups& groups,
@@ -126,7 +144,7 @@ void DataParallel::Gather(const BucketGroup& bucket_group, const ProcessGroups& 
     const FlatRange range = {begin, begin + bucket->range.size()};
     const Tensor whole = shards_weights() ? Cut(bucket_group.weights.tensor, range)
                                           : buffers_->Weights(*bucket, bucket->range);
-    const ProcessGroup& group = GroupOf(groups, *bucket);
+    const ProcessGroup& group = ShardsOf(groups, *bucket);
     if (float8_gather_ != nullptr && float8_gather_->measured() && group.size() > 1) {
       float8_gather_->Gather(*bucket, whole, group, stream);
     } else {
@@ -234,13 +252,19 @@ void DataParallel::StartReduce(int index) {
   BucketGroup& bucket_group = bucket_groups_[index];
   const bool rounds =
       options_.grad_reduce_in_bf16 &&
-      std::any_of(bucket_group.buckets.begin(), bucket_group.buckets.end(),
-                  [&](const Bucket* bucket) { return GroupOf(groups_, *bucket).size() > 1; });
+      std::any_of(
+          bucket_group.buckets.begin(), bucket_group.buckets.end(), [&](const Bucket* bucket) {
+            return ShardsOf(groups_, *bucket).size() > 1 || ReplicasOf(groups_, *bucket).size() > 1;
+          });
   // The pool has room for one bucket group besides the one whose backward runs.
   if (shards_gradients() || rounds) LimitReductions(0);
   if (rounds)
     bucket_group.rounded = gradients_pool_.Allocate(DType::kBFloat16, bucket_group.elements);
-  reductions_.push_back({index, Submit(kReduce, index, options_.overlap_grad_reduce)});
+  // Gradients that are not sharded are complete when they are reduced.
+  const bool last =
+      !shards_gradients() || bucket_group.ends == micro_batches_ * bucket_group.blocks;
+  reductions_.push_back(
+      {index, Submit(last ? kLastReduce : kReduce, index, options_.overlap_grad_reduce)});
   bucket_group.reduced = true;
   if (!options_.overlap_grad_reduce) LimitReductions(0);
 }
@@ -305,7 +329,7 @@ void DataParallel::ShareWeights() {
       groups_.tied_embedding.Broadcast(buffers_->Weights(bucket, range), /*root=*/0, stream_);
   }
   if (sharded && float8_gather_ != nullptr)
-    float8_gather_->Measure({groups_.tensor, groups_.data_context}, stream_);
+    float8_gather_->Measure({groups_.tensor, groups_.data_context_shards}, stream_);
   if (!sharded || shards_weights()) {
     CHECK(weights_pool_.empty());
     return;

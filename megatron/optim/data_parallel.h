@@ -16,7 +16,13 @@
 //
 // Where gradients are sharded, the gradients of a block are whole during its backward of one
 // micro-batch; then they are summed over ranks, and each rank adds its shard to its sum over
-// earlier micro-batches. A stage that does not use WeightBlocks may neither overlap nor shard
+// earlier micro-batches.
+//
+// Shards are those of an optimizer instance (rank_grid.h). Where there are several instances,
+// gradients are summed over the ranks of each, and the sums once a step over instances, shard by
+// shard. Weights are gathered within an instance.
+//
+// A stage that does not use WeightBlocks may neither overlap nor shard
 // gradients and weights.
 //
 // All ranks call all methods in the same order. A DataParallel is used by one thread.
@@ -94,7 +100,8 @@ class DataParallel : public WeightBlocks {
   WholeBlockSizes HighWater() const;
 
  private:
-  enum JobKind { kReduce, kGather };
+  // The last reduction of a step also sums over optimizer instances.
+  enum JobKind { kReduce, kLastReduce, kGather };
   struct BucketGroup {
     int blocks = 0;  // number of its blocks
     std::vector<const Bucket*> buckets;
@@ -117,8 +124,13 @@ class DataParallel : public WeightBlocks {
                const ProcessGroups& worker_groups, const WholeBlockSizes& sizes,
                ParameterBuffers* buffers, const Stream& stream, MemoryLedger* ledger);
 
-  const ProcessGroup& GroupOf(const ProcessGroups& groups, const Bucket& bucket) const {
-    return bucket.section == Section::kExperts ? groups.expert_data : groups.data_context;
+  static const ProcessGroup& ShardsOf(const ProcessGroups& groups, const Bucket& bucket) {
+    return bucket.section == Section::kExperts ? groups.expert_data_shards
+                                               : groups.data_context_shards;
+  }
+  static const ProcessGroup& ReplicasOf(const ProcessGroups& groups, const Bucket& bucket) {
+    return bucket.section == Section::kExperts ? groups.expert_data_replicas
+                                               : groups.data_context_replicas;
   }
   bool shards_weights() const { return buffers_->shards(DataSharding::kWeights); }
   bool shards_gradients() const { return buffers_->shards(DataSharding::kGradients); }
@@ -129,10 +141,10 @@ class DataParallel : public WeightBlocks {
   // Waits until the lane has done the job; 0 is none.
   void WaitFor(int64_t job);
   void Run(JobKind kind, int index, const ProcessGroups& groups, const Stream& stream);
-  void Reduce(const BucketGroup& bucket_group, const ProcessGroups& groups,
+  void Reduce(JobKind kind, const BucketGroup& bucket_group, const ProcessGroups& groups,
               const Stream& stream) const;
-  void ReduceBucket(const Bucket& bucket, const Tensor& whole, const Tensor& rounded,
-                    const ProcessGroup& group, const Stream& stream) const;
+  void ReduceBucket(JobKind kind, const Bucket& bucket, const Tensor& whole, const Tensor& rounded,
+                    const ProcessGroups& groups, const Stream& stream) const;
   void Gather(const BucketGroup& bucket_group, const ProcessGroups& groups,
               const Stream& stream) const;
 

@@ -3,6 +3,7 @@
 #include "megatron/optim/data_parallel.h"
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <tuple>
 #include <vector>
@@ -45,8 +46,10 @@ class Model {
       blocks_.push_back({matrix, bias, expert});
       AppendBlock(blocks_.back(), &all);
     }
-    model_->buffer_options.data = {groups_.data_context.size(), groups_.data_context.rank()};
-    model_->buffer_options.expert_data = {groups_.expert_data.size(), groups_.expert_data.rank()};
+    model_->buffer_options.data = {groups_.data_context_shards.size(),
+                                   groups_.data_context_shards.rank()};
+    model_->buffer_options.expert_data = {groups_.expert_data_shards.size(),
+                                          groups_.expert_data_shards.rank()};
     model_->buffer_options.sharding = sharding_;
     if (unit_ == ShardUnit::kParameter) model_->rule = std::make_unique<NormedMomentumRule>();
     model_->Build(stream.device());
@@ -67,7 +70,7 @@ class Model {
       for (Parameter* parameter : blocks_[b]) {
         float* grad = parameter->grad.data<float>();
         for (int64_t i = 0; i < parameter->grad.numel(); ++i) {
-          grad[i] += Fraction(i + micro_batch + 3 * groups_.data_context.rank()) *
+          grad[i] += Fraction(i + micro_batch + 3 * groups_.world.rank()) *
                      (Value(parameter->data, i) > 0 ? 1 : 2);
         }
       }
@@ -104,6 +107,7 @@ struct Case {
   int micro_batches = kMicroBatches;
   DType dtype = DType::kFloat32;
   ShardUnit unit = ShardUnit::kElement;
+  int instances = 1;
 };
 
 absl::StatusOr<Outcome> Train(const Case& c, const ProcessGroups& groups,
@@ -144,18 +148,22 @@ absl::StatusOr<Outcome> Train(const Case& c, const ProcessGroups& groups,
 }
 
 // Runs `body` on four data-parallel ranks, with experts sharded over two, so that two ranks have
-// the same experts.
+// the same experts. There may be one or two optimizer instances.
 absl::Status RunCases(const std::function<void(std::function<Outcome(const Case&)>)>& body) {
   return RunRanks(4, [&](int rank, const ProcessGroup& world) -> absl::Status {
-    ParallelSizes sizes;
-    sizes.expert = 2;
-    MEGATRON_ASSIGN_OR_RETURN(const RankGrid dense, RankGrid::Create(sizes, 4));
-    MEGATRON_ASSIGN_OR_RETURN(const RankGrid expert, RankGrid::CreateExpert(sizes, 4));
-    MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
-                              MakeGroups(dense, expert, world.communicator()));
-    const ProcessGroups planned = GroupsForPlanning(dense, expert, rank);
+    std::map<int, ProcessGroups> groups, planned;  // by the number of instances
+    for (const int instances : {1, 2}) {
+      ParallelSizes sizes;
+      sizes.expert = 2;
+      sizes.optimizer_instances = instances;
+      MEGATRON_ASSIGN_OR_RETURN(const RankGrid dense, RankGrid::Create(sizes, 4));
+      MEGATRON_ASSIGN_OR_RETURN(const RankGrid expert, RankGrid::CreateExpert(sizes, 4));
+      MEGATRON_ASSIGN_OR_RETURN(groups[instances], MakeGroups(dense, expert, world.communicator()));
+      planned[instances] = GroupsForPlanning(dense, expert, rank);
+    }
     body([&](const Case& c) {
-      const absl::StatusOr<Outcome> outcome = Train(c, groups, planned);
+      const absl::StatusOr<Outcome> outcome =
+          Train(c, groups.at(c.instances), planned.at(c.instances));
       EXPECT_THAT(outcome, IsOk());
       return outcome.ok() ? *outcome : Outcome();
     });
@@ -179,12 +187,16 @@ absl::Status CompareShardings(ShardUnit unit) {
       EXPECT_GT(plain.norms[0], 1);
       for (auto sharding : {DataSharding::kNone, DataSharding::kStates, DataSharding::kGradients,
                             DataSharding::kWeights}) {
-        for (int overlap = 0; overlap < 4; ++overlap) {
-          SCOPED_TRACE(absl::StrCat("sharding ", static_cast<int>(sharding), " overlap ", overlap));
-          c.sharding = sharding;
-          c.how.overlap_grad_reduce = (overlap & 1) != 0;
-          c.how.overlap_param_gather = (overlap & 2) != 0;
-          ExpectSame(train(c), plain);
+        for (const int instances : {1, 2}) {
+          for (int overlap = 0; overlap < 4; ++overlap) {
+            SCOPED_TRACE(absl::StrCat("sharding ", static_cast<int>(sharding), " instances ",
+                                      instances, " overlap ", overlap));
+            c.sharding = sharding;
+            c.instances = instances;
+            c.how.overlap_grad_reduce = (overlap & 1) != 0;
+            c.how.overlap_param_gather = (overlap & 2) != 0;
+            ExpectSame(train(c), plain);
+          }
         }
       }
     }
@@ -232,7 +244,7 @@ TEST(DataParallelTest, Bf16ReductionRoundsSummandsAndSumOnce) {
                              ThreadPool pool(1);
                              const Stream stream = Stream::Cpu(&pool);
                              ProcessGroups groups;
-                             groups.world = groups.data = groups.data_context = world;
+                             groups.world = groups.data_context_shards = world;
                              TestModel model({}, DType::kBFloat16);
                              Parameter* weight = model.Add("weight", Replicated({3 * 64}));
                              model.buffer_options.data = {3, rank};
@@ -262,6 +274,46 @@ TEST(DataParallelTest, Bf16ReductionRoundsSummandsAndSumOnce) {
   }
 }
 
+// Two instances of two ranks: 1 + 256 is rounded to 256 and 1 + 1 is 2, where one instance would
+// round 1 + 256 + 1 + 1 = 259 to 260.
+TEST(DataParallelTest, Bf16ReductionRoundsTheSumOfEachInstanceAndTheSumOfInstances) {
+  for (auto sharding : {DataSharding::kStates, DataSharding::kGradients, DataSharding::kWeights}) {
+    EXPECT_THAT(RunRanks(4,
+                         [&](int rank, const ProcessGroup& world) -> absl::Status {
+                           ThreadPool pool(1);
+                           const Stream stream = Stream::Cpu(&pool);
+                           ParallelSizes sizes;
+                           sizes.optimizer_instances = 2;
+                           MEGATRON_ASSIGN_OR_RETURN(const RankGrid grid,
+                                                     RankGrid::Create(sizes, 4));
+                           MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
+                                                     MakeGroups(grid, grid, world.communicator()));
+                           TestModel model({}, DType::kBFloat16);
+                           Parameter* weight = model.Add("weight", Replicated({4 * 64}));
+                           model.buffer_options.data = {2, rank % 2};
+                           model.buffer_options.sharding = sharding;
+                           model.Build();
+                           DataParallelOptions how;
+                           how.grad_reduce_in_bf16 = true;
+                           model.Connect(groups, stream, how, {4 * 64 * 2, 4 * 64 * 6});
+                           model.parallel->StartStep(1);
+                           {
+                             const GradientsInUse gradients(model.parallel.get(), 0);
+                             const float summands[] = {1, 256, 1, 1};
+                             for (int64_t i = 0; i < 4 * 64; ++i)
+                               weight->grad.data<float>()[i] = summands[rank];
+                           }
+                           model.parallel->FinalizeGradients();
+                           const Bucket& bucket = model.buffers->buckets()[0];
+                           const Tensor sum = model.buffers->Gradients(bucket, bucket.shard);
+                           EXPECT_EQ(sum.numel(), 2 * 64);
+                           for (float value : Floats(sum)) EXPECT_EQ(value, 258);
+                           return absl::OkStatus();
+                         }),
+                IsOk());
+  }
+}
+
 // Rank 1 begins its backward when rank 0 has ended its own, and likewise its next forward. Without
 // overlap this would be a deadlock.
 TEST(DataParallelTest, WithOverlapARankComputesWithoutWaitingForOthers) {
@@ -274,8 +326,8 @@ TEST(DataParallelTest, WithOverlapARankComputesWithoutWaitingForOthers) {
                          ThreadPool pool(1);
                          const Stream stream = Stream::Cpu(&pool);
                          ProcessGroups groups;
-                         groups.world = groups.data = groups.data_context = world;
-                         groups.expert_data = world;
+                         groups.world = groups.data_context_shards = world;
+                         groups.expert_data_shards = world;
                          DataParallelOptions how;
                          how.overlap_grad_reduce = how.overlap_param_gather = true;
                          Model model(groups, DataSharding::kStates, how);
@@ -301,7 +353,7 @@ TEST(DataParallelTest, ShardedWeightsAreFreedWhenNobodyUsesThem) {
                          ThreadPool pool(1);
                          const Stream stream = Stream::Cpu(&pool);
                          ProcessGroups groups;
-                         groups.world = groups.data = groups.data_context = world;
+                         groups.world = groups.data_context_shards = world;
                          Model model(groups, DataSharding::kWeights, {});
                          model.Build(stream, {2048, 2048});
                          model.model().buffers->InitializeWeights(4, stream);

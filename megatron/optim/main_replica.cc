@@ -17,7 +17,11 @@ bool IsMainReplica(const Parameter& parameter, const ProcessGroups& groups) {
 FlatRange MainReplicaRange(const ParameterBuffers& buffers, const FlatParameter& flat,
                            const ProcessGroups& groups) {
   const Bucket& bucket = buffers.bucket_of(flat);
-  if (bucket.section == Section::kCopies || !IsMainReplica(*flat.parameter, groups)) {
+  const ProcessGroup& instances = bucket.section == Section::kExperts
+                                      ? groups.expert_data_replicas
+                                      : groups.data_context_replicas;
+  if (bucket.section == Section::kCopies || instances.rank() != 0 ||
+      !IsMainReplica(*flat.parameter, groups)) {
     return {flat.range.begin, flat.range.begin};
   }
   return Common(flat.range, bucket.shard);

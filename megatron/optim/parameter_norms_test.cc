@@ -33,7 +33,8 @@ struct Rank {
     const int tensor = groups.tensor.rank(), size = groups.tensor.size();
     model.rule = std::move(rule);
     model.buffer_options.sharding = sharding;
-    model.buffer_options.data = {groups.data_context.size(), groups.data_context.rank()};
+    model.buffer_options.data = {groups.data_context_shards.size(),
+                                 groups.data_context_shards.rank()};
     matrix = model.Add("layers.0.matrix", SplitOverTensor({8, 5}, 0, size, tensor));
     vector = model.Add("layers.1.vector", Replicated({6}), /*decays=*/false);
     other = model.Add("layers.1.matrix", SplitOverTensor({4, 300}, 0, size, tensor));

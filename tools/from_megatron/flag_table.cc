@@ -324,8 +324,6 @@ constexpr FlagRow kRows[] = {
     {"ddp-average-in-collective", "", "", "", kRounding,
      "gradients are divided before they are summed, token by token"},
     {"ddp-reduce-scatter-with-fp32-accumulation", "", "", "", kNothing, kFp32},
-    {"num-distributed-optimizer-instances", "", "", "", kSpeed,
-     "the optimizer's state is shared out over all data-parallel ranks"},
     {"DDP-impl", "", "", "", kSpeed, kMessages},
     {"no-contiguous-buffers-in-local-ddp", "", "", "", kSpeed, kMessages},
     {"use-contiguous-buffers-in-local-ddp", "", "", "", kSpeed, kMessages},

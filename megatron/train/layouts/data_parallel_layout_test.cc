@@ -75,6 +75,42 @@ TEST(DataParallelLayoutTest, ResultsDependOnlyOnTheOrderOfSums) {
   }
 }
 
+// Sums over two ranks are the same in either order. So four ranks in two instances add as two ranks
+// of two and two, and the instances decide nothing else.
+TEST(DataParallelLayoutTest, InstancesTrainTheSameBitsForEveryShardingAndOverlap) {
+  for (const Layout& layout :
+       {LayoutOf(1, 1, 4), LayoutOf(2, 1, 4), LayoutOf(1, 2, 4, 2), LayoutOf(1, 1, 8)}) {
+    const bool one_micro_batch = layout.data == 8;
+    for (const bool bf16 : {false, true}) {
+      TrainerOptions run = TinyRun(bf16 ? SmallLlama() : SmallGpt2(), OptimizerOptions::kAdamW);
+      if (bf16) run.model.transformer.dtype = DType::kBFloat16;
+      if (layout.tensor > 1) run.model.layer_recompute = {LayerRecompute::kUniform, 2};
+      LayoutOutcome first[2], plain;
+      for (DataSharding sharding :
+           {DataSharding::kStates, DataSharding::kGradients, DataSharding::kWeights}) {
+        const bool ranks_first = sharding >= DataSharding::kGradients && !one_micro_batch;
+        for (const bool overlap : {false, true}) {
+          Layout mine = layout;
+          mine.sharding = sharding;
+          mine.overlap = overlap;
+          if (plain.losses.empty()) plain = Train(run, mine, /*steps=*/3, /*evaluate=*/true);
+          mine.optimizer_instances = 2;
+          SCOPED_TRACE(absl::StrCat(ToString(mine), bf16 ? " bf16" : " fp32"));
+          const LayoutOutcome got = Train(run, mine, /*steps=*/3, /*evaluate=*/true);
+          LayoutOutcome& want = first[ranks_first];
+          if (want.losses.empty()) {
+            want = got;
+          } else {
+            ExpectSameBits(got, want);
+          }
+          for (size_t i = 0; i < plain.losses.size(); ++i)
+            EXPECT_NEAR(got.losses[i], plain.losses[i], (bf16 ? 1e-2 : 1e-5) * plain.losses[i]);
+        }
+      }
+    }
+  }
+}
+
 // A run of a model so large that padding is small.
 TrainerOptions MediumRun(DType dtype) {
   TrainerOptions run = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
@@ -215,6 +251,49 @@ TEST(DataParallelLayoutTest, BytesSentMatchTheDocumentation) {
         EXPECT_GE(sent(Collective::kAllReduce), 0.9 * reduced);
         ExpectWithinTenPercent(sent(Collective::kReduceScatter), scattered, "reduce-scatter");
         ExpectWithinTenPercent(sent(Collective::kAllGather), gathered, "all-gather");
+      }
+    }
+  }
+}
+
+// Two instances of two ranks: what an instance sends within is what two ranks send, and each rank's
+// shard is summed once a step with that of the other instance.
+TEST(DataParallelLayoutTest, MemoryAndBytesOfInstancesMatchTheDocumentation) {
+  constexpr int kRanks = 4, kInstances = 2, kShards = kRanks / kInstances, kMicroBatches = 2;
+  constexpr double kShare = (kShards - 1.0) / kShards;
+  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    TrainerOptions run = MediumRun(dtype);
+    run.data_parallel.grad_reduce_in_bf16 = dtype == DType::kBFloat16;
+    const Counts count(run.model);
+    const double b = SizeOf(dtype), g = run.data_parallel.grad_reduce_in_bf16 ? 2 : 4;
+    const double k = dtype == DType::kFloat32 ? 8 : 12;
+    for (DataSharding sharding :
+         {DataSharding::kStates, DataSharding::kGradients, DataSharding::kWeights}) {
+      for (const bool overlap : {false, true}) {
+        Layout layout = LayoutOf(1, 1, kRanks);
+        layout.sharding = sharding;
+        layout.optimizer_instances = kInstances;
+        layout.overlap = overlap;
+        SCOPED_TRACE(ToString(layout));
+        const LayoutOutcome got = Train(run, layout, 1);
+        ExpectWithinTenPercent(BytesOf(got, {"master weights", "exp_avg", "exp_avg_sq"}),
+                               k * count.all / kShards, "states");
+        double scattered = kShare * g * count.all, gathered = kShare * b * count.all;
+        if (sharding >= DataSharding::kGradients) scattered *= kMicroBatches;
+        if (sharding == DataSharding::kWeights)
+          gathered = kMicroBatches * kShare * b * (2 * count.all + count.words - count.positions);
+        const double reduced = 2 * (kInstances - 1.0) / kInstances * g * count.all / kShards;
+        const auto sent = [&](const char* group, Collective collective) {
+          return static_cast<double>(got.sent->Of(group, collective));
+        };
+        ExpectWithinTenPercent(sent("dp-cp-shards", Collective::kReduceScatter), scattered,
+                               "reduce-scatter");
+        ExpectWithinTenPercent(sent("dp-cp-shards", Collective::kAllGather), gathered,
+                               "all-gather");
+        ExpectWithinTenPercent(sent("dp-cp-replicas", Collective::kAllReduce), reduced,
+                               "all-reduce");
+        // Losses alone go over all ranks.
+        EXPECT_LE(sent("dp-cp-0", Collective::kAllReduce), 64);
       }
     }
   }

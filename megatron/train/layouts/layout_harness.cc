@@ -304,6 +304,9 @@ std::string ToString(const Layout& layout) {
   if (layout.expert > 1) absl::StrAppend(&text, " ep", layout.expert);
   if (layout.expert_tensor > 1) absl::StrAppend(&text, " etp", layout.expert_tensor);
   absl::StrAppend(&text, " dp", layout.data, " zero", static_cast<int>(layout.sharding),
+                  layout.optimizer_instances > 1
+                      ? absl::StrCat(" in ", layout.optimizer_instances, " instances")
+                      : "",
                   layout.overlap ? " overlap" : "", " micro-batch ", layout.micro_batch_size);
   if (layout.order != RankOrder()) absl::StrAppend(&text, " ", layout.order.ToString());
   return text;
@@ -399,6 +402,7 @@ LayoutOutcome TrainOnLayout(const TrainerOptions& run, const LayoutRun& how,
   sizes.data = how.layout.data;
   sizes.expert = how.layout.expert;
   if (run.model.transformer.moe.num_experts > 0) sizes.expert_tensor = how.layout.expert_tensor;
+  sizes.optimizer_instances = how.layout.optimizer_instances;
   sizes.order = how.layout.order;
   const auto dense = RankGrid::Create(sizes, ranks), expert = RankGrid::CreateExpert(sizes, ranks);
   CHECK(dense.ok() && expert.ok());

@@ -33,6 +33,7 @@ struct Layout {
   bool sequence_parallel = false;
   bool tp_comm_overlap = false;
   DataSharding sharding = DataSharding::kNone;
+  int optimizer_instances = 1;
   bool overlap = false;  // overlaps gradient reduction and weight gathering
   int64_t micro_batch_size = 1;
   RankOrder order;

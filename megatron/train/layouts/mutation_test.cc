@@ -136,6 +136,10 @@ std::vector<Scene> Scenes() {
   gathered.context_parallel = ContextParallel::kGather;
   Layout experts = context;
   experts.expert = 2;
+  Layout instances;
+  instances.data = 4;
+  instances.sharding = DataSharding::kWeights;
+  instances.optimizer_instances = 2;
   return {
       {"tensor, pipeline and data",
        EightRanks(DataSharding::kNone),
@@ -162,6 +166,18 @@ std::vector<Scene> Scenes() {
         {"weights gathered in the wrong order", "dp-cp", Collective::kAllGather, Fault::kRotated},
         {"gradients averaged while scattered", "dp-cp", Collective::kReduceScatter,
          Fault::kHalved}}},
+      {"instances of sharded weights",
+       instances,
+       {{"gradients not summed over instances", "dp-cp-replicas", Collective::kAllReduce,
+         Fault::kDropped},
+        {"gradients summed twice over instances", "dp-cp-replicas", Collective::kAllReduce,
+         Fault::kDoubled},
+        {"gradients averaged over instances", "dp-cp-replicas", Collective::kAllReduce,
+         Fault::kHalved},
+        {"gradients scattered to the wrong rank of an instance", "dp-cp-shards",
+         Collective::kReduceScatter, Fault::kRotated},
+        {"weights of an instance in the wrong order", "dp-cp-shards", Collective::kAllGather,
+         Fault::kRotated}}},
       {"ring",
        context,
        {{"gradients not summed over context", "dp-cp", Collective::kAllReduce, Fault::kDropped}}},

@@ -52,6 +52,7 @@ enum Setting {
   kExpert,
   kExpertTensor,
   kZero,
+  kInstances,
   kOverlap,
   kMicroBatch,
   kRecompute,
@@ -59,7 +60,7 @@ enum Setting {
   kNumSettings
 };
 constexpr std::array<int, kNumSettings> kValues = {5, 2, 3, 8, 2, 3, kNumParts, 4,
-                                                   3, 2, 4, 2, 3, 4, 2};
+                                                   3, 2, 4, 2, 2, 3, 4,         2};
 using Case = std::array<int, kNumSettings>;
 
 enum Model { kGpt2, kLlama, kMixtral, kDeepSeek, kBalanced };
@@ -81,6 +82,7 @@ Layout LayoutOf(const Case& c) {
   layout.expert = 1 << c[kExpert];
   layout.expert_tensor = 1 << c[kExpertTensor];
   layout.sharding = static_cast<DataSharding>(c[kZero]);
+  layout.optimizer_instances = 1 << c[kInstances];
   layout.overlap = c[kOverlap] == 1;
   layout.tp_comm_overlap = layout.overlap && layout.tensor > 1;
   layout.micro_batch_size = 1 << c[kMicroBatch];
@@ -107,6 +109,15 @@ bool IsValid(const Case& c) {
   if ((layout.sharding != DataSharding::kNone || layout.overlap) &&
       layout.data * layout.context == 1) {
     return false;
+  }
+  if (layout.optimizer_instances > 1) {
+    const int expert_copies =
+        layout.tensor * layout.context * layout.data / (layout.expert * layout.expert_tensor);
+    if (layout.sharding == DataSharding::kNone ||
+        layout.data * layout.context % layout.optimizer_instances != 0 ||
+        expert_copies % layout.optimizer_instances != 0) {
+      return false;
+    }
   }
   TransformerOptions transformer;
   transformer.context_parallel = layout.context_parallel;

@@ -33,6 +33,7 @@ constexpr const char* kLayoutPaths[] = {
     "parallel.expert_tensor_parallel_size",
     "parallel.use_distributed_optimizer",
     "parallel.data_parallel_sharding_strategy",
+    "parallel.num_distributed_optimizer_instances",
     "parallel.overlap_param_gather",
     "recompute.recompute_granularity",
 };

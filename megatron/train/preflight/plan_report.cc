@@ -149,6 +149,8 @@ std::string DescribeLayout(const RunOptions& options, const config::ParallelConf
     absl::StrAppend(
         &text, ", sharded: ",
         config::DataParallelSharding::Type_Name(config.data_parallel_sharding_strategy()));
+    const int instances = options.parallel.optimizer_instances;
+    if (instances > 1) absl::StrAppend(&text, " in ", instances, " instances");
   }
   return absl::StrCat(text, options.ranks.processes ? ", as processes" : ", as threads");
 }
@@ -388,6 +390,7 @@ Json LayoutJson(const RunOptions& options) {
           {"data", sizes.data},
           {"expert", sizes.expert},
           {"expert_tensor", sizes.expert_tensor},
+          {"optimizer_instances", sizes.optimizer_instances},
           {"rank_order", sizes.order.ToString()}};
 }
 

@@ -278,8 +278,8 @@ std::string Describe(const DataOptions& o) {
 std::string Describe(const RunOptions& o) {
   return Describe(o.trainer) + Describe(o.data) +
          Line(o.parallel.tensor, o.parallel.context, o.parallel.pipeline, o.parallel.data,
-              o.parallel.expert, o.parallel.expert_tensor, o.parallel.order.ToString(),
-              o.topology_file) +
+              o.parallel.expert, o.parallel.expert_tensor, o.parallel.optimizer_instances,
+              o.parallel.order.ToString(), o.topology_file) +
          Line(o.planning.auto_layout, o.planning.ranks, o.planning.hardware_file,
               o.planning.kernels_file) +
          Line(o.precision.dynamic_loss_scale, o.precision.constant_loss_scale,

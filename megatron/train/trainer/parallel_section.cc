@@ -12,6 +12,7 @@ absl::StatusOr<ParallelSizes> ToParallelSizes(const config::ParallelConfig& conf
   sizes.data = static_cast<int>(config.data_parallel_size());
   sizes.expert = static_cast<int>(config.expert_model_parallel_size());
   sizes.expert_tensor = static_cast<int>(config.expert_tensor_parallel_size());
+  sizes.optimizer_instances = static_cast<int>(config.num_distributed_optimizer_instances());
   MEGATRON_ASSIGN_OR_RETURN(sizes.order, RankOrder::Parse(config.rank_order()));
   return sizes;
 }

@@ -144,8 +144,8 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
   std::unique_ptr<UpdateRule> rule = MakeUpdateRule(options.optimizer);
   buffers.states = rule->states();
   buffers.unit = rule->unit();
-  buffers.data = {groups.data_context.size(), groups.data_context.rank()};
-  buffers.expert_data = {groups.expert_data.size(), groups.expert_data.rank()};
+  buffers.data = {groups.data_context_shards.size(), groups.data_context_shards.rank()};
+  buffers.expert_data = {groups.expert_data_shards.size(), groups.expert_data_shards.rank()};
   if (groups.data_context.size() > 1) buffers.sharding = options.sharding;
   buffers.bucket_size = options.bucket_size;
   buffers.host_fraction = options.host_fraction;

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "megatron/base/quantity.h"
 #include "megatron/comm/rank_grid.h"
 #include "megatron/layers/context_slice.h"
 #include "megatron/train/recipes/model_rules_of.h"
@@ -136,6 +137,37 @@ void CheckRankOrder(ConfigChecker& check) {
   if (grid().ok() && !numbered.ok()) check.Error(kOrder, numbered.message());
 }
 
+// Checks that the ranks with the same weights, and those with the same experts, divide into
+// optimizer instances.
+void CheckInstances(ConfigChecker& check) {
+  constexpr char kInstances[] = "parallel.num_distributed_optimizer_instances";
+  const config::ParallelConfig& parallel = check.resolved().parallel();
+  const int64_t instances = parallel.num_distributed_optimizer_instances();
+  if (!check.Usable(
+          {kInstances, "parallel.data_parallel_size", "parallel.context_parallel_size"}) ||
+      instances == 1) {
+    return;
+  }
+  const auto expect = [&](int64_t ranks, absl::string_view same, absl::string_view from) {
+    if (ranks % instances != 0) {
+      check.Error(kInstances, absl::StrCat("must divide the ", FormatQuantity(ranks, "rank"),
+                                           " with the same ", same, " (", from, ")"));
+    }
+  };
+  const int64_t ranks = parallel.data_parallel_size() * parallel.context_parallel_size();
+  expect(ranks, "weights", "parallel.data_parallel_size * parallel.context_parallel_size");
+  if (check.resolved().model().num_experts() == 0 ||
+      !check.Usable({"parallel.tensor_model_parallel_size", "parallel.expert_model_parallel_size",
+                     "parallel.expert_tensor_parallel_size"})) {
+    return;
+  }
+  const int64_t dense = ranks * parallel.tensor_model_parallel_size();
+  const int64_t cut =
+      parallel.expert_model_parallel_size() * parallel.expert_tensor_parallel_size();
+  // That they do not divide the ranks is an error of other fields.
+  if (dense % cut == 0) expect(dense / cut, "experts", "what expert parallelism leaves of them");
+}
+
 void CheckDataParallel(ConfigChecker& check) {
   if (check.resolved().parallel().grad_reduce_in_bf16() && !check.resolved().precision().bf16())
     check.Error("parallel.grad_reduce_in_bf16", "needs precision.bf16: true");
@@ -161,6 +193,7 @@ void CheckParallel(ConfigChecker& check) {
   CheckExperts(check);
   CheckPipeline(check);
   CheckRankOrder(check);
+  CheckInstances(check);
   CheckDataParallel(check);
   CheckBackend(check);
 }
