@@ -29,6 +29,15 @@ constexpr ProcessGroup ProcessGroups::*kSentOver[] = {
 
 }  // namespace
 
+DataRank DataRankOf(const ProcessGroup& shards, const ProcessGroup& replicas, bool has_parts) {
+  DataRank data = {shards.size(), shards.rank()};
+  if (has_parts) {
+    data.parts = replicas.size();
+    data.part = replicas.rank();
+  }
+  return data;
+}
+
 absl::StatusOr<std::unique_ptr<DataParallel>> DataParallel::Create(
     const DataParallelOptions& options, const ProcessGroups& groups, const WholeBlockSizes& sizes,
     ParameterBuffers* buffers, const Stream& stream, MemoryLedger* ledger) {
@@ -84,10 +93,15 @@ void DataParallel::WaitFor(int64_t job) {
 }
 
 void DataParallel::Run(JobKind kind, int index, const ProcessGroups& groups, const Stream& stream) {
-  if (kind == kGather) {
-    Gather(bucket_groups_[index], groups, stream);
-  } else {
-    Reduce(kind, bucket_groups_[index], groups, stream);
+  const BucketGroup& bucket_group = bucket_groups_[index];
+  switch (kind) {
+    case kReduce:
+    case kLastReduce:
+      return Reduce(kind, bucket_group, groups, stream);
+    case kGatherShards:
+      return GatherShards(bucket_group, groups, stream);
+    case kGather:
+      return Gather(bucket_group, groups, stream);
   }
 }
 
@@ -115,6 +129,13 @@ void DataParallel::ReduceBucket(JobKind kind, const Bucket& bucket, const Tensor
   const FlatRange shard = Within(bucket.shard, bucket);
   const FlatRange wanted = to_shard ? shard : FlatRange{0, bucket.range.size()};
   const bool between_instances = kind == kLastReduce && replicas.size() > 1;
+  // Sums `gradients`, which are those of `range` of the bucket, over instances.
+  const auto sum_over_instances = [&](const Tensor& gradients, const FlatRange& range) {
+    if (!has_parts()) return replicas.AllReduce(gradients, ReduceOp::kSum, stream);
+    const FlatRange part = Within(bucket.part, bucket);
+    replicas.ReduceScatter(
+        gradients, Cut(gradients, {part.begin - range.begin, part.end - range.begin}), stream);
+  };
   const Tensor& sent = rounded.empty() ? whole : rounded;
   if (shards.size() > 1 || (between_instances && !shards_gradients())) {
     if (!rounded.empty()) ops::Copy(stream, whole, rounded);
@@ -123,8 +144,7 @@ void DataParallel::ReduceBucket(JobKind kind, const Bucket& bucket, const Tensor
     } else {
       shards.AllReduce(sent, ReduceOp::kSum, stream);
     }
-    if (between_instances && !shards_gradients())
-      replicas.AllReduce(Cut(sent, wanted), ReduceOp::kSum, stream);
+    if (between_instances && !shards_gradients()) sum_over_instances(Cut(sent, wanted), wanted);
     if (!rounded.empty()) ops::Copy(stream, Cut(rounded, wanted), Cut(whole, wanted));
   }
   if (!shards_gradients()) return;
@@ -133,8 +153,17 @@ void DataParallel::ReduceBucket(JobKind kind, const Bucket& bucket, const Tensor
   if (!between_instances) return;
   const Tensor sent_sum = rounded.empty() ? sum : Cut(rounded, shard);
   if (!rounded.empty()) ops::Copy(stream, sum, sent_sum);
-  replicas.AllReduce(sent_sum, ReduceOp::kSum, stream);
+  sum_over_instances(sent_sum, shard);
   if (!rounded.empty()) ops::Copy(stream, sent_sum, sum);
+}
+
+void DataParallel::GatherShards(const BucketGroup& bucket_group, const ProcessGroups& groups,
+                                const Stream& stream) const {
+  for (const Bucket* bucket : bucket_group.buckets) {
+    ReplicasOf(groups, *bucket)
+        .AllGather(buffers_->Weights(*bucket, bucket->part),
+                   buffers_->Weights(*bucket, bucket->shard), stream);
+  }
 }
 
 void DataParallel::Gather(const BucketGroup& bucket_group, const ProcessGroups& groups,
@@ -285,7 +314,7 @@ void DataParallel::SumPartialGradient(const FlatParameter& flat) const {
   const Sharding& sharding = parameter.sharding;
   const Bucket& bucket = buffers_->bucket_of(flat);
   const FlatRange range =
-      buffers_->shards(DataSharding::kStates) ? Common(flat.range, bucket.shard) : flat.range;
+      buffers_->shards(DataSharding::kStates) ? Common(flat.range, bucket.part) : flat.range;
   if (range.size() == 0) return;  // the same on all ranks of these groups
   const Tensor gradient = buffers_->Gradients(bucket, range);
   if (sharding.partial.contains(Axis::kTensor)) {
@@ -324,19 +353,22 @@ void DataParallel::ShareWeights() {
   for (const FlatParameter& flat : buffers_->parameters()) {
     if (!flat.parameter->tied) continue;
     const Bucket& bucket = buffers_->bucket_of(flat);
-    const FlatRange range = sharded ? Common(flat.range, bucket.shard) : flat.range;
+    const FlatRange range = sharded ? Common(flat.range, bucket.part) : flat.range;
     if (range.size() > 0)
       groups_.tied_embedding.Broadcast(buffers_->Weights(bucket, range), /*root=*/0, stream_);
   }
   if (sharded && float8_gather_ != nullptr)
-    float8_gather_->Measure({groups_.tensor, groups_.data_context_shards}, stream_);
-  if (!sharded || shards_weights()) {
-    CHECK(weights_pool_.empty());
-    return;
-  }
+    float8_gather_->Measure({groups_.tensor, groups_.data_context}, stream_);
+  if (!sharded || shards_weights()) CHECK(weights_pool_.empty());
+  if (!sharded) return;
   for (size_t i = 0; i < bucket_groups_.size(); ++i) {
-    bucket_groups_[i].gather_job =
-        Submit(kGather, static_cast<int>(i), options_.overlap_param_gather);
+    const auto submit = [&](JobKind kind) {
+      bucket_groups_[i].gather_job =
+          Submit(kind, static_cast<int>(i), options_.overlap_param_gather);
+    };
+    // The lane does its jobs in order: the last one's end is that of both.
+    if (has_parts()) submit(kGatherShards);
+    if (!shards_weights()) submit(kGather);
   }
 }
 

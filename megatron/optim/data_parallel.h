@@ -20,7 +20,8 @@
 //
 // Shards are those of an optimizer instance (rank_grid.h). Where there are several instances,
 // gradients are summed over the ranks of each, and the sums once a step over instances, shard by
-// shard. Weights are gathered within an instance.
+// shard. Weights are gathered within an instance. Where instances share the states of a shard, each
+// gets the gradients of its part alone, and the updated parts are gathered once a step.
 //
 // A stage that does not use WeightBlocks may neither overlap nor shard
 // gradients and weights.
@@ -62,6 +63,10 @@ struct WholeBlockSizes {
   int64_t weights = 0, gradients = 0;
 };
 
+// Returns which shard a rank of these groups has and, where instances share the states of a shard,
+// which part of it.
+DataRank DataRankOf(const ProcessGroup& shards, const ProcessGroup& replicas, bool has_parts);
+
 class DataParallel : public WeightBlocks {
  public:
   // Collective over the groups. The buffers must outlive the object. `sizes` are HighWater() of the
@@ -101,7 +106,7 @@ class DataParallel : public WeightBlocks {
 
  private:
   // The last reduction of a step also sums over optimizer instances.
-  enum JobKind { kReduce, kLastReduce, kGather };
+  enum JobKind { kReduce, kLastReduce, kGatherShards, kGather };
   struct BucketGroup {
     int blocks = 0;  // number of its blocks
     std::vector<const Bucket*> buckets;
@@ -133,6 +138,7 @@ class DataParallel : public WeightBlocks {
                                                : groups.data_context_replicas;
   }
   bool shards_weights() const { return buffers_->shards(DataSharding::kWeights); }
+  bool has_parts() const { return buffers_->options().data.parts > 1; }
   bool shards_gradients() const { return buffers_->shards(DataSharding::kGradients); }
 
   // Gives the job, which concerns bucket group `index`, to the lane or runs it now. Returns the
@@ -145,6 +151,9 @@ class DataParallel : public WeightBlocks {
               const Stream& stream) const;
   void ReduceBucket(JobKind kind, const Bucket& bucket, const Tensor& whole, const Tensor& rounded,
                     const ProcessGroups& groups, const Stream& stream) const;
+  // Gathers the parts of this rank's shards from the other instances.
+  void GatherShards(const BucketGroup& bucket_group, const ProcessGroups& groups,
+                    const Stream& stream) const;
   void Gather(const BucketGroup& bucket_group, const ProcessGroups& groups,
               const Stream& stream) const;
 

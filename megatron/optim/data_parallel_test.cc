@@ -32,8 +32,13 @@ class Model {
  public:
   // `unit` is that of the optimizer's rule.
   Model(const ProcessGroups& groups, DataSharding sharding, const DataParallelOptions& how,
-        DType dtype = DType::kFloat32, ShardUnit unit = ShardUnit::kElement)
-      : groups_(groups), dtype_(dtype), how_(how), sharding_(sharding), unit_(unit) {}
+        DType dtype = DType::kFloat32, ShardUnit unit = ShardUnit::kElement, bool has_parts = false)
+      : groups_(groups),
+        dtype_(dtype),
+        how_(how),
+        sharding_(sharding),
+        unit_(unit),
+        has_parts_(has_parts) {}
 
   void Build(const Stream& stream, const WholeBlockSizes& sizes) {
     model_ = std::make_unique<TestModel>(OptimizerOptions(), dtype_);
@@ -46,10 +51,10 @@ class Model {
       blocks_.push_back({matrix, bias, expert});
       AppendBlock(blocks_.back(), &all);
     }
-    model_->buffer_options.data = {groups_.data_context_shards.size(),
-                                   groups_.data_context_shards.rank()};
-    model_->buffer_options.expert_data = {groups_.expert_data_shards.size(),
-                                          groups_.expert_data_shards.rank()};
+    model_->buffer_options.data =
+        DataRankOf(groups_.data_context_shards, groups_.data_context_replicas, has_parts_);
+    model_->buffer_options.expert_data =
+        DataRankOf(groups_.expert_data_shards, groups_.expert_data_replicas, has_parts_);
     model_->buffer_options.sharding = sharding_;
     if (unit_ == ShardUnit::kParameter) model_->rule = std::make_unique<NormedMomentumRule>();
     model_->Build(stream.device());
@@ -91,6 +96,7 @@ class Model {
   const DataParallelOptions how_;
   const DataSharding sharding_;
   const ShardUnit unit_;
+  const bool has_parts_;
   std::unique_ptr<TestModel> model_;
   std::vector<std::vector<Parameter*>> blocks_;
 };
@@ -108,11 +114,12 @@ struct Case {
   DType dtype = DType::kFloat32;
   ShardUnit unit = ShardUnit::kElement;
   int instances = 1;
+  bool has_parts = false;  // instances share the states of a shard
 };
 
 absl::StatusOr<Outcome> Train(const Case& c, const ProcessGroups& groups,
                               const ProcessGroups& planned) {
-  Model plan(planned, c.sharding, c.how, c.dtype, c.unit);
+  Model plan(planned, c.sharding, c.how, c.dtype, c.unit, c.has_parts);
   plan.Build(Stream::Meta(), {});
   plan.model().parallel->StartStep(c.micro_batches);
   for (int m = 0; m < c.micro_batches; ++m) plan.RunMicroBatch(m, Stream::Meta());
@@ -122,7 +129,7 @@ absl::StatusOr<Outcome> Train(const Case& c, const ProcessGroups& groups,
   const Stream stream = Stream::Cpu(&pool);
   Outcome outcome;
   outcome.whole = plan.model().parallel->HighWater();
-  Model model(groups, c.sharding, c.how, c.dtype, c.unit);
+  Model model(groups, c.sharding, c.how, c.dtype, c.unit, c.has_parts);
   model.Build(stream, outcome.whole);
   model.model().buffers->InitializeWeights(4, stream);
   for (int step = 0; step < kSteps; ++step) {
@@ -187,12 +194,15 @@ absl::Status CompareShardings(ShardUnit unit) {
       EXPECT_GT(plain.norms[0], 1);
       for (auto sharding : {DataSharding::kNone, DataSharding::kStates, DataSharding::kGradients,
                             DataSharding::kWeights}) {
-        for (const int instances : {1, 2}) {
+        for (const auto& [instances, has_parts] : {std::pair(1, false), {2, false}, {2, true}}) {
+          if (has_parts && sharding == DataSharding::kNone) continue;
           for (int overlap = 0; overlap < 4; ++overlap) {
             SCOPED_TRACE(absl::StrCat("sharding ", static_cast<int>(sharding), " instances ",
-                                      instances, " overlap ", overlap));
+                                      instances, has_parts ? " of parts" : "", " overlap ",
+                                      overlap));
             c.sharding = sharding;
             c.instances = instances;
+            c.has_parts = has_parts;
             c.how.overlap_grad_reduce = (overlap & 1) != 0;
             c.how.overlap_param_gather = (overlap & 2) != 0;
             ExpectSame(train(c), plain);

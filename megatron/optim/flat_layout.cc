@@ -51,15 +51,15 @@ int64_t AlignedSize(const FlatParameter& flat) {
   return RoundUp(flat.parameter->sharding.local_shape.numel(), kParameterAlignment);
 }
 
-// Whole parameters, sorted by the shard that each of them goes to.
-struct WholeShards {
+// Whole parameters, sorted by the part that each of them goes to.
+struct WholeParts {
   std::vector<FlatParameter> parameters;
-  std::vector<int> shards;  // the shard of each
-  int64_t shard_size = 0;
+  std::vector<int> parts;  // the part of each
+  int64_t part_size = 0;
 };
 
-// Gives each parameter to one of `count` shards, which get about as many elements each.
-WholeShards ShareOut(absl::Span<const FlatParameter> parameters, int count) {
+// Gives each parameter to one of `count` parts, which get about as many elements each.
+WholeParts ShareOut(absl::Span<const FlatParameter> parameters, int count) {
   std::vector<const FlatParameter*> by_size;
   for (const FlatParameter& flat : parameters) by_size.push_back(&flat);
   std::stable_sort(by_size.begin(), by_size.end(),
@@ -73,18 +73,20 @@ WholeShards ShareOut(absl::Span<const FlatParameter> parameters, int count) {
     sizes[least] += AlignedSize(*flat);
     members[least].push_back(flat);
   }
-  WholeShards whole;
-  whole.shard_size = *std::max_element(sizes.begin(), sizes.end());
-  for (int shard = 0; shard < count; ++shard) {
-    // Within a shard, the order of registration stays.
-    std::sort(members[shard].begin(), members[shard].end());
-    for (const FlatParameter* flat : members[shard]) {
+  WholeParts whole;
+  whole.part_size = *std::max_element(sizes.begin(), sizes.end());
+  for (int part = 0; part < count; ++part) {
+    // Within a part, the order of registration stays.
+    std::sort(members[part].begin(), members[part].end());
+    for (const FlatParameter* flat : members[part]) {
       whole.parameters.push_back(*flat);
-      whole.shards.push_back(shard);
+      whole.parts.push_back(part);
     }
   }
   return whole;
 }
+
+int NumParts(const DataRank& data) { return data.size * data.parts; }
 
 class Planner {
  public:
@@ -101,13 +103,14 @@ class Planner {
     }
     Close(first_bucket, data);
     end_ = section_begin_ +
-           RoundUp(end_ - section_begin_, std::lcm<int64_t>(data.size, kSectionAlignment));
+           RoundUp(end_ - section_begin_, std::lcm<int64_t>(NumParts(data), kSectionAlignment));
     for (size_t i = first_bucket; i < layout_.buckets.size(); ++i)
       SetShard(data, &layout_.buckets[i]);
   }
 
   int64_t end() const { return end_; }
   int64_t shard_end() const { return shard_end_; }
+  int64_t part_end() const { return part_end_; }
   FlatLayout& layout() { return layout_; }
 
  private:
@@ -135,26 +138,26 @@ class Planner {
     if (layout_.buckets.size() == first_bucket) return;
     Bucket& bucket = layout_.buckets.back();
     if (unit_ == ShardUnit::kParameter) {
-      PlaceInShards(bucket, data.size);
+      PlaceInParts(bucket, NumParts(data));
     } else {
       for (int i = bucket.first_parameter; i < bucket.last_parameter; ++i)
         Place(&layout_.parameters[i]);
     }
-    end_ = bucket.range.begin +
-           RoundUp(end_ - bucket.range.begin, std::lcm<int64_t>(data.size, kParameterAlignment));
+    end_ = bucket.range.begin + RoundUp(end_ - bucket.range.begin,
+                                        std::lcm<int64_t>(NumParts(data), kParameterAlignment));
     bucket.range.end = end_;
   }
 
-  void PlaceInShards(const Bucket& bucket, int count) {
+  void PlaceInParts(const Bucket& bucket, int count) {
     const int num_parameters = bucket.last_parameter - bucket.first_parameter;
     const auto first = layout_.parameters.begin() + bucket.first_parameter;
-    const WholeShards whole = ShareOut(absl::MakeConstSpan(&*first, num_parameters), count);
+    const WholeParts whole = ShareOut(absl::MakeConstSpan(&*first, num_parameters), count);
     for (int i = 0; i < num_parameters; ++i) {
-      end_ = std::max(end_, bucket.range.begin + whole.shards[i] * whole.shard_size);
+      end_ = std::max(end_, bucket.range.begin + whole.parts[i] * whole.part_size);
       first[i] = whole.parameters[i];
       Place(&first[i]);
     }
-    end_ = bucket.range.begin + count * whole.shard_size;
+    end_ = bucket.range.begin + count * whole.part_size;
   }
 
   void Place(FlatParameter* flat) {
@@ -170,12 +173,17 @@ class Planner {
     bucket->shard = {begin, begin + size};
     bucket->shard_begin = shard_end_;
     shard_end_ += size;
+    const int64_t part_size = size / data.parts;
+    CHECK_EQ(part_size * data.parts, size);
+    bucket->part = {begin + data.part * part_size, begin + (data.part + 1) * part_size};
+    bucket->part_begin = part_end_;
+    part_end_ += part_size;
   }
 
   const std::vector<Parameter*>& parameters_;
   const ShardUnit unit_;
   FlatLayout layout_;
-  int64_t section_begin_ = 0, end_ = 0, shard_end_ = 0;
+  int64_t section_begin_ = 0, end_ = 0, shard_end_ = 0, part_end_ = 0;
 };
 
 }  // namespace
@@ -191,12 +199,13 @@ FlatLayout PlanFlatLayout(const std::vector<Parameter*>& parameters, const DataR
   FlatLayout& layout = planner.layout();
   planner.AddSection(Section::kCopies, dense);
   layout.optimized_begin = planner.end();
-  layout.optimized_shard_begin = planner.shard_end();
+  layout.optimized_part_begin = planner.part_end();
   planner.AddSection(Section::kDense, dense);
   layout.experts_begin = planner.end();
   planner.AddSection(Section::kExperts, experts);
   layout.num_elements = planner.end();
   layout.shard_elements = planner.shard_end();
+  layout.part_elements = planner.part_end();
   return std::move(layout);
 }
 

@@ -12,15 +12,18 @@
 // so that it is the same on each of its stages. A *bucket* is the elements of a bucket group in one
 // section. A bucket is padded until the ranks that hold the same parameters can cut it into equal
 // *shards*, one per rank; its size depends on its own parameters alone. A section ends at a
-// multiple of lcm(data-parallel ranks, 128) elements. The elements between parameters are zero and
+// multiple of lcm(parts of all shards, 128) elements. The elements between parameters are zero and
 // stay zero.
 //
-// A shard may begin or end inside a parameter, or, if ShardUnit says so, holds whole parameters:
-// the larger a parameter, the earlier it is given to the shard of its bucket that has the fewest
-// elements so far, and all shards are padded to the size of the largest. Such buckets should hold
-// many parameters, or the padding is large.
+// Several ranks may have the same shard. It can be cut into equal *parts*, one for each of them.
 //
-// A rank that holds only its shards stores them one behind the other, in the order of buckets.
+// A part may begin or end inside a parameter, or, if ShardUnit says so, holds whole parameters: the
+// larger a parameter, the earlier it is given to the part of its bucket that has the fewest elements
+// so far, and all parts are padded to the size of the largest. Such buckets should hold many
+// parameters, or the padding is large.
+//
+// A rank that holds only its shards, or its parts of them, stores them one behind the other, in the
+// order of buckets.
 #ifndef MEGATRON_OPTIM_FLAT_LAYOUT_H_
 #define MEGATRON_OPTIM_FLAT_LAYOUT_H_
 
@@ -39,7 +42,7 @@ struct FlatRange {
 // Returns the elements that are in both ranges; a range of size 0 if there are none.
 FlatRange Common(const FlatRange& a, const FlatRange& b);
 
-// The unit that shards are made of: elements of any parameters, or whole parameters.
+// The unit that parts of shards are made of: elements of any parameters, or whole parameters.
 enum class ShardUnit { kElement, kParameter };
 
 // A parameter and its elements in the layout.
@@ -55,14 +58,17 @@ struct Bucket {
   int bucket_group = 0;
   Section section = Section::kDense;
   FlatRange range;
-  FlatRange shard;                              // this rank's shard
+  FlatRange shard, part;                        // this rank's shard, and its part of it
   int64_t shard_begin = 0;                      // position of the shard among this rank's shards
+  int64_t part_begin = 0;                       // position of the part among this rank's parts
   int first_parameter = 0, last_parameter = 0;  // its parameters have indices [first, last)
 };
 
-// The number of ranks that hold the same parameters, and which of them this rank is.
+// The number of shards of parameters, and which of them this rank has; the number of parts of a
+// shard, and which of them this rank has.
 struct DataRank {
   int size = 1, rank = 0;
+  int parts = 1, part = 0;
 };
 
 struct FlatLayout {
@@ -74,9 +80,10 @@ struct FlatLayout {
   // The sections: copies are [0, optimized_begin), dense parameters [optimized_begin,
   // experts_begin) and experts [experts_begin, num_elements).
   int64_t optimized_begin = 0, experts_begin = 0, num_elements = 0;
-  // The same for this rank's shards, one behind the other: those of copies are
-  // [0, optimized_shard_begin), the others [optimized_shard_begin, shard_elements).
-  int64_t optimized_shard_begin = 0, shard_elements = 0;
+  int64_t shard_elements = 0;  // those of this rank's shards
+  // This rank's parts, one behind the other: those of copies are [0, optimized_part_begin), the
+  // others [optimized_part_begin, part_elements).
+  int64_t optimized_part_begin = 0, part_elements = 0;
 };
 
 // Lays out the parameters. Those of a block are registered one after the other. With bucket_size 0

@@ -161,5 +161,35 @@ TEST(FlatLayoutTest, ExpertsAreShardedOverTheirOwnRanks) {
   EXPECT_EQ(layout.buckets[1].shard.size(), 64);
 }
 
+TEST(FlatLayoutTest, PartsCoverEachShardOnceAndHoldWholeParametersWhereSharedOutSo) {
+  Model model;
+  std::vector<Parameter*> parameters;
+  for (int64_t size : {640, 64, 1, 320, 333, 128, 512, 65, 200, 7})
+    AppendBlock({model.Add({size})}, &parameters);
+  constexpr int kShards = 3, kParts = 2;
+  for (const ShardUnit unit : {ShardUnit::kElement, ShardUnit::kParameter}) {
+    std::vector<int> holders(parameters.size(), 0);
+    for (int shard = 0; shard < kShards; ++shard) {
+      for (int part = 0; part < kParts; ++part) {
+        const FlatLayout layout = PlanFlatLayout(parameters, {kShards, shard, kParts, part}, {},
+                                                 /*bucket_size=*/1 << 20, unit);
+        const Bucket& bucket = layout.buckets[0];
+        EXPECT_EQ(bucket.part.size() * kParts, bucket.shard.size());
+        EXPECT_EQ(bucket.part.begin, bucket.shard.begin + part * bucket.part.size());
+        EXPECT_EQ(layout.part_elements, bucket.part.size());
+        EXPECT_EQ(layout.shard_elements, bucket.shard.size());
+        if (unit == ShardUnit::kElement) continue;
+        for (const FlatParameter& flat : layout.parameters) {
+          const int64_t here = Common(flat.range, bucket.part).size();
+          EXPECT_TRUE(here == 0 || here == flat.range.size()) << flat.parameter->name;
+          if (here > 0) ++holders[std::stoi(flat.parameter->name) - 1];
+        }
+      }
+    }
+    if (unit == ShardUnit::kElement) continue;
+    for (const int count : holders) EXPECT_EQ(count, 1);
+  }
+}
+
 }  // namespace
 }  // namespace megatron

@@ -54,7 +54,7 @@ void Float8Gather::Measure(absl::Span<const ProcessGroup> groups, const Stream& 
     const auto found = number_of_.find(flat.parameter);
     if (found == number_of_.end()) continue;
     const Bucket& bucket = buffers_->bucket_of(flat);
-    const FlatRange mine = Common(flat.range, bucket.shard);
+    const FlatRange mine = Common(flat.range, bucket.part);
     const int number = found->second;
     if (mine.size() > 0) {
       ops::AbsMax(stream, buffers_->Weights(bucket, mine), largest_.Slice(0, number, number + 1));

@@ -20,11 +20,12 @@ FlatRange MainReplicaRange(const ParameterBuffers& buffers, const FlatParameter&
   const ProcessGroup& instances = bucket.section == Section::kExperts
                                       ? groups.expert_data_replicas
                                       : groups.data_context_replicas;
-  if (bucket.section == Section::kCopies || instances.rank() != 0 ||
+  const bool has_copies = bucket.part.size() == bucket.shard.size();
+  if (bucket.section == Section::kCopies || (has_copies && instances.rank() != 0) ||
       !IsMainReplica(*flat.parameter, groups)) {
     return {flat.range.begin, flat.range.begin};
   }
-  return Common(flat.range, bucket.shard);
+  return Common(flat.range, bucket.part);
 }
 
 }  // namespace megatron

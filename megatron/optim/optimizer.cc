@@ -40,7 +40,7 @@ void ForEachMainReplicaRange(const ParameterBuffers& buffers, const ProcessGroup
     const FlatRange replica = MainReplicaRange(buffers, flat, groups);
     const Bucket& bucket = buffers.bucket_of(flat);
     const bool follows =
-        previous == &bucket || first == nullptr || bucket.shard.begin == previous->shard.end;
+        previous == &bucket || first == nullptr || bucket.part.begin == previous->part.end;
     if (replica.size() == 0 || !follows) finish();
     previous = &bucket;
     if (replica.size() == 0) continue;

@@ -61,13 +61,14 @@ ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
       layout_(PlanFlatLayout(parameters, options.data, options.expert_data, options.bucket_size,
                              options.unit)) {
   CHECK(options.bucket_size == 0 || !shards(DataSharding::kGradients)) << options.bucket_size;
+  CHECK(options.data.parts == 1 || shards(DataSharding::kStates)) << options.data.parts;
   const Device device = options.device;
   const auto elements = [&](DataSharding what) {
     return shards(what) ? layout_.shard_elements : layout_.num_elements;
   };
-  const int64_t copies =
-      shards(DataSharding::kStates) ? layout_.optimized_shard_begin : layout_.optimized_begin;
-  const int64_t optimized = elements(DataSharding::kStates) - copies;
+  const int64_t optimized = shards(DataSharding::kStates)
+                                ? layout_.part_elements - layout_.optimized_part_begin
+                                : layout_.num_elements - layout_.optimized_begin;
   host_elements_ = PlanHostElements(optimized);
   const Device host = device.type == DeviceType::kMeta ? device : Device();
   weights_ = Buffer(device, elements(DataSharding::kWeights) * SizeOf(options.model_dtype),
@@ -115,7 +116,7 @@ int64_t ParameterBuffers::PlanHostElements(int64_t optimized) const {
 
 FlatRange ParameterBuffers::optimizer_range(const Bucket& bucket) const {
   if (bucket.section == Section::kCopies) return {bucket.range.begin, bucket.range.begin};
-  return shards(DataSharding::kStates) ? bucket.shard : bucket.range;
+  return shards(DataSharding::kStates) ? bucket.part : bucket.range;
 }
 
 FlatRange ParameterBuffers::weight_range(const Bucket& bucket) const {
@@ -127,9 +128,8 @@ int64_t ParameterBuffers::Position(const Bucket& bucket, int64_t begin, bool sha
 }
 
 int64_t ParameterBuffers::OptimizerPosition(const Bucket& bucket, int64_t begin) const {
-  const bool sharded = shards(DataSharding::kStates);
-  return Position(bucket, begin, sharded) -
-         (sharded ? layout_.optimized_shard_begin : layout_.optimized_begin);
+  if (!shards(DataSharding::kStates)) return begin - layout_.optimized_begin;
+  return bucket.part_begin + begin - bucket.part.begin - layout_.optimized_part_begin;
 }
 
 Tensor ParameterBuffers::Weights(const Bucket& bucket, const FlatRange& range) const {

@@ -31,7 +31,7 @@
 namespace megatron {
 
 // The tensors of which each rank with the same parameters stores only its shard; each value
-// includes the ones before it. kStates, kGradients and kWeights are ZeRO-1, 2 and 3 (S. Rajbhandari
+// includes the ones before it. Of states it stores only its part of the shard. kStates, kGradients and kWeights are ZeRO-1, 2 and 3 (S. Rajbhandari
 // et al., arXiv 1910.02054).
 enum class DataSharding { kNone, kStates, kGradients, kWeights };
 
@@ -39,7 +39,7 @@ struct ParameterBuffersOptions {
   DType model_dtype = DType::kFloat32;
   Device device;
   std::vector<OptimizerState> states;  // UpdateRule::states()
-  DataRank data, expert_data;          // the ranks that share dense parameters, and experts
+  DataRank data, expert_data;          // the shards of dense parameters, and of experts
   DataSharding sharding = DataSharding::kNone;
   int64_t bucket_size = 0;  // the same as in PlanFlatLayout; 0 where gradients are sharded
   ShardUnit unit = ShardUnit::kElement;  // UpdateRule::unit()

@@ -333,7 +333,6 @@ constexpr FlagRow kRows[] = {
      "parallel.grad_reduce_in_bf16 sends gradients in bf16"},
     {"megatron-fsdp-main-grads-dtype", "", "", "", kRounding, kFp32State},
     {"megatron-fsdp-*", "", "", "", kSpeed, kFsdp},
-    {"outer-dp-sharding-strategy", "", "", "", kSpeed, kFsdp},
     {"hybrid-context-parallel", "", "", "", kSpeed,
      "the ranks that share a sample are the same for all samples"},
     {"max-seqlen-per-dp-cp-rank", "", "", "", kSpeed,

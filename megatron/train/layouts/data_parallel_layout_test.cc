@@ -89,12 +89,14 @@ TEST(DataParallelLayoutTest, InstancesTrainTheSameBitsForEveryShardingAndOverlap
       for (DataSharding sharding :
            {DataSharding::kStates, DataSharding::kGradients, DataSharding::kWeights}) {
         const bool ranks_first = sharding >= DataSharding::kGradients && !one_micro_batch;
-        for (const bool overlap : {false, true}) {
+        for (const auto& [overlap, parts] :
+             {std::pair(false, false), {true, false}, {false, true}, {true, true}}) {
           Layout mine = layout;
           mine.sharding = sharding;
           mine.overlap = overlap;
           if (plain.losses.empty()) plain = Train(run, mine, /*steps=*/3, /*evaluate=*/true);
           mine.optimizer_instances = 2;
+          mine.shards_states_over_instances = parts;
           SCOPED_TRACE(absl::StrCat(ToString(mine), bf16 ? " bf16" : " fp32"));
           const LayoutOutcome got = Train(run, mine, /*steps=*/3, /*evaluate=*/true);
           LayoutOutcome& want = first[ranks_first];
@@ -269,20 +271,23 @@ TEST(DataParallelLayoutTest, MemoryAndBytesOfInstancesMatchTheDocumentation) {
     const double k = dtype == DType::kFloat32 ? 8 : 12;
     for (DataSharding sharding :
          {DataSharding::kStates, DataSharding::kGradients, DataSharding::kWeights}) {
-      for (const bool overlap : {false, true}) {
+      for (const auto& [overlap, parts] :
+           {std::pair(false, false), {true, false}, {false, true}, {true, true}}) {
         Layout layout = LayoutOf(1, 1, kRanks);
         layout.sharding = sharding;
         layout.optimizer_instances = kInstances;
+        layout.shards_states_over_instances = parts;
         layout.overlap = overlap;
         SCOPED_TRACE(ToString(layout));
         const LayoutOutcome got = Train(run, layout, 1);
         ExpectWithinTenPercent(BytesOf(got, {"master weights", "exp_avg", "exp_avg_sq"}),
-                               k * count.all / kShards, "states");
+                               k * count.all / (parts ? kRanks : kShards), "states");
         double scattered = kShare * g * count.all, gathered = kShare * b * count.all;
         if (sharding >= DataSharding::kGradients) scattered *= kMicroBatches;
         if (sharding == DataSharding::kWeights)
           gathered = kMicroBatches * kShare * b * (2 * count.all + count.words - count.positions);
-        const double reduced = 2 * (kInstances - 1.0) / kInstances * g * count.all / kShards;
+        // What an instance sends to the others of its shard, in bytes an element.
+        const double between = (kInstances - 1.0) / kInstances * count.all / kShards;
         const auto sent = [&](const char* group, Collective collective) {
           return static_cast<double>(got.sent->Of(group, collective));
         };
@@ -290,8 +295,12 @@ TEST(DataParallelLayoutTest, MemoryAndBytesOfInstancesMatchTheDocumentation) {
                                "reduce-scatter");
         ExpectWithinTenPercent(sent("dp-cp-shards", Collective::kAllGather), gathered,
                                "all-gather");
-        ExpectWithinTenPercent(sent("dp-cp-replicas", Collective::kAllReduce), reduced,
-                               "all-reduce");
+        ExpectWithinTenPercent(sent("dp-cp-replicas", Collective::kAllReduce),
+                               parts ? 0 : 2 * g * between, "all-reduce");
+        ExpectWithinTenPercent(sent("dp-cp-replicas", Collective::kReduceScatter),
+                               parts ? g * between : 0, "reduce-scatter of shards");
+        ExpectWithinTenPercent(sent("dp-cp-replicas", Collective::kAllGather),
+                               parts ? b * between : 0, "all-gather of shards");
         // Losses alone go over all ranks.
         EXPECT_LE(sent("dp-cp-0", Collective::kAllReduce), 64);
       }

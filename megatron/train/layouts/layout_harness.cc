@@ -47,6 +47,7 @@ TrainerOptions OptionsOf(const TrainerOptions& run, const Layout& layout, int st
   options.model.transformer.context_parallel = layout.context_parallel;
   options.model.transformer.context_team_size = layout.context_team_size;
   options.sharding = layout.sharding;
+  options.shards_states_over_instances = layout.shards_states_over_instances;
   options.data_parallel.overlap_grad_reduce = layout.overlap;
   options.data_parallel.overlap_param_gather =
       layout.overlap && layout.sharding != DataSharding::kNone;
@@ -305,7 +306,8 @@ std::string ToString(const Layout& layout) {
   if (layout.expert_tensor > 1) absl::StrAppend(&text, " etp", layout.expert_tensor);
   absl::StrAppend(&text, " dp", layout.data, " zero", static_cast<int>(layout.sharding),
                   layout.optimizer_instances > 1
-                      ? absl::StrCat(" in ", layout.optimizer_instances, " instances")
+                      ? absl::StrCat(" in ", layout.optimizer_instances, " instances",
+                                     layout.shards_states_over_instances ? " of parts" : "")
                       : "",
                   layout.overlap ? " overlap" : "", " micro-batch ", layout.micro_batch_size);
   if (layout.order != RankOrder()) absl::StrAppend(&text, " ", layout.order.ToString());

@@ -34,6 +34,7 @@ struct Layout {
   bool tp_comm_overlap = false;
   DataSharding sharding = DataSharding::kNone;
   int optimizer_instances = 1;
+  bool shards_states_over_instances = false;
   bool overlap = false;  // overlaps gradient reduction and weight gathering
   int64_t micro_batch_size = 1;
   RankOrder order;

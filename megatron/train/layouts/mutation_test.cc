@@ -140,6 +140,9 @@ std::vector<Scene> Scenes() {
   instances.data = 4;
   instances.sharding = DataSharding::kWeights;
   instances.optimizer_instances = 2;
+  Layout parts = instances;
+  parts.sharding = DataSharding::kStates;
+  parts.shards_states_over_instances = true;
   return {
       {"tensor, pipeline and data",
        EightRanks(DataSharding::kNone),
@@ -178,6 +181,16 @@ std::vector<Scene> Scenes() {
          Collective::kReduceScatter, Fault::kRotated},
         {"weights of an instance in the wrong order", "dp-cp-shards", Collective::kAllGather,
          Fault::kRotated}}},
+      {"instances that share states",
+       parts,
+       {{"parts of gradients scattered to the wrong rank", "dp-cp-replicas",
+         Collective::kReduceScatter, Fault::kRotated},
+        {"parts of gradients averaged", "dp-cp-replicas", Collective::kReduceScatter,
+         Fault::kHalved},
+        {"parts of weights in the wrong order", "dp-cp-replicas", Collective::kAllGather,
+         Fault::kRotated},
+        {"parts of weights not gathered", "dp-cp-replicas", Collective::kAllGather,
+         Fault::kDropped}}},
       {"ring",
        context,
        {{"gradients not summed over context", "dp-cp", Collective::kAllReduce, Fault::kDropped}}},

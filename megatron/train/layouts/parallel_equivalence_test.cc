@@ -60,7 +60,7 @@ enum Setting {
   kNumSettings
 };
 constexpr std::array<int, kNumSettings> kValues = {5, 2, 3, 8, 2, 3, kNumParts, 4,
-                                                   3, 2, 4, 2, 2, 3, 4,         2};
+                                                   3, 2, 4, 3, 2, 3, 4,         2};
 using Case = std::array<int, kNumSettings>;
 
 enum Model { kGpt2, kLlama, kMixtral, kDeepSeek, kBalanced };
@@ -82,7 +82,8 @@ Layout LayoutOf(const Case& c) {
   layout.expert = 1 << c[kExpert];
   layout.expert_tensor = 1 << c[kExpertTensor];
   layout.sharding = static_cast<DataSharding>(c[kZero]);
-  layout.optimizer_instances = 1 << c[kInstances];
+  layout.optimizer_instances = c[kInstances] == 0 ? 1 : 2;
+  layout.shards_states_over_instances = c[kInstances] == 2;
   layout.overlap = c[kOverlap] == 1;
   layout.tp_comm_overlap = layout.overlap && layout.tensor > 1;
   layout.micro_batch_size = 1 << c[kMicroBatch];

@@ -34,6 +34,7 @@ std::vector<Layout> Layouts() {
             layout.sharding = static_cast<DataSharding>(zero);
             layout.overlap = zero % 2 == 1;
             if (zero > 0 && data > 1) layout.optimizer_instances = 1 + (tensor + pipeline) % 2;
+            layout.shards_states_over_instances = layout.optimizer_instances > 1 && data > 2;
             if (pipeline == 3) layout.layers = {1, 2, 1};
             // Without experts every order of ranks is accepted.
             layout.order = orders[layouts.size() % orders.size()];

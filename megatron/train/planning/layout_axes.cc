@@ -25,6 +25,7 @@ void ClearLayout(config::ParallelConfig* parallel) {
   parallel->clear_use_distributed_optimizer();
   parallel->clear_data_parallel_sharding_strategy();
   parallel->clear_num_distributed_optimizer_instances();
+  parallel->clear_outer_dp_sharding_strategy();
   parallel->clear_overlap_grad_reduce();
   parallel->clear_overlap_param_gather();
   parallel->clear_context_parallel_size();

@@ -34,6 +34,7 @@ constexpr const char* kLayoutPaths[] = {
     "parallel.use_distributed_optimizer",
     "parallel.data_parallel_sharding_strategy",
     "parallel.num_distributed_optimizer_instances",
+    "parallel.outer_dp_sharding_strategy",
     "parallel.overlap_param_gather",
     "recompute.recompute_granularity",
 };

@@ -151,6 +151,8 @@ std::string DescribeLayout(const RunOptions& options, const config::ParallelConf
         config::DataParallelSharding::Type_Name(config.data_parallel_sharding_strategy()));
     const int instances = options.parallel.optimizer_instances;
     if (instances > 1) absl::StrAppend(&text, " in ", instances, " instances");
+    if (options.trainer.shards_states_over_instances)
+      absl::StrAppend(&text, " that share the optimizer's state");
   }
   return absl::StrCat(text, options.ranks.processes ? ", as processes" : ", as threads");
 }

@@ -135,6 +135,8 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
   options.action_costs = ToActionCosts(config);
   options.measure_pipeline = config.logging().has_pipeline_timeline_file();
   options.sharding = ToSharding(config.parallel());
+  options.shards_states_over_instances =
+      config.parallel().outer_dp_sharding_strategy() == config::OuterSharding::optim;
   options.data_parallel.overlap_grad_reduce = config.parallel().overlap_grad_reduce();
   options.data_parallel.overlap_param_gather = config.parallel().overlap_param_gather();
   options.bucket_size = config.parallel().ddp_bucket_size();

@@ -144,8 +144,10 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
   std::unique_ptr<UpdateRule> rule = MakeUpdateRule(options.optimizer);
   buffers.states = rule->states();
   buffers.unit = rule->unit();
-  buffers.data = {groups.data_context_shards.size(), groups.data_context_shards.rank()};
-  buffers.expert_data = {groups.expert_data_shards.size(), groups.expert_data_shards.rank()};
+  buffers.data = DataRankOf(groups.data_context_shards, groups.data_context_replicas,
+                            options.shards_states_over_instances);
+  buffers.expert_data = DataRankOf(groups.expert_data_shards, groups.expert_data_replicas,
+                                   options.shards_states_over_instances);
   if (groups.data_context.size() > 1) buffers.sharding = options.sharding;
   buffers.bucket_size = options.bucket_size;
   buffers.host_fraction = options.host_fraction;

@@ -58,6 +58,8 @@ struct TrainerOptions {
   PackerOptions packing;
   double clip_grad = 0;
   DataSharding sharding = DataSharding::kNone;
+  // Optimizer instances have parts of the states and not copies; `sharding` is not kNone.
+  bool shards_states_over_instances = false;
   DataParallelOptions data_parallel;
   int64_t bucket_size = 0;  // see ParameterBuffersOptions
   // Part of the optimizer's states in host memory, which the processor updates; 0 on the CPU.
