@@ -29,13 +29,8 @@ constexpr ProcessGroup ProcessGroups::*kSentOver[] = {
 
 }  // namespace
 
-DataRank DataRankOf(const ProcessGroup& shards, const ProcessGroup& replicas, bool has_parts) {
-  DataRank data = {shards.size(), shards.rank()};
-  if (has_parts) {
-    data.parts = replicas.size();
-    data.part = replicas.rank();
-  }
-  return data;
+DataRank DataRankOf(const ProcessGroup& shards, const ProcessGroup& replicas) {
+  return {shards.size(), shards.rank(), replicas.size(), replicas.rank()};
 }
 
 absl::StatusOr<std::unique_ptr<DataParallel>> DataParallel::Create(
@@ -131,7 +126,7 @@ void DataParallel::ReduceBucket(JobKind kind, const Bucket& bucket, const Tensor
   const bool between_instances = kind == kLastReduce && replicas.size() > 1;
   // Sums `gradients`, which are those of `range` of the bucket, over instances.
   const auto sum_over_instances = [&](const Tensor& gradients, const FlatRange& range) {
-    if (!has_parts()) return replicas.AllReduce(gradients, ReduceOp::kSum, stream);
+    if (!shards_states_by_parts()) return replicas.AllReduce(gradients, ReduceOp::kSum, stream);
     const FlatRange part = Within(bucket.part, bucket);
     replicas.ReduceScatter(
         gradients, Cut(gradients, {part.begin - range.begin, part.end - range.begin}), stream);
@@ -313,8 +308,7 @@ void DataParallel::SumPartialGradient(const FlatParameter& flat) const {
   const Parameter& parameter = *flat.parameter;
   const Sharding& sharding = parameter.sharding;
   const Bucket& bucket = buffers_->bucket_of(flat);
-  const FlatRange range =
-      buffers_->shards(DataSharding::kStates) ? Common(flat.range, bucket.part) : flat.range;
+  const FlatRange range = Common(flat.range, buffers_->reduced_range(bucket));
   if (range.size() == 0) return;  // the same on all ranks of these groups
   const Tensor gradient = buffers_->Gradients(bucket, range);
   if (sharding.partial.contains(Axis::kTensor)) {
@@ -353,7 +347,7 @@ void DataParallel::ShareWeights() {
   for (const FlatParameter& flat : buffers_->parameters()) {
     if (!flat.parameter->tied) continue;
     const Bucket& bucket = buffers_->bucket_of(flat);
-    const FlatRange range = sharded ? Common(flat.range, bucket.part) : flat.range;
+    const FlatRange range = Common(flat.range, buffers_->reduced_range(bucket));
     if (range.size() > 0)
       groups_.tied_embedding.Broadcast(buffers_->Weights(bucket, range), /*root=*/0, stream_);
   }
@@ -367,7 +361,7 @@ void DataParallel::ShareWeights() {
           Submit(kind, static_cast<int>(i), options_.overlap_param_gather);
     };
     // The lane does its jobs in order: the last one's end is that of both.
-    if (has_parts()) submit(kGatherShards);
+    if (shards_states_by_parts()) submit(kGatherShards);
     if (!shards_weights()) submit(kGather);
   }
 }

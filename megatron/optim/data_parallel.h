@@ -63,9 +63,8 @@ struct WholeBlockSizes {
   int64_t weights = 0, gradients = 0;
 };
 
-// Returns which shard a rank of these groups has and, where instances share the states of a shard,
-// which part of it.
-DataRank DataRankOf(const ProcessGroup& shards, const ProcessGroup& replicas, bool has_parts);
+// Returns which shard, and which part of it, a rank of these groups has.
+DataRank DataRankOf(const ProcessGroup& shards, const ProcessGroup& replicas);
 
 class DataParallel : public WeightBlocks {
  public:
@@ -138,7 +137,7 @@ class DataParallel : public WeightBlocks {
                                                : groups.data_context_replicas;
   }
   bool shards_weights() const { return buffers_->shards(DataSharding::kWeights); }
-  bool has_parts() const { return buffers_->options().data.parts > 1; }
+  bool shards_states_by_parts() const { return buffers_->options().shards_states_by_parts; }
   bool shards_gradients() const { return buffers_->shards(DataSharding::kGradients); }
 
   // Gives the job, which concerns bucket group `index`, to the lane or runs it now. Returns the

@@ -52,9 +52,10 @@ class Model {
       AppendBlock(blocks_.back(), &all);
     }
     model_->buffer_options.data =
-        DataRankOf(groups_.data_context_shards, groups_.data_context_replicas, has_parts_);
+        DataRankOf(groups_.data_context_shards, groups_.data_context_replicas);
     model_->buffer_options.expert_data =
-        DataRankOf(groups_.expert_data_shards, groups_.expert_data_replicas, has_parts_);
+        DataRankOf(groups_.expert_data_shards, groups_.expert_data_replicas);
+    model_->buffer_options.shards_states_by_parts = has_parts_;
     model_->buffer_options.sharding = sharding_;
     if (unit_ == ShardUnit::kParameter) model_->rule = std::make_unique<NormedMomentumRule>();
     model_->Build(stream.device());
@@ -287,40 +288,46 @@ TEST(DataParallelTest, Bf16ReductionRoundsSummandsAndSumOnce) {
 // Two instances of two ranks: 1 + 256 is rounded to 256 and 1 + 1 is 2, where one instance would
 // round 1 + 256 + 1 + 1 = 259 to 260.
 TEST(DataParallelTest, Bf16ReductionRoundsTheSumOfEachInstanceAndTheSumOfInstances) {
-  for (auto sharding : {DataSharding::kStates, DataSharding::kGradients, DataSharding::kWeights}) {
-    EXPECT_THAT(RunRanks(4,
-                         [&](int rank, const ProcessGroup& world) -> absl::Status {
-                           ThreadPool pool(1);
-                           const Stream stream = Stream::Cpu(&pool);
-                           ParallelSizes sizes;
-                           sizes.optimizer_instances = 2;
-                           MEGATRON_ASSIGN_OR_RETURN(const RankGrid grid,
-                                                     RankGrid::Create(sizes, 4));
-                           MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
-                                                     MakeGroups(grid, grid, world.communicator()));
-                           TestModel model({}, DType::kBFloat16);
-                           Parameter* weight = model.Add("weight", Replicated({4 * 64}));
-                           model.buffer_options.data = {2, rank % 2};
-                           model.buffer_options.sharding = sharding;
-                           model.Build();
-                           DataParallelOptions how;
-                           how.grad_reduce_in_bf16 = true;
-                           model.Connect(groups, stream, how, {4 * 64 * 2, 4 * 64 * 6});
-                           model.parallel->StartStep(1);
-                           {
-                             const GradientsInUse gradients(model.parallel.get(), 0);
-                             const float summands[] = {1, 256, 1, 1};
-                             for (int64_t i = 0; i < 4 * 64; ++i)
-                               weight->grad.data<float>()[i] = summands[rank];
-                           }
-                           model.parallel->FinalizeGradients();
-                           const Bucket& bucket = model.buffers->buckets()[0];
-                           const Tensor sum = model.buffers->Gradients(bucket, bucket.shard);
-                           EXPECT_EQ(sum.numel(), 2 * 64);
-                           for (float value : Floats(sum)) EXPECT_EQ(value, 258);
-                           return absl::OkStatus();
-                         }),
-                IsOk());
+  constexpr int64_t kElements = 4 * 64;
+  struct Way {
+    DataSharding sharding;
+    bool has_parts;
+  };
+  for (const Way& way : {Way{DataSharding::kStates, false}, Way{DataSharding::kGradients, false},
+                         Way{DataSharding::kWeights, false}, Way{DataSharding::kStates, true},
+                         Way{DataSharding::kWeights, true}}) {
+    const auto run = [&way](int rank, const ProcessGroup& world) -> absl::Status {
+      ThreadPool pool(1);
+      const Stream stream = Stream::Cpu(&pool);
+      ParallelSizes sizes;
+      sizes.optimizer_instances = 2;
+      MEGATRON_ASSIGN_OR_RETURN(const RankGrid grid, RankGrid::Create(sizes, 4));
+      MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
+                                MakeGroups(grid, grid, world.communicator()));
+      TestModel model({}, DType::kBFloat16);
+      Parameter* weight = model.Add("weight", Replicated({kElements}));
+      model.buffer_options.data =
+          DataRankOf(groups.data_context_shards, groups.data_context_replicas);
+      model.buffer_options.sharding = way.sharding;
+      model.buffer_options.shards_states_by_parts = way.has_parts;
+      model.Build();
+      DataParallelOptions how;
+      how.grad_reduce_in_bf16 = true;
+      model.Connect(groups, stream, how, {kElements * 2, kElements * 6});
+      model.parallel->StartStep(1);
+      {
+        const GradientsInUse gradients(model.parallel.get(), 0);
+        const float summands[] = {1, 256, 1, 1};
+        for (int64_t i = 0; i < kElements; ++i) weight->grad.data<float>()[i] = summands[rank];
+      }
+      model.parallel->FinalizeGradients();
+      const Bucket& bucket = model.buffers->buckets()[0];
+      const FlatRange optimized = model.buffers->optimizer_range(bucket);
+      EXPECT_EQ(optimized.size(), way.has_parts ? kElements / 4 : kElements / 2);
+      for (float value : Floats(model.buffers->Gradients(bucket, optimized))) EXPECT_EQ(value, 258);
+      return absl::OkStatus();
+    };
+    EXPECT_THAT(RunRanks(4, run), IsOk());
   }
 }
 

@@ -199,6 +199,7 @@ FlatLayout PlanFlatLayout(const std::vector<Parameter*>& parameters, const DataR
   FlatLayout& layout = planner.layout();
   planner.AddSection(Section::kCopies, dense);
   layout.optimized_begin = planner.end();
+  layout.optimized_shard_begin = planner.shard_end();
   layout.optimized_part_begin = planner.part_end();
   planner.AddSection(Section::kDense, dense);
   layout.experts_begin = planner.end();

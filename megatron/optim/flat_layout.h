@@ -15,7 +15,8 @@
 // multiple of lcm(parts of all shards, 128) elements. The elements between parameters are zero and
 // stay zero.
 //
-// Several ranks may have the same shard. It can be cut into equal *parts*, one for each of them.
+// Several ranks may have the same shard. It is cut into equal *parts*, one for each of them: what is
+// to be done once for an element is done by the rank that has it in its part.
 //
 // A part may begin or end inside a parameter, or, if ShardUnit says so, holds whole parameters: the
 // larger a parameter, the earlier it is given to the part of its bucket that has the fewest elements
@@ -80,9 +81,10 @@ struct FlatLayout {
   // The sections: copies are [0, optimized_begin), dense parameters [optimized_begin,
   // experts_begin) and experts [experts_begin, num_elements).
   int64_t optimized_begin = 0, experts_begin = 0, num_elements = 0;
-  int64_t shard_elements = 0;  // those of this rank's shards
-  // This rank's parts, one behind the other: those of copies are [0, optimized_part_begin), the
-  // others [optimized_part_begin, part_elements).
+  // The same for this rank's shards, one behind the other: those of copies are
+  // [0, optimized_shard_begin), the others [optimized_shard_begin, shard_elements).
+  int64_t optimized_shard_begin = 0, shard_elements = 0;
+  // The same for its parts.
   int64_t optimized_part_begin = 0, part_elements = 0;
 };
 

@@ -17,12 +17,7 @@ bool IsMainReplica(const Parameter& parameter, const ProcessGroups& groups) {
 FlatRange MainReplicaRange(const ParameterBuffers& buffers, const FlatParameter& flat,
                            const ProcessGroups& groups) {
   const Bucket& bucket = buffers.bucket_of(flat);
-  const ProcessGroup& instances = bucket.section == Section::kExperts
-                                      ? groups.expert_data_replicas
-                                      : groups.data_context_replicas;
-  const bool has_copies = bucket.part.size() == bucket.shard.size();
-  if (bucket.section == Section::kCopies || (has_copies && instances.rank() != 0) ||
-      !IsMainReplica(*flat.parameter, groups)) {
+  if (bucket.section == Section::kCopies || !IsMainReplica(*flat.parameter, groups)) {
     return {flat.range.begin, flat.range.begin};
   }
   return Common(flat.range, bucket.part);

@@ -14,7 +14,7 @@ bool IsMainReplica(const Parameter& parameter, const ProcessGroups& groups);
 // Returns the elements of the parameter, in the layout, of which this rank is the main replica: the
 // one rank that counts them in sums over the world, and saves them. Of the ranks with the same
 // block, the first along the tensor and expert axes is the main replica, and along the data axis
-// each rank of the first optimizer instance for its shard, or each rank for its part of a shard.
+// each rank for its part of its shard.
 FlatRange MainReplicaRange(const ParameterBuffers& buffers, const FlatParameter& flat,
                            const ProcessGroups& groups);
 

@@ -61,14 +61,15 @@ ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
       layout_(PlanFlatLayout(parameters, options.data, options.expert_data, options.bucket_size,
                              options.unit)) {
   CHECK(options.bucket_size == 0 || !shards(DataSharding::kGradients)) << options.bucket_size;
-  CHECK(options.data.parts == 1 || shards(DataSharding::kStates)) << options.data.parts;
+  CHECK(!options.shards_states_by_parts || shards(DataSharding::kStates));
   const Device device = options.device;
   const auto elements = [&](DataSharding what) {
     return shards(what) ? layout_.shard_elements : layout_.num_elements;
   };
-  const int64_t optimized = shards(DataSharding::kStates)
-                                ? layout_.part_elements - layout_.optimized_part_begin
-                                : layout_.num_elements - layout_.optimized_begin;
+  const int64_t optimized =
+      !shards(DataSharding::kStates)   ? layout_.num_elements - layout_.optimized_begin
+      : options.shards_states_by_parts ? layout_.part_elements - layout_.optimized_part_begin
+                                       : layout_.shard_elements - layout_.optimized_shard_begin;
   host_elements_ = PlanHostElements(optimized);
   const Device host = device.type == DeviceType::kMeta ? device : Device();
   weights_ = Buffer(device, elements(DataSharding::kWeights) * SizeOf(options.model_dtype),
@@ -114,9 +115,14 @@ int64_t ParameterBuffers::PlanHostElements(int64_t optimized) const {
   return optimized;
 }
 
+FlatRange ParameterBuffers::reduced_range(const Bucket& bucket) const {
+  if (!shards(DataSharding::kStates)) return bucket.range;
+  return options_.shards_states_by_parts ? bucket.part : bucket.shard;
+}
+
 FlatRange ParameterBuffers::optimizer_range(const Bucket& bucket) const {
   if (bucket.section == Section::kCopies) return {bucket.range.begin, bucket.range.begin};
-  return shards(DataSharding::kStates) ? bucket.part : bucket.range;
+  return reduced_range(bucket);
 }
 
 FlatRange ParameterBuffers::weight_range(const Bucket& bucket) const {
@@ -128,8 +134,11 @@ int64_t ParameterBuffers::Position(const Bucket& bucket, int64_t begin, bool sha
 }
 
 int64_t ParameterBuffers::OptimizerPosition(const Bucket& bucket, int64_t begin) const {
-  if (!shards(DataSharding::kStates)) return begin - layout_.optimized_begin;
-  return bucket.part_begin + begin - bucket.part.begin - layout_.optimized_part_begin;
+  if (options_.shards_states_by_parts)
+    return bucket.part_begin + begin - bucket.part.begin - layout_.optimized_part_begin;
+  const bool sharded = shards(DataSharding::kStates);
+  return Position(bucket, begin, sharded) -
+         (sharded ? layout_.optimized_shard_begin : layout_.optimized_begin);
 }
 
 Tensor ParameterBuffers::Weights(const Bucket& bucket, const FlatRange& range) const {

@@ -31,7 +31,7 @@
 namespace megatron {
 
 // The tensors of which each rank with the same parameters stores only its shard; each value
-// includes the ones before it. Of states it stores only its part of the shard. kStates, kGradients and kWeights are ZeRO-1, 2 and 3 (S. Rajbhandari
+// includes the ones before it. kStates, kGradients and kWeights are ZeRO-1, 2 and 3 (S. Rajbhandari
 // et al., arXiv 1910.02054).
 enum class DataSharding { kNone, kStates, kGradients, kWeights };
 
@@ -41,6 +41,7 @@ struct ParameterBuffersOptions {
   std::vector<OptimizerState> states;  // UpdateRule::states()
   DataRank data, expert_data;          // the shards of dense parameters, and of experts
   DataSharding sharding = DataSharding::kNone;
+  bool shards_states_by_parts = false;  // states that are sharded are those of this rank's part
   int64_t bucket_size = 0;  // the same as in PlanFlatLayout; 0 where gradients are sharded
   ShardUnit unit = ShardUnit::kElement;  // UpdateRule::unit()
   // Part of the optimizer range whose masters and states lie in host memory, rounded up to whole
@@ -77,6 +78,9 @@ class ParameterBuffers {
   // dense parameters in order of registration where shards may cut parameters.
   std::vector<ParameterState> States() const;
 
+  // The elements of the bucket whose gradients come to this rank in the end: those of its optimizer
+  // range, and as many of copies.
+  FlatRange reduced_range(const Bucket& bucket) const;
   // The elements of the bucket whose masters and states are on this rank; none of copies.
   FlatRange optimizer_range(const Bucket& bucket) const;
   // The elements of the bucket whose weights are stored on this rank.

@@ -144,11 +144,12 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
   std::unique_ptr<UpdateRule> rule = MakeUpdateRule(options.optimizer);
   buffers.states = rule->states();
   buffers.unit = rule->unit();
-  buffers.data = DataRankOf(groups.data_context_shards, groups.data_context_replicas,
-                            options.shards_states_over_instances);
-  buffers.expert_data = DataRankOf(groups.expert_data_shards, groups.expert_data_replicas,
-                                   options.shards_states_over_instances);
-  if (groups.data_context.size() > 1) buffers.sharding = options.sharding;
+  buffers.data = DataRankOf(groups.data_context_shards, groups.data_context_replicas);
+  buffers.expert_data = DataRankOf(groups.expert_data_shards, groups.expert_data_replicas);
+  if (groups.data_context.size() > 1) {
+    buffers.sharding = options.sharding;
+    buffers.shards_states_by_parts = options.shards_states_over_instances;
+  }
   buffers.bucket_size = options.bucket_size;
   buffers.host_fraction = options.host_fraction;
   buffers_ = std::make_unique<ParameterBuffers>(stage_->parameters(), buffers, ledger);
