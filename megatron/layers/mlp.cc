@@ -1,5 +1,8 @@
 #include "megatron/layers/mlp.h"
 
+#include <algorithm>
+
+#include "glog/logging.h"
 #include "megatron/ops/activation.h"
 #include "megatron/tensor/trace/trace.h"
 
@@ -43,15 +46,20 @@ Mlp::Mlp(const TransformerOptions& options, const std::string& name,
          const ProcessGroup& tensor_group, bool input_outlives_forward)
     : gated_(options.gated),
       recompute_(options.recompute.mlp),
+      chunk_(options.recompute.mlp_chunk_tokens),
       activation_(options.activation),
       gate_(options.gate),
       dtype_(options.dtype),
       fc1_(Fc1(options, name, input_outlives_forward), tensor_group),
-      fc2_(Fc2(options, name), tensor_group) {}
+      fc2_(Fc2(options, name), tensor_group) {
+  // Scales are made of a whole tensor.
+  CHECK(chunk_ == 0 || !options.float8.enabled) << name;
+}
 
 Tensor Mlp::ForwardToActivation(const LayerContext& ctx, const Tensor& x_TH, Arena* arena,
                                 Saved* saved) const {
-  const int64_t tokens = ctx.batch->num_tokens(), width = fc1_.output_size();
+  const int64_t ranks = ctx.sequence_parallel ? ctx.tensor_group.size() : 1;
+  const int64_t tokens = x_TH.dim(0) * ranks, width = fc1_.output_size();
   saved->pre_TI = arena->Allocate(dtype_, {tokens, width}, "mlp pre-activation");
   const Tensor activated_TI =
       (fc2_.keeps_codes(ctx) ? ctx.scratch : arena)
@@ -65,20 +73,35 @@ Tensor Mlp::ForwardToActivation(const LayerContext& ctx, const Tensor& x_TH, Are
   return activated_TI;
 }
 
-void Mlp::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH,
-                  Saved* saved) const {
-  const TraceSpan span(ctx.stream, "mlp");
+void Mlp::ForEachChunk(const LayerContext& ctx, int64_t rows,
+                       absl::FunctionRef<void(int64_t, int64_t)> fn) const {
+  const int64_t ranks = ctx.sequence_parallel ? ctx.tensor_group.size() : 1;
+  const int64_t chunk = std::max<int64_t>(1, chunk_ / ranks);
+  for (int64_t begin = 0; begin < rows; begin += chunk) fn(begin, std::min(begin + chunk, rows));
+}
+
+void Mlp::ForwardRows(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH, Arena* arena,
+                      Saved* saved) const {
   Arena::Scope scope(ctx.scratch);
-  const Tensor activated_TI =
-      ForwardToActivation(ctx, x_TH, recompute_ ? ctx.scratch : ctx.saved, saved);
+  const Tensor activated_TI = ForwardToActivation(ctx, x_TH, arena, saved);
   fc2_.Forward(ctx, activated_TI, y_TH, &saved->fc2);
 }
 
-void Mlp::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH,
-                   Saved* saved) {
+void Mlp::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH,
+                  Saved* saved) const {
   const TraceSpan span(ctx.stream, "mlp");
+  if (chunk_ == 0) return ForwardRows(ctx, x_TH, y_TH, recompute_ ? ctx.scratch : ctx.saved, saved);
+  ForEachChunk(ctx, x_TH.dim(0), [&](int64_t begin, int64_t end) {
+    Saved forgotten;
+    ForwardRows(ctx, x_TH.Slice(0, begin, end), y_TH.Slice(0, begin, end), ctx.scratch, &forgotten);
+  });
+  saved->fc1.x_TI = x_TH;
+}
+
+void Mlp::BackwardRows(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH,
+                       bool again, Saved* saved) {
   Arena::Scope scope(ctx.scratch);
-  if (recompute_) saved->fc2.x_TI = ForwardToActivation(ctx, saved->fc1.x_TI, ctx.kept(), saved);
+  if (again) saved->fc2.x_TI = ForwardToActivation(ctx, saved->fc1.x_TI, ctx.kept(), saved);
   const Tensor dpre_TI = ctx.kept()->Allocate(dtype_, saved->pre_TI.shape(), "mlp gradient");
   if (gated_) {
     const Tensor dactivated_TI =
@@ -93,13 +116,31 @@ void Mlp::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& d
                                  &saved->fc2);
   }
   const AsyncCall reducing = fc1_.BackwardInput(ctx, dpre_TI, dx_TH, &saved->fc1);
-  if (!ctx.defers()) BackwardWeight(ctx, saved);
+  if (!ctx.defers()) AddWeightGradients(ctx, *saved);
   reducing.Wait();
 }
 
+void Mlp::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH,
+                   Saved* saved) {
+  const TraceSpan span(ctx.stream, "mlp");
+  if (chunk_ == 0) return BackwardRows(ctx, dy_TH, dx_TH, recompute_, saved);
+  LayerContext at_once = ctx;
+  at_once.deferred = nullptr;
+  ForEachChunk(ctx, dy_TH.dim(0), [&](int64_t begin, int64_t end) {
+    Saved chunk;
+    chunk.fc1.x_TI = saved->fc1.x_TI.Slice(0, begin, end);
+    BackwardRows(at_once, dy_TH.Slice(0, begin, end), dx_TH.Slice(0, begin, end), /*again=*/true,
+                 &chunk);
+  });
+}
+
+void Mlp::AddWeightGradients(const LayerContext& ctx, const Saved& saved) {
+  fc2_.BackwardWeight(ctx, saved.fc2);
+  fc1_.BackwardWeight(ctx, saved.fc1);
+}
+
 void Mlp::BackwardWeight(const LayerContext& ctx, Saved* saved) {
-  fc2_.BackwardWeight(ctx, saved->fc2);
-  fc1_.BackwardWeight(ctx, saved->fc1);
+  if (chunk_ == 0) AddWeightGradients(ctx, *saved);
 }
 
 void Mlp::AppendParameters(std::vector<Parameter*>* out) {

@@ -54,8 +54,63 @@ TEST(MlpTest, RecomputationChangesNoBit) {
   }
 }
 
-TEST(MlpTest, TwoTensorParallelRanksEqualOne) {
+TransformerOptions InChunks(TransformerOptions options, int64_t tokens) {
+  options.recompute.mlp_chunk_tokens = tokens;
+  return options;
+}
+
+TEST(MlpTest, GradientsInChunksAreThoseOfFiniteDifferences) {
   for (const TransformerOptions& options : {Plain(), Gated()}) {
+    for (const int64_t chunk : {1, 3, 7, 8}) ExpectMlpGradients(InChunks(options, chunk));
+  }
+}
+
+// Each chunk rounds its sum of the rows' products before the next is added.
+TEST(MlpTest, ChunksChangeNoBitButOfWeightGradients) {
+  for (const TransformerOptions& options : {Plain(), Gated()}) {
+    std::vector<LayerHarness::Results> results;
+    for (const int64_t chunk : {0, 1, 5, 16, 36, 37, 1000}) {
+      SCOPED_TRACE(chunk);
+      LayerHarness harness({20, 17});
+      const LayerCalls calls = MakeMlp(InChunks(options, chunk), {});
+      harness.Bind(calls.parameters);
+      results.push_back(harness.Run(calls,
+                                    ops::HostTensor::Normal({37, kHidden}, DType::kFloat32, 1),
+                                    ops::HostTensor::Normal({37, kHidden}, DType::kFloat32, 2)));
+      EXPECT_EQ(results.back().y, results.front().y);
+      EXPECT_EQ(results.back().dx, results.front().dx);
+      for (size_t i = 0; i < calls.parameters.size(); ++i) {
+        const std::vector<double>& want = results.front().gradients[i];
+        ops::ExpectNear(ops::HostTensor::Of({static_cast<int64_t>(want.size())}, DType::kFloat32,
+                                            results.back().gradients[i]),
+                        want, 1e-6);
+      }
+    }
+  }
+}
+
+TEST(MlpTest, MemoryGrowsWithTheChunkAndNotWithTheTokens) {
+  // Returns the most bytes between x and y, or dy and dx, of a forward and a backward.
+  const auto bytes = [](int tokens, int64_t chunk, bool deferred) {
+    LayerHarness harness({tokens});
+    const LayerCalls calls = MakeMlp(InChunks(Gated(), chunk), {});
+    harness.Bind(calls.parameters);
+    const auto rows = ops::HostTensor::Normal({tokens, kHidden}, DType::kFloat32, 1);
+    harness.Run(calls, rows, rows, deferred);
+    EXPECT_EQ(harness.context().saved->high_water(), 0);
+    // dy lies in scratch, unless Run has put it beside what is deferred.
+    return harness.context().scratch->high_water() - (deferred ? 0 : rows.tensor().bytes());
+  };
+  for (const bool deferred : {false, true}) {
+    const int64_t of_16 = bytes(64, 16, deferred);
+    EXPECT_EQ(bytes(256, 16, deferred), of_16);
+    EXPECT_EQ(bytes(256, 32, deferred), 2 * of_16);
+  }
+}
+
+TEST(MlpTest, TwoTensorParallelRanksEqualOne) {
+  for (const TransformerOptions& options :
+       {Plain(), Gated(), InChunks(Plain(), 3), InChunks(Gated(), 2), InChunks(Plain(), 1)}) {
     ExpectTwoRanksEqualOne(
         {5, 3},
         [&](const ProcessGroup& group, bool sequence_parallel) {

@@ -38,6 +38,9 @@ struct RecomputeOptions {
   bool core_attention = false;  // the attention's output and log-sum-exp
   bool mlp = false;             // everything between fc1 and fc2
   bool norm = false;            // the outputs of the two norms
+  // Where above 0, an MLP runs over chunks of about so many tokens (layers/mlp.h) and keeps its
+  // input alone. FP8 must be off then, and recompute.mlp changes nothing.
+  int64_t mlp_chunk_tokens = 0;
 };
 
 // The ways in which attention reaches the tokens of other context-parallel ranks.

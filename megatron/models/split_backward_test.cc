@@ -32,12 +32,14 @@ std::vector<ModelOptions> Models() {
 }
 
 std::vector<ModelOptions> WithRecomputation(const ModelOptions& options) {
-  std::vector<ModelOptions> ways(5, options);
+  std::vector<ModelOptions> ways(6, options);
   ways[1].transformer.recompute = {true, true, true};
   ways[2].transformer.recompute.norm = true;
   ways[3].layer_recompute = {LayerRecompute::kUniform, 2};
   ways[4].layer_recompute = {LayerRecompute::kBlock, 1};
   ways[4].transformer.recompute = {true, true, true};
+  if (options.transformer.float8.enabled) return {ways.begin(), ways.end() - 1};
+  ways[5].transformer.recompute.mlp_chunk_tokens = 16;
   return ways;
 }
 

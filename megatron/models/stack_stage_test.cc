@@ -362,6 +362,55 @@ TEST(StackStageTest, LogitsInChunksGiveTheSameLossAndGradients) {
   }
 }
 
+TEST(StackStageTest, MlpsInChunksGiveTheSameLossAndGradients) {
+  for (const NamedModel& named : Models()) {
+    if (named.options.transformer.moe.num_experts > 0) continue;
+    HostBatch batch = RandomBatch({15, 18}, named.options.vocab_size, 2);
+    ModelHarness whole(named.options, ProcessGroup(), 77);
+    const double loss = whole.LossAndGradients(&batch);
+    const Gradients gradients = Collect(whole);
+    for (const bool recomputes_layers : {false, true}) {
+      SCOPED_TRACE(std::string(named.name) + (recomputes_layers ? ", layers recomputed" : ""));
+      ModelOptions options = named.options;
+      options.transformer.recompute.mlp_chunk_tokens = 8;
+      if (recomputes_layers) {
+        options.layer_recompute = {LayerRecompute::kUniform, 1};
+      } else {
+        options.transformer.recompute.norm = true;
+      }
+      ModelHarness chunked(options, ProcessGroup(), 77);
+      EXPECT_EQ(chunked.LossAndGradients(&batch), loss);
+      for (const auto& [name, gradient] : Collect(chunked)) {
+        // The bits of all but the weights of MLPs: no other gradient has a sum of chunks in it.
+        if (name.find(".mlp.linear") == std::string::npos) {
+          EXPECT_EQ(gradient, gradients.at(name)) << name;
+        }
+        EXPECT_LE(Distance(gradient, gradients.at(name)), 1e-6 * Norm(gradients.at(name))) << name;
+      }
+      EXPECT_EQ(chunked.Loss(&batch, /*training=*/false), whole.Loss(&batch, /*training=*/false));
+      if (options.transformer.num_query_groups < 2) continue;
+      ASSERT_TRUE(RunRanks(2, [&](int, const ProcessGroup& world) {
+                    ModelHarness model(options, world, 77);
+                    HostBatch mine = batch;
+                    EXPECT_NEAR(model.LossAndGradients(&mine), loss, 2e-6);
+                    ExpectBlocksOf(gradients, model);
+                    return world.status();
+                  }).ok());
+    }
+  }
+}
+
+TEST(StackStageTest, MlpsInChunksTakeLessMemory) {
+  ModelOptions options = SmallGpt2();
+  HostBatch batch = RandomBatch({256}, options.vocab_size, 1);
+  const auto bytes = [&] { return MeasureStage(options, 1, batch.View()).total(); };
+  const int64_t whole = bytes();
+  options.transformer.recompute.mlp_chunk_tokens = 16;
+  // Each layer keeps no intermediate, before and behind the activation, in fp32.
+  EXPECT_GE(whole - bytes(),
+            options.transformer.num_layers * 2 * 256 * options.transformer.ffn_hidden_size * 4);
+}
+
 TEST(StackStageTest, LogitsInChunksTakeLessMemory) {
   ModelOptions options = SmallGpt2();
   HostBatch batch = RandomBatch({32, 32}, options.vocab_size, 1);

@@ -202,12 +202,16 @@ TrainerOptions RunOf(const Case& c) {
   RecomputeOptions& selective = run.model.transformer.recompute;
   if (c[kRecompute] == 1) selective.core_attention = selective.mlp = selective.norm = true;
   if (c[kRecompute] == 2) run.model.layer_recompute = {LayerRecompute::kUniform, 1};
-  if (c[kRecompute] == 3) run.model.layer_recompute = {LayerRecompute::kBlock, 1};
+  if (c[kRecompute] == 3) {
+    run.model.layer_recompute = {LayerRecompute::kBlock, 1};
+    selective.mlp_chunk_tokens = 7;
+  }
   return run;
 }
 
 std::string Describe(const Case& c) {
-  static constexpr const char* kRecomputes[] = {"none", "selective", "uniform", "block"};
+  static constexpr const char* kRecomputes[] = {"none", "selective", "uniform",
+                                                "block, MLPs in chunks"};
   static constexpr const char* kModels[] = {"gpt2", "llama", "mixtral", "deepseek", "balanced"};
   return absl::StrCat(kModels[c[kModel]], c[kOptimizer] == 0 ? " sgd " : " adamw ",
                       ToString(LayoutOf(c)), " recompute ", kRecomputes[c[kRecompute]],
