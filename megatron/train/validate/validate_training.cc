@@ -1,13 +1,17 @@
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "megatron/train/recipes/model_rules_of.h"
 #include "megatron/train/validate/rules.h"
 
 namespace megatron {
 namespace {
 
+// Places in a micro-batch are 32-bit numbers; half of them leaves room for tokens that fill up.
+constexpr double kMostTokensOfMicroBatch = 1 << 30;
 constexpr double kMostTokens = 9e18;  // the most tokens of a run that 64 bits can count
 
 void CheckLearningRate(ConfigChecker& check) {
@@ -70,7 +74,23 @@ void MustBeWholeMicroSteps(ConfigChecker& check, absl::string_view path, int64_t
                                  " times ", check.Named("parallel.data_parallel_size")));
 }
 
+void CheckMicroBatch(ConfigChecker& check) {
+  if (!check.Usable({"train.micro_batch_size", "model.seq_length"})) return;
+  const config::ModelConfig& model = check.resolved().model();
+  const SampleLengths lengths = ModelRulesOf(model).LengthsOf(model);
+  const double tokens =
+      static_cast<double>(check.resolved().train().micro_batch_size()) *
+      static_cast<double>(std::max(lengths.seq_length, lengths.encoder_seq_length));
+  if (tokens > kMostTokensOfMicroBatch) {
+    check.Error("train.micro_batch_size",
+                absl::StrCat("makes micro-batches of ", static_cast<int64_t>(tokens),
+                             " tokens; at most ", static_cast<int64_t>(kMostTokensOfMicroBatch),
+                             " are possible: lower it or model.seq_length"));
+  }
+}
+
 void CheckBatch(ConfigChecker& check) {
+  CheckMicroBatch(check);
   MustBeWholeMicroSteps(check, "train.global_batch_size",
                         check.resolved().train().global_batch_size());
   if (!check.Usable({"train.train_iters", "train.global_batch_size", "model.seq_length"})) return;
