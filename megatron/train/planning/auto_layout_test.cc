@@ -116,6 +116,12 @@ TEST_F(AutoLayoutTest, TheMicroBatchIsChosenThoughItIsWritten) {
   EXPECT_THAT(LayoutText(*chosen), HasSubstr("train.micro_batch_size=16"));
 }
 
+TEST_F(AutoLayoutTest, ChunksOfMlpsStayAsTheyAreWritten) {
+  const auto chosen = Choose(8, {"recompute.mlp_chunk_tokens=16"});
+  ASSERT_THAT(chosen, IsOk());
+  EXPECT_THAT(LayoutText(*chosen), Not(HasSubstr("mlp_chunk_tokens")));
+}
+
 TEST_F(AutoLayoutTest, ASavedLayoutIsKeptOnAsManyRanks) {
   const auto first = Choose(8, {"parallel.pipeline_model_parallel_size=4"});
   ASSERT_THAT(first, IsOk());

@@ -87,6 +87,42 @@ TEST(PlanPretrainingTest, ATopologyThatDoesNotFitIsAMistakeOfTheConfiguration) {
   EXPECT_THAT(std::string(gone.message()), HasSubstr("parallel.topology_file = gone"));
 }
 
+// A rank's logits are 13 billion numbers, far beyond 32 bits.
+TEST(PlanPretrainingTest, MemoryOfTwoMillionTokensOnEightRanksIsInProportion) {
+  const std::vector<std::vector<std::string>> forms = {
+      {"parallel.cp_comm_type=p2p"},
+      {"parallel.cp_comm_type=a2a"},
+      {"parallel.cp_comm_type=allgather"},
+      {"parallel.cp_comm_type=a2a_p2p", "parallel.hierarchical_context_parallel_sizes=[4, 2]"}};
+  for (std::vector<std::string> overrides : forms) {
+    overrides.insert(overrides.end(),
+                     {"parallel.context_parallel_size=8", "train.micro_batch_size=1",
+                      "train.global_batch_size=1", "system.device=cuda"});
+    int64_t whole = 0;
+    for (const bool in_chunks : {false, true}) {
+      SCOPED_TRACE(overrides.front() + (in_chunks ? " in chunks" : ""));
+      if (in_chunks) {
+        overrides.insert(overrides.end(),
+                         {"recompute.mlp_chunk_tokens=4096", "train.logits_chunk_tokens=4096"});
+      }
+      std::vector<int64_t> bytes;
+      for (const int64_t tokens : {1 << 19, 1 << 20, 1 << 21}) {
+        std::vector<std::string> all = overrides;
+        all.push_back(absl::StrCat("model.seq_length=", tokens));
+        const auto planned = PlanPretraining(Config("llama_1500m", all));
+        ASSERT_THAT(planned, IsOk());
+        bytes.push_back(planned->plan.stages[0].total_bytes());
+      }
+      EXPECT_EQ(bytes[2] - bytes[1], 2 * (bytes[1] - bytes[0]));
+      // 28 layers keep gates, ups and their products of 262,144 tokens: 5,632 features of 2 bytes.
+      if (in_chunks) {
+        EXPECT_GT(whole - bytes[2], int64_t{28} * 262144 * 3 * 5632 * 2);
+      }
+      whole = bytes[2];
+    }
+  }
+}
+
 TEST(PlanPretrainingTest, ATokenizerThatIsNotThereIsAMistakeOfTheConfiguration) {
   config::PretrainConfig config = Config("gpt2_124m", {});
   config.mutable_data()->set_tokenizer_type(config::Tokenizer::GPT2BPETokenizer);

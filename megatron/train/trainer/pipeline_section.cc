@@ -83,11 +83,11 @@ namespace {
 // A part that only embeds or measures takes some time too: that of a layer divided by this number.
 constexpr double kEmptyPartsOfALayer = 2;
 
-// The arithmetic that is done twice, in pairs of a multiplication and an addition.
+// The arithmetic that is done again, in pairs of a multiplication and an addition.
 double Recomputed(const config::RecomputeConfig& recompute, const MatrixProducts& layer) {
+  double again = recompute.has_mlp_chunk_tokens() ? MlpInputMultiplyAdds(layer) : 0;
   if (recompute.recompute_granularity() == config::RecomputeGranularity::full)
-    return MultiplyAdds(layer);
-  double again = 0;
+    return again + MultiplyAdds(layer);
   if (recompute.recompute_granularity() != config::RecomputeGranularity::selective) return again;
   for (int module : recompute.recompute_modules()) {
     if (module == config::RecomputeModule::core_attn) again += ActivationMultiplyAdds(layer);
@@ -96,11 +96,21 @@ double Recomputed(const config::RecomputeConfig& recompute, const MatrixProducts
   return again;
 }
 
+// The arithmetic of weight gradients that are not deferred: those of MLPs in chunks.
+double NotDeferred(const config::PretrainConfig& config, const MatrixProducts& layer) {
+  if (!config.recompute().has_mlp_chunk_tokens()) return 0;
+  const bool gated = config.model().swiglu() || config.model().gated_linear_unit();
+  return MlpInputMultiplyAdds(layer) * (gated ? 1.5 : 2);  // of the first matrix and the second
+}
+
 // A product of activations has two gradients, both of which belong to the inputs' part, as does
 // what is recomputed.
-ActionCosts CostsOf(const config::RecomputeConfig& recompute, const MatrixProducts& layer) {
+ActionCosts CostsOf(const config::PretrainConfig& config, const MatrixProducts& layer) {
   const double weights = WeightMultiplyAdds(layer), attention = ActivationMultiplyAdds(layer);
-  return {weights + attention, weights + 2 * attention + Recomputed(recompute, layer), weights};
+  const double at_once = NotDeferred(config, layer);
+  return {weights + attention,
+          weights + 2 * attention + Recomputed(config.recompute(), layer) + at_once,
+          weights - at_once};
 }
 
 ActionCosts Divided(const ActionCosts& costs, double divisor) {
@@ -127,9 +137,8 @@ PartCosts ToActionCosts(const config::PretrainConfig& config) {
   auto layer = layers.begin();
   for (const int64_t count : counts) {
     ActionCosts part = {0, 0, 0};
-    if (count == 0)
-      part = Divided(CostsOf(config.recompute(), layers.front()), kEmptyPartsOfALayer);
-    for (int64_t i = 0; i < count; ++i) part = Sum(part, CostsOf(config.recompute(), *layer++));
+    if (count == 0) part = Divided(CostsOf(config, layers.front()), kEmptyPartsOfALayer);
+    for (int64_t i = 0; i < count; ++i) part = Sum(part, CostsOf(config, *layer++));
     costs.push_back(part);
   }
   const double unit = PartCosts(costs).Mean().forward;

@@ -108,6 +108,19 @@ TEST(PipelineSectionTest, RecomputationMakesTheInputsPartLonger) {
               plain.backward_input + 1, 1e-12);
   EXPECT_GT(costs({"recompute.recompute_granularity=selective"}).backward_input,
             plain.backward_input);
+  // An MLP in chunks computes its first product again, and the gradients of its weights at once.
+  for (const std::string gate : {"false", "true"}) {
+    const std::string swiglu = "model.swiglu=" + gate;
+    const ActionCosts whole = costs({swiglu});
+    const ActionCosts chunks = costs({swiglu, "recompute.mlp_chunk_tokens=16"});
+    const ActionCosts again = costs(
+        {swiglu, "recompute.recompute_granularity=selective", "recompute.recompute_modules=[mlp]"});
+    const double first = again.backward_input - whole.backward_input;
+    const double both = first * (gate == "true" ? 1.5 : 2);
+    EXPECT_GT(first, 0);
+    EXPECT_NEAR(chunks.backward_input, whole.backward_input + first + both, 1e-12);
+    EXPECT_NEAR(chunks.backward_weight, whole.backward_weight - both, 1e-12);
+  }
 }
 
 // Returns the costs of the parts of kBase with these overrides, each of which is a field's path and

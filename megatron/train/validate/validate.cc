@@ -78,6 +78,19 @@ void CheckRecompute(ConfigChecker& check) {
   if (static_cast<int>(distinct.size()) != recompute.recompute_modules_size()) {
     check.Error("recompute.recompute_modules", "names a module twice");
   }
+  if (!check.IsWritten("recompute.mlp_chunk_tokens")) return;
+  if (check.resolved().precision().fp8_format() != config::Fp8Format::none) {
+    check.Error("recompute.mlp_chunk_tokens",
+                absl::StrCat("is not available with ", check.Named("precision.fp8_format"),
+                             ", whose scales are made of whole tensors"));
+  }
+  if (recompute.recompute_granularity() == config::RecomputeGranularity::selective &&
+      distinct.count(config::RecomputeModule::mlp) > 0) {
+    check.Error("recompute.recompute_modules",
+                absl::StrCat("names mlp, which has no effect with ",
+                             check.Named("recompute.mlp_chunk_tokens"),
+                             ": MLPs in chunks are computed again in any case; leave mlp out"));
+  }
 }
 
 void CheckCheckpoint(ConfigChecker& check) {
