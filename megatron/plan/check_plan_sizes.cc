@@ -7,8 +7,9 @@
 namespace megatron {
 
 absl::Status CheckPlanSizes(const Hardware& gpu, const PlanModel& model, const PlanLayout& layout) {
-  for (int64_t size : {layout.tp, layout.cp, layout.pp, layout.vpp, layout.ep, layout.etp,
-                       layout.dp, layout.micro_batch, layout.micro_batches, layout.sequence}) {
+  for (int64_t size :
+       {layout.tp, layout.cp, layout.cp_team, layout.pp, layout.vpp, layout.ep, layout.etp,
+        layout.dp, layout.micro_batch, layout.micro_batches, layout.sequence}) {
     if (size < 1 || size > int64_t{1} << 30) {
       return absl::InvalidArgumentError(absl::StrCat("a size of ", size, " can't be"));
     }
@@ -25,6 +26,10 @@ absl::Status CheckPlanSizes(const Hardware& gpu, const PlanModel& model, const P
   if (layout.tp > model.heads()) {
     return absl::InvalidArgumentError(
         absl::StrCat(model.heads(), " heads can't be cut for tp ", layout.tp));
+  }
+  if (layout.cp % layout.cp_team != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cp ", layout.cp, " can't be cut into teams of ", layout.cp_team));
   }
   if (layout.ep > 1 && model.experts() < layout.ep) {
     return absl::InvalidArgumentError(

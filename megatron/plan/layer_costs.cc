@@ -208,38 +208,77 @@ void LayerPredictor::AddElementwise(LayerCosts* layer, double ffn) const {
   layer->backward += 1.6 * bytes / rates_.memory;
 }
 
-void LayerPredictor::AddCollectives(LayerCosts* layer, bool is_mixture) const {
-  const double h = model_.hidden();
-  const double all_reduce =
-      2 * CollectiveSeconds(gpu_, program_, {l_.tp, 1}, rates_.element_bytes * tokens_ * h);
+void LayerPredictor::AddTensor(LayerCosts* layer) const {
+  const double all_reduce = 2 * CollectiveSeconds(gpu_, program_, {l_.tp, 1},
+                                                  rates_.element_bytes * tokens_ * model_.hidden());
   layer->tensor_forward = 2 * all_reduce;
   // With sequence parallelism the inputs of the products are gathered once more.
   layer->tensor_backward = (l_.is_sequence_parallel ? 3 : 2) * all_reduce;
-  if (program_.overlaps_tensor_parallel()) {
-    // All parts but one pass beside products.
-    const auto exposed = [&](double seconds, double products) {
-      return ExposedSeconds(gpu_, seconds, products, seconds / tp_);
-    };
-    layer->tensor_forward = exposed(layer->tensor_forward, layer->forward - layer->attention_core);
-    layer->tensor_backward =
-        exposed(layer->tensor_backward, layer->backward - 2 * layer->attention_core);
+  if (!program_.overlaps_tensor_parallel()) return;
+  // All parts but one pass beside products.
+  const auto exposed = [&](double seconds, double products) {
+    return ExposedSeconds(gpu_, seconds, products, seconds / tp_);
+  };
+  layer->tensor_forward = exposed(layer->tensor_forward, layer->forward - layer->attention_core);
+  layer->tensor_backward =
+      exposed(layer->tensor_backward, layer->backward - 2 * layer->attention_core);
+}
+
+void LayerPredictor::AddContext(LayerCosts* layer) const {
+  if (l_.cp == 1) return;
+  switch (l_.context) {
+    case PlanContext::kRing:
+      return AddRing({l_.cp, l_.tp}, layer);
+    case PlanContext::kAllToAll:
+      return AddHeadExchange({l_.cp, l_.tp}, layer);
+    case PlanContext::kGather:
+      return AddGather({l_.cp, l_.tp}, layer);
+    case PlanContext::kTeams:
+      AddHeadExchange({l_.cp_team, l_.tp}, layer);
+      return AddRing({l_.cp / l_.cp_team, l_.tp * l_.cp_team}, layer);
   }
-  if (l_.cp > 1 && program_.exchanges_heads()) {
-    // Queries, keys and values go to the ranks of their heads and the result comes back, in either
-    // pass.
-    const double bytes = rates_.element_bytes * tokens_ * 2 * (query_width() + kv_width()) / tp_;
-    layer->context = 2 * CollectiveSeconds(gpu_, program_, {l_.cp, l_.tp}, bytes);
-  } else if (l_.cp > 1) {
-    // Keys and values go around, once forward and, with their gradients, twice backward. Attention
-    // to the part at hand hides them.
-    const double bytes = rates_.element_bytes * tokens_ * l_.cp * 2 * kv_width() / tp_;
-    const double pass = CollectiveSeconds(gpu_, program_, {l_.cp, l_.tp}, bytes);
-    layer->context = ExposedSeconds(gpu_, 3 * pass, 3 * layer->attention_core, 0) + pass / l_.cp;
-  }
-  if (!is_mixture) return;
-  // Rows go to their experts and come back, in either pass. Ranks that share an expert gather its
-  // rows and add up what it gives.
-  const double bytes = rates_.element_bytes * tokens_ / tp_ * model_.experts_per_token() * h;
+}
+
+// Queries, keys and values go to the ranks of their heads and the result comes back, in either
+// pass.
+void LayerPredictor::AddHeadExchange(const PlanGroup& group, LayerCosts* layer) const {
+  const double bytes = rates_.element_bytes * tokens_ * 2 * (query_width() + kv_width()) / tp_;
+  const double exchange = CollectiveSeconds(gpu_, program_, group, bytes);
+  layer->context_forward += exchange;
+  layer->context_backward += exchange;
+}
+
+// Keys and values go around, once forward and, with their gradients, twice backward. Attention to
+// the part at hand hides them, but for the last message.
+void LayerPredictor::AddRing(const PlanGroup& group, LayerCosts* layer) const {
+  const double bytes = rates_.element_bytes * tokens_ * double(group.ranks) * 2 * kv_width() / tp_;
+  const double pass = CollectiveSeconds(gpu_, program_, group, bytes);
+  const double core = layer->attention_core;
+  layer->context_forward += ExposedSeconds(gpu_, pass, core, 0);
+  layer->context_backward +=
+      ExposedSeconds(gpu_, 2 * pass, 2 * core, 0) + pass / double(group.ranks);
+}
+
+// The keys and values of one half of a rank's heads are gathered, and their gradients summed in 32
+// bits, while attention computes with the other half.
+void LayerPredictor::AddGather(const PlanGroup& group, LayerCosts* layer) const {
+  const double elements = tokens_ * double(group.ranks) * 2 * kv_width() / tp_;
+  const double gather = CollectiveSeconds(gpu_, program_, group, rates_.element_bytes * elements);
+  const double sum = CollectiveSeconds(gpu_, program_, group, 4 * elements);
+  // A single group of heads has no halves.
+  const double core = model_.kv_heads() / tp_ > 1 ? layer->attention_core : 0;
+  const auto exposed = [&](double seconds, double window) {
+    return seconds / 2 + ExposedSeconds(gpu_, seconds / 2, window, 0);
+  };
+  layer->context_forward += exposed(gather, core / 2);
+  layer->context_backward += exposed(gather, core) + exposed(sum, core);
+}
+
+// Rows go to their experts and come back, in either pass. Ranks that share an expert gather its
+// rows and add up what it gives.
+void LayerPredictor::AddExpertExchange(LayerCosts* layer) const {
+  const double bytes =
+      rates_.element_bytes * tokens_ / tp_ * model_.experts_per_token() * model_.hidden();
   layer->expert = 4 * CollectiveSeconds(gpu_, program_, {l_.ep, l_.etp}, bytes) +
                   4 * CollectiveSeconds(gpu_, program_, {l_.etp, 1}, bytes * l_.etp);
 }
@@ -298,7 +337,9 @@ LayerCosts LayerPredictor::Layer(bool is_mixture) const {
   }
   layer.parameters += 2 * model_.hidden();  // norms
   AddElementwise(&layer, ffn);
-  AddCollectives(&layer, is_mixture);
+  AddTensor(&layer);
+  AddContext(&layer);
+  if (is_mixture) AddExpertExchange(&layer);
   AddMemory(&layer, is_mixture);
   layer.forward = std::max(layer.forward, program_.layer_seconds() - layer.tensor_forward);
   layer.backward =

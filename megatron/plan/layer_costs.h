@@ -4,6 +4,7 @@
 #define MEGATRON_PLAN_LAYER_COSTS_H_
 
 #include "absl/types/optional.h"
+#include "megatron/plan/collective_time.h"
 #include "megatron/plan/measured_kernels.h"
 #include "megatron/plan/model_costs.h"
 #include "megatron/plan/plan_facts.pb.h"
@@ -19,7 +20,8 @@ struct LayerCosts {
   double attention_core = 0;   // forward seconds that selective recomputation runs again
   double tensor_forward = 0;   // seconds of collectives
   double tensor_backward = 0;
-  double context = 0;
+  double context_forward = 0;  // what attention does not hide
+  double context_backward = 0;
   double expert = 0;
   double flops = 0;       // the forward pass's, as the model's FLOPs count them
   double parameters = 0;  // this rank's, without experts
@@ -69,7 +71,12 @@ class LayerPredictor {
   void AddExperts(LayerCosts* layer, const MatrixProduct& product) const;
   void AddAttentionCore(LayerCosts* layer) const;
   void AddElementwise(LayerCosts* layer, double ffn) const;
-  void AddCollectives(LayerCosts* layer, bool is_mixture) const;
+  void AddTensor(LayerCosts* layer) const;
+  void AddContext(LayerCosts* layer) const;
+  void AddHeadExchange(const PlanGroup& group, LayerCosts* layer) const;
+  void AddRing(const PlanGroup& group, LayerCosts* layer) const;
+  void AddGather(const PlanGroup& group, LayerCosts* layer) const;
+  void AddExpertExchange(LayerCosts* layer) const;
   void AddMemory(LayerCosts* layer, bool is_mixture) const;
 
   const Hardware& gpu_;

@@ -187,6 +187,7 @@ absl::StatusOr<PlanLayout> ReadLayout(const Implementation& program, Row* row) {
   MEGATRON_ASSIGN_OR_RETURN(layout.pp, row->Integer({"pp"}, NumberAfter("pp", scheme)));
   MEGATRON_ASSIGN_OR_RETURN(layout.vpp, row->Integer({"vpp"}, 1));
   MEGATRON_ASSIGN_OR_RETURN(layout.cp, row->Integer({"cp"}, 1));
+  if (program.exchanges_heads()) layout.context = PlanContext::kAllToAll;
   MEGATRON_ASSIGN_OR_RETURN(layout.ep, row->Integer({"ep"}, 1));
   MEGATRON_ASSIGN_OR_RETURN(layout.micro_batch, row->Integer({"mbs"}, 1));
   MEGATRON_ASSIGN_OR_RETURN(layout.sequence, row->Integer({"seq"}, 0));

@@ -1,9 +1,11 @@
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
 #include "megatron/pipeline/schedule_kind.h"
 #include "megatron/pipeline/stage_plan.h"
+#include "megatron/plan/collective_time.h"
 #include "megatron/plan/measured_kernels.h"
 #include "megatron/plan/plan_facts.h"
 #include "megatron/plan/simulate_step.h"
@@ -78,6 +80,109 @@ TEST_F(PredictedPartsTest, MessagesAreAsWideAsTheProgramSendsThem) {
   EXPECT_EQ(message(true, true), part);
   const double rate = gpu_.network_gb_per_s() * 1e9 * program_.network_efficiency();
   EXPECT_NEAR(whole - part, 2.0 * 2048 * 12288 * 7 / 8 / rate, 1e-12);
+}
+
+// Seconds that attention of 2 samples of 8,192 tokens waits in a layer: forward, and in all.
+struct Waits {
+  double forward = 0;
+  double all = 0;
+};
+
+Waits ContextWaits(const Hardware& gpu, const Implementation& program, const PlanModel& model,
+                   PlanContext form, int64_t cp, int64_t team = 1) {
+  PlanLayout layout;
+  layout.tp = 2;
+  layout.cp = cp;
+  layout.context = form;
+  layout.cp_team = team;
+  layout.micro_batch = 2;
+  layout.sequence = 8192;
+  const auto parts = PredictParts(gpu, program, {}, model, layout, {{1, 0}});
+  EXPECT_TRUE(parts.ok()) << parts.status();
+  const PartSeconds& part = parts->positions[0];
+  EXPECT_GT(part.context, 0);
+  return {part.forward_calls -
+              2 * 2 * CollectiveSeconds(gpu, program, {2, 1}, 2.0 * 2 * 8192 / cp * model.hidden()),
+          part.context};
+}
+
+class ContextFormsTest : public PredictedPartsTest {
+ protected:
+  ContextFormsTest() {
+    model_ = **FindPlanModel(facts_, "Llama3-8B");
+    program_ = **FindImplementation(facts_, "megatron_cc");
+    program_.set_overlaps_tensor_parallel(false);
+  }
+
+  Waits WithSlowLinks(PlanContext form, int64_t cp, int64_t team = 1) {
+    Hardware slow = gpu_;
+    slow.set_link_gb_per_s(1e-3);
+    slow.set_network_gb_per_s(1e-3);
+    return ContextWaits(slow, program_, model_, form, cp, team);
+  }
+  Waits WithFastLinks(PlanContext form, int64_t cp, int64_t team = 1) {
+    Hardware fast = gpu_;
+    fast.set_link_gb_per_s(1e6);
+    fast.set_network_gb_per_s(1e6);
+    fast.set_link_latency_us(1e-3);
+    fast.set_link_rank_latency_us(1e-3);
+    fast.set_network_latency_us(1e-3);
+    return ContextWaits(fast, program_, model_, form, cp, team);
+  }
+};
+
+// With links that are so slow that nothing is hidden, waits are as the bytes: those of
+// docs/context_parallel.md, with 8 groups of keys for 32 heads.
+TEST_F(ContextFormsTest, SlowLinksTakeAsLongAsTheirBytes) {
+  const Waits gather = WithSlowLinks(PlanContext::kGather, 4);
+  EXPECT_NEAR(gather.all / gather.forward, 1 + (2 + 4) / 2.0, 0.01);
+  const Waits exchange = WithSlowLinks(PlanContext::kAllToAll, 4);
+  EXPECT_NEAR(exchange.all / exchange.forward, 2, 1e-3);
+  // Queries and results are 32 heads each, keys and values 8 each: of a gather each rank has 4.
+  EXPECT_NEAR(exchange.forward / gather.forward, (32 + 32 + 8 + 8) / (4.0 * (8 + 8)), 0.01);
+}
+
+// A team of all ranks exchanges heads, and teams of one rank are a ring.
+TEST_F(ContextFormsTest, TeamsAreBetweenARingAndAnExchange) {
+  for (const auto& waits : {std::pair<Waits, Waits>(WithSlowLinks(PlanContext::kTeams, 4, 4),
+                                                    WithSlowLinks(PlanContext::kAllToAll, 4)),
+                            std::pair<Waits, Waits>(WithSlowLinks(PlanContext::kTeams, 4, 1),
+                                                    WithSlowLinks(PlanContext::kRing, 4))}) {
+    EXPECT_DOUBLE_EQ(waits.first.all, waits.second.all);
+    EXPECT_DOUBLE_EQ(waits.first.forward, waits.second.forward);
+  }
+}
+
+// Half of a gather has nothing to hide behind, and with one group of heads all of it: twice the
+// keys then take as long.
+TEST_F(ContextFormsTest, AttentionHidesHalfOfWhatIsGathered) {
+  model_.set_kv_heads(2);  // one for each tensor-parallel rank
+  const Waits one = WithFastLinks(PlanContext::kGather, 4);
+  model_.set_kv_heads(4);
+  const Waits two = WithFastLinks(PlanContext::kGather, 4);
+  EXPECT_NEAR(two.all / one.all, 1, 0.1);
+  EXPECT_NEAR(two.forward / one.forward, 1, 0.1);
+}
+
+TEST_F(ContextFormsTest, FullRecomputationSendsKeysAgain) {
+  PlanLayout layout;
+  layout.cp = 4;
+  layout.context = PlanContext::kAllToAll;
+  layout.sequence = 8192;
+  const auto context = [&] {
+    return PredictParts(gpu_, program_, {}, model_, layout, {{1, 0}})->positions[0].context;
+  };
+  const double once = context();
+  layout.recompute = PlanRecompute::kFull;
+  EXPECT_DOUBLE_EQ(context(), 1.5 * once);
+}
+
+TEST_F(PredictedPartsTest, RefusesTeamsThatDoNotDivideTheRanks) {
+  PlanLayout layout = Layout();
+  layout.cp = 4;
+  layout.cp_team = 3;
+  EXPECT_EQ(PredictStep(gpu_, program_, kernels_, model_, layout).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(PredictedPartsTest, RefusesPartsThatDoNotFitTheLayout) {

@@ -75,9 +75,10 @@ LayerCosts Predictor::MeanLayer(double share) const {
   LayerCosts mean = mixture;
   for (double LayerCosts::*part :
        {&LayerCosts::forward, &LayerCosts::backward, &LayerCosts::attention_core,
-        &LayerCosts::tensor_forward, &LayerCosts::tensor_backward, &LayerCosts::context,
-        &LayerCosts::expert, &LayerCosts::flops, &LayerCosts::parameters,
-        &LayerCosts::expert_parameters, &LayerCosts::saved_bytes, &LayerCosts::input_bytes}) {
+        &LayerCosts::tensor_forward, &LayerCosts::tensor_backward, &LayerCosts::context_forward,
+        &LayerCosts::context_backward, &LayerCosts::expert, &LayerCosts::flops,
+        &LayerCosts::parameters, &LayerCosts::expert_parameters, &LayerCosts::saved_bytes,
+        &LayerCosts::input_bytes}) {
     mean.*part = share * mixture.*part + (1 - share) * dense.*part;
   }
   return mean;
@@ -167,19 +168,21 @@ StepSeconds Predictor::Seconds(const LayerCosts& layer) const {
   const double m = double(l_.micro_batches);
   const double again = Recomputed(layer);
   double tensor = layer.tensor_forward + layer.tensor_backward;
+  double context = layer.context_forward + layer.context_backward;
   double expert = layer.expert;
   if (l_.recompute == PlanRecompute::kFull) {
     tensor += layer.tensor_forward;
+    context += layer.context_forward;
     expert *= 1.5;
   }
   const double head = layers_.HeadSeconds();
   const double compute = layers * (layer.forward + layer.backward + again);
   const double messages = 2 * l_.vpp * SecondsOfMessage();
-  const double work = compute + layers * (tensor + layer.context + expert) + messages;
+  const double work = compute + layers * (tensor + context + expert) + messages;
   StepSeconds s;
   s.compute = m * (compute + head);
   s.tensor_parallel = m * layers * tensor;
-  s.context_parallel = m * layers * layer.context;
+  s.context_parallel = m * layers * context;
   s.expert_parallel = m * layers * expert;
   s.messages = m * messages;
   s.bubble = (l_.pp - 1) * work / l_.vpp;
@@ -201,8 +204,7 @@ double Predictor::SecondsOfMessage() const {
   return MessageSeconds(gpu_, program_, l_.tp * l_.cp * l_.dp, whole / double(parts));
 }
 
-// Forward passes have a third of the calls that context parallelism does not hide, and half of the
-// experts'.
+// Forward passes have half of the experts' calls.
 void Predictor::AddLayers(PartSeconds* part, const LayerCosts& layer, int64_t count) const {
   const bool is_full = l_.recompute == PlanRecompute::kFull;
   part->forward += count * layer.forward;
@@ -210,9 +212,10 @@ void Predictor::AddLayers(PartSeconds* part, const LayerCosts& layer, int64_t co
   part->backward_weight += count * layer.backward_weight;
   part->tensor +=
       count * (layer.tensor_forward + layer.tensor_backward + (is_full ? layer.tensor_forward : 0));
-  part->context += count * layer.context;
+  part->context += count * (layer.context_forward + layer.context_backward +
+                            (is_full ? layer.context_forward : 0));
   part->expert += count * (is_full ? 1.5 : 1) * layer.expert;
-  part->forward_calls += count * (layer.tensor_forward + layer.context / 3 + layer.expert / 2);
+  part->forward_calls += count * (layer.tensor_forward + layer.context_forward + layer.expert / 2);
   part->backward_calls = part->tensor + part->context + part->expert - part->forward_calls;
 }
 

@@ -20,11 +20,21 @@ namespace megatron {
 enum class PlanRecompute { kNone, kSelective, kFull };
 enum class PlanPrecision { k32Bits, k16Bits, kFp8, kFp4 };
 
+// How attention reaches the keys and values of other context-parallel ranks.
+enum class PlanContext {
+  kRing,      // they go around
+  kAllToAll,  // ranks exchange their tokens for heads
+  kGather,    // each rank gathers all of them
+  kTeams,     // exchanges within teams of neighbours, rings between teams
+};
+
 // Tensor-parallel ranks are neighbours, then context-, data- and pipeline-parallel ones. An
 // expert is cut for neighbours, and experts lie on the next ranks.
 struct PlanLayout {
   int64_t tp = 1;
   int64_t cp = 1;
+  PlanContext context = PlanContext::kRing;
+  int64_t cp_team = 1;  // ranks of a team of kTeams
   int64_t pp = 1;
   int64_t vpp = 1;  // chunks of a pipeline stage
   int64_t ep = 1;

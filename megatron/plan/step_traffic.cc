@@ -69,20 +69,44 @@ class Traffic {
   }
 
   void AddContext() {
-    const PlanGroup group{l_.cp, l_.tp};
-    const double calls = micro_batches() * layers();
-    const double keys = 2 * tokens() * kv_width() / l_.tp;
-    const double queries = tokens() * query_width() / l_.tp;
-    if (program_.exchanges_heads()) {
-      Add(TrafficAxis::kContext, TrafficCall::kAllToAll, "heads of attention", group,
-          element_bytes() * (2 * queries + keys), calls * (forwards() + 1));
-      return;
+    const PlanGroup all{l_.cp, l_.tp};
+    switch (l_.context) {
+      case PlanContext::kRing:
+        return AddRing(all);
+      case PlanContext::kAllToAll:
+        return AddHeadExchange(all);
+      case PlanContext::kGather:
+        return AddGather(all);
+      case PlanContext::kTeams:
+        AddHeadExchange({l_.cp_team, l_.tp});
+        return AddRing({l_.cp / l_.cp_team, l_.tp * l_.cp_team});
     }
-    const double hops = double(l_.cp - 1);
+  }
+
+  double context_calls() const { return micro_batches() * layers(); }
+  // Elements of a rank's keys and values, which are as many behind an exchange of heads.
+  double keys() const { return 2 * tokens() * kv_width() / l_.tp; }
+
+  void AddHeadExchange(const PlanGroup& group) {
+    const double queries = tokens() * query_width() / l_.tp;
+    Add(TrafficAxis::kContext, TrafficCall::kAllToAll, "heads of attention", group,
+        element_bytes() * (2 * queries + keys()), context_calls() * (forwards() + 1));
+  }
+
+  void AddRing(const PlanGroup& group) {
+    const double hops = double(group.ranks - 1);
     Add(TrafficAxis::kContext, TrafficCall::kMessage, "keys and values", group,
-        element_bytes() * keys, calls * (forwards() + 1) * hops);
+        element_bytes() * keys(), context_calls() * (forwards() + 1) * hops);
     Add(TrafficAxis::kContext, TrafficCall::kMessage, "gradients of keys and values", group,
-        4 * keys, calls * l_.cp);
+        4 * keys(), context_calls() * double(group.ranks));
+  }
+
+  void AddGather(const PlanGroup& group) {
+    const double all_keys = double(group.ranks) * keys();
+    Add(TrafficAxis::kContext, TrafficCall::kAllGather, "keys and values", group,
+        element_bytes() * all_keys, context_calls() * (forwards() + 1));
+    Add(TrafficAxis::kContext, TrafficCall::kReduceScatter, "gradients of keys and values", group,
+        4 * all_keys, context_calls());
   }
 
   // Rows go to each part of their experts and come back, in either pass.

@@ -106,7 +106,7 @@ TEST(StepTrafficTest, DataParallelRanksReduceGradientsAndShareWeights) {
                    4 * 8 * 15 / 16.0 * parameters);
 }
 
-TEST(StepTrafficTest, ContextParallelRanksPassKeysOnOrExchangeHeads) {
+TEST(StepTrafficTest, ContextParallelRanksPassKeysOnExchangeHeadsOrGather) {
   PlanLayout layout = LayoutOf(1);
   layout.cp = 4;
   const double keys = 2 * 2048.0 * 1024;  // elements
@@ -114,9 +114,18 @@ TEST(StepTrafficTest, ContextParallelRanksPassKeysOnOrExchangeHeads) {
   // 3 hops in either pass, and 4 of gradients of 32 bits.
   EXPECT_DOUBLE_EQ(SentByAxis(program, Llama(), layout, AllLayers()).at(TrafficAxis::kContext),
                    32 * (2 * 3 * 2 * keys + 4 * 4 * keys));
-  program.set_exchanges_heads(true);
+  layout.context = PlanContext::kAllToAll;
   EXPECT_DOUBLE_EQ(SentByAxis(program, Llama(), layout, AllLayers()).at(TrafficAxis::kContext),
                    32 * 2 * 0.75 * 2 * (2 * 2048.0 * 4096 + keys));
+  // Keys of 3 other ranks in either pass, and their gradients of 32 bits.
+  layout.context = PlanContext::kGather;
+  EXPECT_DOUBLE_EQ(SentByAxis(program, Llama(), layout, AllLayers()).at(TrafficAxis::kContext),
+                   32 * 3 * (2 * 2 * keys + 4 * keys));
+  // Half of what a rank has to the other rank of its team, and keys to the other team.
+  layout.context = PlanContext::kTeams;
+  layout.cp_team = 2;
+  EXPECT_DOUBLE_EQ(SentByAxis(program, Llama(), layout, AllLayers()).at(TrafficAxis::kContext),
+                   32 * (2 * 0.5 * 2 * (2 * 2048.0 * 4096 + keys) + 2 * 2 * keys + 2 * 4 * keys));
 }
 
 TEST(StepTrafficTest, RowsGoToTheirExpertsAndComeBack) {

@@ -42,10 +42,26 @@ PlanModel LlamaModel() {
   return model;
 }
 
+PlanContext ToPlan(ContextParallel form) {
+  switch (form) {
+    case ContextParallel::kRing:
+      return PlanContext::kRing;
+    case ContextParallel::kAllToAll:
+      return PlanContext::kAllToAll;
+    case ContextParallel::kGather:
+      return PlanContext::kGather;
+    case ContextParallel::kHierarchical:
+      return PlanContext::kTeams;
+  }
+  return PlanContext::kRing;
+}
+
 PlanLayout ToPlan(const Layout& layout) {
   PlanLayout plan;
   plan.tp = layout.tensor;
   plan.cp = layout.context;
+  plan.context = ToPlan(layout.context_parallel);
+  plan.cp_team = layout.context_team_size;
   plan.pp = layout.pipeline;
   plan.vpp = layout.chunks;
   plan.dp = layout.data;
@@ -99,7 +115,6 @@ Sent SentOn(const TrainerOptions& run, const PlanModel& model, const Layout& lay
   const LayoutOutcome outcome = TrainOnLayout(run, how, CountingSource());
   Implementation program;
   program.set_shards_optimizer(layout.sharding != DataSharding::kNone);
-  program.set_exchanges_heads(layout.context_parallel == ContextParallel::kAllToAll);
   TrafficOptions options;
   options.shards_gradients = layout.sharding >= DataSharding::kGradients;
   Sent sent;
@@ -186,6 +201,34 @@ TEST(CountedTrafficTest, CommunicationBesideForwardSendsNoMore) {
       EXPECT_EQ(beside.counted, in_turn.counted);
     }
   }
+}
+
+// Keys go in whole heads, of which each rank has as many.
+TEST(CountedTrafficTest, EveryFormOfContextParallelismSendsExactlyWhatIsPlanned) {
+  const auto expect_equal = [](Layout layout) {
+    SCOPED_TRACE(ToString(layout));
+    const Sent sent = SentOn(ManyGroupsRun(), ManyGroupsModel(), layout, 0);
+    EXPECT_GT(sent.counted.at("cp"), 0);
+    EXPECT_EQ(sent.planned.at("cp"), sent.counted.at("cp"));
+  };
+  for (const ContextParallel form :
+       {ContextParallel::kRing, ContextParallel::kAllToAll, ContextParallel::kGather}) {
+    for (const int ranks : {2, 4}) {
+      Layout layout;
+      layout.context = ranks;
+      layout.context_parallel = form;
+      expect_equal(layout);
+    }
+  }
+  Layout teams;
+  teams.context = 4;
+  teams.context_parallel = ContextParallel::kHierarchical;
+  teams.context_team_size = 2;
+  expect_equal(teams);
+  teams.tensor = 2;
+  expect_equal(teams);
+  teams.context_parallel = ContextParallel::kGather;
+  expect_equal(teams);
 }
 
 // On a GPU each call is at least one launch. A step has 8 micro-batches and 4 layers.

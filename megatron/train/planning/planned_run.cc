@@ -56,11 +56,27 @@ PlanPrecision ToPlanPrecision(const config::PrecisionConfig& config) {
   return config.bf16() || config.fp16() ? PlanPrecision::k16Bits : PlanPrecision::k32Bits;
 }
 
+PlanContext ToPlanContext(config::ContextParallelComm::Type form) {
+  switch (form) {
+    case config::ContextParallelComm::a2a:
+      return PlanContext::kAllToAll;
+    case config::ContextParallelComm::allgather:
+      return PlanContext::kGather;
+    case config::ContextParallelComm::a2a_p2p:
+      return PlanContext::kTeams;
+    default:
+      return PlanContext::kRing;
+  }
+}
+
 PlanLayout ToPlanLayout(const config::PretrainConfig& config) {
   const config::ParallelConfig& parallel = config.parallel();
   PlanLayout layout;
   layout.tp = parallel.tensor_model_parallel_size();
   layout.cp = parallel.context_parallel_size();
+  layout.context = ToPlanContext(parallel.cp_comm_type());
+  if (layout.context == PlanContext::kTeams)
+    layout.cp_team = parallel.hierarchical_context_parallel_sizes(0);
   layout.pp = parallel.pipeline_model_parallel_size();
   layout.vpp = ChunksOf(config);
   layout.dp = parallel.data_parallel_size();
@@ -100,7 +116,6 @@ absl::StatusOr<PlannedRun> ToPlannedRun(const config::PretrainConfig& config,
   run.program.set_shards_optimizer(parallel.use_distributed_optimizer());
   run.program.set_overlaps_gradients(parallel.overlap_grad_reduce());
   if (parallel.grad_reduce_in_bf16()) run.program.set_gradient_bytes(2);
-  run.program.set_exchanges_heads(parallel.cp_comm_type() == config::ContextParallelComm::a2a);
   return run;
 }
 
