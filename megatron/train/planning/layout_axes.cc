@@ -35,13 +35,30 @@ void ClearLayout(config::ParallelConfig* parallel) {
   parallel->clear_expert_tensor_parallel_size();
 }
 
+config::ContextParallelComm::Type CommTypeOf(PlanContext form) {
+  switch (form) {
+    case PlanContext::kRing:
+      return config::ContextParallelComm::p2p;
+    case PlanContext::kAllToAll:
+      return config::ContextParallelComm::a2a;
+    case PlanContext::kGather:
+      return config::ContextParallelComm::allgather;
+    case PlanContext::kTeams:
+      return config::ContextParallelComm::a2a_p2p;
+  }
+  return config::ContextParallelComm::p2p;
+}
+
 void ApplyAxes(const LayoutAxes& axes, bool has_experts, config::ParallelConfig* parallel) {
   if (axes.tensor > 1) parallel->set_tensor_model_parallel_size(axes.tensor);
   if (axes.is_sequence_parallel) parallel->set_sequence_parallel(true);
   if (axes.context > 1) {
     parallel->set_context_parallel_size(axes.context);
-    parallel->set_cp_comm_type(axes.exchanges_heads ? config::ContextParallelComm::a2a
-                                                    : config::ContextParallelComm::p2p);
+    parallel->set_cp_comm_type(CommTypeOf(axes.context_form));
+    if (axes.context_form == PlanContext::kTeams) {
+      parallel->add_hierarchical_context_parallel_sizes(axes.context_team);
+      parallel->add_hierarchical_context_parallel_sizes(axes.context / axes.context_team);
+    }
   }
   if (axes.pipeline > 1) parallel->set_pipeline_model_parallel_size(axes.pipeline);
   if (axes.chunks > 1) parallel->set_num_virtual_stages_per_pipeline_rank(axes.chunks);
@@ -95,7 +112,7 @@ void ApplyRecompute(PlanRecompute recompute, config::PretrainConfig* config) {
 
 int LayoutAxes::count() const {
   return (tensor > 1) + (context > 1) + (pipeline > 1) + (chunks > 1) + (data > 1) + (expert > 1) +
-         (expert_tensor > 1) + is_sequence_parallel + exchanges_heads +
+         (expert_tensor > 1) + is_sequence_parallel + static_cast<int>(context_form) +
          static_cast<int>(recompute) + static_cast<int>(shared_out);
 }
 
@@ -126,8 +143,13 @@ std::string DescribeLayout(const LayoutAxes& axes) {
   std::vector<std::string> parts;
   if (axes.tensor > 1)
     parts.push_back(absl::StrCat("tp ", axes.tensor, axes.is_sequence_parallel ? " sp" : ""));
-  if (axes.context > 1)
-    parts.push_back(absl::StrCat("cp ", axes.context, axes.exchanges_heads ? " a2a" : " p2p"));
+  if (axes.context > 1) {
+    parts.push_back(absl::StrCat(
+        "cp ", axes.context, " ",
+        config::ContextParallelComm::Type_Name(CommTypeOf(axes.context_form)),
+        axes.context_form == PlanContext::kTeams ? absl::StrCat(" in teams of ", axes.context_team)
+                                                 : ""));
+  }
   if (axes.pipeline > 1) {
     parts.push_back(absl::StrCat("pp ", axes.pipeline,
                                  axes.chunks > 1 ? absl::StrCat(" x ", axes.chunks) : ""));

@@ -23,8 +23,9 @@ struct LayoutAxes {
   int64_t expert_tensor = 1;
   int64_t micro_batch = 1;
   bool is_sequence_parallel = false;
-  bool exchanges_heads = false;  // context parallelism by a2a; else by p2p
-  bool ends_count = false;       // embedding and loss count as a layer each in the pipeline
+  PlanContext context_form = PlanContext::kRing;
+  int64_t context_team = 1;  // ranks of a team of PlanContext::kTeams
+  bool ends_count = false;   // embedding and loss count as a layer each in the pipeline
   PlanRecompute recompute = PlanRecompute::kNone;
   SharedOut shared_out = SharedOut::kNothing;
 

@@ -123,14 +123,15 @@ absl::StatusOr<MemoryEstimator::Places> MemoryEstimator::PlanPlaces(LayoutAxes a
 absl::StatusOr<const MemoryEstimator::Places*> MemoryEstimator::ProbeOf(const LayoutAxes& axes,
                                                                         bool is_mixture,
                                                                         int64_t layers) {
-  const std::array<int64_t, 11> key = {axes.tensor,
+  const std::array<int64_t, 12> key = {axes.tensor,
                                        axes.context,
                                        axes.pipeline > 1,
                                        axes.expert,
                                        axes.expert_tensor,
                                        axes.micro_batch,
                                        axes.is_sequence_parallel,
-                                       axes.exchanges_heads,
+                                       static_cast<int64_t>(axes.context_form),
+                                       axes.context_team,
                                        static_cast<int64_t>(axes.recompute),
                                        is_mixture,
                                        layers};

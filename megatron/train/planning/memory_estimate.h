@@ -75,7 +75,7 @@ class MemoryEstimator {
   const bool is_gpu_;
   std::vector<bool> is_mixture_;  // by layer
   double weight_bytes_ = 4;       // the size of a weight
-  std::map<std::array<int64_t, 11>, Places> probes_;
+  std::map<std::array<int64_t, 12>, Places> probes_;
   std::map<std::array<int64_t, 8>, double> whole_;
   std::map<std::array<int64_t, 4>, Schedule> schedules_;
 };

@@ -55,7 +55,8 @@ LayoutAxes RandomAxes(const config::ModelConfig& model, std::mt19937* random) {
   axes.data = OneOf({1, 2, 3, 4, 8}, random);
   axes.micro_batch = OneOf({1, 2, 4}, random);
   axes.is_sequence_parallel = axes.tensor > 1 && (*random)() % 2 == 0;
-  axes.exchanges_heads = axes.context > 1 && (*random)() % 2 == 0;
+  if (axes.context > 1) axes.context_form = static_cast<PlanContext>((*random)() % 4);
+  if (axes.context_form == PlanContext::kTeams) axes.context_team = axes.context / 2;
   axes.recompute = static_cast<PlanRecompute>((*random)() % 3);
   if (axes.data * axes.context > 1) axes.shared_out = static_cast<SharedOut>((*random)() % 4);
   if (model.has_num_experts()) {

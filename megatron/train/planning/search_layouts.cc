@@ -5,7 +5,6 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -21,8 +20,6 @@
 namespace megatron {
 namespace {
 
-constexpr int64_t kLeastPositions = 512;  // a context-parallel rank's part of a sample
-constexpr int64_t kMostMicroBatch = 32;
 constexpr int64_t kMostRanks = 1 << 20;
 // Layouts that are tried exactly, fastest first, before the search gives up.
 constexpr int kMostTries = 1000;
@@ -35,195 +32,6 @@ constexpr double kFormulaFactor = 2;
 // A layout that divides the ranks in another way is preferred to a faster one if it takes no more
 // than so many times as long as the fastest.
 constexpr double kMostSlower = 1.5;
-
-std::vector<int64_t> Divisors(int64_t number) {
-  std::vector<int64_t> small, large;
-  for (int64_t i = 1; i * i <= number; ++i) {
-    if (number % i != 0) continue;
-    small.push_back(i);
-    if (i != number / i) large.push_back(number / i);
-  }
-  small.insert(small.end(), large.rbegin(), large.rend());
-  return small;
-}
-
-bool Divides(int64_t part, int64_t whole) { return whole % part == 0; }
-
-// What is visited of a layout; returns whether to go on.
-using Visit = absl::FunctionRef<absl::StatusOr<bool>(const LayoutAxes&)>;
-
-// The layouts that a configuration's sizes allow.
-class Layouts {
- public:
-  Layouts(const config::PretrainConfig& resolved, int64_t ranks, int64_t domain)
-      : model_(resolved.model()),
-        train_(resolved.train()),
-        samples_(resolved.train().global_batch_size()),
-        ranks_(ranks),
-        domain_(domain) {}
-
-  absl::Status VisitAll(Visit visit);
-
-  int64_t divisions() const { return divisions_; }
-  std::vector<PrunedLayouts> pruned() const {
-    return {{absl::StrCat("tensor parallelism over more than the ", domain_,
-                          " ranks that fast links join"),
-             across_domains_},
-            {"heads, layers, positions or samples that can't be shared out", indivisible_},
-            {absl::StrCat("less than ", kLeastPositions, " positions on a context-parallel rank"),
-             short_}};
-  }
-
- private:
-  bool IsPossible(const LayoutAxes& axes);
-  bool AllowsTensor(int64_t ranks) const;
-  absl::StatusOr<bool> VisitPipelines(LayoutAxes axes, Visit visit);
-  absl::StatusOr<bool> VisitBatches(LayoutAxes axes, Visit visit);
-  absl::StatusOr<bool> VisitContexts(LayoutAxes axes, Visit visit);
-  absl::StatusOr<bool> VisitExperts(LayoutAxes axes, Visit visit);
-  absl::StatusOr<bool> VisitKept(LayoutAxes axes, Visit visit);
-
-  const config::ModelConfig& model_;
-  const config::TrainConfig& train_;
-  const int64_t samples_;
-  const int64_t ranks_;
-  const int64_t domain_;
-  int64_t divisions_ = 0;
-  int64_t across_domains_ = 0;
-  int64_t indivisible_ = 0;
-  int64_t short_ = 0;
-};
-
-bool Layouts::AllowsTensor(int64_t ranks) const {
-  if (!Divides(ranks, model_.num_attention_heads()) || !Divides(ranks, model_.ffn_hidden_size()) ||
-      !Divides(ranks, model_.make_vocab_size_divisible_by())) {
-    return false;
-  }
-  const int64_t groups = model_.num_query_groups();
-  return Divides(ranks, groups) || Divides(groups, ranks);
-}
-
-bool Layouts::IsPossible(const LayoutAxes& axes) {
-  const int64_t length = model_.seq_length();
-  const bool is_layered = Divides(axes.pipeline, model_.num_layers()) ||
-                          Divides(axes.pipeline, model_.num_layers() + 2);
-  const bool is_cut = axes.context == 1 || Divides(2 * axes.context, length);
-  if (!AllowsTensor(axes.tensor) || !is_layered || !is_cut || !Divides(axes.data, samples_)) {
-    ++indivisible_;
-    return false;
-  }
-  if (axes.tensor > std::max<int64_t>(domain_, 1)) {
-    ++across_domains_;
-    return false;
-  }
-  if (axes.context > 1 && length / axes.context < kLeastPositions) {
-    ++short_;
-    return false;
-  }
-  return true;
-}
-
-absl::Status Layouts::VisitAll(Visit visit) {
-  LayoutAxes axes;
-  for (int64_t tensor : Divisors(ranks_)) {
-    axes.tensor = tensor;
-    for (int64_t context : Divisors(ranks_ / tensor)) {
-      axes.context = context;
-      for (int64_t pipeline : Divisors(ranks_ / tensor / context)) {
-        axes.pipeline = pipeline;
-        axes.data = ranks_ / tensor / context / pipeline;
-        ++divisions_;
-        if (!IsPossible(axes)) continue;
-        MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitPipelines(axes, visit));
-        if (!goes_on) return absl::OkStatus();
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
-// The embedding and the loss count as layers only where the layers alone can't be shared out.
-absl::StatusOr<bool> Layouts::VisitPipelines(LayoutAxes axes, Visit visit) {
-  axes.ends_count = !Divides(axes.pipeline, model_.num_layers());
-  const int64_t things = model_.num_layers() + (axes.ends_count ? 2 : 0);
-  for (int64_t chunks : Divisors(things / axes.pipeline)) {
-    if (chunks > 1 && axes.pipeline == 1) break;
-    // A part that the embedding fills has no layer.
-    if (axes.ends_count && things == axes.pipeline * chunks) break;
-    axes.chunks = chunks;
-    MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitBatches(axes, visit));
-    if (!goes_on) return false;
-  }
-  return true;
-}
-
-absl::StatusOr<bool> Layouts::VisitBatches(LayoutAxes axes, Visit visit) {
-  const auto& ramp = train_.rampup_batch_size();
-  for (int64_t size = 1; size <= kMostMicroBatch; size *= 2) {
-    const int64_t passed = size * axes.data;
-    if (!Divides(passed, samples_)) break;
-    if (train_.has_rampup_batch_size() &&
-        (!Divides(passed, ramp.start()) || !Divides(passed, ramp.increment()))) {
-      break;
-    }
-    if (axes.chunks > 1 && !Divides(axes.pipeline, samples_ / passed)) break;
-    axes.micro_batch = size;
-    MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitContexts(axes, visit));
-    if (!goes_on) return false;
-  }
-  return true;
-}
-
-absl::StatusOr<bool> Layouts::VisitContexts(LayoutAxes axes, Visit visit) {
-  const bool can_cut_rows =
-      axes.tensor > 1 && Divides(axes.tensor, model_.seq_length() / axes.context);
-  const bool can_exchange =
-      axes.context > 1 && Divides(axes.context * axes.tensor, model_.num_query_groups());
-  for (const bool rows : {false, true}) {
-    if (rows && !can_cut_rows) continue;
-    axes.is_sequence_parallel = rows;
-    for (const bool exchanges : {false, true}) {
-      if (exchanges && !can_exchange) continue;
-      axes.exchanges_heads = exchanges;
-      MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitExperts(axes, visit));
-      if (!goes_on) return false;
-    }
-  }
-  return true;
-}
-
-absl::StatusOr<bool> Layouts::VisitExperts(LayoutAxes axes, Visit visit) {
-  if (model_.num_experts() == 0) return VisitKept(axes, visit);
-  const int64_t stage_ranks = axes.tensor * axes.context * axes.data;
-  for (int64_t cut : Divisors(axes.tensor)) {
-    if (cut != 1 && cut != axes.tensor) continue;
-    if (!Divides(cut, model_.moe_ffn_hidden_size())) continue;
-    axes.expert_tensor = cut;
-    for (int64_t experts : Divisors(model_.num_experts())) {
-      if (!Divides(experts * cut, stage_ranks)) continue;
-      axes.expert = experts;
-      MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitKept(axes, visit));
-      if (!goes_on) return false;
-    }
-  }
-  return true;
-}
-
-absl::StatusOr<bool> Layouts::VisitKept(LayoutAxes axes, Visit visit) {
-  const bool shares = axes.data * axes.context > 1;
-  for (const PlanRecompute recompute :
-       {PlanRecompute::kNone, PlanRecompute::kSelective, PlanRecompute::kFull}) {
-    axes.recompute = recompute;
-    for (const SharedOut shared :
-         {SharedOut::kNothing, SharedOut::kOptimizer, SharedOut::kGradients, SharedOut::kWeights}) {
-      if (shared != SharedOut::kNothing && !shares) break;
-      axes.shared_out = shared;
-      MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, visit(axes));
-      if (!goes_on) return false;
-    }
-  }
-  return true;
-}
 
 struct Candidate {
   LayoutAxes axes;
@@ -254,6 +62,8 @@ absl::StatusOr<StepPrediction> LayoutPredictor::Predict(const LayoutAxes& axes, 
   PlanLayout& layout = run_.layout;
   layout.tp = axes.tensor;
   layout.cp = axes.context;
+  layout.context = axes.context_form;
+  layout.cp_team = axes.context_team;
   layout.pp = axes.pipeline;
   layout.vpp = axes.chunks;
   layout.dp = axes.data;
@@ -267,7 +77,6 @@ absl::StatusOr<StepPrediction> LayoutPredictor::Predict(const LayoutAxes& axes, 
   layout.shards_gradients = axes.shared_out == SharedOut::kGradients;
   run_.program.set_shards_optimizer(axes.shared_out != SharedOut::kNothing);
   run_.program.set_overlaps_gradients(overlaps_ && axes.data * axes.context > 1);
-  run_.program.set_exchanges_heads(axes.exchanges_heads);
   MEGATRON_ASSIGN_OR_RETURN(
       StepPrediction prediction,
       PredictStep(*planner_.hardware, run_.program, *planner_.kernels, run_.model, layout));
@@ -292,8 +101,8 @@ bool ComesBefore(const Candidate& a, const Candidate& b) {
     return std::make_tuple(std::llround(std::log(candidate.seconds) / kSameTime), axes.count(),
                            axes.tensor, axes.pipeline, axes.context, axes.chunks, axes.expert,
                            axes.expert_tensor, axes.micro_batch, axes.is_sequence_parallel,
-                           axes.exchanges_heads, static_cast<int>(axes.recompute),
-                           static_cast<int>(axes.shared_out));
+                           static_cast<int>(axes.context_form), axes.context_team,
+                           static_cast<int>(axes.recompute), static_cast<int>(axes.shared_out));
   };
   return key(a) < key(b);
 }
@@ -367,7 +176,7 @@ class Search {
   const SearchOptions options_;
   const double limit_;
   MemoryEstimator estimator_;
-  Layouts layouts_;
+  LayoutSpace layouts_;
   LayoutSearch found_;
   int tries_ = 0;  // layouts that were planned
 };

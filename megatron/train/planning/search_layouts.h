@@ -24,6 +24,7 @@
 #include "megatron/plan/step_prediction.h"
 #include "megatron/train/config/config.pb.h"
 #include "megatron/train/planning/layout_axes.h"
+#include "megatron/train/planning/layout_space.h"
 
 namespace megatron {
 
@@ -51,12 +52,6 @@ inline constexpr double kMemoryMargin = 0.05;
 
 // Returns the bytes of the hardware's memory without the margin.
 double DefaultMemoryLimit(const Hardware& hardware);
-
-// A rule, and how many divisions or layouts it has left out.
-struct PrunedLayouts {
-  std::string rule;
-  int64_t count = 0;
-};
 
 struct FoundLayout {
   LayoutAxes axes;

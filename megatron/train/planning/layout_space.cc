@@ -1,0 +1,192 @@
+#include "megatron/train/planning/layout_space.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "megatron/base/status_macros.h"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kLeastPositions = 512;  // a context-parallel rank's part of a sample
+constexpr int64_t kMostMicroBatch = 32;
+
+std::vector<int64_t> Divisors(int64_t number) {
+  std::vector<int64_t> small, large;
+  for (int64_t i = 1; i * i <= number; ++i) {
+    if (number % i != 0) continue;
+    small.push_back(i);
+    if (i != number / i) large.push_back(number / i);
+  }
+  small.insert(small.end(), large.rbegin(), large.rend());
+  return small;
+}
+
+bool Divides(int64_t part, int64_t whole) { return whole % part == 0; }
+
+}  // namespace
+
+LayoutSpace::LayoutSpace(const config::PretrainConfig& resolved, int64_t ranks, int64_t domain)
+    : model_(resolved.model()),
+      train_(resolved.train()),
+      samples_(resolved.train().global_batch_size()),
+      ranks_(ranks),
+      domain_(domain) {}
+
+std::vector<PrunedLayouts> LayoutSpace::pruned() const {
+  return {{absl::StrCat("tensor parallelism over more than the ", domain_,
+                        " ranks that fast links join"),
+           across_domains_},
+          {"heads, layers, positions or samples that can't be shared out", indivisible_},
+          {absl::StrCat("less than ", kLeastPositions, " positions on a context-parallel rank"),
+           short_}};
+}
+
+bool LayoutSpace::AllowsTensor(int64_t ranks) const {
+  if (!Divides(ranks, model_.num_attention_heads()) || !Divides(ranks, model_.ffn_hidden_size()) ||
+      !Divides(ranks, model_.make_vocab_size_divisible_by())) {
+    return false;
+  }
+  const int64_t groups = model_.num_query_groups();
+  return Divides(ranks, groups) || Divides(groups, ranks);
+}
+
+bool LayoutSpace::IsPossible(const LayoutAxes& axes) {
+  const int64_t length = model_.seq_length();
+  const bool is_layered = Divides(axes.pipeline, model_.num_layers()) ||
+                          Divides(axes.pipeline, model_.num_layers() + 2);
+  const bool is_cut = axes.context == 1 || Divides(2 * axes.context, length);
+  if (!AllowsTensor(axes.tensor) || !is_layered || !is_cut || !Divides(axes.data, samples_)) {
+    ++indivisible_;
+    return false;
+  }
+  if (axes.tensor > std::max<int64_t>(domain_, 1)) {
+    ++across_domains_;
+    return false;
+  }
+  if (axes.context > 1 && length / axes.context < kLeastPositions) {
+    ++short_;
+    return false;
+  }
+  return true;
+}
+
+absl::Status LayoutSpace::VisitAll(LayoutVisit visit) {
+  LayoutAxes axes;
+  for (int64_t tensor : Divisors(ranks_)) {
+    axes.tensor = tensor;
+    for (int64_t context : Divisors(ranks_ / tensor)) {
+      axes.context = context;
+      for (int64_t pipeline : Divisors(ranks_ / tensor / context)) {
+        axes.pipeline = pipeline;
+        axes.data = ranks_ / tensor / context / pipeline;
+        ++divisions_;
+        if (!IsPossible(axes)) continue;
+        MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitPipelines(axes, visit));
+        if (!goes_on) return absl::OkStatus();
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The embedding and the loss count as layers only where the layers alone can't be shared out.
+absl::StatusOr<bool> LayoutSpace::VisitPipelines(LayoutAxes axes, LayoutVisit visit) {
+  axes.ends_count = !Divides(axes.pipeline, model_.num_layers());
+  const int64_t things = model_.num_layers() + (axes.ends_count ? 2 : 0);
+  for (int64_t chunks : Divisors(things / axes.pipeline)) {
+    if (chunks > 1 && axes.pipeline == 1) break;
+    // A part that the embedding fills has no layer.
+    if (axes.ends_count && things == axes.pipeline * chunks) break;
+    axes.chunks = chunks;
+    MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitBatches(axes, visit));
+    if (!goes_on) return false;
+  }
+  return true;
+}
+
+absl::StatusOr<bool> LayoutSpace::VisitBatches(LayoutAxes axes, LayoutVisit visit) {
+  const auto& ramp = train_.rampup_batch_size();
+  for (int64_t size = 1; size <= kMostMicroBatch; size *= 2) {
+    const int64_t passed = size * axes.data;
+    if (!Divides(passed, samples_)) break;
+    if (train_.has_rampup_batch_size() &&
+        (!Divides(passed, ramp.start()) || !Divides(passed, ramp.increment()))) {
+      break;
+    }
+    if (axes.chunks > 1 && !Divides(axes.pipeline, samples_ / passed)) break;
+    axes.micro_batch = size;
+    MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitRows(axes, visit));
+    if (!goes_on) return false;
+  }
+  return true;
+}
+
+absl::StatusOr<bool> LayoutSpace::VisitRows(LayoutAxes axes, LayoutVisit visit) {
+  MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitContexts(axes, visit));
+  const bool can_cut_rows =
+      axes.tensor > 1 && Divides(axes.tensor, model_.seq_length() / axes.context);
+  if (!goes_on || !can_cut_rows) return goes_on;
+  axes.is_sequence_parallel = true;
+  return VisitContexts(axes, visit);
+}
+
+bool LayoutSpace::CanExchangeHeads(const LayoutAxes& axes, int64_t ranks) const {
+  return Divides(ranks * axes.tensor, model_.num_query_groups());
+}
+
+// Teams lie within the domain of fast links, and rings go from one to the next.
+absl::StatusOr<bool> LayoutSpace::VisitContexts(LayoutAxes axes, LayoutVisit visit) {
+  if (axes.context == 1) return VisitExperts(axes, visit);
+  for (const PlanContext form :
+       {PlanContext::kRing, PlanContext::kAllToAll, PlanContext::kGather}) {
+    if (form == PlanContext::kAllToAll && !CanExchangeHeads(axes, axes.context)) continue;
+    axes.context_form = form;
+    MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitExperts(axes, visit));
+    if (!goes_on) return false;
+  }
+  axes.context_form = PlanContext::kTeams;
+  for (const int64_t team : Divisors(axes.context)) {
+    const bool is_team = team > 1 && team < axes.context && team * axes.tensor <= domain_;
+    if (!is_team || !CanExchangeHeads(axes, team)) continue;
+    axes.context_team = team;
+    MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitExperts(axes, visit));
+    if (!goes_on) return false;
+  }
+  return true;
+}
+
+absl::StatusOr<bool> LayoutSpace::VisitExperts(LayoutAxes axes, LayoutVisit visit) {
+  if (model_.num_experts() == 0) return VisitKept(axes, visit);
+  const int64_t stage_ranks = axes.tensor * axes.context * axes.data;
+  for (int64_t cut : Divisors(axes.tensor)) {
+    if (cut != 1 && cut != axes.tensor) continue;
+    if (!Divides(cut, model_.moe_ffn_hidden_size())) continue;
+    axes.expert_tensor = cut;
+    for (int64_t experts : Divisors(model_.num_experts())) {
+      if (!Divides(experts * cut, stage_ranks)) continue;
+      axes.expert = experts;
+      MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitKept(axes, visit));
+      if (!goes_on) return false;
+    }
+  }
+  return true;
+}
+
+absl::StatusOr<bool> LayoutSpace::VisitKept(LayoutAxes axes, LayoutVisit visit) {
+  const bool shares = axes.data * axes.context > 1;
+  for (const PlanRecompute recompute :
+       {PlanRecompute::kNone, PlanRecompute::kSelective, PlanRecompute::kFull}) {
+    axes.recompute = recompute;
+    for (const SharedOut shared :
+         {SharedOut::kNothing, SharedOut::kOptimizer, SharedOut::kGradients, SharedOut::kWeights}) {
+      if (shared != SharedOut::kNothing && !shares) break;
+      axes.shared_out = shared;
+      MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, visit(axes));
+      if (!goes_on) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace megatron

@@ -1,0 +1,68 @@
+// The layouts of a model on a number of ranks: every way to divide the ranks over the axes, and in
+// each every way to cut experts, micro-batches and pipeline ranks, to recompute and to share out.
+//
+//   LayoutSpace space(resolved, /*ranks=*/1024, /*domain=*/8);
+//   space.VisitAll([&](const LayoutAxes& axes) -> absl::StatusOr<bool> { ... return true; });
+#ifndef MEGATRON_TRAIN_PLANNING_LAYOUT_SPACE_H_
+#define MEGATRON_TRAIN_PLANNING_LAYOUT_SPACE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "megatron/train/config/config.pb.h"
+#include "megatron/train/planning/layout_axes.h"
+
+namespace megatron {
+
+// A rule, and how many divisions or layouts it has left out.
+struct PrunedLayouts {
+  std::string rule;
+  int64_t count = 0;
+};
+
+// What is visited of a layout; returns whether to go on.
+using LayoutVisit = absl::FunctionRef<absl::StatusOr<bool>(const LayoutAxes&)>;
+
+class LayoutSpace {
+ public:
+  // Expects a configuration with its computed fields, which must live as long as the space. Fast
+  // links join `domain` ranks.
+  LayoutSpace(const config::PretrainConfig& resolved, int64_t ranks, int64_t domain);
+
+  // Visits the layouts that the configuration's sizes allow, always in the same order.
+  absl::Status VisitAll(LayoutVisit visit);
+
+  // What the visits have found: the ways to divide the ranks over the tensor, context, pipeline and
+  // data axes, and those of them that rules have left out.
+  int64_t divisions() const { return divisions_; }
+  std::vector<PrunedLayouts> pruned() const;
+
+ private:
+  bool IsPossible(const LayoutAxes& axes);
+  bool AllowsTensor(int64_t ranks) const;
+  bool CanExchangeHeads(const LayoutAxes& axes, int64_t ranks) const;
+  absl::StatusOr<bool> VisitPipelines(LayoutAxes axes, LayoutVisit visit);
+  absl::StatusOr<bool> VisitBatches(LayoutAxes axes, LayoutVisit visit);
+  absl::StatusOr<bool> VisitRows(LayoutAxes axes, LayoutVisit visit);
+  absl::StatusOr<bool> VisitContexts(LayoutAxes axes, LayoutVisit visit);
+  absl::StatusOr<bool> VisitExperts(LayoutAxes axes, LayoutVisit visit);
+  absl::StatusOr<bool> VisitKept(LayoutAxes axes, LayoutVisit visit);
+
+  const config::ModelConfig& model_;
+  const config::TrainConfig& train_;
+  const int64_t samples_;
+  const int64_t ranks_;
+  const int64_t domain_;
+  int64_t divisions_ = 0;
+  int64_t across_domains_ = 0;
+  int64_t indivisible_ = 0;
+  int64_t short_ = 0;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_PLANNING_LAYOUT_SPACE_H_

@@ -1,0 +1,72 @@
+#include "megatron/train/planning/layout_space.h"
+
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "megatron/train/config/config_defaults.h"
+#include "megatron/train/config/config_parser.h"
+#include "megatron/train/configs/config_loader.h"
+
+namespace megatron {
+namespace {
+
+config::PretrainConfig Resolved(const std::vector<std::string>& overrides) {
+  const auto found = FindConfig("gpt3_857m");
+  EXPECT_TRUE(found.ok()) << found.status();
+  config::PretrainConfig config = ParseConfig(found->text, found->source, overrides).config;
+  config.mutable_parallel()->Clear();
+  ResolveDefaults(&config);
+  return config;
+}
+
+std::vector<LayoutAxes> Visited(const config::PretrainConfig& config, int64_t ranks,
+                                int64_t domain) {
+  std::vector<LayoutAxes> layouts;
+  LayoutSpace space(config, ranks, domain);
+  const absl::Status status = space.VisitAll([&](const LayoutAxes& axes) -> absl::StatusOr<bool> {
+    layouts.push_back(axes);
+    return true;
+  });
+  EXPECT_TRUE(status.ok()) << status;
+  return layouts;
+}
+
+TEST(LayoutSpaceTest, HasEachLayoutOnceAndAllOnTheRanks) {
+  const auto layouts = Visited(Resolved({}), 16, 8);
+  std::set<std::string> names;
+  for (const LayoutAxes& axes : layouts) {
+    EXPECT_EQ(axes.ranks(), 16);
+    names.insert(DescribeLayout(axes));
+  }
+  EXPECT_EQ(names.size(), layouts.size());
+}
+
+TEST(LayoutSpaceTest, HasEveryFormOfContextParallelism) {
+  const auto config = Resolved({"model.seq_length=8192", "model.num_attention_heads=16"});
+  std::set<std::pair<PlanContext, int64_t>> forms;
+  for (const LayoutAxes& axes : Visited(config, 64, 8)) {
+    if (axes.tensor == 2 && axes.context == 16)
+      forms.insert({axes.context_form, axes.context_team});
+    if (axes.context == 1) EXPECT_EQ(axes.context_form, PlanContext::kRing);
+  }
+  // 8 heads of a tensor-parallel rank can't be exchanged among 16, and no team leaves the domain.
+  EXPECT_EQ(forms, (std::set<std::pair<PlanContext, int64_t>>{{PlanContext::kRing, 1},
+                                                              {PlanContext::kGather, 1},
+                                                              {PlanContext::kTeams, 2},
+                                                              {PlanContext::kTeams, 4}}));
+}
+
+TEST(LayoutSpaceTest, EndsWhereAVisitSays) {
+  const config::PretrainConfig config = Resolved({});
+  LayoutSpace space(config, 8, 8);
+  int visits = 0;
+  EXPECT_TRUE(
+      space.VisitAll([&](const LayoutAxes&) -> absl::StatusOr<bool> { return ++visits < 3; }).ok());
+  EXPECT_EQ(visits, 3);
+}
+
+}  // namespace
+}  // namespace megatron
