@@ -64,6 +64,35 @@ TEST_F(PredictedPartsTest, SimulatedPartsTakeWhatTheStepDoes) {
   EXPECT_NEAR(simulated.bubble, s.bubble - 3 * 2 * parts.message, 1e-9);
 }
 
+// The closed form's last stage has the head, and all others are as it is without one.
+TEST_F(PredictedPartsTest, ZeroBubbleH1IsPredictedAsItIsPlayed) {
+  for (const int64_t micro_batches : {4, 16, 64}) {
+    PlanLayout layout = Layout();
+    layout.schedule = PlanSchedule::kZeroBubbleH1;
+    layout.micro_batches = micro_batches;
+    const auto step = *PredictStep(gpu_, program_, kernels_, model_, layout);
+    const auto parts = *PredictParts(gpu_, program_, kernels_, model_, layout,
+                                     std::vector<PartLayers>(4, {24, 0}));
+    std::vector<ActionCosts> costs;
+    for (const PartSeconds& part : parts.positions) {
+      costs.push_back({part.forward + part.forward_calls, part.backward_input + part.backward_calls,
+                       part.backward_weight});
+    }
+    ScheduleOptions options;
+    options.kind = ScheduleKind::kZeroBubbleH1;
+    options.stages = 4;
+    options.microbatches = static_cast<int>(micro_batches);
+    const PartCosts seconds(costs);
+    const SimulatedStep simulated = SimulateStep(PlanStages(MakeSchedule(options), seconds),
+                                                 seconds, {0, /*beside_passes=*/true});
+    const StepSeconds& s = step.seconds;
+    EXPECT_NEAR((s.compute + s.tensor_parallel + s.bubble) / simulated.seconds, 1, 0.01);
+    layout.schedule = PlanSchedule::kOneForwardOneBackward;
+    EXPECT_LT(s.bubble,
+              0.8 * PredictStep(gpu_, program_, kernels_, model_, layout)->seconds.bubble);
+  }
+}
+
 // The rest of a message's time is latency.
 TEST_F(PredictedPartsTest, MessagesAreAsWideAsTheProgramSendsThem) {
   const auto message = [&](bool scatters, bool is_sequence_parallel) {
@@ -124,9 +153,9 @@ class ContextFormsTest : public PredictedPartsTest {
     Hardware fast = gpu_;
     fast.set_link_gb_per_s(1e6);
     fast.set_network_gb_per_s(1e6);
-    fast.set_link_latency_us(1e-3);
-    fast.set_link_rank_latency_us(1e-3);
-    fast.set_network_latency_us(1e-3);
+    fast.set_link_latency_us(1e-6);
+    fast.set_link_rank_latency_us(1e-6);
+    fast.set_network_latency_us(1e-6);
     return ContextWaits(fast, program_, model_, form, cp, team);
   }
 };

@@ -48,6 +48,26 @@ TEST(SimulateStepTest, EqualStagesTakeWhatTheClosedFormSays) {
   }
 }
 
+// Also with weights' gradients that take longer than what they fill, and with fewer micro-batches
+// than stages.
+TEST(SimulateStepTest, ZeroBubbleH1OfEqualStagesTakesWhatTheClosedFormSays) {
+  for (const ActionCosts& costs : {ActionCosts{1, 1, 1}, ActionCosts{1, 1.5, 0.5},
+                                   ActionCosts{1, 0.5, 1}, ActionCosts{2, 3, 0.25}}) {
+    const double work = costs.forward + costs.backward_input + costs.backward_weight;
+    for (const int stages : {1, 2, 4, 16}) {
+      for (const int microbatches : {std::max(1, stages / 2), stages, 4 * stages}) {
+        const SimulatedStep step =
+            Simulate(Options(ScheduleKind::kZeroBubbleH1, stages, microbatches), costs,
+                     {0, /*beside_passes=*/true});
+        const double idle = ZeroBubbleH1Idle(costs.forward, costs.backward_input,
+                                             costs.backward_weight, stages, microbatches);
+        EXPECT_NEAR(step.seconds, microbatches * work + idle, 1e-9)
+            << stages << " stages, " << microbatches << " micro-batches";
+      }
+    }
+  }
+}
+
 // A stage that pauses for a message waits until the other has ended its pass: of one chunk that is
 // no time.
 TEST(SimulateStepTest, StagesThatPauseForMessagesWaitForEachOtherIfTheyHaveSeveralChunks) {

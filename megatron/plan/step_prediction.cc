@@ -33,7 +33,8 @@ class Predictor {
   double MixtureShare(bool is_first) const;
   LayerCosts MeanLayer(double mixture_share) const;
   double Recomputed(const LayerCosts& layer) const;
-  void AddLayers(PartSeconds* part, const LayerCosts& layer, int64_t count) const;
+  void AddLayers(PartSeconds* part, const LayerCosts& layer, double count) const;
+  double BubbleSeconds(const LayerCosts& layer, double head, double work) const;
   double SecondsOfMessage() const;
   double HeadFlops() const { return 2 * tokens_ * model_.hidden() * model_.vocab() / tp_; }
   double DataParallelSeconds(double parameters, double expert_parameters, double window) const;
@@ -185,14 +186,13 @@ StepSeconds Predictor::Seconds(const LayerCosts& layer) const {
   s.context_parallel = m * layers * context;
   s.expert_parallel = m * layers * expert;
   s.messages = m * messages;
-  s.bubble = (l_.pp - 1) * work / l_.vpp;
+  s.bubble = BubbleSeconds(layer, head, work);
   const double parameters = layers * layer.parameters + model_.vocab() * model_.hidden() / tp_;
   const double experts = layers * layer.expert_parameters;
   s.data_parallel = DataParallelSeconds(parameters, experts, work);
   s.optimizer = OptimizerSeconds(parameters, experts);
   s.constant = program_.step_seconds();
-  s.total = PipelineSeconds(work, head, l_.pp, l_.vpp, l_.micro_batches) + s.data_parallel +
-            s.optimizer + s.constant;
+  s.total = m * (work + head) + s.bubble + s.data_parallel + s.optimizer + s.constant;
   ShareCores(gpu_, l_, m * head, &s);
   return s;
 }
@@ -205,7 +205,7 @@ double Predictor::SecondsOfMessage() const {
 }
 
 // Forward passes have half of the experts' calls.
-void Predictor::AddLayers(PartSeconds* part, const LayerCosts& layer, int64_t count) const {
+void Predictor::AddLayers(PartSeconds* part, const LayerCosts& layer, double count) const {
   const bool is_full = l_.recompute == PlanRecompute::kFull;
   part->forward += count * layer.forward;
   part->backward_input += count * (layer.backward - layer.backward_weight + Recomputed(layer));
@@ -219,14 +219,27 @@ void Predictor::AddLayers(PartSeconds* part, const LayerCosts& layer, int64_t co
   part->backward_calls = part->tensor + part->context + part->expert - part->forward_calls;
 }
 
+// `work` are the seconds of a stage's layers and messages for one micro-batch.
+double Predictor::BubbleSeconds(const LayerCosts& layer, double head, double work) const {
+  if (l_.schedule != PlanSchedule::kZeroBubbleH1)
+    return PipelineSeconds(work, head, l_.pp, l_.vpp, /*micro_batches=*/0);
+  PartSeconds part;
+  AddLayers(&part, layer, double(model_.layers()) / l_.pp);
+  const double message = SecondsOfMessage();
+  // The last stage is the slowest, and a third of the head is in its weights' gradients.
+  return ZeroBubbleH1Idle(part.forward + part.forward_calls + message,
+                          part.backward_input + part.backward_calls + message,
+                          part.backward_weight + head / 3, l_.pp, l_.micro_batches);
+}
+
 PredictedParts Predictor::Parts(const std::vector<PartLayers>& positions) const {
   PredictedParts parts;
   const LayerCosts dense = layers_.Layer(false);
   const LayerCosts mixture = has_experts() ? layers_.Layer(true) : LayerCosts();
   for (const PartLayers& layers : positions) {
     PartSeconds part;
-    AddLayers(&part, dense, layers.dense);
-    AddLayers(&part, mixture, layers.mixtures);
+    AddLayers(&part, dense, double(layers.dense));
+    AddLayers(&part, mixture, double(layers.mixtures));
     parts.positions.push_back(part);
   }
   parts.message = SecondsOfMessage();

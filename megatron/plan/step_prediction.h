@@ -8,6 +8,7 @@
 #ifndef MEGATRON_PLAN_STEP_PREDICTION_H_
 #define MEGATRON_PLAN_STEP_PREDICTION_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -28,6 +29,11 @@ enum class PlanContext {
   kTeams,     // exchanges within teams of neighbours, rings between teams
 };
 
+enum class PlanSchedule {
+  kOneForwardOneBackward,  // interleaved with several chunks
+  kZeroBubbleH1,           // weights' gradients are put off; one chunk
+};
+
 // Tensor-parallel ranks are neighbours, then context-, data- and pipeline-parallel ones. An
 // expert is cut for neighbours, and experts lie on the next ranks.
 struct PlanLayout {
@@ -37,6 +43,7 @@ struct PlanLayout {
   int64_t cp_team = 1;  // ranks of a team of kTeams
   int64_t pp = 1;
   int64_t vpp = 1;  // chunks of a pipeline stage
+  PlanSchedule schedule = PlanSchedule::kOneForwardOneBackward;
   int64_t ep = 1;
   int64_t etp = 1;  // ranks that each expert is cut for
   int64_t dp = 1;
@@ -112,6 +119,16 @@ absl::StatusOr<PredictedParts> PredictParts(const Hardware& gpu, const Implement
                                             const MeasuredKernels& kernels, const PlanModel& model,
                                             const PlanLayout& layout,
                                             const std::vector<PartLayers>& positions);
+
+// Returns how long the slowest of equal stages is idle with ZB-H1, whose passes take so many
+// seconds: it begins when forward passes have come to it, and weights' gradients fill its pauses
+// as far as they go.
+inline double ZeroBubbleH1Idle(double forward, double backward_input, double backward_weight,
+                               int64_t stages, int64_t micro_batches) {
+  const int64_t missing = std::max<int64_t>(0, stages - micro_batches);
+  return double(stages - 1) * (forward + std::max(0.0, backward_input - backward_weight)) +
+         double(missing) * std::min(backward_input, backward_weight);
+}
 
 // Returns the seconds of a pipeline of equal stages: micro_batches * (work + head) for the last
 // one, and the bubble (stages - 1) * work / chunks.
