@@ -62,6 +62,7 @@ void ApplyAxes(const LayoutAxes& axes, bool has_experts, config::ParallelConfig*
   }
   if (axes.pipeline > 1) parallel->set_pipeline_model_parallel_size(axes.pipeline);
   if (axes.chunks > 1) parallel->set_num_virtual_stages_per_pipeline_rank(axes.chunks);
+  if (axes.schedule == PlanSchedule::kZeroBubbleH1) parallel->set_pipeline_schedule("zb_h1");
   if (axes.ends_count) {
     parallel->set_account_for_embedding_in_pipeline_split(true);
     parallel->set_account_for_loss_in_pipeline_split(true);
@@ -111,9 +112,10 @@ void ApplyRecompute(PlanRecompute recompute, config::PretrainConfig* config) {
 }  // namespace
 
 int LayoutAxes::count() const {
-  return (tensor > 1) + (context > 1) + (pipeline > 1) + (chunks > 1) + (data > 1) + (expert > 1) +
-         (expert_tensor > 1) + is_sequence_parallel + static_cast<int>(context_form) +
-         static_cast<int>(recompute) + static_cast<int>(shared_out);
+  return (tensor > 1) + (context > 1) + (pipeline > 1) + (chunks > 1) + static_cast<int>(schedule) +
+         (data > 1) + (expert > 1) + (expert_tensor > 1) + is_sequence_parallel +
+         static_cast<int>(context_form) + static_cast<int>(recompute) +
+         static_cast<int>(shared_out);
 }
 
 bool LayoutOverlaps(const config::PretrainConfig& config, bool is_gpu) {
@@ -152,7 +154,8 @@ std::string DescribeLayout(const LayoutAxes& axes) {
   }
   if (axes.pipeline > 1) {
     parts.push_back(absl::StrCat("pp ", axes.pipeline,
-                                 axes.chunks > 1 ? absl::StrCat(" x ", axes.chunks) : ""));
+                                 axes.chunks > 1 ? absl::StrCat(" x ", axes.chunks) : "",
+                                 axes.schedule == PlanSchedule::kZeroBubbleH1 ? " zb_h1" : ""));
   }
   if (axes.expert > 1) parts.push_back(absl::StrCat("ep ", axes.expert));
   if (axes.expert_tensor > 1) parts.push_back(absl::StrCat("etp ", axes.expert_tensor));

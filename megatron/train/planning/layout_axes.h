@@ -18,6 +18,7 @@ struct LayoutAxes {
   int64_t context = 1;
   int64_t pipeline = 1;
   int64_t chunks = 1;  // the number of a pipeline rank's chunks
+  PlanSchedule schedule = PlanSchedule::kOneForwardOneBackward;
   int64_t data = 1;
   int64_t expert = 1;
   int64_t expert_tensor = 1;

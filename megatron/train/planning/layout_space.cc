@@ -99,10 +99,17 @@ absl::StatusOr<bool> LayoutSpace::VisitPipelines(LayoutAxes axes, LayoutVisit vi
     // A part that the embedding fills has no layer.
     if (axes.ends_count && things == axes.pipeline * chunks) break;
     axes.chunks = chunks;
-    MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitBatches(axes, visit));
+    MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitSchedules(axes, visit));
     if (!goes_on) return false;
   }
   return true;
+}
+
+absl::StatusOr<bool> LayoutSpace::VisitSchedules(LayoutAxes axes, LayoutVisit visit) {
+  MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitBatches(axes, visit));
+  if (!goes_on || axes.pipeline == 1 || axes.chunks > 1) return goes_on;
+  axes.schedule = PlanSchedule::kZeroBubbleH1;
+  return VisitBatches(axes, visit);
 }
 
 absl::StatusOr<bool> LayoutSpace::VisitBatches(LayoutAxes axes, LayoutVisit visit) {

@@ -46,6 +46,7 @@ class LayoutSpace {
   bool AllowsTensor(int64_t ranks) const;
   bool CanExchangeHeads(const LayoutAxes& axes, int64_t ranks) const;
   absl::StatusOr<bool> VisitPipelines(LayoutAxes axes, LayoutVisit visit);
+  absl::StatusOr<bool> VisitSchedules(LayoutAxes axes, LayoutVisit visit);
   absl::StatusOr<bool> VisitBatches(LayoutAxes axes, LayoutVisit visit);
   absl::StatusOr<bool> VisitRows(LayoutAxes axes, LayoutVisit visit);
   absl::StatusOr<bool> VisitContexts(LayoutAxes axes, LayoutVisit visit);

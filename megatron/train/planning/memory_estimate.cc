@@ -111,6 +111,7 @@ absl::StatusOr<MemoryEstimator::Places> MemoryEstimator::PlanPlaces(LayoutAxes a
     bytes.batches = Take("batches", &plan.memory) / double(micro_batches);
     for (const std::string& state : states) bytes.optimizer += Take(state, &plan.memory);
     bytes.saved = double(plan.sizes.slots[0].bytes);
+    bytes.deferred = double(plan.sizes.deferred[0].bytes);
     bytes.temporary = double(plan.sizes.recompute + plan.sizes.scratch);
     // "batches/graphs" stays: micro-batches in flight are few, and the batch is small.
     for (const auto& [name, held] : plan.memory) bytes.fixed += double(held);
@@ -123,9 +124,10 @@ absl::StatusOr<MemoryEstimator::Places> MemoryEstimator::PlanPlaces(LayoutAxes a
 absl::StatusOr<const MemoryEstimator::Places*> MemoryEstimator::ProbeOf(const LayoutAxes& axes,
                                                                         bool is_mixture,
                                                                         int64_t layers) {
-  const std::array<int64_t, 12> key = {axes.tensor,
+  const std::array<int64_t, 13> key = {axes.tensor,
                                        axes.context,
                                        axes.pipeline > 1,
+                                       static_cast<int64_t>(axes.schedule),
                                        axes.expert,
                                        axes.expert_tensor,
                                        axes.micro_batch,
@@ -152,7 +154,7 @@ absl::StatusOr<MemoryEstimator::StageBytes> MemoryEstimator::LayersOf(const Layo
   StageBytes bytes = (*after)[place];
   for (double StageBytes::*part :
        {&StageBytes::weights, &StageBytes::gradients, &StageBytes::optimizer, &StageBytes::fixed,
-        &StageBytes::saved}) {
+        &StageBytes::saved, &StageBytes::deferred}) {
     const double layer = (*after)[place].*part - (*before)[place].*part;
     bytes.*part =
         with_ends ? (*after)[place].*part + double(layers - many) * layer : double(layers) * layer;
@@ -181,7 +183,7 @@ absl::StatusOr<MemoryEstimator::StageBytes> MemoryEstimator::BothKinds(const Lay
                  /*with_ends=*/false));
     for (double StageBytes::*part :
          {&StageBytes::weights, &StageBytes::gradients, &StageBytes::optimizer, &StageBytes::fixed,
-          &StageBytes::saved}) {
+          &StageBytes::saved, &StageBytes::deferred}) {
       bytes.*part += more.*part;
     }
     bytes.temporary = std::max(bytes.temporary, more.temporary);
@@ -198,10 +200,11 @@ absl::StatusOr<MemoryEstimator::StageBytes> MemoryEstimator::BothKinds(const Lay
 
 // Blocks of layers take turns in a pool, whose size depends on their order: all layers are planned.
 absl::StatusOr<double> MemoryEstimator::WholeBytes(const LayoutAxes& axes, int64_t stage) {
-  const std::array<int64_t, 8> key = {axes.tensor,
+  const std::array<int64_t, 9> key = {axes.tensor,
                                       axes.context,
                                       axes.pipeline,
                                       axes.chunks,
+                                      int64_t(axes.schedule),
                                       axes.expert,
                                       axes.expert_tensor,
                                       int64_t(axes.shared_out),
@@ -248,9 +251,12 @@ MemoryEstimator::Schedule MemoryEstimator::PlanSlots(const config::PretrainConfi
       const StagePlan plan = PlanStage(actions, stage, options.action_costs);
       StageSlots& of_stage = slots[stage];
       of_stage.counts.resize(plan.chunks());
+      of_stage.deferred.resize(plan.chunks());
       double messages = schedule.stages > 1 ? kOutgoing : 0;
       for (int chunk = 0; chunk < plan.chunks(); ++chunk) {
         of_stage.counts[chunk] = std::max<double>(of_stage.counts[chunk], plan.slots[chunk]);
+        of_stage.deferred[chunk] =
+            std::max<double>(of_stage.deferred[chunk], plan.deferred_slots[chunk]);
         if (plan.has_input(chunk)) messages += plan.input_slots[chunk];
         if (plan.has_output(chunk)) messages += plan.gradient_slots[chunk];
       }
@@ -270,12 +276,14 @@ const MemoryEstimator::Schedule& MemoryEstimator::ScheduleOf(const LayoutAxes& a
   // Before a slow stage messages pile up as long as the step goes on.
   const int64_t rounds = HasEqualStages(axes) ? kRounds : kRoundsOfUnequalStages;
   const int64_t enough = std::min(micro_batches, rounds * axes.pipeline);
-  const std::array<int64_t, 4> key = {axes.pipeline, axes.chunks, enough, int64_t(axes.recompute)};
+  const std::array<int64_t, 5> key = {axes.pipeline, axes.chunks, int64_t(axes.schedule), enough,
+                                      int64_t(axes.recompute)};
   const auto found = schedules_.find(key);
   if (found != schedules_.end()) return found->second;
   LayoutAxes simple;
   simple.pipeline = axes.pipeline;
   simple.chunks = axes.chunks;
+  simple.schedule = axes.schedule;
   simple.ends_count = axes.ends_count;
   simple.recompute = axes.recompute;
   config::PretrainConfig config = config_;
@@ -334,7 +342,7 @@ absl::StatusOr<double> MemoryEstimator::StageTotal(const LayoutAxes& axes, int64
     MEGATRON_ASSIGN_OR_RETURN(const StageBytes kept,
                               BothKinds(axes, is_inner ? 1 : place, experts, parts[part] - experts,
                                         parts[part] > 0 && *begin));
-    saved += slots.counts[chunk] * kept.saved;
+    saved += slots.counts[chunk] * kept.saved + slots.deferred[chunk] * kept.deferred;
   }
   MEGATRON_ASSIGN_OR_RETURN(
       StageBytes bytes, BothKinds(axes, place, mixtures, layers - mixtures, begins_with_mixture));

@@ -38,16 +38,18 @@ class MemoryEstimator {
     double weights = 0;
     double gradients = 0;
     double optimizer = 0;
-    double fixed = 0;    // neither the batch's nor the activations'
-    double batches = 0;  // one micro-batch's
-    double saved = 0;    // one micro-batch's in flight
+    double fixed = 0;     // neither the batch's nor the activations'
+    double batches = 0;   // one micro-batch's
+    double saved = 0;     // one micro-batch's in flight
+    double deferred = 0;  // one micro-batch's whose weights' gradients are to come
     double temporary = 0;
   };
   // Stages by their place: with one stage the whole model, else the first, an inner and the last.
   using Places = std::vector<StageBytes>;
   struct StageSlots {
-    std::vector<double> counts;  // micro-batches in flight, by chunk
-    double edges = 0;            // bytes received, if a rank has whole samples, one at a time
+    std::vector<double> counts;    // micro-batches in flight, by chunk
+    std::vector<double> deferred;  // of them, those whose weights' gradients are to come
+    double edges = 0;              // bytes received, if a rank has whole samples, one at a time
   };
   using Schedule = std::map<int64_t, StageSlots>;  // by stage
 
@@ -75,9 +77,9 @@ class MemoryEstimator {
   const bool is_gpu_;
   std::vector<bool> is_mixture_;  // by layer
   double weight_bytes_ = 4;       // the size of a weight
-  std::map<std::array<int64_t, 12>, Places> probes_;
-  std::map<std::array<int64_t, 8>, double> whole_;
-  std::map<std::array<int64_t, 4>, Schedule> schedules_;
+  std::map<std::array<int64_t, 13>, Places> probes_;
+  std::map<std::array<int64_t, 9>, double> whole_;
+  std::map<std::array<int64_t, 5>, Schedule> schedules_;
 };
 
 }  // namespace megatron

@@ -52,6 +52,8 @@ LayoutAxes RandomAxes(const config::ModelConfig& model, std::mt19937* random) {
   axes.chunks = axes.pipeline > 1 ? OneOf({1, 1, 2, 3}, random) : 1;
   // Every part has a layer.
   if (axes.ends_count) axes.chunks = 1;
+  if (axes.pipeline > 1 && axes.chunks == 1 && (*random)() % 3 == 0)
+    axes.schedule = PlanSchedule::kZeroBubbleH1;
   axes.data = OneOf({1, 2, 3, 4, 8}, random);
   axes.micro_batch = OneOf({1, 2, 4}, random);
   axes.is_sequence_parallel = axes.tensor > 1 && (*random)() % 2 == 0;

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/pipeline/schedule_kind.h"
 #include "megatron/plan/model_costs.h"
 #include "megatron/plan/shared_cores.h"
 #include "megatron/train/config/layer_pattern.h"
@@ -79,6 +80,8 @@ PlanLayout ToPlanLayout(const config::PretrainConfig& config) {
     layout.cp_team = parallel.hierarchical_context_parallel_sizes(0);
   layout.pp = parallel.pipeline_model_parallel_size();
   layout.vpp = ChunksOf(config);
+  if (layout.pp > 1 && ToScheduleKind(parallel) == ScheduleKind::kZeroBubbleH1)
+    layout.schedule = PlanSchedule::kZeroBubbleH1;
   layout.dp = parallel.data_parallel_size();
   if (config.model().num_experts() > 0) {
     layout.ep = parallel.expert_model_parallel_size();

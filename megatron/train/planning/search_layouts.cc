@@ -11,6 +11,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/train/config/config_defaults.h"
 #include "megatron/train/config/config_error.h"
+#include "megatron/train/planning/explain_step.h"
 #include "megatron/train/planning/memory_estimate.h"
 #include "megatron/train/planning/planned_run.h"
 #include "megatron/train/trainer/run_options.h"
@@ -41,7 +42,8 @@ struct Candidate {
 
 // Returns whether no other layout of the same axes needs less memory.
 bool KeepsLeast(const LayoutAxes& axes) {
-  return axes.micro_batch == 1 && axes.recompute == PlanRecompute::kFull;
+  return axes.micro_batch == 1 && axes.recompute == PlanRecompute::kFull &&
+         axes.schedule == PlanSchedule::kOneForwardOneBackward;
 }
 
 // Predicts the layouts of one model.
@@ -66,6 +68,7 @@ absl::StatusOr<StepPrediction> LayoutPredictor::Predict(const LayoutAxes& axes, 
   layout.cp_team = axes.context_team;
   layout.pp = axes.pipeline;
   layout.vpp = axes.chunks;
+  layout.schedule = axes.schedule;
   layout.dp = axes.data;
   layout.ep = axes.expert;
   layout.etp = axes.expert_tensor;
@@ -99,8 +102,9 @@ bool ComesBefore(const Candidate& a, const Candidate& b) {
   const auto key = [](const Candidate& candidate) {
     const LayoutAxes& axes = candidate.axes;
     return std::make_tuple(std::llround(std::log(candidate.seconds) / kSameTime), axes.count(),
-                           axes.tensor, axes.pipeline, axes.context, axes.chunks, axes.expert,
-                           axes.expert_tensor, axes.micro_batch, axes.is_sequence_parallel,
+                           axes.tensor, axes.pipeline, axes.context, axes.chunks,
+                           static_cast<int>(axes.schedule), axes.expert, axes.expert_tensor,
+                           axes.micro_batch, axes.is_sequence_parallel,
                            static_cast<int>(axes.context_form), axes.context_team,
                            static_cast<int>(axes.recompute), static_cast<int>(axes.shared_out));
   };
@@ -133,7 +137,8 @@ bool DividesRanksAlike(const LayoutAxes& a, const LayoutAxes& b) {
 }
 
 bool DividesAlike(const LayoutAxes& a, const LayoutAxes& b) {
-  return DividesRanksAlike(a, b) && a.chunks == b.chunks && a.micro_batch == b.micro_batch;
+  return DividesRanksAlike(a, b) && a.chunks == b.chunks && a.schedule == b.schedule &&
+         a.micro_batch == b.micro_batch;
 }
 
 class Search {
@@ -226,9 +231,14 @@ absl::StatusOr<FoundLayout> Search::Plan(const LayoutAxes& axes) const {
   MEGATRON_RETURN_IF_ERROR(CheckLayout(found.config));
   config::PretrainConfig resolved = found.config;
   ResolveDefaults(&resolved);
-  MEGATRON_ASSIGN_OR_RETURN(const RunPlan plan, PlanRun(ToRunOptions(resolved, vocab_size_)));
+  const RunOptions options = ToRunOptions(resolved, vocab_size_);
+  MEGATRON_ASSIGN_OR_RETURN(const RunPlan plan, PlanRun(options));
   for (const RankPlan& stage : plan.stages)
     found.memory_bytes = std::max(found.memory_bytes, stage.total_bytes());
+  MEGATRON_ASSIGN_OR_RETURN(const ExplainedStep step,
+                            ExplainStep(resolved, options.trainer.model.padded_vocab_size,
+                                        *planner_.hardware, *planner_.program, *planner_.kernels));
+  found.prediction.seconds = step.seconds;
   return found;
 }
 
@@ -253,9 +263,12 @@ absl::Status Search::Try(const Candidate& candidate, LayoutPredictor* predictor)
   } else if (double(planned->memory_bytes) > limit_) {
     Refuse(absl::StrCat(DescribeLayout(planned->axes), " needs more memory than estimated"));
   } else if (!IsBeaten(candidate.axes, double(planned->memory_bytes))) {
+    // The closed form orders candidates; those that are taken have their schedule played.
+    const StepSeconds played = planned->prediction.seconds;
     MEGATRON_ASSIGN_OR_RETURN(
         planned->prediction,
         predictor->Predict(candidate.axes, resolved_.train().global_batch_size()));
+    planned->prediction.seconds = played;
     found_.best.push_back(*std::move(planned));
   }
   return absl::OkStatus();

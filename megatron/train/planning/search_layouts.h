@@ -56,8 +56,8 @@ double DefaultMemoryLimit(const Hardware& hardware);
 struct FoundLayout {
   LayoutAxes axes;
   config::PretrainConfig config;  // without its computed fields
-  StepPrediction prediction;
-  int64_t memory_bytes = 0;  // the most that any rank holds, planned on the meta device
+  StepPrediction prediction;      // its seconds are those of ExplainStep()
+  int64_t memory_bytes = 0;       // the most that any rank holds, planned on the meta device
 };
 
 struct LayoutSearch {
