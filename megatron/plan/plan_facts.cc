@@ -64,8 +64,25 @@ absl::Status CheckRange(const std::string& entry, const char* field, double valu
       absl::StrCat(entry, ".", field, " lies from ", least, " to ", most, ", not ", value));
 }
 
+// Checks that guesses are names of the entry's fields.
+template <typename Entry>
+absl::Status CheckGuesses(const std::string& named, const Entry& entry) {
+  for (const std::string& field : entry.guess()) {
+    if (Entry::descriptor()->FindFieldByName(field) != nullptr) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(named, ".guess: there is no field '", field, "'"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckHardware(const Hardware& gpu) {
   const std::string entry = absl::StrCat("hardware '", gpu.name(), "'");
+  MEGATRON_RETURN_IF_ERROR(CheckGuesses(entry, gpu));
+  MEGATRON_RETURN_IF_ERROR(
+      CheckRange(entry, "host_link_gb_per_s", gpu.host_link_gb_per_s(), 0, 1e6));
+  MEGATRON_RETURN_IF_ERROR(
+      CheckRange(entry, "host_memory_gb_per_s", gpu.host_memory_gb_per_s(), 0, 1e6));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "host_memory_gb", gpu.host_memory_gb(), 0, 1e6));
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "bf16_tflops", gpu.bf16_tflops(), 1e-6, 1e6));
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "fp32_tflops", gpu.fp32_tflops(), 0, 1e6));
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "fp8_tflops", gpu.fp8_tflops(), 0, 1e6));
@@ -113,6 +130,7 @@ absl::Status CheckModel(const PlanModel& model) {
 
 absl::Status CheckImplementation(const Implementation& program) {
   const std::string entry = absl::StrCat("implementation '", program.name(), "'");
+  MEGATRON_RETURN_IF_ERROR(CheckGuesses(entry, program));
   MEGATRON_RETURN_IF_ERROR(
       CheckRange(entry, "product_efficiency", program.product_efficiency(), 1e-3, 1.5));
   MEGATRON_RETURN_IF_ERROR(
@@ -174,6 +192,16 @@ absl::StatusOr<const Implementation*> FindImplementation(const PlanFacts& facts,
 
 absl::StatusOr<const PlanModel*> FindPlanModel(const PlanFacts& facts, absl::string_view name) {
   return Find(facts.model(), "model", name);
+}
+
+std::string NameGuesses(const Hardware& hardware, const Implementation& program) {
+  std::vector<std::string> parts;
+  if (program.guess_size() > 0)
+    parts.push_back(absl::StrCat(absl::StrJoin(program.guess(), ", "), " of ", program.name()));
+  if (hardware.guess_size() > 0)
+    parts.push_back(absl::StrCat(absl::StrJoin(hardware.guess(), ", "), " of ", hardware.name()));
+  if (parts.empty()) return "";
+  return absl::StrCat("guesses, which nothing has measured: ", absl::StrJoin(parts, "; "));
 }
 
 }  // namespace megatron

@@ -7,6 +7,8 @@
 #ifndef MEGATRON_PLAN_PLAN_FACTS_H_
 #define MEGATRON_PLAN_PLAN_FACTS_H_
 
+#include <string>
+
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "megatron/plan/plan_facts.pb.h"
@@ -25,6 +27,10 @@ absl::StatusOr<const Hardware*> FindHardware(const PlanFacts& facts, absl::strin
 absl::StatusOr<const Implementation*> FindImplementation(const PlanFacts& facts,
                                                          absl::string_view name);
 absl::StatusOr<const PlanModel*> FindPlanModel(const PlanFacts& facts, absl::string_view name);
+
+// Returns the sentence that names the guesses among the two entries' figures: "guesses: ..."; empty
+// if there are none.
+std::string NameGuesses(const Hardware& hardware, const Implementation& program);
 
 }  // namespace megatron
 

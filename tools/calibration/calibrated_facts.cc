@@ -54,6 +54,9 @@ PlanFacts CalibratedFacts(const MeasuredMachine& machine, const Implementation& 
   calibrated->set_optimizer_efficiency(core.optimizer_efficiency);
   calibrated->set_link_efficiency(1);
   calibrated->set_network_efficiency(1);
+  // What is left of the program's figures.
+  calibrated->clear_guess();
+  for (const char* field : {"product_half_size", "grouped_half_rows"}) calibrated->add_guess(field);
   return facts;
 }
 
