@@ -27,6 +27,8 @@ absl::Status CheckPlanSizes(const Hardware& gpu, const PlanModel& model, const P
     return absl::InvalidArgumentError(
         absl::StrCat(model.heads(), " heads can't be cut for tp ", layout.tp));
   }
+  if (layout.schedule == PlanSchedule::kZeroBubbleH1 && layout.vpp > 1)
+    return absl::InvalidArgumentError("ZB-H1 has one chunk on each stage");
   if (layout.cp % layout.cp_team != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("cp ", layout.cp, " can't be cut into teams of ", layout.cp_team));
@@ -34,6 +36,16 @@ absl::Status CheckPlanSizes(const Hardware& gpu, const PlanModel& model, const P
   if (layout.ep > 1 && model.experts() < layout.ep) {
     return absl::InvalidArgumentError(
         absl::StrCat(model.experts(), " experts can't lie on ep ", layout.ep));
+  }
+  if (!(layout.host_fraction >= 0 && layout.host_fraction <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(layout.host_fraction, " is no part of the optimizer's states"));
+  }
+  if (layout.host_fraction > 0 &&
+      (gpu.host_link_gb_per_s() == 0 || gpu.host_memory_gb_per_s() == 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("states in host memory can't be predicted, since hardware '", gpu.name(),
+                     "' has no host_link_gb_per_s or no host_memory_gb_per_s"));
   }
   if (layout.precision == PlanPrecision::k32Bits && gpu.fp32_tflops() == 0) {
     return absl::InvalidArgumentError(absl::StrCat(gpu.name(), " has no known fp32 rate"));

@@ -1,3 +1,4 @@
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -204,6 +205,73 @@ TEST_F(ContextFormsTest, FullRecomputationSendsKeysAgain) {
   const double once = context();
   layout.recompute = PlanRecompute::kFull;
   EXPECT_DOUBLE_EQ(context(), 1.5 * once);
+}
+
+class OffloadTest : public PredictedPartsTest {
+ protected:
+  OffloadTest() {
+    gpu_.set_host_link_gb_per_s(25);
+    gpu_.set_host_memory_gb_per_s(100);
+    program_.set_link_efficiency(1);
+    program_.set_memory_efficiency(1);
+    model_ = **FindPlanModel(facts_, "Llama3-8B");
+    layout_.sequence = 2048;
+  }
+
+  StepPrediction Predict(double host_fraction) {
+    layout_.host_fraction = host_fraction;
+    const auto step = PredictStep(gpu_, program_, kernels_, model_, layout_);
+    EXPECT_TRUE(step.ok()) << step.status();
+    return *step;
+  }
+  // Seconds in which the GPU passes over weights and gradients of all, wherever states lie.
+  double Passes(double parameters) const { return 6 * parameters / (gpu_.memory_gb_per_s() * 1e9); }
+
+  PlanLayout layout_;
+};
+
+// The figures of docs/offload.md: 6 bytes of an element cross the link, and 30 pass the memory.
+TEST_F(OffloadTest, TheSlowerOfLinkAndMemoryDecides) {
+  // Of the two word tables the prediction of the optimizer has one.
+  const double parameters =
+      32 * (4096.0 * (2 * 4096 + 2 * 1024 + 3 * 14336) + 2 * 4096) + 128256.0 * 4096;
+  EXPECT_NEAR(Predict(1).seconds.optimizer, Passes(parameters) + 0.3 * parameters / 1e9, 1e-6);
+  gpu_.set_host_link_gb_per_s(10);
+  EXPECT_NEAR(Predict(1).seconds.optimizer, Passes(parameters) + 0.6 * parameters / 1e9, 1e-6);
+  // Weights of 32 bits come and go.
+  layout_.precision = PlanPrecision::k32Bits;
+  EXPECT_NEAR(Predict(1).seconds.optimizer, Passes(parameters) + 1.2 * parameters / 1e9, 1e-6);
+}
+
+TEST_F(OffloadTest, TheGpuUpdatesItsPartMeanwhile) {
+  const double alone = Predict(0).seconds.optimizer;
+  const double half = Predict(0.5).seconds.optimizer;
+  const double all = Predict(1).seconds.optimizer;
+  EXPECT_LT(alone, half);
+  EXPECT_LT(half, all);
+  gpu_.set_host_link_gb_per_s(1e6);
+  gpu_.set_host_memory_gb_per_s(1e6);
+  EXPECT_LT(Predict(0.5).seconds.optimizer, alone);
+}
+
+TEST_F(OffloadTest, MovesTwelveBytesOfAParameterToTheHost) {
+  const StepPrediction alone = Predict(0);
+  const StepPrediction all = Predict(1);
+  EXPECT_EQ(alone.host_bytes, 0);
+  EXPECT_NEAR(all.host_bytes, 12 * all.total_parameters, 1e6);
+  EXPECT_NEAR(alone.memory_bytes - all.memory_bytes, all.host_bytes, 1);
+  EXPECT_NEAR(Predict(0.5).host_bytes, all.host_bytes / 2, 1);
+  program_.set_shards_optimizer(true);
+  layout_.dp = 8;
+  EXPECT_NEAR(Predict(1).host_bytes, all.host_bytes / 8, 1);
+}
+
+TEST_F(OffloadTest, IsRefusedWhereNothingIsKnownOfTheHost) {
+  gpu_.set_host_memory_gb_per_s(0);
+  layout_.host_fraction = 1;
+  const auto step = PredictStep(gpu_, program_, kernels_, model_, layout_);
+  EXPECT_EQ(step.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(step.status().message().find("host_memory_gb_per_s"), std::string::npos);
 }
 
 TEST_F(PredictedPartsTest, RefusesTeamsThatDoNotDivideTheRanks) {

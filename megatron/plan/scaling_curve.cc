@@ -39,6 +39,7 @@ class Sweep {
           layout.tp = tp;
           layout.pp = pp;
           layout.vpp = vpp;
+          if (vpp > 1) layout.schedule = PlanSchedule::kOneForwardOneBackward;
           layout.dp = gpus / width;
           layout.micro_batch = micro_batch;
           layout.recompute = recompute;

@@ -39,8 +39,12 @@ class Predictor {
   double HeadFlops() const { return 2 * tokens_ * model_.hidden() * model_.vocab() / tp_; }
   double DataParallelSeconds(double parameters, double expert_parameters, double window) const;
   double OptimizerSeconds(double parameters, double expert_parameters) const;
+  double HostSeconds(double elements) const;
   double MemoryBytes(bool is_first) const;
+  double HostBytes(bool is_first) const;
+  double EndParameters() const;
   StepSeconds Seconds(const LayerCosts& layer) const;
+  double MovableBytes(double parameters, double shards) const;
   double StateBytes(double parameters, double shards) const;
 
   double data_shards() const { return double(l_.dp * l_.cp); }
@@ -111,23 +115,58 @@ double Predictor::DataParallelSeconds(double parameters, double expert_parameter
   return l_.shards_gradients ? exposed + double(l_.micro_batches - 1) * reduction : exposed;
 }
 
+// The processor updates its part while the GPU updates the rest.
 double Predictor::OptimizerSeconds(double parameters, double expert_parameters) const {
-  if (!program_.shards_optimizer() && !l_.shards_parameters) {
-    return 32 * (parameters + expert_parameters) / rates_.optimizer;
-  }
-  const double updated = parameters / data_shards() + expert_parameters / expert_shards();
-  return (26 * updated + 6 * (parameters + expert_parameters)) / rates_.optimizer;
+  const bool shares = program_.shards_optimizer() || l_.shards_parameters;
+  const double updated = shares ? parameters / data_shards() + expert_parameters / expert_shards()
+                                : parameters + expert_parameters;
+  const double on_gpu = 26 * (1 - l_.host_fraction) * updated / rates_.optimizer;
+  return 6 * (parameters + expert_parameters) / rates_.optimizer +
+         std::max(on_gpu, HostSeconds(l_.host_fraction * updated));
+}
+
+// A gradient of 32 bits comes to the host and a weight goes back; weights of 32 bits, which are
+// their own masters, come too. AdamW reads and writes the master and both moments, reads the
+// gradient and writes the weight. Elements move while others are updated.
+double Predictor::HostSeconds(double elements) const {
+  if (elements == 0) return 0;
+  const bool has_masters = l_.precision != PlanPrecision::k32Bits;
+  const double moved = has_masters ? 4 + 2 : 4 + 2 * 4;
+  const double touched = has_masters ? 4 + 3 * 8 + 2 : 4 + 3 * 8;
+  return elements *
+         std::max(moved / (gpu_.host_link_gb_per_s() * 1e9 * program_.link_efficiency()),
+                  touched / (gpu_.host_memory_gb_per_s() * 1e9 * program_.memory_efficiency()));
 }
 
 // Weights of 32 bits need no master copies.
+double Predictor::MovableBytes(double parameters, double shards) const {
+  const bool shares = program_.shards_optimizer() || l_.shards_parameters;
+  return (l_.precision == PlanPrecision::k32Bits ? 8 : 12) * parameters / (shares ? shards : 1);
+}
+
 double Predictor::StateBytes(double parameters, double shards) const {
+  const double moved = l_.host_fraction * MovableBytes(parameters, shards);
   if (l_.precision == PlanPrecision::k32Bits) {
-    if (l_.shards_parameters) return 16 * parameters / shards;
-    return parameters * (program_.shards_optimizer() ? 8 + 8 / shards : 16);
+    if (l_.shards_parameters) return 16 * parameters / shards - moved;
+    return parameters * (program_.shards_optimizer() ? 8 + 8 / shards : 16) - moved;
   }
-  if (l_.shards_parameters) return 18 * parameters / shards;
-  if (program_.shards_optimizer()) return parameters * (6 + 12 / shards);
-  return (program_.holds_fp32_gradients() ? 18 : 16) * parameters;
+  if (l_.shards_parameters) return 18 * parameters / shards - moved;
+  if (program_.shards_optimizer()) return parameters * (6 + 12 / shards) - moved;
+  return (program_.holds_fp32_gradients() ? 18 : 16) * parameters - moved;
+}
+
+double Predictor::HostBytes(bool is_first) const {
+  const LayerCosts layer = MeanLayer(MixtureShare(is_first));
+  const double layers = double(model_.layers()) / l_.pp;
+  return l_.host_fraction *
+         (MovableBytes(layers * layer.parameters + EndParameters(), data_shards()) +
+          MovableBytes(layers * layer.expert_parameters, expert_shards()));
+}
+
+// Returns the parameters of a stage's word tables.
+double Predictor::EndParameters() const {
+  const double ends = l_.pp == 1 && !model_.is_tied() ? 2 : 1;
+  return ends * model_.vocab() * model_.hidden() / tp_;
 }
 
 double Predictor::MemoryBytes(bool is_first) const {
@@ -137,7 +176,6 @@ double Predictor::MemoryBytes(bool is_first) const {
   const double v = double(l_.vpp);
   const bool is_last = !is_first || l_.pp == 1;
   const double embedding = model_.vocab() * model_.hidden() / tp_;
-  const double ends = l_.pp == 1 && !model_.is_tied() ? 2 : 1;
   double flight = 1;  // micro-batches whose activations are held
   if (is_first) {
     flight = std::min<double>(double(l_.micro_batches), p);
@@ -153,7 +191,7 @@ double Predictor::MemoryBytes(bool is_first) const {
   if (l_.shards_parameters)
     bytes += 2 * rates_.element_bytes * (layer.parameters + layer.expert_parameters);
   return bytes + layer.widest +
-         StateBytes(layers * layer.parameters + ends * embedding, data_shards()) +
+         StateBytes(layers * layer.parameters + EndParameters(), data_shards()) +
          StateBytes(layers * layer.expert_parameters, expert_shards());
 }
 
@@ -259,6 +297,7 @@ StepPrediction Predictor::Predict() const {
   step.model_flops =
       3 * double(l_.micro_batches) / l_.pp * (model_.layers() * mean.flops + HeadFlops());
   step.memory_bytes = std::max(MemoryBytes(true), l_.pp == 1 ? 0 : MemoryBytes(false));
+  step.host_bytes = std::max(HostBytes(true), l_.pp == 1 ? 0 : HostBytes(false));
   step.total_parameters =
       model_.layers() * (mean.parameters * tp_ + mean.expert_parameters * l_.ep * l_.etp) +
       (model_.is_tied() ? 1 : 2) * model_.vocab() * model_.hidden();

@@ -56,6 +56,9 @@ struct PlanLayout {
   bool shards_parameters = false;  // as FSDP does
   bool shards_gradients = false;   // as ZeRO-2 does, of which memory is that of ZeRO-1 here
   bool drops_tokens = false;       // experts have as many rows as their capacity
+  // The part of the optimizer's states and main weights that lies in host memory, where the
+  // processor updates it.
+  double host_fraction = 0;
 
   int64_t gpus() const { return tp * cp * pp * dp; }
 };
@@ -78,12 +81,13 @@ struct StepPrediction {
   StepSeconds seconds;
   double model_flops = 0;       // one GPU's in a step
   double memory_bytes = 0;      // the most that any rank holds
+  double host_bytes = 0;        // the most that any rank has in host memory
   double total_parameters = 0;  // the whole model's
 };
 
 // Returns kInvalidArgument with what can't be: a size below 1, layers that the stages don't divide,
 // more tensor ranks than heads, experts that their ranks don't divide, a precision that the GPU
-// doesn't have.
+// doesn't have, states in host memory of unknown rates.
 absl::StatusOr<StepPrediction> PredictStep(const Hardware& gpu, const Implementation& program,
                                            const MeasuredKernels& kernels, const PlanModel& model,
                                            const PlanLayout& layout);
