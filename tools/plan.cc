@@ -51,6 +51,9 @@ ABSL_FLAG(
     "the configuration.");
 ABSL_FLAG(double, memory_limit, 0,
           "GiB of a GPU that a searched layout may take; 0: 95 % of what it has.");
+ABSL_FLAG(double, host_memory_limit, 0,
+          "GiB of the host's memory that a GPU of a searched layout may take for the optimizer; 0: "
+          "90 % of its share.");
 ABSL_FLAG(int, best, 5, "The number of searched layouts to print.");
 ABSL_FLAG(std::string, program, "megatron_cc",
           "The implementation among the facts whose efficiencies --explain takes.");
@@ -94,6 +97,7 @@ constexpr ModeFlag kModeFlags[] = {{"output", kPredict | kSearch},
                                    {"gpu", kSearch | kExplain},
                                    {"gpus", kSearch | kExplain},
                                    {"memory_limit", kSearch},
+                                   {"host_memory_limit", kSearch},
                                    {"best", kSearch},
                                    {"program", kExplain},
                                    {"price", kExplain},
@@ -170,6 +174,7 @@ absl::Status Search() {
   options.gpus = absl::GetFlag(FLAGS_gpus);
   options.gpu = absl::GetFlag(FLAGS_gpu);
   options.memory_gib = absl::GetFlag(FLAGS_memory_limit);
+  options.host_memory_gib = absl::GetFlag(FLAGS_host_memory_limit);
   options.best = absl::GetFlag(FLAGS_best);
   options.output = absl::GetFlag(FLAGS_output);
   MEGATRON_ASSIGN_OR_RETURN(const PlanFacts facts, ReadFacts());

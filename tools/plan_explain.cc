@@ -13,6 +13,7 @@
 #include "megatron/train/configs/config_loader.h"
 #include "megatron/train/planning/explain_step.h"
 #include "megatron/train/planning/planned_run.h"
+#include "megatron/train/planning/unpriced_fields.h"
 #include "megatron/train/profile/trace_json.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/run_plan.h"
@@ -23,12 +24,14 @@
 namespace megatron {
 namespace {
 
-absl::StatusOr<LoadedConfig> Load(const ExplainArguments& arguments) {
+absl::StatusOr<LoadedConfig> Load(const ExplainArguments& arguments, bool is_gpu) {
   std::vector<std::string> fields = arguments.set;
+  MEGATRON_ASSIGN_OR_RETURN(const FoundConfig found, FindConfig(arguments.config));
+  // Errors are those of LoadConfig below: a layout may be right with this number of GPUs alone.
+  const ParsedConfig parsed = ParseConfig(found.text, found.source, fields);
+  // The machine that explains need not have the GPU.
+  if (is_gpu && !parsed.config.system().has_device()) fields.push_back("system.device=cuda");
   if (arguments.gpus > 0) {
-    MEGATRON_ASSIGN_OR_RETURN(const FoundConfig found, FindConfig(arguments.config));
-    // Errors are those of LoadConfig below: a layout may be right with this number of GPUs alone.
-    const ParsedConfig parsed = ParseConfig(found.text, found.source, fields);
     const config::ParallelConfig& parallel = parsed.config.parallel();
     const int64_t width = parallel.tensor_model_parallel_size() * parallel.context_parallel_size() *
                           parallel.pipeline_model_parallel_size();
@@ -51,7 +54,8 @@ absl::StatusOr<Explanation> Explain(const ExplainArguments& arguments, const Pla
   MEGATRON_ASSIGN_OR_RETURN(const Hardware* gpu, AsArgument(FindHardware(facts, arguments.gpu)));
   MEGATRON_ASSIGN_OR_RETURN(const Implementation* own,
                             AsArgument(FindImplementation(facts, arguments.program)));
-  MEGATRON_ASSIGN_OR_RETURN(const LoadedConfig loaded, AsArgument(Load(arguments)));
+  MEGATRON_ASSIGN_OR_RETURN(const LoadedConfig loaded,
+                            AsArgument(Load(arguments, !IsProcessor(*gpu))));
   MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
                             CreateTokenizer(ToTokenizerOptions(loaded.config.data())));
   const RunOptions options = ToRunOptions(loaded.config, tokenizer->vocab_size());
@@ -61,7 +65,9 @@ absl::StatusOr<Explanation> Explain(const ExplainArguments& arguments, const Pla
       ExplainStep(loaded.config, options.trainer.model.padded_vocab_size, hardware, *own, kernels));
   MEGATRON_ASSIGN_OR_RETURN(const RunPlan plan, PlanRun(options));
   for (const RankPlan& stage : plan.stages)
-    e.stages.push_back({double(stage.parameters), double(stage.total_bytes())});
+    e.stages.push_back(
+        {double(stage.parameters), double(stage.total_bytes()), double(stage.host_bytes())});
+  e.unpriced = UnpricedFields(loaded.config);
   e.name = arguments.config;
   e.layout = options.num_ranks() == 1 ? "one rank" : DescribeSizes(options.parallel);
   e.gpu = hardware;

@@ -159,6 +159,9 @@ std::string ExplanationPage(const Explanation& e, const MeasuredKernels& kernels
     page.sections.push_back({"pipeline", "The pipeline", {TimelineFigure(e)}});
   page.sections.push_back({"memory", "Memory", {MemoryTable(e)}});
   page.sections.push_back({"run", "The run", {RunTable(e)}});
+  Section doubts = {"doubts", "What is not known", {}};
+  for (const std::string& doubt : Doubts(e)) doubts.blocks.push_back(report::Paragraph{doubt});
+  if (!doubts.blocks.empty()) page.sections.push_back(std::move(doubts));
   page.sections.push_back({"scaling", "More GPUs", ScalingFigures(e, kernels)});
   return report::HtmlOf(page);
 }

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "megatron/base/quantity.h"
+#include "megatron/plan/plan_facts.h"
 #include "megatron/train/planning/planned_run.h"
 
 namespace megatron {
@@ -155,25 +157,36 @@ Table MemoryTable(const Explanation& e) {
   Table table;
   table.caption = "Memory of a rank, planned by running the step without memory";
   table.columns = {"stage", "parameters", "memory", absl::StrCat("of the ", Noun(e), "'s")};
+  const bool has_host = std::any_of(e.stages.begin(), e.stages.end(),
+                                    [](const StageNeeds& stage) { return stage.host_bytes > 0; });
+  if (has_host) table.columns.push_back("of the host");
   const double all = MemoryOfRank(e);
-  double most = 0;
+  double most = 0, most_host = 0;
   for (size_t i = 0; i < e.stages.size(); ++i) {
     const StageNeeds& stage = e.stages[i];
     // Stages in the middle are alike.
     size_t last = i;
     while (last + 1 < e.stages.size() && e.stages[last + 1].bytes == stage.bytes &&
+           e.stages[last + 1].host_bytes == stage.host_bytes &&
            e.stages[last + 1].parameters == stage.parameters) {
       ++last;
     }
     table.rows.push_back({last > i ? absl::StrCat(i, " to ", last) : absl::StrCat(i),
                           Large(stage.parameters), Bytes(stage.bytes),
                           all > 0 ? Percent(stage.bytes, all) : ""});
+    if (has_host) table.rows.back().push_back(Bytes(stage.host_bytes));
+    most_host = std::max(most_host, stage.host_bytes);
     most = std::max(most, stage.bytes);
     i = last;
   }
   if (all > 0 && most > all) {
     table.note =
         absl::StrFormat("It does NOT fit: a %s of %s has %s.", Noun(e), e.gpu.name(), Bytes(all));
+  }
+  const double host = e.gpu.host_memory_gb() * 1e9;
+  if (host > 0 && most_host > host) {
+    absl::StrAppendFormat(&table.note, "%sIt does NOT fit on the host: the share of a %s is %s.",
+                          table.note.empty() ? "" : " ", Noun(e), Bytes(host));
   }
   return table;
 }
@@ -220,6 +233,15 @@ std::vector<std::string> Sentences(const Explanation& e) {
   return sentences;
 }
 
+std::vector<std::string> Doubts(const Explanation& e) {
+  std::vector<std::string> doubts;
+  if (!e.unpriced.empty())
+    doubts.push_back(absl::StrCat("not priced: ", absl::StrJoin(e.unpriced, ", ")));
+  std::string guesses = NameGuesses(e.gpu, e.step.run.program);
+  if (!guesses.empty()) doubts.push_back(std::move(guesses));
+  return doubts;
+}
+
 std::string ExplanationText(const Explanation& e) {
   std::vector<std::string> parts = {
       absl::StrCat(e.name, " on ", e.step.run.layout.gpus(), " x ", e.gpu.name(), ": ", e.layout,
@@ -228,6 +250,8 @@ std::string ExplanationText(const Explanation& e) {
   if (!e.step.traffic.empty()) parts.push_back(TextOf(TrafficTable(e)));
   parts.push_back(TextOf(MemoryTable(e)));
   parts.push_back(TextOf(RunTable(e)));
+  const std::vector<std::string> doubts = Doubts(e);
+  if (!doubts.empty()) parts.push_back(absl::StrCat(absl::StrJoin(doubts, "\n"), "\n"));
   return absl::StrJoin(parts, "\n");
 }
 

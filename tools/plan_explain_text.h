@@ -16,6 +16,7 @@ namespace megatron {
 struct StageNeeds {
   double parameters = 0;
   double bytes = 0;
+  double host_bytes = 0;
 };
 
 struct Explanation {
@@ -27,6 +28,7 @@ struct Explanation {
   double tokens = 0;               // of the whole run
   double price = 0;
   double watts = 0;
+  std::vector<std::string> unpriced;  // fields that the prediction doesn't know: "path=value"
 };
 
 // Parts of a step that take time, with what they are: computing first.
@@ -39,6 +41,9 @@ report::Table RunTable(const Explanation& explanation);
 
 // One sentence each: the step, the share of communication, the bubble.
 std::vector<std::string> Sentences(const Explanation& explanation);
+
+// One sentence each: what the prediction doesn't know, and which of its figures are guesses.
+std::vector<std::string> Doubts(const Explanation& explanation);
 
 std::string ExplanationText(const Explanation& explanation);
 

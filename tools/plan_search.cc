@@ -22,6 +22,7 @@
 #include "megatron/train/planning/nothing_fits.h"
 #include "megatron/train/planning/planned_run.h"
 #include "megatron/train/planning/search_layouts.h"
+#include "megatron/train/planning/unpriced_fields.h"
 #include "megatron/train/planning/written_layout.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/run_plan.h"
@@ -44,6 +45,7 @@ struct Searched {
   Planner planner;
   SearchOptions options;
   double limit = 0;
+  double host_limit = 0;
   std::vector<WrittenField> held;         // by --set
   std::vector<WrittenField> passed_over;  // of the configuration's own layout
 
@@ -87,6 +89,8 @@ absl::StatusOr<Searched> Read(const PlanSearchOptions& options, const PlanFacts&
   }
   if (options.best < 1) return absl::InvalidArgumentError("--best must be at least 1");
   if (options.memory_gib < 0) return absl::InvalidArgumentError("--memory_limit must be positive");
+  if (options.host_memory_gib < 0)
+    return absl::InvalidArgumentError("--host_memory_limit must be positive");
   Searched searched;
   const auto found = FindConfig(options.config);
   if (!found.ok()) return absl::InvalidArgumentError(found.status().message());
@@ -115,7 +119,30 @@ absl::StatusOr<Searched> Read(const PlanSearchOptions& options, const PlanFacts&
   if (searched.options.shares_memory) searched.limit /= double(options.gpus);
   if (options.memory_gib > 0) searched.limit = options.memory_gib * kGiB;
   searched.options.memory_bytes = searched.limit;
+  searched.host_limit =
+      options.host_memory_gib > 0 ? options.host_memory_gib * kGiB : DefaultHostLimit(*hardware);
+  searched.options.host_bytes = searched.host_limit;
   return searched;
+}
+
+// Says what of the host a layout may take for the optimizer's states.
+std::string HostLine(const PlanSearchOptions& options, const Searched& searched) {
+  if (!searched.planner.is_gpu) return "";
+  const Hardware& hardware = *searched.planner.hardware;
+  if (!KnowsHost(searched.planner)) {
+    return absl::StrFormat(
+        "host: no layout has the optimizer's states there, since %s has no host_link_gb_per_s, "
+        "host_memory_gb_per_s or host_memory_gb\n",
+        hardware.name());
+  }
+  return absl::StrFormat(
+      "host: %s of its memory for a GPU's part of the optimizer (%s), %g GB/s over the link and %g "
+      "GB/s of memory for each\n",
+      Memory(searched.host_limit),
+      options.host_memory_gib > 0
+          ? std::string("by --host_memory_limit")
+          : absl::StrFormat("%.0f %% are left to programs", 100 * kHostMargin),
+      hardware.host_link_gb_per_s(), hardware.host_memory_gb_per_s());
 }
 
 std::string HardwareLine(const PlanSearchOptions& options, const Searched& searched) {
@@ -130,9 +157,10 @@ std::string HardwareLine(const PlanSearchOptions& options, const Searched& searc
                             hardware.name(), hardware.memory_gib());
   absl::StrAppendFormat(&text, "; a layout may take %s of a %s", Memory(searched.limit),
                         searched.noun());
-  if (options.memory_gib > 0) return text + ", by --memory_limit\n";
+  if (options.memory_gib > 0) return text + ", by --memory_limit\n" + HostLine(options, searched);
   const char* const others = searched.planner.is_gpu ? "CUDA and NCCL" : "other programs";
-  return text + absl::StrFormat(" (%.0f %% are left to %s)\n", 100 * kMemoryMargin, others);
+  return text + absl::StrFormat(" (%.0f %% are left to %s)\n", 100 * kMemoryMargin, others) +
+         HostLine(options, searched);
 }
 
 // Says what a search keeps of the configuration, and what it replaces.
@@ -200,6 +228,9 @@ std::string Row(const Searched& searched, const FoundLayout& layout, const Found
                       tokens / seconds / double(searched.options.ranks),
                       100 * layout.prediction.model_flops / seconds / peak,
                       Memory(double(layout.memory_bytes)), DescribeLayout(layout.axes));
+  if (layout.host_bytes > 0)
+    absl::StrAppendFormat(&text, "            with %s of the host\n",
+                          Memory(double(layout.host_bytes)));
   if (&layout == &first) return text;
   const double slower = seconds / first.prediction.seconds.total - 1;
   if (slower >= kLeastShown)
@@ -250,6 +281,29 @@ absl::Status Write(const std::string& path, const Searched& searched, const Foun
   return WriteFileAtomically(PosixFileSystem(), path, text);
 }
 
+// Says what a model needs that fits with the optimizer's states on the host alone.
+absl::StatusOr<std::string> HostNeeds(const Searched& searched, const LayoutSearch& found) {
+  if (!found.needs_host) return "";
+  SearchOptions alone = searched.options;
+  alone.offloads = false;
+  MEGATRON_ASSIGN_OR_RETURN(
+      const std::string enough,
+      RanksToTake(searched.config, searched.vocab_size, searched.planner, alone));
+  return absl::StrCat("needed: the optimizer's states on the host; without them there, ", enough,
+                      "\n");
+}
+
+// Says what predictions don't know, and which of their figures are guesses.
+std::string Doubts(const Searched& searched, const FoundLayout& layout) {
+  std::string text;
+  const std::vector<std::string> unpriced = UnpricedFields(layout.config);
+  if (!unpriced.empty())
+    absl::StrAppend(&text, "not priced: ", absl::StrJoin(unpriced, ", "), "\n");
+  const std::string guesses = NameGuesses(*searched.planner.hardware, *searched.planner.program);
+  if (!guesses.empty()) absl::StrAppend(&text, guesses, "\n");
+  return text;
+}
+
 constexpr char kLegend[] =
     "tp: tensor (sp: with sequence parallelism), cp: context, pp: pipeline (x its chunks), ep and "
     "etp: experts, dp: data\n";
@@ -269,12 +323,14 @@ absl::StatusOr<std::string> SearchPlan(const PlanSearchOptions& options, const P
                        found);
   }
   const FoundLayout& first = found.best.front();
+  MEGATRON_ASSIGN_OR_RETURN(const std::string host_needs, HostNeeds(searched, found));
   std::string text =
       absl::StrCat(Head(options, searched), Pruned(searched, found), "\n",
                    absl::StrFormat("%10s %13s %8s %10s  layout\n", "a step",
                                    absl::StrCat("tokens/s/", searched.noun()), "MFU", "memory"));
   for (const FoundLayout& layout : found.best) absl::StrAppend(&text, Row(searched, layout, first));
-  absl::StrAppend(&text, "\n", kLegend, MissingShapes(searched, first.axes));
+  absl::StrAppend(&text, "\n", kLegend, host_needs, MissingShapes(searched, first.axes),
+                  Doubts(searched, first));
   if (options.output.empty()) return text;
   MEGATRON_RETURN_IF_ERROR(Write(options.output, searched, first));
   absl::StrAppend(&text, "wrote ", options.output, ": pretrain_",

@@ -89,11 +89,36 @@ for text in 'held: train.global_batch_size=16, model.seq_length=2048$' '80 GiB e
   grep -q -e "$text" output || fail "no '$text' in: $(cat output)"
 done
 [[ $(grep -c ' GiB  .*dp ' output) == 5 ]] || fail "$(cat output)"
+cp output first_search
 grep -q 'its step\|cut in more ways' output || fail "no reason: $(cat output)"
 grep -q 'taken from a curve' output || fail "no missing shapes: $(cat output)"
 "$pretrain_gpt" --config=chosen.textproto --dry_run > dry_run || fail "$(cat chosen.textproto)"
 grep -q 'global_batch_size: 16' chosen.textproto || fail "$(cat chosen.textproto)"
 expect_code 0 'samples' --config=gpt3_857m --gpus=4 --set=model.seq_length=1024 --gpu=A100
+
+# The same layout takes the same time, whoever is asked.
+step=$(sed -n 's/^ *\([0-9.]*\) ms .*%.*GiB .*/\1/p' first_search | head -1)
+expect_code 0 'A step of' --explain=chosen.textproto --gpus=8
+grep -q "in all  *$(printf %.1f "$step") ms" output || fail "the search said $step ms: $(cat output)"
+# What isn't priced and what is guessed is told by both.
+for text in '^not priced: .*model.hidden_dropout=0.1' '^guesses, .*product_efficiency.* of megatron_cc'; do
+  grep -q "$text" output || fail "no '$text' in: $(cat output)"
+  grep -q "$text" first_search || fail "no '$text' in: $(cat first_search)"
+done
+
+# A model that fits with the optimizer on the host alone, and what it would need without.
+expect_code 0 'needed: the optimizer.s states on the host; without them there, it would fit on 2 GPUs' \
+  --config=gpt3_857m --gpus=1 --memory_limit=5 --output=host.textproto
+grep -q 'with [0-9.]* GiB of the host' output || fail "$(cat output)"
+grep -q 'optimizer_cpu_offload: true' host.textproto || fail "$(cat host.textproto)"
+expect_code 0 'of the host' --explain=host.textproto
+"$pretrain_gpt" --config=host.textproto --set=system.device=cuda --dry_run=full > dry_run ||
+  fail "$(cat host.textproto)"
+grep -q 'and in host memory' dry_run || fail "$(cat dry_run)"
+expect_code 20 'and on [0-9]* GPUs with the optimizer.s states on the host' --config=gpt3_857m --gpus=1 --memory_limit=2
+expect_code 20 'none of .* of the host.s memory, of which a rank may have 1.00 GiB' \
+  --config=gpt3_857m --gpus=1 --memory_limit=5 --host_memory_limit=1
+expect_code 20 'host_memory_limit belongs to' --explain=gpt3_857m --host_memory_limit=3
 
 # What --set writes of a layout is held, a section or a field.
 expect_code 0 '; and by --set parallel.tensor_model_parallel_size=4, train.micro_batch_size=1$' --config=gpt3_857m \

@@ -109,12 +109,20 @@ void ApplyRecompute(PlanRecompute recompute, config::PretrainConfig* config) {
   config->mutable_recompute()->set_recompute_granularity(granularity);
 }
 
+void ApplyOffload(double host_fraction, config::OptimizerConfig* optimizer) {
+  optimizer->clear_optimizer_cpu_offload();
+  optimizer->clear_optimizer_offload_fraction();
+  if (host_fraction == 0) return;
+  optimizer->set_optimizer_cpu_offload(true);
+  if (host_fraction < 1) optimizer->set_optimizer_offload_fraction(host_fraction);
+}
+
 }  // namespace
 
 int LayoutAxes::count() const {
   return (tensor > 1) + (context > 1) + (pipeline > 1) + (chunks > 1) + static_cast<int>(schedule) +
          (data > 1) + (expert > 1) + (expert_tensor > 1) + is_sequence_parallel +
-         static_cast<int>(context_form) + static_cast<int>(recompute) +
+         (host_fraction > 0) + static_cast<int>(context_form) + static_cast<int>(recompute) +
          static_cast<int>(shared_out);
 }
 
@@ -125,6 +133,11 @@ bool LayoutOverlaps(const config::PretrainConfig& config, bool is_gpu) {
          parallel.distributed_backend() != config::DistributedBackend::host;
 }
 
+void SetPlannedDevice(bool is_gpu, config::PretrainConfig* config) {
+  if (is_gpu && !config->system().has_device())
+    config->mutable_system()->set_device(config::Device::cuda);
+}
+
 void ApplyLayout(const LayoutAxes& axes, bool is_gpu, config::PretrainConfig* config) {
   const bool overlaps = LayoutOverlaps(*config, is_gpu);
   config::ParallelConfig* const parallel = config->mutable_parallel();
@@ -132,6 +145,8 @@ void ApplyLayout(const LayoutAxes& axes, bool is_gpu, config::PretrainConfig* co
   ApplyAxes(axes, config->model().has_num_experts(), parallel);
   ApplySharing(axes, overlaps, parallel);
   ApplyRecompute(axes.recompute, config);
+  // On a processor these fields do nothing, and stay.
+  if (is_gpu) ApplyOffload(axes.host_fraction, config->mutable_optimizer());
   config->mutable_train()->set_micro_batch_size(axes.micro_batch);
   if (axes.ranks() > 1) return;
   parallel->clear_distributed_timeout_minutes();
@@ -166,6 +181,11 @@ std::string DescribeLayout(const LayoutAxes& axes) {
   if (axes.shared_out == SharedOut::kOptimizer) parts.push_back("ZeRO-1");
   if (axes.shared_out == SharedOut::kGradients) parts.push_back("ZeRO-2");
   if (axes.shared_out == SharedOut::kWeights) parts.push_back("ZeRO-3");
+  if (axes.host_fraction > 0) {
+    parts.push_back(axes.host_fraction == 1
+                        ? "optimizer on the host"
+                        : absl::StrCat("optimizer by ", axes.host_fraction, " on the host"));
+  }
   return absl::StrJoin(parts, ", ");
 }
 

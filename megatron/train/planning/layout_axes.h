@@ -29,6 +29,7 @@ struct LayoutAxes {
   bool ends_count = false;   // embedding and loss count as a layer each in the pipeline
   PlanRecompute recompute = PlanRecompute::kNone;
   SharedOut shared_out = SharedOut::kNothing;
+  double host_fraction = 0;  // part of the optimizer's states in host memory
 
   int64_t ranks() const { return tensor * context * pipeline * data; }
   // Returns how many ways of dividing are in use.
@@ -38,6 +39,10 @@ struct LayoutAxes {
 // Returns whether gradients are reduced, and weights gathered, beside other work: as the
 // configuration says, else on GPUs without CUDA graphs.
 bool LayoutOverlaps(const config::PretrainConfig& config, bool is_gpu);
+
+// Sets the device that a layout is for, where the configuration leaves it to the machine that it is
+// planned on.
+void SetPlannedDevice(bool is_gpu, config::PretrainConfig* config);
 
 // Writes the layout into a configuration, whose computed fields aren't set. Fields of another
 // layout, and those that have no effect in this one, are cleared.

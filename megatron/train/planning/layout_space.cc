@@ -1,6 +1,7 @@
 #include "megatron/train/planning/layout_space.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
@@ -26,12 +27,14 @@ bool Divides(int64_t part, int64_t whole) { return whole % part == 0; }
 
 }  // namespace
 
-LayoutSpace::LayoutSpace(const config::PretrainConfig& resolved, int64_t ranks, int64_t domain)
+LayoutSpace::LayoutSpace(const config::PretrainConfig& resolved, int64_t ranks, int64_t domain,
+                         std::vector<double> host_fractions)
     : model_(resolved.model()),
       train_(resolved.train()),
       samples_(resolved.train().global_batch_size()),
       ranks_(ranks),
-      domain_(domain) {}
+      domain_(domain),
+      host_fractions_(std::move(host_fractions)) {}
 
 std::vector<PrunedLayouts> LayoutSpace::pruned() const {
   return {{absl::StrCat("tensor parallelism over more than the ", domain_,
@@ -189,9 +192,18 @@ absl::StatusOr<bool> LayoutSpace::VisitKept(LayoutAxes axes, LayoutVisit visit) 
          {SharedOut::kNothing, SharedOut::kOptimizer, SharedOut::kGradients, SharedOut::kWeights}) {
       if (shared != SharedOut::kNothing && !shares) break;
       axes.shared_out = shared;
-      MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, visit(axes));
+      MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitHosts(axes, visit));
       if (!goes_on) return false;
     }
+  }
+  return true;
+}
+
+absl::StatusOr<bool> LayoutSpace::VisitHosts(LayoutAxes axes, LayoutVisit visit) {
+  for (const double fraction : host_fractions_) {
+    axes.host_fraction = fraction;
+    MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, visit(axes));
+    if (!goes_on) return false;
   }
   return true;
 }

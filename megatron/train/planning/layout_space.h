@@ -30,8 +30,10 @@ using LayoutVisit = absl::FunctionRef<absl::StatusOr<bool>(const LayoutAxes&)>;
 class LayoutSpace {
  public:
   // Expects a configuration with its computed fields, which must live as long as the space. Fast
-  // links join `domain` ranks.
-  LayoutSpace(const config::PretrainConfig& resolved, int64_t ranks, int64_t domain);
+  // links join `domain` ranks. `host_fractions` are the parts of the optimizer's states that may
+  // lie on the host, ascending from 0.
+  LayoutSpace(const config::PretrainConfig& resolved, int64_t ranks, int64_t domain,
+              std::vector<double> host_fractions);
 
   // Visits the layouts that the configuration's sizes allow, always in the same order.
   absl::Status VisitAll(LayoutVisit visit);
@@ -52,12 +54,14 @@ class LayoutSpace {
   absl::StatusOr<bool> VisitContexts(LayoutAxes axes, LayoutVisit visit);
   absl::StatusOr<bool> VisitExperts(LayoutAxes axes, LayoutVisit visit);
   absl::StatusOr<bool> VisitKept(LayoutAxes axes, LayoutVisit visit);
+  absl::StatusOr<bool> VisitHosts(LayoutAxes axes, LayoutVisit visit);
 
   const config::ModelConfig& model_;
   const config::TrainConfig& train_;
   const int64_t samples_;
   const int64_t ranks_;
   const int64_t domain_;
+  const std::vector<double> host_fractions_;
   int64_t divisions_ = 0;
   int64_t across_domains_ = 0;
   int64_t indivisible_ = 0;

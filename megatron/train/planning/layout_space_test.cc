@@ -22,10 +22,10 @@ config::PretrainConfig Resolved(const std::vector<std::string>& overrides) {
   return config;
 }
 
-std::vector<LayoutAxes> Visited(const config::PretrainConfig& config, int64_t ranks,
-                                int64_t domain) {
+std::vector<LayoutAxes> Visited(const config::PretrainConfig& config, int64_t ranks, int64_t domain,
+                                std::vector<double> host_fractions = {0}) {
   std::vector<LayoutAxes> layouts;
-  LayoutSpace space(config, ranks, domain);
+  LayoutSpace space(config, ranks, domain, std::move(host_fractions));
   const absl::Status status = space.VisitAll([&](const LayoutAxes& axes) -> absl::StatusOr<bool> {
     layouts.push_back(axes);
     return true;
@@ -50,7 +50,7 @@ TEST(LayoutSpaceTest, HasEveryFormOfContextParallelism) {
   for (const LayoutAxes& axes : Visited(config, 64, 8)) {
     if (axes.tensor == 2 && axes.context == 16)
       forms.insert({axes.context_form, axes.context_team});
-    if (axes.context == 1) EXPECT_EQ(axes.context_form, PlanContext::kRing);
+    EXPECT_TRUE(axes.context > 1 || axes.context_form == PlanContext::kRing);
   }
   // 8 heads of a tensor-parallel rank can't be exchanged among 16, and no team leaves the domain.
   EXPECT_EQ(forms, (std::set<std::pair<PlanContext, int64_t>>{{PlanContext::kRing, 1},
@@ -59,9 +59,28 @@ TEST(LayoutSpaceTest, HasEveryFormOfContextParallelism) {
                                                               {PlanContext::kTeams, 4}}));
 }
 
+TEST(LayoutSpaceTest, PutsEachPartOfTheOptimizerOnTheHost) {
+  const auto config = Resolved({});
+  const auto without = Visited(config, 4, 8);
+  const auto with = Visited(config, 4, 8, {0, 0.25, 1});
+  EXPECT_EQ(with.size(), 3 * without.size());
+  for (const LayoutAxes& axes : without) EXPECT_EQ(axes.host_fraction, 0);
+}
+
+TEST(LayoutSpaceTest, PutsWeightsOffInPipelinesOfOneChunk) {
+  int put_off = 0;
+  for (const LayoutAxes& axes : Visited(Resolved({}), 8, 8)) {
+    if (axes.schedule != PlanSchedule::kZeroBubbleH1) continue;
+    ++put_off;
+    EXPECT_GT(axes.pipeline, 1);
+    EXPECT_EQ(axes.chunks, 1);
+  }
+  EXPECT_GT(put_off, 0);
+}
+
 TEST(LayoutSpaceTest, EndsWhereAVisitSays) {
   const config::PretrainConfig config = Resolved({});
-  LayoutSpace space(config, 8, 8);
+  LayoutSpace space(config, 8, 8, {0});
   int visits = 0;
   EXPECT_TRUE(
       space.VisitAll([&](const LayoutAxes&) -> absl::StatusOr<bool> { return ++visits < 3; }).ok());

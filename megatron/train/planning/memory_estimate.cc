@@ -28,6 +28,9 @@ constexpr int64_t kManyLayers = 24;
 constexpr int64_t kRounds = 3;
 constexpr int64_t kRoundsOfUnequalStages = 32;
 
+// Gradients and weights of so many elements are in page-locked memory (optim/optimizer.cc).
+constexpr double kStagedElements = 2 * (1 << 20);
+
 // Returns the layers of each part of the model, in its order.
 std::vector<int64_t> LayersOfParts(const LayoutAxes& axes, int64_t layers) {
   const int64_t parts = axes.pipeline * axes.chunks;
@@ -58,6 +61,11 @@ int64_t LeastData(const LayoutAxes& axes) {
   return experts / std::gcd(experts, axes.tensor * axes.context);
 }
 
+config::PretrainConfig ForDevice(config::PretrainConfig config, bool is_gpu) {
+  SetPlannedDevice(is_gpu, &config);
+  return config;
+}
+
 double Take(const std::string& name, std::map<std::string, int64_t>* memory) {
   const auto found = memory->find(name);
   if (found == memory->end()) return 0;
@@ -70,7 +78,10 @@ double Take(const std::string& name, std::map<std::string, int64_t>* memory) {
 
 MemoryEstimator::MemoryEstimator(const config::PretrainConfig& config, int64_t vocab_size,
                                  bool is_gpu)
-    : config_(config), resolved_(config), vocab_size_(vocab_size), is_gpu_(is_gpu) {
+    : config_(ForDevice(config, is_gpu)),
+      resolved_(config_),
+      vocab_size_(vocab_size),
+      is_gpu_(is_gpu) {
   ResolveDefaults(&resolved_);
   is_mixture_.assign(resolved_.model().num_layers(), resolved_.model().has_num_experts());
   if (resolved_.model().has_num_experts()) {
@@ -89,6 +100,7 @@ absl::StatusOr<MemoryEstimator::Places> MemoryEstimator::PlanPlaces(LayoutAxes a
   axes.ends_count = false;
   axes.data = LeastData(axes);
   axes.shared_out = SharedOut::kNothing;
+  axes.host_fraction = 0;
   config::PretrainConfig config = config_;
   ApplyLayout(axes, is_gpu_, &config);
   SetLayers(layers * axes.pipeline, is_mixture, &config);
@@ -215,6 +227,7 @@ absl::StatusOr<double> MemoryEstimator::WholeBytes(const LayoutAxes& axes, int64
   simple.micro_batch = 1;
   simple.recompute = PlanRecompute::kNone;
   simple.data = 2 * LeastData(axes);
+  simple.host_fraction = 0;
   config::PretrainConfig config = config_;
   ApplyLayout(simple, is_gpu_, &config);
   // In the second round blocks of several chunks are at work at once.
@@ -320,8 +333,8 @@ absl::Status MemoryEstimator::ShareOut(const LayoutAxes& axes, int64_t stage, in
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> MemoryEstimator::StageTotal(const LayoutAxes& axes, int64_t stage,
-                                                   const StageSlots& slots) {
+absl::StatusOr<MemoryNeeds> MemoryEstimator::StageTotal(const LayoutAxes& axes, int64_t stage,
+                                                        const StageSlots& slots) {
   const size_t place = stage == 0 ? 0 : stage + 1 == axes.pipeline ? 2 : 1;
   const std::vector<int64_t> parts = LayersOfParts(axes, resolved_.model().num_layers());
   int64_t mixtures = 0;
@@ -351,17 +364,22 @@ absl::StatusOr<double> MemoryEstimator::StageTotal(const LayoutAxes& axes, int64
       double(resolved_.train().global_batch_size()) / double(axes.micro_batch * axes.data);
   const double rows = double(axes.micro_batch) / double(axes.context) /
                       double(axes.is_sequence_parallel ? axes.tensor : 1);
-  return bytes.weights + bytes.gradients + bytes.optimizer + bytes.fixed + saved + bytes.temporary +
-         slots.edges * rows + bytes.batches * micro_batches;
+  MemoryNeeds needs;
+  const double moved = axes.host_fraction * bytes.optimizer;
+  if (moved > 0) needs.host = moved + kStagedElements * (4 + weight_bytes_);
+  needs.device = bytes.weights + bytes.gradients + bytes.optimizer - moved + bytes.fixed + saved +
+                 bytes.temporary + slots.edges * rows + bytes.batches * micro_batches;
+  return needs;
 }
 
-absl::StatusOr<double> MemoryEstimator::Bytes(const LayoutAxes& axes) {
+absl::StatusOr<MemoryNeeds> MemoryEstimator::Bytes(const LayoutAxes& axes) {
   const int64_t micro_batches =
       resolved_.train().global_batch_size() / (axes.micro_batch * axes.data);
-  double most = 0;
+  MemoryNeeds most;
   for (const auto& [stage, slots] : ScheduleOf(axes, micro_batches)) {
-    MEGATRON_ASSIGN_OR_RETURN(const double bytes, StageTotal(axes, stage, slots));
-    most = std::max(most, bytes);
+    MEGATRON_ASSIGN_OR_RETURN(const MemoryNeeds bytes, StageTotal(axes, stage, slots));
+    most.device = std::max(most.device, bytes.device);
+    most.host = std::max(most.host, bytes.host);
   }
   return most;
 }

@@ -21,16 +21,23 @@
 
 namespace megatron {
 
+// Bytes of a rank, on its device and in its host's memory.
+struct MemoryNeeds {
+  double device = 0;
+  double host = 0;
+};
+
 class MemoryEstimator {
  public:
   // Expects a configuration that is valid in some layout, without its computed fields;
   // train.global_batch_size is set. `vocab_size` is the tokenizer's.
   MemoryEstimator(const config::PretrainConfig& config, int64_t vocab_size, bool is_gpu);
 
-  // Returns the bytes of the rank that holds most: of the first, the second and the last stage, or of
-  // all where stages have different kinds of layers. Expects a layout that the configuration's sizes
-  // allow.
-  absl::StatusOr<double> Bytes(const LayoutAxes& axes);
+  // Returns the most that a rank holds on its device, and the most that one has on the host: of the
+  // first, the second and the last stage, or of all where stages have different kinds of layers.
+  // Expects a layout that the configuration's sizes allow. Where a part of the optimizer's states
+  // lies on the host, it really ends with a whole parameter: the device then holds less.
+  absl::StatusOr<MemoryNeeds> Bytes(const LayoutAxes& axes);
 
  private:
   // Bytes of one rank by what they depend on.
@@ -66,7 +73,8 @@ class MemoryEstimator {
   absl::StatusOr<double> WholeBytes(const LayoutAxes& axes, int64_t stage);
   const Schedule& ScheduleOf(const LayoutAxes& axes, int64_t micro_batches);
   Schedule PlanSlots(const config::PretrainConfig& config, bool all_stages) const;
-  absl::StatusOr<double> StageTotal(const LayoutAxes& axes, int64_t stage, const StageSlots& slots);
+  absl::StatusOr<MemoryNeeds> StageTotal(const LayoutAxes& axes, int64_t stage,
+                                         const StageSlots& slots);
   double ExpertShare(const LayoutAxes& axes, int64_t mixtures, double weight_bytes) const;
   absl::Status ShareOut(const LayoutAxes& axes, int64_t stage, int64_t mixtures, StageBytes* bytes);
   bool HasEqualStages(const LayoutAxes& axes) const;

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -12,6 +13,26 @@
 #include "megatron/train/trainer/run_plan.h"
 
 namespace megatron {
+
+absl::StatusOr<std::string> RanksToTake(const config::PretrainConfig& config, int64_t vocab_size,
+                                        const Planner& planner, SearchOptions options) {
+  const char* const ranks = planner.is_gpu ? "GPUs" : "ranks";
+  const bool offloads = options.offloads && KnowsHost(planner);
+  options.offloads = false;
+  MEGATRON_ASSIGN_OR_RETURN(const int64_t without,
+                            RanksThatFit(config, vocab_size, planner, options));
+  int64_t with = without;
+  if (offloads) {
+    options.offloads = true;
+    MEGATRON_ASSIGN_OR_RETURN(with, RanksThatFit(config, vocab_size, planner, options));
+  }
+  if (with == 0) return absl::StrCat("nor does it fit on more ", ranks);
+  const std::string on_host =
+      absl::StrCat(FormatCount(with), " ", ranks, " with the optimizer's states on the host");
+  if (without == 0) return absl::StrCat("it would fit on ", on_host);
+  const std::string all = absl::StrCat("it would fit on ", FormatCount(without), " ", ranks);
+  return with == without ? all : absl::StrCat(all, ", and on ", on_host);
+}
 
 absl::Status NothingFits(const config::PretrainConfig& config, int64_t vocab_size,
                          const Planner& planner, const SearchOptions& options,
@@ -35,18 +56,23 @@ absl::Status NothingFits(const config::PretrainConfig& config, int64_t vocab_siz
       options.memory_bytes > 0 ? options.memory_bytes : DefaultMemoryLimit(*planner.hardware);
   std::string advice = "give the machine more memory";
   if (!options.shares_memory) {
-    MEGATRON_ASSIGN_OR_RETURN(const int64_t enough,
-                              RanksThatFit(config, vocab_size, planner, options));
-    advice = absl::StrCat(
-        enough > 0 ? absl::StrCat("it would fit on ", FormatCount(enough), " ", ranks, "; else ")
-                   : absl::StrCat("nor does it fit on more ", ranks, "; "),
-        "give ", ranks, " with more memory");
+    MEGATRON_ASSIGN_OR_RETURN(const std::string enough,
+                              RanksToTake(config, vocab_size, planner, options));
+    advice = absl::StrCat(enough, "; else give ", ranks, " with more memory");
   }
+  const double host_limit =
+      options.host_bytes > 0 ? options.host_bytes : DefaultHostLimit(*planner.hardware);
+  const std::string on_host =
+      found.least_host_bytes > 0
+          ? absl::StrFormat(" and %s of the host's memory, of which a rank may have %s",
+                            FormatBytes(int64_t(found.least_host_bytes)),
+                            FormatBytes(int64_t(host_limit)))
+          : std::string();
   return absl::InvalidArgumentError(absl::StrFormat(
-      "none of %s layouts fits in the %s of a rank: the smallest (%s) takes %s; %s, a shorter "
+      "none of %s layouts fits in the %s of a rank: the smallest (%s) takes %s%s; %s, a shorter "
       "model.seq_length or a smaller model",
       FormatCount(found.layouts), FormatBytes(int64_t(limit)), DescribeLayout(found.least),
-      FormatBytes(int64_t(found.least_bytes)), advice));
+      FormatBytes(int64_t(found.least_bytes)), on_host, advice));
 }
 
 }  // namespace megatron

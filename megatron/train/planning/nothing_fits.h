@@ -3,8 +3,10 @@
 #define MEGATRON_TRAIN_PLANNING_NOTHING_FITS_H_
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "megatron/train/config/config.pb.h"
 #include "megatron/train/planning/search_layouts.h"
 
@@ -16,6 +18,12 @@ namespace megatron {
 absl::Status NothingFits(const config::PretrainConfig& config, int64_t vocab_size,
                          const Planner& planner, const SearchOptions& options,
                          const LayoutSearch& found);
+
+// Returns "it would fit on 64 GPUs, and on 16 GPUs with the optimizer's states on the host", of
+// numbers above that of the options, or "nor does it fit on more GPUs". That may take as long as
+// several searches.
+absl::StatusOr<std::string> RanksToTake(const config::PretrainConfig& config, int64_t vocab_size,
+                                        const Planner& planner, SearchOptions options);
 
 }  // namespace megatron
 

@@ -95,6 +95,10 @@ PlanLayout ToPlanLayout(const config::PretrainConfig& config) {
   layout.recompute = ToPlanRecompute(config.recompute());
   layout.precision = ToPlanPrecision(config.precision());
   layout.is_sequence_parallel = parallel.sequence_parallel();
+  if (config.system().device() == config::Device::cuda &&
+      config.optimizer().optimizer_cpu_offload()) {
+    layout.host_fraction = config.optimizer().optimizer_offload_fraction();
+  }
   if (parallel.use_distributed_optimizer()) {
     const auto shared_out = parallel.data_parallel_sharding_strategy();
     layout.shards_parameters = shared_out == config::DataParallelSharding::optim_grads_params;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -38,6 +39,7 @@ struct Candidate {
   LayoutAxes axes;
   double seconds = 0;
   double formula_bytes = 0;  // by PredictStep
+  double formula_host_bytes = 0;
 };
 
 // Returns whether no other layout of the same axes needs less memory.
@@ -76,6 +78,7 @@ absl::StatusOr<StepPrediction> LayoutPredictor::Predict(const LayoutAxes& axes, 
   layout.micro_batches = samples / (axes.micro_batch * axes.data);
   layout.recompute = axes.recompute;
   layout.is_sequence_parallel = axes.is_sequence_parallel;
+  layout.host_fraction = axes.host_fraction;
   layout.shards_parameters = axes.shared_out == SharedOut::kWeights;
   layout.shards_gradients = axes.shared_out == SharedOut::kGradients;
   run_.program.set_shards_optimizer(axes.shared_out != SharedOut::kNothing);
@@ -101,12 +104,12 @@ absl::StatusOr<StepPrediction> LayoutPredictor::Predict(const LayoutAxes& axes, 
 bool ComesBefore(const Candidate& a, const Candidate& b) {
   const auto key = [](const Candidate& candidate) {
     const LayoutAxes& axes = candidate.axes;
-    return std::make_tuple(std::llround(std::log(candidate.seconds) / kSameTime), axes.count(),
-                           axes.tensor, axes.pipeline, axes.context, axes.chunks,
-                           static_cast<int>(axes.schedule), axes.expert, axes.expert_tensor,
-                           axes.micro_batch, axes.is_sequence_parallel,
-                           static_cast<int>(axes.context_form), axes.context_team,
-                           static_cast<int>(axes.recompute), static_cast<int>(axes.shared_out));
+    return std::make_tuple(
+        std::llround(std::log(candidate.seconds) / kSameTime), axes.count(), axes.tensor,
+        axes.pipeline, axes.context, axes.chunks, static_cast<int>(axes.schedule), axes.expert,
+        axes.expert_tensor, axes.micro_batch, axes.is_sequence_parallel,
+        static_cast<int>(axes.context_form), axes.context_team, static_cast<int>(axes.recompute),
+        static_cast<int>(axes.shared_out), axes.host_fraction);
   };
   return key(a) < key(b);
 }
@@ -141,6 +144,15 @@ bool DividesAlike(const LayoutAxes& a, const LayoutAxes& b) {
          a.micro_batch == b.micro_batch;
 }
 
+// Returns the parts of the optimizer's states that are tried on the host, ascending.
+std::vector<double> HostFractions(const config::PretrainConfig& config, bool offloads) {
+  if (!offloads) return {0};
+  std::set<double> fractions = {0, 0.5, 1};
+  if (config.optimizer().has_optimizer_offload_fraction())
+    fractions.insert(config.optimizer().optimizer_offload_fraction());
+  return {fractions.begin(), fractions.end()};
+}
+
 class Search {
  public:
   Search(const config::PretrainConfig& config, config::PretrainConfig resolved, int64_t vocab_size,
@@ -152,10 +164,14 @@ class Search {
         options_(options),
         limit_(options.memory_bytes > 0 ? options.memory_bytes
                                         : DefaultMemoryLimit(*planner.hardware)),
+        host_limit_(options.host_bytes > 0 ? options.host_bytes
+                                           : DefaultHostLimit(*planner.hardware)),
+        offloads_(options.offloads && KnowsHost(planner)),
         estimator_(config, vocab_size, planner.is_gpu),
         // Processes of one machine aren't joined by its memory, and may be cut in any way.
         layouts_(resolved_, options.ranks,
-                 planner.hardware->cores() > 0 ? options.ranks : planner.hardware->domain()) {}
+                 planner.hardware->cores() > 0 ? options.ranks : planner.hardware->domain(),
+                 HostFractions(config, offloads_)) {}
 
   absl::StatusOr<LayoutSearch> Run();
   absl::StatusOr<bool> FitsSomewhere();
@@ -165,9 +181,13 @@ class Search {
   absl::StatusOr<LayoutPredictor> MakePredictor() const;
   // The layouts that keep least are estimated, the smallest by formulas first.
   absl::StatusOr<bool> FitsSomewhere(const std::vector<Candidate>& candidates);
+  absl::StatusOr<bool> FitsSomewhere(const std::vector<Candidate>& candidates, bool on_host);
   absl::Status Take(const std::vector<Candidate>& candidates, LayoutPredictor* predictor);
   absl::Status Try(const Candidate& candidate, LayoutPredictor* predictor);
-  absl::StatusOr<double> Estimate(const Candidate& candidate);
+  absl::StatusOr<MemoryNeeds> Estimate(const Candidate& candidate);
+  bool Fits(const MemoryNeeds& needs) const {
+    return needs.device <= limit_ && needs.host <= host_limit_;
+  }
   bool IsAllowed(const LayoutAxes& axes) const { return !options_.allows || options_.allows(axes); }
   bool HasDivision(const LayoutAxes& axes) const;
   bool IsBeaten(const LayoutAxes& axes, double bytes) const;
@@ -180,6 +200,8 @@ class Search {
   const Planner& planner_;
   const SearchOptions options_;
   const double limit_;
+  const double host_limit_;
+  const bool offloads_;
   MemoryEstimator estimator_;
   LayoutSpace layouts_;
   LayoutSearch found_;
@@ -195,7 +217,8 @@ absl::StatusOr<std::vector<Candidate>> Search::PredictAll(LayoutPredictor* predi
     }
     MEGATRON_ASSIGN_OR_RETURN(const StepPrediction prediction,
                               predictor->Predict(axes, resolved_.train().global_batch_size()));
-    candidates.push_back({axes, prediction.seconds.total, prediction.memory_bytes});
+    candidates.push_back(
+        {axes, prediction.seconds.total, prediction.memory_bytes, prediction.host_bytes});
     return true;
   };
   MEGATRON_RETURN_IF_ERROR(layouts_.VisitAll(visit));
@@ -211,8 +234,9 @@ void Search::Refuse(const std::string& why) {
   if (found_.first_refusal.empty()) found_.first_refusal = why;
 }
 
-absl::StatusOr<double> Search::Estimate(const Candidate& candidate) {
-  if (candidate.formula_bytes > kFormulaFactor * limit_) return candidate.formula_bytes;
+absl::StatusOr<MemoryNeeds> Search::Estimate(const Candidate& candidate) {
+  if (candidate.formula_bytes > kFormulaFactor * limit_)
+    return MemoryNeeds{candidate.formula_bytes, candidate.formula_host_bytes};
   return estimator_.Bytes(candidate.axes);
 }
 
@@ -230,11 +254,14 @@ absl::StatusOr<FoundLayout> Search::Plan(const LayoutAxes& axes) const {
   ApplyLayout(axes, planner_.is_gpu, &found.config);
   MEGATRON_RETURN_IF_ERROR(CheckLayout(found.config));
   config::PretrainConfig resolved = found.config;
+  SetPlannedDevice(planner_.is_gpu, &resolved);
   ResolveDefaults(&resolved);
   const RunOptions options = ToRunOptions(resolved, vocab_size_);
   MEGATRON_ASSIGN_OR_RETURN(const RunPlan plan, PlanRun(options));
-  for (const RankPlan& stage : plan.stages)
+  for (const RankPlan& stage : plan.stages) {
     found.memory_bytes = std::max(found.memory_bytes, stage.total_bytes());
+    found.host_bytes = std::max(found.host_bytes, stage.host_bytes());
+  }
   MEGATRON_ASSIGN_OR_RETURN(const ExplainedStep step,
                             ExplainStep(resolved, options.trainer.model.padded_vocab_size,
                                         *planner_.hardware, *planner_.program, *planner_.kernels));
@@ -250,17 +277,17 @@ bool Search::HasDivision(const LayoutAxes& axes) const {
 
 // Takes the candidate if it fits and is not beaten.
 absl::Status Search::Try(const Candidate& candidate, LayoutPredictor* predictor) {
-  MEGATRON_ASSIGN_OR_RETURN(const double bytes, Estimate(candidate));
-  if (bytes > limit_) {
+  MEGATRON_ASSIGN_OR_RETURN(const MemoryNeeds needs, Estimate(candidate));
+  if (!Fits(needs)) {
     ++found_.too_large;
     return absl::OkStatus();
   }
-  if (IsBeaten(candidate.axes, bytes)) return absl::OkStatus();
+  if (IsBeaten(candidate.axes, needs.device)) return absl::OkStatus();
   ++tries_;
   auto planned = Plan(candidate.axes);
   if (!planned.ok()) {
     Refuse(std::string(planned.status().message()));
-  } else if (double(planned->memory_bytes) > limit_) {
+  } else if (!Fits({double(planned->memory_bytes), double(planned->host_bytes)})) {
     Refuse(absl::StrCat(DescribeLayout(planned->axes), " needs more memory than estimated"));
   } else if (!IsBeaten(candidate.axes, double(planned->memory_bytes))) {
     // The closed form orders candidates; those that are taken have their schedule played.
@@ -304,24 +331,35 @@ absl::Status Search::Take(const std::vector<Candidate>& candidates, LayoutPredic
 }
 
 absl::StatusOr<bool> Search::FitsSomewhere(const std::vector<Candidate>& candidates) {
+  MEGATRON_ASSIGN_OR_RETURN(const bool fits, FitsSomewhere(candidates, /*on_host=*/false));
+  if (fits || !offloads_) return fits;
+  MEGATRON_ASSIGN_OR_RETURN(found_.needs_host, FitsSomewhere(candidates, /*on_host=*/true));
+  return found_.needs_host;
+}
+
+absl::StatusOr<bool> Search::FitsSomewhere(const std::vector<Candidate>& candidates, bool on_host) {
   std::vector<const Candidate*> smallest;
-  for (const Candidate& candidate : candidates) {
-    if (KeepsLeast(candidate.axes)) smallest.push_back(&candidate);
-  }
-  if (smallest.empty()) {
-    // Written fields leave out full recomputation.
-    for (const Candidate& candidate : candidates) smallest.push_back(&candidate);
+  // Written fields may leave out full recomputation.
+  for (const bool any : {false, true}) {
+    for (const Candidate& candidate : candidates) {
+      if ((candidate.axes.host_fraction > 0) == on_host && (any || KeepsLeast(candidate.axes)))
+        smallest.push_back(&candidate);
+    }
+    if (!smallest.empty()) break;
   }
   std::stable_sort(smallest.begin(), smallest.end(), [](const Candidate* a, const Candidate* b) {
     return a->formula_bytes < b->formula_bytes;
   });
+  bool is_first = true;
   for (const Candidate* candidate : smallest) {
-    if (found_.least_bytes > 0 && candidate->formula_bytes > kFormulaFactor * limit_) break;
-    MEGATRON_ASSIGN_OR_RETURN(const double bytes, estimator_.Bytes(candidate->axes));
-    if (bytes <= limit_) return true;
-    if (found_.least_bytes > 0 && bytes >= found_.least_bytes) continue;
+    if (!is_first && candidate->formula_bytes > kFormulaFactor * limit_) break;
+    is_first = false;
+    MEGATRON_ASSIGN_OR_RETURN(const MemoryNeeds needs, estimator_.Bytes(candidate->axes));
+    if (Fits(needs)) return true;
+    if (found_.least_bytes > 0 && needs.device >= found_.least_bytes) continue;
     found_.least = candidate->axes;
-    found_.least_bytes = bytes;
+    found_.least_bytes = needs.device;
+    found_.least_host_bytes = needs.host;
   }
   return false;
 }
@@ -362,6 +400,16 @@ absl::Status CheckRanks(int64_t ranks) {
 
 double DefaultMemoryLimit(const Hardware& hardware) {
   return hardware.memory_gib() * double(int64_t{1} << 30) * (1 - kMemoryMargin);
+}
+
+double DefaultHostLimit(const Hardware& hardware) {
+  return hardware.host_memory_gb() * 1e9 * (1 - kHostMargin);
+}
+
+bool KnowsHost(const Planner& planner) {
+  const Hardware& hardware = *planner.hardware;
+  return planner.is_gpu && hardware.host_link_gb_per_s() > 0 &&
+         hardware.host_memory_gb_per_s() > 0 && hardware.host_memory_gb() > 0;
 }
 
 absl::StatusOr<LayoutSearch> SearchLayouts(const config::PretrainConfig& config, int64_t vocab_size,

@@ -5,11 +5,11 @@
 //   search.best[0].config;  // the configuration, as a user would write it
 //
 // Every division of the ranks into tensor-, context-, pipeline- and data-parallel ones is looked
-// at, and in each every way to cut experts, micro-batches and pipeline ranks, to recompute, and to
-// share out the optimizer, gradients and weights. They are ordered by the predicted time, and
-// looked at from the fastest on. One that doesn't fit into memory, by an estimate, is left out; a
-// layout is taken only if the trainer's own rules accept it and its plan on the meta device fits.
-// The result follows from the arguments.
+// at, and in each every way to cut experts, micro-batches and pipeline ranks, to recompute, to
+// share out the optimizer, gradients and weights, and to leave the optimizer's states on the host.
+// They are ordered by the predicted time, and looked at from the fastest on. One that doesn't fit
+// into memory, by an estimate, is left out; a layout is taken only if the trainer's own rules
+// accept it and its plan on the meta device fits. The result follows from the arguments.
 #ifndef MEGATRON_TRAIN_PLANNING_SEARCH_LAYOUTS_H_
 #define MEGATRON_TRAIN_PLANNING_SEARCH_LAYOUTS_H_
 
@@ -42,6 +42,8 @@ using LayoutFilter = std::function<bool(const LayoutAxes& axes)>;
 struct SearchOptions {
   int64_t ranks = 1;
   double memory_bytes = 0;     // a rank's limit; 0: DefaultMemoryLimit
+  double host_bytes = 0;       // a rank's limit of host memory; 0: DefaultHostLimit
+  bool offloads = true;        // whether the optimizer's states may lie on the host of a GPU
   bool shares_memory = false;  // whether more ranks would have no more memory in all
   int best = 5;                // the most layouts to return
   LayoutFilter allows;         // null: all layouts may be taken
@@ -53,11 +55,22 @@ inline constexpr double kMemoryMargin = 0.05;
 // Returns the bytes of the hardware's memory without the margin.
 double DefaultMemoryLimit(const Hardware& hardware);
 
+// The share of the host's memory that is left to the program, its data and the system.
+inline constexpr double kHostMargin = 0.1;
+
+// Returns the bytes of a GPU's share of its host's memory without the margin; 0 if it is unknown.
+double DefaultHostLimit(const Hardware& hardware);
+
+// Returns whether layouts with the optimizer's states on the host can be predicted.
+bool KnowsHost(const Planner& planner);
+
 struct FoundLayout {
   LayoutAxes axes;
   config::PretrainConfig config;  // without its computed fields
   StepPrediction prediction;      // its seconds are those of ExplainStep()
-  int64_t memory_bytes = 0;       // the most that any rank holds, planned on the meta device
+  // The most that any rank holds, and has on the host, planned on the meta device.
+  int64_t memory_bytes = 0;
+  int64_t host_bytes = 0;
 };
 
 struct LayoutSearch {
@@ -73,9 +86,11 @@ struct LayoutSearch {
   // up; of those that differ in what is recomputed or shared out alone, a slower one is there only
   // if it needs less memory.
   std::vector<FoundLayout> best;
+  bool needs_host = false;  // nothing fits but with the optimizer's states on the host
   // If nothing fits, the layout that needs the least memory.
   LayoutAxes least;
   double least_bytes = 0;
+  double least_host_bytes = 0;
 };
 
 // Expects a configuration as its text has it, without computed fields; its own layout is passed

@@ -89,8 +89,8 @@ TEST_F(SearchLayoutsTest, PredictsWhatTheConfigurationsOfItsLayoutsArePredictedT
     const auto found = Search(Config(name), options);
     ASSERT_TRUE(found.ok()) << found.status();
     for (const FoundLayout& layout : found->best) {
-      const auto loaded =
-          LoadConfigFromString(layout.config.ShortDebugString(), name, {}, ConfigPurpose::kDryRun);
+      const auto loaded = LoadConfigFromString(layout.config.ShortDebugString(), name,
+                                               {"system.device=cuda"}, ConfigPurpose::kDryRun);
       ASSERT_TRUE(loaded.ok()) << loaded.status();
       const int64_t padded = ToRunOptions(loaded->config, kVocab).trainer.model.padded_vocab_size;
       const auto step =
@@ -149,6 +149,55 @@ TEST_F(SearchLayoutsTest, SaysHowManyRanksAModelNeedsThatFitsNowhere) {
   EXPECT_FALSE(Search(Config("gpt3_857m"), options)->best.empty());
   options.ranks = *ranks / 2;
   EXPECT_TRUE(Search(Config("gpt3_857m"), options)->best.empty());
+}
+
+// 414 million parameters take 7.4 GB, of which 5 GB may lie on the host.
+TEST_F(SearchLayoutsTest, LeavesTheOptimizerOnTheHostWhereNothingElseFits) {
+  SearchOptions options;
+  options.memory_bytes = 5 * kGiB;
+  const auto found = Search(Config("gpt3_857m"), options);
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_FALSE(found->best.empty());
+  EXPECT_TRUE(found->needs_host);
+  for (const FoundLayout& layout : found->best) {
+    EXPECT_GT(layout.axes.host_fraction, 0);
+    EXPECT_LE(layout.memory_bytes, options.memory_bytes);
+    EXPECT_GT(layout.host_bytes, 0.4 * 4.9e9);
+    EXPECT_TRUE(layout.config.optimizer().optimizer_cpu_offload());
+  }
+  // Where there is room the GPU updates faster.
+  options.memory_bytes = 0;
+  const auto roomy = Search(Config("gpt3_857m"), options);
+  ASSERT_TRUE(roomy.ok()) << roomy.status();
+  EXPECT_FALSE(roomy->needs_host);
+  EXPECT_EQ(roomy->best[0].axes.host_fraction, 0);
+  EXPECT_LT(roomy->best[0].prediction.seconds.total, found->best[0].prediction.seconds.total);
+}
+
+TEST_F(SearchLayoutsTest, KeepsTheLimitOfTheHostAndItsUnknowns) {
+  SearchOptions options;
+  options.memory_bytes = 5 * kGiB;
+  options.host_bytes = 1 * kGiB;
+  EXPECT_TRUE(Search(Config("gpt3_857m"), options)->best.empty());
+  options.host_bytes = 0;
+  options.offloads = false;
+  EXPECT_TRUE(Search(Config("gpt3_857m"), options)->best.empty());
+  options.offloads = true;
+  Hardware unknown = *planner_.hardware;
+  unknown.clear_host_link_gb_per_s();
+  planner_.hardware = &unknown;
+  EXPECT_TRUE(Search(Config("gpt3_857m"), options)->best.empty());
+}
+
+TEST_F(SearchLayoutsTest, WithTheHostAModelFitsOnFewerRanks) {
+  SearchOptions options;
+  options.memory_bytes = 2.5 * kGiB;
+  options.offloads = false;
+  const auto without = RanksThatFit(Config("gpt3_857m"), kVocab, planner_, options);
+  options.offloads = true;
+  const auto with = RanksThatFit(Config("gpt3_857m"), kVocab, planner_, options);
+  ASSERT_TRUE(without.ok() && with.ok());
+  EXPECT_LT(*with, *without);
 }
 
 TEST_F(SearchLayoutsTest, ExpertsAreSharedOutToo) {

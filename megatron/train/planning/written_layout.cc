@@ -37,6 +37,8 @@ constexpr const char* kLayoutPaths[] = {
     "parallel.outer_dp_sharding_strategy",
     "parallel.overlap_param_gather",
     "recompute.recompute_granularity",
+    "optimizer.optimizer_cpu_offload",
+    "optimizer.optimizer_offload_fraction",
 };
 
 }  // namespace
@@ -80,6 +82,7 @@ LayoutFilter FilterOf(const config::PretrainConfig& config, std::vector<WrittenF
   config::PretrainConfig sections;
   *sections.mutable_parallel() = config.parallel();
   if (config.has_recompute()) *sections.mutable_recompute() = config.recompute();
+  if (config.has_optimizer()) *sections.mutable_optimizer() = config.optimizer();
   if (config.model().has_num_experts())
     sections.mutable_model()->set_num_experts(config.model().num_experts());
   return [sections, fields = std::move(fields), is_gpu](const LayoutAxes& axes) {

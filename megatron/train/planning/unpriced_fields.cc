@@ -1,0 +1,75 @@
+#include "megatron/train/planning/unpriced_fields.h"
+
+#include "absl/strings/str_cat.h"
+#include "megatron/train/config/config_paths.h"
+
+namespace megatron {
+namespace {
+
+// A field, and the value with which predictions are made; null for a field that costs something
+// wherever it is written.
+struct Unpriced {
+  const char* path;
+  const char* priced;
+};
+
+constexpr Unpriced kUnpriced[] = {
+    {"model.hidden_dropout", "0"},
+    {"model.attention_dropout", "0"},
+    {"model.qk_layernorm", "false"},
+    {"model.moe_pad_expert_input_to_capacity", "false"},
+    {"parallel.tp_comm_overlap", "false"},
+    {"parallel.sum_in_rank_order", "false"},
+    {"parallel.check_collectives", "false"},
+    {"parallel.ddp_bucket_size", "0"},
+    {"parallel.rank_order", "\"tp-cp-ep-dp-pp\""},
+    {"parallel.topology_file", nullptr},
+    {"precision.fp8_recipe", "tensorwise"},
+    {"precision.fp8_wgrad", "true"},
+    {"precision.first_last_layers_bf16", "false"},
+    {"precision.fp8_param_gather", "false"},
+    {"recompute.recompute_method", "uniform"},
+    {"recompute.recompute_num_layers", "1"},
+    {"recompute.recompute_modules", "[core_attn]"},
+    {"optimizer.optimizer", "adam"},
+    {"optimizer.exp_avg_dtype", "fp32"},
+    {"optimizer.exp_avg_sq_dtype", "fp32"},
+    {"train.rampup_batch_size.samples", nullptr},
+    {"train.logits_chunk_tokens", nullptr},
+    {"data.reset_attention_mask", "false"},
+    {"logging.log_params_norm", "false"},
+    {"logging.log_num_zeros_in_grad", "false"},
+    {"logging.profile", "false"},
+    {"logging.timing_log_level", "0"},
+    {"logging.diagnostics_interval", "0"},
+    {"system.cuda_graph_impl", "none"},
+    {"system.attention_backend", "auto"},
+    {"system.deterministic_mode", "false"},
+    {"system.fuse_bias_gradients", "false"},
+    {"system.fuse_gelu", "none"},
+};
+
+bool Costs(const FieldRef& field, const char* priced) {
+  if (!IsPresent(field) && (priced == nullptr || !field.field->has_default_value())) return false;
+  return priced == nullptr || ValueText(field) != priced;
+}
+
+}  // namespace
+
+std::vector<std::string> UnpricedPaths() {
+  std::vector<std::string> paths;
+  for (const Unpriced& unpriced : kUnpriced) paths.push_back(unpriced.path);
+  return paths;
+}
+
+std::vector<std::string> UnpricedFields(const config::PretrainConfig& config) {
+  std::vector<std::string> fields;
+  for (const Unpriced& unpriced : kUnpriced) {
+    const FieldRef field = Resolve(config, unpriced.path);
+    if (Costs(field, unpriced.priced))
+      fields.push_back(absl::StrCat(unpriced.path, "=", ValueText(field)));
+  }
+  return fields;
+}
+
+}  // namespace megatron

@@ -1,0 +1,21 @@
+// The fields of a configuration that change how long a step takes, and that predictions don't know.
+#ifndef MEGATRON_TRAIN_PLANNING_UNPRICED_FIELDS_H_
+#define MEGATRON_TRAIN_PLANNING_UNPRICED_FIELDS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "megatron/train/config/config.pb.h"
+
+namespace megatron {
+
+// Returns the paths of all fields that predictions don't know.
+std::vector<std::string> UnpricedPaths();
+
+// Returns those that cost something in this configuration, as "path=value".
+std::vector<std::string> UnpricedFields(const config::PretrainConfig& config);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_PLANNING_UNPRICED_FIELDS_H_
