@@ -21,6 +21,9 @@ class Predictor {
         model_(model),
         l_(layout),
         layers_(gpu, program, kernels, model, layout),
+        dense_(layers_.Layer(/*is_mixture=*/false)),
+        mixture_(has_experts() ? layers_.Layer(/*is_mixture=*/true) : LayerCosts()),
+        head_seconds_(layers_.HeadSeconds()),
         rates_(RatesOf(gpu, program, layout)),
         tokens_(double(layout.micro_batch) * layout.sequence / layout.cp),
         tp_(double(layout.tp)) {}
@@ -57,6 +60,9 @@ class Predictor {
   const PlanModel& model_;
   const PlanLayout& l_;
   const LayerPredictor layers_;
+  const LayerCosts dense_;
+  const LayerCosts mixture_;
+  const double head_seconds_;
   const RankRates rates_;
   const double tokens_;
   const double tp_;
@@ -73,18 +79,16 @@ double Predictor::MixtureShare(bool is_first) const {
 }
 
 LayerCosts Predictor::MeanLayer(double share) const {
-  if (share == 0) return layers_.Layer(false);
-  const LayerCosts mixture = layers_.Layer(true);
-  if (share == 1) return mixture;
-  const LayerCosts dense = layers_.Layer(false);
-  LayerCosts mean = mixture;
+  if (share == 0) return dense_;
+  if (share == 1) return mixture_;
+  LayerCosts mean = mixture_;
   for (double LayerCosts::*part :
-       {&LayerCosts::forward, &LayerCosts::backward, &LayerCosts::attention_core,
-        &LayerCosts::tensor_forward, &LayerCosts::tensor_backward, &LayerCosts::context_forward,
-        &LayerCosts::context_backward, &LayerCosts::expert, &LayerCosts::flops,
-        &LayerCosts::parameters, &LayerCosts::expert_parameters, &LayerCosts::saved_bytes,
-        &LayerCosts::input_bytes}) {
-    mean.*part = share * mixture.*part + (1 - share) * dense.*part;
+       {&LayerCosts::forward, &LayerCosts::backward, &LayerCosts::backward_weight,
+        &LayerCosts::attention_core, &LayerCosts::tensor_forward, &LayerCosts::tensor_backward,
+        &LayerCosts::context_forward, &LayerCosts::context_backward, &LayerCosts::expert,
+        &LayerCosts::flops, &LayerCosts::parameters, &LayerCosts::expert_parameters,
+        &LayerCosts::saved_bytes, &LayerCosts::input_bytes}) {
+    mean.*part = share * mixture_.*part + (1 - share) * dense_.*part;
   }
   return mean;
 }
@@ -214,7 +218,7 @@ StepSeconds Predictor::Seconds(const LayerCosts& layer) const {
     context += layer.context_forward;
     expert *= 1.5;
   }
-  const double head = layers_.HeadSeconds();
+  const double head = head_seconds_;
   const double compute = layers * (layer.forward + layer.backward + again);
   const double messages = 2 * l_.vpp * SecondsOfMessage();
   const double work = compute + layers * (tensor + context + expert) + messages;
@@ -272,18 +276,16 @@ double Predictor::BubbleSeconds(const LayerCosts& layer, double head, double wor
 
 PredictedParts Predictor::Parts(const std::vector<PartLayers>& positions) const {
   PredictedParts parts;
-  const LayerCosts dense = layers_.Layer(false);
-  const LayerCosts mixture = has_experts() ? layers_.Layer(true) : LayerCosts();
   for (const PartLayers& layers : positions) {
     PartSeconds part;
-    AddLayers(&part, dense, double(layers.dense));
-    AddLayers(&part, mixture, double(layers.mixtures));
+    AddLayers(&part, dense_, double(layers.dense));
+    AddLayers(&part, mixture_, double(layers.mixtures));
     parts.positions.push_back(part);
   }
   parts.message = SecondsOfMessage();
   for (double PartSeconds::*pass :
        {&PartSeconds::forward, &PartSeconds::backward_input, &PartSeconds::backward_weight}) {
-    parts.positions.back().*pass += layers_.HeadSeconds() / 3;
+    parts.positions.back().*pass += head_seconds_ / 3;
   }
   return parts;
 }
