@@ -7,11 +7,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "google/protobuf/text_format.h"
 #include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
+#include "megatron/plan/plan_facts.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/config/config_defaults.h"
 #include "megatron/train/config/config_error.h"
@@ -22,6 +24,7 @@
 #include "megatron/train/planning/planned_run.h"
 #include "megatron/train/planning/planning_facts.h"
 #include "megatron/train/planning/search_layouts.h"
+#include "megatron/train/planning/unpriced_fields.h"
 #include "megatron/train/planning/written_layout.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/validate/validate.h"
@@ -151,9 +154,11 @@ SavedLayout Chooser::Describe(const PlanningFacts& facts, const LayoutSearch& fo
   chosen.set_hardware_digest(facts.digest);
   for (const std::string& text : OverridesOf(config_, first.config)) chosen.add_set(text);
   chosen.add_line(absl::StrFormat(
-      "layout: %s: the fastest of %s on %s, predicted to take %.3g s a step and %s on a rank",
+      "layout: %s: the fastest of %s on %s, predicted to take %.3g s a step and %s on a rank%s",
       chosen.layout(), FormatQuantity(found.layouts, "layout"), FormatQuantity(ranks_, "rank"),
-      chosen.predicted_seconds(), FormatBytes(first.memory_bytes)));
+      chosen.predicted_seconds(), FormatBytes(first.memory_bytes),
+      first.host_bytes > 0 ? absl::StrCat(", and ", FormatBytes(first.host_bytes), " of the host")
+                           : ""));
   for (size_t i = 1; i < found.best.size(); ++i) {
     const FoundLayout& other = found.best[i];
     chosen.add_line(absl::StrFormat(
@@ -161,6 +166,11 @@ SavedLayout Chooser::Describe(const PlanningFacts& facts, const LayoutSearch& fo
         WhyItLoses(first.prediction.seconds, other.prediction.seconds)));
   }
   chosen.add_line(absl::StrCat("layout: predicted from ", facts.source));
+  const std::vector<std::string> unpriced = UnpricedFields(first.config);
+  if (!unpriced.empty())
+    chosen.add_line(absl::StrCat("layout: not priced: ", absl::StrJoin(unpriced, ", ")));
+  const std::string guesses = NameGuesses(facts.hardware, facts.program);
+  if (!guesses.empty()) chosen.add_line(absl::StrCat("layout: ", guesses));
   if (!written_.empty()) {
     chosen.add_line(absl::StrCat("layout: kept as written: ", ToText(written_)));
   }

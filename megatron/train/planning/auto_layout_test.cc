@@ -110,6 +110,21 @@ TEST_F(AutoLayoutTest, WrittenFieldsOfALayoutAreKept) {
                                  "parallel.tensor_model_parallel_size=3")));
 }
 
+// It does nothing there, as the run says.
+TEST_F(AutoLayoutTest, OnAProcessorAWrittenOffloadChangesNoLayout) {
+  const auto plain = Choose(4);
+  const auto offload = Choose(4, {"optimizer.optimizer_cpu_offload=true"});
+  ASSERT_THAT(offload, IsOk());
+  EXPECT_EQ(offload->layout(), plain->layout());
+  EXPECT_EQ(offload->predicted_seconds(), plain->predicted_seconds());
+}
+
+TEST_F(AutoLayoutTest, NamesFieldsThatThePredictionDoesNotKnow) {
+  EXPECT_THAT(Lines(*Choose(4)), Not(HasSubstr("log_params_norm")));
+  EXPECT_THAT(Lines(*Choose(4, {"logging.log_params_norm=true"})),
+              AllOf(HasSubstr("layout: not priced: "), HasSubstr("logging.log_params_norm=true")));
+}
+
 TEST_F(AutoLayoutTest, TheMicroBatchIsChosenThoughItIsWritten) {
   const auto chosen = Choose(1);
   ASSERT_THAT(chosen, IsOk());
