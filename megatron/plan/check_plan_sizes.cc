@@ -9,7 +9,7 @@ namespace megatron {
 absl::Status CheckPlanSizes(const Hardware& gpu, const PlanModel& model, const PlanLayout& layout) {
   for (int64_t size :
        {layout.tp, layout.cp, layout.cp_team, layout.pp, layout.vpp, layout.ep, layout.etp,
-        layout.dp, layout.micro_batch, layout.micro_batches, layout.sequence}) {
+        layout.dp, layout.instances, layout.micro_batch, layout.micro_batches, layout.sequence}) {
     if (size < 1 || size > int64_t{1} << 30) {
       return absl::InvalidArgumentError(absl::StrCat("a size of ", size, " can't be"));
     }
@@ -32,6 +32,12 @@ absl::Status CheckPlanSizes(const Hardware& gpu, const PlanModel& model, const P
   if (layout.cp % layout.cp_team != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("cp ", layout.cp, " can't be cut into teams of ", layout.cp_team));
+  }
+  const int64_t expert_copies = layout.dp * layout.cp * layout.tp / (layout.ep * layout.etp);
+  if (layout.dp * layout.cp % layout.instances != 0 ||
+      (model.experts() > 0 && expert_copies % layout.instances != 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ranks with the same weights can't be ", layout.instances, " instances"));
   }
   if (layout.ep > 1 && model.experts() < layout.ep) {
     return absl::InvalidArgumentError(

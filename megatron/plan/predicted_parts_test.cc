@@ -274,6 +274,60 @@ TEST_F(OffloadTest, IsRefusedWhereNothingIsKnownOfTheHost) {
   EXPECT_NE(step.status().message().find("host_memory_gb_per_s"), std::string::npos);
 }
 
+// Eight nodes of eight GPUs that shard all: gathers go over the network, eight times a step.
+class InstancesTest : public PredictedPartsTest {
+ protected:
+  InstancesTest() {
+    program_ = **FindImplementation(facts_, "megatron_core");
+    program_.set_overlaps_gradients(false);
+    program_.set_gradient_bytes(4);
+    model_ = **FindPlanModel(facts_, "Llama3-8B");
+    layout_.sequence = 4096;
+    layout_.dp = 64;
+    layout_.micro_batches = 8;
+    layout_.shards_parameters = true;
+  }
+
+  StepPrediction Predict(int64_t instances, bool shares_states) {
+    layout_.instances = instances;
+    layout_.shards_states_over_instances = shares_states;
+    const auto step = PredictStep(gpu_, program_, kernels_, model_, layout_);
+    EXPECT_TRUE(step.ok()) << step.status();
+    return *step;
+  }
+
+  PlanLayout layout_;
+};
+
+TEST_F(InstancesTest, OfANodeTakeTheTimeOfLinksAndOfAShardOnTheNetwork) {
+  // Of the two word tables the prediction of communication has one.
+  const double parameters =
+      32 * (4096.0 * (2 * 4096 + 2 * 1024 + 3 * 14336) + 2 * 4096) + 128256.0 * 4096;
+  const auto within = [&](double bytes) {
+    return CollectiveSeconds(gpu_, program_, {8, 1}, bytes * parameters);
+  };
+  const auto between = [&](double bytes) {
+    return CollectiveSeconds(gpu_, program_, {8, 8}, bytes * parameters / 8);
+  };
+  const double passes = 8 * (2 * within(2) + within(4));
+  EXPECT_NEAR(Predict(8, false).seconds.data_parallel, passes + 2 * between(4), 1e-9);
+  EXPECT_NEAR(Predict(8, true).seconds.data_parallel, passes + between(4) + between(2), 1e-9);
+  EXPECT_LT(Predict(8, true).seconds.data_parallel, Predict(1, false).seconds.data_parallel);
+}
+
+TEST_F(InstancesTest, TakeMoreMemoryOfWhatTheyDoNotShare) {
+  const StepPrediction all = Predict(1, false);
+  const double parameters = all.total_parameters;
+  EXPECT_NEAR(Predict(8, false).memory_bytes - all.memory_bytes, 18 * parameters * 7 / 64, 1e6);
+  EXPECT_NEAR(Predict(8, true).memory_bytes - all.memory_bytes, 6 * parameters * 7 / 64, 1e6);
+}
+
+TEST_F(InstancesTest, ThatDoNotDivideTheRanksAreRefused) {
+  layout_.instances = 3;
+  EXPECT_EQ(PredictStep(gpu_, program_, kernels_, model_, layout_).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 TEST_F(PredictedPartsTest, RefusesTeamsThatDoNotDivideTheRanks) {
   PlanLayout layout = Layout();
   layout.cp = 4;

@@ -47,12 +47,17 @@ class Predictor {
   double HostBytes(bool is_first) const;
   double EndParameters() const;
   StepSeconds Seconds(const LayerCosts& layer) const;
-  double MovableBytes(double parameters, double shards) const;
-  double StateBytes(double parameters, double shards) const;
+  double MovableBytes(double parameters, double copies) const;
+  double StateBytes(double parameters, double copies) const;
 
-  double data_shards() const { return double(l_.dp * l_.cp); }
-  double expert_shards() const {
+  // The ranks with the same weights, and with the same experts.
+  double data_copies() const { return double(l_.dp * l_.cp); }
+  double expert_copies() const {
     return std::max<double>(1, double(l_.dp * l_.cp * l_.tp) / (l_.ep * l_.etp));
+  }
+  double Shards(double copies) const { return copies / double(l_.instances); }
+  double StateShards(double copies) const {
+    return l_.shards_states_over_instances ? copies : Shards(copies);
   }
 
   const Hardware& gpu_;
@@ -95,16 +100,27 @@ LayerCosts Predictor::MeanLayer(double share) const {
 
 double Predictor::DataParallelSeconds(double parameters, double expert_parameters,
                                       double window) const {
-  const PlanGroup dense{l_.dp * l_.cp, l_.tp};
-  const PlanGroup experts{int64_t(expert_shards()), l_.ep};
+  const PlanGroup dense{int64_t(Shards(data_copies())), l_.tp};
+  const PlanGroup experts{int64_t(Shards(expert_copies())), l_.ep};
   const auto pass = [&](double bytes) {
     return CollectiveSeconds(gpu_, program_, dense, bytes * parameters) +
            (expert_parameters > 0
                 ? CollectiveSeconds(gpu_, program_, experts, bytes * expert_parameters)
                 : 0);
   };
+  // Between instances go shards.
+  const auto pass_between = [&](double bytes) {
+    const PlanGroup replicas{l_.instances, dense.stride * dense.ranks};
+    const PlanGroup of_experts{l_.instances, experts.stride * experts.ranks};
+    const double seconds =
+        CollectiveSeconds(gpu_, program_, replicas, bytes * parameters / double(dense.ranks));
+    if (expert_parameters == 0) return seconds;
+    return seconds + CollectiveSeconds(gpu_, program_, of_experts,
+                                       bytes * expert_parameters / double(experts.ranks));
+  };
   const double width = program_.gradient_bytes();
-  const double reduction = pass(width > 0 ? width : 4);
+  const double gradient_bytes = width > 0 ? width : 4;
+  const double reduction = pass(gradient_bytes);
   double all = reduction + pass(rates_.element_bytes);
   if (l_.shards_parameters) {
     // Parameters come for each pass, and gradients go once per micro-batch.
@@ -113,6 +129,8 @@ double Predictor::DataParallelSeconds(double parameters, double expert_parameter
   } else if (!program_.shards_optimizer()) {
     all = 2 * pass(width > 0 ? width : rates_.element_bytes);
   }
+  all += pass_between(gradient_bytes) +
+         pass_between(l_.shards_states_over_instances ? rates_.element_bytes : gradient_bytes);
   const double exposed =
       program_.overlaps_gradients() ? ExposedSeconds(gpu_, all, window, 0.1 * all) : all;
   // Gradients that are shared out are reduced in each micro-batch, of which one overlaps.
@@ -122,7 +140,8 @@ double Predictor::DataParallelSeconds(double parameters, double expert_parameter
 // The processor updates its part while the GPU updates the rest.
 double Predictor::OptimizerSeconds(double parameters, double expert_parameters) const {
   const bool shares = program_.shards_optimizer() || l_.shards_parameters;
-  const double updated = shares ? parameters / data_shards() + expert_parameters / expert_shards()
+  const double updated = shares ? parameters / StateShards(data_copies()) +
+                                      expert_parameters / StateShards(expert_copies())
                                 : parameters + expert_parameters;
   const double on_gpu = 26 * (1 - l_.host_fraction) * updated / rates_.optimizer;
   return 6 * (parameters + expert_parameters) / rates_.optimizer +
@@ -143,28 +162,31 @@ double Predictor::HostSeconds(double elements) const {
 }
 
 // Weights of 32 bits need no master copies.
-double Predictor::MovableBytes(double parameters, double shards) const {
+double Predictor::MovableBytes(double parameters, double copies) const {
   const bool shares = program_.shards_optimizer() || l_.shards_parameters;
-  return (l_.precision == PlanPrecision::k32Bits ? 8 : 12) * parameters / (shares ? shards : 1);
+  return (l_.precision == PlanPrecision::k32Bits ? 8 : 12) * parameters /
+         (shares ? StateShards(copies) : 1);
 }
 
-double Predictor::StateBytes(double parameters, double shards) const {
-  const double moved = l_.host_fraction * MovableBytes(parameters, shards);
-  if (l_.precision == PlanPrecision::k32Bits) {
-    if (l_.shards_parameters) return 16 * parameters / shards - moved;
-    return parameters * (program_.shards_optimizer() ? 8 + 8 / shards : 16) - moved;
+double Predictor::StateBytes(double parameters, double copies) const {
+  const double moved = l_.host_fraction * MovableBytes(parameters, copies);
+  const bool has_masters = l_.precision != PlanPrecision::k32Bits;
+  const double kept = has_masters ? 6 : 8, states = has_masters ? 12 : 8;
+  if (l_.shards_parameters) {
+    return parameters * (kept / Shards(copies) + states / StateShards(copies)) - moved;
   }
-  if (l_.shards_parameters) return 18 * parameters / shards - moved;
-  if (program_.shards_optimizer()) return parameters * (6 + 12 / shards) - moved;
-  return (program_.holds_fp32_gradients() ? 18 : 16) * parameters - moved;
+  if (program_.shards_optimizer())
+    return parameters * (kept + states / StateShards(copies)) - moved;
+  return parameters * (has_masters && !program_.holds_fp32_gradients() ? 16 : kept + states) -
+         moved;
 }
 
 double Predictor::HostBytes(bool is_first) const {
   const LayerCosts layer = MeanLayer(MixtureShare(is_first));
   const double layers = double(model_.layers()) / l_.pp;
   return l_.host_fraction *
-         (MovableBytes(layers * layer.parameters + EndParameters(), data_shards()) +
-          MovableBytes(layers * layer.expert_parameters, expert_shards()));
+         (MovableBytes(layers * layer.parameters + EndParameters(), data_copies()) +
+          MovableBytes(layers * layer.expert_parameters, expert_copies()));
 }
 
 // Returns the parameters of a stage's word tables.
@@ -195,8 +217,8 @@ double Predictor::MemoryBytes(bool is_first) const {
   if (l_.shards_parameters)
     bytes += 2 * rates_.element_bytes * (layer.parameters + layer.expert_parameters);
   return bytes + layer.widest +
-         StateBytes(layers * layer.parameters + EndParameters(), data_shards()) +
-         StateBytes(layers * layer.expert_parameters, expert_shards());
+         StateBytes(layers * layer.parameters + EndParameters(), data_copies()) +
+         StateBytes(layers * layer.expert_parameters, expert_copies());
 }
 
 double Predictor::Recomputed(const LayerCosts& layer) const {

@@ -55,7 +55,11 @@ struct PlanLayout {
   bool is_sequence_parallel = false;
   bool shards_parameters = false;  // as FSDP does
   bool shards_gradients = false;   // as ZeRO-2 does, of which memory is that of ZeRO-1 here
-  bool drops_tokens = false;       // experts have as many rows as their capacity
+  // Runs of ranks with the same weights that each have all shards (HSDP), and whether they share the
+  // optimizer's states.
+  int64_t instances = 1;
+  bool shards_states_over_instances = false;
+  bool drops_tokens = false;  // experts have as many rows as their capacity
   // The part of the optimizer's states and main weights that lies in host memory, where the
   // processor updates it.
   double host_fraction = 0;

@@ -168,9 +168,20 @@ class Traffic {
 
   void AddReduction(const char* gradients, const char* weights, PlanGroup group, double parameters,
                     bool is_of_experts) {
+    const PlanGroup shards{std::max<int64_t>(1, group.ranks / l_.instances), group.stride};
     const auto add = [&](TrafficCall call, const char* what, double bytes, double calls) {
-      Add(TrafficAxis::kData, call, what, group, bytes * parameters, calls, is_of_experts);
+      Add(TrafficAxis::kData, call, what, shards, bytes * parameters, calls, is_of_experts);
     };
+    const auto add_between = [&](TrafficCall call, const char* what, double bytes) {
+      Add(TrafficAxis::kData, call, what, {l_.instances, shards.stride * shards.ranks},
+          bytes * parameters / double(shards.ranks), 1, is_of_experts);
+    };
+    if (l_.shards_states_over_instances) {
+      add_between(TrafficCall::kReduceScatter, gradients, options_.gradient_bytes);
+      add_between(TrafficCall::kAllGather, weights, element_bytes());
+    } else {
+      add_between(TrafficCall::kAllReduce, gradients, options_.gradient_bytes);
+    }
     if (l_.shards_parameters) {
       add(TrafficCall::kAllGather, weights, element_bytes(), 2 * micro_batches());
       add(TrafficCall::kReduceScatter, gradients, options_.gradient_bytes, micro_batches());

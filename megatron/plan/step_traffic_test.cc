@@ -106,6 +106,21 @@ TEST(StepTrafficTest, DataParallelRanksReduceGradientsAndShareWeights) {
                    4 * 8 * 15 / 16.0 * parameters);
 }
 
+TEST(StepTrafficTest, InstancesSendShardsBetweenThemOnceAStep) {
+  PlanLayout layout = LayoutOf(4);
+  layout.dp = 16;
+  Implementation program;
+  program.set_shards_optimizer(true);
+  const auto sent = [&] {
+    return SentByAxis(program, Llama(), layout, AllLayers()).at(TrafficAxis::kData);
+  };
+  const double parameters = sent() / 6 * 16 / 15;
+  layout.instances = 4;
+  EXPECT_DOUBLE_EQ(sent(), 6 * 0.75 * parameters + 2 * 4 * 0.75 * parameters / 4);
+  layout.shards_states_over_instances = true;
+  EXPECT_DOUBLE_EQ(sent(), 6 * 0.75 * parameters + 6 * 0.75 * parameters / 4);
+}
+
 TEST(StepTrafficTest, ContextParallelRanksPassKeysOnExchangeHeadsOrGather) {
   PlanLayout layout = LayoutOf(1);
   layout.cp = 4;

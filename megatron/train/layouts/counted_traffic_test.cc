@@ -73,6 +73,8 @@ PlanLayout ToPlan(const Layout& layout) {
   plan.precision = PlanPrecision::k32Bits;
   plan.is_sequence_parallel = layout.sequence_parallel;
   plan.shards_parameters = layout.sharding == DataSharding::kWeights;
+  plan.instances = layout.optimizer_instances;
+  plan.shards_states_over_instances = layout.shards_states_over_instances;
   return plan;
 }
 
@@ -146,7 +148,7 @@ void ExpectWithinOnePercent(const Sent& sent) {
 }
 
 TEST(CountedTrafficTest, ADenseModelSendsWhatIsPlanned) {
-  std::vector<Layout> layouts(11);
+  std::vector<Layout> layouts(14);
   layouts[0].tensor = 2;
   layouts[1].tensor = 2;
   layouts[1].sequence_parallel = true;
@@ -167,6 +169,12 @@ TEST(CountedTrafficTest, ADenseModelSendsWhatIsPlanned) {
   layouts[9].sharding = DataSharding::kWeights;
   layouts[10].tensor = layouts[10].pipeline = layouts[10].data = 2;
   layouts[10].sharding = DataSharding::kWeights;
+  for (int i = 11; i < 14; ++i) {
+    layouts[i].data = 4;
+    layouts[i].optimizer_instances = 2;
+    layouts[i].sharding = static_cast<DataSharding>(i - 10);
+    layouts[i].shards_states_over_instances = i > 11;
+  }
   for (const Layout& layout : layouts) {
     SCOPED_TRACE(ToString(layout));
     ExpectWithinOnePercent(SentOn(LlamaRun(), LlamaModel(), layout, 0));

@@ -84,6 +84,11 @@ void ApplySharing(const LayoutAxes& axes, bool overlaps, config::ParallelConfig*
   if (axes.shared_out == SharedOut::kNothing) return;
   parallel->set_use_distributed_optimizer(true);
   if (overlaps) parallel->set_overlap_param_gather(true);
+  if (axes.instances > 1) {
+    parallel->set_num_distributed_optimizer_instances(axes.instances);
+    if (axes.instances_share_states)
+      parallel->set_outer_dp_sharding_strategy(config::OuterSharding::optim);
+  }
   if (axes.shared_out == SharedOut::kOptimizer) return;
   parallel->clear_ddp_bucket_size();
   parallel->set_data_parallel_sharding_strategy(
@@ -123,7 +128,7 @@ int LayoutAxes::count() const {
   return (tensor > 1) + (context > 1) + (pipeline > 1) + (chunks > 1) + static_cast<int>(schedule) +
          (data > 1) + (expert > 1) + (expert_tensor > 1) + is_sequence_parallel +
          (host_fraction > 0) + static_cast<int>(context_form) + static_cast<int>(recompute) +
-         static_cast<int>(shared_out);
+         static_cast<int>(shared_out) + (instances > 1) + instances_share_states;
 }
 
 bool LayoutOverlaps(const config::PretrainConfig& config, bool is_gpu) {
@@ -181,6 +186,10 @@ std::string DescribeLayout(const LayoutAxes& axes) {
   if (axes.shared_out == SharedOut::kOptimizer) parts.push_back("ZeRO-1");
   if (axes.shared_out == SharedOut::kGradients) parts.push_back("ZeRO-2");
   if (axes.shared_out == SharedOut::kWeights) parts.push_back("ZeRO-3");
+  if (axes.instances > 1) {
+    parts.back() += absl::StrCat(" in ", axes.instances, " instances",
+                                 axes.instances_share_states ? " that share states" : "");
+  }
   if (axes.host_fraction > 0) {
     parts.push_back(axes.host_fraction == 1
                         ? "optimizer on the host"

@@ -29,6 +29,8 @@ struct LayoutAxes {
   bool ends_count = false;   // embedding and loss count as a layer each in the pipeline
   PlanRecompute recompute = PlanRecompute::kNone;
   SharedOut shared_out = SharedOut::kNothing;
+  int64_t instances = 1;  // runs of ranks over which that is shared out
+  bool instances_share_states = false;
   double host_fraction = 0;  // part of the optimizer's states in host memory
 
   int64_t ranks() const { return tensor * context * pipeline * data; }

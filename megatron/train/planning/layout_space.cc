@@ -192,9 +192,32 @@ absl::StatusOr<bool> LayoutSpace::VisitKept(LayoutAxes axes, LayoutVisit visit) 
          {SharedOut::kNothing, SharedOut::kOptimizer, SharedOut::kGradients, SharedOut::kWeights}) {
       if (shared != SharedOut::kNothing && !shares) break;
       axes.shared_out = shared;
-      MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitHosts(axes, visit));
+      MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitInstances(axes, visit));
       if (!goes_on) return false;
     }
+  }
+  return true;
+}
+
+int64_t LayoutSpace::InstancesOf(const LayoutAxes& axes) const {
+  const int64_t copies = axes.data * axes.context;
+  int64_t ranks = 1;  // of an instance
+  for (const int64_t divisor : Divisors(copies)) {
+    if (divisor * axes.tensor <= domain_) ranks = divisor;
+  }
+  const int64_t expert_copies = copies * axes.tensor / (axes.expert * axes.expert_tensor);
+  const int64_t instances = copies / ranks;
+  return ranks > 1 && Divides(instances, expert_copies) ? instances : 1;
+}
+
+absl::StatusOr<bool> LayoutSpace::VisitInstances(LayoutAxes axes, LayoutVisit visit) {
+  MEGATRON_ASSIGN_OR_RETURN(bool goes_on, VisitHosts(axes, visit));
+  axes.instances = axes.shared_out == SharedOut::kNothing ? 1 : InstancesOf(axes);
+  if (!goes_on || axes.instances == 1) return goes_on;
+  for (const bool shares : {false, true}) {
+    axes.instances_share_states = shares;
+    MEGATRON_ASSIGN_OR_RETURN(goes_on, VisitHosts(axes, visit));
+    if (!goes_on) return false;
   }
   return true;
 }

@@ -54,7 +54,11 @@ class LayoutSpace {
   absl::StatusOr<bool> VisitContexts(LayoutAxes axes, LayoutVisit visit);
   absl::StatusOr<bool> VisitExperts(LayoutAxes axes, LayoutVisit visit);
   absl::StatusOr<bool> VisitKept(LayoutAxes axes, LayoutVisit visit);
+  absl::StatusOr<bool> VisitInstances(LayoutAxes axes, LayoutVisit visit);
   absl::StatusOr<bool> VisitHosts(LayoutAxes axes, LayoutVisit visit);
+  // Returns the number of optimizer instances of which each lies within a domain of fast links; 1
+  // where none of several ranks does, or where all ranks are one.
+  int64_t InstancesOf(const LayoutAxes& axes) const;
 
   const config::ModelConfig& model_;
   const config::TrainConfig& train_;

@@ -78,6 +78,24 @@ TEST(LayoutSpaceTest, PutsWeightsOffInPipelinesOfOneChunk) {
   EXPECT_GT(put_off, 0);
 }
 
+TEST(LayoutSpaceTest, InstancesLieWithinTheDomainOfFastLinks) {
+  const auto config = Resolved({});
+  int instances = 0, sharing = 0;
+  for (const LayoutAxes& axes : Visited(config, 32, 8)) {
+    if (axes.instances == 1) continue;
+    ++instances;
+    sharing += axes.instances_share_states;
+    EXPECT_NE(axes.shared_out, SharedOut::kNothing);
+    const int64_t ranks = axes.data * axes.context / axes.instances;
+    EXPECT_EQ(ranks * axes.instances, axes.data * axes.context);
+    EXPECT_GT(ranks, 1);
+    EXPECT_LE(ranks * axes.tensor, 8);
+  }
+  EXPECT_GT(instances, 0);
+  EXPECT_EQ(2 * sharing, instances);
+  for (const LayoutAxes& axes : Visited(config, 8, 8)) EXPECT_EQ(axes.instances, 1);
+}
+
 TEST(LayoutSpaceTest, EndsWhereAVisitSays) {
   const config::PretrainConfig config = Resolved({});
   LayoutSpace space(config, 8, 8, {0});

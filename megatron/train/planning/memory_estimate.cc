@@ -323,8 +323,9 @@ absl::Status MemoryEstimator::ShareOut(const LayoutAxes& axes, int64_t stage, in
   const double ranks = double(axes.data * axes.context);
   const double expert_ranks =
       ranks * double(axes.tensor) / double(axes.expert * axes.expert_tensor);
-  const double share = (1 - experts) / ranks + experts / expert_ranks;
-  bytes->optimizer *= share;
+  const double of_all = (1 - experts) / ranks + experts / expert_ranks;
+  const double share = of_all * double(axes.instances);
+  bytes->optimizer *= axes.instances_share_states ? of_all : share;
   if (axes.shared_out == SharedOut::kOptimizer) return absl::OkStatus();
   bytes->gradients *= share;
   if (axes.shared_out == SharedOut::kWeights) bytes->weights *= share;

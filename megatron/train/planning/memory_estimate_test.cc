@@ -63,6 +63,9 @@ LayoutAxes RandomAxes(const config::ModelConfig& model, std::mt19937* random) {
   if (axes.context_form == PlanContext::kTeams) axes.context_team = axes.context / 2;
   axes.recompute = static_cast<PlanRecompute>((*random)() % 3);
   if (axes.data * axes.context > 1) axes.shared_out = static_cast<SharedOut>((*random)() % 4);
+  // What can't be is refused.
+  if (axes.shared_out != SharedOut::kNothing) axes.instances = OneOf({1, 1, 2}, random);
+  axes.instances_share_states = axes.instances > 1 && (*random)() % 2 == 0;
   axes.host_fraction = OneOf({0, 0, 1, 2}, random) / 2.0;
   if (model.has_num_experts()) {
     axes.expert = OneOf({1, 2, 4, 8}, random);

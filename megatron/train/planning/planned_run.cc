@@ -103,6 +103,9 @@ PlanLayout ToPlanLayout(const config::PretrainConfig& config) {
     const auto shared_out = parallel.data_parallel_sharding_strategy();
     layout.shards_parameters = shared_out == config::DataParallelSharding::optim_grads_params;
     layout.shards_gradients = shared_out == config::DataParallelSharding::optim_grads;
+    layout.instances = parallel.num_distributed_optimizer_instances();
+    layout.shards_states_over_instances =
+        parallel.outer_dp_sharding_strategy() == config::OuterSharding::optim;
   }
   return layout;
 }

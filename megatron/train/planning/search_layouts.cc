@@ -81,6 +81,8 @@ absl::StatusOr<StepPrediction> LayoutPredictor::Predict(const LayoutAxes& axes, 
   layout.host_fraction = axes.host_fraction;
   layout.shards_parameters = axes.shared_out == SharedOut::kWeights;
   layout.shards_gradients = axes.shared_out == SharedOut::kGradients;
+  layout.instances = axes.instances;
+  layout.shards_states_over_instances = axes.instances_share_states;
   run_.program.set_shards_optimizer(axes.shared_out != SharedOut::kNothing);
   run_.program.set_overlaps_gradients(overlaps_ && axes.data * axes.context > 1);
   MEGATRON_ASSIGN_OR_RETURN(
@@ -104,12 +106,13 @@ absl::StatusOr<StepPrediction> LayoutPredictor::Predict(const LayoutAxes& axes, 
 bool ComesBefore(const Candidate& a, const Candidate& b) {
   const auto key = [](const Candidate& candidate) {
     const LayoutAxes& axes = candidate.axes;
-    return std::make_tuple(
-        std::llround(std::log(candidate.seconds) / kSameTime), axes.count(), axes.tensor,
-        axes.pipeline, axes.context, axes.chunks, static_cast<int>(axes.schedule), axes.expert,
-        axes.expert_tensor, axes.micro_batch, axes.is_sequence_parallel,
-        static_cast<int>(axes.context_form), axes.context_team, static_cast<int>(axes.recompute),
-        static_cast<int>(axes.shared_out), axes.host_fraction);
+    return std::make_tuple(std::llround(std::log(candidate.seconds) / kSameTime), axes.count(),
+                           axes.tensor, axes.pipeline, axes.context, axes.chunks,
+                           static_cast<int>(axes.schedule), axes.expert, axes.expert_tensor,
+                           axes.micro_batch, axes.is_sequence_parallel,
+                           static_cast<int>(axes.context_form), axes.context_team,
+                           static_cast<int>(axes.recompute), static_cast<int>(axes.shared_out),
+                           axes.instances, axes.instances_share_states, axes.host_fraction);
   };
   return key(a) < key(b);
 }
