@@ -151,11 +151,12 @@ void CheckCopy(const CudaStream& stream, const Tensor& in, const Tensor& out) {
   CHECK(in.device() == here || out.device() == here) << in << " to " << out;
 }
 
-// Only the device's side of a copy is checked.
-void OrderCopy(const CudaStream& stream, const Tensor& in, const Tensor& out) {
+// The host's side of a copy is checked where it is enqueued: copies of other streams may touch that
+// memory, too. The host's own accesses are those that EmulatedTransfers finds.
+void OrderCopy(const CudaStream& stream, const Tensor& in, const Tensor& out, bool enqueued) {
   std::vector<EmulatedAccess> accesses;
-  if (in.device().type == DeviceType::kCuda) accesses.push_back(ReadOf(in));
-  if (out.device().type == DeviceType::kCuda) accesses.push_back(WriteOf(out));
+  if (enqueued || in.device().type == DeviceType::kCuda) accesses.push_back(ReadOf(in));
+  if (enqueued || out.device().type == DeviceType::kCuda) accesses.push_back(WriteOf(out));
   OrderOperation(stream, "copy", accesses);
 }
 
@@ -234,7 +235,10 @@ void* CudaAllocateHost(int64_t bytes, std::string* error) {
 void CudaFreeHost(void* memory) {
   Blocks& blocks = AllBlocks();
   std::lock_guard<std::mutex> lock(blocks.mutex);
-  CHECK_EQ(blocks.on_host.erase(static_cast<char*>(memory)), 1u) << memory;
+  const auto found = blocks.on_host.find(static_cast<char*>(memory));
+  CHECK(found != blocks.on_host.end()) << memory;
+  ForgetMemory(found->first, static_cast<int64_t>(found->second));
+  blocks.on_host.erase(found);
   std::free(memory);
 }
 
@@ -349,7 +353,7 @@ void CopyOnCuda(CudaStream* stream, const Tensor& in, const Tensor& out) {
   if (in.bytes() == 0) return;
   if (in.device() != out.device()) stream->Synchronize();
   const auto copy = [stream, in, out] {
-    OrderCopy(*stream, in, out);
+    OrderCopy(*stream, in, out, /*enqueued=*/false);
     std::memmove(EmulatedView(out).raw(), EmulatedView(in).raw(), static_cast<size_t>(in.bytes()));
   };
   if (!IsBeingCaptured(*stream)) return copy();
@@ -366,7 +370,7 @@ void EnqueueCopyOnCuda(CudaStream* stream, const Tensor& in, const Tensor& out) 
   CHECK(!IsBeingCaptured(*stream)) << "a copy to or from the host while the stream is captured";
   const bool receives = out.device().type == DeviceType::kCpu;
   CheckPageLocked(receives ? out : in);
-  OrderCopy(*stream, in, out);
+  OrderCopy(*stream, in, out, /*enqueued=*/true);
   if (receives) {
     Transfers().Receive(stream->handle(), EmulatedView(in).raw(), out.raw(), bytes);
   } else {

@@ -22,7 +22,7 @@ namespace megatron {
 
 class CudaStream;
 
-// Bytes of the device's memory.
+// Bytes of the device's memory, or of page-locked memory of the host that a copy was enqueued for.
 struct EmulatedAccess {
   const char* begin = nullptr;
   const char* end = nullptr;

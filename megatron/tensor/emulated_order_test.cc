@@ -5,6 +5,7 @@
 #include "gtest/gtest.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/memory.h"
+#include "megatron/tensor/pinned_buffer.h"
 
 namespace megatron {
 namespace {
@@ -72,6 +73,17 @@ TEST_F(EmulatedOrderDeathTest, AnEventThatTheHostOnlyAsksForOrdersNothing) {
   event_.Record(one_);
   EXPECT_TRUE(event_.Reached());
   EXPECT_DEATH(Copy(&two_, 1, 2), "another stream");
+}
+
+// What two copies do with page-locked memory must be in an order, too.
+TEST_F(EmulatedOrderDeathTest, ACopyMayNotReadOfTheHostWhatAnotherStreamWritesThere) {
+  const PinnedBuffer pinned = *PinnedBuffer::Create(kCuda, kBytes, "test", nullptr);
+  const Tensor host = pinned.At(0, DType::kUInt8, {kBytes});
+  EnqueueCopyOnCuda(&one_, At(0), host);
+  EXPECT_DEATH(EnqueueCopyOnCuda(&two_, host, At(1)), "copy reads 64 bytes that copy writes");
+  EXPECT_DEATH(EnqueueCopyOnCuda(&two_, At(1), host), "copy writes 64 bytes that copy writes");
+  Order(one_, two_);
+  EnqueueCopyOnCuda(&two_, At(1), host);
 }
 
 TEST_F(EmulatedOrderTest, MemoryThatIsTakenAgainHasNoPast) {

@@ -39,13 +39,17 @@ int64_t EmulatedTransfers::Last(const void* stream) {
 // Later operations of their stream on the same memory find them done.
 void EmulatedTransfers::FinishOverlapping(const void* stream, const Transfer& next) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (Transfer& before : pending_[stream].transfers) {
+  Pending& pending = pending_[stream];
+  for (Transfer& before : pending.transfers) {
     if (next.host >= before.host + before.bytes.size() ||
         before.host >= next.host + next.bytes.size())
       continue;
     Finish(before);
     before.bytes.clear();
   }
+  // The host may never wait for a stream whose copies it has no use for.
+  for (; !pending.transfers.empty() && pending.transfers.front().bytes.empty(); ++pending.finished)
+    pending.transfers.pop_front();
 }
 
 void EmulatedTransfers::Finish(const Transfer& transfer) {
