@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "glog/logging.h"
 #include "megatron/layers/activation_meter.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/tensor/trace/trace.h"
@@ -26,6 +27,7 @@ LayerStack::LayerStack(const LayerStackOptions& options, const ProcessGroup& ten
     segment.begin = begin;
     segment.end = std::min(begin + length, count);
     segment.recompute = again;
+    segment.offloaded = begin < options.num_offloaded_layers;
     segments_.push_back(segment);
     begin = segments_.back().end;
   }
@@ -87,41 +89,63 @@ void LayerStack::Forward(const LayerContext& ctx, const RotaryTables* rotary, co
   if (layers_.empty()) return ops::Copy(ctx.stream, x_TH, y_TH);
   saved->layer_input.resize(layers_.size());
   saved->layers.resize(layers_.size());
-  LayerContext recomputing = ctx;
-  recomputing.saved = ctx.recompute;
+  const auto offload = [&](size_t segment) {
+    return segment < segments_.size() && segments_[segment].offloaded ? saved->offload : nullptr;
+  };
   Arena::Scope branch_scope(ctx.scratch);
   const Tensor branch_TH = AllocateBranch(ctx, y_TH);
   TransformerLayer::LastSum sum;
   Tensor from_TH = x_TH;
-  for (const Segment& segment : segments_) {
+  Arena* arena = offload(0) ? offload(0)->Begin(0) : ctx.saved;  // the segment's
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    const Segment& segment = segments_[i];
     const bool leaves = segment.end == num_layers();
-    const Tensor to_TH = leaves ? y_TH : AllocateHidden(ctx.saved, y_TH, "layer output");
-    saved->layer_input[segment.begin] = from_TH;
-    Arena::Scope scope(ctx.recompute);
+    Arena* const next_arena = offload(i + 1) ? offload(i + 1)->Begin(i + 1) : ctx.saved;
+    const Tensor to_TH = leaves ? y_TH : AllocateHidden(next_arena, y_TH, "layer output");
     // What a sum reads of a recomputed segment goes with it.
-    ForwardSegment(segment.recompute ? recomputing : ctx, rotary, segment,
-                   /*ends=*/leaves || segment.recompute, branch_TH, to_TH, &sum, saved);
+    const bool ends = leaves || segment.recompute;
+    saved->layer_input[segment.begin] = from_TH;
+    if (offload(i)) offload(i)->Acquire(i);
+    // Otherwise the next segment writes its input.
+    if (offload(i + 1) && (ends || branch_TH.empty())) offload(i + 1)->Acquire(i + 1);
+    LayerContext of_segment = ctx;
+    of_segment.saved = segment.recompute ? ctx.recompute : arena;
+    Arena::Scope scope(ctx.recompute);
+    ForwardSegment(of_segment, rotary, segment, ends, branch_TH, to_TH, &sum, saved);
+    if (offload(i)) offload(i)->Leave(i);
     from_TH = to_TH;
+    arena = next_arena;
   }
   if (ctx.activations != nullptr)
     ctx.activations->AddOutput(ctx.stream, layers_.back()->number(), y_TH);
 }
 
 void LayerStack::ForwardOnly(const LayerContext& ctx, const RotaryTables* rotary,
-                             const Tensor& x_TH, const Tensor& y_TH) const {
+                             const Tensor& x_TH, const Tensor& y_TH,
+                             ActivationStore::Slot* offload) const {
   if (layers_.empty()) return ops::Copy(ctx.stream, x_TH, y_TH);
   Arena::Scope scope(ctx.saved);
   const Tensor between_TH = AllocateHidden(ctx.saved, y_TH, "layer output");
   // The outputs alternate between two places, so that the last one is y.
   Tensor from_TH = x_TH;
-  for (int64_t i = 0; i < num_layers(); ++i) {
-    Arena::Scope layer_scope(ctx.saved);
-    TransformerLayer::Saved discarded;
-    const Tensor to_TH = (num_layers() - i) % 2 == 1 ? y_TH : between_TH;
-    const WeightsInUse weights(ctx.blocks, BlockOf(i),
-                               i + 1 == num_layers() ? WeightBlocks::kNone : BlockOf(i + 1));
-    layers_[i]->Forward(ctx, rotary, from_TH, to_TH, &discarded);
-    from_TH = to_TH;
+  for (size_t s = 0; s < segments_.size(); ++s) {
+    const Segment& segment = segments_[s];
+    // The windows of recomputed layers have no room for more than their inputs.
+    const bool in_window = offload != nullptr && segment.offloaded && !segment.recompute;
+    for (int64_t i = segment.begin; i < segment.end; ++i) {
+      LayerContext of_layer = ctx;
+      if (in_window) {
+        of_layer.saved = offload->Begin(s);
+        offload->Acquire(s);
+      }
+      Arena::Scope layer_scope(of_layer.saved);
+      TransformerLayer::Saved discarded;
+      const Tensor to_TH = (num_layers() - i) % 2 == 1 ? y_TH : between_TH;
+      const WeightsInUse weights(ctx.blocks, BlockOf(i),
+                                 i + 1 == num_layers() ? WeightBlocks::kNone : BlockOf(i + 1));
+      layers_[i]->Forward(of_layer, rotary, from_TH, to_TH, &discarded);
+      from_TH = to_TH;
+    }
   }
 }
 
@@ -170,9 +194,14 @@ void LayerStack::Backward(const LayerContext& ctx, const RotaryTables* rotary, c
   const Tensor between_TH = AllocateHidden(ctx.scratch, dx_TH, "layer gradient");
   // The gradients alternate between two places, so that the last one is dx.
   Tensor from_TH = dy_TH;
+  CHECK(saved->offload == nullptr || !ctx.defers());
+  if (saved->offload != nullptr) saved->offload->StartBackward();
   for (size_t i = segments_.size(); i-- > 0;) {
     const Tensor to_TH = i % 2 == 0 ? dx_TH : between_TH;
+    ActivationStore::Slot* const offload = segments_[i].offloaded ? saved->offload : nullptr;
+    if (offload != nullptr) offload->Acquire(i);
     BackwardSegment(ctx, rotary, segments_[i], from_TH, to_TH, saved);
+    if (offload != nullptr) offload->Release(i);
     from_TH = to_TH;
   }
 }

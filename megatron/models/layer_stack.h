@@ -5,6 +5,10 @@
 // its forward again, in the arena ctx.recompute, or, where weight gradients are deferred, in
 // ctx.deferred.
 //
+// What the first layers keep may be *offloaded*: it lies in windows of an ActivationStore in place
+// of ctx.saved, and in host memory between forward and backward. Such a segment's input is its own,
+// but for that of the stack, which stays where the caller has it.
+//
 // Legend: T rows of the residual stream on this rank, H hidden.
 #ifndef MEGATRON_MODELS_LAYER_STACK_H_
 #define MEGATRON_MODELS_LAYER_STACK_H_
@@ -17,6 +21,7 @@
 #include "megatron/layers/moe/expert_groups.h"
 #include "megatron/layers/rotary.h"
 #include "megatron/layers/transformer_layer.h"
+#include "megatron/models/activation_store.h"
 #include "megatron/models/layer_recompute.h"
 #include "megatron/tensor/weight_blocks.h"
 
@@ -27,11 +32,16 @@ struct LayerStackOptions {
   LayerRecompute recompute;
   int64_t first_layer = 0;  // number in the whole model
   int64_t num_layers = 0;   // 0: the input is the output
+  // The number of first layers that are offloaded where a store is given; of layers that are
+  // recomputed together, the first one counts. Their weight gradients are not deferred then.
+  int64_t num_offloaded_layers = 0;
 };
 
 class LayerStack {
  public:
   struct Saved {
+    // Where set, before Forward and until the end of Backward, the place of what is offloaded.
+    ActivationStore::Slot* offload = nullptr;
     std::vector<Tensor> layer_input;
     std::vector<TransformerLayer::Saved> layers;
   };
@@ -42,9 +52,10 @@ class LayerStack {
   // x must live as long as *saved. `rotary` may be null.
   void Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
                const Tensor& y_TH, Saved* saved) const;
-  // The same without keeping anything; x may not be y.
+  // The same without keeping anything; x may not be y. Where `offload` is set, layers that are
+  // offloaded in training work in its windows.
   void ForwardOnly(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
-                   const Tensor& y_TH) const;
+                   const Tensor& y_TH, ActivationStore::Slot* offload = nullptr) const;
   // dx (=), parameter gradients (+=). dx may not be dy.
   void Backward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
                 const Tensor& dx_TH, Saved* saved);
@@ -62,6 +73,7 @@ class LayerStack {
   struct Segment {
     int64_t begin = 0, end = 0;
     bool recompute = false;
+    bool offloaded = false;
     int next = WeightBlocks::kNone;  // the block behind it
   };
 

@@ -32,6 +32,9 @@ struct ModelOptions {
   bool output_bias = false;  // a bias behind the output matrix
   float output_scale = 1;    // factor of the hidden states in front of the output matrix
   LayerRecompute layer_recompute;
+  // The number of layers of each part of the model, its first ones, of which a GPU keeps in host
+  // memory what backward needs. T5 has none.
+  int64_t num_offloaded_layers = 0;
   // Number of tokens whose logits are in memory at once; 0: those of a whole micro-batch.
   int64_t logits_chunk = 0;
   uint64_t dropout_seed = 1234;

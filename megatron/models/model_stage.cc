@@ -102,6 +102,11 @@ void ModelStage::StartStep(const StepInputs& inputs) {
   SetSlots(inputs.memory->slots);
 }
 
+ActivationStore::Slot* ModelStage::OffloadOf(const WorkItem& item) const {
+  const auto& store = step_.memory->store;
+  return store == nullptr ? nullptr : store->At(item.chunk, item.slot);
+}
+
 // A text may have any number of tokens while it grows: they are not shared out.
 bool ModelStage::sequence_parallel() const {
   return options_.transformer.sequence_parallel && setup_.tensor_group.size() > 1 &&
@@ -137,9 +142,10 @@ Tensor ModelStage::AllocateHidden(Arena* arena, const LayerContext& ctx, const c
 
 void ModelStage::RunLayers(const LayerStack& stack, const LayerContext& ctx,
                            const RotaryTables* rotary, const Tensor& x_TH, const Tensor& y_TH,
-                           LayerStack::Saved* saved) const {
-  if (training()) return stack.Forward(ctx, rotary, x_TH, y_TH, saved);
-  stack.ForwardOnly(ctx, rotary, x_TH, y_TH);
+                           LayerStack::Saved* saved, ActivationStore::Slot* offload) const {
+  if (!training()) return stack.ForwardOnly(ctx, rotary, x_TH, y_TH, offload);
+  saved->offload = offload;
+  stack.Forward(ctx, rotary, x_TH, y_TH, saved);
 }
 
 void ModelStage::RunHead(const LayerContext& ctx, const Tensor& y_TH, LmHead::Saved* saved) const {

@@ -27,6 +27,7 @@
 #include "megatron/layers/moe/router_state.h"
 #include "megatron/layers/rotary.h"
 #include "megatron/layers/vocab_parallel_embedding.h"
+#include "megatron/models/activation_store.h"
 #include "megatron/models/layer_stack.h"
 #include "megatron/models/lm_head.h"
 #include "megatron/models/measure.h"
@@ -128,12 +129,15 @@ class ModelStage : public Stage {
 
   bool training() const { return step_.mode == StageMode::kTrain; }
   LayerContext Context(const WorkItem& item, const Stream& stream) const;
+  // The place in host memory of what layers keep; null: they keep it on the device.
+  ActivationStore::Slot* OffloadOf(const WorkItem& item) const;
   // This rank's rows of the residual stream of so many tokens.
   TensorSpec HiddenSpec(int64_t tokens) const;
   Tensor AllocateHidden(Arena* arena, const LayerContext& ctx, const char* name) const;
   // Do what the mode needs of a forward pass: through layers, and behind the model's last layer.
   void RunLayers(const LayerStack& stack, const LayerContext& ctx, const RotaryTables* rotary,
-                 const Tensor& x_TH, const Tensor& y_TH, LayerStack::Saved* saved) const;
+                 const Tensor& x_TH, const Tensor& y_TH, LayerStack::Saved* saved,
+                 ActivationStore::Slot* offload = nullptr) const;
   void RunHead(const LayerContext& ctx, const Tensor& y_TH, LmHead::Saved* saved) const;
 
  private:

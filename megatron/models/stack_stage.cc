@@ -11,7 +11,8 @@ StackStage::StackStage(const ModelOptions& options, const Measures& measures,
   for (int c = 0; c < setup.placement.chunks; ++c) {
     const Part part = PartOf(c);
     const LayerStackOptions stack = {this->options().transformer, options.layer_recompute,
-                                     part.begin, part.end - part.begin};
+                                     part.begin, part.end - part.begin,
+                                     options.num_offloaded_layers};
     Chunk chunk;
     chunk.first = part.first;
     chunk.last = part.last;
@@ -62,7 +63,7 @@ void StackStage::Forward(const WorkItem& item, absl::Span<const Tensor> inputs,
   Saved* const saved = training() ? &chunk.saved[item.slot] : &forgotten;
   const Tensor x_TH = ChunkInput(ctx, chunk, inputs, &saved->embedding);
   const Tensor y_TH = chunk.last ? AllocateHidden(ctx.saved, ctx, "layer output") : outputs[0];
-  RunLayers(*chunk.layers, ctx, rotary(), x_TH, y_TH, &saved->layers);
+  RunLayers(*chunk.layers, ctx, rotary(), x_TH, y_TH, &saved->layers, OffloadOf(item));
   if (chunk.last) RunHead(ctx, y_TH, &saved->head);
 }
 

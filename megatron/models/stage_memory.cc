@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "megatron/base/status_macros.h"
+
 namespace megatron {
 
 namespace {
@@ -35,12 +37,27 @@ int64_t StageMemorySizes::Sum(const std::vector<SlotSizes>& chunks) {
   return bytes;
 }
 
+int64_t StageMemorySizes::host() const {
+  int64_t bytes = 0;
+  for (size_t chunk = 0; chunk < slots.size(); ++chunk)
+    bytes += slots[chunk].count * offload.BytesOfSlot(static_cast<int>(chunk));
+  return bytes;
+}
+
 StageMemory::StageMemory(Device device, const StageMemorySizes& sizes, MemoryLedger* ledger)
     : slots(MakeSlots(device, sizes.slots, "activations/saved", ledger)),
       deferred(MakeSlots(device, sizes.deferred, "activations/deferred", ledger)),
       recompute(device, sizes.recompute, "activations/recomputed", ledger),
       scratch(device, sizes.scratch, "activations/temporary", ledger),
       edges(device, sizes.edges, "activations/edges", ledger) {}
+
+absl::Status StageMemory::MakeStore(const StageMemorySizes& sizes, const Stream& stream,
+                                    MemoryLedger* ledger) {
+  std::vector<int> counts;
+  for (const auto& chunk : slots) counts.push_back(static_cast<int>(chunk.size()));
+  MEGATRON_ASSIGN_OR_RETURN(store, ActivationStore::Create(sizes.offload, counts, stream, ledger));
+  return absl::OkStatus();
+}
 
 StageMemorySizes StageMemory::HighWater() const {
   StageMemorySizes sizes;
@@ -49,6 +66,7 @@ StageMemorySizes StageMemory::HighWater() const {
   sizes.recompute = recompute.high_water();
   sizes.scratch = scratch.high_water();
   sizes.edges = edges.high_water();
+  if (store != nullptr) sizes.offload = store->HighWater();
   return sizes;
 }
 

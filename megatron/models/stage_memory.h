@@ -5,7 +5,10 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "megatron/models/activation_store.h"
 #include "megatron/tensor/memory.h"
+#include "megatron/tensor/stream.h"
 
 namespace megatron {
 
@@ -20,7 +23,8 @@ struct StageMemorySizes {
   std::vector<SlotSizes> deferred = {{0, 0}};    // one entry a chunk: kept for a deferred part
   int64_t recompute = 0;                         // kept by recomputed layers for their backward
   int64_t scratch = 0;
-  int64_t edges = 0;  // received from neighbouring stages
+  int64_t edges = 0;     // received from neighbouring stages
+  OffloadSizes offload;  // what layers keep in host memory
   // Memory of the micro-batches that CUDA graphs read. It is not the stage's own.
   int64_t graph_inputs = 0;
   // Memory of sharded weights and gradients while they are whole. It is not the stage's own.
@@ -28,10 +32,13 @@ struct StageMemorySizes {
 
   int64_t saved() const { return Sum(slots); }
   int64_t put_off() const { return Sum(deferred); }
+  // Returns the bytes of the device.
   int64_t total() const {
-    return saved() + put_off() + recompute + scratch + edges + graph_inputs + whole_weights +
-           whole_gradients;
+    return saved() + put_off() + recompute + scratch + edges + offload.window_bytes() +
+           graph_inputs + whole_weights + whole_gradients;
   }
+  // Returns the bytes of host memory for the micro-batches in flight.
+  int64_t host() const;
 
  private:
   static int64_t Sum(const std::vector<SlotSizes>& chunks);
@@ -40,12 +47,17 @@ struct StageMemorySizes {
 struct StageMemory {
   StageMemory(Device device, const StageMemorySizes& sizes, MemoryLedger* ledger);
 
+  // Makes the store for layers that keep in host memory what backward needs, as many as
+  // there are slots. `stream` is that of the arenas' device. Fails where the system locks no more memory.
+  absl::Status MakeStore(const StageMemorySizes& sizes, const Stream& stream, MemoryLedger* ledger);
+
   // The most that was used so far: on the meta device, the sizes that a real one needs.
   StageMemorySizes HighWater() const;
 
   using Slots = std::vector<std::vector<std::unique_ptr<Arena>>>;  // indexed by chunk and slot
   Slots slots, deferred;
   Arena recompute, scratch, edges;
+  std::unique_ptr<ActivationStore> store;  // null: nothing is kept in host memory
 };
 
 }  // namespace megatron

@@ -211,7 +211,7 @@ class LayoutRank {
         Trainer::Create(options_, scaler, GroupsForPlanning(dense_, expert_, world_.rank()), {},
                         Stream::Meta(), &planned));
     const StageMemorySizes sizes = plan->Measure();
-    planned_bytes_ = planned.peak_bytes() + sizes.total();
+    planned_bytes_ = planned.peak_bytes() + sizes.total() + sizes.host();
     MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
                               MakeGroups(dense_, expert_, world_.communicator()));
     MEGATRON_ASSIGN_OR_RETURN(trainer_,

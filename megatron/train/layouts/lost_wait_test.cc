@@ -1,5 +1,5 @@
 // Tests that the emulated device finds every missing wait between computing and what is communicated
-// beside it: training in which a rank leaves out any one of its waits ends the program.
+// or copied beside it: training in which a rank leaves out any one of its waits ends the program.
 #include <cstdint>
 #include <memory>
 #include <ostream>
@@ -23,6 +23,7 @@ struct Case {
   std::string name;
   ModelOptions model;
   Layout layout;
+  int64_t num_layers = 4;
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
@@ -46,7 +47,9 @@ class LostWaitTest : public testing::TestWithParam<Case> {
       if (owner->communicator()->rank() == 0) LoseWait(&lost);
       return std::shared_ptr<Communicator>(owner, owner->communicator().get());
     };
-    TrainOnLayout(TinyRun(c.model, OptimizerOptions::kAdamW), run, CountingSource());
+    TrainerOptions options = TinyRun(c.model, OptimizerOptions::kAdamW);
+    options.model.transformer.num_layers = c.num_layers;
+    TrainOnLayout(options, run, CountingSource());
     return lost.waits;
   }
 };
@@ -91,6 +94,16 @@ Case Experts(const char* name, const ModelOptions& model) {
   return c;
 }
 
+// More layers than windows, so that each kind of wait comes in the first pass already.
+Case Offload(const char* name, const ModelOptions& model) {
+  Case c = Small(name, model);
+  c.model.num_offloaded_layers = 5;
+  c.num_layers = 6;
+  c.layout.data = 2;
+  c.layout.micro_batch_size = 4;
+  return c;
+}
+
 std::vector<Case> Cases() {
   return {
       Context("Ring", ContextParallel::kRing, 2, 1, 4),
@@ -102,6 +115,7 @@ std::vector<Case> Cases() {
       TensorParallel("TensorInBothPasses", true),
       Experts("Experts", SmallMixtral()),
       Experts("ExpertsAndASharedOne", SmallDeepSeek()),
+      Offload("OffloadedActivations", SmallGpt2()),
   };
 }
 

@@ -63,9 +63,11 @@ absl::StatusOr<RankPlan> PlanRank(const RunOptions& options, const ProcessGroups
   plan.memory["activations/recomputed"] = plan.sizes.recompute;
   plan.memory["activations/temporary"] = plan.sizes.scratch;
   plan.memory["activations/edges"] = plan.sizes.edges;
+  plan.memory["activations/windows"] = plan.sizes.offload.window_bytes();
   plan.memory["batches/graphs"] = plan.sizes.graph_inputs;
   plan.memory["weights/gathered"] = plan.sizes.whole_weights;
   plan.memory["gradients/whole"] = plan.sizes.whole_gradients;
+  if (plan.sizes.host() > 0) plan.host_memory["activations"] = plan.sizes.host();
   for (const FlatParameter& flat : trainer->buffers().parameters())
     plan.parameters += flat.range.size();
   return plan;

@@ -110,6 +110,9 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
       trainer->data_parallel_,
       DataParallel::Create(options.data_parallel, all, {sizes.whole_weights, sizes.whole_gradients},
                            trainer->buffers_.get(), stream, ledger));
+  if (trainer->OffloadsActivations()) {
+    MEGATRON_RETURN_IF_ERROR(trainer->memory_->MakeStore(sizes, stream, ledger));
+  }
   MEGATRON_RETURN_IF_ERROR(
       trainer->optimizer_->PrepareHostUpdate(stream, options.host_threads, ledger));
   const Float8History* const history = &trainer->stage_->float8_history();
@@ -172,6 +175,10 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
 }
 
 Trainer::~Trainer() = default;
+
+bool Trainer::OffloadsActivations() const {
+  return options_.model.num_offloaded_layers > 0 && stream_.device().type != DeviceType::kCpu;
+}
 
 const ParameterMirror& Trainer::host_parameters() {
   if (host_parameters_ == nullptr) host_parameters_ = std::make_unique<ParameterMirror>(*buffers_);
@@ -241,6 +248,7 @@ StageMemorySizes Trainer::Measure() {
     }
   }
   memory_ = std::make_unique<StageMemory>(stream_.device(), slots, nullptr);
+  if (OffloadsActivations()) CHECK_EQ(memory_->MakeStore({}, stream_, nullptr), absl::OkStatus());
   for (const StagePlan& plan : plans) {
     const bool training = &plan != &plans.back();
     StepInputs inputs =
@@ -281,6 +289,9 @@ std::map<std::string, int64_t> Trainer::MeasuredActivations() const {
     for (const auto& chunk : *slots) {
       if (!chunk.empty()) arenas.push_back(chunk[0].get());
     }
+  }
+  if (memory_->store != nullptr) {
+    for (const Arena* window : memory_->store->windows()) arenas.push_back(window);
   }
   for (const Arena* arena : arenas) {
     for (const auto& [name, held] : arena->NamesAtHighWater()) bytes[name] += held;

@@ -176,6 +176,7 @@ class Trainer {
           OptimizerParamScheduler scheduler, BatchSizeRamp ramp, const ProcessGroups& groups,
           const StageMemorySizes& sizes, const Stream& stream, MemoryLedger* ledger);
 
+  bool OffloadsActivations() const;
   // The schedule of a step of so many micro-batches.
   ScheduleOptions ScheduleFor(int64_t micro_batches) const;
   StagePlan MakePlan(int64_t micro_batches) const;
