@@ -6,6 +6,7 @@
 #include "glog/logging.h"
 #include "megatron/base/round_up.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
 namespace {
@@ -38,7 +39,11 @@ absl::StatusOr<std::unique_ptr<ActivationStore>> ActivationStore::Create(
   std::unique_ptr<ActivationStore> store(new ActivationStore(stream));
   store->most_kept_.resize(slots.size());
   const int device = stream.device().index;
-  if (!measures) store->copies_ = std::make_unique<CudaStream>(device);
+  if (!measures) {
+    store->copies_ = std::make_unique<CudaStream>(device);
+    store->copy_stream_ =
+        Trace::FollowBeside(stream, Stream::Cuda(device, store->copies_.get()), "offload");
+  }
   for (int i = 0; i < (measures ? kMostWindows : sizes.num_windows()); ++i) {
     Window window = {Arena(stream.device(), sizes.window, "activations/windows", ledger)};
     if (!measures) {
@@ -88,11 +93,14 @@ std::vector<const Arena*> ActivationStore::windows() const {
   return arenas;
 }
 
-void ActivationStore::Copy(const Tensor& in, const Tensor& out, Window* window) {
+void ActivationStore::Copy(const char* name, const Tensor& in, const Tensor& out, Window* window) {
   if (in.bytes() == 0) return;
   window->used->Record(*stream_.cuda());
   window->used->HoldBack(*copies_);
-  EnqueueCopyOnCuda(copies_.get(), in, out);
+  {
+    const TraceSpan span(copy_stream_, name, {{"bytes", in.bytes()}});
+    EnqueueCopyOnCuda(copies_.get(), in, out);
+  }
   window->copied->Record(*copies_);
 }
 
@@ -118,14 +126,14 @@ void ActivationStore::Slot::Leave(int64_t segment) {
   }
   Place& place = places_[segment];
   place.bytes = bytes;
-  store_->Copy(window.bytes.Slice(0, 0, bytes), host_.At(place.offset, DType::kUInt8, {bytes}),
-               &window);
+  store_->Copy("activations to host", window.bytes.Slice(0, 0, bytes),
+               host_.At(place.offset, DType::kUInt8, {bytes}), &window);
 }
 
 void ActivationStore::Slot::Fetch(int64_t segment) {
   Window& window = store_->WindowOf(segment);
   const Place& place = places_[segment];
-  store_->Copy(host_.At(place.offset, DType::kUInt8, {place.bytes}),
+  store_->Copy("activations from host", host_.At(place.offset, DType::kUInt8, {place.bytes}),
                window.bytes.Slice(0, 0, place.bytes), &window);
 }
 

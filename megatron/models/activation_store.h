@@ -112,15 +112,16 @@ class ActivationStore {
     std::unique_ptr<CudaEvent> copied, used;
   };
 
-  explicit ActivationStore(const Stream& stream) : stream_(stream) {}
+  explicit ActivationStore(const Stream& stream) : stream_(stream), copy_stream_(stream) {}
   Window& WindowOf(int64_t segment) {
     return windows_[static_cast<size_t>(segment) % windows_.size()];
   }
   // Copies on the store's stream, behind all that the device's stream has to do so far.
-  void Copy(const Tensor& in, const Tensor& out, Window* window);
+  void Copy(const char* name, const Tensor& in, const Tensor& out, Window* window);
 
   const Stream stream_;
   std::unique_ptr<CudaStream> copies_;  // null on the meta device
+  Stream copy_stream_;                  // a stream on copies_
   std::vector<Window> windows_;
   std::vector<std::vector<Slot>> slots_;         // indexed by chunk and slot
   std::vector<std::vector<int64_t>> most_kept_;  // on the meta device, as OffloadSizes::segments

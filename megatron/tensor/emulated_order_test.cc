@@ -84,6 +84,8 @@ TEST_F(EmulatedOrderDeathTest, ACopyMayNotReadOfTheHostWhatAnotherStreamWritesTh
   EXPECT_DEATH(EnqueueCopyOnCuda(&two_, At(1), host), "copy writes 64 bytes that copy writes");
   Order(one_, two_);
   EnqueueCopyOnCuda(&two_, At(1), host);
+  one_.Synchronize();
+  two_.Synchronize();
 }
 
 TEST_F(EmulatedOrderTest, MemoryThatIsTakenAgainHasNoPast) {

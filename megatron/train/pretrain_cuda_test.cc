@@ -1,6 +1,7 @@
 // pretrain_gpt on the emulated CUDA device against pretrain_gpt on the CPU: the same program, from
 // its first line to the text at the end, must leave the same bytes.
 #include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -93,13 +94,24 @@ TEST_F(PretrainCudaTest, StatesInHostMemoryLeaveTheSameBytesWithFloat8AndShardin
   ExpectEqualCheckpoints("without", "with");
 }
 
+TEST_F(PretrainCudaTest, ActivationsInHostMemoryLeaveTheSameBytes) {
+  ASSERT_EQ(RunOnCuda({SaveTo("without")}).exit_code, kExitDone);
+  const Outcome with = RunOnCuda({SaveTo("with"), "--set=recompute.cpu_offloading_num_layers=1"});
+  ASSERT_EQ(with.exit_code, kExitDone) << with.output;
+  ExpectEqualCheckpoints("without", "with");
+}
+
 TEST_F(PretrainCudaTest, OffloadSaysThatItDoesNothingOnTheCpu) {
   const Arguments one = {"--set=train.exit_interval=1"};
-  const Outcome outcome = Run(Joined(one, {"--set=optimizer.optimizer_cpu_offload=true"}));
-  EXPECT_EQ(outcome.exit_code, kExitDone) << outcome.output;
-  EXPECT_TRUE(absl::StrContains(outcome.output, "optimizer_cpu_offload does nothing on the CPU"))
-      << outcome.output;
-  EXPECT_FALSE(absl::StrContains(Run(one).output, "optimizer_cpu_offload"));
+  const std::string without = Run(one).output;
+  for (const auto& [field, value] : {std::pair("optimizer.optimizer_cpu_offload", "true"),
+                                     std::pair("recompute.cpu_offloading_num_layers", "1")}) {
+    const Outcome outcome = Run(Joined(one, {absl::StrCat("--set=", field, "=", value)}));
+    EXPECT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+    EXPECT_TRUE(absl::StrContains(outcome.output, absl::StrCat(field, " does nothing on the CPU")))
+        << outcome.output;
+    EXPECT_FALSE(absl::StrContains(without, field));
+  }
 }
 
 TEST_F(PretrainCudaTest, PlansOfKernelsMustBeThereAndADeviceForThem) {

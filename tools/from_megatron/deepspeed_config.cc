@@ -119,6 +119,10 @@ constexpr KeyRow kKeys[] = {
      "every gradient is applied in its own step"},
     {"aio.*", "", "", Effect::kSpeed, kHost},
     {"activation_checkpointing.profile", "", "false", Effect::kSpeed, kWritten},
+    {"activation_checkpointing.cpu_checkpointing", "", "false", Effect::kSpeed,
+     "recompute.cpu_offloading_num_layers keeps the inputs of recomputed layers in host memory, "
+     "and "
+     "is off"},
     {"activation_checkpointing.*", "", "false", Effect::kSpeed, kRecomputed},
     {"checkpoint.*", "", "", Effect::kSpeed, "checkpoints are written as checkpoint.save says"},
     {"nebula.*", "", "", Effect::kSpeed, "checkpoints are written as checkpoint.save says"},

@@ -127,6 +127,11 @@ absl::StatusOr<config::PretrainConfig> Resolve(const config::PretrainConfig& con
     return absl::InvalidArgumentError(
         "train.global_batch_size: must be written, since the search keeps it in all layouts");
   }
+  if (config.recompute().cpu_offloading_num_layers() > 0) {
+    return absl::UnimplementedError(
+        "recompute.cpu_offloading_num_layers: no layout is searched with activations in host "
+        "memory; leave it out, and add it to the layout that is found");
+  }
   config::PretrainConfig simple = config;
   LayoutAxes one;
   ApplyLayout(one, is_gpu, &simple);

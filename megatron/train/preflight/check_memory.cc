@@ -94,11 +94,13 @@ int64_t HostBytesBesideGpus(const RunOptions& options, const RunPlan& plan, int 
 
 absl::Status CheckHostFits(int64_t planned, int64_t offloaded, std::optional<int64_t> available) {
   if (!available.has_value() || planned <= *available) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("optimizer.optimizer_cpu_offload: the run takes ", FormatBytes(planned),
-                   " of this machine's memory, ", FormatBytes(offloaded),
-                   " of it for optimizer states, and ", FormatBytes(*available),
-                   " are available; a smaller optimizer.optimizer_offload_fraction takes less"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the run takes ", FormatBytes(planned), " of this machine's memory, ", FormatBytes(offloaded),
+      " of it for what GPUs keep there (optimizer.optimizer_cpu_offload, "
+      "recompute.cpu_offloading_num_layers), and ",
+      FormatBytes(*available),
+      " are available; a smaller optimizer.optimizer_offload_fraction or fewer "
+      "offloaded layers take less"));
 }
 
 absl::Status CheckMemory(const RunOptions& options, const RunPlan& plan, int ranks) {

@@ -33,8 +33,8 @@ absl::Status CheckMemory(const RunOptions& options, const RunPlan& plan, int ran
 // is.
 absl::Status CheckFits(int64_t planned, std::optional<int64_t> available, bool on_gpus);
 
-// The comparison for what runs on GPUs take of the host, of which `offloaded` bytes are there by
-// optimizer.optimizer_cpu_offload.
+// The comparison for what runs on GPUs take of the host, of which `offloaded` bytes are what GPUs
+// keep there, optimizer states and activations.
 absl::Status CheckHostFits(int64_t planned, int64_t offloaded, std::optional<int64_t> available);
 
 }  // namespace megatron

@@ -61,7 +61,8 @@ TEST(CheckMemoryTest, SaysHowMuchHostMemoryOffloadLacks) {
   EXPECT_THAT(CheckHostFits(4096, 2048, std::nullopt), IsOk());
   EXPECT_THAT(CheckHostFits(4096, 2048, 1024),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("optimizer_cpu_offload"), HasSubstr("takes 4.00 KiB"),
+                       AllOf(HasSubstr("optimizer_cpu_offload"),
+                             HasSubstr("cpu_offloading_num_layers"), HasSubstr("takes 4.00 KiB"),
                              HasSubstr("2.00 KiB of it"), HasSubstr("1.00 KiB are available"))));
 }
 

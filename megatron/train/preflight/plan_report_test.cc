@@ -127,6 +127,25 @@ TEST(PlanScreenTest, SaysWhereMemoryIsShort) {
   EXPECT_THAT(ScreenOf(on_gpu, machine), Not(HasSubstr("not enough")));
 }
 
+TEST(PlanScreenTest, SaysWhatLayersKeepInHostMemory) {
+  const std::vector<std::string> all = {"system.device=cuda", "precision.bf16=true"};
+  std::vector<std::string> some = all;
+  some.push_back("recompute.cpu_offloading_num_layers=8");
+  const Planned without = Plan("gpt2_124m", all), with = Plan("gpt2_124m", some);
+  const RankPlan &kept = without.run.plan.stages[0], &left = with.run.plan.stages[0];
+  const int64_t on_host = left.host_memory.at("activations");
+  const int64_t windows = left.memory.at("activations/windows");
+  // Layers are alike, but the first one's input stays where it is.
+  EXPECT_GT(on_host, 7 * windows / 3);
+  EXPECT_LT(on_host, 8 * windows / 3);
+  EXPECT_EQ(left.memory.at("activations/saved") + on_host, kept.memory.at("activations/saved"));
+  EXPECT_EQ(left.total_bytes() + on_host, kept.total_bytes() + windows);
+  EXPECT_THAT(FormatFullPlan(with.loaded, with.run),
+              AllOf(HasSubstr("activations/windows"), HasSubstr("and in host memory: ")));
+  some[0] = "system.device=cpu";
+  EXPECT_EQ(Plan("gpt2_124m", some).run.plan.stages[0].host_bytes(), 0);
+}
+
 TEST(PlanScreenTest, SaysWhatLiesInHostMemory) {
   const std::vector<std::string> half = {"system.device=cuda", "precision.bf16=true"};
   std::vector<std::string> offload = half;

@@ -357,6 +357,7 @@ TrainerOptions RunOptions::TrainerOf(int stage, int data_rank) const {
   if (device != DeviceType::kCuda) {
     options.cuda_graphs.enabled = false;
     options.host_fraction = 0;
+    options.model.num_offloaded_layers = 0;
   }
   options.placement.stage = stage;
   options.packing.layout.data_parallel_rank = data_rank;

@@ -32,6 +32,9 @@ void CheckThatPipelineIsFilled(ConfigChecker& check, absl::string_view path, int
 // Products of 8-bit floats.
 void CheckFloat8(ConfigChecker& check);
 
+// Activations in host memory.
+void CheckActivationOffload(ConfigChecker& check);
+
 // CUDA graphs.
 void CheckCudaGraphs(ConfigChecker& check);
 

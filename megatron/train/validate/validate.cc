@@ -171,6 +171,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckPrecision(check);
   CheckFloat8(check);
   CheckRecompute(check);
+  CheckActivationOffload(check);
   CheckTraining(check);
   CheckData(check);
   CheckCheckpoint(check);

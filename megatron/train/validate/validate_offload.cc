@@ -1,0 +1,59 @@
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "megatron/pipeline/pipeline_layout.h"
+#include "megatron/train/config/config.pb.h"
+#include "megatron/train/trainer/pipeline_section.h"
+#include "megatron/train/validate/rules.h"
+
+namespace megatron {
+namespace {
+
+constexpr absl::string_view kLayers = "recompute.cpu_offloading_num_layers";
+
+// Returns the largest number of layers of a part of the model; 0 where fields that say it are wrong
+// themselves.
+int64_t LayersOfLargestPart(const ConfigChecker& check) {
+  const config::ParallelConfig& parallel = check.resolved().parallel();
+  if (!check.Usable({"model.num_layers", "parallel.pipeline_model_parallel_size"})) return 0;
+  if (parallel.has_pipeline_model_parallel_split_rank()) return 0;
+  if (parallel.has_pipeline_model_parallel_layout() &&
+      !ParsePipelineLayout(parallel.pipeline_model_parallel_layout()).ok())
+    return 0;
+  const StagePlacement placement = ToPlacement(check.resolved());
+  if (!placement.layers.empty())
+    return *std::max_element(placement.layers.begin(), placement.layers.end());
+  return check.resolved().model().num_layers() / (placement.stages * placement.chunks);
+}
+
+}  // namespace
+
+void CheckActivationOffload(ConfigChecker& check) {
+  const config::PretrainConfig& config = check.resolved();
+  const int64_t layers = config.recompute().cpu_offloading_num_layers();
+  if (layers == 0 || !check.Usable({kLayers})) return;
+  const auto refuse = [&](bool broken, absl::string_view path, absl::string_view because) {
+    if (broken && check.Usable({path}))
+      check.Error(kLayers, absl::StrCat("cannot be used with ", check.Named(path), ": ", because));
+  };
+  const bool is_t5 = config.model().model_type() == config::ModelType::t5;
+  refuse(is_t5, "model.model_type", "the layers of an encoder and its decoder stay on the GPU");
+  const std::string& schedule = config.parallel().pipeline_schedule();
+  refuse(schedule == "zb_h1" || schedule == "zb_v", "parallel.pipeline_schedule",
+         "it computes gradients of weights after a layer's backward, from what the layer keeps");
+  const bool on_cpu =
+      config.system().has_device() && config.system().device() == config::Device::cpu;
+  refuse(!on_cpu && config.system().cuda_graph_impl() != config::CudaGraphImpl::none,
+         "system.cuda_graph_impl", "what another stream does meanwhile is not captured");
+  const int64_t most = is_t5 ? 0 : LayersOfLargestPart(check);
+  if (most > 0 && layers > most) {
+    check.Error(kLayers, absl::StrCat("must be at most ", most,
+                                      ", the most layers that a part of the model has: each part "
+                                      "offloads as many of its own"));
+  }
+}
+
+}  // namespace megatron
