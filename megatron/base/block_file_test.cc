@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -19,6 +18,7 @@
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/base/scripted_engine.h"
 
 namespace megatron {
 namespace {
@@ -55,47 +55,6 @@ class Pages {
 };
 
 std::string TestPath(const std::string& name) { return absl::StrCat(testing::TempDir(), name); }
-
-// Plays the kernel: transfers happen when they are waited for, the newest first, and as a script
-// says: script(block) returns the number of bytes to move, or a negated errno.
-class ScriptedEngine : public BlockEngine {
- public:
-  using Script = std::function<int64_t(const Block&)>;
-  ScriptedEngine(int fd, Script script) : fd_(fd), script_(std::move(script)) {}
-
-  std::string name() const override { return "a script"; }
-  int capacity() const override { return 4; }
-  void Start(const Block& block) override {
-    EXPECT_LT(static_cast<int>(started_.size()), capacity());
-    started_.push_back(block);
-  }
-  BlockResult Wait() override {
-    const Block block = started_.back();
-    started_.pop_back();
-    const int64_t moves = script_(block);
-    if (moves <= 0) return {block.tag, moves};
-    return {block.tag, block.is_write ? pwrite(fd_, block.memory, moves, block.offset)
-                                      : pread(fd_, block.memory, moves, block.offset)};
-  }
-
- private:
-  const int fd_;
-  const Script script_;
-  std::vector<Block> started_;
-};
-
-std::unique_ptr<BlockFile> Scripted(const std::string& name, int64_t bytes, int64_t block_bytes,
-                                    ScriptedEngine::Script script) {
-  const std::string path = TestPath(name);
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0600);
-  EXPECT_GE(fd, 0);
-  EXPECT_EQ(ftruncate(fd, bytes), 0);
-  unlink(path.c_str());
-  BlockFileOptions options;
-  options.block_bytes = block_bytes;
-  return std::make_unique<BlockFile>(
-      path, fd, bytes, std::make_unique<ScriptedEngine>(fd, std::move(script)), options);
-}
 
 class BlockFileTest : public ::testing::TestWithParam<bool> {};
 
@@ -171,7 +130,7 @@ TEST(BlockFileErrorTest, SpaceThatIsNotThereIsToldBeforeAnythingIsWritten) {
 
 TEST(BlockFileErrorTest, AFailedBlockIsNamedAndTheOthersAreMoved) {
   constexpr int64_t kBytes = 32 * kPage;
-  const auto file = Scripted("failing", kBytes, kPage, [](const Block& block) {
+  const auto file = ScriptedBlockFile(TestPath("failing"), kBytes, kPage, [](const Block& block) {
     return block.offset == 9 * kPage ? -EIO : block.bytes;
   });
   Pages written(kBytes), read(kBytes);
@@ -189,18 +148,19 @@ TEST(BlockFileErrorTest, AFailedBlockIsNamedAndTheOthersAreMoved) {
 TEST(BlockFileErrorTest, PartsOfBlocksAndInterruptionsAreAskedForAgain) {
   constexpr int64_t kBytes = 64 * kPage;
   int calls = 0;
-  const auto file = Scripted("torn", kBytes, 8 * kPage, [&calls](const Block& block) -> int64_t {
-    switch (++calls % 4) {
-      case 0:
-        return -EINTR;
-      case 1:
-        return -EAGAIN;
-      case 2:
-        return std::min(block.bytes, 2 * kPage + 17);  // a page that is torn is moved again
-      default:
-        return block.bytes;
-    }
-  });
+  const auto file = ScriptedBlockFile(
+      TestPath("torn"), kBytes, 8 * kPage, [&calls](const Block& block) -> int64_t {
+        switch (++calls % 4) {
+          case 0:
+            return -EINTR;
+          case 1:
+            return -EAGAIN;
+          case 2:
+            return std::min(block.bytes, 2 * kPage + 17);  // a page that is torn is moved again
+          default:
+            return block.bytes;
+        }
+      });
   Pages written(kBytes), read(kBytes);
   written.Fill(5);
   ASSERT_THAT(file->Finish(file->StartWrite(0, written.span())), IsOk());
@@ -226,25 +186,25 @@ TEST(BlockFileErrorTest, NothingIsLostInSilence) {
   constexpr int64_t kPages = 64;
   std::mt19937 random(6);
   int faults = 0;
-  const auto file =
-      Scripted("faults", kPages * kPage, 2 * kPage, [&](const Block& block) -> int64_t {
-        switch (random() % 8) {
-          case 0:
-            ++faults;
-            return -EIO;
-          case 1:
-            ++faults;
-            return block.is_write ? -ENOSPC : 0;
-          case 2:
-            ++faults;
-            return -EINTR;
-          case 3:
-            ++faults;
-            return 1 + static_cast<int64_t>(random() % block.bytes);
-          default:
-            return block.bytes;
-        }
-      });
+  const auto file = ScriptedBlockFile(TestPath("faults"), kPages * kPage, 2 * kPage,
+                                      [&](const Block& block) -> int64_t {
+                                        switch (random() % 8) {
+                                          case 0:
+                                            ++faults;
+                                            return -EIO;
+                                          case 1:
+                                            ++faults;
+                                            return block.is_write ? -ENOSPC : 0;
+                                          case 2:
+                                            ++faults;
+                                            return -EINTR;
+                                          case 3:
+                                            ++faults;
+                                            return 1 + static_cast<int64_t>(random() % block.bytes);
+                                          default:
+                                            return block.bytes;
+                                        }
+                                      });
   Pages memory(kPages * kPage), read(kPages * kPage);
   int failed = 0;
   for (uint64_t round = 0; faults < 1000; ++round) {

@@ -26,6 +26,9 @@ struct ShardedTensor {
   // `tensor` is on the meta device, and when its turn comes this writes its values into memory of
   // that type and shape, which is zero.
   std::function<absl::Status(const Tensor& out)> source;
+  // The same for a tensor whose elements can be written in pieces: this writes the elements from
+  // `begin` on, row-major, into `out`, which is flat.
+  std::function<absl::Status(int64_t begin, const Tensor& out)> elements;
 };
 
 // The state at the end of an iteration.

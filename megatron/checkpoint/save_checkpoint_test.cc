@@ -71,6 +71,45 @@ std::map<std::string, std::string> AllFiles(FileSystem& fs, const std::string& d
   return files;
 }
 
+TEST(SaveCheckpointTest, TensorsInPiecesAreTheSameFilesAndErrorsComeThrough) {
+  MemoryFileSystem fs, in_pieces;
+  const TestState values_of_3(3);
+  CheckpointState state = values_of_3.ForRank(0, 1);
+  SaveOptions options = Options();
+  options.chunk_bytes = 16;
+  ASSERT_THAT(SaveCheckpoint(fs, options, state), IsOk());
+  int64_t pieces = 0;
+  for (ShardedTensor& block : state.tensors) {
+    const Tensor values = block.tensor;
+    block.tensor = Tensor(nullptr, values.dtype(), values.shape(), {DeviceType::kMeta});
+    block.elements = [values, &pieces](int64_t begin, const Tensor& out) {
+      ++pieces;
+      EXPECT_LE(out.bytes(), 16);
+      std::memcpy(out.raw(),
+                  static_cast<const char*>(values.raw()) + begin * SizeOf(values.dtype()),
+                  static_cast<size_t>(out.bytes()));
+      return absl::OkStatus();
+    };
+  }
+  ASSERT_THAT(SaveCheckpoint(in_pieces, options, state), IsOk());
+  EXPECT_GT(pieces, static_cast<int64_t>(state.tensors.size()));
+  const std::string directory = "/save/iter_0000003";
+  const auto names = fs.List(directory);
+  ASSERT_THAT(names, IsOk());
+  for (const std::string& name : *names) {
+    const std::string path = JoinPath(directory, name);
+    EXPECT_EQ(*ReadFileToString(in_pieces, path), *ReadFileToString(fs, path)) << name;
+  }
+
+  MemoryFileSystem failing;
+  state.tensors.front().elements = [](int64_t, const Tensor&) {
+    return absl::DataLossError("gone");
+  };
+  EXPECT_THAT(SaveCheckpoint(failing, options, state),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr(state.tensors.front().name)));
+  EXPECT_FALSE(failing.Stat(directory).ok());
+}
+
 TEST(SaveCheckpointTest, TensorsFromASourceAreTheSameFilesAndErrorsOfTheSourceComeThrough) {
   MemoryFileSystem fs, sourced;
   const TestState values_of_3(3);

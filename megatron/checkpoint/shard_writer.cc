@@ -33,7 +33,8 @@ std::vector<const ShardedTensor*> WrittenTensors(const CheckpointState& state) {
 void CheckBlock(const ShardedTensor& block) {
   CHECK(block.tensor) << block.name;
   CHECK(block.tensor.is_contiguous()) << block.name << " " << block.tensor;
-  CHECK(block.tensor.device().type == (block.source ? DeviceType::kMeta : DeviceType::kCpu))
+  const bool elsewhere = block.source || block.elements;
+  CHECK(block.tensor.device().type == (elsewhere ? DeviceType::kMeta : DeviceType::kCpu))
       << block.name << " " << block.tensor;
   CHECK(IsInside({block.offset, block.tensor.shape()}, block.global_shape))
       << block.name << ": " << block.tensor << " at " << block.offset << " of "
@@ -82,6 +83,24 @@ absl::StatusOr<absl::string_view> BytesOf(const ShardedTensor& block,
   return absl::string_view(static_cast<const char*>(tensor.raw()), bytes);
 }
 
+// Appends a block that comes in pieces, of which each is a chunk.
+absl::Status AppendElements(const ShardedTensor& block, int64_t chunk_bytes, WritableFile* file,
+                            std::vector<uint32_t>* crcs, std::vector<int64_t>* memory) {
+  const DType dtype = block.tensor.dtype();
+  CHECK_EQ(chunk_bytes % SizeOf(dtype), 0) << block.name;
+  const int64_t most = chunk_bytes / SizeOf(dtype), count = block.tensor.numel();
+  for (int64_t begin = 0; begin < count; begin += most) {
+    const Shape shape = {std::min(most, count - begin)};
+    memory->assign((shape.numel() * SizeOf(dtype) + sizeof(int64_t) - 1) / sizeof(int64_t), 0);
+    const Tensor piece(memory->data(), dtype, shape);
+    MEGATRON_RETURN_IF_ERROR(block.elements(begin, piece), _ << "while writing " << block.name);
+    MEGATRON_RETURN_IF_ERROR(AppendPiece(absl::string_view(static_cast<const char*>(piece.raw()),
+                                                           static_cast<size_t>(piece.bytes())),
+                                         chunk_bytes, file, crcs));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status AppendTensors(const CheckpointState& state, WritableFile* file, Manifest* part) {
   size_t entry = 0;
   size_t piece = 0;
@@ -93,9 +112,13 @@ absl::Status AppendTensors(const CheckpointState& state, WritableFile* file, Man
       ++entry;
       piece = 0;
     }
+    std::vector<uint32_t>* const crcs = &part->tensors[entry].pieces[piece++].crcs;
+    if (block->elements) {
+      MEGATRON_RETURN_IF_ERROR(AppendElements(*block, part->chunk_bytes, file, crcs, &memory));
+      continue;
+    }
     MEGATRON_ASSIGN_OR_RETURN(const absl::string_view bytes, BytesOf(*block, &memory));
-    MEGATRON_RETURN_IF_ERROR(
-        AppendPiece(bytes, part->chunk_bytes, file, &part->tensors[entry].pieces[piece++].crcs));
+    MEGATRON_RETURN_IF_ERROR(AppendPiece(bytes, part->chunk_bytes, file, crcs));
   }
   return absl::OkStatus();
 }

@@ -59,6 +59,11 @@ int64_t LargestSum(const ParameterBuffers& buffers) {
   return std::min(UpdateObserver::kMostElements, buffers.layout().num_elements);
 }
 
+// Returns whether the range, which is in the file, begins with the first element of an extent.
+bool BeginsExtent(const ParameterBuffers& buffers, const Bucket& bucket, const FlatRange& range) {
+  return buffers.ExtentEnd(bucket, range.begin - 1) == range.begin;
+}
+
 // Makes the padding of staged weights what it is in the buffers.
 void ZeroPadding(absl::Span<const ops::OptimizerSegment> segments, const Tensor& weights) {
   if (weights.raw() == nullptr) return;  // on the meta device
@@ -116,7 +121,8 @@ void Optimizer::AppendRange(const Bucket& bucket, const FlatRange& here, bool on
   if (here.size() == 0) return;
   const auto continues = [&](const OptimizerRange& last) {
     return last.range.end == here.begin && last.on_host == on_host &&
-           (!on_host || here.end - last.range.begin <= kHostElements);
+           (!on_host || here.end - last.range.begin <= kHostElements) &&
+           !(on_host && buffers_->state_file() != nullptr && BeginsExtent(*buffers_, bucket, here));
   };
   if (optimizer_ranges_.empty() || !continues(optimizer_ranges_.back()))
     optimizer_ranges_.push_back({&bucket, {here.begin, here.begin}, {}, {}, on_host});
@@ -136,14 +142,18 @@ void Optimizer::PlanRanges() {
     const FlatRange here = buffers_->optimizer_range(bucket);
     if (here.size() == 0) continue;
     const FlatRange host = buffers_->HostRange(bucket, here);
-    for (int64_t begin = host.begin; begin < host.end; begin += kHostElements)
-      AppendRange(bucket, {begin, std::min(host.end, begin + kHostElements)}, /*on_host=*/true);
+    for (FlatRange part = {host.begin, 0}; part.begin < host.end; part.begin = part.end) {
+      part.end = std::min(host.end, part.begin + kHostElements);
+      if (buffers_->state_file() != nullptr)
+        part.end = std::min(part.end, buffers_->ExtentEnd(bucket, part.begin));
+      AppendRange(bucket, part, /*on_host=*/true);
+    }
     AppendRange(bucket, {host.end, here.end}, /*on_host=*/false);
   }
 }
 
 absl::Status Optimizer::PrepareHostUpdate(const Stream& stream, int threads, MemoryLedger* ledger) {
-  if (host_parts_.empty()) return absl::OkStatus();
+  if (host_parts_.empty() || stream.device().type == DeviceType::kCpu) return absl::OkStatus();
   int64_t most = 0;
   for (const HostPart& part : host_parts_) most = std::max(most, part.gradients.numel());
   MEGATRON_ASSIGN_OR_RETURN(
@@ -186,12 +196,22 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
   double clip = 1;
   if (options.clip_grad > 0) clip = std::min(1.0, options.clip_grad / (result.grad_norm + 1e-6));
   ++applied_steps_;
-  Update(options, unscale * clip, stream);
+  MEGATRON_RETURN_IF_ERROR(Update(options, unscale * clip, stream));
   return result;
 }
 
 HostPart Optimizer::PartOf(const Bucket& bucket, const FlatRange& range) const {
   return {buffers_->Gradients(bucket, range), buffers_->Weights(bucket, range)};
+}
+
+bool Optimizer::IsStaged(const Bucket& bucket, const FlatRange& range) const {
+  return buffers_->options().device.type != DeviceType::kCpu &&
+         buffers_->HostRange(bucket, range).size() > 0;
+}
+
+bool Optimizer::Enter(const OptimizerRange& whole) const {
+  return !whole.on_host || buffers_->state_file() == nullptr ||
+         buffers_->EnterExtent(*whole.bucket, whole.range).ok();
 }
 
 const Parameter* Optimizer::UnitOf(const OptimizerRange& whole) const {
@@ -203,7 +223,7 @@ void Optimizer::UpdateElements(const Bucket& bucket, const FlatRange& range,
                                const Parameter* parameter, double grad_scale,
                                const Stream& stream) {
   const HostPart part = PartOf(bucket, range);
-  if (buffers_->HostRange(bucket, range).size() == 0)
+  if (!IsStaged(bucket, range))
     return Apply(bucket, range, segments, parameter, grad_scale, part, stream);
   CHECK(host_update_ != nullptr) << "PrepareHostUpdate was not called";
   host_update_->Run(
@@ -224,7 +244,7 @@ void Optimizer::Apply(const Bucket& bucket, const FlatRange& range,
     update.states.push_back(buffers_->State(i, bucket, range));
   if (buffers_->has_masters()) {
     update.weights = part.weights;
-    if (buffers_->HostRange(bucket, range).size() > 0) ZeroPadding(segments, part.weights);
+    if (IsStaged(bucket, range)) ZeroPadding(segments, part.weights);
   }
   update.grad_scale = static_cast<float>(grad_scale);
   update.step = applied_steps_;
@@ -254,7 +274,8 @@ void Optimizer::UpdateObserved(const OptimizerRange& whole, UpdateObserver* obse
   }
 }
 
-void Optimizer::Update(const StepOptions& options, double grad_scale, const Stream& stream) {
+absl::Status Optimizer::Update(const StepOptions& options, double grad_scale,
+                               const Stream& stream) {
   const TraceSpan span(stream, TimeCategory::kOptimizer, "update");
   for (OptimizerRange& whole : optimizer_ranges_) {
     for (size_t i = 0; i < whole.segments.size(); ++i) {
@@ -264,9 +285,16 @@ void Optimizer::Update(const StepOptions& options, double grad_scale, const Stre
                                            : 0;
     }
   }
-  if (options.observer == nullptr) return UpdateRanges(grad_scale, stream);
-  for (const OptimizerRange& whole : optimizer_ranges_)
-    UpdateObserved(whole, options.observer, grad_scale, stream);
+  StateFile* const file = buffers_->state_file();
+  if (file != nullptr) file->StartPass(StateFile::Access::kUpdate);
+  if (options.observer == nullptr) {
+    UpdateRanges(grad_scale, stream);
+  } else {
+    for (const OptimizerRange& whole : optimizer_ranges_) {
+      if (Enter(whole)) UpdateObserved(whole, options.observer, grad_scale, stream);
+    }
+  }
+  return file == nullptr ? absl::OkStatus() : file->EndPass();
 }
 
 void Optimizer::UpdateRanges(double grad_scale, const Stream& stream) {
@@ -276,13 +304,18 @@ void Optimizer::UpdateRanges(double grad_scale, const Stream& stream) {
       UpdateElements(*whole.bucket, whole.range, whole.segments, UnitOf(whole), grad_scale, stream);
     }
   };
+  const auto on_host = [&](size_t i, const HostPart& part, const Stream& host) {
+    const OptimizerRange& whole = optimizer_ranges_[i];
+    if (!Enter(whole)) return;
+    Apply(*whole.bucket, whole.range, whole.segments, UnitOf(whole), grad_scale, part, host);
+  };
   if (host_parts_.empty()) return on_device();
+  if (buffers_->options().device.type == DeviceType::kCpu) {
+    for (size_t i = 0; i < host_parts_.size(); ++i) on_host(i, host_parts_[i], stream);
+    return on_device();
+  }
   CHECK(host_update_ != nullptr) << "PrepareHostUpdate was not called";
-  host_update_->Run(
-      host_parts_, on_device, [&](size_t i, const HostPart& copy, const Stream& host) {
-        const OptimizerRange& whole = optimizer_ranges_[i];
-        Apply(*whole.bucket, whole.range, whole.segments, UnitOf(whole), grad_scale, copy, host);
-      });
+  host_update_->Run(host_parts_, on_device, on_host);
 }
 
 int64_t Optimizer::CountZeroGradients(const ProcessGroups& groups, const Stream& stream) const {

@@ -8,7 +8,8 @@
 //   if (result.applied) scheduler.Advance(global_batch_size);
 //
 // Where the buffers hold masters and states in host memory, the processor updates those
-// (host_update.h), with the same bits.
+// (host_update.h), with the same bits. Those in a file are read, updated and written extent by
+// extent.
 //
 // What happens to a parameter follows from its Sharding alone. All ranks call all methods in the
 // same order, and all get the same answers. Results do not depend on the number of threads, and
@@ -79,22 +80,24 @@ class Optimizer {
   Optimizer(std::unique_ptr<const UpdateRule> rule, ParameterBuffers* buffers,
             MemoryLedger* ledger);
 
-  // Takes what updates in host memory need, where the buffers have any; must be called before the
-  // first step then. `stream` is that of the steps and `threads` the number of threads.
+  // Takes what updates in host memory of elements on a device need, where the buffers have any; must
+  // be called before the first step then. `stream` is that of the steps and `threads` the number of
+  // threads.
   absl::Status PrepareHostUpdate(const Stream& stream, int threads, MemoryLedger* ledger);
 
   const UpdateRule& rule() const { return *rule_; }
 
   // Unscales and clips the gradients, and updates masters, states and weights of the optimizer
   // range. Gradients stay as they are. Fails, having changed nothing, if a collective failed since
-  // the world was made.
+  // the world was made. Fails if the buffers' file does; masters, states and weights are undefined
+  // then.
   absl::StatusOr<StepResult> Step(const StepOptions& options, const ProcessGroups& groups,
                                   const Stream& stream);
 
   // The number of elements of the whole model whose gradient is exactly zero. The gradients must be
   // complete.
   int64_t CountZeroGradients(const ProcessGroups& groups, const Stream& stream) const;
-  // The L2 norm of the whole model's master weights.
+  // The L2 norm of the whole model's master weights; undefined after an error of the buffers' file.
   double ParametersNorm(const ProcessGroups& groups, const Stream& stream) const;
 
   // The number of updates applied so far; AdamW's bias correction depends on it. Part of a
@@ -111,13 +114,13 @@ class Optimizer {
     // One segment for each parameter, counted from range.begin.
     std::vector<ops::OptimizerSegment> segments;
     std::vector<const FlatParameter*> parameters;
-    bool on_host = false;  // whether masters and states lie in host memory
+    bool on_host = false;  // whether masters and states lie in host memory or in the file
   };
   // Appends elements of a bucket, to the last range if they continue it.
   void AppendRange(const Bucket& bucket, const FlatRange& here, bool on_host);
   void PlanRanges();
   void PlanWholeParameters();
-  void Update(const StepOptions& options, double grad_scale, const Stream& stream);
+  absl::Status Update(const StepOptions& options, double grad_scale, const Stream& stream);
   // Updates the ranges on the device, and those in host memory meanwhile.
   void UpdateRanges(double grad_scale, const Stream& stream);
   void UpdateObserved(const OptimizerRange& whole, UpdateObserver* observer, double grad_scale,
@@ -133,6 +136,10 @@ class Optimizer {
              double grad_scale, const HostPart& part, const Stream& stream) const;
   HostPart PartOf(const Bucket& bucket, const FlatRange& range) const;
   const Parameter* UnitOf(const OptimizerRange& whole) const;
+  // Whether masters and states of the range lie in host memory while its gradients are on a device.
+  bool IsStaged(const Bucket& bucket, const FlatRange& range) const;
+  // Brings what is in the file of a range into memory. Returns whether the range can be updated.
+  bool Enter(const OptimizerRange& whole) const;
 
   const std::unique_ptr<const UpdateRule> rule_;
   ParameterBuffers* buffers_;

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
-#include "megatron/base/thread_pool.h"
+#include "megatron/base/status_macros.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/tensor/host_mirror.h"
 
@@ -53,6 +53,14 @@ void FillPiece(const Piece& piece, uint64_t seed, const Tensor& out) {
   FillInitial(part, seed, out.View(part.sharding.local_shape));
 }
 
+// Returns the state without its tensors.
+ParameterState StateOf(const FlatParameter& flat, const FlatRange& range) {
+  ParameterState state;
+  state.parameter = flat.parameter;
+  state.range = {range.begin - flat.range.begin, range.end - flat.range.begin};
+  return state;
+}
+
 }  // namespace
 
 ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
@@ -70,15 +78,24 @@ ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
       !shards(DataSharding::kStates)   ? layout_.num_elements - layout_.optimized_begin
       : options.shards_states_by_parts ? layout_.part_elements - layout_.optimized_part_begin
                                        : layout_.shard_elements - layout_.optimized_shard_begin;
-  host_elements_ = PlanHostElements(optimized);
   const Device host = device.type == DeviceType::kMeta ? device : Device();
+  std::vector<DType> in_file;
+  if (has_masters()) in_file.push_back(DType::kFloat32);
+  for (const OptimizerState& state : options.states) in_file.push_back(state.dtype);
+  // A file of nothing is none.
+  if (!options.host_part_in_file || !in_file.empty()) host_elements_ = PlanHostElements(optimized);
+  if (options.host_part_in_file && host_elements_ > 0) {
+    CHECK(options.unit == ShardUnit::kElement) << "extents would cut parameters";
+    state_file_ =
+        std::make_unique<StateFile>(in_file, host_elements_, options.extent_elements, host, ledger);
+  }
   weights_ = Buffer(device, elements(DataSharding::kWeights) * SizeOf(options.model_dtype),
                     "weights", ledger);
   gradients_ = Buffer(device, elements(DataSharding::kGradients) * SizeOf(DType::kFloat32),
                       "gradients", ledger);
   const int64_t on_device = optimized - host_elements_;
   const auto take_on_host = [&](DType dtype, const std::string& name) {
-    if (host_elements_ == 0) return Buffer();
+    if (host_elements_ == 0 || state_file_ != nullptr) return Buffer();
     return Buffer(host, host_elements_ * SizeOf(dtype), absl::StrCat("host/", name), ledger);
   };
   if (has_masters()) {
@@ -102,7 +119,8 @@ ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
 
 int64_t ParameterBuffers::PlanHostElements(int64_t optimized) const {
   if (options_.host_fraction == 0) return 0;
-  CHECK(options_.device.type != DeviceType::kCpu) << "the CPU's memory is the host's";
+  CHECK(options_.device.type != DeviceType::kCpu || options_.host_part_in_file)
+      << "the CPU's memory is the host's";
   CHECK(0 < options_.host_fraction && options_.host_fraction <= 1) << options_.host_fraction;
   const double wanted = options_.host_fraction * static_cast<double>(optimized);
   for (const FlatParameter& flat : layout_.parameters) {
@@ -151,21 +169,23 @@ Tensor ParameterBuffers::Gradients(const Bucket& bucket, const FlatRange& range)
   return gradients_.At(at * SizeOf(DType::kFloat32), DType::kFloat32, {range.size()});
 }
 
-Tensor ParameterBuffers::Split(const Buffer& host, const Buffer& device, DType dtype,
-                               const Bucket& bucket, const FlatRange& range) const {
+Tensor ParameterBuffers::Split(const Buffer& host, size_t in_file, const Buffer& device,
+                               DType dtype, const Bucket& bucket, const FlatRange& range) const {
   const int64_t at = OptimizerPosition(bucket, range.begin);
   if (at >= host_elements_)
     return device.At((at - host_elements_) * SizeOf(dtype), dtype, {range.size()});
+  if (state_file_ != nullptr) return state_file_->Elements(in_file, at, at + range.size());
   return host.At(at * SizeOf(dtype), dtype, {range.size()});
 }
 
 Tensor ParameterBuffers::Masters(const Bucket& bucket, const FlatRange& range) const {
   if (!has_masters()) return Weights(bucket, range);
-  return Split(host_masters_, masters_, DType::kFloat32, bucket, range);
+  return Split(host_masters_, /*in_file=*/0, masters_, DType::kFloat32, bucket, range);
 }
 
 Tensor ParameterBuffers::State(size_t index, const Bucket& bucket, const FlatRange& range) const {
-  return Split(host_states_[index], states_[index], options_.states[index].dtype, bucket, range);
+  return Split(host_states_[index], FileTensorOf(index), states_[index],
+               options_.states[index].dtype, bucket, range);
 }
 
 FlatRange ParameterBuffers::HostRange(const Bucket& bucket, const FlatRange& range) const {
@@ -178,7 +198,17 @@ Tensor ParameterBuffers::MastersOnDevice(const Bucket& bucket, const FlatRange& 
   const FlatRange host = has_masters() ? HostRange(bucket, range) : FlatRange();
   if (host.size() == 0) return Masters(bucket, range);
   const Tensor copy = scratch.Slice(0, 0, range.size());
-  Transport(stream, Masters(bucket, host), copy.Slice(0, 0, host.size()));
+  if (state_file_ != nullptr && !state_file_->in_pass()) {
+    for (int64_t begin = host.begin, end = 0; begin < host.end; begin = end) {
+      end = std::min(host.end, ExtentEnd(bucket, begin));
+      const int64_t at = OptimizerPosition(bucket, begin);
+      const absl::StatusOr<Tensor> fetched = state_file_->Fetch(0, at, at + end - begin);
+      if (!fetched.ok()) break;  // status() tells it
+      Transport(stream, *fetched, copy.Slice(0, begin - host.begin, end - host.begin));
+    }
+  } else {
+    Transport(stream, Masters(bucket, host), copy.Slice(0, 0, host.size()));
+  }
   if (host.end < range.end) {
     ops::Copy(stream, Masters(bucket, {host.end, range.end}),
               copy.Slice(0, host.size(), range.size()));
@@ -231,30 +261,40 @@ void ParameterBuffers::InitializeWeights(uint64_t seed, const Stream& stream) {
       const FlatRange stored = Common(piece.range, weight_range(bucket));
       if (stored.size() > 0) copy(stored, weights, Weights(bucket, stored));
       const FlatRange optimized = Common(piece.range, optimizer_range(bucket));
-      if (has_masters() && optimized.size() > 0)
+      const bool in_file = state_file_ != nullptr && HostRange(bucket, optimized).size() > 0;
+      if (has_masters() && optimized.size() > 0 && !in_file)
         copy(optimized, masters, Masters(bucket, optimized));
     }
   });
+  if (has_masters() && state_file_ != nullptr) InitializeMastersInFile(seed, pool);
   weights.Send(stream);
   if (device_masters) masters.Send(stream);
 }
 
 void ParameterBuffers::CopyMastersToWeights(const Stream& stream) {
   if (!has_masters()) return;
-  for (const Bucket& bucket : layout_.buckets) {
-    const FlatRange range = optimizer_range(bucket);
-    const FlatRange host = HostRange(bucket, range);
-    for (int64_t begin = host.begin; begin < host.end; begin += kPieceElements) {
-      const FlatRange piece = {begin, std::min(host.end, begin + kPieceElements)};
+  const auto round_on_host = [&](const Bucket& bucket, const FlatRange& range) {
+    for (int64_t begin = range.begin; begin < range.end; begin += kPieceElements) {
+      const FlatRange piece = {begin, std::min(range.end, begin + kPieceElements)};
       const Buffer rounded(stream.is_meta() ? stream.device() : Device(),
                            piece.size() * SizeOf(options_.model_dtype), "rounded weights", nullptr);
       const Tensor to = rounded.At(0, options_.model_dtype, {piece.size()});
       ops::Copy(stream.is_meta() ? stream : Stream::Inline(), Masters(bucket, piece), to);
       Transport(stream, to, Weights(bucket, piece));
     }
+  };
+  for (const Bucket& bucket : layout_.buckets) {
+    const FlatRange range = optimizer_range(bucket);
+    const FlatRange host = HostRange(bucket, range);
+    if (state_file_ == nullptr) round_on_host(bucket, host);
     const FlatRange device = {host.end, range.end};
     if (device.size() > 0) ops::Copy(stream, Masters(bucket, device), Weights(bucket, device));
   }
+  if (state_file_ == nullptr) return;
+  PassOverFile(StateFile::Access::kRead, [&](const Bucket& bucket, const FlatRange& range) {
+    round_on_host(bucket, range);
+    return absl::OkStatus();
+  }).IgnoreError();  // status() tells it
 }
 
 void ParameterBuffers::ZeroGradients(const Stream& stream) {
@@ -267,14 +307,105 @@ std::vector<ParameterState> ParameterBuffers::States() const {
     const Bucket& bucket = bucket_of(*it);
     const FlatRange range = Common(it->range, optimizer_range(bucket));
     if (range.size() == 0) continue;
-    ParameterState state;
-    state.parameter = it->parameter;
-    state.range = {range.begin - it->range.begin, range.end - it->range.begin};
-    state.master = Masters(bucket, range);
-    for (size_t i = 0; i < num_states(); ++i) state.states.push_back(State(i, bucket, range));
+    const bool in_file = state_file_ != nullptr && HostRange(bucket, range).size() > 0;
+    ParameterState state = StateOf(*it, range);
+    if (!in_file || !has_masters()) state.master = Masters(bucket, range);
+    for (size_t i = 0; i < num_states() && !in_file; ++i)
+      state.states.push_back(State(i, bucket, range));
     states.push_back(std::move(state));
   }
   return states;
+}
+
+absl::Status ParameterBuffers::OpenStateFile(const std::string& path) {
+  if (state_file_ == nullptr || options_.device.type == DeviceType::kMeta) return absl::OkStatus();
+  return state_file_->Open(path);
+}
+
+absl::Status ParameterBuffers::status() const {
+  return state_file_ == nullptr ? absl::OkStatus() : state_file_->status();
+}
+
+int64_t ParameterBuffers::ExtentEnd(const Bucket& bucket, int64_t begin) const {
+  const int64_t at = OptimizerPosition(bucket, begin);
+  return begin + state_file_->ExtentEnd(at) - at;
+}
+
+absl::Status ParameterBuffers::EnterExtent(const Bucket& bucket, const FlatRange& range) const {
+  return state_file_->Enter(state_file_->extent_of(OptimizerPosition(bucket, range.begin)));
+}
+
+absl::Status ParameterBuffers::PassOverFile(
+    StateFile::Access access,
+    absl::FunctionRef<absl::Status(const Bucket&, const FlatRange&)> body) const {
+  const auto run = [&]() -> absl::Status {
+    for (const Bucket& bucket : layout_.buckets) {
+      const FlatRange host = HostRange(bucket, optimizer_range(bucket));
+      for (FlatRange part = {host.begin, 0}; part.begin < host.end; part.begin = part.end) {
+        part.end = std::min(host.end, ExtentEnd(bucket, part.begin));
+        MEGATRON_RETURN_IF_ERROR(EnterExtent(bucket, part));
+        MEGATRON_RETURN_IF_ERROR(body(bucket, part));
+      }
+    }
+    return absl::OkStatus();
+  };
+  state_file_->StartPass(access);
+  absl::Status status = run();
+  status.Update(state_file_->EndPass());
+  return status;
+}
+
+absl::Status ParameterBuffers::ChangeStatesInFile(
+    absl::FunctionRef<absl::Status(const ParameterState&)> change) const {
+  if (state_file_ == nullptr) return absl::OkStatus();
+  const auto change_part = [&](const Bucket& bucket, const FlatRange& part) -> absl::Status {
+    for (int i = bucket.first_parameter; i < bucket.last_parameter; ++i) {
+      const FlatParameter& flat = layout_.parameters[i];
+      const FlatRange range = Common(flat.range, part);
+      if (range.size() == 0) continue;
+      ParameterState state = StateOf(flat, range);
+      if (has_masters()) state.master = Masters(bucket, range);
+      for (size_t s = 0; s < num_states(); ++s) state.states.push_back(State(s, bucket, range));
+      MEGATRON_RETURN_IF_ERROR(change(state));
+    }
+    return absl::OkStatus();
+  };
+  return PassOverFile(StateFile::Access::kUpdate, change_part);
+}
+
+absl::Status ParameterBuffers::ReadMasters(const Bucket& bucket, int64_t begin,
+                                           const Tensor& out) const {
+  return state_file_->Read(0, OptimizerPosition(bucket, begin), out);
+}
+
+absl::Status ParameterBuffers::ReadState(size_t index, const Bucket& bucket, int64_t begin,
+                                         const Tensor& out) const {
+  return state_file_->Read(FileTensorOf(index), OptimizerPosition(bucket, begin), out);
+}
+
+void ParameterBuffers::InitializeMastersInFile(uint64_t seed, ThreadPool* pool) {
+  const auto fill = [&](const Bucket& bucket, const FlatRange& part) {
+    std::vector<Piece> pieces;
+    for (int i = bucket.first_parameter; i < bucket.last_parameter; ++i) {
+      const FlatParameter& flat = layout_.parameters[i];
+      AppendPieces(flat, Common(flat.range, part), &pieces);
+    }
+    pool->ParallelFor(pieces.size(), [&](int64_t begin, int64_t end) {
+      std::vector<float> values;
+      for (int64_t i = begin; i < end; ++i) {
+        const Piece& piece = pieces[i];
+        values.resize(piece.range.size());
+        const Tensor filled(values.data(), DType::kFloat32, {piece.range.size()});
+        FillPiece(piece, seed, filled);
+        const FlatRange range = Common(piece.range, part);
+        ops::Copy(Stream::Inline(),
+                  filled.Slice(0, range.begin - piece.range.begin, range.end - piece.range.begin),
+                  Masters(bucket, range));
+      }
+    });
+    return absl::OkStatus();
+  };
+  PassOverFile(StateFile::Access::kWrite, fill).IgnoreError();  // status() tells it
 }
 
 }  // namespace megatron

@@ -7,7 +7,9 @@
 //
 // On a GPU, some or all of the masters and states may lie in host memory: those of the first
 // elements of the optimizer range, up to the beginning of a parameter. fp32 weights, which are their
-// own masters, stay on the device.
+// own masters, stay on the device. On any device, these elements may be in a file instead
+// (state_file.h). An error of the file stays, and status() tells it: what a method reads after it is
+// undefined.
 //
 // Weights and gradients cover all parameters, or where they are sharded this rank's shards. While
 // the buffers live, the `data` and `grad` of the parameters are views of weights and gradients that
@@ -18,12 +20,18 @@
 #define MEGATRON_OPTIM_PARAMETER_BUFFERS_H_
 
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "megatron/base/thread_pool.h"
 #include "megatron/optim/flat_layout.h"
 #include "megatron/optim/optimizer_state.h"
+#include "megatron/optim/state_file.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/parameter.h"
 #include "megatron/tensor/stream.h"
@@ -45,11 +53,14 @@ struct ParameterBuffersOptions {
   int64_t bucket_size = 0;  // the same as in PlanFlatLayout; 0 where gradients are sharded
   ShardUnit unit = ShardUnit::kElement;  // UpdateRule::unit()
   // Part of the optimizer range whose masters and states lie in host memory, rounded up to whole
-  // parameters; 0 on the CPU. The ledger names these "host/...".
+  // parameters; 0 on the CPU, unless it is in a file. The ledger names these "host/...".
   double host_fraction = 0;
+  // Whether that part is in a file, which OpenStateFile makes; not with ShardUnit::kParameter.
+  bool host_part_in_file = false;
+  int64_t extent_elements = StateFile::kExtentElements;  // those of the file
 };
 
-// The master weights and optimizer states that this rank has of one parameter.
+// The master weights and optimizer states that this rank has of one parameter, or a part of them.
 struct ParameterState {
   Parameter* parameter = nullptr;
   FlatRange range;  // place within the parameter's block of the global tensor, row-major
@@ -63,6 +74,13 @@ class ParameterBuffers {
   ParameterBuffers(const std::vector<Parameter*>& parameters,
                    const ParameterBuffersOptions& options, MemoryLedger* ledger);
 
+  // Makes the file, where a part is in one. Called before anything else that concerns its elements.
+  absl::Status OpenStateFile(const std::string& path);
+  // The file; null: no part is in one.
+  StateFile* state_file() const { return state_file_.get(); }
+  // The first error of the file.
+  absl::Status status() const;
+
   // Fills masters and weights by each parameter's Initializer; the same bits on any layout.
   void InitializeWeights(uint64_t seed, const Stream& stream);
   // Rounds the masters to the weights of the optimizer range, after the masters were loaded.
@@ -75,8 +93,18 @@ class ParameterBuffers {
   const FlatLayout& layout() const { return layout_; }
   int bucket_group_of(int block) const { return layout_.bucket_group_of_block[block]; }
   // The states of the optimizer range, from the last element of the layout to the first: those of
-  // dense parameters in order of registration where shards may cut parameters.
+  // dense parameters in order of registration where shards may cut parameters. They have no tensors
+  // of what is in the file.
   std::vector<ParameterState> States() const;
+  // Calls change(state) for parts of the states, each of one parameter and one extent, with the
+  // tensors that are in the file and no others, and writes what it has changed. Ends with the first
+  // error of `change` or of the file.
+  absl::Status ChangeStatesInFile(
+      absl::FunctionRef<absl::Status(const ParameterState&)> change) const;
+  // Fills `out` with the elements from `begin` on, which are in the file.
+  absl::Status ReadMasters(const Bucket& bucket, int64_t begin, const Tensor& out) const;
+  absl::Status ReadState(size_t index, const Bucket& bucket, int64_t begin,
+                         const Tensor& out) const;
 
   // The elements of the bucket whose gradients come to this rank in the end: those of its optimizer
   // range, and as many of copies.
@@ -90,16 +118,21 @@ class ParameterBuffers {
   Tensor Gradients(const Bucket& bucket, const FlatRange& range) const;
   Tensor Masters(const Bucket& bucket, const FlatRange& range) const;
   Tensor State(size_t index, const Bucket& bucket, const FlatRange& range) const;
-  // Returns the elements of `range`, its first ones, whose masters and states lie in host memory.
-  // Masters and State take ranges that are there whole or not at all.
+  // Returns the elements of `range`, its first ones, whose masters and states lie in host memory or
+  // in the file. Masters and State take ranges that are there whole or not at all. They return
+  // elements in the file during a pass of the file that has entered their extent.
   FlatRange HostRange(const Bucket& bucket, const FlatRange& range) const;
+  // Returns the end of the elements from `begin` on, which are in the file, that have one extent.
+  int64_t ExtentEnd(const Bucket& bucket, int64_t begin) const;
+  // Brings the extent of the elements, which are in the file and have one extent, into memory.
+  absl::Status EnterExtent(const Bucket& bucket, const FlatRange& range) const;
   // Returns masters of any elements on the device of the buffers: they themselves, or a copy in
   // `scratch`, which is fp32, flat and on the device. Where it copies it waits for the stream.
   Tensor MastersOnDevice(const Bucket& bucket, const FlatRange& range, const Tensor& scratch,
                          const Stream& stream) const;
 
-  // Everything that is stored on this rank; empty if there is nothing. Masters and states are those
-  // on the device of the buffers.
+  // Everything that is in memory on this rank; empty if there is nothing. Masters and states are
+  // those on the device of the buffers.
   Tensor weights() const;
   Tensor gradients() const;
   Tensor masters() const;  // empty where the weights are their own masters
@@ -120,15 +153,25 @@ class ParameterBuffers {
   int64_t OptimizerPosition(const Bucket& bucket, int64_t begin) const;
   // The first position of a parameter that is at least the fraction of all `optimized` ones.
   int64_t PlanHostElements(int64_t optimized) const;
-  // Elements `range` of what lies in `host` up to host_elements_ and in `device` from there on.
-  Tensor Split(const Buffer& host, const Buffer& device, DType dtype, const Bucket& bucket,
-               const FlatRange& range) const;
+  // Elements `range` of what lies in `host`, or as tensor `in_file` of the file, up to
+  // host_elements_ and in `device` from there on.
+  Tensor Split(const Buffer& host, size_t in_file, const Buffer& device, DType dtype,
+               const Bucket& bucket, const FlatRange& range) const;
+  // The number of a state among the tensors of the file, of which masters are the first.
+  size_t FileTensorOf(size_t state) const { return state + (has_masters() ? 1 : 0); }
+  // Calls body(bucket, range) on elements in the file, extent by extent and bucket by bucket, within
+  // a pass.
+  absl::Status PassOverFile(
+      StateFile::Access access,
+      absl::FunctionRef<absl::Status(const Bucket&, const FlatRange&)> body) const;
+  void InitializeMastersInFile(uint64_t seed, ThreadPool* pool);
 
   ParameterBuffersOptions options_;
   FlatLayout layout_;
   int64_t host_elements_ = 0;  // positions of the optimizer range in host memory: the first ones
   Buffer weights_, gradients_, masters_, host_masters_;
   std::vector<Buffer> states_, host_states_;
+  std::unique_ptr<StateFile> state_file_;
 };
 
 }  // namespace megatron

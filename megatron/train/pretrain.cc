@@ -155,6 +155,8 @@ int PrintPlan(const PretrainCommand& command) {
     const auto here =
         LoadConfig(command.config, WithLayout(command.overrides, layout), ConfigPurpose::kRun);
     machine.refusal = std::string(here.status().message());
+    if (const std::string& folder = planned->options.trainer.state_directory; !folder.empty())
+      machine.disk_bytes = FreeDiskBytes(PosixFileSystem(), folder);
     report = command.dry_run == DryRun::kJson ? FormatPlanJson(*loaded, *planned, machine)
                                               : FormatPlanScreen(*loaded, *planned, machine);
   }
@@ -361,6 +363,8 @@ absl::StatusOr<PretrainProcess::Planned> PretrainProcess::Plan(absl::StatusOr<Lo
     facts = WithExitCode(ReadFactsOfRun(PosixFileSystem(), options), kExitConfig);
   MEGATRON_ASSIGN_OR_RETURN(facts_, Agree(std::move(facts)));
   MEGATRON_RETURN_IF_ERROR(Agree(CheckMemory(options, planned.run.plan, RanksHere(options))));
+  MEGATRON_RETURN_IF_ERROR(
+      Agree(CheckDisk(PosixFileSystem(), options, planned.run.plan, RanksHere(options))));
   return planned;
 }
 
@@ -368,6 +372,10 @@ absl::StatusOr<RunLock> PretrainProcess::OpenDirectories(const PretrainRun& run)
   const ProfileOptions& profile = run.options().profile;
   if (profile.enabled && (!one_of_several() || profile.Covers(launch_.rank))) {
     MEGATRON_RETURN_IF_ERROR(OpenProfileDirectory(*run.fs, profile, launch_.rank));
+  }
+  if (const std::string& folder = run.options().trainer.state_directory; !folder.empty()) {
+    MEGATRON_RETURN_IF_ERROR(WithExitCode(run.fs->CreateDirs(folder), kExitConfig),
+                             _ << "for optimizer.optimizer_offload_path");
   }
   return OpenSaveDirectory(*run.fs, run.options().checkpoint,
                            RunId(run.training.description.identity), launch_.rank,

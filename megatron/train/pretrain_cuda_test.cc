@@ -79,6 +79,28 @@ TEST_F(PretrainCudaTest, StatesInHostMemoryLeaveTheSameBytesAndLoadWithAnyPart) 
   ExpectEqualCheckpoints("without", "parts");
 }
 
+TEST_F(PretrainCudaTest, StatesInFilesLeaveTheSameBytesAndLoadWithAnyPart) {
+  const Arguments half = {"--set=precision.bf16=true", "--set=parallel.data_parallel_size=2",
+                          "--set=parallel.use_distributed_optimizer=true"};
+  const Arguments files =
+      Joined(half, {"--set=optimizer.optimizer_cpu_offload=true",
+                    absl::StrCat("--set=optimizer.optimizer_offload_path=", Path("states"))});
+  ASSERT_EQ(RunOnCuda(Joined({SaveTo("without")}, half)).exit_code, kExitDone);
+  const Arguments parts = Joined(
+      {SaveTo("parts"), "--set=checkpoint.async_save=true", "--set=checkpoint.save_interval=2"},
+      files);
+  const Outcome first = RunOnCuda(Joined(parts, {"--set=train.exit_interval=5"}));
+  ASSERT_EQ(first.exit_code, kExitDone) << first.output;
+  EXPECT_TRUE(absl::StrContains(first.output, "of the first rank in a file in ")) << first.output;
+  const Outcome last = RunOnCuda(Joined(parts, {"--set=optimizer.optimizer_offload_fraction=0.5"}));
+  ASSERT_EQ(last.exit_code, kExitDone) << last.output;
+  ExpectEqualCheckpoints("without", "parts");
+  // The files have ended with the run.
+  const auto left = PosixFileSystem().List(Path("states"));
+  ASSERT_TRUE(left.ok()) << left.status();
+  EXPECT_TRUE(left->empty());
+}
+
 TEST_F(PretrainCudaTest, StatesInHostMemoryLeaveTheSameBytesWithFloat8AndSharding) {
   const Arguments run = {"--set=precision.bf16=true",
                          "--set=precision.fp8_format=hybrid",

@@ -39,9 +39,9 @@ struct KeyRow {
 };
 
 constexpr char kSent[] = "messages are sent in the way that docs/data_parallel.md describes";
-constexpr char kStatesOnHost[] =
-    "optimizer.optimizer_cpu_offload keeps the optimizer's states in host memory, and is off";
-constexpr char kHost[] = "nothing is moved to the host or to disk: the run needs more GPU memory";
+constexpr char kStates[] =
+    "states move between memory, disk and GPU in the way that docs/offload.md describes";
+constexpr char kHost[] = "parameters stay on the GPU: the run needs more of its memory";
 constexpr char kWritten[] = "metrics.jsonl and logging.profile have what is measured";
 constexpr char kTracked[] =
     "bazel run //tools:track sends a run's metrics to W&B, MLflow or trackio";
@@ -72,7 +72,8 @@ constexpr KeyRow kKeys[] = {
     {"disable_allgather", "", "false", Effect::kSpeed, kSent},
     {"zero_allow_untested_optimizer", "", "", Effect::kNothing,
      "every optimizer here can be sharded"},
-    {"zero_force_ds_cpu_optimizer", "", "false", Effect::kSpeed, kHost},
+    {"zero_force_ds_cpu_optimizer", "", "", Effect::kNothing,
+     "an optimizer computes the same on the host and on the GPU"},
     {"fp16.auto_cast", "", "false", Effect::kRounding,
      "inputs are token ids; nothing is cast by itself"},
     {"fp16.consecutive_hysteresis", "", "false", Effect::kResults,
@@ -108,16 +109,20 @@ constexpr KeyRow kKeys[] = {
     {"zero_optimization.memory_efficient_linear", "", "", Effect::kSpeed, kSent},
     {"zero_optimization.zero_hpz_partition_size", "", "", Effect::kSpeed, kSent},
     {"zero_optimization.mics_*", "", "", Effect::kSpeed, kSent},
-    {"zero_optimization.offload_optimizer.device", "", "\"none\"", Effect::kSpeed, kStatesOnHost},
     {"zero_optimization.offload_param.device", "", "\"none\"", Effect::kSpeed, kHost},
-    {"zero_optimization.offload_optimizer.*", "", "", Effect::kSpeed, kStatesOnHost},
+    {"zero_optimization.offload_optimizer.pin_memory", "", "", Effect::kNothing,
+     "gradients and weights go through page-locked memory"},
+    {"zero_optimization.offload_optimizer.*", "", "", Effect::kSpeed, kStates},
     {"zero_optimization.offload_param.*", "", "", Effect::kSpeed, kHost},
+    {"zero_optimization.cpu_offload", "optimizer.optimizer_cpu_offload", "", Effect::kNothing, ""},
+    {"zero_optimization.cpu_offload_use_pin_memory", "", "", Effect::kNothing,
+     "gradients and weights go through page-locked memory"},
     {"zero_optimization.cpu_offload*", "", "false", Effect::kSpeed, kHost},
     {"zero_optimization.zero_quantized_*", "", "false", Effect::kRounding, kQuantized},
     {"zero_optimization.zeropp_loco_param.*", "", "", Effect::kRounding, kQuantized},
     {"zero_optimization.zenflow.*", "", "", Effect::kResults,
      "every gradient is applied in its own step"},
-    {"aio.*", "", "", Effect::kSpeed, kHost},
+    {"aio.*", "", "", Effect::kSpeed, kStates},
     {"activation_checkpointing.profile", "", "false", Effect::kSpeed, kWritten},
     {"activation_checkpointing.cpu_checkpointing", "", "false", Effect::kSpeed,
      "recompute.cpu_offloading_num_layers keeps the inputs of recomputed layers in host memory, "
@@ -349,6 +354,10 @@ class Translation {
     for (const auto& [name, value] : block.items()) {
       const std::string key = absl::StrCat("zero_optimization.", name);
       if (name == "stage") continue;
+      if (name == "offload_optimizer") {
+        MEGATRON_RETURN_IF_ERROR(ApplyOffloadOptimizer(key, value));
+        continue;
+      }
       if (name != "overlap_comm") {
         MEGATRON_RETURN_IF_ERROR(ApplyRest(key, value));
         continue;
@@ -362,6 +371,32 @@ class Translation {
     if (stage == 3) {
       MEGATRON_RETURN_IF_ERROR(
           config_.Set("parallel.overlap_param_gather", {}, Origin("zero_optimization.stage")));
+    }
+    return absl::OkStatus();
+  }
+
+  // DeepSpeed reads the other keys only if there is a device.
+  absl::Status ApplyOffloadOptimizer(const std::string& block_key, const Json& block) {
+    if (block.is_null()) return absl::OkStatus();
+    if (!block.is_object()) return Wrong(block_key, "is no object");
+    const Json device = block.value("device", Json("none"));
+    if (device == "none") return absl::OkStatus();
+    if (device != "cpu" && device != "nvme")
+      return Wrong(block_key + ".device", "is none of none, cpu and nvme");
+    if (device == "nvme" && !block.contains("nvme_path"))
+      return Wrong(block_key, "has device nvme and no nvme_path");
+    MEGATRON_RETURN_IF_ERROR(
+        Set("optimizer.optimizer_cpu_offload", block_key + ".device", Json(true)));
+    for (const auto& [name, value] : block.items()) {
+      const std::string key = absl::StrCat(block_key, ".", name);
+      if (name == "device" || (name == "nvme_path" && device == "cpu")) continue;
+      if (name == "nvme_path") {
+        MEGATRON_RETURN_IF_ERROR(Set("optimizer.optimizer_offload_path", key, value));
+      } else if (name == "ratio") {
+        MEGATRON_RETURN_IF_ERROR(Set("optimizer.optimizer_offload_fraction", key, value));
+      } else {
+        MEGATRON_RETURN_IF_ERROR(ApplyRest(key, value));
+      }
     }
     return absl::OkStatus();
   }

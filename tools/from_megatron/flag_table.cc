@@ -464,6 +464,7 @@ constexpr absl::string_view kOurOwn[] = {
     "model.use_scaled_init_method",
     "optimizer.lion_beta1",
     "optimizer.lion_beta2",
+    "optimizer.optimizer_offload_path",
     "parallel.check_collectives",
     "parallel.data_parallel_size",
     "parallel.heartbeat_timeout_seconds",

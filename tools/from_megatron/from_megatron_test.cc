@@ -276,6 +276,38 @@ TEST(FromMegatronTest, NamesWhatDeepSpeedHasAndWeDoNot) {
                   "progressive_layer_drop.enabled:", "progressive_layer_drop.theta:"));
 }
 
+TEST(FromMegatronTest, DeepSpeedsOffloadOfStatesIsOurs) {
+  const auto offload = [](const std::string& block) {
+    return WithDeepSpeed(absl::StrCat("{\"gradient_clipping\": 1.0, \"zero_optimization\": {",
+                                      "\"stage\": 0, \"offload_optimizer\": ", block, "}}"));
+  };
+  const auto nvme = offload(
+      "{\"device\": \"nvme\", \"nvme_path\": \"/local_nvme\", \"ratio\": 0.5, "
+      "\"pin_memory\": true, \"buffer_count\": 4}");
+  ASSERT_THAT(nvme, IsOk());
+  EXPECT_TRUE(nvme->config.optimizer().optimizer_cpu_offload());
+  EXPECT_EQ(nvme->config.optimizer().optimizer_offload_path(), "/local_nvme");
+  EXPECT_EQ(nvme->config.optimizer().optimizer_offload_fraction(), 0.5);
+  EXPECT_THAT(Subjects(*nvme, Effect::kSpeed),
+              ElementsAre("zero_optimization.offload_optimizer.buffer_count:"));
+  const auto cpu = offload("{\"device\": \"cpu\", \"nvme_path\": \"/local_nvme\"}");
+  ASSERT_THAT(cpu, IsOk());
+  EXPECT_TRUE(cpu->config.optimizer().optimizer_cpu_offload());
+  EXPECT_FALSE(cpu->config.optimizer().has_optimizer_offload_path());
+  const auto none = offload("{\"device\": \"none\", \"nvme_path\": \"/local_nvme\"}");
+  ASSERT_THAT(none, IsOk());
+  EXPECT_FALSE(none->config.optimizer().optimizer_cpu_offload());
+  const auto old = WithDeepSpeed(
+      "{\"gradient_clipping\": 1.0, \"zero_optimization\": {\"stage\": 0, "
+      "\"cpu_offload\": true}}");
+  ASSERT_THAT(old, IsOk());
+  EXPECT_TRUE(old->config.optimizer().optimizer_cpu_offload());
+  EXPECT_THAT(offload("{\"device\": \"nvme\"}"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no nvme_path")));
+  EXPECT_THAT(offload("{\"device\": \"tape\"}"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("none, cpu and nvme")));
+}
+
 TEST(FromMegatronTest, TheWarmUpOfDeepSpeedIsLogarithmicUnlessItSaysOtherwise) {
   const auto result = WithDeepSpeed(
       "{\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": {\"total_num_steps\": 90}},"

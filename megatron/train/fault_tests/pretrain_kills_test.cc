@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
@@ -41,6 +42,11 @@ const std::vector<Layout>& Layouts() {
       {"tp_dp",
        {"--set=parallel.tensor_model_parallel_size=2", "--set=parallel.data_parallel_size=2",
         "--set=parallel.use_distributed_optimizer=true", "--set=checkpoint.async_save=true"}},
+      {"files",
+       {"--set=parallel.data_parallel_size=2", "--set=parallel.use_distributed_optimizer=true",
+        "--set=optimizer.optimizer_cpu_offload=true",
+        absl::StrCat("--set=optimizer.optimizer_offload_path=", testing::TempDir(), "states"),
+        "--set=checkpoint.async_save=true"}},
   };
   return *layouts;
 }

@@ -75,12 +75,19 @@ class Gathering {
       whole.bytes.resize(whole.shape.numel() * size);
       held.resize(whole.shape.numel());
       const Rectangle mine = {block.offset, block.tensor.shape()};
+      // What is in a file is read for this.
+      std::vector<int64_t> memory(block.elements ? block.tensor.bytes() / sizeof(int64_t) + 1 : 0);
+      const void* values = block.tensor.raw();
+      if (block.elements) {
+        values = memory.data();
+        CHECK_EQ(absl::OkStatus(),
+                 block.elements(0, Tensor(memory.data(), whole.dtype, {block.tensor.numel()})));
+      }
       Rectangle all = {block.global_shape, block.global_shape};
       for (int d = 0; d < all.start.rank(); ++d) all.start[d] = 0;
       const absl::Status status = ForEachRun(mine, all, mine, [&](const CommonRun& run) {
         std::memcpy(&whole.bytes[run.target * size],
-                    static_cast<const char*>(block.tensor.raw()) + run.source * size,
-                    run.count * size);
+                    static_cast<const char*>(values) + run.source * size, run.count * size);
         for (int64_t i = run.target; i < run.target + run.count; ++i) ++held[i];
         return absl::OkStatus();
       });
@@ -201,6 +208,7 @@ class LayoutRank {
     const int rank = world.rank();
     options_ = OptionsOf(run, how.layout, dense.Coordinate(rank, Axis::kPipeline),
                          dense.Coordinate(rank, Axis::kData));
+    options_.device = how.device;
   }
 
   absl::Status Start() {

@@ -18,10 +18,17 @@ class OffloadTest : public testing::Test {
  protected:
   LayoutOutcome Train(TrainerOptions options, double fraction, const LayoutRun& how) {
     LayoutRun run = how;
-    run.device = DeviceType::kCuda;
+    run.device = device_;
     if (run.steps == 0) run.steps = 3;
     options.host_fraction = fraction;
     return TrainOnLayout(options, run, source_);
+  }
+
+  // Trains with the part in files, of several extents.
+  LayoutOutcome TrainInFiles(TrainerOptions options, double fraction, const LayoutRun& how) {
+    options.state_directory = testing::TempDir();
+    options.state_extent_elements = 1000;
+    return Train(options, fraction, how);
   }
 
   // Expects that the bits of losses, norms, weights and states do not depend on the part.
@@ -31,14 +38,20 @@ class OffloadTest : public testing::Test {
     int64_t less = 0;
     for (const double fraction : {0.5, 1.0}) {
       SCOPED_TRACE(absl::StrCat("fraction ", fraction));
+      ExpectSame(TrainInFiles(options, fraction, how), without);
+      if (device_ == DeviceType::kCpu) continue;
       const LayoutOutcome with = Train(options, fraction, how);
-      EXPECT_EQ(with.losses, without.losses);
-      EXPECT_EQ(with.norms, without.norms);
-      EXPECT_EQ(with.evaluation, without.evaluation);
-      EXPECT_EQ(with.state, without.state);
+      ExpectSame(with, without);
       EXPECT_GT(HostBytes(with), less);
       less = HostBytes(with);
     }
+  }
+
+  static void ExpectSame(const LayoutOutcome& with, const LayoutOutcome& without) {
+    EXPECT_EQ(with.losses, without.losses);
+    EXPECT_EQ(with.norms, without.norms);
+    EXPECT_EQ(with.evaluation, without.evaluation);
+    EXPECT_EQ(with.state, without.state);
   }
 
   // Norms of gradients, weights and updates of all steps, by layer.
@@ -64,7 +77,75 @@ class OffloadTest : public testing::Test {
   }
 
   CountingSource source_;
+  DeviceType device_ = DeviceType::kCuda;
 };
+
+// On the CPU only files hold a part.
+class StatesInFilesOnTheCpuTest : public OffloadTest {
+ protected:
+  StatesInFilesOnTheCpuTest() { device_ = DeviceType::kCpu; }
+};
+
+TEST_F(StatesInFilesOnTheCpuTest, EveryOptimizerAndDtypeHasTheSameBits) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const auto kind :
+         {OptimizerOptions::kAdamW, OptimizerOptions::kSgd, OptimizerOptions::kLion}) {
+      SCOPED_TRACE(absl::StrCat(SizeOf(dtype), " bytes, optimizer ", kind));
+      ExpectSameBits(With(dtype, kind));
+    }
+  }
+}
+
+TEST_F(StatesInFilesOnTheCpuTest, EveryShardingHasTheSameBits) {
+  for (const DataSharding sharding : {DataSharding::kNone, DataSharding::kStates,
+                                      DataSharding::kGradients, DataSharding::kWeights}) {
+    LayoutRun how;
+    how.layout.data = 2;
+    how.layout.sharding = sharding;
+    how.layout.overlap = sharding == DataSharding::kWeights;
+    how.evaluate = true;
+    SCOPED_TRACE(ToString(how.layout));
+    ExpectSameBits(With(DType::kBFloat16), how);
+  }
+}
+
+TEST_F(StatesInFilesOnTheCpuTest, NormsOfWeightsAndUpdatesHaveTheSameBits) {
+  TrainerOptions options = With(DType::kBFloat16);
+  options.diagnostics_interval = 1;
+  const LayoutOutcome without = Train(options, 0, {});
+  ASSERT_FALSE(LayerValues(without).empty());
+  // Sums of squares have the same portions while extents do not cut parameters.
+  options.state_directory = testing::TempDir();
+  const LayoutOutcome with = Train(options, 1, {});
+  EXPECT_EQ(with.state, without.state);
+  EXPECT_EQ(LayerValues(with), LayerValues(without));
+}
+
+TEST_F(StatesInFilesOnTheCpuTest, ACheckpointContinuesWithAnyOtherPartAndOnOtherLayouts) {
+  const TrainerOptions options = With(DType::kBFloat16);
+  LayoutRun first;
+  first.steps = 2;
+  first.save = absl::StrCat(testing::TempDir(), "/states_in_files");
+  TrainInFiles(options, 1, first);
+  for (const int ranks : {1, 2}) {
+    LayoutRun second;
+    second.steps = 2;
+    second.load = first.save;
+    second.layout.data = ranks;
+    if (ranks > 1) second.layout.sharding = DataSharding::kWeights;
+    const LayoutOutcome without = Train(options, 0, second);
+    for (const double loaded : {0.5, 1.0}) {
+      SCOPED_TRACE(absl::StrCat("loaded with ", loaded, " on ", ranks));
+      ExpectSame(TrainInFiles(options, loaded, second), without);
+    }
+  }
+  LayoutRun whole;
+  whole.steps = 4;
+  LayoutRun rest = first;
+  rest.load = first.save;
+  rest.save.clear();
+  EXPECT_EQ(TrainInFiles(options, 1, rest).state, Train(options, 0, whole).state);
+}
 
 TEST_F(OffloadTest, EveryOptimizerAndDtypeHasTheSameBits) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
@@ -138,20 +219,27 @@ TEST_F(OffloadTest, ACheckpointOfAnyPartContinuesWithAnyOther) {
     LayoutRun whole;
     whole.steps = 4;
     const LayoutOutcome expected = Train(options, 0, whole);
-    for (const double saved : {0.0, 0.5, 1.0}) {
-      LayoutRun first;
-      first.steps = 2;
-      first.save = absl::StrCat(testing::TempDir(), "/offload_", SizeOf(dtype), "_", saved);
-      Train(options, saved, first);
-      for (const double loaded : {0.0, 0.5, 1.0}) {
-        SCOPED_TRACE(absl::StrCat("saved with ", saved, " and loaded with ", loaded));
-        LayoutRun second;
-        second.steps = 2;
-        second.load = first.save;
-        const LayoutOutcome rest = Train(options, loaded, second);
-        EXPECT_EQ(rest.state, expected.state);
-        EXPECT_EQ(rest.losses,
-                  std::vector<double>(expected.losses.begin() + 2, expected.losses.end()));
+    for (const bool in_files : {false, true}) {
+      const auto train = [&](double fraction, const LayoutRun& how) {
+        return in_files ? TrainInFiles(options, fraction, how) : Train(options, fraction, how);
+      };
+      for (const double saved : {0.0, 0.5, 1.0}) {
+        LayoutRun first;
+        first.steps = 2;
+        first.save =
+            absl::StrCat(testing::TempDir(), "/offload_", SizeOf(dtype), "_", in_files, "_", saved);
+        train(saved, first);
+        for (const double loaded : {0.0, 0.5, 1.0}) {
+          SCOPED_TRACE(absl::StrCat(in_files ? "in files, " : "", "saved with ", saved,
+                                    " and loaded with ", loaded));
+          LayoutRun second;
+          second.steps = 2;
+          second.load = first.save;
+          const LayoutOutcome rest = train(loaded, second);
+          EXPECT_EQ(rest.state, expected.state);
+          EXPECT_EQ(rest.losses,
+                    std::vector<double>(expected.losses.begin() + 2, expected.losses.end()));
+        }
       }
     }
   }

@@ -103,6 +103,26 @@ absl::Status CheckHostFits(int64_t planned, int64_t offloaded, std::optional<int
       "offloaded layers take less"));
 }
 
+std::optional<int64_t> FreeDiskBytes(FileSystem& fs, const std::string& directory) {
+  for (std::string path = directory;; path = ParentPath(path)) {
+    const absl::StatusOr<int64_t> free = fs.FreeBytes(path);
+    if (free.ok()) return *free;
+    if (!absl::IsNotFound(free.status()) || path == ParentPath(path)) return std::nullopt;
+  }
+}
+
+absl::Status CheckDisk(FileSystem& fs, const RunOptions& options, const RunPlan& plan, int ranks) {
+  const int64_t planned = plan.file_bytes(ranks);
+  if (planned == 0) return absl::OkStatus();
+  const std::string& directory = options.trainer.state_directory;
+  const std::optional<int64_t> free = FreeDiskBytes(fs, directory);
+  if (!free.has_value() || planned <= *free) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("optimizer.optimizer_offload_path: the files of ", FormatQuantity(ranks, "rank"),
+                   " take ", FormatBytes(planned), " in '", directory, "' and ", FormatBytes(*free),
+                   " are free; a smaller optimizer.optimizer_offload_fraction takes less"));
+}
+
 absl::Status CheckMemory(const RunOptions& options, const RunPlan& plan, int ranks) {
   if (options.device == DeviceType::kCuda) {
     if (const int64_t offloaded = plan.host_bytes(ranks); offloaded > 0) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "megatron/base/file_system.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/run_plan.h"
 
@@ -36,6 +37,14 @@ absl::Status CheckFits(int64_t planned, std::optional<int64_t> available, bool o
 // The comparison for what runs on GPUs take of the host, of which `offloaded` bytes are what GPUs
 // keep there, optimizer states and activations.
 absl::Status CheckHostFits(int64_t planned, int64_t offloaded, std::optional<int64_t> available);
+
+// Returns how many bytes the file system of the directory has left, which is that of the nearest
+// directory above it if it is not there; nothing where nobody says.
+std::optional<int64_t> FreeDiskBytes(FileSystem& fs, const std::string& directory);
+
+// Checks that the folder of optimizer.optimizer_offload_path has room for the files of `ranks` ranks
+// of the run.
+absl::Status CheckDisk(FileSystem& fs, const RunOptions& options, const RunPlan& plan, int ranks);
 
 }  // namespace megatron
 

@@ -9,6 +9,8 @@
 #include "absl/status/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/base/file_system.h"
+#include "megatron/base/memory_file_system.h"
 
 namespace megatron {
 namespace {
@@ -76,6 +78,33 @@ TEST(CheckMemoryTest, RanksOnGpusTakeHostMemoryForWhatIsOffloaded) {
   options.device = DeviceType::kCuda;
   EXPECT_THAT(CheckMemory(options, plan, 2), StatusIs(absl::StatusCode::kInvalidArgument,
                                                       HasSubstr("optimizer_offload_fraction")));
+}
+
+TEST(CheckDiskTest, SaysHowMuchTheFilesOfAllRanksHereLack) {
+  MemoryFileSystem disk;
+  ASSERT_THAT(disk.CreateDirs("/nvme"), IsOk());
+  disk.set_free_bytes(3000);
+  RunPlan plan = PlanOf(1);
+  RunOptions options = TwoRanks();
+  options.trainer.state_directory = "/nvme/not/there/yet";
+  EXPECT_THAT(CheckDisk(disk, options, plan, 2), IsOk());
+  plan.stages[0].file_bytes = 1500;
+  EXPECT_EQ(plan.file_bytes(2), 3000);
+  EXPECT_THAT(CheckDisk(disk, options, plan, 2), IsOk());
+  plan.stages[0].file_bytes = 2048;
+  EXPECT_THAT(CheckDisk(disk, options, plan, 1), IsOk());
+  EXPECT_THAT(CheckDisk(disk, options, plan, 2),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("optimizer_offload_path"), HasSubstr("2 ranks"),
+                             HasSubstr("take 4.00 KiB in '/nvme/not/there/yet'"),
+                             HasSubstr("2.93 KiB are free"))));
+}
+
+TEST(CheckDiskTest, ADirectoryThatIsNotThereHasTheSpaceOfTheOneAboveIt) {
+  const auto free = FreeDiskBytes(PosixFileSystem(), testing::TempDir() + "/not/there/yet");
+  ASSERT_TRUE(free.has_value());
+  EXPECT_GT(*free, 0);
+  EXPECT_EQ(FreeDiskBytes(PosixFileSystem(), "/proc/version/no/directory"), std::nullopt);
 }
 
 class ControlGroupTest : public testing::Test {

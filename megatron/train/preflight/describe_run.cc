@@ -56,7 +56,8 @@ std::vector<std::string> AdviceFor(const RunOptions& options, int ranks) {
     lines.push_back(absl::StrFormat("%d ranks share %s: fewer ranks are faster here", ranks,
                                     FormatQuantity(shared, "core")));
   }
-  if (options.device != DeviceType::kCuda && options.trainer.host_fraction > 0) {
+  if (options.device != DeviceType::kCuda && options.trainer.host_fraction > 0 &&
+      options.trainer.state_directory.empty()) {
     lines.push_back(
         "optimizer.optimizer_cpu_offload does nothing on the CPU, whose memory is the host's");
   }

@@ -266,6 +266,13 @@ class Screen {
       if (machine_.host_bytes)
         absl::StrAppend(&sum, "; available here: ", FormatBytes(*machine_.host_bytes));
     }
+    const int64_t in_files = planned_.plan.file_bytes(options_.num_ranks());
+    if (in_files > 0) {
+      absl::StrAppend(&sum, "; in files, all ranks: ", FormatBytes(in_files),
+                      ", which each step reads and writes");
+      if (machine_.disk_bytes)
+        absl::StrAppend(&sum, ", free there: ", FormatBytes(*machine_.disk_bytes));
+    }
     absl::StrAppend(&text_, WrapText(sum, "  ", kColumns), "\n");
   }
 
@@ -371,13 +378,20 @@ Json MemoryJson(const PlannedPretraining& planned, const MachineMemory& machine)
                       {"kinds", part.memory},
                       {"host_bytes", part.host_bytes()},
                       {"host_kinds", part.host_memory},
+                      {"file_bytes", part.file_bytes},
                       {"activations_of_a_micro_batch", part.activations}});
   }
-  Json memory = {{"stages", std::move(stages)},       {"all_ranks_bytes", plan.rank_bytes()},
-                 {"data_bytes", plan.data_bytes},     {"program_bytes", plan.program_bytes},
-                 {"host_bytes_available", nullptr},   {"devices", machine.devices},
-                 {"device_bytes_available", nullptr}, {"fits", nullptr}};
+  Json memory = {{"stages", std::move(stages)},
+                 {"all_ranks_bytes", plan.rank_bytes()},
+                 {"data_bytes", plan.data_bytes},
+                 {"program_bytes", plan.program_bytes},
+                 {"host_bytes_available", nullptr},
+                 {"devices", machine.devices},
+                 {"device_bytes_available", nullptr},
+                 {"disk_bytes_available", nullptr},
+                 {"fits", nullptr}};
   if (machine.host_bytes) memory["host_bytes_available"] = *machine.host_bytes;
+  if (machine.disk_bytes) memory["disk_bytes_available"] = *machine.disk_bytes;
   if (machine.devices > 0) memory["device_bytes_available"] = machine.device_bytes;
   if (const std::optional<bool> fits = Fits(planned, machine)) memory["fits"] = *fits;
   return memory;

@@ -16,6 +16,8 @@ struct MachineMemory {
   std::optional<int64_t> host_bytes;  // available bytes, if the system tells
   int devices = 0;                    // number of GPUs
   int64_t device_bytes = 0;           // free bytes of the GPU that has the least
+  // Free bytes where optimizer states would lie in files, if there are any and the system tells.
+  std::optional<int64_t> disk_bytes;
   // The reason for which a run would be refused here, on its CPU or its GPUs; empty: there is none.
   std::string refusal;
 };

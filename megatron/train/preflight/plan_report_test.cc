@@ -7,6 +7,7 @@
 
 #include "absl/status/status_matchers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/descriptor.h"
@@ -167,6 +168,40 @@ TEST(PlanScreenTest, SaysWhatLiesInHostMemory) {
               AllOf(HasSubstr("and in host memory: 1.40 GiB"), HasSubstr("+ offloaded 1.40 GiB")));
   offload[0] = "system.device=cpu";
   EXPECT_EQ(Plan("gpt2_124m", offload).run.plan.stages[0].host_bytes(), 0);
+}
+
+TEST(PlanScreenTest, SaysWhatLiesInFiles) {
+  const std::vector<std::string> common = {"precision.bf16=true",
+                                           "optimizer.optimizer_cpu_offload=true"};
+  for (const std::string device : {"cpu", "cuda"}) {
+    SCOPED_TRACE(device);
+    std::vector<std::string> overrides = common;
+    overrides.push_back("system.device=" + device);
+    EXPECT_EQ(Plan("gpt2_124m", overrides).run.plan.stages[0].file_bytes, 0);
+    overrides.push_back("optimizer.optimizer_offload_path=/nvme");
+    const Planned planned = Plan("gpt2_124m", overrides);
+    const RankPlan& rank = planned.run.plan.stages[0];
+    // 12 bytes of a parameter, and less than 4 KiB at the end of each tensor of an extent.
+    EXPECT_GE(rank.file_bytes, 12 * rank.parameters);
+    EXPECT_LE(rank.file_bytes, 12.1 * static_cast<double>(rank.parameters));
+    EXPECT_EQ(rank.memory.at("exp_avg"), 0);
+    EXPECT_EQ(rank.host_memory.count("exp_avg"), 0);
+    // Three extents of 2^20 elements.
+    EXPECT_EQ(rank.host_memory.at("optimizer extents"), (int64_t{36} << 20) + 4096);
+    EXPECT_EQ(rank.host_memory.count("optimizer staging"), device == "cuda" ? 1 : 0);
+    MachineMemory machine = Host(64 * kGiB);
+    machine.disk_bytes = 10 * kGiB;
+    EXPECT_THAT(absl::StrJoin(absl::StrSplit(ScreenOf(planned, machine), absl::ByAnyChar(" \n"),
+                                             absl::SkipEmpty()),
+                              " "),
+                AllOf(HasSubstr("in files, all ranks: 1.39 GiB, which each step reads and writes"),
+                      HasSubstr("free there: 10.00 GiB")));
+    EXPECT_THAT(FormatFullPlan(planned.loaded, planned.run),
+                HasSubstr("and in a file in /nvme: 1.39 GiB"));
+    const Json json = JsonOf(planned, machine);
+    EXPECT_EQ(json["memory"]["stages"][0]["file_bytes"], rank.file_bytes);
+    EXPECT_EQ(json["memory"]["disk_bytes_available"], 10 * kGiB);
+  }
 }
 
 TEST(PlanScreenTest, SaysWhyARunHereWouldBeRefused) {

@@ -22,6 +22,8 @@ void StartWhereTheUserStands(config::PretrainConfig* config) {
   config::SystemConfig* system = config->mutable_system();
   if (system->has_hardware_file()) resolve(system->mutable_hardware_file());
   if (system->has_kernels_file()) resolve(system->mutable_kernels_file());
+  config::OptimizerConfig* optimizer = config->mutable_optimizer();
+  if (optimizer->has_optimizer_offload_path()) resolve(optimizer->mutable_optimizer_offload_path());
   config::LoggingConfig* logging = config->mutable_logging();
   if (logging->has_metrics_file()) resolve(logging->mutable_metrics_file());
   if (logging->has_tensorboard_dir()) resolve(logging->mutable_tensorboard_dir());

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/communicator.h"
 #include "megatron/comm/process_groups.h"
@@ -79,13 +80,18 @@ absl::Status PretrainRank::BuildTrainer() {
       trainer_,
       Trainer::Create(trainer, scaler, groups, run_.plan.stages[stage].sizes, stream_, &ledger_));
   trainer_->ReportTo(&progress_);
+  if (const StateFile* const file = trainer_->buffers().state_file()) {
+    console_.PrintLine(absl::StrCat("optimizer states: ", FormatBytes(file->bytes()),
+                                    " of the first rank in a file in ", trainer.state_directory,
+                                    ", by ", file->method()));
+  }
   return absl::OkStatus();
 }
 
 absl::Status PretrainRank::RestoreOrInitialize() {
   if (run_.start.checkpoint == nullptr) {
     trainer_->InitializeWeights(options().seed);
-    return absl::OkStatus();
+    return WithExitCode(trainer_->buffers().status(), kExitIo);
   }
   const CheckpointReader& checkpoint = *run_.start.checkpoint;
   absl::Status status;
@@ -94,6 +100,7 @@ absl::Status PretrainRank::RestoreOrInitialize() {
     status = RestoreCheckpoint(checkpoint, run_.start.restore, run_.training.description,
                                trainer_.get());
   }
+  MEGATRON_RETURN_IF_ERROR(WithExitCode(trainer_->buffers().status(), kExitIo));
   // The checkpoint is another model's or run's.
   if (status.code() == absl::StatusCode::kFailedPrecondition)
     return WithExitCode(status, kExitConfig);

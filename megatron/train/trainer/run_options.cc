@@ -150,6 +150,7 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
   options.optimizer = ToOptimizerOptions(config.optimizer());
   if (config.optimizer().optimizer_cpu_offload())
     options.host_fraction = config.optimizer().optimizer_offload_fraction();
+  options.state_directory = config.optimizer().optimizer_offload_path();
   options.schedule = ToSchedule(config);
   options.batch_size = ToBatchSizeRamp(config);
   options.packing.layout.micro_batch_size = training.micro_batch_size();
@@ -354,9 +355,10 @@ RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size
 
 TrainerOptions RunOptions::TrainerOf(int stage, int data_rank) const {
   TrainerOptions options = trainer;
+  options.device = device;
   if (device != DeviceType::kCuda) {
     options.cuda_graphs.enabled = false;
-    options.host_fraction = 0;
+    if (options.state_directory.empty()) options.host_fraction = 0;
     options.model.num_offloaded_layers = 0;
   }
   options.placement.stage = stage;

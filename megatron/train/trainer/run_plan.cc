@@ -70,6 +70,8 @@ absl::StatusOr<RankPlan> PlanRank(const RunOptions& options, const ProcessGroups
   if (plan.sizes.host() > 0) plan.host_memory["activations"] = plan.sizes.host();
   for (const FlatParameter& flat : trainer->buffers().parameters())
     plan.parameters += flat.range.size();
+  if (const StateFile* const file = trainer->buffers().state_file())
+    plan.file_bytes = file->bytes();
   return plan;
 }
 
@@ -113,6 +115,12 @@ int64_t RankPlan::host_bytes() const {
 int64_t RunPlan::host_bytes(int ranks) const {
   int64_t bytes = 0;
   for (const RankPlan& stage : stages) bytes += ranks_per_stage * stage.host_bytes();
+  return bytes / (static_cast<int64_t>(stages.size()) * ranks_per_stage) * ranks;
+}
+
+int64_t RunPlan::file_bytes(int ranks) const {
+  int64_t bytes = 0;
+  for (const RankPlan& stage : stages) bytes += ranks_per_stage * stage.file_bytes;
   return bytes / (static_cast<int64_t>(stages.size()) * ranks_per_stage) * ranks;
 }
 
@@ -197,6 +205,10 @@ void AppendMemory(const RunOptions& options, const RunPlan& plan, std::string* t
     if (part.host_bytes() > 0) {
       absl::StrAppendFormat(text, "  and in host memory: %s\n", FormatBytes(part.host_bytes()));
       AppendTable(part.host_memory, part.host_bytes(), text);
+    }
+    if (part.file_bytes > 0) {
+      absl::StrAppendFormat(text, "  and in a file in %s: %s, which each step reads and writes\n",
+                            options.trainer.state_directory, FormatBytes(part.file_bytes));
     }
   }
   if (plan.stages.size() > 1) {

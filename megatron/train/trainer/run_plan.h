@@ -24,6 +24,8 @@ struct RankPlan {
   std::map<std::string, int64_t> memory;       // bytes on the device by kind
   std::map<std::string, int64_t> host_memory;  // bytes of the host by kind, besides the program's
   std::map<std::string, int64_t> activations;  // peak bytes of one micro-batch by name
+  // Bytes of the rank's file of optimizer states, which each step reads and writes once.
+  int64_t file_bytes = 0;
 
   int64_t total_bytes() const;  // bytes on the device
   int64_t host_bytes() const;
@@ -41,6 +43,8 @@ struct RunPlan {
   int64_t rank_bytes() const;
   // Returns the bytes of host memory that `ranks` ranks on GPUs take.
   int64_t host_bytes(int ranks) const;
+  // Returns the bytes of the files of optimizer states of `ranks` ranks.
+  int64_t file_bytes(int ranks) const;
   // Returns the bytes of a machine that runs `ranks` of them, in `processes` processes.
   int64_t machine_bytes(int ranks, int processes) const;
 };

@@ -1,8 +1,11 @@
 #include "megatron/train/trainer/trainer.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/communicator.h"
 #include "megatron/layers/moe/expert_groups.h"
@@ -11,6 +14,7 @@
 #include "megatron/pipeline/executor.h"
 #include "megatron/tensor/trace/trace.h"
 #include "megatron/train/diagnostics/diagnostics.h"
+#include "megatron/train/failure/exit_status.h"
 #include "megatron/train/failure/reporting_stage.h"
 #include "megatron/train/profile/counted_stage.h"
 #include "megatron/train/trainer/lanes.h"
@@ -113,8 +117,11 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
   if (trainer->OffloadsActivations()) {
     MEGATRON_RETURN_IF_ERROR(trainer->memory_->MakeStore(sizes, stream, ledger));
   }
-  MEGATRON_RETURN_IF_ERROR(
-      trainer->optimizer_->PrepareHostUpdate(stream, options.host_threads, ledger));
+  if (options.device == DeviceType::kCuda) {
+    MEGATRON_RETURN_IF_ERROR(
+        trainer->optimizer_->PrepareHostUpdate(stream, options.host_threads, ledger));
+  }
+  MEGATRON_RETURN_IF_ERROR(trainer->OpenStateFile());
   const Float8History* const history = &trainer->stage_->float8_history();
   trainer->data_parallel_->SetFloat8Weights(
       {trainer->stage_->float8_weights(),
@@ -155,6 +162,8 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
   }
   buffers.bucket_size = options.bucket_size;
   buffers.host_fraction = options.host_fraction;
+  buffers.host_part_in_file = !options.state_directory.empty();
+  buffers.extent_elements = options.state_extent_elements;
   buffers_ = std::make_unique<ParameterBuffers>(stage_->parameters(), buffers, ledger);
   optimizer_ = std::make_unique<Optimizer>(std::move(rule), buffers_.get(), ledger);
   if (options.diagnostics_interval > 0) {
@@ -178,6 +187,13 @@ Trainer::~Trainer() = default;
 
 bool Trainer::OffloadsActivations() const {
   return options_.model.num_offloaded_layers > 0 && stream_.device().type != DeviceType::kCpu;
+}
+
+absl::Status Trainer::OpenStateFile() {
+  if (buffers_->state_file() == nullptr || stream_.is_meta()) return absl::OkStatus();
+  // The process's number keeps runs apart that share the folder, while their files have names.
+  return buffers_->OpenStateFile(absl::StrCat(
+      options_.state_directory, "/optimizer_states_of_rank_", groups_.world.rank(), ".", getpid()));
 }
 
 const ParameterMirror& Trainer::host_parameters() {
@@ -372,7 +388,7 @@ absl::Status Trainer::GroupStatus() const {
                                     &groups_.data_context, &groups_.pipeline}) {
     MEGATRON_RETURN_IF_ERROR(group->status());
   }
-  return absl::OkStatus();
+  return WithExitCode(buffers_->status(), kExitIo);
 }
 
 StepInputs Trainer::InputsOf(const std::vector<MicroBatch>& batches, StageMode mode) const {
@@ -434,7 +450,9 @@ absl::StatusOr<StepResult> Trainer::Update(const StepRequests& requests, Diagnos
   step.stop_requested = requests.stop;
   step.log_requested = requests.log;
   if (diagnostics != nullptr) step.observer = diagnostics->update_observer();
-  MEGATRON_ASSIGN_OR_RETURN(const StepResult result, optimizer_->Step(step, groups_, stream_));
+  const absl::StatusOr<StepResult> updated = optimizer_->Step(step, groups_, stream_);
+  MEGATRON_RETURN_IF_ERROR(WithExitCode(buffers_->status(), kExitIo));
+  MEGATRON_ASSIGN_OR_RETURN(const StepResult result, updated);
   if (!result.applied) return result;
   // Weights that are sent as codes have the scales of the next step.
   stage_->float8_history().Record(stream_, data_parallel_->LargestFloat8Weights());

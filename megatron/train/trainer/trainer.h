@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -62,9 +63,15 @@ struct TrainerOptions {
   bool shards_states_over_instances = false;
   DataParallelOptions data_parallel;
   int64_t bucket_size = 0;  // see ParameterBuffersOptions
-  // Part of the optimizer's states in host memory, which the processor updates; 0 on the CPU.
+  // The device of a run, for plans on the meta device.
+  DeviceType device = DeviceType::kCpu;
+  // Part of the optimizer's states in host memory or in a file, which the processor updates. On the
+  // CPU it is 0, unless there is a file.
   double host_fraction = 0;
   int host_threads = 1;  // number of threads that do so
+  // The folder of the file that has that part; empty: it lies in host memory.
+  std::string state_directory;
+  int64_t state_extent_elements = StateFile::kExtentElements;  // see state_file.h
   // The longest text that is generated with these weights, which needs memory of its own; 0: none.
   int64_t max_generation_context = 0;
   int64_t max_encoder_context = 0;  // the longest text that an encoder reads then
@@ -132,6 +139,7 @@ class Trainer {
   // Returns the bytes by name in the arenas at their peak, after Measure().
   std::map<std::string, int64_t> MeasuredActivations() const;
 
+  // An error of the states' file is one of the next step.
   void InitializeWeights(uint64_t seed) { buffers_->InitializeWeights(seed, stream_); }
   // Brings the weights to all ranks that use them, after masters were loaded and rounded.
   absl::Status ShareWeights();
@@ -198,7 +206,9 @@ class Trainer {
   int64_t MoeLayers() const;  // number of layers with experts in the whole model
   int64_t NumSums() const;    // number of sums of measures, which come first in report_
   void ReadAhead(const SampleSource& source, int64_t batch);
+  // The first error of the groups, or of the states' file.
   absl::Status GroupStatus() const;
+  absl::Status OpenStateFile();
 
   TrainerOptions options_;
   ProcessGroups groups_;

@@ -1,17 +1,23 @@
 #include "megatron/train/trainer/trainer.h"
 
+#include <cerrno>
 #include <cmath>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "megatron/base/scripted_engine.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/thread/run_ranks.h"
 #include "megatron/models/model_harness.h"
 #include "megatron/models/model_stage.h"
 #include "megatron/ops/allocation_counter.h"
+#include "megatron/train/failure/exit_status.h"
 
 namespace megatron {
 namespace {
@@ -192,6 +198,31 @@ TEST(TrainerTest, TheLayoutDoesNotMatter) {
       EXPECT_TRUE(status.ok()) << status;
     }
   }
+}
+
+TEST(TrainerTest, AFileOfStatesThatFailsEndsTheStepWithTheCodeOfFiles) {
+  TrainerOptions options = Options(SmallGpt2());
+  SetMicroBatch(4, 1, &options);
+  options.state_directory = testing::TempDir();
+  options.host_fraction = 1;
+  ThreadPool pool(1);
+  const auto trainer = Make(options, LossScaler::MakeConstant(1), ProcessGroups(), ProcessGroups(),
+                            Stream::Cpu(&pool), nullptr);
+  Train(trainer.get(), 1);
+  StateFile* const file = trainer->buffers().state_file();
+  ASSERT_NE(file, nullptr);
+  const std::string path = absl::StrCat(testing::TempDir(), "failing_states");
+  file->Open(ScriptedBlockFile(path, file->bytes(), BlockFile::kAlignment,
+                               [](const Block& block) -> int64_t {
+                                 return block.offset == 8192 ? -EIO : block.bytes;
+                               }));
+  const int64_t iteration = trainer->progress().iteration;
+  const absl::Status status = trainer->Step(Source()).status();
+  EXPECT_TRUE(absl::StrContains(status.message(), absl::StrCat("read '", path, "' at 8192")))
+      << status;
+  EXPECT_EQ(ExitCodeOf(status), kExitIo);
+  EXPECT_EQ(trainer->progress().iteration, iteration);
+  EXPECT_EQ(ExitCodeOf(trainer->Step(Source()).status()), kExitIo);
 }
 
 TEST(TrainerTest, SteadyStepsAllocateNothingAndMemoryIsWhatWasPlanned) {

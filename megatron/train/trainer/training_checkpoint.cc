@@ -1,6 +1,8 @@
 #include "megatron/train/trainer/training_checkpoint.h"
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 #include <set>
 #include <utility>
 #include <vector>
@@ -22,6 +24,9 @@
 namespace megatron {
 namespace {
 
+// Reads elements of a file: ShardedTensor::elements.
+using ReadElements = std::function<absl::Status(int64_t begin, const Tensor& out)>;
+
 // Appends elements `range` of a parameter's block, whose values are `elements`, as blocks named
 // `prefix` + the parameter's name.
 void AppendBlocks(const std::string& prefix, const Parameter& parameter, const FlatRange& range,
@@ -41,6 +46,21 @@ void AppendBlocks(const std::string& prefix, const Parameter& parameter, const F
   }
 }
 
+// The same for elements that `read` reads.
+void AppendBlocksOfFile(const std::string& prefix, const Parameter& parameter,
+                        const FlatRange& range, DType dtype, const ReadElements& read,
+                        std::vector<ShardedTensor>* blocks) {
+  const Tensor none(nullptr, dtype, {range.size()}, {DeviceType::kMeta});
+  const size_t first = blocks->size();
+  AppendBlocks(prefix, parameter, range, none, blocks);
+  int64_t at = 0;
+  for (size_t i = first; i < blocks->size(); ++i) {
+    ShardedTensor& block = (*blocks)[i];
+    block.elements = [read, at](int64_t begin, const Tensor& out) { return read(at + begin, out); };
+    at += block.tensor.numel();
+  }
+}
+
 constexpr char kMasterPrefix[] = "optimizer.state.fp32_param.";
 constexpr char kInstructionSet[] = "instruction_set";
 
@@ -48,10 +68,35 @@ std::string StatePrefix(absl::string_view state) {
   return absl::StrCat("optimizer.state.", state, ".");
 }
 
+// Appends the masters and states of elements `replica` of a parameter, which are in the file.
+void AppendStatesInFile(const ParameterBuffers& buffers, const FlatParameter& flat,
+                        const FlatRange& replica, std::vector<ShardedTensor>* blocks) {
+  const Bucket* const bucket = &buffers.bucket_of(flat);
+  const FlatRange range = {replica.begin - flat.range.begin, replica.end - flat.range.begin};
+  const int64_t first = replica.begin;
+  if (buffers.has_masters()) {
+    AppendBlocksOfFile(
+        kMasterPrefix, *flat.parameter, range, DType::kFloat32,
+        [&buffers, bucket, first](int64_t begin, const Tensor& out) {
+          return buffers.ReadMasters(*bucket, first + begin, out);
+        },
+        blocks);
+  }
+  for (size_t i = 0; i < buffers.num_states(); ++i) {
+    const OptimizerState& state = buffers.options().states[i];
+    AppendBlocksOfFile(
+        StatePrefix(state.name), *flat.parameter, range, state.dtype,
+        [&buffers, bucket, first, i](int64_t begin, const Tensor& out) {
+          return buffers.ReadState(i, *bucket, first + begin, out);
+        },
+        blocks);
+  }
+}
+
 // Returns the blocks of weights, masters and optimizer states that this rank saves: those of which
 // it is the main replica.
 std::vector<ShardedTensor> SavedBlocks(Trainer& trainer) {
-  std::vector<ShardedTensor> blocks;
+  std::vector<ShardedTensor> blocks, in_file;
   const ParameterBuffers& buffers = trainer.buffers();
   const std::vector<OptimizerState>& states = buffers.options().states;
   for (const FlatParameter& flat : buffers.parameters()) {
@@ -63,11 +108,16 @@ std::vector<ShardedTensor> SavedBlocks(Trainer& trainer) {
       AppendBlocks(prefix, *flat.parameter, range, elements, &blocks);
     };
     append("", buffers.Weights(bucket, replica));
+    if (buffers.state_file() != nullptr && buffers.HostRange(bucket, replica).size() > 0) {
+      AppendStatesInFile(buffers, flat, replica, &in_file);
+      continue;
+    }
     if (buffers.has_masters()) append(kMasterPrefix, buffers.Masters(bucket, replica));
     for (size_t i = 0; i < states.size(); ++i)
       append(StatePrefix(states[i].name), buffers.State(i, bucket, replica));
   }
   for (ShardedTensor& block : blocks) block.tensor = trainer.host_parameters().Of(block.tensor);
+  std::move(in_file.begin(), in_file.end(), std::back_inserter(blocks));
   return blocks;
 }
 
@@ -125,17 +175,15 @@ absl::Status RestoreHistory(const CheckpointReader& reader, Restore what, Traine
   return absl::OkStatus();
 }
 
-// Returns the blocks of masters to load. The model's weights are not loaded: they are the rounded
+// Appends the blocks of masters to load. The model's weights are not loaded: they are the rounded
 // masters.
-std::vector<ShardedTensor> MasterBlocks(Trainer& trainer, const CheckpointReader& reader) {
-  std::vector<ShardedTensor> blocks;
-  for (const ParameterState& state : trainer.buffers().States()) {
-    const bool has_master =
-        FindTensor(reader.manifest(), kMasterPrefix + state.parameter->name) != nullptr;
-    AppendBlocks(has_master ? kMasterPrefix : "", *state.parameter, state.range, state.master,
-                 &blocks);
-  }
-  return blocks;
+void AppendMasters(const ParameterState& state, const CheckpointReader& reader,
+                   std::vector<ShardedTensor>* blocks) {
+  if (state.master.empty()) return;
+  const bool has_master =
+      FindTensor(reader.manifest(), kMasterPrefix + state.parameter->name) != nullptr;
+  AppendBlocks(has_master ? kMasterPrefix : "", *state.parameter, state.range, state.master,
+               blocks);
 }
 
 // Returns the prefix that the checkpoint has for the state of the parameter.
@@ -148,18 +196,13 @@ std::string SavedPrefix(const CheckpointReader& reader, const OptimizerState& st
   return StatePrefix(renamed ? state.former_name : state.name);
 }
 
-// Returns the blocks of optimizer states to load.
-std::vector<ShardedTensor> StateBlocks(Trainer& trainer, const CheckpointReader& reader) {
-  std::vector<ShardedTensor> blocks;
-  const std::vector<OptimizerState>& states = trainer.buffers().options().states;
-  for (const ParameterState& parameter_state : trainer.buffers().States()) {
-    const Parameter& parameter = *parameter_state.parameter;
-    for (size_t i = 0; i < states.size(); ++i) {
-      AppendBlocks(SavedPrefix(reader, states[i], parameter.name), parameter, parameter_state.range,
-                   parameter_state.states[i], &blocks);
-    }
+// Appends the blocks of optimizer states to load.
+void AppendStates(const ParameterState& state, const std::vector<OptimizerState>& kinds,
+                  const CheckpointReader& reader, std::vector<ShardedTensor>* blocks) {
+  for (size_t i = 0; i < state.states.size(); ++i) {
+    AppendBlocks(SavedPrefix(reader, kinds[i], state.parameter->name), *state.parameter,
+                 state.range, state.states[i], blocks);
   }
-  return blocks;
 }
 
 // Returns the names of the whole model's weights. This rank may have only some of them.
@@ -196,13 +239,17 @@ absl::Status CheckSameOptimizer(const CheckpointReader& reader, Trainer& trainer
         absl::StrCat(reader.directory(), ": was saved by optimizer.optimizer = ", saved,
                      " and this run has ", ours, kFresh));
   }
-  for (const ShardedTensor& block : StateBlocks(trainer, reader)) {
-    const TensorEntry* const entry = FindTensor(reader.manifest(), block.name);
-    if (entry == nullptr || entry->dtype == block.tensor.dtype()) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat(reader.directory(), ": has ", block.name, " in ", Name(entry->dtype),
-                     ", and this run keeps it in ", Name(block.tensor.dtype()),
-                     " (optimizer.exp_avg_dtype, optimizer.exp_avg_sq_dtype)", kFresh));
+  for (const FlatParameter& flat : trainer.buffers().parameters()) {
+    for (const OptimizerState& state : trainer.buffers().options().states) {
+      const std::string& parameter = flat.parameter->name;
+      const std::string name = SavedPrefix(reader, state, parameter) + parameter;
+      const TensorEntry* const entry = FindTensor(reader.manifest(), name);
+      if (entry == nullptr || entry->dtype == state.dtype) continue;
+      return absl::FailedPreconditionError(
+          absl::StrCat(reader.directory(), ": has ", name, " in ", Name(entry->dtype),
+                       ", and this run keeps it in ", Name(state.dtype),
+                       " (optimizer.exp_avg_dtype, optimizer.exp_avg_sq_dtype)", kFresh));
+    }
   }
   return absl::OkStatus();
 }
@@ -225,14 +272,23 @@ absl::Status CheckSameRun(const CheckpointReader& reader, const RunDescription& 
                    Difference(saved, run.identity)));
 }
 
-absl::Status LoadBlocks(const CheckpointReader& reader, std::vector<ShardedTensor> blocks,
-                        Trainer* trainer) {
+// Loads the blocks that append(state, blocks) makes of the masters and states, in memory and in the
+// file.
+template <typename Append>
+absl::Status LoadStates(const CheckpointReader& reader, Trainer* trainer, const Append& append) {
+  std::vector<ShardedTensor> blocks;
+  for (const ParameterState& state : trainer->buffers().States()) append(state, &blocks);
   for (ShardedTensor& block : blocks) {
     block.tensor = trainer->host_parameters().Of(block.tensor);
     MEGATRON_RETURN_IF_ERROR(reader.Load(block));
   }
   trainer->host_parameters().Send(trainer->stream());
-  return absl::OkStatus();
+  return trainer->buffers().ChangeStatesInFile([&](const ParameterState& state) -> absl::Status {
+    std::vector<ShardedTensor> parts;
+    append(state, &parts);
+    for (const ShardedTensor& part : parts) MEGATRON_RETURN_IF_ERROR(reader.Load(part));
+    return absl::OkStatus();
+  });
 }
 
 absl::Status RestoreProgress(const CheckpointReader& reader, TrainingProgress* progress) {
@@ -323,8 +379,12 @@ absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
     MEGATRON_RETURN_IF_ERROR(reader.Load(block));
   }
   trainer->stage().router_state().SendTensors(trainer->stream());
-  MEGATRON_RETURN_IF_ERROR(LoadBlocks(reader, MasterBlocks(*trainer, reader), trainer));
+  MEGATRON_RETURN_IF_ERROR(LoadStates(
+      reader, trainer, [&](const ParameterState& state, std::vector<ShardedTensor>* blocks) {
+        AppendMasters(state, reader, blocks);
+      }));
   trainer->buffers().CopyMastersToWeights(trainer->stream());
+  MEGATRON_RETURN_IF_ERROR(trainer->buffers().status());
   MEGATRON_RETURN_IF_ERROR(RestoreHistory(reader, what, trainer));
   MEGATRON_RETURN_IF_ERROR(trainer->ShareWeights());
   if (what == Restore::kWeights) return absl::OkStatus();
@@ -334,7 +394,11 @@ absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
   // Send copies everything to the device, whose weights were rounded from the masters and are newer
   // than the host's.
   trainer->host_parameters().Fetch(trainer->stream());
-  MEGATRON_RETURN_IF_ERROR(LoadBlocks(reader, StateBlocks(*trainer, reader), trainer));
+  const std::vector<OptimizerState>& kinds = trainer->buffers().options().states;
+  MEGATRON_RETURN_IF_ERROR(LoadStates(
+      reader, trainer, [&](const ParameterState& state, std::vector<ShardedTensor>* blocks) {
+        AppendStates(state, kinds, reader, blocks);
+      }));
   MEGATRON_ASSIGN_OR_RETURN(const int64_t applied, reader.Int("optimizer.applied_steps"));
   trainer->optimizer().set_applied_steps(applied);
   return absl::OkStatus();

@@ -30,7 +30,7 @@ struct RunDescription {
 absl::StatusOr<FoundCheckpoint> LocateCheckpoint(FileSystem& fs, const std::string& directory);
 
 // Returns this rank's part of the checkpoint; all ranks together save each element once. The
-// tensors are views of the trainer's memory.
+// tensors are views of the trainer's memory, or are read from its file when they are saved.
 CheckpointState MakeCheckpointState(Trainer& trainer, const RunDescription& run);
 
 enum class Restore {

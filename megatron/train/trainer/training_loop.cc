@@ -40,6 +40,7 @@ RankTimesMeter::Place PlaceOf(const Trainer& trainer) {
 
 // A step fails because of the data, or else because of another rank.
 absl::Status StepError(const absl::Status& status) {
+  if (HasExitCode(status)) return status;
   const bool data = status.code() == absl::StatusCode::kDataLoss ||
                     status.code() == absl::StatusCode::kInvalidArgument;
   return WithExitCodeOfRank(status, data ? kExitData : kExitPeerLost);

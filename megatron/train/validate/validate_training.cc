@@ -122,6 +122,24 @@ void CheckRampup(ConfigChecker& check) {
   }
 }
 
+void CheckStateFiles(ConfigChecker& check) {
+  constexpr char kPath[] = "optimizer.optimizer_offload_path";
+  constexpr char kFraction[] = "optimizer.optimizer_offload_fraction";
+  const config::OptimizerConfig& optimizer = check.resolved().optimizer();
+  if (optimizer.optimizer_offload_path().empty()) return;
+  if (check.Usable({kFraction}) && optimizer.optimizer_offload_fraction() == 0) {
+    check.Error(kPath, absl::StrCat("has no effect with ", check.Named(kFraction)));
+  }
+  const config::PrecisionConfig& precision = check.resolved().precision();
+  const bool keeps_nothing = optimizer.optimizer() == config::Optimizer::sgd &&
+                             optimizer.sgd_momentum() == 0 && !precision.bf16() &&
+                             !precision.fp16();
+  if (check.Usable({"optimizer.sgd_momentum"}) && keeps_nothing) {
+    check.Error(kPath, absl::StrCat("has no effect: with ", check.Named("optimizer.sgd_momentum"),
+                                    " and fp32 weights the optimizer keeps nothing"));
+  }
+}
+
 }  // namespace
 
 void CheckTraining(ConfigChecker& check) {
@@ -129,6 +147,7 @@ void CheckTraining(ConfigChecker& check) {
   CheckWeightDecay(check);
   CheckBatch(check);
   CheckRampup(check);
+  CheckStateFiles(check);
 }
 
 }  // namespace megatron
