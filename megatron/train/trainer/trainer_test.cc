@@ -212,10 +212,9 @@ TEST(TrainerTest, AFileOfStatesThatFailsEndsTheStepWithTheCodeOfFiles) {
   StateFile* const file = trainer->buffers().state_file();
   ASSERT_NE(file, nullptr);
   const std::string path = absl::StrCat(testing::TempDir(), "failing_states");
-  file->Open(ScriptedBlockFile(path, file->bytes(), BlockFile::kAlignment,
-                               [](const Block& block) -> int64_t {
-                                 return block.offset == 8192 ? -EIO : block.bytes;
-                               }));
+  file->Open(ScriptedBlockFile(
+      path, file->bytes(), BlockFile::kAlignment,
+      [](const Block& block) -> int64_t { return block.offset == 8192 ? -EIO : block.bytes; }));
   const int64_t iteration = trainer->progress().iteration;
   const absl::Status status = trainer->Step(Source()).status();
   EXPECT_TRUE(absl::StrContains(status.message(), absl::StrCat("read '", path, "' at 8192")))

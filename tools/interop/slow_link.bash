@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Measures what forms of data parallelism take on a slow network: two hosts of two ranks each, made
+# of network namespaces, with a token bucket on either side of the link between them. It needs root
+# and iproute2. Each row has a step's milliseconds, the median of its steps but the first, and the
+# megabytes of a step that one host sends to the other.
+#
+#   bash tools/interop/slow_link.bash [RATE...]     for example: 1gbit 100mbit
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+rates=("${@:-1gbit}")
+readonly STEPS=5
+./bazelw build //megatron/train:pretrain_gpt
+pretrain=$(readlink -f bazel-bin/megatron/train/pretrain_gpt)
+work=$(mktemp -d)
+a=megatron-a-$$ b=megatron-b-$$
+
+cleanup() {
+  ip netns del "$a" 2>/dev/null || true
+  ip netns del "$b" 2>/dev/null || true
+  rm -rf "$work"
+}
+trap cleanup EXIT
+
+ip netns add "$a"
+ip netns add "$b"
+ip link add va netns "$a" type veth peer name vb netns "$b"
+ip -n "$a" addr add 10.77.0.1/24 dev va
+ip -n "$b" addr add 10.77.0.2/24 dev vb
+for host in "$a" "$b"; do ip -n "$host" link set lo up; done
+ip -n "$a" link set va up
+ip -n "$b" link set vb up
+
+(umask 077 && head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' > "$work/secret")
+export MEGATRON_JOB_SECRET_FILE="$work/secret"
+export MEGATRON_WORLD_SIZE=4 MEGATRON_LOCAL_WORLD_SIZE=2
+export MASTER_ADDR=10.77.0.1 MASTER_PORT=29500
+
+sent() { ip -n "$a" -s -j link show va | python3 -c "
+import json, sys
+print(json.load(sys.stdin)[0]['stats64']['tx']['bytes'])"; }
+
+train() {  # $1: steps; then fields of parallel
+  local steps=$1 rank host
+  shift
+  local command=("$pretrain" --config=gpt_demo --set=generation= --set=train.eval_iters=0
+    --set=train.global_batch_size=16 "--set=train.train_iters=$steps" --set=train.log_interval=1
+    --set=optimizer.lr_warmup_iters=0 --set=system.num_threads=1
+    --set=parallel.data_parallel_size=4 "${@/#/--set=parallel.}")
+  local pids=()
+  for rank in 0 1 2 3; do
+    [ "$rank" -lt 2 ] && host=$a || host=$b
+    MEGATRON_RANK=$rank MEGATRON_LOCAL_RANK=$((rank % 2)) ip netns exec "$host" \
+      unshare --uts sh -c 'hostname "$1" && shift && exec "$@"' sh "host-$host" "${command[@]}" \
+      > "$work/rank$rank" 2>&1 &
+    pids+=($!)
+  done
+  for rank in 0 1 2 3; do
+    wait "${pids[$rank]}" || { cat "$work/rank$rank" >&2; return 1; }
+  done
+}
+
+row() {  # $1: name; then fields of parallel
+  local name=$1 before one all
+  shift
+  before=$(sent)
+  train 1 "$@"
+  one=$(sent)
+  train "$STEPS" "$@"
+  all=$(sent)
+  cat "$work"/rank? | python3 -c "
+import re, statistics, sys
+times = [float(t) for t in re.findall(r'elapsed time per iteration \(ms\): ([0-9.]+)', sys.stdin.read())]
+steps = ($all - $one - ($one - $before)) / ($STEPS - 1)
+print('| %-36s | %9.1f | %8.2f |' % ('$name', statistics.median(times[1:]), steps / 1e6))"
+}
+
+for rate in "${rates[@]}"; do
+  for side in "$a:va" "$b:vb"; do
+    tc -n "${side%:*}" qdisc replace dev "${side#*:}" root tbf rate "$rate" burst 256kb latency 100ms
+  done
+  echo "$rate, 4 micro-batches a step on each rank"
+  echo "| form | ms a step | MB a step |"
+  echo "|---|---|---|"
+  shared="use_distributed_optimizer=true"
+  all="data_parallel_sharding_strategy=optim_grads_params"
+  two="num_distributed_optimizer_instances=2"
+  row "nothing sharded"
+  row "ZeRO-1" "$shared"
+  row "ZeRO-1 in 2 instances" "$shared" "$two"
+  row "ZeRO-3" "$shared" "$all"
+  row "ZeRO-3 in 2 instances" "$shared" "$all" "$two"
+  row "ZeRO-3, instances share states" "$shared" "$all" "$two" outer_dp_sharding_strategy=optim
+done
