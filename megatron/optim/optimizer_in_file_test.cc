@@ -197,8 +197,8 @@ TEST(OptimizerInFileTest, AnObserverSeesMastersAndChangesNoBits) {
   }
 }
 
-// A thousand faults: a step either has the bits of a disk without faults, or fails with the file and
-// the offset.
+// A thousand faults: a step either has the bits of a disk without faults, or fails with the file
+// and the offset.
 TEST(OptimizerInFileTest, FaultsAreToldOrChangeNoBits) {
   constexpr int kSteps = 3;
   Filed plain(0, DType::kBFloat16, {});

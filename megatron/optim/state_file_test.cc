@@ -116,8 +116,8 @@ TEST_F(StateFileTest, AnyElementsAreRead) {
 
 TEST_F(StateFileTest, AnExtentIsReadAheadAndOneIsWrittenMeanwhile) {
   StateFile file({DType::kFloat32}, kElements, kExtent, Device(), nullptr);
-  // The script moves blocks when they are waited for, the newest first, so that what it has not seen
-  // is on its way.
+  // The script moves blocks when they are waited for, the newest first, so that what it has not
+  // seen is on its way.
   std::vector<std::string> seen;
   file.Open(ScriptedBlockFile(TestPath("ahead"), file.bytes(), kPage, [&](const Block& block) {
     seen.push_back(absl::StrCat(block.is_write ? "w" : "r", block.offset / kPage));
