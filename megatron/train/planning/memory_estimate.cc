@@ -28,8 +28,10 @@ constexpr int64_t kManyLayers = 24;
 constexpr int64_t kRounds = 3;
 constexpr int64_t kRoundsOfUnequalStages = 32;
 
-// Gradients and weights of so many elements are in page-locked memory (optim/optimizer.cc).
-constexpr double kStagedElements = 2 * (1 << 20);
+// Elements that the optimizer takes at once where some lie on the host (optim/optimizer.cc):
+// gradients and weights of two such pieces are in page-locked memory, and the norm of main weights
+// takes one of them on the device.
+constexpr double kPieceElements = 1 << 20;
 
 // Returns the layers of each part of the model, in its order.
 std::vector<int64_t> LayersOfParts(const LayoutAxes& axes, int64_t layers) {
@@ -360,6 +362,7 @@ absl::StatusOr<MemoryNeeds> MemoryEstimator::StageTotal(const LayoutAxes& axes, 
   }
   MEGATRON_ASSIGN_OR_RETURN(
       StageBytes bytes, BothKinds(axes, place, mixtures, layers - mixtures, begins_with_mixture));
+  const double elements = bytes.weights / weight_bytes_;
   MEGATRON_RETURN_IF_ERROR(ShareOut(axes, stage, mixtures, &bytes));
   const double micro_batches =
       double(resolved_.train().global_batch_size()) / double(axes.micro_batch * axes.data);
@@ -367,7 +370,10 @@ absl::StatusOr<MemoryNeeds> MemoryEstimator::StageTotal(const LayoutAxes& axes, 
                       double(axes.is_sequence_parallel ? axes.tensor : 1);
   MemoryNeeds needs;
   const double moved = axes.host_fraction * bytes.optimizer;
-  if (moved > 0) needs.host = moved + kStagedElements * (4 + weight_bytes_);
+  if (moved > 0) {
+    needs.host = moved + 2 * kPieceElements * (4 + weight_bytes_);
+    if (weight_bytes_ < 4) bytes.fixed += 4 * std::min(kPieceElements, elements);
+  }
   needs.device = bytes.weights + bytes.gradients + bytes.optimizer - moved + bytes.fixed + saved +
                  bytes.temporary + slots.edges * rows + bytes.batches * micro_batches;
   return needs;
