@@ -62,12 +62,13 @@ absl::Status NothingFits(const config::PretrainConfig& config, int64_t vocab_siz
   }
   const double host_limit =
       options.host_bytes > 0 ? options.host_bytes : DefaultHostLimit(*planner.hardware);
-  const std::string on_host =
-      found.least_host_bytes > 0
-          ? absl::StrFormat(" and %s of the host's memory, of which a rank may have %s",
-                            FormatBytes(int64_t(found.least_host_bytes)),
-                            FormatBytes(int64_t(host_limit)))
-          : std::string();
+  std::string on_host;
+  if (found.least_host_bytes > 0) {
+    on_host = absl::StrCat(" and ", FormatBytes(int64_t(found.least_host_bytes)),
+                           " of the host's memory");
+  }
+  if (found.least_host_bytes > host_limit)
+    absl::StrAppend(&on_host, ", of which a rank may have ", FormatBytes(int64_t(host_limit)));
   return absl::InvalidArgumentError(absl::StrFormat(
       "none of %s layouts fits in the %s of a rank: the smallest (%s) takes %s%s; %s, a shorter "
       "model.seq_length or a smaller model",
