@@ -185,7 +185,8 @@ class Search {
   absl::StatusOr<bool> FitsSomewhere();
 
  private:
-  absl::StatusOr<std::vector<Candidate>> PredictAll(LayoutPredictor* predictor);
+  // Predicts the layouts that are allowed: all, or of them those that keep least.
+  absl::StatusOr<std::vector<Candidate>> Predict(LayoutPredictor* predictor, bool least_alone);
   absl::StatusOr<LayoutPredictor> MakePredictor() const;
   // The layouts that keep least are estimated, the smallest by formulas first.
   absl::StatusOr<bool> FitsSomewhere(const std::vector<Candidate>& candidates);
@@ -216,9 +217,11 @@ class Search {
   int tries_ = 0;  // layouts that were planned
 };
 
-absl::StatusOr<std::vector<Candidate>> Search::PredictAll(LayoutPredictor* predictor) {
+absl::StatusOr<std::vector<Candidate>> Search::Predict(LayoutPredictor* predictor,
+                                                       bool least_alone) {
   std::vector<Candidate> candidates;
   const auto visit = [&](const LayoutAxes& axes) -> absl::StatusOr<bool> {
+    if (least_alone && !KeepsLeast(axes)) return true;
     if (!IsAllowed(axes)) {
       ++found_.not_allowed;
       return true;
@@ -347,7 +350,6 @@ absl::StatusOr<bool> Search::FitsSomewhere(const std::vector<Candidate>& candida
 
 absl::StatusOr<bool> Search::FitsSomewhere(const std::vector<Candidate>& candidates, bool on_host) {
   std::vector<const Candidate*> smallest;
-  // Written fields may leave out full recomputation.
   for (const bool any : {false, true}) {
     for (const Candidate& candidate : candidates) {
       if ((candidate.axes.host_fraction > 0) == on_host && (any || KeepsLeast(candidate.axes)))
@@ -382,7 +384,8 @@ absl::StatusOr<LayoutPredictor> Search::MakePredictor() const {
 
 absl::StatusOr<LayoutSearch> Search::Run() {
   MEGATRON_ASSIGN_OR_RETURN(LayoutPredictor predictor, MakePredictor());
-  MEGATRON_ASSIGN_OR_RETURN(const std::vector<Candidate> candidates, PredictAll(&predictor));
+  MEGATRON_ASSIGN_OR_RETURN(const std::vector<Candidate> candidates,
+                            Predict(&predictor, /*least_alone=*/false));
   MEGATRON_ASSIGN_OR_RETURN(const bool fits, FitsSomewhere(candidates));
   if (!fits) {
     found_.too_large = found_.layouts;
@@ -394,7 +397,12 @@ absl::StatusOr<LayoutSearch> Search::Run() {
 
 absl::StatusOr<bool> Search::FitsSomewhere() {
   MEGATRON_ASSIGN_OR_RETURN(LayoutPredictor predictor, MakePredictor());
-  MEGATRON_ASSIGN_OR_RETURN(const std::vector<Candidate> candidates, PredictAll(&predictor));
+  MEGATRON_ASSIGN_OR_RETURN(std::vector<Candidate> candidates,
+                            Predict(&predictor, /*least_alone=*/true));
+  // Written fields may leave out full recomputation.
+  if (candidates.empty()) {
+    MEGATRON_ASSIGN_OR_RETURN(candidates, Predict(&predictor, /*least_alone=*/false));
+  }
   return FitsSomewhere(candidates);
 }
 

@@ -151,7 +151,7 @@ TEST_F(SearchLayoutsTest, SaysHowManyRanksAModelNeedsThatFitsNowhere) {
   EXPECT_TRUE(Search(Config("gpt3_857m"), options)->best.empty());
 }
 
-// 414 million parameters take 7.4 GB, of which 5 GB may lie on the host.
+// 357 million parameters take 6.4 GB, of which 4.3 GB may lie on the host.
 TEST_F(SearchLayoutsTest, LeavesTheOptimizerOnTheHostWhereNothingElseFits) {
   SearchOptions options;
   options.memory_bytes = 5 * kGiB;
@@ -162,7 +162,7 @@ TEST_F(SearchLayoutsTest, LeavesTheOptimizerOnTheHostWhereNothingElseFits) {
   for (const FoundLayout& layout : found->best) {
     EXPECT_GT(layout.axes.host_fraction, 0);
     EXPECT_LE(layout.memory_bytes, options.memory_bytes);
-    EXPECT_GT(layout.host_bytes, 0.4 * 4.9e9);
+    EXPECT_GT(layout.host_bytes, 0.4 * 4.3e9);
     EXPECT_TRUE(layout.config.optimizer().optimizer_cpu_offload());
   }
   // Where there is room the GPU updates faster.
