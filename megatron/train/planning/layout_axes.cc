@@ -97,8 +97,9 @@ void ApplySharing(const LayoutAxes& axes, bool overlaps, config::ParallelConfig*
 }
 
 // A configuration that recomputes in this way already keeps its choice of what. Chunks of MLPs are
-// not a layout's.
+// not a layout's. No layout has activations on the host.
 void ApplyRecompute(PlanRecompute recompute, config::PretrainConfig* config) {
+  if (config->has_recompute()) config->mutable_recompute()->clear_cpu_offloading_num_layers();
   const auto clear = [config] {
     const config::RecomputeConfig before = config->recompute();
     config->clear_recompute();
@@ -117,7 +118,7 @@ void ApplyRecompute(PlanRecompute recompute, config::PretrainConfig* config) {
 void ApplyOffload(double host_fraction, config::OptimizerConfig* optimizer) {
   optimizer->clear_optimizer_cpu_offload();
   optimizer->clear_optimizer_offload_fraction();
-  if (host_fraction == 0) return;
+  if (host_fraction == 0) return optimizer->clear_optimizer_offload_path();
   optimizer->set_optimizer_cpu_offload(true);
   if (host_fraction < 1) optimizer->set_optimizer_offload_fraction(host_fraction);
 }

@@ -58,6 +58,8 @@ TEST(UnpricedFieldsTest, EveryFieldOfLayoutsAndPrecisionsIsPricedToldOrWithoutEf
       "parallel.account_for_loss_in_pipeline_split",
       "parallel.use_distributed_optimizer",
       "parallel.data_parallel_sharding_strategy",
+      "parallel.num_distributed_optimizer_instances",
+      "parallel.outer_dp_sharding_strategy",
       "parallel.overlap_grad_reduce",
       "parallel.overlap_param_gather",  // hidden together with overlap_grad_reduce
       "parallel.grad_reduce_in_bf16",
