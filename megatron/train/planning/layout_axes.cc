@@ -97,9 +97,8 @@ void ApplySharing(const LayoutAxes& axes, bool overlaps, config::ParallelConfig*
 }
 
 // A configuration that recomputes in this way already keeps its choice of what. Chunks of MLPs are
-// not a layout's. No layout has activations on the host.
+// not a layout's.
 void ApplyRecompute(PlanRecompute recompute, config::PretrainConfig* config) {
-  if (config->has_recompute()) config->mutable_recompute()->clear_cpu_offloading_num_layers();
   const auto clear = [config] {
     const config::RecomputeConfig before = config->recompute();
     config->clear_recompute();

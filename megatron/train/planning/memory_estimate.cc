@@ -229,6 +229,8 @@ absl::StatusOr<double> MemoryEstimator::WholeBytes(const LayoutAxes& axes, int64
   simple.micro_batch = 1;
   simple.recompute = PlanRecompute::kNone;
   simple.data = 2 * LeastData(axes);
+  simple.instances = 1;  // so few ranks may be fewer than the instances
+  simple.instances_share_states = false;
   simple.host_fraction = 0;
   config::PretrainConfig config = config_;
   ApplyLayout(simple, is_gpu_, &config);

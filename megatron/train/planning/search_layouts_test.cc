@@ -194,14 +194,12 @@ TEST_F(SearchLayoutsTest, ChoosesOffloadAnew) {
   config.mutable_optimizer()->set_optimizer_cpu_offload(true);
   config.mutable_optimizer()->set_optimizer_offload_fraction(0.25);
   config.mutable_optimizer()->set_optimizer_offload_path("/nowhere");
-  config.mutable_recompute()->set_cpu_offloading_num_layers(2);
   const auto found = Search(config, {/*ranks=*/1});
   ASSERT_TRUE(found.ok()) << found.status();
   ASSERT_FALSE(found->best.empty()) << found->first_refusal;
   const config::PretrainConfig& chosen = found->best[0].config;
   EXPECT_FALSE(chosen.optimizer().optimizer_cpu_offload());
   EXPECT_FALSE(chosen.optimizer().has_optimizer_offload_path());
-  EXPECT_FALSE(chosen.recompute().has_cpu_offloading_num_layers());
 }
 
 TEST_F(SearchLayoutsTest, WithTheHostAModelFitsOnFewerRanks) {

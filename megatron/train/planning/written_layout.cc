@@ -37,7 +37,6 @@ constexpr const char* kLayoutPaths[] = {
     "parallel.outer_dp_sharding_strategy",
     "parallel.overlap_param_gather",
     "recompute.recompute_granularity",
-    "recompute.cpu_offloading_num_layers",
     "optimizer.optimizer_cpu_offload",
     "optimizer.optimizer_offload_fraction",
     "optimizer.optimizer_offload_path",
