@@ -80,9 +80,9 @@ class Optimizer {
   Optimizer(std::unique_ptr<const UpdateRule> rule, ParameterBuffers* buffers,
             MemoryLedger* ledger);
 
-  // Takes what updates in host memory of elements on a device need, where the buffers have any; must
-  // be called before the first step then. `stream` is that of the steps and `threads` the number of
-  // threads.
+  // Takes what updates in host memory of elements on a device need, where the buffers have any;
+  // must be called before the first step then. `stream` is that of the steps and `threads` the
+  // number of threads.
   absl::Status PrepareHostUpdate(const Stream& stream, int threads, MemoryLedger* ledger);
 
   const UpdateRule& rule() const { return *rule_; }

@@ -6,10 +6,10 @@
 // are fp32; where the model's dtype is fp32 the weights are their own masters.
 //
 // On a GPU, some or all of the masters and states may lie in host memory: those of the first
-// elements of the optimizer range, up to the beginning of a parameter. fp32 weights, which are their
-// own masters, stay on the device. On any device, these elements may be in a file instead
-// (state_file.h). An error of the file stays, and status() tells it: what a method reads after it is
-// undefined.
+// elements of the optimizer range, up to the beginning of a parameter. fp32 weights, which are
+// their own masters, stay on the device. On any device, these elements may be in a file instead
+// (state_file.h). An error of the file stays, and status() tells it: what a method reads after it
+// is undefined.
 //
 // Weights and gradients cover all parameters, or where they are sharded this rank's shards. While
 // the buffers live, the `data` and `grad` of the parameters are views of weights and gradients that
@@ -159,8 +159,8 @@ class ParameterBuffers {
                const Bucket& bucket, const FlatRange& range) const;
   // The number of a state among the tensors of the file, of which masters are the first.
   size_t FileTensorOf(size_t state) const { return state + (has_masters() ? 1 : 0); }
-  // Calls body(bucket, range) on elements in the file, extent by extent and bucket by bucket, within
-  // a pass.
+  // Calls body(bucket, range) on elements in the file, extent by extent and bucket by bucket,
+  // within a pass.
   absl::Status PassOverFile(
       StateFile::Access access,
       absl::FunctionRef<absl::Status(const Bucket&, const FlatRange&)> body) const;
