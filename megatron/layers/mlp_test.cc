@@ -3,7 +3,9 @@
 #include <memory>
 
 #include "gtest/gtest.h"
+#include "megatron/comm/thread/run_ranks.h"
 #include "megatron/layers/layer_harness.h"
+#include "megatron/ops/host_tensor.h"
 
 namespace megatron {
 namespace {
@@ -106,6 +108,24 @@ TEST(MlpTest, MemoryGrowsWithTheChunkAndNotWithTheTokens) {
     EXPECT_EQ(bytes(256, 16, deferred), of_16);
     EXPECT_EQ(bytes(256, 32, deferred), 2 * of_16);
   }
+}
+
+TEST(MlpTest, UnderSequenceParallelismTheTokensOfAllRanksMakeAChunk) {
+  const absl::Status status = RunRanks(2, [](int, const ProcessGroup& group) {
+    const auto bytes = [&](bool sequence_parallel) {
+      LayerHarness harness({64}, group, sequence_parallel);
+      const LayerCalls calls = MakeMlp(InChunks(Gated(), 16), group, sequence_parallel);
+      harness.Bind(calls.parameters);
+      const auto rows =
+          ops::HostTensor::Normal({harness.context().rows(), kHidden}, DType::kFloat32, 1);
+      harness.Run(calls, rows, rows);
+      return harness.context().scratch->high_water() - rows.tensor().bytes();
+    };
+    // Gathered rows lie beside the intermediate, and are narrower than it is.
+    EXPECT_LT(bytes(true), 2 * bytes(false));
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(status, absl::OkStatus());
 }
 
 TEST(MlpTest, TwoTensorParallelRanksEqualOne) {
