@@ -17,8 +17,8 @@ struct PlanSearchOptions {
   std::vector<std::string> overrides;  // parts of a layout that they write are held
   int64_t gpus = 0;
   std::string gpu = "H100";
-  double memory_gib = 0;       // of a GPU; 0: 95 % of the hardware's, or a rank's share of that
-  double host_memory_gib = 0;  // of a GPU's host; 0: 90 % of its share of the host's
+  double memory_gib = 0;       // GiB of a GPU; 0: 95 % of the hardware's, or a rank's share
+  double host_memory_gib = 0;  // GiB of the host for a GPU; 0: 90 % of its share
   int best = 5;
   std::string output;  // where to write the fastest layout's configuration; empty: nowhere
 };

@@ -232,7 +232,7 @@ class OffloadTest : public PredictedPartsTest {
 
 // The figures of docs/offload.md: 6 bytes of an element cross the link, and 30 pass the memory.
 TEST_F(OffloadTest, TheSlowerOfLinkAndMemoryDecides) {
-  // Of the two word tables the prediction of the optimizer has one.
+  // The prediction of the optimizer has one of the two word tables.
   const double parameters =
       32 * (4096.0 * (2 * 4096 + 2 * 1024 + 3 * 14336) + 2 * 4096) + 128256.0 * 4096;
   EXPECT_NEAR(Predict(1).seconds.optimizer, Passes(parameters) + 0.3 * parameters / 1e9, 1e-6);
@@ -300,7 +300,7 @@ class InstancesTest : public PredictedPartsTest {
 };
 
 TEST_F(InstancesTest, OfANodeTakeTheTimeOfLinksAndOfAShardOnTheNetwork) {
-  // Of the two word tables the prediction of communication has one.
+  // The prediction of communication has one of the two word tables.
   const double parameters =
       32 * (4096.0 * (2 * 4096 + 2 * 1024 + 3 * 14336) + 2 * 4096) + 128256.0 * 4096;
   const auto within = [&](double bytes) {

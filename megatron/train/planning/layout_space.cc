@@ -201,7 +201,7 @@ absl::StatusOr<bool> LayoutSpace::VisitKept(LayoutAxes axes, LayoutVisit visit) 
 
 int64_t LayoutSpace::InstancesOf(const LayoutAxes& axes) const {
   const int64_t copies = axes.data * axes.context;
-  int64_t ranks = 1;  // of an instance
+  int64_t ranks = 1;  // the ranks of an instance
   for (const int64_t divisor : Divisors(copies)) {
     if (divisor * axes.tensor <= domain_) ranks = divisor;
   }

@@ -55,7 +55,7 @@ class MemoryEstimator {
   using Places = std::vector<StageBytes>;
   struct StageSlots {
     std::vector<double> counts;    // micro-batches in flight, by chunk
-    std::vector<double> deferred;  // of them, those whose weights' gradients are to come
+    std::vector<double> deferred;  // those whose weights' gradients are to come
     double edges = 0;              // bytes received, if a rank has whole samples, one at a time
   };
   using Schedule = std::map<int64_t, StageSlots>;  // by stage

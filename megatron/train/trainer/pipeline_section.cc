@@ -100,7 +100,8 @@ double Recomputed(const config::RecomputeConfig& recompute, const MatrixProducts
 double NotDeferred(const config::PretrainConfig& config, const MatrixProducts& layer) {
   if (!config.recompute().has_mlp_chunk_tokens()) return 0;
   const bool gated = config.model().swiglu() || config.model().gated_linear_unit();
-  return MlpInputMultiplyAdds(layer) * (gated ? 1.5 : 2);  // of the first matrix and the second
+  // The first matrix and the second have these.
+  return MlpInputMultiplyAdds(layer) * (gated ? 1.5 : 2);
 }
 
 // A product of activations has two gradients, both of which belong to the inputs' part, as does

@@ -164,7 +164,7 @@ void CheckInstances(ConfigChecker& check) {
   const int64_t dense = ranks * parallel.tensor_model_parallel_size();
   const int64_t cut =
       parallel.expert_model_parallel_size() * parallel.expert_tensor_parallel_size();
-  // That they do not divide the ranks is an error of other fields.
+  // Sizes that do not divide the ranks are an error of other fields.
   if (dense % cut == 0) expect(dense / cut, "experts", "what expert parallelism leaves of them");
 }
 
