@@ -2,10 +2,12 @@
 //
 //   launch --ranks=4 -- program --its_flags
 //   launch --hostfile=hosts -- program --its_flags
+//   launch --hostfile=hosts --num_nodes=4 --restarts=10 -- program --its_flags
 //
 // Each rank finds its number and the rendezvous address in its environment; its output lines are
 // printed with "[rank N]" before them. The program ends with the code of the rank that failed
-// first.
+// first. With --restarts it starts the ranks again when one was lost; the machines of the hostfile
+// behind the first --num_nodes are spares then.
 
 #include <limits.h>
 #include <unistd.h>
@@ -14,6 +16,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -26,9 +29,11 @@
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/launch/host_launcher.h"
+#include "megatron/comm/launch/host_pool.h"
 #include "megatron/comm/launch/hostfile.h"
 #include "megatron/comm/launch/launcher.h"
 #include "megatron/comm/launch/own_program.h"
+#include "megatron/comm/launch/restarts.h"
 #include "tools/common/tool_main.h"
 
 ABSL_FLAG(int, ranks, 2, "Processes to start on this machine, without --hostfile.");
@@ -49,8 +54,12 @@ ABSL_FLAG(int, num_gpus, -1, "The first slots of each machine; -1: all.");
 ABSL_FLAG(std::string, master_addr, "", "Where the ranks meet; empty: the first machine.");
 ABSL_FLAG(int, master_port, 29500, "The port there.");
 ABSL_FLAG(
-    std::string, ssh, "ssh -o BatchMode=yes",
+    std::string, ssh,
+    "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3",
     "The command that runs another on a machine: words, to which it and the command are added.");
+ABSL_FLAG(int, restarts, 0,
+          "Times to start the ranks again when one was lost, hangs or was ended by a signal; the "
+          "program must continue where it was. Machines behind the first --num_nodes are spares.");
 ABSL_FLAG(std::vector<std::string>, export, {},
           "Names of variables that the ranks get from here, besides MEGATRON_* and NCCL_*.");
 ABSL_FLAG(bool, agent, false, "Used by --hostfile on the machines: reads its part of the job.");
@@ -71,16 +80,32 @@ bool Travels(const std::string& name, const std::vector<std::string>& named) {
          absl::StartsWith(name, "NCCL_");
 }
 
+void Tell(absl::string_view line) {
+  std::fprintf(stderr, "launch: %s\n", std::string(line).c_str());
+}
+
+RestartOptions Restarts() {
+  RestartOptions options;
+  options.restarts = absl::GetFlag(FLAGS_restarts);
+  return options;
+}
+
 absl::StatusOr<LaunchResult> LaunchOnFile(const std::string& path,
                                           const std::vector<std::string>& command) {
   MEGATRON_ASSIGN_OR_RETURN(const std::string text,
                             AsArgument(ReadFileToString(PosixFileSystem(), path, kMaxHostfile)));
+  const RestartOptions restarts = Restarts();
+  MEGATRON_ASSIGN_OR_RETURN(const std::vector<HostSlots> all, ParseHostfile(text, path));
+  HostFilter filter = {absl::GetFlag(FLAGS_include), absl::GetFlag(FLAGS_exclude),
+                       absl::GetFlag(FLAGS_num_nodes), absl::GetFlag(FLAGS_num_gpus)};
+  MEGATRON_ASSIGN_OR_RETURN(std::vector<HostSlots> hosts, FilterHosts(all, filter));
+  const int wanted = static_cast<int>(hosts.size());
+  if (restarts.restarts > 0) {
+    filter.num_nodes = -1;
+    MEGATRON_ASSIGN_OR_RETURN(hosts, FilterHosts(all, filter));
+  }
+  HostPool pool(std::move(hosts), wanted);
   HostLaunchOptions options;
-  MEGATRON_ASSIGN_OR_RETURN(options.hosts, ParseHostfile(text, path));
-  MEGATRON_ASSIGN_OR_RETURN(
-      options.hosts,
-      FilterHosts(options.hosts, {absl::GetFlag(FLAGS_include), absl::GetFlag(FLAGS_exclude),
-                                  absl::GetFlag(FLAGS_num_nodes), absl::GetFlag(FLAGS_num_gpus)}));
   options.command = command;
   options.ssh = absl::StrSplit(absl::GetFlag(FLAGS_ssh), ' ', absl::SkipEmpty());
   if (options.ssh.empty()) return absl::InvalidArgumentError("--ssh is empty");
@@ -97,11 +122,21 @@ absl::StatusOr<LaunchResult> LaunchOnFile(const std::string& path,
   for (const auto& [name, value] : ProcessEnvironment()) {
     if (Travels(name, absl::GetFlag(FLAGS_export))) options.environment.emplace_back(name, value);
   }
-  return LaunchOnHosts(options);
+  const auto launch = [&](const StartOfJob& start) -> absl::StatusOr<LaunchResult> {
+    HostLaunchOptions job = options;
+    job.hosts = pool.Chosen();
+    for (auto& variable : start.Environment()) job.environment.push_back(std::move(variable));
+    MEGATRON_ASSIGN_OR_RETURN(LaunchResult result, LaunchOnHosts(job));
+    pool.Fail(HostsToBlame(result));
+    return result;
+  };
+  return LaunchWithRestarts(restarts, launch, Tell);
 }
 
 absl::StatusOr<LaunchResult> Launch(const std::vector<std::string>& command) {
   if (absl::GetFlag(FLAGS_agent)) return RunAgent(STDIN_FILENO);
+  if (absl::GetFlag(FLAGS_restarts) < 0)
+    return absl::InvalidArgumentError("--restarts is negative");
   if (absl::GetFlag(FLAGS_ranks) < 1 || command.empty()) {
     return absl::InvalidArgumentError(
         "usage: launch --ranks=N -- PROGRAM ARGUMENTS...  or  launch --hostfile=FILE -- PROGRAM "
@@ -114,7 +149,11 @@ absl::StatusOr<LaunchResult> Launch(const std::vector<std::string>& command) {
   options.children.grace = absl::GetFlag(FLAGS_grace);
   options.children.idle_limit = absl::GetFlag(FLAGS_idle_limit);
   options.command = command;
-  return LaunchRanks(options);
+  const auto launch = [&](const StartOfJob& start) {
+    options.environment = start.Environment();
+    return LaunchRanks(options);
+  };
+  return LaunchWithRestarts(Restarts(), launch, Tell);
 }
 
 }  // namespace
@@ -125,7 +164,9 @@ int main(int argc, char** argv) {
   const auto launch = [&](const std::vector<std::string>& command) -> absl::Status {
     MEGATRON_ASSIGN_OR_RETURN(const megatron::LaunchResult result, megatron::Launch(command));
     code = result.exit_code;
-    if (code != 0) std::fprintf(stderr, "launch: %s\n", result.Describe().c_str());
+    if (code != 0) {
+      std::fprintf(stderr, "%s%s\n", megatron::kAgentReason, result.Describe().c_str());
+    }
     return absl::OkStatus();
   };
   const int failed = megatron::RunTool(

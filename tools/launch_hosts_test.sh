@@ -97,6 +97,25 @@ both_run
 kill -KILL "$pid"
 both_end SIGKILL
 
+# The spare takes the place of a host that cannot be reached, and then of one whose rank is killed.
+printf 'worker-1 slots=1\nunreachable slots=1\nspare-1 slots=1\nspare-2 slots=2\n' > hosts
+rm -f ssh_arguments
+run --num_nodes=2 --restarts=3 --grace=1s -- sh -c 'echo start $MEGATRON_RESTART_COUNT: $MEGATRON_RESTART_REASON
+[ "$MEGATRON_RESTART_COUNT.$MEGATRON_RANK" = 1.1 ] && kill -9 $$
+[ "$MEGATRON_RESTART_COUNT" = 2 ] || sleep 60' || fail "restarts: $?"
+grep -q '^launch: host unreachable ended with code 255.*; starting again in 1s (1 of 3)$' out ||
+  fail "why it started again"
+reason='host spare-1 ended with code 137 (rank 1 was ended by signal 9 (Killed)); after that host worker-1 did not end'
+grep -q "^\[rank 1\] start 2: $reason" out || fail "the reason that ranks get"
+[ "$(cut -d ' ' -f 1 ssh_arguments | sort | uniq -c | tr -s ' \n' ' ')" = \
+  ' 1 spare-1 1 spare-2 1 unreachable 3 worker-1 ' ] || fail "the hosts: $(cat ssh_arguments)"
+
+code=0
+run --num_nodes=1 --restarts=3 -- sh -c 'exit 22' || code=$?
+[ "$code" = 22 ] || fail "a damaged checkpoint gives $code"
+grep -q 'starting again' out && fail "a damaged checkpoint is tried again"
+printf 'worker-1 slots=1\nworker-2 slots=1\n' > hosts
+
 cat > run.textproto <<'CONFIG'
 model { num_layers: 2 hidden_size: 32 num_attention_heads: 2 seq_length: 64 }
 optimizer { lr: 3e-3 }

@@ -31,6 +31,7 @@ namespace megatron {
 namespace {
 
 constexpr int kForwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+constexpr int kErrors = 1;           // index of a child's output of errors
 constexpr int kNoSuchProgram = 127;  // the convention of shells
 // The time for what the last writers of a pipe have left in it.
 constexpr absl::Duration kDrainTime = absl::Seconds(1);
@@ -185,8 +186,8 @@ class Runner {
     running.pid = pid;
     const int targets[2] = {options_.output, options_.errors};
     for (int i = 0; i < 2; ++i) {
-      running.outputs[i] =
-          std::make_unique<LinePrefixer>(std::move(read_ends[i]), child.prefix, targets[i]);
+      running.outputs[i] = std::make_unique<LinePrefixer>(
+          std::move(read_ends[i]), child.prefix, targets[i], i == kErrors ? child.reason_mark : "");
     }
     SendInput(running, child.input);
     return absl::OkStatus();
@@ -221,6 +222,7 @@ class Runner {
   }
 
   void Received(int signal) {
+    NoteRequest(signal);
     // A second request means it.
     const bool again = (signal == SIGINT || signal == SIGTERM) && ++requests_to_end_ > 1;
     if (!again) return Forward(signal);
@@ -230,6 +232,10 @@ class Runner {
       result_.exit_code = 128 + signal;
     }
     End();
+  }
+
+  void NoteRequest(int signal) {
+    if (result_.asked == 0 && IsRequestToEnd(signal)) result_.asked = signal;
   }
 
   void Forward(int signal) {
@@ -378,13 +384,13 @@ class Runner {
     };
     while (absl::Now() < until && absl::c_any_of(running_, open)) {
       WaitForSomething(until);
-      while (signals_.Next() != 0) {
-      }
+      for (int signal = signals_.Next(); signal != 0; signal = signals_.Next()) NoteRequest(signal);
     }
     for (const Running& child : running_) {
       for (const auto& output : child.outputs) output->Finish();
       if (result_.output_error == 0) result_.output_error = child.outputs[0]->error();
     }
+    if (result_.child >= 0) result_.reason = running_[result_.child].outputs[kErrors]->marked();
   }
 
   const std::vector<Child> children_;
@@ -424,8 +430,13 @@ std::string LaunchResult::Describe() const {
     return absl::StrCat(WereKilled(killed), ", after ", name, " had ", end);
   std::string text = absl::StrCat(name, signal > 0 ? " was " : " ", end);
   if (!hang.empty()) text = absl::StrCat(name, " ", hang);
+  if (!reason.empty()) absl::StrAppend(&text, " (", reason, ")");
   if (!killed.empty()) absl::StrAppend(&text, "; after that ", WereKilled(killed));
   return text;
+}
+
+bool IsRequestToEnd(int signal) {
+  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP;
 }
 
 absl::StatusOr<LaunchResult> RunChildren(std::vector<Child> children,

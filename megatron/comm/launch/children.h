@@ -26,6 +26,8 @@ struct Child {
   // If not empty, the child reads this from its standard input, and after that "signal N" for each
   // signal that is passed on, until the end of the input tells it to end.
   std::string input;
+  // If not empty, a line on the child's errors that begins with this says why the child fails.
+  std::string reason_mark;
 };
 
 struct ChildrenOptions {
@@ -52,9 +54,10 @@ struct LaunchResult {
   // consequences aside, or an orderly code. 128 + the signal for a child that a signal ended, or
   // that asked a second time for the end of all.
   int exit_code = 0;
-  int child = -1;    // index of the child that the code comes from; -1 if 0
-  std::string name;  // name of that child
-  int signal = 0;    // signal that ended it, or all
+  int child = -1;      // index of the child that the code comes from; -1 if 0
+  std::string name;    // name of that child
+  std::string reason;  // what that child said about it (Child::reason_mark); empty if nothing
+  int signal = 0;      // signal that ended it, or all
   // Its code says that it only missed another one, or that any of them hangs.
   bool is_consequence = false;
   // Names of the children that had to be killed: after the grace, or at once when asked twice.
@@ -62,12 +65,16 @@ struct LaunchResult {
   // If not empty, the child hung, and this is how.
   std::string hang;
   bool asked_twice = false;  // asked by `signal` to end
+  int asked = 0;             // the first signal that asked all to end, or 0
   int output_error = 0;      // error number of a line on `output` that could not be written, or 0
   // Returns "rank 2 was ended by signal 9 (Killed)", or empty. A child whose code may be only a
   // consequence is not called the cause where others had to be killed: "rank 1 did not end and was
   // killed, after rank 0 had ended with code 30".
   std::string Describe() const;
 };
+
+// Returns whether a signal asks a program to end: SIGINT, SIGTERM or SIGHUP.
+bool IsRequestToEnd(int signal);
 
 // When a child fails, the others have `grace` to end by themselves and are killed then. Whatever
 // they have started ends with them, and they end when this process is killed. An error is one of

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "megatron/base/shell_command.h"
 #include "megatron/base/status_macros.h"
@@ -18,6 +19,7 @@ namespace {
 
 constexpr uint32_t kMaxJobBytes = 1 << 22;
 constexpr uint32_t kMaxStrings = 1 << 16;
+constexpr char kHostName[] = "host ";  // begins the name of a child that is a host
 
 bool IsThisMachine(const std::string& host) { return host == "localhost" || host == "127.0.0.1"; }
 
@@ -133,7 +135,7 @@ absl::StatusOr<LaunchResult> LaunchOnHosts(const HostLaunchOptions& options) {
     WireWriter input;
     input.PutString(job);
     Child child;
-    child.name = absl::StrCat("host ", host.host);
+    child.name = absl::StrCat(kHostName, host.host);
     if (IsThisMachine(host.host)) {
       child.command = options.agent;
     } else {
@@ -143,10 +145,22 @@ absl::StatusOr<LaunchResult> LaunchOnHosts(const HostLaunchOptions& options) {
     }
     child.environment = ProcessEnvironment();
     child.input = input.Take();
+    child.reason_mark = kAgentReason;
     children.push_back(std::move(child));
     agent.launch.job->first_rank += agent.launch.ranks;
   }
   return RunChildren(std::move(children), options.children);
+}
+
+std::vector<std::string> HostsToBlame(const LaunchResult& result) {
+  const std::vector<std::string> names = result.is_consequence && result.hang.empty()
+                                             ? result.killed
+                                             : std::vector<std::string>{result.name};
+  std::vector<std::string> hosts;
+  for (absl::string_view name : names) {
+    if (absl::ConsumePrefix(&name, kHostName)) hosts.emplace_back(name);
+  }
+  return hosts;
 }
 
 absl::StatusOr<LaunchResult> RunAgent(int input) {

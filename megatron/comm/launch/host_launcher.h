@@ -32,7 +32,15 @@ struct HostLaunchOptions {
   ChildrenOptions children;
 };
 
+// The result names hosts as "host worker-1".
 absl::StatusOr<LaunchResult> LaunchOnHosts(const HostLaunchOptions& options);
+
+// Returns the hosts that such a result blames: the one whose rank failed first, or that could not
+// be reached; where ranks only missed others, the hosts that did not end. None if nobody knows.
+std::vector<std::string> HostsToBlame(const LaunchResult& result);
+
+// An agent that fails writes this to its errors, and behind it why.
+constexpr char kAgentReason[] = "launch: ";
 
 // Runs an agent: reads its part of the job from a descriptor, starts the ranks, and waits for their
 // end.

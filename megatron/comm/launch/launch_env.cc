@@ -334,6 +334,11 @@ absl::StatusOr<LaunchEnvironment> ReadLaunchEnvironment(const EnvironmentMap& en
     MEGATRON_ASSIGN_OR_RETURN(launch.listener,
                               reader.Number({{kStoreListenerVariable}}, std::nullopt));
   }
+  MEGATRON_ASSIGN_OR_RETURN(
+      launch.restarts,
+      reader.Number({{kRestartCountVariable, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"}},
+                    0));
+  launch.restart_reason = reader.Text(kRestartReasonVariable);
   return launch;
 }
 

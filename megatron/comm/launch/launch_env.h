@@ -26,6 +26,9 @@ namespace megatron {
 
 // The variable by which LaunchRanks (launcher.h) gives rank 0 the socket at which the job meets.
 constexpr char kStoreListenerVariable[] = "MEGATRON_STORE_LISTENER";
+// The variables by which LaunchWithRestarts (restarts.h) tells ranks of the starts before.
+constexpr char kRestartCountVariable[] = "MEGATRON_RESTART_COUNT";
+constexpr char kRestartReasonVariable[] = "MEGATRON_RESTART_REASON";
 
 enum class LaunchSource { kExplicit, kTorchrun, kOpenMpi, kPmi, kSlurm, kSingle };
 
@@ -43,6 +46,11 @@ struct LaunchEnvironment {
   std::vector<LaunchSource> also;  // other sources that are there
   // A socket that listens at the master's address already, which rank 0 has inherited; -1: none.
   int listener = -1;
+  // How often the job was started again before this start, and why the last time, as far as the
+  // launcher says so: MEGATRON_RESTART_COUNT and MEGATRON_RESTART_REASON (restarts.h),
+  // TORCHELASTIC_RESTART_COUNT, SLURM_RESTART_COUNT.
+  int restarts = 0;
+  std::string restart_reason;
 
   // Returns "rank 3 of 8 (local rank 1 of 2), rendezvous at node01:29500, from torchrun's
   // variables; Slurm's variables are set, too".

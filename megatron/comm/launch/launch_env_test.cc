@@ -165,5 +165,18 @@ TEST(LaunchEnvTest, ReadsThisProcesssEnvironment) {
   EXPECT_EQ(ProcessEnvironment().at("MEGATRON_LAUNCH_ENV_TEST"), "a=b");
 }
 
+TEST(LaunchEnvTest, RestartsAreThoseThatTheLauncherCounts) {
+  EXPECT_EQ(ReadLaunchEnvironment({})->restarts, 0);
+  EXPECT_EQ(ReadLaunchEnvironment({{"SLURM_RESTART_COUNT", "2"}})->restarts, 2);
+  const auto launch = ReadLaunchEnvironment({{"MEGATRON_RESTART_COUNT", "3"},
+                                             {"MEGATRON_RESTART_REASON", "rank 1 was killed"},
+                                             {"TORCHELASTIC_RESTART_COUNT", "0"}});
+  ASSERT_THAT(launch, IsOk());
+  EXPECT_EQ(launch->restarts, 3);
+  EXPECT_EQ(launch->restart_reason, "rank 1 was killed");
+  EXPECT_THAT(ReadLaunchEnvironment({{"MEGATRON_RESTART_COUNT", "often"}}),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
 }  // namespace
 }  // namespace megatron

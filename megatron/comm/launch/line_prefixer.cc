@@ -4,6 +4,7 @@
 
 #include <cerrno>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace megatron {
@@ -48,6 +49,7 @@ void LinePrefixer::Append(absl::string_view bytes) {
 }
 
 void LinePrefixer::Print() {
+  if (!mark_.empty() && absl::StartsWith(line_, mark_)) marked_ = line_.substr(mark_.size());
   const int error = WriteAll(to_, absl::StrCat(prefix_, line_, "\n"));
   if (error_ == 0) error_ = error;
   line_.clear();

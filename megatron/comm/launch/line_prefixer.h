@@ -13,9 +13,10 @@ namespace megatron {
 // Each line goes on in one write, so that those of several processes do not mix.
 class LinePrefixer {
  public:
-  // Reads from a descriptor that does not block.
-  LinePrefixer(Socket from, std::string prefix, int to)
-      : from_(std::move(from)), prefix_(std::move(prefix)), to_(to) {}
+  // Reads from a descriptor that does not block. Lines that begin with `mark` are remembered, unless
+  // it is empty.
+  LinePrefixer(Socket from, std::string prefix, int to, std::string mark = "")
+      : from_(std::move(from)), prefix_(std::move(prefix)), to_(to), mark_(std::move(mark)) {}
 
   // -1 after the end.
   int fd() const { return from_.fd(); }
@@ -23,6 +24,9 @@ class LinePrefixer {
   // Returns the error number of the first line that could not be written, or 0. The lines after it
   // are read and tried all the same: the process goes on.
   int error() const { return error_; }
+
+  // Returns what follows the mark in the last line that begins with it, or an empty string.
+  const std::string& marked() const { return marked_; }
 
   // Passes on what there is; the end closes it.
   void Read();
@@ -36,7 +40,8 @@ class LinePrefixer {
   Socket from_;
   const std::string prefix_;
   const int to_;
-  std::string line_;
+  const std::string mark_;
+  std::string line_, marked_;
   int error_ = 0;
 };
 

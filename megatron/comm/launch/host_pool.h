@@ -1,0 +1,39 @@
+// The machines of a job that is started again after failures: it takes some of them, and the others
+// are spares.
+#ifndef MEGATRON_COMM_LAUNCH_HOST_POOL_H_
+#define MEGATRON_COMM_LAUNCH_HOST_POOL_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "megatron/comm/launch/hostfile.h"
+
+namespace megatron {
+
+class HostPool {
+ public:
+  // The job takes the first `wanted` hosts; all, if it is -1.
+  HostPool(std::vector<HostSlots> hosts, int wanted);
+
+  // Counts a failure of these hosts. Each gives its place to the spare with enough slots that has
+  // failed least, if that has failed less often than itself, and is a spare then.
+  void Fail(const std::vector<std::string>& names);
+
+  // Returns the hosts of the next start, in order of their ranks. A place has as many slots on each
+  // host: the first ones.
+  std::vector<HostSlots> Chosen() const;
+
+ private:
+  // Returns the index of the host that takes a place after a failure.
+  size_t ReplacementOf(size_t place) const;
+
+  const std::vector<HostSlots> hosts_;
+  std::vector<int> failures_;   // of each host
+  std::vector<size_t> places_;  // indices of the hosts that the job takes
+  std::vector<size_t> slots_;   // number of slots of each place
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_COMM_LAUNCH_HOST_POOL_H_

@@ -1,0 +1,46 @@
+#include "megatron/comm/launch/host_pool.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gtest/gtest.h"
+
+namespace megatron {
+namespace {
+
+std::string Text(const HostPool& pool) {
+  return absl::StrJoin(pool.Chosen(), " ", [](std::string* out, const HostSlots& host) {
+    absl::StrAppend(out, host.host, ":", absl::StrJoin(host.slots, ","));
+  });
+}
+
+TEST(HostPoolTest, AHostThatFailsGivesItsPlaceToASpare) {
+  HostPool pool({{"a", {0, 1}}, {"b", {0, 1}}, {"small", {0}}, {"c", {0, 1, 2}}}, 2);
+  EXPECT_EQ(Text(pool), "a:0,1 b:0,1");
+  pool.Fail({"a"});
+  EXPECT_EQ(Text(pool), "c:0,1 b:0,1");
+  // All who could take b's place have failed as often.
+  pool.Fail({"c"});
+  pool.Fail({"b"});
+  EXPECT_EQ(Text(pool), "c:0,1 b:0,1");
+  // b has failed twice and a once.
+  pool.Fail({"b"});
+  EXPECT_EQ(Text(pool), "c:0,1 a:0,1");
+}
+
+TEST(HostPoolTest, WithoutSparesAllHostsStay) {
+  HostPool pool({{"a", {0}}, {"b", {3, 5}}}, -1);
+  for (int i = 0; i < 3; ++i) pool.Fail({"a", "unknown"});
+  EXPECT_EQ(Text(pool), "a:0 b:3,5");
+}
+
+TEST(HostPoolTest, TwoHostsThatFailTogetherGetTwoSpares) {
+  HostPool pool({{"a", {0}}, {"b", {0}}, {"c", {0}}, {"d", {0}}}, 2);
+  pool.Fail({"a", "b"});
+  EXPECT_EQ(Text(pool), "c:0 d:0");
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,88 @@
+#include "megatron/comm/launch/restarts.h"
+
+#include <signal.h>
+
+#include <algorithm>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "glog/logging.h"
+#include "megatron/comm/launch/launch_env.h"
+
+namespace megatron {
+namespace {
+
+constexpr int kSignalCode = 128;  // plus the signal: the convention of shells
+
+// Waits, and returns the signal that asked for the end meanwhile, or 0. Signals for ranks (SIGUSR1,
+// SIGUSR2) have no effect, since there are none.
+int WaitUnlessAsked(absl::Duration wait) {
+  sigset_t mask, old_mask;
+  sigemptyset(&mask);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) sigaddset(&mask, signal);
+  PCHECK(sigprocmask(SIG_BLOCK, &mask, &old_mask) == 0);
+  int asked = 0;
+  const absl::Time until = absl::Now() + wait;
+  for (absl::Duration left = wait; asked == 0 && left > absl::ZeroDuration();
+       left = until - absl::Now()) {
+    const timespec time = absl::ToTimespec(left);
+    const int signal = sigtimedwait(&mask, nullptr, &time);
+    if (signal > 0 && IsRequestToEnd(signal)) asked = signal;
+  }
+  sigprocmask(SIG_SETMASK, &old_mask, nullptr);
+  return asked;
+}
+
+LaunchResult AskedWhileWaiting(LaunchResult result, int signal) {
+  result.asked = signal;
+  result.signal = signal;
+  result.exit_code = kSignalCode + signal;
+  return result;
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> StartOfJob::Environment() const {
+  if (restarts == 0) return {};
+  return {{kRestartCountVariable, absl::StrCat(restarts)}, {kRestartReasonVariable, reason}};
+}
+
+bool MayStartAgain(const LaunchResult& result, const RestartOptions& options) {
+  if (result.exit_code == 0 || result.asked != 0) return false;
+  if (absl::c_linear_search(options.codes, result.exit_code)) return true;
+  return result.exit_code > kSignalCode && !IsRequestToEnd(result.exit_code - kSignalCode);
+}
+
+absl::StatusOr<LaunchResult> LaunchWithRestarts(
+    const RestartOptions& options,
+    absl::FunctionRef<absl::StatusOr<LaunchResult>(const StartOfJob&)> launch,
+    absl::FunctionRef<void(absl::string_view)> tell) {
+  StartOfJob start;
+  LaunchResult last;
+  absl::Duration wait = options.first_wait;
+  while (true) {
+    const absl::Time begin = absl::Now();
+    absl::StatusOr<LaunchResult> result = launch(start);
+    if (!result.ok() && start.restarts > 0) {
+      tell(absl::StrCat("cannot start again: ", result.status().message()));
+      return last;
+    }
+    if (!result.ok() || !MayStartAgain(*result, options)) return result;
+    if (start.restarts == options.restarts) {
+      if (options.restarts > 0)
+        tell(absl::StrCat("not started again: it was ", options.restarts, " times"));
+      return result;
+    }
+    if (absl::Now() - begin > options.steady) wait = options.first_wait;
+    start.reason = result->Describe();
+    ++start.restarts;
+    tell(absl::StrCat(start.reason, "; starting again in ", absl::FormatDuration(wait), " (",
+                      start.restarts, " of ", options.restarts, ")"));
+    last = *std::move(result);
+    if (const int signal = WaitUnlessAsked(wait)) return AskedWhileWaiting(last, signal);
+    wait = std::min(2 * wait, options.longest_wait);
+  }
+}
+
+}  // namespace megatron
