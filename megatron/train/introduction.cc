@@ -51,6 +51,10 @@ std::vector<std::string> Introduce(const config::PretrainConfig& config, const P
   if (!here.launch.empty()) {
     lines.push_back(absl::StrCat("ranks are processes; this is ", here.launch));
   }
+  if (here.restarts > 0) {
+    lines.push_back(absl::StrCat("restart ", here.restarts, here.restart_reason.empty() ? "" : ": ",
+                                 here.restart_reason));
+  }
   lines.push_back(DescribeDevice(run, here.ranks));
   lines.insert(lines.end(), run.layout.begin(), run.layout.end());
   if (!run.rank_order.empty()) lines.push_back(absl::StrCat("rank order: ", run.rank_order));

@@ -16,6 +16,8 @@ struct RanksOfMachine {
   int ranks = 1;
   int64_t bytes = 0;   // planned host memory
   std::string launch;  // what started this process as one rank of several; empty: nothing did
+  int restarts = 0;    // times that a launcher started the run again
+  std::string restart_reason;  // why it last did; may be empty
 };
 
 std::vector<std::string> Introduce(const config::PretrainConfig& config, const PretrainRun& run,

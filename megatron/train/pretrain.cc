@@ -392,6 +392,7 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfi
   run.training.options = std::move(planned.options);
   run.training.speed = planned.speed;
   run.training.program_start = start_;
+  run.training.restart_reason = launch_.restart_reason;
   run.device_calls = &device_calls_;
   run.on_piece = command_.on_piece;
   run.user.commands = UserCommands::OfThisProcess(command_.program);
@@ -528,6 +529,8 @@ int PretrainProcess::Run() {
     here.ranks = RanksHere(run->options());
     here.bytes = HostBytes(run->options(), run->plan, here.ranks);
     if (one_of_several()) here.launch = launch_.Describe();
+    here.restarts = launch_.restarts;
+    here.restart_reason = launch_.restart_reason;
     for (const std::string& line : Introduce(planned->loaded.config, *run, here)) PrintLine(line);
   }
   ListenForStopSignals(/*answer=*/is_reporting_rank());

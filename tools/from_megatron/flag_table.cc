@@ -471,6 +471,7 @@ constexpr absl::string_view kOurOwn[] = {
     "parallel.pipeline_schedule",
     "parallel.rank_order",
     "parallel.ranks_as",
+    "parallel.restarts",
     "parallel.stuck_rank_timeout_seconds",
     "parallel.sum_in_rank_order",
     "parallel.topology_file",

@@ -181,8 +181,10 @@ std::vector<ChartMark> MarksOf(const std::vector<RunRecord>& runs) {
   if (runs.size() != 1) return marks;
   const std::vector<ProgramStart>& starts = runs.front().events.starts;
   for (size_t i = 1; i < starts.size() && i <= 20; ++i) {
-    marks.push_back({starts[i].first_iteration, absl::StrFormat("Started again at iteration %.0f",
-                                                                starts[i].first_iteration)});
+    marks.push_back(
+        {starts[i].first_iteration,
+         absl::StrFormat("Started again at iteration %.0f%s%s", starts[i].first_iteration,
+                         starts[i].reason.empty() ? "" : ": ", starts[i].reason)});
   }
   return marks;
 }

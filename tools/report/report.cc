@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -326,6 +327,9 @@ class Author {
     Table table;
     table.caption = absl::StrCat("Starts of the program", OfRun(run));
     table.columns = {"start", "first step done", "last step done", "iterations", "time between"};
+    const bool has_reasons = absl::c_any_of(
+        run.events.starts, [](const ProgramStart& start) { return !start.reason.empty(); });
+    if (has_reasons) table.columns.emplace_back("why it was started again");
     table.numbers = false;
     double between = 0;
     for (size_t i = 0; i < run.events.starts.size(); ++i) {
@@ -335,6 +339,7 @@ class Author {
           {absl::StrCat(i + 1), ClockTime(start.begin), ClockTime(start.end),
            absl::StrFormat("%.0f\xe2\x80\x93%.0f", start.first_iteration, start.last_iteration),
            ShortDuration(start.end - start.begin)});
+      if (has_reasons) table.rows.back().push_back(start.reason);
     }
     const ProgramStart &first = run.events.starts.front(), &last = run.events.starts.back();
     const double all = last.end - first.begin;

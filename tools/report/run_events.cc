@@ -14,6 +14,7 @@
 #include "megatron/tensorboard/event.pb.h"
 #include "megatron/tensorboard/event_records.h"
 #include "megatron/train/metrics/metric_table.h"
+#include "megatron/train/metrics/metrics_writer.h"
 #include "megatron/train/metrics/step_metrics.h"
 
 namespace megatron::report {
@@ -80,6 +81,8 @@ class Reader {
       absl::ConsumeSuffix(&text, "```\n");
       events_.config_text = std::string(text);
     }
+    if (value.tag() == kRestartReasonTag && value.tensor().string_val_size() == 1)
+      start_.reason = value.tensor().string_val(0);
     if (!value.has_simple_value()) return;
     if (value.tag() == kLmLossName) ReadStep(step, time);
     if (tags_.contains(value.tag())) ReadPoint(step, value);

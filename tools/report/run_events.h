@@ -18,6 +18,7 @@ namespace megatron::report {
 struct ProgramStart {
   double first_iteration = 0, last_iteration = 0;
   double begin = 0, end = 0;  // times of its first and last record, in seconds since 1970
+  std::string reason;         // why a launcher started it again; empty if unknown
 };
 
 struct RunEvents {

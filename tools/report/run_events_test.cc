@@ -39,8 +39,10 @@ StepMetrics Step(int64_t iteration, int64_t seconds) {
 class RunEventsTest : public ::testing::Test {
  protected:
   // Runs the program from `first` to `last`, a step a second.
-  void Train(int64_t first, int64_t last, int64_t at, const std::string& run_id = "0123abcd") {
+  void Train(int64_t first, int64_t last, int64_t at, const std::string& run_id = "0123abcd",
+             const std::string& restart_reason = "") {
     RunStart start;
+    start.restart_reason = restart_reason;
     start.run_id = run_id;
     start.config_text = "model {\n  num_layers: 4\n}\n";
     start.last_iteration = first - 1;
@@ -106,6 +108,15 @@ TEST_F(RunEventsTest, ReadsUpToADamagedRecord) {
     (*bytes)[size] ^= 1;
     Read();
   }
+}
+
+TEST_F(RunEventsTest, AStartKnowsWhyItWasStartedAgain) {
+  Train(1, 9, 0);
+  Train(7, 12, 100, "0123abcd", "rank 1 was lost");
+  const RunEvents events = Read();
+  ASSERT_THAT(events.starts, SizeIs(2));
+  EXPECT_EQ(events.starts[0].reason, "");
+  EXPECT_EQ(events.starts[1].reason, "rank 1 was lost");
 }
 
 TEST_F(RunEventsTest, AFolderThatIsMissingHasNoEvents) { EXPECT_THAT(Read().starts, IsEmpty()); }

@@ -13,6 +13,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/launch/launcher.h"
 #include "megatron/comm/launch/own_program.h"
+#include "megatron/comm/launch/restarts.h"
 #include "megatron/train/failure/exit_status.h"
 
 namespace megatron {
@@ -70,8 +71,19 @@ int StartRanks(int ranks, const std::vector<std::string>& arguments,
   options.children.hang_code = kExitHang;
   options.children.idle_limit = ranks_options.stuck_timeout;
   options.children.stop_limit = ranks_options.heartbeat_timeout + kReportTime;
+  RestartOptions restarts;
+  restarts.restarts = ranks_options.restarts;
+  restarts.codes = {kExitPeerLost, kExitHang};
   std::fflush(stdout);
-  const absl::StatusOr<LaunchResult> result = LaunchRanks(options);
+  const absl::StatusOr<LaunchResult> result = LaunchWithRestarts(
+      restarts,
+      [&](const StartOfJob& start) {
+        options.environment = start.Environment();
+        return LaunchRanks(options);
+      },
+      [](absl::string_view line) {
+        std::fprintf(stderr, "error: %s\n", std::string(line).c_str());
+      });
   if (!result.ok()) {
     std::fprintf(stderr, "error: %s\n", std::string(result.status().message()).c_str());
     return kExitPeerLost;

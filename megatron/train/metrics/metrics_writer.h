@@ -21,7 +21,12 @@ struct RunStart {
   int64_t consumed_samples = 0;  // number of training samples up to there
   std::string run_id;            // the same for each start of the same run
   std::string config_text;       // the configuration, as EffectiveConfigText() writes it
+  // Why a launcher started the program again; empty if it did not, or does not say.
+  std::string restart_reason;
 };
+
+// TensorBoard's tag of RunStart::restart_reason.
+constexpr char kRestartReasonTag[] = "restart reason";
 
 // The rank that prints for all has the writers, and calls them on one thread, in the order of
 // training. An error is a warning and does not end the run; the writer is called again at the next

@@ -113,6 +113,8 @@ Event TensorboardWriter::CardsEvent() const {
         "configuration", absl::StrCat("```\n", start_.config_text, "\n```\n"));
     *summary.add_value() = tensorboard::HparamsValue(HparamsOf(start_.config_text), now_());
   }
+  if (!start_.restart_reason.empty())
+    *summary.add_value() = tensorboard::TextValue(kRestartReasonTag, start_.restart_reason);
   *summary.add_value() = tensorboard::LayoutValue("Training", Charts(described_));
   return event;
 }

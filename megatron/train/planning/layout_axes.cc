@@ -159,6 +159,7 @@ void ApplyLayout(const LayoutAxes& axes, bool is_gpu, config::PretrainConfig* co
   parallel->clear_heartbeat_timeout_seconds();
   parallel->clear_stuck_rank_timeout_seconds();
   parallel->clear_ranks_as();
+  parallel->clear_restarts();
 }
 
 std::string DescribeLayout(const LayoutAxes& axes) {

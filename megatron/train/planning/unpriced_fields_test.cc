@@ -86,6 +86,7 @@ TEST(UnpricedFieldsTest, EveryFieldOfLayoutsAndPrecisionsIsPricedToldOrWithoutEf
       "parallel.distributed_timeout_minutes",
       "parallel.distributed_timeout_seconds_after_init",
       "parallel.heartbeat_timeout_seconds",
+      "parallel.restarts",
       "parallel.stuck_rank_timeout_seconds",
       "precision.loss_scale",
       "precision.initial_loss_scale",

@@ -307,7 +307,7 @@ std::string Describe(const RunOptions& o) {
               o.generation.sampling.top_p, o.generation.sampling.seed, o.seed, o.num_threads,
               o.gemms.plan_file, o.gemms.time_kernels, o.gemms.fuse_bias_gradients,
               o.gemms.fuse_gelu, o.attention.backend, o.attention.plan_file, o.deterministic,
-              o.ranks.processes, o.ranks.backend, o.ranks.sum_in_rank_order,
+              o.ranks.processes, o.ranks.restarts, o.ranks.backend, o.ranks.sum_in_rank_order,
               o.ranks.check_collectives, absl::FormatDuration(o.ranks.start_timeout),
               absl::FormatDuration(o.ranks.timeout),
               absl::FormatDuration(o.ranks.heartbeat_timeout),

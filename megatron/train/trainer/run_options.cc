@@ -300,6 +300,7 @@ TokenizerOptions ToTokenizerOptions(const config::DataConfig& config) {
 RanksOptions ToRanksOptions(const config::ParallelConfig& config) {
   RanksOptions options;
   options.processes = config.ranks_as() == config::RanksAs::processes;
+  options.restarts = static_cast<int>(config.restarts());
   if (config.has_distributed_backend()) {
     options.backend = config.distributed_backend() == config::DistributedBackend::nccl
                           ? DistributedBackend::kNccl

@@ -73,6 +73,7 @@ enum class DistributedBackend { kAny, kNccl, kHost };
 // Options of how ranks run and how long they wait for each other.
 struct RanksOptions {
   bool processes = false;  // ranks are processes; else threads
+  int restarts = 0;        // times that lost ranks are started again
   DistributedBackend backend = DistributedBackend::kAny;
   bool sum_in_rank_order = false;                    // see NcclWorldOptions
   bool check_collectives = false;                    // see NcclWorldOptions

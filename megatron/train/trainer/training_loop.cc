@@ -148,6 +148,7 @@ RunStart TrainingLoop::MetricsStart() const {
   start.consumed_samples = trainer_->progress().consumed_train_samples;
   start.run_id = RunId(run_.description.identity);
   start.config_text = run_.description.config_text;
+  start.restart_reason = run_.restart_reason;
   return start;
 }
 
@@ -169,7 +170,8 @@ ExitCode TrainingLoop::Train() {
   metrics_ = *std::move(metrics);
   Tell(RunEventKind::kStart, first_iteration_,
        absl::StrCat("training starts after iteration ", first_iteration_, " of ",
-                    options().loop.train_iters));
+                    options().loop.train_iters,
+                    run_.restart_reason.empty() ? "" : ", again: ", run_.restart_reason));
   if (Done()) {
     rank_.console->PrintLine(absl::StrCat("already at iteration ", first_iteration_, " of ",
                                           options().loop.train_iters, ": nothing to do"));

@@ -50,8 +50,9 @@ struct TrainingRun {
   RunDescription description;
   SpeedBasis speed;
   absl::Time program_start;
-  StepComparison prediction;  // what is expected of a step; without parts: nothing
-  RunEventListener on_event;  // hears what the rank that prints for all has to tell; null: nobody
+  std::string restart_reason;  // why a launcher started the run again; empty: it did not
+  StepComparison prediction;   // what is expected of a step; without parts: nothing
+  RunEventListener on_event;   // hears what the rank that prints for all has to tell; null: nobody
 };
 
 class TrainingLoop {
