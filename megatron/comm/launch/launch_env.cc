@@ -19,8 +19,8 @@ constexpr size_t kMaxNodes = 100000;
 constexpr LaunchSource kSources[] = {LaunchSource::kExplicit, LaunchSource::kTorchrun,
                                      LaunchSource::kOpenMpi,  LaunchSource::kPmi,
                                      LaunchSource::kSlurm,    LaunchSource::kSingle};
-// The first port of Slurm jobs: below those that systems assign by themselves.
-constexpr int kSlurmPorts = 20000;
+// The ports that jobs get without asking for one: below those that systems assign by themselves.
+constexpr int kFirstPort = 20000, kNumPorts = 10000;
 
 // The settings of one source.
 struct Place {
@@ -207,12 +207,17 @@ absl::Status SetMaster(const Reader& reader, LaunchEnvironment* launch) {
   int port = launch->master_port;
   if (launch->source == LaunchSource::kSlurm) {  // two jobs on one node want two ports
     MEGATRON_ASSIGN_OR_RETURN(const int job, reader.Number({{"SLURM_JOB_ID"}}, 0));
-    port = kSlurmPorts + job % 10000;
+    port = kFirstPort + job % kNumPorts;
   }
   MEGATRON_ASSIGN_OR_RETURN(launch->master_port, reader.Number({{"MASTER_PORT"}}, port));
   if (launch->master_port < 1 || launch->master_port > 65535) {
     return absl::InvalidArgumentError(
         absl::StrCat("MASTER_PORT=", launch->master_port, " is no port"));
+  }
+  // With most kinds of rendezvous an agent of torchrun listens at MASTER_PORT itself.
+  if (launch->source == LaunchSource::kTorchrun &&
+      reader.Text("TORCHELASTIC_USE_AGENT_STORE") == "True") {
+    launch->master_port = kFirstPort + (launch->master_port + kNumPorts / 2) % kNumPorts;
   }
   return absl::OkStatus();
 }

@@ -11,7 +11,9 @@
 // Slurm's tasks are torchrun's agents. MEGATRON_LAUNCH=NAME ("slurm", "single", ...) settles it.
 //
 // MASTER_ADDR and MASTER_PORT count for all sources. Where they are missing the address is this
-// machine, if all ranks are on it, or the first node of a Slurm step.
+// machine, if all ranks are on it, or the first node of a Slurm step. Where an agent of torchrun's
+// listens at MASTER_PORT itself (TORCHELASTIC_USE_AGENT_STORE), ranks meet at another port, which
+// follows from it.
 #ifndef MEGATRON_COMM_LAUNCH_LAUNCH_ENV_H_
 #define MEGATRON_COMM_LAUNCH_LAUNCH_ENV_H_
 

@@ -58,6 +58,11 @@ TEST(LaunchEnvTest, ReadsEveryLauncher) {
        "variables"},
       {kTorchrun,
        "rank 5 of 8 (local rank 1 of 4), rendezvous at a:1234, from torchrun's variables"},
+      // torchrun's agent listens at the port.
+      {kTorchrun + EnvironmentMap{{"TORCHELASTIC_USE_AGENT_STORE", "False"}},
+       "rank 5 of 8 (local rank 1 of 4), rendezvous at a:1234, from torchrun's variables"},
+      {kTorchrun + EnvironmentMap{{"TORCHELASTIC_USE_AGENT_STORE", "True"}},
+       "rank 5 of 8 (local rank 1 of 4), rendezvous at a:26234, from torchrun's variables"},
       {kOpenMpi,
        "rank 2 of 4 (local rank 2 of 4), rendezvous at 127.0.0.1:29500, from Open MPI's variables"},
       {kMpich,
