@@ -389,6 +389,11 @@ class HierarchicalCommunicator : public Communicator {
 
 }  // namespace
 
+// A reduce-scatter packs a chunk, and has two chunks' sums of this host.
+int64_t HierarchicalScratchBytes(int ranks_per_host, const HierarchicalOptions& options) {
+  return options.most_chunk_bytes + 2 * (options.most_chunk_bytes / ranks_per_host);
+}
+
 absl::StatusOr<std::shared_ptr<Communicator>> Hierarchical(
     std::shared_ptr<Communicator> communicator, const std::vector<int>& hosts,
     const HierarchicalOptions& options) {

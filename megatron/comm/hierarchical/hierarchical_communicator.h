@@ -57,6 +57,9 @@ absl::StatusOr<std::shared_ptr<Communicator>> Hierarchical(
     std::shared_ptr<Communicator> communicator, const std::vector<int>& hosts,
     const HierarchicalOptions& options = {});
 
+// Returns the most scratch memory of the reductions of a group with so many ranks on a host.
+int64_t HierarchicalScratchBytes(int ranks_per_host, const HierarchicalOptions& options = {});
+
 }  // namespace megatron
 
 #endif  // MEGATRON_COMM_HIERARCHICAL_HIERARCHICAL_COMMUNICATOR_H_
