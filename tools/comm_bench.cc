@@ -18,6 +18,7 @@
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/communicator.h"
+#include "megatron/comm/hierarchical/hierarchical_communicator.h"
 #include "tools/bandwidth/bench_ranks.h"
 #include "tools/bandwidth/comm_bench_measure.h"
 #include "tools/bandwidth/comm_bench_report.h"
@@ -28,6 +29,9 @@ ABSL_FLAG(int, ranks, 2, "Ranks to start on this machine; a launcher's world has
 ABSL_FLAG(int, group_size, 0,
           "Ranks of a group: the world is cut into groups of neighbours that all run at once, and "
           "the first is reported. 0 means the whole world.");
+ABSL_FLAG(int, ranks_per_host, 0,
+          "Makes collectives hierarchical: first between so many neighbours of a group, then "
+          "between such hosts. 0 means flat.");
 ABSL_FLAG(std::string, op, "all_reduce",
           "all_reduce, all_gather, reduce_scatter, alltoall, broadcast, sendrecv, a list of these, "
           "or all.");
@@ -50,7 +54,7 @@ namespace {
 struct Plan {
   std::vector<BenchOperation> operations;
   CommBenchOptions options;
-  int group_size = 0;
+  int group_size = 0, ranks_per_host = 0;
 };
 
 absl::StatusOr<std::vector<BenchOperation>> ParseOperations(const std::string& text) {
@@ -93,6 +97,7 @@ absl::StatusOr<Plan> ReadFlags() {
   plan.options.warmup = absl::GetFlag(FLAGS_w);
   plan.options.check = absl::GetFlag(FLAGS_c) != 0;
   plan.group_size = absl::GetFlag(FLAGS_group_size);
+  plan.ranks_per_host = absl::GetFlag(FLAGS_ranks_per_host);
   if (plan.options.iterations < 1 || absl::GetFlag(FLAGS_threads) < 1) {
     return absl::InvalidArgumentError("-n and --threads are at least 1");
   }
@@ -111,13 +116,29 @@ absl::StatusOr<ProcessGroup> SplitWorld(const ProcessGroup& world, int group_siz
   return ProcessGroup(group);
 }
 
+// Returns the group with hierarchical collectives.
+absl::StatusOr<ProcessGroup> WithHosts(const ProcessGroup& group, int ranks_per_host) {
+  if (ranks_per_host < 2 || ranks_per_host >= group.size() || group.size() % ranks_per_host != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--ranks_per_host=", ranks_per_host,
+                                                   " does not cut a group of ", group.size(),
+                                                   " ranks into several hosts of several ranks"));
+  }
+  std::vector<int> hosts;
+  for (int rank = 0; rank < group.size(); ++rank) hosts.push_back(rank / ranks_per_host);
+  MEGATRON_ASSIGN_OR_RETURN(auto levels, Hierarchical(group.communicator(), hosts));
+  return ProcessGroup(levels);
+}
+
 absl::Status Write(const std::string& path, const std::string& text) {
   if (path.empty()) return absl::OkStatus();
   return WriteFileAtomically(PosixFileSystem(), path, text);
 }
 
 absl::Status RunRank(const ProcessGroup& world, const Stream& stream, const Plan& plan) {
-  MEGATRON_ASSIGN_OR_RETURN(const ProcessGroup group, SplitWorld(world, plan.group_size));
+  MEGATRON_ASSIGN_OR_RETURN(ProcessGroup group, SplitWorld(world, plan.group_size));
+  if (plan.ranks_per_host != 0) {
+    MEGATRON_ASSIGN_OR_RETURN(group, WithHosts(group, plan.ranks_per_host));
+  }
   if (plan.options.root < 0 || plan.options.root >= group.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("-r: there is no rank ", plan.options.root, " among ", group.size()));

@@ -8,7 +8,7 @@ namespace megatron {
 namespace {
 
 bool TwoMatch(const CollectiveCall& a, const CollectiveCall& b) {
-  if (a.collective != b.collective) return false;
+  if (a.collective != b.collective || a.compares_only != b.compares_only) return false;
   if (a.in.empty()) return true;
   if (a.in.dtype() != b.in.dtype()) return false;
   if (a.collective == Collective::kAllToAllV) {

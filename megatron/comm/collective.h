@@ -47,6 +47,9 @@ struct CollectiveCall {
   int root = 0;
   absl::Span<const int64_t> send_counts, receive_counts;
   absl::Span<const Transfer> sends, receives;
+  // The ranks compare the call, and nothing moves: a communicator that makes a call of several
+  // others lets the whole be compared first. NCCL compares it only where it compares calls.
+  bool compares_only = false;
 
   // Returns what ranks must agree on, for messages: "all-reduce(sum) of fp32[2, 3]".
   std::string Describe() const;

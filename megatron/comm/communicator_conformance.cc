@@ -153,7 +153,9 @@ std::vector<ConformanceCase> ConformanceCases(const ConformanceRunner& run) {
 }
 
 std::string ConformanceCaseName(const ::testing::TestParamInfo<ConformanceCase>& info) {
-  return absl::StrCat(info.param.size, info.param.size == 1 ? "Rank" : "Ranks");
+  const int per_host = info.param.ranks_per_host;
+  return absl::StrCat(info.param.size, info.param.size == 1 ? "Rank" : "Ranks",
+                      per_host == 0 ? "" : absl::StrCat("On", info.param.size / per_host, "Hosts"));
 }
 
 void CommunicatorConformanceTest::RunRanks(const ConformanceRank& rank) const {
@@ -189,7 +191,8 @@ TEST_P(CommunicatorConformanceTest, LargeArraysArriveWhole) {
 }
 
 TEST_P(CommunicatorConformanceTest, SumsAreFormedInFp32InTheOrderOfRanks) {
-  RunRanks([](const ProcessGroup& world, const Stream& stream) -> absl::Status {
+  const int ranks_per_host = GetParam().ranks_per_host == 0 ? size() : GetParam().ranks_per_host;
+  RunRanks([ranks_per_host](const ProcessGroup& world, const Stream& stream) -> absl::Status {
     // Values of very different sizes, so that order and rounding show.
     const auto value = [](int rank, int64_t i) {
       return (i % 2 == 0 ? 1.0 : -1.0) * (1.0 + 0.37 * i) * (rank % 2 == 0 ? 1e4 : 0.11) /
@@ -201,9 +204,14 @@ TEST_P(CommunicatorConformanceTest, SumsAreFormedInFp32InTheOrderOfRanks) {
         float sum = 0;
         WithType(dtype, [&](auto zero) {
           using T = decltype(zero);
-          for (int rank = 0; rank < world.size(); ++rank) {
-            const float summand = ToDouble(FromDouble<T>(value(rank, i)));
-            sum = rank == 0 ? summand : sum + summand;
+          for (int first = 0; first < world.size(); first += ranks_per_host) {
+            float of_host = 0;
+            for (int rank = first; rank < first + ranks_per_host; ++rank) {
+              const float summand = ToDouble(FromDouble<T>(value(rank, i)));
+              of_host = rank == first ? summand : of_host + summand;
+            }
+            of_host = ToDouble(FromDouble<T>(of_host));
+            sum = first == 0 ? of_host : sum + of_host;
           }
         });
         return static_cast<double>(sum);

@@ -29,6 +29,9 @@ using ConformanceRunner = std::function<absl::Status(int size, const Conformance
 struct ConformanceCase {
   ConformanceRunner run;
   int size = 1;
+  // Sums are formed over each run of this many ranks, rounded, and then over the runs. 0: over all
+  // ranks at once.
+  int ranks_per_host = 0;
 };
 
 // Worlds of 1, 2, 3 and 4 ranks.

@@ -82,6 +82,7 @@ void BytesSent::Reset() {
 }
 
 int64_t OptimalBytesSent(const CollectiveCall& call, int size, int rank) {
+  if (call.compares_only) return 0;
   switch (call.collective) {
     case Collective::kAllReduce:
       return call.in.bytes() * 2 * (size - 1) / size;

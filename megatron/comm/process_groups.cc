@@ -9,6 +9,8 @@
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/communicator.h"
+#include "megatron/comm/hierarchical/hierarchical_communicator.h"
+#include "megatron/comm/hierarchical/host_ranks.h"
 
 namespace megatron {
 namespace {
@@ -58,6 +60,21 @@ struct NamedPartition {
   const char* name;
   Partition partition;
 };
+
+// Returns whether gradients and weights go over the group: what hierarchical collectives are for.
+bool IsForDataParallel(const NamedPartition& named) {
+  using Groups = ProcessGroups;
+  constexpr ProcessGroup ProcessGroups::*kGroups[] = {
+      &Groups::data_context, &Groups::data_context_shards, &Groups::data_context_replicas,
+      &Groups::expert_data,  &Groups::expert_data_shards,  &Groups::expert_data_replicas};
+  return absl::c_linear_search(kGroups, named.group);
+}
+
+std::vector<int> HostsOf(const std::vector<int>& ranks, int ranks_per_host) {
+  std::vector<int> hosts;
+  for (int rank : ranks) hosts.push_back(rank / ranks_per_host);
+  return hosts;
+}
 
 // Returns all groups in the order of their creation, which is the same on every rank.
 std::vector<NamedPartition> Partitions(const RankGrid& dense, const RankGrid& expert) {
@@ -109,6 +126,7 @@ absl::StatusOr<ProcessGroups> MakeGroups(const RankGrid& dense, const RankGrid& 
   CHECK_EQ(dense.world_size(), world_size);
   CHECK_EQ(expert.world_size(), world_size);
   CHECK_EQ(dense.optimizer_instances(), expert.optimizer_instances());
+  CHECK_EQ(dense.ranks_per_host(), expert.ranks_per_host());
   ProcessGroups groups;
   if (world_size == 1) return groups;
   groups.world = ProcessGroup(world);
@@ -117,9 +135,55 @@ absl::StatusOr<ProcessGroups> MakeGroups(const RankGrid& dense, const RankGrid& 
     MEGATRON_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> communicator,
                               world->Split(named.partition, named.name),
                               _ << "while creating the " << named.name << " groups");
+    if (dense.ranks_per_host() > 0 && IsForDataParallel(named)) {
+      const std::vector<int>& mine = *absl::c_find_if(named.partition, [&](const auto& ranks) {
+        return absl::c_linear_search(ranks, world->rank());
+      });
+      MEGATRON_ASSIGN_OR_RETURN(communicator, Hierarchical(std::move(communicator),
+                                                           HostsOf(mine, dense.ranks_per_host())));
+    }
     if (communicator->size() > 1) groups.*named.group = ProcessGroup(std::move(communicator));
   }
   ShareGroupsOfOneInstance(dense, &groups);
+  return groups;
+}
+
+absl::Status CheckHierarchicalGroups(const RankGrid& dense, const RankGrid& expert) {
+  const int ranks_per_host = dense.ranks_per_host();
+  if (ranks_per_host == 0) return absl::OkStatus();
+  if (dense.world_size() % ranks_per_host != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(ranks_per_host, " ranks per host do not divide ",
+                                                   dense.world_size(), " ranks"));
+  }
+  bool found = false;
+  for (const NamedPartition& named : Partitions(dense, expert)) {
+    if (!IsForDataParallel(named)) continue;
+    for (size_t i = 0; i < named.partition.size(); ++i) {
+      MEGATRON_ASSIGN_OR_RETURN(const HostRanks ranks,
+                                RanksByHost(HostsOf(named.partition[i], ranks_per_host),
+                                            absl::StrCat(named.name, "-", i)));
+      found = found || HasTwoLevels(ranks);
+    }
+  }
+  if (found) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("with ", ranks_per_host, ranks_per_host == 1 ? " rank" : " ranks",
+                   " per host no group of data-parallel ranks has several ranks on each of several "
+                   "hosts, so no collective has two levels"));
+}
+
+std::vector<ProcessGroup ProcessGroups::*> HierarchicalGroups(const RankGrid& dense,
+                                                              const RankGrid& expert, int rank) {
+  std::vector<ProcessGroup ProcessGroups::*> groups;
+  if (dense.ranks_per_host() == 0) return groups;
+  for (const NamedPartition& named : Partitions(dense, expert)) {
+    if (!IsForDataParallel(named)) continue;
+    for (const std::vector<int>& ranks : named.partition) {
+      if (!absl::c_linear_search(ranks, rank)) continue;
+      const auto by_host = RanksByHost(HostsOf(ranks, dense.ranks_per_host()), named.name);
+      if (by_host.ok() && HasTwoLevels(*by_host)) groups.push_back(named.group);
+    }
+  }
   return groups;
 }
 

@@ -3,7 +3,9 @@
 #define MEGATRON_COMM_PROCESS_GROUPS_H_
 
 #include <memory>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/comm/rank_grid.h"
@@ -38,10 +40,18 @@ struct ProcessGroups {
   ProcessGroup expert_data_shards, expert_data_replicas;  // the same two parts of expert_data
 };
 
-// Makes the groups of this rank. Collective over `world`. Both grids have its size and the same
-// number of optimizer instances; a world of size 1 may be null.
+// Makes the groups of this rank. Collective over `world`. Both grids have its size, the same number
+// of optimizer instances and as many ranks per host; a world of size 1 may be null.
 absl::StatusOr<ProcessGroups> MakeGroups(const RankGrid& dense, const RankGrid& expert,
                                          const std::shared_ptr<Communicator>& world);
+
+// Where the grids have ranks per host, the collectives of data_context, expert_data and their parts
+// are hierarchical in the groups that have several ranks on each of several hosts. Checks that there
+// is such a group, and that none has more ranks on one host than on another; the error names it.
+absl::Status CheckHierarchicalGroups(const RankGrid& dense, const RankGrid& expert);
+// Returns the groups of `rank` whose collectives are hierarchical.
+std::vector<ProcessGroup ProcessGroups::*> HierarchicalGroups(const RankGrid& dense,
+                                                              const RankGrid& expert, int rank);
 
 // Returns how many of the groups have several ranks: each has a communicator.
 int CountGroups(const ProcessGroups& groups);

@@ -4,9 +4,12 @@
 #include <vector>
 
 #include "absl/status/status_matchers.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/comm/communicator.h"
+#include "megatron/comm/counted_communicator.h"
 #include "megatron/comm/thread/run_ranks.h"
 
 namespace megatron {
@@ -129,6 +132,48 @@ TEST(ProcessGroupsTest, OneInstanceIsTheWholeGroupWithoutACommunicatorOfItsOwn) 
   sizes.optimizer_instances = 2;
   const RankGrid cut = *RankGrid::Create(sizes, 4);
   EXPECT_EQ(CountGroups(GroupsForPlanning(cut, cut, 3)), CountGroups(groups) + 4);
+}
+
+// Hosts of four ranks, which are two tensor-parallel pairs.
+TEST(ProcessGroupsTest, GroupsForGradientsAndWeightsAreHierarchicalOverHosts) {
+  ParallelSizes sizes;
+  sizes.tensor = 2;
+  sizes.data = 4;
+  sizes.ranks_per_host = 4;
+  const RankGrid grid = *RankGrid::Create(sizes, 8);
+  EXPECT_THAT(CheckHierarchicalGroups(grid, grid), absl_testing::IsOk());
+  EXPECT_THAT(HierarchicalGroups(grid, grid, 5),
+              ::testing::ElementsAre(&ProcessGroups::data_context, &ProcessGroups::expert_data));
+  const absl::Status status = RunRanks(8, [&](int rank, const ProcessGroup& world) -> absl::Status {
+    BytesSent sent;
+    MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
+                              MakeGroups(grid, grid, Counted(world.communicator(), &sent)));
+    EXPECT_EQ(Members(groups.data_context, rank, Stream::Inline()), rank % 2 == 0 ? 0x55 : 0xaa);
+    EXPECT_EQ(sent.CallsOf(groups.data_context.name() + "-between-hosts", Collective::kAllReduce),
+              1);
+    Members(groups.tensor, rank, Stream::Inline());
+    EXPECT_EQ(sent.CallsOf("tp", Collective::kAllReduce), 1);
+    return world.status();
+  });
+  EXPECT_THAT(status, absl_testing::IsOk());
+}
+
+TEST(ProcessGroupsTest, HostsThatFitNoGroupOrHaveUnequalPartsOfOneAreRefused) {
+  const auto check = [](int tensor, int data, int ranks_per_host) {
+    ParallelSizes sizes;
+    sizes.tensor = tensor;
+    sizes.ranks_per_host = ranks_per_host;
+    const RankGrid grid = *RankGrid::Create(sizes, tensor * data);
+    return CheckHierarchicalGroups(grid, grid);
+  };
+  EXPECT_THAT(check(2, 4, 0), absl_testing::IsOk());
+  using ::testing::HasSubstr;
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_THAT(check(2, 4, 3), absl_testing::StatusIs(kInvalid, HasSubstr("do not divide 8 ranks")));
+  EXPECT_THAT(check(2, 4, 2), absl_testing::StatusIs(kInvalid, HasSubstr("no collective has two")));
+  EXPECT_THAT(check(4, 3, 6), absl_testing::StatusIs(
+                                  kInvalid, HasSubstr("group dp-cp-0 has 2 of its 3 ranks on host "
+                                                      "0 and 1 on host 1")));
 }
 
 TEST(ProcessGroupsTest, TheFirstAndTheLastStageShareTiedEmbeddings) {

@@ -21,7 +21,7 @@ absl::Status CheckPositive(const ParallelSizes& sizes, int world_size) {
   for (int size : positive) {
     if (size < 1) return absl::InvalidArgumentError("parallel sizes must be at least 1");
   }
-  if (sizes.data < 0 || sizes.expert_tensor < 0) {
+  if (sizes.data < 0 || sizes.expert_tensor < 0 || sizes.ranks_per_host < 0) {
     return absl::InvalidArgumentError("parallel sizes must not be negative");
   }
   return absl::OkStatus();
@@ -124,7 +124,7 @@ absl::StatusOr<RankGrid> RankGrid::CreateExpert(const ParallelSizes& sizes, int 
 }
 
 RankGrid::RankGrid(const std::array<int, kNumAxes>& sizes, const ParallelSizes& asked)
-    : optimizer_instances_(asked.optimizer_instances) {
+    : optimizer_instances_(asked.optimizer_instances), ranks_per_host_(asked.ranks_per_host) {
   for (Axis axis : asked.order.axes()) {
     axes_[At(axis)] = {sizes[At(axis)], world_size_};
     world_size_ *= sizes[At(axis)];

@@ -25,6 +25,9 @@
 // The ranks of a group over data and context hold the same weights. Such a group is cut into
 // *optimizer instances*, runs of neighbours of equal size: the ranks of an instance shard one copy
 // of the optimizer's states among them. Both grids have the same number of instances in a group.
+//
+// With g = ranks_per_host > 0, ranks [0, g), [g, 2 g), ... are those of one *host* each, for
+// hierarchical collectives (hierarchical/hierarchical_communicator.h). 0: there are none.
 #ifndef MEGATRON_COMM_RANK_GRID_H_
 #define MEGATRON_COMM_RANK_GRID_H_
 
@@ -49,6 +52,7 @@ struct ParallelSizes {
   int expert = 1;
   int expert_tensor = 0;
   int optimizer_instances = 1;
+  int ranks_per_host = 0;
   RankOrder order;
 };
 
@@ -69,6 +73,7 @@ class RankGrid {
   // Returns the number of ranks in a group over `axes`: the product of their sizes.
   int size(AxisSet axes) const;
   int optimizer_instances() const { return optimizer_instances_; }
+  int ranks_per_host() const { return ranks_per_host_; }
 
   int Coordinate(int rank, Axis axis) const;
   // Returns the ranks that differ from `rank` on `axes` only, by coordinates, with `rank` among
@@ -95,6 +100,7 @@ class RankGrid {
   std::array<Extent, kNumAxes> axes_;  // indexed by Axis
   int world_size_ = 1;
   int optimizer_instances_ = 1;
+  int ranks_per_host_ = 0;
 };
 
 }  // namespace megatron

@@ -468,6 +468,7 @@ constexpr absl::string_view kOurOwn[] = {
     "parallel.check_collectives",
     "parallel.data_parallel_size",
     "parallel.heartbeat_timeout_seconds",
+    "parallel.hierarchical_collectives_ranks_per_host",
     "parallel.pipeline_schedule",
     "parallel.rank_order",
     "parallel.ranks_as",

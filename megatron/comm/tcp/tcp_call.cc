@@ -49,7 +49,7 @@ absl::Status TcpCall::Run() {
   const CallActivity activity(group_.mesh->activities(), {describe, describe_awaited, awaited});
   PlanDirect();
   MEGATRON_RETURN_IF_ERROR(ExchangeCalls());
-  if (!split_.empty()) return absl::OkStatus();
+  if (!moves_data()) return absl::OkStatus();
   if (is_small_reduction()) {
     ReduceSmall();
     return absl::OkStatus();
@@ -62,9 +62,11 @@ absl::Status TcpCall::Run() {
   return Await(&moving_);
 }
 
+bool TcpCall::moves_data() const { return split_.empty() && !call_.compares_only; }
+
 bool TcpCall::reduces() const {
-  return call_.collective == Collective::kAllReduce ||
-         call_.collective == Collective::kReduceScatter;
+  return moves_data() && (call_.collective == Collective::kAllReduce ||
+                          call_.collective == Collective::kReduceScatter);
 }
 
 bool TcpCall::is_small_reduction() const {
@@ -74,11 +76,12 @@ bool TcpCall::is_small_reduction() const {
 
 // The root sends all of it itself to one other rank, or if there is little data.
 bool TcpCall::spreads_broadcast() const {
-  return call_.collective == Collective::kBroadcast && size_ > 2 &&
+  return moves_data() && call_.collective == Collective::kBroadcast && size_ > 2 &&
          call_.in.bytes() > kTcpEagerBytes;
 }
 
 void TcpCall::PlanDirect() {
+  if (!moves_data()) return;
   char* const in = static_cast<char*>(call_.in.empty() ? nullptr : call_.in.raw());
   char* const out = static_cast<char*>(call_.out.empty() ? nullptr : call_.out.raw());
   switch (call_.collective) {

@@ -45,6 +45,7 @@ class TcpCall {
   void MoveDirect();
   void CopyOwn();
 
+  bool moves_data() const;
   bool reduces() const;
   bool is_small_reduction() const;
   bool spreads_broadcast() const;

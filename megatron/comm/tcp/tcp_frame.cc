@@ -10,6 +10,8 @@ namespace {
 
 constexpr size_t kMaxReasonBytes = 1 << 16;
 constexpr uint8_t kNoTensor = 0xff;  // stands for no dtype
+// Bits of a call's flags.
+constexpr uint8_t kHasCounts = 1, kComparesOnly = 2;
 
 void PutTensor(const Tensor& tensor, WireWriter* writer) {
   if (tensor.empty()) return writer->Put(kNoTensor);
@@ -96,7 +98,8 @@ std::string CallMessage::Encode(const CollectiveCall& call, absl::string_view sp
   writer.Put(static_cast<int32_t>(call.root));
   PutTensor(call.in, &writer);
   PutTensor(call.out, &writer);
-  writer.Put(static_cast<uint8_t>(!call.send_counts.empty()));
+  writer.Put(static_cast<uint8_t>((call.send_counts.empty() ? 0 : kHasCounts) |
+                                  (call.compares_only ? kComparesOnly : 0)));
   PutCounts(call.send_counts, &writer);
   PutCounts(call.receive_counts, &writer);
   writer.PutString(split);
@@ -120,8 +123,12 @@ absl::StatusOr<CallMessage> CallMessage::Decode(absl::string_view bytes, int gro
   message.call_.reduce = static_cast<ReduceOp>(reduce);
   message.call_.in = in.tensor();
   message.call_.out = out.tensor();
-  const bool counts = reader.Get<uint8_t>() != 0;
-  if (counts != (message.call_.collective == Collective::kAllToAllV)) return Unreadable("call");
+  const auto flags = reader.Get<uint8_t>();
+  const bool counts = (flags & kHasCounts) != 0;
+  if ((flags & ~(kHasCounts | kComparesOnly)) != 0 ||
+      counts != (message.call_.collective == Collective::kAllToAllV))
+    return Unreadable("call");
+  message.call_.compares_only = (flags & kComparesOnly) != 0;
   for (std::vector<int64_t>* list : {&message.send_counts_, &message.receive_counts_}) {
     for (int i = 0; counts && i < group_size && reader.ok(); ++i) {
       list->push_back(reader.Get<int64_t>());

@@ -172,7 +172,7 @@ class ThreadCommunicator : public Communicator {
     if (!group_->Arrive(rank_, call)) return;
     const CollectiveWork work(*group_, rank_, stream);
     const absl::Status matching = work.CheckCalls();
-    if (matching.ok()) work.DoShare();
+    if (matching.ok() && !call.compares_only) work.DoShare();
     group_->Depart(rank_);
     if (!matching.ok()) group_->world().Fail(matching);
   }

@@ -308,5 +308,64 @@ TEST(DataParallelLayoutTest, MemoryAndBytesOfInstancesMatchTheDocumentation) {
   }
 }
 
+// Two hosts of two ranks: sums are formed within hosts, then between them, wherever they are formed.
+TEST(DataParallelLayoutTest, HierarchicalCollectivesTrainTheSameBitsForEveryShardingAndOverlap) {
+  for (const bool bf16 : {false, true}) {
+    TrainerOptions run = TinyRun(bf16 ? SmallLlama() : SmallGpt2(), OptimizerOptions::kAdamW);
+    if (bf16) run.model.transformer.dtype = DType::kBFloat16;
+    LayoutOutcome first[2];
+    for (DataSharding sharding : kShardings) {
+      for (const bool overlap : {false, true}) {
+        Layout mine = LayoutOf(1, 1, 4);
+        mine.sharding = sharding;
+        mine.overlap = overlap;
+        const LayoutOutcome plain = Train(run, mine, /*steps=*/3, /*evaluate=*/true);
+        mine.ranks_per_host = 2;
+        SCOPED_TRACE(absl::StrCat(ToString(mine), bf16 ? " bf16" : " fp32"));
+        const LayoutOutcome got = Train(run, mine, /*steps=*/3, /*evaluate=*/true);
+        LayoutOutcome& want = first[sharding >= DataSharding::kGradients];
+        if (want.losses.empty()) {
+          want = got;
+        } else {
+          ExpectSameBits(got, want);
+        }
+        for (size_t i = 0; i < plain.losses.size(); ++i)
+          EXPECT_NEAR(got.losses[i], plain.losses[i], (bf16 ? 1e-2 : 1e-5) * plain.losses[i]);
+      }
+    }
+  }
+}
+
+// What ranks of two hosts of two send between hosts: of what the whole group of four reduces or
+// gathers, each rank sends the part of its local rank to the other host.
+TEST(DataParallelLayoutTest, BytesBetweenHostsMatchTheDocumentation) {
+  constexpr int kRanks = 4, kHosts = 2, kMicroBatches = 2;
+  constexpr double kBetween = (kHosts - 1.0) / kRanks;  // (K - 1) / K of 1 / G
+  const TrainerOptions run = MediumRun(DType::kFloat32);
+  const Counts count(run.model);
+  for (DataSharding sharding : kShardings) {
+    Layout layout = LayoutOf(1, 1, kRanks);
+    layout.sharding = sharding;
+    layout.ranks_per_host = kRanks / kHosts;
+    SCOPED_TRACE(ToString(layout));
+    const LayoutOutcome got = Train(run, layout, 1);
+    double reduced = 0, scattered = kBetween * 4 * count.all, gathered = scattered;
+    if (sharding == DataSharding::kNone) {
+      reduced = 2 * scattered;
+      scattered = gathered = 0;
+    }
+    if (sharding >= DataSharding::kGradients) scattered *= kMicroBatches;
+    if (sharding == DataSharding::kWeights)
+      gathered = kMicroBatches * kBetween * 4 * (2 * count.all + count.words - count.positions);
+    const auto sent = [&](Collective collective) {
+      return static_cast<double>(got.sent->Of("dp-cp-0-between-hosts", collective));
+    };
+    EXPECT_LE(sent(Collective::kAllReduce) - reduced, 0.1 * reduced + 64);
+    EXPECT_GE(sent(Collective::kAllReduce), 0.9 * reduced);
+    ExpectWithinTenPercent(sent(Collective::kReduceScatter), scattered, "reduce-scatter");
+    ExpectWithinTenPercent(sent(Collective::kExchange), gathered, "all-gather");
+  }
+}
+
 }  // namespace
 }  // namespace megatron

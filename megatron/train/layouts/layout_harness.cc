@@ -297,6 +297,20 @@ class LayoutRank {
 
 }  // namespace
 
+ParallelSizes SizesOf(const Layout& layout, bool has_experts) {
+  ParallelSizes sizes;
+  sizes.tensor = layout.tensor;
+  sizes.context = layout.context;
+  sizes.pipeline = layout.pipeline;
+  sizes.data = layout.data;
+  sizes.expert = layout.expert;
+  if (has_experts) sizes.expert_tensor = layout.expert_tensor;
+  sizes.optimizer_instances = layout.optimizer_instances;
+  sizes.ranks_per_host = layout.ranks_per_host;
+  sizes.order = layout.order;
+  return sizes;
+}
+
 std::string ToString(const Layout& layout) {
   std::string text =
       absl::StrCat("tp", layout.tensor, layout.sequence_parallel ? " sp" : "",
@@ -318,6 +332,7 @@ std::string ToString(const Layout& layout) {
                                      layout.shards_states_over_instances ? " of parts" : "")
                       : "",
                   layout.overlap ? " overlap" : "", " micro-batch ", layout.micro_batch_size);
+  if (layout.ranks_per_host > 0) absl::StrAppend(&text, " hosts of ", layout.ranks_per_host);
   if (layout.order != RankOrder()) absl::StrAppend(&text, " ", layout.order.ToString());
   return text;
 }
@@ -405,15 +420,7 @@ TrainerOptions TinyRun(const ModelOptions& model, OptimizerOptions::Kind optimiz
 LayoutOutcome TrainOnLayout(const TrainerOptions& run, const LayoutRun& how,
                             const SampleSource& source) {
   const int ranks = how.layout.ranks();
-  ParallelSizes sizes;
-  sizes.tensor = how.layout.tensor;
-  sizes.context = how.layout.context;
-  sizes.pipeline = how.layout.pipeline;
-  sizes.data = how.layout.data;
-  sizes.expert = how.layout.expert;
-  if (run.model.transformer.moe.num_experts > 0) sizes.expert_tensor = how.layout.expert_tensor;
-  sizes.optimizer_instances = how.layout.optimizer_instances;
-  sizes.order = how.layout.order;
+  const ParallelSizes sizes = SizesOf(how.layout, run.model.transformer.moe.num_experts > 0);
   const auto dense = RankGrid::Create(sizes, ranks), expert = RankGrid::CreateExpert(sizes, ranks);
   CHECK(dense.ok() && expert.ok());
   Gathering gathering;

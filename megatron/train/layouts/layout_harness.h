@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "megatron/comm/counted_communicator.h"
+#include "megatron/comm/rank_grid.h"
 #include "megatron/comm/rank_order.h"
 #include "megatron/data/sample.h"
 #include "megatron/train/metrics/diagnostic_values.h"
@@ -35,13 +36,15 @@ struct Layout {
   DataSharding sharding = DataSharding::kNone;
   int optimizer_instances = 1;
   bool shards_states_over_instances = false;
-  bool overlap = false;  // overlaps gradient reduction and weight gathering
+  int ranks_per_host = 0;  // for hierarchical collectives; 0: none are
+  bool overlap = false;    // overlaps gradient reduction and weight gathering
   int64_t micro_batch_size = 1;
   RankOrder order;
 
   int ranks() const { return tensor * context * pipeline * data; }
 };
 std::string ToString(const Layout& layout);
+ParallelSizes SizesOf(const Layout& layout, bool has_experts);
 
 // Samples that can be learned, and how often each was read.
 class CountingSource : public SampleSource {

@@ -143,6 +143,11 @@ std::vector<Scene> Scenes() {
   Layout parts = instances;
   parts.sharding = DataSharding::kStates;
   parts.shards_states_over_instances = true;
+  Layout hosts;
+  hosts.data = 4;
+  hosts.ranks_per_host = 2;
+  Layout sharded_hosts = hosts;
+  sharded_hosts.sharding = DataSharding::kStates;
   return {
       {"tensor, pipeline and data",
        EightRanks(DataSharding::kNone),
@@ -191,6 +196,22 @@ std::vector<Scene> Scenes() {
          Fault::kRotated},
         {"parts of weights not gathered", "dp-cp-replicas", Collective::kAllGather,
          Fault::kDropped}}},
+      {"hierarchical all-reduce",
+       hosts,
+       {{"gradients not summed over hosts", "dp-cp-0-between-hosts", Collective::kAllReduce,
+         Fault::kDropped},
+        {"gradients summed twice over hosts", "dp-cp-0-between-hosts", Collective::kAllReduce,
+         Fault::kDoubled},
+        {"gradients scattered to the wrong rank of a host", "dp-cp-0-in-host",
+         Collective::kReduceScatter, Fault::kRotated},
+        {"gradients of a host in the wrong order", "dp-cp-0-in-host", Collective::kAllGather,
+         Fault::kRotated}}},
+      {"hierarchical reduce-scatter",
+       sharded_hosts,
+       {{"gradients scattered to the wrong host", "dp-cp-0-between-hosts",
+         Collective::kReduceScatter, Fault::kRotated},
+        {"sums of a host scattered to the wrong rank", "dp-cp-0-in-host",
+         Collective::kReduceScatter, Fault::kRotated}}},
       {"ring",
        context,
        {{"gradients not summed over context", "dp-cp", Collective::kAllReduce, Fault::kDropped}}},

@@ -14,6 +14,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "megatron/comm/process_groups.h"
+#include "megatron/comm/rank_grid.h"
 #include "megatron/models/model_harness.h"
 #include "megatron/train/layouts/layout_harness.h"
 
@@ -60,7 +62,7 @@ enum Setting {
   kNumSettings
 };
 constexpr std::array<int, kNumSettings> kValues = {5, 2, 3, 8, 2, 3, kNumParts, 4,
-                                                   3, 2, 4, 3, 2, 3, 4,         2};
+                                                   3, 2, 4, 4, 2, 3, 4,         2};
 using Case = std::array<int, kNumSettings>;
 
 enum Model { kGpt2, kLlama, kMixtral, kDeepSeek, kBalanced };
@@ -82,8 +84,10 @@ Layout LayoutOf(const Case& c) {
   layout.expert = 1 << c[kExpert];
   layout.expert_tensor = 1 << c[kExpertTensor];
   layout.sharding = static_cast<DataSharding>(c[kZero]);
-  layout.optimizer_instances = c[kInstances] == 0 ? 1 : 2;
+  layout.optimizer_instances = c[kInstances] == 1 || c[kInstances] == 2 ? 2 : 1;
   layout.shards_states_over_instances = c[kInstances] == 2;
+  // Instead of instances, hierarchical collectives over two hosts.
+  if (c[kInstances] == 3) layout.ranks_per_host = layout.ranks() / 2;
   layout.overlap = c[kOverlap] == 1;
   layout.tp_comm_overlap = layout.overlap && layout.tensor > 1;
   layout.micro_batch_size = 1 << c[kMicroBatch];
@@ -103,6 +107,13 @@ Layout LayoutOf(const Case& c) {
   return layout;
 }
 
+bool HasHierarchicalGroups(const Layout& layout, bool has_experts) {
+  const ParallelSizes sizes = SizesOf(layout, has_experts);
+  const auto dense = RankGrid::Create(sizes, layout.ranks()),
+             expert = RankGrid::CreateExpert(sizes, layout.ranks());
+  return dense.ok() && expert.ok() && CheckHierarchicalGroups(*dense, *expert).ok();
+}
+
 bool IsValid(const Case& c) {
   const Layout layout = LayoutOf(c);
   if (layout.ranks() > 8 || layout.micro_batch_size * layout.data > 8) return false;
@@ -120,6 +131,7 @@ bool IsValid(const Case& c) {
       return false;
     }
   }
+  if (layout.ranks_per_host > 0 && layout.data * layout.context < 4) return false;
   TransformerOptions transformer;
   transformer.context_parallel = layout.context_parallel;
   transformer.context_team_size = layout.context_team_size;
@@ -132,7 +144,8 @@ bool IsValid(const Case& c) {
   if (c[kParts] != kEven && layout.pipeline != 2) return false;
   const int64_t micro_batches = 8 / (layout.micro_batch_size * layout.data);
   const bool interleaved = c[kParts] == kInterleaved || c[kParts] == kEmptyParts;
-  return !interleaved || micro_batches % layout.pipeline == 0;
+  if (interleaved && micro_batches % layout.pipeline != 0) return false;
+  return layout.ranks_per_host == 0 || HasHierarchicalGroups(layout, HasExperts(c));
 }
 
 std::vector<Case> AllCases() {

@@ -145,6 +145,10 @@ std::string DescribeLayout(const RunOptions& options, const config::ParallelConf
                     options.parallel.expert);
   }
   if (config.sequence_parallel()) absl::StrAppend(&text, ", sequence parallel");
+  if (options.parallel.ranks_per_host > 0) {
+    absl::StrAppend(&text, ", hierarchical collectives over hosts of ",
+                    options.parallel.ranks_per_host);
+  }
   if (config.use_distributed_optimizer()) {
     absl::StrAppend(
         &text, ", sharded: ",
@@ -407,6 +411,7 @@ Json LayoutJson(const RunOptions& options) {
           {"expert", sizes.expert},
           {"expert_tensor", sizes.expert_tensor},
           {"optimizer_instances", sizes.optimizer_instances},
+          {"ranks_per_host", sizes.ranks_per_host},
           {"rank_order", sizes.order.ToString()}};
 }
 

@@ -172,6 +172,8 @@ const std::map<std::string, Help>& Helps() {
       {"system.time_gemm_kernels", {"true", {"parallel.data_parallel_size=2"}}},
       {"parallel.pipeline_schedule", {"zb_h1", {}}},
       {"parallel.rank_order", {"tp-cp-ep-pp-dp", {}}},
+      {"parallel.hierarchical_collectives_ranks_per_host",
+       {"2", {"parallel.data_parallel_size=4"}}},
       {"parallel.hierarchical_context_parallel_sizes",
        {"[2, 4]", {"parallel.context_parallel_size=8", "parallel.cp_comm_type=a2a_p2p"}}},
       {"parallel.pipeline_model_parallel_layout", {"Et|tttL", {}}},
@@ -280,7 +282,7 @@ std::string Describe(const RunOptions& o) {
   return Describe(o.trainer) + Describe(o.data) +
          Line(o.parallel.tensor, o.parallel.context, o.parallel.pipeline, o.parallel.data,
               o.parallel.expert, o.parallel.expert_tensor, o.parallel.optimizer_instances,
-              o.parallel.order.ToString(), o.topology_file) +
+              o.parallel.ranks_per_host, o.parallel.order.ToString(), o.topology_file) +
          Line(o.planning.auto_layout, o.planning.ranks, o.planning.hardware_file,
               o.planning.kernels_file) +
          Line(o.precision.dynamic_loss_scale, o.precision.constant_loss_scale,

@@ -13,6 +13,7 @@ absl::StatusOr<ParallelSizes> ToParallelSizes(const config::ParallelConfig& conf
   sizes.expert = static_cast<int>(config.expert_model_parallel_size());
   sizes.expert_tensor = static_cast<int>(config.expert_tensor_parallel_size());
   sizes.optimizer_instances = static_cast<int>(config.num_distributed_optimizer_instances());
+  sizes.ranks_per_host = static_cast<int>(config.hierarchical_collectives_ranks_per_host());
   MEGATRON_ASSIGN_OR_RETURN(sizes.order, RankOrder::Parse(config.rank_order()));
   return sizes;
 }

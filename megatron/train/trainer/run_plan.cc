@@ -15,6 +15,7 @@
 #include "glog/logging.h"
 #include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/hierarchical/hierarchical_communicator.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/train/trainer/flops.h"
 #include "megatron/train/trainer/lanes.h"
@@ -37,11 +38,34 @@ int CountCommunicators(const TrainerOptions& options, const ProcessGroups& group
   return count;
 }
 
+// Adds what the groups with hierarchical collectives take: the communicators of both levels, and
+// scratch memory where gradients are reduced.
+void AddHierarchical(const RunOptions& options, const RankGrid& dense, const RankGrid& expert,
+                     int rank, RankPlan* plan) {
+  using Groups = ProcessGroups;
+  const DataParallelOptions& data = options.trainer.data_parallel;
+  const bool overlaps = data.overlap_grad_reduce || data.overlap_param_gather;
+  for (ProcessGroup ProcessGroups::*group : HierarchicalGroups(dense, expert, rank)) {
+    // Instances reduce over their parts of these groups.
+    const bool is_whole = group == &Groups::data_context || group == &Groups::expert_data;
+    const bool reduces = !is_whole || dense.optimizer_instances() == 1;
+    const bool has_weights =
+        (group != &Groups::expert_data && group != &Groups::expert_data_shards &&
+         group != &Groups::expert_data_replicas) ||
+        options.trainer.model.transformer.moe.num_experts > 0;
+    plan->communicators += reduces && overlaps ? 4 : 2;
+    if (reduces && has_weights)
+      plan->memory["hierarchical collectives"] += HierarchicalScratchBytes(dense.ranks_per_host());
+  }
+}
+
 // The ledger's names of host memory begin with it.
 constexpr absl::string_view kHostPrefix = "host/";
 
-absl::StatusOr<RankPlan> PlanRank(const RunOptions& options, const ProcessGroups& groups,
-                                  int stage) {
+// Plans a rank, which is of this pipeline stage.
+absl::StatusOr<RankPlan> PlanRank(const RunOptions& options, const RankGrid& dense,
+                                  const RankGrid& expert, int rank, int stage) {
+  const ProcessGroups groups = GroupsForPlanning(dense, expert, rank);
   MemoryLedger ledger;
   MEGATRON_ASSIGN_OR_RETURN(const LossScaler scaler, MakeLossScaler(options.precision));
   MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
@@ -72,6 +96,7 @@ absl::StatusOr<RankPlan> PlanRank(const RunOptions& options, const ProcessGroups
     plan.parameters += flat.range.size();
   if (const StateFile* const file = trainer->buffers().state_file())
     plan.file_bytes = file->bytes();
+  AddHierarchical(options, dense, expert, rank, &plan);
   return plan;
 }
 
@@ -147,9 +172,8 @@ absl::StatusOr<RunPlan> PlanRun(const RunOptions& options) {
       ResidentBytes() + std::max(world, options.num_threads) * kWorkspaceBytesPerThread;
   const std::vector<int> stages = dense.PeersOf(0, {Axis::kPipeline});
   for (size_t stage = 0; stage < stages.size(); ++stage) {
-    MEGATRON_ASSIGN_OR_RETURN(RankPlan rank_plan,
-                              PlanRank(options, GroupsForPlanning(dense, expert, stages[stage]),
-                                       static_cast<int>(stage)));
+    MEGATRON_ASSIGN_OR_RETURN(RankPlan rank_plan, PlanRank(options, dense, expert, stages[stage],
+                                                           static_cast<int>(stage)));
     rank_plan.ranks = dense.PeersOf(stages[stage], {Axis::kTensor, Axis::kContext, Axis::kData});
     absl::c_sort(rank_plan.ranks);
     plan.stages.push_back(std::move(rank_plan));
@@ -163,7 +187,7 @@ absl::StatusOr<RankPlan> PlanStageOfRun(const RunOptions& options, int stage) {
   MEGATRON_ASSIGN_OR_RETURN(const RankGrid expert, RankGrid::CreateExpert(options.parallel, world));
   const std::vector<int> stages = dense.PeersOf(0, {Axis::kPipeline});
   CHECK_LT(static_cast<size_t>(stage), stages.size());
-  return PlanRank(options, GroupsForPlanning(dense, expert, stages[stage]), stage);
+  return PlanRank(options, dense, expert, stages[stage], stage);
 }
 
 std::string FormatCount(int64_t count) {

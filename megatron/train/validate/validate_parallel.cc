@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "megatron/base/quantity.h"
+#include "megatron/comm/process_groups.h"
 #include "megatron/comm/rank_grid.h"
 #include "megatron/layers/context_slice.h"
 #include "megatron/train/recipes/model_rules_of.h"
@@ -168,6 +169,33 @@ void CheckInstances(ConfigChecker& check) {
   if (dense % cut == 0) expect(dense / cut, "experts", "what expert parallelism leaves of them");
 }
 
+// Checks that there are hosts whose ranks go together, and that they have as many ranks of a group.
+void CheckHierarchical(ConfigChecker& check) {
+  constexpr char kRanksPerHost[] = "parallel.hierarchical_collectives_ranks_per_host";
+  const config::ParallelConfig& parallel = check.resolved().parallel();
+  const bool has_experts = check.resolved().model().num_experts() > 0;
+  if (parallel.hierarchical_collectives_ranks_per_host() == 0 ||
+      !check.Usable({kRanksPerHost, "parallel.tensor_model_parallel_size",
+                     "parallel.context_parallel_size", "parallel.pipeline_model_parallel_size",
+                     "parallel.data_parallel_size", "parallel.num_distributed_optimizer_instances",
+                     "parallel.rank_order"}))
+    return;
+  if (has_experts && !check.Usable({"parallel.expert_model_parallel_size",
+                                    "parallel.expert_tensor_parallel_size"}))
+    return;
+  // Without effect, which is an error already.
+  if (!has_experts && parallel.data_parallel_size() * parallel.context_parallel_size() == 1) return;
+  const absl::StatusOr<ParallelSizes> sizes = ToParallelSizes(parallel);
+  if (!sizes.ok()) return;  // an error of parallel.rank_order
+  const int64_t ranks = int64_t{sizes->tensor} * sizes->context * sizes->pipeline * sizes->data;
+  if (ranks > std::numeric_limits<int>::max()) return;
+  const auto dense = RankGrid::Create(*sizes, static_cast<int>(ranks)),
+             expert = RankGrid::CreateExpert(*sizes, static_cast<int>(ranks));
+  if (!dense.ok() || !expert.ok()) return;  // an error of other fields
+  const absl::Status fits = CheckHierarchicalGroups(*dense, *expert);
+  if (!fits.ok()) check.Error(kRanksPerHost, fits.message());
+}
+
 void CheckDataParallel(ConfigChecker& check) {
   if (check.resolved().parallel().grad_reduce_in_bf16() && !check.resolved().precision().bf16())
     check.Error("parallel.grad_reduce_in_bf16", "needs precision.bf16: true");
@@ -194,6 +222,7 @@ void CheckParallel(ConfigChecker& check) {
   CheckPipeline(check);
   CheckRankOrder(check);
   CheckInstances(check);
+  CheckHierarchical(check);
   CheckDataParallel(check);
   CheckBackend(check);
 }
