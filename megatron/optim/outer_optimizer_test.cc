@@ -1,5 +1,7 @@
 #include "megatron/optim/outer_optimizer.h"
 
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include "absl/status/status_matchers.h"
@@ -163,6 +165,49 @@ TEST(OuterOptimizerTest, EachRankAveragesItsShard) {
         });
     EXPECT_THAT(status, IsOk());
   }
+}
+
+// Two islands of one rank each. Their gradients have the norms 4 and 2.
+TEST(OuterOptimizerTest, AnIslandClipsByItsOwnNormAndSkipsStepsWithTheOthers) {
+  const absl::Status status = RunRanks(2, [&](int rank, const ProcessGroup& world) -> absl::Status {
+    ParallelSizes sizes;
+    sizes.data = sizes.optimizer_instances = 2;
+    MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups, GroupsOf(sizes, world));
+    MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups island, GroupsOfIsland(groups, false));
+    ThreadPool pool(1);
+    const Stream stream = Stream::Cpu(&pool);
+    OptimizerOptions sgd;
+    sgd.kind = OptimizerOptions::kSgd;
+    sgd.sgd_momentum = 0;
+    TestModel model(sgd);
+    const Parameter* const number = model.Add("number", Replicated({1}));
+    model.Build();
+    float* const weight = number->data.data<float>();
+    float* const gradient = number->grad.data<float>();
+    StepOptions options;
+    options.lr = 1;
+    options.clip_grad = 3;
+    options.islands = &groups.data_context_replicas;
+    *weight = 0;
+    *gradient = rank == 0 ? 4.0f : 2.0f;
+    options.stop_requested = rank == 1;
+    MEGATRON_ASSIGN_OR_RETURN(StepResult result, model.optimizer->Step(options, island, stream));
+    EXPECT_TRUE(result.applied);
+    EXPECT_TRUE(result.stop_requested);
+    EXPECT_FALSE(result.log_requested);
+    EXPECT_NEAR(result.grad_norm, std::sqrt((16.0 + 4) / 2), 1e-6);
+    EXPECT_NEAR(*weight, rank == 0 ? -3 : -2, 1e-5);
+    // An island with a gradient that is not finite holds back the other.
+    if (rank == 1) *gradient = std::numeric_limits<float>::infinity();
+    const float before = *weight;
+    MEGATRON_ASSIGN_OR_RETURN(result, model.optimizer->Step(options, island, stream));
+    EXPECT_FALSE(result.finite);
+    EXPECT_FALSE(result.applied);
+    EXPECT_EQ(*weight, before);
+    EXPECT_EQ(model.optimizer->applied_steps(), 1);
+    return world.status();
+  });
+  EXPECT_THAT(status, IsOk());
 }
 
 }  // namespace
