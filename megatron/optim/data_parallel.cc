@@ -337,8 +337,8 @@ void DataParallel::FinalizeGradients() {
   for (BucketGroup& bucket_group : bucket_groups_) {
     bucket_group.reduced = false;
     bucket_group.ends = 0;
-    WaitFor(bucket_group.gather_job);
   }
+  WaitForWeights();
   for (const FlatParameter& flat : buffers_->parameters()) SumPartialGradient(flat);
 }
 
@@ -364,6 +364,10 @@ void DataParallel::ShareWeights() {
     if (shards_states_by_parts()) submit(kGatherShards);
     if (!shards_weights()) submit(kGather);
   }
+}
+
+void DataParallel::WaitForWeights() {
+  for (const BucketGroup& bucket_group : bucket_groups_) WaitFor(bucket_group.gather_job);
 }
 
 WholeBlockSizes DataParallel::HighWater() const {

@@ -92,6 +92,8 @@ class DataParallel : public WeightBlocks {
   // Sends updated weights to the other ranks that store them: to copies of tied weights, and to the
   // other data-parallel ranks where states are sharded and weights are not.
   void ShareWeights();
+  // Waits until weights that are being sent have arrived: they may be overwritten then.
+  void WaitForWeights();
 
   void Acquire(int block, int next) override;
   void Release(int block) override;

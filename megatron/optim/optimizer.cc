@@ -14,10 +14,18 @@
 namespace megatron {
 namespace {
 
-// The numbers that all ranks add up before they decide about a step.
-enum Statistic { kSumOfSquares, kNonFinite, kStopRequested, kLogRequested, kNumStatistics };
-constexpr int64_t kCountOffset = 16;  // offset in bytes: an int64 follows the floats
-constexpr int64_t kStatisticsBytes = 24;
+// The numbers that all ranks add up before they decide about a step: the first over an island, the
+// others over all islands.
+enum Statistic {
+  kSumOfSquares,
+  kNonFinite,
+  kStopRequested,
+  kLogRequested,
+  kSumOfSquaresOfIslands,
+  kNumStatistics
+};
+constexpr int64_t kCountOffset = 24;  // offset in bytes: an int64 follows the floats
+constexpr int64_t kStatisticsBytes = 32;
 
 // The most elements of a part that is updated in host memory: enough that neither a copy nor a loop
 // over threads is short.
@@ -168,7 +176,7 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
   const Tensor statistics = statistics_.At(0, DType::kFloat32, {kNumStatistics});
   float* const values = sums_.host().data<float>();
   if (values != nullptr) {
-    values[kSumOfSquares] = values[kNonFinite] = 0;
+    values[kSumOfSquares] = values[kNonFinite] = values[kSumOfSquaresOfIslands] = 0;
     values[kStopRequested] = options.stop_requested ? 1 : 0;
     values[kLogRequested] = options.log_requested ? 1 : 0;
   }
@@ -180,13 +188,22 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
                         statistics.Slice(0, kSumOfSquares, kNonFinite + 1));
     });
     groups.world.AllReduce(statistics, ReduceOp::kSum, stream);
+    ops::Copy(stream, statistics.Slice(0, kSumOfSquares, kSumOfSquares + 1),
+              statistics.Slice(0, kSumOfSquaresOfIslands, kSumOfSquaresOfIslands + 1));
+    if (options.islands != nullptr) {
+      options.islands->AllReduce(statistics.Slice(0, kNonFinite, kNumStatistics), ReduceOp::kSum,
+                                 stream);
+    }
     sums_.Fetch(stream);
   }
   if (absl::Status status = groups.world.status(); !status.ok()) return status;
 
   StepResult result;
+  double norm = 0;
   if (values != nullptr) {
-    result.grad_norm = std::sqrt(static_cast<double>(values[kSumOfSquares]));
+    const int islands = options.islands == nullptr ? 1 : options.islands->size();
+    norm = std::sqrt(static_cast<double>(values[kSumOfSquares]));
+    result.grad_norm = std::sqrt(static_cast<double>(values[kSumOfSquaresOfIslands]) / islands);
     result.finite = values[kNonFinite] == 0 && std::isfinite(result.grad_norm);
     result.stop_requested = values[kStopRequested] != 0;
     result.log_requested = values[kLogRequested] != 0;
@@ -194,7 +211,7 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
   result.applied = result.finite;
   if (!result.applied) return result;
   double clip = 1;
-  if (options.clip_grad > 0) clip = std::min(1.0, options.clip_grad / (result.grad_norm + 1e-6));
+  if (options.clip_grad > 0) clip = std::min(1.0, options.clip_grad / (norm + 1e-6));
   ++applied_steps_;
   MEGATRON_RETURN_IF_ERROR(Update(options, unscale * clip, stream));
   return result;

@@ -60,6 +60,10 @@ struct StepOptions {
   bool stop_requested = false;
   // Whether this rank wants the step to be logged; it travels likewise.
   bool log_requested = false;
+  // The ranks in this one's place in the other islands (comm/island_groups.h), where there are any;
+  // `groups` are those of the island then. Each island clips by its own norm. All of them skip a
+  // step if one has to, and learn of the requests of all.
+  const ProcessGroup* islands = nullptr;
   // If set, sees the update, whose bits do not depend on it.
   UpdateObserver* observer = nullptr;
 };
@@ -68,8 +72,10 @@ struct StepResult {
   // False if a gradient of some rank, or the norm, is infinite or NaN. Under a dynamic loss scale
   // that is expected now and then; otherwise the caller counts it and may stop the run.
   bool finite = true;
-  bool applied = true;          // equal to `finite`: such gradients are never applied
-  double grad_norm = 0;         // L2 norm of the unscaled gradients before clipping
+  bool applied = true;  // equal to `finite`: such gradients are never applied
+  // L2 norm of the unscaled gradients before clipping; with islands the root of the mean of the
+  // squares of their norms.
+  double grad_norm = 0;
   bool stop_requested = false;  // whether any rank requested it
   bool log_requested = false;   // whether any rank requested it
 };

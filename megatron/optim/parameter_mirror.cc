@@ -13,7 +13,8 @@ bool Holds(const Tensor& whole, const Tensor& part) {
 
 }  // namespace
 
-ParameterMirror::ParameterMirror(const ParameterBuffers& buffers) {
+ParameterMirror::ParameterMirror(const ParameterBuffers& buffers,
+                                 const std::vector<Tensor>& others) {
   mirrored_ = {buffers.weights()};
   for (size_t i = 0; i < buffers.num_states(); ++i) {
     mirrored_.push_back(buffers.state(i));
@@ -21,6 +22,7 @@ ParameterMirror::ParameterMirror(const ParameterBuffers& buffers) {
   }
   mirrored_.push_back(buffers.masters());
   mirrored_.push_back(buffers.host_masters());
+  mirrored_.insert(mirrored_.end(), others.begin(), others.end());
   for (const Tensor& tensor : mirrored_) {
     mirrors_.push_back(tensor.empty() ? HostMirror() : HostMirror(tensor, "parameters"));
   }

@@ -13,8 +13,9 @@ namespace megatron {
 
 class ParameterMirror {
  public:
-  // Mirrors weights, masters and optimizer states. The buffers must outlive the mirror.
-  explicit ParameterMirror(const ParameterBuffers& buffers);
+  // Mirrors weights, masters and optimizer states, and `others` along with them. All must outlive
+  // the mirror.
+  explicit ParameterMirror(const ParameterBuffers& buffers, const std::vector<Tensor>& others = {});
 
   // Returns the host's copy of `part`, a part of one of these tensors.
   Tensor Of(const Tensor& part) const;

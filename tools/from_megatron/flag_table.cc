@@ -443,6 +443,7 @@ constexpr FlagRow kRows[] = {
 constexpr absl::string_view kOurOwn[] = {
     "checkpoint.keep_last",
     "data.stories",
+    "diloco",
     "generation",
     "logging.diagnostics_interval",
     "logging.log_interval_seconds",

@@ -228,9 +228,8 @@ absl::Status MicroBatchPacker::PackOne(SamplePrefetcher& reader, const SampleRan
 }
 
 // Each micro-batch has the same number of samples: their mean is that of micro-batches' means.
-void MicroBatchPacker::WeighSequences(const Step& step, MicroBatch* batch) const {
-  const int64_t samples =
-      step.micro_batches * options_.layout.micro_batch_size * options_.layout.data_parallel_size;
+void MicroBatchPacker::WeighSequences(const Step& step, int data_ranks, MicroBatch* batch) const {
+  const int64_t samples = step.micro_batches * options_.layout.micro_batch_size * data_ranks;
   const float scale = step.loss_scale / static_cast<float>(samples);
   for (int64_t s = 0; s < batch->num_sequences(); ++s) {
     batch->sequence_gradient_weight_S.data<float>()[s] =
@@ -281,7 +280,7 @@ void MicroBatchPacker::ReadAhead(const SampleSource& source, const Step& next) {
   Read(source, next, &staging_[1 - current_]).IgnoreError();
 }
 
-void MicroBatchPacker::Place(const Step& step, const Staging& staging) {
+void MicroBatchPacker::Place(const Step& step, int data_ranks, const Staging& staging) {
   batches_.clear();
   for (const MicroBatch& host : staging.batches) {
     batches_.push_back(Whole(static_cast<int64_t>(batches_.size())));
@@ -291,8 +290,7 @@ void MicroBatchPacker::Place(const Step& step, const Staging& staging) {
     batch.encoder.max_seqlen = host.encoder.max_seqlen;
     batch.num_samples = options_.layout.micro_batch_size;
     batch.sample_weight =
-        step.loss_scale / static_cast<float>(step.micro_batches * batch.num_samples *
-                                             options_.layout.data_parallel_size);
+        step.loss_scale / static_cast<float>(step.micro_batches * batch.num_samples * data_ranks);
   }
 }
 
@@ -330,7 +328,7 @@ void MicroBatchPacker::Weigh(const Step& step, float all_tokens, int data_ranks,
     for (int64_t t = 0; t < batch.num_tokens(); ++t) {
       batch.gradient_weight_T.data<float>()[t] = batch.loss_weight_T.data<float>()[t] * scale;
     }
-    if (options_.has_classes) WeighSequences(step, &batch);
+    if (options_.has_classes) WeighSequences(step, data_ranks, &batch);
   }
 }
 
@@ -344,7 +342,7 @@ absl::Status MicroBatchPacker::Pack(const SampleSource& source, const Step& step
   }
   staging->source = nullptr;
   current_ = static_cast<int>(staging - staging_);
-  Place(step, *staging);
+  Place(step, data_group.size(), *staging);
   Weigh(step, CountTokens(*staging, data_group, stream), data_group.size(), staging);
   FillContextShard(staging);
   staging->host.StartSend(stream);

@@ -64,8 +64,9 @@ class MicroBatchPacker {
     int64_t micro_batches = 1;
     float loss_scale = 1;
   };
-  // Reads this rank's samples. `data_group` are the ranks that hold the other samples of the global
-  // batch. `source` must live longer than this.
+  // Reads this rank's samples. `data_group` are the ranks that hold the other samples of the batch
+  // of whose loss the gradient is the mean: the global batch, or an island's part of it
+  // (comm/island_groups.h). `source` must live longer than this.
   absl::Status Pack(const SampleSource& source, const Step& step, const ProcessGroup& data_group,
                     const Stream& stream);
   // Does work ahead on a GPU that the next Pack need not do if it is for this step. That Pack
@@ -112,7 +113,7 @@ class MicroBatchPacker {
   void PlaceContextShard();
   void FillContextShard(Staging* staging);
   // Places on the device the micro-batches of the staging.
-  void Place(const Step& step, const Staging& staging);
+  void Place(const Step& step, int data_ranks, const Staging& staging);
   float CountTokens(const Staging& staging, const ProcessGroup& data_group, const Stream& stream);
   void Weigh(const Step& step, float all_tokens, int data_ranks, Staging* staging) const;
   SamplePrefetcher& ReaderOf(const SampleSource& source);
@@ -125,7 +126,7 @@ class MicroBatchPacker {
                      MicroBatch* batch);
   void AppendSpans(const Sample& sample, MicroBatchSize* used, MicroBatch* batch);
   void FillUp(MicroBatchSize* used, MicroBatch* batch);
-  void WeighSequences(const Step& step, MicroBatch* batch) const;
+  void WeighSequences(const Step& step, int data_ranks, MicroBatch* batch) const;
 
   PackerOptions options_;
   Buffer buffer_;

@@ -66,7 +66,9 @@ Column ColumnOf(absl::string_view name, const std::vector<OptimizerState>& state
   if (absl::StartsWith(name, "weights")) return kWeights;
   if (absl::StartsWith(name, "gradients")) return kGradients;
   if (absl::StartsWith(name, "activations")) return kActivations;
-  if (name == "master weights" || name == "optimizer statistics") return kOptimizer;
+  if (name == "master weights" || name == "optimizer statistics" || name == "global weights" ||
+      name == "outer momentum")
+    return kOptimizer;
   const bool is_state = std::any_of(states.begin(), states.end(), [&](const OptimizerState& state) {
     return name == state.name;
   });
@@ -157,6 +159,10 @@ std::string DescribeLayout(const RunOptions& options, const config::ParallelConf
     if (instances > 1) absl::StrAppend(&text, " in ", instances, " instances");
     if (options.trainer.shards_states_over_instances)
       absl::StrAppend(&text, " that share the optimizer's state");
+  }
+  if (options.trainer.outer.enabled()) {
+    absl::StrAppend(&text, ", joined by DiLoCo every ",
+                    FormatQuantity(options.trainer.outer.sync_every, "step"));
   }
   return absl::StrCat(text, options.ranks.processes ? ", as processes" : ", as threads");
 }

@@ -139,6 +139,10 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
       config.parallel().outer_dp_sharding_strategy() == config::OuterSharding::optim;
   options.data_parallel.overlap_grad_reduce = config.parallel().overlap_grad_reduce();
   options.data_parallel.overlap_param_gather = config.parallel().overlap_param_gather();
+  options.outer.sync_every = config.diloco().sync_every();
+  options.outer.lr = config.diloco().outer_lr();
+  options.outer.momentum = config.diloco().outer_momentum();
+  options.outer.nesterov = config.diloco().nesterov();
   options.bucket_size = config.parallel().ddp_bucket_size();
   options.data_parallel.grad_reduce_in_bf16 = config.parallel().grad_reduce_in_bf16();
   options.data_parallel.float8_param_gather = config.precision().fp8_param_gather();

@@ -16,6 +16,7 @@
 #include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/hierarchical/hierarchical_communicator.h"
+#include "megatron/comm/island_groups.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/train/trainer/flops.h"
 #include "megatron/train/trainer/lanes.h"
@@ -24,12 +25,13 @@ namespace megatron {
 namespace {
 
 // Counts, besides the groups, those that trainers make from them: the ranks that share a query
-// group, and separate groups for overlapping communication.
+// group, those of an island, and separate groups for overlapping communication.
 int CountCommunicators(const TrainerOptions& options, const ProcessGroups& groups) {
   ProcessGroups mine = groups;
   int count = CountGroups(groups) +
               static_cast<int>(GroupsWithLanes(options.model.transformer, &mine).size());
   if (groups.tensor.size() > options.model.transformer.num_query_groups) ++count;
+  if (options.outer.enabled()) count += CountIslandGroups(groups);
   if (options.data_parallel.overlap_grad_reduce || options.data_parallel.overlap_param_gather) {
     for (const ProcessGroup* group : {&groups.data_context_shards, &groups.data_context_replicas,
                                       &groups.expert_data_shards, &groups.expert_data_replicas})

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/communicator.h"
+#include "megatron/comm/island_groups.h"
 #include "megatron/layers/moe/expert_groups.h"
 #include "megatron/models/make_stage.h"
 #include "megatron/ops/elementwise.h"
@@ -108,12 +109,16 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
   ProcessGroups all = groups;
   MEGATRON_RETURN_IF_ERROR(AddTensorReplicas(options.model, stream, &all));
   MEGATRON_RETURN_IF_ERROR(AddLanes(options.model.transformer, stream, &all));
+  ProcessGroups island = all;
+  if (options.outer.enabled()) {
+    MEGATRON_ASSIGN_OR_RETURN(island, GroupsOfIsland(all, /*planning=*/stream.is_meta()));
+  }
   std::unique_ptr<Trainer> trainer(
-      new Trainer(options, scaler, scheduler, ramp, all, sizes, stream, ledger));
-  MEGATRON_ASSIGN_OR_RETURN(
-      trainer->data_parallel_,
-      DataParallel::Create(options.data_parallel, all, {sizes.whole_weights, sizes.whole_gradients},
-                           trainer->buffers_.get(), stream, ledger));
+      new Trainer(options, scaler, scheduler, ramp, all, island, sizes, stream, ledger));
+  MEGATRON_ASSIGN_OR_RETURN(trainer->data_parallel_,
+                            DataParallel::Create(options.data_parallel, island,
+                                                 {sizes.whole_weights, sizes.whole_gradients},
+                                                 trainer->buffers_.get(), stream, ledger));
   if (trainer->OffloadsActivations()) {
     MEGATRON_RETURN_IF_ERROR(trainer->memory_->MakeStore(sizes, stream, ledger));
   }
@@ -134,15 +139,17 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
 
 Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
                  OptimizerParamScheduler scheduler, BatchSizeRamp ramp, const ProcessGroups& groups,
-                 const StageMemorySizes& sizes, const Stream& stream, MemoryLedger* ledger)
+                 const ProcessGroups& island, const StageMemorySizes& sizes, const Stream& stream,
+                 MemoryLedger* ledger)
     : options_(options),
       groups_(groups),
+      island_(island),
       stream_(stream),
       scaler_(scaler),
       scheduler_(std::move(scheduler)),
       ramp_(std::move(ramp)),
       stage_(MakeStage(options.model, {stream.device(), ledger, options.placement, groups.tensor,
-                                       groups.context, ExpertGroupsOf(groups)})),
+                                       groups.context, ExpertGroupsOf(island)})),
       packer_(PackingFor(options, groups.context), stream.device(), ledger),
       report_(stream.device(), WholeReport(*stage_).numel() * SizeOf(DType::kFloat32), "loss",
               ledger),
@@ -154,9 +161,9 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
   std::unique_ptr<UpdateRule> rule = MakeUpdateRule(options.optimizer);
   buffers.states = rule->states();
   buffers.unit = rule->unit();
-  buffers.data = DataRankOf(groups.data_context_shards, groups.data_context_replicas);
-  buffers.expert_data = DataRankOf(groups.expert_data_shards, groups.expert_data_replicas);
-  if (groups.data_context.size() > 1) {
+  buffers.data = DataRankOf(island.data_context_shards, island.data_context_replicas);
+  buffers.expert_data = DataRankOf(island.expert_data_shards, island.expert_data_replicas);
+  if (island.data_context.size() > 1) {
     buffers.sharding = options.sharding;
     buffers.shards_states_by_parts = options.shards_states_over_instances;
   }
@@ -166,6 +173,8 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
   buffers.extent_elements = options.state_extent_elements;
   buffers_ = std::make_unique<ParameterBuffers>(stage_->parameters(), buffers, ledger);
   optimizer_ = std::make_unique<Optimizer>(std::move(rule), buffers_.get(), ledger);
+  if (options.outer.enabled())
+    outer_ = std::make_unique<OuterOptimizer>(options.outer, groups, buffers_.get(), ledger);
   if (options.diagnostics_interval > 0) {
     diagnostics_ = std::make_unique<Diagnostics>(
         options.model,
@@ -196,8 +205,16 @@ absl::Status Trainer::OpenStateFile() {
       options_.state_directory, "/optimizer_states_of_rank_", groups_.world.rank(), ".", getpid()));
 }
 
+void Trainer::InitializeWeights(uint64_t seed) {
+  buffers_->InitializeWeights(seed, stream_);
+  if (outer_ != nullptr) outer_->Start(stream_);
+}
+
 const ParameterMirror& Trainer::host_parameters() {
-  if (host_parameters_ == nullptr) host_parameters_ = std::make_unique<ParameterMirror>(*buffers_);
+  if (host_parameters_ == nullptr) {
+    host_parameters_ = std::make_unique<ParameterMirror>(
+        *buffers_, outer_ == nullptr ? std::vector<Tensor>() : outer_->tensors());
+  }
   return *host_parameters_;
 }
 
@@ -295,6 +312,7 @@ TextGenerator Trainer::MakeGenerator(MemoryLedger* ledger) {
 
 absl::Status Trainer::ShareWeights() {
   data_parallel_->ShareWeights();
+  data_parallel_->WaitForWeights();
   return GroupStatus();
 }
 
@@ -450,18 +468,30 @@ absl::StatusOr<StepResult> Trainer::Update(const StepRequests& requests, Diagnos
   step.stop_requested = requests.stop;
   step.log_requested = requests.log;
   if (diagnostics != nullptr) step.observer = diagnostics->update_observer();
-  const absl::StatusOr<StepResult> updated = optimizer_->Step(step, groups_, stream_);
+  if (outer_ != nullptr) step.islands = &groups_.data_context_replicas;
+  const absl::StatusOr<StepResult> updated = optimizer_->Step(step, island_, stream_);
   MEGATRON_RETURN_IF_ERROR(WithExitCode(buffers_->status(), kExitIo));
-  MEGATRON_ASSIGN_OR_RETURN(const StepResult result, updated);
-  if (!result.applied) return result;
+  return updated;
+}
+
+void Trainer::FinishUpdate(bool applied) {
+  const bool synchronizes = outer_ != nullptr && outer_->IsDue(progress_.iteration + 1);
+  if (synchronizes) outer_->Step(stream_);
   // Weights that are sent as codes have the scales of the next step.
-  stage_->float8_history().Record(stream_, data_parallel_->LargestFloat8Weights());
-  {
+  if (applied) stage_->float8_history().Record(stream_, data_parallel_->LargestFloat8Weights());
+  if (applied || synchronizes) {
     const TraceSpan span(stream_, DataCategory(groups_), "share weights");
     data_parallel_->ShareWeights();
   }
-  stage_->router_state().UpdateBiases({groups_.tensor, groups_.data_context}, stream_);
-  return result;
+  if (applied) stage_->router_state().UpdateBiases({groups_.tensor, groups_.data_context}, stream_);
+}
+
+// Weights that are still being sent may not be overwritten.
+void Trainer::SwapGlobalWeights() {
+  if (outer_ == nullptr || outer_->IsDue(progress_.iteration)) return;
+  data_parallel_->WaitForWeights();
+  outer_->SwapWithMasters(stream_);
+  data_parallel_->ShareWeights();
 }
 
 absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
@@ -478,7 +508,7 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
     const TraceSpan span(stream_, TimeCategory::kData, "data");
     MEGATRON_RETURN_IF_ERROR(
         packer_.Pack(source, {progress_.consumed_train_samples, micro_batches, scaler_.scale()},
-                     groups_.data, stream_));
+                     island_.data, stream_));
   }
   {
     const TraceSpan span(stream_, TimeCategory::kOptimizer, "zero gradients");
@@ -511,8 +541,9 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   const TraceSpan update_span(stream_, TimeCategory::kOptimizer, "optimizer");
   MEGATRON_ASSIGN_OR_RETURN(report.update, Update(requests, diagnostics));
   if (options_.log_num_zeros_in_grad)
-    report.num_zeros = optimizer_->CountZeroGradients(groups_, stream_);
-  if (options_.log_params_norm) report.params_norm = optimizer_->ParametersNorm(groups_, stream_);
+    report.num_zeros = optimizer_->CountZeroGradients(island_, stream_);
+  FinishUpdate(report.update.applied);
+  if (options_.log_params_norm) report.params_norm = optimizer_->ParametersNorm(island_, stream_);
   if (diagnostics != nullptr)
     report.diagnostics = diagnostics->Finish(report.update.applied, report.global_batch_size);
   MEGATRON_RETURN_IF_ERROR(GroupStatus());
@@ -531,6 +562,7 @@ absl::StatusOr<Measured> Trainer::Evaluate(const SampleSource& source, int64_t i
   const int64_t micro_batches = batch / options_.batch_size.granularity;
   const StagePlan plan = PlanForward(micro_batches);
   const TraceSpan span(stream_, TimeCategory::kEvaluation, "evaluate");
+  SwapGlobalWeights();
   if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
   for (int64_t i = 0; i < iterations; ++i) {
     rank_progress_->Enter(Phase::kEvaluate);
@@ -539,7 +571,7 @@ absl::StatusOr<Measured> Trainer::Evaluate(const SampleSource& source, int64_t i
     if (progress_.consumed_valid_samples + batch > source.size())
       progress_.consumed_valid_samples = 0;
     MEGATRON_RETURN_IF_ERROR(
-        packer_.Pack(source, {progress_.consumed_valid_samples, micro_batches, 1}, groups_.data,
+        packer_.Pack(source, {progress_.consumed_valid_samples, micro_batches, 1}, island_.data,
                      stream_),
         _ << "while evaluating");
     stage_->StartStep(InputsOf(packer_.batches(), StageMode::kEvaluate));
@@ -549,6 +581,7 @@ absl::StatusOr<Measured> Trainer::Evaluate(const SampleSource& source, int64_t i
   }
   StartMeasuring(/*router_losses=*/false);
   const Measured measured = FinishMeasuring();
+  SwapGlobalWeights();
   MEGATRON_RETURN_IF_ERROR(GroupStatus());
   return measured;
 }

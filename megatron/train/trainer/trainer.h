@@ -30,6 +30,7 @@
 #include "megatron/optim/lr_scheduler.h"
 #include "megatron/optim/make_update_rule.h"
 #include "megatron/optim/optimizer.h"
+#include "megatron/optim/outer_optimizer.h"
 #include "megatron/optim/parameter_buffers.h"
 #include "megatron/optim/parameter_mirror.h"
 #include "megatron/pipeline/schedule_kind.h"
@@ -62,6 +63,8 @@ struct TrainerOptions {
   // Optimizer instances have parts of the states and not copies; `sharding` is not kNone.
   bool shards_states_over_instances = false;
   DataParallelOptions data_parallel;
+  // If enabled, the optimizer instances are islands, which train apart between outer steps.
+  OuterOptimizerOptions outer;
   int64_t bucket_size = 0;  // see ParameterBuffersOptions
   // The device of a run, for plans on the meta device.
   DeviceType device = DeviceType::kCpu;
@@ -140,8 +143,9 @@ class Trainer {
   std::map<std::string, int64_t> MeasuredActivations() const;
 
   // An error of the states' file is one of the next step.
-  void InitializeWeights(uint64_t seed) { buffers_->InitializeWeights(seed, stream_); }
-  // Brings the weights to all ranks that use them, after masters were loaded and rounded.
+  void InitializeWeights(uint64_t seed);
+  // Brings the weights to all ranks that use them, after masters were loaded and rounded. It has
+  // happened on this rank when the call returns.
   absl::Status ShareWeights();
 
   // Reports to `progress` what this rank is doing, from now on.
@@ -151,7 +155,7 @@ class Trainer {
   // last use of the old weights and their update, and returns this rank's requests.
   absl::StatusOr<StepReport> Step(const SampleSource& source,
                                   const std::function<StepRequests()>& before_update = nullptr);
-  // Measures the next `iterations` global batches of `source`.
+  // Measures the next `iterations` global batches of `source`, with islands by the global weights.
   absl::StatusOr<Measured> Evaluate(const SampleSource& source, int64_t iterations);
 
   // Returns the times that the last step measured, with TrainerOptions::measure_pipeline.
@@ -163,6 +167,7 @@ class Trainer {
   TrainingProgress& progress() { return progress_; }
   ParameterBuffers& buffers() { return *buffers_; }
   Optimizer& optimizer() { return *optimizer_; }
+  OuterOptimizer* outer_optimizer() { return outer_.get(); }  // null: there are no islands
   OptimizerParamScheduler& scheduler() { return scheduler_; }
   LossScaler& scaler() { return scaler_; }
   ModelStage& stage() { return *stage_; }
@@ -182,7 +187,8 @@ class Trainer {
  private:
   Trainer(const TrainerOptions& options, const LossScaler& scaler,
           OptimizerParamScheduler scheduler, BatchSizeRamp ramp, const ProcessGroups& groups,
-          const StageMemorySizes& sizes, const Stream& stream, MemoryLedger* ledger);
+          const ProcessGroups& island, const StageMemorySizes& sizes, const Stream& stream,
+          MemoryLedger* ledger);
 
   bool OffloadsActivations() const;
   // The schedule of a step of so many micro-batches.
@@ -196,6 +202,10 @@ class Trainer {
   Diagnostics* NextDiagnostics() const;
   absl::Status RunPipeline(int64_t micro_batches, Diagnostics* diagnostics);
   absl::StatusOr<StepResult> Update(const StepRequests& requests, Diagnostics* diagnostics);
+  // Ends an update: makes the outer step if one is due, and sends weights that have changed.
+  void FinishUpdate(bool applied);
+  // Exchanges the weights of this rank's island and the global ones, where they differ.
+  void SwapGlobalWeights();
   // Sums over all ranks the sums of the last stage since they were zeroed, and in a step those of
   // the routers. The host has the result after its next wait for the stream, which it makes once in
   // a step.
@@ -212,6 +222,7 @@ class Trainer {
 
   TrainerOptions options_;
   ProcessGroups groups_;
+  ProcessGroups island_;  // those of groups_ within the island; all of them where there are none
   Stream stream_;
   LossScaler scaler_;
   OptimizerParamScheduler scheduler_;
@@ -219,6 +230,7 @@ class Trainer {
   std::unique_ptr<ModelStage> stage_;
   std::unique_ptr<ParameterBuffers> buffers_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<OuterOptimizer> outer_;  // null: there are no islands
   std::unique_ptr<ParameterMirror> host_parameters_;
   std::unique_ptr<DataParallel> data_parallel_;
   std::unique_ptr<StageMemory> memory_;

@@ -16,7 +16,9 @@
 #include "megatron/checkpoint/names.h"
 #include "megatron/checkpoint/rectangle.h"
 #include "megatron/models/make_stage.h"
+#include "megatron/ops/elementwise.h"
 #include "megatron/optim/main_replica.h"
+#include "megatron/optim/outer_optimizer.h"
 #include "megatron/train/config/config_difference.h"
 #include "megatron/train/trainer/run_identity.h"
 #include "megatron/train/trainer/run_options.h"
@@ -63,9 +65,64 @@ void AppendBlocksOfFile(const std::string& prefix, const Parameter& parameter,
 
 constexpr char kMasterPrefix[] = "optimizer.state.fp32_param.";
 constexpr char kInstructionSet[] = "instruction_set";
+constexpr char kIslands[] = "diloco.islands";
+
+// Names of states besides those of the update rule.
+constexpr char kMaster[] = "fp32_param";
+constexpr char kOuterMomentum[] = "outer_momentum";
 
 std::string StatePrefix(absl::string_view state) {
   return absl::StrCat("optimizer.state.", state, ".");
+}
+
+// Returns what stands before the names of an island's states.
+std::string OfIsland(int island) { return absl::StrCat("island", island, "."); }
+
+// Returns the number of islands of the run that saved the checkpoint; 0: it had none.
+int64_t SavedIslands(const CheckpointReader& reader) { return reader.Int(kIslands).value_or(0); }
+
+// Returns what stands in the checkpoint before the names of this rank's states.
+std::string SavedIsland(const CheckpointReader& reader, Trainer& trainer) {
+  const OuterOptimizer* const outer = trainer.outer_optimizer();
+  return outer == nullptr || SavedIslands(reader) == 0 ? "" : OfIsland(outer->island());
+}
+
+FlatRange Within(const FlatParameter& flat, const FlatRange& range) {
+  return {range.begin - flat.range.begin, range.end - flat.range.begin};
+}
+
+// Appends the masters and states of this rank's island of elements `replica` of a parameter, and
+// the global copy of every so many parameters: all islands have the same, and each saves a part.
+void AppendBlocksOfIsland(Trainer& trainer, size_t index, const FlatRange& replica,
+                          std::vector<ShardedTensor>* blocks) {
+  const OuterOptimizer& outer = *trainer.outer_optimizer();
+  const ParameterBuffers& buffers = trainer.buffers();
+  const FlatParameter& flat = buffers.parameters()[index];
+  const Bucket& bucket = buffers.bucket_of(flat);
+  const auto append = [&](const std::string& prefix, const Tensor& elements) {
+    AppendBlocks(prefix, *flat.parameter, Within(flat, replica),
+                 trainer.host_parameters().Of(elements), blocks);
+  };
+  const std::string island = OfIsland(outer.island());
+  append(StatePrefix(island + kMaster), buffers.Masters(bucket, replica));
+  for (size_t i = 0; i < buffers.num_states(); ++i) {
+    append(StatePrefix(island + buffers.options().states[i].name),
+           buffers.State(i, bucket, replica));
+  }
+  if (static_cast<int>(index) % outer.islands() != outer.island()) return;
+  if (outer.has_momentum()) append(StatePrefix(kOuterMomentum), outer.Momentum(bucket, replica));
+  const Tensor global = outer.Global(bucket, replica);
+  if (!buffers.has_masters()) return append("", global);
+  append(kMasterPrefix, global);
+  // The weights are the rounded global copy, which is nowhere until it is saved.
+  const Tensor whole = trainer.host_parameters().Of(global);
+  AppendBlocksOfFile(
+      "", *flat.parameter, Within(flat, replica), buffers.options().model_dtype,
+      [whole](int64_t begin, const Tensor& out) {
+        ops::Copy(Stream::Inline(), whole.Slice(0, begin, begin + out.numel()), out);
+        return absl::OkStatus();
+      },
+      blocks);
 }
 
 // Appends the masters and states of elements `replica` of a parameter, which are in the file.
@@ -96,20 +153,25 @@ void AppendStatesInFile(const ParameterBuffers& buffers, const FlatParameter& fl
 // Returns the blocks of weights, masters and optimizer states that this rank saves: those of which
 // it is the main replica.
 std::vector<ShardedTensor> SavedBlocks(Trainer& trainer) {
-  std::vector<ShardedTensor> blocks, in_file;
+  std::vector<ShardedTensor> blocks, others;
   const ParameterBuffers& buffers = trainer.buffers();
   const std::vector<OptimizerState>& states = buffers.options().states;
   for (const FlatParameter& flat : buffers.parameters()) {
     const FlatRange replica = MainReplicaRange(buffers, flat, trainer.groups());
     if (replica.size() == 0) continue;
-    const FlatRange range = {replica.begin - flat.range.begin, replica.end - flat.range.begin};
+    if (trainer.outer_optimizer() != nullptr) {
+      const size_t index = static_cast<size_t>(&flat - buffers.parameters().data());
+      AppendBlocksOfIsland(trainer, index, replica, &others);
+      continue;
+    }
+    const FlatRange range = Within(flat, replica);
     const Bucket& bucket = buffers.bucket_of(flat);
     const auto append = [&](const std::string& prefix, const Tensor& elements) {
       AppendBlocks(prefix, *flat.parameter, range, elements, &blocks);
     };
     append("", buffers.Weights(bucket, replica));
     if (buffers.state_file() != nullptr && buffers.HostRange(bucket, replica).size() > 0) {
-      AppendStatesInFile(buffers, flat, replica, &in_file);
+      AppendStatesInFile(buffers, flat, replica, &others);
       continue;
     }
     if (buffers.has_masters()) append(kMasterPrefix, buffers.Masters(bucket, replica));
@@ -117,7 +179,7 @@ std::vector<ShardedTensor> SavedBlocks(Trainer& trainer) {
       append(StatePrefix(states[i].name), buffers.State(i, bucket, replica));
   }
   for (ShardedTensor& block : blocks) block.tensor = trainer.host_parameters().Of(block.tensor);
-  std::move(in_file.begin(), in_file.end(), std::back_inserter(blocks));
+  std::move(others.begin(), others.end(), std::back_inserter(blocks));
   return blocks;
 }
 
@@ -175,8 +237,8 @@ absl::Status RestoreHistory(const CheckpointReader& reader, Restore what, Traine
   return absl::OkStatus();
 }
 
-// Appends the blocks of masters to load. The model's weights are not loaded: they are the rounded
-// masters.
+// Appends the blocks of masters to load; with islands these are the global copy. The model's
+// weights are not loaded: they are the rounded masters.
 void AppendMasters(const ParameterState& state, const CheckpointReader& reader,
                    std::vector<ShardedTensor>* blocks) {
   if (state.master.empty()) return;
@@ -186,23 +248,51 @@ void AppendMasters(const ParameterState& state, const CheckpointReader& reader,
                blocks);
 }
 
-// Returns the prefix that the checkpoint has for the state of the parameter.
-std::string SavedPrefix(const CheckpointReader& reader, const OptimizerState& state,
-                        const std::string& parameter) {
+// Returns the prefix that the checkpoint has for the state of the parameter. `island` is
+// SavedIsland().
+std::string SavedPrefix(const CheckpointReader& reader, const std::string& island,
+                        const OptimizerState& state, const std::string& parameter) {
   const auto has = [&](const std::string& name) {
-    return FindTensor(reader.manifest(), StatePrefix(name) + parameter) != nullptr;
+    return FindTensor(reader.manifest(), StatePrefix(island + name) + parameter) != nullptr;
   };
   const bool renamed = !has(state.name) && !state.former_name.empty() && has(state.former_name);
-  return StatePrefix(renamed ? state.former_name : state.name);
+  return StatePrefix(island + (renamed ? state.former_name : state.name));
 }
 
-// Appends the blocks of optimizer states to load.
+// Appends the blocks of optimizer states to load, and those of an island's masters.
 void AppendStates(const ParameterState& state, const std::vector<OptimizerState>& kinds,
-                  const CheckpointReader& reader, std::vector<ShardedTensor>* blocks) {
+                  const CheckpointReader& reader, const std::string& island,
+                  std::vector<ShardedTensor>* blocks) {
   for (size_t i = 0; i < state.states.size(); ++i) {
-    AppendBlocks(SavedPrefix(reader, kinds[i], state.parameter->name), *state.parameter,
+    AppendBlocks(SavedPrefix(reader, island, kinds[i], state.parameter->name), *state.parameter,
                  state.range, state.states[i], blocks);
   }
+  if (island.empty()) return;
+  AppendBlocks(StatePrefix(island + kMaster), *state.parameter, state.range, state.master, blocks);
+}
+
+// Loads the momentum of the global copy, and makes weights of the masters of this rank's island,
+// which were loaded. A checkpoint without islands has neither.
+absl::Status RestoreIsland(const CheckpointReader& reader, Trainer* trainer) {
+  const OuterOptimizer* const outer = trainer->outer_optimizer();
+  if (outer == nullptr || SavedIslands(reader) == 0) return absl::OkStatus();
+  const ParameterBuffers& buffers = trainer->buffers();
+  std::vector<ShardedTensor> blocks;
+  for (const FlatParameter& flat : buffers.parameters()) {
+    const Bucket& bucket = buffers.bucket_of(flat);
+    const FlatRange range = Common(flat.range, buffers.optimizer_range(bucket));
+    const std::string prefix = StatePrefix(kOuterMomentum);
+    // A run without momentum has saved none.
+    if (range.size() == 0 || !outer->has_momentum() ||
+        FindTensor(reader.manifest(), prefix + flat.parameter->name) == nullptr)
+      continue;
+    AppendBlocks(prefix, *flat.parameter, Within(flat, range),
+                 trainer->host_parameters().Of(outer->Momentum(bucket, range)), &blocks);
+  }
+  for (const ShardedTensor& block : blocks) MEGATRON_RETURN_IF_ERROR(reader.Load(block));
+  trainer->host_parameters().Send(trainer->stream());
+  trainer->buffers().CopyMastersToWeights(trainer->stream());
+  return trainer->ShareWeights();
 }
 
 // Returns the names of the whole model's weights. This rank may have only some of them.
@@ -239,10 +329,22 @@ absl::Status CheckSameOptimizer(const CheckpointReader& reader, Trainer& trainer
         absl::StrCat(reader.directory(), ": was saved by optimizer.optimizer = ", saved,
                      " and this run has ", ours, kFresh));
   }
+  const int64_t saved_islands = SavedIslands(reader);
+  const OuterOptimizer* const outer = trainer.outer_optimizer();
+  const int64_t islands = outer == nullptr ? 0 : outer->islands();
+  if (saved_islands != 0 && saved_islands != islands) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(reader.directory(), ": has the optimizer states of ", saved_islands,
+                     " islands, each of its own, and this run has ",
+                     islands == 0 ? "none" : absl::StrCat(islands),
+                     " (diloco.sync_every, parallel.num_distributed_optimizer_instances)", kFresh,
+                     ", and from the global weights"));
+  }
+  const std::string island = SavedIsland(reader, trainer);
   for (const FlatParameter& flat : trainer.buffers().parameters()) {
     for (const OptimizerState& state : trainer.buffers().options().states) {
       const std::string& parameter = flat.parameter->name;
-      const std::string name = SavedPrefix(reader, state, parameter) + parameter;
+      const std::string name = SavedPrefix(reader, island, state, parameter) + parameter;
       const TensorEntry* const entry = FindTensor(reader.manifest(), name);
       if (entry == nullptr || entry->dtype == state.dtype) continue;
       return absl::FailedPreconditionError(
@@ -352,6 +454,8 @@ CheckpointState MakeCheckpointState(Trainer& trainer, const RunDescription& run)
   state.strings = {{"identity", run.identity},
                    {"config", run.config_text},
                    {"optimizer", trainer.optimizer().rule().name()}};
+  if (trainer.outer_optimizer() != nullptr)
+    state.ints[kIslands] = trainer.outer_optimizer()->islands();
   if (!run.instruction_set.empty()) state.strings[kInstructionSet] = run.instruction_set;
   if (!run.kernels.empty()) state.strings["kernels"] = run.kernels;
   return state;
@@ -387,6 +491,7 @@ absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
   MEGATRON_RETURN_IF_ERROR(trainer->buffers().status());
   MEGATRON_RETURN_IF_ERROR(RestoreHistory(reader, what, trainer));
   MEGATRON_RETURN_IF_ERROR(trainer->ShareWeights());
+  if (trainer->outer_optimizer() != nullptr) trainer->outer_optimizer()->Start(trainer->stream());
   if (what == Restore::kWeights) return absl::OkStatus();
   MEGATRON_RETURN_IF_ERROR(RestoreProgress(reader, &trainer->progress()));
   MEGATRON_RETURN_IF_ERROR(RestoreSchedules(reader, trainer));
@@ -395,10 +500,12 @@ absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
   // than the host's.
   trainer->host_parameters().Fetch(trainer->stream());
   const std::vector<OptimizerState>& kinds = trainer->buffers().options().states;
+  const std::string island = SavedIsland(reader, *trainer);
   MEGATRON_RETURN_IF_ERROR(LoadStates(
       reader, trainer, [&](const ParameterState& state, std::vector<ShardedTensor>* blocks) {
-        AppendStates(state, kinds, reader, blocks);
+        AppendStates(state, kinds, reader, island, blocks);
       }));
+  MEGATRON_RETURN_IF_ERROR(RestoreIsland(reader, trainer));
   MEGATRON_ASSIGN_OR_RETURN(const int64_t applied, reader.Int("optimizer.applied_steps"));
   trainer->optimizer().set_applied_steps(applied);
   return absl::OkStatus();

@@ -4,6 +4,12 @@
 // the update rule is optimizer.state.STATE.NAME, with the rule's own name for it: exp_avg and
 // exp_avg_sq for AdamW, as in Megatron, momentum_buffer for SGD. The history of FP8's delayed scales
 // is optimizer.state.fp8_amax_history.NAME for the layer whose weight is NAME.
+//
+// In a run with islands (optim/outer_optimizer.h) the weights and optimizer.state.fp32_param.NAME
+// are the global copy, so that whatever reads weights reads those. Its momentum is
+// optimizer.state.outer_momentum.NAME. An island's own master weights and states have its number in
+// their names: optimizer.state.island0.fp32_param.NAME. A run with as many islands continues with
+// the same bits, whatever its layout within an island.
 #ifndef MEGATRON_TRAIN_TRAINER_TRAINING_CHECKPOINT_H_
 #define MEGATRON_TRAIN_TRAINER_TRAINING_CHECKPOINT_H_
 

@@ -35,6 +35,9 @@ void CheckFloat8(ConfigChecker& check);
 // Activations in host memory.
 void CheckActivationOffload(ConfigChecker& check);
 
+// Islands that seldom communicate.
+void CheckDiloco(ConfigChecker& check);
+
 // CUDA graphs.
 void CheckCudaGraphs(ConfigChecker& check);
 

@@ -172,6 +172,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckFloat8(check);
   CheckRecompute(check);
   CheckActivationOffload(check);
+  CheckDiloco(check);
   CheckTraining(check);
   CheckData(check);
   CheckCheckpoint(check);

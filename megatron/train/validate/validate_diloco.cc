@@ -1,0 +1,68 @@
+#include <cstdint>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "megatron/comm/island_groups.h"
+#include "megatron/comm/rank_grid.h"
+#include "megatron/train/config/config.pb.h"
+#include "megatron/train/trainer/parallel_section.h"
+#include "megatron/train/validate/rules.h"
+
+namespace megatron {
+namespace {
+
+constexpr absl::string_view kSync = "diloco.sync_every";
+
+// Sizes of which there are no grids are an error of other fields.
+void CheckRanksOfIslands(ConfigChecker& check) {
+  constexpr absl::string_view kInstances = "parallel.num_distributed_optimizer_instances";
+  if (!check.Usable({kInstances, "parallel.tensor_model_parallel_size",
+                     "parallel.context_parallel_size", "parallel.pipeline_model_parallel_size",
+                     "parallel.data_parallel_size"})) {
+    return;
+  }
+  const absl::StatusOr<ParallelSizes> sizes = ToParallelSizes(check.resolved().parallel());
+  if (!sizes.ok() || sizes->optimizer_instances == 1) return;
+  const int64_t ranks = int64_t{sizes->tensor} * sizes->context * sizes->pipeline * sizes->data;
+  if (ranks > std::numeric_limits<int>::max()) return;
+  const auto dense = RankGrid::Create(*sizes, static_cast<int>(ranks));
+  const auto expert = RankGrid::CreateExpert(*sizes, static_cast<int>(ranks));
+  if (!dense.ok() || !expert.ok()) return;
+  const absl::Status islands = CheckIslands(*dense, *expert);
+  if (!islands.ok()) {
+    check.Error(kInstances, absl::StrCat("cannot be the number of islands of ", check.Named(kSync),
+                                         ": ", islands.message()));
+  }
+}
+
+}  // namespace
+
+void CheckDiloco(ConfigChecker& check) {
+  const config::PretrainConfig& config = check.resolved();
+  if (config.diloco().sync_every() == 0 || !check.Usable({kSync})) return;
+  const auto refuse = [&](bool broken, absl::string_view path, absl::string_view because) {
+    if (broken && check.Usable({path}))
+      check.Error(kSync, absl::StrCat("cannot be used with ", check.Named(path), ": ", because));
+  };
+  if (check.Usable({"train.train_iters"}) &&
+      config.train().train_iters() % config.diloco().sync_every() != 0) {
+    check.Error(kSync, absl::StrCat("must divide ", check.Named("train.train_iters"),
+                                    ", so that the last step joins the islands"));
+  }
+  refuse(config.parallel().outer_dp_sharding_strategy() == config::OuterSharding::optim,
+         "parallel.outer_dp_sharding_strategy", "each island has states of its own");
+  refuse(config.optimizer().optimizer_cpu_offload(), "optimizer.optimizer_cpu_offload",
+         "outer steps need the master weights in the memory of the device");
+  const bool delayed = config.precision().fp8_format() != config::Fp8Format::none &&
+                       config.precision().fp8_recipe() == config::Fp8Recipe::delayed;
+  refuse(delayed, "precision.fp8_recipe",
+         "scales of earlier steps are those of one model, and islands have several");
+  refuse(config.logging().diagnostics_interval() > 0, "logging.diagnostics_interval",
+         "it measures gradients of one model, and islands have several");
+  refuse(config.train().auto_layout(), "train.auto_layout",
+         "it chooses the number of islands by time, and their number changes results");
+  CheckRanksOfIslands(check);
+}
+
+}  // namespace megatron
