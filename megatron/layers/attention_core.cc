@@ -1,10 +1,12 @@
 #include "megatron/layers/attention_core.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "megatron/layers/activation_meter.h"
 #include "megatron/layers/dropout_site.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/ops/sequence_part.h"
 #include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
@@ -54,15 +56,75 @@ void AttentionCore::Forward(const LayerContext& ctx, Arena* arena, const ops::At
   }
 }
 
+std::vector<AttentionChunk> AttentionCore::Chunks(const LayerContext& ctx, int64_t tokens) {
+  CHECK_EQ(ctx.context_group.size(), 1);
+  const Tensor& cu_seqlens = ctx.batch->cu_seqlens;
+  const int64_t end = ctx.batch->num_tokens();
+  std::vector<AttentionChunk> chunks;
+  for (int64_t begin = 0; begin < end; begin += tokens) {
+    AttentionChunk chunk = {begin, std::min(begin + tokens, end)};
+    chunk.cu_seqlens =
+        ctx.scratch->Allocate(DType::kInt32, cu_seqlens.shape(), "sequences of chunks");
+    chunk.place_T = ctx.scratch->Allocate(DType::kInt32, {chunk.end - begin}, "places in chunks");
+    ops::PartOfSequences(ctx.stream, cu_seqlens, begin, chunk.end, chunk.cu_seqlens, chunk.place_T);
+    chunks.push_back(chunk);
+  }
+  return chunks;
+}
+
+ops::Attention AttentionCore::OfChunks(const LayerContext& ctx, const AttentionChunk& queries,
+                                       const AttentionChunk& keys) const {
+  ops::Attention attention = Whole(ctx);
+  attention.place_q_T = queries.place_T;
+  attention.place_k_U = keys.place_T;
+  attention.cu_seqlens_q = queries.cu_seqlens;
+  attention.cu_seqlens_k = keys.cu_seqlens;
+  attention.max_seqlen_q = std::min(attention.max_seqlen_q, queries.end - queries.begin);
+  attention.max_seqlen_k = std::min(attention.max_seqlen_k, keys.end - keys.begin);
+  ops::Dropout& dropout = attention.dropout;
+  if (dropout.probability > 0) {
+    dropout.sample_T = queries.Of(dropout.sample_T);
+    dropout.position_T = queries.Of(dropout.position_T);
+  }
+  return attention;
+}
+
+void AttentionCore::ForwardChunk(const LayerContext& ctx, const AttentionChunk& queries,
+                                 const AttentionChunk& keys, bool first,
+                                 const ops::AttentionInputs& in, const Tensor& out_TGRD,
+                                 const Tensor& lse_TGR) const {
+  const TraceSpan span(ctx.stream, "core attention");
+  ops::Attention attention = OfChunks(ctx, queries, keys);
+  attention.add_to_queries = !first;
+  ops::AttentionForward(ctx.stream, attention, in, out_TGRD, lse_TGR);
+}
+
+void AttentionCore::BackwardChunk(const LayerContext& ctx, const AttentionChunk& queries,
+                                  const AttentionChunk& keys, bool first, bool first_queries,
+                                  const ops::AttentionInputs& in, const Tensor& out_TGRD,
+                                  const Tensor& lse_TGR, const Tensor& dout_TGRD,
+                                  const ops::AttentionInputs& gradients) const {
+  const TraceSpan span(ctx.stream, "core attention");
+  ops::Attention attention = OfChunks(ctx, queries, keys);
+  attention.add_to_queries = !first;
+  attention.add_to_keys = !first_queries;
+  ops::AttentionBackward(ctx.stream, attention, in, out_TGRD, lse_TGR, dout_TGRD, gradients);
+}
+
+AttentionCore AttentionCore::Sharp(const LayerContext& ctx) const {
+  AttentionCore sharp(*this);
+  sharp.options_.scale = ActivationMeter::kSharpness * Whole(ctx).scale;
+  sharp.options_.dropout = 0;
+  sharp.options_.kernels = {};
+  return sharp;
+}
+
 // Attention itself is computed a second time, with sharper scores: this needs no kernel of its own,
 // and holds wherever the keys are.
 void AttentionCore::MeasureScores(const LayerContext& ctx, const ops::AttentionInputs& in) const {
   const TraceSpan span(ctx.stream, "attention scores");
   Arena::Scope scope(ctx.scratch);
-  AttentionCore sharp(*this);
-  sharp.options_.scale = ActivationMeter::kSharpness * Whole(ctx).scale;
-  sharp.options_.dropout = 0;
-  sharp.options_.kernels = {};
+  const AttentionCore sharp = Sharp(ctx);
   ops::AttentionInputs inputs = in;
   if (in.bias_WN) {
     inputs.bias_WN =
@@ -74,8 +136,11 @@ void AttentionCore::MeasureScores(const LayerContext& ctx, const ops::AttentionI
       ctx.scratch->Allocate(in.q_TGRD.dtype(), in.q_TGRD.shape(), "attention output");
   Saved saved;
   sharp.Forward(ctx, ctx.scratch, inputs, out_TGRD, &saved);
-  ctx.activations->AddScores(ctx.stream, options_.layer,
-                             KeepsInputs(ctx) ? saved.all_to_all.lse_TGR : saved.lse_TGR);
+  AddScores(ctx, KeepsInputs(ctx) ? saved.all_to_all.lse_TGR : saved.lse_TGR);
+}
+
+void AttentionCore::AddScores(const LayerContext& ctx, const Tensor& sharp_lse_TGR) const {
+  ctx.activations->AddScores(ctx.stream, options_.layer, sharp_lse_TGR);
 }
 
 void AttentionCore::Backward(const LayerContext& ctx, const ops::AttentionInputs& in,

@@ -7,6 +7,7 @@
 #define MEGATRON_LAYERS_ATTENTION_CORE_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "megatron/layers/context_attention.h"
 #include "megatron/layers/layer_context.h"
@@ -26,6 +27,14 @@ struct AttentionCoreOptions {
   // True if each rank gets all keys at once, where ranks form no teams (context_slice.h).
   bool gathers_keys = false;
   ops::AttentionKernels kernels;
+};
+
+// Consecutive tokens, and what they are of the micro-batch's sequences (ops/sequence_part.h).
+struct AttentionChunk {
+  int64_t begin = 0, end = 0;
+  Tensor cu_seqlens, place_T;
+
+  Tensor Of(const Tensor& x_T) const { return x_T.Slice(0, begin, end); }
 };
 
 class AttentionCore {
@@ -50,7 +59,27 @@ class AttentionCore {
                 const Tensor& dout_TGRD, const ops::AttentionInputs& gradients,
                 const Saved& saved) const;
 
+  // Returns the micro-batch's tokens in chunks of `tokens`, the last of which may be smaller, with
+  // tensors in ctx.scratch. Attention in chunks is for ranks that have all tokens.
+  static std::vector<AttentionChunk> Chunks(const LayerContext& ctx, int64_t tokens);
+  // Does for queries of one chunk and keys of another what Forward and Backward do for all. out,
+  // the gradient of the queries (`first`: written, else added to) and those of the keys
+  // (`first_queries`: written, else added to) are fp32.
+  void ForwardChunk(const LayerContext& ctx, const AttentionChunk& queries,
+                    const AttentionChunk& keys, bool first, const ops::AttentionInputs& in,
+                    const Tensor& out_TGRD, const Tensor& lse_TGR) const;
+  void BackwardChunk(const LayerContext& ctx, const AttentionChunk& queries,
+                     const AttentionChunk& keys, bool first, bool first_queries,
+                     const ops::AttentionInputs& in, const Tensor& out_TGRD, const Tensor& lse_TGR,
+                     const Tensor& dout_TGRD, const ops::AttentionInputs& gradients) const;
+  // Does for the log-sum-exp of Sharp(ctx), of all queries, what MeasureScores does.
+  void AddScores(const LayerContext& ctx, const Tensor& sharp_lse_TGR) const;
+  // Returns the core whose log-sum-exp is the largest score times ActivationMeter::kSharpness.
+  AttentionCore Sharp(const LayerContext& ctx) const;
+
  private:
+  ops::Attention OfChunks(const LayerContext& ctx, const AttentionChunk& queries,
+                          const AttentionChunk& keys) const;
   // The attention over all ranks' tokens.
   ops::Attention Whole(const LayerContext& ctx) const;
   ContextAttention OverRanks(const LayerContext& ctx) const;

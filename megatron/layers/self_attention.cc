@@ -68,6 +68,7 @@ SelfAttention::SelfAttention(const TransformerOptions& options, const std::strin
     : groups_(std::max<int64_t>(1, options.num_query_groups / tensor_group.size())),
       heads_per_group_(options.num_attention_heads / tensor_group.size() / groups_),
       head_size_(options.kv_channels),
+      chunk_(options.recompute.attention_chunk_tokens),
       recompute_(options.recompute.core_attention),
       qk_norm_(options.qk_norm),
       dtype_(options.dtype),
@@ -76,7 +77,13 @@ SelfAttention::SelfAttention(const TransformerOptions& options, const std::strin
       kv_(SharedLinear(options, name, tensor_group)),
       proj_(AttentionOutputLinear(options, name), tensor_group),
       q_norm_(HeadNorm(options, name + ".q_layernorm")),
-      k_norm_(HeadNorm(options, name + ".k_layernorm")) {}
+      k_norm_(HeadNorm(options, name + ".k_layernorm")) {
+  if (chunk_ == 0) return;
+  CHECK(options.causal && options.relative_positions.buckets == 0) << name;
+  CHECK(!options.sequence_parallel) << name;
+  // Scales are made of a whole tensor.
+  CHECK(!options.float8.enabled) << name;
+}
 
 Tensor SelfAttention::Packed(const Tensor& qkv_TGSD) const {
   return qkv_TGSD.View({qkv_TGSD.dim(0), groups_ * (heads_per_group_ + 2) * head_size_});
@@ -91,11 +98,12 @@ Tensor SelfAttention::SharedColumns(const Tensor& packed_TO) const {
 }
 
 void SelfAttention::Rotate(const LayerContext& ctx, const RotaryTables* rotary, bool inverse,
-                           const Tensor& q_TGRD, const Tensor& k_TGD) const {
+                           const Tensor& position_T, const Tensor& q_TGRD,
+                           const Tensor& k_TGD) const {
   if (rotary == nullptr) return;
   for (const Tensor& x : {q_TGRD, k_TGD}) {
-    ops::Rope(ctx.stream, rotary->cos_SP(), rotary->sin_SP(), ctx.batch->position_T,
-              rotary->interleaved(), inverse, x);
+    ops::Rope(ctx.stream, rotary->cos_SP(), rotary->sin_SP(), position_T, rotary->interleaved(),
+              inverse, x);
   }
 }
 
@@ -107,6 +115,7 @@ void SelfAttention::Attend(const LayerContext& ctx, Arena* arena, Saved* saved) 
 void SelfAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
                             const Tensor& y_TH, Saved* saved) const {
   const TraceSpan span(ctx.stream, "attention");
+  if (chunk_ > 0) return ForwardInChunks(ctx, rotary, x_TH, y_TH, saved);
   Arena::Scope scope(ctx.scratch);
   const int64_t tokens = ctx.batch->num_tokens();
   const Shape packed{tokens, groups_, heads_per_group_ + 2, head_size_};
@@ -123,7 +132,7 @@ void SelfAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary,
     q_norm_.Forward(ctx, Queries(saved->qkv_TGSD), saved->q_TGRD, &saved->q_norm);
     k_norm_.Forward(ctx, Keys(saved->qkv_TGSD), saved->k_TGD, &saved->k_norm);
   }
-  Rotate(ctx, rotary, /*inverse=*/false, saved->q_TGRD, saved->k_TGD);
+  Rotate(ctx, rotary, /*inverse=*/false, ctx.batch->position_T, saved->q_TGRD, saved->k_TGD);
   Attend(ctx, recompute_ ? ctx.scratch : ctx.saved, saved);
   if (ctx.activations != nullptr) core_.MeasureScores(ctx, Inputs(ctx, *saved));
   proj_.Forward(ctx, saved->context_TGRD.View({tokens, groups_ * heads_per_group_ * head_size_}),
@@ -133,6 +142,7 @@ void SelfAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary,
 void SelfAttention::Backward(const LayerContext& ctx, const RotaryTables* rotary,
                              const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved) {
   const TraceSpan span(ctx.stream, "attention");
+  if (chunk_ > 0) return BackwardInChunks(ctx, rotary, dy_TH, dx_TH, saved);
   Arena::Scope scope(ctx.scratch);
   const int64_t tokens = ctx.batch->num_tokens();
   const Shape flat_context{tokens, groups_ * heads_per_group_ * head_size_};
@@ -149,7 +159,7 @@ void SelfAttention::Backward(const LayerContext& ctx, const RotaryTables* rotary
   const Tensor dq_TGRD = Queries(dqkv_TGSD), dk_TGD = Keys(dqkv_TGSD);
   core_.Backward(ctx, Inputs(ctx, *saved), saved->context_TGRD, dcontext_TGRD,
                  {dq_TGRD, dk_TGD, Values(dqkv_TGSD), ctx.relative_bias_gradient_WN}, saved->core);
-  Rotate(ctx, rotary, /*inverse=*/true, dq_TGRD, dk_TGD);
+  Rotate(ctx, rotary, /*inverse=*/true, ctx.batch->position_T, dq_TGRD, dk_TGD);
   if (qk_norm_) {
     q_norm_.Backward(ctx, dq_TGRD, Tensor(), dq_TGRD, saved->q_norm);
     k_norm_.Backward(ctx, dk_TGD, Tensor(), dk_TGD, saved->k_norm);
@@ -171,6 +181,7 @@ void SelfAttention::Backward(const LayerContext& ctx, const RotaryTables* rotary
 }
 
 void SelfAttention::BackwardWeight(const LayerContext& ctx, Saved* saved) {
+  if (chunk_ > 0) return;
   proj_.BackwardWeight(ctx, saved->proj);
   qkv_.BackwardWeight(ctx, saved->qkv);
   if (kv_ != nullptr) kv_->BackwardWeight(ctx, saved->kv);

@@ -6,7 +6,15 @@
 // share one: each has some of its query heads, and all have its keys and values, of whose gradients
 // each has a summand.
 //
-// Legend: T tokens, H hidden, G groups of this rank, R query heads that it has of each, D head
+// Where RecomputeOptions::attention_chunk_tokens says so, all of it is computed *in chunks* of
+// tokens (the order of J. Yao et al., "Fully Pipelined Distributed Transformer", arXiv 2408.16978):
+// Forward projects one chunk after the other, and merges what its queries see of its own and of
+// earlier chunks. Backward takes the chunks of keys in ascending order, with each of them the
+// queries of its own and of later chunks, and then projects back the chunk, whose gradients are
+// complete. So what is packed, and what gradients of projections need, is there for one chunk.
+// Weight gradients, to which each chunk adds its own, are not deferred: what they read is gone.
+//
+// Legend: T tokens, C tokens of a chunk, H hidden, G groups of this rank, R query heads that it has of each, D head
 // size.
 #ifndef MEGATRON_LAYERS_SELF_ATTENTION_H_
 #define MEGATRON_LAYERS_SELF_ATTENTION_H_
@@ -33,6 +41,8 @@ class SelfAttention {
     Tensor q_TGRD, k_TGD;
     Tensor context_TGRD;
     AttentionCore::Saved core;
+    // In chunks, of all tokens, in place of qkv_TGSD and k_TGD.
+    Tensor kv_T2GD;
   };
 
   // `name` is "decoder.layers.0.self_attention", `layer` the layer's number in the whole model,
@@ -43,7 +53,7 @@ class SelfAttention {
   // Writes y without the output projection's bias. `rotary` may be null.
   void Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
                const Tensor& y_TH, Saved* saved) const;
-  // Writes dx. Reads saved->qkv.x_TI; dy must lie in ctx.kept().
+  // Writes dx, which may not be x. Reads saved->qkv.x_TI; dy must lie in ctx.kept().
   void Backward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
                 const Tensor& dx_TH, Saved* saved);
   void BackwardWeight(const LayerContext& ctx, Saved* saved);
@@ -65,11 +75,33 @@ class SelfAttention {
     return {saved.q_TGRD, saved.k_TGD, Values(saved.qkv_TGSD), ctx.relative_bias_WN};
   }
   void Rotate(const LayerContext& ctx, const RotaryTables* rotary, bool inverse,
-              const Tensor& q_TGRD, const Tensor& k_TGD) const;
+              const Tensor& position_T, const Tensor& q_TGRD, const Tensor& k_TGD) const;
   // Fills saved->context and saved->core from the inputs, allocated in `arena`.
   void Attend(const LayerContext& ctx, Arena* arena, Saved* saved) const;
 
+  // Forward and Backward in chunks.
+  void ForwardInChunks(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
+                       const Tensor& y_TH, Saved* saved) const;
+  void BackwardInChunks(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
+                        const Tensor& dx_TH, Saved* saved);
+  // Returns the packed projection of a chunk, in ctx.scratch.
+  Tensor ProjectChunk(const LayerContext& ctx, const AttentionChunk& chunk,
+                      const Tensor& x_TH) const;
+  // Writes a chunk of the queries, keys and values.
+  void MakeChunk(const LayerContext& ctx, const RotaryTables* rotary, const AttentionChunk& chunk,
+                 const Tensor& x_TH, const Tensor& q_CGRD, const Tensor& kv_C2GD) const;
+  // Writes a chunk of what attention gives. `core` is core_ or what is made of it.
+  void AttendChunk(const LayerContext& ctx, const AttentionCore& core,
+                   const std::vector<AttentionChunk>& chunks, size_t i, const Saved& saved,
+                   const Tensor& context_CGRD, const Tensor& lse_CGR) const;
+  // Writes a chunk of dx from the gradients of the chunk's queries, keys and values, and adds the
+  // weights' gradients.
+  void ProjectChunkBack(const LayerContext& ctx, const RotaryTables* rotary,
+                        const AttentionChunk& chunk, const Tensor& dq_CGRD, const Tensor& dkv_C2GD,
+                        const Tensor& x_TH, const Tensor& dx_TH);
+
   int64_t groups_, heads_per_group_, head_size_;
+  int64_t chunk_;  // RecomputeOptions::attention_chunk_tokens
   bool recompute_, qk_norm_;
   DType dtype_;
   AttentionCore core_;

@@ -1,9 +1,11 @@
 #include "megatron/layers/self_attention.h"
 
 #include <memory>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "megatron/layers/layer_harness.h"
+#include "megatron/ops/host_tensor.h"
 
 namespace megatron {
 namespace {
@@ -70,6 +72,88 @@ TEST(SelfAttentionTest, GradientsThroughNormsOfQueriesAndKeysAreThoseOfFiniteDif
   ExpectAttentionGradients(options, &tables);
 }
 
+TransformerOptions InChunks(TransformerOptions options, int64_t tokens) {
+  options.recompute.attention_chunk_tokens = tokens;
+  return options;
+}
+
+// Options of all kinds of queries and keys.
+std::vector<TransformerOptions> Kinds() {
+  std::vector<TransformerOptions> kinds = {Options(), Options(2), Options(1), Options(2)};
+  kinds[1].rotary = true;
+  kinds[2].rotary = kinds[2].recompute.core_attention = true;
+  kinds[3].rotary = kinds[3].qk_norm = true;
+  kinds[3].norm.kind = ops::Norm::kRmsNorm;
+  return kinds;
+}
+
+const RotaryTables* TablesOf(const TransformerOptions& options, const RotaryTables& tables) {
+  return options.rotary ? &tables : nullptr;
+}
+
+TEST(SelfAttentionTest, GradientsInChunksAreThoseOfFiniteDifferences) {
+  const RotaryTables tables = Tables();
+  for (const TransformerOptions& options : Kinds()) {
+    for (const int64_t chunk : {1, 3, 5, 8})
+      ExpectAttentionGradients(InChunks(options, chunk), TablesOf(options, tables));
+  }
+}
+
+TEST(SelfAttentionTest, AChunkOfAllTokensChangesNoBit) {
+  const RotaryTables tables({}, kHeadSize, /*positions=*/200, {}, nullptr);
+  for (TransformerOptions options : Kinds()) {
+    options.attention_dropout = 0.3f;
+    const RotaryTables* const rotary = TablesOf(options, tables);
+    ExpectSameBits({150, 37}, MakeAttention(options, rotary, {}),
+                   MakeAttention(InChunks(options, 187), rotary, {}), kHidden);
+  }
+}
+
+TEST(SelfAttentionTest, ChunksGiveTheResultsOfAllTokensAtOnce) {
+  constexpr int64_t kTokens = 187;
+  const RotaryTables tables({}, kHeadSize, /*positions=*/200, {}, nullptr);
+  const auto near = [](const std::vector<double>& got, const std::vector<double>& want) {
+    const Shape shape{static_cast<int64_t>(want.size())};
+    ops::ExpectNear(ops::HostTensor::Of(shape, DType::kFloat32, got), want, 3e-6);
+  };
+  for (TransformerOptions options : Kinds()) {
+    // The masks are keyed by the places of queries and keys, whatever chunks they are in.
+    options.attention_dropout = 0.3f;
+    std::vector<LayerHarness::Results> results;
+    for (const int64_t chunk : {0, 1, 16, 64, 100}) {
+      SCOPED_TRACE(chunk);
+      LayerHarness harness({150, 2, 35});
+      const LayerCalls calls =
+          MakeAttention(InChunks(options, chunk), TablesOf(options, tables), {});
+      harness.Bind(calls.parameters);
+      results.push_back(
+          harness.Run(calls, ops::HostTensor::Normal({kTokens, kHidden}, DType::kFloat32, 1),
+                      ops::HostTensor::Normal({kTokens, kHidden}, DType::kFloat32, 2)));
+      near(results.back().y, results.front().y);
+      near(results.back().dx, results.front().dx);
+      for (size_t i = 0; i < calls.parameters.size(); ++i)
+        near(results.back().gradients[i], results.front().gradients[i]);
+    }
+  }
+}
+
+TEST(SelfAttentionTest, TemporaryMemoryInChunksGrowsWithTheGradientsOfQueriesAndOutputs) {
+  // Returns the most bytes of temporary memory of a forward and a backward.
+  const auto bytes = [](int tokens, int64_t chunk) {
+    LayerHarness harness({tokens});
+    const LayerCalls calls = MakeAttention(InChunks(Options(2), chunk), nullptr, {});
+    harness.Bind(calls.parameters);
+    const auto rows = ops::HostTensor::Normal({tokens, kHidden}, DType::kFloat32, 1);
+    harness.Run(calls, rows, rows);
+    return harness.context().scratch->high_water() - rows.tensor().bytes();
+  };
+  // Besides these gradients, each chunk has its places and its boundaries of sequences.
+  constexpr int64_t kOfAToken = 2 * kHeads * kHeadSize * 4, kOfAChunk = 2 * 128;
+  EXPECT_EQ(bytes(256, 16) - bytes(64, 16), 192 * kOfAToken + 12 * kOfAChunk);
+  // At once, gradients of keys and values come on top.
+  EXPECT_GT(bytes(256, 0) - bytes(64, 0), 192 * kOfAToken + 12 * kOfAChunk);
+}
+
 TEST(SelfAttentionTest, ATokenSeesOnlyEarlierTokensOfItsSequence) {
   LayerHarness harness({4, 4});
   const LayerCalls calls = MakeAttention(Options(), nullptr, harness.tensor_group());
@@ -100,6 +184,20 @@ TEST(SelfAttentionTest, TwoTensorParallelRanksEqualOne) {
         {5, 3},
         [&](const ProcessGroup& group, bool sequence_parallel) {
           return MakeAttention(options, &tables, group, sequence_parallel);
+        },
+        kHidden);
+  }
+}
+
+TEST(SelfAttentionTest, TwoTensorParallelRanksEqualOneInChunks) {
+  const RotaryTables tables = Tables();
+  for (TransformerOptions options : Kinds()) {
+    ExpectTwoRanksEqualOne(
+        {5, 3},
+        [&](const ProcessGroup& group, bool sequence_parallel) {
+          // Sequence parallelism has no chunks.
+          return MakeAttention(InChunks(options, sequence_parallel ? 0 : 3),
+                               TablesOf(options, tables), group, sequence_parallel);
         },
         kHidden);
   }

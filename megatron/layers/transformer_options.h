@@ -41,6 +41,10 @@ struct RecomputeOptions {
   // Where above 0, an MLP runs over chunks of about so many tokens (layers/mlp.h) and keeps its
   // input alone. FP8 must be off then, and recompute.mlp changes nothing.
   int64_t mlp_chunk_tokens = 0;
+  // Where above 0, self-attention runs over chunks of so many tokens (layers/self_attention.h). It
+  // must be causal, without relative positions, sequence parallelism and FP8, and this rank must
+  // have all tokens.
+  int64_t attention_chunk_tokens = 0;
 };
 
 // The ways in which attention reaches the tokens of other context-parallel ranks.

@@ -40,6 +40,9 @@ std::vector<ModelOptions> WithRecomputation(const ModelOptions& options) {
   ways[4].transformer.recompute = {true, true, true};
   if (options.transformer.float8.enabled) return {ways.begin(), ways.end() - 1};
   ways[5].transformer.recompute.mlp_chunk_tokens = 16;
+  // Attention in chunks is for decoders alone, each rank of which has all tokens.
+  if (options.kind == ModelKind::kGpt && !options.transformer.sequence_parallel)
+    ways[5].transformer.recompute.attention_chunk_tokens = 12;
   return ways;
 }
 

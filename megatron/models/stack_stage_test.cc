@@ -400,6 +400,47 @@ TEST(StackStageTest, MlpsInChunksGiveTheSameLossAndGradients) {
   }
 }
 
+TEST(StackStageTest, AttentionInChunksGivesTheSameLossAndGradients) {
+  for (const NamedModel& named : Models()) {
+    if (named.options.kind != ModelKind::kGpt) continue;
+    HostBatch batch = RandomBatch({15, 18}, named.options.vocab_size, 2);
+    ModelHarness whole(named.options, ProcessGroup(), 77);
+    const double loss = whole.LossAndGradients(&batch);
+    const Gradients gradients = Collect(whole);
+    for (const bool recomputes_layers : {false, true}) {
+      SCOPED_TRACE(std::string(named.name) + (recomputes_layers ? ", layers recomputed" : ""));
+      ModelOptions options = named.options;
+      options.transformer.recompute.attention_chunk_tokens = 8;
+      if (recomputes_layers) {
+        options.layer_recompute = {LayerRecompute::kUniform, 1};
+      } else {
+        options.transformer.recompute.norm = options.transformer.recompute.core_attention = true;
+      }
+      ModelHarness chunked(options, ProcessGroup(), 77);
+      EXPECT_NEAR(chunked.LossAndGradients(&batch), loss, 1e-6);
+      for (const auto& [name, gradient] : Collect(chunked)) {
+        EXPECT_LE(Distance(gradient, gradients.at(name)), 1e-5 * (Norm(gradients.at(name)) + 0.1))
+            << name;
+      }
+      EXPECT_NEAR(chunked.Loss(&batch, /*training=*/false), whole.Loss(&batch, /*training=*/false),
+                  1e-6);
+    }
+  }
+}
+
+TEST(StackStageTest, AttentionInChunksTakesLessMemory) {
+  ModelOptions options = SmallGpt2();
+  HostBatch batch = RandomBatch({256}, options.vocab_size, 1);
+  const auto bytes = [&] { return MeasureStage(options, 1, batch.View()).total(); };
+  // Otherwise MLPs and logits take the most temporary memory.
+  options.transformer.recompute.mlp_chunk_tokens = 16;
+  options.logits_chunk = 16;
+  const int64_t whole = bytes();
+  options.transformer.recompute.attention_chunk_tokens = 16;
+  // In backward, there are no gradients of all keys and values, in fp32.
+  EXPECT_GE(whole - bytes(), 256 * options.transformer.hidden_size * 4);
+}
+
 TEST(StackStageTest, MlpsInChunksTakeLessMemory) {
   ModelOptions options = SmallGpt2();
   HostBatch batch = RandomBatch({256}, options.vocab_size, 1);

@@ -24,6 +24,16 @@ MatrixProduct Activations(const char* name, double m, double n, double k) {
   return product;
 }
 
+// The projections of queries, which there are `tokens` of, of keys and values, and of the output.
+MatrixProducts Projections(const LayerShape& layer, double tokens, double read) {
+  MatrixProducts products = {
+      Weights("query", tokens, layer.query_width, layer.hidden),
+      Weights("key and value", read, 2 * layer.key_value_width, layer.hidden),
+      Weights("projection", tokens, layer.hidden, layer.query_width)};
+  for (MatrixProduct& product : products) product.is_attention_weight = true;
+  return products;
+}
+
 // The scores of all heads together, and what they give.
 MatrixProducts ScoreProducts(const LayerShape& layer, double tokens, double seen) {
   const double width = static_cast<double>(layer.query_width);
@@ -54,17 +64,11 @@ double CausallySeen(double tokens, FlopsConvention convention) {
 }
 
 MatrixProducts SelfAttentionProducts(const LayerShape& layer, double tokens, double seen) {
-  return Joined({Weights("query", tokens, layer.query_width, layer.hidden),
-                 Weights("key and value", tokens, 2 * layer.key_value_width, layer.hidden),
-                 Weights("projection", tokens, layer.hidden, layer.query_width)},
-                ScoreProducts(layer, tokens, seen));
+  return Joined(Projections(layer, tokens, tokens), ScoreProducts(layer, tokens, seen));
 }
 
 MatrixProducts CrossAttentionProducts(const LayerShape& layer, double tokens, double read) {
-  return Joined({Weights("query", tokens, layer.query_width, layer.hidden),
-                 Weights("key and value", read, 2 * layer.key_value_width, layer.hidden),
-                 Weights("projection", tokens, layer.hidden, layer.query_width)},
-                ScoreProducts(layer, tokens, read));
+  return Joined(Projections(layer, tokens, read), ScoreProducts(layer, tokens, read));
 }
 
 MatrixProducts MlpProducts(const LayerShape& layer, double tokens) {
@@ -109,6 +113,10 @@ double ActivationMultiplyAdds(const MatrixProducts& products) {
 
 double MlpInputMultiplyAdds(const MatrixProducts& products) {
   return MultiplyAddsIf(products, [](const MatrixProduct& p) { return p.is_mlp_input; });
+}
+
+double AttentionWeightMultiplyAdds(const MatrixProducts& products) {
+  return MultiplyAddsIf(products, [](const MatrixProduct& p) { return p.is_attention_weight; });
 }
 
 int64_t CountWeights(const MatrixProducts& products) {

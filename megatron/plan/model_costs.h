@@ -37,6 +37,7 @@ struct MatrixProduct {
   // Number of different weight matrices; 0: both operands are activations.
   double weight_matrices = 1;
   bool is_mlp_input = false;  // the first product of an MLP, which recomputing the MLP does again
+  bool is_attention_weight = false;  // a projection of attention
 };
 using MatrixProducts = std::vector<MatrixProduct>;
 
@@ -75,6 +76,8 @@ double WeightMultiplyAdds(const MatrixProducts& products);
 double ActivationMultiplyAdds(const MatrixProducts& products);
 // Those of the first products of MLPs and experts.
 double MlpInputMultiplyAdds(const MatrixProducts& products);
+// Those of the projections of attention.
+double AttentionWeightMultiplyAdds(const MatrixProducts& products);
 
 // Returns the number of trained weights in the matrices: those of all experts, whatever number of
 // them a token goes to.

@@ -73,6 +73,9 @@ TEST(ModelCostsTest, EveryExpertHasWeightsAndNoTokenAddsAny) {
 TEST(ModelCostsTest, TheInputOfAnMlpIsTheFirstProductOfEachMlpAndExpert) {
   LayerShape layer = Layer();
   EXPECT_EQ(MlpInputMultiplyAdds(SelfAttentionProducts(layer, 3, 3)), 0);
+  EXPECT_EQ(AttentionWeightMultiplyAdds(SelfAttentionProducts(layer, 3, 3)),
+            WeightMultiplyAdds(SelfAttentionProducts(layer, 3, 3)));
+  EXPECT_EQ(AttentionWeightMultiplyAdds(MlpProducts(layer, 3)), 0);
   EXPECT_EQ(MlpInputMultiplyAdds(MlpProducts(layer, 3)), 3 * 64 * 256);
   layer.num_experts = 8;
   layer.experts_per_token = 2;

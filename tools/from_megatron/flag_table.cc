@@ -478,6 +478,7 @@ constexpr absl::string_view kOurOwn[] = {
     "parallel.sum_in_rank_order",
     "parallel.topology_file",
     "precision.fp8_power_of_two_scales",
+    "recompute.attention_chunk_tokens",
     "recompute.mlp_chunk_tokens",
     "system.attention_plan_file",
     "system.device",

@@ -19,18 +19,21 @@
 #include "megatron/ops/norm.h"
 #include "megatron/ops/optimizer.h"
 #include "megatron/ops/rope.h"
+#include "megatron/ops/sequence_part.h"
 #include "megatron/ops/weighted_sum.h"
 
 namespace megatron::ops::cuda {
 namespace {
 
-[[maybe_unused]] const bool in_graphs = EmulateInGraphs<
-    ActivationForward, ActivationBackward, GateForward, GateBackward, AttentionForward,
-    AttentionBackward, BiasBackward, CrossEntropyStatistics, RescaleSum, CrossEntropyLoss,
-    CrossEntropyHits, CrossEntropyBackward, BiasDropoutAdd, DropoutBackward, Copy, Add, Scale, Zero,
-    EmbeddingForward, EmbeddingBackward, AbsMax, Quantize, QuantizeAndMeasure, QuantizeBlocks,
-    LinearForward, LinearActivationForward, LinearBackwardInput, LinearActivationBackwardInput,
-    LinearBackwardWeight, NormForward, ResidualNormForward, NormBackward, Rope, WeightedSum>();
+[[maybe_unused]] const bool in_graphs =
+    EmulateInGraphs<ActivationForward, ActivationBackward, GateForward, GateBackward,
+                    AttentionForward, AttentionBackward, BiasBackward, CrossEntropyStatistics,
+                    RescaleSum, CrossEntropyLoss, CrossEntropyHits, CrossEntropyBackward,
+                    BiasDropoutAdd, DropoutBackward, Copy, Add, Scale, Zero, EmbeddingForward,
+                    EmbeddingBackward, AbsMax, Quantize, QuantizeAndMeasure, QuantizeBlocks,
+                    LinearForward, LinearActivationForward, LinearBackwardInput,
+                    LinearActivationBackwardInput, LinearBackwardWeight, NormForward,
+                    ResidualNormForward, NormBackward, Rope, PartOfSequences, WeightedSum>();
 
 // The emulated device counts as one that the kernels for Hopper run on.
 [[maybe_unused]] const bool hopper_is_available =

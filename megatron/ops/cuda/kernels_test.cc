@@ -1,5 +1,6 @@
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -16,6 +17,7 @@
 #include "megatron/ops/norm.h"
 #include "megatron/ops/optimizer.h"
 #include "megatron/ops/rope.h"
+#include "megatron/ops/sequence_part.h"
 #include "megatron/ops/tolerances.h"
 #include "megatron/ops/weighted_sum.h"
 
@@ -412,6 +414,19 @@ TEST_P(CudaOpTest, CrossEntropyInItsParts) {
             WeightedSum(stream, at[6], at[2], at[8]);
           });
     }
+  }
+}
+
+// More tokens than boundaries, and more boundaries than tokens.
+TEST_P(CudaOpTest, PartsOfSequences) {
+  const HostTensor whole = HostTensor::Of({6}, DType::kInt32, {0, 3, 3, 400, 900, 900});
+  for (const std::pair<int64_t, int64_t>& part :
+       {std::pair<int64_t, int64_t>{0, 900}, {2, 5}, {300, 900}, {3, 3}}) {
+    HostTensor in = HostTensor::Of({6}, DType::kInt32, whole.Values()), out({6}, DType::kInt32),
+               place({part.second - part.first}, DType::kInt32);
+    ExpectAgreement({&in, &out, &place}, 0, [&](const Stream& stream, At at) {
+      PartOfSequences(stream, at[0], part.first, part.second, at[1], at[2]);
+    });
   }
 }
 

@@ -25,6 +25,8 @@ std::vector<AttentionLimit> LimitsOf(config::AttentionBackend::Type backend,
             config.parallel().cp_comm_type() != config::ContextParallelComm::a2a,
         "has whole sequences alone, as parallel.cp_comm_type: a2a gives them",
         "parallel.context_parallel_size");
+  limit(config.recompute().has_attention_chunk_tokens(), "has whole sequences alone",
+        "recompute.attention_chunk_tokens");
   limit(model.position_embedding_type() == config::PositionEmbedding::relative,
         "has no learned bias", "model.position_embedding_type");
   limit(flash && model.kv_channels() != 64 && model.kv_channels() != 128,

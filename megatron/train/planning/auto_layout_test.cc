@@ -131,10 +131,12 @@ TEST_F(AutoLayoutTest, TheMicroBatchIsChosenThoughItIsWritten) {
   EXPECT_THAT(LayoutText(*chosen), HasSubstr("train.micro_batch_size=16"));
 }
 
-TEST_F(AutoLayoutTest, ChunksOfMlpsStayAsTheyAreWritten) {
-  const auto chosen = Choose(8, {"recompute.mlp_chunk_tokens=16"});
+TEST_F(AutoLayoutTest, ChunksStayAsTheyAreWritten) {
+  const auto chosen =
+      Choose(8, {"recompute.mlp_chunk_tokens=16", "recompute.attention_chunk_tokens=16"});
   ASSERT_THAT(chosen, IsOk());
   EXPECT_THAT(LayoutText(*chosen), Not(HasSubstr("set: \"recompute.mlp_chunk_tokens")));
+  EXPECT_THAT(LayoutText(*chosen), Not(HasSubstr("set: \"recompute.attention_chunk_tokens")));
 }
 
 TEST_F(AutoLayoutTest, ASavedLayoutIsKeptOnAsManyRanks) {

@@ -96,14 +96,16 @@ void ApplySharing(const LayoutAxes& axes, bool overlaps, config::ParallelConfig*
                                                : config::DataParallelSharding::optim_grads_params);
 }
 
-// A configuration that recomputes in this way already keeps its choice of what. Chunks of MLPs are
-// not a layout's.
+// A configuration that recomputes in this way already keeps its choice of what. Chunks
+// are not a layout's.
 void ApplyRecompute(PlanRecompute recompute, config::PretrainConfig* config) {
   const auto clear = [config] {
     const config::RecomputeConfig before = config->recompute();
     config->clear_recompute();
     if (before.has_mlp_chunk_tokens())
       config->mutable_recompute()->set_mlp_chunk_tokens(before.mlp_chunk_tokens());
+    if (before.has_attention_chunk_tokens())
+      config->mutable_recompute()->set_attention_chunk_tokens(before.attention_chunk_tokens());
   };
   if (recompute == PlanRecompute::kNone) return clear();
   const auto granularity = recompute == PlanRecompute::kFull

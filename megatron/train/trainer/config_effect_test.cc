@@ -218,13 +218,14 @@ std::string Describe(const TransformerOptions& o) {
               o.rotary_options.interleaved, o.rotary_options.interpolation_factor,
               o.rotary_options.scaling_factor, o.hidden_dropout, o.attention_dropout, o.init_std,
               o.output_init_std, o.dtype, o.recompute.core_attention, o.recompute.mlp,
-              o.recompute.norm, o.recompute.mlp_chunk_tokens, o.sequence_parallel,
-              o.tp_comm_overlap, o.context_parallel, o.context_team_size, o.causal, o.post_norm,
-              o.relative_positions.buckets, o.relative_positions.max_distance, o.softmax_scale,
-              o.float8.enabled, o.float8.gradient, o.float8.weight_gradient,
-              o.float8.first_layers_without, o.float8.last_layers_without, o.float8.recipe,
-              o.float8.power_of_two_scales, o.float8.history_options.length,
-              o.float8.history_options.most_recent, o.float8.history_options.margin);
+              o.recompute.norm, o.recompute.mlp_chunk_tokens, o.recompute.attention_chunk_tokens,
+              o.sequence_parallel, o.tp_comm_overlap, o.context_parallel, o.context_team_size,
+              o.causal, o.post_norm, o.relative_positions.buckets,
+              o.relative_positions.max_distance, o.softmax_scale, o.float8.enabled,
+              o.float8.gradient, o.float8.weight_gradient, o.float8.first_layers_without,
+              o.float8.last_layers_without, o.float8.recipe, o.float8.power_of_two_scales,
+              o.float8.history_options.length, o.float8.history_options.most_recent,
+              o.float8.history_options.margin);
 }
 
 std::string Describe(const TrainerOptions& o) {

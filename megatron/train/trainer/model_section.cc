@@ -55,6 +55,7 @@ Float8Options ToFloat8(const config::PrecisionConfig& config) {
 RecomputeOptions ToRecompute(const config::RecomputeConfig& config) {
   RecomputeOptions options;
   options.mlp_chunk_tokens = config.mlp_chunk_tokens();
+  options.attention_chunk_tokens = config.attention_chunk_tokens();
   if (config.recompute_granularity() != config::RecomputeGranularity::selective) return options;
   options.core_attention = Contains(config, config::RecomputeModule::core_attn);
   options.mlp = Contains(config, config::RecomputeModule::mlp);

@@ -96,12 +96,15 @@ double Recomputed(const config::RecomputeConfig& recompute, const MatrixProducts
   return again;
 }
 
-// The arithmetic of weight gradients that are not deferred: those of MLPs in chunks.
+// The arithmetic of weight gradients that are not deferred: those of attention and MLPs in chunks.
 double NotDeferred(const config::PretrainConfig& config, const MatrixProducts& layer) {
-  if (!config.recompute().has_mlp_chunk_tokens()) return 0;
+  const config::RecomputeConfig& recompute = config.recompute();
+  const double attention =
+      recompute.has_attention_chunk_tokens() ? AttentionWeightMultiplyAdds(layer) : 0;
+  if (!recompute.has_mlp_chunk_tokens()) return attention;
   const bool gated = config.model().swiglu() || config.model().gated_linear_unit();
   // The first matrix and the second have these.
-  return MlpInputMultiplyAdds(layer) * (gated ? 1.5 : 2);
+  return attention + MlpInputMultiplyAdds(layer) * (gated ? 1.5 : 2);
 }
 
 // A product of activations has two gradients, both of which belong to the inputs' part, as does

@@ -120,6 +120,12 @@ TEST(PipelineSectionTest, RecomputationMakesTheInputsPartLonger) {
     EXPECT_GT(first, 0);
     EXPECT_NEAR(chunks.backward_input, whole.backward_input + first + both, 1e-12);
     EXPECT_NEAR(chunks.backward_weight, whole.backward_weight - both, 1e-12);
+    // Those of attention in chunks are computed at once, too, and nothing is left to put off.
+    const ActionCosts nothing_later =
+        costs({swiglu, "recompute.mlp_chunk_tokens=16", "recompute.attention_chunk_tokens=16"});
+    EXPECT_NEAR(nothing_later.backward_weight, 0, 1e-12);
+    EXPECT_NEAR(nothing_later.backward_input, chunks.backward_input + chunks.backward_weight,
+                1e-12);
   }
 }
 

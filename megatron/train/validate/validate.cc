@@ -65,6 +65,24 @@ void CheckPrecision(ConfigChecker& check) {
   }
 }
 
+void CheckAttentionChunks(ConfigChecker& check) {
+  constexpr absl::string_view kChunk = "recompute.attention_chunk_tokens";
+  if (!check.IsWritten(kChunk)) return;
+  const config::PretrainConfig& config = check.resolved();
+  const auto refuse = [&](bool broken, absl::string_view path, absl::string_view because) {
+    if (broken && check.Usable({path}))
+      check.Error(kChunk, absl::StrCat("is not available with ", check.Named(path), ": ", because));
+  };
+  refuse(config.precision().fp8_format() != config::Fp8Format::none, "precision.fp8_format",
+         "its scales are made of whole tensors");
+  refuse(
+      config.parallel().sequence_parallel() && config.parallel().tensor_model_parallel_size() > 1,
+      "parallel.sequence_parallel",
+      "a chunk is of consecutive tokens, of which each tensor-parallel rank has all");
+  refuse(config.parallel().context_parallel_size() > 1, "parallel.context_parallel_size",
+         "a chunk is of consecutive tokens, and ranks share the tokens of a sample");
+}
+
 void CheckRecompute(ConfigChecker& check) {
   const config::RecomputeConfig& recompute = check.resolved().recompute();
   if (recompute.recompute_granularity() == config::RecomputeGranularity::full &&
@@ -78,6 +96,7 @@ void CheckRecompute(ConfigChecker& check) {
   if (static_cast<int>(distinct.size()) != recompute.recompute_modules_size()) {
     check.Error("recompute.recompute_modules", "names a module twice");
   }
+  CheckAttentionChunks(check);
   if (!check.IsWritten("recompute.mlp_chunk_tokens")) return;
   if (check.resolved().precision().fp8_format() != config::Fp8Format::none) {
     check.Error("recompute.mlp_chunk_tokens",
