@@ -25,6 +25,8 @@
 // The ranks of a group over data and context hold the same weights. Such a group is cut into
 // *optimizer instances*, runs of neighbours of equal size: the ranks of an instance shard one copy
 // of the optimizer's states among them. Both grids have the same number of instances in a group.
+// Likewise it is cut into *hosts*, runs of neighbours whose network is faster than that between
+// runs, for what is sent within a host first or only.
 #ifndef MEGATRON_COMM_RANK_GRID_H_
 #define MEGATRON_COMM_RANK_GRID_H_
 
@@ -49,6 +51,7 @@ struct ParallelSizes {
   int expert = 1;
   int expert_tensor = 0;
   int optimizer_instances = 1;
+  int hosts = 1;
   RankOrder order;
 };
 
@@ -58,7 +61,8 @@ class RankGrid {
   RankGrid() = default;
 
   // Create the dense and the expert grid. They fail if the sizes do not multiply to the world, or if
-  // the ranks with the same weights do not divide into the instances; the message names the sizes.
+  // the ranks with the same weights do not divide into the instances and hosts; the message names the
+  // sizes.
   // CreateExpert also fails if the order of the axes gives the two grids
   // different pipelines; the message names two that differ.
   static absl::StatusOr<RankGrid> Create(const ParallelSizes& sizes, int world_size);
@@ -69,6 +73,7 @@ class RankGrid {
   // Returns the number of ranks in a group over `axes`: the product of their sizes.
   int size(AxisSet axes) const;
   int optimizer_instances() const { return optimizer_instances_; }
+  int hosts() const { return hosts_; }
 
   int Coordinate(int rank, Axis axis) const;
   // Returns the ranks that differ from `rank` on `axes` only, by coordinates, with `rank` among
@@ -95,6 +100,7 @@ class RankGrid {
   std::array<Extent, kNumAxes> axes_;  // indexed by Axis
   int world_size_ = 1;
   int optimizer_instances_ = 1;
+  int hosts_ = 1;
 };
 
 }  // namespace megatron
