@@ -48,6 +48,7 @@ TrainerOptions OptionsOf(const TrainerOptions& run, const Layout& layout, int st
   options.model.transformer.context_team_size = layout.context_team_size;
   options.sharding = layout.sharding;
   options.shards_states_over_instances = layout.shards_states_over_instances;
+  options.data_parallel.secondary_shards = layout.hosts > 1;
   options.data_parallel.overlap_grad_reduce = layout.overlap;
   options.data_parallel.overlap_param_gather =
       layout.overlap && layout.sharding != DataSharding::kNone;
@@ -317,6 +318,7 @@ std::string ToString(const Layout& layout) {
                       ? absl::StrCat(" in ", layout.optimizer_instances, " instances",
                                      layout.shards_states_over_instances ? " of parts" : "")
                       : "",
+                  layout.hosts > 1 ? absl::StrCat(" on ", layout.hosts, " hosts") : "",
                   layout.overlap ? " overlap" : "", " micro-batch ", layout.micro_batch_size);
   if (layout.order != RankOrder()) absl::StrAppend(&text, " ", layout.order.ToString());
   return text;
@@ -413,6 +415,7 @@ LayoutOutcome TrainOnLayout(const TrainerOptions& run, const LayoutRun& how,
   sizes.expert = how.layout.expert;
   if (run.model.transformer.moe.num_experts > 0) sizes.expert_tensor = how.layout.expert_tensor;
   sizes.optimizer_instances = how.layout.optimizer_instances;
+  sizes.hosts = how.layout.hosts;
   sizes.order = how.layout.order;
   const auto dense = RankGrid::Create(sizes, ranks), expert = RankGrid::CreateExpert(sizes, ranks);
   CHECK(dense.ok() && expert.ok());

@@ -35,6 +35,7 @@ struct Layout {
   DataSharding sharding = DataSharding::kNone;
   int optimizer_instances = 1;
   bool shards_states_over_instances = false;
+  int hosts = 1;         // several have secondary shards
   bool overlap = false;  // overlaps gradient reduction and weight gathering
   int64_t micro_batch_size = 1;
   RankOrder order;
