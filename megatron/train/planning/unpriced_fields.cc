@@ -22,6 +22,7 @@ constexpr Unpriced kUnpriced[] = {
     {"parallel.sum_in_rank_order", "false"},
     {"parallel.check_collectives", "false"},
     {"parallel.ddp_bucket_size", "0"},
+    {"parallel.zero_hpz_partition_size", "1"},
     {"parallel.rank_order", "\"tp-cp-ep-dp-pp\""},
     {"parallel.topology_file", nullptr},
     {"precision.fp8_recipe", "tensorwise"},
