@@ -31,11 +31,11 @@ Partition TiedEmbeddingPartition(const RankGrid& grid) {
   return partition;
 }
 
-// Cuts each group into `instances` runs of neighbours.
-Partition Shards(const Partition& groups, int instances) {
+// Cuts each group into `count` runs of neighbours.
+Partition Runs(const Partition& groups, int count) {
   Partition partition;
   for (const std::vector<int>& ranks : groups) {
-    const size_t size = ranks.size() / instances;
+    const size_t size = ranks.size() / count;
     for (auto begin = ranks.begin(); begin != ranks.end(); begin += size)
       partition.emplace_back(begin, begin + size);
   }
@@ -43,13 +43,13 @@ Partition Shards(const Partition& groups, int instances) {
 }
 
 // Puts the ranks together that have the same place in the runs of a group.
-Partition Replicas(const Partition& groups, int instances) {
+Partition AcrossRuns(const Partition& groups, int count) {
   Partition partition;
   for (const std::vector<int>& ranks : groups) {
-    const size_t size = ranks.size() / instances;
+    const size_t size = ranks.size() / count;
     for (size_t place = 0; place < size; ++place) {
-      std::vector<int>& replicas = partition.emplace_back();
-      for (size_t i = place; i < ranks.size(); i += size) replicas.push_back(ranks[i]);
+      std::vector<int>& across = partition.emplace_back();
+      for (size_t i = place; i < ranks.size(); i += size) across.push_back(ranks[i]);
     }
   }
   return partition;
@@ -93,16 +93,22 @@ std::vector<NamedPartition> Partitions(const RankGrid& dense, const RankGrid& ex
       {&Groups::expert_model, "etp-ep", expert.Partition({Axis::kTensor, Axis::kExpert})},
       {&Groups::expert_data, "edp", expert_data},
   };
-  const int instances = dense.optimizer_instances();
-  if (instances > 1) {
+  if (const int instances = dense.optimizer_instances(); instances > 1) {
     partitions.push_back(
-        {&Groups::data_context_shards, "dp-cp-shards", Shards(data_context, instances)});
+        {&Groups::data_context_shards, "dp-cp-shards", Runs(data_context, instances)});
     partitions.push_back(
-        {&Groups::data_context_replicas, "dp-cp-replicas", Replicas(data_context, instances)});
+        {&Groups::data_context_replicas, "dp-cp-replicas", AcrossRuns(data_context, instances)});
+    partitions.push_back({&Groups::expert_data_shards, "edp-shards", Runs(expert_data, instances)});
     partitions.push_back(
-        {&Groups::expert_data_shards, "edp-shards", Shards(expert_data, instances)});
+        {&Groups::expert_data_replicas, "edp-replicas", AcrossRuns(expert_data, instances)});
+  }
+  if (const int hosts = dense.hosts(); hosts > 1) {
+    partitions.push_back({&Groups::data_context_host, "dp-cp-host", Runs(data_context, hosts)});
+    partitions.push_back({&Groups::data_context_across_hosts, "dp-cp-across-hosts",
+                          AcrossRuns(data_context, hosts)});
+    partitions.push_back({&Groups::expert_data_host, "edp-host", Runs(expert_data, hosts)});
     partitions.push_back(
-        {&Groups::expert_data_replicas, "edp-replicas", Replicas(expert_data, instances)});
+        {&Groups::expert_data_across_hosts, "edp-across-hosts", AcrossRuns(expert_data, hosts)});
   }
   return partitions;
 }
@@ -127,6 +133,7 @@ absl::StatusOr<ProcessGroups> MakeGroups(const RankGrid& dense, const RankGrid& 
   CHECK_EQ(expert.world_size(), world_size);
   CHECK_EQ(dense.optimizer_instances(), expert.optimizer_instances());
   CHECK_EQ(dense.ranks_per_host(), expert.ranks_per_host());
+  CHECK_EQ(dense.hosts(), expert.hosts());
   ProcessGroups groups;
   if (world_size == 1) return groups;
   groups.world = ProcessGroup(world);
@@ -190,10 +197,14 @@ std::vector<ProcessGroup ProcessGroups::*> HierarchicalGroups(const RankGrid& de
 int CountGroups(const ProcessGroups& groups) {
   int count = groups.world.size() > 1 ? 1 : 0;
   count += groups.tensor_replicas.size() > 1 ? 1 : 0;
-  if (groups.data_context_replicas.size() > 1)
-    count += 1 + (groups.data_context_shards.size() > 1 ? 1 : 0);
-  if (groups.expert_data_replicas.size() > 1)
-    count += 1 + (groups.expert_data_shards.size() > 1 ? 1 : 0);
+  using Groups = ProcessGroups;
+  for (const auto& [run, across] :
+       {std::pair(&Groups::data_context_shards, &Groups::data_context_replicas),
+        {&Groups::expert_data_shards, &Groups::expert_data_replicas},
+        {&Groups::data_context_host, &Groups::data_context_across_hosts},
+        {&Groups::expert_data_host, &Groups::expert_data_across_hosts}}) {
+    if ((groups.*across).size() > 1) count += 1 + ((groups.*run).size() > 1 ? 1 : 0);
+  }
   for (const NamedPartition& named : Partitions(RankGrid(), RankGrid()))
     count += (groups.*named.group).size() > 1 ? 1 : 0;
   return count;

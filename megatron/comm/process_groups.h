@@ -30,6 +30,9 @@ struct ProcessGroups {
   // which shard states among them, and the ranks in the same place of every instance, which have
   // the same shards. With one instance these are data_context itself and this rank alone.
   ProcessGroup data_context_shards, data_context_replicas;
+  // data_context, cut into hosts (rank_grid.h): the ranks of this rank's host, and the ranks in the
+  // same place of every host. Default groups where there is one host.
+  ProcessGroup data_context_host, data_context_across_hosts;
   // The first and the last pipeline stage, which hold a tied embedding. A default group on the
   // stages between.
   ProcessGroup tied_embedding;
@@ -38,10 +41,11 @@ struct ProcessGroups {
   ProcessGroup expert_model;  // expert and expert_tensor: the ranks that share one set of experts
   ProcessGroup expert_data;   // the gradients of experts are summed over it
   ProcessGroup expert_data_shards, expert_data_replicas;  // the same two parts of expert_data
+  ProcessGroup expert_data_host, expert_data_across_hosts;
 };
 
 // Makes the groups of this rank. Collective over `world`. Both grids have its size, the same number
-// of optimizer instances and as many ranks per host; a world of size 1 may be null.
+// of optimizer instances and of hosts, and as many ranks per host; a world of size 1 may be null.
 absl::StatusOr<ProcessGroups> MakeGroups(const RankGrid& dense, const RankGrid& expert,
                                          const std::shared_ptr<Communicator>& world);
 

@@ -75,12 +75,13 @@ TEST(ProcessGroupsTest, GroupsHoldTheRanksOfTheGrids) {
 }
 
 // Eight ranks with the same weights, of which groups of two share experts.
-TEST(ProcessGroupsTest, InstancesCutTheRanksWithTheSameWeightsIntoRuns) {
+TEST(ProcessGroupsTest, InstancesAndHostsCutTheRanksWithTheSameWeightsIntoRuns) {
   ParallelSizes sizes;
   sizes.context = 2;
   sizes.data = 4;
   sizes.expert = 2;
   sizes.optimizer_instances = 2;
+  sizes.hosts = 4;
   const RankGrid dense = *RankGrid::Create(sizes, 8);
   const RankGrid expert = *RankGrid::CreateExpert(sizes, 8);
   struct Case {
@@ -93,6 +94,10 @@ TEST(ProcessGroupsTest, InstancesCutTheRanksWithTheSameWeightsIntoRuns) {
       {&G::data_context_replicas, {{0, 4}, {1, 5}, {2, 6}, {3, 7}}},
       {&G::expert_data_shards, {{0, 2}, {1, 3}, {4, 6}, {5, 7}}},
       {&G::expert_data_replicas, {{0, 4}, {1, 5}, {2, 6}, {3, 7}}},
+      {&G::data_context_host, {{0, 1}, {2, 3}, {4, 5}, {6, 7}}},
+      {&G::data_context_across_hosts, {{0, 2, 4, 6}, {1, 3, 5, 7}}},
+      {&G::expert_data_host, {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}}},
+      {&G::expert_data_across_hosts, {{0, 2, 4, 6}, {1, 3, 5, 7}}},
   };
   const absl::Status status = RunRanks(8, [&](int rank, const ProcessGroup& world) -> absl::Status {
     ThreadPool pool(1);
@@ -132,6 +137,9 @@ TEST(ProcessGroupsTest, OneInstanceIsTheWholeGroupWithoutACommunicatorOfItsOwn) 
   sizes.optimizer_instances = 2;
   const RankGrid cut = *RankGrid::Create(sizes, 4);
   EXPECT_EQ(CountGroups(GroupsForPlanning(cut, cut, 3)), CountGroups(groups) + 4);
+  sizes.hosts = 2;
+  const RankGrid cut_twice = *RankGrid::Create(sizes, 4);
+  EXPECT_EQ(CountGroups(GroupsForPlanning(cut_twice, cut_twice, 3)), CountGroups(groups) + 8);
 }
 
 // Hosts of four ranks, which are two tensor-parallel pairs.

@@ -17,7 +17,8 @@ constexpr int At(Axis axis) { return static_cast<int>(axis); }
 
 absl::Status CheckPositive(const ParallelSizes& sizes, int world_size) {
   const int positive[] = {world_size,     sizes.tensor, sizes.context,
-                          sizes.pipeline, sizes.expert, sizes.optimizer_instances};
+                          sizes.pipeline, sizes.expert, sizes.optimizer_instances,
+                          sizes.hosts};
   for (int size : positive) {
     if (size < 1) return absl::InvalidArgumentError("parallel sizes must be at least 1");
   }
@@ -59,15 +60,19 @@ absl::StatusOr<int> DataSize(std::array<int, kNumAxes> sizes, const char* grid, 
   return static_cast<int>(world_size / others);
 }
 
-// Checks that the ranks with the same weights divide into the instances.
-absl::Status CheckInstances(const std::array<int, kNumAxes>& sizes, int instances,
-                            const char* weights) {
+// Checks that the ranks with the same weights divide into the instances and into the hosts.
+absl::Status CheckRuns(const std::array<int, kNumAxes>& sizes, const ParallelSizes& asked,
+                       const char* weights) {
   const int64_t ranks = int64_t{sizes[At(Axis::kData)]} * sizes[At(Axis::kContext)];
-  if (ranks % instances == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      ranks, ranks == 1 ? " rank has" : " ranks have", " the same ", weights, " (", Product(sizes),
-      "), and ", instances, " instances of the distributed optimizer do not divide ",
-      ranks == 1 ? "it" : "them"));
+  const auto check = [&](int runs, const char* of) -> absl::Status {
+    if (ranks % runs == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        ranks, ranks == 1 ? " rank has" : " ranks have", " the same ", weights, " (",
+        Product(sizes), "), and ", runs, of, " do not divide ", ranks == 1 ? "it" : "them"));
+  };
+  MEGATRON_RETURN_IF_ERROR(
+      check(asked.optimizer_instances, " instances of the distributed optimizer"));
+  return check(asked.hosts, " hosts");
 }
 
 // A stage's experts belong to the stage, so a rank needs the same stage in both grids.
@@ -103,7 +108,7 @@ absl::StatusOr<RankGrid> RankGrid::Create(const ParallelSizes& sizes, int world_
                                                    " was asked for, but the other axes leave ",
                                                    data, " of ", world_size, " ranks"));
   }
-  MEGATRON_RETURN_IF_ERROR(CheckInstances(by_axis, sizes.optimizer_instances, "weights"));
+  MEGATRON_RETURN_IF_ERROR(CheckRuns(by_axis, sizes, "weights"));
   return RankGrid(by_axis, sizes);
 }
 
@@ -117,14 +122,16 @@ absl::StatusOr<RankGrid> RankGrid::CreateExpert(const ParallelSizes& sizes, int 
   by_axis[At(Axis::kExpert)] = sizes.expert;
   by_axis[At(Axis::kPipeline)] = sizes.pipeline;
   MEGATRON_ASSIGN_OR_RETURN(by_axis[At(Axis::kData)], DataSize(by_axis, "expert", world_size));
-  MEGATRON_RETURN_IF_ERROR(CheckInstances(by_axis, sizes.optimizer_instances, "experts"));
+  MEGATRON_RETURN_IF_ERROR(CheckRuns(by_axis, sizes, "experts"));
   const RankGrid expert(by_axis, sizes);
   MEGATRON_RETURN_IF_ERROR(CheckSamePipelines(dense, expert, sizes.order));
   return expert;
 }
 
 RankGrid::RankGrid(const std::array<int, kNumAxes>& sizes, const ParallelSizes& asked)
-    : optimizer_instances_(asked.optimizer_instances), ranks_per_host_(asked.ranks_per_host) {
+    : optimizer_instances_(asked.optimizer_instances),
+      hosts_(asked.hosts),
+      ranks_per_host_(asked.ranks_per_host) {
   for (Axis axis : asked.order.axes()) {
     axes_[At(axis)] = {sizes[At(axis)], world_size_};
     world_size_ *= sizes[At(axis)];

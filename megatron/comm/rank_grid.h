@@ -25,9 +25,11 @@
 // The ranks of a group over data and context hold the same weights. Such a group is cut into
 // *optimizer instances*, runs of neighbours of equal size: the ranks of an instance shard one copy
 // of the optimizer's states among them. Both grids have the same number of instances in a group.
+// Likewise it is cut into *hosts*, runs of neighbours whose network is faster than that between
+// runs, for what is sent within a host first or only.
 //
-// With g = ranks_per_host > 0, ranks [0, g), [g, 2 g), ... are those of one *host* each, for
-// hierarchical collectives (hierarchical/hierarchical_communicator.h). 0: there are none.
+// With g = ranks_per_host > 0, ranks [0, g), [g, 2 g), ... of the world are those of one host each,
+// for hierarchical collectives (hierarchical/hierarchical_communicator.h). 0: there are none.
 #ifndef MEGATRON_COMM_RANK_GRID_H_
 #define MEGATRON_COMM_RANK_GRID_H_
 
@@ -52,6 +54,7 @@ struct ParallelSizes {
   int expert = 1;
   int expert_tensor = 0;
   int optimizer_instances = 1;
+  int hosts = 1;
   int ranks_per_host = 0;
   RankOrder order;
 };
@@ -62,7 +65,8 @@ class RankGrid {
   RankGrid() = default;
 
   // Create the dense and the expert grid. They fail if the sizes do not multiply to the world, or if
-  // the ranks with the same weights do not divide into the instances; the message names the sizes.
+  // the ranks with the same weights do not divide into the instances and hosts; the message names the
+  // sizes.
   // CreateExpert also fails if the order of the axes gives the two grids
   // different pipelines; the message names two that differ.
   static absl::StatusOr<RankGrid> Create(const ParallelSizes& sizes, int world_size);
@@ -73,6 +77,7 @@ class RankGrid {
   // Returns the number of ranks in a group over `axes`: the product of their sizes.
   int size(AxisSet axes) const;
   int optimizer_instances() const { return optimizer_instances_; }
+  int hosts() const { return hosts_; }
   int ranks_per_host() const { return ranks_per_host_; }
 
   int Coordinate(int rank, Axis axis) const;
@@ -100,6 +105,7 @@ class RankGrid {
   std::array<Extent, kNumAxes> axes_;  // indexed by Axis
   int world_size_ = 1;
   int optimizer_instances_ = 1;
+  int hosts_ = 1;
   int ranks_per_host_ = 0;
 };
 

@@ -192,7 +192,7 @@ TEST(RankGridTest, RefusesSizesThatDoNotDivideTheWorld) {
 
 // Every set of axes in both grids: groups cover the world once, a rank's peers are the group that
 // holds it, and peers agree on all coordinates off the axes.
-TEST(RankGridTest, RefusesInstancesThatDoNotDivideTheRanksWithTheSameWeights) {
+TEST(RankGridTest, RefusesInstancesAndHostsThatDoNotDivideTheRanksWithTheSameWeights) {
   ParallelSizes sizes = Sizes(2, 1, 1);
   sizes.optimizer_instances = 2;
   EXPECT_EQ(RankGrid::Create(sizes, 8)->optimizer_instances(), 2);
@@ -208,6 +208,14 @@ TEST(RankGridTest, RefusesInstancesThatDoNotDivideTheRanksWithTheSameWeights) {
   EXPECT_THAT(RankGrid::Create(sizes, 8),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("4 ranks have the same weights (tp2 x dp4), and 3 instances")));
+  sizes.optimizer_instances = 1;
+  sizes.hosts = 3;
+  EXPECT_THAT(RankGrid::Create(sizes, 8),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("4 ranks have the same weights (tp2 x dp4), and 3 hosts do not")));
+  sizes.hosts = 0;
+  EXPECT_THAT(RankGrid::Create(sizes, 8), StatusIs(absl::StatusCode::kInvalidArgument));
+  sizes.hosts = 1;
   sizes.optimizer_instances = 0;
   EXPECT_THAT(RankGrid::Create(sizes, 8), StatusIs(absl::StatusCode::kInvalidArgument));
 }

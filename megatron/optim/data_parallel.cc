@@ -25,7 +25,8 @@ Tensor Cut(const Tensor& flat, const FlatRange& range) {
 // The groups over which gradients and weights are sent.
 constexpr ProcessGroup ProcessGroups::*kSentOver[] = {
     &ProcessGroups::data_context_shards, &ProcessGroups::data_context_replicas,
-    &ProcessGroups::expert_data_shards, &ProcessGroups::expert_data_replicas};
+    &ProcessGroups::expert_data_shards,  &ProcessGroups::expert_data_replicas,
+    &ProcessGroups::data_context_host,   &ProcessGroups::expert_data_host};
 
 }  // namespace
 
@@ -66,11 +67,32 @@ DataParallel::DataParallel(const DataParallelOptions& options, const ProcessGrou
     bucket_groups_[bucket.bucket_group].buckets.push_back(&bucket);
     bucket_groups_[bucket.bucket_group].elements += bucket.range.size();
   }
+  if (options.secondary_shards && shards_weights()) AllocateSecondary(ledger);
   if (stream.is_meta() || !(options.overlap_grad_reduce || options.overlap_param_gather)) return;
   lane_ = MakeCommLane(stream, "communication");
 }
 
 DataParallel::~DataParallel() = default;
+
+void DataParallel::AllocateSecondary(MemoryLedger* ledger) {
+  const auto part_of = [&](const Bucket& bucket) {
+    const ProcessGroup& host = HostOf(groups_, bucket);
+    CHECK_EQ(bucket.range.size() % host.size(), 0) << host.name();
+    return bucket.range.size() / host.size();
+  };
+  int64_t elements = 0;
+  for (const Bucket& bucket : buffers_->buckets()) elements += part_of(bucket);
+  const DType dtype = buffers_->options().model_dtype;
+  secondary_ = Buffer(stream_.device(), elements * SizeOf(dtype), "weights/secondary", ledger);
+  int64_t begin = 0;
+  for (BucketGroup& bucket_group : bucket_groups_) {
+    for (const Bucket* bucket : bucket_group.buckets) {
+      const int64_t part = part_of(*bucket);
+      bucket_group.secondary.push_back(secondary_.At(begin * SizeOf(dtype), dtype, {part}));
+      begin += part;
+    }
+  }
+}
 
 int64_t DataParallel::Submit(JobKind kind, int index, bool overlap) {
   if (overlap && lane_ != nullptr) {
@@ -97,6 +119,8 @@ void DataParallel::Run(JobKind kind, int index, const ProcessGroups& groups, con
       return GatherShards(bucket_group, groups, stream);
     case kGather:
       return Gather(bucket_group, groups, stream);
+    case kGatherFromHost:
+      return GatherFromHost(bucket_group, groups, stream);
   }
 }
 
@@ -164,7 +188,8 @@ void DataParallel::GatherShards(const BucketGroup& bucket_group, const ProcessGr
 void DataParallel::Gather(const BucketGroup& bucket_group, const ProcessGroups& groups,
                           const Stream& stream) const {
   int64_t begin = 0;
-  for (const Bucket* bucket : bucket_group.buckets) {
+  for (size_t i = 0; i < bucket_group.buckets.size(); ++i) {
+    const Bucket* const bucket = bucket_group.buckets[i];
     const FlatRange range = {begin, begin + bucket->range.size()};
     const Tensor whole = shards_weights() ? Cut(bucket_group.weights.tensor, range)
                                           : buffers_->Weights(*bucket, bucket->range);
@@ -174,6 +199,23 @@ void DataParallel::Gather(const BucketGroup& bucket_group, const ProcessGroups& 
     } else {
       group.AllGather(buffers_->Weights(*bucket, bucket->shard), whole, stream);
     }
+    if (!bucket_group.secondary.empty()) {
+      const Tensor& part = bucket_group.secondary[i];
+      const int64_t at = HostOf(groups, *bucket).rank() * part.numel();
+      ops::Copy(stream, Cut(whole, {at, at + part.numel()}), part);
+    }
+    begin = range.end;
+  }
+}
+
+void DataParallel::GatherFromHost(const BucketGroup& bucket_group, const ProcessGroups& groups,
+                                  const Stream& stream) const {
+  int64_t begin = 0;
+  for (size_t i = 0; i < bucket_group.buckets.size(); ++i) {
+    const Bucket& bucket = *bucket_group.buckets[i];
+    const FlatRange range = {begin, begin + bucket.range.size()};
+    HostOf(groups, bucket)
+        .AllGather(bucket_group.secondary[i], Cut(bucket_group.weights.tensor, range), stream);
     begin = range.end;
   }
 }
@@ -213,7 +255,9 @@ void DataParallel::StartGather(int index) {
   if (bucket_group.gathered) return;
   bucket_group.weights =
       weights_pool_.Allocate(buffers_->options().model_dtype, bucket_group.elements);
-  bucket_group.gather_job = Submit(kGather, index, options_.overlap_param_gather);
+  bucket_group.gather_job = Submit(bucket_group.has_secondary ? kGatherFromHost : kGather, index,
+                                   options_.overlap_param_gather);
+  bucket_group.has_secondary = !bucket_group.secondary.empty();
   bucket_group.gathered = true;
 }
 
@@ -356,6 +400,7 @@ void DataParallel::ShareWeights() {
   if (!sharded || shards_weights()) CHECK(weights_pool_.empty());
   if (!sharded) return;
   for (size_t i = 0; i < bucket_groups_.size(); ++i) {
+    bucket_groups_[i].has_secondary = false;
     const auto submit = [&](JobKind kind) {
       bucket_groups_[i].gather_job =
           Submit(kind, static_cast<int>(i), options_.overlap_param_gather);

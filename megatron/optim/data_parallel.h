@@ -23,6 +23,10 @@
 // shard. Weights are gathered within an instance. Where instances share the states of a shard, each
 // gets the gradients of its part alone, and the updated parts are gathered once a step.
 //
+// With secondary shards (hpZ of G. Wang et al., arXiv 2306.10209) the first gather of a block after
+// an update of weights goes over all ranks, and each rank then keeps its part of the block among the
+// ranks of its host. Later gathers, until the next update, go within the host.
+//
 // A stage that does not use WeightBlocks may neither overlap nor shard
 // gradients and weights.
 //
@@ -56,6 +60,8 @@ struct DataParallelOptions {
   // Weights of which FP8 products need only codes are gathered as codes (float8_gather.h), where
   // weights are gathered at all.
   bool float8_param_gather = false;
+  // Keeps secondary shards over the ranks of a host, where weights are sharded.
+  bool secondary_shards = false;
 };
 
 // The most bytes of gathered weights and of whole gradients that exist at a time.
@@ -107,13 +113,17 @@ class DataParallel : public WeightBlocks {
 
  private:
   // The last reduction of a step also sums over optimizer instances.
-  enum JobKind { kReduce, kLastReduce, kGatherShards, kGather };
+  enum JobKind { kReduce, kLastReduce, kGatherShards, kGather, kGatherFromHost };
   struct BucketGroup {
     int blocks = 0;  // number of its blocks
     std::vector<const Bucket*> buckets;
     int64_t elements = 0;
     int users = 0;  // Acquire calls without their Release, where weights are sharded
     bool gathered = false;
+    // This rank's parts of the buckets among the ranks of its host, and whether they are, once the
+    // jobs given so far are done, those of the present weights.
+    std::vector<Tensor> secondary;
+    bool has_secondary = false;
     bool reduced = false;
     int64_t gather_job = 0;
     int64_t ends = 0;  // EndGradients calls in this step
@@ -138,6 +148,9 @@ class DataParallel : public WeightBlocks {
     return bucket.section == Section::kExperts ? groups.expert_data_replicas
                                                : groups.data_context_replicas;
   }
+  static const ProcessGroup& HostOf(const ProcessGroups& groups, const Bucket& bucket) {
+    return bucket.section == Section::kExperts ? groups.expert_data_host : groups.data_context_host;
+  }
   bool shards_weights() const { return buffers_->shards(DataSharding::kWeights); }
   bool shards_states_by_parts() const { return buffers_->options().shards_states_by_parts; }
   bool shards_gradients() const { return buffers_->shards(DataSharding::kGradients); }
@@ -157,6 +170,11 @@ class DataParallel : public WeightBlocks {
                     const Stream& stream) const;
   void Gather(const BucketGroup& bucket_group, const ProcessGroups& groups,
               const Stream& stream) const;
+  // Gathers the secondary shards of this rank's host.
+  void GatherFromHost(const BucketGroup& bucket_group, const ProcessGroups& groups,
+                      const Stream& stream) const;
+  // Takes the memory of the secondary shards.
+  void AllocateSecondary(MemoryLedger* ledger);
 
   void StartReduce(int index);
   // Waits until at most `most` reductions are under way, and frees the memory of the others.
@@ -170,6 +188,7 @@ class DataParallel : public WeightBlocks {
   ProcessGroups groups_, worker_groups_;
   ParameterBuffers* buffers_;
   Stream stream_;
+  Buffer secondary_;
   std::vector<BucketGroup> bucket_groups_;
   BlockPool weights_pool_, gradients_pool_;
   std::unique_ptr<Float8Gather> float8_gather_;  // null: weights are gathered as they are

@@ -116,6 +116,7 @@ struct Case {
   ShardUnit unit = ShardUnit::kElement;
   int instances = 1;
   bool has_parts = false;  // instances share the states of a shard
+  int hosts = 1;
 };
 
 absl::StatusOr<Outcome> Train(const Case& c, const ProcessGroups& groups,
@@ -156,22 +157,23 @@ absl::StatusOr<Outcome> Train(const Case& c, const ProcessGroups& groups,
 }
 
 // Runs `body` on four data-parallel ranks, with experts sharded over two, so that two ranks have
-// the same experts. There may be one or two optimizer instances.
+// the same experts. There may be one or two optimizer instances, and one or two hosts.
 absl::Status RunCases(const std::function<void(std::function<Outcome(const Case&)>)>& body) {
   return RunRanks(4, [&](int rank, const ProcessGroup& world) -> absl::Status {
-    std::map<int, ProcessGroups> groups, planned;  // by the number of instances
-    for (const int instances : {1, 2}) {
+    std::map<std::pair<int, int>, ProcessGroups> groups, planned;  // by instances and hosts
+    for (const auto& key : {std::pair(1, 1), {2, 1}, {1, 2}}) {
       ParallelSizes sizes;
       sizes.expert = 2;
-      sizes.optimizer_instances = instances;
+      sizes.optimizer_instances = key.first;
+      sizes.hosts = key.second;
       MEGATRON_ASSIGN_OR_RETURN(const RankGrid dense, RankGrid::Create(sizes, 4));
       MEGATRON_ASSIGN_OR_RETURN(const RankGrid expert, RankGrid::CreateExpert(sizes, 4));
-      MEGATRON_ASSIGN_OR_RETURN(groups[instances], MakeGroups(dense, expert, world.communicator()));
-      planned[instances] = GroupsForPlanning(dense, expert, rank);
+      MEGATRON_ASSIGN_OR_RETURN(groups[key], MakeGroups(dense, expert, world.communicator()));
+      planned[key] = GroupsForPlanning(dense, expert, rank);
     }
     body([&](const Case& c) {
-      const absl::StatusOr<Outcome> outcome =
-          Train(c, groups.at(c.instances), planned.at(c.instances));
+      const std::pair key(c.instances, c.hosts);
+      const absl::StatusOr<Outcome> outcome = Train(c, groups.at(key), planned.at(key));
       EXPECT_THAT(outcome, IsOk());
       return outcome.ok() ? *outcome : Outcome();
     });
@@ -220,6 +222,28 @@ TEST(DataParallelTest, EveryShardingWithOverlapOrWithoutTrainsTheSameBits) {
 
 TEST(DataParallelTest, EveryShardingTrainsTheSameBitsByARuleForWholeParameters) {
   EXPECT_THAT(CompareShardings(ShardUnit::kParameter), IsOk());
+}
+
+// Experts have one copy on a host, of which a rank keeps all.
+TEST(DataParallelTest, SecondaryShardsTrainTheSameBits) {
+  EXPECT_THAT(RunCases([](const auto& train) {
+                for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+                  for (ShardUnit unit : {ShardUnit::kElement, ShardUnit::kParameter}) {
+                    Case c;
+                    c.dtype = dtype;
+                    c.unit = unit;
+                    const Outcome plain = train(c);
+                    c.sharding = DataSharding::kWeights;
+                    c.how.secondary_shards = true;
+                    c.hosts = 2;
+                    for (const bool overlap : {false, true}) {
+                      c.how.overlap_grad_reduce = c.how.overlap_param_gather = overlap;
+                      ExpectSame(train(c), plain);
+                    }
+                  }
+                }
+              }),
+              IsOk());
 }
 
 // Elements of a block. The matrix of 33 * 5 = 165 elements and the bias of 7, which begins at a

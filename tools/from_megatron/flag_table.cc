@@ -477,6 +477,7 @@ constexpr absl::string_view kOurOwn[] = {
     "parallel.stuck_rank_timeout_seconds",
     "parallel.sum_in_rank_order",
     "parallel.topology_file",
+    "parallel.zero_hpz_partition_size",
     "precision.fp8_power_of_two_scales",
     "recompute.attention_chunk_tokens",
     "recompute.mlp_chunk_tokens",

@@ -113,6 +113,27 @@ TEST(DataParallelLayoutTest, InstancesTrainTheSameBitsForEveryShardingAndOverlap
   }
 }
 
+// A rank's host has one, two or four ranks with the same weights; a table that two stages share is
+// gathered too.
+TEST(DataParallelLayoutTest, SecondaryShardsTrainTheSameBits) {
+  for (const Layout& layout : {LayoutOf(1, 1, 4), LayoutOf(2, 1, 4), LayoutOf(1, 2, 4, 2)}) {
+    for (const bool bf16 : {false, true}) {
+      TrainerOptions run = TinyRun(bf16 ? SmallLlama() : SmallGpt2(), OptimizerOptions::kAdamW);
+      if (bf16) run.model.transformer.dtype = DType::kBFloat16;
+      if (layout.tensor > 1) run.model.layer_recompute = {LayerRecompute::kUniform, 2};
+      Layout mine = layout;
+      mine.sharding = DataSharding::kWeights;
+      const LayoutOutcome want = Train(run, mine, /*steps=*/3, /*evaluate=*/true);
+      mine.hosts = 2;
+      for (const bool overlap : {false, true}) {
+        mine.overlap = overlap;
+        SCOPED_TRACE(absl::StrCat(ToString(mine), bf16 ? " bf16" : " fp32"));
+        ExpectSameBits(Train(run, mine, /*steps=*/3, /*evaluate=*/true), want);
+      }
+    }
+  }
+}
+
 // A run of a model so large that padding is small.
 TrainerOptions MediumRun(DType dtype) {
   TrainerOptions run = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
@@ -254,6 +275,36 @@ TEST(DataParallelLayoutTest, BytesSentMatchTheDocumentation) {
         ExpectWithinTenPercent(sent(Collective::kReduceScatter), scattered, "reduce-scatter");
         ExpectWithinTenPercent(sent(Collective::kAllGather), gathered, "all-gather");
       }
+    }
+  }
+}
+
+// Two hosts of two ranks: each block is gathered once a step over all ranks, and then within the
+// host.
+TEST(DataParallelLayoutTest, MemoryAndBytesOfSecondaryShardsMatchTheDocumentation) {
+  constexpr int kRanks = 4, kHosts = 2, kOfHost = kRanks / kHosts, kMicroBatches = 2;
+  constexpr double kShare = (kRanks - 1.0) / kRanks, kShareOfHost = (kOfHost - 1.0) / kOfHost;
+  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const TrainerOptions run = MediumRun(dtype);
+    const Counts count(run.model);
+    const double b = SizeOf(dtype);
+    for (const bool overlap : {false, true}) {
+      Layout layout = LayoutOf(1, 1, kRanks);
+      layout.sharding = DataSharding::kWeights;
+      layout.hosts = kHosts;
+      layout.overlap = overlap;
+      SCOPED_TRACE(ToString(layout));
+      const LayoutOutcome got = Train(run, layout, 1);
+      ExpectWithinTenPercent(BytesOf(got, {"weights/secondary"}), b * count.all / kOfHost,
+                             "secondary shards");
+      EXPECT_EQ(2 * BytesOf(got, {"weights"}), BytesOf(got, {"weights/secondary"}));
+      const auto gathered = [&](const char* group) {
+        return static_cast<double>(got.sent->Of(group, Collective::kAllGather));
+      };
+      const double gathers = kMicroBatches * (2 * count.all + count.words - count.positions);
+      ExpectWithinTenPercent(gathered("dp-cp-0"), kShare * b * count.all, "over all ranks");
+      ExpectWithinTenPercent(gathered("dp-cp-host"), kShareOfHost * b * (gathers - count.all),
+                             "within the host");
     }
   }
 }

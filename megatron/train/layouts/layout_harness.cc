@@ -48,6 +48,7 @@ TrainerOptions OptionsOf(const TrainerOptions& run, const Layout& layout, int st
   options.model.transformer.context_team_size = layout.context_team_size;
   options.sharding = layout.sharding;
   options.shards_states_over_instances = layout.shards_states_over_instances;
+  options.data_parallel.secondary_shards = layout.hosts > 1;
   options.data_parallel.overlap_grad_reduce = layout.overlap;
   options.data_parallel.overlap_param_gather =
       layout.overlap && layout.sharding != DataSharding::kNone;
@@ -306,6 +307,7 @@ ParallelSizes SizesOf(const Layout& layout, bool has_experts) {
   sizes.expert = layout.expert;
   if (has_experts) sizes.expert_tensor = layout.expert_tensor;
   sizes.optimizer_instances = layout.optimizer_instances;
+  sizes.hosts = layout.hosts;
   sizes.ranks_per_host = layout.ranks_per_host;
   sizes.order = layout.order;
   return sizes;
@@ -331,6 +333,7 @@ std::string ToString(const Layout& layout) {
                       ? absl::StrCat(" in ", layout.optimizer_instances, " instances",
                                      layout.shards_states_over_instances ? " of parts" : "")
                       : "",
+                  layout.hosts > 1 ? absl::StrCat(" on ", layout.hosts, " hosts") : "",
                   layout.overlap ? " overlap" : "", " micro-batch ", layout.micro_batch_size);
   if (layout.ranks_per_host > 0) absl::StrAppend(&text, " hosts of ", layout.ranks_per_host);
   if (layout.order != RankOrder()) absl::StrAppend(&text, " ", layout.order.ToString());

@@ -140,6 +140,9 @@ std::vector<Scene> Scenes() {
   instances.data = 4;
   instances.sharding = DataSharding::kWeights;
   instances.optimizer_instances = 2;
+  Layout hosts = instances;
+  hosts.optimizer_instances = 1;
+  hosts.hosts = 2;
   Layout parts = instances;
   parts.sharding = DataSharding::kStates;
   parts.shards_states_over_instances = true;
@@ -186,6 +189,12 @@ std::vector<Scene> Scenes() {
          Collective::kReduceScatter, Fault::kRotated},
         {"weights of an instance in the wrong order", "dp-cp-shards", Collective::kAllGather,
          Fault::kRotated}}},
+      {"secondary shards",
+       hosts,
+       {{"secondary shards in the wrong order", "dp-cp-host", Collective::kAllGather,
+         Fault::kRotated},
+        {"secondary shards not gathered", "dp-cp-host", Collective::kAllGather, Fault::kDropped},
+        {"shards in the wrong order", "dp-cp-0", Collective::kAllGather, Fault::kRotated}}},
       {"instances that share states",
        parts,
        {{"parts of gradients scattered to the wrong rank", "dp-cp-replicas",

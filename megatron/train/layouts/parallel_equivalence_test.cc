@@ -62,7 +62,7 @@ enum Setting {
   kNumSettings
 };
 constexpr std::array<int, kNumSettings> kValues = {5, 2, 3, 8, 2, 3, kNumParts, 4,
-                                                   3, 2, 4, 4, 2, 3, 4,         2};
+                                                   3, 2, 4, 5, 2, 3, 4,         2};
 using Case = std::array<int, kNumSettings>;
 
 enum Model { kGpt2, kLlama, kMixtral, kDeepSeek, kBalanced };
@@ -86,8 +86,9 @@ Layout LayoutOf(const Case& c) {
   layout.sharding = static_cast<DataSharding>(c[kZero]);
   layout.optimizer_instances = c[kInstances] == 1 || c[kInstances] == 2 ? 2 : 1;
   layout.shards_states_over_instances = c[kInstances] == 2;
-  // Instead of instances, hierarchical collectives over two hosts.
+  // Instead of instances, hierarchical collectives over two hosts, or secondary shards on two.
   if (c[kInstances] == 3) layout.ranks_per_host = layout.ranks() / 2;
+  if (c[kInstances] == 4) layout.hosts = 2;
   layout.overlap = c[kOverlap] == 1;
   layout.tp_comm_overlap = layout.overlap && layout.tensor > 1;
   layout.micro_batch_size = 1 << c[kMicroBatch];
@@ -122,12 +123,12 @@ bool IsValid(const Case& c) {
       layout.data * layout.context == 1) {
     return false;
   }
-  if (layout.optimizer_instances > 1) {
+  if (layout.hosts > 1 && layout.sharding != DataSharding::kWeights) return false;
+  if (const int runs = layout.optimizer_instances * layout.hosts; runs > 1) {
     const int expert_copies =
         layout.tensor * layout.context * layout.data / (layout.expert * layout.expert_tensor);
-    if (layout.sharding == DataSharding::kNone ||
-        layout.data * layout.context % layout.optimizer_instances != 0 ||
-        expert_copies % layout.optimizer_instances != 0) {
+    if (layout.sharding == DataSharding::kNone || layout.data * layout.context % runs != 0 ||
+        expert_copies % runs != 0) {
       return false;
     }
   }

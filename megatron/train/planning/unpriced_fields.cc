@@ -23,6 +23,7 @@ constexpr Unpriced kUnpriced[] = {
     {"parallel.hierarchical_collectives_ranks_per_host", "0"},
     {"parallel.check_collectives", "false"},
     {"parallel.ddp_bucket_size", "0"},
+    {"parallel.zero_hpz_partition_size", "1"},
     {"parallel.rank_order", "\"tp-cp-ep-dp-pp\""},
     {"parallel.topology_file", nullptr},
     {"precision.fp8_recipe", "tensorwise"},

@@ -157,6 +157,8 @@ std::string DescribeLayout(const RunOptions& options, const config::ParallelConf
         config::DataParallelSharding::Type_Name(config.data_parallel_sharding_strategy()));
     const int instances = options.parallel.optimizer_instances;
     if (instances > 1) absl::StrAppend(&text, " in ", instances, " instances");
+    if (const int hosts = options.parallel.hosts; hosts > 1)
+      absl::StrAppend(&text, " and again within each of ", hosts, " hosts");
     if (options.trainer.shards_states_over_instances)
       absl::StrAppend(&text, " that share the optimizer's state");
   }
@@ -418,6 +420,7 @@ Json LayoutJson(const RunOptions& options) {
           {"expert_tensor", sizes.expert_tensor},
           {"optimizer_instances", sizes.optimizer_instances},
           {"ranks_per_host", sizes.ranks_per_host},
+          {"hosts_with_secondary_shards", sizes.hosts > 1 ? sizes.hosts : 0},
           {"rank_order", sizes.order.ToString()}};
 }
 

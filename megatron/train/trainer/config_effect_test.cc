@@ -116,6 +116,8 @@ std::set<std::vector<std::string>> Contexts() {
       {"checkpoint.save=here", "checkpoint.load=there"},
       {"parallel.data_parallel_size=2", "parallel.use_distributed_optimizer=true",
        "precision.bf16=true"},
+      {"parallel.data_parallel_size=4", "parallel.use_distributed_optimizer=true",
+       "parallel.data_parallel_sharding_strategy=optim_grads_params"},
       {"parallel.pipeline_model_parallel_size=2",
        "parallel.num_layers_per_virtual_pipeline_stage=1"},
       {"model.model_type=t5", "model.decoder_seq_length=16", "model.swiglu=true",
@@ -241,9 +243,10 @@ std::string Describe(const TrainerOptions& o) {
          Line(o.placement.stages, o.placement.chunks, absl::StrJoin(o.placement.layers, " "),
               o.sharding, o.shards_states_over_instances, o.data_parallel.overlap_grad_reduce,
               o.data_parallel.overlap_param_gather, o.data_parallel.grad_reduce_in_bf16,
-              o.data_parallel.float8_param_gather, o.outer.sync_every, o.outer.lr, o.outer.momentum,
-              o.outer.nesterov, o.bucket_size, o.max_generation_context, o.placement.order,
-              o.pipeline_schedule, o.microbatch_group) +
+              o.data_parallel.float8_param_gather, o.data_parallel.secondary_shards,
+              o.outer.sync_every, o.outer.lr, o.outer.momentum, o.outer.nesterov, o.bucket_size,
+              o.max_generation_context, o.placement.order, o.pipeline_schedule,
+              o.microbatch_group) +
          Line(o.optimizer.kind, o.optimizer.adam_beta1, o.optimizer.adam_beta2,
               o.optimizer.adam_epsilon, o.optimizer.exp_avg_dtype, o.optimizer.exp_avg_sq_dtype,
               o.optimizer.sgd_momentum, o.optimizer.lion_beta1, o.optimizer.lion_beta2,
@@ -284,7 +287,8 @@ std::string Describe(const RunOptions& o) {
   return Describe(o.trainer) + Describe(o.data) +
          Line(o.parallel.tensor, o.parallel.context, o.parallel.pipeline, o.parallel.data,
               o.parallel.expert, o.parallel.expert_tensor, o.parallel.optimizer_instances,
-              o.parallel.ranks_per_host, o.parallel.order.ToString(), o.topology_file) +
+              o.parallel.hosts, o.parallel.ranks_per_host, o.parallel.order.ToString(),
+              o.topology_file) +
          Line(o.planning.auto_layout, o.planning.ranks, o.planning.hardware_file,
               o.planning.kernels_file) +
          Line(o.precision.dynamic_loss_scale, o.precision.constant_loss_scale,

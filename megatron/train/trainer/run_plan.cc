@@ -33,8 +33,9 @@ int CountCommunicators(const TrainerOptions& options, const ProcessGroups& group
   if (groups.tensor.size() > options.model.transformer.num_query_groups) ++count;
   if (options.outer.enabled()) count += CountIslandGroups(groups);
   if (options.data_parallel.overlap_grad_reduce || options.data_parallel.overlap_param_gather) {
-    for (const ProcessGroup* group : {&groups.data_context_shards, &groups.data_context_replicas,
-                                      &groups.expert_data_shards, &groups.expert_data_replicas})
+    for (const ProcessGroup* group :
+         {&groups.data_context_shards, &groups.data_context_replicas, &groups.expert_data_shards,
+          &groups.expert_data_replicas, &groups.data_context_host, &groups.expert_data_host})
       count += group->size() > 1 ? 1 : 0;
   }
   return count;

@@ -1,5 +1,6 @@
 #include <cstdint>
 #include <limits>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -138,10 +139,31 @@ void CheckRankOrder(ConfigChecker& check) {
   if (grid().ok() && !numbered.ok()) check.Error(kOrder, numbered.message());
 }
 
+// Returns the number of ranks with the same experts; nothing without experts, or if other fields
+// have errors.
+std::optional<int64_t> RanksWithTheSameExperts(const ConfigChecker& check) {
+  const config::ParallelConfig& parallel = check.resolved().parallel();
+  if (check.resolved().model().num_experts() == 0 ||
+      !check.Usable({"parallel.tensor_model_parallel_size", "parallel.expert_model_parallel_size",
+                     "parallel.expert_tensor_parallel_size"})) {
+    return std::nullopt;
+  }
+  const int64_t dense = parallel.data_parallel_size() * parallel.context_parallel_size() *
+                        parallel.tensor_model_parallel_size();
+  const int64_t cut =
+      parallel.expert_model_parallel_size() * parallel.expert_tensor_parallel_size();
+  if (dense % cut != 0) return std::nullopt;
+  return dense / cut;
+}
+
+constexpr char kSameWeights[] =
+    " with the same weights (parallel.data_parallel_size * parallel.context_parallel_size)";
+constexpr char kSameExperts[] = " with the same experts (what expert parallelism leaves of them)";
+constexpr char kInstances[] = "parallel.num_distributed_optimizer_instances";
+
 // Checks that the ranks with the same weights, and those with the same experts, divide into
 // optimizer instances.
 void CheckInstances(ConfigChecker& check) {
-  constexpr char kInstances[] = "parallel.num_distributed_optimizer_instances";
   const config::ParallelConfig& parallel = check.resolved().parallel();
   const int64_t instances = parallel.num_distributed_optimizer_instances();
   if (!check.Usable(
@@ -149,24 +171,45 @@ void CheckInstances(ConfigChecker& check) {
       instances == 1) {
     return;
   }
-  const auto expect = [&](int64_t ranks, absl::string_view same, absl::string_view from) {
+  const auto expect = [&](int64_t ranks, absl::string_view same) {
     if (ranks % instances != 0) {
-      check.Error(kInstances, absl::StrCat("must divide the ", FormatQuantity(ranks, "rank"),
-                                           " with the same ", same, " (", from, ")"));
+      check.Error(kInstances,
+                  absl::StrCat("must divide the ", FormatQuantity(ranks, "rank"), same));
     }
   };
-  const int64_t ranks = parallel.data_parallel_size() * parallel.context_parallel_size();
-  expect(ranks, "weights", "parallel.data_parallel_size * parallel.context_parallel_size");
-  if (check.resolved().model().num_experts() == 0 ||
-      !check.Usable({"parallel.tensor_model_parallel_size", "parallel.expert_model_parallel_size",
-                     "parallel.expert_tensor_parallel_size"})) {
+  expect(parallel.data_parallel_size() * parallel.context_parallel_size(), kSameWeights);
+  if (const auto ranks = RanksWithTheSameExperts(check)) expect(*ranks, kSameExperts);
+}
+
+// Checks that the ranks with the same weights, and those with the same experts, divide into hosts
+// that have secondary shards.
+void CheckSecondaryShards(ConfigChecker& check) {
+  constexpr char kPartition[] = "parallel.zero_hpz_partition_size";
+  const config::ParallelConfig& parallel = check.resolved().parallel();
+  const int64_t of_host = parallel.zero_hpz_partition_size();
+  if (!check.Usable({kPartition, kInstances, "parallel.data_parallel_size",
+                     "parallel.context_parallel_size"}) ||
+      of_host == 1) {
     return;
   }
-  const int64_t dense = ranks * parallel.tensor_model_parallel_size();
-  const int64_t cut =
-      parallel.expert_model_parallel_size() * parallel.expert_tensor_parallel_size();
-  // Sizes that do not divide the ranks are an error of other fields.
-  if (dense % cut == 0) expect(dense / cut, "experts", "what expert parallelism leaves of them");
+  check.HaveNoEffect({"precision.fp8_param_gather"},
+                     absl::StrCat("with ", check.Named(kPartition),
+                                  ": secondary shards are gathered in the weights' own type"));
+  if (parallel.num_distributed_optimizer_instances() > 1) {
+    return check.Error(kPartition, absl::StrCat("does not go with ", check.Named(kInstances),
+                                                ": an instance gathers within itself anyway"));
+  }
+  const int64_t ranks = parallel.data_parallel_size() * parallel.context_parallel_size();
+  if (ranks % of_host != 0 || ranks == of_host) {
+    return check.Error(kPartition, absl::StrCat("must divide, and be less than, the ",
+                                                FormatQuantity(ranks, "rank"), kSameWeights));
+  }
+  const int64_t hosts = ranks / of_host;
+  const auto experts = RanksWithTheSameExperts(check);
+  if (experts.has_value() && *experts % hosts != 0) {
+    check.Error(kPartition, absl::StrCat("makes ", hosts, " hosts, which must divide the ",
+                                         FormatQuantity(*experts, "rank"), kSameExperts));
+  }
 }
 
 // Checks that there are hosts whose ranks go together, and that they have as many ranks of a group.
@@ -223,6 +266,7 @@ void CheckParallel(ConfigChecker& check) {
   CheckRankOrder(check);
   CheckInstances(check);
   CheckHierarchical(check);
+  CheckSecondaryShards(check);
   CheckDataParallel(check);
   CheckBackend(check);
 }
