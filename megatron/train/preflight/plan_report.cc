@@ -66,7 +66,8 @@ Column ColumnOf(absl::string_view name, const std::vector<OptimizerState>& state
   if (absl::StartsWith(name, "weights")) return kWeights;
   if (absl::StartsWith(name, "gradients")) return kGradients;
   if (absl::StartsWith(name, "activations")) return kActivations;
-  if (name == "master weights" || name == "optimizer statistics") return kOptimizer;
+  if (name == "master weights" || name == "optimizer statistics" || name == "optimizer temporaries")
+    return kOptimizer;
   const bool is_state = std::any_of(states.begin(), states.end(), [&](const OptimizerState& state) {
     return name == state.name;
   });

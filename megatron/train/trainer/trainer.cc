@@ -166,6 +166,7 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
   buffers.extent_elements = options.state_extent_elements;
   buffers_ = std::make_unique<ParameterBuffers>(stage_->parameters(), buffers, ledger);
   optimizer_ = std::make_unique<Optimizer>(std::move(rule), buffers_.get(), ledger);
+  optimizer_->PrepareWholeParameters(groups, ledger);
   if (options.diagnostics_interval > 0) {
     diagnostics_ = std::make_unique<Diagnostics>(
         options.model,

@@ -113,8 +113,10 @@ std::vector<ShardedTensor> SavedBlocks(Trainer& trainer) {
       continue;
     }
     if (buffers.has_masters()) append(kMasterPrefix, buffers.Masters(bucket, replica));
-    for (size_t i = 0; i < states.size(); ++i)
-      append(StatePrefix(states[i].name), buffers.State(i, bucket, replica));
+    for (size_t i = 0; i < states.size(); ++i) {
+      if (states[i].Has(*flat.parameter))
+        append(StatePrefix(states[i].name), buffers.State(i, bucket, replica));
+    }
   }
   for (ShardedTensor& block : blocks) block.tensor = trainer.host_parameters().Of(block.tensor);
   std::move(in_file.begin(), in_file.end(), std::back_inserter(blocks));
@@ -200,6 +202,7 @@ std::string SavedPrefix(const CheckpointReader& reader, const OptimizerState& st
 void AppendStates(const ParameterState& state, const std::vector<OptimizerState>& kinds,
                   const CheckpointReader& reader, std::vector<ShardedTensor>* blocks) {
   for (size_t i = 0; i < state.states.size(); ++i) {
+    if (!kinds[i].Has(*state.parameter)) continue;
     AppendBlocks(SavedPrefix(reader, kinds[i], state.parameter->name), *state.parameter,
                  state.range, state.states[i], blocks);
   }
