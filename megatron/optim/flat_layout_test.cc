@@ -155,8 +155,8 @@ TEST(FlatLayoutTest, BlocksWithoutAMatrixAreCutAnywhereAndSentAlone) {
       const Bucket& bucket = layout.buckets[flat.bucket];
       const int64_t here = Common(flat.range, bucket.shard).size();
       if (flat.parameter == words) {
-        EXPECT_EQ(bucket.range.size(), 10240);
-        EXPECT_EQ(here, rank < 3 ? 2560 : 10000 - 3 * 2560);
+        EXPECT_EQ(bucket.range.size(), 10048);
+        EXPECT_EQ(here, rank < 3 ? 2512 : 10000 - 3 * 2512);
       } else if (flat.parameter->matrix.has_value()) {
         EXPECT_TRUE(here == 0 || here == flat.range.size()) << flat.parameter->name;
       }
