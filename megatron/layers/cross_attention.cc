@@ -14,6 +14,7 @@ LinearOptions HeadsLinear(const TransformerOptions& options, const std::string& 
   linear.name = name;
   linear.input_size = options.hidden_size;
   linear.output_shape = {options.num_attention_heads, parts, options.kv_channels};
+  if (parts > 1) linear.matrix.parts.assign(parts, 1);
   linear.bias = options.qkv_bias;
   linear.init_std = options.init_std;
   linear.float8 = options.float8;

@@ -17,6 +17,7 @@ LinearOptions Fc1(const TransformerOptions& options, const std::string& name,
   linear.input_size = options.hidden_size;
   linear.output_shape = options.gated ? Shape{2, ffn} : Shape{ffn};
   linear.split_dim = options.gated ? 1 : 0;
+  linear.matrix.stacked = options.gated ? 1 : 0;
   linear.bias = options.linear_bias;
   linear.init_std = options.init_std;
   linear.float8 = options.float8;

@@ -40,6 +40,7 @@ Parameter MakeWeight(const LinearOptions& options, const Sharding& sharding) {
   weight.name = options.name + ".weight";
   weight.sharding = sharding;
   weight.initializer = Initializer::Normal(options.init_std);
+  weight.matrix = options.matrix;
   return weight;
 }
 

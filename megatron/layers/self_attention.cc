@@ -15,6 +15,7 @@ LinearOptions QkvLinear(const TransformerOptions& options, const std::string& na
   linear.input_size = options.hidden_size;
   const int64_t heads_per_group = options.num_attention_heads / options.num_query_groups;
   linear.output_shape = {options.num_query_groups, heads_per_group + 2, options.kv_channels};
+  linear.matrix.parts = {heads_per_group, 1, 1};
   linear.bias = options.qkv_bias;
   linear.init_std = options.init_std;
   linear.float8 = options.float8;

@@ -20,24 +20,31 @@ Section SectionOf(const Parameter& parameter) {
 }
 
 // Returns the bucket group of each block.
-std::vector<int> GroupBlocks(const std::vector<Parameter*>& parameters, int64_t bucket_size) {
+std::vector<int> GroupBlocks(const std::vector<Parameter*>& parameters, int64_t bucket_size,
+                             ShardUnit unit) {
   struct Block {
     int64_t elements = 0;
     bool tied = false;
+    bool has_matrix = false;
+    bool is_alone(ShardUnit unit) const {
+      return tied || (unit == ShardUnit::kMatrix && !has_matrix);
+    }
   };
   std::vector<Block> blocks;
   for (const Parameter* parameter : parameters) {
     blocks.resize(std::max<size_t>(blocks.size(), parameter->block + 1));
     blocks[parameter->block].elements += parameter->sharding.local_shape.numel();
     blocks[parameter->block].tied |= parameter->tied;
+    blocks[parameter->block].has_matrix |= parameter->matrix.has_value();
   }
   std::vector<int> bucket_groups(blocks.size());
   int bucket_group = 0;  // counted from the last block's
   int64_t elements = 0;  // number of elements in the bucket group so far
   for (size_t i = blocks.size(); i-- > 0;) {
-    if (blocks[i].tied && elements > 0) ++bucket_group;
+    const bool is_alone = blocks[i].is_alone(unit);
+    if (is_alone && elements > 0) ++bucket_group;
     bucket_groups[i] = bucket_group;
-    elements = blocks[i].tied ? bucket_size : elements + blocks[i].elements;
+    elements = is_alone ? bucket_size : elements + blocks[i].elements;
     if (elements < bucket_size) continue;
     elements = 0;
     ++bucket_group;
@@ -92,7 +99,7 @@ class Planner {
  public:
   Planner(const std::vector<Parameter*>& parameters, int64_t bucket_size, ShardUnit unit)
       : parameters_(parameters), unit_(unit) {
-    layout_.bucket_group_of_block = GroupBlocks(parameters, bucket_size);
+    layout_.bucket_group_of_block = GroupBlocks(parameters, bucket_size, unit);
   }
 
   void AddSection(Section section, const DataRank& data) {
@@ -137,7 +144,7 @@ class Planner {
   void Close(size_t first_bucket, const DataRank& data) {
     if (layout_.buckets.size() == first_bucket) return;
     Bucket& bucket = layout_.buckets.back();
-    if (unit_ == ShardUnit::kParameter) {
+    if (HoldsWhole(bucket)) {
       PlaceInParts(bucket, NumParts(data));
     } else {
       for (int i = bucket.first_parameter; i < bucket.last_parameter; ++i)
@@ -146,6 +153,13 @@ class Planner {
     end_ = bucket.range.begin + RoundUp(end_ - bucket.range.begin,
                                         std::lcm<int64_t>(NumParts(data), kParameterAlignment));
     bucket.range.end = end_;
+  }
+
+  bool HoldsWhole(const Bucket& bucket) const {
+    for (int i = bucket.first_parameter; i < bucket.last_parameter; ++i) {
+      if (IsWhole(unit_, *layout_.parameters[i].parameter)) return true;
+    }
+    return false;
   }
 
   void PlaceInParts(const Bucket& bucket, int count) {
@@ -187,6 +201,11 @@ class Planner {
 };
 
 }  // namespace
+
+bool IsWhole(ShardUnit unit, const Parameter& parameter) {
+  return unit == ShardUnit::kParameter ||
+         (unit == ShardUnit::kMatrix && parameter.matrix.has_value());
+}
 
 FlatRange Common(const FlatRange& a, const FlatRange& b) {
   const int64_t begin = std::max(a.begin, b.begin);

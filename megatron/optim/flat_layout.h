@@ -21,7 +21,8 @@
 // A part may begin or end inside a parameter, or, if ShardUnit says so, holds whole parameters: the
 // larger a parameter, the earlier it is given to the part of its bucket that has the fewest elements
 // so far, and all parts are padded to the size of the largest. Such buckets should hold many
-// parameters, or the padding is large.
+// parameters, or the padding is large. With ShardUnit::kMatrix that is so for the buckets that hold a
+// matrix, and blocks without one, such as an embedding, share no bucket with the others.
 //
 // A rank that holds only its shards, or its parts of them, stores them one behind the other, in the
 // order of buckets.
@@ -43,8 +44,11 @@ struct FlatRange {
 // Returns the elements that are in both ranges; a range of size 0 if there are none.
 FlatRange Common(const FlatRange& a, const FlatRange& b);
 
-// The unit that parts of shards are made of: elements of any parameters, or whole parameters.
-enum class ShardUnit { kElement, kParameter };
+// The unit that parts of shards are made of: elements of any parameters, whole parameters, or whole
+// matrices of hidden layers (Parameter::matrix) and elements of other parameters.
+enum class ShardUnit { kElement, kParameter, kMatrix };
+// Returns whether no shard may cut the parameter.
+bool IsWhole(ShardUnit unit, const Parameter& parameter);
 
 // A parameter and its elements in the layout.
 struct FlatParameter {

@@ -136,6 +136,34 @@ TEST(FlatLayoutTest, AWholeParameterIsInOneShard) {
   }
 }
 
+TEST(FlatLayoutTest, BlocksWithoutAMatrixAreCutAnywhereAndSentAlone) {
+  Model model;
+  std::vector<Parameter*> parameters;
+  Parameter* const words = model.Add({1000, 10});
+  AppendBlock({words}, &parameters);
+  for (int layer = 0; layer < 3; ++layer) {
+    Parameter *matrix = model.Add({30, 20}), *wide = model.Add({20, 60});
+    matrix->matrix = wide->matrix = MatrixDims();
+    AppendBlock({matrix, model.Add({30}), wide}, &parameters);
+  }
+  AppendBlock({model.Add({20})}, &parameters);
+  for (int rank = 0; rank < 4; ++rank) {
+    const FlatLayout layout =
+        PlanFlatLayout(parameters, {4, rank}, {}, /*bucket_size=*/1 << 20, ShardUnit::kMatrix);
+    EXPECT_EQ(layout.bucket_group_of_block, (std::vector<int>{0, 1, 1, 1, 2}));
+    for (const FlatParameter& flat : layout.parameters) {
+      const Bucket& bucket = layout.buckets[flat.bucket];
+      const int64_t here = Common(flat.range, bucket.shard).size();
+      if (flat.parameter == words) {
+        EXPECT_EQ(bucket.range.size(), 10048);
+        EXPECT_EQ(here, rank < 3 ? 2512 : 10000 - 3 * 2512);
+      } else if (flat.parameter->matrix.has_value()) {
+        EXPECT_TRUE(here == 0 || here == flat.range.size()) << flat.parameter->name;
+      }
+    }
+  }
+}
+
 TEST(FlatLayoutTest, OnOneRankWholeParametersStandAsOthersDo) {
   Model model;
   std::vector<Parameter*> parameters;

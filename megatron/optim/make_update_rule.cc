@@ -2,21 +2,28 @@
 
 #include "glog/logging.h"
 #include "megatron/optim/adamw_rule.h"
+#include "megatron/optim/lamb_rule.h"
 #include "megatron/optim/lion_rule.h"
 #include "megatron/optim/sgd_rule.h"
 
 namespace megatron {
 
 std::unique_ptr<UpdateRule> MakeUpdateRule(const OptimizerOptions& options) {
+  const AdamWRule adamw(options.adam_beta1, options.adam_beta2, options.adam_epsilon,
+                        options.exp_avg_dtype, options.exp_avg_sq_dtype);
   switch (options.kind) {
     case OptimizerOptions::kAdamW:
-      return std::make_unique<AdamWRule>(options.adam_beta1, options.adam_beta2,
-                                         options.adam_epsilon, options.exp_avg_dtype,
-                                         options.exp_avg_sq_dtype);
+      return std::make_unique<AdamWRule>(adamw);
     case OptimizerOptions::kSgd:
       return std::make_unique<SgdRule>(options.sgd_momentum);
     case OptimizerOptions::kLion:
       return std::make_unique<LionRule>(options.lion_beta1, options.lion_beta2);
+    case OptimizerOptions::kMuon:
+      return std::make_unique<MuonRule>(options.muon, adamw);
+    case OptimizerOptions::kLamb:
+      return std::make_unique<LambRule>(options.adam_beta1, options.adam_beta2,
+                                        options.adam_epsilon, options.lamb_min_coeff,
+                                        options.lamb_max_coeff);
   }
   LOG(FATAL) << "optimizer kind " << options.kind;
   return nullptr;

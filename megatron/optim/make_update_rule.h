@@ -4,19 +4,23 @@
 
 #include <memory>
 
+#include "megatron/optim/muon_rule.h"
 #include "megatron/optim/update_rule.h"
 #include "megatron/tensor/dtype.h"
 
 namespace megatron {
 
 struct OptimizerOptions {
-  enum Kind { kAdamW, kSgd, kLion };
+  enum Kind { kAdamW, kSgd, kLion, kMuon, kLamb };
   Kind kind = kAdamW;
+  // Those of LAMB, and of AdamW beside Muon, too.
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   // The types in which AdamW's moments are kept: fp32 or bf16.
   DType exp_avg_dtype = DType::kFloat32, exp_avg_sq_dtype = DType::kFloat32;
   double sgd_momentum = 0.9;
   double lion_beta1 = 0.9, lion_beta2 = 0.99;
+  MuonOptions muon;
+  double lamb_min_coeff = 0.01, lamb_max_coeff = 10;
 };
 
 std::unique_ptr<UpdateRule> MakeUpdateRule(const OptimizerOptions& options);

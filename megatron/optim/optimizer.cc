@@ -26,6 +26,7 @@ enum Statistic {
 };
 constexpr int64_t kCountOffset = 24;  // offset in bytes: an int64 follows the floats
 constexpr int64_t kStatisticsBytes = 32;
+constexpr char kTemporaries[] = "optimizer temporaries";
 
 // The most elements of a part that is updated in host memory: enough that neither a copy nor a loop
 // over threads is short.
@@ -99,10 +100,10 @@ Optimizer::Optimizer(std::unique_ptr<const UpdateRule> rule, ParameterBuffers* b
       count_(statistics_.At(kCountOffset, DType::kInt64, {1}), "optimizer statistics") {
   CHECK_EQ(buffers->num_states(), rule_->states().size());
   CHECK(buffers->options().unit == rule_->unit());
-  if (rule_->unit() == ShardUnit::kParameter) {
-    PlanWholeParameters();
-  } else {
+  if (rule_->unit() == ShardUnit::kElement) {
     PlanRanges();
+  } else {
+    PlanWholeParameters();
   }
   for (const OptimizerRange& whole : optimizer_ranges_) {
     if (whole.on_host) host_parts_.push_back(PartOf(*whole.bucket, whole.range));
@@ -119,7 +120,8 @@ void Optimizer::PlanWholeParameters() {
     const Bucket& bucket = buffers_->bucket_of(flat);
     const FlatRange here = Common(flat.range, buffers_->optimizer_range(bucket));
     if (here.size() == 0) continue;
-    CHECK_EQ(here.size(), flat.range.size()) << flat.parameter->name;
+    CHECK(here.size() == flat.range.size() || !IsWhole(rule_->unit(), *flat.parameter))
+        << flat.parameter->name;
     optimizer_ranges_.push_back(
         {&bucket, here, {{0, here.size()}}, {&flat}, buffers_->HostRange(bucket, here).size() > 0});
   }
@@ -168,6 +170,46 @@ absl::Status Optimizer::PrepareHostUpdate(const Stream& stream, int threads, Mem
       host_update_,
       HostUpdate::Create(stream, most, buffers_->options().model_dtype, threads, ledger));
   return absl::OkStatus();
+}
+
+void Optimizer::PrepareWholeParameters(const ProcessGroups& groups, MemoryLedger* ledger) {
+  if (rule_->unit() == ShardUnit::kElement) return;
+  const ParameterBuffersOptions& options = buffers_->options();
+  tensor_group_ = groups.tensor;
+  expert_tensor_group_ = groups.expert_tensor;
+  norm_ = std::make_unique<Norm>(options.device, ledger);
+  const Device meta = {DeviceType::kMeta};
+  scratch_ = std::make_unique<Arena>(meta, 0, kTemporaries, nullptr);
+  // Of all parameters, so that ranks with other shards take as much.
+  for (const FlatParameter& flat : buffers_->parameters()) {
+    if (!IsWhole(rule_->unit(), *flat.parameter)) continue;
+    const Shape size = {flat.range.size()};
+    const ops::OptimizerSegment all = {0, flat.range.size()};
+    UpdateRange update;
+    update.segments = {&all, 1};
+    update.gradients = update.masters = Tensor(nullptr, DType::kFloat32, size, meta);
+    for (const OptimizerState& state : options.states) {
+      update.states.push_back(state.Has(*flat.parameter) ? Tensor(nullptr, state.dtype, size, meta)
+                                                         : Tensor());
+    }
+    if (buffers_->has_masters()) update.weights = Tensor(nullptr, options.model_dtype, size, meta);
+    SetParameter(flat.parameter, &update);
+    rule_->Update(update, Stream::Meta());
+  }
+  const int64_t bytes = scratch_->high_water();
+  if (options.device.type == DeviceType::kMeta) {
+    planned_scratch_ = Buffer(options.device, bytes, kTemporaries, ledger);
+  } else {
+    scratch_ = std::make_unique<Arena>(options.device, bytes, kTemporaries, ledger);
+  }
+}
+
+void Optimizer::SetParameter(const Parameter* parameter, UpdateRange* update) const {
+  update->parameter = parameter;
+  if (parameter == nullptr) return;
+  update->tensor_group = parameter->sharding.expert_grid ? expert_tensor_group_ : tensor_group_;
+  update->scratch = scratch_.get();
+  update->norm = norm_.get();
 }
 
 absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const ProcessGroups& groups,
@@ -232,7 +274,7 @@ bool Optimizer::Enter(const OptimizerRange& whole) const {
 }
 
 const Parameter* Optimizer::UnitOf(const OptimizerRange& whole) const {
-  return rule_->unit() == ShardUnit::kParameter ? whole.parameters.front()->parameter : nullptr;
+  return rule_->unit() == ShardUnit::kElement ? nullptr : whole.parameters.front()->parameter;
 }
 
 void Optimizer::UpdateElements(const Bucket& bucket, const FlatRange& range,
@@ -265,14 +307,14 @@ void Optimizer::Apply(const Bucket& bucket, const FlatRange& range,
   }
   update.grad_scale = static_cast<float>(grad_scale);
   update.step = applied_steps_;
-  update.parameter = parameter;
+  SetParameter(parameter, &update);
   rule_->Update(update, stream);
 }
 
 // The result for an element does not depend on how elements are cut into ranges.
 void Optimizer::UpdateObserved(const OptimizerRange& whole, UpdateObserver* observer,
                                double grad_scale, const Stream& stream) {
-  const bool whole_parameters = rule_->unit() == ShardUnit::kParameter;
+  const bool whole_parameters = rule_->unit() != ShardUnit::kElement;
   for (size_t i = 0; i < whole.segments.size(); ++i) {
     const FlatParameter& flat = *whole.parameters[i];
     ops::OptimizerSegment segment = whole.segments[i];

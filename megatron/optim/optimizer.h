@@ -91,6 +91,10 @@ class Optimizer {
   // number of threads.
   absl::Status PrepareHostUpdate(const Stream& stream, int threads, MemoryLedger* ledger);
 
+  // Takes what updates of whole parameters need, where the rule does them; must be called before the
+  // first step then. The groups are those of the steps.
+  void PrepareWholeParameters(const ProcessGroups& groups, MemoryLedger* ledger);
+
   const UpdateRule& rule() const { return *rule_; }
 
   // Unscales and clips the gradients, and updates masters, states and weights of the optimizer
@@ -142,6 +146,8 @@ class Optimizer {
              double grad_scale, const HostPart& part, const Stream& stream) const;
   HostPart PartOf(const Bucket& bucket, const FlatRange& range) const;
   const Parameter* UnitOf(const OptimizerRange& whole) const;
+  // Sets what of the update is the same in each step.
+  void SetParameter(const Parameter* parameter, UpdateRange* update) const;
   // Whether masters and states of the range lie in host memory while its gradients are on a device.
   bool IsStaged(const Bucket& bucket, const FlatRange& range) const;
   // Brings what is in the file of a range into memory. Returns whether the range can be updated.
@@ -153,6 +159,10 @@ class Optimizer {
   Buffer statistics_;
   HostMirror sums_, count_;  // mirrors of parts of statistics_
   Buffer masters_scratch_;   // for masters in host memory that are summed on the device
+  ProcessGroup tensor_group_, expert_tensor_group_;  // those of whole parameters
+  std::unique_ptr<Arena> scratch_;
+  Buffer planned_scratch_;  // what scratch_ will take, on the meta device
+  std::unique_ptr<Norm> norm_;
   std::vector<OptimizerRange> optimizer_ranges_;  // those in host memory come first
   std::vector<HostPart> host_parts_;              // those in host memory alone
   std::unique_ptr<HostUpdate> host_update_;       // null: there are none

@@ -38,6 +38,7 @@ struct Shard {
     model.buffer_options = buffers;
     model.rule = std::move(rule);
     matrix = model.Add("matrix", SplitOverTensor({8, 5}, 0, tensor_size, tensor));
+    matrix->matrix = MatrixDims();
     norm = model.Add("norm", Replicated({6}, {Axis::kTensor}), /*decays=*/false);
     bias = model.Add("bias", Replicated({5}), /*decays=*/false);
     model.Build();
@@ -90,13 +91,16 @@ template <OptimizerOptions::Kind kind>
 std::unique_ptr<UpdateRule> RuleOf() {
   OptimizerOptions options;
   options.kind = kind;
+  options.muon.tensor_mode = MuonTensorMode::kDistributed;
+  options.muon.product_dtype = DType::kFloat32;
   return MakeUpdateRule(options);
 }
 
 std::unique_ptr<UpdateRule> WholeParameterRule() { return std::make_unique<NormedMomentumRule>(); }
 
 constexpr MakeRule kRules[] = {RuleOf<OptimizerOptions::kAdamW>, RuleOf<OptimizerOptions::kSgd>,
-                               RuleOf<OptimizerOptions::kLion>};
+                               RuleOf<OptimizerOptions::kLion>, RuleOf<OptimizerOptions::kMuon>,
+                               RuleOf<OptimizerOptions::kLamb>};
 
 absl::StatusOr<Outcome> Train(const ProcessGroup& world, int tensor_size, MakeRule make_rule,
                               ParameterBuffersOptions buffers = {}) {

@@ -6,11 +6,16 @@
 #include <string>
 
 #include "megatron/tensor/dtype.h"
+#include "megatron/tensor/parameter.h"
 #include "megatron/tensor/tensor.h"
 
 namespace megatron {
 
-// A state has one element for each element of the parameters and starts as zeros.
+// The parameters that have a state: all, the weights that are matrices of hidden layers
+// (Parameter::matrix), or the others.
+enum class StateOwners { kAll, kMatrices, kOthers };
+
+// A state has one element for each element of its parameters and starts as zeros.
 struct OptimizerState {
   // PyTorch's name for it, such as "exp_avg". Checkpoints keep the state of a parameter P as
   // "optimizer.state.NAME.P".
@@ -20,6 +25,12 @@ struct OptimizerState {
   std::optional<Device> device = std::nullopt;
   // The name in checkpoints that were saved before it was renamed; empty if it never was.
   std::string former_name = {};
+  StateOwners owners = StateOwners::kAll;
+
+  bool Has(const Parameter& parameter) const {
+    return owners == StateOwners::kAll ||
+           parameter.matrix.has_value() == (owners == StateOwners::kMatrices);
+  }
 };
 
 }  // namespace megatron

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
+#include "megatron/base/round_up.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/tensor/host_mirror.h"
@@ -20,6 +21,8 @@ Tensor All(const Buffer& buffer, DType dtype) {
 }
 
 constexpr int64_t kPieceElements = 1 << 16;
+// A parameter's elements of a state begin at a multiple of this, as those of a layout do.
+constexpr int64_t kStateAlignment = 64;
 
 // Rows [row, row + num_rows) of dim 0 of a parameter's block, which one thread initializes.
 struct Piece {
@@ -86,6 +89,7 @@ ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
   if (!options.host_part_in_file || !in_file.empty()) host_elements_ = PlanHostElements(optimized);
   if (options.host_part_in_file && host_elements_ > 0) {
     CHECK(options.unit == ShardUnit::kElement) << "extents would cut parameters";
+    for (const OptimizerState& state : options.states) CHECK(state.owners == StateOwners::kAll);
     state_file_ =
         std::make_unique<StateFile>(in_file, host_elements_, options.extent_elements, host, ledger);
   }
@@ -103,7 +107,11 @@ ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
     host_masters_ = take_on_host(DType::kFloat32, "master weights");
   }
   for (const OptimizerState& state : options.states) {
-    states_.emplace_back(state.device.value_or(device), on_device * SizeOf(state.dtype), state.name,
+    CHECK(state.owners == StateOwners::kAll || host_elements_ == 0) << state.name;
+    const int64_t elements = state.owners == StateOwners::kAll ? on_device : MostElements(state);
+    state_positions_.push_back(state.owners == StateOwners::kAll ? std::vector<int64_t>()
+                                                                 : PlaceState(state));
+    states_.emplace_back(state.device.value_or(device), elements * SizeOf(state.dtype), state.name,
                          ledger);
     host_states_.push_back(take_on_host(state.dtype, state.name));
   }
@@ -183,7 +191,53 @@ Tensor ParameterBuffers::Masters(const Bucket& bucket, const FlatRange& range) c
   return Split(host_masters_, /*in_file=*/0, masters_, DType::kFloat32, bucket, range);
 }
 
+int64_t ParameterBuffers::MostElements(const OptimizerState& state) const {
+  int64_t most = 0;
+  for (const Section section : {Section::kDense, Section::kExperts}) {
+    const DataRank& data = section == Section::kDense ? options_.data : options_.expert_data;
+    const int count = !shards(DataSharding::kStates)    ? 1
+                      : options_.shards_states_by_parts ? data.size * data.parts
+                                                        : data.size;
+    std::vector<int64_t> elements(count, 0);
+    for (const FlatParameter& flat : layout_.parameters) {
+      const Bucket& bucket = bucket_of(flat);
+      if (bucket.section != section || !state.Has(*flat.parameter)) continue;
+      const int64_t size = bucket.range.size() / count;
+      for (int i = 0; i < count; ++i) {
+        const int64_t begin = bucket.range.begin + i * size;
+        elements[i] += RoundUp(Common(flat.range, {begin, begin + size}).size(), kStateAlignment);
+      }
+    }
+    most += *std::max_element(elements.begin(), elements.end());
+  }
+  return most;
+}
+
+std::vector<int64_t> ParameterBuffers::PlaceState(const OptimizerState& state) const {
+  std::vector<int64_t> positions;
+  int64_t end = 0;
+  for (const FlatParameter& flat : layout_.parameters) {
+    positions.push_back(end);
+    const FlatRange here = Common(flat.range, optimizer_range(bucket_of(flat)));
+    if (state.Has(*flat.parameter)) end += RoundUp(here.size(), kStateAlignment);
+  }
+  return positions;
+}
+
 Tensor ParameterBuffers::State(size_t index, const Bucket& bucket, const FlatRange& range) const {
+  const OptimizerState& state = options_.states[index];
+  if (state.owners != StateOwners::kAll) {
+    const auto first = layout_.parameters.begin();
+    const auto owner = std::find_if(first + bucket.first_parameter, first + bucket.last_parameter,
+                                    [&](const FlatParameter& flat) {
+                                      return Common(flat.range, range).size() == range.size();
+                                    });
+    CHECK(owner != first + bucket.last_parameter) << state.name << ": several parameters";
+    if (!state.Has(*owner->parameter)) return Tensor();
+    const FlatRange here = Common(owner->range, optimizer_range(bucket));
+    const int64_t at = state_positions_[index][owner - first] + range.begin - here.begin;
+    return states_[index].At(at * SizeOf(state.dtype), state.dtype, {range.size()});
+  }
   return Split(host_states_[index], FileTensorOf(index), states_[index],
                options_.states[index].dtype, bucket, range);
 }

@@ -3,7 +3,8 @@
 //
 // Master weights and optimizer states cover this rank's *optimizer range*: all parameters but the
 // copies of tied weights, or where states are sharded this rank's shards of them. Master weights
-// are fp32; where the model's dtype is fp32 the weights are their own masters.
+// are fp32; where the model's dtype is fp32 the weights are their own masters. A state that only some
+// parameters have takes memory for these alone, on each rank as much as on the one that has most.
 //
 // On a GPU, some or all of the masters and states may lie in host memory: those of the first
 // elements of the optimizer range, up to the beginning of a parameter. fp32 weights, which are
@@ -55,7 +56,7 @@ struct ParameterBuffersOptions {
   // Part of the optimizer range whose masters and states lie in host memory, rounded up to whole
   // parameters; 0 on the CPU, unless it is in a file. The ledger names these "host/...".
   double host_fraction = 0;
-  // Whether that part is in a file, which OpenStateFile makes; not with ShardUnit::kParameter.
+  // Whether that part is in a file, which OpenStateFile makes; with ShardUnit::kElement alone.
   bool host_part_in_file = false;
   int64_t extent_elements = StateFile::kExtentElements;  // those of the file
 };
@@ -65,7 +66,8 @@ struct ParameterState {
   Parameter* parameter = nullptr;
   FlatRange range;  // place within the parameter's block of the global tensor, row-major
   Tensor master;
-  absl::InlinedVector<Tensor, 2> states;  // sorted as ParameterBuffersOptions::states
+  // Sorted as ParameterBuffersOptions::states; empty where the parameter has no such state.
+  absl::InlinedVector<Tensor, 2> states;
 };
 
 class ParameterBuffers {
@@ -117,6 +119,8 @@ class ParameterBuffers {
   Tensor Weights(const Bucket& bucket, const FlatRange& range) const;
   Tensor Gradients(const Bucket& bucket, const FlatRange& range) const;
   Tensor Masters(const Bucket& bucket, const FlatRange& range) const;
+  // Empty where the parameter that has the elements has no such state. A range of several parameters
+  // is there for states that all parameters have.
   Tensor State(size_t index, const Bucket& bucket, const FlatRange& range) const;
   // Returns the elements of `range`, its first ones, whose masters and states lie in host memory or
   // in the file. Masters and State take ranges that are there whole or not at all. They return
@@ -151,6 +155,10 @@ class ParameterBuffers {
   int64_t Position(const Bucket& bucket, int64_t begin, bool sharded) const;
   // Position of element `begin` in memory for the optimizer range.
   int64_t OptimizerPosition(const Bucket& bucket, int64_t begin) const;
+  // The number of elements of a state that only some parameters have, where they are the most.
+  int64_t MostElements(const OptimizerState& state) const;
+  // The positions in such a state's memory where the parameters begin, in the order of the layout.
+  std::vector<int64_t> PlaceState(const OptimizerState& state) const;
   // The first position of a parameter that is at least the fraction of all `optimized` ones.
   int64_t PlanHostElements(int64_t optimized) const;
   // Elements `range` of what lies in `host`, or as tensor `in_file` of the file, up to
@@ -171,6 +179,7 @@ class ParameterBuffers {
   int64_t host_elements_ = 0;  // positions of the optimizer range in host memory: the first ones
   Buffer weights_, gradients_, masters_, host_masters_;
   std::vector<Buffer> states_, host_states_;
+  std::vector<std::vector<int64_t>> state_positions_;  // of PlaceState; empty for StateOwners::kAll
   std::unique_ptr<StateFile> state_file_;
 };
 

@@ -16,9 +16,9 @@ int64_t LargestPart(const ParameterBuffers& buffers) {
   int64_t largest = 0;
   for (const FlatParameter& flat : buffers.parameters())
     largest = std::max(largest, flat.range.size());
-  return buffers.options().unit == ShardUnit::kParameter
-             ? largest
-             : std::min(largest, UpdateObserver::kMostElements);
+  return buffers.options().unit == ShardUnit::kElement
+             ? std::min(largest, UpdateObserver::kMostElements)
+             : largest;
 }
 
 }  // namespace

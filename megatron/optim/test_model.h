@@ -75,6 +75,7 @@ struct TestModel {
     auto created = DataParallel::Create(how, groups, sizes, buffers.get(), stream, &ledger);
     CHECK(created.ok()) << created.status();
     parallel = std::move(*created);
+    optimizer->PrepareWholeParameters(groups, &ledger);
   }
 
   // One step, with the gradients that the parameters have.

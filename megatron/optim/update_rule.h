@@ -4,7 +4,7 @@
 // elements at a time, or a parameter at a time if it needs the whole matrix (Muon's
 // orthogonalization, LAMB's norms). It knows nothing of data-parallel ranks, sharding, clipping,
 // loss scales and checkpoints: Optimizer, ParameterBuffers and training_checkpoint.h serve all
-// rules alike.
+// rules alike. Of tensor-parallel ranks a rule for whole parameters gets the group.
 #ifndef MEGATRON_OPTIM_UPDATE_RULE_H_
 #define MEGATRON_OPTIM_UPDATE_RULE_H_
 
@@ -14,9 +14,12 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
+#include "megatron/comm/process_group.h"
 #include "megatron/ops/optimizer.h"
 #include "megatron/optim/flat_layout.h"
+#include "megatron/optim/norm.h"
 #include "megatron/optim/optimizer_state.h"
+#include "megatron/tensor/memory.h"
 #include "megatron/tensor/parameter.h"
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/tensor.h"
@@ -28,14 +31,21 @@ struct UpdateRange {
   // One segment for each parameter, counted from the range's first element. Elements outside of
   // every segment are padding, which stays as it is.
   absl::Span<const ops::OptimizerSegment> segments;
-  Tensor gradients, masters;              // fp32
-  absl::InlinedVector<Tensor, 2> states;  // sorted as UpdateRule::states()
+  Tensor gradients, masters;  // fp32
+  // Sorted as UpdateRule::states(); empty where the parameter has no such state.
+  absl::InlinedVector<Tensor, 2> states;
   Tensor weights;        // the model's copy of the masters; empty if the masters are the weights
   float grad_scale = 1;  // factor on the gradients: unscaling and clipping
   int64_t step = 1;      // number of this update, counted from 1
-  // The parameter whose elements these are, if the rule updates a parameter at a time; else null.
-  // Its local_shape is the shape of the matrix, of which tensor-parallel ranks hold a part each.
+  // The rest is for rules that update a parameter at a time.
+  // The parameter whose elements these are; else null. They are all of its block where no shard may
+  // cut it (IsWhole).
   const Parameter* parameter = nullptr;
+  // The ranks that hold the blocks of a parameter that is cut over tensor-parallel ranks, each of
+  // which updates the same parameters in the same order.
+  ProcessGroup tensor_group;
+  Arena* scratch = nullptr;  // for temporaries on the device of the stream
+  const Norm* norm = nullptr;
 };
 
 class UpdateRule {
@@ -45,7 +55,7 @@ class UpdateRule {
   // The value of optimizer.optimizer that chooses this rule. Checkpoints record it.
   virtual std::string name() const = 0;
   virtual std::vector<OptimizerState> states() const = 0;
-  // Returns what Update gets at a time: a range of elements, or all that this rank holds of one
+  // Returns what Update gets at a time: a range of elements, or all that this rank optimizes of one
   // parameter.
   virtual ShardUnit unit() const { return ShardUnit::kElement; }
   // Updates masters and states, and rounds the masters to the weights. Where the unit is an

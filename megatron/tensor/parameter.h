@@ -8,6 +8,7 @@
 #define MEGATRON_TENSOR_PARAMETER_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,11 +45,23 @@ struct Initializer {
   static Initializer Normal(float stddev) { return {kNormal, stddev}; }
 };
 
+// The matrices that a hidden layer's weight consists of, for optimizers that update a matrix as a
+// whole. The last dim has their columns, the dims in front of it their rows.
+struct MatrixDims {
+  // The first dims, which are no part of the rows but number matrices: experts, gate and up.
+  int stacked = 0;
+  // Where not empty, dim 1 of the global tensor is cut into matrices of their own, of these sizes:
+  // the queries, keys and values of each group of heads. Not with `stacked`.
+  std::vector<int64_t> parts;
+};
+
 struct Parameter {
   std::string name;  // the name in Megatron's checkpoints: "decoder.layers.0.mlp.linear_fc1.weight"
   Sharding sharding;
   Initializer initializer;
   bool weight_decay = true;
+  // None: no matrix of a hidden layer, but an embedding, an output layer, a norm or a bias.
+  std::optional<MatrixDims> matrix;
   // A tied weight that several pipeline stages hold: every copy has the owner's name (the first
   // stage's), and the owner alone counts in norms, is optimized and saved. `tied` without `owner`
   // is a copy.

@@ -410,14 +410,13 @@ class Translation {
     const Json params = block.value("params", Json::object());
     if (!params.is_object()) return Wrong("optimizer.params", "is no object");
     const bool adam = name == "adam" || name == "adamw";
-    if (!adam && name != "lion" && name != "sgd") {
-      Find(Effect::kResults, "optimizer.type", type, "the optimizers are adam, sgd and lion");
+    const bool lamb = name == "lamb";
+    if (!adam && !lamb && name != "lion" && name != "sgd") {
+      Find(Effect::kResults, "optimizer.type", type, "the optimizers are adam, sgd, lion and lamb");
       return absl::OkStatus();
     }
-    MEGATRON_RETURN_IF_ERROR(Set("optimizer.optimizer", "optimizer.type",
-                                 Json(adam             ? "adam"
-                                      : name == "lion" ? "lion"
-                                                       : "sgd")));
+    MEGATRON_RETURN_IF_ERROR(
+        Set("optimizer.optimizer", "optimizer.type", Json(adam ? "adam" : name)));
     const std::string from_default = "DeepSpeed's default";
     for (const auto& [path, value] : std::vector<std::pair<std::string, std::string>>{
              {"optimizer.lr", name == "lion" ? "1e-4" : "1e-3"}, {"optimizer.weight_decay", "0"}}) {
@@ -432,16 +431,18 @@ class Translation {
         MEGATRON_RETURN_IF_ERROR(Set("optimizer.lr", key, value));
       } else if (param == "weight_decay") {
         MEGATRON_RETURN_IF_ERROR(Set("optimizer.weight_decay", key, value));
-      } else if (param == "eps" && adam) {
+      } else if (param == "eps" && (adam || lamb)) {
         MEGATRON_RETURN_IF_ERROR(Set("optimizer.adam_eps", key, value));
       } else if (param == "momentum" && name == "sgd") {
         MEGATRON_RETURN_IF_ERROR(Set("optimizer.sgd_momentum", key, value));
       } else if (param == "betas" && name != "sgd") {
         if (value == "auto") continue;
         if (!value.is_array() || value.size() != 2) return Wrong(key, "is no list of two numbers");
-        const std::string prefix = adam ? "optimizer.adam_beta" : "optimizer.lion_beta";
+        const std::string prefix = name == "lion" ? "optimizer.lion_beta" : "optimizer.adam_beta";
         MEGATRON_RETURN_IF_ERROR(Set(prefix + "1", key, value[0]));
         MEGATRON_RETURN_IF_ERROR(Set(prefix + "2", key, value[1]));
+      } else if ((param == "min_coeff" || param == "max_coeff") && lamb) {
+        MEGATRON_RETURN_IF_ERROR(Set(absl::StrCat("optimizer.lamb_", param), key, value));
       } else if (param == "adam_w_mode" || param == "bias_correction") {
         if (value == false)
           Find(Effect::kResults, key, value, "adam is AdamW, with the correction of its moments");

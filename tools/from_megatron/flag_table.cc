@@ -47,7 +47,8 @@ constexpr char kYarn[] = "positions are not scaled by YaRN";
 constexpr char kWindow[] = "attention has no sliding window";
 constexpr char kEvaluation[] = "it changes how evaluations are done, which is the same here always";
 constexpr char kMup[] = "muP's scaling of widths is not there";
-constexpr char kMuon[] = "the optimizers are adam, sgd and lion";
+constexpr char kOptimizers[] = "the optimizers are adam, sgd, lion, muon and lamb";
+constexpr char kOtherMuon[] = "Muon is that of docs/optimizers.md";
 constexpr char kFsdp[] = "sharded weights are gathered and sent as docs/data_parallel.md describes";
 constexpr char kInference[] = "it is about inference";
 
@@ -244,8 +245,15 @@ constexpr FlagRow kRows[] = {
      "embedding and output matrix have the learning rate of all weights"},
     {"apply-wd-to-qk-layernorm", "", "", "", kResults, "norms do not decay"},
     {"no-weight-decay-cond-type", "", "", "", kResults, "all but biases and norms decays"},
-    {"muon-*", "", "", "", kResults, kMuon},
-    {"soap-*", "", "", "", kResults, kMuon},
+    {"optimizer", "dist_muon", "optimizer.optimizer", "muon", kSpeed,
+     "parallel.use_distributed_optimizer shares out the states of muon"},
+    {"muon-nesterov", "", "optimizer.muon_use_nesterov", "", kNothing, ""},
+    {"muon-no-split-qkv", "", "optimizer.muon_split_qkv", "false", kNothing, ""},
+    {"muon-coefficient-type", "quintic", "", "", kNothing, kOtherMuon},
+    {"muon-coefficient-type", "", "", "", kResults, kOtherMuon},
+    {"muon-scalar-optimizer", "adam", "", "", kNothing, kOtherMuon},
+    {"muon-scalar-optimizer", "", "", "", kResults, kOtherMuon},
+    {"soap-*", "", "", "", kResults, kOptimizers},
     {"overlap-cpu-optimizer-d2h-h2d", "", "", "", kNothing,
      "copies always run beside the update in host memory"},
     {"cpu-offloading", "", "", "", kNothing, "recompute.cpu_offloading_num_layers says it"},
@@ -463,6 +471,8 @@ constexpr absl::string_view kOurOwn[] = {
     "model.post_norm",
     "model.softmax_scale",
     "model.use_scaled_init_method",
+    "optimizer.lamb_max_coeff",
+    "optimizer.lamb_min_coeff",
     "optimizer.lion_beta1",
     "optimizer.lion_beta2",
     "optimizer.optimizer_offload_path",

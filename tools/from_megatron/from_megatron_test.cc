@@ -447,13 +447,32 @@ TEST(FromMegatronTest, AKernelThatCannotBeHadIsLeftOut) {
 }
 
 TEST(FromMegatronTest, AValueWithoutCounterpartIsNamed) {
-  const FromMegatronResult result = Small("--optimizer muon --position-embedding-type yarn");
+  const FromMegatronResult result = Small("--optimizer soap --position-embedding-type yarn");
   EXPECT_FALSE(result.is_same_run);
   EXPECT_THAT(Texts(result, Effect::kResults),
               UnorderedElementsAre(
-                  "--optimizer muon: there is one of adam, sgd, lion, no 'muon'",
+                  "--optimizer soap: there is one of adam, sgd, lion, muon, lamb, no 'soap'",
                   "--position-embedding-type yarn: there is one of learned_absolute, rope, none, "
                   "relative, no 'yarn'"));
+}
+
+TEST(FromMegatronTest, MuonsFlagsAreFields) {
+  const FromMegatronResult result = Small(
+      "--optimizer dist_muon --muon-momentum 0.9 --muon-nesterov --muon-no-split-qkv "
+      "--muon-tp-mode distributed --muon-scale-mode unit_rms_norm --muon-fp32-matmul-prec high "
+      "--muon-coefficient-type quintic --muon-scalar-optimizer adam");
+  EXPECT_TRUE(result.is_same_run);
+  EXPECT_THAT(Subjects(result, Effect::kSpeed), Contains("--optimizer"));
+  const config::OptimizerConfig& optimizer = result.config.optimizer();
+  EXPECT_EQ(optimizer.optimizer(), config::Optimizer::muon);
+  EXPECT_EQ(optimizer.muon_momentum(), 0.9);
+  EXPECT_TRUE(optimizer.muon_use_nesterov());
+  EXPECT_FALSE(optimizer.muon_split_qkv());
+  EXPECT_EQ(optimizer.muon_tp_mode(), config::MuonTpMode::distributed);
+  EXPECT_EQ(optimizer.muon_scale_mode(), config::MuonScaleMode::unit_rms_norm);
+  EXPECT_EQ(optimizer.muon_fp32_matmul_prec(), config::MatmulPrecision::high);
+  EXPECT_THAT(Subjects(Small("--muon-scalar-optimizer lion"), Effect::kResults),
+              Contains("--muon-scalar-optimizer"));
 }
 
 TEST(FromMegatronTest, AnUnknownFlagIsNamedWithTheNearestOne) {

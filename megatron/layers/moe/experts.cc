@@ -12,6 +12,7 @@ Parameter MakeWeight(const std::string& name, const Shape& shape, int features, 
   Parameter weight;
   weight.name = name;
   weight.initializer = Initializer::Normal(init_std);
+  weight.matrix = MatrixDims{/*stacked=*/shape.rank() - 2, /*parts=*/{}};
   Sharding& sharding = weight.sharding;
   sharding = Replicated(shape);
   sharding.expert_grid = true;

@@ -19,6 +19,7 @@ Parameter MakeWeight(const MoeOptions& options, const std::string& name, int64_t
   weight.sharding = Replicated({options.num_experts, hidden_size},
                                tensor_group.size() > 1 ? AxisSet{Axis::kTensor} : AxisSet{});
   weight.initializer = Initializer::Normal(init_std);
+  weight.matrix = MatrixDims();
   return weight;
 }
 

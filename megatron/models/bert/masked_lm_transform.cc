@@ -13,6 +13,7 @@ MaskedLmTransform::MaskedLmTransform(const TransformerOptions& options, ops::Act
   weight_HH_.name = "lm_head.dense.weight";
   weight_HH_.sharding = Replicated({options.hidden_size, options.hidden_size}, partial);
   weight_HH_.initializer = Initializer::Normal(options.init_std);
+  weight_HH_.matrix = MatrixDims();
   bias_H_.name = "lm_head.dense.bias";
   bias_H_.sharding = Replicated({options.hidden_size}, partial);
   bias_H_.weight_decay = false;

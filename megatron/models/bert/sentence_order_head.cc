@@ -47,7 +47,9 @@ SentenceOrderHead::SentenceOrderHead(const TransformerOptions& options)
     : pooler_weight_HH_(Weight("pooler.dense.weight", options.hidden_size, options)),
       pooler_bias_H_(Bias("pooler.dense.bias", options.hidden_size)),
       weight_2H_(Weight("binary_head.weight", kClasses.vocab_size, options)),
-      bias_2_(Bias("binary_head.bias", kClasses.vocab_size)) {}
+      bias_2_(Bias("binary_head.bias", kClasses.vocab_size)) {
+  pooler_weight_HH_.matrix = MatrixDims();
+}
 
 void SentenceOrderHead::Forward(const LayerContext& ctx, const Tensor& x_TH,
                                 const Tensor& loss_sums, const Tensor& hit_sums,

@@ -44,7 +44,7 @@ TEST(ExplainFieldTest, PrintsHowAValueIsComputed) {
 
 TEST(ExplainFieldTest, PrintsWhatTheValuesOfAnEnumerationMean) {
   EXPECT_THAT(ExplainField("optimizer.optimizer"),
-              IsOkAndHolds(AllOf(HasSubstr("  takes one of adam, sgd, lion\n"),
+              IsOkAndHolds(AllOf(HasSubstr("  takes one of adam, sgd, lion, muon, lamb\n"),
                                  HasSubstr("  adam: AdamW: the decay is decoupled.\n"))));
 }
 

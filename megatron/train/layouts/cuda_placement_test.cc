@@ -133,6 +133,23 @@ TEST_F(CudaPlacementTest, MasterWeightsAndMomentumTrainAsOnTheCpu) {
   ExpectSameOnBoth(options, Alone());
 }
 
+TEST_F(CudaPlacementTest, RulesForMatricesTrainAsOnTheCpu) {
+  LayoutRun tensor = Alone(), shards = Alone();
+  tensor.layout.tensor = shards.layout.data = 2;
+  shards.layout.sharding = DataSharding::kStates;
+  for (const auto kind : {OptimizerOptions::kMuon, OptimizerOptions::kLamb}) {
+    TrainerOptions options = TinyRun(SmallLlama(), kind);
+    options.optimizer.muon.nesterov = true;
+    options.optimizer.muon.tensor_mode = MuonTensorMode::kDuplicated;
+    ExpectSameOnBoth(options, tensor);
+    options.optimizer.muon.tensor_mode = MuonTensorMode::kDistributed;
+    options.optimizer.muon.product_dtype = DType::kFloat32;
+    ExpectSameOnBoth(options, tensor);
+    options.model.transformer.dtype = DType::kBFloat16;
+    ExpectSameOnBoth(options, shards);
+  }
+}
+
 TEST_F(CudaPlacementTest, EightRanksThatShareOneDeviceTrainAsOnTheCpu) {
   LayoutRun run = Alone();
   run.layout.tensor = run.layout.pipeline = run.layout.data = 2;

@@ -67,7 +67,9 @@ std::vector<Kind> Kinds() {
   const std::pair<const char*, OptimizerOptions::Kind> optimizers[] = {
       {"AdamW", OptimizerOptions::kAdamW},
       {"SGD", OptimizerOptions::kSgd},
-      {"Lion", OptimizerOptions::kLion}};
+      {"Lion", OptimizerOptions::kLion},
+      {"Muon", OptimizerOptions::kMuon},
+      {"LAMB", OptimizerOptions::kLamb}};
   EXPECT_EQ(std::size(optimizers), config::Optimizer::Type_descriptor()->value_count());
   std::vector<Kind> kinds;
   for (const auto& [name, optimizer] : optimizers) {

@@ -67,7 +67,7 @@ Column ColumnOf(absl::string_view name, const std::vector<OptimizerState>& state
   if (absl::StartsWith(name, "gradients")) return kGradients;
   if (absl::StartsWith(name, "activations")) return kActivations;
   if (name == "master weights" || name == "optimizer statistics" || name == "global weights" ||
-      name == "outer momentum")
+      name == "outer momentum" || name == "optimizer temporaries")
     return kOptimizer;
   const bool is_state = std::any_of(states.begin(), states.end(), [&](const OptimizerState& state) {
     return name == state.name;

@@ -250,8 +250,12 @@ std::string Describe(const TrainerOptions& o) {
          Line(o.optimizer.kind, o.optimizer.adam_beta1, o.optimizer.adam_beta2,
               o.optimizer.adam_epsilon, o.optimizer.exp_avg_dtype, o.optimizer.exp_avg_sq_dtype,
               o.optimizer.sgd_momentum, o.optimizer.lion_beta1, o.optimizer.lion_beta2,
-              o.host_fraction, o.state_directory, o.clip_grad, o.log_params_norm,
-              o.log_num_zeros_in_grad, o.diagnostics_interval) +
+              o.optimizer.muon.momentum, o.optimizer.muon.nesterov, o.optimizer.muon.num_ns_steps,
+              o.optimizer.muon.scale_mode, o.optimizer.muon.extra_scale_factor,
+              o.optimizer.muon.split_qkv, o.optimizer.muon.tensor_mode,
+              o.optimizer.muon.product_dtype, o.optimizer.lamb_min_coeff,
+              o.optimizer.lamb_max_coeff, o.host_fraction, o.state_directory, o.clip_grad,
+              o.log_params_norm, o.log_num_zeros_in_grad, o.diagnostics_interval) +
          Line(s.max_lr, s.min_lr, s.init_lr, s.lr_warmup_steps, s.lr_decay_steps, s.lr_decay_style,
               s.wsd_decay_style, s.wsd_decay_steps, s.start_weight_decay, s.end_weight_decay,
               s.weight_decay_steps, s.weight_decay_style) +

@@ -36,12 +36,41 @@ OptimizerOptions::Kind ToOptimizerKind(config::Optimizer::Type optimizer) {
       return OptimizerOptions::kSgd;
     case config::Optimizer::lion:
       return OptimizerOptions::kLion;
+    case config::Optimizer::muon:
+      return OptimizerOptions::kMuon;
+    case config::Optimizer::lamb:
+      return OptimizerOptions::kLamb;
   }
   LOG(FATAL) << "there is no optimizer " << optimizer;
 }
 
 DType ToDType(config::MomentDtype::Type dtype) {
   return dtype == config::MomentDtype::bf16 ? DType::kBFloat16 : DType::kFloat32;
+}
+
+// Muon's modes are numbered as those of the configuration.
+static_assert(static_cast<int>(MuonScaleMode::kSpectral) == config::MuonScaleMode::spectral &&
+              static_cast<int>(MuonScaleMode::kUnitRmsNorm) ==
+                  config::MuonScaleMode::unit_rms_norm &&
+              static_cast<int>(MuonScaleMode::kShapeScaling) ==
+                  config::MuonScaleMode::shape_scaling);
+static_assert(static_cast<int>(MuonTensorMode::kBlockwise) == config::MuonTpMode::blockwise &&
+              static_cast<int>(MuonTensorMode::kDuplicated) == config::MuonTpMode::duplicated &&
+              static_cast<int>(MuonTensorMode::kDistributed) == config::MuonTpMode::distributed);
+
+MuonOptions ToMuonOptions(const config::OptimizerConfig& config) {
+  MuonOptions options;
+  options.momentum = config.muon_momentum();
+  options.nesterov = config.muon_use_nesterov();
+  options.num_ns_steps = static_cast<int>(config.muon_num_ns_steps());
+  options.scale_mode = static_cast<MuonScaleMode>(config.muon_scale_mode());
+  options.extra_scale_factor = config.muon_extra_scale_factor();
+  options.split_qkv = config.muon_split_qkv();
+  options.tensor_mode = static_cast<MuonTensorMode>(config.muon_tp_mode());
+  options.product_dtype = config.muon_fp32_matmul_prec() == config::MatmulPrecision::high
+                              ? DType::kFloat32
+                              : DType::kBFloat16;
+  return options;
 }
 
 OptimizerOptions ToOptimizerOptions(const config::OptimizerConfig& config) {
@@ -55,6 +84,9 @@ OptimizerOptions ToOptimizerOptions(const config::OptimizerConfig& config) {
   options.sgd_momentum = config.sgd_momentum();
   options.lion_beta1 = config.lion_beta1();
   options.lion_beta2 = config.lion_beta2();
+  options.muon = ToMuonOptions(config);
+  options.lamb_min_coeff = config.lamb_min_coeff();
+  options.lamb_max_coeff = config.lamb_max_coeff();
   return options;
 }
 

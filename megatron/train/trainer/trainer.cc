@@ -175,6 +175,7 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
   optimizer_ = std::make_unique<Optimizer>(std::move(rule), buffers_.get(), ledger);
   if (options.outer.enabled())
     outer_ = std::make_unique<OuterOptimizer>(options.outer, groups, buffers_.get(), ledger);
+  optimizer_->PrepareWholeParameters(groups, ledger);
   if (options.diagnostics_interval > 0) {
     diagnostics_ = std::make_unique<Diagnostics>(
         options.model,

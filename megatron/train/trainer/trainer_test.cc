@@ -147,6 +147,26 @@ TEST(TrainerTest, LionLearnsToCount) {
   EXPECT_LT(curve.evaluation, 0.5);
 }
 
+TEST(TrainerTest, MuonLearnsToCount) {
+  TrainerOptions options = Options(SmallLlama());
+  options.optimizer.kind = OptimizerOptions::kMuon;
+  options.optimizer.muon.extra_scale_factor = 0.2;
+  SetMicroBatch(8, 1, &options);
+  const Curve curve = TrainAlone(options, 80);
+  EXPECT_GT(curve.losses.front(), 3.5);
+  EXPECT_LT(curve.evaluation, 0.5);
+}
+
+TEST(TrainerTest, LambLearnsToCount) {
+  TrainerOptions options = Options(SmallLlama());
+  options.optimizer.kind = OptimizerOptions::kLamb;
+  options.schedule.max_lr = 5e-2;
+  SetMicroBatch(8, 1, &options);
+  const Curve curve = TrainAlone(options, 80);
+  EXPECT_GT(curve.losses.front(), 3.5);
+  EXPECT_LT(curve.evaluation, 0.5);
+}
+
 TEST(TrainerTest, TheMicroBatchSizeDoesNotMatter) {
   TrainerOptions options = Options(WithDropout(SmallGpt2()));
   SetMicroBatch(8, 1, &options);

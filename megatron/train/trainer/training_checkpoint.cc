@@ -106,8 +106,9 @@ void AppendBlocksOfIsland(Trainer& trainer, size_t index, const FlatRange& repli
   const std::string island = OfIsland(outer.island());
   append(StatePrefix(island + kMaster), buffers.Masters(bucket, replica));
   for (size_t i = 0; i < buffers.num_states(); ++i) {
-    append(StatePrefix(island + buffers.options().states[i].name),
-           buffers.State(i, bucket, replica));
+    const OptimizerState& state = buffers.options().states[i];
+    if (state.Has(*flat.parameter))
+      append(StatePrefix(island + state.name), buffers.State(i, bucket, replica));
   }
   if (static_cast<int>(index) % outer.islands() != outer.island()) return;
   if (outer.has_momentum()) append(StatePrefix(kOuterMomentum), outer.Momentum(bucket, replica));
@@ -175,8 +176,10 @@ std::vector<ShardedTensor> SavedBlocks(Trainer& trainer) {
       continue;
     }
     if (buffers.has_masters()) append(kMasterPrefix, buffers.Masters(bucket, replica));
-    for (size_t i = 0; i < states.size(); ++i)
-      append(StatePrefix(states[i].name), buffers.State(i, bucket, replica));
+    for (size_t i = 0; i < states.size(); ++i) {
+      if (states[i].Has(*flat.parameter))
+        append(StatePrefix(states[i].name), buffers.State(i, bucket, replica));
+    }
   }
   for (ShardedTensor& block : blocks) block.tensor = trainer.host_parameters().Of(block.tensor);
   std::move(others.begin(), others.end(), std::back_inserter(blocks));
@@ -264,6 +267,7 @@ void AppendStates(const ParameterState& state, const std::vector<OptimizerState>
                   const CheckpointReader& reader, const std::string& island,
                   std::vector<ShardedTensor>* blocks) {
   for (size_t i = 0; i < state.states.size(); ++i) {
+    if (!kinds[i].Has(*state.parameter)) continue;
     AppendBlocks(SavedPrefix(reader, island, kinds[i], state.parameter->name), *state.parameter,
                  state.range, state.states[i], blocks);
   }

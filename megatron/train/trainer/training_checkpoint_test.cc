@@ -90,6 +90,8 @@ class TrainingCheckpointTest : public ::testing::Test {
       ASSERT_FALSE(of_a[i].states.empty());
       ASSERT_EQ(of_a[i].states.size(), of_b[i].states.size());
       for (size_t j = 0; j < of_a[i].states.size(); ++j) {
+        ASSERT_EQ(of_a[i].states[j].empty(), of_b[i].states[j].empty());
+        if (of_a[i].states[j].empty()) continue;
         EXPECT_EQ(std::memcmp(of_a[i].states[j].raw(), of_b[i].states[j].raw(),
                               of_a[i].states[j].bytes()),
                   0)
@@ -104,7 +106,8 @@ class TrainingCheckpointTest : public ::testing::Test {
 };
 
 TEST_F(TrainingCheckpointTest, EveryOptimizerRestoresItsStates) {
-  for (auto kind : {OptimizerOptions::kAdamW, OptimizerOptions::kSgd, OptimizerOptions::kLion}) {
+  for (auto kind : {OptimizerOptions::kAdamW, OptimizerOptions::kSgd, OptimizerOptions::kLion,
+                    OptimizerOptions::kMuon, OptimizerOptions::kLamb}) {
     const auto saved = MakeTrainer(kind), loaded = MakeTrainer(kind);
     FillStates(*saved);
     ASSERT_THAT(RestoreFrom(MakeCheckpointState(*saved, description_), loaded.get()), IsOk());
@@ -113,11 +116,11 @@ TEST_F(TrainingCheckpointTest, EveryOptimizerRestoresItsStates) {
 }
 
 TEST_F(TrainingCheckpointTest, StatesAreSavedUnderTheNamesOfTheRule) {
-  const auto names = [&](OptimizerOptions::Kind kind) {
+  const auto names = [&](OptimizerOptions::Kind kind,
+                         const std::string& suffix = ".decoder.final_layernorm.weight") {
     std::vector<std::string> states;
     const auto trainer = MakeTrainer(kind);
     for (const ShardedTensor& block : MakeCheckpointState(*trainer, description_).tensors) {
-      const std::string suffix = ".decoder.final_layernorm.weight";
       const size_t at = block.name.rfind(suffix);
       if (at != std::string::npos) states.push_back(block.name.substr(0, at));
     }
@@ -128,6 +131,12 @@ TEST_F(TrainingCheckpointTest, StatesAreSavedUnderTheNamesOfTheRule) {
   EXPECT_THAT(names(OptimizerOptions::kSgd),
               ::testing::ElementsAre("optimizer.state.momentum_buffer"));
   EXPECT_THAT(names(OptimizerOptions::kLion), ::testing::ElementsAre("optimizer.state.exp_avg"));
+  EXPECT_THAT(names(OptimizerOptions::kMuon),
+              ::testing::ElementsAre("optimizer.state.exp_avg", "optimizer.state.exp_avg_sq"));
+  EXPECT_THAT(names(OptimizerOptions::kMuon, ".decoder.layers.0.mlp.linear_fc1.weight"),
+              ::testing::ElementsAre("optimizer.state.momentum_buffer"));
+  EXPECT_THAT(names(OptimizerOptions::kLamb),
+              ::testing::ElementsAre("optimizer.state.exp_avg", "optimizer.state.exp_avg_sq"));
 }
 
 // Older checkpoints have SGD's momentum buffer as exp_avg.

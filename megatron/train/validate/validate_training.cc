@@ -140,6 +140,36 @@ void CheckStateFiles(ConfigChecker& check) {
   }
 }
 
+// Rules for whole parameters communicate, and have temporaries, where gradients are.
+void CheckWholeParameters(ConfigChecker& check) {
+  constexpr char kOptimizer[] = "optimizer.optimizer";
+  constexpr char kSplit[] = "optimizer.muon_split_qkv";
+  const config::OptimizerConfig& optimizer = check.resolved().optimizer();
+  const bool is_muon = optimizer.optimizer() == config::Optimizer::muon;
+  const bool is_lamb = optimizer.optimizer() == config::Optimizer::lamb;
+  if ((is_muon || is_lamb) && optimizer.optimizer_cpu_offload()) {
+    check.Error("optimizer.optimizer_cpu_offload",
+                absl::StrCat("cannot be used with ", check.Named(kOptimizer),
+                             ", which updates whole matrices on their device"));
+  }
+  if (is_lamb && check.Usable({"optimizer.lamb_min_coeff", "optimizer.lamb_max_coeff"}) &&
+      optimizer.lamb_min_coeff() > optimizer.lamb_max_coeff()) {
+    check.Error("optimizer.lamb_min_coeff",
+                absl::StrCat("must be at most ", check.Named("optimizer.lamb_max_coeff")));
+  }
+  const config::PretrainConfig& config = check.resolved();
+  if (is_muon && !optimizer.muon_split_qkv() &&
+      optimizer.muon_tp_mode() != config::MuonTpMode::blockwise &&
+      check.Usable({"parallel.tensor_model_parallel_size", "model.num_query_groups"}) &&
+      config.parallel().tensor_model_parallel_size() > config.model().num_query_groups()) {
+    check.Error(kSplit,
+                absl::StrCat("must be true, or optimizer.muon_tp_mode blockwise, with ",
+                             check.Named("parallel.tensor_model_parallel_size"), " and ",
+                             check.Named("model.num_query_groups"),
+                             ": ranks that share keys and values hold them apart from queries"));
+  }
+}
+
 }  // namespace
 
 void CheckTraining(ConfigChecker& check) {
@@ -148,6 +178,7 @@ void CheckTraining(ConfigChecker& check) {
   CheckBatch(check);
   CheckRampup(check);
   CheckStateFiles(check);
+  CheckWholeParameters(check);
 }
 
 }  // namespace megatron
