@@ -35,6 +35,7 @@
 namespace megatron {
 
 class ActivationMeter;
+class HostCopies;
 class WeightBlocks;
 
 struct LayerContext {
@@ -51,6 +52,10 @@ struct LayerContext {
   // The owner of weights and gradients; null where they are there all the time. Stages use it,
   // layers do not.
   WeightBlocks* blocks = nullptr;
+
+  // Where set, saved, scratch and recompute have host arenas (Arena::host()), and attention in
+  // chunks keeps there what it has of all tokens. It makes all copies to and from them.
+  HostCopies* host_copies = nullptr;
 
   // Where set, forward passes add the extremes of what they compute to it.
   ActivationMeter* activations = nullptr;

@@ -13,6 +13,8 @@
 // queries of its own and of later chunks, and then projects back the chunk, whose gradients are
 // complete. So what is packed, and what gradients of projections need, is there for one chunk.
 // Weight gradients, to which each chunk adds its own, are not deferred: what they read is gone.
+// With LayerContext::host_copies, tensors of all tokens lie in host memory, and chunks of them come
+// and go beside computing.
 //
 // Legend: T tokens, C tokens of a chunk, H hidden, G groups of this rank, R query heads that it has of each, D head
 // size.
@@ -24,6 +26,7 @@
 #include <vector>
 
 #include "megatron/layers/attention_core.h"
+#include "megatron/layers/chunk_window.h"
 #include "megatron/layers/norm_layer.h"
 #include "megatron/layers/parallel_linear.h"
 #include "megatron/layers/rotary.h"
@@ -84,21 +87,40 @@ class SelfAttention {
                        const Tensor& y_TH, Saved* saved) const;
   void BackwardInChunks(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
                         const Tensor& dx_TH, Saved* saved);
+  // Returns memory in ctx.scratch for a chunk of what is packed.
+  Tensor AllocatePacked(const LayerContext& ctx, const AttentionChunk& chunk,
+                        const char* name) const;
   // Returns the packed projection of a chunk, in ctx.scratch.
   Tensor ProjectChunk(const LayerContext& ctx, const AttentionChunk& chunk,
                       const Tensor& x_TH) const;
   // Writes a chunk of the queries, keys and values.
   void MakeChunk(const LayerContext& ctx, const RotaryTables* rotary, const AttentionChunk& chunk,
                  const Tensor& x_TH, const Tensor& q_CGRD, const Tensor& kv_C2GD) const;
-  // Writes a chunk of what attention gives. `core` is core_ or what is made of it.
+  // Writes a chunk of what attention gives, from the chunk's queries, keys and values and, through
+  // `earlier`, those of the chunks before. `core` is core_ or what is made of it.
   void AttendChunk(const LayerContext& ctx, const AttentionCore& core,
-                   const std::vector<AttentionChunk>& chunks, size_t i, const Saved& saved,
+                   const std::vector<AttentionChunk>& chunks, size_t i, const Tensor& q_CGRD,
+                   const Tensor& kv_C2GD, std::vector<ChunkWindow>* earlier,
                    const Tensor& context_CGRD, const Tensor& lse_CGR) const;
-  // Writes a chunk of dx from the gradients of the chunk's queries, keys and values, and adds the
-  // weights' gradients.
+  // What backward in chunks has of all tokens besides *saved.
+  struct OfAllTokens {
+    Tensor context_TGRD, lse_TGR;  // those of *saved, unless they are computed again
+    Tensor dcontext_TGRD;
+    Tensor dq_TGRD;  // fp32 sums
+  };
+  // Writes the gradient of attention's output and, where these are computed again, the output and
+  // its log-sum-exp. Adds the gradient of the output projection's weight.
+  void ProjectOutputBack(const LayerContext& ctx, const std::vector<AttentionChunk>& chunks,
+                         const Tensor& dy_TH, const Saved& saved, const OfAllTokens& all);
+  // Writes dx, and adds the gradients of the weights that read x.
+  void AttendBack(const LayerContext& ctx, const RotaryTables* rotary,
+                  const std::vector<AttentionChunk>& chunks, const Saved& saved,
+                  const OfAllTokens& all, const Tensor& dx_TH);
+  // Writes a chunk of dx from the packed gradients of the chunk's queries, keys and values, which
+  // it rotates back in place, and adds the weights' gradients.
   void ProjectChunkBack(const LayerContext& ctx, const RotaryTables* rotary,
-                        const AttentionChunk& chunk, const Tensor& dq_CGRD, const Tensor& dkv_C2GD,
-                        const Tensor& x_TH, const Tensor& dx_TH);
+                        const AttentionChunk& chunk, const Tensor& dqkv_CGSD, const Tensor& x_TH,
+                        const Tensor& dx_TH);
 
   int64_t groups_, heads_per_group_, head_size_;
   int64_t chunk_;  // RecomputeOptions::attention_chunk_tokens

@@ -1,11 +1,31 @@
 // Self-attention in chunks of tokens.
-#include "glog/logging.h"
+#include <vector>
+
+#include "megatron/layers/chunk_window.h"
+#include "megatron/layers/host_copies.h"
 #include "megatron/layers/self_attention.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 
 namespace megatron {
 namespace {
+
+// The names of copies.
+constexpr char kQueries[] = "queries", kKeys[] = "keys and values", kOutput[] = "attention output",
+               kLogSumExp[] = "log-sum-exp", kGradient[] = "attention gradient";
+
+// The arena for tensors of all tokens that live as long as those of `arena`.
+Arena* ForAllTokens(const LayerContext& ctx, Arena* arena) {
+  return ctx.host_copies != nullptr ? arena->host() : arena;
+}
+
+// Two windows of a tensor: one for the chunk at work and one for the next.
+std::vector<ChunkWindow> Two(const LayerContext& ctx, const Tensor& whole, int64_t rows,
+                             const char* name) {
+  std::vector<ChunkWindow> windows;
+  for (int i = 0; i < 2; ++i) windows.emplace_back(ctx, whole, rows, name);
+  return windows;
+}
 
 Tensor KeysOf(const Tensor& kv_C2GD) { return kv_C2GD.Select(1, 0); }
 Tensor ValuesOf(const Tensor& kv_C2GD) { return kv_C2GD.Select(1, 1); }
@@ -17,11 +37,15 @@ Tensor Rows(const Tensor& x_CGRD) {
 
 }  // namespace
 
+Tensor SelfAttention::AllocatePacked(const LayerContext& ctx, const AttentionChunk& chunk,
+                                     const char* name) const {
+  return ctx.scratch->Allocate(
+      dtype_, {chunk.end - chunk.begin, groups_, heads_per_group_ + 2, head_size_}, name);
+}
+
 Tensor SelfAttention::ProjectChunk(const LayerContext& ctx, const AttentionChunk& chunk,
                                    const Tensor& x_TH) const {
-  const Tensor qkv_CGSD = ctx.scratch->Allocate(
-      dtype_, {chunk.end - chunk.begin, groups_, heads_per_group_ + 2, head_size_},
-      "attention qkv");
+  const Tensor qkv_CGSD = AllocatePacked(ctx, chunk, "attention qkv");
   LinearSaved forgotten;
   qkv_.Forward(ctx, chunk.Of(x_TH), OwnColumns(Packed(qkv_CGSD)), &forgotten);
   if (kv_ != nullptr)
@@ -51,21 +75,26 @@ void SelfAttention::MakeChunk(const LayerContext& ctx, const RotaryTables* rotar
 
 void SelfAttention::AttendChunk(const LayerContext& ctx, const AttentionCore& core,
                                 const std::vector<AttentionChunk>& chunks, size_t i,
-                                const Saved& saved, const Tensor& context_CGRD,
+                                const Tensor& q_CGRD, const Tensor& kv_C2GD,
+                                std::vector<ChunkWindow>* earlier, const Tensor& context_CGRD,
                                 const Tensor& lse_CGR) const {
   Arena::Scope scope(ctx.scratch);
   const Tensor sum_CGRD =
       dtype_ == DType::kFloat32
           ? context_CGRD
           : ctx.scratch->Allocate(DType::kFloat32, context_CGRD.shape(), "attention sum");
-  const auto attend = [&](size_t j, bool first) {
-    const Tensor kv_C2GD = chunks[j].Of(saved.kv_T2GD);
+  const auto attend = [&](size_t j, const Tensor& keys_C2GD, bool first) {
     core.ForwardChunk(ctx, chunks[i], chunks[j], first,
-                      {chunks[i].Of(saved.q_TGRD), KeysOf(kv_C2GD), ValuesOf(kv_C2GD), Tensor()},
-                      sum_CGRD, lse_CGR);
+                      {q_CGRD, KeysOf(keys_C2GD), ValuesOf(keys_C2GD), Tensor()}, sum_CGRD,
+                      lse_CGR);
   };
-  attend(i, /*first=*/true);
-  for (size_t j = 0; j < i; ++j) attend(j, /*first=*/false);
+  const auto bring = [&](size_t j) { (*earlier)[j % 2].Bring(chunks[j].begin, chunks[j].end); };
+  if (i > 0) bring(0);
+  attend(i, kv_C2GD, /*first=*/true);
+  for (size_t j = 0; j < i; ++j) {
+    if (j + 1 < i) bring(j + 1);
+    attend(j, (*earlier)[j % 2].Await(), /*first=*/false);
+  }
   if (dtype_ != DType::kFloat32) ops::Copy(ctx.stream, sum_CGRD, context_CGRD);
 }
 
@@ -75,51 +104,60 @@ void SelfAttention::ForwardInChunks(const LayerContext& ctx, const RotaryTables*
   const std::vector<AttentionChunk> chunks = AttentionCore::Chunks(ctx, chunk_);
   const int64_t tokens = ctx.batch->num_tokens();
   const Shape lse_shape{tokens, groups_, heads_per_group_};
+  Arena* const kept = ForAllTokens(ctx, ctx.saved);
   saved->qkv.x_TI = x_TH;
-  saved->q_TGRD = ctx.saved->Allocate(dtype_, {tokens, groups_, heads_per_group_, head_size_},
-                                      "attention queries");
+  saved->q_TGRD =
+      kept->Allocate(dtype_, {tokens, groups_, heads_per_group_, head_size_}, "attention queries");
   saved->kv_T2GD =
-      ctx.saved->Allocate(dtype_, {tokens, 2, groups_, head_size_}, "attention keys and values");
+      kept->Allocate(dtype_, {tokens, 2, groups_, head_size_}, "attention keys and values");
   if (!recompute_) {
-    saved->context_TGRD = ctx.saved->Allocate(dtype_, saved->q_TGRD.shape(), "attention output");
-    saved->core.lse_TGR = ctx.saved->Allocate(DType::kFloat32, lse_shape, "attention log-sum-exp");
+    saved->context_TGRD = kept->Allocate(dtype_, saved->q_TGRD.shape(), "attention output");
+    saved->core.lse_TGR = kept->Allocate(DType::kFloat32, lse_shape, "attention log-sum-exp");
   }
   Tensor sharp_lse_TGR;
   if (ctx.activations != nullptr)
     sharp_lse_TGR = ctx.scratch->Allocate(DType::kFloat32, lse_shape, "attention log-sum-exp");
+  ChunkWindow q(ctx, saved->q_TGRD, chunk_, kQueries), kv(ctx, saved->kv_T2GD, chunk_, kKeys);
+  std::vector<ChunkWindow> earlier = Two(ctx, saved->kv_T2GD, chunk_, kKeys), attended;
+  if (!recompute_) {
+    attended.emplace_back(ctx, saved->context_TGRD, chunk_, kOutput);
+    attended.emplace_back(ctx, saved->core.lse_TGR, chunk_, kLogSumExp);
+  }
   for (size_t i = 0; i < chunks.size(); ++i) {
     Arena::Scope chunk_scope(ctx.scratch);
     const AttentionChunk& chunk = chunks[i];
-    const Tensor q_CGRD = chunk.Of(saved->q_TGRD);
-    MakeChunk(ctx, rotary, chunk, x_TH, q_CGRD, chunk.Of(saved->kv_T2GD));
-    const Shape lse_of_chunk{q_CGRD.dim(0), groups_, heads_per_group_};
-    const Tensor context_CGRD =
-        recompute_ ? ctx.scratch->Allocate(dtype_, q_CGRD.shape(), "attention output")
-                   : chunk.Of(saved->context_TGRD);
-    const Tensor lse_CGR =
-        recompute_ ? ctx.scratch->Allocate(DType::kFloat32, lse_of_chunk, "attention log-sum-exp")
-                   : chunk.Of(saved->core.lse_TGR);
-    if (ctx.activations != nullptr) {
-      AttendChunk(ctx, core_.Sharp(ctx), chunks, i, *saved, context_CGRD, chunk.Of(sharp_lse_TGR));
+    const Tensor q_CGRD = q.Begin(chunk.begin, chunk.end);
+    const Tensor kv_C2GD = kv.Begin(chunk.begin, chunk.end);
+    MakeChunk(ctx, rotary, chunk, x_TH, q_CGRD, kv_C2GD);
+    q.Send();
+    kv.Send();
+    Tensor context_CGRD, lse_CGR;
+    if (recompute_) {
+      context_CGRD = ctx.scratch->Allocate(dtype_, q_CGRD.shape(), "attention output");
+      lse_CGR = ctx.scratch->Allocate(DType::kFloat32, {q_CGRD.dim(0), groups_, heads_per_group_},
+                                      "attention log-sum-exp");
+    } else {
+      context_CGRD = attended[0].Begin(chunk.begin, chunk.end);
+      lse_CGR = attended[1].Begin(chunk.begin, chunk.end);
     }
-    AttendChunk(ctx, core_, chunks, i, *saved, context_CGRD, lse_CGR);
+    if (ctx.activations != nullptr) {
+      AttendChunk(ctx, core_.Sharp(ctx), chunks, i, q_CGRD, kv_C2GD, &earlier, context_CGRD,
+                  chunk.Of(sharp_lse_TGR));
+    }
+    AttendChunk(ctx, core_, chunks, i, q_CGRD, kv_C2GD, &earlier, context_CGRD, lse_CGR);
+    for (ChunkWindow& window : attended) window.Send();
     LinearSaved forgotten;
     proj_.Forward(ctx, Rows(context_CGRD), chunk.Of(y_TH), &forgotten);
   }
+  if (ctx.host_copies != nullptr) ctx.host_copies->AwaitAll();
   if (ctx.activations != nullptr) core_.AddScores(ctx, sharp_lse_TGR);
 }
 
 void SelfAttention::ProjectChunkBack(const LayerContext& ctx, const RotaryTables* rotary,
-                                     const AttentionChunk& chunk, const Tensor& dq_CGRD,
-                                     const Tensor& dkv_C2GD, const Tensor& x_TH,
-                                     const Tensor& dx_TH) {
+                                     const AttentionChunk& chunk, const Tensor& dqkv_CGSD,
+                                     const Tensor& x_TH, const Tensor& dx_TH) {
   Arena::Scope scope(ctx.scratch);
-  const Tensor dqkv_CGSD = ctx.scratch->Allocate(
-      dtype_, {dq_CGRD.dim(0), groups_, heads_per_group_ + 2, head_size_}, "attention gradient");
   const Tensor dq = Queries(dqkv_CGSD), dk = Keys(dqkv_CGSD);
-  ops::Copy(ctx.stream, dq_CGRD, dq);
-  ops::Copy(ctx.stream, KeysOf(dkv_C2GD), dk);
-  ops::Copy(ctx.stream, ValuesOf(dkv_C2GD), Values(dqkv_CGSD));
   Rotate(ctx, rotary, /*inverse=*/true, chunk.Of(ctx.batch->position_T), dq, dk);
   if (qk_norm_) {
     // What was in front of the norms is computed again.
@@ -127,8 +165,7 @@ void SelfAttention::ProjectChunkBack(const LayerContext& ctx, const RotaryTables
     LayerContext again = ctx;
     again.saved = ctx.scratch;
     const Tensor qkv_CGSD = ProjectChunk(ctx, chunk, x_TH);
-    const Tensor normed_CGRD =
-        ctx.scratch->Allocate(dtype_, dq_CGRD.shape(), "attention normalized q");
+    const Tensor normed_CGRD = ctx.scratch->Allocate(dtype_, dq.shape(), "attention normalized q");
     const Tensor normed_CGD = ctx.scratch->Allocate(dtype_, dk.shape(), "attention normalized k");
     NormLayer::Saved q_norm, k_norm;
     q_norm_.Forward(again, Queries(qkv_CGSD), normed_CGRD, &q_norm);
@@ -160,39 +197,119 @@ void SelfAttention::BackwardInChunks(const LayerContext& ctx, const RotaryTables
   at_once.deferred = nullptr;
   Arena::Scope scope(ctx.scratch);
   const std::vector<AttentionChunk> chunks = AttentionCore::Chunks(ctx, chunk_);
+  Arena* const arena = ForAllTokens(ctx, ctx.scratch);
   const Shape& shape = saved->q_TGRD.shape();
-  Tensor context_TGRD = saved->context_TGRD, lse_TGR = saved->core.lse_TGR;
+  OfAllTokens all = {saved->context_TGRD, saved->core.lse_TGR, Tensor(), Tensor()};
   if (recompute_) {
-    context_TGRD = ctx.scratch->Allocate(dtype_, shape, "attention output");
-    lse_TGR = ctx.scratch->Allocate(DType::kFloat32, {shape[0], shape[1], shape[2]},
-                                    "attention log-sum-exp");
+    all.context_TGRD = arena->Allocate(dtype_, shape, "attention output");
+    all.lse_TGR =
+        arena->Allocate(DType::kFloat32, {shape[0], shape[1], shape[2]}, "attention log-sum-exp");
   }
-  const Tensor dcontext_TGRD = ctx.scratch->Allocate(dtype_, shape, "attention gradient");
+  all.dcontext_TGRD = arena->Allocate(dtype_, shape, "attention gradient");
+  ProjectOutputBack(at_once, chunks, dy_TH, *saved, all);
+  all.dq_TGRD = arena->Allocate(DType::kFloat32, shape, "attention gradient sum");
+  AttendBack(at_once, rotary, chunks, *saved, all, dx_TH);
+  if (ctx.host_copies != nullptr) ctx.host_copies->AwaitAll();
+}
+
+void SelfAttention::ProjectOutputBack(const LayerContext& ctx,
+                                      const std::vector<AttentionChunk>& chunks,
+                                      const Tensor& dy_TH, const Saved& saved,
+                                      const OfAllTokens& all) {
+  Arena::Scope scope(ctx.scratch);
+  std::vector<ChunkWindow> q, kv, earlier;
+  if (recompute_) {
+    q = Two(ctx, saved.q_TGRD, chunk_, kQueries);
+    kv = Two(ctx, saved.kv_T2GD, chunk_, kKeys);
+    earlier = Two(ctx, saved.kv_T2GD, chunk_, kKeys);
+  }
+  std::vector<ChunkWindow> context = Two(ctx, all.context_TGRD, chunk_, kOutput);
+  ChunkWindow lse(ctx, all.lse_TGR, chunk_, kLogSumExp);
+  ChunkWindow dcontext(ctx, all.dcontext_TGRD, chunk_, kGradient);
+  const auto bring = [&](size_t i) {
+    const int64_t begin = chunks[i].begin, end = chunks[i].end;
+    if (!recompute_) return context[i % 2].Bring(begin, end);
+    q[i % 2].Bring(begin, end);
+    kv[i % 2].Bring(begin, end);
+  };
+  bring(0);
   for (size_t i = 0; i < chunks.size(); ++i) {
-    const AttentionChunk& chunk = chunks[i];
-    const Tensor context_CGRD = chunk.Of(context_TGRD);
-    if (recompute_) AttendChunk(ctx, core_, chunks, i, *saved, context_CGRD, chunk.Of(lse_TGR));
     Arena::Scope chunk_scope(ctx.scratch);
+    const AttentionChunk& chunk = chunks[i];
+    if (i + 1 < chunks.size()) bring(i + 1);
+    Tensor context_CGRD;
+    if (recompute_) {
+      context_CGRD = context[i % 2].Begin(chunk.begin, chunk.end);
+      AttendChunk(ctx, core_, chunks, i, q[i % 2].Await(), kv[i % 2].Await(), &earlier,
+                  context_CGRD, lse.Begin(chunk.begin, chunk.end));
+      context[i % 2].Send();
+      lse.Send();
+    } else {
+      context_CGRD = context[i % 2].Await();
+    }
     LinearSaved proj;
     proj.x_TI = Rows(context_CGRD);
-    proj_.BackwardInput(at_once, chunk.Of(dy_TH), Rows(chunk.Of(dcontext_TGRD)), &proj);
-    proj_.BackwardWeight(at_once, proj);
+    proj_.BackwardInput(ctx, chunk.Of(dy_TH), Rows(dcontext.Begin(chunk.begin, chunk.end)), &proj);
+    dcontext.Send();
+    proj_.BackwardWeight(ctx, proj);
   }
-  const Tensor dq_TGRD = ctx.scratch->Allocate(DType::kFloat32, shape, "attention gradient sum");
-  for (size_t j = 0; j < chunks.size(); ++j) {
+  if (ctx.host_copies != nullptr) ctx.host_copies->AwaitAll();
+}
+
+// The pairs of chunks stand in one line: the keys' chunks ascend, with each of them the queries'
+// from its own on. While one pair is computed, what the next one needs arrives.
+void SelfAttention::AttendBack(const LayerContext& ctx, const RotaryTables* rotary,
+                               const std::vector<AttentionChunk>& chunks, const Saved& saved,
+                               const OfAllTokens& all, const Tensor& dx_TH) {
+  std::vector<ChunkWindow> kv = Two(ctx, saved.kv_T2GD, chunk_, kKeys);
+  std::vector<ChunkWindow> q = Two(ctx, saved.q_TGRD, chunk_, kQueries);
+  std::vector<ChunkWindow> context = Two(ctx, all.context_TGRD, chunk_, kOutput);
+  std::vector<ChunkWindow> lse = Two(ctx, all.lse_TGR, chunk_, kLogSumExp);
+  std::vector<ChunkWindow> dcontext = Two(ctx, all.dcontext_TGRD, chunk_, kGradient);
+  std::vector<ChunkWindow> dq = Two(ctx, all.dq_TGRD, chunk_, kGradient);
+  const auto bring = [&](std::vector<ChunkWindow>* windows, size_t at, size_t chunk) {
+    (*windows)[at % 2].Bring(chunks[chunk].begin, chunks[chunk].end);
+  };
+  const auto bring_queries = [&](size_t pair, size_t i) {
+    for (std::vector<ChunkWindow>* windows : {&q, &context, &lse, &dcontext})
+      bring(windows, pair, i);
+  };
+  const size_t count = chunks.size();
+  bring(&kv, 0, 0);
+  bring_queries(0, 0);
+  size_t pair = 0;
+  for (size_t j = 0; j < count; ++j) {
     Arena::Scope chunk_scope(ctx.scratch);
-    const Tensor kv_C2GD = chunks[j].Of(saved->kv_T2GD);
+    if (j + 1 < count) bring(&kv, j + 1, j + 1);
+    const Tensor kv_C2GD = kv[j % 2].Await();
     const Tensor dkv_C2GD =
         ctx.scratch->Allocate(DType::kFloat32, kv_C2GD.shape(), "attention gradient sum");
-    for (size_t i = j; i < chunks.size(); ++i) {
-      const AttentionChunk& queries = chunks[i];
-      core_.BackwardChunk(ctx, queries, chunks[j], /*first=*/j == 0, /*first_queries=*/i == j,
-                          {queries.Of(saved->q_TGRD), KeysOf(kv_C2GD), ValuesOf(kv_C2GD), Tensor()},
-                          queries.Of(context_TGRD), queries.Of(lse_TGR), queries.Of(dcontext_TGRD),
-                          {queries.Of(dq_TGRD), KeysOf(dkv_C2GD), ValuesOf(dkv_C2GD), Tensor()});
+    const Tensor dqkv_CGSD = AllocatePacked(ctx, chunks[j], "attention gradient");
+    for (size_t i = j; i < count; ++i, ++pair) {
+      // The next pair, if there is one, is that of these.
+      const bool turns = i + 1 == count, ends = turns && j + 1 == count;
+      const size_t next_i = turns ? j + 1 : i + 1, next_j = turns ? j + 1 : j;
+      if (!ends) bring_queries(pair + 1, next_i);
+      // The first gradient of queries is written. A sum that this pair adds to leaves first.
+      const bool next_adds = !ends && next_j > 0;
+      if (next_adds && next_i != i) bring(&dq, pair + 1, next_i);
+      ChunkWindow& sum = dq[pair % 2];
+      const Tensor dq_CGRD = j == 0 ? sum.Begin(chunks[i].begin, chunks[i].end) : sum.Await();
+      core_.BackwardChunk(ctx, chunks[i], chunks[j], /*first=*/j == 0, /*first_queries=*/i == j,
+                          {q[pair % 2].Await(), KeysOf(kv_C2GD), ValuesOf(kv_C2GD), Tensor()},
+                          context[pair % 2].Await(), lse[pair % 2].Await(),
+                          dcontext[pair % 2].Await(),
+                          {dq_CGRD, KeysOf(dkv_C2GD), ValuesOf(dkv_C2GD), Tensor()});
+      if (i == j) {
+        ops::Copy(ctx.stream, dq_CGRD, Queries(dqkv_CGSD));
+      } else {
+        sum.Send();
+        if (next_adds && next_i == i) bring(&dq, pair + 1, next_i);
+      }
     }
-    ProjectChunkBack(at_once, rotary, chunks[j], chunks[j].Of(dq_TGRD), dkv_C2GD, saved->qkv.x_TI,
-                     dx_TH);
+    ops::Copy(ctx.stream, KeysOf(dkv_C2GD), Keys(dqkv_CGSD));
+    ops::Copy(ctx.stream, ValuesOf(dkv_C2GD), Values(dqkv_CGSD));
+    ProjectChunkBack(ctx, rotary, chunks[j], dqkv_CGSD, saved.qkv.x_TI, dx_TH);
   }
 }
 

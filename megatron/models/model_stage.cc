@@ -119,6 +119,7 @@ LayerContext ModelStage::Context(const WorkItem& item, const Stream& stream) con
   ctx.saved = memory.slots[item.chunk][item.slot].get();
   ctx.scratch = &memory.scratch;
   ctx.recompute = &memory.recompute;
+  ctx.host_copies = memory.host_copies.get();
   if (item.deferred_slot >= 0) ctx.deferred = memory.deferred[item.chunk][item.deferred_slot].get();
   ctx.batch = &batch(item.microbatch);
   ctx.seed = options_.dropout_seed;

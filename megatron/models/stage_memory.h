@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "megatron/layers/host_copies.h"
 #include "megatron/models/activation_store.h"
 #include "megatron/tensor/memory.h"
+#include "megatron/tensor/pinned_buffer.h"
 #include "megatron/tensor/stream.h"
 
 namespace megatron {
@@ -16,6 +18,7 @@ namespace megatron {
 struct SlotSizes {
   int count = 1;      // number of micro-batches in flight
   int64_t bytes = 0;  // number of bytes that each of them keeps
+  int64_t host = 0;   // number of bytes that each of them keeps in its host arena
 };
 
 struct StageMemorySizes {
@@ -23,8 +26,9 @@ struct StageMemorySizes {
   std::vector<SlotSizes> deferred = {{0, 0}};    // one entry a chunk: kept for a deferred part
   int64_t recompute = 0;                         // kept by recomputed layers for their backward
   int64_t scratch = 0;
-  int64_t edges = 0;     // received from neighbouring stages
-  OffloadSizes offload;  // what layers keep in host memory
+  int64_t host_recompute = 0, host_scratch = 0;  // those of the host arenas
+  int64_t edges = 0;                             // received from neighbouring stages
+  OffloadSizes offload;                          // what layers keep in host memory
   // Memory of the micro-batches that CUDA graphs read. It is not the stage's own.
   int64_t graph_inputs = 0;
   // Memory of sharded weights and gradients while they are whole. It is not the stage's own.
@@ -37,7 +41,7 @@ struct StageMemorySizes {
     return saved() + put_off() + recompute + scratch + edges + offload.window_bytes() +
            graph_inputs + whole_weights + whole_gradients;
   }
-  // Returns the bytes of host memory for the micro-batches in flight.
+  // Returns the bytes of host memory.
   int64_t host() const;
 
  private:
@@ -51,13 +55,25 @@ struct StageMemory {
   // there are slots. `stream` is that of the arenas' device. Fails where the system locks no more memory.
   absl::Status MakeStore(const StageMemorySizes& sizes, const Stream& stream, MemoryLedger* ledger);
 
+  // Gives the arenas of slots, of recomputed layers and of temporary memory host arenas, for layers
+  // that keep tensors of all tokens there. Deferred parts have none. Fails where the system locks no
+  // more memory.
+  absl::Status MakeHostArenas(const StageMemorySizes& sizes, const Stream& stream,
+                              MemoryLedger* ledger);
+
   // The most that was used so far: on the meta device, the sizes that a real one needs.
   StageMemorySizes HighWater() const;
 
   using Slots = std::vector<std::vector<std::unique_ptr<Arena>>>;  // indexed by chunk and slot
   Slots slots, deferred;
   Arena recompute, scratch, edges;
-  std::unique_ptr<ActivationStore> store;  // null: nothing is kept in host memory
+  std::unique_ptr<ActivationStore> store;  // null: no layer is kept in host memory
+  struct HostArena {
+    PinnedBuffer memory;
+    std::unique_ptr<Arena> arena;
+  };
+  std::vector<HostArena> host_arenas;
+  std::unique_ptr<HostCopies> host_copies;  // null: there are no host arenas
 };
 
 }  // namespace megatron

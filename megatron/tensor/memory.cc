@@ -91,7 +91,13 @@ Tensor Buffer::At(int64_t offset, DType dtype, const Shape& shape) const {
 
 Arena::Arena(Device device, int64_t capacity, const std::string& name, MemoryLedger* ledger)
     : buffer_(device, device.type == DeviceType::kMeta ? 0 : capacity, name, ledger),
+      memory_(buffer_.At(0, DType::kUInt8, {buffer_.bytes()})),
       measuring_(device.type == DeviceType::kMeta) {}
+
+Arena::Arena(const Tensor& memory)
+    : memory_(memory), measuring_(memory.device().type == DeviceType::kMeta) {
+  CHECK(memory.dtype() == DType::kUInt8 && memory.is_contiguous()) << memory;
+}
 
 Tensor Arena::Allocate(DType dtype, const Shape& shape, const char* name) {
   const int64_t begin = top_;
@@ -102,10 +108,10 @@ Tensor Arena::Allocate(DType dtype, const Shape& shape, const char* name) {
     high_water_ = std::max(high_water_, top_);
     return Tensor(nullptr, dtype, shape, device());
   }
-  CHECK_LE(top_, buffer_.bytes()) << "arena planned too small for " << name << " " << dtype
+  CHECK_LE(top_, memory_.numel()) << "arena planned too small for " << name << " " << dtype
                                   << shape;
   high_water_ = std::max(high_water_, top_);
-  void* data = buffer_.data() == nullptr ? nullptr : static_cast<char*>(buffer_.data()) + begin;
+  void* data = memory_.raw() == nullptr ? nullptr : static_cast<char*>(memory_.raw()) + begin;
   return Tensor(data, dtype, shape, device());
 }
 

@@ -74,12 +74,23 @@ class Arena {
   // literal).
   Tensor Allocate(DType dtype, const Shape& shape, const char* name);
 
+  // An arena over memory that outlives it and that its owner has entered in a ledger.
+  explicit Arena(const Tensor& memory);
+
+  // The arena of host memory whose pieces live as long as pieces of this one: it is given back by
+  // Reset() and at the end of a Scope. Null: there is none. It must outlive this arena.
+  Arena* host() const { return host_; }
+  void set_host(Arena* host) { host_ = host; }
+
   // Gives back everything allocated since the mark was taken.
   int64_t Mark() const { return top_; }
   void Release(int64_t mark);
-  void Reset() { Release(0); }
+  void Reset() {
+    Release(0);
+    if (host_ != nullptr) host_->Reset();
+  }
 
-  Device device() const { return buffer_.device(); }
+  Device device() const { return memory_.device(); }
   int64_t high_water() const { return high_water_; }
   // The bytes by name at the high-water mark; only an arena on the meta device knows them.
   std::map<std::string, int64_t> NamesAtHighWater() const;
@@ -87,14 +98,20 @@ class Arena {
   // Gives back at the end of a block what was allocated in it.
   class Scope {
    public:
-    explicit Scope(Arena* arena) : arena_(arena), mark_(arena->Mark()) {}
-    ~Scope() { arena_->Release(mark_); }
+    explicit Scope(Arena* arena)
+        : arena_(arena),
+          mark_(arena->Mark()),
+          host_mark_(arena->host() == nullptr ? 0 : arena->host()->Mark()) {}
+    ~Scope() {
+      arena_->Release(mark_);
+      if (arena_->host() != nullptr) arena_->host()->Release(host_mark_);
+    }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
    private:
     Arena* arena_;
-    int64_t mark_;
+    int64_t mark_, host_mark_;
   };
 
  private:
@@ -104,7 +121,9 @@ class Arena {
   };
   static std::map<std::string, int64_t> Sum(const std::vector<Piece>& pieces);
 
-  Buffer buffer_;
+  Buffer buffer_;  // the memory, where this arena owns it
+  Tensor memory_;  // uint8
+  Arena* host_ = nullptr;
   int64_t top_ = 0, high_water_ = 0;
   bool measuring_;
   std::vector<Piece> live_, at_high_water_;  // used by a measuring arena only

@@ -490,6 +490,7 @@ constexpr absl::string_view kOurOwn[] = {
     "parallel.zero_hpz_partition_size",
     "precision.fp8_power_of_two_scales",
     "recompute.attention_chunk_tokens",
+    "recompute.attention_chunks_on_host",
     "recompute.mlp_chunk_tokens",
     "system.attention_plan_file",
     "system.device",

@@ -106,6 +106,8 @@ void ApplyRecompute(PlanRecompute recompute, config::PretrainConfig* config) {
       config->mutable_recompute()->set_mlp_chunk_tokens(before.mlp_chunk_tokens());
     if (before.has_attention_chunk_tokens())
       config->mutable_recompute()->set_attention_chunk_tokens(before.attention_chunk_tokens());
+    if (before.has_attention_chunks_on_host())
+      config->mutable_recompute()->set_attention_chunks_on_host(before.attention_chunks_on_host());
   };
   if (recompute == PlanRecompute::kNone) return clear();
   const auto granularity = recompute == PlanRecompute::kFull

@@ -36,6 +36,7 @@ constexpr Unpriced kUnpriced[] = {
     {"recompute.cpu_offloading_num_layers", "0"},
     {"recompute.mlp_chunk_tokens", nullptr},
     {"recompute.attention_chunk_tokens", nullptr},
+    {"recompute.attention_chunks_on_host", "false"},
     {"optimizer.optimizer", "adam"},
     {"optimizer.exp_avg_dtype", "fp32"},
     {"optimizer.exp_avg_sq_dtype", "fp32"},

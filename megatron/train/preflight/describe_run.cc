@@ -65,6 +65,10 @@ std::vector<std::string> AdviceFor(const RunOptions& options, int ranks) {
     lines.push_back(
         "recompute.cpu_offloading_num_layers does nothing on the CPU, whose memory is the host's");
   }
+  if (options.device != DeviceType::kCuda && options.trainer.model.attention_on_host) {
+    lines.push_back(
+        "recompute.attention_chunks_on_host does nothing on the CPU, whose memory is the host's");
+  }
   const int devices = CudaDeviceCount();
   const ParallelSizes& sizes = options.parallel;
   if (options.device == DeviceType::kCuda && ranks > devices) {

@@ -236,10 +236,10 @@ std::string Describe(const TrainerOptions& o) {
          Line(o.model.vocab_size, o.model.padded_vocab_size, o.model.learned_positions,
               o.model.max_positions, o.model.tied_embeddings, o.model.embedding_init_std,
               o.model.layer_recompute.method, o.model.layer_recompute.num_layers,
-              o.model.num_offloaded_layers, o.model.dropout_seed, o.model.num_token_types,
-              o.model.kind, o.model.masked_lm_activation, o.model.sentence_order_head,
-              o.model.num_encoder_layers, o.model.output_bias, o.model.output_scale,
-              o.model.logits_chunk) +
+              o.model.num_offloaded_layers, o.model.attention_on_host, o.model.dropout_seed,
+              o.model.num_token_types, o.model.kind, o.model.masked_lm_activation,
+              o.model.sentence_order_head, o.model.num_encoder_layers, o.model.output_bias,
+              o.model.output_scale, o.model.logits_chunk) +
          Line(o.placement.stages, o.placement.chunks, absl::StrJoin(o.placement.layers, " "),
               o.sharding, o.shards_states_over_instances, o.data_parallel.overlap_grad_reduce,
               o.data_parallel.overlap_param_gather, o.data_parallel.grad_reduce_in_bf16,

@@ -234,6 +234,7 @@ ModelOptions ToModelOptions(const config::PretrainConfig& config, int64_t vocab_
   options.embedding_init_std = static_cast<float>(model.embedding_init_method_std());
   options.layer_recompute = ToLayerRecompute(config.recompute());
   options.num_offloaded_layers = config.recompute().cpu_offloading_num_layers();
+  options.attention_on_host = config.recompute().attention_chunks_on_host();
   options.logits_chunk = config.train().logits_chunk_tokens();
   options.dropout_seed = static_cast<uint64_t>(config.train().seed());
   RecipeOf(options.kind).SetModelOptions(model, &options);

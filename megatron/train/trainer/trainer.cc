@@ -122,6 +122,9 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
   if (trainer->OffloadsActivations()) {
     MEGATRON_RETURN_IF_ERROR(trainer->memory_->MakeStore(sizes, stream, ledger));
   }
+  if (trainer->OffloadsAttention()) {
+    MEGATRON_RETURN_IF_ERROR(trainer->memory_->MakeHostArenas(sizes, stream, ledger));
+  }
   if (options.device == DeviceType::kCuda) {
     MEGATRON_RETURN_IF_ERROR(
         trainer->optimizer_->PrepareHostUpdate(stream, options.host_threads, ledger));
@@ -197,6 +200,10 @@ Trainer::~Trainer() = default;
 
 bool Trainer::OffloadsActivations() const {
   return options_.model.num_offloaded_layers > 0 && stream_.device().type != DeviceType::kCpu;
+}
+
+bool Trainer::OffloadsAttention() const {
+  return options_.model.attention_on_host && stream_.device().type != DeviceType::kCpu;
 }
 
 absl::Status Trainer::OpenStateFile() {
@@ -283,6 +290,8 @@ StageMemorySizes Trainer::Measure() {
   }
   memory_ = std::make_unique<StageMemory>(stream_.device(), slots, nullptr);
   if (OffloadsActivations()) CHECK_EQ(memory_->MakeStore({}, stream_, nullptr), absl::OkStatus());
+  if (OffloadsAttention())
+    CHECK_EQ(memory_->MakeHostArenas({}, stream_, nullptr), absl::OkStatus());
   for (const StagePlan& plan : plans) {
     const bool training = &plan != &plans.back();
     StepInputs inputs =

@@ -191,6 +191,7 @@ class Trainer {
           MemoryLedger* ledger);
 
   bool OffloadsActivations() const;
+  bool OffloadsAttention() const;
   // The schedule of a step of so many micro-batches.
   ScheduleOptions ScheduleFor(int64_t micro_batches) const;
   StagePlan MakePlan(int64_t micro_batches) const;

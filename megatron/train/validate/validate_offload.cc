@@ -29,9 +29,29 @@ int64_t LayersOfLargestPart(const ConfigChecker& check) {
   return check.resolved().model().num_layers() / (placement.stages * placement.chunks);
 }
 
+void CheckAttentionOffload(ConfigChecker& check) {
+  constexpr absl::string_view kOnHost = "recompute.attention_chunks_on_host";
+  const config::PretrainConfig& config = check.resolved();
+  if (!config.recompute().attention_chunks_on_host() || !check.Usable({kOnHost})) return;
+  const auto refuse = [&](bool broken, absl::string_view path, absl::string_view because) {
+    if (broken && check.Usable({path}))
+      check.Error(kOnHost, absl::StrCat("cannot be used with ", check.Named(path), ": ", because));
+  };
+  const std::string& schedule = config.parallel().pipeline_schedule();
+  refuse(schedule == "zb_h1" || schedule == "zb_v", "parallel.pipeline_schedule",
+         "what its later parts need stays on the GPU");
+  refuse(config.recompute().cpu_offloading_num_layers() > 0, kLayers,
+         "what attention keeps is in host memory already");
+  const bool on_cpu =
+      config.system().has_device() && config.system().device() == config::Device::cpu;
+  refuse(!on_cpu && config.system().cuda_graph_impl() != config::CudaGraphImpl::none,
+         "system.cuda_graph_impl", "what another stream does meanwhile is not captured");
+}
+
 }  // namespace
 
 void CheckActivationOffload(ConfigChecker& check) {
+  CheckAttentionOffload(check);
   const config::PretrainConfig& config = check.resolved();
   const int64_t layers = config.recompute().cpu_offloading_num_layers();
   if (layers == 0 || !check.Usable({kLayers})) return;
