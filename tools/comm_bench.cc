@@ -30,8 +30,8 @@ ABSL_FLAG(int, group_size, 0,
           "Ranks of a group: the world is cut into groups of neighbours that all run at once, and "
           "the first is reported. 0 means the whole world.");
 ABSL_FLAG(int, ranks_per_host, 0,
-          "Makes collectives hierarchical: first between so many neighbours of a group, then "
-          "between such hosts. 0 means flat.");
+          "Measures each collective once more as a hierarchical one: within hosts of so many "
+          "neighbours of a group, and between hosts. 0 means flat alone.");
 ABSL_FLAG(std::string, op, "all_reduce",
           "all_reduce, all_gather, reduce_scatter, alltoall, broadcast, sendrecv, a list of these, "
           "or all.");
@@ -135,10 +135,7 @@ absl::Status Write(const std::string& path, const std::string& text) {
 }
 
 absl::Status RunRank(const ProcessGroup& world, const Stream& stream, const Plan& plan) {
-  MEGATRON_ASSIGN_OR_RETURN(ProcessGroup group, SplitWorld(world, plan.group_size));
-  if (plan.ranks_per_host != 0) {
-    MEGATRON_ASSIGN_OR_RETURN(group, WithHosts(group, plan.ranks_per_host));
-  }
+  MEGATRON_ASSIGN_OR_RETURN(const ProcessGroup group, SplitWorld(world, plan.group_size));
   if (plan.options.root < 0 || plan.options.root >= group.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("-r: there is no rank ", plan.options.root, " among ", group.size()));
@@ -147,14 +144,29 @@ absl::Status RunRank(const ProcessGroup& world, const Stream& stream, const Plan
     return absl::InvalidArgumentError("a group of one rank has nobody to talk to");
   }
   std::vector<CommBenchResult> results;
-  for (BenchOperation operation : plan.operations) {
+  const auto measure = [&](BenchOperation operation, const ProcessGroup& over,
+                           int ranks_per_host) -> absl::Status {
     MEGATRON_ASSIGN_OR_RETURN(CommBenchResult result,
-                              MeasureCollective(operation, plan.options, group, stream));
+                              MeasureCollective(operation, plan.options, over, stream));
+    result.ranks_per_host = ranks_per_host;
     if (world.rank() == 0) {
       std::fputs(CommBenchTable(result).c_str(), stdout);
       std::fflush(stdout);
     }
     results.push_back(std::move(result));
+    return absl::OkStatus();
+  };
+  ProcessGroup levels;
+  if (plan.ranks_per_host != 0) {
+    MEGATRON_ASSIGN_OR_RETURN(levels, WithHosts(group, plan.ranks_per_host));
+  }
+  for (BenchOperation operation : plan.operations) {
+    MEGATRON_RETURN_IF_ERROR(measure(operation, group, 0));
+    const bool has_levels =
+        operation != BenchOperation::kBroadcast && operation != BenchOperation::kSendRecv;
+    if (plan.ranks_per_host != 0 && has_levels) {
+      MEGATRON_RETURN_IF_ERROR(measure(operation, levels, plan.ranks_per_host));
+    }
   }
   int64_t wrong = 0;
   for (const CommBenchResult& result : results) wrong += result.wrong();

@@ -67,6 +67,7 @@ struct CommBenchResult {
   ReduceOp reduce = ReduceOp::kSum;
   int root = 0;
   std::vector<CommBenchRow> rows;
+  int ranks_per_host = 0;  // of hierarchical collectives; 0: the call was flat
 
   bool reduces() const;
   bool has_root() const { return operation == BenchOperation::kBroadcast; }

@@ -41,6 +41,13 @@ std::string SizeLabel(int64_t bytes) {
   return absl::StrCat(bytes, units[unit]);
 }
 
+// Returns "4 ranks", or "2 x 2 ranks" of hierarchical collectives over two hosts of two.
+std::string RanksText(const CommBenchResult& result) {
+  const int per_host = result.ranks_per_host;
+  return absl::StrCat(per_host == 0 ? "" : absl::StrCat(result.ranks / per_host, " x "),
+                      per_host == 0 ? result.ranks : per_host, " ranks");
+}
+
 struct Line {
   std::string name;
   std::vector<std::pair<double, double>> points;  // size, GB/s
@@ -49,7 +56,7 @@ struct Line {
 std::vector<Line> Lines(const std::vector<CommBenchResult>& results) {
   std::vector<Line> lines;
   for (const CommBenchResult& result : results) {
-    Line line = {absl::StrCat(Name(result.operation), ", ", result.ranks, " ranks"), {}};
+    Line line = {absl::StrCat(Name(result.operation), ", ", RanksText(result)), {}};
     for (const CommBenchRow& row : result.rows) {
       const auto& timing = row.in_place.has_value() ? row.in_place : row.out_of_place;
       if (row.size == 0 || !timing.has_value() || !(timing->busbw > 0)) continue;
@@ -125,7 +132,7 @@ std::string Picture(const std::vector<Line>& lines) {
 }  // namespace
 
 std::string CommBenchTable(const CommBenchResult& result) {
-  std::string text = absl::StrFormat("# %s, %d ranks\n", Name(result.operation), result.ranks);
+  std::string text = absl::StrFormat("# %s, %s\n", Name(result.operation), RanksText(result));
   absl::StrAppendFormat(&text, "#%52s%36s%36s\n", "", "out-of-place            ",
                         "in-place               ");
   absl::StrAppendFormat(&text, "#%12s  %12s  %8s  %6s  %6s", "size", "count", "type", "redop",
@@ -166,6 +173,7 @@ std::string CommBenchJson(const std::string& backend, const std::vector<CommBenc
                            {"average_busbw_gbps", result.average_busbw()},
                            {"wrong", result.wrong()},
                            {"rows", rows}};
+    if (result.ranks_per_host > 0) json["ranks_per_host"] = result.ranks_per_host;
     if (result.reduces()) json["redop"] = Name(result.reduce);
     if (result.has_root()) json["root"] = result.root;
     all["results"].push_back(std::move(json));

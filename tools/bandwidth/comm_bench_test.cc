@@ -131,6 +131,16 @@ TEST(CommBenchTest, WritesJson) {
   EXPECT_TRUE(result["rows"][1]["in_place"].is_null());
 }
 
+TEST(CommBenchTest, HierarchicalResultsAreNamedByHosts) {
+  CommBenchResult levels = Sample();
+  levels.ranks_per_host = 2;
+  EXPECT_THAT(CommBenchTable(levels), HasSubstr("# all_gather, 2 x 2 ranks\n"));
+  EXPECT_THAT(CommBenchSvg("", {levels}), HasSubstr("all_gather, 2 x 2 ranks"));
+  const nlohmann::json json = nlohmann::json::parse(CommBenchJson("tcp", {Sample(), levels}));
+  EXPECT_FALSE(json["results"][0].contains("ranks_per_host"));
+  EXPECT_EQ(json["results"][1]["ranks_per_host"], 2);
+}
+
 TEST(CommBenchTest, DrawsALineForEachOperation) {
   CommBenchResult other = Sample();
   other.operation = BenchOperation::kBroadcast;

@@ -2,15 +2,17 @@
 # Measures what forms of data parallelism take on a slow network: two hosts of two ranks each, made
 # of network namespaces, with a token bucket on either side of the link between them. It needs root
 # and iproute2. Each row has a step's milliseconds, the median of its steps but the first, and the
-# megabytes of a step that one host sends to the other.
+# megabytes of a step that one host sends to the other. Then collectives, flat and hierarchical, as
+# comm_bench prints them; its picture and figures are left in $PICTURES if that is set.
 #
 #   bash tools/interop/slow_link.bash [RATE...]     for example: 1gbit 100mbit
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 rates=("${@:-1gbit}")
 readonly STEPS=5
-./bazelw build //megatron/train:pretrain_gpt
+./bazelw build //megatron/train:pretrain_gpt //tools:comm_bench
 pretrain=$(readlink -f bazel-bin/megatron/train/pretrain_gpt)
+comm_bench=$(readlink -f bazel-bin/tools/comm_bench)
 work=$(mktemp -d)
 a=megatron-a-$$ b=megatron-b-$$
 
@@ -39,24 +41,37 @@ sent() { ip -n "$a" -s -j link show va | python3 -c "
 import json, sys
 print(json.load(sys.stdin)[0]['stats64']['tx']['bytes'])"; }
 
-train() {  # $1: steps; then fields of parallel
-  local steps=$1 rank host
-  shift
-  local command=("$pretrain" --config=gpt_demo --set=generation= --set=train.eval_iters=0
-    --set=train.global_batch_size=16 "--set=train.train_iters=$steps" --set=train.log_interval=1
-    --set=optimizer.lr_warmup_iters=0 --set=system.num_threads=1
-    --set=parallel.data_parallel_size=4 "${@/#/--set=parallel.}")
-  local pids=()
+start() {  # starts a command on each rank of both hosts
+  local rank host pids=()
   for rank in 0 1 2 3; do
     [ "$rank" -lt 2 ] && host=$a || host=$b
     MEGATRON_RANK=$rank MEGATRON_LOCAL_RANK=$((rank % 2)) ip netns exec "$host" \
-      unshare --uts sh -c 'hostname "$1" && shift && exec "$@"' sh "host-$host" "${command[@]}" \
+      unshare --uts sh -c 'hostname "$1" && shift && exec "$@"' sh "host-$host" "$@" \
       > "$work/rank$rank" 2>&1 &
     pids+=($!)
   done
   for rank in 0 1 2 3; do
     wait "${pids[$rank]}" || { cat "$work/rank$rank" >&2; return 1; }
   done
+}
+
+train() {  # $1: steps; then fields of parallel
+  local steps=$1
+  shift
+  start "$pretrain" --config=gpt_demo --set=generation= --set=train.eval_iters=0 \
+    --set=train.global_batch_size=16 "--set=train.train_iters=$steps" --set=train.log_interval=1 \
+    --set=optimizer.lr_warmup_iters=0 --set=system.num_threads=1 \
+    --set=parallel.data_parallel_size=4 "${@/#/--set=parallel.}"
+}
+
+collectives() {  # $1: rate
+  local files=()
+  if [ -n "${PICTURES:-}" ]; then
+    files=("--svg=$PICTURES/collectives_$1.svg" "--json=$PICTURES/collectives_$1.json")
+  fi
+  start "$comm_bench" --backend=tcp --ranks_per_host=2 --op=all_reduce,reduce_scatter,all_gather \
+    -b 64K -e 16M -f 4 -n 5 "${files[@]}"
+  cat "$work/rank0"
 }
 
 row() {  # $1: name; then fields of parallel
@@ -84,10 +99,15 @@ for rate in "${rates[@]}"; do
   shared="use_distributed_optimizer=true"
   all="data_parallel_sharding_strategy=optim_grads_params"
   two="num_distributed_optimizer_instances=2"
+  levels="hierarchical_collectives_ranks_per_host=2"
   row "nothing sharded"
+  row "nothing sharded, hierarchical" "$levels"
   row "ZeRO-1" "$shared"
+  row "ZeRO-1, hierarchical" "$shared" "$levels"
   row "ZeRO-1 in 2 instances" "$shared" "$two"
   row "ZeRO-3" "$shared" "$all"
+  row "ZeRO-3, hierarchical" "$shared" "$all" "$levels"
   row "ZeRO-3 in 2 instances" "$shared" "$all" "$two"
   row "ZeRO-3, instances share states" "$shared" "$all" "$two" outer_dp_sharding_strategy=optim
+  collectives "$rate"
 done
