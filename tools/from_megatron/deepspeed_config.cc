@@ -417,6 +417,10 @@ class Translation {
     }
     MEGATRON_RETURN_IF_ERROR(
         Set("optimizer.optimizer", "optimizer.type", Json(adam ? "adam" : name)));
+    if (lamb) {
+      Find(Effect::kResults, "optimizer.type", type,
+           "the ratio of its step is taken with corrected moments (docs/optimizers.md)");
+    }
     const std::string from_default = "DeepSpeed's default";
     for (const auto& [path, value] : std::vector<std::pair<std::string, std::string>>{
              {"optimizer.lr", name == "lion" ? "1e-4" : "1e-3"}, {"optimizer.weight_decay", "0"}}) {

@@ -276,6 +276,21 @@ TEST(FromMegatronTest, NamesWhatDeepSpeedHasAndWeDoNot) {
                   "progressive_layer_drop.enabled:", "progressive_layer_drop.theta:"));
 }
 
+TEST(FromMegatronTest, DeepSpeedsLambIsOurs) {
+  const auto result = WithDeepSpeed(
+      "{\"gradient_clipping\": 1.0, \"optimizer\": {\"type\": \"Lamb\", \"params\": {"
+      "\"lr\": 0.01, \"betas\": [0.8, 0.99], \"eps\": 1e-6, \"max_coeff\": 0.3, "
+      "\"min_coeff\": 0.02}}}");
+  ASSERT_THAT(result, IsOk());
+  EXPECT_THAT(Subjects(*result, Effect::kResults), ElementsAre("optimizer.type:"));
+  const config::OptimizerConfig& optimizer = result->config.optimizer();
+  EXPECT_EQ(optimizer.optimizer(), config::Optimizer::lamb);
+  EXPECT_EQ(optimizer.adam_beta1(), 0.8);
+  EXPECT_EQ(optimizer.adam_eps(), 1e-6);
+  EXPECT_EQ(optimizer.lamb_max_coeff(), 0.3);
+  EXPECT_EQ(optimizer.lamb_min_coeff(), 0.02);
+}
+
 TEST(FromMegatronTest, DeepSpeedsOffloadOfStatesIsOurs) {
   const auto offload = [](const std::string& block) {
     return WithDeepSpeed(absl::StrCat("{\"gradient_clipping\": 1.0, \"zero_optimization\": {",
