@@ -475,6 +475,8 @@ constexpr absl::string_view kOurOwn[] = {
     "parallel.sum_in_rank_order",
     "parallel.topology_file",
     "parallel.zero_hpz_partition_size",
+    "parallel.zero_quantized_gradients",
+    "parallel.zero_quantized_weights",
     "precision.fp8_power_of_two_scales",
     "recompute.mlp_chunk_tokens",
     "system.attention_plan_file",

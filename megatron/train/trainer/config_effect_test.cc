@@ -240,7 +240,8 @@ std::string Describe(const TrainerOptions& o) {
          Line(o.placement.stages, o.placement.chunks, absl::StrJoin(o.placement.layers, " "),
               o.sharding, o.shards_states_over_instances, o.data_parallel.overlap_grad_reduce,
               o.data_parallel.overlap_param_gather, o.data_parallel.grad_reduce_in_bf16,
-              o.data_parallel.float8_param_gather, o.data_parallel.secondary_shards, o.bucket_size,
+              o.data_parallel.float8_param_gather, o.data_parallel.secondary_shards,
+              o.data_parallel.quantized_weights, o.data_parallel.quantized_gradients, o.bucket_size,
               o.max_generation_context, o.placement.order, o.pipeline_schedule,
               o.microbatch_group) +
          Line(o.optimizer.kind, o.optimizer.adam_beta1, o.optimizer.adam_beta2,
