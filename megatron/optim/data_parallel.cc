@@ -8,6 +8,7 @@
 #include "megatron/comm/overlap/async_group.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/optim/gradient_parts.h"
+#include "megatron/optim/quantized_collectives.h"
 #include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
@@ -21,6 +22,9 @@ FlatRange Within(const FlatRange& range, const Bucket& bucket) {
 Tensor Cut(const Tensor& flat, const FlatRange& range) {
   return flat.Slice(0, range.begin, range.end);
 }
+
+// All bytes of a buffer.
+Tensor Bytes(const Buffer& buffer) { return buffer.At(0, DType::kUInt8, {buffer.bytes()}); }
 
 // The groups over which gradients and weights are sent.
 constexpr ProcessGroup ProcessGroups::*kSentOver[] = {
@@ -41,6 +45,12 @@ absl::StatusOr<std::unique_ptr<DataParallel>> DataParallel::Create(
   if ((options.overlap_grad_reduce || options.overlap_param_gather) && !stream.is_meta()) {
     for (ProcessGroup ProcessGroups::*group : kSentOver) {
       MEGATRON_ASSIGN_OR_RETURN(worker_groups.*group, CloneForLane(groups.*group));
+    }
+    if (options.quantized_gradients) {
+      for (ProcessGroup ProcessGroups::*group :
+           {&ProcessGroups::data_context_across_hosts, &ProcessGroups::expert_data_across_hosts}) {
+        MEGATRON_ASSIGN_OR_RETURN(worker_groups.*group, CloneForLane(groups.*group));
+      }
     }
   }
   return std::unique_ptr<DataParallel>(
@@ -68,6 +78,7 @@ DataParallel::DataParallel(const DataParallelOptions& options, const ProcessGrou
     bucket_groups_[bucket.bucket_group].elements += bucket.range.size();
   }
   if (options.secondary_shards && shards_weights()) AllocateSecondary(ledger);
+  AllocateMessages(ledger);
   if (stream.is_meta() || !(options.overlap_grad_reduce || options.overlap_param_gather)) return;
   lane_ = MakeCommLane(stream, "communication");
 }
@@ -92,6 +103,20 @@ void DataParallel::AllocateSecondary(MemoryLedger* ledger) {
       begin += part;
     }
   }
+}
+
+void DataParallel::AllocateMessages(MemoryLedger* ledger) {
+  int64_t weights = 0, gradients = 0;
+  for (const Bucket& bucket : buffers_->buckets()) {
+    const int ranks = ShardsOf(groups_, bucket).size();
+    if (quantizes_weights())
+      weights = std::max(weights, QuantizedAllGatherScratch(bucket.shard.size(), ranks));
+    if (quantizes_gradients())
+      gradients = std::max(gradients, QuantizedReduceScatterScratch(bucket.shard.size(), ranks));
+  }
+  const Device device = stream_.device();
+  if (weights > 0) weight_messages_ = Buffer(device, weights, "weights/messages", ledger);
+  if (gradients > 0) gradient_messages_ = Buffer(device, gradients, "gradients/messages", ledger);
 }
 
 int64_t DataParallel::Submit(JobKind kind, int index, bool overlap) {
@@ -158,7 +183,10 @@ void DataParallel::ReduceBucket(JobKind kind, const Bucket& bucket, const Tensor
   const Tensor& sent = rounded.empty() ? whole : rounded;
   if (shards.size() > 1 || (between_instances && !shards_gradients())) {
     if (!rounded.empty()) ops::Copy(stream, whole, rounded);
-    if (to_shard) {
+    if (quantizes_gradients()) {
+      QuantizedReduceScatter(whole, Bytes(gradient_messages_), shards, HostOf(groups, bucket),
+                             AcrossHostsOf(groups, bucket), stream);
+    } else if (to_shard) {
       shards.ReduceScatter(sent, Cut(sent, shard), stream);
     } else {
       shards.AllReduce(sent, ReduceOp::kSum, stream);
@@ -196,6 +224,9 @@ void DataParallel::Gather(const BucketGroup& bucket_group, const ProcessGroups& 
     const ProcessGroup& group = ShardsOf(groups, *bucket);
     if (float8_gather_ != nullptr && float8_gather_->measured() && group.size() > 1) {
       float8_gather_->Gather(*bucket, whole, group, stream);
+    } else if (quantizes_weights() && group.size() > 1) {
+      QuantizedAllGather(buffers_->Weights(*bucket, bucket->shard), whole, Bytes(weight_messages_),
+                         group, stream);
     } else {
       group.AllGather(buffers_->Weights(*bucket, bucket->shard), whole, stream);
     }

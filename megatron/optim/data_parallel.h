@@ -27,6 +27,9 @@
 // an update of weights goes over all ranks, and each rank then keeps its part of the block among the
 // ranks of its host. Later gathers, until the next update, go within the host.
 //
+// Quantized weights are gathered over all ranks as codes of 8 bits, and quantized gradients are
+// reduced as codes of 4 bits (quantized_collectives.h), where weights are sharded.
+//
 // A stage that does not use WeightBlocks may neither overlap nor shard
 // gradients and weights.
 //
@@ -62,6 +65,12 @@ struct DataParallelOptions {
   bool float8_param_gather = false;
   // Keeps secondary shards over the ranks of a host, where weights are sharded.
   bool secondary_shards = false;
+  // Weights that are sharded are gathered over all ranks as codes. What a rank stores stays exact;
+  // what all ranks compute with are the decoded weights.
+  bool quantized_weights = false;
+  // Gradients are reduced as codes, where weights are sharded: within a host and then across hosts,
+  // where there are several. There is one optimizer instance then.
+  bool quantized_gradients = false;
 };
 
 // The most bytes of gathered weights and of whole gradients that exist at a time.
@@ -148,6 +157,10 @@ class DataParallel : public WeightBlocks {
     return bucket.section == Section::kExperts ? groups.expert_data_replicas
                                                : groups.data_context_replicas;
   }
+  static const ProcessGroup& AcrossHostsOf(const ProcessGroups& groups, const Bucket& bucket) {
+    return bucket.section == Section::kExperts ? groups.expert_data_across_hosts
+                                               : groups.data_context_across_hosts;
+  }
   static const ProcessGroup& HostOf(const ProcessGroups& groups, const Bucket& bucket) {
     return bucket.section == Section::kExperts ? groups.expert_data_host : groups.data_context_host;
   }
@@ -173,8 +186,11 @@ class DataParallel : public WeightBlocks {
   // Gathers the secondary shards of this rank's host.
   void GatherFromHost(const BucketGroup& bucket_group, const ProcessGroups& groups,
                       const Stream& stream) const;
-  // Takes the memory of the secondary shards.
+  // Take the memory of the secondary shards, and of messages of codes.
   void AllocateSecondary(MemoryLedger* ledger);
+  void AllocateMessages(MemoryLedger* ledger);
+  bool quantizes_weights() const { return options_.quantized_weights && shards_weights(); }
+  bool quantizes_gradients() const { return options_.quantized_gradients && shards_weights(); }
 
   void StartReduce(int index);
   // Waits until at most `most` reductions are under way, and frees the memory of the others.
@@ -189,6 +205,8 @@ class DataParallel : public WeightBlocks {
   ParameterBuffers* buffers_;
   Stream stream_;
   Buffer secondary_;
+  // Messages of codes, those of the longest bucket. Only one of a kind is under way at a time.
+  Buffer weight_messages_, gradient_messages_;
   std::vector<BucketGroup> bucket_groups_;
   BlockPool weights_pool_, gradients_pool_;
   std::unique_ptr<Float8Gather> float8_gather_;  // null: weights are gathered as they are

@@ -2,6 +2,7 @@
 // memory than the header of data_parallel.h says.
 #include "megatron/optim/data_parallel.h"
 
+#include <cmath>
 #include <functional>
 #include <map>
 #include <memory>
@@ -241,6 +242,94 @@ TEST(DataParallelTest, SecondaryShardsTrainTheSameBits) {
                       ExpectSame(train(c), plain);
                     }
                   }
+                }
+              }),
+              IsOk());
+}
+
+double Distance(const Outcome& a, const Outcome& b) {
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < a.weights.size(); ++i) {
+    for (size_t j = 0; j < a.weights[i].size(); ++j) {
+      difference += std::pow(double{a.weights[i][j]} - b.weights[i][j], 2);
+      norm += std::pow(double{b.weights[i][j]}, 2);
+    }
+  }
+  return std::sqrt(difference / norm);
+}
+
+// A weight near zero may lose its sign, on which its gradient depends.
+TEST(DataParallelTest, QuantizedWeightsAreTheSameFromSecondaryShards) {
+  EXPECT_THAT(RunCases([](const auto& train) {
+                Case c;
+                const Outcome plain = train(c);
+                c.sharding = DataSharding::kWeights;
+                c.how.quantized_weights = true;
+                const Outcome quantized = train(c);
+                for (size_t i = 0; i < plain.norms.size(); ++i)
+                  EXPECT_NEAR(quantized.norms[i], plain.norms[i], 0.05 * plain.norms[i]);
+                EXPECT_LT(Distance(quantized, plain), 0.02);
+                EXPECT_GT(Distance(quantized, plain), 1e-4);
+                c.hosts = 2;
+                for (const bool secondary : {false, true}) {
+                  c.how.secondary_shards = secondary;
+                  for (const bool overlap : {false, true}) {
+                    c.how.overlap_grad_reduce = c.how.overlap_param_gather = overlap;
+                    ExpectSame(train(c), quantized);
+                  }
+                }
+              }),
+              IsOk());
+}
+
+TEST(DataParallelTest, QuantizedWeightsLeaveWhatIsStoredExact) {
+  EXPECT_THAT(RunRanks(2,
+                       [&](int rank, const ProcessGroup& world) -> absl::Status {
+                         ThreadPool pool(1);
+                         const Stream stream = Stream::Cpu(&pool);
+                         ProcessGroups groups;
+                         groups.world = groups.data_context_shards = world;
+                         DataParallelOptions how;
+                         how.quantized_weights = true;
+                         Model model(groups, DataSharding::kWeights, how);
+                         model.Build(stream, {2048, 2048});
+                         const ParameterBuffers& buffers = *model.model().buffers;
+                         model.model().buffers->InitializeWeights(4, stream);
+                         const std::vector<float> stored = Floats(buffers.weights());
+                         const Parameter& weight = *model.blocks()[1][0];
+                         {
+                           const WeightsInUse in_use(model.model().parallel.get(), 1);
+                           std::vector<float> exact(weight.sharding.local_shape.numel());
+                           FillInitial(
+                               weight, 4,
+                               Tensor(exact.data(), DType::kFloat32, weight.sharding.local_shape));
+                           int equal = 0;
+                           for (size_t i = 0; i < exact.size(); ++i)
+                             equal += weight.data.data<float>()[i] == exact[i];
+                           // The owner's elements are decoded too.
+                           EXPECT_LT(equal, static_cast<int>(exact.size()) / 8);
+                         }
+                         EXPECT_EQ(Floats(buffers.weights()), stored);
+                         return absl::OkStatus();
+                       }),
+              IsOk());
+}
+
+TEST(DataParallelTest, QuantizedGradientsAreTheSumsButForRounding) {
+  EXPECT_THAT(RunCases([](const auto& train) {
+                Case c;
+                const Outcome plain = train(c);
+                c.sharding = DataSharding::kWeights;
+                c.how.quantized_gradients = true;
+                for (const int hosts : {1, 2}) {
+                  c.hosts = hosts;
+                  c.how.overlap_grad_reduce = c.how.overlap_param_gather = false;
+                  const Outcome quantized = train(c);
+                  for (size_t i = 0; i < plain.norms.size(); ++i)
+                    EXPECT_NEAR(quantized.norms[i], plain.norms[i], 0.1 * plain.norms[i]);
+                  EXPECT_NE(quantized.norms, plain.norms);
+                  c.how.overlap_grad_reduce = c.how.overlap_param_gather = true;
+                  ExpectSame(train(c), quantized);
                 }
               }),
               IsOk());

@@ -488,6 +488,8 @@ constexpr absl::string_view kOurOwn[] = {
     "parallel.sum_in_rank_order",
     "parallel.topology_file",
     "parallel.zero_hpz_partition_size",
+    "parallel.zero_quantized_gradients",
+    "parallel.zero_quantized_weights",
     "precision.fp8_power_of_two_scales",
     "recompute.attention_chunk_tokens",
     "recompute.attention_chunks_on_host",

@@ -98,6 +98,8 @@ for rate in "${rates[@]}"; do
   echo "|---|---|---|"
   shared="use_distributed_optimizer=true"
   all="data_parallel_sharding_strategy=optim_grads_params"
+  hpz="zero_hpz_partition_size=2" qwz="zero_quantized_weights=true"
+  qgz="zero_quantized_gradients=true"
   two="num_distributed_optimizer_instances=2"
   levels="hierarchical_collectives_ranks_per_host=2"
   row "nothing sharded"
@@ -107,6 +109,9 @@ for rate in "${rates[@]}"; do
   row "ZeRO-1 in 2 instances" "$shared" "$two"
   row "ZeRO-3" "$shared" "$all"
   row "ZeRO-3, hierarchical" "$shared" "$all" "$levels"
+  row "ZeRO-3, secondary shards" "$shared" "$all" "$hpz"
+  row "ZeRO-3, secondary shards, 8-bit weights" "$shared" "$all" "$hpz" "$qwz"
+  row "ZeRO-3, also 4-bit gradients" "$shared" "$all" "$hpz" "$qwz" "$qgz"
   row "ZeRO-3 in 2 instances" "$shared" "$all" "$two"
   row "ZeRO-3, instances share states" "$shared" "$all" "$two" outer_dp_sharding_strategy=optim
   collectives "$rate"

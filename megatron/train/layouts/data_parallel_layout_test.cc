@@ -309,6 +309,36 @@ TEST(DataParallelLayoutTest, MemoryAndBytesOfSecondaryShardsMatchTheDocumentatio
   }
 }
 
+// Weights go over all ranks once a step, and gradients within a host and across hosts. A code of 8
+// bits takes 1 + 4/256 bytes, one of 4 bits 1/2 + 4/64.
+TEST(DataParallelLayoutTest, BytesOfQuantizedMessagesMatchTheDocumentation) {
+  constexpr int kRanks = 4, kHosts = 2, kOfHost = kRanks / kHosts, kMicroBatches = 2;
+  for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    TrainerOptions run = MediumRun(dtype);
+    run.data_parallel.quantized_weights = run.data_parallel.quantized_gradients = true;
+    const Counts count(run.model);
+    for (const bool overlap : {false, true}) {
+      Layout layout = LayoutOf(1, 1, kRanks);
+      layout.sharding = DataSharding::kWeights;
+      layout.hosts = kHosts;
+      layout.overlap = overlap;
+      SCOPED_TRACE(ToString(layout));
+      const LayoutOutcome got = Train(run, layout, 1);
+      const auto sent = [&](const char* group, Collective collective) {
+        return static_cast<double>(got.sent->Of(group, collective));
+      };
+      const double gradients = kMicroBatches * (0.5 + 4.0 / 64) * count.all;
+      ExpectWithinTenPercent(sent("dp-cp-0", Collective::kAllGather),
+                             (kRanks - 1.0) / kRanks * (1 + 4.0 / 256) * count.all, "weights");
+      ExpectWithinTenPercent(sent("dp-cp-host", Collective::kAllToAll),
+                             (kOfHost - 1.0) / kOfHost * gradients, "gradients in a host");
+      ExpectWithinTenPercent(sent("dp-cp-across-hosts", Collective::kAllToAll),
+                             (kHosts - 1.0) / kHosts * gradients / kOfHost, "gradients across");
+      EXPECT_EQ(sent("dp-cp", Collective::kReduceScatter), 0);
+    }
+  }
+}
+
 // Two instances of two ranks: what an instance sends within is what two ranks send, and each rank's
 // shard is summed once a step with that of the other instance.
 TEST(DataParallelLayoutTest, MemoryAndBytesOfInstancesMatchTheDocumentation) {

@@ -24,6 +24,8 @@ constexpr Unpriced kUnpriced[] = {
     {"parallel.check_collectives", "false"},
     {"parallel.ddp_bucket_size", "0"},
     {"parallel.zero_hpz_partition_size", "1"},
+    {"parallel.zero_quantized_weights", "false"},
+    {"parallel.zero_quantized_gradients", "false"},
     {"parallel.rank_order", "\"tp-cp-ep-dp-pp\""},
     {"parallel.topology_file", nullptr},
     {"precision.fp8_recipe", "tensorwise"},

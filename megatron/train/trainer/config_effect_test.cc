@@ -244,6 +244,7 @@ std::string Describe(const TrainerOptions& o) {
               o.sharding, o.shards_states_over_instances, o.data_parallel.overlap_grad_reduce,
               o.data_parallel.overlap_param_gather, o.data_parallel.grad_reduce_in_bf16,
               o.data_parallel.float8_param_gather, o.data_parallel.secondary_shards,
+              o.data_parallel.quantized_weights, o.data_parallel.quantized_gradients,
               o.outer.sync_every, o.outer.lr, o.outer.momentum, o.outer.nesterov, o.bucket_size,
               o.max_generation_context, o.placement.order, o.pipeline_schedule,
               o.microbatch_group) +

@@ -178,6 +178,8 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
   options.bucket_size = config.parallel().ddp_bucket_size();
   options.data_parallel.grad_reduce_in_bf16 = config.parallel().grad_reduce_in_bf16();
   options.data_parallel.secondary_shards = config.parallel().zero_hpz_partition_size() > 1;
+  options.data_parallel.quantized_weights = config.parallel().zero_quantized_weights();
+  options.data_parallel.quantized_gradients = config.parallel().zero_quantized_gradients();
   options.data_parallel.float8_param_gather = config.precision().fp8_param_gather();
   const SampleLengths lengths = ModelRulesOf(config.model()).LengthsOf(config.model());
   if (config.has_generation()) {

@@ -37,6 +37,10 @@ int CountCommunicators(const TrainerOptions& options, const ProcessGroups& group
          {&groups.data_context_shards, &groups.data_context_replicas, &groups.expert_data_shards,
           &groups.expert_data_replicas, &groups.data_context_host, &groups.expert_data_host})
       count += group->size() > 1 ? 1 : 0;
+    if (options.data_parallel.quantized_gradients) {
+      count += groups.data_context_across_hosts.size() > 1 ? 1 : 0;
+      count += groups.expert_data_across_hosts.size() > 1 ? 1 : 0;
+    }
   }
   return count;
 }

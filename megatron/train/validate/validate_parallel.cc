@@ -239,6 +239,30 @@ void CheckHierarchical(ConfigChecker& check) {
   if (!fits.ok()) check.Error(kRanksPerHost, fits.message());
 }
 
+// Checks what weights and gradients that are sent as integers exclude.
+void CheckQuantized(ConfigChecker& check) {
+  constexpr char kWeights[] = "parallel.zero_quantized_weights",
+                 kGradients[] = "parallel.zero_quantized_gradients";
+  const config::ParallelConfig& parallel = check.resolved().parallel();
+  if (parallel.zero_quantized_weights()) {
+    check.HaveNoEffect(
+        {"precision.fp8_param_gather"},
+        absl::StrCat("with ", check.Named(kWeights), ": weights are sent as integers of 8 bits"));
+  }
+  if (parallel.zero_quantized_gradients()) {
+    check.HaveNoEffect({"parallel.grad_reduce_in_bf16"},
+                       absl::StrCat("with ", check.Named(kGradients),
+                                    ": gradients are sent as integers of 4 bits"));
+  }
+  for (const char* path : {kWeights, kGradients}) {
+    if (check.IsDefault(path)) continue;
+    if (check.resolved().system().device() == config::Device::cuda)
+      check.Error(path, "has no kernels for GPUs; it runs with system.device: cpu");
+    if (check.Usable({kInstances}) && parallel.num_distributed_optimizer_instances() > 1)
+      check.Error(path, absl::StrCat("does not go with ", check.Named(kInstances)));
+  }
+}
+
 void CheckDataParallel(ConfigChecker& check) {
   if (check.resolved().parallel().grad_reduce_in_bf16() && !check.resolved().precision().bf16())
     check.Error("parallel.grad_reduce_in_bf16", "needs precision.bf16: true");
@@ -267,6 +291,7 @@ void CheckParallel(ConfigChecker& check) {
   CheckInstances(check);
   CheckHierarchical(check);
   CheckSecondaryShards(check);
+  CheckQuantized(check);
   CheckDataParallel(check);
   CheckBackend(check);
 }
