@@ -1,10 +1,18 @@
 #include "megatron/optim/outer_optimizer.h"
 
+#include <algorithm>
+
 #include "glog/logging.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
+namespace {
+
+constexpr int64_t kMostPieceElements = int64_t{1} << 20;
+
+}  // namespace
 
 OuterOptimizer::OuterOptimizer(const OuterOptimizerOptions& options, const ProcessGroups& groups,
                                ParameterBuffers* buffers, MemoryLedger* ledger)
@@ -13,12 +21,20 @@ OuterOptimizer::OuterOptimizer(const OuterOptimizerOptions& options, const Proce
   CHECK(!buffers->has_host_part());
   for (const Bucket& bucket : buffers->buckets()) {
     positions_.push_back(elements_);
-    elements_ += buffers->optimizer_range(bucket).size();
+    const int64_t size = buffers->optimizer_range(bucket).size();
+    elements_ += size;
+    piece_elements_ = std::max(piece_elements_, std::min(size, kMostPieceElements));
   }
   const int64_t bytes = elements_ * SizeOf(DType::kFloat32);
   global_ = Buffer(buffers->options().device, bytes, "global weights", ledger);
   if (has_momentum())
     momentum_ = Buffer(buffers->options().device, bytes, "outer momentum", ledger);
+  if (!sends_codes()) return;
+  const Device& device = buffers->options().device;
+  const Device host = device.type == DeviceType::kMeta ? device : Device();
+  codes_ = Buffer(host, (1 + islands()) * OuterCodeBytes(options.gradient_type, piece_elements_),
+                  "host/outer codes", ledger);
+  values_ = Buffer(host, 2 * piece_elements_ * SizeOf(DType::kFloat32), "host/outer codes", ledger);
 }
 
 const ProcessGroup& OuterOptimizer::IslandsOf(const Bucket& bucket) const {
@@ -66,7 +82,11 @@ void OuterOptimizer::StepBucket(const Bucket& bucket, const FlatRange& range,
   ops::Copy(stream, masters, gradient);
   ops::Scale(stream, -1, gradient);
   ops::Add(stream, global, gradient);
-  islands.AllReduce(gradient, ReduceOp::kSum, stream);
+  if (sends_codes()) {
+    SumCodes(islands, gradient, stream);
+  } else {
+    islands.AllReduce(gradient, ReduceOp::kSum, stream);
+  }
   if (islands.size() > 1) ops::Scale(stream, static_cast<float>(1.0 / islands.size()), gradient);
   // The masters are overwritten in the end, and hold the change until then.
   const Tensor change = masters;
@@ -86,6 +106,31 @@ void OuterOptimizer::StepBucket(const Bucket& bucket, const FlatRange& range,
   ops::Scale(stream, static_cast<float>(-options_.lr), change);
   ops::Add(stream, change, global);
   ops::Copy(stream, global, masters);
+}
+
+void OuterOptimizer::SumCodes(const ProcessGroup& islands, const Tensor& gradient,
+                              const Stream& stream) const {
+  if (stream.is_meta()) return;
+  const OuterGradientType type = options_.gradient_type;
+  const bool on_host = stream.device().type == DeviceType::kCpu;
+  for (int64_t begin = 0; begin < gradient.numel(); begin += piece_elements_) {
+    const int64_t count = std::min(piece_elements_, gradient.numel() - begin);
+    const Tensor piece = gradient.Slice(0, begin, begin + count);
+    const Tensor value = values_.At(0, DType::kFloat32, {count});
+    const Tensor sum = values_.At(count * SizeOf(DType::kFloat32), DType::kFloat32, {count});
+    const int64_t bytes = OuterCodeBytes(type, count);
+    const Tensor mine = codes_.At(0, DType::kUInt8, {bytes});
+    const Tensor all = codes_.At(bytes, DType::kUInt8, {islands.size() * bytes});
+    Transport(stream, piece, sum);
+    EncodeOuter(type, sum.data<float>(), count, mine.data<uint8_t>());
+    islands.AllGather(mine, all, on_host ? stream : Stream::Inline());
+    for (int island = 0; island < islands.size(); ++island) {
+      const Tensor& to = island == 0 ? sum : value;
+      DecodeOuter(type, all.data<uint8_t>() + island * bytes, count, to.data<float>());
+      if (island > 0) ops::Add(Stream::Inline(), value, sum);
+    }
+    Transport(stream, sum, piece);
+  }
 }
 
 void OuterOptimizer::Step(const Stream& stream) {

@@ -15,6 +15,10 @@
 //
 // The global copy and v are fp32. The outer gradient is formed in the memory of the gradients, which
 // are lost. Sums over islands have the order of islands, so that all ranks get the same bits.
+//
+// Islands send each other their global - w in fp32, or in codes of fewer bits (outer_codec.h), each
+// island all of its codes to each other. The codes are rounded once, and their values summed in
+// fp32. The processor does this, wherever the weights are.
 #ifndef MEGATRON_OPTIM_OUTER_OPTIMIZER_H_
 #define MEGATRON_OPTIM_OUTER_OPTIMIZER_H_
 
@@ -22,6 +26,7 @@
 #include <vector>
 
 #include "megatron/comm/process_groups.h"
+#include "megatron/optim/outer_codec.h"
 #include "megatron/optim/parameter_buffers.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
@@ -33,6 +38,7 @@ struct OuterOptimizerOptions {
   double lr = 0.7;
   double momentum = 0.9;
   bool nesterov = true;
+  OuterGradientType gradient_type = OuterGradientType::kFloat32;
 
   bool enabled() const { return sync_every > 0; }
 };
@@ -70,6 +76,11 @@ class OuterOptimizer {
   const ProcessGroup& IslandsOf(const Bucket& bucket) const;
   Tensor Part(const Buffer& buffer, const Bucket& bucket, const FlatRange& range) const;
   void StepBucket(const Bucket& bucket, const FlatRange& range, const Stream& stream) const;
+  bool sends_codes() const {
+    return islands() > 1 && options_.gradient_type != OuterGradientType::kFloat32;
+  }
+  // gradient = the sum over islands of what the codes of their gradients say.
+  void SumCodes(const ProcessGroup& islands, const Tensor& gradient, const Stream& stream) const;
 
   const OuterOptimizerOptions options_;
   const ProcessGroups groups_;
@@ -77,6 +88,10 @@ class OuterOptimizer {
   std::vector<int64_t> positions_;  // where the optimizer range of each bucket begins
   int64_t elements_ = 0;
   Buffer global_, momentum_;
+  // Memory of the host for a piece of the gradients: the codes of this island, behind them those of
+  // all islands; the values of one island, and the sum.
+  int64_t piece_elements_ = 0;
+  Buffer codes_, values_;
 };
 
 }  // namespace megatron

@@ -167,6 +167,18 @@ TEST(OuterOptimizerTest, EachRankAveragesItsShard) {
   }
 }
 
+// 0.15 is 0.125 in four bits, and 0.375 is exactly halfway from 0.25 to 0.5. Eight bits have a scale
+// for the one number, and lose its last bits only.
+TEST(OuterOptimizerTest, CodesAreRoundedOnceByEachIslandAndSummedInFp32) {
+  const std::vector<std::vector<float>> results = {{0.85f, 0.625f}};
+  ExpectNear(Follow({1, 1, 0, true, OuterGradientType::kE3M0}, results).weights,
+             {1 - (0.125 + 0.5) / 2});
+  ExpectNear(Follow({1, 1, 0, true, OuterGradientType::kInt8}, results).weights,
+             {1 - (0.15 + 0.375) / 2});
+  // One island sends nothing, and rounds nothing.
+  ExpectNear(Follow({1, 1, 0, true, OuterGradientType::kE3M0}, {{0.85f}}).weights, {0.85});
+}
+
 // Two islands of one rank each. Their gradients have the norms 4 and 2.
 TEST(OuterOptimizerTest, AnIslandClipsByItsOwnNormAndSkipsStepsWithTheOthers) {
   const absl::Status status = RunRanks(2, [&](int rank, const ProcessGroup& world) -> absl::Status {

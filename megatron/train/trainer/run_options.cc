@@ -44,6 +44,18 @@ OptimizerOptions::Kind ToOptimizerKind(config::Optimizer::Type optimizer) {
   LOG(FATAL) << "there is no optimizer " << optimizer;
 }
 
+OuterGradientType ToOuterGradientType(config::OuterGradient::Type type) {
+  switch (type) {
+    case config::OuterGradient::fp32:
+      return OuterGradientType::kFloat32;
+    case config::OuterGradient::int8:
+      return OuterGradientType::kInt8;
+    case config::OuterGradient::e3m0:
+      return OuterGradientType::kE3M0;
+  }
+  LOG(FATAL) << "there is no form " << type;
+}
+
 DType ToDType(config::MomentDtype::Type dtype) {
   return dtype == config::MomentDtype::bf16 ? DType::kBFloat16 : DType::kFloat32;
 }
@@ -175,6 +187,7 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
   options.outer.lr = config.diloco().outer_lr();
   options.outer.momentum = config.diloco().outer_momentum();
   options.outer.nesterov = config.diloco().nesterov();
+  options.outer.gradient_type = ToOuterGradientType(config.diloco().outer_gradient_dtype());
   options.bucket_size = config.parallel().ddp_bucket_size();
   options.data_parallel.grad_reduce_in_bf16 = config.parallel().grad_reduce_in_bf16();
   options.data_parallel.secondary_shards = config.parallel().zero_hpz_partition_size() > 1;
