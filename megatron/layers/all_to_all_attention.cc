@@ -255,7 +255,28 @@ void AttendBackward(const LayerContext& ctx, const ContextAttention& attention,
   }
 }
 
+std::vector<Traveller> TravellersOf(const LayerContext& ctx,
+                                    const std::vector<StripedTensor>& tensors) {
+  const ContextBatch& tokens = ctx.batch->context;
+  CHECK_EQ(tokens.sample_length, 0);
+  CHECK_EQ(tokens.team_size, ctx.context_group.size());
+  std::vector<Traveller> travellers;
+  for (const StripedTensor& tensor : tensors)
+    travellers.push_back({&tokens, tensor.mine, tensor.all});
+  return travellers;
+}
+
 }  // namespace
+
+void ExchangeToHeads(const LayerContext& ctx, const std::vector<StripedTensor>& tensors) {
+  Arena::Scope scope(ctx.scratch);
+  FinishToHeads(ctx, StartToHeads(ctx, TravellersOf(ctx, tensors), {0, 1}));
+}
+
+void ExchangeToTokens(const LayerContext& ctx, const std::vector<StripedTensor>& tensors) {
+  Arena::Scope scope(ctx.scratch);
+  FinishToTokens(ctx, StartToTokens(ctx, TravellersOf(ctx, tensors), {0, 1}));
+}
 
 void AllToAllAttentionForward(const LayerContext& ctx, Arena* arena,
                               const ContextAttention& attention, const ops::AttentionInputs& in,

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "megatron/layers/activation_meter.h"
+#include "megatron/layers/context_slice.h"
 #include "megatron/layers/dropout_site.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/sequence_part.h"
@@ -57,12 +58,13 @@ void AttentionCore::Forward(const LayerContext& ctx, Arena* arena, const ops::At
 }
 
 std::vector<AttentionChunk> AttentionCore::Chunks(const LayerContext& ctx, int64_t tokens) {
-  CHECK_EQ(ctx.context_group.size(), 1);
+  const int ranks = ctx.context_group.size();
   const Tensor& cu_seqlens = ctx.batch->cu_seqlens;
-  const int64_t end = ctx.batch->num_tokens();
+  const int64_t end = ctx.batch->num_tokens() * ranks;
+  if (ranks > 1) CHECK_EQ(tokens % (ranks * kContextStripe), 0) << tokens << " tokens of a chunk";
   std::vector<AttentionChunk> chunks;
   for (int64_t begin = 0; begin < end; begin += tokens) {
-    AttentionChunk chunk = {begin, std::min(begin + tokens, end)};
+    AttentionChunk chunk = {begin, std::min(begin + tokens, end), ranks};
     chunk.cu_seqlens =
         ctx.scratch->Allocate(DType::kInt32, cu_seqlens.shape(), "sequences of chunks");
     chunk.place_T = ctx.scratch->Allocate(DType::kInt32, {chunk.end - begin}, "places in chunks");
@@ -73,7 +75,7 @@ std::vector<AttentionChunk> AttentionCore::Chunks(const LayerContext& ctx, int64
 }
 
 ops::Attention AttentionCore::OfChunks(const LayerContext& ctx, const AttentionChunk& queries,
-                                       const AttentionChunk& keys) const {
+                                       const AttentionChunk& keys, int64_t heads) const {
   ops::Attention attention = Whole(ctx);
   attention.place_q_T = queries.place_T;
   attention.place_k_U = keys.place_T;
@@ -82,10 +84,14 @@ ops::Attention AttentionCore::OfChunks(const LayerContext& ctx, const AttentionC
   attention.max_seqlen_q = std::min(attention.max_seqlen_q, queries.end - queries.begin);
   attention.max_seqlen_k = std::min(attention.max_seqlen_k, keys.end - keys.begin);
   ops::Dropout& dropout = attention.dropout;
-  if (dropout.probability > 0) {
-    dropout.sample_T = queries.Of(dropout.sample_T);
-    dropout.position_T = queries.Of(dropout.position_T);
+  if (dropout.probability == 0) return attention;
+  if (queries.ranks > 1) {
+    dropout.sample_T = ctx.batch->context.sample_T;
+    dropout.position_T = ctx.batch->context.sample_position_T;
+    dropout.first_column += ctx.context_group.rank() * heads;
   }
+  dropout.sample_T = queries.Of(dropout.sample_T);
+  dropout.position_T = queries.Of(dropout.position_T);
   return attention;
 }
 
@@ -94,7 +100,7 @@ void AttentionCore::ForwardChunk(const LayerContext& ctx, const AttentionChunk& 
                                  const ops::AttentionInputs& in, const Tensor& out_TGRD,
                                  const Tensor& lse_TGR) const {
   const TraceSpan span(ctx.stream, "core attention");
-  ops::Attention attention = OfChunks(ctx, queries, keys);
+  ops::Attention attention = OfChunks(ctx, queries, keys, in.q_TGRD.dim(1) * in.q_TGRD.dim(2));
   attention.add_to_queries = !first;
   ops::AttentionForward(ctx.stream, attention, in, out_TGRD, lse_TGR);
 }
@@ -105,7 +111,7 @@ void AttentionCore::BackwardChunk(const LayerContext& ctx, const AttentionChunk&
                                   const Tensor& lse_TGR, const Tensor& dout_TGRD,
                                   const ops::AttentionInputs& gradients) const {
   const TraceSpan span(ctx.stream, "core attention");
-  ops::Attention attention = OfChunks(ctx, queries, keys);
+  ops::Attention attention = OfChunks(ctx, queries, keys, in.q_TGRD.dim(1) * in.q_TGRD.dim(2));
   attention.add_to_queries = !first;
   attention.add_to_keys = !first_queries;
   ops::AttentionBackward(ctx.stream, attention, in, out_TGRD, lse_TGR, dout_TGRD, gradients);

@@ -29,12 +29,19 @@ struct AttentionCoreOptions {
   ops::AttentionKernels kernels;
 };
 
-// Consecutive tokens, and what they are of the micro-batch's sequences (ops/sequence_part.h).
+// Consecutive tokens of all ranks, and what they are of the micro-batch's sequences
+// (ops/sequence_part.h). Each of `ranks` context-parallel ranks has the same number of them, in
+// stripes.
 struct AttentionChunk {
   int64_t begin = 0, end = 0;
+  int ranks = 1;
   Tensor cu_seqlens, place_T;
 
+  int64_t rows() const { return (end - begin) / ranks; }
+  // The chunk of a tensor of all ranks' tokens.
   Tensor Of(const Tensor& x_T) const { return x_T.Slice(0, begin, end); }
+  // The chunk of a tensor of this rank's tokens.
+  Tensor RowsOf(const Tensor& x_T) const { return x_T.Slice(0, begin / ranks, end / ranks); }
 };
 
 class AttentionCore {
@@ -60,7 +67,8 @@ class AttentionCore {
                 const Saved& saved) const;
 
   // Returns the micro-batch's tokens in chunks of `tokens`, the last of which may be smaller, with
-  // tensors in ctx.scratch. Attention in chunks is for ranks that have all tokens.
+  // tensors in ctx.scratch. Context-parallel ranks have stripes of each chunk's tokens, and
+  // attention is that of all these tokens and a rank's share of the groups.
   static std::vector<AttentionChunk> Chunks(const LayerContext& ctx, int64_t tokens);
   // Does for queries of one chunk and keys of another what Forward and Backward do for all. out,
   // the gradient of the queries (`first`: written, else added to) and those of the keys
@@ -78,8 +86,9 @@ class AttentionCore {
   AttentionCore Sharp(const LayerContext& ctx) const;
 
  private:
+  // The attention of `heads` heads of each context-parallel rank.
   ops::Attention OfChunks(const LayerContext& ctx, const AttentionChunk& queries,
-                          const AttentionChunk& keys) const;
+                          const AttentionChunk& keys, int64_t heads) const;
   // The attention over all ranks' tokens.
   ops::Attention Whole(const LayerContext& ctx) const;
   ContextAttention OverRanks(const LayerContext& ctx) const;

@@ -18,6 +18,8 @@
 #ifndef MEGATRON_LAYERS_CONTEXT_ATTENTION_H_
 #define MEGATRON_LAYERS_CONTEXT_ATTENTION_H_
 
+#include <vector>
+
 #include "megatron/layers/layer_context.h"
 #include "megatron/ops/attention.h"
 
@@ -63,6 +65,16 @@ void AllToAllAttentionForward(const LayerContext& ctx, Arena* arena,
 void AllToAllAttentionBackward(const LayerContext& ctx, const ContextAttention& attention,
                                const AllToAllSaved& saved, const Tensor& dout_TGRD,
                                const ops::AttentionInputs& gradients);
+
+// The same exchange for some tokens of stripes (context_slice.h), where all ranks are one team:
+// between this rank's rows of them, [rows, G, ...], and all ranks' rows in the order of the tokens,
+// [C rows, G / C, ...], of this rank's share of the groups. What is of all ranks is contiguous. The
+// number of rows is a multiple of kContextStripe.
+struct StripedTensor {
+  Tensor mine, all;
+};
+void ExchangeToHeads(const LayerContext& ctx, const std::vector<StripedTensor>& tensors);
+void ExchangeToTokens(const LayerContext& ctx, const std::vector<StripedTensor>& tensors);
 
 }  // namespace megatron
 

@@ -93,9 +93,14 @@ class SelfAttention {
   // Returns the packed projection of a chunk, in ctx.scratch.
   Tensor ProjectChunk(const LayerContext& ctx, const AttentionChunk& chunk,
                       const Tensor& x_TH) const;
-  // Writes a chunk of the queries, keys and values.
+  // Writes a chunk of the queries, keys and values: with context-parallel ranks, those of all ranks'
+  // tokens and of this rank's share of the groups.
   void MakeChunk(const LayerContext& ctx, const RotaryTables* rotary, const AttentionChunk& chunk,
                  const Tensor& x_TH, const Tensor& q_CGRD, const Tensor& kv_C2GD) const;
+  // Returns attention's output for this rank's rows of a chunk, and all of its heads: what is given
+  // or, with context-parallel ranks, in ctx.scratch.
+  Tensor OwnOutput(const LayerContext& ctx, const AttentionChunk& chunk,
+                   const Tensor& context_CGRD) const;
   // Writes a chunk of what attention gives, from the chunk's queries, keys and values and, through
   // `earlier`, those of the chunks before. `core` is core_ or what is made of it.
   void AttendChunk(const LayerContext& ctx, const AttentionCore& core,

@@ -1,7 +1,9 @@
 // Self-attention in chunks of tokens.
 #include <vector>
 
+#include "glog/logging.h"
 #include "megatron/layers/chunk_window.h"
+#include "megatron/layers/context_attention.h"
 #include "megatron/layers/host_copies.h"
 #include "megatron/layers/self_attention.h"
 #include "megatron/ops/dropout.h"
@@ -39,17 +41,17 @@ Tensor Rows(const Tensor& x_CGRD) {
 
 Tensor SelfAttention::AllocatePacked(const LayerContext& ctx, const AttentionChunk& chunk,
                                      const char* name) const {
-  return ctx.scratch->Allocate(
-      dtype_, {chunk.end - chunk.begin, groups_, heads_per_group_ + 2, head_size_}, name);
+  return ctx.scratch->Allocate(dtype_, {chunk.rows(), groups_, heads_per_group_ + 2, head_size_},
+                               name);
 }
 
 Tensor SelfAttention::ProjectChunk(const LayerContext& ctx, const AttentionChunk& chunk,
                                    const Tensor& x_TH) const {
   const Tensor qkv_CGSD = AllocatePacked(ctx, chunk, "attention qkv");
   LinearSaved forgotten;
-  qkv_.Forward(ctx, chunk.Of(x_TH), OwnColumns(Packed(qkv_CGSD)), &forgotten);
+  qkv_.Forward(ctx, chunk.RowsOf(x_TH), OwnColumns(Packed(qkv_CGSD)), &forgotten);
   if (kv_ != nullptr)
-    kv_->Forward(ctx, chunk.Of(x_TH), SharedColumns(Packed(qkv_CGSD)), &forgotten);
+    kv_->Forward(ctx, chunk.RowsOf(x_TH), SharedColumns(Packed(qkv_CGSD)), &forgotten);
   return qkv_CGSD;
 }
 
@@ -58,19 +60,43 @@ void SelfAttention::MakeChunk(const LayerContext& ctx, const RotaryTables* rotar
                               const Tensor& kv_C2GD) const {
   Arena::Scope scope(ctx.scratch);
   const Tensor qkv_CGSD = ProjectChunk(ctx, chunk, x_TH);
-  const Tensor k_CGD = KeysOf(kv_C2GD);
+  // Those of this rank's rows and of all of its heads.
+  const Shape q_shape{chunk.rows(), groups_, heads_per_group_, head_size_},
+      k_shape{chunk.rows(), groups_, head_size_};
+  const bool exchanges = chunk.ranks > 1;
+  const Tensor q = exchanges ? ctx.scratch->Allocate(dtype_, q_shape, "attention q") : q_CGRD;
+  const Tensor k =
+      exchanges ? ctx.scratch->Allocate(dtype_, k_shape, "attention k") : KeysOf(kv_C2GD);
   if (qk_norm_) {
     LayerContext forgetting = ctx;
     forgetting.saved = ctx.scratch;
     NormLayer::Saved forgotten;
-    q_norm_.Forward(forgetting, Queries(qkv_CGSD), q_CGRD, &forgotten);
-    k_norm_.Forward(forgetting, Keys(qkv_CGSD), k_CGD, &forgotten);
+    q_norm_.Forward(forgetting, Queries(qkv_CGSD), q, &forgotten);
+    k_norm_.Forward(forgetting, Keys(qkv_CGSD), k, &forgotten);
   } else {
-    ops::Copy(ctx.stream, Queries(qkv_CGSD), q_CGRD);
-    ops::Copy(ctx.stream, Keys(qkv_CGSD), k_CGD);
+    ops::Copy(ctx.stream, Queries(qkv_CGSD), q);
+    ops::Copy(ctx.stream, Keys(qkv_CGSD), k);
   }
-  ops::Copy(ctx.stream, Values(qkv_CGSD), ValuesOf(kv_C2GD));
-  Rotate(ctx, rotary, /*inverse=*/false, chunk.Of(ctx.batch->position_T), q_CGRD, k_CGD);
+  Rotate(ctx, rotary, /*inverse=*/false, chunk.RowsOf(ctx.batch->position_T), q, k);
+  Tensor v = Values(qkv_CGSD);
+  if (exchanges) {
+    const Shape all_shape{kv_C2GD.dim(0), kv_C2GD.dim(2), kv_C2GD.dim(3)};
+    const Tensor k_all = ctx.scratch->Allocate(dtype_, all_shape, "exchanged keys");
+    const Tensor v_all = ctx.scratch->Allocate(dtype_, all_shape, "exchanged values");
+    ExchangeToHeads(ctx, {{q, q_CGRD}, {k, k_all}, {v, v_all}});
+    v = v_all;
+    ops::Copy(ctx.stream, k_all, KeysOf(kv_C2GD));
+  }
+  ops::Copy(ctx.stream, v, ValuesOf(kv_C2GD));
+}
+
+Tensor SelfAttention::OwnOutput(const LayerContext& ctx, const AttentionChunk& chunk,
+                                const Tensor& context_CGRD) const {
+  if (chunk.ranks == 1) return context_CGRD;
+  const Tensor mine = ctx.scratch->Allocate(
+      dtype_, {chunk.rows(), groups_, heads_per_group_, head_size_}, "attention output");
+  ExchangeToTokens(ctx, {{mine, context_CGRD}});
+  return mine;
 }
 
 void SelfAttention::AttendChunk(const LayerContext& ctx, const AttentionCore& core,
@@ -102,14 +128,17 @@ void SelfAttention::ForwardInChunks(const LayerContext& ctx, const RotaryTables*
                                     const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const {
   Arena::Scope scope(ctx.scratch);
   const std::vector<AttentionChunk> chunks = AttentionCore::Chunks(ctx, chunk_);
-  const int64_t tokens = ctx.batch->num_tokens();
-  const Shape lse_shape{tokens, groups_, heads_per_group_};
+  // Those of all ranks' tokens and of this rank's share of its groups.
+  const int ranks = ctx.context_group.size();
+  const int64_t tokens = ctx.batch->num_tokens() * ranks, groups = groups_ / ranks;
+  CHECK_EQ(groups * ranks, groups_);
+  const Shape lse_shape{tokens, groups, heads_per_group_};
   Arena* const kept = ForAllTokens(ctx, ctx.saved);
   saved->qkv.x_TI = x_TH;
   saved->q_TGRD =
-      kept->Allocate(dtype_, {tokens, groups_, heads_per_group_, head_size_}, "attention queries");
+      kept->Allocate(dtype_, {tokens, groups, heads_per_group_, head_size_}, "attention queries");
   saved->kv_T2GD =
-      kept->Allocate(dtype_, {tokens, 2, groups_, head_size_}, "attention keys and values");
+      kept->Allocate(dtype_, {tokens, 2, groups, head_size_}, "attention keys and values");
   if (!recompute_) {
     saved->context_TGRD = kept->Allocate(dtype_, saved->q_TGRD.shape(), "attention output");
     saved->core.lse_TGR = kept->Allocate(DType::kFloat32, lse_shape, "attention log-sum-exp");
@@ -134,7 +163,7 @@ void SelfAttention::ForwardInChunks(const LayerContext& ctx, const RotaryTables*
     Tensor context_CGRD, lse_CGR;
     if (recompute_) {
       context_CGRD = ctx.scratch->Allocate(dtype_, q_CGRD.shape(), "attention output");
-      lse_CGR = ctx.scratch->Allocate(DType::kFloat32, {q_CGRD.dim(0), groups_, heads_per_group_},
+      lse_CGR = ctx.scratch->Allocate(DType::kFloat32, {q_CGRD.dim(0), groups, heads_per_group_},
                                       "attention log-sum-exp");
     } else {
       context_CGRD = attended[0].Begin(chunk.begin, chunk.end);
@@ -147,7 +176,7 @@ void SelfAttention::ForwardInChunks(const LayerContext& ctx, const RotaryTables*
     AttendChunk(ctx, core_, chunks, i, q_CGRD, kv_C2GD, &earlier, context_CGRD, lse_CGR);
     for (ChunkWindow& window : attended) window.Send();
     LinearSaved forgotten;
-    proj_.Forward(ctx, Rows(context_CGRD), chunk.Of(y_TH), &forgotten);
+    proj_.Forward(ctx, Rows(OwnOutput(ctx, chunk, context_CGRD)), chunk.RowsOf(y_TH), &forgotten);
   }
   if (ctx.host_copies != nullptr) ctx.host_copies->AwaitAll();
   if (ctx.activations != nullptr) core_.AddScores(ctx, sharp_lse_TGR);
@@ -158,7 +187,7 @@ void SelfAttention::ProjectChunkBack(const LayerContext& ctx, const RotaryTables
                                      const Tensor& x_TH, const Tensor& dx_TH) {
   Arena::Scope scope(ctx.scratch);
   const Tensor dq = Queries(dqkv_CGSD), dk = Keys(dqkv_CGSD);
-  Rotate(ctx, rotary, /*inverse=*/true, chunk.Of(ctx.batch->position_T), dq, dk);
+  Rotate(ctx, rotary, /*inverse=*/true, chunk.RowsOf(ctx.batch->position_T), dq, dk);
   if (qk_norm_) {
     // What was in front of the norms is computed again.
     Arena::Scope norm_scope(ctx.scratch);
@@ -173,9 +202,9 @@ void SelfAttention::ProjectChunkBack(const LayerContext& ctx, const RotaryTables
     q_norm_.Backward(ctx, dq, Tensor(), dq, q_norm);
     k_norm_.Backward(ctx, dk, Tensor(), dk, k_norm);
   }
-  const Tensor dpacked_CO = Packed(dqkv_CGSD), dx_CH = chunk.Of(dx_TH);
+  const Tensor dpacked_CO = Packed(dqkv_CGSD), dx_CH = chunk.RowsOf(dx_TH);
   LinearSaved own, shared;
-  own.x_TI = shared.x_TI = chunk.Of(x_TH);
+  own.x_TI = shared.x_TI = chunk.RowsOf(x_TH);
   const AsyncCall reducing = qkv_.BackwardInput(ctx, OwnColumns(dpacked_CO), dx_CH, &own);
   AsyncCall reducing_shared;
   Tensor dshared_CH;
@@ -248,8 +277,15 @@ void SelfAttention::ProjectOutputBack(const LayerContext& ctx,
       context_CGRD = context[i % 2].Await();
     }
     LinearSaved proj;
-    proj.x_TI = Rows(context_CGRD);
-    proj_.BackwardInput(ctx, chunk.Of(dy_TH), Rows(dcontext.Begin(chunk.begin, chunk.end)), &proj);
+    proj.x_TI = Rows(OwnOutput(ctx, chunk, context_CGRD));
+    const Tensor dcontext_CGRD = dcontext.Begin(chunk.begin, chunk.end);
+    const Tensor mine =
+        chunk.ranks == 1
+            ? dcontext_CGRD
+            : ctx.scratch->Allocate(dtype_, {chunk.rows(), groups_, heads_per_group_, head_size_},
+                                    "attention gradient");
+    proj_.BackwardInput(ctx, chunk.RowsOf(dy_TH), Rows(mine), &proj);
+    if (chunk.ranks > 1) ExchangeToHeads(ctx, {{mine, dcontext_CGRD}});
     dcontext.Send();
     proj_.BackwardWeight(ctx, proj);
   }
@@ -285,6 +321,16 @@ void SelfAttention::AttendBack(const LayerContext& ctx, const RotaryTables* rota
     const Tensor dkv_C2GD =
         ctx.scratch->Allocate(DType::kFloat32, kv_C2GD.shape(), "attention gradient sum");
     const Tensor dqkv_CGSD = AllocatePacked(ctx, chunks[j], "attention gradient");
+    // Gradients of all ranks' tokens, in the model's dtype, are exchanged for those of all of this
+    // rank's heads.
+    const bool exchanges = chunks[j].ranks > 1;
+    const auto all_tokens = [&](const Tensor& mine, const Shape& shape) {
+      return exchanges ? ctx.scratch->Allocate(dtype_, shape, "attention gradient") : mine;
+    };
+    const Shape keys_shape = KeysOf(kv_C2GD).shape();
+    const Tensor dq_all = all_tokens(Queries(dqkv_CGSD), chunks[j].Of(all.dq_TGRD).shape()),
+                 dk_all = all_tokens(Keys(dqkv_CGSD), keys_shape),
+                 dv_all = all_tokens(Values(dqkv_CGSD), keys_shape);
     for (size_t i = j; i < count; ++i, ++pair) {
       // The next pair, if there is one, is that of these.
       const bool turns = i + 1 == count, ends = turns && j + 1 == count;
@@ -301,14 +347,19 @@ void SelfAttention::AttendBack(const LayerContext& ctx, const RotaryTables* rota
                           dcontext[pair % 2].Await(),
                           {dq_CGRD, KeysOf(dkv_C2GD), ValuesOf(dkv_C2GD), Tensor()});
       if (i == j) {
-        ops::Copy(ctx.stream, dq_CGRD, Queries(dqkv_CGSD));
+        ops::Copy(ctx.stream, dq_CGRD, dq_all);
       } else {
         sum.Send();
         if (next_adds && next_i == i) bring(&dq, pair + 1, next_i);
       }
     }
-    ops::Copy(ctx.stream, KeysOf(dkv_C2GD), Keys(dqkv_CGSD));
-    ops::Copy(ctx.stream, ValuesOf(dkv_C2GD), Values(dqkv_CGSD));
+    ops::Copy(ctx.stream, KeysOf(dkv_C2GD), dk_all);
+    ops::Copy(ctx.stream, ValuesOf(dkv_C2GD), dv_all);
+    if (exchanges) {
+      ExchangeToTokens(
+          ctx,
+          {{Queries(dqkv_CGSD), dq_all}, {Keys(dqkv_CGSD), dk_all}, {Values(dqkv_CGSD), dv_all}});
+    }
     ProjectChunkBack(ctx, rotary, chunks[j], dqkv_CGSD, saved.qkv.x_TI, dx_TH);
   }
 }

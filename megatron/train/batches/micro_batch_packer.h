@@ -47,6 +47,8 @@ struct PackerOptions {
   // This rank packs its own share of each sample among the context-parallel ranks
   // (context_slice.h); the global batch is counted in whole samples.
   int context_parallel_size = 1, context_parallel_rank = 0, context_team_size = 1;
+  // Context-parallel ranks have stripes also of samples of equal lengths.
+  bool stripes = false;
   int64_t num_workers = 0;  // threads that read samples ahead, for each source; 0: none
 
   // Returns whether samples may be shorter than seq_length; each is one sequence then.
@@ -90,7 +92,8 @@ class MicroBatchPacker {
   static MicroBatch OnHost(const HostMirror& host, const MicroBatch& batch);
   ContextShard Shard() const {
     return {options_.context_parallel_size, options_.context_parallel_rank,
-            options_.lengths_vary() ? 0 : options_.seq_length, options_.context_team_size};
+            options_.lengths_vary() || options_.stripes ? 0 : options_.seq_length,
+            options_.context_team_size};
   }
   // Numbers of tokens are filled up to a multiple of this, so that all ranks of a sample have the
   // same share.

@@ -84,11 +84,14 @@ TEST(AttentionOffloadTest, RecomputationAndDiagnosticsGoWithIt) {
 }
 
 TEST(AttentionOffloadTest, RanksHaveTheSameBits) {
-  LayoutRun tensor, pipeline, data;
+  LayoutRun tensor, pipeline, context, data;
   tensor.layout.tensor = 2;
   ExpectSameBits(Of(SmallGpt2(), 5), tensor);
   pipeline.layout.pipeline = 2;
   ExpectSameBits(Of(SmallGpt2(), 5), pipeline);
+  context.layout.context = 2;
+  context.layout.context_parallel = ContextParallel::kAllToAll;
+  for (const int64_t chunk : {8, 24}) ExpectSameBits(Of(SmallGpt2(), chunk), context);
   data.layout.data = 2;
   data.layout.sharding = DataSharding::kWeights;
   data.layout.overlap = true;

@@ -28,6 +28,7 @@ PackerOptions PackingFor(const TrainerOptions& run, const ProcessGroup& context)
   options.context_parallel_size = context.size();
   options.context_parallel_rank = context.rank();
   options.context_team_size = run.model.transformer.TeamSize(context.size());
+  options.stripes = run.model.transformer.recompute.attention_chunk_tokens > 0;
   options.has_sample_numbers = run.model.transformer.moe.num_experts > 0;
   return options;
 }

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "megatron/comm/nccl/nccl_api.h"
+#include "megatron/layers/context_slice.h"
 #include "megatron/ops/cuda/cudnn/cudnn_kernels.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/attention/attention_limits.h"
@@ -79,8 +80,18 @@ void CheckAttentionChunks(ConfigChecker& check) {
       config.parallel().sequence_parallel() && config.parallel().tensor_model_parallel_size() > 1,
       "parallel.sequence_parallel",
       "a chunk is of consecutive tokens, of which each tensor-parallel rank has all");
-  refuse(config.parallel().context_parallel_size() > 1, "parallel.context_parallel_size",
-         "a chunk is of consecutive tokens, and ranks share the tokens of a sample");
+  const int64_t ranks = config.parallel().context_parallel_size();
+  if (!check.Usable({"parallel.context_parallel_size"}) || ranks == 1) return;
+  refuse(config.parallel().cp_comm_type() != config::ContextParallelComm::a2a,
+         "parallel.cp_comm_type", "of several ranks' chunks, only a2a gives whole ones");
+  refuse(config.model().num_experts() > 0, "model.num_experts",
+         "with context parallelism, samples whose tokens are experts' are not cut into stripes");
+  if (check.Usable({kChunk}) &&
+      config.recompute().attention_chunk_tokens() % (ranks * kContextStripe) != 0) {
+    check.Error(kChunk, absl::StrCat("must be divisible by ", kContextStripe, " * ",
+                                     check.Named("parallel.context_parallel_size"),
+                                     ", since each rank has whole stripes of a chunk"));
+  }
 }
 
 void CheckRecompute(ConfigChecker& check) {

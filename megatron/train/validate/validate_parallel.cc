@@ -50,7 +50,9 @@ void CheckStripes(ConfigChecker& check) {
   check.Error("model.seq_length",
               absl::StrCat("must be divisible by ", kContextStripe, " * ", check.Named(kContext),
                            rows ? absl::StrCat(" * ", check.Named(kTensor)) : "", " with ",
-                           check.Named("model.model_type")));
+                           check.Named(check.IsWritten("recompute.attention_chunk_tokens")
+                                           ? "recompute.attention_chunk_tokens"
+                                           : "model.model_type")));
 }
 
 // Samples of one length are cut into chunks of equal length.
@@ -111,8 +113,12 @@ void CheckContext(ConfigChecker& check) {
   const int64_t size = parallel.context_parallel_size();
   if (!check.Usable({kContext}) || size == 1) return;
   const SampleFilling filling = ModelRulesOf(check.resolved().model()).filling();
-  if (filling == SampleFilling::kToSeqLength) CheckStripes(check);
-  if (filling == SampleFilling::kNone) CheckChunks(check);
+  const bool stripes = check.IsWritten("recompute.attention_chunk_tokens");
+  if (filling == SampleFilling::kToSeqLength || stripes) {
+    CheckStripes(check);
+  } else if (filling == SampleFilling::kNone) {
+    CheckChunks(check);
+  }
   if (parallel.cp_comm_type() == config::ContextParallelComm::a2a_p2p) return CheckTeams(check);
   if (parallel.cp_comm_type() == config::ContextParallelComm::a2a)
     CheckHeadsAreShared(check, size, check.Named(kContext));
