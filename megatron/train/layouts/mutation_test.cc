@@ -140,9 +140,9 @@ std::vector<Scene> Scenes() {
   instances.data = 4;
   instances.sharding = DataSharding::kWeights;
   instances.optimizer_instances = 2;
-  Layout hosts = instances;
-  hosts.optimizer_instances = 1;
-  hosts.hosts = 2;
+  Layout secondary = instances;
+  secondary.optimizer_instances = 1;
+  secondary.hosts = 2;
   Layout parts = instances;
   parts.sharding = DataSharding::kStates;
   parts.shards_states_over_instances = true;
@@ -190,7 +190,7 @@ std::vector<Scene> Scenes() {
         {"weights of an instance in the wrong order", "dp-cp-shards", Collective::kAllGather,
          Fault::kRotated}}},
       {"secondary shards",
-       hosts,
+       secondary,
        {{"secondary shards in the wrong order", "dp-cp-host", Collective::kAllGather,
          Fault::kRotated},
         {"secondary shards not gathered", "dp-cp-host", Collective::kAllGather, Fault::kDropped},

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/layers/context_slice.h"
 
 namespace megatron {
 namespace {
@@ -31,6 +32,7 @@ LayoutSpace::LayoutSpace(const config::PretrainConfig& resolved, int64_t ranks, 
                          std::vector<double> host_fractions)
     : model_(resolved.model()),
       train_(resolved.train()),
+      recompute_(resolved.recompute()),
       samples_(resolved.train().global_batch_size()),
       ranks_(ranks),
       domain_(domain),
@@ -54,11 +56,19 @@ bool LayoutSpace::AllowsTensor(int64_t ranks) const {
   return Divides(ranks, groups) || Divides(groups, ranks);
 }
 
+bool LayoutSpace::CanCutChunks(int64_t context) const {
+  const int64_t chunk = recompute_.attention_chunk_tokens();
+  const int64_t multiple = kContextStripe * context;
+  return chunk == 0 || (model_.num_experts() == 0 && Divides(multiple, chunk) &&
+                        Divides(multiple, model_.seq_length()));
+}
+
 bool LayoutSpace::IsPossible(const LayoutAxes& axes) {
   const int64_t length = model_.seq_length();
   const bool is_layered = Divides(axes.pipeline, model_.num_layers()) ||
                           Divides(axes.pipeline, model_.num_layers() + 2);
-  const bool is_cut = axes.context == 1 || Divides(2 * axes.context, length);
+  const bool is_cut =
+      axes.context == 1 || (Divides(2 * axes.context, length) && CanCutChunks(axes.context));
   if (!AllowsTensor(axes.tensor) || !is_layered || !is_cut || !Divides(axes.data, samples_)) {
     ++indivisible_;
     return false;
@@ -110,7 +120,8 @@ absl::StatusOr<bool> LayoutSpace::VisitPipelines(LayoutAxes axes, LayoutVisit vi
 
 absl::StatusOr<bool> LayoutSpace::VisitSchedules(LayoutAxes axes, LayoutVisit visit) {
   MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitBatches(axes, visit));
-  if (!goes_on || axes.pipeline == 1 || axes.chunks > 1) return goes_on;
+  if (!goes_on || axes.pipeline == 1 || axes.chunks > 1 || recompute_.attention_chunks_on_host())
+    return goes_on;
   axes.schedule = PlanSchedule::kZeroBubbleH1;
   return VisitBatches(axes, visit);
 }
@@ -134,8 +145,9 @@ absl::StatusOr<bool> LayoutSpace::VisitBatches(LayoutAxes axes, LayoutVisit visi
 
 absl::StatusOr<bool> LayoutSpace::VisitRows(LayoutAxes axes, LayoutVisit visit) {
   MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitContexts(axes, visit));
-  const bool can_cut_rows =
-      axes.tensor > 1 && Divides(axes.tensor, model_.seq_length() / axes.context);
+  const bool can_cut_rows = axes.tensor > 1 &&
+                            Divides(axes.tensor, model_.seq_length() / axes.context) &&
+                            recompute_.attention_chunk_tokens() == 0;
   if (!goes_on || !can_cut_rows) return goes_on;
   axes.is_sequence_parallel = true;
   return VisitContexts(axes, visit);
@@ -151,10 +163,12 @@ absl::StatusOr<bool> LayoutSpace::VisitContexts(LayoutAxes axes, LayoutVisit vis
   for (const PlanContext form :
        {PlanContext::kRing, PlanContext::kAllToAll, PlanContext::kGather}) {
     if (form == PlanContext::kAllToAll && !CanExchangeHeads(axes, axes.context)) continue;
+    if (form != PlanContext::kAllToAll && recompute_.attention_chunk_tokens() > 0) continue;
     axes.context_form = form;
     MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitExperts(axes, visit));
     if (!goes_on) return false;
   }
+  if (recompute_.attention_chunk_tokens() > 0) return true;
   axes.context_form = PlanContext::kTeams;
   for (const int64_t team : Divisors(axes.context)) {
     const bool is_team = team > 1 && team < axes.context && team * axes.tensor <= domain_;

@@ -47,6 +47,8 @@ class LayoutSpace {
   bool IsPossible(const LayoutAxes& axes);
   bool AllowsTensor(int64_t ranks) const;
   bool CanExchangeHeads(const LayoutAxes& axes, int64_t ranks) const;
+  // Returns whether attention in chunks, if it is written, allows this many context-parallel ranks.
+  bool CanCutChunks(int64_t context) const;
   absl::StatusOr<bool> VisitPipelines(LayoutAxes axes, LayoutVisit visit);
   absl::StatusOr<bool> VisitSchedules(LayoutAxes axes, LayoutVisit visit);
   absl::StatusOr<bool> VisitBatches(LayoutAxes axes, LayoutVisit visit);
@@ -62,6 +64,7 @@ class LayoutSpace {
 
   const config::ModelConfig& model_;
   const config::TrainConfig& train_;
+  const config::RecomputeConfig& recompute_;
   const int64_t samples_;
   const int64_t ranks_;
   const int64_t domain_;
