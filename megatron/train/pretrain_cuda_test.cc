@@ -123,11 +123,22 @@ TEST_F(PretrainCudaTest, ActivationsInHostMemoryLeaveTheSameBytes) {
   ExpectEqualCheckpoints("without", "with");
 }
 
+TEST_F(PretrainCudaTest, AttentionInHostMemoryLeavesTheSameBytes) {
+  const Arguments chunks = {"--set=recompute.attention_chunk_tokens=16"};
+  ASSERT_EQ(RunOnCuda(Joined({SaveTo("without")}, chunks)).exit_code, kExitDone);
+  const Outcome with =
+      RunOnCuda(Joined({SaveTo("with"), "--set=recompute.attention_chunks_on_host=true"}, chunks));
+  ASSERT_EQ(with.exit_code, kExitDone) << with.output;
+  ExpectEqualCheckpoints("without", "with");
+}
+
 TEST_F(PretrainCudaTest, OffloadSaysThatItDoesNothingOnTheCpu) {
-  const Arguments one = {"--set=train.exit_interval=1"};
+  const Arguments one = {"--set=train.exit_interval=1",
+                         "--set=recompute.attention_chunk_tokens=16"};
   const std::string without = Run(one).output;
   for (const auto& [field, value] : {std::pair("optimizer.optimizer_cpu_offload", "true"),
-                                     std::pair("recompute.cpu_offloading_num_layers", "1")}) {
+                                     std::pair("recompute.cpu_offloading_num_layers", "1"),
+                                     std::pair("recompute.attention_chunks_on_host", "true")}) {
     const Outcome outcome = Run(Joined(one, {absl::StrCat("--set=", field, "=", value)}));
     EXPECT_EQ(outcome.exit_code, kExitDone) << outcome.output;
     EXPECT_TRUE(absl::StrContains(outcome.output, absl::StrCat(field, " does nothing on the CPU")))

@@ -413,6 +413,7 @@ TrainerOptions RunOptions::TrainerOf(int stage, int data_rank) const {
     options.cuda_graphs.enabled = false;
     if (options.state_directory.empty()) options.host_fraction = 0;
     options.model.num_offloaded_layers = 0;
+    options.model.attention_on_host = false;
   }
   options.placement.stage = stage;
   options.packing.layout.data_parallel_rank = data_rank;
