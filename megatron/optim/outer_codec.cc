@@ -2,16 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "glog/logging.h"
+#include "megatron/ops/group_codes.h"
 
 namespace megatron {
 namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr int kMostInt8 = 127;
 constexpr int kE3M0Magnitudes = 7;
 // Scales of blocks of nothing that is a normal number, and of blocks that are not finite.
 constexpr int kLeastExponent = -119, kNotFinite = -128;
@@ -31,25 +30,6 @@ int NearestExponent(float value) {
   int exponent = 0;
   const float fraction = std::frexp(value, &exponent);  // from 0.5 to 1, excluded
   return fraction < 0.75f ? exponent - 1 : exponent;
-}
-
-void EncodeInt8(const float* values, int64_t count, uint8_t* codes) {
-  const float scale = LargestOf(values, count) / kMostInt8;
-  std::memcpy(codes, &scale, sizeof(scale));
-  int8_t* const out = reinterpret_cast<int8_t*>(codes + sizeof(scale));
-  for (int64_t i = 0; i < count; ++i) {
-    // The scale of very small numbers is rounded to so few bits that more than 127 may result.
-    out[i] = scale > 0 ? static_cast<int8_t>(std::clamp(
-                             static_cast<int>(std::lround(values[i] / scale)), -127, 127))
-                       : int8_t{0};
-  }
-}
-
-void DecodeInt8(const uint8_t* codes, int64_t count, float* values) {
-  float scale = 0;
-  std::memcpy(&scale, codes, sizeof(scale));
-  const int8_t* const in = reinterpret_cast<const int8_t*>(codes + sizeof(scale));
-  for (int64_t i = 0; i < count; ++i) values[i] = scale * static_cast<float>(in[i]);
 }
 
 uint8_t E3M0Code(float value, int exponent) {
@@ -87,37 +67,40 @@ void DecodeE3M0(const uint8_t* codes, int64_t count, float* values) {
   }
 }
 
-int64_t BytesOfBlock(OuterGradientType type, int64_t count) {
-  return type == OuterGradientType::kInt8 ? static_cast<int64_t>(sizeof(float)) + count
-                                          : 1 + (count + 1) / 2;
-}
+constexpr int64_t BytesOfE3M0(int64_t count) { return 1 + (count + 1) / 2; }
 
 // Calls body(first element, number of elements, first byte) for each block.
 template <typename Body>
-void ForEachBlock(OuterGradientType type, int64_t elements, Body body) {
-  const int64_t bytes = BytesOfBlock(type, kOuterBlock);
-  for (int64_t begin = 0; begin < elements; begin += kOuterBlock)
-    body(begin, std::min(kOuterBlock, elements - begin), begin / kOuterBlock * bytes);
+void ForEachBlock(int64_t elements, Body body) {
+  for (int64_t begin = 0; begin < elements; begin += kE3M0Block)
+    body(begin, std::min(kE3M0Block, elements - begin),
+         begin / kE3M0Block * BytesOfE3M0(kE3M0Block));
 }
 
 }  // namespace
 
 int64_t OuterCodeBytes(OuterGradientType type, int64_t elements) {
   CHECK(type != OuterGradientType::kFloat32);
-  const int64_t rest = elements % kOuterBlock;
-  return elements / kOuterBlock * BytesOfBlock(type, kOuterBlock) +
-         (rest > 0 ? BytesOfBlock(type, rest) : 0);
+  if (type == OuterGradientType::kInt8) return ops::GroupMessageBytes(ops::CodeBits::k8, elements);
+  const int64_t rest = elements % kE3M0Block;
+  return elements / kE3M0Block * BytesOfE3M0(kE3M0Block) + (rest > 0 ? BytesOfE3M0(rest) : 0);
 }
 
-void EncodeOuter(OuterGradientType type, const float* values, int64_t elements, uint8_t* codes) {
-  ForEachBlock(type, elements, [&](int64_t begin, int64_t count, int64_t at) {
-    (type == OuterGradientType::kInt8 ? EncodeInt8 : EncodeE3M0)(values + begin, count, codes + at);
+void EncodeOuter(const Stream& stream, OuterGradientType type, const Tensor& elements_N,
+                 const Tensor& codes_M) {
+  if (type == OuterGradientType::kInt8)
+    return ops::EncodeGroups(stream, ops::CodeBits::k8, elements_N, codes_M);
+  ForEachBlock(elements_N.numel(), [&](int64_t begin, int64_t count, int64_t at) {
+    EncodeE3M0(elements_N.data<float>() + begin, count, codes_M.data<uint8_t>() + at);
   });
 }
 
-void DecodeOuter(OuterGradientType type, const uint8_t* codes, int64_t elements, float* values) {
-  ForEachBlock(type, elements, [&](int64_t begin, int64_t count, int64_t at) {
-    (type == OuterGradientType::kInt8 ? DecodeInt8 : DecodeE3M0)(codes + at, count, values + begin);
+void DecodeOuter(const Stream& stream, OuterGradientType type, const Tensor& codes_M,
+                 const Tensor& elements_N) {
+  if (type == OuterGradientType::kInt8)
+    return ops::DecodeGroups(stream, ops::CodeBits::k8, codes_M, elements_N);
+  ForEachBlock(elements_N.numel(), [&](int64_t begin, int64_t count, int64_t at) {
+    DecodeE3M0(codes_M.data<uint8_t>() + at, count, elements_N.data<float>() + begin);
   });
 }
 

@@ -1,30 +1,36 @@
 #include "megatron/optim/outer_codec.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "megatron/ops/group_codes.h"
 
 namespace megatron {
 namespace {
 
+constexpr int64_t kInt8Group = ops::GroupSize(ops::CodeBits::k8);
 constexpr OuterGradientType kCodes[] = {OuterGradientType::kInt8, OuterGradientType::kE3M0};
 
 std::vector<float> ThereAndBack(OuterGradientType type, const std::vector<float>& values) {
   const int64_t count = static_cast<int64_t>(values.size());
   // Bytes behind the codes stay as they are.
-  std::vector<uint8_t> codes(OuterCodeBytes(type, count) + 1, 0x5a);
-  EncodeOuter(type, values.data(), count, codes.data());
+  const int64_t bytes = OuterCodeBytes(type, count);
+  std::vector<uint8_t> codes(bytes + 1, 0x5a);
+  std::vector<float> elements = values, decoded(values.size(), -1);
+  const Tensor message(codes.data(), DType::kUInt8, {bytes});
+  EncodeOuter(Stream::Inline(), type, Tensor(elements.data(), DType::kFloat32, {count}), message);
   EXPECT_EQ(codes.back(), 0x5a);
-  std::vector<float> decoded(values.size(), -1);
-  DecodeOuter(type, codes.data(), count, decoded.data());
+  DecodeOuter(Stream::Inline(), type, message, Tensor(decoded.data(), DType::kFloat32, {count}));
   return decoded;
 }
 
 TEST(OuterCodecTest, EightBitsAndFourBitsAndAScaleForEachBlock) {
-  EXPECT_EQ(OuterCodeBytes(OuterGradientType::kInt8, 2 * 128 + 5), 2 * (4 + 128) + 4 + 5);
+  // 529 bytes, in whole runs of 16.
+  EXPECT_EQ(OuterCodeBytes(OuterGradientType::kInt8, 2 * 256 + 5), 2 * (4 + 256) + 4 + 5 + 15);
   EXPECT_EQ(OuterCodeBytes(OuterGradientType::kE3M0, 2 * 128 + 5), 2 * (1 + 64) + 1 + 3);
 }
 
@@ -40,6 +46,13 @@ TEST(OuterCodecTest, EveryE3M0NumberIsItself) {
   }
 }
 
+// Returns the largest magnitude of a block.
+float LargestOf(const std::vector<float>& values, int64_t begin, int64_t end) {
+  float largest = 0;
+  for (int64_t i = begin; i < end; ++i) largest = std::max(largest, std::abs(values[i]));
+  return largest;
+}
+
 TEST(OuterCodecTest, EachElementBecomesTheNearestNumberOfItsBlock) {
   std::mt19937 random(7);
   std::uniform_real_distribution<float> exponents(-9, 0);
@@ -49,14 +62,18 @@ TEST(OuterCodecTest, EachElementBecomesTheNearestNumberOfItsBlock) {
       value = std::exp2(exponents(random)) * (random() % 2 == 0 ? 1.0f : -1.0f);
     const std::vector<float> int8 = ThereAndBack(OuterGradientType::kInt8, values);
     const std::vector<float> e3m0 = ThereAndBack(OuterGradientType::kE3M0, values);
-    for (int64_t begin = 0; begin < count; begin += kOuterBlock) {
-      const int64_t end = std::min(count, begin + kOuterBlock);
-      float largest = 0;
-      for (int64_t i = begin; i < end; ++i) largest = std::max(largest, std::abs(values[i]));
+    for (int64_t begin = 0; begin < count; begin += kInt8Group) {
+      const int64_t end = std::min(count, begin + kInt8Group);
+      const float largest = LargestOf(values, begin, end);
+      for (int64_t i = begin; i < end; ++i)
+        EXPECT_NEAR(int8[i], values[i], largest / 127 * 0.5001f);
+    }
+    for (int64_t begin = 0; begin < count; begin += kE3M0Block) {
+      const int64_t end = std::min(count, begin + kE3M0Block);
+      const float largest = LargestOf(values, begin, end);
       float top = std::exp2(std::floor(std::log2(largest)));
       if (largest >= 1.5f * top) top *= 2;
       for (int64_t i = begin; i < end; ++i) {
-        EXPECT_NEAR(int8[i], values[i], largest / 127 * 0.5001f);
         float nearest = 0;
         for (int k = 0; k < 7; ++k) {
           const float number = std::copysign(std::ldexp(top, -k), values[i]);
@@ -87,11 +104,12 @@ TEST(OuterCodecTest, WhatIsNotFiniteMakesItsBlockNaNs) {
   for (const OuterGradientType type : kCodes) {
     for (const float bad :
          {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
-      std::vector<float> values(2 * kOuterBlock, 1.0f);
+      const int64_t block = type == OuterGradientType::kInt8 ? kInt8Group : kE3M0Block;
+      std::vector<float> values(2 * block, 1.0f);
       values[3] = bad;
       const std::vector<float> decoded = ThereAndBack(type, values);
-      for (int64_t i = 0; i < kOuterBlock; ++i) EXPECT_TRUE(std::isnan(decoded[i])) << i;
-      for (int64_t i = kOuterBlock; i < 2 * kOuterBlock; ++i) EXPECT_FLOAT_EQ(decoded[i], 1) << i;
+      for (int64_t i = 0; i < block; ++i) EXPECT_TRUE(std::isnan(decoded[i])) << i;
+      for (int64_t i = block; i < 2 * block; ++i) EXPECT_FLOAT_EQ(decoded[i], 1) << i;
     }
   }
 }

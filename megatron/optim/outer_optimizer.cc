@@ -112,7 +112,7 @@ void OuterOptimizer::SumCodes(const ProcessGroup& islands, const Tensor& gradien
                               const Stream& stream) const {
   if (stream.is_meta()) return;
   const OuterGradientType type = options_.gradient_type;
-  const bool on_host = stream.device().type == DeviceType::kCpu;
+  const Stream host = stream.device().type == DeviceType::kCpu ? stream : Stream::Inline();
   for (int64_t begin = 0; begin < gradient.numel(); begin += piece_elements_) {
     const int64_t count = std::min(piece_elements_, gradient.numel() - begin);
     const Tensor piece = gradient.Slice(0, begin, begin + count);
@@ -122,12 +122,12 @@ void OuterOptimizer::SumCodes(const ProcessGroup& islands, const Tensor& gradien
     const Tensor mine = codes_.At(0, DType::kUInt8, {bytes});
     const Tensor all = codes_.At(bytes, DType::kUInt8, {islands.size() * bytes});
     Transport(stream, piece, sum);
-    EncodeOuter(type, sum.data<float>(), count, mine.data<uint8_t>());
-    islands.AllGather(mine, all, on_host ? stream : Stream::Inline());
+    EncodeOuter(host, type, sum, mine);
+    islands.AllGather(mine, all, host);
     for (int island = 0; island < islands.size(); ++island) {
       const Tensor& to = island == 0 ? sum : value;
-      DecodeOuter(type, all.data<uint8_t>() + island * bytes, count, to.data<float>());
-      if (island > 0) ops::Add(Stream::Inline(), value, sum);
+      DecodeOuter(host, type, all.Slice(0, island * bytes, (island + 1) * bytes), to);
+      if (island > 0) ops::Add(host, value, sum);
     }
     Transport(stream, sum, piece);
   }

@@ -364,7 +364,7 @@ TEST(IslandTrafficTest, BytesBetweenIslandsAreThoseOfOneSumOfShards) {
       // Buckets are padded.
       EXPECT_NEAR(sent(3) - before, round, 0.05 * round);
       EXPECT_NEAR(sent(6) - before, 2 * round, 0.05 * 2 * round);
-      // Codes are gathered, half a byte or one for an element and a scale for each 128.
+      // Codes are gathered, half a byte or one for an element and a scale for each block.
       run.outer.gradient_type = OuterGradientType::kE3M0;
       EXPECT_LE(sent(3), before + 2 * 4 * 5 * 2.0);
       const auto gathered = [&] {
@@ -374,7 +374,7 @@ TEST(IslandTrafficTest, BytesBetweenIslandsAreThoseOfOneSumOfShards) {
       const double bytes = (islands - 1) * parameters / ranks * (0.5 + 1.0 / 128);
       EXPECT_NEAR(gathered(), bytes, 0.05 * bytes);
       run.outer.gradient_type = OuterGradientType::kInt8;
-      const double twice = (islands - 1) * parameters / ranks * (1 + 4.0 / 128);
+      const double twice = (islands - 1) * parameters / ranks * (1 + 4.0 / 256);
       EXPECT_NEAR(gathered(), twice, 0.05 * twice);
     }
   }
