@@ -81,7 +81,7 @@ bool Travels(const std::string& name, const std::vector<std::string>& named) {
 }
 
 void Tell(absl::string_view line) {
-  std::fprintf(stderr, "launch: %s\n", std::string(line).c_str());
+  std::fprintf(stderr, "%s%s\n", kAgentReason, std::string(line).c_str());
 }
 
 RestartOptions Restarts() {
@@ -164,9 +164,7 @@ int main(int argc, char** argv) {
   const auto launch = [&](const std::vector<std::string>& command) -> absl::Status {
     MEGATRON_ASSIGN_OR_RETURN(const megatron::LaunchResult result, megatron::Launch(command));
     code = result.exit_code;
-    if (code != 0) {
-      std::fprintf(stderr, "%s%s\n", megatron::kAgentReason, result.Describe().c_str());
-    }
+    if (code != 0) megatron::Tell(result.Describe());
     return absl::OkStatus();
   };
   const int failed = megatron::RunTool(

@@ -51,6 +51,10 @@ std::vector<std::string> Introduce(const config::PretrainConfig& config, const P
   if (!here.launch.empty()) {
     lines.push_back(absl::StrCat("ranks are processes; this is ", here.launch));
   }
+  if (run.user.has_launcher && options.ranks.restarts > 0) {
+    lines.push_back(
+        "WARNING: parallel.restarts does nothing where a launcher has started the ranks");
+  }
   if (here.restarts > 0) {
     lines.push_back(absl::StrCat("restart ", here.restarts, here.restart_reason.empty() ? "" : ": ",
                                  here.restart_reason));

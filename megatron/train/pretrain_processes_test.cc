@@ -171,9 +171,12 @@ TEST_F(PretrainProcessesTest, ALaunchersWorldSaysHowManyDataParallelRanksThereAr
   const Arguments args = {"--set=train.train_iters=4", "--set=train.micro_batch_size=1"};
   ASSERT_EQ(Run(Joined({SaveTo("written"), "--set=parallel.data_parallel_size=2"}, args)).exit_code,
             kExitDone);
-  const std::vector<Outcome> outcomes = RunBy("torchrun", Joined({SaveTo("derived")}, args));
+  const std::vector<Outcome> outcomes =
+      RunBy("torchrun", Joined({SaveTo("derived"), "--set=parallel.restarts=2"}, args));
   for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.exit_code, kExitDone) << outcome.output;
   EXPECT_TRUE(absl::StrContains(outcomes[1].output, "x data 2")) << outcomes[1].output;
+  EXPECT_TRUE(absl::StrContains(outcomes[1].output, "parallel.restarts does nothing"))
+      << outcomes[1].output;
   ExpectEqualCheckpoints("written", "derived");
 }
 

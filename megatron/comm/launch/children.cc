@@ -317,7 +317,8 @@ class Runner {
     if (!result_.killed.empty() && result_.child >= 0) return;
     if (result_.child < 0 || Weight(result_.exit_code) < Weight(signal > 0 ? 128 + signal : code)) {
       result_.exit_code = signal > 0 ? 128 + signal : code;
-      // Whoever finds that another one hangs ends with the code of hangs, before that one is killed.
+      // Whoever finds that another one hangs ends with the code of hangs, before that one is
+      // killed.
       result_.is_consequence =
           signal == 0 && (code == options_.consequence_code || code == options_.hang_code);
       result_.child = index;
@@ -422,6 +423,8 @@ std::string LaunchResult::Describe() const {
     return absl::StrCat("asked twice to end, at last by signal ", signal, " (", strsignal(signal),
                         ")", killed.empty() ? "" : absl::StrCat(": ", WereKilled(killed)));
   }
+  if (child < 0 && asked != 0)
+    return absl::StrCat("asked to end by signal ", asked, " (", strsignal(asked), ")");
   if (child < 0) return "";
   const std::string end =
       signal > 0 ? absl::StrCat("ended by signal ", signal, " (", strsignal(signal), ")")

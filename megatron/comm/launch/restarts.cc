@@ -34,7 +34,8 @@ int WaitUnlessAsked(absl::Duration wait) {
   return asked;
 }
 
-LaunchResult AskedWhileWaiting(LaunchResult result, int signal) {
+LaunchResult AskedWhileWaiting(int signal) {
+  LaunchResult result;
   result.asked = signal;
   result.signal = signal;
   result.exit_code = kSignalCode + signal;
@@ -80,7 +81,7 @@ absl::StatusOr<LaunchResult> LaunchWithRestarts(
     tell(absl::StrCat(start.reason, "; starting again in ", absl::FormatDuration(wait), " (",
                       start.restarts, " of ", options.restarts, ")"));
     last = *std::move(result);
-    if (const int signal = WaitUnlessAsked(wait)) return AskedWhileWaiting(last, signal);
+    if (const int signal = WaitUnlessAsked(wait)) return AskedWhileWaiting(signal);
     wait = std::min(2 * wait, options.longest_wait);
   }
 }

@@ -159,6 +159,7 @@ TEST_F(RestartsTest, ASignalEndsTheWait) {
   ASSERT_THAT(result, IsOk());
   EXPECT_EQ(result->exit_code, 128 + SIGTERM);
   EXPECT_EQ(result->asked, SIGTERM);
+  EXPECT_EQ(result->Describe(), "asked to end by signal 15 (Terminated)");
 }
 
 TEST_F(RestartsTest, ProcessesAreStartedAgain) {
