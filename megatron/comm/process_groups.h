@@ -50,8 +50,9 @@ absl::StatusOr<ProcessGroups> MakeGroups(const RankGrid& dense, const RankGrid& 
                                          const std::shared_ptr<Communicator>& world);
 
 // Where the grids have ranks per host, the collectives of data_context, expert_data and their parts
-// are hierarchical in the groups that have several ranks on each of several hosts. Checks that there
-// is such a group, and that none has more ranks on one host than on another; the error names it.
+// are hierarchical in the groups that have several ranks on each of several hosts. Checks that
+// there is such a group, and that none has more ranks on one host than on another; the error names
+// it.
 absl::Status CheckHierarchicalGroups(const RankGrid& dense, const RankGrid& expert);
 // Returns the groups of `rank` whose collectives are hierarchical.
 std::vector<ProcessGroup ProcessGroups::*> HierarchicalGroups(const RankGrid& dense,

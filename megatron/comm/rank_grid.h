@@ -64,11 +64,10 @@ class RankGrid {
   // The grid of one rank.
   RankGrid() = default;
 
-  // Create the dense and the expert grid. They fail if the sizes do not multiply to the world, or if
-  // the ranks with the same weights do not divide into the instances and hosts; the message names the
-  // sizes.
-  // CreateExpert also fails if the order of the axes gives the two grids
-  // different pipelines; the message names two that differ.
+  // Create the dense and the expert grid. They fail if the sizes do not multiply to the world, or
+  // if the ranks with the same weights do not divide into the instances and hosts; the message
+  // names the sizes. CreateExpert also fails if the order of the axes gives the two grids different
+  // pipelines; the message names two that differ.
   static absl::StatusOr<RankGrid> Create(const ParallelSizes& sizes, int world_size);
   static absl::StatusOr<RankGrid> CreateExpert(const ParallelSizes& sizes, int world_size);
 

@@ -1,4 +1,5 @@
-// HostCopies: copies between a device's memory and page-locked memory of the host, beside computing.
+// HostCopies: copies between a device's memory and page-locked memory of the host, beside
+// computing.
 //
 // Copies are made one after the other, on a stream of their own. Each begins when what the device's
 // stream has to do at its start is done. On the meta device nothing is copied.

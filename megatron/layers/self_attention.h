@@ -16,8 +16,8 @@
 // With LayerContext::host_copies, tensors of all tokens lie in host memory, and chunks of them come
 // and go beside computing.
 //
-// Legend: T tokens, C tokens of a chunk, H hidden, G groups of this rank, R query heads that it has of each, D head
-// size.
+// Legend: T tokens, C tokens of a chunk, H hidden, G groups of this rank, R query heads that it has
+// of each, D head size.
 #ifndef MEGATRON_LAYERS_SELF_ATTENTION_H_
 #define MEGATRON_LAYERS_SELF_ATTENTION_H_
 
@@ -93,8 +93,8 @@ class SelfAttention {
   // Returns the packed projection of a chunk, in ctx.scratch.
   Tensor ProjectChunk(const LayerContext& ctx, const AttentionChunk& chunk,
                       const Tensor& x_TH) const;
-  // Writes a chunk of the queries, keys and values: with context-parallel ranks, those of all ranks'
-  // tokens and of this rank's share of the groups.
+  // Writes a chunk of the queries, keys and values: with context-parallel ranks, those of all
+  // ranks' tokens and of this rank's share of the groups.
   void MakeChunk(const LayerContext& ctx, const RotaryTables* rotary, const AttentionChunk& chunk,
                  const Tensor& x_TH, const Tensor& q_CGRD, const Tensor& kv_C2GD) const;
   // Returns attention's output for this rank's rows of a chunk, and all of its heads: what is given

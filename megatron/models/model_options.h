@@ -35,7 +35,8 @@ struct ModelOptions {
   // The number of layers of each part of the model, its first ones, of which a GPU keeps in host
   // memory what backward needs. T5 has none.
   int64_t num_offloaded_layers = 0;
-  // Whether a GPU keeps in host memory what attention in chunks (RecomputeOptions) has of all tokens.
+  // Whether a GPU keeps in host memory what attention in chunks (RecomputeOptions) has of all
+  // tokens.
   bool attention_on_host = false;
   // Number of tokens whose logits are in memory at once; 0: those of a whole micro-batch.
   int64_t logits_chunk = 0;

@@ -52,12 +52,13 @@ struct StageMemory {
   StageMemory(Device device, const StageMemorySizes& sizes, MemoryLedger* ledger);
 
   // Makes the store for layers that keep in host memory what backward needs, as many as
-  // there are slots. `stream` is that of the arenas' device. Fails where the system locks no more memory.
+  // there are slots. `stream` is that of the arenas' device. Fails where the system locks no more
+  // memory.
   absl::Status MakeStore(const StageMemorySizes& sizes, const Stream& stream, MemoryLedger* ledger);
 
   // Gives the arenas of slots, of recomputed layers and of temporary memory host arenas, for layers
-  // that keep tensors of all tokens there. Deferred parts have none. Fails where the system locks no
-  // more memory.
+  // that keep tensors of all tokens there. Deferred parts have none. Fails where the system locks
+  // no more memory.
   absl::Status MakeHostArenas(const StageMemorySizes& sizes, const Stream& stream,
                               MemoryLedger* ledger);
 

@@ -9,8 +9,8 @@
 
 namespace megatron::ops {
 
-// Of packed sequences, writes where the tokens [begin, end) of each one begin, counted from `begin`
-// (a sequence without such tokens is empty), and the place of each of these tokens in its sequence.
+// Writes where the tokens [begin, end) of each packed sequence begin, counted from `begin` (a
+// sequence without such tokens is empty), and the place of each of these tokens in its sequence.
 // All tensors are int32 and contiguous; cu_seqlens and part_cu_seqlens have the same length, and
 // place has end - begin elements.
 void PartOfSequences(const Stream& stream, const Tensor& cu_seqlens, int64_t begin, int64_t end,

@@ -24,8 +24,8 @@
 // gets the gradients of its part alone, and the updated parts are gathered once a step.
 //
 // With secondary shards (hpZ of G. Wang et al., arXiv 2306.10209) the first gather of a block after
-// an update of weights goes over all ranks, and each rank then keeps its part of the block among the
-// ranks of its host. Later gathers, until the next update, go within the host.
+// an update of weights goes over all ranks, and each rank then keeps its part of the block among
+// the ranks of its host. Later gathers, until the next update, go within the host.
 //
 // Quantized weights are gathered over all ranks as codes of 8 bits, and quantized gradients are
 // reduced as codes of 4 bits (quantized_collectives.h), where weights are sharded.

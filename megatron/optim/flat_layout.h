@@ -15,14 +15,14 @@
 // multiple of lcm(parts of all shards, 128) elements. The elements between parameters are zero and
 // stay zero.
 //
-// Several ranks may have the same shard. It is cut into equal *parts*, one for each of them: what is
-// to be done once for an element is done by the rank that has it in its part.
+// Several ranks may have the same shard. It is cut into equal *parts*, one for each of them: what
+// is to be done once for an element is done by the rank that has it in its part.
 //
 // A part may begin or end inside a parameter, or, if ShardUnit says so, holds whole parameters: the
-// larger a parameter, the earlier it is given to the part of its bucket that has the fewest elements
-// so far, and all parts are padded to the size of the largest. Such buckets should hold many
-// parameters, or the padding is large. With ShardUnit::kMatrix that is so for the buckets that hold a
-// matrix, and blocks without one, such as an embedding, share no bucket with the others.
+// larger a parameter, the earlier it is given to the part of its bucket that has the fewest
+// elements so far, and all parts are padded to the size of the largest. Such buckets should hold
+// many parameters, or the padding is large. With ShardUnit::kMatrix that is so for the buckets that
+// hold a matrix, and blocks without one, such as an embedding, share no bucket with the others.
 //
 // A rank that holds only its shards, or its parts of them, stores them one behind the other, in the
 // order of buckets.

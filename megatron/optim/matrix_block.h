@@ -33,7 +33,7 @@ class MatrixBlock {
   friend std::vector<MatrixBlock> MatrixBlocksOf(const Parameter& parameter, bool splits_parts);
 
   std::vector<int64_t> stacked_;  // indices of the first dims
-  int64_t begin_ = 0, end_ = 0;   // of dim 1, where parts are matrices
+  int64_t begin_ = 0, end_ = 0;   // range of dim 1, where parts are matrices
   bool is_part_ = false;
 };
 

@@ -1,5 +1,5 @@
-// Muon and LAMB against plain programs in double precision, and on tensor-parallel ranks against one
-// rank.
+// Muon and LAMB against plain programs in double precision, and on tensor-parallel ranks against
+// one rank.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

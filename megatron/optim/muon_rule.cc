@@ -10,7 +10,7 @@
 namespace megatron {
 namespace {
 
-constexpr double kLeastNorm = 1e-7;  // of a matrix that is divided by its norm
+constexpr double kLeastNorm = 1e-7;  // the least norm that a matrix is divided by
 constexpr char kMemory[] = "orthogonalization";
 
 // The iteration with the smaller Gram matrix.

@@ -34,7 +34,7 @@ struct MuonOptions {
   double extra_scale_factor = 1;
   bool split_qkv = true;  // whether queries, keys and values are matrices of their own
   MuonTensorMode tensor_mode = MuonTensorMode::kBlockwise;
-  DType product_dtype = DType::kBFloat16;  // of the iteration's operands: bf16 or fp32
+  DType product_dtype = DType::kBFloat16;  // type of the iteration's operands: bf16 or fp32
 };
 
 // Returns the factor of a scale mode.

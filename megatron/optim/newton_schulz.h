@@ -1,9 +1,9 @@
 // The Newton-Schulz iteration that makes the singular values of a matrix about 1, as Muon does it
 // (K. Jordan et al., https://kellerjordan.github.io/posts/muon/).
 //
-// A step is X = a X + b G X + c G² X with G = X Xᵀ, or the same on the other side with G = XᵀX, where
-// the coefficients a, b and c depend on the step. Each step is a polynomial of the singular values
-// and leaves the singular vectors.
+// A step is X = a X + b G X + c G² X with G = X Xᵀ, or the same on the other side with G = XᵀX,
+// where the coefficients a, b and c depend on the step. Each step is a polynomial of the singular
+// values and leaves the singular vectors.
 #ifndef MEGATRON_OPTIM_NEWTON_SCHULZ_H_
 #define MEGATRON_OPTIM_NEWTON_SCHULZ_H_
 
@@ -26,14 +26,14 @@ enum class GramSide { kRows, kColumns };
 struct NewtonSchulzOptions {
   int steps = 5;
   GramSide side = GramSide::kRows;
-  // The ranks that hold the other columns of X for kRows, or its other rows for kColumns, over which
-  // G is summed. Each block is on `replicas` of them.
+  // The ranks that hold the other columns of X for kRows, or its other rows for kColumns, over
+  // which G is summed. Each block is on `replicas` of them.
   ProcessGroup group;
   int replicas = 1;
 };
 
-// Replaces x, fp32 or bf16, contiguous and with a Frobenius norm of at most 1. Products have operands
-// of x's type. Results do not depend on the number of threads.
+// Replaces x, fp32 or bf16, contiguous and with a Frobenius norm of at most 1. Products have
+// operands of x's type. Results do not depend on the number of threads.
 void NewtonSchulz(const Stream& stream, const NewtonSchulzOptions& options, const Tensor& x_RC,
                   Arena* scratch);
 

@@ -91,8 +91,8 @@ class Optimizer {
   // number of threads.
   absl::Status PrepareHostUpdate(const Stream& stream, int threads, MemoryLedger* ledger);
 
-  // Takes what updates of whole parameters need, where the rule does them; must be called before the
-  // first step then. The groups are those of the steps.
+  // Takes what updates of whole parameters need, where the rule does them; must be called before
+  // the first step then. The groups are those of the steps.
   void PrepareWholeParameters(const ProcessGroups& groups, MemoryLedger* ledger);
 
   const UpdateRule& rule() const { return *rule_; }

@@ -13,8 +13,8 @@
 // The inner optimizer's states are neither averaged nor reset. With lr 1 and momentum 0 the new
 // weights are the mean of the islands' weights: FedAvg's, or those of local SGD.
 //
-// The global copy and v are fp32. The outer gradient is formed in the memory of the gradients, which
-// are lost. Sums over islands have the order of islands, so that all ranks get the same bits.
+// The global copy and v are fp32. The outer gradient is formed in the memory of the gradients,
+// which are lost. Sums over islands have the order of islands, so that all ranks get the same bits.
 //
 // Islands send each other their global - w in fp32, or in codes of fewer bits (outer_codec.h), each
 // island all of its codes to each other. The codes are rounded once, and their values summed in

@@ -167,8 +167,8 @@ TEST(OuterOptimizerTest, EachRankAveragesItsShard) {
   }
 }
 
-// 0.15 is 0.125 in four bits, and 0.375 is exactly halfway from 0.25 to 0.5. Eight bits have a scale
-// for the one number, and lose its last bits only.
+// 0.15 is 0.125 in four bits, and 0.375 is exactly halfway from 0.25 to 0.5. Eight bits have a
+// scale for the one number, and lose its last bits only.
 TEST(OuterOptimizerTest, CodesAreRoundedOnceByEachIslandAndSummedInFp32) {
   const std::vector<std::vector<float>> results = {{0.85f, 0.625f}};
   ExpectNear(Follow({1, 1, 0, true, OuterGradientType::kE3M0}, results).weights,

@@ -3,8 +3,9 @@
 //
 // Master weights and optimizer states cover this rank's *optimizer range*: all parameters but the
 // copies of tied weights, or where states are sharded this rank's shards of them. Master weights
-// are fp32; where the model's dtype is fp32 the weights are their own masters. A state that only some
-// parameters have takes memory for these alone, on each rank as much as on the one that has most.
+// are fp32; where the model's dtype is fp32 the weights are their own masters. A state that only
+// some parameters have takes memory for these alone, on each rank as much as on the one that has
+// most.
 //
 // On a GPU, some or all of the masters and states may lie in host memory: those of the first
 // elements of the optimizer range, up to the beginning of a parameter. fp32 weights, which are
@@ -119,8 +120,8 @@ class ParameterBuffers {
   Tensor Weights(const Bucket& bucket, const FlatRange& range) const;
   Tensor Gradients(const Bucket& bucket, const FlatRange& range) const;
   Tensor Masters(const Bucket& bucket, const FlatRange& range) const;
-  // Empty where the parameter that has the elements has no such state. A range of several parameters
-  // is there for states that all parameters have.
+  // Empty where the parameter that has the elements has no such state. A range of several
+  // parameters is there for states that all parameters have.
   Tensor State(size_t index, const Bucket& bucket, const FlatRange& range) const;
   // Returns the elements of `range`, its first ones, whose masters and states lie in host memory or
   // in the file. Masters and State take ranges that are there whole or not at all. They return

@@ -74,8 +74,8 @@ void QuantizedReduceScatter(const Tensor& whole, const Tensor& scratch, const Pr
   }
   CHECK_EQ(host.size() * across_hosts.size(), shards.size());
   CHECK_EQ(across_hosts.rank() * host.size() + host.rank(), shards.rank());
-  // A rank of the host gets the summands of the ranks in its place of every host. The sums lie where
-  // summands were that have been sent.
+  // A rank of the host gets the summands of the ranks in its place of every host. The sums lie
+  // where summands were that have been sent.
   const auto of_place = [&](int64_t place, int64_t i) { return shard(i * host.size() + place); };
   ExchangeAndSum(host, across_hosts.size(), size, of_place, shard, scratch, stream);
   const auto of_host = [&](int64_t i, int64_t) { return shard(i); };

@@ -15,8 +15,8 @@ namespace megatron {
 int64_t QuantizedAllGatherScratch(int64_t shard, int ranks);
 int64_t QuantizedReduceScatterScratch(int64_t shard, int ranks);
 
-// out = the shards of all ranks as they are received, with codes of 8 bits. This rank's own shard is
-// rounded like the others, so that every rank gets the same bits.
+// out = the shards of all ranks as they are received, with codes of 8 bits. This rank's own shard
+// is rounded like the others, so that every rank gets the same bits.
 void QuantizedAllGather(const Tensor& shard, const Tensor& out, const Tensor& scratch,
                         const ProcessGroup& group, const Stream& stream);
 

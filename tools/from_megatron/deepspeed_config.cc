@@ -337,7 +337,8 @@ class Translation {
     return absl::OkStatus();
   }
 
-  // DeepSpeed writes to output_path/job_name. Where no path is given, files are beside metrics.jsonl.
+  // DeepSpeed writes to output_path/job_name. Where no path is given, files are beside
+  // metrics.jsonl.
   absl::Status ApplyTensorboard(const Json& block) {
     if (!block.is_object()) return Wrong("tensorboard", "is no object");
     const Json path = block.value("output_path", Json(""));

@@ -47,8 +47,8 @@ class Parts {
   explicit Parts(absl::Span<const int64_t> counts) : counts_(counts), begins_(counts.size()) {
     std::partial_sum(counts.begin(), counts.end() - 1, begins_.begin() + 1);
   }
-  // Chunk `chunk` of `chunks` of the part of ranks [rank, rank + ranks), which are one chunk if they
-  // are several.
+  // Chunk `chunk` of `chunks` of the part of ranks [rank, rank + ranks), which are one chunk if
+  // they are several.
   Range Of(int rank, int ranks, int64_t chunks, int64_t chunk) const {
     int64_t rows = 0;
     for (int i = 0; i < ranks; ++i) rows += counts_[rank + i];
@@ -359,8 +359,8 @@ class HierarchicalCommunicator : public Communicator {
     if (rows.numel() > 0) transfers->push_back({peer, rows});
   }
 
-  // Ranks of a host, from a local rank on, whose rows are one message to another host: neighbours in
-  // the group, whose whole parts lie next to each other at the receiver.
+  // Ranks of a host, from a local rank on, whose rows are one message to another host: neighbours
+  // in the group, whose whole parts lie next to each other at the receiver.
   struct Neighbours {
     int local = 0, ranks = 1;
   };
@@ -378,7 +378,7 @@ class HierarchicalCommunicator : public Communicator {
   }
 
   const std::shared_ptr<Communicator> flat_;
-  const std::vector<int> hosts_;  // of each rank
+  const std::vector<int> hosts_;  // the host of each rank
   const HostRanks ranks_;
   const ProcessGroup in_host_, between_hosts_;
   const HierarchicalOptions options_;

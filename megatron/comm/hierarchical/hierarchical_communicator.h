@@ -14,18 +14,18 @@
 //                     messages of G S / n instead of n - G of S / n
 //
 // The calls are cut into chunks, so that both levels work at once: what goes between hosts runs on
-// a lane (overlap/comm_lane.h), a thread or a stream of the GPU. An all-to-all with counts is cut by
-// destination hosts alone. Broadcasts, barriers and exchanges are those of the communicator.
+// a lane (overlap/comm_lane.h), a thread or a stream of the GPU. An all-to-all with counts is cut
+// by destination hosts alone. Broadcasts, barriers and exchanges are those of the communicator.
 //
 // Sums. An element is summed over the ranks of each host in their order, and rounded to its dtype;
-// these sums are summed in the order of hosts. So the order depends neither on the chunks nor on the
-// run, all ranks have the same bits, and an all-reduce has those of a reduce-scatter and all-gather.
-// They are not the bits of the communicator itself, unless the sums are exact. (With NCCL each of
-// the two sums has NCCL's order, unless it sums in the order of ranks.)
+// these sums are summed in the order of hosts. So the order depends neither on the chunks nor on
+// the run, all ranks have the same bits, and an all-reduce has those of a reduce-scatter and
+// all-gather. They are not the bits of the communicator itself, unless the sums are exact. (With
+// NCCL each of the two sums has NCCL's order, unless it sums in the order of ranks.)
 //
-// Before a call all ranks compare it over the communicator, as backends do, so errors name the group
-// and the ranks. Errors of the two levels name their groups: "dp-cp-0-in-host-1" has the ranks of a
-// host, "dp-cp-0-between-hosts-0" those of equal local rank.
+// Before a call all ranks compare it over the communicator, as backends do, so errors name the
+// group and the ranks. Errors of the two levels name their groups: "dp-cp-0-in-host-1" has the
+// ranks of a host, "dp-cp-0-between-hosts-0" those of equal local rank.
 //
 // Memory. A reduce-scatter takes scratch memory of about one chunk, an all-to-all of what the rank
 // passes on for others, an all-reduce of a chunk if the elements don't divide. It is kept.

@@ -9,7 +9,7 @@ namespace megatron {
 
 absl::StatusOr<HostRanks> RanksByHost(const std::vector<int>& hosts, const std::string& group) {
   HostRanks ranks;
-  std::vector<int> numbers;  // of the hosts in `ranks`
+  std::vector<int> numbers;  // the numbers of the hosts in `ranks`
   std::map<int, size_t> index;
   for (int rank = 0; rank < static_cast<int>(hosts.size()); ++rank) {
     const auto [found, is_new] = index.emplace(hosts[rank], ranks.size());

@@ -67,9 +67,9 @@ struct LaunchResult {
   bool asked_twice = false;  // asked by `signal` to end
   int asked = 0;             // the first signal that asked all to end, or 0
   int output_error = 0;      // error number of a line on `output` that could not be written, or 0
-  // Returns "rank 2 was ended by signal 9 (Killed)", or empty. A child whose code may be only a
-  // consequence is not called the cause where others had to be killed: "rank 1 did not end and was
-  // killed, after rank 0 had ended with code 30".
+  // Returns "rank 2 was ended by signal 9 (Killed)", what asked all to end, or empty. A child whose
+  // code may be only a consequence is not called the cause where others had to be killed: "rank 1
+  // did not end and was killed, after rank 0 had ended with code 30".
   std::string Describe() const;
 };
 

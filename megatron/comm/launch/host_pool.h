@@ -29,7 +29,7 @@ class HostPool {
   size_t ReplacementOf(size_t place) const;
 
   const std::vector<HostSlots> hosts_;
-  std::vector<int> failures_;   // of each host
+  std::vector<int> failures_;   // how often each host has failed
   std::vector<size_t> places_;  // indices of the hosts that the job takes
   std::vector<size_t> slots_;   // number of slots of each place
 };

@@ -13,8 +13,8 @@ namespace megatron {
 // Each line goes on in one write, so that those of several processes do not mix.
 class LinePrefixer {
  public:
-  // Reads from a descriptor that does not block. Lines that begin with `mark` are remembered, unless
-  // it is empty.
+  // Reads from a descriptor that does not block. Lines that begin with `mark` are remembered,
+  // unless it is empty.
   LinePrefixer(Socket from, std::string prefix, int to, std::string mark = "")
       : from_(std::move(from)), prefix_(std::move(prefix)), to_(to), mark_(std::move(mark)) {}
 

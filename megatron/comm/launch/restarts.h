@@ -1,7 +1,7 @@
 // Starts a job again when another start may go better.
 //
-// That is so when a rank or host was lost, hangs, or was ended by a signal, unless the signal asked
-// for the end. It is not so after other codes, such as those of a wrong configuration.
+// A job is started again when a rank or host was lost, hangs, or was ended by a signal, unless the
+// signal asked for the end. It is not after other codes, such as that of a wrong configuration.
 #ifndef MEGATRON_COMM_LAUNCH_RESTARTS_H_
 #define MEGATRON_COMM_LAUNCH_RESTARTS_H_
 
@@ -41,7 +41,8 @@ bool MayStartAgain(const LaunchResult& result, const RestartOptions& options);
 // Calls launch(start) until it ends well, must not be tried again, or has been started again
 // `restarts` times, and returns the last result. An error of `launch` ends it too; at a start that
 // is not the first it is told, and the result before is returned. tell(line) gets a line for people
-// about each failure after which the job may start again. A signal that asks for the end ends a wait.
+// about each failure after which the job may start again. A signal that asks for the end ends a
+// wait.
 //
 // Call it from the main thread of a program that has no other thread.
 absl::StatusOr<LaunchResult> LaunchWithRestarts(

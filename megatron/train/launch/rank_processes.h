@@ -19,8 +19,8 @@ namespace megatron {
 // signals that come, and returns the run's exit code when all have ended. They leave together:
 // whoever then stays behind and does nothing for `options.stuck_timeout` is named and ended; zero:
 // never. So is a rank that is stopped, if the others have not done so long after they could, as
-// before they have met. A run that lost a rank is started again up to `options.restarts` times. This
-// process may have no other thread.
+// before they have met. A run that lost a rank is started again up to `options.restarts` times.
+// This process may have no other thread.
 int StartRanks(int ranks, const std::vector<std::string>& arguments, const RanksOptions& options);
 
 // Returns when all ranks have found each other. Errors carry an exit code.

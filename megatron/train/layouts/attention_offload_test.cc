@@ -1,5 +1,5 @@
-// Trains on the emulated device, whose streams are checked for missing waits and whose copies arrive
-// as late as they may, with attention's tensors of all tokens in host memory.
+// Trains on the emulated device, whose streams are checked for missing waits and whose copies
+// arrive as late as they may, with attention's tensors of all tokens in host memory.
 #include <cstdint>
 #include <string>
 #include <vector>

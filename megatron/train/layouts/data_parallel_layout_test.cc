@@ -389,7 +389,8 @@ TEST(DataParallelLayoutTest, MemoryAndBytesOfInstancesMatchTheDocumentation) {
   }
 }
 
-// Two hosts of two ranks: sums are formed within hosts, then between them, wherever they are formed.
+// Two hosts of two ranks: sums are formed within hosts, then between them, wherever they are
+// formed.
 TEST(DataParallelLayoutTest, HierarchicalCollectivesTrainTheSameBitsForEveryShardingAndOverlap) {
   for (const bool bf16 : {false, true}) {
     TrainerOptions run = TinyRun(bf16 ? SmallLlama() : SmallGpt2(), OptimizerOptions::kAdamW);

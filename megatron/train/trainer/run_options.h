@@ -136,8 +136,8 @@ struct RunOptions {
   TrainerOptions TrainerOf(int stage, int data_rank) const;
 };
 
-// Returns "tensor 2 x pipeline 1 x data 4"; with context if it is more than 1, and with the order of
-// ranks if it is not the default.
+// Returns "tensor 2 x pipeline 1 x data 4"; with context if it is more than 1, and with the order
+// of ranks if it is not the default.
 std::string DescribeSizes(const ParallelSizes& sizes);
 
 // Reads the data section alone, since the rest needs the size of the vocabulary that it gives.

@@ -2,8 +2,8 @@
 //
 // Weights have Megatron's names. Master weights are optimizer.state.fp32_param.NAME, and a state of
 // the update rule is optimizer.state.STATE.NAME, with the rule's own name for it: exp_avg and
-// exp_avg_sq for AdamW, as in Megatron, momentum_buffer for SGD. The history of FP8's delayed scales
-// is optimizer.state.fp8_amax_history.NAME for the layer whose weight is NAME.
+// exp_avg_sq for AdamW, as in Megatron, momentum_buffer for SGD. The history of FP8's delayed
+// scales is optimizer.state.fp8_amax_history.NAME for the layer whose weight is NAME.
 //
 // In a run with islands (optim/outer_optimizer.h) the weights and optimizer.state.fp32_param.NAME
 // are the global copy, so that whatever reads weights reads those. Its momentum is
