@@ -60,7 +60,7 @@ void SelfAttention::MakeChunk(const LayerContext& ctx, const RotaryTables* rotar
                               const Tensor& kv_C2GD) const {
   Arena::Scope scope(ctx.scratch);
   const Tensor qkv_CGSD = ProjectChunk(ctx, chunk, x_TH);
-  // Those of this rank's rows and of all of its heads.
+  // Shapes of this rank's rows and all of its heads.
   const Shape q_shape{chunk.rows(), groups_, heads_per_group_, head_size_},
       k_shape{chunk.rows(), groups_, head_size_};
   const bool exchanges = chunk.ranks > 1;
@@ -128,7 +128,7 @@ void SelfAttention::ForwardInChunks(const LayerContext& ctx, const RotaryTables*
                                     const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const {
   Arena::Scope scope(ctx.scratch);
   const std::vector<AttentionChunk> chunks = AttentionCore::Chunks(ctx, chunk_);
-  // Those of all ranks' tokens and of this rank's share of its groups.
+  // All ranks' tokens, and this rank's share of its groups.
   const int ranks = ctx.context_group.size();
   const int64_t tokens = ctx.batch->num_tokens() * ranks, groups = groups_ / ranks;
   CHECK_EQ(groups * ranks, groups_);

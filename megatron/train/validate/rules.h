@@ -6,11 +6,20 @@
 #define MEGATRON_TRAIN_VALIDATE_RULES_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/strings/string_view.h"
+#include "megatron/comm/rank_grid.h"
 #include "megatron/train/config/config_checker.h"
 
 namespace megatron {
+
+struct RankGrids {
+  RankGrid dense, expert;
+};
+// Returns the grids of the ranks that the configuration asks for; nothing if a field that they are
+// made of is broken, which is an error of that field.
+std::optional<RankGrids> GridsOf(const ConfigChecker& check);
 
 // The network, by the rules for any kind of model and by those of its own kind
 // (recipes/model_rules.h).

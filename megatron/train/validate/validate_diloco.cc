@@ -1,12 +1,9 @@
-#include <cstdint>
-#include <limits>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "megatron/comm/island_groups.h"
-#include "megatron/comm/rank_grid.h"
 #include "megatron/train/config/config.pb.h"
-#include "megatron/train/trainer/parallel_section.h"
 #include "megatron/train/validate/rules.h"
 
 namespace megatron {
@@ -14,22 +11,11 @@ namespace {
 
 constexpr absl::string_view kSync = "diloco.sync_every";
 
-// Sizes of which there are no grids are an error of other fields.
 void CheckRanksOfIslands(ConfigChecker& check) {
   constexpr absl::string_view kInstances = "parallel.num_distributed_optimizer_instances";
-  if (!check.Usable({kInstances, "parallel.tensor_model_parallel_size",
-                     "parallel.context_parallel_size", "parallel.pipeline_model_parallel_size",
-                     "parallel.data_parallel_size"})) {
-    return;
-  }
-  const absl::StatusOr<ParallelSizes> sizes = ToParallelSizes(check.resolved().parallel());
-  if (!sizes.ok() || sizes->optimizer_instances == 1) return;
-  const int64_t ranks = int64_t{sizes->tensor} * sizes->context * sizes->pipeline * sizes->data;
-  if (ranks > std::numeric_limits<int>::max()) return;
-  const auto dense = RankGrid::Create(*sizes, static_cast<int>(ranks));
-  const auto expert = RankGrid::CreateExpert(*sizes, static_cast<int>(ranks));
-  if (!dense.ok() || !expert.ok()) return;
-  const absl::Status islands = CheckIslands(*dense, *expert);
+  const std::optional<RankGrids> grids = GridsOf(check);
+  if (!grids.has_value() || grids->dense.optimizer_instances() == 1) return;
+  const absl::Status islands = CheckIslands(grids->dense, grids->expert);
   if (!islands.ok()) {
     check.Error(kInstances, absl::StrCat("cannot be the number of islands of ", check.Named(kSync),
                                          ": ", islands.message()));

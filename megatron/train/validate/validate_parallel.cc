@@ -222,26 +222,16 @@ void CheckSecondaryShards(ConfigChecker& check) {
 void CheckHierarchical(ConfigChecker& check) {
   constexpr char kRanksPerHost[] = "parallel.hierarchical_collectives_ranks_per_host";
   const config::ParallelConfig& parallel = check.resolved().parallel();
+  if (parallel.hierarchical_collectives_ranks_per_host() == 0 || !check.Usable({kRanksPerHost}))
+    return;
+  const std::optional<RankGrids> grids = GridsOf(check);
   const bool has_experts = check.resolved().model().num_experts() > 0;
-  if (parallel.hierarchical_collectives_ranks_per_host() == 0 ||
-      !check.Usable({kRanksPerHost, "parallel.tensor_model_parallel_size",
-                     "parallel.context_parallel_size", "parallel.pipeline_model_parallel_size",
-                     "parallel.data_parallel_size", "parallel.num_distributed_optimizer_instances",
-                     "parallel.rank_order"}))
-    return;
-  if (has_experts && !check.Usable({"parallel.expert_model_parallel_size",
-                                    "parallel.expert_tensor_parallel_size"}))
-    return;
   // Without effect, which is an error already.
-  if (!has_experts && parallel.data_parallel_size() * parallel.context_parallel_size() == 1) return;
-  const absl::StatusOr<ParallelSizes> sizes = ToParallelSizes(parallel);
-  if (!sizes.ok()) return;  // an error of parallel.rank_order
-  const int64_t ranks = int64_t{sizes->tensor} * sizes->context * sizes->pipeline * sizes->data;
-  if (ranks > std::numeric_limits<int>::max()) return;
-  const auto dense = RankGrid::Create(*sizes, static_cast<int>(ranks)),
-             expert = RankGrid::CreateExpert(*sizes, static_cast<int>(ranks));
-  if (!dense.ok() || !expert.ok()) return;  // an error of other fields
-  const absl::Status fits = CheckHierarchicalGroups(*dense, *expert);
+  if (!grids.has_value() ||
+      (!has_experts && parallel.data_parallel_size() * parallel.context_parallel_size() == 1)) {
+    return;
+  }
+  const absl::Status fits = CheckHierarchicalGroups(grids->dense, grids->expert);
   if (!fits.ok()) check.Error(kRanksPerHost, fits.message());
 }
 
@@ -287,6 +277,28 @@ void CheckBackend(ConfigChecker& check) {
 }
 
 }  // namespace
+
+std::optional<RankGrids> GridsOf(const ConfigChecker& check) {
+  if (!check.Usable({"parallel.tensor_model_parallel_size", "parallel.context_parallel_size",
+                     "parallel.pipeline_model_parallel_size", "parallel.data_parallel_size",
+                     "parallel.num_distributed_optimizer_instances", "parallel.rank_order"})) {
+    return std::nullopt;
+  }
+  // Without experts these two have no value.
+  if (check.resolved().model().num_experts() > 0 &&
+      !check.Usable(
+          {"parallel.expert_model_parallel_size", "parallel.expert_tensor_parallel_size"})) {
+    return std::nullopt;
+  }
+  const absl::StatusOr<ParallelSizes> sizes = ToParallelSizes(check.resolved().parallel());
+  if (!sizes.ok()) return std::nullopt;
+  const int64_t ranks = int64_t{sizes->tensor} * sizes->context * sizes->pipeline * sizes->data;
+  if (ranks > std::numeric_limits<int>::max()) return std::nullopt;
+  const auto dense = RankGrid::Create(*sizes, static_cast<int>(ranks)),
+             expert = RankGrid::CreateExpert(*sizes, static_cast<int>(ranks));
+  if (!dense.ok() || !expert.ok()) return std::nullopt;
+  return RankGrids{*dense, *expert};
+}
 
 void CheckParallel(ConfigChecker& check) {
   CheckLayout(check);
