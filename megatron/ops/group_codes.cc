@@ -8,6 +8,7 @@
 #include "megatron/base/round_up.h"
 #include "megatron/ops/checks.h"
 #include "megatron/ops/cpu/parallel_elements.h"
+#include "megatron/ops/cuda/kernel_table.h"
 
 namespace megatron::ops {
 namespace {
@@ -35,7 +36,6 @@ void Check(const Stream& stream, CodeBits bits, const Tensor& x, const Tensor& m
   CheckFloating(x);
   CheckContiguous(stream, x, x.dtype(), {x.numel()});
   CheckContiguous(stream, message, DType::kUInt8, {GroupMessageBytes(bits, x.numel())});
-  CHECK(RunsOnCpu(stream) || stream.is_meta()) << "there is no kernel for GPUs";
 }
 
 // The parts of a message.
@@ -154,6 +154,7 @@ int64_t GroupMessageBytes(CodeBits bits, int64_t elements) {
 
 void EncodeGroups(const Stream& stream, CodeBits bits, const Tensor& x_N, const Tensor& message_M) {
   Check(stream, bits, x_N, message_M);
+  if (RunsOnCuda(stream)) return OnCuda<EncodeGroups>(stream, bits, x_N, message_M);
   if (!RunsOnCpu(stream)) return;
   WithElements(x_N, [&](const auto* x) {
     bits == CodeBits::k8 ? Encode<CodeBits::k8>(stream, x, x_N.numel(), message_M)
@@ -163,6 +164,7 @@ void EncodeGroups(const Stream& stream, CodeBits bits, const Tensor& x_N, const 
 
 void DecodeGroups(const Stream& stream, CodeBits bits, const Tensor& message_M, const Tensor& x_N) {
   Check(stream, bits, x_N, message_M);
+  if (RunsOnCuda(stream)) return OnCuda<DecodeGroups>(stream, bits, message_M, x_N);
   if (!RunsOnCpu(stream)) return;
   WithElements(x_N, [&](auto* x) {
     bits == CodeBits::k8 ? Decode<CodeBits::k8, false>(stream, message_M, x_N.numel(), x)
@@ -174,6 +176,7 @@ void AddDecodedGroups(const Stream& stream, CodeBits bits, const Tensor& message
                       const Tensor& x_N) {
   Check(stream, bits, x_N, message_M);
   CHECK(x_N.dtype() == DType::kFloat32);
+  if (RunsOnCuda(stream)) return OnCuda<AddDecodedGroups>(stream, bits, message_M, x_N);
   if (!RunsOnCpu(stream)) return;
   float* const x = x_N.data<float>();
   bits == CodeBits::k8 ? Decode<CodeBits::k8, true>(stream, message_M, x_N.numel(), x)

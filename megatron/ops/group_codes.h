@@ -8,7 +8,8 @@
 //
 // A message is the fp32 scales of its groups, and then the codes in two's complement; of two codes
 // in one byte the first is in the low bits. Its size is rounded up to 16 bytes. Legend: N elements,
-// M bytes. x is fp32, bf16 or fp16; all tensors are contiguous. These ops run on the CPU.
+// M bytes. x is fp32, bf16 or fp16; all tensors are contiguous. A GPU writes the bits that the CPU
+// does.
 #ifndef MEGATRON_OPS_GROUP_CODES_H_
 #define MEGATRON_OPS_GROUP_CODES_H_
 

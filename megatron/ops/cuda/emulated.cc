@@ -11,6 +11,7 @@
 #include "megatron/ops/float8/flat.h"
 #include "megatron/ops/float8/quantize.h"
 #include "megatron/ops/float8/quantize_blocks.h"
+#include "megatron/ops/group_codes.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/moe/grouped_linear.h"
 #include "megatron/ops/moe/permute.h"
@@ -45,7 +46,8 @@ namespace {
                          GroupedLinearBackwardWeight, PlaceByExpert, Permute, PermuteBackward,
                          Unpermute, UnpermuteBackward, RouterForward, CountChoices, RouterBackward,
                          AddRouterLosses, DropOverCapacity, SinkhornBias, AdamWUpdate, SgdUpdate,
-                         LionUpdate, SumOfSquares, CountZeros, EncodeFloat8, DecodeFloat8>();
+                         LionUpdate, SumOfSquares, CountZeros, EncodeFloat8, DecodeFloat8,
+                         EncodeGroups, DecodeGroups, AddDecodedGroups>();
 
 }  // namespace
 }  // namespace megatron::ops::cuda

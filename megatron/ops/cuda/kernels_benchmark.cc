@@ -22,6 +22,7 @@
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
+#include "megatron/ops/group_codes.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/norm.h"
 #include "megatron/ops/optimizer.h"
@@ -359,6 +360,27 @@ void BM_AdamW(benchmark::State& state) {
   });
 }
 BENCHMARK(BM_AdamW)->UseManualTime();
+
+// What a rank of a host of 8 does with the gradients of a large block: encodes all of it, and sums
+// the codes of its own eighth that 8 ranks sent.
+void BM_GroupCodes(benchmark::State& state) {
+  const CodeBits bits = state.range(0) == 4 ? CodeBits::k4 : CodeBits::k8;
+  constexpr int64_t kRanks = 8, kShard = int64_t{8} << 20;
+  const int64_t bytes = GroupMessageBytes(bits, kShard);
+  Measure(
+      state, {kRanks * (4.0 * kShard + bytes) + kRanks * (8.0 * kShard + bytes)}, [&](Gpu& gpu) {
+        const Tensor gradients = gpu.Normal({kRanks, kShard}, kF32),
+                     messages = gpu.Allocate(DType::kUInt8, {kRanks, bytes}),
+                     sum = gpu.Normal({kShard}, kF32);
+        return [=, &gpu] {
+          for (int64_t rank = 0; rank < kRanks; ++rank)
+            EncodeGroups(gpu.stream(), bits, gradients.Select(0, rank), messages.Select(0, rank));
+          for (int64_t rank = 0; rank < kRanks; ++rank)
+            AddDecodedGroups(gpu.stream(), bits, messages.Select(0, rank), sum);
+        };
+      });
+}
+BENCHMARK(BM_GroupCodes)->Arg(4)->Arg(8)->UseManualTime();
 
 // A causal layer of 1024 channels in heads of kHeadDim, counted without the half that nobody
 // computes.

@@ -13,6 +13,7 @@
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
+#include "megatron/ops/group_codes.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/norm.h"
 #include "megatron/ops/optimizer.h"
@@ -133,6 +134,45 @@ TEST_P(CudaOpTest, CopiesOfSlices) {
         Copy(stream, at[3].Slice(1, first, first + 32), at[4]);
       });
     }
+  }
+}
+
+// The message is compared too: all bits are the CPU's. The last group is smaller than the others, and
+// a slice begins where no vector does.
+TEST_P(CudaOpTest, CodesOfGroups) {
+  for (CodeBits bits : {CodeBits::k4, CodeBits::k8}) {
+    for (int64_t size : kSizes) {
+      HostTensor x = Normal({size}, 1), message({GroupMessageBytes(bits, size)}, DType::kUInt8),
+                 received = Normal({size + 1}, 2), sum = HostTensor::Normal({size}, kF32, 3);
+      ExpectAgreement({&x, &message, &received, &sum}, 0, [&](const Stream& stream, At at) {
+        EncodeGroups(stream, bits, at[0], at[1]);
+        DecodeGroups(stream, bits, at[1], at[2].Slice(0, 1, size + 1));
+        AddDecodedGroups(stream, bits, at[1], at[3]);
+        DecodeGroups(stream, bits, at[1], at[0]);
+      });
+    }
+  }
+}
+
+// Groups of zeros, and of magnitudes of which fp32 has few digits or which are nearly infinite. Their
+// doubles make groups with infinities; those become zeros before operands are compared.
+TEST_F(AgreementTest, CodesOfUnusualGroups) {
+  for (CodeBits bits : {CodeBits::k4, CodeBits::k8}) {
+    std::vector<double> values;
+    for (const double largest : {0.0, 1.4e-45, 1e-44, 3e38}) {
+      for (int64_t i = 0; i < GroupSize(bits); ++i)
+        values.push_back(i % 3 == 0 ? largest : i % 3 == 1 ? -largest : largest / 3);
+    }
+    const auto size = static_cast<int64_t>(values.size());
+    const Shape message_shape = {GroupMessageBytes(bits, size)};
+    HostTensor x = HostTensor::Of({size}, kF32, values), message(message_shape, DType::kUInt8),
+               with_infinities(message_shape, DType::kUInt8);
+    ExpectAgreement({&x, &message, &with_infinities}, 0, [&](const Stream& stream, At at) {
+      EncodeGroups(stream, bits, at[0], at[1]);
+      Add(stream, at[0], at[0]);
+      EncodeGroups(stream, bits, at[0], at[2]);
+      Zero(stream, at[0]);
+    });
   }
 }
 

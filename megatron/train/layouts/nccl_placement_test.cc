@@ -40,8 +40,11 @@ class NcclPlacementTest : public testing::Test {
 
   void ExpectSameAsOnTheCpu(const ModelOptions& model, const Layout& layout,
                             const SampleSource& source, bool graphs, int steps = kSteps) {
+    ExpectSameAsOnTheCpu(TinyRun(model, OptimizerOptions::kAdamW), layout, source, graphs, steps);
+  }
+  void ExpectSameAsOnTheCpu(TrainerOptions options, const Layout& layout,
+                            const SampleSource& source, bool graphs, int steps = kSteps) {
     SCOPED_TRACE(ToString(layout));
-    TrainerOptions options = TinyRun(model, OptimizerOptions::kAdamW);
     LayoutRun run;
     run.layout = layout;
     run.steps = steps;
@@ -72,6 +75,22 @@ TEST_F(NcclPlacementTest, EightRanksThatOverlapTrainAsOnTheCpu) {
     ExpectSameAsOnTheCpu(SmallLlama(), layout);
   }
   EXPECT_EQ(nccl_.counts().aborted, 0);
+}
+
+TEST_F(NcclPlacementTest, ShardsSentAsIntegersTrainAsOnTheCpu) {
+  Layout layout;
+  layout.data = 4;
+  layout.hosts = 2;
+  layout.sharding = DataSharding::kWeights;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    TrainerOptions options = TinyRun(SmallLlama(), OptimizerOptions::kAdamW);
+    options.model.transformer.dtype = dtype;
+    options.data_parallel.quantized_weights = options.data_parallel.quantized_gradients = true;
+    for (const bool overlap : {false, true}) {
+      layout.overlap = overlap;
+      ExpectSameAsOnTheCpu(options, layout, source_, /*graphs=*/false);
+    }
+  }
 }
 
 TEST_F(NcclPlacementTest, ForwardBesideTensorParallelMessagesTrainsAsOnTheCpu) {

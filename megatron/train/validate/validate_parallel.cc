@@ -252,8 +252,6 @@ void CheckQuantized(ConfigChecker& check) {
   }
   for (const char* path : {kWeights, kGradients}) {
     if (check.IsDefault(path)) continue;
-    if (check.resolved().system().device() == config::Device::cuda)
-      check.Error(path, "has no kernels for GPUs; it runs with system.device: cpu");
     if (check.Usable({kInstances}) && parallel.num_distributed_optimizer_instances() > 1)
       check.Error(path, absl::StrCat("does not go with ", check.Named(kInstances)));
   }
