@@ -23,6 +23,17 @@ Tensor Cut(const Tensor& flat, const FlatRange& range) {
   return flat.Slice(0, range.begin, range.end);
 }
 
+// Appends where the matrices of a parameter are in its bucket. Dims in front of the last two count
+// matrices.
+void AppendMatrices(const FlatParameter& flat, const Bucket& bucket,
+                    std::vector<MatrixPlace>* matrices) {
+  const Shape& shape = flat.parameter->sharding.local_shape;
+  if (shape.rank() < 2) return;
+  const int64_t rows = shape[shape.rank() - 2], columns = shape[shape.rank() - 1];
+  for (int64_t begin = flat.range.begin; begin < flat.range.end; begin += rows * columns)
+    matrices->push_back({begin - bucket.range.begin, rows, columns});
+}
+
 // All bytes of a buffer.
 Tensor Bytes(const Buffer& buffer) { return buffer.At(0, DType::kUInt8, {buffer.bytes()}); }
 
@@ -79,6 +90,7 @@ DataParallel::DataParallel(const DataParallelOptions& options, const ProcessGrou
   }
   if (options.secondary_shards && shards_weights()) AllocateSecondary(ledger);
   AllocateMessages(ledger);
+  if (options.compression.enabled()) MakeCompressor(ledger);
   if (stream.is_meta() || !(options.overlap_grad_reduce || options.overlap_param_gather)) return;
   lane_ = MakeCommLane(stream, "communication");
 }
@@ -112,11 +124,45 @@ void DataParallel::AllocateMessages(MemoryLedger* ledger) {
     if (quantizes_weights())
       weights = std::max(weights, QuantizedAllGatherScratch(bucket.shard.size(), ranks));
     if (quantizes_gradients())
-      gradients = std::max(gradients, QuantizedReduceScatterScratch(bucket.shard.size(), ranks));
+      gradients = std::max(
+          gradients, QuantizedReduceScatterScratch(ops::CodeBits::k4, bucket.shard.size(), ranks));
   }
   const Device device = stream_.device();
   if (weights > 0) weight_messages_ = Buffer(device, weights, "weights/messages", ledger);
   if (gradients > 0) gradient_messages_ = Buffer(device, gradients, "gradients/messages", ledger);
+}
+
+void DataParallel::MakeCompressor(MemoryLedger* ledger) {
+  CHECK(!options_.grad_reduce_in_bf16 && !options_.quantized_gradients &&
+        !shards_states_by_parts());
+  std::vector<CompressedSpan> spans;
+  for (const Bucket& bucket : buffers_->buckets()) {
+    CompressedSpan span;
+    span.ranks = ReplicasOf(groups_, bucket).size();
+    if (span.ranks > 1) {
+      CHECK(options_.compression.type != CompressionType::kPowerSgd) << "shards cut matrices";
+      span.elements = bucket.shard.size();
+      span.everywhere = true;
+    } else {
+      span.ranks = ShardsOf(groups_, bucket).size();
+      CHECK(span.ranks == 1 || !shards_gradients());
+      span.elements = bucket.range.size();
+      span.everywhere = !buffers_->shards(DataSharding::kStates);
+    }
+    for (int i = bucket.first_parameter; i < bucket.last_parameter; ++i)
+      AppendMatrices(buffers_->parameters()[i], bucket, &span.matrices);
+    spans.push_back(std::move(span));
+  }
+  compressor_ = std::make_unique<GradientCompressor>(options_.compression, std::move(spans),
+                                                     stream_.device(), ledger);
+}
+
+bool DataParallel::SumCompressed(const Bucket& bucket, const Tensor& gradients,
+                                 const ProcessGroup& group, const Stream& stream) const {
+  if (!compresses_) return false;
+  compressor_->Sum(static_cast<size_t>(&bucket - buffers_->buckets().data()), gradients, group,
+                   stream);
+  return true;
 }
 
 int64_t DataParallel::Submit(JobKind kind, int index, bool overlap) {
@@ -175,6 +221,7 @@ void DataParallel::ReduceBucket(JobKind kind, const Bucket& bucket, const Tensor
   const bool between_instances = kind == kLastReduce && replicas.size() > 1;
   // Sums `gradients`, which are those of `range` of the bucket, over instances.
   const auto sum_over_instances = [&](const Tensor& gradients, const FlatRange& range) {
+    if (SumCompressed(bucket, gradients, replicas, stream)) return;
     if (!shards_states_by_parts()) return replicas.AllReduce(gradients, ReduceOp::kSum, stream);
     const FlatRange part = Within(bucket.part, bucket);
     replicas.ReduceScatter(
@@ -183,7 +230,9 @@ void DataParallel::ReduceBucket(JobKind kind, const Bucket& bucket, const Tensor
   const Tensor& sent = rounded.empty() ? whole : rounded;
   if (shards.size() > 1 || (between_instances && !shards_gradients())) {
     if (!rounded.empty()) ops::Copy(stream, whole, rounded);
-    if (quantizes_gradients()) {
+    if (replicas.size() == 1 && SumCompressed(bucket, whole, shards, stream)) {
+      // All is done.
+    } else if (quantizes_gradients()) {
       QuantizedReduceScatter(whole, Bytes(gradient_messages_), shards, HostOf(groups, bucket),
                              AcrossHostsOf(groups, bucket), stream);
     } else if (to_shard) {
@@ -225,8 +274,8 @@ void DataParallel::Gather(const BucketGroup& bucket_group, const ProcessGroups& 
     if (float8_gather_ != nullptr && float8_gather_->measured() && group.size() > 1) {
       float8_gather_->Gather(*bucket, whole, group, stream);
     } else if (quantizes_weights() && group.size() > 1) {
-      QuantizedAllGather(buffers_->Weights(*bucket, bucket->shard), whole, Bytes(weight_messages_),
-                         group, stream);
+      QuantizedAllGather(buffers_->Weights(*bucket, bucket->shard), /*error=*/Tensor(), whole,
+                         Bytes(weight_messages_), group, stream);
     } else {
       group.AllGather(buffers_->Weights(*bucket, bucket->shard), whole, stream);
     }
@@ -260,8 +309,9 @@ std::map<std::string, float> DataParallel::LargestFloat8Weights() const {
   return float8_gather_ == nullptr ? std::map<std::string, float>() : float8_gather_->Largest();
 }
 
-void DataParallel::StartStep(int64_t micro_batches) {
+void DataParallel::StartStep(int64_t micro_batches, int64_t iteration) {
   micro_batches_ = micro_batches;
+  compresses_ = compressor_ != nullptr && iteration >= options_.compression.start_iteration;
   buffers_->ZeroGradients(stream_);
 }
 

@@ -27,6 +27,9 @@
 // an update of weights goes over all ranks, and each rank then keeps its part of the block among
 // the ranks of its host. Later gathers, until the next update, go within the host.
 //
+// Gradients that are compressed (gradient_compressor.h) are summed so once a step: between optimizer
+// instances where there are several, else over all ranks, where gradients are not sharded.
+//
 // Quantized weights are gathered over all ranks as codes of 8 bits, and quantized gradients are
 // reduced as codes of 4 bits (quantized_collectives.h), where weights are sharded.
 //
@@ -48,6 +51,7 @@
 #include "megatron/comm/process_groups.h"
 #include "megatron/optim/block_pool.h"
 #include "megatron/optim/float8_gather.h"
+#include "megatron/optim/gradient_compressor.h"
 #include "megatron/optim/parameter_buffers.h"
 #include "megatron/tensor/weight_blocks.h"
 
@@ -71,6 +75,9 @@ struct DataParallelOptions {
   // Gradients are reduced as codes, where weights are sharded: within a host and then across hosts,
   // where there are several. There is one optimizer instance then.
   bool quantized_gradients = false;
+  // Not with gradients in bf16, nor with states that are shared out over instances; between
+  // instances not kPowerSgd.
+  GradientCompressionOptions compression;
 };
 
 // The most bytes of gathered weights and of whole gradients that exist at a time.
@@ -93,8 +100,9 @@ class DataParallel : public WeightBlocks {
   // Tells `parts`, unless it is null, of gradients before they are reduced. It must outlive this.
   void set_parts(GradientParts* parts) { parts_ = parts; }
 
-  // Zeroes the gradients. `micro_batches` is the number of EndGradients calls for each block.
-  void StartStep(int64_t micro_batches);
+  // Zeroes the gradients. `micro_batches` is the number of EndGradients calls for each block, and
+  // `iteration` the number of steps before this one, by which compression begins.
+  void StartStep(int64_t micro_batches, int64_t iteration = 0);
   // Makes the gradients of this rank's optimizer range those of the whole batch: sums over
   // data-parallel and context ranks, over the axes in which a parameter is `partial`, and over the
   // copies of tied weights. The other gradients on this rank are undefined then.
@@ -116,6 +124,9 @@ class DataParallel : public WeightBlocks {
   void EndGradients(int block) override;
   bool keeps_weights() const override { return !shards_weights(); }
   bool keeps_gradients() const override { return !shards_gradients(); }
+
+  // What compresses gradients; null: nothing does.
+  const GradientCompressor* compressor() const { return compressor_.get(); }
 
   // The high-water marks of the pools so far.
   WholeBlockSizes HighWater() const;
@@ -186,6 +197,11 @@ class DataParallel : public WeightBlocks {
   // Gathers the secondary shards of this rank's host.
   void GatherFromHost(const BucketGroup& bucket_group, const ProcessGroups& groups,
                       const Stream& stream) const;
+  void MakeCompressor(MemoryLedger* ledger);
+  // Sums the bucket's gradients over a group of as many ranks as its span has, with compression if
+  // this step has it. False: it has none, and nothing was done.
+  bool SumCompressed(const Bucket& bucket, const Tensor& gradients, const ProcessGroup& group,
+                     const Stream& stream) const;
   // Take the memory of the secondary shards, and of messages of codes.
   void AllocateSecondary(MemoryLedger* ledger);
   void AllocateMessages(MemoryLedger* ledger);
@@ -207,6 +223,8 @@ class DataParallel : public WeightBlocks {
   Buffer secondary_;
   // Messages of codes, those of the longest bucket. Only one of a kind is under way at a time.
   Buffer weight_messages_, gradient_messages_;
+  std::unique_ptr<GradientCompressor> compressor_;
+  bool compresses_ = false;  // in this step
   std::vector<BucketGroup> bucket_groups_;
   BlockPool weights_pool_, gradients_pool_;
   std::unique_ptr<Float8Gather> float8_gather_;  // null: weights are gathered as they are

@@ -77,8 +77,8 @@ absl::Status OnHosts(int ranks, int hosts,
 }
 
 void ReduceScatter(const Tensor& whole, const ProcessGroups& groups, const Stream& stream) {
-  const HostTensor scratch({QuantizedReduceScatterScratch(kShard, groups.world.size())},
-                           DType::kUInt8);
+  const HostTensor scratch(
+      {QuantizedReduceScatterScratch(CodeBits::k4, kShard, groups.world.size())}, DType::kUInt8);
   QuantizedReduceScatter(whole, scratch, groups.data_context, groups.data_context_host,
                          groups.data_context_across_hosts, stream);
 }
@@ -94,8 +94,8 @@ TEST(QuantizedCollectivesTest, EveryRankGathersWhatAReceiverGets) {
                           // All ranks have the same shards here, so each knows those of the others.
                           WholeOf(0, ranks, whole);
                           QuantizedAllGather(
-                              whole.tensor().Slice(0, rank * kShard, (rank + 1) * kShard), all,
-                              scratch, groups.world, stream);
+                              whole.tensor().Slice(0, rank * kShard, (rank + 1) * kShard),
+                              /*error=*/Tensor(), all, scratch, groups.world, stream);
                           for (int shard = 0; shard < ranks; ++shard) {
                             const auto want = Received(ShardOf(0, shard), CodeBits::k8);
                             for (int64_t i = 0; i < kShard; ++i) {

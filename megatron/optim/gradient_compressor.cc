@@ -1,0 +1,147 @@
+#include "megatron/optim/gradient_compressor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "glog/logging.h"
+#include "megatron/ops/elementwise.h"
+#include "megatron/ops/largest_elements.h"
+#include "megatron/optim/quantized_collectives.h"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kFloat = sizeof(float);
+// A message of kTopK: places, and then values.
+constexpr int64_t kBytesOfElement = sizeof(int32_t) + kFloat;
+
+// Elements [begin, begin + count) of a buffer; an empty tensor of an empty buffer.
+Tensor FloatsOf(const Buffer& buffer, int64_t begin, int64_t count) {
+  if (buffer.bytes() == 0) return Tensor();
+  return buffer.At(begin * kFloat, DType::kFloat32, {count});
+}
+
+}  // namespace
+
+GradientCompressor::GradientCompressor(const GradientCompressionOptions& options,
+                                       std::vector<CompressedSpan> spans, Device device,
+                                       MemoryLedger* ledger)
+    : options_(options), spans_(std::move(spans)) {
+  int64_t scratch = 0;
+  for (const CompressedSpan& span : spans_) {
+    places_.push_back({error_elements_, shard_error_elements_, query_elements_});
+    if (options_.type == CompressionType::kPowerSgd) {
+      low_rank_sums_.emplace_back(span.elements, span.matrices, options_.rank,
+                                  options_.min_compression_rate);
+    }
+    if (span.ranks == 1) continue;
+    error_elements_ += span.elements;
+    const int64_t shard = span.elements / span.ranks;
+    CHECK_EQ(shard * span.ranks, span.elements);
+    switch (options_.type) {
+      case CompressionType::kInt8:
+        if (span.everywhere) shard_error_elements_ += shard;
+        scratch =
+            std::max({scratch, QuantizedReduceScatterScratch(ops::CodeBits::k8, shard, span.ranks),
+                      QuantizedAllGatherScratch(shard, span.ranks)});
+        break;
+      case CompressionType::kTopK:
+        scratch = std::max(scratch, span.ranks * kBytesOfElement * NumLargest(span.elements));
+        break;
+      case CompressionType::kPowerSgd:
+        query_elements_ += low_rank_sums_.back().query_elements();
+        scratch = std::max(scratch, kFloat * low_rank_sums_.back().scratch_elements());
+        break;
+      case CompressionType::kNone:
+        LOG(FATAL) << "there is nothing to compress";
+    }
+  }
+  if (options_.error_feedback) {
+    errors_ = Buffer(device, kFloat * error_elements_, "gradients/errors", ledger);
+    if (shard_error_elements_ > 0)
+      shard_errors_ = Buffer(device, kFloat * shard_error_elements_, "gradients/errors", ledger);
+  }
+  if (query_elements_ > 0)
+    queries_ = Buffer(device, kFloat * query_elements_, "gradients/queries", ledger);
+  scratch_ = Buffer(device, scratch, "gradients/messages", ledger);
+  for (size_t i = 0; i < low_rank_sums_.size(); ++i) {
+    if (spans_[i].ranks == 1) continue;
+    low_rank_sums_[i].Start(
+        i, FloatsOf(queries_, places_[i].queries, low_rank_sums_[i].query_elements()));
+  }
+}
+
+int64_t GradientCompressor::NumLargest(int64_t elements) const {
+  return std::min(
+      elements, static_cast<int64_t>(std::ceil(options_.density * static_cast<double>(elements))));
+}
+
+Tensor GradientCompressor::Error(size_t span) const {
+  return FloatsOf(errors_, places_[span].error, spans_[span].elements);
+}
+
+void GradientCompressor::Sum(size_t span, const Tensor& gradients, const ProcessGroup& group,
+                             const Stream& stream) const {
+  CHECK_EQ(group.size(), spans_[span].ranks);
+  CHECK_EQ(gradients.numel(), spans_[span].elements);
+  if (group.size() == 1) return;
+  switch (options_.type) {
+    case CompressionType::kInt8:
+      return SumCodes(span, gradients, group, stream);
+    case CompressionType::kTopK:
+      return SumLargest(span, gradients, group, stream);
+    case CompressionType::kPowerSgd:
+      return low_rank_sums_[span].Sum(
+          gradients, Error(span),
+          FloatsOf(queries_, places_[span].queries, low_rank_sums_[span].query_elements()),
+          FloatsOf(scratch_, 0, low_rank_sums_[span].scratch_elements()), group, stream);
+    case CompressionType::kNone:
+      return;
+  }
+}
+
+void GradientCompressor::SumCodes(size_t span, const Tensor& gradients, const ProcessGroup& group,
+                                  const Stream& stream) const {
+  const int64_t shard = spans_[span].elements / spans_[span].ranks;
+  const Tensor messages = scratch_.At(0, DType::kUInt8, {scratch_.bytes()});
+  QuantizedReduceScatter(ops::CodeBits::k8, gradients, Error(span), messages, group, stream);
+  if (!spans_[span].everywhere) return;
+  const Tensor sum = gradients.Slice(0, group.rank() * shard, (group.rank() + 1) * shard);
+  QuantizedAllGather(sum, FloatsOf(shard_errors_, places_[span].shard_error, shard), gradients,
+                     messages, group, stream);
+}
+
+void GradientCompressor::SumLargest(size_t span, const Tensor& gradients, const ProcessGroup& group,
+                                    const Stream& stream) const {
+  const Tensor error = Error(span);
+  const int64_t taken = NumLargest(gradients.numel());
+  const int64_t bytes = kBytesOfElement * taken;
+  const auto indices = [&](int64_t rank) {
+    return scratch_.At(rank * bytes, DType::kInt32, {taken});
+  };
+  const auto values = [&](int64_t rank) {
+    return scratch_.At(rank * bytes + taken * int64_t{sizeof(int32_t)}, DType::kFloat32, {taken});
+  };
+  if (!error.empty()) ops::Add(stream, error, gradients);
+  ops::TakeLargest(stream, gradients, indices(group.rank()), values(group.rank()));
+  if (!error.empty()) ops::Copy(stream, gradients, error);
+  ops::Zero(stream, gradients);
+  const Tensor all = scratch_.At(0, DType::kUInt8, {group.size() * bytes});
+  group.AllGather(all.Slice(0, group.rank() * bytes, (group.rank() + 1) * bytes), all, stream);
+  for (int64_t rank = 0; rank < group.size(); ++rank)
+    ops::AddAtIndices(stream, indices(rank), values(rank), gradients);
+}
+
+std::vector<GradientCompressor::Named> GradientCompressor::states() const {
+  std::vector<Named> states;
+  if (errors_.bytes() > 0)
+    states.push_back({"gradient_error", FloatsOf(errors_, 0, error_elements_)});
+  if (shard_errors_.bytes() > 0)
+    states.push_back({"gradient_sum_error", FloatsOf(shard_errors_, 0, shard_error_elements_)});
+  if (queries_.bytes() > 0)
+    states.push_back({"gradient_queries", FloatsOf(queries_, 0, query_elements_)});
+  return states;
+}
+
+}  // namespace megatron

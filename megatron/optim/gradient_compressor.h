@@ -1,0 +1,91 @@
+// Sums of gradients over data-parallel ranks in fewer bytes, with error feedback: what a rank's
+// messages lack of its gradients is added to its gradients of the next step.
+//
+//   kInt8      Each rank sends every other one its summands of that rank's shard in codes of 8 bits
+//              (ops/group_codes.h). Where all ranks need the whole sum, the sums of shards are sent
+//              in codes too, with an error of their own.
+//   kTopK      Each rank sends all others the elements of largest magnitude, a part `density` of a
+//              bucket, and their places.
+//   kPowerSgd  Matrices are summed as matrices of low rank (low_rank_sum.h).
+//
+// All ranks of a group get the same bits. Gradients with a NaN or an infinity make their group, the
+// elements that are sent or all matrices of the bucket not finite, and the error of this rank too.
+#ifndef MEGATRON_OPTIM_GRADIENT_COMPRESSOR_H_
+#define MEGATRON_OPTIM_GRADIENT_COMPRESSOR_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "megatron/comm/process_group.h"
+#include "megatron/optim/low_rank_sum.h"
+#include "megatron/tensor/memory.h"
+#include "megatron/tensor/stream.h"
+
+namespace megatron {
+
+enum class CompressionType { kNone, kInt8, kTopK, kPowerSgd };
+
+struct GradientCompressionOptions {
+  CompressionType type = CompressionType::kNone;
+  int64_t start_iteration = 0;  // number of steps before the first one with compression
+  bool error_feedback = true;
+  double density = 0.01;            // kTopK
+  int rank = 1;                     // kPowerSgd: that of the matrices
+  double min_compression_rate = 2;  // kPowerSgd: matrices that gain less are summed as they are
+
+  bool enabled() const { return type != CompressionType::kNone; }
+};
+
+// Gradients that are summed at once.
+struct CompressedSpan {
+  int64_t elements = 0;
+  int ranks = 1;            // 1: they are not summed
+  bool everywhere = false;  // whether all ranks need the whole sum, or each its shard
+  std::vector<MatrixPlace> matrices;
+};
+
+class GradientCompressor {
+ public:
+  // `spans` are numbered from 0 in calls of Sum. With several ranks, their elements are a multiple
+  // of the ranks.
+  GradientCompressor(const GradientCompressionOptions& options, std::vector<CompressedSpan> spans,
+                     Device device, MemoryLedger* ledger);
+
+  // gradients = about their sum over the group. Where it is not needed everywhere, elements outside
+  // this rank's shard are undefined.
+  void Sum(size_t span, const Tensor& gradients, const ProcessGroup& group,
+           const Stream& stream) const;
+
+  // What stays from step to step, for checkpoints. It is this rank's own, and is of use only where
+  // spans and groups are the same.
+  struct Named {
+    std::string name;
+    Tensor tensor;
+  };
+  std::vector<Named> states() const;
+
+ private:
+  // The elements of a span's tensors begin here in those of all spans.
+  struct Place {
+    int64_t error = 0, shard_error = 0, queries = 0;
+  };
+  void SumCodes(size_t span, const Tensor& gradients, const ProcessGroup& group,
+                const Stream& stream) const;
+  void SumLargest(size_t span, const Tensor& gradients, const ProcessGroup& group,
+                  const Stream& stream) const;
+  int64_t NumLargest(int64_t elements) const;
+  Tensor Error(size_t span) const;
+
+  const GradientCompressionOptions options_;
+  const std::vector<CompressedSpan> spans_;
+  std::vector<Place> places_;
+  std::vector<LowRankSum> low_rank_sums_;  // kPowerSgd: one for each span
+  int64_t error_elements_ = 0, shard_error_elements_ = 0, query_elements_ = 0;
+  Buffer errors_, shard_errors_, queries_;
+  Buffer scratch_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_OPTIM_GRADIENT_COMPRESSOR_H_
