@@ -453,6 +453,7 @@ constexpr absl::string_view kOurOwn[] = {
     "data.stories",
     "diloco",
     "generation",
+    "gradient_compression",
     "logging.diagnostics_interval",
     "logging.log_interval_seconds",
     "logging.metrics_file",

@@ -150,6 +150,16 @@ TEST_F(CudaPlacementTest, RulesForMatricesTrainAsOnTheCpu) {
   }
 }
 
+TEST_F(CudaPlacementTest, GradientsSentAsCodesTrainAsOnTheCpu) {
+  LayoutRun all = Alone(), shards = Alone();
+  all.layout.data = shards.layout.data = 2;
+  shards.layout.sharding = DataSharding::kStates;
+  TrainerOptions options = TinyRun(SmallLlama(), OptimizerOptions::kAdamW);
+  options.data_parallel.compression.type = CompressionType::kInt8;
+  ExpectSameOnBoth(options, all);
+  ExpectSameOnBoth(options, shards);
+}
+
 TEST_F(CudaPlacementTest, EightRanksThatShareOneDeviceTrainAsOnTheCpu) {
   LayoutRun run = Alone();
   run.layout.tensor = run.layout.pipeline = run.layout.data = 2;

@@ -44,6 +44,7 @@ constexpr Unpriced kUnpriced[] = {
     {"optimizer.exp_avg_sq_dtype", "fp32"},
     {"optimizer.optimizer_offload_path", nullptr},
     {"diloco.sync_every", "0"},
+    {"gradient_compression.type", "none"},
     {"train.rampup_batch_size.samples", nullptr},
     {"train.logits_chunk_tokens", nullptr},
     {"data.reset_attention_mask", "false"},

@@ -41,6 +41,9 @@ const std::map<std::string, std::vector<std::string>>& Needs() {
   static const auto* const needs = new std::map<std::string, std::vector<std::string>>{
       {"data.data_path=4", {"data.stories="}},
       {"data.train_data_path=4", {"data.stories=", "data.valid_data_path=b"}},
+      {"gradient_compression.type=int8", {"parallel.data_parallel_size=2"}},
+      {"gradient_compression.type=topk", {"parallel.data_parallel_size=2"}},
+      {"gradient_compression.type=powersgd", {"parallel.data_parallel_size=2"}},
       {"model.model_type=t5", {"model.decoder_seq_length=16"}},
       {"model.num_experts=4", {"model.disable_bias_linear=true"}},
       {"model.moe_router_enable_expert_bias=true", {"model.moe_router_score_function=sigmoid"}},
@@ -245,6 +248,9 @@ std::string Describe(const TrainerOptions& o) {
               o.data_parallel.overlap_param_gather, o.data_parallel.grad_reduce_in_bf16,
               o.data_parallel.float8_param_gather, o.data_parallel.secondary_shards,
               o.data_parallel.quantized_weights, o.data_parallel.quantized_gradients,
+              o.data_parallel.compression.type, o.data_parallel.compression.start_iteration,
+              o.data_parallel.compression.error_feedback, o.data_parallel.compression.density,
+              o.data_parallel.compression.rank, o.data_parallel.compression.min_compression_rate,
               o.outer.sync_every, o.outer.lr, o.outer.momentum, o.outer.nesterov,
               o.outer.gradient_type, o.bucket_size, o.max_generation_context, o.placement.order,
               o.pipeline_schedule, o.microbatch_group) +

@@ -56,6 +56,31 @@ OuterGradientType ToOuterGradientType(config::OuterGradient::Type type) {
   LOG(FATAL) << "there is no form " << type;
 }
 
+CompressionType ToCompressionType(config::GradientCompression::Type type) {
+  switch (type) {
+    case config::GradientCompression::none:
+      return CompressionType::kNone;
+    case config::GradientCompression::int8:
+      return CompressionType::kInt8;
+    case config::GradientCompression::topk:
+      return CompressionType::kTopK;
+    case config::GradientCompression::powersgd:
+      return CompressionType::kPowerSgd;
+  }
+  LOG(FATAL) << "there is no form " << type;
+}
+
+GradientCompressionOptions ToCompression(const config::GradientCompressionConfig& config) {
+  GradientCompressionOptions options;
+  options.type = ToCompressionType(config.type());
+  options.start_iteration = config.start_iteration();
+  options.error_feedback = config.error_feedback();
+  options.density = config.density();
+  options.rank = static_cast<int>(config.matrix_approximation_rank());
+  options.min_compression_rate = config.min_compression_rate();
+  return options;
+}
+
 DType ToDType(config::MomentDtype::Type dtype) {
   return dtype == config::MomentDtype::bf16 ? DType::kBFloat16 : DType::kFloat32;
 }
@@ -193,6 +218,7 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
   options.data_parallel.secondary_shards = config.parallel().zero_hpz_partition_size() > 1;
   options.data_parallel.quantized_weights = config.parallel().zero_quantized_weights();
   options.data_parallel.quantized_gradients = config.parallel().zero_quantized_gradients();
+  options.data_parallel.compression = ToCompression(config.gradient_compression());
   options.data_parallel.float8_param_gather = config.precision().fp8_param_gather();
   const SampleLengths lengths = ModelRulesOf(config.model()).LengthsOf(config.model());
   if (config.has_generation()) {

@@ -221,8 +221,13 @@ void Trainer::InitializeWeights(uint64_t seed) {
 
 const ParameterMirror& Trainer::host_parameters() {
   if (host_parameters_ == nullptr) {
-    host_parameters_ = std::make_unique<ParameterMirror>(
-        *buffers_, outer_ == nullptr ? std::vector<Tensor>() : outer_->tensors());
+    std::vector<Tensor> others;
+    if (outer_ != nullptr) others = outer_->tensors();
+    if (data_parallel_->compressor() != nullptr) {
+      for (const GradientCompressor::Named& state : data_parallel_->compressor()->states())
+        others.push_back(state.tensor);
+    }
+    host_parameters_ = std::make_unique<ParameterMirror>(*buffers_, others);
   }
   return *host_parameters_;
 }
@@ -524,7 +529,7 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   {
     const TraceSpan span(stream_, TimeCategory::kOptimizer, "zero gradients");
     if (diagnostics != nullptr) diagnostics->StartStep(micro_batches, scaler_.scale());
-    data_parallel_->StartStep(micro_batches);
+    data_parallel_->StartStep(micro_batches, progress_.iteration);
     if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
     stage_->router_state().StartStep(stream_);
     stage_->float8_history().StartStep(stream_);

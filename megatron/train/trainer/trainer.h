@@ -168,6 +168,7 @@ class Trainer {
   ParameterBuffers& buffers() { return *buffers_; }
   Optimizer& optimizer() { return *optimizer_; }
   OuterOptimizer* outer_optimizer() { return outer_.get(); }  // null: there are no islands
+  DataParallel& data_parallel() { return *data_parallel_; }
   OptimizerParamScheduler& scheduler() { return scheduler_; }
   LossScaler& scaler() { return scaler_; }
   ModelStage& stage() { return *stage_; }

@@ -66,6 +66,7 @@ void AppendBlocksOfFile(const std::string& prefix, const Parameter& parameter,
 constexpr char kMasterPrefix[] = "optimizer.state.fp32_param.";
 constexpr char kInstructionSet[] = "instruction_set";
 constexpr char kIslands[] = "diloco.islands";
+constexpr char kCompression[] = "gradient_compression";
 
 // Names of states besides those of the update rule.
 constexpr char kMaster[] = "fp32_param";
@@ -237,6 +238,61 @@ absl::Status RestoreHistory(const CheckpointReader& reader, Restore what, Traine
   }
   for (const ShardedTensor& block : blocks) MEGATRON_RETURN_IF_ERROR(reader.Load(block));
   trainer->stage().float8_history().Restored(trainer->stream());
+  return absl::OkStatus();
+}
+
+// Names what the states of gradient compression depend on: a rank's errors are of use to the same
+// rank in the same layout.
+std::string CompressionLayout(Trainer& trainer) {
+  const TrainerOptions& options = trainer.options();
+  const GradientCompressionOptions& compression = options.data_parallel.compression;
+  if (!compression.enabled()) return "";
+  const ProcessGroups& groups = trainer.groups();
+  return absl::StrCat("type ", static_cast<int>(compression.type), " rank ", compression.rank, " ",
+                      compression.min_compression_rate, " tp ", groups.tensor.size(), " cp ",
+                      groups.context.size(), " pp ", groups.pipeline.size(), " ",
+                      options.placement.chunks, " dp ", groups.data.size(), " of ",
+                      groups.data_context_replicas.size(), " ep ", groups.expert.size(), " etp ",
+                      groups.expert_tensor.size(), " sharding ", static_cast<int>(options.sharding),
+                      " buckets ", options.bucket_size);
+}
+
+// Returns this rank's states of gradient compression, each one row of elements.
+std::vector<ShardedTensor> CompressionBlocks(Trainer& trainer) {
+  std::vector<ShardedTensor> blocks;
+  const GradientCompressor* const compressor = trainer.data_parallel().compressor();
+  if (compressor == nullptr) return blocks;
+  const ProcessGroups& groups = trainer.groups();
+  for (const GradientCompressor::Named& state : compressor->states()) {
+    ShardedTensor block;
+    block.name = absl::StrCat("optimizer.state.", state.name, ".tp", groups.tensor.rank(), "_pp",
+                              groups.pipeline.rank(), "_dp", groups.data_context.rank());
+    block.tensor = trainer.host_parameters().Of(state.tensor);
+    block.global_shape = state.tensor.shape();
+    block.offset = {0};
+    blocks.push_back(block);
+  }
+  return blocks;
+}
+
+// Loads this rank's states of gradient compression into host memory, if the run that saved them had
+// the same layout.
+absl::Status LoadCompression(const CheckpointReader& reader, Trainer* trainer) {
+  const std::string saved = reader.String(kCompression).value_or("");
+  const std::string now = CompressionLayout(*trainer);
+  if (saved == now) {
+    // A run without feedback has saved no errors.
+    for (const ShardedTensor& block : CompressionBlocks(*trainer)) {
+      if (FindTensor(reader.manifest(), block.name) == nullptr) continue;
+      MEGATRON_RETURN_IF_ERROR(reader.Load(block));
+    }
+    return absl::OkStatus();
+  }
+  LOG_IF(WARNING, !saved.empty() && trainer->groups().world.rank() == 0)
+      << reader.directory() << ": what gradient_compression has not sent yet is lost"
+      << (now.empty() ? ", since this run does not compress gradients"
+                      : absl::StrCat(", since it belongs to other ranks or another form: saved \"",
+                                     saved, "\", now \"", now, "\""));
   return absl::OkStatus();
 }
 
@@ -444,6 +500,7 @@ CheckpointState MakeCheckpointState(Trainer& trainer, const RunDescription& run)
   for (const ShardedTensor& block : HistoryBlocks(trainer)) {
     if (block.replica == 0) state.tensors.push_back(block);
   }
+  for (const ShardedTensor& block : CompressionBlocks(trainer)) state.tensors.push_back(block);
   const LossScalerState& scaler = trainer.scaler().state();
   state.ints = {{"iteration", progress.iteration},
                 {"consumed_train_samples", progress.consumed_train_samples},
@@ -460,6 +517,8 @@ CheckpointState MakeCheckpointState(Trainer& trainer, const RunDescription& run)
                    {"optimizer", trainer.optimizer().rule().name()}};
   if (trainer.outer_optimizer() != nullptr)
     state.ints[kIslands] = trainer.outer_optimizer()->islands();
+  const std::string compression = CompressionLayout(trainer);
+  if (!compression.empty()) state.strings[kCompression] = compression;
   if (!run.instruction_set.empty()) state.strings[kInstructionSet] = run.instruction_set;
   if (!run.kernels.empty()) state.strings["kernels"] = run.kernels;
   return state;
@@ -503,6 +562,7 @@ absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
   // Send copies everything to the device, whose weights were rounded from the masters and are newer
   // than the host's.
   trainer->host_parameters().Fetch(trainer->stream());
+  MEGATRON_RETURN_IF_ERROR(LoadCompression(reader, trainer));
   const std::vector<OptimizerState>& kinds = trainer->buffers().options().states;
   const std::string island = SavedIsland(reader, *trainer);
   MEGATRON_RETURN_IF_ERROR(LoadStates(

@@ -47,6 +47,8 @@ void CheckActivationOffload(ConfigChecker& check);
 // Islands that seldom communicate.
 void CheckDiloco(ConfigChecker& check);
 
+void CheckGradientCompression(ConfigChecker& check);
+
 // CUDA graphs.
 void CheckCudaGraphs(ConfigChecker& check);
 

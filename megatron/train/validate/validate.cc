@@ -203,6 +203,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckRecompute(check);
   CheckActivationOffload(check);
   CheckDiloco(check);
+  CheckGradientCompression(check);
   CheckTraining(check);
   CheckData(check);
   CheckCheckpoint(check);

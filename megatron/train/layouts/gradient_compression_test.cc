@@ -1,0 +1,151 @@
+// Tests runs whose gradients are summed with compression (optim/gradient_compressor.h).
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "megatron/base/file_system.h"
+#include "megatron/models/model_harness.h"
+#include "megatron/train/layouts/layout_harness.h"
+
+namespace megatron {
+namespace {
+
+constexpr CompressionType kAll[] = {CompressionType::kInt8, CompressionType::kTopK,
+                                    CompressionType::kPowerSgd};
+constexpr int kSteps = 4;
+
+TrainerOptions RunWith(CompressionType type, bool bf16 = false) {
+  TrainerOptions run = TinyRun(SmallLlama(), OptimizerOptions::kAdamW);
+  if (bf16) run.model.transformer.dtype = DType::kBFloat16;
+  run.data_parallel.compression.type = type;
+  return run;
+}
+
+Layout LayoutOf(int tensor, int pipeline, int data, DataSharding sharding = DataSharding::kNone,
+                int instances = 1) {
+  Layout layout;
+  layout.tensor = tensor;
+  layout.sequence_parallel = tensor > 1;
+  layout.pipeline = pipeline;
+  layout.data = data;
+  layout.sharding = sharding;
+  layout.optimizer_instances = instances;
+  return layout;
+}
+
+// Layouts that the type of compression is there for.
+std::vector<Layout> LayoutsOf(CompressionType type) {
+  std::vector<Layout> layouts = {LayoutOf(1, 1, 2), LayoutOf(1, 1, 4, DataSharding::kStates),
+                                 LayoutOf(2, 1, 2, DataSharding::kStates), LayoutOf(1, 2, 2)};
+  if (type == CompressionType::kPowerSgd) return layouts;
+  layouts.push_back(LayoutOf(1, 1, 4, DataSharding::kStates, /*instances=*/2));
+  layouts.push_back(LayoutOf(1, 1, 4, DataSharding::kWeights, /*instances=*/2));
+  return layouts;
+}
+
+LayoutOutcome Train(const TrainerOptions& run, const Layout& layout, int steps,
+                    const std::string& load = "", const std::string& save = "") {
+  LayoutRun how;
+  how.layout = layout;
+  how.steps = steps;
+  how.load = load;
+  how.save = save;
+  return TrainOnLayout(run, how, CountingSource());
+}
+
+class GradientCompressionTest : public ::testing::Test {
+ protected:
+  ~GradientCompressionTest() override {
+    EXPECT_TRUE(PosixFileSystem().RemoveTree(directory_).ok());
+  }
+  const std::string directory_ = testing::TempDir() + "/gradient_compression";
+};
+
+TEST_F(GradientCompressionTest, ARunThatGoesOnHasTheSameBits) {
+  for (const CompressionType type : kAll) {
+    for (const Layout& layout : LayoutsOf(type)) {
+      SCOPED_TRACE(absl::StrCat(static_cast<int>(type), " on ", ToString(layout)));
+      const TrainerOptions run = RunWith(type, /*bf16=*/layout.pipeline > 1);
+      const LayoutOutcome whole = Train(run, layout, kSteps);
+      Train(run, layout, 2, /*load=*/"", directory_);
+      const LayoutOutcome rest = Train(run, layout, kSteps - 2, directory_);
+      ASSERT_TRUE(PosixFileSystem().RemoveTree(directory_).ok());
+      EXPECT_EQ(rest.losses, std::vector<double>(whole.losses.begin() + 2, whole.losses.end()));
+      EXPECT_TRUE(rest.state == whole.state);
+    }
+  }
+}
+
+TEST_F(GradientCompressionTest, OverlapDecidesNothing) {
+  for (const CompressionType type : kAll) {
+    for (Layout layout : LayoutsOf(type)) {
+      SCOPED_TRACE(absl::StrCat(static_cast<int>(type), " on ", ToString(layout)));
+      const LayoutOutcome want = Train(RunWith(type), layout, kSteps);
+      layout.overlap = true;
+      const LayoutOutcome got = Train(RunWith(type), layout, kSteps);
+      EXPECT_EQ(got.losses, want.losses);
+      EXPECT_TRUE(got.state == want.state);
+    }
+  }
+}
+
+TEST_F(GradientCompressionTest, StepsBeforeItBeginsAreAsWithout) {
+  const Layout layout = LayoutOf(1, 1, 2);
+  const LayoutOutcome plain = Train(RunWith(CompressionType::kNone), layout, kSteps);
+  for (const CompressionType type : kAll) {
+    TrainerOptions run = RunWith(type);
+    run.data_parallel.compression.start_iteration = 2;
+    const LayoutOutcome got = Train(run, layout, kSteps);
+    // The loss of a step is that of the weights before it.
+    for (int step = 0; step < 3; ++step) EXPECT_EQ(got.losses[step], plain.losses[step]) << step;
+    EXPECT_NE(got.losses[3], plain.losses[3]) << static_cast<int>(type);
+  }
+}
+
+// What has not been sent belongs to ranks that are no longer there.
+TEST_F(GradientCompressionTest, AnotherLayoutGoesOnFromTheWeights) {
+  for (const CompressionType type : kAll) {
+    const LayoutOutcome first = Train(RunWith(type), LayoutOf(1, 1, 4), 2, "", directory_);
+    for (const Layout& layout : {LayoutOf(1, 1, 2), LayoutOf(2, 1, 2), LayoutOf(1, 1, 1)}) {
+      const LayoutOutcome loaded = Train(RunWith(type), layout, 0, directory_);
+      for (const auto& [name, tensor] : loaded.state) {
+        if (absl::StrContains(name, "gradient_")) continue;
+        EXPECT_TRUE(tensor == first.state.at(name)) << name;
+      }
+      const LayoutOutcome rest = Train(RunWith(type), layout, 1, directory_);
+      EXPECT_LT(rest.losses[0], first.losses[0]);
+    }
+    ASSERT_TRUE(PosixFileSystem().RemoveTree(directory_).ok());
+  }
+}
+
+// docs/gradient_compression.md has the formulas.
+TEST_F(GradientCompressionTest, BytesAreThoseOfTheDocumentation) {
+  constexpr double kRanks = 4, kShare = (kRanks - 1) / kRanks;
+  const auto sent = [](CompressionType type, DataSharding sharding, Collective collective) {
+    const LayoutOutcome outcome = Train(RunWith(type), LayoutOf(1, 1, 4, sharding), 1);
+    return static_cast<double>(outcome.sent->Of("dp-cp", collective));
+  };
+  // All-reduces of floats, but for numbers of a few bytes.
+  const double floats =
+      sent(CompressionType::kNone, DataSharding::kNone, Collective::kAllReduce) / (2 * kShare);
+  const double weights = floats / 4;
+  const double codes = kShare * (1 + 4.0 / 256) * weights;
+  for (const DataSharding sharding : {DataSharding::kNone, DataSharding::kStates}) {
+    EXPECT_NEAR(sent(CompressionType::kInt8, sharding, Collective::kAllToAll), codes, 0.05 * codes);
+  }
+  EXPECT_NEAR(sent(CompressionType::kInt8, DataSharding::kNone, Collective::kAllGather), codes,
+              0.05 * codes);
+  const double largest = (kRanks - 1) * 8 * 0.01 * weights;
+  EXPECT_NEAR(sent(CompressionType::kTopK, DataSharding::kNone, Collective::kAllGather), largest,
+              0.05 * largest);
+  EXPECT_LT(sent(CompressionType::kPowerSgd, DataSharding::kNone, Collective::kAllReduce),
+            0.5 * 2 * kShare * floats);
+}
+
+}  // namespace
+}  // namespace megatron
