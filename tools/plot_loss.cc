@@ -2,7 +2,11 @@
 //
 //   plot_loss --output=loss.svg run/metrics.jsonl
 //   plot_loss --output=loss.html --log_x small/metrics.jsonl large/metrics.jsonl
+//   plot_loss --names=small,large small1/metrics.jsonl,small2/metrics.jsonl large/metrics.jsonl
+//
+// Files that are joined by commas are one curve: their mean.
 
+#include <cstddef>
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -13,6 +17,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/train/metrics/jsonl_writer.h"
@@ -21,6 +27,8 @@
 
 ABSL_FLAG(std::string, output, "loss.svg", "The picture; a name that ends in .html gives a page.");
 ABSL_FLAG(std::string, title, "Loss", "The line above the picture.");
+ABSL_FLAG(std::vector<std::string>, names, {},
+          "The names of the curves; otherwise each has that of its files' directories.");
 ABSL_FLAG(bool, log_x, false, "Iterations on a logarithmic scale.");
 ABSL_FLAG(bool, log_y, false, "Losses on a logarithmic scale.");
 
@@ -49,12 +57,32 @@ absl::StatusOr<LossCurve> ReadCurve(const std::string& path) {
   return curve;
 }
 
+absl::StatusOr<LossCurve> ReadMean(absl::string_view files) {
+  std::vector<LossCurve> runs;
+  for (const absl::string_view file : absl::StrSplit(files, ',')) {
+    MEGATRON_ASSIGN_OR_RETURN(LossCurve curve, ReadCurve(std::string(file)));
+    runs.push_back(std::move(curve));
+  }
+  LossCurve mean = MeanOf(runs);
+  if (mean.train.empty() && mean.validation.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(files, ": there is no iteration that all of the files have"));
+  }
+  return mean;
+}
+
 absl::Status PlotLoss(const std::vector<std::string>& inputs) {
   if (inputs.empty()) return absl::InvalidArgumentError("no METRICS.jsonl is given");
+  const std::vector<std::string> names = absl::GetFlag(FLAGS_names);
+  if (!names.empty() && names.size() != inputs.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--names has ", names.size(), " names for ", inputs.size(), " curves"));
+  }
   std::vector<LossCurve> curves;
-  for (const std::string& input : inputs) {
-    MEGATRON_ASSIGN_OR_RETURN(LossCurve curve, ReadCurve(input));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    MEGATRON_ASSIGN_OR_RETURN(LossCurve curve, ReadMean(inputs[i]));
     if (inputs.size() == 1) curve.name.clear();
+    if (!names.empty()) curve.name = names[i];
     curves.push_back(std::move(curve));
   }
   LossPlotOptions options;

@@ -2,7 +2,8 @@
 # Measures what forms of data parallelism take on a slow network: two hosts of two ranks each, made
 # of network namespaces, with a token bucket on either side of the link between them. It needs root
 # and iproute2. Each row has a step's milliseconds, the median of its steps but the first, and the
-# megabytes of a step that one host sends to the other. Then collectives, flat and hierarchical, as
+# megabytes of a step that one host sends to the other. Islands (docs/diloco.md) send much in one
+# step of several: theirs are means over these steps. Then collectives, flat and hierarchical, as
 # comm_bench prints them; its picture and figures are left in $PICTURES if that is set.
 #
 #   bash tools/interop/slow_link.bash [RATE...]     for example: 1gbit 100mbit
@@ -55,13 +56,17 @@ start() {  # starts a command on each rank of both hosts
   done
 }
 
-train() {  # $1: steps; then fields of parallel
-  local steps=$1
+train() {  # $1: steps; then fields of parallel, or of other sections by their whole names
+  local steps=$1 field fields=()
   shift
+  for field in "$@"; do
+    [[ $field == *.* ]] || field=parallel.$field
+    fields+=("--set=$field")
+  done
   start "$pretrain" --config=gpt_demo --set=generation= --set=train.eval_iters=0 \
     --set=train.global_batch_size=16 "--set=train.train_iters=$steps" --set=train.log_interval=1 \
     --set=optimizer.lr_warmup_iters=0 --set=system.num_threads=1 \
-    --set=parallel.data_parallel_size=4 "${@/#/--set=parallel.}"
+    --set=parallel.data_parallel_size=4 "${fields[@]}"
 }
 
 collectives() {  # $1: rate
@@ -89,6 +94,23 @@ steps = ($all - $one - ($one - $before)) / ($STEPS - 1)
 print('| %-36s | %9.1f | %8.2f |' % ('$name', statistics.median(times[1:]), steps / 1e6))"
 }
 
+island_row() {  # $1: name; $2: steps from one outer step to the next; then fields as train's
+  local name=$1 every=$2 before one all
+  shift 2
+  set -- "$@" "diloco.sync_every=$every"
+  before=$(sent)
+  train "$every" "$@" train.exit_interval=1
+  one=$(sent)
+  train "$every" "$@"
+  all=$(sent)
+  # What is left of all steps but the first is the outer step's and that of all other steps.
+  cat "$work"/rank? | python3 -c "
+import re, statistics, sys
+times = [float(t) for t in re.findall(r'elapsed time per iteration \(ms\): ([0-9.]+)', sys.stdin.read())]
+steps = ($all - $one - ($one - $before)) / $every
+print('| %-36s | %9.1f | %8.3f |' % ('$name', statistics.mean(times[1:]), steps / 1e6))"
+}
+
 for rate in "${rates[@]}"; do
   for side in "$a:va" "$b:vb"; do
     tc -n "${side%:*}" qdisc replace dev "${side#*:}" root tbf rate "$rate" burst 256kb latency 100ms
@@ -114,5 +136,9 @@ for rate in "${rates[@]}"; do
   row "ZeRO-3, also 4-bit gradients" "$shared" "$all" "$hpz" "$qwz" "$qgz"
   row "ZeRO-3 in 2 instances" "$shared" "$all" "$two"
   row "ZeRO-3, instances share states" "$shared" "$all" "$two" outer_dp_sharding_strategy=optim
+  island_row "ZeRO-1, 2 islands, every 10" 10 "$shared" "$two"
+  island_row "ZeRO-1, 2 islands, every 100" 100 "$shared" "$two"
+  island_row "ZeRO-1, 2 islands, every 100, E3M0" 100 "$shared" "$two" \
+    diloco.outer_gradient_dtype=e3m0
   collectives "$rate"
 done

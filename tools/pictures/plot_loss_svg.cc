@@ -1,7 +1,10 @@
 #include "tools/pictures/plot_loss_svg.h"
 
 #include <cstddef>
+#include <map>
+#include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +13,33 @@
 #include "tools/pictures/plot_curve.h"
 
 namespace megatron {
+namespace {
+
+using Points = std::vector<std::pair<double, double>>;
+
+Points MeanOf(const std::vector<LossCurve>& runs, Points LossCurve::*points) {
+  std::map<double, std::vector<double>> losses;
+  for (const LossCurve& run : runs) {
+    for (const auto& [iteration, loss] : run.*points) losses[iteration].push_back(loss);
+  }
+  Points mean;
+  for (const auto& [iteration, all] : losses) {
+    if (all.size() != runs.size()) continue;
+    mean.emplace_back(iteration, std::accumulate(all.begin(), all.end(), 0.0) / all.size());
+  }
+  return mean;
+}
+
+}  // namespace
+
+LossCurve MeanOf(const std::vector<LossCurve>& runs) {
+  LossCurve mean;
+  for (const LossCurve& run : runs)
+    absl::StrAppend(&mean.name, mean.name.empty() ? "" : ", ", run.name);
+  mean.train = MeanOf(runs, &LossCurve::train);
+  mean.validation = MeanOf(runs, &LossCurve::validation);
+  return mean;
+}
 
 std::string LossPlotSvg(const std::vector<LossCurve>& curves, const LossPlotOptions& options) {
   LineChart chart;

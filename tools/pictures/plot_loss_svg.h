@@ -16,6 +16,9 @@ struct LossCurve {
   std::vector<std::pair<double, double>> validation;
 };
 
+// Returns the mean of one run or more at the iterations that all of them have.
+LossCurve MeanOf(const std::vector<LossCurve>& runs);
+
 struct LossPlotOptions {
   std::string title = "Loss";
   bool log_x = false;

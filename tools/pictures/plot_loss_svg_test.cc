@@ -13,8 +13,10 @@ namespace megatron {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::Pair;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
@@ -38,6 +40,14 @@ TEST(LossPlotTest, ShowsTitleRunsAndBothLosses) {
   EXPECT_THAT(svg, Not(HasSubstr("<script")));
   EXPECT_THAT(LossPlotHtml({}, options),
               AllOf(HasSubstr("<!DOCTYPE html>"), HasSubstr("<svg"), HasSubstr("no data")));
+}
+
+TEST(LossPlotTest, AMeanIsOfIterationsThatAllRunsHave) {
+  const LossCurve mean = MeanOf({{"a", {{1, 3}, {2, 2}, {3, 1}}, {{2, 5}}},
+                                 {"b", {{2, 4}, {3, 2}, {4, 1}}, {{2, 6}, {4, 1}}}});
+  EXPECT_EQ(mean.name, "a, b");
+  EXPECT_THAT(mean.train, ElementsAre(Pair(2, 3), Pair(3, 1.5)));
+  EXPECT_THAT(mean.validation, ElementsAre(Pair(2, 5.5)));
 }
 
 TEST(LossPlotTest, PassesOverWhatCannotBeDrawn) {

@@ -176,6 +176,45 @@ TEST_F(NcclPlacementTest, CommunicatorsHaveTheNamesOfTheirGroups) {
   EXPECT_THAT(nccl_.Names(7), IsSupersetOf({"world", "tp-3", "dp-3", "pp-3"}));
 }
 
+TEST_F(NcclPlacementTest, OptimizerInstancesTrainAsOnTheCpu) {
+  Layout layout;
+  layout.data = 4;
+  layout.optimizer_instances = 2;
+  layout.overlap = true;
+  for (const DataSharding sharding : {DataSharding::kStates, DataSharding::kWeights}) {
+    for (const bool shares_states : {false, true}) {
+      layout.sharding = sharding;
+      layout.shards_states_over_instances = shares_states;
+      ExpectSameAsOnTheCpu(SmallLlama(), layout);
+    }
+  }
+  EXPECT_EQ(nccl_.counts().aborted, 0);
+}
+
+TEST_F(NcclPlacementTest, SecondaryShardsTrainAsOnTheCpu) {
+  Layout layout;
+  layout.data = 4;
+  layout.sharding = DataSharding::kWeights;
+  layout.hosts = 2;
+  for (const bool overlap : {false, true}) {
+    layout.overlap = overlap;
+    ExpectSameAsOnTheCpu(SmallLlama(), layout);
+  }
+  EXPECT_EQ(nccl_.counts().aborted, 0);
+}
+
+TEST_F(NcclPlacementTest, IslandsTrainAsOnTheCpu) {
+  constexpr int kMoreSteps = 4;
+  Layout layout;
+  layout.data = 4;
+  layout.optimizer_instances = 2;
+  layout.sharding = DataSharding::kStates;
+  TrainerOptions options = TinyRun(SmallLlama(), OptimizerOptions::kAdamW);
+  options.outer = {2, 0.7, 0.9, true};
+  ExpectSameAsOnTheCpu(options, layout, source_, /*graphs=*/false, kMoreSteps);
+  EXPECT_EQ(nccl_.counts().aborted, 0);
+}
+
 TEST_F(NcclPlacementTest, ContextParallelRanksTrainAsOnTheCpu) {
   Layout layout;
   layout.context = layout.data = 2;
