@@ -6,6 +6,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/plan/check_plan_sizes.h"
 #include "megatron/plan/collective_time.h"
+#include "megatron/plan/data_traffic.h"
 #include "megatron/plan/layer_costs.h"
 #include "megatron/plan/shared_cores.h"
 
@@ -98,43 +99,24 @@ LayerCosts Predictor::MeanLayer(double share) const {
   return mean;
 }
 
+// Of ZeRO-3, and of calls in each micro-batch, all backward passes are beside them.
 double Predictor::DataParallelSeconds(double parameters, double expert_parameters,
                                       double window) const {
-  const PlanGroup dense{int64_t(Shards(data_copies())), l_.tp};
-  const PlanGroup experts{int64_t(Shards(expert_copies())), l_.ep};
-  const auto pass = [&](double bytes) {
-    return CollectiveSeconds(gpu_, program_, dense, bytes * parameters) +
-           (expert_parameters > 0
-                ? CollectiveSeconds(gpu_, program_, experts, bytes * expert_parameters)
-                : 0);
-  };
-  // Between instances go shards.
-  const auto pass_between = [&](double bytes) {
-    const PlanGroup replicas{l_.instances, dense.stride * dense.ranks};
-    const PlanGroup of_experts{l_.instances, experts.stride * experts.ranks};
-    const double seconds =
-        CollectiveSeconds(gpu_, program_, replicas, bytes * parameters / double(dense.ranks));
-    if (expert_parameters == 0) return seconds;
-    return seconds + CollectiveSeconds(gpu_, program_, of_experts,
-                                       bytes * expert_parameters / double(experts.ranks));
-  };
-  const double width = program_.gradient_bytes();
-  const double gradient_bytes = width > 0 ? width : 4;
-  const double reduction = pass(gradient_bytes);
-  double all = reduction + pass(rates_.element_bytes);
-  if (l_.shards_parameters) {
-    // Parameters come for each pass, and gradients go once per micro-batch.
-    all = l_.micro_batches * (all + pass(rates_.element_bytes));
-    window *= double(l_.micro_batches);
-  } else if (!program_.shards_optimizer()) {
-    all = 2 * pass(width > 0 ? width : rates_.element_bytes);
+  double hideable = 0, others = 0;
+  for (const SharedParameters& shared :
+       {SharedParameters{DenseCopies(l_), parameters, false},
+        SharedParameters{ExpertCopies(l_), expert_parameters, true}}) {
+    for (const TrafficRow& row : DataTraffic(program_, l_, shared)) {
+      const double call = TrafficSeconds(gpu_, program_, row) / row.calls;
+      hideable += call * row.hideable_calls;
+      others += call * (row.calls - row.hideable_calls);
+    }
   }
-  all += pass_between(gradient_bytes) +
-         pass_between(l_.shards_states_over_instances ? rates_.element_bytes : gradient_bytes);
-  const double exposed =
-      program_.overlaps_gradients() ? ExposedSeconds(gpu_, all, window, 0.1 * all) : all;
-  // Gradients that are shared out are reduced in each micro-batch, of which one overlaps.
-  return l_.shards_gradients ? exposed + double(l_.micro_batches - 1) * reduction : exposed;
+  if (l_.shards_parameters) window *= double(l_.micro_batches);
+  const double exposed = program_.overlaps_gradients()
+                             ? ExposedSeconds(gpu_, hideable, window, 0.1 * hideable)
+                             : hideable;
+  return exposed + others;
 }
 
 // The processor updates its part while the GPU updates the rest.
@@ -144,7 +126,11 @@ double Predictor::OptimizerSeconds(double parameters, double expert_parameters) 
                                       expert_parameters / StateShards(expert_copies())
                                 : parameters + expert_parameters;
   const double on_gpu = 26 * (1 - l_.host_fraction) * updated / rates_.optimizer;
-  return 6 * (parameters + expert_parameters) / rates_.optimizer +
+  // The outer step reads the weight, the global copy, the momentum and the sum, and writes the
+  // difference and the first three.
+  const double outer =
+      l_.sync_every > 0 ? 8 * 4 * updated / double(l_.sync_every) / rates_.optimizer : 0;
+  return 6 * (parameters + expert_parameters) / rates_.optimizer + outer +
          std::max(on_gpu, HostSeconds(l_.host_fraction * updated));
 }
 
@@ -172,11 +158,16 @@ double Predictor::StateBytes(double parameters, double copies) const {
   const double moved = l_.host_fraction * MovableBytes(parameters, copies);
   const bool has_masters = l_.precision != PlanPrecision::k32Bits;
   const double kept = has_masters ? 6 : 8, states = has_masters ? 12 : 8;
+  // Islands hold a global copy and a momentum.
+  const double outer = l_.sync_every > 0 ? 8 / Shards(copies) : 0;
   if (l_.shards_parameters) {
-    return parameters * (kept / Shards(copies) + states / StateShards(copies)) - moved;
+    const double secondary = l_.hosts > 1 ? rates_.element_bytes * double(l_.hosts) / copies : 0;
+    return parameters *
+               (kept / Shards(copies) + states / StateShards(copies) + secondary + outer) -
+           moved;
   }
   if (program_.shards_optimizer())
-    return parameters * (kept + states / StateShards(copies)) - moved;
+    return parameters * (kept + states / StateShards(copies) + outer) - moved;
   return parameters * (has_masters && !program_.holds_fp32_gradients() ? 16 : kept + states) -
          moved;
 }

@@ -59,6 +59,18 @@ struct PlanLayout {
   // optimizer's states.
   int64_t instances = 1;
   bool shards_states_over_instances = false;
+  // DiLoCo: the instances are islands that send each other outer gradients every so many steps; 0:
+  // they are not. An element is 32 bits, or a code of so many bytes with its scale.
+  int64_t sync_every = 0;
+  double outer_code_bytes = 0;
+  // Data-parallel ranks on the same one of hosts of so many neighbours communicate with each other
+  // first (hierarchical collectives); 0: with all at once.
+  int64_t ranks_per_host = 0;
+  // ZeRO++, where parameters are sharded: the number of hosts that each have all weights in
+  // secondary shards (1: none has), weights in codes of 8 bits, gradients in codes of 4.
+  int64_t hosts = 1;
+  bool quantizes_weights = false;
+  bool quantizes_gradients = false;
   bool drops_tokens = false;  // experts have as many rows as their capacity
   // The part of the optimizer's states and main weights that lies in host memory, where the
   // processor updates it.

@@ -1,7 +1,9 @@
 #include "megatron/plan/step_traffic.h"
 
-#include <algorithm>
+#include <string>
 #include <utility>
+
+#include "megatron/plan/data_traffic.h"
 
 namespace megatron {
 namespace {
@@ -9,8 +11,8 @@ namespace {
 class Traffic {
  public:
   Traffic(const Implementation& program, const PlanModel& model, const PlanLayout& layout,
-          const TrafficStage& stage, const TrafficOptions& options)
-      : program_(program), model_(model), l_(layout), stage_(stage), options_(options) {}
+          const TrafficStage& stage)
+      : program_(program), model_(model), l_(layout), stage_(stage) {}
 
   std::vector<TrafficRow> Rows() {
     AddTensor();
@@ -35,7 +37,15 @@ class Traffic {
   void Add(TrafficAxis axis, TrafficCall call, std::string what, PlanGroup group, double bytes,
            double calls, bool is_of_experts = false) {
     if (group.ranks < 2 || bytes <= 0 || calls <= 0) return;
-    rows_.push_back({axis, call, std::move(what), group, bytes, calls, is_of_experts});
+    TrafficRow row;
+    row.axis = axis;
+    row.call = call;
+    row.what = std::move(what);
+    row.group = group;
+    row.bytes = bytes;
+    row.calls = calls;
+    row.is_of_experts = is_of_experts;
+    rows_.push_back(std::move(row));
   }
 
   void AddTensor() {
@@ -127,7 +137,7 @@ class Traffic {
         activation() / double(parts), stage_.messages);
     if (model_.is_tied() && stage_.has_embedding != stage_.has_head) {
       Add(TrafficAxis::kPipeline, TrafficCall::kAllReduce, "gradients of the tied embedding",
-          {2, stride * (l_.pp - 1)}, options_.gradient_bytes * WordTable(), 1);
+          {2, stride * (l_.pp - 1)}, GradientBytes(program_, l_) * WordTable(), 1);
     }
   }
 
@@ -160,37 +170,10 @@ class Traffic {
   }
 
   void AddData() {
-    AddReduction("gradients", "weights", {l_.dp * l_.cp, l_.tp}, DenseParameters(), false);
-    const int64_t copies = std::max<int64_t>(1, l_.dp * l_.cp * l_.tp / (l_.ep * l_.etp));
-    AddReduction("gradients of experts", "weights of experts", {copies, l_.ep * l_.etp},
-                 ExpertParameters(), true);
-  }
-
-  void AddReduction(const char* gradients, const char* weights, PlanGroup group, double parameters,
-                    bool is_of_experts) {
-    const PlanGroup shards{std::max<int64_t>(1, group.ranks / l_.instances), group.stride};
-    const auto add = [&](TrafficCall call, const char* what, double bytes, double calls) {
-      Add(TrafficAxis::kData, call, what, shards, bytes * parameters, calls, is_of_experts);
-    };
-    const auto add_between = [&](TrafficCall call, const char* what, double bytes) {
-      Add(TrafficAxis::kData, call, what, {l_.instances, shards.stride * shards.ranks},
-          bytes * parameters / double(shards.ranks), 1, is_of_experts);
-    };
-    if (l_.shards_states_over_instances) {
-      add_between(TrafficCall::kReduceScatter, gradients, options_.gradient_bytes);
-      add_between(TrafficCall::kAllGather, weights, element_bytes());
-    } else {
-      add_between(TrafficCall::kAllReduce, gradients, options_.gradient_bytes);
-    }
-    if (l_.shards_parameters) {
-      add(TrafficCall::kAllGather, weights, element_bytes(), 2 * micro_batches());
-      add(TrafficCall::kReduceScatter, gradients, options_.gradient_bytes, micro_batches());
-    } else if (program_.shards_optimizer()) {
-      add(TrafficCall::kReduceScatter, gradients, options_.gradient_bytes,
-          options_.shards_gradients ? micro_batches() : 1);
-      add(TrafficCall::kAllGather, weights, element_bytes(), 1);
-    } else {
-      add(TrafficCall::kAllReduce, gradients, options_.gradient_bytes, 1);
+    for (const SharedParameters& parameters :
+         {SharedParameters{DenseCopies(l_), DenseParameters(), false},
+          SharedParameters{ExpertCopies(l_), ExpertParameters(), true}}) {
+      for (TrafficRow& row : DataTraffic(program_, l_, parameters)) rows_.push_back(std::move(row));
     }
   }
 
@@ -198,67 +181,14 @@ class Traffic {
   const PlanModel& model_;
   const PlanLayout& l_;
   const TrafficStage& stage_;
-  const TrafficOptions& options_;
   std::vector<TrafficRow> rows_;
 };
 
 }  // namespace
 
-const char* Name(TrafficAxis axis) {
-  switch (axis) {
-    case TrafficAxis::kTensor:
-      return "tensor";
-    case TrafficAxis::kContext:
-      return "context";
-    case TrafficAxis::kExpert:
-      return "expert";
-    case TrafficAxis::kPipeline:
-      return "pipeline";
-    case TrafficAxis::kData:
-      return "data";
-  }
-  return "";
-}
-
-const char* Name(TrafficCall call) {
-  switch (call) {
-    case TrafficCall::kAllReduce:
-      return "all-reduce";
-    case TrafficCall::kAllGather:
-      return "all-gather";
-    case TrafficCall::kReduceScatter:
-      return "reduce-scatter";
-    case TrafficCall::kAllToAll:
-      return "all-to-all";
-    case TrafficCall::kMessage:
-      return "message";
-  }
-  return "";
-}
-
 std::vector<TrafficRow> StepTraffic(const Implementation& program, const PlanModel& model,
-                                    const PlanLayout& layout, const TrafficStage& stage,
-                                    const TrafficOptions& options) {
-  return Traffic(program, model, layout, stage, options).Rows();
-}
-
-double SentBytes(const TrafficRow& row) {
-  const double share = double(row.group.ranks - 1) / double(row.group.ranks);
-  switch (row.call) {
-    case TrafficCall::kMessage:
-      return row.calls * row.bytes;
-    case TrafficCall::kAllReduce:
-      return row.calls * 2 * share * row.bytes;
-    default:
-      return row.calls * share * row.bytes;
-  }
-}
-
-double TrafficSeconds(const Hardware& gpu, const Implementation& program, const TrafficRow& row) {
-  if (row.call == TrafficCall::kMessage)
-    return row.calls * MessageSeconds(gpu, program, row.group.stride, row.bytes);
-  const double times = row.call == TrafficCall::kAllReduce ? 2 : 1;
-  return row.calls * times * CollectiveSeconds(gpu, program, row.group, row.bytes);
+                                    const PlanLayout& layout, const TrafficStage& stage) {
+  return Traffic(program, model, layout, stage).Rows();
 }
 
 }  // namespace megatron

@@ -96,6 +96,7 @@ TEST(StepTrafficTest, DataParallelRanksReduceGradientsAndShareWeights) {
   PlanLayout layout = LayoutOf(4);
   layout.dp = 16;
   Implementation program;
+  program.set_gradient_bytes(4);
   EXPECT_DOUBLE_EQ(SentByAxis(program, Llama(), layout, AllLayers()).at(TrafficAxis::kData),
                    8 * 15 / 16.0 * parameters);
   program.set_shards_optimizer(true);

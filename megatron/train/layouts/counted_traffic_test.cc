@@ -73,6 +73,9 @@ PlanLayout ToPlan(const Layout& layout) {
   plan.precision = PlanPrecision::k32Bits;
   plan.is_sequence_parallel = layout.sequence_parallel;
   plan.shards_parameters = layout.sharding == DataSharding::kWeights;
+  plan.shards_gradients = layout.sharding == DataSharding::kGradients;
+  plan.ranks_per_host = layout.ranks_per_host;
+  plan.hosts = layout.hosts;
   plan.instances = layout.optimizer_instances;
   plan.shards_states_over_instances = layout.shards_states_over_instances;
   return plan;
@@ -117,11 +120,9 @@ Sent SentOn(const TrainerOptions& run, const PlanModel& model, const Layout& lay
   const LayoutOutcome outcome = TrainOnLayout(run, how, CountingSource());
   Implementation program;
   program.set_shards_optimizer(layout.sharding != DataSharding::kNone);
-  TrafficOptions options;
-  options.shards_gradients = layout.sharding >= DataSharding::kGradients;
   Sent sent;
   for (const TrafficRow& row :
-       StepTraffic(program, model, ToPlan(layout), FirstStage(layout, mixtures), options)) {
+       StepTraffic(program, model, ToPlan(layout), FirstStage(layout, mixtures))) {
     sent.planned[GroupOf(row)] += SentBytes(row);
   }
   for (const char* group : {"tp", "cp", "pp", "dp-cp", "edp", "etp-ep"}) {

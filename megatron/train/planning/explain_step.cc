@@ -160,8 +160,7 @@ absl::StatusOr<ExplainedStep> ExplainStep(const config::PretrainConfig& config,
   step.seconds = predicted.seconds;
   step.shares_cores = HasMoreRanksThanCores(gpu, layout.gpus());
   if (!step.shares_cores) SetPasses(plans[step.stage], parts, step.simulated, &step.seconds);
-  step.traffic = ByAxis(StepTraffic(program, model, layout, StageOf(plans[step.stage], layers),
-                                    TrafficOptionsOf(config.parallel())),
+  step.traffic = ByAxis(StepTraffic(program, model, layout, StageOf(plans[step.stage], layers)),
                         gpu, program, step.seconds);
   step.model_flops = predicted.model_flops;
   step.parameters = predicted.total_parameters;
