@@ -41,9 +41,9 @@ double CollectiveSeconds(const Hardware& gpu, const Implementation& program, con
              std::log2(static_cast<double>(group.ranks) / inside);
   const double network = gpu.network_gb_per_s() * kGiga * program.network_efficiency();
   if (gpu.cores() > 0) {
-    return latency + std::max(bytes * double(inside - 1) / group.ranks / link,
-                              bytes * double(group.ranks - inside) / group.ranks /
-                                  std::min(link, network));
+    return latency +
+           std::max(bytes * double(inside - 1) / group.ranks / link,
+                    bytes * double(group.ranks - inside) / group.ranks / std::min(link, network));
   }
   // The ranks of a group that share a node drive one network card each.
   const double rate = std::min(link, network * double(inside));

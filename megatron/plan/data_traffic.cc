@@ -112,11 +112,12 @@ class Rows {
   // Weights come for each pass; with secondary shards after the first one within a host.
   void AddGathers() {
     const double gathers = 2 * micro_batches_;
-    TrafficRow& row = Add(TrafficCall::kAllGather, weights(), shards_,
-                          l_.quantizes_weights ? kWeightCode : element_bytes_,
-                          l_.hosts > 1 ? 1 : gathers);
+    TrafficRow& row =
+        Add(TrafficCall::kAllGather, weights(), shards_,
+            l_.quantizes_weights ? kWeightCode : element_bytes_, l_.hosts > 1 ? 1 : gathers);
     if (l_.quantizes_weights)
-      row.coded_bytes = elements_ * (kWeightCode + element_bytes_) * (1 + 1 / double(shards_.ranks));
+      row.coded_bytes =
+          elements_ * (kWeightCode + element_bytes_) * (1 + 1 / double(shards_.ranks));
     if (l_.hosts == 1) return;
     Add(TrafficCall::kAllGather,
         parameters_.are_of_experts ? "weights of experts, in a host" : "weights, in a host",
@@ -137,8 +138,8 @@ class Rows {
 
   // Each rank codes its elements, and adds up those of its part that all have sent.
   void AddExchange(PlanGroup group, double cut) {
-    TrafficRow& row = Add(TrafficCall::kAllToAll, gradients(), group, kGradientCode / cut,
-                          micro_batches_);
+    TrafficRow& row =
+        Add(TrafficCall::kAllToAll, gradients(), group, kGradientCode / cut, micro_batches_);
     row.ranks_of_host = 1;
     row.coded_bytes = elements_ / cut * (4 + 2 * kGradientCode + 4 / double(group.ranks));
   }

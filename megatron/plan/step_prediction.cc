@@ -162,8 +162,7 @@ double Predictor::StateBytes(double parameters, double copies) const {
   const double outer = l_.sync_every > 0 ? 8 / Shards(copies) : 0;
   if (l_.shards_parameters) {
     const double secondary = l_.hosts > 1 ? rates_.element_bytes * double(l_.hosts) / copies : 0;
-    return parameters *
-               (kept / Shards(copies) + states / StateShards(copies) + secondary + outer) -
+    return parameters * (kept / Shards(copies) + states / StateShards(copies) + secondary + outer) -
            moved;
   }
   if (program_.shards_optimizer())

@@ -12,10 +12,6 @@ constexpr double kBytesOfPart = 4 << 20;
 
 double Passes(const TrafficRow& row) { return row.call == TrafficCall::kAllReduce ? 2 : 1; }
 
-bool HasTwoLevels(const TrafficRow& row) {
-  return row.ranks_of_host > 1 && row.ranks_of_host < row.group.ranks;
-}
-
 PlanGroup InHost(const TrafficRow& row) { return {row.ranks_of_host, row.group.stride}; }
 
 PlanGroup BetweenHosts(const TrafficRow& row) {
@@ -74,6 +70,10 @@ const char* Name(TrafficCall call) {
   return "";
 }
 
+bool HasTwoLevels(const TrafficRow& row) {
+  return row.ranks_of_host > 1 && row.ranks_of_host < row.group.ranks;
+}
+
 // Both levels of a hierarchical call together send what a flat one does.
 double SentBytes(const TrafficRow& row) {
   if (row.call == TrafficCall::kMessage) return row.calls * row.bytes;
@@ -87,9 +87,9 @@ double NetworkBytes(const Hardware& gpu, const TrafficRow& row) {
   const bool is_ring = gpu.cores() == 0 && row.call != TrafficCall::kAllToAll;
   const double times = row.calls * Passes(row);
   if (!HasTwoLevels(row)) return times * NetworkBytes(gpu, row.group, row.bytes, is_ring);
-  return times * (NetworkBytes(gpu, InHost(row), row.bytes, is_ring) +
-                  NetworkBytes(gpu, BetweenHosts(row), row.bytes / double(row.ranks_of_host),
-                               is_ring));
+  return times *
+         (NetworkBytes(gpu, InHost(row), row.bytes, is_ring) +
+          NetworkBytes(gpu, BetweenHosts(row), row.bytes / double(row.ranks_of_host), is_ring));
 }
 
 double TrafficSeconds(const Hardware& gpu, const Implementation& program, const TrafficRow& row) {

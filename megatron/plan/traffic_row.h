@@ -35,6 +35,9 @@ struct TrafficRow {
   double hideable_calls = 0;  // those of data parallelism that may run beside the backward pass
 };
 
+// Returns whether calls go within hosts and between them.
+bool HasTwoLevels(const TrafficRow& row);
+
 // Returns the bytes that a rank sends by the row in a step, with the best algorithm.
 double SentBytes(const TrafficRow& row);
 

@@ -122,6 +122,7 @@ std::vector<TrafficOfAxis> ByAxis(const std::vector<TrafficRow>& rows, const Har
     TrafficOfAxis& axis = traffic.back();
     axis.rows.push_back(row);
     axis.bytes += SentBytes(row);
+    axis.network_bytes += NetworkBytes(gpu, row);
     axis.seconds += TrafficSeconds(gpu, program, row);
     // Messages between stages go one stride away, however many stages there are.
     const bool inside = row.axis == TrafficAxis::kPipeline
