@@ -41,13 +41,12 @@ class Predictor {
   double BubbleSeconds(const LayerCosts& layer, double head, double work) const;
   double SecondsOfMessage() const;
   double HeadFlops() const { return 2 * tokens_ * model_.hidden() * model_.vocab() / tp_; }
-  double DataParallelSeconds(double parameters, double expert_parameters, double window) const;
   double OptimizerSeconds(double parameters, double expert_parameters) const;
   double HostSeconds(double elements) const;
   double MemoryBytes(bool is_first) const;
   double HostBytes(bool is_first) const;
   double EndParameters() const;
-  StepSeconds Seconds(const LayerCosts& layer) const;
+  StepSeconds Seconds(const LayerCosts& layer, DataParallelWork* data) const;
   double MovableBytes(double parameters, double copies) const;
   double StateBytes(double parameters, double copies) const;
 
@@ -97,26 +96,6 @@ LayerCosts Predictor::MeanLayer(double share) const {
     mean.*part = share * mixture_.*part + (1 - share) * dense_.*part;
   }
   return mean;
-}
-
-// Of ZeRO-3, and of calls in each micro-batch, all backward passes are beside them.
-double Predictor::DataParallelSeconds(double parameters, double expert_parameters,
-                                      double window) const {
-  double hideable = 0, others = 0;
-  for (const SharedParameters& shared :
-       {SharedParameters{DenseCopies(l_), parameters, false},
-        SharedParameters{ExpertCopies(l_), expert_parameters, true}}) {
-    for (const TrafficRow& row : DataTraffic(program_, l_, shared)) {
-      const double call = TrafficSeconds(gpu_, program_, row) / row.calls;
-      hideable += call * row.hideable_calls;
-      others += call * (row.calls - row.hideable_calls);
-    }
-  }
-  if (l_.shards_parameters) window *= double(l_.micro_batches);
-  const double exposed = program_.overlaps_gradients()
-                             ? ExposedSeconds(gpu_, hideable, window, 0.1 * hideable)
-                             : hideable;
-  return exposed + others;
 }
 
 // The processor updates its part while the GPU updates the rest.
@@ -218,7 +197,7 @@ double Predictor::Recomputed(const LayerCosts& layer) const {
 }
 
 // The last stage has the head besides, and no more dense layers than others: it is the slowest.
-StepSeconds Predictor::Seconds(const LayerCosts& layer) const {
+StepSeconds Predictor::Seconds(const LayerCosts& layer, DataParallelWork* data) const {
   const double layers = double(model_.layers()) / l_.pp;
   const double m = double(l_.micro_batches);
   const double again = Recomputed(layer);
@@ -241,10 +220,10 @@ StepSeconds Predictor::Seconds(const LayerCosts& layer) const {
   s.expert_parallel = m * layers * expert;
   s.messages = m * messages;
   s.bubble = BubbleSeconds(layer, head, work);
-  const double parameters = layers * layer.parameters + model_.vocab() * model_.hidden() / tp_;
-  const double experts = layers * layer.expert_parameters;
-  s.data_parallel = DataParallelSeconds(parameters, experts, work);
-  s.optimizer = OptimizerSeconds(parameters, experts);
+  *data = {layers * layer.parameters + model_.vocab() * model_.hidden() / tp_,
+           layers * layer.expert_parameters, work};
+  s.data_parallel = DataParallelSeconds(gpu_, program_, l_, *data);
+  s.optimizer = OptimizerSeconds(data->parameters, data->expert_parameters);
   s.constant = program_.step_seconds();
   s.total = m * (work + head) + s.bubble + s.data_parallel + s.optimizer + s.constant;
   ShareCores(gpu_, l_, m * head, &s);
@@ -307,7 +286,7 @@ StepPrediction Predictor::Predict() const {
   const double others = MixtureShare(false);
   const LayerCosts mean = MeanLayer((first + (l_.pp - 1) * others) / l_.pp);
   StepPrediction step;
-  step.seconds = Seconds(MeanLayer(l_.pp == 1 ? first : others));
+  step.seconds = Seconds(MeanLayer(l_.pp == 1 ? first : others), &step.data);
   step.model_flops =
       3 * double(l_.micro_batches) / l_.pp * (model_.layers() * mean.flops + HeadFlops());
   step.memory_bytes = std::max(MemoryBytes(true), l_.pp == 1 ? 0 : MemoryBytes(false));
@@ -319,6 +298,24 @@ StepPrediction Predictor::Predict() const {
 }
 
 }  // namespace
+
+// With parameters that are shared out, the backward passes of all micro-batches are beside it.
+double DataParallelSeconds(const Hardware& gpu, const Implementation& program,
+                           const PlanLayout& layout, const DataParallelWork& work) {
+  double hideable = 0, others = 0;
+  for (const SharedParameters& shared :
+       {SharedParameters{DenseCopies(layout), work.parameters, false},
+        SharedParameters{ExpertCopies(layout), work.expert_parameters, true}}) {
+    for (const TrafficRow& row : DataTraffic(program, layout, shared)) {
+      const double call = TrafficSeconds(gpu, program, row) / row.calls;
+      hideable += call * row.hideable_calls;
+      others += call * (row.calls - row.hideable_calls);
+    }
+  }
+  if (!program.overlaps_gradients()) return hideable + others;
+  const double window = work.window * double(layout.shards_parameters ? layout.micro_batches : 1);
+  return ExposedSeconds(gpu, hideable, window, 0.1 * hideable) + others;
+}
 
 absl::StatusOr<StepPrediction> PredictStep(const Hardware& gpu, const Implementation& program,
                                            const MeasuredKernels& kernels, const PlanModel& model,

@@ -93,8 +93,17 @@ struct StepSeconds {
   double total = 0;
 };
 
+// What the time of data parallelism depends on besides the layout: the parameters of a rank of the
+// slowest stage, and the seconds of a micro-batch beside which it may run.
+struct DataParallelWork {
+  double parameters = 0;
+  double expert_parameters = 0;
+  double window = 0;
+};
+
 struct StepPrediction {
   StepSeconds seconds;
+  DataParallelWork data;
   double model_flops = 0;       // one GPU's in a step
   double memory_bytes = 0;      // the most that any rank holds
   double host_bytes = 0;        // the most that any rank has in host memory
@@ -107,6 +116,11 @@ struct StepPrediction {
 absl::StatusOr<StepPrediction> PredictStep(const Hardware& gpu, const Implementation& program,
                                            const MeasuredKernels& kernels, const PlanModel& model,
                                            const PlanLayout& layout);
+
+// Returns the seconds for which a step waits for data-parallel ranks: those that PredictStep() has
+// for ranks which each have a core.
+double DataParallelSeconds(const Hardware& gpu, const Implementation& program,
+                           const PlanLayout& layout, const DataParallelWork& work);
 
 // Seconds of one micro-batch in one part of the model.
 struct PartSeconds {

@@ -31,7 +31,11 @@ struct LayoutAxes {
   SharedOut shared_out = SharedOut::kNothing;
   int64_t instances = 1;  // runs of ranks over which that is shared out
   bool instances_share_states = false;
-  double host_fraction = 0;  // part of the optimizer's states in host memory
+  int64_t ranks_per_host = 0;        // ranks of a host of hierarchical collectives; 0: none are
+  int64_t hosts = 1;                 // several have all weights in secondary shards
+  bool quantizes_weights = false;    // where they are gathered over all ranks
+  bool quantizes_gradients = false;  // where they are reduced
+  double host_fraction = 0;          // part of the optimizer's states in host memory
 
   int64_t ranks() const { return tensor * context * pipeline * data; }
   // Returns how many ways of dividing are in use.

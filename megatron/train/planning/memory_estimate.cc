@@ -8,9 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/hierarchical/hierarchical_communicator.h"
 #include "megatron/optim/make_update_rule.h"
 #include "megatron/pipeline/schedule_kind.h"
 #include "megatron/pipeline/stage_plan.h"
+#include "megatron/plan/collective_time.h"
 #include "megatron/train/config/config_defaults.h"
 #include "megatron/train/config/layer_pattern.h"
 #include "megatron/train/trainer/run_options.h"
@@ -68,6 +70,30 @@ config::PretrainConfig ForDevice(config::PretrainConfig config, bool is_gpu) {
   return config;
 }
 
+void ClearForms(LayoutAxes* axes) {
+  axes->ranks_per_host = 0;
+  axes->hosts = 1;
+  axes->quantizes_weights = axes->quantizes_gradients = false;
+}
+
+// Returns the scratch memory of hierarchical collectives: each group that has several ranks on each
+// of several hosts has some.
+double HierarchicalBytes(const LayoutAxes& axes, bool has_experts) {
+  if (axes.ranks_per_host == 0) return 0;
+  const auto bytes = [&](PlanGroup group) {
+    const int64_t on_host = RanksInDomain(group, axes.ranks_per_host);
+    const bool has_levels = on_host > 1 && on_host < group.ranks;
+    return has_levels ? double(HierarchicalScratchBytes(int(axes.ranks_per_host))) : 0;
+  };
+  const auto of_instances = [&](PlanGroup group) {
+    const PlanGroup part{std::max<int64_t>(1, group.ranks / axes.instances), group.stride};
+    return bytes(part) + bytes({axes.instances, part.stride * part.ranks});
+  };
+  const int64_t copies = axes.data * axes.context, cut = axes.expert * axes.expert_tensor;
+  const double dense = of_instances({copies, axes.tensor});
+  return has_experts ? dense + of_instances({copies * axes.tensor / cut, cut}) : dense;
+}
+
 double Take(const std::string& name, std::map<std::string, int64_t>* memory) {
   const auto found = memory->find(name);
   if (found == memory->end()) return 0;
@@ -103,6 +129,7 @@ absl::StatusOr<MemoryEstimator::Places> MemoryEstimator::PlanPlaces(LayoutAxes a
   axes.data = LeastData(axes);
   axes.shared_out = SharedOut::kNothing;
   axes.host_fraction = 0;
+  ClearForms(&axes);
   config::PretrainConfig config = config_;
   ApplyLayout(axes, is_gpu_, &config);
   SetLayers(layers * axes.pipeline, is_mixture, &config);
@@ -214,15 +241,17 @@ absl::StatusOr<MemoryEstimator::StageBytes> MemoryEstimator::BothKinds(const Lay
 
 // Blocks of layers take turns in a pool, whose size depends on their order: all layers are planned.
 absl::StatusOr<double> MemoryEstimator::WholeBytes(const LayoutAxes& axes, int64_t stage) {
-  const std::array<int64_t, 9> key = {axes.tensor,
-                                      axes.context,
-                                      axes.pipeline,
-                                      axes.chunks,
-                                      int64_t(axes.schedule),
-                                      axes.expert,
-                                      axes.expert_tensor,
-                                      int64_t(axes.shared_out),
-                                      stage};
+  const std::array<int64_t, 11> key = {axes.tensor,
+                                       axes.context,
+                                       axes.pipeline,
+                                       axes.chunks,
+                                       int64_t(axes.schedule),
+                                       axes.expert,
+                                       axes.expert_tensor,
+                                       int64_t(axes.shared_out),
+                                       axes.quantizes_weights,
+                                       axes.quantizes_gradients,
+                                       stage};
   const auto found = whole_.find(key);
   if (found != whole_.end()) return found->second;
   LayoutAxes simple = axes;
@@ -232,14 +261,18 @@ absl::StatusOr<double> MemoryEstimator::WholeBytes(const LayoutAxes& axes, int64
   simple.instances = 1;  // so few ranks may be fewer than the instances
   simple.instances_share_states = false;
   simple.host_fraction = 0;
+  simple.ranks_per_host = 0;  // messages stay
+  simple.hosts = 1;
   config::PretrainConfig config = config_;
   ApplyLayout(simple, is_gpu_, &config);
   // In the second round blocks of several chunks are at work at once.
   SetMicroBatches(axes.chunks > 1 ? 2 * axes.pipeline : 2, &config);
   ResolveDefaults(&config);
-  MEGATRON_ASSIGN_OR_RETURN(const RankPlan plan,
+  MEGATRON_ASSIGN_OR_RETURN(RankPlan plan,
                             PlanStageOfRun(ToRunOptions(config, vocab_size_), int(stage)));
-  const double bytes = double(plan.sizes.whole_weights + plan.sizes.whole_gradients);
+  const double bytes = double(plan.sizes.whole_weights + plan.sizes.whole_gradients) +
+                       Take("weights/messages", &plan.memory) +
+                       Take("gradients/messages", &plan.memory);
   whole_[key] = bytes;
   return bytes;
 }
@@ -332,6 +365,7 @@ absl::Status MemoryEstimator::ShareOut(const LayoutAxes& axes, int64_t stage, in
   bytes->optimizer *= axes.instances_share_states ? of_all : share;
   if (axes.shared_out == SharedOut::kOptimizer) return absl::OkStatus();
   bytes->gradients *= share;
+  if (axes.hosts > 1) bytes->fixed += bytes->weights * of_all * double(axes.hosts);
   if (axes.shared_out == SharedOut::kWeights) bytes->weights *= share;
   MEGATRON_ASSIGN_OR_RETURN(const double whole, WholeBytes(axes, stage));
   bytes->fixed += whole;
@@ -366,6 +400,7 @@ absl::StatusOr<MemoryNeeds> MemoryEstimator::StageTotal(const LayoutAxes& axes, 
       StageBytes bytes, BothKinds(axes, place, mixtures, layers - mixtures, begins_with_mixture));
   const double elements = bytes.weights / weight_bytes_;
   MEGATRON_RETURN_IF_ERROR(ShareOut(axes, stage, mixtures, &bytes));
+  bytes.fixed += HierarchicalBytes(axes, resolved_.model().has_num_experts());
   const double micro_batches =
       double(resolved_.train().global_batch_size()) / double(axes.micro_batch * axes.data);
   const double rows = double(axes.micro_batch) / double(axes.context) /

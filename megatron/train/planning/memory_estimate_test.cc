@@ -66,6 +66,8 @@ LayoutAxes RandomAxes(const config::ModelConfig& model, std::mt19937* random) {
   // What can't be is refused.
   if (axes.shared_out != SharedOut::kNothing) axes.instances = OneOf({1, 1, 2}, random);
   axes.instances_share_states = axes.instances > 1 && (*random)() % 2 == 0;
+  if (axes.shared_out == SharedOut::kWeights) axes.hosts = OneOf({1, 1, 2}, random);
+  if (axes.data * axes.context > 1) axes.ranks_per_host = OneOf({0, 0, 2, 4, 8}, random);
   axes.host_fraction = OneOf({0, 0, 1, 2}, random) / 2.0;
   if (model.has_num_experts()) {
     axes.expert = OneOf({1, 2, 4, 8}, random);
