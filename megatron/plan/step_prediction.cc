@@ -8,6 +8,7 @@
 #include "megatron/plan/collective_time.h"
 #include "megatron/plan/data_traffic.h"
 #include "megatron/plan/layer_costs.h"
+#include "megatron/plan/muon_costs.h"
 #include "megatron/plan/shared_cores.h"
 
 namespace megatron {
@@ -42,11 +43,12 @@ class Predictor {
   double SecondsOfMessage() const;
   double HeadFlops() const { return 2 * tokens_ * model_.hidden() * model_.vocab() / tp_; }
   double OptimizerSeconds(double parameters, double expert_parameters) const;
+  double MuonSeconds(double mixture_share) const;  // of a mean layer
   double HostSeconds(double elements) const;
   double MemoryBytes(bool is_first) const;
   double HostBytes(bool is_first) const;
   double EndParameters() const;
-  StepSeconds Seconds(const LayerCosts& layer, DataParallelWork* data) const;
+  StepSeconds Seconds(const LayerCosts& layer, double mixtures, DataParallelWork* data) const;
   double MovableBytes(double parameters, double copies) const;
   double StateBytes(double parameters, double copies) const;
 
@@ -111,6 +113,15 @@ double Predictor::OptimizerSeconds(double parameters, double expert_parameters) 
       l_.sync_every > 0 ? 8 * 4 * updated / double(l_.sync_every) / rates_.optimizer : 0;
   return 6 * (parameters + expert_parameters) / rates_.optimizer + outer +
          std::max(on_gpu, HostSeconds(l_.host_fraction * updated));
+}
+
+double Predictor::MuonSeconds(double mixture_share) const {
+  if (l_.muon_steps == 0) return 0;
+  const auto seconds = [&](bool is_mixture) {
+    return MuonLayerSeconds(gpu_, program_, model_, l_, is_mixture);
+  };
+  return (mixture_share > 0 ? mixture_share * seconds(true) : 0) +
+         (mixture_share < 1 ? (1 - mixture_share) * seconds(false) : 0);
 }
 
 // A gradient of 32 bits comes to the host and a weight goes back; weights of 32 bits, which are
@@ -196,8 +207,9 @@ double Predictor::Recomputed(const LayerCosts& layer) const {
   return l_.recompute == PlanRecompute::kSelective && runs_core ? layer.attention_core : 0;
 }
 
-// The last stage has the head besides, and no more dense layers than others: it is the slowest.
-StepSeconds Predictor::Seconds(const LayerCosts& layer, DataParallelWork* data) const {
+// `mixtures` is the share of them among the layers. The last stage has the head besides, and no more dense layers than others: it is the slowest.
+StepSeconds Predictor::Seconds(const LayerCosts& layer, double mixtures,
+                               DataParallelWork* data) const {
   const double layers = double(model_.layers()) / l_.pp;
   const double m = double(l_.micro_batches);
   const double again = Recomputed(layer);
@@ -220,10 +232,13 @@ StepSeconds Predictor::Seconds(const LayerCosts& layer, DataParallelWork* data) 
   s.expert_parallel = m * layers * expert;
   s.messages = m * messages;
   s.bubble = BubbleSeconds(layer, head, work);
-  *data = {layers * layer.parameters + model_.vocab() * model_.hidden() / tp_,
-           layers * layer.expert_parameters, work};
+  const double parameters = layers * layer.parameters, embedding = model_.vocab() * model_.hidden();
+  const double experts = layers * layer.expert_parameters;
+  const MuonLayer muon = MuonLayerCosts(program_, model_, l_, has_experts());
+  *data = {parameters * muon.dense_padding + embedding / tp_, experts * muon.expert_padding, work};
   s.data_parallel = DataParallelSeconds(gpu_, program_, l_, *data);
-  s.optimizer = OptimizerSeconds(data->parameters, data->expert_parameters);
+  s.optimizer =
+      OptimizerSeconds(parameters + embedding / tp_, experts) + layers * MuonSeconds(mixtures);
   s.constant = program_.step_seconds();
   s.total = m * (work + head) + s.bubble + s.data_parallel + s.optimizer + s.constant;
   ShareCores(gpu_, l_, m * head, &s);
@@ -286,7 +301,8 @@ StepPrediction Predictor::Predict() const {
   const double others = MixtureShare(false);
   const LayerCosts mean = MeanLayer((first + (l_.pp - 1) * others) / l_.pp);
   StepPrediction step;
-  step.seconds = Seconds(MeanLayer(l_.pp == 1 ? first : others), &step.data);
+  const double slowest = l_.pp == 1 ? first : others;
+  step.seconds = Seconds(MeanLayer(slowest), slowest, &step.data);
   step.model_flops =
       3 * double(l_.micro_batches) / l_.pp * (model_.layers() * mean.flops + HeadFlops());
   step.memory_bytes = std::max(MemoryBytes(true), l_.pp == 1 ? 0 : MemoryBytes(false));

@@ -29,6 +29,9 @@ enum class PlanContext {
   kTeams,     // exchanges within teams of neighbours, rings between teams
 };
 
+// What tensor-parallel ranks do with a matrix that Muon updates and that is cut for them.
+enum class PlanMuonMode { kBlockwise, kDuplicated, kDistributed };
+
 enum class PlanSchedule {
   kOneForwardOneBackward,  // interleaved with several chunks
   kZeroBubbleH1,           // weights' gradients are put off; one chunk
@@ -71,6 +74,11 @@ struct PlanLayout {
   int64_t hosts = 1;
   bool quantizes_weights = false;
   bool quantizes_gradients = false;
+  // Newton-Schulz steps of Muon, which updates the matrices of layers; 0: AdamW updates all.
+  int64_t muon_steps = 0;
+  PlanMuonMode muon_mode = PlanMuonMode::kBlockwise;
+  bool muon_in_16_bits = true;  // its products
+  bool muon_splits_qkv = true;
   bool drops_tokens = false;  // experts have as many rows as their capacity
   // The part of the optimizer's states and main weights that lies in host memory, where the
   // processor updates it.

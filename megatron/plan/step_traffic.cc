@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "megatron/plan/data_traffic.h"
+#include "megatron/plan/muon_costs.h"
 
 namespace megatron {
 namespace {
@@ -48,6 +49,20 @@ class Traffic {
     rows_.push_back(std::move(row));
   }
 
+  MuonLayer Muon(bool is_mixture) const { return MuonLayerCosts(program_, model_, l_, is_mixture); }
+
+  // The first rank has most of the weights of each layer.
+  void AddMuon() {
+    for (const bool is_mixture : {false, true}) {
+      const int64_t count = is_mixture ? stage_.layers.mixtures : stage_.layers.dense;
+      if (count == 0) continue;
+      for (TrafficRow& row : Muon(is_mixture).traffic) {
+        row.calls *= double(count);
+        rows_.push_back(std::move(row));
+      }
+    }
+  }
+
   void AddTensor() {
     const PlanGroup group{l_.tp, 1};
     const auto add = [&](TrafficCall call, const char* what, double bytes, double calls) {
@@ -76,6 +91,7 @@ class Traffic {
           m * stage_.layers.mixtures * (forwards() + 1));
     }
     add(TrafficCall::kAllReduce, "sums of the loss", 4 * tokens(), 3 * m * stage_.has_head);
+    AddMuon();
   }
 
   void AddContext() {
@@ -156,11 +172,15 @@ class Traffic {
     const double halves = model_.is_gated() ? 3 : 2;
     const double mixture =
         h * model_.experts() + halves * h * model_.shared_ffn() / l_.tp;  // with the router
+    return layers() * (attention + 2 * h) + double(stage_.layers.mixtures) * mixture +
+           double(stage_.layers.dense) * halves * h * model_.ffn() / l_.tp + EndParameters();
+  }
+
+  // Those of embedding, head and last norm.
+  double EndParameters() const {
     const bool has_two_tables = stage_.has_embedding && stage_.has_head && !model_.is_tied();
     const double tables = has_two_tables ? 2 : stage_.has_embedding || stage_.has_head ? 1 : 0;
-    return layers() * (attention + 2 * h) + double(stage_.layers.mixtures) * mixture +
-           double(stage_.layers.dense) * halves * h * model_.ffn() / l_.tp + tables * WordTable() +
-           (stage_.has_head ? h : 0);
+    return tables * WordTable() + (stage_.has_head ? model_.hidden() : 0);
   }
 
   double ExpertParameters() const {
@@ -170,9 +190,13 @@ class Traffic {
   }
 
   void AddData() {
-    for (const SharedParameters& parameters :
-         {SharedParameters{DenseCopies(l_), DenseParameters(), false},
-          SharedParameters{ExpertCopies(l_), ExpertParameters(), true}}) {
+    // Padding is that of layers which are as most of the stage's.
+    const MuonLayer muon = Muon(stage_.layers.mixtures > stage_.layers.dense);
+    const double ends = EndParameters();
+    const double dense = ends + (DenseParameters() - ends) * muon.dense_padding;
+    const double experts = ExpertParameters() * muon.expert_padding;
+    for (const SharedParameters& parameters : {SharedParameters{DenseCopies(l_), dense, false},
+                                               SharedParameters{ExpertCopies(l_), experts, true}}) {
       for (TrafficRow& row : DataTraffic(program_, l_, parameters)) rows_.push_back(std::move(row));
     }
   }

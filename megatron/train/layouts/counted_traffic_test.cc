@@ -139,6 +139,11 @@ Sent SentOn(const TrainerOptions& run, const PlanModel& model, const Layout& lay
   plan.quantizes_weights = run.data_parallel.quantized_weights;
   plan.quantizes_gradients = run.data_parallel.quantized_gradients;
   plan.sync_every = run.outer.sync_every;
+  if (run.optimizer.kind == OptimizerOptions::kMuon) {
+    plan.muon_steps = run.optimizer.muon.num_ns_steps;
+    plan.muon_mode = static_cast<PlanMuonMode>(run.optimizer.muon.tensor_mode);
+    plan.muon_in_16_bits = run.optimizer.muon.product_dtype == DType::kBFloat16;
+  }
   if (run.outer.gradient_type == OuterGradientType::kInt8) plan.outer_code_bytes = 1 + 4.0 / 256;
   if (run.outer.gradient_type == OuterGradientType::kE3M0) plan.outer_code_bytes = 0.5 + 1.0 / 128;
   Sent sent;
@@ -270,6 +275,35 @@ TEST(CountedTrafficTest, IslandsSendWhatIsPlanned) {
     const double counted = CountedBytes(*sent.all, "dp-cp-replicas");
     EXPECT_GT(counted, 0);
     EXPECT_NEAR(2 * PlannedBetweenHosts(sent), counted, 0.01 * counted + 256);
+  }
+}
+
+// Shards of Muon hold whole weights, and are padded to the largest.
+TEST(CountedTrafficTest, MuonSendsPaddedShardsAndWhatItsModesNeed) {
+  TrainerOptions run = LlamaRun();
+  run.optimizer.kind = OptimizerOptions::kMuon;
+  for (const int ranks : {2, 4}) {
+    for (const DataSharding sharding :
+         {DataSharding::kNone, DataSharding::kStates, DataSharding::kWeights}) {
+      Layout layout;
+      layout.data = ranks;
+      layout.sharding = sharding;
+      SCOPED_TRACE(ToString(layout));
+      ExpectWithinOnePercent(SentOn(run, LlamaModel(), layout, 0));
+    }
+  }
+  Layout layout;
+  layout.tensor = 2;
+  for (const MuonTensorMode mode :
+       {MuonTensorMode::kBlockwise, MuonTensorMode::kDuplicated, MuonTensorMode::kDistributed}) {
+    SCOPED_TRACE(static_cast<int>(mode));
+    run.optimizer.muon.tensor_mode = mode;
+    layout.data = 1;
+    layout.sharding = DataSharding::kNone;
+    ExpectWithinOnePercent(SentOn(run, LlamaModel(), layout, 0));
+    layout.data = 2;
+    layout.sharding = DataSharding::kStates;
+    ExpectWithinOnePercent(SentOn(run, LlamaModel(), layout, 0));
   }
 }
 

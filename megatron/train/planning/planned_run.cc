@@ -83,6 +83,17 @@ double OuterCodeBytes(config::OuterGradient::Type dtype) {
   }
 }
 
+void SetMuon(const config::OptimizerConfig& optimizer, PlanLayout* layout) {
+  if (optimizer.optimizer() != config::Optimizer::muon) return;
+  layout->muon_steps = optimizer.muon_num_ns_steps();
+  layout->muon_in_16_bits = optimizer.muon_fp32_matmul_prec() == config::MatmulPrecision::medium;
+  layout->muon_splits_qkv = optimizer.muon_split_qkv();
+  if (optimizer.muon_tp_mode() == config::MuonTpMode::duplicated)
+    layout->muon_mode = PlanMuonMode::kDuplicated;
+  if (optimizer.muon_tp_mode() == config::MuonTpMode::distributed)
+    layout->muon_mode = PlanMuonMode::kDistributed;
+}
+
 PlanLayout ToPlanLayout(const config::PretrainConfig& config) {
   const config::ParallelConfig& parallel = config.parallel();
   PlanLayout layout;
@@ -107,6 +118,7 @@ PlanLayout ToPlanLayout(const config::PretrainConfig& config) {
   layout.sequence = config.model().seq_length();
   layout.recompute = ToPlanRecompute(config.recompute());
   layout.precision = ToPlanPrecision(config.precision());
+  SetMuon(config.optimizer(), &layout);
   layout.is_sequence_parallel = parallel.sequence_parallel();
   if (config.system().device() == config::Device::cuda &&
       config.optimizer().optimizer_cpu_offload()) {

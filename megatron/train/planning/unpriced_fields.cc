@@ -6,11 +6,12 @@
 namespace megatron {
 namespace {
 
-// A field, and the value with which predictions are made; null for a field that costs something
+// A field, and the values with which predictions are made; null for a field that costs something
 // wherever it is written.
 struct Unpriced {
   const char* path;
   const char* priced;
+  const char* priced_too = nullptr;
 };
 
 constexpr Unpriced kUnpriced[] = {
@@ -35,7 +36,7 @@ constexpr Unpriced kUnpriced[] = {
     {"recompute.mlp_chunk_tokens", nullptr},
     {"recompute.attention_chunk_tokens", nullptr},
     {"recompute.attention_chunks_on_host", "false"},
-    {"optimizer.optimizer", "adam"},
+    {"optimizer.optimizer", "adam", "muon"},
     {"optimizer.exp_avg_dtype", "fp32"},
     {"optimizer.exp_avg_sq_dtype", "fp32"},
     {"optimizer.optimizer_offload_path", nullptr},
@@ -54,9 +55,12 @@ constexpr Unpriced kUnpriced[] = {
     {"system.fuse_gelu", "none"},
 };
 
-bool Costs(const FieldRef& field, const char* priced) {
+bool Costs(const FieldRef& field, const Unpriced& unpriced) {
+  const char* const priced = unpriced.priced;
   if (!IsPresent(field) && (priced == nullptr || !field.field->has_default_value())) return false;
-  return priced == nullptr || ValueText(field) != priced;
+  if (priced == nullptr) return true;
+  const std::string value = ValueText(field);
+  return value != priced && (unpriced.priced_too == nullptr || value != unpriced.priced_too);
 }
 
 }  // namespace
@@ -71,7 +75,7 @@ std::vector<std::string> UnpricedFields(const config::PretrainConfig& config) {
   std::vector<std::string> fields;
   for (const Unpriced& unpriced : kUnpriced) {
     const FieldRef field = Resolve(config, unpriced.path);
-    if (Costs(field, unpriced.priced))
+    if (Costs(field, unpriced))
       fields.push_back(absl::StrCat(unpriced.path, "=", ValueText(field)));
   }
   return fields;
