@@ -74,6 +74,11 @@ struct PlanLayout {
   int64_t hosts = 1;
   bool quantizes_weights = false;
   bool quantizes_gradients = false;
+  // Tokens of a chunk of attention, and of an MLP; 0: all are computed at once. Attention's tensors
+  // of all tokens may lie in host memory.
+  int64_t attention_chunk = 0;
+  bool attention_chunks_on_host = false;
+  int64_t mlp_chunk = 0;
   // Newton-Schulz steps of Muon, which updates the matrices of layers; 0: AdamW updates all.
   int64_t muon_steps = 0;
   PlanMuonMode muon_mode = PlanMuonMode::kBlockwise;

@@ -100,7 +100,8 @@ class Traffic {
       case PlanContext::kRing:
         return AddRing(all);
       case PlanContext::kAllToAll:
-        return AddHeadExchange(all);
+        AddHeadExchange(all);
+        return AddChunks(all);
       case PlanContext::kGather:
         return AddGather(all);
       case PlanContext::kTeams:
@@ -117,6 +118,12 @@ class Traffic {
     const double queries = tokens() * query_width() / l_.tp;
     Add(TrafficAxis::kContext, TrafficCall::kAllToAll, "heads of attention", group,
         element_bytes() * (2 * queries + keys()), context_calls() * (forwards() + 1));
+  }
+
+  void AddChunks(const PlanGroup& group) {
+    if (l_.attention_chunk == 0 || l_.attention_chunk >= l_.sequence) return;
+    Add(TrafficAxis::kContext, TrafficCall::kAllToAll, "outputs of attention in chunks", group,
+        element_bytes() * tokens() * query_width() / l_.tp, context_calls());
   }
 
   void AddRing(const PlanGroup& group) {

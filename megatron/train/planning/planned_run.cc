@@ -118,6 +118,10 @@ PlanLayout ToPlanLayout(const config::PretrainConfig& config) {
   layout.sequence = config.model().seq_length();
   layout.recompute = ToPlanRecompute(config.recompute());
   layout.precision = ToPlanPrecision(config.precision());
+  layout.mlp_chunk = config.recompute().mlp_chunk_tokens();
+  layout.attention_chunk = config.recompute().attention_chunk_tokens();
+  layout.attention_chunks_on_host = config.recompute().attention_chunks_on_host() &&
+                                    config.system().device() == config::Device::cuda;
   SetMuon(config.optimizer(), &layout);
   layout.is_sequence_parallel = parallel.sequence_parallel();
   if (config.system().device() == config::Device::cuda &&
