@@ -60,7 +60,7 @@ TEST_F(LayerChunksTest, LargeChunksHideWhatComesFromTheHostAndSmallOnesDoNot) {
   EXPECT_NEAR(Costs().forward, whole.forward, 1e-6 * whole.forward);
   EXPECT_NEAR(Costs().backward, whole.backward, 1e-6 * whole.backward);
   layout_.attention_chunk = 4096;
-  // 7.5 times 4 bytes for each of keys and values, and 14 bytes backward, are half of a chunk's.
+  // Each chunk meets 7.5 others on average: 4 bytes of keys and values forward, 14 backward.
   const double copies = 7.5 * 4 * kTokens * kHidden / 25e9;
   const double attention = 4 * kTokens * kTokens * kHidden / 400e12 * 15 / 16;
   EXPECT_NEAR(Costs().forward - whole.forward, copies - attention, 1e-3 * copies);
