@@ -1,6 +1,5 @@
 #include "megatron/plan/step_traffic.h"
 
-#include <string>
 #include <utility>
 
 #include "megatron/plan/data_traffic.h"
@@ -35,13 +34,13 @@ class Traffic {
   double kv_width() const { return model_.kv_heads() * model_.head_dim(); }
   double query_width() const { return model_.heads() * model_.head_dim(); }
 
-  void Add(TrafficAxis axis, TrafficCall call, std::string what, PlanGroup group, double bytes,
+  void Add(TrafficAxis axis, TrafficCall call, const char* what, PlanGroup group, double bytes,
            double calls, bool is_of_experts = false) {
     if (group.ranks < 2 || bytes <= 0 || calls <= 0) return;
     TrafficRow row;
     row.axis = axis;
     row.call = call;
-    row.what = std::move(what);
+    row.what = what;
     row.group = group;
     row.bytes = bytes;
     row.calls = calls;

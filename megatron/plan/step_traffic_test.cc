@@ -274,7 +274,7 @@ TEST(StepTrafficTest, RowsGoToTheirExpertsAndComeBack) {
   double exchanged = 0;
   for (const TrafficRow& row : rows) {
     if (row.axis == TrafficAxis::kExpert) exchanged += SentBytes(row);
-    EXPECT_NE(row.what, "gradients of experts");  // nobody has a copy
+    EXPECT_STRNE(row.what, "gradients of experts");  // nobody has a copy
   }
   EXPECT_DOUBLE_EQ(exchanged, 32 * 4 * 7 / 8.0 * 2 * kActivation);
 }

@@ -3,7 +3,6 @@
 #define MEGATRON_PLAN_TRAFFIC_ROW_H_
 
 #include <cstdint>
-#include <string>
 
 #include "megatron/plan/collective_time.h"
 #include "megatron/plan/plan_facts.pb.h"
@@ -21,7 +20,7 @@ const char* Name(TrafficCall call);  // "all-reduce"
 struct TrafficRow {
   TrafficAxis axis = TrafficAxis::kTensor;
   TrafficCall call = TrafficCall::kAllReduce;
-  std::string what;  // what is sent: "outputs of attention and MLP"
+  const char* what = "";  // what is sent: "outputs of attention and MLP"
   PlanGroup group;
   // Bytes of the whole tensor of one call; of an all-to-all, those that a rank gives in all; of
   // a message, its own.

@@ -97,13 +97,15 @@ void ExpectWithin(double bound, const char* model, int layouts) {
   ASSERT_TRUE(parsed.errors.empty()) << parsed.errors[0].message;
   MemoryEstimator estimator(parsed.config, kVocab, /*is_gpu=*/true);
   std::mt19937 random(1234);
-  int tried = 0;
+  int tried = 0, secondary = 0, hierarchical = 0;
   double worst = 0;
   while (tried < layouts) {
     const LayoutAxes axes = RandomAxes(parsed.config.model(), &random);
     const MemoryNeeds planned = PlannedBytes(parsed.config, axes);
     if (planned.device == 0) continue;
     ++tried;
+    secondary += axes.hosts > 1;
+    hierarchical += axes.ranks_per_host > 0;
     const auto estimated = estimator.Bytes(axes);
     ASSERT_TRUE(estimated.ok()) << estimated.status();
     SCOPED_TRACE(DescribeLayout(axes));
@@ -116,6 +118,8 @@ void ExpectWithin(double bound, const char* model, int layouts) {
     worst = std::max(worst, std::abs(error));
     EXPECT_LE(error, bound) << estimated->device << " estimated, " << planned.device << " planned";
   }
+  EXPECT_GT(secondary, 0);
+  EXPECT_GT(hierarchical, 0);
   ::testing::Test::RecordProperty("worst_error", absl::StrCat(worst));
 }
 

@@ -52,6 +52,11 @@ bool KeepsLeast(const LayoutAxes& axes) {
          axes.schedule == PlanSchedule::kOneForwardOneBackward;
 }
 
+// Returns whether another form of data-parallel communication may save enough.
+bool WaitsForData(const StepPrediction& prediction) {
+  return prediction.seconds.data_parallel >= kLeastSaved * prediction.seconds.total;
+}
+
 // Predicts the layouts of one model.
 class LayoutPredictor {
  public:
@@ -105,7 +110,6 @@ void LayoutPredictor::Set(const LayoutAxes& axes, int64_t samples) {
 bool LayoutPredictor::MayPay(const LayoutAxes& plain, const StepPrediction& prediction,
                              const LayoutAxes& form, int64_t samples) {
   const StepSeconds& seconds = prediction.seconds;
-  if (seconds.data_parallel < kLeastSaved * seconds.total) return false;
   const auto waits = [&](const LayoutAxes& axes) {
     Set(axes, samples);
     return DataParallelSeconds(*planner_.hardware, run_.program, run_.layout, prediction.data);
@@ -269,12 +273,15 @@ absl::StatusOr<std::vector<Candidate>> Search::Predict(LayoutPredictor* predicto
           {added, prediction.seconds.total, prediction.memory_bytes, prediction.host_bytes});
     };
     const bool is_allowed = IsAllowed(axes);
-    const std::vector<LayoutAxes> forms = FormsOf(axes);
-    if (!is_allowed) ++found_.not_allowed;
-    if (!is_allowed && forms.empty()) return true;
-    MEGATRON_ASSIGN_OR_RETURN(const StepPrediction plain, predictor->Predict(axes, samples));
-    if (is_allowed) add(axes, plain);
-    for (const LayoutAxes& form : forms) {
+    StepPrediction plain;
+    if (is_allowed) {
+      MEGATRON_ASSIGN_OR_RETURN(plain, predictor->Predict(axes, samples));
+      add(axes, plain);
+      if (!WaitsForData(plain)) return true;
+    } else {
+      ++found_.not_allowed;
+    }
+    for (const LayoutAxes& form : FormsOf(axes)) {
       if (is_allowed && !predictor->MayPay(axes, plain, form, samples)) continue;
       MEGATRON_ASSIGN_OR_RETURN(const StepPrediction prediction, predictor->Predict(form, samples));
       add(form, prediction);
