@@ -141,10 +141,12 @@ Table TrafficTable(const Explanation& e) {
   table.caption = "What a rank sends in a step";
   table.columns = {"axis", "ranks", "bytes", "far", "takes", "waited for", "hidden", "link"};
   for (const TrafficOfAxis& axis : e.step.traffic) {
-    table.rows.push_back({Name(axis.axis), absl::StrCat(axis.rows.front().group.ranks),
-                          Bytes(axis.bytes), Far(axis.network_bytes), Time(axis.seconds),
-                          Time(axis.exposed), Time(axis.seconds - axis.exposed),
-                          LinkOf(axis, e.gpu)});
+    const PlanLayout& layout = e.step.run.layout;
+    const int64_t ranks =
+        axis.axis == TrafficAxis::kData ? layout.dp * layout.cp : axis.rows.front().group.ranks;
+    table.rows.push_back({Name(axis.axis), absl::StrCat(ranks), Bytes(axis.bytes),
+                          Far(axis.network_bytes), Time(axis.seconds), Time(axis.exposed),
+                          Time(axis.seconds - axis.exposed), LinkOf(axis, e.gpu)});
     for (const TrafficRow& row : axis.rows) {
       table.rows.push_back(
           {absl::StrCat("- ", row.what), "", Bytes(SentBytes(row)), Far(NetworkBytes(e.gpu, row)),

@@ -154,6 +154,8 @@ absl::StatusOr<MemoryEstimator::Places> MemoryEstimator::PlanPlaces(LayoutAxes a
     bytes.saved = double(plan.sizes.slots[0].bytes);
     bytes.deferred = double(plan.sizes.deferred[0].bytes);
     bytes.temporary = double(plan.sizes.recompute + plan.sizes.scratch);
+    bytes.host_saved = double(plan.sizes.slots[0].host);
+    bytes.host_temporary = double(plan.sizes.host_recompute + plan.sizes.host_scratch);
     // "batches/graphs" stays: micro-batches in flight are few, and the batch is small.
     for (const auto& [name, held] : plan.memory) bytes.fixed += double(held);
     bytes.fixed -= double(plan.sizes.total() - plan.sizes.graph_inputs);
@@ -195,7 +197,7 @@ absl::StatusOr<MemoryEstimator::StageBytes> MemoryEstimator::LayersOf(const Layo
   StageBytes bytes = (*after)[place];
   for (double StageBytes::*part :
        {&StageBytes::weights, &StageBytes::gradients, &StageBytes::optimizer, &StageBytes::fixed,
-        &StageBytes::saved, &StageBytes::deferred}) {
+        &StageBytes::saved, &StageBytes::deferred, &StageBytes::host_saved}) {
     const double layer = (*after)[place].*part - (*before)[place].*part;
     bytes.*part =
         with_ends ? (*after)[place].*part + double(layers - many) * layer : double(layers) * layer;
@@ -224,10 +226,11 @@ absl::StatusOr<MemoryEstimator::StageBytes> MemoryEstimator::BothKinds(const Lay
                  /*with_ends=*/false));
     for (double StageBytes::*part :
          {&StageBytes::weights, &StageBytes::gradients, &StageBytes::optimizer, &StageBytes::fixed,
-          &StageBytes::saved, &StageBytes::deferred}) {
+          &StageBytes::saved, &StageBytes::deferred, &StageBytes::host_saved}) {
       bytes.*part += more.*part;
     }
     bytes.temporary = std::max(bytes.temporary, more.temporary);
+    bytes.host_temporary = std::max(bytes.host_temporary, more.host_temporary);
   }
   if (axes.recompute != PlanRecompute::kFull) return bytes;
   // Evaluation keeps a layer's activations, which may be more than the inputs of all layers.
@@ -235,6 +238,7 @@ absl::StatusOr<MemoryEstimator::StageBytes> MemoryEstimator::BothKinds(const Lay
     if ((is_mixture ? mixtures : dense) == 0) continue;
     MEGATRON_ASSIGN_OR_RETURN(few, ProbeOf(axes, is_mixture, 2));
     bytes.saved = std::max(bytes.saved, (*few)[place].saved);
+    bytes.host_saved = std::max(bytes.host_saved, (*few)[place].host_saved);
   }
   return bytes;
 }
@@ -379,7 +383,7 @@ absl::StatusOr<MemoryNeeds> MemoryEstimator::StageTotal(const LayoutAxes& axes, 
   int64_t mixtures = 0;
   int64_t layers = 0;
   bool begins_with_mixture = false;
-  double saved = 0;
+  double saved = 0, host_saved = 0;
   for (int64_t chunk = 0; chunk < axes.chunks; ++chunk) {
     const int64_t part = chunk * axes.pipeline + stage;
     const auto begin =
@@ -395,6 +399,7 @@ absl::StatusOr<MemoryNeeds> MemoryEstimator::StageTotal(const LayoutAxes& axes, 
                               BothKinds(axes, is_inner ? 1 : place, experts, parts[part] - experts,
                                         parts[part] > 0 && *begin));
     saved += slots.counts[chunk] * kept.saved + slots.deferred[chunk] * kept.deferred;
+    host_saved += slots.counts[chunk] * kept.host_saved;
   }
   MEGATRON_ASSIGN_OR_RETURN(
       StageBytes bytes, BothKinds(axes, place, mixtures, layers - mixtures, begins_with_mixture));
@@ -406,9 +411,10 @@ absl::StatusOr<MemoryNeeds> MemoryEstimator::StageTotal(const LayoutAxes& axes, 
   const double rows = double(axes.micro_batch) / double(axes.context) /
                       double(axes.is_sequence_parallel ? axes.tensor : 1);
   MemoryNeeds needs;
+  needs.host = host_saved + bytes.host_temporary;
   const double moved = axes.host_fraction * bytes.optimizer;
   if (moved > 0) {
-    needs.host = moved + 2 * kPieceElements * (4 + weight_bytes_);
+    needs.host += moved + 2 * kPieceElements * (4 + weight_bytes_);
     if (weight_bytes_ < 4) bytes.fixed += 4 * std::min(kPieceElements, elements);
   }
   needs.device = bytes.weights + bytes.gradients + bytes.optimizer - moved + bytes.fixed + saved +

@@ -50,6 +50,8 @@ class MemoryEstimator {
     double saved = 0;     // one micro-batch's in flight
     double deferred = 0;  // one micro-batch's whose weights' gradients are to come
     double temporary = 0;
+    double host_saved = 0;  // one micro-batch's in flight, in host memory
+    double host_temporary = 0;
   };
   // Stages by their place: with one stage the whole model, else the first, an inner and the last.
   using Places = std::vector<StageBytes>;

@@ -34,6 +34,11 @@ constexpr char kExperts[] = R"(
           hidden_dropout: 0 attention_dropout: 0 num_experts: 8 moe_ffn_hidden_size: 256
           moe_router_topk: 2 moe_layer_freq: "[0]*2+[1]*6" }
   precision { bf16: true })";
+constexpr char kInChunks[] = R"(
+  model { num_layers: 12 hidden_size: 256 num_attention_heads: 8 seq_length: 2048
+          position_embedding_type: rope disable_bias_linear: true }
+  precision { bf16: true }
+  recompute { attention_chunk_tokens: 512 mlp_chunk_tokens: 512)";
 constexpr char kRest[] = R"(
   optimizer { lr: 1e-3 }
   train { micro_batch_size: 1 global_batch_size: 96 train_iters: 10 }
@@ -92,7 +97,7 @@ MemoryNeeds PlannedBytes(config::PretrainConfig config, const LayoutAxes& axes) 
   return most;
 }
 
-void ExpectWithin(double bound, const char* model, int layouts) {
+void ExpectWithin(double bound, const std::string& model, int layouts) {
   const ParsedConfig parsed = ParseConfig(absl::StrCat(model, kRest), "test");
   ASSERT_TRUE(parsed.errors.empty()) << parsed.errors[0].message;
   MemoryEstimator estimator(parsed.config, kVocab, /*is_gpu=*/true);
@@ -133,6 +138,14 @@ TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAGatedModelWithQueryGroup
 
 TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAModelWithExpertsInSomeLayers) {
   ExpectWithin(0.01, kExperts, 65);
+}
+
+TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAModelInChunks) {
+  ExpectWithin(0.01, absl::StrCat(kInChunks, "}"), 30);
+}
+
+TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAModelInChunksOnTheHost) {
+  ExpectWithin(0.01, absl::StrCat(kInChunks, " attention_chunks_on_host: true }"), 30);
 }
 
 }  // namespace
