@@ -29,6 +29,7 @@ class Rows {
         shards_(Part(layout.instances)) {}
 
   std::vector<TrafficRow> Make() {
+    if (elements_ <= 0) return {};
     AddBetweenInstances();
     if (l_.shards_parameters) {
       AddGathers();
@@ -111,18 +112,22 @@ class Rows {
 
   // Weights come for each pass; with secondary shards after the first one within a host.
   void AddGathers() {
-    const double gathers = 2 * micro_batches_;
+    const double calls = 2 * micro_batches_;
+    const double gathered = calls * elements_ + micro_batches_ * parameters_.gathered_besides;
     TrafficRow& row =
         Add(TrafficCall::kAllGather, weights(), shards_,
-            l_.quantizes_weights ? kWeightCode : element_bytes_, l_.hosts > 1 ? 1 : gathers);
+            l_.quantizes_weights ? kWeightCode : element_bytes_, l_.hosts > 1 ? 1 : calls);
+    if (l_.hosts == 1) row.bytes *= gathered / (calls * elements_);
     if (l_.quantizes_weights)
       row.coded_bytes =
           elements_ * (kWeightCode + element_bytes_) * (1 + 1 / double(shards_.ranks));
     if (l_.hosts == 1) return;
-    Add(TrafficCall::kAllGather,
-        parameters_.are_of_experts ? "weights of experts, in a host" : "weights, in a host",
-        Part(l_.hosts), element_bytes_, gathers - 1)
-        .ranks_of_host = 1;
+    TrafficRow& in_host =
+        Add(TrafficCall::kAllGather,
+            parameters_.are_of_experts ? "weights of experts, in a host" : "weights, in a host",
+            Part(l_.hosts), element_bytes_, calls - 1);
+    in_host.bytes = element_bytes_ * (gathered - elements_) / (calls - 1);
+    in_host.ranks_of_host = 1;
   }
 
   // Gradients go once for each micro-batch; as codes within a host, and their sums across hosts.

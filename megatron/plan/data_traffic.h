@@ -17,6 +17,8 @@ struct SharedParameters {
   PlanGroup ranks;
   double count = 0;
   bool are_of_experts = false;
+  // Where they are shared out, elements that a micro-batch gathers beside all of them twice.
+  double gathered_besides = 0;
 };
 
 // Returns the ranks with the layout's dense weights, and those with the same experts.

@@ -182,6 +182,12 @@ class Traffic {
            double(stage_.layers.dense) * halves * h * model_.ffn() / l_.tp + EndParameters();
   }
 
+  // The backward pass does not need the embedding, but a head that is tied to it.
+  double GatheredBesides() const {
+    if (!stage_.has_embedding) return 0;
+    return model_.is_tied() && stage_.has_head ? WordTable() : -WordTable();
+  }
+
   // Those of embedding, head and last norm.
   double EndParameters() const {
     const bool has_two_tables = stage_.has_embedding && stage_.has_head && !model_.is_tied();
@@ -201,8 +207,9 @@ class Traffic {
     const double ends = EndParameters();
     const double dense = ends + (DenseParameters() - ends) * muon.dense_padding;
     const double experts = ExpertParameters() * muon.expert_padding;
-    for (const SharedParameters& parameters : {SharedParameters{DenseCopies(l_), dense, false},
-                                               SharedParameters{ExpertCopies(l_), experts, true}}) {
+    for (const SharedParameters& parameters :
+         {SharedParameters{DenseCopies(l_), dense, false, GatheredBesides()},
+          SharedParameters{ExpertCopies(l_), experts, true}}) {
       for (TrafficRow& row : DataTraffic(program_, l_, parameters)) rows_.push_back(std::move(row));
     }
   }

@@ -103,8 +103,14 @@ TEST(StepTrafficTest, DataParallelRanksReduceGradientsAndShareWeights) {
   EXPECT_DOUBLE_EQ(SentByAxis(program, Llama(), layout, AllLayers()).at(TrafficAxis::kData),
                    6 * 15 / 16.0 * parameters);
   layout.shards_parameters = true;
+  // The backward pass does not need the embedding.
+  const double table = 128256.0 * 4096;
   EXPECT_DOUBLE_EQ(SentByAxis(program, Llama(), layout, AllLayers()).at(TrafficAxis::kData),
-                   4 * 8 * 15 / 16.0 * parameters);
+                   4 * 15 / 16.0 * (8 * parameters - 2 * table));
+  PlanModel tied = Llama();
+  tied.set_is_tied(true);
+  EXPECT_DOUBLE_EQ(SentByAxis(program, tied, layout, AllLayers()).at(TrafficAxis::kData),
+                   4 * 15 / 16.0 * (8 * (parameters - table) + 2 * table));
 }
 
 TEST(StepTrafficTest, InstancesSendShardsBetweenThemOnceAStep) {
@@ -197,11 +203,13 @@ TEST(StepTrafficTest, SecondaryShardsKeepGathersWithinAHost) {
   PlanLayout layout = LayoutOf(4);
   layout.dp = 16;
   layout.shards_parameters = true;
-  const double parameters = CostOf(layout, Gpus()).sent / (4 * 8) * 16 / 15;
+  const double table = 128256.0 * 4096;
+  const double parameters = (CostOf(layout, Gpus()).sent / 4 * 16 / 15 + 2 * table) / 8;
   layout.hosts = 2;
   const double gradients = 4 * 4 * 15 / 16.0;
-  EXPECT_DOUBLE_EQ(CostOf(layout, Gpus()).sent,
-                   parameters * (gradients + 2 * 15 / 16.0 + 7 * 2 * 7 / 8.0));
+  EXPECT_DOUBLE_EQ(
+      CostOf(layout, Gpus()).sent,
+      parameters * (gradients + 2 * 15 / 16.0 + 7 * 2 * 7 / 8.0) - 4 * 2 * 7 / 8.0 * table);
   EXPECT_DOUBLE_EQ(CostOf(layout, Gpus()).over_network,
                    parameters * (gradients + 2 * 15 / 16.0) / 8);
   layout.quantizes_weights = true;

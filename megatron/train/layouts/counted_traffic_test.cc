@@ -138,6 +138,7 @@ Sent SentOn(const TrainerOptions& run, const PlanModel& model, const Layout& lay
   PlanLayout plan = ToPlan(layout);
   plan.quantizes_weights = run.data_parallel.quantized_weights;
   plan.quantizes_gradients = run.data_parallel.quantized_gradients;
+  plan.attention_chunk = run.model.transformer.recompute.attention_chunk_tokens;
   plan.sync_every = run.outer.sync_every;
   if (run.optimizer.kind == OptimizerOptions::kMuon) {
     plan.muon_steps = run.optimizer.muon.num_ns_steps;
@@ -363,6 +364,17 @@ TEST(CountedTrafficTest, EveryFormOfContextParallelismSendsExactlyWhatIsPlanned)
   expect_equal(teams);
   teams.context_parallel = ContextParallel::kGather;
   expect_equal(teams);
+}
+
+TEST(CountedTrafficTest, AttentionInChunksSendsExactlyWhatIsPlanned) {
+  TrainerOptions run = ManyGroupsRun();
+  run.model.transformer.recompute.attention_chunk_tokens = 8;
+  Layout layout;
+  layout.context = 2;
+  layout.context_parallel = ContextParallel::kAllToAll;
+  const Sent sent = SentOn(run, ManyGroupsModel(), layout, 0);
+  EXPECT_GT(sent.counted.at("cp"), 0);
+  EXPECT_EQ(sent.planned.at("cp"), sent.counted.at("cp"));
 }
 
 // On a GPU each call is at least one launch. A step has 8 micro-batches and 4 layers.
