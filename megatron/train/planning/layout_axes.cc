@@ -176,6 +176,15 @@ void ApplyLayout(const LayoutAxes& axes, bool is_gpu, config::PretrainConfig* co
   parallel->clear_restarts();
 }
 
+std::string DescribeLosses(const LayoutAxes& axes) {
+  std::vector<std::string> fields;
+  if (axes.quantizes_weights) fields.push_back("parallel.zero_quantized_weights");
+  if (axes.quantizes_gradients) fields.push_back("parallel.zero_quantized_gradients");
+  if (fields.empty()) return "";
+  return absl::StrCat(absl::StrJoin(fields, " and "), fields.size() == 1 ? " changes" : " change",
+                      " the loss, and a layout has it because the configuration does");
+}
+
 std::string DescribeLayout(const LayoutAxes& axes) {
   std::vector<std::string> parts;
   if (axes.tensor > 1)

@@ -54,6 +54,9 @@ void SetPlannedDevice(bool is_gpu, config::PretrainConfig* config);
 // layout, and those that have no effect in this one, are cleared.
 void ApplyLayout(const LayoutAxes& axes, bool is_gpu, config::PretrainConfig* config);
 
+// Returns which parts of the layout change the loss, as a sentence; empty if none does.
+std::string DescribeLosses(const LayoutAxes& axes);
+
 // Returns "tp 8 sp, pp 16 x 3, dp 8, micro-batch 1, recompute full, ZeRO-1".
 std::string DescribeLayout(const LayoutAxes& axes);
 

@@ -266,8 +266,12 @@ TEST_F(SearchLayoutsTest, TakesCodesWhereTheyPayAndTheConfigurationHasThem) {
     return found->best.empty() ? LayoutAxes() : found->best[0].axes;
   };
   EXPECT_FALSE(first().quantizes_weights || first().quantizes_gradients);
+  EXPECT_EQ(DescribeLosses(first()), "");
   config.mutable_parallel()->set_zero_quantized_gradients(true);
   EXPECT_TRUE(first().quantizes_gradients);
+  EXPECT_EQ(DescribeLosses(first()),
+            "parallel.zero_quantized_gradients changes the loss, and a layout has it because the "
+            "configuration does");
   EXPECT_FALSE(first().quantizes_weights);
   config.mutable_parallel()->set_zero_quantized_weights(true);
   EXPECT_TRUE(first().quantizes_weights);
