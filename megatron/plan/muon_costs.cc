@@ -60,14 +60,16 @@ double Flops(double side, double other) { return 4 * side * side * other + 2 * s
 class Layer {
  public:
   Layer(const Implementation& program, const PlanModel& model, const PlanLayout& layout)
-      : program_(program), l_(layout), hidden_(model.hidden()) {}
+      : l_(layout),
+        hidden_(model.hidden()),
+        shares_(program.shards_optimizer() || layout.shards_parameters) {}
 
   // Shares weights out, from the largest on, each to the rank that has least, and adds the work of
-  // the rank that has most. Returns the padding.
+  // the rank that has most, or all work where ranks share out nothing: buckets have parts even then.
+  // Returns the padding.
   double Add(std::vector<Weight> weights, const PlanGroup& copies) {
-    const bool shares = program_.shards_optimizer() || l_.shards_parameters;
     const int64_t instances = l_.shards_states_over_instances ? 1 : l_.instances;
-    const int64_t ranks = shares ? std::max<int64_t>(1, copies.ranks / instances) : 1;
+    const int64_t ranks = std::max<int64_t>(1, copies.ranks / instances);
     std::stable_sort(weights.begin(), weights.end(), [&](const Weight& a, const Weight& b) {
       return a.elements(hidden_) > b.elements(hidden_);
     });
@@ -81,8 +83,11 @@ class Layer {
       all += weight.elements(hidden_);
     }
     const size_t most = std::max_element(sizes.begin(), sizes.end()) - sizes.begin();
-    for (const Weight* weight : parts[most]) {
-      for (const Matrix& matrix : weight->matrices) Add(matrix);
+    for (size_t part = 0; part < parts.size(); ++part) {
+      if (shares_ && part != most) continue;
+      for (const Weight* weight : parts[part]) {
+        for (const Matrix& matrix : weight->matrices) Add(matrix);
+      }
     }
     return double(ranks) * sizes[most] / all;
   }
@@ -124,9 +129,9 @@ class Layer {
     layer_.traffic.push_back(std::move(row));
   }
 
-  const Implementation& program_;
   const PlanLayout& l_;
   const double hidden_;
+  const bool shares_;
   MuonLayer layer_;
 };
 

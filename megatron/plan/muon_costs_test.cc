@@ -48,6 +48,7 @@ TEST(MuonCostsTest, OneRankIteratesOnAllMatrices) {
   PlanLayout copies = Muon();
   copies.dp = 8;
   EXPECT_EQ(CostsOf(copies, /*shares=*/false).flops, CostsOf(Muon()).flops);
+  EXPECT_DOUBLE_EQ(CostsOf(copies, /*shares=*/false).dense_padding, 8 * 4 / 12.0);
 }
 
 // docs/optimizers.md, "ZeRO": 7 h^2 of 12 on each of two ranks, 4 h^2 on four and on eight.
