@@ -35,7 +35,7 @@ TEST(UnpricedFieldsTest, NamesWhatCostsSomething) {
   EXPECT_THAT(Fields({"train.logits_chunk_tokens=64"}),
               ElementsAre("train.logits_chunk_tokens=64"));
   EXPECT_THAT(Fields({"optimizer.optimizer=muon"}), IsEmpty());
-  EXPECT_THAT(Fields({"optimizer.optimizer=lion"}), ElementsAre("optimizer.optimizer=lion"));
+  EXPECT_THAT(Fields({"optimizer.optimizer=lamb"}), ElementsAre("optimizer.optimizer=lamb"));
   // Dropout is on where nothing is written.
   const auto plain = LoadConfig("gpt3_857m", {"model.hidden_dropout="}, ConfigPurpose::kDryRun);
   ASSERT_TRUE(plain.ok()) << plain.status();
