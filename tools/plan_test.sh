@@ -148,7 +148,7 @@ expect_code 0 'between processes, 1 GB/s' --explain=gpt_demo --gpus=2 --gpu=mine
   --set=train.global_batch_size=8,parallel.ranks_as=processes
 
 # Where hosts are joined by a slow network, two levels and, if they are written, codes pay.
-sed -i 's/domain: 64 network_gb_per_s: 1/domain: 2 network_gb_per_s: 0.00001/' mine.textproto
+sed -i 's/domain: 64 network_gb_per_s: 1/domain: 2 network_gb_per_s: 0.001/' mine.textproto
 zero3=parallel.data_parallel_size=4,parallel.use_distributed_optimizer=true,parallel.data_parallel_sharding_strategy=optim_grads_params
 zero3+=,train.global_batch_size=16,train.micro_batch_size=1
 expect_code 0 ' in two levels' --explain=gpt_demo --gpu=mine --facts=mine.textproto \
