@@ -33,6 +33,8 @@ std::string Percent(double part, double whole) {
 
 std::string Bytes(double bytes) { return FormatBytes(std::llround(bytes)); }
 
+std::string Far(double bytes) { return bytes > 0 ? Bytes(bytes) : "-"; }
+
 std::string Large(double value) {
   constexpr const char* kUnits[] = {"", " thousand", " million", " billion", " trillion"};
   int unit = 0;
@@ -137,18 +139,25 @@ Table TimeTable(const Explanation& e) {
 Table TrafficTable(const Explanation& e) {
   Table table;
   table.caption = "What a rank sends in a step";
-  table.columns = {"axis", "ranks", "bytes", "takes", "waited for", "hidden", "link"};
+  table.columns = {"axis", "ranks", "bytes", "far", "takes", "waited for", "hidden", "link"};
   for (const TrafficOfAxis& axis : e.step.traffic) {
-    table.rows.push_back({Name(axis.axis), absl::StrCat(axis.rows.front().group.ranks),
-                          Bytes(axis.bytes), Time(axis.seconds), Time(axis.exposed),
+    const PlanLayout& layout = e.step.run.layout;
+    const int64_t ranks =
+        axis.axis == TrafficAxis::kData ? layout.dp * layout.cp : axis.rows.front().group.ranks;
+    table.rows.push_back({Name(axis.axis), absl::StrCat(ranks), Bytes(axis.bytes),
+                          Far(axis.network_bytes), Time(axis.seconds), Time(axis.exposed),
                           Time(axis.seconds - axis.exposed), LinkOf(axis, e.gpu)});
     for (const TrafficRow& row : axis.rows) {
       table.rows.push_back(
-          {absl::StrCat("- ", row.what), "", Bytes(SentBytes(row)), "", "", "",
-           absl::StrFormat("%.0f x %s of %s", row.calls, Name(row.call), Bytes(row.bytes))});
+          {absl::StrCat("- ", row.what), "", Bytes(SentBytes(row)), Far(NetworkBytes(e.gpu, row)),
+           "", "", "",
+           absl::StrFormat("%g x %s of %s%s", row.calls, Name(row.call), Bytes(row.bytes),
+                           HasTwoLevels(row) ? " in two levels" : "")});
     }
   }
-  table.note = "\"Hidden\" runs beside computing. Links are given in one direction";
+  table.note =
+      "\"Far\" leave the ranks that fast links join. \"Hidden\" runs beside computing. Links are "
+      "given in one direction";
   absl::StrAppend(&table.note, IsProcessor(e.gpu) ? "." : ", as a GPU has them.");
   return table;
 }

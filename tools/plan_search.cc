@@ -296,6 +296,8 @@ absl::StatusOr<std::string> HostNeeds(const Searched& searched, const LayoutSear
 // Says what predictions don't know, and which of their figures are guesses.
 std::string Doubts(const Searched& searched, const FoundLayout& layout) {
   std::string text;
+  if (const std::string losses = DescribeLosses(layout.axes); !losses.empty())
+    absl::StrAppend(&text, "the first layout: ", losses, "\n");
   const std::vector<std::string> unpriced = UnpricedFields(layout.config);
   if (!unpriced.empty())
     absl::StrAppend(&text, "not priced: ", absl::StrJoin(unpriced, ", "), "\n");

@@ -147,6 +147,24 @@ grep -q 'GPU' output && fail "a processor has none: $(cat output)"
 expect_code 0 'between processes, 1 GB/s' --explain=gpt_demo --gpus=2 --gpu=mine --facts=mine.textproto \
   --set=train.global_batch_size=8,parallel.ranks_as=processes
 
+# Where hosts are joined by a slow network, two levels and, if they are written, codes pay.
+sed -i 's/domain: 64 network_gb_per_s: 1/domain: 2 network_gb_per_s: 0.001/' mine.textproto
+zero3=parallel.data_parallel_size=4,parallel.use_distributed_optimizer=true,parallel.data_parallel_sharding_strategy=optim_grads_params
+zero3+=,train.global_batch_size=16,train.micro_batch_size=1
+expect_code 0 ' in two levels' --explain=gpt_demo --gpu=mine --facts=mine.textproto \
+  --set=$zero3,parallel.hierarchical_collectives_ranks_per_host=2
+expect_code 0 'outer gradients .* 0.1 x all-reduce' --explain=gpt_demo --gpu=mine --facts=mine.textproto \
+  --set=$zero3,parallel.num_distributed_optimizer_instances=2,diloco.sync_every=10
+grep -q '^not priced.*diloco' output && fail "islands are priced: $(cat output)"
+expect_code 0 'ZeRO-3 with secondary shards in 2 hosts' --config=gpt_demo --gpus=4 --gpu=mine \
+  --facts=mine.textproto --set=$zero3,parallel.zero_hpz_partition_size=2
+grep -q 'change the loss' output && fail "no codes are written: $(cat output)"
+expect_code 0 'gradients sent in 4 bits' --config=gpt_demo --gpus=4 --gpu=mine --facts=mine.textproto \
+  --set=$zero3,parallel.zero_quantized_gradients=true
+grep -q 'zero_quantized_gradients changes the loss' output || fail "$(cat output)"
+expect_code 23 'no layout is searched with islands' --config=gpt_demo --gpus=4 --gpu=mine \
+  --facts=mine.textproto --set=train.global_batch_size=16,diloco.sync_every=10
+
 # A large search takes seconds; this limit is for busy machines and slow builds.
 SECONDS=0
 expect_code 0 'pp 8' --config=gpt3_857m --gpus=1024 --gpu=A100 \

@@ -35,14 +35,18 @@ double CollectiveSeconds(const Hardware& gpu, const Implementation& program, con
   const int64_t inside = RanksInDomain(group, gpu.domain());
   const double link = gpu.link_gb_per_s() * kGiga * program.link_efficiency() * group.ranks /
                       (group.ranks + kRanksOfHalfRate);
-  double rate = link;
   double latency = inside > 1 ? LinkLatency(gpu, inside) : 0;
-  if (inside < group.ranks) {
-    // The ranks of a group that share a node drive one network card each.
-    rate = std::min(link, gpu.network_gb_per_s() * kGiga * program.network_efficiency() * inside);
-    latency += OrElse(gpu.network_latency_us(), kNetworkLatency) *
-               std::log2(static_cast<double>(group.ranks) / inside);
+  if (inside == group.ranks) return latency + bytes * (group.ranks - 1) / group.ranks / link;
+  latency += OrElse(gpu.network_latency_us(), kNetworkLatency) *
+             std::log2(static_cast<double>(group.ranks) / inside);
+  const double network = gpu.network_gb_per_s() * kGiga * program.network_efficiency();
+  if (gpu.cores() > 0) {
+    return latency +
+           std::max(bytes * double(inside - 1) / group.ranks / link,
+                    bytes * double(group.ranks - inside) / group.ranks / std::min(link, network));
   }
+  // The ranks of a group that share a node drive one network card each.
+  const double rate = std::min(link, network * double(inside));
   return latency + bytes * (group.ranks - 1) / group.ranks / rate;
 }
 

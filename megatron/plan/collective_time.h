@@ -19,7 +19,8 @@ int64_t RanksInDomain(const PlanGroup& group, int64_t domain);
 
 // Seconds of an all-gather or a reduce-scatter of a tensor of `bytes` in all, or of an all-to-all
 // of which each rank sends `bytes` (its own part included). An all-reduce takes twice that. Groups
-// that lie beside this one run at the same time.
+// that lie beside this one run at the same time. GPUs form rings, which enter each node once; the
+// ranks of processors send from rank to rank, also between nodes.
 double CollectiveSeconds(const Hardware& gpu, const Implementation& program, const PlanGroup& group,
                          double bytes);
 

@@ -62,6 +62,19 @@ TEST(CollectiveTimeTest, RanksOfANodeShareItsCards) {
   EXPECT_EQ(RanksInDomain({2, 2}, 8), 2);
 }
 
+// Of 16 processor ranks in two nodes, each sends its share to the 8 ranks of the other one.
+TEST(CollectiveTimeTest, RanksOfProcessorsSendToEachRankOfAnotherNode) {
+  Hardware cpu = Gpu();
+  cpu.set_cores(8);
+  const auto seconds = [&](double bytes) {
+    return CollectiveSeconds(cpu, Ideal(), {16, 1}, bytes);
+  };
+  EXPECT_NEAR((seconds(2e12) - seconds(1e12)) / 1e12, 8.0 / 16 / 25e9, 1e-15);
+  // One rank on each node sends as much as a ring does.
+  EXPECT_EQ(CollectiveSeconds(cpu, Ideal(), {16, 8}, 1e12),
+            CollectiveSeconds(Gpu(), Ideal(), {16, 8}, 1e12));
+}
+
 TEST(CollectiveTimeTest, MessagesBetweenNodesTakeTheNetwork) {
   const double inside = MessageSeconds(Gpu(), Ideal(), 4, 3e9);
   const double between = MessageSeconds(Gpu(), Ideal(), 8, 3e9);

@@ -121,6 +121,11 @@ void LayerPredictor::AddProducts(LayerCosts* layer, const MatrixProducts& produc
     double n = product.n;
     if (std::string(product.name) == "query" && i + 1 < products.size()) n += products[++i].n;
     AddProduct(layer, product.m, n, product.k);
+    // In chunks, what lies between the matrices of an MLP is computed again.
+    if (product.is_mlp_input && l_.mlp_chunk > 0) {
+      layer->backward +=
+          ProductSeconds({"product", kForward, product.m, n, product.k}, rates_.product_flops);
+    }
   }
 }
 
@@ -181,7 +186,8 @@ void LayerPredictor::AddAttentionCore(LayerCosts* layer) const {
   // In rings, each rank has all heads and a part of the queries; kernels run as fast for both.
   const double heads = model_.heads() / tp_ / l_.cp;
   const double channels = model_.head_dim() + model_.rope_dim();
-  const double positions = double(l_.sequence);
+  const double positions =
+      double(l_.attention_chunk > 0 ? std::min(l_.attention_chunk, l_.sequence) : l_.sequence);
   const auto pass = [&](const char* name, double times, double half) {
     const auto measured =
         MeasuredSeconds({"attention", name, positions, heads, channels}, times * flops);
@@ -192,6 +198,33 @@ void LayerPredictor::AddAttentionCore(LayerCosts* layer) const {
   layer->attention_core = pass(kForward, 1, program_.attention_half_heads());
   layer->forward += layer->attention_core;
   layer->backward += pass(kInputGradient, 2.5, program_.attention_half_heads_backward());
+}
+
+// Each chunk attends to those before it, pair by pair. Partial results are merged in 32 bits, and
+// so are the gradients of queries, keys and values. From the host come keys and values forward, and
+// backward queries, outputs, their gradients and the sum, which goes back. Pairs hide what the next
+// ones need.
+void LayerPredictor::AddChunks(LayerCosts* layer) const {
+  if (l_.attention_chunk == 0 || l_.attention_chunk >= l_.sequence) return;
+  const double chunks = std::ceil(double(l_.sequence) / double(l_.attention_chunk));
+  const double rounds = (chunks - 1) / 2;  // pairs for each chunk, on average
+  const double queries = tokens_ * query_width() / tp_, keys = 2 * tokens_ * kv_width() / tp_;
+  const double bytes = rates_.element_bytes;
+  double forward = rounds * (8 + bytes) * queries / rates_.memory;
+  double backward = rounds * 12 * (queries + keys) / rates_.memory;
+  if (l_.attention_chunks_on_host) {
+    const double link = gpu_.host_link_gb_per_s() * 1e9 * program_.link_efficiency();
+    const double window = layer->attention_core * (chunks - 1) / chunks;
+    forward += ExposedSeconds(gpu_, rounds * bytes * keys / link, window, 0);
+    backward +=
+        ExposedSeconds(gpu_, rounds * (3 * bytes + 4 + 4) * queries / link, 2.5 * window, 0);
+  }
+  layer->attention_core += forward;
+  layer->forward += forward;
+  layer->backward += backward;
+  // Outputs are exchanged once more.
+  if (l_.cp > 1)
+    layer->context_backward += CollectiveSeconds(gpu_, program_, {l_.cp, l_.tp}, bytes * queries);
 }
 
 void LayerPredictor::AddElementwise(LayerCosts* layer, double ffn) const {
@@ -328,6 +361,7 @@ LayerCosts LayerPredictor::Layer(bool is_mixture) const {
                           ? CompressedAttentionProducts(model_, tokens_, tp_, sp_)
                           : SelfAttentionProducts(shape, tokens_, seen));
   AddAttentionCore(&layer);
+  AddChunks(&layer);
   double ffn = model_.ffn();
   if (is_mixture) {
     AddProducts(&layer, MixtureProducts(shape, tokens_));

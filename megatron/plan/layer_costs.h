@@ -70,6 +70,7 @@ class LayerPredictor {
   double GroupedSeconds(const char* pass, const MatrixProduct& product) const;
   void AddExperts(LayerCosts* layer, const MatrixProduct& product) const;
   void AddAttentionCore(LayerCosts* layer) const;
+  void AddChunks(LayerCosts* layer) const;
   void AddElementwise(LayerCosts* layer, double ffn) const;
   void AddTensor(LayerCosts* layer) const;
   void AddContext(LayerCosts* layer) const;

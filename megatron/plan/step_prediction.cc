@@ -6,7 +6,9 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/plan/check_plan_sizes.h"
 #include "megatron/plan/collective_time.h"
+#include "megatron/plan/data_traffic.h"
 #include "megatron/plan/layer_costs.h"
+#include "megatron/plan/muon_costs.h"
 #include "megatron/plan/shared_cores.h"
 
 namespace megatron {
@@ -40,13 +42,13 @@ class Predictor {
   double BubbleSeconds(const LayerCosts& layer, double head, double work) const;
   double SecondsOfMessage() const;
   double HeadFlops() const { return 2 * tokens_ * model_.hidden() * model_.vocab() / tp_; }
-  double DataParallelSeconds(double parameters, double expert_parameters, double window) const;
   double OptimizerSeconds(double parameters, double expert_parameters) const;
+  double MuonSeconds(double mixture_share) const;  // of a mean layer
   double HostSeconds(double elements) const;
   double MemoryBytes(bool is_first) const;
   double HostBytes(bool is_first) const;
   double EndParameters() const;
-  StepSeconds Seconds(const LayerCosts& layer) const;
+  StepSeconds Seconds(const LayerCosts& layer, double mixtures, DataParallelWork* data) const;
   double MovableBytes(double parameters, double copies) const;
   double StateBytes(double parameters, double copies) const;
 
@@ -98,45 +100,6 @@ LayerCosts Predictor::MeanLayer(double share) const {
   return mean;
 }
 
-double Predictor::DataParallelSeconds(double parameters, double expert_parameters,
-                                      double window) const {
-  const PlanGroup dense{int64_t(Shards(data_copies())), l_.tp};
-  const PlanGroup experts{int64_t(Shards(expert_copies())), l_.ep};
-  const auto pass = [&](double bytes) {
-    return CollectiveSeconds(gpu_, program_, dense, bytes * parameters) +
-           (expert_parameters > 0
-                ? CollectiveSeconds(gpu_, program_, experts, bytes * expert_parameters)
-                : 0);
-  };
-  // Between instances go shards.
-  const auto pass_between = [&](double bytes) {
-    const PlanGroup replicas{l_.instances, dense.stride * dense.ranks};
-    const PlanGroup of_experts{l_.instances, experts.stride * experts.ranks};
-    const double seconds =
-        CollectiveSeconds(gpu_, program_, replicas, bytes * parameters / double(dense.ranks));
-    if (expert_parameters == 0) return seconds;
-    return seconds + CollectiveSeconds(gpu_, program_, of_experts,
-                                       bytes * expert_parameters / double(experts.ranks));
-  };
-  const double width = program_.gradient_bytes();
-  const double gradient_bytes = width > 0 ? width : 4;
-  const double reduction = pass(gradient_bytes);
-  double all = reduction + pass(rates_.element_bytes);
-  if (l_.shards_parameters) {
-    // Parameters come for each pass, and gradients go once per micro-batch.
-    all = l_.micro_batches * (all + pass(rates_.element_bytes));
-    window *= double(l_.micro_batches);
-  } else if (!program_.shards_optimizer()) {
-    all = 2 * pass(width > 0 ? width : rates_.element_bytes);
-  }
-  all += pass_between(gradient_bytes) +
-         pass_between(l_.shards_states_over_instances ? rates_.element_bytes : gradient_bytes);
-  const double exposed =
-      program_.overlaps_gradients() ? ExposedSeconds(gpu_, all, window, 0.1 * all) : all;
-  // Gradients that are shared out are reduced in each micro-batch, of which one overlaps.
-  return l_.shards_gradients ? exposed + double(l_.micro_batches - 1) * reduction : exposed;
-}
-
 // The processor updates its part while the GPU updates the rest.
 double Predictor::OptimizerSeconds(double parameters, double expert_parameters) const {
   const bool shares = program_.shards_optimizer() || l_.shards_parameters;
@@ -144,8 +107,21 @@ double Predictor::OptimizerSeconds(double parameters, double expert_parameters) 
                                       expert_parameters / StateShards(expert_copies())
                                 : parameters + expert_parameters;
   const double on_gpu = 26 * (1 - l_.host_fraction) * updated / rates_.optimizer;
-  return 6 * (parameters + expert_parameters) / rates_.optimizer +
+  // The outer step reads the weight, the global copy, the momentum and the sum, and writes the
+  // difference and the first three.
+  const double outer =
+      l_.sync_every > 0 ? 8 * 4 * updated / double(l_.sync_every) / rates_.optimizer : 0;
+  return 6 * (parameters + expert_parameters) / rates_.optimizer + outer +
          std::max(on_gpu, HostSeconds(l_.host_fraction * updated));
+}
+
+double Predictor::MuonSeconds(double mixture_share) const {
+  if (l_.muon_steps == 0) return 0;
+  const auto seconds = [&](bool is_mixture) {
+    return MuonLayerSeconds(gpu_, program_, model_, l_, is_mixture);
+  };
+  return (mixture_share > 0 ? mixture_share * seconds(true) : 0) +
+         (mixture_share < 1 ? (1 - mixture_share) * seconds(false) : 0);
 }
 
 // A gradient of 32 bits comes to the host and a weight goes back; weights of 32 bits, which are
@@ -172,11 +148,15 @@ double Predictor::StateBytes(double parameters, double copies) const {
   const double moved = l_.host_fraction * MovableBytes(parameters, copies);
   const bool has_masters = l_.precision != PlanPrecision::k32Bits;
   const double kept = has_masters ? 6 : 8, states = has_masters ? 12 : 8;
+  // Islands hold a global copy and a momentum.
+  const double outer = l_.sync_every > 0 ? 8 / Shards(copies) : 0;
   if (l_.shards_parameters) {
-    return parameters * (kept / Shards(copies) + states / StateShards(copies)) - moved;
+    const double secondary = l_.hosts > 1 ? rates_.element_bytes * double(l_.hosts) / copies : 0;
+    return parameters * (kept / Shards(copies) + states / StateShards(copies) + secondary + outer) -
+           moved;
   }
   if (program_.shards_optimizer())
-    return parameters * (kept + states / StateShards(copies)) - moved;
+    return parameters * (kept + states / StateShards(copies) + outer) - moved;
   return parameters * (has_masters && !program_.holds_fp32_gradients() ? 16 : kept + states) -
          moved;
 }
@@ -227,8 +207,9 @@ double Predictor::Recomputed(const LayerCosts& layer) const {
   return l_.recompute == PlanRecompute::kSelective && runs_core ? layer.attention_core : 0;
 }
 
-// The last stage has the head besides, and no more dense layers than others: it is the slowest.
-StepSeconds Predictor::Seconds(const LayerCosts& layer) const {
+// `mixtures` is the share of them among the layers. The last stage has the head besides, and no more dense layers than others: it is the slowest.
+StepSeconds Predictor::Seconds(const LayerCosts& layer, double mixtures,
+                               DataParallelWork* data) const {
   const double layers = double(model_.layers()) / l_.pp;
   const double m = double(l_.micro_batches);
   const double again = Recomputed(layer);
@@ -251,10 +232,13 @@ StepSeconds Predictor::Seconds(const LayerCosts& layer) const {
   s.expert_parallel = m * layers * expert;
   s.messages = m * messages;
   s.bubble = BubbleSeconds(layer, head, work);
-  const double parameters = layers * layer.parameters + model_.vocab() * model_.hidden() / tp_;
+  const double parameters = layers * layer.parameters, embedding = model_.vocab() * model_.hidden();
   const double experts = layers * layer.expert_parameters;
-  s.data_parallel = DataParallelSeconds(parameters, experts, work);
-  s.optimizer = OptimizerSeconds(parameters, experts);
+  const MuonLayer muon = MuonLayerCosts(program_, model_, l_, has_experts());
+  *data = {parameters * muon.dense_padding + embedding / tp_, experts * muon.expert_padding, work};
+  s.data_parallel = DataParallelSeconds(gpu_, program_, l_, *data);
+  s.optimizer =
+      OptimizerSeconds(parameters + embedding / tp_, experts) + layers * MuonSeconds(mixtures);
   s.constant = program_.step_seconds();
   s.total = m * (work + head) + s.bubble + s.data_parallel + s.optimizer + s.constant;
   ShareCores(gpu_, l_, m * head, &s);
@@ -317,7 +301,8 @@ StepPrediction Predictor::Predict() const {
   const double others = MixtureShare(false);
   const LayerCosts mean = MeanLayer((first + (l_.pp - 1) * others) / l_.pp);
   StepPrediction step;
-  step.seconds = Seconds(MeanLayer(l_.pp == 1 ? first : others));
+  const double slowest = l_.pp == 1 ? first : others;
+  step.seconds = Seconds(MeanLayer(slowest), slowest, &step.data);
   step.model_flops =
       3 * double(l_.micro_batches) / l_.pp * (model_.layers() * mean.flops + HeadFlops());
   step.memory_bytes = std::max(MemoryBytes(true), l_.pp == 1 ? 0 : MemoryBytes(false));
@@ -329,6 +314,24 @@ StepPrediction Predictor::Predict() const {
 }
 
 }  // namespace
+
+// With parameters that are shared out, the backward passes of all micro-batches are beside it.
+double DataParallelSeconds(const Hardware& gpu, const Implementation& program,
+                           const PlanLayout& layout, const DataParallelWork& work) {
+  double hideable = 0, others = 0;
+  for (const SharedParameters& shared :
+       {SharedParameters{DenseCopies(layout), work.parameters, false},
+        SharedParameters{ExpertCopies(layout), work.expert_parameters, true}}) {
+    for (const TrafficRow& row : DataTraffic(program, layout, shared)) {
+      const double call = TrafficSeconds(gpu, program, row) / row.calls;
+      hideable += call * row.hideable_calls;
+      others += call * (row.calls - row.hideable_calls);
+    }
+  }
+  if (!program.overlaps_gradients()) return hideable + others;
+  const double window = work.window * double(layout.shards_parameters ? layout.micro_batches : 1);
+  return ExposedSeconds(gpu, hideable, window, 0.1 * hideable) + others;
+}
 
 absl::StatusOr<StepPrediction> PredictStep(const Hardware& gpu, const Implementation& program,
                                            const MeasuredKernels& kernels, const PlanModel& model,

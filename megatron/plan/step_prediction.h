@@ -29,6 +29,9 @@ enum class PlanContext {
   kTeams,     // exchanges within teams of neighbours, rings between teams
 };
 
+// What tensor-parallel ranks do with a matrix that Muon updates and that is cut for them.
+enum class PlanMuonMode { kBlockwise, kDuplicated, kDistributed };
+
 enum class PlanSchedule {
   kOneForwardOneBackward,  // interleaved with several chunks
   kZeroBubbleH1,           // weights' gradients are put off; one chunk
@@ -59,6 +62,28 @@ struct PlanLayout {
   // optimizer's states.
   int64_t instances = 1;
   bool shards_states_over_instances = false;
+  // DiLoCo: the instances are islands that send each other outer gradients every so many steps; 0:
+  // they are not. An element is 32 bits, or a code of so many bytes with its scale.
+  int64_t sync_every = 0;
+  double outer_code_bytes = 0;
+  // Data-parallel ranks on the same one of hosts of so many neighbours communicate with each other
+  // first (hierarchical collectives); 0: with all at once.
+  int64_t ranks_per_host = 0;
+  // ZeRO++, where parameters are sharded: the number of hosts that each have all weights in
+  // secondary shards (1: none has), weights in codes of 8 bits, gradients in codes of 4.
+  int64_t hosts = 1;
+  bool quantizes_weights = false;
+  bool quantizes_gradients = false;
+  // Tokens of a chunk of attention, and of an MLP; 0: all are computed at once. Attention's tensors
+  // of all tokens may lie in host memory.
+  int64_t attention_chunk = 0;
+  bool attention_chunks_on_host = false;
+  int64_t mlp_chunk = 0;
+  // Newton-Schulz steps of Muon, which updates the matrices of layers; 0: AdamW updates all.
+  int64_t muon_steps = 0;
+  PlanMuonMode muon_mode = PlanMuonMode::kBlockwise;
+  bool muon_in_16_bits = true;  // its products
+  bool muon_splits_qkv = true;
   bool drops_tokens = false;  // experts have as many rows as their capacity
   // The part of the optimizer's states and main weights that lies in host memory, where the
   // processor updates it.
@@ -81,8 +106,17 @@ struct StepSeconds {
   double total = 0;
 };
 
+// What the time of data parallelism depends on besides the layout: the parameters of a rank of the
+// slowest stage, and the seconds of a micro-batch beside which it may run.
+struct DataParallelWork {
+  double parameters = 0;
+  double expert_parameters = 0;
+  double window = 0;
+};
+
 struct StepPrediction {
   StepSeconds seconds;
+  DataParallelWork data;
   double model_flops = 0;       // one GPU's in a step
   double memory_bytes = 0;      // the most that any rank holds
   double host_bytes = 0;        // the most that any rank has in host memory
@@ -95,6 +129,11 @@ struct StepPrediction {
 absl::StatusOr<StepPrediction> PredictStep(const Hardware& gpu, const Implementation& program,
                                            const MeasuredKernels& kernels, const PlanModel& model,
                                            const PlanLayout& layout);
+
+// Returns the seconds for which a step waits for data-parallel ranks: those that PredictStep() has
+// for ranks which each have a core.
+double DataParallelSeconds(const Hardware& gpu, const Implementation& program,
+                           const PlanLayout& layout, const DataParallelWork& work);
 
 // Seconds of one micro-batch in one part of the model.
 struct PartSeconds {

@@ -1,7 +1,9 @@
 #include "megatron/plan/step_traffic.h"
 
-#include <algorithm>
 #include <utility>
+
+#include "megatron/plan/data_traffic.h"
+#include "megatron/plan/muon_costs.h"
 
 namespace megatron {
 namespace {
@@ -9,8 +11,8 @@ namespace {
 class Traffic {
  public:
   Traffic(const Implementation& program, const PlanModel& model, const PlanLayout& layout,
-          const TrafficStage& stage, const TrafficOptions& options)
-      : program_(program), model_(model), l_(layout), stage_(stage), options_(options) {}
+          const TrafficStage& stage)
+      : program_(program), model_(model), l_(layout), stage_(stage) {}
 
   std::vector<TrafficRow> Rows() {
     AddTensor();
@@ -32,10 +34,32 @@ class Traffic {
   double kv_width() const { return model_.kv_heads() * model_.head_dim(); }
   double query_width() const { return model_.heads() * model_.head_dim(); }
 
-  void Add(TrafficAxis axis, TrafficCall call, std::string what, PlanGroup group, double bytes,
+  void Add(TrafficAxis axis, TrafficCall call, const char* what, PlanGroup group, double bytes,
            double calls, bool is_of_experts = false) {
     if (group.ranks < 2 || bytes <= 0 || calls <= 0) return;
-    rows_.push_back({axis, call, std::move(what), group, bytes, calls, is_of_experts});
+    TrafficRow row;
+    row.axis = axis;
+    row.call = call;
+    row.what = what;
+    row.group = group;
+    row.bytes = bytes;
+    row.calls = calls;
+    row.is_of_experts = is_of_experts;
+    rows_.push_back(std::move(row));
+  }
+
+  MuonLayer Muon(bool is_mixture) const { return MuonLayerCosts(program_, model_, l_, is_mixture); }
+
+  // The first rank has most of the weights of each layer.
+  void AddMuon() {
+    for (const bool is_mixture : {false, true}) {
+      const int64_t count = is_mixture ? stage_.layers.mixtures : stage_.layers.dense;
+      if (count == 0) continue;
+      for (TrafficRow& row : Muon(is_mixture).traffic) {
+        row.calls *= double(count);
+        rows_.push_back(std::move(row));
+      }
+    }
   }
 
   void AddTensor() {
@@ -66,6 +90,7 @@ class Traffic {
           m * stage_.layers.mixtures * (forwards() + 1));
     }
     add(TrafficCall::kAllReduce, "sums of the loss", 4 * tokens(), 3 * m * stage_.has_head);
+    AddMuon();
   }
 
   void AddContext() {
@@ -74,7 +99,8 @@ class Traffic {
       case PlanContext::kRing:
         return AddRing(all);
       case PlanContext::kAllToAll:
-        return AddHeadExchange(all);
+        AddHeadExchange(all);
+        return AddChunks(all);
       case PlanContext::kGather:
         return AddGather(all);
       case PlanContext::kTeams:
@@ -91,6 +117,12 @@ class Traffic {
     const double queries = tokens() * query_width() / l_.tp;
     Add(TrafficAxis::kContext, TrafficCall::kAllToAll, "heads of attention", group,
         element_bytes() * (2 * queries + keys()), context_calls() * (forwards() + 1));
+  }
+
+  void AddChunks(const PlanGroup& group) {
+    if (l_.attention_chunk == 0 || l_.attention_chunk >= l_.sequence) return;
+    Add(TrafficAxis::kContext, TrafficCall::kAllToAll, "outputs of attention in chunks", group,
+        element_bytes() * tokens() * query_width() / l_.tp, context_calls());
   }
 
   void AddRing(const PlanGroup& group) {
@@ -127,7 +159,7 @@ class Traffic {
         activation() / double(parts), stage_.messages);
     if (model_.is_tied() && stage_.has_embedding != stage_.has_head) {
       Add(TrafficAxis::kPipeline, TrafficCall::kAllReduce, "gradients of the tied embedding",
-          {2, stride * (l_.pp - 1)}, options_.gradient_bytes * WordTable(), 1);
+          {2, stride * (l_.pp - 1)}, GradientBytes(program_, l_) * WordTable(), 1);
     }
   }
 
@@ -146,11 +178,21 @@ class Traffic {
     const double halves = model_.is_gated() ? 3 : 2;
     const double mixture =
         h * model_.experts() + halves * h * model_.shared_ffn() / l_.tp;  // with the router
+    return layers() * (attention + 2 * h) + double(stage_.layers.mixtures) * mixture +
+           double(stage_.layers.dense) * halves * h * model_.ffn() / l_.tp + EndParameters();
+  }
+
+  // The backward pass does not need the embedding, but a head that is tied to it.
+  double GatheredBesides() const {
+    if (!stage_.has_embedding) return 0;
+    return model_.is_tied() && stage_.has_head ? WordTable() : -WordTable();
+  }
+
+  // Those of embedding, head and last norm.
+  double EndParameters() const {
     const bool has_two_tables = stage_.has_embedding && stage_.has_head && !model_.is_tied();
     const double tables = has_two_tables ? 2 : stage_.has_embedding || stage_.has_head ? 1 : 0;
-    return layers() * (attention + 2 * h) + double(stage_.layers.mixtures) * mixture +
-           double(stage_.layers.dense) * halves * h * model_.ffn() / l_.tp + tables * WordTable() +
-           (stage_.has_head ? h : 0);
+    return tables * WordTable() + (stage_.has_head ? model_.hidden() : 0);
   }
 
   double ExpertParameters() const {
@@ -160,37 +202,15 @@ class Traffic {
   }
 
   void AddData() {
-    AddReduction("gradients", "weights", {l_.dp * l_.cp, l_.tp}, DenseParameters(), false);
-    const int64_t copies = std::max<int64_t>(1, l_.dp * l_.cp * l_.tp / (l_.ep * l_.etp));
-    AddReduction("gradients of experts", "weights of experts", {copies, l_.ep * l_.etp},
-                 ExpertParameters(), true);
-  }
-
-  void AddReduction(const char* gradients, const char* weights, PlanGroup group, double parameters,
-                    bool is_of_experts) {
-    const PlanGroup shards{std::max<int64_t>(1, group.ranks / l_.instances), group.stride};
-    const auto add = [&](TrafficCall call, const char* what, double bytes, double calls) {
-      Add(TrafficAxis::kData, call, what, shards, bytes * parameters, calls, is_of_experts);
-    };
-    const auto add_between = [&](TrafficCall call, const char* what, double bytes) {
-      Add(TrafficAxis::kData, call, what, {l_.instances, shards.stride * shards.ranks},
-          bytes * parameters / double(shards.ranks), 1, is_of_experts);
-    };
-    if (l_.shards_states_over_instances) {
-      add_between(TrafficCall::kReduceScatter, gradients, options_.gradient_bytes);
-      add_between(TrafficCall::kAllGather, weights, element_bytes());
-    } else {
-      add_between(TrafficCall::kAllReduce, gradients, options_.gradient_bytes);
-    }
-    if (l_.shards_parameters) {
-      add(TrafficCall::kAllGather, weights, element_bytes(), 2 * micro_batches());
-      add(TrafficCall::kReduceScatter, gradients, options_.gradient_bytes, micro_batches());
-    } else if (program_.shards_optimizer()) {
-      add(TrafficCall::kReduceScatter, gradients, options_.gradient_bytes,
-          options_.shards_gradients ? micro_batches() : 1);
-      add(TrafficCall::kAllGather, weights, element_bytes(), 1);
-    } else {
-      add(TrafficCall::kAllReduce, gradients, options_.gradient_bytes, 1);
+    // Padding is that of layers which are as most of the stage's.
+    const MuonLayer muon = Muon(stage_.layers.mixtures > stage_.layers.dense);
+    const double ends = EndParameters();
+    const double dense = ends + (DenseParameters() - ends) * muon.dense_padding;
+    const double experts = ExpertParameters() * muon.expert_padding;
+    for (const SharedParameters& parameters :
+         {SharedParameters{DenseCopies(l_), dense, false, GatheredBesides()},
+          SharedParameters{ExpertCopies(l_), experts, true}}) {
+      for (TrafficRow& row : DataTraffic(program_, l_, parameters)) rows_.push_back(std::move(row));
     }
   }
 
@@ -198,67 +218,14 @@ class Traffic {
   const PlanModel& model_;
   const PlanLayout& l_;
   const TrafficStage& stage_;
-  const TrafficOptions& options_;
   std::vector<TrafficRow> rows_;
 };
 
 }  // namespace
 
-const char* Name(TrafficAxis axis) {
-  switch (axis) {
-    case TrafficAxis::kTensor:
-      return "tensor";
-    case TrafficAxis::kContext:
-      return "context";
-    case TrafficAxis::kExpert:
-      return "expert";
-    case TrafficAxis::kPipeline:
-      return "pipeline";
-    case TrafficAxis::kData:
-      return "data";
-  }
-  return "";
-}
-
-const char* Name(TrafficCall call) {
-  switch (call) {
-    case TrafficCall::kAllReduce:
-      return "all-reduce";
-    case TrafficCall::kAllGather:
-      return "all-gather";
-    case TrafficCall::kReduceScatter:
-      return "reduce-scatter";
-    case TrafficCall::kAllToAll:
-      return "all-to-all";
-    case TrafficCall::kMessage:
-      return "message";
-  }
-  return "";
-}
-
 std::vector<TrafficRow> StepTraffic(const Implementation& program, const PlanModel& model,
-                                    const PlanLayout& layout, const TrafficStage& stage,
-                                    const TrafficOptions& options) {
-  return Traffic(program, model, layout, stage, options).Rows();
-}
-
-double SentBytes(const TrafficRow& row) {
-  const double share = double(row.group.ranks - 1) / double(row.group.ranks);
-  switch (row.call) {
-    case TrafficCall::kMessage:
-      return row.calls * row.bytes;
-    case TrafficCall::kAllReduce:
-      return row.calls * 2 * share * row.bytes;
-    default:
-      return row.calls * share * row.bytes;
-  }
-}
-
-double TrafficSeconds(const Hardware& gpu, const Implementation& program, const TrafficRow& row) {
-  if (row.call == TrafficCall::kMessage)
-    return row.calls * MessageSeconds(gpu, program, row.group.stride, row.bytes);
-  const double times = row.call == TrafficCall::kAllReduce ? 2 : 1;
-  return row.calls * times * CollectiveSeconds(gpu, program, row.group, row.bytes);
+                                    const PlanLayout& layout, const TrafficStage& stage) {
+  return Traffic(program, model, layout, stage).Rows();
 }
 
 }  // namespace megatron

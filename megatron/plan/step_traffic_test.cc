@@ -96,14 +96,21 @@ TEST(StepTrafficTest, DataParallelRanksReduceGradientsAndShareWeights) {
   PlanLayout layout = LayoutOf(4);
   layout.dp = 16;
   Implementation program;
+  program.set_gradient_bytes(4);
   EXPECT_DOUBLE_EQ(SentByAxis(program, Llama(), layout, AllLayers()).at(TrafficAxis::kData),
                    8 * 15 / 16.0 * parameters);
   program.set_shards_optimizer(true);
   EXPECT_DOUBLE_EQ(SentByAxis(program, Llama(), layout, AllLayers()).at(TrafficAxis::kData),
                    6 * 15 / 16.0 * parameters);
   layout.shards_parameters = true;
+  // The backward pass does not need the embedding.
+  const double table = 128256.0 * 4096;
   EXPECT_DOUBLE_EQ(SentByAxis(program, Llama(), layout, AllLayers()).at(TrafficAxis::kData),
-                   4 * 8 * 15 / 16.0 * parameters);
+                   4 * 15 / 16.0 * (8 * parameters - 2 * table));
+  PlanModel tied = Llama();
+  tied.set_is_tied(true);
+  EXPECT_DOUBLE_EQ(SentByAxis(program, tied, layout, AllLayers()).at(TrafficAxis::kData),
+                   4 * 15 / 16.0 * (8 * (parameters - table) + 2 * table));
 }
 
 TEST(StepTrafficTest, InstancesSendShardsBetweenThemOnceAStep) {
@@ -119,6 +126,125 @@ TEST(StepTrafficTest, InstancesSendShardsBetweenThemOnceAStep) {
   EXPECT_DOUBLE_EQ(sent(), 6 * 0.75 * parameters + 2 * 4 * 0.75 * parameters / 4);
   layout.shards_states_over_instances = true;
   EXPECT_DOUBLE_EQ(sent(), 6 * 0.75 * parameters + 6 * 0.75 * parameters / 4);
+}
+
+Hardware Gpus() {
+  Hardware gpu;
+  gpu.set_domain(8);
+  gpu.set_link_gb_per_s(400);
+  gpu.set_network_gb_per_s(50);
+  gpu.set_memory_gb_per_s(1000);
+  return gpu;
+}
+
+Implementation Ideal() {
+  Implementation program;
+  program.set_shards_optimizer(true);
+  program.set_gradient_bytes(4);
+  program.set_link_efficiency(1);
+  program.set_network_efficiency(1);
+  program.set_memory_efficiency(1);
+  return program;
+}
+
+struct DataCost {
+  double sent = 0, over_network = 0, seconds = 0;
+};
+
+DataCost CostOf(const PlanLayout& layout, const Hardware& gpu) {
+  DataCost cost;
+  for (const TrafficRow& row : StepTraffic(Ideal(), Llama(), layout, AllLayers())) {
+    if (row.axis != TrafficAxis::kData) continue;
+    cost.sent += SentBytes(row);
+    cost.over_network += NetworkBytes(gpu, row);
+    cost.seconds += TrafficSeconds(gpu, Ideal(), row);
+  }
+  return cost;
+}
+
+// 16 ranks on two nodes: 6 bytes of a parameter go once around.
+TEST(StepTrafficTest, HierarchicalCallsSendAsMuchAndLessOfItOverTheNetwork) {
+  PlanLayout layout = LayoutOf(4);
+  layout.dp = 16;
+  const double parameters = CostOf(layout, Gpus()).sent / 6 * 16 / 15;
+  Hardware processors = Gpus();
+  processors.set_cores(8);
+  EXPECT_DOUBLE_EQ(CostOf(layout, Gpus()).over_network, 6 * 15 / 16.0 * parameters / 8);
+  EXPECT_DOUBLE_EQ(CostOf(layout, processors).over_network, 6 * 8 / 16.0 * parameters);
+  Hardware gpus = Gpus();
+  // So slow a network that latencies of parts of 4 MiB do not count.
+  gpus.set_network_gb_per_s(0.1);
+  processors.set_network_gb_per_s(0.1);
+  const DataCost flat = CostOf(layout, processors);
+  layout.ranks_per_host = 8;
+  for (const Hardware& hardware : {gpus, processors}) {
+    const DataCost cost = CostOf(layout, hardware);
+    EXPECT_DOUBLE_EQ(cost.sent, flat.sent);
+    EXPECT_DOUBLE_EQ(cost.over_network, 6 * 0.5 * parameters / 8);
+    // What goes over links is beside it.
+    const double between = 6 * 0.5 * parameters / 8 / 0.1e9;
+    EXPECT_GT(cost.seconds, between);
+    EXPECT_LT(cost.seconds, 1.02 * between);
+  }
+  // Ranks that send from rank to rank send an eighth.
+  EXPECT_LT(CostOf(layout, processors).seconds, 0.2 * flat.seconds);
+  // With a fast network the latencies of so many parts take longer than a ring does.
+  PlanLayout ring = layout;
+  ring.ranks_per_host = 0;
+  EXPECT_GT(CostOf(layout, Gpus()).seconds, CostOf(ring, Gpus()).seconds);
+  // A host as large as the group, or with one rank of it, changes nothing.
+  layout.ranks_per_host = 16;
+  EXPECT_EQ(CostOf(layout, processors).seconds, flat.seconds);
+  layout.ranks_per_host = 1;
+  EXPECT_EQ(CostOf(layout, processors).seconds, flat.seconds);
+}
+
+TEST(StepTrafficTest, SecondaryShardsKeepGathersWithinAHost) {
+  PlanLayout layout = LayoutOf(4);
+  layout.dp = 16;
+  layout.shards_parameters = true;
+  const double table = 128256.0 * 4096;
+  const double parameters = (CostOf(layout, Gpus()).sent / 4 * 16 / 15 + 2 * table) / 8;
+  layout.hosts = 2;
+  const double gradients = 4 * 4 * 15 / 16.0;
+  EXPECT_DOUBLE_EQ(
+      CostOf(layout, Gpus()).sent,
+      parameters * (gradients + 2 * 15 / 16.0 + 7 * 2 * 7 / 8.0) - 4 * 2 * 7 / 8.0 * table);
+  EXPECT_DOUBLE_EQ(CostOf(layout, Gpus()).over_network,
+                   parameters * (gradients + 2 * 15 / 16.0) / 8);
+  layout.quantizes_weights = true;
+  EXPECT_DOUBLE_EQ(CostOf(layout, Gpus()).over_network,
+                   parameters * (gradients + (1 + 4 / 256.0) * 15 / 16.0) / 8);
+  layout.quantizes_gradients = true;
+  EXPECT_DOUBLE_EQ(CostOf(layout, Gpus()).over_network,
+                   parameters * (4 * (0.5 + 4 / 64.0) * 0.5 + (1 + 4 / 256.0) * 15 / 16.0) / 8);
+}
+
+// Codes pay where the network is slow, and not where memory is.
+TEST(StepTrafficTest, CodesTakeTheTimeOfTheMemoryThatTheyPassOver) {
+  PlanLayout layout = LayoutOf(4);
+  layout.dp = 16;
+  layout.shards_parameters = true;
+  PlanLayout codes = layout;
+  codes.hosts = 2;
+  codes.quantizes_weights = codes.quantizes_gradients = true;
+  Hardware gpu = Gpus();
+  gpu.set_network_gb_per_s(0.1);
+  EXPECT_LT(CostOf(codes, gpu).seconds, 0.5 * CostOf(layout, gpu).seconds);
+  gpu.set_memory_gb_per_s(0.5);
+  EXPECT_GT(CostOf(codes, gpu).seconds, CostOf(layout, gpu).seconds);
+}
+
+TEST(StepTrafficTest, IslandsSendOuterGradientsSeldom) {
+  PlanLayout layout = LayoutOf(4);
+  layout.dp = 16;
+  layout.instances = 2;
+  const double every_step = CostOf(layout, Gpus()).over_network;
+  layout.sync_every = 100;
+  EXPECT_DOUBLE_EQ(CostOf(layout, Gpus()).over_network, every_step / 100);
+  // An all-reduce of 4 bytes sends 2 (i - 1) / i of them; codes are gathered: i - 1.
+  layout.outer_code_bytes = 0.5 + 1.0 / 128;
+  EXPECT_DOUBLE_EQ(CostOf(layout, Gpus()).over_network, every_step / 100 * (0.5 + 1.0 / 128) / 4);
 }
 
 TEST(StepTrafficTest, ContextParallelRanksPassKeysOnExchangeHeadsOrGather) {
@@ -156,7 +282,7 @@ TEST(StepTrafficTest, RowsGoToTheirExpertsAndComeBack) {
   double exchanged = 0;
   for (const TrafficRow& row : rows) {
     if (row.axis == TrafficAxis::kExpert) exchanged += SentBytes(row);
-    EXPECT_NE(row.what, "gradients of experts");  // nobody has a copy
+    EXPECT_STRNE(row.what, "gradients of experts");  // nobody has a copy
   }
   EXPECT_DOUBLE_EQ(exchanged, 32 * 4 * 7 / 8.0 * 2 * kActivation);
 }

@@ -1,7 +1,9 @@
 // Compares the planner's traffic (plan/step_traffic.h) with the bytes that the trainer's
 // communicators count.
 
+#include <algorithm>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -73,6 +75,9 @@ PlanLayout ToPlan(const Layout& layout) {
   plan.precision = PlanPrecision::k32Bits;
   plan.is_sequence_parallel = layout.sequence_parallel;
   plan.shards_parameters = layout.sharding == DataSharding::kWeights;
+  plan.shards_gradients = layout.sharding == DataSharding::kGradients;
+  plan.ranks_per_host = layout.ranks_per_host;
+  plan.hosts = layout.hosts;
   plan.instances = layout.optimizer_instances;
   plan.shards_states_over_instances = layout.shards_states_over_instances;
   return plan;
@@ -92,7 +97,19 @@ TrafficStage FirstStage(const Layout& layout, int mixtures) {
 struct Sent {
   std::map<std::string, double> planned, counted;
   std::map<std::string, int64_t> calls;
+  std::vector<TrafficRow> rows;
+  std::shared_ptr<BytesSent> all;
 };
+
+double CountedBytes(const BytesSent& sent, const std::string& group) {
+  double bytes = 0;
+  for (const Collective call :
+       {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter,
+        Collective::kAllToAll, Collective::kAllToAllV, Collective::kExchange}) {
+    bytes += static_cast<double>(sent.Of(group, call));
+  }
+  return bytes;
+}
 
 std::string GroupOf(const TrafficRow& row) {
   switch (row.axis) {
@@ -110,29 +127,37 @@ std::string GroupOf(const TrafficRow& row) {
   return "";
 }
 
+// With islands a run has as many steps as they have between outer steps.
 Sent SentOn(const TrainerOptions& run, const PlanModel& model, const Layout& layout, int mixtures) {
   LayoutRun how;
   how.layout = layout;
-  how.steps = 1;
+  how.steps = std::max<int>(1, static_cast<int>(run.outer.sync_every));
   const LayoutOutcome outcome = TrainOnLayout(run, how, CountingSource());
   Implementation program;
   program.set_shards_optimizer(layout.sharding != DataSharding::kNone);
-  TrafficOptions options;
-  options.shards_gradients = layout.sharding >= DataSharding::kGradients;
-  Sent sent;
-  for (const TrafficRow& row :
-       StepTraffic(program, model, ToPlan(layout), FirstStage(layout, mixtures), options)) {
-    sent.planned[GroupOf(row)] += SentBytes(row);
+  PlanLayout plan = ToPlan(layout);
+  plan.quantizes_weights = run.data_parallel.quantized_weights;
+  plan.quantizes_gradients = run.data_parallel.quantized_gradients;
+  plan.attention_chunk = run.model.transformer.recompute.attention_chunk_tokens;
+  plan.sync_every = run.outer.sync_every;
+  if (run.optimizer.kind == OptimizerOptions::kMuon) {
+    plan.muon_steps = run.optimizer.muon.num_ns_steps;
+    plan.muon_mode = static_cast<PlanMuonMode>(run.optimizer.muon.tensor_mode);
+    plan.muon_in_16_bits = run.optimizer.muon.product_dtype == DType::kBFloat16;
   }
+  if (run.outer.gradient_type == OuterGradientType::kInt8) plan.outer_code_bytes = 1 + 4.0 / 256;
+  if (run.outer.gradient_type == OuterGradientType::kE3M0) plan.outer_code_bytes = 0.5 + 1.0 / 128;
+  Sent sent;
+  sent.all = outcome.sent;
+  sent.rows = StepTraffic(program, model, plan, FirstStage(layout, mixtures));
+  for (const TrafficRow& row : sent.rows) sent.planned[GroupOf(row)] += how.steps * SentBytes(row);
   for (const char* group : {"tp", "cp", "pp", "dp-cp", "edp", "etp-ep"}) {
-    double bytes = 0;
+    sent.counted[group] = CountedBytes(*outcome.sent, group);
     for (const Collective call :
          {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter,
           Collective::kAllToAll, Collective::kAllToAllV, Collective::kExchange}) {
-      bytes += static_cast<double>(outcome.sent->Of(group, call));
       sent.calls[group] += outcome.sent->CallsOf(group, call);
     }
-    sent.counted[group] = bytes;
   }
   return sent;
 }
@@ -178,6 +203,108 @@ TEST(CountedTrafficTest, ADenseModelSendsWhatIsPlanned) {
   for (const Layout& layout : layouts) {
     SCOPED_TRACE(ToString(layout));
     ExpectWithinOnePercent(SentOn(LlamaRun(), LlamaModel(), layout, 0));
+  }
+}
+
+// Two hosts of two ranks.
+Layout TwoHosts(DataSharding sharding) {
+  Layout layout;
+  layout.data = 4;
+  layout.sharding = sharding;
+  return layout;
+}
+
+// Returns what the rows of data parallelism send out of domains of two ranks.
+double PlannedBetweenHosts(const Sent& sent) {
+  Hardware hardware;
+  hardware.set_domain(2);
+  double bytes = 0;
+  for (const TrafficRow& row : sent.rows) bytes += NetworkBytes(hardware, row);
+  return bytes;
+}
+
+TEST(CountedTrafficTest, HierarchicalCallsSendWhatIsPlannedWithinHostsAndBetweenThem) {
+  for (const DataSharding sharding : {DataSharding::kNone, DataSharding::kStates,
+                                      DataSharding::kGradients, DataSharding::kWeights}) {
+    Layout layout = TwoHosts(sharding);
+    layout.ranks_per_host = 2;
+    SCOPED_TRACE(ToString(layout));
+    const Sent sent = SentOn(LlamaRun(), LlamaModel(), layout, 0);
+    ExpectWithinOnePercent(sent);
+    const double between = CountedBytes(*sent.all, "dp-cp-0-between-hosts");
+    EXPECT_GT(between, 0);
+    EXPECT_NEAR(PlannedBetweenHosts(sent), between, 0.01 * between + 256);
+  }
+}
+
+TEST(CountedTrafficTest, SecondaryShardsAndCodesSendWhatIsPlannedWithinHostsAndBetweenThem) {
+  for (const int hosts : {1, 2}) {
+    for (const bool quantized_weights : {false, true}) {
+      for (const bool quantized_gradients : {false, true}) {
+        TrainerOptions run = LlamaRun();
+        run.data_parallel.quantized_weights = quantized_weights;
+        run.data_parallel.quantized_gradients = quantized_gradients;
+        Layout layout = TwoHosts(DataSharding::kWeights);
+        layout.hosts = hosts;
+        SCOPED_TRACE(testing::Message()
+                     << ToString(layout) << ", " << quantized_weights << quantized_gradients);
+        const Sent sent = SentOn(run, LlamaModel(), layout, 0);
+        ExpectWithinOnePercent(sent);
+        if (hosts == 1) continue;
+        double in_host = 0;
+        for (const TrafficRow& row : sent.rows) {
+          if (row.group.ranks == 2 && row.group.stride == 1) in_host += SentBytes(row);
+        }
+        const double counted = CountedBytes(*sent.all, "dp-cp-host");
+        EXPECT_NEAR(in_host, counted, 0.01 * counted);
+      }
+    }
+  }
+}
+
+// Between islands go outer gradients alone, and single numbers in each step.
+TEST(CountedTrafficTest, IslandsSendWhatIsPlanned) {
+  for (const OuterGradientType type :
+       {OuterGradientType::kFloat32, OuterGradientType::kInt8, OuterGradientType::kE3M0}) {
+    TrainerOptions run = LlamaRun();
+    run.outer.sync_every = 2;
+    run.outer.gradient_type = type;
+    Layout layout = TwoHosts(DataSharding::kStates);
+    layout.optimizer_instances = 2;
+    const Sent sent = SentOn(run, LlamaModel(), layout, 0);
+    ExpectWithinOnePercent(sent);
+    const double counted = CountedBytes(*sent.all, "dp-cp-replicas");
+    EXPECT_GT(counted, 0);
+    EXPECT_NEAR(2 * PlannedBetweenHosts(sent), counted, 0.01 * counted + 256);
+  }
+}
+
+// Shards of Muon hold whole weights, and are padded to the largest.
+TEST(CountedTrafficTest, MuonSendsPaddedShardsAndWhatItsModesNeed) {
+  TrainerOptions run = LlamaRun();
+  run.optimizer.kind = OptimizerOptions::kMuon;
+  for (const int ranks : {2, 4}) {
+    for (const DataSharding sharding :
+         {DataSharding::kNone, DataSharding::kStates, DataSharding::kWeights}) {
+      Layout layout;
+      layout.data = ranks;
+      layout.sharding = sharding;
+      SCOPED_TRACE(ToString(layout));
+      ExpectWithinOnePercent(SentOn(run, LlamaModel(), layout, 0));
+    }
+  }
+  Layout layout;
+  layout.tensor = 2;
+  for (const MuonTensorMode mode :
+       {MuonTensorMode::kBlockwise, MuonTensorMode::kDuplicated, MuonTensorMode::kDistributed}) {
+    SCOPED_TRACE(static_cast<int>(mode));
+    run.optimizer.muon.tensor_mode = mode;
+    layout.data = 1;
+    layout.sharding = DataSharding::kNone;
+    ExpectWithinOnePercent(SentOn(run, LlamaModel(), layout, 0));
+    layout.data = 2;
+    layout.sharding = DataSharding::kStates;
+    ExpectWithinOnePercent(SentOn(run, LlamaModel(), layout, 0));
   }
 }
 
@@ -237,6 +364,17 @@ TEST(CountedTrafficTest, EveryFormOfContextParallelismSendsExactlyWhatIsPlanned)
   expect_equal(teams);
   teams.context_parallel = ContextParallel::kGather;
   expect_equal(teams);
+}
+
+TEST(CountedTrafficTest, AttentionInChunksSendsExactlyWhatIsPlanned) {
+  TrainerOptions run = ManyGroupsRun();
+  run.model.transformer.recompute.attention_chunk_tokens = 8;
+  Layout layout;
+  layout.context = 2;
+  layout.context_parallel = ContextParallel::kAllToAll;
+  const Sent sent = SentOn(run, ManyGroupsModel(), layout, 0);
+  EXPECT_GT(sent.counted.at("cp"), 0);
+  EXPECT_EQ(sent.planned.at("cp"), sent.counted.at("cp"));
 }
 
 // On a GPU each call is at least one launch. A step has 8 micro-batches and 4 layers.

@@ -166,6 +166,8 @@ SavedLayout Chooser::Describe(const PlanningFacts& facts, const LayoutSearch& fo
         WhyItLoses(first.prediction.seconds, other.prediction.seconds)));
   }
   chosen.add_line(absl::StrCat("layout: predicted from ", facts.source));
+  if (const std::string losses = DescribeLosses(first.axes); !losses.empty())
+    chosen.add_line(absl::StrCat("layout: ", losses));
   const std::vector<std::string> unpriced = UnpricedFields(first.config);
   if (!unpriced.empty())
     chosen.add_line(absl::StrCat("layout: not priced: ", absl::StrJoin(unpriced, ", ")));

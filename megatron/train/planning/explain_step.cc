@@ -122,6 +122,7 @@ std::vector<TrafficOfAxis> ByAxis(const std::vector<TrafficRow>& rows, const Har
     TrafficOfAxis& axis = traffic.back();
     axis.rows.push_back(row);
     axis.bytes += SentBytes(row);
+    axis.network_bytes += NetworkBytes(gpu, row);
     axis.seconds += TrafficSeconds(gpu, program, row);
     // Messages between stages go one stride away, however many stages there are.
     const bool inside = row.axis == TrafficAxis::kPipeline
@@ -160,8 +161,7 @@ absl::StatusOr<ExplainedStep> ExplainStep(const config::PretrainConfig& config,
   step.seconds = predicted.seconds;
   step.shares_cores = HasMoreRanksThanCores(gpu, layout.gpus());
   if (!step.shares_cores) SetPasses(plans[step.stage], parts, step.simulated, &step.seconds);
-  step.traffic = ByAxis(StepTraffic(program, model, layout, StageOf(plans[step.stage], layers),
-                                    TrafficOptionsOf(config.parallel())),
+  step.traffic = ByAxis(StepTraffic(program, model, layout, StageOf(plans[step.stage], layers)),
                         gpu, program, step.seconds);
   step.model_flops = predicted.model_flops;
   step.parameters = predicted.total_parameters;

@@ -23,8 +23,9 @@ struct TrafficOfAxis {
   TrafficAxis axis = TrafficAxis::kTensor;
   std::vector<TrafficRow> rows;
   double bytes = 0;
-  double seconds = 0;  // the calls' time, one after the other
-  double exposed = 0;  // the seconds for which computing waits; the rest is hidden behind it
+  double network_bytes = 0;  // those that leave the domain of links
+  double seconds = 0;        // the calls' time, one after the other
+  double exposed = 0;        // the seconds for which computing waits; the rest is hidden behind it
   bool crosses_network = false;  // its groups leave the domain of links
 };
 

@@ -26,6 +26,10 @@ void ClearLayout(config::ParallelConfig* parallel) {
   parallel->clear_data_parallel_sharding_strategy();
   parallel->clear_num_distributed_optimizer_instances();
   parallel->clear_outer_dp_sharding_strategy();
+  parallel->clear_hierarchical_collectives_ranks_per_host();
+  parallel->clear_zero_hpz_partition_size();
+  parallel->clear_zero_quantized_weights();
+  parallel->clear_zero_quantized_gradients();
   parallel->clear_overlap_grad_reduce();
   parallel->clear_overlap_param_gather();
   parallel->clear_context_parallel_size();
@@ -81,6 +85,8 @@ void ApplySharing(const LayoutAxes& axes, bool overlaps, config::ParallelConfig*
     return;
   }
   if (overlaps) parallel->set_overlap_grad_reduce(true);
+  if (axes.ranks_per_host > 0)
+    parallel->set_hierarchical_collectives_ranks_per_host(axes.ranks_per_host);
   if (axes.shared_out == SharedOut::kNothing) return;
   parallel->set_use_distributed_optimizer(true);
   if (overlaps) parallel->set_overlap_param_gather(true);
@@ -89,6 +95,9 @@ void ApplySharing(const LayoutAxes& axes, bool overlaps, config::ParallelConfig*
     if (axes.instances_share_states)
       parallel->set_outer_dp_sharding_strategy(config::OuterSharding::optim);
   }
+  if (axes.hosts > 1) parallel->set_zero_hpz_partition_size(axes.data * axes.context / axes.hosts);
+  if (axes.quantizes_weights) parallel->set_zero_quantized_weights(true);
+  if (axes.quantizes_gradients) parallel->set_zero_quantized_gradients(true);
   if (axes.shared_out == SharedOut::kOptimizer) return;
   parallel->clear_ddp_bucket_size();
   parallel->set_data_parallel_sharding_strategy(
@@ -132,7 +141,8 @@ int LayoutAxes::count() const {
   return (tensor > 1) + (context > 1) + (pipeline > 1) + (chunks > 1) + static_cast<int>(schedule) +
          (data > 1) + (expert > 1) + (expert_tensor > 1) + is_sequence_parallel +
          (host_fraction > 0) + static_cast<int>(context_form) + static_cast<int>(recompute) +
-         static_cast<int>(shared_out) + (instances > 1) + instances_share_states;
+         static_cast<int>(shared_out) + (instances > 1) + instances_share_states +
+         (ranks_per_host > 0) + (hosts > 1) + quantizes_weights + quantizes_gradients;
 }
 
 bool LayoutOverlaps(const config::PretrainConfig& config, bool is_gpu) {
@@ -166,6 +176,15 @@ void ApplyLayout(const LayoutAxes& axes, bool is_gpu, config::PretrainConfig* co
   parallel->clear_restarts();
 }
 
+std::string DescribeLosses(const LayoutAxes& axes) {
+  std::vector<std::string> fields;
+  if (axes.quantizes_weights) fields.push_back("parallel.zero_quantized_weights");
+  if (axes.quantizes_gradients) fields.push_back("parallel.zero_quantized_gradients");
+  if (fields.empty()) return "";
+  return absl::StrCat(absl::StrJoin(fields, " and "), fields.size() == 1 ? " changes" : " change",
+                      " the loss, and a layout has it because the configuration does");
+}
+
 std::string DescribeLayout(const LayoutAxes& axes) {
   std::vector<std::string> parts;
   if (axes.tensor > 1)
@@ -194,6 +213,13 @@ std::string DescribeLayout(const LayoutAxes& axes) {
   if (axes.instances > 1) {
     parts.back() += absl::StrCat(" in ", axes.instances, " instances",
                                  axes.instances_share_states ? " that share states" : "");
+  }
+  if (axes.hosts > 1)
+    parts.back() += absl::StrCat(" with secondary shards in ", axes.hosts, " hosts");
+  if (axes.quantizes_weights) parts.push_back("weights sent in 8 bits");
+  if (axes.quantizes_gradients) parts.push_back("gradients sent in 4 bits");
+  if (axes.ranks_per_host > 0) {
+    parts.push_back(absl::StrCat("hierarchical collectives in hosts of ", axes.ranks_per_host));
   }
   if (axes.host_fraction > 0) {
     parts.push_back(axes.host_fraction == 1

@@ -31,7 +31,11 @@ struct LayoutAxes {
   SharedOut shared_out = SharedOut::kNothing;
   int64_t instances = 1;  // runs of ranks over which that is shared out
   bool instances_share_states = false;
-  double host_fraction = 0;  // part of the optimizer's states in host memory
+  int64_t ranks_per_host = 0;        // ranks of a host of hierarchical collectives; 0: none are
+  int64_t hosts = 1;                 // several have all weights in secondary shards
+  bool quantizes_weights = false;    // where they are gathered over all ranks
+  bool quantizes_gradients = false;  // where they are reduced
+  double host_fraction = 0;          // part of the optimizer's states in host memory
 
   int64_t ranks() const { return tensor * context * pipeline * data; }
   // Returns how many ways of dividing are in use.
@@ -49,6 +53,9 @@ void SetPlannedDevice(bool is_gpu, config::PretrainConfig* config);
 // Writes the layout into a configuration, whose computed fields aren't set. Fields of another
 // layout, and those that have no effect in this one, are cleared.
 void ApplyLayout(const LayoutAxes& axes, bool is_gpu, config::PretrainConfig* config);
+
+// Returns which parts of the layout change the loss, as a sentence; empty if none does.
+std::string DescribeLosses(const LayoutAxes& axes);
 
 // Returns "tp 8 sp, pp 16 x 3, dp 8, micro-batch 1, recompute full, ZeRO-1".
 std::string DescribeLayout(const LayoutAxes& axes);

@@ -29,13 +29,14 @@ bool Divides(int64_t part, int64_t whole) { return whole % part == 0; }
 }  // namespace
 
 LayoutSpace::LayoutSpace(const config::PretrainConfig& resolved, int64_t ranks, int64_t domain,
-                         std::vector<double> host_fractions)
+                         int64_t ranks_of_host, std::vector<double> host_fractions)
     : model_(resolved.model()),
       train_(resolved.train()),
       recompute_(resolved.recompute()),
       samples_(resolved.train().global_batch_size()),
       ranks_(ranks),
       domain_(domain),
+      ranks_of_host_(ranks_of_host),
       host_fractions_(std::move(host_fractions)) {}
 
 std::vector<PrunedLayouts> LayoutSpace::pruned() const {
@@ -213,11 +214,11 @@ absl::StatusOr<bool> LayoutSpace::VisitKept(LayoutAxes axes, LayoutVisit visit) 
   return true;
 }
 
-int64_t LayoutSpace::InstancesOf(const LayoutAxes& axes) const {
+int64_t LayoutSpace::HostsOf(const LayoutAxes& axes) const {
   const int64_t copies = axes.data * axes.context;
-  int64_t ranks = 1;  // the ranks of an instance
+  int64_t ranks = 1;  // those of a run
   for (const int64_t divisor : Divisors(copies)) {
-    if (divisor * axes.tensor <= domain_) ranks = divisor;
+    if (divisor * axes.tensor <= ranks_of_host_) ranks = divisor;
   }
   const int64_t expert_copies = copies * axes.tensor / (axes.expert * axes.expert_tensor);
   const int64_t instances = copies / ranks;
@@ -226,7 +227,7 @@ int64_t LayoutSpace::InstancesOf(const LayoutAxes& axes) const {
 
 absl::StatusOr<bool> LayoutSpace::VisitInstances(LayoutAxes axes, LayoutVisit visit) {
   MEGATRON_ASSIGN_OR_RETURN(bool goes_on, VisitHosts(axes, visit));
-  axes.instances = axes.shared_out == SharedOut::kNothing ? 1 : InstancesOf(axes);
+  axes.instances = axes.shared_out == SharedOut::kNothing ? 1 : HostsOf(axes);
   if (!goes_on || axes.instances == 1) return goes_on;
   for (const bool shares : {false, true}) {
     axes.instances_share_states = shares;

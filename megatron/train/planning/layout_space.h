@@ -1,7 +1,7 @@
 // The layouts of a model on a number of ranks: every way to divide the ranks over the axes, and in
 // each every way to cut experts, micro-batches and pipeline ranks, to recompute and to share out.
 //
-//   LayoutSpace space(resolved, /*ranks=*/1024, /*domain=*/8);
+//   LayoutSpace space(resolved, /*ranks=*/1024, /*domain=*/8, /*ranks_of_host=*/8, {0});
 //   space.VisitAll([&](const LayoutAxes& axes) -> absl::StatusOr<bool> { ... return true; });
 #ifndef MEGATRON_TRAIN_PLANNING_LAYOUT_SPACE_H_
 #define MEGATRON_TRAIN_PLANNING_LAYOUT_SPACE_H_
@@ -30,10 +30,15 @@ using LayoutVisit = absl::FunctionRef<absl::StatusOr<bool>(const LayoutAxes&)>;
 class LayoutSpace {
  public:
   // Expects a configuration with its computed fields, which must live as long as the space. Fast
-  // links join `domain` ranks. `host_fractions` are the parts of the optimizer's states that may
+  // links join `domain` ranks, which tensor parallelism does not leave; `ranks_of_host` of them are
+  // where instances lie. `host_fractions` are the parts of the optimizer's states that may
   // lie on the host, ascending from 0.
   LayoutSpace(const config::PretrainConfig& resolved, int64_t ranks, int64_t domain,
-              std::vector<double> host_fractions);
+              int64_t ranks_of_host, std::vector<double> host_fractions);
+
+  // Returns the number of runs of data-parallel ranks of which each lies on one host: as few as can
+  // be; 1 where none of several ranks does, or where all ranks are one.
+  int64_t HostsOf(const LayoutAxes& axes) const;
 
   // Visits the layouts that the configuration's sizes allow, always in the same order.
   absl::Status VisitAll(LayoutVisit visit);
@@ -58,9 +63,6 @@ class LayoutSpace {
   absl::StatusOr<bool> VisitKept(LayoutAxes axes, LayoutVisit visit);
   absl::StatusOr<bool> VisitInstances(LayoutAxes axes, LayoutVisit visit);
   absl::StatusOr<bool> VisitHosts(LayoutAxes axes, LayoutVisit visit);
-  // Returns the number of optimizer instances of which each lies within a domain of fast links; 1
-  // where none of several ranks does, or where all ranks are one.
-  int64_t InstancesOf(const LayoutAxes& axes) const;
 
   const config::ModelConfig& model_;
   const config::TrainConfig& train_;
@@ -68,6 +70,7 @@ class LayoutSpace {
   const int64_t samples_;
   const int64_t ranks_;
   const int64_t domain_;
+  const int64_t ranks_of_host_;
   const std::vector<double> host_fractions_;
   int64_t divisions_ = 0;
   int64_t across_domains_ = 0;

@@ -25,7 +25,7 @@ config::PretrainConfig Resolved(const std::vector<std::string>& overrides) {
 std::vector<LayoutAxes> Visited(const config::PretrainConfig& config, int64_t ranks, int64_t domain,
                                 std::vector<double> host_fractions = {0}) {
   std::vector<LayoutAxes> layouts;
-  LayoutSpace space(config, ranks, domain, std::move(host_fractions));
+  LayoutSpace space(config, ranks, domain, /*ranks_of_host=*/domain, std::move(host_fractions));
   const absl::Status status = space.VisitAll([&](const LayoutAxes& axes) -> absl::StatusOr<bool> {
     layouts.push_back(axes);
     return true;
@@ -98,7 +98,7 @@ TEST(LayoutSpaceTest, InstancesLieWithinTheDomainOfFastLinks) {
 
 TEST(LayoutSpaceTest, EndsWhereAVisitSays) {
   const config::PretrainConfig config = Resolved({});
-  LayoutSpace space(config, 8, 8, {0});
+  LayoutSpace space(config, 8, 8, 8, {0});
   int visits = 0;
   EXPECT_TRUE(
       space.VisitAll([&](const LayoutAxes&) -> absl::StatusOr<bool> { return ++visits < 3; }).ok());

@@ -8,9 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/hierarchical/hierarchical_communicator.h"
 #include "megatron/optim/make_update_rule.h"
 #include "megatron/pipeline/schedule_kind.h"
 #include "megatron/pipeline/stage_plan.h"
+#include "megatron/plan/collective_time.h"
 #include "megatron/train/config/config_defaults.h"
 #include "megatron/train/config/layer_pattern.h"
 #include "megatron/train/trainer/run_options.h"
@@ -68,6 +70,30 @@ config::PretrainConfig ForDevice(config::PretrainConfig config, bool is_gpu) {
   return config;
 }
 
+void ClearForms(LayoutAxes* axes) {
+  axes->ranks_per_host = 0;
+  axes->hosts = 1;
+  axes->quantizes_weights = axes->quantizes_gradients = false;
+}
+
+// Returns the scratch memory of hierarchical collectives: each group that has several ranks on each
+// of several hosts has some.
+double HierarchicalBytes(const LayoutAxes& axes, bool has_experts) {
+  if (axes.ranks_per_host == 0) return 0;
+  const auto bytes = [&](PlanGroup group) {
+    const int64_t on_host = RanksInDomain(group, axes.ranks_per_host);
+    const bool has_levels = on_host > 1 && on_host < group.ranks;
+    return has_levels ? double(HierarchicalScratchBytes(int(axes.ranks_per_host))) : 0;
+  };
+  const auto of_instances = [&](PlanGroup group) {
+    const PlanGroup part{std::max<int64_t>(1, group.ranks / axes.instances), group.stride};
+    return bytes(part) + bytes({axes.instances, part.stride * part.ranks});
+  };
+  const int64_t copies = axes.data * axes.context, cut = axes.expert * axes.expert_tensor;
+  const double dense = of_instances({copies, axes.tensor});
+  return has_experts ? dense + of_instances({copies * axes.tensor / cut, cut}) : dense;
+}
+
 double Take(const std::string& name, std::map<std::string, int64_t>* memory) {
   const auto found = memory->find(name);
   if (found == memory->end()) return 0;
@@ -103,6 +129,7 @@ absl::StatusOr<MemoryEstimator::Places> MemoryEstimator::PlanPlaces(LayoutAxes a
   axes.data = LeastData(axes);
   axes.shared_out = SharedOut::kNothing;
   axes.host_fraction = 0;
+  ClearForms(&axes);
   config::PretrainConfig config = config_;
   ApplyLayout(axes, is_gpu_, &config);
   SetLayers(layers * axes.pipeline, is_mixture, &config);
@@ -127,6 +154,8 @@ absl::StatusOr<MemoryEstimator::Places> MemoryEstimator::PlanPlaces(LayoutAxes a
     bytes.saved = double(plan.sizes.slots[0].bytes);
     bytes.deferred = double(plan.sizes.deferred[0].bytes);
     bytes.temporary = double(plan.sizes.recompute + plan.sizes.scratch);
+    bytes.host_saved = double(plan.sizes.slots[0].host);
+    bytes.host_temporary = double(plan.sizes.host_recompute + plan.sizes.host_scratch);
     // "batches/graphs" stays: micro-batches in flight are few, and the batch is small.
     for (const auto& [name, held] : plan.memory) bytes.fixed += double(held);
     bytes.fixed -= double(plan.sizes.total() - plan.sizes.graph_inputs);
@@ -168,7 +197,7 @@ absl::StatusOr<MemoryEstimator::StageBytes> MemoryEstimator::LayersOf(const Layo
   StageBytes bytes = (*after)[place];
   for (double StageBytes::*part :
        {&StageBytes::weights, &StageBytes::gradients, &StageBytes::optimizer, &StageBytes::fixed,
-        &StageBytes::saved, &StageBytes::deferred}) {
+        &StageBytes::saved, &StageBytes::deferred, &StageBytes::host_saved}) {
     const double layer = (*after)[place].*part - (*before)[place].*part;
     bytes.*part =
         with_ends ? (*after)[place].*part + double(layers - many) * layer : double(layers) * layer;
@@ -197,10 +226,11 @@ absl::StatusOr<MemoryEstimator::StageBytes> MemoryEstimator::BothKinds(const Lay
                  /*with_ends=*/false));
     for (double StageBytes::*part :
          {&StageBytes::weights, &StageBytes::gradients, &StageBytes::optimizer, &StageBytes::fixed,
-          &StageBytes::saved, &StageBytes::deferred}) {
+          &StageBytes::saved, &StageBytes::deferred, &StageBytes::host_saved}) {
       bytes.*part += more.*part;
     }
     bytes.temporary = std::max(bytes.temporary, more.temporary);
+    bytes.host_temporary = std::max(bytes.host_temporary, more.host_temporary);
   }
   if (axes.recompute != PlanRecompute::kFull) return bytes;
   // Evaluation keeps a layer's activations, which may be more than the inputs of all layers.
@@ -208,21 +238,24 @@ absl::StatusOr<MemoryEstimator::StageBytes> MemoryEstimator::BothKinds(const Lay
     if ((is_mixture ? mixtures : dense) == 0) continue;
     MEGATRON_ASSIGN_OR_RETURN(few, ProbeOf(axes, is_mixture, 2));
     bytes.saved = std::max(bytes.saved, (*few)[place].saved);
+    bytes.host_saved = std::max(bytes.host_saved, (*few)[place].host_saved);
   }
   return bytes;
 }
 
 // Blocks of layers take turns in a pool, whose size depends on their order: all layers are planned.
 absl::StatusOr<double> MemoryEstimator::WholeBytes(const LayoutAxes& axes, int64_t stage) {
-  const std::array<int64_t, 9> key = {axes.tensor,
-                                      axes.context,
-                                      axes.pipeline,
-                                      axes.chunks,
-                                      int64_t(axes.schedule),
-                                      axes.expert,
-                                      axes.expert_tensor,
-                                      int64_t(axes.shared_out),
-                                      stage};
+  const std::array<int64_t, 11> key = {axes.tensor,
+                                       axes.context,
+                                       axes.pipeline,
+                                       axes.chunks,
+                                       int64_t(axes.schedule),
+                                       axes.expert,
+                                       axes.expert_tensor,
+                                       int64_t(axes.shared_out),
+                                       axes.quantizes_weights,
+                                       axes.quantizes_gradients,
+                                       stage};
   const auto found = whole_.find(key);
   if (found != whole_.end()) return found->second;
   LayoutAxes simple = axes;
@@ -232,14 +265,18 @@ absl::StatusOr<double> MemoryEstimator::WholeBytes(const LayoutAxes& axes, int64
   simple.instances = 1;  // so few ranks may be fewer than the instances
   simple.instances_share_states = false;
   simple.host_fraction = 0;
+  simple.ranks_per_host = 0;  // messages stay
+  simple.hosts = 1;
   config::PretrainConfig config = config_;
   ApplyLayout(simple, is_gpu_, &config);
   // In the second round blocks of several chunks are at work at once.
   SetMicroBatches(axes.chunks > 1 ? 2 * axes.pipeline : 2, &config);
   ResolveDefaults(&config);
-  MEGATRON_ASSIGN_OR_RETURN(const RankPlan plan,
+  MEGATRON_ASSIGN_OR_RETURN(RankPlan plan,
                             PlanStageOfRun(ToRunOptions(config, vocab_size_), int(stage)));
-  const double bytes = double(plan.sizes.whole_weights + plan.sizes.whole_gradients);
+  const double bytes = double(plan.sizes.whole_weights + plan.sizes.whole_gradients) +
+                       Take("weights/messages", &plan.memory) +
+                       Take("gradients/messages", &plan.memory);
   whole_[key] = bytes;
   return bytes;
 }
@@ -332,6 +369,7 @@ absl::Status MemoryEstimator::ShareOut(const LayoutAxes& axes, int64_t stage, in
   bytes->optimizer *= axes.instances_share_states ? of_all : share;
   if (axes.shared_out == SharedOut::kOptimizer) return absl::OkStatus();
   bytes->gradients *= share;
+  if (axes.hosts > 1) bytes->fixed += bytes->weights * of_all * double(axes.hosts);
   if (axes.shared_out == SharedOut::kWeights) bytes->weights *= share;
   MEGATRON_ASSIGN_OR_RETURN(const double whole, WholeBytes(axes, stage));
   bytes->fixed += whole;
@@ -345,7 +383,7 @@ absl::StatusOr<MemoryNeeds> MemoryEstimator::StageTotal(const LayoutAxes& axes, 
   int64_t mixtures = 0;
   int64_t layers = 0;
   bool begins_with_mixture = false;
-  double saved = 0;
+  double saved = 0, host_saved = 0;
   for (int64_t chunk = 0; chunk < axes.chunks; ++chunk) {
     const int64_t part = chunk * axes.pipeline + stage;
     const auto begin =
@@ -361,19 +399,22 @@ absl::StatusOr<MemoryNeeds> MemoryEstimator::StageTotal(const LayoutAxes& axes, 
                               BothKinds(axes, is_inner ? 1 : place, experts, parts[part] - experts,
                                         parts[part] > 0 && *begin));
     saved += slots.counts[chunk] * kept.saved + slots.deferred[chunk] * kept.deferred;
+    host_saved += slots.counts[chunk] * kept.host_saved;
   }
   MEGATRON_ASSIGN_OR_RETURN(
       StageBytes bytes, BothKinds(axes, place, mixtures, layers - mixtures, begins_with_mixture));
   const double elements = bytes.weights / weight_bytes_;
   MEGATRON_RETURN_IF_ERROR(ShareOut(axes, stage, mixtures, &bytes));
+  bytes.fixed += HierarchicalBytes(axes, resolved_.model().has_num_experts());
   const double micro_batches =
       double(resolved_.train().global_batch_size()) / double(axes.micro_batch * axes.data);
   const double rows = double(axes.micro_batch) / double(axes.context) /
                       double(axes.is_sequence_parallel ? axes.tensor : 1);
   MemoryNeeds needs;
+  needs.host = host_saved + bytes.host_temporary;
   const double moved = axes.host_fraction * bytes.optimizer;
   if (moved > 0) {
-    needs.host = moved + 2 * kPieceElements * (4 + weight_bytes_);
+    needs.host += moved + 2 * kPieceElements * (4 + weight_bytes_);
     if (weight_bytes_ < 4) bytes.fixed += 4 * std::min(kPieceElements, elements);
   }
   needs.device = bytes.weights + bytes.gradients + bytes.optimizer - moved + bytes.fixed + saved +

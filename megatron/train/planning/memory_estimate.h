@@ -50,6 +50,8 @@ class MemoryEstimator {
     double saved = 0;     // one micro-batch's in flight
     double deferred = 0;  // one micro-batch's whose weights' gradients are to come
     double temporary = 0;
+    double host_saved = 0;  // one micro-batch's in flight, in host memory
+    double host_temporary = 0;
   };
   // Stages by their place: with one stage the whole model, else the first, an inner and the last.
   using Places = std::vector<StageBytes>;
@@ -86,7 +88,7 @@ class MemoryEstimator {
   std::vector<bool> is_mixture_;  // by layer
   double weight_bytes_ = 4;       // the size of a weight
   std::map<std::array<int64_t, 13>, Places> probes_;
-  std::map<std::array<int64_t, 9>, double> whole_;
+  std::map<std::array<int64_t, 11>, double> whole_;
   std::map<std::array<int64_t, 5>, Schedule> schedules_;
 };
 

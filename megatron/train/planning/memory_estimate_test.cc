@@ -34,6 +34,11 @@ constexpr char kExperts[] = R"(
           hidden_dropout: 0 attention_dropout: 0 num_experts: 8 moe_ffn_hidden_size: 256
           moe_router_topk: 2 moe_layer_freq: "[0]*2+[1]*6" }
   precision { bf16: true })";
+constexpr char kInChunks[] = R"(
+  model { num_layers: 12 hidden_size: 256 num_attention_heads: 8 seq_length: 2048
+          position_embedding_type: rope disable_bias_linear: true }
+  precision { bf16: true }
+  recompute { attention_chunk_tokens: 512 mlp_chunk_tokens: 512)";
 constexpr char kRest[] = R"(
   optimizer { lr: 1e-3 }
   train { micro_batch_size: 1 global_batch_size: 96 train_iters: 10 }
@@ -66,6 +71,8 @@ LayoutAxes RandomAxes(const config::ModelConfig& model, std::mt19937* random) {
   // What can't be is refused.
   if (axes.shared_out != SharedOut::kNothing) axes.instances = OneOf({1, 1, 2}, random);
   axes.instances_share_states = axes.instances > 1 && (*random)() % 2 == 0;
+  if (axes.shared_out == SharedOut::kWeights) axes.hosts = OneOf({1, 1, 2}, random);
+  if (axes.data * axes.context > 1) axes.ranks_per_host = OneOf({0, 0, 2, 4, 8}, random);
   axes.host_fraction = OneOf({0, 0, 1, 2}, random) / 2.0;
   if (model.has_num_experts()) {
     axes.expert = OneOf({1, 2, 4, 8}, random);
@@ -90,18 +97,20 @@ MemoryNeeds PlannedBytes(config::PretrainConfig config, const LayoutAxes& axes) 
   return most;
 }
 
-void ExpectWithin(double bound, const char* model, int layouts) {
+void ExpectWithin(double bound, const std::string& model, int layouts) {
   const ParsedConfig parsed = ParseConfig(absl::StrCat(model, kRest), "test");
   ASSERT_TRUE(parsed.errors.empty()) << parsed.errors[0].message;
   MemoryEstimator estimator(parsed.config, kVocab, /*is_gpu=*/true);
   std::mt19937 random(1234);
-  int tried = 0;
+  int tried = 0, secondary = 0, hierarchical = 0;
   double worst = 0;
   while (tried < layouts) {
     const LayoutAxes axes = RandomAxes(parsed.config.model(), &random);
     const MemoryNeeds planned = PlannedBytes(parsed.config, axes);
     if (planned.device == 0) continue;
     ++tried;
+    secondary += axes.hosts > 1;
+    hierarchical += axes.ranks_per_host > 0;
     const auto estimated = estimator.Bytes(axes);
     ASSERT_TRUE(estimated.ok()) << estimated.status();
     SCOPED_TRACE(DescribeLayout(axes));
@@ -114,6 +123,8 @@ void ExpectWithin(double bound, const char* model, int layouts) {
     worst = std::max(worst, std::abs(error));
     EXPECT_LE(error, bound) << estimated->device << " estimated, " << planned.device << " planned";
   }
+  EXPECT_GT(secondary, 0);
+  EXPECT_GT(hierarchical, 0);
   ::testing::Test::RecordProperty("worst_error", absl::StrCat(worst));
 }
 
@@ -127,6 +138,14 @@ TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAGatedModelWithQueryGroup
 
 TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAModelWithExpertsInSomeLayers) {
   ExpectWithin(0.01, kExperts, 65);
+}
+
+TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAModelInChunks) {
+  ExpectWithin(0.01, absl::StrCat(kInChunks, "}"), 15);
+}
+
+TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAModelInChunksOnTheHost) {
+  ExpectWithin(0.01, absl::StrCat(kInChunks, " attention_chunks_on_host: true }"), 15);
 }
 
 }  // namespace

@@ -70,6 +70,30 @@ PlanContext ToPlanContext(config::ContextParallelComm::Type form) {
   }
 }
 
+// Codes of 8 bits have a scale of 32 bits for 256 elements, those of 4 bits one of 8 bits for 128
+// (docs/diloco.md).
+double OuterCodeBytes(config::OuterGradient::Type dtype) {
+  switch (dtype) {
+    case config::OuterGradient::int8:
+      return 1 + 4.0 / 256;
+    case config::OuterGradient::e3m0:
+      return 0.5 + 1.0 / 128;
+    default:
+      return 0;
+  }
+}
+
+void SetMuon(const config::OptimizerConfig& optimizer, PlanLayout* layout) {
+  if (optimizer.optimizer() != config::Optimizer::muon) return;
+  layout->muon_steps = optimizer.muon_num_ns_steps();
+  layout->muon_in_16_bits = optimizer.muon_fp32_matmul_prec() == config::MatmulPrecision::medium;
+  layout->muon_splits_qkv = optimizer.muon_split_qkv();
+  if (optimizer.muon_tp_mode() == config::MuonTpMode::duplicated)
+    layout->muon_mode = PlanMuonMode::kDuplicated;
+  if (optimizer.muon_tp_mode() == config::MuonTpMode::distributed)
+    layout->muon_mode = PlanMuonMode::kDistributed;
+}
+
 PlanLayout ToPlanLayout(const config::PretrainConfig& config) {
   const config::ParallelConfig& parallel = config.parallel();
   PlanLayout layout;
@@ -94,6 +118,11 @@ PlanLayout ToPlanLayout(const config::PretrainConfig& config) {
   layout.sequence = config.model().seq_length();
   layout.recompute = ToPlanRecompute(config.recompute());
   layout.precision = ToPlanPrecision(config.precision());
+  layout.mlp_chunk = config.recompute().mlp_chunk_tokens();
+  layout.attention_chunk = config.recompute().attention_chunk_tokens();
+  layout.attention_chunks_on_host = config.recompute().attention_chunks_on_host() &&
+                                    config.system().device() == config::Device::cuda;
+  SetMuon(config.optimizer(), &layout);
   layout.is_sequence_parallel = parallel.sequence_parallel();
   if (config.system().device() == config::Device::cuda &&
       config.optimizer().optimizer_cpu_offload()) {
@@ -106,7 +135,14 @@ PlanLayout ToPlanLayout(const config::PretrainConfig& config) {
     layout.instances = parallel.num_distributed_optimizer_instances();
     layout.shards_states_over_instances =
         parallel.outer_dp_sharding_strategy() == config::OuterSharding::optim;
+    layout.quantizes_weights = parallel.zero_quantized_weights();
+    layout.quantizes_gradients = parallel.zero_quantized_gradients();
+    if (const int64_t ranks = parallel.zero_hpz_partition_size(); ranks > 1)
+      layout.hosts = std::max<int64_t>(1, layout.dp * layout.cp / ranks);
+    layout.sync_every = config.diloco().sync_every();
+    layout.outer_code_bytes = OuterCodeBytes(config.diloco().outer_gradient_dtype());
   }
+  layout.ranks_per_host = parallel.hierarchical_collectives_ranks_per_host();
   return layout;
 }
 
@@ -125,16 +161,8 @@ absl::StatusOr<PlannedRun> ToPlannedRun(const config::PretrainConfig& config,
   const config::ParallelConfig& parallel = config.parallel();
   run.program.set_shards_optimizer(parallel.use_distributed_optimizer());
   run.program.set_overlaps_gradients(parallel.overlap_grad_reduce());
-  if (parallel.grad_reduce_in_bf16()) run.program.set_gradient_bytes(2);
+  run.program.set_gradient_bytes(parallel.grad_reduce_in_bf16() ? 2 : 4);
   return run;
-}
-
-TrafficOptions TrafficOptionsOf(const config::ParallelConfig& parallel) {
-  TrafficOptions options;
-  options.gradient_bytes = parallel.grad_reduce_in_bf16() ? 2 : 4;
-  options.shards_gradients =
-      parallel.data_parallel_sharding_strategy() == config::DataParallelSharding::optim_grads;
-  return options;
 }
 
 bool IsProcessor(const Hardware& hardware) {

@@ -10,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "megatron/plan/plan_facts.pb.h"
 #include "megatron/plan/step_prediction.h"
-#include "megatron/plan/step_traffic.h"
 #include "megatron/train/config/config.pb.h"
 
 namespace megatron {
@@ -27,9 +26,6 @@ struct PlannedRun {
 // Returns kUnimplemented for a T5, whose two stacks the planner doesn't know.
 absl::StatusOr<PlannedRun> ToPlannedRun(const config::PretrainConfig& config,
                                         int64_t padded_vocab_size, const Implementation& own);
-
-// Returns what the configuration's gradients are like, as StepTraffic() needs it.
-TrafficOptions TrafficOptionsOf(const config::ParallelConfig& parallel);
 
 // Returns whether the hardware is a processor, whose ranks are no GPUs.
 bool IsProcessor(const Hardware& hardware);

@@ -55,6 +55,33 @@ TEST(PlannedRunTest, HasTheLayoutOfTheConfiguration) {
   EXPECT_EQ(run->layout.gpus(), 16);
 }
 
+TEST(PlannedRunTest, HasTheFormsOfDataParallelCommunication) {
+  const std::vector<std::string> zero3 = {
+      "parallel.data_parallel_size=8", "parallel.use_distributed_optimizer=true",
+      "parallel.data_parallel_sharding_strategy=optim_grads_params", "train.micro_batch_size=1",
+      "train.global_batch_size=8"};
+  std::vector<std::string> set = zero3;
+  set.insert(set.end(),
+             {"parallel.zero_hpz_partition_size=4", "parallel.zero_quantized_weights=true",
+              "parallel.zero_quantized_gradients=true",
+              "parallel.hierarchical_collectives_ranks_per_host=2"});
+  auto run = ToPlannedRun(Load("gpt_demo", set), 512, OwnProgram());
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->layout.hosts, 2);
+  EXPECT_TRUE(run->layout.quantizes_weights && run->layout.quantizes_gradients);
+  EXPECT_EQ(run->layout.ranks_per_host, 2);
+  EXPECT_EQ(run->layout.sync_every, 0);
+  set = zero3;
+  set.insert(set.end(), {"parallel.num_distributed_optimizer_instances=2", "diloco.sync_every=10",
+                         "diloco.outer_gradient_dtype=int8"});
+  run = ToPlannedRun(Load("gpt_demo", set), 512, OwnProgram());
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->layout.hosts, 1);
+  EXPECT_EQ(run->layout.sync_every, 10);
+  EXPECT_EQ(run->layout.instances, 2);
+  EXPECT_EQ(run->layout.outer_code_bytes, 1 + 4.0 / 256);
+}
+
 // The planner and the log of a run count the same FLOPs, in the same convention.
 TEST(PlannedRunTest, CountsTheFlopsThatTheLogCounts) {
   const PlanFacts facts = *ParsePlanFacts(BuiltInPlanFacts());

@@ -42,10 +42,19 @@ struct Candidate {
   double formula_host_bytes = 0;
 };
 
+// Communication in two levels, or in codes, is taken where it saves this share of a step or more.
+constexpr double kLeastSaved = 0.01;
+
 // Returns whether no other layout of the same axes needs less memory.
 bool KeepsLeast(const LayoutAxes& axes) {
-  return axes.micro_batch == 1 && axes.recompute == PlanRecompute::kFull &&
+  return axes.micro_batch == 1 && axes.hosts == 1 && axes.ranks_per_host == 0 &&
+         axes.recompute == PlanRecompute::kFull &&
          axes.schedule == PlanSchedule::kOneForwardOneBackward;
+}
+
+// Returns whether another form of data-parallel communication may save enough.
+bool WaitsForData(const StepPrediction& prediction) {
+  return prediction.seconds.data_parallel >= kLeastSaved * prediction.seconds.total;
 }
 
 // Predicts the layouts of one model.
@@ -55,14 +64,20 @@ class LayoutPredictor {
       : planner_(planner), run_(std::move(run)), overlaps_(overlaps) {}
 
   absl::StatusOr<StepPrediction> Predict(const LayoutAxes& axes, int64_t samples);
+  // Returns whether `form` may save enough of the step that `plain`, from which it differs in the
+  // form of its data-parallel communication alone, is predicted to take.
+  bool MayPay(const LayoutAxes& plain, const StepPrediction& prediction, const LayoutAxes& form,
+              int64_t samples);
 
  private:
+  void Set(const LayoutAxes& axes, int64_t samples);
+
   const Planner& planner_;
   PlannedRun run_;
   const bool overlaps_;
 };
 
-absl::StatusOr<StepPrediction> LayoutPredictor::Predict(const LayoutAxes& axes, int64_t samples) {
+void LayoutPredictor::Set(const LayoutAxes& axes, int64_t samples) {
   PlanLayout& layout = run_.layout;
   layout.tp = axes.tensor;
   layout.cp = axes.context;
@@ -83,8 +98,29 @@ absl::StatusOr<StepPrediction> LayoutPredictor::Predict(const LayoutAxes& axes, 
   layout.shards_gradients = axes.shared_out == SharedOut::kGradients;
   layout.instances = axes.instances;
   layout.shards_states_over_instances = axes.instances_share_states;
+  layout.ranks_per_host = axes.ranks_per_host;
+  layout.hosts = axes.hosts;
+  layout.quantizes_weights = axes.quantizes_weights;
+  layout.quantizes_gradients = axes.quantizes_gradients;
   run_.program.set_shards_optimizer(axes.shared_out != SharedOut::kNothing);
   run_.program.set_overlaps_gradients(overlaps_ && axes.data * axes.context > 1);
+}
+
+// Ranks that share cores wait longer, by the same factor in all forms.
+bool LayoutPredictor::MayPay(const LayoutAxes& plain, const StepPrediction& prediction,
+                             const LayoutAxes& form, int64_t samples) {
+  const StepSeconds& seconds = prediction.seconds;
+  const auto waits = [&](const LayoutAxes& axes) {
+    Set(axes, samples);
+    return DataParallelSeconds(*planner_.hardware, run_.program, run_.layout, prediction.data);
+  };
+  const double saved = 1 - waits(form) / waits(plain);
+  return saved * seconds.data_parallel >= kLeastSaved * seconds.total;
+}
+
+absl::StatusOr<StepPrediction> LayoutPredictor::Predict(const LayoutAxes& axes, int64_t samples) {
+  Set(axes, samples);
+  const PlanLayout& layout = run_.layout;
   MEGATRON_ASSIGN_OR_RETURN(
       StepPrediction prediction,
       PredictStep(*planner_.hardware, run_.program, *planner_.kernels, run_.model, layout));
@@ -106,13 +142,14 @@ absl::StatusOr<StepPrediction> LayoutPredictor::Predict(const LayoutAxes& axes, 
 bool ComesBefore(const Candidate& a, const Candidate& b) {
   const auto key = [](const Candidate& candidate) {
     const LayoutAxes& axes = candidate.axes;
-    return std::make_tuple(std::llround(std::log(candidate.seconds) / kSameTime), axes.count(),
-                           axes.tensor, axes.pipeline, axes.context, axes.chunks,
-                           static_cast<int>(axes.schedule), axes.expert, axes.expert_tensor,
-                           axes.micro_batch, axes.is_sequence_parallel,
-                           static_cast<int>(axes.context_form), axes.context_team,
-                           static_cast<int>(axes.recompute), static_cast<int>(axes.shared_out),
-                           axes.instances, axes.instances_share_states, axes.host_fraction);
+    return std::make_tuple(
+        std::llround(std::log(candidate.seconds) / kSameTime), axes.count(), axes.tensor,
+        axes.pipeline, axes.context, axes.chunks, static_cast<int>(axes.schedule), axes.expert,
+        axes.expert_tensor, axes.micro_batch, axes.is_sequence_parallel,
+        static_cast<int>(axes.context_form), axes.context_team, static_cast<int>(axes.recompute),
+        static_cast<int>(axes.shared_out), axes.instances, axes.instances_share_states,
+        axes.host_fraction, axes.ranks_per_host, axes.hosts, axes.quantizes_weights,
+        axes.quantizes_gradients);
   };
   return key(a) < key(b);
 }
@@ -131,6 +168,11 @@ absl::StatusOr<config::PretrainConfig> Resolve(const config::PretrainConfig& con
     return absl::UnimplementedError(
         "recompute.cpu_offloading_num_layers: no layout is searched with activations in host "
         "memory; leave it out, and add it to the layout that is found");
+  }
+  if (config.diloco().sync_every() > 0) {
+    return absl::UnimplementedError(
+        "diloco.sync_every: no layout is searched with islands; search one for an island alone, "
+        "with its ranks and its part of train.global_batch_size, and add the islands to it");
   }
   config::PretrainConfig simple = config;
   LayoutAxes one;
@@ -179,7 +221,7 @@ class Search {
         // Processes of one machine aren't joined by its memory, and may be cut in any way.
         layouts_(resolved_, options.ranks,
                  planner.hardware->cores() > 0 ? options.ranks : planner.hardware->domain(),
-                 HostFractions(config, offloads_)) {}
+                 planner.hardware->domain(), HostFractions(config, offloads_)) {}
 
   absl::StatusOr<LayoutSearch> Run();
   absl::StatusOr<bool> FitsSomewhere();
@@ -188,6 +230,9 @@ class Search {
   // Predicts the layouts that are allowed: all, or of them those that keep least.
   absl::StatusOr<std::vector<Candidate>> Predict(LayoutPredictor* predictor, bool least_alone);
   absl::StatusOr<LayoutPredictor> MakePredictor() const;
+  // Returns the layouts that differ in the form of their data-parallel communication, and that are
+  // allowed.
+  std::vector<LayoutAxes> FormsOf(const LayoutAxes& axes) const;
   // The layouts that keep least are estimated, the smallest by formulas first.
   absl::StatusOr<bool> FitsSomewhere(const std::vector<Candidate>& candidates);
   absl::StatusOr<bool> FitsSomewhere(const std::vector<Candidate>& candidates, bool on_host);
@@ -222,14 +267,25 @@ absl::StatusOr<std::vector<Candidate>> Search::Predict(LayoutPredictor* predicto
   std::vector<Candidate> candidates;
   const auto visit = [&](const LayoutAxes& axes) -> absl::StatusOr<bool> {
     if (least_alone && !KeepsLeast(axes)) return true;
-    if (!IsAllowed(axes)) {
+    const int64_t samples = resolved_.train().global_batch_size();
+    const auto add = [&](const LayoutAxes& added, const StepPrediction& prediction) {
+      candidates.push_back(
+          {added, prediction.seconds.total, prediction.memory_bytes, prediction.host_bytes});
+    };
+    const bool is_allowed = IsAllowed(axes);
+    StepPrediction plain;
+    if (is_allowed) {
+      MEGATRON_ASSIGN_OR_RETURN(plain, predictor->Predict(axes, samples));
+      add(axes, plain);
+      if (!WaitsForData(plain)) return true;
+    } else {
       ++found_.not_allowed;
-      return true;
     }
-    MEGATRON_ASSIGN_OR_RETURN(const StepPrediction prediction,
-                              predictor->Predict(axes, resolved_.train().global_batch_size()));
-    candidates.push_back(
-        {axes, prediction.seconds.total, prediction.memory_bytes, prediction.host_bytes});
+    for (const LayoutAxes& form : FormsOf(axes)) {
+      if (is_allowed && !predictor->MayPay(axes, plain, form, samples)) continue;
+      MEGATRON_ASSIGN_OR_RETURN(const StepPrediction prediction, predictor->Predict(form, samples));
+      add(form, prediction);
+    }
     return true;
   };
   MEGATRON_RETURN_IF_ERROR(layouts_.VisitAll(visit));
@@ -238,6 +294,50 @@ absl::StatusOr<std::vector<Candidate>> Search::Predict(LayoutPredictor* predicto
   found_.pruned_divisions = layouts_.pruned();
   std::sort(candidates.begin(), candidates.end(), ComesBefore);
   return candidates;
+}
+
+// Codes change the loss: they are taken where the configuration has them alone, as the number of
+// ranks of a host is where it has one.
+std::vector<LayoutAxes> Search::FormsOf(const LayoutAxes& axes) const {
+  std::vector<LayoutAxes> forms;
+  if (axes.instances > 1 || axes.data * axes.context == 1) return forms;
+  const config::ParallelConfig& parallel = config_.parallel();
+  const bool has_parts = axes.shared_out == SharedOut::kWeights;
+  const int64_t copies = axes.data * axes.context;
+  const int64_t hosts = layouts_.HostsOf(axes);
+  std::vector<int64_t> levels = {0}, secondary = {1};
+  if (const int64_t ranks = parallel.hierarchical_collectives_ranks_per_host(); ranks > 0) {
+    levels.push_back(ranks);
+  } else if (const int64_t domain = planner_.hardware->domain();
+             hosts > 1 && axes.tensor * copies == domain * hosts) {
+    levels.push_back(domain);
+  }
+  const int64_t part = parallel.zero_hpz_partition_size();
+  if (has_parts && part > 1 && part < copies && copies % part == 0) {
+    secondary.push_back(copies / part);
+  } else if (has_parts && part <= 1 && hosts > 1) {
+    secondary.push_back(hosts);
+  }
+  const auto choices = [&](bool is_written) {
+    return has_parts && !planner_.is_gpu && is_written ? std::vector<bool>{false, true}
+                                                       : std::vector<bool>{false};
+  };
+  LayoutAxes form = axes;
+  for (const int64_t ranks_per_host : levels) {
+    form.ranks_per_host = ranks_per_host;
+    for (const int64_t count : secondary) {
+      form.hosts = count;
+      for (const bool weights : choices(parallel.zero_quantized_weights())) {
+        form.quantizes_weights = weights;
+        for (const bool gradients : choices(parallel.zero_quantized_gradients())) {
+          form.quantizes_gradients = gradients;
+          const bool is_plain = ranks_per_host == 0 && count == 1 && !weights && !gradients;
+          if (!is_plain && IsAllowed(form)) forms.push_back(form);
+        }
+      }
+    }
+  }
+  return forms;
 }
 
 void Search::Refuse(const std::string& why) {
@@ -379,6 +479,7 @@ absl::StatusOr<LayoutPredictor> Search::MakePredictor() const {
   MEGATRON_ASSIGN_OR_RETURN(
       PlannedRun run,
       ToPlannedRun(resolved_, options.trainer.model.padded_vocab_size, *planner_.program));
+  if (config_.parallel().grad_reduce_in_bf16()) run.program.set_gradient_bytes(2);
   return LayoutPredictor(planner_, std::move(run), LayoutOverlaps(config_, planner_.is_gpu));
 }
 

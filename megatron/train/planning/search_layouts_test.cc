@@ -219,7 +219,71 @@ TEST_F(SearchLayoutsTest, ExpertsAreSharedOutToo) {
   ASSERT_FALSE(found->best.empty()) << found->first_refusal;
 }
 
+// Weights that are shared out over two hosts of four ranks.
+SearchOptions SharedWeights() {
+  SearchOptions options;
+  options.ranks = 8;
+  options.best = 1;
+  options.allows = [](const LayoutAxes& axes) {
+    return axes.data == 8 && axes.shared_out == SharedOut::kWeights && axes.instances == 1;
+  };
+  return options;
+}
+
+TEST_F(SearchLayoutsTest, TakesTwoLevelsWhereTheNetworkIsSlow) {
+  const config::PretrainConfig config = Config("gpt3_857m");
+  Hardware hardware = *planner_.hardware;
+  hardware.set_domain(4);
+  planner_.hardware = &hardware;
+  hardware.set_network_gb_per_s(0.1);
+  const auto slow = Search(config, SharedWeights());
+  ASSERT_TRUE(slow.ok()) << slow.status();
+  ASSERT_FALSE(slow->best.empty()) << slow->first_refusal;
+  EXPECT_EQ(slow->best[0].axes.hosts, 2);
+  EXPECT_EQ(slow->best[0].config.parallel().zero_hpz_partition_size(), 4);
+  EXPECT_FALSE(slow->best[0].axes.quantizes_weights);
+  hardware.set_domain(8);
+  const auto fast = Search(config, SharedWeights());
+  ASSERT_FALSE(fast->best.empty()) << fast->first_refusal;
+  EXPECT_EQ(fast->best[0].axes.hosts, 1);
+  EXPECT_EQ(fast->best[0].axes.ranks_per_host, 0);
+  EXPECT_LT(fast->layouts, slow->layouts);
+}
+
+// Codes change the loss.
+TEST_F(SearchLayoutsTest, TakesCodesWhereTheyPayAndTheConfigurationHasThem) {
+  config::PretrainConfig config = Config("gpt3_857m");
+  Hardware hardware = **FindHardware(facts_, "CPU");
+  hardware.set_domain(4);
+  hardware.set_memory_gib(1000);
+  hardware.set_network_gb_per_s(0.001);
+  planner_.hardware = &hardware;
+  planner_.is_gpu = false;
+  const auto first = [&] {
+    const auto found = Search(config, SharedWeights());
+    EXPECT_TRUE(found.ok()) << found.status();
+    EXPECT_FALSE(found->best.empty()) << found->first_refusal;
+    return found->best.empty() ? LayoutAxes() : found->best[0].axes;
+  };
+  EXPECT_FALSE(first().quantizes_weights || first().quantizes_gradients);
+  EXPECT_EQ(DescribeLosses(first()), "");
+  config.mutable_parallel()->set_zero_quantized_gradients(true);
+  EXPECT_TRUE(first().quantizes_gradients);
+  EXPECT_EQ(DescribeLosses(first()),
+            "parallel.zero_quantized_gradients changes the loss, and a layout has it because the "
+            "configuration does");
+  EXPECT_FALSE(first().quantizes_weights);
+  config.mutable_parallel()->set_zero_quantized_weights(true);
+  EXPECT_TRUE(first().quantizes_weights);
+  // Inside one host nothing is slow but coding.
+  hardware.set_domain(8);
+  EXPECT_FALSE(first().quantizes_weights || first().quantizes_gradients);
+}
+
 TEST_F(SearchLayoutsTest, RefusesWhatCantBePlanned) {
+  config::PretrainConfig islands = Config("gpt3_857m");
+  islands.mutable_diloco()->set_sync_every(10);
+  EXPECT_EQ(Search(islands, {/*ranks=*/8}).status().code(), absl::StatusCode::kUnimplemented);
   config::PretrainConfig config = Config("gpt3_857m");
   EXPECT_EQ(Search(config, {/*ranks=*/0}).status().code(), absl::StatusCode::kInvalidArgument);
   config::PretrainConfig t5 = Config("t5_demo");

@@ -6,11 +6,12 @@
 namespace megatron {
 namespace {
 
-// A field, and the value with which predictions are made; null for a field that costs something
+// A field, and the values with which predictions are made; null for a field that costs something
 // wherever it is written.
 struct Unpriced {
   const char* path;
   const char* priced;
+  const char* priced_too = nullptr;
 };
 
 constexpr Unpriced kUnpriced[] = {
@@ -20,12 +21,8 @@ constexpr Unpriced kUnpriced[] = {
     {"model.moe_pad_expert_input_to_capacity", "false"},
     {"parallel.tp_comm_overlap", "false"},
     {"parallel.sum_in_rank_order", "false"},
-    {"parallel.hierarchical_collectives_ranks_per_host", "0"},
     {"parallel.check_collectives", "false"},
     {"parallel.ddp_bucket_size", "0"},
-    {"parallel.zero_hpz_partition_size", "1"},
-    {"parallel.zero_quantized_weights", "false"},
-    {"parallel.zero_quantized_gradients", "false"},
     {"parallel.rank_order", "\"tp-cp-ep-dp-pp\""},
     {"parallel.topology_file", nullptr},
     {"precision.fp8_recipe", "tensorwise"},
@@ -36,14 +33,10 @@ constexpr Unpriced kUnpriced[] = {
     {"recompute.recompute_num_layers", "1"},
     {"recompute.recompute_modules", "[core_attn]"},
     {"recompute.cpu_offloading_num_layers", "0"},
-    {"recompute.mlp_chunk_tokens", nullptr},
-    {"recompute.attention_chunk_tokens", nullptr},
-    {"recompute.attention_chunks_on_host", "false"},
-    {"optimizer.optimizer", "adam"},
+    {"optimizer.optimizer", "adam", "muon"},
     {"optimizer.exp_avg_dtype", "fp32"},
     {"optimizer.exp_avg_sq_dtype", "fp32"},
     {"optimizer.optimizer_offload_path", nullptr},
-    {"diloco.sync_every", "0"},
     {"gradient_compression.type", "none"},
     {"train.rampup_batch_size.samples", nullptr},
     {"train.logits_chunk_tokens", nullptr},
@@ -60,9 +53,12 @@ constexpr Unpriced kUnpriced[] = {
     {"system.fuse_gelu", "none"},
 };
 
-bool Costs(const FieldRef& field, const char* priced) {
+bool Costs(const FieldRef& field, const Unpriced& unpriced) {
+  const char* const priced = unpriced.priced;
   if (!IsPresent(field) && (priced == nullptr || !field.field->has_default_value())) return false;
-  return priced == nullptr || ValueText(field) != priced;
+  if (priced == nullptr) return true;
+  const std::string value = ValueText(field);
+  return value != priced && (unpriced.priced_too == nullptr || value != unpriced.priced_too);
 }
 
 }  // namespace
@@ -77,7 +73,7 @@ std::vector<std::string> UnpricedFields(const config::PretrainConfig& config) {
   std::vector<std::string> fields;
   for (const Unpriced& unpriced : kUnpriced) {
     const FieldRef field = Resolve(config, unpriced.path);
-    if (Costs(field, unpriced.priced))
+    if (Costs(field, unpriced))
       fields.push_back(absl::StrCat(unpriced.path, "=", ValueText(field)));
   }
   return fields;

@@ -34,6 +34,8 @@ TEST(UnpricedFieldsTest, NamesWhatCostsSomething) {
   EXPECT_THAT(Fields({"recompute.recompute_granularity=selective"}), IsEmpty());
   EXPECT_THAT(Fields({"train.logits_chunk_tokens=64"}),
               ElementsAre("train.logits_chunk_tokens=64"));
+  EXPECT_THAT(Fields({"optimizer.optimizer=muon"}), IsEmpty());
+  EXPECT_THAT(Fields({"optimizer.optimizer=lamb"}), ElementsAre("optimizer.optimizer=lamb"));
   // Dropout is on where nothing is written.
   const auto plain = LoadConfig("gpt3_857m", {"model.hidden_dropout="}, ConfigPurpose::kDryRun);
   ASSERT_TRUE(plain.ok()) << plain.status();
@@ -69,10 +71,17 @@ TEST(UnpricedFieldsTest, EveryFieldOfLayoutsAndPrecisionsIsPricedToldOrWithoutEf
       "parallel.expert_model_parallel_size",
       "parallel.expert_tensor_parallel_size",
       "parallel.ranks_as",
+      "parallel.hierarchical_collectives_ranks_per_host",
+      "parallel.zero_hpz_partition_size",
+      "parallel.zero_quantized_weights",
+      "parallel.zero_quantized_gradients",
       "precision.fp16",
       "precision.bf16",
       "precision.fp8_format",
       "recompute.recompute_granularity",
+      "recompute.mlp_chunk_tokens",
+      "recompute.attention_chunk_tokens",
+      "recompute.attention_chunks_on_host",
       "optimizer.optimizer_cpu_offload",
       "optimizer.optimizer_offload_fraction",
       "system.device",

@@ -1,0 +1,107 @@
+#include "megatron/plan/traffic_row.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace megatron {
+namespace {
+
+// A hierarchical call is cut into so many parts, or more so that none has more bytes than these.
+constexpr double kParts = 4;
+constexpr double kBytesOfPart = 4 << 20;
+
+double Passes(const TrafficRow& row) { return row.call == TrafficCall::kAllReduce ? 2 : 1; }
+
+PlanGroup InHost(const TrafficRow& row) { return {row.ranks_of_host, row.group.stride}; }
+
+PlanGroup BetweenHosts(const TrafficRow& row) {
+  return {row.group.ranks / row.ranks_of_host, row.group.stride * row.ranks_of_host};
+}
+
+// The bytes of one pass of a tensor over the group that go out of the domain from a rank.
+double NetworkBytes(const Hardware& gpu, const PlanGroup& group, double bytes, bool is_ring) {
+  const double ranks = double(group.ranks);
+  const double inside = double(RanksInDomain(group, gpu.domain()));
+  if (inside >= ranks) return 0;
+  return is_ring ? bytes * (ranks - 1) / ranks / inside : bytes * (ranks - inside) / ranks;
+}
+
+double HierarchicalSeconds(const Hardware& gpu, const Implementation& program,
+                           const TrafficRow& row) {
+  const double parts = std::max(kParts, std::ceil(row.bytes / kBytesOfPart));
+  const double part = row.bytes / parts;
+  const double inside = CollectiveSeconds(gpu, program, InHost(row), part);
+  const double between =
+      CollectiveSeconds(gpu, program, BetweenHosts(row), part / double(row.ranks_of_host));
+  return parts * std::max(inside, between) + std::min(inside, between);
+}
+
+}  // namespace
+
+const char* Name(TrafficAxis axis) {
+  switch (axis) {
+    case TrafficAxis::kTensor:
+      return "tensor";
+    case TrafficAxis::kContext:
+      return "context";
+    case TrafficAxis::kExpert:
+      return "expert";
+    case TrafficAxis::kPipeline:
+      return "pipeline";
+    case TrafficAxis::kData:
+      return "data";
+  }
+  return "";
+}
+
+const char* Name(TrafficCall call) {
+  switch (call) {
+    case TrafficCall::kAllReduce:
+      return "all-reduce";
+    case TrafficCall::kAllGather:
+      return "all-gather";
+    case TrafficCall::kReduceScatter:
+      return "reduce-scatter";
+    case TrafficCall::kAllToAll:
+      return "all-to-all";
+    case TrafficCall::kMessage:
+      return "message";
+  }
+  return "";
+}
+
+bool HasTwoLevels(const TrafficRow& row) {
+  return row.ranks_of_host > 1 && row.ranks_of_host < row.group.ranks;
+}
+
+// Both levels of a hierarchical call together send what a flat one does.
+double SentBytes(const TrafficRow& row) {
+  if (row.call == TrafficCall::kMessage) return row.calls * row.bytes;
+  const double share = double(row.group.ranks - 1) / double(row.group.ranks);
+  return row.calls * Passes(row) * share * row.bytes;
+}
+
+double NetworkBytes(const Hardware& gpu, const TrafficRow& row) {
+  if (row.call == TrafficCall::kMessage)
+    return row.group.stride < gpu.domain() ? 0 : SentBytes(row);
+  const bool is_ring = gpu.cores() == 0 && row.call != TrafficCall::kAllToAll;
+  const double times = row.calls * Passes(row);
+  if (!HasTwoLevels(row)) return times * NetworkBytes(gpu, row.group, row.bytes, is_ring);
+  return times *
+         (NetworkBytes(gpu, InHost(row), row.bytes, is_ring) +
+          NetworkBytes(gpu, BetweenHosts(row), row.bytes / double(row.ranks_of_host), is_ring));
+}
+
+double TrafficSeconds(const Hardware& gpu, const Implementation& program, const TrafficRow& row) {
+  if (row.call == TrafficCall::kMessage)
+    return row.calls * MessageSeconds(gpu, program, row.group.stride, row.bytes);
+  const double call = HasTwoLevels(row) ? HierarchicalSeconds(gpu, program, row)
+                                        : CollectiveSeconds(gpu, program, row.group, row.bytes);
+  const double coding =
+      row.coded_bytes > 0
+          ? row.coded_bytes / (gpu.memory_gb_per_s() * 1e9 * program.memory_efficiency())
+          : 0;
+  return row.calls * (Passes(row) * call + coding);
+}
+
+}  // namespace megatron
