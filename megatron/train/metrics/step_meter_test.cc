@@ -108,6 +108,35 @@ TEST(StepMeterTest, AnIntervalsMeansLeaveSkippedIterationsOut) {
   EXPECT_EQ(step.speed.elapsed_ms, 6000);
 }
 
+TEST(StepMeterTest, WithACurriculumTheLengthOfEachStepCounts) {
+  RunOptions options = Options();
+  options.trainer.curriculum.lengths = {10, 50};
+  options.trainer.curriculum.last_steps = {4};
+  StepMeter meter(options, {3e9, 4e9, 1e14, 1e7, 2e7}, /*last_iteration=*/-3);
+  StepReport report = Report(3);
+  report.seq_length = 10;
+  MeasureStep(&meter, 3, report, 1);
+  TrainingProgress progress = After(4);
+  progress.consumed_train_tokens = 640;
+  report.seq_length = 50;
+  const StepMetrics step = meter.Measure(report, progress, absl::Seconds(3), absl::UnixEpoch());
+  EXPECT_EQ(step.seq_length, 50);
+  EXPECT_EQ(step.consumed_tokens, 640);
+  EXPECT_DOUBLE_EQ(step.speed.model_tflops, 0.8);
+  // 160 tokens of 2.6e9 FLOPs and 800 of 3e9, in 4 seconds.
+  EXPECT_DOUBLE_EQ(step.interval->speed.tokens_per_second, 240);
+  EXPECT_DOUBLE_EQ(step.interval->speed.model_tflops, 0.704);
+  EXPECT_DOUBLE_EQ(step.interval->speed.full_mfu.value(), (160 * 3.2e9 + 800 * 4e9) / 4 / 1e14);
+}
+
+TEST(StepMeterTest, WithoutACurriculumNoLengthIsTold) {
+  const RunOptions options = Options();
+  StepMeter meter(options, {}, 0);
+  const StepMetrics step = MeasureStep(&meter, 1, Report(1));
+  EXPECT_FALSE(step.seq_length.has_value());
+  EXPECT_FALSE(step.consumed_tokens.has_value());
+}
+
 TEST(StepMeterTest, AnIntervalOfSkippedIterationsHasNoMeans) {
   const RunOptions options = Options();
   StepMeter meter(options, {}, 0);

@@ -46,6 +46,19 @@ absl::Status ChooseOrder(const config::PretrainConfig& config, RunOptions* optio
   return absl::OkStatus();
 }
 
+// FLOPs of a token grow evenly with the length of samples, which are longer than one token.
+void SetGrowthOfFlops(const config::PretrainConfig& config, int64_t vocab, SpeedBasis* speed) {
+  config::ModelConfig shortest = config.model();
+  shortest.set_seq_length(1);
+  const auto longer = static_cast<double>(std::max<int64_t>(config.model().seq_length() - 1, 1));
+  speed->flops_per_token_and_length =
+      (speed->flops_per_token - FlopsPerToken(shortest, vocab, FlopsConvention::kCausalHalved)) /
+      longer;
+  speed->full_flops_per_token_and_length =
+      (speed->full_flops_per_token - FlopsPerToken(shortest, vocab, FlopsConvention::kClassic)) /
+      longer;
+}
+
 absl::StatusOr<PlannedPretraining> Plan(const config::PretrainConfig& config) {
   PlannedPretraining planned;
   MEGATRON_ASSIGN_OR_RETURN(planned.tokenizer, CreateTokenizer(ToTokenizerOptions(config.data())));
@@ -58,6 +71,7 @@ absl::StatusOr<PlannedPretraining> Plan(const config::PretrainConfig& config) {
       FlopsPerToken(config.model(), vocab, FlopsConvention::kCausalHalved);
   planned.speed.full_flops_per_token =
       FlopsPerToken(config.model(), vocab, FlopsConvention::kClassic);
+  if (planned.options.trainer.curriculum.enabled()) SetGrowthOfFlops(config, vocab, &planned.speed);
   return planned;
 }
 

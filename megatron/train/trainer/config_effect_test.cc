@@ -42,6 +42,12 @@ const std::map<std::string, std::vector<std::string>>& Needs() {
       {"data.data_path=4", {"data.stories="}},
       {"data.train_data_path=4", {"data.stories=", "data.valid_data_path=b"}},
       {"model.model_type=t5", {"model.decoder_seq_length=16"}},
+      {"data.curriculum_learning.schedule_type=fixed_root",
+       {"data.curriculum_learning.min_difficulty=8",
+        "data.curriculum_learning.total_curriculum_step=10"}},
+      {"data.curriculum_learning.schedule_type=fixed_discrete",
+       {"data.curriculum_learning.difficulty=[4, 8, 32]",
+        "data.curriculum_learning.max_step=[2, 3]"}},
       {"model.num_experts=4", {"model.disable_bias_linear=true"}},
       {"model.moe_router_enable_expert_bias=true", {"model.moe_router_score_function=sigmoid"}},
       {"model.moe_router_num_groups=4", {"model.moe_router_group_topk=2"}},
@@ -148,6 +154,10 @@ const std::map<std::string, Help>& Helps() {
       {"data.train_data_path", {"c", {"data.stories=", "data.valid_data_path=b"}}},
       {"data.per_split_data_args_path", {"c", {"data.stories="}}},
       {"data.split", {"9,1", {}}},
+      {"data.curriculum_learning.min_difficulty", {"16", {}}},
+      {"data.curriculum_learning.max_difficulty", {"16", {}}},
+      {"data.curriculum_learning.difficulty", {"[4, 16, 32]", {}}},
+      {"data.curriculum_learning.max_step", {"[2, 4]", {}}},
       {"data.tokenizer_type",
        {"NullTokenizer", {"data.stories=", "data.mock_data=true", "data.vocab_size=90"}}},
       {"data.vocab_file", {"c", {"data.tokenizer_type=GPT2BPETokenizer", "data.merge_file=b"}}},
@@ -265,7 +275,10 @@ std::string Describe(const TrainerOptions& o) {
               o.packing.layout.data_parallel_size, o.packing.seq_length,
               o.packing.max_micro_batches, o.packing.per_token_loss, o.packing.num_workers,
               o.packing.encoder_seq_length, o.max_encoder_context, o.cuda_graphs.enabled,
-              o.cuda_graphs.warmup_steps);
+              o.cuda_graphs.warmup_steps) +
+         Line(o.curriculum.min, o.curriculum.max, o.curriculum.total_steps, o.curriculum.multiple,
+              o.curriculum.root_degree, absl::StrJoin(o.curriculum.lengths, " "),
+              absl::StrJoin(o.curriculum.last_steps, " "));
 }
 
 std::string Describe(const std::optional<FillInTheMiddleOptions>& o) {

@@ -462,11 +462,17 @@ absl::Status Trainer::RunPipeline(int64_t micro_batches, Diagnostics* diagnostic
   return absl::OkStatus();
 }
 
+int64_t Trainer::SeqLengthAfter(int64_t iteration) const {
+  return options_.curriculum.enabled() ? options_.curriculum.At(iteration + 1)
+                                       : options_.packing.seq_length;
+}
+
 // Runs while the GPU is busy with this step.
 void Trainer::ReadAhead(const SampleSource& source, int64_t batch) {
   const int64_t consumed = progress_.consumed_train_samples + batch;
   const TraceSpan span(stream_, TimeCategory::kData, "read ahead");
-  packer_.ReadAhead(source, {consumed, ramp_.NumMicrobatches(consumed), scaler_.scale()});
+  packer_.ReadAhead(source, {consumed, ramp_.NumMicrobatches(consumed), scaler_.scale(),
+                             SeqLengthAfter(progress_.iteration + 1)});
 }
 
 absl::StatusOr<StepResult> Trainer::Update(const StepRequests& requests, Diagnostics* diagnostics) {
@@ -510,6 +516,7 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   StepReport report;
   report.global_batch_size = GlobalBatchSize();
   report.loss_scale = scaler_.scale();
+  report.seq_length = SeqLengthAfter(progress_.iteration);
   const int64_t micro_batches = ramp_.NumMicrobatches(progress_.consumed_train_samples);
   Diagnostics* const diagnostics = NextDiagnostics();
   rank_progress_->SetIteration(progress_.iteration + 1);
@@ -517,9 +524,10 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   rank_progress_->Enter(Phase::kData);
   {
     const TraceSpan span(stream_, TimeCategory::kData, "data");
-    MEGATRON_RETURN_IF_ERROR(
-        packer_.Pack(source, {progress_.consumed_train_samples, micro_batches, scaler_.scale()},
-                     island_.data, stream_));
+    MEGATRON_RETURN_IF_ERROR(packer_.Pack(
+        source,
+        {progress_.consumed_train_samples, micro_batches, scaler_.scale(), report.seq_length},
+        island_.data, stream_));
   }
   {
     const TraceSpan span(stream_, TimeCategory::kOptimizer, "zero gradients");
@@ -565,6 +573,8 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   report.learning_rate = scheduler_.learning_rate();
   ++progress_.iteration;
   progress_.consumed_train_samples += report.global_batch_size;
+  if (options_.curriculum.enabled())
+    progress_.consumed_train_tokens += report.global_batch_size * report.seq_length;
   return report;
 }
 

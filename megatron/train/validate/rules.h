@@ -47,6 +47,9 @@ void CheckActivationOffload(ConfigChecker& check);
 // Islands that seldom communicate.
 void CheckDiloco(ConfigChecker& check);
 
+// Samples that begin short.
+void CheckCurriculum(ConfigChecker& check);
+
 // CUDA graphs.
 void CheckCudaGraphs(ConfigChecker& check);
 

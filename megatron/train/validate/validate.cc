@@ -202,6 +202,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckFloat8(check);
   CheckRecompute(check);
   CheckActivationOffload(check);
+  CheckCurriculum(check);
   CheckDiloco(check);
   CheckTraining(check);
   CheckData(check);
