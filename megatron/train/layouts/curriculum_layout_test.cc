@@ -29,7 +29,7 @@ LengthSchedule Always(int64_t length) {
   return schedule;
 }
 
-TrainerOptions Run(const ModelOptions& model, const LengthSchedule& curriculum) {
+TrainerOptions OptionsFor(const ModelOptions& model, const LengthSchedule& curriculum) {
   TrainerOptions options = TinyRun(model, OptimizerOptions::kSgd);
   options.curriculum = curriculum;
   return options;
@@ -83,7 +83,7 @@ std::vector<Layout> Layouts() {
 
 TEST(CurriculumLayoutTest, EveryLayoutTrainsAsOneRankDoes) {
   for (const bool documents : {false, true}) {
-    const TrainerOptions options = Run(SmallLlama(), Growth());
+    const TrainerOptions options = OptionsFor(SmallLlama(), Growth());
     const LayoutOutcome one = Train(options, {}, documents);
     for (const Layout& layout : Layouts()) ExpectNear(Train(options, layout, documents), one);
   }
@@ -94,7 +94,7 @@ TEST(CurriculumLayoutTest, ExpertsAndLearnedPositionsTrainAsOnOneRank) {
   layout.tensor = 2;
   layout.data = 2;
   for (const ModelOptions& model : {SmallGpt2(), SmallMixtral()}) {
-    const TrainerOptions options = Run(model, Growth());
+    const TrainerOptions options = OptionsFor(model, Growth());
     ExpectNear(Train(options, layout), Train(options, {}));
   }
 }
@@ -123,8 +123,9 @@ TEST(CurriculumLayoutTest, AShortStepIsThatOfSamplesThatAreSoShort) {
   constexpr int64_t kLength = 8;
   LayoutRun how;
   how.steps = kSteps;
-  const LayoutOutcome got = TrainOnLayout(Run(SmallGpt2(), Always(kLength)), how, CountingSource());
-  TrainerOptions short_samples = Run(SmallGpt2(), LengthSchedule());
+  const LayoutOutcome got =
+      TrainOnLayout(OptionsFor(SmallGpt2(), Always(kLength)), how, CountingSource());
+  TrainerOptions short_samples = OptionsFor(SmallGpt2(), LengthSchedule());
   short_samples.packing.seq_length = kLength;
   const LayoutOutcome want = TrainOnLayout(short_samples, how, BeginningsSource(kLength));
   EXPECT_EQ(got.losses, want.losses);
@@ -133,16 +134,16 @@ TEST(CurriculumLayoutTest, AShortStepIsThatOfSamplesThatAreSoShort) {
 }
 
 TEST(CurriculumLayoutTest, AScheduleOfWholeSamplesChangesNothing) {
-  const LayoutOutcome plain = Train(Run(SmallGpt2(), LengthSchedule()), {});
-  const LayoutOutcome whole = Train(Run(SmallGpt2(), Always(CountingSource::kLength)), {});
-  const LayoutOutcome grown = Train(Run(SmallGpt2(), Growth()), {});
+  const LayoutOutcome plain = Train(OptionsFor(SmallGpt2(), LengthSchedule()), {});
+  const LayoutOutcome whole = Train(OptionsFor(SmallGpt2(), Always(CountingSource::kLength)), {});
+  const LayoutOutcome grown = Train(OptionsFor(SmallGpt2(), Growth()), {});
   EXPECT_EQ(whole.losses, plain.losses);
   EXPECT_TRUE(whole.state == plain.state);
   EXPECT_NE(grown.losses[0], plain.losses[0]);
 }
 
 TEST(CurriculumLayoutTest, ARunThatContinuesTakesTheSameSteps) {
-  const TrainerOptions options = Run(SmallGpt2(), Growth());
+  const TrainerOptions options = OptionsFor(SmallGpt2(), Growth());
   const std::string directory = testing::TempDir() + "/curriculum";
   const CountingSource source;
   LayoutRun first;
