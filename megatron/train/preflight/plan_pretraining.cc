@@ -1,5 +1,6 @@
 #include "megatron/train/preflight/plan_pretraining.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
