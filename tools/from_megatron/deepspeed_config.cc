@@ -270,6 +270,7 @@ class Translation {
     if (key == "zero_optimization") return ApplyZero(value);
     if (key == "tensorboard") return ApplyTensorboard(value);
     if (key == "curriculum_learning") return ApplyCurriculum(value);
+    if (key == "data_efficiency") return ApplyDataEfficiency(value);
     return ApplyRest(key, value);
   }
 
@@ -368,6 +369,8 @@ class Translation {
            "the schedules are fixed_linear, fixed_root and fixed_discrete");
       return absl::OkStatus();
     }
+    Find(Effect::kSaid, "curriculum_learning", block,
+         "iterations are counted from tokens as if samples were whole: the run takes fewer tokens");
     const bool listed = schedule == "fixed_discrete";
     const std::string section = "data.curriculum_learning";
     for (const auto& [name, value] : block.items()) {
@@ -392,6 +395,57 @@ class Translation {
         MEGATRON_RETURN_IF_ERROR(Set(path, key, value));
       } else {
         MEGATRON_RETURN_IF_ERROR(ApplyRest(key, value));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static bool IsOn(const Json& block) {
+    return block.is_object() && block.value("enabled", Json(false)) == true;
+  }
+
+  absl::Status ApplyDataEfficiency(const Json& block) {
+    if (!block.is_object()) return Wrong("data_efficiency", "is no object");
+    for (const auto& [name, value] : block.items()) {
+      const std::string key = absl::StrCat("data_efficiency.", name);
+      const bool switched = name == "data_sampling" || name == "data_routing";
+      if (name == "enabled" || name == "seed" || (switched && !IsOn(value))) continue;
+      if (name == "data_routing") {
+        MEGATRON_RETURN_IF_ERROR(ApplyRandomLtd(key + ".random_ltd", value));
+      } else {
+        MEGATRON_RETURN_IF_ERROR(ApplyRest(key, value));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // The names of modules and the order of axes say how DeepSpeed finds the layers of a model.
+  absl::Status ApplyRandomLtd(const std::string& key, const Json& routing) {
+    const Json block = routing.value("random_ltd", Json());
+    if (!IsOn(block)) return absl::OkStatus();
+    const Json layers = block.value("random_ltd_layer_num", Json());
+    const Json total = block.value("total_layer_num", Json());
+    if (layers.is_number_integer() && total.is_number_integer() &&
+        layers.get<int64_t>() != total.get<int64_t>() - 2) {
+      Find(Effect::kResults, key + ".random_ltd_layer_num", layers,
+           "all layers but the first and the last drop tokens");
+    }
+    const Json schedule = block.value("random_ltd_schedule", Json::object());
+    if (!schedule.is_object()) return Wrong(key + ".random_ltd_schedule", "is no object");
+    if (schedule.value("schedule_type", Json("fixed_linear")) != "fixed_linear") {
+      Find(Effect::kResults, key + ".random_ltd_schedule.schedule_type", schedule["schedule_type"],
+           "the schedule is fixed_linear");
+      return absl::OkStatus();
+    }
+    const Json config = schedule.value("schedule_config", Json::object());
+    if (!config.is_object()) return Wrong(key + ".schedule_config", "is no object");
+    for (const Json* part : {&schedule, &config}) {
+      for (const auto& [name, value] : part->items()) {
+        const bool is_field = name == "min_value" || name == "max_value" ||
+                              name == "require_steps" || name == "seq_per_step";
+        if (!is_field) continue;
+        MEGATRON_RETURN_IF_ERROR(
+            Set(absl::StrCat("data.random_ltd.", name), absl::StrCat(key, ".", name), value));
       }
     }
     return absl::OkStatus();

@@ -440,7 +440,7 @@ constexpr FlagRow kRows[] = {
     {"data-efficiency-curriculum-learning", "", "", "", kResults,
      "samples are not chosen by difficulty; data.curriculum_learning lets them begin short"},
     {"curriculum-learning", "", "", "", kNothing, "DeepSpeed's configuration says it"},
-    {"random-ltd", "", "", "", kResults, "layers see all tokens"},
+    {"random-ltd", "", "", "", kNothing, "DeepSpeed's configuration says it"},
     {"kd", "", "", "", kResults, "there is no teacher model"},
     {"mos", "", "", "", kResults, "there is no teacher model"},
     {"reset-iteration", "", "", "", kResults, "checkpoint.finetune starts at iteration 0"},
@@ -452,6 +452,7 @@ constexpr FlagRow kRows[] = {
 constexpr absl::string_view kOurOwn[] = {
     "checkpoint.keep_last",
     "data.curriculum_learning",
+    "data.random_ltd",
     "data.stories",
     "diloco",
     "generation",

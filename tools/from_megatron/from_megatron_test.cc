@@ -307,6 +307,30 @@ TEST(FromMegatronTest, DeepSpeedsCurriculumBySequenceLengthIsOurs) {
               ElementsAre("curriculum_learning.schedule_type:"));
 }
 
+TEST(FromMegatronTest, DeepSpeedsRandomLtdIsOurs) {
+  const auto random_ltd = [](int layers, const std::string& type) {
+    return WithDeepSpeed(absl::StrCat(
+        "{\"gradient_clipping\": 1.0, \"data_efficiency\": {\"enabled\": true, \"seed\": 1, ",
+        "\"data_sampling\": {\"enabled\": false, \"num_epochs\": 3}, ",
+        "\"data_routing\": {\"enabled\": true, \"random_ltd\": {\"enabled\": true, ",
+        "\"total_layer_num\": 24, \"random_ltd_layer_num\": ", layers,
+        ", \"model_mask_name\": \"attention_mask\", \"random_ltd_schedule\": {\"min_value\": 16, ",
+        "\"max_value\": 64, \"schedule_type\": \"", type,
+        "\", \"schedule_config\": ", "{\"require_steps\": 100, \"seq_per_step\": 16}}}}}}"));
+  };
+  const auto result = random_ltd(22, "fixed_linear");
+  ASSERT_THAT(result, IsOk());
+  EXPECT_THAT(Subjects(*result, Effect::kResults), ElementsAre());
+  const config::RandomLtdConfig& fields = result->config.data().random_ltd();
+  EXPECT_EQ(fields.min_value(), 16);
+  EXPECT_EQ(fields.max_value(), 64);
+  EXPECT_EQ(fields.require_steps(), 100);
+  EXPECT_EQ(fields.seq_per_step(), 16);
+  EXPECT_THAT(Subjects(*random_ltd(12, "fixed_linear"), Effect::kResults),
+              ElementsAre("data_efficiency.data_routing.random_ltd.random_ltd_layer_num:"));
+  EXPECT_FALSE(random_ltd(22, "fixed_root")->config.data().has_random_ltd());
+}
+
 TEST(FromMegatronTest, DeepSpeedsLambIsOurs) {
   const auto result = WithDeepSpeed(
       "{\"gradient_clipping\": 1.0, \"optimizer\": {\"type\": \"Lamb\", \"params\": {"

@@ -29,6 +29,8 @@ std::string FormatIteration(const StepMetrics& step, absl::TimeZone zone) {
   absl::StrAppendFormat(&line, " learning rate: %.6E |", step.learning_rate);
   absl::StrAppendFormat(&line, " global batch size: %5d |", step.global_batch_size);
   if (step.seq_length) absl::StrAppendFormat(&line, " curriculum seqlen: %5d |", *step.seq_length);
+  if (step.kept_tokens)
+    absl::StrAppendFormat(&line, " random ltd length: %5d |", *step.kept_tokens);
   for (const NamedValue& loss : interval.losses) {
     if (loss.value >= 0) absl::StrAppendFormat(&line, " %s: %.6E |", loss.name, loss.value);
   }

@@ -36,13 +36,26 @@ bool StepMeter::IsLogged(int64_t iteration, bool requested) const {
 }
 
 StepMeter::Work StepMeter::WorkOf(const StepReport& report) const {
-  const int64_t length =
-      options_.trainer.curriculum.enabled() ? report.seq_length : options_.data.seq_length;
-  const auto tokens = static_cast<double>(report.global_batch_size * length);
-  const auto shorter = static_cast<double>(options_.data.seq_length - length);
-  return {
-      tokens, tokens * (basis_.flops_per_token - shorter * basis_.flops_per_token_and_length),
-      tokens * (basis_.full_flops_per_token - shorter * basis_.full_flops_per_token_and_length)};
+  const int64_t whole = options_.data.seq_length;
+  const int64_t length = options_.trainer.curriculum.enabled() ? report.seq_length : whole;
+  // The FLOPs of so many tokens of a sample, from those of a token of a whole one.
+  const auto flops_of = [&](int64_t tokens, double per_token, double growth) {
+    return static_cast<double>(tokens) * (per_token - static_cast<double>(whole - tokens) * growth);
+  };
+  const auto flops = [&](double per_token, double growth, double dropping_per_token) {
+    double sum = flops_of(length, per_token, growth);
+    if (report.kept_tokens > 0) {
+      const double dropping_growth = growth * basis_.dropping_share;
+      sum += flops_of(report.kept_tokens, dropping_per_token, dropping_growth) -
+             flops_of(length, dropping_per_token, dropping_growth);
+    }
+    return static_cast<double>(report.global_batch_size) * sum;
+  };
+  return {static_cast<double>(report.global_batch_size * length),
+          flops(basis_.flops_per_token, basis_.flops_per_token_and_length,
+                basis_.dropping_flops_per_token),
+          flops(basis_.full_flops_per_token, basis_.full_flops_per_token_and_length,
+                basis_.dropping_full_flops_per_token)};
 }
 
 Speed StepMeter::SpeedOf(double seconds, const Work& work, int64_t iteration) const {
@@ -110,6 +123,8 @@ StepMetrics StepMeter::Measure(const StepReport& report, const TrainingProgress&
   step.train_iters = options_.loop.train_iters;
   step.consumed_samples = progress.consumed_train_samples;
   step.global_batch_size = report.global_batch_size;
+  if (options_.trainer.random_ltd.enabled())
+    step.kept_tokens = report.kept_tokens > 0 ? report.kept_tokens : report.seq_length;
   if (options_.trainer.curriculum.enabled()) {
     step.seq_length = report.seq_length;
     step.consumed_tokens = progress.consumed_train_tokens;

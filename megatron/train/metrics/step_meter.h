@@ -20,8 +20,13 @@ struct SpeedBasis {
   double full_flops_per_token = 0;  // counts attention in full
   // The peak of all ranks' devices together, in FLOP/s; unset if it is unknown.
   std::optional<double> peak_flops;
-  // What either of the first two grows by if samples are a token longer; read with a curriculum.
+  // What either of the first two grows by if samples are a token longer; read with a curriculum or
+  // random-LTD.
   double flops_per_token_and_length = 0, full_flops_per_token_and_length = 0;
+  // The parts of the first two, and the share of this growth, that are those of the layers which
+  // drop tokens; read with random-LTD.
+  double dropping_flops_per_token = 0, dropping_full_flops_per_token = 0;
+  double dropping_share = 0;
 };
 
 // A meter that one thread uses; its steps follow each other.

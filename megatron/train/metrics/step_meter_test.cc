@@ -129,11 +129,33 @@ TEST(StepMeterTest, WithACurriculumTheLengthOfEachStepCounts) {
   EXPECT_DOUBLE_EQ(step.interval->speed.full_mfu.value(), (160 * 3.2e9 + 800 * 4e9) / 4 / 1e14);
 }
 
+TEST(StepMeterTest, TokensThatLayersDropCostThemNothing) {
+  RunOptions options = Options();
+  options.trainer.random_ltd.total_steps = 5;
+  SpeedBasis basis = {3e9, 4e9, 1e14, 1e7, 2e7};
+  basis.dropping_flops_per_token = 1.5e9;
+  basis.dropping_share = 0.5;
+  StepMeter meter(options, basis, 0);
+  StepReport report = Report(3);
+  report.seq_length = 50;
+  report.kept_tokens = 20;
+  const StepMetrics step = MeasureStep(&meter, 1, report, 1);
+  EXPECT_EQ(step.kept_tokens, 20);
+  EXPECT_EQ(step.speed.tokens_per_second, 800);
+  // In half of the layers' products, 20 tokens of 1.5e9 - 30 * 5e6 FLOPs are there in place of 50.
+  EXPECT_DOUBLE_EQ(step.speed.model_tflops, 16 * (50 * 3e9 - 50 * 1.5e9 + 20 * 1.35e9) * 1e-12);
+  report.kept_tokens = 0;
+  const StepMetrics whole = MeasureStep(&meter, 2, report, 1);
+  EXPECT_EQ(whole.kept_tokens, 50);
+  EXPECT_DOUBLE_EQ(whole.speed.model_tflops, 2.4);
+}
+
 TEST(StepMeterTest, WithoutACurriculumNoLengthIsTold) {
   const RunOptions options = Options();
   StepMeter meter(options, {}, 0);
   const StepMetrics step = MeasureStep(&meter, 1, Report(1));
   EXPECT_FALSE(step.seq_length.has_value());
+  EXPECT_FALSE(step.kept_tokens.has_value());
   EXPECT_FALSE(step.consumed_tokens.has_value());
 }
 

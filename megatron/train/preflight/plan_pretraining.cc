@@ -60,6 +60,18 @@ void SetGrowthOfFlops(const config::PretrainConfig& config, int64_t vocab, Speed
       longer;
 }
 
+// All layers are alike. Those that drop no tokens are the first and the last.
+void SetDroppingFlops(const config::PretrainConfig& config, int64_t vocab, SpeedBasis* speed) {
+  config::ModelConfig few = config.model();
+  few.set_num_layers(2);
+  const auto layers = static_cast<double>(config.model().num_layers());
+  speed->dropping_flops_per_token =
+      speed->flops_per_token - FlopsPerToken(few, vocab, FlopsConvention::kCausalHalved);
+  speed->dropping_full_flops_per_token =
+      speed->full_flops_per_token - FlopsPerToken(few, vocab, FlopsConvention::kClassic);
+  speed->dropping_share = (layers - 2) / layers;
+}
+
 absl::StatusOr<PlannedPretraining> Plan(const config::PretrainConfig& config) {
   PlannedPretraining planned;
   MEGATRON_ASSIGN_OR_RETURN(planned.tokenizer, CreateTokenizer(ToTokenizerOptions(config.data())));
@@ -72,7 +84,10 @@ absl::StatusOr<PlannedPretraining> Plan(const config::PretrainConfig& config) {
       FlopsPerToken(config.model(), vocab, FlopsConvention::kCausalHalved);
   planned.speed.full_flops_per_token =
       FlopsPerToken(config.model(), vocab, FlopsConvention::kClassic);
-  if (planned.options.trainer.curriculum.enabled()) SetGrowthOfFlops(config, vocab, &planned.speed);
+  const TrainerOptions& trainer = planned.options.trainer;
+  if (trainer.curriculum.enabled() || trainer.random_ltd.enabled())
+    SetGrowthOfFlops(config, vocab, &planned.speed);
+  if (trainer.random_ltd.enabled()) SetDroppingFlops(config, vocab, &planned.speed);
   return planned;
 }
 

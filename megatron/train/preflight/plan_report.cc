@@ -237,10 +237,20 @@ class Screen {
                                 "the last",
                                 curriculum.At(1), curriculum.At(options_.loop.train_iters)));
     }
+    if (options_.trainer.random_ltd.enabled()) {
+      const LengthSchedule& kept = options_.trainer.random_ltd;
+      AppendRow(
+          "random-LTD",
+          absl::StrFormat("layers but the first and the last see %d tokens of a sample in the "
+                          "first step, %d in the last",
+                          kept.At(1), kept.At(options_.loop.train_iters)));
+    }
     AppendRow("data", DescribeData(config.data()));
-    AppendRow("model FLOPs", absl::StrCat(counts.has_curriculum ? "at most " : "", Rounded(flops),
-                                          " a token, ", Rounded(flops * step_tokens), " a step, ",
-                                          Rounded(flops * tokens), " in all"));
+    AppendRow("model FLOPs",
+              absl::StrCat(
+                  counts.has_curriculum || options_.trainer.random_ltd.enabled() ? "at most " : "",
+                  Rounded(flops), " a token, ", Rounded(flops * step_tokens), " a step, ",
+                  Rounded(flops * tokens), " in all"));
     AppendRow("device", options_.device == DeviceType::kCuda
                             ? "cuda"
                             : absl::StrCat("cpu, ", options_.num_threads, " threads"));

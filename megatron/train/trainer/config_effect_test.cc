@@ -114,6 +114,7 @@ std::set<std::vector<std::string>> Contexts() {
        "optimizer.end_weight_decay=0.2"},
       {"train.rampup_batch_size={start: 4 increment: 2 samples: 64}"},
       {"data.fim_data={}"},
+      {"data.random_ltd={min_value: 8 require_steps: 10}"},
       {"data.stories=", "data.mock_data=true", "data.vocab_size=90",
        "data.tokenizer_type=NullTokenizer"},
       {"data.tokenizer_type=GPT2BPETokenizer", "data.vocab_file=a", "data.merge_file=b"},
@@ -155,6 +156,8 @@ const std::map<std::string, Help>& Helps() {
       {"data.per_split_data_args_path", {"c", {"data.stories="}}},
       {"data.split", {"9,1", {}}},
       {"data.curriculum_learning.min_difficulty", {"16", {}}},
+      {"data.random_ltd.min_value", {"16", {}}},
+      {"data.random_ltd.max_value", {"16", {}}},
       {"data.curriculum_learning.max_difficulty", {"16", {}}},
       {"data.curriculum_learning.difficulty", {"[4, 16, 32]", {}}},
       {"data.curriculum_learning.max_step", {"[2, 4]", {}}},
@@ -278,7 +281,8 @@ std::string Describe(const TrainerOptions& o) {
               o.cuda_graphs.warmup_steps) +
          Line(o.curriculum.min, o.curriculum.max, o.curriculum.total_steps, o.curriculum.multiple,
               o.curriculum.root_degree, absl::StrJoin(o.curriculum.lengths, " "),
-              absl::StrJoin(o.curriculum.last_steps, " "));
+              absl::StrJoin(o.curriculum.last_steps, " ")) +
+         Line(o.random_ltd.min, o.random_ltd.max, o.random_ltd.total_steps, o.random_ltd.multiple);
 }
 
 std::string Describe(const std::optional<FillInTheMiddleOptions>& o) {

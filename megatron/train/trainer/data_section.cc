@@ -47,6 +47,16 @@ LengthSchedule ToCurriculum(const config::DataConfig& config) {
   return schedule;
 }
 
+LengthSchedule ToRandomLtd(const config::DataConfig& config) {
+  LengthSchedule schedule;
+  if (!config.has_random_ltd()) return schedule;
+  schedule.min = config.random_ltd().min_value();
+  schedule.max = config.random_ltd().max_value();
+  schedule.total_steps = config.random_ltd().require_steps();
+  schedule.multiple = config.random_ltd().seq_per_step();
+  return schedule;
+}
+
 DataOptions ToDataOptions(const config::PretrainConfig& config) {
   const config::DataConfig& data = config.data();
   const config::TrainConfig& training = config.train();

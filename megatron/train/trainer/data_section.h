@@ -8,8 +8,9 @@
 
 namespace megatron {
 
-// Both expect a valid configuration with its computed fields set.
+// All expect a valid configuration with its computed fields set.
 LengthSchedule ToCurriculum(const config::DataConfig& config);
+LengthSchedule ToRandomLtd(const config::DataConfig& config);
 DataOptions ToDataOptions(const config::PretrainConfig& config);
 
 }  // namespace megatron

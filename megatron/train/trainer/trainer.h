@@ -61,6 +61,9 @@ struct TrainerOptions {
   // If enabled, a training step takes the beginning of each sample, as long as the schedule says.
   // Evaluations take whole samples.
   LengthSchedule curriculum;
+  // If enabled, all layers but the first and the last see so many random tokens of each sample in
+  // training (token_dropping.h), and all of them once samples are no longer than that.
+  LengthSchedule random_ltd;
   PackerOptions packing;
   double clip_grad = 0;
   DataSharding sharding = DataSharding::kNone;
@@ -120,7 +123,8 @@ struct StepReport : Measured {
   double learning_rate = 0;  // learning rate after the step, as Megatron prints it
   double loss_scale = 1;     // loss scale that the step used
   int64_t global_batch_size = 0;
-  int64_t seq_length = 0;  // tokens of each sample, or the most of them where they vary
+  int64_t seq_length = 0;   // tokens of each sample, or the most of them where they vary
+  int64_t kept_tokens = 0;  // those that layers see which drop tokens; 0: all
   double params_norm = 0;
   int64_t num_zeros = 0;
   DiagnosticValues diagnostics;  // empty but after steps that are measured
@@ -224,6 +228,10 @@ class Trainer {
   int64_t NumSums() const;    // number of sums of measures, which come first in report_
   // The tokens of each sample in the step that follows `iteration` steps.
   int64_t SeqLengthAfter(int64_t iteration) const;
+  // The tokens of each sample that layers see which drop tokens, in that step; 0: all.
+  int64_t KeptTokensAfter(int64_t iteration) const;
+  // The values of it for which memory is planned.
+  std::vector<int64_t> KeptTokensToMeasure() const;
   void ReadAhead(const SampleSource& source, int64_t batch);
   // The first error of the groups, or of the states' file.
   absl::Status GroupStatus() const;

@@ -50,6 +50,9 @@ void CheckDiloco(ConfigChecker& check);
 // Samples that begin short.
 void CheckCurriculum(ConfigChecker& check);
 
+// Layers that see some of the tokens.
+void CheckRandomLtd(ConfigChecker& check);
+
 // CUDA graphs.
 void CheckCudaGraphs(ConfigChecker& check);
 

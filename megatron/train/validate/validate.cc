@@ -203,6 +203,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckRecompute(check);
   CheckActivationOffload(check);
   CheckCurriculum(check);
+  CheckRandomLtd(check);
   CheckDiloco(check);
   CheckTraining(check);
   CheckData(check);
