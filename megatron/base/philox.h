@@ -56,7 +56,12 @@ MEGATRON_HOST_DEVICE inline PhiloxKey DeriveKey(uint64_t seed, uint32_t purpose,
 
 // Purposes, the first word of DeriveKey. The values are part of what a seed means: never renumber
 // them.
-enum PhiloxPurpose : uint32_t { kPhiloxInit = 1, kPhiloxDropout = 2, kPhiloxSampling = 3 };
+enum PhiloxPurpose : uint32_t {
+  kPhiloxInit = 1,
+  kPhiloxDropout = 2,
+  kPhiloxSampling = 3,
+  kPhiloxTokenDropping = 4
+};
 
 // Returns a number uniform in (0, 1], with 24 bits.
 MEGATRON_HOST_DEVICE inline float UniformOpenZero(uint32_t word) {

@@ -49,6 +49,9 @@ struct LayerContext {
   bool sequence_parallel = false;
   Arena* recompute = nullptr;  // holds what recomputed layers save; null outside training
   Arena* deferred = nullptr;   // where set, backward puts parameter gradients off, as above
+  // The number of tokens of each sample that layers see which drop tokens (token_dropping.h); 0:
+  // all.
+  int64_t kept_tokens = 0;
   // The owner of weights and gradients; null where they are there all the time. Stages use it,
   // layers do not.
   WeightBlocks* blocks = nullptr;

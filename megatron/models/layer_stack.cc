@@ -11,7 +11,8 @@
 namespace megatron {
 
 LayerStack::LayerStack(const LayerStackOptions& options, const ProcessGroup& tensor_group,
-                       const ExpertGroups& expert_groups) {
+                       const ExpertGroups& expert_groups)
+    : first_layer_(options.first_layer), layers_of_model_(options.transformer.num_layers) {
   const int64_t count = options.num_layers;
   for (int64_t i = options.first_layer; i < options.first_layer + count; ++i) {
     TransformerOptions of_layer = options.transformer;
@@ -53,10 +54,54 @@ std::vector<MoeLayer*> LayerStack::moe_layers() const {
   return moe;
 }
 
-// The layer above reads a bias of the layer below, whose weights it may not have otherwise.
+bool LayerStack::DropsTokens(const LayerContext& ctx, int64_t i) const {
+  const int64_t layer = first_layer_ + i;
+  return ctx.kept_tokens > 0 && layer > 0 && layer + 1 < layers_of_model_;
+}
+
+bool LayerStack::DropsTokens(const LayerContext& ctx) const {
+  for (int64_t i = 0; i < num_layers(); ++i) {
+    if (DropsTokens(ctx, i)) return true;
+  }
+  return false;
+}
+
+void LayerStack::ForwardLayer(const LayerContext& ctx, const RotaryTables* rotary, int64_t i,
+                              const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const {
+  if (!DropsTokens(ctx, i)) return layers_[i]->Forward(ctx, rotary, x_TH, y_TH, &saved->layers[i]);
+  Arena::Scope scope(ctx.scratch);
+  KeptTokens* const kept = &saved->kept[i];
+  ChooseKept(ctx, first_layer_ + i, kept);
+  const Shape shape = {kept->batch.num_tokens(), x_TH.dim(1)};
+  const Tensor x_KH = ctx.saved->Allocate(x_TH.dtype(), shape, "layer input of kept tokens");
+  const Tensor y_KH = ctx.scratch->Allocate(y_TH.dtype(), shape, "layer output of kept tokens");
+  TakeKept(ctx, *kept, x_TH, x_KH);
+  layers_[i]->Forward(kept->Context(ctx), rotary, x_KH, y_KH, &saved->layers[i]);
+  PutKept(ctx, *kept, y_KH, x_TH, y_TH);
+}
+
+void LayerStack::BackwardLayer(const LayerContext& ctx, const RotaryTables* rotary, int64_t i,
+                               const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved) {
+  if (!DropsTokens(ctx, i)) {
+    return layers_[i]->Backward(
+        ctx, rotary, dy_TH, dx_TH, &saved->layers[i],
+        {BiasGradientBelow(ctx, i), !BiasGradientBelow(ctx, i + 1).empty()});
+  }
+  Arena::Scope scope(ctx.scratch);
+  const KeptTokens& kept = saved->kept[i];
+  const Shape shape = {kept.batch.num_tokens(), dy_TH.dim(1)};
+  const Tensor dy_KH = ctx.scratch->Allocate(dy_TH.dtype(), shape, "gradient of kept tokens");
+  const Tensor dx_KH = ctx.scratch->Allocate(dx_TH.dtype(), shape, "gradient of kept tokens");
+  TakeKept(ctx, kept, dy_TH, dy_KH);
+  layers_[i]->Backward(kept.Context(ctx), rotary, dy_KH, dx_KH, &saved->layers[i]);
+  PutKept(ctx, kept, dx_KH, dy_TH, dx_TH);
+}
+
+// The layer above reads a bias of the layer below, whose weights it may not have otherwise. A layer
+// that drops tokens has the sums of kept tokens alone.
 Tensor LayerStack::AllocateBranch(const LayerContext& ctx, const Tensor& like_TH) const {
   const bool has_weights = ctx.blocks == nullptr || ctx.blocks->keeps_weights();
-  if (layers_[0]->post_norm() || !has_weights) return Tensor();
+  if (layers_[0]->post_norm() || !has_weights || DropsTokens(ctx)) return Tensor();
   return AllocateHidden(ctx.scratch, like_TH, "branch");
 }
 
@@ -70,7 +115,7 @@ void LayerStack::ForwardSegment(const LayerContext& ctx, const RotaryTables* rot
     const Tensor out_TH = last ? y_TH : AllocateHidden(ctx.saved, y_TH, "layer output");
     const WeightsInUse weights(ctx.blocks, BlockOf(i), last ? segment.next : BlockOf(i + 1));
     if (branch_TH.empty()) {
-      layers_[i]->Forward(ctx, rotary, in_TH, out_TH, &saved->layers[i]);
+      ForwardLayer(ctx, rotary, i, in_TH, out_TH, saved);
     } else {
       *sum = layers_[i]->ForwardBranches(ctx, rotary, *sum, in_TH, branch_TH, &saved->layers[i]);
     }
@@ -89,6 +134,7 @@ void LayerStack::Forward(const LayerContext& ctx, const RotaryTables* rotary, co
   if (layers_.empty()) return ops::Copy(ctx.stream, x_TH, y_TH);
   saved->layer_input.resize(layers_.size());
   saved->layers.resize(layers_.size());
+  saved->kept.resize(DropsTokens(ctx) ? layers_.size() : 0);
   const auto offload = [&](size_t segment) {
     return segment < segments_.size() && segments_[segment].offloaded ? saved->offload : nullptr;
   };
@@ -150,7 +196,8 @@ void LayerStack::ForwardOnly(const LayerContext& ctx, const RotaryTables* rotary
 }
 
 Tensor LayerStack::BiasGradientBelow(const LayerContext& ctx, int64_t i) const {
-  const bool is_there = ctx.blocks == nullptr || ctx.blocks->keeps_gradients();
+  const bool is_there =
+      (ctx.blocks == nullptr || ctx.blocks->keeps_gradients()) && !DropsTokens(ctx);
   return i > 0 && i < num_layers() && is_there ? layers_[i - 1]->OutputBiasGradient(ctx) : Tensor();
 }
 
@@ -181,8 +228,7 @@ void LayerStack::BackwardSegment(const LayerContext& ctx, const RotaryTables* ro
         i == segment.begin ? dx_TH : AllocateHidden(ctx.scratch, dx_TH, "layer gradient");
     const WeightsInUse weights(ctx.blocks, BlockOf(i), BlockBefore(i));
     const GradientsInUse gradients(ctx.blocks, BlockOf(i), /*last=*/!ctx.defers());
-    layers_[i]->Backward(ctx, rotary, from_TH, to_TH, &saved->layers[i],
-                         {BiasGradientBelow(ctx, i), !BiasGradientBelow(ctx, i + 1).empty()});
+    BackwardLayer(ctx, rotary, i, from_TH, to_TH, saved);
     from_TH = to_TH;
   }
 }
@@ -209,7 +255,8 @@ void LayerStack::Backward(const LayerContext& ctx, const RotaryTables* rotary, c
 void LayerStack::BackwardWeight(const LayerContext& ctx, Saved* saved) {
   for (int64_t i = num_layers() - 1; i >= 0; --i) {
     const GradientsInUse gradients(ctx.blocks, BlockOf(i));
-    layers_[i]->BackwardWeight(ctx, &saved->layers[i]);
+    layers_[i]->BackwardWeight(DropsTokens(ctx, i) ? saved->kept[i].Context(ctx) : ctx,
+                               &saved->layers[i]);
   }
 }
 

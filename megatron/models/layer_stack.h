@@ -9,6 +9,9 @@
 // of ctx.saved, and in host memory between forward and backward. Such a segment's input is its own,
 // but for that of the stack, which stays where the caller has it.
 //
+// Where ctx.kept_tokens is set, all layers of the model but the first and the last see so many
+// tokens of each sample (token_dropping.h). Forward and Backward of a pass have it alike.
+//
 // Legend: T rows of the residual stream on this rank, H hidden.
 #ifndef MEGATRON_MODELS_LAYER_STACK_H_
 #define MEGATRON_MODELS_LAYER_STACK_H_
@@ -20,6 +23,7 @@
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/moe/expert_groups.h"
 #include "megatron/layers/rotary.h"
+#include "megatron/layers/token_dropping.h"
 #include "megatron/layers/transformer_layer.h"
 #include "megatron/models/activation_store.h"
 #include "megatron/models/layer_recompute.h"
@@ -44,6 +48,7 @@ class LayerStack {
     ActivationStore::Slot* offload = nullptr;
     std::vector<Tensor> layer_input;
     std::vector<TransformerLayer::Saved> layers;
+    std::vector<KeptTokens> kept;  // those of layers that drop tokens
   };
 
   LayerStack(const LayerStackOptions& options, const ProcessGroup& tensor_group,
@@ -84,6 +89,14 @@ class LayerStack {
   Tensor AllocateHidden(Arena* arena, const Tensor& like_TH, const char* name) const {
     return arena->Allocate(like_TH.dtype(), like_TH.shape(), name);
   }
+  // Returns whether layer i of the stack drops tokens in this pass, and whether any of them does.
+  bool DropsTokens(const LayerContext& ctx, int64_t i) const;
+  bool DropsTokens(const LayerContext& ctx) const;
+  // Calls the layer, for its kept tokens if it drops any.
+  void ForwardLayer(const LayerContext& ctx, const RotaryTables* rotary, int64_t i,
+                    const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const;
+  void BackwardLayer(const LayerContext& ctx, const RotaryTables* rotary, int64_t i,
+                     const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved);
   // The gradient of the last bias of the layer below, if it comes with the gradient of layer i's
   // input; else empty.
   Tensor BiasGradientBelow(const LayerContext& ctx, int64_t i) const;
@@ -99,6 +112,7 @@ class LayerStack {
                        const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved);
 
   std::vector<std::unique_ptr<TransformerLayer>> layers_;
+  int64_t first_layer_, layers_of_model_;
   std::vector<Segment> segments_;
   int first_block_ = 0;
 };

@@ -54,6 +54,71 @@ TEST(LayerStackTest, GradientsThatAreDeferredWithRecomputationAreTheSameBits) {
   ExpectGradients(&harness, MakeStack(Options(2, {LayerRecompute::kUniform, 2})), kHidden);
 }
 
+// Two samples of six tokens, of which layers 1, 2 and 3 of five see some.
+const std::vector<int> kEqualLengths = {6, 6};
+
+void KeepTokens(int64_t kept_tokens, LayerHarness* harness) {
+  harness->batch().num_samples = 2;
+  harness->context().kept_tokens = kept_tokens;
+}
+
+LayerStackOptions FiveLayers(const LayerRecompute& recompute = {}) {
+  LayerStackOptions options = Options(5, recompute);
+  options.transformer.num_layers = 5;
+  return options;
+}
+
+TEST(LayerStackTest, GradientsOfLayersThatDropTokensAreThoseOfFiniteDifferences) {
+  for (const LayerRecompute& recompute :
+       {LayerRecompute{}, LayerRecompute{LayerRecompute::kUniform, 2}}) {
+    LayerHarness harness(kEqualLengths);
+    KeepTokens(4, &harness);
+    ExpectGradients(&harness, MakeStack(FiveLayers(recompute)), kHidden);
+  }
+}
+
+TEST(LayerStackTest, TokensGoAroundLayersThatDropThem) {
+  const ops::HostTensor x = ops::HostTensor::Normal({12, kHidden}, DType::kFloat32, 1);
+  const ops::HostTensor y(x.tensor().shape(), DType::kFloat32);
+  LayerStackOptions middle = FiveLayers();
+  middle.first_layer = 2;
+  middle.num_layers = 1;
+  LayerHarness harness(kEqualLengths);
+  KeepTokens(4, &harness);
+  const LayerCalls calls = MakeStack(middle);
+  harness.Bind(calls.parameters);
+  harness.Forward(calls, x, y);
+  int around = 0;
+  for (int64_t t = 0; t < 12; ++t) {
+    const auto row = [&](const ops::HostTensor& tensor) {
+      const std::vector<double> values = tensor.Values();
+      return std::vector<double>(values.begin() + t * kHidden, values.begin() + (t + 1) * kHidden);
+    };
+    around += row(y) == row(x);
+  }
+  EXPECT_EQ(around, 4);
+}
+
+TEST(LayerStackTest, TheFirstAndTheLastLayerSeeAllTokens) {
+  const ops::HostTensor x = ops::HostTensor::Normal({12, kHidden}, DType::kFloat32, 1);
+  for (const int64_t layer : {0, 4}) {
+    LayerStackOptions options = FiveLayers();
+    options.first_layer = layer;
+    options.num_layers = 1;
+    std::vector<std::vector<double>> outputs;
+    for (const int64_t kept : {0, 4}) {
+      const ops::HostTensor y(x.tensor().shape(), DType::kFloat32);
+      LayerHarness harness(kEqualLengths);
+      KeepTokens(kept, &harness);
+      const LayerCalls calls = MakeStack(options);
+      harness.Bind(calls.parameters);
+      harness.Forward(calls, x, y);
+      outputs.push_back(y.Values());
+    }
+    EXPECT_EQ(outputs[0], outputs[1]);
+  }
+}
+
 TEST(LayerStackTest, ForwardOnlyGivesWhatForwardGives) {
   for (const int64_t num_layers : {0, 1, 2, 3}) {
     SCOPED_TRACE(num_layers);

@@ -72,6 +72,8 @@ struct StepInputs {
   // on every tensor-parallel rank).
   int64_t predicted_token = 0;
   Tensor predicted_logits_V;
+  // The number of tokens of each sample that layers which drop tokens see in kTrain; 0: all.
+  int64_t kept_tokens = 0;
   // Where set, forward passes of kTrain add to it.
   ActivationMeter* activations = nullptr;
 };

@@ -437,9 +437,10 @@ constexpr FlagRow kRows[] = {
      "recompute.recompute_granularity says it"},
     {"no-pipeline-parallel", "", "", "", kNothing, "parallel.pipeline_model_parallel_size says it"},
     {"force-ds-sequence-parallel", "", "", "", kNothing, "parallel.cp_comm_type says it"},
-    {"data-efficiency-curriculum-learning", "", "", "", kResults, "there is no curriculum"},
-    {"curriculum-learning", "", "", "", kResults, "there is no curriculum"},
-    {"random-ltd", "", "", "", kResults, "layers see all tokens"},
+    {"data-efficiency-curriculum-learning", "", "", "", kResults,
+     "samples are not chosen by difficulty; data.curriculum_learning lets them begin short"},
+    {"curriculum-learning", "", "", "", kNothing, "DeepSpeed's configuration says it"},
+    {"random-ltd", "", "", "", kNothing, "DeepSpeed's configuration says it"},
     {"kd", "", "", "", kResults, "there is no teacher model"},
     {"mos", "", "", "", kResults, "there is no teacher model"},
     {"reset-iteration", "", "", "", kResults, "checkpoint.finetune starts at iteration 0"},
@@ -450,6 +451,8 @@ constexpr FlagRow kRows[] = {
 // Fields that no flag of Megatron's sets, and whole messages of such fields.
 constexpr absl::string_view kOurOwn[] = {
     "checkpoint.keep_last",
+    "data.curriculum_learning",
+    "data.random_ltd",
     "data.stories",
     "diloco",
     "generation",

@@ -276,6 +276,61 @@ TEST(FromMegatronTest, NamesWhatDeepSpeedHasAndWeDoNot) {
                   "progressive_layer_drop.enabled:", "progressive_layer_drop.theta:"));
 }
 
+TEST(FromMegatronTest, DeepSpeedsCurriculumBySequenceLengthIsOurs) {
+  const auto curriculum = [](const std::string& rest) {
+    return WithDeepSpeed(
+        absl::StrCat("{\"gradient_clipping\": 1.0, \"curriculum_learning\": {\"enabled\": true, ",
+                     "\"min_difficulty\": 8, \"max_difficulty\": 64, ", rest, "}}"));
+  };
+  const auto root = curriculum(
+      "\"curriculum_type\": \"seqlen\", \"schedule_type\": \"fixed_root\", "
+      "\"schedule_config\": {\"total_curriculum_step\": 100, \"difficulty_step\": 8, "
+      "\"root_degree\": 3}");
+  ASSERT_THAT(root, IsOk());
+  EXPECT_THAT(Subjects(*root, Effect::kResults), ElementsAre());
+  const config::CurriculumConfig& grown = root->config.data().curriculum_learning();
+  EXPECT_EQ(grown.schedule_type(), config::CurriculumSchedule::fixed_root);
+  EXPECT_EQ(grown.min_difficulty(), 8);
+  EXPECT_EQ(grown.max_difficulty(), 64);
+  EXPECT_EQ(grown.total_curriculum_step(), 100);
+  EXPECT_EQ(grown.difficulty_step(), 8);
+  EXPECT_EQ(grown.root_degree(), 3);
+  const auto listed = curriculum(
+      "\"schedule_type\": \"fixed_discrete\", "
+      "\"schedule_config\": {\"difficulty\": [8, 64], \"max_step\": [5]}");
+  ASSERT_THAT(listed, IsOk());
+  EXPECT_THAT(Subjects(*listed, Effect::kResults), ElementsAre());
+  EXPECT_THAT(listed->config.data().curriculum_learning().difficulty(), ElementsAre(8, 64));
+  EXPECT_THAT(listed->config.data().curriculum_learning().max_step(), ElementsAre(5));
+  EXPECT_FALSE(listed->config.data().curriculum_learning().has_min_difficulty());
+  EXPECT_THAT(Subjects(*curriculum("\"schedule_type\": \"custom\""), Effect::kResults),
+              ElementsAre("curriculum_learning.schedule_type:"));
+}
+
+TEST(FromMegatronTest, DeepSpeedsRandomLtdIsOurs) {
+  const auto random_ltd = [](int layers, const std::string& type) {
+    return WithDeepSpeed(absl::StrCat(
+        "{\"gradient_clipping\": 1.0, \"data_efficiency\": {\"enabled\": true, \"seed\": 1, ",
+        "\"data_sampling\": {\"enabled\": false, \"num_epochs\": 3}, ",
+        "\"data_routing\": {\"enabled\": true, \"random_ltd\": {\"enabled\": true, ",
+        "\"total_layer_num\": 24, \"random_ltd_layer_num\": ", layers,
+        ", \"model_mask_name\": \"attention_mask\", \"random_ltd_schedule\": {\"min_value\": 16, ",
+        "\"max_value\": 64, \"schedule_type\": \"", type,
+        "\", \"schedule_config\": ", "{\"require_steps\": 100, \"seq_per_step\": 16}}}}}}"));
+  };
+  const auto result = random_ltd(22, "fixed_linear");
+  ASSERT_THAT(result, IsOk());
+  EXPECT_THAT(Subjects(*result, Effect::kResults), ElementsAre());
+  const config::RandomLtdConfig& fields = result->config.data().random_ltd();
+  EXPECT_EQ(fields.min_value(), 16);
+  EXPECT_EQ(fields.max_value(), 64);
+  EXPECT_EQ(fields.require_steps(), 100);
+  EXPECT_EQ(fields.seq_per_step(), 16);
+  EXPECT_THAT(Subjects(*random_ltd(12, "fixed_linear"), Effect::kResults),
+              ElementsAre("data_efficiency.data_routing.random_ltd.random_ltd_layer_num:"));
+  EXPECT_FALSE(random_ltd(22, "fixed_root")->config.data().has_random_ltd());
+}
+
 TEST(FromMegatronTest, DeepSpeedsLambIsOurs) {
   const auto result = WithDeepSpeed(
       "{\"gradient_clipping\": 1.0, \"optimizer\": {\"type\": \"Lamb\", \"params\": {"

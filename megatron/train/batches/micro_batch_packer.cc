@@ -54,22 +54,24 @@ int64_t MicroBatchPacker::BytesOfOne() const {
   return MicroBatchBytes(Room()) +
          ContextSliceBytes(
              {largest.tokens, options_.has_classes ? largest.sequences : 0, largest.encoder_tokens},
-             Shard());
+             Shard(options_.seq_length));
 }
 
-void MicroBatchPacker::PlaceContextShard() {
+void MicroBatchPacker::PlaceContextShard(int64_t seq_length) {
   if (options_.context_parallel_size == 1) return;
   for (size_t m = 0; m < batches_.size(); ++m) {
     const int64_t begin = static_cast<int64_t>(m) * BytesOfOne() + MicroBatchBytes(Room());
-    batches_[m] = PlaceContextSlice(batches_[m], Shard(), buffer_, begin);
+    batches_[m] = PlaceContextSlice(batches_[m], Shard(seq_length), buffer_, begin);
   }
 }
 
 void MicroBatchPacker::FillContextShard(Staging* staging) {
   if (options_.context_parallel_size == 1) return;
-  PlaceContextShard();
-  for (size_t m = 0; m < batches_.size(); ++m)
-    FillContextSlice(staging->batches[m], Shard(), OnHost(staging->host, batches_[m]));
+  PlaceContextShard(staging->seq_length);
+  for (size_t m = 0; m < batches_.size(); ++m) {
+    FillContextSlice(staging->batches[m], Shard(staging->seq_length),
+                     OnHost(staging->host, batches_[m]));
+  }
 }
 
 MicroBatch MicroBatchPacker::Whole(int64_t index) const {
@@ -93,7 +95,7 @@ void MicroBatchPacker::PackShapes(int64_t micro_batches) {
     batch.encoder.max_seqlen = options_.encoder_seq_length;
     batch.num_samples = options_.layout.micro_batch_size;
   }
-  PlaceContextShard();
+  PlaceContextShard(options_.seq_length);
 }
 
 void MicroBatchPacker::Append(const Sample& sample, int64_t ordinal, MicroBatchSize* used,
@@ -194,6 +196,22 @@ void MicroBatchPacker::FillUp(MicroBatchSize* used, MicroBatch* batch) {
   if (options_.has_classes) batch->sequence_weight_S.data<float>()[used->sequences - 1] = 0;
 }
 
+namespace {
+
+// Drops what lies behind the first `length` tokens. Only samples of equal lengths are cut.
+void Truncate(int64_t length, Sample* sample) {
+  const auto size = static_cast<size_t>(length);
+  sample->tokens.resize(size);
+  sample->labels.resize(size);
+  sample->loss_mask.resize(size);
+  sample->positions.resize(size);
+  std::vector<int32_t>& starts = sample->document_starts;
+  starts.erase(std::lower_bound(starts.begin(), starts.end(), static_cast<int32_t>(length)),
+               starts.end());
+}
+
+}  // namespace
+
 // Training and evaluation have a source each, and each source a reader that knows where it is.
 SamplePrefetcher& MicroBatchPacker::ReaderOf(const SampleSource& source) {
   for (const auto& [known, reader] : readers_) {
@@ -208,7 +226,7 @@ SamplePrefetcher& MicroBatchPacker::ReaderOf(const SampleSource& source) {
 }
 
 absl::Status MicroBatchPacker::PackOne(SamplePrefetcher& reader, const SampleRange& range,
-                                       MicroBatch* batch) {
+                                       int64_t seq_length, MicroBatch* batch) {
   MicroBatchSize used;
   batch->cu_seqlens.data<int32_t>()[0] = 0;
   if (options_.encoder_seq_length > 0) batch->encoder.cu_seqlens.data<int32_t>()[0] = 0;
@@ -220,6 +238,7 @@ absl::Status MicroBatchPacker::PackOne(SamplePrefetcher& reader, const SampleRan
           (options_.lengths_vary() && length < options_.seq_length))
         << length;
     CHECK_LE(static_cast<int64_t>(sample_.encoder_tokens.size()), options_.encoder_seq_length);
+    if (seq_length < options_.seq_length) Truncate(seq_length, &sample_);
     Append(sample_, range.begin + i, &used, batch);
   }
   if (options_.lengths_vary()) FillUp(&used, batch);
@@ -240,6 +259,7 @@ void MicroBatchPacker::WeighSequences(const Step& step, int data_ranks, MicroBat
 MicroBatchPacker::Staging* MicroBatchPacker::Holding(const SampleSource& source, const Step& step) {
   for (Staging& staging : staging_) {
     if (staging.source == &source && staging.consumed_samples == step.consumed_samples &&
+        staging.seq_length == LengthIn(step) &&
         static_cast<int64_t>(staging.batches.size()) == step.micro_batches)
       return &staging;
   }
@@ -258,12 +278,15 @@ absl::Status MicroBatchPacker::Read(const SampleSource& source, const Step& step
   staging->host.Finish();
   staging->source = nullptr;
   staging->batches.clear();
+  staging->seq_length = LengthIn(step);
+  CHECK_LE(staging->seq_length, options_.seq_length);
+  CHECK(staging->seq_length == options_.seq_length || !options_.lengths_vary());
   SamplePrefetcher& reader = ReaderOf(source);
   for (int64_t m = 0; m < step.micro_batches; ++m) {
     staging->batches.push_back(OnHost(staging->host, Whole(m)));
     MEGATRON_RETURN_IF_ERROR(PackOne(reader,
                                      MicroBatchSamples(options_.layout, step.consumed_samples, m),
-                                     &staging->batches.back()));
+                                     staging->seq_length, &staging->batches.back()));
   }
   staging->source = &source;
   staging->consumed_samples = step.consumed_samples;

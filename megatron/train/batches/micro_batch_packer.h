@@ -65,6 +65,8 @@ class MicroBatchPacker {
     int64_t consumed_samples = 0;
     int64_t micro_batches = 1;
     float loss_scale = 1;
+    // The tokens that are taken from the beginning of each sample; 0: all.
+    int64_t seq_length = 0;
   };
   // Reads this rank's samples. `data_group` are the ranks that hold the other samples of the batch
   // of whose loss the gradient is the mean: the global batch, or an island's part of it
@@ -90,10 +92,14 @@ class MicroBatchPacker {
   MicroBatchSize LargestSize() const;
   MicroBatch Whole(int64_t index) const;  // the micro-batch at its largest
   static MicroBatch OnHost(const HostMirror& host, const MicroBatch& batch);
-  ContextShard Shard() const {
+  // The tokens of a sample in a step, or the most of them where they vary.
+  int64_t LengthIn(const Step& step) const {
+    return step.seq_length > 0 ? step.seq_length : options_.seq_length;
+  }
+  // This rank's shard of samples of so many tokens.
+  ContextShard Shard(int64_t length) const {
     return {options_.context_parallel_size, options_.context_parallel_rank,
-            options_.lengths_vary() || options_.stripes ? 0 : options_.seq_length,
-            options_.context_team_size};
+            options_.lengths_vary() || options_.stripes ? 0 : length, options_.context_team_size};
   }
   // Numbers of tokens are filled up to a multiple of this, so that all ranks of a sample have the
   // same share.
@@ -106,6 +112,7 @@ class MicroBatchPacker {
     HostMirror host;
     const SampleSource* source = nullptr;  // null: it holds no step that is yet to be packed
     int64_t consumed_samples = 0;
+    int64_t seq_length = 0;  // LengthIn(step)
     std::vector<MicroBatch> batches;
   };
   Staging* Holding(const SampleSource& source, const Step& step);  // null: there is none
@@ -113,14 +120,15 @@ class MicroBatchPacker {
   absl::Status Read(const SampleSource& source, const Step& step, Staging* staging);
   // Replace whole batches by this rank's share of them: batches on the device, and packed ones on
   // the host.
-  void PlaceContextShard();
+  void PlaceContextShard(int64_t seq_length);
   void FillContextShard(Staging* staging);
   // Places on the device the micro-batches of the staging.
   void Place(const Step& step, int data_ranks, const Staging& staging);
   float CountTokens(const Staging& staging, const ProcessGroup& data_group, const Stream& stream);
   void Weigh(const Step& step, float all_tokens, int data_ranks, Staging* staging) const;
   SamplePrefetcher& ReaderOf(const SampleSource& source);
-  absl::Status PackOne(SamplePrefetcher& reader, const SampleRange& range, MicroBatch* batch);
+  absl::Status PackOne(SamplePrefetcher& reader, const SampleRange& range, int64_t seq_length,
+                       MicroBatch* batch);
   // Appends the sample after the part that is used; `used` grows.
   void Append(const Sample& sample, int64_t ordinal, MicroBatchSize* used, MicroBatch* batch);
   void AppendClasses(const Sample& sample, const MicroBatchSize& used, MicroBatch* batch);

@@ -298,6 +298,25 @@ TEST_F(MicroBatchPackerTest, PacksSamplesWithTheirPlacesAndDocuments) {
 }
 
 // The denominator is the whole step's number of tokens that count, not the micro-batch's.
+TEST_F(MicroBatchPackerTest, TakesTheBeginningOfSamplesThatTheStepMakesShort) {
+  MicroBatchPacker packer(Options(2, 1), Device(), nullptr);
+  ASSERT_TRUE(packer.Pack(source_, {6, 1, 1.0f, 3}, ProcessGroup(), stream_).ok());
+  const MicroBatch& batch = packer.batches().front();
+  EXPECT_THAT(Values<int32_t>(batch.tokens_T), ElementsAre(60, 61, 62, 70, 71, 72));
+  EXPECT_THAT(Values<int32_t>(batch.labels_T), ElementsAre(61, 62, 63, 71, 72, 73));
+  EXPECT_THAT(Values<int32_t>(batch.sample_position_T), ElementsAre(0, 1, 2, 0, 1, 2));
+  EXPECT_THAT(Values<int32_t>(batch.cu_seqlens), ElementsAre(0, 3, 5, 6));
+  EXPECT_EQ(batch.max_seqlen, 3);
+  // Five of six predictions count.
+  EXPECT_THAT(Values<float>(batch.gradient_weight_T),
+              ElementsAre(0.2f, 0.2f, 0.2f, 0.0f, 0.2f, 0.2f));
+  // A document that begins behind the cut is gone.
+  ASSERT_TRUE(packer.Pack(source_, {6, 1, 1.0f, 2}, ProcessGroup(), stream_).ok());
+  EXPECT_THAT(Values<int32_t>(packer.batches().front().cu_seqlens), ElementsAre(0, 2, 4));
+  ASSERT_TRUE(packer.Pack(source_, {6, 1, 1.0f}, ProcessGroup(), stream_).ok());
+  EXPECT_EQ(packer.batches().front().num_tokens(), 2 * kLength);
+}
+
 TEST_F(MicroBatchPackerTest, GradientWeightsDoNotDependOnTheMicroBatchSize) {
   std::vector<float> expected;
   for (int64_t size : {1, 2, 3, 6}) {

@@ -41,6 +41,21 @@ void ResolveOptimizer(const config::TrainConfig& training, config::OptimizerConf
     optimizer->set_end_weight_decay(optimizer->weight_decay());
 }
 
+void ResolveCurriculum(config::PretrainConfig* config) {
+  if (!config->data().has_curriculum_learning()) return;
+  config::CurriculumConfig* const curriculum =
+      config->mutable_data()->mutable_curriculum_learning();
+  if (curriculum->schedule_type() != config::CurriculumSchedule::fixed_discrete &&
+      !curriculum->has_max_difficulty() && config->model().has_seq_length())
+    curriculum->set_max_difficulty(config->model().seq_length());
+}
+
+void ResolveRandomLtd(config::PretrainConfig* config) {
+  if (config->data().has_random_ltd() && !config->data().random_ltd().has_max_value() &&
+      config->model().has_seq_length())
+    config->mutable_data()->mutable_random_ltd()->set_max_value(config->model().seq_length());
+}
+
 void ResolveProfile(config::PretrainConfig* config) {
   config::LoggingConfig* const logging = config->mutable_logging();
   if (!logging->profile()) return;
@@ -78,6 +93,8 @@ void ResolveDefaults(config::PretrainConfig* config) {
   config->mutable_logging();
   config->mutable_system();
   ResolveModel(config->mutable_model());
+  ResolveCurriculum(config);
+  ResolveRandomLtd(config);
   if (config->model().has_num_experts() && !config->parallel().has_expert_tensor_parallel_size()) {
     config->mutable_parallel()->set_expert_tensor_parallel_size(
         config->parallel().tensor_model_parallel_size());

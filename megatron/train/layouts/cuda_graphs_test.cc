@@ -72,6 +72,14 @@ TEST_F(CudaGraphsTest, MicroBatchesOfOneShapeShareTwoGraphs) {
   }
 }
 
+TEST_F(CudaGraphsTest, EachLengthOfACurriculumHasGraphsOfItsOwn) {
+  TrainerOptions options = Options(SmallLlama());
+  options.curriculum.lengths = {8, 16};
+  options.curriculum.last_steps = {2};
+  const GraphedStage::Counts counts = ExpectSameWithGraphs(options, {}, source_);
+  EXPECT_EQ(counts.captured, 4);
+}
+
 TEST_F(CudaGraphsTest, RecomputationIsCapturedToo) {
   for (const LayerRecompute recompute :
        {LayerRecompute{LayerRecompute::kUniform, 3}, LayerRecompute{LayerRecompute::kBlock, 2}}) {

@@ -19,6 +19,8 @@ std::string FormatIteration(const StepMetrics& step, absl::TimeZone zone) {
       absl::StrCat(" [", absl::FormatTime("%Y-%m-%d %H:%M:%E6S", step.time, zone), "]");
   absl::StrAppendFormat(&line, " iteration %8d/%8d |", step.iteration, step.train_iters);
   absl::StrAppendFormat(&line, " consumed samples: %12d |", step.consumed_samples);
+  if (step.consumed_tokens)
+    absl::StrAppendFormat(&line, " consumed tokens: %12d |", *step.consumed_tokens);
   absl::StrAppendFormat(&line, " elapsed time per iteration (ms): %.1f |",
                         interval.speed.elapsed_ms);
   if (interval.speed.tflops_per_rank)
@@ -26,6 +28,9 @@ std::string FormatIteration(const StepMetrics& step, absl::TimeZone zone) {
                           *interval.speed.tflops_per_rank);
   absl::StrAppendFormat(&line, " learning rate: %.6E |", step.learning_rate);
   absl::StrAppendFormat(&line, " global batch size: %5d |", step.global_batch_size);
+  if (step.seq_length) absl::StrAppendFormat(&line, " curriculum seqlen: %5d |", *step.seq_length);
+  if (step.kept_tokens)
+    absl::StrAppendFormat(&line, " random ltd length: %5d |", *step.kept_tokens);
   for (const NamedValue& loss : interval.losses) {
     if (loss.value >= 0) absl::StrAppendFormat(&line, " %s: %.6E |", loss.name, loss.value);
   }

@@ -69,6 +69,18 @@ TEST(LogLineTest, PutsOptionalFieldsWhereMegatronDoes) {
           " number of nan iterations:   1 | tokens/s: "));
 }
 
+TEST(LogLineTest, ACurriculumsLengthAndTokensAreThere) {
+  StepMetrics step = Step();
+  step.seq_length = 64;
+  step.consumed_tokens = 102400;
+  step.kept_tokens = 32;
+  EXPECT_THAT(FormatLogLine(step, absl::UTCTimeZone()),
+              testing::AllOf(testing::HasSubstr(" | consumed samples:         1600 | consumed "
+                                                "tokens:       102400 | elapsed time"),
+                             testing::HasSubstr(" | global batch size:    16 | curriculum seqlen:  "
+                                                "  64 | random ltd length:    32 | lm loss")));
+}
+
 TEST(LogLineTest, OfSkippedIterationsTheLastLossIsThere) {
   StepMetrics step = Step();
   step.interval->losses.clear();

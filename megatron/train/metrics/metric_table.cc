@@ -172,6 +172,29 @@ const Metric kBatchSize = {"batch-size",
                            kStep,
                            "batch size",
                            "Number of samples of the step, of all ranks together."};
+const Metric kSeqLength = {"curriculum-seqlen",
+                           "curriculum-seqlen",
+                           "tokens",
+                           kBoth,
+                           kStep,
+                           "batch size",
+                           "Tokens of each sample of the step; with data.curriculum_learning."};
+const Metric kConsumedTokens = {
+    "consumed_tokens",
+    "consumed-tokens",
+    "tokens",
+    kIterations,
+    kStep,
+    "",
+    "Number of training tokens up to and with this step; with data.curriculum_learning."};
+const Metric kKeptTokens = {
+    "random-ltd-length",
+    "random-ltd-length",
+    "tokens",
+    kBoth,
+    kStep,
+    "batch size",
+    "Tokens of each sample that all layers but the first and the last see; with data.random_ltd."};
 const Metric kSkipped = {"skipped",
                          "",
                          "",
@@ -377,12 +400,17 @@ absl::Span<const Metric* const> AllMetrics() {
     auto* const metrics =
         new std::vector<const Metric*>{&metric::kIteration, &metric::kConsumedSamples};
     for (const Metric& measure : kMeasures) metrics->push_back(&measure);
-    for (const Metric* metric :
-         {&metric::kLearningRate, &metric::kGradNorm, &metric::kParamsNorm, &metric::kNumZeros,
-          &metric::kLossScale, &metric::kBatchSize, &metric::kSkipped, &metric::kElapsed,
-          &metric::kIterationTime, &metric::kTokensPerSecond, &metric::kTflops,
-          &metric::kThroughput, &metric::kMfu, &metric::kWorldSize, &metric::kSkippedIterations,
-          &metric::kNanIterations, &metric::kMemory, &metric::kPeakMemory})
+    for (const Metric* metric : {&metric::kLearningRate,    &metric::kGradNorm,
+                                 &metric::kParamsNorm,      &metric::kNumZeros,
+                                 &metric::kLossScale,       &metric::kBatchSize,
+                                 &metric::kSeqLength,       &metric::kConsumedTokens,
+                                 &metric::kKeptTokens,      &metric::kSkipped,
+                                 &metric::kElapsed,         &metric::kIterationTime,
+                                 &metric::kTokensPerSecond, &metric::kTflops,
+                                 &metric::kThroughput,      &metric::kMfu,
+                                 &metric::kWorldSize,       &metric::kSkippedIterations,
+                                 &metric::kNanIterations,   &metric::kMemory,
+                                 &metric::kPeakMemory})
       metrics->push_back(metric);
     for (const Metric& share : kShares) metrics->push_back(&share);
     for (const ShareRange& range : ShareRanges()) {

@@ -35,14 +35,37 @@ bool StepMeter::IsLogged(int64_t iteration, bool requested) const {
          iteration <= last_iteration_ + kFirstIterations || iteration == options_.loop.train_iters;
 }
 
-Speed StepMeter::SpeedOf(double seconds, double tokens, int64_t iteration) const {
+StepMeter::Work StepMeter::WorkOf(const StepReport& report) const {
+  const int64_t whole = options_.data.seq_length;
+  const int64_t length = options_.trainer.curriculum.enabled() ? report.seq_length : whole;
+  // The FLOPs of so many tokens of a sample, from those of a token of a whole one.
+  const auto flops_of = [&](int64_t tokens, double per_token, double growth) {
+    return static_cast<double>(tokens) * (per_token - static_cast<double>(whole - tokens) * growth);
+  };
+  const auto flops = [&](double per_token, double growth, double dropping_per_token) {
+    double sum = flops_of(length, per_token, growth);
+    if (report.kept_tokens > 0) {
+      const double dropping_growth = growth * basis_.dropping_share;
+      sum += flops_of(report.kept_tokens, dropping_per_token, dropping_growth) -
+             flops_of(length, dropping_per_token, dropping_growth);
+    }
+    return static_cast<double>(report.global_batch_size) * sum;
+  };
+  return {static_cast<double>(report.global_batch_size * length),
+          flops(basis_.flops_per_token, basis_.flops_per_token_and_length,
+                basis_.dropping_flops_per_token),
+          flops(basis_.full_flops_per_token, basis_.full_flops_per_token_and_length,
+                basis_.dropping_full_flops_per_token)};
+}
+
+Speed StepMeter::SpeedOf(double seconds, const Work& work, int64_t iteration) const {
   Speed speed;
   speed.elapsed_ms = seconds * 1e3;
-  speed.tokens_per_second = tokens / seconds;
-  speed.model_tflops = tokens * basis_.flops_per_token / seconds * 1e-12;
+  speed.tokens_per_second = work.tokens / seconds;
+  speed.model_tflops = work.flops / seconds * 1e-12;
   if (basis_.peak_flops) {
-    speed.mfu = tokens * basis_.flops_per_token / seconds / *basis_.peak_flops;
-    speed.full_mfu = tokens * basis_.full_flops_per_token / seconds / *basis_.peak_flops;
+    speed.mfu = work.flops / seconds / *basis_.peak_flops;
+    speed.full_mfu = work.full_flops / seconds / *basis_.peak_flops;
   }
   if (options_.loop.log_throughput)
     speed.tflops_per_rank = speed.model_tflops / options_.num_ranks();
@@ -51,8 +74,11 @@ Speed StepMeter::SpeedOf(double seconds, double tokens, int64_t iteration) const
   return speed;
 }
 
-void StepMeter::AddToInterval(const StepMetrics& step, absl::Duration elapsed) {
+void StepMeter::AddToInterval(const StepMetrics& step, const Work& work, absl::Duration elapsed) {
   interval_.elapsed += elapsed;
+  interval_.work.tokens += work.tokens;
+  interval_.work.flops += work.flops;
+  interval_.work.full_flops += work.full_flops;
   const std::vector<NamedValue> losses = LossesOf(step);
   if (step.skipped) {
     ++interval_.skipped;
@@ -73,13 +99,15 @@ void StepMeter::AddToInterval(const StepMetrics& step, absl::Duration elapsed) {
   }
 }
 
-IntervalMetrics StepMeter::FinishInterval(double tokens, int64_t iteration) {
+IntervalMetrics StepMeter::FinishInterval(int64_t iteration) {
   const Interval finished = std::exchange(interval_, Interval());
   const double iterations = static_cast<double>(finished.advanced + finished.skipped);
   IntervalMetrics metrics;
   metrics.losses = finished.sums;
   for (NamedValue& mean : metrics.losses) mean.value /= static_cast<double>(finished.advanced);
-  metrics.speed = SpeedOf(absl::ToDoubleSeconds(finished.elapsed) / iterations, tokens, iteration);
+  const Work mean = {finished.work.tokens / iterations, finished.work.flops / iterations,
+                     finished.work.full_flops / iterations};
+  metrics.speed = SpeedOf(absl::ToDoubleSeconds(finished.elapsed) / iterations, mean, iteration);
   metrics.iterations = finished.advanced + finished.skipped;
   metrics.skipped_iterations = finished.skipped;
   metrics.nan_iterations = finished.nans;
@@ -88,13 +116,19 @@ IntervalMetrics StepMeter::FinishInterval(double tokens, int64_t iteration) {
 
 StepMetrics StepMeter::Measure(const StepReport& report, const TrainingProgress& progress,
                                absl::Duration elapsed, absl::Time time) {
-  const double tokens = static_cast<double>(report.global_batch_size * options_.data.seq_length);
+  const Work work = WorkOf(report);
   StepMetrics step;
   step.time = time;
   step.iteration = progress.iteration;
   step.train_iters = options_.loop.train_iters;
   step.consumed_samples = progress.consumed_train_samples;
   step.global_batch_size = report.global_batch_size;
+  if (options_.trainer.random_ltd.enabled())
+    step.kept_tokens = report.kept_tokens > 0 ? report.kept_tokens : report.seq_length;
+  if (options_.trainer.curriculum.enabled()) {
+    step.seq_length = report.seq_length;
+    step.consumed_tokens = progress.consumed_train_tokens;
+  }
   TakeMeasured(report, &step.loss, &step.others);
   step.total_loss = report.loss;
   step.learning_rate = report.learning_rate;
@@ -105,10 +139,10 @@ StepMetrics StepMeter::Measure(const StepReport& report, const TrainingProgress&
   step.skipped = !report.update.finite;
   step.diagnostics = report.diagnostics;
   step.world_size = options_.num_ranks();
-  step.speed = SpeedOf(absl::ToDoubleSeconds(elapsed), tokens, step.iteration);
-  AddToInterval(step, elapsed);
+  step.speed = SpeedOf(absl::ToDoubleSeconds(elapsed), work, step.iteration);
+  AddToInterval(step, work, elapsed);
   if (IsLogged(step.iteration, report.update.log_requested))
-    step.interval = FinishInterval(tokens, step.iteration);
+    step.interval = FinishInterval(step.iteration);
   return step;
 }
 

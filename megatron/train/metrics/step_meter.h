@@ -15,10 +15,18 @@ namespace megatron {
 
 // The quantities from which speeds are computed.
 struct SpeedBasis {
+  // FLOPs of a token of a sample of the whole length.
   double flops_per_token = 0;       // counts attention only where the causal mask allows it
   double full_flops_per_token = 0;  // counts attention in full
   // The peak of all ranks' devices together, in FLOP/s; unset if it is unknown.
   std::optional<double> peak_flops;
+  // What either of the first two grows by if samples are a token longer; read with a curriculum or
+  // random-LTD.
+  double flops_per_token_and_length = 0, full_flops_per_token_and_length = 0;
+  // The parts of the first two, and the share of this growth, that are those of the layers which
+  // drop tokens; read with random-LTD.
+  double dropping_flops_per_token = 0, dropping_full_flops_per_token = 0;
+  double dropping_share = 0;
 };
 
 // A meter that one thread uses; its steps follow each other.
@@ -34,18 +42,23 @@ class StepMeter {
                       absl::Duration elapsed, absl::Time time);
 
  private:
+  struct Work {
+    double tokens = 0, flops = 0, full_flops = 0;
+  };
   // The iterations since the last log line. A skipped iteration (a gradient overflowed, and nothing
   // was updated) has no part in the means, as in Megatron.
   struct Interval {
     std::vector<NamedValue> sums;
+    Work work;
     int64_t advanced = 0, skipped = 0, nans = 0;
     absl::Duration elapsed = absl::ZeroDuration();
   };
 
   bool IsLogged(int64_t iteration, bool requested) const;
-  Speed SpeedOf(double seconds, double tokens, int64_t iteration) const;
-  void AddToInterval(const StepMetrics& step, absl::Duration elapsed);
-  IntervalMetrics FinishInterval(double tokens, int64_t iteration);
+  Work WorkOf(const StepReport& report) const;
+  Speed SpeedOf(double seconds, const Work& work, int64_t iteration) const;
+  void AddToInterval(const StepMetrics& step, const Work& work, absl::Duration elapsed);
+  IntervalMetrics FinishInterval(int64_t iteration);
 
   const RunOptions& options_;
   const SpeedBasis basis_;

@@ -108,6 +108,57 @@ TEST(StepMeterTest, AnIntervalsMeansLeaveSkippedIterationsOut) {
   EXPECT_EQ(step.speed.elapsed_ms, 6000);
 }
 
+TEST(StepMeterTest, WithACurriculumTheLengthOfEachStepCounts) {
+  RunOptions options = Options();
+  options.trainer.curriculum.lengths = {10, 50};
+  options.trainer.curriculum.last_steps = {4};
+  StepMeter meter(options, {3e9, 4e9, 1e14, 1e7, 2e7}, /*last_iteration=*/-3);
+  StepReport report = Report(3);
+  report.seq_length = 10;
+  MeasureStep(&meter, 3, report, 1);
+  TrainingProgress progress = After(4);
+  progress.consumed_train_tokens = 640;
+  report.seq_length = 50;
+  const StepMetrics step = meter.Measure(report, progress, absl::Seconds(3), absl::UnixEpoch());
+  EXPECT_EQ(step.seq_length, 50);
+  EXPECT_EQ(step.consumed_tokens, 640);
+  EXPECT_DOUBLE_EQ(step.speed.model_tflops, 0.8);
+  // 160 tokens of 2.6e9 FLOPs and 800 of 3e9, in 4 seconds.
+  EXPECT_DOUBLE_EQ(step.interval->speed.tokens_per_second, 240);
+  EXPECT_DOUBLE_EQ(step.interval->speed.model_tflops, 0.704);
+  EXPECT_DOUBLE_EQ(step.interval->speed.full_mfu.value(), (160 * 3.2e9 + 800 * 4e9) / 4 / 1e14);
+}
+
+TEST(StepMeterTest, TokensThatLayersDropCostThemNothing) {
+  RunOptions options = Options();
+  options.trainer.random_ltd.total_steps = 5;
+  SpeedBasis basis = {3e9, 4e9, 1e14, 1e7, 2e7};
+  basis.dropping_flops_per_token = 1.5e9;
+  basis.dropping_share = 0.5;
+  StepMeter meter(options, basis, 0);
+  StepReport report = Report(3);
+  report.seq_length = 50;
+  report.kept_tokens = 20;
+  const StepMetrics step = MeasureStep(&meter, 1, report, 1);
+  EXPECT_EQ(step.kept_tokens, 20);
+  EXPECT_EQ(step.speed.tokens_per_second, 800);
+  // In half of the layers' products, 20 tokens of 1.5e9 - 30 * 5e6 FLOPs are there in place of 50.
+  EXPECT_DOUBLE_EQ(step.speed.model_tflops, 16 * (50 * 3e9 - 50 * 1.5e9 + 20 * 1.35e9) * 1e-12);
+  report.kept_tokens = 0;
+  const StepMetrics whole = MeasureStep(&meter, 2, report, 1);
+  EXPECT_EQ(whole.kept_tokens, 50);
+  EXPECT_DOUBLE_EQ(whole.speed.model_tflops, 2.4);
+}
+
+TEST(StepMeterTest, WithoutACurriculumNoLengthIsTold) {
+  const RunOptions options = Options();
+  StepMeter meter(options, {}, 0);
+  const StepMetrics step = MeasureStep(&meter, 1, Report(1));
+  EXPECT_FALSE(step.seq_length.has_value());
+  EXPECT_FALSE(step.kept_tokens.has_value());
+  EXPECT_FALSE(step.consumed_tokens.has_value());
+}
+
 TEST(StepMeterTest, AnIntervalOfSkippedIterationsHasNoMeans) {
   const RunOptions options = Options();
   StepMeter meter(options, {}, 0);

@@ -69,6 +69,10 @@ struct StepMetrics {
   int64_t train_iters = 0;
   int64_t consumed_samples = 0;
   int64_t global_batch_size = 0;
+  // The tokens of each sample, and of all samples up to and with this step; set with a curriculum.
+  std::optional<int64_t> seq_length, consumed_tokens;
+  // The tokens of each sample that layers see which drop some; set with random-LTD.
+  std::optional<int64_t> kept_tokens;
   double loss = 0;                      // kLmLossName
   std::vector<NamedValue> others = {};  // other measures of the model
   double total_loss = 0;                // the sum of the losses of the model's head

@@ -29,6 +29,9 @@ void VisitValues(Step& step, const Visitor& visit) {
   visit(metric::kNumZeros, step.num_zeros);
   visit(metric::kLossScale, step.loss_scale);
   visit(metric::kBatchSize, step.global_batch_size);
+  visit(metric::kSeqLength, step.seq_length);
+  visit(metric::kConsumedTokens, step.consumed_tokens);
+  visit(metric::kKeptTokens, step.kept_tokens);
   visit(metric::kSkipped, step.skipped);
   visit(metric::kLossScore, step.loss_score);
   visit(metric::kGradNormScore, step.grad_norm_score);

@@ -1,5 +1,6 @@
 #include "megatron/train/preflight/plan_pretraining.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
@@ -46,6 +47,31 @@ absl::Status ChooseOrder(const config::PretrainConfig& config, RunOptions* optio
   return absl::OkStatus();
 }
 
+// FLOPs of a token grow evenly with the length of samples, which are longer than one token.
+void SetGrowthOfFlops(const config::PretrainConfig& config, int64_t vocab, SpeedBasis* speed) {
+  config::ModelConfig shortest = config.model();
+  shortest.set_seq_length(1);
+  const auto longer = static_cast<double>(std::max<int64_t>(config.model().seq_length() - 1, 1));
+  speed->flops_per_token_and_length =
+      (speed->flops_per_token - FlopsPerToken(shortest, vocab, FlopsConvention::kCausalHalved)) /
+      longer;
+  speed->full_flops_per_token_and_length =
+      (speed->full_flops_per_token - FlopsPerToken(shortest, vocab, FlopsConvention::kClassic)) /
+      longer;
+}
+
+// All layers are alike. Those that drop no tokens are the first and the last.
+void SetDroppingFlops(const config::PretrainConfig& config, int64_t vocab, SpeedBasis* speed) {
+  config::ModelConfig few = config.model();
+  few.set_num_layers(2);
+  const auto layers = static_cast<double>(config.model().num_layers());
+  speed->dropping_flops_per_token =
+      speed->flops_per_token - FlopsPerToken(few, vocab, FlopsConvention::kCausalHalved);
+  speed->dropping_full_flops_per_token =
+      speed->full_flops_per_token - FlopsPerToken(few, vocab, FlopsConvention::kClassic);
+  speed->dropping_share = (layers - 2) / layers;
+}
+
 absl::StatusOr<PlannedPretraining> Plan(const config::PretrainConfig& config) {
   PlannedPretraining planned;
   MEGATRON_ASSIGN_OR_RETURN(planned.tokenizer, CreateTokenizer(ToTokenizerOptions(config.data())));
@@ -58,6 +84,10 @@ absl::StatusOr<PlannedPretraining> Plan(const config::PretrainConfig& config) {
       FlopsPerToken(config.model(), vocab, FlopsConvention::kCausalHalved);
   planned.speed.full_flops_per_token =
       FlopsPerToken(config.model(), vocab, FlopsConvention::kClassic);
+  const TrainerOptions& trainer = planned.options.trainer;
+  if (trainer.curriculum.enabled() || trainer.random_ltd.enabled())
+    SetGrowthOfFlops(config, vocab, &planned.speed);
+  if (trainer.random_ltd.enabled()) SetDroppingFlops(config, vocab, &planned.speed);
   return planned;
 }
 

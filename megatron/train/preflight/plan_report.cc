@@ -46,6 +46,8 @@ struct Counts {
   int64_t step_samples = 0, step_tokens = 0, tokens = 0;
   int64_t micro_batches = 0;
   bool grows = false;  // whether the batch size does; the counts are those of its last size
+  // Whether samples do; step_tokens is that of the longest ones, and tokens the sum of all.
+  bool has_curriculum = false;
 };
 
 Counts CountsOf(const config::PretrainConfig& config, const RunOptions& options) {
@@ -53,7 +55,11 @@ Counts CountsOf(const config::PretrainConfig& config, const RunOptions& options)
   counts.parameters = CountParameters(config.model(), options.trainer.model.padded_vocab_size);
   counts.step_samples = options.trainer.batch_size.global_batch_size;
   counts.step_tokens = counts.step_samples * config.model().seq_length();
-  counts.tokens = counts.step_tokens * options.loop.train_iters;
+  counts.has_curriculum = options.trainer.curriculum.enabled();
+  counts.tokens =
+      counts.has_curriculum
+          ? counts.step_samples * options.trainer.curriculum.SumOver(options.loop.train_iters)
+          : counts.step_tokens * options.loop.train_iters;
   counts.micro_batches = counts.step_samples / options.trainer.batch_size.granularity;
   counts.grows = options.trainer.batch_size.samples > 0;
   return counts;
@@ -218,16 +224,33 @@ class Screen {
                                        counts.grows ? "grows to " : "", counts.step_samples,
                                        options_.trainer.packing.layout.micro_batch_size,
                                        counts.micro_batches, options_.parallel.data));
-    AppendRow(
-        "training",
-        absl::StrFormat("%s steps of %s tokens; %s%s tokens, %s a parameter",
-                        FormatCount(options_.loop.train_iters), FormatCount(counts.step_tokens),
-                        counts.grows ? "at most " : "", Rounded(tokens),
-                        Rounded(tokens / static_cast<double>(counts.parameters))));
+    AppendRow("training",
+              absl::StrFormat(
+                  "%s steps of %s%s tokens; %s%s tokens, %s a parameter",
+                  FormatCount(options_.loop.train_iters), counts.has_curriculum ? "at most " : "",
+                  FormatCount(counts.step_tokens), counts.grows ? "at most " : "", Rounded(tokens),
+                  Rounded(tokens / static_cast<double>(counts.parameters))));
+    if (counts.has_curriculum) {
+      const LengthSchedule& curriculum = options_.trainer.curriculum;
+      AppendRow("curriculum",
+                absl::StrFormat("samples of %d tokens in the first step, of %d in "
+                                "the last",
+                                curriculum.At(1), curriculum.At(options_.loop.train_iters)));
+    }
+    if (options_.trainer.random_ltd.enabled()) {
+      const LengthSchedule& kept = options_.trainer.random_ltd;
+      AppendRow(
+          "random-LTD",
+          absl::StrFormat("layers but the first and the last see %d tokens of a sample in the "
+                          "first step, %d in the last",
+                          kept.At(1), kept.At(options_.loop.train_iters)));
+    }
     AppendRow("data", DescribeData(config.data()));
     AppendRow("model FLOPs",
-              absl::StrCat(Rounded(flops), " a token, ", Rounded(flops * step_tokens), " a step, ",
-                           Rounded(flops * tokens), " in all"));
+              absl::StrCat(
+                  counts.has_curriculum || options_.trainer.random_ltd.enabled() ? "at most " : "",
+                  Rounded(flops), " a token, ", Rounded(flops * step_tokens), " a step, ",
+                  Rounded(flops * tokens), " in all"));
     AppendRow("device", options_.device == DeviceType::kCuda
                             ? "cuda"
                             : absl::StrCat("cpu, ", options_.num_threads, " threads"));

@@ -45,6 +45,12 @@ const std::map<std::string, std::vector<std::string>>& Needs() {
       {"gradient_compression.type=topk", {"parallel.data_parallel_size=2"}},
       {"gradient_compression.type=powersgd", {"parallel.data_parallel_size=2"}},
       {"model.model_type=t5", {"model.decoder_seq_length=16"}},
+      {"data.curriculum_learning.schedule_type=fixed_root",
+       {"data.curriculum_learning.min_difficulty=8",
+        "data.curriculum_learning.total_curriculum_step=10"}},
+      {"data.curriculum_learning.schedule_type=fixed_discrete",
+       {"data.curriculum_learning.difficulty=[4, 8, 32]",
+        "data.curriculum_learning.max_step=[2, 3]"}},
       {"model.num_experts=4", {"model.disable_bias_linear=true"}},
       {"model.moe_router_enable_expert_bias=true", {"model.moe_router_score_function=sigmoid"}},
       {"model.moe_router_num_groups=4", {"model.moe_router_group_topk=2"}},
@@ -111,6 +117,7 @@ std::set<std::vector<std::string>> Contexts() {
        "optimizer.end_weight_decay=0.2"},
       {"train.rampup_batch_size={start: 4 increment: 2 samples: 64}"},
       {"data.fim_data={}"},
+      {"data.random_ltd={min_value: 8 require_steps: 10}"},
       {"data.stories=", "data.mock_data=true", "data.vocab_size=90",
        "data.tokenizer_type=NullTokenizer"},
       {"data.tokenizer_type=GPT2BPETokenizer", "data.vocab_file=a", "data.merge_file=b"},
@@ -151,6 +158,12 @@ const std::map<std::string, Help>& Helps() {
       {"data.train_data_path", {"c", {"data.stories=", "data.valid_data_path=b"}}},
       {"data.per_split_data_args_path", {"c", {"data.stories="}}},
       {"data.split", {"9,1", {}}},
+      {"data.curriculum_learning.min_difficulty", {"16", {}}},
+      {"data.random_ltd.min_value", {"16", {}}},
+      {"data.random_ltd.max_value", {"16", {}}},
+      {"data.curriculum_learning.max_difficulty", {"16", {}}},
+      {"data.curriculum_learning.difficulty", {"[4, 16, 32]", {}}},
+      {"data.curriculum_learning.max_step", {"[2, 4]", {}}},
       {"data.tokenizer_type",
        {"NullTokenizer", {"data.stories=", "data.mock_data=true", "data.vocab_size=90"}}},
       {"data.vocab_file", {"c", {"data.tokenizer_type=GPT2BPETokenizer", "data.merge_file=b"}}},
@@ -271,7 +284,11 @@ std::string Describe(const TrainerOptions& o) {
               o.packing.layout.data_parallel_size, o.packing.seq_length,
               o.packing.max_micro_batches, o.packing.per_token_loss, o.packing.num_workers,
               o.packing.encoder_seq_length, o.max_encoder_context, o.cuda_graphs.enabled,
-              o.cuda_graphs.warmup_steps);
+              o.cuda_graphs.warmup_steps) +
+         Line(o.curriculum.min, o.curriculum.max, o.curriculum.total_steps, o.curriculum.multiple,
+              o.curriculum.root_degree, absl::StrJoin(o.curriculum.lengths, " "),
+              absl::StrJoin(o.curriculum.last_steps, " ")) +
+         Line(o.random_ltd.min, o.random_ltd.max, o.random_ltd.total_steps, o.random_ltd.multiple);
 }
 
 std::string Describe(const std::optional<FillInTheMiddleOptions>& o) {

@@ -29,6 +29,34 @@ std::optional<FillInTheMiddleOptions> ToFillInTheMiddle(const config::PretrainCo
 
 }  // namespace
 
+LengthSchedule ToCurriculum(const config::DataConfig& config) {
+  LengthSchedule schedule;
+  if (!config.has_curriculum_learning()) return schedule;
+  const config::CurriculumConfig& curriculum = config.curriculum_learning();
+  if (curriculum.schedule_type() == config::CurriculumSchedule::fixed_discrete) {
+    schedule.lengths.assign(curriculum.difficulty().begin(), curriculum.difficulty().end());
+    schedule.last_steps.assign(curriculum.max_step().begin(), curriculum.max_step().end());
+    return schedule;
+  }
+  schedule.min = curriculum.min_difficulty();
+  schedule.max = curriculum.max_difficulty();
+  schedule.total_steps = curriculum.total_curriculum_step();
+  schedule.multiple = curriculum.difficulty_step();
+  if (curriculum.schedule_type() == config::CurriculumSchedule::fixed_root)
+    schedule.root_degree = curriculum.root_degree();
+  return schedule;
+}
+
+LengthSchedule ToRandomLtd(const config::DataConfig& config) {
+  LengthSchedule schedule;
+  if (!config.has_random_ltd()) return schedule;
+  schedule.min = config.random_ltd().min_value();
+  schedule.max = config.random_ltd().max_value();
+  schedule.total_steps = config.random_ltd().require_steps();
+  schedule.multiple = config.random_ltd().seq_per_step();
+  return schedule;
+}
+
 DataOptions ToDataOptions(const config::PretrainConfig& config) {
   const config::DataConfig& data = config.data();
   const config::TrainConfig& training = config.train();

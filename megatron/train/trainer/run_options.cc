@@ -231,6 +231,8 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
   options.state_directory = config.optimizer().optimizer_offload_path();
   options.schedule = ToSchedule(config);
   options.batch_size = ToBatchSizeRamp(config);
+  options.curriculum = ToCurriculum(config.data());
+  options.random_ltd = ToRandomLtd(config.data());
   options.packing.layout.micro_batch_size = training.micro_batch_size();
   options.packing.layout.data_parallel_size = config.parallel().data_parallel_size();
   options.packing.seq_length = lengths.seq_length;

@@ -289,10 +289,20 @@ std::string FormatRunPlan(const config::PretrainConfig& config, const RunOptions
   }
   absl::StrAppendFormat(&text, "parameters: %s (vocabulary %d, padded to %d)\n",
                         FormatCount(parameters), model.vocab_size, model.padded_vocab_size);
-  absl::StrAppendFormat(&text, "steps: %d of %s, %s tokens each, %s in all\n",
+  absl::StrAppendFormat(&text, "steps: %d of %s, %s%s tokens each, %s in all\n",
                         options.loop.train_iters,
                         FormatQuantity(options.trainer.batch_size.global_batch_size, "sample"),
-                        FormatCount(tokens), FormatCount(tokens * options.loop.train_iters));
+                        options.trainer.curriculum.enabled() ? "at most " : "", FormatCount(tokens),
+                        FormatCount(tokens * options.loop.train_iters));
+  if (options.trainer.curriculum.enabled()) {
+    const LengthSchedule& curriculum = options.trainer.curriculum;
+    const int64_t steps = options.loop.train_iters;
+    absl::StrAppendFormat(
+        &text,
+        "curriculum: samples of %d tokens in the first step, of %d in the last; %s tokens in all\n",
+        curriculum.At(1), curriculum.At(steps),
+        FormatCount(options.trainer.batch_size.global_batch_size * curriculum.SumOver(steps)));
+  }
   absl::StrAppendFormat(&text,
                         "model FLOPs: %.4g a token and %.4g a step (causal attention counted once; "
                         "%.4g and %.4g if in full)\n",

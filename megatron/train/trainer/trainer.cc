@@ -277,6 +277,15 @@ std::vector<int64_t> Trainer::MicroBatchesToMeasure() const {
   return counts;
 }
 
+// Kept tokens take memory of their own. So a step that keeps nearly all of them takes more than one
+// without dropping.
+std::vector<int64_t> Trainer::KeptTokensToMeasure() const {
+  const LengthSchedule& schedule = options_.random_ltd;
+  if (!schedule.enabled()) return {0};
+  if (schedule.max < options_.packing.seq_length) return {schedule.max};
+  return {schedule.At(schedule.total_steps - 1), 0};
+}
+
 StageMemorySizes Trainer::Measure() {
   CHECK(stream_.is_meta());
   const int64_t micro_batches = options_.packing.max_micro_batches;
@@ -306,11 +315,14 @@ StageMemorySizes Trainer::Measure() {
       diagnostics_->StartPlanning();
       inputs.activations = diagnostics_->activations();
     }
-    stage_->StartStep(inputs);
-    if (training) data_parallel_->StartStep(plan.microbatches);
-    CHECK_EQ(RunSchedule(plan, stage_.get(), groups_.pipeline, &memory_->edges, stream_),
-             absl::OkStatus());
-    if (training) data_parallel_->FinalizeGradients();
+    for (const int64_t kept_tokens : KeptTokensToMeasure()) {
+      inputs.kept_tokens = kept_tokens;
+      stage_->StartStep(inputs);
+      if (training) data_parallel_->StartStep(plan.microbatches);
+      CHECK_EQ(RunSchedule(plan, stage_.get(), groups_.pipeline, &memory_->edges, stream_),
+               absl::OkStatus());
+      if (training) data_parallel_->FinalizeGradients();
+    }
   }
   if (options_.max_generation_context > 0) MakeGenerator(nullptr).Measure();
   StageMemorySizes sizes = memory_->HighWater();
@@ -450,6 +462,7 @@ absl::Status Trainer::RunPipeline(int64_t micro_batches, Diagnostics* diagnostic
   if (graphed) graphed_stage_->StartStep();
   StepInputs inputs =
       InputsOf(graphed ? graphed_stage_->batches() : packer_.batches(), StageMode::kTrain);
+  inputs.kept_tokens = KeptTokensAfter(progress_.iteration);
   if (diagnostics != nullptr) inputs.activations = diagnostics->activations();
   stage_->StartStep(inputs);
   Stage* inner = stage_.get();
@@ -467,11 +480,23 @@ absl::Status Trainer::RunPipeline(int64_t micro_batches, Diagnostics* diagnostic
   return absl::OkStatus();
 }
 
+int64_t Trainer::SeqLengthAfter(int64_t iteration) const {
+  return options_.curriculum.enabled() ? options_.curriculum.At(iteration + 1)
+                                       : options_.packing.seq_length;
+}
+
+int64_t Trainer::KeptTokensAfter(int64_t iteration) const {
+  if (!options_.random_ltd.enabled()) return 0;
+  const int64_t kept = options_.random_ltd.At(iteration + 1);
+  return kept < SeqLengthAfter(iteration) ? kept : 0;
+}
+
 // Runs while the GPU is busy with this step.
 void Trainer::ReadAhead(const SampleSource& source, int64_t batch) {
   const int64_t consumed = progress_.consumed_train_samples + batch;
   const TraceSpan span(stream_, TimeCategory::kData, "read ahead");
-  packer_.ReadAhead(source, {consumed, ramp_.NumMicrobatches(consumed), scaler_.scale()});
+  packer_.ReadAhead(source, {consumed, ramp_.NumMicrobatches(consumed), scaler_.scale(),
+                             SeqLengthAfter(progress_.iteration + 1)});
 }
 
 absl::StatusOr<StepResult> Trainer::Update(const StepRequests& requests, Diagnostics* diagnostics) {
@@ -515,6 +540,8 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   StepReport report;
   report.global_batch_size = GlobalBatchSize();
   report.loss_scale = scaler_.scale();
+  report.seq_length = SeqLengthAfter(progress_.iteration);
+  report.kept_tokens = KeptTokensAfter(progress_.iteration);
   const int64_t micro_batches = ramp_.NumMicrobatches(progress_.consumed_train_samples);
   Diagnostics* const diagnostics = NextDiagnostics();
   rank_progress_->SetIteration(progress_.iteration + 1);
@@ -522,9 +549,10 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   rank_progress_->Enter(Phase::kData);
   {
     const TraceSpan span(stream_, TimeCategory::kData, "data");
-    MEGATRON_RETURN_IF_ERROR(
-        packer_.Pack(source, {progress_.consumed_train_samples, micro_batches, scaler_.scale()},
-                     island_.data, stream_));
+    MEGATRON_RETURN_IF_ERROR(packer_.Pack(
+        source,
+        {progress_.consumed_train_samples, micro_batches, scaler_.scale(), report.seq_length},
+        island_.data, stream_));
   }
   {
     const TraceSpan span(stream_, TimeCategory::kOptimizer, "zero gradients");
@@ -570,6 +598,8 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   report.learning_rate = scheduler_.learning_rate();
   ++progress_.iteration;
   progress_.consumed_train_samples += report.global_batch_size;
+  if (options_.curriculum.enabled())
+    progress_.consumed_train_tokens += report.global_batch_size * report.seq_length;
   return report;
 }
 

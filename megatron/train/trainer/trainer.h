@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/comm/watch/rank_progress.h"
+#include "megatron/data/length_schedule.h"
 #include "megatron/data/sample.h"
 #include "megatron/models/measure.h"
 #include "megatron/models/model_options.h"
@@ -57,6 +58,12 @@ struct TrainerOptions {
   OptimizerOptions optimizer;
   OptimizerParamSchedule schedule;
   BatchSizeRampOptions batch_size;
+  // If enabled, a training step takes the beginning of each sample, as long as the schedule says.
+  // Evaluations take whole samples.
+  LengthSchedule curriculum;
+  // If enabled, all layers but the first and the last see so many random tokens of each sample in
+  // training (token_dropping.h), and all of them once samples are no longer than that.
+  LengthSchedule random_ltd;
   PackerOptions packing;
   double clip_grad = 0;
   DataSharding sharding = DataSharding::kNone;
@@ -94,8 +101,9 @@ struct TrainingProgress {
   int64_t iteration = 0;
   int64_t consumed_train_samples = 0;
   int64_t consumed_valid_samples = 0;
-  int64_t skipped_iterations = 0;  // gradients overflowed under a dynamic loss scale
-  int64_t nan_iterations = 0;      // gradients were not finite without one
+  int64_t consumed_train_tokens = 0;  // counted with a curriculum, and 0 without
+  int64_t skipped_iterations = 0;     // gradients overflowed under a dynamic loss scale
+  int64_t nan_iterations = 0;         // gradients were not finite without one
 };
 
 // Means over the global batches of a step or an evaluation.
@@ -115,6 +123,8 @@ struct StepReport : Measured {
   double learning_rate = 0;  // learning rate after the step, as Megatron prints it
   double loss_scale = 1;     // loss scale that the step used
   int64_t global_batch_size = 0;
+  int64_t seq_length = 0;   // tokens of each sample, or the most of them where they vary
+  int64_t kept_tokens = 0;  // those that layers see which drop tokens; 0: all
   double params_norm = 0;
   int64_t num_zeros = 0;
   DiagnosticValues diagnostics;  // empty but after steps that are measured
@@ -217,6 +227,12 @@ class Trainer {
   void SumRouterLosses();
   int64_t MoeLayers() const;  // number of layers with experts in the whole model
   int64_t NumSums() const;    // number of sums of measures, which come first in report_
+  // The tokens of each sample in the step that follows `iteration` steps.
+  int64_t SeqLengthAfter(int64_t iteration) const;
+  // The tokens of each sample that layers see which drop tokens, in that step; 0: all.
+  int64_t KeptTokensAfter(int64_t iteration) const;
+  // The values of it for which memory is planned.
+  std::vector<int64_t> KeptTokensToMeasure() const;
   void ReadAhead(const SampleSource& source, int64_t batch);
   // The first error of the groups, or of the states' file.
   absl::Status GroupStatus() const;

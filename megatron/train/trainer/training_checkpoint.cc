@@ -453,12 +453,16 @@ absl::Status LoadStates(const CheckpointReader& reader, Trainer* trainer, const 
   });
 }
 
-absl::Status RestoreProgress(const CheckpointReader& reader, TrainingProgress* progress) {
+absl::Status RestoreProgress(const CheckpointReader& reader, bool has_curriculum,
+                             TrainingProgress* progress) {
   MEGATRON_ASSIGN_OR_RETURN(progress->iteration, reader.Int("iteration"));
   MEGATRON_ASSIGN_OR_RETURN(progress->consumed_train_samples, reader.Int("consumed_train_samples"));
   MEGATRON_ASSIGN_OR_RETURN(progress->consumed_valid_samples, reader.Int("consumed_valid_samples"));
   MEGATRON_ASSIGN_OR_RETURN(progress->skipped_iterations, reader.Int("skipped_iterations"));
   MEGATRON_ASSIGN_OR_RETURN(progress->nan_iterations, reader.Int("nan_iterations"));
+  if (has_curriculum) {
+    MEGATRON_ASSIGN_OR_RETURN(progress->consumed_train_tokens, reader.Int("consumed_train_tokens"));
+  }
   return absl::OkStatus();
 }
 
@@ -511,6 +515,8 @@ CheckpointState MakeCheckpointState(Trainer& trainer, const RunDescription& run)
                 {"opt_param_scheduler.num_steps", trainer.scheduler().state().num_steps},
                 {"loss_scaler.clean_steps", scaler.clean_steps},
                 {"loss_scaler.hysteresis_left", scaler.hysteresis_left}};
+  if (trainer.options().curriculum.enabled())
+    state.ints["consumed_train_tokens"] = progress.consumed_train_tokens;
   state.floats = {{"loss_scaler.scale", scaler.scale}};
   state.strings = {{"identity", run.identity},
                    {"config", run.config_text},
@@ -556,7 +562,8 @@ absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
   MEGATRON_RETURN_IF_ERROR(trainer->ShareWeights());
   if (trainer->outer_optimizer() != nullptr) trainer->outer_optimizer()->Start(trainer->stream());
   if (what == Restore::kWeights) return absl::OkStatus();
-  MEGATRON_RETURN_IF_ERROR(RestoreProgress(reader, &trainer->progress()));
+  MEGATRON_RETURN_IF_ERROR(
+      RestoreProgress(reader, trainer->options().curriculum.enabled(), &trainer->progress()));
   MEGATRON_RETURN_IF_ERROR(RestoreSchedules(reader, trainer));
   if (what == Restore::kWithoutOptimizer) return absl::OkStatus();
   // Send copies everything to the device, whose weights were rounded from the masters and are newer

@@ -276,7 +276,9 @@ void TrainingLoop::ReportTimes(StepMetrics* metrics) {
 void TrainingLoop::ComparePrediction(StepMetrics* metrics) {
   if (!comparer_) return;
   const bool is_whole =
-      metrics->global_batch_size == options().trainer.batch_size.global_batch_size;
+      metrics->global_batch_size == options().trainer.batch_size.global_batch_size &&
+      metrics->seq_length.value_or(options().data.seq_length) == options().data.seq_length &&
+      metrics->kept_tokens.value_or(options().data.seq_length) == options().data.seq_length;
   if (!is_whole || !comparer_->EndStep(1e-3 * metrics->speed.elapsed_ms)) return;
   const auto ranks = GatherRankTimes(comparer_->Take(), trainer_->groups().world);
   if (!rank_.console->prints()) return;

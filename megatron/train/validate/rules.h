@@ -47,7 +47,14 @@ void CheckActivationOffload(ConfigChecker& check);
 // Islands that seldom communicate.
 void CheckDiloco(ConfigChecker& check);
 
+// Gradients that are sent in fewer bytes.
 void CheckGradientCompression(ConfigChecker& check);
+
+// Samples that begin short.
+void CheckCurriculum(ConfigChecker& check);
+
+// Layers that see some of the tokens.
+void CheckRandomLtd(ConfigChecker& check);
 
 // CUDA graphs.
 void CheckCudaGraphs(ConfigChecker& check);

@@ -202,6 +202,8 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckFloat8(check);
   CheckRecompute(check);
   CheckActivationOffload(check);
+  CheckCurriculum(check);
+  CheckRandomLtd(check);
   CheckDiloco(check);
   CheckGradientCompression(check);
   CheckTraining(check);
