@@ -62,6 +62,16 @@ TrainerOptions PlainSgd() {
   return run;
 }
 
+// Fragments 0 and 1 are sent after steps 2 and 4, and applied after steps 3 and 5.
+OuterOptimizerOptions Streaming() {
+  OuterOptimizerOptions outer;
+  outer.sync_every = 4;
+  outer.num_fragments = 2;
+  outer.sync_delay = 1;
+  outer.update_alpha = 0.5;
+  return outer;
+}
+
 TEST(IslandTrainingTest, AnOuterStepAfterEachStepOfSgdIsDataParallelism) {
   TrainerOptions run = PlainSgd();
   for (const Layout& layout :
@@ -162,10 +172,12 @@ TEST(IslandTrainingTest, BetweenOuterStepsEachIslandIsARunOfItsOwn) {
 TEST(IslandTrainingTest, ShardingAndOverlapWithinAnIslandDecideNothing) {
   for (const Layout& layout :
        {LayoutOf(1, 1, 4, 2), LayoutOf(2, 1, 4, 2), LayoutOf(1, 2, 4, 2), LayoutOf(1, 1, 8, 4)}) {
-    for (const bool bf16 : {false, true}) {
+    for (const int kind : {0, 1, 2}) {
+      const bool bf16 = kind > 0;
       TrainerOptions run = TinyRun(bf16 ? SmallLlama() : SmallGpt2(), OptimizerOptions::kAdamW);
       if (bf16) run.model.transformer.dtype = DType::kBFloat16;
       run.outer.sync_every = 2;
+      if (kind == 2) run.outer = Streaming();
       // Those that add gradients over micro-batches first, and over ranks first.
       LayoutOutcome first[2];
       for (const DataSharding sharding : {DataSharding::kNone, DataSharding::kStates,
@@ -176,7 +188,7 @@ TEST(IslandTrainingTest, ShardingAndOverlapWithinAnIslandDecideNothing) {
           how.layout = Sharded(layout, sharding, overlap);
           how.steps = 3;
           how.evaluate = true;
-          SCOPED_TRACE(absl::StrCat(ToString(how.layout), bf16 ? " bf16" : " fp32"));
+          SCOPED_TRACE(absl::StrCat(ToString(how.layout), bf16 ? " bf16" : " fp32", kind));
           const LayoutOutcome got = TrainOnLayout(run, how, CountingSource());
           LayoutOutcome& want = first[ranks_first];
           if (want.losses.empty()) want = got;
@@ -280,13 +292,17 @@ TEST_F(IslandCheckpointTest, ARunGoesOnWithTheSameBitsFromAnyStep) {
     SCOPED_TRACE(ToString(scene.layout));
     TrainerOptions run = TinyRun(scene.model, OptimizerOptions::kAdamW);
     run.model.transformer.dtype = scene.dtype;
-    run.outer.sync_every = 2;
-    const LayoutOutcome want = Train(run, scene.layout, 5);
-    for (int steps = 1; steps < 5; ++steps) {
-      SCOPED_TRACE(steps);
-      const LayoutOutcome got = TrainInTwoRuns(run, scene.layout, steps);
-      EXPECT_EQ(got.losses, std::vector<double>(want.losses.begin() + steps, want.losses.end()));
-      EXPECT_TRUE(got.state == want.state);
+    for (const bool streaming : {false, true}) {
+      run.outer = {};
+      run.outer.sync_every = 2;
+      if (streaming) run.outer = Streaming();
+      const LayoutOutcome want = Train(run, scene.layout, 5);
+      for (int steps = 1; steps < 5; ++steps) {
+        SCOPED_TRACE(absl::StrCat(steps, streaming ? " streaming" : ""));
+        const LayoutOutcome got = TrainInTwoRuns(run, scene.layout, steps);
+        EXPECT_EQ(got.losses, std::vector<double>(want.losses.begin() + steps, want.losses.end()));
+        EXPECT_TRUE(got.state == want.state);
+      }
     }
   }
 }
@@ -306,6 +322,34 @@ TEST_F(IslandCheckpointTest, AnyLayoutOfAsManyIslandsLoadsIt) {
     }
     EXPECT_TRUE(PosixFileSystem().RemoveTree(directory_).ok());
   }
+}
+
+TEST_F(IslandCheckpointTest, AnyLayoutLoadsAFragmentInFlight) {
+  TrainerOptions run = TinyRun(SmallLlama(), OptimizerOptions::kAdamW);
+  run.outer = Streaming();
+  const LayoutOutcome want =
+      Save(run, Sharded(LayoutOf(2, 1, 4, 2), DataSharding::kStates), /*steps=*/2);
+  std::vector<std::string> sent;
+  const std::string prefix = "optimizer.state.outer_gradient.";
+  for (const auto& [name, tensor] : want.state) {
+    if (absl::StartsWith(name, prefix)) sent.push_back(name.substr(prefix.size()));
+  }
+  EXPECT_FALSE(sent.empty());
+  for (const std::string& name : sent) EXPECT_EQ(FragmentOf(name, 2), 0) << name;
+  for (const Layout& layout :
+       {LayoutOf(1, 1, 2, 2), Sharded(LayoutOf(1, 2, 4, 2), DataSharding::kWeights)}) {
+    SCOPED_TRACE(ToString(layout));
+    EXPECT_TRUE(Load(run, layout).state == want.state);
+  }
+  run.outer.sync_delay = 0;
+  EXPECT_TRUE(absl::StrContains(FailureOfLoad(run, LayoutOf(1, 1, 2, 2)),
+                                "was saved while islands sent each other fragment 0 of 2, and this "
+                                "run has diloco.num_fragments = 2 and "
+                                "diloco.fragment_sync_delay = 0"));
+  run.outer = Streaming();
+  run.outer.num_fragments = 1;
+  EXPECT_TRUE(absl::StrContains(FailureOfLoad(run, LayoutOf(1, 1, 2, 2)),
+                                "fragment 0 of 2, and this run has diloco.num_fragments = 1"));
 }
 
 TEST_F(IslandCheckpointTest, AnotherNumberOfIslandsIsRefused) {
@@ -378,6 +422,30 @@ TEST(IslandTrafficTest, BytesBetweenIslandsAreThoseOfOneSumOfShards) {
       EXPECT_NEAR(gathered(), twice, 0.05 * twice);
     }
   }
+}
+
+// With strided layers each of the fragments is a part of the bytes of a round.
+TEST(IslandTrafficTest, EachStepSendsTheBytesOfItsFragmentAlone) {
+  TrainerOptions run = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
+  run.outer.sync_every = 4;
+  run.outer.num_fragments = 2;
+  const auto stage = MakeStage(run.model, {{DeviceType::kMeta}});
+  double elements[2] = {0, 0};
+  for (const Parameter* parameter : stage->parameters()) {
+    elements[FragmentOf(parameter->name, 2)] +=
+        static_cast<double>(parameter->sharding.local_shape.numel());
+  }
+  const auto sent = [&](int steps) {
+    const LayoutOutcome outcome = Train(run, LayoutOf(1, 1, 2, 2), steps);
+    return static_cast<double>(outcome.sent->Of("dp-cp-replicas", Collective::kAllReduce));
+  };
+  const double after[] = {sent(1), sent(2), sent(3), sent(4)};
+  EXPECT_LE(after[0], 4 * 5 * 2.0);
+  EXPECT_NEAR(after[1] - after[0], 4 * elements[0], 0.05 * 4 * elements[0]);
+  EXPECT_LE(after[2] - after[1], 4 * 5 * 2.0);
+  EXPECT_NEAR(after[3] - after[2], 4 * elements[1], 0.05 * 4 * elements[1]);
+  EXPECT_GT(elements[0], elements[1] / 4);
+  EXPECT_GT(elements[1], elements[0] / 4);
 }
 
 }  // namespace

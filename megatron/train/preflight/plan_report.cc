@@ -171,6 +171,10 @@ std::string DescribeLayout(const RunOptions& options, const config::ParallelConf
   if (options.trainer.outer.enabled()) {
     absl::StrAppend(&text, ", joined by DiLoCo every ",
                     FormatQuantity(options.trainer.outer.sync_every, "step"));
+    if (const int fragments = options.trainer.outer.num_fragments; fragments > 1)
+      absl::StrAppend(&text, " in ", fragments, " fragments");
+    if (const int64_t delay = options.trainer.outer.sync_delay; delay > 0)
+      absl::StrAppend(&text, ", ", FormatQuantity(delay, "step"), " later");
   }
   return absl::StrCat(text, options.ranks.processes ? ", as processes" : ", as threads");
 }

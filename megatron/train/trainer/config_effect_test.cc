@@ -265,8 +265,9 @@ std::string Describe(const TrainerOptions& o) {
               o.data_parallel.compression.error_feedback, o.data_parallel.compression.density,
               o.data_parallel.compression.rank, o.data_parallel.compression.min_compression_rate,
               o.outer.sync_every, o.outer.lr, o.outer.momentum, o.outer.nesterov,
-              o.outer.gradient_type, o.bucket_size, o.max_generation_context, o.placement.order,
-              o.pipeline_schedule, o.microbatch_group) +
+              o.outer.gradient_type, o.outer.num_fragments, o.outer.sync_delay,
+              o.outer.update_alpha, o.outer.last_step, o.bucket_size, o.max_generation_context,
+              o.placement.order, o.pipeline_schedule, o.microbatch_group) +
          Line(o.optimizer.kind, o.optimizer.adam_beta1, o.optimizer.adam_beta2,
               o.optimizer.adam_epsilon, o.optimizer.exp_avg_dtype, o.optimizer.exp_avg_sq_dtype,
               o.optimizer.sgd_momentum, o.optimizer.lion_beta1, o.optimizer.lion_beta2,

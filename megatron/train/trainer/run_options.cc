@@ -213,6 +213,10 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
   options.outer.momentum = config.diloco().outer_momentum();
   options.outer.nesterov = config.diloco().nesterov();
   options.outer.gradient_type = ToOuterGradientType(config.diloco().outer_gradient_dtype());
+  options.outer.num_fragments = static_cast<int>(config.diloco().num_fragments());
+  options.outer.sync_delay = config.diloco().fragment_sync_delay();
+  options.outer.update_alpha = config.diloco().fragment_update_alpha();
+  options.outer.last_step = config.train().train_iters();
   options.bucket_size = config.parallel().ddp_bucket_size();
   options.data_parallel.grad_reduce_in_bf16 = config.parallel().grad_reduce_in_bf16();
   options.data_parallel.secondary_shards = config.parallel().zero_hpz_partition_size() > 1;

@@ -25,13 +25,15 @@ namespace megatron {
 namespace {
 
 // Counts, besides the groups, those that trainers make from them: the ranks that share a query
-// group, those of an island, and separate groups for overlapping communication.
+// group, those of an island and between islands, and separate groups for overlapping communication.
 int CountCommunicators(const TrainerOptions& options, const ProcessGroups& groups) {
   ProcessGroups mine = groups;
   int count = CountGroups(groups) +
               static_cast<int>(GroupsWithLanes(options.model.transformer, &mine).size());
   if (groups.tensor.size() > options.model.transformer.num_query_groups) ++count;
   if (options.outer.enabled()) count += CountIslandGroups(groups);
+  if (options.outer.sync_delay > 0 && groups.data_context_replicas.size() > 1)
+    count += options.model.transformer.moe.num_experts > 0 ? 2 : 1;
   if (options.data_parallel.overlap_grad_reduce || options.data_parallel.overlap_param_gather) {
     for (const ProcessGroup* group :
          {&groups.data_context_shards, &groups.data_context_replicas, &groups.expert_data_shards,

@@ -138,6 +138,9 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
       ledger);
   if (trainer->diagnostics_ != nullptr)
     trainer->data_parallel_->set_parts(trainer->diagnostics_->parts());
+  if (trainer->outer_ != nullptr) {
+    MEGATRON_RETURN_IF_ERROR(trainer->outer_->PrepareLane(stream));
+  }
   return trainer;
 }
 
@@ -516,11 +519,10 @@ absl::StatusOr<StepResult> Trainer::Update(const StepRequests& requests, Diagnos
 }
 
 void Trainer::FinishUpdate(bool applied) {
-  const bool synchronizes = outer_ != nullptr && outer_->IsDue(progress_.iteration + 1);
-  if (synchronizes) outer_->Step(stream_);
+  const bool joined = outer_ != nullptr && outer_->FinishStep(progress_.iteration + 1, stream_);
   // Weights that are sent as codes have the scales of the next step.
   if (applied) stage_->float8_history().Record(stream_, data_parallel_->LargestFloat8Weights());
-  if (applied || synchronizes) {
+  if (applied || joined) {
     const TraceSpan span(stream_, DataCategory(groups_), "share weights");
     data_parallel_->ShareWeights();
   }
@@ -529,7 +531,7 @@ void Trainer::FinishUpdate(bool applied) {
 
 // Weights that are still being sent may not be overwritten.
 void Trainer::SwapGlobalWeights() {
-  if (outer_ == nullptr || outer_->IsDue(progress_.iteration)) return;
+  if (outer_ == nullptr) return;
   data_parallel_->WaitForWeights();
   outer_->SwapWithMasters(stream_);
   data_parallel_->ShareWeights();

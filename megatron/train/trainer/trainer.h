@@ -216,7 +216,7 @@ class Trainer {
   absl::StatusOr<StepResult> Update(const StepRequests& requests, Diagnostics* diagnostics);
   // Ends an update: makes the outer step if one is due, and sends weights that have changed.
   void FinishUpdate(bool applied);
-  // Exchanges the weights of this rank's island and the global ones, where they differ.
+  // Exchanges the weights of this rank's island and the global ones.
   void SwapGlobalWeights();
   // Sums over all ranks the sums of the last stage since they were zeroed, and in a step those of
   // the routers. The host has the result after its next wait for the stream, which it makes once in

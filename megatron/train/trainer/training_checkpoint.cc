@@ -67,10 +67,15 @@ constexpr char kMasterPrefix[] = "optimizer.state.fp32_param.";
 constexpr char kInstructionSet[] = "instruction_set";
 constexpr char kIslands[] = "diloco.islands";
 constexpr char kCompression[] = "gradient_compression";
+// The fragment that islands send each other, after which step they began, and of how many it is.
+constexpr char kFragmentInFlight[] = "diloco.fragment_in_flight";
+constexpr char kFragmentIteration[] = "diloco.fragment_iteration";
+constexpr char kNumFragments[] = "diloco.num_fragments";
 
 // Names of states besides those of the update rule.
 constexpr char kMaster[] = "fp32_param";
 constexpr char kOuterMomentum[] = "outer_momentum";
+constexpr char kOuterGradient[] = "outer_gradient";
 
 std::string StatePrefix(absl::string_view state) {
   return absl::StrCat("optimizer.state.", state, ".");
@@ -90,6 +95,11 @@ std::string SavedIsland(const CheckpointReader& reader, Trainer& trainer) {
 
 FlatRange Within(const FlatParameter& flat, const FlatRange& range) {
   return {range.begin - flat.range.begin, range.end - flat.range.begin};
+}
+
+// Returns whether islands send each other the parameter's outer gradient.
+bool IsInFlight(const OuterOptimizer& outer, const Parameter& parameter) {
+  return outer.in_flight().fragment == FragmentOf(parameter.name, outer.options().num_fragments);
 }
 
 // Appends the masters and states of this rank's island of elements `replica` of a parameter, and
@@ -113,6 +123,10 @@ void AppendBlocksOfIsland(Trainer& trainer, size_t index, const FlatRange& repli
   }
   if (static_cast<int>(index) % outer.islands() != outer.island()) return;
   if (outer.has_momentum()) append(StatePrefix(kOuterMomentum), outer.Momentum(bucket, replica));
+  if (IsInFlight(outer, *flat.parameter)) {
+    AppendBlocks(StatePrefix(kOuterGradient), *flat.parameter, Within(flat, replica),
+                 outer.Sums(bucket, replica), blocks);
+  }
   const Tensor global = outer.Global(bucket, replica);
   if (!buffers.has_masters()) return append("", global);
   append(kMasterPrefix, global);
@@ -331,16 +345,25 @@ void AppendStates(const ParameterState& state, const std::vector<OptimizerState>
   AppendBlocks(StatePrefix(island + kMaster), *state.parameter, state.range, state.master, blocks);
 }
 
-// Loads the momentum of the global copy, and makes weights of the masters of this rank's island,
-// which were loaded. A checkpoint without islands has neither.
+// Loads the momentum of the global copy and what was in flight, and makes weights of the masters of
+// this rank's island, which were loaded. A checkpoint without islands has none of these.
 absl::Status RestoreIsland(const CheckpointReader& reader, Trainer* trainer) {
-  const OuterOptimizer* const outer = trainer->outer_optimizer();
+  OuterOptimizer* const outer = trainer->outer_optimizer();
   if (outer == nullptr || SavedIslands(reader) == 0) return absl::OkStatus();
+  const int64_t in_flight = reader.Int(kFragmentInFlight).value_or(-1);
+  if (in_flight >= 0) {
+    MEGATRON_ASSIGN_OR_RETURN(const int64_t iteration, reader.Int(kFragmentIteration));
+    outer->Resume({static_cast<int>(in_flight), iteration});
+  }
   const ParameterBuffers& buffers = trainer->buffers();
   std::vector<ShardedTensor> blocks;
   for (const FlatParameter& flat : buffers.parameters()) {
     const Bucket& bucket = buffers.bucket_of(flat);
     const FlatRange range = Common(flat.range, buffers.optimizer_range(bucket));
+    if (range.size() > 0 && IsInFlight(*outer, *flat.parameter)) {
+      AppendBlocks(StatePrefix(kOuterGradient), *flat.parameter, Within(flat, range),
+                   outer->Sums(bucket, range), &blocks);
+    }
     const std::string prefix = StatePrefix(kOuterMomentum);
     // A run without momentum has saved none.
     if (range.size() == 0 || !outer->has_momentum() ||
@@ -379,6 +402,21 @@ absl::Status CheckSameModel(const CheckpointReader& reader, Trainer& trainer) {
       absl::StrCat(reader.directory(), ": holds the weights of another model:", differences));
 }
 
+// Returns an error where the checkpoint has a fragment in flight that this run can't receive.
+absl::Status CheckFragmentInFlight(const CheckpointReader& reader, const OuterOptimizer& outer) {
+  const int64_t saved = reader.Int(kFragmentInFlight).value_or(-1);
+  if (saved < 0) return absl::OkStatus();
+  MEGATRON_ASSIGN_OR_RETURN(const int64_t fragments, reader.Int(kNumFragments));
+  if (fragments == outer.options().num_fragments && saved < fragments &&
+      outer.options().sync_delay > 0)
+    return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      reader.directory(), ": was saved while islands sent each other fragment ", saved, " of ",
+      fragments, ", and this run has diloco.num_fragments = ", outer.options().num_fragments,
+      " and diloco.fragment_sync_delay = ", outer.options().sync_delay,
+      "; continue with as many fragments and a delay, or from a step at which none is sent"));
+}
+
 absl::Status CheckSameOptimizer(const CheckpointReader& reader, Trainer& trainer) {
   const std::string ours = trainer.optimizer().rule().name();
   MEGATRON_ASSIGN_OR_RETURN(const std::string saved, reader.String("optimizer"));
@@ -399,6 +437,9 @@ absl::Status CheckSameOptimizer(const CheckpointReader& reader, Trainer& trainer
                      islands == 0 ? "none" : absl::StrCat(islands),
                      " (diloco.sync_every, parallel.num_distributed_optimizer_instances)", kFresh,
                      ", and from the global weights"));
+  }
+  if (outer != nullptr && saved_islands != 0) {
+    MEGATRON_RETURN_IF_ERROR(CheckFragmentInFlight(reader, *outer));
   }
   const std::string island = SavedIsland(reader, trainer);
   for (const FlatParameter& flat : trainer.buffers().parameters()) {
@@ -497,6 +538,8 @@ CheckpointState MakeCheckpointState(Trainer& trainer, const RunDescription& run)
   state.run_id = RunId(run.identity);
   state.iteration = progress.iteration;
   trainer.host_parameters().Fetch(trainer.stream());
+  const OuterOptimizer* const outer = trainer.outer_optimizer();
+  if (outer != nullptr) outer->WaitForSums();
   state.tensors = SavedBlocks(trainer);
   for (const ShardedTensor& block : RouterBlocks(trainer)) {
     if (block.replica == 0) state.tensors.push_back(block);
@@ -521,8 +564,14 @@ CheckpointState MakeCheckpointState(Trainer& trainer, const RunDescription& run)
   state.strings = {{"identity", run.identity},
                    {"config", run.config_text},
                    {"optimizer", trainer.optimizer().rule().name()}};
-  if (trainer.outer_optimizer() != nullptr)
-    state.ints[kIslands] = trainer.outer_optimizer()->islands();
+  if (outer != nullptr) {
+    state.ints[kIslands] = outer->islands();
+    if (outer->in_flight().fragment >= 0) {
+      state.ints[kNumFragments] = outer->options().num_fragments;
+      state.ints[kFragmentInFlight] = outer->in_flight().fragment;
+      state.ints[kFragmentIteration] = outer->in_flight().iteration;
+    }
+  }
   const std::string compression = CompressionLayout(trainer);
   if (!compression.empty()) state.strings[kCompression] = compression;
   if (!run.instruction_set.empty()) state.strings[kInstructionSet] = run.instruction_set;

@@ -22,6 +22,28 @@ void CheckRanksOfIslands(ConfigChecker& check) {
   }
 }
 
+// Fragments have their turns at equal distances, and what is sent for one arrives before the next
+// one's turn.
+void CheckFragments(ConfigChecker& check) {
+  constexpr absl::string_view kFragments = "diloco.num_fragments";
+  constexpr absl::string_view kDelay = "diloco.fragment_sync_delay";
+  constexpr absl::string_view kLayers = "model.num_layers";
+  if (!check.Usable({kFragments})) return;
+  const config::DilocoConfig& diloco = check.resolved().diloco();
+  const int64_t fragments = diloco.num_fragments();
+  check.MustDivide(kFragments, kSync, fragments, diloco.sync_every());
+  if (fragments > 1 && check.Usable({kLayers})) {
+    check.MustNotExceed(kFragments, kLayers, static_cast<double>(fragments),
+                        static_cast<double>(check.resolved().model().num_layers()));
+  }
+  const int64_t turn = diloco.sync_every() / fragments;
+  if (check.Usable({kDelay}) && diloco.fragment_sync_delay() >= turn) {
+    check.Error(kDelay,
+                absl::StrCat("must be less than ", turn, ", which is ", check.Named(kSync), " / ",
+                             check.Named(kFragments), ", so that one fragment is sent at a time"));
+  }
+}
+
 }  // namespace
 
 void CheckDiloco(ConfigChecker& check) {
@@ -49,6 +71,7 @@ void CheckDiloco(ConfigChecker& check) {
   refuse(config.train().auto_layout(), "train.auto_layout",
          "it chooses the number of islands by time, and their number changes results");
   CheckRanksOfIslands(check);
+  CheckFragments(check);
 }
 
 }  // namespace megatron
