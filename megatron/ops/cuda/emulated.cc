@@ -13,6 +13,7 @@
 #include "megatron/ops/float8/quantize_blocks.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/moe/grouped_linear.h"
+#include "megatron/ops/moe/host_choices.h"
 #include "megatron/ops/moe/permute.h"
 #include "megatron/ops/moe/router.h"
 #include "megatron/ops/moe/sinkhorn.h"
@@ -42,10 +43,11 @@ namespace {
 // Graphs contain neither updates of weights nor experts.
 [[maybe_unused]] const bool outside_graphs =
     EmulateOutsideGraphs<Jitter, GroupedLinearForward, GroupedLinearBackwardInput,
-                         GroupedLinearBackwardWeight, PlaceByExpert, Permute, PermuteBackward,
-                         Unpermute, UnpermuteBackward, RouterForward, CountChoices, RouterBackward,
-                         AddRouterLosses, DropOverCapacity, SinkhornBias, AdamWUpdate, SgdUpdate,
-                         LionUpdate, SumOfSquares, CountZeros, EncodeFloat8, DecodeFloat8>();
+                         GroupedLinearBackwardWeight, FirstChoiceOfHost, PackChoices, UnpackChoices,
+                         PlaceByExpert, Permute, PermuteBackward, Unpermute, UnpermuteBackward,
+                         RouterForward, CountChoices, RouterBackward, AddRouterLosses,
+                         DropOverCapacity, SinkhornBias, AdamWUpdate, SgdUpdate, LionUpdate,
+                         SumOfSquares, CountZeros, EncodeFloat8, DecodeFloat8>();
 
 }  // namespace
 }  // namespace megatron::ops::cuda
