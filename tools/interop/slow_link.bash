@@ -10,6 +10,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 rates=("${@:-1gbit}")
 readonly STEPS=5
+model=(--config=gpt_demo)
 ./bazelw build //megatron/train:pretrain_gpt //tools:comm_bench
 pretrain=$(readlink -f bazel-bin/megatron/train/pretrain_gpt)
 comm_bench=$(readlink -f bazel-bin/tools/comm_bench)
@@ -58,7 +59,7 @@ start() {  # starts a command on each rank of both hosts
 train() {  # $1: steps; then fields of parallel
   local steps=$1
   shift
-  start "$pretrain" --config=gpt_demo --set=generation= --set=train.eval_iters=0 \
+  start "$pretrain" "${model[@]}" --set=generation= --set=train.eval_iters=0 \
     --set=train.global_batch_size=16 "--set=train.train_iters=$steps" --set=train.log_interval=1 \
     --set=optimizer.lr_warmup_iters=0 --set=system.num_threads=1 \
     --set=parallel.data_parallel_size=4 "${@/#/--set=parallel.}"
@@ -114,5 +115,12 @@ for rate in "${rates[@]}"; do
   row "ZeRO-3, also 4-bit gradients" "$shared" "$all" "$hpz" "$qwz" "$qgz"
   row "ZeRO-3 in 2 instances" "$shared" "$all" "$two"
   row "ZeRO-3, instances share states" "$shared" "$all" "$two" outer_dp_sharding_strategy=optim
+  # Of 8 experts, 4 on each host, each token goes to 4.
+  model=(--config=moe_tiny --set=model.moe_router_topk=4)
+  experts="expert_model_parallel_size=4"
+  row "experts" "$experts"
+  row "experts, hierarchical" "$experts" "$levels"
+  row "experts, deduplicated dispatch" "$experts" "$levels" moe_deduplicated_dispatch=true
+  model=(--config=gpt_demo)
   collectives "$rate"
 done

@@ -136,6 +136,10 @@ std::vector<Scene> Scenes() {
   gathered.context_parallel = ContextParallel::kGather;
   Layout experts = context;
   experts.expert = 2;
+  Layout dispatch;
+  dispatch.data = dispatch.expert = 4;
+  dispatch.ranks_per_host = 2;
+  dispatch.deduplicated_dispatch = true;
   Layout instances;
   instances.data = 4;
   instances.sharding = DataSharding::kWeights;
@@ -237,6 +241,14 @@ std::vector<Scene> Scenes() {
        {{"choices not gathered over context", "cp", Collective::kAllReduce, Fault::kDropped},
         {"gradients of experts not summed", "edp", Collective::kAllReduce, Fault::kDropped},
         {"gradients of experts averaged", "edp", Collective::kAllReduce, Fault::kHalved}},
+       kExperts},
+      {"deduplicated dispatch",
+       dispatch,
+       {{"rows between hosts doubled", "etp-ep-across-hosts", Collective::kAllToAllV,
+         Fault::kDoubled},
+        {"rows to the wrong rank of a host", "etp-ep-host", Collective::kAllToAllV,
+         Fault::kRotated},
+        {"rows within a host doubled", "etp-ep-host", Collective::kAllToAllV, Fault::kDoubled}},
        kExperts},
       {"an encoder's keys, all-to-all",
        ulysses,

@@ -21,6 +21,7 @@ constexpr Unpriced kUnpriced[] = {
     {"parallel.tp_comm_overlap", "false"},
     {"parallel.sum_in_rank_order", "false"},
     {"parallel.hierarchical_collectives_ranks_per_host", "0"},
+    {"parallel.moe_deduplicated_dispatch", "false"},
     {"parallel.check_collectives", "false"},
     {"parallel.ddp_bucket_size", "0"},
     {"parallel.zero_hpz_partition_size", "1"},
