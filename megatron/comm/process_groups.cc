@@ -76,6 +76,20 @@ std::vector<int> HostsOf(const std::vector<int>& ranks, int ranks_per_host) {
   return hosts;
 }
 
+// Cuts each group by the hosts of its ranks, which have as many ranks of it each.
+Partition ByHost(const Partition& groups, int ranks_per_host) {
+  Partition partition;
+  for (const std::vector<int>& ranks : groups) {
+    const auto by_host = RanksByHost(HostsOf(ranks, ranks_per_host), "");
+    CHECK(by_host.ok()) << by_host.status();
+    for (const std::vector<int>& of_host : *by_host) {
+      std::vector<int>& members = partition.emplace_back();
+      for (int index : of_host) members.push_back(ranks[index]);
+    }
+  }
+  return partition;
+}
+
 // Returns all groups in the order of their creation, which is the same on every rank.
 std::vector<NamedPartition> Partitions(const RankGrid& dense, const RankGrid& expert) {
   using Groups = ProcessGroups;
@@ -110,6 +124,13 @@ std::vector<NamedPartition> Partitions(const RankGrid& dense, const RankGrid& ex
     partitions.push_back(
         {&Groups::expert_data_across_hosts, "edp-across-hosts", AcrossRuns(expert_data, hosts)});
   }
+  if (expert.deduplicated_dispatch()) {
+    const Partition model = expert.Partition({Axis::kTensor, Axis::kExpert});
+    const Partition hosts = ByHost(model, expert.ranks_per_host());
+    partitions.push_back({&Groups::expert_model_host, "etp-ep-host", hosts});
+    partitions.push_back({&Groups::expert_model_across_hosts, "etp-ep-across-hosts",
+                          AcrossRuns(model, static_cast<int>(hosts.size() / model.size()))});
+  }
   return partitions;
 }
 
@@ -134,6 +155,7 @@ absl::StatusOr<ProcessGroups> MakeGroups(const RankGrid& dense, const RankGrid& 
   CHECK_EQ(dense.optimizer_instances(), expert.optimizer_instances());
   CHECK_EQ(dense.ranks_per_host(), expert.ranks_per_host());
   CHECK_EQ(dense.hosts(), expert.hosts());
+  CHECK_EQ(dense.deduplicated_dispatch(), expert.deduplicated_dispatch());
   ProcessGroups groups;
   if (world_size == 1) return groups;
   groups.world = ProcessGroup(world);
@@ -155,6 +177,30 @@ absl::StatusOr<ProcessGroups> MakeGroups(const RankGrid& dense, const RankGrid& 
   return groups;
 }
 
+absl::Status CheckDeduplicatedDispatch(const RankGrid& expert) {
+  const Partition groups = expert.Partition({Axis::kTensor, Axis::kExpert});
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const std::string name = absl::StrCat("etp-ep-", i);
+    MEGATRON_ASSIGN_OR_RETURN(const HostRanks ranks,
+                              RanksByHost(HostsOf(groups[i], expert.ranks_per_host()), name));
+    if (ranks.size() == 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("group ", name, " of ranks that share experts is on one host of ",
+                       expert.ranks_per_host(), " ranks, so no row has to cross to another"));
+    }
+    for (const std::vector<int>& of_host : ranks) {
+      if (of_host.back() - of_host.front() + 1 != static_cast<int>(of_host.size()) ||
+          of_host.size() % expert.size(Axis::kTensor) != 0) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("group ", name, " has the ", expert.size(Axis::kTensor),
+                         " parts of an expert on different hosts of ", expert.ranks_per_host(),
+                         " ranks; each host must have whole experts"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckHierarchicalGroups(const RankGrid& dense, const RankGrid& expert) {
   const int ranks_per_host = dense.ranks_per_host();
   if (ranks_per_host == 0) return absl::OkStatus();
@@ -162,7 +208,10 @@ absl::Status CheckHierarchicalGroups(const RankGrid& dense, const RankGrid& expe
     return absl::InvalidArgumentError(absl::StrCat(ranks_per_host, " ranks per host do not divide ",
                                                    dense.world_size(), " ranks"));
   }
-  bool found = false;
+  bool found = dense.deduplicated_dispatch();
+  if (found) {
+    MEGATRON_RETURN_IF_ERROR(CheckDeduplicatedDispatch(expert));
+  }
   for (const NamedPartition& named : Partitions(dense, expert)) {
     if (!IsForDataParallel(named)) continue;
     for (size_t i = 0; i < named.partition.size(); ++i) {
@@ -202,7 +251,8 @@ int CountGroups(const ProcessGroups& groups) {
        {std::pair(&Groups::data_context_shards, &Groups::data_context_replicas),
         {&Groups::expert_data_shards, &Groups::expert_data_replicas},
         {&Groups::data_context_host, &Groups::data_context_across_hosts},
-        {&Groups::expert_data_host, &Groups::expert_data_across_hosts}}) {
+        {&Groups::expert_data_host, &Groups::expert_data_across_hosts},
+        {&Groups::expert_model_host, &Groups::expert_model_across_hosts}}) {
     if ((groups.*across).size() > 1) count += 1 + ((groups.*run).size() > 1 ? 1 : 0);
   }
   for (const NamedPartition& named : Partitions(RankGrid(), RankGrid()))

@@ -39,7 +39,10 @@ struct ProcessGroups {
   ProcessGroup expert;
   ProcessGroup expert_tensor;
   ProcessGroup expert_model;  // expert and expert_tensor: the ranks that share one set of experts
-  ProcessGroup expert_data;   // the gradients of experts are summed over it
+  // With deduplicated dispatch (rank_grid.h): the ranks of expert_model on this rank's host, and the
+  // ranks in the same place of every host. Else default groups.
+  ProcessGroup expert_model_host, expert_model_across_hosts;
+  ProcessGroup expert_data;  // the gradients of experts are summed over it
   ProcessGroup expert_data_shards, expert_data_replicas;  // the same two parts of expert_data
   ProcessGroup expert_data_host, expert_data_across_hosts;
 };
@@ -48,6 +51,11 @@ struct ProcessGroups {
 // of optimizer instances and of hosts, and as many ranks per host; a world of size 1 may be null.
 absl::StatusOr<ProcessGroups> MakeGroups(const RankGrid& dense, const RankGrid& expert,
                                          const std::shared_ptr<Communicator>& world);
+
+// Checks that the ranks which share experts are on several hosts, the same number of neighbours on
+// each, and that the parts of an expert are on one host: what deduplicated dispatch needs. The error
+// names the group.
+absl::Status CheckDeduplicatedDispatch(const RankGrid& expert);
 
 // Where the grids have ranks per host, the collectives of data_context, expert_data and their parts
 // are hierarchical in the groups that have several ranks on each of several hosts. Checks that

@@ -184,6 +184,31 @@ TEST(ProcessGroupsTest, HostsThatFitNoGroupOrHaveUnequalPartsOfOneAreRefused) {
                                                       "0 and 1 on host 1")));
 }
 
+// Four ranks share two experts, cut in two, on hosts of two: a host has one of the experts.
+TEST(ProcessGroupsTest, RanksThatShareExpertsAreCutByHostForDeduplicatedDispatch) {
+  ParallelSizes sizes;
+  sizes.data = 8;
+  sizes.expert = sizes.expert_tensor = 2;
+  sizes.ranks_per_host = 2;
+  sizes.deduplicated_dispatch = true;
+  const RankGrid dense = *RankGrid::Create(sizes, 8), expert = *RankGrid::CreateExpert(sizes, 8);
+  EXPECT_THAT(CheckDeduplicatedDispatch(expert), absl_testing::IsOk());
+  const absl::Status status = RunRanks(8, [&](int rank, const ProcessGroup& world) -> absl::Status {
+    MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
+                              MakeGroups(dense, expert, world.communicator()));
+    EXPECT_EQ(Members(groups.expert_model_host, rank, Stream::Inline()), 0x3 << (rank & ~1));
+    EXPECT_EQ(Members(groups.expert_model_across_hosts, rank, Stream::Inline()),
+              0x5 << ((rank & ~3) + rank % 2));
+    return world.status();
+  });
+  EXPECT_THAT(status, absl_testing::IsOk());
+  // A host of one rank has half of an expert.
+  sizes.ranks_per_host = 1;
+  EXPECT_THAT(CheckDeduplicatedDispatch(*RankGrid::CreateExpert(sizes, 8)),
+              absl_testing::StatusIs(absl::StatusCode::kInvalidArgument,
+                                     ::testing::HasSubstr("parts of an expert on different")));
+}
+
 TEST(ProcessGroupsTest, TheFirstAndTheLastStageShareTiedEmbeddings) {
   ParallelSizes sizes;
   sizes.pipeline = 4;

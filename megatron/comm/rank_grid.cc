@@ -131,7 +131,8 @@ absl::StatusOr<RankGrid> RankGrid::CreateExpert(const ParallelSizes& sizes, int 
 RankGrid::RankGrid(const std::array<int, kNumAxes>& sizes, const ParallelSizes& asked)
     : optimizer_instances_(asked.optimizer_instances),
       hosts_(asked.hosts),
-      ranks_per_host_(asked.ranks_per_host) {
+      ranks_per_host_(asked.ranks_per_host),
+      deduplicated_dispatch_(asked.deduplicated_dispatch) {
   for (Axis axis : asked.order.axes()) {
     axes_[At(axis)] = {sizes[At(axis)], world_size_};
     world_size_ *= sizes[At(axis)];

@@ -29,7 +29,8 @@
 // runs, for what is sent within a host first or only.
 //
 // With g = ranks_per_host > 0, ranks [0, g), [g, 2 g), ... of the world are those of one host each,
-// for hierarchical collectives (hierarchical/hierarchical_communicator.h). 0: there are none.
+// for hierarchical collectives (hierarchical/hierarchical_communicator.h). 0: there are none. Rows of
+// tokens then may go to each host of their experts once (deduplicated dispatch).
 #ifndef MEGATRON_COMM_RANK_GRID_H_
 #define MEGATRON_COMM_RANK_GRID_H_
 
@@ -56,6 +57,7 @@ struct ParallelSizes {
   int optimizer_instances = 1;
   int hosts = 1;
   int ranks_per_host = 0;
+  bool deduplicated_dispatch = false;
   RankOrder order;
 };
 
@@ -78,6 +80,7 @@ class RankGrid {
   int optimizer_instances() const { return optimizer_instances_; }
   int hosts() const { return hosts_; }
   int ranks_per_host() const { return ranks_per_host_; }
+  bool deduplicated_dispatch() const { return deduplicated_dispatch_; }
 
   int Coordinate(int rank, Axis axis) const;
   // Returns the ranks that differ from `rank` on `axes` only, by coordinates, with `rank` among
@@ -106,6 +109,7 @@ class RankGrid {
   int optimizer_instances_ = 1;
   int hosts_ = 1;
   int ranks_per_host_ = 0;
+  bool deduplicated_dispatch_ = false;
 };
 
 }  // namespace megatron

@@ -36,6 +36,8 @@ constexpr char kFp32State[] = "gradients and master weights are fp32 always";
 constexpr char kMoments[] = "moments are in fp32 or in bf16, which is rounded by chance";
 constexpr char kFp32[] = "it is computed in fp32 always";
 constexpr char kExpertMessages[] = "tokens reach their experts by one all-to-all";
+constexpr char kDispatchByHost[] =
+    "parallel.moe_deduplicated_dispatch sends a token to each host of its experts once";
 constexpr char kNoGenerator[] =
     "dropout and the order of samples follow from the seed and the sample; no generator is saved";
 constexpr char kFaults[] = "ranks watch each other in the way that docs/operations.md describes";
@@ -224,8 +226,8 @@ constexpr FlagRow kRows[] = {
 
     // Experts.
     {"moe-token-dispatcher-type", "", "", "", kSpeed, kExpertMessages},
-    {"moe-flex-dispatcher-backend", "", "", "", kSpeed, kExpertMessages},
-    {"moe-enable-deepep", "", "", "", kSpeed, kExpertMessages},
+    {"moe-flex-dispatcher-backend", "", "", "", kSpeed, kDispatchByHost},
+    {"moe-enable-deepep", "", "", "", kSpeed, kDispatchByHost},
     {"moe-shared-expert-overlap", "", "", "", kSpeed, kExpertMessages},
     {"overlap-moe-expert-parallel-comm", "", "", "", kSpeed, kExpertMessages},
     {"moe-layer-recompute", "", "", "", kSpeed, "experts are recomputed with whole layers alone"},
@@ -484,6 +486,7 @@ constexpr absl::string_view kOurOwn[] = {
     "parallel.data_parallel_size",
     "parallel.heartbeat_timeout_seconds",
     "parallel.hierarchical_collectives_ranks_per_host",
+    "parallel.moe_deduplicated_dispatch",
     "parallel.pipeline_schedule",
     "parallel.rank_order",
     "parallel.ranks_as",

@@ -11,6 +11,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 rates=("${@:-1gbit}")
 readonly STEPS=5
+model=(--config=gpt_demo)
 ./bazelw build //megatron/train:pretrain_gpt //tools:comm_bench
 pretrain=$(readlink -f bazel-bin/megatron/train/pretrain_gpt)
 comm_bench=$(readlink -f bazel-bin/tools/comm_bench)
@@ -63,7 +64,7 @@ train() {  # $1: steps; then fields of parallel, or of other sections by their w
     [[ $field == *.* ]] || field=parallel.$field
     fields+=("--set=$field")
   done
-  start "$pretrain" --config=gpt_demo --set=generation= --set=train.eval_iters=0 \
+  start "$pretrain" "${model[@]}" --set=generation= --set=train.eval_iters=0 \
     --set=train.global_batch_size=16 "--set=train.train_iters=$steps" --set=train.log_interval=1 \
     --set=optimizer.lr_warmup_iters=0 --set=system.num_threads=1 \
     --set=parallel.data_parallel_size=4 "${fields[@]}"
@@ -140,5 +141,12 @@ for rate in "${rates[@]}"; do
   island_row "ZeRO-1, 2 islands, every 100" 100 "$shared" "$two"
   island_row "ZeRO-1, 2 islands, every 100, E3M0" 100 "$shared" "$two" \
     diloco.outer_gradient_dtype=e3m0
+  # Of 8 experts, 4 on each host, each token goes to 4.
+  model=(--config=moe_tiny --set=model.moe_router_topk=4)
+  experts="expert_model_parallel_size=4"
+  row "experts" "$experts"
+  row "experts, hierarchical" "$experts" "$levels"
+  row "experts, deduplicated dispatch" "$experts" "$levels" moe_deduplicated_dispatch=true
+  model=(--config=gpt_demo)
   collectives "$rate"
 done

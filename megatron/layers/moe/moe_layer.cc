@@ -19,6 +19,8 @@ MoeLayer::MoeLayer(const TransformerOptions& options, const std::string& name, i
     : dtype_(options.dtype),
       hidden_size_(options.hidden_size),
       router_(options, name + ".router", layer, tensor_group, groups.data),
+      hosts_(groups.dispatches_by_host() ? std::make_unique<HostDispatcher>(options.moe, groups)
+                                         : nullptr),
       dispatcher_(options.moe, groups),
       experts_(options, name + ".experts.experts", groups) {
   if (options.moe.shared_ffn_hidden_size > 0) {
@@ -64,24 +66,47 @@ void MoeLayer::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor
   saved->x_TH = x_TH;
   const Tensor x_NH = Routed(ctx, x_TH);
   router_.Forward(ctx, x_NH, &saved->router);
+  Tensor x_MH = x_NH, expert_MK = saved->router.expert_NK, y_MH = Routed(ctx, y_TH), shared_TH;
+  saved->probability_MK = saved->router.probability_NK;
+  AsyncCall arriving;
+  if (hosts_ != nullptr) {
+    hosts_->MakePlan(ctx, expert_MK, &saved->hosts);
+    const int64_t rows = saved->hosts.num_received(), topk = expert_MK.dim(1);
+    const Tensor packed = hosts_->Packed(ctx, expert_MK, saved->probability_MK);
+    expert_MK = ctx.scratch->Allocate(DType::kInt32, {rows, topk}, "choices on the host");
+    saved->probability_MK =
+        ctx.saved->Allocate(DType::kFloat32, {rows, topk}, "probabilities on the host");
+    Tensor packed_here;
+    const AsyncCall choices = hosts_->ToHosts(ctx, saved->hosts, packed, ctx.scratch, &packed_here);
+    arriving = hosts_->ToHosts(ctx, saved->hosts, x_NH, ctx.scratch, &x_MH);
+    shared_TH = Shared(ctx, x_TH, saved);
+    choices.Wait();
+    hosts_->Unpack(ctx, packed_here, expert_MK, saved->probability_MK);
+    y_MH = ctx.scratch->Allocate(dtype_, {rows, hidden_size_}, "sums of the host");
+  }
   TokenDispatcher::Plan& plan = saved->plan;
-  dispatcher_.MakePlan(ctx, saved->router.expert_NK, &plan);
+  dispatcher_.MakePlan(ctx, expert_MK, &plan);
   // The experts' inputs are kept here; their outputs are sent back and kept by the rank that asked.
   Arena* const sent_arena = dispatcher_.alone() ? ctx.saved : ctx.scratch;
   Arena* const out_arena = dispatcher_.alone() ? ctx.saved : ctx.scratch;
   const Tensor sent_SH =
       sent_arena->Allocate(dtype_, {plan.num_sent(), hidden_size_}, "rows of experts");
   if (dispatcher_.pads()) ops::Zero(ctx.stream, sent_SH);
-  ops::Permute(ctx.stream, x_NH, plan.place_NKC, sent_SH);
+  arriving.Wait();
+  ops::Permute(ctx.stream, x_MH, plan.place_NKC, sent_SH);
   Tensor in_RH;
   const AsyncCall sending = dispatcher_.ToExperts(ctx, plan, sent_SH, ctx.saved, &in_RH);
-  const Tensor shared_TH = Shared(ctx, x_TH, saved);
+  if (hosts_ == nullptr) shared_TH = Shared(ctx, x_TH, saved);
   sending.Wait();
   const Tensor out_RH = out_arena->Allocate(dtype_, in_RH.shape(), "rows returned");
   experts_.Forward(ctx, plan.groups, in_RH, out_RH, &saved->experts);
   dispatcher_.FromExperts(ctx, plan, out_RH, ctx.saved, &saved->returned_SH).Wait();
-  ops::Unpermute(ctx.stream, saved->returned_SH, plan.place_NKC, saved->router.probability_NK,
-                 Routed(ctx, y_TH));
+  ops::Unpermute(ctx.stream, saved->returned_SH, plan.place_NKC, saved->probability_MK, y_MH);
+  if (hosts_ != nullptr) {
+    Tensor sums;
+    hosts_->FromHosts(ctx, saved->hosts, y_MH, &sums).Wait();
+    hosts_->SumOverHosts(ctx, saved->hosts, sums, Routed(ctx, y_TH));
+  }
   Share(ctx, y_TH);
   if (shared_ != nullptr) ops::Add(ctx.stream, shared_TH, y_TH);
 }
@@ -98,20 +123,49 @@ void MoeLayer::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tens
       returned_arena->Allocate(dtype_, saved->returned_SH.shape(), "rows of gradients");
   const Tensor dprobability_NK = ctx.scratch->Allocate(
       DType::kFloat32, saved->router.probability_NK.shape(), "probability gradient");
+  Tensor dy_MH = Routed(ctx, dy_TH), dx_MH = dx_NH, dprobability_MK = dprobability_NK, dshared_TH;
+  if (hosts_ != nullptr) {
+    const AsyncCall sending =
+        hosts_->ToHosts(ctx, saved->hosts, Routed(ctx, dy_TH), ctx.scratch, &dy_MH);
+    dshared_TH = SharedGradient(ctx, dy_TH, saved);
+    sending.Wait();
+    dx_MH = ctx.scratch->Allocate(dtype_, dy_MH.shape(), "gradients of the host");
+    dprobability_MK = ctx.scratch->Allocate(DType::kFloat32, saved->probability_MK.shape(),
+                                            "probability gradients of the host");
+  }
   if (dispatcher_.pads()) ops::Zero(ctx.stream, dreturned_SH);
-  ops::UnpermuteBackward(ctx.stream, Routed(ctx, dy_TH), saved->returned_SH, plan.place_NKC,
-                         saved->router.probability_NK, dreturned_SH, dprobability_NK);
+  ops::UnpermuteBackward(ctx.stream, dy_MH, saved->returned_SH, plan.place_NKC,
+                         saved->probability_MK, dreturned_SH, dprobability_MK);
+  AsyncCall returning_probabilities;
+  Tensor dprobability_of_hosts;
+  if (hosts_ != nullptr) {
+    returning_probabilities =
+        hosts_->FromHosts(ctx, saved->hosts, dprobability_MK, &dprobability_of_hosts);
+  }
   Tensor dout_RH;
   const AsyncCall sending = dispatcher_.ToExperts(ctx, plan, dreturned_SH, ctx.kept(), &dout_RH);
-  const Tensor dshared_TH = SharedGradient(ctx, dy_TH, saved);
+  if (hosts_ == nullptr) dshared_TH = SharedGradient(ctx, dy_TH, saved);
   sending.Wait();
   const Tensor din_RH = ctx.scratch->Allocate(dtype_, dout_RH.shape(), "rows of gradients");
   experts_.Backward(ctx, plan.groups, dout_RH, din_RH, &saved->experts);
   Tensor dsent_SH;
-  const AsyncCall returning = dispatcher_.FromExperts(ctx, plan, din_RH, ctx.scratch, &dsent_SH);
+  AsyncCall returning = dispatcher_.FromExperts(ctx, plan, din_RH, ctx.scratch, &dsent_SH);
+  Tensor dx_of_hosts;
+  if (hosts_ != nullptr) {
+    returning.Wait();
+    ops::PermuteBackward(ctx.stream, dsent_SH, plan.place_NKC, dx_MH);
+    returning = hosts_->FromHosts(ctx, saved->hosts, dx_MH, &dx_of_hosts);
+    returning_probabilities.Wait();
+    // A choice is on one host, and 0 on the others, so these sums are exact.
+    hosts_->SumOverHosts(ctx, saved->hosts, dprobability_of_hosts, dprobability_NK);
+  }
   if (!ctx.defers()) experts_.BackwardWeight(ctx, plan.groups, saved->experts);
   returning.Wait();
-  ops::PermuteBackward(ctx.stream, dsent_SH, plan.place_NKC, dx_NH);
+  if (hosts_ != nullptr) {
+    hosts_->SumOverHosts(ctx, saved->hosts, dx_of_hosts, dx_NH);
+  } else {
+    ops::PermuteBackward(ctx.stream, dsent_SH, plan.place_NKC, dx_NH);
+  }
   router_.Backward(ctx, dprobability_NK, dx_NH, saved->router);
   Share(ctx, dx_TH);
   if (shared_ != nullptr) ops::Add(ctx.stream, dshared_TH, dx_TH);

@@ -5,8 +5,11 @@
 // rows of the residual stream, without it its share of the rows that all hold, and the ranks'
 // results are put together afterwards.
 //
-// Legend: T rows of the residual stream that this rank holds, N those of them that it routes, S
-// rows sent, R rows received, H hidden.
+// With deduplicated dispatch the rows that go to experts are not those that this rank routes, but
+// those that have come to it from its place on all hosts (host_dispatcher.h).
+//
+// Legend: T rows of the residual stream that this rank holds, N those of them that it routes, M rows
+// that go to experts from here, S rows sent to them, R rows received, H hidden.
 #ifndef MEGATRON_LAYERS_MOE_MOE_LAYER_H_
 #define MEGATRON_LAYERS_MOE_MOE_LAYER_H_
 
@@ -17,6 +20,7 @@
 #include "megatron/layers/mlp.h"
 #include "megatron/layers/moe/expert_groups.h"
 #include "megatron/layers/moe/experts.h"
+#include "megatron/layers/moe/host_dispatcher.h"
 #include "megatron/layers/moe/routed_rows.h"
 #include "megatron/layers/moe/router_layer.h"
 #include "megatron/layers/moe/token_dispatcher.h"
@@ -28,6 +32,8 @@ class MoeLayer {
   struct Saved {
     Tensor x_TH;
     RouterLayer::Saved router;
+    HostDispatcher::Plan hosts;
+    Tensor probability_MK;  // router.probability_NK, unless they have come from other hosts
     TokenDispatcher::Plan plan;
     Experts::Saved experts;
     Tensor returned_SH;
@@ -61,6 +67,7 @@ class MoeLayer {
   DType dtype_;
   int64_t hidden_size_;
   RouterLayer router_;
+  std::unique_ptr<HostDispatcher> hosts_;  // null without deduplicated dispatch
   TokenDispatcher dispatcher_;
   Experts experts_;
   std::unique_ptr<Mlp> shared_;  // null without a shared expert

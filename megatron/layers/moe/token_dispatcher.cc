@@ -37,6 +37,13 @@ int64_t TokenDispatcher::Plan::num_received() const {
   return std::accumulate(received.begin(), received.end(), int64_t{0});
 }
 
+TokenDispatcher::TokenDispatcher(const MoeOptions& options, const ExpertGroups& groups)
+    : options_(options),
+      group_(groups.dispatches_by_host() ? groups.host : groups.model),
+      hosts_(groups.across_hosts.size()),
+      num_experts_(options.num_experts / hosts_),
+      copies_(groups.tensor.size()) {}
+
 int64_t TokenDispatcher::RowsOfExpert(const LayerContext& ctx) const {
   const int64_t ranks = ctx.tensor_group.size();
   const int64_t rows = (ctx.batch->num_tokens() + ranks - 1) / ranks;
@@ -51,11 +58,11 @@ int64_t TokenDispatcher::MostReceived(const LayerContext& ctx) const {
   const int64_t rows =
       (ctx.batch->num_tokens() + ranks - 1) / ranks;  // the most rows of one sender
   const int64_t choices = rows * std::min<int64_t>(options_.router.topk, local_experts());
-  return groups_.model.size() * std::min(choices, local_experts() * RowsOfExpert(ctx));
+  return hosts_ * group_.size() * std::min(choices, local_experts() * RowsOfExpert(ctx));
 }
 
 void TokenDispatcher::PlanPadded(int64_t of_expert, Plan* plan) const {
-  const int size = groups_.model.size();
+  const int size = group_.size();
   plan->sent.assign(size, local_experts() * of_expert);
   plan->received = plan->sent;
   plan->groups.clear();
@@ -64,28 +71,28 @@ void TokenDispatcher::PlanPadded(int64_t of_expert, Plan* plan) const {
 }
 
 void TokenDispatcher::PlanLargest(const LayerContext& ctx, int64_t rows, Plan* plan) const {
-  const int size = groups_.model.size();
+  const int size = group_.size();
   plan->sent.assign(size, 0);
   plan->received.assign(size, 0);
-  plan->sent[0] = rows * options_.router.topk * groups_.tensor.size();
+  plan->sent[0] = rows * std::min<int64_t>(options_.router.topk, num_experts_) * copies_;
   plan->received[0] = alone() ? plan->sent[0] : MostReceived(ctx);
   plan->groups = {{0, 0, plan->received[0]}};
 }
 
 void TokenDispatcher::MakePlan(const LayerContext& ctx, const Tensor& expert_NK, Plan* plan) const {
   Arena::Scope scope(ctx.scratch);
-  const int64_t rows = expert_NK.dim(0), copies = groups_.tensor.size();
-  const int64_t experts = local_experts(), ranks = groups_.expert.size();
+  const int64_t rows = expert_NK.dim(0);
+  const int64_t experts = local_experts(), ranks = expert_ranks();
   plan->place_NKC =
-      ctx.saved->Allocate(DType::kInt32, {rows, expert_NK.dim(1), copies}, "permutation");
+      ctx.saved->Allocate(DType::kInt32, {rows, expert_NK.dim(1), copies_}, "permutation");
   const Tensor sent_RCL =
-      ctx.scratch->Allocate(DType::kInt64, {ranks, copies, experts}, "rows sent");
+      ctx.scratch->Allocate(DType::kInt64, {ranks, copies_, experts}, "rows sent");
   const int64_t padded = pads() ? RowsOfExpert(ctx) : 0;
   ops::PlaceByExpert(ctx.stream, expert_NK, plan->place_NKC, sent_RCL, padded);
   if (pads()) return PlanPadded(padded, plan);
   const Tensor received_GL =
-      ctx.scratch->Allocate(DType::kInt64, {ranks * copies, experts}, "rows received");
-  groups_.model.AllToAll(sent_RCL.View(received_GL.shape()), received_GL, ctx.stream);
+      ctx.scratch->Allocate(DType::kInt64, {ranks * copies_, experts}, "rows received");
+  group_.AllToAll(sent_RCL.View(received_GL.shape()), received_GL, ctx.stream);
   if (ctx.stream.is_meta()) return PlanLargest(ctx, rows, plan);
 
   const std::vector<int64_t> sent = OnHost(ctx.stream, sent_RCL);
@@ -108,7 +115,7 @@ AsyncCall TokenDispatcher::ToExperts(const LayerContext& ctx, const Plan& plan,
   *rows_RH =
       arena->Allocate(sent_SH.dtype(), {plan.num_received(), sent_SH.dim(1)}, "rows of experts");
   return StartAsync(
-      groups_.model, ctx.stream, TimeCategory::kExpertParallel,
+      group_, ctx.stream, TimeCategory::kExpertParallel,
       [&plan, sent_SH, rows = *rows_RH](const ProcessGroup& group, const Stream& stream) {
         group.AllToAllV(sent_SH, plan.sent, rows, plan.received, stream);
       });
@@ -122,7 +129,7 @@ AsyncCall TokenDispatcher::FromExperts(const LayerContext& ctx, const Plan& plan
   *returned_SH =
       arena->Allocate(rows_RH.dtype(), {plan.num_sent(), rows_RH.dim(1)}, "rows returned");
   return StartAsync(
-      groups_.model, ctx.stream, TimeCategory::kExpertParallel,
+      group_, ctx.stream, TimeCategory::kExpertParallel,
       [&plan, rows_RH, returned = *returned_SH](const ProcessGroup& group, const Stream& stream) {
         group.AllToAllV(rows_RH, plan.received, returned, plan.sent, stream);
       });

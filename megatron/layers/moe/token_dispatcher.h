@@ -38,11 +38,12 @@ class TokenDispatcher {
     int64_t num_received() const;
   };
 
-  TokenDispatcher(const MoeOptions& options, const ExpertGroups& groups)
-      : options_(options), groups_(groups) {}
+  // Where the groups dispatch by host, rows go to the ranks and experts of this host alone: the rows
+  // to route, and the numbers of experts, are those that a HostDispatcher gives.
+  TokenDispatcher(const MoeOptions& options, const ExpertGroups& groups);
 
   // Returns whether this rank is alone, so that rows are received as they were sent.
-  bool alone() const { return groups_.model.size() == 1; }
+  bool alone() const { return group_.size() == 1; }
   // Returns whether each expert is sent as many rows as it may take, zeros where no choice fills
   // them, so that no rank has to be told how many there are.
   bool pads() const { return options_.pad_to_capacity; }
@@ -60,7 +61,9 @@ class TokenDispatcher {
                                       Tensor* returned_SH) const;
 
  private:
-  int64_t local_experts() const { return options_.num_experts / groups_.expert.size(); }
+  // The ranks with different experts.
+  int64_t expert_ranks() const { return group_.size() / copies_; }
+  int64_t local_experts() const { return num_experts_ / expert_ranks(); }
   // The most rows that one rank sends.
   int64_t RowsOfExpert(const LayerContext& ctx) const;
   int64_t MostReceived(const LayerContext& ctx) const;
@@ -68,7 +71,10 @@ class TokenDispatcher {
   void PlanLargest(const LayerContext& ctx, int64_t rows, Plan* plan) const;
 
   MoeOptions options_;
-  ExpertGroups groups_;
+  ProcessGroup group_;   // the ranks that rows go to
+  int64_t hosts_;        // the groups that share the tokens
+  int64_t num_experts_;  // those of `group_`
+  int64_t copies_;       // ranks with parts of the same experts
 };
 
 }  // namespace megatron

@@ -14,6 +14,7 @@
 #include "megatron/ops/group_codes.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/moe/grouped_linear.h"
+#include "megatron/ops/moe/host_choices.h"
 #include "megatron/ops/moe/permute.h"
 #include "megatron/ops/moe/router.h"
 #include "megatron/ops/moe/sinkhorn.h"
@@ -43,11 +44,12 @@ namespace {
 // Graphs contain neither updates of weights nor experts.
 [[maybe_unused]] const bool outside_graphs =
     EmulateOutsideGraphs<Jitter, GroupedLinearForward, GroupedLinearBackwardInput,
-                         GroupedLinearBackwardWeight, PlaceByExpert, Permute, PermuteBackward,
-                         Unpermute, UnpermuteBackward, RouterForward, CountChoices, RouterBackward,
-                         AddRouterLosses, DropOverCapacity, SinkhornBias, AdamWUpdate, SgdUpdate,
-                         LionUpdate, SumOfSquares, CountZeros, EncodeFloat8, DecodeFloat8,
-                         EncodeGroups, DecodeGroups, AddDecodedGroups>();
+                         GroupedLinearBackwardWeight, FirstChoiceOfHost, PackChoices, UnpackChoices,
+                         PlaceByExpert, Permute, PermuteBackward, Unpermute, UnpermuteBackward,
+                         RouterForward, CountChoices, RouterBackward, AddRouterLosses,
+                         DropOverCapacity, SinkhornBias, AdamWUpdate, SgdUpdate, LionUpdate,
+                         SumOfSquares, CountZeros, EncodeFloat8, DecodeFloat8, EncodeGroups,
+                         DecodeGroups, AddDecodedGroups>();
 
 }  // namespace
 }  // namespace megatron::ops::cuda

@@ -6,6 +6,7 @@
 #include "gtest/gtest.h"
 #include "megatron/ops/cuda/agreement.h"
 #include "megatron/ops/moe/grouped_linear.h"
+#include "megatron/ops/moe/host_choices.h"
 #include "megatron/ops/moe/permute.h"
 #include "megatron/ops/moe/router.h"
 #include "megatron/ops/moe/sinkhorn.h"
@@ -104,6 +105,18 @@ TEST_F(AgreementTest, PaddedExpertsHaveTheSamePlaces) {
   ExpectAgreement({&expert, &place, &rows}, 0, [](const Stream& stream, At at) {
     PlaceByExpert(stream, at[0], at[1], at[2], /*padded=*/60);
   });
+}
+
+TEST_F(AgreementTest, TokensHaveTheSameHosts) {
+  HostTensor expert = Choices(300), host({300, 2}, DType::kInt32),
+             probability = HostTensor::Normal({300, 2}, kF32, 1), packed({300, 4}, kF32),
+             here({300, 2}, DType::kInt32), back({300, 2}, kF32);
+  ExpectAgreement({&expert, &host, &probability, &packed, &here, &back}, 0,
+                  [](const Stream& stream, At at) {
+                    FirstChoiceOfHost(stream, at[0], /*experts_per_host=*/2, at[1]);
+                    PackChoices(stream, at[0], at[2], at[3]);
+                    UnpackChoices(stream, at[3], /*first=*/2, /*experts_per_host=*/2, at[4], at[5]);
+                  });
 }
 
 TEST_P(MoeCudaOpTest, RowsGoToTheirExpertsAndBack) {

@@ -2,6 +2,7 @@
 
 #include "megatron/ops/cuda/device.cuh"
 #include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/moe/host_choices.h"
 #include "megatron/ops/moe/permute.h"
 
 namespace megatron::ops::cuda {
@@ -49,6 +50,40 @@ __global__ void __launch_bounds__(kThreads)
     }
     before += total;
   }
+}
+
+// The kernels of host_choices.h have one thread for each choice.
+__global__ void __launch_bounds__(kThreads)
+    ChooseHosts(const int32_t* expert, int64_t count, int64_t topk, int64_t per_host,
+                int32_t* host) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= count) return;
+  int64_t mine = expert[i] < 0 ? -1 : expert[i] / per_host;
+  for (int64_t before = i / topk * topk; before < i; ++before) {
+    if (expert[before] >= 0 && expert[before] / per_host == mine) mine = -1;
+  }
+  host[i] = static_cast<int32_t>(mine);
+}
+
+__global__ void __launch_bounds__(kThreads) Pack(const int32_t* expert, const float* probability,
+                                                 int64_t count, int64_t topk, float* packed) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= count) return;
+  float* const mine = packed + i / topk * 2 * topk + i % topk;
+  mine[0] = static_cast<float>(expert[i]);
+  mine[topk] = probability[i];
+}
+
+__global__ void __launch_bounds__(kThreads)
+    Unpack(const float* packed, int64_t count, int64_t topk, int64_t first, int64_t per_host,
+           int32_t* expert, float* probability) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const float* const mine = packed + i / topk * 2 * topk + i % topk;
+  const float number = mine[0] - static_cast<float>(first);
+  const bool is_here = number >= 0 && number < static_cast<float>(per_host);
+  expert[i] = is_here ? static_cast<int32_t>(number) : -1;
+  probability[i] = mine[topk];
 }
 
 // Each block has one token and reads N elements at once.
@@ -167,6 +202,34 @@ void PlaceByExpert(const Stream& stream, const Tensor& expert_TK, const Tensor& 
   CheckLaunched("places of rows");
 }
 
+void FirstChoiceOfHost(const Stream& stream, const Tensor& expert_TK, int64_t experts_per_host,
+                       const Tensor& host_TK) {
+  if (expert_TK.numel() == 0) return;
+  ChooseHosts<<<Blocks(expert_TK.numel(), kThreads), kThreads, 0, Handle(stream)>>>(
+      expert_TK.data<int32_t>(), expert_TK.numel(), expert_TK.dim(1), experts_per_host,
+      host_TK.data<int32_t>());
+  CheckLaunched("hosts of choices");
+}
+
+void PackChoices(const Stream& stream, const Tensor& expert_TK, const Tensor& probability_TK,
+                 const Tensor& packed_TC) {
+  if (expert_TK.numel() == 0) return;
+  Pack<<<Blocks(expert_TK.numel(), kThreads), kThreads, 0, Handle(stream)>>>(
+      expert_TK.data<int32_t>(), probability_TK.data<float>(), expert_TK.numel(), expert_TK.dim(1),
+      packed_TC.data<float>());
+  CheckLaunched("packed choices");
+}
+
+void UnpackChoices(const Stream& stream, const Tensor& packed_TC, int64_t first,
+                   int64_t experts_per_host, const Tensor& expert_TK,
+                   const Tensor& probability_TK) {
+  if (expert_TK.numel() == 0) return;
+  Unpack<<<Blocks(expert_TK.numel(), kThreads), kThreads, 0, Handle(stream)>>>(
+      packed_TC.data<float>(), expert_TK.numel(), expert_TK.dim(1), first, experts_per_host,
+      expert_TK.data<int32_t>(), probability_TK.data<float>());
+  CheckLaunched("unpacked choices");
+}
+
 void Permute(const Stream& stream, const Tensor& x_TH, const Tensor& place_TKC,
              const Tensor& out_RH) {
   if (x_TH.numel() == 0) return;
@@ -214,6 +277,9 @@ void UnpermuteBackward(const Stream& stream, const Tensor& dy_TH, const Tensor& 
 }
 
 MEGATRON_CUDA_KERNEL(PlaceByExpert);
+MEGATRON_CUDA_KERNEL(FirstChoiceOfHost);
+MEGATRON_CUDA_KERNEL(PackChoices);
+MEGATRON_CUDA_KERNEL(UnpackChoices);
 MEGATRON_CUDA_KERNEL(Permute);
 MEGATRON_CUDA_KERNEL(PermuteBackward);
 MEGATRON_CUDA_KERNEL(Unpermute);

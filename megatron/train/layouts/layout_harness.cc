@@ -309,6 +309,7 @@ ParallelSizes SizesOf(const Layout& layout, bool has_experts) {
   sizes.optimizer_instances = layout.optimizer_instances;
   sizes.hosts = layout.hosts;
   sizes.ranks_per_host = layout.ranks_per_host;
+  sizes.deduplicated_dispatch = layout.deduplicated_dispatch;
   sizes.order = layout.order;
   return sizes;
 }
@@ -336,6 +337,7 @@ std::string ToString(const Layout& layout) {
                   layout.hosts > 1 ? absl::StrCat(" on ", layout.hosts, " hosts") : "",
                   layout.overlap ? " overlap" : "", " micro-batch ", layout.micro_batch_size);
   if (layout.ranks_per_host > 0) absl::StrAppend(&text, " hosts of ", layout.ranks_per_host);
+  if (layout.deduplicated_dispatch) absl::StrAppend(&text, " deduplicated");
   if (layout.order != RankOrder()) absl::StrAppend(&text, " ", layout.order.ToString());
   return text;
 }

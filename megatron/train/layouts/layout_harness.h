@@ -37,8 +37,9 @@ struct Layout {
   int optimizer_instances = 1;
   bool shards_states_over_instances = false;
   int ranks_per_host = 0;  // for hierarchical collectives; 0: none are
-  int hosts = 1;           // several have secondary shards
-  bool overlap = false;    // overlaps gradient reduction and weight gathering
+  bool deduplicated_dispatch = false;
+  int hosts = 1;         // several have secondary shards
+  bool overlap = false;  // overlaps gradient reduction and weight gathering
   int64_t micro_batch_size = 1;
   RankOrder order;
 

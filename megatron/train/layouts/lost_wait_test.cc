@@ -94,6 +94,14 @@ Case Experts(const char* name, const ModelOptions& model) {
   return c;
 }
 
+// Each rank is a host.
+Case DeduplicatedDispatch(const char* name, const ModelOptions& model) {
+  Case c = Experts(name, model);
+  c.layout.ranks_per_host = 1;
+  c.layout.deduplicated_dispatch = true;
+  return c;
+}
+
 // More layers than windows, so that each kind of wait comes in the first pass already.
 Case Offload(const char* name, const ModelOptions& model) {
   Case c = Small(name, model);
@@ -115,6 +123,8 @@ std::vector<Case> Cases() {
       TensorParallel("TensorInBothPasses", true),
       Experts("Experts", SmallMixtral()),
       Experts("ExpertsAndASharedOne", SmallDeepSeek()),
+      DeduplicatedDispatch("DeduplicatedDispatch", SmallMixtral()),
+      DeduplicatedDispatch("DeduplicatedDispatchAndASharedExpert", SmallDeepSeek()),
       Offload("OffloadedActivations", SmallGpt2()),
   };
 }

@@ -138,6 +138,10 @@ std::vector<Scene> Scenes() {
   gathered.context_parallel = ContextParallel::kGather;
   Layout experts = context;
   experts.expert = 2;
+  Layout dispatch;
+  dispatch.data = dispatch.expert = 4;
+  dispatch.ranks_per_host = 2;
+  dispatch.deduplicated_dispatch = true;
   Layout instances;
   instances.data = 4;
   instances.sharding = DataSharding::kWeights;
@@ -271,6 +275,14 @@ std::vector<Scene> Scenes() {
         {"codes of gradients not exchanged across hosts", "dp-cp-across-hosts",
          Collective::kAllToAll, Fault::kDropped}},
        kCodes},
+      {"deduplicated dispatch",
+       dispatch,
+       {{"rows between hosts doubled", "etp-ep-across-hosts", Collective::kAllToAllV,
+         Fault::kDoubled},
+        {"rows to the wrong rank of a host", "etp-ep-host", Collective::kAllToAllV,
+         Fault::kRotated},
+        {"rows within a host doubled", "etp-ep-host", Collective::kAllToAllV, Fault::kDoubled}},
+       kExperts},
       {"an encoder's keys, all-to-all",
        ulysses,
        {{"heads of both sides to the wrong rank", "cp", Collective::kAllToAll, Fault::kRotated}},

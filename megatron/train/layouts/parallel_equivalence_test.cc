@@ -62,7 +62,7 @@ enum Setting {
   kNumSettings
 };
 constexpr std::array<int, kNumSettings> kValues = {5, 2, 3, 8, 2, 3, kNumParts, 4,
-                                                   3, 2, 4, 5, 2, 3, 4,         2};
+                                                   3, 2, 4, 6, 2, 3, 4,         2};
 using Case = std::array<int, kNumSettings>;
 
 enum Model { kGpt2, kLlama, kMixtral, kDeepSeek, kBalanced };
@@ -89,6 +89,11 @@ Layout LayoutOf(const Case& c) {
   // Instead of instances, hierarchical collectives over two hosts, or secondary shards on two.
   if (c[kInstances] == 3) layout.ranks_per_host = layout.ranks() / 2;
   if (c[kInstances] == 4) layout.hosts = 2;
+  // Or each group of ranks that share experts is on two hosts, with deduplicated dispatch.
+  if (c[kInstances] == 5) {
+    layout.ranks_per_host = layout.expert * layout.expert_tensor / 2;
+    layout.deduplicated_dispatch = true;
+  }
   layout.overlap = c[kOverlap] == 1;
   layout.tp_comm_overlap = layout.overlap && layout.tensor > 1;
   layout.micro_batch_size = 1 << c[kMicroBatch];
@@ -132,7 +137,12 @@ bool IsValid(const Case& c) {
       return false;
     }
   }
-  if (layout.ranks_per_host > 0 && layout.data * layout.context < 4) return false;
+  if (layout.deduplicated_dispatch) {
+    // kBalanced pads its messages.
+    if (!HasExperts(c) || c[kModel] == kBalanced || layout.expert == 1) return false;
+  } else if (layout.ranks_per_host > 0 && layout.data * layout.context < 4) {
+    return false;
+  }
   TransformerOptions transformer;
   transformer.context_parallel = layout.context_parallel;
   transformer.context_team_size = layout.context_team_size;

@@ -21,6 +21,7 @@ constexpr Unpriced kUnpriced[] = {
     {"model.moe_pad_expert_input_to_capacity", "false"},
     {"parallel.tp_comm_overlap", "false"},
     {"parallel.sum_in_rank_order", "false"},
+    {"parallel.moe_deduplicated_dispatch", "false"},
     {"parallel.check_collectives", "false"},
     {"parallel.ddp_bucket_size", "0"},
     {"parallel.rank_order", "\"tp-cp-ep-dp-pp\""},

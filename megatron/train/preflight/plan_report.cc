@@ -157,6 +157,8 @@ std::string DescribeLayout(const RunOptions& options, const config::ParallelConf
     absl::StrAppend(&text, ", hierarchical collectives over hosts of ",
                     options.parallel.ranks_per_host);
   }
+  if (options.parallel.deduplicated_dispatch)
+    absl::StrAppend(&text, ", rows to each host of their experts once");
   if (config.use_distributed_optimizer()) {
     absl::StrAppend(
         &text, ", sharded: ",

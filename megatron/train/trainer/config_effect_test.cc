@@ -192,6 +192,11 @@ const std::map<std::string, Help>& Helps() {
       {"parallel.rank_order", {"tp-cp-ep-pp-dp", {}}},
       {"parallel.hierarchical_collectives_ranks_per_host",
        {"2", {"parallel.data_parallel_size=4"}}},
+      {"parallel.moe_deduplicated_dispatch",
+       {"true",
+        {"model.disable_bias_linear=true", "model.num_experts=4", "parallel.data_parallel_size=4",
+         "parallel.expert_model_parallel_size=4",
+         "parallel.hierarchical_collectives_ranks_per_host=2"}}},
       {"parallel.hierarchical_context_parallel_sizes",
        {"[2, 4]", {"parallel.context_parallel_size=8", "parallel.cp_comm_type=a2a_p2p"}}},
       {"parallel.pipeline_model_parallel_layout", {"Et|tttL", {}}},
@@ -316,8 +321,8 @@ std::string Describe(const RunOptions& o) {
   return Describe(o.trainer) + Describe(o.data) +
          Line(o.parallel.tensor, o.parallel.context, o.parallel.pipeline, o.parallel.data,
               o.parallel.expert, o.parallel.expert_tensor, o.parallel.optimizer_instances,
-              o.parallel.hosts, o.parallel.ranks_per_host, o.parallel.order.ToString(),
-              o.topology_file) +
+              o.parallel.hosts, o.parallel.ranks_per_host, o.parallel.deduplicated_dispatch,
+              o.parallel.order.ToString(), o.topology_file) +
          Line(o.planning.auto_layout, o.planning.ranks, o.planning.hardware_file,
               o.planning.kernels_file) +
          Line(o.precision.dynamic_loss_scale, o.precision.constant_loss_scale,

@@ -11,8 +11,11 @@ std::vector<ProcessGroup*> GroupsWithLanes(const TransformerOptions& transformer
   if (groups->tensor.size() > 1) with_lanes.push_back(&groups->tensor);
   if (groups->context.size() > 1) with_lanes.push_back(&groups->context);
   if (groups->pipeline.size() > 1) with_lanes.push_back(&groups->pipeline);
-  if (transformer.moe.num_experts > 0 && groups->expert_model.size() > 1)
-    with_lanes.push_back(&groups->expert_model);
+  // With deduplicated dispatch only what goes between hosts runs beside computing.
+  ProcessGroup* const experts = groups->expert_model_across_hosts.size() > 1
+                                    ? &groups->expert_model_across_hosts
+                                    : &groups->expert_model;
+  if (transformer.moe.num_experts > 0 && experts->size() > 1) with_lanes.push_back(experts);
   return with_lanes;
 }
 

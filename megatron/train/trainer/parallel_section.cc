@@ -17,6 +17,7 @@ absl::StatusOr<ParallelSizes> ToParallelSizes(const config::ParallelConfig& conf
   sizes.expert_tensor = static_cast<int>(config.expert_tensor_parallel_size());
   sizes.optimizer_instances = static_cast<int>(config.num_distributed_optimizer_instances());
   sizes.ranks_per_host = static_cast<int>(config.hierarchical_collectives_ranks_per_host());
+  sizes.deduplicated_dispatch = config.moe_deduplicated_dispatch();
   if (const int64_t ranks = config.zero_hpz_partition_size(); ranks > 1) {
     const int64_t all = config.data_parallel_size() * config.context_parallel_size();
     sizes.hosts = static_cast<int>(std::max<int64_t>(1, all / ranks));

@@ -93,7 +93,8 @@ bool GradientsComeInOrder(ScheduleKind schedule) {
 }
 
 ExpertGroups ExpertGroupsOf(const ProcessGroups& groups) {
-  return {groups.expert, groups.expert_tensor, groups.expert_model, groups.data};
+  return {groups.expert, groups.expert_tensor,     groups.expert_model,
+          groups.data,   groups.expert_model_host, groups.expert_model_across_hosts};
 }
 
 }  // namespace

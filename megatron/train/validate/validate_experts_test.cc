@@ -45,6 +45,34 @@ TEST(ValidateExpertsTest, AcceptsWhatWorks) {
               IsEmpty());
 }
 
+TEST(ValidateExpertsTest, DispatchMayBeDeduplicatedWhereExpertsAreOnSeveralHosts) {
+  const ConfigOverrides wanted = {"parallel.moe_deduplicated_dispatch=true"};
+  const auto errors = [&](ConfigOverrides more) {
+    more.insert(more.end(), wanted.begin(), wanted.end());
+    return ErrorsWith(more);
+  };
+  const std::string ranks_per_host = "parallel.hierarchical_collectives_ranks_per_host=";
+  EXPECT_THAT(errors({"parallel.expert_model_parallel_size=4", ranks_per_host + "2"}), IsEmpty());
+  // Each rank is a host, so no other collective has two levels.
+  EXPECT_THAT(errors({"parallel.expert_model_parallel_size=2", ranks_per_host + "1"}), IsEmpty());
+  EXPECT_THAT(errors({"parallel.expert_model_parallel_size=4"}),
+              ElementsAre(HasSubstr("has no effect with "
+                                    "parallel.hierarchical_collectives_ranks_per_host = 0")));
+  EXPECT_THAT(errors({ranks_per_host + "2"}),
+              ElementsAre(HasSubstr("has no effect with parallel.expert_model_parallel_size = 1")));
+  EXPECT_THAT(errors({"parallel.expert_model_parallel_size=2", ranks_per_host + "2"}),
+              ElementsAre(HasSubstr("group etp-ep-0 of ranks that share experts is on one host")));
+  EXPECT_THAT(errors({"parallel.expert_model_parallel_size=4", ranks_per_host + "3"}),
+              ElementsAre(HasSubstr("group etp-ep-0 has 3 of its 4 ranks on host 0")));
+  EXPECT_THAT(errors({"parallel.expert_model_parallel_size=2",
+                      "parallel.expert_tensor_parallel_size=2", ranks_per_host + "1"}),
+              ElementsAre(HasSubstr("has the 2 parts of an expert on different hosts")));
+  EXPECT_THAT(
+      errors({"parallel.expert_model_parallel_size=4", ranks_per_host + "2",
+              "model.moe_expert_capacity_factor=1", "model.moe_pad_expert_input_to_capacity=true"}),
+      ElementsAre(HasSubstr("does not go with model.moe_pad_expert_input_to_capacity")));
+}
+
 TEST(ValidateExpertsTest, SinkhornMayChooseOneExpert) {
   EXPECT_THAT(ErrorsWith({"model.moe_router_load_balancing_type=sinkhorn",
                           "model.moe_router_topk=1", "model.moe_input_jitter_eps=0.01"}),

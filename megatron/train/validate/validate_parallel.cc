@@ -231,6 +231,17 @@ void CheckHierarchical(ConfigChecker& check) {
       (!has_experts && parallel.data_parallel_size() * parallel.context_parallel_size() == 1)) {
     return;
   }
+  constexpr char kDispatch[] = "parallel.moe_deduplicated_dispatch";
+  if (grids->expert.deduplicated_dispatch()) {
+    if (parallel.expert_model_parallel_size() == 1) return;  // without effect, an error already
+    const absl::Status dispatches = CheckDeduplicatedDispatch(grids->expert);
+    if (!dispatches.ok()) return check.Error(kDispatch, dispatches.message());
+    if (check.resolved().model().moe_pad_expert_input_to_capacity()) {
+      check.Error(kDispatch, absl::StrCat("does not go with ",
+                                          check.Named("model.moe_pad_expert_input_to_capacity"),
+                                          ": how many rows go to a host depends on the choices"));
+    }
+  }
   const absl::Status fits = CheckHierarchicalGroups(grids->dense, grids->expert);
   if (!fits.ok()) check.Error(kRanksPerHost, fits.message());
 }
