@@ -42,14 +42,12 @@ namespace {
     RegisterCudaKernel<&HopperAttentionIsAvailable>(+[] { return true; });
 
 // Graphs contain neither updates of weights nor experts.
-[[maybe_unused]] const bool outside_graphs =
-    EmulateOutsideGraphs<Jitter, GroupedLinearForward, GroupedLinearBackwardInput,
-                         GroupedLinearBackwardWeight, FirstChoiceOfHost, PackChoices, UnpackChoices,
-                         PlaceByExpert, Permute, PermuteBackward, Unpermute, UnpermuteBackward,
-                         RouterForward, CountChoices, RouterBackward, AddRouterLosses,
-                         DropOverCapacity, SinkhornBias, AdamWUpdate, SgdUpdate, LionUpdate,
-                         SumOfSquares, CountZeros, EncodeFloat8, DecodeFloat8, EncodeGroups,
-                         DecodeGroups, AddDecodedGroups>();
+[[maybe_unused]] const bool outside_graphs = EmulateOutsideGraphs<
+    Jitter, GroupedLinearForward, GroupedLinearBackwardInput, GroupedLinearBackwardWeight,
+    FirstChoiceOfHost, PackChoices, UnpackChoices, PlaceByExpert, Permute, PermuteBackward,
+    Unpermute, UnpermuteBackward, RouterForward, CountChoices, RouterBackward, AddRouterLosses,
+    DropOverCapacity, SinkhornBias, AdamWUpdate, SgdUpdate, LionUpdate, SumOfSquares, CountZeros,
+    EncodeFloat8, DecodeFloat8, EncodeGroups, DecodeGroups, AddDecodedGroups>();
 
 }  // namespace
 }  // namespace megatron::ops::cuda
