@@ -58,6 +58,7 @@ const std::map<std::string, std::vector<std::string>>& Needs() {
        {"model.model_type=t5", "model.decoder_seq_length=16"}},
       {"optimizer.lr_decay_style=WSD", {"optimizer.lr_wsd_decay_iters=4"}},
       {"parallel.cp_comm_type=a2a_p2p", {"parallel.hierarchical_context_parallel_sizes=[2, 1]"}},
+      {"parallel.hierarchical_collectives_ranks_per_host=2", {"parallel.data_parallel_size=4"}},
       {"precision.fp8_format=e4m3", {"precision.bf16=true"}},
   };
   return *needs;
