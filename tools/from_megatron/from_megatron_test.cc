@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
@@ -309,14 +310,19 @@ TEST(FromMegatronTest, DeepSpeedsCurriculumBySequenceLengthIsOurs) {
 
 TEST(FromMegatronTest, DeepSpeedsRandomLtdIsOurs) {
   const auto random_ltd = [](int layers, const std::string& type) {
-    return WithDeepSpeed(absl::StrCat(
+    FromMegatronInput input;
+    input.source = "line";
+    input.script = absl::StrReplaceAll(kSmall, {{"--num-layers 2 ", "--num-layers 24 "}});
+    input.deepspeed_source = "ds.json";
+    input.deepspeed = absl::StrCat(
         "{\"gradient_clipping\": 1.0, \"data_efficiency\": {\"enabled\": true, \"seed\": 1, ",
         "\"data_sampling\": {\"enabled\": false, \"num_epochs\": 3}, ",
         "\"data_routing\": {\"enabled\": true, \"random_ltd\": {\"enabled\": true, ",
         "\"total_layer_num\": 24, \"random_ltd_layer_num\": ", layers,
         ", \"model_mask_name\": \"attention_mask\", \"random_ltd_schedule\": {\"min_value\": 16, ",
         "\"max_value\": 64, \"schedule_type\": \"", type,
-        "\", \"schedule_config\": ", "{\"require_steps\": 100, \"seq_per_step\": 16}}}}}}"));
+        "\", \"schedule_config\": ", "{\"require_steps\": 100, \"seq_per_step\": 16}}}}}}");
+    return FromMegatron(input);
   };
   const auto result = random_ltd(22, "fixed_linear");
   ASSERT_THAT(result, IsOk());

@@ -70,7 +70,8 @@ std::vector<AxisTraffic> TrafficOf(const config::PretrainConfig& config,
   // A valid configuration of one stack can be planned.
   CHECK(run.ok()) << run.status();
   std::vector<AxisTraffic> traffic;
-  for (const TrafficRow& row : StepTraffic(run->program, run->model, run->layout, MeanStage(*run))) {
+  for (const TrafficRow& row :
+       StepTraffic(run->program, run->model, run->layout, MeanStage(*run))) {
     const bool is_of_ends = row.axis == TrafficAxis::kPipeline && row.call != TrafficCall::kMessage;
     if (!is_of_ends) traffic.push_back(ToAxisTraffic(row));
   }
