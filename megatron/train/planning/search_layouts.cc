@@ -319,8 +319,7 @@ std::vector<LayoutAxes> Search::FormsOf(const LayoutAxes& axes) const {
     secondary.push_back(hosts);
   }
   const auto choices = [&](bool is_written) {
-    return has_parts && !planner_.is_gpu && is_written ? std::vector<bool>{false, true}
-                                                       : std::vector<bool>{false};
+    return has_parts && is_written ? std::vector<bool>{false, true} : std::vector<bool>{false};
   };
   LayoutAxes form = axes;
   for (const int64_t ranks_per_host : levels) {
