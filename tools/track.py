@@ -48,7 +48,7 @@ MOST_EVENTS_BEFORE_CARD = 100
 # endings. A step that is taken again has the same ones.
 BOTH_AXES = frozenset((
     "lm loss", "lm accuracy", "exact span accuracy", "sop loss", "sop accuracy", "learning-rate", "grad-norm",
-    "params-norm", "num-zeros", "loss-scale", "batch-size"))
+    "params-norm", "num-zeros", "loss-scale", "batch-size", "curriculum-seqlen"))
 # All three trackers take such names as they are.
 NAME = re.compile(r"[A-Za-z0-9][\w .-]*(/[A-Za-z0-9][\w .-]*)*", re.ASCII)
 LONGEST_NAME = 200
@@ -119,6 +119,8 @@ def values_of(record):
     for name, value in record.items():
         if name == "elapsed_ms":
             values["iteration-time"] = to_float(value) / 1e3
+        elif name == "consumed_tokens":
+            values["consumed-tokens"] = to_float(value)
         elif name not in ("iteration", "consumed_samples") and not isinstance(value, list):
             values[name] = to_float(value)
     return values

@@ -1,5 +1,5 @@
-// The elements of largest magnitude, apart from the others. Legend: N elements, K of them taken. All
-// tensors are contiguous; values are fp32, indices int32. These ops run on the CPU.
+// The elements of largest magnitude, apart from the others. Legend: N elements, K of them taken.
+// All tensors are contiguous; values are fp32, indices int32. These ops run on the CPU.
 #ifndef MEGATRON_OPS_LARGEST_ELEMENTS_H_
 #define MEGATRON_OPS_LARGEST_ELEMENTS_H_
 

@@ -18,9 +18,9 @@ Tensor Part(const Tensor& flat, int64_t begin, int64_t size) {
   return flat.Slice(0, begin, begin + size);
 }
 
-// Makes the rows of x orthonormal, as Gram and Schmidt do. A row that depends on those in front of it
-// is left with rounding errors, and normalizing these is what the second pass is for: after it the
-// rows are orthogonal. A row of zeros stays.
+// Makes the rows of x orthonormal, as Gram and Schmidt do. A row that depends on those in front of
+// it is left with rounding errors, and normalizing these is what the second pass is for: after it
+// the rows are orthogonal. A row of zeros stays.
 void OrthonormalizeRows(const Tensor& x_RC) {
   const int64_t rows = x_RC.dim(0), columns = x_RC.dim(1);
   float* const x = x_RC.data<float>();

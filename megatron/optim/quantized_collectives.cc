@@ -13,8 +13,8 @@ Tensor Piece(const Tensor& flat, int64_t index, int64_t size) {
   return flat.Slice(0, index * size, (index + 1) * size);
 }
 
-// Encodes x, and adds the error, unless it is empty, to x before. The error then is what the message
-// lacks of x.
+// Encodes x, and adds the error, unless it is empty, to x before. The error then is what the
+// message lacks of x.
 void EncodeWithFeedback(const Stream& stream, CodeBits bits, const Tensor& x, const Tensor& error,
                         const Tensor& message) {
   if (!error.empty()) ops::Add(stream, error, x);

@@ -30,10 +30,10 @@ void QuantizedAllGather(const Tensor& shard, const Tensor& error, const Tensor& 
 void QuantizedReduceScatter(ops::CodeBits bits, const Tensor& whole, const Tensor& error,
                             const Tensor& scratch, const ProcessGroup& group, const Stream& stream);
 
-// The same with codes of 4 bits and without feedback, in two hops. With hosts, summands are exchanged within a host, summed, and the
-// sums are exchanged across hosts and summed, so each hop rounds once. `shards` are all ranks; `host`
-// and `across_hosts` those of this rank's host and those in the same place of every host, or default
-// groups.
+// The same with codes of 4 bits and without feedback, in two hops. With hosts, summands are
+// exchanged within a host, summed, and the sums are exchanged across hosts and summed, so each hop
+// rounds once. `shards` are all ranks; `host` and `across_hosts` those of this rank's host and
+// those in the same place of every host, or default groups.
 void QuantizedReduceScatter(const Tensor& whole, const Tensor& scratch, const ProcessGroup& shards,
                             const ProcessGroup& host, const ProcessGroup& across_hosts,
                             const Stream& stream);

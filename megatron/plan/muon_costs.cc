@@ -65,8 +65,8 @@ class Layer {
         shares_(program.shards_optimizer() || layout.shards_parameters) {}
 
   // Shares weights out, from the largest on, each to the rank that has least, and adds the work of
-  // the rank that has most, or all work where ranks share out nothing: buckets have parts even then.
-  // Returns the padding.
+  // the rank that has most, or all work where ranks share out nothing: buckets have parts even
+  // then. Returns the padding.
   double Add(std::vector<Weight> weights, const PlanGroup& copies) {
     const int64_t instances = l_.shards_states_over_instances ? 1 : l_.instances;
     const int64_t ranks = std::max<int64_t>(1, copies.ranks / instances);

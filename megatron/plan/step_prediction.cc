@@ -207,7 +207,8 @@ double Predictor::Recomputed(const LayerCosts& layer) const {
   return l_.recompute == PlanRecompute::kSelective && runs_core ? layer.attention_core : 0;
 }
 
-// `mixtures` is the share of them among the layers. The last stage has the head besides, and no more dense layers than others: it is the slowest.
+// `mixtures` is the share of them among the layers. The last stage has the head besides, and no
+// more dense layers than others: it is the slowest.
 StepSeconds Predictor::Seconds(const LayerCosts& layer, double mixtures,
                                DataParallelWork* data) const {
   const double layers = double(model_.layers()) / l_.pp;

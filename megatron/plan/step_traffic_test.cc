@@ -69,8 +69,8 @@ TEST(StepTrafficTest, SequenceParallelRanksGatherOnceMore) {
   layout.tp = 8;
   layout.is_sequence_parallel = true;
   const auto sent = SentByAxis({}, Llama(), layout, AllLayers());
-  // A layer gathers 6 times and scatters 4 times, the embedding 1 and 1, the head 2 and 1; gradients
-  // of 65 norms and the sums of the loss.
+  // A layer gathers 6 times and scatters 4 times, the embedding 1 and 1, the head 2 and 1;
+  // gradients of 65 norms and the sums of the loss.
   const double parts = 4 * (32 * 10 + 5) * kActivation;
   const double sums = 4 * 4096.0 * 65 + 4 * 3 * 4.0 * 8192;
   EXPECT_DOUBLE_EQ(sent.at(TrafficAxis::kTensor), 0.875 * parts + 1.75 * sums);

@@ -137,8 +137,8 @@ TEST_P(CudaOpTest, CopiesOfSlices) {
   }
 }
 
-// The message is compared too: all bits are the CPU's. The last group is smaller than the others, and
-// a slice begins where no vector does.
+// The message is compared too: all bits are the CPU's. The last group is smaller than the others,
+// and a slice begins where no vector does.
 TEST_P(CudaOpTest, CodesOfGroups) {
   for (CodeBits bits : {CodeBits::k4, CodeBits::k8}) {
     for (int64_t size : kSizes) {
@@ -154,8 +154,8 @@ TEST_P(CudaOpTest, CodesOfGroups) {
   }
 }
 
-// Groups of zeros, and of magnitudes of which fp32 has few digits or which are nearly infinite. Their
-// doubles make groups with infinities; those become zeros before operands are compared.
+// Groups of zeros, and of magnitudes of which fp32 has few digits or which are nearly infinite.
+// Their doubles make groups with infinities; those become zeros before operands are compared.
 TEST_F(AgreementTest, CodesOfUnusualGroups) {
   for (CodeBits bits : {CodeBits::k4, CodeBits::k8}) {
     std::vector<double> values;

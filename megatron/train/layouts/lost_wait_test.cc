@@ -1,5 +1,6 @@
-// Tests that the emulated device finds every missing wait between computing and what is communicated
-// or copied beside it: training in which a rank leaves out any one of its waits ends the program.
+// Tests that the emulated device finds every missing wait between computing and what is
+// communicated or copied beside it: training in which a rank leaves out any one of its waits ends
+// the program.
 #include <cstdint>
 #include <memory>
 #include <ostream>
@@ -30,8 +31,8 @@ std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.nam
 
 class LostWaitTest : public testing::TestWithParam<Case> {
  protected:
-  // Trains a step, in which the first rank leaves out its wait of this number. Returns the number of
-  // its waits.
+  // Trains a step, in which the first rank leaves out its wait of this number. Returns the number
+  // of its waits.
   static int64_t Train(const Case& c, int64_t number) {
     FakeNccl nccl;
     LostWait lost = {number};

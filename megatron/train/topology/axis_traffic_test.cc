@@ -76,8 +76,8 @@ TEST(AxisTrafficTest, CopiesOfWeightsReduceTheirGradients) {
   EXPECT_DOUBLE_EQ(Bytes(Of(sharded))["dp"], reduced * 3 / 4);
   std::vector<std::string> all = sharded;
   all.push_back("parallel.data_parallel_sharding_strategy=optim_grads_params");
-  // For each of 4 micro-batches: gradients once, weights twice, and a table of 128 words that is tied
-  // to the head once more.
+  // For each of 4 micro-batches: gradients once, weights twice, and a table of 128 words that is
+  // tied to the head once more.
   EXPECT_DOUBLE_EQ(Bytes(Of(all))["dp"], reduced / 2 * 4 + reduced / 4 * 2 * 4 + 4 * 128 * 64 * 2);
 }
 
