@@ -23,15 +23,21 @@ Tensor Cut(const Tensor& flat, const FlatRange& range) {
   return flat.Slice(0, range.begin, range.end);
 }
 
-// Appends where the matrices of a parameter are in its bucket. Dims in front of the last two count
-// matrices.
+// Appends where the matrices of a parameter are in its bucket. A table of an embedding or of an
+// output layer is one too; a bias of several dims, whose elements don't decay, is none.
 void AppendMatrices(const FlatParameter& flat, const Bucket& bucket,
                     std::vector<MatrixPlace>* matrices) {
-  const Shape& shape = flat.parameter->sharding.local_shape;
-  if (shape.rank() < 2) return;
-  const int64_t rows = shape[shape.rank() - 2], columns = shape[shape.rank() - 1];
-  for (int64_t begin = flat.range.begin; begin < flat.range.end; begin += rows * columns)
-    matrices->push_back({begin - bucket.range.begin, rows, columns});
+  const Parameter& parameter = *flat.parameter;
+  const Shape& shape = parameter.sharding.local_shape;
+  if (!parameter.matrix.has_value() && !(shape.rank() == 2 && parameter.weight_decay)) return;
+  const int stacked = parameter.matrix.has_value() ? parameter.matrix->stacked : 0;
+  int64_t count = 1;
+  for (int d = 0; d < stacked; ++d) count *= shape[d];
+  const int64_t columns = shape[shape.rank() - 1], rows = shape.numel() / (count * columns);
+  for (int64_t i = 0; i < count; ++i) {
+    matrices->push_back(
+        {flat.range.begin - bucket.range.begin + i * rows * columns, rows, columns});
+  }
 }
 
 // All bytes of a buffer.
