@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
@@ -265,10 +266,12 @@ std::string CompressionLayout(Trainer& trainer) {
   return absl::StrCat("type ", static_cast<int>(compression.type), " rank ", compression.rank, " ",
                       compression.min_compression_rate, " tp ", groups.tensor.size(), " cp ",
                       groups.context.size(), " pp ", groups.pipeline.size(), " ",
-                      options.placement.chunks, " dp ", groups.data.size(), " of ",
-                      groups.data_context_replicas.size(), " ep ", groups.expert.size(), " etp ",
-                      groups.expert_tensor.size(), " sharding ", static_cast<int>(options.sharding),
-                      " buckets ", options.bucket_size);
+                      options.placement.chunks, " order ",
+                      static_cast<int>(options.placement.order), " layers ",
+                      absl::StrJoin(options.placement.layers, ","), " dp ", groups.data.size(),
+                      " of ", groups.data_context_replicas.size(), " ep ", groups.expert.size(),
+                      " etp ", groups.expert_tensor.size(), " sharding ",
+                      static_cast<int>(options.sharding), " buckets ", options.bucket_size);
 }
 
 // Returns this rank's states of gradient compression, each one row of elements.
