@@ -262,16 +262,22 @@ std::string CompressionLayout(Trainer& trainer) {
   const TrainerOptions& options = trainer.options();
   const GradientCompressionOptions& compression = options.data_parallel.compression;
   if (!compression.enabled()) return "";
+  constexpr const char* kTypes[] = {"none", "int8", "topk", "powersgd"};
   const ProcessGroups& groups = trainer.groups();
-  return absl::StrCat("type ", static_cast<int>(compression.type), " rank ", compression.rank, " ",
-                      compression.min_compression_rate, " tp ", groups.tensor.size(), " cp ",
-                      groups.context.size(), " pp ", groups.pipeline.size(), " ",
-                      options.placement.chunks, " order ",
-                      static_cast<int>(options.placement.order), " layers ",
-                      absl::StrJoin(options.placement.layers, ","), " dp ", groups.data.size(),
-                      " of ", groups.data_context_replicas.size(), " ep ", groups.expert.size(),
-                      " etp ", groups.expert_tensor.size(), " sharding ",
-                      static_cast<int>(options.sharding), " buckets ", options.bucket_size);
+  std::string text = kTypes[static_cast<int>(compression.type)];
+  if (compression.type == CompressionType::kPowerSgd) {
+    absl::StrAppend(&text, " of rank ", compression.rank, " where it saves a factor of ",
+                    compression.min_compression_rate);
+  }
+  absl::StrAppend(&text, compression.error_feedback ? "" : " without feedback", ", tensor ",
+                  groups.tensor.size(), ", context ", groups.context.size(), ", pipeline ",
+                  groups.pipeline.size(), " x ", options.placement.chunks, " in order ",
+                  static_cast<int>(options.placement.order), " of layers [",
+                  absl::StrJoin(options.placement.layers, " "), "], data ", groups.data.size(),
+                  " in ", groups.data_context_replicas.size(), " instances, expert ",
+                  groups.expert.size(), " x ", groups.expert_tensor.size(), ", sharding ",
+                  static_cast<int>(options.sharding), ", buckets of ", options.bucket_size);
+  return text;
 }
 
 // Returns this rank's states of gradient compression, each one row of elements.
@@ -298,11 +304,8 @@ absl::Status LoadCompression(const CheckpointReader& reader, Trainer* trainer) {
   const std::string saved = reader.String(kCompression).value_or("");
   const std::string now = CompressionLayout(*trainer);
   if (saved == now) {
-    // A run without feedback has saved no errors.
-    for (const ShardedTensor& block : CompressionBlocks(*trainer)) {
-      if (FindTensor(reader.manifest(), block.name) == nullptr) continue;
+    for (const ShardedTensor& block : CompressionBlocks(*trainer))
       MEGATRON_RETURN_IF_ERROR(reader.Load(block));
-    }
     return absl::OkStatus();
   }
   LOG_IF(WARNING, !saved.empty() && trainer->groups().world.rank() == 0)

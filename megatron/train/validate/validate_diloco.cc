@@ -37,7 +37,7 @@ void CheckFragments(ConfigChecker& check) {
                         static_cast<double>(check.resolved().model().num_layers()));
   }
   const int64_t turn = diloco.sync_every() / fragments;
-  if (check.Usable({kDelay}) && diloco.fragment_sync_delay() >= turn) {
+  if (check.Usable({kDelay}) && turn > 0 && diloco.fragment_sync_delay() >= turn) {
     check.Error(kDelay,
                 absl::StrCat("must be less than ", turn, ", which is ", check.Named(kSync), " / ",
                              check.Named(kFragments), ", so that one fragment is sent at a time"));

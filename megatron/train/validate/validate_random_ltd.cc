@@ -54,7 +54,7 @@ void CheckRandomLtd(ConfigChecker& check) {
   const config::SystemConfig& system = config.system();
   if (system.has_device() ? system.device() == config::Device::cuda : CudaDeviceCount() > 0) {
     check.MessageError(kSection,
-                       "has no kernels for GPUs, which choose tokens; it runs with system.device: "
+                       "has no kernels that choose tokens on GPUs; it runs with system.device: "
                        "cpu");
   }
 }
