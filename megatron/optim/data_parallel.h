@@ -27,8 +27,9 @@
 // an update of weights goes over all ranks, and each rank then keeps its part of the block among
 // the ranks of its host. Later gathers, until the next update, go within the host.
 //
-// Gradients that are compressed (gradient_compressor.h) are summed so once a step: between optimizer
-// instances where there are several, else over all ranks, where gradients are not sharded.
+// Gradients that are compressed (gradient_compressor.h) are summed so once a step: between
+// optimizer instances where there are several, else over all ranks, where gradients are not
+// sharded.
 //
 // Quantized weights are gathered over all ranks as codes of 8 bits, and quantized gradients are
 // reduced as codes of 4 bits (quantized_collectives.h), where weights are sharded.

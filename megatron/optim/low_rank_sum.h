@@ -9,8 +9,8 @@
 // feedback M_i is the gradient and what the step before left of it: M_i - P Qᵀ / ranks.
 //
 // A tensor is flat and has matrices in it. Those of which P and Q together have less than
-// 1 / min_compression_rate of the elements are summed so. All other elements are summed as they are.
-// Products and sums are fp32 and have the same bits on all ranks. This runs on the CPU.
+// 1 / min_compression_rate of the elements are summed so. All other elements are summed as they
+// are. Products and sums are fp32 and have the same bits on all ranks. This runs on the CPU.
 #ifndef MEGATRON_OPTIM_LOW_RANK_SUM_H_
 #define MEGATRON_OPTIM_LOW_RANK_SUM_H_
 
@@ -37,8 +37,6 @@ class LowRankSum {
   // The elements of all Q, and those of scratch.
   int64_t query_elements() const { return query_elements_; }
   int64_t scratch_elements() const { return factor_elements_ + dense_elements_ + query_elements_; }
-  // The elements that a rank adds to sums in a call.
-  int64_t sent_elements() const { return scratch_elements(); }
 
   // Fills the first Q with random numbers, the same on all ranks that give the same seed.
   void Start(uint64_t seed, const Tensor& queries) const;
@@ -51,7 +49,7 @@ class LowRankSum {
   struct Matrix {
     MatrixPlace place;
     int64_t rank;
-    int64_t factor_begin, query_begin;  // where its Pᵀ and Qᵀ are among those of all matrices
+    int64_t factor_begin, query_begin;  // its Pᵀ and Qᵀ begin here among those of all matrices
   };
   struct Run {
     int64_t begin, size;

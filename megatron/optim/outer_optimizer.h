@@ -20,8 +20,8 @@
 // weights are the mean of the islands' weights: FedAvg's, or those of local SGD.
 //
 // The global copy and v are fp32. The outer gradient is formed in the memory of the gradients,
-// which are lost; with a delay a thread sends it from host memory. Sums over islands have the order of
-// islands, so that all ranks get the same bits.
+// which are lost; with a delay a thread sends it from host memory. Sums over islands have the order
+// of islands, so that all ranks get the same bits.
 //
 // Islands send each other their global - w in fp32, or in codes of fewer bits (outer_codec.h), each
 // island all of its codes to each other. The codes are rounded once, and their values summed in
@@ -61,8 +61,8 @@ struct OuterOptimizerOptions {
   bool enabled() const { return sync_every > 0; }
 };
 
-// Returns the fragment of a parameter: its layer's number modulo the number of fragments. Embeddings
-// are in the first, and what belongs to no layer and comes behind them is in the last.
+// Returns the fragment of a parameter: its layer's number modulo the number of fragments.
+// Embeddings are in the first, and what belongs to no layer and comes behind them is in the last.
 int FragmentOf(const std::string& parameter, int num_fragments);
 
 class OuterOptimizer {
@@ -81,9 +81,9 @@ class OuterOptimizer {
   // Begins from the masters, which are the same in all islands: they are the global copy, and there
   // is no momentum.
   void Start(const Stream& stream);
-  // Does what follows so many steps: applies what was sent, and begins or makes the outer step of the
-  // fragment whose turn it is. Returns whether masters have changed; then they are rounded to the
-  // weights of the optimizer range. The gradients are undefined then. Collective over islands.
+  // Does what follows so many steps: applies what was sent, and begins or makes the outer step of
+  // the fragment whose turn it is. Returns whether masters have changed; then they are rounded to
+  // the weights of the optimizer range. The gradients are undefined then. Collective over islands.
   bool FinishStep(int64_t iteration, const Stream& stream);
   // Makes an outer step of all fragments without delay, which become the global copy. Nothing is in
   // flight.
@@ -154,7 +154,7 @@ class OuterOptimizer {
   int64_t piece_elements_ = 0;
   Buffer codes_, values_;
   std::vector<std::vector<Piece>> fragments_;
-  Buffer local_;  // of masters that are merged, at most kMostPieceElements
+  Buffer local_;  // masters that are merged, at most kMostPieceElements of them
   // Host memory for the fragment in flight, and the groups of the thread that sends it.
   Buffer sums_;
   InFlight in_flight_;

@@ -215,7 +215,7 @@ float Changed(float weight, int island, int64_t step, int64_t parameter, int64_t
   return weight * 0.96875f + pull * 0.013f;
 }
 
-using Values = std::vector<std::vector<float>>;  // of each parameter
+using Values = std::vector<std::vector<float>>;  // the elements of each parameter
 
 // Streaming DiLoCo as the paper has it, on vectors.
 class PlainStreaming {

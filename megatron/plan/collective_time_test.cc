@@ -62,7 +62,7 @@ TEST(CollectiveTimeTest, RanksOfANodeShareItsCards) {
   EXPECT_EQ(RanksInDomain({2, 2}, 8), 2);
 }
 
-// Of 16 processor ranks in two nodes, each sends its share to the 8 ranks of the other one.
+// Each of 16 processor ranks in two nodes sends its share to the 8 ranks of the other node.
 TEST(CollectiveTimeTest, RanksOfProcessorsSendToEachRankOfAnotherNode) {
   Hardware cpu = Gpu();
   cpu.set_cores(8);

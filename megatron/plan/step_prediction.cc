@@ -43,7 +43,7 @@ class Predictor {
   double SecondsOfMessage() const;
   double HeadFlops() const { return 2 * tokens_ * model_.hidden() * model_.vocab() / tp_; }
   double OptimizerSeconds(double parameters, double expert_parameters) const;
-  double MuonSeconds(double mixture_share) const;  // of a mean layer
+  double MuonSeconds(double mixture_share) const;  // the seconds of a mean layer
   double HostSeconds(double elements) const;
   double MemoryBytes(bool is_first) const;
   double HostBytes(bool is_first) const;

@@ -150,8 +150,7 @@ constexpr KeyRow kKeys[] = {
     {"elasticity.*", "", "", Effect::kResults, "the batch size is the configuration's"},
     {"curriculum_learning.*", "", "", Effect::kResults, "the curriculum has no such key"},
     {"data_efficiency.*", "", "", Effect::kResults,
-     "samples are not chosen by difficulty, and layers see all tokens; samples that begin short "
-     "are "
+     "samples are not chosen by difficulty; samples that begin short are "
      "data.curriculum_learning"},
     {"progressive_layer_drop.*", "", "", Effect::kResults, "no layer is left out"},
     {"compression_training.*", "", "", Effect::kResults, "weights are not compressed"},

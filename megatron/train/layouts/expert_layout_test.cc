@@ -121,8 +121,8 @@ TEST(ExpertLayoutTest, DeduplicatedDispatchSendsLessBetweenHostsAndGivesTheSame)
   const LayoutOutcome by_host = Train(run, layout);
   ExpectTheSame(by_host, flat);
   EXPECT_EQ(by_host.sent->CallsOf("etp-ep-0", Collective::kAllToAllV), 0);
-  // Of 3 ranks 2 are on the other host. A choice of 4 goes there half of the time, a row at most
-  // once.
+  // Two of the 3 others are on the other host. A choice of 4 goes there half of the time, a row at
+  // most once.
   const int64_t crossing = flat.sent->Of("etp-ep", Collective::kAllToAllV) * 2 / 3;
   EXPECT_LT(by_host.sent->Of("etp-ep-across-hosts", Collective::kAllToAllV), 0.75 * crossing);
 }

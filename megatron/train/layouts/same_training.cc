@@ -10,6 +10,7 @@ namespace megatron {
 namespace {
 
 constexpr double kTolerance = 2e-6, kAbsoluteTolerance = 1e-9;
+constexpr double kNormTolerance = 1e-5;
 
 struct Differences {
   double relative = 0;  // relative L2 norm
@@ -42,6 +43,15 @@ LayoutOutcome TrainSentences(const ModelOptions& model, const Layout& layout, in
   TrainerOptions run = TinyRun(model, OptimizerOptions::kSgd);
   run.model.layer_recompute = {LayerRecompute::kBlock, 1};
   return TrainOnLayout(run, how, source);
+}
+
+void ExpectSameCurve(const LayoutOutcome& got, const LayoutOutcome& want) {
+  ASSERT_EQ(got.losses.size(), want.losses.size());
+  for (size_t i = 0; i < want.losses.size(); ++i) {
+    EXPECT_NEAR(got.losses[i], want.losses[i], kTolerance * want.losses[i]) << "step " << i;
+    EXPECT_NEAR(got.norms[i], want.norms[i], kNormTolerance * want.norms[i]) << "step " << i;
+  }
+  EXPECT_NEAR(got.evaluation, want.evaluation, kTolerance * want.evaluation);
 }
 
 void ExpectSameTraining(const LayoutOutcome& got, const LayoutOutcome& want,

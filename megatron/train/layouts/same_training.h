@@ -20,6 +20,9 @@ LayoutOutcome TrainSentences(const ModelOptions& model, const Layout& layout, in
 // rounding error is as large as they are. kRelative: by the relative L2 norm of all, to 2e-6.
 enum class Comparison { kNone, kAbsolute, kRelative };
 
+// Compares the losses of all steps and the evaluation to 2e-6, and the norms to 1e-5.
+void ExpectSameCurve(const LayoutOutcome& got, const LayoutOutcome& want);
+
 // Compares the losses and norms of all steps to 2e-6, and the tensors, except the optimizer's, as
 // `comparison` says.
 void ExpectSameTraining(const LayoutOutcome& got, const LayoutOutcome& want,

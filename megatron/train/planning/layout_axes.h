@@ -33,8 +33,8 @@ struct LayoutAxes {
   bool instances_share_states = false;
   int64_t ranks_per_host = 0;        // ranks of a host of hierarchical collectives; 0: none are
   int64_t hosts = 1;                 // several have all weights in secondary shards
-  bool quantizes_weights = false;    // where they are gathered over all ranks
-  bool quantizes_gradients = false;  // where they are reduced
+  bool quantizes_weights = false;    // whether gathers over all ranks carry codes
+  bool quantizes_gradients = false;  // whether reductions carry codes
   double host_fraction = 0;          // part of the optimizer's states in host memory
 
   int64_t ranks() const { return tensor * context * pipeline * data; }
