@@ -27,6 +27,8 @@ ops::Attention AttentionCore::Whole(const LayerContext& ctx) const {
                                 options_.cross ? DropoutSite::kCrossAttentionProbabilities
                                                : DropoutSite::kAttentionProbabilities);
   attention.dropout.first_column = options_.first_head;
+  if (ctx.largest_scores_LN && measures_largest_scores_ && !options_.cross)
+    attention.largest_scores_N = ctx.largest_scores_LN.Select(0, options_.layer);
   return attention;
 }
 
@@ -84,11 +86,11 @@ ops::Attention AttentionCore::OfChunks(const LayerContext& ctx, const AttentionC
   attention.max_seqlen_q = std::min(attention.max_seqlen_q, queries.end - queries.begin);
   attention.max_seqlen_k = std::min(attention.max_seqlen_k, keys.end - keys.begin);
   ops::Dropout& dropout = attention.dropout;
+  if (queries.ranks > 1) dropout.first_column += ctx.context_group.rank() * heads;
   if (dropout.probability == 0) return attention;
   if (queries.ranks > 1) {
     dropout.sample_T = ctx.batch->context.sample_T;
     dropout.position_T = ctx.batch->context.sample_position_T;
-    dropout.first_column += ctx.context_group.rank() * heads;
   }
   dropout.sample_T = queries.Of(dropout.sample_T);
   dropout.position_T = queries.Of(dropout.position_T);
@@ -122,6 +124,7 @@ AttentionCore AttentionCore::Sharp(const LayerContext& ctx) const {
   sharp.options_.scale = ActivationMeter::kSharpness * Whole(ctx).scale;
   sharp.options_.dropout = 0;
   sharp.options_.kernels = {};
+  sharp.measures_largest_scores_ = false;
   return sharp;
 }
 

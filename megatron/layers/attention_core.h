@@ -94,6 +94,7 @@ class AttentionCore {
   ContextAttention OverRanks(const LayerContext& ctx) const;
 
   AttentionCoreOptions options_;
+  bool measures_largest_scores_ = true;  // whether Forward raises LayerContext::largest_scores_LN
 };
 
 }  // namespace megatron

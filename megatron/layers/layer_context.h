@@ -63,6 +63,11 @@ struct LayerContext {
   // Where set, forward passes add the extremes of what they compute to it.
   ActivationMeter* activations = nullptr;
 
+  // Where set, forward passes raise the values of this rank's heads to their largest scores in
+  // self-attention (ops::Attention::largest_scores_N); L layers of the whole model, an encoder's
+  // before the decoder's, and N heads of the whole model.
+  Tensor largest_scores_LN;
+
   // The ranks that hold the other tokens of each sample. While text is generated it is this rank
   // alone, since every rank then has all tokens.
   ProcessGroup context_group;

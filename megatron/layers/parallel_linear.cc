@@ -41,6 +41,7 @@ Parameter MakeWeight(const LinearOptions& options, const Sharding& sharding) {
   weight.sharding = sharding;
   weight.initializer = Initializer::Normal(options.init_std);
   weight.matrix = options.matrix;
+  weight.attention_layer = options.attention_layer;
   return weight;
 }
 
@@ -49,6 +50,7 @@ Parameter MakeBias(const LinearOptions& options, const Sharding& sharding) {
   bias.name = options.name + ".bias";
   bias.sharding = sharding;
   bias.weight_decay = false;
+  bias.attention_layer = options.attention_layer;
   return bias;
 }
 

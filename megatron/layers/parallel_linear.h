@@ -37,6 +37,7 @@ struct LinearOptions {
   int split_dim = 0;                 // the dim of output_shape that is cut; column layers only
   std::optional<OutputBlock> block;  // where set, counts in place of split_dim
   MatrixDims matrix;                 // what the dims of output_shape are to optimizers
+  std::optional<int64_t> attention_layer;  // see Parameter
   bool bias = true;
   bool sequence_parallel = false;  // whether a row layer's bias meets this rank's rows only
   float init_std = 0.02f;

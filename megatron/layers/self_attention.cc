@@ -9,13 +9,14 @@
 namespace megatron {
 namespace {
 
-LinearOptions QkvLinear(const TransformerOptions& options, const std::string& name) {
+LinearOptions QkvLinear(const TransformerOptions& options, const std::string& name, int64_t layer) {
   LinearOptions linear;
   linear.name = name + ".linear_qkv";
   linear.input_size = options.hidden_size;
   const int64_t heads_per_group = options.num_attention_heads / options.num_query_groups;
   linear.output_shape = {options.num_query_groups, heads_per_group + 2, options.kv_channels};
   linear.matrix.parts = {heads_per_group, 1, 1};
+  linear.attention_layer = layer;
   linear.bias = options.qkv_bias;
   linear.init_std = options.init_std;
   linear.float8 = options.float8;
@@ -31,9 +32,9 @@ int RanksPerGroup(const TransformerOptions& options, const ProcessGroup& tensor_
 }
 
 // This rank's query heads of the group that it shares, or all of what it has.
-LinearOptions OwnLinear(const TransformerOptions& options, const std::string& name,
+LinearOptions OwnLinear(const TransformerOptions& options, const std::string& name, int64_t layer,
                         const ProcessGroup& tensor_group) {
-  LinearOptions linear = QkvLinear(options, name);
+  LinearOptions linear = QkvLinear(options, name, layer);
   const int sharing = RanksPerGroup(options, tensor_group);
   if (sharing == 0) return linear;
   const int64_t heads = options.num_attention_heads / tensor_group.size();
@@ -45,11 +46,11 @@ LinearOptions OwnLinear(const TransformerOptions& options, const std::string& na
 }
 
 std::unique_ptr<ColumnParallelLinear> SharedLinear(const TransformerOptions& options,
-                                                   const std::string& name,
+                                                   const std::string& name, int64_t layer,
                                                    const ProcessGroup& tensor_group) {
   const int sharing = RanksPerGroup(options, tensor_group);
   if (sharing == 0) return nullptr;
-  LinearOptions linear = QkvLinear(options, name);
+  LinearOptions linear = QkvLinear(options, name, layer);
   linear.block = OutputBlock{
       {tensor_group.rank() / sharing, options.num_attention_heads / options.num_query_groups, 0},
       {1, 2, options.kv_channels},
@@ -74,8 +75,8 @@ SelfAttention::SelfAttention(const TransformerOptions& options, const std::strin
       qk_norm_(options.qk_norm),
       dtype_(options.dtype),
       core_(SelfAttentionCore(options, layer, tensor_group)),
-      qkv_(OwnLinear(options, name, tensor_group), tensor_group),
-      kv_(SharedLinear(options, name, tensor_group)),
+      qkv_(OwnLinear(options, name, layer, tensor_group), tensor_group),
+      kv_(SharedLinear(options, name, layer, tensor_group)),
       proj_(AttentionOutputLinear(options, name), tensor_group),
       q_norm_(HeadNorm(options, name + ".q_layernorm")),
       k_norm_(HeadNorm(options, name + ".k_layernorm")) {

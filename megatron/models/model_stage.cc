@@ -127,6 +127,7 @@ LayerContext ModelStage::Context(const WorkItem& item, const Stream& stream) con
   ctx.sequence_parallel = sequence_parallel();
   ctx.blocks = step_.blocks;
   if (training()) ctx.activations = step_.activations;
+  if (training()) ctx.largest_scores_LN = step_.largest_scores_LN;
   if (training()) ctx.kept_tokens = step_.kept_tokens;
   if (step_.mode != StageMode::kPredict) ctx.context_group = setup_.context_group;
   return ctx;

@@ -76,6 +76,8 @@ struct StepInputs {
   int64_t kept_tokens = 0;
   // Where set, forward passes of kTrain add to it.
   ActivationMeter* activations = nullptr;
+  // Where set, forward passes of kTrain raise it (LayerContext::largest_scores_LN).
+  Tensor largest_scores_LN;
 };
 
 class ModelStage : public Stage {

@@ -45,6 +45,11 @@ void CheckInputs(const Stream& stream, const Attention& attention, const Attenti
     CheckContiguous(stream, attention.place_k_U, DType::kInt32, {k.dim(0)});
   }
   CheckDropout(stream, attention.dropout, q.dim(0));
+  if (attention.largest_scores_N) {
+    const Tensor& largest = attention.largest_scores_N;
+    CheckContiguous(stream, largest, DType::kFloat32, {largest.numel()});
+    CHECK_LE(attention.dropout.first_column + q.dim(1) * q.dim(2), largest.numel());
+  }
   if (in.bias_WN) {
     CheckContiguous(stream, in.bias_WN, DType::kFloat32, {in.bias_WN.dim(0), q.dim(1) * q.dim(2)});
     CHECK_EQ(in.bias_WN.dim(0) % 2, 1) << in.bias_WN;
@@ -103,6 +108,10 @@ AttentionProblem MakeProblem(const Attention& attention, const AttentionInputs& 
     problem.bias = in.bias_WN.data<float>();
     problem.bias_reach = static_cast<int32_t>(in.bias_WN.dim(0) / 2);
     problem.bias_heads = static_cast<int32_t>(in.bias_WN.dim(1));
+  }
+  if (attention.largest_scores_N) {
+    problem.largest_scores =
+        attention.largest_scores_N.data<float>() + attention.dropout.first_column;
   }
   // Arguments that the threads share.
   const int64_t heads = in.q_TGRD.dim(1) * problem.group_heads;

@@ -50,6 +50,10 @@ struct Attention {
   bool add_to_queries = false;
   // Backward does dk += and dv +=, which must be fp32.
   bool add_to_keys = false;
+  // fp32, one value for each head of the model, none of them negative; or empty. Forward raises the
+  // values of its heads, which begin with number dropout.first_column, to their largest scaled
+  // scores, where those are greater. Of a CUDA device's kernels, kOwn alone does it.
+  Tensor largest_scores_N;
 };
 
 // The tensors may have any strides, but the last dim is contiguous: q, k and v are usually views of

@@ -90,6 +90,7 @@ struct Problem {
 struct Reference {
   std::vector<double> q, k, v, dout;
   std::vector<double> out, lse, dq, dk, dv, dbias;
+  std::vector<double> largest_scores;  // of each head; 0 where all are negative
 
   explicit Reference(const Problem& p)
       : q(p.q.Values()),
@@ -101,7 +102,8 @@ struct Reference {
         dq(q.size()),
         dk(k.size()),
         dv(v.size()),
-        dbias(p.bias.numel()) {
+        dbias(p.bias.numel()),
+        largest_scores(p.setup.groups * p.setup.heads) {
     for (int64_t s = 0; s + 1 < p.cu_q.numel(); ++s) {
       for (int64_t t = p.cu_q.Get(s); t < p.cu_q.Get(s + 1); ++t) {
         for (int64_t g = 0; g < p.setup.groups; ++g) {
@@ -149,6 +151,8 @@ struct Reference {
       if (p.setup.bias_reach >= 0) probability[j] += p.bias.Get(bias_entry(j));
       max = std::max(max, probability[j]);
     }
+    double& largest = largest_scores[g * p.setup.heads + r];
+    largest = std::max(largest, max);
     for (double& x : probability) sum += x = std::exp(x - max);
     lse[row] = max + std::log(sum);
     for (int64_t j = 0; j < visible; ++j) {
@@ -210,6 +214,27 @@ TEST_P(AttentionTest, ForwardIsTheFormula) {
         EXPECT_NEAR(p.lse.Get(i), want.lse[i], 1e-5);
       }
     }
+  }
+}
+
+// The model has three heads in front of those of the problem, and one behind them.
+TEST_P(AttentionTest, ForwardFindsTheLargestScores) {
+  for (const Sizes& setup : Cases()) {
+    Problem p(setup, GetParam());
+    const Reference want(p);
+    const int64_t heads = setup.groups * setup.heads;
+    HostTensor largest({3 + heads + 1}, DType::kFloat32);
+    for (int64_t i = 0; i < largest.numel(); ++i) largest.Set(i, 0);
+    p.attention.largest_scores_N = largest;
+    p.Forward(&pool_);
+    ExpectNear(p.out, want.out, OpTolerance(GetParam()));
+    for (int64_t i = 0; i < heads; ++i)
+      EXPECT_NEAR(largest.Get(3 + i), want.largest_scores[i], 1e-5) << "head " << i;
+    for (int64_t other : {0, 1, 2, static_cast<int>(3 + heads)}) EXPECT_EQ(largest.Get(other), 0);
+    // What is greater stays.
+    largest.Set(3, 1e6);
+    p.Forward(&pool_);
+    EXPECT_EQ(largest.Get(3), 1e6);
   }
 }
 

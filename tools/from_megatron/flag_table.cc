@@ -195,7 +195,6 @@ constexpr FlagRow kRows[] = {
     {"window-attn-skip-freq", "", "", "", kResults, kWindow},
     {"enable-gpt-oss", "", "", "", kResults, "gpt-oss's attention and experts are not there"},
     {"qk-l2-norm", "", "", "", kResults, "queries and keys are normalized by qk_layernorm alone"},
-    {"qk-clip*", "", "", "", kResults, "the weights of queries and keys are not clipped"},
     {"attention-output-gate", "", "", "", kResults, "attention has no gate at its output"},
     {"apply-residual-connection-post-layernorm", "", "", "", kResults,
      "the residual stream begins before the norm"},

@@ -536,7 +536,8 @@ TEST(FromMegatronTest, MuonsFlagsAreFields) {
   const FromMegatronResult result = Small(
       "--optimizer dist_muon --muon-momentum 0.9 --muon-nesterov --muon-no-split-qkv "
       "--muon-tp-mode distributed --muon-scale-mode unit_rms_norm --muon-fp32-matmul-prec high "
-      "--muon-coefficient-type quintic --muon-scalar-optimizer adam");
+      "--muon-coefficient-type quintic --muon-scalar-optimizer adam --qk-clip "
+      "--qk-clip-threshold 50 --qk-clip-alpha 0.25");
   EXPECT_TRUE(result.is_same_run);
   EXPECT_THAT(Subjects(result, Effect::kSpeed), Contains("--optimizer"));
   const config::OptimizerConfig& optimizer = result.config.optimizer();
@@ -547,6 +548,9 @@ TEST(FromMegatronTest, MuonsFlagsAreFields) {
   EXPECT_EQ(optimizer.muon_tp_mode(), config::MuonTpMode::distributed);
   EXPECT_EQ(optimizer.muon_scale_mode(), config::MuonScaleMode::unit_rms_norm);
   EXPECT_EQ(optimizer.muon_fp32_matmul_prec(), config::MatmulPrecision::high);
+  EXPECT_TRUE(optimizer.qk_clip());
+  EXPECT_EQ(optimizer.qk_clip_threshold(), 50);
+  EXPECT_EQ(optimizer.qk_clip_alpha(), 0.25);
   EXPECT_THAT(Subjects(Small("--muon-scalar-optimizer lion"), Effect::kResults),
               Contains("--muon-scalar-optimizer"));
 }

@@ -83,6 +83,21 @@ void StoreRows(const AttentionProblem& problem, const AttentionPiece& piece, con
   }
 }
 
+// The result is the same in any order of threads.
+void RaiseTo(float score, float* largest) {
+  float before;
+  __atomic_load(largest, &before, __ATOMIC_RELAXED);
+  while (score > before && !__atomic_compare_exchange(largest, &before, &score, /*weak=*/true,
+                                                      __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+}
+
+void RaiseLargestScores(const AttentionProblem& problem, const AttentionPiece& piece,
+                        const Rows& rows, const Softmax& softmax) {
+  float* const largest = problem.largest_scores + piece.group * problem.group_heads;
+  for (int64_t i = 0; i < rows.count; ++i) RaiseTo(softmax.max[i], largest + rows.head[i]);
+}
+
 template <typename T>
 void ForwardBlock(const AttentionProblem& problem, const AttentionPiece& piece,
                   const Geometry& shape, const Rows& rows, const DropoutRows& random,
@@ -125,6 +140,7 @@ void ForwardRows(const AttentionProblem& problem, const AttentionPiece& piece,
     ForwardBlock<T>(problem, piece, shape, rows, random, bias, block, work, &softmax);
   }
   StoreRows<T>(problem, piece, shape, rows, softmax, work.out);
+  if (problem.largest_scores != nullptr) RaiseLargestScores(problem, piece, rows, softmax);
 }
 
 template <typename T>

@@ -38,6 +38,7 @@ struct AttentionProblem {
   AttentionOperand lse;  // fp32
   AttentionOperand dout, dq, dk, dv;
   bool add_to_queries = false, add_to_keys = false;  // outputs that are added to are fp32
+  float* largest_scores = nullptr;  // those of the heads of this rank, which threads share; or null
 
   const float* bias = nullptr;  // [2 reach + 1, heads of this rank]; null: none
   int32_t bias_reach = 0, bias_heads = 0;

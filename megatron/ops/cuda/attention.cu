@@ -4,7 +4,7 @@
 // A warp owns a row: a query in Forward and BackwardQuery, a key in BackwardKey. The rows of a
 // block share tiles of 32 rows of the other side in shared memory. A lane first computes the score
 // of one row of the tile, then sums up one column of the head. No row is written by two warps, so
-// there are no atomics, and sums have one order.
+// sums need no atomics, and have one order.
 //
 // The algorithm is that of T. Dao, "FlashAttention-2", arXiv 2307.08691.
 #include <cmath>
@@ -221,6 +221,7 @@ __global__ void __launch_bounds__(kThreads) Forward(AttentionArgs args) {
     max = new_max;
   }
   if (!active) return;
+  if (args.largest_scores != nullptr && lane == 0) RaiseTo(max, args.largest_scores + blockIdx.y);
   float lse = sum > 0 ? max + logf(sum) : -INFINITY, factor = sum > 0 ? 1 / sum : 0.0f, keep = 0;
   if (args.add_to_queries) {
     if (sum == 0) return;
@@ -371,6 +372,8 @@ AttentionArgs ArgsOf(const Attention& attention, const AttentionInputs& in, cons
     args.place_k = attention.place_k_U.data<int32_t>();
   }
   const Dropout& dropout = attention.dropout;
+  if (attention.largest_scores_N)
+    args.largest_scores = attention.largest_scores_N.data<float>() + dropout.first_column;
   if (dropout.probability == 0) return args;
   args.dropout_seed = dropout.key.lo | uint64_t{dropout.key.hi} << 32;
   args.dropout_threshold =

@@ -32,6 +32,7 @@ struct AttentionArgs {
   Operand q, k, v, out, lse, dout, dq, dk, dv;       // a row of lse is one float
   bool add_to_queries = false, add_to_keys = false;  // outputs that are added to are fp32
   float* delta = nullptr;                            // [T, G, R]: out . dout
+  float* largest_scores = nullptr;  // [G R]: Forward raises them; null: it does not
 
   const float* bias = nullptr;  // [2 reach + 1, G R]; null: none
   int bias_reach = 0;
@@ -51,6 +52,12 @@ struct AttentionArgs {
     return delta[(token * groups + group) * group_heads + head];
   }
 };
+
+// Raises *largest, which is not negative, to the score. Bits of positive numbers are in the order of
+// the numbers, and the largest of them does not depend on the order of the calls.
+__device__ inline void RaiseTo(float score, float* largest) {
+  if (score > 0) atomicMax(reinterpret_cast<int*>(largest), __float_as_int(score));
+}
 
 // Returns the sequence of a token: the last one that is not empty and begins at or before the
 // token.

@@ -23,6 +23,10 @@ bool RunWith(AttentionKernel kernel, const Stream& stream, const AttentionCall& 
 }
 
 void Run(const Stream& stream, const AttentionCall& call) {
+  if (call.attention.largest_scores_N && !call.backward()) {
+    RunWith(AttentionKernel::kOwn, stream, call);
+    return;
+  }
   const AttentionKernels& kernels = call.attention.kernels;
   for (AttentionKernel kernel : {kernels.first, kernels.second, AttentionKernel::kOwn}) {
     if (RunWith(kernel, stream, call)) return;

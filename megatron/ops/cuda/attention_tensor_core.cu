@@ -4,8 +4,8 @@
 // A block has 64 rows, 16 per warp: queries in Forward and BackwardQuery, keys in BackwardKey. They
 // stay in registers while tiles of the other side pass through shared memory. Scores never leave
 // registers either: the rounded sums of one product are the left operand of the next. No row is
-// written by two warps, so there are no atomics, and sums have one order; the price is that
-// backward computes the scores twice.
+// written by two warps, so sums need no atomics, and have one order; the price is that backward
+// computes the scores twice.
 //
 // The algorithm is that of T. Dao, "FlashAttention-2", arXiv 2307.08691.
 #include <cmath>
@@ -236,6 +236,8 @@ __global__ void __launch_bounds__(kBlockThreads) Forward(AttentionArgs args) {
   for (int r = 0; r < 2; ++r) {
     sum[r] = QuadSum(sum[r]);
     if (mine.row[r] >= args.queries) continue;
+    if (args.largest_scores != nullptr && threadIdx.x % 4 == 0)
+      RaiseTo(max[r] / kLog2E, args.largest_scores + blockIdx.y);
     float lse = sum[r] > 0 ? max[r] / kLog2E + logf(sum[r]) : -INFINITY;
     float factor = sum[r] > 0 ? 1 / sum[r] : 0.0f, keep = 0;
     if (args.add_to_queries) {

@@ -41,6 +41,7 @@ inline Attention View(Attention attention) {
   attention.place_q_T = View(attention.place_q_T);
   attention.place_k_U = View(attention.place_k_U);
   attention.dropout = View(attention.dropout);
+  attention.largest_scores_N = View(attention.largest_scores_N);
   return attention;
 }
 
@@ -122,7 +123,7 @@ class OperandText {
   void Add(const Attention& x) {
     AddAll(x.kernels.first, x.kernels.second, x.scale, x.causal, x.place_q_T, x.place_k_U,
            x.cu_seqlens_q, x.cu_seqlens_k, x.max_seqlen_q, x.max_seqlen_k, x.dropout,
-           x.add_to_queries, x.add_to_keys);
+           x.add_to_queries, x.add_to_keys, x.largest_scores_N);
   }
   void Add(const AttentionInputs& x) { AddAll(x.q_TGRD, x.k_UGD, x.v_UGD, x.bias_WN); }
   void Add(const Norm& x) { AddAll(x.kind, x.epsilon, x.zero_centered_gamma); }

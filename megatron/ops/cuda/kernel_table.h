@@ -16,7 +16,7 @@
 // an empty table, and a call ends it.
 //
 // Kernels are asynchronous on the stream. Sums have a fixed order: two runs on one kind of device
-// give the same bits, and no kernel uses atomics. A failed launch is a CHECK.
+// give the same bits. Atomics only count blocks and find maxima. A failed launch is a CHECK.
 #ifndef MEGATRON_OPS_CUDA_KERNEL_TABLE_H_
 #define MEGATRON_OPS_CUDA_KERNEL_TABLE_H_
 

@@ -525,10 +525,12 @@ TEST_P(CudaOpTest, AttentionAndItsGradients) {
                out = Normal(q_shape, 4), lse({queries, c.groups, c.heads}, kF32),
                dout = Normal(q_shape, 5), dq = Normal(q_shape, 6), dk = Normal(k_shape, 7),
                dv = Normal(k_shape, 8), cu_q = Ints({0, 1, 71, 71, 111}),
+               largest = HostTensor::Of({3 + c.groups * c.heads}, kF32,
+                                        std::vector<double>(3 + c.groups * c.heads, 1.5)),
                cu_k = Ints({0, 3, 73, 75, 120}), sample = Cyclic(queries, 3, 7, DType::kInt64),
                position = Cyclic(queries, 1, 97);
     ExpectAgreement(
-        {&q, &k, &v, &out, &lse, &dout, &dq, &dk, &dv, &cu_q, &cu_k, &sample, &position},
+        {&q, &k, &v, &out, &lse, &dout, &dq, &dk, &dv, &cu_q, &cu_k, &sample, &position, &largest},
         2 * SumTolerance(dtype()), [&](const Stream& stream, At at) {
           Attention attention;
           attention.scale = 0.2f;
@@ -541,6 +543,7 @@ TEST_P(CudaOpTest, AttentionAndItsGradients) {
           attention.dropout.sample_T = at[11];
           attention.dropout.position_T = at[12];
           attention.dropout.first_column = 3;
+          attention.largest_scores_N = at[13];
           const AttentionInputs in = {at[0], at[1], at[2]};
           AttentionForward(stream, attention, in, at[3], at[4]);
           AttentionBackward(stream, attention, in, at[3], at[4], at[5], {at[6], at[7], at[8]});

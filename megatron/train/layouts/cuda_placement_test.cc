@@ -150,6 +150,18 @@ TEST_F(CudaPlacementTest, RulesForMatricesTrainAsOnTheCpu) {
   }
 }
 
+// The threshold is so low that each step scales weights.
+TEST_F(CudaPlacementTest, QkClipTrainsAsOnTheCpu) {
+  LayoutRun run = Alone();
+  run.layout.data = run.layout.context = 2;
+  run.layout.sharding = DataSharding::kStates;
+  TrainerOptions options = TinyRun(SmallLlama(), OptimizerOptions::kSgd);
+  options.qk_clip = {true, 1e-3, 0.5};
+  ExpectSameOnBoth(options, run);
+  options.model.transformer.dtype = DType::kBFloat16;
+  ExpectSameOnBoth(options, Alone());
+}
+
 TEST_F(CudaPlacementTest, GradientsSentAsCodesTrainAsOnTheCpu) {
   LayoutRun all = Alone(), shards = Alone();
   all.layout.data = shards.layout.data = 2;

@@ -321,14 +321,15 @@ const Metric kPredictionExcess = {"prediction-excess",
                                   "Share by which the last 20 steps took longer than predicted, "
                                   "once in a run; needs `system.hardware_file` or "
                                   "`train.auto_layout`."};
-const Metric kMaxAttentionLogit = {
-    "max_attention_logit",
-    "max_attention_logit",
-    "",
-    kIterations,
-    kStep,
-    "",
-    "Largest attention score of the step, as the softmax takes it; exact to 0.02."};
+const Metric kMaxAttentionLogit = {"max_attention_logit",
+                                   "max_attention_logit",
+                                   "",
+                                   kIterations,
+                                   kStep,
+                                   "",
+                                   "Largest attention score of the step, as the softmax takes it; "
+                                   "exact to 0.02, or to rounding with "
+                                   "`optimizer.qk_clip`, which measures each step."};
 const Metric kNoiseScale = {
     "gradient-noise-scale",
     "gradient-noise-scale",

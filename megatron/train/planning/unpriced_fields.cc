@@ -38,6 +38,7 @@ constexpr Unpriced kUnpriced[] = {
     {"optimizer.exp_avg_dtype", "fp32"},
     {"optimizer.exp_avg_sq_dtype", "fp32"},
     {"optimizer.optimizer_offload_path", nullptr},
+    {"optimizer.qk_clip", "false"},
     {"gradient_compression.type", "none"},
     {"train.rampup_batch_size.samples", nullptr},
     {"train.logits_chunk_tokens", nullptr},

@@ -110,6 +110,10 @@ MuonOptions ToMuonOptions(const config::OptimizerConfig& config) {
   return options;
 }
 
+QkClipOptions ToQkClipOptions(const config::OptimizerConfig& config) {
+  return {config.qk_clip(), config.qk_clip_threshold(), config.qk_clip_alpha()};
+}
+
 OptimizerOptions ToOptimizerOptions(const config::OptimizerConfig& config) {
   OptimizerOptions options;
   options.kind = ToOptimizerKind(config.optimizer());
@@ -230,6 +234,7 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
     options.max_encoder_context = lengths.encoder_seq_length;
   }
   options.optimizer = ToOptimizerOptions(config.optimizer());
+  options.qk_clip = ToQkClipOptions(config.optimizer());
   if (config.optimizer().optimizer_cpu_offload())
     options.host_fraction = config.optimizer().optimizer_offload_fraction();
   options.state_directory = config.optimizer().optimizer_offload_path();

@@ -181,6 +181,11 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
   buffers.extent_elements = options.state_extent_elements;
   buffers_ = std::make_unique<ParameterBuffers>(stage_->parameters(), buffers, ledger);
   optimizer_ = std::make_unique<Optimizer>(std::move(rule), buffers_.get(), ledger);
+  if (options.qk_clip.enabled) {
+    const TransformerOptions& transformer = options.model.transformer;
+    qk_clip_ = std::make_unique<QkClip>(options.qk_clip, transformer.num_layers,
+                                        transformer.num_attention_heads, buffers_.get(), ledger);
+  }
   if (options.outer.enabled())
     outer_ = std::make_unique<OuterOptimizer>(options.outer, groups, buffers_.get(), ledger);
   optimizer_->PrepareWholeParameters(groups, ledger);
@@ -447,6 +452,7 @@ StepInputs Trainer::InputsOf(const std::vector<MicroBatch>& batches, StageMode m
   inputs.blocks = data_parallel_.get();
   inputs.batches = &batches;
   inputs.mode = mode;
+  if (qk_clip_ != nullptr) inputs.largest_scores_LN = qk_clip_->largest_scores_LN();
   return inputs;
 }
 
@@ -562,6 +568,7 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
     if (diagnostics != nullptr) diagnostics->StartStep(micro_batches, scaler_.scale());
     data_parallel_->StartStep(micro_batches, progress_.iteration);
     if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
+    if (qk_clip_ != nullptr) qk_clip_->StartStep(stream_);
     stage_->router_state().StartStep(stream_);
     stage_->float8_history().StartStep(stream_);
   }
@@ -589,10 +596,14 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   MEGATRON_ASSIGN_OR_RETURN(report.update, Update(requests, diagnostics));
   if (options_.log_num_zeros_in_grad)
     report.num_zeros = optimizer_->CountZeroGradients(island_, stream_);
+  std::optional<double> largest_score;
+  if (qk_clip_ != nullptr && report.update.applied)
+    largest_score = qk_clip_->Clip(island_.world, stream_);
   FinishUpdate(report.update.applied);
   if (options_.log_params_norm) report.params_norm = optimizer_->ParametersNorm(island_, stream_);
   if (diagnostics != nullptr)
     report.diagnostics = diagnostics->Finish(report.update.applied, report.global_batch_size);
+  if (largest_score.has_value()) report.diagnostics.max_attention_logit = largest_score;
   MEGATRON_RETURN_IF_ERROR(GroupStatus());
   static_cast<Measured&>(report) = FinishMeasuring();
   ReportRouterLosses(&report);

@@ -34,6 +34,7 @@
 #include "megatron/optim/outer_optimizer.h"
 #include "megatron/optim/parameter_buffers.h"
 #include "megatron/optim/parameter_mirror.h"
+#include "megatron/optim/qk_clip.h"
 #include "megatron/pipeline/schedule_kind.h"
 #include "megatron/pipeline/stage_plan.h"
 #include "megatron/pipeline/timeline_text.h"
@@ -56,6 +57,7 @@ struct TrainerOptions {
   PartCosts action_costs;    // costs of the parts of the model
   bool measure_pipeline = false;
   OptimizerOptions optimizer;
+  QkClipOptions qk_clip;
   OptimizerParamSchedule schedule;
   BatchSizeRampOptions batch_size;
   // If enabled, a training step takes the beginning of each sample, as long as the schedule says.
@@ -127,7 +129,8 @@ struct StepReport : Measured {
   int64_t kept_tokens = 0;  // those that layers see which drop tokens; 0: all
   double params_norm = 0;
   int64_t num_zeros = 0;
-  DiagnosticValues diagnostics;  // empty but after steps that are measured
+  // Empty but after steps that are measured, and for the largest score where QK-clip is on.
+  DiagnosticValues diagnostics;
 };
 
 // The requests of a rank in a step. StepReport::update says what any rank has requested.
@@ -248,6 +251,7 @@ class Trainer {
   std::unique_ptr<ModelStage> stage_;
   std::unique_ptr<ParameterBuffers> buffers_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<QkClip> qk_clip_;        // null: nothing is clipped
   std::unique_ptr<OuterOptimizer> outer_;  // null: there are no islands
   std::unique_ptr<ParameterMirror> host_parameters_;
   std::unique_ptr<DataParallel> data_parallel_;

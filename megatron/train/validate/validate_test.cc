@@ -448,6 +448,12 @@ TEST(ValidateTest, RefusesEachBrokenRuleByName) {
         "optimizer.muon_split_qkv=false", "parallel.tensor_model_parallel_size=2",
         "model.group_query_attention=true", "model.num_query_groups=1"},
        "must be true, or optimizer.muon_tp_mode blockwise"},
+      {{"optimizer.qk_clip_threshold=50"}, "has no effect with optimizer.qk_clip = false"},
+      {{"optimizer.qk_clip=true", "optimizer.qk_clip_threshold=0"}, "must be greater than 0"},
+      {{"optimizer.qk_clip=true", "optimizer.optimizer_cpu_offload=true"},
+       "cannot be used with optimizer.optimizer_cpu_offload = true"},
+      {{"optimizer.qk_clip=true", "model.qk_layernorm=true"},
+       "has no effect with model.qk_layernorm = true"},
       {{"optimizer.optimizer_offload_path=d"},
        "optimizer.optimizer_offload_path = \"d\": has no effect with "
        "optimizer.optimizer_cpu_offload = false"},

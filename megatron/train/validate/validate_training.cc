@@ -170,6 +170,25 @@ void CheckWholeParameters(ConfigChecker& check) {
   }
 }
 
+void CheckQkClip(ConfigChecker& check) {
+  constexpr char kQkClip[] = "optimizer.qk_clip";
+  const config::PretrainConfig& config = check.resolved();
+  if (!config.optimizer().qk_clip()) return;
+  if (config.optimizer().optimizer_cpu_offload()) {
+    check.Error(kQkClip,
+                absl::StrCat("cannot be used with ", check.Named("optimizer.optimizer_cpu_offload"),
+                             ": it scales main weights on their device"));
+  }
+  if (config.model().qk_layernorm()) {
+    check.Error(kQkClip, absl::StrCat("has no effect with ", check.Named("model.qk_layernorm"),
+                                      ": norms undo what it scales"));
+  }
+  if (config.model().model_type() == config::ModelType::t5) {
+    check.Error(kQkClip, absl::StrCat("cannot be used with ", check.Named("model.model_type"),
+                                      ", whose scores have a bias or another stack's keys"));
+  }
+}
+
 }  // namespace
 
 void CheckTraining(ConfigChecker& check) {
@@ -179,6 +198,7 @@ void CheckTraining(ConfigChecker& check) {
   CheckRampup(check);
   CheckStateFiles(check);
   CheckWholeParameters(check);
+  CheckQkClip(check);
 }
 
 }  // namespace megatron

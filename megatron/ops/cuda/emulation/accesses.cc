@@ -89,6 +89,11 @@ int __tsan_atomic32_load(const volatile int* at, int) {
 int __tsan_atomic32_fetch_add(volatile int* at, int more, int) {
   return __atomic_fetch_add(at, more, __ATOMIC_SEQ_CST);
 }
+bool __tsan_atomic32_compare_exchange_strong(volatile int* at, int* expected, int desired, int,
+                                             int) {
+  return __atomic_compare_exchange_n(at, expected, desired, /*weak=*/false, __ATOMIC_SEQ_CST,
+                                     __ATOMIC_SEQ_CST);
+}
 // glog's headers call it.
 void AnnotateBenignRaceSized(const char*, int, const volatile void*, long, const char*) {}
 

@@ -58,6 +58,19 @@ X __shfl_xor_sync(unsigned mask, X x, int lanes) {
   return megatron::emulation::FromLane(x, megatron::emulation::Lane() ^ lanes);
 }
 
+inline int atomicMax(int* at, int value) {
+  int before = __atomic_load_n(at, __ATOMIC_RELAXED);
+  while (value > before && !__atomic_compare_exchange_n(at, &before, value, /*weak=*/false,
+                                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+  return before;
+}
+
+inline int __float_as_int(float x) {
+  int bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return bits;
+}
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fmul_rn(float x, float y) { return x * y; }
 inline float __expf(float x) { return std::exp(x); }
