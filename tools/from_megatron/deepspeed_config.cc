@@ -204,6 +204,7 @@ class Translation {
     for (const auto& [key, value] : object.items())
       MEGATRON_RETURN_IF_ERROR(ApplyEntry(key, value));
     MEGATRON_RETURN_IF_ERROR(ApplyBatch(object));
+    MEGATRON_RETURN_IF_ERROR(ApplyShardSize(object));
     if (!object.contains("gradient_clipping") || object["gradient_clipping"] == "auto") {
       MEGATRON_RETURN_IF_ERROR(
           config_.Set("optimizer.clip_grad", {"0"}, "DeepSpeed's default; here it is 1"));
@@ -470,7 +471,7 @@ class Translation {
         SetZeroStage(stage.get<int64_t>(), Origin("zero_optimization.stage"), &config_));
     for (const auto& [name, value] : block.items()) {
       const std::string key = absl::StrCat("zero_optimization.", name);
-      if (name == "stage") continue;
+      if (name == "stage" || name == "mics_shard_size") continue;
       if (name == "offload_optimizer") {
         MEGATRON_RETURN_IF_ERROR(ApplyOffloadOptimizer(key, value));
         continue;
@@ -685,6 +686,30 @@ class Translation {
           config_.SetNumber("train.global_batch_size", global, Origin("train_batch_size")));
     }
     return absl::OkStatus();
+  }
+
+  // MiCS shards over groups of so many ranks; it is read when the number of ranks is known.
+  absl::Status ApplyShardSize(const Json& object) {
+    constexpr char kKey[] = "zero_optimization.mics_shard_size";
+    const Json block = object.value("zero_optimization", Json::object());
+    const Json size = block.value("mics_shard_size", Json(-1));
+    if (size == "auto" || (size.is_number_integer() && size < 1)) return absl::OkStatus();
+    if (!size.is_number_integer()) return Wrong(kKey, "is no whole number");
+    if (block.value("stage", Json(0)) != 3) {
+      Find(Effect::kNothing, kKey, size, "MiCS shards weights, which needs stage 3");
+      return absl::OkStatus();
+    }
+    const int64_t shard = size.get<int64_t>();
+    if (ranks_ == 0) {
+      Find(Effect::kSpeed, kKey, size,
+           "parallel.num_distributed_optimizer_instances is the number of data-parallel ranks, "
+           "which is not known here, divided by it");
+      return absl::OkStatus();
+    }
+    if (ranks_ % shard != 0)
+      return Wrong(kKey, absl::StrCat("does not divide ", ranks_, " data-parallel ranks"));
+    return config_.SetNumber("parallel.num_distributed_optimizer_instances", ranks_ / shard,
+                             Origin(kKey));
   }
 
   const absl::string_view source_;

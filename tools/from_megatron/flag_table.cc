@@ -297,7 +297,6 @@ constexpr FlagRow kRows[] = {
     {"error-injection-*", "", "", "", kSpeed, kFaults},
     {"check-for-spiky-loss", "", "", "", kSpeed, kFaults},
     {"check-for-large-grads", "", "", "", kSpeed, kFaults},
-    {"check-weight-hash-across-dp-replicas-interval", "", "", "", kSpeed, kFaults},
     {"log-straggler", "", "", "", kSpeed, kFaults},
     {"straggler-*", "", "", "", kSpeed, kFaults},
     {"disable-straggler-on-startup", "", "", "", kSpeed, kFaults},

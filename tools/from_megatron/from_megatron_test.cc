@@ -384,6 +384,29 @@ TEST(FromMegatronTest, DeepSpeedsOffloadOfStatesIsOurs) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("none, cpu and nvme")));
 }
 
+TEST(FromMegatronTest, TheShardGroupsOfMicsAreInstances) {
+  const auto mics = [](const std::string& batch, const std::string& zero) {
+    return WithDeepSpeed(absl::StrCat("{\"gradient_clipping\": 1.0, ", batch,
+                                      "\"zero_optimization\": {", zero, "}}"));
+  };
+  // Four data-parallel ranks.
+  const std::string batch =
+      "\"train_batch_size\": 8, \"train_micro_batch_size_per_gpu\": 1, "
+      "\"gradient_accumulation_steps\": 2, ";
+  const auto two = mics(batch, "\"stage\": 3, \"mics_shard_size\": 2");
+  ASSERT_THAT(two, IsOk());
+  EXPECT_EQ(two->config.parallel().num_distributed_optimizer_instances(), 2);
+  const auto off = mics(batch, "\"stage\": 3, \"mics_shard_size\": -1");
+  ASSERT_THAT(off, IsOk());
+  EXPECT_FALSE(off->config.parallel().has_num_distributed_optimizer_instances());
+  const auto unknown = mics("", "\"stage\": 3, \"mics_shard_size\": 2");
+  ASSERT_THAT(unknown, IsOk());
+  EXPECT_THAT(Subjects(*unknown, Effect::kSpeed), Contains("zero_optimization.mics_shard_size:"));
+  EXPECT_THAT(mics(batch, "\"stage\": 3, \"mics_shard_size\": 3"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("does not divide 4 data-parallel ranks")));
+}
+
 TEST(FromMegatronTest, TheWarmUpOfDeepSpeedIsLogarithmicUnlessItSaysOtherwise) {
   const auto result = WithDeepSpeed(
       "{\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": {\"total_num_steps\": 90}},"

@@ -258,6 +258,8 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
   options.log_params_norm = config.logging().log_params_norm();
   options.log_num_zeros_in_grad = config.logging().log_num_zeros_in_grad();
   options.diagnostics_interval = config.logging().diagnostics_interval();
+  options.replica_check_interval =
+      config.parallel().check_weight_hash_across_dp_replicas_interval();
   return options;
 }
 

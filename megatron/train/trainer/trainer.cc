@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/communicator.h"
@@ -186,6 +187,8 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
     qk_clip_ = std::make_unique<QkClip>(options.qk_clip, transformer.num_layers,
                                         transformer.num_attention_heads, buffers_.get(), ledger);
   }
+  if (options.replica_check_interval > 0)
+    replica_check_ = std::make_unique<ReplicaCheck>(*buffers_, island, ledger);
   if (options.outer.enabled())
     outer_ = std::make_unique<OuterOptimizer>(options.outer, groups, buffers_.get(), ledger);
   optimizer_->PrepareWholeParameters(groups, ledger);
@@ -536,6 +539,22 @@ void Trainer::FinishUpdate(bool applied) {
   if (applied) stage_->router_state().UpdateBiases({groups_.tensor, groups_.data_context}, stream_);
 }
 
+absl::Status Trainer::CheckReplicas() {
+  const int64_t iteration = progress_.iteration + 1;
+  if (replica_check_ == nullptr || iteration % options_.replica_check_interval != 0)
+    return absl::OkStatus();
+  data_parallel_->WaitForWeights();
+  const absl::Status status = replica_check_->Check(stream_);
+  if (status.ok()) last_alike_ = iteration;
+  if (!absl::IsDataLoss(status)) return status;
+  const std::string before = last_alike_ < 0
+                                 ? "this run has not compared them before"
+                                 : absl::StrCat("they were alike after iteration ", last_alike_);
+  return WithExitCode(absl::DataLossError(absl::StrCat("after iteration ", iteration, ", ",
+                                                       status.message(), "; ", before)),
+                      kExitNumeric);
+}
+
 // Weights that are still being sent may not be overwritten.
 void Trainer::SwapGlobalWeights() {
   if (outer_ == nullptr) return;
@@ -600,6 +619,7 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   if (qk_clip_ != nullptr && report.update.applied)
     largest_score = qk_clip_->Clip(island_.world, stream_);
   FinishUpdate(report.update.applied);
+  MEGATRON_RETURN_IF_ERROR(CheckReplicas());
   if (options_.log_params_norm) report.params_norm = optimizer_->ParametersNorm(island_, stream_);
   if (diagnostics != nullptr)
     report.diagnostics = diagnostics->Finish(report.update.applied, report.global_batch_size);

@@ -35,6 +35,7 @@
 #include "megatron/optim/parameter_buffers.h"
 #include "megatron/optim/parameter_mirror.h"
 #include "megatron/optim/qk_clip.h"
+#include "megatron/optim/replica_check.h"
 #include "megatron/pipeline/schedule_kind.h"
 #include "megatron/pipeline/stage_plan.h"
 #include "megatron/pipeline/timeline_text.h"
@@ -92,6 +93,9 @@ struct TrainerOptions {
   bool log_num_zeros_in_grad = false;
   // Number of steps from one that is measured (diagnostics.h) to the next; 0: none is.
   int64_t diagnostics_interval = 0;
+  // Number of steps from one after which ranks compare weights that they should have alike to the
+  // next; 0: they never do.
+  int64_t replica_check_interval = 0;
 
   GeneratorLimits generation_limits() const {
     return {model.vocab_size, max_generation_context, max_encoder_context};
@@ -219,6 +223,8 @@ class Trainer {
   absl::StatusOr<StepResult> Update(const StepRequests& requests, Diagnostics* diagnostics);
   // Ends an update: makes the outer step if one is due, and sends weights that have changed.
   void FinishUpdate(bool applied);
+  // Compares weights of replicas, after the steps that are due.
+  absl::Status CheckReplicas();
   // Exchanges the weights of this rank's island and the global ones.
   void SwapGlobalWeights();
   // Sums over all ranks the sums of the last stage since they were zeroed, and in a step those of
@@ -251,6 +257,8 @@ class Trainer {
   std::unique_ptr<ModelStage> stage_;
   std::unique_ptr<ParameterBuffers> buffers_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<ReplicaCheck> replica_check_;  // null: nothing is compared
+  int64_t last_alike_ = -1;                // the last iteration after which replicas were alike
   std::unique_ptr<QkClip> qk_clip_;        // null: nothing is clipped
   std::unique_ptr<OuterOptimizer> outer_;  // null: there are no islands
   std::unique_ptr<ParameterMirror> host_parameters_;

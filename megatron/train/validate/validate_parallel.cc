@@ -273,6 +273,30 @@ void CheckDataParallel(ConfigChecker& check) {
     check.Error("parallel.grad_reduce_in_bf16", "needs precision.bf16: true");
 }
 
+void CheckReplicas(ConfigChecker& check) {
+  constexpr char kInterval[] = "parallel.check_weight_hash_across_dp_replicas_interval";
+  const config::PretrainConfig& config = check.resolved();
+  const config::ParallelConfig& parallel = config.parallel();
+  if (!check.Usable({kInterval}) || parallel.check_weight_hash_across_dp_replicas_interval() == 0) {
+    return;
+  }
+  constexpr char kGather[] = "precision.fp8_param_gather";
+  if (config.precision().fp8_param_gather()) {
+    check.Error(kInterval, absl::StrCat("cannot be used with ", check.Named(kGather),
+                                        ": an owner's weights are not rounded as the others' are"));
+  }
+  constexpr char kStrategy[] = "parallel.data_parallel_sharding_strategy";
+  if (check.Usable({kStrategy, "parallel.num_distributed_optimizer_instances",
+                    "parallel.tensor_model_parallel_size"}) &&
+      parallel.data_parallel_sharding_strategy() ==
+          config::DataParallelSharding::optim_grads_params &&
+      parallel.num_distributed_optimizer_instances() == 1 &&
+      parallel.tensor_model_parallel_size() == 1) {
+    check.Error(kInterval, absl::StrCat("has no effect with ", check.Named(kStrategy),
+                                        ": no weight is on two ranks"));
+  }
+}
+
 void CheckBackend(ConfigChecker& check) {
   constexpr absl::string_view kBackend = "parallel.distributed_backend";
   if (!check.IsWritten(kBackend) ||
@@ -320,6 +344,7 @@ void CheckParallel(ConfigChecker& check) {
   CheckSecondaryShards(check);
   CheckQuantized(check);
   CheckDataParallel(check);
+  CheckReplicas(check);
   CheckBackend(check);
 }
 

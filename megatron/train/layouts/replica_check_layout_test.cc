@@ -1,0 +1,60 @@
+// Tests that ranks find the same weights on their replicas on every layout, after every step.
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "megatron/models/model_harness.h"
+#include "megatron/train/layouts/layout_harness.h"
+#include "megatron/train/layouts/same_training.h"
+
+namespace megatron {
+namespace {
+
+LayoutOutcome Train(TrainerOptions run, const Layout& layout, int64_t interval) {
+  run.replica_check_interval = interval;
+  LayoutRun how;
+  how.layout = layout;
+  how.steps = 3;
+  how.evaluate = true;
+  return TrainOnLayout(run, how, CountingSource());
+}
+
+// TrainOnLayout fails the test where a rank finds a difference.
+void ExpectNothingIsFound(const TrainerOptions& run, const std::vector<Layout>& layouts) {
+  for (const Layout& layout : layouts) {
+    SCOPED_TRACE(ToString(layout));
+    ExpectSameCurve(Train(run, layout, 1), Train(run, layout, 0));
+  }
+}
+
+TEST(ReplicaCheckLayoutTest, DenseModels) {
+  std::vector<Layout> layouts(6);
+  layouts[0].data = 4;
+  layouts[1].data = layouts[1].context = 2;
+  layouts[1].sharding = DataSharding::kStates;
+  layouts[1].overlap = true;
+  layouts[2].data = layouts[2].tensor = layouts[2].pipeline = 2;
+  layouts[2].sequence_parallel = true;
+  layouts[2].sharding = DataSharding::kGradients;
+  layouts[3].data = layouts[3].tensor = layouts[3].pipeline = 2;
+  layouts[3].sharding = DataSharding::kWeights;
+  layouts[4].data = 4;
+  layouts[4].optimizer_instances = 2;
+  layouts[4].sharding = DataSharding::kWeights;
+  layouts[5].tensor = 4;  // ranks that share a group of heads
+  TrainerOptions bf16 = TinyRun(SmallLlama(), OptimizerOptions::kAdamW);
+  bf16.model.transformer.dtype = DType::kBFloat16;
+  for (const TrainerOptions& run : {TinyRun(SmallGpt2(), OptimizerOptions::kAdamW), bf16})
+    ExpectNothingIsFound(run, layouts);
+}
+
+TEST(ReplicaCheckLayoutTest, Experts) {
+  std::vector<Layout> layouts(2);
+  layouts[0].data = 4;
+  layouts[0].expert = 2;
+  layouts[1].data = layouts[1].tensor = layouts[1].expert_tensor = 2;
+  layouts[1].sharding = DataSharding::kStates;
+  ExpectNothingIsFound(TinyRun(SmallMixtral(), OptimizerOptions::kAdamW), layouts);
+}
+
+}  // namespace
+}  // namespace megatron
