@@ -458,7 +458,7 @@ TEST(ValidateTest, RefusesEachBrokenRuleByName) {
         "model.group_query_attention=true", "model.num_query_groups=1"},
        "must be true, or optimizer.muon_tp_mode blockwise"},
       {{"optimizer.qk_clip_threshold=50"}, "has no effect with optimizer.qk_clip = false"},
-      {{"optimizer.qk_clip=true", "optimizer.qk_clip_threshold=0"}, "must be greater than 0"},
+      {{"optimizer.qk_clip=true", "optimizer.qk_clip_threshold=0"}, "from 0 (excluded)"},
       {{"optimizer.qk_clip=true", "optimizer.optimizer_cpu_offload=true"},
        "cannot be used with optimizer.optimizer_cpu_offload = true"},
       {{"optimizer.qk_clip=true", "model.qk_layernorm=true"},
