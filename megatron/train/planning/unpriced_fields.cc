@@ -23,6 +23,7 @@ constexpr Unpriced kUnpriced[] = {
     {"parallel.sum_in_rank_order", "false"},
     {"parallel.moe_deduplicated_dispatch", "false"},
     {"parallel.check_collectives", "false"},
+    {"parallel.collective_algorithm", "mesh"},
     {"parallel.ddp_bucket_size", "0"},
     {"parallel.rank_order", "\"tp-cp-ep-dp-pp\""},
     {"parallel.topology_file", nullptr},
