@@ -8,6 +8,7 @@
 // MEGATRON_JOB_SECRET_FILE set).
 
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/algorithm_communicator.h"
 #include "megatron/comm/communicator.h"
 #include "megatron/comm/hierarchical/hierarchical_communicator.h"
 #include "tools/bandwidth/bench_ranks.h"
@@ -32,6 +35,20 @@ ABSL_FLAG(int, group_size, 0,
 ABSL_FLAG(int, ranks_per_host, 0,
           "Measures each collective once more as a hierarchical one: within hosts of so many "
           "neighbours of a group, and between hosts. 0 means flat alone.");
+ABSL_FLAG(std::string, algorithm, "mesh",
+          "The way between ranks: mesh, ring, tree, a list of these, or all. Each is measured. "
+          "An all-to-all and a sendrecv have the mesh alone; NCCL chooses its own by NCCL_ALGO.");
+ABSL_FLAG(absl::Duration, link_delay, absl::ZeroDuration(),
+          "With one of the --link flags ranks that this program starts with --backend=tcp are on "
+          "hosts with a slow network between them, which a process emulates. This is the time from "
+          "host to host.");
+ABSL_FLAG(absl::Duration, link_jitter, absl::ZeroDuration(),
+          "The most that chance adds to the delay.");
+ABSL_FLAG(double, link_mbit, 0,
+          "The rate of each host's link in Mbit/s, in each direction. 0 means no limit.");
+ABSL_FLAG(double, link_loss, 0,
+          "The part of packets that is lost; each holds up its connection for 200 ms.");
+ABSL_FLAG(int, link_ranks_per_host, 1, "Neighbouring ranks that share a host and its link.");
 ABSL_FLAG(std::string, op, "all_reduce",
           "all_reduce, all_gather, reduce_scatter, alltoall, broadcast, sendrecv, a list of these, "
           "or all.");
@@ -54,6 +71,7 @@ namespace {
 struct Plan {
   std::vector<BenchOperation> operations;
   CommBenchOptions options;
+  std::vector<CollectiveAlgorithm> algorithms;
   int group_size = 0, ranks_per_host = 0;
 };
 
@@ -71,6 +89,39 @@ absl::StatusOr<std::vector<BenchOperation>> ParseOperations(const std::string& t
   return operations;
 }
 
+absl::StatusOr<std::vector<CollectiveAlgorithm>> ParseAlgorithms(const std::string& text) {
+  std::vector<CollectiveAlgorithm> algorithms;
+  for (const std::string& name : std::vector<std::string>(absl::StrSplit(text, ','))) {
+    const size_t before = algorithms.size();
+    for (CollectiveAlgorithm algorithm : kCollectiveAlgorithms) {
+      if (name == "all" || name == Name(algorithm)) algorithms.push_back(algorithm);
+    }
+    if (algorithms.size() == before) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--algorithm: there is no algorithm '", name, "'"));
+    }
+  }
+  return algorithms;
+}
+
+// Returns the slow network that the flags ask for, if any, and its description.
+std::optional<LinkOptions> LinkOfFlags(std::string* text) {
+  LinkOptions link;
+  link.delay = absl::GetFlag(FLAGS_link_delay);
+  link.jitter = absl::GetFlag(FLAGS_link_jitter);
+  link.bytes_per_second = absl::GetFlag(FLAGS_link_mbit) * 1e6 / 8;
+  link.loss = absl::GetFlag(FLAGS_link_loss);
+  if (link.delay != absl::ZeroDuration())
+    absl::StrAppend(text, ", ", absl::FormatDuration(link.delay), " delay");
+  if (link.jitter != absl::ZeroDuration())
+    absl::StrAppend(text, ", ", absl::FormatDuration(link.jitter), " jitter");
+  if (link.bytes_per_second != 0)
+    absl::StrAppend(text, ", ", absl::GetFlag(FLAGS_link_mbit), " Mbit/s");
+  if (link.loss != 0) absl::StrAppend(text, ", ", 100 * link.loss, " % lost");
+  if (text->empty()) return std::nullopt;
+  return link;
+}
+
 absl::StatusOr<ReduceOp> ParseReduction(const std::string& text) {
   for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
     if (text == Name(op)) return op;
@@ -81,6 +132,11 @@ absl::StatusOr<ReduceOp> ParseReduction(const std::string& text) {
 absl::StatusOr<Plan> ReadFlags() {
   Plan plan;
   MEGATRON_ASSIGN_OR_RETURN(plan.operations, ParseOperations(absl::GetFlag(FLAGS_op)));
+  MEGATRON_ASSIGN_OR_RETURN(plan.algorithms, ParseAlgorithms(absl::GetFlag(FLAGS_algorithm)));
+  if (absl::GetFlag(FLAGS_backend) == "nccl" &&
+      plan.algorithms != std::vector<CollectiveAlgorithm>{CollectiveAlgorithm::kMesh}) {
+    return absl::InvalidArgumentError("--algorithm: NCCL chooses its own, by NCCL_ALGO");
+  }
   MEGATRON_ASSIGN_OR_RETURN(const int64_t begin, ParseByteSize(absl::GetFlag(FLAGS_b)));
   MEGATRON_ASSIGN_OR_RETURN(const int64_t end, ParseByteSize(absl::GetFlag(FLAGS_e)));
   if (begin < 1 || end < begin || !(absl::GetFlag(FLAGS_f) > 1)) {
@@ -145,9 +201,10 @@ absl::Status RunRank(const ProcessGroup& world, const Stream& stream, const Plan
   }
   std::vector<CommBenchResult> results;
   const auto measure = [&](BenchOperation operation, const ProcessGroup& over,
-                           int ranks_per_host) -> absl::Status {
+                           CollectiveAlgorithm algorithm, int ranks_per_host) -> absl::Status {
     MEGATRON_ASSIGN_OR_RETURN(CommBenchResult result,
                               MeasureCollective(operation, plan.options, over, stream));
+    result.algorithm = algorithm;
     result.ranks_per_host = ranks_per_host;
     if (world.rank() == 0) {
       std::fputs(CommBenchTable(result).c_str(), stdout);
@@ -156,16 +213,22 @@ absl::Status RunRank(const ProcessGroup& world, const Stream& stream, const Plan
     results.push_back(std::move(result));
     return absl::OkStatus();
   };
-  ProcessGroup levels;
-  if (plan.ranks_per_host != 0) {
-    MEGATRON_ASSIGN_OR_RETURN(levels, WithHosts(group, plan.ranks_per_host));
-  }
-  for (BenchOperation operation : plan.operations) {
-    MEGATRON_RETURN_IF_ERROR(measure(operation, group, 0));
-    const bool has_levels =
-        operation != BenchOperation::kBroadcast && operation != BenchOperation::kSendRecv;
-    if (plan.ranks_per_host != 0 && has_levels) {
-      MEGATRON_RETURN_IF_ERROR(measure(operation, levels, plan.ranks_per_host));
+  for (const CollectiveAlgorithm algorithm : plan.algorithms) {
+    const ProcessGroup over(WithAlgorithm(group.communicator(), algorithm));
+    ProcessGroup levels;
+    if (plan.ranks_per_host != 0) {
+      MEGATRON_ASSIGN_OR_RETURN(levels, WithHosts(over, plan.ranks_per_host));
+    }
+    for (BenchOperation operation : plan.operations) {
+      const bool mesh_alone =
+          operation == BenchOperation::kAllToAll || operation == BenchOperation::kSendRecv;
+      if (mesh_alone && algorithm != CollectiveAlgorithm::kMesh) continue;
+      MEGATRON_RETURN_IF_ERROR(measure(operation, over, algorithm, 0));
+      const bool has_levels =
+          operation != BenchOperation::kBroadcast && operation != BenchOperation::kSendRecv;
+      if (plan.ranks_per_host != 0 && has_levels) {
+        MEGATRON_RETURN_IF_ERROR(measure(operation, levels, algorithm, plan.ranks_per_host));
+      }
     }
   }
   int64_t wrong = 0;
@@ -173,8 +236,11 @@ absl::Status RunRank(const ProcessGroup& world, const Stream& stream, const Plan
   if (world.rank() == 0) {
     const std::string backend = absl::GetFlag(FLAGS_backend);
     MEGATRON_RETURN_IF_ERROR(Write(absl::GetFlag(FLAGS_json), CommBenchJson(backend, results)));
-    MEGATRON_RETURN_IF_ERROR(Write(absl::GetFlag(FLAGS_svg),
-                                   CommBenchSvg(absl::StrCat("Bandwidth, ", backend), results)));
+    std::string link;
+    LinkOfFlags(&link);
+    MEGATRON_RETURN_IF_ERROR(
+        Write(absl::GetFlag(FLAGS_svg),
+              CommBenchSvg(absl::StrCat("Bandwidth, ", backend, link), results)));
   }
   if (wrong > 0) return absl::DataLossError(absl::StrCat(wrong, " elements are wrong"));
   return absl::OkStatus();
@@ -185,8 +251,17 @@ absl::Status Main(const std::vector<std::string>& arguments) {
     return absl::InvalidArgumentError(absl::StrCat("'", arguments[0], "' is no flag"));
   }
   MEGATRON_ASSIGN_OR_RETURN(const Plan plan, ReadFlags());
-  const BenchRanksOptions options = {absl::GetFlag(FLAGS_backend), absl::GetFlag(FLAGS_ranks),
-                                     absl::GetFlag(FLAGS_threads)};
+  std::string link;
+  BenchRanksOptions options = {absl::GetFlag(FLAGS_backend), absl::GetFlag(FLAGS_ranks),
+                               absl::GetFlag(FLAGS_threads), LinkOfFlags(&link),
+                               absl::GetFlag(FLAGS_link_ranks_per_host)};
+  if (options.ranks_per_link_host < 1) {
+    return absl::InvalidArgumentError("--link_ranks_per_host is at least 1");
+  }
+  if (options.ranks_per_link_host > 1 && !options.link.has_value()) {
+    return absl::InvalidArgumentError(
+        "--link_ranks_per_host has no effect without another flag of the link");
+  }
   return RunBenchRanks(
       options, [&](const BenchRank& rank) { return RunRank(rank.world, rank.stream, plan); });
 }

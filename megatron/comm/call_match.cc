@@ -9,6 +9,7 @@ namespace {
 
 bool TwoMatch(const CollectiveCall& a, const CollectiveCall& b) {
   if (a.collective != b.collective || a.compares_only != b.compares_only) return false;
+  if (a.algorithm != b.algorithm) return false;
   if (a.in.empty()) return true;
   if (a.in.dtype() != b.in.dtype()) return false;
   if (a.collective == Collective::kAllToAllV) {

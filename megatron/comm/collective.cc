@@ -56,6 +56,23 @@ const char* Name(Collective collective) {
   return "?";
 }
 
+const char* Name(CollectiveAlgorithm algorithm) {
+  switch (algorithm) {
+    case CollectiveAlgorithm::kMesh:
+      return "mesh";
+    case CollectiveAlgorithm::kRing:
+      return "ring";
+    case CollectiveAlgorithm::kTree:
+      return "tree";
+  }
+  return "?";
+}
+
+bool HasAlgorithms(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kAllGather ||
+         collective == Collective::kReduceScatter || collective == Collective::kBroadcast;
+}
+
 double BusBandwidthFactor(Collective collective, int ranks) {
   const double n = ranks;
   switch (collective) {
@@ -76,6 +93,8 @@ double BusBandwidthFactor(Collective collective, int ranks) {
 
 std::string CollectiveCall::Describe() const {
   const std::string name = Name(collective);
+  const std::string by =
+      algorithm == CollectiveAlgorithm::kMesh ? "" : absl::StrCat(" by ", Name(algorithm));
   switch (collective) {
     case Collective::kBarrier:
       return name;
@@ -83,17 +102,17 @@ std::string CollectiveCall::Describe() const {
       return absl::StrCat(name, " of sends [", Text(sends), "] and receives [", Text(receives),
                           "]");
     case Collective::kBroadcast:
-      return absl::StrCat(name, " of ", Text(in), " from rank ", root);
+      return absl::StrCat(name, " of ", Text(in), " from rank ", root, by);
     case Collective::kAllToAllV:
       return absl::StrCat(name, " of ", Text(in), " to ", Text(out), " with send counts [",
                           absl::StrJoin(send_counts, ", "), "] and receive counts [",
                           absl::StrJoin(receive_counts, ", "), "]");
     case Collective::kAllReduce:
     case Collective::kReduceScatter:
-      return absl::StrCat(name, "(", Name(reduce), ") of ", Text(in));
+      return absl::StrCat(name, "(", Name(reduce), ") of ", Text(in), by);
     case Collective::kAllGather:
     case Collective::kAllToAll:
-      return absl::StrCat(name, " of ", Text(in));
+      return absl::StrCat(name, " of ", Text(in), by);
   }
   return name;
 }

@@ -25,8 +25,23 @@ enum class Collective : uint8_t {
   kExchange,  // sends, receives
 };
 
-const char* Name(ReduceOp op);            // "sum"
-const char* Name(Collective collective);  // "all-reduce"
+// The way that data takes between the ranks, for collectives that have several: the first four.
+// Their names are those of NCCL_ALGO, except for the mesh. docs/communication.md compares them.
+enum class CollectiveAlgorithm : uint8_t {
+  kMesh,  // from every rank straight to every other
+  kRing,  // from rank to rank + 1
+  kTree,  // along a binary tree
+};
+
+constexpr CollectiveAlgorithm kCollectiveAlgorithms[] = {
+    CollectiveAlgorithm::kMesh, CollectiveAlgorithm::kRing, CollectiveAlgorithm::kTree};
+
+const char* Name(ReduceOp op);                    // "sum"
+const char* Name(Collective collective);          // "all-reduce"
+const char* Name(CollectiveAlgorithm algorithm);  // "ring"
+
+// Returns whether the collective has other algorithms than the mesh.
+bool HasAlgorithms(Collective collective);
 
 // Returns how many times the size of a call, as nccl-tests define it, a link has to carry of it in
 // the best algorithm. The size of a call is that of the whole tensor: of `out` for kAllGather, else
@@ -45,13 +60,15 @@ struct CollectiveCall {
   Tensor in, out;
   ReduceOp reduce = ReduceOp::kSum;
   int root = 0;
+  CollectiveAlgorithm algorithm = CollectiveAlgorithm::kMesh;  // NCCL has its own choice
   absl::Span<const int64_t> send_counts, receive_counts;
   absl::Span<const Transfer> sends, receives;
   // The ranks compare the call, and nothing moves: a communicator that makes a call of several
   // others lets the whole be compared first. NCCL compares it only where it compares calls.
   bool compares_only = false;
 
-  // Returns what ranks must agree on, for messages: "all-reduce(sum) of fp32[2, 3]".
+  // Returns what ranks must agree on, for messages: "all-reduce(sum) of fp32[2, 3]",
+  // "all-reduce(sum) of fp32[2, 3] by ring".
   std::string Describe() const;
 };
 

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/algorithm_communicator.h"
 #include "megatron/comm/communicator.h"
 #include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/memory.h"
@@ -129,6 +130,22 @@ double Reduced(ReduceOp op, int size, int64_t i) {
   return result;
 }
 
+// Brackets the ranks as docs/communication.md says.
+float SumOfTree(const std::vector<float>& v) {
+  switch (v.size()) {
+    case 1:
+      return v[0];
+    case 2:
+      return v[0] + v[1];
+    case 3:
+      return v[0] + (v[1] + v[2]);
+    case 4:
+      return v[0] + ((v[1] + v[2]) + v[3]);
+    default:
+      return v[0] + (((v[1] + v[2]) + v[3]) + v[4]);
+  }
+}
+
 Formula ValuesOf(int rank) {
   return [rank](int64_t i) { return Value(rank, i); };
 }
@@ -152,10 +169,28 @@ std::vector<ConformanceCase> ConformanceCases(const ConformanceRunner& run) {
   return cases;
 }
 
+std::vector<ConformanceCase> AlgorithmCases(const ConformanceRunner& run) {
+  std::vector<ConformanceCase> cases;
+  for (const CollectiveAlgorithm algorithm :
+       {CollectiveAlgorithm::kRing, CollectiveAlgorithm::kTree}) {
+    const ConformanceRunner runner = [=](int size, const ConformanceRank& rank) {
+      return run(size, [&](const ProcessGroup& world, const Stream& stream) {
+        if (world.size() == 1) return rank(world, stream);
+        return rank(ProcessGroup(WithAlgorithm(world.communicator(), algorithm)), stream);
+      });
+    };
+    for (int size = 2; size <= 5; ++size) cases.push_back({runner, size, 0, algorithm});
+  }
+  return cases;
+}
+
 std::string ConformanceCaseName(const ::testing::TestParamInfo<ConformanceCase>& info) {
   const int per_host = info.param.ranks_per_host;
   return absl::StrCat(info.param.size, info.param.size == 1 ? "Rank" : "Ranks",
-                      per_host == 0 ? "" : absl::StrCat("On", info.param.size / per_host, "Hosts"));
+                      per_host == 0 ? "" : absl::StrCat("On", info.param.size / per_host, "Hosts"),
+                      info.param.algorithm == CollectiveAlgorithm::kRing   ? "ByRing"
+                      : info.param.algorithm == CollectiveAlgorithm::kTree ? "ByTree"
+                                                                           : "");
 }
 
 void CommunicatorConformanceTest::RunRanks(const ConformanceRank& rank) const {
@@ -192,7 +227,8 @@ TEST_P(CommunicatorConformanceTest, LargeArraysArriveWhole) {
 
 TEST_P(CommunicatorConformanceTest, SumsAreFormedInFp32InTheOrderOfRanks) {
   const int ranks_per_host = GetParam().ranks_per_host == 0 ? size() : GetParam().ranks_per_host;
-  RunRanks([ranks_per_host](const ProcessGroup& world, const Stream& stream) -> absl::Status {
+  const bool by_tree = GetParam().algorithm == CollectiveAlgorithm::kTree;
+  RunRanks([=](const ProcessGroup& world, const Stream& stream) -> absl::Status {
     // Values of very different sizes, so that order and rounding show.
     const auto value = [](int rank, int64_t i) {
       return (i % 2 == 0 ? 1.0 : -1.0) * (1.0 + 0.37 * i) * (rank % 2 == 0 ? 1e4 : 0.11) /
@@ -204,6 +240,13 @@ TEST_P(CommunicatorConformanceTest, SumsAreFormedInFp32InTheOrderOfRanks) {
         float sum = 0;
         WithType(dtype, [&](auto zero) {
           using T = decltype(zero);
+          if (by_tree) {
+            std::vector<float> values;
+            for (int rank = 0; rank < world.size(); ++rank)
+              values.push_back(ToDouble(FromDouble<T>(value(rank, i))));
+            sum = SumOfTree(values);
+            return;
+          }
           for (int first = 0; first < world.size(); first += ranks_per_host) {
             float of_host = 0;
             for (int rank = first; rank < first + ranks_per_host; ++rank) {

@@ -32,10 +32,14 @@ struct ConformanceCase {
   // Sums are formed over each run of this many ranks, rounded, and then over the runs. 0: over all
   // ranks at once.
   int ranks_per_host = 0;
+  CollectiveAlgorithm algorithm = CollectiveAlgorithm::kMesh;  // of the calls of `run`
 };
 
 // Worlds of 1, 2, 3 and 4 ranks.
 std::vector<ConformanceCase> ConformanceCases(const ConformanceRunner& run);
+// The same with calls by each algorithm but the mesh. The runner's ranks are given its communicator
+// with an algorithm.
+std::vector<ConformanceCase> AlgorithmCases(const ConformanceRunner& run);
 
 std::string ConformanceCaseName(const ::testing::TestParamInfo<ConformanceCase>& info);
 

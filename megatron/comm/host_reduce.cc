@@ -1,8 +1,10 @@
 #include "megatron/comm/host_reduce.h"
 
 #include <algorithm>
+#include <cstring>
 #include <type_traits>
 
+#include "absl/container/inlined_vector.h"
 #include "glog/logging.h"
 
 namespace megatron {
@@ -10,6 +12,8 @@ namespace {
 
 // Accumulators of one block stay in the first-level cache.
 constexpr int64_t kBlock = 1024;
+// The steps of a tree stack one partial sum more each time the ranks double.
+constexpr int kMostSums = 16;
 
 template <typename T>
 struct Wide {
@@ -60,14 +64,26 @@ struct Min {
 };
 
 template <typename Op, typename T>
-void ReduceBlock(absl::Span<const void* const> inputs, int64_t begin, int64_t count,
+void ReduceBlock(absl::Span<const void* const> inputs, absl::Span<const SumStep> steps,
+                 typename Wide<T>::Type* sums, int64_t begin, int64_t count,
                  absl::Span<void* const> outputs) {
-  typename Wide<T>::Type sums[kBlock];
-  const T* first = static_cast<const T*>(inputs[0]) + begin;
-  for (int64_t i = 0; i < count; ++i) sums[i] = Wide<T>::Widen(first[i]);
-  for (const void* input : inputs.subspan(1)) {
-    const T* values = static_cast<const T*>(input) + begin;
-    for (int64_t i = 0; i < count; ++i) sums[i] = Op::Apply(sums[i], Wide<T>::Widen(values[i]));
+  using Sums = typename Wide<T>::Type*;
+  int depth = 0;
+  for (const SumStep& step : steps) {
+    if (step.kind == SumStep::kPush) ++depth;
+    const Sums top = sums + (depth - 1) * kBlock;
+    if (step.kind == SumStep::kMerge) {
+      const Sums below = top - kBlock;
+      for (int64_t i = 0; i < count; ++i) below[i] = Op::Apply(below[i], top[i]);
+      --depth;
+      continue;
+    }
+    const T* values = static_cast<const T*>(inputs[step.rank]) + begin;
+    if (step.kind == SumStep::kPush) {
+      for (int64_t i = 0; i < count; ++i) top[i] = Wide<T>::Widen(values[i]);
+    } else {
+      for (int64_t i = 0; i < count; ++i) top[i] = Op::Apply(top[i], Wide<T>::Widen(values[i]));
+    }
   }
   T* narrow = static_cast<T*>(outputs[0]) + begin;
   for (int64_t i = 0; i < count; ++i) narrow[i] = Wide<T>::Narrow(sums[i]);
@@ -77,23 +93,38 @@ void ReduceBlock(absl::Span<const void* const> inputs, int64_t begin, int64_t co
 }
 
 template <typename Op, typename T>
-void Reduce(absl::Span<const void* const> inputs, int64_t begin, int64_t end,
-            absl::Span<void* const> outputs) {
+void Reduce(absl::Span<const void* const> inputs, absl::Span<const SumStep> steps, int64_t begin,
+            int64_t end, absl::Span<void* const> outputs) {
+  typename Wide<T>::Type sums[kMostSums * kBlock];
   for (int64_t at = begin; at < end; at += kBlock) {
-    ReduceBlock<Op, T>(inputs, at, std::min(kBlock, end - at), outputs);
+    ReduceBlock<Op, T>(inputs, steps, sums, at, std::min(kBlock, end - at), outputs);
   }
 }
 
 template <typename T>
-void ReduceAs(ReduceOp op, absl::Span<const void* const> inputs, int64_t begin, int64_t end,
-              absl::Span<void* const> outputs) {
+void ReduceAs(ReduceOp op, absl::Span<const void* const> inputs, absl::Span<const SumStep> steps,
+              int64_t begin, int64_t end, absl::Span<void* const> outputs) {
   switch (op) {
     case ReduceOp::kSum:
-      return Reduce<Sum, T>(inputs, begin, end, outputs);
+      return Reduce<Sum, T>(inputs, steps, begin, end, outputs);
     case ReduceOp::kMax:
-      return Reduce<Max, T>(inputs, begin, end, outputs);
+      return Reduce<Max, T>(inputs, steps, begin, end, outputs);
     case ReduceOp::kMin:
-      return Reduce<Min, T>(inputs, begin, end, outputs);
+      return Reduce<Min, T>(inputs, steps, begin, end, outputs);
+  }
+}
+
+template <typename T>
+void WidenAll(const void* values, int64_t count, void* partial) {
+  for (int64_t i = 0; i < count; ++i) {
+    static_cast<float*>(partial)[i] = Wide<T>::Widen(static_cast<const T*>(values)[i]);
+  }
+}
+
+template <typename T>
+void NarrowAll(const void* partial, int64_t count, void* values) {
+  for (int64_t i = 0; i < count; ++i) {
+    static_cast<T*>(values)[i] = Wide<T>::Narrow(static_cast<const float*>(partial)[i]);
   }
 }
 
@@ -101,23 +132,50 @@ void ReduceAs(ReduceOp op, absl::Span<const void* const> inputs, int64_t begin, 
 
 void ReduceOnHost(DType dtype, ReduceOp op, absl::Span<const void* const> inputs, int64_t begin,
                   int64_t end, absl::Span<void* const> outputs) {
+  absl::InlinedVector<SumStep, 16> steps;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    steps.push_back({i == 0 ? SumStep::kPush : SumStep::kAdd, static_cast<int>(i)});
+  }
+  ReduceOnHost(dtype, op, inputs, steps, begin, end, outputs);
+}
+
+void ReduceOnHost(DType dtype, ReduceOp op, absl::Span<const void* const> inputs,
+                  absl::Span<const SumStep> steps, int64_t begin, int64_t end,
+                  absl::Span<void* const> outputs) {
+  CHECK_LE(SumDepth(steps), kMostSums);
   switch (dtype) {
     case DType::kFloat32:
-      return ReduceAs<float>(op, inputs, begin, end, outputs);
+      return ReduceAs<float>(op, inputs, steps, begin, end, outputs);
     case DType::kBFloat16:
-      return ReduceAs<BFloat16>(op, inputs, begin, end, outputs);
+      return ReduceAs<BFloat16>(op, inputs, steps, begin, end, outputs);
     case DType::kFloat16:
-      return ReduceAs<Float16>(op, inputs, begin, end, outputs);
+      return ReduceAs<Float16>(op, inputs, steps, begin, end, outputs);
     case DType::kInt32:
-      return ReduceAs<int32_t>(op, inputs, begin, end, outputs);
+      return ReduceAs<int32_t>(op, inputs, steps, begin, end, outputs);
     case DType::kInt64:
-      return ReduceAs<int64_t>(op, inputs, begin, end, outputs);
+      return ReduceAs<int64_t>(op, inputs, steps, begin, end, outputs);
     case DType::kUInt8:
-      return ReduceAs<uint8_t>(op, inputs, begin, end, outputs);
+      return ReduceAs<uint8_t>(op, inputs, steps, begin, end, outputs);
     case DType::kUInt16:
-      return ReduceAs<uint16_t>(op, inputs, begin, end, outputs);
+      return ReduceAs<uint16_t>(op, inputs, steps, begin, end, outputs);
   }
   LOG(FATAL) << "dtype " << static_cast<int>(dtype);
+}
+
+DType PartialDType(DType dtype) {
+  return dtype == DType::kBFloat16 || dtype == DType::kFloat16 ? DType::kFloat32 : dtype;
+}
+
+void ToPartial(DType dtype, const void* values, int64_t count, void* partial) {
+  if (dtype == DType::kBFloat16) return WidenAll<BFloat16>(values, count, partial);
+  if (dtype == DType::kFloat16) return WidenAll<Float16>(values, count, partial);
+  std::memcpy(partial, values, count * SizeOf(dtype));
+}
+
+void FromPartial(DType dtype, const void* partial, int64_t count, void* values) {
+  if (dtype == DType::kBFloat16) return NarrowAll<BFloat16>(partial, count, values);
+  if (dtype == DType::kFloat16) return NarrowAll<Float16>(partial, count, values);
+  std::memcpy(values, partial, count * SizeOf(dtype));
 }
 
 }  // namespace megatron

@@ -10,6 +10,7 @@
 
 #include "absl/types/span.h"
 #include "megatron/comm/collective.h"
+#include "megatron/comm/collective_routes.h"
 #include "megatron/tensor/dtype.h"
 
 namespace megatron {
@@ -18,6 +19,17 @@ namespace megatron {
 // may be an input, but may not overlap one otherwise.
 void ReduceOnHost(DType dtype, ReduceOp op, absl::Span<const void* const> inputs, int64_t begin,
                   int64_t end, absl::Span<void* const> outputs);
+
+// The same in the order of `steps`, whose ranks are indices of inputs.
+void ReduceOnHost(DType dtype, ReduceOp op, absl::Span<const void* const> inputs,
+                  absl::Span<const SumStep> steps, int64_t begin, int64_t end,
+                  absl::Span<void* const> outputs);
+
+// The dtype in which partial results travel: fp32 for bf16 and fp16, else the dtype itself.
+DType PartialDType(DType dtype);
+// Elements [0, count) of `partial` = those of `values`, and the reverse, which rounds.
+void ToPartial(DType dtype, const void* values, int64_t count, void* partial);
+void FromPartial(DType dtype, const void* partial, int64_t count, void* values);
 
 }  // namespace megatron
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/algorithm_communicator.h"
 #include "megatron/comm/communicator.h"
 #include "megatron/comm/hierarchical/hierarchical_communicator.h"
 #include "megatron/comm/hierarchical/host_ranks.h"
@@ -148,16 +149,18 @@ bool AllAlone(const Partition& partition) {
 }  // namespace
 
 absl::StatusOr<ProcessGroups> MakeGroups(const RankGrid& dense, const RankGrid& expert,
-                                         const std::shared_ptr<Communicator>& world) {
-  const int world_size = world == nullptr ? 1 : world->size();
+                                         const std::shared_ptr<Communicator>& ranks) {
+  const int world_size = ranks == nullptr ? 1 : ranks->size();
   CHECK_EQ(dense.world_size(), world_size);
   CHECK_EQ(expert.world_size(), world_size);
   CHECK_EQ(dense.optimizer_instances(), expert.optimizer_instances());
   CHECK_EQ(dense.ranks_per_host(), expert.ranks_per_host());
   CHECK_EQ(dense.hosts(), expert.hosts());
   CHECK_EQ(dense.deduplicated_dispatch(), expert.deduplicated_dispatch());
+  CHECK(dense.algorithm() == expert.algorithm());
   ProcessGroups groups;
   if (world_size == 1) return groups;
+  const std::shared_ptr<Communicator> world = WithAlgorithm(ranks, dense.algorithm());
   groups.world = ProcessGroup(world);
   for (const NamedPartition& named : Partitions(dense, expert)) {
     if (AllAlone(named.partition)) continue;

@@ -132,7 +132,8 @@ RankGrid::RankGrid(const std::array<int, kNumAxes>& sizes, const ParallelSizes& 
     : optimizer_instances_(asked.optimizer_instances),
       hosts_(asked.hosts),
       ranks_per_host_(asked.ranks_per_host),
-      deduplicated_dispatch_(asked.deduplicated_dispatch) {
+      deduplicated_dispatch_(asked.deduplicated_dispatch),
+      algorithm_(asked.algorithm) {
   for (Axis axis : asked.order.axes()) {
     axes_[At(axis)] = {sizes[At(axis)], world_size_};
     world_size_ *= sizes[At(axis)];

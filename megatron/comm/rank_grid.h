@@ -31,6 +31,8 @@
 // With g = ranks_per_host > 0, ranks [0, g), [g, 2 g), ... of the world are those of one host each,
 // for hierarchical collectives (hierarchical/hierarchical_communicator.h). 0: there are none. Rows of
 // tokens then may go to each host of their experts once (deduplicated dispatch).
+//
+// The algorithm is that of all groups' collectives (comm/collective.h).
 #ifndef MEGATRON_COMM_RANK_GRID_H_
 #define MEGATRON_COMM_RANK_GRID_H_
 
@@ -39,6 +41,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "megatron/comm/collective.h"
 #include "megatron/comm/rank_order.h"
 #include "megatron/tensor/axis.h"
 
@@ -58,6 +61,7 @@ struct ParallelSizes {
   int hosts = 1;
   int ranks_per_host = 0;
   bool deduplicated_dispatch = false;
+  CollectiveAlgorithm algorithm = CollectiveAlgorithm::kMesh;
   RankOrder order;
 };
 
@@ -81,6 +85,7 @@ class RankGrid {
   int hosts() const { return hosts_; }
   int ranks_per_host() const { return ranks_per_host_; }
   bool deduplicated_dispatch() const { return deduplicated_dispatch_; }
+  CollectiveAlgorithm algorithm() const { return algorithm_; }
 
   int Coordinate(int rank, Axis axis) const;
   // Returns the ranks that differ from `rank` on `axes` only, by coordinates, with `rank` among
@@ -110,6 +115,7 @@ class RankGrid {
   int hosts_ = 1;
   int ranks_per_host_ = 0;
   bool deduplicated_dispatch_ = false;
+  CollectiveAlgorithm algorithm_ = CollectiveAlgorithm::kMesh;
 };
 
 }  // namespace megatron

@@ -1,6 +1,7 @@
 #include "tools/bandwidth/bench_ranks.h"
 
 #include <cstdio>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
@@ -44,11 +45,25 @@ absl::Status RunOnGpu(const ProcessGroup& host, int local_rank, const RunRank& r
       {host, ProcessGroup(world->communicator()), Stream::Cuda(local_rank, &cuda), local_rank});
 }
 
+absl::Status RunOverLink(const BenchRanksOptions& options, const RankFunction& run) {
+  MEGATRON_ASSIGN_OR_RETURN(const auto link, LinkProcess::Start(*options.link));
+  std::vector<int> hosts;
+  for (int rank = 0; rank < options.ranks; ++rank)
+    hosts.push_back(rank / options.ranks_per_link_host);
+  return RunTcpRanksInProcesses(options.ranks, run, {}, [&](TcpWorldOptions* mine) {
+    mine->route = link->RouteOf(mine->rank, hosts);
+  });
+}
+
 }  // namespace
 
 absl::Status RunBenchRanks(const BenchRanksOptions& options, const RunRank& run) {
   MEGATRON_ASSIGN_OR_RETURN(const LaunchEnvironment launch,
                             ReadLaunchEnvironment(ProcessEnvironment()));
+  if (options.link.has_value() && (launch.world_size > 1 || options.backend != "tcp")) {
+    return absl::InvalidArgumentError(
+        "a slow network is made between ranks that this program starts with --backend=tcp");
+  }
   if (launch.world_size > 1) {
     if (options.backend != "tcp" && options.backend != "nccl") {
       return absl::InvalidArgumentError(
@@ -75,6 +90,7 @@ absl::Status RunBenchRanks(const BenchRanksOptions& options, const RunRank& run)
     });
   }
   if (options.backend == "thread") return RunRanks(options.ranks, on_cpu);
+  if (options.link.has_value()) return RunOverLink(options, on_cpu);
   if (options.backend == "tcp") return RunTcpRanksInProcesses(options.ranks, on_cpu);
   return absl::InvalidArgumentError(absl::StrCat("--backend: there is no '", options.backend, "'"));
 }

@@ -3,9 +3,11 @@
 #define TOOLS_BANDWIDTH_BENCH_RANKS_H_
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
+#include "megatron/comm/link_proxy/link_proxy.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/tensor/stream.h"
 
@@ -22,6 +24,9 @@ struct BenchRanksOptions {
   std::string backend;  // thread, tcp or nccl
   int ranks = 1;        // to start on this machine; a launcher's world has its own size
   int threads = 1;      // of each rank, on the CPU
+  // A slow network between hosts of ranks_per_link_host neighbours each, for --backend=tcp.
+  std::optional<LinkOptions> link;
+  int ranks_per_link_host = 1;
 };
 
 // Runs the function on every rank: threads, processes, or this process as one rank of a launcher's

@@ -16,6 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "megatron/comm/collective.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/tensor/stream.h"
 
@@ -67,6 +68,7 @@ struct CommBenchResult {
   ReduceOp reduce = ReduceOp::kSum;
   int root = 0;
   std::vector<CommBenchRow> rows;
+  CollectiveAlgorithm algorithm = CollectiveAlgorithm::kMesh;  // of the group's calls
   int ranks_per_host = 0;  // of hierarchical collectives; 0: the call was flat
 
   bool reduces() const;

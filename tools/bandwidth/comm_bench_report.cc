@@ -41,11 +41,15 @@ std::string SizeLabel(int64_t bytes) {
   return absl::StrCat(bytes, units[unit]);
 }
 
-// Returns "4 ranks", or "2 x 2 ranks" of hierarchical collectives over two hosts of two.
+// Returns "4 ranks", "4 ranks, ring", or "2 x 2 ranks" of hierarchical collectives over two hosts
+// of two.
 std::string RanksText(const CommBenchResult& result) {
   const int per_host = result.ranks_per_host;
   return absl::StrCat(per_host == 0 ? "" : absl::StrCat(result.ranks / per_host, " x "),
-                      per_host == 0 ? result.ranks : per_host, " ranks");
+                      per_host == 0 ? result.ranks : per_host, " ranks",
+                      result.algorithm == CollectiveAlgorithm::kMesh
+                          ? ""
+                          : absl::StrCat(", ", Name(result.algorithm)));
 }
 
 struct Line {
@@ -173,6 +177,7 @@ std::string CommBenchJson(const std::string& backend, const std::vector<CommBenc
                            {"average_busbw_gbps", result.average_busbw()},
                            {"wrong", result.wrong()},
                            {"rows", rows}};
+    if (result.algorithm != CollectiveAlgorithm::kMesh) json["algorithm"] = Name(result.algorithm);
     if (result.ranks_per_host > 0) json["ranks_per_host"] = result.ranks_per_host;
     if (result.reduces()) json["redop"] = Name(result.reduce);
     if (result.has_root()) json["root"] = result.root;

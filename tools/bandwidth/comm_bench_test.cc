@@ -141,6 +141,16 @@ TEST(CommBenchTest, HierarchicalResultsAreNamedByHosts) {
   EXPECT_EQ(json["results"][1]["ranks_per_host"], 2);
 }
 
+TEST(CommBenchTest, AnAlgorithmIsNamedUnlessItIsTheMesh) {
+  CommBenchResult ring = Sample();
+  ring.algorithm = CollectiveAlgorithm::kRing;
+  EXPECT_THAT(CommBenchTable(ring), HasSubstr("# all_gather, 4 ranks, ring\n"));
+  EXPECT_THAT(CommBenchSvg("", {ring}), HasSubstr("all_gather, 4 ranks, ring"));
+  const nlohmann::json json = nlohmann::json::parse(CommBenchJson("tcp", {Sample(), ring}));
+  EXPECT_FALSE(json["results"][0].contains("algorithm"));
+  EXPECT_EQ(json["results"][1]["algorithm"], "ring");
+}
+
 TEST(CommBenchTest, DrawsALineForEachOperation) {
   CommBenchResult other = Sample();
   other.operation = BenchOperation::kBroadcast;

@@ -481,6 +481,7 @@ constexpr absl::string_view kOurOwn[] = {
     "optimizer.lion_beta2",
     "optimizer.optimizer_offload_path",
     "parallel.check_collectives",
+    "parallel.collective_algorithm",
     "parallel.data_parallel_size",
     "parallel.heartbeat_timeout_seconds",
     "parallel.hierarchical_collectives_ranks_per_host",

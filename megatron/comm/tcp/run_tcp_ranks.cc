@@ -74,8 +74,8 @@ absl::Status ReadStatus(int fd, pid_t child, int rank) {
 
 }  // namespace
 
-absl::Status RunTcpRanksOnThreads(int size, const RankFunction& fn,
-                                  const TcpWorldOptions& options) {
+absl::Status RunTcpRanksOnThreads(int size, const RankFunction& fn, const TcpWorldOptions& options,
+                                  const RankOptions& on_rank) {
   const JobSecret secret = JobSecret::Random();
   MEGATRON_ASSIGN_OR_RETURN(const auto server, TcpStoreServer::Create({"127.0.0.1", 0}, secret));
   std::vector<absl::Status> results(size);
@@ -85,6 +85,7 @@ absl::Status RunTcpRanksOnThreads(int size, const RankFunction& fn,
       TcpWorldOptions mine = options;
       mine.rank = rank;
       mine.size = size;
+      if (on_rank) on_rank(&mine);
       results[rank] = ConnectAndRunRank(server->endpoint(), secret, mine, fn);
     });
   }
@@ -93,7 +94,7 @@ absl::Status RunTcpRanksOnThreads(int size, const RankFunction& fn,
 }
 
 absl::Status RunTcpRanksInProcesses(int size, const RankFunction& fn,
-                                    const TcpWorldOptions& options) {
+                                    const TcpWorldOptions& options, const RankOptions& on_rank) {
   const JobSecret secret = JobSecret::Random();
   // The port is bound here, so that all know it; rank 0 serves.
   MEGATRON_ASSIGN_OR_RETURN(Socket listener, ListenTcp({"127.0.0.1", 0}));
@@ -119,6 +120,7 @@ absl::Status RunTcpRanksInProcesses(int size, const RankFunction& fn,
       TcpWorldOptions mine = options;
       mine.rank = rank;
       mine.size = size;
+      if (on_rank) on_rank(&mine);
       if (status.ok()) status = ConnectAndRunRank(endpoint, secret, mine, fn);
       const std::string text = status.ok() ? "" : AbortMessage::Encode(status);
       const bool told = write(ends[1], text.data(), text.size()) == ssize_t(text.size());

@@ -47,9 +47,15 @@ absl::Status TcpCall::Run() {
   const auto describe_awaited = [this] { return DescribeAwaited(); };
   const auto awaited = [this] { return group_.WorldRanksOf(Awaited()); };
   const CallActivity activity(group_.mesh->activities(), {describe, describe_awaited, awaited});
+  if (moves_data() && call_.algorithm != CollectiveAlgorithm::kMesh) {
+    routed_.emplace(&group_, call_, stream_);
+  }
   PlanDirect();
   MEGATRON_RETURN_IF_ERROR(ExchangeCalls());
   if (!moves_data()) return absl::OkStatus();
+  if (routed_.has_value()) {
+    return routed_->Run([this](TcpOperation* operation) { return Await(operation); });
+  }
   if (is_small_reduction()) {
     ReduceSmall();
     return absl::OkStatus();
@@ -71,17 +77,17 @@ bool TcpCall::reduces() const {
 
 bool TcpCall::is_small_reduction() const {
   const Tensor& moved = call_.collective == Collective::kAllReduce ? call_.in : call_.out;
-  return reduces() && moved.bytes() <= kTcpEagerBytes;
+  return !routed_.has_value() && reduces() && moved.bytes() <= kTcpEagerBytes;
 }
 
 // The root sends all of it itself to one other rank, or if there is little data.
 bool TcpCall::spreads_broadcast() const {
-  return moves_data() && call_.collective == Collective::kBroadcast && size_ > 2 &&
-         call_.in.bytes() > kTcpEagerBytes;
+  return !routed_.has_value() && moves_data() && call_.collective == Collective::kBroadcast &&
+         size_ > 2 && call_.in.bytes() > kTcpEagerBytes;
 }
 
 void TcpCall::PlanDirect() {
-  if (!moves_data()) return;
+  if (!moves_data() || routed_.has_value()) return;
   char* const in = static_cast<char*>(call_.in.empty() ? nullptr : call_.in.raw());
   char* const out = static_cast<char*>(call_.out.empty() ? nullptr : call_.out.raw());
   switch (call_.collective) {
@@ -135,7 +141,9 @@ void TcpCall::PlanAllToAllV() {
 // All ranks tell all others what they call, and compare. What may arrive right after is expected
 // before this rank says that it is there.
 absl::Status TcpCall::ExchangeCalls() {
-  if (reduces() && !is_small_reduction()) {
+  if (routed_.has_value()) {
+    routed_->Expect();
+  } else if (reduces() && !is_small_reduction()) {
     const int64_t longest = Share(0).count();
     segment_elements_ = kSegmentBytes / element_;
     segments_ = (longest + segment_elements_ - 1) / segment_elements_;

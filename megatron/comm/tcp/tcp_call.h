@@ -1,6 +1,7 @@
 // One collective call of one rank of a TcpWorld: which parts each rank sends to which.
 //
-// Everything is a direct exchange. An all-reduce or reduce-scatter cuts the buffer into one share
+// All ranks first tell all others what they call. Data goes by the call's algorithm: by ring or
+// tree as tcp_routed_move.h says, in the mesh by direct exchange. There an all-reduce or reduce-scatter cuts the buffer into one share
 // per rank; each rank receives its share of every other's buffer, reduces it in the order of ranks
 // and, for an all-reduce, sends the result to all. Large shares are cut into segments, so that
 // reducing one overlaps with moving the next; two segments are under way at a time.
@@ -9,6 +10,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "megatron/comm/collective.h"
 #include "megatron/comm/tcp/tcp_frame.h"
 #include "megatron/comm/tcp/tcp_group.h"
+#include "megatron/comm/tcp/tcp_routed_move.h"
 
 namespace megatron {
 
@@ -94,8 +97,9 @@ class TcpCall {
   const uint64_t number_;
   const int64_t element_ = 0;  // bytes
 
-  std::vector<Piece> send_, receive_;  // one for each peer, if data goes directly
-  std::vector<CallMessage> messages_;  // one for each peer
+  std::optional<TcpRoutedMove> routed_;  // none in the mesh
+  std::vector<Piece> send_, receive_;    // one for each peer, if data goes directly
+  std::vector<CallMessage> messages_;    // one for each peer
   // True for each peer that has arrived. Other threads read it when the world fails.
   std::vector<std::atomic<bool>> arrived_;
   TcpOperation moving_;

@@ -5,6 +5,7 @@
 
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status_matchers.h"
@@ -15,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/comm/algorithm_communicator.h"
 #include "megatron/comm/communicator.h"
 #include "megatron/comm/communicator_conformance.h"
 #include "megatron/comm/communicator_failure_conformance.h"
@@ -49,6 +51,8 @@ INSTANTIATE_TEST_SUITE_P(TcpOnThreads, CommunicatorConformanceTest,
 INSTANTIATE_TEST_SUITE_P(TcpInProcesses, CommunicatorConformanceTest,
                          ::testing::ValuesIn(ConformanceCases(RunInProcesses)),
                          ConformanceCaseName);
+INSTANTIATE_TEST_SUITE_P(TcpByAlgorithm, CommunicatorConformanceTest,
+                         ::testing::ValuesIn(AlgorithmCases(RunOnThreads)), ConformanceCaseName);
 
 absl::Status RunWithDeadline(int size, const RankFunction& fn, absl::Duration deadline) {
   TcpWorldOptions options;
@@ -58,6 +62,21 @@ absl::Status RunWithDeadline(int size, const RankFunction& fn, absl::Duration de
 
 INSTANTIATE_TEST_SUITE_P(TcpOnThreads, CommunicatorFailureConformanceTest,
                          ::testing::Values(RunWithDeadline));
+
+FailureConformanceRunner Failing(CollectiveAlgorithm algorithm) {
+  return [=](int size, const RankFunction& fn, absl::Duration deadline) {
+    return RunWithDeadline(
+        size,
+        [&](int rank, const ProcessGroup& world) {
+          return fn(rank, ProcessGroup(WithAlgorithm(world.communicator(), algorithm)));
+        },
+        deadline);
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(TcpByAlgorithm, CommunicatorFailureConformanceTest,
+                         ::testing::Values(Failing(CollectiveAlgorithm::kRing),
+                                           Failing(CollectiveAlgorithm::kTree)));
 
 // The results of a rank's all-reduces and reduce-scatters, for sizes around those at which the way
 // of moving data changes.
@@ -83,25 +102,47 @@ absl::Status Reductions(int rank, const ProcessGroup& world, std::vector<std::st
   return world.status();
 }
 
-TEST(TcpCommunicatorTest, ReducesToTheSameBitsAsThreads) {
-  const int size = 3;
-  std::vector<std::vector<std::string>> threads(size), tcp(size);
-  ASSERT_THAT(RunRanks(size,
-                       [&](int rank, const ProcessGroup& world) {
-                         return Reductions(rank, world, &threads[rank]);
-                       }),
-              IsOk());
-  ASSERT_THAT(RunTcpRanksOnThreads(size,
-                                   [&](int rank, const ProcessGroup& world) {
-                                     return Reductions(rank, world, &tcp[rank]);
-                                   }),
-              IsOk());
-  for (int rank = 0; rank < size; ++rank) {
-    ASSERT_EQ(threads[rank].size(), tcp[rank].size());
-    for (size_t i = 0; i < tcp[rank].size(); ++i) {
-      EXPECT_TRUE(threads[rank][i] == tcp[rank][i]) << "rank " << rank << ", result " << i;
+TEST(TcpCommunicatorTest, EachAlgorithmReducesToTheSameBitsAsThreads) {
+  for (const CollectiveAlgorithm algorithm : kCollectiveAlgorithms) {
+    const int size = algorithm == CollectiveAlgorithm::kMesh ? 3 : 4;
+    std::vector<std::vector<std::string>> threads(size), tcp(size);
+    const auto reduce = [&](std::vector<std::vector<std::string>>* results) {
+      return [=](int rank, const ProcessGroup& world) {
+        return Reductions(rank, ProcessGroup(WithAlgorithm(world.communicator(), algorithm)),
+                          &(*results)[rank]);
+      };
+    };
+    ASSERT_THAT(RunRanks(size, reduce(&threads)), IsOk());
+    ASSERT_THAT(RunTcpRanksOnThreads(size, reduce(&tcp)), IsOk());
+    for (int rank = 0; rank < size; ++rank) {
+      ASSERT_EQ(threads[rank].size(), tcp[rank].size());
+      for (size_t i = 0; i < tcp[rank].size(); ++i) {
+        EXPECT_TRUE(threads[rank][i] == tcp[rank][i])
+            << Name(algorithm) << ", rank " << rank << ", result " << i;
+      }
     }
   }
+}
+
+// A tree and a ring of random numbers differ in some bit, so that the test above can tell them
+// apart.
+TEST(TcpCommunicatorTest, ATreeHasBitsOfItsOwnAndARingThoseOfTheMesh) {
+  std::vector<std::string> mesh, ring, tree;
+  const absl::Status status =
+      RunTcpRanksOnThreads(4, [&](int rank, const ProcessGroup& world) -> absl::Status {
+        std::vector<std::string> unused;
+        for (auto [algorithm, results] : {std::pair(CollectiveAlgorithm::kMesh, &mesh),
+                                          {CollectiveAlgorithm::kRing, &ring},
+                                          {CollectiveAlgorithm::kTree, &tree}}) {
+          MEGATRON_RETURN_IF_ERROR(
+              Reductions(rank, ProcessGroup(WithAlgorithm(world.communicator(), algorithm)),
+                         rank == 1 ? results : &unused));
+        }
+        return world.status();
+      });
+  ASSERT_THAT(status, IsOk());
+  EXPECT_TRUE(mesh == ring);
+  EXPECT_FALSE(mesh == tree);
 }
 
 TEST(TcpCommunicatorTest, LargeBroadcastsReachEveryRankFromEveryRoot) {

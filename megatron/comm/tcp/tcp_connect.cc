@@ -58,8 +58,11 @@ class RankConnector {
     for (int peer = 0; peer < options_.rank; ++peer) {
       MEGATRON_ASSIGN_OR_RETURN(const std::string address,
                                 store_.Get(Key(peer), deadline_ - absl::Now()));
-      MEGATRON_ASSIGN_OR_RETURN(const Endpoint endpoint, Endpoint::Parse(address));
+      MEGATRON_ASSIGN_OR_RETURN(Endpoint endpoint, Endpoint::Parse(address));
       peers_[peer].address = address;
+      if (options_.route) {
+        MEGATRON_ASSIGN_OR_RETURN(endpoint, options_.route(peer, endpoint));
+      }
       MEGATRON_ASSIGN_OR_RETURN(peers_[peer].data,
                                 ConnectTo(peer, endpoint, ChannelPurpose::kData));
       MEGATRON_ASSIGN_OR_RETURN(peers_[peer].control,

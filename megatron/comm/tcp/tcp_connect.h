@@ -22,6 +22,9 @@ struct TcpWorldOptions {
   // The address at which this rank listens while the world is made, and at which the others reach
   // it: one of this machine's, TcpStoreClient::local_host() for example.
   std::string host = "127.0.0.1";
+  // Returns where this rank reaches another rank's address. Null: at that address. Tests and
+  // benchmarks lead connections through a slow link (link_proxy/link_proxy.h).
+  std::function<absl::StatusOr<Endpoint>(int peer, const Endpoint& address)> route;
   // The longest time until all ranks have arrived.
   absl::Duration connect_deadline = absl::Minutes(5);
   // on_waiting is called with the ranks that have not arrived yet, first after this time, then when

@@ -10,8 +10,9 @@ namespace {
 
 constexpr size_t kMaxReasonBytes = 1 << 16;
 constexpr uint8_t kNoTensor = 0xff;  // stands for no dtype
-// Bits of a call's flags.
+// Bits of a call's flags. Those above are the algorithm.
 constexpr uint8_t kHasCounts = 1, kComparesOnly = 2;
+constexpr int kAlgorithmShift = 2;
 
 void PutTensor(const Tensor& tensor, WireWriter* writer) {
   if (tensor.empty()) return writer->Put(kNoTensor);
@@ -99,7 +100,8 @@ std::string CallMessage::Encode(const CollectiveCall& call, absl::string_view sp
   PutTensor(call.in, &writer);
   PutTensor(call.out, &writer);
   writer.Put(static_cast<uint8_t>((call.send_counts.empty() ? 0 : kHasCounts) |
-                                  (call.compares_only ? kComparesOnly : 0)));
+                                  (call.compares_only ? kComparesOnly : 0) |
+                                  static_cast<int>(call.algorithm) << kAlgorithmShift));
   PutCounts(call.send_counts, &writer);
   PutCounts(call.receive_counts, &writer);
   writer.PutString(split);
@@ -125,9 +127,12 @@ absl::StatusOr<CallMessage> CallMessage::Decode(absl::string_view bytes, int gro
   message.call_.out = out.tensor();
   const auto flags = reader.Get<uint8_t>();
   const bool counts = (flags & kHasCounts) != 0;
-  if ((flags & ~(kHasCounts | kComparesOnly)) != 0 ||
+  const int algorithm = flags >> kAlgorithmShift;
+  if (algorithm > static_cast<int>(CollectiveAlgorithm::kTree) ||
+      (algorithm != 0 && !HasAlgorithms(message.call_.collective)) ||
       counts != (message.call_.collective == Collective::kAllToAllV))
     return Unreadable("call");
+  message.call_.algorithm = static_cast<CollectiveAlgorithm>(algorithm);
   message.call_.compares_only = (flags & kComparesOnly) != 0;
   for (std::vector<int64_t>* list : {&message.send_counts_, &message.receive_counts_}) {
     for (int i = 0; counts && i < group_size && reader.ok(); ++i) {

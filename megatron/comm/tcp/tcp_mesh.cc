@@ -134,13 +134,20 @@ absl::StatusOr<TcpMesh::Received> TcpMesh::ReceiveAny(absl::Span<const MessageKe
 }
 
 absl::Status TcpMesh::Await(TcpOperation* operation, absl::Time deadline) {
+  const auto one_has_left = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return any_left_ && std::any_of(expected_.begin(), expected_.end(), [&](const auto& expected) {
+             return expected.second.operation == operation && peers_[expected.first.peer]->left;
+           });
+  };
   const auto done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    return over() || operation->pending == 0;
+    return over() || operation->pending == 0 || one_has_left();
   };
   absl::MutexLock lock(&mutex_);
   const bool in_time = AwaitUntil(absl::Condition(&done), deadline);
   if (over()) return WhyOver();
-  return in_time ? absl::OkStatus() : absl::DeadlineExceededError("the time is over");
+  if (operation->pending == 0) return absl::OkStatus();
+  return in_time ? absl::UnavailableError("a rank has left")
+                 : absl::DeadlineExceededError("the time is over");
 }
 
 std::vector<int> TcpMesh::AwaitedPeers(const TcpOperation* operation) const {
@@ -267,14 +274,10 @@ absl::Status TcpMesh::Finish(Peer* peer, const FrameHeader& header, std::string 
   return absl::OkStatus();
 }
 
+// Calls that wait for what it owes them notice it.
 void TcpMesh::Left(Peer* peer) {
   peer->left = true;
-  bool owes = false;
-  for (const auto& [key, expected] : expected_) owes |= key.peer == peer->rank;
-  if (!owes || ended_) return;
-  control_.Fail(absl::UnavailableError(
-      absl::StrCat(control_.Describe(peer->rank), " has left in the middle of a call")));
-  EndCalls();
+  any_left_ = true;
 }
 
 // It waits for what was sent to arrive. After a failure some of it never will.

@@ -104,7 +104,8 @@ class TcpMesh {
   void SendData(const MessageKey& key, const char* data, size_t bytes, TcpOperation* operation);
   // Receives a part of a tensor. It must be called before the message that lets the peer send.
   void ReceiveData(const MessageKey& key, char* data, size_t bytes, TcpOperation* operation);
-  // Waits until all parts have been sent and received.
+  // Waits until all parts have been sent and received. kDeadlineExceeded and kUnavailable are those
+  // of ReceiveAny.
   absl::Status Await(TcpOperation* operation, absl::Time deadline);
   // Returns the world ranks that parts are missing from or cannot be sent to.
   std::vector<int> AwaitedPeers(const TcpOperation* operation) const;
@@ -150,6 +151,7 @@ class TcpMesh {
   mutable absl::Mutex mutex_;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // a failure has ended all calls
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  bool any_left_ ABSL_GUARDED_BY(mutex_) = false;
   // The peers by world rank; null for this rank. Their contents are guarded by mutex_.
   std::vector<std::unique_ptr<Peer>> peers_;
   absl::flat_hash_map<MessageKey, std::string> messages_ ABSL_GUARDED_BY(mutex_);

@@ -5,12 +5,14 @@
 #include <numeric>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
 #include "glog/logging.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/call_match.h"
+#include "megatron/comm/collective_routes.h"
 #include "megatron/comm/communicator.h"
 #include "megatron/comm/host_reduce.h"
 #include "megatron/comm/thread/thread_group.h"
@@ -124,8 +126,16 @@ class CollectiveWork {
   void Reduce(absl::Span<const void* const> inputs, int64_t count, int64_t begin,
               absl::Span<void* const> outputs) const {
     const CollectiveCall& mine = call(rank_);
+    // Only the tree has an order of its own.
+    std::vector<SumStep> steps;
+    if (mine.algorithm == CollectiveAlgorithm::kTree) steps = SumSteps(mine.algorithm, size_);
     Divide(count, SizeOf(mine.in.dtype()), [&](int64_t from, int64_t to) {
-      ReduceOnHost(mine.in.dtype(), mine.reduce, inputs, begin + from, begin + to, outputs);
+      if (steps.empty()) {
+        ReduceOnHost(mine.in.dtype(), mine.reduce, inputs, begin + from, begin + to, outputs);
+      } else {
+        ReduceOnHost(mine.in.dtype(), mine.reduce, inputs, steps, begin + from, begin + to,
+                     outputs);
+      }
     });
   }
 

@@ -35,6 +35,8 @@ absl::Status RunWithDeadline(
 
 INSTANTIATE_TEST_SUITE_P(Thread, CommunicatorConformanceTest,
                          ::testing::ValuesIn(ConformanceCases(RunOnThreads)), ConformanceCaseName);
+INSTANTIATE_TEST_SUITE_P(ThreadByAlgorithm, CommunicatorConformanceTest,
+                         ::testing::ValuesIn(AlgorithmCases(RunOnThreads)), ConformanceCaseName);
 INSTANTIATE_TEST_SUITE_P(Thread, CommunicatorFailureConformanceTest,
                          ::testing::Values(RunWithDeadline));
 

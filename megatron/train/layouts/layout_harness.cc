@@ -310,6 +310,7 @@ ParallelSizes SizesOf(const Layout& layout, bool has_experts) {
   sizes.hosts = layout.hosts;
   sizes.ranks_per_host = layout.ranks_per_host;
   sizes.deduplicated_dispatch = layout.deduplicated_dispatch;
+  sizes.algorithm = layout.algorithm;
   sizes.order = layout.order;
   return sizes;
 }
@@ -338,6 +339,8 @@ std::string ToString(const Layout& layout) {
                   layout.overlap ? " overlap" : "", " micro-batch ", layout.micro_batch_size);
   if (layout.ranks_per_host > 0) absl::StrAppend(&text, " hosts of ", layout.ranks_per_host);
   if (layout.deduplicated_dispatch) absl::StrAppend(&text, " deduplicated");
+  if (layout.algorithm != CollectiveAlgorithm::kMesh)
+    absl::StrAppend(&text, " by ", Name(layout.algorithm));
   if (layout.order != RankOrder()) absl::StrAppend(&text, " ", layout.order.ToString());
   return text;
 }

@@ -41,6 +41,7 @@ struct Layout {
   int hosts = 1;         // several have secondary shards
   bool overlap = false;  // overlaps gradient reduction and weight gathering
   int64_t micro_batch_size = 1;
+  CollectiveAlgorithm algorithm = CollectiveAlgorithm::kMesh;
   RankOrder order;
 
   int ranks() const { return tensor * context * pipeline * data; }

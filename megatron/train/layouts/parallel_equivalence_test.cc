@@ -62,7 +62,7 @@ enum Setting {
   kNumSettings
 };
 constexpr std::array<int, kNumSettings> kValues = {5, 2, 3, 8, 2, 3, kNumParts, 4,
-                                                   3, 2, 4, 6, 2, 3, 4,         2};
+                                                   3, 2, 4, 7, 2, 3, 4,         2};
 using Case = std::array<int, kNumSettings>;
 
 enum Model { kGpt2, kLlama, kMixtral, kDeepSeek, kBalanced };
@@ -94,6 +94,8 @@ Layout LayoutOf(const Case& c) {
     layout.ranks_per_host = layout.expert * layout.expert_tensor / 2;
     layout.deduplicated_dispatch = true;
   }
+  // Or sums are those of a tree, which a mesh and a ring do not make.
+  if (c[kInstances] == 6) layout.algorithm = CollectiveAlgorithm::kTree;
   layout.overlap = c[kOverlap] == 1;
   layout.tp_comm_overlap = layout.overlap && layout.tensor > 1;
   layout.micro_batch_size = 1 << c[kMicroBatch];
@@ -128,6 +130,7 @@ bool IsValid(const Case& c) {
       layout.data * layout.context == 1) {
     return false;
   }
+  if (layout.algorithm != CollectiveAlgorithm::kMesh && layout.ranks() < 4) return false;
   if (layout.hosts > 1 && layout.sharding != DataSharding::kWeights) return false;
   if (const int runs = layout.optimizer_instances * layout.hosts; runs > 1) {
     const int expert_copies =

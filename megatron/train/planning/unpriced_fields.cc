@@ -24,6 +24,7 @@ constexpr Unpriced kUnpriced[] = {
     {"parallel.moe_deduplicated_dispatch", "false"},
     {"parallel.check_collectives", "false"},
     {"parallel.check_weight_hash_across_dp_replicas_interval", "0"},
+    {"parallel.collective_algorithm", "mesh"},
     {"parallel.ddp_bucket_size", "0"},
     {"parallel.rank_order", "\"tp-cp-ep-dp-pp\""},
     {"parallel.topology_file", nullptr},

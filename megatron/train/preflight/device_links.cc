@@ -20,6 +20,14 @@ absl::StatusOr<DeviceLinks> Choose(const RunOptions& options, bool each_has_its_
         "parallel.distributed_backend = nccl: NCCL takes a GPU for each rank, and here ranks share "
         "one; leave it unset, or start fewer ranks on a machine");
   }
+  const CollectiveAlgorithm algorithm = options.parallel.algorithm;
+  if (possible && options.ranks.backend != DistributedBackend::kHost &&
+      algorithm != CollectiveAlgorithm::kMesh) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parallel.collective_algorithm = ", Name(algorithm),
+        ": NCCL links these GPUs, and chooses its own; set NCCL_ALGO for it instead, or "
+        "parallel.distributed_backend: host"));
+  }
   if (possible && options.ranks.backend != DistributedBackend::kHost)
     return DeviceLinks{true, absl::StrCat("NCCL ", NcclLibrary()->Version())};
   const DataParallelOptions& data = options.trainer.data_parallel;

@@ -324,7 +324,7 @@ std::string Describe(const RunOptions& o) {
          Line(o.parallel.tensor, o.parallel.context, o.parallel.pipeline, o.parallel.data,
               o.parallel.expert, o.parallel.expert_tensor, o.parallel.optimizer_instances,
               o.parallel.hosts, o.parallel.ranks_per_host, o.parallel.deduplicated_dispatch,
-              o.parallel.order.ToString(), o.topology_file) +
+              Name(o.parallel.algorithm), o.parallel.order.ToString(), o.topology_file) +
          Line(o.planning.auto_layout, o.planning.ranks, o.planning.hardware_file,
               o.planning.kernels_file) +
          Line(o.precision.dynamic_loss_scale, o.precision.constant_loss_scale,

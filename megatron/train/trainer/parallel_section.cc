@@ -6,6 +6,21 @@
 #include "megatron/base/status_macros.h"
 
 namespace megatron {
+namespace {
+
+CollectiveAlgorithm AlgorithmOf(config::CollectiveAlgorithm::Type algorithm) {
+  switch (algorithm) {
+    case config::CollectiveAlgorithm::mesh:
+      return CollectiveAlgorithm::kMesh;
+    case config::CollectiveAlgorithm::ring:
+      return CollectiveAlgorithm::kRing;
+    case config::CollectiveAlgorithm::tree:
+      return CollectiveAlgorithm::kTree;
+  }
+  return CollectiveAlgorithm::kMesh;
+}
+
+}  // namespace
 
 absl::StatusOr<ParallelSizes> ToParallelSizes(const config::ParallelConfig& config) {
   ParallelSizes sizes;
@@ -18,6 +33,7 @@ absl::StatusOr<ParallelSizes> ToParallelSizes(const config::ParallelConfig& conf
   sizes.optimizer_instances = static_cast<int>(config.num_distributed_optimizer_instances());
   sizes.ranks_per_host = static_cast<int>(config.hierarchical_collectives_ranks_per_host());
   sizes.deduplicated_dispatch = config.moe_deduplicated_dispatch();
+  sizes.algorithm = AlgorithmOf(config.collective_algorithm());
   if (const int64_t ranks = config.zero_hpz_partition_size(); ranks > 1) {
     const int64_t all = config.data_parallel_size() * config.context_parallel_size();
     sizes.hosts = static_cast<int>(std::max<int64_t>(1, all / ranks));

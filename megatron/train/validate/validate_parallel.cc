@@ -299,9 +299,12 @@ void CheckReplicas(ConfigChecker& check) {
 
 void CheckBackend(ConfigChecker& check) {
   constexpr absl::string_view kBackend = "parallel.distributed_backend";
-  if (!check.IsWritten(kBackend) ||
-      check.resolved().parallel().distributed_backend() == config::DistributedBackend::nccl)
-    return;
+  if (!check.IsWritten(kBackend)) return;
+  if (check.resolved().parallel().distributed_backend() == config::DistributedBackend::nccl) {
+    return check.HaveNoEffect(
+        {"parallel.collective_algorithm"},
+        absl::StrCat("with ", check.Named(kBackend), ": NCCL chooses its own, by NCCL_ALGO"));
+  }
   if (check.resolved().system().device() != config::Device::cuda) return;
   for (absl::string_view path : {"parallel.overlap_grad_reduce", "parallel.overlap_param_gather"}) {
     if (!check.IsDefault(path))
