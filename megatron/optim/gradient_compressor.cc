@@ -109,10 +109,10 @@ void GradientCompressor::Sum(size_t span, const Tensor& gradients, const Process
           gradients, Error(span),
           FloatsOf(queries_, places_[span].queries, low_rank_sums_[span].query_elements()),
           FloatsOf(scratch_, 0, low_rank_sums_[span].scratch_elements()), group, stream);
-    case CompressionType::kOneBit:
-      LOG(FATAL) << "gradients are not summed";
     case CompressionType::kNone:
       return;
+    case CompressionType::kOneBit:
+      LOG(FATAL) << "gradients are not summed";
   }
 }
 

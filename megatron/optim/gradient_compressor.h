@@ -7,8 +7,8 @@
 //   kTopK      Each rank sends all others the elements of largest magnitude, a part `density` of a
 //              bucket, and their places.
 //   kPowerSgd  Matrices are summed as matrices of low rank (low_rank_sum.h).
-//   kOneBit    Gradients are not summed. The optimizer makes momentum of a rank's own gradients, and
-//              has it averaged over ranks with signs for its elements (sign_mean.h).
+//   kOneBit    Gradients are not summed. The optimizer makes momentum of a rank's own gradients,
+//              and has it averaged over ranks with signs for its elements (sign_mean.h).
 //
 // All ranks of a group get the same bits. Gradients with a NaN or an infinity make their group, the
 // elements that are sent or all matrices of the bucket not finite, and the error of this rank too.
@@ -56,8 +56,8 @@ class GradientCompressor {
   GradientCompressor(const GradientCompressionOptions& options, std::vector<CompressedSpan> spans,
                      Device device, MemoryLedger* ledger);
 
-  // gradients = about their sum over the group; not with kOneBit. Where it is not needed everywhere, elements outside
-  // this rank's shard are undefined.
+  // gradients = about their sum over the group; not with kOneBit. Where it is not needed
+  // everywhere, elements outside this rank's shard are undefined.
   void Sum(size_t span, const Tensor& gradients, const ProcessGroup& group,
            const Stream& stream) const;
 

@@ -13,9 +13,9 @@ namespace megatron {
 // Adam without the correction of its moments, with decoupled decay:
 //   m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2
 //   w = w - lr * decay * w - lr * m / (sqrt(v) + epsilon)
-// Where UpdateRange::average is set, g is the rank's own, v stays what it is, and m is averaged over
-// ranks before it is used. An element whose v is 0 has never had a gradient; its m is then 0, since
-// an average by signs is never 0, and would be divided by epsilon.
+// Where UpdateRange::average is set, g is the rank's own, v stays what it is, and m is averaged
+// over ranks before it is used. An element whose v is 0 has never had a gradient; its m is then 0,
+// since an average by signs is never 0, and would be divided by epsilon.
 class OneBitAdamRule : public UpdateRule {
  public:
   OneBitAdamRule(double beta1, double beta2, double epsilon);
