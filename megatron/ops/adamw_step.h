@@ -12,8 +12,8 @@ namespace megatron::ops {
 
 inline AdamWStep StepOf(const AdamWOptions& options, const OptimizerSegment& segment) {
   const double step = static_cast<double>(options.step), lr = segment.lr;
-  const double correction1 = 1 - std::pow(options.beta1, step);
-  const double correction2 = 1 - std::pow(options.beta2, step);
+  const double correction1 = options.bias_correction ? 1 - std::pow(options.beta1, step) : 1;
+  const double correction2 = options.bias_correction ? 1 - std::pow(options.beta2, step) : 1;
   AdamWStep out;
   out.beta1 = static_cast<float>(options.beta1);
   out.one_minus_beta1 = static_cast<float>(1 - options.beta1);

@@ -27,8 +27,9 @@ struct OptimizerSegment {
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999;
   float epsilon = 1e-8f;
-  int64_t step = 1;      // counted from 1
-  float grad_scale = 1;  // unscaling and clipping
+  int64_t step = 1;             // counted from 1
+  float grad_scale = 1;         // unscaling and clipping
+  bool bias_correction = true;  // false: c1 and c2 are 1
 };
 void AdamWUpdate(const Stream& stream, const AdamWOptions& options,
                  absl::Span<const OptimizerSegment> segments, const Tensor& grad_N,

@@ -155,16 +155,27 @@ void DataParallel::MakeCompressor(MemoryLedger* ledger) {
       span.elements = bucket.range.size();
       span.everywhere = !buffers_->shards(DataSharding::kStates);
     }
+    if (options_.compression.type == CompressionType::kOneBit) {
+      CHECK(!buffers_->shards(DataSharding::kStates) && span.ranks == ranks());
+      for (int i = bucket.first_parameter; i < bucket.last_parameter; ++i) {
+        const FlatRange range = Within(buffers_->parameters()[i].range, bucket);
+        span.tensors.push_back({range.begin, range.size()});
+      }
+    }
     for (int i = bucket.first_parameter; i < bucket.last_parameter; ++i)
       AppendMatrices(buffers_->parameters()[i], bucket, &span.matrices);
     spans.push_back(std::move(span));
   }
   compressor_ = std::make_unique<GradientCompressor>(options_.compression, std::move(spans),
                                                      stream_.device(), ledger);
+  LOG_IF(INFO, compressor_->dense_elements() > 0 && groups_.world.rank() == 0 && !stream_.is_meta())
+      << compressor_->dense_elements()
+      << " elements of tensors that are too small for signs are averaged as they are";
 }
 
 bool DataParallel::SumCompressed(const Bucket& bucket, const Tensor& gradients,
                                  const ProcessGroup& group, const Stream& stream) const {
+  if (gradients_are_own()) return true;
   if (!compresses_) return false;
   compressor_->Sum(static_cast<size_t>(&bucket - buffers_->buckets().data()), gradients, group,
                    stream);
@@ -304,6 +315,11 @@ void DataParallel::GatherFromHost(const BucketGroup& bucket_group, const Process
         .AllGather(bucket_group.secondary[i], Cut(bucket_group.weights.tensor, range), stream);
     begin = range.end;
   }
+}
+
+void DataParallel::Average(const Bucket& bucket, const Tensor& values, const Stream& stream) const {
+  compressor_->Average(static_cast<size_t>(&bucket - buffers_->buckets().data()), values,
+                       ShardsOf(groups_, bucket), stream);
 }
 
 void DataParallel::SetFloat8Weights(const Float8Weights& weights, MemoryLedger* ledger) {

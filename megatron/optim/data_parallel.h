@@ -29,7 +29,8 @@
 //
 // Gradients that are compressed (gradient_compressor.h) are summed so once a step: between
 // optimizer instances where there are several, else over all ranks, where gradients are not
-// sharded.
+// sharded. With CompressionType::kOneBit they are not summed from the first step with compression
+// on: the optimizer averages momentum through this object.
 //
 // Quantized weights are gathered over all ranks as codes of 8 bits, and quantized gradients are
 // reduced as codes of 4 bits (quantized_collectives.h), where weights are sharded.
@@ -54,6 +55,7 @@
 #include "megatron/optim/float8_gather.h"
 #include "megatron/optim/gradient_compressor.h"
 #include "megatron/optim/parameter_buffers.h"
+#include "megatron/optim/rank_average.h"
 #include "megatron/tensor/weight_blocks.h"
 
 namespace megatron {
@@ -77,7 +79,7 @@ struct DataParallelOptions {
   // where there are several. There is one optimizer instance then.
   bool quantized_gradients = false;
   // Not with gradients in bf16, nor with states that are shared out over instances; between
-  // instances not kPowerSgd.
+  // instances not kPowerSgd. With kOneBit nothing is sharded and there are no experts' groups.
   GradientCompressionOptions compression;
 };
 
@@ -89,7 +91,7 @@ struct WholeBlockSizes {
 // Returns which shard, and which part of it, a rank of these groups has.
 DataRank DataRankOf(const ProcessGroup& shards, const ProcessGroup& replicas);
 
-class DataParallel : public WeightBlocks {
+class DataParallel : public WeightBlocks, public RankAverage {
  public:
   // Collective over the groups. The buffers must outlive the object. `sizes` are HighWater() of the
   // same run on the meta device, where they are not read.
@@ -106,7 +108,8 @@ class DataParallel : public WeightBlocks {
   void StartStep(int64_t micro_batches, int64_t iteration = 0);
   // Makes the gradients of this rank's optimizer range those of the whole batch: sums over
   // data-parallel and context ranks, over the axes in which a parameter is `partial`, and over the
-  // copies of tied weights. The other gradients on this rank are undefined then.
+  // copies of tied weights. The other gradients on this rank are undefined then. Where gradients
+  // are the ranks' own, the first of these sums is not done.
   void FinalizeGradients();
   // Says which weights float8_param_gather concerns. It is called once, before the first step.
   void SetFloat8Weights(const Float8Weights& weights, MemoryLedger* ledger);
@@ -128,6 +131,13 @@ class DataParallel : public WeightBlocks {
 
   // What compresses gradients; null: nothing does.
   const GradientCompressor* compressor() const { return compressor_.get(); }
+
+  // Whether the gradients of this step are the ranks' own.
+  bool gradients_are_own() const {
+    return compresses_ && options_.compression.type == CompressionType::kOneBit;
+  }
+  int ranks() const override { return groups_.data_context_shards.size(); }
+  void Average(const Bucket& bucket, const Tensor& values, const Stream& stream) const override;
 
   // The high-water marks of the pools so far.
   WholeBlockSizes HighWater() const;

@@ -35,8 +35,12 @@ GradientCompressor::GradientCompressor(const GradientCompressionOptions& options
       low_rank_sums_.emplace_back(span.elements, span.matrices, options_.rank,
                                   options_.min_compression_rate);
     }
+    if (options_.type == CompressionType::kOneBit) {
+      CHECK(options_.error_feedback) << "signs without errors lose most of a tensor";
+      sign_means_.emplace_back(span.tensors, span.ranks);
+    }
     if (span.ranks == 1) continue;
-    error_elements_ += span.elements;
+    error_elements_ += ErrorElements(places_.size() - 1);
     const int64_t shard = span.elements / span.ranks;
     CHECK_EQ(shard * span.ranks, span.elements);
     switch (options_.type) {
@@ -52,6 +56,10 @@ GradientCompressor::GradientCompressor(const GradientCompressionOptions& options
       case CompressionType::kPowerSgd:
         query_elements_ += low_rank_sums_.back().query_elements();
         scratch = std::max(scratch, kFloat * low_rank_sums_.back().scratch_elements());
+        break;
+      case CompressionType::kOneBit:
+        shard_error_elements_ += sign_means_.back().mean_error_elements();
+        scratch = std::max(scratch, kFloat * sign_means_.back().scratch_elements());
         break;
       case CompressionType::kNone:
         LOG(FATAL) << "there is nothing to compress";
@@ -77,8 +85,13 @@ int64_t GradientCompressor::NumLargest(int64_t elements) const {
       elements, static_cast<int64_t>(std::ceil(options_.density * static_cast<double>(elements))));
 }
 
+int64_t GradientCompressor::ErrorElements(size_t span) const {
+  return options_.type == CompressionType::kOneBit ? sign_means_[span].error_elements()
+                                                   : spans_[span].elements;
+}
+
 Tensor GradientCompressor::Error(size_t span) const {
-  return FloatsOf(errors_, places_[span].error, spans_[span].elements);
+  return FloatsOf(errors_, places_[span].error, ErrorElements(span));
 }
 
 void GradientCompressor::Sum(size_t span, const Tensor& gradients, const ProcessGroup& group,
@@ -98,7 +111,28 @@ void GradientCompressor::Sum(size_t span, const Tensor& gradients, const Process
           FloatsOf(scratch_, 0, low_rank_sums_[span].scratch_elements()), group, stream);
     case CompressionType::kNone:
       return;
+    case CompressionType::kOneBit:
+      LOG(FATAL) << "gradients are not summed";
   }
+}
+
+void GradientCompressor::Average(size_t span, const Tensor& values, const ProcessGroup& group,
+                                 const Stream& stream) const {
+  CHECK(options_.type == CompressionType::kOneBit);
+  CHECK_EQ(group.size(), spans_[span].ranks);
+  CHECK_EQ(values.numel(), spans_[span].elements);
+  if (group.size() == 1) return;
+  const SignMean& mean = sign_means_[span];
+  mean.Average(values, Error(span),
+               FloatsOf(shard_errors_, places_[span].shard_error, mean.mean_error_elements()),
+               FloatsOf(scratch_, 0, mean.scratch_elements()), group, stream);
+}
+
+int64_t GradientCompressor::dense_elements() const {
+  int64_t count = 0;
+  for (size_t i = 0; i < sign_means_.size(); ++i)
+    count += spans_[i].ranks == 1 ? 0 : sign_means_[i].dense_elements();
+  return count;
 }
 
 void GradientCompressor::SumCodes(size_t span, const Tensor& gradients, const ProcessGroup& group,
@@ -135,10 +169,15 @@ void GradientCompressor::SumLargest(size_t span, const Tensor& gradients, const 
 
 std::vector<GradientCompressor::Named> GradientCompressor::states() const {
   std::vector<Named> states;
-  if (errors_.bytes() > 0)
-    states.push_back({"gradient_error", FloatsOf(errors_, 0, error_elements_)});
-  if (shard_errors_.bytes() > 0)
-    states.push_back({"gradient_sum_error", FloatsOf(shard_errors_, 0, shard_error_elements_)});
+  const bool one_bit = options_.type == CompressionType::kOneBit;
+  if (errors_.bytes() > 0) {
+    states.push_back(
+        {one_bit ? "momentum_error" : "gradient_error", FloatsOf(errors_, 0, error_elements_)});
+  }
+  if (shard_errors_.bytes() > 0) {
+    states.push_back({one_bit ? "momentum_mean_error" : "gradient_sum_error",
+                      FloatsOf(shard_errors_, 0, shard_error_elements_)});
+  }
   if (queries_.bytes() > 0)
     states.push_back({"gradient_queries", FloatsOf(queries_, 0, query_elements_)});
   return states;

@@ -7,6 +7,8 @@
 //   kTopK      Each rank sends all others the elements of largest magnitude, a part `density` of a
 //              bucket, and their places.
 //   kPowerSgd  Matrices are summed as matrices of low rank (low_rank_sum.h).
+//   kOneBit    Gradients are not summed. The optimizer makes momentum of a rank's own gradients,
+//              and has it averaged over ranks with signs for its elements (sign_mean.h).
 //
 // All ranks of a group get the same bits. Gradients with a NaN or an infinity make their group, the
 // elements that are sent or all matrices of the bucket not finite, and the error of this rank too.
@@ -19,12 +21,13 @@
 
 #include "megatron/comm/process_group.h"
 #include "megatron/optim/low_rank_sum.h"
+#include "megatron/optim/sign_mean.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
 
 namespace megatron {
 
-enum class CompressionType { kNone, kInt8, kTopK, kPowerSgd };
+enum class CompressionType { kNone, kInt8, kTopK, kPowerSgd, kOneBit };
 
 struct GradientCompressionOptions {
   CompressionType type = CompressionType::kNone;
@@ -40,9 +43,10 @@ struct GradientCompressionOptions {
 // Gradients that are summed at once.
 struct CompressedSpan {
   int64_t elements = 0;
-  int ranks = 1;            // 1: they are not summed
-  bool everywhere = false;  // whether all ranks need the whole sum, or each its shard
-  std::vector<MatrixPlace> matrices;
+  int ranks = 1;                      // 1: they are not summed
+  bool everywhere = false;            // whether all ranks need the whole sum, or each its shard
+  std::vector<MatrixPlace> matrices;  // kPowerSgd
+  std::vector<TensorPlace> tensors;   // kOneBit
 };
 
 class GradientCompressor {
@@ -52,10 +56,17 @@ class GradientCompressor {
   GradientCompressor(const GradientCompressionOptions& options, std::vector<CompressedSpan> spans,
                      Device device, MemoryLedger* ledger);
 
-  // gradients = about their sum over the group. Where it is not needed everywhere, elements outside
-  // this rank's shard are undefined.
+  // gradients = about their sum over the group; not with kOneBit. Where it is not needed
+  // everywhere, elements outside this rank's shard are undefined.
   void Sum(size_t span, const Tensor& gradients, const ProcessGroup& group,
            const Stream& stream) const;
+
+  // The tensors of the span = about their mean over the group; with kOneBit alone.
+  void Average(size_t span, const Tensor& values, const ProcessGroup& group,
+               const Stream& stream) const;
+
+  // The elements that kOneBit averages as they are, since signs would not take fewer bytes.
+  int64_t dense_elements() const;
 
   // What stays from step to step, for checkpoints. It is this rank's own, and is of use only where
   // spans and groups are the same.
@@ -75,12 +86,14 @@ class GradientCompressor {
   void SumLargest(size_t span, const Tensor& gradients, const ProcessGroup& group,
                   const Stream& stream) const;
   int64_t NumLargest(int64_t elements) const;
+  int64_t ErrorElements(size_t span) const;
   Tensor Error(size_t span) const;
 
   const GradientCompressionOptions options_;
   const std::vector<CompressedSpan> spans_;
   std::vector<Place> places_;
   std::vector<LowRankSum> low_rank_sums_;  // kPowerSgd: one for each span
+  std::vector<SignMean> sign_means_;       // kOneBit: one for each span
   int64_t error_elements_ = 0, shard_error_elements_ = 0, query_elements_ = 0;
   Buffer errors_, shard_errors_, queries_;
   Buffer scratch_;

@@ -14,13 +14,18 @@ bool IsMainReplica(const Parameter& parameter, const ProcessGroups& groups) {
          (sharding.sharded.contains(Axis::kExpert) || groups.expert.rank() == 0);
 }
 
-FlatRange MainReplicaRange(const ParameterBuffers& buffers, const FlatParameter& flat,
-                           const ProcessGroups& groups) {
-  const Bucket& bucket = buffers.bucket_of(flat);
-  if (bucket.section == Section::kCopies || !IsMainReplica(*flat.parameter, groups)) {
+FlatRange MainReplicaOnDataRank(const ParameterBuffers& buffers, const FlatParameter& flat,
+                                const ProcessGroups& groups) {
+  if (buffers.bucket_of(flat).section == Section::kCopies ||
+      !IsMainReplica(*flat.parameter, groups)) {
     return {flat.range.begin, flat.range.begin};
   }
-  return Common(flat.range, bucket.part);
+  return flat.range;
+}
+
+FlatRange MainReplicaRange(const ParameterBuffers& buffers, const FlatParameter& flat,
+                           const ProcessGroups& groups) {
+  return Common(MainReplicaOnDataRank(buffers, flat, groups), buffers.bucket_of(flat).part);
 }
 
 }  // namespace megatron

@@ -17,6 +17,10 @@ bool IsMainReplica(const Parameter& parameter, const ProcessGroups& groups);
 // each rank for its part of its shard.
 FlatRange MainReplicaRange(const ParameterBuffers& buffers, const FlatParameter& flat,
                            const ProcessGroups& groups);
+// The same among the ranks with the same data alone: each data-parallel rank has elements of its
+// own.
+FlatRange MainReplicaOnDataRank(const ParameterBuffers& buffers, const FlatParameter& flat,
+                                const ProcessGroups& groups);
 
 }  // namespace megatron
 

@@ -4,6 +4,7 @@
 #include "megatron/optim/adamw_rule.h"
 #include "megatron/optim/lamb_rule.h"
 #include "megatron/optim/lion_rule.h"
+#include "megatron/optim/one_bit_adam_rule.h"
 #include "megatron/optim/sgd_rule.h"
 
 namespace megatron {
@@ -24,6 +25,9 @@ std::unique_ptr<UpdateRule> MakeUpdateRule(const OptimizerOptions& options) {
       return std::make_unique<LambRule>(options.adam_beta1, options.adam_beta2,
                                         options.adam_epsilon, options.lamb_min_coeff,
                                         options.lamb_max_coeff);
+    case OptimizerOptions::kOneBitAdam:
+      return std::make_unique<OneBitAdamRule>(options.adam_beta1, options.adam_beta2,
+                                              options.adam_epsilon);
   }
   LOG(FATAL) << "optimizer kind " << options.kind;
   return nullptr;

@@ -11,9 +11,9 @@
 namespace megatron {
 
 struct OptimizerOptions {
-  enum Kind { kAdamW, kSgd, kLion, kMuon, kLamb };
+  enum Kind { kAdamW, kSgd, kLion, kMuon, kLamb, kOneBitAdam };
   Kind kind = kAdamW;
-  // Those of LAMB, and of AdamW beside Muon, too.
+  // Those of LAMB, of 1-bit Adam, and of AdamW beside Muon, too.
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   // The types in which AdamW's moments are kept: fp32 or bf16.
   DType exp_avg_dtype = DType::kFloat32, exp_avg_sq_dtype = DType::kFloat32;

@@ -33,11 +33,12 @@ constexpr char kTemporaries[] = "optimizer temporaries";
 constexpr int64_t kHostElements = UpdateObserver::kMostElements;
 
 // Calls body(bucket, range) on ranges that cover all elements of which this rank is the main
-// replica. A range may include padding between parameters, which is zero in gradients and masters.
-// The ranges, and so the order of sums, are the same whatever is sharded.
+// replica; with `on_each_data_rank` data-parallel ranks are no replicas of each other. A range may
+// include padding between parameters, which is zero in gradients and masters. The ranges, and so
+// the order of sums, are the same whatever is sharded.
 template <typename Body>
 void ForEachMainReplicaRange(const ParameterBuffers& buffers, const ProcessGroups& groups,
-                             Body body) {
+                             bool on_each_data_rank, Body body) {
   const Bucket* first = nullptr;  // the bucket in which `range` begins; null: no range is open
   FlatRange range;
   const auto finish = [&] {
@@ -46,10 +47,12 @@ void ForEachMainReplicaRange(const ParameterBuffers& buffers, const ProcessGroup
   };
   const Bucket* previous = nullptr;
   for (const FlatParameter& flat : buffers.parameters()) {
-    const FlatRange replica = MainReplicaRange(buffers, flat, groups);
+    const FlatRange replica = on_each_data_rank ? MainReplicaOnDataRank(buffers, flat, groups)
+                                                : MainReplicaRange(buffers, flat, groups);
     const Bucket& bucket = buffers.bucket_of(flat);
-    const bool follows =
-        previous == &bucket || first == nullptr || bucket.part.begin == previous->part.end;
+    const bool follows = previous == &bucket || first == nullptr ||
+                         (on_each_data_rank ? bucket.range.begin == previous->range.end
+                                            : bucket.part.begin == previous->part.end);
     if (replica.size() == 0 || !follows) finish();
     previous = &bucket;
     if (replica.size() == 0) continue;
@@ -131,6 +134,7 @@ void Optimizer::AppendRange(const Bucket& bucket, const FlatRange& here, bool on
   if (here.size() == 0) return;
   const auto continues = [&](const OptimizerRange& last) {
     return last.range.end == here.begin && last.on_host == on_host &&
+           !rule_->averages_over_ranks() &&
            (!on_host || here.end - last.range.begin <= kHostElements) &&
            !(on_host && buffers_->state_file() != nullptr && BeginsExtent(*buffers_, bucket, here));
   };
@@ -214,7 +218,13 @@ void Optimizer::SetParameter(const Parameter* parameter, UpdateRange* update) co
 
 absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const ProcessGroups& groups,
                                            const Stream& stream) {
+  average_ = options.average;
+  CHECK(average_ == nullptr || (rule_->averages_over_ranks() && options.islands == nullptr &&
+                                options.observer == nullptr && host_parts_.empty() &&
+                                !buffers_->shards(DataSharding::kStates)));
   const double unscale = 1 / options.loss_scale;
+  // Each rank's own gradients are a mean's summands.
+  const double ranks = average_ == nullptr ? 1 : average_->ranks();
   const Tensor statistics = statistics_.At(0, DType::kFloat32, {kNumStatistics});
   float* const values = sums_.host().data<float>();
   if (values != nullptr) {
@@ -225,10 +235,11 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
   {
     const TraceSpan span(stream, TimeCategory::kOptimizer, "gradient norm");
     sums_.StartSend(stream);
-    ForEachMainReplicaRange(*buffers_, groups, [&](const Bucket& bucket, const FlatRange& range) {
-      ops::SumOfSquares(stream, static_cast<float>(unscale), buffers_->Gradients(bucket, range),
-                        statistics.Slice(0, kSumOfSquares, kNonFinite + 1));
-    });
+    ForEachMainReplicaRange(
+        *buffers_, groups, average_ != nullptr, [&](const Bucket& bucket, const FlatRange& range) {
+          ops::SumOfSquares(stream, static_cast<float>(unscale), buffers_->Gradients(bucket, range),
+                            statistics.Slice(0, kSumOfSquares, kNonFinite + 1));
+        });
     groups.world.AllReduce(statistics, ReduceOp::kSum, stream);
     ops::Copy(stream, statistics.Slice(0, kSumOfSquares, kSumOfSquares + 1),
               statistics.Slice(0, kSumOfSquaresOfIslands, kSumOfSquaresOfIslands + 1));
@@ -244,8 +255,9 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
   double norm = 0;
   if (values != nullptr) {
     const int islands = options.islands == nullptr ? 1 : options.islands->size();
-    norm = std::sqrt(static_cast<double>(values[kSumOfSquares]));
-    result.grad_norm = std::sqrt(static_cast<double>(values[kSumOfSquaresOfIslands]) / islands);
+    norm = std::sqrt(static_cast<double>(values[kSumOfSquares]) * ranks);
+    result.grad_norm =
+        std::sqrt(static_cast<double>(values[kSumOfSquaresOfIslands]) * ranks / islands);
     result.finite = values[kNonFinite] == 0 && std::isfinite(result.grad_norm);
     result.stop_requested = values[kStopRequested] != 0;
     result.log_requested = values[kLogRequested] != 0;
@@ -255,7 +267,7 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
   double clip = 1;
   if (options.clip_grad > 0) clip = std::min(1.0, options.clip_grad / (norm + 1e-6));
   ++applied_steps_;
-  MEGATRON_RETURN_IF_ERROR(Update(options, unscale * clip, stream));
+  MEGATRON_RETURN_IF_ERROR(Update(options, unscale * clip * ranks, stream));
   return result;
 }
 
@@ -307,6 +319,8 @@ void Optimizer::Apply(const Bucket& bucket, const FlatRange& range,
   }
   update.grad_scale = static_cast<float>(grad_scale);
   update.step = applied_steps_;
+  update.average = average_;
+  update.bucket = &bucket;
   SetParameter(parameter, &update);
   rule_->Update(update, stream);
 }
@@ -393,7 +407,7 @@ int64_t Optimizer::CountZeroGradients(const ProcessGroups& groups, const Stream&
 double Optimizer::ParametersNorm(const ProcessGroups& groups, const Stream& stream) const {
   const Tensor statistics = statistics_.At(0, DType::kFloat32, {kNumStatistics});
   ops::Zero(stream, statistics);
-  ForEachMainReplicaRange(*buffers_, groups, [&](const Bucket& bucket, const FlatRange& range) {
+  const auto add_squares = [&](const Bucket& bucket, const FlatRange& range) {
     const Tensor scratch = masters_scratch_.At(
         0, DType::kFloat32, {masters_scratch_.bytes() / SizeOf(DType::kFloat32)});
     for (FlatRange part = {range.begin, 0}; part.begin < range.end; part.begin = part.end) {
@@ -401,7 +415,8 @@ double Optimizer::ParametersNorm(const ProcessGroups& groups, const Stream& stre
       ops::SumOfSquares(stream, 1, buffers_->MastersOnDevice(bucket, part, scratch, stream),
                         statistics.Slice(0, kSumOfSquares, kNonFinite + 1));
     }
-  });
+  };
+  ForEachMainReplicaRange(*buffers_, groups, /*on_each_data_rank=*/false, add_squares);
   groups.world.AllReduce(statistics, ReduceOp::kSum, stream);
   sums_.Fetch(stream);
   if (stream.is_meta()) return 0;

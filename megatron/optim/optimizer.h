@@ -28,6 +28,7 @@
 #include "megatron/ops/optimizer.h"
 #include "megatron/optim/host_update.h"
 #include "megatron/optim/parameter_buffers.h"
+#include "megatron/optim/rank_average.h"
 #include "megatron/optim/update_rule.h"
 #include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/memory.h"
@@ -64,6 +65,11 @@ struct StepOptions {
   // `groups` are those of the island then. Each island clips by its own norm. All of them skip a
   // step if one has to, and learn of the requests of all.
   const ProcessGroup* islands = nullptr;
+  // If set, gradients are the ranks' own summands, and the rule averages what it makes of them. The
+  // norm is then the root of the mean over data-parallel ranks of the squares of those of a rank's
+  // gradients, times the number of ranks. Only for rules with averages_over_ranks(), where nothing
+  // is sharded.
+  const RankAverage* average = nullptr;
   // If set, sees the update, whose bits do not depend on it.
   UpdateObserver* observer = nullptr;
 };
@@ -166,6 +172,7 @@ class Optimizer {
   std::vector<OptimizerRange> optimizer_ranges_;  // those in host memory come first
   std::vector<HostPart> host_parts_;              // those in host memory alone
   std::unique_ptr<HostUpdate> host_update_;       // null: there are none
+  const RankAverage* average_ = nullptr;          // that of the step's options
 };
 
 }  // namespace megatron

@@ -19,6 +19,7 @@
 #include "megatron/optim/flat_layout.h"
 #include "megatron/optim/norm.h"
 #include "megatron/optim/optimizer_state.h"
+#include "megatron/optim/rank_average.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/parameter.h"
 #include "megatron/tensor/stream.h"
@@ -37,6 +38,10 @@ struct UpdateRange {
   Tensor weights;        // the model's copy of the masters; empty if the masters are the weights
   float grad_scale = 1;  // factor on the gradients: unscaling and clipping
   int64_t step = 1;      // number of this update, counted from 1
+  // If set, gradients are this rank's own, times the number of ranks, and the tensors are those of
+  // `bucket`. Such gradients come to rules with averages_over_ranks() alone.
+  const RankAverage* average = nullptr;
+  const Bucket* bucket = nullptr;
   // The rest is for rules that update a parameter at a time.
   // The parameter whose elements these are; else null. They are all of its block where no shard may
   // cut it (IsWhole).
@@ -58,6 +63,9 @@ class UpdateRule {
   // Returns what Update gets at a time: a range of elements, or all that this rank optimizes of one
   // parameter.
   virtual ShardUnit unit() const { return ShardUnit::kElement; }
+  // Returns whether the rule averages what it makes of gradients over ranks, in some steps. Then
+  // Update gets the elements of one bucket at a time.
+  virtual bool averages_over_ranks() const { return false; }
   // Updates masters and states, and rounds the masters to the weights. Where the unit is an
   // element, the result for it does not depend on how elements are cut into ranges.
   virtual void Update(const UpdateRange& range, const Stream& stream) const = 0;

@@ -527,13 +527,21 @@ class Translation {
     const Json params = block.value("params", Json::object());
     if (!params.is_object()) return Wrong("optimizer.params", "is no object");
     const bool adam = name == "adam" || name == "adamw";
-    const bool lamb = name == "lamb";
-    if (!adam && !lamb && name != "lion" && name != "sgd") {
-      Find(Effect::kResults, "optimizer.type", type, "the optimizers are adam, sgd, lion and lamb");
+    const bool lamb = name == "lamb", one_bit = name == "onebitadam";
+    if (!adam && !lamb && !one_bit && name != "lion" && name != "sgd") {
+      Find(Effect::kResults, "optimizer.type", type,
+           "the optimizers are adam, sgd, lion, lamb and onebitadam");
       return absl::OkStatus();
     }
-    MEGATRON_RETURN_IF_ERROR(
-        Set("optimizer.optimizer", "optimizer.type", Json(adam ? "adam" : name)));
+    MEGATRON_RETURN_IF_ERROR(Set("optimizer.optimizer", "optimizer.type",
+                                 Json(adam      ? "adam"
+                                      : one_bit ? "onebit_adam"
+                                                : name)));
+    if (one_bit) {
+      Find(Effect::kResults, "optimizer.type", type,
+           "clipping after freeze_step and elements without a gradient before it differ "
+           "(docs/one_bit_adam.md)");
+    }
     if (lamb) {
       Find(Effect::kResults, "optimizer.type", type,
            "the ratio of its step is taken with corrected moments (docs/optimizers.md)");
@@ -552,7 +560,7 @@ class Translation {
         MEGATRON_RETURN_IF_ERROR(Set("optimizer.lr", key, value));
       } else if (param == "weight_decay") {
         MEGATRON_RETURN_IF_ERROR(Set("optimizer.weight_decay", key, value));
-      } else if (param == "eps" && (adam || lamb)) {
+      } else if (param == "eps" && (adam || lamb || one_bit)) {
         MEGATRON_RETURN_IF_ERROR(Set("optimizer.adam_eps", key, value));
       } else if (param == "momentum" && name == "sgd") {
         MEGATRON_RETURN_IF_ERROR(Set("optimizer.sgd_momentum", key, value));
@@ -564,6 +572,12 @@ class Translation {
         MEGATRON_RETURN_IF_ERROR(Set(prefix + "2", key, value[1]));
       } else if ((param == "min_coeff" || param == "max_coeff") && lamb) {
         MEGATRON_RETURN_IF_ERROR(Set(absl::StrCat("optimizer.lamb_", param), key, value));
+      } else if (param == "freeze_step" && one_bit) {
+        MEGATRON_RETURN_IF_ERROR(Set("optimizer.freeze_step", key, value));
+      } else if ((param == "cuda_aware" || param == "comm_backend_name") && one_bit) {
+        Find(Effect::kNothing, key, value, "parallel.distributed_backend chooses how ranks send");
+      } else if (param == "bias_correction" && one_bit) {
+        Find(Effect::kNothing, key, value, "1-bit Adam does not correct its moments");
       } else if (param == "adam_w_mode" || param == "bias_correction") {
         if (value == false)
           Find(Effect::kResults, key, value, "adam is AdamW, with the correction of its moments");

@@ -49,7 +49,7 @@ constexpr char kYarn[] = "positions are not scaled by YaRN";
 constexpr char kWindow[] = "attention has no sliding window";
 constexpr char kEvaluation[] = "it changes how evaluations are done, which is the same here always";
 constexpr char kMup[] = "muP's scaling of widths is not there";
-constexpr char kOptimizers[] = "the optimizers are adam, sgd, lion, muon and lamb";
+constexpr char kOptimizers[] = "the optimizers are adam, sgd, lion, muon, lamb and onebit_adam";
 constexpr char kOtherMuon[] = "Muon is that of docs/optimizers.md";
 constexpr char kFsdp[] = "sharded weights are gathered and sent as docs/data_parallel.md describes";
 constexpr char kInference[] = "it is about inference";
@@ -475,6 +475,7 @@ constexpr absl::string_view kOurOwn[] = {
     "model.post_norm",
     "model.softmax_scale",
     "model.use_scaled_init_method",
+    "optimizer.freeze_step",
     "optimizer.lamb_max_coeff",
     "optimizer.lamb_min_coeff",
     "optimizer.lion_beta1",

@@ -266,7 +266,7 @@ TEST(FromMegatronTest, ZeroStagesAreShardingStrategies) {
 
 TEST(FromMegatronTest, NamesWhatDeepSpeedHasAndWeDoNot) {
   const auto result = WithDeepSpeed(
-      "{\"optimizer\": {\"type\": \"OneBitAdam\"}, \"scheduler\": {\"type\": \"OneCycle\"},\n"
+      "{\"optimizer\": {\"type\": \"OneBitLamb\"}, \"scheduler\": {\"type\": \"OneCycle\"},\n"
       "\"elasticity\": {\"enabled\": true}, \"no_such_key\": 1, \"gradient_clipping\": 1.0,\n"
       "\"progressive_layer_drop\": {\"enabled\": true, \"theta\": 0.5},\n"
       "\"data_efficiency\": {\"enabled\": false, \"seed\": 1}}");
@@ -350,6 +350,21 @@ TEST(FromMegatronTest, DeepSpeedsLambIsOurs) {
   EXPECT_EQ(optimizer.adam_eps(), 1e-6);
   EXPECT_EQ(optimizer.lamb_max_coeff(), 0.3);
   EXPECT_EQ(optimizer.lamb_min_coeff(), 0.02);
+}
+
+TEST(FromMegatronTest, DeepSpeedsOneBitAdamIsOurs) {
+  const auto result = WithDeepSpeed(
+      "{\"gradient_clipping\": 1.0, \"optimizer\": {\"type\": \"OneBitAdam\", \"params\": {"
+      "\"lr\": 0.01, \"betas\": [0.8, 0.99], \"eps\": 1e-6, \"freeze_step\": 23, "
+      "\"cuda_aware\": false, \"comm_backend_name\": \"nccl\", \"exp_avg_mask\": 1}}}");
+  ASSERT_THAT(result, IsOk());
+  EXPECT_THAT(Subjects(*result, Effect::kResults),
+              ElementsAre("optimizer.type:", "optimizer.params.exp_avg_mask:"));
+  const config::OptimizerConfig& optimizer = result->config.optimizer();
+  EXPECT_EQ(optimizer.optimizer(), config::Optimizer::onebit_adam);
+  EXPECT_EQ(optimizer.adam_beta1(), 0.8);
+  EXPECT_EQ(optimizer.adam_eps(), 1e-6);
+  EXPECT_EQ(optimizer.freeze_step(), 23);
 }
 
 TEST(FromMegatronTest, DeepSpeedsOffloadOfStatesIsOurs) {
@@ -548,11 +563,12 @@ TEST(FromMegatronTest, AKernelThatCannotBeHadIsLeftOut) {
 TEST(FromMegatronTest, AValueWithoutCounterpartIsNamed) {
   const FromMegatronResult result = Small("--optimizer soap --position-embedding-type yarn");
   EXPECT_FALSE(result.is_same_run);
-  EXPECT_THAT(Texts(result, Effect::kResults),
-              UnorderedElementsAre(
-                  "--optimizer soap: there is one of adam, sgd, lion, muon, lamb, no 'soap'",
-                  "--position-embedding-type yarn: there is one of learned_absolute, rope, none, "
-                  "relative, no 'yarn'"));
+  EXPECT_THAT(
+      Texts(result, Effect::kResults),
+      UnorderedElementsAre(
+          "--optimizer soap: there is one of adam, sgd, lion, muon, lamb, onebit_adam, no 'soap'",
+          "--position-embedding-type yarn: there is one of learned_absolute, rope, none, "
+          "relative, no 'yarn'"));
 }
 
 TEST(FromMegatronTest, MuonsFlagsAreFields) {

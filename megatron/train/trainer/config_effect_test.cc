@@ -44,6 +44,7 @@ const std::map<std::string, std::vector<std::string>>& Needs() {
       {"gradient_compression.type=int8", {"parallel.data_parallel_size=2"}},
       {"gradient_compression.type=topk", {"parallel.data_parallel_size=2"}},
       {"gradient_compression.type=powersgd", {"parallel.data_parallel_size=2"}},
+      {"optimizer.optimizer=onebit_adam", {"optimizer.freeze_step=4"}},
       {"model.model_type=t5", {"model.decoder_seq_length=16"}},
       {"data.curriculum_learning.schedule_type=fixed_root",
        {"data.curriculum_learning.min_difficulty=8",

@@ -40,6 +40,8 @@ OptimizerOptions::Kind ToOptimizerKind(config::Optimizer::Type optimizer) {
       return OptimizerOptions::kMuon;
     case config::Optimizer::lamb:
       return OptimizerOptions::kLamb;
+    case config::Optimizer::onebit_adam:
+      return OptimizerOptions::kOneBitAdam;
   }
   LOG(FATAL) << "there is no optimizer " << optimizer;
 }
@@ -70,8 +72,14 @@ CompressionType ToCompressionType(config::GradientCompression::Type type) {
   LOG(FATAL) << "there is no form " << type;
 }
 
-GradientCompressionOptions ToCompression(const config::GradientCompressionConfig& config) {
+GradientCompressionOptions ToCompression(const config::PretrainConfig& run) {
   GradientCompressionOptions options;
+  if (run.optimizer().optimizer() == config::Optimizer::onebit_adam) {
+    options.type = CompressionType::kOneBit;
+    options.start_iteration = run.optimizer().freeze_step();
+    return options;
+  }
+  const config::GradientCompressionConfig& config = run.gradient_compression();
   options.type = ToCompressionType(config.type());
   options.start_iteration = config.start_iteration();
   options.error_feedback = config.error_feedback();
@@ -226,7 +234,7 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
   options.data_parallel.secondary_shards = config.parallel().zero_hpz_partition_size() > 1;
   options.data_parallel.quantized_weights = config.parallel().zero_quantized_weights();
   options.data_parallel.quantized_gradients = config.parallel().zero_quantized_gradients();
-  options.data_parallel.compression = ToCompression(config.gradient_compression());
+  options.data_parallel.compression = ToCompression(config);
   options.data_parallel.float8_param_gather = config.precision().fp8_param_gather();
   const SampleLengths lengths = ModelRulesOf(config.model()).LengthsOf(config.model());
   if (config.has_generation()) {

@@ -522,6 +522,7 @@ absl::StatusOr<StepResult> Trainer::Update(const StepRequests& requests, Diagnos
   step.stop_requested = requests.stop;
   step.log_requested = requests.log;
   if (diagnostics != nullptr) step.observer = diagnostics->update_observer();
+  if (data_parallel_->gradients_are_own()) step.average = data_parallel_.get();
   if (outer_ != nullptr) step.islands = &groups_.data_context_replicas;
   const absl::StatusOr<StepResult> updated = optimizer_->Step(step, island_, stream_);
   MEGATRON_RETURN_IF_ERROR(WithExitCode(buffers_->status(), kExitIo));

@@ -262,7 +262,7 @@ std::string CompressionLayout(Trainer& trainer) {
   const TrainerOptions& options = trainer.options();
   const GradientCompressionOptions& compression = options.data_parallel.compression;
   if (!compression.enabled()) return "";
-  constexpr const char* kTypes[] = {"none", "int8", "topk", "powersgd"};
+  constexpr const char* kTypes[] = {"none", "int8", "topk", "powersgd", "onebit"};
   const ProcessGroups& groups = trainer.groups();
   std::string text = kTypes[static_cast<int>(compression.type)];
   if (compression.type == CompressionType::kPowerSgd) {
@@ -309,8 +309,8 @@ absl::Status LoadCompression(const CheckpointReader& reader, Trainer* trainer) {
     return absl::OkStatus();
   }
   LOG_IF(WARNING, !saved.empty() && trainer->groups().world.rank() == 0)
-      << reader.directory() << ": what gradient_compression has not sent yet is lost"
-      << (now.empty() ? ", since this run does not compress gradients"
+      << reader.directory() << ": what compressed gradients or momentum lack is lost"
+      << (now.empty() ? ", since this run does not compress them"
                       : absl::StrCat(", since it belongs to other ranks or another form: saved \"",
                                      saved, "\", now \"", now, "\""));
   return absl::OkStatus();

@@ -106,8 +106,9 @@ class TrainingCheckpointTest : public ::testing::Test {
 };
 
 TEST_F(TrainingCheckpointTest, EveryOptimizerRestoresItsStates) {
-  for (auto kind : {OptimizerOptions::kAdamW, OptimizerOptions::kSgd, OptimizerOptions::kLion,
-                    OptimizerOptions::kMuon, OptimizerOptions::kLamb}) {
+  for (auto kind :
+       {OptimizerOptions::kAdamW, OptimizerOptions::kSgd, OptimizerOptions::kLion,
+        OptimizerOptions::kMuon, OptimizerOptions::kLamb, OptimizerOptions::kOneBitAdam}) {
     const auto saved = MakeTrainer(kind), loaded = MakeTrainer(kind);
     FillStates(*saved);
     ASSERT_THAT(RestoreFrom(MakeCheckpointState(*saved, description_), loaded.get()), IsOk());
@@ -135,6 +136,8 @@ TEST_F(TrainingCheckpointTest, StatesAreSavedUnderTheNamesOfTheRule) {
               ::testing::ElementsAre("optimizer.state.exp_avg", "optimizer.state.exp_avg_sq"));
   EXPECT_THAT(names(OptimizerOptions::kMuon, ".decoder.layers.0.mlp.linear_fc1.weight"),
               ::testing::ElementsAre("optimizer.state.momentum_buffer"));
+  EXPECT_THAT(names(OptimizerOptions::kOneBitAdam),
+              ::testing::ElementsAre("optimizer.state.exp_avg", "optimizer.state.exp_avg_sq"));
   EXPECT_THAT(names(OptimizerOptions::kLamb),
               ::testing::ElementsAre("optimizer.state.exp_avg", "optimizer.state.exp_avg_sq"));
 }

@@ -49,6 +49,7 @@ void CheckDiloco(ConfigChecker& check);
 
 // Gradients that are sent in fewer bytes.
 void CheckGradientCompression(ConfigChecker& check);
+void CheckOneBitAdam(ConfigChecker& check);
 
 // Samples that begin short.
 void CheckCurriculum(ConfigChecker& check);

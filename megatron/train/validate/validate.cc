@@ -206,6 +206,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckRandomLtd(check);
   CheckDiloco(check);
   CheckGradientCompression(check);
+  CheckOneBitAdam(check);
   CheckTraining(check);
   CheckData(check);
   CheckCheckpoint(check);
