@@ -450,13 +450,14 @@ TEST(FromMegatronTest, TakesFlagsInBothSpellings) {
   EXPECT_EQ(result.config.optimizer().lr_decay_style(), config::LrDecayStyle::inverse_square_root);
 }
 
-TEST(FromMegatronTest, MomentsOfOtherTypesAreKeptInBFloat16) {
+TEST(FromMegatronTest, MomentsInFloat16AreKeptInBFloat16) {
   const FromMegatronResult result =
-      Small("--bf16 --use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype fp8");
+      Small("--bf16 --use-precision-aware-optimizer --exp-avg-dtype fp16 --exp-avg-sq-dtype fp8");
   EXPECT_EQ(result.config.optimizer().exp_avg_dtype(), config::MomentDtype::bf16);
-  EXPECT_EQ(result.config.optimizer().exp_avg_sq_dtype(), config::MomentDtype::bf16);
+  EXPECT_EQ(result.config.optimizer().exp_avg_sq_dtype(), config::MomentDtype::fp8);
   EXPECT_THAT(Texts(result, Effect::kRounding),
-              Contains(HasSubstr("in bf16, which is rounded by chance")));
+              AllOf(Contains(HasSubstr("or bf16, which is rounded by chance")),
+                    Contains(HasSubstr("moments in fp8 have no scale"))));
 }
 
 TEST(FromMegatronTest, TakesTheLastOfSeveral) {
