@@ -403,6 +403,22 @@ TEST(FromMegatronTest, AutoIsLeftToTheCommandLine) {
   EXPECT_TRUE(result->is_same_run);
 }
 
+TEST(FromMegatronTest, DeepSpeedsOptimizerStatesInBFloat16AreMoments) {
+  const auto result = WithDeepSpeed(
+      "{\"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true,"
+      "\"bf16_master_weights_and_grads\": true}, \"gradient_clipping\": 1.0}");
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->config.optimizer().exp_avg_dtype(), config::MomentDtype::bf16);
+  EXPECT_EQ(result->config.optimizer().exp_avg_sq_dtype(), config::MomentDtype::bf16);
+  EXPECT_THAT(Texts(*result, Effect::kRounding),
+              AllOf(Contains(HasSubstr("moments in bf16 are rounded by chance")),
+                    Contains(HasSubstr("master weights and gradients are fp32"))));
+  const auto without =
+      WithDeepSpeed("{\"bf16\": {\"bf16_optimizer_states\": false}, \"gradient_clipping\": 1.0}");
+  ASSERT_THAT(without, IsOk());
+  EXPECT_EQ(without->config.optimizer().exp_avg_dtype(), config::MomentDtype::fp32);
+}
+
 TEST(FromMegatronTest, RefusesBadDeepSpeedConfigs) {
   const auto refused = [](const std::string& json, const std::string& message) {
     EXPECT_THAT(WithDeepSpeed(json),
