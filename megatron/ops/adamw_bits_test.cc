@@ -2,11 +2,14 @@
 // by chance of that definition.
 #include <cmath>
 #include <cstdint>
+#include <random>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/ops/adamw_cases.h"
 #include "megatron/ops/adamw_element.h"
+#include "megatron/ops/adamw_step.h"
 #include "megatron/ops/optimizer.h"
 #include "megatron/tensor/stream.h"
 
@@ -58,6 +61,19 @@ TEST(AdamWBitsTest, MomentsInBFloat16AreTheDefinitions) {
   }
 }
 
+TEST(AdamWBitsTest, MomentsInFloat8AreTheDefinitions) {
+  constexpr DType kFloat = DType::kFloat32, kHalf = DType::kBFloat16, kCodes = DType::kUInt8;
+  AdamWOptions options;
+  options.step = 7;
+  for (const AdamWDTypes& dtypes : {AdamWDTypes{kHalf, kCodes, kCodes},
+                                    {kHalf, kCodes, kFloat},
+                                    {kFloat, kFloat, kCodes},
+                                    {kHalf, kCodes, kHalf},
+                                    {kHalf, kHalf, kCodes}}) {
+    ExpectTheDefinition(300'013, dtypes, options, {7, 300'011, 6e-4f, 0.1f});
+  }
+}
+
 // The mean over all random numbers is the value itself, and values of bf16 stay.
 TEST(AdamWRoundingTest, RoundsToBothNeighboursByTheirDistance) {
   for (const float x : {1.0f, 1.001f, -3.7e-5f, 2.5e20f, 1e-39f}) {
@@ -70,34 +86,147 @@ TEST(AdamWRoundingTest, RoundsToBothNeighboursByTheirDistance) {
   EXPECT_TRUE(std::isnan(RoundByChance(std::nanf(""), 0xffff)));
 }
 
+template <typename Format>
+void ExpectCodesAreNumbers() {
+  float last = -1;
+  for (uint32_t code = 0; code <= Format::kLargest; ++code) {
+    const float x = FromMoment8<Format>(static_cast<uint8_t>(code));
+    EXPECT_GT(x, last);
+    EXPECT_EQ(ToMoment8<Format>(x, 0), code);
+    EXPECT_EQ(RoundToMoment8<Format>(x, 0), x);
+    EXPECT_EQ(RoundToMoment8<Format>(x, 0xffff), x);
+    if (Format::kSign != 0) {
+      EXPECT_EQ(FromMoment8<Format>(static_cast<uint8_t>(code | Format::kSign)), -x);
+      EXPECT_EQ(RoundToMoment8<Format>(-x, 0xffff), -x);
+    }
+    last = x;
+  }
+  EXPECT_EQ(RoundToMoment8<Format>(2 * last, 0xffff), last);
+  EXPECT_EQ(RoundToMoment8<Format>(HUGE_VALF, 0), last);
+  EXPECT_EQ(RoundToMoment8<Format>(std::nanf(""), 0), last);
+}
+
+TEST(AdamWRoundingTest, EachCodeOfAnEightBitFloatIsANumberThatStays) {
+  ExpectCodesAreNumbers<FirstMoment8>();
+  ExpectCodesAreNumbers<SecondMoment8>();
+  EXPECT_EQ(FromMoment8<FirstMoment8>(1), 0x1p-28f);
+  EXPECT_EQ(FromMoment8<FirstMoment8>(4), 0x1p-26f);
+  EXPECT_EQ(FromMoment8<FirstMoment8>(0x7f), 28);
+  EXPECT_EQ(FromMoment8<SecondMoment8>(1), 0x1p-56f);
+  EXPECT_EQ(FromMoment8<SecondMoment8>(4), 0x1p-54f);
+  EXPECT_EQ(FromMoment8<SecondMoment8>(0xff), 448);
+}
+
+template <typename Format>
+double MeanOfAllRoundings(float x) {
+  double sum = 0;
+  for (uint32_t random = 0; random < 1 << 16; ++random) sum += RoundToMoment8<Format>(x, random);
+  return sum / (1 << 16);
+}
+
+// Numbers far below the smallest one too, which become 0 or that one.
+TEST(AdamWRoundingTest, TheMeanOfEightBitFloatsIsTheNumber) {
+  for (const float x : {1.1f, -3.7e-5f, 15.9f, -2e-8f, 1e-9f, 1e-11f}) {
+    EXPECT_NEAR(MeanOfAllRoundings<FirstMoment8>(x), x, std::abs(x) * 1e-6 + 1e-14) << x;
+  }
+  for (const float x : {1.1f, 3.7e-5f, 255.0f, 1e-12f, 1e-16f, 1e-17f}) {
+    EXPECT_NEAR(MeanOfAllRoundings<SecondMoment8>(x), x, x * 1e-6 + 1e-22) << x;
+  }
+}
+
 // A second moment far from its gradients' squares comes near them, as it does in fp32, although each
-// step changes it by less than half of what bf16 can tell apart.
-TEST(AdamWRoundingTest, ASecondMomentInBFloat16Follows) {
+// step changes it by less than half of what the type can tell apart.
+void ExpectASecondMomentFollows(DType dtype, double error_of_element, double error_of_mean) {
   ThreadPool pool(2);
   constexpr int64_t kCount = 4096;
   AdamWOptions options;
   const OptimizerSegment all = {0, kCount, 1e-4f, 0};
-  AdamWCase half = MakeAdamWCase(kCount, {DType::kBFloat16, DType::kBFloat16, DType::kBFloat16}, 1),
+  AdamWCase narrow = MakeAdamWCase(kCount, {DType::kBFloat16, dtype, dtype}, 1),
             full = MakeAdamWCase(kCount, {DType::kBFloat16}, 1);
-  for (AdamWCase* const moments : {&half, &full}) {
+  for (AdamWCase* const moments : {&narrow, &full}) {
     for (int64_t i = 0; i < kCount; ++i) {
       moments->grad.Set(i, 1);
-      moments->m.Set(i, 1);
-      moments->v.Set(i, 1.3);
+      SetMoment<FirstMoment8>(1, i, &moments->m);
+      SetMoment<SecondMoment8>(moments == &full ? GetMoment<SecondMoment8>(narrow.v, i) : 1.3f, i,
+                               &moments->v);
       moments->master.Set(i, 0.01 * static_cast<double>(i % 100));
     }
   }
+  const double first = full.v.Get(0);
   for (options.step = 1; options.step <= 1000; ++options.step) {
-    for (AdamWCase* const at : {&half, &full})
+    for (AdamWCase* const at : {&narrow, &full})
       AdamWUpdate(Stream::Cpu(&pool), options, {all}, at->grad, at->m, at->v, at->master, at->out);
   }
   double mean = 0;
   for (int64_t i = 0; i < kCount; ++i) {
-    mean += half.v.Get(i) / kCount;
-    EXPECT_NEAR(half.v.Get(i), full.v.Get(i), 0.15);
+    const double v = GetMoment<SecondMoment8>(narrow.v, i);
+    mean += v / kCount;
+    EXPECT_NEAR(v, full.v.Get(i), error_of_element);
   }
-  EXPECT_NEAR(full.v.Get(0), 1 + 0.3 * std::pow(0.999, 1000), 1e-3);
-  EXPECT_NEAR(mean, full.v.Get(0), 3e-3);
+  EXPECT_NEAR(full.v.Get(0), 1 + (first - 1) * std::pow(0.999, 1000), 1e-3);
+  EXPECT_NEAR(mean, full.v.Get(0), error_of_mean);
+}
+
+TEST(AdamWRoundingTest, ASecondMomentInBFloat16Follows) {
+  ExpectASecondMomentFollows(DType::kBFloat16, 0.15, 3e-3);
+}
+
+TEST(AdamWRoundingTest, ASecondMomentInFloat8Follows) {
+  ExpectASecondMomentFollows(DType::kUInt8, 2, 0.03);
+}
+
+// Root mean squares of what moments in fewer bytes, and the step that they make, are off from those
+// in fp32, relative to these.
+struct MomentErrors {
+  double m = 0, v = 0, step = 0;
+};
+
+MomentErrors ErrorsOf(MomentType type, double beta2, float scale) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  constexpr int kElements = 2000;
+  AdamWOptions options;
+  options.beta2 = beta2;
+  const OptimizerSegment segment = {0, 1, 1e-3f, 0};
+  std::vector<AdamWStep> steps;
+  for (options.step = 1; options.step <= std::lround(6 / (1 - beta2)); ++options.step)
+    steps.push_back(StepOf(options, segment));
+  MomentErrors errors;
+  double m_squares = 0, step_squares = 0;
+  for (int i = 0; i < kElements; ++i) {
+    float m = 0, v = 0, narrow_m = 0, narrow_v = 0, step = 0, narrow_step = 0;
+    const float w = 1e-4f * static_cast<float>(i);
+    for (const AdamWStep& at : steps) {
+      const float grad = scale * normal(random);
+      step = w - AdamWElement(at, grad, w, &m, &v);
+      narrow_step = w - AdamWElement(at, {type, type}, grad, w, &narrow_m, &narrow_v);
+    }
+    errors.m += std::pow(narrow_m - m, 2);
+    m_squares += std::pow(m, 2);
+    errors.v += std::pow(narrow_v / v - 1, 2) / kElements;
+    errors.step += std::pow(narrow_step - step, 2);
+    step_squares += std::pow(step, 2);
+  }
+  return {std::sqrt(errors.m / m_squares), std::sqrt(errors.v),
+          std::sqrt(errors.step / step_squares)};
+}
+
+// The table of docs/numerics.md.
+TEST(AdamWRoundingTest, ErrorsOfMomentsThatFollowNormalGradients) {
+  for (const float scale : {1.0f, 1e-4f, 1e-6f}) {
+    for (const double beta2 : {0.95, 0.999}) {
+      SCOPED_TRACE(testing::Message() << "scale " << scale << ", beta2 " << beta2);
+      const bool fast = beta2 == 0.95;
+      const MomentErrors half = ErrorsOf(MomentType::kBFloat16, beta2, scale);
+      EXPECT_NEAR(half.m, 0.005, 0.001);
+      EXPECT_NEAR(half.v, fast ? 0.008 : 0.043, 0.005);
+      EXPECT_NEAR(half.step, fast ? 0.006 : 0.022, 0.003);
+      const MomentErrors codes = ErrorsOf(MomentType::kFloat8, beta2, scale);
+      EXPECT_NEAR(codes.m, 0.17, 0.02);
+      EXPECT_NEAR(codes.v, fast ? 0.23 : 0.30, 0.02);
+      EXPECT_NEAR(codes.step, fast ? 0.19 : 0.23, 0.02);
+    }
+  }
 }
 
 }  // namespace

@@ -40,6 +40,22 @@ bool IsSame(double a, double b) {
 
 }  // namespace
 
+template <typename Format>
+float GetMoment(const HostTensor& moment, int64_t i) {
+  if (moment.tensor().dtype() != DType::kUInt8) return static_cast<float>(moment.Get(i));
+  return FromMoment8<Format>(moment.tensor().data<uint8_t>()[i]);
+}
+
+template <typename Format>
+void SetMoment(float x, int64_t i, HostTensor* moment) {
+  moment->Set(i, moment->tensor().dtype() == DType::kUInt8 ? ToMoment8<Format>(x, 0) : x);
+}
+
+template float GetMoment<FirstMoment8>(const HostTensor& moment, int64_t i);
+template float GetMoment<SecondMoment8>(const HostTensor& moment, int64_t i);
+template void SetMoment<FirstMoment8>(float x, int64_t i, HostTensor* moment);
+template void SetMoment<SecondMoment8>(float x, int64_t i, HostTensor* moment);
+
 AdamWCase MakeAdamWCase(int64_t count, const AdamWDTypes& dtypes, uint32_t seed) {
   AdamWCase made = {HostTensor({count}, DType::kFloat32), HostTensor({count}, dtypes.m),
                     HostTensor({count}, dtypes.v), HostTensor({count}, DType::kFloat32),
@@ -49,16 +65,21 @@ AdamWCase MakeAdamWCase(int64_t count, const AdamWDTypes& dtypes, uint32_t seed)
   const int64_t specials = static_cast<int64_t>(kSpecials.size());
   const int64_t combinations = specials * specials * specials * specials;
   for (HostTensor* const tensor : {&made.grad, &made.m, &made.v, &made.master}) {
+    const auto set = [&](int64_t i, float x) {
+      if (tensor == &made.m) return SetMoment<FirstMoment8>(x, i, tensor);
+      if (tensor == &made.v) return SetMoment<SecondMoment8>(x, i, tensor);
+      tensor->Set(i, x);
+    };
     for (int64_t i = 0; i < count; ++i) {
       const uint32_t bits = random();
       if (i < combinations) {
-        tensor->Set(i, kSpecials[i / period % specials]);
+        set(i, kSpecials[i / period % specials]);
       } else if (i % 2 == 0) {
-        tensor->Set(i, FromBits(bits));
+        set(i, FromBits(bits));
       } else {  // a magnitude from 2^-36 to 2^-4 of either sign; second moments are positive
         const uint32_t exponent = 91 + (bits >> 23) % 32;
         const uint32_t sign = operand == 2 ? 0 : bits & 0x80000000u;
-        tensor->Set(i, FromBits(sign | exponent << 23 | (random() & 0x7fffffu)));
+        set(i, FromBits(sign | exponent << 23 | (random() & 0x7fffffu)));
       }
     }
     period *= specials;
@@ -70,19 +91,15 @@ AdamWCase MakeAdamWCase(int64_t count, const AdamWDTypes& dtypes, uint32_t seed)
 void UpdateByElement(const AdamWOptions& options, const OptimizerSegment& segment,
                      AdamWCase* elements) {
   const AdamWStep step = StepOf(options, segment);
-  const auto is_bf16 = [](const HostTensor& tensor) {
-    return tensor.tensor().dtype() == DType::kBFloat16;
-  };
-  const AdamWRounding rounding = {is_bf16(elements->m), is_bf16(elements->v)};
-  const auto get = [](const HostTensor& tensor, int64_t i) {
-    return static_cast<float>(tensor.Get(i));
-  };
+  const AdamWMoments moments = {MomentTypeOf(elements->m.tensor().dtype()),
+                                MomentTypeOf(elements->v.tensor().dtype())};
   for (int64_t i = segment.begin; i < segment.end; ++i) {
-    float m = get(elements->m, i), v = get(elements->v, i);
+    float m = GetMoment<FirstMoment8>(elements->m, i), v = GetMoment<SecondMoment8>(elements->v, i);
+    const float grad = static_cast<float>(elements->grad.Get(i));
     const float w =
-        AdamWElement(step, rounding, get(elements->grad, i), get(elements->master, i), &m, &v);
-    elements->m.Set(i, m);
-    elements->v.Set(i, v);
+        AdamWElement(step, moments, grad, static_cast<float>(elements->master.Get(i)), &m, &v);
+    SetMoment<FirstMoment8>(m, i, &elements->m);
+    SetMoment<SecondMoment8>(v, i, &elements->v);
     elements->master.Set(i, w);
     elements->out.Set(i, w);
   }

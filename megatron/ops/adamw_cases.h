@@ -27,6 +27,12 @@ struct AdamWDTypes {
 // training has and any bits.
 AdamWCase MakeAdamWCase(int64_t count, const AdamWDTypes& dtypes, uint32_t seed);
 
+// Returns element i of a moment, and sets it; Format is that of its codes if it is kUInt8.
+template <typename Format>
+float GetMoment(const HostTensor& moment, int64_t i);
+template <typename Format>
+void SetMoment(float x, int64_t i, HostTensor* moment);
+
 // Applies AdamWElement to the elements of the segment.
 void UpdateByElement(const AdamWOptions& options, const OptimizerSegment& segment,
                      AdamWCase* elements);

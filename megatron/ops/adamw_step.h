@@ -7,6 +7,7 @@
 
 #include "megatron/ops/adamw_element.h"
 #include "megatron/ops/optimizer.h"
+#include "megatron/tensor/dtype.h"
 
 namespace megatron::ops {
 
@@ -26,6 +27,13 @@ inline AdamWStep StepOf(const AdamWOptions& options, const OptimizerSegment& seg
   out.epsilon = options.epsilon;
   out.rounding_key = static_cast<uint32_t>(options.step);
   return out;
+}
+
+// The type of a moment's tensor: codes of 8-bit floats are kUInt8.
+inline MomentType MomentTypeOf(DType dtype) {
+  return dtype == DType::kUInt8      ? MomentType::kFloat8
+         : dtype == DType::kBFloat16 ? MomentType::kBFloat16
+                                     : MomentType::kFloat32;
 }
 
 }  // namespace megatron::ops

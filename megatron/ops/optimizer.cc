@@ -25,7 +25,9 @@ void CheckFlat(const Stream& stream, const Tensor& tensor, int64_t count) {
 }
 
 void CheckMoment(const Stream& stream, const Tensor& moment, int64_t count) {
-  CHECK(moment.dtype() == DType::kFloat32 || moment.dtype() == DType::kBFloat16) << moment;
+  CHECK(moment.dtype() == DType::kFloat32 || moment.dtype() == DType::kBFloat16 ||
+        moment.dtype() == DType::kUInt8)
+      << moment;
   CheckContiguous(stream, moment, moment.dtype(), {count});
 }
 

@@ -23,7 +23,8 @@ struct OptimizerSegment {
 //   g = grad_scale * grad; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2
 //   w = w - lr * decay * w - lr * (m / c1) / (sqrt(v / c2) + epsilon)
 // with c1 = 1 - b1^step, c2 = 1 - b2^step. The betas are double since 1 - b2 is needed to fp32.
-// m and v are fp32 or bf16, each by itself; the latter is rounded by chance (adamw_element.h).
+// m and v are fp32, bf16 or kUInt8, each by itself. The latter are codes of FirstMoment8 and
+// SecondMoment8; they and bf16 are rounded by chance (adamw_element.h).
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999;
   float epsilon = 1e-8f;

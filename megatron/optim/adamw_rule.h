@@ -12,7 +12,7 @@ namespace megatron {
 
 class AdamWRule : public UpdateRule {
  public:
-  // The moments' types are fp32 or bf16.
+  // The moments' types are fp32, bf16 or kUInt8, which stands for 8-bit floats (AdamWUpdate).
   AdamWRule(double beta1, double beta2, double epsilon, DType exp_avg, DType exp_avg_sq)
       : exp_avg_(exp_avg), exp_avg_sq_(exp_avg_sq) {
     options_.beta1 = beta1;

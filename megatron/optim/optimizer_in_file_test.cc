@@ -99,13 +99,15 @@ class Filed {
 };
 
 std::vector<OptimizerOptions> AllOptimizers() {
-  std::vector<OptimizerOptions> all(5);
+  std::vector<OptimizerOptions> all(6);
   all[1].exp_avg_dtype = DType::kBFloat16;
   all[1].exp_avg_sq_dtype = DType::kBFloat16;
-  all[2].kind = OptimizerOptions::kLion;
-  all[3].kind = OptimizerOptions::kSgd;
+  all[2].exp_avg_dtype = DType::kUInt8;
+  all[2].exp_avg_sq_dtype = DType::kUInt8;
+  all[3].kind = OptimizerOptions::kLion;
   all[4].kind = OptimizerOptions::kSgd;
-  all[4].sgd_momentum = 0;
+  all[5].kind = OptimizerOptions::kSgd;
+  all[5].sgd_momentum = 0;
   return all;
 }
 
@@ -119,7 +121,7 @@ TEST(OptimizerInFileTest, WeightsStatesAndNormsHaveTheSameBits) {
         Filed plain(0, dtype, options), with(fraction, dtype, options);
         EXPECT_EQ(plain.buffers().state_file(), nullptr);
         // fp32 weights without momentum have nothing to put there.
-        EXPECT_EQ(with.buffers().state_file() != nullptr, optimizer < 4 || SizeOf(dtype) == 2);
+        EXPECT_EQ(with.buffers().state_file() != nullptr, optimizer < 5 || SizeOf(dtype) == 2);
         EXPECT_EQ(with.Bits(), plain.Bits());
         for (int step = 0; step < 3; ++step) {
           ASSERT_THAT(plain.Step(step), IsOk());

@@ -80,6 +80,8 @@ constexpr KeyRow kKeys[] = {
      "the count of overflows starts anew only when the loss scale has grown"},
     {"fp16.fp16_master_weights_and_grads", "", "false", Effect::kRounding,
      "master weights and gradients are fp32"},
+    {"bf16.bf16_master_weights_and_grads", "", "false", Effect::kRounding,
+     "master weights and gradients are fp32"},
     {"bf16.immediate_grad_update", "", "", Effect::kSpeed, kSent},
     {"bf16.check_grad_overflow", "", "", Effect::kNothing,
      "a gradient that is not finite is never applied"},
@@ -334,6 +336,11 @@ class Translation {
       const std::string key = absl::StrCat("bf16.", name);
       if (name == "enabled") {
         MEGATRON_RETURN_IF_ERROR(Set("precision.bf16", key, value));
+      } else if (name == "bf16_optimizer_states") {
+        if (value != true) continue;
+        MEGATRON_RETURN_IF_ERROR(Set("optimizer.exp_avg_dtype", key, "bf16"));
+        MEGATRON_RETURN_IF_ERROR(Set("optimizer.exp_avg_sq_dtype", key, "bf16"));
+        Find(Effect::kRounding, key, value, "moments in bf16 are rounded by chance");
       } else {
         MEGATRON_RETURN_IF_ERROR(ApplyRest(key, value));
       }

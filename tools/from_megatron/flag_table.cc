@@ -33,7 +33,8 @@ constexpr char kMessages[] = "messages are sent in the way that docs/communicati
 constexpr char kGroups[] = "communicators are made as docs/communication.md describes";
 constexpr char kOffload[] = "nothing is moved to the host: the run needs more memory on its GPUs";
 constexpr char kFp32State[] = "gradients and master weights are fp32 always";
-constexpr char kMoments[] = "moments are in fp32 or in bf16, which is rounded by chance";
+constexpr char kMoments[] = "moments are in fp32, fp8 or bf16, which is rounded by chance";
+constexpr char kMoments8[] = "moments in fp8 have no scale, and are rounded by chance";
 constexpr char kFp32[] = "it is computed in fp32 always";
 constexpr char kExpertMessages[] = "tokens reach their experts by one all-to-all";
 constexpr char kDispatchByHost[] =
@@ -167,9 +168,9 @@ constexpr FlagRow kRows[] = {
     {"main-grads-dtype", "", "", "", kRounding, kFp32State},
     {"main-params-dtype", "", "", "", kRounding, kFp32State},
     {"exp-avg-dtype", "fp16", "optimizer.exp_avg_dtype", "bf16", kRounding, kMoments},
-    {"exp-avg-dtype", "fp8", "optimizer.exp_avg_dtype", "bf16", kRounding, kMoments},
+    {"exp-avg-dtype", "fp8", "optimizer.exp_avg_dtype", "fp8", kRounding, kMoments8},
     {"exp-avg-sq-dtype", "fp16", "optimizer.exp_avg_sq_dtype", "bf16", kRounding, kMoments},
-    {"exp-avg-sq-dtype", "fp8", "optimizer.exp_avg_sq_dtype", "bf16", kRounding, kMoments},
+    {"exp-avg-sq-dtype", "fp8", "optimizer.exp_avg_sq_dtype", "fp8", kRounding, kMoments8},
     {"no-check-for-nan-in-loss-and-grad", "", "", "", kNothing,
      "a gradient that is not finite is never applied"},
     {"check-for-nan-in-loss-and-grad", "", "", "", kNothing,

@@ -441,6 +441,22 @@ TEST(FromMegatronTest, AutoIsLeftToTheCommandLine) {
   EXPECT_TRUE(result->is_same_run);
 }
 
+TEST(FromMegatronTest, DeepSpeedsOptimizerStatesInBFloat16AreMoments) {
+  const auto result = WithDeepSpeed(
+      "{\"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true,"
+      "\"bf16_master_weights_and_grads\": true}, \"gradient_clipping\": 1.0}");
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->config.optimizer().exp_avg_dtype(), config::MomentDtype::bf16);
+  EXPECT_EQ(result->config.optimizer().exp_avg_sq_dtype(), config::MomentDtype::bf16);
+  EXPECT_THAT(Texts(*result, Effect::kRounding),
+              AllOf(Contains(HasSubstr("moments in bf16 are rounded by chance")),
+                    Contains(HasSubstr("master weights and gradients are fp32"))));
+  const auto without =
+      WithDeepSpeed("{\"bf16\": {\"bf16_optimizer_states\": false}, \"gradient_clipping\": 1.0}");
+  ASSERT_THAT(without, IsOk());
+  EXPECT_EQ(without->config.optimizer().exp_avg_dtype(), config::MomentDtype::fp32);
+}
+
 TEST(FromMegatronTest, RefusesBadDeepSpeedConfigs) {
   const auto refused = [](const std::string& json, const std::string& message) {
     EXPECT_THAT(WithDeepSpeed(json),
@@ -488,13 +504,14 @@ TEST(FromMegatronTest, TakesFlagsInBothSpellings) {
   EXPECT_EQ(result.config.optimizer().lr_decay_style(), config::LrDecayStyle::inverse_square_root);
 }
 
-TEST(FromMegatronTest, MomentsOfOtherTypesAreKeptInBFloat16) {
+TEST(FromMegatronTest, MomentsInFloat16AreKeptInBFloat16) {
   const FromMegatronResult result =
-      Small("--bf16 --use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype fp8");
+      Small("--bf16 --use-precision-aware-optimizer --exp-avg-dtype fp16 --exp-avg-sq-dtype fp8");
   EXPECT_EQ(result.config.optimizer().exp_avg_dtype(), config::MomentDtype::bf16);
-  EXPECT_EQ(result.config.optimizer().exp_avg_sq_dtype(), config::MomentDtype::bf16);
+  EXPECT_EQ(result.config.optimizer().exp_avg_sq_dtype(), config::MomentDtype::fp8);
   EXPECT_THAT(Texts(result, Effect::kRounding),
-              Contains(HasSubstr("in bf16, which is rounded by chance")));
+              AllOf(Contains(HasSubstr("or bf16, which is rounded by chance")),
+                    Contains(HasSubstr("moments in fp8 have no scale"))));
 }
 
 TEST(FromMegatronTest, TakesTheLastOfSeveral) {

@@ -1,12 +1,58 @@
 #include "megatron/ops/cpu/optimizer_kernels.h"
 
 #include <cmath>
+#include <cstdint>
 #include <type_traits>
 
 #include "megatron/ops/cpu/loops.h"
 #include "megatron/ops/cpu/words_vec.h"
 
 namespace megatron::ops::MEGATRON_ISA {
+
+// The code of an element in an 8-bit float, which ForEachVec loads and stores as an fp32 number.
+template <typename Format>
+struct Moment8 {
+  uint8_t code;
+};
+
+template <typename Format>
+MEGATRON_INLINE Vec FromCodes(Words codes) {
+  const Vec magnitude =
+      VecOf(ShiftLeft<kBitsBehindMoment8>(AndWords(codes, SetWords(Format::kLargest)))) *
+      Set(Format::kFromCode);
+  if constexpr (Format::kSign == 0) return magnitude;
+  return VecOf(OrWords(WordsOf(magnitude), ShiftLeft<24>(AndWords(codes, SetWords(0x80u)))));
+}
+
+// Computes ToMoment8 in vectors.
+template <typename Format>
+MEGATRON_INLINE Words ToCodes(Vec x, Words added) {
+  const Words magnitude = WordsOf(Abs(x) * Set(Format::kToCode));
+  const Words codes = MinWords(ShiftRight<kBitsBehindMoment8>(AddWords(magnitude, added)),
+                               SetWords(Format::kLargest));
+  if constexpr (Format::kSign == 0) return codes;
+  const Words sign =
+      WordsOf(Select(Less(x, Zero()), VecOf(SetWords(Format::kSign)), VecOf(SetWords(0))));
+  return OrWords(codes, sign);
+}
+
+template <typename Format>
+MEGATRON_INLINE Vec Load(const Moment8<Format>* p) {
+  return FromCodes<Format>(LoadBytes(&p->code));
+}
+template <typename Format>
+MEGATRON_INLINE Vec LoadPartial(const Moment8<Format>* p, int n) {
+  return FromCodes<Format>(LoadBytesPartial(&p->code, n));
+}
+template <typename Format>
+MEGATRON_INLINE void Store(Moment8<Format>* p, Vec a) {
+  StoreBytes(&p->code, ToCodes<Format>(a, SetWords(0)));
+}
+template <typename Format>
+MEGATRON_INLINE void StorePartial(Moment8<Format>* p, Vec a, int n) {
+  StoreBytesPartial(&p->code, ToCodes<Format>(a, SetWords(0)), n);
+}
+
 namespace {
 
 template <typename Access>
@@ -38,10 +84,20 @@ MEGATRON_INLINE Vec RoundByChance(Vec x, Words random) {
   return Select(Less(Abs(x), Set(HUGE_VALF)), VecOf(bits), x);
 }
 
+// Rounds the moment x as AdamWElement does. `random` has 16 bits.
+MEGATRON_INLINE Vec RoundMoment(const float* /*type*/, Vec x, Words /*random*/) { return x; }
+MEGATRON_INLINE Vec RoundMoment(const BFloat16* /*type*/, Vec x, Words random) {
+  return RoundByChance(x, random);
+}
+template <typename Format>
+MEGATRON_INLINE Vec RoundMoment(const Moment8<Format>* /*type*/, Vec x, Words random) {
+  return FromCodes<Format>(ToCodes<Format>(x, OrWords(ShiftLeft<5>(random), SetWords(16))));
+}
+
 // Computes AdamWElement in vectors. M and V are the types of the moments.
 template <typename M, typename V>
 void UpdateAdamW(const AdamWStep& step, const OptimizerPointers& at) {
-  constexpr bool kRoundsM = !std::is_same_v<M, float>, kRoundsV = !std::is_same_v<V, float>;
+  constexpr bool kRounds = !std::is_same_v<M, float> || !std::is_same_v<V, float>;
   M* const ms = static_cast<M*>(at.m);
   V* const vs = static_cast<V*>(at.v);
   ForEachVec(at.count, [&](auto access, int64_t i) {
@@ -52,10 +108,10 @@ void UpdateAdamW(const AdamWStep& step, const OptimizerPointers& at) {
     const Vec denominator = Fma(Sqrt(v), Set(step.inverse_sqrt_correction2), Set(step.epsilon));
     const Vec kept = w * Set(step.keep);
     Vec kept_m = m, kept_v = v;
-    if constexpr (kRoundsM || kRoundsV) {
+    if constexpr (kRounds) {
       const Words random = RoundingWords(step.rounding_key, grad, w);
-      if constexpr (kRoundsM) kept_m = RoundByChance(m, AndWords(random, SetWords(0xffffu)));
-      if constexpr (kRoundsV) kept_v = RoundByChance(v, ShiftRight<16>(random));
+      kept_m = RoundMoment(ms, m, AndWords(random, SetWords(0xffffu)));
+      kept_v = RoundMoment(vs, v, ShiftRight<16>(random));
     }
     access.store(ms + i, kept_m);
     access.store(vs + i, kept_v);
@@ -63,12 +119,27 @@ void UpdateAdamW(const AdamWStep& step, const OptimizerPointers& at) {
   });
 }
 
+template <typename M>
+void UpdateWithM(const AdamWStep& step, const OptimizerPointers& at) {
+  switch (at.v_dtype) {
+    case DType::kUInt8:
+      return UpdateAdamW<M, Moment8<SecondMoment8>>(step, at);
+    case DType::kBFloat16:
+      return UpdateAdamW<M, BFloat16>(step, at);
+    default:
+      return UpdateAdamW<M, float>(step, at);
+  }
+}
+
 void AdamW(const AdamWStep& step, const OptimizerPointers& at) {
-  const bool m_in_bf16 = at.m_dtype == DType::kBFloat16, v_in_bf16 = at.v_dtype == DType::kBFloat16;
-  if (m_in_bf16)
-    return v_in_bf16 ? UpdateAdamW<BFloat16, BFloat16>(step, at)
-                     : UpdateAdamW<BFloat16, float>(step, at);
-  return v_in_bf16 ? UpdateAdamW<float, BFloat16>(step, at) : UpdateAdamW<float, float>(step, at);
+  switch (at.m_dtype) {
+    case DType::kUInt8:
+      return UpdateWithM<Moment8<FirstMoment8>>(step, at);
+    case DType::kBFloat16:
+      return UpdateWithM<BFloat16>(step, at);
+    default:
+      return UpdateWithM<float>(step, at);
+  }
 }
 
 void Sgd(const SgdStep& step, const OptimizerPointers& at) {

@@ -26,7 +26,7 @@ struct OptimizerPointers {
   void* v;  // AdamW: exp_avg_sq; null for the others
   float* master;
   void* out;               // null if there is no copy in another dtype
-  DType m_dtype, v_dtype;  // fp32; for AdamW also bf16
+  DType m_dtype, v_dtype;  // fp32; for AdamW also bf16 and kUInt8
   DType out_dtype;
   int64_t count;
 };

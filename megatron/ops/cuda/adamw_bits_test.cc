@@ -68,5 +68,18 @@ TEST_F(AdamWBitsTest, MomentsInBFloat16AreTheDefinitions) {
   }
 }
 
+TEST_F(AdamWBitsTest, MomentsInFloat8AreTheDefinitions) {
+  constexpr DType kFloat = DType::kFloat32, kHalf = DType::kBFloat16, kCodes = DType::kUInt8;
+  AdamWOptions options;
+  options.step = 7;
+  for (const AdamWDTypes& dtypes : {AdamWDTypes{kHalf, kCodes, kCodes},
+                                    {kHalf, kCodes, kFloat},
+                                    {kFloat, kFloat, kCodes},
+                                    {kHalf, kCodes, kHalf},
+                                    {kHalf, kHalf, kCodes}}) {
+    ExpectTheDefinition(300'013, dtypes, options, {7, 300'011, 6e-4f, 0.1f});
+  }
+}
+
 }  // namespace
 }  // namespace megatron::ops

@@ -38,6 +38,28 @@ struct Flat {
   float* master;
 };
 
+// The code of an element in an 8-bit float.
+template <typename Format>
+struct Moment8 {
+  uint8_t code;
+};
+// The fp32 number of a state, and the state of an fp32 number.
+template <typename T>
+struct StateOf {
+  static __device__ float Load(T x) { return ToFloat(x); }
+  static __device__ T Store(float x) { return FromFloat<T>(x); }
+};
+template <typename Format>
+struct StateOf<Moment8<Format>> {
+  static __device__ float Load(Moment8<Format> x) { return FromMoment8<Format>(x.code); }
+  static __device__ Moment8<Format> Store(float x) { return {ToMoment8<Format>(x, 0)}; }
+};
+
+template <typename T>
+constexpr MomentType kMomentType = sizeof(T) == 1   ? MomentType::kFloat8
+                                   : sizeof(T) == 2 ? MomentType::kBFloat16
+                                                    : MomentType::kFloat32;
+
 // A map names the types in which its states are kept, M and V, and updates the states and a weight
 // in fp32. A state that Update leaves is a value of its type.
 
@@ -53,9 +75,11 @@ struct AdamWMap {
     AdamWStep here = step;
     here.keep = segment.a;
     here.step_size = segment.b;
-    constexpr AdamWRounding kRounding = {!std::is_same_v<M, float>, !std::is_same_v<V, float>};
-    if (!kRounding.m && !kRounding.v) return AdamWElement(here, grad, w, m, v);
-    return AdamWElement(here, kRounding, grad, w, m, v);
+    if constexpr (std::is_same_v<M, float> && std::is_same_v<V, float>) {
+      return AdamWElement(here, grad, w, m, v);
+    } else {
+      return AdamWElement(here, AdamWMoments{kMomentType<M>, kMomentType<V>}, grad, w, m, v);
+    }
   }
 };
 
@@ -105,10 +129,10 @@ __device__ void UpdateAt(const SegmentArgs& segment, const Map& map, const Flat&
   if (all_v != nullptr) vs = Load<V, N>(all_v + i, 0);
   Vector<Out, N> rounded;
   for (int j = 0; j < N; ++j) {
-    float m = ToFloat(ms.values[j]), v = ToFloat(vs.values[j]);
+    float m = StateOf<M>::Load(ms.values[j]), v = StateOf<V>::Load(vs.values[j]);
     weights.values[j] = map.Update(segment, grads.values[j], weights.values[j], &m, &v);
-    ms.values[j] = FromFloat<M>(m);
-    vs.values[j] = FromFloat<V>(v);
+    ms.values[j] = StateOf<M>::Store(m);
+    vs.values[j] = StateOf<V>::Store(v);
     rounded.values[j] = FromFloat<Out>(weights.values[j]);
   }
   if (all_m != nullptr) Store<M, N>(all_m + i, 0, ms);
@@ -255,12 +279,25 @@ void AdamWUpdate(const Stream& stream, const AdamWOptions& options,
         },
         [&](const Segments& batch) { LaunchUpdate(stream, batch, map, flat, out_N); });
   };
-  const bool m_in_bf16 = m_N.dtype() == DType::kBFloat16,
-             v_in_bf16 = v_N.dtype() == DType::kBFloat16;
-  if (m_in_bf16 && v_in_bf16) return launch(AdamWMap<__nv_bfloat16, __nv_bfloat16>{step});
-  if (m_in_bf16) return launch(AdamWMap<__nv_bfloat16, float>{step});
-  if (v_in_bf16) return launch(AdamWMap<float, __nv_bfloat16>{step});
-  launch(AdamWMap<float, float>{step});
+  const auto launch_with_m = [&](auto type) {
+    using M = decltype(type);
+    switch (v_N.dtype()) {
+      case DType::kUInt8:
+        return launch(AdamWMap<M, Moment8<SecondMoment8>>{step});
+      case DType::kBFloat16:
+        return launch(AdamWMap<M, __nv_bfloat16>{step});
+      default:
+        return launch(AdamWMap<M, float>{step});
+    }
+  };
+  switch (m_N.dtype()) {
+    case DType::kUInt8:
+      return launch_with_m(Moment8<FirstMoment8>());
+    case DType::kBFloat16:
+      return launch_with_m(__nv_bfloat16());
+    default:
+      return launch_with_m(float());
+  }
 }
 
 void SgdUpdate(const Stream& stream, const SgdOptions& options,

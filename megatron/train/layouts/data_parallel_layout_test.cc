@@ -75,6 +75,22 @@ TEST(DataParallelLayoutTest, ResultsDependOnlyOnTheOrderOfSums) {
   }
 }
 
+// Shards cut parameters anywhere, and moments in 8-bit floats are the same there.
+TEST(DataParallelLayoutTest, MomentsInFloat8TrainTheSameBitsWithEverySharding) {
+  TrainerOptions run = TinyRun(SmallLlama(), OptimizerOptions::kAdamW);
+  run.model.transformer.dtype = DType::kBFloat16;
+  const LayoutOutcome in_fp32 = Train(run, LayoutOf(1, 1, 8), /*steps=*/3, /*evaluate=*/true);
+  run.optimizer.exp_avg_dtype = run.optimizer.exp_avg_sq_dtype = DType::kUInt8;
+  const LayoutOutcome want = Train(run, LayoutOf(1, 1, 8), /*steps=*/3, /*evaluate=*/true);
+  EXPECT_NE(want.losses, in_fp32.losses);
+  for (DataSharding sharding : kShardings) {
+    Layout layout = LayoutOf(1, 1, 8);
+    layout.sharding = sharding;
+    SCOPED_TRACE(ToString(layout));
+    ExpectSameBits(Train(run, layout, /*steps=*/3, /*evaluate=*/true), want);
+  }
+}
+
 // Sums over two ranks are the same in either order. So four ranks in two instances add as two ranks
 // of two and two, and the instances decide nothing else.
 TEST(DataParallelLayoutTest, InstancesTrainTheSameBitsForEveryShardingAndOverlap) {

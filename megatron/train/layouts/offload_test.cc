@@ -157,14 +157,16 @@ TEST_F(OffloadTest, EveryOptimizerAndDtypeHasTheSameBits) {
   }
 }
 
-TEST_F(OffloadTest, MomentsInBFloat16HaveTheSameBits) {
-  TrainerOptions options = With(DType::kBFloat16);
-  options.optimizer.exp_avg_dtype = options.optimizer.exp_avg_sq_dtype = DType::kBFloat16;
-  LayoutRun how;
-  ExpectSameBits(options, how);
-  how.layout.data = 2;
-  how.layout.sharding = DataSharding::kWeights;
-  ExpectSameBits(options, how);
+TEST_F(OffloadTest, MomentsInFewerBytesHaveTheSameBits) {
+  for (const DType moments : {DType::kBFloat16, DType::kUInt8}) {
+    TrainerOptions options = With(DType::kBFloat16);
+    options.optimizer.exp_avg_dtype = options.optimizer.exp_avg_sq_dtype = moments;
+    LayoutRun how;
+    ExpectSameBits(options, how);
+    how.layout.data = 2;
+    how.layout.sharding = DataSharding::kWeights;
+    ExpectSameBits(options, how);
+  }
 }
 
 TEST_F(OffloadTest, EveryShardingHasTheSameBits) {

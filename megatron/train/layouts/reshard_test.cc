@@ -60,9 +60,10 @@ struct Kind {
   ModelOptions model;
   DType dtype;
   OptimizerOptions::Kind optimizer;
+  DType moments = DType::kFloat32;  // those of AdamW
 };
 
-// All optimizers, each with both models and both types of weights.
+// All optimizers, each with both models and both types of weights; AdamW with narrow moments too.
 std::vector<Kind> Kinds() {
   const std::pair<const char*, OptimizerOptions::Kind> optimizers[] = {
       {"AdamW", OptimizerOptions::kAdamW},
@@ -80,6 +81,8 @@ std::vector<Kind> Kinds() {
           {absl::StrCat("Llama, ", Name(dtype), ", ", name), SmallLlama(), dtype, optimizer});
     }
   }
+  kinds.push_back({"Llama, bf16, AdamW with moments in fp8", SmallLlama(), DType::kBFloat16,
+                   OptimizerOptions::kAdamW, DType::kUInt8});
   return kinds;
 }
 
@@ -103,6 +106,7 @@ TEST_F(ReshardTest, AnyLayoutLoadsWhatAnyOtherSavedBitForBit) {
     SCOPED_TRACE(kind.name);
     TrainerOptions run = TinyRun(kind.model, kind.optimizer);
     run.model.transformer.dtype = kind.dtype;
+    run.optimizer.exp_avg_dtype = run.optimizer.exp_avg_sq_dtype = kind.moments;
     LayoutRun saved;
     saved.layout = layouts[random() % layouts.size()];
     saved.steps = 1;

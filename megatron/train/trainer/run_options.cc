@@ -90,7 +90,14 @@ GradientCompressionOptions ToCompression(const config::PretrainConfig& run) {
 }
 
 DType ToDType(config::MomentDtype::Type dtype) {
-  return dtype == config::MomentDtype::bf16 ? DType::kBFloat16 : DType::kFloat32;
+  switch (dtype) {
+    case config::MomentDtype::bf16:
+      return DType::kBFloat16;
+    case config::MomentDtype::fp8:
+      return DType::kUInt8;
+    default:
+      return DType::kFloat32;
+  }
 }
 
 // Muon's modes are numbered as those of the configuration.

@@ -423,6 +423,11 @@ absl::Status CheckFragmentInFlight(const CheckpointReader& reader, const OuterOp
       "; continue with as many fragments and a delay, or from a step at which none is sent"));
 }
 
+// Returns the type of a state as the configuration names it.
+absl::string_view StateTypeName(DType dtype) {
+  return dtype == DType::kUInt8 ? "fp8" : Name(dtype);
+}
+
 absl::Status CheckSameOptimizer(const CheckpointReader& reader, Trainer& trainer) {
   const std::string ours = trainer.optimizer().rule().name();
   MEGATRON_ASSIGN_OR_RETURN(const std::string saved, reader.String("optimizer"));
@@ -455,8 +460,8 @@ absl::Status CheckSameOptimizer(const CheckpointReader& reader, Trainer& trainer
       const TensorEntry* const entry = FindTensor(reader.manifest(), name);
       if (entry == nullptr || entry->dtype == state.dtype) continue;
       return absl::FailedPreconditionError(
-          absl::StrCat(reader.directory(), ": has ", name, " in ", Name(entry->dtype),
-                       ", and this run keeps it in ", Name(state.dtype),
+          absl::StrCat(reader.directory(), ": has ", name, " in ", StateTypeName(entry->dtype),
+                       ", and this run keeps it in ", StateTypeName(state.dtype),
                        " (optimizer.exp_avg_dtype, optimizer.exp_avg_sq_dtype)", kFresh));
     }
   }

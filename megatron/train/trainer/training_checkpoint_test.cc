@@ -3,6 +3,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status_matchers.h"
@@ -58,6 +59,8 @@ class TrainingCheckpointTest : public ::testing::Test {
         const float value = static_cast<float>(j % 101 + i + 1);
         if (state.dtype() == DType::kFloat32) {
           state.data<float>()[j] = value;
+        } else if (state.dtype() == DType::kUInt8) {
+          state.data<uint8_t>()[j] = static_cast<uint8_t>(1000 * value);
         } else {
           state.data<BFloat16>()[j] = ToBFloat16(value);
         }
@@ -180,18 +183,21 @@ TEST_F(TrainingCheckpointTest, ACheckpointOfAnotherOptimizerIsRefused) {
                        HasSubstr("optimizer.optimizer = adam and this run has sgd")));
 }
 
-TEST_F(TrainingCheckpointTest, MomentsInBFloat16AreRestored) {
-  OptimizerOptions half;
-  half.exp_avg_dtype = DType::kBFloat16;
-  const auto saved = MakeTrainer(half), loaded = MakeTrainer(half);
-  FillStates(*saved);
-  const CheckpointState state = MakeCheckpointState(*saved, description_);
-  ASSERT_THAT(RestoreFrom(state, loaded.get()), IsOk());
-  ExpectSameStates(*saved, *loaded);
-  const auto in_fp32 = MakeTrainer(OptimizerOptions());
-  EXPECT_THAT(RestoreFrom(state, in_fp32.get()),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("in bf16, and this run keeps it in fp32")));
+TEST_F(TrainingCheckpointTest, MomentsInFewerBytesAreRestored) {
+  for (const auto& [dtype, name] : std::vector<std::pair<DType, std::string>>{
+           {DType::kBFloat16, "bf16"}, {DType::kUInt8, "fp8"}}) {
+    OptimizerOptions narrow;
+    narrow.exp_avg_dtype = dtype;
+    const auto saved = MakeTrainer(narrow), loaded = MakeTrainer(narrow);
+    FillStates(*saved);
+    const CheckpointState state = MakeCheckpointState(*saved, description_);
+    ASSERT_THAT(RestoreFrom(state, loaded.get()), IsOk());
+    ExpectSameStates(*saved, *loaded);
+    const auto in_fp32 = MakeTrainer(OptimizerOptions());
+    EXPECT_THAT(RestoreFrom(state, in_fp32.get()),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         HasSubstr("in " + name + ", and this run keeps it in fp32")));
+  }
 }
 
 }  // namespace

@@ -122,6 +122,30 @@ void CheckRampup(ConfigChecker& check) {
   }
 }
 
+// Moments in 8-bit floats have no scale, so that what they hold must lie in their range
+// (ops/adamw_element.h).
+void CheckMoments(ConfigChecker& check) {
+  constexpr char kEpsilon[] = "optimizer.adam_eps", kClip[] = "optimizer.clip_grad";
+  constexpr double kLeastEpsilon = 1e-8, kMostClip = 16;
+  const config::OptimizerConfig& optimizer = check.resolved().optimizer();
+  const auto check_moment = [&](const char* path, config::MomentDtype::Type dtype) {
+    if (dtype != config::MomentDtype::fp8 || !check.Usable({path})) return;
+    if (check.Usable({kEpsilon}) && optimizer.adam_eps() < kLeastEpsilon) {
+      check.Error(path,
+                  absl::StrCat("needs an optimizer.adam_eps of at least ", kLeastEpsilon, ", not ",
+                               check.Named(kEpsilon), ": smaller moments become 0 in fp8"));
+    }
+    if (check.Usable({kClip}) &&
+        (optimizer.clip_grad() == 0 || optimizer.clip_grad() > kMostClip)) {
+      check.Error(path, absl::StrCat("needs an optimizer.clip_grad above 0 and at most ", kMostClip,
+                                     ", not ", check.Named(kClip),
+                                     ": greater moments are beyond the range of fp8"));
+    }
+  };
+  check_moment("optimizer.exp_avg_dtype", optimizer.exp_avg_dtype());
+  check_moment("optimizer.exp_avg_sq_dtype", optimizer.exp_avg_sq_dtype());
+}
+
 void CheckStateFiles(ConfigChecker& check) {
   constexpr char kPath[] = "optimizer.optimizer_offload_path";
   constexpr char kFraction[] = "optimizer.optimizer_offload_fraction";
@@ -196,6 +220,7 @@ void CheckTraining(ConfigChecker& check) {
   CheckWeightDecay(check);
   CheckBatch(check);
   CheckRampup(check);
+  CheckMoments(check);
   CheckStateFiles(check);
   CheckWholeParameters(check);
   CheckQkClip(check);
