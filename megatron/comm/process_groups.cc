@@ -56,6 +56,21 @@ Partition AcrossRuns(const Partition& groups, int count) {
   return partition;
 }
 
+// Puts the ranks together whose samples make up a batch: for each data-parallel rank, those of a
+// column of its square of tensor-parallel ranks.
+Partition DataRows(const RankGrid& grid) {
+  Partition partition;
+  for (const std::vector<int>& column : Runs(grid.Partition({Axis::kTensor}), grid.tensor_side())) {
+    if (grid.Coordinate(column[0], Axis::kData) > 0) continue;
+    std::vector<int>& ranks = partition.emplace_back();
+    const std::vector<int> copies = grid.PeersOf(column[0], {Axis::kData});
+    for (size_t copy = 0; copy < copies.size(); ++copy) {
+      for (int rank : column) ranks.push_back(grid.PeersOf(rank, {Axis::kData})[copy]);
+    }
+  }
+  return partition;
+}
+
 struct NamedPartition {
   ProcessGroup ProcessGroups::*group;
   const char* name;
@@ -108,6 +123,12 @@ std::vector<NamedPartition> Partitions(const RankGrid& dense, const RankGrid& ex
       {&Groups::expert_model, "etp-ep", expert.Partition({Axis::kTensor, Axis::kExpert})},
       {&Groups::expert_data, "edp", expert_data},
   };
+  if (const int side = dense.tensor_side(); side > 1) {
+    const Partition tensor = dense.Partition({Axis::kTensor});
+    partitions.push_back({&Groups::tensor_replicas, "tp-column", Runs(tensor, side)});
+    partitions.push_back({&Groups::tensor_row, "tp-row", AcrossRuns(tensor, side)});
+    partitions.push_back({&Groups::data_rows, "dp-rows", DataRows(dense)});
+  }
   if (const int instances = dense.optimizer_instances(); instances > 1) {
     partitions.push_back(
         {&Groups::data_context_shards, "dp-cp-shards", Runs(data_context, instances)});
@@ -248,7 +269,8 @@ std::vector<ProcessGroup ProcessGroups::*> HierarchicalGroups(const RankGrid& de
 
 int CountGroups(const ProcessGroups& groups) {
   int count = groups.world.size() > 1 ? 1 : 0;
-  count += groups.tensor_replicas.size() > 1 ? 1 : 0;
+  for (const ProcessGroup* group : {&groups.tensor_replicas, &groups.tensor_row, &groups.data_rows})
+    count += group->size() > 1 ? 1 : 0;
   using Groups = ProcessGroups;
   for (const auto& [run, across] :
        {std::pair(&Groups::data_context_shards, &Groups::data_context_replicas),

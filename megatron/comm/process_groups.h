@@ -20,8 +20,12 @@ struct ProcessGroups {
   ProcessGroup world;
   ProcessGroup tensor;
   // The tensor-parallel ranks that hold the same block of a weight, for weights that are cut into
-  // fewer blocks than there are ranks. They depend on the model: MakeGroups leaves them out.
+  // fewer blocks than there are ranks. Where tensor-parallel ranks form a square (rank_grid.h), they
+  // are this rank's column; else they depend on the model, and MakeGroups leaves them out.
   ProcessGroup tensor_replicas;
+  // Default groups unless tensor-parallel ranks form a square: those of this rank's row, and the
+  // ranks that hold the other samples, data-parallel ranks and rows of the square.
+  ProcessGroup tensor_row, data_rows;
   ProcessGroup context;
   ProcessGroup data;
   ProcessGroup pipeline;

@@ -75,6 +75,39 @@ TEST(ProcessGroupsTest, GroupsHoldTheRanksOfTheGrids) {
 }
 
 // Eight ranks with the same weights, of which groups of two share experts.
+// Ranks 0 to 7 are two squares of 2 x 2, one for each data-parallel rank, whose columns are
+// neighbours.
+TEST(ProcessGroupsTest, SquaresOfTensorParallelRanksHaveRowsAndColumns) {
+  ParallelSizes sizes;
+  sizes.tensor = 4;
+  sizes.tensor_side = 2;
+  const RankGrid grid = *RankGrid::Create(sizes, 8);
+  const absl::Status status = RunRanks(8, [&](int rank, const ProcessGroup& world) -> absl::Status {
+    ThreadPool pool(1);
+    const Stream stream = Stream::Cpu(&pool);
+    MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
+                              MakeGroups(grid, grid, world.communicator()));
+    const int square = rank / 4 * 4, row = rank % 2, column = rank % 4 / 2;
+    EXPECT_EQ(Members(groups.tensor_row, rank, stream), 0b101 << (square + row));
+    EXPECT_EQ(groups.tensor_row.rank(), column);
+    EXPECT_EQ(Members(groups.tensor_replicas, rank, stream), 0b11 << (square + 2 * column));
+    EXPECT_EQ(groups.tensor_replicas.rank(), row);
+    EXPECT_EQ(Members(groups.data_rows, rank, stream), 0b110011 << (2 * column));
+    EXPECT_EQ(groups.data_rows.rank(), rank / 4 * 2 + row);
+    const ProcessGroups planned = GroupsForPlanning(grid, grid, rank);
+    for (const auto group :
+         {&ProcessGroups::tensor_row, &ProcessGroups::tensor_replicas, &ProcessGroups::data_rows}) {
+      EXPECT_EQ((planned.*group).name(), (groups.*group).name());
+      EXPECT_EQ((planned.*group).rank(), (groups.*group).rank());
+    }
+    // The world, tp, dp, dp-cp, the three of the expert grid, and these.
+    EXPECT_EQ(CountGroups(planned), 10);
+    EXPECT_EQ(CountGroups(groups), 10);
+    return world.status();
+  });
+  EXPECT_THAT(status, absl_testing::IsOk());
+}
+
 TEST(ProcessGroupsTest, InstancesAndHostsCutTheRanksWithTheSameWeightsIntoRuns) {
   ParallelSizes sizes;
   sizes.context = 2;

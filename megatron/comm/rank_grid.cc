@@ -16,14 +16,18 @@ constexpr std::array<Axis, kNumAxes> kByCoordinate = {Axis::kTensor, Axis::kCont
 constexpr int At(Axis axis) { return static_cast<int>(axis); }
 
 absl::Status CheckPositive(const ParallelSizes& sizes, int world_size) {
-  const int positive[] = {world_size,     sizes.tensor, sizes.context,
-                          sizes.pipeline, sizes.expert, sizes.optimizer_instances,
-                          sizes.hosts};
+  const int positive[] = {world_size,     sizes.tensor, sizes.tensor_side,         sizes.context,
+                          sizes.pipeline, sizes.expert, sizes.optimizer_instances, sizes.hosts};
   for (int size : positive) {
     if (size < 1) return absl::InvalidArgumentError("parallel sizes must be at least 1");
   }
   if (sizes.data < 0 || sizes.expert_tensor < 0 || sizes.ranks_per_host < 0) {
     return absl::InvalidArgumentError("parallel sizes must not be negative");
+  }
+  if (sizes.tensor_side > 1 && sizes.tensor / sizes.tensor_side != sizes.tensor_side) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(sizes.tensor, " tensor-parallel ranks do not form a square of ",
+                     sizes.tensor_side, " rows"));
   }
   return absl::OkStatus();
 }
@@ -129,7 +133,8 @@ absl::StatusOr<RankGrid> RankGrid::CreateExpert(const ParallelSizes& sizes, int 
 }
 
 RankGrid::RankGrid(const std::array<int, kNumAxes>& sizes, const ParallelSizes& asked)
-    : optimizer_instances_(asked.optimizer_instances),
+    : tensor_side_(asked.tensor_side),
+      optimizer_instances_(asked.optimizer_instances),
       hosts_(asked.hosts),
       ranks_per_host_(asked.ranks_per_host),
       deduplicated_dispatch_(asked.deduplicated_dispatch),

@@ -28,6 +28,10 @@
 // Likewise it is cut into *hosts*, runs of neighbours whose network is faster than that between
 // runs, for what is sent within a host first or only.
 //
+// The q * q tensor-parallel ranks of *2D tensor parallelism* form a square of side q
+// (layers/tensor_grid.h): rank t among them is in row t % q and column t / q, so the ranks of a
+// column are neighbours. The side is 1 where each layer is cut along one dim.
+//
 // With g = ranks_per_host > 0, ranks [0, g), [g, 2 g), ... of the world are those of one host each,
 // for hierarchical collectives (hierarchical/hierarchical_communicator.h). 0: there are none. Rows of
 // tokens then may go to each host of their experts once (deduplicated dispatch).
@@ -52,6 +56,7 @@ namespace megatron {
 // dense grid.
 struct ParallelSizes {
   int tensor = 1;
+  int tensor_side = 1;  // q where tensor = q * q ranks form a square; 1: they do not
   int context = 1;
   int data = 0;
   int pipeline = 1;
@@ -81,6 +86,7 @@ class RankGrid {
   int size(Axis axis) const { return axes_[static_cast<int>(axis)].size; }
   // Returns the number of ranks in a group over `axes`: the product of their sizes.
   int size(AxisSet axes) const;
+  int tensor_side() const { return tensor_side_; }
   int optimizer_instances() const { return optimizer_instances_; }
   int hosts() const { return hosts_; }
   int ranks_per_host() const { return ranks_per_host_; }
@@ -111,6 +117,7 @@ class RankGrid {
 
   std::array<Extent, kNumAxes> axes_;  // indexed by Axis
   int world_size_ = 1;
+  int tensor_side_ = 1;
   int optimizer_instances_ = 1;
   int hosts_ = 1;
   int ranks_per_host_ = 0;

@@ -192,6 +192,17 @@ TEST(RankGridTest, RefusesSizesThatDoNotDivideTheWorld) {
 
 // Every set of axes in both grids: groups cover the world once, a rank's peers are the group that
 // holds it, and peers agree on all coordinates off the axes.
+TEST(RankGridTest, RefusesASideThatMakesNoSquare) {
+  ParallelSizes sizes = Sizes(8, 1, 1);
+  sizes.tensor_side = 2;
+  EXPECT_THAT(RankGrid::Create(sizes, 8),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("8 tensor-parallel ranks do not form a square of 2 rows")));
+  sizes.tensor = 4;
+  ASSERT_THAT(RankGrid::Create(sizes, 8), IsOk());
+  EXPECT_EQ(RankGrid::Create(sizes, 8)->tensor_side(), 2);
+}
+
 TEST(RankGridTest, RefusesInstancesAndHostsThatDoNotDivideTheRanksWithTheSameWeights) {
   ParallelSizes sizes = Sizes(2, 1, 1);
   sizes.optimizer_instances = 2;

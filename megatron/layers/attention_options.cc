@@ -11,6 +11,7 @@ LinearOptions AttentionOutputLinear(const TransformerOptions& options, const std
   linear.sequence_parallel = options.sequence_parallel;
   linear.init_std = options.output_init_std;
   linear.float8 = options.float8;
+  linear.grid = options.grid;
   linear.overlap = options.tp_comm_overlap;
   return linear;
 }

@@ -37,6 +37,7 @@ inline ops::Dropout DropoutAt(const LayerContext& ctx, float probability, int64_
   dropout.sample_T = all_tokens ? ctx.batch->sample_T : ctx.MyRows(ctx.batch->sample_T);
   dropout.position_T =
       all_tokens ? ctx.batch->sample_position_T : ctx.MyRows(ctx.batch->sample_position_T);
+  if (!all_tokens) dropout.first_column = ctx.first_column;
   return dropout;
 }
 

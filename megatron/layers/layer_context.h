@@ -72,6 +72,12 @@ struct LayerContext {
   // alone, since every rank then has all tokens.
   ProcessGroup context_group;
 
+  // Where tensor-parallel ranks form a square (tensor_grid.h), tensor_group is this rank's row, and
+  // these are its column and the whole square, in the order of columns. The rank's columns of the
+  // residual stream begin with `first_column`.
+  ProcessGroup column_group, square_group;
+  int64_t first_column = 0;
+
   // The encoder's output, for a decoder with cross-attention, with the rows of the residual stream,
   // and in backward its gradient, to which each layer adds.
   Tensor encoder_UH, encoder_gradient_UH;
@@ -83,6 +89,7 @@ struct LayerContext {
   int64_t rows() const {
     return batch->num_tokens() / (sequence_parallel ? tensor_group.size() : 1);
   }
+  bool is_square() const { return column_group.size() > 1; }
   bool defers() const { return deferred != nullptr; }
   // The arena for tensors that Backward makes and BackwardWeight reads.
   Arena* kept() const { return defers() ? deferred : scratch; }

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "gtest/gtest.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/comm/communicator.h"
 #include "megatron/comm/overlap/async_group.h"
 #include "megatron/comm/thread/run_ranks.h"
 #include "megatron/ops/finite_difference.h"
@@ -227,6 +229,74 @@ void ExpectTwoRanksEqualOne(const std::vector<int>& lengths, const MakeLayer& ma
     });
     EXPECT_EQ(status, absl::OkStatus());
   }
+}
+
+absl::Status UseSquare(const ProcessGroup& square, int side, LayerContext* ctx) {
+  std::vector<std::vector<int>> rows(side), columns(side);
+  for (int rank = 0; rank < side * side; ++rank) {
+    rows[rank % side].push_back(rank);
+    columns[rank / side].push_back(rank);
+  }
+  MEGATRON_ASSIGN_OR_RETURN(auto row, square.communicator()->Split(rows, "tp-row"));
+  MEGATRON_ASSIGN_OR_RETURN(auto column, square.communicator()->Split(columns, "tp-column"));
+  ctx->tensor_group = ProcessGroup(row);
+  ctx->column_group = ProcessGroup(column);
+  ctx->square_group = square;
+  return absl::OkStatus();
+}
+
+void ExpectSquareEqualsOne(const std::vector<std::vector<int>>& lengths,
+                           const MakeSquareLayer& make, int64_t input_width, int64_t output_width) {
+  const int side = static_cast<int>(lengths.size());
+  std::vector<int> all;
+  for (const std::vector<int>& of_row : lengths)
+    all.insert(all.end(), of_row.begin(), of_row.end());
+  LayerHarness one(all);
+  const LayerCalls whole = make(one.tensor_group(), TensorGrid());
+  one.Bind(whole.parameters);
+  const int64_t tokens = one.batch().num_tokens();
+  const HostTensor x = Rows(tokens, input_width, 1), dy = Rows(tokens, output_width, 2);
+  const LayerHarness::Results want = one.Run(whole, x, dy);
+  const absl::Status status =
+      RunRanks(side * side, [&](int rank, const ProcessGroup& square) -> absl::Status {
+        SCOPED_TRACE(testing::Message() << "rank " << rank << " of " << side * side);
+        const TensorGrid grid{side, rank % side, rank / side};
+        LayerHarness harness(lengths[grid.row]);
+        MEGATRON_RETURN_IF_ERROR(UseSquare(square, side, &harness.context()));
+        harness.context().first_column = grid.column * input_width / side;
+        const LayerCalls calls = make(harness.context().tensor_group, grid);
+        harness.Bind(calls.parameters);
+        const auto block = [&](const std::vector<double>& values, int64_t width) {
+          return BlockOf(values,
+                         SplitOverGrid({tokens, width}, /*by_column=*/1, /*by_row=*/0, grid));
+        };
+        const auto tensor = [&](const std::vector<double>& values, int64_t width) {
+          return HostTensor::Of({tokens / side, width / side}, kF32, block(values, width));
+        };
+        for (bool deferred : {false, true}) {
+          if (deferred && calls.backward_weight == nullptr) continue;
+          const LayerHarness::Results got = harness.Run(
+              calls, tensor(x.Values(), input_width), tensor(dy.Values(), output_width), deferred);
+          ExpectClose(got.y, block(want.y, output_width), kRanksTolerance);
+          ExpectClose(got.dx, block(want.dx, input_width), kRanksTolerance);
+          for (size_t i = 0; i < calls.parameters.size(); ++i) {
+            const Parameter& parameter = *calls.parameters[i];
+            SCOPED_TRACE("gradient of " + parameter.name);
+            std::vector<double> gradient = got.gradients[i];
+            if (parameter.sharding.partial.contains(Axis::kTensor)) {
+              LayerContext replicas = harness.context();
+              replicas.tensor_group =
+                  parameter.sharding.tensor_replicas > 1 ? replicas.column_group : square;
+              gradient = SumOverRanks(gradient, replicas);
+            }
+            ExpectClose(gradient,
+                        BlockOf(want.gradients[IndexOf(parameter.name, whole)], parameter.sharding),
+                        kRanksTolerance);
+          }
+        }
+        return square.status();
+      });
+  EXPECT_EQ(status, absl::OkStatus());
 }
 
 }  // namespace megatron

@@ -16,9 +16,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/rotary.h"
+#include "megatron/layers/tensor_grid.h"
 #include "megatron/ops/host_tensor.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/parameter.h"
@@ -147,6 +149,21 @@ using MakeLayer =
 // computing. Each rank's gradients are compared with its block of one rank's. x and y are rows of
 // the residual stream.
 void ExpectTwoRanksEqualOne(const std::vector<int>& lengths, const MakeLayer& make, int64_t width);
+
+// Makes a layer for a rank of a square, whose row is its tensor-parallel group.
+using MakeSquareLayer = std::function<LayerCalls(const ProcessGroup& row, const TensorGrid& grid)>;
+
+// Fails where the ranks of a square (tensor_grid.h) compute another output or other gradients than
+// one rank does, with parameter gradients put off and without. Each row of the square has the
+// sequences of one entry of `lengths`, with as many tokens in each.
+void ExpectSquareEqualsOne(const std::vector<std::vector<int>>& lengths,
+                           const MakeSquareLayer& make, int64_t input_width, int64_t output_width);
+inline void ExpectSquareEqualsOne(const std::vector<std::vector<int>>& lengths,
+                                  const MakeSquareLayer& make, int64_t width) {
+  ExpectSquareEqualsOne(lengths, make, width, width);
+}
+// Cuts `square` into rows and columns, and makes them the groups of the context.
+absl::Status UseSquare(const ProcessGroup& square, int side, LayerContext* ctx);
 
 }  // namespace megatron
 

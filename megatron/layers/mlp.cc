@@ -21,6 +21,7 @@ LinearOptions Fc1(const TransformerOptions& options, const std::string& name,
   linear.bias = options.linear_bias;
   linear.init_std = options.init_std;
   linear.float8 = options.float8;
+  linear.grid = options.grid;
   linear.overlap = options.tp_comm_overlap;
   linear.keep_codes = !input_outlives_forward && !options.post_norm && !options.recompute.norm &&
                       !options.recompute.mlp;
@@ -36,6 +37,7 @@ LinearOptions Fc2(const TransformerOptions& options, const std::string& name) {
   linear.sequence_parallel = options.sequence_parallel;
   linear.init_std = options.output_init_std;
   linear.float8 = options.float8;
+  linear.grid = options.grid;
   linear.overlap = options.tp_comm_overlap;
   linear.keep_codes = !options.recompute.mlp;
   return linear;

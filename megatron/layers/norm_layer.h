@@ -1,4 +1,7 @@
 // A LayerNorm or RMSNorm with its parameters, replicated on every tensor-parallel rank.
+//
+// On a square of ranks (tensor_grid.h), where x is this rank's columns of rows that the ranks of its
+// row share, statistics and two sums of gradients are exchanged in the row.
 #ifndef MEGATRON_LAYERS_NORM_LAYER_H_
 #define MEGATRON_LAYERS_NORM_LAYER_H_
 
@@ -6,6 +9,7 @@
 #include <vector>
 
 #include "megatron/layers/layer_context.h"
+#include "megatron/layers/tensor_grid.h"
 #include "megatron/ops/norm.h"
 #include "megatron/tensor/parameter.h"
 
@@ -18,6 +22,7 @@ struct NormOptions {
   // Each tensor-parallel rank normalizes other rows (its heads, or its part of the residual
   // stream), so that gradients are summands.
   bool partial_over_tensor = false;
+  TensorGrid grid;  // the square whose ranks share a row that is normalized
 };
 
 class NormLayer {
@@ -46,9 +51,14 @@ class NormLayer {
  private:
   bool is_layer_norm() const { return norm_.kind == ops::Norm::kLayerNorm; }
   ops::NormTensors Tensors(const Saved& saved) const;
+  // NormForward, NormBackward of this rank's columns, which are the arguments' rows.
+  void Normalize(const LayerContext& ctx, const Tensor& x_TH, const ops::NormTensors& tensors,
+                 const Tensor& y_TH) const;
   void AllocateStatistics(const LayerContext& ctx, const Tensor& x_TH, Saved* saved) const;
 
   ops::Norm norm_;
+  int64_t size_;
+  bool is_cut_;
   Parameter weight_, bias_;
 };
 

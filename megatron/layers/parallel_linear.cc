@@ -1,7 +1,9 @@
 #include "megatron/layers/parallel_linear.h"
 
+#include "megatron/layers/summa.h"
 #include "megatron/layers/tensor_overlap.h"
 #include "megatron/layers/tensor_parallel.h"
+#include "megatron/ops/activation.h"
 
 namespace megatron {
 namespace {
@@ -14,6 +16,8 @@ Shape Append(const Shape& shape, int64_t dim) {
 
 // The sharding of one number per output feature: of a column layer's bias.
 Sharding OutputSharding(const LinearOptions& options, const ProcessGroup& tensor_group) {
+  if (options.grid.is_square())
+    return SplitOverColumns(options.output_shape, options.split_dim, options.grid);
   if (!options.block.has_value()) {
     return SplitOverTensor(options.output_shape, options.split_dim, tensor_group.size(),
                            tensor_group.rank());
@@ -28,7 +32,13 @@ Sharding OutputSharding(const LinearOptions& options, const ProcessGroup& tensor
 }
 
 // The sharding of one row of inputs per output feature: of its weight.
-Sharding WithInputs(Sharding sharding, int64_t input_size) {
+Sharding InputSharding(const LinearOptions& options, const ProcessGroup& tensor_group) {
+  const int64_t input_size = options.input_size;
+  if (options.grid.is_square()) {
+    const Shape shape = Append(options.output_shape, input_size);
+    return SplitOverGrid(shape, options.split_dim, shape.rank() - 1, options.grid);
+  }
+  Sharding sharding = OutputSharding(options, tensor_group);
   sharding.global_shape = Append(sharding.global_shape, input_size);
   sharding.offset = Append(sharding.offset, 0);
   sharding.local_shape = Append(sharding.local_shape, input_size);
@@ -58,17 +68,38 @@ bool Overlaps(const LinearOptions& options, const ProcessGroup& tensor_group) {
   return options.overlap && !options.float8.enabled && tensor_group.size() > 1;
 }
 
+Sharding RowWeightSharding(const LinearOptions& options, const ProcessGroup& tensor_group) {
+  if (options.grid.is_square()) return InputSharding(options, tensor_group);
+  return SplitOverTensor(Append(options.output_shape, options.input_size), 1, tensor_group.size(),
+                         tensor_group.rank());
+}
+
+Sharding RowBiasSharding(const LinearOptions& options) {
+  if (options.grid.is_square()) return SplitOverColumns(options.output_shape, 0, options.grid);
+  return Replicated(options.output_shape,
+                    options.sequence_parallel ? AxisSet{Axis::kTensor} : AxisSet{});
+}
+
+void CheckGrid(const LinearOptions& options) {
+  if (!options.grid.is_square()) return;
+  CHECK(!options.block.has_value() && !options.sequence_parallel && !options.float8.enabled &&
+        !options.overlap)
+      << options.name;
+}
+
 }  // namespace
 
 ColumnParallelLinear::ColumnParallelLinear(const LinearOptions& options,
                                            const ProcessGroup& tensor_group)
-    : input_size_(options.input_size),
+    : input_size_(options.grid.PartOf(options.input_size)),
       has_bias_(options.bias),
       overlaps_(Overlaps(options, tensor_group)),
       products_(options.float8, LinearProducts::Cut::kOutput, options.name + ".weight",
                 options.keep_codes),
-      weight_(MakeWeight(options, WithInputs(OutputSharding(options, tensor_group), input_size_))),
-      bias_(MakeBias(options, OutputSharding(options, tensor_group))) {}
+      weight_(MakeWeight(options, InputSharding(options, tensor_group))),
+      bias_(MakeBias(options, OutputSharding(options, tensor_group))) {
+  CheckGrid(options);
+}
 
 void ColumnParallelLinear::ForAllRows(
     const LayerContext& ctx, const Tensor& x_TI, const Tensor& pre_TO, const Tensor& y_TO,
@@ -85,6 +116,7 @@ void ColumnParallelLinear::Forward(const LayerContext& ctx, const Tensor& x_TI, 
                                    LinearSaved* saved) const {
   Arena::Scope scope(ctx.scratch);
   saved->x_TI = keeps_codes(ctx) ? Tensor() : x_TI;
+  if (ctx.is_square()) return SummaForward(ctx, x_TI, weight_OI(), bias_O(), y_TO);
   ForAllRows(ctx, x_TI, Tensor(), y_TO, [&](const Tensor& x, const Tensor&, const Tensor& y) {
     products_.Forward(ctx, x, weight_OI(), bias_O(), y, &saved->products);
   });
@@ -95,6 +127,10 @@ void ColumnParallelLinear::ForwardActivation(const LayerContext& ctx, ops::Activ
                                              const Tensor& y_TO, LinearSaved* saved) const {
   Arena::Scope scope(ctx.scratch);
   saved->x_TI = keeps_codes(ctx) ? Tensor() : x_TI;
+  if (ctx.is_square()) {
+    SummaForward(ctx, x_TI, weight_OI(), bias_O(), pre_TO);
+    return ops::ActivationForward(ctx.stream, activation, pre_TO, y_TO);
+  }
   ForAllRows(ctx, x_TI, pre_TO, y_TO, [&](const Tensor& x, const Tensor& pre, const Tensor& y) {
     products_.ForwardActivation(ctx, activation, x, weight_OI(), bias_O(), pre, y,
                                 &saved->products);
@@ -104,6 +140,10 @@ void ColumnParallelLinear::ForwardActivation(const LayerContext& ctx, ops::Activ
 AsyncCall ColumnParallelLinear::BackwardInput(const LayerContext& ctx, const Tensor& dy_TO,
                                               const Tensor& dx_TI, LinearSaved* saved) const {
   saved->dy_TO = dy_TO;
+  if (ctx.is_square()) {
+    SummaBackwardInput(ctx, dy_TO, weight_OI(), dx_TI);
+    return AsyncCall();
+  }
   products_.Reserve(ctx, dy_TO, &saved->products);
   if (!ctx.defers()) saved->gathering = StartGather(ctx, saved->x_TI, &saved->all_TI);
   const Tensor summand_TI = SummandOf(ctx, dx_TI);
@@ -113,6 +153,11 @@ AsyncCall ColumnParallelLinear::BackwardInput(const LayerContext& ctx, const Ten
 
 void ColumnParallelLinear::BackwardWeight(const LayerContext& ctx, const LinearSaved& saved) {
   Arena::Scope scope(ctx.scratch);
+  if (ctx.is_square()) {
+    return SummaBackwardWeight(ctx, saved.dy_TO, saved.x_TI,
+                               weight_.grad.View({output_size(), input_size_}),
+                               saved.bias_is_done ? Tensor() : bias_gradient());
+  }
   if (!ctx.defers()) saved.gathering.Wait();
   products_.BackwardWeight(ctx, saved.dy_TO, ctx.defers() ? Gather(ctx, saved.x_TI) : saved.all_TI,
                            weight_.grad.View({output_size(), input_size_}),
@@ -129,11 +174,9 @@ RowParallelLinear::RowParallelLinear(const LinearOptions& options, const Process
       overlaps_(Overlaps(options, tensor_group)),
       products_(options.float8, LinearProducts::Cut::kInput, options.name + ".weight",
                 options.keep_codes),
-      weight_(MakeWeight(options, SplitOverTensor(Append(options.output_shape, options.input_size),
-                                                  1, tensor_group.size(), tensor_group.rank()))),
-      bias_(MakeBias(options,
-                     Replicated(options.output_shape,
-                                options.sequence_parallel ? AxisSet{Axis::kTensor} : AxisSet{}))) {
+      weight_(MakeWeight(options, RowWeightSharding(options, tensor_group))),
+      bias_(MakeBias(options, RowBiasSharding(options))) {
+  CheckGrid(options);
   CHECK_EQ(options.output_shape.rank(), 1) << options.name;
 }
 
@@ -141,6 +184,7 @@ void RowParallelLinear::Forward(const LayerContext& ctx, const Tensor& x_TI, con
                                 LinearSaved* saved) const {
   Arena::Scope scope(ctx.scratch);
   saved->x_TI = keeps_codes(ctx) ? Tensor() : x_TI;
+  if (ctx.is_square()) return SummaForward(ctx, x_TI, weight_.data, Tensor(), y_TO);
   if (overlaps_) {
     return ReduceInPieces(ctx, y_TO, [&](int64_t begin, int64_t end, const Tensor& summand) {
       products_.Forward(ctx, x_TI.Slice(0, begin, end), weight_.data, Tensor(), summand,
@@ -162,6 +206,10 @@ Tensor RowParallelLinear::KeepGradient(const LayerContext& ctx, const Tensor& dy
 
 void RowParallelLinear::BackwardInput(const LayerContext& ctx, const Tensor& dy_TO,
                                       const Tensor& dx_TI, LinearSaved* saved) const {
+  if (ctx.is_square()) {
+    saved->dy_TO = dy_TO;
+    return SummaBackwardInput(ctx, dy_TO, weight_.data, dx_TI);
+  }
   products_.BackwardInput(ctx, KeepGradient(ctx, dy_TO, saved), weight_.data, dx_TI,
                           &saved->products);
 }
@@ -170,12 +218,20 @@ void RowParallelLinear::BackwardInputActivation(const LayerContext& ctx, ops::Ac
                                                 const Tensor& dy_TO, const Tensor& pre_TI,
                                                 const Tensor& dx_TI, const Tensor& dbias_I,
                                                 LinearSaved* saved) const {
+  if (ctx.is_square()) {
+    BackwardInput(ctx, dy_TO, dx_TI, saved);
+    if (dbias_I.empty())
+      return ops::ActivationBackward(ctx.stream, activation, dx_TI, pre_TI, dx_TI);
+    return ops::ActivationBackwardAndBias(ctx.stream, activation, dx_TI, pre_TI, dx_TI, dbias_I);
+  }
   products_.BackwardInputActivation(ctx, activation, KeepGradient(ctx, dy_TO, saved), weight_.data,
                                     pre_TI, dx_TI, dbias_I, &saved->products);
 }
 
 void RowParallelLinear::BackwardWeight(const LayerContext& ctx, const LinearSaved& saved) {
   Arena::Scope scope(ctx.scratch);
+  if (ctx.is_square())
+    return SummaBackwardWeight(ctx, saved.dy_TO, saved.x_TI, weight_.grad, Tensor());
   const bool gather = ctx.defers() && products_.reads_dy();
   products_.BackwardWeight(ctx, gather ? Gather(ctx, saved.dy_TO) : saved.dy_TO, saved.x_TI,
                            weight_.grad, Tensor(), saved.products);

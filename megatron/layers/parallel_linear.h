@@ -5,6 +5,9 @@
 // layer into a row layer needs one sum forward and one backward. A column layer's input and a row
 // layer's output are rows of the residual stream, and so under sequence parallelism this rank's.
 //
+// On a square of ranks (tensor_grid.h) both are cut along both dims, and read and write this rank's
+// columns of x and y, by SUMMA (summa.h).
+//
 // Legend: T tokens, I input features, O output features, both of this rank.
 #ifndef MEGATRON_LAYERS_PARALLEL_LINEAR_H_
 #define MEGATRON_LAYERS_PARALLEL_LINEAR_H_
@@ -17,6 +20,7 @@
 #include "megatron/comm/overlap/async_group.h"
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/linear_products.h"
+#include "megatron/layers/tensor_grid.h"
 #include "megatron/ops/linear.h"
 #include "megatron/tensor/parameter.h"
 
@@ -47,6 +51,7 @@ struct LinearOptions {
   bool overlap = false;
   // Whether codes of the input are kept for backward, where that is done in FP8, and not the input.
   bool keep_codes = false;
+  TensorGrid grid;  // without `block`, `sequence_parallel`, `float8` and `overlap`
 };
 
 struct LinearSaved {
@@ -97,7 +102,7 @@ class ColumnParallelLinear {
   Tensor weight_OI() const { return weight_.data.View({output_size(), input_size_}); }
   Tensor bias_O() const { return has_bias_ ? bias_.data.Flatten() : Tensor(); }
 
-  int64_t input_size_;
+  int64_t input_size_;  // that of this rank
   bool has_bias_, overlaps_;
   LinearProducts products_;
   Parameter weight_, bias_;

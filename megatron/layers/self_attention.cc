@@ -20,6 +20,7 @@ LinearOptions QkvLinear(const TransformerOptions& options, const std::string& na
   linear.bias = options.qkv_bias;
   linear.init_std = options.init_std;
   linear.float8 = options.float8;
+  linear.grid = options.grid;
   linear.overlap = options.tp_comm_overlap;
   linear.keep_codes = !options.post_norm && !options.recompute.norm;
   return linear;

@@ -16,8 +16,12 @@ std::string LayerName(const TransformerOptions& options, int64_t layer) {
 NormOptions BranchNorm(const TransformerOptions& options, const std::string& in_front,
                        const std::string& behind) {
   const std::string& name = options.post_norm ? behind : in_front;
-  return {options.norm, name + "weight", name + "bias", options.hidden_size,
-          /*partial_over_tensor=*/options.sequence_parallel};
+  return {options.norm,
+          name + "weight",
+          name + "bias",
+          options.hidden_size,
+          /*partial_over_tensor=*/options.sequence_parallel,
+          options.grid};
 }
 
 // The norm in front of experts is followed by no linear layer that it could be named after.

@@ -8,6 +8,7 @@
 
 #include "megatron/layers/float8_options.h"
 #include "megatron/layers/moe/moe_options.h"
+#include "megatron/layers/tensor_grid.h"
 #include "megatron/ops/activation_type.h"
 #include "megatron/ops/attention_kernel.h"
 #include "megatron/ops/norm_options.h"
@@ -103,6 +104,8 @@ struct TransformerOptions {
   int context_team_size = 1;   // number of ranks in a team of kHierarchical
   ops::AttentionKernels attention_kernels;
   MoeOptions moe;
+  // This rank's place in the square of tensor-parallel ranks. ModelStage sets it.
+  TensorGrid grid;
 
   // Returns how many of `ranks` context-parallel ranks exchange tokens for heads (context_slice.h).
   int TeamSize(int ranks) const {

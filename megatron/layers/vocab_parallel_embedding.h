@@ -1,6 +1,10 @@
 // The word table, whose rows are cut over the tensor-parallel ranks; also the output projection
 // where the two are tied.
 //
+// On a square of ranks (tensor_grid.h) a rank has the words of its row and the columns of its own.
+// It looks up the tokens of its whole column, whose ranks add up what they find and take the rows of
+// their own tokens.
+//
 // Legend: T tokens, V rows of this rank, H hidden.
 #ifndef MEGATRON_LAYERS_VOCAB_PARALLEL_EMBEDDING_H_
 #define MEGATRON_LAYERS_VOCAB_PARALLEL_EMBEDDING_H_
@@ -9,6 +13,7 @@
 #include <vector>
 
 #include "megatron/layers/layer_context.h"
+#include "megatron/layers/tensor_grid.h"
 #include "megatron/tensor/parameter.h"
 
 namespace megatron {
@@ -16,7 +21,8 @@ namespace megatron {
 class VocabParallelEmbedding {
  public:
   VocabParallelEmbedding(const std::string& name, int64_t padded_vocab_size, int64_t hidden_size,
-                         float init_std, const ProcessGroup& tensor_group);
+                         float init_std, const ProcessGroup& tensor_group,
+                         const TensorGrid& grid = {});
 
   // `tokens` are all tokens of the micro-batch; y and dy are this rank's rows.
   void Forward(const LayerContext& ctx, const Tensor& tokens_T, const Tensor& y_TH) const;
@@ -27,6 +33,9 @@ class VocabParallelEmbedding {
   const Parameter& weight() const { return weight_; }
 
  private:
+  // The tokens that this rank looks up: those given, or its column's in ctx.scratch.
+  Tensor TokensToLookUp(const LayerContext& ctx, const Tensor& tokens_T) const;
+
   Parameter weight_;
 };
 

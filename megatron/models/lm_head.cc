@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "megatron/layers/summa.h"
 #include "megatron/layers/tensor_parallel.h"
 #include "megatron/models/t5/span_accuracy.h"
 #include "megatron/ops/elementwise.h"
@@ -11,6 +12,18 @@
 #include "megatron/tensor/weight_blocks.h"
 
 namespace megatron {
+namespace {
+
+// Writes to `theirs` the block of the rank in this one's place with row and column swapped.
+void SwapBlocks(const LayerContext& ctx, const Tensor& mine, const Tensor& theirs) {
+  const int side = ctx.tensor_group.size();
+  const int row = ctx.column_group.rank(), column = ctx.tensor_group.rank();
+  if (row == column) return ops::Copy(ctx.stream, mine, theirs);
+  const int peer = row * side + column;
+  ctx.square_group.Exchange({Transfer{peer, mine}}, {Transfer{peer, theirs}}, ctx.stream);
+}
+
+}  // namespace
 
 LmHead::LmHead(const ModelOptions& options, const Measures& measures,
                const ProcessGroup& tensor_group, Parameter* words)
@@ -18,6 +31,7 @@ LmHead::LmHead(const ModelOptions& options, const Measures& measures,
       hidden_size_(options.transformer.hidden_size),
       words_(words),
       measures_(measures),
+      tied_(options.tied_embeddings),
       shares_with_embedding_(options.tied_embeddings && words->owner),
       output_scale_(options.output_scale),
       chunk_(options.logits_chunk),
@@ -28,7 +42,7 @@ LmHead::LmHead(const ModelOptions& options, const Measures& measures,
   if (!transformer.post_norm) {
     norm_ = std::make_unique<NormLayer>(
         NormOptions{transformer.norm, norm + "weight", norm + "bias", hidden_size_,
-                    /*partial_over_tensor=*/transformer.sequence_parallel});
+                    /*partial_over_tensor=*/transformer.sequence_parallel, transformer.grid});
   }
   if (options.masked_lm_transform) {
     transform_ = std::make_unique<MaskedLmTransform>(transformer, options.masked_lm_activation);
@@ -39,6 +53,8 @@ LmHead::LmHead(const ModelOptions& options, const Measures& measures,
         SplitOverTensor({options.padded_vocab_size}, 0, tensor_group.size(), tensor_group.rank());
     bias_V_.weight_decay = false;
   }
+  CHECK(!transformer.grid.is_square() ||
+        (chunk_ == 0 && !options.output_bias && !options.masked_lm_transform));
   CHECK(options.masked_lm_transform || !options.sentence_order_head);
   CHECK(output_scale_ == 1 || (norm_ != nullptr && transform_ == nullptr));
   if (options.sentence_order_head) order_ = std::make_unique<SentenceOrderHead>(transformer);
@@ -74,8 +90,7 @@ void LmHead::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& 
   if (chunk_ == 0) {
     const int64_t tokens = ctx.batch->num_tokens();
     const Tensor logits_TV = Allocate(ctx.saved, tokens, words_->data.dim(0), "logits");
-    ops::LinearForward(ctx.stream, Gather(ctx, saved->transformed_TH), words_->data, bias_V(),
-                       logits_TV);
+    Multiply(ctx, Gather(ctx, saved->transformed_TH), logits_TV);
     const VocabParallelCrossEntropy::Outputs found = AllocateOutputs(ctx);
     saved->loss = cross_entropy_.Forward(ctx, ctx.saved, logits_TV, ctx.batch->labels_T, found);
     Measure(ctx, found, sums);
@@ -86,6 +101,32 @@ void LmHead::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& 
     order_->Forward(ctx, saved->normed_TH, RowOf(sums, MeasureKind::kSentenceOrderLoss),
                     RowOf(sums, MeasureKind::kSentenceOrderAccuracy), &saved->order);
   }
+}
+
+Tensor LmHead::OutputMatrix(const LayerContext& ctx) const {
+  if (!swaps_blocks(ctx)) return words_->data;
+  const Tensor matrix_VH =
+      Allocate(ctx.scratch, words_->data.dim(0), words_->data.dim(1), "output matrix");
+  SwapBlocks(ctx, words_->data, matrix_VH);
+  return matrix_VH;
+}
+
+void LmHead::Multiply(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TV) const {
+  if (!ctx.is_square()) return ops::LinearForward(ctx.stream, x_TH, words_->data, bias_V(), y_TV);
+  Arena::Scope scope(ctx.scratch);
+  SummaForward(ctx, x_TH, OutputMatrix(ctx), Tensor(), y_TV);
+}
+
+AsyncCall LmHead::MultiplyBack(const LayerContext& ctx, const Tensor& dy_TV,
+                               const Tensor& dx_TH) const {
+  if (ctx.is_square()) {
+    Arena::Scope scope(ctx.scratch);
+    SummaBackwardInput(ctx, dy_TV, OutputMatrix(ctx), dx_TH);
+    return AsyncCall();
+  }
+  const Tensor summand_TH = SummandOf(ctx, dx_TH);
+  ops::LinearBackwardInput(ctx.stream, dy_TV, words_->data, summand_TH);
+  return StartReduce(ctx, summand_TH, dx_TH);
 }
 
 Tensor LmHead::RowOf(const Tensor& sums, MeasureKind kind) const {
@@ -150,18 +191,19 @@ void LmHead::Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved
                                        /*last=*/!shares_with_embedding_ && !PutsOff(ctx));
   // The gradient passes through at most three tensors, the last of which is dx.
   auto next = [&](bool is_last) {
-    return is_last ? dx_TH : Allocate(ctx.scratch, ctx.rows(), hidden_size_, "norm gradient");
+    return is_last ? dx_TH : Allocate(ctx.scratch, ctx.rows(), dx_TH.dim(1), "norm gradient");
   };
   Tensor d_TH = next(norm_ == nullptr && transform_ == nullptr);
-  const Tensor summand_TH = SummandOf(ctx, d_TH);
+  AsyncCall reducing;
   if (chunk_ == 0) {
-    ops::LinearBackwardInput(
-        ctx.stream, cross_entropy_.Backward(ctx, ctx.batch->gradient_weight_T, saved->loss),
-        words_->data, summand_TH);
+    const Tensor dlogits_TV =
+        cross_entropy_.Backward(ctx, ctx.batch->gradient_weight_T, saved->loss);
+    reducing = MultiplyBack(ctx, dlogits_TV, d_TH);
   } else {
+    const Tensor summand_TH = SummandOf(ctx, d_TH);
     RunChunks(ctx, *saved, summand_TH);
+    reducing = StartReduce(ctx, summand_TH, d_TH);
   }
-  const AsyncCall reducing = StartReduce(ctx, summand_TH, d_TH);
   if (chunk_ == 0 && !PutsOff(ctx)) AddWordsGradient(ctx, *saved);
   reducing.Wait();
   if (output_scale_ != 1) ops::Scale(ctx.stream, output_scale_, d_TH);
@@ -185,6 +227,20 @@ void LmHead::BackwardWeight(const LayerContext& ctx, const Saved& saved) {
 // Backward has written the logits' gradient over the logits.
 void LmHead::AddWordsGradient(const LayerContext& ctx, const Saved& saved) {
   Arena::Scope scope(ctx.scratch);
+  if (swaps_blocks(ctx)) {
+    const auto allocate = [&] {
+      return ctx.scratch->Allocate(DType::kFloat32, words_->grad.shape(), "output matrix gradient");
+    };
+    const Tensor theirs_VH = allocate(), mine_VH = allocate();
+    ops::Zero(ctx.stream, theirs_VH);
+    SummaBackwardWeight(ctx, saved.loss.logits_TV, saved.transformed_TH, theirs_VH, Tensor());
+    SwapBlocks(ctx, theirs_VH, mine_VH);
+    return ops::Add(ctx.stream, mine_VH, words_->grad);
+  }
+  if (ctx.is_square()) {
+    return SummaBackwardWeight(ctx, saved.loss.logits_TV, saved.transformed_TH, words_->grad,
+                               Tensor());
+  }
   ops::LinearBackwardWeight(ctx.stream, saved.loss.logits_TV, Gather(ctx, saved.transformed_TH),
                             words_->grad, bias_gradient_V());
 }
@@ -198,7 +254,7 @@ void LmHead::Predict(const LayerContext& ctx, const Tensor& x_TH, int64_t token,
   const Tensor normed_1H = Norm(ctx, x_TH.Slice(0, token, token + 1), &forgotten);
   const Tensor output_1H = Transform(ctx, normed_1H, &forgotten);
   const Tensor mine_1V = Allocate(ctx.scratch, 1, words_->data.dim(0), "logits");
-  ops::LinearForward(ctx.stream, output_1H, words_->data, bias_V(), mine_1V);
+  Multiply(ctx, output_1H, mine_1V);
   const Tensor all_1V = Allocate(ctx.scratch, 1, logits_V.numel(), "logits");
   ctx.tensor_group.AllGather(mine_1V.Flatten(), all_1V.Flatten(), ctx.stream);
   ops::Copy(ctx.stream, all_1V.Flatten(), logits_V);

@@ -5,6 +5,10 @@
 // tokens. Then the product, the loss and the gradients of one chunk follow each other, all of them
 // in Backward, so that the logits are not formed twice.
 //
+// On a square of ranks (layers/tensor_grid.h) an output matrix that the embedding shares has the
+// words of this rank's row, and the product needs those of its column. Two ranks that are each
+// other's mirror image in the diagonal swap their blocks, and the blocks' gradients.
+//
 // Legend: T tokens (of the residual stream: those of this rank), H hidden, V vocabulary of this
 // rank.
 #ifndef MEGATRON_MODELS_LM_HEAD_H_
@@ -14,6 +18,7 @@
 #include <memory>
 #include <vector>
 
+#include "megatron/comm/overlap/async_group.h"
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/norm_layer.h"
 #include "megatron/layers/vocab_parallel_cross_entropy.h"
@@ -70,6 +75,14 @@ class LmHead {
   bool PutsOff(const LayerContext& ctx) const {
     return ctx.defers() && chunk_ == 0 && !(shares_with_embedding_ && ctx.blocks != nullptr);
   }
+  // The products of ops/linear.h with the output matrix, on one rank or over the ranks of a square.
+  void Multiply(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TV) const;
+  // Starts to write dx, which is there once the result has been waited for.
+  [[nodiscard]] AsyncCall MultiplyBack(const LayerContext& ctx, const Tensor& dy_TV,
+                                       const Tensor& dx_TH) const;
+  // Returns the output matrix with this column's words, itself or in ctx.scratch.
+  Tensor OutputMatrix(const LayerContext& ctx) const;
+  bool swaps_blocks(const LayerContext& ctx) const { return ctx.is_square() && tied_; }
   // A measure's row of the sums; empty: the model does not measure it.
   Tensor RowOf(const Tensor& sums, MeasureKind kind) const;
   // Allocates them in scratch, for all tokens.
@@ -94,6 +107,7 @@ class LmHead {
   int64_t hidden_size_;
   Parameter* words_;
   Measures measures_;
+  bool tied_;
   // In backward the embedding of the same stage uses the matrix after the head.
   bool shares_with_embedding_;
   float output_scale_;

@@ -24,6 +24,11 @@ ModelStage::ModelStage(const ModelOptions& options, const Measures& measures,
   }
   CHECK_EQ(static_cast<int>(placement.layers.size()), parts);
   CHECK_EQ(std::accumulate(placement.layers.begin(), placement.layers.end(), int64_t{0}), layers);
+  if (setup.tensor_row.size() > 1) {
+    CHECK(options.kind == ModelKind::kGpt);
+    options_.transformer.grid = {setup.tensor_row.size(), setup.tensor_column.rank(),
+                                 setup.tensor_row.rank()};
+  }
   MakeEmbedding();
   if (placement.last()) MakeHead();
 }
@@ -58,7 +63,7 @@ std::unique_ptr<VocabParallelEmbedding> ModelStage::MakeTable(const std::string&
                                                               float init_std) const {
   return std::make_unique<VocabParallelEmbedding>(name, options_.padded_vocab_size,
                                                   options_.transformer.hidden_size, init_std,
-                                                  setup_.tensor_group);
+                                                  setup_.layer_group(), options_.transformer.grid);
 }
 
 void ModelStage::MakeEmbedding() {
@@ -73,9 +78,15 @@ void ModelStage::MakeEmbedding() {
 }
 
 void ModelStage::MakeHead() {
-  if (!options_.tied_embeddings)
+  if (!options_.tied_embeddings) {
     output_layer_ = MakeTable("output_layer.weight", options_.transformer.init_std);
-  head_ = std::make_unique<LmHead>(options_, measures_, setup_.tensor_group,
+    // A matrix of its own is cut like that of a linear layer.
+    if (const TensorGrid& grid = options_.transformer.grid; grid.is_square()) {
+      Sharding& sharding = output_layer_->weight().sharding;
+      sharding = SplitOverGrid(sharding.global_shape, /*by_column=*/0, /*by_row=*/1, grid);
+    }
+  }
+  head_ = std::make_unique<LmHead>(options_, measures_, setup_.layer_group(),
                                    &(output_layer_ ? output_layer_ : word_embeddings_)->weight());
   const Shape sums{static_cast<int64_t>(measures_.size()), 2};
   loss_buffer_ =
@@ -115,7 +126,12 @@ bool ModelStage::sequence_parallel() const {
 
 LayerContext ModelStage::Context(const WorkItem& item, const Stream& stream) const {
   StageMemory& memory = *step_.memory;
-  LayerContext ctx = {setup_.tensor_group, stream};
+  LayerContext ctx = {setup_.layer_group(), stream};
+  if (options_.transformer.grid.is_square()) {
+    ctx.column_group = setup_.tensor_column;
+    ctx.square_group = setup_.tensor_group;
+    ctx.first_column = options_.transformer.grid.column * HiddenColumns();
+  }
   ctx.saved = memory.slots[item.chunk][item.slot].get();
   ctx.scratch = &memory.scratch;
   ctx.recompute = &memory.recompute;
@@ -133,14 +149,17 @@ LayerContext ModelStage::Context(const WorkItem& item, const Stream& stream) con
   return ctx;
 }
 
+int64_t ModelStage::HiddenColumns() const {
+  return options_.transformer.grid.PartOf(options_.transformer.hidden_size);
+}
+
 TensorSpec ModelStage::HiddenSpec(int64_t tokens) const {
   const int64_t ranks = sequence_parallel() ? setup_.tensor_group.size() : 1;
-  return {options_.transformer.dtype, {tokens / ranks, options_.transformer.hidden_size}};
+  return {options_.transformer.dtype, {tokens / ranks, HiddenColumns()}};
 }
 
 Tensor ModelStage::AllocateHidden(Arena* arena, const LayerContext& ctx, const char* name) const {
-  return arena->Allocate(options_.transformer.dtype, {ctx.rows(), options_.transformer.hidden_size},
-                         name);
+  return arena->Allocate(options_.transformer.dtype, {ctx.rows(), HiddenColumns()}, name);
 }
 
 void ModelStage::RunLayers(const LayerStack& stack, const LayerContext& ctx,

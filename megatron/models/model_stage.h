@@ -50,6 +50,13 @@ struct StageSetup {
   ProcessGroup tensor_group;
   ProcessGroup context_group;  // the ranks that hold the other tokens of each sample
   ExpertGroups expert_groups;
+  // The row and the column of a square of tensor-parallel ranks; default groups where there is none.
+  ProcessGroup tensor_row, tensor_column;
+
+  // The ranks over which layers cut heads and the vocabulary.
+  const ProcessGroup& layer_group() const {
+    return tensor_row.size() > 1 ? tensor_row : tensor_group;
+  }
 };
 
 enum class StageMode {
@@ -151,6 +158,7 @@ class ModelStage : public Stage {
   virtual void SetSlots(const StageMemory::Slots& slots) = 0;
 
   std::unique_ptr<VocabParallelEmbedding> MakeTable(const std::string& name, float init_std) const;
+  int64_t HiddenColumns() const;  // columns of the residual stream that this rank holds
   void MakeEmbedding();
   void MakeHead();
   bool sequence_parallel() const;

@@ -16,7 +16,7 @@ StackStage::StackStage(const ModelOptions& options, const Measures& measures,
     Chunk chunk;
     chunk.first = part.first;
     chunk.last = part.last;
-    chunk.layers = std::make_unique<LayerStack>(stack, setup.tensor_group, setup.expert_groups);
+    chunk.layers = std::make_unique<LayerStack>(stack, setup.layer_group(), setup.expert_groups);
     for (MoeLayer* layer : chunk.layers->moe_layers()) experts.push_back(layer);
     chunks_.push_back(std::move(chunk));
   }

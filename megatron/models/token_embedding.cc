@@ -29,7 +29,10 @@ Parameter TokenEmbedding::MakeTable(const ModelOptions& options, const char* nam
       options.transformer.sequence_parallel ? AxisSet{Axis::kTensor} : AxisSet{};
   Parameter table;
   table.name = name;
-  table.sharding = Replicated({rows, options.transformer.hidden_size}, partial);
+  const Shape shape{rows, options.transformer.hidden_size};
+  table.sharding = options.transformer.grid.is_square()
+                       ? SplitOverColumns(shape, 1, options.transformer.grid)
+                       : Replicated(shape, partial);
   table.initializer = Initializer::Normal(options.embedding_init_std);
   return table;
 }

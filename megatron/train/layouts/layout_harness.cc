@@ -301,6 +301,7 @@ class LayoutRank {
 ParallelSizes SizesOf(const Layout& layout, bool has_experts) {
   ParallelSizes sizes;
   sizes.tensor = layout.tensor;
+  sizes.tensor_side = layout.tensor_side;
   sizes.context = layout.context;
   sizes.pipeline = layout.pipeline;
   sizes.data = layout.data;
@@ -317,7 +318,8 @@ ParallelSizes SizesOf(const Layout& layout, bool has_experts) {
 
 std::string ToString(const Layout& layout) {
   std::string text =
-      absl::StrCat("tp", layout.tensor, layout.sequence_parallel ? " sp" : "",
+      absl::StrCat("tp", layout.tensor, layout.tensor_side > 1 ? " 2d" : "",
+                   layout.sequence_parallel ? " sp" : "",
                    layout.tp_comm_overlap ? " overlapped" : "", " pp", layout.pipeline);
   static constexpr const char* kSchedules[] = {" gpipe", "", " zb_h1", " zb_v"};
   absl::StrAppend(&text, kSchedules[static_cast<int>(layout.schedule)]);

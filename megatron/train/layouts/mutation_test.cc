@@ -162,6 +162,9 @@ std::vector<Scene> Scenes() {
   hosts.ranks_per_host = 2;
   Layout sharded_hosts = hosts;
   sharded_hosts.sharding = DataSharding::kStates;
+  Layout square;
+  square.tensor = 4;
+  square.tensor_side = square.micro_batch_size = square.data = 2;
   return {
       {"tensor, pipeline and data",
        EightRanks(DataSharding::kNone),
@@ -178,6 +181,21 @@ std::vector<Scene> Scenes() {
         {"norm not summed", "world", Collective::kAllReduce, Fault::kDropped},
         {"norm summed twice", "world", Collective::kAllReduce, Fault::kDoubled},
         {"loss from the wrong stage", "pp", Collective::kBroadcast, Fault::kWrongRoot}}},
+      {"a square of ranks",
+       square,
+       {{"inputs from the wrong column", "tp-row", Collective::kBroadcast, Fault::kWrongRoot},
+        {"weights from the wrong row", "tp-column", Collective::kBroadcast, Fault::kWrongRoot},
+        {"gradients of inputs to the wrong column", "tp-row", Collective::kReduceScatter,
+         Fault::kRotated},
+        {"gradients of weights to the wrong row", "tp-column", Collective::kReduceScatter,
+         Fault::kRotated},
+        {"gradients of columns not summed", "tp-column", Collective::kAllReduce, Fault::kDropped},
+        {"statistics of norms not gathered", "tp-row", Collective::kAllGather, Fault::kDropped},
+        {"sums of a row made twice", "tp-row", Collective::kAllReduce, Fault::kDoubled},
+        {"tokens of a column in the wrong order", "tp-column", Collective::kAllGather,
+         Fault::kRotated},
+        {"blocks of the output matrix not swapped", "tp-0", Collective::kExchange, Fault::kDropped},
+        {"tokens of other rows not counted", "dp-rows", Collective::kAllReduce, Fault::kDropped}}},
       {"sequence parallel and sharded states",
        sequence,
        {{"rows gathered in the wrong order", "tp", Collective::kAllGather, Fault::kRotated},

@@ -61,7 +61,7 @@ enum Setting {
   kDocuments,
   kNumSettings
 };
-constexpr std::array<int, kNumSettings> kValues = {5, 2, 3, 8, 2, 3, kNumParts, 4,
+constexpr std::array<int, kNumSettings> kValues = {5, 2, 4, 8, 2, 3, kNumParts, 4,
                                                    3, 2, 4, 7, 2, 3, 4,         2};
 using Case = std::array<int, kNumSettings>;
 
@@ -71,7 +71,8 @@ bool HasExperts(const Case& c) { return c[kModel] >= kMixtral; }
 
 Layout LayoutOf(const Case& c) {
   Layout layout;
-  layout.tensor = 1 << c[kTensor];
+  layout.tensor = 1 << std::min(c[kTensor], 2);
+  if (c[kTensor] == 3) layout.tensor_side = 2;
   if (c[kContext] > 0) {
     layout.context = c[kContext] < 4 ? 2 : 4;
     layout.context_parallel = static_cast<ContextParallel>((c[kContext] - 1) % 3);
@@ -97,7 +98,7 @@ Layout LayoutOf(const Case& c) {
   // Or sums are those of a tree, which a mesh and a ring do not make.
   if (c[kInstances] == 6) layout.algorithm = CollectiveAlgorithm::kTree;
   layout.overlap = c[kOverlap] == 1;
-  layout.tp_comm_overlap = layout.overlap && layout.tensor > 1;
+  layout.tp_comm_overlap = layout.overlap && layout.tensor > 1 && layout.tensor_side == 1;
   layout.micro_batch_size = 1 << c[kMicroBatch];
   if (c[kParts] == kInterleaved) layout.chunks = 2;
   if (c[kParts] == kUneven) layout.layers = {1, 3};
@@ -126,6 +127,11 @@ bool IsValid(const Case& c) {
   const Layout layout = LayoutOf(c);
   if (layout.ranks() > 8 || layout.micro_batch_size * layout.data > 8) return false;
   if (layout.sequence_parallel && layout.tensor == 1) return false;
+  if (layout.tensor_side > 1 &&
+      (layout.sequence_parallel || layout.context > 1 || HasExperts(c) || c[kRecompute] == 3 ||
+       layout.micro_batch_size % layout.tensor_side != 0)) {
+    return false;
+  }
   if ((layout.sharding != DataSharding::kNone || layout.overlap) &&
       layout.data * layout.context == 1) {
     return false;

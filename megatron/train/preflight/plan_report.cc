@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <cstdint>
 #include <map>
 #include <utility>
 #include <vector>
@@ -16,7 +18,9 @@
 #include "google/protobuf/descriptor.h"
 #include "megatron/base/quantity.h"
 #include "megatron/optim/make_update_rule.h"
+#include "megatron/plan/tensor_grid_traffic.h"
 #include "megatron/tensor/cuda_device.h"
+#include "megatron/tensor/dtype.h"
 #include "megatron/train/config/config_paths.h"
 #include "megatron/train/config/config_rules.h"
 #include "megatron/train/config/config_text.h"
@@ -144,6 +148,26 @@ std::vector<std::string> Warnings(const PlannedPretraining& planned, const Machi
 
 std::string Rounded(double value) { return absl::StrFormat("%.3g", value); }
 
+// What a rank of a square receives, and when that is less than along one dim.
+std::string DescribeGridTraffic(const RunOptions& options) {
+  const TransformerOptions& model = options.trainer.model.transformer;
+  const LayerMatrices layer =
+      MatricesOf(model.hidden_size, model.ffn_hidden_size, model.gated, model.num_attention_heads,
+                 model.num_query_groups, model.kv_channels);
+  const int side = options.parallel.tensor_side;
+  const int bytes = static_cast<int>(SizeOf(model.dtype));
+  const PackerOptions& packing = options.trainer.packing;
+  const int64_t tokens = packing.layout.micro_batch_size * packing.seq_length;
+  const auto less = TokensFromWhich2dIsLess(layer, side, bytes);
+  return absl::StrCat(
+      FormatBytes(std::llround(BytesReceivedIn2d(layer, side, tokens, bytes))),
+      " to a rank in a layer and micro-batch of ", FormatCount(tokens), " tokens; ",
+      FormatBytes(std::llround(BytesReceivedIn1d(layer, side * side, tokens, bytes))),
+      " in 1D; 2D is less ",
+      less.has_value() ? absl::StrCat("from ", FormatCount(*less), " tokens on")
+                       : "with no number of tokens");
+}
+
 std::string DescribeLayout(const RunOptions& options, const config::ParallelConfig& config) {
   const int ranks = options.num_ranks();
   if (ranks == 1) return "1 rank";
@@ -153,6 +177,8 @@ std::string DescribeLayout(const RunOptions& options, const config::ParallelConf
                     options.parallel.expert);
   }
   if (config.sequence_parallel()) absl::StrAppend(&text, ", sequence parallel");
+  if (const int side = options.parallel.tensor_side; side > 1)
+    absl::StrAppend(&text, ", 2D tensor parallel over ", side, " x ", side, " ranks");
   if (options.parallel.ranks_per_host > 0) {
     absl::StrAppend(&text, ", hierarchical collectives over hosts of ",
                     options.parallel.ranks_per_host);
@@ -225,6 +251,7 @@ class Screen {
               absl::StrFormat("%s; vocabulary %s, padded to %s", FormatCount(counts.parameters),
                               FormatCount(model.vocab_size), FormatCount(model.padded_vocab_size)));
     AppendRow("layout", DescribeLayout(options_, config.parallel()));
+    if (options_.parallel.tensor_side > 1) AppendRow("2D traffic", DescribeGridTraffic(options_));
     if (!planned_.rank_order.empty()) AppendRow("rank order", planned_.rank_order);
     AppendRow("batch", absl::StrFormat("%sglobal %d = micro-batch %d x accumulation %d x data %d",
                                        counts.grows ? "grows to " : "", counts.step_samples,

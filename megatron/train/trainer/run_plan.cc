@@ -30,7 +30,9 @@ int CountCommunicators(const TrainerOptions& options, const ProcessGroups& group
   ProcessGroups mine = groups;
   int count = CountGroups(groups) +
               static_cast<int>(GroupsWithLanes(options.model.transformer, &mine).size());
-  if (groups.tensor.size() > options.model.transformer.num_query_groups) ++count;
+  if (groups.tensor_row.size() == 1 &&
+      groups.tensor.size() > options.model.transformer.num_query_groups)
+    ++count;
   if (options.outer.enabled()) count += CountIslandGroups(groups);
   if (options.outer.sync_delay > 0 && groups.data_context_replicas.size() > 1)
     count += options.model.transformer.moe.num_experts > 0 ? 2 : 1;

@@ -24,8 +24,17 @@
 namespace megatron {
 namespace {
 
-PackerOptions PackingFor(const TrainerOptions& run, const ProcessGroup& context) {
+// Each row of a square of tensor-parallel ranks has samples of its own.
+PackerOptions PackingFor(const TrainerOptions& run, const ProcessGroups& groups) {
+  const ProcessGroup& context = groups.context;
   PackerOptions options = run.packing;
+  if (const int rows = groups.tensor_row.size(); rows > 1) {
+    SamplerLayout& layout = options.layout;
+    CHECK_EQ(layout.micro_batch_size % rows, 0);
+    layout.micro_batch_size /= rows;
+    layout.data_parallel_size *= rows;
+    layout.data_parallel_rank = layout.data_parallel_rank * rows + groups.tensor_replicas.rank();
+  }
   options.context_parallel_size = context.size();
   options.context_parallel_rank = context.rank();
   options.context_team_size = run.model.transformer.TeamSize(context.size());
@@ -45,6 +54,7 @@ Shape WholeReport(const ModelStage& stage) { return {ReportShape(stage).numel() 
 // Gives `groups` the ranks that share a group of queries, where there are more ranks than groups.
 absl::Status AddTensorReplicas(const ModelOptions& model, const Stream& stream,
                                ProcessGroups* groups) {
+  if (groups->tensor_row.size() > 1) return absl::OkStatus();  // they are a column
   const int size = groups->tensor.size();
   const int query_groups = static_cast<int>(model.transformer.num_query_groups);
   if (size <= query_groups) return absl::OkStatus();
@@ -157,9 +167,10 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
       scaler_(scaler),
       scheduler_(std::move(scheduler)),
       ramp_(std::move(ramp)),
-      stage_(MakeStage(options.model, {stream.device(), ledger, options.placement, groups.tensor,
-                                       groups.context, ExpertGroupsOf(island)})),
-      packer_(PackingFor(options, groups.context), stream.device(), ledger),
+      stage_(MakeStage(options.model,
+                       {stream.device(), ledger, options.placement, groups.tensor, groups.context,
+                        ExpertGroupsOf(island), groups.tensor_row, groups.tensor_replicas})),
+      packer_(PackingFor(options, groups), stream.device(), ledger),
       report_(stream.device(), WholeReport(*stage_).numel() * SizeOf(DType::kFloat32), "loss",
               ledger),
       host_report_(report_.At(0, DType::kFloat32, WholeReport(*stage_)), "loss") {
@@ -389,6 +400,8 @@ void Trainer::StartMeasuring(bool router_losses) {
   if (options_.placement.last()) {
     ops::Copy(stream_, stage_->loss_sums(), sums);
     groups_.data_context.AllReduce(sums, ReduceOp::kSum, stream_);
+    if (groups_.tensor_row.size() > 1)
+      groups_.tensor_replicas.AllReduce(sums, ReduceOp::kSum, stream_);
   }
   groups_.pipeline.Broadcast(sums, options_.placement.last_stage(), stream_);
   if (router_losses && MoeLayers() > 0) SumRouterLosses();
@@ -581,7 +594,7 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
     MEGATRON_RETURN_IF_ERROR(packer_.Pack(
         source,
         {progress_.consumed_train_samples, micro_batches, scaler_.scale(), report.seq_length},
-        island_.data, stream_));
+        SamplesGroup(), stream_));
   }
   {
     const TraceSpan span(stream_, TimeCategory::kOptimizer, "zero gradients");
@@ -652,7 +665,7 @@ absl::StatusOr<Measured> Trainer::Evaluate(const SampleSource& source, int64_t i
     if (progress_.consumed_valid_samples + batch > source.size())
       progress_.consumed_valid_samples = 0;
     MEGATRON_RETURN_IF_ERROR(
-        packer_.Pack(source, {progress_.consumed_valid_samples, micro_batches, 1}, island_.data,
+        packer_.Pack(source, {progress_.consumed_valid_samples, micro_batches, 1}, SamplesGroup(),
                      stream_),
         _ << "while evaluating");
     stage_->StartStep(InputsOf(packer_.batches(), StageMode::kEvaluate));

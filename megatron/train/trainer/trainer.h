@@ -242,6 +242,10 @@ class Trainer {
   int64_t KeptTokensAfter(int64_t iteration) const;
   // The values of it for which memory is planned.
   std::vector<int64_t> KeptTokensToMeasure() const;
+  // The ranks that hold the other samples of the batch of whose loss the gradient is the mean.
+  const ProcessGroup& SamplesGroup() const {
+    return groups_.tensor_row.size() > 1 ? groups_.data_rows : island_.data;
+  }
   void ReadAhead(const SampleSource& source, int64_t batch);
   // The first error of the groups, or of the states' file.
   absl::Status GroupStatus() const;
