@@ -10,6 +10,7 @@
 #include "megatron/comm/overlap/async_group.h"
 #include "megatron/comm/overlap/comm_worker.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/optim/outer_step.h"
 #include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/trace/trace.h"
 
@@ -194,21 +195,8 @@ void OuterOptimizer::ApplyPart(const Bucket& bucket, const FlatRange& range, dou
   }
   // The masters are overwritten in the end, and hold the change until then.
   const Tensor change = masters;
-  if (!has_momentum()) {
-    ops::Copy(stream, gradient, change);
-  } else {
-    const Tensor momentum = Momentum(bucket, range);
-    const float factor = static_cast<float>(options_.momentum);
-    ops::Scale(stream, factor, momentum);
-    ops::Add(stream, gradient, momentum);
-    ops::Copy(stream, momentum, change);
-    if (options_.nesterov) {
-      ops::Scale(stream, factor, change);
-      ops::Add(stream, gradient, change);
-    }
-  }
-  ops::Scale(stream, static_cast<float>(-options_.lr), change);
-  ops::Add(stream, change, global);
+  TakeOuterStep(stream, {options_.lr, options_.momentum, options_.nesterov}, gradient,
+                has_momentum() ? Momentum(bucket, range) : Tensor(), change, global);
   ops::Copy(stream, global, masters);
   if (alpha == 0) return;
   ops::Scale(stream, static_cast<float>(1 - alpha), masters);
