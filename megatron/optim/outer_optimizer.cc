@@ -41,6 +41,11 @@ OuterOptimizer::OuterOptimizer(const OuterOptimizerOptions& options, const Proce
   CHECK(options.enabled());
   CHECK(!buffers->has_host_part());
   CHECK_EQ(options.sync_every % options.num_fragments, 0);
+  if (options.elsewhere) {
+    CHECK_EQ(islands(), 1);
+    CHECK_EQ(options.num_fragments, 1);
+    CHECK_EQ(options.sync_delay, 0);
+  }
   CHECK_LT(options.sync_delay, options.sync_every / options.num_fragments);
   for (const Bucket& bucket : buffers->buckets()) {
     positions_.push_back(elements_);
@@ -311,6 +316,22 @@ void OuterOptimizer::Step(const Stream& stream) {
   CHECK_EQ(in_flight_.fragment, -1);
   for (int fragment = 0; fragment < options_.num_fragments; ++fragment)
     StepFragment(fragment, /*alpha=*/0, stream);
+  buffers_->CopyMastersToWeights(stream);
+}
+
+void OuterOptimizer::FormUpdate(const Stream& stream) const {
+  for (const std::vector<Piece>& pieces : fragments_) {
+    for (const Piece& piece : pieces) FormGradient(piece, stream);
+  }
+}
+
+void OuterOptimizer::TakeCopy(const Stream& stream) {
+  for (const Bucket& bucket : buffers_->buckets()) {
+    const FlatRange range = buffers_->optimizer_range(bucket);
+    if (range.size() == 0) continue;
+    ops::Copy(stream, buffers_->Gradients(bucket, range), Global(bucket, range));
+    ops::Copy(stream, Global(bucket, range), buffers_->Masters(bucket, range));
+  }
   buffers_->CopyMastersToWeights(stream);
 }
 
