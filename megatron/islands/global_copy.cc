@@ -113,7 +113,8 @@ absl::StatusOr<GlobalCopy> LoadFrom(const RandomAccessFile& file, int64_t most) 
 }  // namespace
 
 bool AllFinite(absl::Span<const float> values) {
-  return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
+  return std::all_of(values.begin(), values.end(),
+                     [](float value) { return std::isfinite(value); });
 }
 
 absl::StatusOr<GlobalCopy> GlobalCopy::Create(const IslandAgreement& agreement, int64_t most) {
@@ -144,8 +145,8 @@ absl::Status GlobalCopy::ForEachRow(const TensorBlock& block, Run run) const {
   const Shape& shape = found->second.shape;
   const Rectangle& place = block.place;
   if (place.start.rank() != shape.rank() || !IsInside(place, shape)) {
-    return absl::InvalidArgumentError(absl::StrCat("the block ", ToString(place), " is not in ",
-                                                   Quoted(block.name)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the block ", ToString(place), " is not in ", Quoted(block.name)));
   }
   Rectangle whole{shape, shape};
   for (int d = 0; d < shape.rank(); ++d) whole.start[d] = 0;
@@ -195,16 +196,14 @@ absl::Status GlobalCopy::Save(FileSystem& fs, const std::string& path) const {
   front.Put(static_cast<uint64_t>(header.size()));
   front.PutBytes(header);
   const std::string begin = front.Take(), temporary = path + ".tmp";
-  absl::Status status =
-      WriteParts(fs, temporary, {begin, BytesOf(global_), BytesOf(momentum_)});
+  absl::Status status = WriteParts(fs, temporary, {begin, BytesOf(global_), BytesOf(momentum_)});
   if (status.ok()) status = fs.Rename(temporary, path);
   if (status.ok()) return fs.SyncDir(ParentPath(path));
   fs.Remove(temporary).IgnoreError();  // the first error is the one to report
   return status;
 }
 
-absl::StatusOr<GlobalCopy> GlobalCopy::Load(FileSystem& fs, const std::string& path,
-                                            int64_t most) {
+absl::StatusOr<GlobalCopy> GlobalCopy::Load(FileSystem& fs, const std::string& path, int64_t most) {
   MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> file, fs.Open(path));
   absl::StatusOr<GlobalCopy> copy = LoadFrom(*file, most);
   MEGATRON_RETURN_IF_ERROR(copy.status(), _.SetPrepend() << path << ": ");

@@ -36,7 +36,8 @@ class GlobalCopy {
 
   // Copies the values of a block to their places among `all`, which has elements() of them, or back.
   // kInvalidArgument for a block that is not in the model.
-  absl::Status Scatter(const TensorBlock& block, const float* values, std::vector<float>* all) const;
+  absl::Status Scatter(const TensorBlock& block, const float* values,
+                       std::vector<float>* all) const;
   absl::Status Gather(const TensorBlock& block, std::string* values) const;
 
   // Takes the outer step with the mean of updates, and counts it.

@@ -106,8 +106,7 @@ void IslandLink::AppendPieces(const FlatParameter& flat, const FlatRange& range,
       piece.range = {at, at + part.extent.numel()};
       at = piece.range.end;
       piece.block = {flat.parameter->name, part};
-      for (int d = 0; d < part.start.rank(); ++d)
-        piece.block.place.start[d] += sharding.offset[d];
+      for (int d = 0; d < part.start.rank(); ++d) piece.block.place.start[d] += sharding.offset[d];
       pieces->push_back(std::move(piece));
     }
   }
@@ -185,8 +184,7 @@ absl::Status IslandLink::PutPieces(IslandContent content, const Stream& stream) 
     MEGATRON_RETURN_IF_ERROR(transform_->Apply(run_, round_, blocks, world_));
     // What is sent again after a lost connection is the same.
     for (size_t i = 0; i < blocks.size() && !on_host; ++i) {
-      Transport(stream, blocks[i].values,
-                buffers_->Gradients(*sent_[i].bucket, sent_[i].range));
+      Transport(stream, blocks[i].values, buffers_->Gradients(*sent_[i].bucket, sent_[i].range));
     }
   }
   const OuterGradientType type = update ? options_.gradient_type : OuterGradientType::kFloat32;
@@ -204,8 +202,7 @@ absl::Status IslandLink::PutPieces(IslandContent content, const Stream& stream) 
     } else {
       put.values.resize(OuterCodeBytes(type, values.numel()));
       EncodeOuter(Stream::Inline(), type, values,
-                  Tensor(&put.values[0], DType::kUInt8,
-                         {static_cast<int64_t>(put.values.size())}));
+                  Tensor(&put.values[0], DType::kUInt8, {static_cast<int64_t>(put.values.size())}));
     }
     if (blocks.empty()) copies.clear();
     MEGATRON_RETURN_IF_ERROR(client_.Send(put));
@@ -272,9 +269,12 @@ absl::Status IslandLink::Attempt(bool with_update, const Stop& stop, const Strea
     return absl::UnavailableError("another island gives the first global copy");
   if (state.copy == CopyState::kGive) {
     MEGATRON_RETURN_IF_ERROR(SendAllPieces(IslandContent::kCopy, stop, stream));
+    IslandMessage ask;
+    ask.kind = IslandMessageKind::kPoll;
     MEGATRON_ASSIGN_OR_RETURN(
         state,
-        ShareState(leads() ? JoinServer() : absl::StatusOr<IslandMessage>(IslandMessage()), stop));
+        ShareState(leads() ? client_.Ask(ask) : absl::StatusOr<IslandMessage>(IslandMessage()),
+                   stop));
     if (leads()) LOG(INFO) << "the outer server has the global copy of this island";
     run_ = state.run;
     round_ = state.round;
@@ -292,9 +292,9 @@ absl::Status IslandLink::Attempt(bool with_update, const Stop& stop, const Strea
       poll.wait_ms = static_cast<uint32_t>(absl::ToInt64Milliseconds(kPollTime));
       while (state.round == round_ && !stopped_) {
         MEGATRON_ASSIGN_OR_RETURN(
-            state, ShareState(leads() ? client_.Ask(poll)
-                                      : absl::StatusOr<IslandMessage>(IslandMessage()),
-                              stop));
+            state,
+            ShareState(leads() ? client_.Ask(poll) : absl::StatusOr<IslandMessage>(IslandMessage()),
+                       stop));
       }
       if (state.round == round_) return absl::OkStatus();  // stopped
       round->took_part = true;

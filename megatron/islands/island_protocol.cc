@@ -131,8 +131,7 @@ absl::Status GetStatus(WireReader* reader, absl::Status* status) {
   const int32_t code = reader->Get<int32_t>();
   absl::StatusOr<std::string> text = GetText(reader, kMaxStatusText);
   if (!text.ok()) return text.status();
-  if (code < 0 || code > 16 || (code == 0 && !text->empty()))
-    return Malformed("an unknown status");
+  if (code < 0 || code > 16 || (code == 0 && !text->empty())) return Malformed("an unknown status");
   *status = absl::Status(static_cast<absl::StatusCode>(code), *text);
   return absl::OkStatus();
 }
@@ -207,8 +206,8 @@ absl::Status ReadFields(WireReader* reader, IslandMessage* message) {
     case IslandMessageKind::kLeave:
       return absl::OkStatus();
     case IslandMessageKind::kState: {
-      const absl::Status status = first({GetStatus(reader, &message->status),
-                                         GetEnum(reader, CopyState::kWait, &message->copy)});
+      const absl::Status status = first(
+          {GetStatus(reader, &message->status), GetEnum(reader, CopyState::kWait, &message->copy)});
       if (!status.ok()) return status;
       message->run = reader->Get<uint64_t>();
       message->round = reader->Get<int64_t>();

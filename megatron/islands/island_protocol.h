@@ -88,9 +88,9 @@ enum class CopyState : uint8_t { kHas = 0, kGive = 1, kWait = 2 };
 // One struct has the fields of all kinds. Those that a kind has not are left as they are.
 struct IslandMessage {
   IslandMessageKind kind = IslandMessageKind::kAnswer;
-  int32_t island = 0;        // kJoin
-  uint64_t session = 0;      // kJoin: a number of the island's job, the same on all its ranks
-  bool leads = false;        // kJoin: this connection speaks for the island, and has the tensors
+  int32_t island = 0;         // kJoin
+  uint64_t session = 0;       // kJoin: a number of the island's job, the same on all its ranks
+  bool leads = false;         // kJoin: this connection speaks for the island, and has the tensors
   IslandAgreement agreement;  // kJoin
   // The server's run, a random number that it has from its first global copy on, and the round, the
   // number of outer steps that have made the copy. kJoin: those of the island's copy; run 0: none.
@@ -98,8 +98,8 @@ struct IslandMessage {
   int64_t round = -1;  // kJoin, kBegin, kPut, kFinish, kPoll, kGet, kFetched, kState
   IslandContent content = IslandContent::kUpdate;  // kBegin, kPut, kFinish
   // Tells what is sent from what was begun before and broken off.
-  uint64_t attempt = 0;  // kBegin, kPut, kFinish
-  TensorBlock block;     // kPut, kGet
+  uint64_t attempt = 0;                                  // kBegin, kPut, kFinish
+  TensorBlock block;                                     // kPut, kGet
   OuterGradientType type = OuterGradientType::kFloat32;  // kPut
   std::string values;                                    // kPut, kValues: fp32, or codes in kPut
   uint32_t wait_ms = 0;                                  // kPoll: the longest time to wait

@@ -25,6 +25,7 @@ namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kLongestPoll = absl::Seconds(5);
+constexpr absl::Duration kDrainTime = absl::Seconds(1);
 
 uint64_t RandomNumber() {
   uint64_t number = 0;
@@ -65,6 +66,15 @@ void KeepAlive(const Socket& socket) {
   set(IPPROTO_TCP, TCP_KEEPIDLE, 15);
   set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
   set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
+// Reads for a moment what is still coming, so that closing does not take back the last answer.
+void Drain(const Socket& socket) {
+  shutdown(socket.fd(), SHUT_WR);
+  const absl::Time deadline = absl::Now() + kDrainTime;
+  std::string bytes(1 << 16, '\0');
+  while (ReceiveAll(socket, &bytes[0], bytes.size(), deadline).ok()) {
+  }
 }
 
 }  // namespace
@@ -112,8 +122,7 @@ OuterServer::~OuterServer() {
   {
     absl::MutexLock lock(&mutex_);
     stop_ = true;
-    for (const Connection& connection : connections_)
-      shutdown(connection.socket.fd(), SHUT_RDWR);
+    for (const Connection& connection : connections_) shutdown(connection.socket.fd(), SHUT_RDWR);
   }
   wake_.Set();
   if (thread_.joinable()) thread_.join();
@@ -163,8 +172,8 @@ void OuterServer::Open(AcceptedChannel channel) {
   KeepAlive(channel.socket);
   absl::MutexLock lock(&mutex_);
   if (static_cast<int>(connections_.size()) >= options_.max_connections) {
-    LOG(WARNING) << "connection from " << peer << " refused: there are "
-                 << options_.max_connections << " already";
+    LOG(WARNING) << "connection from " << peer << " refused: there are " << options_.max_connections
+                 << " already";
     return;
   }
   connections_.emplace_back(std::move(channel.socket), std::move(peer));
@@ -191,8 +200,8 @@ absl::StatusOr<IslandMessage> OuterServer::Receive(const Connection& connection)
       ReceiveAll(connection.socket, &length[0], length.size(), absl::InfiniteFuture()));
   MEGATRON_ASSIGN_OR_RETURN(const size_t bytes, IslandMessageLength(length));
   std::string body(bytes, '\0');
-  MEGATRON_RETURN_IF_ERROR(ReceiveAll(connection.socket, &body[0], body.size(),
-                                      absl::Now() + options_.message_time));
+  MEGATRON_RETURN_IF_ERROR(
+      ReceiveAll(connection.socket, &body[0], body.size(), absl::Now() + options_.message_time));
   absl::MutexLock lock(&mutex_);
   received_ += static_cast<int64_t>(length.size() + body.size());
   return DecodeIslandMessage(body);
@@ -207,7 +216,8 @@ void OuterServer::Serve(Connection* connection) {
     if (message.ok()) answer = Handle(connection, *message);
     if (!answer.ok()) {
       how = "it was refused";
-      LOG(WARNING) << (connection->island < 0 ? "" : absl::StrCat("island ", connection->island, " "))
+      LOG(WARNING) << (connection->island < 0 ? ""
+                                              : absl::StrCat("island ", connection->island, " "))
                    << "at " << connection->peer << " refused: " << answer.status().message();
     }
     std::string bytes;
@@ -222,6 +232,7 @@ void OuterServer::Serve(Connection* connection) {
       absl::MutexLock lock(&mutex_);
       sent_ += static_cast<int64_t>(bytes.size());
     }
+    if (!answer.ok()) Drain(connection->socket);
     if (!answer.ok() || !sent.ok()) break;
     if (message->kind == IslandMessageKind::kLeave) how = "it has left";
   }
@@ -251,11 +262,11 @@ absl::Status OuterServer::CheckAgreement(const IslandMessage& message) const {
     return absl::FailedPreconditionError(FirstDifference(ours.text, theirs.text));
   if (ours.outer.lr != theirs.outer.lr || ours.outer.momentum != theirs.outer.momentum ||
       ours.outer.nesterov != theirs.outer.nesterov) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the copy has an outer learning rate of ", ours.outer.lr, " and a momentum of ",
-        ours.outer.momentum, ours.outer.nesterov ? " (Nesterov)" : "", ", and the island ",
-        theirs.outer.lr, " and ", theirs.outer.momentum,
-        theirs.outer.nesterov ? " (Nesterov)" : ""));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the copy has an outer learning rate of ", ours.outer.lr,
+                     " and a momentum of ", ours.outer.momentum,
+                     ours.outer.nesterov ? " (Nesterov)" : "", ", and the island ", theirs.outer.lr,
+                     " and ", theirs.outer.momentum, theirs.outer.nesterov ? " (Nesterov)" : ""));
   }
   if (!message.leads) return absl::OkStatus();
   const size_t count = std::min(ours.tensors.size(), theirs.tensors.size());
@@ -268,9 +279,8 @@ absl::Status OuterServer::CheckAgreement(const IslandMessage& message) const {
     return absl::FailedPreconditionError(text.str());
   }
   if (ours.tensors.size() == theirs.tensors.size()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("the copy has ", ours.tensors.size(),
-                                                    " parameters, and the island ",
-                                                    theirs.tensors.size()));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the copy has ", ours.tensors.size(), " parameters, and the island ", theirs.tensors.size()));
 }
 
 IslandMessage OuterServer::State(int island) {
@@ -294,14 +304,15 @@ absl::StatusOr<IslandMessage> OuterServer::Join(Connection* connection,
     return absl::InvalidArgumentError(
         absl::StrCat("island ", number, "; their numbers are 0 to ", kMostIslands - 1));
   }
-  if (connection->island >= 0 && (connection->island != number ||
-                                  connection->session != message.session ||
-                                  connection->leads != message.leads))
+  if (connection->island >= 0 &&
+      (connection->island != number || connection->session != message.session ||
+       connection->leads != message.leads))
     return absl::InvalidArgumentError("it was another on this connection before");
   const bool given = copy_.has_value() && copy_->run != 0;
   // What was agreed on for a copy that was never given binds nobody.
   if (!given && giver_ < 0 && message.leads) {
-    MEGATRON_ASSIGN_OR_RETURN(copy_, GlobalCopy::Create(message.agreement, options_.max_parameters));
+    MEGATRON_ASSIGN_OR_RETURN(copy_,
+                              GlobalCopy::Create(message.agreement, options_.max_parameters));
   }
   const auto found = islands_.find(number);
   const bool known = found != islands_.end() && found->second.leader != nullptr;
@@ -311,9 +322,9 @@ absl::StatusOr<IslandMessage> OuterServer::Join(Connection* connection,
   CHECK(copy_.has_value());
   MEGATRON_RETURN_IF_ERROR(CheckAgreement(message));
   if (known && !same) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("island ", number, " has joined already, from ",
-                     found->second.leader->peer, "; each needs a number of its own"));
+    return absl::AlreadyExistsError(absl::StrCat("island ", number, " has joined already, from ",
+                                                 found->second.leader->peer,
+                                                 "; each needs a number of its own"));
   }
   connection->island = number;
   connection->session = message.session;
@@ -335,7 +346,7 @@ absl::StatusOr<IslandMessage> OuterServer::Join(Connection* connection,
   if (given && (message.run != copy_->run || message.round != copy_->round)) {
     island.state = IslandState::kFetches;
     island.fetches_since = absl::Now();
-  } else if (island.state != IslandState::kSent || !island.sent) {
+  } else if (!same) {
     island.state = IslandState::kTrains;
   }
   return state;
@@ -385,8 +396,8 @@ absl::Status OuterServer::Finish(int number, Island* island, const IslandMessage
       island->values.empty() || island->sent || (copy ? copy_->run != 0 : copy_->run == 0))
     return RoundIsOver(copy_->round);
   if (island->elements != copy_->elements()) {
-    return absl::InvalidArgumentError(absl::StrCat("it has sent ", island->elements, " of ",
-                                                   copy_->elements(), " elements"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("it has sent ", island->elements, " of ", copy_->elements(), " elements"));
   }
   if (copy) {
     if (!AllFinite(island->values))
@@ -412,7 +423,6 @@ absl::Status OuterServer::Finish(int number, Island* island, const IslandMessage
     return absl::DataLossError(fits.message());
   }
   island->sent = true;
-  island->state = IslandState::kSent;
   if (deadline_ == absl::InfiniteFuture()) deadline_ = absl::Now() + options_.round_timeout;
   EndRound();
   return absl::OkStatus();

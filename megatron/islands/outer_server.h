@@ -91,7 +91,7 @@ class OuterServer {
     absl::Status put_error;
     bool done = false;  // guarded by mutex_: its thread needs only to be joined
   };
-  enum class IslandState { kTrains, kSent, kFetches };
+  enum class IslandState { kTrains, kFetches };
   struct Island {
     uint64_t session = 0;
     Connection* leader = nullptr;  // null: it is out
