@@ -285,6 +285,7 @@ void OuterOptimizer::Resume(const InFlight& in_flight) {
 }
 
 bool OuterOptimizer::FinishStep(int64_t iteration, const Stream& stream) {
+  CHECK(!options_.elsewhere);
   const bool last = iteration == options_.last_step;
   const int64_t turn = options_.sync_every / options_.num_fragments;
   const bool sends = iteration % turn == 0;
