@@ -536,6 +536,8 @@ absl::StatusOr<std::optional<IslandLink::Round>> Trainer::JoinIslands(IslandLink
     MEGATRON_RETURN_IF_ERROR(WithExitCode(link.status(), kExitConfig));
     islands_ = *std::move(link);
     const RankProgress::ExternalWait waiting(rank_progress_);
+    // The copy comes into the gradients, between which elements stay zero.
+    buffers_->ZeroGradients(stream_);
     round = islands_->Join(progress_.server_run, progress_.server_round, stop_, stream_);
   }
   MEGATRON_RETURN_IF_ERROR(GroupStatus());
