@@ -44,7 +44,6 @@ namespace megatron {
 namespace {
 
 absl::Status Main(const std::vector<std::string>& arguments) {
-  FLAGS_logtostderr = true;
   if (!arguments.empty()) return absl::InvalidArgumentError("there are flags only");
   OuterServerOptions options;
   MEGATRON_ASSIGN_OR_RETURN(options.listen, Endpoint::Parse(absl::GetFlag(FLAGS_listen)),
