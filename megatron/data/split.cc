@@ -58,7 +58,7 @@ SequenceRange SplitRange(Split split, const SplitShares& shares, int64_t num_seq
 }
 
 int64_t SamplesNeeded(Split split, const RunLength& run) {
-  if (split == Split::kTrain) return run.train_iters * run.global_batch_size;
+  if (split == Split::kTrain) return run.train_iters * run.global_batch_size * run.training_runs;
   if (run.eval_interval == 0) return 0;
   const int64_t evaluations = split == Split::kValid ? run.train_iters / run.eval_interval + 1 : 1;
   return evaluations * run.eval_iters * run.global_batch_size;

@@ -10,6 +10,7 @@
 #include "megatron/comm/overlap/async_group.h"
 #include "megatron/comm/overlap/comm_worker.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/optim/outer_step.h"
 #include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/trace/trace.h"
 
@@ -40,6 +41,11 @@ OuterOptimizer::OuterOptimizer(const OuterOptimizerOptions& options, const Proce
   CHECK(options.enabled());
   CHECK(!buffers->has_host_part());
   CHECK_EQ(options.sync_every % options.num_fragments, 0);
+  if (options.elsewhere) {
+    CHECK_EQ(islands(), 1);
+    CHECK_EQ(options.num_fragments, 1);
+    CHECK_EQ(options.sync_delay, 0);
+  }
   CHECK_LT(options.sync_delay, options.sync_every / options.num_fragments);
   for (const Bucket& bucket : buffers->buckets()) {
     positions_.push_back(elements_);
@@ -194,21 +200,8 @@ void OuterOptimizer::ApplyPart(const Bucket& bucket, const FlatRange& range, dou
   }
   // The masters are overwritten in the end, and hold the change until then.
   const Tensor change = masters;
-  if (!has_momentum()) {
-    ops::Copy(stream, gradient, change);
-  } else {
-    const Tensor momentum = Momentum(bucket, range);
-    const float factor = static_cast<float>(options_.momentum);
-    ops::Scale(stream, factor, momentum);
-    ops::Add(stream, gradient, momentum);
-    ops::Copy(stream, momentum, change);
-    if (options_.nesterov) {
-      ops::Scale(stream, factor, change);
-      ops::Add(stream, gradient, change);
-    }
-  }
-  ops::Scale(stream, static_cast<float>(-options_.lr), change);
-  ops::Add(stream, change, global);
+  TakeOuterStep(stream, {options_.lr, options_.momentum, options_.nesterov}, gradient,
+                has_momentum() ? Momentum(bucket, range) : Tensor(), change, global);
   ops::Copy(stream, global, masters);
   if (alpha == 0) return;
   ops::Scale(stream, static_cast<float>(1 - alpha), masters);
@@ -292,6 +285,7 @@ void OuterOptimizer::Resume(const InFlight& in_flight) {
 }
 
 bool OuterOptimizer::FinishStep(int64_t iteration, const Stream& stream) {
+  CHECK(!options_.elsewhere);
   const bool last = iteration == options_.last_step;
   const int64_t turn = options_.sync_every / options_.num_fragments;
   const bool sends = iteration % turn == 0;
@@ -323,6 +317,22 @@ void OuterOptimizer::Step(const Stream& stream) {
   CHECK_EQ(in_flight_.fragment, -1);
   for (int fragment = 0; fragment < options_.num_fragments; ++fragment)
     StepFragment(fragment, /*alpha=*/0, stream);
+  buffers_->CopyMastersToWeights(stream);
+}
+
+void OuterOptimizer::FormUpdate(const Stream& stream) const {
+  for (const std::vector<Piece>& pieces : fragments_) {
+    for (const Piece& piece : pieces) FormGradient(piece, stream);
+  }
+}
+
+void OuterOptimizer::TakeCopy(const Stream& stream) {
+  for (const Bucket& bucket : buffers_->buckets()) {
+    const FlatRange range = buffers_->optimizer_range(bucket);
+    if (range.size() == 0) continue;
+    ops::Copy(stream, buffers_->Gradients(bucket, range), Global(bucket, range));
+    ops::Copy(stream, Global(bucket, range), buffers_->Masters(bucket, range));
+  }
   buffers_->CopyMastersToWeights(stream);
 }
 

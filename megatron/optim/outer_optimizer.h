@@ -57,6 +57,9 @@ struct OuterOptimizerOptions {
   // The number of the run's last step, which joins the islands: all fragments have an outer step
   // without delay, and the weights become the global copy. 0: there is no such step.
   int64_t last_step = 0;
+  // Whether the outer steps are made elsewhere, from what FormUpdate forms: the momentum is there,
+  // and there are no fragments. There is one island in this world, and FinishStep is not called.
+  bool elsewhere = false;
 
   bool enabled() const { return sync_every > 0; }
 };
@@ -88,6 +91,12 @@ class OuterOptimizer {
   // Makes an outer step of all fragments without delay, which become the global copy. Nothing is in
   // flight.
   void Step(const Stream& stream);
+  // Forms what this island adds to an outer step that is made elsewhere: the gradients of the
+  // optimizer range become global - masters.
+  void FormUpdate(const Stream& stream) const;
+  // The gradients, which are a new global copy, become this one and the masters, and are rounded to
+  // the weights.
+  void TakeCopy(const Stream& stream);
   // Exchanges the masters and the global copy, and rounds the masters to the weights. The gradients
   // are undefined then.
   void SwapWithMasters(const Stream& stream);
@@ -95,7 +104,7 @@ class OuterOptimizer {
   // Elements `range` of a bucket, which are in this rank's optimizer range.
   Tensor Global(const Bucket& bucket, const FlatRange& range) const;
   Tensor Momentum(const Bucket& bucket, const FlatRange& range) const;
-  bool has_momentum() const { return options_.momentum != 0; }
+  bool has_momentum() const { return options_.momentum != 0 && !options_.elsewhere; }
 
   // What was sent after a step and is not applied yet.
   struct InFlight {

@@ -20,9 +20,10 @@ models: layers pipeline
 optim: ops comm
 data: base
 checkpoint: tensor comm
+islands: optim checkpoint
 plan: base pipeline
 http: comm
-train: layers models pipeline optim data checkpoint plan tensorboard http
+train: layers models pipeline optim data checkpoint islands plan tensorboard http
 '
 root=$(dirname "$(readlink -f "$1")")
 cd "$root"

@@ -25,7 +25,8 @@
 
 namespace megatron {
 
-enum class ChannelPurpose : uint32_t { kStore = 1, kData = 2, kControl = 3 };
+// kIslands: of jobs that share a secret, between an island and the server of the outer optimizer.
+enum class ChannelPurpose : uint32_t { kStore = 1, kData = 2, kControl = 3, kIslands = 4 };
 
 struct ChannelId {
   ChannelPurpose purpose = ChannelPurpose::kStore;

@@ -12,6 +12,7 @@
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/blend.h"
+#include "megatron/data/dealt_samples.h"
 #include "megatron/data/gpt/gpt_dataset.h"
 #include "megatron/data/gpt/story_sequences.h"
 #include "megatron/data/index_cache.h"
@@ -390,10 +391,14 @@ absl::StatusOr<TrainingData> OpenTrainingData(const DataOptions& options,
                                                : !options.train_data_path.empty()
                                                    ? OpenFilesPerSplit(options, text)
                                                    : OpenFiles(options, text));
-  if (!options.cyclic) return data;
   for (std::unique_ptr<SampleSource>* part : {&data.train, &data.valid, &data.test}) {
-    if (*part == nullptr) continue;
+    if (*part == nullptr || !options.cyclic) continue;
     MEGATRON_ASSIGN_OR_RETURN(*part, Cyclic(options, std::move(*part)));
+  }
+  if (options.run.training_runs > 1) {
+    data.train =
+        std::make_unique<DealtSamples>(std::move(data.train), options.run.global_batch_size,
+                                       options.training_run, options.run.training_runs);
   }
   return data;
 }

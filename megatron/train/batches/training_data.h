@@ -52,6 +52,9 @@ struct DataOptions {
   bool data_sharding = false;
   int64_t micro_batch_size = 1;
   int64_t data_parallel_size = 1;
+
+  // The number of this run among run.training_runs that share the training samples.
+  int64_t training_run = 0;
 };
 
 struct TrainingData {

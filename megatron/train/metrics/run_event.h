@@ -18,6 +18,7 @@ enum class RunEventKind : int {
   kPredicted,   // the run has compared itself with its prediction
   kSaved,       // a checkpoint is saved
   kSaveFailed,  // a checkpoint could not be saved, and training goes on
+  kOuterRound,  // a round of the outer server has ended, or the island has joined it
   kRankLost,    // a rank has gone, hangs or computes without end
   kEnd,         // the run ends, well or not
 };
@@ -25,8 +26,8 @@ constexpr int kNumRunEventKinds = static_cast<int>(RunEventKind::kEnd) + 1;
 
 // The name in JSON and in Prometheus.
 constexpr const char* Name(RunEventKind kind) {
-  constexpr const char* kNames[] = {"start", "nan",         "spike",     "predicted",
-                                    "saved", "save_failed", "rank_lost", "end"};
+  constexpr const char* kNames[] = {"start",       "nan",         "spike",     "predicted", "saved",
+                                    "save_failed", "outer_round", "rank_lost", "end"};
   return kNames[static_cast<int>(kind)];
 }
 

@@ -19,6 +19,8 @@ void StartWhereTheUserStands(config::PretrainConfig* config) {
   if (checkpoint->has_load()) resolve(checkpoint->mutable_load());
   config::ParallelConfig* parallel = config->mutable_parallel();
   if (parallel->has_topology_file()) resolve(parallel->mutable_topology_file());
+  config::DilocoConfig* diloco = config->mutable_diloco();
+  if (diloco->has_secret_file()) resolve(diloco->mutable_secret_file());
   config::SystemConfig* system = config->mutable_system();
   if (system->has_hardware_file()) resolve(system->mutable_hardware_file());
   if (system->has_kernels_file()) resolve(system->mutable_kernels_file());

@@ -43,6 +43,7 @@ const std::set<std::string>& NoPaths() {
                                 "parallel.rank_order",
                                 "parallel.pipeline_model_parallel_layout",
                                 "data.split",
+                                "diloco.server_address",
                                 "data.tiktoken_special_tokens",
                                 "data.fim_data.fim_split_sample",
                                 "data.fim_data.fim_no_prefix",

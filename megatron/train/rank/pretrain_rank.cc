@@ -1,6 +1,7 @@
 #include "megatron/train/rank/pretrain_rank.h"
 
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "megatron/comm/process_groups.h"
 #include "megatron/comm/rank_grid.h"
 #include "megatron/train/failure/exit_status.h"
+#include "megatron/train/failure/stop_signals.h"
+#include "megatron/train/metrics/outer_round.h"
 #include "megatron/train/rank/closing.h"
 #include "megatron/train/rank/generate_text.h"
 #include "megatron/train/trainer/consensus.h"
@@ -116,7 +119,11 @@ absl::Status PretrainRank::RestoreOrInitialize() {
 
 absl::Status PretrainRank::Prepare() {
   MEGATRON_RETURN_IF_ERROR(WithExitCodeOfRank(BuildTrainer(), kExitConfig));
-  return RestoreOrInitialize();
+  MEGATRON_RETURN_IF_ERROR(RestoreOrInitialize());
+  MEGATRON_ASSIGN_OR_RETURN(const std::optional<IslandLink::Round> joined,
+                            trainer_->JoinIslands([] { return StopSignal() != 0; }));
+  if (joined) console_.PrintLine(DescribeJoining(*joined));
+  return absl::OkStatus();
 }
 
 ExitCode PretrainRank::Train() {

@@ -46,6 +46,7 @@ const std::map<std::string, std::vector<std::string>>& Needs() {
       {"gradient_compression.type=powersgd", {"parallel.data_parallel_size=2"}},
       {"optimizer.optimizer=onebit_adam", {"optimizer.freeze_step=4"}},
       {"model.model_type=t5", {"model.decoder_seq_length=16"}},
+      {"diloco.server_address=here:4", {"diloco.secret_file=s"}},
       {"data.curriculum_learning.schedule_type=fixed_root",
        {"data.curriculum_learning.min_difficulty=8",
         "data.curriculum_learning.total_curriculum_step=10"}},
@@ -71,6 +72,7 @@ const FieldDescriptor& FieldAt(const std::string& path) {
 
 // Returns a value for which the condition holds; empty if it holds by default.
 std::string ValueFor(const Condition& condition) {
+  if (condition.path == "diloco.server_address") return "here:4";
   const FieldRef empty = Resolve(config::PretrainConfig::default_instance(), condition.path);
   const std::string now = empty.field->has_default_value() ? ValueText(empty) : "";
   const bool is_bool = empty.field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL;
@@ -184,6 +186,7 @@ const std::map<std::string, Help>& Helps() {
       {"optimizer.weight_decay_incr_style",
        {"cosine", {"optimizer.start_weight_decay=0.1", "optimizer.end_weight_decay=0.2"}}},
       {"optimizer.lr_decay_style", {"WSD", {"optimizer.lr_wsd_decay_iters=4"}}},
+      {"diloco.server_address", {"there:5", {"diloco.secret_file=s"}}},
       {"logging.profile_ranks", {"1", {"parallel.data_parallel_size=2"}}},
       {"logging.prometheus_textfile", {"b.prom", {}}},
       {"system.num_threads", {"77", {}}},
@@ -275,8 +278,10 @@ std::string Describe(const TrainerOptions& o) {
               o.data_parallel.compression.rank, o.data_parallel.compression.min_compression_rate,
               o.outer.sync_every, o.outer.lr, o.outer.momentum, o.outer.nesterov,
               o.outer.gradient_type, o.outer.num_fragments, o.outer.sync_delay,
-              o.outer.update_alpha, o.outer.last_step, o.bucket_size, o.max_generation_context,
-              o.placement.order, o.pipeline_schedule, o.microbatch_group) +
+              o.outer.update_alpha, o.outer.last_step, o.outer.elsewhere, o.islands.server_address,
+              o.islands.secret_file, o.islands.island, o.islands.gradient_type, o.bucket_size,
+              o.max_generation_context, o.placement.order, o.pipeline_schedule,
+              o.microbatch_group) +
          Line(o.optimizer.kind, o.optimizer.adam_beta1, o.optimizer.adam_beta2,
               o.optimizer.adam_epsilon, o.optimizer.exp_avg_dtype, o.optimizer.exp_avg_sq_dtype,
               o.optimizer.sgd_momentum, o.optimizer.lion_beta1, o.optimizer.lion_beta2,
@@ -319,7 +324,7 @@ std::string Describe(const DataOptions& o) {
          Line(absl::StrJoin(o.data_path, " "), o.split, o.mock, o.stories, o.stories_bytes,
               o.stories_seed, o.seq_length, o.seed, o.reset_position_ids, o.reset_attention_mask,
               o.eod_mask_loss, o.run.train_iters, o.run.global_batch_size, o.run.eval_interval,
-              o.run.eval_iters);
+              o.run.eval_iters, o.run.training_runs, o.training_run);
 }
 
 std::string Describe(const RunOptions& o) {

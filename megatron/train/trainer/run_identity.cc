@@ -45,7 +45,26 @@ std::string RunIdentity(const config::PretrainConfig& config, const std::string&
     precision->set_num_layers_at_end_in_bf16(config.precision().num_layers_at_end_in_bf16());
   }
   identity.mutable_train()->set_seed(config.train().seed());
+  if (config.diloco().num_islands() > 0) {
+    // These choose the samples.
+    identity.mutable_diloco()->set_island(config.diloco().island());
+    identity.mutable_diloco()->set_num_islands(config.diloco().num_islands());
+  }
   return absl::StrCat(EffectiveConfigText(identity), "data fingerprint: ", data_fingerprint, "\n");
+}
+
+std::string IslandAgreementText(const config::PretrainConfig& config) {
+  config::PretrainConfig agreement;
+  *agreement.mutable_model() = config.model();
+  agreement.mutable_precision()->set_fp16(config.precision().fp16());
+  agreement.mutable_precision()->set_bf16(config.precision().bf16());
+  agreement.mutable_train()->set_seed(config.train().seed());
+  agreement.mutable_diloco()->set_sync_every(config.diloco().sync_every());
+  if (config.diloco().num_islands() > 0) {
+    agreement.mutable_diloco()->set_num_islands(config.diloco().num_islands());
+    agreement.mutable_train()->set_global_batch_size(config.train().global_batch_size());
+  }
+  return EffectiveConfigText(agreement);
 }
 
 std::string RunId(const std::string& identity) {

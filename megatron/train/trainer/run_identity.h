@@ -11,6 +11,9 @@ namespace megatron {
 // Returns a text of all that determines the initial weights and the samples: two runs with equal
 // texts are the same run, continued or repeated.
 std::string RunIdentity(const config::PretrainConfig& config, const std::string& data_fingerprint);
+// Returns what islands of one outer server have in common, besides what it compares itself
+// (islands/island_protocol.h): the model, its precision, the seed, and how they share samples.
+std::string IslandAgreementText(const config::PretrainConfig& config);
 // Returns a hash of such a text, in 16 hexadecimal digits.
 std::string RunId(const std::string& identity);
 

@@ -11,6 +11,7 @@
 #include "megatron/train/trainer/model_section.h"
 #include "megatron/train/trainer/parallel_section.h"
 #include "megatron/train/trainer/pipeline_section.h"
+#include "megatron/train/trainer/run_identity.h"
 
 namespace megatron {
 namespace {
@@ -236,6 +237,15 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
   options.outer.sync_delay = config.diloco().fragment_sync_delay();
   options.outer.update_alpha = config.diloco().fragment_update_alpha();
   options.outer.last_step = config.train().train_iters();
+  options.outer.elsewhere = config.diloco().has_server_address();
+  if (options.outer.elsewhere) {
+    options.islands.server_address = config.diloco().server_address();
+    options.islands.secret_file = config.diloco().secret_file();
+    options.islands.island = static_cast<int>(config.diloco().island());
+    options.islands.agreement = IslandAgreementText(config);
+    options.islands.outer = {options.outer.lr, options.outer.momentum, options.outer.nesterov};
+    options.islands.gradient_type = options.outer.gradient_type;
+  }
   options.bucket_size = config.parallel().ddp_bucket_size();
   options.data_parallel.grad_reduce_in_bf16 = config.parallel().grad_reduce_in_bf16();
   options.data_parallel.secondary_shards = config.parallel().zero_hpz_partition_size() > 1;

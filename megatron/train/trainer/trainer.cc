@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -542,8 +543,63 @@ absl::StatusOr<StepResult> Trainer::Update(const StepRequests& requests, Diagnos
   return updated;
 }
 
-void Trainer::FinishUpdate(bool applied) {
-  const bool joined = outer_ != nullptr && outer_->FinishStep(progress_.iteration + 1, stream_);
+absl::StatusOr<std::optional<IslandLink::Round>> Trainer::JoinIslands(IslandLink::Stop stop) {
+  if (!options_.islands.enabled()) return std::nullopt;
+  stop_ = std::move(stop);
+  std::map<std::string, Shape> shapes;
+  const auto whole = MakeStage(options_.model, {{DeviceType::kMeta}});
+  for (const Parameter* parameter : whole->parameters())
+    shapes[parameter->name] = parameter->sharding.global_shape;
+  std::vector<NamedShape> tensors;
+  for (const auto& [name, shape] : shapes) tensors.push_back({name, shape});
+  absl::StatusOr<IslandLink::Round> round;
+  {
+    absl::StatusOr<std::unique_ptr<IslandLink>> link =
+        IslandLink::Create(options_.islands, tensors, groups_, outer_.get(), buffers_.get());
+    MEGATRON_RETURN_IF_ERROR(WithExitCode(link.status(), kExitConfig));
+    islands_ = *std::move(link);
+    const RankProgress::ExternalWait waiting(rank_progress_);
+    // The copy comes into the gradients, between which elements stay zero.
+    buffers_->ZeroGradients(stream_);
+    round = islands_->Join(progress_.server_run, progress_.server_round, stop_, stream_);
+  }
+  MEGATRON_RETURN_IF_ERROR(GroupStatus());
+  MEGATRON_RETURN_IF_ERROR(WithExitCode(round.status(), kExitConfig));
+  progress_.server_run = islands_->run();
+  progress_.server_round = islands_->round();
+  if (!round->has_copy) return std::make_optional(*round);
+  outer_->TakeCopy(stream_);
+  MEGATRON_RETURN_IF_ERROR(ShareWeights());
+  return std::make_optional(*round);
+}
+
+absl::StatusOr<bool> Trainer::FinishRound(StepReport* report) {
+  if ((progress_.iteration + 1) % options_.outer.sync_every != 0) return false;
+  CHECK(islands_ != nullptr);
+  absl::StatusOr<IslandLink::Round> round;
+  {
+    const TraceSpan span(stream_, TimeCategory::kDataParallel, "outer step");
+    const RankProgress::ExternalWait waiting(rank_progress_);
+    outer_->FormUpdate(stream_);
+    round = islands_->Exchange(stop_, stream_);
+  }
+  MEGATRON_RETURN_IF_ERROR(GroupStatus());
+  MEGATRON_RETURN_IF_ERROR(WithExitCode(round.status(), kExitConfig));
+  progress_.server_run = islands_->run();
+  progress_.server_round = islands_->round();
+  report->round = *round;
+  if (!round->has_copy) return false;
+  outer_->TakeCopy(stream_);
+  return true;
+}
+
+absl::Status Trainer::FinishUpdate(bool applied, StepReport* report) {
+  bool joined = false;
+  if (options_.islands.enabled()) {
+    MEGATRON_ASSIGN_OR_RETURN(joined, FinishRound(report));
+  } else if (outer_ != nullptr) {
+    joined = outer_->FinishStep(progress_.iteration + 1, stream_);
+  }
   // Weights that are sent as codes have the scales of the next step.
   if (applied) stage_->float8_history().Record(stream_, data_parallel_->LargestFloat8Weights());
   if (applied || joined) {
@@ -551,6 +607,7 @@ void Trainer::FinishUpdate(bool applied) {
     data_parallel_->ShareWeights();
   }
   if (applied) stage_->router_state().UpdateBiases({groups_.tensor, groups_.data_context}, stream_);
+  return absl::OkStatus();
 }
 
 absl::Status Trainer::CheckReplicas() {
@@ -632,7 +689,7 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   std::optional<double> largest_score;
   if (qk_clip_ != nullptr && report.update.applied)
     largest_score = qk_clip_->Clip(island_.world, stream_);
-  FinishUpdate(report.update.applied);
+  MEGATRON_RETURN_IF_ERROR(FinishUpdate(report.update.applied, &report));
   MEGATRON_RETURN_IF_ERROR(CheckReplicas());
   if (options_.log_params_norm) report.params_norm = optimizer_->ParametersNorm(island_, stream_);
   if (diagnostics != nullptr)

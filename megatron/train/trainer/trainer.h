@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "megatron/comm/watch/rank_progress.h"
 #include "megatron/data/length_schedule.h"
 #include "megatron/data/sample.h"
+#include "megatron/islands/island_link.h"
 #include "megatron/models/measure.h"
 #include "megatron/models/model_options.h"
 #include "megatron/models/stage_memory.h"
@@ -75,6 +77,8 @@ struct TrainerOptions {
   DataParallelOptions data_parallel;
   // If enabled, the optimizer instances are islands, which train apart between outer steps.
   OuterOptimizerOptions outer;
+  // If enabled, the run is one island, and a server makes the outer steps.
+  IslandLinkOptions islands;
   int64_t bucket_size = 0;  // see ParameterBuffersOptions
   // The device of a run, for plans on the meta device.
   DeviceType device = DeviceType::kCpu;
@@ -110,6 +114,9 @@ struct TrainingProgress {
   int64_t consumed_train_tokens = 0;  // counted with a curriculum, and 0 without
   int64_t skipped_iterations = 0;     // gradients overflowed under a dynamic loss scale
   int64_t nan_iterations = 0;         // gradients were not finite without one
+  // The run and the round of the outer server that the global copy is of; 0 and -1: of none.
+  uint64_t server_run = 0;
+  int64_t server_round = -1;
 };
 
 // Means over the global batches of a step or an evaluation.
@@ -135,6 +142,7 @@ struct StepReport : Measured {
   int64_t num_zeros = 0;
   // Empty but after steps that are measured, and for the largest score where QK-clip is on.
   DiagnosticValues diagnostics;
+  std::optional<IslandLink::Round> round;  // after a step with a round of the outer server
 };
 
 // The requests of a rank in a step. StepReport::update says what any rank has requested.
@@ -167,6 +175,11 @@ class Trainer {
 
   // Reports to `progress` what this rank is doing, from now on.
   void ReportTo(RankProgress* progress) { rank_progress_ = progress; }
+
+  // Joins the outer server's islands, if it is an island of theirs. Called once, after weights were
+  // initialized or restored. `stop` says whether to wait for the server no longer, then and in
+  // later rounds. Collective.
+  absl::StatusOr<std::optional<IslandLink::Round>> JoinIslands(IslandLink::Stop stop);
 
   // Trains one iteration on `source`'s next samples. `before_update`, unless null, runs between the
   // last use of the old weights and their update, and returns this rank's requests.
@@ -222,7 +235,10 @@ class Trainer {
   absl::Status RunPipeline(int64_t micro_batches, Diagnostics* diagnostics);
   absl::StatusOr<StepResult> Update(const StepRequests& requests, Diagnostics* diagnostics);
   // Ends an update: makes the outer step if one is due, and sends weights that have changed.
-  void FinishUpdate(bool applied);
+  absl::Status FinishUpdate(bool applied, StepReport* report);
+  // Takes part in a round of the outer server if the step ends with one. Returns whether masters
+  // have changed.
+  absl::StatusOr<bool> FinishRound(StepReport* report);
   // Compares weights of replicas, after the steps that are due.
   absl::Status CheckReplicas();
   // Exchanges the weights of this rank's island and the global ones.
@@ -266,6 +282,8 @@ class Trainer {
   std::unique_ptr<QkClip> qk_clip_;        // null: nothing is clipped
   std::unique_ptr<OuterOptimizer> outer_;  // null: there are no islands
   std::unique_ptr<ParameterMirror> host_parameters_;
+  std::unique_ptr<IslandLink> islands_;  // null: there is no outer server
+  IslandLink::Stop stop_;
   std::unique_ptr<DataParallel> data_parallel_;
   std::unique_ptr<StageMemory> memory_;
   std::unique_ptr<Diagnostics> diagnostics_;  // null: no step is measured

@@ -72,6 +72,9 @@ constexpr char kCompression[] = "gradient_compression";
 constexpr char kFragmentInFlight[] = "diloco.fragment_in_flight";
 constexpr char kFragmentIteration[] = "diloco.fragment_iteration";
 constexpr char kNumFragments[] = "diloco.num_fragments";
+// The outer server's run and round that the global copy is of.
+constexpr char kServerRun[] = "diloco.server_run";
+constexpr char kServerRound[] = "diloco.server_round";
 
 // Names of states besides those of the update rule.
 constexpr char kMaster[] = "fp32_param";
@@ -515,6 +518,9 @@ absl::Status RestoreProgress(const CheckpointReader& reader, bool has_curriculum
   if (has_curriculum) {
     MEGATRON_ASSIGN_OR_RETURN(progress->consumed_train_tokens, reader.Int("consumed_train_tokens"));
   }
+  // Only a run with an outer server has these.
+  progress->server_run = static_cast<uint64_t>(reader.Int(kServerRun).value_or(0));
+  progress->server_round = reader.Int(kServerRound).value_or(-1);
   return absl::OkStatus();
 }
 
@@ -577,6 +583,10 @@ CheckpointState MakeCheckpointState(Trainer& trainer, const RunDescription& run)
                    {"optimizer", trainer.optimizer().rule().name()}};
   if (outer != nullptr) {
     state.ints[kIslands] = outer->islands();
+    if (progress.server_run != 0) {
+      state.ints[kServerRun] = static_cast<int64_t>(progress.server_run);
+      state.ints[kServerRound] = progress.server_round;
+    }
     if (outer->in_flight().fragment >= 0) {
       state.ints[kNumFragments] = outer->options().num_fragments;
       state.ints[kFragmentInFlight] = outer->in_flight().fragment;

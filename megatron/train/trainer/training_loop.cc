@@ -16,6 +16,7 @@
 #include "megatron/tensor/trace/trace.h"
 #include "megatron/train/failure/exit_status.h"
 #include "megatron/train/failure/stop_signals.h"
+#include "megatron/train/metrics/outer_round.h"
 #include "megatron/train/metrics/run_summary.h"
 #include "megatron/train/trainer/run_identity.h"
 
@@ -224,6 +225,11 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
                         absl::ToDoubleSeconds(absl::Now() - run_.program_start)));
   }
   CountSkipped(*report);
+  if (report->round) {
+    const std::string line = DescribeRound(*report->round);
+    rank_.console->PrintLine(line);
+    Tell(RunEventKind::kOuterRound, trainer_->progress().iteration, line);
+  }
   const absl::Time end = absl::Now();
   StepMetrics metrics = meter_.Measure(*report, trainer_->progress(), end - start, end);
   totals_.Add(metrics);

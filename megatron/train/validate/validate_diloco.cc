@@ -1,8 +1,10 @@
 #include <optional>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "megatron/comm/island_groups.h"
+#include "megatron/comm/socket/socket.h"
 #include "megatron/train/config/config.pb.h"
 #include "megatron/train/validate/rules.h"
 
@@ -44,6 +46,42 @@ void CheckFragments(ConfigChecker& check) {
   }
 }
 
+// Outer steps that a server makes are of all parameters at once.
+void CheckServer(ConfigChecker& check) {
+  constexpr absl::string_view kAddress = "diloco.server_address";
+  constexpr absl::string_view kSecret = "diloco.secret_file";
+  constexpr absl::string_view kIsland = "diloco.island";
+  constexpr absl::string_view kIslands = "diloco.num_islands";
+  const config::PretrainConfig& config = check.resolved();
+  const config::DilocoConfig& diloco = config.diloco();
+  if (!diloco.has_server_address() || !check.Usable({kAddress})) return;
+  const absl::StatusOr<Endpoint> server = Endpoint::Parse(diloco.server_address());
+  if (!server.ok() || server->port == 0)
+    check.Error(kAddress, "must be HOST:PORT of an outer_server, with a port from 1 to 65535");
+  if (!diloco.has_secret_file()) {
+    check.Error(kAddress, absl::StrCat("needs ", kSecret,
+                                       ", the file with the secret that the server has, too"));
+  }
+  if (check.Usable({kIsland, kIslands}) && diloco.num_islands() > 0 &&
+      diloco.island() >= diloco.num_islands()) {
+    check.Error(kIsland, absl::StrCat("must be less than ", check.Named(kIslands)));
+  }
+  const auto refuse = [&](bool broken, absl::string_view path, absl::string_view because) {
+    if (broken && check.Usable({path}))
+      check.Error(kAddress, absl::StrCat("cannot be used with ", check.Named(path), ": ", because));
+  };
+  refuse(config.parallel().num_distributed_optimizer_instances() > 1,
+         "parallel.num_distributed_optimizer_instances", "the run is one island");
+  constexpr absl::string_view kWhole = "the server's outer steps are of all parameters at once";
+  refuse(diloco.num_fragments() > 1, "diloco.num_fragments", kWhole);
+  refuse(diloco.fragment_sync_delay() > 0, "diloco.fragment_sync_delay",
+         "steps wait for the server");
+  refuse(diloco.fragment_update_alpha() > 0, "diloco.fragment_update_alpha",
+         "an island goes on from the global copy");
+  refuse(config.model().moe_router_enable_expert_bias(), "model.moe_router_enable_expert_bias",
+         "the biases count the tokens of all islands, and no counts are sent to the server");
+}
+
 }  // namespace
 
 void CheckDiloco(ConfigChecker& check) {
@@ -72,6 +110,7 @@ void CheckDiloco(ConfigChecker& check) {
          "it chooses the number of islands by time, and their number changes results");
   CheckRanksOfIslands(check);
   CheckFragments(check);
+  CheckServer(check);
 }
 
 }  // namespace megatron

@@ -1,0 +1,213 @@
+#include "megatron/islands/global_copy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
+#include "megatron/base/crc32c.h"
+#include "megatron/base/quoted.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/checkpoint/rectangle.h"
+#include "megatron/comm/socket/wire.h"
+
+namespace megatron {
+namespace {
+
+constexpr absl::string_view kMagic = "MGNOUTR1";
+constexpr size_t kMostPiece = size_t{1} << 22;
+constexpr int64_t kMostHeader = int64_t{1} << 26;
+
+absl::string_view BytesOf(absl::Span<const float> values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
+}
+
+Tensor View(float* values, int64_t count) { return Tensor(values, DType::kFloat32, {count}); }
+
+absl::Status WriteParts(FileSystem& fs, const std::string& path,
+                        const std::vector<absl::string_view>& parts) {
+  MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, fs.Create(path));
+  uint32_t crc = 0;
+  for (absl::string_view part : parts) {
+    while (!part.empty()) {
+      const absl::string_view piece = part.substr(0, kMostPiece);
+      MEGATRON_RETURN_IF_ERROR(file->Append(piece));
+      crc = ExtendCrc32c(crc, piece);
+      part.remove_prefix(piece.size());
+    }
+  }
+  WireWriter end;
+  end.Put(crc);
+  MEGATRON_RETURN_IF_ERROR(file->Append(end.Take()));
+  MEGATRON_RETURN_IF_ERROR(file->Sync());
+  return file->Close();
+}
+
+// Reads a file from its beginning on, and keeps the checksum of what it has read.
+class Reader {
+ public:
+  explicit Reader(const RandomAccessFile& file) : file_(file) {}
+
+  absl::Status Read(absl::Span<char> out) {
+    if (file_.size() - at_ < static_cast<int64_t>(out.size()))
+      return absl::DataLossError("the file is cut off");
+    while (!out.empty()) {
+      const absl::Span<char> piece = out.subspan(0, kMostPiece);
+      MEGATRON_RETURN_IF_ERROR(file_.ReadAt(at_, piece));
+      crc_ = ExtendCrc32c(crc_, {piece.data(), piece.size()});
+      at_ += static_cast<int64_t>(piece.size());
+      out.remove_prefix(piece.size());
+    }
+    return absl::OkStatus();
+  }
+  uint32_t crc() const { return crc_; }
+  bool at_end() const { return at_ == file_.size(); }
+
+ private:
+  const RandomAccessFile& file_;
+  int64_t at_ = 0;
+  uint32_t crc_ = 0;
+};
+
+absl::Span<char> CharsOf(std::vector<float>& values) {
+  return {reinterpret_cast<char*>(values.data()), values.size() * sizeof(float)};
+}
+
+absl::StatusOr<GlobalCopy> LoadFrom(const RandomAccessFile& file, int64_t most) {
+  Reader reader(file);
+  std::string magic(kMagic.size(), '\0');
+  MEGATRON_RETURN_IF_ERROR(reader.Read(absl::MakeSpan(magic)));
+  if (magic != kMagic) return absl::DataLossError("it is no state of an outer server");
+  uint64_t header_bytes = 0;
+  MEGATRON_RETURN_IF_ERROR(
+      reader.Read({reinterpret_cast<char*>(&header_bytes), sizeof(header_bytes)}));
+  if (header_bytes > static_cast<uint64_t>(std::min(file.size(), kMostHeader)))
+    return absl::DataLossError("the header is longer than the file");
+  std::string header(header_bytes, '\0');
+  MEGATRON_RETURN_IF_ERROR(reader.Read(absl::MakeSpan(header)));
+  WireReader fields(header);
+  const uint64_t run = fields.Get<uint64_t>();
+  const int64_t round = fields.Get<int64_t>();
+  absl::string_view rest = fields.rest();
+  absl::StatusOr<IslandAgreement> agreement = TakeAgreement(&rest);
+  if (!fields.ok() || !agreement.ok() || !rest.empty() || run == 0 || round < 0)
+    return absl::DataLossError("the header is damaged");
+  int64_t bytes = 0;
+  for (const NamedShape& tensor : agreement->tensors) bytes += 4 * tensor.shape.numel();
+  if (bytes > file.size()) return absl::DataLossError("the file is cut off");
+  MEGATRON_ASSIGN_OR_RETURN(GlobalCopy copy, GlobalCopy::Create(*agreement, most));
+  copy.run = run;
+  copy.round = round;
+  MEGATRON_RETURN_IF_ERROR(reader.Read(CharsOf(copy.global())));
+  MEGATRON_RETURN_IF_ERROR(reader.Read(CharsOf(copy.momentum())));
+  const uint32_t crc = reader.crc();
+  uint32_t saved = 0;
+  MEGATRON_RETURN_IF_ERROR(reader.Read({reinterpret_cast<char*>(&saved), sizeof(saved)}));
+  if (saved != crc || !reader.at_end()) return absl::DataLossError("the checksum is wrong");
+  return copy;
+}
+
+}  // namespace
+
+bool AllFinite(absl::Span<const float> values) {
+  return std::all_of(values.begin(), values.end(),
+                     [](float value) { return std::isfinite(value); });
+}
+
+absl::StatusOr<GlobalCopy> GlobalCopy::Create(const IslandAgreement& agreement, int64_t most) {
+  GlobalCopy copy;
+  copy.agreement_ = agreement;
+  int64_t elements = 0;
+  for (const NamedShape& tensor : agreement.tensors) {
+    copy.places_[tensor.name] = {elements, tensor.shape};
+    elements += tensor.shape.numel();
+    if (elements > most) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the model has more than ", most, " parameters, the most that are taken"));
+    }
+  }
+  if (elements == 0) return absl::InvalidArgumentError("the model has no parameters");
+  copy.global_.resize(elements);
+  if (agreement.outer.momentum != 0) copy.momentum_.resize(elements);
+  return copy;
+}
+
+template <typename Run>
+absl::Status GlobalCopy::ForEachRow(const TensorBlock& block, Run run) const {
+  const auto found = places_.find(block.name);
+  if (found == places_.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model has no parameter ", Quoted(block.name)));
+  }
+  const Shape& shape = found->second.shape;
+  const Rectangle& place = block.place;
+  if (place.start.rank() != shape.rank() || !IsInside(place, shape)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the block ", ToString(place), " is not in ", Quoted(block.name)));
+  }
+  Rectangle whole{shape, shape};
+  for (int d = 0; d < shape.rank(); ++d) whole.start[d] = 0;
+  return ForEachRun(place, whole, place, [&](const CommonRun& common) {
+    run(common.source, found->second.begin + common.target, common.count);
+    return absl::OkStatus();
+  });
+}
+
+absl::Status GlobalCopy::Scatter(const TensorBlock& block, const float* values,
+                                 std::vector<float>* all) const {
+  CHECK_EQ(all->size(), global_.size());
+  return ForEachRow(block, [&](int64_t source, int64_t target, int64_t count) {
+    std::copy(values + source, values + source + count, all->begin() + target);
+  });
+}
+
+absl::Status GlobalCopy::Gather(const TensorBlock& block, std::string* values) const {
+  values->resize(block.place.extent.numel() * sizeof(float));
+  return ForEachRow(block, [&](int64_t source, int64_t target, int64_t count) {
+    std::memcpy(&(*values)[source * sizeof(float)], &global_[target], count * sizeof(float));
+  });
+}
+
+void GlobalCopy::Step(absl::Span<const float> gradient) {
+  CHECK_EQ(gradient.size(), global_.size());
+  std::vector<float> change(std::min<int64_t>(elements(), kMostBlockElements));
+  for (int64_t begin = 0; begin < elements(); begin += kMostBlockElements) {
+    const int64_t count = std::min(kMostBlockElements, elements() - begin);
+    // An operation reads its inputs through the same type of tensor.
+    float* const mean = const_cast<float*>(gradient.data()) + begin;
+    TakeOuterStep(Stream::Inline(), agreement_.outer, View(mean, count),
+                  momentum_.empty() ? Tensor() : View(&momentum_[begin], count),
+                  View(change.data(), count), View(&global_[begin], count));
+  }
+  ++round;
+}
+
+absl::Status GlobalCopy::Save(FileSystem& fs, const std::string& path) const {
+  WireWriter fields;
+  fields.Put(run);
+  fields.Put(round);
+  std::string header = fields.Take();
+  PutAgreement(agreement_, &header);
+  WireWriter front;
+  front.PutBytes(kMagic);
+  front.Put(static_cast<uint64_t>(header.size()));
+  front.PutBytes(header);
+  const std::string begin = front.Take(), temporary = path + ".tmp";
+  absl::Status status = WriteParts(fs, temporary, {begin, BytesOf(global_), BytesOf(momentum_)});
+  if (status.ok()) status = fs.Rename(temporary, path);
+  if (status.ok()) return fs.SyncDir(ParentPath(path));
+  fs.Remove(temporary).IgnoreError();  // the first error is the one to report
+  return status;
+}
+
+absl::StatusOr<GlobalCopy> GlobalCopy::Load(FileSystem& fs, const std::string& path, int64_t most) {
+  MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<RandomAccessFile> file, fs.Open(path));
+  absl::StatusOr<GlobalCopy> copy = LoadFrom(*file, most);
+  MEGATRON_RETURN_IF_ERROR(copy.status(), _.SetPrepend() << path << ": ");
+  return copy;
+}
+
+}  // namespace megatron

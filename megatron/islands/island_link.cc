@@ -1,0 +1,374 @@
+#include "megatron/islands/island_link.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "glog/logging.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/checkpoint/rectangle.h"
+#include "megatron/comm/socket/hmac_sha256.h"
+#include "megatron/optim/main_replica.h"
+#include "megatron/tensor/host_mirror.h"
+
+namespace megatron {
+namespace {
+
+constexpr absl::Duration kConnectTime = absl::Seconds(5);
+constexpr absl::Duration kFirstPause = absl::Milliseconds(500), kLongestPause = absl::Seconds(30);
+constexpr absl::Duration kPollTime = absl::Seconds(1);
+constexpr absl::Duration kTellInterval = absl::Minutes(1);
+// A server notices within half a minute that the job before this one has gone.
+constexpr absl::Duration kConflictTime = absl::Minutes(1);
+constexpr size_t kGetsAhead = 8;
+
+// Kinds of statuses, by gravity.
+enum Gravity : int32_t { kFine = 0, kTryAgain = 1, kLeftOut = 2, kFails = 3 };
+
+Gravity GravityOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return kFine;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kAlreadyExists:
+      return kTryAgain;
+    case absl::StatusCode::kDataLoss:
+      return kLeftOut;
+    default:
+      return kFails;
+  }
+}
+
+absl::Status OfAnotherRank(int32_t gravity) {
+  switch (gravity) {
+    case kTryAgain:
+      return absl::UnavailableError("another rank of the island has to try again");
+    case kLeftOut:
+      return absl::DataLossError("the island's update is left out");
+    default:
+      return absl::FailedPreconditionError("the outer server has refused another rank");
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<IslandLink>> IslandLink::Create(
+    const IslandLinkOptions& options, const std::vector<NamedShape>& tensors,
+    const ProcessGroups& groups, const OuterOptimizer* outer, const ParameterBuffers* buffers) {
+  MEGATRON_ASSIGN_OR_RETURN(const Endpoint server, Endpoint::Parse(options.server_address));
+  MEGATRON_ASSIGN_OR_RETURN(const JobSecret secret, JobSecret::FromFile(options.secret_file));
+  return std::unique_ptr<IslandLink>(
+      new IslandLink(options, server, secret, tensors, groups, outer, buffers));
+}
+
+IslandLink::IslandLink(const IslandLinkOptions& options, Endpoint server, const JobSecret& secret,
+                       const std::vector<NamedShape>& tensors, const ProcessGroups& groups,
+                       const OuterOptimizer* outer, const ParameterBuffers* buffers)
+    : options_(options),
+      agreement_{options.agreement, options.outer, tensors},
+      groups_(groups),
+      world_(groups.world),
+      outer_(outer),
+      buffers_(buffers),
+      client_(std::move(server), secret) {
+  CHECK_EQ(groups.data_context_replicas.size(), 1);
+  std::sort(agreement_.tensors.begin(), agreement_.tensors.end(),
+            [](const NamedShape& a, const NamedShape& b) { return a.name < b.name; });
+  if (!leads()) agreement_.tensors.clear();
+  for (const FlatParameter& flat : buffers->parameters()) {
+    AppendPieces(flat, MainReplicaRange(*buffers, flat, groups), &sent_);
+    AppendPieces(flat, Common(flat.range, buffers->optimizer_range(buffers->bucket_of(flat))),
+                 &fetched_);
+  }
+}
+
+// The server notices that the connection ends; with a word it knows why.
+IslandLink::~IslandLink() {
+  IslandMessage leave;
+  leave.kind = IslandMessageKind::kLeave;
+  if (leads() && client_.connected()) client_.Send(leave).IgnoreError();
+}
+
+void IslandLink::AppendPieces(const FlatParameter& flat, const FlatRange& range,
+                              std::vector<Piece>* pieces) const {
+  const Sharding& sharding = flat.parameter->sharding;
+  for (int64_t begin = range.begin; begin < range.end; begin += kMostBlockElements) {
+    const int64_t end = std::min(begin + kMostBlockElements, range.end);
+    int64_t at = begin;
+    for (const Rectangle& part : ConsecutiveRectangles(
+             begin - flat.range.begin, end - flat.range.begin, sharding.local_shape)) {
+      Piece piece;
+      piece.bucket = &buffers_->bucket_of(flat);
+      piece.range = {at, at + part.extent.numel()};
+      at = piece.range.end;
+      piece.block = {flat.parameter->name, part};
+      for (int d = 0; d < part.start.rank(); ++d) piece.block.place.start[d] += sharding.offset[d];
+      pieces->push_back(std::move(piece));
+    }
+  }
+}
+
+absl::Status IslandLink::Together(const absl::Status& mine, const Stop& stop) {
+  int32_t values[2] = {GravityOf(mine), stop() ? 1 : 0};
+  if (world_.size() > 1) {
+    world_.AllReduce(Tensor(values, DType::kInt32, {2}), ReduceOp::kMax, Stream::Inline());
+    // A lost rank of this job is no matter of the server's.
+    MEGATRON_RETURN_IF_ERROR(world_.status());
+  }
+  stopped_ = values[1] != 0;
+  if (values[0] == kFine) return absl::OkStatus();
+  return GravityOf(mine) == values[0] ? mine : OfAnotherRank(values[0]);
+}
+
+absl::StatusOr<IslandMessage> IslandLink::ShareState(const absl::StatusOr<IslandMessage>& state,
+                                                     const Stop& stop) {
+  MEGATRON_RETURN_IF_ERROR(Together(state.status(), stop));
+  IslandMessage shared = *state;
+  int64_t values[3] = {static_cast<int64_t>(shared.run), shared.round,
+                       static_cast<int64_t>(shared.copy)};
+  world_.Broadcast(Tensor(values, DType::kInt64, {3}), 0, Stream::Inline());
+  MEGATRON_RETURN_IF_ERROR(world_.status());
+  shared.run = static_cast<uint64_t>(values[0]);
+  shared.round = values[1];
+  shared.copy = static_cast<CopyState>(values[2]);
+  return shared;
+}
+
+IslandMessage IslandLink::JoinMessage() const {
+  IslandMessage join;
+  join.kind = IslandMessageKind::kJoin;
+  join.island = options_.island;
+  join.session = session_;
+  join.leads = leads();
+  join.agreement = agreement_;
+  join.run = run_;
+  join.round = round_;
+  return join;
+}
+
+absl::StatusOr<IslandMessage> IslandLink::JoinServer() {
+  if (!client_.connected()) {
+    MEGATRON_RETURN_IF_ERROR(client_.Connect(kConnectTime));
+  }
+  absl::StatusOr<IslandMessage> state = client_.Ask(JoinMessage());
+  if (!absl::IsAlreadyExists(state.status())) {
+    conflict_since_ = absl::InfiniteFuture();
+    return state;
+  }
+  conflict_since_ = std::min(conflict_since_, absl::Now());
+  if (absl::Now() - conflict_since_ > kConflictTime)
+    return absl::FailedPreconditionError(state.status().message());
+  return state;
+}
+
+absl::Status IslandLink::PutPieces(IslandContent content, const Stream& stream) {
+  const bool update = content == IslandContent::kUpdate;
+  const bool on_host = stream.device().type == DeviceType::kCpu;
+  std::vector<Buffer> copies;
+  std::vector<UpdateBlock> blocks;
+  const auto host_values = [&](const Piece& piece) {
+    const Tensor values = update ? buffers_->Gradients(*piece.bucket, piece.range)
+                                 : outer_->Global(*piece.bucket, piece.range);
+    if (on_host) return values;
+    copies.emplace_back(Device(), values.bytes(), "host/outer gradients", nullptr);
+    const Tensor copy = copies.back().At(0, DType::kFloat32, {values.numel()});
+    Transport(stream, values, copy);
+    return copy;
+  };
+  if (update && transform_ != nullptr && !std::exchange(transformed_, true)) {
+    for (const Piece& piece : sent_) blocks.push_back({piece.block, host_values(piece)});
+    MEGATRON_RETURN_IF_ERROR(transform_->Apply(run_, round_, blocks, world_));
+    // What is sent again after a lost connection is the same.
+    for (size_t i = 0; i < blocks.size() && !on_host; ++i) {
+      Transport(stream, blocks[i].values, buffers_->Gradients(*sent_[i].bucket, sent_[i].range));
+    }
+  }
+  const OuterGradientType type = update ? options_.gradient_type : OuterGradientType::kFloat32;
+  for (size_t i = 0; i < sent_.size(); ++i) {
+    const Tensor values = blocks.empty() ? host_values(sent_[i]) : blocks[i].values;
+    IslandMessage put;
+    put.kind = IslandMessageKind::kPut;
+    put.content = content;
+    put.round = round_;
+    put.attempt = attempt_;
+    put.type = type;
+    put.block = sent_[i].block;
+    if (type == OuterGradientType::kFloat32) {
+      put.values.assign(static_cast<const char*>(values.raw()), values.bytes());
+    } else {
+      put.values.resize(OuterCodeBytes(type, values.numel()));
+      EncodeOuter(Stream::Inline(), type, values,
+                  Tensor(&put.values[0], DType::kUInt8, {static_cast<int64_t>(put.values.size())}));
+    }
+    if (blocks.empty()) copies.clear();
+    MEGATRON_RETURN_IF_ERROR(client_.Send(put));
+  }
+  IslandMessage flush;
+  flush.kind = IslandMessageKind::kFlush;
+  return client_.Ask(flush).status();
+}
+
+absl::Status IslandLink::SendAllPieces(IslandContent content, const Stop& stop,
+                                       const Stream& stream) {
+  ++attempt_;
+  IslandMessage begin;
+  begin.kind = IslandMessageKind::kBegin;
+  begin.content = content;
+  begin.run = run_;
+  begin.round = round_;
+  begin.attempt = attempt_;
+  MEGATRON_RETURN_IF_ERROR(
+      Together(leads() ? client_.Ask(begin).status() : absl::OkStatus(), stop));
+  MEGATRON_RETURN_IF_ERROR(Together(PutPieces(content, stream), stop));
+  IslandMessage finish = begin;
+  finish.kind = IslandMessageKind::kFinish;
+  return Together(leads() ? client_.Ask(finish).status() : absl::OkStatus(), stop);
+}
+
+absl::Status IslandLink::FetchPieces(int64_t round, const Stream& stream) {
+  size_t asked = 0;
+  for (size_t i = 0; i < fetched_.size(); ++i) {
+    for (; asked < std::min(i + kGetsAhead, fetched_.size()); ++asked) {
+      IslandMessage get;
+      get.kind = IslandMessageKind::kGet;
+      get.round = round;
+      get.block = fetched_[asked].block;
+      MEGATRON_RETURN_IF_ERROR(client_.Send(get));
+    }
+    MEGATRON_ASSIGN_OR_RETURN(const IslandMessage values, client_.Receive());
+    if (!values.status.ok()) {
+      // Answers to what was asked ahead are still on their way.
+      client_.Close();
+      return values.status;
+    }
+    const Piece& piece = fetched_[i];
+    const Tensor to = buffers_->Gradients(*piece.bucket, piece.range);
+    if (static_cast<int64_t>(values.values.size()) != to.bytes()) {
+      client_.Close();
+      return absl::UnavailableError("the outer server has sent another number of bytes");
+    }
+    Buffer host(Device(), to.bytes(), "host/outer gradients", nullptr);
+    const Tensor from = host.At(0, DType::kFloat32, {to.numel()});
+    std::memcpy(from.raw(), values.values.data(), values.values.size());
+    Transport(stream, from, to);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status IslandLink::Attempt(bool with_update, const Stop& stop, const Stream& stream,
+                                 Round* round) {
+  MEGATRON_ASSIGN_OR_RETURN(
+      IslandMessage state,
+      ShareState(leads() ? JoinServer() : absl::StatusOr<IslandMessage>(IslandMessage()), stop));
+  MEGATRON_RETURN_IF_ERROR(Together(leads() ? absl::OkStatus() : JoinServer().status(), stop));
+  if (state.copy == CopyState::kWait)
+    return absl::UnavailableError("another island gives the first global copy");
+  if (state.copy == CopyState::kGive) {
+    MEGATRON_RETURN_IF_ERROR(SendAllPieces(IslandContent::kCopy, stop, stream));
+    IslandMessage ask;
+    ask.kind = IslandMessageKind::kPoll;
+    MEGATRON_ASSIGN_OR_RETURN(
+        state,
+        ShareState(leads() ? client_.Ask(ask) : absl::StatusOr<IslandMessage>(IslandMessage()),
+                   stop));
+    if (leads()) LOG(INFO) << "the outer server has the global copy of this island";
+    run_ = state.run;
+    round_ = state.round;
+  }
+  const bool current = state.run == run_ && state.round == round_ && !must_fetch_;
+  if (with_update && current) {
+    const absl::Status sent = SendAllPieces(IslandContent::kUpdate, stop, stream);
+    if (GravityOf(sent) == kLeftOut) {
+      round->left_out = std::string(sent.message());
+    } else {
+      MEGATRON_RETURN_IF_ERROR(sent);
+      IslandMessage poll;
+      poll.kind = IslandMessageKind::kPoll;
+      poll.round = round_;
+      poll.wait_ms = static_cast<uint32_t>(absl::ToInt64Milliseconds(kPollTime));
+      while (state.round == round_ && !stopped_) {
+        MEGATRON_ASSIGN_OR_RETURN(
+            state,
+            ShareState(leads() ? client_.Ask(poll) : absl::StatusOr<IslandMessage>(IslandMessage()),
+                       stop));
+      }
+      if (state.round == round_) return absl::OkStatus();  // stopped
+      round->took_part = true;
+    }
+  } else if (current) {
+    return absl::OkStatus();
+  }
+  must_fetch_ = true;  // the gradients are no update from here on
+  MEGATRON_RETURN_IF_ERROR(Together(FetchPieces(state.round, stream), stop));
+  IslandMessage fetched;
+  fetched.kind = IslandMessageKind::kFetched;
+  fetched.round = state.round;
+  MEGATRON_RETURN_IF_ERROR(
+      Together(leads() ? client_.Ask(fetched).status() : absl::OkStatus(), stop));
+  run_ = state.run;
+  round_ = state.round;
+  round->has_copy = true;
+  if (round->took_part) round->present.assign(state.present.begin(), state.present.end());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<IslandLink::Round> IslandLink::Try(bool with_update, const Stop& stop,
+                                                  const Stream& stream) {
+  const absl::Time begin = absl::Now();
+  const int64_t sent = client_.sent_bytes(), received = client_.received_bytes();
+  absl::Duration pause = kFirstPause;
+  must_fetch_ = transformed_ = false;
+  Round round;
+  while (true) {
+    Round attempt;
+    const absl::Status status = Attempt(with_update, stop, stream, &attempt);
+    MEGATRON_RETURN_IF_ERROR(world_.status());
+    attempt.took_part = attempt.took_part || round.took_part;
+    if (attempt.left_out.empty()) attempt.left_out = round.left_out;
+    round = attempt;
+    if (status.ok() || stopped_) break;
+    if (GravityOf(status) != kTryAgain) return status;
+    if (leads() && absl::Now() >= told_ + kTellInterval) {
+      told_ = absl::Now();
+      LOG(WARNING) << "island " << options_.island << " waits for the outer server at "
+                   << options_.server_address << ": " << status.message();
+    }
+    // A round that is over only has to be asked for again.
+    if (absl::IsOutOfRange(status)) continue;
+    const absl::Time until = absl::Now() + pause;
+    while (absl::Now() < until && !stop()) absl::SleepFor(absl::Milliseconds(50));
+    pause = std::min(2 * pause, kLongestPause);
+  }
+  round.stopped = stopped_ && !round.has_copy;
+  round.round = round_;
+  round.time = absl::Now() - begin;
+  int64_t bytes[2] = {client_.sent_bytes() - sent, client_.received_bytes() - received};
+  if (world_.size() > 1)
+    world_.AllReduce(Tensor(bytes, DType::kInt64, {2}), ReduceOp::kSum, Stream::Inline());
+  round.sent_bytes = bytes[0];
+  round.received_bytes = bytes[1];
+  MEGATRON_RETURN_IF_ERROR(world_.status());
+  return round;
+}
+
+absl::StatusOr<IslandLink::Round> IslandLink::Join(uint64_t run, int64_t round, const Stop& stop,
+                                                   const Stream& stream) {
+  run_ = run;
+  round_ = round;
+  const std::string bytes = RandomBytes(sizeof(session_));
+  std::memcpy(&session_, bytes.data(), sizeof(session_));
+  int64_t session = static_cast<int64_t>(session_);
+  world_.Broadcast(Tensor(&session, DType::kInt64, {1}), 0, Stream::Inline());
+  session_ = static_cast<uint64_t>(session);
+  return Try(/*with_update=*/false, stop, stream);
+}
+
+absl::StatusOr<IslandLink::Round> IslandLink::Exchange(const Stop& stop, const Stream& stream) {
+  return Try(/*with_update=*/true, stop, stream);
+}
+
+}  // namespace megatron

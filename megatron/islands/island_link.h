@@ -1,0 +1,155 @@
+// The ranks of an island that is a job of its own, together with the server of the outer optimizer
+// (outer_server.h).
+//
+//   link.Join(run, round, stop, stream);       // takes the global copy, or gives the first one
+//   ... steps ...
+//   link.Exchange(stop, stream);               // one round
+//
+// Each rank sends the elements of which it is the main replica, and fetches those of its optimizer
+// range; so islands may have different layouts, and no rank holds more of the model than before.
+// The first rank speaks for the island. What it hears, it tells the others.
+//
+// A lost connection is no failure: all ranks try again, with pauses that grow to half a minute,
+// until `stop` says so on any rank.
+//
+// Calls are collective over the island's ranks. They return the same kind of status on all of them.
+#ifndef MEGATRON_ISLANDS_ISLAND_LINK_H_
+#define MEGATRON_ISLANDS_ISLAND_LINK_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "megatron/comm/process_groups.h"
+#include "megatron/islands/island_client.h"
+#include "megatron/islands/island_protocol.h"
+#include "megatron/optim/outer_optimizer.h"
+#include "megatron/optim/parameter_buffers.h"
+
+namespace megatron {
+
+struct IslandLinkOptions {
+  std::string server_address;  // HOST:PORT; empty: there is no server
+  std::string secret_file;
+  int island = 0;
+  std::string agreement;  // IslandAgreement::text
+  OuterStepOptions outer;
+  OuterGradientType gradient_type = OuterGradientType::kFloat32;
+
+  bool enabled() const { return !server_address.empty(); }
+};
+
+// A block of an update, in fp32 and on the host.
+struct UpdateBlock {
+  TensorBlock block;
+  Tensor values;
+};
+
+// What is done with an island's update before it is sent.
+class UpdateTransform {
+ public:
+  virtual ~UpdateTransform() = default;
+  // Changes the values of this rank's blocks; those of all ranks are the update, each element once.
+  // Collective over the ranks of `island`. Called once for an update, which after a lost connection
+  // may be sent again.
+  virtual absl::Status Apply(uint64_t run, int64_t round, absl::Span<const UpdateBlock> blocks,
+                             const ProcessGroup& island) = 0;
+};
+
+class IslandLink {
+ public:
+  struct Round {
+    // Whether the gradients hold a copy that the island has to go on from.
+    bool has_copy = false;
+    bool stopped = false;  // `stop` ended it, and there is no copy
+    bool took_part = false;
+    std::string left_out;      // why the update is in no sum, on the first rank; else empty
+    int64_t round = -1;        // the island's copy is that of so many rounds
+    std::vector<int> present;  // the islands whose updates made it, on the first rank
+    int64_t sent_bytes = 0, received_bytes = 0;  // of all ranks
+    absl::Duration time;
+  };
+  using Stop = std::function<bool()>;
+
+  // `tensors` are those of the whole model. Reads the secret. `outer`, whose buffers are these, has
+  // the global copy. All must outlive this.
+  static absl::StatusOr<std::unique_ptr<IslandLink>> Create(const IslandLinkOptions& options,
+                                                            const std::vector<NamedShape>& tensors,
+                                                            const ProcessGroups& groups,
+                                                            const OuterOptimizer* outer,
+                                                            const ParameterBuffers* buffers);
+
+  // Tells the server that the island leaves.
+  ~IslandLink();
+
+  // `transform` must outlive this; null: the update is sent as it is.
+  void set_transform(UpdateTransform* transform) { transform_ = transform; }
+
+  // Joins with a copy of this run and round of the server's (0, -1: of none). The Round has no copy
+  // where that is the server's, or where this island gives the server its first.
+  absl::StatusOr<Round> Join(uint64_t run, int64_t round, const Stop& stop, const Stream& stream);
+  // Sends the gradients, which are this island's update, waits for the end of the round and fetches
+  // the copy. Only fetches it where the round has ended without this island.
+  absl::StatusOr<Round> Exchange(const Stop& stop, const Stream& stream);
+
+  // The server's run and round that the island's copy is of.
+  uint64_t run() const { return run_; }
+  int64_t round() const { return round_; }
+
+ private:
+  IslandLink(const IslandLinkOptions& options, Endpoint server, const JobSecret& secret,
+             const std::vector<NamedShape>& tensors, const ProcessGroups& groups,
+             const OuterOptimizer* outer, const ParameterBuffers* buffers);
+  // Elements of a bucket that are a block.
+  struct Piece {
+    TensorBlock block;
+    const Bucket* bucket = nullptr;
+    FlatRange range;
+  };
+
+  bool leads() const { return world_.rank() == 0; }
+  void AppendPieces(const FlatParameter& flat, const FlatRange& range,
+                    std::vector<Piece>* pieces) const;
+  absl::StatusOr<Round> Try(bool with_update, const Stop& stop, const Stream& stream);
+  absl::Status Attempt(bool with_update, const Stop& stop, const Stream& stream, Round* round);
+  // Returns OK if all ranks have it, else this rank's error or that another rank has one; of the
+  // gravest kind. Sets stopped_.
+  absl::Status Together(const absl::Status& mine, const Stop& stop);
+  // Returns the server's state, which the first rank has got from it.
+  absl::StatusOr<IslandMessage> ShareState(const absl::StatusOr<IslandMessage>& state,
+                                           const Stop& stop);
+  IslandMessage JoinMessage() const;
+  absl::StatusOr<IslandMessage> JoinServer();
+  absl::Status SendAllPieces(IslandContent content, const Stop& stop, const Stream& stream);
+  absl::Status PutPieces(IslandContent content, const Stream& stream);
+  absl::Status FetchPieces(int64_t round, const Stream& stream);
+
+  const IslandLinkOptions options_;
+  IslandAgreement agreement_;
+  const ProcessGroups groups_;
+  const ProcessGroup world_;
+  const OuterOptimizer* const outer_;
+  const ParameterBuffers* const buffers_;
+  IslandClient client_;
+  UpdateTransform* transform_ = nullptr;
+  std::vector<Piece> sent_, fetched_;
+  uint64_t session_ = 0;
+  uint64_t attempt_ = 0;
+  uint64_t run_ = 0;
+  int64_t round_ = -1;
+  bool stopped_ = false;
+  bool must_fetch_ = false;   // nothing may be sent before the copy has been fetched
+  bool transformed_ = false;  // the gradients are the update as it is sent
+  absl::Time told_ = absl::InfinitePast();
+  absl::Time conflict_since_ = absl::InfiniteFuture();
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_ISLANDS_ISLAND_LINK_H_

@@ -1,0 +1,544 @@
+// The server of the outer optimizer, against islands that are calls of this process.
+
+#include "megatron/islands/outer_server.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/base/file_system.h"
+#include "megatron/base/memory_file_system.h"
+#include "megatron/comm/socket/handshake.h"
+#include "megatron/islands/island_client.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
+
+using Values = std::vector<float>;
+
+constexpr int kElements = 8;  // a: [2, 3], b: [2]
+
+IslandAgreement Agreement() {
+  IslandAgreement agreement;
+  agreement.text = "model { layers: 2 }\ntrain { seed: 1 }\n";
+  agreement.outer = {0.7, 0.9, true};
+  agreement.tensors = {{"a", {2, 3}}, {"b", {2}}};
+  return agreement;
+}
+
+// The blocks of one rank that has all, in the order of elements.
+std::vector<TensorBlock> Blocks() { return {{"a", {{0, 0}, {2, 3}}}, {"b", {{0}, {2}}}}; }
+
+std::string Bytes(const Values& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
+}
+
+IslandMessage MessageOf(IslandMessageKind kind, int64_t round = 0) {
+  IslandMessage message;
+  message.kind = kind;
+  message.round = round;
+  return message;
+}
+
+// An island of one rank.
+class Island {
+ public:
+  Island(const OuterServer& server, const JobSecret& secret, int number)
+      : client_(server.endpoint(), secret), number_(number), session_(number * 1000 + 7) {}
+
+  absl::StatusOr<IslandMessage> Join(const IslandAgreement& agreement = Agreement()) {
+    if (!client_.connected()) {
+      const absl::Status connected = client_.Connect(absl::Seconds(5));
+      if (!connected.ok()) return connected;
+    }
+    IslandMessage join = MessageOf(IslandMessageKind::kJoin, round);
+    join.island = number_;
+    join.session = session_;
+    join.leads = true;
+    join.agreement = agreement;
+    join.run = run;
+    return client_.Ask(join);
+  }
+  absl::Status SendValues(IslandContent content, const Values& values,
+                          OuterGradientType type = OuterGradientType::kFloat32) {
+    ++attempt_;
+    IslandMessage begin = MessageOf(IslandMessageKind::kBegin, round);
+    begin.content = content;
+    begin.run = run;
+    begin.attempt = attempt_;
+    absl::Status status = client_.Ask(begin).status();
+    if (!status.ok()) return status;
+    size_t at = 0;
+    for (const TensorBlock& block : Blocks()) {
+      IslandMessage put = begin;
+      put.kind = IslandMessageKind::kPut;
+      put.block = block;
+      put.type = type;
+      const int64_t count = block.place.extent.numel();
+      Values part(values.begin() + at, values.begin() + at + count);
+      at += count;
+      if (type == OuterGradientType::kFloat32) {
+        put.values = Bytes(part);
+      } else {
+        put.values.resize(OuterCodeBytes(type, count));
+        EncodeOuter(
+            Stream::Inline(), type, Tensor(part.data(), DType::kFloat32, {count}),
+            Tensor(&put.values[0], DType::kUInt8, {static_cast<int64_t>(put.values.size())}));
+      }
+      status = client_.Send(put);
+      if (!status.ok()) return status;
+    }
+    status = client_.Ask(MessageOf(IslandMessageKind::kFlush)).status();
+    if (!status.ok()) return status;
+    IslandMessage finish = begin;
+    finish.kind = IslandMessageKind::kFinish;
+    return client_.Ask(finish).status();
+  }
+  // Joins, and gives the copy or fetches it.
+  Values Enter(const Values& copy = {}) {
+    absl::StatusOr<IslandMessage> state = Join();
+    EXPECT_THAT(state.status(), IsOk());
+    if (state.ok() && state->copy == CopyState::kGive) {
+      EXPECT_THAT(SendValues(IslandContent::kCopy, copy), IsOk());
+      state = Join();
+      EXPECT_THAT(state.status(), IsOk());
+      run = state->run;
+      round = state->round;
+    }
+    return Fetch(*state);
+  }
+  Values Fetch(const IslandMessage& state) {
+    Values all;
+    for (const TensorBlock& block : Blocks()) {
+      IslandMessage get = MessageOf(IslandMessageKind::kGet, state.round);
+      get.block = block;
+      const auto values = client_.Ask(get);
+      EXPECT_THAT(values.status(), IsOk());
+      if (!values.ok()) return {};
+      Values part(values->values.size() / sizeof(float));
+      std::memcpy(part.data(), values->values.data(), values->values.size());
+      all.insert(all.end(), part.begin(), part.end());
+    }
+    EXPECT_THAT(client_.Ask(MessageOf(IslandMessageKind::kFetched, state.round)).status(), IsOk());
+    run = state.run;
+    round = state.round;
+    return all;
+  }
+  // Waits for the end of the round; the state at the end, or after so long.
+  IslandMessage Await(absl::Duration most = absl::Seconds(20)) {
+    IslandMessage poll = MessageOf(IslandMessageKind::kPoll, round);
+    poll.wait_ms = 200;
+    const absl::Time until = absl::Now() + most;
+    while (true) {
+      const auto state = client_.Ask(poll);
+      EXPECT_THAT(state.status(), IsOk());
+      if (!state.ok() || state->round != round || absl::Now() > until) return state.value_or(poll);
+    }
+  }
+  void Disconnect() { client_.Close(); }
+  IslandClient& client() { return client_; }
+
+  uint64_t run = 0;
+  int64_t round = -1;
+
+ private:
+  IslandClient client_;
+  const int number_;
+  const uint64_t session_;
+  uint64_t attempt_ = 0;
+};
+
+// The outer step on vectors, with updates in the order of islands.
+class Plain {
+ public:
+  explicit Plain(const Values& start) : global_(start), momentum_(start.size()) {}
+  void Step(const std::vector<Values>& updates) {
+    for (size_t i = 0; i < global_.size(); ++i) {
+      float d = updates[0][i];
+      for (size_t k = 1; k < updates.size(); ++k) d += updates[k][i];
+      if (updates.size() > 1) d *= static_cast<float>(1.0 / static_cast<double>(updates.size()));
+      momentum_[i] = 0.9f * momentum_[i];
+      momentum_[i] += d;
+      float change = 0.9f * momentum_[i];
+      change += d;
+      change *= -0.7f;
+      global_[i] += change;
+    }
+  }
+  const Values& global() const { return global_; }
+
+ private:
+  Values global_, momentum_;
+};
+
+Values Some(int seed) {
+  Values values(kElements);
+  for (int i = 0; i < kElements; ++i)
+    values[i] = std::sin(static_cast<float>(seed * 31 + i * 7)) * 0.1f;
+  return values;
+}
+
+class OuterServerTest : public ::testing::Test {
+ protected:
+  void Start(OuterServerOptions options = {}) {
+    options.listen = {"127.0.0.1", 0};
+    auto server = OuterServer::Start(options, secret_, fs_);
+    ASSERT_THAT(server.status(), IsOk());
+    server_ = *std::move(server);
+  }
+  static OuterServerOptions With(int min_islands, absl::Duration timeout,
+                                 const std::string& state = "") {
+    OuterServerOptions options;
+    options.min_islands = min_islands;
+    options.round_timeout = timeout;
+    options.state_file = state;
+    return options;
+  }
+  Island Make(int number) { return Island(*server_, secret_, number); }
+  // Returns once the server has noticed that a connection has ended.
+  static void Settle() { absl::SleepFor(absl::Milliseconds(300)); }
+
+  const JobSecret secret_ = JobSecret::Random();
+  MemoryFileSystem fs_;
+  std::unique_ptr<OuterServer> server_;
+};
+
+TEST_F(OuterServerTest, RoundsAreThePlainOuterStepsBitForBit) {
+  Start(With(3, absl::Seconds(60)));
+  std::vector<Island> islands;
+  for (int k = 0; k < 3; ++k) islands.push_back(Make(k));
+  Plain plain(Some(0));
+  EXPECT_EQ(islands[0].Enter(Some(0)), Some(0));
+  EXPECT_EQ(islands[1].Enter(), Some(0));
+  EXPECT_EQ(islands[2].Enter(), Some(0));
+  for (int round = 1; round <= 4; ++round) {
+    std::vector<Values> updates;
+    for (int k = 0; k < 3; ++k) updates.push_back(Some(round * 10 + k));
+    // They arrive in another order each time.
+    for (int i = 0; i < 3; ++i) {
+      const int k = (i * 2 + round) % 3;
+      EXPECT_EQ(server_->round(), round - 1);
+      EXPECT_THAT(islands[k].SendValues(IslandContent::kUpdate, updates[k]), IsOk());
+    }
+    plain.Step(updates);
+    for (Island& island : islands) {
+      const IslandMessage state = island.Await();
+      EXPECT_EQ(state.round, round);
+      EXPECT_EQ(state.present, (std::vector<int32_t>{0, 1, 2}));
+      EXPECT_EQ(island.Fetch(state), plain.global());
+    }
+  }
+}
+
+TEST_F(OuterServerTest, ARoundEndsInTimeWithoutTheLateOneWhichGetsTheCopy) {
+  Start(With(1, absl::Seconds(1)));
+  Island a = Make(0), b = Make(1);
+  a.Enter(Some(0));
+  b.Enter();
+  EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(1)), IsOk());
+  const absl::Time begin = absl::Now();
+  const IslandMessage state = a.Await();
+  EXPECT_GE(absl::Now() - begin, absl::Milliseconds(800));
+  EXPECT_EQ(state.present, (std::vector<int32_t>{0}));
+  Plain plain(Some(0));
+  plain.Step({Some(1)});
+  EXPECT_EQ(a.Fetch(state), plain.global());
+  // The late one's update is of a round that is over.
+  EXPECT_THAT(b.SendValues(IslandContent::kUpdate, Some(2)),
+              StatusIs(absl::StatusCode::kOutOfRange));
+  EXPECT_EQ(b.Enter(), plain.global());
+  EXPECT_EQ(b.round, 1);
+  // And then both take part.
+  EXPECT_THAT(b.SendValues(IslandContent::kUpdate, Some(3)), IsOk());
+  EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(4)), IsOk());
+  EXPECT_EQ(a.Await().present, (std::vector<int32_t>{0, 1}));
+}
+
+TEST_F(OuterServerTest, AnIslandThatIsLostIsOutAndComesBack) {
+  Start(With(1, absl::Seconds(60)));
+  Island a = Make(0);
+  a.Enter(Some(0));
+  {
+    Island b = Make(1);
+    b.Enter();
+  }
+  Settle();
+  EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(1)), IsOk());
+  const IslandMessage state = a.Await();
+  EXPECT_EQ(state.present, (std::vector<int32_t>{0}));
+  const Values copy = a.Fetch(state);
+  Island b = Make(1);
+  EXPECT_EQ(b.Enter(), copy);
+  EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(2)), IsOk());
+  EXPECT_EQ(server_->round(), 1);  // it is waited for
+  EXPECT_THAT(b.SendValues(IslandContent::kUpdate, Some(3)), IsOk());
+  EXPECT_EQ(b.Await().present, (std::vector<int32_t>{0, 1}));
+}
+
+TEST_F(OuterServerTest, AnUpdateThatIsWholeStaysWhenItsIslandIsLost) {
+  Start(With(2, absl::Seconds(60)));
+  Island a = Make(0), b = Make(1);
+  a.Enter(Some(0));
+  b.Enter();
+  EXPECT_THAT(b.SendValues(IslandContent::kUpdate, Some(1)), IsOk());
+  b.Disconnect();
+  Settle();
+  EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(2)), IsOk());
+  EXPECT_EQ(a.Await().present, (std::vector<int32_t>{0, 1}));
+}
+
+TEST_F(OuterServerTest, TooFewIslandsWaitForOneMore) {
+  Start(With(2, absl::Milliseconds(300)));
+  Island a = Make(0);
+  a.Enter(Some(0));
+  EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(1)), IsOk());
+  EXPECT_EQ(a.Await(absl::Seconds(1)).round, 0);
+  Island b = Make(5);
+  b.Enter();
+  EXPECT_THAT(b.SendValues(IslandContent::kUpdate, Some(2)), IsOk());
+  EXPECT_EQ(a.Await().present, (std::vector<int32_t>{0, 5}));
+}
+
+TEST_F(OuterServerTest, AnIslandThatComesDuringARoundIsNotWaitedFor) {
+  Start(With(1, absl::Seconds(60)));
+  Island a = Make(0), b = Make(1), c = Make(2);
+  a.Enter(Some(0));
+  b.Enter();
+  EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(1)), IsOk());
+  EXPECT_EQ(c.Enter(), Some(0));
+  EXPECT_THAT(b.SendValues(IslandContent::kUpdate, Some(2)), IsOk());
+  EXPECT_EQ(a.Await().present, (std::vector<int32_t>{0, 1}));
+}
+
+TEST_F(OuterServerTest, TheNextRoundWaitsForWhoStillReadsTheCopy) {
+  Start(With(1, absl::Seconds(60)));
+  Island a = Make(0), b = Make(1);
+  a.Enter(Some(0));
+  b.Enter();
+  EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(1)), IsOk());
+  EXPECT_THAT(b.SendValues(IslandContent::kUpdate, Some(2)), IsOk());
+  const IslandMessage state = b.Await();
+  a.Fetch(a.Await());
+  b.run = state.run;
+  EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(3)), IsOk());
+  EXPECT_EQ(a.Await(absl::Seconds(1)).round, 1);
+  const Values copy = b.Fetch(state);
+  EXPECT_EQ(copy, server_->global());
+  EXPECT_THAT(b.SendValues(IslandContent::kUpdate, Some(4)), IsOk());
+  EXPECT_EQ(a.Await().round, 2);
+}
+
+TEST_F(OuterServerTest, AnUpdateWithANaNIsLeftOutAndTheOthersGoOn) {
+  Start(With(1, absl::Seconds(60)));
+  Island a = Make(0), b = Make(1);
+  a.Enter(Some(0));
+  b.Enter();
+  Values bad = Some(1);
+  bad[5] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THAT(b.SendValues(IslandContent::kUpdate, bad),
+              StatusIs(absl::StatusCode::kDataLoss, ::testing::HasSubstr("NaN")));
+  EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(2)), IsOk());
+  // The island that was left out reads the copy of this round first.
+  const auto state = b.Join();
+  EXPECT_THAT(state.status(), IsOk());
+  EXPECT_EQ(b.Fetch(*state), Some(0));
+  Plain plain(Some(0));
+  plain.Step({Some(2)});
+  const IslandMessage after = a.Await();
+  EXPECT_EQ(after.present, (std::vector<int32_t>{0}));
+  EXPECT_EQ(a.Fetch(after), plain.global());
+}
+
+TEST_F(OuterServerTest, ASumThatOverflowsMakesNoStep) {
+  Start(With(2, absl::Seconds(60)));
+  Island a = Make(0), b = Make(1);
+  a.Enter(Some(0));
+  b.Enter();
+  const Values huge(kElements, 3e38f);
+  EXPECT_THAT(a.SendValues(IslandContent::kUpdate, huge), IsOk());
+  EXPECT_THAT(b.SendValues(IslandContent::kUpdate, huge), IsOk());
+  const IslandMessage state = a.Await();
+  EXPECT_EQ(state.round, 1);
+  EXPECT_TRUE(state.present.empty());
+  EXPECT_EQ(a.Fetch(state), Some(0));
+}
+
+TEST_F(OuterServerTest, CodesAreDecodedBlockByBlock) {
+  for (const OuterGradientType type : {OuterGradientType::kInt8, OuterGradientType::kE3M0}) {
+    Start(With(1, absl::Seconds(60)));
+    Island a = Make(0);
+    a.Enter(Some(0));
+    Values powers = {0.5f, -0.25f, 0.125f, 0.5f, 0, -0.5f, 0.25f, -0.25f};
+    if (type == OuterGradientType::kInt8) powers.assign(kElements, 0.5f);
+    EXPECT_THAT(a.SendValues(IslandContent::kUpdate, powers, type), IsOk());
+    Plain plain(Some(0));
+    plain.Step({powers});
+    const Values copy = a.Fetch(a.Await());
+    for (int i = 0; i < kElements; ++i) EXPECT_NEAR(copy[i], plain.global()[i], 1e-6) << i;
+  }
+}
+
+TEST_F(OuterServerTest, OthersAreRefusedByNameAndTheIslandsGoOn) {
+  Start(With(1, absl::Seconds(60)));
+  Island a = Make(0);
+  a.Enter(Some(0));
+  const auto expect_refused = [&](const IslandAgreement& agreement, const std::string& why) {
+    Island other = Make(1);
+    EXPECT_THAT(other.Join(agreement).status(),
+                StatusIs(absl::StatusCode::kFailedPrecondition, ::testing::HasSubstr(why)));
+  };
+  IslandAgreement agreement = Agreement();
+  agreement.text = "model { layers: 2 }\ntrain { seed: 2 }\n";
+  expect_refused(agreement,
+                 "the copy is of 'train { seed: 1 }', and the island has "
+                 "'train { seed: 2 }'");
+  agreement = Agreement();
+  agreement.tensors[0].shape = {3, 2};
+  expect_refused(agreement, "the copy has 'a' [2, 3], and the island 'a' [3, 2]");
+  agreement = Agreement();
+  agreement.tensors.push_back({"c", {1}});
+  expect_refused(agreement, "the copy has 2 parameters, and the island 3");
+  agreement = Agreement();
+  agreement.outer.momentum = 0.5;
+  expect_refused(agreement, "a momentum of 0.9 (Nesterov), and the island 0.7 and 0.5");
+  // A number that is taken.
+  Island twin(*server_, secret_, 0);
+  IslandMessage join = MessageOf(IslandMessageKind::kJoin);
+  ASSERT_THAT(twin.client().Connect(absl::Seconds(5)), IsOk());
+  join.session = 99;
+  join.leads = true;
+  join.agreement = Agreement();
+  EXPECT_THAT(twin.client().Ask(join).status(),
+              StatusIs(absl::StatusCode::kAlreadyExists,
+                       ::testing::HasSubstr("island 0 has joined already")));
+  Island stranger(*server_, JobSecret::Random(), 1);
+  EXPECT_THAT(stranger.client().Connect(absl::Seconds(5)),
+              StatusIs(absl::StatusCode::kUnauthenticated));
+  EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(1)), IsOk());
+  EXPECT_EQ(a.Await().round, 1);
+}
+
+TEST_F(OuterServerTest, WhoSendsWhatDoesNotFitIsClosedAndTheIslandsGoOn) {
+  Start(With(1, absl::Seconds(60)));
+  Island a = Make(0);
+  a.Enter(Some(0));
+  const auto expect_closed = [&](const std::vector<IslandMessage>& messages,
+                                 const std::string& why) {
+    Island b = Make(1);
+    b.Enter();
+    absl::Status status;
+    for (const IslandMessage& message : messages) {
+      status = message.kind == IslandMessageKind::kPut ? b.client().Send(message)
+                                                       : b.client().Ask(message).status();
+      if (!status.ok()) break;
+    }
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(why));
+    b.Disconnect();
+    Settle();
+  };
+  IslandMessage begin = MessageOf(IslandMessageKind::kBegin);
+  begin.run = a.run;
+  begin.attempt = 5;
+  IslandMessage put = begin;
+  put.kind = IslandMessageKind::kPut;
+  put.block = {"a", {{0, 0}, {2, 3}}};
+  put.values = Bytes(Values(6));
+  const IslandMessage flush = MessageOf(IslandMessageKind::kFlush);
+  IslandMessage finish = begin;
+  finish.kind = IslandMessageKind::kFinish;
+  IslandMessage outside = put;
+  outside.block.place.start = {1, 0};
+  expect_closed({begin, outside, flush}, "is not in 'a'");
+  IslandMessage unknown = put;
+  unknown.block.name = "zebra";
+  expect_closed({begin, unknown, flush}, "no parameter 'zebra'");
+  expect_closed({begin, put, put, flush}, "more elements than the model has");
+  expect_closed({begin, put, flush, finish}, "it has sent 6 of 8 elements");
+  expect_closed({MessageOf(IslandMessageKind::kState)}, "that only a server sends");
+  // Bytes that are no message, and one that is too long.
+  for (const std::string& bytes :
+       {std::string("\x05\x00\x00\x00hello", 9), std::string("\xff\xff\xff\x7f", 4)}) {
+    auto socket = ConnectTcp(server_->endpoint(), absl::Now() + absl::Seconds(5));
+    ASSERT_THAT(socket.status(), IsOk());
+    ChannelId id;
+    id.purpose = ChannelPurpose::kIslands;
+    id.version = kIslandProtocolVersion;
+    ASSERT_THAT(ProveAsConnector(*socket, secret_, id, absl::Now() + absl::Seconds(5)), IsOk());
+    ASSERT_THAT(SendAll(*socket, bytes, absl::Now() + absl::Seconds(5)), IsOk());
+    std::string rest(4096, '\0');
+    const absl::Status end =
+        ReceiveAll(*socket, &rest[0], rest.size(), absl::Now() + absl::Seconds(5));
+    EXPECT_THAT(end, StatusIs(absl::StatusCode::kUnavailable));
+  }
+  EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(1)), IsOk());
+  EXPECT_EQ(a.Await().round, 1);
+}
+
+TEST_F(OuterServerTest, AServerThatIsStartedAgainGoesOnFromItsState) {
+  Start(With(1, absl::Seconds(60), "state"));
+  Plain plain(Some(0));
+  uint64_t run = 0;
+  {
+    Island a = Make(0);
+    a.Enter(Some(0));
+    run = a.run;
+    EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(1)), IsOk());
+    plain.Step({Some(1)});
+    EXPECT_EQ(a.Fetch(a.Await()), plain.global());
+  }
+  server_.reset();
+  Start(With(1, absl::Seconds(60), "state"));
+  EXPECT_EQ(server_->round(), 1);
+  Island a = Make(0);
+  EXPECT_EQ(a.Enter(), plain.global());
+  EXPECT_EQ(a.run, run);
+  // The momentum is there, too.
+  EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(2)), IsOk());
+  plain.Step({Some(2)});
+  EXPECT_EQ(a.Fetch(a.Await()), plain.global());
+}
+
+TEST_F(OuterServerTest, EveryDamageOfTheStateIsNoticed) {
+  auto copy = GlobalCopy::Create(Agreement(), 100);
+  ASSERT_THAT(copy.status(), IsOk());
+  copy->run = 5;
+  copy->round = 3;
+  copy->global() = Some(1);
+  copy->momentum() = Some(2);
+  ASSERT_THAT(copy->Save(fs_, "state"), IsOk());
+  const auto loaded = GlobalCopy::Load(fs_, "state", 100);
+  ASSERT_THAT(loaded.status(), IsOk());
+  EXPECT_EQ(loaded->global(), Some(1));
+  EXPECT_EQ(loaded->round, 3);
+  EXPECT_EQ(loaded->agreement().tensors, Agreement().tensors);
+  EXPECT_THAT(GlobalCopy::Load(fs_, "state", 7).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr("more than 7")));
+  const auto whole = ReadFileToString(fs_, "state");
+  ASSERT_THAT(whole.status(), IsOk());
+  for (size_t i = 0; i < whole->size(); ++i) {
+    std::string damaged = *whole;
+    damaged[i] = static_cast<char>(damaged[i] ^ 16);
+    ASSERT_THAT(WriteFileAtomically(fs_, "damaged", damaged), IsOk());
+    EXPECT_FALSE(GlobalCopy::Load(fs_, "damaged", 1 << 20).ok()) << i;
+    ASSERT_THAT(WriteFileAtomically(fs_, "damaged", whole->substr(0, i)), IsOk());
+    EXPECT_FALSE(GlobalCopy::Load(fs_, "damaged", 1 << 20).ok()) << i;
+  }
+  OuterServerOptions options = With(1, absl::Seconds(1), "damaged");
+  EXPECT_THAT(OuterServer::Start(options, secret_, fs_).status(),
+              StatusIs(absl::StatusCode::kDataLoss, ::testing::HasSubstr("damaged")));
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,88 @@
+// The server of the outer optimizer of islands that are runs of their own (docs/islands.md).
+//
+//   outer_server --listen=0.0.0.0:29600 --secret_file=secret --state=outer.state --min_islands=2
+//
+// It ends at SIGTERM or SIGINT, with the state of the last round in the file.
+
+#include "megatron/islands/outer_server.h"
+
+#include <pthread.h>
+
+#include <csignal>
+#include <cstdint>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "glog/logging.h"
+#include "megatron/base/file_system.h"
+#include "megatron/base/status_macros.h"
+#include "tools/common/tool_main.h"
+
+ABSL_FLAG(std::string, listen, "127.0.0.1:29600",
+          "Where islands connect; the host 0.0.0.0 is all addresses of this machine.");
+ABSL_FLAG(
+    std::string, secret_file, "",
+    "The file with the islands' secret, 64 hexadecimal digits, that only its owner may read.");
+ABSL_FLAG(
+    std::string, state, "",
+    "The file that keeps the global copy, the outer momentum and the round, and that a server "
+    "that is started again goes on from. Empty: nothing is kept.");
+ABSL_FLAG(int, min_islands, 1, "The least updates that end a round.");
+ABSL_FLAG(absl::Duration, round_timeout, absl::Minutes(10),
+          "The time after the first update of a round at which it ends without the islands that "
+          "have not sent theirs; also the longest time that an island may take to fetch the copy.");
+ABSL_FLAG(int64_t, max_parameters, int64_t{20} * 1000 * 1000 * 1000,
+          "The most parameters of a model.");
+
+namespace megatron {
+namespace {
+
+absl::Status Main(const std::vector<std::string>& arguments) {
+  if (!arguments.empty()) return absl::InvalidArgumentError("there are flags only");
+  OuterServerOptions options;
+  MEGATRON_ASSIGN_OR_RETURN(options.listen, Endpoint::Parse(absl::GetFlag(FLAGS_listen)),
+                            _ << "in --listen");
+  options.state_file = absl::GetFlag(FLAGS_state);
+  options.min_islands = absl::GetFlag(FLAGS_min_islands);
+  options.round_timeout = absl::GetFlag(FLAGS_round_timeout);
+  options.max_parameters = absl::GetFlag(FLAGS_max_parameters);
+  if (options.min_islands < 1 || options.min_islands > kMostIslands) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--min_islands is ", options.min_islands, "; it is 1 to ", kMostIslands));
+  }
+  if (options.round_timeout <= absl::ZeroDuration() || options.max_parameters < 1)
+    return absl::InvalidArgumentError("--round_timeout and --max_parameters are greater than 0");
+  if (absl::GetFlag(FLAGS_secret_file).empty())
+    return absl::InvalidArgumentError("--secret_file must name the file with the secret");
+  MEGATRON_ASSIGN_OR_RETURN(const JobSecret secret,
+                            JobSecret::FromFile(absl::GetFlag(FLAGS_secret_file)));
+  // All threads leave these signals to the wait below.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<OuterServer> server,
+                            OuterServer::Start(options, secret, PosixFileSystem()));
+  std::cout << "listening at " << server->endpoint().ToString() << std::endl;
+  int signal = 0;
+  sigwait(&signals, &signal);
+  LOG(INFO) << "ends at round " << server->round();
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace megatron
+
+int main(int argc, char** argv) {
+  return megatron::RunTool(argc, argv,
+                           "Makes the outer steps of islands that are runs of their own: "
+                           "outer_server --listen=0.0.0.0:29600 --secret_file=secret",
+                           megatron::Main);
+}
