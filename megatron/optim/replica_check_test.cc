@@ -36,42 +36,44 @@ struct Flip {
 std::vector<std::string> Check(const Layout& layout, const std::vector<Flip>& flips) {
   absl::Mutex mutex;
   std::vector<std::string> errors;
-  const absl::Status status = RunRanks(layout.ranks, [&](int rank, const ProcessGroup& world) {
-    ParallelSizes sizes;
-    sizes.tensor = layout.tensor;
-    sizes.optimizer_instances = layout.instances;
-    MEGATRON_ASSIGN_OR_RETURN(const RankGrid dense, RankGrid::Create(sizes, world.size()));
-    MEGATRON_ASSIGN_OR_RETURN(const RankGrid expert, RankGrid::CreateExpert(sizes, world.size()));
-    MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
-                              MakeGroups(dense, expert, world.communicator()));
-    ThreadPool pool(1);
-    const Stream stream = Stream::Cpu(&pool);
-    TestModel model({}, layout.dtype);
-    model.buffer_options.sharding = layout.sharding;
-    model.buffer_options.data = {groups.data_context_shards.size(),
-                                 groups.data_context_shards.rank()};
-    model.Add("cut", SplitOverTensor({8, 300}, 0, groups.tensor.size(), groups.tensor.rank()));
-    model.Add("whole", Replicated({6}));
-    model.Build();
-    model.buffers->InitializeWeights(9, stream);
-    for (const FlatParameter& flat : model.buffers->parameters()) {
-      for (const Flip& flip : flips) {
-        if (flip.rank != rank || flip.parameter != flat.parameter->name) continue;
-        const Bucket& bucket = model.buffers->bucket_of(flat);
-        const FlatRange stored = Common(flat.range, model.buffers->weight_range(bucket));
-        if (stored.size() == 0) continue;
-        *static_cast<char*>(model.buffers->Weights(bucket, stored).raw()) ^= 1;
-      }
-    }
-    ReplicaCheck check(*model.buffers, groups, nullptr);
-    const absl::Status found = check.Check(stream);
-    MEGATRON_RETURN_IF_ERROR(world.status());
-    if (found.ok()) return absl::OkStatus();
-    EXPECT_EQ(found.code(), absl::StatusCode::kDataLoss);
-    absl::MutexLock lock(&mutex);
-    errors.emplace_back(found.message());
-    return absl::OkStatus();
-  });
+  const absl::Status status =
+      RunRanks(layout.ranks, [&](int rank, const ProcessGroup& world) -> absl::Status {
+        ParallelSizes sizes;
+        sizes.tensor = layout.tensor;
+        sizes.optimizer_instances = layout.instances;
+        MEGATRON_ASSIGN_OR_RETURN(const RankGrid dense, RankGrid::Create(sizes, world.size()));
+        MEGATRON_ASSIGN_OR_RETURN(const RankGrid expert,
+                                  RankGrid::CreateExpert(sizes, world.size()));
+        MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
+                                  MakeGroups(dense, expert, world.communicator()));
+        ThreadPool pool(1);
+        const Stream stream = Stream::Cpu(&pool);
+        TestModel model({}, layout.dtype);
+        model.buffer_options.sharding = layout.sharding;
+        model.buffer_options.data = {groups.data_context_shards.size(),
+                                     groups.data_context_shards.rank()};
+        model.Add("cut", SplitOverTensor({8, 300}, 0, groups.tensor.size(), groups.tensor.rank()));
+        model.Add("whole", Replicated({6}));
+        model.Build();
+        model.buffers->InitializeWeights(9, stream);
+        for (const FlatParameter& flat : model.buffers->parameters()) {
+          for (const Flip& flip : flips) {
+            if (flip.rank != rank || flip.parameter != flat.parameter->name) continue;
+            const Bucket& bucket = model.buffers->bucket_of(flat);
+            const FlatRange stored = Common(flat.range, model.buffers->weight_range(bucket));
+            if (stored.size() == 0) continue;
+            *static_cast<char*>(model.buffers->Weights(bucket, stored).raw()) ^= 1;
+          }
+        }
+        ReplicaCheck check(*model.buffers, groups, nullptr);
+        const absl::Status found = check.Check(stream);
+        MEGATRON_RETURN_IF_ERROR(world.status());
+        if (found.ok()) return absl::OkStatus();
+        EXPECT_EQ(found.code(), absl::StatusCode::kDataLoss);
+        absl::MutexLock lock(&mutex);
+        errors.emplace_back(found.message());
+        return absl::OkStatus();
+      });
   EXPECT_THAT(status, IsOk());
   return errors;
 }
