@@ -33,7 +33,7 @@ void ExpectTheSame(const LayoutOutcome& got, const LayoutOutcome& want) {
 }
 
 std::vector<Layout> Layouts() {
-  std::vector<Layout> layouts(9);
+  std::vector<Layout> layouts(10);
   layouts[0].tensor = 2;
   layouts[0].sequence_parallel = true;
   layouts[1].tensor = 4;  // ranks that share groups of heads, if there are two
@@ -51,6 +51,9 @@ std::vector<Layout> Layouts() {
   layouts[8].context = 4;
   layouts[8].context_parallel = ContextParallel::kHierarchical;
   layouts[8].context_team_size = 2;
+  layouts[9].tensor = 4;
+  layouts[9].tensor_side = 2;
+  layouts[9].micro_batch_size = 2;
   return layouts;
 }
 
