@@ -493,6 +493,7 @@ constexpr absl::string_view kOurOwn[] = {
     "parallel.restarts",
     "parallel.stuck_rank_timeout_seconds",
     "parallel.sum_in_rank_order",
+    "parallel.tensor_parallel_mode",
     "parallel.topology_file",
     "parallel.zero_hpz_partition_size",
     "parallel.zero_quantized_gradients",

@@ -14,6 +14,7 @@ namespace {
 
 constexpr const char* kLayoutPaths[] = {
     "parallel.tensor_model_parallel_size",
+    "parallel.tensor_parallel_mode",
     "parallel.sequence_parallel",
     "parallel.context_parallel_size",
     "parallel.cp_comm_type",

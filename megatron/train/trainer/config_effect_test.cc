@@ -191,6 +191,8 @@ const std::map<std::string, Help>& Helps() {
       {"system.time_gemm_kernels", {"true", {"parallel.data_parallel_size=2"}}},
       {"parallel.pipeline_schedule", {"zb_h1", {}}},
       {"parallel.rank_order", {"tp-cp-ep-pp-dp", {}}},
+      {"parallel.tensor_parallel_mode",
+       {"2d", {"parallel.tensor_model_parallel_size=4", "train.micro_batch_size=2"}}},
       {"parallel.hierarchical_collectives_ranks_per_host",
        {"2", {"parallel.data_parallel_size=4"}}},
       {"parallel.moe_deduplicated_dispatch",
@@ -320,10 +322,10 @@ std::string Describe(const DataOptions& o) {
 
 std::string Describe(const RunOptions& o) {
   return Describe(o.trainer) + Describe(o.data) +
-         Line(o.parallel.tensor, o.parallel.context, o.parallel.pipeline, o.parallel.data,
-              o.parallel.expert, o.parallel.expert_tensor, o.parallel.optimizer_instances,
-              o.parallel.hosts, o.parallel.ranks_per_host, o.parallel.deduplicated_dispatch,
-              o.parallel.order.ToString(), o.topology_file) +
+         Line(o.parallel.tensor, o.parallel.tensor_side, o.parallel.context, o.parallel.pipeline,
+              o.parallel.data, o.parallel.expert, o.parallel.expert_tensor,
+              o.parallel.optimizer_instances, o.parallel.hosts, o.parallel.ranks_per_host,
+              o.parallel.deduplicated_dispatch, o.parallel.order.ToString(), o.topology_file) +
          Line(o.planning.auto_layout, o.planning.ranks, o.planning.hardware_file,
               o.planning.kernels_file) +
          Line(o.precision.dynamic_loss_scale, o.precision.constant_loss_scale,

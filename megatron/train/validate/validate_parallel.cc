@@ -16,6 +16,7 @@ namespace megatron {
 namespace {
 
 void CheckLayout(ConfigChecker& check) {
+  if (!check.IsDefault("parallel.tensor_parallel_mode")) return;  // CheckTensorGrid
   const config::ModelConfig& model = check.resolved().model();
   constexpr char kTensor[] = "parallel.tensor_model_parallel_size";
   const int64_t tensor = check.resolved().parallel().tensor_model_parallel_size();
@@ -311,6 +312,7 @@ std::optional<RankGrids> GridsOf(const ConfigChecker& check) {
 
 void CheckParallel(ConfigChecker& check) {
   CheckLayout(check);
+  CheckTensorGrid(check);
   CheckContext(check);
   CheckExperts(check);
   CheckPipeline(check);
