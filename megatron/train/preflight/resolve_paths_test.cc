@@ -41,6 +41,7 @@ const std::set<std::string>& NoPaths() {
       new std::set<std::string>{"model.moe_layer_freq",
                                 "parallel.pipeline_schedule",
                                 "parallel.rank_order",
+                                "parallel.tensor_parallel_mode",
                                 "parallel.pipeline_model_parallel_layout",
                                 "data.split",
                                 "diloco.server_address",
