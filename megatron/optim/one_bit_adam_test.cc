@@ -95,7 +95,7 @@ absl::StatusOr<Outcome> Train(const ProcessGroup& world, const Options& how) {
 std::vector<Outcome> TrainOnRanks(int ranks, const Options& how) {
   std::vector<Outcome> outcomes(ranks);
   EXPECT_THAT(RunRanks(ranks,
-                       [&](int rank, const ProcessGroup& world) {
+                       [&](int rank, const ProcessGroup& world) -> absl::Status {
                          MEGATRON_ASSIGN_OR_RETURN(outcomes[rank], Train(world, how));
                          return world.status();
                        }),

@@ -29,8 +29,9 @@ struct Step {
 };
 
 // Returns [rank][step]. With `forgets` errors are zeroed before each step.
-std::vector<std::vector<Step>> Run(const std::vector<TensorPlace>& places, int ranks, int steps,
-                                   const Values& values, bool forgets = false) {
+std::vector<std::vector<Step>> AverageOnRanks(const std::vector<TensorPlace>& places, int ranks,
+                                              int steps, const Values& values,
+                                              bool forgets = false) {
   std::vector<std::vector<Step>> out(ranks);
   EXPECT_THAT(RunRanks(ranks,
                        [&](int rank, const ProcessGroup& world) {
@@ -62,7 +63,7 @@ Floats OfExample(int rank, int) {
 }
 
 TEST(SignMeanTest, StepsAreThoseOfTheExample) {
-  const auto out = Run({{0, 16}}, 2, 3, OfExample);
+  const auto out = AverageOnRanks({{0, 16}}, 2, 3, OfExample);
   struct Want {
     float first, second;  // the scales of both chunks
     uint32_t signs;       // the first element's is the highest of 16 bits
@@ -109,7 +110,7 @@ TEST(SignMeanTest, EachTensorIsAveragedAsByAPlainProgram) {
   for (const int ranks : {2, 3, 4, 6, 8}) {
     constexpr int kSteps = 4;
     EXPECT_EQ(SignMean(places, ranks).dense_elements(), 2);
-    const auto out = Run(places, ranks, kSteps, RandomOf);
+    const auto out = AverageOnRanks(places, ranks, kSteps, RandomOf);
     std::vector<PlainSignMean> programs;
     for (const TensorPlace& place : places) programs.emplace_back(place.size, ranks);
     for (int step = 0; step < kSteps; ++step) {
@@ -152,7 +153,7 @@ TEST(SignMeanTest, EachTensorIsAveragedAsByAPlainProgram) {
 // Returns how far the mean over steps is from that of the example, at most.
 double WorstOffset(bool forgets) {
   constexpr int kSteps = 2000;
-  const auto out = Run({{0, 16}}, 2, kSteps, OfExample, forgets);
+  const auto out = AverageOnRanks({{0, 16}}, 2, kSteps, OfExample, forgets);
   double worst = 0;
   for (int i = 0; i < 16; ++i) {
     double sum = 0;
