@@ -35,17 +35,6 @@ absl::StatusOr<int> TensorSideOf(const config::ParallelConfig& config) {
   return absl::InvalidArgumentError("needs a square number of ranks: 4, 9, 16, ...");
 }
 
-absl::StatusOr<int> TensorSideOf(const config::ParallelConfig& config) {
-  const std::string& mode = config.tensor_parallel_mode();
-  if (mode == "1d") return 1;
-  if (mode != "2d") return absl::InvalidArgumentError("expects \"1d\" or \"2d\"");
-  const int64_t ranks = config.tensor_model_parallel_size();
-  int side = 1;
-  while (int64_t{side} * side < ranks) ++side;
-  if (int64_t{side} * side == ranks) return side;
-  return absl::InvalidArgumentError("needs a square number of ranks: 4, 9, 16, ...");
-}
-
 absl::StatusOr<ParallelSizes> ToParallelSizes(const config::ParallelConfig& config) {
   ParallelSizes sizes;
   sizes.tensor = static_cast<int>(config.tensor_model_parallel_size());
