@@ -20,8 +20,8 @@ struct ProcessGroups {
   ProcessGroup world;
   ProcessGroup tensor;
   // The tensor-parallel ranks that hold the same block of a weight, for weights that are cut into
-  // fewer blocks than there are ranks. Where tensor-parallel ranks form a square (rank_grid.h), they
-  // are this rank's column; else they depend on the model, and MakeGroups leaves them out.
+  // fewer blocks than there are ranks. Where tensor-parallel ranks form a square (rank_grid.h),
+  // they are this rank's column; else they depend on the model, and MakeGroups leaves them out.
   ProcessGroup tensor_replicas;
   // Default groups unless tensor-parallel ranks form a square: those of this rank's row, and the
   // ranks that hold the other samples, data-parallel ranks and rows of the square.
@@ -43,8 +43,8 @@ struct ProcessGroups {
   ProcessGroup expert;
   ProcessGroup expert_tensor;
   ProcessGroup expert_model;  // expert and expert_tensor: the ranks that share one set of experts
-  // With deduplicated dispatch (rank_grid.h): the ranks of expert_model on this rank's host, and the
-  // ranks in the same place of every host. Else default groups.
+  // With deduplicated dispatch (rank_grid.h): the ranks of expert_model on this rank's host, and
+  // the ranks in the same place of every host. Else default groups.
   ProcessGroup expert_model_host, expert_model_across_hosts;
   ProcessGroup expert_data;  // the gradients of experts are summed over it
   ProcessGroup expert_data_shards, expert_data_replicas;  // the same two parts of expert_data
@@ -57,8 +57,8 @@ absl::StatusOr<ProcessGroups> MakeGroups(const RankGrid& dense, const RankGrid& 
                                          const std::shared_ptr<Communicator>& world);
 
 // Checks that the ranks which share experts are on several hosts, the same number of neighbours on
-// each, and that the parts of an expert are on one host: what deduplicated dispatch needs. The error
-// names the group.
+// each, and that the parts of an expert are on one host: what deduplicated dispatch needs. The
+// error names the group.
 absl::Status CheckDeduplicatedDispatch(const RankGrid& expert);
 
 // Where the grids have ranks per host, the collectives of data_context, expert_data and their parts

@@ -33,8 +33,8 @@
 // column are neighbours. The side is 1 where each layer is cut along one dim.
 //
 // With g = ranks_per_host > 0, ranks [0, g), [g, 2 g), ... of the world are those of one host each,
-// for hierarchical collectives (hierarchical/hierarchical_communicator.h). 0: there are none. Rows of
-// tokens then may go to each host of their experts once (deduplicated dispatch).
+// for hierarchical collectives (hierarchical/hierarchical_communicator.h). 0: there are none. Rows
+// of tokens then may go to each host of their experts once (deduplicated dispatch).
 //
 // The algorithm is that of all groups' collectives (comm/collective.h).
 #ifndef MEGATRON_COMM_RANK_GRID_H_

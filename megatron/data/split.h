@@ -39,7 +39,8 @@ struct RunLength {
   int64_t global_batch_size = 0;
   int64_t eval_interval = 0;  // 0: no evaluation
   int64_t eval_iters = 0;
-  // Runs that share the training samples, each of which takes its part of them (data/dealt_samples.h).
+  // Runs that share the training samples, each of which takes its part of them
+  // (data/dealt_samples.h).
   int64_t training_runs = 1;
 };
 

@@ -4,9 +4,9 @@
 // The elements of all tensors of the agreement lie one behind the other, in fp32. No layout of any
 // island is in it.
 //
-// The file: "MGNOUTR1", the length of the header in 8 bytes; the header, which is the run, the round
-// and the agreement; the elements of the copy, those of the momentum, and the CRC-32C of all before
-// it.
+// The file: "MGNOUTR1", the length of the header in 8 bytes; the header, which is the run, the
+// round and the agreement; the elements of the copy, those of the momentum, and the CRC-32C of all
+// before it.
 //
 // Threads: one at a time.
 #ifndef MEGATRON_ISLANDS_GLOBAL_COPY_H_
@@ -34,8 +34,8 @@ class GlobalCopy {
   const IslandAgreement& agreement() const { return agreement_; }
   int64_t elements() const { return static_cast<int64_t>(global_.size()); }
 
-  // Copies the values of a block to their places among `all`, which has elements() of them, or back.
-  // kInvalidArgument for a block that is not in the model.
+  // Copies the values of a block to their places among `all`, which has elements() of them, or
+  // back. kInvalidArgument for a block that is not in the model.
   absl::Status Scatter(const TensorBlock& block, const float* values,
                        std::vector<float>* all) const;
   absl::Status Gather(const TensorBlock& block, std::string* values) const;

@@ -17,7 +17,8 @@
 //   kLeave                        kAnswer
 //
 // An *update* is what an island adds to a round: global - w, for each element of the model. A
-// *block* is a rectangle of a tensor; so islands may cut tensors over their ranks in different ways.
+// *block* is a rectangle of a tensor; so islands may cut tensors over their ranks in different
+// ways.
 #ifndef MEGATRON_ISLANDS_ISLAND_PROTOCOL_H_
 #define MEGATRON_ISLANDS_ISLAND_PROTOCOL_H_
 

@@ -1,5 +1,5 @@
-// The square of *2D tensor parallelism*: q * q tensor-parallel ranks, among which each matrix is cut
-// along both dims (Q. Xu et al., "An Efficient 2D Method for Training Super-Large Deep Learning
+// The square of *2D tensor parallelism*: q * q tensor-parallel ranks, among which each matrix is
+// cut along both dims (Q. Xu et al., "An Efficient 2D Method for Training Super-Large Deep Learning
 // Models", arXiv 2104.05343).
 //
 // The rank in row i and column j has the samples of row i of each micro-batch, and of what lies
@@ -8,8 +8,8 @@
 // what goes with columns alone (biases, norms, tables of positions) it has block j, as all ranks of
 // its column do, each of which has the gradient's summand of its own samples.
 //
-// Heads, and the vocabulary behind the output layer, are cut over the ranks of a row as they are cut
-// over all tensor-parallel ranks without a square. So layers are given the row as their tensor-
+// Heads, and the vocabulary behind the output layer, are cut over the ranks of a row as they are
+// cut over all tensor-parallel ranks without a square. So layers are given the row as their tensor-
 // parallel group.
 #ifndef MEGATRON_LAYERS_TENSOR_GRID_H_
 #define MEGATRON_LAYERS_TENSOR_GRID_H_

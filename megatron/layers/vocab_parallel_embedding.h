@@ -2,8 +2,8 @@
 // where the two are tied.
 //
 // On a square of ranks (tensor_grid.h) a rank has the words of its row and the columns of its own.
-// It looks up the tokens of its whole column, whose ranks add up what they find and take the rows of
-// their own tokens.
+// It looks up the tokens of its whole column, whose ranks add up what they find and take the rows
+// of their own tokens.
 //
 // Legend: T tokens, V rows of this rank, H hidden.
 #ifndef MEGATRON_LAYERS_VOCAB_PARALLEL_EMBEDDING_H_

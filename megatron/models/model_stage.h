@@ -50,7 +50,8 @@ struct StageSetup {
   ProcessGroup tensor_group;
   ProcessGroup context_group;  // the ranks that hold the other tokens of each sample
   ExpertGroups expert_groups;
-  // The row and the column of a square of tensor-parallel ranks; default groups where there is none.
+  // The row and the column of a square of tensor-parallel ranks; default groups where there is
+  // none.
   ProcessGroup tensor_row, tensor_column;
 
   // The ranks over which layers cut heads and the vocabulary.

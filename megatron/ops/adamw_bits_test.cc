@@ -1,5 +1,5 @@
-// The CPU's kernels against the definition of AdamW (adamw_element.h), bit for bit; and the rounding
-// by chance of that definition.
+// The CPU's kernels against the definition of AdamW (adamw_element.h), bit for bit; and the
+// rounding by chance of that definition.
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -134,8 +134,8 @@ TEST(AdamWRoundingTest, TheMeanOfEightBitFloatsIsTheNumber) {
   }
 }
 
-// A second moment far from its gradients' squares comes near them, as it does in fp32, although each
-// step changes it by less than half of what the type can tell apart.
+// A second moment far from its gradients' squares comes near them, as it does in fp32, although
+// each step changes it by less than half of what the type can tell apart.
 void ExpectASecondMomentFollows(DType dtype, double error_of_element, double error_of_mean) {
   ThreadPool pool(2);
   constexpr int64_t kCount = 4096;

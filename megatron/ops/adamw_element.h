@@ -90,8 +90,8 @@ MEGATRON_HOST_DEVICE inline float RoundByChance(float x, uint32_t random) {
 }
 
 // Returns the code of a number x of the format. `added` is less than 2^21; with 0, x that lies
-// between two numbers becomes the one nearer to 0. Magnitudes beyond the largest become the largest,
-// and so does NaN.
+// between two numbers becomes the one nearer to 0. Magnitudes beyond the largest become the
+// largest, and so does NaN.
 template <typename Format>
 MEGATRON_HOST_DEVICE inline uint8_t ToMoment8(float x, uint32_t added) {
   const uint32_t magnitude = BitsOf(fabsf(x) * Format::kToCode);

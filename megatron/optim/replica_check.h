@@ -8,7 +8,8 @@
 // found, and training goes on with wrong gradients. A checksum of each parameter is compared, over
 // data-parallel and context-parallel ranks or those of optimizer instances where weights are
 // sharded, over tensor-parallel ranks for what these do not cut, and between the stages that hold a
-// tied embedding that is not sharded. What one rank alone holds, as main weights of ZeRO, has no replica.
+// tied embedding that is not sharded. What one rank alone holds, as main weights of ZeRO, has no
+// replica.
 #ifndef MEGATRON_OPTIM_REPLICA_CHECK_H_
 #define MEGATRON_OPTIM_REPLICA_CHECK_H_
 

@@ -63,8 +63,8 @@ struct Parameter {
   // None: no matrix of a hidden layer, but an embedding, an output layer, a norm or a bias.
   std::optional<MatrixDims> matrix;
   // The number in the whole model of the layer whose self-attention has its queries and keys from
-  // this weight, or from the bias beside it. Dim 0 of the global tensor then counts groups of heads,
-  // dim 1 the query heads of a group, its key and its value, and dim 2 channels.
+  // this weight, or from the bias beside it. Dim 0 of the global tensor then counts groups of
+  // heads, dim 1 the query heads of a group, its key and its value, and dim 2 channels.
   std::optional<int64_t> attention_layer;
   // A tied weight that several pipeline stages hold: every copy has the owner's name (the first
   // stage's), and the owner alone counts in norms, is optimized and saved. `tied` without `owner`

@@ -14,8 +14,9 @@ namespace megatron {
 using RankFunction = std::function<absl::Status(int rank, const ProcessGroup& world)>;
 using RankOptions = std::function<void(TcpWorldOptions* options)>;
 
-// `options` says all but rank and size; on_rank, if there is one, changes those of each rank. A rank that returns an error aborts the others' calls. The
-// result is the status of the first rank whose world failed, or that ended otherwise.
+// `options` says all but rank and size; on_rank, if there is one, changes those of each rank. A
+// rank that returns an error aborts the others' calls. The result is the status of the first rank
+// whose world failed, or that ended otherwise.
 absl::Status RunTcpRanksOnThreads(int size, const RankFunction& fn,
                                   const TcpWorldOptions& options = {},
                                   const RankOptions& on_rank = {});

@@ -1,10 +1,11 @@
 // One collective call of one rank of a TcpWorld: which parts each rank sends to which.
 //
 // All ranks first tell all others what they call. Data goes by the call's algorithm: by ring or
-// tree as tcp_routed_move.h says, in the mesh by direct exchange. There an all-reduce or reduce-scatter cuts the buffer into one share
-// per rank; each rank receives its share of every other's buffer, reduces it in the order of ranks
-// and, for an all-reduce, sends the result to all. Large shares are cut into segments, so that
-// reducing one overlaps with moving the next; two segments are under way at a time.
+// tree as tcp_routed_move.h says, in the mesh by direct exchange. There an all-reduce or
+// reduce-scatter cuts the buffer into one share per rank; each rank receives its share of every
+// other's buffer, reduces it in the order of ranks and, for an all-reduce, sends the result to all.
+// Large shares are cut into segments, so that reducing one overlaps with moving the next; two
+// segments are under way at a time.
 #ifndef MEGATRON_COMM_TCP_TCP_CALL_H_
 #define MEGATRON_COMM_TCP_TCP_CALL_H_
 

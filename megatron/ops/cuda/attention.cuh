@@ -53,8 +53,8 @@ struct AttentionArgs {
   }
 };
 
-// Raises *largest, which is not negative, to the score. Bits of positive numbers are in the order of
-// the numbers, and the largest of them does not depend on the order of the calls.
+// Raises *largest, which is not negative, to the score. Bits of positive numbers are in the order
+// of the numbers, and the largest of them does not depend on the order of the calls.
 __device__ inline void RaiseTo(float score, float* largest) {
   if (score > 0) atomicMax(reinterpret_cast<int*>(largest), __float_as_int(score));
 }

@@ -163,9 +163,9 @@ TEST(TensorGridTest, CheckpointsOfSquaresLoadAnywhereAndGoOn) {
   }
 }
 
-// The bytes that a rank receives in broadcasts and sums of blocks. A counter has a broadcast's block
-// once, at its root; the ranks of a row or column are the roots in turn, so that each receives the
-// blocks of the others.
+// The bytes that a rank receives in broadcasts and sums of blocks. A counter has a broadcast's
+// block once, at its root; the ranks of a row or column are the roots in turn, so that each
+// receives the blocks of the others.
 double BlockBytes(int layers, const ModelOptions& model) {
   LayoutRun how;
   how.layout = Square(2);
