@@ -128,10 +128,17 @@ absl::StatusOr<IslandMessage> IslandLink::ShareState(const absl::StatusOr<Island
                                                      const Stop& stop) {
   MEGATRON_RETURN_IF_ERROR(Together(state.status(), stop));
   IslandMessage shared = *state;
-  int64_t values[3] = {static_cast<int64_t>(shared.run), shared.round,
-                       static_cast<int64_t>(shared.copy)};
-  world_.Broadcast(Tensor(values, DType::kInt64, {3}), 0, Stream::Inline());
+  int64_t values[4] = {static_cast<int64_t>(shared.run), shared.round,
+                       static_cast<int64_t>(shared.copy),
+                       static_cast<int64_t>(shared.present.size())};
+  world_.Broadcast(Tensor(values, DType::kInt64, {4}), 0, Stream::Inline());
   MEGATRON_RETURN_IF_ERROR(world_.status());
+  shared.present.resize(values[3]);
+  if (values[3] > 0) {
+    world_.Broadcast(Tensor(shared.present.data(), DType::kInt32, {values[3]}), 0,
+                     Stream::Inline());
+    MEGATRON_RETURN_IF_ERROR(world_.status());
+  }
   shared.run = static_cast<uint64_t>(values[0]);
   shared.round = values[1];
   shared.copy = static_cast<CopyState>(values[2]);

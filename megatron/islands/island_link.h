@@ -69,9 +69,9 @@ class IslandLink {
     bool has_copy = false;
     bool stopped = false;  // `stop` ended it, and there is no copy
     bool took_part = false;
-    std::string left_out;      // why the update is in no sum, on the first rank; else empty
+    std::string left_out;      // where the update is in no sum: why, or that it is so
     int64_t round = -1;        // the island's copy is that of so many rounds
-    std::vector<int> present;  // the islands whose updates made it, on the first rank
+    std::vector<int> present;  // the islands whose updates made it
     int64_t sent_bytes = 0, received_bytes = 0;  // of all ranks
     absl::Duration time;
   };
