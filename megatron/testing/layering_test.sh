@@ -20,6 +20,7 @@ models: layers pipeline
 optim: ops comm
 data: base
 checkpoint: tensor comm
+federated: base
 plan: base pipeline
 http: comm
 train: layers models pipeline optim data checkpoint plan tensorboard http
