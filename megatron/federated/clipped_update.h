@@ -3,8 +3,8 @@
 //   squared norm of each rank's slices -> sum over the island's ranks -> ClipScale -> EncodeUpdate
 //
 // A unit is clip_norm / 2^23. An element is scaled, divided by the unit in double, and rounded
-// towards zero. So no element grows, and the L2 norm of an encoded update is at most 2^23 units. The
-// sum of kMostSummedUpdates of them lies within 32 bits with a sign, so it never wraps.
+// towards zero. So no element grows, and the L2 norm of an encoded update is at most 2^23 units.
+// The sum of kMostSummedUpdates of them lies within 32 bits with a sign, so it never wraps.
 #ifndef MEGATRON_FEDERATED_CLIPPED_UPDATE_H_
 #define MEGATRON_FEDERATED_CLIPPED_UPDATE_H_
 

@@ -7,8 +7,8 @@
 // A round publishes a sum of vectors of an L2 norm of at most C, plus noise with a standard
 // deviation of noise_multiplier * C per element. Two inputs are neighbours if one island's update
 // is zero in the one and not in the other. The Rényi divergence of the order a is at most
-// a / (2 noise_multiplier^2) then (Mironov 2017), for the discrete Gaussian too (Canonne, Kamath and
-// Steinke 2020); rounds add up. With a sampling rate q < 1 each island is in a round with the
+// a / (2 noise_multiplier^2) then (Mironov 2017), for the discrete Gaussian too (Canonne, Kamath
+// and Steinke 2020); rounds add up. With a sampling rate q < 1 each island is in a round with the
 // probability q, independently and unknown to others (Mironov, Talwar and Zhang 2019). Islands that
 // happen to be away are no sample: their rate is 1.
 #ifndef MEGATRON_FEDERATED_PRIVACY_ACCOUNTANT_H_

@@ -1,5 +1,5 @@
-// A sum of vectors of integers modulo 2^32, of which the server that forms it learns nothing but the
-// sum (Bonawitz et al., CCS 2017, the protocol for honest but curious parties).
+// A sum of vectors of integers modulo 2^32, of which the server that forms it learns nothing but
+// the sum (Bonawitz et al., CCS 2017, the protocol for honest but curious parties).
 //
 //   member                                       server
 //   advertisement()                      ->      Advertise, then CloseAdvertising
@@ -8,9 +8,9 @@
 //   the masked vector                    ->      adds it; Masked, then CloseMasking
 //   Reveal(members in the sum)           ->      Reveal, then CloseRevealing; AddMasks to the sum
 //
-// Each two members agree on a mask, which one adds and the other subtracts, and each adds one of its
-// own. The keys of all masks are shared among the members, so that the server can ask for what is
-// left in the sum: the own masks of members that are in it, and the pairs' masks of those that were
+// Each two members agree on a mask, which one adds and the other subtracts, and each adds one of
+// its own. The keys of all masks are shared among the members, so that the server can ask for what
+// is left in the sum: the own masks of members that are in it, and the pairs' masks of those that were
 // lost after the sharing. No member tells both of one member. A step that is closed with fewer than
 // `threshold` members fails, and with it the round: the sum cannot be unmasked.
 //
