@@ -10,9 +10,9 @@
 //
 // Each two members agree on a mask, which one adds and the other subtracts, and each adds one of
 // its own. The keys of all masks are shared among the members, so that the server can ask for what
-// is left in the sum: the own masks of members that are in it, and the pairs' masks of those that were
-// lost after the sharing. No member tells both of one member. A step that is closed with fewer than
-// `threshold` members fails, and with it the round: the sum cannot be unmasked.
+// is left in the sum: the own masks of members that are in it, and the pairs' masks of those that
+// were lost after the sharing. No member tells both of one member. A step that is closed with fewer
+// than `threshold` members fails, and with it the round: the sum cannot be unmasked.
 //
 // What it keeps secret, and from whom: docs/federated.md. A member or server serves one round.
 #ifndef MEGATRON_FEDERATED_SECURE_SUM_H_
