@@ -21,6 +21,7 @@ optim: ops comm
 data: base
 checkpoint: tensor comm
 islands: optim checkpoint
+federated: base
 plan: base pipeline
 http: comm
 train: layers models pipeline optim data checkpoint islands plan tensorboard http
