@@ -212,8 +212,9 @@ void OuterServer::Serve(Connection* connection) {
   while (true) {
     const absl::StatusOr<IslandMessage> message = Receive(*connection);
     if (absl::IsUnavailable(message.status())) break;
-    absl::StatusOr<std::optional<IslandMessage>> answer = message.status();
-    if (message.ok()) answer = Handle(connection, *message);
+    const absl::StatusOr<std::optional<IslandMessage>> answer =
+        message.ok() ? Handle(connection, *message)
+                     : absl::StatusOr<std::optional<IslandMessage>>(message.status());
     if (!answer.ok()) {
       how = "it was refused";
       LOG(WARNING) << (connection->island < 0 ? ""

@@ -186,6 +186,8 @@ const std::map<std::string, Help>& Helps() {
       {"optimizer.weight_decay_incr_style",
        {"cosine", {"optimizer.start_weight_decay=0.1", "optimizer.end_weight_decay=0.2"}}},
       {"optimizer.lr_decay_style", {"WSD", {"optimizer.lr_wsd_decay_iters=4"}}},
+      // One island shares samples with nobody.
+      {"diloco.num_islands", {"2", {}}},
       {"diloco.server_address", {"there:5", {"diloco.secret_file=s"}}},
       {"logging.profile_ranks", {"1", {"parallel.data_parallel_size=2"}}},
       {"logging.prometheus_textfile", {"b.prom", {}}},
