@@ -15,7 +15,8 @@ namespace {
 using absl_testing::StatusIs;
 
 Key FromHex(absl::string_view hex) {
-  const std::string bytes = absl::HexStringToBytes(hex);
+  std::string bytes;
+  EXPECT_TRUE(absl::HexStringToBytes(hex, &bytes));
   Key key;
   std::copy(bytes.begin(), bytes.end(), key.begin());
   return key;
