@@ -94,15 +94,17 @@ TEST_F(OneBitAdamTrainingTest, LayoutsHaveTheSameCurveBeforeFreezeStep) {
 }
 
 // Errors are those of parameters, so that stages decide nothing; nor do embeddings of which two
-// stages have a copy.
+// stages have a copy. Nothing is clipped: the norm is rounded differently on two stages, and signs
+// make more of that.
 TEST_F(OneBitAdamTrainingTest, APipelineHasTheCurveOfOneStage) {
   for (const ModelOptions& model : {SmallLlama(), SmallGpt2()}) {
     TrainerOptions run = RunWith();
     run.model = TinyRun(model, OptimizerOptions::kOneBitAdam).model;
+    run.clip_grad = 0;
     const LayoutOutcome one = Train(run, LayoutOf(1, 1, 2), kSteps),
                         two = Train(run, LayoutOf(1, 2, 2), kSteps);
     for (int step = 0; step < kSteps; ++step)
-      EXPECT_NEAR(two.losses[step], one.losses[step], 1e-3) << step;
+      EXPECT_NEAR(two.losses[step], one.losses[step], 1e-6 * one.losses[step]) << step;
   }
 }
 
