@@ -103,13 +103,14 @@ TEST(ReplicaCheckTest, TwoRanksThatDifferAreBothNamed) {
   // Ranks 1 and 3 have the same block of what is cut.
   const std::vector<std::string> errors = Check({4, 2}, {{3, "cut"}});
   ASSERT_THAT(errors, SizeIs(2));
-  EXPECT_THAT(errors[0], HasSubstr("weights that 2 ranks of dp-cp should have alike differ: cut on "
-                                   "ranks 1, 3 of the world"));
+  EXPECT_THAT(errors[0],
+              HasSubstr("weights that 2 ranks of dp-cp-1 should have alike differ: cut on "
+                        "ranks 1, 3 of the world"));
 }
 
 TEST(ReplicaCheckTest, CountsTheOtherParameters) {
   EXPECT_THAT(Check({4}, {{0, "cut"}, {3, "whole"}})[0],
-              HasSubstr("cut on rank 0 of the world, and 1 more parameter"));
+              HasSubstr("whole on rank 3 of the world, and 1 more parameter"));
 }
 
 TEST(ReplicaCheckTest, FindsWeightsThatTensorParallelRanksHaveAlike) {
