@@ -56,6 +56,20 @@ template float GetMoment<SecondMoment8>(const HostTensor& moment, int64_t i);
 template void SetMoment<FirstMoment8>(float x, int64_t i, HostTensor* moment);
 template void SetMoment<SecondMoment8>(float x, int64_t i, HostTensor* moment);
 
+std::vector<AdamWDTypes> WithMomentsInBFloat16() {
+  constexpr DType kFloat = DType::kFloat32, kHalf = DType::kBFloat16;
+  return {{kHalf, kHalf, kHalf}, {kHalf, kHalf, kFloat}, {kFloat, kFloat, kHalf}};
+}
+
+std::vector<AdamWDTypes> WithMomentsInFloat8() {
+  constexpr DType kFloat = DType::kFloat32, kHalf = DType::kBFloat16, kCodes = DType::kUInt8;
+  return {{kHalf, kCodes, kCodes},
+          {kHalf, kCodes, kFloat},
+          {kFloat, kFloat, kCodes},
+          {kHalf, kCodes, kHalf},
+          {kHalf, kHalf, kCodes}};
+}
+
 AdamWCase MakeAdamWCase(int64_t count, const AdamWDTypes& dtypes, uint32_t seed) {
   AdamWCase made = {HostTensor({count}, DType::kFloat32), HostTensor({count}, dtypes.m),
                     HostTensor({count}, dtypes.v), HostTensor({count}, DType::kFloat32),

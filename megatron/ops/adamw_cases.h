@@ -22,6 +22,10 @@ struct AdamWDTypes {
   DType out = DType::kFloat32, m = DType::kFloat32, v = DType::kFloat32;
 };
 
+// Types of which some moment is bf16, and of which some are 8-bit floats.
+std::vector<AdamWDTypes> WithMomentsInBFloat16();
+std::vector<AdamWDTypes> WithMomentsInFloat8();
+
 // `count` elements: first all combinations of special values (zeros, denormals, infinities, NaN,
 // the largest and smallest), as many as there is room for; then in turn values of the sizes that
 // training has and any bits.

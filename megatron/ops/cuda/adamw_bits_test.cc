@@ -59,26 +59,17 @@ TEST_F(AdamWBitsTest, AnyPartAndAnyStepAreTheDefinitions) {
 }
 
 TEST_F(AdamWBitsTest, MomentsInBFloat16AreTheDefinitions) {
-  constexpr DType kFloat = DType::kFloat32, kHalf = DType::kBFloat16;
   AdamWOptions options;
   options.step = 7;
-  for (const AdamWDTypes& dtypes :
-       {AdamWDTypes{kHalf, kHalf, kHalf}, {kHalf, kHalf, kFloat}, {kFloat, kFloat, kHalf}}) {
+  for (const AdamWDTypes& dtypes : WithMomentsInBFloat16())
     ExpectTheDefinition(300'013, dtypes, options, {7, 300'011, 6e-4f, 0.1f});
-  }
 }
 
 TEST_F(AdamWBitsTest, MomentsInFloat8AreTheDefinitions) {
-  constexpr DType kFloat = DType::kFloat32, kHalf = DType::kBFloat16, kCodes = DType::kUInt8;
   AdamWOptions options;
   options.step = 7;
-  for (const AdamWDTypes& dtypes : {AdamWDTypes{kHalf, kCodes, kCodes},
-                                    {kHalf, kCodes, kFloat},
-                                    {kFloat, kFloat, kCodes},
-                                    {kHalf, kCodes, kHalf},
-                                    {kHalf, kHalf, kCodes}}) {
+  for (const AdamWDTypes& dtypes : WithMomentsInFloat8())
     ExpectTheDefinition(300'013, dtypes, options, {7, 300'011, 6e-4f, 0.1f});
-  }
 }
 
 }  // namespace
