@@ -32,7 +32,8 @@ struct ConformanceCase {
   // Sums are formed over each run of this many ranks, rounded, and then over the runs. 0: over all
   // ranks at once.
   int ranks_per_host = 0;
-  CollectiveAlgorithm algorithm = CollectiveAlgorithm::kMesh;  // of the calls of `run`
+  // The algorithm of the calls of `run`.
+  CollectiveAlgorithm algorithm = CollectiveAlgorithm::kMesh;
 };
 
 // Worlds of 1, 2, 3 and 4 ranks.

@@ -34,10 +34,10 @@ namespace megatron {
 namespace {
 
 constexpr size_t kPieceBytes = 1 << 14;
-constexpr double kPacketBytes = 1448;  // of data, with Ethernet's frames
+constexpr double kPacketBytes = 1448;  // the data of a packet in an Ethernet frame
 // Data may wait so long for the link's rate before its sender has to wait.
 constexpr absl::Duration kQueue = absl::Milliseconds(20);
-constexpr size_t kMostPieces = 4096;  // of a connection, on their way
+constexpr size_t kMostPieces = 4096;  // the most that a connection has on their way
 constexpr absl::Duration kConnectTime = absl::Seconds(5);
 constexpr absl::Duration kRequestTime = absl::Seconds(10), kAskTime = absl::Seconds(30);
 constexpr size_t kMostRequestBytes = 512;

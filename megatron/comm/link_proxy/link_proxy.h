@@ -2,7 +2,7 @@
 // *hosts* connect to each other through it.
 //
 //   MEGATRON_ASSIGN_OR_RETURN(auto proxy, LinkProxy::Create(link));
-//   options.route = proxy->RouteOf(rank, hosts);   // of TcpWorldOptions, on each rank
+//   options.route = proxy->RouteOf(rank, hosts);   // each rank's TcpWorldOptions::route
 //
 // What is modelled. Each host has one link to the network, with a rate in either direction that all
 // its connections share, in pieces of up to 16 KiB. A byte arrives `delay` after it has left, and
@@ -33,13 +33,13 @@
 namespace megatron {
 
 struct LinkOptions {
-  absl::Duration delay;         // from host to host
+  absl::Duration delay;         // the time from host to host
   absl::Duration jitter;        // the most that chance adds to it
-  double bytes_per_second = 0;  // of a host's link, in each direction; 0: any
+  double bytes_per_second = 0;  // the rate of a host's link in each direction; 0: any
   double loss = 0;              // the probability that a packet of 1448 bytes is lost
   // The time that a lost packet holds up its connection: Linux's shortest time-out.
   absl::Duration retransmission_timeout = absl::Milliseconds(200);
-  uint64_t seed = 1;  // of jitter and loss
+  uint64_t seed = 1;  // the seed of jitter and loss
 };
 
 // TcpWorldOptions::route of a rank.

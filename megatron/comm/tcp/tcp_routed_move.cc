@@ -17,7 +17,7 @@ constexpr int64_t kAlignment = 64;  // bytes, of segments and of scratch memory
 constexpr int64_t kMostSegmentBytes = 1 << 18, kLeastSegmentBytes = 1 << 14;
 // Scratch memory is kept below this where segments need not be shorter than the least for it.
 constexpr int64_t kMostScratchBytes = 1 << 23;
-constexpr int kMostParts = 5;  // of a slot: two children, own values, sum, result
+constexpr int kMostParts = 5;  // a slot's parts: two children, own values, sum, result
 // Below this many bytes a sum is not worth a thread pool's wake-up.
 constexpr int64_t kParallelBytes = 1 << 18;
 

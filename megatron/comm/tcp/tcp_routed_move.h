@@ -88,7 +88,7 @@ class TcpRoutedMove {
   std::vector<std::vector<bool>> child_passes_;          // the same of each child below
   std::vector<TcpOperation> partials_, results_, sent_;  // one for each place of the window
   // What spreads from several ranks.
-  std::vector<CollectiveRoute> spread_;  // of each owner
+  std::vector<CollectiveRoute> spread_;  // one for each owner
   std::vector<int> order_;               // the segments in the order in which they pass this rank
   std::vector<TcpOperation> received_;   // one for each segment
   TcpOperation moving_;
