@@ -45,6 +45,9 @@ std::string RunIdentity(const config::PretrainConfig& config, const std::string&
     precision->set_num_layers_at_end_in_bf16(config.precision().num_layers_at_end_in_bf16());
   }
   identity.mutable_train()->set_seed(config.train().seed());
+  // After this step the second moment is never updated again, whatever a later run says.
+  if (config.optimizer().optimizer() == config::Optimizer::onebit_adam)
+    identity.mutable_optimizer()->set_freeze_step(config.optimizer().freeze_step());
   if (config.diloco().num_islands() > 0) {
     // These choose the samples.
     identity.mutable_diloco()->set_island(config.diloco().island());
