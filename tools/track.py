@@ -48,7 +48,8 @@ MOST_EVENTS_BEFORE_CARD = 100
 # endings. A step that is taken again has the same ones.
 BOTH_AXES = frozenset((
     "lm loss", "lm accuracy", "exact span accuracy", "sop loss", "sop accuracy", "learning-rate", "grad-norm",
-    "params-norm", "num-zeros", "loss-scale", "batch-size", "curriculum-seqlen", "random-ltd-length"))
+    "params-norm", "num-zeros", "loss-scale", "batch-size", "curriculum-seqlen", "random-ltd-length",
+    "decoupled-learning-rate"))
 # All three trackers take such names as they are.
 NAME = re.compile(r"[A-Za-z0-9][\w .-]*(/[A-Za-z0-9][\w .-]*)*", re.ASCII)
 LONGEST_NAME = 200

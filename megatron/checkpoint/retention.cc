@@ -61,6 +61,7 @@ absl::Status RemoveOldCheckpoints(FileSystem& fs, const std::string& save_direct
   std::vector<std::string> doomed;
   for (int64_t i = 0; i < spare; ++i) {
     const int64_t iteration = found.checkpoints[i];
+    if (retention.interval > 0 && iteration % retention.interval == 0) continue;
     doomed.push_back(JoinPath(save_directory, DirectoryName(iteration, DirectoryKind::kTemporary)));
     MEGATRON_RETURN_IF_ERROR(
         fs.Rename(JoinPath(save_directory, DirectoryName(iteration)), doomed.back()));

@@ -14,10 +14,11 @@ struct Retention {
   std::string run_id;
   int64_t iteration = 0;  // iteration of the newest, which always stays
   int keep = 0;           // number of checkpoints that stay, the newest included; 0 keeps all
+  int64_t interval = 0;   // iterations that it divides stay too; 0: none
 };
 
 // Removes from `save_directory`, of this run's checkpoints only: those before `iteration` but for
-// the newest keep - 1, and what interrupted saves and removals left. Checkpoints of other runs, of
+// the newest keep - 1 and multiples of `interval`, and what interrupted saves and removals left. Checkpoints of other runs, of
 // later iterations (the run went back), directories with any foreign file in them and links stay.
 // Durable in an order that leaves no half-removed checkpoint under its name.
 absl::Status RemoveOldCheckpoints(FileSystem& fs, const std::string& save_directory,

@@ -22,10 +22,11 @@ using ::testing::ElementsAre;
 constexpr char kLatest[] = "latest_checkpointed_iteration.txt";
 
 absl::Status Save(FileSystem& fs, const std::string& directory, int64_t iteration, int keep,
-                  const std::string& run_id = kTestRunId) {
+                  const std::string& run_id = kTestRunId, int64_t retain_interval = 0) {
   SaveOptions options;
   options.directory = directory;
   options.keep = keep;
+  options.retain_interval = retain_interval;
   const TestState test_state(iteration);
   CheckpointState state = test_state.Whole();
   state.run_id = run_id;
@@ -38,6 +39,17 @@ TEST(RetentionTest, KeepsTheNewest) {
   EXPECT_THAT(fs.List("/save"), IsOkAndHolds(ElementsAre("iter_0000004", "iter_0000005", kLatest)));
   ASSERT_THAT(Save(fs, "/save", 6, 1), IsOk());
   EXPECT_THAT(fs.List("/save"), IsOkAndHolds(ElementsAre("iter_0000006", kLatest)));
+}
+
+TEST(RetentionTest, MultiplesOfTheIntervalStay) {
+  MemoryFileSystem fs;
+  for (int64_t i = 1; i <= 7; ++i)
+    ASSERT_THAT(Save(fs, "/save", i, 2, kTestRunId, /*retain_interval=*/3), IsOk());
+  EXPECT_THAT(fs.List("/save"),
+              IsOkAndHolds(ElementsAre("iter_0000003", "iter_0000006", "iter_0000007", kLatest)));
+  ASSERT_THAT(Save(fs, "/save", 8, 1, kTestRunId, /*retain_interval=*/3), IsOk());
+  EXPECT_THAT(fs.List("/save"),
+              IsOkAndHolds(ElementsAre("iter_0000003", "iter_0000006", "iter_0000008", kLatest)));
 }
 
 TEST(RetentionTest, ZeroKeepsAll) {

@@ -145,8 +145,9 @@ class Save {
 
   absl::Status Retain() {
     MEGATRON_RETURN_IF_ERROR(
-        RemoveOldCheckpoints(fs_, options_.directory,
-                             {state_.run_id, state_.iteration, options_.keep}),
+        RemoveOldCheckpoints(
+            fs_, options_.directory,
+            {state_.run_id, state_.iteration, options_.keep, options_.retain_interval}),
         _ << "the checkpoint of iteration " << state_.iteration << " itself is saved");
     return absl::OkStatus();
   }

@@ -22,6 +22,8 @@ struct SaveOptions {
   // Number of this run's newest checkpoints to keep, the new one included; older ones are removed
   // after the commit. 0 removes none.
   int keep = 0;
+  // Checkpoints of iterations that this number divides are never removed; 0: `keep` alone decides.
+  int64_t retain_interval = 0;
 
   int rank = 0;
   int world_size = 1;

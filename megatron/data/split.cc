@@ -58,7 +58,11 @@ SequenceRange SplitRange(Split split, const SplitShares& shares, int64_t num_seq
 }
 
 int64_t SamplesNeeded(Split split, const RunLength& run) {
-  if (split == Split::kTrain) return run.train_iters * run.global_batch_size * run.training_runs;
+  if (split == Split::kTrain) {
+    const int64_t samples =
+        run.train_samples > 0 ? run.train_samples : run.train_iters * run.global_batch_size;
+    return samples * run.training_runs;
+  }
   if (run.eval_interval == 0) return 0;
   const int64_t evaluations = split == Split::kValid ? run.train_iters / run.eval_interval + 1 : 1;
   return evaluations * run.eval_iters * run.global_batch_size;

@@ -42,6 +42,7 @@ struct RunLength {
   // Runs that share the training samples, each of which takes its part of them
   // (data/dealt_samples.h).
   int64_t training_runs = 1;
+  int64_t train_samples = 0;  // 0: those of train_iters iterations
 };
 
 // Returns the number of samples that a run needs of a split. There are so many validation samples

@@ -61,9 +61,11 @@ void ModelStage::CountExpertLoad(const Tensor& load_L2E) {
 
 std::unique_ptr<VocabParallelEmbedding> ModelStage::MakeTable(const std::string& name,
                                                               float init_std) const {
-  return std::make_unique<VocabParallelEmbedding>(name, options_.padded_vocab_size,
-                                                  options_.transformer.hidden_size, init_std,
-                                                  setup_.layer_group(), options_.transformer.grid);
+  auto table = std::make_unique<VocabParallelEmbedding>(
+      name, options_.padded_vocab_size, options_.transformer.hidden_size, init_std,
+      setup_.layer_group(), options_.transformer.grid);
+  table->weight().is_embedding_or_output = true;
+  return table;
 }
 
 void ModelStage::MakeEmbedding() {

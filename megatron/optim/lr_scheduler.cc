@@ -58,6 +58,14 @@ void CheckLearningRate(const OptimizerParamSchedule& schedule, std::vector<std::
     problems->push_back(
         absl::StrCat("min_lr ", schedule.min_lr, " is not in [0, lr = ", schedule.max_lr, "]"));
   }
+  if (schedule.decoupled_max_lr &&
+      !(*schedule.decoupled_max_lr > 0 && std::isfinite(*schedule.decoupled_max_lr) &&
+        schedule.decoupled_min_lr >= 0 &&
+        schedule.decoupled_min_lr <= *schedule.decoupled_max_lr)) {
+    problems->push_back(absl::StrCat("decoupled rates from ", *schedule.decoupled_max_lr, " to ",
+                                     schedule.decoupled_min_lr,
+                                     " are not positive and finite and falling"));
+  }
   if (!(schedule.init_lr >= 0 && schedule.init_lr <= schedule.max_lr)) {
     problems->push_back(absl::StrCat("lr_warmup_init ", schedule.init_lr,
                                      " is not in [0, lr = ", schedule.max_lr, "]"));
@@ -111,6 +119,14 @@ double LearningRate(const OptimizerParamSchedule& schedule, int64_t step) {
     return std::max(schedule.min_lr, lr);
   }
   return schedule.min_lr + DecayCoefficient(schedule, step) * range;
+}
+
+std::optional<double> DecoupledLearningRate(const OptimizerParamSchedule& schedule, int64_t step) {
+  if (!schedule.decoupled_max_lr) return std::nullopt;
+  OptimizerParamSchedule decoupled = schedule;
+  decoupled.max_lr = *schedule.decoupled_max_lr;
+  decoupled.min_lr = schedule.decoupled_min_lr;
+  return LearningRate(decoupled, step);
 }
 
 double WeightDecay(const OptimizerParamSchedule& schedule, int64_t step) {

@@ -19,6 +19,7 @@
 #define MEGATRON_OPTIM_LR_SCHEDULER_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -39,6 +40,9 @@ struct OptimizerParamSchedule {
   LrDecayStyle lr_decay_style = LrDecayStyle::kLinear;
   WsdDecayStyle wsd_decay_style = WsdDecayStyle::kExponential;
   int64_t wsd_decay_steps = 0;  // length of kWsd's decay, at the end of the lr_decay_steps
+  // If set, the rates of the word embedding and the output layer have these ends.
+  std::optional<double> decoupled_max_lr;
+  double decoupled_min_lr = 0;
 
   double start_weight_decay = 0;
   double end_weight_decay = 0;  // equal to the start's if the style is kConstant
@@ -58,6 +62,8 @@ struct OptimizerParamSchedule {
 // kInverseSquareRoot is max_lr * sqrt(lr_warmup_steps / step), at least min_lr. These four are
 // min_lr after lr_decay_steps; kConstant stays at max_lr.
 double LearningRate(const OptimizerParamSchedule& schedule, int64_t step);
+// The rate of the word embedding and the output layer; nothing if they have that of all others.
+std::optional<double> DecoupledLearningRate(const OptimizerParamSchedule& schedule, int64_t step);
 
 // Rises from start_weight_decay to end_weight_decay over weight_decay_steps, linearly or as half a
 // cosine wave.
@@ -77,6 +83,9 @@ class OptimizerParamScheduler {
   static absl::StatusOr<OptimizerParamScheduler> Create(const OptimizerParamSchedule& schedule);
 
   double learning_rate() const { return LearningRate(schedule_, state_.num_steps); }
+  std::optional<double> decoupled_learning_rate() const {
+    return DecoupledLearningRate(schedule_, state_.num_steps);
+  }
   double weight_decay() const { return WeightDecay(schedule_, state_.num_steps); }
   void Advance(int64_t samples) { state_.num_steps += samples; }
 

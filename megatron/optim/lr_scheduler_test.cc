@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status_matchers.h"
@@ -159,6 +160,26 @@ TEST(OptimizerParamSchedulerTest, AConstantRateNeedsNoDecayLength) {
   schedule.max_lr = 1e-3;
   schedule.lr_decay_style = LrDecayStyle::kConstant;
   EXPECT_TRUE(OptimizerParamScheduler::Create(schedule).ok());
+}
+
+TEST(LearningRateTest, DecoupledRatesHaveEndsOfTheirOwn) {
+  OptimizerParamSchedule schedule;
+  schedule.max_lr = 2;
+  schedule.min_lr = 1;
+  schedule.init_lr = 0.5;
+  schedule.lr_warmup_steps = 10;
+  schedule.lr_decay_steps = 30;
+  EXPECT_EQ(DecoupledLearningRate(schedule, 5), std::nullopt);
+  schedule.decoupled_max_lr = 4.5;
+  schedule.decoupled_min_lr = 0.5;
+  EXPECT_EQ(DecoupledLearningRate(schedule, 0), 0.5);
+  EXPECT_EQ(DecoupledLearningRate(schedule, 5), 2.5);
+  EXPECT_EQ(DecoupledLearningRate(schedule, 10), 4.5);
+  EXPECT_EQ(DecoupledLearningRate(schedule, 20), 2.5);
+  EXPECT_EQ(DecoupledLearningRate(schedule, 31), 0.5);
+  EXPECT_EQ(LearningRate(schedule, 10), 2);
+  schedule.decoupled_min_lr = 5;
+  EXPECT_FALSE(Validate(schedule).ok());
 }
 
 }  // namespace

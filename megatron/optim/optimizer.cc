@@ -352,10 +352,12 @@ absl::Status Optimizer::Update(const StepOptions& options, double grad_scale,
   const TraceSpan span(stream, TimeCategory::kOptimizer, "update");
   for (OptimizerRange& whole : optimizer_ranges_) {
     for (size_t i = 0; i < whole.segments.size(); ++i) {
-      whole.segments[i].lr = static_cast<float>(options.lr);
-      whole.segments[i].weight_decay = whole.parameters[i]->parameter->weight_decay
-                                           ? static_cast<float>(options.weight_decay)
-                                           : 0;
+      const Parameter& parameter = *whole.parameters[i]->parameter;
+      whole.segments[i].lr = static_cast<float>(parameter.is_embedding_or_output
+                                                    ? options.decoupled_lr.value_or(options.lr)
+                                                    : options.lr);
+      whole.segments[i].weight_decay =
+          parameter.weight_decay ? static_cast<float>(options.weight_decay) : 0;
     }
   }
   StateFile* const file = buffers_->state_file();

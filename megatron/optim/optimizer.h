@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -53,6 +54,8 @@ class UpdateObserver {
 
 struct StepOptions {
   double lr = 0;
+  // The learning rate of the word embedding and the output layer; not set: `lr`.
+  std::optional<double> decoupled_lr;
   double weight_decay = 0;  // decay of the parameters that decay at all
   double loss_scale = 1;    // the gradients are divided by it
   double clip_grad = 0;     // gradients of a greater norm are scaled down to this one; 0: never

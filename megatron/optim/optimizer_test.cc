@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -77,6 +78,34 @@ TEST(OptimizerTest, AdamWDoesWhatPyTorchDoes) {
   ExpectGolden(options, {kGoldenNorms,
                          {-0.715403199f, -0.0341086797f, 0.772670567f, -0.246833563f, 0.502050102f,
                           -0.497588664f, 0.277618378f, -0.775686264f, 0.0176526289f}});
+}
+
+// Each weight moves as one of an optimizer whose only rate is the weight's own.
+TEST(OptimizerTest, TheEmbeddingAndTheOutputLayerMayHaveARateOfTheirOwn) {
+  ThreadPool pool(1);
+  const Stream stream = Stream::Cpu(&pool);
+  const auto train = [&](double lr, std::optional<double> decoupled_lr) {
+    TestModel model;
+    model.Add("table", Replicated({2, 3}))->is_embedding_or_output = true;
+    model.Add("hidden", Replicated({3}));
+    model.Build();
+    StepOptions options;
+    options.lr = lr;
+    options.decoupled_lr = decoupled_lr;
+    options.weight_decay = 0.1;
+    std::vector<float> first;
+    for (const auto& parameter : model.parameters) {
+      FillGradients(*parameter, 1);
+      std::fill_n(parameter->data.data<float>(), parameter->data.numel(), 0.5f);
+    }
+    EXPECT_TRUE(Step(&model, options, stream).applied);
+    for (const auto& parameter : model.parameters)
+      first.push_back(parameter->data.data<float>()[0]);
+    return first;
+  };
+  const std::vector<float> slow = train(1e-2, std::nullopt), fast = train(3e-2, std::nullopt);
+  EXPECT_NE(slow[0], fast[0]);
+  EXPECT_EQ(train(1e-2, 3e-2), (std::vector<float>{fast[0], slow[1]}));
 }
 
 TEST(OptimizerTest, SgdWithMomentumDoesWhatPyTorchDoes) {

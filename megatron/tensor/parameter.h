@@ -60,6 +60,8 @@ struct Parameter {
   Sharding sharding;
   Initializer initializer;
   bool weight_decay = true;
+  // Whether it is the table of the word embedding or the matrix of the output layer.
+  bool is_embedding_or_output = false;
   // None: no matrix of a hidden layer, but an embedding, an output layer, a norm or a bias.
   std::optional<MatrixDims> matrix;
   // The number in the whole model of the layer whose self-attention has its queries and keys from

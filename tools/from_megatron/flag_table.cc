@@ -95,14 +95,9 @@ constexpr FlagRow kRows[] = {
      "NCCL is taken wherever each rank has a GPU of its own"},
 
     // These are read by code, because they depend on each other.
-    {"train-samples", "", "", "", kNothing, kReadWithOthers},
-    {"lr-decay-samples", "", "", "", kNothing, kReadWithOthers},
-    {"lr-warmup-samples", "", "", "", kNothing, kReadWithOthers},
-    {"lr-wsd-decay-samples", "", "", "", kNothing, kReadWithOthers},
     {"train-tokens", "", "", "", kNothing, kReadWithOthers},
     {"lr-decay-tokens", "", "", "", kNothing, kReadWithOthers},
     {"lr-warmup-tokens", "", "", "", kNothing, kReadWithOthers},
-    {"step-batch-size-schedule", "", "", "", kNothing, kReadWithOthers},
     {"use-megatron-fsdp", "", "", "", kNothing, kReadWithOthers},
     {"use-custom-fsdp", "", "", "", kNothing, kReadWithOthers},
     {"use-torch-fsdp2", "", "", "", kNothing, kReadWithOthers},
@@ -241,10 +236,6 @@ constexpr FlagRow kRows[] = {
      "groups of experts are model.moe_router_num_groups"},
 
     // The optimizer.
-    {"decoupled-lr", "", "", "", kResults,
-     "embedding and output matrix have the learning rate of all weights"},
-    {"decoupled-min-lr", "", "", "", kResults,
-     "embedding and output matrix have the learning rate of all weights"},
     {"apply-wd-to-qk-layernorm", "", "", "", kResults, "norms do not decay"},
     {"no-weight-decay-cond-type", "", "", "", kResults, "all but biases and norms decays"},
     {"optimizer", "dist_muon", "optimizer.optimizer", "muon", kSpeed,
@@ -279,7 +270,6 @@ constexpr FlagRow kRows[] = {
      "all micro-batches recompute alike"},
     {"decrease-batch-size-if-needed", "", "", "", kResults,
      "a batch size that cannot be shared out is refused"},
-    {"iterations-to-skip", "", "", "", kResults, "no iteration is skipped by its number"},
     {"phase-transition-iterations", "", "", "", kResults, "a run has one phase"},
     {"skip-train", "", "", "", kResults, "the program trains"},
     {"full-validation", "", "", "", kSpeed, kEvaluation},
@@ -374,7 +364,6 @@ constexpr FlagRow kRows[] = {
     {"no-load-rng", "", "", "", kNothing, kNoGenerator},
     {"no-save-rng", "", "", "", kNothing, kNoGenerator},
     {"no-save-optim", "", "", "", kSpeed, "a checkpoint has the optimizer's state always"},
-    {"save-retain-interval", "", "", "", kSpeed, "checkpoint.keep_last removes old checkpoints"},
     {"ckpt-format", "", "", "", kNothing, kOneCheckpointFormat},
     {"auto-detect-ckpt-format", "", "", "", kNothing, kOneCheckpointFormat},
     {"use-dist-ckpt", "", "", "", kNothing, kOneCheckpointFormat},

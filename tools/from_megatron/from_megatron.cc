@@ -1,7 +1,6 @@
 #include "tools/from_megatron/from_megatron.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -26,7 +25,6 @@
 #include "megatron/train/config/config_error.h"
 #include "megatron/train/config/config_nearest_name.h"
 #include "megatron/train/validate/validate.h"
-#include "tools/from_megatron/batch_sizes.h"
 #include "tools/from_megatron/config_builder.h"
 #include "tools/from_megatron/deepspeed_config.h"
 #include "tools/from_megatron/flag.h"
@@ -39,12 +37,6 @@ namespace {
 
 constexpr size_t kMostErrors = 20;
 constexpr size_t kMostFlags = 2000;
-
-// A number of samples or tokens with its flag.
-struct Amount {
-  const Flag* flag = nullptr;
-  int64_t samples = 0;
-};
 
 class Translator {
  public:
@@ -65,10 +57,9 @@ class Translator {
     MEGATRON_RETURN_IF_ERROR(ChooseModel());
     for (const Flag& flag : flags_) Apply(flag);
     ApplySharding();
-    ApplyBatchSchedule();
     ApplyLayout();
     MEGATRON_RETURN_IF_ERROR(ApplyDeepSpeed());
-    ApplyLengths();
+    ApplyTokens();
     if (!input_.script.empty()) ApplyDefaults();
     MEGATRON_RETURN_IF_ERROR(Errors());
     FromMegatronResult result;
@@ -306,36 +297,6 @@ class Translator {
     if (!status.ok()) Error(strategy != nullptr ? *strategy : by, status.message());
   }
 
-  // A schedule of batch sizes "0:16 2.4B:320 4.8B:624" in tokens, as a ramp-up, if it is one.
-  void ApplyBatchSchedule() {
-    const Flag* const schedule = Given("step-batch-size-schedule");
-    if (schedule == nullptr) return;
-    const std::optional<BatchSchedule> parsed =
-        ParseBatchSchedule(absl::StrJoin(schedule->values, " "));
-    if (!parsed)
-      return Error(*schedule, "expects pairs of tokens and batch sizes: \"0:16 2.4B:320\"");
-    const auto& [tokens, sizes] = *parsed;
-    const double length = static_cast<double>(config_.config().model().seq_length());
-    const size_t steps = sizes.size() - 1;
-    if (!(length >= 1) || !IsRampup(*parsed)) {
-      return Find(Effect::kResults, *schedule,
-                  "train.rampup_batch_size grows by equal steps after equally many samples, and "
-                  "this schedule does not");
-    }
-    const int64_t samples = static_cast<int64_t>(std::llround(tokens[steps] / length));
-    const int64_t increment = sizes[1] - sizes[0];
-    const absl::Status status =
-        config_.Set("train.rampup_batch_size",
-                    {absl::StrCat(sizes[0]), absl::StrCat(increment), absl::StrCat(samples)},
-                    OriginOf(*schedule));
-    if (!status.ok()) return Error(*schedule, status.message());
-    if (!config_.IsSet("train.global_batch_size"))
-      Put("train.global_batch_size", sizes[steps], OriginOf(*schedule));
-    Find(Effect::kSaid, *schedule,
-         absl::StrCat("it is a ramp-up from ", sizes[0], " by ", increment, " at a time over ",
-                      samples, " samples; a size may begin one step earlier or later"));
-  }
-
   // Megatron divides the processes by the sizes of the other axes.
   void ApplyLayout() {
     const config::ParallelConfig parallel = config_.config().parallel();
@@ -391,69 +352,31 @@ class Translator {
     return ApplyDeepSpeedConfig(text, source, data_parallel_size_, &config_, &findings_);
   }
 
-  // Reads a flag that counts samples, or tokens where `per_sample` is their number.
-  Amount ReadAmount(const char* samples, const char* tokens) {
-    Amount amount;
-    amount.flag = Given(samples);
-    int64_t per_sample = 1;
-    if (amount.flag == nullptr && tokens != nullptr) {
-      amount.flag = Given(tokens);
-      per_sample = config_.config().model().seq_length();
+  // Megatron-DeepSpeed's lengths in tokens become lengths in samples.
+  void ApplyTokens() {
+    for (const auto& [name, path] :
+         {std::pair<const char*, const char*>{"train-tokens", "train.train_samples"},
+          {"lr-decay-tokens", "optimizer.lr_decay_samples"},
+          {"lr-warmup-tokens", "optimizer.lr_warmup_samples"}}) {
+      const Flag* const flag = Given(name);
+      if (flag == nullptr || config_.IsSet(path)) continue;
+      const int64_t seq_length = config_.config().model().seq_length();
+      int64_t tokens;
+      const std::string text = absl::StrJoin(flag->values, " ");
+      const std::string unset = flag->unset.empty() ? "" : flag->unset[0];
+      if (!unset.empty()) {
+        Error(*flag, absl::StrCat("the value is ", script_.unset.at(unset)));
+      } else if (!absl::SimpleAtoi(text, &tokens) || tokens < 0 || tokens > kMostSamples) {
+        Error(*flag, absl::StrCat("expects a whole number of at most ", kMostSamples));
+      } else if (seq_length < 1) {
+        Error(*flag, "needs --seq-length");
+      } else {
+        Put(path, tokens / seq_length, OriginOf(*flag));
+        Find(Effect::kSaid, *flag,
+             absl::StrCat("it is ", FormatQuantity(tokens / seq_length, "sample"), " of ",
+                          FormatQuantity(seq_length, "token")));
+      }
     }
-    if (amount.flag == nullptr) return amount;
-    int64_t number;
-    const std::string text = absl::StrJoin(amount.flag->values, " ");
-    const std::string unset = amount.flag->unset.empty() ? "" : amount.flag->unset[0];
-    if (!unset.empty()) {
-      Error(*amount.flag, absl::StrCat("the value is ", script_.unset.at(unset)));
-    } else if (!absl::SimpleAtoi(text, &number) || number < 0 || number > kMostSamples) {
-      Error(*amount.flag, absl::StrCat("expects a whole number of at most ", kMostSamples));
-    } else if (per_sample < 1) {
-      Error(*amount.flag, "needs --seq-length");
-    } else {
-      amount.samples = number / per_sample;
-      return amount;
-    }
-    return Amount();
-  }
-
-  // Lengths in samples become lengths in iterations.
-  void ApplyLengths() {
-    const Amount train = ReadAmount("train-samples", "train-tokens");
-    const Amount decay = ReadAmount("lr-decay-samples", "lr-decay-tokens");
-    const Amount warmup = ReadAmount("lr-warmup-samples", "lr-warmup-tokens");
-    const Amount wsd = ReadAmount("lr-wsd-decay-samples", nullptr);
-    if (train.flag == nullptr && decay.flag == nullptr && warmup.flag == nullptr &&
-        wsd.flag == nullptr) {
-      return;
-    }
-    const config::TrainConfig training = config_.config().train();
-    int64_t batch = training.global_batch_size();
-    if (batch == 0 && training.micro_batch_size() >= 1 && training.micro_batch_size() <= (1 << 20))
-      batch = training.micro_batch_size() * std::max<int64_t>(data_parallel_size_, 1);
-    if (batch < 1 || batch > (int64_t{1} << 40)) return;  // the validation says so
-    if (train.flag != nullptr) {
-      const int64_t iterations =
-          training.has_rampup_batch_size()
-              ? IterationsWithRampup(training.rampup_batch_size(), train.samples, batch)
-              : train.samples / batch;
-      Put("train.train_iters", iterations, OriginOf(*train.flag));
-      Find(Effect::kSaid, *train.flag,
-           absl::StrCat("it is ", FormatQuantity(iterations, "iteration")));
-    }
-    PutIterations("optimizer.lr_decay_iters", decay, batch);
-    PutIterations("optimizer.lr_warmup_iters", warmup, batch);
-    PutIterations("optimizer.lr_wsd_decay_iters", wsd, batch);
-  }
-
-  void PutIterations(absl::string_view path, const Amount& amount, int64_t batch) {
-    if (amount.flag == nullptr) return;
-    const int64_t iterations = (amount.samples + batch / 2) / batch;
-    Put(path, iterations, OriginOf(*amount.flag));
-    const bool exact = iterations * batch == amount.samples;
-    Find(Effect::kSaid, *amount.flag,
-         absl::StrCat("it is ", exact ? "" : "about ", FormatQuantity(iterations, "iteration"),
-                      " of ", FormatQuantity(batch, "sample")));
   }
 
   void ApplyDefaults() {

@@ -119,8 +119,8 @@ TEST(FromMegatronTest, Gpt3OfMegatronIsTheSameRun) {
   ExpectGolden(result, "gpt3_175b.textproto");
   EXPECT_TRUE(result->is_same_run);
   EXPECT_EQ(result->config.parallel().data_parallel_size(), 1);
-  EXPECT_EQ(result->config.train().rampup_batch_size().increment(), 304);
-  EXPECT_EQ(result->config.train().rampup_batch_size().samples(), 5859375);
+  EXPECT_EQ(result->config.train().step_batch_size_schedule(),
+            "0:16 2.4B:320 4.8B:624 7.2B:928 9.6B:1232 12B:1536");
   EXPECT_EQ(result->config.model().make_vocab_size_divisible_by(), 1024);
 }
 
@@ -545,20 +545,24 @@ TEST(FromMegatronTest, RampUpTakesThreeNumbers) {
   EXPECT_EQ(rampup.samples(), 100);
 }
 
-TEST(FromMegatronTest, ScheduleOfBatchSizesThatIsNoRampUpIsNamed) {
-  EXPECT_THAT(Subjects(Small("--step-batch-size-schedule '0:2 1M:4 9M:6'"), Effect::kResults),
-              ElementsAre("--step-batch-size-schedule"));
-}
-
-TEST(FromMegatronTest, CountsIterationsOfSamples) {
-  EXPECT_EQ(Small("--train-samples 801").config.train().train_iters(), 200);
-  // 2, 2, ... up to 100 samples, then 4.
-  EXPECT_EQ(Small("--train-samples 500 --rampup-batch-size 2 2 100").config.train().train_iters(),
-            51 + 99);
-  const FromMegatronResult result = Small("--train-samples 800 --lr-warmup-samples 41");
-  EXPECT_EQ(result.config.optimizer().lr_warmup_iters(), 10);
-  EXPECT_THAT(Texts(result, Effect::kSaid),
-              Contains("--lr-warmup-samples 41: it is about 10 iterations of 4 samples"));
+TEST(FromMegatronTest, LengthsInSamplesStayInSamples) {
+  const auto translated = TranslateLine(absl::StrCat(
+      absl::StrReplaceAll(kSmall, {{"--train-iters 100 ", ""}}),
+      "--train-samples 800 --lr-warmup-samples 41 --lr-decay-samples 700 --decoupled-lr 2e-3 "
+      "--decoupled-min-lr 1e-5 --iterations-to-skip 3 7 --save-retain-interval 50 --save c "
+      "--step-batch-size-schedule '0:2 1K:4'"));
+  ASSERT_THAT(translated, IsOk());
+  const FromMegatronResult& result = *translated;
+  EXPECT_TRUE(result.is_same_run) << result.report;
+  EXPECT_THAT(result.errors, IsEmpty());
+  EXPECT_EQ(result.config.train().train_samples(), 800);
+  EXPECT_EQ(result.config.optimizer().lr_warmup_samples(), 41);
+  EXPECT_EQ(result.config.optimizer().lr_decay_samples(), 700);
+  EXPECT_EQ(result.config.optimizer().decoupled_lr(), 2e-3);
+  EXPECT_EQ(result.config.optimizer().decoupled_min_lr(), 1e-5);
+  EXPECT_THAT(result.config.train().iterations_to_skip(), ElementsAre(3, 7));
+  EXPECT_EQ(result.config.train().step_batch_size_schedule(), "0:2 1K:4");
+  EXPECT_EQ(result.config.checkpoint().save_retain_interval(), 50);
 }
 
 TEST(FromMegatronTest, FieldsWithoutEffectAreLeftOut) {

@@ -61,9 +61,9 @@ MetricGroup GroupOf(absl::string_view base) {
     return is_experts ? MetricGroup::kExperts : MetricGroup::kLoss;
   }
   for (const Metric* training :
-       {&metric::kLearningRate, &metric::kGradNorm, &metric::kParamsNorm, &metric::kNumZeros,
-        &metric::kLossScale, &metric::kBatchSize, &metric::kLossScore, &metric::kGradNormScore,
-        &metric::kNoiseScale}) {
+       {&metric::kLearningRate, &metric::kDecoupledLearningRate, &metric::kGradNorm,
+        &metric::kParamsNorm, &metric::kNumZeros, &metric::kLossScale, &metric::kBatchSize,
+        &metric::kLossScore, &metric::kGradNormScore, &metric::kNoiseScale}) {
     if (metric == training) return MetricGroup::kTraining;
   }
   if (IsShareOfAWhole(*metric, AllMetrics())) return MetricGroup::kShares;

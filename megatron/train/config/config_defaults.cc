@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "megatron/optim/batch_size_schedule.h"
+#include "megatron/train/config/batch_sizes.h"
 #include "megatron/train/config/config.pb.h"
 #include "megatron/train/recipes/model_rules_of.h"
 
@@ -33,12 +35,36 @@ void ResolveModel(config::ModelConfig* model) {
 }
 
 void ResolveOptimizer(const config::TrainConfig& training, config::OptimizerConfig* optimizer) {
-  if (!optimizer->has_lr_decay_iters() && training.has_train_iters())
+  if (training.has_train_samples()) {
+    if (!optimizer->has_lr_decay_samples())
+      optimizer->set_lr_decay_samples(training.train_samples());
+  } else if (!optimizer->has_lr_decay_iters() && training.has_train_iters()) {
     optimizer->set_lr_decay_iters(training.train_iters());
+  }
+  if (optimizer->has_decoupled_lr() && !optimizer->has_decoupled_min_lr())
+    optimizer->set_decoupled_min_lr(0);
   if (!optimizer->has_start_weight_decay())
     optimizer->set_start_weight_decay(optimizer->weight_decay());
   if (!optimizer->has_end_weight_decay())
     optimizer->set_end_weight_decay(optimizer->weight_decay());
+}
+
+// Sizes that are not valid are left to the validation.
+void ResolveBatches(int64_t seq_length, int64_t data_parallel_size, config::TrainConfig* training) {
+  if (training->has_step_batch_size_schedule() && !training->has_global_batch_size()) {
+    const auto steps = BatchSizeSteps(*training, seq_length);
+    if (steps.ok()) training->set_global_batch_size(steps->back().size);
+  }
+  if (!training->has_global_batch_size() && training->has_micro_batch_size())
+    training->set_global_batch_size(training->micro_batch_size() * data_parallel_size);
+  if (training->has_train_iters() || !training->has_train_samples() ||
+      training->global_batch_size() < 1) {
+    return;
+  }
+  auto steps = BatchSizeSteps(*training, seq_length);
+  if (!steps.ok()) return;
+  if (steps->empty()) steps->push_back({0, training->global_batch_size()});
+  training->set_train_iters(CountIterations(*steps, training->train_samples()));
 }
 
 void ResolveCurriculum(config::PretrainConfig* config) {
@@ -70,6 +96,8 @@ void ResolveFiles(config::PretrainConfig* config) {
   config::CheckpointConfig* const checkpoint = config->mutable_checkpoint();
   if (!checkpoint->has_save()) return;
   if (!checkpoint->has_load()) checkpoint->set_load(checkpoint->save());
+  if (!checkpoint->has_keep_last())
+    checkpoint->set_keep_last(checkpoint->has_save_retain_interval() ? 1 : 0);
   if (!config->logging().has_metrics_file()) {
     config->mutable_logging()->set_metrics_file(
         absl::StrCat(absl::StripSuffix(checkpoint->save(), "/"), "/metrics.jsonl"));
@@ -104,12 +132,9 @@ void ResolveDefaults(config::PretrainConfig* config) {
       recompute->recompute_modules().empty()) {
     recompute->add_recompute_modules(config::RecomputeModule::core_attn);
   }
-  config::TrainConfig* const training = config->mutable_train();
-  if (!training->has_global_batch_size() && training->has_micro_batch_size()) {
-    training->set_global_batch_size(training->micro_batch_size() *
-                                    config->parallel().data_parallel_size());
-  }
-  ResolveOptimizer(*training, config->mutable_optimizer());
+  ResolveBatches(config->model().seq_length(), config->parallel().data_parallel_size(),
+                 config->mutable_train());
+  ResolveOptimizer(config->train(), config->mutable_optimizer());
   ResolveFiles(config);
   ResolveProfile(config);
 }

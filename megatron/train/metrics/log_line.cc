@@ -27,6 +27,8 @@ std::string FormatIteration(const StepMetrics& step, absl::TimeZone zone) {
     absl::StrAppendFormat(&line, " throughput per GPU (TFLOP/s/GPU): %.1f |",
                           *interval.speed.tflops_per_rank);
   absl::StrAppendFormat(&line, " learning rate: %.6E |", step.learning_rate);
+  if (step.decoupled_learning_rate)
+    absl::StrAppendFormat(&line, " decoupled learning rate: %.6E |", *step.decoupled_learning_rate);
   absl::StrAppendFormat(&line, " global batch size: %5d |", step.global_batch_size);
   if (step.seq_length) absl::StrAppendFormat(&line, " curriculum seqlen: %5d |", *step.seq_length);
   if (step.kept_tokens)

@@ -135,6 +135,14 @@ const Metric kLearningRate = {"learning-rate",
                               kStep,
                               "learning rate",
                               "Learning rate after the step."};
+const Metric kDecoupledLearningRate = {
+    "decoupled-learning-rate",
+    "decoupled-learning-rate",
+    "",
+    kBoth,
+    kStep,
+    "decoupled learning rate",
+    "Learning rate of the word embedding and the output layer, with optimizer.decoupled_lr."};
 const Metric kGradNorm = {
     "grad-norm",
     "grad-norm",
@@ -401,16 +409,27 @@ absl::Span<const Metric* const> AllMetrics() {
     auto* const metrics =
         new std::vector<const Metric*>{&metric::kIteration, &metric::kConsumedSamples};
     for (const Metric& measure : kMeasures) metrics->push_back(&measure);
-    for (const Metric* metric : {&metric::kLearningRate,    &metric::kGradNorm,
-                                 &metric::kParamsNorm,      &metric::kNumZeros,
-                                 &metric::kLossScale,       &metric::kBatchSize,
-                                 &metric::kSeqLength,       &metric::kConsumedTokens,
-                                 &metric::kKeptTokens,      &metric::kSkipped,
-                                 &metric::kElapsed,         &metric::kIterationTime,
-                                 &metric::kTokensPerSecond, &metric::kTflops,
-                                 &metric::kThroughput,      &metric::kMfu,
-                                 &metric::kWorldSize,       &metric::kSkippedIterations,
-                                 &metric::kNanIterations,   &metric::kMemory,
+    for (const Metric* metric : {&metric::kLearningRate,
+                                 &metric::kDecoupledLearningRate,
+                                 &metric::kGradNorm,
+                                 &metric::kParamsNorm,
+                                 &metric::kNumZeros,
+                                 &metric::kLossScale,
+                                 &metric::kBatchSize,
+                                 &metric::kSeqLength,
+                                 &metric::kConsumedTokens,
+                                 &metric::kKeptTokens,
+                                 &metric::kSkipped,
+                                 &metric::kElapsed,
+                                 &metric::kIterationTime,
+                                 &metric::kTokensPerSecond,
+                                 &metric::kTflops,
+                                 &metric::kThroughput,
+                                 &metric::kMfu,
+                                 &metric::kWorldSize,
+                                 &metric::kSkippedIterations,
+                                 &metric::kNanIterations,
+                                 &metric::kMemory,
                                  &metric::kPeakMemory})
       metrics->push_back(metric);
     for (const Metric& share : kShares) metrics->push_back(&share);

@@ -36,9 +36,9 @@ struct Metric {
 namespace metric {
 
 // Values of every step.
-extern const Metric kIteration, kConsumedSamples, kLearningRate, kGradNorm, kParamsNorm, kNumZeros,
-    kLossScale, kBatchSize, kSeqLength, kConsumedTokens, kKeptTokens, kSkipped, kElapsed,
-    kIterationTime, kTokensPerSecond, kTflops, kThroughput, kMfu;
+extern const Metric kIteration, kConsumedSamples, kLearningRate, kDecoupledLearningRate, kGradNorm,
+    kParamsNorm, kNumZeros, kLossScale, kBatchSize, kSeqLength, kConsumedTokens, kKeptTokens,
+    kSkipped, kElapsed, kIterationTime, kTokensPerSecond, kTflops, kThroughput, kMfu;
 // Values of the steps that are logged.
 extern const Metric kWorldSize, kSkippedIterations, kNanIterations, kMemory, kPeakMemory,
     kCommunicationShare, kHiddenShare, kSlowestRank, kSlowestExcess;

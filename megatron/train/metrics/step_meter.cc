@@ -132,6 +132,7 @@ StepMetrics StepMeter::Measure(const StepReport& report, const TrainingProgress&
   TakeMeasured(report, &step.loss, &step.others);
   step.total_loss = report.loss;
   step.learning_rate = report.learning_rate;
+  step.decoupled_learning_rate = report.decoupled_learning_rate;
   step.loss_scale = report.loss_scale;
   if (report.update.finite) step.grad_norm = report.update.grad_norm;
   if (options_.trainer.log_params_norm) step.params_norm = report.params_norm;

@@ -77,6 +77,7 @@ struct StepMetrics {
   std::vector<NamedValue> others = {};  // other measures of the model
   double total_loss = 0;                // the sum of the losses of the model's head
   double learning_rate = 0;
+  std::optional<double> decoupled_learning_rate;  // set with optimizer.decoupled_lr
   double loss_scale = 1;
   std::optional<double> grad_norm;    // unset if the step was skipped
   std::optional<double> params_norm;  // set with logging.log_params_norm

@@ -24,6 +24,7 @@ void VisitPosition(Step& step, const Visitor& visit) {
 template <typename Step, typename Visitor>
 void VisitValues(Step& step, const Visitor& visit) {
   visit(metric::kLearningRate, step.learning_rate);
+  visit(metric::kDecoupledLearningRate, step.decoupled_learning_rate);
   visit(metric::kGradNorm, step.grad_norm);
   visit(metric::kParamsNorm, step.params_norm);
   visit(metric::kNumZeros, step.num_zeros);

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/layers/context_slice.h"
+#include "megatron/train/config/batch_sizes.h"
 
 namespace megatron {
 namespace {
@@ -31,7 +33,8 @@ bool Divides(int64_t part, int64_t whole) { return whole % part == 0; }
 LayoutSpace::LayoutSpace(const config::PretrainConfig& resolved, int64_t ranks, int64_t domain,
                          int64_t ranks_of_host, std::vector<double> host_fractions)
     : model_(resolved.model()),
-      train_(resolved.train()),
+      batch_sizes_(BatchSizeSteps(resolved.train(), resolved.model().seq_length())
+                       .value_or(std::vector<BatchSizeStep>())),
       recompute_(resolved.recompute()),
       samples_(resolved.train().global_batch_size()),
       ranks_(ranks),
@@ -128,14 +131,11 @@ absl::StatusOr<bool> LayoutSpace::VisitSchedules(LayoutAxes axes, LayoutVisit vi
 }
 
 absl::StatusOr<bool> LayoutSpace::VisitBatches(LayoutAxes axes, LayoutVisit visit) {
-  const auto& ramp = train_.rampup_batch_size();
   for (int64_t size = 1; size <= kMostMicroBatch; size *= 2) {
     const int64_t passed = size * axes.data;
     if (!Divides(passed, samples_)) break;
-    if (train_.has_rampup_batch_size() &&
-        (!Divides(passed, ramp.start()) || !Divides(passed, ramp.increment()))) {
-      break;
-    }
+    const auto divides = [passed](const BatchSizeStep& step) { return Divides(passed, step.size); };
+    if (!absl::c_all_of(batch_sizes_, divides)) break;
     if (axes.chunks > 1 && !Divides(axes.pipeline, samples_ / passed)) break;
     axes.micro_batch = size;
     MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitRows(axes, visit));

@@ -13,6 +13,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "megatron/optim/batch_size_schedule.h"
 #include "megatron/train/config/config.pb.h"
 #include "megatron/train/planning/layout_axes.h"
 
@@ -65,7 +66,7 @@ class LayoutSpace {
   absl::StatusOr<bool> VisitHosts(LayoutAxes axes, LayoutVisit visit);
 
   const config::ModelConfig& model_;
-  const config::TrainConfig& train_;
+  const std::vector<BatchSizeStep> batch_sizes_;  // empty: there is one
   const config::RecomputeConfig& recompute_;
   const int64_t samples_;
   const int64_t ranks_;

@@ -55,6 +55,7 @@ void SetLayers(int64_t layers, bool is_mixture, config::PretrainConfig* config) 
 void SetMicroBatches(int64_t count, config::PretrainConfig* config) {
   config::TrainConfig* const train = config->mutable_train();
   train->clear_rampup_batch_size();
+  train->clear_step_batch_size_schedule();
   train->set_global_batch_size(count * train->micro_batch_size() *
                                config->parallel().data_parallel_size());
 }

@@ -44,6 +44,7 @@ constexpr Unpriced kUnpriced[] = {
     {"optimizer.qk_clip", "false"},
     {"gradient_compression.type", "none"},
     {"train.rampup_batch_size.samples", nullptr},
+    {"train.step_batch_size_schedule", nullptr},
     {"train.logits_chunk_tokens", nullptr},
     {"data.reset_attention_mask", "false"},
     {"logging.log_params_norm", "false"},

@@ -164,6 +164,8 @@ const std::map<std::string, Help>& Helps() {
       {"data.split", {"9,1", {}}},
       {"data.curriculum_learning.min_difficulty", {"16", {}}},
       {"data.random_ltd.min_value", {"16", {}}},
+      {"train.train_samples", {"64", {"train.train_iters=", "optimizer.lr_warmup_iters=0"}}},
+      {"train.step_batch_size_schedule", {"0:4 1K:8", {}}},
       {"data.random_ltd.max_value", {"16", {}}},
       {"data.curriculum_learning.max_difficulty", {"16", {}}},
       {"data.curriculum_learning.difficulty", {"[4, 16, 32]", {}}},
@@ -296,13 +298,17 @@ std::string Describe(const TrainerOptions& o) {
               o.log_num_zeros_in_grad, o.diagnostics_interval, o.replica_check_interval) +
          Line(s.max_lr, s.min_lr, s.init_lr, s.lr_warmup_steps, s.lr_decay_steps, s.lr_decay_style,
               s.wsd_decay_style, s.wsd_decay_steps, s.start_weight_decay, s.end_weight_decay,
-              s.weight_decay_steps, s.weight_decay_style) +
-         Line(o.batch_size.global_batch_size, o.batch_size.granularity, o.batch_size.start,
-              o.batch_size.increment, o.batch_size.samples, o.packing.layout.micro_batch_size,
-              o.packing.layout.data_parallel_size, o.packing.seq_length,
-              o.packing.max_micro_batches, o.packing.per_token_loss, o.packing.num_workers,
-              o.packing.encoder_seq_length, o.max_encoder_context, o.cuda_graphs.enabled,
-              o.cuda_graphs.warmup_steps) +
+              s.weight_decay_steps, s.weight_decay_style, s.decoupled_max_lr.value_or(0),
+              s.decoupled_min_lr) +
+         Line(o.batch_size.global_batch_size, o.batch_size.granularity,
+              absl::StrJoin(o.batch_size.steps, " ",
+                            [](std::string* out, const BatchSizeStep& step) {
+                              absl::StrAppend(out, step.samples, ":", step.size);
+                            }),
+              o.packing.layout.micro_batch_size, o.packing.layout.data_parallel_size,
+              o.packing.seq_length, o.packing.max_micro_batches, o.packing.per_token_loss,
+              o.packing.num_workers, o.packing.encoder_seq_length, o.max_encoder_context,
+              o.cuda_graphs.enabled, o.cuda_graphs.warmup_steps) +
          Line(o.curriculum.min, o.curriculum.max, o.curriculum.total_steps, o.curriculum.multiple,
               o.curriculum.root_degree, absl::StrJoin(o.curriculum.lengths, " "),
               absl::StrJoin(o.curriculum.last_steps, " ")) +
@@ -346,8 +352,9 @@ std::string Describe(const RunOptions& o) {
               o.tokenizer.tokenizer_model, o.tokenizer.vocab_extra_ids,
               o.tokenizer.tiktoken_pattern, o.tokenizer.tiktoken_num_special_tokens,
               absl::StrJoin(o.tokenizer.tiktoken_special_tokens, " ")) +
-         Line(o.loop.train_iters, o.loop.eval_interval, o.loop.eval_iters, o.loop.log_interval,
-              absl::FormatDuration(o.loop.log_time), o.loop.exit_interval,
+         Line(o.loop.train_iters, absl::StrJoin(o.loop.iterations_to_skip, " "),
+              o.data.run.train_samples, o.loop.eval_interval, o.loop.eval_iters,
+              o.loop.log_interval, absl::FormatDuration(o.loop.log_time), o.loop.exit_interval,
               o.loop.exit_duration_minutes, o.loop.log_throughput, o.loop.timing_log_level,
               o.loop.timing_log_option, o.loop.spikes.threshold, o.loop.spikes.window,
               o.loop.metrics_file, o.loop.tensorboard_dir, o.loop.pipeline_timeline_file,
@@ -355,8 +362,8 @@ std::string Describe(const RunOptions& o) {
          Line(o.profile.enabled, o.profile.start, o.profile.end,
               absl::StrJoin(o.profile.ranks, " "), o.profile.directory) +
          Line(o.checkpoint.save, o.checkpoint.load, o.checkpoint.save_interval,
-              o.checkpoint.keep_last, o.checkpoint.async_save, o.checkpoint.finetune,
-              o.checkpoint.no_load_optim) +
+              o.checkpoint.keep_last, o.checkpoint.retain_interval, o.checkpoint.async_save,
+              o.checkpoint.finetune, o.checkpoint.no_load_optim) +
          Line(o.generation.enabled, o.generation.prompt, o.generation.tokens,
               o.generation.sampling.temperature, o.generation.sampling.top_k,
               o.generation.sampling.top_p, o.generation.sampling.seed, o.seed, o.num_threads,

@@ -86,6 +86,7 @@ DataOptions ToDataOptions(const config::PretrainConfig& config) {
   options.eod_mask_loss = data.eod_mask_loss();
   options.run = {training.train_iters(), training.global_batch_size(),
                  training.eval_iters() > 0 ? training.eval_interval() : 0, training.eval_iters()};
+  options.run.train_samples = training.train_samples();
   if (config.diloco().num_islands() > 0) {
     options.run.training_runs = config.diloco().num_islands();
     options.training_run = config.diloco().island();

@@ -5,6 +5,7 @@
 #include "glog/logging.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/tensor/cuda_device.h"
+#include "megatron/train/config/batch_sizes.h"
 #include "megatron/train/recipes/model_rules_of.h"
 #include "megatron/train/recipes/recipes.h"
 #include "megatron/train/trainer/data_section.h"
@@ -172,32 +173,39 @@ OptimizerParamSchedule ToSchedule(const config::PretrainConfig& config) {
   schedule.max_lr = optimizer.lr();
   schedule.min_lr = optimizer.min_lr();
   schedule.init_lr = optimizer.lr_warmup_init();
-  schedule.lr_decay_steps = optimizer.lr_decay_iters() * batch;
+  const bool in_samples = config.train().has_train_samples();
+  schedule.lr_decay_steps =
+      in_samples ? optimizer.lr_decay_samples() : optimizer.lr_decay_iters() * batch;
   schedule.lr_warmup_steps =
       optimizer.has_lr_warmup_fraction()
           ? static_cast<int64_t>(optimizer.lr_warmup_fraction() *
                                  static_cast<double>(schedule.lr_decay_steps))
-          : optimizer.lr_warmup_iters() * batch;
+      : in_samples ? optimizer.lr_warmup_samples()
+                   : optimizer.lr_warmup_iters() * batch;
   schedule.lr_decay_style = static_cast<LrDecayStyle>(optimizer.lr_decay_style());
   schedule.wsd_decay_style = static_cast<WsdDecayStyle>(optimizer.lr_wsd_decay_style());
-  schedule.wsd_decay_steps = optimizer.lr_wsd_decay_iters() * batch;
+  schedule.wsd_decay_steps =
+      in_samples ? optimizer.lr_wsd_decay_samples() : optimizer.lr_wsd_decay_iters() * batch;
+  if (optimizer.has_decoupled_lr()) {
+    schedule.decoupled_max_lr = optimizer.decoupled_lr();
+    schedule.decoupled_min_lr = optimizer.decoupled_min_lr();
+  }
   schedule.start_weight_decay = optimizer.start_weight_decay();
   schedule.end_weight_decay = optimizer.end_weight_decay();
-  schedule.weight_decay_steps = config.train().train_iters() * batch;
+  schedule.weight_decay_steps =
+      in_samples ? config.train().train_samples() : config.train().train_iters() * batch;
   schedule.weight_decay_style = static_cast<WeightDecayStyle>(optimizer.weight_decay_incr_style());
   return schedule;
 }
 
-BatchSizeRampOptions ToBatchSizeRamp(const config::PretrainConfig& config) {
+BatchSizeOptions ToBatchSize(const config::PretrainConfig& config) {
   const config::TrainConfig& training = config.train();
-  BatchSizeRampOptions options;
+  BatchSizeOptions options;
   options.global_batch_size = training.global_batch_size();
   options.granularity = training.micro_batch_size() * config.parallel().data_parallel_size();
-  if (training.has_rampup_batch_size()) {
-    options.start = training.rampup_batch_size().start();
-    options.increment = training.rampup_batch_size().increment();
-    options.samples = training.rampup_batch_size().samples();
-  }
+  const auto steps = BatchSizeSteps(training, config.model().seq_length());
+  CHECK(steps.ok()) << steps.status();  // a valid configuration has valid sizes
+  options.steps = *steps;
   return options;
 }
 
@@ -264,7 +272,7 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
     options.host_fraction = config.optimizer().optimizer_offload_fraction();
   options.state_directory = config.optimizer().optimizer_offload_path();
   options.schedule = ToSchedule(config);
-  options.batch_size = ToBatchSizeRamp(config);
+  options.batch_size = ToBatchSize(config);
   options.curriculum = ToCurriculum(config.data());
   options.random_ltd = ToRandomLtd(config.data());
   options.packing.layout.micro_batch_size = training.micro_batch_size();
@@ -310,6 +318,8 @@ LoopOptions ToLoop(const config::PretrainConfig& config) {
   const config::TrainConfig& training = config.train();
   LoopOptions options;
   options.train_iters = training.train_iters();
+  options.iterations_to_skip.insert(training.iterations_to_skip().begin(),
+                                    training.iterations_to_skip().end());
   options.eval_interval = training.eval_iters() > 0 ? training.eval_interval() : 0;
   options.eval_iters = training.eval_iters();
   options.log_interval = training.log_interval();
@@ -345,6 +355,7 @@ CheckpointOptions ToCheckpoint(const config::CheckpointConfig& config) {
   options.load = config.load();
   options.save_interval = config.save_interval();
   options.keep_last = config.keep_last();
+  options.retain_interval = config.save_retain_interval();
   options.async_save = config.async_save();
   options.finetune = config.finetune();
   options.no_load_optim = config.no_load_optim();

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/container/btree_set.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "megatron/comm/rank_grid.h"
@@ -25,7 +26,8 @@ namespace megatron {
 // Options of the loop around the steps.
 struct LoopOptions {
   int64_t train_iters = 0;
-  int64_t eval_interval = 0;  // 0: no evaluation
+  absl::btree_set<int64_t> iterations_to_skip;  // counted from 0
+  int64_t eval_interval = 0;                    // 0: no evaluation
   int64_t eval_iters = 0;
   int64_t log_interval = 100;
   absl::Duration log_time = absl::ZeroDuration();  // the most time between log lines; zero: any
@@ -46,9 +48,10 @@ struct LoopOptions {
 };
 
 struct CheckpointOptions {
-  std::string save, load;     // empty: nothing is saved, or loaded
-  int64_t save_interval = 0;  // 0: at the end only
-  int64_t keep_last = 0;      // 0: all
+  std::string save, load;       // empty: nothing is saved, or loaded
+  int64_t save_interval = 0;    // 0: at the end only
+  int64_t keep_last = 0;        // 0: all
+  int64_t retain_interval = 0;  // see SaveOptions
   bool async_save = false;
   bool finetune = false;
   bool no_load_optim = false;

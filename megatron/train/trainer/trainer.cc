@@ -116,7 +116,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
     const StageMemorySizes& sizes, const Stream& stream, MemoryLedger* ledger) {
   MEGATRON_ASSIGN_OR_RETURN(OptimizerParamScheduler scheduler,
                             OptimizerParamScheduler::Create(options.schedule));
-  MEGATRON_ASSIGN_OR_RETURN(BatchSizeRamp ramp, BatchSizeRamp::Create(options.batch_size));
+  MEGATRON_ASSIGN_OR_RETURN(BatchSizeSchedule batch_sizes,
+                            BatchSizeSchedule::Create(options.batch_size));
   if (options.cuda_graphs.enabled && stream.device().type == DeviceType::kCuda) {
     MEGATRON_RETURN_IF_ERROR(CheckMessagesCanBeCaptured(groups));
   }
@@ -128,7 +129,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
     MEGATRON_ASSIGN_OR_RETURN(island, GroupsOfIsland(all, /*planning=*/stream.is_meta()));
   }
   std::unique_ptr<Trainer> trainer(
-      new Trainer(options, scaler, scheduler, ramp, all, island, sizes, stream, ledger));
+      new Trainer(options, scaler, scheduler, batch_sizes, all, island, sizes, stream, ledger));
   MEGATRON_ASSIGN_OR_RETURN(trainer->data_parallel_,
                             DataParallel::Create(options.data_parallel, island,
                                                  {sizes.whole_weights, sizes.whole_gradients},
@@ -158,16 +159,16 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
 }
 
 Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
-                 OptimizerParamScheduler scheduler, BatchSizeRamp ramp, const ProcessGroups& groups,
-                 const ProcessGroups& island, const StageMemorySizes& sizes, const Stream& stream,
-                 MemoryLedger* ledger)
+                 OptimizerParamScheduler scheduler, BatchSizeSchedule batch_sizes,
+                 const ProcessGroups& groups, const ProcessGroups& island,
+                 const StageMemorySizes& sizes, const Stream& stream, MemoryLedger* ledger)
     : options_(options),
       groups_(groups),
       island_(island),
       stream_(stream),
       scaler_(scaler),
       scheduler_(std::move(scheduler)),
-      ramp_(std::move(ramp)),
+      batch_sizes_(std::move(batch_sizes)),
       stage_(MakeStage(options.model,
                        {stream.device(), ledger, options.placement, groups.tensor, groups.context,
                         ExpertGroupsOf(island), groups.tensor_row, groups.tensor_replicas})),
@@ -294,10 +295,9 @@ StagePlan Trainer::PlanForward(int64_t micro_batches) const {
 // longest step, but all numbers for ZB-V, whose order differs for each.
 std::vector<int64_t> Trainer::MicroBatchesToMeasure() const {
   std::vector<int64_t> counts = {options_.packing.max_micro_batches};
-  const BatchSizeRampOptions& ramp = options_.batch_size;
-  if (options_.pipeline_schedule != ScheduleKind::kZeroBubbleV || ramp.samples == 0) return counts;
-  for (int64_t size = ramp.start; size < ramp.global_batch_size; size += ramp.increment)
-    counts.push_back(size / ramp.granularity);
+  if (options_.pipeline_schedule != ScheduleKind::kZeroBubbleV) return counts;
+  for (const BatchSizeStep& step : options_.batch_size.steps)
+    counts.push_back(step.size / options_.batch_size.granularity);
   return counts;
 }
 
@@ -522,7 +522,7 @@ int64_t Trainer::KeptTokensAfter(int64_t iteration) const {
 void Trainer::ReadAhead(const SampleSource& source, int64_t batch) {
   const int64_t consumed = progress_.consumed_train_samples + batch;
   const TraceSpan span(stream_, TimeCategory::kData, "read ahead");
-  packer_.ReadAhead(source, {consumed, ramp_.NumMicrobatches(consumed), scaler_.scale(),
+  packer_.ReadAhead(source, {consumed, batch_sizes_.NumMicrobatches(consumed), scaler_.scale(),
                              SeqLengthAfter(progress_.iteration + 1)});
 }
 
@@ -530,6 +530,7 @@ absl::StatusOr<StepResult> Trainer::Update(const StepRequests& requests, Diagnos
   if (diagnostics != nullptr) diagnostics->AddGradients();
   StepOptions step;
   step.lr = scheduler_.learning_rate();
+  step.decoupled_lr = scheduler_.decoupled_learning_rate();
   step.weight_decay = scheduler_.weight_decay();
   step.loss_scale = scaler_.scale();
   step.clip_grad = options_.clip_grad;
@@ -641,7 +642,7 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   report.loss_scale = scaler_.scale();
   report.seq_length = SeqLengthAfter(progress_.iteration);
   report.kept_tokens = KeptTokensAfter(progress_.iteration);
-  const int64_t micro_batches = ramp_.NumMicrobatches(progress_.consumed_train_samples);
+  const int64_t micro_batches = batch_sizes_.NumMicrobatches(progress_.consumed_train_samples);
   Diagnostics* const diagnostics = NextDiagnostics();
   rank_progress_->SetIteration(progress_.iteration + 1);
   const TraceSpan step_span(stream_, TimeCategory::kOther, "step", progress_.iteration + 1);
@@ -701,11 +702,17 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   scaler_.Update(!report.update.finite);
   if (report.update.applied) scheduler_.Advance(report.global_batch_size);
   report.learning_rate = scheduler_.learning_rate();
-  ++progress_.iteration;
-  progress_.consumed_train_samples += report.global_batch_size;
-  if (options_.curriculum.enabled())
-    progress_.consumed_train_tokens += report.global_batch_size * report.seq_length;
+  report.decoupled_learning_rate = scheduler_.decoupled_learning_rate();
+  PassOverIteration();
   return report;
+}
+
+void Trainer::PassOverIteration() {
+  const int64_t samples = GlobalBatchSize();
+  if (options_.curriculum.enabled())
+    progress_.consumed_train_tokens += samples * SeqLengthAfter(progress_.iteration);
+  ++progress_.iteration;
+  progress_.consumed_train_samples += samples;
 }
 
 absl::StatusOr<Measured> Trainer::Evaluate(const SampleSource& source, int64_t iterations) {

@@ -27,7 +27,7 @@
 #include "megatron/models/stage_memory.h"
 #include "megatron/models/stage_placement.h"
 #include "megatron/models/text_generator.h"
-#include "megatron/optim/batch_size_ramp.h"
+#include "megatron/optim/batch_size_schedule.h"
 #include "megatron/optim/data_parallel.h"
 #include "megatron/optim/loss_scaler.h"
 #include "megatron/optim/lr_scheduler.h"
@@ -62,7 +62,7 @@ struct TrainerOptions {
   OptimizerOptions optimizer;
   QkClipOptions qk_clip;
   OptimizerParamSchedule schedule;
-  BatchSizeRampOptions batch_size;
+  BatchSizeOptions batch_size;
   // If enabled, a training step takes the beginning of each sample, as long as the schedule says.
   // Evaluations take whole samples.
   LengthSchedule curriculum;
@@ -134,7 +134,8 @@ struct StepReport : Measured {
   double load_balancing_loss = 0, z_loss = 0;
   StepResult update;
   double learning_rate = 0;  // learning rate after the step, as Megatron prints it
-  double loss_scale = 1;     // loss scale that the step used
+  std::optional<double> decoupled_learning_rate;  // likewise; that of StepOptions::decoupled_lr
+  double loss_scale = 1;                          // loss scale that the step used
   int64_t global_batch_size = 0;
   int64_t seq_length = 0;   // tokens of each sample, or the most of them where they vary
   int64_t kept_tokens = 0;  // those that layers see which drop tokens; 0: all
@@ -212,14 +213,16 @@ class Trainer {
   TextGenerator MakeGenerator(MemoryLedger* ledger);
   const TrainerOptions& options() const { return options_; }
   int64_t GlobalBatchSize() const {
-    return ramp_.GlobalBatchSize(progress_.consumed_train_samples);
+    return batch_sizes_.GlobalBatchSize(progress_.consumed_train_samples);
   }
+  // Passes over the samples of the next iteration. Weights and schedules stay as they are.
+  void PassOverIteration();
 
  private:
   Trainer(const TrainerOptions& options, const LossScaler& scaler,
-          OptimizerParamScheduler scheduler, BatchSizeRamp ramp, const ProcessGroups& groups,
-          const ProcessGroups& island, const StageMemorySizes& sizes, const Stream& stream,
-          MemoryLedger* ledger);
+          OptimizerParamScheduler scheduler, BatchSizeSchedule batch_sizes,
+          const ProcessGroups& groups, const ProcessGroups& island, const StageMemorySizes& sizes,
+          const Stream& stream, MemoryLedger* ledger);
 
   bool OffloadsActivations() const;
   bool OffloadsAttention() const;
@@ -273,7 +276,7 @@ class Trainer {
   Stream stream_;
   LossScaler scaler_;
   OptimizerParamScheduler scheduler_;
-  BatchSizeRamp ramp_;
+  BatchSizeSchedule batch_sizes_;
   std::unique_ptr<ModelStage> stage_;
   std::unique_ptr<ParameterBuffers> buffers_;
   std::unique_ptr<Optimizer> optimizer_;

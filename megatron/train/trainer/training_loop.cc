@@ -31,6 +31,7 @@ SaveOptions ToSaveOptions(const CheckpointOptions& options) {
   SaveOptions save;
   save.directory = options.save;
   save.keep = static_cast<int>(options.keep_last);
+  save.retain_interval = options.retain_interval;
   return save;
 }
 
@@ -178,6 +179,7 @@ ExitCode TrainingLoop::Train() {
                                           options().loop.train_iters, ": nothing to do"));
   }
   while (!Done()) {
+    if (PassesOver()) continue;
     PrintProfile(profile_.Reach(trainer_->progress().iteration));
     if (const std::optional<ExitCode> code = Iterate()) return *code;
   }
@@ -189,6 +191,15 @@ ExitCode TrainingLoop::Train() {
   const ExitCode code = SaveAndLeave(kExitDone);
   const bool test = run_.data.test != nullptr && iteration > first_iteration_;
   return test && code == kExitDone && !consensus_.Any(StopSignal() != 0) ? Test() : code;
+}
+
+bool TrainingLoop::PassesOver() {
+  const int64_t iteration = trainer_->progress().iteration;
+  if (!options().loop.iterations_to_skip.contains(iteration)) return false;
+  trainer_->PassOverIteration();
+  rank_.console->PrintLine(absl::StrCat(
+      "iteration ", iteration + 1, " is passed over: train.iterations_to_skip has ", iteration));
+  return true;
 }
 
 // A profile records with the same trace.

@@ -78,6 +78,8 @@ class TrainingLoop {
   const RunTotals& totals() const { return totals_; }
 
  private:
+  // Passes over the next iteration if the configuration says so; returns whether it does.
+  bool PassesOver();
   bool Done() const { return trainer_->progress().iteration >= options().loop.train_iters; }
   const RunOptions& options() const { return run_.options; }
 

@@ -112,10 +112,13 @@ void CheckCurriculum(ConfigChecker& check) {
   } else {
     CheckGrowth(check);
   }
-  if (config.train().has_rampup_batch_size()) {
-    check.MessageError("data.curriculum_learning",
-                       "cannot be used with train.rampup_batch_size: both make steps of few tokens "
-                       "in the beginning; choose one");
+  if (config.train().has_rampup_batch_size() || config.train().has_step_batch_size_schedule()) {
+    check.MessageError(
+        "data.curriculum_learning",
+        absl::StrCat("cannot be used with train.",
+                     config.train().has_rampup_batch_size() ? "rampup_batch_size"
+                                                            : "step_batch_size_schedule",
+                     ": both make steps of few tokens in the beginning; choose one"));
   }
   if (config.train().auto_layout()) {
     check.Error("train.auto_layout",

@@ -69,7 +69,8 @@ TEST(ValidateTest, AsksForWhatIsRequired) {
                   "x:1:1: model.seq_length: is required: an integer from 1 to 16777216",
                   "x: optimizer.lr: is required: a number from 0 to 1000",
                   "x: train.micro_batch_size: is required: an integer from 1 to 1048576",
-                  "x: train.train_iters: is required: an integer from 1 to 1000000000000",
+                  "x: train.train_iters: is required, or train.train_samples: an integer from 1 to "
+                  "1000000000000",
                   "x: data.data_path: there is no data: set data.data_path, data.stories or "
                   "data.mock_data"));
 }
@@ -568,6 +569,32 @@ TEST(ValidateTest, RefusesEachBrokenRuleByName) {
        "must be less than train.global_batch_size = 2"},
       {{"train.global_batch_size=12", "train.rampup_batch_size={start: 2 increment: 4 samples: 8}"},
        "which is 10"},
+      {{"train.train_iters=", "train.train_samples=1"}, "must be at least the first batch size, 2"},
+      {{"train.train_samples=100"}, "contradicts train.train_samples = 100"},
+      {{"train.train_iters=", "train.train_samples=100", "optimizer.lr_decay_iters=8"},
+       "has no effect with train.train_samples"},
+      {{"train.train_samples=100", "train.train_iters=", "optimizer.lr_warmup_samples=100"},
+       "must be less than optimizer.lr_decay_samples = 100 (computed); lower "
+       "optimizer.lr_warmup_samples or raise train.train_samples"},
+      {{"optimizer.lr_warmup_samples=100"}, "has no effect without train.train_samples"},
+      {{"train.train_samples=100", "train.train_iters=", "optimizer.lr_decay_style=WSD"},
+       "optimizer.lr_wsd_decay_samples: is required by optimizer.lr_decay_style = WSD"},
+      {{"train.step_batch_size_schedule=0:2 x:4"}, "'x:4' is not a number of tokens, a colon"},
+      {{"train.step_batch_size_schedule=0:1 1K:2"},
+       "must be divisible by train.micro_batch_size = 2"},
+      {{"train.step_batch_size_schedule=0:2 1K:4", "train.global_batch_size=6"},
+       "must be the last size of train.step_batch_size_schedule"},
+      {{"train.global_batch_size=4", "train.step_batch_size_schedule=0:2 1K:4",
+        "train.rampup_batch_size={start: 2 increment: 2 samples: 8}"},
+       "cannot be used with train.rampup_batch_size"},
+      {{"data.curriculum_learning={schedule_type: fixed_linear min_difficulty: 8 "
+        "total_curriculum_step: 10}",
+        "train.step_batch_size_schedule=0:2 1K:4"},
+       "cannot be used with train.step_batch_size_schedule: both"},
+      {{"optimizer.decoupled_lr=1e-4", "optimizer.decoupled_min_lr=1e-3"},
+       "optimizer.decoupled_min_lr = 0.001"},
+      {{"optimizer.decoupled_min_lr=1e-3"}, "has no effect without optimizer.decoupled_lr"},
+      {{"checkpoint.save_retain_interval=5"}, "has no effect without checkpoint.save"},
       {{"train.seed=-1"}, "expects an integer from 0 to 4294967295"},
       {{"data.mock_data=false"}, "there is no data"},
       {{"data.curriculum_learning={}"}, "data.curriculum_learning.schedule_type: is required"},

@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "megatron/optim/batch_size_schedule.h"
+#include "megatron/train/config/batch_sizes.h"
 #include "megatron/train/recipes/model_rules_of.h"
 #include "megatron/train/validate/rules.h"
 
@@ -14,33 +16,59 @@ namespace {
 constexpr double kMostTokensOfMicroBatch = 1 << 30;
 constexpr double kMostTokens = 9e18;  // the most tokens of a run that 64 bits can count
 
+// The fields that say how long the phases of the learning rate are: in iterations, or in samples if
+// the run's length is in samples.
+struct ScheduleFields {
+  const char *warmup, *decay, *wsd, *length;
+};
+
+ScheduleFields ScheduleFieldsOf(const ConfigChecker& check) {
+  if (check.raw().train().has_train_samples())
+    return {"optimizer.lr_warmup_samples", "optimizer.lr_decay_samples",
+            "optimizer.lr_wsd_decay_samples", "train.train_samples"};
+  return {"optimizer.lr_warmup_iters", "optimizer.lr_decay_iters", "optimizer.lr_wsd_decay_iters",
+          "train.train_iters"};
+}
+
+void CheckPhases(ConfigChecker& check) {
+  const config::OptimizerConfig& optimizer = check.resolved().optimizer();
+  const auto [kWarmup, kDecay, kWsd, kLength] = ScheduleFieldsOf(check);
+  const bool in_samples = check.raw().train().has_train_samples();
+  const int64_t warmup = in_samples ? optimizer.lr_warmup_samples() : optimizer.lr_warmup_iters();
+  const int64_t decay = in_samples ? optimizer.lr_decay_samples() : optimizer.lr_decay_iters();
+  if (check.IsWritten("optimizer.lr_warmup_fraction") && warmup > 0) {
+    check.Error("optimizer.lr_warmup_fraction",
+                absl::StrCat("contradicts ", check.Named(kWarmup), "; choose one"));
+  }
+  if (check.Usable({kWarmup, kDecay}) && warmup >= decay) {
+    check.Error(kWarmup,
+                absl::StrCat("must be less than ", check.Named(kDecay), "; lower ", kWarmup,
+                             " or raise ", check.IsWritten(kDecay) ? kDecay : kLength));
+  }
+  if (optimizer.lr_decay_style() != config::LrDecayStyle::WSD) return;
+  if (!check.IsWritten(kWsd)) {
+    check.Error(kWsd, absl::StrCat("is required by ", check.Named("optimizer.lr_decay_style")));
+  } else {
+    check.MustNotExceed(kWsd, kDecay,
+                        static_cast<double>(in_samples ? optimizer.lr_wsd_decay_samples()
+                                                       : optimizer.lr_wsd_decay_iters()),
+                        static_cast<double>(decay));
+  }
+}
+
 void CheckLearningRate(ConfigChecker& check) {
   const config::OptimizerConfig& optimizer = check.resolved().optimizer();
   check.MustNotExceed("optimizer.min_lr", "optimizer.lr", optimizer.min_lr(), optimizer.lr());
   check.MustNotExceed("optimizer.lr_warmup_init", "optimizer.lr", optimizer.lr_warmup_init(),
                       optimizer.lr());
-  if (check.IsWritten("optimizer.lr_warmup_fraction") && optimizer.lr_warmup_iters() > 0) {
-    check.Error(
-        "optimizer.lr_warmup_fraction",
-        absl::StrCat("contradicts ", check.Named("optimizer.lr_warmup_iters"), "; choose one"));
+  if (optimizer.has_decoupled_lr()) {
+    constexpr char kDecoupled[] = "optimizer.decoupled_lr";
+    check.MustNotExceed("optimizer.decoupled_min_lr", kDecoupled, optimizer.decoupled_min_lr(),
+                        optimizer.decoupled_lr());
+    check.MustNotExceed("optimizer.lr_warmup_init", kDecoupled, optimizer.lr_warmup_init(),
+                        optimizer.decoupled_lr());
   }
-  if (check.Usable({"optimizer.lr_warmup_iters", "optimizer.lr_decay_iters"}) &&
-      optimizer.lr_warmup_iters() >= optimizer.lr_decay_iters()) {
-    check.Error(
-        "optimizer.lr_warmup_iters",
-        absl::StrCat("must be less than ", check.Named("optimizer.lr_decay_iters"),
-                     "; lower optimizer.lr_warmup_iters or raise ",
-                     check.IsWritten("optimizer.lr_decay_iters") ? "optimizer.lr_decay_iters"
-                                                                 : "train.train_iters"));
-  }
-  if (optimizer.lr_decay_style() != config::LrDecayStyle::WSD) return;
-  if (!check.IsWritten("optimizer.lr_wsd_decay_iters")) {
-    check.Error("optimizer.lr_wsd_decay_iters",
-                absl::StrCat("is required by ", check.Named("optimizer.lr_decay_style")));
-  } else {
-    check.MustNotExceed("optimizer.lr_wsd_decay_iters", "optimizer.lr_decay_iters",
-                        optimizer.lr_wsd_decay_iters(), optimizer.lr_decay_iters());
-  }
+  CheckPhases(check);
 }
 
 void CheckWeightDecay(ConfigChecker& check) {
@@ -89,7 +117,33 @@ void CheckMicroBatch(ConfigChecker& check) {
   }
 }
 
+// The length of the run in iterations, which train_samples gives if it is set.
+void CheckLength(ConfigChecker& check) {
+  constexpr char kIterations[] = "train.train_iters", kSamples[] = "train.train_samples";
+  if (!check.raw().train().has_train_samples()) {
+    if (!check.IsWritten(kIterations) && !check.locations().IsBroken(kIterations))
+      check.Error(kIterations,
+                  absl::StrCat("is required, or ", kSamples, ": ", check.Accepted(kIterations)));
+    return;
+  }
+  if (!check.Usable({kSamples, "train.global_batch_size"})) return;
+  const config::TrainConfig& training = check.resolved().train();
+  const auto steps = BatchSizeSteps(training, check.resolved().model().seq_length());
+  if (!steps.ok()) return;
+  const int64_t first = steps->empty() ? training.global_batch_size() : steps->front().size;
+  if (training.train_samples() < first)
+    check.Error(kSamples, absl::StrCat("must be at least the first batch size, ", first));
+  if (!check.IsWritten(kIterations)) return;
+  const int64_t iterations = steps->empty() ? training.train_samples() / first
+                                            : CountIterations(*steps, training.train_samples());
+  if (check.Usable({kIterations}) && training.train_iters() != iterations) {
+    check.Error(kIterations, absl::StrCat("contradicts ", check.Named(kSamples), ", which is ",
+                                          iterations, " iterations; choose one"));
+  }
+}
+
 void CheckBatch(ConfigChecker& check) {
+  CheckLength(check);
   CheckMicroBatch(check);
   MustBeWholeMicroSteps(check, "train.global_batch_size",
                         check.resolved().train().global_batch_size());
@@ -119,6 +173,34 @@ void CheckRampup(ConfigChecker& check) {
   } else if (check.Usable({kIncrement}) && growth % rampup.increment() != 0) {
     check.Error(kIncrement, absl::StrCat("must divide ", check.Named(kGlobal), " less ",
                                          check.Named(kStart), ", which is ", growth));
+  }
+}
+
+void CheckBatchSizeSchedule(ConfigChecker& check) {
+  constexpr char kSchedule[] = "train.step_batch_size_schedule";
+  constexpr char kGlobal[] = "train.global_batch_size";
+  const config::TrainConfig& training = check.resolved().train();
+  if (!training.has_step_batch_size_schedule()) return;
+  if (check.raw().train().has_rampup_batch_size()) {
+    check.Error(kSchedule, "cannot be used with train.rampup_batch_size; choose one");
+  }
+  if (!check.Usable({"model.seq_length"})) return;
+  const auto steps = BatchSizeSteps(training, check.resolved().model().seq_length());
+  if (!steps.ok()) return check.Error(kSchedule, steps.status().message());
+  for (const BatchSizeStep& step : *steps) MustBeWholeMicroSteps(check, kSchedule, step.size);
+  if (check.Usable({kGlobal}) && training.global_batch_size() != steps->back().size) {
+    check.Error(kGlobal, absl::StrCat("must be the last size of ", check.Named(kSchedule),
+                                      "; leave it out"));
+  }
+}
+
+void CheckSkippedIterations(ConfigChecker& check) {
+  constexpr char kSkip[] = "train.iterations_to_skip";
+  const config::PretrainConfig& config = check.resolved();
+  if (config.train().iterations_to_skip().empty()) return;
+  if (config.diloco().sync_every() > 0) {
+    check.Error(kSkip, absl::StrCat("cannot be used with ", check.Named("diloco.sync_every"),
+                                    ": islands join in iterations by their numbers"));
   }
 }
 
@@ -220,6 +302,8 @@ void CheckTraining(ConfigChecker& check) {
   CheckWeightDecay(check);
   CheckBatch(check);
   CheckRampup(check);
+  CheckBatchSizeSchedule(check);
+  CheckSkippedIterations(check);
   CheckMoments(check);
   CheckStateFiles(check);
   CheckWholeParameters(check);
