@@ -44,6 +44,9 @@ OptimizerOptions::Kind ToOptimizerKind(config::Optimizer::Type optimizer) {
       return OptimizerOptions::kLamb;
     case config::Optimizer::onebit_adam:
       return OptimizerOptions::kOneBitAdam;
+    case config::Optimizer::zero_one_adam:
+    case config::Optimizer::onebit_lamb:
+      break;
   }
   LOG(FATAL) << "there is no optimizer " << optimizer;
 }
@@ -70,6 +73,8 @@ CompressionType ToCompressionType(config::GradientCompression::Type type) {
       return CompressionType::kTopK;
     case config::GradientCompression::powersgd:
       return CompressionType::kPowerSgd;
+    case config::GradientCompression::threshold:
+      break;
   }
   LOG(FATAL) << "there is no form " << type;
 }
