@@ -38,6 +38,9 @@ namespace {
 constexpr size_t kMostErrors = 20;
 constexpr size_t kMostFlags = 2000;
 
+// The largest number of tokens that is read.
+constexpr int64_t kMostTokens = int64_t{1} << 62;
+
 class Translator {
  public:
   explicit Translator(const FromMegatronInput& input) : input_(input) {}
@@ -199,6 +202,8 @@ class Translator {
     }
     if (!rows.empty()) return;
     const std::string path = FindField(flag.name);
+    // Scripts give the sizes in quotes or without.
+    if (path == "train.step_batch_size_schedule") return SetField(flag, path, {value});
     if (!path.empty()) return SetField(flag, path, flag.values);
     const std::string nearest = NearestName(flag.name, KnownFlags());
     Find(Effect::kResults, flag,
@@ -366,8 +371,8 @@ class Translator {
       const std::string unset = flag->unset.empty() ? "" : flag->unset[0];
       if (!unset.empty()) {
         Error(*flag, absl::StrCat("the value is ", script_.unset.at(unset)));
-      } else if (!absl::SimpleAtoi(text, &tokens) || tokens < 0 || tokens > kMostSamples) {
-        Error(*flag, absl::StrCat("expects a whole number of at most ", kMostSamples));
+      } else if (!absl::SimpleAtoi(text, &tokens) || tokens < 0 || tokens > kMostTokens) {
+        Error(*flag, absl::StrCat("expects a whole number of at most ", kMostTokens));
       } else if (seq_length < 1) {
         Error(*flag, "needs --seq-length");
       } else {

@@ -142,7 +142,7 @@ TEST(LoadConfigFromStringTest, TellsErrorsOfTextTypesAndValuesTogether) {
 }
 
 TEST(ShippedConfigsTest, EachLoadsAsAPlanAndMeansTheSameWrittenOut) {
-  EXPECT_THAT(ShippedConfigs(), SizeIs(12));
+  EXPECT_THAT(ShippedConfigs(), SizeIs(15));
   for (const ShippedConfig& shipped : ShippedConfigs()) {
     const auto loaded =
         LoadConfigFromString(shipped.text, shipped.name, {}, ConfigPurpose::kDryRun);

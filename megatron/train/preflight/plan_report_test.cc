@@ -71,6 +71,20 @@ TEST(PlanScreenTest, EveryShippedConfigurationFitsOnOneScreen) {
   }
 }
 
+// Megatron's examples, their parameters reckoned by hand.
+TEST(PlanScreenTest, ParametersOfMegatronsExamplesAreThoseOfTheirArchitectures) {
+  const int64_t h = 12288;
+  EXPECT_EQ(JsonOf(Plan("gpt3_175b"))["parameters"],
+            51200 * h + 2048 * h + 96 * (12 * h * h + 13 * h) + 2 * h);
+  // Queries and the output, keys and values of 8 of 32 heads, three matrices of the MLP, two norms.
+  const int64_t attention = 2 * 4096 * 4096 + 2 * 4096 * 1024, mlp = 3 * 4096 * 14336;
+  EXPECT_EQ(JsonOf(Plan("llama3_8b"))["parameters"],
+            2 * 128256 * 4096 + 32 * (attention + mlp + 2 * 4096) + 4096);
+  EXPECT_EQ(JsonOf(Plan("mixtral_8x7b"))["parameters"],
+            2 * 32000 * 4096 + 32 * (attention + 8 * mlp + 8 * 4096 + 2 * 4096) + 4096);
+  EXPECT_EQ(JsonOf(Plan("mixtral_8x7b"))["parameters"], 46702792704);
+}
+
 TEST(PlanScreenTest, SaysWhatRunsAndWhatItTakes) {
   const std::string screen = ScreenOf(Plan("gpt3_857m", {"system.device=cpu"}));
   for (const char* text :

@@ -45,6 +45,7 @@ const std::map<std::string, std::vector<std::string>>& Needs() {
       {"gradient_compression.type=topk", {"parallel.data_parallel_size=2"}},
       {"gradient_compression.type=powersgd", {"parallel.data_parallel_size=2"}},
       {"optimizer.optimizer=onebit_adam", {"optimizer.freeze_step=4"}},
+      {"train.train_samples=128", {"train.train_iters=", "optimizer.lr_warmup_iters=0"}},
       {"model.model_type=t5", {"model.decoder_seq_length=16"}},
       {"diloco.server_address=here:4", {"diloco.secret_file=s"}},
       {"data.curriculum_learning.schedule_type=fixed_root",
@@ -73,6 +74,7 @@ const FieldDescriptor& FieldAt(const std::string& path) {
 // Returns a value for which the condition holds; empty if it holds by default.
 std::string ValueFor(const Condition& condition) {
   if (condition.path == "diloco.server_address") return "here:4";
+  if (condition.path == "train.train_samples") return "128";
   const FieldRef empty = Resolve(config::PretrainConfig::default_instance(), condition.path);
   const std::string now = empty.field->has_default_value() ? ValueText(empty) : "";
   const bool is_bool = empty.field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL;
@@ -120,6 +122,8 @@ std::set<std::vector<std::string>> Contexts() {
       {"optimizer.weight_decay_incr_style=linear", "optimizer.start_weight_decay=0.1",
        "optimizer.end_weight_decay=0.2"},
       {"train.rampup_batch_size={start: 4 increment: 2 samples: 64}"},
+      {"train.train_samples=128", "train.train_iters=", "optimizer.lr_warmup_iters=0",
+       "optimizer.lr_decay_style=WSD", "optimizer.lr_wsd_decay_samples=16"},
       {"data.fim_data={}"},
       {"data.random_ltd={min_value: 8 require_steps: 10}"},
       {"data.stories=", "data.mock_data=true", "data.vocab_size=90",
@@ -165,6 +169,7 @@ const std::map<std::string, Help>& Helps() {
       {"data.curriculum_learning.min_difficulty", {"16", {}}},
       {"data.random_ltd.min_value", {"16", {}}},
       {"train.train_samples", {"64", {"train.train_iters=", "optimizer.lr_warmup_iters=0"}}},
+      {"train.iterations_to_skip", {"[3]", {}}},
       {"train.step_batch_size_schedule", {"0:4 1K:8", {}}},
       {"data.random_ltd.max_value", {"16", {}}},
       {"data.curriculum_learning.max_difficulty", {"16", {}}},
