@@ -1,0 +1,118 @@
+// Tests of runs whose length, schedules and batch sizes are given in samples and tokens, and of
+// iterations that are passed over.
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/train/failure/exit_code.h"
+#include "megatron/train/pretrain_harness.h"
+#include "nlohmann/json.hpp"
+
+namespace megatron {
+namespace {
+
+using Json = nlohmann::json;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class PretrainLengthsTest : public PretrainProgramTest {
+ protected:
+  // The steps in metrics.jsonl of a run.
+  std::vector<Json> Steps(const std::string& name) const {
+    std::vector<Json> steps;
+    const std::vector<std::string> lines =
+        absl::StrSplit(ReadTextFile(Path(name + "/metrics.jsonl")), '\n', absl::SkipEmpty());
+    for (const std::string& line : lines) {
+      Json record = Json::parse(line);
+      if (record.contains("grad-norm")) steps.push_back(std::move(record));
+    }
+    return steps;
+  }
+
+  std::vector<double> Values(const std::string& name, const std::string& key) const {
+    std::vector<double> values;
+    for (const Json& step : Steps(name)) values.push_back(step.at(key));
+    return values;
+  }
+};
+
+// The configuration has 12 iterations of 4 samples, and a warm-up of 2 iterations.
+TEST_F(PretrainLengthsTest, LengthsInSamplesAreThoseInIterations) {
+  ASSERT_EQ(Run({SaveTo("iterations")}).exit_code, kExitDone);
+  const Outcome samples =
+      Run({SaveTo("samples"), "--set=train.train_iters=", "--set=train.train_samples=51",
+           "--set=optimizer.lr_warmup_iters=", "--set=optimizer.lr_warmup_samples=8",
+           "--set=optimizer.lr_decay_samples=48"});
+  ASSERT_EQ(samples.exit_code, kExitDone) << samples.output;
+  EXPECT_THAT(samples.output, HasSubstr(" iteration       12/      12 |"));
+  ExpectEqualCheckpoints("iterations", "samples");
+}
+
+TEST_F(PretrainLengthsTest, BatchesGrowByTokens) {
+  const Outcome outcome =
+      Run({SaveTo("save"), "--set=train.train_iters=", "--set=train.train_samples=30",
+           "--set=optimizer.lr_warmup_iters=", "--set=train.global_batch_size=",
+           "--set=train.step_batch_size_schedule=0:2 0.5K:4 1024:8"});
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  // 500 tokens are 7 samples of 64, and 1024 are 16.
+  EXPECT_THAT(Values("save", "batch-size"), ElementsAre(2, 2, 2, 2, 4, 4, 8));
+  EXPECT_THAT(Values("save", "consumed_samples"), ElementsAre(2, 4, 6, 8, 12, 16, 24));
+}
+
+TEST_F(PretrainLengthsTest, TheEmbeddingHasALearningRateOfItsOwnWhichIsLogged) {
+  const Arguments few = {"--set=train.train_iters=4", "--set=optimizer.lr_decay_style=constant",
+                         "--set=optimizer.lr_warmup_iters=0"};
+  ASSERT_EQ(Run(Joined({SaveTo("one")}, few)).exit_code, kExitDone);
+  const Outcome outcome = Run(Joined({SaveTo("two"), "--set=optimizer.decoupled_lr=1e-3"}, few));
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              HasSubstr(" learning rate: 3.000000E-03 | decoupled learning rate: 1.000000E-03 |"));
+  EXPECT_THAT(Values("two", "decoupled-learning-rate"), Each(1e-3));
+  EXPECT_NE(Values("two", "lm loss").back(), Values("one", "lm loss").back());
+  const Outcome same = Run(Joined({SaveTo("same"), "--set=optimizer.decoupled_lr=3e-3"}, few));
+  ASSERT_EQ(same.exit_code, kExitDone) << same.output;
+  ExpectEqualCheckpoints("one", "same");
+}
+
+TEST_F(PretrainLengthsTest, APassedOverIterationTakesItsSamplesAlone) {
+  const Arguments skip = {"--set=train.iterations_to_skip=[4, 5]"};
+  const Outcome outcome = Run(Joined({SaveTo("whole")}, skip));
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("iteration 5 is passed over"));
+  EXPECT_THAT(Values("whole", "iteration"), ElementsAre(1, 2, 3, 4, 7, 8, 9, 10, 11, 12));
+  EXPECT_THAT(Values("whole", "consumed_samples"),
+              ElementsAre(4, 8, 12, 16, 28, 32, 36, 40, 44, 48));
+  // The schedule stands still: it ends before its end, at 40 of 48 samples.
+  EXPECT_GT(Values("whole", "learning-rate").back(), 0);
+
+  // A run that ends where an iteration is passed over continues with the same bits.
+  for (int i = 0; i < 2; ++i) {
+    const Outcome part = Run(Joined({SaveTo("parts"), "--set=train.exit_interval=4"}, skip));
+    ASSERT_EQ(part.exit_code, kExitDone) << part.output;
+  }
+  ASSERT_EQ(Run(Joined({SaveTo("parts")}, skip)).exit_code, kExitDone);
+  ExpectEqualCheckpoints("whole", "parts");
+}
+
+TEST_F(PretrainLengthsTest, CheckpointsOfTheIntervalStay) {
+  const Outcome outcome =
+      Run({SaveTo("save"), "--set=checkpoint.save_interval=2",
+           "--set=checkpoint.save_retain_interval=6", "--set=train.train_iters=10"});
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  for (const auto& [iteration, stays] : std::vector<std::pair<const char*, bool>>{
+           {"02", false}, {"04", false}, {"06", true}, {"08", false}, {"10", true}}) {
+    EXPECT_EQ(
+        ReadTextFile(Path("save/iter_00000" + std::string(iteration) + "/manifest.json")).empty(),
+        !stays)
+        << iteration;
+  }
+}
+
+}  // namespace
+}  // namespace megatron
