@@ -9,6 +9,8 @@
 #include "megatron/ops/elementwise.h"
 #include "megatron/optim/gradient_parts.h"
 #include "megatron/optim/quantized_collectives.h"
+#include "megatron/tensor/cuda_device.h"
+#include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
@@ -94,6 +96,7 @@ DataParallel::DataParallel(const DataParallelOptions& options, const ProcessGrou
     bucket_groups_[bucket.bucket_group].buckets.push_back(&bucket);
     bucket_groups_[bucket.bucket_group].elements += bucket.range.size();
   }
+  CHECK(!weights_on_host() || !options.float8_param_gather);
   if (options.secondary_shards && shards_weights()) AllocateSecondary(ledger);
   AllocateMessages(ledger);
   if (options.compression.enabled()) MakeCompressor(ledger);
@@ -285,23 +288,35 @@ void DataParallel::Gather(const BucketGroup& bucket_group, const ProcessGroups& 
   for (size_t i = 0; i < bucket_group.buckets.size(); ++i) {
     const Bucket* const bucket = bucket_group.buckets[i];
     const FlatRange range = {begin, begin + bucket->range.size()};
-    const Tensor whole = shards_weights() ? Cut(bucket_group.weights.tensor, range)
-                                          : buffers_->Weights(*bucket, bucket->range);
-    const ProcessGroup& group = ShardsOf(groups, *bucket);
-    if (float8_gather_ != nullptr && float8_gather_->measured() && group.size() > 1) {
-      float8_gather_->Gather(*bucket, whole, group, stream);
-    } else if (quantizes_weights() && group.size() > 1) {
-      QuantizedAllGather(buffers_->Weights(*bucket, bucket->shard), /*error=*/Tensor(), whole,
-                         Bytes(weight_messages_), group, stream);
-    } else {
-      group.AllGather(buffers_->Weights(*bucket, bucket->shard), whole, stream);
-    }
+    const Tensor whole = fetches_weights() ? Cut(bucket_group.weights.tensor, range)
+                                           : buffers_->Weights(*bucket, bucket->range);
+    GatherBucket(*bucket, whole, ShardsOf(groups, *bucket), stream);
     if (!bucket_group.secondary.empty()) {
       const Tensor& part = bucket_group.secondary[i];
       const int64_t at = HostOf(groups, *bucket).rank() * part.numel();
       ops::Copy(stream, Cut(whole, {at, at + part.numel()}), part);
     }
     begin = range.end;
+  }
+}
+
+void DataParallel::GatherBucket(const Bucket& bucket, const Tensor& whole,
+                                const ProcessGroup& shards, const Stream& stream) const {
+  const bool sharded = buffers_->shards(DataSharding::kStates);
+  const FlatRange given = sharded ? bucket.shard : bucket.range;
+  Tensor mine = buffers_->Weights(bucket, given);
+  if (weights_on_host()) {
+    const Tensor place = Cut(whole, Within(given, bucket));
+    if (!stream.is_meta()) EnqueueCopyOnCuda(stream.cuda(), mine, place);
+    mine = place;
+  }
+  if (!sharded) return;
+  if (float8_gather_ != nullptr && float8_gather_->measured() && shards.size() > 1) {
+    float8_gather_->Gather(bucket, whole, shards, stream);
+  } else if (quantizes_weights() && shards.size() > 1) {
+    QuantizedAllGather(mine, /*error=*/Tensor(), whole, Bytes(weight_messages_), shards, stream);
+  } else {
+    shards.AllGather(mine, whole, stream);
   }
 }
 
@@ -366,18 +381,18 @@ void DataParallel::StartGather(int index) {
 
 void DataParallel::Acquire(int block, int next) {
   BucketGroup& bucket_group = bucket_groups_[buffers_->bucket_group_of(block)];
-  if (shards_weights()) {
+  if (fetches_weights()) {
     StartGather(buffers_->bucket_group_of(block));
     if (next != kNone && options_.overlap_param_gather)
       StartGather(buffers_->bucket_group_of(next));
   }
   WaitFor(bucket_group.gather_job);
-  if (shards_weights() && bucket_group.users++ == 0)
+  if (fetches_weights() && bucket_group.users++ == 0)
     Bind(&Parameter::data, bucket_group, bucket_group.weights.tensor);
 }
 
 void DataParallel::Release(int block) {
-  if (!shards_weights()) return;
+  if (!fetches_weights()) return;
   BucketGroup& bucket_group = bucket_groups_[buffers_->bucket_group_of(block)];
   CHECK_GT(bucket_group.users, 0) << block;
   if (--bucket_group.users > 0) return;
@@ -489,14 +504,26 @@ void DataParallel::FinalizeGradients() {
   for (const FlatParameter& flat : buffers_->parameters()) SumPartialGradient(flat);
 }
 
+void DataParallel::ShareTied(const Bucket& bucket, const FlatRange& range) {
+  const Tensor weights = buffers_->Weights(bucket, range);
+  const ProcessGroup& stages = groups_.tied_embedding;
+  if (!weights_on_host()) return stages.Broadcast(weights, /*root=*/0, stream_);
+  if (stages.size() == 1) return;
+  // They are fewer than the elements of a block, all of which the pool has had already.
+  PooledTensor staged = weights_pool_.Allocate(weights.dtype(), weights.numel());
+  if (stages.rank() == 0) Transport(stream_, weights, staged.tensor);
+  stages.Broadcast(staged.tensor, /*root=*/0, stream_);
+  if (stages.rank() != 0) Transport(stream_, staged.tensor, weights);
+  weights_pool_.Free(&staged);
+}
+
 void DataParallel::ShareWeights() {
   const bool sharded = buffers_->shards(DataSharding::kStates);
   for (const FlatParameter& flat : buffers_->parameters()) {
     if (!flat.parameter->tied) continue;
     const Bucket& bucket = buffers_->bucket_of(flat);
     const FlatRange range = Common(flat.range, buffers_->reduced_range(bucket));
-    if (range.size() > 0)
-      groups_.tied_embedding.Broadcast(buffers_->Weights(bucket, range), /*root=*/0, stream_);
+    if (range.size() > 0) ShareTied(bucket, range);
   }
   if (sharded && float8_gather_ != nullptr)
     float8_gather_->Measure({groups_.tensor, groups_.data_context}, stream_);

@@ -32,6 +32,9 @@
 // sharded. With CompressionType::kOneBit they are not summed from the first step with compression
 // on: the optimizer averages momentum through this object.
 //
+// Weights in host memory are copied from there to the device, and gathered if they are sharded, for
+// each use; with overlap_param_gather while the block before is used.
+//
 // Quantized weights are gathered over all ranks as codes of 8 bits, and quantized gradients are
 // reduced as codes of 4 bits (quantized_collectives.h), where weights are sharded.
 //
@@ -68,7 +71,7 @@ struct DataParallelOptions {
   // Gradients are rounded to bf16, summed in fp32, and the sums are rounded to bf16.
   bool grad_reduce_in_bf16 = false;
   // Weights of which FP8 products need only codes are gathered as codes (float8_gather.h), where
-  // weights are gathered at all.
+  // weights are gathered at all; not with weights in host memory.
   bool float8_param_gather = false;
   // Keeps secondary shards over the ranks of a host, where weights are sharded.
   bool secondary_shards = false;
@@ -126,7 +129,7 @@ class DataParallel : public WeightBlocks, public RankAverage {
   void Release(int block) override;
   void BeginGradients(int block) override;
   void EndGradients(int block) override;
-  bool keeps_weights() const override { return !shards_weights(); }
+  bool keeps_weights() const override { return !fetches_weights(); }
   bool keeps_gradients() const override { return !shards_gradients(); }
 
   // What compresses gradients; null: nothing does.
@@ -149,7 +152,7 @@ class DataParallel : public WeightBlocks, public RankAverage {
     int blocks = 0;  // number of its blocks
     std::vector<const Bucket*> buckets;
     int64_t elements = 0;
-    int users = 0;  // Acquire calls without their Release, where weights are sharded
+    int users = 0;  // Acquire calls without their Release, where weights are fetched
     bool gathered = false;
     // This rank's parts of the buckets among the ranks of its host, and whether they are, once the
     // jobs given so far are done, those of the present weights.
@@ -158,7 +161,8 @@ class DataParallel : public WeightBlocks, public RankAverage {
     bool reduced = false;
     int64_t gather_job = 0;
     int64_t ends = 0;  // EndGradients calls in this step
-    // The whole tensors, where they are sharded: the elements of all buckets, one behind the other.
+    // The whole tensors, where weights are fetched and gradients sharded: the elements of all
+    // buckets, one behind the other.
     PooledTensor weights, gradients;
     PooledTensor rounded;  // the gradients, while they are reduced in bf16
   };
@@ -187,6 +191,9 @@ class DataParallel : public WeightBlocks, public RankAverage {
     return bucket.section == Section::kExperts ? groups.expert_data_host : groups.data_context_host;
   }
   bool shards_weights() const { return buffers_->shards(DataSharding::kWeights); }
+  bool weights_on_host() const { return buffers_->options().weights_on_host; }
+  // Whether weights are whole on the device while they are used, and not otherwise.
+  bool fetches_weights() const { return shards_weights() || weights_on_host(); }
   bool shards_states_by_parts() const { return buffers_->options().shards_states_by_parts; }
   bool shards_gradients() const { return buffers_->shards(DataSharding::kGradients); }
 
@@ -205,6 +212,11 @@ class DataParallel : public WeightBlocks, public RankAverage {
                     const Stream& stream) const;
   void Gather(const BucketGroup& bucket_group, const ProcessGroups& groups,
               const Stream& stream) const;
+  // Makes `whole` the weights of the bucket.
+  void GatherBucket(const Bucket& bucket, const Tensor& whole, const ProcessGroup& shards,
+                    const Stream& stream) const;
+  // Sends weights of a tied parameter from the first to the other stages that have it.
+  void ShareTied(const Bucket& bucket, const FlatRange& range);
   // Gathers the secondary shards of this rank's host.
   void GatherFromHost(const BucketGroup& bucket_group, const ProcessGroups& groups,
                       const Stream& stream) const;

@@ -9,17 +9,19 @@ namespace megatron {
 
 absl::StatusOr<std::unique_ptr<HostUpdate>> HostUpdate::Create(const Stream& stream,
                                                                int64_t most_elements,
-                                                               DType weights_dtype, int threads,
-                                                               MemoryLedger* ledger) {
+                                                               std::optional<DType> weights_dtype,
+                                                               int threads, MemoryLedger* ledger) {
   CHECK(stream.device().type != DeviceType::kCpu);
-  std::unique_ptr<HostUpdate> update(new HostUpdate(stream, threads));
+  std::unique_ptr<HostUpdate> update(new HostUpdate(stream, weights_dtype.has_value(), threads));
   const auto take = [&](DType dtype) {
     return PinnedBuffer::Create(stream.device(), most_elements * SizeOf(dtype),
                                 "host/optimizer staging", ledger);
   };
   for (Slot& slot : update->slots_) {
     MEGATRON_ASSIGN_OR_RETURN(slot.gradients, take(DType::kFloat32));
-    MEGATRON_ASSIGN_OR_RETURN(slot.weights, take(weights_dtype));
+    if (weights_dtype.has_value()) {
+      MEGATRON_ASSIGN_OR_RETURN(slot.weights, take(*weights_dtype));
+    }
     if (!stream.is_meta()) slot.reached = std::make_unique<CudaEvent>(stream.device().index);
   }
   return update;
@@ -33,7 +35,8 @@ HostUpdate::~HostUpdate() {
 
 HostPart HostUpdate::In(const Slot& slot, const HostPart& part) const {
   return {slot.gradients.At(0, part.gradients.dtype(), part.gradients.shape()),
-          slot.weights.At(0, part.weights.dtype(), part.weights.shape())};
+          stages_weights_ ? slot.weights.At(0, part.weights.dtype(), part.weights.shape())
+                          : part.weights};
 }
 
 void HostUpdate::Copy(const Tensor& in, const Tensor& out) {
@@ -43,7 +46,7 @@ void HostUpdate::Copy(const Tensor& in, const Tensor& out) {
 void HostUpdate::Fetch(const HostPart& part, const Slot& slot) {
   const HostPart host = In(slot, part);
   Copy(part.gradients, host.gradients);
-  if (part.weights.dtype() == DType::kFloat32) Copy(part.weights, host.weights);
+  if (stages_weights_ && part.weights.dtype() == DType::kFloat32) Copy(part.weights, host.weights);
   if (slot.reached != nullptr) slot.reached->Record(*stream_.cuda());
 }
 
@@ -58,7 +61,7 @@ void HostUpdate::Run(absl::Span<const HostPart> parts, absl::FunctionRef<void()>
     // The weights that the slot had before were sent on the same stream, before its gradients.
     if (slot.reached != nullptr) slot.reached->Wait();
     update(i, copy, host);
-    Copy(copy.weights, parts[i].weights);
+    if (stages_weights_) Copy(copy.weights, parts[i].weights);
     if (slot.reached != nullptr) slot.reached->Record(*stream_.cuda());
     if (i + slots_.size() < parts.size()) Fetch(parts[i + slots_.size()], slot);
   }

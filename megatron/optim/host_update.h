@@ -8,7 +8,8 @@
 // The parts go one after the other through two slots of page-locked memory: while the processor
 // updates one, the weights of the part before it leave and the gradients of the part behind it
 // arrive. Transfers are in the order of the device's stream, so that what is enqueued afterwards
-// finds the new weights. Nothing waits for the last ones.
+// finds the new weights. Nothing waits for the last ones. Weights that lie in host memory
+// themselves are updated there.
 #ifndef MEGATRON_OPTIM_HOST_UPDATE_H_
 #define MEGATRON_OPTIM_HOST_UPDATE_H_
 
@@ -16,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
@@ -29,7 +31,8 @@
 
 namespace megatron {
 
-// The gradients and weights of some elements, flat and of the same length.
+// The gradients and weights of some elements, flat and of the same length. Weights may lie in host
+// memory, those of all parts or none.
 struct HostPart {
   Tensor gradients, weights;
 };
@@ -37,18 +40,21 @@ struct HostPart {
 class HostUpdate {
  public:
   // Takes page-locked memory for parts of at most `most_elements`. `stream` is that of the device.
-  // The update has `threads` threads. Fails where the system locks no more memory.
+  // Without a `weights_dtype` weights lie in host memory; when Run is called, the host has waited
+  // for all that reads them. The update has `threads` threads. Fails where the system locks no more
+  // memory.
   static absl::StatusOr<std::unique_ptr<HostUpdate>> Create(const Stream& stream,
                                                             int64_t most_elements,
-                                                            DType weights_dtype, int threads,
-                                                            MemoryLedger* ledger);
+                                                            std::optional<DType> weights_dtype,
+                                                            int threads, MemoryLedger* ledger);
   // Waits for the transfers.
   ~HostUpdate();
 
   // Calls update(i, copy, host) for each part in turn, where `copy` is the host's copy of parts[i]
   // and `host` the stream to use. The gradients of the copy are those of the device. Its weights
   // are the device's if they are fp32, and undefined otherwise; those that it has afterwards are
-  // sent. `meanwhile` is called once, when the first gradients are on their way.
+  // sent. Where weights lie in host memory, they are in the copy themselves. `meanwhile` is called
+  // once, when the first gradients are on their way.
   void Run(absl::Span<const HostPart> parts, absl::FunctionRef<void()> meanwhile,
            absl::FunctionRef<void(size_t, const HostPart&, const Stream&)> update);
 
@@ -58,13 +64,15 @@ class HostUpdate {
     std::unique_ptr<CudaEvent> reached;  // behind the slot's last transfer
   };
 
-  HostUpdate(const Stream& stream, int threads) : stream_(stream), pool_(threads) {}
+  HostUpdate(const Stream& stream, bool stages_weights, int threads)
+      : stream_(stream), stages_weights_(stages_weights), pool_(threads) {}
   // Returns the part's places in the slot.
   HostPart In(const Slot& slot, const HostPart& part) const;
   void Fetch(const HostPart& part, const Slot& slot);
   void Copy(const Tensor& in, const Tensor& out);
 
   const Stream stream_;
+  const bool stages_weights_;
   ThreadPool pool_;
   std::array<Slot, 2> slots_;
 };

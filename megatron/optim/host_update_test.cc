@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -88,6 +89,27 @@ TEST_F(HostUpdateTest, EachPartIsUpdatedWithWhatTheDeviceHasAndSentBack) {
   }
   // The host waits for each part's arrival, and for no part's leaving.
   EXPECT_EQ(CountsOfEmulatedCuda().host_waits - waits, 3 * kParts);
+}
+
+TEST_F(HostUpdateTest, WeightsInHostMemoryAreUpdatedThere) {
+  Fill();
+  MemoryLedger ledger;
+  const auto update = *HostUpdate::Create(stream_, kPartElements, std::nullopt, 2, &ledger);
+  EXPECT_EQ(ledger.current_bytes(), 2 * kPartElements * SizeOf(DType::kFloat32));
+  std::vector<float> weights(kElements);
+  for (int64_t i = 0; i < kElements; ++i) weights[i] = static_cast<float>(1000 * i);
+  std::vector<HostPart> parts = Parts();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    parts[i].weights =
+        Tensor(&weights[i * kPartElements], DType::kFloat32, {parts[i].gradients.numel()});
+  }
+  update->Run(
+      parts, [] {},
+      [&](size_t, const HostPart& copy, const Stream&) {
+        for (int64_t j = 0; j < copy.weights.numel(); ++j)
+          copy.weights.data<float>()[j] += copy.gradients.data<float>()[j];
+      });
+  for (int64_t i = 0; i < kElements; ++i) EXPECT_EQ(weights[i], static_cast<float>(1001 * i));
 }
 
 using HostUpdateDeathTest = HostUpdateTest;

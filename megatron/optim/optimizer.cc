@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "glog/logging.h"
@@ -111,7 +112,7 @@ Optimizer::Optimizer(std::unique_ptr<const UpdateRule> rule, ParameterBuffers* b
   for (const OptimizerRange& whole : optimizer_ranges_) {
     if (whole.on_host) host_parts_.push_back(PartOf(*whole.bucket, whole.range));
   }
-  if (buffers->has_masters() && buffers->has_host_part()) {
+  if (buffers->has_masters_on_host()) {
     masters_scratch_ =
         Buffer(buffers->options().device, LargestSum(*buffers) * SizeOf(DType::kFloat32),
                "optimizer statistics", ledger);
@@ -170,9 +171,10 @@ absl::Status Optimizer::PrepareHostUpdate(const Stream& stream, int threads, Mem
   if (host_parts_.empty() || stream.device().type == DeviceType::kCpu) return absl::OkStatus();
   int64_t most = 0;
   for (const HostPart& part : host_parts_) most = std::max(most, part.gradients.numel());
-  MEGATRON_ASSIGN_OR_RETURN(
-      host_update_,
-      HostUpdate::Create(stream, most, buffers_->options().model_dtype, threads, ledger));
+  std::optional<DType> staged;
+  if (!buffers_->options().weights_on_host) staged = buffers_->options().model_dtype;
+  MEGATRON_ASSIGN_OR_RETURN(host_update_,
+                            HostUpdate::Create(stream, most, staged, threads, ledger));
   return absl::OkStatus();
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "megatron/base/round_up.h"
@@ -86,15 +87,29 @@ ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
   if (has_masters()) in_file.push_back(DType::kFloat32);
   for (const OptimizerState& state : options.states) in_file.push_back(state.dtype);
   // A file of nothing is none.
-  if (!options.host_part_in_file || !in_file.empty()) host_elements_ = PlanHostElements(optimized);
-  if (options.host_part_in_file && host_elements_ > 0) {
+  const bool has_file = options.host_part_in_file && !in_file.empty();
+  if (has_file || !options.host_part_in_file || options.weights_on_host)
+    host_elements_ = PlanHostElements(optimized);
+  if (has_file && host_elements_ > 0) {
     CHECK(options.unit == ShardUnit::kElement) << "extents would cut parameters";
     for (const OptimizerState& state : options.states) CHECK(state.owners == StateOwners::kAll);
     state_file_ =
         std::make_unique<StateFile>(in_file, host_elements_, options.extent_elements, host, ledger);
   }
-  weights_ = Buffer(device, elements(DataSharding::kWeights) * SizeOf(options.model_dtype),
-                    "weights", ledger);
+  const int64_t weight_bytes = elements(DataSharding::kWeights) * SizeOf(options.model_dtype);
+  if (options.weights_on_host) {
+    CHECK(device.type != DeviceType::kCpu) << "the CPU's memory is the host's";
+    CHECK_EQ(host_elements_, optimized) << "masters and states stay on the device";
+    CHECK(shards(DataSharding::kWeights) || !shards(DataSharding::kStates));
+    CHECK(!options.shards_states_by_parts);
+    absl::StatusOr<PinnedBuffer> locked =
+        PinnedBuffer::Create(device, weight_bytes, "host/weights", ledger);
+    locked_ = locked.status();
+    if (!locked_.ok())
+      locked = PinnedBuffer::Create({DeviceType::kMeta}, weight_bytes, "", nullptr);
+    host_weights_ = *std::move(locked);
+  }
+  weights_ = Buffer(device, options.weights_on_host ? 0 : weight_bytes, "weights", ledger);
   gradients_ = Buffer(device, elements(DataSharding::kGradients) * SizeOf(DType::kFloat32),
                       "gradients", ledger);
   const int64_t on_device = optimized - host_elements_;
@@ -118,7 +133,7 @@ ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
   for (const FlatParameter& flat : layout_.parameters) {
     const Bucket& bucket = bucket_of(flat);
     const Shape& shape = flat.parameter->sharding.local_shape;
-    if (!shards(DataSharding::kWeights))
+    if (!shards(DataSharding::kWeights) && !options.weights_on_host)
       flat.parameter->data = Weights(bucket, flat.range).View(shape);
     if (!shards(DataSharding::kGradients))
       flat.parameter->grad = Gradients(bucket, flat.range).View(shape);
@@ -169,7 +184,9 @@ int64_t ParameterBuffers::OptimizerPosition(const Bucket& bucket, int64_t begin)
 
 Tensor ParameterBuffers::Weights(const Bucket& bucket, const FlatRange& range) const {
   const int64_t at = Position(bucket, range.begin, shards(DataSharding::kWeights));
-  return weights_.At(at * SizeOf(options_.model_dtype), options_.model_dtype, {range.size()});
+  const int64_t offset = at * SizeOf(options_.model_dtype);
+  return options_.weights_on_host ? host_weights_.At(offset, options_.model_dtype, {range.size()})
+                                  : weights_.At(offset, options_.model_dtype, {range.size()});
 }
 
 Tensor ParameterBuffers::Gradients(const Bucket& bucket, const FlatRange& range) const {
@@ -249,10 +266,10 @@ FlatRange ParameterBuffers::HostRange(const Bucket& bucket, const FlatRange& ran
 
 Tensor ParameterBuffers::MastersOnDevice(const Bucket& bucket, const FlatRange& range,
                                          const Tensor& scratch, const Stream& stream) const {
-  const FlatRange host = has_masters() ? HostRange(bucket, range) : FlatRange();
+  const FlatRange host = has_masters_on_host() ? HostRange(bucket, range) : FlatRange();
   if (host.size() == 0) return Masters(bucket, range);
   const Tensor copy = scratch.Slice(0, 0, range.size());
-  if (state_file_ != nullptr && !state_file_->in_pass()) {
+  if (has_masters() && state_file_ != nullptr && !state_file_->in_pass()) {
     for (int64_t begin = host.begin, end = 0; begin < host.end; begin = end) {
       end = std::min(host.end, ExtentEnd(bucket, begin));
       const int64_t at = OptimizerPosition(bucket, begin);
@@ -270,7 +287,11 @@ Tensor ParameterBuffers::MastersOnDevice(const Bucket& bucket, const FlatRange& 
   return copy;
 }
 
-Tensor ParameterBuffers::weights() const { return All(weights_, options_.model_dtype); }
+Tensor ParameterBuffers::weights() const {
+  const int64_t bytes = host_weights_.bytes();
+  if (bytes == 0) return All(weights_, options_.model_dtype);
+  return host_weights_.At(0, options_.model_dtype, {bytes / SizeOf(options_.model_dtype)});
+}
 
 Tensor ParameterBuffers::gradients() const { return All(gradients_, DType::kFloat32); }
 
@@ -377,6 +398,7 @@ absl::Status ParameterBuffers::OpenStateFile(const std::string& path) {
 }
 
 absl::Status ParameterBuffers::status() const {
+  MEGATRON_RETURN_IF_ERROR(locked_);
   return state_file_ == nullptr ? absl::OkStatus() : state_file_->status();
 }
 

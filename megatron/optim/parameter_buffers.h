@@ -11,11 +11,15 @@
 // elements of the optimizer range, up to the beginning of a parameter. fp32 weights, which are
 // their own masters, stay on the device. On any device, these elements may be in a file instead
 // (state_file.h). An error of the file stays, and status() tells it: what a method reads after it
-// is undefined.
+// is undefined. So does the error of host memory that could not be locked for weights, after which
+// status() is all that may be called.
 //
 // Weights and gradients cover all parameters, or where they are sharded this rank's shards. While
 // the buffers live, the `data` and `grad` of the parameters are views of weights and gradients that
-// are stored whole; DataParallel binds those that are sharded while they are gathered.
+// are stored whole on the device; DataParallel binds the others while they are there.
+//
+// All weights of this rank may lie in page-locked host memory, along with all masters and states,
+// or with these in a file.
 //
 // On the meta device everything works and no memory is taken.
 #ifndef MEGATRON_OPTIM_PARAMETER_BUFFERS_H_
@@ -36,6 +40,7 @@
 #include "megatron/optim/state_file.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/parameter.h"
+#include "megatron/tensor/pinned_buffer.h"
 #include "megatron/tensor/stream.h"
 
 namespace megatron {
@@ -60,6 +65,9 @@ struct ParameterBuffersOptions {
   // Whether that part is in a file, which OpenStateFile makes; with ShardUnit::kElement alone.
   bool host_part_in_file = false;
   int64_t extent_elements = StateFile::kExtentElements;  // those of the file
+  // Whether the weights lie in host memory; not on the CPU. Weights are sharded then, or nothing is,
+  // and host_fraction is 1. The ledger names them "host/weights".
+  bool weights_on_host = false;
 };
 
 // The master weights and optimizer states that this rank has of one parameter, or a part of them.
@@ -81,7 +89,7 @@ class ParameterBuffers {
   absl::Status OpenStateFile(const std::string& path);
   // The file; null: no part is in one.
   StateFile* state_file() const { return state_file_.get(); }
-  // The first error of the file.
+  // The first error of the file or, right after the constructor, that of locking memory.
   absl::Status status() const;
 
   // Fills masters and weights by each parameter's Initializer; the same bits on any layout.
@@ -116,7 +124,8 @@ class ParameterBuffers {
   FlatRange optimizer_range(const Bucket& bucket) const;
   // The elements of the bucket whose weights are stored on this rank.
   FlatRange weight_range(const Bucket& bucket) const;
-  // Elements `range` of a bucket, flat. They must be stored on this rank.
+  // Elements `range` of a bucket, flat. They must be stored on this rank. Weights in host memory are
+  // tensors of the CPU.
   Tensor Weights(const Bucket& bucket, const FlatRange& range) const;
   Tensor Gradients(const Bucket& bucket, const FlatRange& range) const;
   Tensor Masters(const Bucket& bucket, const FlatRange& range) const;
@@ -146,6 +155,10 @@ class ParameterBuffers {
   Tensor host_state(size_t index) const;
   size_t num_states() const { return states_.size(); }
   bool has_host_part() const { return host_elements_ > 0; }
+  // Whether some masters lie elsewhere than on the device; a file counts as elsewhere.
+  bool has_masters_on_host() const {
+    return has_host_part() && (has_masters() || options_.weights_on_host);
+  }
 
   bool shards(DataSharding what) const { return options_.sharding >= what; }
   bool has_masters() const { return options_.model_dtype != DType::kFloat32; }
@@ -179,6 +192,8 @@ class ParameterBuffers {
   FlatLayout layout_;
   int64_t host_elements_ = 0;  // positions of the optimizer range in host memory: the first ones
   Buffer weights_, gradients_, masters_, host_masters_;
+  PinnedBuffer host_weights_;
+  absl::Status locked_;  // that of host_weights_
   std::vector<Buffer> states_, host_states_;
   std::vector<std::vector<int64_t>> state_positions_;  // of PlaceState; empty for StateOwners::kAll
   std::unique_ptr<StateFile> state_file_;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/scripted_engine.h"
+#include "megatron/base/status_macros.h"
 
 namespace megatron {
 namespace {
@@ -180,6 +182,102 @@ TEST_F(StateFileTest, AFileThatBecameShorterIsDataLoss) {
   Open([](const Block& block) { return block.offset >= 5 * kPage ? 0 : block.bytes; });
   EXPECT_THAT(Pass(kUpdate, [](int64_t, int64_t) {}),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("the file ends there")));
+}
+
+// A fault of one transfer: an error, or fewer bytes than were asked for.
+struct Fault {
+  int64_t transfer = -1;  // the transfer's number; < 0: none
+  int64_t error = 0;      // an errno; 0: the file ends there
+  bool torn = false;      // half of the bytes move before the error
+  bool is_error = true;   // false: half of the bytes move, and the rest if it is asked for
+};
+
+// Fills a file, changes it in passes and reads parts of it, and compares all that it gives with a
+// plain array, until the first error. Returns that error, and counts the transfers.
+absl::Status UseFile(const std::string& path, const Fault& fault, uint32_t seed,
+                     int64_t* transfers) {
+  constexpr int64_t kElements = 1500, kExtent = 400;
+  StateFile file({DType::kFloat32, DType::kFloat32}, kElements, kExtent, Device(), nullptr);
+  *transfers = 0;
+  std::optional<Block> torn;
+  file.Open(ScriptedBlockFile(path, file.bytes(), 2 * kPage, [&](const Block& block) -> int64_t {
+    const bool is_rest = torn.has_value() && block.is_write == torn->is_write &&
+                         block.offset == torn->offset + torn->bytes / 2;
+    if (is_rest) {
+      torn.reset();
+      return -fault.error;
+    }
+    if ((*transfers)++ != fault.transfer) return block.bytes;
+    // A part of a page is an error by itself.
+    const bool is_cut = block.bytes > kPage;
+    if (!fault.is_error) return is_cut ? block.bytes / 2 : block.bytes;
+    if (!fault.torn) return -fault.error;
+    if (is_cut) torn = block;
+    return block.bytes / 2;
+  }));
+  std::vector<float> plain(2 * kElements);
+  std::mt19937 random(seed);
+  const auto pass = [&](StateFile::Access access, float factor, float summand) -> absl::Status {
+    file.StartPass(access);
+    for (int64_t extent = 0; extent < file.num_extents(); ++extent) {
+      if (!file.Enter(extent).ok()) break;
+      const int64_t begin = extent * kExtent, end = file.ExtentEnd(begin);
+      for (const size_t tensor : {0, 1}) {
+        float* const data = file.Elements(tensor, begin, end).data<float>();
+        float* const mine = &plain[tensor * kElements + begin];
+        for (int64_t i = 0; i < end - begin; ++i) {
+          EXPECT_EQ(data[i], access == kWrite ? 0 : mine[i]);
+          if (access == kRead) continue;
+          data[i] = mine[i] = factor * mine[i] + summand + static_cast<float>(i);
+        }
+      }
+    }
+    return file.EndPass();
+  };
+  const auto read = [&]() -> absl::Status {
+    const int64_t begin = random() % kElements, count = 1 + random() % (kElements - begin);
+    std::vector<float> values(count);
+    const size_t tensor = random() % 2;
+    MEGATRON_RETURN_IF_ERROR(
+        file.Read(tensor, begin, Tensor(values.data(), DType::kFloat32, {count})));
+    for (int64_t i = 0; i < count; ++i) EXPECT_EQ(values[i], plain[tensor * kElements + begin + i]);
+    return absl::OkStatus();
+  };
+  MEGATRON_RETURN_IF_ERROR(pass(kWrite, 0, 1));
+  for (const float summand : {2.0f, 3.0f, 4.0f}) {
+    MEGATRON_RETURN_IF_ERROR(pass(kUpdate, 0.5f, summand));
+    MEGATRON_RETURN_IF_ERROR(read());
+  }
+  return pass(kRead, 0, 0);
+}
+
+// Each run has one fault, of any of its transfers.
+TEST(StateFileFaultsTest, NoneOfAThousandErrorsIsSilent) {
+  const std::string path = TestPath("faults");
+  std::mt19937 random(1);
+  int told = 0, outlived = 0;
+  for (uint32_t run = 0; told < 1000; ++run) {
+    SCOPED_TRACE(absl::StrCat("run ", run));
+    int64_t transfers = 0;
+    ASSERT_THAT(UseFile(path, {}, run, &transfers), IsOk());
+    Fault fault;
+    fault.transfer = random() % transfers;
+    const int64_t errors[] = {EIO, ENOSPC, EBADF, ETIMEDOUT, 0};
+    fault.error = errors[random() % 5];
+    fault.torn = random() % 3 == 0;
+    fault.is_error = random() % 5 != 0;
+    const absl::Status status = UseFile(path, fault, run, &transfers);
+    if (!fault.is_error) {
+      // What a short transfer lacks is transferred again.
+      ASSERT_THAT(status, IsOk());
+      ++outlived;
+      continue;
+    }
+    ASSERT_THAT(status, StatusIs(testing::Not(absl::StatusCode::kOk),
+                                 testing::ContainsRegex(absl::StrCat("'", path, "' at [0-9]+: "))));
+    ++told;
+  }
+  EXPECT_GT(outlived, 100);
 }
 
 TEST(StateFilePlanTest, OnTheMetaDeviceThereIsNoFile) {

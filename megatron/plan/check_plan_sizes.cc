@@ -47,6 +47,10 @@ absl::Status CheckPlanSizes(const Hardware& gpu, const PlanModel& model, const P
     return absl::InvalidArgumentError(
         absl::StrCat(layout.host_fraction, " is no part of the optimizer's states"));
   }
+  if (layout.weights_on_host && layout.host_fraction != 1) {
+    return absl::InvalidArgumentError(
+        "weights in host memory are updated there, with all of the optimizer's states");
+  }
   if (layout.host_fraction > 0 &&
       (gpu.host_link_gb_per_s() == 0 || gpu.host_memory_gb_per_s() == 0)) {
     return absl::InvalidArgumentError(

@@ -49,7 +49,9 @@ class Predictor {
   double HostBytes(bool is_first) const;
   double EndParameters() const;
   StepSeconds Seconds(const LayerCosts& layer, double mixtures, DataParallelWork* data) const;
+  double FetchSeconds(const LayerCosts& layer, double window) const;
   double MovableBytes(double parameters, double copies) const;
+  double MovedBytes(double parameters, double copies) const;
   double StateBytes(double parameters, double copies) const;
 
   // The ranks with the same weights, and with the same experts.
@@ -125,12 +127,13 @@ double Predictor::MuonSeconds(double mixture_share) const {
 }
 
 // A gradient of 32 bits comes to the host and a weight goes back; weights of 32 bits, which are
-// their own masters, come too. AdamW reads and writes the master and both moments, reads the
+// their own masters, come too. Weights that lie in host memory stay there. AdamW reads and writes the master and both moments, reads the
 // gradient and writes the weight. Elements move while others are updated.
 double Predictor::HostSeconds(double elements) const {
   if (elements == 0) return 0;
   const bool has_masters = l_.precision != PlanPrecision::k32Bits;
-  const double moved = has_masters ? 4 + 2 : 4 + 2 * 4;
+  const double weights = l_.weights_on_host ? 0 : has_masters ? 2 : 2 * 4;
+  const double moved = 4 + weights;
   const double touched = has_masters ? 4 + 3 * 8 + 2 : 4 + 3 * 8;
   return elements *
          std::max(moved / (gpu_.host_link_gb_per_s() * 1e9 * program_.link_efficiency()),
@@ -144,8 +147,15 @@ double Predictor::MovableBytes(double parameters, double copies) const {
          (shares ? StateShards(copies) : 1);
 }
 
+// Returns the bytes of weights, masters and states in host memory.
+double Predictor::MovedBytes(double parameters, double copies) const {
+  const double weights =
+      rates_.element_bytes * parameters / (l_.shards_parameters ? Shards(copies) : 1);
+  return l_.host_fraction * MovableBytes(parameters, copies) + (l_.weights_on_host ? weights : 0);
+}
+
 double Predictor::StateBytes(double parameters, double copies) const {
-  const double moved = l_.host_fraction * MovableBytes(parameters, copies);
+  const double moved = MovedBytes(parameters, copies);
   const bool has_masters = l_.precision != PlanPrecision::k32Bits;
   const double kept = has_masters ? 6 : 8, states = has_masters ? 12 : 8;
   // Islands hold a global copy and a momentum.
@@ -164,9 +174,25 @@ double Predictor::StateBytes(double parameters, double copies) const {
 double Predictor::HostBytes(bool is_first) const {
   const LayerCosts layer = MeanLayer(MixtureShare(is_first));
   const double layers = double(model_.layers()) / l_.pp;
-  return l_.host_fraction *
-         (MovableBytes(layers * layer.parameters + EndParameters(), data_copies()) +
-          MovableBytes(layers * layer.expert_parameters, expert_copies()));
+  return MovedBytes(layers * layer.parameters + EndParameters(), data_copies()) +
+         MovedBytes(layers * layer.expert_parameters, expert_copies());
+}
+
+// Weights in host memory cross the link for each pass. All but the first layer of a pass come
+// beside the passes of a micro-batch, which take `window`.
+double Predictor::FetchSeconds(const LayerCosts& layer, double window) const {
+  if (!l_.weights_on_host) return 0;
+  const double layers = double(model_.layers()) / l_.pp;
+  const auto shard = [&](double parameters, double copies) {
+    return parameters / (l_.shards_parameters ? Shards(copies) : 1);
+  };
+  const double of_layer =
+      shard(layer.parameters, data_copies()) + shard(layer.expert_parameters, expert_copies());
+  const double tables = shard(model_.vocab() * model_.hidden() / tp_, data_copies());
+  const double link = gpu_.host_link_gb_per_s() * 1e9 * program_.link_efficiency();
+  const double first = 2 * of_layer * rates_.element_bytes / link;
+  const double all = 2 * (layers * of_layer + tables) * rates_.element_bytes / link;
+  return double(l_.micro_batches) * std::max(first, all - window);
 }
 
 // Returns the parameters of a stage's word tables.
@@ -194,7 +220,7 @@ double Predictor::MemoryBytes(bool is_first) const {
   if (program_.has_dummy_gradients()) {
     bytes += rates_.element_bytes * (layer.weight_shapes + (is_last ? embedding : 0));
   }
-  if (l_.shards_parameters)
+  if (l_.shards_parameters || l_.weights_on_host)
     bytes += 2 * rates_.element_bytes * (layer.parameters + layer.expert_parameters);
   return bytes + layer.widest +
          StateBytes(layers * layer.parameters + EndParameters(), data_copies()) +
@@ -237,7 +263,8 @@ StepSeconds Predictor::Seconds(const LayerCosts& layer, double mixtures,
   const double experts = layers * layer.expert_parameters;
   const MuonLayer muon = MuonLayerCosts(program_, model_, l_, has_experts());
   *data = {parameters * muon.dense_padding + embedding / tp_, experts * muon.expert_padding, work};
-  s.data_parallel = DataParallelSeconds(gpu_, program_, l_, *data);
+  s.data_parallel =
+      DataParallelSeconds(gpu_, program_, l_, *data) + FetchSeconds(layer, work + head);
   s.optimizer =
       OptimizerSeconds(parameters + embedding / tp_, experts) + layers * MuonSeconds(mixtures);
   s.constant = program_.step_seconds();

@@ -47,6 +47,7 @@ bool kernels_are_emulated = false;  // set before main
 std::atomic<bool> events_are_late{false};
 std::atomic<int64_t> allocations{0}, host_waits{0};
 std::atomic<int64_t> most_page_locked{std::numeric_limits<int64_t>::max()};
+std::atomic<int64_t> most_on_device{int64_t{1} << 40};
 
 EmulatedTransfers& Transfers() {
   static EmulatedTransfers& transfers = *new EmulatedTransfers;
@@ -131,6 +132,14 @@ std::pair<char*, char*> TakeFromHeap(size_t bytes) {
   return {static_cast<char*>(memory), static_cast<char*>(memory)};
 }
 
+int64_t BytesOnDevice() {
+  Blocks& blocks = AllBlocks();
+  std::lock_guard<std::mutex> lock(blocks.mutex);
+  size_t bytes = 0;
+  for (const auto& [begin, block] : blocks.by_address) bytes += block.bytes;
+  return static_cast<int64_t>(bytes);
+}
+
 void* Accessible(void* address) {
   if (address == nullptr) return nullptr;
   Blocks& blocks = AllBlocks();
@@ -183,13 +192,15 @@ bool EmulateKernels() { return kernels_are_emulated = true; }
 int CudaDeviceCount() { return 1; }
 
 CudaDeviceFacts CudaFacts(int) {
-  return {KernelsAreEmulated() ? kEmulatedKernelsName : kEmulatedDeviceName, int64_t{1} << 40,
-          int64_t{1} << 40, "emulated device."};
+  return {KernelsAreEmulated() ? kEmulatedKernelsName : kEmulatedDeviceName,
+          most_on_device - BytesOnDevice(), most_on_device, "emulated device."};
 }
 
 void* CudaAllocate(int device, int64_t bytes, const std::string& name) {
   CHECK_EQ(device, 0) << name;
   CheckCapturesNothing("memory is taken");
+  CHECK_LE(bytes, most_on_device - BytesOnDevice())
+      << "out of memory of the emulated device: " << bytes << " bytes for " << name;
   ++allocations;
   const size_t size = static_cast<size_t>(bytes);
   const auto [address, accessible] =
@@ -272,8 +283,10 @@ void CudaStream::Synchronize() {
   CheckCapturesNothing("the host waits");
   ++host_waits;
   HostWaiting().For(handle_, HostWaiting().Next());
-  OrderHostAfter(PointOf(handle_));
+  const EmulatedPoint point = PointOf(handle_);
+  OrderHostAfter(point);
   Transfers().Finish(handle_, Transfers().Last(handle_));
+  Transfers().FinishBefore(point);
 }
 
 CudaEvent::CudaEvent(int, bool) {}
@@ -309,6 +322,7 @@ void CudaEvent::Wait() const {
   if (HostWaiting().For(recorded.stream, recorded.number)) ++host_waits;
   OrderHostAfter(recorded.point);
   Transfers().Finish(recorded.stream, recorded.transfers);
+  Transfers().FinishBefore(recorded.point);
 }
 
 void CudaEvent::HoldBack(const CudaStream& stream) const {
@@ -336,6 +350,8 @@ void StopCudaProfiler() {}
 void MakeEmulatedEventsLate(bool late) { events_are_late = late; }
 
 void LimitPageLockedMemory(int64_t bytes) { most_page_locked = bytes; }
+
+void LimitEmulatedMemory(int64_t bytes) { most_on_device = bytes; }
 
 EmulatedCudaCounts CountsOfEmulatedCuda() { return {allocations, host_waits}; }
 
@@ -371,10 +387,11 @@ void EnqueueCopyOnCuda(CudaStream* stream, const Tensor& in, const Tensor& out) 
   const bool receives = out.device().type == DeviceType::kCpu;
   CheckPageLocked(receives ? out : in);
   OrderCopy(*stream, in, out, /*enqueued=*/true);
+  const EmulatedPoint point = PointOf(stream->handle());
   if (receives) {
-    Transfers().Receive(stream->handle(), EmulatedView(in).raw(), out.raw(), bytes);
+    Transfers().Receive(stream->handle(), point, EmulatedView(in).raw(), out.raw(), bytes);
   } else {
-    Transfers().Send(stream->handle(), in.raw(), EmulatedView(out).raw(), bytes);
+    Transfers().Send(stream->handle(), point, in.raw(), EmulatedView(out).raw(), bytes);
   }
 }
 

@@ -38,6 +38,8 @@ void MakeEmulatedEventsLate(bool late);
 
 // Page-locked memory of more bytes at once is refused from now on.
 void LimitPageLockedMemory(int64_t bytes);
+// The device has so many bytes from now on; a program that takes more ends.
+void LimitEmulatedMemory(int64_t bytes);
 
 // The number of times that memory was taken, of the device or page-locked, and that the host waited
 // for a stream, or for an event that was not behind it already, since the program began.

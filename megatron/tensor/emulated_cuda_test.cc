@@ -142,6 +142,41 @@ TEST_F(EmulatedCudaDeathTest, DataBeingSentMustNotChange) {
   EXPECT_DEATH(change_too_early(), "changed what it was sending");
 }
 
+// The host waits for one stream, which may come after another one's copy.
+TEST_F(EmulatedCudaDeathTest, AWaitHoldsForWhatTheStreamComesAfterAndNothingElse) {
+  const Buffer buffer(kCuda, sizeof(float), "test", nullptr);
+  const PinnedBuffer host = *PinnedBuffer::Create(kCuda, sizeof(float), "test", nullptr);
+  const Tensor x = host.At(0, DType::kFloat32, {1});
+  const auto send_and_change = [&](bool ordered) {
+    CudaStream other(0);
+    CudaEvent sent(0);
+    EnqueueCopyOnCuda(&other, x, buffer.At(0, DType::kFloat32, {1}));
+    sent.Record(other);
+    if (ordered) sent.HoldBack(cuda_);
+    cuda_.Synchronize();
+    x.data<float>()[0] += 1;
+    EnqueueCopyOnCuda(&other, x, buffer.At(0, DType::kFloat32, {1}));
+    other.Synchronize();
+  };
+  send_and_change(true);
+  EXPECT_EQ(EmulatedView(buffer.At(0, DType::kFloat32, {1})).data<float>()[0], 1);
+  EXPECT_DEATH(send_and_change(false), "changed what it was sending");
+}
+
+TEST_F(EmulatedCudaDeathTest, ItHasSoMuchMemoryAndNoMore) {
+  int64_t held = 0;
+  for (const EmulatedMemory& memory : MemoryOfEmulatedCuda())
+    held += static_cast<int64_t>(memory.bytes);
+  LimitEmulatedMemory(held + 3 * Buffer::kAlignment);
+  {
+    const Buffer buffer(kCuda, Buffer::kAlignment, "test", nullptr);
+    EXPECT_EQ(CudaFacts(0).free_bytes, 2 * Buffer::kAlignment);
+    EXPECT_DEATH(Buffer(kCuda, 2 * Buffer::kAlignment + 1, "too much", nullptr), "for too much");
+    const Buffer rest(kCuda, 2 * Buffer::kAlignment, "test", nullptr);
+  }
+  LimitEmulatedMemory(int64_t{1} << 40);
+}
+
 TEST_F(EmulatedCudaDeathTest, OnlyPageLockedMemoryIsCopiedWithoutWaiting) {
   const Buffer buffer(kCuda, sizeof(float), "test", nullptr);
   float host = 0;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <deque>
 #include <limits>
+#include <map>
 #include <mutex>
 #include <utility>
 
@@ -136,12 +137,12 @@ class Order {
  private:
   // Returns whether the wait of the stream, which is to be counted, is the missing one.
   static bool IsLost(const StreamState& state) {
-    if (lost_wait->stream != state.number || lost_wait->operations != state.operations) {
-      lost_wait->stream = state.number;
-      lost_wait->operations = state.operations;
-      ++lost_wait->waits;
+    auto& [operations, number] = lost_wait->last.try_emplace(state.number, -1, -1).first->second;
+    if (operations != state.operations) {
+      operations = state.operations;
+      number = lost_wait->waits++;
     }
-    return lost_wait->waits - 1 == lost_wait->number;
+    return number == lost_wait->number;
   }
 
   static void Check(const Operation& before, const std::string& name,

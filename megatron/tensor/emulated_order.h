@@ -14,8 +14,10 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "megatron/tensor/emulated_point.h"
 #include "megatron/tensor/tensor.h"
 
 namespace megatron {
@@ -32,9 +34,6 @@ struct EmulatedAccess {
 EmulatedAccess ReadOf(const Tensor& tensor);
 EmulatedAccess WriteOf(const Tensor& tensor);
 
-// The number of operations of each stream, by the stream's number, that have happened at a point.
-using EmulatedPoint = std::map<int64_t, int64_t>;
-
 // Streams are known by their handles.
 void StartOrder(const void* stream);
 void EndOrder(const void* stream);
@@ -45,9 +44,10 @@ void OrderAfter(const EmulatedPoint& point, const void* stream);
 // A mistake that tests make on purpose: a stream does not wait for an event. Waits of a stream with
 // no operation between them count as one.
 struct LostWait {
-  int64_t number = -1;                  // the missing one, counted from 0; < 0: none is missing
-  int64_t waits = 0;                    // how many there were
-  int64_t stream = 0, operations = -1;  // the stream of the last one, and its operations till then
+  int64_t number = -1;  // the missing one, counted from 0; < 0: none is missing
+  int64_t waits = 0;    // how many there were
+  // By stream: the number of its operations until its last wait, and that wait's number.
+  std::map<int64_t, std::pair<int64_t, int64_t>> last;
 };
 // Counts the calls that this thread makes of OrderAfter from now on, but for those that order
 // nothing that was not in order before, and makes the missing one do nothing. `lost` lives as long

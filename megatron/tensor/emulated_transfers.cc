@@ -1,11 +1,22 @@
 #include "megatron/tensor/emulated_transfers.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "glog/logging.h"
 
 namespace megatron {
+namespace {
+
+bool IsBefore(const EmulatedPoint& point, const EmulatedPoint& later) {
+  return std::all_of(point.begin(), point.end(), [&](const auto& of_stream) {
+    const auto found = later.find(of_stream.first);
+    return of_stream.second <= (found == later.end() ? 0 : found->second);
+  });
+}
+
+}  // namespace
 
 int64_t EmulatedTransfers::Add(const void* stream, Transfer transfer) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -14,20 +25,21 @@ int64_t EmulatedTransfers::Add(const void* stream, Transfer transfer) {
   return pending.finished + static_cast<int64_t>(pending.transfers.size());
 }
 
-int64_t EmulatedTransfers::Receive(const void* stream, const void* device, void* host,
-                                   size_t bytes) {
+int64_t EmulatedTransfers::Receive(const void* stream, const EmulatedPoint& point,
+                                   const void* device, void* host, size_t bytes) {
   const char* const begin = static_cast<const char*>(device);
-  Transfer transfer = {true, static_cast<char*>(host), {begin, begin + bytes}};
+  Transfer transfer = {true, static_cast<char*>(host), {begin, begin + bytes}, point};
   FinishOverlapping(stream, transfer);
   std::memset(host, 0xff, bytes);
   return Add(stream, std::move(transfer));
 }
 
-int64_t EmulatedTransfers::Send(const void* stream, const void* host, void* device, size_t bytes) {
+int64_t EmulatedTransfers::Send(const void* stream, const EmulatedPoint& point, const void* host,
+                                void* device, size_t bytes) {
   char* const begin = static_cast<char*>(const_cast<void*>(host));
-  FinishOverlapping(stream, {false, begin, std::vector<char>(bytes)});
+  FinishOverlapping(stream, {false, begin, std::vector<char>(bytes), {}});
   std::memcpy(device, host, bytes);
-  return Add(stream, {false, begin, {begin, begin + bytes}});
+  return Add(stream, {false, begin, {begin, begin + bytes}, point});
 }
 
 int64_t EmulatedTransfers::Last(const void* stream) {
@@ -69,6 +81,17 @@ void EmulatedTransfers::Finish(const void* stream, int64_t number) {
   for (; pending.finished < number && !pending.transfers.empty(); ++pending.finished) {
     Finish(pending.transfers.front());
     pending.transfers.pop_front();
+  }
+}
+
+void EmulatedTransfers::FinishBefore(const EmulatedPoint& point) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [stream, pending] : pending_) {
+    while (!pending.transfers.empty() && IsBefore(pending.transfers.front().point, point)) {
+      Finish(pending.transfers.front());
+      pending.transfers.pop_front();
+      ++pending.finished;
+    }
   }
 }
 

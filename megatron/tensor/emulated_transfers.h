@@ -14,18 +14,25 @@
 #include <mutex>
 #include <vector>
 
+#include "megatron/tensor/emulated_point.h"
+
 namespace megatron {
 
 // Threads: any.
 class EmulatedTransfers {
  public:
-  // A transfer's number on its stream; 0: none was made.
-  int64_t Receive(const void* stream, const void* device, void* host, size_t bytes);
-  int64_t Send(const void* stream, const void* host, void* device, size_t bytes);
+  // `point` is the one behind the copy. Returns the transfer's number on its stream; 0: none was
+  // made.
+  int64_t Receive(const void* stream, const EmulatedPoint& point, const void* device, void* host,
+                  size_t bytes);
+  int64_t Send(const void* stream, const EmulatedPoint& point, const void* host, void* device,
+               size_t bytes);
   int64_t Last(const void* stream);
 
   // The host has waited for the first `number` of the stream.
   void Finish(const void* stream, int64_t number);
+  // The host has waited for the point, and so for the transfers of all streams before it.
+  void FinishBefore(const EmulatedPoint& point);
   // Waits for all of them; no more may follow.
   void End(const void* stream);
 
@@ -34,6 +41,7 @@ class EmulatedTransfers {
     bool received = false;
     char* host = nullptr;
     std::vector<char> bytes;
+    EmulatedPoint point;
   };
   struct Pending {
     int64_t finished = 0;

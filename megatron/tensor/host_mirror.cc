@@ -9,7 +9,9 @@
 namespace megatron {
 
 void Transport(const Stream& stream, const Tensor& in, const Tensor& out) {
-  if (stream.device().type == DeviceType::kCuda) return CopyOnCuda(stream.cuda(), in, out);
+  const bool on_device =
+      in.device().type == DeviceType::kCuda || out.device().type == DeviceType::kCuda;
+  if (on_device) return CopyOnCuda(stream.cuda(), in, out);
   CHECK_EQ(in.dtype(), out.dtype());
   CHECK_EQ(in.shape(), out.shape());
   CHECK(in.is_contiguous() && out.is_contiguous()) << in << " to " << out;

@@ -116,6 +116,32 @@ TEST_F(PretrainCudaTest, StatesInHostMemoryLeaveTheSameBytesWithFloat8AndShardin
   ExpectEqualCheckpoints("without", "with");
 }
 
+TEST_F(PretrainCudaTest, WeightsInHostMemoryLeaveTheSameBytesAndARunGoesOnWithoutThem) {
+  const Arguments offload = {"--set=optimizer.optimizer_cpu_offload=true",
+                             "--set=parallel.param_cpu_offload=true"};
+  const Arguments text = {"--set=precision.bf16=true", "--set=generation.prompt=\"1 2\"",
+                          "--set=generation.tokens_to_generate=5"};
+  const Outcome without = RunOnCuda(Joined({SaveTo("without")}, text));
+  ASSERT_EQ(without.exit_code, kExitDone) << without.output;
+  const Outcome with = RunOnCuda(Joined(Joined({SaveTo("with")}, text), offload));
+  ASSERT_EQ(with.exit_code, kExitDone) << with.output;
+  ExpectEqualCheckpoints("without", "with");
+  EXPECT_FALSE(TextAtTheEnd(with).empty());
+  EXPECT_EQ(TextAtTheEnd(with), TextAtTheEnd(without));
+
+  const Arguments shares_out = {"--set=precision.bf16=true", "--set=parallel.data_parallel_size=2",
+                                "--set=parallel.use_distributed_optimizer=true",
+                                "--set=parallel.data_parallel_sharding_strategy=optim_grads_params",
+                                "--set=checkpoint.async_save=true"};
+  ASSERT_EQ(RunOnCuda(Joined({SaveTo("two")}, shares_out)).exit_code, kExitDone);
+  const Arguments parts = Joined({SaveTo("parts"), "--set=checkpoint.save_interval=2"}, shares_out);
+  const Outcome first = RunOnCuda(Joined(Joined(parts, {"--set=train.exit_interval=5"}), offload));
+  ASSERT_EQ(first.exit_code, kExitDone) << first.output;
+  const Outcome last = RunOnCuda(parts);
+  ASSERT_EQ(last.exit_code, kExitDone) << last.output;
+  ExpectEqualCheckpoints("two", "parts");
+}
+
 TEST_F(PretrainCudaTest, ActivationsInHostMemoryLeaveTheSameBytes) {
   ASSERT_EQ(RunOnCuda({SaveTo("without")}).exit_code, kExitDone);
   const Outcome with = RunOnCuda({SaveTo("with"), "--set=recompute.cpu_offloading_num_layers=1"});
@@ -145,6 +171,12 @@ TEST_F(PretrainCudaTest, OffloadSaysThatItDoesNothingOnTheCpu) {
         << outcome.output;
     EXPECT_FALSE(absl::StrContains(without, field));
   }
+  const Outcome weights = Run(Joined(one, {"--set=optimizer.optimizer_cpu_offload=true",
+                                           "--set=parallel.param_cpu_offload=true"}));
+  EXPECT_EQ(weights.exit_code, kExitDone) << weights.output;
+  EXPECT_TRUE(
+      absl::StrContains(weights.output, "parallel.param_cpu_offload does nothing on the CPU"))
+      << weights.output;
 }
 
 TEST_F(PretrainCudaTest, PlansOfKernelsMustBeThereAndADeviceForThem) {

@@ -41,7 +41,9 @@ struct KeyRow {
 constexpr char kSent[] = "messages are sent in the way that docs/data_parallel.md describes";
 constexpr char kStates[] =
     "states move between memory, disk and GPU in the way that docs/offload.md describes";
-constexpr char kHost[] = "parameters stay on the GPU: the run needs more of its memory";
+constexpr char kHost[] =
+    "parameters stay on the GPU: parallel.param_cpu_offload is for stage 3 with all of the "
+    "optimizer's states on the host";
 constexpr char kWritten[] = "metrics.jsonl and logging.profile have what is measured";
 constexpr char kTracked[] =
     "bazel run //tools:track sends a run's metrics to W&B, MLflow or trackio";
@@ -112,11 +114,12 @@ constexpr KeyRow kKeys[] = {
     {"zero_optimization.zero_hpz_partition_size", "parallel.zero_hpz_partition_size", "",
      Effect::kNothing, ""},
     {"zero_optimization.mics_*", "", "", Effect::kSpeed, kSent},
-    {"zero_optimization.offload_param.device", "", "\"none\"", Effect::kSpeed, kHost},
     {"zero_optimization.offload_optimizer.pin_memory", "", "", Effect::kNothing,
      "gradients and weights go through page-locked memory"},
     {"zero_optimization.offload_optimizer.*", "", "", Effect::kSpeed, kStates},
-    {"zero_optimization.offload_param.*", "", "", Effect::kSpeed, kHost},
+    {"zero_optimization.offload_param.pin_memory", "", "", Effect::kNothing,
+     "parameters lie in page-locked memory"},
+    {"zero_optimization.offload_param.*", "", "", Effect::kSpeed, kStates},
     {"zero_optimization.cpu_offload", "optimizer.optimizer_cpu_offload", "", Effect::kNothing, ""},
     {"zero_optimization.cpu_offload_use_pin_memory", "", "", Effect::kNothing,
      "gradients and weights go through page-locked memory"},
@@ -483,6 +486,10 @@ class Translation {
         MEGATRON_RETURN_IF_ERROR(ApplyOffloadOptimizer(key, value));
         continue;
       }
+      if (name == "offload_param") {
+        MEGATRON_RETURN_IF_ERROR(ApplyOffloadParam(key, value, block));
+        continue;
+      }
       if (name != "overlap_comm") {
         MEGATRON_RETURN_IF_ERROR(ApplyRest(key, value));
         continue;
@@ -521,6 +528,34 @@ class Translation {
         MEGATRON_RETURN_IF_ERROR(Set("optimizer.optimizer_offload_fraction", key, value));
       } else {
         MEGATRON_RETURN_IF_ERROR(ApplyRest(key, value));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // `zero` is the block around it.
+  absl::Status ApplyOffloadParam(const std::string& block_key, const Json& block,
+                                 const Json& zero) {
+    if (block.is_null()) return absl::OkStatus();
+    if (!block.is_object()) return Wrong(block_key, "is no object");
+    const Json device = block.value("device", Json("none"));
+    if (device == "none") return absl::OkStatus();
+    const std::string key = block_key + ".device";
+    if (device != "cpu" && device != "nvme") return Wrong(key, "is none of none, cpu and nvme");
+    const Json optimizer = zero.value("offload_optimizer", Json());
+    const bool states = optimizer.is_object() &&
+                        optimizer.value("device", Json("none")) != "none" &&
+                        optimizer.value("ratio", Json(1)) == Json(1);
+    if (!states || zero.value("stage", Json(0)) != 3) {
+      Find(Effect::kSpeed, key, device, kHost);
+      return absl::OkStatus();
+    }
+    MEGATRON_RETURN_IF_ERROR(Set("parallel.param_cpu_offload", key, Json(true)));
+    for (const auto& [name, value] : block.items()) {
+      if (name == "device" && device == "nvme") {
+        Find(Effect::kSpeed, key, value, "parameters lie in host memory and not in files");
+      } else if (name != "device" && name != "nvme_path") {
+        MEGATRON_RETURN_IF_ERROR(ApplyRest(absl::StrCat(block_key, ".", name), value));
       }
     }
     return absl::OkStatus();

@@ -477,6 +477,7 @@ constexpr absl::string_view kOurOwn[] = {
     "parallel.heartbeat_timeout_seconds",
     "parallel.hierarchical_collectives_ranks_per_host",
     "parallel.moe_deduplicated_dispatch",
+    "parallel.param_cpu_offload",
     "parallel.pipeline_schedule",
     "parallel.rank_order",
     "parallel.ranks_as",

@@ -397,6 +397,42 @@ TEST(FromMegatronTest, DeepSpeedsOffloadOfStatesIsOurs) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("none, cpu and nvme")));
 }
 
+TEST(FromMegatronTest, DeepSpeedsOffloadOfParametersIsOurs) {
+  const auto offload = [](int stage, const std::string& states, const std::string& parameters) {
+    return WithDeepSpeed(absl::StrCat("{\"gradient_clipping\": 1.0, \"zero_optimization\": {",
+                                      "\"stage\": ", stage, ", \"offload_optimizer\": ", states,
+                                      ", \"offload_param\": ", parameters, "}}"));
+  };
+  const std::string on_cpu = "{\"device\": \"cpu\"}";
+  const auto cpu = offload(3, on_cpu, on_cpu);
+  ASSERT_THAT(cpu, IsOk());
+  EXPECT_TRUE(cpu->config.parallel().param_cpu_offload());
+  EXPECT_THAT(Subjects(*cpu, Effect::kSpeed), testing::IsEmpty());
+  const auto nvme = offload(3, on_cpu,
+                            "{\"device\": \"nvme\", \"nvme_path\": \"/local_nvme\", "
+                            "\"pin_memory\": true, \"buffer_size\": 1e8}");
+  ASSERT_THAT(nvme, IsOk());
+  EXPECT_TRUE(nvme->config.parallel().param_cpu_offload());
+  EXPECT_THAT(Subjects(*nvme, Effect::kSpeed),
+              ElementsAre("zero_optimization.offload_param.buffer_size:",
+                          "zero_optimization.offload_param.device:"));
+  for (const auto& [stage, states] : {std::pair(2, on_cpu), std::pair(3, std::string("null")),
+                                      std::pair(3, std::string("{\"device\": \"none\"}")),
+                                      std::pair(3, std::string("{\"device\": \"cpu\", "
+                                                               "\"ratio\": 0.5}"))}) {
+    const auto stays = offload(stage, states, on_cpu);
+    ASSERT_THAT(stays, IsOk());
+    EXPECT_FALSE(stays->config.parallel().param_cpu_offload());
+    EXPECT_THAT(Subjects(*stays, Effect::kSpeed),
+                ElementsAre("zero_optimization.offload_param.device:"));
+  }
+  const auto none = offload(3, on_cpu, "{\"device\": \"none\"}");
+  ASSERT_THAT(none, IsOk());
+  EXPECT_FALSE(none->config.parallel().param_cpu_offload());
+  EXPECT_THAT(offload(3, on_cpu, "{\"device\": \"tape\"}"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("none, cpu and nvme")));
+}
+
 TEST(FromMegatronTest, TheShardGroupsOfMicsAreInstances) {
   const auto mics = [](int world_size, const std::string& shard_size) {
     FromMegatronInput input;

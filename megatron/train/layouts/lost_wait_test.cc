@@ -25,6 +25,9 @@ struct Case {
   ModelOptions model;
   Layout layout;
   int64_t num_layers = 4;
+  bool weights_on_host = false;
+  // The first waits, so many, that put nothing behind anything: the memory was in no use before.
+  int64_t unneeded = 0;
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
@@ -50,6 +53,8 @@ class LostWaitTest : public testing::TestWithParam<Case> {
     };
     TrainerOptions options = TinyRun(c.model, OptimizerOptions::kAdamW);
     options.model.transformer.num_layers = c.num_layers;
+    options.weights_on_host = c.weights_on_host;
+    if (c.weights_on_host) options.host_fraction = 1;
     TrainOnLayout(options, run, CountingSource());
     return lost.waits;
   }
@@ -59,7 +64,8 @@ TEST_P(LostWaitTest, EndsTheProgram) {
   const Case& c = GetParam();
   const int64_t waits = Train(c, -1);
   EXPECT_GT(waits, 0);
-  for (int64_t number = 0; number < waits; ++number) {
+  for (int64_t number = 0; number < c.unneeded; ++number) Train(c, number);
+  for (int64_t number = c.unneeded; number < waits; ++number) {
     EXPECT_DEATH(Train(c, number), "nothing puts one behind the other") << "wait " << number;
   }
 }
@@ -113,6 +119,24 @@ Case Offload(const char* name, const ModelOptions& model) {
   return c;
 }
 
+// Two ranks that hold parts of each weight, or share all of them out.
+Case WeightsOnHost(const char* name, bool shared_out) {
+  Case c = Small(name, SmallGpt2());
+  // The wait for a reduction and that for the weights behind it in the lane are one.
+  c.layout.overlap = true;
+  c.layout.overlaps_reductions = false;
+  c.weights_on_host = true;
+  c.unneeded = 1;
+  if (!shared_out) {
+    c.layout.tensor = 2;
+    return c;
+  }
+  c.layout.data = 2;
+  c.layout.micro_batch_size = 4;
+  c.layout.sharding = DataSharding::kWeights;
+  return c;
+}
+
 std::vector<Case> Cases() {
   return {
       Context("Ring", ContextParallel::kRing, 2, 1, 4),
@@ -127,6 +151,8 @@ std::vector<Case> Cases() {
       DeduplicatedDispatch("DeduplicatedDispatch", SmallMixtral()),
       DeduplicatedDispatch("DeduplicatedDispatchAndASharedExpert", SmallDeepSeek()),
       Offload("OffloadedActivations", SmallGpt2()),
+      WeightsOnHost("OffloadedWeights", false),
+      WeightsOnHost("OffloadedWeightsSharedOut", true),
   };
 }
 

@@ -128,7 +128,11 @@ void ApplyRecompute(PlanRecompute recompute, config::PretrainConfig* config) {
   config->mutable_recompute()->set_recompute_granularity(granularity);
 }
 
-void ApplyOffload(double host_fraction, config::OptimizerConfig* optimizer) {
+void ApplyOffload(const LayoutAxes& axes, config::PretrainConfig* config) {
+  const double host_fraction = axes.host_fraction;
+  config->mutable_parallel()->clear_param_cpu_offload();
+  if (axes.weights_on_host) config->mutable_parallel()->set_param_cpu_offload(true);
+  config::OptimizerConfig* const optimizer = config->mutable_optimizer();
   optimizer->clear_optimizer_cpu_offload();
   optimizer->clear_optimizer_offload_fraction();
   if (host_fraction == 0) return optimizer->clear_optimizer_offload_path();
@@ -141,9 +145,10 @@ void ApplyOffload(double host_fraction, config::OptimizerConfig* optimizer) {
 int LayoutAxes::count() const {
   return (tensor > 1) + (context > 1) + (pipeline > 1) + (chunks > 1) + static_cast<int>(schedule) +
          (data > 1) + (expert > 1) + (expert_tensor > 1) + is_sequence_parallel +
-         (host_fraction > 0) + static_cast<int>(context_form) + static_cast<int>(recompute) +
-         static_cast<int>(shared_out) + (instances > 1) + instances_share_states +
-         (ranks_per_host > 0) + (hosts > 1) + quantizes_weights + quantizes_gradients;
+         (host_fraction > 0) + weights_on_host + static_cast<int>(context_form) +
+         static_cast<int>(recompute) + static_cast<int>(shared_out) + (instances > 1) +
+         instances_share_states + (ranks_per_host > 0) + (hosts > 1) + quantizes_weights +
+         quantizes_gradients;
 }
 
 bool LayoutOverlaps(const config::PretrainConfig& config, bool is_gpu) {
@@ -166,7 +171,7 @@ void ApplyLayout(const LayoutAxes& axes, bool is_gpu, config::PretrainConfig* co
   ApplySharing(axes, overlaps, parallel);
   ApplyRecompute(axes.recompute, config);
   // On a processor these fields do nothing, and stay.
-  if (is_gpu) ApplyOffload(axes.host_fraction, config->mutable_optimizer());
+  if (is_gpu) ApplyOffload(axes, config);
   config->mutable_train()->set_micro_batch_size(axes.micro_batch);
   if (axes.ranks() > 1) return;
   parallel->clear_distributed_timeout_minutes();
@@ -224,7 +229,8 @@ std::string DescribeLayout(const LayoutAxes& axes) {
   }
   if (axes.host_fraction > 0) {
     parts.push_back(axes.host_fraction == 1
-                        ? "optimizer on the host"
+                        ? axes.weights_on_host ? "optimizer and weights on the host"
+                                               : "optimizer on the host"
                         : absl::StrCat("optimizer by ", axes.host_fraction, " on the host"));
   }
   return absl::StrJoin(parts, ", ");

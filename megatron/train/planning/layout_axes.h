@@ -36,6 +36,7 @@ struct LayoutAxes {
   bool quantizes_weights = false;    // whether gathers over all ranks carry codes
   bool quantizes_gradients = false;  // whether reductions carry codes
   double host_fraction = 0;          // part of the optimizer's states in host memory
+  bool weights_on_host = false;      // whether weights are there too; host_fraction is 1 then
 
   int64_t ranks() const { return tensor * context * pipeline * data; }
   // Returns how many ways of dividing are in use.

@@ -243,7 +243,12 @@ absl::StatusOr<bool> LayoutSpace::VisitHosts(LayoutAxes axes, LayoutVisit visit)
     MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, visit(axes));
     if (!goes_on) return false;
   }
-  return true;
+  // Weights lie there too where a rank has its own shards, or is alone with all of them.
+  const bool may_have_weights =
+      axes.shared_out == SharedOut::kWeights || axes.data * axes.context == 1;
+  if (axes.host_fraction < 1 || !may_have_weights || axes.instances_share_states) return true;
+  axes.weights_on_host = true;
+  return visit(axes);
 }
 
 }  // namespace megatron

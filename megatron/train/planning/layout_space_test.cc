@@ -63,8 +63,16 @@ TEST(LayoutSpaceTest, PutsEachPartOfTheOptimizerOnTheHost) {
   const auto config = Resolved({});
   const auto without = Visited(config, 4, 8);
   const auto with = Visited(config, 4, 8, {0, 0.25, 1});
-  EXPECT_EQ(with.size(), 3 * without.size());
   for (const LayoutAxes& axes : without) EXPECT_EQ(axes.host_fraction, 0);
+  size_t weights = 0;
+  for (const LayoutAxes& axes : with) {
+    if (!axes.weights_on_host) continue;
+    ++weights;
+    EXPECT_EQ(axes.host_fraction, 1);
+    EXPECT_TRUE(axes.shared_out == SharedOut::kWeights || axes.data * axes.context == 1);
+  }
+  EXPECT_GT(weights, 0);
+  EXPECT_EQ(with.size(), 3 * without.size() + weights);
 }
 
 TEST(LayoutSpaceTest, PutsWeightsOffInPipelinesOfOneChunk) {

@@ -130,6 +130,7 @@ absl::StatusOr<MemoryEstimator::Places> MemoryEstimator::PlanPlaces(LayoutAxes a
   axes.data = LeastData(axes);
   axes.shared_out = SharedOut::kNothing;
   axes.host_fraction = 0;
+  axes.weights_on_host = false;
   ClearForms(&axes);
   config::PretrainConfig config = config_;
   ApplyLayout(axes, is_gpu_, &config);
@@ -246,7 +247,8 @@ absl::StatusOr<MemoryEstimator::StageBytes> MemoryEstimator::BothKinds(const Lay
 
 // Blocks of layers take turns in a pool, whose size depends on their order: all layers are planned.
 absl::StatusOr<double> MemoryEstimator::WholeBytes(const LayoutAxes& axes, int64_t stage) {
-  const std::array<int64_t, 11> key = {axes.tensor,
+  const bool is_alone = axes.data * axes.context == 1;  // with weights on the host
+  const std::array<int64_t, 12> key = {axes.tensor,
                                        axes.context,
                                        axes.pipeline,
                                        axes.chunks,
@@ -256,16 +258,18 @@ absl::StatusOr<double> MemoryEstimator::WholeBytes(const LayoutAxes& axes, int64
                                        int64_t(axes.shared_out),
                                        axes.quantizes_weights,
                                        axes.quantizes_gradients,
+                                       is_alone,
                                        stage};
   const auto found = whole_.find(key);
   if (found != whole_.end()) return found->second;
   LayoutAxes simple = axes;
   simple.micro_batch = 1;
   simple.recompute = PlanRecompute::kNone;
-  simple.data = 2 * LeastData(axes);
+  if (!is_alone) simple.data = 2 * LeastData(axes);
   simple.instances = 1;  // so few ranks may be fewer than the instances
   simple.instances_share_states = false;
-  simple.host_fraction = 0;
+  simple.host_fraction = is_alone ? 1 : 0;
+  simple.weights_on_host = is_alone;
   simple.ranks_per_host = 0;  // messages stay
   simple.hosts = 1;
   config::PretrainConfig config = config_;
@@ -360,7 +364,12 @@ double MemoryEstimator::ExpertShare(const LayoutAxes& axes, int64_t mixtures,
 
 absl::Status MemoryEstimator::ShareOut(const LayoutAxes& axes, int64_t stage, int64_t mixtures,
                                        StageBytes* bytes) {
-  if (axes.shared_out == SharedOut::kNothing) return absl::OkStatus();
+  if (axes.shared_out == SharedOut::kNothing) {
+    if (!axes.weights_on_host) return absl::OkStatus();
+    MEGATRON_ASSIGN_OR_RETURN(const double gathered, WholeBytes(axes, stage));
+    bytes->fixed += gathered;
+    return absl::OkStatus();
+  }
   const double experts = ExpertShare(axes, mixtures, bytes->weights);
   const double ranks = double(axes.data * axes.context);
   const double expert_ranks =
@@ -413,10 +422,12 @@ absl::StatusOr<MemoryNeeds> MemoryEstimator::StageTotal(const LayoutAxes& axes, 
                       double(axes.is_sequence_parallel ? axes.tensor : 1);
   MemoryNeeds needs;
   needs.host = host_saved + bytes.host_temporary;
-  const double moved = axes.host_fraction * bytes.optimizer;
+  const double moved =
+      axes.host_fraction * bytes.optimizer + (axes.weights_on_host ? bytes.weights : 0);
   if (moved > 0) {
-    needs.host += moved + 2 * kPieceElements * (4 + weight_bytes_);
-    if (weight_bytes_ < 4) bytes.fixed += 4 * std::min(kPieceElements, elements);
+    needs.host += moved + 2 * kPieceElements * (4 + (axes.weights_on_host ? 0 : weight_bytes_));
+    if (weight_bytes_ < 4 || axes.weights_on_host)
+      bytes.fixed += 4 * std::min(kPieceElements, elements);
   }
   needs.device = bytes.weights + bytes.gradients + bytes.optimizer - moved + bytes.fixed + saved +
                  bytes.temporary + slots.edges * rows + bytes.batches * micro_batches;

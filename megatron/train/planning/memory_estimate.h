@@ -88,7 +88,7 @@ class MemoryEstimator {
   std::vector<bool> is_mixture_;  // by layer
   double weight_bytes_ = 4;       // the size of a weight
   std::map<std::array<int64_t, 13>, Places> probes_;
-  std::map<std::array<int64_t, 11>, double> whole_;
+  std::map<std::array<int64_t, 12>, double> whole_;
   std::map<std::array<int64_t, 5>, Schedule> schedules_;
 };
 

@@ -74,6 +74,8 @@ LayoutAxes RandomAxes(const config::ModelConfig& model, std::mt19937* random) {
   if (axes.shared_out == SharedOut::kWeights) axes.hosts = OneOf({1, 1, 2}, random);
   if (axes.data * axes.context > 1) axes.ranks_per_host = OneOf({0, 0, 2, 4, 8}, random);
   axes.host_fraction = OneOf({0, 0, 1, 2}, random) / 2.0;
+  axes.weights_on_host = axes.host_fraction == 1 && axes.micro_batch != 2 &&
+                         (axes.shared_out == SharedOut::kWeights || axes.data * axes.context == 1);
   if (model.has_num_experts()) {
     axes.expert = OneOf({1, 2, 4, 8}, random);
     axes.expert_tensor = OneOf({1, axes.tensor}, random);
@@ -102,7 +104,7 @@ void ExpectWithin(double bound, const std::string& model, int layouts) {
   ASSERT_TRUE(parsed.errors.empty()) << parsed.errors[0].message;
   MemoryEstimator estimator(parsed.config, kVocab, /*is_gpu=*/true);
   std::mt19937 random(1234);
-  int tried = 0, secondary = 0, hierarchical = 0;
+  int tried = 0, secondary = 0, hierarchical = 0, weights = 0;
   double worst = 0;
   while (tried < layouts) {
     const LayoutAxes axes = RandomAxes(parsed.config.model(), &random);
@@ -110,6 +112,7 @@ void ExpectWithin(double bound, const std::string& model, int layouts) {
     if (planned.device == 0) continue;
     ++tried;
     secondary += axes.hosts > 1;
+    weights += axes.weights_on_host;
     hierarchical += axes.ranks_per_host > 0;
     const auto estimated = estimator.Bytes(axes);
     ASSERT_TRUE(estimated.ok()) << estimated.status();
@@ -125,6 +128,7 @@ void ExpectWithin(double bound, const std::string& model, int layouts) {
   }
   EXPECT_GT(secondary, 0);
   EXPECT_GT(hierarchical, 0);
+  EXPECT_GT(weights, 0);
   ::testing::Test::RecordProperty("worst_error", absl::StrCat(worst));
 }
 

@@ -94,6 +94,7 @@ void LayoutPredictor::Set(const LayoutAxes& axes, int64_t samples) {
   layout.recompute = axes.recompute;
   layout.is_sequence_parallel = axes.is_sequence_parallel;
   layout.host_fraction = axes.host_fraction;
+  layout.weights_on_host = axes.weights_on_host;
   layout.shards_parameters = axes.shared_out == SharedOut::kWeights;
   layout.shards_gradients = axes.shared_out == SharedOut::kGradients;
   layout.instances = axes.instances;
@@ -148,8 +149,8 @@ bool ComesBefore(const Candidate& a, const Candidate& b) {
         axes.expert_tensor, axes.micro_batch, axes.is_sequence_parallel,
         static_cast<int>(axes.context_form), axes.context_team, static_cast<int>(axes.recompute),
         static_cast<int>(axes.shared_out), axes.instances, axes.instances_share_states,
-        axes.host_fraction, axes.ranks_per_host, axes.hosts, axes.quantizes_weights,
-        axes.quantizes_gradients);
+        axes.host_fraction, axes.weights_on_host, axes.ranks_per_host, axes.hosts,
+        axes.quantizes_weights, axes.quantizes_gradients);
   };
   return key(a) < key(b);
 }

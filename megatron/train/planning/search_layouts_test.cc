@@ -137,7 +137,7 @@ TEST_F(SearchLayoutsTest, FormulasFindNoLayoutTwiceAsLargeAsItIs) {
 
 TEST_F(SearchLayoutsTest, SaysHowManyRanksAModelNeedsThatFitsNowhere) {
   SearchOptions options;
-  options.memory_bytes = 2 * kGiB;
+  options.memory_bytes = 1 * kGiB;
   const auto found = Search(Config("gpt3_857m"), options);
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_TRUE(found->best.empty());
@@ -172,6 +172,23 @@ TEST_F(SearchLayoutsTest, LeavesTheOptimizerOnTheHostWhereNothingElseFits) {
   EXPECT_FALSE(roomy->needs_host);
   EXPECT_EQ(roomy->best[0].axes.host_fraction, 0);
   EXPECT_LT(roomy->best[0].prediction.seconds.total, found->best[0].prediction.seconds.total);
+}
+
+// Without its weights it takes a third less than with the optimizer's states alone on the host.
+TEST_F(SearchLayoutsTest, LeavesWeightsOnTheHostWhereNothingElseFits) {
+  SearchOptions options;
+  options.memory_bytes = 2.1 * kGiB;
+  const auto found = Search(Config("gpt3_857m"), options);
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_FALSE(found->best.empty()) << found->least_bytes;
+  for (const FoundLayout& layout : found->best) {
+    EXPECT_TRUE(layout.axes.weights_on_host);
+    EXPECT_LE(layout.memory_bytes, options.memory_bytes);
+    EXPECT_TRUE(layout.config.parallel().param_cpu_offload());
+  }
+  // With more room they stay on the GPU.
+  options.memory_bytes = 5 * kGiB;
+  EXPECT_FALSE(Search(Config("gpt3_857m"), options)->best[0].axes.weights_on_host);
 }
 
 TEST_F(SearchLayoutsTest, KeepsTheLimitOfTheHostAndItsUnknowns) {

@@ -75,6 +75,7 @@ TEST(UnpricedFieldsTest, EveryFieldOfLayoutsAndPrecisionsIsPricedToldOrWithoutEf
       "parallel.zero_hpz_partition_size",
       "parallel.zero_quantized_weights",
       "parallel.zero_quantized_gradients",
+      "parallel.param_cpu_offload",
       "precision.fp16",
       "precision.bf16",
       "precision.fp8_format",

@@ -45,6 +45,7 @@ constexpr const char* kLayoutPaths[] = {
     "optimizer.optimizer_cpu_offload",
     "optimizer.optimizer_offload_fraction",
     "optimizer.optimizer_offload_path",
+    "parallel.param_cpu_offload",
 };
 
 }  // namespace

@@ -61,6 +61,10 @@ std::vector<std::string> AdviceFor(const RunOptions& options, int ranks) {
     lines.push_back(
         "optimizer.optimizer_cpu_offload does nothing on the CPU, whose memory is the host's");
   }
+  if (options.device != DeviceType::kCuda && options.trainer.weights_on_host) {
+    lines.push_back(
+        "parallel.param_cpu_offload does nothing on the CPU, whose memory is the host's");
+  }
   if (options.device != DeviceType::kCuda && options.trainer.model.num_offloaded_layers > 0) {
     lines.push_back(
         "recompute.cpu_offloading_num_layers does nothing on the CPU, whose memory is the host's");

@@ -184,6 +184,27 @@ TEST(PlanScreenTest, SaysWhatLiesInHostMemory) {
   EXPECT_EQ(Plan("gpt2_124m", offload).run.plan.stages[0].host_bytes(), 0);
 }
 
+TEST(PlanScreenTest, SaysWhichWeightsLieInHostMemory) {
+  const std::vector<std::string> states = {"system.device=cuda", "precision.bf16=true",
+                                           "optimizer.optimizer_cpu_offload=true"};
+  std::vector<std::string> weights = states;
+  weights.push_back("parallel.param_cpu_offload=true");
+  const Planned on_gpu = Plan("gpt2_124m", states), on_host = Plan("gpt2_124m", weights);
+  const RankPlan &all = on_gpu.run.plan.stages[0], &rest = on_host.run.plan.stages[0];
+  EXPECT_EQ(rest.memory.at("weights"), 0);
+  EXPECT_EQ(rest.host_memory.at("weights"), all.memory.at("weights"));
+  // The word table, which the head uses too, and a layer or two are there at a time. Weights need
+  // no staging for updates: two pieces of 2^20 elements.
+  const int64_t gathered = rest.memory.at("weights/gathered");
+  EXPECT_LT(gathered, all.memory.at("weights") / 2);
+  EXPECT_EQ(rest.total_bytes() - gathered, all.total_bytes() - all.memory.at("weights"));
+  EXPECT_EQ(rest.host_bytes(),
+            all.host_bytes() + all.memory.at("weights") - 2 * 2 * (int64_t{1} << 20));
+  EXPECT_THAT(FormatFullPlan(on_host.loaded, on_host.run), HasSubstr("weights/gathered"));
+  weights[0] = "system.device=cpu";
+  EXPECT_EQ(Plan("gpt2_124m", weights).run.plan.stages[0].host_bytes(), 0);
+}
+
 TEST(PlanScreenTest, SaysWhatLiesInFiles) {
   const std::vector<std::string> common = {"precision.bf16=true",
                                            "optimizer.optimizer_cpu_offload=true"};

@@ -299,7 +299,7 @@ std::string Describe(const TrainerOptions& o) {
               o.optimizer.muon.split_qkv, o.optimizer.muon.tensor_mode,
               o.optimizer.muon.product_dtype, o.optimizer.lamb_min_coeff,
               o.optimizer.lamb_max_coeff, o.qk_clip.enabled, o.qk_clip.threshold, o.qk_clip.alpha,
-              o.host_fraction, o.state_directory, o.clip_grad, o.log_params_norm,
+              o.host_fraction, o.state_directory, o.weights_on_host, o.clip_grad, o.log_params_norm,
               o.log_num_zeros_in_grad, o.diagnostics_interval, o.replica_check_interval) +
          Line(s.max_lr, s.min_lr, s.init_lr, s.lr_warmup_steps, s.lr_decay_steps, s.lr_decay_style,
               s.wsd_decay_style, s.wsd_decay_steps, s.start_weight_decay, s.end_weight_decay,

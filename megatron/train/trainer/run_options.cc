@@ -276,6 +276,7 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
   if (config.optimizer().optimizer_cpu_offload())
     options.host_fraction = config.optimizer().optimizer_offload_fraction();
   options.state_directory = config.optimizer().optimizer_offload_path();
+  options.weights_on_host = config.parallel().param_cpu_offload();
   options.schedule = ToSchedule(config);
   options.batch_size = ToBatchSize(config);
   options.curriculum = ToCurriculum(config.data());
@@ -492,9 +493,13 @@ TrainerOptions RunOptions::TrainerOf(int stage, int data_rank) const {
   if (device != DeviceType::kCuda) {
     options.cuda_graphs.enabled = false;
     if (options.state_directory.empty()) options.host_fraction = 0;
+    options.weights_on_host = false;
     options.model.num_offloaded_layers = 0;
     options.model.attention_on_host = false;
   }
+  // The field that says so is for ranks that share weights out.
+  if (options.weights_on_host && options.sharding == DataSharding::kNone)
+    options.data_parallel.overlap_param_gather = true;
   options.placement.stage = stage;
   options.packing.layout.data_parallel_rank = data_rank;
   return options;

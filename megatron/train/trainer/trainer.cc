@@ -78,7 +78,8 @@ absl::Status AddTensorReplicas(const ModelOptions& model, const Stream& stream,
 bool CanBeCaptured(const TrainerOptions& options, const ProcessGroups& groups) {
   return options.model.transformer.moe.num_experts == 0 &&
          (groups.data_context.size() == 1 || options.sharding < DataSharding::kGradients) &&
-         !options.data_parallel.overlap_grad_reduce && !options.data_parallel.overlap_param_gather;
+         !options.weights_on_host && !options.data_parallel.overlap_grad_reduce &&
+         !options.data_parallel.overlap_param_gather;
 }
 
 // Messages that go through the host's memory can't be part of a graph.
@@ -130,6 +131,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
   }
   std::unique_ptr<Trainer> trainer(
       new Trainer(options, scaler, scheduler, batch_sizes, all, island, sizes, stream, ledger));
+  MEGATRON_RETURN_IF_ERROR(trainer->buffers_->status());  // locked memory
   MEGATRON_ASSIGN_OR_RETURN(trainer->data_parallel_,
                             DataParallel::Create(options.data_parallel, island,
                                                  {sizes.whole_weights, sizes.whole_gradients},
@@ -193,6 +195,7 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
   buffers.host_fraction = options.host_fraction;
   buffers.host_part_in_file = !options.state_directory.empty();
   buffers.extent_elements = options.state_extent_elements;
+  buffers.weights_on_host = options.weights_on_host;
   buffers_ = std::make_unique<ParameterBuffers>(stage_->parameters(), buffers, ledger);
   optimizer_ = std::make_unique<Optimizer>(std::move(rule), buffers_.get(), ledger);
   if (options.qk_clip.enabled) {

@@ -46,6 +46,8 @@ void CheckFloat8(ConfigChecker& check);
 
 // Activations in host memory.
 void CheckActivationOffload(ConfigChecker& check);
+// Weights in host memory.
+void CheckParameterOffload(ConfigChecker& check);
 
 // Islands that seldom communicate.
 void CheckDiloco(ConfigChecker& check);

@@ -202,6 +202,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckFloat8(check);
   CheckRecompute(check);
   CheckActivationOffload(check);
+  CheckParameterOffload(check);
   CheckCurriculum(check);
   CheckRandomLtd(check);
   CheckDiloco(check);

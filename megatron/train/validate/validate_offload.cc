@@ -76,4 +76,39 @@ void CheckActivationOffload(ConfigChecker& check) {
   }
 }
 
+void CheckParameterOffload(ConfigChecker& check) {
+  constexpr absl::string_view kWeights = "parallel.param_cpu_offload";
+  constexpr absl::string_view kFraction = "optimizer.optimizer_offload_fraction";
+  constexpr absl::string_view kStrategy = "parallel.data_parallel_sharding_strategy";
+  const config::PretrainConfig& config = check.resolved();
+  const config::ParallelConfig& parallel = config.parallel();
+  if (!parallel.param_cpu_offload() || !check.Usable({kWeights})) return;
+  const auto refuse = [&](bool broken, absl::string_view path, absl::string_view because) {
+    if (broken && check.Usable({path})) {
+      check.Error(kWeights, absl::StrCat("cannot be used with ", check.Named(path), ": ", because));
+    }
+  };
+  refuse(config.optimizer().optimizer_offload_fraction() != 1, kFraction,
+         "weights in host memory are updated there");
+  const bool shares_out = parallel.data_parallel_size() > 1 || parallel.context_parallel_size() > 1;
+  if (shares_out) {
+    refuse(!parallel.use_distributed_optimizer(), "parallel.use_distributed_optimizer",
+           "ranks with the same weights share them out, by optim_grads_params");
+  }
+  refuse(
+      parallel.use_distributed_optimizer() && parallel.data_parallel_sharding_strategy() !=
+                                                  config::DataParallelSharding::optim_grads_params,
+      kStrategy, "all weights are on the GPU then");
+  refuse(parallel.outer_dp_sharding_strategy() == config::OuterSharding::optim,
+         "parallel.outer_dp_sharding_strategy", "instances gather weights on the GPU");
+  refuse(parallel.ddp_bucket_size() > 0, "parallel.ddp_bucket_size",
+         "a layer is on the GPU only while it is used");
+  refuse(config.precision().fp8_param_gather(), "precision.fp8_param_gather",
+         "largest weights are found on the GPU");
+  const bool on_cpu =
+      config.system().has_device() && config.system().device() == config::Device::cpu;
+  refuse(!on_cpu && config.system().cuda_graph_impl() != config::CudaGraphImpl::none,
+         "system.cuda_graph_impl", "what another stream does meanwhile is not captured");
+}
+
 }  // namespace megatron
