@@ -181,7 +181,7 @@ constexpr FlagRow kRows[] = {
     {"mscale-all-dim", "", "", "", kResults, kYarn},
     {"rotary-scaling-factor", "", "", "", kResults, kYarn},
     {"no-rope-freq", "", "", "", kResults, "all layers have the same positions"},
-    {"squared-relu", "", "", "", kResults, "the MLP has no squared ReLU"},
+    {"squared-relu", "", "model.activation_func", "squared_relu", kNothing, ""},
     {"quick-geglu", "", "", "", kResults, "the MLP has no gate by the quick GELU"},
     {"glu-linear-offset", "", "", "", kResults, "nothing is added to the gated half of the MLP"},
     {"activation-func-clamp-value", "", "", "", kResults, "activations are not clamped"},

@@ -47,6 +47,8 @@ config::Activation::Type ToConfig(ops::Activation activation) {
       return config::Activation::relu;
     case ops::Activation::kSilu:
       return config::Activation::silu;
+    case ops::Activation::kSquaredRelu:
+      return config::Activation::squared_relu;
     default:
       return config::Activation::gelu_tanh;
   }

@@ -143,6 +143,8 @@ ops::Activation ToActivation(config::Activation::Type activation) {
       return ops::Activation::kRelu;
     case config::Activation::silu:
       return ops::Activation::kSilu;
+    case config::Activation::squared_relu:
+      return ops::Activation::kSquaredRelu;
     case config::Activation::gelu_tanh:
       break;
   }
