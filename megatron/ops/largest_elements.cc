@@ -1,6 +1,7 @@
 #include "megatron/ops/largest_elements.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -118,6 +119,22 @@ void TakeLargest(const Stream& stream, const Tensor& x_N, const Tensor& indices_
       x[i] = 0;
     }
   });
+}
+
+int64_t CountAbove(const Stream& stream, const Tensor& x_N, float threshold) {
+  CheckContiguous(stream, x_N, DType::kFloat32, {x_N.numel()});
+  CHECK_GE(threshold, 0);
+  if (stream.is_meta()) return 0;
+  CHECK(RunsOnCpu(stream)) << "there is no kernel for GPUs";
+  const float* const x = x_N.data<float>();
+  const uint32_t limit = Magnitude(threshold);
+  std::atomic<int64_t> above = 0;
+  ParallelElements(stream.pool(), x_N.numel(), kElementGrain, [&](int64_t begin, int64_t size) {
+    int64_t mine = 0;
+    for (int64_t i = begin; i < begin + size; ++i) mine += Magnitude(x[i]) > limit;
+    above += mine;
+  });
+  return above;
 }
 
 void AddAtIndices(const Stream& stream, const Tensor& indices_K, const Tensor& values_K,

@@ -3,6 +3,8 @@
 #ifndef MEGATRON_OPS_LARGEST_ELEMENTS_H_
 #define MEGATRON_OPS_LARGEST_ELEMENTS_H_
 
+#include <cstdint>
+
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/tensor.h"
 
@@ -13,6 +15,10 @@ namespace megatron::ops {
 // an infinity. 0 <= K <= N < 2^31.
 void TakeLargest(const Stream& stream, const Tensor& x_N, const Tensor& indices_K,
                  const Tensor& values_K);
+
+// Returns how many elements of x have a magnitude above the threshold, which is not negative. A NaN
+// does; 0 on a meta stream.
+int64_t CountAbove(const Stream& stream, const Tensor& x_N, float threshold);
 
 // x[indices[i]] += values[i]. Indices ascend; one outside x ends the program.
 void AddAtIndices(const Stream& stream, const Tensor& indices_K, const Tensor& values_K,

@@ -67,6 +67,20 @@ TEST_F(LargestElementsTest, WhatIsNotFiniteIsLargest) {
   EXPECT_THAT(Floats(x), ElementsAre(1, 0, 0, 0, -2));
 }
 
+TEST_F(LargestElementsTest, CountsWhatIsAboveAThreshold) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const HostTensor few =
+      HostTensor::Of({6}, DType::kFloat32, {1, -kInfinity, 2, std::nan(""), -2, 0});
+  EXPECT_EQ(CountAbove(stream_, few, 0), 5);
+  EXPECT_EQ(CountAbove(stream_, few, 1), 4);
+  EXPECT_EQ(CountAbove(stream_, few, 2), 2);
+  const HostTensor x = HostTensor::Normal({300001}, DType::kFloat32, 1);
+  const std::vector<float> values = Floats(x);
+  EXPECT_EQ(CountAbove(stream_, x, 0.5f), std::count_if(values.begin(), values.end(), [](float v) {
+              return std::abs(v) > 0.5f;
+            }));
+}
+
 TEST_F(LargestElementsTest, AnIndexOutsideEndsTheProgram) {
   const HostTensor values = HostTensor::Of({2}, DType::kFloat32, {1, 2}), x({3}, DType::kFloat32);
   const auto add_at = [&](double first, double second) {

@@ -1,6 +1,7 @@
 #include "megatron/optim/data_parallel.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "glog/logging.h"
@@ -98,6 +99,7 @@ DataParallel::DataParallel(const DataParallelOptions& options, const ProcessGrou
   }
   CHECK(!weights_on_host() || !options.float8_param_gather);
   if (options.secondary_shards && shards_weights()) AllocateSecondary(ledger);
+  if (!options.sparse_table.empty()) FindSparseTable();
   AllocateMessages(ledger);
   if (options.compression.enabled()) MakeCompressor(ledger);
   if (stream.is_meta() || !(options.overlap_grad_reduce || options.overlap_param_gather)) return;
@@ -136,13 +138,30 @@ void DataParallel::AllocateMessages(MemoryLedger* ledger) {
       gradients = std::max(
           gradients, QuantizedReduceScatterScratch(ops::CodeBits::k4, bucket.shard.size(), ranks));
   }
+  if (sparse_sum_.has_value()) gradients = std::max(gradients, sparse_sum_->scratch_bytes());
   const Device device = stream_.device();
   if (weights > 0) weight_messages_ = Buffer(device, weights, "weights/messages", ledger);
   if (gradients > 0) gradient_messages_ = Buffer(device, gradients, "gradients/messages", ledger);
 }
 
+void DataParallel::FindSparseTable() {
+  CHECK(options_.gradient_dtype == DType::kFloat32 && !options_.compression.enabled() &&
+        !shards_gradients());
+  for (const Bucket& bucket : buffers_->buckets()) {
+    const Parameter& first = *buffers_->parameters()[bucket.first_parameter].parameter;
+    const ProcessGroup& shards = ShardsOf(groups_, bucket);
+    if (first.name != options_.sparse_table || shards.size() == 1) continue;
+    CHECK(bucket.last_parameter == bucket.first_parameter + 1 && !first.tied) << first.name;
+    CHECK_EQ(ReplicasOf(groups_, bucket).size(), 1);
+    const Shape& shape = first.sharding.local_shape;
+    sparse_sum_.emplace(shape[0], shape[1], options_.most_sparse_rows, shards.size(),
+                        /*everywhere=*/!buffers_->shards(DataSharding::kStates));
+    sparse_bucket_ = &bucket;
+  }
+}
+
 void DataParallel::MakeCompressor(MemoryLedger* ledger) {
-  CHECK(!options_.grad_reduce_in_bf16 && !options_.quantized_gradients &&
+  CHECK(options_.gradient_dtype == DType::kFloat32 && !options_.quantized_gradients &&
         !shards_states_by_parts());
   std::vector<CompressedSpan> spans;
   for (const Bucket& bucket : buffers_->buckets()) {
@@ -177,12 +196,27 @@ void DataParallel::MakeCompressor(MemoryLedger* ledger) {
 }
 
 bool DataParallel::SumCompressed(const Bucket& bucket, const Tensor& gradients,
-                                 const ProcessGroup& group, const Stream& stream) const {
+                                 const ProcessGroup& group, const Stream& stream) {
   if (gradients_are_own()) return true;
   if (!compresses_) return false;
-  compressor_->Sum(static_cast<size_t>(&bucket - buffers_->buckets().data()), gradients, group,
-                   stream);
+  const int64_t sent = compressor_->Sum(IndexOf(bucket), gradients, group, stream);
+  if (options_.sent_elements_vary()) {
+    sent_.sent += sent;
+    sent_.all += gradients.numel();
+  }
   return true;
+}
+
+bool DataParallel::SumSparseRows(const Bucket& bucket, const Tensor& gradients,
+                                 const ProcessGroup& group, const Stream& stream) {
+  if (&bucket != sparse_bucket_) return false;
+  const FlatParameter& flat = buffers_->parameters()[bucket.first_parameter];
+  const Tensor table =
+      Cut(gradients, Within(flat.range, bucket)).View(flat.parameter->sharding.local_shape);
+  const std::optional<int64_t> rows = sparse_sum_->Sum(table, gradient_messages_, group, stream);
+  sent_.sent += rows.has_value() ? *rows * table.dim(1) : table.numel();
+  sent_.all += table.numel();
+  return rows.has_value();
 }
 
 int64_t DataParallel::Submit(JobKind kind, int index, bool overlap) {
@@ -216,7 +250,7 @@ void DataParallel::Run(JobKind kind, int index, const ProcessGroups& groups, con
 }
 
 void DataParallel::Reduce(JobKind kind, const BucketGroup& bucket_group,
-                          const ProcessGroups& groups, const Stream& stream) const {
+                          const ProcessGroups& groups, const Stream& stream) {
   int64_t begin = 0;
   for (const Bucket* bucket : bucket_group.buckets) {
     const FlatRange range = {begin, begin + bucket->range.size()};
@@ -230,9 +264,21 @@ void DataParallel::Reduce(JobKind kind, const BucketGroup& bucket_group,
   }
 }
 
+void DataParallel::Round(const Tensor& gradients, const Tensor& rounded,
+                         const Stream& stream) const {
+  if (options_.gradient_scale != 1) ops::Scale(stream, options_.gradient_scale, gradients);
+  ops::Copy(stream, gradients, rounded);
+}
+
+void DataParallel::Widen(const Tensor& rounded, const Tensor& gradients,
+                         const Stream& stream) const {
+  ops::Copy(stream, rounded, gradients);
+  if (options_.gradient_scale != 1) ops::Scale(stream, 1 / options_.gradient_scale, gradients);
+}
+
 void DataParallel::ReduceBucket(JobKind kind, const Bucket& bucket, const Tensor& whole,
                                 const Tensor& rounded, const ProcessGroups& groups,
-                                const Stream& stream) const {
+                                const Stream& stream) {
   const ProcessGroup& shards = ShardsOf(groups, bucket);
   const ProcessGroup& replicas = ReplicasOf(groups, bucket);
   const bool to_shard = buffers_->shards(DataSharding::kStates);
@@ -249,8 +295,9 @@ void DataParallel::ReduceBucket(JobKind kind, const Bucket& bucket, const Tensor
   };
   const Tensor& sent = rounded.empty() ? whole : rounded;
   if (shards.size() > 1 || (between_instances && !shards_gradients())) {
-    if (!rounded.empty()) ops::Copy(stream, whole, rounded);
-    if (replicas.size() == 1 && SumCompressed(bucket, whole, shards, stream)) {
+    if (!rounded.empty()) Round(whole, rounded, stream);
+    if (replicas.size() == 1 && (SumSparseRows(bucket, whole, shards, stream) ||
+                                 SumCompressed(bucket, whole, shards, stream))) {
       // All is done.
     } else if (quantizes_gradients()) {
       QuantizedReduceScatter(whole, Bytes(gradient_messages_), shards, HostOf(groups, bucket),
@@ -261,16 +308,16 @@ void DataParallel::ReduceBucket(JobKind kind, const Bucket& bucket, const Tensor
       shards.AllReduce(sent, ReduceOp::kSum, stream);
     }
     if (between_instances && !shards_gradients()) sum_over_instances(Cut(sent, wanted), wanted);
-    if (!rounded.empty()) ops::Copy(stream, Cut(rounded, wanted), Cut(whole, wanted));
+    if (!rounded.empty()) Widen(Cut(rounded, wanted), Cut(whole, wanted), stream);
   }
   if (!shards_gradients()) return;
   const Tensor sum = buffers_->Gradients(bucket, bucket.shard);
   ops::Add(stream, Cut(whole, shard), sum);
   if (!between_instances) return;
   const Tensor sent_sum = rounded.empty() ? sum : Cut(rounded, shard);
-  if (!rounded.empty()) ops::Copy(stream, sum, sent_sum);
+  if (!rounded.empty()) Round(sum, sent_sum, stream);
   sum_over_instances(sent_sum, shard);
-  if (!rounded.empty()) ops::Copy(stream, sent_sum, sum);
+  if (!rounded.empty()) Widen(sent_sum, sum, stream);
 }
 
 void DataParallel::GatherShards(const BucketGroup& bucket_group, const ProcessGroups& groups,
@@ -333,8 +380,7 @@ void DataParallel::GatherFromHost(const BucketGroup& bucket_group, const Process
 }
 
 void DataParallel::Average(const Bucket& bucket, const Tensor& values, const Stream& stream) const {
-  compressor_->Average(static_cast<size_t>(&bucket - buffers_->buckets().data()), values,
-                       ShardsOf(groups_, bucket), stream);
+  compressor_->Average(IndexOf(bucket), values, ShardsOf(groups_, bucket), stream);
 }
 
 void DataParallel::SetFloat8Weights(const Float8Weights& weights, MemoryLedger* ledger) {
@@ -348,6 +394,7 @@ std::map<std::string, float> DataParallel::LargestFloat8Weights() const {
 
 void DataParallel::StartStep(int64_t micro_batches, int64_t iteration) {
   micro_batches_ = micro_batches;
+  sent_ = {};
   compresses_ = compressor_ != nullptr && iteration >= options_.compression.start_iteration;
   buffers_->ZeroGradients(stream_);
 }
@@ -437,7 +484,7 @@ void DataParallel::EndGradients(int block) {
 void DataParallel::StartReduce(int index) {
   BucketGroup& bucket_group = bucket_groups_[index];
   const bool rounds =
-      options_.grad_reduce_in_bf16 &&
+      options_.gradient_dtype != DType::kFloat32 &&
       std::any_of(
           bucket_group.buckets.begin(), bucket_group.buckets.end(), [&](const Bucket* bucket) {
             return ShardsOf(groups_, *bucket).size() > 1 || ReplicasOf(groups_, *bucket).size() > 1;
@@ -445,7 +492,7 @@ void DataParallel::StartReduce(int index) {
   // The pool has room for one bucket group besides the one whose backward runs.
   if (shards_gradients() || rounds) LimitReductions(0);
   if (rounds)
-    bucket_group.rounded = gradients_pool_.Allocate(DType::kBFloat16, bucket_group.elements);
+    bucket_group.rounded = gradients_pool_.Allocate(options_.gradient_dtype, bucket_group.elements);
   // Gradients that are not sharded are complete when they are reduced.
   const bool last =
       !shards_gradients() || bucket_group.ends == micro_batches_ * bucket_group.blocks;

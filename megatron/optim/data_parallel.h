@@ -38,6 +38,10 @@
 // Quantized weights are gathered over all ranks as codes of 8 bits, and quantized gradients are
 // reduced as codes of 4 bits (quantized_collectives.h), where weights are sharded.
 //
+// A table whose gradient has few rows that are not zero, and that is a bucket by itself, may be
+// summed by gathering these rows (sparse_row_sum.h), with one optimizer instance and where gradients
+// are not sharded.
+//
 // A stage that does not use WeightBlocks may neither overlap nor shard
 // gradients and weights.
 //
@@ -48,6 +52,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,6 +64,7 @@
 #include "megatron/optim/gradient_compressor.h"
 #include "megatron/optim/parameter_buffers.h"
 #include "megatron/optim/rank_average.h"
+#include "megatron/optim/sparse_row_sum.h"
 #include "megatron/tensor/weight_blocks.h"
 
 namespace megatron {
@@ -68,8 +74,15 @@ class GradientParts;
 struct DataParallelOptions {
   bool overlap_grad_reduce = false;
   bool overlap_param_gather = false;
-  // Gradients are rounded to bf16, summed in fp32, and the sums are rounded to bf16.
-  bool grad_reduce_in_bf16 = false;
+  // The type in which gradients are sent. For bf16 and fp16 they are multiplied by gradient_scale
+  // and rounded, summed in fp32, and the sums are rounded and divided by it.
+  DType gradient_dtype = DType::kFloat32;
+  float gradient_scale = 1;
+  // The name of a table whose gradients are summed by their rows, and the most rows that are not
+  // zero on a rank; empty: there is none. On the CPU alone, with gradients in fp32 and without
+  // compression.
+  std::string sparse_table;
+  int64_t most_sparse_rows = 0;
   // Weights of which FP8 products need only codes are gathered as codes (float8_gather.h), where
   // weights are gathered at all; not with weights in host memory.
   bool float8_param_gather = false;
@@ -81,9 +94,14 @@ struct DataParallelOptions {
   // Gradients are reduced as codes, where weights are sharded: within a host and then across hosts,
   // where there are several. There is one optimizer instance then.
   bool quantized_gradients = false;
-  // Not with gradients in bf16, nor with states that are shared out over instances; between
+  // Not with gradients in 16 bits, nor with states that are shared out over instances; between
   // instances not kPowerSgd. With kOneBit nothing is sharded and there are no experts' groups.
   GradientCompressionOptions compression;
+
+  // Whether the number of elements that a rank sends depends on the gradients.
+  bool sent_elements_vary() const {
+    return compression.type == CompressionType::kThreshold || !sparse_table.empty();
+  }
 };
 
 // The most bytes of gathered weights and of whole gradients that exist at a time.
@@ -139,6 +157,13 @@ class DataParallel : public WeightBlocks, public RankAverage {
   bool gradients_are_own() const {
     return compresses_ && options_.compression.type == CompressionType::kOneBit;
   }
+  // The elements of gradients that this rank has sent in this step, and all of them, in buckets
+  // where the number depends on the gradients: with kThreshold, and of the sparse table. They are
+  // complete after FinalizeGradients.
+  struct SentElements {
+    int64_t sent = 0, all = 0;
+  };
+  const SentElements& sent() const { return sent_; }
   int ranks() const override { return groups_.data_context_shards.size(); }
   void Average(const Bucket& bucket, const Tensor& values, const Stream& stream) const override;
 
@@ -204,9 +229,13 @@ class DataParallel : public WeightBlocks, public RankAverage {
   void WaitFor(int64_t job);
   void Run(JobKind kind, int index, const ProcessGroups& groups, const Stream& stream);
   void Reduce(JobKind kind, const BucketGroup& bucket_group, const ProcessGroups& groups,
-              const Stream& stream) const;
+              const Stream& stream);
   void ReduceBucket(JobKind kind, const Bucket& bucket, const Tensor& whole, const Tensor& rounded,
-                    const ProcessGroups& groups, const Stream& stream) const;
+                    const ProcessGroups& groups, const Stream& stream);
+  // Gradients in 16 bits, in the scale in which they are sent, and back; the first one scales
+  // `gradients` too.
+  void Round(const Tensor& gradients, const Tensor& rounded, const Stream& stream) const;
+  void Widen(const Tensor& rounded, const Tensor& gradients, const Stream& stream) const;
   // Gathers the parts of this rank's shards from the other instances.
   void GatherShards(const BucketGroup& bucket_group, const ProcessGroups& groups,
                     const Stream& stream) const;
@@ -224,8 +253,15 @@ class DataParallel : public WeightBlocks, public RankAverage {
   // Sums the bucket's gradients over a group of as many ranks as its span has, with compression if
   // this step has it. False: it has none, and nothing was done.
   bool SumCompressed(const Bucket& bucket, const Tensor& gradients, const ProcessGroup& group,
-                     const Stream& stream) const;
-  // Take the memory of the secondary shards, and of messages of codes.
+                     const Stream& stream);
+  // Sums the bucket's gradients by the rows of its table. False: it has not the sparse table, or too
+  // many rows of it, and nothing was done.
+  bool SumSparseRows(const Bucket& bucket, const Tensor& gradients, const ProcessGroup& group,
+                     const Stream& stream);
+  size_t IndexOf(const Bucket& bucket) const { return &bucket - buffers_->buckets().data(); }
+  // Finds the table that is summed by its rows.
+  void FindSparseTable();
+  // Take the memory of the secondary shards, and of messages of codes and rows.
   void AllocateSecondary(MemoryLedger* ledger);
   void AllocateMessages(MemoryLedger* ledger);
   bool quantizes_weights() const { return options_.quantized_weights && shards_weights(); }
@@ -244,10 +280,14 @@ class DataParallel : public WeightBlocks, public RankAverage {
   ParameterBuffers* buffers_;
   Stream stream_;
   Buffer secondary_;
-  // Messages of codes, those of the longest bucket. Only one of a kind is under way at a time.
+  // Messages of codes or rows, those of the longest bucket. Only one of a kind is under way at a
+  // time.
   Buffer weight_messages_, gradient_messages_;
   std::unique_ptr<GradientCompressor> compressor_;
   bool compresses_ = false;  // in this step
+  std::optional<SparseRowSum> sparse_sum_;
+  const Bucket* sparse_bucket_ = nullptr;  // the one that has the sparse table
+  SentElements sent_;
   std::vector<BucketGroup> bucket_groups_;
   BlockPool weights_pool_, gradients_pool_;
   std::unique_ptr<Float8Gather> float8_gather_;  // null: weights are gathered as they are

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -375,7 +376,7 @@ TEST(DataParallelTest, Bf16ReductionRoundsSummandsAndSumOnce) {
                              model.buffer_options.sharding = sharding;
                              model.Build();
                              DataParallelOptions how;
-                             how.grad_reduce_in_bf16 = true;
+                             how.gradient_dtype = DType::kBFloat16;
                              how.overlap_grad_reduce = overlap;
                              model.Connect(groups, stream, how, {0, 3 * 64 * 6});
                              model.parallel->StartStep(1);
@@ -394,6 +395,128 @@ TEST(DataParallelTest, Bf16ReductionRoundsSummandsAndSumOnce) {
                              return absl::OkStatus();
                            }),
                   IsOk());
+    }
+  }
+}
+
+// Returns the sum over three ranks of gradients that are all `summand`, sent in fp16.
+float SumInFp16(float summand, float scale, DataSharding sharding) {
+  float result = 0;
+  const auto run = [&](int rank, const ProcessGroup& world) -> absl::Status {
+    ThreadPool pool(1);
+    const Stream stream = Stream::Cpu(&pool);
+    ProcessGroups groups;
+    groups.world = groups.data_context_shards = world;
+    TestModel model;
+    Parameter* weight = model.Add("weight", Replicated({3 * 64}));
+    model.buffer_options.data = {3, rank};
+    model.buffer_options.sharding = sharding;
+    model.Build();
+    DataParallelOptions how;
+    how.gradient_dtype = DType::kFloat16;
+    how.gradient_scale = scale;
+    model.Connect(groups, stream, how, {0, 3 * 64 * 6});
+    model.parallel->StartStep(1);
+    {
+      const GradientsInUse gradients(model.parallel.get(), 0);
+      for (int64_t i = 0; i < 3 * 64; ++i) weight->grad.data<float>()[i] = summand;
+    }
+    model.parallel->FinalizeGradients();
+    const Bucket& bucket = model.buffers->buckets()[0];
+    const std::vector<float> sum = Floats(model.buffers->Gradients(bucket, bucket.shard));
+    for (const float value : sum) EXPECT_EQ(value, sum[0]);
+    if (rank == 0) result = sum[0];
+    return absl::OkStatus();
+  };
+  EXPECT_THAT(RunRanks(3, run), IsOk());
+  return result;
+}
+
+// The largest number in fp16 is 65504, and the smallest one above 0 is 2^-24.
+TEST(DataParallelTest, AScaleKeepsGradientsInTheRangeOfFp16) {
+  const float tiny = std::ldexp(1.0f, -26);
+  for (auto sharding : {DataSharding::kNone, DataSharding::kStates, DataSharding::kGradients}) {
+    EXPECT_EQ(SumInFp16(tiny, 1, sharding), 0);
+    EXPECT_EQ(SumInFp16(tiny, 1024, sharding), 3 * tiny);
+    // Each summand is in the range, and their sum is not.
+    EXPECT_EQ(SumInFp16(32768, 1, sharding), std::numeric_limits<float>::infinity());
+    EXPECT_EQ(SumInFp16(32768, 0.25f, sharding), 3 * 32768);
+    EXPECT_EQ(SumInFp16(1e5f, 1, sharding), std::numeric_limits<float>::infinity());
+    // 1 + 2^-11 is between two numbers of fp16 and rounded to the even one.
+    EXPECT_EQ(SumInFp16(1 + std::ldexp(1.0f, -11), 1, sharding), 3);
+  }
+}
+
+// A table between other weights: on each rank other rows have gradients, and some all ranks' do.
+// The sums have the bits of a sum of the whole table, and so has all that is not the table.
+TEST(DataParallelTest, ASparseTableIsSummedByItsRows) {
+  constexpr int kRanks = 3;
+  constexpr int64_t kRows = 100, kColumns = 7;
+  struct Outcome {
+    std::vector<float> gradients;
+    DataParallel::SentElements sent;
+    int64_t message_bytes = 0;
+  };
+  const auto run = [&](DataSharding sharding, bool overlap, int64_t most_rows, int64_t rows) {
+    std::vector<Outcome> outcomes(kRanks);
+    const auto train = [&](int rank, const ProcessGroup& world) -> absl::Status {
+      ThreadPool pool(2);
+      const Stream stream = Stream::Cpu(&pool);
+      ProcessGroups groups;
+      groups.world = groups.data_context_shards = world;
+      TestModel model;
+      model.Add("before", Replicated({50}));
+      Parameter* table = model.Add("table", Replicated({kRows, kColumns}));
+      model.Add("behind", Replicated({20, 3}));
+      for (int i = 0; i < 3; ++i) model.parameters[i]->block = i;
+      model.buffer_options.data = {kRanks, rank};
+      model.buffer_options.sharding = sharding;
+      model.Build();
+      DataParallelOptions how;
+      how.overlap_grad_reduce = overlap;
+      if (most_rows > 0) how.sparse_table = table->name;
+      how.most_sparse_rows = most_rows;
+      model.Connect(groups, stream, how);
+      model.parallel->StartStep(1);
+      for (int i = 2; i >= 0; --i) {
+        const GradientsInUse gradients(model.parallel.get(), i);
+        if (i != 1) FillGradients(*model.parameters[i], rank);
+        for (int64_t r = 0; i == 1 && r < rows; ++r) {
+          const int64_t row = (r * (rank + 1) * 11) % kRows;
+          for (int64_t c = 0; c < kColumns; ++c)
+            table->grad.data<float>()[row * kColumns + c] = 0.1f * static_cast<float>(rank + c + r);
+        }
+      }
+      model.parallel->FinalizeGradients();
+      Outcome& outcome = outcomes[rank];
+      for (const Bucket& bucket : model.buffers->buckets()) {
+        const FlatRange range = model.buffers->reduced_range(bucket);
+        const std::vector<float> part = Floats(model.buffers->Gradients(bucket, range));
+        outcome.gradients.insert(outcome.gradients.end(), part.begin(), part.end());
+      }
+      outcome.sent = model.parallel->sent();
+      const auto held = model.ledger.AtPeak();
+      if (const auto found = held.find("gradients/messages"); found != held.end())
+        outcome.message_bytes = found->second;
+      return absl::OkStatus();
+    };
+    EXPECT_THAT(RunRanks(kRanks, train), IsOk());
+    return outcomes;
+  };
+  for (const DataSharding sharding : {DataSharding::kNone, DataSharding::kStates}) {
+    for (const bool overlap : {false, true}) {
+      for (const int64_t rows : {0, 1, 9, 90}) {
+        const std::vector<Outcome> plain = run(sharding, overlap, 0, rows),
+                                   sparse = run(sharding, overlap, 10, rows);
+        for (int rank = 0; rank < kRanks; ++rank) {
+          EXPECT_EQ(sparse[rank].gradients, plain[rank].gradients) << rows << " on rank " << rank;
+          EXPECT_EQ(plain[rank].sent.all, 0);
+          EXPECT_EQ(sparse[rank].sent.all, kRows * kColumns);
+          // 10 rows of room; more than that are summed with all others.
+          EXPECT_EQ(sparse[rank].sent.sent, (rows == 90 ? kRows : rows) * kColumns);
+          EXPECT_EQ(sparse[rank].message_bytes, kRanks * (4 + 10 * (4 + 4 * kColumns)));
+        }
+      }
     }
   }
 }
@@ -425,7 +548,7 @@ TEST(DataParallelTest, Bf16ReductionRoundsTheSumOfEachInstanceAndTheSumOfInstanc
       model.buffer_options.shards_states_by_parts = way.has_parts;
       model.Build();
       DataParallelOptions how;
-      how.grad_reduce_in_bf16 = true;
+      how.gradient_dtype = DType::kBFloat16;
       model.Connect(groups, stream, how, {kElements * 2, kElements * 6});
       model.parallel->StartStep(1);
       {

@@ -7,14 +7,16 @@
 #include "glog/logging.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/largest_elements.h"
+#include "megatron/optim/gathered_counts.h"
 #include "megatron/optim/quantized_collectives.h"
 
 namespace megatron {
 namespace {
 
 constexpr int64_t kFloat = sizeof(float);
-// A message of kTopK: places, and then values.
-constexpr int64_t kBytesOfElement = sizeof(int32_t) + kFloat;
+// A message of kTopK and kThreshold: places, and then values.
+constexpr int64_t kInt = sizeof(int32_t);
+constexpr int64_t kBytesOfElement = kInt + kFloat;
 
 // Elements [begin, begin + count) of a buffer; an empty tensor of an empty buffer.
 Tensor FloatsOf(const Buffer& buffer, int64_t begin, int64_t count) {
@@ -51,7 +53,10 @@ GradientCompressor::GradientCompressor(const GradientCompressionOptions& options
                       QuantizedAllGatherScratch(shard, span.ranks)});
         break;
       case CompressionType::kTopK:
-        scratch = std::max(scratch, span.ranks * kBytesOfElement * NumLargest(span.elements));
+      case CompressionType::kThreshold:
+        // In front are the numbers of elements that ranks send.
+        scratch =
+            std::max(scratch, span.ranks * (kInt + kBytesOfElement * MostLargest(span.elements)));
         break;
       case CompressionType::kPowerSgd:
         query_elements_ += low_rank_sums_.back().query_elements();
@@ -80,9 +85,11 @@ GradientCompressor::GradientCompressor(const GradientCompressionOptions& options
   }
 }
 
-int64_t GradientCompressor::NumLargest(int64_t elements) const {
-  return std::min(
-      elements, static_cast<int64_t>(std::ceil(options_.density * static_cast<double>(elements))));
+int64_t GradientCompressor::MostLargest(int64_t elements) const {
+  const double density =
+      options_.type == CompressionType::kTopK ? options_.density : options_.max_density;
+  return std::min(elements,
+                  static_cast<int64_t>(std::ceil(density * static_cast<double>(elements))));
 }
 
 int64_t GradientCompressor::ErrorElements(size_t span) const {
@@ -94,26 +101,30 @@ Tensor GradientCompressor::Error(size_t span) const {
   return FloatsOf(errors_, places_[span].error, ErrorElements(span));
 }
 
-void GradientCompressor::Sum(size_t span, const Tensor& gradients, const ProcessGroup& group,
-                             const Stream& stream) const {
+int64_t GradientCompressor::Sum(size_t span, const Tensor& gradients, const ProcessGroup& group,
+                                const Stream& stream) const {
   CHECK_EQ(group.size(), spans_[span].ranks);
   CHECK_EQ(gradients.numel(), spans_[span].elements);
-  if (group.size() == 1) return;
+  if (group.size() == 1) return 0;
   switch (options_.type) {
     case CompressionType::kInt8:
-      return SumCodes(span, gradients, group, stream);
+      SumCodes(span, gradients, group, stream);
+      break;
     case CompressionType::kTopK:
+    case CompressionType::kThreshold:
       return SumLargest(span, gradients, group, stream);
     case CompressionType::kPowerSgd:
-      return low_rank_sums_[span].Sum(
+      low_rank_sums_[span].Sum(
           gradients, Error(span),
           FloatsOf(queries_, places_[span].queries, low_rank_sums_[span].query_elements()),
           FloatsOf(scratch_, 0, low_rank_sums_[span].scratch_elements()), group, stream);
+      break;
     case CompressionType::kNone:
-      return;
+      break;
     case CompressionType::kOneBit:
       LOG(FATAL) << "gradients are not summed";
   }
+  return 0;
 }
 
 void GradientCompressor::Average(size_t span, const Tensor& values, const ProcessGroup& group,
@@ -146,25 +157,38 @@ void GradientCompressor::SumCodes(size_t span, const Tensor& gradients, const Pr
                      messages, group, stream);
 }
 
-void GradientCompressor::SumLargest(size_t span, const Tensor& gradients, const ProcessGroup& group,
-                                    const Stream& stream) const {
+int64_t GradientCompressor::SumLargest(size_t span, const Tensor& gradients,
+                                       const ProcessGroup& group, const Stream& stream) const {
   const Tensor error = Error(span);
-  const int64_t taken = NumLargest(gradients.numel());
-  const int64_t bytes = kBytesOfElement * taken;
-  const auto indices = [&](int64_t rank) {
-    return scratch_.At(rank * bytes, DType::kInt32, {taken});
-  };
-  const auto values = [&](int64_t rank) {
-    return scratch_.At(rank * bytes + taken * int64_t{sizeof(int32_t)}, DType::kFloat32, {taken});
-  };
   if (!error.empty()) ops::Add(stream, error, gradients);
-  ops::TakeLargest(stream, gradients, indices(group.rank()), values(group.rank()));
+  int64_t taken = MostLargest(gradients.numel()), room = taken;
+  if (options_.type == CompressionType::kThreshold) {
+    taken = std::min(taken, ops::CountAbove(stream, gradients, options_.threshold));
+    room = GatherCounts(taken, scratch_.At(0, DType::kInt32, {group.size()}), group, stream).most;
+    taken = std::min(taken, room);  // room is 0 where the numbers could not be exchanged
+  }
+  const int64_t first = group.size() * kInt, bytes = kBytesOfElement * room;
+  // The places and the values that a rank has sent, of which the last may mean nothing.
+  const auto indices = [&](int64_t rank, int64_t count) {
+    return scratch_.At(first + rank * bytes, DType::kInt32, {count});
+  };
+  const auto values = [&](int64_t rank, int64_t count) {
+    return scratch_.At(first + rank * bytes + room * kInt, DType::kFloat32, {count});
+  };
+  ops::TakeLargest(stream, gradients, indices(group.rank(), taken), values(group.rank(), taken));
   if (!error.empty()) ops::Copy(stream, gradients, error);
   ops::Zero(stream, gradients);
-  const Tensor all = scratch_.At(0, DType::kUInt8, {group.size() * bytes});
+  if (room == 0) return 0;
+  const Tensor all = scratch_.At(first, DType::kUInt8, {group.size() * bytes});
   group.AllGather(all.Slice(0, group.rank() * bytes, (group.rank() + 1) * bytes), all, stream);
-  for (int64_t rank = 0; rank < group.size(); ++rank)
-    ops::AddAtIndices(stream, indices(rank), values(rank), gradients);
+  // Without the others' messages there are no places.
+  if (!group.status().ok()) return taken;
+  const auto* const counts = static_cast<const int32_t*>(scratch_.data());
+  for (int64_t rank = 0; rank < group.size(); ++rank) {
+    const int64_t count = options_.type == CompressionType::kThreshold ? counts[rank] : taken;
+    ops::AddAtIndices(stream, indices(rank, count), values(rank, count), gradients);
+  }
+  return taken;
 }
 
 std::vector<GradientCompressor::Named> GradientCompressor::states() const {

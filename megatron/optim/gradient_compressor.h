@@ -6,6 +6,9 @@
 //              in codes too, with an error of their own.
 //   kTopK      Each rank sends all others the elements of largest magnitude, a part `density` of a
 //              bucket, and their places.
+//   kThreshold Each rank sends the elements whose magnitude is above a threshold, or where these are
+//              more than a part `max_density` of a bucket, the largest of them. The messages of all
+//              ranks have room for as many elements as the rank with most of them sends.
 //   kPowerSgd  Matrices are summed as matrices of low rank (low_rank_sum.h).
 //   kOneBit    Gradients are not summed. The optimizer makes momentum of a rank's own gradients,
 //              and has it averaged over ranks with signs for its elements (sign_mean.h).
@@ -27,13 +30,15 @@
 
 namespace megatron {
 
-enum class CompressionType { kNone, kInt8, kTopK, kPowerSgd, kOneBit };
+enum class CompressionType { kNone, kInt8, kTopK, kThreshold, kPowerSgd, kOneBit };
 
 struct GradientCompressionOptions {
   CompressionType type = CompressionType::kNone;
   int64_t start_iteration = 0;  // number of steps before the first one with compression
   bool error_feedback = true;
   double density = 0.01;            // kTopK
+  float threshold = 0;              // kThreshold
+  double max_density = 0.1;         // kThreshold
   int rank = 1;                     // kPowerSgd: that of the matrices
   double min_compression_rate = 2;  // kPowerSgd: matrices that gain less are summed as they are
 
@@ -57,9 +62,10 @@ class GradientCompressor {
                      Device device, MemoryLedger* ledger);
 
   // gradients = about their sum over the group; not with kOneBit. Where it is not needed
-  // everywhere, elements outside this rank's shard are undefined.
-  void Sum(size_t span, const Tensor& gradients, const ProcessGroup& group,
-           const Stream& stream) const;
+  // everywhere, elements outside this rank's shard are undefined. Returns the number of elements
+  // that this rank has sent, with kTopK and kThreshold.
+  int64_t Sum(size_t span, const Tensor& gradients, const ProcessGroup& group,
+              const Stream& stream) const;
 
   // The tensors of the span = about their mean over the group; with kOneBit alone.
   void Average(size_t span, const Tensor& values, const ProcessGroup& group,
@@ -83,9 +89,10 @@ class GradientCompressor {
   };
   void SumCodes(size_t span, const Tensor& gradients, const ProcessGroup& group,
                 const Stream& stream) const;
-  void SumLargest(size_t span, const Tensor& gradients, const ProcessGroup& group,
-                  const Stream& stream) const;
-  int64_t NumLargest(int64_t elements) const;
+  int64_t SumLargest(size_t span, const Tensor& gradients, const ProcessGroup& group,
+                     const Stream& stream) const;
+  // The most elements that a rank sends of so many.
+  int64_t MostLargest(int64_t elements) const;
   int64_t ErrorElements(size_t span) const;
   Tensor Error(size_t span) const;
 

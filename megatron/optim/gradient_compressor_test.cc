@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status_matchers.h"
+#include "gtest/gtest-spi.h"
 #include "gtest/gtest.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/thread/run_ranks.h"
@@ -23,7 +25,7 @@ using ops::HostTensor;
 using Floats = std::vector<float>;
 
 constexpr CompressionType kAll[] = {CompressionType::kInt8, CompressionType::kTopK,
-                                    CompressionType::kPowerSgd};
+                                    CompressionType::kThreshold, CompressionType::kPowerSgd};
 // A matrix with other elements before and behind it; a multiple of 2, 3 and 4 ranks.
 constexpr int64_t kBefore = 60, kRows = 40, kColumns = 36, kElements = 1560;
 
@@ -39,6 +41,7 @@ Floats GradientsOf(int rank, int step) {
 // What a run of a rank gives: the sums of all steps, and the errors behind them.
 struct Outcome {
   std::vector<Floats> sums;
+  std::vector<int64_t> sent;
   Floats error, shard_error;
 };
 
@@ -54,23 +57,23 @@ std::vector<Outcome> SumOverRanks(const GradientCompressionOptions& options,
                                   const CompressedSpan& span, int steps,
                                   const std::function<Floats(int rank, int step)>& gradients) {
   std::vector<Outcome> outcomes(span.ranks);
-  EXPECT_THAT(RunRanks(span.ranks,
-                       [&](int rank, const ProcessGroup& world) {
-                         ThreadPool pool(2);
-                         const Stream stream = Stream::Cpu(&pool);
-                         const GradientCompressor compressor(options, {span}, Device(), nullptr);
-                         for (int step = 0; step < steps; ++step) {
-                           Floats values = gradients(rank, step);
-                           compressor.Sum(0,
-                                          Tensor(values.data(), DType::kFloat32, {span.elements}),
-                                          world, stream);
-                           outcomes[rank].sums.push_back(std::move(values));
-                         }
-                         outcomes[rank].error = StateOf(compressor, "gradient_error");
-                         outcomes[rank].shard_error = StateOf(compressor, "gradient_sum_error");
-                         return world.status();
-                       }),
-              IsOk());
+  EXPECT_THAT(
+      RunRanks(span.ranks,
+               [&](int rank, const ProcessGroup& world) {
+                 ThreadPool pool(2);
+                 const Stream stream = Stream::Cpu(&pool);
+                 const GradientCompressor compressor(options, {span}, Device(), nullptr);
+                 for (int step = 0; step < steps; ++step) {
+                   Floats values = gradients(rank, step);
+                   outcomes[rank].sent.push_back(compressor.Sum(
+                       0, Tensor(values.data(), DType::kFloat32, {span.elements}), world, stream));
+                   outcomes[rank].sums.push_back(std::move(values));
+                 }
+                 outcomes[rank].error = StateOf(compressor, "gradient_error");
+                 outcomes[rank].shard_error = StateOf(compressor, "gradient_sum_error");
+                 return world.status();
+               }),
+      IsOk());
   return outcomes;
 }
 
@@ -78,39 +81,57 @@ double Norm(const Floats& x) {
   return std::sqrt(std::inner_product(x.begin(), x.end(), x.begin(), 0.0));
 }
 
-// What was not sent is not lost: the sums of all steps and the errors that are left add up to all
-// gradients.
-TEST(GradientCompressorTest, SumsAndErrorsAddUpToAllGradients) {
+// Fails the test unless nothing was lost: the sums of all steps and the errors that are left add up
+// to all gradients.
+void ExpectThatNothingIsLost(const GradientCompressionOptions& options, int ranks) {
   constexpr int kSteps = 6;
+  const auto outcomes = SumOverRanks(options, SpanOf(ranks), kSteps, GradientsOf);
+  std::vector<double> all(kElements, 0);
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (int step = 0; step < kSteps; ++step) {
+      const Floats gradients = GradientsOf(rank, step);
+      for (int64_t i = 0; i < kElements; ++i) all[i] += gradients[i];
+    }
+  }
+  double worst = 0;
+  for (int64_t i = 0; i < kElements; ++i) {
+    double difference = -all[i];
+    for (const Outcome& outcome : outcomes)
+      difference += outcome.error.empty() ? 0 : outcome.error[i];
+    for (int step = 0; step < kSteps; ++step) difference += outcomes[0].sums[step][i];
+    if (options.type == CompressionType::kInt8 && options.error_feedback) {
+      const int64_t shard = kElements / ranks;
+      difference += outcomes[i / shard].shard_error[i % shard];
+    }
+    worst = std::max(worst, std::abs(difference));
+  }
+  EXPECT_LT(worst, 2e-5);
+}
+
+TEST(GradientCompressorTest, SumsAndErrorsAddUpToAllGradients) {
   for (const CompressionType type : kAll) {
     for (const int ranks : {2, 3, 4}) {
+      SCOPED_TRACE(testing::Message() << static_cast<int>(type) << " on " << ranks);
       GradientCompressionOptions options;
       options.type = type;
-      const auto outcomes = SumOverRanks(options, SpanOf(ranks), kSteps, GradientsOf);
-      std::vector<double> all(kElements, 0);
-      for (int rank = 0; rank < ranks; ++rank) {
-        for (int step = 0; step < kSteps; ++step) {
-          const Floats gradients = GradientsOf(rank, step);
-          for (int64_t i = 0; i < kElements; ++i) all[i] += gradients[i];
-        }
-      }
-      double worst = 0, left = 0;
-      for (int64_t i = 0; i < kElements; ++i) {
-        double difference = -all[i];
-        for (int rank = 0; rank < ranks; ++rank) {
-          difference += outcomes[rank].error[i];
-          left = std::max(left, std::abs(static_cast<double>(outcomes[rank].error[i])));
-        }
-        for (int step = 0; step < kSteps; ++step) difference += outcomes[0].sums[step][i];
-        if (type == CompressionType::kInt8) {
-          const int64_t shard = kElements / ranks;
-          difference += outcomes[i / shard].shard_error[i % shard];
-        }
-        worst = std::max(worst, std::abs(difference));
-      }
-      EXPECT_LT(worst, 2e-5) << static_cast<int>(type) << " on " << ranks;
-      EXPECT_GT(left, 1e-3) << "nothing was rounded";
+      ExpectThatNothingIsLost(options, ranks);
     }
+  }
+}
+
+// What the test above is for: without errors it fails.
+TEST(GradientCompressorTest, AForgottenErrorIsSeen) {
+  for (const CompressionType type : kAll) {
+    GradientCompressionOptions options;
+    options.type = type;
+    options.error_feedback = false;
+    testing::TestPartResultArray failures;
+    {
+      testing::ScopedFakeTestPartResultReporter reporter(
+          testing::ScopedFakeTestPartResultReporter::INTERCEPT_ALL_THREADS, &failures);
+      ExpectThatNothingIsLost(options, /*ranks=*/3);
+    }
+    EXPECT_EQ(failures.size(), 1) << static_cast<int>(type);
   }
 }
 
@@ -185,12 +206,11 @@ TEST(GradientCompressorTest, CodesAreThoseOfAPlainProgram) {
   }
 }
 
-TEST(GradientCompressorTest, TheLargestElementsAreThoseOfAPlainProgram) {
+// A plain program for topk and threshold, bit for bit: each rank takes out its largest elements, and
+// how many those are is `taken(magnitudes, which descend)`.
+void ExpectSumsOfLargest(const GradientCompressionOptions& options,
+                         const std::function<size_t(const Floats&)>& taken) {
   constexpr int kRanks = 3, kSteps = 3;
-  GradientCompressionOptions options;
-  options.type = CompressionType::kTopK;
-  options.density = 0.03;
-  const auto kTaken = static_cast<size_t>(std::ceil(options.density * kElements));
   const auto outcomes = SumOverRanks(options, SpanOf(kRanks), kSteps, GradientsOf);
   std::vector<Floats> errors(kRanks, Floats(kElements, 0));
   for (int step = 0; step < kSteps; ++step) {
@@ -204,7 +224,11 @@ TEST(GradientCompressorTest, TheLargestElementsAreThoseOfAPlainProgram) {
       std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
         return std::abs(error[a]) > std::abs(error[b]);
       });
-      for (size_t i = 0; i < kTaken; ++i) {
+      Floats magnitudes;
+      for (const int64_t i : order) magnitudes.push_back(std::abs(error[i]));
+      const size_t count = taken(magnitudes);
+      EXPECT_EQ(outcomes[rank].sent[step], static_cast<int64_t>(count));
+      for (size_t i = 0; i < count; ++i) {
         sum[order[i]] += error[order[i]];
         error[order[i]] = 0;
       }
@@ -212,6 +236,31 @@ TEST(GradientCompressorTest, TheLargestElementsAreThoseOfAPlainProgram) {
     EXPECT_EQ(outcomes[0].sums[step], sum) << step;
   }
   for (int rank = 0; rank < kRanks; ++rank) EXPECT_EQ(outcomes[rank].error, errors[rank]);
+}
+
+TEST(GradientCompressorTest, TheLargestElementsAreThoseOfAPlainProgram) {
+  GradientCompressionOptions options;
+  options.type = CompressionType::kTopK;
+  options.density = 0.03;
+  ExpectSumsOfLargest(options, [&](const Floats&) {
+    return static_cast<size_t>(std::ceil(options.density * kElements));
+  });
+}
+
+// With 3 nothing but outliers is sent in the first step, and with 0.2 more than there is room for.
+TEST(GradientCompressorTest, ElementsAboveAThresholdAreThoseOfAPlainProgram) {
+  for (const float threshold : {0.2f, 1.8f, 3.0f, 100.0f}) {
+    GradientCompressionOptions options;
+    options.type = CompressionType::kThreshold;
+    options.threshold = threshold;
+    options.max_density = 0.3;
+    ExpectSumsOfLargest(options, [&](const Floats& magnitudes) {
+      const auto above = std::count_if(magnitudes.begin(), magnitudes.end(),
+                                       [&](float m) { return m > threshold; });
+      return std::min(static_cast<size_t>(above),
+                      static_cast<size_t>(std::ceil(options.max_density * kElements)));
+    });
+  }
 }
 
 // Returns gradients whose matrix, summed over ranks, has rank 3 and is the same in each step.

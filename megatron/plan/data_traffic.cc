@@ -11,6 +11,8 @@ namespace {
 // and a scale for 256 elements, 4 bits and one for 64.
 constexpr double kWeightCode = 1 + 4.0 / 256;
 constexpr double kGradientCode = 0.5 + 4.0 / 64;
+// Bytes of an element in 32 bits with its place.
+constexpr double kPlacedElement = 4 + 4;
 
 double ElementBytes(const PlanLayout& layout) {
   return layout.precision == PlanPrecision::k32Bits ? 4 : 2;
@@ -31,14 +33,17 @@ class Rows {
   std::vector<TrafficRow> Make() {
     if (elements_ <= 0) return {};
     AddBetweenInstances();
-    if (l_.shards_parameters) {
+    if (compresses() && l_.instances == 1) {
+      AddCompressed(shards_, 1, /*everywhere=*/!program_.shards_optimizer());
+      if (program_.shards_optimizer()) AddGatherOfWeights();
+    } else if (l_.shards_parameters) {
       AddGathers();
       AddReductions();
     } else if (program_.shards_optimizer()) {
       const double reductions = l_.shards_gradients ? micro_batches_ : 1;
       Add(TrafficCall::kReduceScatter, gradients(), shards_, gradient_bytes_, reductions)
           .hideable_calls = 1;
-      Add(TrafficCall::kAllGather, weights(), shards_, element_bytes_, 1);
+      AddGatherOfWeights();
     } else {
       Add(TrafficCall::kAllReduce, gradients(), shards_, gradient_bytes_, 1);
     }
@@ -83,6 +88,43 @@ class Rows {
     return rows_.back();
   }
 
+  void AddGatherOfWeights() { Add(TrafficCall::kAllGather, weights(), shards_, element_bytes_, 1); }
+
+  bool compresses() const { return l_.compression.form != PlanCompression::kNone; }
+
+  // Adds the sum of gradients over a group of which each rank has a part 1 / cut of the elements.
+  // Errors are added to them before they are coded, and are what codes lack of them behind that:
+  // the bytes of memory are those of the passes over elements and errors.
+  void AddCompressed(PlanGroup group, double cut, bool everywhere) {
+    const PlanCompression& form = l_.compression;
+    const double elements = elements_ / cut, ranks = double(group.ranks);
+    switch (form.form) {
+      case PlanCompression::kCodes: {
+        TrafficRow& sums = Add(TrafficCall::kAllToAll, gradients(), group, kWeightCode / cut, 1);
+        sums.ranks_of_host = 1;
+        sums.coded_bytes = elements * (12 + 2 * kWeightCode + 4 / ranks);
+        if (!everywhere) return;
+        TrafficRow& shards = Add(TrafficCall::kAllGather, gradients(), group, kWeightCode / cut, 1);
+        shards.coded_bytes = elements * ((12 + kWeightCode) / ranks + kWeightCode + 4);
+        return;
+      }
+      case PlanCompression::kLargest: {
+        const double sent = kPlacedElement * form.density * ranks;
+        TrafficRow& row = Add(TrafficCall::kAllGather, gradients(), group, sent / cut, 1);
+        row.coded_bytes = elements * (40 + 2 * sent);
+        return;
+      }
+      case PlanCompression::kLowRank: {
+        const double sent = 4 * parameters_.low_rank_count / elements_;
+        TrafficRow& row = Add(TrafficCall::kAllReduce, gradients(), group, sent / cut, 1);
+        row.coded_bytes = 32 * elements;
+        return;
+      }
+      case PlanCompression::kNone:
+        return;
+    }
+  }
+
   TrafficRow& AddBetween(TrafficCall call, const char* what, double bytes_of_element) {
     return Add(call, what, Across(l_.instances), bytes_of_element / double(shards_.ranks), 1);
   }
@@ -92,6 +134,8 @@ class Rows {
     if (l_.shards_states_over_instances) {
       AddBetween(TrafficCall::kReduceScatter, gradients(), gradient_bytes_);
       AddBetween(TrafficCall::kAllGather, weights(), element_bytes_);
+    } else if (compresses()) {
+      AddCompressed(Across(l_.instances), double(shards_.ranks), /*everywhere=*/true);
     } else {
       AddBetween(TrafficCall::kAllReduce, gradients(), gradient_bytes_);
     }

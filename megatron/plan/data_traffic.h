@@ -19,6 +19,8 @@ struct SharedParameters {
   bool are_of_experts = false;
   // Where they are shared out, elements that a micro-batch gathers beside all of them twice.
   double gathered_besides = 0;
+  // The elements that are summed in their place with PlanCompression::kLowRank.
+  double low_rank_count = 0;
 };
 
 // Returns the ranks with the layout's dense weights, and those with the same experts.

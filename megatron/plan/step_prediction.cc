@@ -8,6 +8,7 @@
 #include "megatron/plan/collective_time.h"
 #include "megatron/plan/data_traffic.h"
 #include "megatron/plan/layer_costs.h"
+#include "megatron/plan/low_rank_costs.h"
 #include "megatron/plan/muon_costs.h"
 #include "megatron/plan/shared_cores.h"
 
@@ -52,6 +53,7 @@ class Predictor {
   double FetchSeconds(const LayerCosts& layer, double window) const;
   double MovableBytes(double parameters, double copies) const;
   double MovedBytes(double parameters, double copies) const;
+  double ErrorBytes(double copies) const;
   double StateBytes(double parameters, double copies) const;
 
   // The ranks with the same weights, and with the same experts.
@@ -154,21 +156,34 @@ double Predictor::MovedBytes(double parameters, double copies) const {
   return l_.host_fraction * MovableBytes(parameters, copies) + (l_.weights_on_host ? weights : 0);
 }
 
+// What compressed gradients lack is an element for each that is summed, and with codes one more for
+// each of a rank's part of a sum that all need.
+double Predictor::ErrorBytes(double copies) const {
+  if (l_.compression.form == PlanCompression::kNone || copies < 2) return 0;
+  const bool is_between = l_.instances > 1;
+  const double errors = is_between ? 4 / Shards(copies) : 4;
+  const bool codes_sums = l_.compression.form == PlanCompression::kCodes &&
+                          (is_between || !program_.shards_optimizer());
+  return errors + (codes_sums ? 4 / copies : 0);
+}
+
 double Predictor::StateBytes(double parameters, double copies) const {
   const double moved = MovedBytes(parameters, copies);
   const bool has_masters = l_.precision != PlanPrecision::k32Bits;
   const double kept = has_masters ? 6 : 8, states = has_masters ? 12 : 8;
   // Islands hold a global copy and a momentum.
   const double outer = l_.sync_every > 0 ? 8 / Shards(copies) : 0;
+  const double errors = ErrorBytes(copies);
   if (l_.shards_parameters) {
     const double secondary = l_.hosts > 1 ? rates_.element_bytes * double(l_.hosts) / copies : 0;
-    return parameters * (kept / Shards(copies) + states / StateShards(copies) + secondary + outer) -
+    return parameters *
+               (kept / Shards(copies) + states / StateShards(copies) + secondary + outer + errors) -
            moved;
   }
   if (program_.shards_optimizer())
-    return parameters * (kept + states / StateShards(copies) + outer) - moved;
-  return parameters * (has_masters && !program_.holds_fp32_gradients() ? 16 : kept + states) -
-         moved;
+    return parameters * (kept + states / StateShards(copies) + outer + errors) - moved;
+  const double all = has_masters && !program_.holds_fp32_gradients() ? 16 : kept + states;
+  return parameters * (all + errors) - moved;
 }
 
 double Predictor::HostBytes(bool is_first) const {
@@ -263,6 +278,13 @@ StepSeconds Predictor::Seconds(const LayerCosts& layer, double mixtures,
   const double experts = layers * layer.expert_parameters;
   const MuonLayer muon = MuonLayerCosts(program_, model_, l_, has_experts());
   *data = {parameters * muon.dense_padding + embedding / tp_, experts * muon.expert_padding, work};
+  const LowRankSavings of_dense = LowRankSavingsOfLayer(model_, l_, /*is_mixture=*/false),
+                       of_mixture = LowRankSavingsOfLayer(model_, l_, /*is_mixture=*/true);
+  data->low_rank_parameters =
+      data->parameters - layers * ((1 - mixtures) * of_dense.dense + mixtures * of_mixture.dense) -
+      LowRankSavingsOfWordTable(model_, l_);
+  data->low_rank_expert_parameters =
+      data->expert_parameters - layers * mixtures * of_mixture.experts;
   s.data_parallel =
       DataParallelSeconds(gpu_, program_, l_, *data) + FetchSeconds(layer, work + head);
   s.optimizer =
@@ -348,8 +370,9 @@ double DataParallelSeconds(const Hardware& gpu, const Implementation& program,
                            const PlanLayout& layout, const DataParallelWork& work) {
   double hideable = 0, others = 0;
   for (const SharedParameters& shared :
-       {SharedParameters{DenseCopies(layout), work.parameters, false},
-        SharedParameters{ExpertCopies(layout), work.expert_parameters, true}}) {
+       {SharedParameters{DenseCopies(layout), work.parameters, false, 0, work.low_rank_parameters},
+        SharedParameters{ExpertCopies(layout), work.expert_parameters, true, 0,
+                         work.low_rank_expert_parameters}}) {
     for (const TrafficRow& row : DataTraffic(program, layout, shared)) {
       const double call = TrafficSeconds(gpu, program, row) / row.calls;
       hideable += call * row.hideable_calls;

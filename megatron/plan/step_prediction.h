@@ -39,6 +39,18 @@ enum class PlanSchedule {
 
 // Tensor-parallel ranks are neighbours, then context-, data- and pipeline-parallel ones. An
 // expert is cut for neighbours, and experts lie on the next ranks.
+// The form in which gradients are summed over data-parallel ranks, or between instances, in fewer
+// bytes (docs/gradient_compression.md): all elements in codes of 8 bits, a part `density` of them
+// with their places, or matrices of low rank in place of those where they have fewer elements by
+// more than a factor of `least_gain`.
+struct PlanCompression {
+  enum Form { kNone, kCodes, kLargest, kLowRank };
+  Form form = kNone;
+  double density = 0;
+  double rank = 1;
+  double least_gain = 2;
+};
+
 struct PlanLayout {
   int64_t tp = 1;
   int64_t cp = 1;
@@ -74,6 +86,8 @@ struct PlanLayout {
   int64_t hosts = 1;
   bool quantizes_weights = false;
   bool quantizes_gradients = false;
+  // Not where a micro-batch's gradients are shared out in one instance, nor with islands.
+  PlanCompression compression;
   // Tokens of a chunk of attention, and of an MLP; 0: all are computed at once. Attention's tensors
   // of all tokens may lie in host memory.
   int64_t attention_chunk = 0;
@@ -114,6 +128,9 @@ struct DataParallelWork {
   double parameters = 0;
   double expert_parameters = 0;
   double window = 0;
+  // The elements that are summed in their place with matrices of low rank.
+  double low_rank_parameters = 0;
+  double low_rank_expert_parameters = 0;
 };
 
 struct StepPrediction {

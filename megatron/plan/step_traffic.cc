@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "megatron/plan/data_traffic.h"
+#include "megatron/plan/low_rank_costs.h"
 #include "megatron/plan/muon_costs.h"
 
 namespace megatron {
@@ -190,9 +191,12 @@ class Traffic {
 
   // Those of embedding, head and last norm.
   double EndParameters() const {
+    return NumTables() * WordTable() + (stage_.has_head ? model_.hidden() : 0);
+  }
+
+  double NumTables() const {
     const bool has_two_tables = stage_.has_embedding && stage_.has_head && !model_.is_tied();
-    const double tables = has_two_tables ? 2 : stage_.has_embedding || stage_.has_head ? 1 : 0;
-    return tables * WordTable() + (stage_.has_head ? model_.hidden() : 0);
+    return has_two_tables ? 2 : stage_.has_embedding || stage_.has_head ? 1 : 0;
   }
 
   double ExpertParameters() const {
@@ -207,9 +211,16 @@ class Traffic {
     const double ends = EndParameters();
     const double dense = ends + (DenseParameters() - ends) * muon.dense_padding;
     const double experts = ExpertParameters() * muon.expert_padding;
+    const LowRankSavings of_dense = LowRankSavingsOfLayer(model_, l_, /*is_mixture=*/false),
+                         of_mixture = LowRankSavingsOfLayer(model_, l_, /*is_mixture=*/true);
+    const double mixtures = double(stage_.layers.mixtures);
+    const double saved = double(stage_.layers.dense) * of_dense.dense +
+                         mixtures * of_mixture.dense +
+                         NumTables() * LowRankSavingsOfWordTable(model_, l_);
     for (const SharedParameters& parameters :
-         {SharedParameters{DenseCopies(l_), dense, false, GatheredBesides()},
-          SharedParameters{ExpertCopies(l_), experts, true}}) {
+         {SharedParameters{DenseCopies(l_), dense, false, GatheredBesides(), dense - saved},
+          SharedParameters{ExpertCopies(l_), experts, true, 0,
+                           experts - mixtures * of_mixture.experts}}) {
       for (TrafficRow& row : DataTraffic(program_, l_, parameters)) rows_.push_back(std::move(row));
     }
   }

@@ -113,6 +113,37 @@ TEST(StepTrafficTest, DataParallelRanksReduceGradientsAndShareWeights) {
                    4 * 15 / 16.0 * (8 * (parameters - table) + 2 * table));
 }
 
+// docs/gradient_compression.md has the formulas.
+TEST(StepTrafficTest, CompressedGradientsSendWhatTheDocumentationSays) {
+  PlanLayout layout = LayoutOf(4);
+  layout.dp = 16;
+  Implementation program;
+  program.set_gradient_bytes(4);
+  const auto sent = [&] {
+    return SentByAxis(program, Llama(), layout, AllLayers()).at(TrafficAxis::kData);
+  };
+  constexpr double kShare = 15 / 16.0;
+  const double parameters = sent() / (8 * kShare);
+  layout.compression.form = PlanCompression::kCodes;
+  EXPECT_DOUBLE_EQ(sent(), 2 * kShare * (1 + 4.0 / 256) * parameters);
+  layout.compression.form = PlanCompression::kLargest;
+  layout.compression.density = 0.01;
+  EXPECT_DOUBLE_EQ(sent(), 15 * 8 * 0.01 * parameters);
+  layout.compression.form = PlanCompression::kLowRank;
+  layout.compression.rank = 4;
+  // Queries, keys and values, outputs; three matrices of the MLP; two tables; norms as they are.
+  const double layer = (6144 + 4096) + (4096 + 4096) + 3 * (14336 + 4096);
+  EXPECT_DOUBLE_EQ(sent(),
+                   8 * kShare * (4 * (32 * layer + 2 * (128256.0 + 4096)) + (2 * 32 + 1) * 4096));
+  // Factors of rank 2,000 are no fewer elements than half of any of the matrices.
+  layout.compression.rank = 2000;
+  EXPECT_DOUBLE_EQ(sent(), 8 * kShare * parameters);
+  // Weights are gathered as they are.
+  layout.compression.form = PlanCompression::kCodes;
+  program.set_shards_optimizer(true);
+  EXPECT_DOUBLE_EQ(sent(), kShare * (1 + 4.0 / 256 + 2) * parameters);
+}
+
 TEST(StepTrafficTest, InstancesSendShardsBetweenThemOnceAStep) {
   PlanLayout layout = LayoutOf(4);
   layout.dp = 16;
@@ -145,6 +176,29 @@ Implementation Ideal() {
   program.set_network_efficiency(1);
   program.set_memory_efficiency(1);
   return program;
+}
+
+// On a slow network the time is about that of the bytes.
+TEST(StepTrafficTest, CompressedGradientsTakeLessTimeOnASlowNetwork) {
+  Hardware gpu = Gpus();
+  gpu.set_network_gb_per_s(1);
+  PlanLayout layout = LayoutOf(4);
+  layout.dp = 16;
+  Implementation program = Ideal();
+  program.set_shards_optimizer(false);
+  const auto seconds = [&] {
+    double all = 0;
+    for (const TrafficRow& row : StepTraffic(program, Llama(), layout, AllLayers()))
+      all += TrafficSeconds(gpu, program, row);
+    return all;
+  };
+  const double plain = seconds();
+  layout.compression.form = PlanCompression::kLowRank;
+  layout.compression.rank = 4;
+  EXPECT_LT(seconds(), 0.05 * plain);
+  layout.compression.form = PlanCompression::kLargest;
+  layout.compression.density = 0.01;
+  EXPECT_LT(seconds(), 0.5 * plain);
 }
 
 struct DataCost {

@@ -62,15 +62,10 @@ constexpr KeyRow kKeys[] = {
     {"wandb.*", "", "", Effect::kSpeed, kTracked},
     {"comet.*", "", "", Effect::kSpeed, kTracked},
     {"csv_monitor.*", "", "", Effect::kSpeed, kWritten},
-    {"prescale_gradients", "", "false", Effect::kRounding,
-     "gradients are weighted by their tokens before they are summed"},
-    {"gradient_predivide_factor", "", "1.0", Effect::kRounding,
-     "gradients are weighted by their tokens before they are summed"},
-    {"communication_data_type", "", "\"fp32\"", Effect::kRounding,
-     "gradients are sent in fp32, or in bf16 with parallel.grad_reduce_in_bf16"},
     {"data_types.grad_accum_dtype", "", "\"fp32\"", Effect::kRounding,
      "gradients are added up in fp32"},
-    {"sparse_gradients", "", "false", Effect::kSpeed, kSent},
+    {"sparse_gradients", "", "false", Effect::kSpeed,
+     "parallel.sparse_gradients sends the rows of an untied word table that occur, and is off"},
     {"disable_allgather", "", "false", Effect::kSpeed, kSent},
     {"zero_allow_untested_optimizer", "", "", Effect::kNothing,
      "every optimizer here can be sharded"},
@@ -210,6 +205,7 @@ class Translation {
       MEGATRON_RETURN_IF_ERROR(ApplyEntry(key, value));
     MEGATRON_RETURN_IF_ERROR(ApplyBatch(object));
     MEGATRON_RETURN_IF_ERROR(ApplyShardSize(object));
+    MEGATRON_RETURN_IF_ERROR(ApplyCommunication(object));
     if (!object.contains("gradient_clipping") || object["gradient_clipping"] == "auto") {
       MEGATRON_RETURN_IF_ERROR(
           config_.Set("optimizer.clip_grad", {"0"}, "DeepSpeed's default; here it is 1"));
@@ -266,6 +262,10 @@ class Translation {
         key == "gradient_accumulation_steps") {
       return absl::OkStatus();  // ApplyBatch() reads them together
     }
+    if (key == "communication_data_type" || key == "prescale_gradients" ||
+        key == "gradient_predivide_factor") {
+      return absl::OkStatus();  // ApplyCommunication() reads them together
+    }
     if (key == "steps_per_print" && config_.IsSet("train.log_interval"))
       return absl::OkStatus();  // the log is that of --log-interval
     if (key == "fp16") return ApplyFp16(value);
@@ -277,6 +277,31 @@ class Translation {
     if (key == "curriculum_learning") return ApplyCurriculum(value);
     if (key == "data_efficiency") return ApplyDataEfficiency(value);
     return ApplyRest(key, value);
+  }
+
+  // Factors matter where gradients are sent in 16 bits. Those of prescale_gradients stand in place
+  // of gradient_predivide_factor.
+  absl::Status ApplyCommunication(const Json& object) {
+    constexpr char kType[] = "communication_data_type", kPrescale[] = "prescale_gradients",
+                   kFactor[] = "gradient_predivide_factor";
+    Json type = object.value(kType, Json("fp32"));
+    if (type == "bfp16") type = "bf16";  // DeepSpeed takes both names
+    const bool is_narrow = !type.is_null() && type != "fp32" && type != "auto";
+    if (is_narrow) {
+      MEGATRON_RETURN_IF_ERROR(Set("parallel.communication_data_type", kType, type));
+    }
+    const Json prescale = object.value(kPrescale, Json(false));
+    for (const char* key : {kPrescale, kFactor}) {
+      if (!object.contains(key) || object[key].is_null() || object[key] == false) continue;
+      if (key == kFactor && prescale == true) continue;
+      if (is_narrow) {
+        MEGATRON_RETURN_IF_ERROR(Set(absl::StrCat("parallel.", key), key, object[key]));
+      } else if (object[key] != 1) {
+        Find(Effect::kRounding, key, object[key],
+             "gradients are sent in fp32, whose range needs no factors");
+      }
+    }
+    return absl::OkStatus();
   }
 
   // Looks the key up in the table, and those below it.

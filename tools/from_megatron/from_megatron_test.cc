@@ -262,6 +262,41 @@ TEST(FromMegatronTest, ZeroStagesAreShardingStrategies) {
   }
 }
 
+TEST(FromMegatronTest, TheTypeInWhichDeepSpeedSendsGradientsIsOurs) {
+  const auto sent = [](const std::string& rest) {
+    FromMegatronInput input;
+    input.source = "line";
+    input.script = kSmall;
+    input.world_size = 2;
+    input.deepspeed_source = "ds.json";
+    input.deepspeed = absl::StrCat("{\"gradient_clipping\": 1.0, ", rest, "}");
+    return FromMegatron(input);
+  };
+  const auto half = sent(
+      "\"communication_data_type\": \"fp16\", \"prescale_gradients\": false, "
+      "\"gradient_predivide_factor\": 4.0");
+  ASSERT_THAT(half, IsOk());
+  EXPECT_EQ(half->config.parallel().communication_data_type(), config::CommunicationDataType::fp16);
+  EXPECT_EQ(half->config.parallel().gradient_predivide_factor(), 4);
+  EXPECT_THAT(half->errors, IsEmpty());
+  // DeepSpeed does not read the factor then.
+  const auto prescaled = sent(
+      "\"communication_data_type\": \"bfp16\", \"prescale_gradients\": true, "
+      "\"gradient_predivide_factor\": 4.0");
+  ASSERT_THAT(prescaled, IsOk());
+  EXPECT_EQ(prescaled->config.parallel().communication_data_type(),
+            config::CommunicationDataType::bf16);
+  EXPECT_TRUE(prescaled->config.parallel().prescale_gradients());
+  EXPECT_FALSE(prescaled->config.parallel().has_gradient_predivide_factor());
+  EXPECT_THAT(prescaled->errors, IsEmpty());
+  const auto whole = sent("\"communication_data_type\": \"fp32\", \"prescale_gradients\": true");
+  ASSERT_THAT(whole, IsOk());
+  EXPECT_FALSE(whole->config.parallel().has_communication_data_type());
+  EXPECT_THAT(Subjects(*whole, Effect::kRounding), ElementsAre("prescale_gradients:"));
+  EXPECT_THAT(Subjects(*sent("\"communication_data_type\": \"int8\""), Effect::kResults),
+              ElementsAre("communication_data_type:"));
+}
+
 TEST(FromMegatronTest, NamesWhatDeepSpeedHasAndWeDoNot) {
   const auto result = WithDeepSpeed(
       "{\"optimizer\": {\"type\": \"OneBitLamb\"}, \"scheduler\": {\"type\": \"OneCycle\"},\n"

@@ -58,6 +58,31 @@ PlanContext ToPlan(ContextParallel form) {
   return PlanContext::kRing;
 }
 
+PlanCompression ToPlan(const GradientCompressionOptions& options) {
+  PlanCompression compression;
+  switch (options.type) {
+    case CompressionType::kInt8:
+      compression.form = PlanCompression::kCodes;
+      break;
+    case CompressionType::kTopK:
+      compression.form = PlanCompression::kLargest;
+      compression.density = options.density;
+      break;
+    case CompressionType::kThreshold:
+      compression.form = PlanCompression::kLargest;
+      compression.density = options.max_density;
+      break;
+    case CompressionType::kPowerSgd:
+      compression.form = PlanCompression::kLowRank;
+      compression.rank = options.rank;
+      compression.least_gain = options.min_compression_rate;
+      break;
+    default:
+      break;
+  }
+  return compression;
+}
+
 PlanLayout ToPlan(const Layout& layout) {
   PlanLayout plan;
   plan.tp = layout.tensor;
@@ -145,6 +170,8 @@ Sent SentOn(const TrainerOptions& run, const PlanModel& model, const Layout& lay
     plan.muon_mode = static_cast<PlanMuonMode>(run.optimizer.muon.tensor_mode);
     plan.muon_in_16_bits = run.optimizer.muon.product_dtype == DType::kBFloat16;
   }
+  if (run.data_parallel.gradient_dtype != DType::kFloat32) program.set_gradient_bytes(2);
+  plan.compression = ToPlan(run.data_parallel.compression);
   if (run.outer.gradient_type == OuterGradientType::kInt8) plan.outer_code_bytes = 1 + 4.0 / 256;
   if (run.outer.gradient_type == OuterGradientType::kE3M0) plan.outer_code_bytes = 0.5 + 1.0 / 128;
   Sent sent;
@@ -259,6 +286,40 @@ TEST(CountedTrafficTest, SecondaryShardsAndCodesSendWhatIsPlannedWithinHostsAndB
         EXPECT_NEAR(in_host, counted, 0.01 * counted);
       }
     }
+  }
+}
+
+// With a threshold of 0 as many elements are sent as there is room for.
+TEST(CountedTrafficTest, CompressedGradientsSendWhatIsPlanned) {
+  for (const CompressionType type : {CompressionType::kInt8, CompressionType::kTopK,
+                                     CompressionType::kThreshold, CompressionType::kPowerSgd}) {
+    TrainerOptions run = LlamaRun();
+    run.data_parallel.compression.type = type;
+    run.data_parallel.compression.rank = 3;
+    run.data_parallel.compression.max_density = 0.02;
+    std::vector<Layout> layouts = {TwoHosts(DataSharding::kNone), TwoHosts(DataSharding::kStates)};
+    layouts.emplace_back().tensor = 2;
+    layouts.back().data = 2;
+    layouts.emplace_back().pipeline = 2;
+    layouts.back().data = 2;
+    if (type != CompressionType::kPowerSgd) {
+      for (const DataSharding sharding : {DataSharding::kStates, DataSharding::kWeights}) {
+        layouts.push_back(TwoHosts(sharding));
+        layouts.back().optimizer_instances = 2;
+      }
+    }
+    for (const Layout& layout : layouts) {
+      SCOPED_TRACE(testing::Message() << static_cast<int>(type) << " on " << ToString(layout));
+      ExpectWithinOnePercent(SentOn(run, LlamaModel(), layout, 0));
+    }
+  }
+}
+
+TEST(CountedTrafficTest, GradientsIn16BitsSendWhatIsPlanned) {
+  for (const DataSharding sharding : {DataSharding::kNone, DataSharding::kGradients}) {
+    TrainerOptions run = LlamaRun();
+    run.data_parallel.gradient_dtype = DType::kFloat16;
+    ExpectWithinOnePercent(SentOn(run, LlamaModel(), TwoHosts(sharding), 0));
   }
 }
 

@@ -263,10 +263,10 @@ TEST(DataParallelLayoutTest, BytesSentMatchTheDocumentation) {
   constexpr double kShare = (kRanks - 1.0) / kRanks;
   for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     TrainerOptions run = MediumRun(dtype);
-    run.data_parallel.grad_reduce_in_bf16 = dtype == DType::kBFloat16;
+    run.data_parallel.gradient_dtype = dtype;
     run.model.layer_recompute = {LayerRecompute::kUniform, 1};  // recomputation sends no message
     const Counts count(run.model);
-    const double b = SizeOf(dtype), g = run.data_parallel.grad_reduce_in_bf16 ? 2 : 4;
+    const double b = SizeOf(dtype), g = SizeOf(dtype);
     for (DataSharding sharding : kShardings) {
       for (const bool overlap : {false, true}) {
         Layout layout = LayoutOf(1, 1, kRanks);
@@ -362,9 +362,9 @@ TEST(DataParallelLayoutTest, MemoryAndBytesOfInstancesMatchTheDocumentation) {
   constexpr double kShare = (kShards - 1.0) / kShards;
   for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     TrainerOptions run = MediumRun(dtype);
-    run.data_parallel.grad_reduce_in_bf16 = dtype == DType::kBFloat16;
+    run.data_parallel.gradient_dtype = dtype;
     const Counts count(run.model);
-    const double b = SizeOf(dtype), g = run.data_parallel.grad_reduce_in_bf16 ? 2 : 4;
+    const double b = SizeOf(dtype), g = SizeOf(dtype);
     const double k = dtype == DType::kFloat32 ? 8 : 12;
     for (DataSharding sharding :
          {DataSharding::kStates, DataSharding::kGradients, DataSharding::kWeights}) {

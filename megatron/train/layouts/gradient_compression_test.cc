@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
 #include "megatron/models/model_harness.h"
@@ -14,14 +15,18 @@
 namespace megatron {
 namespace {
 
+using ::testing::Each;
+using ::testing::IsEmpty;
+
 constexpr CompressionType kAll[] = {CompressionType::kInt8, CompressionType::kTopK,
-                                    CompressionType::kPowerSgd};
+                                    CompressionType::kThreshold, CompressionType::kPowerSgd};
 constexpr int kSteps = 4;
 
 TrainerOptions RunWith(CompressionType type, bool bf16 = false) {
   TrainerOptions run = TinyRun(SmallLlama(), OptimizerOptions::kAdamW);
   if (bf16) run.model.transformer.dtype = DType::kBFloat16;
   run.data_parallel.compression.type = type;
+  run.data_parallel.compression.threshold = 1e-3f;
   return run;
 }
 
@@ -123,6 +128,38 @@ TEST_F(GradientCompressionTest, AnotherLayoutGoesOnFromTheWeights) {
   }
 }
 
+// The largest part that is sent is all that is, where the threshold is low; a high one sends less,
+// and in the first step nothing.
+TEST_F(GradientCompressionTest, TheMetricTellsHowManyElementsAreAboveTheThreshold) {
+  TrainerOptions run = RunWith(CompressionType::kThreshold);
+  const Layout layout = LayoutOf(2, 1, 2);
+  EXPECT_THAT(Train(RunWith(CompressionType::kTopK), layout, 1).sent_gradients, IsEmpty());
+  run.data_parallel.compression.threshold = 0;
+  for (const double sent : Train(run, layout, kSteps).sent_gradients) EXPECT_NEAR(sent, 0.1, 0.01);
+  run.data_parallel.compression.threshold = 1e9f;
+  EXPECT_THAT(Train(run, layout, kSteps).sent_gradients, Each(0));
+  run.data_parallel.compression.threshold = 0.05f;
+  run.data_parallel.compression.max_density = 0.25;
+  for (const double sent : Train(run, layout, kSteps).sent_gradients) {
+    EXPECT_GT(sent, 0);
+    EXPECT_LT(sent, 0.2);
+  }
+}
+
+// Without feedback of errors all updates but the first one are others.
+TEST_F(GradientCompressionTest, ForgottenErrorsAreSeen) {
+  const Layout layout = LayoutOf(1, 1, 2);
+  for (const CompressionType type : kAll) {
+    TrainerOptions run = RunWith(type);
+    const LayoutOutcome whole = Train(run, layout, kSteps);
+    run.data_parallel.compression.error_feedback = false;
+    const LayoutOutcome without = Train(run, layout, kSteps);
+    // The loss of a step is that of the weights before it.
+    EXPECT_EQ(without.losses[1], whole.losses[1]) << static_cast<int>(type);
+    EXPECT_NE(without.losses[3], whole.losses[3]) << static_cast<int>(type);
+  }
+}
+
 // docs/gradient_compression.md has the formulas.
 TEST_F(GradientCompressionTest, BytesAreThoseOfTheDocumentation) {
   constexpr double kRanks = 4, kShare = (kRanks - 1) / kRanks;
@@ -143,6 +180,19 @@ TEST_F(GradientCompressionTest, BytesAreThoseOfTheDocumentation) {
   const double largest = (kRanks - 1) * 8 * 0.01 * weights;
   EXPECT_NEAR(sent(CompressionType::kTopK, DataSharding::kNone, Collective::kAllGather), largest,
               0.05 * largest);
+  // As many as there are above the threshold, on the rank that has most of them.
+  TrainerOptions run = RunWith(CompressionType::kThreshold);
+  run.data_parallel.compression.threshold = 0;
+  run.data_parallel.compression.max_density = 0.01;
+  const LayoutOutcome above = Train(run, LayoutOf(1, 1, 4), 1);
+  EXPECT_NEAR(static_cast<double>(above.sent->Of("dp-cp", Collective::kAllGather)), largest,
+              0.05 * largest);
+  run.data_parallel.compression.threshold = 1e9f;
+  const LayoutOutcome none = Train(run, LayoutOf(1, 1, 4), 1);
+  // The number of each bucket.
+  const int64_t buckets = none.sent->CallsOf("dp-cp", Collective::kAllGather);
+  EXPECT_GT(buckets, 1);
+  EXPECT_EQ(none.sent->Of("dp-cp", Collective::kAllGather), (kRanks - 1) * 4 * buckets);
   EXPECT_LT(sent(CompressionType::kPowerSgd, DataSharding::kNone, Collective::kAllReduce),
             0.5 * 2 * kShare * floats);
 }

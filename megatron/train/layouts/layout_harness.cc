@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -253,7 +254,11 @@ class LayoutRank {
       }
       MEGATRON_ASSIGN_OR_RETURN(const StepReport report, trainer_->Step(source));
       outcome->losses.push_back(report.loss);
-      outcome->norms.push_back(report.update.grad_norm);
+      // A NaN would differ from itself.
+      outcome->norms.push_back(report.update.finite ? report.update.grad_norm
+                                                    : std::numeric_limits<double>::infinity());
+      if (report.sent_gradients.has_value())
+        outcome->sent_gradients.push_back(*report.sent_gradients);
       outcome->balances.push_back(report.load_balancing_loss);
       outcome->z_losses.push_back(report.z_loss);
       outcome->diagnostics.push_back(report.diagnostics);
@@ -446,6 +451,7 @@ LayoutOutcome TrainOnLayout(const TrainerOptions& run, const LayoutRun& how,
   for (const LayoutOutcome& outcome : outcomes) {
     EXPECT_EQ(outcome.losses, outcomes[0].losses);
     EXPECT_EQ(outcome.norms, outcomes[0].norms);
+    EXPECT_EQ(outcome.sent_gradients, outcomes[0].sent_gradients);
     EXPECT_EQ(outcome.balances, outcomes[0].balances);
     EXPECT_EQ(outcome.z_losses, outcomes[0].z_losses);
     EXPECT_EQ(outcome.evaluation, outcomes[0].evaluation);

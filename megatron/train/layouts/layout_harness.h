@@ -115,6 +115,8 @@ struct LayoutRun {
 
 struct LayoutOutcome {
   std::vector<double> losses, norms;
+  // The part of the elements of gradients that ranks sent, where it depends on the gradients.
+  std::vector<double> sent_gradients;
   // The router's losses, for models with experts.
   std::vector<double> balances, z_losses;
   // Smallest difference between the score of what a router on the CPU chose or kept and the score

@@ -118,7 +118,7 @@ Layout EightRanks(DataSharding sharding) {
   return layout;
 }
 
-enum Model { kDense, kExperts, kEncoder, kMatrices, kCodes, kModels };
+enum Model { kDense, kExperts, kEncoder, kMatrices, kCodes, kRows, kModels };
 
 struct Scene {
   const char* name;
@@ -157,6 +157,8 @@ std::vector<Scene> Scenes() {
   Layout matrices;
   matrices.data = 4;
   matrices.sharding = DataSharding::kStates;
+  Layout rows;
+  rows.data = 4;
   Layout hosts;
   hosts.data = 4;
   hosts.ranks_per_host = 2;
@@ -293,6 +295,10 @@ std::vector<Scene> Scenes() {
         {"codes of gradients not exchanged across hosts", "dp-cp-across-hosts",
          Collective::kAllToAll, Fault::kDropped}},
        kCodes},
+      {"the word table by its rows",
+       rows,
+       {{"rows not gathered", "dp-cp", Collective::kAllGather, Fault::kDropped}},
+       kRows},
       {"deduplicated dispatch",
        dispatch,
        {{"rows between hosts doubled", "etp-ep-across-hosts", Collective::kAllToAllV,
@@ -398,12 +404,22 @@ Training OfCodes() {
   return {run, 5e-4, /*compares_all=*/false};
 }
 
+// More words than occur in a step.
+Training OfRows() {
+  TrainerOptions run = TinyRun(SmallLlama(), OptimizerOptions::kSgd);
+  run.model.vocab_size = run.model.padded_vocab_size = 1024;
+  run.data_parallel.sparse_table = "embedding.word_embeddings.weight";
+  run.data_parallel.most_sparse_rows = 32;
+  return {run};
+}
+
 TEST(MutationTest, EveryWrongCollectiveIsDetected) {
   const Training trainings[kModels] = {{TinyRun(SmallGpt2(), OptimizerOptions::kSgd)},
                                        {RunWithExperts()},
                                        {TinyRun(SmallT5(), OptimizerOptions::kSgd)},
                                        OfMatrices(),
-                                       OfCodes()};
+                                       OfCodes(),
+                                       OfRows()};
   Layout one;
   one.micro_batch_size = 4;
   LayoutOutcome outcomes[kModels];

@@ -121,6 +121,7 @@ TEST_F(JsonlWriterTest, ReadsWhatItWrote) {
   skipped.skipped = true;
   skipped.params_norm = 7;
   skipped.num_zeros = 5;
+  skipped.sent_gradients = 0.25;
   skipped.speed.mfu = 0.41;
   const auto history = ParseMetrics(absl::StrCat(ToJsonLine(Step(1)), ToJsonLine(skipped),
                                                  ToJsonLine(Evaluation(2, 1.5)),

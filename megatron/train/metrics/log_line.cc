@@ -41,6 +41,8 @@ std::string FormatIteration(const StepMetrics& step, absl::TimeZone zone) {
   absl::StrAppendFormat(&line, " loss scale: %.1f |", step.loss_scale);
   if (step.grad_norm) absl::StrAppendFormat(&line, " grad norm: %.3f |", *step.grad_norm);
   if (step.num_zeros) absl::StrAppendFormat(&line, " num zeros: %d |", *step.num_zeros);
+  if (step.sent_gradients)
+    absl::StrAppendFormat(&line, " sent gradients: %.4f |", *step.sent_gradients);
   if (step.params_norm) absl::StrAppendFormat(&line, " params norm: %.3f |", *step.params_norm);
   absl::StrAppendFormat(&line, " number of skipped iterations: %3d |", interval.skipped_iterations);
   absl::StrAppendFormat(&line, " number of nan iterations: %3d |", interval.nan_iterations);

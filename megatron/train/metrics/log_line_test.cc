@@ -48,6 +48,7 @@ TEST(LogLineTest, IsMegatronsByteForByteWithSpeedAfterIt) {
 TEST(LogLineTest, PutsOptionalFieldsWhereMegatronDoes) {
   StepMetrics step = Step();
   step.num_zeros = 12;
+  step.sent_gradients = 0.0125;
   step.params_norm = 300.5;
   step.loss_scale = 4294967296;
   step.interval->losses = {{"lm loss", 2}, {"sop loss", 0.5}, {"bad loss", kNan}};
@@ -64,8 +65,8 @@ TEST(LogLineTest, PutsOptionalFieldsWhereMegatronDoes) {
           " global batch size:    16 | lm loss: 2.000000E+00 | sop loss: 5.000000E-01 | loss "
           "scale: "
           "4294967296.0 |"
-          " grad norm: 1.234 | num zeros: 12 | params norm: 300.500 | number of skipped "
-          "iterations:   2 |"
+          " grad norm: 1.234 | num zeros: 12 | sent gradients: 0.0125 | params norm: 300.500 |"
+          " number of skipped iterations:   2 |"
           " number of nan iterations:   1 | tokens/s: "));
 }
 

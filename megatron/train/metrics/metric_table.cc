@@ -166,6 +166,15 @@ const Metric kNumZeros = {
     kStep,
     "",
     "Number of gradients that are zero; needs `logging.log_num_zeros_in_grad`."};
+const Metric kSentGradients = {
+    "sent-gradients",
+    "sent-gradients",
+    "share",
+    kIterations,
+    kStep,
+    "",
+    "Part of the elements of gradients that ranks sent; there with `gradient_compression.type: "
+    "threshold`, and with `parallel.sparse_gradients` of the word table alone."};
 const Metric kLossScale = {"loss-scale",
                            "loss-scale",
                            "",
@@ -409,27 +418,17 @@ absl::Span<const Metric* const> AllMetrics() {
     auto* const metrics =
         new std::vector<const Metric*>{&metric::kIteration, &metric::kConsumedSamples};
     for (const Metric& measure : kMeasures) metrics->push_back(&measure);
-    for (const Metric* metric : {&metric::kLearningRate,
-                                 &metric::kDecoupledLearningRate,
-                                 &metric::kGradNorm,
-                                 &metric::kParamsNorm,
-                                 &metric::kNumZeros,
-                                 &metric::kLossScale,
-                                 &metric::kBatchSize,
-                                 &metric::kSeqLength,
-                                 &metric::kConsumedTokens,
-                                 &metric::kKeptTokens,
-                                 &metric::kSkipped,
-                                 &metric::kElapsed,
-                                 &metric::kIterationTime,
-                                 &metric::kTokensPerSecond,
-                                 &metric::kTflops,
-                                 &metric::kThroughput,
-                                 &metric::kMfu,
-                                 &metric::kWorldSize,
-                                 &metric::kSkippedIterations,
-                                 &metric::kNanIterations,
-                                 &metric::kMemory,
+    for (const Metric* metric : {&metric::kLearningRate,    &metric::kDecoupledLearningRate,
+                                 &metric::kGradNorm,        &metric::kParamsNorm,
+                                 &metric::kNumZeros,        &metric::kSentGradients,
+                                 &metric::kLossScale,       &metric::kBatchSize,
+                                 &metric::kSeqLength,       &metric::kConsumedTokens,
+                                 &metric::kKeptTokens,      &metric::kSkipped,
+                                 &metric::kElapsed,         &metric::kIterationTime,
+                                 &metric::kTokensPerSecond, &metric::kTflops,
+                                 &metric::kThroughput,      &metric::kMfu,
+                                 &metric::kWorldSize,       &metric::kSkippedIterations,
+                                 &metric::kNanIterations,   &metric::kMemory,
                                  &metric::kPeakMemory})
       metrics->push_back(metric);
     for (const Metric& share : kShares) metrics->push_back(&share);

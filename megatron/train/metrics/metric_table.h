@@ -37,8 +37,8 @@ namespace metric {
 
 // Values of every step.
 extern const Metric kIteration, kConsumedSamples, kLearningRate, kDecoupledLearningRate, kGradNorm,
-    kParamsNorm, kNumZeros, kLossScale, kBatchSize, kSeqLength, kConsumedTokens, kKeptTokens,
-    kSkipped, kElapsed, kIterationTime, kTokensPerSecond, kTflops, kThroughput, kMfu;
+    kParamsNorm, kNumZeros, kSentGradients, kLossScale, kBatchSize, kSeqLength, kConsumedTokens,
+    kKeptTokens, kSkipped, kElapsed, kIterationTime, kTokensPerSecond, kTflops, kThroughput, kMfu;
 // Values of the steps that are logged.
 extern const Metric kWorldSize, kSkippedIterations, kNanIterations, kMemory, kPeakMemory,
     kCommunicationShare, kHiddenShare, kSlowestRank, kSlowestExcess;

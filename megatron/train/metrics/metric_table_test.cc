@@ -45,9 +45,10 @@ TEST(MetricTableTest, EveryKeyOfMetricsJsonlIsThere) {
   StepMetrics step;
   step.grad_norm = step.params_norm = 1;
   step.num_zeros = 1;
+  step.sent_gradients = 0.5;
   step.speed.mfu = 0.5;
   const auto object = nlohmann::json::parse(ToJsonLine(step));
-  EXPECT_EQ(object.size(), 14);
+  EXPECT_EQ(object.size(), 15);
   for (const auto& [key, value] : object.items()) EXPECT_THAT(keys, Contains(key));
   step.time_shares.categories.fill(0.5);
   step.time_shares.least.fill(0.25);
@@ -56,7 +57,7 @@ TEST(MetricTableTest, EveryKeyOfMetricsJsonlIsThere) {
   step.time_shares.slowest_rank = 3;
   step.time_shares.slowest_excess = 0.5;
   const auto logged = nlohmann::json::parse(ToJsonLine(step));
-  EXPECT_EQ(logged.size(), 14 + 3 * kNumTimeCategories + 4);
+  EXPECT_EQ(logged.size(), 15 + 3 * kNumTimeCategories + 4);
   for (const auto& [key, value] : logged.items()) EXPECT_THAT(keys, Contains(key));
   keys.insert(EvaluationName(kLmLossName, /*on_test_set=*/false));
   const auto evaluation = nlohmann::json::parse(ToJsonLine(EvaluationMetrics()));

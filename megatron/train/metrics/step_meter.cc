@@ -137,6 +137,7 @@ StepMetrics StepMeter::Measure(const StepReport& report, const TrainingProgress&
   if (report.update.finite) step.grad_norm = report.update.grad_norm;
   if (options_.trainer.log_params_norm) step.params_norm = report.params_norm;
   if (options_.trainer.log_num_zeros_in_grad) step.num_zeros = report.num_zeros;
+  step.sent_gradients = report.sent_gradients;
   step.skipped = !report.update.finite;
   step.diagnostics = report.diagnostics;
   step.world_size = options_.num_ranks();

@@ -82,6 +82,8 @@ struct StepMetrics {
   std::optional<double> grad_norm;    // unset if the step was skipped
   std::optional<double> params_norm;  // set with logging.log_params_norm
   std::optional<int64_t> num_zeros;   // set with logging.log_num_zeros_in_grad
+  // The part of the elements of gradients that ranks sent, where it depends on the gradients.
+  std::optional<double> sent_gradients;
   bool skipped = false;
   // Distances from the steps before in standard deviations; set with logging.spike_threshold once
   // enough steps were taken.

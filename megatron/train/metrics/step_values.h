@@ -28,6 +28,7 @@ void VisitValues(Step& step, const Visitor& visit) {
   visit(metric::kGradNorm, step.grad_norm);
   visit(metric::kParamsNorm, step.params_norm);
   visit(metric::kNumZeros, step.num_zeros);
+  visit(metric::kSentGradients, step.sent_gradients);
   visit(metric::kLossScale, step.loss_scale);
   visit(metric::kBatchSize, step.global_batch_size);
   visit(metric::kSeqLength, step.seq_length);

@@ -82,6 +82,9 @@ void ApplyAxes(const LayoutAxes& axes, bool has_experts, config::ParallelConfig*
 void ApplySharing(const LayoutAxes& axes, bool overlaps, config::ParallelConfig* parallel) {
   if (axes.data * axes.context == 1) {
     parallel->clear_grad_reduce_in_bf16();
+    parallel->clear_communication_data_type();
+    parallel->clear_prescale_gradients();
+    parallel->clear_gradient_predivide_factor();
     parallel->clear_ddp_bucket_size();
     return;
   }

@@ -94,6 +94,32 @@ void SetMuon(const config::OptimizerConfig& optimizer, PlanLayout* layout) {
     layout->muon_mode = PlanMuonMode::kDistributed;
 }
 
+// How many elements are above a threshold is not known: priced are the most that are sent.
+PlanCompression ToPlanCompression(const config::GradientCompressionConfig& config) {
+  PlanCompression compression;
+  switch (config.type()) {
+    case config::GradientCompression::none:
+      break;
+    case config::GradientCompression::int8:
+      compression.form = PlanCompression::kCodes;
+      break;
+    case config::GradientCompression::topk:
+      compression.form = PlanCompression::kLargest;
+      compression.density = config.density();
+      break;
+    case config::GradientCompression::threshold:
+      compression.form = PlanCompression::kLargest;
+      compression.density = config.max_density();
+      break;
+    case config::GradientCompression::powersgd:
+      compression.form = PlanCompression::kLowRank;
+      compression.rank = double(config.matrix_approximation_rank());
+      compression.least_gain = config.min_compression_rate();
+      break;
+  }
+  return compression;
+}
+
 PlanLayout ToPlanLayout(const config::PretrainConfig& config) {
   const config::ParallelConfig& parallel = config.parallel();
   PlanLayout layout;
@@ -143,11 +169,18 @@ PlanLayout ToPlanLayout(const config::PretrainConfig& config) {
     layout.sync_every = config.diloco().sync_every();
     layout.outer_code_bytes = OuterCodeBytes(config.diloco().outer_gradient_dtype());
   }
+  layout.compression = ToPlanCompression(config.gradient_compression());
   layout.ranks_per_host = parallel.hierarchical_collectives_ranks_per_host();
   return layout;
 }
 
 }  // namespace
+
+double SentGradientBytes(const config::ParallelConfig& config) {
+  const bool is_narrow = config.grad_reduce_in_bf16() ||
+                         config.communication_data_type() != config::CommunicationDataType::fp32;
+  return is_narrow ? 2 : 4;
+}
 
 absl::StatusOr<PlannedRun> ToPlannedRun(const config::PretrainConfig& config,
                                         int64_t padded_vocab_size, const Implementation& own) {
@@ -162,7 +195,7 @@ absl::StatusOr<PlannedRun> ToPlannedRun(const config::PretrainConfig& config,
   const config::ParallelConfig& parallel = config.parallel();
   run.program.set_shards_optimizer(parallel.use_distributed_optimizer());
   run.program.set_overlaps_gradients(parallel.overlap_grad_reduce());
-  run.program.set_gradient_bytes(parallel.grad_reduce_in_bf16() ? 2 : 4);
+  run.program.set_gradient_bytes(SentGradientBytes(parallel));
   return run;
 }
 

@@ -82,6 +82,34 @@ TEST(PlannedRunTest, HasTheFormsOfDataParallelCommunication) {
   EXPECT_EQ(run->layout.outer_code_bytes, 1 + 4.0 / 256);
 }
 
+TEST(PlannedRunTest, HasTheFormOfCompressedGradients) {
+  const auto plan = [](std::vector<std::string> set) {
+    set.push_back("parallel.data_parallel_size=2");
+    auto run = ToPlannedRun(Load("gpt_demo", set), 512, OwnProgram());
+    EXPECT_TRUE(run.ok()) << run.status();
+    return *run;
+  };
+  EXPECT_EQ(plan({}).layout.compression.form, PlanCompression::kNone);
+  EXPECT_EQ(plan({"gradient_compression.type=int8"}).layout.compression.form,
+            PlanCompression::kCodes);
+  EXPECT_EQ(plan({"gradient_compression.type=topk", "gradient_compression.density=0.03"})
+                .layout.compression.density,
+            0.03);
+  EXPECT_EQ(plan({"gradient_compression.type=threshold", "gradient_compression.threshold=1",
+                  "gradient_compression.max_density=0.07"})
+                .layout.compression.density,
+            0.07);
+  const PlanCompression low_rank = plan({"gradient_compression.type=powersgd",
+                                         "gradient_compression.matrix_approximation_rank=8",
+                                         "gradient_compression.min_compression_rate=3"})
+                                       .layout.compression;
+  EXPECT_EQ(low_rank.form, PlanCompression::kLowRank);
+  EXPECT_EQ(low_rank.rank, 8);
+  EXPECT_EQ(low_rank.least_gain, 3);
+  EXPECT_EQ(plan({}).program.gradient_bytes(), 4);
+  EXPECT_EQ(plan({"parallel.communication_data_type=fp16"}).program.gradient_bytes(), 2);
+}
+
 // The planner and the log of a run count the same FLOPs, in the same convention.
 TEST(PlannedRunTest, CountsTheFlopsThatTheLogCounts) {
   const PlanFacts facts = *ParsePlanFacts(BuiltInPlanFacts());

@@ -479,7 +479,7 @@ absl::StatusOr<LayoutPredictor> Search::MakePredictor() const {
   MEGATRON_ASSIGN_OR_RETURN(
       PlannedRun run,
       ToPlannedRun(resolved_, options.trainer.model.padded_vocab_size, *planner_.program));
-  if (config_.parallel().grad_reduce_in_bf16()) run.program.set_gradient_bytes(2);
+  run.program.set_gradient_bytes(SentGradientBytes(config_.parallel()));
   return LayoutPredictor(planner_, std::move(run), LayoutOverlaps(config_, planner_.is_gpu));
 }
 

@@ -65,6 +65,7 @@ TEST(UnpricedFieldsTest, EveryFieldOfLayoutsAndPrecisionsIsPricedToldOrWithoutEf
       "parallel.overlap_grad_reduce",
       "parallel.overlap_param_gather",  // hidden together with overlap_grad_reduce
       "parallel.grad_reduce_in_bf16",
+      "parallel.communication_data_type",
       "parallel.context_parallel_size",
       "parallel.cp_comm_type",
       "parallel.hierarchical_context_parallel_sizes",
@@ -93,6 +94,8 @@ TEST(UnpricedFieldsTest, EveryFieldOfLayoutsAndPrecisionsIsPricedToldOrWithoutEf
   const std::set<std::string> without_effect = {
       "parallel.pipeline_model_parallel_split_rank",  // a T5's, which isn't predicted
       "parallel.distributed_backend",                 // a machine's, where it isn't written
+      "parallel.prescale_gradients",                  // a factor of what is sent
+      "parallel.gradient_predivide_factor",
       "parallel.distributed_timeout_minutes",
       "parallel.distributed_timeout_seconds_after_init",
       "parallel.heartbeat_timeout_seconds",

@@ -74,7 +74,7 @@ CompressionType ToCompressionType(config::GradientCompression::Type type) {
     case config::GradientCompression::powersgd:
       return CompressionType::kPowerSgd;
     case config::GradientCompression::threshold:
-      break;
+      return CompressionType::kThreshold;
   }
   LOG(FATAL) << "there is no form " << type;
 }
@@ -91,9 +91,37 @@ GradientCompressionOptions ToCompression(const config::PretrainConfig& run) {
   options.start_iteration = config.start_iteration();
   options.error_feedback = config.error_feedback();
   options.density = config.density();
+  options.threshold = static_cast<float>(config.threshold());
+  options.max_density = config.max_density();
   options.rank = static_cast<int>(config.matrix_approximation_rank());
   options.min_compression_rate = config.min_compression_rate();
   return options;
+}
+
+// A rank has its summand of the gradient of the whole batch. DeepSpeed's ranks have the gradient of
+// their own samples' mean, which is that times the number of ranks.
+void SetGradientDType(const config::ParallelConfig& config, DataParallelOptions* options) {
+  if (config.grad_reduce_in_bf16()) options->gradient_dtype = DType::kBFloat16;
+  if (config.communication_data_type() == config::CommunicationDataType::fp32) return;
+  options->gradient_dtype = config.communication_data_type() == config::CommunicationDataType::fp16
+                                ? DType::kFloat16
+                                : DType::kBFloat16;
+  if (config.prescale_gradients()) return;
+  const auto ranks =
+      static_cast<double>(config.data_parallel_size() * config.context_parallel_size());
+  options->gradient_scale = static_cast<float>(ranks / config.gradient_predivide_factor());
+}
+
+// A step has a gradient in as many rows as it has tokens on a rank, or fewer.
+void SetSparseTable(const config::PretrainConfig& config, TrainerOptions* options) {
+  if (!config.parallel().sparse_gradients()) return;
+  const PackerOptions& packing = options->packing;
+  const int64_t tokens = packing.max_micro_batches * packing.layout.micro_batch_size *
+                         (packing.seq_length + packing.encoder_seq_length);
+  options->data_parallel.sparse_table = "embedding.word_embeddings.weight";
+  options->data_parallel.most_sparse_rows =
+      (tokens + config.parallel().context_parallel_size() - 1) /
+      config.parallel().context_parallel_size();
 }
 
 DType ToDType(config::MomentDtype::Type dtype) {
@@ -260,7 +288,7 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
     options.islands.gradient_type = options.outer.gradient_type;
   }
   options.bucket_size = config.parallel().ddp_bucket_size();
-  options.data_parallel.grad_reduce_in_bf16 = config.parallel().grad_reduce_in_bf16();
+  SetGradientDType(config.parallel(), &options.data_parallel);
   options.data_parallel.secondary_shards = config.parallel().zero_hpz_partition_size() > 1;
   options.data_parallel.quantized_weights = config.parallel().zero_quantized_weights();
   options.data_parallel.quantized_gradients = config.parallel().zero_quantized_gradients();
@@ -289,6 +317,7 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
   options.packing.per_token_loss = training.calculate_per_token_loss();
   options.packing.num_workers = config.data().num_workers();
   RecipeOf(options.model.kind).SetPacking(&options.packing);
+  SetSparseTable(config, &options);
   if (config.parallel().sequence_parallel() && options.packing.lengths_vary())
     options.packing.token_multiple = config.parallel().tensor_model_parallel_size();
   options.clip_grad = config.optimizer().clip_grad();

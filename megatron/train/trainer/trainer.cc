@@ -638,6 +638,14 @@ void Trainer::SwapGlobalWeights() {
   data_parallel_->ShareWeights();
 }
 
+double Trainer::SentGradients() const {
+  const DataParallel::SentElements& own = data_parallel_->sent();
+  int64_t sums[] = {own.sent, own.all};
+  groups_.world.AllReduce(Tensor(sums, DType::kInt64, {2}), ReduceOp::kSum, stream_);
+  // Before the first step with compression nothing is counted, and all is sent.
+  return sums[1] == 0 ? 1 : static_cast<double>(sums[0]) / static_cast<double>(sums[1]);
+}
+
 absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
                                          const std::function<StepRequests()>& before_update) {
   StepReport report;
@@ -676,6 +684,7 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   {
     const TraceSpan span(stream_, DataCategory(groups_), "reduce gradients");
     data_parallel_->FinalizeGradients();
+    if (options_.data_parallel.sent_elements_vary()) report.sent_gradients = SentGradients();
   }
   stage_->float8_history().StartReduce({groups_.tensor, groups_.data_context}, stream_);
   MEGATRON_RETURN_IF_ERROR(GroupStatus());

@@ -144,6 +144,8 @@ struct StepReport : Measured {
   int64_t kept_tokens = 0;  // those that layers see which drop tokens; 0: all
   double params_norm = 0;
   int64_t num_zeros = 0;
+  // The part of the elements of gradients that all ranks sent; set where it depends on gradients.
+  std::optional<double> sent_gradients;
   // Empty but after steps that are measured, and for the largest score where QK-clip is on.
   DiagnosticValues diagnostics;
   std::optional<IslandLink::Round> round;  // after a step with a round of the outer server
@@ -255,6 +257,8 @@ class Trainer {
   void StartMeasuring(bool router_losses);
   Measured FinishMeasuring();  // the means
   void ReportRouterLosses(StepReport* report) const;
+  // The part of the elements of gradients that all ranks have sent in this step.
+  double SentGradients() const;
   void SumRouterLosses();
   int64_t MoeLayers() const;  // number of layers with experts in the whole model
   int64_t NumSums() const;    // number of sums of measures, which come first in report_

@@ -265,7 +265,7 @@ std::string CompressionLayout(Trainer& trainer) {
   const TrainerOptions& options = trainer.options();
   const GradientCompressionOptions& compression = options.data_parallel.compression;
   if (!compression.enabled()) return "";
-  constexpr const char* kTypes[] = {"none", "int8", "topk", "powersgd", "onebit"};
+  constexpr const char* kTypes[] = {"none", "int8", "topk", "threshold", "powersgd", "onebit"};
   const ProcessGroups& groups = trainer.groups();
   std::string text = kTypes[static_cast<int>(compression.type)];
   if (compression.type == CompressionType::kPowerSgd) {

@@ -332,9 +332,14 @@ std::optional<ExitCode> TrainingLoop::CheckNumerics(const StepReport& report) {
   const bool is_nan = consecutive_failures_ > 0 &&
                       !(options().precision.dynamic_loss_scale && std::isfinite(report.loss));
   if (is_nan && !std::exchange(told_nan_, true)) {
-    Tell(
-        RunEventKind::kNan, progress.iteration,
-        absl::StrCat("gradients are not finite, and the step is skipped (loss ", report.loss, ")"));
+    const bool sums_in_fp16 = options().trainer.data_parallel.gradient_dtype == DType::kFloat16 &&
+                              std::isfinite(report.loss);
+    Tell(RunEventKind::kNan, progress.iteration,
+         absl::StrCat("gradients are not finite, and the step is skipped (loss ", report.loss, ")",
+                      sums_in_fp16 ? "; sums in fp16 end at 65504: a larger "
+                                     "parallel.gradient_predivide_factor, or bf16 as "
+                                     "parallel.communication_data_type, may help"
+                                   : ""));
   }
   if (consecutive_failures_ < kMaxConsecutiveFailures) return std::nullopt;
   return Fail(WithExitCode(

@@ -54,6 +54,7 @@ void CheckDiloco(ConfigChecker& check);
 
 // Gradients that are sent in fewer bytes.
 void CheckGradientCompression(ConfigChecker& check);
+void CheckSparseGradients(ConfigChecker& check);
 void CheckOneBitAdam(ConfigChecker& check);
 
 // Samples that begin short.

@@ -207,6 +207,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckRandomLtd(check);
   CheckDiloco(check);
   CheckGradientCompression(check);
+  CheckSparseGradients(check);
   CheckOneBitAdam(check);
   CheckTraining(check);
   CheckData(check);

@@ -96,7 +96,8 @@ void CheckExpertLayout(ConfigChecker& check) {
   } else if (stage_ranks == ranks * parts &&
              parallel.context_parallel_size() * parallel.data_parallel_size() == 1) {
     check.HaveNoEffect({"parallel.use_distributed_optimizer", "parallel.overlap_grad_reduce",
-                        "parallel.grad_reduce_in_bf16", "parallel.ddp_bucket_size"},
+                        "parallel.grad_reduce_in_bf16", "parallel.communication_data_type",
+                        "parallel.ddp_bucket_size"},
                        absl::StrCat("with ", check.Named(kData), " and ", check.Named(kContext),
                                     ": no weight has copies on other ranks"));
   }

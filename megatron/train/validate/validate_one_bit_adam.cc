@@ -32,6 +32,9 @@ void CheckOneBitAdam(ConfigChecker& check) {
          "gathered would be more bytes than signs save");
   refuse(parallel.grad_reduce_in_bf16(), "parallel.grad_reduce_in_bf16",
          "gradients are not summed after optimizer.freeze_step");
+  refuse(parallel.communication_data_type() != config::CommunicationDataType::fp32,
+         "parallel.communication_data_type",
+         "gradients are not summed after optimizer.freeze_step");
   refuse(config.optimizer().optimizer_cpu_offload(), "optimizer.optimizer_cpu_offload",
          "momentum is averaged where gradients are");
   refuse(config.gradient_compression().type() != config::GradientCompression::none,

@@ -258,7 +258,7 @@ void CheckQuantized(ConfigChecker& check) {
         absl::StrCat("with ", check.Named(kWeights), ": weights are sent as integers of 8 bits"));
   }
   if (parallel.zero_quantized_gradients()) {
-    check.HaveNoEffect({"parallel.grad_reduce_in_bf16"},
+    check.HaveNoEffect({"parallel.grad_reduce_in_bf16", "parallel.communication_data_type"},
                        absl::StrCat("with ", check.Named(kGradients),
                                     ": gradients are sent as integers of 4 bits"));
   }

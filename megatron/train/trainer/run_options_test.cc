@@ -1,0 +1,65 @@
+#include "megatron/train/trainer/run_options.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "gtest/gtest.h"
+#include "megatron/train/configs/config_loader.h"
+
+namespace megatron {
+namespace {
+
+constexpr char kBase[] =
+    "model { num_layers: 4 hidden_size: 64 num_attention_heads: 4 seq_length: 32\n"
+    "  untie_embeddings_and_output_weights: true }\n"
+    "optimizer { lr: 0.9 lr_warmup_iters: 2 }\n"
+    "train { micro_batch_size: 2 global_batch_size: 8 train_iters: 16 }\n"
+    "data { stories {} }\n";
+
+DataParallelOptions OptionsWith(const std::vector<std::string>& overrides) {
+  const auto loaded = LoadConfigFromString(kBase, "base", overrides, ConfigPurpose::kDryRun);
+  EXPECT_THAT(loaded, absl_testing::IsOk());
+  return ToRunOptions(loaded->config, /*vocab_size=*/257).trainer.data_parallel;
+}
+
+// DeepSpeed's ranks have the gradient of their own samples' mean, ours a part of the whole batch's.
+TEST(RunOptionsTest, GradientsIn16BitsHaveDeepSpeedsFactors) {
+  const auto scale = [](std::vector<std::string> overrides) {
+    overrides.push_back("parallel.communication_data_type=fp16");
+    const DataParallelOptions options = OptionsWith(overrides);
+    EXPECT_EQ(options.gradient_dtype, DType::kFloat16);
+    return options.gradient_scale;
+  };
+  EXPECT_EQ(scale({"parallel.data_parallel_size=4"}), 4);
+  EXPECT_EQ(scale({"parallel.data_parallel_size=2", "parallel.context_parallel_size=2"}), 4);
+  EXPECT_EQ(scale({"parallel.data_parallel_size=4", "parallel.gradient_predivide_factor=8"}), 0.5);
+  EXPECT_EQ(scale({"parallel.data_parallel_size=4", "parallel.prescale_gradients=true"}), 1);
+  const DataParallelOptions megatrons =
+      OptionsWith({"parallel.data_parallel_size=4", "precision.bf16=true",
+                   "parallel.grad_reduce_in_bf16=true"});
+  EXPECT_EQ(megatrons.gradient_dtype, DType::kBFloat16);
+  EXPECT_EQ(megatrons.gradient_scale, 1);
+  EXPECT_EQ(OptionsWith({"parallel.data_parallel_size=4"}).gradient_dtype, DType::kFloat32);
+}
+
+TEST(RunOptionsTest, AsManyRowsAreSparseAsARankHasTokensInAStep) {
+  const auto rows = [](std::vector<std::string> overrides) {
+    overrides.push_back("parallel.sparse_gradients=true");
+    const DataParallelOptions options = OptionsWith(overrides);
+    EXPECT_EQ(options.sparse_table, "embedding.word_embeddings.weight");
+    return options.most_sparse_rows;
+  };
+  EXPECT_EQ(rows({"parallel.data_parallel_size=2"}), 8 / 2 * 32);
+  EXPECT_EQ(rows({"parallel.data_parallel_size=2", "parallel.context_parallel_size=2"}),
+            8 / 2 * 32 / 2);
+  EXPECT_EQ(rows({"parallel.context_parallel_size=4"}), 8 * 32 / 4);
+  // An encoder looks its tokens up in the same table.
+  EXPECT_EQ(
+      rows({"parallel.data_parallel_size=2", "model.model_type=t5", "model.decoder_seq_length=16"}),
+      8 / 2 * (32 + 16));
+  EXPECT_EQ(OptionsWith({"parallel.data_parallel_size=2"}).sparse_table, "");
+}
+
+}  // namespace
+}  // namespace megatron
