@@ -30,7 +30,12 @@ absl::StatusOr<double> ClipScale(double squared_norm, double clip_norm) {
         absl::StrCat("the norm of the update is ", norm, ", which cannot be clipped"));
   }
   constexpr double kMargin = 1 - 1.0 / (1 << 20);
-  return kMargin * (norm > clip_norm ? clip_norm / norm : 1.0);
+  const double scale = kMargin * (norm > clip_norm ? clip_norm / norm : 1.0);
+  // Doubles that differ in their last bits have the same first 24, but for one in 2^28.
+  constexpr int kBits = 24;
+  int exponent = 0;
+  const double fraction = std::frexp(scale, &exponent);
+  return std::ldexp(std::floor(std::ldexp(fraction, kBits)), exponent - kBits);
 }
 
 absl::Status EncodeUpdate(absl::Span<const float> values, double scale, double clip_norm,

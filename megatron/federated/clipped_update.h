@@ -24,7 +24,8 @@ static_assert(int64_t{kMostSummedUpdates} * kUnitsOfClipNorm <= INT32_MAX, "sums
 double SquaredNorm(absl::Span<const float> values);
 
 // Returns the factor that makes a norm at most clip_norm: 1, or clip_norm / norm. Both are less by
-// 2^-20, which covers the roundings of SquaredNorm up to 2^32 elements. Returns kInvalidArgument if
+// 2^-20, which covers the roundings of SquaredNorm up to 2^32 elements, and have 24 bits, so that
+// the order in which slices were added nearly never makes another factor. Returns kInvalidArgument if
 // the norm is no finite number.
 absl::StatusOr<double> ClipScale(double squared_norm, double clip_norm);
 

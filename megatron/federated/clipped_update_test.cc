@@ -67,6 +67,19 @@ TEST(ClippedUpdateTest, NormOfSlicesIsTheNormOfTheWhole) {
   EXPECT_EQ(SquaredNorm({values.data(), 1}) + SquaredNorm({values.data() + 1, 2}), 169);
 }
 
+TEST(ClippedUpdateTest, TheOrderOfSlicesMakesNoOtherFactor) {
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(10000);
+  for (float& value : values) value = normal(random);
+  const absl::Span<const float> all = values;
+  double slices = 0;
+  for (size_t begin = 0; begin < values.size(); begin += 700)
+    slices += SquaredNorm(all.subspan(begin, 700));
+  EXPECT_NE(slices, SquaredNorm(all));
+  EXPECT_EQ(ClipScale(slices, 0.7).value(), ClipScale(SquaredNorm(all), 0.7).value());
+}
+
 TEST(ClippedUpdateTest, RefusesWhatIsNoFiniteNumber) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float infinity = std::numeric_limits<float>::infinity();

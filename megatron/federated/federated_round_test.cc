@@ -1,4 +1,5 @@
 // All libraries together, as docs/federated.md uses them.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <map>
@@ -9,7 +10,7 @@
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
 #include "megatron/federated/clipped_update.h"
-#include "megatron/federated/discrete_gaussian.h"
+#include "megatron/federated/noisy_mean.h"
 #include "megatron/federated/secure_sum.h"
 
 namespace megatron {
@@ -103,21 +104,54 @@ TEST(FederatedRoundTest, SumWithoutAnIslandThatIsLostBeforeItSendsIsThatOfTheOth
   }
 }
 
-TEST(FederatedRoundTest, NoiseOfTheMeanHasTheDeviationOfTheMultiplier) {
-  constexpr double kMultiplier = 0.5;
+TEST(FederatedRoundTest, MeanOfAMaskedSumIsThatOfTheIntegersWhateverTheThreads) {
   const std::vector<uint32_t> sum = SecureSum(MakeIslands(), -1, /*before=*/false);
-  RandomWords random(Key{});
-  const uint64_t variance = NoiseVariance(kMultiplier, kUnitsOfClipNorm);
-  double squares = 0;
-  for (const uint32_t units : sum) {
-    const int64_t noisy = SignedSum(units) + DiscreteGaussian(variance, &random);
-    const double noise = MeanOfUnits(noisy, kIslands, kClipNorm) -
-                         MeanOfUnits(SignedSum(units), kIslands, kClipNorm);
-    squares += noise * noise;
+  const std::vector<Mask> masks = {{RandomKey(), true}, {RandomKey(), false}};
+  // The sum with what removing these masks takes out.
+  std::vector<uint32_t> masked = sum;
+  AddMasks({{masks[0].seed, false}, {masks[1].seed, true}}, 0, absl::MakeSpan(masked));
+  for (const int threads : {1, 2, 7}) {
+    std::vector<uint32_t> left = masked;
+    std::vector<float> mean(kElements);
+    UnmaskedMean(masks, kIslands, kClipNorm, 0, threads, absl::MakeSpan(left),
+                 absl::MakeSpan(mean));
+    for (int j = 0; j < kElements; ++j) {
+      ASSERT_EQ(mean[j], static_cast<float>(MeanOfUnits(SignedSum(sum[j]), kIslands, kClipNorm)));
+    }
   }
-  const double expected = kMultiplier * kClipNorm / kIslands;
-  // Five standard deviations of a deviation that is estimated from so many numbers.
-  EXPECT_NEAR(std::sqrt(squares / kElements) / expected, 1, 5 / std::sqrt(2.0 * kElements));
+  // Without the masks' removal it is another.
+  std::vector<float> mean(kElements);
+  UnmaskedMean({}, kIslands, kClipNorm, 0, 1, absl::MakeSpan(masked), absl::MakeSpan(mean));
+  int same = 0;
+  for (int j = 0; j < kElements; ++j) {
+    same += mean[j] == static_cast<float>(MeanOfUnits(SignedSum(sum[j]), kIslands, kClipNorm));
+  }
+  EXPECT_LT(same, 3);
+}
+
+TEST(FederatedRoundTest, NoiseOfTheMeanHasTheDeviationOfTheMultiplierInEachThread) {
+  constexpr double kMultiplier = 0.5;
+  constexpr int kMany = 50000;
+  std::vector<double> first;
+  for (const int threads : {1, 3}) {
+    std::vector<uint32_t> sum(kMany, 0);
+    std::vector<float> mean(kMany);
+    UnmaskedMean({}, kIslands, kClipNorm, kMultiplier, threads, absl::MakeSpan(sum),
+                 absl::MakeSpan(mean));
+    const double expected = kMultiplier * kClipNorm / kIslands;
+    for (int part = 0; part < 3; ++part) {
+      double squares = 0;
+      const int begin = kMany * part / 3, end = kMany * (part + 1) / 3;
+      for (int j = begin; j < end; ++j) squares += static_cast<double>(mean[j]) * mean[j];
+      // Six standard deviations of a deviation that is estimated from so many numbers.
+      EXPECT_NEAR(std::sqrt(squares / (end - begin)) / expected, 1,
+                  6 / std::sqrt(2.0 * (end - begin)));
+      // Each sum of noise is another: each thread and each call has a generator of its own.
+      first.push_back(mean[begin]);
+    }
+  }
+  std::sort(first.begin(), first.end());
+  EXPECT_EQ(std::unique(first.begin(), first.end()), first.end());
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "glog/logging.h"
@@ -84,28 +83,27 @@ double PrivacyAccountant::Epsilon(double delta) const {
   return std::max(0.0, least);
 }
 
-void PrivacyAccountant::set_rdp(std::vector<double> rdp) {
-  CHECK_EQ(rdp.size(), Orders().size());
-  rdp_ = std::move(rdp);
+PrivacyBudget::PrivacyBudget(double noise_multiplier, double delta, double max_epsilon,
+                             int64_t rounds)
+    : noise_multiplier_(noise_multiplier),
+      delta_(delta),
+      max_epsilon_(max_epsilon),
+      rounds_(rounds) {}
+
+double PrivacyBudget::EpsilonAfter(int64_t rounds) const {
+  if (rounds == 0) return 0;
+  PrivacyAccountant accountant;
+  accountant.AddRounds(noise_multiplier_, 1, rounds);
+  return accountant.Epsilon(delta_);
 }
 
-PrivacyBudget::PrivacyBudget(double noise_multiplier, double delta, double max_epsilon)
-    : noise_multiplier_(noise_multiplier), delta_(delta), max_epsilon_(max_epsilon) {}
-
 absl::Status PrivacyBudget::MayTakeRound() const {
-  PrivacyAccountant after = accountant_;
-  after.AddRounds(noise_multiplier_, 1, 1);
-  const double next = after.Epsilon(delta_);
+  const double next = EpsilonAfter(rounds_ + 1);
   if (next <= max_epsilon_) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrFormat(
       "the privacy budget is spent: epsilon is %.4g at delta %.3g after %d rounds, and one round "
       "more would make it %.4g, above the largest allowed, %.4g",
       epsilon(), delta_, rounds_, next, max_epsilon_));
-}
-
-void PrivacyBudget::TakeRound() {
-  accountant_.AddRounds(noise_multiplier_, 1, 1);
-  ++rounds_;
 }
 
 }  // namespace megatron

@@ -38,29 +38,28 @@ class PrivacyAccountant {
   // Returns the least epsilon that some order proves at this delta; 0 < delta < 1.
   double Epsilon(double delta) const;
 
-  // The divergences of all rounds by order, for a file; the orders never change.
-  const std::vector<double>& rdp() const { return rdp_; }
-  void set_rdp(std::vector<double> rdp);
-
  private:
-  std::vector<double> rdp_;
+  std::vector<double> rdp_;  // the divergences of all rounds, by order
 };
 
-// Rounds that end when the privacy that they may cost is spent.
+// Rounds that end when the privacy that they may cost is spent. All have the same noise, so that
+// their number is all that a file has to keep.
 class PrivacyBudget {
  public:
-  PrivacyBudget(double noise_multiplier, double delta, double max_epsilon);
+  // `rounds` were taken already.
+  PrivacyBudget(double noise_multiplier, double delta, double max_epsilon, int64_t rounds = 0);
 
   // Returns kResourceExhausted, with figures, if one round more would cost more than max_epsilon.
   absl::Status MayTakeRound() const;
-  void TakeRound();
-  double epsilon() const { return rounds_ == 0 ? 0 : accountant_.Epsilon(delta_); }
+  void TakeRound() { ++rounds_; }
+  double epsilon() const { return EpsilonAfter(rounds_); }
   int64_t rounds() const { return rounds_; }
 
  private:
-  const double noise_multiplier_, delta_, max_epsilon_;
-  PrivacyAccountant accountant_;
-  int64_t rounds_ = 0;
+  double EpsilonAfter(int64_t rounds) const;
+
+  double noise_multiplier_, delta_, max_epsilon_;
+  int64_t rounds_;
 };
 
 }  // namespace megatron

@@ -70,15 +70,6 @@ TEST(PrivacyAccountantTest, EpsilonIsNeverBelowTheExactOneAndCloseToIt) {
   }
 }
 
-TEST(PrivacyAccountantTest, DivergencesOfAFileGoOn) {
-  PrivacyAccountant whole, before, after;
-  whole.AddRounds(1.5, 1, 7);
-  before.AddRounds(1.5, 1, 4);
-  after.set_rdp(before.rdp());
-  after.AddRounds(1.5, 1, 3);
-  EXPECT_NEAR(after.Epsilon(1e-5), whole.Epsilon(1e-5), 1e-12);
-}
-
 TEST(PrivacyBudgetTest, RoundsEndBeforeTheBudgetIsExceeded) {
   PrivacyBudget budget(4, 1e-5, 3.7);
   EXPECT_EQ(budget.epsilon(), 0);
@@ -89,6 +80,18 @@ TEST(PrivacyBudgetTest, RoundsEndBeforeTheBudgetIsExceeded) {
   EXPECT_THAT(PrivacyBudget(0.5, 1e-5, 1).MayTakeRound(),
               StatusIs(absl::StatusCode::kResourceExhausted));
   EXPECT_THAT(PrivacyBudget(4, 1e-5, 3).MayTakeRound(), IsOk());
+}
+
+TEST(PrivacyBudgetTest, ABudgetThatGoesOnIsTheSame) {
+  PrivacyBudget whole(4, 1e-5, 3.7);
+  for (int round = 0; round < 10; ++round) {
+    const PrivacyBudget again(4, 1e-5, 3.7, round);
+    EXPECT_EQ(again.epsilon(), whole.epsilon());
+    EXPECT_EQ(again.MayTakeRound(), whole.MayTakeRound());
+    whole.TakeRound();
+  }
+  EXPECT_THAT(PrivacyBudget(4, 1e-5, 3.7, 10).MayTakeRound(),
+              StatusIs(absl::StatusCode::kResourceExhausted));
 }
 
 }  // namespace

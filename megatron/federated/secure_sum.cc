@@ -42,14 +42,13 @@ Key AsKey(absl::string_view bytes) {
 
 }  // namespace
 
-absl::Status CheckThreshold(int threshold, int members) {
-  if (threshold < 2 || threshold > members || members > kMostShares || 2 * threshold <= members) {
+absl::StatusOr<int> ThresholdOf(int least, int members) {
+  if (least < 2 || least > members || members > kMostShares) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "a secure sum of ", members, " members with the threshold ", threshold, ": it has at most ",
-        kMostShares,
-        " members, and the threshold is at least 2, more than half of them and not more than all"));
+        "a secure sum of ", members, " members that needs at least ", least, ": it has at most ",
+        kMostShares, " members, and needs at least 2 and not more than all"));
   }
-  return absl::OkStatus();
+  return std::max(least, members / 2 + 1);
 }
 
 void AddMasks(const std::vector<Mask>& masks, int64_t first, absl::Span<uint32_t> values) {
@@ -83,7 +82,8 @@ absl::Status SecureSumMember::Expect(Step step) const {
 absl::StatusOr<std::vector<SealedShares>> SecureSumMember::ShareKeys(
     const std::vector<Advertisement>& all) {
   MEGATRON_RETURN_IF_ERROR(Expect(Step::kAdvertised));
-  MEGATRON_RETURN_IF_ERROR(CheckThreshold(options_.threshold, static_cast<int>(all.size())));
+  const int count = static_cast<int>(all.size());
+  MEGATRON_ASSIGN_OR_RETURN(threshold_, ThresholdOf(options_.threshold, count));
   const int me = advertisement_.member;
   std::map<int, Advertisement> by_member;
   std::set<Key> keys;
@@ -102,9 +102,8 @@ absl::StatusOr<std::vector<SealedShares>> SecureSumMember::ShareKeys(
     return absl::InvalidArgumentError(
         absl::StrCat("the list of members of a secure sum lacks member ", me, " or its keys"));
   }
-  const int count = static_cast<int>(all.size());
-  const std::vector<KeyShare> own_mask = SplitKey(own_mask_seed_, count, options_.threshold);
-  const std::vector<KeyShare> mask_key = SplitKey(mask_pair_.secret, count, options_.threshold);
+  const std::vector<KeyShare> own_mask = SplitKey(own_mask_seed_, count, threshold_);
+  const std::vector<KeyShare> mask_key = SplitKey(mask_pair_.secret, count, threshold_);
   std::vector<SealedShares> messages;
   int place = 0;  // a member's place in the list is the number of its shares
   for (const auto& [to, other] : by_member) {
@@ -151,10 +150,9 @@ absl::StatusOr<std::vector<Mask>> SecureSumMember::Masks(const std::vector<Seale
                               AgreeOnKey(mask_pair_, from->second.mask_key, MaskPurpose(options_)));
     masks.push_back({seed, Subtracts(me, message.from)});
   }
-  if (static_cast<int>(held.size()) < options_.threshold) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("only ", held.size(), " members have shared their keys; a secure sum needs ",
-                     options_.threshold));
+  if (static_cast<int>(held.size()) < threshold_) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "only ", held.size(), " members have shared their keys; a secure sum needs ", threshold_));
   }
   held_ = std::move(held);
   step_ = Step::kMasked;
@@ -175,9 +173,9 @@ absl::StatusOr<RevealedShares> SecureSumMember::Reveal(const std::vector<int>& s
     return absl::InvalidArgumentError(
         absl::StrCat("member ", member, " is in the sum, but has not shared its keys"));
   }
-  if (static_cast<int>(members.size()) < options_.threshold) {
+  if (static_cast<int>(members.size()) < threshold_) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "a sum of ", members.size(), " members is not unmasked; it needs ", options_.threshold));
+        "a sum of ", members.size(), " members is not unmasked; it needs ", threshold_));
   }
   RevealedShares shares;
   shares.from = me;
@@ -200,10 +198,10 @@ absl::Status SecureSumServer::Expect(Step step) const {
 }
 
 absl::Status SecureSumServer::Enough(size_t members, const char* what) const {
-  if (static_cast<int>(members) >= options_.threshold) return absl::OkStatus();
+  if (static_cast<int>(members) >= threshold_) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      "secure sum of ", options_.round, ": ", members, " members ", what, ", and ",
-      options_.threshold, " are needed; the round has no sum, and the weights stay as they are"));
+      "secure sum of ", options_.round, ": ", members, " members ", what, ", and ", threshold_,
+      " are needed; the round has no sum, and the weights stay as they are"));
 }
 
 absl::Status SecureSumServer::Advertise(const Advertisement& advertisement) {
@@ -218,7 +216,8 @@ absl::Status SecureSumServer::Advertise(const Advertisement& advertisement) {
 absl::StatusOr<std::vector<Advertisement>> SecureSumServer::CloseAdvertising() {
   MEGATRON_RETURN_IF_ERROR(Expect(Step::kAdvertising));
   MEGATRON_RETURN_IF_ERROR(Enough(all_.size(), "are there"));
-  MEGATRON_RETURN_IF_ERROR(CheckThreshold(options_.threshold, static_cast<int>(all_.size())));
+  MEGATRON_ASSIGN_OR_RETURN(threshold_,
+                            ThresholdOf(options_.threshold, static_cast<int>(all_.size())));
   std::vector<Advertisement> list;
   for (const auto& [member, advertisement] : all_) list.push_back(advertisement);
   step_ = Step::kSharing;
@@ -304,7 +303,7 @@ absl::StatusOr<Key> SecureSumServer::Join(int member,
                                           std::map<int, KeyShare> RevealedShares::*which) const {
   std::vector<KeyShare> shares;
   for (const auto& [from, revealed] : revealed_) {
-    if (static_cast<int>(shares.size()) < options_.threshold) {
+    if (static_cast<int>(shares.size()) < threshold_) {
       shares.push_back((revealed.*which).at(member));
     }
   }

@@ -34,13 +34,14 @@ namespace megatron {
 struct SecureSumOptions {
   // What makes this round another than all others: the run's name and the round's number.
   std::string round;
-  // The fewest members of a sum, and the shares that a key needs. At least 2.
+  // The fewest members of a sum, at least 2. ThresholdOf() says how many are needed.
   int threshold = 2;
 };
 
-// Returns kInvalidArgument unless 2 <= threshold <= members <= kMostShares, and the threshold is
-// more than half of the members: else a server could ask two halves for different keys.
-absl::Status CheckThreshold(int threshold, int members);
+// Returns the members that a sum needs of so many that begin, which is also the shares that a key
+// needs: at least `least`, and more than half of the members, since a server could ask two halves
+// for different keys. kInvalidArgument unless 2 <= least <= members <= kMostShares.
+absl::StatusOr<int> ThresholdOf(int least, int members);
 
 struct Advertisement {
   int member = 0;       // not negative
@@ -94,6 +95,7 @@ class SecureSumMember {
   absl::Status Expect(Step step) const;
 
   const SecureSumOptions options_;
+  int threshold_ = 0;  // known once the members are
   Step step_ = Step::kAdvertised;
   KeyPair seal_pair_, mask_pair_;
   Key own_mask_seed_{};
@@ -104,7 +106,8 @@ class SecureSumMember {
 
 class SecureSumServer {
  public:
-  explicit SecureSumServer(const SecureSumOptions& options) : options_(options) {}
+  explicit SecureSumServer(const SecureSumOptions& options)
+      : options_(options), threshold_(options.threshold) {}
 
   absl::Status Advertise(const Advertisement& advertisement);
   absl::StatusOr<std::vector<Advertisement>> CloseAdvertising();
@@ -126,6 +129,7 @@ class SecureSumServer {
   absl::StatusOr<Key> Join(int member, std::map<int, KeyShare> RevealedShares::*which) const;
 
   const SecureSumOptions options_;
+  int threshold_;  // before CloseAdvertising the fewest of any sum
   Step step_ = Step::kAdvertising;
   std::map<int, Advertisement> all_;
   std::map<int, std::vector<SealedShares>> shared_;  // by the member that shares

@@ -94,7 +94,7 @@ TEST(SecureSumTest, UnmaskedSumIsThePlainSumForEveryPatternOfDropOuts) {
   int sums = 0, failures = 0;
   for (int count = 2; count <= 5; ++count) {
     for (int threshold = 2; threshold <= count; ++threshold) {
-      if (!CheckThreshold(threshold, count).ok()) continue;
+      if (ThresholdOf(threshold, count).value() != threshold) continue;
       int patterns = 1;
       for (int i = 0; i < count; ++i) patterns *= kReveals + 1;
       for (int pattern = 0; pattern < patterns; ++pattern) {
@@ -237,14 +237,21 @@ TEST(SecureSumTest, ServerFindsFalseShares) {
                                                 HasSubstr("a key of member 0 do not give")));
 }
 
-TEST(SecureSumTest, ThresholdIsMoreThanHalfOfTheMembers) {
-  EXPECT_THAT(CheckThreshold(2, 2), IsOk());
-  EXPECT_THAT(CheckThreshold(2, 3), IsOk());
-  EXPECT_THAT(CheckThreshold(128, 255), IsOk());
-  for (const auto& [threshold, members] :
-       std::vector<std::pair<int, int>>{{1, 1}, {2, 1}, {2, 4}, {4, 3}, {127, 255}, {200, 256}}) {
-    EXPECT_THAT(CheckThreshold(threshold, members), StatusIs(absl::StatusCode::kInvalidArgument))
-        << threshold << " " << members;
+TEST(SecureSumTest, MoreThanHalfOfTheMembersAreNeededInAnyCase) {
+  // With five members three are needed, though two would do.
+  EXPECT_THAT(Round(5, 2).Run({kReveals, kReveals, kSendsVector, kSendsVector, kSendsVector}),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("2 members have revealed shares, and 3 are needed")));
+  EXPECT_THAT(Round(5, 2).Run({kReveals, kReveals, kReveals, kSendsVector, kShares}), IsOk());
+  EXPECT_EQ(ThresholdOf(2, 2).value(), 2);
+  EXPECT_EQ(ThresholdOf(2, 3).value(), 2);
+  EXPECT_EQ(ThresholdOf(2, 4).value(), 3);
+  EXPECT_EQ(ThresholdOf(4, 4).value(), 4);
+  EXPECT_EQ(ThresholdOf(2, 255).value(), 128);
+  for (const auto& [least, members] :
+       std::vector<std::pair<int, int>>{{1, 1}, {1, 2}, {2, 1}, {4, 3}, {200, 256}}) {
+    EXPECT_THAT(ThresholdOf(least, members), StatusIs(absl::StatusCode::kInvalidArgument))
+        << least << " " << members;
   }
 }
 
