@@ -9,15 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "megatron/base/crc32c.h"
-#include "megatron/base/quoted.h"
 #include "megatron/base/status_macros.h"
-#include "megatron/checkpoint/rectangle.h"
 #include "megatron/comm/socket/wire.h"
 
 namespace megatron {
 namespace {
 
-constexpr absl::string_view kMagic = "MGNOUTR1";
+constexpr absl::string_view kMagic = "MGNOUTR2";
 constexpr size_t kMostPiece = size_t{1} << 22;
 constexpr int64_t kMostHeader = int64_t{1} << 26;
 
@@ -90,10 +88,11 @@ absl::StatusOr<GlobalCopy> LoadFrom(const RandomAccessFile& file, int64_t most) 
   MEGATRON_RETURN_IF_ERROR(reader.Read(absl::MakeSpan(header)));
   WireReader fields(header);
   const uint64_t run = fields.Get<uint64_t>();
-  const int64_t round = fields.Get<int64_t>();
+  const int64_t round = fields.Get<int64_t>(), noised_rounds = fields.Get<int64_t>();
   absl::string_view rest = fields.rest();
   absl::StatusOr<IslandAgreement> agreement = TakeAgreement(&rest);
-  if (!fields.ok() || !agreement.ok() || !rest.empty() || run == 0 || round < 0)
+  if (!fields.ok() || !agreement.ok() || !rest.empty() || run == 0 || round < 0 ||
+      noised_rounds < 0)
     return absl::DataLossError("the header is damaged");
   int64_t bytes = 0;
   for (const NamedShape& tensor : agreement->tensors) bytes += 4 * tensor.shape.numel();
@@ -101,6 +100,7 @@ absl::StatusOr<GlobalCopy> LoadFrom(const RandomAccessFile& file, int64_t most) 
   MEGATRON_ASSIGN_OR_RETURN(GlobalCopy copy, GlobalCopy::Create(*agreement, most));
   copy.run = run;
   copy.round = round;
+  copy.noised_rounds = noised_rounds;
   MEGATRON_RETURN_IF_ERROR(reader.Read(CharsOf(copy.global())));
   MEGATRON_RETURN_IF_ERROR(reader.Read(CharsOf(copy.momentum())));
   const uint32_t crc = reader.crc();
@@ -120,9 +120,9 @@ bool AllFinite(absl::Span<const float> values) {
 absl::StatusOr<GlobalCopy> GlobalCopy::Create(const IslandAgreement& agreement, int64_t most) {
   GlobalCopy copy;
   copy.agreement_ = agreement;
+  copy.order_ = ModelOrder(agreement.tensors);
   int64_t elements = 0;
   for (const NamedShape& tensor : agreement.tensors) {
-    copy.places_[tensor.name] = {elements, tensor.shape};
     elements += tensor.shape.numel();
     if (elements > most) {
       return absl::InvalidArgumentError(
@@ -135,39 +135,26 @@ absl::StatusOr<GlobalCopy> GlobalCopy::Create(const IslandAgreement& agreement, 
   return copy;
 }
 
-template <typename Run>
-absl::Status GlobalCopy::ForEachRow(const TensorBlock& block, Run run) const {
-  const auto found = places_.find(block.name);
-  if (found == places_.end()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the model has no parameter ", Quoted(block.name)));
-  }
-  const Shape& shape = found->second.shape;
-  const Rectangle& place = block.place;
-  if (place.start.rank() != shape.rank() || !IsInside(place, shape)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the block ", ToString(place), " is not in ", Quoted(block.name)));
-  }
-  Rectangle whole{shape, shape};
-  for (int d = 0; d < shape.rank(); ++d) whole.start[d] = 0;
-  return ForEachRun(place, whole, place, [&](const CommonRun& common) {
-    run(common.source, found->second.begin + common.target, common.count);
-    return absl::OkStatus();
+template <typename T>
+absl::Status GlobalCopy::Scatter(const TensorBlock& block, const T* values,
+                                 std::vector<T>* all) const {
+  CHECK_EQ(all->size(), global_.size());
+  return order_.ForEachRun(block, [&](const ModelOrder::Run& run) {
+    std::copy(values + run.in_block, values + run.in_block + run.count,
+              all->begin() + run.in_model);
   });
 }
 
-absl::Status GlobalCopy::Scatter(const TensorBlock& block, const float* values,
-                                 std::vector<float>* all) const {
-  CHECK_EQ(all->size(), global_.size());
-  return ForEachRow(block, [&](int64_t source, int64_t target, int64_t count) {
-    std::copy(values + source, values + source + count, all->begin() + target);
-  });
-}
+template absl::Status GlobalCopy::Scatter(const TensorBlock&, const float*,
+                                          std::vector<float>*) const;
+template absl::Status GlobalCopy::Scatter(const TensorBlock&, const uint32_t*,
+                                          std::vector<uint32_t>*) const;
 
 absl::Status GlobalCopy::Gather(const TensorBlock& block, std::string* values) const {
   values->resize(block.place.extent.numel() * sizeof(float));
-  return ForEachRow(block, [&](int64_t source, int64_t target, int64_t count) {
-    std::memcpy(&(*values)[source * sizeof(float)], &global_[target], count * sizeof(float));
+  return order_.ForEachRun(block, [&](const ModelOrder::Run& run) {
+    std::memcpy(&(*values)[run.in_block * sizeof(float)], &global_[run.in_model],
+                run.count * sizeof(float));
   });
 }
 
@@ -189,6 +176,7 @@ absl::Status GlobalCopy::Save(FileSystem& fs, const std::string& path) const {
   WireWriter fields;
   fields.Put(run);
   fields.Put(round);
+  fields.Put(noised_rounds);
   std::string header = fields.Take();
   PutAgreement(agreement_, &header);
   WireWriter front;

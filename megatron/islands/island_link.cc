@@ -54,6 +54,16 @@ absl::Status OfAnotherRank(int32_t gravity) {
   }
 }
 
+std::vector<NamedShape> Sorted(std::vector<NamedShape> tensors) {
+  std::sort(tensors.begin(), tensors.end(),
+            [](const NamedShape& a, const NamedShape& b) { return a.name < b.name; });
+  return tensors;
+}
+
+bool Has(const std::vector<int32_t>& islands, int island) {
+  return std::find(islands.begin(), islands.end(), island) != islands.end();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<IslandLink>> IslandLink::Create(
@@ -69,15 +79,14 @@ IslandLink::IslandLink(const IslandLinkOptions& options, Endpoint server, const 
                        const std::vector<NamedShape>& tensors, const ProcessGroups& groups,
                        const OuterOptimizer* outer, const ParameterBuffers* buffers)
     : options_(options),
-      agreement_{options.agreement, options.outer, tensors},
+      agreement_{options.agreement, options.outer, options.federated, Sorted(tensors)},
+      order_(agreement_.tensors),
       groups_(groups),
       world_(groups.world),
       outer_(outer),
       buffers_(buffers),
       client_(std::move(server), secret) {
   CHECK_EQ(groups.data_context_replicas.size(), 1);
-  std::sort(agreement_.tensors.begin(), agreement_.tensors.end(),
-            [](const NamedShape& a, const NamedShape& b) { return a.name < b.name; });
   if (!leads()) agreement_.tensors.clear();
   for (const FlatParameter& flat : buffers->parameters()) {
     AppendPieces(flat, MainReplicaRange(*buffers, flat, groups), &sent_);
@@ -128,20 +137,27 @@ absl::StatusOr<IslandMessage> IslandLink::ShareState(const absl::StatusOr<Island
                                                      const Stop& stop) {
   MEGATRON_RETURN_IF_ERROR(Together(state.status(), stop));
   IslandMessage shared = *state;
-  int64_t values[4] = {static_cast<int64_t>(shared.run), shared.round,
-                       static_cast<int64_t>(shared.copy),
-                       static_cast<int64_t>(shared.present.size())};
-  world_.Broadcast(Tensor(values, DType::kInt64, {4}), 0, Stream::Inline());
+  int64_t values[8] = {
+      static_cast<int64_t>(shared.run),  shared.round,
+      static_cast<int64_t>(shared.copy), static_cast<int64_t>(shared.present.size()),
+      static_cast<int64_t>(shared.step), shared.noised_rounds,
+      shared.budget_spent ? 1 : 0,       static_cast<int64_t>(shared.note.size())};
+  world_.Broadcast(Tensor(values, DType::kInt64, {8}), 0, Stream::Inline());
   MEGATRON_RETURN_IF_ERROR(world_.status());
   shared.present.resize(values[3]);
-  if (values[3] > 0) {
+  if (values[3] > 0)
     world_.Broadcast(Tensor(shared.present.data(), DType::kInt32, {values[3]}), 0,
                      Stream::Inline());
-    MEGATRON_RETURN_IF_ERROR(world_.status());
-  }
+  shared.note.resize(values[7]);
+  if (values[7] > 0)
+    world_.Broadcast(Tensor(&shared.note[0], DType::kUInt8, {values[7]}), 0, Stream::Inline());
+  MEGATRON_RETURN_IF_ERROR(world_.status());
   shared.run = static_cast<uint64_t>(values[0]);
   shared.round = values[1];
   shared.copy = static_cast<CopyState>(values[2]);
+  shared.step = static_cast<SumStep>(values[4]);
+  noised_rounds_ = values[5];
+  budget_spent_ = values[6] != 0;
   return shared;
 }
 
@@ -172,38 +188,31 @@ absl::StatusOr<IslandMessage> IslandLink::JoinServer() {
   return state;
 }
 
+Tensor IslandLink::HostValues(const Piece& piece, IslandContent content, const Stream& stream,
+                              Buffer* copy) const {
+  const Tensor values = content == IslandContent::kCopy
+                            ? outer_->Global(*piece.bucket, piece.range)
+                            : buffers_->Gradients(*piece.bucket, piece.range);
+  if (stream.device().type == DeviceType::kCpu) return values;
+  *copy = Buffer(Device(), values.bytes(), "host/outer gradients", nullptr);
+  const Tensor on_host = copy->At(0, DType::kFloat32, {values.numel()});
+  Transport(stream, values, on_host);
+  return on_host;
+}
+
 absl::Status IslandLink::PutPieces(IslandContent content, const Stream& stream) {
-  const bool update = content == IslandContent::kUpdate;
-  const bool on_host = stream.device().type == DeviceType::kCpu;
-  std::vector<Buffer> copies;
-  std::vector<UpdateBlock> blocks;
-  const auto host_values = [&](const Piece& piece) {
-    const Tensor values = update ? buffers_->Gradients(*piece.bucket, piece.range)
-                                 : outer_->Global(*piece.bucket, piece.range);
-    if (on_host) return values;
-    copies.emplace_back(Device(), values.bytes(), "host/outer gradients", nullptr);
-    const Tensor copy = copies.back().At(0, DType::kFloat32, {values.numel()});
-    Transport(stream, values, copy);
-    return copy;
-  };
-  if (update && transform_ != nullptr && !std::exchange(transformed_, true)) {
-    for (const Piece& piece : sent_) blocks.push_back({piece.block, host_values(piece)});
-    MEGATRON_RETURN_IF_ERROR(transform_->Apply(run_, round_, blocks, world_));
-    // What is sent again after a lost connection is the same.
-    for (size_t i = 0; i < blocks.size() && !on_host; ++i) {
-      Transport(stream, blocks[i].values, buffers_->Gradients(*sent_[i].bucket, sent_[i].range));
-    }
-  }
-  const OuterGradientType type = update ? options_.gradient_type : OuterGradientType::kFloat32;
-  for (size_t i = 0; i < sent_.size(); ++i) {
-    const Tensor values = blocks.empty() ? host_values(sent_[i]) : blocks[i].values;
+  const OuterGradientType type =
+      content == IslandContent::kUpdate ? options_.gradient_type : OuterGradientType::kFloat32;
+  for (const Piece& piece : sent_) {
+    Buffer copy;
+    const Tensor values = HostValues(piece, content, stream, &copy);
     IslandMessage put;
     put.kind = IslandMessageKind::kPut;
     put.content = content;
     put.round = round_;
     put.attempt = attempt_;
     put.type = type;
-    put.block = sent_[i].block;
+    put.block = piece.block;
     if (type == OuterGradientType::kFloat32) {
       put.values.assign(static_cast<const char*>(values.raw()), values.bytes());
     } else {
@@ -211,7 +220,9 @@ absl::Status IslandLink::PutPieces(IslandContent content, const Stream& stream) 
       EncodeOuter(Stream::Inline(), type, values,
                   Tensor(&put.values[0], DType::kUInt8, {static_cast<int64_t>(put.values.size())}));
     }
-    if (blocks.empty()) copies.clear();
+    if (content == IslandContent::kMasked) {
+      MEGATRON_RETURN_IF_ERROR(MaskValues(&put));
+    }
     MEGATRON_RETURN_IF_ERROR(client_.Send(put));
   }
   IslandMessage flush;
@@ -266,6 +277,26 @@ absl::Status IslandLink::FetchPieces(int64_t round, const Stream& stream) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<IslandMessage> IslandLink::SendUpdate(IslandMessage state, const Stop& stop,
+                                                     const Stream& stream) {
+  if (options_.federated.enabled()) {
+    MEGATRON_RETURN_IF_ERROR(ClipUpdate(stop, stream));
+    return SumSecurely(std::move(state), stop, stream);
+  }
+  MEGATRON_RETURN_IF_ERROR(SendAllPieces(IslandContent::kUpdate, stop, stream));
+  IslandMessage poll;
+  poll.kind = IslandMessageKind::kPoll;
+  poll.round = round_;
+  poll.wait_ms = static_cast<uint32_t>(absl::ToInt64Milliseconds(kPollTime));
+  while (state.round == round_ && !stopped_) {
+    MEGATRON_ASSIGN_OR_RETURN(
+        state,
+        ShareState(leads() ? client_.Ask(poll) : absl::StatusOr<IslandMessage>(IslandMessage()),
+                   stop));
+  }
+  return state;
+}
+
 absl::Status IslandLink::Attempt(bool with_update, const Stop& stop, const Stream& stream,
                                  Round* round) {
   MEGATRON_ASSIGN_OR_RETURN(
@@ -286,27 +317,22 @@ absl::Status IslandLink::Attempt(bool with_update, const Stop& stop, const Strea
     run_ = state.run;
     round_ = state.round;
   }
+  // The round may have ended with the update while the connection was lost.
+  if (with_update && state.run == run_ && state.round == round_ + 1)
+    round->took_part = Has(state.present, options_.island);
   const bool current = state.run == run_ && state.round == round_ && !must_fetch_;
-  if (with_update && current) {
-    const absl::Status sent = SendAllPieces(IslandContent::kUpdate, stop, stream);
-    if (GravityOf(sent) == kLeftOut) {
-      round->left_out = std::string(sent.message());
+  if (with_update && current && !budget_spent_) {
+    const absl::StatusOr<IslandMessage> after = SendUpdate(state, stop, stream);
+    if (GravityOf(after.status()) == kLeftOut) {
+      round->left_out = std::string(after.status().message());
     } else {
-      MEGATRON_RETURN_IF_ERROR(sent);
-      IslandMessage poll;
-      poll.kind = IslandMessageKind::kPoll;
-      poll.round = round_;
-      poll.wait_ms = static_cast<uint32_t>(absl::ToInt64Milliseconds(kPollTime));
-      while (state.round == round_ && !stopped_) {
-        MEGATRON_ASSIGN_OR_RETURN(
-            state,
-            ShareState(leads() ? client_.Ask(poll) : absl::StatusOr<IslandMessage>(IslandMessage()),
-                       stop));
-      }
+      MEGATRON_RETURN_IF_ERROR(after.status());
+      state = *after;
       if (state.round == round_) return absl::OkStatus();  // stopped
-      round->took_part = true;
+      round->took_part = !options_.federated.enabled() || state.present.empty() ||
+                         Has(state.present, options_.island);
     }
-  } else if (current) {
+  } else if (current && !with_update) {
     return absl::OkStatus();
   }
   must_fetch_ = true;  // the gradients are no update from here on
@@ -319,7 +345,10 @@ absl::Status IslandLink::Attempt(bool with_update, const Stop& stop, const Strea
   run_ = state.run;
   round_ = state.round;
   round->has_copy = true;
-  if (round->took_part) round->present.assign(state.present.begin(), state.present.end());
+  if (round->took_part) {
+    round->present.assign(state.present.begin(), state.present.end());
+    round->note = state.note;
+  }
   return absl::OkStatus();
 }
 
@@ -328,7 +357,7 @@ absl::StatusOr<IslandLink::Round> IslandLink::Try(bool with_update, const Stop& 
   const absl::Time begin = absl::Now();
   const int64_t sent = client_.sent_bytes(), received = client_.received_bytes();
   absl::Duration pause = kFirstPause;
-  must_fetch_ = transformed_ = false;
+  must_fetch_ = clipped_ = false;
   Round round;
   while (true) {
     Round attempt;
@@ -353,6 +382,11 @@ absl::StatusOr<IslandLink::Round> IslandLink::Try(bool with_update, const Stop& 
   round.stopped = stopped_ && !round.has_copy;
   round.round = round_;
   round.time = absl::Now() - begin;
+  round.budget_spent = budget_spent_;
+  if (options_.federated.has_noise()) {
+    round.epsilon = BudgetAfter(options_.federated, noised_rounds_).epsilon();
+    round.delta = options_.federated.delta;
+  }
   int64_t bytes[2] = {client_.sent_bytes() - sent, client_.received_bytes() - received};
   if (world_.size() > 1)
     world_.AllReduce(Tensor(bytes, DType::kInt64, {2}), ReduceOp::kSum, Stream::Inline());

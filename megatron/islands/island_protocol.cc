@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "megatron/comm/socket/wire.h"
+#include "megatron/islands/secure_sum_wire.h"
 
 namespace megatron {
 namespace {
@@ -58,11 +59,33 @@ absl::StatusOr<std::string> GetText(WireReader* reader, size_t most) {
   return std::string(text);
 }
 
+void WriteFederated(const FederatedOptions& federated, WireWriter* writer) {
+  PutDouble(federated.clip_norm, writer);
+  writer->Put(static_cast<int32_t>(federated.secure_sum_threshold));
+  PutDouble(federated.noise_multiplier, writer);
+  PutDouble(federated.delta, writer);
+  PutDouble(federated.max_epsilon, writer);
+}
+
+absl::StatusOr<FederatedOptions> ReadFederated(WireReader* reader) {
+  FederatedOptions federated;
+  federated.clip_norm = GetDouble(reader);
+  federated.secure_sum_threshold = reader->Get<int32_t>();
+  federated.noise_multiplier = GetDouble(reader);
+  federated.delta = GetDouble(reader);
+  federated.max_epsilon = GetDouble(reader);
+  if (federated.clip_norm == 0) return federated;
+  const absl::Status status = CheckFederated(federated);
+  if (!status.ok()) return status;
+  return federated;
+}
+
 void WriteAgreement(const IslandAgreement& agreement, WireWriter* writer) {
   writer->PutString(agreement.text);
   PutDouble(agreement.outer.lr, writer);
   PutDouble(agreement.outer.momentum, writer);
   writer->Put(static_cast<uint8_t>(agreement.outer.nesterov));
+  WriteFederated(agreement.federated, writer);
   writer->Put(static_cast<uint32_t>(agreement.tensors.size()));
   for (const NamedShape& tensor : agreement.tensors) {
     writer->PutString(tensor.name);
@@ -78,6 +101,9 @@ absl::StatusOr<IslandAgreement> ReadAgreement(WireReader* reader) {
   agreement.outer.lr = GetDouble(reader);
   agreement.outer.momentum = GetDouble(reader);
   const uint8_t nesterov = reader->Get<uint8_t>();
+  absl::StatusOr<FederatedOptions> federated = ReadFederated(reader);
+  if (!federated.ok()) return federated.status();
+  agreement.federated = *federated;
   const uint32_t count = reader->Get<uint32_t>();
   if (!reader->ok() || nesterov > 1) return Malformed("an agreement that is cut off");
   agreement.outer.nesterov = nesterov == 1;
@@ -152,7 +178,7 @@ absl::Status ReadFields(WireReader* reader, IslandMessage* message) {
     }
     return absl::OkStatus();
   };
-  const auto content = [&] { return GetEnum(reader, IslandContent::kUpdate, &message->content); };
+  const auto content = [&] { return GetEnum(reader, IslandContent::kMasked, &message->content); };
   switch (message->kind) {
     case IslandMessageKind::kJoin: {
       message->island = reader->Get<int32_t>();
@@ -185,6 +211,9 @@ absl::Status ReadFields(WireReader* reader, IslandMessage* message) {
       if (!status.ok()) return status;
       message->values = std::string(reader->GetString());
       const int64_t elements = message->block.place.extent.numel();
+      if (message->content != IslandContent::kUpdate &&
+          message->type != OuterGradientType::kFloat32)
+        return Malformed("codes of what is no update");
       const int64_t bytes = message->type == OuterGradientType::kFloat32
                                 ? elements * SizeOf(DType::kFloat32)
                                 : OuterCodeBytes(message->type, elements);
@@ -195,7 +224,7 @@ absl::Status ReadFields(WireReader* reader, IslandMessage* message) {
     case IslandMessageKind::kPoll:
       message->round = reader->Get<int64_t>();
       message->wait_ms = reader->Get<uint32_t>();
-      return absl::OkStatus();
+      return GetEnum(reader, SumStep::kUnmasking, &message->step);
     case IslandMessageKind::kGet:
       message->round = reader->Get<int64_t>();
       return GetBlock(reader, &message->block);
@@ -215,6 +244,37 @@ absl::Status ReadFields(WireReader* reader, IslandMessage* message) {
       if (count > kMostIslands || count > reader->rest().size() / sizeof(int32_t))
         return Malformed("too many islands");
       for (uint32_t i = 0; i < count; ++i) message->present.push_back(reader->Get<int32_t>());
+      absl::StatusOr<std::string> note = GetText(reader, kMaxStatusText);
+      if (!note.ok()) return note.status();
+      message->note = *std::move(note);
+      message->noised_rounds = reader->Get<int64_t>();
+      const uint8_t spent = reader->Get<uint8_t>();
+      if (spent > 1) return Malformed("an unknown value");
+      message->budget_spent = spent == 1;
+      return first({GetEnum(reader, SumStep::kUnmasking, &message->step),
+                    GetMembers(reader, &message->members), GetSealed(reader, &message->shares),
+                    GetIslands(reader, &message->summed)});
+    }
+    case IslandMessageKind::kAdvertise: {
+      message->round = reader->Get<int64_t>();
+      const absl::Status status = GetMembers(reader, &message->members);
+      if (!status.ok()) return status;
+      if (message->members.size() != 1) return Malformed("other than one member");
+      return absl::OkStatus();
+    }
+    case IslandMessageKind::kShare:
+      message->round = reader->Get<int64_t>();
+      return GetSealed(reader, &message->shares);
+    case IslandMessageKind::kReveal:
+      message->round = reader->Get<int64_t>();
+      message->revealed.from = reader->Get<int32_t>();
+      return first({GetKeyShares(reader, &message->revealed.own_masks),
+                    GetKeyShares(reader, &message->revealed.mask_keys)});
+    case IslandMessageKind::kAbstain: {
+      message->round = reader->Get<int64_t>();
+      absl::StatusOr<std::string> note = GetText(reader, kMaxStatusText);
+      if (!note.ok()) return note.status();
+      message->note = *std::move(note);
       return absl::OkStatus();
     }
     case IslandMessageKind::kAnswer:
@@ -266,6 +326,7 @@ std::string EncodeIslandMessage(const IslandMessage& message) {
     case IslandMessageKind::kPoll:
       writer.Put(message.round);
       writer.Put(message.wait_ms);
+      writer.Put(static_cast<uint8_t>(message.step));
       break;
     case IslandMessageKind::kGet:
       writer.Put(message.round);
@@ -284,6 +345,31 @@ std::string EncodeIslandMessage(const IslandMessage& message) {
       writer.Put(message.round);
       writer.Put(static_cast<uint32_t>(message.present.size()));
       for (const int32_t island : message.present) writer.Put(island);
+      writer.PutString(absl::string_view(message.note).substr(0, kMaxStatusText));
+      writer.Put(message.noised_rounds);
+      writer.Put(static_cast<uint8_t>(message.budget_spent));
+      writer.Put(static_cast<uint8_t>(message.step));
+      PutMembers(message.members, &writer);
+      PutSealed(message.shares, &writer);
+      PutIslands(message.summed, &writer);
+      break;
+    case IslandMessageKind::kAdvertise:
+      writer.Put(message.round);
+      PutMembers(message.members, &writer);
+      break;
+    case IslandMessageKind::kShare:
+      writer.Put(message.round);
+      PutSealed(message.shares, &writer);
+      break;
+    case IslandMessageKind::kReveal:
+      writer.Put(message.round);
+      writer.Put(static_cast<int32_t>(message.revealed.from));
+      PutKeyShares(message.revealed.own_masks, &writer);
+      PutKeyShares(message.revealed.mask_keys, &writer);
+      break;
+    case IslandMessageKind::kAbstain:
+      writer.Put(message.round);
+      writer.PutString(absl::string_view(message.note).substr(0, kMaxStatusText));
       break;
     case IslandMessageKind::kAnswer:
       PutStatus(message.status, &writer);

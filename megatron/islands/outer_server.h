@@ -18,10 +18,16 @@
 // end of a round is out until it joins again, which it does when it comes with its update: it gets
 // the copy. An update that may not be in the sum is left out, and its island gets the copy.
 //
+// With FederatedOptions the updates of a round are a secure sum (secure_round.h). What ends a round
+// above begins its sum, whose steps each have `round_timeout`. The mean has noise, and is shown only
+// when the file counts the round in the privacy budget. A sum that fails ends the round without an
+// outer step. At the end of the budget islands are told so, and get the copy alone.
+//
 // Connections prove that they know the secret. One that sends what is no message, or what does not
 // fit the model, is closed and named in the log, and the others go on. An island whose agreement is
 // another than that of the copy is refused. Sums need each update whole: the memory is 4 bytes per
-// parameter for the copy, the momentum, a gradient, and each island that has sent.
+// parameter for the copy, the momentum, a gradient, and each island that has sent. In a secure sum
+// it is 4 for the sum, and for each island that is sending.
 //
 // Threads: one that takes connections and looks at deadlines, and one for each connection.
 #ifndef MEGATRON_ISLANDS_OUTER_SERVER_H_
@@ -45,9 +51,10 @@
 #include "megatron/comm/socket/job_secret.h"
 #include "megatron/comm/socket/socket.h"
 #include "megatron/comm/socket/wake_event.h"
+#include "megatron/federated/federated_options.h"
 #include "megatron/islands/global_copy.h"
 #include "megatron/islands/island_protocol.h"
-#include "megatron/islands/update_sum.h"
+#include "megatron/islands/secure_round.h"
 
 namespace megatron {
 
@@ -61,14 +68,19 @@ struct OuterServerOptions {
   absl::Duration message_time = absl::Seconds(60);
   int64_t max_parameters = int64_t{20} * 1000 * 1000 * 1000;
   int max_connections = 4096;
+  // If enabled, the updates are summed securely, and the islands must have the same. Noise needs a
+  // `state_file`, which keeps the budget.
+  FederatedOptions federated;
+  int noise_threads = 1;
 };
 
 class OuterServer {
  public:
-  // Fails if the port is in use, or the file of the state is damaged. `sum`: null for the mean.
-  static absl::StatusOr<std::unique_ptr<OuterServer>> Start(
-      const OuterServerOptions& options, const JobSecret& secret, FileSystem& fs,
-      std::unique_ptr<UpdateSum> sum = nullptr);
+  // Fails if the port is in use, if the file of the state is damaged, or counts rounds with another
+  // noise, and for FederatedOptions that allow no round.
+  static absl::StatusOr<std::unique_ptr<OuterServer>> Start(const OuterServerOptions& options,
+                                                            const JobSecret& secret,
+                                                            FileSystem& fs);
   // Closes all connections and leaves no thread.
   ~OuterServer();
 
@@ -103,12 +115,16 @@ class OuterServer {
     uint64_t attempt = 0;
     IslandContent content = IslandContent::kUpdate;
     std::vector<float> values;
+    std::vector<uint32_t> masked;  // the values of IslandContent::kMasked
     int64_t elements = 0;
-    bool sent = false;  // its update is whole
+    // Its update is whole, or, for a secure sum, it waits for the end of the round.
+    bool sent = false;
   };
 
   OuterServer(const OuterServerOptions& options, const JobSecret& secret, FileSystem& fs,
-              std::unique_ptr<UpdateSum> sum, Socket listener, Endpoint endpoint);
+              Socket listener, Endpoint endpoint);
+  static absl::Status RoundIsOver(int64_t round);
+  static bool IsSending(const Island& island);
   void Accept();
   void Open(AcceptedChannel channel);
   void JoinFinished();
@@ -121,18 +137,30 @@ class OuterServer {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckAgreement(const IslandMessage& message) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  absl::Status Begin(Island* island, const IslandMessage& message)
+  absl::Status Begin(int number, Island* island, const IslandMessage& message)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Put(Island* island, const IslandMessage& message)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Finish(int number, Island* island, const IslandMessage& message)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  IslandMessage State(int island) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The steps of an island in a secure sum: kAdvertise, kShare, kReveal, kAbstain.
+  absl::Status TakePart(int number, Island* island, const IslandMessage& message)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `known` is the last step of the round's sum that the island knows of.
+  IslandMessage State(int island, SumStep known) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Leave(Connection* connection, const char* how) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends the round if it may end.
   void EndRound() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeStep(const std::vector<int>& islands) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Save() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CloseSecureStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LoseMember(int island) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes the outer step of a secure sum, with noise. Other threads serve islands meanwhile.
+  void Unmask(SecureRound::Sum sum);
+  // Begins the next round. `note`: why this one had no outer step, by no island.
+  void BeginRound(const std::vector<int>& islands, const std::string& note)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LookAtBudget() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Save() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const OuterServerOptions options_;
   FileSystem& fs_;
@@ -141,12 +169,18 @@ class OuterServer {
   const WakeEvent wake_;
   mutable absl::Mutex mutex_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  const std::unique_ptr<UpdateSum> sum_ ABSL_PT_GUARDED_BY(mutex_);
   std::list<Connection> connections_ ABSL_GUARDED_BY(mutex_);
   std::map<int, Island> islands_ ABSL_GUARDED_BY(mutex_);
   std::optional<GlobalCopy> copy_ ABSL_GUARDED_BY(mutex_);  // its run is 0 until it has been given
   int giver_ ABSL_GUARDED_BY(mutex_) = -1;                  // the island that gives the copy
   std::vector<int32_t> present_ ABSL_GUARDED_BY(mutex_);    // in the last round
+  std::string note_ ABSL_GUARDED_BY(mutex_);                // why the last round had no outer step
+  std::optional<SecureRound> secure_ ABSL_GUARDED_BY(mutex_);  // from the first kAdvertise on
+  bool unmasks_ ABSL_GUARDED_BY(mutex_) = false;               // its sum has been taken
+  bool budget_spent_ ABSL_GUARDED_BY(mutex_) = false;
+  // The copy is of a round whose privacy the file does not count yet: nobody may see it.
+  bool hidden_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time save_again_ ABSL_GUARDED_BY(mutex_);
   absl::Time deadline_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   bool told_too_few_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t received_ ABSL_GUARDED_BY(mutex_) = 0, sent_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes

@@ -2,7 +2,6 @@
 
 #include "megatron/islands/outer_server.h"
 
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -17,177 +16,13 @@
 #include "megatron/base/file_system.h"
 #include "megatron/base/memory_file_system.h"
 #include "megatron/comm/socket/handshake.h"
-#include "megatron/islands/island_client.h"
+#include "megatron/islands/test_island.h"
 
 namespace megatron {
 namespace {
 
 using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
-
-using Values = std::vector<float>;
-
-constexpr int kElements = 8;  // a: [2, 3], b: [2]
-
-IslandAgreement Agreement() {
-  IslandAgreement agreement;
-  agreement.text = "model { layers: 2 }\ntrain { seed: 1 }\n";
-  agreement.outer = {0.7, 0.9, true};
-  agreement.tensors = {{"a", {2, 3}}, {"b", {2}}};
-  return agreement;
-}
-
-// The blocks of one rank that has all, in the order of elements.
-std::vector<TensorBlock> Blocks() { return {{"a", {{0, 0}, {2, 3}}}, {"b", {{0}, {2}}}}; }
-
-std::string Bytes(const Values& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
-}
-
-IslandMessage MessageOf(IslandMessageKind kind, int64_t round = 0) {
-  IslandMessage message;
-  message.kind = kind;
-  message.round = round;
-  return message;
-}
-
-// An island of one rank.
-class Island {
- public:
-  Island(const OuterServer& server, const JobSecret& secret, int number)
-      : client_(server.endpoint(), secret), number_(number), session_(number * 1000 + 7) {}
-
-  absl::StatusOr<IslandMessage> Join(const IslandAgreement& agreement = Agreement()) {
-    if (!client_.connected()) {
-      const absl::Status connected = client_.Connect(absl::Seconds(5));
-      if (!connected.ok()) return connected;
-    }
-    IslandMessage join = MessageOf(IslandMessageKind::kJoin, round);
-    join.island = number_;
-    join.session = session_;
-    join.leads = true;
-    join.agreement = agreement;
-    join.run = run;
-    return client_.Ask(join);
-  }
-  absl::Status SendValues(IslandContent content, const Values& values,
-                          OuterGradientType type = OuterGradientType::kFloat32) {
-    ++attempt_;
-    IslandMessage begin = MessageOf(IslandMessageKind::kBegin, round);
-    begin.content = content;
-    begin.run = run;
-    begin.attempt = attempt_;
-    absl::Status status = client_.Ask(begin).status();
-    if (!status.ok()) return status;
-    size_t at = 0;
-    for (const TensorBlock& block : Blocks()) {
-      IslandMessage put = begin;
-      put.kind = IslandMessageKind::kPut;
-      put.block = block;
-      put.type = type;
-      const int64_t count = block.place.extent.numel();
-      Values part(values.begin() + at, values.begin() + at + count);
-      at += count;
-      if (type == OuterGradientType::kFloat32) {
-        put.values = Bytes(part);
-      } else {
-        put.values.resize(OuterCodeBytes(type, count));
-        EncodeOuter(
-            Stream::Inline(), type, Tensor(part.data(), DType::kFloat32, {count}),
-            Tensor(&put.values[0], DType::kUInt8, {static_cast<int64_t>(put.values.size())}));
-      }
-      status = client_.Send(put);
-      if (!status.ok()) return status;
-    }
-    status = client_.Ask(MessageOf(IslandMessageKind::kFlush)).status();
-    if (!status.ok()) return status;
-    IslandMessage finish = begin;
-    finish.kind = IslandMessageKind::kFinish;
-    return client_.Ask(finish).status();
-  }
-  // Joins, and gives the copy or fetches it.
-  Values Enter(const Values& copy = {}) {
-    absl::StatusOr<IslandMessage> state = Join();
-    EXPECT_THAT(state.status(), IsOk());
-    if (state.ok() && state->copy == CopyState::kGive) {
-      EXPECT_THAT(SendValues(IslandContent::kCopy, copy), IsOk());
-      state = Join();
-      EXPECT_THAT(state.status(), IsOk());
-      run = state->run;
-      round = state->round;
-    }
-    return Fetch(*state);
-  }
-  Values Fetch(const IslandMessage& state) {
-    Values all;
-    for (const TensorBlock& block : Blocks()) {
-      IslandMessage get = MessageOf(IslandMessageKind::kGet, state.round);
-      get.block = block;
-      const auto values = client_.Ask(get);
-      EXPECT_THAT(values.status(), IsOk());
-      if (!values.ok()) return {};
-      Values part(values->values.size() / sizeof(float));
-      std::memcpy(part.data(), values->values.data(), values->values.size());
-      all.insert(all.end(), part.begin(), part.end());
-    }
-    EXPECT_THAT(client_.Ask(MessageOf(IslandMessageKind::kFetched, state.round)).status(), IsOk());
-    run = state.run;
-    round = state.round;
-    return all;
-  }
-  // Waits for the end of the round; the state at the end, or after so long.
-  IslandMessage Await(absl::Duration most = absl::Seconds(20)) {
-    IslandMessage poll = MessageOf(IslandMessageKind::kPoll, round);
-    poll.wait_ms = 200;
-    const absl::Time until = absl::Now() + most;
-    while (true) {
-      const auto state = client_.Ask(poll);
-      EXPECT_THAT(state.status(), IsOk());
-      if (!state.ok() || state->round != round || absl::Now() > until) return state.value_or(poll);
-    }
-  }
-  void Disconnect() { client_.Close(); }
-  IslandClient& client() { return client_; }
-
-  uint64_t run = 0;
-  int64_t round = -1;
-
- private:
-  IslandClient client_;
-  const int number_;
-  const uint64_t session_;
-  uint64_t attempt_ = 0;
-};
-
-// The outer step on vectors, with updates in the order of islands.
-class Plain {
- public:
-  explicit Plain(const Values& start) : global_(start), momentum_(start.size()) {}
-  void Step(const std::vector<Values>& updates) {
-    for (size_t i = 0; i < global_.size(); ++i) {
-      float d = updates[0][i];
-      for (size_t k = 1; k < updates.size(); ++k) d += updates[k][i];
-      if (updates.size() > 1) d *= static_cast<float>(1.0 / static_cast<double>(updates.size()));
-      momentum_[i] = 0.9f * momentum_[i];
-      momentum_[i] += d;
-      float change = 0.9f * momentum_[i];
-      change += d;
-      change *= -0.7f;
-      global_[i] += change;
-    }
-  }
-  const Values& global() const { return global_; }
-
- private:
-  Values global_, momentum_;
-};
-
-Values Some(int seed) {
-  Values values(kElements);
-  for (int i = 0; i < kElements; ++i)
-    values[i] = std::sin(static_cast<float>(seed * 31 + i * 7)) * 0.1f;
-  return values;
-}
 
 class OuterServerTest : public ::testing::Test {
  protected:
@@ -205,7 +40,7 @@ class OuterServerTest : public ::testing::Test {
     options.state_file = state;
     return options;
   }
-  Island Make(int number) { return Island(*server_, secret_, number); }
+  TestIsland Make(int number) { return TestIsland(*server_, secret_, number); }
   // Returns once the server has noticed that a connection has ended.
   static void Settle() { absl::SleepFor(absl::Milliseconds(300)); }
 
@@ -216,7 +51,7 @@ class OuterServerTest : public ::testing::Test {
 
 TEST_F(OuterServerTest, RoundsAreThePlainOuterStepsBitForBit) {
   Start(With(3, absl::Seconds(60)));
-  std::vector<Island> islands;
+  std::vector<TestIsland> islands;
   for (int k = 0; k < 3; ++k) islands.push_back(Make(k));
   Plain plain(Some(0));
   EXPECT_EQ(islands[0].Enter(Some(0)), Some(0));
@@ -232,7 +67,7 @@ TEST_F(OuterServerTest, RoundsAreThePlainOuterStepsBitForBit) {
       EXPECT_THAT(islands[k].SendValues(IslandContent::kUpdate, updates[k]), IsOk());
     }
     plain.Step(updates);
-    for (Island& island : islands) {
+    for (TestIsland& island : islands) {
       const IslandMessage state = island.Await();
       EXPECT_EQ(state.round, round);
       EXPECT_EQ(state.present, (std::vector<int32_t>{0, 1, 2}));
@@ -243,7 +78,7 @@ TEST_F(OuterServerTest, RoundsAreThePlainOuterStepsBitForBit) {
 
 TEST_F(OuterServerTest, ARoundEndsInTimeWithoutTheLateOneWhichGetsTheCopy) {
   Start(With(1, absl::Seconds(1)));
-  Island a = Make(0), b = Make(1);
+  TestIsland a = Make(0), b = Make(1);
   a.Enter(Some(0));
   b.Enter();
   EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(1)), IsOk());
@@ -267,10 +102,10 @@ TEST_F(OuterServerTest, ARoundEndsInTimeWithoutTheLateOneWhichGetsTheCopy) {
 
 TEST_F(OuterServerTest, AnIslandThatIsLostIsOutAndComesBack) {
   Start(With(1, absl::Seconds(60)));
-  Island a = Make(0);
+  TestIsland a = Make(0);
   a.Enter(Some(0));
   {
-    Island b = Make(1);
+    TestIsland b = Make(1);
     b.Enter();
   }
   Settle();
@@ -278,7 +113,7 @@ TEST_F(OuterServerTest, AnIslandThatIsLostIsOutAndComesBack) {
   const IslandMessage state = a.Await();
   EXPECT_EQ(state.present, (std::vector<int32_t>{0}));
   const Values copy = a.Fetch(state);
-  Island b = Make(1);
+  TestIsland b = Make(1);
   EXPECT_EQ(b.Enter(), copy);
   EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(2)), IsOk());
   EXPECT_EQ(server_->round(), 1);  // it is waited for
@@ -288,7 +123,7 @@ TEST_F(OuterServerTest, AnIslandThatIsLostIsOutAndComesBack) {
 
 TEST_F(OuterServerTest, AnUpdateThatIsWholeStaysWhenItsIslandIsLost) {
   Start(With(2, absl::Seconds(60)));
-  Island a = Make(0), b = Make(1);
+  TestIsland a = Make(0), b = Make(1);
   a.Enter(Some(0));
   b.Enter();
   EXPECT_THAT(b.SendValues(IslandContent::kUpdate, Some(1)), IsOk());
@@ -300,11 +135,11 @@ TEST_F(OuterServerTest, AnUpdateThatIsWholeStaysWhenItsIslandIsLost) {
 
 TEST_F(OuterServerTest, TooFewIslandsWaitForOneMore) {
   Start(With(2, absl::Milliseconds(300)));
-  Island a = Make(0);
+  TestIsland a = Make(0);
   a.Enter(Some(0));
   EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(1)), IsOk());
   EXPECT_EQ(a.Await(absl::Seconds(1)).round, 0);
-  Island b = Make(5);
+  TestIsland b = Make(5);
   b.Enter();
   EXPECT_THAT(b.SendValues(IslandContent::kUpdate, Some(2)), IsOk());
   EXPECT_EQ(a.Await().present, (std::vector<int32_t>{0, 5}));
@@ -312,7 +147,7 @@ TEST_F(OuterServerTest, TooFewIslandsWaitForOneMore) {
 
 TEST_F(OuterServerTest, AnIslandThatComesDuringARoundIsNotWaitedFor) {
   Start(With(1, absl::Seconds(60)));
-  Island a = Make(0), b = Make(1), c = Make(2);
+  TestIsland a = Make(0), b = Make(1), c = Make(2);
   a.Enter(Some(0));
   b.Enter();
   EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(1)), IsOk());
@@ -323,7 +158,7 @@ TEST_F(OuterServerTest, AnIslandThatComesDuringARoundIsNotWaitedFor) {
 
 TEST_F(OuterServerTest, TheNextRoundWaitsForWhoStillReadsTheCopy) {
   Start(With(1, absl::Seconds(60)));
-  Island a = Make(0), b = Make(1);
+  TestIsland a = Make(0), b = Make(1);
   a.Enter(Some(0));
   b.Enter();
   EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(1)), IsOk());
@@ -341,7 +176,7 @@ TEST_F(OuterServerTest, TheNextRoundWaitsForWhoStillReadsTheCopy) {
 
 TEST_F(OuterServerTest, AnUpdateWithANaNIsLeftOutAndTheOthersGoOn) {
   Start(With(1, absl::Seconds(60)));
-  Island a = Make(0), b = Make(1);
+  TestIsland a = Make(0), b = Make(1);
   a.Enter(Some(0));
   b.Enter();
   Values bad = Some(1);
@@ -362,7 +197,7 @@ TEST_F(OuterServerTest, AnUpdateWithANaNIsLeftOutAndTheOthersGoOn) {
 
 TEST_F(OuterServerTest, ASumThatOverflowsMakesNoStep) {
   Start(With(2, absl::Seconds(60)));
-  Island a = Make(0), b = Make(1);
+  TestIsland a = Make(0), b = Make(1);
   a.Enter(Some(0));
   b.Enter();
   const Values huge(kElements, 3e38f);
@@ -377,7 +212,7 @@ TEST_F(OuterServerTest, ASumThatOverflowsMakesNoStep) {
 TEST_F(OuterServerTest, CodesAreDecodedBlockByBlock) {
   for (const OuterGradientType type : {OuterGradientType::kInt8, OuterGradientType::kE3M0}) {
     Start(With(1, absl::Seconds(60)));
-    Island a = Make(0);
+    TestIsland a = Make(0);
     a.Enter(Some(0));
     Values powers = {0.5f, -0.25f, 0.125f, 0.5f, 0, -0.5f, 0.25f, -0.25f};
     if (type == OuterGradientType::kInt8) powers.assign(kElements, 0.5f);
@@ -391,10 +226,10 @@ TEST_F(OuterServerTest, CodesAreDecodedBlockByBlock) {
 
 TEST_F(OuterServerTest, OthersAreRefusedByNameAndTheIslandsGoOn) {
   Start(With(1, absl::Seconds(60)));
-  Island a = Make(0);
+  TestIsland a = Make(0);
   a.Enter(Some(0));
   const auto expect_refused = [&](const IslandAgreement& agreement, const std::string& why) {
-    Island other = Make(1);
+    TestIsland other = Make(1);
     EXPECT_THAT(other.Join(agreement).status(),
                 StatusIs(absl::StatusCode::kFailedPrecondition, ::testing::HasSubstr(why)));
   };
@@ -413,7 +248,7 @@ TEST_F(OuterServerTest, OthersAreRefusedByNameAndTheIslandsGoOn) {
   agreement.outer.momentum = 0.5;
   expect_refused(agreement, "a momentum of 0.9 (Nesterov), and the island 0.7 and 0.5");
   // A number that is taken.
-  Island twin(*server_, secret_, 0);
+  TestIsland twin(*server_, secret_, 0);
   IslandMessage join = MessageOf(IslandMessageKind::kJoin);
   ASSERT_THAT(twin.client().Connect(absl::Seconds(5)), IsOk());
   join.session = 99;
@@ -422,7 +257,7 @@ TEST_F(OuterServerTest, OthersAreRefusedByNameAndTheIslandsGoOn) {
   EXPECT_THAT(twin.client().Ask(join).status(),
               StatusIs(absl::StatusCode::kAlreadyExists,
                        ::testing::HasSubstr("island 0 has joined already")));
-  Island stranger(*server_, JobSecret::Random(), 1);
+  TestIsland stranger(*server_, JobSecret::Random(), 1);
   EXPECT_THAT(stranger.client().Connect(absl::Seconds(5)),
               StatusIs(absl::StatusCode::kUnauthenticated));
   EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(1)), IsOk());
@@ -431,11 +266,11 @@ TEST_F(OuterServerTest, OthersAreRefusedByNameAndTheIslandsGoOn) {
 
 TEST_F(OuterServerTest, WhoSendsWhatDoesNotFitIsClosedAndTheIslandsGoOn) {
   Start(With(1, absl::Seconds(60)));
-  Island a = Make(0);
+  TestIsland a = Make(0);
   a.Enter(Some(0));
   const auto expect_closed = [&](const std::vector<IslandMessage>& messages,
                                  const std::string& why) {
-    Island b = Make(1);
+    TestIsland b = Make(1);
     b.Enter();
     absl::Status status;
     for (const IslandMessage& message : messages) {
@@ -491,7 +326,7 @@ TEST_F(OuterServerTest, AServerThatIsStartedAgainGoesOnFromItsState) {
   Plain plain(Some(0));
   uint64_t run = 0;
   {
-    Island a = Make(0);
+    TestIsland a = Make(0);
     a.Enter(Some(0));
     run = a.run;
     EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(1)), IsOk());
@@ -501,7 +336,7 @@ TEST_F(OuterServerTest, AServerThatIsStartedAgainGoesOnFromItsState) {
   server_.reset();
   Start(With(1, absl::Seconds(60), "state"));
   EXPECT_EQ(server_->round(), 1);
-  Island a = Make(0);
+  TestIsland a = Make(0);
   EXPECT_EQ(a.Enter(), plain.global());
   EXPECT_EQ(a.run, run);
   // The momentum is there, too.

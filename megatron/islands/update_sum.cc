@@ -7,17 +7,17 @@
 
 namespace megatron {
 
-absl::Status MeanOfUpdates::Check(const IslandUpdate& update) {
-  if (AllFinite(update.values)) return absl::OkStatus();
+absl::Status CheckUpdate(absl::Span<const float> update) {
+  if (AllFinite(update)) return absl::OkStatus();
   return absl::DataLossError("the update has an infinity or a NaN");
 }
 
-absl::Status MeanOfUpdates::Sum(const std::vector<IslandUpdate>& updates,
-                                absl::Span<float> gradient) {
+absl::Status MeanOfUpdates(const std::vector<absl::Span<const float>>& updates,
+                           absl::Span<float> gradient) {
   CHECK(!updates.empty());
-  std::copy(updates[0].values.begin(), updates[0].values.end(), gradient.begin());
+  std::copy(updates[0].begin(), updates[0].end(), gradient.begin());
   for (size_t k = 1; k < updates.size(); ++k) {
-    for (size_t i = 0; i < gradient.size(); ++i) gradient[i] += updates[k].values[i];
+    for (size_t i = 0; i < gradient.size(); ++i) gradient[i] += updates[k][i];
   }
   const float share = static_cast<float>(1.0 / static_cast<double>(updates.size()));
   if (updates.size() > 1) {

@@ -20,7 +20,7 @@ models: layers pipeline
 optim: ops comm
 data: base
 checkpoint: tensor comm
-islands: optim checkpoint
+islands: optim checkpoint federated
 federated: base
 plan: base pipeline
 http: comm
