@@ -445,6 +445,7 @@ constexpr absl::string_view kOurOwn[] = {
     "data.random_ltd",
     "data.stories",
     "diloco",
+    "federated",
     "generation",
     "gradient_compression",
     "logging.diagnostics_interval",

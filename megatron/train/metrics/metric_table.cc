@@ -338,6 +338,14 @@ const Metric kPredictionExcess = {"prediction-excess",
                                   "Share by which the last 20 steps took longer than predicted, "
                                   "once in a run; needs `system.hardware_file` or "
                                   "`train.auto_layout`."};
+const Metric kEpsilon = {"epsilon",
+                         "epsilon",
+                         "",
+                         kIterations,
+                         kStep,
+                         "privacy",
+                         "Epsilon of all rounds so far at `federated.delta`; needs "
+                         "`federated.noise_multiplier`."};
 const Metric kMaxAttentionLogit = {"max_attention_logit",
                                    "max_attention_logit",
                                    "",
@@ -442,7 +450,7 @@ absl::Span<const Metric* const> AllMetrics() {
     for (const Metric& timer : TimerMetrics()) metrics->push_back(&timer);
     for (const Metric* metric :
          {&metric::kLossScore, &metric::kGradNormScore, &metric::kPredictionExcess,
-          &metric::kMaxAttentionLogit, &metric::kNoiseScale})
+          &metric::kEpsilon, &metric::kMaxAttentionLogit, &metric::kNoiseScale})
       metrics->push_back(metric);
     for (const Metric* metric : LayerMetrics()) metrics->push_back(metric);
     metrics->push_back(&metric::kPerplexity);

@@ -52,6 +52,8 @@ extern const Metric kLayerGradNorm, kLayerParamsNorm, kLayerUpdateNorm, kLayerUp
 extern const Metric kLossScore, kGradNormScore;
 // The value of the step at which a run compares itself with its prediction.
 extern const Metric kPredictionExcess;
+// The value of the steps with a round of a federated run.
+extern const Metric kEpsilon;
 // Values of evaluations, besides the measures of the model.
 extern const Metric kPerplexity;
 

@@ -140,6 +140,7 @@ StepMetrics StepMeter::Measure(const StepReport& report, const TrainingProgress&
   step.sent_gradients = report.sent_gradients;
   step.skipped = !report.update.finite;
   step.diagnostics = report.diagnostics;
+  if (report.round) step.epsilon = report.round->epsilon;
   step.world_size = options_.num_ranks();
   step.speed = SpeedOf(absl::ToDoubleSeconds(elapsed), work, step.iteration);
   AddToInterval(step, work, elapsed);

@@ -91,6 +91,8 @@ struct StepMetrics {
   // The share by which steps took longer than predicted; set at the step at which a run compares
   // itself with its prediction.
   std::optional<double> prediction_excess;
+  // The privacy that all rounds have cost; set after the steps with a round of a federated run.
+  std::optional<double> epsilon;
   DiagnosticValues diagnostics = {};  // empty but at steps that are measured
   Speed speed;
   int64_t world_size = 0;  // number of ranks; 0: unknown

@@ -38,6 +38,7 @@ void VisitValues(Step& step, const Visitor& visit) {
   visit(metric::kLossScore, step.loss_score);
   visit(metric::kGradNormScore, step.grad_norm_score);
   visit(metric::kPredictionExcess, step.prediction_excess);
+  visit(metric::kEpsilon, step.epsilon);
   visit(metric::kMaxAttentionLogit, step.diagnostics.max_attention_logit);
   visit(metric::kNoiseScale, step.diagnostics.noise_scale);
   visit(metric::kElapsed, step.speed.elapsed_ms);

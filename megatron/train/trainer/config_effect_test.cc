@@ -198,6 +198,8 @@ const std::map<std::string, Help>& Helps() {
       // One island shares samples with nobody.
       {"diloco.num_islands", {"2", {}}},
       {"diloco.server_address", {"there:5", {"diloco.secret_file=s"}}},
+      // Less allows no round.
+      {"federated.max_epsilon", {"50", {}}},
       {"logging.profile_ranks", {"1", {"parallel.data_parallel_size=2"}}},
       {"logging.prometheus_textfile", {"b.prom", {}}},
       {"system.num_threads", {"77", {}}},
@@ -293,9 +295,11 @@ std::string Describe(const TrainerOptions& o) {
               o.outer.sync_every, o.outer.lr, o.outer.momentum, o.outer.nesterov,
               o.outer.gradient_type, o.outer.num_fragments, o.outer.sync_delay,
               o.outer.update_alpha, o.outer.last_step, o.outer.elsewhere, o.islands.server_address,
-              o.islands.secret_file, o.islands.island, o.islands.gradient_type, o.bucket_size,
-              o.max_generation_context, o.placement.order, o.pipeline_schedule,
-              o.microbatch_group) +
+              o.islands.secret_file, o.islands.island, o.islands.gradient_type,
+              o.islands.federated.clip_norm, o.islands.federated.secure_sum_threshold,
+              o.islands.federated.noise_multiplier, o.islands.federated.delta,
+              o.islands.federated.max_epsilon, o.bucket_size, o.max_generation_context,
+              o.placement.order, o.pipeline_schedule, o.microbatch_group) +
          Line(o.optimizer.kind, o.optimizer.adam_beta1, o.optimizer.adam_beta2,
               o.optimizer.adam_epsilon, o.optimizer.exp_avg_dtype, o.optimizer.exp_avg_sq_dtype,
               o.optimizer.sgd_momentum, o.optimizer.lion_beta1, o.optimizer.lion_beta2,

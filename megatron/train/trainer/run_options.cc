@@ -4,6 +4,7 @@
 #include "absl/strings/strip.h"
 #include "glog/logging.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/federated/federated_options.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/config/batch_sizes.h"
 #include "megatron/train/recipes/model_rules_of.h"
@@ -61,6 +62,16 @@ OuterGradientType ToOuterGradientType(config::OuterGradient::Type type) {
       return OuterGradientType::kE3M0;
   }
   LOG(FATAL) << "there is no form " << type;
+}
+
+FederatedOptions ToFederatedOptions(const config::FederatedConfig& config) {
+  FederatedOptions options;
+  options.clip_norm = config.clip_norm();
+  options.secure_sum_threshold = static_cast<int>(config.secure_sum_threshold());
+  options.noise_multiplier = config.noise_multiplier();
+  options.delta = config.delta();
+  options.max_epsilon = config.max_epsilon();
+  return options;
 }
 
 CompressionType ToCompressionType(config::GradientCompression::Type type) {
@@ -286,6 +297,7 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
     options.islands.agreement = IslandAgreementText(config);
     options.islands.outer = {options.outer.lr, options.outer.momentum, options.outer.nesterov};
     options.islands.gradient_type = options.outer.gradient_type;
+    options.islands.federated = ToFederatedOptions(config.federated());
   }
   options.bucket_size = config.parallel().ddp_bucket_size();
   SetGradientDType(config.parallel(), &options.data_parallel);

@@ -204,6 +204,8 @@ class Trainer {
   ParameterBuffers& buffers() { return *buffers_; }
   Optimizer& optimizer() { return *optimizer_; }
   OuterOptimizer* outer_optimizer() { return outer_.get(); }  // null: there are no islands
+  // Whether an outer server has said that there are no more rounds: the run is at its end.
+  bool budget_spent() const { return islands_ != nullptr && islands_->budget_spent(); }
   DataParallel& data_parallel() { return *data_parallel_; }
   OptimizerParamScheduler& scheduler() { return scheduler_; }
   LossScaler& scaler() { return scaler_; }

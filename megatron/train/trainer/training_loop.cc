@@ -176,7 +176,11 @@ ExitCode TrainingLoop::Train() {
                     run_.restart_reason.empty() ? "" : ", again: ", run_.restart_reason));
   if (Done()) {
     rank_.console->PrintLine(absl::StrCat("already at iteration ", first_iteration_, " of ",
-                                          options().loop.train_iters, ": nothing to do"));
+                                          options().loop.train_iters,
+                                          trainer_->budget_spent() ? ", and the privacy budget of "
+                                                                     "the federated run is spent"
+                                                                   : "",
+                                          ": nothing to do"));
   }
   while (!Done()) {
     if (PassesOver()) continue;

@@ -80,7 +80,9 @@ class TrainingLoop {
  private:
   // Passes over the next iteration if the configuration says so; returns whether it does.
   bool PassesOver();
-  bool Done() const { return trainer_->progress().iteration >= options().loop.train_iters; }
+  bool Done() const {
+    return trainer_->progress().iteration >= options().loop.train_iters || trainer_->budget_spent();
+  }
   const RunOptions& options() const { return run_.options; }
 
   // Makes the error the rank's failure. Returns the code to leave with.

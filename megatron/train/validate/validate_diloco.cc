@@ -5,6 +5,7 @@
 #include "absl/strings/string_view.h"
 #include "megatron/comm/island_groups.h"
 #include "megatron/comm/socket/socket.h"
+#include "megatron/federated/privacy_accountant.h"
 #include "megatron/train/config/config.pb.h"
 #include "megatron/train/validate/rules.h"
 
@@ -82,6 +83,28 @@ void CheckServer(ConfigChecker& check) {
          "the biases count the tokens of all islands, and no counts are sent to the server");
 }
 
+// Masked updates are integers of 32 bits, and a budget is for one round at least.
+void CheckFederatedRounds(ConfigChecker& check) {
+  constexpr absl::string_view kNorm = "federated.clip_norm";
+  constexpr absl::string_view kEpsilon = "federated.max_epsilon";
+  constexpr absl::string_view kType = "diloco.outer_gradient_dtype";
+  const config::PretrainConfig& config = check.resolved();
+  const config::FederatedConfig& federated = config.federated();
+  if (!federated.has_clip_norm() || !check.Usable({kNorm})) return;
+  if (check.Usable({kType}) &&
+      config.diloco().outer_gradient_dtype() != config::OuterGradient::fp32) {
+    check.Error(kNorm, absl::StrCat("cannot be used with ", check.Named(kType),
+                                    ": masked updates are integers of 32 bits"));
+  }
+  if (!check.Usable({kEpsilon, "federated.noise_multiplier", "federated.delta"}) ||
+      !federated.has_max_epsilon() || federated.noise_multiplier() == 0)
+    return;
+  const PrivacyBudget budget(federated.noise_multiplier(), federated.delta(),
+                             federated.max_epsilon());
+  const absl::Status round = budget.MayTakeRound();
+  if (!round.ok()) check.Error(kEpsilon, absl::StrCat("allows no round: ", round.message()));
+}
+
 }  // namespace
 
 void CheckDiloco(ConfigChecker& check) {
@@ -111,6 +134,7 @@ void CheckDiloco(ConfigChecker& check) {
   CheckRanksOfIslands(check);
   CheckFragments(check);
   CheckServer(check);
+  CheckFederatedRounds(check);
 }
 
 }  // namespace megatron

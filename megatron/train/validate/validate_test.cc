@@ -39,6 +39,7 @@ constexpr char kDrops[] = "data.random_ltd={min_value: 8 require_steps: 5}";
 constexpr char kSparse[] = "parallel.sparse_gradients=true",
                kUntied[] = "model.untie_embeddings_and_output_weights=true";
 
+constexpr char kServer[] = "diloco.server_address=a:1", kSecret[] = "diloco.secret_file=s";
 constexpr char kSquare[] = "parallel.tensor_parallel_mode=2d",
                kFour[] = "parallel.tensor_model_parallel_size=4";
 
@@ -438,6 +439,18 @@ TEST(ValidateTest, RefusesEachBrokenRuleByName) {
         "parallel.use_distributed_optimizer=true", "parallel.data_parallel_size=2",
         "parallel.num_distributed_optimizer_instances=2"},
        "the run is one island"},
+      {{"diloco.sync_every=5", "federated.clip_norm=1"},
+       "has no effect without diloco.server_address"},
+      {{kServer, kSecret, "diloco.sync_every=5", "federated.noise_multiplier=1"},
+       "has no effect without federated.clip_norm"},
+      {{kServer, kSecret, "diloco.sync_every=5", "federated.clip_norm=1", "federated.delta=1e-6"},
+       "has no effect with federated.noise_multiplier = 0"},
+      {{kServer, kSecret, "diloco.sync_every=5", "federated.clip_norm=1",
+        "diloco.outer_gradient_dtype=int8"},
+       "cannot be used with diloco.outer_gradient_dtype = int8"},
+      {{kServer, kSecret, "diloco.sync_every=5", "federated.clip_norm=1",
+        "federated.noise_multiplier=1", "federated.max_epsilon=4.7"},
+       "one round more would make it 4.729"},
       {{"diloco.sync_every=5", "train.auto_layout=true"},
        "cannot be used with train.auto_layout = true"},
       {{"parallel.check_weight_hash_across_dp_replicas_interval=5"}, "has no effect with"},
