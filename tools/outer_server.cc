@@ -2,26 +2,32 @@
 //
 //   outer_server --listen=0.0.0.0:29600 --secret_file=secret --state=outer.state --min_islands=2
 //
+// With --clip_norm it is the server of a federated run (docs/federated.md).
+//
 // It ends at SIGTERM or SIGINT, with the state of the last round in the file.
 
 #include "megatron/islands/outer_server.h"
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <iostream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "glog/logging.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/federated/federated_options.h"
 #include "tools/common/tool_main.h"
 
 ABSL_FLAG(std::string, listen, "127.0.0.1:29600",
@@ -37,11 +43,32 @@ ABSL_FLAG(int, min_islands, 1, "The least updates that end a round.");
 ABSL_FLAG(absl::Duration, round_timeout, absl::Minutes(10),
           "The time after the first update of a round at which it ends without the islands that "
           "have not sent theirs; also the longest time that an island may take to fetch the copy.");
+ABSL_FLAG(
+    double, clip_norm, 0,
+    "Makes the server that of a federated run (docs/federated.md): islands send their updates "
+    "masked and clipped to this L2 norm, and the server learns their sum alone. The islands "
+    "must have this and the four flags below in their section `federated`. 0: updates are "
+    "sent as they are.");
+ABSL_FLAG(int, secure_sum_threshold, 2,
+          "The fewest islands in a sum; more than half of those that are there are needed in any "
+          "case.");
+ABSL_FLAG(double, noise_multiplier, 0,
+          "The standard deviation of the noise of each element of a sum, divided by the clip norm. "
+          "It needs --state, which keeps the privacy budget. 0: there is no noise.");
+ABSL_FLAG(double, delta, 1e-5, "The probability with which epsilon need not hold.");
+ABSL_FLAG(double, max_epsilon, 0,
+          "The privacy budget: rounds end before the one that would make epsilon greater. 0: there "
+          "is no end.");
 ABSL_FLAG(int64_t, max_parameters, int64_t{20} * 1000 * 1000 * 1000,
           "The most parameters of a model.");
 
 namespace megatron {
 namespace {
+
+bool IsSet(const char* flag) {
+  const absl::CommandLineFlag* const found = absl::FindCommandLineFlag(flag);
+  return found != nullptr && found->CurrentValue() != found->DefaultValue();
+}
 
 absl::Status Main(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) return absl::InvalidArgumentError("there are flags only");
@@ -58,6 +85,26 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   }
   if (options.round_timeout <= absl::ZeroDuration() || options.max_parameters < 1)
     return absl::InvalidArgumentError("--round_timeout and --max_parameters are greater than 0");
+  options.federated.clip_norm = absl::GetFlag(FLAGS_clip_norm);
+  options.federated.secure_sum_threshold = absl::GetFlag(FLAGS_secure_sum_threshold);
+  options.federated.noise_multiplier = absl::GetFlag(FLAGS_noise_multiplier);
+  options.federated.delta = absl::GetFlag(FLAGS_delta);
+  options.federated.max_epsilon = absl::GetFlag(FLAGS_max_epsilon);
+  options.noise_threads = static_cast<int>(std::max(std::thread::hardware_concurrency(), 1u));
+  if (options.federated.clip_norm == 0) {
+    for (const char* flag : {"secure_sum_threshold", "noise_multiplier", "delta", "max_epsilon"}) {
+      if (IsSet(flag)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--", flag, " has no effect without --clip_norm"));
+      }
+    }
+  } else {
+    MEGATRON_RETURN_IF_ERROR(CheckFederated(options.federated), _.SetPrepend() << "--");
+  }
+  if (options.federated.has_noise() && options.state_file.empty()) {
+    return absl::InvalidArgumentError(
+        "--noise_multiplier needs --state, the file that keeps the privacy budget");
+  }
   if (absl::GetFlag(FLAGS_secret_file).empty())
     return absl::InvalidArgumentError("--secret_file must name the file with the secret");
   MEGATRON_ASSIGN_OR_RETURN(const JobSecret secret,
