@@ -56,16 +56,30 @@ Partition AcrossRuns(const Partition& groups, int count) {
   return partition;
 }
 
-// Puts the ranks together whose samples make up a batch: for each data-parallel rank, those of a
-// column of its square of tensor-parallel ranks.
-Partition DataRows(const RankGrid& grid) {
+// Puts the ranks together whose samples make up a batch, where those of each of `shares`, which are
+// tensor-parallel ranks, have the samples of a data-parallel rank.
+Partition DataRows(const RankGrid& grid, const Partition& shares) {
   Partition partition;
-  for (const std::vector<int>& column : Runs(grid.Partition({Axis::kTensor}), grid.tensor_side())) {
-    if (grid.Coordinate(column[0], Axis::kData) > 0) continue;
+  for (const std::vector<int>& share : shares) {
+    if (grid.Coordinate(share[0], Axis::kData) > 0) continue;
     std::vector<int>& ranks = partition.emplace_back();
-    const std::vector<int> copies = grid.PeersOf(column[0], {Axis::kData});
+    const std::vector<int> copies = grid.PeersOf(share[0], {Axis::kData});
     for (size_t copy = 0; copy < copies.size(); ++copy) {
-      for (int rank : column) ranks.push_back(grid.PeersOf(rank, {Axis::kData})[copy]);
+      for (int rank : share) ranks.push_back(grid.PeersOf(rank, {Axis::kData})[copy]);
+    }
+  }
+  return partition;
+}
+
+// Puts the ranks of a cube together that are in the same row, column by column.
+Partition RowsOfAllLevels(const Partition& tensor, int side) {
+  Partition partition;
+  for (const std::vector<int>& ranks : tensor) {
+    for (int row = 0; row < side; ++row) {
+      std::vector<int>& of_row = partition.emplace_back();
+      for (size_t place = 0; place < ranks.size(); ++place) {
+        if (static_cast<int>(place) / side % side == row) of_row.push_back(ranks[place]);
+      }
     }
   }
   return partition;
@@ -124,10 +138,21 @@ std::vector<NamedPartition> Partitions(const RankGrid& dense, const RankGrid& ex
       {&Groups::expert_data, "edp", expert_data},
   };
   if (const int side = dense.tensor_side(); side > 1) {
-    const Partition tensor = dense.Partition({Axis::kTensor});
-    partitions.push_back({&Groups::tensor_replicas, "tp-column", Runs(tensor, side)});
+    const Partition tensor = dense.Partition({Axis::kTensor}), columns = Runs(tensor, side);
+    const bool has_levels = dense.tensor_depth() > 1;
+    partitions.push_back(
+        {&Groups::tensor_replicas, has_levels ? "tp-replicas" : "tp-column", columns});
     partitions.push_back({&Groups::tensor_row, "tp-row", AcrossRuns(tensor, side)});
-    partitions.push_back({&Groups::data_rows, "dp-rows", DataRows(dense)});
+    partitions.push_back({&Groups::data_rows, "dp-rows", DataRows(dense, columns)});
+    if (has_levels) {
+      partitions.push_back({&Groups::tensor_column, "tp-column", AcrossRuns(columns, side)});
+      partitions.push_back({&Groups::tensor_square, "tp-square", AcrossRuns(tensor, side * side)});
+      partitions.push_back({&Groups::tensor_depth, "tp-depth", Runs(tensor, side * side)});
+    }
+    if (dense.tensor_cube()) {
+      partitions.push_back({&Groups::data_inner_rows, "dp-inner-rows",
+                            DataRows(dense, RowsOfAllLevels(tensor, side))});
+    }
   }
   if (const int instances = dense.optimizer_instances(); instances > 1) {
     partitions.push_back(
@@ -156,8 +181,12 @@ std::vector<NamedPartition> Partitions(const RankGrid& dense, const RankGrid& ex
   return partitions;
 }
 
-// One instance is the whole group.
-void ShareGroupsOfOneInstance(const RankGrid& dense, ProcessGroups* groups) {
+// One instance is the whole group, and so is one level of squares.
+void ShareGroups(const RankGrid& dense, ProcessGroups* groups) {
+  if (dense.tensor_side() > 1 && dense.tensor_depth() == 1) {
+    groups->tensor_column = groups->tensor_replicas;
+    groups->tensor_square = groups->tensor;
+  }
   if (dense.optimizer_instances() > 1) return;
   groups->data_context_shards = groups->data_context;
   groups->expert_data_shards = groups->expert_data;
@@ -197,7 +226,7 @@ absl::StatusOr<ProcessGroups> MakeGroups(const RankGrid& dense, const RankGrid& 
     }
     if (communicator->size() > 1) groups.*named.group = ProcessGroup(std::move(communicator));
   }
-  ShareGroupsOfOneInstance(dense, &groups);
+  ShareGroups(dense, &groups);
   return groups;
 }
 
@@ -269,8 +298,10 @@ std::vector<ProcessGroup ProcessGroups::*> HierarchicalGroups(const RankGrid& de
 
 int CountGroups(const ProcessGroups& groups) {
   int count = groups.world.size() > 1 ? 1 : 0;
-  for (const ProcessGroup* group : {&groups.tensor_replicas, &groups.tensor_row, &groups.data_rows})
+  for (const ProcessGroup* group : {&groups.tensor_replicas, &groups.tensor_row, &groups.data_rows,
+                                    &groups.tensor_depth, &groups.data_inner_rows})
     count += group->size() > 1 ? 1 : 0;
+  if (groups.tensor_depth.size() > 1) count += 2;  // columns and squares are groups of their own
   using Groups = ProcessGroups;
   for (const auto& [run, across] :
        {std::pair(&Groups::data_context_shards, &Groups::data_context_replicas),
@@ -298,7 +329,7 @@ ProcessGroups GroupsForPlanning(const RankGrid& dense, const RankGrid& expert, i
                                                       absl::StrCat(named.name, "-", i));
     }
   }
-  ShareGroupsOfOneInstance(dense, &groups);
+  ShareGroups(dense, &groups);
   return groups;
 }
 

@@ -20,12 +20,19 @@ struct ProcessGroups {
   ProcessGroup world;
   ProcessGroup tensor;
   // The tensor-parallel ranks that hold the same block of a weight, for weights that are cut into
-  // fewer blocks than there are ranks. Where tensor-parallel ranks form a square (rank_grid.h),
-  // they are this rank's column; else they depend on the model, and MakeGroups leaves them out.
+  // fewer blocks than there are ranks. Where tensor-parallel ranks form squares (rank_grid.h), they
+  // are the columns of all levels in this rank's place; else they depend on the model, and
+  // MakeGroups leaves them out.
   ProcessGroup tensor_replicas;
-  // Default groups unless tensor-parallel ranks form a square: those of this rank's row, and the
-  // ranks that hold the other samples, data-parallel ranks and rows of the square.
-  ProcessGroup tensor_row, data_rows;
+  // Default groups unless tensor-parallel ranks form squares: those of this rank's row and of its
+  // column, both on its level; its level, column by column; and the ranks in its place of every
+  // level.
+  ProcessGroup tensor_row, tensor_column, tensor_square, tensor_depth;
+  // With squares, the ranks that hold the other samples: data-parallel ranks, and with each the
+  // ranks of tensor_replicas. In a cube, data_inner_rows are those that hold the other samples
+  // between a layer's two products (layers/tensor_grid.h): data-parallel ranks, and with each the
+  // rows of all levels in this rank's place.
+  ProcessGroup data_rows, data_inner_rows;
   ProcessGroup context;
   ProcessGroup data;
   ProcessGroup pipeline;
@@ -49,6 +56,12 @@ struct ProcessGroups {
   ProcessGroup expert_data;  // the gradients of experts are summed over it
   ProcessGroup expert_data_shards, expert_data_replicas;  // the same two parts of expert_data
   ProcessGroup expert_data_host, expert_data_across_hosts;
+
+  // Returns the tensor-parallel ranks that hold the same block of a weight that is cut over tensor-
+  // parallel ranks, `count` of which hold each block.
+  const ProcessGroup& TensorReplicas(int count) const {
+    return count == tensor_depth.size() ? tensor_depth : tensor_replicas;
+  }
 };
 
 // Makes the groups of this rank. Collective over `world`. Both grids have its size, the same number

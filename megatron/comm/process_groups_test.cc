@@ -1,6 +1,7 @@
 #include "megatron/comm/process_groups.h"
 
 #include <algorithm>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status_matchers.h"
@@ -74,7 +75,6 @@ TEST(ProcessGroupsTest, GroupsHoldTheRanksOfTheGrids) {
   EXPECT_THAT(status, absl_testing::IsOk());
 }
 
-// Eight ranks with the same weights, of which groups of two share experts.
 // Ranks 0 to 7 are two squares of 2 x 2, one for each data-parallel rank, whose columns are
 // neighbours.
 TEST(ProcessGroupsTest, SquaresOfTensorParallelRanksHaveRowsAndColumns) {
@@ -108,6 +108,49 @@ TEST(ProcessGroupsTest, SquaresOfTensorParallelRanksHaveRowsAndColumns) {
   EXPECT_THAT(status, absl_testing::IsOk());
 }
 
+// Ranks 0 to 15 are two cubes of 2 x 2 x 2, one for each data-parallel rank. A rank's number in its
+// cube has its level, its row and its column as bits, from the lowest on.
+TEST(ProcessGroupsTest, CubesOfTensorParallelRanksHaveGroupsInEachDirection) {
+  ParallelSizes sizes;
+  sizes.tensor = 8;
+  sizes.tensor_side = sizes.tensor_depth = 2;
+  sizes.tensor_cube = true;
+  const RankGrid grid = *RankGrid::Create(sizes, 16);
+  const absl::Status status =
+      RunRanks(16, [&](int rank, const ProcessGroup& world) -> absl::Status {
+        ThreadPool pool(1);
+        const Stream stream = Stream::Cpu(&pool);
+        MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
+                                  MakeGroups(grid, grid, world.communicator()));
+        const int cube = rank / 8 * 8, level = rank % 2, row = rank / 2 % 2, column = rank / 4 % 2;
+        using G = ProcessGroups;
+        const std::tuple<ProcessGroup G::*, int, int> cases[] = {
+            {&G::tensor_row, 0b10001 << (cube + level + 2 * row), column},
+            {&G::tensor_column, 0b101 << (cube + level + 4 * column), row},
+            {&G::tensor_square, 0b1010101 << (cube + level), row + 2 * column},
+            {&G::tensor_depth, 0b11 << (cube + 2 * row + 4 * column), level},
+            {&G::tensor_replicas, 0b1111 << (cube + 4 * column), level + 2 * row},
+            {&G::data_rows, 0b111100001111 << (4 * column), rank / 8 * 4 + level + 2 * row},
+            {&G::data_inner_rows, 0b11001100110011 << (2 * row),
+             rank / 8 * 4 + level + 2 * column}};
+        const ProcessGroups planned = GroupsForPlanning(grid, grid, rank);
+        for (const auto& [group, members, place] : cases) {
+          EXPECT_EQ(Members(groups.*group, rank, stream), members) << (groups.*group).name();
+          EXPECT_EQ((groups.*group).rank(), place) << (groups.*group).name();
+          EXPECT_EQ((planned.*group).name(), (groups.*group).name());
+          EXPECT_EQ((planned.*group).rank(), place);
+        }
+        EXPECT_EQ(&groups.TensorReplicas(2), &groups.tensor_depth);
+        EXPECT_EQ(&groups.TensorReplicas(4), &groups.tensor_replicas);
+        // The world, tp, dp, dp-cp, the three of the expert grid, and these.
+        EXPECT_EQ(CountGroups(planned), 14);
+        EXPECT_EQ(CountGroups(groups), 14);
+        return world.status();
+      });
+  EXPECT_THAT(status, absl_testing::IsOk());
+}
+
+// Eight ranks with the same weights, of which groups of two share experts.
 TEST(ProcessGroupsTest, InstancesAndHostsCutTheRanksWithTheSameWeightsIntoRuns) {
   ParallelSizes sizes;
   sizes.context = 2;

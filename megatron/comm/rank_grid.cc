@@ -16,18 +16,28 @@ constexpr std::array<Axis, kNumAxes> kByCoordinate = {Axis::kTensor, Axis::kCont
 constexpr int At(Axis axis) { return static_cast<int>(axis); }
 
 absl::Status CheckPositive(const ParallelSizes& sizes, int world_size) {
-  const int positive[] = {world_size,     sizes.tensor, sizes.tensor_side,         sizes.context,
-                          sizes.pipeline, sizes.expert, sizes.optimizer_instances, sizes.hosts};
+  const int positive[] = {
+      world_size,     sizes.tensor, sizes.tensor_side,         sizes.tensor_depth, sizes.context,
+      sizes.pipeline, sizes.expert, sizes.optimizer_instances, sizes.hosts};
   for (int size : positive) {
     if (size < 1) return absl::InvalidArgumentError("parallel sizes must be at least 1");
   }
   if (sizes.data < 0 || sizes.expert_tensor < 0 || sizes.ranks_per_host < 0) {
     return absl::InvalidArgumentError("parallel sizes must not be negative");
   }
-  if (sizes.tensor_side > 1 && sizes.tensor / sizes.tensor_side != sizes.tensor_side) {
+  const int64_t side = sizes.tensor_side;
+  if (side > 1 && side * side * sizes.tensor_depth != sizes.tensor) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        sizes.tensor, " tensor-parallel ranks do not form ",
+        sizes.tensor_depth == 1 ? "a square" : absl::StrCat(sizes.tensor_depth, " squares"), " of ",
+        side, " rows"));
+  }
+  if (side == 1 && (sizes.tensor_depth > 1 || sizes.tensor_cube)) {
+    return absl::InvalidArgumentError("squares of tensor-parallel ranks need several rows");
+  }
+  if (sizes.tensor_cube && sizes.tensor_depth != side) {
     return absl::InvalidArgumentError(
-        absl::StrCat(sizes.tensor, " tensor-parallel ranks do not form a square of ",
-                     sizes.tensor_side, " rows"));
+        absl::StrCat(sizes.tensor_depth, " squares of ", side, " rows do not form a cube"));
   }
   return absl::OkStatus();
 }
@@ -134,6 +144,8 @@ absl::StatusOr<RankGrid> RankGrid::CreateExpert(const ParallelSizes& sizes, int 
 
 RankGrid::RankGrid(const std::array<int, kNumAxes>& sizes, const ParallelSizes& asked)
     : tensor_side_(asked.tensor_side),
+      tensor_depth_(asked.tensor_depth),
+      tensor_cube_(asked.tensor_cube),
       optimizer_instances_(asked.optimizer_instances),
       hosts_(asked.hosts),
       ranks_per_host_(asked.ranks_per_host),

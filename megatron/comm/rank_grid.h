@@ -28,9 +28,10 @@
 // Likewise it is cut into *hosts*, runs of neighbours whose network is faster than that between
 // runs, for what is sent within a host first or only.
 //
-// The q * q tensor-parallel ranks of *2D tensor parallelism* form a square of side q
-// (layers/tensor_grid.h): rank t among them is in row t % q and column t / q, so the ranks of a
-// column are neighbours. The side is 1 where each layer is cut along one dim.
+// The d * q * q tensor-parallel ranks of 2D, 2.5D and 3D tensor parallelism form d squares of side q
+// (layers/tensor_grid.h): rank t among them is on level t % d, in row t / d % q and column
+// t / (d * q), so the ranks of a column are neighbours. 2D has one level; 3D has as many as rows,
+// and is a cube. The side is 1 where each layer is cut along one dim.
 //
 // With g = ranks_per_host > 0, ranks [0, g), [g, 2 g), ... of the world are those of one host each,
 // for hierarchical collectives (hierarchical/hierarchical_communicator.h). 0: there are none. Rows
@@ -56,7 +57,9 @@ namespace megatron {
 // dense grid.
 struct ParallelSizes {
   int tensor = 1;
-  int tensor_side = 1;  // q where tensor = q * q ranks form a square; 1: they do not
+  int tensor_side = 1;       // q where tensor = d * q * q ranks form d squares; 1: they do not
+  int tensor_depth = 1;      // d
+  bool tensor_cube = false;  // whether the squares form a cube, which d = q must
   int context = 1;
   int data = 0;
   int pipeline = 1;
@@ -87,6 +90,8 @@ class RankGrid {
   // Returns the number of ranks in a group over `axes`: the product of their sizes.
   int size(AxisSet axes) const;
   int tensor_side() const { return tensor_side_; }
+  int tensor_depth() const { return tensor_depth_; }
+  bool tensor_cube() const { return tensor_cube_; }
   int optimizer_instances() const { return optimizer_instances_; }
   int hosts() const { return hosts_; }
   int ranks_per_host() const { return ranks_per_host_; }
@@ -117,7 +122,8 @@ class RankGrid {
 
   std::array<Extent, kNumAxes> axes_;  // indexed by Axis
   int world_size_ = 1;
-  int tensor_side_ = 1;
+  int tensor_side_ = 1, tensor_depth_ = 1;
+  bool tensor_cube_ = false;
   int optimizer_instances_ = 1;
   int hosts_ = 1;
   int ranks_per_host_ = 0;

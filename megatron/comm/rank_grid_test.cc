@@ -203,6 +203,26 @@ TEST(RankGridTest, RefusesASideThatMakesNoSquare) {
   EXPECT_EQ(RankGrid::Create(sizes, 8)->tensor_side(), 2);
 }
 
+TEST(RankGridTest, RefusesLevelsThatMakeNoSquaresOrNoCube) {
+  ParallelSizes sizes = Sizes(12, 1, 1);
+  sizes.tensor_side = 2;
+  sizes.tensor_depth = 2;
+  EXPECT_THAT(RankGrid::Create(sizes, 12),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("12 tensor-parallel ranks do not form 2 squares of 2 rows")));
+  sizes.tensor_depth = 3;
+  ASSERT_THAT(RankGrid::Create(sizes, 12), IsOk());
+  EXPECT_EQ(RankGrid::Create(sizes, 12)->tensor_depth(), 3);
+  sizes.tensor_cube = true;
+  EXPECT_THAT(RankGrid::Create(sizes, 12),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("3 squares of 2 rows do not form a cube")));
+  sizes.tensor_side = 1;
+  sizes.tensor_depth = 12;
+  EXPECT_THAT(RankGrid::Create(sizes, 12),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("need several rows")));
+}
+
 TEST(RankGridTest, RefusesInstancesAndHostsThatDoNotDivideTheRanksWithTheSameWeights) {
   ParallelSizes sizes = Sizes(2, 1, 1);
   sizes.optimizer_instances = 2;
