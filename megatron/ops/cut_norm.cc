@@ -6,6 +6,7 @@
 #include "megatron/ops/bias_gradient.h"
 #include "megatron/ops/checks.h"
 #include "megatron/ops/cpu/rows.h"
+#include "megatron/ops/cuda/kernel_table.h"
 
 namespace megatron::ops {
 namespace {
@@ -19,7 +20,6 @@ void Check(const Stream& stream, const Norm& norm, const Tensor& x_TH, const Nor
   if (norm.kind == Norm::kLayerNorm)
     CheckContiguous(stream, tensors.mean_T, DType::kFloat32, {rows});
   CheckContiguous(stream, tensors.rstd_T, DType::kFloat32, {rows});
-  CHECK(!RunsOnCuda(stream)) << "norms of cut rows run on the CPU alone";
 }
 
 float AsFloat(float value) { return value; }
@@ -76,7 +76,7 @@ void CutNormSums(const Stream& stream, const Norm& norm, const Tensor& x_TH,
   const int64_t rows = x_TH.dim(0), columns = x_TH.dim(1);
   CheckContiguous(stream, x_TH, x_TH.dtype(), {rows, columns});
   CheckContiguous(stream, sums_T2, DType::kFloat32, {rows, 2});
-  CHECK(!RunsOnCuda(stream)) << "norms of cut rows run on the CPU alone";
+  if (RunsOnCuda(stream)) return OnCuda<CutNormSums>(stream, norm, x_TH, sums_T2);
   if (!RunsOnCpu(stream)) return;
   WithType(x_TH.dtype(), [&](auto type) {
     ParallelRows(stream.pool(), rows, columns, [&](int64_t row) {
@@ -100,6 +100,8 @@ void CutNormForward(const Stream& stream, const Norm& norm, const Tensor& x_TH,
   const int64_t rows = x_TH.dim(0), columns = x_TH.dim(1), parts = sums_PT2.dim(0);
   CheckContiguous(stream, sums_PT2, DType::kFloat32, {parts, rows, 2});
   CheckContiguous(stream, y_TH, x_TH.dtype(), x_TH.shape());
+  if (RunsOnCuda(stream))
+    return OnCuda<CutNormForward>(stream, norm, x_TH, sums_PT2, tensors, y_TH);
   if (!RunsOnCpu(stream)) return;
   WithType(x_TH.dtype(), [&](auto type) {
     using T = decltype(type);
@@ -133,6 +135,8 @@ void CutNormGradientSums(const Stream& stream, const Norm& norm, const Tensor& d
   const int64_t rows = x_TH.dim(0), columns = x_TH.dim(1);
   CheckContiguous(stream, dy_TH, x_TH.dtype(), x_TH.shape());
   CheckContiguous(stream, sums_T2, DType::kFloat32, {rows, 2});
+  if (RunsOnCuda(stream))
+    return OnCuda<CutNormGradientSums>(stream, norm, dy_TH, x_TH, tensors, sums_T2);
   if (!RunsOnCpu(stream)) return;
   WithType(x_TH.dtype(), [&](auto type) {
     using T = decltype(type);
@@ -164,6 +168,10 @@ void CutNormBackward(const Stream& stream, const Norm& norm, int64_t columns, co
   CheckContiguous(stream, sums_T2, DType::kFloat32, {rows, 2});
   CheckContiguous(stream, dgamma_H, DType::kFloat32, {mine});
   if (!dbeta_H.empty()) CheckContiguous(stream, dbeta_H, DType::kFloat32, {mine});
+  if (RunsOnCuda(stream)) {
+    return OnCuda<CutNormBackward>(stream, norm, columns, dy_TH, x_TH, tensors, sums_T2,
+                                   dresidual_TH, dx_TH, dgamma_H, dbeta_H, dbias_H);
+  }
   if (RunsOnCpu(stream)) {
     float* const dbeta = dbeta_H.empty() ? nullptr : dbeta_H.data<float>();
     const bool centered = norm.kind == Norm::kLayerNorm;

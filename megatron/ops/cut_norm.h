@@ -1,4 +1,5 @@
-// LayerNorm and RMSNorm of rows whose columns are cut evenly over ranks (2D tensor parallelism).
+// LayerNorm and RMSNorm of rows whose columns are cut evenly over ranks (2D, 2.5D and 3D tensor
+// parallelism).
 //
 //   CutNormSums(...) on each rank, gather the parts, CutNormForward(...)
 //   CutNormGradientSums(...) on each rank, add them up over ranks, CutNormBackward(...)
@@ -7,7 +8,7 @@
 // parts are combined as means and sums of squared deviations, so that they lose no digits where the
 // mean is large.
 //
-// Legend: T rows, H columns of this rank, P ranks. These ops run on the CPU alone.
+// Legend: T rows, H columns of this rank, P ranks.
 #ifndef MEGATRON_OPS_CUT_NORM_H_
 #define MEGATRON_OPS_CUT_NORM_H_
 

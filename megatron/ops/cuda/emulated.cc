@@ -5,6 +5,7 @@
 #include "megatron/ops/bias_gradient.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/cuda/emulated_op.h"
+#include "megatron/ops/cut_norm.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
@@ -27,15 +28,14 @@
 namespace megatron::ops::cuda {
 namespace {
 
-[[maybe_unused]] const bool in_graphs =
-    EmulateInGraphs<ActivationForward, ActivationBackward, GateForward, GateBackward,
-                    AttentionForward, AttentionBackward, BiasBackward, CrossEntropyStatistics,
-                    RescaleSum, CrossEntropyLoss, CrossEntropyHits, CrossEntropyBackward,
-                    BiasDropoutAdd, DropoutBackward, Copy, Add, Scale, Zero, EmbeddingForward,
-                    EmbeddingBackward, AbsMax, Quantize, QuantizeAndMeasure, QuantizeBlocks,
-                    LinearForward, LinearActivationForward, LinearBackwardInput,
-                    LinearActivationBackwardInput, LinearBackwardWeight, NormForward,
-                    ResidualNormForward, NormBackward, Rope, PartOfSequences, WeightedSum>();
+[[maybe_unused]] const bool in_graphs = EmulateInGraphs<
+    ActivationForward, ActivationBackward, GateForward, GateBackward, AttentionForward,
+    AttentionBackward, BiasBackward, CrossEntropyStatistics, RescaleSum, CrossEntropyLoss,
+    CrossEntropyHits, CrossEntropyBackward, BiasDropoutAdd, DropoutBackward, Copy, Add, Scale, Zero,
+    EmbeddingForward, EmbeddingBackward, AbsMax, Quantize, QuantizeAndMeasure, QuantizeBlocks,
+    LinearForward, LinearActivationForward, LinearBackwardInput, LinearActivationBackwardInput,
+    LinearBackwardWeight, NormForward, ResidualNormForward, NormBackward, CutNormSums,
+    CutNormForward, CutNormGradientSums, CutNormBackward, Rope, PartOfSequences, WeightedSum>();
 
 // The emulated device counts as one that the kernels for Hopper run on.
 [[maybe_unused]] const bool hopper_is_available =

@@ -10,6 +10,7 @@
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/cuda/agreement.h"
 #include "megatron/ops/cuda/cudnn/cudnn_kernels.h"
+#include "megatron/ops/cut_norm.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
@@ -279,6 +280,38 @@ TEST_P(CudaOpTest, NormsAndTheirGradients) {
               NormBackward(stream, norm, at[6], at[2], tensors, at[1], at[7], at[8],
                            layer ? at[9] : Tensor());
             });
+      }
+    }
+  }
+}
+
+// Of 3 ranks the first one's columns, with statistics of the others.
+TEST_P(CudaOpTest, NormsOfCutRowsAndTheirGradients) {
+  for (Norm::Kind kind : {Norm::kLayerNorm, Norm::kRmsNorm}) {
+    for (bool zero_centered : {false, true}) {
+      for (int64_t columns : {5, 128, 1001}) {
+        const int64_t rows = 37;
+        const Norm norm = {kind, 1e-5f, zero_centered};
+        HostTensor x = Normal({rows, columns}, 1), residual = Normal({rows, columns}, 2),
+                   y = Poisoned({rows, columns}), gamma = Positive({columns}, dtype(), 4),
+                   beta = Normal({columns}, 5), dy = Normal({rows, columns}, 6),
+                   dx = Poisoned({rows, columns}), dgamma = HostTensor::Normal({columns}, kF32, 8),
+                   dbeta = HostTensor::Normal({columns}, kF32, 9),
+                   dbias = HostTensor::Normal({columns}, kF32, 10), mean({rows}, kF32),
+                   rstd({rows}, kF32), sums = Positive({3, rows, 2}, kF32, 11),
+                   of_gradients({rows, 2}, kF32);
+        ExpectAgreement({&x, &residual, &y, &gamma, &beta, &dy, &dx, &dgamma, &dbeta, &dbias, &mean,
+                         &rstd, &sums, &of_gradients},
+                        4 * SumTolerance(dtype()), [&](const Stream& stream, At at) {
+                          const bool layer = kind == Norm::kLayerNorm;
+                          const NormTensors tensors = {at[3], layer ? at[4] : Tensor(),
+                                                       layer ? at[10] : Tensor(), at[11]};
+                          CutNormSums(stream, norm, at[0], at[12].Select(0, 0));
+                          CutNormForward(stream, norm, at[0], at[12], tensors, at[2]);
+                          CutNormGradientSums(stream, norm, at[5], at[0], tensors, at[13]);
+                          CutNormBackward(stream, norm, 3 * columns, at[5], at[0], tensors, at[13],
+                                          at[1], at[6], at[7], layer ? at[8] : Tensor(), at[9]);
+                        });
       }
     }
   }
