@@ -18,7 +18,7 @@ ops::Attention AttentionCore::Whole(const LayerContext& ctx) const {
   attention.scale = options_.scale != 0 ? options_.scale
                                         : 1.0f / std::sqrt(static_cast<float>(options_.head_size));
   attention.causal = options_.causal;
-  const MicroBatch& batch = *ctx.batch;
+  const MicroBatch& batch = ctx.inner_batch();
   attention.cu_seqlens_q = batch.cu_seqlens;
   attention.cu_seqlens_k = options_.cross ? batch.encoder.cu_seqlens : batch.cu_seqlens;
   attention.max_seqlen_q = batch.max_seqlen;
@@ -33,7 +33,7 @@ ops::Attention AttentionCore::Whole(const LayerContext& ctx) const {
 }
 
 ContextAttention AttentionCore::OverRanks(const LayerContext& ctx) const {
-  const MicroBatch& batch = *ctx.batch;
+  const MicroBatch& batch = ctx.inner_batch();
   return {Whole(ctx), &batch.context, options_.cross ? &batch.encoder.context : &batch.context};
 }
 

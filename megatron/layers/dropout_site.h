@@ -34,9 +34,9 @@ inline ops::Dropout DropoutAt(const LayerContext& ctx, float probability, int64_
                           static_cast<uint32_t>(site));
   const bool all_tokens = site == DropoutSite::kAttentionProbabilities ||
                           site == DropoutSite::kCrossAttentionProbabilities;
-  dropout.sample_T = all_tokens ? ctx.batch->sample_T : ctx.MyRows(ctx.batch->sample_T);
-  dropout.position_T =
-      all_tokens ? ctx.batch->sample_position_T : ctx.MyRows(ctx.batch->sample_position_T);
+  const MicroBatch& batch = all_tokens ? ctx.inner_batch() : *ctx.batch;
+  dropout.sample_T = all_tokens ? batch.sample_T : ctx.MyRows(batch.sample_T);
+  dropout.position_T = all_tokens ? batch.sample_position_T : ctx.MyRows(batch.sample_position_T);
   if (!all_tokens) dropout.first_column = ctx.first_column;
   return dropout;
 }

@@ -29,6 +29,7 @@
 
 #include "megatron/comm/process_group.h"
 #include "megatron/layers/micro_batch.h"
+#include "megatron/layers/tensor_grid.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
 
@@ -72,11 +73,14 @@ struct LayerContext {
   // alone, since every rank then has all tokens.
   ProcessGroup context_group;
 
-  // Where tensor-parallel ranks form a square (tensor_grid.h), tensor_group is this rank's row, and
-  // these are its column and the whole square, in the order of columns. The rank's columns of the
-  // residual stream begin with `first_column`.
-  ProcessGroup column_group, square_group;
+  // This rank's groups where tensor-parallel ranks form a grid (tensor_grid.h), of which
+  // tensor_group then is heads(). The rank's columns of the residual stream begin with
+  // `first_column`.
+  TensorGridGroups grid;
   int64_t first_column = 0;
+  // Where set, the samples of a cube's inner layout, which attention and the loss see, in place of
+  // batch; it has as many tokens.
+  const MicroBatch* inner = nullptr;
 
   // The encoder's output, for a decoder with cross-attention, with the rows of the residual stream,
   // and in backward its gradient, to which each layer adds.
@@ -89,7 +93,9 @@ struct LayerContext {
   int64_t rows() const {
     return batch->num_tokens() / (sequence_parallel ? tensor_group.size() : 1);
   }
-  bool is_square() const { return column_group.size() > 1; }
+  bool is_grid() const { return grid.is_grid(); }
+  // The samples that attention and the loss see.
+  const MicroBatch& inner_batch() const { return inner != nullptr ? *inner : *batch; }
   bool defers() const { return deferred != nullptr; }
   // The arena for tensors that Backward makes and BackwardWeight reads.
   Arena* kept() const { return defers() ? deferred : scratch; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "gtest/gtest.h"
@@ -231,70 +232,118 @@ void ExpectTwoRanksEqualOne(const std::vector<int>& lengths, const MakeLayer& ma
   }
 }
 
-absl::Status UseSquare(const ProcessGroup& square, int side, LayerContext* ctx) {
-  std::vector<std::vector<int>> rows(side), columns(side);
-  for (int rank = 0; rank < side * side; ++rank) {
-    rows[rank % side].push_back(rank);
-    columns[rank / side].push_back(rank);
-  }
-  MEGATRON_ASSIGN_OR_RETURN(auto row, square.communicator()->Split(rows, "tp-row"));
-  MEGATRON_ASSIGN_OR_RETURN(auto column, square.communicator()->Split(columns, "tp-column"));
-  ctx->tensor_group = ProcessGroup(row);
-  ctx->column_group = ProcessGroup(column);
-  ctx->square_group = square;
+namespace {
+
+TensorGrid PlaceOf(int rank, const GridForm& form) {
+  return {form.side,
+          rank / form.depth % form.side,
+          rank / form.depth / form.side,
+          form.depth,
+          rank % form.depth,
+          form.is_cube};
+}
+
+// Cuts the world into the ranks for which `key` is the same.
+absl::StatusOr<ProcessGroup> SplitBy(const ProcessGroup& world, const GridForm& form,
+                                     const char* name,
+                                     const std::function<int(const TensorGrid&)>& key) {
+  std::map<int, std::vector<int>> by_key;
+  for (int rank = 0; rank < form.ranks(); ++rank) by_key[key(PlaceOf(rank, form))].push_back(rank);
+  std::vector<std::vector<int>> partition;
+  for (const auto& [value, ranks] : by_key) partition.push_back(ranks);
+  if (partition[0].size() == 1) return ProcessGroup();
+  MEGATRON_ASSIGN_OR_RETURN(auto part, world.communicator()->Split(partition, name));
+  return ProcessGroup(part);
+}
+
+// A rank's block of rows [tokens, width].
+Sharding BlockIn(GridLayout layout, int64_t tokens, int64_t width, const TensorGrid& grid) {
+  const bool inner = layout == GridLayout::kInner && grid.is_cube;
+  Sharding sharding = Replicated({tokens, width});
+  sharding.local_shape = {tokens / grid.sample_parts(), width / grid.side};
+  sharding.offset = {
+      (inner ? grid.inner_sample_part() : grid.sample_part()) * sharding.local_shape[0],
+      (inner ? grid.row : grid.column) * sharding.local_shape[1]};
+  return sharding;
+}
+
+}  // namespace
+
+absl::Status UseGrid(const ProcessGroup& world, const GridForm& form, LayerContext* ctx) {
+  using Grid = TensorGrid;
+  const int side = form.side;
+  TensorGridGroups& groups = ctx->grid;
+  groups.is_cube = form.is_cube;
+  MEGATRON_ASSIGN_OR_RETURN(groups.row, SplitBy(world, form, "tp-row", [=](const Grid& at) {
+                              return at.level * side + at.row;
+                            }));
+  MEGATRON_ASSIGN_OR_RETURN(groups.column, SplitBy(world, form, "tp-column", [=](const Grid& at) {
+                              return at.level * side + at.column;
+                            }));
+  MEGATRON_ASSIGN_OR_RETURN(
+      groups.square, SplitBy(world, form, "tp-square", [](const Grid& at) { return at.level; }));
+  MEGATRON_ASSIGN_OR_RETURN(groups.depth, SplitBy(world, form, "tp-depth", [=](const Grid& at) {
+                              return at.column * side + at.row;
+                            }));
+  MEGATRON_ASSIGN_OR_RETURN(groups.columns, SplitBy(world, form, "tp-replicas",
+                                                    [](const Grid& at) { return at.column; }));
+  ctx->tensor_group = groups.heads();
   return absl::OkStatus();
 }
 
-void ExpectSquareEqualsOne(const std::vector<std::vector<int>>& lengths,
-                           const MakeSquareLayer& make, int64_t input_width, int64_t output_width) {
-  const int side = static_cast<int>(lengths.size());
+void ExpectGridEqualsOne(const GridForm& form, const std::vector<std::vector<int>>& lengths,
+                         const MakeGridLayer& make, const GridWidths& widths) {
+  CHECK_EQ(static_cast<int>(lengths.size()), form.side * form.depth);
   std::vector<int> all;
-  for (const std::vector<int>& of_row : lengths)
-    all.insert(all.end(), of_row.begin(), of_row.end());
+  for (const std::vector<int>& of_part : lengths)
+    all.insert(all.end(), of_part.begin(), of_part.end());
   LayerHarness one(all);
   const LayerCalls whole = make(one.tensor_group(), TensorGrid());
   one.Bind(whole.parameters);
   const int64_t tokens = one.batch().num_tokens();
-  const HostTensor x = Rows(tokens, input_width, 1), dy = Rows(tokens, output_width, 2);
+  const HostTensor x = Rows(tokens, widths.input, 1), dy = Rows(tokens, widths.output, 2);
   const LayerHarness::Results want = one.Run(whole, x, dy);
   const absl::Status status =
-      RunRanks(side * side, [&](int rank, const ProcessGroup& square) -> absl::Status {
-        SCOPED_TRACE(testing::Message() << "rank " << rank << " of " << side * side);
-        const TensorGrid grid{side, rank % side, rank / side};
-        LayerHarness harness(lengths[grid.row]);
-        MEGATRON_RETURN_IF_ERROR(UseSquare(square, side, &harness.context()));
-        harness.context().first_column = grid.column * input_width / side;
-        const LayerCalls calls = make(harness.context().tensor_group, grid);
+      RunRanks(form.ranks(), [&](int rank, const ProcessGroup& world) -> absl::Status {
+        SCOPED_TRACE(testing::Message() << "rank " << rank << " of " << form.ranks());
+        const TensorGrid grid = PlaceOf(rank, form);
+        LayerHarness harness(lengths[grid.sample_part()]);
+        LayerHarness inner(lengths[grid.inner_sample_part()]);
+        LayerContext& ctx = harness.context();
+        MEGATRON_RETURN_IF_ERROR(UseGrid(world, form, &ctx));
+        if (form.is_cube) ctx.inner = &inner.batch();
+        ctx.first_column = grid.column * widths.input / form.side;
+        const LayerCalls calls = make(ctx.tensor_group, grid);
         harness.Bind(calls.parameters);
-        const auto block = [&](const std::vector<double>& values, int64_t width) {
-          return BlockOf(values,
-                         SplitOverGrid({tokens, width}, /*by_column=*/1, /*by_row=*/0, grid));
-        };
-        const auto tensor = [&](const std::vector<double>& values, int64_t width) {
-          return HostTensor::Of({tokens / side, width / side}, kF32, block(values, width));
+        const Sharding input = BlockIn(widths.of_input, tokens, widths.input, grid),
+                       output = BlockIn(widths.of_output, tokens, widths.output, grid);
+        const auto tensor = [&](const HostTensor& values, const Sharding& block) {
+          return HostTensor::Of(block.local_shape, kF32, BlockOf(values.Values(), block));
         };
         for (bool deferred : {false, true}) {
           if (deferred && calls.backward_weight == nullptr) continue;
-          const LayerHarness::Results got = harness.Run(
-              calls, tensor(x.Values(), input_width), tensor(dy.Values(), output_width), deferred);
-          ExpectClose(got.y, block(want.y, output_width), kRanksTolerance);
-          ExpectClose(got.dx, block(want.dx, input_width), kRanksTolerance);
+          const LayerHarness::Results got =
+              harness.Run(calls, tensor(x, input), tensor(dy, output), deferred);
+          ExpectClose(got.y, BlockOf(want.y, output), kRanksTolerance);
+          ExpectClose(got.dx, BlockOf(want.dx, input), kRanksTolerance);
           for (size_t i = 0; i < calls.parameters.size(); ++i) {
             const Parameter& parameter = *calls.parameters[i];
             SCOPED_TRACE("gradient of " + parameter.name);
             std::vector<double> gradient = got.gradients[i];
             if (parameter.sharding.partial.contains(Axis::kTensor)) {
-              LayerContext replicas = harness.context();
-              replicas.tensor_group =
-                  parameter.sharding.tensor_replicas > 1 ? replicas.column_group : square;
-              gradient = SumOverRanks(gradient, replicas);
+              const int replicas = parameter.sharding.tensor_replicas;
+              LayerContext summing = ctx;
+              summing.tensor_group = replicas == 1            ? world
+                                     : replicas == form.depth ? ctx.grid.depth
+                                                              : ctx.grid.columns;
+              gradient = SumOverRanks(gradient, summing);
             }
             ExpectClose(gradient,
                         BlockOf(want.gradients[IndexOf(parameter.name, whole)], parameter.sharding),
                         kRanksTolerance);
           }
         }
-        return square.status();
+        return world.status();
       });
   EXPECT_EQ(status, absl::OkStatus());
 }

@@ -150,20 +150,31 @@ using MakeLayer =
 // the residual stream.
 void ExpectTwoRanksEqualOne(const std::vector<int>& lengths, const MakeLayer& make, int64_t width);
 
-// Makes a layer for a rank of a square, whose row is its tensor-parallel group.
-using MakeSquareLayer = std::function<LayerCalls(const ProcessGroup& row, const TensorGrid& grid)>;
+// Makes a layer for a rank of a grid, with the ranks over which heads are cut.
+using MakeGridLayer = std::function<LayerCalls(const ProcessGroup& heads, const TensorGrid& grid)>;
 
-// Fails where the ranks of a square (tensor_grid.h) compute another output or other gradients than
-// one rank does, with parameter gradients put off and without. Each row of the square has the
-// sequences of one entry of `lengths`, with as many tokens in each.
-void ExpectSquareEqualsOne(const std::vector<std::vector<int>>& lengths,
-                           const MakeSquareLayer& make, int64_t input_width, int64_t output_width);
-inline void ExpectSquareEqualsOne(const std::vector<std::vector<int>>& lengths,
-                                  const MakeSquareLayer& make, int64_t width) {
-  ExpectSquareEqualsOne(lengths, make, width, width);
-}
-// Cuts `square` into rows and columns, and makes them the groups of the context.
-absl::Status UseSquare(const ProcessGroup& square, int side, LayerContext* ctx);
+// The numbers of a grid (tensor_grid.h).
+struct GridForm {
+  int side = 1, depth = 1;
+  bool is_cube = false;
+
+  int ranks() const { return side * side * depth; }
+};
+
+// The layouts of a layer's input and output; those of squares are the same.
+enum class GridLayout { kResidual, kInner };
+struct GridWidths {
+  int64_t input = 0, output = 0;
+  GridLayout of_input = GridLayout::kResidual, of_output = GridLayout::kResidual;
+};
+
+// Fails where the ranks of a grid compute another output or other gradients than one rank does,
+// with parameter gradients put off and without. Each part of the samples has the sequences of one
+// entry of `lengths`, with as many tokens in each.
+void ExpectGridEqualsOne(const GridForm& form, const std::vector<std::vector<int>>& lengths,
+                         const MakeGridLayer& make, const GridWidths& widths);
+// Makes the groups of the context for a world that is a grid.
+absl::Status UseGrid(const ProcessGroup& world, const GridForm& form, LayerContext* ctx);
 
 }  // namespace megatron
 

@@ -7,7 +7,7 @@
 namespace megatron {
 
 NormLayer::NormLayer(const NormOptions& options)
-    : norm_(options.norm), size_(options.size), is_cut_(options.grid.is_square()) {
+    : norm_(options.norm), size_(options.size), is_cut_(options.grid.is_grid()) {
   const AxisSet partial = options.partial_over_tensor ? AxisSet{Axis::kTensor} : AxisSet{};
   weight_.name = options.weight_name;
   weight_.initializer = norm_.zero_centered_gamma ? Initializer::Zeros() : Initializer::Ones();
@@ -35,7 +35,7 @@ void NormLayer::Normalize(const LayerContext& ctx, const Tensor& x_TH,
                           const ops::NormTensors& tensors, const Tensor& y_TH) const {
   if (!is_cut_) return ops::NormForward(ctx.stream, norm_, x_TH, tensors, y_TH);
   Arena::Scope scope(ctx.scratch);
-  const ProcessGroup& row = ctx.tensor_group;
+  const ProcessGroup& row = ctx.grid.row;
   CHECK_EQ(row.size() * x_TH.dim(1), size_) << weight_.name;
   const Tensor sums_PT2 = ctx.scratch->Allocate(DType::kFloat32, {row.size(), x_TH.dim(0), 2},
                                                 "norm statistics of parts");
@@ -80,7 +80,7 @@ void NormLayer::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Ten
   const Tensor sums_T2 =
       ctx.scratch->Allocate(DType::kFloat32, {dy_TH.dim(0), 2}, "norm sums of gradients");
   ops::CutNormGradientSums(ctx.stream, norm_, dy_TH, saved.x_TH, Tensors(saved), sums_T2);
-  ctx.tensor_group.AllReduce(sums_T2, ReduceOp::kSum, ctx.stream);
+  ctx.grid.row.AllReduce(sums_T2, ReduceOp::kSum, ctx.stream);
   ops::CutNormBackward(ctx.stream, norm_, size_, dy_TH, saved.x_TH, Tensors(saved), sums_T2,
                        dresidual_TH, dx_TH, weight_.grad, dbeta_H, dbias_H);
 }

@@ -1,7 +1,7 @@
 // A LayerNorm or RMSNorm with its parameters, replicated on every tensor-parallel rank.
 //
-// On a square of ranks (tensor_grid.h), where x is this rank's columns of rows that the ranks of
-// its row share, statistics and two sums of gradients are exchanged in the row.
+// On a grid of ranks (tensor_grid.h), where x is this rank's columns of rows that the ranks of its
+// row share, statistics and two sums of gradients are exchanged in the row.
 #ifndef MEGATRON_LAYERS_NORM_LAYER_H_
 #define MEGATRON_LAYERS_NORM_LAYER_H_
 
@@ -22,7 +22,7 @@ struct NormOptions {
   // Each tensor-parallel rank normalizes other rows (its heads, or its part of the residual
   // stream), so that gradients are summands.
   bool partial_over_tensor = false;
-  TensorGrid grid;  // the square whose ranks share a row that is normalized
+  TensorGrid grid;  // the grid whose ranks share a row that is normalized
 };
 
 class NormLayer {

@@ -1,6 +1,6 @@
 #include "megatron/layers/parallel_linear.h"
 
-#include "megatron/layers/summa.h"
+#include "megatron/layers/grid_products.h"
 #include "megatron/layers/tensor_overlap.h"
 #include "megatron/layers/tensor_parallel.h"
 #include "megatron/ops/activation.h"
@@ -16,7 +16,8 @@ Shape Append(const Shape& shape, int64_t dim) {
 
 // The sharding of one number per output feature: of a column layer's bias.
 Sharding OutputSharding(const LinearOptions& options, const ProcessGroup& tensor_group) {
-  if (options.grid.is_square())
+  if (options.grid.is_cube) return Replicated(options.output_shape, {Axis::kTensor});
+  if (options.grid.is_grid())
     return SplitOverColumns(options.output_shape, options.split_dim, options.grid);
   if (!options.block.has_value()) {
     return SplitOverTensor(options.output_shape, options.split_dim, tensor_group.size(),
@@ -34,9 +35,9 @@ Sharding OutputSharding(const LinearOptions& options, const ProcessGroup& tensor
 // The sharding of one row of inputs per output feature: of its weight.
 Sharding InputSharding(const LinearOptions& options, const ProcessGroup& tensor_group) {
   const int64_t input_size = options.input_size;
-  if (options.grid.is_square()) {
-    const Shape shape = Append(options.output_shape, input_size);
-    return SplitOverGrid(shape, options.split_dim, shape.rank() - 1, options.grid);
+  if (options.grid.is_grid()) {
+    return SplitWeight(Append(options.output_shape, input_size), options.split_dim,
+                       GridTurn::kInward, options.grid);
   }
   Sharding sharding = OutputSharding(options, tensor_group);
   sharding.global_shape = Append(sharding.global_shape, input_size);
@@ -69,19 +70,20 @@ bool Overlaps(const LinearOptions& options, const ProcessGroup& tensor_group) {
 }
 
 Sharding RowWeightSharding(const LinearOptions& options, const ProcessGroup& tensor_group) {
-  if (options.grid.is_square()) return InputSharding(options, tensor_group);
-  return SplitOverTensor(Append(options.output_shape, options.input_size), 1, tensor_group.size(),
-                         tensor_group.rank());
+  const Shape shape = Append(options.output_shape, options.input_size);
+  if (options.grid.is_grid())
+    return SplitWeight(shape, /*by_output=*/0, GridTurn::kOutward, options.grid);
+  return SplitOverTensor(shape, 1, tensor_group.size(), tensor_group.rank());
 }
 
 Sharding RowBiasSharding(const LinearOptions& options) {
-  if (options.grid.is_square()) return SplitOverColumns(options.output_shape, 0, options.grid);
+  if (options.grid.is_grid()) return SplitOverColumns(options.output_shape, 0, options.grid);
   return Replicated(options.output_shape,
                     options.sequence_parallel ? AxisSet{Axis::kTensor} : AxisSet{});
 }
 
 void CheckGrid(const LinearOptions& options) {
-  if (!options.grid.is_square()) return;
+  if (!options.grid.is_grid()) return;
   CHECK(!options.block.has_value() && !options.sequence_parallel && !options.float8.enabled &&
         !options.overlap)
       << options.name;
@@ -91,7 +93,10 @@ void CheckGrid(const LinearOptions& options) {
 
 ColumnParallelLinear::ColumnParallelLinear(const LinearOptions& options,
                                            const ProcessGroup& tensor_group)
-    : input_size_(options.grid.PartOf(options.input_size)),
+    : grid_(options.grid),
+      input_size_(options.grid.is_cube
+                      ? options.grid.PartOf(options.input_size) / options.grid.depth
+                      : options.grid.PartOf(options.input_size)),
       has_bias_(options.bias),
       overlaps_(Overlaps(options, tensor_group)),
       products_(options.float8, LinearProducts::Cut::kOutput, options.name + ".weight",
@@ -99,6 +104,7 @@ ColumnParallelLinear::ColumnParallelLinear(const LinearOptions& options,
       weight_(MakeWeight(options, InputSharding(options, tensor_group))),
       bias_(MakeBias(options, OutputSharding(options, tensor_group))) {
   CheckGrid(options);
+  CHECK(!options.grid.is_cube || !options.bias || options.split_dim == 0) << options.name;
 }
 
 void ColumnParallelLinear::ForAllRows(
@@ -116,7 +122,7 @@ void ColumnParallelLinear::Forward(const LayerContext& ctx, const Tensor& x_TI, 
                                    LinearSaved* saved) const {
   Arena::Scope scope(ctx.scratch);
   saved->x_TI = keeps_codes(ctx) ? Tensor() : x_TI;
-  if (ctx.is_square()) return SummaForward(ctx, x_TI, weight_OI(), bias_O(), y_TO);
+  if (ctx.is_grid()) return GridForward(ctx, GridTurn::kInward, x_TI, weight_OI(), bias_O(), y_TO);
   ForAllRows(ctx, x_TI, Tensor(), y_TO, [&](const Tensor& x, const Tensor&, const Tensor& y) {
     products_.Forward(ctx, x, weight_OI(), bias_O(), y, &saved->products);
   });
@@ -127,8 +133,8 @@ void ColumnParallelLinear::ForwardActivation(const LayerContext& ctx, ops::Activ
                                              const Tensor& y_TO, LinearSaved* saved) const {
   Arena::Scope scope(ctx.scratch);
   saved->x_TI = keeps_codes(ctx) ? Tensor() : x_TI;
-  if (ctx.is_square()) {
-    SummaForward(ctx, x_TI, weight_OI(), bias_O(), pre_TO);
+  if (ctx.is_grid()) {
+    GridForward(ctx, GridTurn::kInward, x_TI, weight_OI(), bias_O(), pre_TO);
     return ops::ActivationForward(ctx.stream, activation, pre_TO, y_TO);
   }
   ForAllRows(ctx, x_TI, pre_TO, y_TO, [&](const Tensor& x, const Tensor& pre, const Tensor& y) {
@@ -140,8 +146,8 @@ void ColumnParallelLinear::ForwardActivation(const LayerContext& ctx, ops::Activ
 AsyncCall ColumnParallelLinear::BackwardInput(const LayerContext& ctx, const Tensor& dy_TO,
                                               const Tensor& dx_TI, LinearSaved* saved) const {
   saved->dy_TO = dy_TO;
-  if (ctx.is_square()) {
-    SummaBackwardInput(ctx, dy_TO, weight_OI(), dx_TI);
+  if (ctx.is_grid()) {
+    saved->dy_TO = GridBackwardInput(ctx, GridTurn::kInward, dy_TO, weight_OI(), dx_TI);
     return AsyncCall();
   }
   products_.Reserve(ctx, dy_TO, &saved->products);
@@ -153,10 +159,10 @@ AsyncCall ColumnParallelLinear::BackwardInput(const LayerContext& ctx, const Ten
 
 void ColumnParallelLinear::BackwardWeight(const LayerContext& ctx, const LinearSaved& saved) {
   Arena::Scope scope(ctx.scratch);
-  if (ctx.is_square()) {
-    return SummaBackwardWeight(ctx, saved.dy_TO, saved.x_TI,
-                               weight_.grad.View({output_size(), input_size_}),
-                               saved.bias_is_done ? Tensor() : bias_gradient());
+  if (ctx.is_grid()) {
+    return GridBackwardWeight(ctx, GridTurn::kInward, saved.dy_TO, saved.x_TI,
+                              weight_.grad.View({output_size(), input_size_}),
+                              saved.bias_is_done ? Tensor() : bias_gradient());
   }
   if (!ctx.defers()) saved.gathering.Wait();
   products_.BackwardWeight(ctx, saved.dy_TO, ctx.defers() ? Gather(ctx, saved.x_TI) : saved.all_TI,
@@ -184,7 +190,8 @@ void RowParallelLinear::Forward(const LayerContext& ctx, const Tensor& x_TI, con
                                 LinearSaved* saved) const {
   Arena::Scope scope(ctx.scratch);
   saved->x_TI = keeps_codes(ctx) ? Tensor() : x_TI;
-  if (ctx.is_square()) return SummaForward(ctx, x_TI, weight_.data, Tensor(), y_TO);
+  if (ctx.is_grid())
+    return GridForward(ctx, GridTurn::kOutward, x_TI, weight_.data, Tensor(), y_TO);
   if (overlaps_) {
     return ReduceInPieces(ctx, y_TO, [&](int64_t begin, int64_t end, const Tensor& summand) {
       products_.Forward(ctx, x_TI.Slice(0, begin, end), weight_.data, Tensor(), summand,
@@ -206,9 +213,9 @@ Tensor RowParallelLinear::KeepGradient(const LayerContext& ctx, const Tensor& dy
 
 void RowParallelLinear::BackwardInput(const LayerContext& ctx, const Tensor& dy_TO,
                                       const Tensor& dx_TI, LinearSaved* saved) const {
-  if (ctx.is_square()) {
-    saved->dy_TO = dy_TO;
-    return SummaBackwardInput(ctx, dy_TO, weight_.data, dx_TI);
+  if (ctx.is_grid()) {
+    saved->dy_TO = GridBackwardInput(ctx, GridTurn::kOutward, dy_TO, weight_.data, dx_TI);
+    return;
   }
   products_.BackwardInput(ctx, KeepGradient(ctx, dy_TO, saved), weight_.data, dx_TI,
                           &saved->products);
@@ -218,7 +225,7 @@ void RowParallelLinear::BackwardInputActivation(const LayerContext& ctx, ops::Ac
                                                 const Tensor& dy_TO, const Tensor& pre_TI,
                                                 const Tensor& dx_TI, const Tensor& dbias_I,
                                                 LinearSaved* saved) const {
-  if (ctx.is_square()) {
+  if (ctx.is_grid()) {
     BackwardInput(ctx, dy_TO, dx_TI, saved);
     if (dbias_I.empty())
       return ops::ActivationBackward(ctx.stream, activation, dx_TI, pre_TI, dx_TI);
@@ -230,8 +237,10 @@ void RowParallelLinear::BackwardInputActivation(const LayerContext& ctx, ops::Ac
 
 void RowParallelLinear::BackwardWeight(const LayerContext& ctx, const LinearSaved& saved) {
   Arena::Scope scope(ctx.scratch);
-  if (ctx.is_square())
-    return SummaBackwardWeight(ctx, saved.dy_TO, saved.x_TI, weight_.grad, Tensor());
+  if (ctx.is_grid()) {
+    return GridBackwardWeight(ctx, GridTurn::kOutward, saved.dy_TO, saved.x_TI, weight_.grad,
+                              Tensor());
+  }
   const bool gather = ctx.defers() && products_.reads_dy();
   products_.BackwardWeight(ctx, gather ? Gather(ctx, saved.dy_TO) : saved.dy_TO, saved.x_TI,
                            weight_.grad, Tensor(), saved.products);

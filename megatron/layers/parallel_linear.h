@@ -5,8 +5,10 @@
 // layer into a row layer needs one sum forward and one backward. A column layer's input and a row
 // layer's output are rows of the residual stream, and so under sequence parallelism this rank's.
 //
-// On a square of ranks (tensor_grid.h) both are cut along both dims, and read and write this rank's
-// columns of x and y, by SUMMA (summa.h).
+// On a grid of ranks (tensor_grid.h) both are cut along both dims, and read and write this rank's
+// columns of x and y (grid_products.h); in a cube a column layer goes from the residual layout to
+// the inner one, and a row layer back. The bias of a column layer in a cube is whole on every rank,
+// which reads its outputs' part and adds to that part of the gradient.
 //
 // Legend: T tokens, I input features, O output features, both of this rank.
 #ifndef MEGATRON_LAYERS_PARALLEL_LINEAR_H_
@@ -51,7 +53,9 @@ struct LinearOptions {
   bool overlap = false;
   // Whether codes of the input are kept for backward, where that is done in FP8, and not the input.
   bool keep_codes = false;
-  TensorGrid grid;  // without `block`, `sequence_parallel`, `float8` and `overlap`
+  // Without `block`, `sequence_parallel`, `float8` and `overlap`. In a cube a column layer that has a
+  // bias is cut along dim 0.
+  TensorGrid grid;
 };
 
 struct LinearSaved {
@@ -91,7 +95,7 @@ class ColumnParallelLinear {
                                         const Tensor& dx_TI, LinearSaved* saved) const;
   void BackwardWeight(const LayerContext& ctx, const LinearSaved& saved);
 
-  Tensor bias_gradient() const { return has_bias_ ? bias_.grad.Flatten() : Tensor(); }
+  Tensor bias_gradient() const { return has_bias_ ? BiasPart(bias_.grad) : Tensor(); }
   void AppendParameters(std::vector<Parameter*>* out);
 
  private:
@@ -100,9 +104,16 @@ class ColumnParallelLinear {
       const LayerContext& ctx, const Tensor& x_TI, const Tensor& pre_TO, const Tensor& y_TO,
       absl::FunctionRef<void(const Tensor&, const Tensor&, const Tensor&)> product) const;
   Tensor weight_OI() const { return weight_.data.View({output_size(), input_size_}); }
-  Tensor bias_O() const { return has_bias_ ? bias_.data.Flatten() : Tensor(); }
+  Tensor bias_O() const { return has_bias_ ? BiasPart(bias_.data) : Tensor(); }
+  // The part of the bias, or of its gradient, that goes with this rank's outputs.
+  Tensor BiasPart(const Tensor& bias) const {
+    return grid_.is_cube ? bias.Flatten().Slice(0, grid_.row * bias.numel() / grid_.side,
+                                                (grid_.row + 1) * bias.numel() / grid_.side)
+                         : bias.Flatten();
+  }
 
-  int64_t input_size_;  // that of this rank
+  TensorGrid grid_;
+  int64_t input_size_;  // that of this rank's weight
   bool has_bias_, overlaps_;
   LinearProducts products_;
   Parameter weight_, bias_;

@@ -135,7 +135,7 @@ void SelfAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary,
     q_norm_.Forward(ctx, Queries(saved->qkv_TGSD), saved->q_TGRD, &saved->q_norm);
     k_norm_.Forward(ctx, Keys(saved->qkv_TGSD), saved->k_TGD, &saved->k_norm);
   }
-  Rotate(ctx, rotary, /*inverse=*/false, ctx.batch->position_T, saved->q_TGRD, saved->k_TGD);
+  Rotate(ctx, rotary, /*inverse=*/false, ctx.inner_batch().position_T, saved->q_TGRD, saved->k_TGD);
   Attend(ctx, recompute_ ? ctx.scratch : ctx.saved, saved);
   if (ctx.activations != nullptr) core_.MeasureScores(ctx, Inputs(ctx, *saved));
   proj_.Forward(ctx, saved->context_TGRD.View({tokens, groups_ * heads_per_group_ * head_size_}),
@@ -162,7 +162,7 @@ void SelfAttention::Backward(const LayerContext& ctx, const RotaryTables* rotary
   const Tensor dq_TGRD = Queries(dqkv_TGSD), dk_TGD = Keys(dqkv_TGSD);
   core_.Backward(ctx, Inputs(ctx, *saved), saved->context_TGRD, dcontext_TGRD,
                  {dq_TGRD, dk_TGD, Values(dqkv_TGSD), ctx.relative_bias_gradient_WN}, saved->core);
-  Rotate(ctx, rotary, /*inverse=*/true, ctx.batch->position_T, dq_TGRD, dk_TGD);
+  Rotate(ctx, rotary, /*inverse=*/true, ctx.inner_batch().position_T, dq_TGRD, dk_TGD);
   if (qk_norm_) {
     q_norm_.Backward(ctx, dq_TGRD, Tensor(), dq_TGRD, saved->q_norm);
     k_norm_.Backward(ctx, dk_TGD, Tensor(), dk_TGD, saved->k_norm);

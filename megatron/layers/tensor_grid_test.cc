@@ -1,4 +1,4 @@
-// Each layer on a square of ranks against the same layer on one rank, whose gradients other tests
+// Each layer on a grid of ranks against the same layer on one rank, whose gradients other tests
 // compare with finite differences.
 
 #include "megatron/layers/tensor_grid.h"
@@ -12,6 +12,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/counted_communicator.h"
 #include "megatron/comm/thread/run_ranks.h"
+#include "megatron/layers/cube.h"
 #include "megatron/layers/layer_harness.h"
 #include "megatron/layers/norm_layer.h"
 #include "megatron/layers/parallel_linear.h"
@@ -26,8 +27,23 @@ namespace {
 using ops::HostTensor;
 
 constexpr int64_t kHidden = 12;
-const std::vector<std::vector<int>> kTwoRows = {{5, 3}, {2, 6}};
-const std::vector<std::vector<int>> kThreeRows = {{4}, {2, 2}, {1, 3}};
+
+// A grid, and the sequences of each part of the samples.
+struct Grid {
+  GridForm form;
+  std::vector<std::vector<int>> lengths;
+};
+
+const std::vector<Grid>& Grids() {
+  static const auto* const grids = new std::vector<Grid>{
+      {{2}, {{5, 3}, {2, 6}}},
+      {{3}, {{4}, {2, 2}, {1, 3}}},
+      {{2, 2}, {{5, 3}, {2, 6}, {8}, {4, 4}}},
+      {{2, 3}, {{4}, {2, 2}, {1, 3}, {3, 1}, {4}, {1, 1, 2}}},
+      {{2, 2, true}, {{5, 3}, {2, 6}, {8}, {4, 4}}},
+  };
+  return *grids;
+}
 
 // The calls of a linear layer, whose backward is two calls; a row layer leaves its bias out.
 template <typename Linear>
@@ -59,22 +75,31 @@ LinearOptions Linear(const TensorGrid& grid) {
   return options;
 }
 
+void ExpectLinearLayersEqualThoseOfOneRank(const Grid& grid, int64_t inputs) {
+  const auto options = [&](const TensorGrid& place) {
+    LinearOptions linear = Linear(place);
+    linear.input_size = inputs;
+    return linear;
+  };
+  ExpectGridEqualsOne(
+      grid.form, grid.lengths,
+      [&](const ProcessGroup& heads, const TensorGrid& place) {
+        return CallsOfLinear(std::make_shared<ColumnParallelLinear>(options(place), heads));
+      },
+      {inputs, 18, GridLayout::kResidual, GridLayout::kInner});
+  ExpectGridEqualsOne(grid.form, grid.lengths,
+                      [&](const ProcessGroup& heads, const TensorGrid& place) {
+                        return CallsOfLinear(
+                            std::make_shared<RowParallelLinear>(options(place), heads),
+                            "linear.bias");
+                      },
+                      {inputs, 18, GridLayout::kInner, GridLayout::kResidual});
+}
+
 TEST(TensorGridTest, LinearLayersEqualThoseOfOneRank) {
-  for (const auto& lengths : {kTwoRows, kThreeRows}) {
-    ExpectSquareEqualsOne(
-        lengths,
-        [&](const ProcessGroup& row, const TensorGrid& grid) {
-          return CallsOfLinear(std::make_shared<ColumnParallelLinear>(Linear(grid), row));
-        },
-        kHidden, 18);
-    ExpectSquareEqualsOne(
-        lengths,
-        [&](const ProcessGroup& row, const TensorGrid& grid) {
-          return CallsOfLinear(std::make_shared<RowParallelLinear>(Linear(grid), row),
-                               "linear.bias");
-        },
-        kHidden, 18);
-  }
+  for (const Grid& grid : Grids()) ExpectLinearLayersEqualThoseOfOneRank(grid, kHidden);
+  ExpectLinearLayersEqualThoseOfOneRank(
+      {{3, 3, true}, {{2}, {1, 1}, {2}, {1, 1}, {2}, {2}, {1, 1}, {2}, {2}}}, 27);
 }
 
 TEST(TensorGridTest, NormsEqualThoseOfOneRank) {
@@ -95,8 +120,8 @@ TEST(TensorGridTest, NormsEqualThoseOfOneRank) {
         calls.parameters = ParametersOf(layer.get());
         return calls;
       };
-      ExpectSquareEqualsOne(kTwoRows, make, kHidden);
-      ExpectSquareEqualsOne(kThreeRows, make, kHidden);
+      for (const Grid& grid : Grids())
+        ExpectGridEqualsOne(grid.form, grid.lengths, make, {kHidden, kHidden});
     }
   }
 }
@@ -126,14 +151,14 @@ TEST(TensorGridTest, TransformerLayersEqualThoseOfOneRank) {
   recomputing.recompute = {true, true, true};
   post_norm.post_norm = true;
   for (const TransformerOptions& options : {Gpt(), Llama(), recomputing, post_norm}) {
-    const auto make = [&](const ProcessGroup& row, const TensorGrid& grid) {
+    const auto make = [&](const ProcessGroup& heads, const TensorGrid& grid) {
       TransformerOptions mine = options;
       mine.grid = grid;
-      return CallsOf(std::make_shared<TransformerLayer>(mine, /*layer=*/0, row, ExpertGroups{}),
+      return CallsOf(std::make_shared<TransformerLayer>(mine, /*layer=*/0, heads, ExpertGroups{}),
                      options.rotary ? &tables : nullptr);
     };
-    ExpectSquareEqualsOne(kTwoRows, make, kHidden);
-    ExpectSquareEqualsOne(kThreeRows, make, kHidden);
+    for (const Grid& grid : Grids())
+      ExpectGridEqualsOne(grid.form, grid.lengths, make, {kHidden, kHidden});
   }
 }
 
@@ -148,7 +173,7 @@ TEST(TensorGridTest, ProductsSendWhatSummaSends) {
         LayerHarness harness({5});
         LayerContext& ctx = harness.context();
         MEGATRON_RETURN_IF_ERROR(
-            UseSquare(ProcessGroup(Counted(world.communicator(), &sent)), kSide, &ctx));
+            UseGrid(ProcessGroup(Counted(world.communicator(), &sent)), {kSide}, &ctx));
         const HostTensor x({kTokens, kIn}, DType::kFloat32), w({kOut, kIn}, DType::kFloat32),
             y({kTokens, kOut}, DType::kFloat32);
         const auto expect = [&](const char* group, Collective call, int64_t elements) {
@@ -167,6 +192,43 @@ TEST(TensorGridTest, ProductsSendWhatSummaSends) {
         SummaBackwardWeight(ctx, y, x, w, Tensor());
         expect("tp-row", Collective::kBroadcast, kTokens * kIn);
         expect("tp-column", Collective::kReduceScatter, (kSide - 1) * kOut * kIn);
+        return world.status();
+      });
+  EXPECT_EQ(status, absl::OkStatus());
+}
+
+// The same in a cube: what is gathered over a group, each rank sends to the others, and of what is
+// summed their parts.
+TEST(TensorGridTest, ProductsInACubeSendWhatTheyGatherAndSum) {
+  constexpr int kSide = 3;
+  constexpr int64_t kTokens = 2, kIn = 6, kOut = 5, kWeight = kOut * kIn / kSide;
+  const absl::Status status =
+      RunRanks(kSide * kSide * kSide, [&](int, const ProcessGroup& world) -> absl::Status {
+        BytesSent sent;
+        LayerHarness harness({2});
+        LayerContext& ctx = harness.context();
+        MEGATRON_RETURN_IF_ERROR(UseGrid(ProcessGroup(Counted(world.communicator(), &sent)),
+                                         {kSide, kSide, true}, &ctx));
+        const HostTensor x({kTokens, kIn}, DType::kFloat32),
+            w({kOut, kIn / kSide}, DType::kFloat32), y({kTokens, kOut}, DType::kFloat32);
+        const auto expect = [&](const char* group, Collective call, int64_t elements) {
+          EXPECT_EQ(sent.Of(group, call), 4 * (kSide - 1) * elements) << group;
+        };
+        CubeForward(ctx, GridTurn::kInward, x, w, Tensor(), y);
+        expect("tp-column", Collective::kAllGather, kTokens * kIn);
+        expect("tp-depth", Collective::kAllGather, kWeight);
+        expect("tp-row", Collective::kReduceScatter, kTokens * kOut);
+        EXPECT_EQ(sent.Total(), 4 * (kSide - 1) * (kTokens * kIn + kWeight + kTokens * kOut));
+        sent.Reset();
+        const Tensor dy = CubeBackwardInput(ctx, GridTurn::kInward, y, w, x);
+        expect("tp-row", Collective::kAllGather, kTokens * kOut);
+        expect("tp-depth", Collective::kAllGather, kWeight);
+        expect("tp-column", Collective::kReduceScatter, kTokens * kIn);
+        sent.Reset();
+        CubeBackwardWeight(ctx, GridTurn::kInward, dy, x, w, Tensor());
+        expect("tp-row", Collective::kAllGather, 0);
+        expect("tp-column", Collective::kAllGather, kTokens * kIn);
+        expect("tp-depth", Collective::kReduceScatter, kWeight);
         return world.status();
       });
   EXPECT_EQ(status, absl::OkStatus());

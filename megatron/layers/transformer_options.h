@@ -104,7 +104,7 @@ struct TransformerOptions {
   int context_team_size = 1;   // number of ranks in a team of kHierarchical
   ops::AttentionKernels attention_kernels;
   MoeOptions moe;
-  // This rank's place in the square of tensor-parallel ranks. ModelStage sets it.
+  // This rank's place in the grid of tensor-parallel ranks. ModelStage sets it.
   TensorGrid grid;
 
   // Returns how many of `ranks` context-parallel ranks exchange tokens for heads (context_slice.h).

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "megatron/layers/summa.h"
+#include "megatron/layers/grid_products.h"
 #include "megatron/layers/tensor_parallel.h"
 #include "megatron/models/t5/span_accuracy.h"
 #include "megatron/ops/elementwise.h"
@@ -16,11 +16,11 @@ namespace {
 
 // Writes to `theirs` the block of the rank in this one's place with row and column swapped.
 void SwapBlocks(const LayerContext& ctx, const Tensor& mine, const Tensor& theirs) {
-  const int side = ctx.tensor_group.size();
-  const int row = ctx.column_group.rank(), column = ctx.tensor_group.rank();
+  const int side = ctx.grid.row.size();
+  const int row = ctx.grid.column.rank(), column = ctx.grid.row.rank();
   if (row == column) return ops::Copy(ctx.stream, mine, theirs);
   const int peer = row * side + column;
-  ctx.square_group.Exchange({Transfer{peer, mine}}, {Transfer{peer, theirs}}, ctx.stream);
+  ctx.grid.square.Exchange({Transfer{peer, mine}}, {Transfer{peer, theirs}}, ctx.stream);
 }
 
 }  // namespace
@@ -29,14 +29,14 @@ LmHead::LmHead(const ModelOptions& options, const Measures& measures,
                const ProcessGroup& tensor_group, Parameter* words)
     : dtype_(options.transformer.dtype),
       hidden_size_(options.transformer.hidden_size),
+      vocab_part_(options.padded_vocab_size / tensor_group.size()),
       words_(words),
       measures_(measures),
       tied_(options.tied_embeddings),
       shares_with_embedding_(options.tied_embeddings && words->owner),
       output_scale_(options.output_scale),
       chunk_(options.logits_chunk),
-      cross_entropy_({tensor_group.rank() * options.padded_vocab_size / tensor_group.size(),
-                      options.vocab_size}) {
+      cross_entropy_({tensor_group.rank() * vocab_part_, options.vocab_size}) {
   const TransformerOptions& transformer = options.transformer;
   const std::string norm = transformer.name + ".final_layernorm.";
   if (!transformer.post_norm) {
@@ -53,7 +53,7 @@ LmHead::LmHead(const ModelOptions& options, const Measures& measures,
         SplitOverTensor({options.padded_vocab_size}, 0, tensor_group.size(), tensor_group.rank());
     bias_V_.weight_decay = false;
   }
-  CHECK(!transformer.grid.is_square() ||
+  CHECK(!transformer.grid.is_grid() ||
         (chunk_ == 0 && !options.output_bias && !options.masked_lm_transform));
   CHECK(options.masked_lm_transform || !options.sentence_order_head);
   CHECK(output_scale_ == 1 || (norm_ != nullptr && transform_ == nullptr));
@@ -89,10 +89,11 @@ void LmHead::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& 
   saved->sums = sums;
   if (chunk_ == 0) {
     const int64_t tokens = ctx.batch->num_tokens();
-    const Tensor logits_TV = Allocate(ctx.saved, tokens, words_->data.dim(0), "logits");
+    const Tensor logits_TV = Allocate(ctx.saved, tokens, vocab_part_, "logits");
     Multiply(ctx, Gather(ctx, saved->transformed_TH), logits_TV);
     const VocabParallelCrossEntropy::Outputs found = AllocateOutputs(ctx);
-    saved->loss = cross_entropy_.Forward(ctx, ctx.saved, logits_TV, ctx.batch->labels_T, found);
+    saved->loss =
+        cross_entropy_.Forward(ctx, ctx.saved, logits_TV, ctx.inner_batch().labels_T, found);
     Measure(ctx, found, sums);
   } else if (has_logits) {
     RunChunks(ctx, *saved, Tensor());
@@ -112,16 +113,16 @@ Tensor LmHead::OutputMatrix(const LayerContext& ctx) const {
 }
 
 void LmHead::Multiply(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TV) const {
-  if (!ctx.is_square()) return ops::LinearForward(ctx.stream, x_TH, words_->data, bias_V(), y_TV);
+  if (!ctx.is_grid()) return ops::LinearForward(ctx.stream, x_TH, words_->data, bias_V(), y_TV);
   Arena::Scope scope(ctx.scratch);
-  SummaForward(ctx, x_TH, OutputMatrix(ctx), Tensor(), y_TV);
+  GridForward(ctx, GridTurn::kInward, x_TH, OutputMatrix(ctx), Tensor(), y_TV);
 }
 
 AsyncCall LmHead::MultiplyBack(const LayerContext& ctx, const Tensor& dy_TV,
                                const Tensor& dx_TH) const {
-  if (ctx.is_square()) {
+  if (ctx.is_grid()) {
     Arena::Scope scope(ctx.scratch);
-    SummaBackwardInput(ctx, dy_TV, OutputMatrix(ctx), dx_TH);
+    GridBackwardInput(ctx, GridTurn::kInward, dy_TV, OutputMatrix(ctx), dx_TH);
     return AsyncCall();
   }
   const Tensor summand_TH = SummandOf(ctx, dx_TH);
@@ -148,7 +149,7 @@ VocabParallelCrossEntropy::Outputs LmHead::AllocateOutputs(const LayerContext& c
 
 void LmHead::Measure(const LayerContext& ctx, const VocabParallelCrossEntropy::Outputs& found,
                      const Tensor& sums) const {
-  const Tensor& weight_T = ctx.batch->loss_weight_T;
+  const Tensor& weight_T = ctx.inner_batch().loss_weight_T;
   ops::WeightedSum(ctx.stream, found.loss_T, weight_T, RowOf(sums, MeasureKind::kLmLoss));
   if (const Tensor hits = RowOf(sums, MeasureKind::kLmAccuracy))
     ops::WeightedSum(ctx.stream, found.hit_T, weight_T, hits);
@@ -197,7 +198,7 @@ void LmHead::Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved
   AsyncCall reducing;
   if (chunk_ == 0) {
     const Tensor dlogits_TV =
-        cross_entropy_.Backward(ctx, ctx.batch->gradient_weight_T, saved->loss);
+        cross_entropy_.Backward(ctx, ctx.inner_batch().gradient_weight_T, saved->loss);
     reducing = MultiplyBack(ctx, dlogits_TV, d_TH);
   } else {
     const Tensor summand_TH = SummandOf(ctx, d_TH);
@@ -233,13 +234,14 @@ void LmHead::AddWordsGradient(const LayerContext& ctx, const Saved& saved) {
     };
     const Tensor theirs_VH = allocate(), mine_VH = allocate();
     ops::Zero(ctx.stream, theirs_VH);
-    SummaBackwardWeight(ctx, saved.loss.logits_TV, saved.transformed_TH, theirs_VH, Tensor());
+    GridBackwardWeight(ctx, GridTurn::kInward, saved.loss.logits_TV, saved.transformed_TH,
+                       theirs_VH, Tensor());
     SwapBlocks(ctx, theirs_VH, mine_VH);
     return ops::Add(ctx.stream, mine_VH, words_->grad);
   }
-  if (ctx.is_square()) {
-    return SummaBackwardWeight(ctx, saved.loss.logits_TV, saved.transformed_TH, words_->grad,
-                               Tensor());
+  if (ctx.is_grid()) {
+    return GridBackwardWeight(ctx, GridTurn::kInward, saved.loss.logits_TV, saved.transformed_TH,
+                              words_->grad, Tensor());
   }
   ops::LinearBackwardWeight(ctx.stream, saved.loss.logits_TV, Gather(ctx, saved.transformed_TH),
                             words_->grad, bias_gradient_V());
@@ -253,7 +255,7 @@ void LmHead::Predict(const LayerContext& ctx, const Tensor& x_TH, int64_t token,
   Saved forgotten;
   const Tensor normed_1H = Norm(ctx, x_TH.Slice(0, token, token + 1), &forgotten);
   const Tensor output_1H = Transform(ctx, normed_1H, &forgotten);
-  const Tensor mine_1V = Allocate(ctx.scratch, 1, words_->data.dim(0), "logits");
+  const Tensor mine_1V = Allocate(ctx.scratch, 1, vocab_part_, "logits");
   Multiply(ctx, output_1H, mine_1V);
   const Tensor all_1V = Allocate(ctx.scratch, 1, logits_V.numel(), "logits");
   ctx.tensor_group.AllGather(mine_1V.Flatten(), all_1V.Flatten(), ctx.stream);

@@ -7,7 +7,8 @@
 //
 // On a square of ranks (layers/tensor_grid.h) an output matrix that the embedding shares has the
 // words of this rank's row, and the product needs those of its column. Two ranks that are each
-// other's mirror image in the diagonal swap their blocks, and the blocks' gradients.
+// other's mirror image in the diagonal swap their blocks, and the blocks' gradients. In a cube the
+// product is that of a column layer, and the loss is of the inner layout's samples.
 //
 // Legend: T tokens (of the residual stream: those of this rank), H hidden, V vocabulary of this
 // rank.
@@ -75,14 +76,16 @@ class LmHead {
   bool PutsOff(const LayerContext& ctx) const {
     return ctx.defers() && chunk_ == 0 && !(shares_with_embedding_ && ctx.blocks != nullptr);
   }
-  // The products of ops/linear.h with the output matrix, on one rank or over the ranks of a square.
+  // The products of ops/linear.h with the output matrix, on one rank or over a grid's.
   void Multiply(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TV) const;
   // Starts to write dx, which is there once the result has been waited for.
   [[nodiscard]] AsyncCall MultiplyBack(const LayerContext& ctx, const Tensor& dy_TV,
                                        const Tensor& dx_TH) const;
   // Returns the output matrix with this column's words, itself or in ctx.scratch.
   Tensor OutputMatrix(const LayerContext& ctx) const;
-  bool swaps_blocks(const LayerContext& ctx) const { return ctx.is_square() && tied_; }
+  bool swaps_blocks(const LayerContext& ctx) const {
+    return ctx.is_grid() && !ctx.grid.is_cube && tied_;
+  }
   // A measure's row of the sums; empty: the model does not measure it.
   Tensor RowOf(const Tensor& sums, MeasureKind kind) const;
   // Allocates them in scratch, for all tokens.
@@ -105,6 +108,7 @@ class LmHead {
 
   DType dtype_;
   int64_t hidden_size_;
+  int64_t vocab_part_;  // the words of this rank's logits
   Parameter* words_;
   Measures measures_;
   bool tied_;

@@ -24,10 +24,9 @@ ModelStage::ModelStage(const ModelOptions& options, const Measures& measures,
   }
   CHECK_EQ(static_cast<int>(placement.layers.size()), parts);
   CHECK_EQ(std::accumulate(placement.layers.begin(), placement.layers.end(), int64_t{0}), layers);
-  if (setup.tensor_row.size() > 1) {
+  if (setup.tensor_grid.is_grid()) {
     CHECK(options.kind == ModelKind::kGpt);
-    options_.transformer.grid = {setup.tensor_row.size(), setup.tensor_column.rank(),
-                                 setup.tensor_row.rank()};
+    options_.transformer.grid = setup.tensor_grid.Place();
   }
   MakeEmbedding();
   if (placement.last()) MakeHead();
@@ -82,10 +81,9 @@ void ModelStage::MakeEmbedding() {
 void ModelStage::MakeHead() {
   if (!options_.tied_embeddings) {
     output_layer_ = MakeTable("output_layer.weight", options_.transformer.init_std);
-    // A matrix of its own is cut like that of a linear layer.
-    if (const TensorGrid& grid = options_.transformer.grid; grid.is_square()) {
+    if (const TensorGrid& grid = options_.transformer.grid; grid.is_grid()) {
       Sharding& sharding = output_layer_->weight().sharding;
-      sharding = SplitOverGrid(sharding.global_shape, /*by_column=*/0, /*by_row=*/1, grid);
+      sharding = SplitOutputMatrix(sharding.global_shape, grid);
     }
   }
   head_ = std::make_unique<LmHead>(options_, measures_, setup_.layer_group(),
@@ -129,9 +127,8 @@ bool ModelStage::sequence_parallel() const {
 LayerContext ModelStage::Context(const WorkItem& item, const Stream& stream) const {
   StageMemory& memory = *step_.memory;
   LayerContext ctx = {setup_.layer_group(), stream};
-  if (options_.transformer.grid.is_square()) {
-    ctx.column_group = setup_.tensor_column;
-    ctx.square_group = setup_.tensor_group;
+  if (options_.transformer.grid.is_grid()) {
+    ctx.grid = setup_.tensor_grid;
     ctx.first_column = options_.transformer.grid.column * HiddenColumns();
   }
   ctx.saved = memory.slots[item.chunk][item.slot].get();
@@ -140,6 +137,7 @@ LayerContext ModelStage::Context(const WorkItem& item, const Stream& stream) con
   ctx.host_copies = memory.host_copies.get();
   if (item.deferred_slot >= 0) ctx.deferred = memory.deferred[item.chunk][item.deferred_slot].get();
   ctx.batch = &batch(item.microbatch);
+  if (step_.inner_batches != nullptr) ctx.inner = &(*step_.inner_batches)[item.microbatch];
   ctx.seed = options_.dropout_seed;
   ctx.training = training();
   ctx.sequence_parallel = sequence_parallel();

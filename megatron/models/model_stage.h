@@ -26,6 +26,7 @@
 #include "megatron/layers/moe/moe_layer.h"
 #include "megatron/layers/moe/router_state.h"
 #include "megatron/layers/rotary.h"
+#include "megatron/layers/tensor_grid.h"
 #include "megatron/layers/vocab_parallel_embedding.h"
 #include "megatron/models/activation_store.h"
 #include "megatron/models/layer_stack.h"
@@ -50,13 +51,12 @@ struct StageSetup {
   ProcessGroup tensor_group;
   ProcessGroup context_group;  // the ranks that hold the other tokens of each sample
   ExpertGroups expert_groups;
-  // The row and the column of a square of tensor-parallel ranks; default groups where there is
-  // none.
-  ProcessGroup tensor_row, tensor_column;
+  // The groups of a grid of tensor-parallel ranks; default groups where there is none.
+  TensorGridGroups tensor_grid;
 
   // The ranks over which layers cut heads and the vocabulary.
   const ProcessGroup& layer_group() const {
-    return tensor_row.size() > 1 ? tensor_row : tensor_group;
+    return tensor_grid.is_grid() ? tensor_grid.heads() : tensor_group;
   }
 };
 
@@ -86,6 +86,9 @@ struct StepInputs {
   ActivationMeter* activations = nullptr;
   // Where set, forward passes of kTrain raise it (LayerContext::largest_scores_LN).
   Tensor largest_scores_LN;
+  // With a cube of tensor-parallel ranks, the micro-batches of its inner layout
+  // (LayerContext::inner); null where all ranks have the same samples.
+  const std::vector<MicroBatch>* inner_batches = nullptr;
 };
 
 class ModelStage : public Stage {

@@ -30,7 +30,7 @@ Parameter TokenEmbedding::MakeTable(const ModelOptions& options, const char* nam
   Parameter table;
   table.name = name;
   const Shape shape{rows, options.transformer.hidden_size};
-  table.sharding = options.transformer.grid.is_square()
+  table.sharding = options.transformer.grid.is_grid()
                        ? SplitOverColumns(shape, 1, options.transformer.grid)
                        : Replicated(shape, partial);
   table.initializer = Initializer::Normal(options.embedding_init_std);

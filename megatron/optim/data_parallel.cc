@@ -521,9 +521,10 @@ void DataParallel::SumPartialGradient(const FlatParameter& flat) const {
   if (range.size() == 0) return;  // the same on all ranks of these groups
   const Tensor gradient = buffers_->Gradients(bucket, range);
   if (sharding.partial.contains(Axis::kTensor)) {
-    const ProcessGroup& tensor = sharding.expert_grid           ? groups_.expert_tensor
-                                 : sharding.tensor_replicas > 1 ? groups_.tensor_replicas
-                                                                : groups_.tensor;
+    const ProcessGroup& tensor = sharding.expert_grid ? groups_.expert_tensor
+                                 : sharding.tensor_replicas > 1
+                                     ? groups_.TensorReplicas(sharding.tensor_replicas)
+                                     : groups_.tensor;
     tensor.AllReduce(gradient, ReduceOp::kSum, stream_);
   }
   if (sharding.partial.contains(Axis::kExpert))

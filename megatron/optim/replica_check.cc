@@ -35,8 +35,14 @@ ReplicaCheck::ReplicaCheck(const ParameterBuffers& buffers, const ProcessGroups&
       [](const Parameter& p) { return p.sharding.expert_grid; });
   Add(groups.tensor, ledger,
       [](const Parameter& p) { return !p.sharding.expert_grid && !IsCutOverTensor(p); });
-  Add(groups.tensor_replicas, ledger,
-      [](const Parameter& p) { return IsCutOverTensor(p) && p.sharding.tensor_replicas > 1; });
+  const auto add_replicas = [&](const ProcessGroup& group) {
+    Add(group, ledger, [&](const Parameter& p) {
+      return IsCutOverTensor(p) && p.sharding.tensor_replicas > 1 &&
+             &groups.TensorReplicas(p.sharding.tensor_replicas) == &group;
+    });
+  };
+  add_replicas(groups.tensor_replicas);
+  add_replicas(groups.tensor_depth);
   Add(groups.expert_tensor, ledger,
       [](const Parameter& p) { return p.sharding.expert_grid && !IsCutOverTensor(p); });
   // Shards of the same weight need not be the same elements on two stages.

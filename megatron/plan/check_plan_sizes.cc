@@ -23,7 +23,12 @@ absl::Status CheckPlanSizes(const Hardware& gpu, const PlanModel& model, const P
     return absl::InvalidArgumentError(
         absl::StrCat(model.layers(), " layers can't make ", layout.pp * layout.vpp, " stages"));
   }
-  if (layout.tp > model.heads()) {
+  const PlanGrid& grid = layout.grid;
+  if (grid.is_grid() && grid.ranks() != layout.tp) {
+    return absl::InvalidArgumentError(absl::StrCat("a grid of ", grid.ranks(), " ranks can't be ",
+                                                   layout.tp, " tensor-parallel ones"));
+  }
+  if ((grid.is_grid() ? grid.side : layout.tp) > model.heads()) {
     return absl::InvalidArgumentError(
         absl::StrCat(model.heads(), " heads can't be cut for tp ", layout.tp));
   }

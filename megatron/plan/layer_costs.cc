@@ -56,11 +56,13 @@ LayerPredictor::LayerPredictor(const Hardware& gpu, const Implementation& progra
       rates_(RatesOf(gpu, program, layout)),
       tokens_(double(layout.micro_batch) * layout.sequence / layout.cp),
       tp_(double(layout.tp)),
-      sp_(layout.is_sequence_parallel ? double(layout.tp) : 1) {}
+      sp_(layout.shares_rows() ? double(layout.tp) : 1) {}
 
-// The share of a layer that one tensor-parallel rank has. Experts aren't cut.
+// The share of a layer that one tensor-parallel rank has; AddProduct() cuts what a grid has. Experts
+// aren't cut.
 LayerShape LayerPredictor::RankShape() const {
-  const auto of_rank = [&](double size) { return int64_t(std::ceil(size / tp_)); };
+  const double cut = l_.grid.is_grid() ? 1 : tp_;
+  const auto of_rank = [&](double size) { return int64_t(std::ceil(size / cut)); };
   LayerShape shape;
   shape.hidden = int64_t(model_.hidden());
   shape.query_width = of_rank(query_width());
@@ -98,15 +100,28 @@ double LayerPredictor::ProductSeconds(const KernelShape& shape, double peak) con
          rates_.element_bytes * (m * n + n * k + m * k) / rates_.memory;
 }
 
+// On a grid m, n and k are those of all tensor-parallel ranks, of which each rank has blocks: in
+// squares one for each round.
 void LayerPredictor::AddProduct(LayerCosts* layer, double m, double n, double k) const {
-  layer->forward += ProductSeconds({"product", kForward, m, n, k}, rates_.product_flops);
-  const double weight = ProductSeconds({"product", kWeightGradient, m, n, k}, rates_.product_flops);
-  layer->backward +=
-      ProductSeconds({"product", kInputGradient, m, n, k}, rates_.product_flops) + weight;
+  const double weights = n * k / (l_.grid.is_grid() ? double(l_.grid.weight_ranks()) : 1);
+  double rounds = 1;
+  if (l_.grid.is_grid()) {
+    const double side = double(l_.grid.side);
+    if (!l_.grid.is_cube) rounds = side;
+    m /= l_.grid.is_cube ? side : side * double(l_.grid.depth);
+    n /= side;
+    k /= side;
+  }
+  const auto seconds = [&](const char* pass) {
+    return rounds * ProductSeconds({"product", pass, m, n, k}, rates_.product_flops);
+  };
+  const double weight = seconds(kWeightGradient);
+  layer->forward += seconds(kForward);
+  layer->backward += seconds(kInputGradient) + weight;
   layer->backward_weight += weight;
-  layer->flops += 2 * m * n * k;
-  layer->parameters += n * k;
-  layer->weight_shapes += n * k;
+  layer->flops += rounds * 2 * m * n * k;
+  layer->parameters += weights;
+  layer->weight_shapes += weights;
 }
 
 // Programs run neighbouring products of one input as one: that of query, key and value.
@@ -241,7 +256,23 @@ void LayerPredictor::AddElementwise(LayerCosts* layer, double ffn) const {
   layer->backward += 1.6 * bytes / rates_.memory;
 }
 
+LayerMatrices LayerPredictor::Matrices() const {
+  return MatricesOf(int64_t(model_.hidden()), int64_t(model_.ffn()), model_.is_gated(),
+                    int64_t(model_.heads()), int64_t(model_.kv_heads()),
+                    int64_t(model_.head_dim()));
+}
+
+// Blocks are broadcast, gathered and summed up in front of products and behind them, and nothing
+// beside them.
+void LayerPredictor::AddGrid(LayerCosts* layer) const {
+  for (const GridCall& call : GridCallsOf(Matrices(), l_.grid, tokens_, rates_.element_bytes)) {
+    (call.is_forward ? layer->tensor_forward : layer->tensor_backward) +=
+        call.calls * CollectiveSeconds(gpu_, program_, {call.ranks, call.stride}, call.bytes);
+  }
+}
+
 void LayerPredictor::AddTensor(LayerCosts* layer) const {
+  if (l_.grid.is_grid()) return AddGrid(layer);
   const double all_reduce = 2 * CollectiveSeconds(gpu_, program_, {l_.tp, 1},
                                                   rates_.element_bytes * tokens_ * model_.hidden());
   layer->tensor_forward = 2 * all_reduce;

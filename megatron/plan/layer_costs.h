@@ -73,6 +73,8 @@ class LayerPredictor {
   void AddChunks(LayerCosts* layer) const;
   void AddElementwise(LayerCosts* layer, double ffn) const;
   void AddTensor(LayerCosts* layer) const;
+  void AddGrid(LayerCosts* layer) const;
+  LayerMatrices Matrices() const;
   void AddContext(LayerCosts* layer) const;
   void AddHeadExchange(const PlanGroup& group, LayerCosts* layer) const;
   void AddRing(const PlanGroup& group, LayerCosts* layer) const;
@@ -88,7 +90,7 @@ class LayerPredictor {
   const RankRates rates_;
   const double tokens_;
   const double tp_;
-  const double sp_;  // ranks that share out the rows between products
+  const double sp_;  // ranks that share out what lies between layers
 };
 
 }  // namespace megatron

@@ -180,6 +180,31 @@ int64_t NumberAfter(absl::string_view name, absl::string_view text) {
   return absl::SimpleAtoi(digits.substr(0, end), &number) ? number : 1;
 }
 
+// Reads the grid of the tensor-parallel ranks, which share out rows themselves.
+absl::Status ReadGrid(Row* row, PlanLayout* layout) {
+  const std::string mode = row->Text({"tp_mode"});
+  if (mode.empty() || mode == "1d") return absl::OkStatus();
+  int64_t depth = 1;
+  if (mode == "2.5d") {
+    MEGATRON_ASSIGN_OR_RETURN(depth, row->Integer({"tp_depth"}, 1));
+  }
+  const bool is_cube = mode == "3d";
+  if (!is_cube && mode != "2d" && mode != "2.5d") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tp_mode: '", mode, "' is none of 1d, 2d, 2.5d, 3d"));
+  }
+  for (int64_t side = 2; side * side <= layout->tp; ++side) {
+    const PlanGrid grid = {side, is_cube ? side : depth, is_cube};
+    if (grid.ranks() != layout->tp) continue;
+    layout->grid = grid;
+    layout->is_sequence_parallel = false;
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("tp ", layout->tp, " makes no grid of tp_mode ", mode,
+                   mode == "2.5d" ? absl::StrCat(" and tp_depth ", depth) : ""));
+}
+
 absl::StatusOr<PlanLayout> ReadLayout(const Implementation& program, Row* row) {
   PlanLayout layout;
   const std::string scheme = row->Text({"scheme"});
@@ -236,6 +261,7 @@ absl::StatusOr<PlanLayout> ReadLayout(const Implementation& program, Row* row) {
   }
   MEGATRON_ASSIGN_OR_RETURN(layout.precision, ReadPrecision(row));
   ReadRecompute(program, row, &layout);
+  MEGATRON_RETURN_IF_ERROR(ReadGrid(row, &layout));
   return layout;
 }
 

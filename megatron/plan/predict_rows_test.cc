@@ -1,5 +1,6 @@
 #include "megatron/plan/predict_rows.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -172,6 +173,36 @@ TEST(PlanFactsTest, ErrorsNameTheFieldOrTheLine) {
   EXPECT_FALSE(ParsePlanFacts("model { name: 'x' layers: 2 hidden: 1e30 }").ok());
   const auto facts = ParsePlanFacts("hardware { name: 'x' bf16_tflops: -1 }");
   EXPECT_NE(facts.status().message().find("bf16_tflops"), std::string::npos) << facts.status();
+}
+
+// A GPT of 12288 columns on 64 tensor-parallel ranks in one domain of fast links: squares are slower
+// than 1D with 8192 tokens, and faster with 65536.
+TEST(PredictRowsTest, PricesGridsOfTensorParallelRanks) {
+  const auto seconds = [](const std::string& mode, int micro_batch) {
+    const CsvTable table = Predicted(
+        "model,layers,hidden,heads,gpu,gpus,tp,tp_mode,tp_depth,seq,mbs,microbatches\n"
+        "175B,96,12288,96,GB200,64,64," +
+        mode + ",2048," + std::to_string(micro_batch) + ",1\n");
+    return Cell(table, "predicted_step_s");
+  };
+  EXPECT_LT(seconds("1d,", 4), seconds("2d,", 4));
+  EXPECT_LT(seconds("2d,", 4), seconds("2.5d,4", 4));
+  EXPECT_LT(seconds("3d,", 32), seconds("1d,", 32));
+  EXPECT_LT(seconds("2d,", 32), seconds("1d,", 32));
+}
+
+TEST(PredictRowsTest, RefusesTensorParallelRanksThatMakeNoGrid) {
+  const auto error = [](const std::string& cells) {
+    const CsvTable table = Predicted(
+        "model,layers,hidden,heads,gpu,gpus,tp,tp_mode,tp_depth,seq,mbs,microbatches\n"
+        "175B,96,12288,96,H100," +
+        cells + ",2048,16,1\n");
+    const auto column = std::find(table.columns.begin(), table.columns.end(), "error");
+    return table.rows[0][column - table.columns.begin()];
+  };
+  EXPECT_EQ(error("8,8,2d,"), "tp 8 makes no grid of tp_mode 2d");
+  EXPECT_EQ(error("8,8,2.5d,4"), "tp 8 makes no grid of tp_mode 2.5d and tp_depth 4");
+  EXPECT_EQ(error("8,8,4d,"), "tp_mode: '4d' is none of 1d, 2d, 2.5d, 3d");
 }
 
 }  // namespace

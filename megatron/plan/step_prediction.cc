@@ -29,7 +29,8 @@ class Predictor {
         head_seconds_(layers_.HeadSeconds()),
         rates_(RatesOf(gpu, program, layout)),
         tokens_(double(layout.micro_batch) * layout.sequence / layout.cp),
-        tp_(double(layout.tp)) {}
+        tp_(double(layout.tp)),
+        weight_ranks_(double(layout.weight_ranks())) {}
 
   StepPrediction Predict() const;
   PredictedParts Parts(const std::vector<PartLayers>& positions) const;
@@ -42,6 +43,7 @@ class Predictor {
   void AddLayers(PartSeconds* part, const LayerCosts& layer, double count) const;
   double BubbleSeconds(const LayerCosts& layer, double head, double work) const;
   double SecondsOfMessage() const;
+  double LevelSeconds(double parameters) const;
   double HeadFlops() const { return 2 * tokens_ * model_.hidden() * model_.vocab() / tp_; }
   double OptimizerSeconds(double parameters, double expert_parameters) const;
   double MuonSeconds(double mixture_share) const;  // the seconds of a mean layer
@@ -77,6 +79,7 @@ class Predictor {
   const RankRates rates_;
   const double tokens_;
   const double tp_;
+  const double weight_ranks_;  // those that share out a weight
 };
 
 // Returns the share of mixtures among the layers of the first stage, or of the stages after it.
@@ -203,7 +206,7 @@ double Predictor::FetchSeconds(const LayerCosts& layer, double window) const {
   };
   const double of_layer =
       shard(layer.parameters, data_copies()) + shard(layer.expert_parameters, expert_copies());
-  const double tables = shard(model_.vocab() * model_.hidden() / tp_, data_copies());
+  const double tables = shard(model_.vocab() * model_.hidden() / weight_ranks_, data_copies());
   const double link = gpu_.host_link_gb_per_s() * 1e9 * program_.link_efficiency();
   const double first = 2 * of_layer * rates_.element_bytes / link;
   const double all = 2 * (layers * of_layer + tables) * rates_.element_bytes / link;
@@ -213,7 +216,7 @@ double Predictor::FetchSeconds(const LayerCosts& layer, double window) const {
 // Returns the parameters of a stage's word tables.
 double Predictor::EndParameters() const {
   const double ends = l_.pp == 1 && !model_.is_tied() ? 2 : 1;
-  return ends * model_.vocab() * model_.hidden() / tp_;
+  return ends * model_.vocab() * model_.hidden() / weight_ranks_;
 }
 
 double Predictor::MemoryBytes(bool is_first) const {
@@ -222,7 +225,7 @@ double Predictor::MemoryBytes(bool is_first) const {
   const double p = double(l_.pp);
   const double v = double(l_.vpp);
   const bool is_last = !is_first || l_.pp == 1;
-  const double embedding = model_.vocab() * model_.hidden() / tp_;
+  const double embedding = model_.vocab() * model_.hidden() / weight_ranks_;
   double flight = 1;  // micro-batches whose activations are held
   if (is_first) {
     flight = std::min<double>(double(l_.micro_batches), p);
@@ -274,10 +277,11 @@ StepSeconds Predictor::Seconds(const LayerCosts& layer, double mixtures,
   s.expert_parallel = m * layers * expert;
   s.messages = m * messages;
   s.bubble = BubbleSeconds(layer, head, work);
-  const double parameters = layers * layer.parameters, embedding = model_.vocab() * model_.hidden();
+  const double parameters = layers * layer.parameters,
+               embedding = model_.vocab() * model_.hidden() / weight_ranks_;
   const double experts = layers * layer.expert_parameters;
   const MuonLayer muon = MuonLayerCosts(program_, model_, l_, has_experts());
-  *data = {parameters * muon.dense_padding + embedding / tp_, experts * muon.expert_padding, work};
+  *data = {parameters * muon.dense_padding + embedding, experts * muon.expert_padding, work};
   const LowRankSavings of_dense = LowRankSavingsOfLayer(model_, l_, /*is_mixture=*/false),
                        of_mixture = LowRankSavingsOfLayer(model_, l_, /*is_mixture=*/true);
   data->low_rank_parameters =
@@ -287,10 +291,11 @@ StepSeconds Predictor::Seconds(const LayerCosts& layer, double mixtures,
       data->expert_parameters - layers * mixtures * of_mixture.experts;
   s.data_parallel =
       DataParallelSeconds(gpu_, program_, l_, *data) + FetchSeconds(layer, work + head);
-  s.optimizer =
-      OptimizerSeconds(parameters + embedding / tp_, experts) + layers * MuonSeconds(mixtures);
+  s.optimizer = OptimizerSeconds(parameters + embedding, experts) + layers * MuonSeconds(mixtures);
   s.constant = program_.step_seconds();
-  s.total = m * (work + head) + s.bubble + s.data_parallel + s.optimizer + s.constant;
+  const double levels = LevelSeconds(parameters + embedding);
+  s.tensor_parallel += levels;
+  s.total = m * (work + head) + s.bubble + levels + s.data_parallel + s.optimizer + s.constant;
   ShareCores(gpu_, l_, m * head, &s);
   return s;
 }
@@ -298,8 +303,14 @@ StepSeconds Predictor::Seconds(const LayerCosts& layer, double mixtures,
 double Predictor::SecondsOfMessage() const {
   if (l_.pp == 1) return 0;
   const double whole = rates_.element_bytes * tokens_ * model_.hidden();
-  const int64_t parts = MessageParts(program_, l_.tp, l_.is_sequence_parallel);
+  const int64_t parts = MessageParts(program_, l_.tp, l_.shares_rows());
   return MessageSeconds(gpu_, program_, l_.tp * l_.cp * l_.dp, whole / double(parts));
+}
+
+// Once a step the levels of squares sum up the gradients of a rank's weights.
+double Predictor::LevelSeconds(double parameters) const {
+  if (l_.grid.is_cube || l_.grid.depth == 1) return 0;
+  return 2 * CollectiveSeconds(gpu_, program_, {l_.grid.depth, 1}, 4 * parameters);
 }
 
 // Forward passes have half of the experts' calls.
@@ -357,9 +368,9 @@ StepPrediction Predictor::Predict() const {
       3 * double(l_.micro_batches) / l_.pp * (model_.layers() * mean.flops + HeadFlops());
   step.memory_bytes = std::max(MemoryBytes(true), l_.pp == 1 ? 0 : MemoryBytes(false));
   step.host_bytes = std::max(HostBytes(true), l_.pp == 1 ? 0 : HostBytes(false));
-  step.total_parameters =
-      model_.layers() * (mean.parameters * tp_ + mean.expert_parameters * l_.ep * l_.etp) +
-      (model_.is_tied() ? 1 : 2) * model_.vocab() * model_.hidden();
+  step.total_parameters = model_.layers() * (mean.parameters * weight_ranks_ +
+                                             mean.expert_parameters * l_.ep * l_.etp) +
+                          (model_.is_tied() ? 1 : 2) * model_.vocab() * model_.hidden();
   return step;
 }
 

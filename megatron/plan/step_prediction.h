@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "megatron/plan/measured_kernels.h"
 #include "megatron/plan/plan_facts.pb.h"
+#include "megatron/plan/tensor_grid_traffic.h"
 
 namespace megatron {
 
@@ -53,6 +54,7 @@ struct PlanCompression {
 
 struct PlanLayout {
   int64_t tp = 1;
+  PlanGrid grid;  // that of the tensor-parallel ranks
   int64_t cp = 1;
   PlanContext context = PlanContext::kRing;
   int64_t cp_team = 1;  // ranks of a team of kTeams
@@ -106,6 +108,10 @@ struct PlanLayout {
   bool weights_on_host = false;
 
   int64_t gpus() const { return tp * cp * pp * dp; }
+  // The ranks that share out a weight.
+  int64_t weight_ranks() const { return grid.is_grid() ? grid.weight_ranks() : tp; }
+  // Whether tensor-parallel ranks share out what lies between layers.
+  bool shares_rows() const { return is_sequence_parallel || grid.is_grid(); }
 };
 
 // Seconds of one step. The parts add up to `total`.

@@ -63,7 +63,25 @@ class Traffic {
     }
   }
 
+  // What embedding, head and norms send is left out.
+  void AddGrid() {
+    const LayerMatrices layer =
+        MatricesOf(int64_t(model_.hidden()), int64_t(model_.ffn()), model_.is_gated(),
+                   int64_t(model_.heads()), int64_t(model_.kv_heads()), int64_t(model_.head_dim()));
+    for (const GridCall& call : GridCallsOf(layer, l_.grid, tokens(), element_bytes())) {
+      Add(TrafficAxis::kTensor, call.sums ? TrafficCall::kReduceScatter : TrafficCall::kAllGather,
+          call.what, {call.ranks, call.stride}, call.bytes,
+          call.calls * micro_batches() * layers() * (call.is_forward ? forwards() : 1));
+    }
+    if (!l_.grid.is_cube) {
+      Add(TrafficAxis::kTensor, TrafficCall::kAllReduce, "gradients over levels",
+          {l_.grid.depth, 1},
+          4 * (layers() * double(layer.elements) / weight_ranks() + NumTables() * WordTable()), 1);
+    }
+  }
+
   void AddTensor() {
+    if (l_.grid.is_grid()) return AddGrid();
     const PlanGroup group{l_.tp, 1};
     const auto add = [&](TrafficCall call, const char* what, double bytes, double calls) {
       Add(TrafficAxis::kTensor, call, what, group, bytes, calls);
@@ -155,7 +173,7 @@ class Traffic {
   void AddPipeline() {
     if (l_.pp < 2) return;
     const int64_t stride = l_.tp * l_.cp * l_.dp;
-    const int64_t parts = MessageParts(program_, l_.tp, l_.is_sequence_parallel);
+    const int64_t parts = MessageParts(program_, l_.tp, l_.shares_rows());
     Add(TrafficAxis::kPipeline, TrafficCall::kMessage, "activations and gradients", {l_.pp, stride},
         activation() / double(parts), stage_.messages);
     if (model_.is_tied() && stage_.has_embedding != stage_.has_head) {
@@ -164,12 +182,13 @@ class Traffic {
     }
   }
 
-  double WordTable() const { return model_.vocab() * model_.hidden() / l_.tp; }
+  double weight_ranks() const { return double(l_.weight_ranks()); }
+  double WordTable() const { return model_.vocab() * model_.hidden() / weight_ranks(); }
 
   // Parameters of the rank that all of its data-parallel ranks have.
   double DenseParameters() const {
     const double h = model_.hidden();
-    double attention = h * (2 * query_width() + 2 * kv_width()) / l_.tp;
+    double attention = h * (2 * query_width() + 2 * kv_width()) / weight_ranks();
     if (model_.key_value_rank() > 0) {
       attention = h * (model_.query_rank() + model_.key_value_rank() + model_.rope_dim()) +
                   (model_.query_rank() * model_.heads() * (model_.head_dim() + model_.rope_dim()) +
@@ -180,7 +199,8 @@ class Traffic {
     const double mixture =
         h * model_.experts() + halves * h * model_.shared_ffn() / l_.tp;  // with the router
     return layers() * (attention + 2 * h) + double(stage_.layers.mixtures) * mixture +
-           double(stage_.layers.dense) * halves * h * model_.ffn() / l_.tp + EndParameters();
+           double(stage_.layers.dense) * halves * h * model_.ffn() / weight_ranks() +
+           EndParameters();
   }
 
   // The backward pass does not need the embedding, but a head that is tied to it.

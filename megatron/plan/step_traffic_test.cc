@@ -3,6 +3,7 @@
 #include <map>
 
 #include "gtest/gtest.h"
+#include "megatron/plan/tensor_grid_traffic.h"
 
 namespace megatron {
 namespace {
@@ -321,6 +322,23 @@ TEST(StepTrafficTest, ContextParallelRanksPassKeysOnExchangeHeadsOrGather) {
   layout.cp_team = 2;
   EXPECT_DOUBLE_EQ(SentByAxis(program, Llama(), layout, AllLayers()).at(TrafficAxis::kContext),
                    32 * (2 * 0.5 * 2 * (2 * 2048.0 * 4096 + keys) + 2 * 2 * keys + 2 * 4 * keys));
+}
+
+// Blocks of the layers go to other ranks in each micro-batch, and gradients to other levels once.
+TEST(StepTrafficTest, GridsSendBlocksAndLevelsGradients) {
+  const LayerMatrices matrices = MatricesOf(4096, 14336, true, 32, 8, 128);
+  PlanLayout layout = LayoutOf(4);
+  layout.tp = 8;
+  for (const bool is_cube : {false, true}) {
+    layout.grid = {2, 2, is_cube};
+    const auto sent = SentByAxis({}, Llama(), layout, AllLayers());
+    const double blocks = 4 * 32 * BytesReceivedOnGrid(matrices, layout.grid, 8192, 2);
+    const double tables = 2 * 4096.0 * 128256;
+    const double gradients = 4 * (32 * double(matrices.elements) + tables) / 4;
+    const double want = is_cube ? blocks : blocks + gradients;
+    EXPECT_NEAR(sent.at(TrafficAxis::kTensor) / want, 1, 1e-12);
+    EXPECT_EQ(sent.size(), 1);
+  }
 }
 
 TEST(StepTrafficTest, RowsGoToTheirExpertsAndComeBack) {

@@ -489,6 +489,7 @@ constexpr absl::string_view kOurOwn[] = {
     "parallel.sparse_gradients",
     "parallel.stuck_rank_timeout_seconds",
     "parallel.sum_in_rank_order",
+    "parallel.tensor_parallel_depth",
     "parallel.tensor_parallel_mode",
     "parallel.topology_file",
     "parallel.zero_hpz_partition_size",

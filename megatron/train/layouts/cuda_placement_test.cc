@@ -126,6 +126,21 @@ TEST_F(CudaPlacementTest, RanksWithPartsOfAModelTrainAsOnTheCpu) {
   ExpectSameOnBoth(TinyRun(SmallLlama(), OptimizerOptions::kAdamW), pipeline);
 }
 
+TEST_F(CudaPlacementTest, GridsOfRanksTrainAsOnTheCpu) {
+  LayoutRun square = Alone(), squares = Alone(), cube = Alone();
+  square.layout.tensor = 4;
+  squares.layout.tensor = 8;
+  square.layout.tensor_side = squares.layout.tensor_side = squares.layout.tensor_depth = 2;
+  square.layout.micro_batch_size = 2;
+  squares.layout.micro_batch_size = 4;
+  cube.layout = squares.layout;
+  cube.layout.tensor_cube = true;
+  for (const LayoutRun& run : {square, squares, cube}) {
+    ExpectSameOnBoth(TinyRun(SmallGpt2(), OptimizerOptions::kAdamW), run);
+    ExpectSameOnBoth(TinyRun(SmallLlama(), OptimizerOptions::kAdamW), run);
+  }
+}
+
 TEST_F(CudaPlacementTest, MasterWeightsAndMomentumTrainAsOnTheCpu) {
   TrainerOptions options = TinyRun(SmallGpt2(), OptimizerOptions::kSgd);
   options.model.transformer.dtype = DType::kBFloat16;

@@ -307,6 +307,8 @@ ParallelSizes SizesOf(const Layout& layout, bool has_experts) {
   ParallelSizes sizes;
   sizes.tensor = layout.tensor;
   sizes.tensor_side = layout.tensor_side;
+  sizes.tensor_depth = layout.tensor_depth;
+  sizes.tensor_cube = layout.tensor_cube;
   sizes.context = layout.context;
   sizes.pipeline = layout.pipeline;
   sizes.data = layout.data;
@@ -323,7 +325,11 @@ ParallelSizes SizesOf(const Layout& layout, bool has_experts) {
 
 std::string ToString(const Layout& layout) {
   std::string text =
-      absl::StrCat("tp", layout.tensor, layout.tensor_side > 1 ? " 2d" : "",
+      absl::StrCat("tp", layout.tensor,
+                   layout.tensor_side == 1   ? ""
+                   : layout.tensor_cube      ? " 3d"
+                   : layout.tensor_depth > 1 ? " 2.5d"
+                                             : " 2d",
                    layout.sequence_parallel ? " sp" : "",
                    layout.tp_comm_overlap ? " overlapped" : "", " pp", layout.pipeline);
   static constexpr const char* kSchedules[] = {" gpipe", "", " zb_h1", " zb_v"};

@@ -24,7 +24,9 @@ namespace megatron {
 
 struct Layout {
   int tensor = 1, context = 1, pipeline = 1, data = 1;
-  int tensor_side = 1;  // where not 1, the tensor-parallel ranks form a square of this side
+  // Where not 1, the tensor-parallel ranks form squares of this side, or a cube.
+  int tensor_side = 1, tensor_depth = 1;
+  bool tensor_cube = false;
   ContextParallel context_parallel = ContextParallel::kRing;
   int context_team_size = 1;  // ranks of a team of kHierarchical
   int expert = 1;             // ranks with different experts

@@ -167,6 +167,12 @@ std::vector<Scene> Scenes() {
   Layout square;
   square.tensor = 4;
   square.tensor_side = square.micro_batch_size = square.data = 2;
+  Layout squares;
+  squares.tensor = 8;
+  squares.tensor_side = squares.tensor_depth = 2;
+  squares.micro_batch_size = 4;
+  Layout cube = squares;
+  cube.tensor_cube = true;
   return {
       {"tensor, pipeline and data",
        EightRanks(DataSharding::kNone),
@@ -198,6 +204,38 @@ std::vector<Scene> Scenes() {
          Fault::kRotated},
         {"blocks of the output matrix not swapped", "tp-0", Collective::kExchange, Fault::kDropped},
         {"tokens of other rows not counted", "dp-rows", Collective::kAllReduce, Fault::kDropped}}},
+      {"two squares of ranks",
+       squares,
+       {{"gradients not summed over levels", "tp-depth", Collective::kAllReduce, Fault::kDropped},
+        {"gradients averaged over levels", "tp-depth", Collective::kAllReduce, Fault::kHalved},
+        {"gradients of columns not summed over levels", "tp-replicas", Collective::kAllReduce,
+         Fault::kDropped},
+        {"weights from the wrong row of a level", "tp-column", Collective::kBroadcast,
+         Fault::kWrongRoot},
+        {"tokens of a level's column in the wrong order", "tp-column", Collective::kAllGather,
+         Fault::kRotated},
+        {"blocks of a level's output matrix not swapped", "tp-square", Collective::kExchange,
+         Fault::kDropped},
+        {"tokens of other levels not counted", "dp-rows", Collective::kAllReduce,
+         Fault::kDropped}}},
+      {"a cube of ranks",
+       cube,
+       {{"tokens gathered in the wrong order of rows", "tp-column", Collective::kAllGather,
+         Fault::kRotated},
+        {"tokens gathered in the wrong order of columns", "tp-row", Collective::kAllGather,
+         Fault::kRotated},
+        {"outputs to the wrong row", "tp-column", Collective::kReduceScatter, Fault::kRotated},
+        {"outputs to the wrong column", "tp-row", Collective::kReduceScatter, Fault::kRotated},
+        {"weights in the wrong order of levels", "tp-depth", Collective::kAllGather,
+         Fault::kRotated},
+        {"gradients of weights to the wrong level", "tp-depth", Collective::kReduceScatter,
+         Fault::kRotated},
+        {"losses not summed over levels", "tp-depth", Collective::kAllReduce, Fault::kDropped},
+        {"gradients of whole biases not summed", "tp-0", Collective::kAllReduce, Fault::kDropped},
+        {"gradients of columns not summed", "tp-replicas", Collective::kAllReduce, Fault::kDropped},
+        {"words to the wrong tokens", "tp-replicas", Collective::kReduceScatter, Fault::kRotated},
+        {"tokens of the inner layout not counted", "dp-inner-rows", Collective::kAllReduce,
+         Fault::kDropped}}},
       {"sequence parallel and sharded states",
        sequence,
        {{"rows gathered in the wrong order", "tp", Collective::kAllGather, Fault::kRotated},

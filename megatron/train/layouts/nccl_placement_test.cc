@@ -77,6 +77,20 @@ TEST_F(NcclPlacementTest, EightRanksThatOverlapTrainAsOnTheCpu) {
   EXPECT_EQ(nccl_.counts().aborted, 0);
 }
 
+TEST_F(NcclPlacementTest, GridsOfTensorParallelRanksTrainAsOnTheCpu) {
+  Layout square;
+  square.tensor = 4;
+  square.tensor_side = square.micro_batch_size = 2;
+  Layout squares = square;
+  squares.tensor = 8;
+  squares.tensor_depth = 2;
+  squares.micro_batch_size = 4;
+  Layout cube = squares;
+  cube.tensor_cube = true;
+  for (const Layout& layout : {square, squares, cube}) ExpectSameAsOnTheCpu(SmallGpt2(), layout);
+  ExpectSameAsOnTheCpu(SmallLlama(), cube);
+}
+
 TEST_F(NcclPlacementTest, ShardsSentAsIntegersTrainAsOnTheCpu) {
   Layout layout;
   layout.data = 4;

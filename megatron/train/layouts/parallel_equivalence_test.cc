@@ -61,7 +61,7 @@ enum Setting {
   kDocuments,
   kNumSettings
 };
-constexpr std::array<int, kNumSettings> kValues = {5, 2, 4, 8, 2, 3, kNumParts, 4,
+constexpr std::array<int, kNumSettings> kValues = {5, 2, 6, 8, 2, 3, kNumParts, 4,
                                                    3, 2, 4, 7, 2, 3, 4,         2};
 using Case = std::array<int, kNumSettings>;
 
@@ -71,8 +71,11 @@ bool HasExperts(const Case& c) { return c[kModel] >= kMixtral; }
 
 Layout LayoutOf(const Case& c) {
   Layout layout;
-  layout.tensor = 1 << std::min(c[kTensor], 2);
-  if (c[kTensor] == 3) layout.tensor_side = 2;
+  // One to four ranks in 1D, a square, two squares and a cube.
+  layout.tensor = 1 << (c[kTensor] < 3 ? c[kTensor] : c[kTensor] == 3 ? 2 : 3);
+  if (c[kTensor] >= 3) layout.tensor_side = 2;
+  if (c[kTensor] >= 4) layout.tensor_depth = 2;
+  layout.tensor_cube = c[kTensor] == 5;
   if (c[kContext] > 0) {
     layout.context = c[kContext] < 4 ? 2 : 4;
     layout.context_parallel = static_cast<ContextParallel>((c[kContext] - 1) % 3);
@@ -129,7 +132,7 @@ bool IsValid(const Case& c) {
   if (layout.sequence_parallel && layout.tensor == 1) return false;
   if (layout.tensor_side > 1 &&
       (layout.sequence_parallel || layout.context > 1 || HasExperts(c) || c[kRecompute] == 3 ||
-       layout.micro_batch_size % layout.tensor_side != 0)) {
+       layout.micro_batch_size % (layout.tensor_side * layout.tensor_depth) != 0)) {
     return false;
   }
   if ((layout.sharding != DataSharding::kNone || layout.overlap) &&

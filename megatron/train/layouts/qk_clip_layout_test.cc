@@ -33,7 +33,7 @@ void ExpectTheSame(const LayoutOutcome& got, const LayoutOutcome& want) {
 }
 
 std::vector<Layout> Layouts() {
-  std::vector<Layout> layouts(10);
+  std::vector<Layout> layouts(12);
   layouts[0].tensor = 2;
   layouts[0].sequence_parallel = true;
   layouts[1].tensor = 4;  // ranks that share groups of heads, if there are two
@@ -54,6 +54,12 @@ std::vector<Layout> Layouts() {
   layouts[9].tensor = 4;
   layouts[9].tensor_side = 2;
   layouts[9].micro_batch_size = 2;
+  for (int i = 10; i < 12; ++i) {
+    layouts[i].tensor = 8;
+    layouts[i].tensor_side = layouts[i].tensor_depth = 2;
+    layouts[i].micro_batch_size = 4;
+  }
+  layouts[11].tensor_cube = true;
   return layouts;
 }
 

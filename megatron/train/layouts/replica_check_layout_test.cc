@@ -27,7 +27,7 @@ void ExpectNothingIsFound(const TrainerOptions& run, const std::vector<Layout>& 
 }
 
 TEST(ReplicaCheckLayoutTest, DenseModels) {
-  std::vector<Layout> layouts(7);
+  std::vector<Layout> layouts(9);
   layouts[0].data = 4;
   layouts[1].data = layouts[1].context = 2;
   layouts[1].sharding = DataSharding::kStates;
@@ -43,6 +43,12 @@ TEST(ReplicaCheckLayoutTest, DenseModels) {
   layouts[5].tensor = 4;  // ranks that share a group of heads
   layouts[6].tensor = 4;
   layouts[6].tensor_side = layouts[6].data = layouts[6].micro_batch_size = 2;
+  for (int i = 7; i < 9; ++i) {
+    layouts[i].tensor = 8;
+    layouts[i].tensor_side = layouts[i].tensor_depth = 2;
+    layouts[i].micro_batch_size = 4;
+  }
+  layouts[8].tensor_cube = true;
   TrainerOptions bf16 = TinyRun(SmallLlama(), OptimizerOptions::kAdamW);
   bf16.model.transformer.dtype = DType::kBFloat16;
   for (const TrainerOptions& run : {TinyRun(SmallGpt2(), OptimizerOptions::kAdamW), bf16})

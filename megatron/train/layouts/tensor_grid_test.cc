@@ -1,4 +1,4 @@
-// Trains on squares of tensor-parallel ranks, and compares with one rank.
+// Trains on grids of tensor-parallel ranks, and compares with one rank.
 
 #include <cmath>
 #include <cstring>
@@ -19,11 +19,31 @@ namespace {
 
 constexpr double kLossTolerance = 2e-6, kSgdTolerance = 2e-6;
 
-Layout Square(int side) {
+Layout Squares(int side, int depth) {
   Layout layout;
-  layout.tensor = side * side;
+  layout.tensor = side * side * depth;
   layout.tensor_side = side;
-  layout.micro_batch_size = side;
+  layout.tensor_depth = depth;
+  layout.micro_batch_size = side * depth;
+  return layout;
+}
+
+Layout Square(int side) { return Squares(side, 1); }
+
+Layout Cube(int side) {
+  Layout layout = Squares(side, side);
+  layout.tensor_cube = true;
+  return layout;
+}
+
+Layout OnTwoStages(Layout layout) {
+  layout.pipeline = 2;
+  return layout;
+}
+
+Layout WithZero3(Layout layout) {
+  layout.data = 2;
+  layout.sharding = DataSharding::kWeights;
   return layout;
 }
 
@@ -64,51 +84,79 @@ LayoutOutcome Train(const ModelOptions& model, OptimizerOptions::Kind optimizer,
   return TrainOnLayout(TinyRun(model, optimizer), how, CountingSource());
 }
 
-TEST(TensorGridTest, SquaresTrainAsOneRank) {
+// Compares layouts with one rank of the same global batch.
+void ExpectTrainAsOneRank(const std::vector<Layout>& layouts) {
   for (const ModelOptions& model : {SmallGpt2(), SmallLlama()}) {
     const LayoutOutcome one = Train(model, OptimizerOptions::kSgd, Layout());
-    Layout pipeline = Square(2);
-    pipeline.pipeline = 2;
-    Layout zero = Square(2);
-    zero.data = 2;
-    zero.sharding = DataSharding::kWeights;
-    for (const Layout& layout : {Square(2), pipeline, zero}) {
+    for (const Layout& layout : layouts) {
       SCOPED_TRACE(ToString(layout));
-      const LayoutOutcome square = Train(model, OptimizerOptions::kSgd, layout);
-      ExpectSame(square, one, kSgdTolerance);
-      EXPECT_NEAR(square.evaluation, one.evaluation, kLossTolerance * one.evaluation);
+      const LayoutOutcome grid = Train(model, OptimizerOptions::kSgd, layout);
+      ExpectSame(grid, one, kSgdTolerance);
+      EXPECT_NEAR(grid.evaluation, one.evaluation, kLossTolerance * one.evaluation);
     }
   }
 }
 
+TEST(TensorGridTest, SquaresTrainAsOneRank) {
+  ExpectTrainAsOneRank({Square(2), OnTwoStages(Square(2)), WithZero3(Square(2))});
+}
+
+TEST(TensorGridTest, SquaresOnTwoLevelsTrainAsOneRank) {
+  ExpectTrainAsOneRank({Squares(2, 2), OnTwoStages(Squares(2, 2)), WithZero3(Squares(2, 2))});
+}
+
+TEST(TensorGridTest, CubesTrainAsOneRank) {
+  ExpectTrainAsOneRank({Cube(2), OnTwoStages(Cube(2)), WithZero3(Cube(2))});
+}
+
+// The two layouts of a cube have other samples, whose documents begin at other tokens.
+TEST(TensorGridTest, GridsTrainDocumentsAsOneRank) {
+  LayoutRun alone;
+  alone.steps = 5;
+  const TrainerOptions run = TinyRun(SmallLlama(), OptimizerOptions::kSgd);
+  const LayoutOutcome want = TrainOnLayout(run, alone, CountingSource(/*documents=*/true));
+  for (const Layout& layout : {Square(2), Squares(2, 2), Cube(2)}) {
+    SCOPED_TRACE(ToString(layout));
+    LayoutRun how = alone;
+    how.layout = layout;
+    ExpectSame(TrainOnLayout(run, how, CountingSource(/*documents=*/true)), want, kSgdTolerance);
+  }
+}
+
 // Each round's product is rounded to bf16, which has 8 bits.
-TEST(TensorGridTest, SquaresTrainInBf16AsOneRankWithinItsRounding) {
+TEST(TensorGridTest, GridsTrainInBf16AsOneRankWithinItsRounding) {
   TrainerOptions run = TinyRun(SmallLlama(), OptimizerOptions::kAdamW);
   run.model.transformer.dtype = DType::kBFloat16;
-  LayoutRun alone, square;
-  alone.steps = square.steps = 5;
-  square.layout = Square(2);
-  const LayoutOutcome want = TrainOnLayout(run, alone, CountingSource()),
-                      got = TrainOnLayout(run, square, CountingSource());
-  for (size_t i = 0; i < want.losses.size(); ++i)
-    EXPECT_NEAR(got.losses[i], want.losses[i], 0.01 * want.losses[i]) << "step " << i;
+  LayoutRun alone;
+  alone.steps = 5;
+  const LayoutOutcome want = TrainOnLayout(run, alone, CountingSource());
+  for (const Layout& layout : {Square(2), Squares(2, 2), Cube(2)}) {
+    SCOPED_TRACE(ToString(layout));
+    LayoutRun how = alone;
+    how.layout = layout;
+    const LayoutOutcome got = TrainOnLayout(run, how, CountingSource());
+    for (size_t i = 0; i < want.losses.size(); ++i)
+      EXPECT_NEAR(got.losses[i], want.losses[i], 0.01 * want.losses[i]) << "step " << i;
+  }
 }
 
 TEST(TensorGridTest, DeferredGradientsAndRecomputationChangeNothing) {
-  TrainerOptions run = TinyRun(SmallGpt2(), OptimizerOptions::kSgd);
-  LayoutRun plain;
-  plain.steps = 3;
-  plain.layout = Square(2);
-  plain.layout.pipeline = 2;
-  const LayoutOutcome want = TrainOnLayout(run, plain, CountingSource());
-  LayoutRun deferred = plain;
-  deferred.layout.schedule = ScheduleKind::kZeroBubbleH1;
-  EXPECT_TRUE(TrainOnLayout(run, deferred, CountingSource()).state == want.state);
-  run.model.layer_recompute = {LayerRecompute::kUniform, 1};
-  EXPECT_TRUE(TrainOnLayout(run, plain, CountingSource()).state == want.state);
+  for (const Layout& layout : {Square(2), Squares(2, 2), Cube(2)}) {
+    SCOPED_TRACE(ToString(layout));
+    TrainerOptions run = TinyRun(SmallGpt2(), OptimizerOptions::kSgd);
+    LayoutRun plain;
+    plain.steps = 3;
+    plain.layout = OnTwoStages(layout);
+    const LayoutOutcome want = TrainOnLayout(run, plain, CountingSource());
+    LayoutRun deferred = plain;
+    deferred.layout.schedule = ScheduleKind::kZeroBubbleH1;
+    EXPECT_TRUE(TrainOnLayout(run, deferred, CountingSource()).state == want.state);
+    run.model.layer_recompute = {LayerRecompute::kUniform, 1};
+    EXPECT_TRUE(TrainOnLayout(run, plain, CountingSource()).state == want.state);
+  }
 }
 
-TEST(TensorGridTest, SquaresOfThreeRowsTrainAsOneRank) {
+TEST(TensorGridTest, GridsOfThreeRowsOrLevelsTrainAsOneRank) {
   ModelOptions model = SmallGpt2();
   TransformerOptions& transformer = model.transformer;
   transformer.num_attention_heads = transformer.num_query_groups = 6;
@@ -116,32 +164,32 @@ TEST(TensorGridTest, SquaresOfThreeRowsTrainAsOneRank) {
   transformer.ffn_hidden_size = 2 * transformer.hidden_size;
   model.padded_vocab_size = 66;
   TrainerOptions run = TinyRun(model, OptimizerOptions::kSgd);
-  LayoutRun alone, square;
-  alone.steps = square.steps = 3;
-  square.layout = Square(3);
   run.batch_size.global_batch_size = 6;
-  alone.layout.micro_batch_size = square.layout.micro_batch_size = 6;
-  ExpectSame(TrainOnLayout(run, square, CountingSource()),
-             TrainOnLayout(run, alone, CountingSource()), kSgdTolerance);
+  LayoutRun alone;
+  alone.steps = 3;
+  alone.layout.micro_batch_size = 6;
+  const LayoutOutcome want = TrainOnLayout(run, alone, CountingSource());
+  for (const Layout& layout : {Square(3), Squares(2, 3)}) {
+    SCOPED_TRACE(ToString(layout));
+    LayoutRun how = alone;
+    how.layout = layout;
+    how.layout.micro_batch_size = 6;
+    ExpectSame(TrainOnLayout(run, how, CountingSource()), want, kSgdTolerance);
+  }
 }
 
-// A checkpoint of a square, of ranks that cut along one dim, and of one rank hold the same bits,
-// and the run goes on from each on the next.
-TEST(TensorGridTest, CheckpointsOfSquaresLoadAnywhereAndGoOn) {
+// Trains two steps on each of the layouts, each from the checkpoint of the one before, whose bits
+// it has when it has loaded them, and compares the losses with a run on one rank.
+void ExpectCheckpointsLoadAnywhereAndGoOn(const std::vector<Layout>& layouts) {
   const std::string root = absl::StrCat(::testing::TempDir(), "/tensor_grid");
   for (const ModelOptions& model : {SmallGpt2(), SmallLlama()}) {
     const TrainerOptions run = TinyRun(model, OptimizerOptions::kAdamW);
     LayoutRun whole;
-    whole.steps = 8;
+    whole.steps = 2 * static_cast<int>(layouts.size());
     const LayoutOutcome want = TrainOnLayout(run, whole, CountingSource());
-    Layout tensor, pipeline = Square(2);
-    tensor.tensor = tensor.data = 2;
-    tensor.sharding = DataSharding::kStates;
-    pipeline.pipeline = 2;
-    const Layout layouts[] = {Square(2), tensor, pipeline, Layout()};
     std::map<std::string, WholeTensor> last;
     std::vector<double> losses;
-    for (int part = 0; part < 4; ++part) {
+    for (size_t part = 0; part < layouts.size(); ++part) {
       SCOPED_TRACE(ToString(layouts[part]));
       LayoutRun how;
       how.layout = layouts[part];
@@ -158,39 +206,77 @@ TEST(TensorGridTest, CheckpointsOfSquaresLoadAnywhereAndGoOn) {
     ASSERT_EQ(losses.size(), want.losses.size());
     for (size_t i = 0; i < losses.size(); ++i)
       EXPECT_NEAR(losses[i], want.losses[i], kLossTolerance * want.losses[i]) << "step " << i;
-    for (int part = 0; part < 4; ++part)
+    for (size_t part = 0; part < layouts.size(); ++part)
       EXPECT_TRUE(PosixFileSystem().RemoveTree(absl::StrCat(root, part)).ok());
   }
 }
 
-// The bytes that a rank receives in broadcasts and sums of blocks. A counter has a broadcast's
-// block once, at its root; the ranks of a row or column are the roots in turn, so that each
-// receives the blocks of the others.
-double BlockBytes(int layers, const ModelOptions& model) {
+Layout InOneDim() {
+  Layout layout;
+  layout.tensor = layout.data = 2;
+  layout.sharding = DataSharding::kStates;
+  return layout;
+}
+
+TEST(TensorGridTest, CheckpointsOfSquaresLoadAnywhereAndGoOn) {
+  ExpectCheckpointsLoadAnywhereAndGoOn({Square(2), InOneDim(), OnTwoStages(Square(2)), Layout()});
+}
+
+TEST(TensorGridTest, CheckpointsOfLevelsAndCubesLoadAnywhereAndGoOn) {
+  ExpectCheckpointsLoadAnywhereAndGoOn(
+      {Squares(2, 2), InOneDim(), Cube(2), Square(2), OnTwoStages(Cube(2)), Layout()});
+}
+
+// What a rank has received in a step.
+struct Received {
+  double blocks = 0;  // in broadcasts, gathers and sums of blocks
+  double levels = 0;  // in sums over levels
+};
+
+// A counter has a broadcast's block once, at its root; the ranks of a row or column are the roots
+// in turn, so that each receives the blocks of the others. The statistics of norms, which alone are
+// gathered over the rows of squares, are left out there.
+Received ReceivedOn(const Layout& layout, int layers, const ModelOptions& model) {
   LayoutRun how;
-  how.layout = Square(2);
+  how.layout = layout;
   how.steps = 1;
   TrainerOptions run = TinyRun(model, OptimizerOptions::kSgd);
   run.model.transformer.num_layers = layers;
   const LayoutOutcome outcome = TrainOnLayout(run, how, CountingSource());
-  double bytes = 0;
-  for (const char* group : {"tp-row", "tp-column"}) {
-    bytes += (how.layout.tensor_side - 1) *
-             static_cast<double>(outcome.sent->Of(group, Collective::kBroadcast));
-    bytes += static_cast<double>(outcome.sent->Of(group, Collective::kReduceScatter));
+  Received received;
+  for (const char* group : {"tp-row", "tp-column", "tp-depth"}) {
+    const auto sent = [&](Collective call) {
+      return static_cast<double>(outcome.sent->Of(group, call));
+    };
+    received.blocks += (layout.tensor_side - 1) * sent(Collective::kBroadcast);
+    received.blocks += sent(Collective::kReduceScatter);
+    if (layout.tensor_cube) received.blocks += sent(Collective::kAllGather);
   }
-  return bytes;
+  received.levels = static_cast<double>(outcome.sent->Of("tp-depth", Collective::kAllReduce));
+  return received;
 }
 
+// What is in front of the layers and behind them cancels.
 TEST(TensorGridTest, LayersSendThePlannersBytes) {
   for (const ModelOptions& model : {SmallGpt2(), SmallLlama()}) {
     const TransformerOptions& t = model.transformer;
     const LayerMatrices layer =
         MatricesOf(t.hidden_size, t.ffn_hidden_size, t.gated, t.num_attention_heads,
                    t.num_query_groups, t.kv_channels);
-    // Four micro-batches of two samples. What is in front of the layers and behind them cancels.
-    EXPECT_EQ(BlockBytes(3, model) - BlockBytes(1, model),
-              2 * 4 * BytesReceivedIn2d(layer, 2, 2 * CountingSource::kLength, 4));
+    for (const Layout& layout : {Square(2), Squares(2, 2), Cube(2)}) {
+      SCOPED_TRACE(ToString(layout));
+      const PlanGrid grid = {layout.tensor_side, layout.tensor_depth, layout.tensor_cube};
+      const int64_t tokens = layout.micro_batch_size * CountingSource::kLength;
+      const double micro_batches = 8.0 / static_cast<double>(layout.micro_batch_size);
+      const Received three = ReceivedOn(layout, 3, model), one = ReceivedOn(layout, 1, model);
+      double blocks = BytesReceivedOnGrid(layer, grid, tokens, 4);
+      // Two norms, and two floats of each token of a rank.
+      if (layout.tensor_cube) blocks += 2 * 2 * 4 * static_cast<double>(tokens) / 4;
+      EXPECT_EQ(three.blocks - one.blocks, 2 * micro_batches * blocks);
+      if (!layout.tensor_cube) {
+        EXPECT_EQ(three.levels - one.levels, 2 * BytesOfLevels(layer, grid));
+      }
+    }
   }
 }
 
@@ -198,18 +284,21 @@ TEST(TensorGridTest, LayersSendThePlannersBytes) {
 TEST(TensorGridTest, ResumingChangesNoBit) {
   const std::string directory = absl::StrCat(::testing::TempDir(), "/tensor_grid_resumed");
   const TrainerOptions run = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
-  LayoutRun whole;
-  whole.layout = Square(2);
-  whole.steps = 4;
-  const LayoutOutcome want = TrainOnLayout(run, whole, CountingSource());
-  LayoutRun half = whole;
-  half.steps = 2;
-  half.save = directory;
-  TrainOnLayout(run, half, CountingSource());
-  half.load = directory;
-  half.save.clear();
-  EXPECT_TRUE(TrainOnLayout(run, half, CountingSource()).state == want.state);
-  EXPECT_TRUE(PosixFileSystem().RemoveTree(directory).ok());
+  for (const Layout& layout : {Square(2), Squares(2, 2), Cube(2)}) {
+    SCOPED_TRACE(ToString(layout));
+    LayoutRun whole;
+    whole.layout = layout;
+    whole.steps = 4;
+    const LayoutOutcome want = TrainOnLayout(run, whole, CountingSource());
+    LayoutRun half = whole;
+    half.steps = 2;
+    half.save = directory;
+    TrainOnLayout(run, half, CountingSource());
+    half.load = directory;
+    half.save.clear();
+    EXPECT_TRUE(TrainOnLayout(run, half, CountingSource()).state == want.state);
+    EXPECT_TRUE(PosixFileSystem().RemoveTree(directory).ok());
+  }
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ namespace {
 void ClearLayout(config::ParallelConfig* parallel) {
   parallel->clear_tensor_model_parallel_size();
   parallel->clear_tensor_parallel_mode();
+  parallel->clear_tensor_parallel_depth();
   parallel->clear_pipeline_model_parallel_size();
   parallel->clear_data_parallel_size();
   parallel->clear_sequence_parallel();

@@ -11,6 +11,7 @@
 #include "megatron/plan/shared_cores.h"
 #include "megatron/train/config/layer_pattern.h"
 #include "megatron/train/costs/layer_shape.h"
+#include "megatron/train/trainer/parallel_section.h"
 #include "megatron/train/trainer/pipeline_section.h"
 
 namespace megatron {
@@ -124,6 +125,8 @@ PlanLayout ToPlanLayout(const config::PretrainConfig& config) {
   const config::ParallelConfig& parallel = config.parallel();
   PlanLayout layout;
   layout.tp = parallel.tensor_model_parallel_size();
+  const TensorGridShape grid = TensorGridShapeOf(parallel).value_or(TensorGridShape());
+  layout.grid = {grid.side, grid.depth, grid.is_cube};
   layout.cp = parallel.context_parallel_size();
   layout.context = ToPlanContext(parallel.cp_comm_type());
   if (layout.context == PlanContext::kTeams)

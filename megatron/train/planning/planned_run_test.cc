@@ -82,6 +82,39 @@ TEST(PlannedRunTest, HasTheFormsOfDataParallelCommunication) {
   EXPECT_EQ(run->layout.outer_code_bytes, 1 + 4.0 / 256);
 }
 
+// Modes divide the same model: its FLOPs and parameters are those of 1D. Levels have a copy of the
+// weights each, and a cube has none.
+TEST(PlannedRunTest, PricesGridsOfTensorParallelRanks) {
+  const PlanFacts facts = *ParsePlanFacts(BuiltInPlanFacts());
+  const Hardware* gpu = *FindHardware(facts, "H100");
+  const auto predict = [&](const std::string& mode, int ranks, int depth, PlanGrid* grid) {
+    std::vector<std::string> set = {"train.micro_batch_size=4", "model.num_attention_heads=8",
+                                    "parallel.tensor_parallel_mode=" + mode,
+                                    "parallel.tensor_model_parallel_size=" + std::to_string(ranks)};
+    if (depth > 1) set.push_back("parallel.tensor_parallel_depth=" + std::to_string(depth));
+    auto run = ToPlannedRun(Load("gpt_demo", set), 512, OwnProgram());
+    EXPECT_TRUE(run.ok()) << run.status();
+    *grid = run->layout.grid;
+    const auto step = PredictStep(*gpu, run->program, MeasuredKernels(), run->model, run->layout);
+    EXPECT_TRUE(step.ok()) << step.status();
+    return *step;
+  };
+  PlanGrid grid;
+  const StepPrediction one = predict("1d", 8, 1, &grid);
+  EXPECT_FALSE(grid.is_grid());
+  const StepPrediction squares = predict("2.5d", 8, 2, &grid);
+  EXPECT_TRUE(grid.side == 2 && grid.depth == 2 && !grid.is_cube);
+  const StepPrediction cube = predict("3d", 8, 1, &grid);
+  EXPECT_TRUE(grid.side == 2 && grid.depth == 2 && grid.is_cube);
+  for (const StepPrediction& step : {squares, cube}) {
+    EXPECT_NEAR(step.model_flops / one.model_flops, 1, 1e-9);
+    EXPECT_NEAR(step.total_parameters / one.total_parameters, 1, 0.02);
+    EXPECT_NE(step.seconds.tensor_parallel, one.seconds.tensor_parallel);
+  }
+  EXPECT_GT(squares.data.parameters, 1.8 * cube.data.parameters);
+  EXPECT_LT(cube.memory_bytes, squares.memory_bytes);
+}
+
 TEST(PlannedRunTest, HasTheFormOfCompressedGradients) {
   const auto plan = [](std::vector<std::string> set) {
     set.push_back("parallel.data_parallel_size=2");

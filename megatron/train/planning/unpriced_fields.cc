@@ -19,7 +19,6 @@ constexpr Unpriced kUnpriced[] = {
     {"model.attention_dropout", "0"},
     {"model.qk_layernorm", "false"},
     {"model.moe_pad_expert_input_to_capacity", "false"},
-    {"parallel.tensor_parallel_mode", "\"1d\""},
     {"parallel.tp_comm_overlap", "false"},
     {"parallel.sum_in_rank_order", "false"},
     {"parallel.sparse_gradients", "false"},

@@ -46,6 +46,8 @@ TEST(UnpricedFieldsTest, NamesWhatCostsSomething) {
 TEST(UnpricedFieldsTest, EveryFieldOfLayoutsAndPrecisionsIsPricedToldOrWithoutEffectOnTime) {
   const std::set<std::string> priced = {
       "parallel.tensor_model_parallel_size",
+      "parallel.tensor_parallel_mode",
+      "parallel.tensor_parallel_depth",
       "parallel.pipeline_model_parallel_size",
       "parallel.data_parallel_size",
       "parallel.sequence_parallel",

@@ -15,6 +15,7 @@ namespace {
 constexpr const char* kLayoutPaths[] = {
     "parallel.tensor_model_parallel_size",
     "parallel.tensor_parallel_mode",
+    "parallel.tensor_parallel_depth",
     "parallel.sequence_parallel",
     "parallel.context_parallel_size",
     "parallel.cp_comm_type",

@@ -148,24 +148,33 @@ std::vector<std::string> Warnings(const PlannedPretraining& planned, const Machi
 
 std::string Rounded(double value) { return absl::StrFormat("%.3g", value); }
 
-// What a rank of a square receives, and when that is less than along one dim.
+PlanGrid GridOf(const RunOptions& options) {
+  const ParallelSizes& sizes = options.parallel;
+  return {sizes.tensor_side, sizes.tensor_depth, sizes.tensor_cube};
+}
+
+// What a rank of a grid receives, and when that is less than along one dim.
 std::string DescribeGridTraffic(const RunOptions& options) {
   const TransformerOptions& model = options.trainer.model.transformer;
   const LayerMatrices layer =
       MatricesOf(model.hidden_size, model.ffn_hidden_size, model.gated, model.num_attention_heads,
                  model.num_query_groups, model.kv_channels);
-  const int side = options.parallel.tensor_side;
+  const PlanGrid grid = GridOf(options);
   const int bytes = static_cast<int>(SizeOf(model.dtype));
   const PackerOptions& packing = options.trainer.packing;
   const int64_t tokens = packing.layout.micro_batch_size * packing.seq_length;
-  const auto less = TokensFromWhich2dIsLess(layer, side, bytes);
+  const auto less = TokensFromWhichGridIsLess(layer, grid, bytes);
+  const double of_levels = BytesOfLevels(layer, grid);
   return absl::StrCat(
-      FormatBytes(std::llround(BytesReceivedIn2d(layer, side, tokens, bytes))),
+      FormatBytes(std::llround(BytesReceivedOnGrid(layer, grid, tokens, bytes))),
       " to a rank in a layer and micro-batch of ", FormatCount(tokens), " tokens; ",
-      FormatBytes(std::llround(BytesReceivedIn1d(layer, side * side, tokens, bytes))),
-      " in 1D; 2D is less ",
+      FormatBytes(std::llround(BytesReceivedIn1d(layer, grid.ranks(), tokens, bytes))), " in 1D; ",
+      grid.mode(), " is less ",
       less.has_value() ? absl::StrCat("from ", FormatCount(*less), " tokens on")
-                       : "with no number of tokens");
+                       : "with no number of tokens",
+      of_levels > 0 ? absl::StrCat("; ", FormatBytes(std::llround(of_levels)),
+                                   " in a layer and step for gradients over levels")
+                    : "");
 }
 
 std::string DescribeLayout(const RunOptions& options, const config::ParallelConfig& config) {
@@ -177,8 +186,11 @@ std::string DescribeLayout(const RunOptions& options, const config::ParallelConf
                     options.parallel.expert);
   }
   if (config.sequence_parallel()) absl::StrAppend(&text, ", sequence parallel");
-  if (const int side = options.parallel.tensor_side; side > 1)
-    absl::StrAppend(&text, ", 2D tensor parallel over ", side, " x ", side, " ranks");
+  if (const PlanGrid grid = GridOf(options); grid.is_grid()) {
+    absl::StrAppend(&text, ", ", grid.mode(), " tensor parallel over ",
+                    grid.depth > 1 ? absl::StrCat(grid.depth, " x ") : "", grid.side, " x ",
+                    grid.side, " ranks");
+  }
   if (options.parallel.ranks_per_host > 0) {
     absl::StrAppend(&text, ", hierarchical collectives over hosts of ",
                     options.parallel.ranks_per_host);
@@ -251,7 +263,8 @@ class Screen {
               absl::StrFormat("%s; vocabulary %s, padded to %s", FormatCount(counts.parameters),
                               FormatCount(model.vocab_size), FormatCount(model.padded_vocab_size)));
     AppendRow("layout", DescribeLayout(options_, config.parallel()));
-    if (options_.parallel.tensor_side > 1) AppendRow("2D traffic", DescribeGridTraffic(options_));
+    if (const PlanGrid grid = GridOf(options_); grid.is_grid())
+      AppendRow(absl::StrCat(grid.mode(), " traffic"), DescribeGridTraffic(options_));
     if (!planned_.rank_order.empty()) AppendRow("rank order", planned_.rank_order);
     AppendRow("batch", absl::StrFormat("%sglobal %d = micro-batch %d x accumulation %d x data %d",
                                        counts.grows ? "grows to " : "", counts.step_samples,

@@ -64,6 +64,8 @@ const std::map<std::string, std::vector<std::string>>& Needs() {
       {"optimizer.lr_decay_style=WSD", {"optimizer.lr_wsd_decay_iters=4"}},
       {"parallel.cp_comm_type=a2a_p2p", {"parallel.hierarchical_context_parallel_sizes=[2, 1]"}},
       {"parallel.hierarchical_collectives_ranks_per_host=2", {"parallel.data_parallel_size=4"}},
+      {"parallel.tensor_parallel_mode=\"2.5d\"",
+       {"parallel.tensor_model_parallel_size=4", "train.micro_batch_size=2"}},
       {"precision.fp8_format=e4m3", {"precision.bf16=true"}},
   };
   return *needs;
@@ -210,6 +212,10 @@ const std::map<std::string, Help>& Helps() {
       {"parallel.rank_order", {"tp-cp-ep-pp-dp", {}}},
       {"parallel.tensor_parallel_mode",
        {"2d", {"parallel.tensor_model_parallel_size=4", "train.micro_batch_size=2"}}},
+      {"parallel.tensor_parallel_depth",
+       {"2",
+        {"parallel.tensor_parallel_mode=2.5d", "parallel.tensor_model_parallel_size=8",
+         "train.micro_batch_size=4"}}},
       {"parallel.hierarchical_collectives_ranks_per_host",
        {"2", {"parallel.data_parallel_size=4"}}},
       {"parallel.moe_deduplicated_dispatch",
@@ -351,11 +357,11 @@ std::string Describe(const DataOptions& o) {
 
 std::string Describe(const RunOptions& o) {
   return Describe(o.trainer) + Describe(o.data) +
-         Line(o.parallel.tensor, o.parallel.tensor_side, o.parallel.context, o.parallel.pipeline,
-              o.parallel.data, o.parallel.expert, o.parallel.expert_tensor,
-              o.parallel.optimizer_instances, o.parallel.hosts, o.parallel.ranks_per_host,
-              o.parallel.deduplicated_dispatch, Name(o.parallel.algorithm),
-              o.parallel.order.ToString(), o.topology_file) +
+         Line(o.parallel.tensor, o.parallel.tensor_side, o.parallel.tensor_depth,
+              o.parallel.tensor_cube, o.parallel.context, o.parallel.pipeline, o.parallel.data,
+              o.parallel.expert, o.parallel.expert_tensor, o.parallel.optimizer_instances,
+              o.parallel.hosts, o.parallel.ranks_per_host, o.parallel.deduplicated_dispatch,
+              Name(o.parallel.algorithm), o.parallel.order.ToString(), o.topology_file) +
          Line(o.planning.auto_layout, o.planning.ranks, o.planning.hardware_file,
               o.planning.kernels_file) +
          Line(o.precision.dynamic_loss_scale, o.precision.constant_loss_scale,

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "megatron/base/status_macros.h"
 
@@ -24,21 +25,37 @@ CollectiveAlgorithm AlgorithmOf(config::CollectiveAlgorithm::Type algorithm) {
 
 }  // namespace
 
-absl::StatusOr<int> TensorSideOf(const config::ParallelConfig& config) {
+const std::vector<std::string>& TensorParallelModes() {
+  static const auto* const modes = new std::vector<std::string>{"1d", "2d", "2.5d", "3d"};
+  return *modes;
+}
+
+absl::StatusOr<TensorGridShape> TensorGridShapeOf(const config::ParallelConfig& config) {
   const std::string& mode = config.tensor_parallel_mode();
-  if (mode == "1d") return 1;
-  if (mode != "2d") return absl::InvalidArgumentError("expects \"1d\" or \"2d\"");
+  TensorGridShape shape;
+  if (mode == "1d") return shape;
+  if (!absl::c_linear_search(TensorParallelModes(), mode))
+    return absl::InvalidArgumentError("is no mode of tensor parallelism");
   const int64_t ranks = config.tensor_model_parallel_size();
-  int side = 1;
-  while (int64_t{side} * side < ranks) ++side;
-  if (int64_t{side} * side == ranks) return side;
-  return absl::InvalidArgumentError("needs a square number of ranks: 4, 9, 16, ...");
+  shape.is_cube = mode == "3d";
+  if (mode == "2.5d") shape.depth = static_cast<int>(config.tensor_parallel_depth());
+  for (shape.side = 2; shape.side * shape.side <= ranks; ++shape.side) {
+    if (shape.is_cube) shape.depth = shape.side;
+    if (int64_t{shape.side} * shape.side * shape.depth == ranks) return shape;
+  }
+  return absl::InvalidArgumentError(
+      mode == "2d"     ? "needs a square number of ranks: 4, 9, 16, ..."
+      : mode == "2.5d" ? "needs a square number of ranks, 4, 9, 16, ..., times the depth"
+                       : "needs a cubic number of ranks: 8, 27, 64, ...");
 }
 
 absl::StatusOr<ParallelSizes> ToParallelSizes(const config::ParallelConfig& config) {
   ParallelSizes sizes;
   sizes.tensor = static_cast<int>(config.tensor_model_parallel_size());
-  sizes.tensor_side = TensorSideOf(config).value_or(1);
+  const TensorGridShape grid = TensorGridShapeOf(config).value_or(TensorGridShape());
+  sizes.tensor_side = grid.side;
+  sizes.tensor_depth = grid.depth;
+  sizes.tensor_cube = grid.is_cube;
   sizes.context = static_cast<int>(config.context_parallel_size());
   sizes.pipeline = static_cast<int>(config.pipeline_model_parallel_size());
   sizes.data = static_cast<int>(config.data_parallel_size());

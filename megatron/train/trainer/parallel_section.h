@@ -1,19 +1,31 @@
 #ifndef MEGATRON_TRAIN_TRAINER_PARALLEL_SECTION_H_
 #define MEGATRON_TRAIN_TRAINER_PARALLEL_SECTION_H_
 
+#include <string>
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "megatron/comm/rank_grid.h"
 #include "megatron/train/config/config.pb.h"
 
 namespace megatron {
 
-// Returns the side of the square that the tensor-parallel ranks form, 1 where they form none. It
-// fails if parallel.tensor_parallel_mode is no mode, or the ranks form no square; the message says
-// what was expected.
-absl::StatusOr<int> TensorSideOf(const config::ParallelConfig& config);
+// The values of parallel.tensor_parallel_mode.
+const std::vector<std::string>& TensorParallelModes();
+
+// The grid that the tensor-parallel ranks form (comm/rank_grid.h).
+struct TensorGridShape {
+  int side = 1;  // 1: they form none
+  int depth = 1;
+  bool is_cube = false;
+};
+
+// Returns the grid of parallel.tensor_parallel_mode. It fails if that is no mode, or the ranks do
+// not form the grid; the message says how many ranks it needs.
+absl::StatusOr<TensorGridShape> TensorGridShapeOf(const config::ParallelConfig& config);
 
 // Reads the sizes of the axes, which are in their ranges, and the order of ranks. It fails if that
-// is no order. Where TensorSideOf fails, which validation tells, there is no square.
+// is no order. Where TensorGridShapeOf fails, which validation tells, there is no grid.
 absl::StatusOr<ParallelSizes> ToParallelSizes(const config::ParallelConfig& config);
 
 }  // namespace megatron

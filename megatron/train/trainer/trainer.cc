@@ -12,6 +12,7 @@
 #include "megatron/comm/communicator.h"
 #include "megatron/comm/island_groups.h"
 #include "megatron/layers/moe/expert_groups.h"
+#include "megatron/layers/tensor_grid.h"
 #include "megatron/models/make_stage.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/pipeline/executor.h"
@@ -25,16 +26,25 @@
 namespace megatron {
 namespace {
 
-// Each row of a square of tensor-parallel ranks has samples of its own.
-PackerOptions PackingFor(const TrainerOptions& run, const ProcessGroups& groups) {
+TensorGridGroups GridOf(const ProcessGroups& groups) {
+  return {groups.tensor_row,      groups.tensor_column,
+          groups.tensor_square,   groups.tensor_depth,
+          groups.tensor_replicas, /*is_cube=*/groups.data_inner_rows.size() > 1};
+}
+
+// The ranks of a grid share the samples of a data-parallel rank, in one of two layouts.
+PackerOptions PackingFor(const TrainerOptions& run, const ProcessGroups& groups, bool inner) {
   const ProcessGroup& context = groups.context;
   PackerOptions options = run.packing;
-  if (const int rows = groups.tensor_row.size(); rows > 1) {
+  if (const TensorGridGroups grid = GridOf(groups); grid.is_grid()) {
+    const TensorGrid place = grid.Place();
+    const int parts = place.sample_parts();
     SamplerLayout& layout = options.layout;
-    CHECK_EQ(layout.micro_batch_size % rows, 0);
-    layout.micro_batch_size /= rows;
-    layout.data_parallel_size *= rows;
-    layout.data_parallel_rank = layout.data_parallel_rank * rows + groups.tensor_replicas.rank();
+    CHECK_EQ(layout.micro_batch_size % parts, 0);
+    layout.micro_batch_size /= parts;
+    layout.data_parallel_size *= parts;
+    layout.data_parallel_rank = layout.data_parallel_rank * parts +
+                                (inner ? place.inner_sample_part() : place.sample_part());
   }
   options.context_parallel_size = context.size();
   options.context_parallel_rank = context.rank();
@@ -55,7 +65,7 @@ Shape WholeReport(const ModelStage& stage) { return {ReportShape(stage).numel() 
 // Gives `groups` the ranks that share a group of queries, where there are more ranks than groups.
 absl::Status AddTensorReplicas(const ModelOptions& model, const Stream& stream,
                                ProcessGroups* groups) {
-  if (groups->tensor_row.size() > 1) return absl::OkStatus();  // they are a column
+  if (groups->tensor_row.size() > 1) return absl::OkStatus();  // they are those of a grid
   const int size = groups->tensor.size();
   const int query_groups = static_cast<int>(model.transformer.num_query_groups);
   if (size <= query_groups) return absl::OkStatus();
@@ -171,14 +181,17 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
       scaler_(scaler),
       scheduler_(std::move(scheduler)),
       batch_sizes_(std::move(batch_sizes)),
-      stage_(MakeStage(options.model,
-                       {stream.device(), ledger, options.placement, groups.tensor, groups.context,
-                        ExpertGroupsOf(island), groups.tensor_row, groups.tensor_replicas})),
-      packer_(PackingFor(options, groups), stream.device(), ledger),
+      stage_(MakeStage(options.model, {stream.device(), ledger, options.placement, groups.tensor,
+                                       groups.context, ExpertGroupsOf(island), GridOf(groups)})),
+      packer_(PackingFor(options, groups, /*inner=*/false), stream.device(), ledger),
       report_(stream.device(), WholeReport(*stage_).numel() * SizeOf(DType::kFloat32), "loss",
               ledger),
       host_report_(report_.At(0, DType::kFloat32, WholeReport(*stage_)), "loss") {
   CHECK(options.placement.order == OrderOf(options.pipeline_schedule));
+  if (GridOf(groups).is_cube) {
+    inner_packer_ = std::make_unique<MicroBatchPacker>(PackingFor(options, groups, /*inner=*/true),
+                                                       stream.device(), ledger);
+  }
   ParameterBuffersOptions buffers;
   buffers.model_dtype = options.model.transformer.dtype;
   buffers.device = stream.device();
@@ -317,6 +330,7 @@ StageMemorySizes Trainer::Measure() {
   CHECK(stream_.is_meta());
   const int64_t micro_batches = options_.packing.max_micro_batches;
   packer_.PackShapes(micro_batches);
+  if (inner_packer_ != nullptr) inner_packer_->PackShapes(micro_batches);
   std::vector<StagePlan> plans;
   for (int64_t count : MicroBatchesToMeasure()) plans.push_back(MakePlan(count));
   plans.push_back(PlanForward(micro_batches));
@@ -404,12 +418,20 @@ void Trainer::StartMeasuring(bool router_losses) {
   if (options_.placement.last()) {
     ops::Copy(stream_, stage_->loss_sums(), sums);
     groups_.data_context.AllReduce(sums, ReduceOp::kSum, stream_);
-    if (groups_.tensor_row.size() > 1)
-      groups_.tensor_replicas.AllReduce(sums, ReduceOp::kSum, stream_);
+    SumOverGrid(sums);
   }
   groups_.pipeline.Broadcast(sums, options_.placement.last_stage(), stream_);
   if (router_losses && MoeLayers() > 0) SumRouterLosses();
   host_report_.StartFetch(stream_);
+}
+
+// The ranks of a cube's row, on all levels, have the samples of the inner layout.
+void Trainer::SumOverGrid(const Tensor& sums) {
+  const TensorGridGroups grid = GridOf(groups_);
+  if (!grid.is_grid()) return;
+  if (!grid.is_cube) return grid.columns.AllReduce(sums, ReduceOp::kSum, stream_);
+  grid.depth.AllReduce(sums, ReduceOp::kSum, stream_);
+  grid.row.AllReduce(sums, ReduceOp::kSum, stream_);
 }
 
 // Every rank has summed over the rows that it routes, in its stage's layers.
@@ -471,6 +493,7 @@ StepInputs Trainer::InputsOf(const std::vector<MicroBatch>& batches, StageMode m
   inputs.memory = memory_.get();
   inputs.blocks = data_parallel_.get();
   inputs.batches = &batches;
+  if (inner_packer_ != nullptr) inputs.inner_batches = &inner_packer_->batches();
   inputs.mode = mode;
   if (qk_clip_ != nullptr) inputs.largest_scores_LN = qk_clip_->largest_scores_LN();
   return inputs;
@@ -525,8 +548,16 @@ int64_t Trainer::KeptTokensAfter(int64_t iteration) const {
 void Trainer::ReadAhead(const SampleSource& source, int64_t batch) {
   const int64_t consumed = progress_.consumed_train_samples + batch;
   const TraceSpan span(stream_, TimeCategory::kData, "read ahead");
-  packer_.ReadAhead(source, {consumed, batch_sizes_.NumMicrobatches(consumed), scaler_.scale(),
-                             SeqLengthAfter(progress_.iteration + 1)});
+  const MicroBatchPacker::Step next = {consumed, batch_sizes_.NumMicrobatches(consumed),
+                                       scaler_.scale(), SeqLengthAfter(progress_.iteration + 1)};
+  packer_.ReadAhead(source, next);
+  if (inner_packer_ != nullptr) inner_packer_->ReadAhead(source, next);
+}
+
+absl::Status Trainer::Pack(const SampleSource& source, const MicroBatchPacker::Step& step) {
+  MEGATRON_RETURN_IF_ERROR(packer_.Pack(source, step, SamplesGroup(), stream_));
+  if (inner_packer_ == nullptr) return absl::OkStatus();
+  return inner_packer_->Pack(source, step, groups_.data_inner_rows, stream_);
 }
 
 absl::StatusOr<StepResult> Trainer::Update(const StepRequests& requests, Diagnostics* diagnostics) {
@@ -660,10 +691,8 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   rank_progress_->Enter(Phase::kData);
   {
     const TraceSpan span(stream_, TimeCategory::kData, "data");
-    MEGATRON_RETURN_IF_ERROR(packer_.Pack(
-        source,
-        {progress_.consumed_train_samples, micro_batches, scaler_.scale(), report.seq_length},
-        SamplesGroup(), stream_));
+    MEGATRON_RETURN_IF_ERROR(Pack(source, {progress_.consumed_train_samples, micro_batches,
+                                           scaler_.scale(), report.seq_length}));
   }
   {
     const TraceSpan span(stream_, TimeCategory::kOptimizer, "zero gradients");
@@ -740,10 +769,8 @@ absl::StatusOr<Measured> Trainer::Evaluate(const SampleSource& source, int64_t i
     // again from the first.
     if (progress_.consumed_valid_samples + batch > source.size())
       progress_.consumed_valid_samples = 0;
-    MEGATRON_RETURN_IF_ERROR(
-        packer_.Pack(source, {progress_.consumed_valid_samples, micro_batches, 1}, SamplesGroup(),
-                     stream_),
-        _ << "while evaluating");
+    MEGATRON_RETURN_IF_ERROR(Pack(source, {progress_.consumed_valid_samples, micro_batches, 1}),
+                             _ << "while evaluating");
     stage_->StartStep(InputsOf(packer_.batches(), StageMode::kEvaluate));
     MEGATRON_RETURN_IF_ERROR(
         RunSchedule(plan, stage_.get(), groups_.pipeline, &memory_->edges, stream_));

@@ -262,8 +262,9 @@ class Trainer {
   // The part of the elements of gradients that all ranks have sent in this step.
   double SentGradients() const;
   void SumRouterLosses();
-  int64_t MoeLayers() const;  // number of layers with experts in the whole model
-  int64_t NumSums() const;    // number of sums of measures, which come first in report_
+  void SumOverGrid(const Tensor& sums);  // over the grid's ranks that have other samples
+  int64_t MoeLayers() const;             // number of layers with experts in the whole model
+  int64_t NumSums() const;               // number of sums of measures, which come first in report_
   // The tokens of each sample in the step that follows `iteration` steps.
   int64_t SeqLengthAfter(int64_t iteration) const;
   // The tokens of each sample that layers see which drop tokens, in that step; 0: all.
@@ -274,6 +275,8 @@ class Trainer {
   const ProcessGroup& SamplesGroup() const {
     return groups_.tensor_row.size() > 1 ? groups_.data_rows : island_.data;
   }
+  // Packs the samples of a step.
+  absl::Status Pack(const SampleSource& source, const MicroBatchPacker::Step& step);
   void ReadAhead(const SampleSource& source, int64_t batch);
   // The first error of the groups, or of the states' file.
   absl::Status GroupStatus() const;
@@ -300,6 +303,8 @@ class Trainer {
   std::unique_ptr<StageMemory> memory_;
   std::unique_ptr<Diagnostics> diagnostics_;  // null: no step is measured
   MicroBatchPacker packer_;
+  // Packs the samples of a cube's inner layout (layers/tensor_grid.h); null: there is no cube.
+  std::unique_ptr<MicroBatchPacker> inner_packer_;
   std::unique_ptr<GraphedStage> graphed_stage_;
   Buffer report_;
   HostMirror host_report_;

@@ -31,7 +31,7 @@ void CheckExperts(ConfigChecker& check);
 // The division of the model and its samples over ranks, including the pipeline.
 void CheckParallel(ConfigChecker& check);
 
-// 2D tensor parallelism.
+// 2D, 2.5D and 3D tensor parallelism.
 void CheckTensorGrid(ConfigChecker& check);
 
 // The fields that say how the model and the work on it are cut along the pipeline.

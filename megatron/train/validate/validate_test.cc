@@ -42,6 +42,10 @@ constexpr char kSparse[] = "parallel.sparse_gradients=true",
 constexpr char kServer[] = "diloco.server_address=a:1", kSecret[] = "diloco.secret_file=s";
 constexpr char kSquare[] = "parallel.tensor_parallel_mode=2d",
                kFour[] = "parallel.tensor_model_parallel_size=4";
+constexpr char kSquares[] = "parallel.tensor_parallel_mode=2.5d",
+               kTwoLevels[] = "parallel.tensor_parallel_depth=2",
+               kCube[] = "parallel.tensor_parallel_mode=3d",
+               kEight[] = "parallel.tensor_model_parallel_size=8";
 
 // Checks the valid configuration with these overrides.
 std::vector<std::string> ErrorsWith(const ConfigOverrides& overrides,
@@ -52,6 +56,12 @@ std::vector<std::string> ErrorsWith(const ConfigOverrides& overrides,
 TEST(ValidateTest, AcceptsAGoodConfig) {
   EXPECT_THAT(ErrorsWith({}), IsEmpty());
   EXPECT_THAT(ErrorsWith({}, ConfigPurpose::kRun), IsEmpty());
+}
+
+TEST(ValidateTest, AcceptsGridsOfTensorParallelRanks) {
+  EXPECT_THAT(ErrorsWith({kSquare, kFour}), IsEmpty());
+  EXPECT_THAT(ErrorsWith({kSquares, kTwoLevels, kEight, "train.micro_batch_size=4"}), IsEmpty());
+  EXPECT_THAT(ErrorsWith({kCube, kEight, "train.micro_batch_size=4"}), IsEmpty());
 }
 
 TEST(ValidateTest, AcceptsWhatItCompletedItself) {
@@ -731,8 +741,33 @@ TEST(ValidateTest, RefusesEachBrokenRuleByName) {
       {{kListed, "data.curriculum_learning.min_difficulty=8"}, "has no effect with"},
       {{"parallel.tensor_parallel_mode=2d"},
        "has no effect with parallel.tensor_model_parallel_size = 1"},
+      {{"parallel.tensor_parallel_mode=2.5", "parallel.tensor_model_parallel_size=4"},
+       "parallel.tensor_parallel_mode = \"2.5\": expects one of \"1d\", \"2d\", \"2.5d\", \"3d\"; "
+       "did "
+       "you mean \"2.5d\"?"},
+      {{"parallel.tensor_parallel_mode=cubes", "parallel.tensor_model_parallel_size=8"},
+       "expects one of \"1d\", \"2d\", \"2.5d\", \"3d\""},
       {{"parallel.tensor_parallel_mode=3d", "parallel.tensor_model_parallel_size=4"},
-       "parallel.tensor_parallel_mode = \"3d\": expects \"1d\" or \"2d\""},
+       "needs a cubic number of ranks: 8, 27, 64, ..., with parallel.tensor_model_parallel_size = "
+       "4"},
+      {{kSquares, kTwoLevels, "parallel.tensor_model_parallel_size=6"},
+       "needs a square number of ranks, 4, 9, 16, ..., times the depth, with "
+       "parallel.tensor_model_parallel_size = 6 (--set parallel.tensor_model_parallel_size=6) and "
+       "parallel.tensor_parallel_depth = 2"},
+      {{kSquares, kTwoLevels, kEight},
+       "train.micro_batch_size = 2: must be divisible by 4, the rows on all levels of"},
+      {{kSquare, kFour, "parallel.tensor_parallel_depth=2"},
+       "parallel.tensor_parallel_depth = 2: has no effect with parallel.tensor_parallel_mode"},
+      {{kCube, kEight},
+       "train.micro_batch_size = 2: must be divisible by 4, the rows on all levels of"},
+      {{kCube, kEight, "train.micro_batch_size=4", "model.swiglu=true"},
+       "cannot be used with model.disable_bias_linear = false"},
+      {{kCube, kEight, "train.micro_batch_size=4", "model.num_attention_heads=2",
+        "model.kv_channels=33"},
+       "model.kv_channels = 33: times model.num_attention_heads = 2 (--set "
+       "model.num_attention_heads=2) must be divisible by 4, the rows on all levels of"},
+      {{kCube, kEight, "train.micro_batch_size=4", "parallel.sequence_parallel=true"},
+       "cannot be used with parallel.sequence_parallel"},
       {{"parallel.tensor_parallel_mode=2d", "parallel.tensor_model_parallel_size=2"},
        "needs a square number of ranks: 4, 9, 16, ..., with parallel.tensor_model_parallel_size"},
       {{kSquare, kFour, "train.micro_batch_size=1"},
@@ -769,6 +804,10 @@ TEST(ValidateTest, RefusesEachBrokenRuleByName) {
       {{kSquare, kFour, "parallel.topology_file=machines.txt"},
        "cannot be used with parallel.topology_file"},
       {{kSquare, kFour, "train.auto_layout=true"}, "cannot be used with train.auto_layout"},
+      {{kSquare, kFour, "optimizer.optimizer_cpu_offload=true", "parallel.param_cpu_offload=true"},
+       "cannot be used with parallel.param_cpu_offload"},
+      {{kSquare, kFour, "system.device=cuda", "system.cuda_graph_impl=local"},
+       "cannot be used with system.cuda_graph_impl"},
       {{kSquare, kFour, "diloco.sync_every=5", "parallel.data_parallel_size=2",
         "parallel.use_distributed_optimizer=true",
         "parallel.num_distributed_optimizer_instances=2"},
