@@ -77,6 +77,8 @@ void CheckOneBit(ConfigChecker& check) {
   refuse(is_zero_one && parallel.check_weight_hash_across_dp_replicas_interval() > 0,
          "parallel.check_weight_hash_across_dp_replicas_interval", kRanksDiffer);
   refuse(is_zero_one && config.optimizer().qk_clip(), "optimizer.qk_clip", kRanksDiffer);
+  refuse(is_zero_one && config.optimizer().has_decoupled_lr(), "optimizer.decoupled_lr",
+         "momentum is made of steps over one sum of learning rates");
   if (optimizer != config::Optimizer::onebit_lamb) return;
   refuse(!check.IsDefault("parallel.tensor_parallel_mode"), "parallel.tensor_parallel_mode",
          "its norms are those of tensors that are cut along one dim at most");

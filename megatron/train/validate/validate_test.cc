@@ -314,6 +314,8 @@ TEST(ValidateTest, RefusesEachBrokenRuleByName) {
       {{"optimizer.optimizer=zero_one_adam", "parallel.data_parallel_size=4",
         "parallel.check_weight_hash_across_dp_replicas_interval=5"},
        "weights of their own between synchronizations"},
+      {{"optimizer.optimizer=zero_one_adam", "optimizer.decoupled_lr=0.5"},
+       "one sum of learning rates"},
       {{"optimizer.optimizer=zero_one_adam", "optimizer.qk_clip=true"},
        "weights of their own between synchronizations"},
       {{"parallel.zero_quantized_gradients=true", "parallel.data_parallel_size=4",
