@@ -61,10 +61,11 @@ void EncodeSigns(const Stream& stream, const Tensor& x_N, const Tensor& codes,
 }
 
 void AddSigns(const Stream& stream, const Tensor& codes, const Tensor& scale_1, float divisor,
-              const Tensor& x_N) {
+              const Tensor& x_N, int first) {
   const int64_t count = x_N.numel();
+  CHECK(first >= 0 && first < 8) << first;
   CheckContiguous(stream, x_N, DType::kFloat32, {count});
-  CheckContiguous(stream, codes, DType::kUInt8, {(count + 7) / 8});
+  CheckContiguous(stream, codes, DType::kUInt8, {(first + count + 7) / 8});
   CheckContiguous(stream, scale_1, DType::kFloat32, {1});
   if (stream.is_meta()) return;
   CheckRunsOnCpu(stream);
@@ -73,7 +74,7 @@ void AddSigns(const Stream& stream, const Tensor& codes, const Tensor& scale_1, 
   const float step = *scale_1.data<float>() / divisor;
   ParallelElements(stream.pool(), count, kElementGrain, [&](int64_t begin, int64_t size) {
     for (int64_t i = begin; i < begin + size; ++i)
-      x[i] += (bytes[i / 8] >> (7 - i % 8) & 1) != 0 ? step : -step;
+      x[i] += (bytes[(first + i) / 8] >> (7 - (first + i) % 8) & 1) != 0 ? step : -step;
   });
 }
 

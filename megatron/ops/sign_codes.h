@@ -15,10 +15,10 @@ namespace megatron::ops {
 void EncodeSigns(const Stream& stream, const Tensor& x_N, const Tensor& codes,
                  const Tensor& scale_1);
 
-// x += scale / divisor where the code is 1, x -= scale / divisor elsewhere. x may have up to 7
-// elements less than the codes.
+// x += scale / divisor where the code is 1, x -= scale / divisor elsewhere. The first code of x is
+// code `first` of the first byte; the last byte may have more codes than x has elements.
 void AddSigns(const Stream& stream, const Tensor& codes, const Tensor& scale_1, float divisor,
-              const Tensor& x_N);
+              const Tensor& x_N, int first = 0);
 
 // x = 0 where `other` is 0.
 void ZeroWhereZero(const Stream& stream, const Tensor& other_N, const Tensor& x_N);

@@ -89,6 +89,16 @@ TEST(SignCodesTest, ATensorMayEndWithinAByte) {
   EXPECT_EQ(x, (Floats{11.5, 18.5, 31.5}));
 }
 
+TEST(SignCodesTest, ATensorMayBeginWithinAByte) {
+  std::vector<uint8_t> codes = {0b00000010, 0b11000000};
+  float scale = 3;
+  Floats x = {10, 20, 30, 40};
+  ThreadPool pool(1);
+  AddSigns(Stream::Cpu(&pool), Tensor(codes.data(), DType::kUInt8, {2}),
+           Tensor(&scale, DType::kFloat32, {1}), 1, Of(x), /*first=*/6);
+  EXPECT_EQ(x, (Floats{13, 17, 33, 43}));
+}
+
 TEST(SignCodesTest, WhatIsNotFiniteMakesAllNotFinite) {
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {

@@ -179,10 +179,7 @@ void DataParallel::MakeCompressor(MemoryLedger* ledger) {
     }
     if (options_.compression.type == CompressionType::kOneBit) {
       CHECK(!buffers_->shards(DataSharding::kStates) && span.ranks == ranks());
-      for (int i = bucket.first_parameter; i < bucket.last_parameter; ++i) {
-        const FlatRange range = Within(buffers_->parameters()[i].range, bucket);
-        span.tensors.push_back({range.begin, range.size()});
-      }
+      span.tensors = TensorsOf(bucket);
     }
     for (int i = bucket.first_parameter; i < bucket.last_parameter; ++i)
       AppendMatrices(buffers_->parameters()[i], bucket, &span.matrices);
@@ -193,6 +190,26 @@ void DataParallel::MakeCompressor(MemoryLedger* ledger) {
   LOG_IF(INFO, compressor_->dense_elements() > 0 && groups_.world.rank() == 0 && !stream_.is_meta())
       << compressor_->dense_elements()
       << " elements of tensors that are too small for signs are averaged as they are";
+}
+
+std::vector<TensorPlaces> DataParallel::TensorsOf(const Bucket& bucket) const {
+  std::vector<TensorPlaces> tensors;
+  TensorPlaces cut, alike;
+  for (int i = bucket.first_parameter; i < bucket.last_parameter; ++i) {
+    const FlatParameter& flat = buffers_->parameters()[i];
+    const FlatRange range = Within(flat.range, bucket);
+    const TensorPlace place = {range.begin, range.size()};
+    const bool is_cut = flat.parameter->sharding.sharded.contains(Axis::kTensor);
+    if (!options_.compression.joins_tensors) {
+      tensors.push_back({place});
+    } else {
+      (is_cut || groups_.tensor.size() == 1 ? cut : alike).push_back(place);
+    }
+  }
+  for (const TensorPlaces& joined : {cut, alike}) {
+    if (!joined.empty()) tensors.push_back(joined);
+  }
+  return tensors;
 }
 
 bool DataParallel::SumCompressed(const Bucket& bucket, const Tensor& gradients,
@@ -383,6 +400,8 @@ void DataParallel::Average(const Bucket& bucket, const Tensor& values, const Str
   compressor_->Average(IndexOf(bucket), values, ShardsOf(groups_, bucket), stream);
 }
 
+void DataParallel::ForgetErrors(const Stream& stream) const { compressor_->ForgetErrors(stream); }
+
 void DataParallel::SetFloat8Weights(const Float8Weights& weights, MemoryLedger* ledger) {
   if (options_.float8_param_gather && buffers_->shards(DataSharding::kStates))
     float8_gather_ = std::make_unique<Float8Gather>(weights, buffers_, ledger);
@@ -392,10 +411,12 @@ std::map<std::string, float> DataParallel::LargestFloat8Weights() const {
   return float8_gather_ == nullptr ? std::map<std::string, float>() : float8_gather_->Largest();
 }
 
-void DataParallel::StartStep(int64_t micro_batches, int64_t iteration) {
+void DataParallel::StartStep(int64_t micro_batches, int64_t iteration, bool own_gradients) {
   micro_batches_ = micro_batches;
   sent_ = {};
-  compresses_ = compressor_ != nullptr && iteration >= options_.compression.start_iteration;
+  CHECK(!own_gradients || is_one_bit());
+  compresses_ = compressor_ != nullptr &&
+                (is_one_bit() ? own_gradients : iteration >= options_.compression.start_iteration);
   buffers_->ZeroGradients(stream_);
 }
 

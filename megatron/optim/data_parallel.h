@@ -29,8 +29,8 @@
 //
 // Gradients that are compressed (gradient_compressor.h) are summed so once a step: between
 // optimizer instances where there are several, else over all ranks, where gradients are not
-// sharded. With CompressionType::kOneBit they are not summed from the first step with compression
-// on: the optimizer averages momentum through this object.
+// sharded. With CompressionType::kOneBit they are not summed in steps of which the update rule says
+// so: the optimizer averages what it makes of them through this object.
 //
 // Weights in host memory are copied from there to the device, and gathered if they are sharded, for
 // each use; with overlap_param_gather while the block before is used.
@@ -125,8 +125,9 @@ class DataParallel : public WeightBlocks, public RankAverage {
   void set_parts(GradientParts* parts) { parts_ = parts; }
 
   // Zeroes the gradients. `micro_batches` is the number of EndGradients calls for each block, and
-  // `iteration` the number of steps before this one, by which compression begins.
-  void StartStep(int64_t micro_batches, int64_t iteration = 0);
+  // `iteration` the number of steps before this one, by which compression begins. With kOneBit,
+  // `own_gradients` says whether those of this step stay the ranks' own.
+  void StartStep(int64_t micro_batches, int64_t iteration = 0, bool own_gradients = false);
   // Makes the gradients of this rank's optimizer range those of the whole batch: sums over
   // data-parallel and context ranks, over the axes in which a parameter is `partial`, and over the
   // copies of tied weights. The other gradients on this rank are undefined then. Where gradients
@@ -154,9 +155,7 @@ class DataParallel : public WeightBlocks, public RankAverage {
   const GradientCompressor* compressor() const { return compressor_.get(); }
 
   // Whether the gradients of this step are the ranks' own.
-  bool gradients_are_own() const {
-    return compresses_ && options_.compression.type == CompressionType::kOneBit;
-  }
+  bool gradients_are_own() const { return compresses_ && is_one_bit(); }
   // The elements of gradients that this rank has sent in this step, and all of them, in buckets
   // where the number depends on the gradients: with kThreshold, and of the sparse table. They are
   // complete after FinalizeGradients.
@@ -166,6 +165,7 @@ class DataParallel : public WeightBlocks, public RankAverage {
   const SentElements& sent() const { return sent_; }
   int ranks() const override { return groups_.data_context_shards.size(); }
   void Average(const Bucket& bucket, const Tensor& values, const Stream& stream) const override;
+  void ForgetErrors(const Stream& stream) const override;
 
   // The high-water marks of the pools so far.
   WholeBlockSizes HighWater() const;
@@ -215,6 +215,7 @@ class DataParallel : public WeightBlocks, public RankAverage {
   static const ProcessGroup& HostOf(const ProcessGroups& groups, const Bucket& bucket) {
     return bucket.section == Section::kExperts ? groups.expert_data_host : groups.data_context_host;
   }
+  bool is_one_bit() const { return options_.compression.type == CompressionType::kOneBit; }
   bool shards_weights() const { return buffers_->shards(DataSharding::kWeights); }
   bool weights_on_host() const { return buffers_->options().weights_on_host; }
   // Whether weights are whole on the device while they are used, and not otherwise.
@@ -250,6 +251,8 @@ class DataParallel : public WeightBlocks, public RankAverage {
   void GatherFromHost(const BucketGroup& bucket_group, const ProcessGroups& groups,
                       const Stream& stream) const;
   void MakeCompressor(MemoryLedger* ledger);
+  // What kOneBit averages with one scale each.
+  std::vector<TensorPlaces> TensorsOf(const Bucket& bucket) const;
   // Sums the bucket's gradients over a group of as many ranks as its span has, with compression if
   // this step has it. False: it has none, and nothing was done.
   bool SumCompressed(const Bucket& bucket, const Tensor& gradients, const ProcessGroup& group,

@@ -139,6 +139,12 @@ void GradientCompressor::Average(size_t span, const Tensor& values, const Proces
                FloatsOf(scratch_, 0, mean.scratch_elements()), group, stream);
 }
 
+void GradientCompressor::ForgetErrors(const Stream& stream) const {
+  if (errors_.bytes() > 0) ops::Zero(stream, FloatsOf(errors_, 0, error_elements_));
+  if (shard_errors_.bytes() > 0)
+    ops::Zero(stream, FloatsOf(shard_errors_, 0, shard_error_elements_));
+}
+
 int64_t GradientCompressor::dense_elements() const {
   int64_t count = 0;
   for (size_t i = 0; i < sign_means_.size(); ++i)

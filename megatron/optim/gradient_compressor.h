@@ -11,7 +11,8 @@
 //              ranks have room for as many elements as the rank with most of them sends.
 //   kPowerSgd  Matrices are summed as matrices of low rank (low_rank_sum.h).
 //   kOneBit    Gradients are not summed. The optimizer makes momentum of a rank's own gradients,
-//              and has it averaged over ranks with signs for its elements (sign_mean.h).
+//              and has it averaged over ranks with signs for its elements (sign_mean.h). The update
+//              rule knows in which steps.
 //
 // All ranks of a group get the same bits. Gradients with a NaN or an infinity make their group, the
 // elements that are sent or all matrices of the bucket not finite, and the error of this rank too.
@@ -41,6 +42,9 @@ struct GradientCompressionOptions {
   double max_density = 0.1;         // kThreshold
   int rank = 1;                     // kPowerSgd: that of the matrices
   double min_compression_rate = 2;  // kPowerSgd: matrices that gain less are summed as they are
+  // kOneBit: parameters of a span are one tensor, but those that tensor-parallel ranks hold alike
+  // are another, whose averages are the same on these ranks.
+  bool joins_tensors = false;
 
   bool enabled() const { return type != CompressionType::kNone; }
 };
@@ -51,7 +55,7 @@ struct CompressedSpan {
   int ranks = 1;                      // 1: they are not summed
   bool everywhere = false;            // whether all ranks need the whole sum, or each its shard
   std::vector<MatrixPlace> matrices;  // kPowerSgd
-  std::vector<TensorPlace> tensors;   // kOneBit
+  std::vector<TensorPlaces> tensors;  // kOneBit
 };
 
 class GradientCompressor {
@@ -70,6 +74,9 @@ class GradientCompressor {
   // The tensors of the span = about their mean over the group; with kOneBit alone.
   void Average(size_t span, const Tensor& values, const ProcessGroup& group,
                const Stream& stream) const;
+
+  // Zeroes the errors.
+  void ForgetErrors(const Stream& stream) const;
 
   // The elements that kOneBit averages as they are, since signs would not take fewer bytes.
   int64_t dense_elements() const;

@@ -6,6 +6,7 @@
 #include "megatron/optim/lion_rule.h"
 #include "megatron/optim/one_bit_adam_rule.h"
 #include "megatron/optim/sgd_rule.h"
+#include "megatron/optim/zero_one_adam_rule.h"
 
 namespace megatron {
 
@@ -27,7 +28,14 @@ std::unique_ptr<UpdateRule> MakeUpdateRule(const OptimizerOptions& options) {
                                         options.lamb_max_coeff);
     case OptimizerOptions::kOneBitAdam:
       return std::make_unique<OneBitAdamRule>(options.adam_beta1, options.adam_beta2,
-                                              options.adam_epsilon);
+                                              options.adam_epsilon,
+                                              options.one_bit_adam_freeze_step);
+    case OptimizerOptions::kZeroOneAdam:
+      return std::make_unique<ZeroOneAdamRule>(options.adam_beta1, options.adam_beta2,
+                                               options.adam_epsilon, options.zero_one);
+    case OptimizerOptions::kOneBitLamb:
+      return std::make_unique<OneBitLambRule>(options.adam_beta1, options.adam_beta2,
+                                              options.adam_epsilon, options.one_bit_lamb);
   }
   LOG(FATAL) << "optimizer kind " << options.kind;
   return nullptr;

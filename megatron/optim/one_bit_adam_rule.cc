@@ -4,7 +4,8 @@
 
 namespace megatron {
 
-OneBitAdamRule::OneBitAdamRule(double beta1, double beta2, double epsilon) {
+OneBitAdamRule::OneBitAdamRule(double beta1, double beta2, double epsilon, int64_t freeze_step)
+    : freeze_step_(freeze_step) {
   options_.beta1 = beta1;
   options_.beta2 = beta2;
   options_.epsilon = static_cast<float>(epsilon);
@@ -16,7 +17,7 @@ void OneBitAdamRule::Update(const UpdateRange& range, const Stream& stream) cons
   ops::AdamWOptions options = options_;
   options.step = range.step;
   options.grad_scale = range.grad_scale;
-  if (range.average == nullptr) {
+  if (range.rank_step == RankStep::kSum) {
     ops::AdamWUpdate(stream, options, range.segments, range.gradients, m, v, range.masters,
                      range.weights);
     return;

@@ -104,6 +104,9 @@ Optimizer::Optimizer(std::unique_ptr<const UpdateRule> rule, ParameterBuffers* b
       count_(statistics_.At(kCountOffset, DType::kInt64, {1}), "optimizer statistics") {
   CHECK_EQ(buffers->num_states(), rule_->states().size());
   CHECK(buffers->options().unit == rule_->unit());
+  for (size_t i = 0; i < buffers->parameters().size(); ++i) {
+    for (const ParameterNumber& number : rule_->numbers()) numbers_.push_back(number.initial);
+  }
   if (rule_->unit() == ShardUnit::kElement) {
     PlanRanges();
   } else {
@@ -178,8 +181,12 @@ absl::Status Optimizer::PrepareHostUpdate(const Stream& stream, int threads, Mem
   return absl::OkStatus();
 }
 
+bool Optimizer::UpdatesWholeParameters() const {
+  return rule_->unit() != ShardUnit::kElement || rule_->averages_over_ranks();
+}
+
 void Optimizer::PrepareWholeParameters(const ProcessGroups& groups, MemoryLedger* ledger) {
-  if (rule_->unit() == ShardUnit::kElement) return;
+  if (!UpdatesWholeParameters()) return;
   const ParameterBuffersOptions& options = buffers_->options();
   tensor_group_ = groups.tensor;
   expert_tensor_group_ = groups.expert_tensor;
@@ -189,18 +196,13 @@ void Optimizer::PrepareWholeParameters(const ProcessGroups& groups, MemoryLedger
   // Of all parameters, so that ranks with other shards take as much.
   for (const FlatParameter& flat : buffers_->parameters()) {
     if (!IsWhole(rule_->unit(), *flat.parameter)) continue;
-    const Shape size = {flat.range.size()};
     const ops::OptimizerSegment all = {0, flat.range.size()};
-    UpdateRange update;
-    update.segments = {&all, 1};
-    update.gradients = update.masters = Tensor(nullptr, DType::kFloat32, size, meta);
-    for (const OptimizerState& state : options.states) {
-      update.states.push_back(state.Has(*flat.parameter) ? Tensor(nullptr, state.dtype, size, meta)
-                                                         : Tensor());
-    }
-    if (buffers_->has_masters()) update.weights = Tensor(nullptr, options.model_dtype, size, meta);
-    SetParameter(flat.parameter, &update);
-    rule_->Update(update, Stream::Meta());
+    const FlatParameter* const parameter = &flat;
+    PlanUpdate({&all, 1}, {&parameter, 1}, flat.range.size());
+  }
+  if (rule_->averages_over_ranks()) {
+    for (const OptimizerRange& whole : optimizer_ranges_)
+      PlanUpdate(whole.segments, whole.parameters, whole.range.size());
   }
   const int64_t bytes = scratch_->high_water();
   if (options.device.type == DeviceType::kMeta) {
@@ -210,23 +212,52 @@ void Optimizer::PrepareWholeParameters(const ProcessGroups& groups, MemoryLedger
   }
 }
 
-void Optimizer::SetParameter(const Parameter* parameter, UpdateRange* update) const {
-  update->parameter = parameter;
-  if (parameter == nullptr) return;
-  update->tensor_group = parameter->sharding.expert_grid ? expert_tensor_group_ : tensor_group_;
+void Optimizer::PlanUpdate(absl::Span<const ops::OptimizerSegment> segments,
+                           absl::Span<const FlatParameter* const> parameters,
+                           int64_t elements) const {
+  const auto planned = [&](DType dtype) {
+    return Tensor(nullptr, dtype, {elements}, {DeviceType::kMeta});
+  };
+  UpdateRange update;
+  update.segments = segments;
+  update.gradients = update.masters = planned(DType::kFloat32);
+  for (const OptimizerState& state : buffers_->options().states) {
+    update.states.push_back(state.Has(*parameters.front()->parameter) ? planned(state.dtype)
+                                                                      : Tensor());
+  }
+  if (buffers_->has_masters()) update.weights = planned(buffers_->options().model_dtype);
+  SetParameters(parameters, &update);
+  rule_->Update(update, Stream::Meta());
+}
+
+void Optimizer::SetParameters(absl::Span<const FlatParameter* const> parameters,
+                              UpdateRange* update) const {
+  update->parameters = parameters;
+  if (!UpdatesWholeParameters()) return;
+  const Parameter* const first = parameters.front()->parameter;
+  if (rule_->unit() != ShardUnit::kElement) update->parameter = first;
+  update->tensor_group = first->sharding.expert_grid ? expert_tensor_group_ : tensor_group_;
   update->scratch = scratch_.get();
   update->norm = norm_.get();
+}
+
+absl::Span<float> Optimizer::NumbersOf(size_t index) {
+  const size_t count = rule_->numbers().size();
+  return absl::MakeSpan(numbers_).subspan(index * count, count);
 }
 
 absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const ProcessGroups& groups,
                                            const Stream& stream) {
   average_ = options.average;
-  CHECK(average_ == nullptr || (rule_->averages_over_ranks() && options.islands == nullptr &&
-                                options.observer == nullptr && host_parts_.empty() &&
-                                !buffers_->shards(DataSharding::kStates)));
+  rank_step_ = rule_->StepAfter(options.iteration);
+  const bool own_gradients = rank_step_ != RankStep::kSum;
+  CHECK(!own_gradients || (rule_->averages_over_ranks() && average_ != nullptr &&
+                           options.islands == nullptr && options.observer == nullptr &&
+                           host_parts_.empty() && !buffers_->shards(DataSharding::kStates)));
+  if (rule_->ForgetsErrorsAfter(options.iteration)) average_->ForgetErrors(stream);
   const double unscale = 1 / options.loss_scale;
   // Each rank's own gradients are a mean's summands.
-  const double ranks = average_ == nullptr ? 1 : average_->ranks();
+  const double ranks = own_gradients ? average_->ranks() : 1;
   const Tensor statistics = statistics_.At(0, DType::kFloat32, {kNumStatistics});
   float* const values = sums_.host().data<float>();
   if (values != nullptr) {
@@ -238,7 +269,7 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
     const TraceSpan span(stream, TimeCategory::kOptimizer, "gradient norm");
     sums_.StartSend(stream);
     ForEachMainReplicaRange(
-        *buffers_, groups, average_ != nullptr, [&](const Bucket& bucket, const FlatRange& range) {
+        *buffers_, groups, own_gradients, [&](const Bucket& bucket, const FlatRange& range) {
           ops::SumOfSquares(stream, static_cast<float>(unscale), buffers_->Gradients(bucket, range),
                             statistics.Slice(0, kSumOfSquares, kNonFinite + 1));
         });
@@ -287,44 +318,62 @@ bool Optimizer::Enter(const OptimizerRange& whole) const {
          buffers_->EnterExtent(*whole.bucket, whole.range).ok();
 }
 
-const Parameter* Optimizer::UnitOf(const OptimizerRange& whole) const {
-  return rule_->unit() == ShardUnit::kElement ? nullptr : whole.parameters.front()->parameter;
-}
-
 void Optimizer::UpdateElements(const Bucket& bucket, const FlatRange& range,
                                absl::Span<const ops::OptimizerSegment> segments,
-                               const Parameter* parameter, double grad_scale,
+                               absl::Span<const FlatParameter* const> parameters, double grad_scale,
                                const Stream& stream) {
   const HostPart part = PartOf(bucket, range);
   if (!IsStaged(bucket, range))
-    return Apply(bucket, range, segments, parameter, grad_scale, part, stream);
+    return Apply(bucket, range, segments, parameters, grad_scale, part, stream);
   CHECK(host_update_ != nullptr) << "PrepareHostUpdate was not called";
   host_update_->Run(
       {&part, 1}, [] {},
       [&](size_t, const HostPart& copy, const Stream& host) {
-        Apply(bucket, range, segments, parameter, grad_scale, copy, host);
+        Apply(bucket, range, segments, parameters, grad_scale, copy, host);
       });
 }
 
-void Optimizer::Apply(const Bucket& bucket, const FlatRange& range,
-                      absl::Span<const ops::OptimizerSegment> segments, const Parameter* parameter,
-                      double grad_scale, const HostPart& part, const Stream& stream) const {
+UpdateRange Optimizer::RangeOf(const Bucket& bucket, const FlatRange& range,
+                               absl::Span<const ops::OptimizerSegment> segments,
+                               absl::Span<const FlatParameter* const> parameters,
+                               const HostPart& part) {
   UpdateRange update;
   update.segments = segments;
   update.gradients = part.gradients;
   update.masters = buffers_->has_masters() ? buffers_->Masters(bucket, range) : part.weights;
   for (size_t i = 0; i < buffers_->num_states(); ++i)
     update.states.push_back(buffers_->State(i, bucket, range));
-  if (buffers_->has_masters()) {
-    update.weights = part.weights;
-    if (IsStaged(bucket, range)) ZeroPadding(segments, part.weights);
+  if (buffers_->has_masters()) update.weights = part.weights;
+  update.bucket = &bucket;
+  if (!numbers_.empty()) {
+    const auto first = static_cast<size_t>(parameters.front() - buffers_->parameters().data());
+    const size_t each = rule_->numbers().size();
+    update.numbers = absl::MakeSpan(numbers_).subspan(first * each, parameters.size() * each);
   }
+  SetParameters(parameters, &update);
+  return update;
+}
+
+void Optimizer::Apply(const Bucket& bucket, const FlatRange& range,
+                      absl::Span<const ops::OptimizerSegment> segments,
+                      absl::Span<const FlatParameter* const> parameters, double grad_scale,
+                      const HostPart& part, const Stream& stream) {
+  UpdateRange update = RangeOf(bucket, range, segments, parameters, part);
+  if (buffers_->has_masters() && IsStaged(bucket, range)) ZeroPadding(segments, part.weights);
   update.grad_scale = static_cast<float>(grad_scale);
   update.step = applied_steps_;
+  update.rank_step = rank_step_;
   update.average = average_;
-  update.bucket = &bucket;
-  SetParameter(parameter, &update);
+  update.local_rates = local_rates_;
   rule_->Update(update, stream);
+}
+
+void Optimizer::MakeLocalWeights(const Stream& stream) {
+  for (const OptimizerRange& whole : optimizer_ranges_) {
+    rule_->MakeWeights(RangeOf(*whole.bucket, whole.range, whole.segments, whole.parameters,
+                               PartOf(*whole.bucket, whole.range)),
+                       stream);
+  }
 }
 
 // The result for an element does not depend on how elements are cut into ranges.
@@ -342,8 +391,8 @@ void Optimizer::UpdateObserved(const OptimizerRange& whole, UpdateObserver* obse
       segment.begin = 0;
       segment.end = piece.size();
       observer->BeforeUpdate(flat, piece, stream);
-      UpdateElements(buffers_->bucket_of(flat), piece, {&segment, 1},
-                     whole_parameters ? flat.parameter : nullptr, grad_scale, stream);
+      UpdateElements(buffers_->bucket_of(flat), piece, {&segment, 1}, {&whole.parameters[i], 1},
+                     grad_scale, stream);
       observer->AfterUpdate(flat, piece, stream);
     }
   }
@@ -362,6 +411,8 @@ absl::Status Optimizer::Update(const StepOptions& options, double grad_scale,
           parameter.weight_decay ? static_cast<float>(options.weight_decay) : 0;
     }
   }
+  const bool is_local = rank_step_ == RankStep::kLocal || rank_step_ == RankStep::kJoin;
+  if (is_local) local_rates_ += options.lr;
   StateFile* const file = buffers_->state_file();
   if (file != nullptr) file->StartPass(StateFile::Access::kUpdate);
   if (options.observer == nullptr) {
@@ -371,6 +422,7 @@ absl::Status Optimizer::Update(const StepOptions& options, double grad_scale,
       if (Enter(whole)) UpdateObserved(whole, options.observer, grad_scale, stream);
     }
   }
+  if (rank_step_ == RankStep::kJoin) local_rates_ = 0;
   return file == nullptr ? absl::OkStatus() : file->EndPass();
 }
 
@@ -378,13 +430,14 @@ void Optimizer::UpdateRanges(double grad_scale, const Stream& stream) {
   const auto on_device = [&] {
     for (size_t i = host_parts_.size(); i < optimizer_ranges_.size(); ++i) {
       const OptimizerRange& whole = optimizer_ranges_[i];
-      UpdateElements(*whole.bucket, whole.range, whole.segments, UnitOf(whole), grad_scale, stream);
+      UpdateElements(*whole.bucket, whole.range, whole.segments, whole.parameters, grad_scale,
+                     stream);
     }
   };
   const auto on_host = [&](size_t i, const HostPart& part, const Stream& host) {
     const OptimizerRange& whole = optimizer_ranges_[i];
     if (!Enter(whole)) return;
-    Apply(*whole.bucket, whole.range, whole.segments, UnitOf(whole), grad_scale, part, host);
+    Apply(*whole.bucket, whole.range, whole.segments, whole.parameters, grad_scale, part, host);
   };
   if (host_parts_.empty()) return on_device();
   if (buffers_->options().device.type == DeviceType::kCpu) {

@@ -68,10 +68,12 @@ struct StepOptions {
   // `groups` are those of the island then. Each island clips by its own norm. All of them skip a
   // step if one has to, and learn of the requests of all.
   const ProcessGroup* islands = nullptr;
-  // If set, gradients are the ranks' own summands, and the rule averages what it makes of them. The
-  // norm is then the root of the mean over data-parallel ranks of the squares of those of a rank's
-  // gradients, times the number of ranks. Only for rules with averages_over_ranks(), where nothing
-  // is sharded.
+  // The number of steps before this one, skipped ones too: UpdateRule::StepAfter.
+  int64_t iteration = 0;
+  // Set for rules with averages_over_ranks(), with which nothing is sharded. In steps that are not
+  // RankStep::kSum, gradients are the ranks' own summands. The norm is then the root of the mean
+  // over data-parallel ranks of the squares of those of a rank's gradients, times the number of
+  // ranks.
   const RankAverage* average = nullptr;
   // If set, sees the update, whose bits do not depend on it.
   UpdateObserver* observer = nullptr;
@@ -100,16 +102,16 @@ class Optimizer {
   // number of threads.
   absl::Status PrepareHostUpdate(const Stream& stream, int threads, MemoryLedger* ledger);
 
-  // Takes what updates of whole parameters need, where the rule does them; must be called before
-  // the first step then. The groups are those of the steps.
+  // Takes what updates of whole parameters, or of averages over ranks, need, where the rule does
+  // them; must be called before the first step then. The groups are those of the steps.
   void PrepareWholeParameters(const ProcessGroups& groups, MemoryLedger* ledger);
 
   const UpdateRule& rule() const { return *rule_; }
 
   // Unscales and clips the gradients, and updates masters, states and weights of the optimizer
-  // range. Gradients stay as they are. Fails, having changed nothing, if a collective failed since
-  // the world was made. Fails if the buffers' file does; masters, states and weights are undefined
-  // then.
+  // range. Gradients stay as they are, unless they are the ranks' own. Fails, having changed
+  // nothing, if a collective failed since the world was made. Fails if the buffers' file does;
+  // masters, states and weights are undefined then.
   absl::StatusOr<StepResult> Step(const StepOptions& options, const ProcessGroups& groups,
                                   const Stream& stream);
 
@@ -123,6 +125,17 @@ class Optimizer {
   // checkpoint.
   int64_t applied_steps() const { return applied_steps_; }
   void set_applied_steps(int64_t steps) { applied_steps_ = steps; }
+
+  // UpdateRule::numbers() of parameter `index` of the buffers.
+  absl::Span<float> NumbersOf(size_t index);
+
+  // The sum of the learning rates of the steps since data-parallel ranks were alike: 0 if they are.
+  // Else each rank has weights of its own, and states (OptimizerState::differs). Part of a
+  // checkpoint.
+  double local_rates() const { return local_rates_; }
+  void set_local_rates(double rates) { local_rates_ = rates; }
+  // Makes this rank's own weights of masters and states.
+  void MakeLocalWeights(const Stream& stream);
 
  private:
   // The elements that are updated at once: the optimizer ranges of buckets that stand one behind
@@ -142,21 +155,31 @@ class Optimizer {
   absl::Status Update(const StepOptions& options, double grad_scale, const Stream& stream);
   // Updates the ranges on the device, and those in host memory meanwhile.
   void UpdateRanges(double grad_scale, const Stream& stream);
+  // Whether the rule gets whole parameters.
+  bool UpdatesWholeParameters() const;
   void UpdateObserved(const OptimizerRange& whole, UpdateObserver* observer, double grad_scale,
                       const Stream& stream);
-  // Updates elements that are whole in host memory or whole on the device. `parameter` is
-  // UpdateRange::parameter.
+  // Updates elements that are whole in host memory or whole on the device. The parameters are those
+  // of the segments.
   void UpdateElements(const Bucket& bucket, const FlatRange& range,
-                      absl::Span<const ops::OptimizerSegment> segments, const Parameter* parameter,
-                      double grad_scale, const Stream& stream);
+                      absl::Span<const ops::OptimizerSegment> segments,
+                      absl::Span<const FlatParameter* const> parameters, double grad_scale,
+                      const Stream& stream);
   // The same with these gradients and weights in place of the buffers', on their stream.
   void Apply(const Bucket& bucket, const FlatRange& range,
-             absl::Span<const ops::OptimizerSegment> segments, const Parameter* parameter,
-             double grad_scale, const HostPart& part, const Stream& stream) const;
+             absl::Span<const ops::OptimizerSegment> segments,
+             absl::Span<const FlatParameter* const> parameters, double grad_scale,
+             const HostPart& part, const Stream& stream);
+  // Returns these elements with all that is the same in each step.
+  UpdateRange RangeOf(const Bucket& bucket, const FlatRange& range,
+                      absl::Span<const ops::OptimizerSegment> segments,
+                      absl::Span<const FlatParameter* const> parameters, const HostPart& part);
   HostPart PartOf(const Bucket& bucket, const FlatRange& range) const;
-  const Parameter* UnitOf(const OptimizerRange& whole) const;
+  // Finds out on the meta device what the rule needs for these parameters.
+  void PlanUpdate(absl::Span<const ops::OptimizerSegment> segments,
+                  absl::Span<const FlatParameter* const> parameters, int64_t elements) const;
   // Sets what of the update is the same in each step.
-  void SetParameter(const Parameter* parameter, UpdateRange* update) const;
+  void SetParameters(absl::Span<const FlatParameter* const> parameters, UpdateRange* update) const;
   // Whether masters and states of the range lie in host memory while its gradients are on a device.
   bool IsStaged(const Bucket& bucket, const FlatRange& range) const;
   // Brings what is in the file of a range into memory. Returns whether the range can be updated.
@@ -175,7 +198,11 @@ class Optimizer {
   std::vector<OptimizerRange> optimizer_ranges_;  // those in host memory come first
   std::vector<HostPart> host_parts_;              // those in host memory alone
   std::unique_ptr<HostUpdate> host_update_;       // null: there are none
-  const RankAverage* average_ = nullptr;          // that of the step's options
+  std::vector<float> numbers_;                    // those of all parameters, in their order
+  double local_rates_ = 0;
+  // Those of the step.
+  RankStep rank_step_ = RankStep::kSum;
+  const RankAverage* average_ = nullptr;
 };
 
 }  // namespace megatron

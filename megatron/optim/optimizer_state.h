@@ -26,6 +26,11 @@ struct OptimizerState {
   // The name in checkpoints that were saved before it was renamed; empty if it never was.
   std::string former_name = {};
   StateOwners owners = StateOwners::kAll;
+  // Whether data-parallel ranks have values of their own between steps of RankStep::kJoin. Masters
+  // then are what ranks have in common, and are kept apart from weights in fp32 too.
+  bool differs = false;
+  // Whether it is zero after steps of RankStep::kJoin.
+  bool restarts = false;
 
   bool Has(const Parameter& parameter) const {
     return owners == StateOwners::kAll ||

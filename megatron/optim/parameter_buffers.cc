@@ -65,11 +65,18 @@ ParameterState StateOf(const FlatParameter& flat, const FlatRange& range) {
   return state;
 }
 
+bool KeepsMasters(const ParameterBuffersOptions& options) {
+  return options.model_dtype != DType::kFloat32 ||
+         std::any_of(options.states.begin(), options.states.end(),
+                     [](const OptimizerState& state) { return state.differs; });
+}
+
 }  // namespace
 
 ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
                                    const ParameterBuffersOptions& options, MemoryLedger* ledger)
     : options_(options),
+      has_masters_(KeepsMasters(options)),
       layout_(PlanFlatLayout(parameters, options.data, options.expert_data, options.bucket_size,
                              options.unit)) {
   CHECK(options.bucket_size == 0 || !shards(DataSharding::kGradients)) << options.bucket_size;

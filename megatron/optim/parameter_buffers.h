@@ -3,7 +3,8 @@
 //
 // Master weights and optimizer states cover this rank's *optimizer range*: all parameters but the
 // copies of tied weights, or where states are sharded this rank's shards of them. Master weights
-// are fp32; where the model's dtype is fp32 the weights are their own masters. A state that only
+// are fp32; where the model's dtype is fp32 the weights are their own masters, unless a state says
+// that ranks differ (OptimizerState::differs). A state that only
 // some parameters have takes memory for these alone, on each rank as much as on the one that has
 // most.
 //
@@ -161,7 +162,7 @@ class ParameterBuffers {
   }
 
   bool shards(DataSharding what) const { return options_.sharding >= what; }
-  bool has_masters() const { return options_.model_dtype != DType::kFloat32; }
+  bool has_masters() const { return has_masters_; }
   const ParameterBuffersOptions& options() const { return options_; }
 
  private:
@@ -189,6 +190,7 @@ class ParameterBuffers {
   void InitializeMastersInFile(uint64_t seed, ThreadPool* pool);
 
   ParameterBuffersOptions options_;
+  const bool has_masters_;
   FlatLayout layout_;
   int64_t host_elements_ = 0;  // positions of the optimizer range in host memory: the first ones
   Buffer weights_, gradients_, masters_, host_masters_;

@@ -19,6 +19,8 @@ class RankAverage {
   // over ranks; all ranks get the same bits. What the mean lacks is kept for the next call. All
   // ranks call this for the same buckets in the same order.
   virtual void Average(const Bucket& bucket, const Tensor& values, const Stream& stream) const = 0;
+  // Forgets what means have lacked so far.
+  virtual void ForgetErrors(const Stream& stream) const = 0;
 };
 
 }  // namespace megatron

@@ -29,17 +29,19 @@ int64_t SignMean::PaddedSize(int64_t elements, int ranks) {
   return (elements + multiple - 1) / multiple * multiple;
 }
 
-SignMean::SignMean(const std::vector<TensorPlace>& places, int ranks) : ranks_(ranks) {
-  for (const TensorPlace& place : places) {
-    const int64_t chunk = PaddedSize(place.size, ranks) / ranks;
+SignMean::SignMean(const std::vector<TensorPlaces>& tensors, int ranks) : ranks_(ranks) {
+  for (const TensorPlaces& places : tensors) {
+    int64_t size = 0;
+    for (const TensorPlace& place : places) size += place.size;
+    const int64_t chunk = PaddedSize(size, ranks) / ranks;
     // What a rank sends each other one, in both directions, is no more than in a plain all-reduce.
-    const int64_t coded_bytes = 2 * (chunk / 8 + 4), plain_bytes = 2 * 4 * place.size / ranks;
+    const int64_t coded_bytes = 2 * (chunk / 8 + 4), plain_bytes = 2 * 4 * size / ranks;
     if (coded_bytes < plain_bytes) {
-      coded_.push_back({place, chunk, chunk_elements_, coded_.size()});
+      coded_.push_back({places, chunk, chunk_elements_, coded_.size()});
       chunk_elements_ += chunk;
     } else {
-      dense_.push_back(place);
-      dense_elements_ += place.size;
+      dense_.insert(dense_.end(), places.begin(), places.end());
+      dense_elements_ += size;
     }
   }
 }
@@ -56,8 +58,11 @@ void SignMean::EncodeTensor(const Coded& tensor, const Tensor& flat, const Tenso
                             const Tensor& codes, const Tensor& messages,
                             const Stream& stream) const {
   const Tensor sum = Part(error, ranks_ * tensor.chunk_begin, ranks_ * tensor.chunk);
-  ops::Add(stream, Part(flat, tensor.place.begin, tensor.place.size),
-           Part(sum, 0, tensor.place.size));
+  int64_t begin = 0;
+  for (const TensorPlace& place : tensor.places) {
+    ops::Add(stream, Part(flat, place.begin, place.size), Part(sum, begin, place.size));
+    begin += place.size;
+  }
   const Tensor all = Part(codes, 0, ranks_ * tensor.chunk / 8);
   ops::EncodeSigns(stream, sum, all, Scale(Piece(messages, 0, message_elements()), tensor));
   for (int64_t rank = 0; rank < ranks_; ++rank) {
@@ -93,17 +98,25 @@ void SignMean::Average(const Tensor& flat, const Tensor& error, const Tensor& me
     ops::EncodeSigns(stream, mean, Codes(means, tensor), Scale(means, tensor));
   }
   group.AllGather(means, received, stream);
-  for (const Coded& tensor : coded_) {
-    ops::Zero(stream, Part(flat, tensor.place.begin, tensor.place.size));
-    for (int64_t rank = 0; rank < ranks_; ++rank) {
-      const int64_t begin = rank * tensor.chunk,
-                    count = std::min(tensor.chunk, tensor.place.size - begin);
-      if (count <= 0) break;
-      const Tensor message = Piece(received, rank, size);
-      ops::AddSigns(stream, Part(Codes(message, tensor), 0, (count + 7) / 8),
+  for (const Coded& tensor : coded_) DecodeTensor(tensor, received, flat, stream);
+}
+
+void SignMean::DecodeTensor(const Coded& tensor, const Tensor& messages, const Tensor& flat,
+                            const Stream& stream) const {
+  int64_t begin = 0;  // that of the place in the tensor
+  for (const TensorPlace& place : tensor.places) {
+    ops::Zero(stream, Part(flat, place.begin, place.size));
+    const int64_t end = begin + place.size;
+    for (int64_t from = begin, to = 0; from < end; from = to) {
+      const int64_t rank = from / tensor.chunk, first = from % tensor.chunk;
+      to = std::min(end, (rank + 1) * tensor.chunk);
+      const Tensor message = Piece(messages, rank, message_elements());
+      const int64_t first_byte = first / 8, last_byte = (first + to - from + 7) / 8;
+      ops::AddSigns(stream, Part(Codes(message, tensor), first_byte, last_byte - first_byte),
                     Scale(message, tensor), /*divisor=*/1,
-                    Part(flat, tensor.place.begin + begin, count));
+                    Part(flat, place.begin + from - begin, to - from), static_cast<int>(first % 8));
     }
+    begin = end;
   }
 }
 

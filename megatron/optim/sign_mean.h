@@ -9,7 +9,8 @@
 // The mean of a chunk is its sign times its scale. All ranks get the same bits.
 //
 // The tensors lie in one flat tensor and are sent together, by one all-to-all and one all-gather.
-// Those that would not be sent in fewer bytes so are averaged as they are. This runs on the CPU.
+// Those that would not be sent in fewer bytes so are averaged as they are. A tensor may lie in
+// several places, and is then what is there, one behind the other. This runs on the CPU.
 #ifndef MEGATRON_OPTIM_SIGN_MEAN_H_
 #define MEGATRON_OPTIM_SIGN_MEAN_H_
 
@@ -22,15 +23,17 @@
 
 namespace megatron {
 
-// A tensor in a flat one.
+// A place in a flat tensor.
 struct TensorPlace {
   int64_t begin, size;
 };
+// The places of one tensor.
+using TensorPlaces = std::vector<TensorPlace>;
 
 class SignMean {
  public:
-  // The places ascend and do not overlap.
-  SignMean(const std::vector<TensorPlace>& places, int ranks);
+  // The places do not overlap.
+  SignMean(const std::vector<TensorPlaces>& tensors, int ranks);
 
   // Returns the elements of a tensor with its padding.
   static int64_t PaddedSize(int64_t elements, int ranks);
@@ -49,7 +52,7 @@ class SignMean {
 
  private:
   struct Coded {
-    TensorPlace place;
+    TensorPlaces places;
     int64_t chunk;        // elements
     int64_t chunk_begin;  // the chunk begins here among those of all tensors
     size_t index;         // the place of its scale
@@ -62,6 +65,9 @@ class SignMean {
   // Encodes what a rank sends each other one of a tensor; `codes` is memory for all of its codes.
   void EncodeTensor(const Coded& tensor, const Tensor& flat, const Tensor& error,
                     const Tensor& codes, const Tensor& messages, const Stream& stream) const;
+  // flat's elements of a tensor = the means that the messages of all ranks have.
+  void DecodeTensor(const Coded& tensor, const Tensor& messages, const Tensor& flat,
+                    const Stream& stream) const;
   void AverageDense(const Tensor& flat, const Tensor& scratch, const ProcessGroup& group,
                     const Stream& stream) const;
 

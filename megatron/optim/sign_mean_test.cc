@@ -29,14 +29,14 @@ struct Step {
 };
 
 // Returns [rank][step]. With `forgets` errors are zeroed before each step.
-std::vector<std::vector<Step>> AverageOnRanks(const std::vector<TensorPlace>& places, int ranks,
+std::vector<std::vector<Step>> AverageOnRanks(const std::vector<TensorPlaces>& tensors, int ranks,
                                               int steps, const Values& values,
                                               bool forgets = false) {
   std::vector<std::vector<Step>> out(ranks);
   EXPECT_THAT(RunRanks(ranks,
                        [&](int rank, const ProcessGroup& world) {
                          ThreadPool pool(1);
-                         const SignMean sign_mean(places, ranks);
+                         const SignMean sign_mean(tensors, ranks);
                          Floats error(sign_mean.error_elements(), 0),
                              mean_error(sign_mean.mean_error_elements(), 0),
                              scratch(sign_mean.scratch_elements(), 0);
@@ -63,7 +63,7 @@ Floats OfExample(int rank, int) {
 }
 
 TEST(SignMeanTest, StepsAreThoseOfTheExample) {
-  const auto out = AverageOnRanks({{0, 16}}, 2, 3, OfExample);
+  const auto out = AverageOnRanks({{{0, 16}}}, 2, 3, OfExample);
   struct Want {
     float first, second;  // the scales of both chunks
     uint32_t signs;       // the first element's is the highest of 16 bits
@@ -109,8 +109,9 @@ TEST(SignMeanTest, EachTensorIsAveragedAsByAPlainProgram) {
   const std::vector<TensorPlace> places = {{5, 300}, {310, 2}, {320, 579}};
   for (const int ranks : {2, 3, 4, 6, 8}) {
     constexpr int kSteps = 4;
-    EXPECT_EQ(SignMean(places, ranks).dense_elements(), 2);
-    const auto out = AverageOnRanks(places, ranks, kSteps, RandomOf);
+    const std::vector<TensorPlaces> tensors = {{places[0]}, {places[1]}, {places[2]}};
+    EXPECT_EQ(SignMean(tensors, ranks).dense_elements(), 2);
+    const auto out = AverageOnRanks(tensors, ranks, kSteps, RandomOf);
     std::vector<PlainSignMean> programs;
     for (const TensorPlace& place : places) programs.emplace_back(place.size, ranks);
     for (int step = 0; step < kSteps; ++step) {
@@ -150,10 +151,39 @@ TEST(SignMeanTest, EachTensorIsAveragedAsByAPlainProgram) {
   }
 }
 
+// Places begin and end within bytes, and one of them has elements of several chunks.
+TEST(SignMeanTest, ATensorMayLieInSeveralPlaces) {
+  const TensorPlaces places = {{5, 301}, {310, 2}, {320, 579}};
+  for (const int ranks : {2, 3, 8}) {
+    constexpr int kSteps = 3;
+    EXPECT_EQ(SignMean({places}, ranks).dense_elements(), 0);
+    const auto out = AverageOnRanks({places}, ranks, kSteps, RandomOf);
+    PlainSignMean program(301 + 2 + 579, ranks);
+    for (int step = 0; step < kSteps; ++step) {
+      std::vector<Floats> values(ranks);
+      for (int rank = 0; rank < ranks; ++rank) {
+        const Floats all = RandomOf(rank, step);
+        for (const TensorPlace& place : places) {
+          values[rank].insert(values[rank].end(), all.begin() + place.begin,
+                              all.begin() + place.begin + place.size);
+        }
+      }
+      const Floats mean = program.Average(values);
+      Floats want = RandomOf(0, step);
+      size_t next = 0;
+      for (const TensorPlace& place : places) {
+        for (int64_t i = 0; i < place.size; ++i) want[place.begin + i] = mean[next++];
+      }
+      for (size_t i = 0; i < want.size(); ++i)
+        ASSERT_FLOAT_EQ(out[0][step].mean[i], want[i]) << ranks << " ranks, element " << i;
+    }
+  }
+}
+
 // Returns how far the mean over steps is from that of the example, at most.
 double WorstOffset(bool forgets) {
   constexpr int kSteps = 2000;
-  const auto out = AverageOnRanks({{0, 16}}, 2, kSteps, OfExample, forgets);
+  const auto out = AverageOnRanks({{{0, 16}}}, 2, kSteps, OfExample, forgets);
   double worst = 0;
   for (int i = 0; i < 16; ++i) {
     double sum = 0;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -50,6 +51,12 @@ constexpr char kTracked[] =
 constexpr char kRecomputed[] = "a rank keeps the input of what it recomputes in its own memory";
 constexpr char kTorch[] = "it is about PyTorch or Python";
 constexpr char kQuantized[] = "weights and gradients are sent as they are";
+
+// Parameters of 1-bit LAMB and of 0/1 Adam that are fields of the same name.
+constexpr absl::string_view kOneBitLamb[] = {"coeff_beta", "factor_max", "factor_min",
+                                             "factor_threshold"};
+constexpr absl::string_view kZeroOneAdam[] = {"var_freeze_step", "var_update_scaler",
+                                              "local_step_scaler", "local_step_clipper"};
 
 constexpr KeyRow kKeys[] = {
     {"gradient_clipping", "optimizer.clip_grad", "", Effect::kNothing, ""},
@@ -594,20 +601,25 @@ class Translation {
     const Json params = block.value("params", Json::object());
     if (!params.is_object()) return Wrong("optimizer.params", "is no object");
     const bool adam = name == "adam" || name == "adamw";
-    const bool lamb = name == "lamb", one_bit = name == "onebitadam";
+    const bool one_bit_adam = name == "onebitadam", one_bit_lamb = name == "onebitlamb",
+               zero_one_adam = name == "zerooneadam";
+    const bool one_bit = one_bit_adam || one_bit_lamb || zero_one_adam;
+    const bool lamb = name == "lamb";
     if (!adam && !lamb && !one_bit && name != "lion" && name != "sgd") {
       Find(Effect::kResults, "optimizer.type", type,
-           "the optimizers are adam, sgd, lion, lamb and onebitadam");
+           "the optimizers are adam, sgd, lion, lamb, onebitadam, onebitlamb and zerooneadam");
       return absl::OkStatus();
     }
     MEGATRON_RETURN_IF_ERROR(Set("optimizer.optimizer", "optimizer.type",
-                                 Json(adam      ? "adam"
-                                      : one_bit ? "onebit_adam"
-                                                : name)));
+                                 Json(adam            ? "adam"
+                                      : one_bit_adam  ? "onebit_adam"
+                                      : one_bit_lamb  ? "onebit_lamb"
+                                      : zero_one_adam ? "zero_one_adam"
+                                                      : name)));
     if (one_bit) {
       Find(Effect::kResults, "optimizer.type", type,
-           "clipping after freeze_step and elements without a gradient before it differ "
-           "(docs/one_bit_adam.md)");
+           "clipping in steps with signs and elements without a gradient differ"
+           " (docs/one_bit_optimizers.md)");
     }
     if (lamb) {
       Find(Effect::kResults, "optimizer.type", type,
@@ -637,14 +649,16 @@ class Translation {
         const std::string prefix = name == "lion" ? "optimizer.lion_beta" : "optimizer.adam_beta";
         MEGATRON_RETURN_IF_ERROR(Set(prefix + "1", key, value[0]));
         MEGATRON_RETURN_IF_ERROR(Set(prefix + "2", key, value[1]));
-      } else if ((param == "min_coeff" || param == "max_coeff") && lamb) {
+      } else if ((param == "min_coeff" || param == "max_coeff") && (lamb || one_bit_lamb)) {
         MEGATRON_RETURN_IF_ERROR(Set(absl::StrCat("optimizer.lamb_", param), key, value));
-      } else if (param == "freeze_step" && one_bit) {
-        MEGATRON_RETURN_IF_ERROR(Set("optimizer.freeze_step", key, value));
+      } else if ((param == "freeze_step" && (one_bit_adam || one_bit_lamb)) ||
+                 (one_bit_lamb && absl::c_linear_search(kOneBitLamb, param)) ||
+                 (zero_one_adam && absl::c_linear_search(kZeroOneAdam, param))) {
+        MEGATRON_RETURN_IF_ERROR(Set(absl::StrCat("optimizer.", param), key, value));
       } else if ((param == "cuda_aware" || param == "comm_backend_name") && one_bit) {
         Find(Effect::kNothing, key, value, "parallel.distributed_backend chooses how ranks send");
       } else if (param == "bias_correction" && one_bit) {
-        Find(Effect::kNothing, key, value, "1-bit Adam does not correct its moments");
+        Find(Effect::kNothing, key, value, "it does not correct its moments, as in DeepSpeed");
       } else if (param == "adam_w_mode" || param == "bias_correction") {
         if (value == false)
           Find(Effect::kResults, key, value, "adam is AdamW, with the correction of its moments");

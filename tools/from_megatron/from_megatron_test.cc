@@ -299,7 +299,7 @@ TEST(FromMegatronTest, TheTypeInWhichDeepSpeedSendsGradientsIsOurs) {
 
 TEST(FromMegatronTest, NamesWhatDeepSpeedHasAndWeDoNot) {
   const auto result = WithDeepSpeed(
-      "{\"optimizer\": {\"type\": \"OneBitLamb\"}, \"scheduler\": {\"type\": \"OneCycle\"},\n"
+      "{\"optimizer\": {\"type\": \"MuAdam\"}, \"scheduler\": {\"type\": \"OneCycle\"},\n"
       "\"elasticity\": {\"enabled\": true}, \"no_such_key\": 1, \"gradient_clipping\": 1.0,\n"
       "\"progressive_layer_drop\": {\"enabled\": true, \"theta\": 0.5},\n"
       "\"data_efficiency\": {\"enabled\": false, \"seed\": 1}}");
@@ -398,6 +398,42 @@ TEST(FromMegatronTest, DeepSpeedsOneBitAdamIsOurs) {
   EXPECT_EQ(optimizer.adam_beta1(), 0.8);
   EXPECT_EQ(optimizer.adam_eps(), 1e-6);
   EXPECT_EQ(optimizer.freeze_step(), 23);
+}
+
+TEST(FromMegatronTest, DeepSpeedsOneBitLambIsOurs) {
+  const auto result = WithDeepSpeed(
+      "{\"gradient_clipping\": 1.0, \"optimizer\": {\"type\": \"OneBitLamb\", \"params\": {"
+      "\"lr\": 0.01, \"freeze_step\": 23, \"max_coeff\": 0.3, \"min_coeff\": 0.02, "
+      "\"coeff_beta\": 0.8, \"factor_max\": 3.0, \"factor_min\": 0.25, "
+      "\"factor_threshold\": 0.2, \"cuda_aware\": false, \"var_freeze_step\": 5}}}");
+  ASSERT_THAT(result, IsOk());
+  EXPECT_THAT(Subjects(*result, Effect::kResults),
+              ElementsAre("optimizer.type:", "optimizer.params.var_freeze_step:"));
+  const config::OptimizerConfig& optimizer = result->config.optimizer();
+  EXPECT_EQ(optimizer.optimizer(), config::Optimizer::onebit_lamb);
+  EXPECT_EQ(optimizer.freeze_step(), 23);
+  EXPECT_EQ(optimizer.lamb_max_coeff(), 0.3);
+  EXPECT_EQ(optimizer.lamb_min_coeff(), 0.02);
+  EXPECT_EQ(optimizer.coeff_beta(), 0.8);
+  EXPECT_EQ(optimizer.factor_max(), 3);
+  EXPECT_EQ(optimizer.factor_min(), 0.25);
+  EXPECT_EQ(optimizer.factor_threshold(), 0.2);
+}
+
+TEST(FromMegatronTest, DeepSpeedsZeroOneAdamIsOurs) {
+  const auto result = WithDeepSpeed(
+      "{\"gradient_clipping\": 1.0, \"optimizer\": {\"type\": \"ZeroOneAdam\", \"params\": {"
+      "\"lr\": 0.01, \"var_freeze_step\": 12500, \"var_update_scaler\": 8, "
+      "\"local_step_scaler\": 1000, \"local_step_clipper\": 4, \"freeze_step\": 5}}}");
+  ASSERT_THAT(result, IsOk());
+  EXPECT_THAT(Subjects(*result, Effect::kResults),
+              ElementsAre("optimizer.type:", "optimizer.params.freeze_step:"));
+  const config::OptimizerConfig& optimizer = result->config.optimizer();
+  EXPECT_EQ(optimizer.optimizer(), config::Optimizer::zero_one_adam);
+  EXPECT_EQ(optimizer.var_freeze_step(), 12500);
+  EXPECT_EQ(optimizer.var_update_scaler(), 8);
+  EXPECT_EQ(optimizer.local_step_scaler(), 1000);
+  EXPECT_EQ(optimizer.local_step_clipper(), 4);
 }
 
 TEST(FromMegatronTest, DeepSpeedsOffloadOfStatesIsOurs) {
@@ -652,12 +688,12 @@ TEST(FromMegatronTest, AKernelThatCannotBeHadIsLeftOut) {
 TEST(FromMegatronTest, AValueWithoutCounterpartIsNamed) {
   const FromMegatronResult result = Small("--optimizer soap --position-embedding-type yarn");
   EXPECT_FALSE(result.is_same_run);
-  EXPECT_THAT(
-      Texts(result, Effect::kResults),
-      UnorderedElementsAre(
-          "--optimizer soap: there is one of adam, sgd, lion, muon, lamb, onebit_adam, no 'soap'",
-          "--position-embedding-type yarn: there is one of learned_absolute, rope, none, "
-          "relative, no 'yarn'"));
+  EXPECT_THAT(Texts(result, Effect::kResults),
+              UnorderedElementsAre(
+                  "--optimizer soap: there is one of adam, sgd, lion, muon, lamb, onebit_adam, "
+                  "zero_one_adam, onebit_lamb, no 'soap'",
+                  "--position-embedding-type yarn: there is one of learned_absolute, rope, none, "
+                  "relative, no 'yarn'"));
 }
 
 TEST(FromMegatronTest, MuonsFlagsAreFields) {

@@ -45,7 +45,8 @@ TEST(ExplainFieldTest, PrintsHowAValueIsComputed) {
 TEST(ExplainFieldTest, PrintsWhatTheValuesOfAnEnumerationMean) {
   EXPECT_THAT(
       ExplainField("optimizer.optimizer"),
-      IsOkAndHolds(AllOf(HasSubstr("  takes one of adam, sgd, lion, muon, lamb, onebit_adam\n"),
+      IsOkAndHolds(AllOf(HasSubstr("  takes one of adam, sgd, lion, muon, lamb, onebit_adam, "
+                                "zero_one_adam, onebit_lamb\n"),
                          HasSubstr("  adam: AdamW: the decay is decoupled.\n"))));
 }
 

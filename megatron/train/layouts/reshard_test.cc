@@ -72,7 +72,7 @@ std::vector<Kind> Kinds() {
       {"Lion", OptimizerOptions::kLion},
       {"Muon", OptimizerOptions::kMuon},
       {"LAMB", OptimizerOptions::kLamb}};
-  EXPECT_EQ(std::size(optimizers) + 1, config::Optimizer::Type_descriptor()->value_count());
+  EXPECT_EQ(std::size(optimizers) + 3, config::Optimizer::Type_descriptor()->value_count());
   std::vector<Kind> kinds;
   for (const auto& [name, optimizer] : optimizers) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {

@@ -45,9 +45,19 @@ std::string RunIdentity(const config::PretrainConfig& config, const std::string&
     precision->set_num_layers_at_end_in_bf16(config.precision().num_layers_at_end_in_bf16());
   }
   identity.mutable_train()->set_seed(config.train().seed());
-  // After this step the second moment is never updated again, whatever a later run says.
-  if (config.optimizer().optimizer() == config::Optimizer::onebit_adam)
-    identity.mutable_optimizer()->set_freeze_step(config.optimizer().freeze_step());
+  // These say what ranks do in which step; a later run with others would not know what they did.
+  const config::OptimizerConfig& optimizer = config.optimizer();
+  if (optimizer.optimizer() == config::Optimizer::onebit_adam ||
+      optimizer.optimizer() == config::Optimizer::onebit_lamb) {
+    identity.mutable_optimizer()->set_freeze_step(optimizer.freeze_step());
+  }
+  if (optimizer.optimizer() == config::Optimizer::zero_one_adam) {
+    config::OptimizerConfig* const steps = identity.mutable_optimizer();
+    steps->set_var_freeze_step(optimizer.var_freeze_step());
+    steps->set_var_update_scaler(optimizer.var_update_scaler());
+    steps->set_local_step_scaler(optimizer.local_step_scaler());
+    steps->set_local_step_clipper(optimizer.local_step_clipper());
+  }
   if (config.diloco().num_islands() > 0) {
     // These choose the samples.
     identity.mutable_diloco()->set_island(config.diloco().island());

@@ -46,10 +46,16 @@ OptimizerOptions::Kind ToOptimizerKind(config::Optimizer::Type optimizer) {
     case config::Optimizer::onebit_adam:
       return OptimizerOptions::kOneBitAdam;
     case config::Optimizer::zero_one_adam:
+      return OptimizerOptions::kZeroOneAdam;
     case config::Optimizer::onebit_lamb:
-      break;
+      return OptimizerOptions::kOneBitLamb;
   }
   LOG(FATAL) << "there is no optimizer " << optimizer;
+}
+
+bool AveragesBySigns(OptimizerOptions::Kind kind) {
+  return kind == OptimizerOptions::kOneBitAdam || kind == OptimizerOptions::kZeroOneAdam ||
+         kind == OptimizerOptions::kOneBitLamb;
 }
 
 OuterGradientType ToOuterGradientType(config::OuterGradient::Type type) {
@@ -92,9 +98,10 @@ CompressionType ToCompressionType(config::GradientCompression::Type type) {
 
 GradientCompressionOptions ToCompression(const config::PretrainConfig& run) {
   GradientCompressionOptions options;
-  if (run.optimizer().optimizer() == config::Optimizer::onebit_adam) {
+  const OptimizerOptions::Kind kind = ToOptimizerKind(run.optimizer().optimizer());
+  if (AveragesBySigns(kind)) {
     options.type = CompressionType::kOneBit;
-    options.start_iteration = run.optimizer().freeze_step();
+    options.joins_tensors = kind == OptimizerOptions::kOneBitLamb;
     return options;
   }
   const config::GradientCompressionConfig& config = run.gradient_compression();
@@ -189,6 +196,12 @@ OptimizerOptions ToOptimizerOptions(const config::OptimizerConfig& config) {
   options.muon = ToMuonOptions(config);
   options.lamb_min_coeff = config.lamb_min_coeff();
   options.lamb_max_coeff = config.lamb_max_coeff();
+  options.one_bit_adam_freeze_step = config.freeze_step();
+  options.one_bit_lamb = {
+      config.freeze_step(), config.lamb_min_coeff(), config.lamb_max_coeff(),  config.coeff_beta(),
+      config.factor_max(),  config.factor_min(),     config.factor_threshold()};
+  options.zero_one = {config.var_freeze_step(), config.var_update_scaler(),
+                      config.local_step_scaler(), config.local_step_clipper()};
   return options;
 }
 

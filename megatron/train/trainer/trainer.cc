@@ -571,7 +571,8 @@ absl::StatusOr<StepResult> Trainer::Update(const StepRequests& requests, Diagnos
   step.stop_requested = requests.stop;
   step.log_requested = requests.log;
   if (diagnostics != nullptr) step.observer = diagnostics->update_observer();
-  if (data_parallel_->gradients_are_own()) step.average = data_parallel_.get();
+  step.iteration = progress_.iteration;
+  if (optimizer_->rule().averages_over_ranks()) step.average = data_parallel_.get();
   if (outer_ != nullptr) step.islands = &groups_.data_context_replicas;
   const absl::StatusOr<StepResult> updated = optimizer_->Step(step, island_, stream_);
   MEGATRON_RETURN_IF_ERROR(WithExitCode(buffers_->status(), kExitIo));
@@ -662,10 +663,16 @@ absl::Status Trainer::CheckReplicas() {
 }
 
 // Weights that are still being sent may not be overwritten.
-void Trainer::SwapGlobalWeights() {
-  if (outer_ == nullptr) return;
+void Trainer::UseCommonWeights(bool use) {
+  if (outer_ == nullptr && optimizer_->local_rates() == 0) return;
   data_parallel_->WaitForWeights();
-  outer_->SwapWithMasters(stream_);
+  if (outer_ != nullptr) {
+    outer_->SwapWithMasters(stream_);
+  } else if (use) {
+    buffers_->CopyMastersToWeights(stream_);
+  } else {
+    optimizer_->MakeLocalWeights(stream_);
+  }
   data_parallel_->ShareWeights();
 }
 
@@ -697,7 +704,8 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   {
     const TraceSpan span(stream_, TimeCategory::kOptimizer, "zero gradients");
     if (diagnostics != nullptr) diagnostics->StartStep(micro_batches, scaler_.scale());
-    data_parallel_->StartStep(micro_batches, progress_.iteration);
+    data_parallel_->StartStep(micro_batches, progress_.iteration,
+                              optimizer_->rule().StepAfter(progress_.iteration) != RankStep::kSum);
     if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
     if (qk_clip_ != nullptr) qk_clip_->StartStep(stream_);
     stage_->router_state().StartStep(stream_);
@@ -761,7 +769,7 @@ absl::StatusOr<Measured> Trainer::Evaluate(const SampleSource& source, int64_t i
   const int64_t micro_batches = batch / options_.batch_size.granularity;
   const StagePlan plan = PlanForward(micro_batches);
   const TraceSpan span(stream_, TimeCategory::kEvaluation, "evaluate");
-  SwapGlobalWeights();
+  UseCommonWeights(true);
   if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
   for (int64_t i = 0; i < iterations; ++i) {
     rank_progress_->Enter(Phase::kEvaluate);
@@ -778,7 +786,7 @@ absl::StatusOr<Measured> Trainer::Evaluate(const SampleSource& source, int64_t i
   }
   StartMeasuring(/*router_losses=*/false);
   const Measured measured = FinishMeasuring();
-  SwapGlobalWeights();
+  UseCommonWeights(false);
   MEGATRON_RETURN_IF_ERROR(GroupStatus());
   return measured;
 }

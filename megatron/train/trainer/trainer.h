@@ -251,8 +251,9 @@ class Trainer {
   absl::StatusOr<bool> FinishRound(StepReport* report);
   // Compares weights of replicas, after the steps that are due.
   absl::Status CheckReplicas();
-  // Exchanges the weights of this rank's island and the global ones.
-  void SwapGlobalWeights();
+  // Puts the weights that ranks have in common in place of this rank's own, where these differ, or
+  // its own again: the global ones with islands, else the masters.
+  void UseCommonWeights(bool use);
   // Sums over all ranks the sums of the last stage since they were zeroed, and in a step those of
   // the routers. The host has the result after its next wait for the stream, which it makes once in
   // a step.

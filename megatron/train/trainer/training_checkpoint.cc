@@ -68,6 +68,8 @@ constexpr char kMasterPrefix[] = "optimizer.state.fp32_param.";
 constexpr char kInstructionSet[] = "instruction_set";
 constexpr char kIslands[] = "diloco.islands";
 constexpr char kCompression[] = "gradient_compression";
+// Optimizer::local_rates, where ranks differ.
+constexpr char kLocalRates[] = "optimizer.local_rates";
 // The fragment that islands send each other, after which step they began, and of how many it is.
 constexpr char kFragmentInFlight[] = "diloco.fragment_in_flight";
 constexpr char kFragmentIteration[] = "diloco.fragment_iteration";
@@ -80,9 +82,17 @@ constexpr char kServerRound[] = "diloco.server_round";
 constexpr char kMaster[] = "fp32_param";
 constexpr char kOuterMomentum[] = "outer_momentum";
 constexpr char kOuterGradient[] = "outer_gradient";
+constexpr char kNumbers[] = "numbers";
 
 std::string StatePrefix(absl::string_view state) {
   return absl::StrCat("optimizer.state.", state, ".");
+}
+
+// Returns the name of a tensor that is this rank's own.
+std::string OwnName(absl::string_view state, Trainer& trainer) {
+  const ProcessGroups& groups = trainer.groups();
+  return absl::StrCat("optimizer.state.", state, ".tp", groups.tensor.rank(), "_pp",
+                      groups.pipeline.rank(), "_dp", groups.data_context.rank());
 }
 
 // Returns what stands before the names of an island's states.
@@ -104,6 +114,37 @@ FlatRange Within(const FlatParameter& flat, const FlatRange& range) {
 // Returns whether islands send each other the parameter's outer gradient.
 bool IsInFlight(const OuterOptimizer& outer, const Parameter& parameter) {
   return outer.in_flight().fragment == FragmentOf(parameter.name, outer.options().num_fragments);
+}
+
+// Appends weights that are the rounded `masters`, and are nowhere until they are saved. Masters are
+// elements `replica` of a parameter.
+void AppendRounded(Trainer& trainer, const FlatParameter& flat, const FlatRange& replica,
+                   const Tensor& masters, std::vector<ShardedTensor>* blocks) {
+  const Tensor whole = trainer.host_parameters().Of(masters);
+  AppendBlocksOfFile(
+      "", *flat.parameter, Within(flat, replica), trainer.buffers().options().model_dtype,
+      [whole](int64_t begin, const Tensor& out) {
+        ops::Copy(Stream::Inline(), whole.Slice(0, begin, begin + out.numel()), out);
+        return absl::OkStatus();
+      },
+      blocks);
+}
+
+// Returns the numbers that the rule keeps for parameter `index` of the buffers.
+ShardedTensor NumbersBlock(Trainer& trainer, size_t index) {
+  const absl::Span<float> numbers = trainer.optimizer().NumbersOf(index);
+  ShardedTensor block;
+  block.name = StatePrefix(kNumbers) + trainer.buffers().parameters()[index].parameter->name;
+  block.tensor = Tensor(numbers.data(), DType::kFloat32, {static_cast<int64_t>(numbers.size())});
+  block.global_shape = block.tensor.shape();
+  block.offset = {0};
+  return block;
+}
+
+// Returns whether the block has the first element of the parameter.
+bool IsFirstBlock(const Sharding& sharding) {
+  const Shape& offset = sharding.offset;
+  return std::all_of(offset.begin(), offset.end(), [](int64_t first) { return first == 0; });
 }
 
 // Appends the masters and states of this rank's island of elements `replica` of a parameter, and
@@ -134,15 +175,7 @@ void AppendBlocksOfIsland(Trainer& trainer, size_t index, const FlatRange& repli
   const Tensor global = outer.Global(bucket, replica);
   if (!buffers.has_masters()) return append("", global);
   append(kMasterPrefix, global);
-  // The weights are the rounded global copy, which is nowhere until it is saved.
-  const Tensor whole = trainer.host_parameters().Of(global);
-  AppendBlocksOfFile(
-      "", *flat.parameter, Within(flat, replica), buffers.options().model_dtype,
-      [whole](int64_t begin, const Tensor& out) {
-        ops::Copy(Stream::Inline(), whole.Slice(0, begin, begin + out.numel()), out);
-        return absl::OkStatus();
-      },
-      blocks);
+  AppendRounded(trainer, flat, replica, global, blocks);
 }
 
 // Appends the masters and states of elements `replica` of a parameter, which are in the file.
@@ -189,14 +222,23 @@ std::vector<ShardedTensor> SavedBlocks(Trainer& trainer) {
     const auto append = [&](const std::string& prefix, const Tensor& elements) {
       AppendBlocks(prefix, *flat.parameter, range, elements, &blocks);
     };
-    append("", buffers.Weights(bucket, replica));
+    if (trainer.optimizer().local_rates() > 0) {
+      AppendRounded(trainer, flat, replica, buffers.Masters(bucket, replica), &others);
+    } else {
+      append("", buffers.Weights(bucket, replica));
+    }
+    const auto index = static_cast<size_t>(&flat - buffers.parameters().data());
+    if (!trainer.optimizer().NumbersOf(index).empty() && replica.begin == flat.range.begin &&
+        IsFirstBlock(flat.parameter->sharding)) {
+      others.push_back(NumbersBlock(trainer, index));
+    }
     if (buffers.state_file() != nullptr && buffers.HostRange(bucket, replica).size() > 0) {
       AppendStatesInFile(buffers, flat, replica, &others);
       continue;
     }
     if (buffers.has_masters()) append(kMasterPrefix, buffers.Masters(bucket, replica));
     for (size_t i = 0; i < states.size(); ++i) {
-      if (states[i].Has(*flat.parameter))
+      if (states[i].Has(*flat.parameter) && !states[i].restarts)
         append(StatePrefix(states[i].name), buffers.State(i, bucket, replica));
     }
   }
@@ -288,11 +330,9 @@ std::vector<ShardedTensor> CompressionBlocks(Trainer& trainer) {
   std::vector<ShardedTensor> blocks;
   const GradientCompressor* const compressor = trainer.data_parallel().compressor();
   if (compressor == nullptr) return blocks;
-  const ProcessGroups& groups = trainer.groups();
   for (const GradientCompressor::Named& state : compressor->states()) {
     ShardedTensor block;
-    block.name = absl::StrCat("optimizer.state.", state.name, ".tp", groups.tensor.rank(), "_pp",
-                              groups.pipeline.rank(), "_dp", groups.data_context.rank());
+    block.name = OwnName(state.name, trainer);
     block.tensor = trainer.host_parameters().Of(state.tensor);
     block.global_shape = state.tensor.shape();
     block.offset = {0};
@@ -316,6 +356,57 @@ absl::Status LoadCompression(const CheckpointReader& reader, Trainer* trainer) {
       << (now.empty() ? ", since this run does not compress them"
                       : absl::StrCat(", since it belongs to other ranks or another form: saved \"",
                                      saved, "\", now \"", now, "\""));
+  return absl::OkStatus();
+}
+
+// Returns this rank's own states, each one row of elements, where ranks differ.
+std::vector<ShardedTensor> LocalBlocks(Trainer& trainer) {
+  std::vector<ShardedTensor> blocks;
+  if (trainer.optimizer().local_rates() == 0) return blocks;
+  const ParameterBuffers& buffers = trainer.buffers();
+  for (size_t i = 0; i < buffers.num_states(); ++i) {
+    const OptimizerState& state = buffers.options().states[i];
+    if (!state.differs) continue;
+    ShardedTensor block;
+    block.name = OwnName(state.name, trainer);
+    block.tensor = trainer.host_parameters().Of(buffers.state(i));
+    block.global_shape = block.tensor.shape();
+    block.offset = {0};
+    blocks.push_back(block);
+  }
+  return blocks;
+}
+
+// Loads this rank's own states, if ranks differed and the run that saved them had the same layout.
+// Else ranks begin with what they have in common.
+absl::Status RestoreLocalStates(const CheckpointReader& reader, Trainer* trainer) {
+  const absl::StatusOr<double> rates = reader.Float(kLocalRates);
+  if (!rates.ok()) return absl::OkStatus();
+  const std::string saved = reader.String(kCompression).value_or("");
+  const std::string now = CompressionLayout(*trainer);
+  if (saved != now) {
+    LOG_IF(WARNING, trainer->groups().world.rank() == 0)
+        << reader.directory() << ": what ranks did since they last synchronized is lost, since it "
+        << "belongs to other ranks: saved \"" << saved << "\", now \"" << now << "\"";
+    return absl::OkStatus();
+  }
+  trainer->optimizer().set_local_rates(*rates);
+  for (const ShardedTensor& block : LocalBlocks(*trainer))
+    MEGATRON_RETURN_IF_ERROR(reader.Load(block));
+  trainer->host_parameters().Send(trainer->stream());
+  trainer->optimizer().MakeLocalWeights(trainer->stream());
+  return trainer->ShareWeights();
+}
+
+// Loads the numbers that the rule keeps for the parameters whose states this rank has.
+absl::Status LoadNumbers(const CheckpointReader& reader, Trainer* trainer) {
+  const ParameterBuffers& buffers = trainer->buffers();
+  for (size_t i = 0; i < buffers.parameters().size(); ++i) {
+    const FlatParameter& flat = buffers.parameters()[i];
+    const FlatRange range = Common(flat.range, buffers.optimizer_range(buffers.bucket_of(flat)));
+    if (range.size() == 0 || trainer->optimizer().NumbersOf(i).empty()) continue;
+    MEGATRON_RETURN_IF_ERROR(reader.Load(NumbersBlock(*trainer, i)));
+  }
   return absl::OkStatus();
 }
 
@@ -346,7 +437,7 @@ void AppendStates(const ParameterState& state, const std::vector<OptimizerState>
                   const CheckpointReader& reader, const std::string& island,
                   std::vector<ShardedTensor>* blocks) {
   for (size_t i = 0; i < state.states.size(); ++i) {
-    if (!kinds[i].Has(*state.parameter)) continue;
+    if (!kinds[i].Has(*state.parameter) || kinds[i].restarts) continue;
     AppendBlocks(SavedPrefix(reader, island, kinds[i], state.parameter->name), *state.parameter,
                  state.range, state.states[i], blocks);
   }
@@ -565,6 +656,7 @@ CheckpointState MakeCheckpointState(Trainer& trainer, const RunDescription& run)
     if (block.replica == 0) state.tensors.push_back(block);
   }
   for (const ShardedTensor& block : CompressionBlocks(trainer)) state.tensors.push_back(block);
+  for (const ShardedTensor& block : LocalBlocks(trainer)) state.tensors.push_back(block);
   const LossScalerState& scaler = trainer.scaler().state();
   state.ints = {{"iteration", progress.iteration},
                 {"consumed_train_samples", progress.consumed_train_samples},
@@ -578,6 +670,8 @@ CheckpointState MakeCheckpointState(Trainer& trainer, const RunDescription& run)
   if (trainer.options().curriculum.enabled())
     state.ints["consumed_train_tokens"] = progress.consumed_train_tokens;
   state.floats = {{"loss_scaler.scale", scaler.scale}};
+  if (trainer.optimizer().local_rates() > 0)
+    state.floats[kLocalRates] = trainer.optimizer().local_rates();
   state.strings = {{"identity", run.identity},
                    {"config", run.config_text},
                    {"optimizer", trainer.optimizer().rule().name()}};
@@ -647,6 +741,8 @@ absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
         AppendStates(state, kinds, reader, island, blocks);
       }));
   MEGATRON_RETURN_IF_ERROR(RestoreIsland(reader, trainer));
+  MEGATRON_RETURN_IF_ERROR(LoadNumbers(reader, trainer));
+  MEGATRON_RETURN_IF_ERROR(RestoreLocalStates(reader, trainer));
   MEGATRON_ASSIGN_OR_RETURN(const int64_t applied, reader.Int("optimizer.applied_steps"));
   trainer->optimizer().set_applied_steps(applied);
   return absl::OkStatus();

@@ -109,9 +109,9 @@ class TrainingCheckpointTest : public ::testing::Test {
 };
 
 TEST_F(TrainingCheckpointTest, EveryOptimizerRestoresItsStates) {
-  for (auto kind :
-       {OptimizerOptions::kAdamW, OptimizerOptions::kSgd, OptimizerOptions::kLion,
-        OptimizerOptions::kMuon, OptimizerOptions::kLamb, OptimizerOptions::kOneBitAdam}) {
+  for (auto kind : {OptimizerOptions::kAdamW, OptimizerOptions::kSgd, OptimizerOptions::kLion,
+                    OptimizerOptions::kMuon, OptimizerOptions::kLamb, OptimizerOptions::kOneBitAdam,
+                    OptimizerOptions::kOneBitLamb}) {
     const auto saved = MakeTrainer(kind), loaded = MakeTrainer(kind);
     FillStates(*saved);
     ASSERT_THAT(RestoreFrom(MakeCheckpointState(*saved, description_), loaded.get()), IsOk());
@@ -141,6 +141,14 @@ TEST_F(TrainingCheckpointTest, StatesAreSavedUnderTheNamesOfTheRule) {
               ::testing::ElementsAre("optimizer.state.momentum_buffer"));
   EXPECT_THAT(names(OptimizerOptions::kOneBitAdam),
               ::testing::ElementsAre("optimizer.state.exp_avg", "optimizer.state.exp_avg_sq"));
+  // Ranks are alike: there is nothing to add to the masters.
+  EXPECT_THAT(names(OptimizerOptions::kZeroOneAdam),
+              ::testing::ElementsAre("optimizer.state.fp32_param", "optimizer.state.exp_avg",
+                                     "optimizer.state.exp_avg_sq"));
+  EXPECT_THAT(names(OptimizerOptions::kOneBitLamb),
+              ::testing::UnorderedElementsAre(
+                  "optimizer.state.exp_avg", "optimizer.state.exp_avg_sq",
+                  "optimizer.state.exp_avg_sq_fresh", "optimizer.state.numbers"));
   EXPECT_THAT(names(OptimizerOptions::kLamb),
               ::testing::ElementsAre("optimizer.state.exp_avg", "optimizer.state.exp_avg_sq"));
 }

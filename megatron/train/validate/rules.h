@@ -55,7 +55,7 @@ void CheckDiloco(ConfigChecker& check);
 // Gradients that are sent in fewer bytes.
 void CheckGradientCompression(ConfigChecker& check);
 void CheckSparseGradients(ConfigChecker& check);
-void CheckOneBitAdam(ConfigChecker& check);
+void CheckOneBit(ConfigChecker& check);
 
 // Samples that begin short.
 void CheckCurriculum(ConfigChecker& check);

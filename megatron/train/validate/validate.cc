@@ -208,7 +208,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckDiloco(check);
   CheckGradientCompression(check);
   CheckSparseGradients(check);
-  CheckOneBitAdam(check);
+  CheckOneBit(check);
   CheckTraining(check);
   CheckData(check);
   CheckCheckpoint(check);

@@ -258,7 +258,8 @@ void CheckWholeParameters(ConfigChecker& check) {
                 absl::StrCat("cannot be used with ", check.Named(kOptimizer),
                              ", which updates whole matrices on their device"));
   }
-  if (is_lamb && check.Usable({"optimizer.lamb_min_coeff", "optimizer.lamb_max_coeff"}) &&
+  const bool has_ratios = is_lamb || optimizer.optimizer() == config::Optimizer::onebit_lamb;
+  if (has_ratios && check.Usable({"optimizer.lamb_min_coeff", "optimizer.lamb_max_coeff"}) &&
       optimizer.lamb_min_coeff() > optimizer.lamb_max_coeff()) {
     check.Error("optimizer.lamb_min_coeff",
                 absl::StrCat("must be at most ", check.Named("optimizer.lamb_max_coeff")));
