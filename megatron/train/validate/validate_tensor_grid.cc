@@ -115,9 +115,8 @@ void CheckTensorGrid(ConfigChecker& check) {
          "gradient_compression.type", "it is not available for blocks of weights");
   refuse(parallel.param_cpu_offload(), "parallel.param_cpu_offload",
          "it is available for layers that are cut along one dim");
-  const config::Optimizer::Type optimizer = config.optimizer().optimizer();
-  refuse(optimizer == config::Optimizer::muon || optimizer == config::Optimizer::lamb ||
-             optimizer == config::Optimizer::onebit_lamb,
+  refuse(config.optimizer().optimizer() == config::Optimizer::muon ||
+             config.optimizer().optimizer() == config::Optimizer::lamb,
          "optimizer.optimizer", "it reads whole matrices, which are cut along one dim at most");
   refuse(config.logging().diagnostics_interval() > 0, "logging.diagnostics_interval",
          "it measures whole rows of what lies between layers");
