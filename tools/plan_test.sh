@@ -116,7 +116,7 @@ expect_code 0 'of the host' --explain=host.textproto
   fail "$(cat host.textproto)"
 grep -q 'and in host memory' dry_run || fail "$(cat dry_run)"
 expect_code 0 'optimizer and weights on the host' --config=gpt3_857m --gpus=1 --memory_limit=2
-expect_code 20 'and on [0-9]* GPUs with the optimizer.s states on the host' --config=gpt3_857m --gpus=1 --memory_limit=1
+expect_code 20 'and on [0-9]* GPUs with the optimizer.s states on the host' --config=gpt3_857m --gpus=1 --memory_limit=0.5
 expect_code 20 'none of .* of the host.s memory, of which a rank may have 1.00 GiB' \
   --config=gpt3_857m --gpus=1 --memory_limit=5 --host_memory_limit=1
 expect_code 20 'host_memory_limit belongs to' --explain=gpt3_857m --host_memory_limit=3
@@ -173,7 +173,7 @@ expect_code 0 'pp 8' --config=gpt3_857m --gpus=1024 --gpu=A100 \
 ((SECONDS < 60)) || fail "the search took $SECONDS s"
 
 # What fits nowhere, and what can't be searched.
-expect_code 20 'would fit on [0-9]* GPUs' --config=gpt3_857m --gpus=1 --memory_limit=1
+expect_code 20 'would fit on [0-9]* GPUs' --config=gpt3_857m --gpus=1 --memory_limit=0.5
 expect_code 20 'no layout divides this model over 7 GPUs' --config=gpt3_857m --gpus=7
 expect_code 20 'gpus is the number' --config=gpt3_857m
 expect_code 20 'no configuration nobody' --config=nobody --gpus=1

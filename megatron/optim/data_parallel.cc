@@ -101,6 +101,12 @@ DataParallel::DataParallel(const DataParallelOptions& options, const ProcessGrou
   if (options.secondary_shards && shards_weights()) AllocateSecondary(ledger);
   if (!options.sparse_table.empty()) FindSparseTable();
   AllocateMessages(ledger);
+  if (weights_on_host() && shards_gradients()) {
+    int64_t most = 0;
+    for (const Bucket& bucket : buffers->buckets()) most = std::max(most, bucket.shard.size());
+    gradient_sum_ =
+        Buffer(stream.device(), most * SizeOf(DType::kFloat32), "gradients/sum", ledger);
+  }
   if (options.compression.enabled()) MakeCompressor(ledger);
   if (stream.is_meta() || !(options.overlap_grad_reduce || options.overlap_param_gather)) return;
   lane_ = MakeCommLane(stream, "communication");
@@ -271,12 +277,12 @@ void DataParallel::Reduce(JobKind kind, const BucketGroup& bucket_group,
   int64_t begin = 0;
   for (const Bucket* bucket : bucket_group.buckets) {
     const FlatRange range = {begin, begin + bucket->range.size()};
-    const Tensor whole = shards_gradients() ? Cut(bucket_group.gradients.tensor, range)
-                                            : buffers_->Gradients(*bucket, bucket->range);
+    const Tensor whole = pools_gradients() ? Cut(bucket_group.gradients.tensor, range)
+                                           : buffers_->Gradients(*bucket, bucket->range);
     const Tensor rounded =
         bucket_group.rounded.tensor.empty() ? Tensor() : Cut(bucket_group.rounded.tensor, range);
     if (parts_ != nullptr) parts_->BeforeReduce(*bucket, whole, stream);
-    ReduceBucket(kind, *bucket, whole, rounded, groups, stream);
+    ReduceBucket(kind, *bucket, whole, rounded, bucket_group.is_first, groups, stream);
     begin = range.end;
   }
 }
@@ -294,22 +300,17 @@ void DataParallel::Widen(const Tensor& rounded, const Tensor& gradients,
 }
 
 void DataParallel::ReduceBucket(JobKind kind, const Bucket& bucket, const Tensor& whole,
-                                const Tensor& rounded, const ProcessGroups& groups,
+                                const Tensor& rounded, bool is_first, const ProcessGroups& groups,
                                 const Stream& stream) {
+  // Sums so far.
+  if (!shards_gradients() && kind == kReduce)
+    return CopyFromOrToHost(whole, buffers_->Gradients(bucket, bucket.range), stream);
   const ProcessGroup& shards = ShardsOf(groups, bucket);
   const ProcessGroup& replicas = ReplicasOf(groups, bucket);
   const bool to_shard = buffers_->shards(DataSharding::kStates);
   const FlatRange shard = Within(bucket.shard, bucket);
   const FlatRange wanted = to_shard ? shard : FlatRange{0, bucket.range.size()};
   const bool between_instances = kind == kLastReduce && replicas.size() > 1;
-  // Sums `gradients`, which are those of `range` of the bucket, over instances.
-  const auto sum_over_instances = [&](const Tensor& gradients, const FlatRange& range) {
-    if (SumCompressed(bucket, gradients, replicas, stream)) return;
-    if (!shards_states_by_parts()) return replicas.AllReduce(gradients, ReduceOp::kSum, stream);
-    const FlatRange part = Within(bucket.part, bucket);
-    replicas.ReduceScatter(
-        gradients, Cut(gradients, {part.begin - range.begin, part.end - range.begin}), stream);
-  };
   const Tensor& sent = rounded.empty() ? whole : rounded;
   if (shards.size() > 1 || (between_instances && !shards_gradients())) {
     if (!rounded.empty()) Round(whole, rounded, stream);
@@ -324,17 +325,55 @@ void DataParallel::ReduceBucket(JobKind kind, const Bucket& bucket, const Tensor
     } else {
       shards.AllReduce(sent, ReduceOp::kSum, stream);
     }
-    if (between_instances && !shards_gradients()) sum_over_instances(Cut(sent, wanted), wanted);
+    if (between_instances && !shards_gradients())
+      SumOverInstances(bucket, Cut(sent, wanted), wanted, replicas, stream);
     if (!rounded.empty()) Widen(Cut(rounded, wanted), Cut(whole, wanted), stream);
   }
-  if (!shards_gradients()) return;
-  const Tensor sum = buffers_->Gradients(bucket, bucket.shard);
+  if (shards_gradients()) {
+    AddToSum(bucket, whole, rounded, is_first, between_instances, replicas, stream);
+  } else if (weights_on_host()) {
+    CopyFromOrToHost(whole, buffers_->Gradients(bucket, bucket.range), stream);
+  }
+}
+
+void DataParallel::AddToSum(const Bucket& bucket, const Tensor& whole, const Tensor& rounded,
+                            bool is_first, bool between_instances, const ProcessGroup& replicas,
+                            const Stream& stream) {
+  const FlatRange shard = Within(bucket.shard, bucket);
+  const Tensor stored = buffers_->Gradients(bucket, bucket.shard);
+  Tensor sum = stored;
+  if (weights_on_host()) {
+    sum = gradient_sum_.At(0, DType::kFloat32, {shard.size()});
+    // Zeros, as they are on the device, and not the first summand: adding makes +0 of -0.
+    if (is_first) {
+      ops::Zero(stream, sum);
+    } else {
+      CopyFromOrToHost(stored, sum, stream);
+    }
+  }
   ops::Add(stream, Cut(whole, shard), sum);
-  if (!between_instances) return;
-  const Tensor sent_sum = rounded.empty() ? sum : Cut(rounded, shard);
-  if (!rounded.empty()) Round(sum, sent_sum, stream);
-  sum_over_instances(sent_sum, shard);
-  if (!rounded.empty()) Widen(sent_sum, sum, stream);
+  if (between_instances) {
+    const Tensor sent = rounded.empty() ? sum : Cut(rounded, shard);
+    if (!rounded.empty()) Round(sum, sent, stream);
+    SumOverInstances(bucket, sent, shard, replicas, stream);
+    if (!rounded.empty()) Widen(sent, sum, stream);
+  }
+  if (weights_on_host()) CopyFromOrToHost(sum, stored, stream);
+}
+
+// Sums `gradients`, which are those of `range` of the bucket, over instances.
+void DataParallel::SumOverInstances(const Bucket& bucket, const Tensor& gradients,
+                                    const FlatRange& range, const ProcessGroup& replicas,
+                                    const Stream& stream) {
+  if (SumCompressed(bucket, gradients, replicas, stream)) return;
+  if (!shards_states_by_parts()) return replicas.AllReduce(gradients, ReduceOp::kSum, stream);
+  const FlatRange part = Within(bucket.part, bucket);
+  replicas.ReduceScatter(
+      gradients, Cut(gradients, {part.begin - range.begin, part.end - range.begin}), stream);
+}
+
+void DataParallel::CopyFromOrToHost(const Tensor& in, const Tensor& out, const Stream& stream) {
+  if (!stream.is_meta()) EnqueueCopyOnCuda(stream.cuda(), in, out);
 }
 
 void DataParallel::GatherShards(const BucketGroup& bucket_group, const ProcessGroups& groups,
@@ -371,7 +410,7 @@ void DataParallel::GatherBucket(const Bucket& bucket, const Tensor& whole,
   Tensor mine = buffers_->Weights(bucket, given);
   if (weights_on_host()) {
     const Tensor place = Cut(whole, Within(given, bucket));
-    if (!stream.is_meta()) EnqueueCopyOnCuda(stream.cuda(), mine, place);
+    CopyFromOrToHost(mine, place, stream);
     mine = place;
   }
   if (!sharded) return;
@@ -470,7 +509,7 @@ void DataParallel::Release(int block) {
 }
 
 void DataParallel::BeginGradients(int block) {
-  if (!shards_gradients()) return;
+  if (!pools_gradients()) return;
   const int index = buffers_->bucket_group_of(block);
   BucketGroup& bucket_group = bucket_groups_[index];
   if (!bucket_group.gradients.tensor.empty()) {
@@ -483,7 +522,17 @@ void DataParallel::BeginGradients(int block) {
     LimitReductions(0);
   }
   bucket_group.gradients = gradients_pool_.Allocate(DType::kFloat32, bucket_group.elements);
-  ops::Zero(stream_, bucket_group.gradients.tensor);
+  if (shards_gradients() || bucket_group.ends == 0) {
+    ops::Zero(stream_, bucket_group.gradients.tensor);
+  } else {
+    int64_t begin = 0;
+    for (const Bucket* bucket : bucket_group.buckets) {
+      const FlatRange range = {begin, begin + bucket->range.size()};
+      CopyFromOrToHost(buffers_->Gradients(*bucket, bucket->range),
+                       Cut(bucket_group.gradients.tensor, range), stream_);
+      begin = range.end;
+    }
+  }
   Bind(&Parameter::grad, bucket_group, bucket_group.gradients.tensor);
 }
 
@@ -493,7 +542,7 @@ void DataParallel::EndGradients(int block) {
   ++bucket_group.ends;
   CHECK_LE(bucket_group.ends, micro_batches_ * bucket_group.blocks) << "block " << block;
   if (parts_ != nullptr) parts_->AfterMicroBatch(block, stream_);
-  if (shards_gradients()) {
+  if (pools_gradients()) {
     Bind(&Parameter::grad, bucket_group, Tensor());
     StartReduce(index);
   } else if (options_.overlap_grad_reduce &&
@@ -511,12 +560,12 @@ void DataParallel::StartReduce(int index) {
             return ShardsOf(groups_, *bucket).size() > 1 || ReplicasOf(groups_, *bucket).size() > 1;
           });
   // The pool has room for one bucket group besides the one whose backward runs.
-  if (shards_gradients() || rounds) LimitReductions(0);
+  if (pools_gradients() || rounds) LimitReductions(0);
   if (rounds)
     bucket_group.rounded = gradients_pool_.Allocate(options_.gradient_dtype, bucket_group.elements);
-  // Gradients that are not sharded are complete when they are reduced.
-  const bool last =
-      !shards_gradients() || bucket_group.ends == micro_batches_ * bucket_group.blocks;
+  // Gradients that are not pooled are complete when they are reduced.
+  const bool last = !pools_gradients() || bucket_group.ends == micro_batches_ * bucket_group.blocks;
+  bucket_group.is_first = bucket_group.ends <= bucket_group.blocks;
   reductions_.push_back(
       {index, Submit(last ? kLastReduce : kReduce, index, options_.overlap_grad_reduce)});
   bucket_group.reduced = true;
@@ -534,13 +583,22 @@ void DataParallel::LimitReductions(size_t most) {
 
 // Does the sums that are one parameter's own: over the axes in which it is partial, and over the
 // stages that share it.
-void DataParallel::SumPartialGradient(const FlatParameter& flat) const {
+void DataParallel::SumPartialGradient(const FlatParameter& flat) {
   const Parameter& parameter = *flat.parameter;
   const Sharding& sharding = parameter.sharding;
   const Bucket& bucket = buffers_->bucket_of(flat);
   const FlatRange range = Common(flat.range, buffers_->reduced_range(bucket));
   if (range.size() == 0) return;  // the same on all ranks of these groups
-  const Tensor gradient = buffers_->Gradients(bucket, range);
+  const bool is_partial = sharding.partial.contains(Axis::kTensor) ||
+                          sharding.partial.contains(Axis::kExpert) || parameter.tied;
+  if (!is_partial) return;
+  const Tensor stored = buffers_->Gradients(bucket, range);
+  PooledTensor staged;
+  if (weights_on_host()) {
+    staged = gradients_pool_.Allocate(DType::kFloat32, range.size());
+    CopyFromOrToHost(stored, staged.tensor, stream_);
+  }
+  const Tensor& gradient = weights_on_host() ? staged.tensor : stored;
   if (sharding.partial.contains(Axis::kTensor)) {
     const ProcessGroup& tensor = sharding.expert_grid ? groups_.expert_tensor
                                  : sharding.tensor_replicas > 1
@@ -551,13 +609,15 @@ void DataParallel::SumPartialGradient(const FlatParameter& flat) const {
   if (sharding.partial.contains(Axis::kExpert))
     groups_.expert.AllReduce(gradient, ReduceOp::kSum, stream_);
   if (parameter.tied) groups_.tied_embedding.AllReduce(gradient, ReduceOp::kSum, stream_);
+  if (weights_on_host()) CopyFromOrToHost(staged.tensor, stored, stream_);
+  gradients_pool_.Free(&staged);
 }
 
 void DataParallel::FinalizeGradients() {
   for (size_t i = bucket_groups_.size(); i-- > 0;) {
     BucketGroup& bucket_group = bucket_groups_[i];
     if (bucket_group.buckets.empty()) continue;
-    if (shards_gradients()) {
+    if (pools_gradients()) {
       CHECK(bucket_group.ends == micro_batches_)
           << "bucket group " << i << " ended " << bucket_group.ends << " times";
     } else if (!bucket_group.reduced) {

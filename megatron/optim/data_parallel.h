@@ -33,7 +33,10 @@
 // so: the optimizer averages what it makes of them through this object.
 //
 // Weights in host memory are copied from there to the device, and gathered if they are sharded, for
-// each use; with overlap_param_gather while the block before is used.
+// each use; with overlap_param_gather while the block before is used. Gradients in host memory are
+// sums over the micro-batches so far. Those of a block are whole on the device during its backward.
+// Where they are sharded, the shard of the sum comes to the device then, grows by what was reduced,
+// and goes back. Otherwise backward adds to the sum itself.
 //
 // Quantized weights are gathered over all ranks as codes of 8 bits, and quantized gradients are
 // reduced as codes of 4 bits (quantized_collectives.h), where weights are sharded.
@@ -149,7 +152,7 @@ class DataParallel : public WeightBlocks, public RankAverage {
   void BeginGradients(int block) override;
   void EndGradients(int block) override;
   bool keeps_weights() const override { return !fetches_weights(); }
-  bool keeps_gradients() const override { return !shards_gradients(); }
+  bool keeps_gradients() const override { return !pools_gradients(); }
 
   // What compresses gradients; null: nothing does.
   const GradientCompressor* compressor() const { return compressor_.get(); }
@@ -171,7 +174,8 @@ class DataParallel : public WeightBlocks, public RankAverage {
   WholeBlockSizes HighWater() const;
 
  private:
-  // The last reduction of a step also sums over optimizer instances.
+  // The last reduction of a step also sums over optimizer instances; gradients that are not sharded
+  // are reduced by it alone.
   enum JobKind { kReduce, kLastReduce, kGatherShards, kGather, kGatherFromHost };
   struct BucketGroup {
     int blocks = 0;  // number of its blocks
@@ -184,9 +188,10 @@ class DataParallel : public WeightBlocks, public RankAverage {
     std::vector<Tensor> secondary;
     bool has_secondary = false;
     bool reduced = false;
+    bool is_first = false;  // whether its reduction is the first of the step
     int64_t gather_job = 0;
     int64_t ends = 0;  // EndGradients calls in this step
-    // The whole tensors, where weights are fetched and gradients sharded: the elements of all
+    // The whole tensors, where weights are fetched and gradients pooled: the elements of all
     // buckets, one behind the other.
     PooledTensor weights, gradients;
     PooledTensor rounded;  // the gradients, while they are reduced in bf16
@@ -220,6 +225,8 @@ class DataParallel : public WeightBlocks, public RankAverage {
   bool weights_on_host() const { return buffers_->options().weights_on_host; }
   // Whether weights are whole on the device while they are used, and not otherwise.
   bool fetches_weights() const { return shards_weights() || weights_on_host(); }
+  // Whether gradients are whole on the device during a block's backward, and not otherwise.
+  bool pools_gradients() const { return shards_gradients() || weights_on_host(); }
   bool shards_states_by_parts() const { return buffers_->options().shards_states_by_parts; }
   bool shards_gradients() const { return buffers_->shards(DataSharding::kGradients); }
 
@@ -232,7 +239,7 @@ class DataParallel : public WeightBlocks, public RankAverage {
   void Reduce(JobKind kind, const BucketGroup& bucket_group, const ProcessGroups& groups,
               const Stream& stream);
   void ReduceBucket(JobKind kind, const Bucket& bucket, const Tensor& whole, const Tensor& rounded,
-                    const ProcessGroups& groups, const Stream& stream);
+                    bool is_first, const ProcessGroups& groups, const Stream& stream);
   // Gradients in 16 bits, in the scale in which they are sent, and back; the first one scales
   // `gradients` too.
   void Round(const Tensor& gradients, const Tensor& rounded, const Stream& stream) const;
@@ -274,15 +281,23 @@ class DataParallel : public WeightBlocks, public RankAverage {
   // Waits until at most `most` reductions are under way, and frees the memory of the others.
   void LimitReductions(size_t most);
   void StartGather(int index);
+  // Copies between page-locked host memory and the device, in the order of the stream.
+  static void CopyFromOrToHost(const Tensor& in, const Tensor& out, const Stream& stream);
+  // Adds the reduced gradients of this rank's shard to the sum over micro-batches.
+  void AddToSum(const Bucket& bucket, const Tensor& whole, const Tensor& rounded, bool is_first,
+                bool between_instances, const ProcessGroup& replicas, const Stream& stream);
+  void SumOverInstances(const Bucket& bucket, const Tensor& gradients, const FlatRange& range,
+                        const ProcessGroup& replicas, const Stream& stream);
   // Makes `data` or `grad` of the bucket group's parameters views of `whole`, or empty if it is.
   void Bind(Tensor Parameter::*member, const BucketGroup& bucket_group, const Tensor& whole) const;
-  void SumPartialGradient(const FlatParameter& flat) const;
+  void SumPartialGradient(const FlatParameter& flat);
 
   DataParallelOptions options_;
   ProcessGroups groups_, worker_groups_;
   ParameterBuffers* buffers_;
   Stream stream_;
   Buffer secondary_;
+  Buffer gradient_sum_;  // the shard of a bucket's sum, where it lies in host memory
   // Messages of codes or rows, those of the longest bucket. Only one of a kind is under way at a
   // time.
   Buffer weight_messages_, gradient_messages_;

@@ -1,5 +1,7 @@
 #include "megatron/optim/gradient_parts.h"
 
+#include <algorithm>
+
 #include "glog/logging.h"
 #include "megatron/ops/optimizer.h"
 #include "megatron/optim/main_replica.h"
@@ -63,18 +65,21 @@ void GradientParts::AfterMicroBatch(int block, const Stream& stream) {
   if (source_ != Source::kFirstMicroBatches || ++ended_[block] != micro_batches_ / 2) return;
   for (const FlatParameter& flat : buffers_.parameters()) {
     if (flat.parameter->block != block || !Counts(flat)) continue;
-    ops::SumOfSquares(stream, scale_, buffers_.Gradients(buffers_.bucket_of(flat), flat.range),
-                      parts_2_);
+    // Bound, wherever gradients lie between uses.
+    ops::SumOfSquares(stream, scale_, flat.parameter->grad.View({flat.range.size()}), parts_2_);
   }
 }
 
-void GradientParts::AddWhole(const Stream& stream) const {
+void GradientParts::AddWhole(const Tensor& scratch, const Stream& stream) const {
   if (!has_parts()) return;
   for (const FlatParameter& flat : buffers_.parameters()) {
     if (!Counts(flat)) continue;
     const FlatRange mine = MainReplicaRange(buffers_, flat, groups_);
-    if (mine.size() > 0) {
-      ops::SumOfSquares(stream, scale_, buffers_.Gradients(buffers_.bucket_of(flat), mine),
+    const int64_t most = buffers_.options().weights_on_host ? scratch.numel() : mine.size();
+    for (FlatRange part = {mine.begin, 0}; part.begin < mine.end; part.begin = part.end) {
+      part.end = std::min(mine.end, part.begin + most);
+      ops::SumOfSquares(stream, scale_,
+                        buffers_.GradientsOnDevice(buffers_.bucket_of(flat), part, scratch, stream),
                         whole_2_);
     }
   }

@@ -47,8 +47,9 @@ class GradientParts {
   // reduces them, and behind each micro-batch's last gradient of a block.
   void BeforeReduce(const Bucket& bucket, const Tensor& whole, const Stream& stream) const;
   void AfterMicroBatch(int block, const Stream& stream);
-  // Adds the squares of the whole batch's gradients, which are complete.
-  void AddWhole(const Stream& stream) const;
+  // Adds the squares of the whole batch's gradients, which are complete. Those in host memory come
+  // through `scratch`, which is fp32, flat and on the device.
+  void AddWhole(const Tensor& scratch, const Stream& stream) const;
 
  private:
   enum class Source { kNone, kRanks, kFirstMicroBatches };

@@ -60,7 +60,7 @@ TEST(GradientPartsTest, OnOneRankThePartIsTheFirstHalfOfTheMicroBatches) {
     }
   }
   model.parallel->FinalizeGradients();
-  parts.AddWhole(stream);
+  parts.AddWhole(Tensor(), stream);
   EXPECT_GT(want, 0);
   EXPECT_NEAR(sums.parts(), want, 1e-5 * want);
   const double whole = (SquareNorm(a->grad) + SquareNorm(b->grad)) / 4;
@@ -113,7 +113,7 @@ absl::Status CheckRank(int rank, const ProcessGroup& world, DataSharding shardin
     }
   }
   model.parallel->FinalizeGradients();
-  parts.AddWhole(stream);
+  parts.AddWhole(Tensor(), stream);
   groups.world.AllReduce(sums.tensor(), ReduceOp::kSum, stream);
   EXPECT_NEAR(sums.parts(), each, 1e-5 * each);
   double square = 0;

@@ -12,16 +12,16 @@ absl::StatusOr<std::unique_ptr<HostUpdate>> HostUpdate::Create(const Stream& str
                                                                std::optional<DType> weights_dtype,
                                                                int threads, MemoryLedger* ledger) {
   CHECK(stream.device().type != DeviceType::kCpu);
-  std::unique_ptr<HostUpdate> update(new HostUpdate(stream, weights_dtype.has_value(), threads));
+  std::unique_ptr<HostUpdate> update(new HostUpdate(stream, threads));
   const auto take = [&](DType dtype) {
     return PinnedBuffer::Create(stream.device(), most_elements * SizeOf(dtype),
                                 "host/optimizer staging", ledger);
   };
+  if (!weights_dtype.has_value()) return update;
+  update->slots_.resize(2);
   for (Slot& slot : update->slots_) {
     MEGATRON_ASSIGN_OR_RETURN(slot.gradients, take(DType::kFloat32));
-    if (weights_dtype.has_value()) {
-      MEGATRON_ASSIGN_OR_RETURN(slot.weights, take(*weights_dtype));
-    }
+    MEGATRON_ASSIGN_OR_RETURN(slot.weights, take(*weights_dtype));
     if (!stream.is_meta()) slot.reached = std::make_unique<CudaEvent>(stream.device().index);
   }
   return update;
@@ -35,8 +35,7 @@ HostUpdate::~HostUpdate() {
 
 HostPart HostUpdate::In(const Slot& slot, const HostPart& part) const {
   return {slot.gradients.At(0, part.gradients.dtype(), part.gradients.shape()),
-          stages_weights_ ? slot.weights.At(0, part.weights.dtype(), part.weights.shape())
-                          : part.weights};
+          slot.weights.At(0, part.weights.dtype(), part.weights.shape())};
 }
 
 void HostUpdate::Copy(const Tensor& in, const Tensor& out) {
@@ -46,13 +45,18 @@ void HostUpdate::Copy(const Tensor& in, const Tensor& out) {
 void HostUpdate::Fetch(const HostPart& part, const Slot& slot) {
   const HostPart host = In(slot, part);
   Copy(part.gradients, host.gradients);
-  if (stages_weights_ && part.weights.dtype() == DType::kFloat32) Copy(part.weights, host.weights);
+  if (part.weights.dtype() == DType::kFloat32) Copy(part.weights, host.weights);
   if (slot.reached != nullptr) slot.reached->Record(*stream_.cuda());
 }
 
 void HostUpdate::Run(absl::Span<const HostPart> parts, absl::FunctionRef<void()> meanwhile,
                      absl::FunctionRef<void(size_t, const HostPart&, const Stream&)> update) {
   const Stream host = stream_.is_meta() ? stream_ : Stream::Cpu(&pool_);
+  if (slots_.empty()) {
+    meanwhile();
+    for (size_t i = 0; i < parts.size(); ++i) update(i, parts[i], host);
+    return;
+  }
   for (size_t i = 0; i < std::min(parts.size(), slots_.size()); ++i) Fetch(parts[i], slots_[i]);
   meanwhile();
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -61,7 +65,7 @@ void HostUpdate::Run(absl::Span<const HostPart> parts, absl::FunctionRef<void()>
     // The weights that the slot had before were sent on the same stream, before its gradients.
     if (slot.reached != nullptr) slot.reached->Wait();
     update(i, copy, host);
-    if (stages_weights_) Copy(copy.weights, parts[i].weights);
+    Copy(copy.weights, parts[i].weights);
     if (slot.reached != nullptr) slot.reached->Record(*stream_.cuda());
     if (i + slots_.size() < parts.size()) Fetch(parts[i + slots_.size()], slot);
   }

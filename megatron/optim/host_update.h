@@ -8,16 +8,16 @@
 // The parts go one after the other through two slots of page-locked memory: while the processor
 // updates one, the weights of the part before it leave and the gradients of the part behind it
 // arrive. Transfers are in the order of the device's stream, so that what is enqueued afterwards
-// finds the new weights. Nothing waits for the last ones. Weights that lie in host memory
-// themselves are updated there.
+// finds the new weights. Nothing waits for the last ones. Parts that lie in host memory themselves
+// are updated there, one after the other.
 #ifndef MEGATRON_OPTIM_HOST_UPDATE_H_
 #define MEGATRON_OPTIM_HOST_UPDATE_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
@@ -31,8 +31,7 @@
 
 namespace megatron {
 
-// The gradients and weights of some elements, flat and of the same length. Weights may lie in host
-// memory, those of all parts or none.
+// The gradients and weights of some elements, flat and of the same length.
 struct HostPart {
   Tensor gradients, weights;
 };
@@ -40,9 +39,9 @@ struct HostPart {
 class HostUpdate {
  public:
   // Takes page-locked memory for parts of at most `most_elements`. `stream` is that of the device.
-  // Without a `weights_dtype` weights lie in host memory; when Run is called, the host has waited
-  // for all that reads them. The update has `threads` threads. Fails where the system locks no more
-  // memory.
+  // Without a `weights_dtype` all parts lie in host memory, and nothing is taken; when Run is called,
+  // the host has waited for all copies from and to them. The update has `threads` threads. Fails
+  // where the system locks no more memory.
   static absl::StatusOr<std::unique_ptr<HostUpdate>> Create(const Stream& stream,
                                                             int64_t most_elements,
                                                             std::optional<DType> weights_dtype,
@@ -53,8 +52,8 @@ class HostUpdate {
   // Calls update(i, copy, host) for each part in turn, where `copy` is the host's copy of parts[i]
   // and `host` the stream to use. The gradients of the copy are those of the device. Its weights
   // are the device's if they are fp32, and undefined otherwise; those that it has afterwards are
-  // sent. Where weights lie in host memory, they are in the copy themselves. `meanwhile` is called
-  // once, when the first gradients are on their way.
+  // sent. Where all parts lie in host memory, the copy is the part. `meanwhile` is called once, when
+  // the first gradients are on their way.
   void Run(absl::Span<const HostPart> parts, absl::FunctionRef<void()> meanwhile,
            absl::FunctionRef<void(size_t, const HostPart&, const Stream&)> update);
 
@@ -64,17 +63,15 @@ class HostUpdate {
     std::unique_ptr<CudaEvent> reached;  // behind the slot's last transfer
   };
 
-  HostUpdate(const Stream& stream, bool stages_weights, int threads)
-      : stream_(stream), stages_weights_(stages_weights), pool_(threads) {}
+  HostUpdate(const Stream& stream, int threads) : stream_(stream), pool_(threads) {}
   // Returns the part's places in the slot.
   HostPart In(const Slot& slot, const HostPart& part) const;
   void Fetch(const HostPart& part, const Slot& slot);
   void Copy(const Tensor& in, const Tensor& out);
 
   const Stream stream_;
-  const bool stages_weights_;
   ThreadPool pool_;
-  std::array<Slot, 2> slots_;
+  std::vector<Slot> slots_;  // two, or none where parts lie in host memory
 };
 
 }  // namespace megatron

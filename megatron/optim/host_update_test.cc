@@ -91,17 +91,20 @@ TEST_F(HostUpdateTest, EachPartIsUpdatedWithWhatTheDeviceHasAndSentBack) {
   EXPECT_EQ(CountsOfEmulatedCuda().host_waits - waits, 3 * kParts);
 }
 
-TEST_F(HostUpdateTest, WeightsInHostMemoryAreUpdatedThere) {
-  Fill();
+TEST_F(HostUpdateTest, PartsInHostMemoryAreUpdatedThere) {
   MemoryLedger ledger;
   const auto update = *HostUpdate::Create(stream_, kPartElements, std::nullopt, 2, &ledger);
-  EXPECT_EQ(ledger.current_bytes(), 2 * kPartElements * SizeOf(DType::kFloat32));
-  std::vector<float> weights(kElements);
-  for (int64_t i = 0; i < kElements; ++i) weights[i] = static_cast<float>(1000 * i);
+  EXPECT_EQ(ledger.current_bytes(), 0);
+  std::vector<float> weights(kElements), gradients(kElements);
+  for (int64_t i = 0; i < kElements; ++i) {
+    gradients[i] = static_cast<float>(i);
+    weights[i] = static_cast<float>(1000 * i);
+  }
   std::vector<HostPart> parts = Parts();
   for (size_t i = 0; i < parts.size(); ++i) {
-    parts[i].weights =
-        Tensor(&weights[i * kPartElements], DType::kFloat32, {parts[i].gradients.numel()});
+    const Shape shape = {parts[i].gradients.numel()};
+    parts[i] = {Tensor(&gradients[i * kPartElements], DType::kFloat32, shape),
+                Tensor(&weights[i * kPartElements], DType::kFloat32, shape)};
   }
   update->Run(
       parts, [] {},

@@ -32,6 +32,9 @@ constexpr char kTemporaries[] = "optimizer temporaries";
 // The most elements of a part that is updated in host memory: enough that neither a copy nor a loop
 // over threads is short.
 constexpr int64_t kHostElements = UpdateObserver::kMostElements;
+// The most elements of gradients that come to the device at once where they lie in host memory:
+// enough that launches cost little, and no more memory than a layer takes.
+constexpr int64_t kGradientElements = int64_t{1} << 22;
 
 // Calls body(bucket, range) on ranges that cover all elements of which this rank is the main
 // replica; with `on_each_data_rank` data-parallel ranks are no replicas of each other. A range may
@@ -70,6 +73,24 @@ void ForEachMainReplicaRange(const ParameterBuffers& buffers, const ProcessGroup
 // it. The sum depends on the number by rounding, and not on where they are.
 int64_t LargestSum(const ParameterBuffers& buffers) {
   return std::min(UpdateObserver::kMostElements, buffers.layout().num_elements);
+}
+
+// Calls body(part) on parts of a range, each of as many elements as squares of gradients are summed
+// at once. The sum depends on the number by rounding, and not on where gradients lie.
+template <typename Body>
+void ForEachGradientPart(const FlatRange& range, Body body) {
+  for (FlatRange part = {range.begin, 0}; part.begin < range.end; part.begin = part.end) {
+    part.end = std::min(range.end, part.begin + kGradientElements);
+    body(part);
+  }
+}
+
+// The elements that come to the device at once to be summed there.
+int64_t ScratchElements(const ParameterBuffers& buffers) {
+  const int64_t gradients = buffers.options().weights_on_host
+                                ? std::min(kGradientElements, buffers.layout().num_elements)
+                                : 0;
+  return std::max(gradients, buffers.has_masters_on_host() ? LargestSum(buffers) : 0);
 }
 
 // Returns whether the range, which is in the file, begins with the first element of an extent.
@@ -115,10 +136,9 @@ Optimizer::Optimizer(std::unique_ptr<const UpdateRule> rule, ParameterBuffers* b
   for (const OptimizerRange& whole : optimizer_ranges_) {
     if (whole.on_host) host_parts_.push_back(PartOf(*whole.bucket, whole.range));
   }
-  if (buffers->has_masters_on_host()) {
-    masters_scratch_ =
-        Buffer(buffers->options().device, LargestSum(*buffers) * SizeOf(DType::kFloat32),
-               "optimizer statistics", ledger);
+  if (const int64_t elements = ScratchElements(*buffers); elements > 0) {
+    scratch_elements_ = Buffer(buffers->options().device, elements * SizeOf(DType::kFloat32),
+                               "optimizer statistics", ledger);
   }
 }
 
@@ -270,8 +290,11 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
     sums_.StartSend(stream);
     ForEachMainReplicaRange(
         *buffers_, groups, own_gradients, [&](const Bucket& bucket, const FlatRange& range) {
-          ops::SumOfSquares(stream, static_cast<float>(unscale), buffers_->Gradients(bucket, range),
-                            statistics.Slice(0, kSumOfSquares, kNonFinite + 1));
+          ForEachGradientPart(range, [&](const FlatRange& part) {
+            ops::SumOfSquares(stream, static_cast<float>(unscale),
+                              buffers_->GradientsOnDevice(bucket, part, Scratch(), stream),
+                              statistics.Slice(0, kSumOfSquares, kNonFinite + 1));
+          });
         });
     groups.world.AllReduce(statistics, ReduceOp::kSum, stream);
     ops::Copy(stream, statistics.Slice(0, kSumOfSquares, kSumOfSquares + 1),
@@ -302,6 +325,11 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
   ++applied_steps_;
   MEGATRON_RETURN_IF_ERROR(Update(options, unscale * clip * ranks, stream));
   return result;
+}
+
+Tensor Optimizer::Scratch() const {
+  return scratch_elements_.At(0, DType::kFloat32,
+                              {scratch_elements_.bytes() / SizeOf(DType::kFloat32)});
 }
 
 HostPart Optimizer::PartOf(const Bucket& bucket, const FlatRange& range) const {
@@ -453,8 +481,11 @@ int64_t Optimizer::CountZeroGradients(const ProcessGroups& groups, const Stream&
   ops::Zero(stream, count);
   for (const FlatParameter& flat : buffers_->parameters()) {
     const FlatRange replica = MainReplicaRange(*buffers_, flat, groups);
-    if (replica.size() > 0)
-      ops::CountZeros(stream, buffers_->Gradients(buffers_->bucket_of(flat), replica), count);
+    ForEachGradientPart(replica, [&](const FlatRange& part) {
+      ops::CountZeros(
+          stream, buffers_->GradientsOnDevice(buffers_->bucket_of(flat), part, Scratch(), stream),
+          count);
+    });
   }
   groups.world.AllReduce(count, ReduceOp::kSum, stream);
   count_.Fetch(stream);
@@ -465,8 +496,7 @@ double Optimizer::ParametersNorm(const ProcessGroups& groups, const Stream& stre
   const Tensor statistics = statistics_.At(0, DType::kFloat32, {kNumStatistics});
   ops::Zero(stream, statistics);
   const auto add_squares = [&](const Bucket& bucket, const FlatRange& range) {
-    const Tensor scratch = masters_scratch_.At(
-        0, DType::kFloat32, {masters_scratch_.bytes() / SizeOf(DType::kFloat32)});
+    const Tensor scratch = Scratch();
     for (FlatRange part = {range.begin, 0}; part.begin < range.end; part.begin = part.end) {
       part.end = std::min(range.end, part.begin + LargestSum(*buffers_));
       ops::SumOfSquares(stream, 1, buffers_->MastersOnDevice(bucket, part, scratch, stream),

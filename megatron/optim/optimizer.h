@@ -175,6 +175,7 @@ class Optimizer {
                       absl::Span<const ops::OptimizerSegment> segments,
                       absl::Span<const FlatParameter* const> parameters, const HostPart& part);
   HostPart PartOf(const Bucket& bucket, const FlatRange& range) const;
+  Tensor Scratch() const;  // scratch_elements_
   // Finds out on the meta device what the rule needs for these parameters.
   void PlanUpdate(absl::Span<const ops::OptimizerSegment> segments,
                   absl::Span<const FlatParameter* const> parameters, int64_t elements) const;
@@ -190,7 +191,7 @@ class Optimizer {
   int64_t applied_steps_ = 0;
   Buffer statistics_;
   HostMirror sums_, count_;  // mirrors of parts of statistics_
-  Buffer masters_scratch_;   // for masters in host memory that are summed on the device
+  Buffer scratch_elements_;  // for what lies in host memory and is summed on the device
   ProcessGroup tensor_group_, expert_tensor_group_;  // those of whole parameters
   std::unique_ptr<Arena> scratch_;
   Buffer planned_scratch_;  // what scratch_ will take, on the meta device

@@ -11,6 +11,7 @@
 #include "megatron/base/round_up.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/host_mirror.h"
 
 namespace megatron {
@@ -104,21 +105,17 @@ ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
         std::make_unique<StateFile>(in_file, host_elements_, options.extent_elements, host, ledger);
   }
   const int64_t weight_bytes = elements(DataSharding::kWeights) * SizeOf(options.model_dtype);
+  const int64_t gradient_bytes = elements(DataSharding::kGradients) * SizeOf(DType::kFloat32);
   if (options.weights_on_host) {
     CHECK(device.type != DeviceType::kCpu) << "the CPU's memory is the host's";
     CHECK_EQ(host_elements_, optimized) << "masters and states stay on the device";
     CHECK(shards(DataSharding::kWeights) || !shards(DataSharding::kStates));
-    CHECK(!options.shards_states_by_parts);
-    absl::StatusOr<PinnedBuffer> locked =
-        PinnedBuffer::Create(device, weight_bytes, "host/weights", ledger);
-    locked_ = locked.status();
-    if (!locked_.ok())
-      locked = PinnedBuffer::Create({DeviceType::kMeta}, weight_bytes, "", nullptr);
-    host_weights_ = *std::move(locked);
+    CHECK(!options.shards_states_by_parts && options.bucket_size == 0);
+    host_weights_ = Lock(weight_bytes, "host/weights", ledger);
+    host_gradients_ = Lock(gradient_bytes, "host/gradients", ledger);
   }
   weights_ = Buffer(device, options.weights_on_host ? 0 : weight_bytes, "weights", ledger);
-  gradients_ = Buffer(device, elements(DataSharding::kGradients) * SizeOf(DType::kFloat32),
-                      "gradients", ledger);
+  gradients_ = Buffer(device, options.weights_on_host ? 0 : gradient_bytes, "gradients", ledger);
   const int64_t on_device = optimized - host_elements_;
   const auto take_on_host = [&](DType dtype, const std::string& name) {
     if (host_elements_ == 0 || state_file_ != nullptr) return Buffer();
@@ -142,9 +139,17 @@ ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
     const Shape& shape = flat.parameter->sharding.local_shape;
     if (!shards(DataSharding::kWeights) && !options.weights_on_host)
       flat.parameter->data = Weights(bucket, flat.range).View(shape);
-    if (!shards(DataSharding::kGradients))
+    if (!shards(DataSharding::kGradients) && !options.weights_on_host)
       flat.parameter->grad = Gradients(bucket, flat.range).View(shape);
   }
+}
+
+PinnedBuffer ParameterBuffers::Lock(int64_t bytes, const char* name, MemoryLedger* ledger) {
+  absl::StatusOr<PinnedBuffer> locked = PinnedBuffer::Create(options_.device, bytes, name, ledger);
+  locked_.Update(locked.status());
+  // Tensors of nothing then.
+  if (!locked.ok()) locked = PinnedBuffer::Create({DeviceType::kMeta}, bytes, name, nullptr);
+  return *std::move(locked);
 }
 
 int64_t ParameterBuffers::PlanHostElements(int64_t optimized) const {
@@ -198,7 +203,18 @@ Tensor ParameterBuffers::Weights(const Bucket& bucket, const FlatRange& range) c
 
 Tensor ParameterBuffers::Gradients(const Bucket& bucket, const FlatRange& range) const {
   const int64_t at = Position(bucket, range.begin, shards(DataSharding::kGradients));
-  return gradients_.At(at * SizeOf(DType::kFloat32), DType::kFloat32, {range.size()});
+  const int64_t offset = at * SizeOf(DType::kFloat32);
+  return options_.weights_on_host ? host_gradients_.At(offset, DType::kFloat32, {range.size()})
+                                  : gradients_.At(offset, DType::kFloat32, {range.size()});
+}
+
+Tensor ParameterBuffers::GradientsOnDevice(const Bucket& bucket, const FlatRange& range,
+                                           const Tensor& scratch, const Stream& stream) const {
+  const Tensor gradients = Gradients(bucket, range);
+  if (!options_.weights_on_host) return gradients;
+  const Tensor copy = scratch.Slice(0, 0, range.size());
+  if (!stream.is_meta()) EnqueueCopyOnCuda(stream.cuda(), gradients, copy);
+  return copy;
 }
 
 Tensor ParameterBuffers::Split(const Buffer& host, size_t in_file, const Buffer& device,

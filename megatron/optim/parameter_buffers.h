@@ -19,8 +19,8 @@
 // the buffers live, the `data` and `grad` of the parameters are views of weights and gradients that
 // are stored whole on the device; DataParallel binds the others while they are there.
 //
-// All weights of this rank may lie in page-locked host memory, along with all masters and states,
-// or with these in a file.
+// All weights and gradients of this rank may lie in page-locked host memory, along with all masters
+// and states, or with these in a file.
 //
 // On the meta device everything works and no memory is taken.
 #ifndef MEGATRON_OPTIM_PARAMETER_BUFFERS_H_
@@ -66,8 +66,8 @@ struct ParameterBuffersOptions {
   // Whether that part is in a file, which OpenStateFile makes; with ShardUnit::kElement alone.
   bool host_part_in_file = false;
   int64_t extent_elements = StateFile::kExtentElements;  // those of the file
-  // Whether the weights lie in host memory; not on the CPU. Weights are sharded then, or nothing is,
-  // and host_fraction is 1. The ledger names them "host/weights".
+  // Whether weights and gradients lie in host memory; not on the CPU. Weights are sharded then, or
+  // nothing is, and host_fraction is 1. The ledger names them "host/weights" and "host/gradients".
   bool weights_on_host = false;
 };
 
@@ -97,6 +97,7 @@ class ParameterBuffers {
   void InitializeWeights(uint64_t seed, const Stream& stream);
   // Rounds the masters to the weights of the optimizer range, after the masters were loaded.
   void CopyMastersToWeights(const Stream& stream);
+  // Not those in host memory.
   void ZeroGradients(const Stream& stream);
 
   absl::Span<const FlatParameter> parameters() const { return layout_.parameters; }
@@ -125,7 +126,7 @@ class ParameterBuffers {
   FlatRange optimizer_range(const Bucket& bucket) const;
   // The elements of the bucket whose weights are stored on this rank.
   FlatRange weight_range(const Bucket& bucket) const;
-  // Elements `range` of a bucket, flat. They must be stored on this rank. Weights in host memory are
+  // Elements `range` of a bucket, flat. They must be stored on this rank. What lies in host memory is
   // tensors of the CPU.
   Tensor Weights(const Bucket& bucket, const FlatRange& range) const;
   Tensor Gradients(const Bucket& bucket, const FlatRange& range) const;
@@ -145,6 +146,11 @@ class ParameterBuffers {
   // `scratch`, which is fp32, flat and on the device. Where it copies it waits for the stream.
   Tensor MastersOnDevice(const Bucket& bucket, const FlatRange& range, const Tensor& scratch,
                          const Stream& stream) const;
+
+  // Returns gradients on the device: they themselves or, where they lie in host memory, a copy in
+  // `scratch`, which is fp32, flat and on the device. The copy is enqueued.
+  Tensor GradientsOnDevice(const Bucket& bucket, const FlatRange& range, const Tensor& scratch,
+                           const Stream& stream) const;
 
   // Everything that is in memory on this rank; empty if there is nothing. Masters and states are
   // those on the device of the buffers.
@@ -172,6 +178,8 @@ class ParameterBuffers {
   int64_t OptimizerPosition(const Bucket& bucket, int64_t begin) const;
   // The number of elements of a state that only some parameters have, where they are the most.
   int64_t MostElements(const OptimizerState& state) const;
+  // Takes page-locked memory; where it can't, locked_ tells it.
+  PinnedBuffer Lock(int64_t bytes, const char* name, MemoryLedger* ledger);
   // The positions in such a state's memory where the parameters begin, in the order of the layout.
   std::vector<int64_t> PlaceState(const OptimizerState& state) const;
   // The first position of a parameter that is at least the fraction of all `optimized` ones.
@@ -194,8 +202,8 @@ class ParameterBuffers {
   FlatLayout layout_;
   int64_t host_elements_ = 0;  // positions of the optimizer range in host memory: the first ones
   Buffer weights_, gradients_, masters_, host_masters_;
-  PinnedBuffer host_weights_;
-  absl::Status locked_;  // that of host_weights_
+  PinnedBuffer host_weights_, host_gradients_;
+  absl::Status locked_;  // that of both
   std::vector<Buffer> states_, host_states_;
   std::vector<std::vector<int64_t>> state_positions_;  // of PlaceState; empty for StateOwners::kAll
   std::unique_ptr<StateFile> state_file_;

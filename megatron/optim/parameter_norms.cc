@@ -41,6 +41,10 @@ Tensor ParameterNorms::SumOf(const FlatParameter& flat, Kind kind) const {
   return sums_.Select(0, group_of_[index]).Select(0, kind);
 }
 
+Tensor ParameterNorms::scratch() const {
+  return before_.At(0, DType::kFloat32, {before_.bytes() / SizeOf(DType::kFloat32)});
+}
+
 Tensor ParameterNorms::Masters(const FlatParameter& flat, const FlatRange& range,
                                const Stream& stream) const {
   const int64_t elements = after_.bytes() / SizeOf(DType::kFloat32);
@@ -52,8 +56,15 @@ void ParameterNorms::AddGradients(float scale, const Stream& stream) const {
   for (const FlatParameter& flat : buffers_.parameters()) {
     const FlatRange mine = MainReplicaRange(buffers_, flat, groups_);
     if (mine.size() == 0) continue;
-    ops::SumOfSquares(stream, scale, buffers_.Gradients(buffers_.bucket_of(flat), mine),
-                      SumOf(flat, kGradients));
+    // Those in host memory come in parts.
+    const int64_t most = buffers_.options().weights_on_host ? scratch().numel() : mine.size();
+    for (FlatRange part = {mine.begin, 0}; part.begin < mine.end; part.begin = part.end) {
+      part.end = std::min(mine.end, part.begin + most);
+      ops::SumOfSquares(
+          stream, scale,
+          buffers_.GradientsOnDevice(buffers_.bucket_of(flat), part, scratch(), stream),
+          SumOf(flat, kGradients));
+    }
   }
 }
 

@@ -37,6 +37,9 @@ class ParameterNorms : public UpdateObserver {
   // Adds to the sums of kGradients; the gradients are multiplied by `scale`.
   void AddGradients(float scale, const Stream& stream) const;
   void AddWeights(const Stream& stream) const;
+  // Memory on the device, fp32 and flat, for others between calls: of a parameter's elements, or of
+  // as many as an update shows at once.
+  Tensor scratch() const;
   // Add to the sums of kUpdates.
   void BeforeUpdate(const FlatParameter& flat, const FlatRange& range,
                     const Stream& stream) override;

@@ -132,17 +132,18 @@ double Predictor::MuonSeconds(double mixture_share) const {
 }
 
 // A gradient of 32 bits comes to the host and a weight goes back; weights of 32 bits, which are
-// their own masters, come too. Weights that lie in host memory stay there. AdamW reads and writes the master and both moments, reads the
+// their own masters, come too. Where all lie in host memory, gradients went to the GPU before, for
+// their norm. AdamW reads and writes the master and both moments, reads the
 // gradient and writes the weight. Elements move while others are updated.
 double Predictor::HostSeconds(double elements) const {
   if (elements == 0) return 0;
   const bool has_masters = l_.precision != PlanPrecision::k32Bits;
-  const double weights = l_.weights_on_host ? 0 : has_masters ? 2 : 2 * 4;
-  const double moved = 4 + weights;
+  const double moved = has_masters ? 4 + 2 : 4 + 2 * 4;
   const double touched = has_masters ? 4 + 3 * 8 + 2 : 4 + 3 * 8;
-  return elements *
-         std::max(moved / (gpu_.host_link_gb_per_s() * 1e9 * program_.link_efficiency()),
-                  touched / (gpu_.host_memory_gb_per_s() * 1e9 * program_.memory_efficiency()));
+  const double link = gpu_.host_link_gb_per_s() * 1e9 * program_.link_efficiency();
+  const double update =
+      touched / (gpu_.host_memory_gb_per_s() * 1e9 * program_.memory_efficiency());
+  return elements * (l_.weights_on_host ? 4 / link + update : std::max(moved / link, update));
 }
 
 // Weights of 32 bits need no master copies.
@@ -152,10 +153,10 @@ double Predictor::MovableBytes(double parameters, double copies) const {
          (shares ? StateShards(copies) : 1);
 }
 
-// Returns the bytes of weights, masters and states in host memory.
+// Returns the bytes of weights, gradients, masters and states in host memory.
 double Predictor::MovedBytes(double parameters, double copies) const {
   const double weights =
-      rates_.element_bytes * parameters / (l_.shards_parameters ? Shards(copies) : 1);
+      (rates_.element_bytes + 4) * parameters / (l_.shards_parameters ? Shards(copies) : 1);
   return l_.host_fraction * MovableBytes(parameters, copies) + (l_.weights_on_host ? weights : 0);
 }
 
@@ -196,8 +197,9 @@ double Predictor::HostBytes(bool is_first) const {
          MovedBytes(layers * layer.expert_parameters, expert_copies());
 }
 
-// Weights in host memory cross the link for each pass. All but the first layer of a pass come
-// beside the passes of a micro-batch, which take `window`.
+// Weights in host memory cross the link for each pass, and gradients to it and, after the first
+// micro-batch, from it. All but the first layer of a pass come beside the passes of a micro-batch,
+// which take `window`.
 double Predictor::FetchSeconds(const LayerCosts& layer, double window) const {
   if (!l_.weights_on_host) return 0;
   const double layers = double(model_.layers()) / l_.pp;
@@ -208,9 +210,10 @@ double Predictor::FetchSeconds(const LayerCosts& layer, double window) const {
       shard(layer.parameters, data_copies()) + shard(layer.expert_parameters, expert_copies());
   const double tables = shard(model_.vocab() * model_.hidden() / weight_ranks_, data_copies());
   const double link = gpu_.host_link_gb_per_s() * 1e9 * program_.link_efficiency();
+  const double m = double(l_.micro_batches);
   const double first = 2 * of_layer * rates_.element_bytes / link;
-  const double all = 2 * (layers * of_layer + tables) * rates_.element_bytes / link;
-  return double(l_.micro_batches) * std::max(first, all - window);
+  const double moved = 2 * rates_.element_bytes + 4 * (2 - 1 / m);
+  return m * std::max(first, (layers * of_layer + tables) * moved / link - window);
 }
 
 // Returns the parameters of a stage's word tables.

@@ -104,7 +104,8 @@ struct PlanLayout {
   // The part of the optimizer's states and main weights that lies in host memory, where the
   // processor updates it.
   double host_fraction = 0;
-  // Weights lie in host memory, and come to the GPU for each use; host_fraction is 1 then.
+  // Weights and gradients lie in host memory, and are on the GPU while they are used; host_fraction
+  // is 1 then.
   bool weights_on_host = false;
 
   int64_t gpus() const { return tp * cp * pp * dp; }

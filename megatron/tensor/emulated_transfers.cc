@@ -29,7 +29,7 @@ int64_t EmulatedTransfers::Receive(const void* stream, const EmulatedPoint& poin
                                    const void* device, void* host, size_t bytes) {
   const char* const begin = static_cast<const char*>(device);
   Transfer transfer = {true, static_cast<char*>(host), {begin, begin + bytes}, point};
-  FinishOverlapping(stream, transfer);
+  FinishOverlapping(transfer);
   std::memset(host, 0xff, bytes);
   return Add(stream, std::move(transfer));
 }
@@ -37,7 +37,7 @@ int64_t EmulatedTransfers::Receive(const void* stream, const EmulatedPoint& poin
 int64_t EmulatedTransfers::Send(const void* stream, const EmulatedPoint& point, const void* host,
                                 void* device, size_t bytes) {
   char* const begin = static_cast<char*>(const_cast<void*>(host));
-  FinishOverlapping(stream, {false, begin, std::vector<char>(bytes), {}});
+  FinishOverlapping({false, begin, std::vector<char>(bytes), point});
   std::memcpy(device, host, bytes);
   return Add(stream, {false, begin, {begin, begin + bytes}, point});
 }
@@ -48,20 +48,22 @@ int64_t EmulatedTransfers::Last(const void* stream) {
   return pending.finished + static_cast<int64_t>(pending.transfers.size());
 }
 
-// Later operations of their stream on the same memory find them done.
-void EmulatedTransfers::FinishOverlapping(const void* stream, const Transfer& next) {
+// Operations on the same memory that come later, of their stream or behind it, find them done.
+void EmulatedTransfers::FinishOverlapping(const Transfer& next) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  Pending& pending = pending_[stream];
-  for (Transfer& before : pending.transfers) {
-    if (next.host >= before.host + before.bytes.size() ||
-        before.host >= next.host + next.bytes.size())
-      continue;
-    Finish(before);
-    before.bytes.clear();
+  for (auto& [stream, pending] : pending_) {
+    for (Transfer& before : pending.transfers) {
+      if (next.host >= before.host + before.bytes.size() ||
+          before.host >= next.host + next.bytes.size() || !IsBefore(before.point, next.point))
+        continue;
+      Finish(before);
+      before.bytes.clear();
+    }
+    // The host may never wait for a stream whose copies it has no use for.
+    for (; !pending.transfers.empty() && pending.transfers.front().bytes.empty();
+         ++pending.finished)
+      pending.transfers.pop_front();
   }
-  // The host may never wait for a stream whose copies it has no use for.
-  for (; !pending.transfers.empty() && pending.transfers.front().bytes.empty(); ++pending.finished)
-    pending.transfers.pop_front();
 }
 
 void EmulatedTransfers::Finish(const Transfer& transfer) {

@@ -48,7 +48,7 @@ class EmulatedTransfers {
     std::deque<Transfer> transfers;
   };
   int64_t Add(const void* stream, Transfer transfer);
-  void FinishOverlapping(const void* stream, const Transfer& next);
+  void FinishOverlapping(const Transfer& next);
   static void Finish(const Transfer& transfer);
 
   std::mutex mutex_;

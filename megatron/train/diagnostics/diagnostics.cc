@@ -125,7 +125,7 @@ void Diagnostics::StartStep(int64_t micro_batches, double loss_scale) {
 void Diagnostics::AddGradients() {
   const TraceSpan span(stream_, TimeCategory::kOptimizer, "diagnostics");
   norms_.AddGradients(static_cast<float>(1 / loss_scale_), stream_);
-  parts_.AddWhole(stream_);
+  parts_.AddWhole(norms_.scratch(), stream_);
 }
 
 void Diagnostics::SumOverRanks() {

@@ -50,7 +50,7 @@ TrainerOptions OptionsOf(const TrainerOptions& run, const Layout& layout, int st
   options.sharding = layout.sharding;
   options.shards_states_over_instances = layout.shards_states_over_instances;
   options.data_parallel.secondary_shards = layout.hosts > 1;
-  options.data_parallel.overlap_grad_reduce = layout.overlap && layout.overlaps_reductions;
+  options.data_parallel.overlap_grad_reduce = layout.overlap;
   options.data_parallel.overlap_param_gather =
       layout.overlap && (layout.sharding != DataSharding::kNone || run.weights_on_host);
   options.packing.layout = {layout.micro_batch_size, layout.data, data_rank};

@@ -41,9 +41,8 @@ struct Layout {
   bool shards_states_over_instances = false;
   int ranks_per_host = 0;  // for hierarchical collectives; 0: none are
   bool deduplicated_dispatch = false;
-  int hosts = 1;                    // several have secondary shards
-  bool overlap = false;             // overlaps gradient reduction and weight gathering
-  bool overlaps_reductions = true;  // with `overlap`: otherwise gathering alone
+  int hosts = 1;         // several have secondary shards
+  bool overlap = false;  // overlaps gradient reduction and weight gathering
   int64_t micro_batch_size = 1;
   CollectiveAlgorithm algorithm = CollectiveAlgorithm::kMesh;
   RankOrder order;

@@ -34,6 +34,8 @@ constexpr int64_t kRoundsOfUnequalStages = 32;
 // gradients and weights of two such pieces are in page-locked memory, and the norm of main weights
 // takes one of them on the device.
 constexpr double kPieceElements = 1 << 20;
+// The same of the norm of gradients in host memory.
+constexpr double kGradientElements = 1 << 22;
 
 // Returns the layers of each part of the model, in its order.
 std::vector<int64_t> LayersOfParts(const LayoutAxes& axes, int64_t layers) {
@@ -246,9 +248,10 @@ absl::StatusOr<MemoryEstimator::StageBytes> MemoryEstimator::BothKinds(const Lay
 }
 
 // Blocks of layers take turns in a pool, whose size depends on their order: all layers are planned.
-absl::StatusOr<double> MemoryEstimator::WholeBytes(const LayoutAxes& axes, int64_t stage) {
+absl::StatusOr<MemoryEstimator::Whole> MemoryEstimator::WholeBytes(const LayoutAxes& axes,
+                                                                   int64_t stage) {
   const bool is_alone = axes.data * axes.context == 1;  // with weights on the host
-  const std::array<int64_t, 12> key = {axes.tensor,
+  const std::array<int64_t, 13> key = {axes.tensor,
                                        axes.context,
                                        axes.pipeline,
                                        axes.chunks,
@@ -259,6 +262,7 @@ absl::StatusOr<double> MemoryEstimator::WholeBytes(const LayoutAxes& axes, int64
                                        axes.quantizes_weights,
                                        axes.quantizes_gradients,
                                        is_alone,
+                                       axes.weights_on_host,
                                        stage};
   const auto found = whole_.find(key);
   if (found != whole_.end()) return found->second;
@@ -268,8 +272,7 @@ absl::StatusOr<double> MemoryEstimator::WholeBytes(const LayoutAxes& axes, int64
   if (!is_alone) simple.data = 2 * LeastData(axes);
   simple.instances = 1;  // so few ranks may be fewer than the instances
   simple.instances_share_states = false;
-  simple.host_fraction = is_alone ? 1 : 0;
-  simple.weights_on_host = is_alone;
+  simple.host_fraction = axes.weights_on_host ? 1 : 0;
   simple.ranks_per_host = 0;  // messages stay
   simple.hosts = 1;
   config::PretrainConfig config = config_;
@@ -279,11 +282,12 @@ absl::StatusOr<double> MemoryEstimator::WholeBytes(const LayoutAxes& axes, int64
   ResolveDefaults(&config);
   MEGATRON_ASSIGN_OR_RETURN(RankPlan plan,
                             PlanStageOfRun(ToRunOptions(config, vocab_size_), int(stage)));
-  const double bytes = double(plan.sizes.whole_weights + plan.sizes.whole_gradients) +
-                       Take("weights/messages", &plan.memory) +
-                       Take("gradients/messages", &plan.memory);
-  whole_[key] = bytes;
-  return bytes;
+  Whole whole;
+  whole.blocks = double(plan.sizes.whole_weights + plan.sizes.whole_gradients) +
+                 Take("weights/messages", &plan.memory) + Take("gradients/messages", &plan.memory);
+  whole.sums = Take("gradients/sum", &plan.memory) * double(simple.data * simple.context);
+  whole_[key] = whole;
+  return whole;
 }
 
 // A result is written to one of so many messages while the other is sent (pipeline/executor.cc).
@@ -366,8 +370,8 @@ absl::Status MemoryEstimator::ShareOut(const LayoutAxes& axes, int64_t stage, in
                                        StageBytes* bytes) {
   if (axes.shared_out == SharedOut::kNothing) {
     if (!axes.weights_on_host) return absl::OkStatus();
-    MEGATRON_ASSIGN_OR_RETURN(const double gathered, WholeBytes(axes, stage));
-    bytes->fixed += gathered;
+    MEGATRON_ASSIGN_OR_RETURN(const Whole whole, WholeBytes(axes, stage));
+    bytes->fixed += whole.blocks;
     return absl::OkStatus();
   }
   const double experts = ExpertShare(axes, mixtures, bytes->weights);
@@ -381,8 +385,8 @@ absl::Status MemoryEstimator::ShareOut(const LayoutAxes& axes, int64_t stage, in
   bytes->gradients *= share;
   if (axes.hosts > 1) bytes->fixed += bytes->weights * of_all * double(axes.hosts);
   if (axes.shared_out == SharedOut::kWeights) bytes->weights *= share;
-  MEGATRON_ASSIGN_OR_RETURN(const double whole, WholeBytes(axes, stage));
-  bytes->fixed += whole;
+  MEGATRON_ASSIGN_OR_RETURN(const Whole whole, WholeBytes(axes, stage));
+  bytes->fixed += whole.blocks + whole.sums * double(axes.instances) / ranks;
   return absl::OkStatus();
 }
 
@@ -422,12 +426,14 @@ absl::StatusOr<MemoryNeeds> MemoryEstimator::StageTotal(const LayoutAxes& axes, 
                       double(axes.is_sequence_parallel ? axes.tensor : 1);
   MemoryNeeds needs;
   needs.host = host_saved + bytes.host_temporary;
-  const double moved =
-      axes.host_fraction * bytes.optimizer + (axes.weights_on_host ? bytes.weights : 0);
-  if (moved > 0) {
-    needs.host += moved + 2 * kPieceElements * (4 + (axes.weights_on_host ? 0 : weight_bytes_));
-    if (weight_bytes_ < 4 || axes.weights_on_host)
-      bytes.fixed += 4 * std::min(kPieceElements, elements);
+  double moved = axes.host_fraction * bytes.optimizer;
+  if (axes.weights_on_host) {
+    moved += bytes.weights + bytes.gradients;
+    needs.host += moved;
+    bytes.fixed += 4 * std::min(kGradientElements, elements);
+  } else if (moved > 0) {
+    needs.host += moved + 2 * kPieceElements * (4 + weight_bytes_);
+    if (weight_bytes_ < 4) bytes.fixed += 4 * std::min(kPieceElements, elements);
   }
   needs.device = bytes.weights + bytes.gradients + bytes.optimizer - moved + bytes.fixed + saved +
                  bytes.temporary + slots.edges * rows + bytes.batches * micro_batches;

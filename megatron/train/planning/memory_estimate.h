@@ -71,8 +71,12 @@ class MemoryEstimator {
   // The same of layers of both kinds, of which the first is a mixture or isn't.
   absl::StatusOr<StageBytes> BothKinds(const LayoutAxes& axes, size_t place, int64_t mixtures,
                                        int64_t dense, bool begins_with_mixture);
-  // Returns the bytes of weights and gradients of layers at work, where they are shared out.
-  absl::StatusOr<double> WholeBytes(const LayoutAxes& axes, int64_t stage);
+  // The bytes of weights and gradients of layers at work, where they are shared out or come from
+  // host memory, and of a bucket's sum of gradients that comes from there, times its shards.
+  struct Whole {
+    double blocks = 0, sums = 0;
+  };
+  absl::StatusOr<Whole> WholeBytes(const LayoutAxes& axes, int64_t stage);
   const Schedule& ScheduleOf(const LayoutAxes& axes, int64_t micro_batches);
   Schedule PlanSlots(const config::PretrainConfig& config, bool all_stages) const;
   absl::StatusOr<MemoryNeeds> StageTotal(const LayoutAxes& axes, int64_t stage,
@@ -88,7 +92,7 @@ class MemoryEstimator {
   std::vector<bool> is_mixture_;  // by layer
   double weight_bytes_ = 4;       // the size of a weight
   std::map<std::array<int64_t, 13>, Places> probes_;
-  std::map<std::array<int64_t, 12>, double> whole_;
+  std::map<std::array<int64_t, 13>, Whole> whole_;
   std::map<std::array<int64_t, 5>, Schedule> schedules_;
 };
 

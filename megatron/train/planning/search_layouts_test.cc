@@ -137,7 +137,7 @@ TEST_F(SearchLayoutsTest, FormulasFindNoLayoutTwiceAsLargeAsItIs) {
 
 TEST_F(SearchLayoutsTest, SaysHowManyRanksAModelNeedsThatFitsNowhere) {
   SearchOptions options;
-  options.memory_bytes = 1 * kGiB;
+  options.memory_bytes = 0.5 * kGiB;
   const auto found = Search(Config("gpt3_857m"), options);
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_TRUE(found->best.empty());
@@ -174,7 +174,7 @@ TEST_F(SearchLayoutsTest, LeavesTheOptimizerOnTheHostWhereNothingElseFits) {
   EXPECT_LT(roomy->best[0].prediction.seconds.total, found->best[0].prediction.seconds.total);
 }
 
-// Without its weights it takes a third less than with the optimizer's states alone on the host.
+// With the optimizer's states alone on the host it takes 2.1 GB and more.
 TEST_F(SearchLayoutsTest, LeavesWeightsOnTheHostWhereNothingElseFits) {
   SearchOptions options;
   options.memory_bytes = 2.1 * kGiB;

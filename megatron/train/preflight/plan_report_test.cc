@@ -193,13 +193,16 @@ TEST(PlanScreenTest, SaysWhichWeightsLieInHostMemory) {
   const RankPlan &all = on_gpu.run.plan.stages[0], &rest = on_host.run.plan.stages[0];
   EXPECT_EQ(rest.memory.at("weights"), 0);
   EXPECT_EQ(rest.host_memory.at("weights"), all.memory.at("weights"));
-  // The word table, which the head uses too, and a layer or two are there at a time. Weights need
-  // no staging for updates: two pieces of 2^20 elements.
-  const int64_t gathered = rest.memory.at("weights/gathered");
-  EXPECT_LT(gathered, all.memory.at("weights") / 2);
-  EXPECT_EQ(rest.total_bytes() - gathered, all.total_bytes() - all.memory.at("weights"));
-  EXPECT_EQ(rest.host_bytes(),
-            all.host_bytes() + all.memory.at("weights") - 2 * 2 * (int64_t{1} << 20));
+  EXPECT_EQ(rest.memory.at("gradients"), 0);
+  EXPECT_EQ(rest.host_memory.at("gradients"), all.memory.at("gradients"));
+  // The word table, which the head uses too, and a layer or two are there at a time.
+  const int64_t moved = all.memory.at("weights") + all.memory.at("gradients");
+  const int64_t in_use = rest.memory.at("weights/gathered") + rest.memory.at("gradients/whole");
+  EXPECT_LT(in_use, moved * 2 / 3);
+  // Norms of gradients need more room than those of masters, and updates need no staging.
+  constexpr int64_t kPiece = int64_t{1} << 20;
+  EXPECT_EQ(rest.total_bytes() - in_use, all.total_bytes() - moved + (4 - 1) * kPiece * 4);
+  EXPECT_EQ(rest.host_bytes(), all.host_bytes() + moved - 2 * kPiece * (4 + 2));
   EXPECT_THAT(FormatFullPlan(on_host.loaded, on_host.run), HasSubstr("weights/gathered"));
   weights[0] = "system.device=cpu";
   EXPECT_EQ(Plan("gpt2_124m", weights).run.plan.stages[0].host_bytes(), 0);

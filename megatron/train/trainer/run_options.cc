@@ -551,9 +551,11 @@ TrainerOptions RunOptions::TrainerOf(int stage, int data_rank) const {
     options.model.num_offloaded_layers = 0;
     options.model.attention_on_host = false;
   }
-  // The field that says so is for ranks that share weights out.
-  if (options.weights_on_host && options.sharding == DataSharding::kNone)
+  // The fields that say so are for ranks that share weights and gradients out.
+  if (options.weights_on_host && options.sharding == DataSharding::kNone) {
+    options.data_parallel.overlap_grad_reduce = true;
     options.data_parallel.overlap_param_gather = true;
+  }
   options.placement.stage = stage;
   options.packing.layout.data_parallel_rank = data_rank;
   return options;

@@ -89,8 +89,8 @@ struct TrainerOptions {
   // The folder of the file that has that part; empty: it lies in host memory.
   std::string state_directory;
   int64_t state_extent_elements = StateFile::kExtentElements;  // see state_file.h
-  // Whether weights lie in host memory while they are not used; not on the CPU. `sharding` is
-  // kWeights or kNone then, and host_fraction is 1.
+  // Whether weights and gradients lie in host memory while they are not used; not on the CPU.
+  // `sharding` is kWeights or kNone then, and host_fraction is 1.
   bool weights_on_host = false;
   // The longest text that is generated with these weights, which needs memory of its own; 0: none.
   int64_t max_generation_context = 0;
