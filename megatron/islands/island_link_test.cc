@@ -343,7 +343,7 @@ TEST_F(IslandLinkTest, WhatTheServerIsSentLooksRandomAndIsNotTheUpdate) {
 }
 
 TEST_F(IslandLinkTest, AnIslandWhoseConnectionIsLostBeforeItSendsIsNotInTheSum) {
-  Start(2);
+  Start(3);  // the sum begins with all three
   std::atomic<bool> cut{false};
   const FrameTap tap(server_->endpoint().ToString(), [&](const IslandMessage& message) {
     return message.kind != IslandMessageKind::kPut || message.content != IslandContent::kMasked ||
@@ -359,7 +359,7 @@ TEST_F(IslandLinkTest, AnIslandWhoseConnectionIsLostBeforeItSendsIsNotInTheSum) 
 }
 
 TEST_F(IslandLinkTest, AnIslandWhoseConnectionIsLostAfterItHasSentIsInTheSum) {
-  Start(2);
+  Start(3);  // the sum begins with all three
   std::atomic<bool> cut{false};
   const FrameTap tap(server_->endpoint().ToString(), [&](const IslandMessage& message) {
     return message.kind != IslandMessageKind::kReveal || cut.exchange(true);
