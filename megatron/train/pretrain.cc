@@ -206,6 +206,8 @@ class PretrainProcess {
   absl::StatusOr<LoadedConfig> ReadConfig() const;
   // The first rank chooses the layout for all.
   absl::StatusOr<LoadedConfig> ReadWithLayout(const AskedConfig& asked);
+  // Returns whether the configuration would be valid with this parallel.data_parallel_size.
+  bool Fits(int64_t data_size) const;
   // Reads the configuration and meets the other processes. Nothing if they did not meet: then the
   // error is printed, and `code` is the exit code.
   std::optional<absl::StatusOr<LoadedConfig>> Start(int* code);
@@ -332,6 +334,14 @@ absl::StatusOr<LoadedConfig> PretrainProcess::ReadConfig() const {
   if (one_of_several() && HasSeveralRanks(found, overrides))
     overrides.push_back("parallel.ranks_as=processes");
   return LoadConfigFromString(found.text, found.source, overrides, ConfigPurpose::kRun);
+}
+
+bool PretrainProcess::Fits(int64_t data_size) const {
+  std::vector<std::string> overrides = command_.overrides;
+  overrides.push_back(absl::StrCat("parallel.data_parallel_size=", data_size));
+  const absl::StatusOr<FoundConfig> found = FindConfig(command_.config);
+  return found.ok() &&
+         LoadConfigFromString(found->text, found->source, overrides, ConfigPurpose::kRun).ok();
 }
 
 absl::StatusOr<LoadedConfig> PretrainProcess::ReadWithLayout(const AskedConfig& asked) {
@@ -520,7 +530,8 @@ int PretrainProcess::Run() {
   const RunOptions& options = planned->run.options;
   if (!one_of_several() && options.ranks.processes && options.num_ranks() > 1) {
     setenv(kTypedProgramVariable, command_.program.c_str(), /*overwrite=*/1);
-    return StartRanks(options.num_ranks(), command_.arguments(), options.ranks);
+    return StartRanks(options.num_ranks(), options.parallel.data, command_.arguments(),
+                      options.ranks, [this](int64_t data_size) { return Fits(data_size); });
   }
   const absl::StatusOr<PretrainRun> run = Prepare(planned->loaded.config, std::move(planned->run));
   if (!run.ok()) return Leave(run.status());

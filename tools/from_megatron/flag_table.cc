@@ -398,8 +398,12 @@ constexpr FlagRow kRows[] = {
      "the configuration must say the layout; nothing is taken from the checkpoint"},
     {"override-ckpt-iteration", "", "", "", kResults, "the iteration is the checkpoint's"},
     {"universal-checkpoint", "", "", "", kResults, "DeepSpeed's checkpoints are not read"},
-    {"non-persistent-*", "", "", "", kSpeed, "checkpoints are written to checkpoint.save alone"},
-    {"replication*", "", "", "", kSpeed, "checkpoints are written to checkpoint.save alone"},
+    {"non-persistent-local-ckpt-dir", "", "checkpoint.local_save", "", kNothing, ""},
+    {"non-persistent-save-interval", "", "checkpoint.local_save_interval", "", kNothing, ""},
+    {"non-persistent-*", "", "", "", kSpeed,
+     "checkpoint.local_save is a directory that each machine has for itself"},
+    {"replication*", "", "", "", kSpeed,
+     "checkpoint.peer_copies is the number of other machines that have a copy"},
 
     // The flags of what is written.
     {"tensorboard-log-interval", "", "", "", kSpeed, kInMetrics},
@@ -452,10 +456,12 @@ constexpr FlagRow kRows[] = {
 // Fields that no flag of Megatron's sets, and whole messages of such fields.
 constexpr absl::string_view kOurOwn[] = {
     "checkpoint.keep_last",
+    "checkpoint.peer_copies",
     "data.curriculum_learning",
     "data.random_ltd",
     "data.stories",
     "diloco",
+    "elasticity",
     "generation",
     "gradient_compression",
     "logging.diagnostics_interval",
@@ -487,6 +493,7 @@ constexpr absl::string_view kOurOwn[] = {
     "parallel.data_parallel_size",
     "parallel.heartbeat_timeout_seconds",
     "parallel.hierarchical_collectives_ranks_per_host",
+    "parallel.min_data_parallel_size",
     "parallel.moe_deduplicated_dispatch",
     "parallel.pipeline_schedule",
     "parallel.rank_order",

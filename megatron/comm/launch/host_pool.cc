@@ -7,10 +7,18 @@
 
 namespace megatron {
 
-HostPool::HostPool(std::vector<HostSlots> hosts, int wanted)
-    : hosts_(std::move(hosts)), failures_(hosts_.size()) {
-  const size_t taken = wanted < 0 ? hosts_.size() : std::min<size_t>(wanted, hosts_.size());
-  for (size_t i = 0; i < taken; ++i) {
+namespace {
+
+constexpr int kMostFailures = 2;  // of a host whose place the job can do without
+
+}  // namespace
+
+HostPool::HostPool(std::vector<HostSlots> hosts, int wanted, int least)
+    : hosts_(std::move(hosts)),
+      wanted_(wanted < 0 ? hosts_.size() : std::min<size_t>(wanted, hosts_.size())),
+      least_(least < 0 ? wanted_ : std::min<size_t>(least, wanted_)),
+      failures_(hosts_.size()) {
+  for (size_t i = 0; i < wanted_; ++i) {
     places_.push_back(i);
     slots_.push_back(hosts_[i].slots.size());
   }
@@ -30,9 +38,14 @@ void HostPool::Fail(const std::vector<std::string>& names) {
     if (absl::c_linear_search(names, hosts_[i].host)) ++failures_[i];
   }
   for (size_t place = 0; place < places_.size(); ++place) {
-    if (absl::c_linear_search(names, hosts_[places_[place]].host)) {
-      places_[place] = ReplacementOf(place);
-    }
+    const size_t host = places_[place];
+    if (!absl::c_linear_search(names, hosts_[host].host)) continue;
+    places_[place] = ReplacementOf(place);
+    if (places_[place] != host || failures_[host] < kMostFailures || places_.size() <= least_)
+      continue;
+    places_.erase(places_.begin() + static_cast<std::ptrdiff_t>(place));
+    slots_.erase(slots_.begin() + static_cast<std::ptrdiff_t>(place));
+    --place;
   }
 }
 

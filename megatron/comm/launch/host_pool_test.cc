@@ -36,6 +36,33 @@ TEST(HostPoolTest, WithoutSparesAllHostsStay) {
   EXPECT_EQ(Text(pool), "a:0 b:3,5");
 }
 
+TEST(HostPoolTest, AJobThatCanShrinkGivesUpTheHostThatFailedTwice) {
+  HostPool pool({{"a", {0}}, {"b", {0}}, {"c", {0}}, {"spare", {0}}}, 3, 2);
+  pool.Fail({"a"});
+  EXPECT_EQ(Text(pool), "spare:0 b:0 c:0");
+  pool.Fail({"b"});
+  EXPECT_EQ(Text(pool), "spare:0 b:0 c:0");
+  EXPECT_FALSE(pool.has_shrunk());
+  pool.Fail({"spare"});
+  pool.Fail({"spare"});
+  // a has failed once, and takes the place.
+  EXPECT_EQ(Text(pool), "a:0 b:0 c:0");
+  pool.Fail({"b"});
+  EXPECT_EQ(Text(pool), "a:0 c:0");
+  EXPECT_TRUE(pool.has_shrunk());
+  // Two are the least.
+  for (int i = 0; i < 3; ++i) pool.Fail({"a", "c"});
+  EXPECT_EQ(pool.Chosen().size(), 2u);
+}
+
+TEST(HostPoolTest, NeighboursThatFailTogetherAreBothGivenUp) {
+  HostPool pool({{"a", {0}}, {"b", {0}}, {"c", {0, 1}}}, -1, 1);
+  pool.Fail({"a", "b"});
+  EXPECT_EQ(Text(pool), "a:0 b:0 c:0,1");
+  pool.Fail({"a", "b"});
+  EXPECT_EQ(Text(pool), "c:0,1");
+}
+
 TEST(HostPoolTest, TwoHostsThatFailTogetherGetTwoSpares) {
   HostPool pool({{"a", {0}}, {"b", {0}}, {"c", {0}}, {"d", {0}}}, 2);
   pool.Fail({"a", "b"});
