@@ -11,12 +11,15 @@
 // with fewer where too few are sound.
 
 #include <limits.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <memory>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -34,6 +37,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/launch/host_launcher.h"
 #include "megatron/comm/launch/host_pool.h"
+#include "megatron/comm/launch/host_watch.h"
 #include "megatron/comm/launch/hostfile.h"
 #include "megatron/comm/launch/launcher.h"
 #include "megatron/comm/launch/own_program.h"
@@ -68,6 +72,11 @@ ABSL_FLAG(int, restarts, 0,
 ABSL_FLAG(int, min_elastic_nodes, -1,
           "With --restarts and --hostfile: the least machines to go on with, without those that "
           "failed twice and have no spare; -1: all are needed.");
+ABSL_FLAG(
+    absl::Duration, rejoin_interval, absl::ZeroDuration(),
+    "With --min_elastic_nodes: how often machines that were left out because ssh did not "
+    "reach them are asked whether they answer. When one does, the job is ended by SIGTERM and "
+    "started with it; 0: never.");
 ABSL_FLAG(int, min_ranks, -1,
           "With --restarts, without --hostfile: the least ranks to go on with, without the places "
           "of ranks that failed twice; -1: all are needed.");
@@ -98,6 +107,8 @@ void Tell(absl::string_view line) {
 // The code of a program that refuses its configuration, such as a number of ranks that cannot share
 // the global batch.
 constexpr int kRefused = 20;
+// That of a program which has saved because SIGTERM asked it to end, and that of ssh itself.
+constexpr int kSaved = 10, kSshFailed = 255;
 
 // Starts the job on `most` machines or ranks. Where the program refuses a number that is less than
 // `wanted`, the next smaller one is tried, down to `least`.
@@ -115,6 +126,29 @@ RestartOptions Restarts() {
   RestartOptions options;
   options.restarts = absl::GetFlag(FLAGS_restarts);
   return options;
+}
+
+// Watches the machines that were left out because ssh did not reach them; null: there are none.
+absl::StatusOr<std::unique_ptr<HostWatch>> WatchHosts(const std::vector<std::string>& left_out,
+                                                      const std::set<std::string>& unreachable,
+                                                      const std::vector<std::string>& ssh) {
+  const absl::Duration interval = absl::GetFlag(FLAGS_rejoin_interval);
+  std::vector<HostWatch::Host> hosts;
+  for (const std::string& name : left_out) {
+    if (unreachable.count(name) == 0) continue;
+    HostWatch::Host host = {name, ssh};
+    host.command.push_back(name);
+    host.command.push_back("true");
+    hosts.push_back(std::move(host));
+  }
+  if (interval <= absl::ZeroDuration() || hosts.empty()) return nullptr;
+  return HostWatch::Start(hosts, interval);
+}
+
+// Returns whether the job has ended because a watch asked it to.
+bool WasEndedToGrow(const LaunchResult& result) {
+  return result.asked == SIGTERM && !result.asked_twice &&
+         (result.exit_code == kSaved || result.exit_code == 128 + SIGTERM);
 }
 
 absl::StatusOr<LaunchResult> LaunchOnFile(const std::string& path,
@@ -150,18 +184,35 @@ absl::StatusOr<LaunchResult> LaunchOnFile(const std::string& path,
   for (const auto& [name, value] : ProcessEnvironment()) {
     if (Travels(name, absl::GetFlag(FLAGS_export))) options.environment.emplace_back(name, value);
   }
+  std::set<std::string> unreachable;  // hosts whose last failure was one of ssh
   const auto launch = [&](const StartOfJob& start) -> absl::StatusOr<LaunchResult> {
     HostLaunchOptions job = options;
     for (auto& variable : start.Environment()) job.environment.push_back(std::move(variable));
-    const std::vector<HostSlots> chosen = pool.Chosen();
-    MEGATRON_ASSIGN_OR_RETURN(
-        LaunchResult result,
-        LaunchFewer(wanted, static_cast<int>(chosen.size()), std::max(least, 1), [&](int count) {
-          job.hosts.assign(chosen.begin(), chosen.begin() + count);
-          return LaunchOnHosts(job);
-        }));
-    pool.Fail(HostsToBlame(result));
-    return result;
+    while (true) {
+      MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<HostWatch> watch,
+                                WatchHosts(pool.LeftOut(), unreachable, options.ssh));
+      if (watch != nullptr) job.children.control = watch->control();
+      const std::vector<HostSlots> chosen = pool.Chosen();
+      MEGATRON_ASSIGN_OR_RETURN(
+          LaunchResult result,
+          LaunchFewer(wanted, static_cast<int>(chosen.size()), std::max(least, 1), [&](int count) {
+            job.hosts.assign(chosen.begin(), chosen.begin() + count);
+            return LaunchOnHosts(job);
+          }));
+      const std::string back = watch == nullptr ? "" : watch->Answered();
+      job.children.control = -1;
+      if (back.empty() || !WasEndedToGrow(result)) {
+        const std::vector<std::string> failed = HostsToBlame(result);
+        pool.Fail(failed);
+        for (const std::string& host : failed) {
+          unreachable.erase(host);
+          if (result.exit_code == kSshFailed) unreachable.insert(host);
+        }
+        return result;
+      }
+      Tell(absl::StrCat("host ", back, " answers again; starting with it"));
+      pool.TakeBack(back);
+    }
   };
   return LaunchWithRestarts(restarts, launch, Tell);
 }
@@ -180,6 +231,12 @@ absl::Status CheckLeast() {
     }
     if (absl::GetFlag(FLAGS_restarts) == 0)
       return absl::InvalidArgumentError(absl::StrCat(name, " has no effect without --restarts"));
+  }
+  if (absl::GetFlag(FLAGS_rejoin_interval) != absl::ZeroDuration() &&
+      absl::GetFlag(FLAGS_min_elastic_nodes) == -1) {
+    return absl::InvalidArgumentError(
+        "--rejoin_interval has no effect without "
+        "--min_elastic_nodes");
   }
   return absl::OkStatus();
 }

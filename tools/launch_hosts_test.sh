@@ -122,6 +122,17 @@ code=0
 run --min_elastic_nodes=1 -- true || code=$?
 [ "$code" = 20 ] || fail "--min_elastic_nodes without --restarts gives $code"
 
+# A host that is reached again is taken back; the job is asked to end for it.
+sed -i 's/^exec/[ "$1" != comeback ] || [ -e is_back ] || exit 255\nexec/' ssh
+printf 'worker-1 slots=1\ncomeback slots=1\n' > hosts
+run --restarts=3 --min_elastic_nodes=1 --rejoin_interval=100ms --grace=1s -- sh -c '
+[ "$MEGATRON_WORLD_SIZE" = 1 ] && touch is_back && trap "exit 10" TERM
+[ -e is_back ] || sleep 60
+[ "$MEGATRON_WORLD_SIZE" = 2 ] || while true; do sleep 0.05; done
+echo together' || fail "a host that comes back: $?"
+grep -q '^launch: host comeback answers again; starting with it$' out || fail "it answers again"
+grep -qxF '[rank 1] together' out || fail "both hosts"
+
 # A rank that fails twice is left out on one machine.
 code=0
 "$launch" --ranks=3 --restarts=3 --min_ranks=2 --grace=1s -- sh -c 'echo $CUDA_VISIBLE_DEVICES: start of $MEGATRON_WORLD_SIZE

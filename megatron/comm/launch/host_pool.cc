@@ -15,19 +15,40 @@ constexpr int kMostFailures = 2;  // of a host whose place the job can do withou
 
 HostPool::HostPool(std::vector<HostSlots> hosts, int wanted, int least)
     : hosts_(std::move(hosts)),
-      wanted_(wanted < 0 ? hosts_.size() : std::min<size_t>(wanted, hosts_.size())),
-      least_(least < 0 ? wanted_ : std::min<size_t>(least, wanted_)),
+      least_(least < 0 ? hosts_.size() : static_cast<size_t>(least)),
       failures_(hosts_.size()) {
-  for (size_t i = 0; i < wanted_; ++i) {
+  const size_t taken = wanted < 0 ? hosts_.size() : std::min<size_t>(wanted, hosts_.size());
+  for (size_t i = 0; i < taken; ++i) {
     places_.push_back(i);
     slots_.push_back(hosts_[i].slots.size());
+  }
+}
+
+std::vector<std::string> HostPool::LeftOut() const {
+  std::vector<std::string> names;
+  for (const auto& [host, slots] : given_up_) names.push_back(hosts_[host].host);
+  return names;
+}
+
+void HostPool::TakeBack(const std::string& name) {
+  for (size_t i = 0; i < given_up_.size(); ++i) {
+    const auto [host, slots] = given_up_[i];
+    if (hosts_[host].host != name) continue;
+    given_up_.erase(given_up_.begin() + static_cast<std::ptrdiff_t>(i));
+    failures_[host] = kMostFailures - 1;
+    places_.push_back(host);
+    slots_.push_back(slots);
+    return;
   }
 }
 
 size_t HostPool::ReplacementOf(size_t place) const {
   size_t best = places_[place];
   for (size_t i = 0; i < hosts_.size(); ++i) {
-    if (absl::c_linear_search(places_, i) || hosts_[i].slots.size() < slots_[place]) continue;
+    const bool is_left_out =
+        absl::c_any_of(given_up_, [i](const auto& entry) { return entry.first == i; });
+    if (is_left_out || absl::c_linear_search(places_, i) || hosts_[i].slots.size() < slots_[place])
+      continue;
     if (failures_[i] < failures_[best]) best = i;
   }
   return best;
@@ -43,6 +64,7 @@ void HostPool::Fail(const std::vector<std::string>& names) {
     places_[place] = ReplacementOf(place);
     if (places_[place] != host || failures_[host] < kMostFailures || places_.size() <= least_)
       continue;
+    given_up_.emplace_back(host, slots_[place]);
     places_.erase(places_.begin() + static_cast<std::ptrdiff_t>(place));
     slots_.erase(slots_.begin() + static_cast<std::ptrdiff_t>(place));
     --place;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "megatron/comm/launch/hostfile.h"
@@ -22,8 +23,11 @@ class HostPool {
   // such spare, the place of a host that failed twice is given up, unless the job needs it.
   void Fail(const std::vector<std::string>& names);
 
-  // Returns whether places were given up.
-  bool has_shrunk() const { return places_.size() < wanted_; }
+  // Returns the hosts whose places were given up.
+  std::vector<std::string> LeftOut() const;
+  // Gives such a host its place again, behind the others. If it fails once more, it has failed
+  // twice.
+  void TakeBack(const std::string& name);
 
   // Returns the hosts of the next start, in order of their ranks. A place has as many slots on each
   // host: the first ones.
@@ -34,10 +38,12 @@ class HostPool {
   size_t ReplacementOf(size_t place) const;
 
   const std::vector<HostSlots> hosts_;
-  size_t wanted_, least_;       // number of places at the start, and at least
+  const size_t least_;          // number of places that the job needs
   std::vector<int> failures_;   // how often each host has failed
   std::vector<size_t> places_;  // indices of the hosts that the job takes
   std::vector<size_t> slots_;   // number of slots of each place
+  // Places that were given up: their hosts, and the number of their slots.
+  std::vector<std::pair<size_t, size_t>> given_up_;
 };
 
 }  // namespace megatron
