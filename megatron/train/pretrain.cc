@@ -45,6 +45,7 @@
 #include "megatron/train/preflight/open_data.h"
 #include "megatron/train/preflight/open_devices.h"
 #include "megatron/train/preflight/open_directories.h"
+#include "megatron/train/preflight/open_local_checkpoints.h"
 #include "megatron/train/preflight/plan_pretraining.h"
 #include "megatron/train/preflight/plan_report.h"
 #include "megatron/train/preflight/resolve_paths.h"
@@ -431,6 +432,12 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfi
   MEGATRON_ASSIGN_OR_RETURN(
       run.save_lock, Agree(launch_.rank == 0 ? absl::StatusOr<RunLock>(std::move(run.save_lock))
                                              : JoinSaveDirectory(options.checkpoint)));
+  const auto warn = [this](const std::string& warning) {
+    if (is_reporting_rank()) PrintLine(absl::StrCat("WARNING: ", warning));
+  };
+  MEGATRON_ASSIGN_OR_RETURN(
+      run.training.local,
+      OpenLocalPlace(*run.fs, options.checkpoint, options.num_ranks(), processes_, warn));
   if (layout_) {
     run.layout = {layout_->line().begin(), layout_->line().end()};
     const std::string& save = options.checkpoint.save;
@@ -442,10 +449,15 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfi
   MEGATRON_ASSIGN_OR_RETURN(const std::string gemm_plans, Agree(OpenGemmPlans(*run.fs, options)));
   std::string& kernels = run.training.description.kernels;
   kernels = DescribeKernels(options, run.attention, gemm_plans);
-  const auto warn = [this](const std::string& warning) {
-    if (is_reporting_rank()) PrintLine(absl::StrCat("WARNING: ", warning));
-  };
   MEGATRON_ASSIGN_OR_RETURN(run.start, Agree(OpenCheckpoint(*run.fs, options.checkpoint, warn)));
+  MEGATRON_RETURN_IF_ERROR(PreferLocalCheckpoint(
+      *run.fs, options.checkpoint, RunId(run.training.description.identity), run.training.local,
+      processes_,
+      [this](const std::string& line) {
+        if (is_reporting_rank()) PrintLine(line);
+      },
+      warn, &run.start));
+  run.training.starts_from_local = run.start.peer_files != nullptr;
   if (run.start.checkpoint != nullptr && run.start.restore != Restore::kWeights) {
     const std::string other = OtherInstructionSet(*run.start.checkpoint, run.training.description);
     if (!other.empty()) warn(other);
