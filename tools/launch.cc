@@ -7,19 +7,26 @@
 // Each rank finds its number and the rendezvous address in its environment; its output lines are
 // printed with "[rank N]" before them. The program ends with the code of the rank that failed
 // first. With --restarts it starts the ranks again when one was lost; the machines of the hostfile
-// behind the first --num_nodes are spares then.
+// behind the first --num_nodes are spares then. With --min_elastic_nodes or --min_ranks it goes on
+// with fewer where too few are sound.
 
 #include <limits.h>
+#include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <memory>
+#include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
@@ -30,9 +37,11 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/launch/host_launcher.h"
 #include "megatron/comm/launch/host_pool.h"
+#include "megatron/comm/launch/host_watch.h"
 #include "megatron/comm/launch/hostfile.h"
 #include "megatron/comm/launch/launcher.h"
 #include "megatron/comm/launch/own_program.h"
+#include "megatron/comm/launch/rank_slots.h"
 #include "megatron/comm/launch/restarts.h"
 #include "tools/common/tool_main.h"
 
@@ -60,6 +69,17 @@ ABSL_FLAG(
 ABSL_FLAG(int, restarts, 0,
           "Times to start the ranks again when one was lost, hangs or was ended by a signal; the "
           "program must continue where it was. Machines behind the first --num_nodes are spares.");
+ABSL_FLAG(int, min_elastic_nodes, -1,
+          "With --restarts and --hostfile: the least machines to go on with, without those that "
+          "failed twice and have no spare; -1: all are needed.");
+ABSL_FLAG(
+    absl::Duration, rejoin_interval, absl::ZeroDuration(),
+    "With --min_elastic_nodes: how often machines that were left out because ssh did not "
+    "reach them are asked whether they answer. When one does, the job is ended by SIGTERM and "
+    "started with it; 0: never.");
+ABSL_FLAG(int, min_ranks, -1,
+          "With --restarts, without --hostfile: the least ranks to go on with, without the places "
+          "of ranks that failed twice; -1: all are needed.");
 ABSL_FLAG(std::vector<std::string>, export, {},
           "Names of variables that the ranks get from here, besides MEGATRON_* and NCCL_*.");
 ABSL_FLAG(bool, agent, false, "Used by --hostfile on the machines: reads its part of the job.");
@@ -84,10 +104,51 @@ void Tell(absl::string_view line) {
   std::fprintf(stderr, "%s%s\n", kAgentReason, std::string(line).c_str());
 }
 
+// The code of a program that refuses its configuration, such as a number of ranks that cannot share
+// the global batch.
+constexpr int kRefused = 20;
+// That of a program which has saved because SIGTERM asked it to end, and that of ssh itself.
+constexpr int kSaved = 10, kSshFailed = 255;
+
+// Starts the job on `most` machines or ranks. Where the program refuses a number that is less than
+// `wanted`, the next smaller one is tried, down to `least`.
+absl::StatusOr<LaunchResult> LaunchFewer(
+    int wanted, int most, int least, absl::FunctionRef<absl::StatusOr<LaunchResult>(int)> launch) {
+  for (int count = most;; --count) {
+    absl::StatusOr<LaunchResult> result = launch(count);
+    const bool refused = result.ok() && result->exit_code == kRefused && result->asked == 0;
+    if (!refused || count == wanted || count <= least) return result;
+    Tell(absl::StrCat(count, " of ", wanted, " are refused; trying ", count - 1));
+  }
+}
+
 RestartOptions Restarts() {
   RestartOptions options;
   options.restarts = absl::GetFlag(FLAGS_restarts);
   return options;
+}
+
+// Watches the machines that were left out because ssh did not reach them; null: there are none.
+absl::StatusOr<std::unique_ptr<HostWatch>> WatchHosts(const std::vector<std::string>& left_out,
+                                                      const std::set<std::string>& unreachable,
+                                                      const std::vector<std::string>& ssh) {
+  const absl::Duration interval = absl::GetFlag(FLAGS_rejoin_interval);
+  std::vector<HostWatch::Host> hosts;
+  for (const std::string& name : left_out) {
+    if (unreachable.count(name) == 0) continue;
+    HostWatch::Host host = {name, ssh};
+    host.command.push_back(name);
+    host.command.push_back("true");
+    hosts.push_back(std::move(host));
+  }
+  if (interval <= absl::ZeroDuration() || hosts.empty()) return nullptr;
+  return HostWatch::Start(hosts, interval);
+}
+
+// Returns whether the job has ended because a watch asked it to.
+bool WasEndedToGrow(const LaunchResult& result) {
+  return result.asked == SIGTERM && !result.asked_twice &&
+         (result.exit_code == kSaved || result.exit_code == 128 + SIGTERM);
 }
 
 absl::StatusOr<LaunchResult> LaunchOnFile(const std::string& path,
@@ -104,7 +165,8 @@ absl::StatusOr<LaunchResult> LaunchOnFile(const std::string& path,
     filter.num_nodes = -1;
     MEGATRON_ASSIGN_OR_RETURN(hosts, FilterHosts(all, filter));
   }
-  HostPool pool(std::move(hosts), wanted);
+  const int least = absl::GetFlag(FLAGS_min_elastic_nodes);
+  HostPool pool(std::move(hosts), wanted, least);
   HostLaunchOptions options;
   options.command = command;
   options.ssh = absl::StrSplit(absl::GetFlag(FLAGS_ssh), ' ', absl::SkipEmpty());
@@ -122,21 +184,68 @@ absl::StatusOr<LaunchResult> LaunchOnFile(const std::string& path,
   for (const auto& [name, value] : ProcessEnvironment()) {
     if (Travels(name, absl::GetFlag(FLAGS_export))) options.environment.emplace_back(name, value);
   }
+  std::set<std::string> unreachable;  // hosts whose last failure was one of ssh
   const auto launch = [&](const StartOfJob& start) -> absl::StatusOr<LaunchResult> {
     HostLaunchOptions job = options;
-    job.hosts = pool.Chosen();
     for (auto& variable : start.Environment()) job.environment.push_back(std::move(variable));
-    MEGATRON_ASSIGN_OR_RETURN(LaunchResult result, LaunchOnHosts(job));
-    pool.Fail(HostsToBlame(result));
-    return result;
+    while (true) {
+      MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<HostWatch> watch,
+                                WatchHosts(pool.LeftOut(), unreachable, options.ssh));
+      if (watch != nullptr) job.children.control = watch->control();
+      const std::vector<HostSlots> chosen = pool.Chosen();
+      MEGATRON_ASSIGN_OR_RETURN(
+          LaunchResult result,
+          LaunchFewer(wanted, static_cast<int>(chosen.size()), std::max(least, 1), [&](int count) {
+            job.hosts.assign(chosen.begin(), chosen.begin() + count);
+            return LaunchOnHosts(job);
+          }));
+      const std::string back = watch == nullptr ? "" : watch->Answered();
+      job.children.control = -1;
+      if (back.empty() || !WasEndedToGrow(result)) {
+        const std::vector<std::string> failed = HostsToBlame(result);
+        pool.Fail(failed);
+        for (const std::string& host : failed) {
+          unreachable.erase(host);
+          if (result.exit_code == kSshFailed) unreachable.insert(host);
+        }
+        return result;
+      }
+      Tell(absl::StrCat("host ", back, " answers again; starting with it"));
+      pool.TakeBack(back);
+    }
   };
   return LaunchWithRestarts(restarts, launch, Tell);
+}
+
+// Flags that would have no effect are refused.
+absl::Status CheckLeast() {
+  const bool on_hosts = !absl::GetFlag(FLAGS_hostfile).empty();
+  for (const auto& [name, value, belongs] :
+       {std::make_tuple("--min_elastic_nodes", absl::GetFlag(FLAGS_min_elastic_nodes), on_hosts),
+        std::make_tuple("--min_ranks", absl::GetFlag(FLAGS_min_ranks), !on_hosts)}) {
+    if (value == -1) continue;
+    if (value < 1) return absl::InvalidArgumentError(absl::StrCat(name, " is less than 1"));
+    if (!belongs) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " has no effect ", on_hosts ? "with" : "without", " --hostfile"));
+    }
+    if (absl::GetFlag(FLAGS_restarts) == 0)
+      return absl::InvalidArgumentError(absl::StrCat(name, " has no effect without --restarts"));
+  }
+  if (absl::GetFlag(FLAGS_rejoin_interval) != absl::ZeroDuration() &&
+      absl::GetFlag(FLAGS_min_elastic_nodes) == -1) {
+    return absl::InvalidArgumentError(
+        "--rejoin_interval has no effect without "
+        "--min_elastic_nodes");
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<LaunchResult> Launch(const std::vector<std::string>& command) {
   if (absl::GetFlag(FLAGS_agent)) return RunAgent(STDIN_FILENO);
   if (absl::GetFlag(FLAGS_restarts) < 0)
     return absl::InvalidArgumentError("--restarts is negative");
+  MEGATRON_RETURN_IF_ERROR(CheckLeast());
   if (absl::GetFlag(FLAGS_ranks) < 1 || command.empty()) {
     return absl::InvalidArgumentError(
         "usage: launch --ranks=N -- PROGRAM ARGUMENTS...  or  launch --hostfile=FILE -- PROGRAM "
@@ -149,9 +258,21 @@ absl::StatusOr<LaunchResult> Launch(const std::vector<std::string>& command) {
   options.children.grace = absl::GetFlag(FLAGS_grace);
   options.children.idle_limit = absl::GetFlag(FLAGS_idle_limit);
   options.command = command;
-  const auto launch = [&](const StartOfJob& start) {
-    options.environment = start.Environment();
-    return LaunchRanks(options);
+  const int wanted = options.ranks, least = absl::GetFlag(FLAGS_min_ranks);
+  RankSlots slots(wanted);
+  const auto launch = [&](const StartOfJob& start) -> absl::StatusOr<LaunchResult> {
+    const int most = least < 0 || slots.sound() < least ? wanted : slots.sound();
+    MEGATRON_ASSIGN_OR_RETURN(LaunchResult result,
+                              LaunchFewer(wanted, most, std::max(least, 1), [&](int count) {
+                                slots.Take(count);
+                                options.ranks = count;
+                                options.environment = start.Environment();
+                                for (auto& variable : slots.Environment(ProcessEnvironment()))
+                                  options.environment.push_back(std::move(variable));
+                                return LaunchRanks(options);
+                              }));
+    slots.Fail(result);
+    return result;
   };
   return LaunchWithRestarts(Restarts(), launch, Tell);
 }

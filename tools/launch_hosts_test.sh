@@ -110,6 +110,38 @@ grep -q "^\[rank 1\] start 2: $reason" out || fail "the reason that ranks get"
 [ "$(cut -d ' ' -f 1 ssh_arguments | sort | uniq -c | tr -s ' \n' ' ')" = \
   ' 1 spare-1 1 spare-2 1 unreachable 3 worker-1 ' ] || fail "the hosts: $(cat ssh_arguments)"
 
+# A host that fails twice and has no spare is left out. The program refuses two ranks.
+printf 'worker-1 slots=1\nworker-2 slots=1\nunreachable slots=1\n' > hosts
+run --restarts=3 --min_elastic_nodes=1 --grace=1s -- sh -c 'echo start of $MEGATRON_WORLD_SIZE
+[ "$MEGATRON_WORLD_SIZE" = 2 ] && exit 20
+[ "$MEGATRON_WORLD_SIZE" = 1 ] || sleep 60' || fail "fewer hosts: $?"
+grep -q '^launch: 2 of 3 are refused; trying 1$' out || fail "two hosts"
+grep -qxF '[rank 0] start of 1' out || fail "one host"
+grep -q '(3 of 3)' out && fail "too many starts"
+code=0
+run --min_elastic_nodes=1 -- true || code=$?
+[ "$code" = 20 ] || fail "--min_elastic_nodes without --restarts gives $code"
+
+# A host that is reached again is taken back; the job is asked to end for it.
+sed -i 's/^exec/[ "$1" != comeback ] || [ -e is_back ] || exit 255\nexec/' ssh
+printf 'worker-1 slots=1\ncomeback slots=1\n' > hosts
+run --restarts=3 --min_elastic_nodes=1 --rejoin_interval=100ms --grace=1s -- sh -c '
+[ "$MEGATRON_WORLD_SIZE" = 1 ] && touch is_back && trap "exit 10" TERM
+[ -e is_back ] || sleep 60
+[ "$MEGATRON_WORLD_SIZE" = 2 ] || while true; do sleep 0.05; done
+echo together' || fail "a host that comes back: $?"
+grep -q '^launch: host comeback answers again; starting with it$' out || fail "it answers again"
+grep -qxF '[rank 1] together' out || fail "both hosts"
+
+# A rank that fails twice is left out on one machine.
+code=0
+"$launch" --ranks=3 --restarts=3 --min_ranks=2 --grace=1s -- sh -c 'echo $CUDA_VISIBLE_DEVICES: start of $MEGATRON_WORLD_SIZE
+[ "$MEGATRON_WORLD_SIZE" = 2 ] && exit 0
+[ "$MEGATRON_RANK" = 1 ] && kill -9 $$
+sleep 60' > out 2>&1 || code=$?
+[ "$code" = 0 ] || fail "fewer ranks: $code"
+grep -qxF '[rank 1] 0,2: start of 2' out || fail "the places of two ranks"
+
 code=0
 run --num_nodes=1 --restarts=3 -- sh -c 'exit 22' || code=$?
 [ "$code" = 22 ] || fail "a damaged checkpoint gives $code"

@@ -6,8 +6,14 @@
 
 namespace megatron {
 
+AsyncCheckpointWriter::AsyncCheckpointWriter(SaveFunction save) : save_(std::move(save)) {}
+
 AsyncCheckpointWriter::AsyncCheckpointWriter(FileSystem& fs, SaveOptions options)
-    : fs_(fs), options_(std::move(options)) {}
+    : AsyncCheckpointWriter(
+          [&fs, options = std::move(options)](const CheckpointState& state,
+                                              const std::function<void()>& state_is_read) {
+            return SaveCheckpoint(fs, options, state, state_is_read);
+          }) {}
 
 AsyncCheckpointWriter::~AsyncCheckpointWriter() { Wait().IgnoreError(); }
 
@@ -19,7 +25,7 @@ void AsyncCheckpointWriter::Start(CheckpointState state) {
 }
 
 void AsyncCheckpointWriter::Run() {
-  status_ = SaveCheckpoint(fs_, options_, state_, [this] { SetRead(); });
+  status_ = save_(state_, [this] { SetRead(); });
   SetRead();  // A save that failed early has not said so.
 }
 

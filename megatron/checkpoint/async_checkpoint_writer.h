@@ -7,11 +7,12 @@
 //   ...
 //   MEGATRON_RETURN_IF_ERROR(writer.Wait());   // the checkpoint is committed
 //
-// The bytes written are those of SaveCheckpoint. All calls come from one thread.
+// All calls come from one thread.
 #ifndef MEGATRON_CHECKPOINT_ASYNC_CHECKPOINT_WRITER_H_
 #define MEGATRON_CHECKPOINT_ASYNC_CHECKPOINT_WRITER_H_
 
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <thread>
 
@@ -24,7 +25,11 @@ namespace megatron {
 
 class AsyncCheckpointWriter {
  public:
-  // `fs` must outlive the writer. options.agree is called on the writer's thread.
+  // The function that saves, on the writer's thread; the second argument as that of SaveCheckpoint.
+  using SaveFunction =
+      std::function<absl::Status(const CheckpointState&, const std::function<void()>&)>;
+  explicit AsyncCheckpointWriter(SaveFunction save);
+  // Saves by SaveCheckpoint. `fs` must outlive the writer.
   AsyncCheckpointWriter(FileSystem& fs, SaveOptions options);
   AsyncCheckpointWriter(const AsyncCheckpointWriter&) = delete;
   AsyncCheckpointWriter& operator=(const AsyncCheckpointWriter&) = delete;
@@ -48,8 +53,7 @@ class AsyncCheckpointWriter {
   void Run();
   void SetRead();
 
-  FileSystem& fs_;
-  const SaveOptions options_;
+  const SaveFunction save_;
   CheckpointState state_;  // the thread's, from Start to Wait
   absl::Status status_;    // likewise
   std::thread thread_;

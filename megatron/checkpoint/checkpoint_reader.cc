@@ -5,6 +5,7 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "glog/logging.h"
@@ -114,13 +115,21 @@ absl::StatusOr<CheckpointReader> CheckpointReader::Open(FileSystem& fs,
   const std::string path = JoinPath(directory, kManifestFileName);
   MEGATRON_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(fs, path));
   MEGATRON_RETURN_IF_ERROR(CheckComplete(manifest), _.SetPrepend() << "'" << path << "': ");
-  CheckpointReader reader(fs, directory, std::move(manifest));
-  MEGATRON_RETURN_IF_ERROR(reader.CheckFiles());
+  const int count = manifest.shard_count;
+  CheckpointReader reader(directory, std::move(manifest), [&fs, directory, count](int index) {
+    return fs.OpenNoFollow(JoinPath(directory, ShardFileName(index, count)));
+  });
+  MEGATRON_RETURN_IF_ERROR(reader.CheckFiles(fs));
   return reader;
 }
 
-absl::Status CheckpointReader::CheckFiles() const {
-  MEGATRON_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_->List(directory_));
+CheckpointReader CheckpointReader::OfParts(const std::string& name, Manifest manifest,
+                                           ShardOpener open) {
+  return CheckpointReader(name, std::move(manifest), std::move(open));
+}
+
+absl::Status CheckpointReader::CheckFiles(FileSystem& fs) const {
+  MEGATRON_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory_));
   for (const std::string& name : names) {
     int index = 0;
     const bool listed = ParseShardFileName(name, &index) && index < manifest_.shard_count &&
@@ -139,12 +148,15 @@ absl::Status CheckpointReader::CheckFiles() const {
 
 absl::StatusOr<std::unique_ptr<RandomAccessFile>> CheckpointReader::OpenShard(int index) const {
   const std::string path = ShardPath(index);
-  auto file = fs_->OpenNoFollow(path);
+  auto file = open_(index);
   if (absl::IsNotFound(file.status())) {
     return absl::DataLossError(absl::StrCat("'", path, "' is missing"));
   }
   MEGATRON_RETURN_IF_ERROR(file.status());
-  const int64_t bytes = manifest_.shards[index].bytes;
+  const auto shard = absl::c_find_if(
+      manifest_.shards, [index](const ShardEntry& entry) { return entry.index == index; });
+  CHECK(shard != manifest_.shards.end()) << index;
+  const int64_t bytes = shard->bytes;
   if ((*file)->size() != bytes) {
     return absl::DataLossError(
         absl::StrCat("'", path, "' has ", (*file)->size(), " bytes, the manifest says ", bytes));

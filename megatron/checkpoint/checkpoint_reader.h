@@ -15,6 +15,7 @@
 #define MEGATRON_CHECKPOINT_CHECKPOINT_READER_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -36,6 +37,12 @@ class CheckpointReader {
   // header; the contents are when they are read. `fs` must outlive the reader.
   static absl::StatusOr<CheckpointReader> Open(FileSystem& fs, const std::string& directory);
 
+  // A checkpoint whose shards do not lie in one directory, or one shard of it: `open` gives the file
+  // of a shard that `manifest`, which has been checked, lists. Messages call the whole `name`, and
+  // it is directory() here.
+  using ShardOpener = std::function<absl::StatusOr<std::unique_ptr<RandomAccessFile>>(int index)>;
+  static CheckpointReader OfParts(const std::string& name, Manifest manifest, ShardOpener open);
+
   const std::string& directory() const { return directory_; }
   const Manifest& manifest() const { return manifest_; }
 
@@ -56,11 +63,11 @@ class CheckpointReader {
   std::vector<absl::Status> Verify() const;
 
  private:
-  CheckpointReader(FileSystem& fs, std::string directory, Manifest manifest)
-      : fs_(&fs), directory_(std::move(directory)), manifest_(std::move(manifest)) {}
+  CheckpointReader(std::string directory, Manifest manifest, ShardOpener open)
+      : directory_(std::move(directory)), manifest_(std::move(manifest)), open_(std::move(open)) {}
 
   absl::StatusOr<const TensorEntry*> Find(absl::string_view name) const;
-  absl::Status CheckFiles() const;
+  absl::Status CheckFiles(FileSystem& fs) const;
   absl::StatusOr<std::unique_ptr<RandomAccessFile>> OpenShard(int index) const;
   std::string ShardPath(int index) const;
   template <typename Value>
@@ -71,9 +78,9 @@ class CheckpointReader {
                          char* out) const;
   absl::Status VerifyPiece(const TensorEntry& tensor, const Piece& piece) const;
 
-  FileSystem* fs_;
   std::string directory_;
   Manifest manifest_;
+  ShardOpener open_;
 };
 
 }  // namespace megatron

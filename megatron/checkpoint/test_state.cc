@@ -54,7 +54,10 @@ CheckpointState TestState::ForRank(int rank, int world_size) const {
 }
 
 absl::Status TestState::Compare(const CheckpointReader& reader) const {
-  const Manifest& manifest = reader.manifest();
+  return Compare(reader, reader.manifest());
+}
+
+absl::Status TestState::Compare(const CheckpointReader& reader, const Manifest& manifest) const {
   if (manifest.iteration != state_.iteration || manifest.run_id != state_.run_id ||
       manifest.ints != state_.ints || manifest.floats != state_.floats ||
       manifest.strings != state_.strings || manifest.tensors.size() != state_.tensors.size()) {

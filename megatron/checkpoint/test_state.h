@@ -33,6 +33,8 @@ class TestState {
 
   // Checks that the checkpoint holds exactly this state.
   absl::Status Compare(const CheckpointReader& reader) const;
+  // The same, with the values of another manifest in place of the reader's.
+  absl::Status Compare(const CheckpointReader& reader, const Manifest& manifest) const;
 
  private:
   void Add(const std::string& name, DType dtype, const Shape& shape);

@@ -45,6 +45,7 @@
 #include "megatron/train/preflight/open_data.h"
 #include "megatron/train/preflight/open_devices.h"
 #include "megatron/train/preflight/open_directories.h"
+#include "megatron/train/preflight/open_local_checkpoints.h"
 #include "megatron/train/preflight/plan_pretraining.h"
 #include "megatron/train/preflight/plan_report.h"
 #include "megatron/train/preflight/resolve_paths.h"
@@ -206,6 +207,8 @@ class PretrainProcess {
   absl::StatusOr<LoadedConfig> ReadConfig() const;
   // The first rank chooses the layout for all.
   absl::StatusOr<LoadedConfig> ReadWithLayout(const AskedConfig& asked);
+  // Returns whether the configuration would be valid with this parallel.data_parallel_size.
+  bool Fits(int64_t data_size) const;
   // Reads the configuration and meets the other processes. Nothing if they did not meet: then the
   // error is printed, and `code` is the exit code.
   std::optional<absl::StatusOr<LoadedConfig>> Start(int* code);
@@ -334,6 +337,14 @@ absl::StatusOr<LoadedConfig> PretrainProcess::ReadConfig() const {
   return LoadConfigFromString(found.text, found.source, overrides, ConfigPurpose::kRun);
 }
 
+bool PretrainProcess::Fits(int64_t data_size) const {
+  std::vector<std::string> overrides = command_.overrides;
+  overrides.push_back(absl::StrCat("parallel.data_parallel_size=", data_size));
+  const absl::StatusOr<FoundConfig> found = FindConfig(command_.config);
+  return found.ok() &&
+         LoadConfigFromString(found->text, found->source, overrides, ConfigPurpose::kRun).ok();
+}
+
 absl::StatusOr<LoadedConfig> PretrainProcess::ReadWithLayout(const AskedConfig& asked) {
   MEGATRON_ASSIGN_OR_RETURN(
       const SavedLayout mine,
@@ -421,6 +432,12 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfi
   MEGATRON_ASSIGN_OR_RETURN(
       run.save_lock, Agree(launch_.rank == 0 ? absl::StatusOr<RunLock>(std::move(run.save_lock))
                                              : JoinSaveDirectory(options.checkpoint)));
+  const auto warn = [this](const std::string& warning) {
+    if (is_reporting_rank()) PrintLine(absl::StrCat("WARNING: ", warning));
+  };
+  MEGATRON_ASSIGN_OR_RETURN(
+      run.training.local,
+      OpenLocalPlace(*run.fs, options.checkpoint, options.num_ranks(), processes_, warn));
   if (layout_) {
     run.layout = {layout_->line().begin(), layout_->line().end()};
     const std::string& save = options.checkpoint.save;
@@ -432,10 +449,15 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfi
   MEGATRON_ASSIGN_OR_RETURN(const std::string gemm_plans, Agree(OpenGemmPlans(*run.fs, options)));
   std::string& kernels = run.training.description.kernels;
   kernels = DescribeKernels(options, run.attention, gemm_plans);
-  const auto warn = [this](const std::string& warning) {
-    if (is_reporting_rank()) PrintLine(absl::StrCat("WARNING: ", warning));
-  };
   MEGATRON_ASSIGN_OR_RETURN(run.start, Agree(OpenCheckpoint(*run.fs, options.checkpoint, warn)));
+  MEGATRON_RETURN_IF_ERROR(PreferLocalCheckpoint(
+      *run.fs, options.checkpoint, RunId(run.training.description.identity), run.training.local,
+      processes_,
+      [this](const std::string& line) {
+        if (is_reporting_rank()) PrintLine(line);
+      },
+      warn, &run.start));
+  run.training.starts_from_local = run.start.peer_files != nullptr;
   if (run.start.checkpoint != nullptr && run.start.restore != Restore::kWeights) {
     const std::string other = OtherInstructionSet(*run.start.checkpoint, run.training.description);
     if (!other.empty()) warn(other);
@@ -520,7 +542,8 @@ int PretrainProcess::Run() {
   const RunOptions& options = planned->run.options;
   if (!one_of_several() && options.ranks.processes && options.num_ranks() > 1) {
     setenv(kTypedProgramVariable, command_.program.c_str(), /*overwrite=*/1);
-    return StartRanks(options.num_ranks(), command_.arguments(), options.ranks);
+    return StartRanks(options.num_ranks(), options.parallel.data, command_.arguments(),
+                      options.ranks, [this](int64_t data_size) { return Fits(data_size); });
   }
   const absl::StatusOr<PretrainRun> run = Prepare(planned->loaded.config, std::move(planned->run));
   if (!run.ok()) return Leave(run.status());

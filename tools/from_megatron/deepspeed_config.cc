@@ -154,7 +154,17 @@ constexpr KeyRow kKeys[] = {
     {"timers.*", "", "", Effect::kSpeed, kWritten},
     {"hybrid_engine.*", "", "", Effect::kNothing, "it is about inference"},
     {"autotuning.*", "", "", Effect::kSpeed, "the layout is the configuration's"},
-    {"elasticity.*", "", "", Effect::kResults, "the batch size is the configuration's"},
+    {"elasticity.enabled", "elasticity.enabled", "", Effect::kNothing, ""},
+    {"elasticity.max_train_batch_size", "elasticity.max_train_batch_size", "", Effect::kNothing,
+     ""},
+    {"elasticity.min_gpus", "elasticity.min_gpus", "", Effect::kNothing, ""},
+    {"elasticity.max_gpus", "elasticity.max_gpus", "", Effect::kNothing, ""},
+    {"elasticity.prefer_larger_batch", "elasticity.prefer_larger_batch", "", Effect::kNothing, ""},
+    {"elasticity.ignore_non_elastic_batch_info", "elasticity.ignore_non_elastic_batch_info", "",
+     Effect::kNothing, ""},
+    {"elasticity.min_time", "", "", Effect::kNothing, "it is for the scheduler of a cluster"},
+    {"elasticity.model_parallel_size", "", "", Effect::kNothing,
+     "the sizes of tensor, context and pipeline parallelism say it"},
     {"curriculum_learning.*", "", "", Effect::kResults, "the curriculum has no such key"},
     {"data_efficiency.*", "", "", Effect::kResults,
      "samples are not chosen by difficulty; samples that begin short are "
@@ -281,6 +291,7 @@ class Translation {
     if (key == "scheduler") return ApplyScheduler(value);
     if (key == "zero_optimization") return ApplyZero(value);
     if (key == "tensorboard") return ApplyTensorboard(value);
+    if (key == "elasticity") return ApplyElasticity(value);
     if (key == "curriculum_learning") return ApplyCurriculum(value);
     if (key == "data_efficiency") return ApplyDataEfficiency(value);
     return ApplyRest(key, value);
@@ -671,6 +682,32 @@ class Translation {
     return absl::OkStatus();
   }
 
+  // The batch sizes are computed with it; those that are written elsewhere are not used.
+  absl::Status ApplyElasticity(const Json& block) {
+    if (!block.is_object()) return Wrong("elasticity", "is no object");
+    is_elastic_ = true;
+    const Json version = block.value("version", Json(0.2));
+    if (version != 0.1 && version != 0.2) return Wrong("elasticity.version", "is not 0.1 or 0.2");
+    for (const auto& [name, value] : block.items()) {
+      const std::string key = absl::StrCat("elasticity.", name);
+      if (name == "version" || value.is_null()) continue;
+      if (name == "micro_batch_sizes") {
+        std::vector<std::string> sizes;
+        for (const Json& size : value)
+          sizes.push_back(size.dump(-1, ' ', false, Json::error_handler_t::replace));
+        if (!value.is_array() || sizes.empty()) return Wrong(key, "is no list of numbers");
+        MEGATRON_RETURN_IF_ERROR(config_.Set(key, sizes, Origin(key)), _ << key);
+      } else if (name == "num_gpus_per_node") {
+        if (version == 0.2) {
+          MEGATRON_RETURN_IF_ERROR(Set(key, key, value));
+        }
+      } else {
+        MEGATRON_RETURN_IF_ERROR(ApplyRest(key, value));
+      }
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status ApplyScheduler(const Json& block) {
     if (!block.is_object() || !block.contains("type") || !block["type"].is_string())
       return Wrong("scheduler", "has no type");
@@ -747,6 +784,15 @@ class Translation {
 
   // global = micro * steps * ranks, of which any one may be missing.
   absl::Status ApplyBatch(const Json& object) {
+    if (is_elastic_) {
+      const bool written = object.contains("train_batch_size") ||
+                           object.contains("train_micro_batch_size_per_gpu") ||
+                           config_.IsSet("train.micro_batch_size") ||
+                           config_.IsSet("train.global_batch_size");
+      if (!written) return absl::OkStatus();
+      return config_.Set("elasticity.ignore_non_elastic_batch_info", {"true"},
+                         Origin("elasticity, and batch sizes"));
+    }
     int64_t global, micro, steps;
     MEGATRON_RETURN_IF_ERROR(ReadCount(object, "train_batch_size", &global));
     MEGATRON_RETURN_IF_ERROR(ReadCount(object, "train_micro_batch_size_per_gpu", &micro));
@@ -809,6 +855,7 @@ class Translation {
 
   const absl::string_view source_;
   int64_t ranks_;
+  bool is_elastic_ = false;
   ConfigBuilder& config_;
   Findings& findings_;
 };

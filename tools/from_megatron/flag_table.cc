@@ -387,8 +387,12 @@ constexpr FlagRow kRows[] = {
      "the configuration must say the layout; nothing is taken from the checkpoint"},
     {"override-ckpt-iteration", "", "", "", kResults, "the iteration is the checkpoint's"},
     {"universal-checkpoint", "", "", "", kResults, "DeepSpeed's checkpoints are not read"},
-    {"non-persistent-*", "", "", "", kSpeed, "checkpoints are written to checkpoint.save alone"},
-    {"replication*", "", "", "", kSpeed, "checkpoints are written to checkpoint.save alone"},
+    {"non-persistent-local-ckpt-dir", "", "checkpoint.local_save", "", kNothing, ""},
+    {"non-persistent-save-interval", "", "checkpoint.local_save_interval", "", kNothing, ""},
+    {"non-persistent-*", "", "", "", kSpeed,
+     "checkpoint.local_save is a directory that each machine has for itself"},
+    {"replication*", "", "", "", kSpeed,
+     "checkpoint.peer_copies is the number of other machines that have a copy"},
 
     // The flags of what is written.
     {"tensorboard-log-interval", "", "", "", kSpeed, kInMetrics},
@@ -441,10 +445,12 @@ constexpr FlagRow kRows[] = {
 // Fields that no flag of Megatron's sets, and whole messages of such fields.
 constexpr absl::string_view kOurOwn[] = {
     "checkpoint.keep_last",
+    "checkpoint.peer_copies",
     "data.curriculum_learning",
     "data.random_ltd",
     "data.stories",
     "diloco",
+    "elasticity",
     "federated",
     "generation",
     "gradient_compression",
@@ -487,6 +493,7 @@ constexpr absl::string_view kOurOwn[] = {
     "parallel.gradient_predivide_factor",
     "parallel.heartbeat_timeout_seconds",
     "parallel.hierarchical_collectives_ranks_per_host",
+    "parallel.min_data_parallel_size",
     "parallel.moe_deduplicated_dispatch",
     "parallel.param_cpu_offload",
     "parallel.pipeline_schedule",

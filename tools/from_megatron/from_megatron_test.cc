@@ -300,14 +300,38 @@ TEST(FromMegatronTest, TheTypeInWhichDeepSpeedSendsGradientsIsOurs) {
 TEST(FromMegatronTest, NamesWhatDeepSpeedHasAndWeDoNot) {
   const auto result = WithDeepSpeed(
       "{\"optimizer\": {\"type\": \"MuAdam\"}, \"scheduler\": {\"type\": \"OneCycle\"},\n"
-      "\"elasticity\": {\"enabled\": true}, \"no_such_key\": 1, \"gradient_clipping\": 1.0,\n"
+      "\"no_such_key\": 1, \"gradient_clipping\": 1.0,\n"
       "\"progressive_layer_drop\": {\"enabled\": true, \"theta\": 0.5},\n"
       "\"data_efficiency\": {\"enabled\": false, \"seed\": 1}}");
   ASSERT_THAT(result, IsOk());
-  EXPECT_THAT(Subjects(*result, Effect::kResults),
-              UnorderedElementsAre(
-                  "optimizer.type:", "scheduler.type:", "elasticity.enabled:", "no_such_key:",
-                  "progressive_layer_drop.enabled:", "progressive_layer_drop.theta:"));
+  EXPECT_THAT(
+      Subjects(*result, Effect::kResults),
+      UnorderedElementsAre("optimizer.type:", "scheduler.type:", "no_such_key:",
+                           "progressive_layer_drop.enabled:", "progressive_layer_drop.theta:"));
+}
+
+TEST(FromMegatronTest, DeepSpeedsElasticityIsOurs) {
+  const auto result = WithDeepSpeed(
+      "{\"gradient_clipping\": 1.0, \"elasticity\": {\"enabled\": true, \"min_time\": 20,\n"
+      "\"max_train_batch_size\": 512, \"micro_batch_sizes\": [4, 8], \"max_gpus\": 64,\n"
+      "\"prefer_larger_batch\": false, \"version\": 0.2, \"num_gpus_per_node\": 8,\n"
+      "\"model_parallel_size\": 2, \"other\": 1}}");
+  ASSERT_THAT(result, IsOk());
+  EXPECT_THAT(Subjects(*result, Effect::kResults), ElementsAre("elasticity.other:"));
+  const config::ElasticityConfig& elasticity = result->config.elasticity();
+  EXPECT_TRUE(elasticity.enabled());
+  EXPECT_EQ(elasticity.max_train_batch_size(), 512);
+  EXPECT_THAT(elasticity.micro_batch_sizes(), ElementsAre(4, 8));
+  EXPECT_EQ(elasticity.max_gpus(), 64);
+  EXPECT_FALSE(elasticity.prefer_larger_batch());
+  EXPECT_EQ(elasticity.num_gpus_per_node(), 8);
+  // The command line has batch sizes of its own.
+  EXPECT_TRUE(elasticity.ignore_non_elastic_batch_info());
+  const auto first = WithDeepSpeed(
+      "{\"elasticity\": {\"enabled\": true, \"version\": 0.1, \"num_gpus_per_node\": 8}}");
+  ASSERT_THAT(first, IsOk());
+  EXPECT_FALSE(first->config.elasticity().has_num_gpus_per_node());
+  EXPECT_FALSE(WithDeepSpeed("{\"elasticity\": {\"enabled\": true, \"version\": 0.3}}").ok());
 }
 
 TEST(FromMegatronTest, DeepSpeedsCurriculumBySequenceLengthIsOurs) {

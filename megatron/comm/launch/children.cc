@@ -438,6 +438,11 @@ std::string LaunchResult::Describe() const {
   return text;
 }
 
+std::vector<std::string> NamesToBlame(const LaunchResult& result) {
+  if (result.is_consequence && result.hang.empty()) return result.killed;
+  return {result.name};
+}
+
 bool IsRequestToEnd(int signal) {
   return signal == SIGINT || signal == SIGTERM || signal == SIGHUP;
 }

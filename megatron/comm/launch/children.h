@@ -73,6 +73,10 @@ struct LaunchResult {
   std::string Describe() const;
 };
 
+// Returns the children that such a result blames: the one that failed first; where children only
+// missed others, those that did not end. None if nobody knows.
+std::vector<std::string> NamesToBlame(const LaunchResult& result);
+
 // Returns whether a signal asks a program to end: SIGINT, SIGTERM or SIGHUP.
 bool IsRequestToEnd(int signal);
 

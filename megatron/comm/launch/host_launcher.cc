@@ -153,11 +153,9 @@ absl::StatusOr<LaunchResult> LaunchOnHosts(const HostLaunchOptions& options) {
 }
 
 std::vector<std::string> HostsToBlame(const LaunchResult& result) {
-  const std::vector<std::string> names = result.is_consequence && result.hang.empty()
-                                             ? result.killed
-                                             : std::vector<std::string>{result.name};
   std::vector<std::string> hosts;
-  for (absl::string_view name : names) {
+  for (const std::string& child : NamesToBlame(result)) {
+    absl::string_view name = child;
     if (absl::ConsumePrefix(&name, kHostName)) hosts.emplace_back(name);
   }
   return hosts;

@@ -35,8 +35,8 @@ struct HostLaunchOptions {
 // The result names hosts as "host worker-1".
 absl::StatusOr<LaunchResult> LaunchOnHosts(const HostLaunchOptions& options);
 
-// Returns the hosts that such a result blames: the one whose rank failed first, or that could not
-// be reached; where ranks only missed others, the hosts that did not end. None if nobody knows.
+// Returns the hosts that such a result blames (NamesToBlame): the one whose rank failed first, or
+// that could not be reached.
 std::vector<std::string> HostsToBlame(const LaunchResult& result);
 
 // An agent that fails writes this to its errors, and behind it why.

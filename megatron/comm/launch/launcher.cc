@@ -42,7 +42,7 @@ absl::StatusOr<LaunchResult> LaunchRanks(const LaunchOptions& options) {
   for (int local_rank = 0; local_rank < options.ranks; ++local_rank) {
     Child& child = children[local_rank];
     const int rank = job->first_rank + local_rank;
-    child.name = absl::StrCat("rank ", rank);
+    child.name = absl::StrCat(kRankName, rank);
     child.prefix = absl::StrCat("[rank ", rank, "] ");
     child.command = options.command;
     child.environment = ProcessEnvironment();

@@ -31,6 +31,8 @@ struct JobPlace {
   JobSecret secret;
 };
 
+inline constexpr char kRankName[] = "rank ";  // begins the name of a child that is a rank
+
 struct LaunchOptions {
   int ranks = 1;                     // ranks on this machine
   std::vector<std::string> command;  // the program, found along $PATH, and its arguments

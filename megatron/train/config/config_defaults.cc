@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "megatron/optim/batch_size_schedule.h"
 #include "megatron/train/config/batch_sizes.h"
 #include "megatron/train/config/config.pb.h"
+#include "megatron/train/config/elastic_batch.h"
 #include "megatron/train/recipes/model_rules_of.h"
 
 namespace megatron {
@@ -82,6 +84,30 @@ void ResolveRandomLtd(config::PretrainConfig* config) {
     config->mutable_data()->mutable_random_ltd()->set_max_value(config->model().seq_length());
 }
 
+// What the section does not give for these ranks is refused by CheckElasticity.
+void ResolveElasticity(config::PretrainConfig* config) {
+  if (!config->elasticity().enabled()) return;
+  if (config->elasticity().micro_batch_sizes().empty()) {
+    for (const int64_t size : ElasticRule().micro_batches)
+      config->mutable_elasticity()->add_micro_batch_sizes(size);
+  }
+  config::TrainConfig* const training = config->mutable_train();
+  if (config->elasticity().ignore_non_elastic_batch_info()) {
+    training->clear_global_batch_size();
+    training->clear_micro_batch_size();
+  }
+  const absl::StatusOr<ElasticRule> rule = ElasticRuleOf(*config);
+  const absl::StatusOr<ElasticBatch> batch =
+      rule.ok() ? ChooseElasticBatch(*rule) : absl::StatusOr<ElasticBatch>(rule.status());
+  int64_t micro = 0;
+  if (batch.ok()) {
+    micro = ElasticMicroBatch(*rule, batch->size, config->parallel().data_parallel_size());
+    if (!training->has_global_batch_size()) training->set_global_batch_size(batch->size);
+  }
+  if (training->has_micro_batch_size()) return;
+  training->set_micro_batch_size(micro > 0 ? micro : config->elasticity().micro_batch_sizes(0));
+}
+
 void ResolveProfile(config::PretrainConfig* config) {
   config::LoggingConfig* const logging = config->mutable_logging();
   if (!logging->profile()) return;
@@ -132,6 +158,7 @@ void ResolveDefaults(config::PretrainConfig* config) {
       recompute->recompute_modules().empty()) {
     recompute->add_recompute_modules(config::RecomputeModule::core_attn);
   }
+  ResolveElasticity(config);
   ResolveBatches(config->model().seq_length(), config->parallel().data_parallel_size(),
                  config->mutable_train());
   ResolveOptimizer(config->train(), config->mutable_optimizer());

@@ -58,6 +58,10 @@ const std::vector<Layout>& Layouts() {
        {"--set=parallel.data_parallel_size=2", "--set=parallel.use_distributed_optimizer=true",
         "--set=parallel.num_distributed_optimizer_instances=2", "--set=diloco.sync_every=10",
         "--set=checkpoint.async_save=true"}},
+      {"local",
+       {"--set=parallel.data_parallel_size=2", "--set=parallel.use_distributed_optimizer=true",
+        "--set=checkpoint.save_interval=7", "--set=checkpoint.local_save_interval=1",
+        absl::StrCat("--set=checkpoint.local_save=", testing::TempDir(), "local")}},
       {"files",
        {"--set=parallel.data_parallel_size=2", "--set=parallel.use_distributed_optimizer=true",
         "--set=optimizer.optimizer_cpu_offload=true",
@@ -76,7 +80,7 @@ TEST_F(PretrainKillsTest, EndWithTheBytesOfTheUndisturbedRun) {
   for (const Layout& layout : Layouts()) {
     const std::string whole = std::string(layout.name) + "_whole",
                       killed = std::string(layout.name) + "_killed";
-    const Arguments args = Joined(layout.arguments, kCommon);
+    const Arguments args = Joined(kCommon, layout.arguments);
     const absl::Time begin = absl::Now();
     ASSERT_EQ(Run(Joined({SaveTo(whole)}, args)).exit_code, kExitDone) << layout.name;
     const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);

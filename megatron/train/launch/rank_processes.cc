@@ -7,12 +7,14 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/launch/launcher.h"
 #include "megatron/comm/launch/own_program.h"
+#include "megatron/comm/launch/rank_slots.h"
 #include "megatron/comm/launch/restarts.h"
 #include "megatron/train/failure/exit_status.h"
 
@@ -50,6 +52,16 @@ std::string NameRanks(const std::vector<int>& ranks) {
 // doing.
 constexpr absl::Duration kReportTime = absl::Seconds(8);
 
+// Returns the greatest data_parallel_size up to `most` that fits; all of `data_size` if none does.
+int64_t DataSizeFor(int64_t most, int64_t data_size, const RanksOptions& options,
+                    absl::FunctionRef<bool(int64_t)> fits) {
+  if (most >= data_size) return data_size;
+  for (int64_t size = most; size >= options.min_data_size; --size) {
+    if (fits(size)) return size;
+  }
+  return data_size;
+}
+
 // The error of this process's variables, or of ranks that did not come.
 absl::Status JoinError(const LaunchEnvironment& launch, const absl::Status& status) {
   const bool mine = status.code() == absl::StatusCode::kInvalidArgument;
@@ -60,12 +72,9 @@ absl::Status JoinError(const LaunchEnvironment& launch, const absl::Status& stat
 
 }  // namespace
 
-int StartRanks(int ranks, const std::vector<std::string>& arguments,
-               const RanksOptions& ranks_options) {
+int StartRanks(int ranks, int64_t data_size, const std::vector<std::string>& arguments,
+               const RanksOptions& ranks_options, absl::FunctionRef<bool(int64_t data_size)> fits) {
   LaunchOptions options;
-  options.ranks = ranks;
-  options.command = {OwnProgram()};
-  options.command.insert(options.command.end(), arguments.begin(), arguments.end());
   options.children.orderly_codes = {kExitSavedOnSignal, kExitTimeLimit};
   options.children.consequence_code = kExitPeerLost;
   options.children.hang_code = kExitHang;
@@ -74,16 +83,33 @@ int StartRanks(int ranks, const std::vector<std::string>& arguments,
   RestartOptions restarts;
   restarts.restarts = ranks_options.restarts;
   restarts.codes = {kExitPeerLost, kExitHang};
+  const int64_t ranks_of_model = ranks / data_size;
+  RankSlots slots(ranks);
+  const auto tell = [](absl::string_view line) {
+    std::fprintf(stderr, "error: %s\n", std::string(line).c_str());
+  };
+  const auto launch = [&](const StartOfJob& start) -> absl::StatusOr<LaunchResult> {
+    int64_t size = data_size;
+    if (ranks_options.min_data_size > 0)
+      size = DataSizeFor(slots.sound() / ranks_of_model, data_size, ranks_options, fits);
+    options.ranks = static_cast<int>(size * ranks_of_model);
+    options.command = {OwnProgram()};
+    options.command.insert(options.command.end(), arguments.begin(), arguments.end());
+    if (size < data_size) {
+      options.command.push_back(absl::StrCat("--set=parallel.data_parallel_size=", size));
+      tell(absl::StrCat("going on with parallel.data_parallel_size = ", size, " of ", data_size,
+                        ", without the places of ranks that failed twice"));
+    }
+    slots.Take(options.ranks);
+    options.environment = start.Environment();
+    for (auto& variable : slots.Environment(ProcessEnvironment()))
+      options.environment.push_back(std::move(variable));
+    MEGATRON_ASSIGN_OR_RETURN(LaunchResult result, LaunchRanks(options));
+    slots.Fail(result);
+    return result;
+  };
   std::fflush(stdout);
-  const absl::StatusOr<LaunchResult> result = LaunchWithRestarts(
-      restarts,
-      [&](const StartOfJob& start) {
-        options.environment = start.Environment();
-        return LaunchRanks(options);
-      },
-      [](absl::string_view line) {
-        std::fprintf(stderr, "error: %s\n", std::string(line).c_str());
-      });
+  const absl::StatusOr<LaunchResult> result = LaunchWithRestarts(restarts, launch, tell);
   if (!result.ok()) {
     std::fprintf(stderr, "error: %s\n", std::string(result.status().message()).c_str());
     return kExitPeerLost;

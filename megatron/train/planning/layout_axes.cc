@@ -184,6 +184,7 @@ void ApplyLayout(const LayoutAxes& axes, bool is_gpu, config::PretrainConfig* co
   parallel->clear_stuck_rank_timeout_seconds();
   parallel->clear_ranks_as();
   parallel->clear_restarts();
+  parallel->clear_min_data_parallel_size();
 }
 
 std::string DescribeLosses(const LayoutAxes& axes) {

@@ -101,6 +101,7 @@ TEST(UnpricedFieldsTest, EveryFieldOfLayoutsAndPrecisionsIsPricedToldOrWithoutEf
       "parallel.distributed_timeout_minutes",
       "parallel.distributed_timeout_seconds_after_init",
       "parallel.heartbeat_timeout_seconds",
+      "parallel.min_data_parallel_size",
       "parallel.restarts",
       "parallel.stuck_rank_timeout_seconds",
       "precision.loss_scale",

@@ -22,16 +22,17 @@ absl::StatusOr<FoundCheckpoint> WithField(absl::string_view field,
 }
 
 absl::StatusOr<FoundCheckpoint> ChooseCheckpoint(FileSystem& fs, const CheckpointOptions& options,
-                                                 Restore* restore) {
-  *restore = Restore::kEverything;
+                                                 StartingPoint* start) {
+  start->is_own = true;
   if (!options.save.empty() && options.save != options.load) {
     absl::StatusOr<FoundCheckpoint> own = FindLatestCheckpoint(fs, options.save);
     if (own.ok() || own.status().code() != absl::StatusCode::kNotFound)
       return WithField("checkpoint.save", std::move(own));
   }
   if (options.load.empty()) return absl::NotFoundError("no checkpoint is asked for");
-  if (options.no_load_optim) *restore = Restore::kWithoutOptimizer;
-  if (options.finetune) *restore = Restore::kWeights;
+  start->is_own = options.load == options.save;
+  if (options.no_load_optim) start->restore = Restore::kWithoutOptimizer;
+  if (options.finetune) start->restore = Restore::kWeights;
   return WithField("checkpoint.load", LocateCheckpoint(fs, options.load));
 }
 
@@ -48,7 +49,7 @@ absl::Status NothingToLoad(const CheckpointOptions& options, const absl::Status&
 absl::StatusOr<StartingPoint> OpenCheckpoint(FileSystem& fs, const CheckpointOptions& options,
                                              absl::FunctionRef<void(const std::string&)> warn) {
   StartingPoint start;
-  const absl::StatusOr<FoundCheckpoint> found = ChooseCheckpoint(fs, options, &start.restore);
+  const absl::StatusOr<FoundCheckpoint> found = ChooseCheckpoint(fs, options, &start);
   if (found.status().code() == absl::StatusCode::kNotFound) {
     // A run that saves where it loads from begins there, too.
     if (options.load == options.save) return start;

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "megatron/base/file_system.h"
 #include "megatron/checkpoint/checkpoint_reader.h"
+#include "megatron/checkpoint/local/peer_files.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/training_checkpoint.h"
 
@@ -15,8 +16,11 @@ namespace megatron {
 
 // The start of a run: a checkpoint, or new weights.
 struct StartingPoint {
+  // The files of other machines that `checkpoint` reads, if it is a local one; else null.
+  std::shared_ptr<PeerFiles> peer_files;
   std::unique_ptr<CheckpointReader> checkpoint;  // null: the beginning
   Restore restore = Restore::kEverything;
+  bool is_own = false;  // whether this run has saved it
 };
 
 // Opens the checkpoint that a run starts from. What the run has saved itself comes before what it

@@ -17,6 +17,7 @@
 #include "absl/strings/strip.h"
 #include "google/protobuf/descriptor.h"
 #include "megatron/base/quantity.h"
+#include "megatron/checkpoint/local/save_local_checkpoint.h"
 #include "megatron/optim/make_update_rule.h"
 #include "megatron/plan/tensor_grid_traffic.h"
 #include "megatron/tensor/cuda_device.h"
@@ -354,6 +355,11 @@ class Screen {
       if (machine_.disk_bytes)
         absl::StrAppend(&sum, ", free there: ", FormatBytes(*machine_.disk_bytes));
     }
+    if (const int64_t local = planned_.plan.local_bytes(); local > 0) {
+      absl::StrAppend(
+          &sum, "; in local checkpoints, all ranks: ",
+          FormatBytes(kLocalCheckpoints * (1 + options_.checkpoint.peer_copies) * local));
+    }
     absl::StrAppend(&text_, WrapText(sum, "  ", kColumns), "\n");
   }
 
@@ -460,6 +466,7 @@ Json MemoryJson(const PlannedPretraining& planned, const MachineMemory& machine)
                       {"host_bytes", part.host_bytes()},
                       {"host_kinds", part.host_memory},
                       {"file_bytes", part.file_bytes},
+                      {"local_checkpoint_bytes", part.local_bytes},
                       {"activations_of_a_micro_batch", part.activations}});
   }
   Json memory = {{"stages", std::move(stages)},

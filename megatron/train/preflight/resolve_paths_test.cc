@@ -23,15 +23,12 @@ using ::google::protobuf::FieldDescriptor;
 // The paths that ResolvePaths leaves as they are, because a configuration keeps them as they were
 // written, and the function that resolves them.
 const std::map<std::string, std::string>& ResolvedLater() {
-  static const auto* const fields =
-      new std::map<std::string, std::string>{{"data.data_path", "OpenData"},
-                                             {"data.train_data_path", "OpenData"},
-                                             {"data.valid_data_path", "OpenData"},
-                                             {"data.test_data_path", "OpenData"},
-                                             {"data.per_split_data_args_path", "OpenData"},
-                                             {"data.data_cache_path", "OpenData"},
-                                             {"system.attention_plan_file", "OpenAttention"},
-                                             {"system.gemm_plan_file", "OpenGemmPlans"}};
+  static const auto* const fields = new std::map<std::string, std::string>{
+      {"checkpoint.local_save", "LocalDirectory"}, {"data.data_path", "OpenData"},
+      {"data.train_data_path", "OpenData"},        {"data.valid_data_path", "OpenData"},
+      {"data.test_data_path", "OpenData"},         {"data.per_split_data_args_path", "OpenData"},
+      {"data.data_cache_path", "OpenData"},        {"system.attention_plan_file", "OpenAttention"},
+      {"system.gemm_plan_file", "OpenGemmPlans"}};
   return *fields;
 }
 

@@ -73,6 +73,11 @@ absl::Status PretrainRank::BuildTrainer() {
     MEGATRON_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> saving,
                               world_.communicator()->Split(all, "checkpoint"));
     saving_ = ProcessGroup(std::move(saving));
+    if (!options.checkpoint.local_save.empty()) {
+      MEGATRON_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> local,
+                                world_.communicator()->Split(all, "local-checkpoint"));
+      local_saving_ = ProcessGroup(std::move(local));
+    }
   }
   MEGATRON_ASSIGN_OR_RETURN(const LossScaler scaler, MakeLossScaler(options.precision));
   const int stage = dense.Coordinate(world_.rank(), Axis::kPipeline),
@@ -97,11 +102,14 @@ absl::Status PretrainRank::RestoreOrInitialize() {
     return WithExitCode(trainer_->buffers().status(), kExitIo);
   }
   const CheckpointReader& checkpoint = *run_.start.checkpoint;
+  PeerFiles* const others = run_.start.peer_files.get();
   absl::Status status;
   {
     const RankProgress::ExternalWait reading(&progress_);
+    if (others != nullptr && others->is_spread()) others->Start(local_saving_);
     status = RestoreCheckpoint(checkpoint, run_.start.restore, run_.training.description,
                                trainer_.get());
+    if (others != nullptr) others->Finish(status.ok());
   }
   MEGATRON_RETURN_IF_ERROR(WithExitCode(trainer_->buffers().status(), kExitIo));
   // The checkpoint is another model's or run's.
@@ -129,6 +137,7 @@ absl::Status PretrainRank::Prepare() {
 ExitCode PretrainRank::Train() {
   TrainingLoop::Rank rank;
   rank.saving = saving_;
+  rank.local_saving = local_saving_;
   rank.profile.options = options().profile;
   rank.profile.world = world_;
   rank.profile.trace = profiled() ? &trace_ : nullptr;

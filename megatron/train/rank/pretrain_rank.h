@@ -54,7 +54,7 @@ class PretrainRank {
   void PrintClosing(ExitCode code);
 
   const PretrainRun& run_;
-  ProcessGroup world_, saving_;
+  ProcessGroup world_, saving_, local_saving_;
   FirstFailure* failure_;
   RankProgress progress_;
   RankConsole console_;

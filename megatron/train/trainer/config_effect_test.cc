@@ -51,6 +51,7 @@ const std::map<std::string, std::vector<std::string>>& Needs() {
       {"optimizer.optimizer=onebit_lamb", {"optimizer.freeze_step=4"}},
       {"model.model_type=t5", {"model.decoder_seq_length=16"}},
       {"diloco.server_address=here:4", {"diloco.secret_file=s"}},
+      {"elasticity.enabled=true", {"elasticity.ignore_non_elastic_batch_info=true"}},
       {"data.curriculum_learning.schedule_type=fixed_root",
        {"data.curriculum_learning.min_difficulty=8",
         "data.curriculum_learning.total_curriculum_step=10"}},
@@ -146,6 +147,8 @@ std::set<std::vector<std::string>> Contexts() {
       {"model.model_type=t5", "model.decoder_seq_length=16", "model.swiglu=true",
        "model.position_embedding_type=relative", "parallel.pipeline_model_parallel_size=4"},
       {"generation={}"},
+      {"train.micro_batch_size=2", "train.global_batch_size=1680", "elasticity.enabled=true",
+       "elasticity.micro_batch_sizes=[2]"},
       {"model.disable_bias_linear=true", "model.num_experts=4", "model.moe_aux_loss_coeff=0.25",
        "model.moe_expert_capacity_factor=2", "parallel.data_parallel_size=2",
        "model.moe_shared_expert_intermediate_size=8"},
@@ -389,15 +392,16 @@ std::string Describe(const RunOptions& o) {
               absl::StrJoin(o.profile.ranks, " "), o.profile.directory) +
          Line(o.checkpoint.save, o.checkpoint.load, o.checkpoint.save_interval,
               o.checkpoint.keep_last, o.checkpoint.retain_interval, o.checkpoint.async_save,
-              o.checkpoint.finetune, o.checkpoint.no_load_optim) +
+              o.checkpoint.finetune, o.checkpoint.no_load_optim, o.checkpoint.local_save,
+              o.checkpoint.local_save_interval, o.checkpoint.peer_copies) +
          Line(o.generation.enabled, o.generation.prompt, o.generation.tokens,
               o.generation.sampling.temperature, o.generation.sampling.top_k,
               o.generation.sampling.top_p, o.generation.sampling.seed, o.seed, o.num_threads,
               o.gemms.plan_file, o.gemms.time_kernels, o.gemms.fuse_bias_gradients,
               o.gemms.fuse_gelu, o.attention.backend, o.attention.plan_file, o.deterministic,
-              o.ranks.processes, o.ranks.restarts, o.ranks.backend, o.ranks.sum_in_rank_order,
-              o.ranks.check_collectives, absl::FormatDuration(o.ranks.start_timeout),
-              absl::FormatDuration(o.ranks.timeout),
+              o.ranks.processes, o.ranks.restarts, o.ranks.min_data_size, o.ranks.backend,
+              o.ranks.sum_in_rank_order, o.ranks.check_collectives,
+              absl::FormatDuration(o.ranks.start_timeout), absl::FormatDuration(o.ranks.timeout),
               absl::FormatDuration(o.ranks.heartbeat_timeout),
               absl::FormatDuration(o.ranks.stuck_timeout));
 }

@@ -419,6 +419,10 @@ CheckpointOptions ToCheckpoint(const config::CheckpointConfig& config) {
   options.async_save = config.async_save();
   options.finetune = config.finetune();
   options.no_load_optim = config.no_load_optim();
+  if (!config.has_local_save()) return options;
+  options.local_save = config.local_save();
+  options.local_save_interval = config.local_save_interval();
+  options.peer_copies = static_cast<int>(config.peer_copies());
   return options;
 }
 
@@ -488,6 +492,7 @@ RanksOptions ToRanksOptions(const config::ParallelConfig& config) {
   RanksOptions options;
   options.processes = config.ranks_as() == config::RanksAs::processes;
   options.restarts = static_cast<int>(config.restarts());
+  options.min_data_size = config.min_data_parallel_size();
   if (config.has_distributed_backend()) {
     options.backend = config.distributed_backend() == config::DistributedBackend::nccl
                           ? DistributedBackend::kNccl

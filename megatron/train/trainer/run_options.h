@@ -55,6 +55,9 @@ struct CheckpointOptions {
   bool async_save = false;
   bool finetune = false;
   bool no_load_optim = false;
+  std::string local_save;           // as it is written; empty: no local checkpoints
+  int64_t local_save_interval = 0;  // 0: no local checkpoints
+  int peer_copies = 0;
 };
 
 struct GenerationOptions {
@@ -75,8 +78,9 @@ enum class DistributedBackend { kAny, kNccl, kHost };
 
 // Options of how ranks run and how long they wait for each other.
 struct RanksOptions {
-  bool processes = false;  // ranks are processes; else threads
-  int restarts = 0;        // times that lost ranks are started again
+  bool processes = false;     // ranks are processes; else threads
+  int restarts = 0;           // times that lost ranks are started again
+  int64_t min_data_size = 0;  // least data_parallel_size to go on with; 0: all ranks
   DistributedBackend backend = DistributedBackend::kAny;
   bool sum_in_rank_order = false;                    // see NcclWorldOptions
   bool check_collectives = false;                    // see NcclWorldOptions

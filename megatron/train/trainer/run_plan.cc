@@ -15,11 +15,14 @@
 #include "glog/logging.h"
 #include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/checkpoint/local/save_local_checkpoint.h"
+#include "megatron/checkpoint/shard_header.h"
 #include "megatron/comm/hierarchical/hierarchical_communicator.h"
 #include "megatron/comm/island_groups.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/train/trainer/flops.h"
 #include "megatron/train/trainer/lanes.h"
+#include "megatron/train/trainer/training_checkpoint.h"
 
 namespace megatron {
 namespace {
@@ -73,6 +76,15 @@ void AddHierarchical(const RunOptions& options, const RankGrid& dense, const Ran
 // The ledger's names of host memory begin with it.
 constexpr absl::string_view kHostPrefix = "host/";
 
+// Returns the bytes of the rank's shard of a checkpoint.
+int64_t ShardBytes(Trainer& trainer) {
+  int64_t bytes = kShardHeaderBytes;
+  for (const ShardedTensor& block : MakeCheckpointState(trainer, RunDescription()).tensors) {
+    if (block.replica == 0) bytes += block.tensor.bytes();
+  }
+  return bytes;
+}
+
 // Plans a rank, which is of this pipeline stage.
 absl::StatusOr<RankPlan> PlanRank(const RunOptions& options, const RankGrid& dense,
                                   const RankGrid& expert, int rank, int stage) {
@@ -107,6 +119,7 @@ absl::StatusOr<RankPlan> PlanRank(const RunOptions& options, const RankGrid& den
     plan.parameters += flat.range.size();
   if (const StateFile* const file = trainer->buffers().state_file())
     plan.file_bytes = file->bytes();
+  if (!options.checkpoint.local_save.empty()) plan.local_bytes = ShardBytes(*trainer);
   AddHierarchical(options, dense, expert, rank, &plan);
   return plan;
 }
@@ -158,6 +171,12 @@ int64_t RunPlan::file_bytes(int ranks) const {
   int64_t bytes = 0;
   for (const RankPlan& stage : stages) bytes += ranks_per_stage * stage.file_bytes;
   return bytes / (static_cast<int64_t>(stages.size()) * ranks_per_stage) * ranks;
+}
+
+int64_t RunPlan::local_bytes() const {
+  int64_t bytes = 0;
+  for (const RankPlan& stage : stages) bytes += ranks_per_stage * stage.local_bytes;
+  return bytes;
 }
 
 int64_t RunPlan::rank_bytes() const {
@@ -244,6 +263,17 @@ void AppendMemory(const RunOptions& options, const RunPlan& plan, std::string* t
     if (part.file_bytes > 0) {
       absl::StrAppendFormat(text, "  and in a file in %s: %s, which each step reads and writes\n",
                             options.trainer.state_directory, FormatBytes(part.file_bytes));
+    }
+    if (part.local_bytes > 0) {
+      const int copies = options.checkpoint.peer_copies;
+      absl::StrAppendFormat(
+          text, "  and in %s: %s for each rank of the machine, %d checkpoints%s of %s\n",
+          options.checkpoint.local_save,
+          FormatBytes(kLocalCheckpoints * (1 + copies) * part.local_bytes), kLocalCheckpoints,
+          copies == 0
+              ? std::string()
+              : absl::StrCat(", each with those of ", FormatQuantity(copies, "other rank"), ","),
+          FormatBytes(part.local_bytes));
     }
   }
   if (plan.stages.size() > 1) {

@@ -26,6 +26,9 @@ struct RankPlan {
   std::map<std::string, int64_t> activations;  // peak bytes of one micro-batch by name
   // Bytes of the rank's file of optimizer states, which each step reads and writes once.
   int64_t file_bytes = 0;
+  // Bytes of the rank's shard of a local checkpoint; 0 without checkpoint.local_save. The first rank
+  // of the stage has the largest.
+  int64_t local_bytes = 0;
 
   int64_t total_bytes() const;  // bytes on the device
   int64_t host_bytes() const;
@@ -45,6 +48,8 @@ struct RunPlan {
   int64_t host_bytes(int ranks) const;
   // Returns the bytes of the files of optimizer states of `ranks` ranks.
   int64_t file_bytes(int ranks) const;
+  // Returns the bytes of a local checkpoint, those of all ranks together, without copies.
+  int64_t local_bytes() const;
   // Returns the bytes of a machine that runs `ranks` of them, in `processes` processes.
   int64_t machine_bytes(int ranks, int processes) const;
 };

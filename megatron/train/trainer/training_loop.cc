@@ -58,6 +58,7 @@ TrainingLoop::TrainingLoop(const TrainingRun& run, const Rank& rank, FileSystem&
       trainer_(trainer),
       consensus_(trainer->groups().world),
       saving_consensus_(rank.saving),
+      local_saver_(run.options.checkpoint, run.local, rank.local_saving, fs),
       profile_(rank.profile, trainer->stream(), fs),
       first_iteration_(trainer->progress().iteration),
       meter_(run.options, run.speed, first_iteration_),
@@ -77,7 +78,7 @@ TrainingLoop::TrainingLoop(const TrainingRun& run, const Rank& rank, FileSystem&
     writer_ = std::make_unique<AsyncCheckpointWriter>(fs, save);
   }
   // A checkpoint that was loaded from where the run saves is saved already.
-  if (first_iteration_ > 0 && checkpoint.load == checkpoint.save)
+  if (first_iteration_ > 0 && checkpoint.load == checkpoint.save && !run.starts_from_local)
     saved_iteration_ = first_iteration_;
 }
 
@@ -230,6 +231,7 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
   if (sampled) sampler_.Begin();
   const absl::StatusOr<StepReport> report = trainer_->Step(*run_.data.train, [this] {
     if (writer_ != nullptr) writer_->WaitUntilRead();
+    local_saver_.WaitUntilRead();
     return Requests();
   });
   if (sampled) sampler_.End();
@@ -419,8 +421,10 @@ std::optional<ExitCode> TrainingLoop::SaveOrLeave(bool stop_requested) {
   if (loop.exit_interval > 0 && iteration % loop.exit_interval == 0) return SaveAndLeave(kExitDone);
   const CheckpointOptions& checkpoint = options().checkpoint;
   if (writer_ == nullptr || checkpoint.save_interval == 0 ||
-      iteration % checkpoint.save_interval != 0)
+      iteration % checkpoint.save_interval != 0) {
+    if (local_saver_.IsDue(iteration)) SaveLocal();
     return std::nullopt;
+  }
   StartSave();
   const absl::Status status = checkpoint.async_save ? absl::OkStatus() : FinishSave();
   // The last good checkpoint is still there, and the disk may have room again at the next interval.
@@ -467,6 +471,24 @@ absl::Status TrainingLoop::FinishSave() {
   return absl::OkStatus();
 }
 
+void TrainingLoop::SaveLocal() {
+  const TraceSpan span(trainer_->stream(), TimeCategory::kCheckpoint, "local checkpoint");
+  FinishLocalSave();
+  rank_.progress->Enter(Phase::kSave);
+  metrics_.Sync();
+  local_saver_.Start(MakeCheckpointState(*trainer_, run_.description));
+  if (!options().checkpoint.async_save) FinishLocalSave();
+  rank_.progress->Enter(Phase::kUpdate);
+}
+
+void TrainingLoop::FinishLocalSave() {
+  const absl::Status status = local_saver_.Finish();
+  if (status.ok()) return;
+  const std::string message = absl::StrCat(status.message(), "; training continues");
+  rank_.console->Warn(message);
+  Tell(RunEventKind::kSaveFailed, trainer_->progress().iteration, message);
+}
+
 ExitCode TrainingLoop::SaveAndLeave(ExitCode code) {
   rank_.console->ClearProgress();
   if (writer_ == nullptr) {
@@ -478,7 +500,13 @@ ExitCode TrainingLoop::SaveAndLeave(ExitCode code) {
   const bool is_being_saved = writer_->in_progress() && saving_iteration_ == iteration;
   if (saved_iteration_ != iteration && !is_being_saved) StartSave();
   const absl::Status status = FinishSave();
-  if (status.ok()) return code;
+  FinishLocalSave();
+  if (status.ok()) {
+    const absl::Status removed = local_saver_.Remove();
+    if (!removed.ok())
+      rank_.console->WarnOwn(absl::StrCat("local checkpoints stay: ", removed.message()));
+    return code;
+  }
   const std::string message =
       absl::StrCat("the checkpoint of iteration ", iteration, " was not saved: ", status.message());
   Tell(RunEventKind::kSaveFailed, iteration, message);

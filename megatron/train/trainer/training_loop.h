@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "megatron/base/file_system.h"
 #include "megatron/checkpoint/async_checkpoint_writer.h"
+#include "megatron/checkpoint/local/local_place.h"
 #include "megatron/comm/watch/rank_progress.h"
 #include "megatron/tensor/trace/trace.h"
 #include "megatron/train/batches/training_data.h"
@@ -37,6 +38,7 @@
 #include "megatron/train/metrics/what_if.h"
 #include "megatron/train/profile/profile_window.h"
 #include "megatron/train/trainer/consensus.h"
+#include "megatron/train/trainer/local_saver.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/trainer.h"
 #include "megatron/train/trainer/training_checkpoint.h"
@@ -48,6 +50,8 @@ struct TrainingRun {
   RunOptions options;
   TrainingData data;
   RunDescription description;
+  LocalPlace local;                // where local checkpoints lie
+  bool starts_from_local = false;  // the iteration that the run starts from is in no other
   SpeedBasis speed;
   absl::Time program_start;
   std::string restart_reason;  // why a launcher started the run again; empty: it did not
@@ -59,7 +63,8 @@ class TrainingLoop {
  public:
   // The parts of a rank that its loop works with, besides the trainer.
   struct Rank {
-    ProcessGroup saving;  // all ranks, for the thread that writes checkpoints
+    ProcessGroup saving;        // all ranks, for the thread that writes checkpoints
+    ProcessGroup local_saving;  // all ranks, for the thread that writes local checkpoints
     ProfileWindow::Context profile;
     Trace* trace = nullptr;  // follows the trainer's stream first
     RankConsole* console = nullptr;
@@ -121,6 +126,9 @@ class TrainingLoop {
   // Starts a save once the one before has ended, and warns if that one has failed.
   void StartSave();
   absl::Status FinishSave();
+  // The same of a local checkpoint; warns of an error.
+  void SaveLocal();
+  void FinishLocalSave();
   // Prints that the save that was started last has failed; `next` says when the next one is.
   void WarnOfFailedSave(const absl::Status& status, absl::string_view next);
   // Prints how many steps of a run that ends well were skipped, where that is not as it should be.
@@ -134,6 +142,7 @@ class TrainingLoop {
   Trainer* trainer_;
   Consensus consensus_, saving_consensus_;
   std::unique_ptr<AsyncCheckpointWriter> writer_;  // null: no checkpoints
+  LocalSaver local_saver_;
   ProfileWindow profile_;
   int64_t first_iteration_ = 0;
   StepMeter meter_;

@@ -69,6 +69,9 @@ void CheckCudaGraphs(ConfigChecker& check);
 // Learning rate, weight decay and batch sizes.
 void CheckTraining(ConfigChecker& check);
 
+// Batches that follow from the number of ranks, and restarts with fewer of them.
+void CheckElasticity(ConfigChecker& check);
+
 // The corpus and the tokenizer.
 void CheckData(ConfigChecker& check);
 

@@ -127,6 +127,8 @@ void CheckCheckpoint(ConfigChecker& check) {
   const config::CheckpointConfig& checkpoint = check.resolved().checkpoint();
   if (check.IsWritten("checkpoint.save") && checkpoint.save().empty())
     check.Error("checkpoint.save", "expects the name of a directory");
+  if (check.IsWritten("checkpoint.local_save") && checkpoint.local_save().empty())
+    check.Error("checkpoint.local_save", "expects the name of a directory");
   if (!checkpoint.has_load()) return;
   if (checkpoint.load().empty()) {
     check.Error("checkpoint.load", "expects the name of a directory");
@@ -210,6 +212,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckSparseGradients(check);
   CheckOneBit(check);
   CheckTraining(check);
+  CheckElasticity(check);
   CheckData(check);
   CheckCheckpoint(check);
   CheckGeneration(check);

@@ -98,6 +98,8 @@ void MustBeWholeMicroSteps(ConfigChecker& check, absl::string_view path, int64_t
   if (!check.Usable({path, "train.micro_batch_size", "parallel.data_parallel_size"})) return;
   const int64_t together = SamplesPerMicroStep(check);
   if (samples % together == 0) return CheckThatPipelineIsFilled(check, path, samples / together);
+  // CheckElasticity says which numbers of ranks could share the batch.
+  if (check.resolved().elasticity().enabled() && path == "train.global_batch_size") return;
   check.Error(path, absl::StrCat("must be divisible by ", check.Named("train.micro_batch_size"),
                                  " times ", check.Named("parallel.data_parallel_size")));
 }

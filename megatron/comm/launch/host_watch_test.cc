@@ -1,0 +1,40 @@
+#include "megatron/comm/launch/host_watch.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "megatron/base/file_system.h"
+
+namespace megatron {
+namespace {
+
+// Returns what comes within the time, in milliseconds.
+std::string ReadFrom(int fd, int patience) {
+  pollfd waits = {fd, POLLIN, 0};
+  if (poll(&waits, 1, patience) != 1) return "";
+  char bytes[64];
+  const ssize_t got = read(fd, bytes, sizeof(bytes));
+  return std::string(bytes, got > 0 ? static_cast<size_t>(got) : 0);
+}
+
+TEST(HostWatchTest, AMachineThatAnswersEndsTheJob) {
+  const std::string file = ::testing::TempDir() + "/is_back";
+  PosixFileSystem().Remove(file).IgnoreError();
+  const auto watch = HostWatch::Start({{"gone", {"false"}},
+                                       {"nowhere", {"no_such_program"}},
+                                       {"back", {"sh", "-c", absl::StrCat("test -e ", file)}}},
+                                      absl::Milliseconds(20));
+  ASSERT_TRUE(watch.ok()) << watch.status();
+  EXPECT_EQ(ReadFrom((*watch)->control(), 300), "");
+  EXPECT_EQ((*watch)->Answered(), "");
+  ASSERT_TRUE(WriteFileAtomically(PosixFileSystem(), file, "x").ok());
+  EXPECT_EQ(ReadFrom((*watch)->control(), 30000), "signal 15\n");
+  EXPECT_EQ((*watch)->Answered(), "back");
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,78 @@
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "megatron/train/config/elastic_batch.h"
+#include "megatron/train/validate/rules.h"
+
+namespace megatron {
+namespace {
+
+// A batch size that is written must be the computed one.
+void MustBeComputed(ConfigChecker& check, absl::string_view path, int64_t written,
+                    int64_t computed) {
+  if (!check.IsWritten(path) || written == computed) return;
+  check.Error(path, absl::StrCat("is computed with ", check.Named("elasticity.enabled"),
+                                 ", which gives ", computed, "; --set ", path,
+                                 "= removes it, or set elasticity.ignore_non_elastic_batch_info"));
+}
+
+void CheckElasticBatch(ConfigChecker& check) {
+  constexpr absl::string_view kRanks = "parallel.data_parallel_size";
+  const config::PretrainConfig& config = check.resolved();
+  if (!config.elasticity().enabled()) return;
+  if (config.train().auto_layout()) {
+    check.Error("elasticity.enabled", absl::StrCat("contradicts ", check.Named("train.auto_layout"),
+                                                   ", which chooses the micro-batch; choose one"));
+  }
+  if (!check.Usable({"elasticity.max_train_batch_size", "elasticity.micro_batch_sizes",
+                     "elasticity.min_gpus", "elasticity.max_gpus",
+                     "parallel.tensor_model_parallel_size", "parallel.context_parallel_size",
+                     "parallel.pipeline_model_parallel_size", kRanks})) {
+    return;
+  }
+  const absl::StatusOr<ElasticRule> rule = ElasticRuleOf(config);
+  if (!rule.ok()) return check.MessageError("elasticity", rule.status().message());
+  const absl::StatusOr<ElasticBatch> batch = ChooseElasticBatch(*rule);
+  if (!batch.ok()) return check.MessageError("elasticity", batch.status().message());
+  const int64_t ranks = config.parallel().data_parallel_size();
+  if (!std::binary_search(batch->rank_counts.begin(), batch->rank_counts.end(), ranks)) {
+    check.Error(kRanks, absl::StrCat("cannot share the global batch of ", batch->size,
+                                     " samples that the section elasticity gives; possible are ",
+                                     DescribeRankCounts(batch->rank_counts)));
+    return;
+  }
+  if (config.elasticity().ignore_non_elastic_batch_info()) return;
+  MustBeComputed(check, "train.global_batch_size", config.train().global_batch_size(), batch->size);
+  MustBeComputed(check, "train.micro_batch_size", config.train().micro_batch_size(),
+                 ElasticMicroBatch(*rule, batch->size, ranks));
+}
+
+void CheckElasticRestarts(ConfigChecker& check) {
+  constexpr absl::string_view kLeast = "parallel.min_data_parallel_size";
+  const config::PretrainConfig& config = check.resolved();
+  if (!check.IsWritten(kLeast)) return;
+  check.MustNotExceed(kLeast, "parallel.data_parallel_size",
+                      config.parallel().min_data_parallel_size(),
+                      config.parallel().data_parallel_size());
+  if (config.train().auto_layout()) {
+    check.Error(kLeast, absl::StrCat("contradicts ", check.Named("train.auto_layout"),
+                                     ", which chooses data_parallel_size; choose one"));
+  }
+  if (!check.IsWritten("train.global_batch_size") && !config.elasticity().enabled()) {
+    check.Error(kLeast,
+                "needs train.global_batch_size or the section elasticity, so that the global batch "
+                "does not change with the number of ranks");
+  }
+}
+
+}  // namespace
+
+void CheckElasticity(ConfigChecker& check) {
+  CheckElasticBatch(check);
+  CheckElasticRestarts(check);
+}
+
+}  // namespace megatron

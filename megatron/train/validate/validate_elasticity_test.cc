@@ -1,0 +1,91 @@
+#include <string>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/train/config/config_defaults.h"
+#include "megatron/train/config/config_parser.h"
+#include "megatron/train/configs/config_loader.h"
+#include "megatron/train/validate/validation_errors.h"
+
+namespace megatron {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr char kElastic[] =
+    "model { num_layers: 4 hidden_size: 64 num_attention_heads: 4 seq_length: 32 }\n"
+    "optimizer { lr: 1e-3 }\n"
+    "train { train_iters: 10 }\n"
+    "elasticity { enabled: true max_train_batch_size: 12 micro_batch_sizes: [1, 3] }\n"
+    "data { mock_data: true }\n";
+
+config::TrainConfig Training(const ConfigOverrides& overrides) {
+  const auto loaded = LoadConfigFromString(kElastic, "x", overrides, ConfigPurpose::kDryRun);
+  EXPECT_TRUE(loaded.ok()) << loaded.status();
+  return loaded.ok() ? loaded->config.train() : config::TrainConfig();
+}
+
+TEST(ValidateElasticityTest, TheBatchStaysAndTheMicroBatchFollowsFromTheRanks) {
+  for (const auto& [ranks, micro] : std::vector<std::pair<std::string, int64_t>>{
+           {"1", 3}, {"2", 3}, {"3", 1}, {"4", 3}, {"6", 1}, {"12", 1}}) {
+    const config::TrainConfig training = Training({"parallel.data_parallel_size=" + ranks});
+    EXPECT_EQ(training.global_batch_size(), 12) << ranks;
+    EXPECT_EQ(training.micro_batch_size(), micro) << ranks;
+  }
+}
+
+TEST(ValidateElasticityTest, ACompletedConfigurationIsAccepted) {
+  ParsedConfig parsed = ParseConfig(kElastic, "x", {"parallel.data_parallel_size=4"});
+  ResolveDefaults(&parsed.config);
+  EXPECT_THAT(Validate(parsed.config, parsed.locations), IsEmpty());
+}
+
+TEST(ValidateElasticityTest, BatchSizesThatAreWrittenElsewhereCanBeIgnored) {
+  const config::TrainConfig training =
+      Training({"train.global_batch_size=7", "train.micro_batch_size=7",
+                "elasticity.ignore_non_elastic_batch_info=true"});
+  EXPECT_EQ(training.global_batch_size(), 12);
+  EXPECT_EQ(training.micro_batch_size(), 3);
+}
+
+TEST(ValidateElasticityTest, RefusesRanksThatCannotShareTheBatchAndNamesThoseThatCan) {
+  EXPECT_THAT(ErrorsOf(kElastic, {"parallel.data_parallel_size=5"}),
+              ElementsAre("--set parallel.data_parallel_size=5: parallel.data_parallel_size = 5: "
+                          "cannot share the global batch "
+                          "of 12 samples that the section elasticity gives; possible are 1-4, 6, "
+                          "12"));
+  ExpectEachIsRefused(
+      kElastic,
+      {{{"elasticity.micro_batch_sizes=[16]"}, "micro_batch_sizes holds 16"},
+       {{"elasticity.min_gpus=13"}, "no number of data-parallel ranks from 13 to 10000"},
+       {{"elasticity.num_gpus_per_node=8", "parallel.pipeline_model_parallel_size=3",
+         "model.num_layers=6"},
+        "num_gpus_per_node is 8 and a model has 3 ranks"},
+       {{"train.global_batch_size=24"}, "which gives 12; --set train.global_batch_size= removes"},
+       {{"train.micro_batch_size=1"}, "which gives 3; --set train.micro_batch_size= removes it"},
+       {{"train.auto_layout=true"}, "contradicts train.auto_layout"},
+       {{"elasticity.enabled=false", "train.micro_batch_size=1"},
+        "elasticity.max_train_batch_size = 12: has no effect"}});
+}
+
+TEST(ValidateElasticityTest, ARunThatShrinksKeepsItsBatch) {
+  constexpr char kFour[] = "parallel.data_parallel_size=4", kRestarts[] = "parallel.restarts=3",
+                 kProcesses[] = "parallel.ranks_as=processes", kSave[] = "checkpoint.save=d";
+  EXPECT_THAT(ErrorsOf(kElastic,
+                       {kFour, kRestarts, kProcesses, kSave, "parallel.min_data_parallel_size=2"}),
+              IsEmpty());
+  ExpectEachIsRefused(
+      kElastic,
+      {{{kFour, "parallel.min_data_parallel_size=2"}, "has no effect with parallel.restarts = 0"},
+       {{kFour, kRestarts, kProcesses, kSave, "parallel.min_data_parallel_size=5"},
+        "must be at most parallel.data_parallel_size"},
+       {{kFour, kRestarts, kProcesses, kSave, "parallel.min_data_parallel_size=2",
+         "elasticity=", "train.micro_batch_size=1"},
+        "needs train.global_batch_size or the section elasticity"}});
+}
+
+}  // namespace
+}  // namespace megatron
