@@ -181,6 +181,18 @@ TEST_F(FederatedTest, AnIslandThatComesBackAndAServerThatIsKilledEndWithTheSameB
   ExpectEnd(b, 1);
   EXPECT_EQ(WeightsOf("island0"), whole);
   EXPECT_EQ(WeightsOf("island1"), whole);
+  RemoveRun();
+  // On a CUDA device, which the CPU plays.
+  StartFederated();
+  a = StartIsland(0, kFederated);
+  Arguments command = Command(IslandOf(1, kFederated));
+  command[0] = ProgramPath("megatron/train/pretrain_gpt_emulated_cuda");
+  b = StartProgram(command, LogOf(1));
+  ExpectEnd(a, 0);
+  ExpectEnd(b, 1);
+  EXPECT_TRUE(absl::StrContains(ReadTextFile(LogOf(1)), "emulated")) << ReadTextFile(LogOf(1));
+  EXPECT_EQ(WeightsOf("island0"), whole);
+  EXPECT_EQ(WeightsOf("island1"), whole);
 }
 
 TEST_F(FederatedTest, AnotherClipNormIsRefusedByName) {
