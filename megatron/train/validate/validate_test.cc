@@ -264,7 +264,7 @@ TEST(ValidateTest, RefusesEachBrokenRuleByName) {
        "has no effect with parallel.prescale_gradients = true"},
       {{"parallel.communication_data_type=fp16", "parallel.data_parallel_size=4",
         "optimizer.optimizer=onebit_adam", "optimizer.freeze_step=4"},
-       "gradients are not summed after optimizer.freeze_step"},
+       "signs are sent in place of gradients"},
       {{"parallel.communication_data_type=fp16", "parallel.data_parallel_size=4",
         "parallel.use_distributed_optimizer=true",
         "parallel.data_parallel_sharding_strategy=optim_grads_params",
