@@ -259,9 +259,17 @@ absl::StatusOr<LaunchResult> Launch(const std::vector<std::string>& command) {
   options.children.idle_limit = absl::GetFlag(FLAGS_idle_limit);
   options.command = command;
   const int wanted = options.ranks, least = absl::GetFlag(FLAGS_min_ranks);
+  if (least > wanted) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--min_ranks=", least, " is more than --ranks=", wanted));
+  }
   RankSlots slots(wanted);
   const auto launch = [&](const StartOfJob& start) -> absl::StatusOr<LaunchResult> {
     const int most = least < 0 || slots.sound() < least ? wanted : slots.sound();
+    if (most < wanted) {
+      Tell(absl::StrCat("going on with ", most, " of ", wanted,
+                        " ranks, without the places of ranks that failed twice"));
+    }
     MEGATRON_ASSIGN_OR_RETURN(LaunchResult result,
                               LaunchFewer(wanted, most, std::max(least, 1), [&](int count) {
                                 slots.Take(count);

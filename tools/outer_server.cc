@@ -101,6 +101,14 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   } else {
     MEGATRON_RETURN_IF_ERROR(CheckFederated(options.federated), _.SetPrepend() << "--");
   }
+  if (options.federated.clip_norm != 0 && !options.federated.has_noise()) {
+    for (const char* flag : {"delta", "max_epsilon"}) {
+      if (IsSet(flag)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--", flag, " has no effect without --noise_multiplier"));
+      }
+    }
+  }
   if (options.federated.has_noise() && options.state_file.empty()) {
     return absl::InvalidArgumentError(
         "--noise_multiplier needs --state, the file that keeps the privacy budget");

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -77,7 +78,7 @@ absl::StatusOr<std::vector<BatchSizeStep>> ParseBatchSizeSteps(absl::string_view
   for (const absl::string_view entry :
        absl::StrSplit(text, absl::ByAnyChar(" ,\t\n"), absl::SkipEmpty())) {
     MEGATRON_ASSIGN_OR_RETURN(const BatchSizeStep step, ReadStep(entry, seq_length));
-    if (steps.empty() && step.samples != 0) {
+    if (steps.empty() && !absl::StartsWith(entry, "0:")) {
       return absl::InvalidArgumentError(
           absl::StrCat("the first batch size must hold from 0 tokens on, not '", entry, "'"));
     }
@@ -85,6 +86,10 @@ absl::StatusOr<std::vector<BatchSizeStep>> ParseBatchSizeSteps(absl::string_view
       return absl::InvalidArgumentError(
           absl::StrCat("'", entry, "' begins after ", step.samples, " samples of ", seq_length,
                        " tokens, which is no later than what stands in front of it"));
+    }
+    if (!steps.empty() && step.size <= steps.back().size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("batch sizes must grow, and that of '", entry, "' does not"));
     }
     steps.push_back(step);
   }

@@ -32,8 +32,8 @@ std::vector<BatchSizeStep> RampUp(int64_t start, int64_t increment, int64_t samp
 
 // Reads "0:16 2.4B:320 12B:1536": numbers of tokens, which are turned into whole samples of
 // `seq_length` tokens, and the sizes from there on. K, M, B and T are powers of a thousand, and
-// commas are taken for spaces. Returns InvalidArgument for other texts, and for samples that do not
-// ascend from 0.
+// commas are taken for spaces. Returns InvalidArgument for other texts, for samples that do not
+// ascend from 0, and for sizes that do not grow.
 absl::StatusOr<std::vector<BatchSizeStep>> ParseBatchSizeSteps(absl::string_view text,
                                                                int64_t seq_length);
 

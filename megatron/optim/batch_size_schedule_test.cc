@@ -109,6 +109,13 @@ TEST(BatchSizeScheduleTest, RefusesTextsThatAreNoSchedule) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no batch size")));
   EXPECT_THAT(ParseBatchSizeSteps("8:8", 8),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("from 0 tokens on")));
+  EXPECT_THAT(ParseBatchSizeSteps("1:8", 8),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("from 0 tokens on")));
+  for (const char* text : {"0:8 64:8", "0:8 64:16 80:4"}) {
+    EXPECT_THAT(ParseBatchSizeSteps(text, 8),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("batch sizes must grow")))
+        << text;
+  }
   EXPECT_THAT(ParseBatchSizeSteps("0:8 64:16 71:24", 8),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("'71:24' begins after 8 samples"),

@@ -216,8 +216,7 @@ class PretrainProcess {
   // Checks all that the run is planned and predicted from, before anything is opened.
   absl::StatusOr<Planned> Plan(absl::StatusOr<LoadedConfig> read);
   absl::StatusOr<RunLock> OpenDirectories(const PretrainRun& run) const;
-  absl::StatusOr<PretrainRun> Prepare(const config::PretrainConfig& config,
-                                      PlannedPretraining planned);
+  absl::StatusOr<PretrainRun> Prepare(const LoadedConfig& loaded, PlannedPretraining planned);
   // Returns what is expected of a step, on all processes alike; without parts if there is nothing
   // to predict it from.
   absl::StatusOr<StepComparison> Predict(const config::PretrainConfig& config,
@@ -393,8 +392,9 @@ absl::StatusOr<RunLock> PretrainProcess::OpenDirectories(const PretrainRun& run)
                            launch_.world_size);
 }
 
-absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfig& config,
+absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const LoadedConfig& loaded,
                                                      PlannedPretraining planned) {
+  const config::PretrainConfig& config = loaded.config;
   PretrainRun run;
   run.fs = &PosixFileSystem();
   run.plan = std::move(planned.plan);
@@ -461,6 +461,7 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const config::PretrainConfi
   if (run.start.checkpoint != nullptr && run.start.restore != Restore::kWeights) {
     const std::string other = OtherInstructionSet(*run.start.checkpoint, run.training.description);
     if (!other.empty()) warn(other);
+    MEGATRON_RETURN_IF_ERROR(Agree(CheckBatches(*run.start.checkpoint, config, loaded.locations)));
   }
   const std::string checkpoint =
       run.start.checkpoint == nullptr ? "" : run.start.checkpoint->directory();
@@ -545,7 +546,7 @@ int PretrainProcess::Run() {
     return StartRanks(options.num_ranks(), options.parallel.data, command_.arguments(),
                       options.ranks, [this](int64_t data_size) { return Fits(data_size); });
   }
-  const absl::StatusOr<PretrainRun> run = Prepare(planned->loaded.config, std::move(planned->run));
+  const absl::StatusOr<PretrainRun> run = Prepare(planned->loaded, std::move(planned->run));
   if (!run.ok()) return Leave(run.status());
   if (is_reporting_rank()) {
     RanksOfMachine here;

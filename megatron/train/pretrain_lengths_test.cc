@@ -100,6 +100,41 @@ TEST_F(PretrainLengthsTest, APassedOverIterationTakesItsSamplesAlone) {
   ExpectEqualCheckpoints("whole", "parts");
 }
 
+// Steps that are not made do not count for the step at which the second moment is frozen. Else it
+// would be frozen before it is anything, and nothing would be learned.
+TEST_F(PretrainLengthsTest, PassedOverIterationsDoNotBringTheFreezeNearer) {
+  const Outcome outcome =
+      Run({SaveTo("save"), "--set=train.iterations_to_skip=[0, 1, 2]", "--set=train.train_iters=24",
+           "--set=parallel.data_parallel_size=2", "--set=optimizer.optimizer=onebit_adam",
+           "--set=optimizer.freeze_step=3"});
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  EXPECT_LT(Values("save", "lm loss").back(), Values("save", "lm loss").front() - 0.1);
+}
+
+TEST_F(PretrainLengthsTest, ARunWhoseBatchFollowsFromItsRanksDoesNotGoOnWithAnother) {
+  const Arguments unwritten = {SaveTo("save"),
+                               "--set=train.global_batch_size=", "--set=train.train_iters=8"};
+  ASSERT_EQ(
+      Run(Joined(unwritten, {"--set=parallel.data_parallel_size=2", "--set=train.exit_interval=4"}))
+          .exit_code,
+      kExitDone);
+  const Outcome refused = Run(unwritten);
+  EXPECT_EQ(refused.exit_code, kExitConfig) << refused.output;
+  EXPECT_THAT(refused.output, HasSubstr("train.global_batch_size was 4 in"));
+  EXPECT_EQ(Run(Joined(unwritten, {"--set=train.global_batch_size=4"})).exit_code, kExitDone);
+}
+
+TEST_F(PretrainLengthsTest, ALengthInSamplesIsNotContinuedWithOtherBatches) {
+  const Arguments samples = {SaveTo("save"),
+                             "--set=train.train_iters=", "--set=train.train_samples=32",
+                             "--set=optimizer.lr_warmup_iters="};
+  ASSERT_EQ(Run(Joined(samples, {"--set=train.exit_interval=4"})).exit_code, kExitDone);
+  const Outcome refused = Run(Joined(samples, {"--set=train.global_batch_size=2"}));
+  EXPECT_EQ(refused.exit_code, kExitConfig) << refused.output;
+  EXPECT_THAT(refused.output, HasSubstr("give the run's length as train.train_iters"));
+  EXPECT_EQ(Run(samples).exit_code, kExitDone);
+}
+
 TEST_F(PretrainLengthsTest, CheckpointsOfTheIntervalStay) {
   const Outcome outcome =
       Run({SaveTo("save"), "--set=checkpoint.save_interval=2",

@@ -679,6 +679,7 @@ TEST(FromMegatronTest, LengthsInSamplesStayInSamples) {
       absl::StrReplaceAll(kSmall, {{"--train-iters 100 ", ""}}),
       "--train-samples 800 --lr-warmup-samples 41 --lr-decay-samples 700 --decoupled-lr 2e-3 "
       "--decoupled-min-lr 1e-5 --iterations-to-skip 3 7 --save-retain-interval 50 --save c "
+      "--save-interval 25 "
       "--step-batch-size-schedule '0:2 1K:4'"));
   ASSERT_THAT(translated, IsOk());
   const FromMegatronResult& result = *translated;

@@ -2,11 +2,15 @@
 
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/checkpoint/find_checkpoint.h"
+#include "megatron/optim/batch_size_schedule.h"
+#include "megatron/train/config/batch_sizes.h"
+#include "megatron/train/config/config_parser.h"
 #include "megatron/train/failure/exit_status.h"
 
 namespace megatron {
@@ -44,7 +48,47 @@ absl::Status NothingToLoad(const CheckpointOptions& options, const absl::Status&
                       kExitConfig);
 }
 
+bool HaveSameBatches(const config::PretrainConfig& a, const config::PretrainConfig& b) {
+  if (a.train().global_batch_size() != b.train().global_batch_size()) return false;
+  const auto one = BatchSizeSteps(a.train(), a.model().seq_length()),
+             other = BatchSizeSteps(b.train(), b.model().seq_length());
+  return one.ok() && other.ok() &&
+         absl::c_equal(*one, *other, [](const BatchSizeStep& x, const BatchSizeStep& y) {
+           return x.samples == y.samples && x.size == y.size;
+         });
+}
+
 }  // namespace
+
+absl::Status CheckBatches(const CheckpointReader& checkpoint, const config::PretrainConfig& config,
+                          const ConfigLocations& written) {
+  const ParsedConfig saved = ParseConfig(checkpoint.String("config").value_or(""), "checkpoint");
+  const int64_t before = saved.config.train().global_batch_size(),
+                now = config.train().global_batch_size();
+  if (!saved.errors.empty() || before == 0) return absl::OkStatus();
+  const bool is_written = written.IsSet("train.global_batch_size") ||
+                          written.IsSet("train.step_batch_size_schedule") ||
+                          config.elasticity().enabled();
+  if (before != now && !is_written) {
+    return WithExitCode(
+        absl::FailedPreconditionError(absl::StrCat(
+            "train.global_batch_size was ", before, " in ", checkpoint.directory(),
+            ", and would be ", now,
+            " now, because it follows from the number of ranks: write it, or the section "
+            "elasticity, and the run goes on as it was")),
+        kExitConfig);
+  }
+  if (config.train().has_train_samples() && !HaveSameBatches(saved.config, config)) {
+    return WithExitCode(
+        absl::FailedPreconditionError(
+            absl::StrCat("train.train_samples counts iterations of one list of batch sizes, and ",
+                         checkpoint.directory(),
+                         " was trained with another: give the run's length as "
+                         "train.train_iters")),
+        kExitConfig);
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<StartingPoint> OpenCheckpoint(FileSystem& fs, const CheckpointOptions& options,
                                              absl::FunctionRef<void(const std::string&)> warn) {

@@ -5,10 +5,13 @@
 #include <string>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "megatron/base/file_system.h"
 #include "megatron/checkpoint/checkpoint_reader.h"
 #include "megatron/checkpoint/local/peer_files.h"
+#include "megatron/train/config/config.pb.h"
+#include "megatron/train/config/config_locations.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/training_checkpoint.h"
 
@@ -31,6 +34,12 @@ struct StartingPoint {
 // damaged, and kExitIo where it can't be looked for.
 absl::StatusOr<StartingPoint> OpenCheckpoint(FileSystem& fs, const CheckpointOptions& options,
                                              absl::FunctionRef<void(const std::string&)> warn);
+
+// Returns an error with kExitConfig if the run would silently go on otherwise than the checkpoint's:
+// with another global batch, which nobody has written, or to a length in samples that other batches
+// have begun.
+absl::Status CheckBatches(const CheckpointReader& checkpoint, const config::PretrainConfig& config,
+                          const ConfigLocations& written);
 
 }  // namespace megatron
 

@@ -66,7 +66,7 @@ Counts CountsOf(const config::PretrainConfig& config, const RunOptions& options)
           ? counts.step_samples * options.trainer.curriculum.SumOver(options.loop.train_iters)
           : counts.step_tokens * options.loop.train_iters;
   counts.micro_batches = counts.step_samples / options.trainer.batch_size.granularity;
-  counts.grows = !options.trainer.batch_size.steps.empty();
+  counts.grows = options.trainer.batch_size.steps.size() > 1;
   return counts;
 }
 

@@ -39,6 +39,7 @@ const std::set<std::string>& NoPaths() {
                                 "parallel.pipeline_schedule",
                                 "parallel.rank_order",
                                 "parallel.tensor_parallel_mode",
+                                "train.step_batch_size_schedule",
                                 "parallel.pipeline_model_parallel_layout",
                                 "data.split",
                                 "diloco.server_address",

@@ -80,7 +80,8 @@ const FieldDescriptor& FieldAt(const std::string& path) {
 // Returns a value for which the condition holds; empty if it holds by default.
 std::string ValueFor(const Condition& condition) {
   if (condition.path == "diloco.server_address") return "here:4";
-  if (condition.path == "train.train_samples") return "128";
+  if (condition.path == "train.train_samples")
+    return condition.kind == Condition::Kind::kPresent ? "128" : "";
   const FieldRef empty = Resolve(config::PretrainConfig::default_instance(), condition.path);
   const std::string now = empty.field->has_default_value() ? ValueText(empty) : "";
   const bool is_bool = empty.field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL;
@@ -154,8 +155,10 @@ std::set<std::vector<std::string>> Contexts() {
        "model.moe_router_score_function=sigmoid", "model.moe_router_enable_expert_bias=true",
        "model.moe_router_num_groups=4", "model.moe_router_group_topk=2"},
   };
-  for (const std::string& path : AllPaths(*config::PretrainConfig::descriptor()))
-    contexts.insert(SettingsFor(path));
+  for (const std::string& path : AllPaths(*config::PretrainConfig::descriptor())) {
+    // Its settings would be those of lengths in iterations; the ones above have it in samples.
+    if (path != "optimizer.lr_wsd_decay_samples") contexts.insert(SettingsFor(path));
+  }
   return contexts;
 }
 

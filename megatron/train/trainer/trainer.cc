@@ -571,7 +571,7 @@ absl::StatusOr<StepResult> Trainer::Update(const StepRequests& requests, Diagnos
   step.stop_requested = requests.stop;
   step.log_requested = requests.log;
   if (diagnostics != nullptr) step.observer = diagnostics->update_observer();
-  step.iteration = progress_.iteration;
+  step.iteration = optimizer_->applied_steps();
   if (optimizer_->rule().averages_over_ranks()) step.average = data_parallel_.get();
   if (outer_ != nullptr) step.islands = &groups_.data_context_replicas;
   const absl::StatusOr<StepResult> updated = optimizer_->Step(step, island_, stream_);
@@ -704,8 +704,9 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   {
     const TraceSpan span(stream_, TimeCategory::kOptimizer, "zero gradients");
     if (diagnostics != nullptr) diagnostics->StartStep(micro_batches, scaler_.scale());
-    data_parallel_->StartStep(micro_batches, progress_.iteration,
-                              optimizer_->rule().StepAfter(progress_.iteration) != RankStep::kSum);
+    data_parallel_->StartStep(
+        micro_batches, progress_.iteration,
+        optimizer_->rule().StepAfter(optimizer_->applied_steps()) != RankStep::kSum);
     if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
     if (qk_clip_ != nullptr) qk_clip_->StartStep(stream_);
     stage_->router_state().StartStep(stream_);

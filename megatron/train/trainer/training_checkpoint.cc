@@ -705,13 +705,14 @@ std::string OtherInstructionSet(const CheckpointReader& reader, const RunDescrip
 
 absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
                                const RunDescription& run, Trainer* trainer) {
+  // Optimizers first: the run's identity differs with them, in fields that say less.
+  if (what == Restore::kEverything) {
+    MEGATRON_RETURN_IF_ERROR(CheckSameOptimizer(reader, *trainer));
+  }
   if (what != Restore::kWeights) {
     MEGATRON_RETURN_IF_ERROR(CheckSameRun(reader, run));
   }
   MEGATRON_RETURN_IF_ERROR(CheckSameModel(reader, *trainer));
-  if (what == Restore::kEverything) {
-    MEGATRON_RETURN_IF_ERROR(CheckSameOptimizer(reader, *trainer));
-  }
   for (const ShardedTensor& block : RouterBlocks(*trainer)) {
     MEGATRON_RETURN_IF_ERROR(reader.Load(block));
   }

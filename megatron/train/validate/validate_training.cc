@@ -196,10 +196,36 @@ void CheckBatchSizeSchedule(ConfigChecker& check) {
   }
 }
 
+void CheckRetention(ConfigChecker& check) {
+  constexpr char kInterval[] = "checkpoint.save_retain_interval", kKeep[] = "checkpoint.keep_last",
+                 kSave[] = "checkpoint.save_interval";
+  const config::CheckpointConfig& checkpoint = check.resolved().checkpoint();
+  if (!checkpoint.has_save_retain_interval() || !checkpoint.has_save() ||
+      !check.Usable({kInterval})) {
+    return;
+  }
+  if (check.IsWritten(kKeep) && checkpoint.keep_last() == 0) {
+    check.Error(kInterval, absl::StrCat("has no effect with ", check.Named(kKeep),
+                                        ", which keeps all checkpoints"));
+  } else if (!check.IsWritten(kSave)) {
+    check.Error(kInterval, absl::StrCat("has no effect without ", kSave));
+  } else if (check.Usable({kSave}) &&
+             checkpoint.save_retain_interval() % checkpoint.save_interval() != 0) {
+    check.Error(kInterval, absl::StrCat("must be a multiple of ", check.Named(kSave),
+                                        ", or it names iterations without a checkpoint"));
+  }
+}
+
 void CheckSkippedIterations(ConfigChecker& check) {
   constexpr char kSkip[] = "train.iterations_to_skip";
   const config::PretrainConfig& config = check.resolved();
   if (config.train().iterations_to_skip().empty()) return;
+  for (const int64_t iteration : config.train().iterations_to_skip()) {
+    if (check.Usable({"train.train_iters"}) && iteration >= config.train().train_iters()) {
+      check.Error(kSkip, absl::StrCat("has ", iteration, ", and the run's last iteration is ",
+                                      config.train().train_iters() - 1, ", counted from 0"));
+    }
+  }
   if (config.diloco().sync_every() > 0) {
     check.Error(kSkip, absl::StrCat("cannot be used with ", check.Named("diloco.sync_every"),
                                     ": islands join in iterations by their numbers"));
@@ -307,6 +333,7 @@ void CheckTraining(ConfigChecker& check) {
   CheckRampup(check);
   CheckBatchSizeSchedule(check);
   CheckSkippedIterations(check);
+  CheckRetention(check);
   CheckMoments(check);
   CheckStateFiles(check);
   CheckWholeParameters(check);
