@@ -67,7 +67,8 @@ const std::map<std::string, std::vector<std::string>>& Needs() {
       {"parallel.cp_comm_type=a2a_p2p", {"parallel.hierarchical_context_parallel_sizes=[2, 1]"}},
       {"parallel.hierarchical_collectives_ranks_per_host=2", {"parallel.data_parallel_size=4"}},
       {"parallel.tensor_parallel_mode=\"2.5d\"",
-       {"parallel.tensor_model_parallel_size=4", "train.micro_batch_size=2"}},
+       {"parallel.tensor_model_parallel_size=8", "parallel.tensor_parallel_depth=2",
+        "train.micro_batch_size=4"}},
       {"precision.fp8_format=e4m3", {"precision.bf16=true"}},
   };
   return *needs;
@@ -139,6 +140,7 @@ std::set<std::vector<std::string>> Contexts() {
       {"data.tokenizer_type=SentencePieceTokenizer", "data.tokenizer_model=a"},
       {"data.tokenizer_type=TikTokenizer", "data.tokenizer_model=a"},
       {"checkpoint.save=here", "checkpoint.load=there"},
+      {"checkpoint.save=here", "checkpoint.save_interval=2"},
       {"parallel.data_parallel_size=2", "parallel.use_distributed_optimizer=true",
        "precision.bf16=true"},
       {"parallel.data_parallel_size=4", "parallel.use_distributed_optimizer=true",
