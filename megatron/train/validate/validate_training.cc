@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "megatron/optim/batch_size_schedule.h"
@@ -175,6 +176,9 @@ void CheckRampup(ConfigChecker& check) {
   } else if (check.Usable({kIncrement}) && growth % rampup.increment() != 0) {
     check.Error(kIncrement, absl::StrCat("must divide ", check.Named(kGlobal), " less ",
                                          check.Named(kStart), ", which is ", growth));
+  } else if (check.Usable({kIncrement, "train.rampup_batch_size.samples"})) {
+    const absl::Status steps = BatchSizeSteps(check.resolved().train(), /*seq_length=*/1).status();
+    if (!steps.ok()) check.Error(kIncrement, steps.message());
   }
 }
 
