@@ -19,7 +19,7 @@ namespace megatron {
 namespace {
 
 bool Finished(const RunOptions& options, const RunEnd& end) {
-  return end.iteration >= options.loop.train_iters;
+  return end.iteration >= options.loop.train_iters || end.budget_spent;
 }
 
 std::string DescribeEnd(const RunOptions& options, const RunEnd& end) {
@@ -27,6 +27,7 @@ std::string DescribeEnd(const RunOptions& options, const RunEnd& end) {
   if (end.code == kExitSavedOnSignal) why = " by a signal";
   if (end.code == kExitTimeLimit) why = " by train.exit_duration_in_mins";
   if (end.code == kExitDone && !Finished(options, end)) why = " by train.exit_interval";
+  if (end.budget_spent) why = " by its privacy budget";
   return absl::StrFormat("\n%s at iteration %d of %d%s, %s after the start",
                          Finished(options, end) ? "finished" : "stopped", end.iteration,
                          options.loop.train_iters, why, FormatTimeLeft(end.elapsed));

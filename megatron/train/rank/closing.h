@@ -15,6 +15,7 @@ namespace megatron {
 struct RunEnd {
   ExitCode code = kExitDone;
   int64_t iteration = 0;
+  bool budget_spent = false;  // whether the privacy budget of a federated run has ended it
   RunTotals totals;
   int64_t peak_bytes = 0;  // the most that a rank has held
   absl::Duration elapsed;  // time since the program started

@@ -115,6 +115,14 @@ TEST_F(ClosingTest, AStoppedRunSaysWhyAndHowToContinue) {
   EXPECT_THAT(FormatClosing(run, End(7)), HasSubstr("by train.exit_interval"));
 }
 
+TEST_F(ClosingTest, ARunWhosePrivacyBudgetIsSpentIsNotToBeContinued) {
+  RunEnd end = End(30);
+  end.budget_spent = true;
+  EXPECT_THAT(FormatClosing(Run("gpt_demo", {"checkpoint.save=run"}), end),
+              AllOf(HasSubstr("\nfinished at iteration 30 of 400 by its privacy budget, 1m02s"),
+                    Not(HasSubstr("to continue"))));
+}
+
 TEST_F(ClosingTest, ALauncherIsNotKnown) {
   PretrainRun run = Run("gpt_demo", {"checkpoint.save=run"});
   run.user.has_launcher = true;

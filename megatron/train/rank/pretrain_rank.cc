@@ -157,6 +157,7 @@ void PretrainRank::PrintClosing(ExitCode code) {
   RunEnd end;
   end.code = code;
   end.iteration = trainer_->progress().iteration;
+  end.budget_spent = trainer_->budget_spent();
   end.totals = totals_;
   end.peak_bytes = Consensus(world_).Max(ledger_.peak_bytes());
   end.elapsed = absl::Now() - run_.training.program_start;
