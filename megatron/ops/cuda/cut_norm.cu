@@ -1,11 +1,11 @@
 // The ops of ops/cut_norm.h. A warp takes a row.
 #include <type_traits>
 
-#include "megatron/ops/cut_norm.h"
 #include "megatron/ops/cuda/column_sums.cuh"
 #include "megatron/ops/cuda/column_sums.h"
 #include "megatron/ops/cuda/device.cuh"
 #include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/cut_norm.h"
 
 namespace megatron::ops::cuda {
 namespace {
@@ -23,9 +23,7 @@ struct CutNorm {
 
   __device__ float Gamma(int64_t c) const { return ToFloat(gamma_H[c]) + offset; }
   __device__ float Mean(int64_t row) const { return is_centered ? mean_T[row] : 0; }
-  __device__ float Normalized(int64_t row, float x) const {
-    return (x - Mean(row)) * rstd_T[row];
-  }
+  __device__ float Normalized(int64_t row, float x) const { return (x - Mean(row)) * rstd_T[row]; }
 };
 
 template <typename T>
@@ -129,9 +127,9 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t i = row * norm.columns + c;
     const float normalized = norm.Normalized(row, ToFloat(x_TH[i]));
     const float residual = dresidual_TH == nullptr ? 0 : ToFloat(dresidual_TH[i]);
-    dx_TH[i] = FromFloat<T>(
-        norm.rstd_T[row] * (ToFloat(dy_TH[i]) * norm.Gamma(c) - mean - normalized * along) +
-        residual);
+    dx_TH[i] = FromFloat<T>(norm.rstd_T[row] *
+                                (ToFloat(dy_TH[i]) * norm.Gamma(c) - mean - normalized * along) +
+                            residual);
   }
 }
 
@@ -142,8 +140,7 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ SumsOfWarps<1> sums;
   SumSlice<float, 1>(norm.rows, norm.columns, sums, partial, [&](int64_t row, int64_t c) {
     const int64_t i = row * norm.columns + c;
-    return Vector<float, 1>{
-        {ToFloat(dy_TH[i]) * norm.Normalized(row, ToFloat(x_TH[i]))}};
+    return Vector<float, 1>{{ToFloat(dy_TH[i]) * norm.Normalized(row, ToFloat(x_TH[i]))}};
   });
   __syncthreads();  // the sums of gamma's gradient have been read
   SumSlice<float, 1>(norm.rows, norm.columns, sums, partial + gridDim.y * norm.columns,
@@ -196,8 +193,8 @@ void CutNormBackward(const Stream& stream, const Norm& norm, int64_t columns, co
                      const Tensor& dbeta_H, const Tensor& dbias_H) {
   if (x_TH.numel() == 0) return;
   const int64_t rows = x_TH.dim(0), mine = x_TH.dim(1), slices = SlicesOf(rows);
-  auto* const partial = static_cast<float*>(stream.cuda()->Workspace(
-      2 * slices * mine * static_cast<int64_t>(sizeof(float))));
+  auto* const partial = static_cast<float*>(
+      stream.cuda()->Workspace(2 * slices * mine * static_cast<int64_t>(sizeof(float))));
   WithType(x_TH.dtype(), [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const CutNorm<T> cut = CutNormOf(type, norm, x_TH, tensors);

@@ -22,9 +22,9 @@ absl::StatusOr<std::vector<BatchSizeStep>> BatchSizeSteps(const config::TrainCon
   const int64_t rise = training.global_batch_size() - ramp.start();
   if (ramp.start() < 1 || ramp.increment() < 1 || ramp.samples() < 1 || rise <= 0 ||
       rise % ramp.increment() != 0 || rise / ramp.increment() > kMostSteps) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "at most ", kMostSteps, " increments of ", ramp.increment(), " do not lead from ",
-        ramp.start(), " to ", training.global_batch_size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("at most ", kMostSteps, " increments of ", ramp.increment(),
+                     " do not lead from ", ramp.start(), " to ", training.global_batch_size()));
   }
   return RampUp(ramp.start(), ramp.increment(), ramp.samples(), training.global_batch_size());
 }

@@ -46,7 +46,7 @@ TEST(ExplainFieldTest, PrintsWhatTheValuesOfAnEnumerationMean) {
   EXPECT_THAT(
       ExplainField("optimizer.optimizer"),
       IsOkAndHolds(AllOf(HasSubstr("  takes one of adam, sgd, lion, muon, lamb, onebit_adam, "
-                                "zero_one_adam, onebit_lamb\n"),
+                                   "zero_one_adam, onebit_lamb\n"),
                          HasSubstr("  adam: AdamW: the decay is decoupled.\n"))));
 }
 
