@@ -26,8 +26,8 @@ class OneBitAdamRule : public UpdateRule {
     return {{"exp_avg", DType::kFloat32}, {"exp_avg_sq", DType::kFloat32}};
   }
   bool averages_over_ranks() const override { return true; }
-  RankStep StepAfter(int64_t iteration) const override {
-    return iteration < freeze_step_ ? RankStep::kSum : RankStep::kMean;
+  RankStep StepAfter(int64_t steps) const override {
+    return steps < freeze_step_ ? RankStep::kSum : RankStep::kMean;
   }
   void Update(const UpdateRange& range, const Stream& stream) const override;
 

@@ -29,7 +29,7 @@ struct Plain {
   std::vector<double> norms;
 };
 
-// The published algorithm. A broken step is left out.
+// The published algorithm. A broken step is left out, and does not count.
 Plain PlainProgram(int ranks, const OneBitRun& run) {
   Plain plain = {FirstOneBitWeights(run), {}};
   Values m[kTensors], v[kTensors];
@@ -38,9 +38,10 @@ Plain PlainProgram(int ranks, const OneBitRun& run) {
     m[t] = v[t] = Values(OneBitRun::kSizes[t], 0);
     means.emplace_back(OneBitRun::kSizes[t], ranks);
   }
+  int made = 0;
   for (int step = 0; step < run.steps; ++step) {
     if (step == run.broken_step) continue;
-    const bool frozen = step >= kFreezeStep;
+    const bool frozen = made++ >= kFreezeStep;
     const OneBitGradients gradients = OneBitGradientsOf(ranks, step);
     const double norm = frozen ? gradients.own_norm : gradients.whole_norm;
     plain.norms.push_back(norm);

@@ -50,7 +50,8 @@ absl::StatusOr<OneBitOutcome> Train(const ProcessGroup& world, const OneBitRun& 
   model.Connect(groups, stream, data_parallel);
   OneBitOutcome outcome;
   for (int step = 0; step < run.steps; ++step) {
-    const bool own = model.optimizer->rule().StepAfter(step) != RankStep::kSum;
+    const Optimizer& optimizer = *model.optimizer;
+    const bool own = optimizer.rule().StepAfter(optimizer.applied_steps()) != RankStep::kSum;
     model.parallel->StartStep(1, step, own);
     for (int t = 0; t < kTensors; ++t) {
       const std::vector<float> gradient = SummandOf(t, world.rank(), step);
@@ -65,7 +66,6 @@ absl::StatusOr<OneBitOutcome> Train(const ProcessGroup& world, const OneBitRun& 
     step_options.lr = run.LrOf(step);
     step_options.weight_decay = OneBitRun::kDecay;
     step_options.clip_grad = run.clip_grad;
-    step_options.iteration = step;
     step_options.average = model.parallel.get();
     MEGATRON_ASSIGN_OR_RETURN(const StepResult result, model.Step(step_options, groups, stream));
     outcome.norms.push_back(result.grad_norm);

@@ -45,8 +45,8 @@ class OneBitLambRule : public UpdateRule {
     return {{"lamb_coeff_freeze", 0}, {"last_factor", 1}, {"scaling_coeff", 0}};
   }
   bool averages_over_ranks() const override { return true; }
-  RankStep StepAfter(int64_t iteration) const override {
-    return iteration < options_.freeze_step ? RankStep::kSum : RankStep::kMean;
+  RankStep StepAfter(int64_t steps) const override {
+    return steps < options_.freeze_step ? RankStep::kSum : RankStep::kMean;
   }
   void Update(const UpdateRange& range, const Stream& stream) const override;
 

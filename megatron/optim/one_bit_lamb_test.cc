@@ -40,7 +40,7 @@ struct Plain {
   double coefficient[kTensors] = {0, 0}, factor[kTensors] = {1, 1};
 };
 
-// The published algorithm. A broken step is left out.
+// The published algorithm. A broken step is left out, and does not count.
 Plain PlainProgram(int ranks, const OneBitRun& run) {
   const OneBitLambOptions& options = run.optimizer.one_bit_lamb;
   Plain plain;
@@ -49,9 +49,10 @@ Plain PlainProgram(int ranks, const OneBitRun& run) {
   double scaling[kTensors] = {0, 0};
   for (int t = 0; t < kTensors; ++t) m[t] = v[t] = Values(OneBitRun::kSizes[t], 0);
   PlainSignMean mean(kElements, ranks);
+  int made = 0;
   for (int step = 0; step < run.steps; ++step) {
     if (step == run.broken_step) continue;
-    const bool frozen = step >= options.freeze_step;
+    const bool frozen = made++ >= options.freeze_step;
     const OneBitGradients gradients = OneBitGradientsOf(ranks, step);
     const double norm = frozen ? gradients.own_norm : gradients.whole_norm;
     const double clip = run.clip_grad > 0 ? std::min(1.0, run.clip_grad / (norm + 1e-6)) : 1;

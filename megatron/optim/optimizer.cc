@@ -269,12 +269,12 @@ absl::Span<float> Optimizer::NumbersOf(size_t index) {
 absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const ProcessGroups& groups,
                                            const Stream& stream) {
   average_ = options.average;
-  rank_step_ = rule_->StepAfter(options.iteration);
+  rank_step_ = rule_->StepAfter(applied_steps_);
   const bool own_gradients = rank_step_ != RankStep::kSum;
   CHECK(!own_gradients || (rule_->averages_over_ranks() && average_ != nullptr &&
                            options.islands == nullptr && options.observer == nullptr &&
                            host_parts_.empty() && !buffers_->shards(DataSharding::kStates)));
-  if (rule_->ForgetsErrorsAfter(options.iteration)) average_->ForgetErrors(stream);
+  if (rule_->ForgetsErrorsAfter(applied_steps_)) average_->ForgetErrors(stream);
   const double unscale = 1 / options.loss_scale;
   // Each rank's own gradients are a mean's summands.
   const double ranks = own_gradients ? average_->ranks() : 1;

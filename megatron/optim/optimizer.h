@@ -68,8 +68,6 @@ struct StepOptions {
   // `groups` are those of the island then. Each island clips by its own norm. All of them skip a
   // step if one has to, and learn of the requests of all.
   const ProcessGroup* islands = nullptr;
-  // The number of steps before this one that UpdateRule::StepAfter counts.
-  int64_t iteration = 0;
   // Set for rules with averages_over_ranks(), with which nothing is sharded. In steps that are not
   // RankStep::kSum, gradients are the ranks' own summands. The norm is then the root of the mean
   // over data-parallel ranks of the squares of those of a rank's gradients, times the number of

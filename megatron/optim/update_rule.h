@@ -90,10 +90,11 @@ class UpdateRule {
   // Returns whether the rule averages what it makes of gradients over ranks, in some steps. Then
   // Update gets the elements of one bucket at a time.
   virtual bool averages_over_ranks() const { return false; }
-  // Returns what ranks do in the step after `iteration` others; kSum for rules that never average.
-  virtual RankStep StepAfter(int64_t iteration) const { return RankStep::kSum; }
+  // Returns what ranks do in the step after so many that were applied; kSum for rules that never
+  // average.
+  virtual RankStep StepAfter(int64_t steps) const { return RankStep::kSum; }
   // Returns whether what averages lack is forgotten before that step.
-  virtual bool ForgetsErrorsAfter(int64_t iteration) const { return false; }
+  virtual bool ForgetsErrorsAfter(int64_t steps) const { return false; }
   // Returns the numbers that the rule keeps for each parameter, the same on all ranks. Checkpoints
   // keep those of a parameter P together, as "optimizer.state.numbers.P".
   virtual std::vector<ParameterNumber> numbers() const { return {}; }

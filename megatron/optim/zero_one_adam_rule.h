@@ -32,9 +32,9 @@ class ZeroOneAdamRule : public UpdateRule {
   std::string name() const override { return "zero_one_adam"; }
   std::vector<OptimizerState> states() const override;
   bool averages_over_ranks() const override { return true; }
-  RankStep StepAfter(int64_t iteration) const override { return schedule_.StepAfter(iteration); }
-  bool ForgetsErrorsAfter(int64_t iteration) const override {
-    return iteration == schedule_.var_freeze_step;
+  RankStep StepAfter(int64_t steps) const override { return schedule_.StepAfter(steps); }
+  bool ForgetsErrorsAfter(int64_t steps) const override {
+    return steps == schedule_.var_freeze_step;
   }
   void Update(const UpdateRange& range, const Stream& stream) const override;
   void MakeWeights(const UpdateRange& range, const Stream& stream) const override;

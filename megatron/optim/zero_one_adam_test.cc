@@ -49,10 +49,11 @@ Plain PlainProgram(int ranks, const OneBitRun& run) {
     v[t] = Values(OneBitRun::kSizes[t], 0);
     m[t] = steps[t] = std::vector<Values>(ranks, v[t]);
   }
+  int made = 0;
   for (int step = 0; step < run.steps; ++step) {
-    if (step == run.optimizer.zero_one.var_freeze_step) forget();
     if (step == run.broken_step) continue;
-    const RankStep what = run.optimizer.zero_one.StepAfter(step);
+    if (made == run.optimizer.zero_one.var_freeze_step) forget();
+    const RankStep what = run.optimizer.zero_one.StepAfter(made++);
     const OneBitGradients gradients = OneBitGradientsOf(ranks, step);
     const double norm = what == RankStep::kSum ? gradients.whole_norm : gradients.own_norm;
     const double clip = run.clip_grad > 0 ? std::min(1.0, run.clip_grad / (norm + 1e-6)) : 1;

@@ -4,8 +4,8 @@
 
 namespace megatron {
 
-RankStep ZeroOneSchedule::StepAfter(int64_t iteration) const {
-  const int64_t step = iteration + 1;
+RankStep ZeroOneSchedule::StepAfter(int64_t steps) const {
+  const int64_t step = steps + 1;
   if (step > var_freeze_step) {
     const int64_t doublings = (step - var_freeze_step - 1) / local_step_scaler;
     int64_t interval = 1;

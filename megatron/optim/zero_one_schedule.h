@@ -19,8 +19,8 @@ struct ZeroOneSchedule {
   int64_t local_step_scaler = 32678;
   int64_t local_step_clipper = 16;
 
-  // Returns what ranks do in the step after `iteration` others.
-  RankStep StepAfter(int64_t iteration) const;
+  // Returns what ranks do in the step after so many others.
+  RankStep StepAfter(int64_t steps) const;
 };
 
 }  // namespace megatron

@@ -571,7 +571,6 @@ absl::StatusOr<StepResult> Trainer::Update(const StepRequests& requests, Diagnos
   step.stop_requested = requests.stop;
   step.log_requested = requests.log;
   if (diagnostics != nullptr) step.observer = diagnostics->update_observer();
-  step.iteration = optimizer_->applied_steps();
   if (optimizer_->rule().averages_over_ranks()) step.average = data_parallel_.get();
   if (outer_ != nullptr) step.islands = &groups_.data_context_replicas;
   const absl::StatusOr<StepResult> updated = optimizer_->Step(step, island_, stream_);
