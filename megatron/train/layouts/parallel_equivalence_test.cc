@@ -1,6 +1,6 @@
 // Trains on layouts that together cover every pair of values of every two settings, and expects the
-// losses, gradient norms and weights that one rank gives. $MEGATRON_CASES is the number of cases
-// (default 40); the first of them are the covering array, the others are drawn at random.
+// losses, gradient norms and weights that one rank gives. These cases are a covering array. With
+// $MEGATRON_CASES others are drawn at random until there are so many.
 
 #include <algorithm>
 #include <array>
@@ -319,7 +319,7 @@ TEST(ParallelEquivalenceTest, EveryLayoutTrainsWhatOneRankTrains) {
   const std::vector<Case> all = AllCases();
   std::vector<Case> cases = CoveringArray(all);
   const char* count = std::getenv("MEGATRON_CASES");
-  const size_t wanted = count == nullptr ? 40 : std::stoul(count);
+  const size_t wanted = count == nullptr ? 0 : std::stoul(count);
   std::mt19937 random(1);
   while (cases.size() < wanted) cases.push_back(all[random() % all.size()]);
   RecordProperty("cases", static_cast<int>(cases.size()));
