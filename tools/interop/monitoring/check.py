@@ -91,7 +91,8 @@ def main():
     shown = set(re.findall(r"megatron_\w+", json.dumps(dashboard["panels"])))
     # What other models, layouts, devices and options have.
     elsewhere = re.compile(r"megatron_(.*(accuracy_ratio|balancing_loss)|sop_loss|z_loss|lm_loss_test|mfu_ratio|params_norm"
-                           r"|share_(bubble|cp|ep|pp|tp)_ratio|curriculum_seqlen|random_ltd_length)")
+                           r"|share_(bubble|cp|ep|pp|tp)_ratio|curriculum_seqlen|random_ltd_length"
+                           r"|decoupled_learning_rate|epsilon)")
     missing = {name for name in shown - names if not elsewhere.fullmatch(name)}
     check(f"the dashboard's metrics are there in this run: {missing or 'none is missing'}", not missing)
     runs.finish()
