@@ -3,6 +3,8 @@
 
 #include <signal.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <string>
@@ -14,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
+#include "megatron/checkpoint/names.h"
 #include "megatron/comm/socket/job_secret.h"
 #include "megatron/comm/socket/socket.h"
 #include "megatron/train/failure/exit_code.h"
@@ -110,6 +113,18 @@ class PretrainLocalCheckpointsTest : public PretrainProgramTest {
     const std::string line = output.substr(begin, output.find('\n', begin) - begin);
     return static_cast<int>(NumberAfter(line, " at iteration "));
   }
+
+  // The newest checkpoint in the directory that is whole. The one before it may be half removed.
+  static std::string NewestWhole(const std::string& directory) {
+    int64_t newest = 0;
+    const std::vector<std::string> names = *PosixFileSystem().List(directory);
+    for (const std::string& name : names) {
+      IterationDirectory parsed;
+      if (ParseDirectoryName(name, &parsed) && parsed.kind == DirectoryKind::kFinal)
+        newest = std::max(newest, parsed.iteration);
+    }
+    return absl::StrCat(directory, "/", DirectoryName(newest, DirectoryKind::kFinal));
+  }
 };
 
 TEST_F(PretrainLocalCheckpointsTest, ALostMachineCostsNoStepThatItsPeerHas) {
@@ -157,20 +172,20 @@ TEST_F(PretrainLocalCheckpointsTest, AShardIsAsLargeAsPlanned) {
       Joined({SaveTo("run"), "--set=parallel.data_parallel_size=2",
               "--set=parallel.ranks_as=processes", "--set=checkpoint.local_save_interval=1",
               absl::StrCat("--set=checkpoint.local_save=\"", Path("local"), "\"")},
-             kRun);
+             Joined(kRun, {"--set=train.train_iters=1000000"}));
   const Outcome plan = Run(Joined(args, {"--dry_run", "--json"}));
   ASSERT_EQ(plan.exit_code, kExitDone) << plan.output;
   const nlohmann::json stage = nlohmann::json::parse(plan.output)["memory"]["stages"][0];
   const std::string log = Path("log.txt");
   const pid_t pid = Start(args, log);
-  WaitFor("iteration        3/", log);
+  WaitFor("iteration       30/", log);
   kill(pid, SIGKILL);
   FinishProgram(pid, log);
   const std::vector<std::string> runs = *PosixFileSystem().List(Path("local"));
   ASSERT_EQ(runs.size(), 1u);
-  const std::string shard =
-      Path(absl::StrCat("local/", runs[0], "/iter_0000002/shard_00000_of_00002.bin"));
-  EXPECT_EQ(stage["local_checkpoint_bytes"], ReadTextFile(shard).size());
+  EXPECT_EQ(
+      stage["local_checkpoint_bytes"],
+      ReadTextFile(NewestWhole(Path("local/" + runs[0])) + "/shard_00000_of_00002.bin").size());
 }
 
 // Prints the time from a kill to the next step, and to the step at which the run was killed.
