@@ -240,20 +240,22 @@ TEST_F(FederatedTest, TheBudgetEndsTheRunsWithTheGlobalCopy) {
 }
 
 TEST_F(FederatedTest, FlagsOfTheServerThatDoNotFitAreRefusedByName) {
-  const auto refused = [&](const Arguments& flags, const std::string& why) {
+  const auto refused = [&](const Arguments& flags, const std::string& why, int code = kExitConfig) {
     const Outcome outcome = FinishProgram(
         StartProgram(Joined({ProgramPath("tools/outer_server"), "--listen=127.0.0.1:0",
                              "--secret_file=" + Path("secret")},
                             flags),
                      Path("refused.txt")),
         Path("refused.txt"));
-    EXPECT_EQ(outcome.exit_code, kExitConfig);
+    EXPECT_EQ(outcome.exit_code, code);
     EXPECT_TRUE(absl::StrContains(outcome.output, why)) << outcome.output;
   };
   refused({"--noise_multiplier=1"}, "--noise_multiplier has no effect without --clip_norm");
   refused({"--clip_norm=1", "--noise_multiplier=33"}, "--noise_multiplier is 33; it is 0 to 32");
   refused({"--clip_norm=-1"}, "--clip_norm is -1; it is above 0");
   refused({"--clip_norm=1", "--noise_multiplier=1"}, "--noise_multiplier needs --state");
+  refused({"--clip_norm=1", "--min_islands=256"}, "--min_islands is 256; it is 1 to 255");
+  refused({"--state=" + Path("missing/state")}, "missing/state", kExitIo);
 }
 
 }  // namespace

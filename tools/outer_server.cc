@@ -28,6 +28,7 @@
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/federated/federated_options.h"
+#include "megatron/federated/shamir.h"
 #include "tools/common/tool_main.h"
 
 ABSL_FLAG(std::string, listen, "127.0.0.1:29600",
@@ -79,13 +80,16 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   options.min_islands = absl::GetFlag(FLAGS_min_islands);
   options.round_timeout = absl::GetFlag(FLAGS_round_timeout);
   options.max_parameters = absl::GetFlag(FLAGS_max_parameters);
-  if (options.min_islands < 1 || options.min_islands > kMostIslands) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--min_islands is ", options.min_islands, "; it is 1 to ", kMostIslands));
-  }
   if (options.round_timeout <= absl::ZeroDuration() || options.max_parameters < 1)
     return absl::InvalidArgumentError("--round_timeout and --max_parameters are greater than 0");
   options.federated.clip_norm = absl::GetFlag(FLAGS_clip_norm);
+  // A secure sum deals out shares of keys, of which there are not as many.
+  const int most_islands = options.federated.enabled() ? kMostShares : kMostIslands;
+  if (options.min_islands < 1 || options.min_islands > most_islands) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--min_islands is ", options.min_islands, "; it is 1 to ", most_islands,
+                     options.federated.enabled() ? " with --clip_norm" : ""));
+  }
   options.federated.secure_sum_threshold = absl::GetFlag(FLAGS_secure_sum_threshold);
   options.federated.noise_multiplier = absl::GetFlag(FLAGS_noise_multiplier);
   options.federated.delta = absl::GetFlag(FLAGS_delta);

@@ -23,6 +23,8 @@ absl::string_view BytesOf(absl::Span<const float> values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
 }
 
+std::string TemporaryName(const std::string& path) { return path + ".tmp"; }
+
 Tensor View(float* values, int64_t count) { return Tensor(values, DType::kFloat32, {count}); }
 
 absl::Status WriteParts(FileSystem& fs, const std::string& path,
@@ -172,6 +174,13 @@ void GlobalCopy::Step(absl::Span<const float> gradient) {
   ++round;
 }
 
+absl::Status GlobalCopy::CheckPath(FileSystem& fs, const std::string& path) {
+  const std::string temporary = TemporaryName(path);
+  MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, fs.Create(temporary));
+  MEGATRON_RETURN_IF_ERROR(file->Close());
+  return fs.Remove(temporary);
+}
+
 absl::Status GlobalCopy::Save(FileSystem& fs, const std::string& path) const {
   WireWriter fields;
   fields.Put(run);
@@ -183,7 +192,7 @@ absl::Status GlobalCopy::Save(FileSystem& fs, const std::string& path) const {
   front.PutBytes(kMagic);
   front.Put(static_cast<uint64_t>(header.size()));
   front.PutBytes(header);
-  const std::string begin = front.Take(), temporary = path + ".tmp";
+  const std::string begin = front.Take(), temporary = TemporaryName(path);
   absl::Status status = WriteParts(fs, temporary, {begin, BytesOf(global_), BytesOf(momentum_)});
   if (status.ok()) status = fs.Rename(temporary, path);
   if (status.ok()) return fs.SyncDir(ParentPath(path));

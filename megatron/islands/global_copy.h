@@ -54,6 +54,8 @@ class GlobalCopy {
   int64_t noised_rounds = 0;
 
   absl::Status Save(FileSystem& fs, const std::string& path) const;
+  // Fails if Save cannot create its file there.
+  static absl::Status CheckPath(FileSystem& fs, const std::string& path);
   // kNotFound where there is no file; kDataLoss for one that is not whole.
   static absl::StatusOr<GlobalCopy> Load(FileSystem& fs, const std::string& path, int64_t most);
 

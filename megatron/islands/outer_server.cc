@@ -82,6 +82,7 @@ absl::StatusOr<std::unique_ptr<OuterServer>> OuterServer::Start(const OuterServe
     } else if (!absl::IsNotFound(loaded.status())) {
       return loaded.status();
     }
+    MEGATRON_RETURN_IF_ERROR(GlobalCopy::CheckPath(fs, options.state_file));
   }
   MEGATRON_ASSIGN_OR_RETURN(Socket listener, ListenTcp(options.listen));
   MEGATRON_ASSIGN_OR_RETURN(Endpoint endpoint, LocalEndpoint(listener));

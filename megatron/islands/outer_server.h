@@ -76,8 +76,8 @@ struct OuterServerOptions {
 
 class OuterServer {
  public:
-  // Fails if the port is in use, if the file of the state is damaged, or counts rounds with another
-  // noise, and for FederatedOptions that allow no round.
+  // Fails if the port is in use, if the file of the state is damaged, cannot be written, or counts
+  // rounds with another noise, and for FederatedOptions that allow no round.
   static absl::StatusOr<std::unique_ptr<OuterServer>> Start(const OuterServerOptions& options,
                                                             const JobSecret& secret,
                                                             FileSystem& fs);
