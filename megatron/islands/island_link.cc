@@ -17,9 +17,8 @@ namespace megatron {
 namespace {
 
 constexpr absl::Duration kConnectTime = absl::Seconds(5);
-constexpr absl::Duration kFirstPause = absl::Milliseconds(500), kLongestPause = absl::Seconds(30);
 constexpr absl::Duration kPollTime = absl::Seconds(1);
-constexpr absl::Duration kTellInterval = absl::Minutes(1);
+constexpr absl::Duration kFirstPause = absl::Milliseconds(500), kLongestPause = absl::Seconds(30);
 // A server notices within half a minute that the job before this one has gone.
 constexpr absl::Duration kConflictTime = absl::Minutes(1);
 constexpr size_t kGetsAhead = 8;
@@ -277,6 +276,21 @@ absl::Status IslandLink::FetchPieces(int64_t round, const Stream& stream) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<IslandMessage> IslandLink::Await(IslandMessage poll, absl::Time since,
+                                                const Stop& stop) {
+  const absl::Time now = absl::Now();
+  if (leads() && now >= std::max(since, told_) + options_.tell_interval) {
+    told_ = now;
+    LOG(WARNING) << "island " << options_.island << " has waited "
+                 << absl::Trunc(now - since, absl::Seconds(1)) << " for the end of round " << round_
+                 << ": the outer server waits for other islands, as --min_islands and "
+                 << "--round_timeout say";
+  }
+  poll.wait_ms = static_cast<uint32_t>(absl::ToInt64Milliseconds(kPollTime));
+  return ShareState(leads() ? client_.Ask(poll) : absl::StatusOr<IslandMessage>(IslandMessage()),
+                    stop);
+}
+
 absl::StatusOr<IslandMessage> IslandLink::SendUpdate(IslandMessage state, const Stop& stop,
                                                      const Stream& stream) {
   if (options_.federated.enabled()) {
@@ -287,12 +301,9 @@ absl::StatusOr<IslandMessage> IslandLink::SendUpdate(IslandMessage state, const 
   IslandMessage poll;
   poll.kind = IslandMessageKind::kPoll;
   poll.round = round_;
-  poll.wait_ms = static_cast<uint32_t>(absl::ToInt64Milliseconds(kPollTime));
+  const absl::Time since = absl::Now();
   while (state.round == round_ && !stopped_) {
-    MEGATRON_ASSIGN_OR_RETURN(
-        state,
-        ShareState(leads() ? client_.Ask(poll) : absl::StatusOr<IslandMessage>(IslandMessage()),
-                   stop));
+    MEGATRON_ASSIGN_OR_RETURN(state, Await(poll, since, stop));
   }
   return state;
 }
@@ -368,7 +379,7 @@ absl::StatusOr<IslandLink::Round> IslandLink::Try(bool with_update, const Stop& 
     round = attempt;
     if (status.ok() || stopped_) break;
     if (GravityOf(status) != kTryAgain) return status;
-    if (leads() && absl::Now() >= told_ + kTellInterval) {
+    if (leads() && absl::Now() >= told_ + options_.tell_interval) {
       told_ = absl::Now();
       LOG(WARNING) << "island " << options_.island << " waits for the outer server at "
                    << options_.server_address << ": " << status.message();

@@ -50,6 +50,8 @@ struct IslandLinkOptions {
   OuterStepOptions outer;
   OuterGradientType gradient_type = OuterGradientType::kFloat32;  // fp32 if federated
   FederatedOptions federated;
+  // The least time between two warnings that the island waits.
+  absl::Duration tell_interval = absl::Minutes(1);
 
   bool enabled() const { return !server_address.empty(); }
 };
@@ -129,6 +131,9 @@ class IslandLink {
                     Buffer* copy) const;
   absl::Status FetchPieces(int64_t round, const Stream& stream);
 
+  // Waits a moment for what comes after the server's state in `poll`, and returns the state then.
+  // Warns of a wait that began at `since` and is long.
+  absl::StatusOr<IslandMessage> Await(IslandMessage poll, absl::Time since, const Stop& stop);
   // Sends the update, waits for the end of the round, and returns the server's state then; that of
   // this round where `stop` ended it.
   absl::StatusOr<IslandMessage> SendUpdate(IslandMessage state, const Stop& stop,
@@ -164,7 +169,7 @@ class IslandLink {
   bool stopped_ = false;
   bool must_fetch_ = false;  // nothing may be sent before the copy has been fetched
   bool clipped_ = false;     // the gradients are integers
-  std::vector<Mask> masks_;  // of the masked update that is sent
+  std::vector<Mask> masks_;  // the masks that are added to the update
   int64_t noised_rounds_ = 0;
   bool budget_spent_ = false;
   absl::Time told_ = absl::InfinitePast();

@@ -16,8 +16,6 @@
 namespace megatron {
 namespace {
 
-constexpr absl::Duration kPollTime = absl::Seconds(1);
-
 // A mask on its way to other ranks of the island.
 constexpr size_t kMaskBytes = kKeyBytes + 1;
 
@@ -126,13 +124,10 @@ absl::StatusOr<IslandMessage> IslandLink::SumSecurely(IslandMessage state, const
   }
   MEGATRON_RETURN_IF_ERROR(Together(mine, stop));
   IslandMessage poll = SumMessage(IslandMessageKind::kPoll);
-  poll.wait_ms = static_cast<uint32_t>(absl::ToInt64Milliseconds(kPollTime));
   poll.step = SumStep::kAdvertising;
+  const absl::Time since = absl::Now();
   while (state.round == round_ && !stopped_) {
-    MEGATRON_ASSIGN_OR_RETURN(
-        state,
-        ShareState(leads() ? client_.Ask(poll) : absl::StatusOr<IslandMessage>(IslandMessage()),
-                   stop));
+    MEGATRON_ASSIGN_OR_RETURN(state, Await(poll, since, stop));
     if (state.round != round_ || state.step <= poll.step) continue;
     poll.step = state.step;
     MEGATRON_RETURN_IF_ERROR(TakeSumStep(state, member.get(), stop, stream));

@@ -19,8 +19,12 @@
 #include <vector>
 
 #include "absl/status/status_matchers.h"
+#include "absl/strings/match.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/memory_file_system.h"
@@ -162,6 +166,7 @@ class IslandLinkTest : public ::testing::Test {
     options.agreement = "the model";
     options.outer = {0.7, 0.9, true};
     options.federated = federated_;
+    options.tell_interval = tell_interval_;
     MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<IslandLink> link,
                               IslandLink::Create(options, Tensors(), groups, &outer, &buffers));
     const IslandLink::Stop never = [] { return false; };
@@ -249,6 +254,7 @@ class IslandLinkTest : public ::testing::Test {
   const JobSecret secret_ = JobSecret::Random();
   std::string secret_file_;
   FederatedOptions federated_;
+  absl::Duration tell_interval_ = absl::Minutes(1);
   MemoryFileSystem fs_;
   std::unique_ptr<OuterServer> server_;
 };
@@ -389,6 +395,38 @@ TEST_F(IslandLinkTest, WithTooFewTheRoundSaysWhyAndTheNextOneIsWhole) {
   EXPECT_THAT(failed.note, HasSubstr("and 2 are needed"));
   EXPECT_EQ(islands[0].finished[1].present, (std::vector<int>{0, 1}));
   EXPECT_EQ(server_->global(), PlainRounds({{0, 1}}));
+}
+
+// Notices a warning that has these words.
+class WarningSink : public google::LogSink {
+ public:
+  explicit WarningSink(std::string words) : words_(std::move(words)) { google::AddLogSink(this); }
+  ~WarningSink() override { google::RemoveLogSink(this); }
+
+  void send(google::LogSeverity severity, const char*, const char*, int,
+            const google::LogMessageTime&, const char* message, size_t length) override {
+    if (severity == google::GLOG_WARNING && absl::StrContains({message, length}, words_))
+      seen_.Notify();
+  }
+  bool WaitFor(absl::Duration time) { return seen_.WaitForNotificationWithTimeout(time); }
+
+ private:
+  const std::string words_;
+  absl::Notification seen_;
+};
+
+TEST_F(IslandLinkTest, AnIslandThatWaitsForAnotherSaysSo) {
+  tell_interval_ = absl::Seconds(2);
+  Start(2);
+  WarningSink warnings("island 0 has waited ");
+  bool told = false;
+  std::vector<Island> islands = {{0, {}, 1}, {1, {}, 1}};
+  Run(&islands, [&](int island, int round, int64_t i) {
+    if (island == 1 && i == 0) told = warnings.WaitFor(absl::Seconds(60));
+    return StepsOf(island, round, i);
+  });
+  EXPECT_TRUE(told);
+  EXPECT_EQ(islands[0].finished[0].present, (std::vector<int>{0, 1}));
 }
 
 TEST_F(IslandLinkTest, IslandsAreToldOfTheBudgetAndItsEnd) {
