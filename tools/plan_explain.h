@@ -19,8 +19,8 @@ struct ExplainArguments {
   std::string program;   // whose efficiencies are taken
   int64_t gpus = 0;      // 0: as many as the layout has; else data parallelism has what is left
   double price = 0;      // dollars of a GPU's hour; 0: unknown
-  double watts = 0;      // of a GPU with its share of the machine; 0: unknown
-  double tokens = 0;     // of the whole run; 0: train.train_iters steps
+  double watts = 0;      // a GPU's, with its share of the machine; 0: unknown
+  double tokens = 0;     // the whole run's; 0: those of train.train_iters steps
   std::string html;      // a page to write; empty: none
   std::string timeline;  // a trace to write; empty: none
 };

@@ -24,8 +24,8 @@ struct Explanation {
   std::string layout;  // "tensor 2 x pipeline 4 x data 2"
   Hardware gpu;
   ExplainedStep step;
-  std::vector<StageNeeds> stages;  // of a rank of each
-  double tokens = 0;               // of the whole run
+  std::vector<StageNeeds> stages;  // one rank's needs in each
+  double tokens = 0;               // the whole run's
   double price = 0;
   double watts = 0;
   std::vector<std::string> unpriced;  // fields that the prediction doesn't know: "path=value"

@@ -47,7 +47,7 @@ struct Searched {
   double limit = 0;
   double host_limit = 0;
   std::vector<WrittenField> held;         // by --set
-  std::vector<WrittenField> passed_over;  // of the configuration's own layout
+  std::vector<WrittenField> passed_over;  // the configuration's own layout
 
   // What the layouts are for.
   const char* noun() const { return planner.is_gpu ? "GPU" : "rank"; }

@@ -55,7 +55,7 @@ namespace megatron {
 namespace {
 
 constexpr const char* kProgram = "megatron_cc";
-constexpr int64_t kPaddedVocab = 384;  // of bytes and special tokens
+constexpr int64_t kPaddedVocab = 384;  // bytes and special tokens
 constexpr const char* kStepText = "elapsed time per iteration (ms): ";
 // A run beside which others had a larger share of the cores is tried again.
 constexpr double kDisturbed = 0.04;

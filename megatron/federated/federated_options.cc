@@ -9,7 +9,7 @@
 namespace megatron {
 namespace {
 
-// Of a larger one the variance in units leaves the sampler's range (discrete_gaussian.h).
+// A larger one's variance in units leaves the sampler's range (discrete_gaussian.h).
 constexpr double kMostNoiseMultiplier = 32;
 
 }  // namespace

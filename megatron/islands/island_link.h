@@ -71,7 +71,7 @@ class IslandLink {
     std::optional<double> epsilon;
     double delta = 0;
     bool budget_spent = false;                   // there are no more rounds
-    int64_t sent_bytes = 0, received_bytes = 0;  // of all ranks
+    int64_t sent_bytes = 0, received_bytes = 0;  // all ranks' bytes
     absl::Duration time;
   };
   using Stop = std::function<bool()>;

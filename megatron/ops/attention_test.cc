@@ -20,6 +20,8 @@ struct Sizes {
   bool causal = true;
   float dropout = 0;
   int bias_reach = -1;  // < 0: no bias
+  int window = 0;       // 0: none
+  bool sinks = false;
 };
 
 HostTensor CumulativeLengths(const std::vector<int>& lengths) {
@@ -34,7 +36,7 @@ struct Problem {
   Sizes setup;
   HostTensor cu_q, cu_k, sample, position;
   HostTensor q, k, v, dout, out, lse, dq, dk, dv;
-  HostTensor bias, dbias;
+  HostTensor bias, dbias, sink, dsink;
   Attention attention;
 
   Problem(const Sizes& s, DType dtype)
@@ -53,7 +55,9 @@ struct Problem {
         dk(KShape(), dtype),
         dv(KShape(), dtype),
         bias(HostTensor::Normal(BiasShape(), DType::kFloat32, 5)),
-        dbias(BiasShape(), DType::kFloat32) {
+        dbias(BiasShape(), DType::kFloat32),
+        sink(HostTensor::Normal({s.groups * s.heads}, dtype, 6)),
+        dsink({s.groups * s.heads}, DType::kFloat32) {
     for (size_t s = 0; s + 1 < static_cast<size_t>(cu_q.numel()); ++s) {
       for (int64_t t = cu_q.Get(s); t < cu_q.Get(s + 1); ++t) {
         sample.Set(t, static_cast<double>((int64_t{1} << 33) + 5 + s));
@@ -62,6 +66,7 @@ struct Problem {
     }
     attention.scale = static_cast<float>(1 / std::sqrt(setup.dim));
     attention.causal = setup.causal;
+    attention.window_size = setup.window;
     attention.cu_seqlens_q = cu_q;
     attention.cu_seqlens_k = cu_k;
     attention.dropout = {setup.dropout, {12, 34}, sample, position, 3};
@@ -76,21 +81,23 @@ struct Problem {
     return {2 * std::max(setup.bias_reach, 0) + 1, setup.groups * setup.heads};
   }
   Tensor IfBiased(const HostTensor& x) const { return setup.bias_reach < 0 ? Tensor() : x; }
+  Tensor IfSinks(const HostTensor& x) const { return setup.sinks ? Tensor(x) : Tensor(); }
+  AttentionInputs Inputs() const { return {q, k, v, IfBiased(bias), IfSinks(sink)}; }
 
   void Forward(ThreadPool* pool) {
-    AttentionForward(Stream::Cpu(pool), attention, {q, k, v, IfBiased(bias)}, out, lse);
+    AttentionForward(Stream::Cpu(pool), attention, Inputs(), out, lse);
   }
   void Backward(ThreadPool* pool) {
-    AttentionBackward(Stream::Cpu(pool), attention, {q, k, v, IfBiased(bias)}, out, lse, dout,
-                      {dq, dk, dv, IfBiased(dbias)});
+    AttentionBackward(Stream::Cpu(pool), attention, Inputs(), out, lse, dout,
+                      {dq, dk, dv, IfBiased(dbias), IfSinks(dsink)});
   }
 };
 
 // The op as the header defines it, in double precision and with the S x S matrix.
 struct Reference {
   std::vector<double> q, k, v, dout;
-  std::vector<double> out, lse, dq, dk, dv, dbias;
-  std::vector<double> largest_scores;  // of each head; 0 where all are negative
+  std::vector<double> out, lse, dq, dk, dv, dbias, dsink;
+  std::vector<double> largest_scores;  // one for each head; 0 where all are negative
 
   explicit Reference(const Problem& p)
       : q(p.q.Values()),
@@ -103,6 +110,7 @@ struct Reference {
         dk(k.size()),
         dv(v.size()),
         dbias(p.bias.numel()),
+        dsink(p.sink.numel()),
         largest_scores(p.setup.groups * p.setup.heads) {
     for (int64_t s = 0; s + 1 < p.cu_q.numel(); ++s) {
       for (int64_t t = p.cu_q.Get(s); t < p.cu_q.Get(s + 1); ++t) {
@@ -134,6 +142,9 @@ struct Reference {
     const int64_t row = (t * p.setup.groups + g) * p.setup.heads + r;
     const int64_t visible =
         p.setup.causal ? std::max<int64_t>(0, i + 1 + k_length - q_length) : k_length;
+    const int64_t first =
+        p.setup.window > 0 ? std::max<int64_t>(0, visible - 1 - p.setup.window) : 0;
+    const int64_t head = g * p.setup.heads + r;
     const auto key_row = [&](int64_t j) { return ((k_begin + j) * p.setup.groups + g) * dim; };
     const auto bias_entry = [&](int64_t j) {
       const int64_t reach = p.setup.bias_reach, distance = j - (i + k_length - q_length);
@@ -143,7 +154,7 @@ struct Reference {
     };
     std::vector<double> probability(visible), factor(visible), gradient(visible);
     double max = -std::numeric_limits<double>::infinity(), sum = 0, delta = 0;
-    for (int64_t j = 0; j < visible; ++j) {
+    for (int64_t j = first; j < visible; ++j) {
       for (int64_t d = 0; d < dim; ++d) {
         probability[j] += q[row * dim + d] * k[key_row(j) + d];
       }
@@ -151,11 +162,15 @@ struct Reference {
       if (p.setup.bias_reach >= 0) probability[j] += p.bias.Get(bias_entry(j));
       max = std::max(max, probability[j]);
     }
-    double& largest = largest_scores[g * p.setup.heads + r];
-    largest = std::max(largest, max);
-    for (double& x : probability) sum += x = std::exp(x - max);
+    largest_scores[head] = std::max(largest_scores[head], max);
+    if (p.setup.sinks) {
+      max = std::max(max, p.sink.Get(head));
+      sum = std::exp(p.sink.Get(head) - max);
+    }
+    for (int64_t j = first; j < visible; ++j)
+      sum += probability[j] = std::exp(probability[j] - max);
     lse[row] = max + std::log(sum);
-    for (int64_t j = 0; j < visible; ++j) {
+    for (int64_t j = first; j < visible; ++j) {
       probability[j] /= sum;
       factor[j] = Factor(p, t, g * p.setup.heads + r, j);
       for (int64_t d = 0; d < dim; ++d) {
@@ -166,7 +181,8 @@ struct Reference {
       }
       delta += probability[j] * gradient[j];
     }
-    for (int64_t j = 0; j < visible; ++j) {
+    if (p.setup.sinks) dsink[head] -= std::exp(p.sink.Get(head) - lse[row]) * delta;
+    for (int64_t j = first; j < visible; ++j) {
       const double dscore = probability[j] * (gradient[j] - delta);
       const double ds = dscore * p.attention.scale;
       if (p.setup.bias_reach >= 0) dbias[bias_entry(j)] += dscore;
@@ -193,6 +209,17 @@ std::vector<Sizes> Cases() {
       {{70}, {133}, 1, 1, 128, false, 0.1f},
       {{150, 40}, {150, 40}, 3, 1, 16, false, 0, 9},
       {{90, 0, 3}, {90, 2, 3}, 2, 2, 24, true, 0.2f, 200},  // no distance is that large
+      {{70}, {70}, 1, 1, 16, true, 0, -1, 5},
+      {{300, 5}, {300, 5}, 1, 3, 24, true, 0, -1, 1},
+      {{200, 31}, {200, 31}, 2, 2, 64, true, 0.3f, -1, 64},
+      {{260, 140}, {260, 140}, 1, 1, 8, true, 0, -1, 130},
+      {{1, 10}, {150, 90}, 1, 4, 32, true, 0, -1, 40},
+      {{40}, {33}, 1, 2, 8, true, 0, -1, 7},
+      {{70, 3}, {9, 200}, 2, 1, 64, false, 0, -1, 0, true},
+      {{40}, {33}, 1, 2, 8, true, 0, -1, 0, true},
+      {{200, 31}, {200, 31}, 2, 2, 64, true, 0.3f, -1, 0, true},
+      {{400}, {400}, 1, 1, 8, true, 0, -1, 130, true},
+      {{90, 0, 3}, {90, 2, 3}, 2, 2, 24, true, 0.2f, 20, 30, true},
   };
 }
 
@@ -248,6 +275,7 @@ TEST_P(AttentionTest, BackwardIsTheFormula) {
     ExpectNear(p.dk, want.dk, 2 * OpTolerance(GetParam()));
     ExpectNear(p.dv, want.dv, 2 * OpTolerance(GetParam()));
     if (setup.bias_reach >= 0) ExpectNear(p.dbias, want.dbias, 4 * OpTolerance(GetParam()));
+    if (setup.sinks) ExpectNear(p.dsink, want.dsink, 4 * OpTolerance(GetParam()));
   }
 }
 
@@ -312,17 +340,17 @@ struct Parts {
     const Stream stream = Stream::Cpu(pool);
     for (int part = 0; part < parts; ++part) {
       const Part keys = Take(part, parts);
-      AttentionForward(stream, OfPart(keys, part),
-                       {whole.q, keys.k, keys.v, whole.IfBiased(whole.bias)}, out, whole.lse);
+      AttentionForward(stream, OfPart(keys, part), InputsOf(keys, part, parts), out, whole.lse);
     }
     for (int64_t i = 0; i < out.numel(); ++i) whole.out.Set(i, out.Get(i));
     for (int part = 0; part < parts; ++part) {
       const Part keys = Take(part, parts);
       Attention attention = OfPart(keys, part);
       attention.add_to_keys = part % 2 == 0;  // the sum starts at zero, so both are the same
-      AttentionBackward(stream, attention, {whole.q, keys.k, keys.v, whole.IfBiased(whole.bias)},
-                        whole.out, whole.lse, whole.dout,
-                        {dq, keys.dk, keys.dv, whole.IfBiased(whole.dbias)});
+      const AttentionInputs in = InputsOf(keys, part, parts);
+      AttentionBackward(stream, attention, in, whole.out, whole.lse, whole.dout,
+                        {dq, keys.dk, keys.dv, whole.IfBiased(whole.dbias),
+                         in.sink_N ? Tensor(whole.dsink) : Tensor()});
       const int64_t width = whole.setup.groups * whole.setup.dim;
       for (size_t j = 0; j < keys.token.size(); ++j) {
         for (int64_t i = 0; i < width; ++i) {
@@ -331,6 +359,12 @@ struct Parts {
         }
       }
     }
+  }
+
+  // Sinks come with a part in the middle.
+  AttentionInputs InputsOf(const Part& keys, int part, int parts) const {
+    return {whole.q, keys.k, keys.v, whole.IfBiased(whole.bias),
+            part == parts / 2 ? whole.IfSinks(whole.sink) : Tensor()};
   }
 
   Attention OfPart(const Part& keys, int part) const {
@@ -372,6 +406,7 @@ TEST_P(AttentionTest, KeysMayComeInParts) {
       ExpectNear(p.dk, want.dk, 2 * OpTolerance(GetParam()));
       ExpectNear(p.dv, want.dv, 2 * OpTolerance(GetParam()));
       if (setup.bias_reach >= 0) ExpectNear(p.whole.dbias, want.dbias, 4 * OpTolerance(GetParam()));
+      if (setup.sinks) ExpectNear(p.whole.dsink, want.dsink, 4 * OpTolerance(GetParam()));
     }
   }
 }
@@ -416,6 +451,29 @@ TEST(AttentionGradientTest, GradientsOfTheBiasAreFiniteDifferencesAndAreAdded) {
   }
 }
 
+TEST(AttentionGradientTest, GradientsInWindowsAndOfSinksAreFiniteDifferencesAndAreAdded) {
+  ThreadPool pool(2);
+  for (const Sizes& setup : {Sizes{{9, 4}, {9, 4}, 2, 1, 8, true, 0, -1, 3},
+                             Sizes{{9}, {9}, 1, 2, 8, true, 0, -1, 0, true},
+                             Sizes{{4, 9}, {4, 9}, 2, 2, 8, true, 0.25f, -1, 2, true},
+                             Sizes{{4}, {7}, 2, 1, 8, false, 0, -1, 0, true}}) {
+    Problem p(setup, DType::kFloat32);
+    p.Forward(&pool);
+    for (int64_t i = 0; i < p.dsink.numel(); ++i) p.dsink.Set(i, 1);
+    p.Backward(&pool);
+    const auto loss = [&] {
+      p.Forward(&pool);
+      return Dot(p.out, p.dout);
+    };
+    ExpectNear(p.dq, FiniteDifference(&p.q, loss), kFiniteDifferenceTolerance);
+    ExpectNear(p.dk, FiniteDifference(&p.k, loss), kFiniteDifferenceTolerance);
+    ExpectNear(p.dv, FiniteDifference(&p.v, loss), kFiniteDifferenceTolerance);
+    std::vector<double> dsink = FiniteDifference(&p.sink, loss);
+    for (double& x : dsink) x += 1;
+    ExpectNear(p.dsink, dsink, kFiniteDifferenceTolerance);
+  }
+}
+
 TEST(AttentionGradientTest, GradientsOfKeysInPartsAreFiniteDifferences) {
   ThreadPool pool(1);
   for (const Sizes& setup : {Sizes{{5, 3}, {5, 3}, 1, 2, 8}, Sizes{{6}, {6}, 2, 1, 8, true, 0.25f},
@@ -439,6 +497,8 @@ TEST(AttentionBitsTest, BitsDoNotDependOnTheNumberOfThreads) {
   for (const Sizes& setup : {Sizes{{300}, {300}, 1, 2, 24, true, 0.1f},    // split by blocks
                              Sizes{{90, 5, 130}, {90, 5, 130}, 3, 1, 64},  // not split
                              Sizes{{300}, {300}, 1, 2, 24, true, 0, 40},
+                             Sizes{{500}, {500}, 1, 2, 24, true, 0.1f, -1, 70, true},
+                             Sizes{{90, 5, 130}, {90, 5, 130}, 3, 1, 64, true, 0, -1, 33, true},
                              Sizes{{90, 5, 130}, {90, 5, 130}, 3, 1, 64, false, 0.1f, 7},
                              Sizes{{150, 20}, {99, 260}, 2, 1, 16, false}}) {
     ThreadPool one(1);
@@ -456,6 +516,7 @@ TEST(AttentionBitsTest, BitsDoNotDependOnTheNumberOfThreads) {
       EXPECT_EQ(got.dk.Bytes(), want.dk.Bytes()) << threads;
       EXPECT_EQ(got.dv.Bytes(), want.dv.Bytes()) << threads;
       EXPECT_EQ(got.dbias.Bytes(), want.dbias.Bytes()) << threads;
+      EXPECT_EQ(got.dsink.Bytes(), want.dsink.Bytes()) << threads;
     }
   }
 }
@@ -513,6 +574,23 @@ TEST(AttentionBitsTest, BitsOfAHeadDoNotDependOnTheRankThatHoldsIt) {
   EXPECT_EQ(whole.dq.Bytes(), cut.dq.Bytes());
   EXPECT_EQ(whole.dk.Bytes(), cut.dk.Bytes());
   EXPECT_EQ(whole.dv.Bytes(), cut.dv.Bytes());
+}
+
+TEST(AttentionBitsTest, AWindowOfAllPositionsChangesNoBit) {
+  ThreadPool pool(2);
+  const Sizes setup = {{300, 17}, {300, 17}, 1, 2, 24, true, 0.1f};
+  Sizes windowed = setup;
+  windowed.window = 299;
+  Problem want(setup, DType::kFloat32), got(windowed, DType::kFloat32);
+  for (Problem* p : {&want, &got}) {
+    p->Forward(&pool);
+    p->Backward(&pool);
+  }
+  EXPECT_EQ(got.out.Bytes(), want.out.Bytes());
+  EXPECT_EQ(got.lse.Bytes(), want.lse.Bytes());
+  EXPECT_EQ(got.dq.Bytes(), want.dq.Bytes());
+  EXPECT_EQ(got.dk.Bytes(), want.dk.Bytes());
+  EXPECT_EQ(got.dv.Bytes(), want.dv.Bytes());
 }
 
 TEST(AttentionDropoutTest, PreservesTheMean) {

@@ -16,7 +16,7 @@ struct OneBitRun {
   static constexpr int kTensors = 2;
   static constexpr int64_t kSizes[kTensors] = {8 * 25, 60};
   static constexpr int64_t kNeverUsed = 17;  // an element of the first tensor without a gradient
-  static constexpr double kDecay = 0.1;      // of the first tensor
+  static constexpr double kDecay = 0.1;      // the first tensor's weight decay
 
   OptimizerOptions optimizer;
   int steps = 8;

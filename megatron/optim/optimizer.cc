@@ -90,7 +90,7 @@ int64_t ScratchElements(const ParameterBuffers& buffers) {
   const int64_t gradients = buffers.options().weights_on_host
                                 ? std::min(kGradientElements, buffers.layout().num_elements)
                                 : 0;
-  return std::max(gradients, buffers.has_masters_on_host() ? LargestSum(buffers) : 0);
+  return std::max(gradients, buffers.has_masters_elsewhere() ? LargestSum(buffers) : 0);
 }
 
 // Returns whether the range, which is in the file, begins with the first element of an extent.
@@ -213,7 +213,7 @@ void Optimizer::PrepareWholeParameters(const ProcessGroups& groups, MemoryLedger
   norm_ = std::make_unique<Norm>(options.device, ledger);
   const Device meta = {DeviceType::kMeta};
   scratch_ = std::make_unique<Arena>(meta, 0, kTemporaries, nullptr);
-  // Of all parameters, so that ranks with other shards take as much.
+  // The plan is of all parameters, so that ranks with other shards take as much.
   for (const FlatParameter& flat : buffers_->parameters()) {
     if (!IsWhole(rule_->unit(), *flat.parameter)) continue;
     const ops::OptimizerSegment all = {0, flat.range.size()};

@@ -4,9 +4,9 @@
 // Master weights and optimizer states cover this rank's *optimizer range*: all parameters but the
 // copies of tied weights, or where states are sharded this rank's shards of them. Master weights
 // are fp32; where the model's dtype is fp32 the weights are their own masters, unless a state says
-// that ranks differ (OptimizerState::differs). A state that only
-// some parameters have takes memory for these alone, on each rank as much as on the one that has
-// most.
+// that ranks differ (OptimizerState::differs). Where a state is a remainder, weights in bf16 and it
+// are the masters, and no state lies in host memory or a file. A state that only some parameters
+// have takes memory for these alone, on each rank as much as on the one that has most.
 //
 // On a GPU, some or all of the masters and states may lie in host memory: those of the first
 // elements of the optimizer range, up to the beginning of a parameter. fp32 weights, which are
@@ -15,7 +15,8 @@
 // is undefined. So does the error of host memory that could not be locked for weights, after which
 // status() is all that may be called.
 //
-// Weights and gradients cover all parameters, or where they are sharded this rank's shards. While
+// Weights cover all parameters, or where they are sharded this rank's shards, and gradients cover
+// the same of those that are not frozen. A frozen parameter has neither masters nor states. While
 // the buffers live, the `data` and `grad` of the parameters are views of weights and gradients that
 // are stored whole on the device; DataParallel binds the others while they are there.
 //
@@ -28,6 +29,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -120,14 +122,16 @@ class ParameterBuffers {
                          const Tensor& out) const;
 
   // The elements of the bucket whose gradients come to this rank in the end: those of its optimizer
-  // range, and as many of copies.
+  // range, and as many of copies; none of frozen parameters.
   FlatRange reduced_range(const Bucket& bucket) const;
-  // The elements of the bucket whose masters and states are on this rank; none of copies.
+  // The elements of the bucket whose masters and states are on this rank; none of copies and of
+  // frozen parameters.
   FlatRange optimizer_range(const Bucket& bucket) const;
   // The elements of the bucket whose weights are stored on this rank.
   FlatRange weight_range(const Bucket& bucket) const;
   // Elements `range` of a bucket, flat. They must be stored on this rank. What lies in host memory is
-  // tensors of the CPU.
+  // tensors of the CPU. A frozen parameter has weights alone. Masters are the weights where there
+  // are none.
   Tensor Weights(const Bucket& bucket, const FlatRange& range) const;
   Tensor Gradients(const Bucket& bucket, const FlatRange& range) const;
   Tensor Masters(const Bucket& bucket, const FlatRange& range) const;
@@ -143,7 +147,8 @@ class ParameterBuffers {
   // Brings the extent of the elements, which are in the file and have one extent, into memory.
   absl::Status EnterExtent(const Bucket& bucket, const FlatRange& range) const;
   // Returns masters of any elements on the device of the buffers: they themselves, or a copy in
-  // `scratch`, which is fp32, flat and on the device. Where it copies it waits for the stream.
+  // `scratch`, which is fp32, flat and on the device, where has_masters_elsewhere(). Where it copies
+  // from the host it waits for the stream.
   Tensor MastersOnDevice(const Bucket& bucket, const FlatRange& range, const Tensor& scratch,
                          const Stream& stream) const;
 
@@ -166,6 +171,8 @@ class ParameterBuffers {
   bool has_masters_on_host() const {
     return has_host_part() && (has_masters() || options_.weights_on_host);
   }
+  // Whether some masters are not on the device as fp32.
+  bool has_masters_elsewhere() const { return has_masters_on_host() || remainder_.has_value(); }
 
   bool shards(DataSharding what) const { return options_.sharding >= what; }
   bool has_masters() const { return has_masters_; }
@@ -174,6 +181,8 @@ class ParameterBuffers {
  private:
   // Position of element `begin` in memory for all elements or, if `sharded`, for shards.
   int64_t Position(const Bucket& bucket, int64_t begin, bool sharded) const;
+  // Position of element `begin` in memory for gradients.
+  int64_t GradientPosition(const Bucket& bucket, int64_t begin) const;
   // Position of element `begin` in memory for the optimizer range.
   int64_t OptimizerPosition(const Bucket& bucket, int64_t begin) const;
   // The number of elements of a state that only some parameters have, where they are the most.
@@ -198,6 +207,7 @@ class ParameterBuffers {
   void InitializeMastersInFile(uint64_t seed, ThreadPool* pool);
 
   ParameterBuffersOptions options_;
+  const std::optional<size_t> remainder_;  // the state that is one
   const bool has_masters_;
   FlatLayout layout_;
   int64_t host_elements_ = 0;  // positions of the optimizer range in host memory: the first ones
@@ -205,7 +215,7 @@ class ParameterBuffers {
   PinnedBuffer host_weights_, host_gradients_;
   absl::Status locked_;  // that of both
   std::vector<Buffer> states_, host_states_;
-  std::vector<std::vector<int64_t>> state_positions_;  // of PlaceState; empty for StateOwners::kAll
+  std::vector<std::vector<int64_t>> state_positions_;  // PlaceState's; empty for StateOwners::kAll
   std::unique_ptr<StateFile> state_file_;
 };
 

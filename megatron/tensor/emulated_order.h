@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "megatron/tensor/emulated_clock.h"
 #include "megatron/tensor/emulated_point.h"
 #include "megatron/tensor/tensor.h"
 
@@ -46,7 +47,7 @@ void OrderAfter(const EmulatedPoint& point, const void* stream);
 struct LostWait {
   int64_t number = -1;  // the missing one, counted from 0; < 0: none is missing
   int64_t waits = 0;    // how many there were
-  // By stream: the number of its operations until its last wait, and that wait's number.
+  // A stream's number of operations until its last wait, and that wait's number.
   std::map<int64_t, std::pair<int64_t, int64_t>> last;
 };
 // Counts the calls that this thread makes of OrderAfter from now on, but for those that order
@@ -59,7 +60,14 @@ void OrderHostAfter(const EmulatedPoint& point);
 void ForgetMemory(const char* begin, int64_t bytes);
 // Adds an operation to the stream, and ends the program if it is in no order with another one.
 void OrderOperation(const CudaStream& stream, const std::string& name,
-                    const std::vector<EmulatedAccess>& accesses);
+                    const std::vector<EmulatedAccess>& accesses, const EmulatedCost& cost = {});
+
+// What all streams and the host do from now on is written down here; null: nowhere. The program has
+// one rank.
+void RecordEmulatedWork(EmulatedRecord* record);
+// Only for that record: the host has waited for the point, or has done work.
+void RecordHostWait(const EmulatedPoint& point);
+void RecordHostWork(const std::string& name, const EmulatedCost& cost);
 
 // An operation whose operands are known and not what it does with them: those whose bytes it changes
 // are the ones that it writes.
@@ -75,6 +83,8 @@ class OrderedOperation {
   OrderedOperation(const OrderedOperation&) = delete;
   OrderedOperation& operator=(const OrderedOperation&) = delete;
 
+  // Says that the operation does so many of floating-point numbers.
+  void set_operations(double operations) { cost_.operations = operations; }
   void Start();
 
  private:
@@ -88,6 +98,7 @@ class OrderedOperation {
   const CudaStream& stream_;
   const std::string name_;
   const bool checked_;
+  EmulatedCost cost_;
   std::vector<Operand> operands_;
 };
 

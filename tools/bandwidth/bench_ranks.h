@@ -23,7 +23,7 @@ struct BenchRank {
 struct BenchRanksOptions {
   std::string backend;  // thread, tcp or nccl
   int ranks = 1;        // to start on this machine; a launcher's world has its own size
-  int threads = 1;      // of each rank, on the CPU
+  int threads = 1;      // each rank's threads, on the CPU
   // A slow network between hosts of ranks_per_link_host neighbours each, for --backend=tcp.
   std::optional<LinkOptions> link;
   int ranks_per_link_host = 1;

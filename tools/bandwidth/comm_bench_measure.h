@@ -68,8 +68,8 @@ struct CommBenchResult {
   ReduceOp reduce = ReduceOp::kSum;
   int root = 0;
   std::vector<CommBenchRow> rows;
-  CollectiveAlgorithm algorithm = CollectiveAlgorithm::kMesh;  // of the group's calls
-  int ranks_per_host = 0;  // of hierarchical collectives; 0: the call was flat
+  CollectiveAlgorithm algorithm = CollectiveAlgorithm::kMesh;  // the algorithm of the group's calls
+  int ranks_per_host = 0;  // 0: the call was flat, and not hierarchical
 
   bool reduces() const;
   bool has_root() const { return operation == BenchOperation::kBroadcast; }

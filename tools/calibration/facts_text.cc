@@ -15,7 +15,7 @@ namespace {
 
 using google::protobuf::TextFormat;
 
-constexpr int kTabWidth = 8;  // of columns as protobuf's tokenizer counts them
+constexpr int kTabWidth = 8;  // columns, as protobuf's tokenizer counts them
 
 size_t OffsetOf(absl::string_view text, TextFormat::ParseLocation place) {
   size_t offset = 0;

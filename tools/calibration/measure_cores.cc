@@ -29,7 +29,7 @@
 namespace megatron {
 namespace {
 
-constexpr double kShareOfProducts = 0.6;  // of all the time
+constexpr double kShareOfProducts = 0.6;  // the products' share of the time
 constexpr double kShareOfAttention = 0.2;
 constexpr double kMostShares = 10;
 constexpr double kLongestKernel = 1.0;  // seconds of one kernel's runs

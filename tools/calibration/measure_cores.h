@@ -14,11 +14,11 @@ namespace megatron {
 
 struct KernelRate {
   KernelShape shape;
-  double flops_per_s = 0;  // of one rank
+  double flops_per_s = 0;  // one rank's rate
 };
 
 struct CoreRates {
-  double peak_flops_per_s = 0;    // of fused multiply-adds in fp32, of one core
+  double peak_flops_per_s = 0;    // one core's rate of fused multiply-adds in fp32
   double bf16_products = 0;       // speed of products in bf16 as a share of those in fp32
   double thread_efficiency = 0;   // see Hardware.thread_efficiency
   double memory_bytes_per_s = 0;  // read and written, of one core

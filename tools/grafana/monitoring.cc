@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kColumns = 24;  // of Grafana's grid
+constexpr int kColumns = 24;  // the width of Grafana's grid
 constexpr char kOfTheRuns[] = "{run=~\"$run\"}";
 
 // A panel: a picture or a number.

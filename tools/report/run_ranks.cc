@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr double kMost = 1e15;  // of any number
+constexpr double kMost = 1e15;  // the largest number that is taken
 constexpr size_t kMostCategories = 32;
 
 // Returns the member; null if there is none.

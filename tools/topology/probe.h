@@ -20,14 +20,14 @@ namespace megatron {
 // What a rank knows of its machine.
 struct ProbedHost {
   std::string name;
-  std::optional<GpuLinks> links;  // of its GPUs; the first rank of a machine knows them
+  std::optional<GpuLinks> links;  // its GPUs' links; the first rank of a machine knows them
 };
 
 // Messages of a pair, both ways at once.
 struct PairTimes {
   int a = 0, b = 0;
-  double gb_per_s = 0;      // of each way
-  double microseconds = 0;  // of a message of 8 bytes
+  double gb_per_s = 0;      // one way's rate
+  double microseconds = 0;  // the time of a message of 8 bytes
 };
 
 // Returns nodes and domains without speeds. Each rank gives its host. Collective over `ranks`,

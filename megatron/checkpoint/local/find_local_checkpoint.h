@@ -17,7 +17,7 @@
 namespace megatron {
 
 struct LocalCheckpoint {
-  Manifest manifest;      // of the whole
+  Manifest manifest;      // the whole checkpoint's
   std::string directory;  // the iteration's, on this rank's machine
   // The ranks that have found each shard sound on their machines, ascending: at least one.
   std::vector<std::vector<int>> holders;

@@ -21,7 +21,7 @@ namespace megatron {
 using Agreement = std::function<absl::Status(absl::Status)>;
 
 struct LocalPlace {
-  std::string directory;  // of this rank's machine, for one run alone; empty: there is none
+  std::string directory;  // one run's, on this rank's machine; empty: there is none
   std::string start;      // names this start of the run; files of two starts are not mixed
   // The machine of each rank, named by the lowest rank on it.
   std::vector<int> machines;

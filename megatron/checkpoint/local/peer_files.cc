@@ -16,7 +16,7 @@
 namespace megatron {
 namespace {
 
-constexpr int64_t kMostBytes = int64_t{1} << 20;  // of one request
+constexpr int64_t kMostBytes = int64_t{1} << 20;  // one request's limit
 // The time that a rank without a request of its own lets the others wait.
 constexpr std::chrono::microseconds kPatience(300);
 

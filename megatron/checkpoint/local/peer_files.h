@@ -77,7 +77,7 @@ class PeerFiles {
   FileSystem& fs_;
   const LocalCheckpoint checkpoint_;
   const int rank_;
-  std::vector<int> holders_;  // of each shard; this rank where its machine has it
+  std::vector<int> holders_;  // each shard's holder; this rank where its machine has it
   bool is_spread_ = false;
   ProcessGroup ranks_;
   std::thread thread_;

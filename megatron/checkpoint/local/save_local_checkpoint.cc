@@ -196,7 +196,7 @@ class LocalSave {
   const LocalSaveOptions& options_;
   const CheckpointState& state_;
   const std::string final_, temporary_;
-  std::vector<int64_t> bytes_ = {0, 0};  // of this rank's shard and its manifest
+  std::vector<int64_t> bytes_ = {0, 0};  // the sizes of this rank's shard and its manifest
 };
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace megatron {
 
 namespace {
 
-constexpr int kMostFailures = 2;  // of a host whose place the job can do without
+constexpr int kMostFailures = 2;  // a host's, whose place the job can do without
 
 }  // namespace
 

@@ -14,7 +14,7 @@ namespace {
 template <typename T>
 struct CutNorm {
   bool is_centered;
-  float offset;  // of gamma
+  float offset;  // added to gamma
   int64_t rows, columns;
   const T* gamma_H;
   const T* beta_H;  // null: there is none

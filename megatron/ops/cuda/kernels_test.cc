@@ -20,6 +20,7 @@
 #include "megatron/ops/optimizer.h"
 #include "megatron/ops/rope.h"
 #include "megatron/ops/sequence_part.h"
+#include "megatron/ops/token_subset.h"
 #include "megatron/ops/tolerances.h"
 #include "megatron/ops/weighted_sum.h"
 
@@ -71,8 +72,9 @@ INSTANTIATE_TEST_SUITE_P(DTypes, CudaOpTest,
 constexpr int64_t kSizes[] = {1, 7, 64, 1000, 1024, 70001};
 
 TEST_P(CudaOpTest, ActivationsAndTheirGradients) {
-  for (Activation activation : {Activation::kNone, Activation::kGeluTanh, Activation::kGeluErf,
-                                Activation::kSquaredRelu, Activation::kTanh}) {
+  for (Activation activation :
+       {Activation::kNone, Activation::kGeluTanh, Activation::kGeluErf, Activation::kSquaredRelu,
+        Activation::kTanh, Activation::kQuickGelu, Activation::kSigmoid}) {
     for (int64_t size : kSizes) {
       HostTensor x = Normal({1, size}, 1), y = Normal({1, size}, 2), dy = Normal({1, size}, 3),
                  dx = Normal({1, size}, 4);
@@ -96,11 +98,13 @@ TEST_P(CudaOpTest, GradientsOfActivationsAndOfTheBiasesInFront) {
 }
 
 TEST_P(CudaOpTest, GatesAndTheirGradients) {
-  for (int64_t features : {1, 33, 256}) {
+  for (int64_t features : {1, 33, 256, 264}) {
     HostTensor gate_up = Normal({19, 2 * features}, 1), y = Normal({19, features}, 2),
                dy = Normal({19, features}, 3), d_gate_up = Normal({19, 2 * features}, 4);
     ExpectAgreement({&gate_up, &y, &dy, &d_gate_up}, tolerance(), [&](const Stream& stream, At at) {
-      const Activation gate = features == 33 ? Activation::kGeluTanh : Activation::kSilu;
+      const Gate gate = features == 33    ? Gate(Activation::kGeluTanh)
+                        : features == 264 ? Gate(Activation::kQuickGelu, 0.75f, 1)
+                                          : Gate(Activation::kSilu);
       GateForward(stream, gate, at[0], at[1]);
       GateBackward(stream, gate, at[2], at[0], at[3]);
     });
@@ -120,7 +124,7 @@ TEST_P(CudaOpTest, CopiesConvertAndKeepStrides) {
   }
 }
 
-// With dims that are one dim, of one element, and whose vectors are aligned or not.
+// Some dims are one dim together, one has one element, and vectors are aligned or not.
 TEST_P(CudaOpTest, CopiesOfSlices) {
   for (int64_t first : {0, 3, 8}) {
     for (int64_t width : {8, 13, 64}) {
@@ -285,7 +289,7 @@ TEST_P(CudaOpTest, NormsAndTheirGradients) {
   }
 }
 
-// Of 3 ranks the first one's columns, with statistics of the others.
+// The columns are the first of 3 ranks', and the statistics are of all ranks' columns.
 TEST_P(CudaOpTest, NormsOfCutRowsAndTheirGradients) {
   for (Norm::Kind kind : {Norm::kLayerNorm, Norm::kRmsNorm}) {
     for (bool zero_centered : {false, true}) {
@@ -503,6 +507,36 @@ TEST_P(CudaOpTest, PartsOfSequences) {
   }
 }
 
+TEST_F(AgreementTest, KeptTokens) {
+  struct Sizes {
+    int64_t samples, length, count;
+    int ranks;
+  };
+  for (const Sizes& size : {Sizes{1, 600, 300, 1}, Sizes{2, 320, 64, 2}, Sizes{2, 36, 12, 3},
+                            Sizes{9, 8, 4, 2}, Sizes{2, 64, 64, 1}}) {
+    const int64_t tokens = size.samples * size.length, kept = size.samples * size.count;
+    const SampleCut cut = {size.ranks, size.ranks / 2};
+    const auto ints = [](int64_t count) { return HostTensor({count}, DType::kInt32); };
+    HostTensor sample({tokens / size.ranks}, DType::kInt64),
+        kept_K = ints(kept), place = ints(tokens), row = ints(kept),
+        place_here = ints(tokens / size.ranks), bypass = ints(tokens / size.ranks),
+        cu_seqlens = ints(size.samples + 1), place_in_sample = ints(kept / size.ranks),
+        position = ints(kept / size.ranks), sample_here({kept / size.ranks}, DType::kInt64),
+        numbers = Cyclic(tokens, 7, tokens), gathered = ints(kept);
+    for (int64_t t = 0; t < sample.numel(); ++t)
+      sample.Set(t, static_cast<double>(1000 + t / (sample.numel() / size.samples)));
+    ExpectAgreement({&sample, &kept_K, &place, &row, &place_here, &bypass, &cu_seqlens,
+                     &place_in_sample, &sample_here, &position, &numbers, &gathered},
+                    0, [&](const Stream& stream, At at) {
+                      ChooseTokens(stream, {3, 4}, size.samples, at[0], at[1], at[2]);
+                      FindKeptRows(stream, cut, size.samples, at[1], at[2], {at[3], at[4], at[5]});
+                      FindKeptPart(stream, cut, size.samples, size.length, at[1], at[0],
+                                   {at[6], at[7], at[8], at[9]});
+                      GatherNumbers(stream, at[1], at[10], at[11]);
+                    });
+  }
+}
+
 TEST_P(CudaOpTest, LinearLayersAndTheirGradients) {
   struct Sizes {
     int64_t tokens, in, out;
@@ -544,11 +578,14 @@ TEST_P(CudaOpTest, AttentionAndItsGradients) {
     int64_t groups, heads, head_dim;
     bool causal;
     float dropout;
+    int64_t window = 0;  // 0: none
+    bool sinks = false;
   };
   for (const Case& c :
        {Case{2, 1, 64, true, 0}, Case{1, 4, 32, true, 0.2f}, Case{2, 3, 20, false, 0.2f},
         Case{1, 2, 128, true, 0}, Case{1, 1, 192, false, 0}, Case{1, 2, 64, false, 0.2f},
-        Case{2, 1, 128, false, 0.2f}}) {
+        Case{2, 1, 128, false, 0.2f}, Case{1, 2, 64, true, 0.2f, 5}, Case{2, 1, 20, true, 0, 33},
+        Case{1, 1, 128, true, 0, 33, true}, Case{2, 2, 20, false, 0.2f, 0, true}}) {
     // Sequences of 1, 70, 0 and 40 queries, with 3, 70, 2 and 45 keys: each query sees a key, since
     // an lse of minus infinity compares with nothing.
     const int64_t queries = 111, keys = 120;
@@ -561,26 +598,30 @@ TEST_P(CudaOpTest, AttentionAndItsGradients) {
                largest = HostTensor::Of({3 + c.groups * c.heads}, kF32,
                                         std::vector<double>(3 + c.groups * c.heads, 1.5)),
                cu_k = Ints({0, 3, 73, 75, 120}), sample = Cyclic(queries, 3, 7, DType::kInt64),
-               position = Cyclic(queries, 1, 97);
-    ExpectAgreement(
-        {&q, &k, &v, &out, &lse, &dout, &dq, &dk, &dv, &cu_q, &cu_k, &sample, &position, &largest},
-        2 * SumTolerance(dtype()), [&](const Stream& stream, At at) {
-          Attention attention;
-          attention.scale = 0.2f;
-          attention.causal = c.causal;
-          attention.cu_seqlens_q = at[9];
-          attention.cu_seqlens_k = at[10];
-          attention.max_seqlen_q = attention.max_seqlen_k = 70;
-          attention.dropout.probability = c.dropout;
-          attention.dropout.key = {5, 6};
-          attention.dropout.sample_T = at[11];
-          attention.dropout.position_T = at[12];
-          attention.dropout.first_column = 3;
-          attention.largest_scores_N = at[13];
-          const AttentionInputs in = {at[0], at[1], at[2]};
-          AttentionForward(stream, attention, in, at[3], at[4]);
-          AttentionBackward(stream, attention, in, at[3], at[4], at[5], {at[6], at[7], at[8]});
-        });
+               position = Cyclic(queries, 1, 97), sink = Normal({c.groups * c.heads}, 9),
+               dsink = HostTensor::Normal({c.groups * c.heads}, kF32, 10);
+    ExpectAgreement({&q, &k, &v, &out, &lse, &dout, &dq, &dk, &dv, &cu_q, &cu_k, &sample, &position,
+                     &largest, &sink, &dsink},
+                    2 * SumTolerance(dtype()), [&](const Stream& stream, At at) {
+                      Attention attention;
+                      attention.scale = 0.2f;
+                      attention.causal = c.causal;
+                      attention.window_size = c.window;
+                      attention.cu_seqlens_q = at[9];
+                      attention.cu_seqlens_k = at[10];
+                      attention.max_seqlen_q = attention.max_seqlen_k = 70;
+                      attention.dropout.probability = c.dropout;
+                      attention.dropout.key = {5, 6};
+                      attention.dropout.sample_T = at[11];
+                      attention.dropout.position_T = at[12];
+                      attention.dropout.first_column = 3;
+                      attention.largest_scores_N = at[13];
+                      const auto if_sinks = [&](const Tensor& x) { return c.sinks ? x : Tensor(); };
+                      const AttentionInputs in = {at[0], at[1], at[2], Tensor(), if_sinks(at[14])};
+                      AttentionForward(stream, attention, in, at[3], at[4]);
+                      AttentionBackward(stream, attention, in, at[3], at[4], at[5],
+                                        {at[6], at[7], at[8], Tensor(), if_sinks(at[15])});
+                    });
   }
 }
 
@@ -653,14 +694,16 @@ TEST_P(CudaOpTest, AttentionWithABiasByDistance) {
   }
 }
 
-// Further keys of queries that have seen some: every second key of two sequences.
+// Further keys of queries that have seen some: every second key of two sequences. In a window of
+// one position, only some queries see any.
 TEST_P(CudaOpTest, AttentionOverAPartOfTheKeys) {
   const int64_t queries = 110, keys = 55, groups = 2, heads = 2, head_dim = 40;
   const Shape q_shape = {queries, groups, heads, head_dim}, k_shape = {keys, groups, head_dim};
   std::vector<double> place_q, place_k;
   for (int i = 0; i < queries; ++i) place_q.push_back(i < 70 ? i : i - 70);
   for (int i = 0; i < keys; ++i) place_k.push_back(2 * (i < 35 ? i : i - 35));
-  for (bool causal : {true, false}) {
+  for (const auto& [causal, window] :
+       {std::pair{true, 0}, std::pair{false, 0}, std::pair{true, 1}, std::pair{true, 20}}) {
     HostTensor q = Normal(q_shape, 1), k = Normal(k_shape, 2), v = Normal(k_shape, 3),
                all = Normal(q_shape, 4), dout = Normal(q_shape, 5),
                out = HostTensor::Normal(q_shape, kF32, 6),
@@ -670,25 +713,29 @@ TEST_P(CudaOpTest, AttentionOverAPartOfTheKeys) {
                cu_k = Ints({0, 35, 55}), sample = Cyclic(queries, 3, 7, DType::kInt64),
                position = Cyclic(queries, 1, 97),
                at_q = HostTensor::Of({queries}, DType::kInt32, place_q),
-               at_k = HostTensor::Of({keys}, DType::kInt32, place_k);
-    ExpectAgreement(
-        {&q, &k, &v, &all, &dout, &out, &lse, &dq, &dk, &dv, &cu_q, &cu_k, &sample, &position,
-         &at_q, &at_k},
-        2 * SumTolerance(dtype()), [&](const Stream& stream, At at) {
-          Attention attention;
-          attention.scale = 0.2f;
-          attention.causal = causal;
-          attention.cu_seqlens_q = at[10];
-          attention.cu_seqlens_k = at[11];
-          attention.max_seqlen_q = attention.max_seqlen_k = 70;
-          attention.dropout = {0.2f, {5, 6}, at[12], at[13], 3};
-          attention.place_q_T = at[14];
-          attention.place_k_U = at[15];
-          attention.add_to_queries = attention.add_to_keys = true;
-          const AttentionInputs in = {at[0], at[1], at[2]};
-          AttentionForward(stream, attention, in, at[5], at[6]);
-          AttentionBackward(stream, attention, in, at[3], at[6], at[4], {at[7], at[8], at[9]});
-        });
+               at_k = HostTensor::Of({keys}, DType::kInt32, place_k),
+               sink = Normal({groups * heads}, 11),
+               dsink = HostTensor::Normal({groups * heads}, kF32, 12);
+    ExpectAgreement({&q, &k, &v, &all, &dout, &out, &lse, &dq, &dk, &dv, &cu_q, &cu_k, &sample,
+                     &position, &at_q, &at_k, &sink, &dsink},
+                    2 * SumTolerance(dtype()),
+                    [&, causal = causal, window = window](const Stream& stream, At at) {
+                      Attention attention;
+                      attention.scale = 0.2f;
+                      attention.causal = causal;
+                      attention.window_size = window;
+                      attention.cu_seqlens_q = at[10];
+                      attention.cu_seqlens_k = at[11];
+                      attention.max_seqlen_q = attention.max_seqlen_k = 70;
+                      attention.dropout = {0.2f, {5, 6}, at[12], at[13], 3};
+                      attention.place_q_T = at[14];
+                      attention.place_k_U = at[15];
+                      attention.add_to_queries = attention.add_to_keys = true;
+                      const AttentionInputs in = {at[0], at[1], at[2], Tensor(), at[16]};
+                      AttentionForward(stream, attention, in, at[5], at[6]);
+                      AttentionBackward(stream, attention, in, at[3], at[6], at[4],
+                                        {at[7], at[8], at[9], Tensor(), at[17]});
+                    });
   }
 }
 

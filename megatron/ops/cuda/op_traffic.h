@@ -21,13 +21,13 @@ class OpTraffic {
  public:
   struct Op {
     int64_t launches = 0;
-    // By the names under which memory was taken ("activations/saved", "weights", "workspace").
+    // The bytes by the names under which memory was taken ("activations/saved", "weights", "workspace").
     std::map<std::string, emulation::AccessedBytes> by_memory;
   };
 
   OpTraffic();
 
-  // By the names of ops.
+  // The ops by their names.
   const std::map<std::string, Op>& ops() const { return ops_; }
 
  private:

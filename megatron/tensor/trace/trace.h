@@ -1,6 +1,6 @@
 // Trace: when the parts of a program's work ran, by name.
 //
-//   Trace trace;                                     // of a rank
+//   Trace trace;                                     // one rank's
 //   const Stream stream = trace.Follow(plain, "compute");
 //   trace.Start();
 //   {

@@ -45,7 +45,7 @@ struct WhatIf {
 
 struct WhatIfInput {
   RankGrid dense, expert;
-  std::vector<StagePlan> plans;               // of all stages, for the steps that are measured
+  std::vector<StagePlan> plans;               // all stages' plans of the measured steps
   std::vector<std::vector<StepTimes>> steps;  // by rank; steps of other plans are left out
 };
 

@@ -81,10 +81,10 @@ struct LayoutSearch {
   int64_t too_large = 0;  // among those that were looked at
   int64_t refused = 0;    // by the trainer's rules or by the exact plan, among those tried
   std::string first_refusal;
-  // By time; with times within 0.1 % the simpler ones come first. Of layouts that divide the ranks
-  // alike, the fastest. If these are too few within 1.5 times the fastest one's time, others fill
-  // up; of those that differ in what is recomputed or shared out alone, a slower one is there only
-  // if it needs less memory.
+  // The layouts by time; with times within 0.1 % the simpler ones come first. Those that divide the
+  // ranks alike have one place, the fastest one's. If these are too few within 1.5 times the
+  // fastest one's time, others fill up; of those that differ in what is recomputed or shared out
+  // alone, a slower one is there only if it needs less memory.
   std::vector<FoundLayout> best;
   bool needs_host = false;  // nothing fits but with the optimizer's states on the host
   // If nothing fits, the layout that needs the least memory.

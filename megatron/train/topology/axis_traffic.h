@@ -16,7 +16,7 @@ struct AxisTraffic {
   bool is_of_experts = false;  // the group is one of the expert grid
   bool is_message = false;     // between neighbours of the group, else collective
   double calls = 0;            // calls of a rank in a step; an all-reduce counts as two
-  double bytes = 0;            // of a call: a message, or the whole tensor of a gather or scatter
+  double bytes = 0;            // a call's: a message, or the whole tensor of a gather or scatter
 };
 
 // Returns what StepTraffic() (plan/step_traffic.h) says of a stage that has the mean number of

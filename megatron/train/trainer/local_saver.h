@@ -40,7 +40,7 @@ class LocalSaver {
   const ProcessGroup ranks_;
   FileSystem& fs_;
   Consensus consensus_;
-  int64_t iteration_ = 0;                          // of the save that was started last
+  int64_t iteration_ = 0;                          // the save that was started last
   std::unique_ptr<AsyncCheckpointWriter> writer_;  // null without checkpoint.local_save
 };
 
