@@ -6,6 +6,7 @@
 #include "megatron/layers/activation_meter.h"
 #include "megatron/layers/context_slice.h"
 #include "megatron/layers/dropout_site.h"
+#include "megatron/layers/kv_cache.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/sequence_part.h"
 #include "megatron/tensor/trace/trace.h"
@@ -18,11 +19,19 @@ ops::Attention AttentionCore::Whole(const LayerContext& ctx) const {
   attention.scale = options_.scale != 0 ? options_.scale
                                         : 1.0f / std::sqrt(static_cast<float>(options_.head_size));
   attention.causal = options_.causal;
+  attention.window_size = options_.window_size;
   const MicroBatch& batch = ctx.inner_batch();
   attention.cu_seqlens_q = batch.cu_seqlens;
   attention.cu_seqlens_k = options_.cross ? batch.encoder.cu_seqlens : batch.cu_seqlens;
   attention.max_seqlen_q = batch.max_seqlen;
   attention.max_seqlen_k = options_.cross ? batch.encoder.max_seqlen : batch.max_seqlen;
+  if (ctx.cached != nullptr && !options_.cross) {
+    const KvCache& cache = *ctx.cached->cache;
+    attention.cu_seqlens_k = cache.cu_seqlens();
+    attention.max_seqlen_k = cache.capacity();
+    attention.place_q_T = batch.position_T;
+    attention.place_k_U = cache.position_U();
+  }
   attention.dropout = DropoutAt(ctx, options_.dropout, options_.layer,
                                 options_.cross ? DropoutSite::kCrossAttentionProbabilities
                                                : DropoutSite::kAttentionProbabilities);
@@ -97,6 +106,14 @@ ops::Attention AttentionCore::OfChunks(const LayerContext& ctx, const AttentionC
   return attention;
 }
 
+Tensor AttentionCore::SinksOfChunks(const LayerContext& ctx, const AttentionChunk& queries,
+                                    const AttentionChunk& keys, const Tensor& sink_N) {
+  if (!sink_N || queries.begin != keys.begin) return Tensor();
+  const int64_t heads = sink_N.numel() / queries.ranks;
+  const int64_t first = queries.ranks > 1 ? ctx.context_group.rank() * heads : 0;
+  return sink_N.Slice(0, first, first + heads);
+}
+
 void AttentionCore::ForwardChunk(const LayerContext& ctx, const AttentionChunk& queries,
                                  const AttentionChunk& keys, bool first,
                                  const ops::AttentionInputs& in, const Tensor& out_TGRD,
@@ -104,7 +121,9 @@ void AttentionCore::ForwardChunk(const LayerContext& ctx, const AttentionChunk& 
   const TraceSpan span(ctx.stream, "core attention");
   ops::Attention attention = OfChunks(ctx, queries, keys, in.q_TGRD.dim(1) * in.q_TGRD.dim(2));
   attention.add_to_queries = !first;
-  ops::AttentionForward(ctx.stream, attention, in, out_TGRD, lse_TGR);
+  ops::AttentionInputs inputs = in;
+  inputs.sink_N = SinksOfChunks(ctx, queries, keys, in.sink_N);
+  ops::AttentionForward(ctx.stream, attention, inputs, out_TGRD, lse_TGR);
 }
 
 void AttentionCore::BackwardChunk(const LayerContext& ctx, const AttentionChunk& queries,
@@ -116,7 +135,10 @@ void AttentionCore::BackwardChunk(const LayerContext& ctx, const AttentionChunk&
   ops::Attention attention = OfChunks(ctx, queries, keys, in.q_TGRD.dim(1) * in.q_TGRD.dim(2));
   attention.add_to_queries = !first;
   attention.add_to_keys = !first_queries;
-  ops::AttentionBackward(ctx.stream, attention, in, out_TGRD, lse_TGR, dout_TGRD, gradients);
+  ops::AttentionInputs inputs = in, outputs = gradients;
+  inputs.sink_N = SinksOfChunks(ctx, queries, keys, in.sink_N);
+  outputs.sink_N = SinksOfChunks(ctx, queries, keys, gradients.sink_N);
+  ops::AttentionBackward(ctx.stream, attention, inputs, out_TGRD, lse_TGR, dout_TGRD, outputs);
 }
 
 AttentionCore AttentionCore::Sharp(const LayerContext& ctx) const {
@@ -135,6 +157,7 @@ void AttentionCore::MeasureScores(const LayerContext& ctx, const ops::AttentionI
   Arena::Scope scope(ctx.scratch);
   const AttentionCore sharp = Sharp(ctx);
   ops::AttentionInputs inputs = in;
+  inputs.sink_N = Tensor();
   if (in.bias_WN) {
     inputs.bias_WN =
         ctx.scratch->Allocate(DType::kFloat32, in.bias_WN.shape(), "relative positions");
@@ -157,7 +180,8 @@ void AttentionCore::Backward(const LayerContext& ctx, const ops::AttentionInputs
                              const ops::AttentionInputs& gradients, const Saved& saved) const {
   const TraceSpan span(ctx.stream, "core attention");
   if (KeepsInputs(ctx)) {
-    AllToAllAttentionBackward(ctx, OverRanks(ctx), saved.all_to_all, dout_TGRD, gradients);
+    AllToAllAttentionBackward(ctx, OverRanks(ctx), saved.all_to_all, in.sink_N, dout_TGRD,
+                              gradients);
   } else if (ctx.context_group.size() == 1) {
     ops::AttentionBackward(ctx.stream, Whole(ctx), in, out_TGRD, saved.lse_TGR, dout_TGRD,
                            gradients);

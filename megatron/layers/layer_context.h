@@ -38,6 +38,7 @@ namespace megatron {
 class ActivationMeter;
 class HostCopies;
 class WeightBlocks;
+struct CachedTokens;
 
 struct LayerContext {
   ProcessGroup tensor_group;  // the ranks over which weight matrices are cut
@@ -60,6 +61,10 @@ struct LayerContext {
   // Where set, saved, scratch and recompute have host arenas (Arena::host()), and attention in
   // chunks keeps there what it has of all tokens. It makes all copies to and from them.
   HostCopies* host_copies = nullptr;
+
+  // Where set, the micro-batch has the new tokens of sequences whose earlier tokens' keys and values
+  // are in a cache (kv_cache.h), and self-attention sees those. Passes without backward have it.
+  const CachedTokens* cached = nullptr;
 
   // Where set, forward passes add the extremes of what they compute to it.
   ActivationMeter* activations = nullptr;

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "megatron/layers/attention_options.h"
+#include "megatron/layers/kv_cache.h"
+#include "megatron/ops/elementwise.h"
 #include "megatron/ops/rope.h"
 #include "megatron/tensor/trace/trace.h"
 
@@ -68,12 +70,16 @@ NormOptions HeadNorm(const TransformerOptions& options, const std::string& name)
 
 SelfAttention::SelfAttention(const TransformerOptions& options, const std::string& name,
                              int64_t layer, const ProcessGroup& tensor_group)
-    : groups_(std::max<int64_t>(1, options.num_query_groups / tensor_group.size())),
+    : layer_(layer),
+      groups_(std::max<int64_t>(1, options.num_query_groups / tensor_group.size())),
       heads_per_group_(options.num_attention_heads / tensor_group.size() / groups_),
       head_size_(options.kv_channels),
       chunk_(options.recompute.attention_chunk_tokens),
       recompute_(options.recompute.core_attention),
       qk_norm_(options.qk_norm),
+      rotates_(options.Rotates(layer)),
+      has_window_(options.HasWindow(layer)),
+      sink_(options.sink),
       dtype_(options.dtype),
       core_(SelfAttentionCore(options, layer, tensor_group)),
       qkv_(OwnLinear(options, name, layer, tensor_group), tensor_group),
@@ -81,6 +87,14 @@ SelfAttention::SelfAttention(const TransformerOptions& options, const std::strin
       proj_(AttentionOutputLinear(options, name), tensor_group),
       q_norm_(HeadNorm(options, name + ".q_layernorm")),
       k_norm_(HeadNorm(options, name + ".k_layernorm")) {
+  if (sink_ == AttentionSink::kLearned) {
+    softmax_offset_.name = name + ".core_attention.softmax_offset";
+    softmax_offset_.sharding =
+        SplitOverTensor({options.num_attention_heads}, 0, tensor_group.size(), tensor_group.rank());
+    softmax_offset_.initializer = Initializer::Normal(options.init_std);
+    softmax_offset_.weight_decay = false;
+    CHECK(!options.grid.is_grid()) << name;
+  }
   if (chunk_ == 0) return;
   CHECK(options.causal && options.relative_positions.buckets == 0) << name;
   CHECK(!options.sequence_parallel) << name;
@@ -103,11 +117,41 @@ Tensor SelfAttention::SharedColumns(const Tensor& packed_TO) const {
 void SelfAttention::Rotate(const LayerContext& ctx, const RotaryTables* rotary, bool inverse,
                            const Tensor& position_T, const Tensor& q_TGRD,
                            const Tensor& k_TGD) const {
-  if (rotary == nullptr) return;
+  if (rotary == nullptr || !rotates_) return;
   for (const Tensor& x : {q_TGRD, k_TGD}) {
-    ops::Rope(ctx.stream, rotary->cos_SP(), rotary->sin_SP(), position_T, rotary->interleaved(),
-              inverse, x);
+    ops::Rope(ctx.stream, rotary->cos_SP(has_window_), rotary->sin_SP(has_window_), position_T,
+              rotary->interleaved(), inverse, x);
   }
+}
+
+Tensor SelfAttention::Sinks(const LayerContext& ctx) const {
+  if (sink_ == AttentionSink::kLearned) return softmax_offset_.data;
+  if (sink_ == AttentionSink::kNone) return Tensor();
+  const Tensor zeros_N =
+      ctx.scratch->Allocate(dtype_, {groups_ * heads_per_group_}, "attention sinks");
+  ops::Zero(ctx.stream, zeros_N);
+  return zeros_N;
+}
+
+Tensor SelfAttention::SinkGradients() const {
+  return sink_ == AttentionSink::kLearned ? softmax_offset_.grad : Tensor();
+}
+
+ops::AttentionInputs SelfAttention::Inputs(const LayerContext& ctx, const Saved& saved) const {
+  if (ctx.cached == nullptr) {
+    return {saved.q_TGRD, saved.k_TGD, Values(saved.qkv_TGSD), ctx.relative_bias_WN, Sinks(ctx)};
+  }
+  const KvCache& cache = *ctx.cached->cache;
+  return {saved.q_TGRD, cache.Keys(layer_), cache.Values(layer_), ctx.relative_bias_WN, Sinks(ctx)};
+}
+
+void SelfAttention::PutInCache(const LayerContext& ctx, const Saved& saved) const {
+  Arena::Scope scope(ctx.scratch);
+  const Tensor new_T2GD = ctx.scratch->Allocate(
+      dtype_, {saved.k_TGD.dim(0), 2, groups_, head_size_}, "new keys and values");
+  ops::Copy(ctx.stream, saved.k_TGD, new_T2GD.Select(1, 0));
+  ops::Copy(ctx.stream, Values(saved.qkv_TGSD), new_T2GD.Select(1, 1));
+  ctx.cached->cache->Put(ctx.stream, layer_, new_T2GD, ctx.cached->place_T11);
 }
 
 void SelfAttention::Attend(const LayerContext& ctx, Arena* arena, Saved* saved) const {
@@ -136,6 +180,7 @@ void SelfAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary,
     k_norm_.Forward(ctx, Keys(saved->qkv_TGSD), saved->k_TGD, &saved->k_norm);
   }
   Rotate(ctx, rotary, /*inverse=*/false, ctx.inner_batch().position_T, saved->q_TGRD, saved->k_TGD);
+  if (ctx.cached != nullptr) PutInCache(ctx, *saved);
   Attend(ctx, recompute_ ? ctx.scratch : ctx.saved, saved);
   if (ctx.activations != nullptr) core_.MeasureScores(ctx, Inputs(ctx, *saved));
   proj_.Forward(ctx, saved->context_TGRD.View({tokens, groups_ * heads_per_group_ * head_size_}),
@@ -160,8 +205,10 @@ void SelfAttention::Backward(const LayerContext& ctx, const RotaryTables* rotary
   const Tensor dqkv_TGSD =
       ctx.kept()->Allocate(dtype_, saved->qkv_TGSD.shape(), "attention gradient");
   const Tensor dq_TGRD = Queries(dqkv_TGSD), dk_TGD = Keys(dqkv_TGSD);
-  core_.Backward(ctx, Inputs(ctx, *saved), saved->context_TGRD, dcontext_TGRD,
-                 {dq_TGRD, dk_TGD, Values(dqkv_TGSD), ctx.relative_bias_gradient_WN}, saved->core);
+  core_.Backward(
+      ctx, Inputs(ctx, *saved), saved->context_TGRD, dcontext_TGRD,
+      {dq_TGRD, dk_TGD, Values(dqkv_TGSD), ctx.relative_bias_gradient_WN, SinkGradients()},
+      saved->core);
   Rotate(ctx, rotary, /*inverse=*/true, ctx.inner_batch().position_T, dq_TGRD, dk_TGD);
   if (qk_norm_) {
     q_norm_.Backward(ctx, dq_TGRD, Tensor(), dq_TGRD, saved->q_norm);
@@ -197,6 +244,7 @@ void SelfAttention::AppendParameters(std::vector<Parameter*>* out) {
     q_norm_.AppendParameters(out);
     k_norm_.AppendParameters(out);
   }
+  if (sink_ == AttentionSink::kLearned) out->push_back(&softmax_offset_);
   proj_.AppendParameters(out);
 }
 

@@ -16,6 +16,9 @@
 // With LayerContext::host_copies, tensors of all tokens lie in host memory, and chunks of them come
 // and go beside computing.
 //
+// With LayerContext::cached, Forward computes new tokens of sequences whose keys and values are in a
+// cache; not in chunks. Their bits are those of a pass over the whole sequences.
+//
 // Legend: T tokens, C tokens of a chunk, H hidden, G groups of this rank, R query heads that it has
 // of each, D head size.
 #ifndef MEGATRON_LAYERS_SELF_ATTENTION_H_
@@ -74,9 +77,13 @@ class SelfAttention {
   Tensor Queries(const Tensor& qkv_TGSD) const { return qkv_TGSD.Slice(2, 0, heads_per_group_); }
   Tensor Keys(const Tensor& qkv_TGSD) const { return qkv_TGSD.Select(2, heads_per_group_); }
   Tensor Values(const Tensor& qkv_TGSD) const { return qkv_TGSD.Select(2, heads_per_group_ + 1); }
-  ops::AttentionInputs Inputs(const LayerContext& ctx, const Saved& saved) const {
-    return {saved.q_TGRD, saved.k_TGD, Values(saved.qkv_TGSD), ctx.relative_bias_WN};
-  }
+  // What attention reads: the tokens' own keys and values or, with a cache, all that it has.
+  ops::AttentionInputs Inputs(const LayerContext& ctx, const Saved& saved) const;
+  // Puts the tokens' keys and values in the cache.
+  void PutInCache(const LayerContext& ctx, const Saved& saved) const;
+  // Scores of the sinks of this rank's heads, perhaps in ctx.scratch; empty if there are none.
+  Tensor Sinks(const LayerContext& ctx) const;
+  Tensor SinkGradients() const;
   void Rotate(const LayerContext& ctx, const RotaryTables* rotary, bool inverse,
               const Tensor& position_T, const Tensor& q_TGRD, const Tensor& k_TGD) const;
   // Fills saved->context and saved->core from the inputs, allocated in `arena`.
@@ -105,7 +112,7 @@ class SelfAttention {
   // `earlier`, those of the chunks before. `core` is core_ or what is made of it.
   void AttendChunk(const LayerContext& ctx, const AttentionCore& core,
                    const std::vector<AttentionChunk>& chunks, size_t i, const Tensor& q_CGRD,
-                   const Tensor& kv_C2GD, std::vector<ChunkWindow>* earlier,
+                   const Tensor& kv_C2GD, const Tensor& sink_N, std::vector<ChunkWindow>* earlier,
                    const Tensor& context_CGRD, const Tensor& lse_CGR) const;
   // What backward in chunks has of all tokens besides *saved.
   struct OfAllTokens {
@@ -127,15 +134,19 @@ class SelfAttention {
                         const AttentionChunk& chunk, const Tensor& dqkv_CGSD, const Tensor& x_TH,
                         const Tensor& dx_TH);
 
+  int64_t layer_;  // number in the whole model
   int64_t groups_, heads_per_group_, head_size_;
   int64_t chunk_;  // RecomputeOptions::attention_chunk_tokens
   bool recompute_, qk_norm_;
+  bool rotates_, has_window_;
+  AttentionSink sink_;
   DType dtype_;
   AttentionCore core_;
   ColumnParallelLinear qkv_;                  // the queries alone where the group is shared
   std::unique_ptr<ColumnParallelLinear> kv_;  // keys and values of a shared group, else null
   RowParallelLinear proj_;
   NormLayer q_norm_, k_norm_;
+  Parameter softmax_offset_;  // [heads], cut by heads; only with learned sinks
 };
 
 }  // namespace megatron

@@ -3,9 +3,11 @@
 #include <algorithm>
 
 #include "megatron/layers/grid_products.h"
+#include "megatron/layers/linear_gradients.h"
 #include "megatron/layers/tensor_parallel.h"
 #include "megatron/models/t5/span_accuracy.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/ops/embedding.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/weighted_sum.h"
 #include "megatron/tensor/trace/trace.h"
@@ -176,7 +178,7 @@ void LmHead::RunChunks(const LayerContext& ctx, const Saved& saved, const Tensor
     const Tensor dlogits_CV =
         cross_entropy_.Backward(ctx, rows(ctx.batch->gradient_weight_T), loss);
     ops::LinearBackwardInput(ctx.stream, dlogits_CV, words_->data, rows(dx_TH));
-    ops::LinearBackwardWeight(ctx.stream, dlogits_CV, rows(x_TH), words_->grad, bias_gradient_V());
+    AddLinearGradients(ctx.stream, dlogits_CV, rows(x_TH), *words_, bias_gradient_V());
   }
   Measure(ctx, found, saved.sums);
 }
@@ -243,23 +245,33 @@ void LmHead::AddWordsGradient(const LayerContext& ctx, const Saved& saved) {
     return GridBackwardWeight(ctx, GridTurn::kInward, saved.loss.logits_TV, saved.transformed_TH,
                               words_->grad, Tensor());
   }
-  ops::LinearBackwardWeight(ctx.stream, saved.loss.logits_TV, Gather(ctx, saved.transformed_TH),
-                            words_->grad, bias_gradient_V());
+  const Tensor dbias_V = bias_gradient_V();
+  if (words_->frozen && dbias_V.empty()) return;
+  AddLinearGradients(ctx.stream, saved.loss.logits_TV, Gather(ctx, saved.transformed_TH), *words_,
+                     dbias_V);
 }
 
-void LmHead::Predict(const LayerContext& ctx, const Tensor& x_TH, int64_t token,
-                     const Tensor& logits_V) const {
+void LmHead::Predict(const LayerContext& ctx, const Tensor& x_TH, const Tensor& token_P,
+                     const Tensor& logits_PV) const {
   Arena::Scope scope(ctx.scratch);
   const WeightsInUse own(OwnBlocks(ctx), own_block_, words_->block);
   const WeightsInUse words(ctx.blocks, words_->block);
+  const int64_t rows = token_P.dim(0);
   Saved forgotten;
-  const Tensor normed_1H = Norm(ctx, x_TH.Slice(0, token, token + 1), &forgotten);
-  const Tensor output_1H = Transform(ctx, normed_1H, &forgotten);
-  const Tensor mine_1V = Allocate(ctx.scratch, 1, vocab_part_, "logits");
-  Multiply(ctx, output_1H, mine_1V);
-  const Tensor all_1V = Allocate(ctx.scratch, 1, logits_V.numel(), "logits");
-  ctx.tensor_group.AllGather(mine_1V.Flatten(), all_1V.Flatten(), ctx.stream);
-  ops::Copy(ctx.stream, all_1V.Flatten(), logits_V);
+  const Tensor x_PH = Allocate(ctx.saved, rows, x_TH.dim(1), "predicting tokens");
+  ops::EmbeddingForward(ctx.stream, token_P, x_TH, /*first_row=*/0, /*accumulate=*/false, x_PH);
+  const Tensor output_PH = Transform(ctx, Norm(ctx, x_PH, &forgotten), &forgotten);
+  const Tensor mine_PV = Allocate(ctx.scratch, rows, vocab_part_, "logits");
+  Multiply(ctx, output_PH, mine_PV);
+  const int ranks = ctx.tensor_group.size();
+  if (ranks == 1) return ops::Copy(ctx.stream, mine_PV, logits_PV);
+  const Tensor all_RPV =
+      ctx.scratch->Allocate(dtype_, {ranks, rows, vocab_part_}, "logits of all ranks");
+  ctx.tensor_group.AllGather(mine_PV.Flatten(), all_RPV.Flatten(), ctx.stream);
+  for (int rank = 0; rank < ranks; ++rank) {
+    ops::Copy(ctx.stream, all_RPV.Select(0, rank),
+              logits_PV.Slice(1, rank * vocab_part_, (rank + 1) * vocab_part_));
+  }
 }
 
 void LmHead::AppendParameters(std::vector<Parameter*>* out) {

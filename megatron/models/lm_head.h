@@ -55,9 +55,10 @@ class LmHead {
   // other parameters here are small.
   void Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved);
   void BackwardWeight(const LayerContext& ctx, const Saved& saved);
-  // The logits of one token of x (fp32 [padded vocabulary]), on every tensor-parallel rank.
-  void Predict(const LayerContext& ctx, const Tensor& x_TH, int64_t token,
-               const Tensor& logits_V) const;
+  // The logits (fp32 [P, padded vocabulary]) of P tokens of x, whose numbers are int32, on every
+  // tensor-parallel rank.
+  void Predict(const LayerContext& ctx, const Tensor& x_TH, const Tensor& token_P,
+               const Tensor& logits_PV) const;
 
   // Appends all parameters but the output matrix.
   void AppendParameters(std::vector<Parameter*>* out);

@@ -58,6 +58,21 @@ ModelOptions SmallGpt2() {
   return options;
 }
 
+ModelOptions SmallWindowed() {
+  ModelOptions options = SmallLlama();
+  TransformerOptions& transformer = options.transformer;
+  transformer.window_size = 5;
+  transformer.window_layers = {true, true, false, true};
+  transformer.sink = AttentionSink::kLearned;
+  transformer.rotary_layers = {true, false, true, true};
+  transformer.rotary_options.local_base = 100;
+  transformer.rotary_options.yarn.factor = 4;
+  transformer.rotary_options.yarn.original_context = 8;
+  transformer.rotary_options.yarn.beta_fast = 1;
+  transformer.rotary_options.yarn.beta_slow = 0.25;
+  return options;
+}
+
 ModelOptions SmallLlama() {
   ModelOptions options = SmallGpt2();
   TransformerOptions& transformer = options.transformer;
@@ -85,6 +100,10 @@ ModelOptions SmallMixtral() {
 ModelOptions SmallBalanced() {
   ModelOptions options = SmallLlama();
   options.transformer.post_norm = true;
+  options.transformer.linear_bias = options.transformer.qkv_bias = true;
+  options.transformer.gate = ops::Activation::kQuickGelu;
+  options.transformer.gate_limit = 0.6f;
+  options.transformer.gate_offset = 1;
   MoeOptions& moe = options.transformer.moe;
   moe.num_experts = 4;
   moe.ffn_hidden_size = 24;
@@ -105,6 +124,7 @@ ModelOptions SmallDeepSeek() {
   moe.layers[0] = false;
   moe.ffn_hidden_size = 16;
   moe.shared_ffn_hidden_size = 24;
+  moe.shared_expert_gate = true;
   moe.router.score = ops::RouterScore::kSigmoid;
   moe.router.topk = 3;
   moe.router.scaling_factor = 1.5f;
@@ -320,10 +340,11 @@ double ModelHarness::LossAndGradients(HostBatch* batch) {
 
 std::vector<float> ModelHarness::Logits(HostBatch* batch, int64_t token) {
   std::vector<float> logits(stage_->padded_vocab_size());
+  auto number = static_cast<int32_t>(token);
   batches_.assign(1, batch->View());
   stage_->StartStep(
-      {memory_.get(), nullptr, &batches_, StageMode::kPredict, token,
-       Tensor(logits.data(), DType::kFloat32, {static_cast<int64_t>(logits.size())})});
+      {memory_.get(), nullptr, &batches_, StageMode::kPredict, Tensor(&number, DType::kInt32, {1}),
+       Tensor(logits.data(), DType::kFloat32, {1, static_cast<int64_t>(logits.size())})});
   stage_->Forward({}, {}, {}, stream_);
   return logits;
 }

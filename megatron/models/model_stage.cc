@@ -1,5 +1,6 @@
 #include "megatron/models/model_stage.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "glog/logging.h"
@@ -113,6 +114,32 @@ void ModelStage::StartStep(const StepInputs& inputs) {
   SetSlots(inputs.memory->slots);
 }
 
+// What is computed of a token must not depend on which tokens are computed with it: neither on the
+// largest of their activations, as FP8's scales, nor on which experts they choose.
+bool ModelStage::TakesCache() const {
+  const TransformerOptions& transformer = options_.transformer;
+  return options_.kind == ModelKind::kGpt && !transformer.float8.enabled &&
+         !transformer.moe.capacity_factor.has_value() && !transformer.grid.is_grid() &&
+         transformer.recompute.attention_chunk_tokens == 0;
+}
+
+KvCache ModelStage::MakeCache(int64_t slots, int64_t capacity, const Stream& stream,
+                              MemoryLedger* ledger) const {
+  CHECK(TakesCache());
+  const TransformerOptions& transformer = options_.transformer;
+  KvCacheOptions cache;
+  for (int chunk = 0; chunk < setup_.placement.chunks; ++chunk) {
+    const Part part = PartOf(chunk);
+    for (int64_t layer = part.begin; layer < part.end; ++layer) cache.layers.push_back(layer);
+  }
+  cache.slots = slots;
+  cache.capacity = capacity;
+  cache.groups = std::max<int64_t>(1, transformer.num_query_groups / setup_.layer_group().size());
+  cache.head_size = transformer.kv_channels;
+  cache.dtype = transformer.dtype;
+  return KvCache(cache, stream, ledger);
+}
+
 ActivationStore::Slot* ModelStage::OffloadOf(const WorkItem& item) const {
   const auto& store = step_.memory->store;
   return store == nullptr ? nullptr : store->At(item.chunk, item.slot);
@@ -146,6 +173,7 @@ LayerContext ModelStage::Context(const WorkItem& item, const Stream& stream) con
   if (training()) ctx.largest_scores_LN = step_.largest_scores_LN;
   if (training()) ctx.kept_tokens = step_.kept_tokens;
   if (step_.mode != StageMode::kPredict) ctx.context_group = setup_.context_group;
+  ctx.cached = step_.cached;
   return ctx;
 }
 
@@ -171,9 +199,8 @@ void ModelStage::RunLayers(const LayerStack& stack, const LayerContext& ctx,
 }
 
 void ModelStage::RunHead(const LayerContext& ctx, const Tensor& y_TH, LmHead::Saved* saved) const {
-  if (step_.mode == StageMode::kPredict)
-    return head_->Predict(ctx, y_TH, step_.predicted_token, step_.predicted_logits_V);
-  head_->Forward(ctx, y_TH, loss_sums_, saved);
+  if (step_.mode != StageMode::kPredict) return head_->Forward(ctx, y_TH, loss_sums_, saved);
+  if (step_.predicted_P) head_->Predict(ctx, y_TH, step_.predicted_P, step_.predicted_logits_PV);
 }
 
 }  // namespace megatron

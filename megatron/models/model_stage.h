@@ -20,6 +20,7 @@
 
 #include "megatron/comm/process_group.h"
 #include "megatron/layers/float8_history.h"
+#include "megatron/layers/kv_cache.h"
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/micro_batch.h"
 #include "megatron/layers/moe/expert_groups.h"
@@ -63,8 +64,8 @@ struct StageSetup {
 enum class StageMode {
   kTrain,
   kEvaluate,  // Forward has no dropout and keeps nothing for a backward, which is not called
-  // The same as kEvaluate, but on the last stage Forward writes the logits that follow one token of
-  // a batch in place of the loss.
+  // The same as kEvaluate, but on the last stage Forward writes the logits that follow some tokens
+  // of a batch in place of the loss.
   kPredict,
 };
 
@@ -76,10 +77,11 @@ struct StepInputs {
   WeightBlocks* blocks = nullptr;
   const std::vector<MicroBatch>* batches = nullptr;  // the step's micro-batches, by number
   StageMode mode = StageMode::kTrain;
-  // The inputs of kPredict: the token, and the place of its logits (fp32 [padded vocabulary], whole
-  // on every tensor-parallel rank).
-  int64_t predicted_token = 0;
-  Tensor predicted_logits_V;
+  // The inputs of kPredict: the numbers of P tokens in the batch (int32; empty: none), and the place
+  // of their logits (fp32 [P, padded vocabulary], whole on every tensor-parallel rank).
+  Tensor predicted_P, predicted_logits_PV;
+  // Where set, the batch of kPredict has new tokens of sequences that a cache holds.
+  const CachedTokens* cached = nullptr;
   // The number of tokens of each sample that layers which drop tokens see in kTrain; 0: all.
   int64_t kept_tokens = 0;
   // Where set, forward passes of kTrain add to it.
@@ -118,6 +120,11 @@ class ModelStage : public Stage {
   // Counts the choices of the layers of moe_layers() in `load_L2E`; see RouterState.
   void CountExpertLoad(const Tensor& load_L2E);
   const std::vector<MoeLayer*>& moe_layers() const { return moe_layers_; }
+  // Returns whether kPredict can take a cache.
+  bool TakesCache() const;
+  // Returns a cache for this stage's layers: `slots` sequences of up to `capacity` tokens.
+  KvCache MakeCache(int64_t slots, int64_t capacity, const Stream& stream,
+                    MemoryLedger* ledger) const;
 
  protected:
   // One of the stage's parts: layers [begin, end) of the model, an encoder's counted before the

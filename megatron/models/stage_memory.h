@@ -31,6 +31,9 @@ struct StageMemorySizes {
   OffloadSizes offload;                          // what layers keep in host memory
   // Memory of the micro-batches that CUDA graphs read. It is not the stage's own.
   int64_t graph_inputs = 0;
+  // Memory of generated text: the cache of keys and values, tokens, logits. It is not the stage's
+  // own, and no part of total(): it is taken when the training is done.
+  int64_t generation = 0;
   // Memory of sharded weights and gradients while they are whole. It is not the stage's own.
   int64_t whole_weights = 0, whole_gradients = 0;
 

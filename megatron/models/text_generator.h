@@ -1,49 +1,31 @@
 // Continues a sequence of tokens with a GPT, or with the decoder of a model that has an encoder.
 //
-// The next token is drawn from softmax(logits / temperature), restricted to the top_k likeliest
-// tokens and to the smallest set of likeliest tokens whose probabilities sum to top_p. Equal seeds
-// and prompts give equal texts. Where several ranks hold the model, all call the same methods with
-// the same arguments and get the same tokens.
+// Tokens are drawn as sampling.h says. Equal seeds and prompts give equal texts. Where several ranks
+// hold the model, all call the same methods with the same arguments and get the same tokens.
+//
+// A GPT's earlier tokens lie in a cache (cached_model.h), so that a token costs a pass over itself.
+// A token costs a pass over the whole text where the text outgrows the context, and where the stage
+// takes no cache (ModelStage::TakesCache).
 #ifndef MEGATRON_MODELS_TEXT_GENERATOR_H_
 #define MEGATRON_MODELS_TEXT_GENERATOR_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "megatron/comm/process_group.h"
 #include "megatron/layers/micro_batch.h"
+#include "megatron/models/cached_model.h"
+#include "megatron/models/generator_setup.h"
+#include "megatron/models/sampling.h"
 #include "megatron/pipeline/stage_plan.h"
 #include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
 
 namespace megatron {
-
-class ModelStage;
-class WeightBlocks;
-struct StageMemory;
-
-struct SamplingOptions {
-  double temperature = 1;  // 0: always the likeliest token
-  int64_t top_k = 0;       // 0: no limit
-  double top_p = 0;        // 0: no limit
-  uint64_t seed = 1;
-};
-
-// Returns a token drawn from logits[0, vocab_size). `uniform` is in (0, 1].
-int32_t SampleToken(const float* logits, int64_t vocab_size, const SamplingOptions& options,
-                    float uniform);
-
-// This rank's part of the model, and the memory and the ranks that it works with.
-struct GeneratorSetup {
-  ModelStage* stage = nullptr;
-  StageMemory* memory = nullptr;
-  WeightBlocks* blocks = nullptr;  // the same as in StepInputs
-  ProcessGroup pipeline;           // the ranks that hold the stages of the model
-};
 
 struct GeneratorLimits {
   int64_t vocab_size = 0;           // tokens above it are never drawn
@@ -64,6 +46,9 @@ class TextGenerator {
   // Models that have an encoder need this first.
   void Read(absl::Span<const int32_t> tokens);
 
+  // The bytes of the tokens, of the logits and of the cache, which are not the stage's.
+  int64_t bytes() const { return buffer_.bytes() + (cached_ ? cached_->bytes() : 0); }
+
   // Returns the logits (of the vocabulary) at token `token` of a text of at most max_context
   // tokens, for models that see what follows it as well. They are valid until the next call, and
   // empty if a peer was lost.
@@ -76,11 +61,13 @@ class TextGenerator {
                 absl::FunctionRef<bool(int32_t token)> on_token);
 
  private:
-  // Computes the logits of one of the tokens, in logits_V_. False if a peer was lost.
-  bool Predict(absl::Span<const int32_t> tokens, int64_t token);
+  // Returns the logits that follow one of the tokens or, from the cache, the last of them; null if
+  // a peer was lost.
+  const float* Predict(absl::Span<const int32_t> tokens, int64_t token);
+  const float* PredictFromCache(absl::Span<const int32_t> tokens);
   MicroBatch FirstTokens(int64_t count) const;
   EncoderBatch FirstEncoderTokens(int64_t count) const;
-  absl::Status RunStages(const MicroBatch& batch, int64_t token);
+  absl::Status RunStages(const MicroBatch& batch);
 
   GeneratorSetup setup_;
   StagePlan plan_;
@@ -91,7 +78,9 @@ class TextGenerator {
   Buffer buffer_;
   HostMirror host_;   // the host's side of buffer_
   MicroBatch whole_;  // the largest micro-batch
-  Tensor logits_V_;
+  Tensor predicted_1_, logits_1V_;
+  std::unique_ptr<CachedModel> cached_;  // null if the stage takes no cache
+  std::vector<int32_t> seen_;            // the tokens in the cache
 };
 
 }  // namespace megatron

@@ -20,6 +20,8 @@
 #include "megatron/comm/hierarchical/hierarchical_communicator.h"
 #include "megatron/comm/island_groups.h"
 #include "megatron/comm/process_groups.h"
+#include "megatron/models/make_stage.h"
+#include "megatron/tensor/name_patterns.h"
 #include "megatron/train/trainer/flops.h"
 #include "megatron/train/trainer/lanes.h"
 #include "megatron/train/trainer/training_checkpoint.h"
@@ -112,11 +114,14 @@ absl::StatusOr<RankPlan> PlanRank(const RunOptions& options, const RankGrid& den
   plan.memory["activations/edges"] = plan.sizes.edges;
   plan.memory["activations/windows"] = plan.sizes.offload.window_bytes();
   plan.memory["batches/graphs"] = plan.sizes.graph_inputs;
+  plan.memory["generation"] = plan.sizes.generation;
   plan.memory["weights/gathered"] = plan.sizes.whole_weights;
   plan.memory["gradients/whole"] = plan.sizes.whole_gradients;
   if (plan.sizes.host() > 0) plan.host_memory["activations"] = plan.sizes.host();
-  for (const FlatParameter& flat : trainer->buffers().parameters())
+  for (const FlatParameter& flat : trainer->buffers().parameters()) {
     plan.parameters += flat.range.size();
+    if (flat.parameter->frozen) plan.frozen += flat.range.size();
+  }
   if (const StateFile* const file = trainer->buffers().state_file())
     plan.file_bytes = file->bytes();
   if (!options.checkpoint.local_save.empty()) plan.local_bytes = ShardBytes(*trainer);
@@ -191,11 +196,38 @@ int64_t RunPlan::machine_bytes(int ranks, int processes) const {
          processes * (data_bytes + program_bytes);
 }
 
+namespace {
+
+// Returns the number of parameters of the whole model that `freeze` chooses, each tied one once. An
+// error names an expression that chooses none.
+absl::StatusOr<int64_t> CountFrozen(const TrainerOptions& options) {
+  if (options.freeze.empty()) return 0;
+  MEGATRON_ASSIGN_OR_RETURN(const NamePatterns frozen, NamePatterns::Create(options.freeze));
+  const auto whole = MakeStage(options.model, {{DeviceType::kMeta}});
+  std::vector<std::string> names;
+  int64_t count = 0, trained = 0;
+  for (const Parameter* parameter : whole->parameters()) {
+    names.push_back(parameter->name);
+    (frozen.Match(parameter->name) ? count : trained) += parameter->sharding.global_shape.numel();
+  }
+  if (const std::vector<std::string> unused = frozen.Unused(names); !unused.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "optimizer.freeze: \"", unused[0], "\" is found in the name of no parameter; names are ",
+        names.front(), " and so on up to ", names.back()));
+  }
+  if (trained == 0)
+    return absl::InvalidArgumentError("optimizer.freeze: leaves no parameter to train");
+  return count;
+}
+
+}  // namespace
+
 absl::StatusOr<RunPlan> PlanRun(const RunOptions& options) {
   const int world = options.num_ranks();
   MEGATRON_ASSIGN_OR_RETURN(const RankGrid dense, RankGrid::Create(options.parallel, world));
   MEGATRON_ASSIGN_OR_RETURN(const RankGrid expert, RankGrid::CreateExpert(options.parallel, world));
   RunPlan plan;
+  MEGATRON_ASSIGN_OR_RETURN(plan.frozen_parameters, CountFrozen(options.trainer));
   plan.ranks_per_stage = world / options.parallel.pipeline;
   plan.data_bytes = EstimateDataBytes(options.data);
   plan.program_bytes =
@@ -251,8 +283,11 @@ void AppendMemory(const RunOptions& options, const RunPlan& plan, std::string* t
     if (part.total_bytes() > plan.stages[worst].total_bytes()) worst = stage;
     const std::string ranks =
         absl::StrCat(part.ranks.size() == 1 ? "" : "each of ", DescribeRanks(part.ranks));
-    absl::StrAppendFormat(text, "memory of %s (pipeline stage %d): %s, %s parameters\n", ranks,
-                          stage, FormatBytes(part.total_bytes()), FormatCount(part.parameters));
+    absl::StrAppendFormat(text, "memory of %s (pipeline stage %d): %s, %s parameters%s\n", ranks,
+                          stage, FormatBytes(part.total_bytes()), FormatCount(part.parameters),
+                          part.frozen == 0
+                              ? std::string()
+                              : absl::StrCat(", of which ", FormatCount(part.frozen), " frozen"));
     AppendTable(part.memory, part.total_bytes(), text);
     absl::StrAppendFormat(text, "  of which one micro-batch's activations, at their fullest:\n");
     AppendTable(part.activations, part.total_bytes(), text);

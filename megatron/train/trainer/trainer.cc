@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/communicator.h"
@@ -16,6 +17,7 @@
 #include "megatron/models/make_stage.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/pipeline/executor.h"
+#include "megatron/tensor/name_patterns.h"
 #include "megatron/tensor/trace/trace.h"
 #include "megatron/train/diagnostics/diagnostics.h"
 #include "megatron/train/failure/exit_status.h"
@@ -188,6 +190,16 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
               ledger),
       host_report_(report_.At(0, DType::kFloat32, WholeReport(*stage_)), "loss") {
   CHECK(options.placement.order == OrderOf(options.pipeline_schedule));
+  const absl::StatusOr<NamePatterns> frozen = NamePatterns::Create(options.freeze);
+  CHECK(frozen.ok()) << frozen.status();
+  for (Parameter* parameter : stage_->parameters()) {
+    parameter->frozen = frozen->Match(parameter->name);
+    const bool is_embedding = absl::StartsWith(parameter->name, "embedding.");
+    const bool uniform =
+        is_embedding ? options.model.xavier_embeddings : options.model.xavier_uniform;
+    if (uniform && parameter->initializer.kind == Initializer::kNormal)
+      parameter->initializer = Initializer::Uniform(XavierBound(*parameter));
+  }
   if (GridOf(groups).is_cube) {
     inner_packer_ = std::make_unique<MicroBatchPacker>(PackingFor(options, groups, /*inner=*/true),
                                                        stream.device(), ledger);
@@ -313,7 +325,7 @@ std::vector<int64_t> Trainer::MicroBatchesToMeasure() const {
   std::vector<int64_t> counts = {options_.packing.max_micro_batches};
   if (options_.pipeline_schedule != ScheduleKind::kZeroBubbleV) return counts;
   for (const BatchSizeStep& step : options_.batch_size.steps)
-    counts.push_back(step.size / options_.batch_size.granularity);
+    counts.push_back(options_.batch_size.MicroBatchesOf(step.size));
   return counts;
 }
 
@@ -365,8 +377,14 @@ StageMemorySizes Trainer::Measure() {
       if (training) data_parallel_->FinalizeGradients();
     }
   }
-  if (options_.max_generation_context > 0) MakeGenerator(nullptr).Measure();
+  int64_t generation = 0;
+  if (options_.max_generation_context > 0) {
+    TextGenerator generator = MakeGenerator(nullptr);
+    generator.Measure();
+    generation = generator.bytes();
+  }
   StageMemorySizes sizes = memory_->HighWater();
+  sizes.generation = generation;
   sizes.whole_weights = data_parallel_->HighWater().weights;
   sizes.whole_gradients = data_parallel_->HighWater().gradients;
   if (options_.cuda_graphs.enabled)
@@ -512,10 +530,11 @@ absl::Status Trainer::RunPipeline(int64_t micro_batches, Diagnostics* diagnostic
   const Float8History& history = stage_->float8_history();
   const bool graphed =
       graphed_stage_ != nullptr && diagnostics == nullptr && (history.empty() || history.known());
-  if (graphed) graphed_stage_->StartStep();
+  const int64_t kept_tokens = KeptTokensAfter(progress_.iteration);
+  if (graphed) graphed_stage_->StartStep(kept_tokens);
   StepInputs inputs =
       InputsOf(graphed ? graphed_stage_->batches() : packer_.batches(), StageMode::kTrain);
-  inputs.kept_tokens = KeptTokensAfter(progress_.iteration);
+  inputs.kept_tokens = kept_tokens;
   if (diagnostics != nullptr) inputs.activations = diagnostics->activations();
   stage_->StartStep(inputs);
   Stage* inner = stage_.get();
@@ -544,12 +563,22 @@ int64_t Trainer::KeptTokensAfter(int64_t iteration) const {
   return kept < SeqLengthAfter(iteration) ? kept : 0;
 }
 
+MicroBatchPacker::Step Trainer::PackedAfter(int64_t consumed_samples) const {
+  MicroBatchPacker::Step step;
+  step.consumed_samples = consumed_samples;
+  step.micro_batches = batch_sizes_.NumMicrobatches(consumed_samples);
+  step.loss_scale = scaler_.scale();
+  if (!batch_sizes_.IsEven(consumed_samples))
+    step.samples = batch_sizes_.GlobalBatchSize(consumed_samples);
+  return step;
+}
+
 // Runs while the GPU is busy with this step.
 void Trainer::ReadAhead(const SampleSource& source, int64_t batch) {
   const int64_t consumed = progress_.consumed_train_samples + batch;
   const TraceSpan span(stream_, TimeCategory::kData, "read ahead");
-  const MicroBatchPacker::Step next = {consumed, batch_sizes_.NumMicrobatches(consumed),
-                                       scaler_.scale(), SeqLengthAfter(progress_.iteration + 1)};
+  MicroBatchPacker::Step next = PackedAfter(consumed);
+  next.seq_length = SeqLengthAfter(progress_.iteration + 1);
   packer_.ReadAhead(source, next);
   if (inner_packer_ != nullptr) inner_packer_->ReadAhead(source, next);
 }
@@ -685,20 +714,22 @@ double Trainer::SentGradients() const {
 
 absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
                                          const std::function<StepRequests()>& before_update) {
+  made_step_.reset();
   StepReport report;
   report.global_batch_size = GlobalBatchSize();
   report.loss_scale = scaler_.scale();
   report.seq_length = SeqLengthAfter(progress_.iteration);
   report.kept_tokens = KeptTokensAfter(progress_.iteration);
-  const int64_t micro_batches = batch_sizes_.NumMicrobatches(progress_.consumed_train_samples);
+  MicroBatchPacker::Step packed = PackedAfter(progress_.consumed_train_samples);
+  packed.seq_length = report.seq_length;
+  const int64_t micro_batches = packed.micro_batches;
   Diagnostics* const diagnostics = NextDiagnostics();
   rank_progress_->SetIteration(progress_.iteration + 1);
   const TraceSpan step_span(stream_, TimeCategory::kOther, "step", progress_.iteration + 1);
   rank_progress_->Enter(Phase::kData);
   {
     const TraceSpan span(stream_, TimeCategory::kData, "data");
-    MEGATRON_RETURN_IF_ERROR(Pack(source, {progress_.consumed_train_samples, micro_batches,
-                                           scaler_.scale(), report.seq_length}));
+    MEGATRON_RETURN_IF_ERROR(Pack(source, packed));
   }
   {
     const TraceSpan span(stream_, TimeCategory::kOptimizer, "zero gradients");
@@ -734,18 +765,9 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   rank_progress_->Enter(Phase::kUpdate);
   const TraceSpan update_span(stream_, TimeCategory::kOptimizer, "optimizer");
   MEGATRON_ASSIGN_OR_RETURN(report.update, Update(requests, diagnostics));
-  if (options_.log_num_zeros_in_grad)
-    report.num_zeros = optimizer_->CountZeroGradients(island_, stream_);
-  std::optional<double> largest_score;
-  if (qk_clip_ != nullptr && report.update.applied)
-    largest_score = qk_clip_->Clip(island_.world, stream_);
-  MEGATRON_RETURN_IF_ERROR(FinishUpdate(report.update.applied, &report));
-  MEGATRON_RETURN_IF_ERROR(CheckReplicas());
-  if (options_.log_params_norm) report.params_norm = optimizer_->ParametersNorm(island_, stream_);
-  if (diagnostics != nullptr)
-    report.diagnostics = diagnostics->Finish(report.update.applied, report.global_batch_size);
-  if (largest_score.has_value()) report.diagnostics.max_attention_logit = largest_score;
-  MEGATRON_RETURN_IF_ERROR(GroupStatus());
+  const absl::Status finished = FinishStep(diagnostics, &report);
+  // A GPU may never do what it was given before the error.
+  if (!finished.ok() && stream_.device().type != DeviceType::kCpu) return finished;
   static_cast<Measured&>(report) = FinishMeasuring();
   ReportRouterLosses(&report);
   scaler_.Update(!report.update.finite);
@@ -753,7 +775,24 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   report.learning_rate = scheduler_.learning_rate();
   report.decoupled_learning_rate = scheduler_.decoupled_learning_rate();
   PassOverIteration();
-  return report;
+  if (finished.ok()) return report;
+  made_step_ = std::move(report);
+  return finished;
+}
+
+absl::Status Trainer::FinishStep(Diagnostics* diagnostics, StepReport* report) {
+  if (options_.log_num_zeros_in_grad)
+    report->num_zeros = optimizer_->CountZeroGradients(island_, stream_);
+  std::optional<double> largest_score;
+  if (qk_clip_ != nullptr && report->update.applied)
+    largest_score = qk_clip_->Clip(island_.world, stream_);
+  MEGATRON_RETURN_IF_ERROR(FinishUpdate(report->update.applied, report));
+  MEGATRON_RETURN_IF_ERROR(CheckReplicas());
+  if (options_.log_params_norm) report->params_norm = optimizer_->ParametersNorm(island_, stream_);
+  if (diagnostics != nullptr)
+    report->diagnostics = diagnostics->Finish(report->update.applied, report->global_batch_size);
+  if (largest_score.has_value()) report->diagnostics.max_attention_logit = largest_score;
+  return GroupStatus();
 }
 
 void Trainer::PassOverIteration() {
@@ -766,8 +805,11 @@ void Trainer::PassOverIteration() {
 
 absl::StatusOr<Measured> Trainer::Evaluate(const SampleSource& source, int64_t iterations) {
   const int64_t batch = options_.batch_size.global_batch_size;
-  const int64_t micro_batches = batch / options_.batch_size.granularity;
-  const StagePlan plan = PlanForward(micro_batches);
+  const int64_t batches = std::max<int64_t>(1, source.size() / batch);
+  MicroBatchPacker::Step packed;
+  packed.micro_batches = options_.batch_size.MicroBatchesOf(batch);
+  if (batch % options_.batch_size.granularity != 0) packed.samples = batch;
+  const StagePlan plan = PlanForward(packed.micro_batches);
   const TraceSpan span(stream_, TimeCategory::kEvaluation, "evaluate");
   UseCommonWeights(true);
   if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
@@ -775,10 +817,8 @@ absl::StatusOr<Measured> Trainer::Evaluate(const SampleSource& source, int64_t i
     rank_progress_->Enter(Phase::kEvaluate);
     // A run that was continued or extended may have used up the samples drawn for it; it begins
     // again from the first.
-    if (progress_.consumed_valid_samples + batch > source.size())
-      progress_.consumed_valid_samples = 0;
-    MEGATRON_RETURN_IF_ERROR(Pack(source, {progress_.consumed_valid_samples, micro_batches, 1}),
-                             _ << "while evaluating");
+    packed.consumed_samples = progress_.consumed_valid_samples / batch % batches * batch;
+    MEGATRON_RETURN_IF_ERROR(Pack(source, packed), _ << "while evaluating");
     stage_->StartStep(InputsOf(packer_.batches(), StageMode::kEvaluate));
     MEGATRON_RETURN_IF_ERROR(
         RunSchedule(plan, stage_.get(), groups_.pipeline, &memory_->edges, stream_));

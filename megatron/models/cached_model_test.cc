@@ -1,0 +1,280 @@
+#include "megatron/models/cached_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "glog/logging.h"
+#include "gtest/gtest.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/comm/process_groups.h"
+#include "megatron/comm/rank_grid.h"
+#include "megatron/comm/thread/run_ranks.h"
+#include "megatron/models/cached_model_harness.h"
+#include "megatron/models/text_generator.h"
+#include "megatron/pipeline/executor.h"
+
+namespace megatron {
+namespace {
+
+// More than a block of keys and a block of rows of attention.
+constexpr int64_t kContext = 150;
+constexpr int64_t kSlots = 3;
+
+using Text = std::vector<int32_t>;
+
+ModelOptions Long(ModelOptions options) {
+  options.max_positions = kContext;
+  return options;
+}
+
+ModelOptions Dropless(ModelOptions options) {
+  options.transformer.moe.capacity_factor.reset();
+  options.transformer.moe.pad_to_capacity = false;
+  return options;
+}
+
+ModelOptions SharedGroup() {
+  ModelOptions options = SmallLlama();
+  options.transformer.qk_norm = true;
+  options.transformer.num_query_groups = 1;
+  options.transformer.rotary_options.interleaved = true;
+  return options;
+}
+
+struct NamedModel {
+  const char* name;
+  ModelOptions options;
+};
+
+std::vector<NamedModel> Models() {
+  std::vector<NamedModel> models = {{"gpt2", SmallGpt2()},
+                                    {"llama", SmallLlama()},
+                                    {"windows and sinks", SmallWindowed()},
+                                    {"one group, norms of queries and keys", SharedGroup()},
+                                    {"experts", Dropless(SmallMixtral())},
+                                    {"shared and biased experts", SmallDeepSeek()},
+                                    {"post-norm, sinkhorn", Dropless(SmallBalanced())},
+                                    {"windows and sinks", SmallWindowed()}};
+  for (NamedModel& model : models) model.options = Long(model.options);
+  NamedModel bf16 = models[1];
+  bf16.name = "llama in bf16";
+  bf16.options.transformer.dtype = DType::kBFloat16;
+  models.push_back(bf16);
+  return models;
+}
+
+Text RandomText(int64_t length, uint32_t seed) {
+  std::mt19937 random(seed);
+  Text text(length);
+  for (int32_t& token : text) token = static_cast<int32_t>(random() % 50);
+  return text;
+}
+
+// The model without: a pass over the whole text for every token.
+class Whole {
+ public:
+  explicit Whole(RankModel* rank)
+      : rank_(rank),
+        memory_(Device(), rank->SizesFor([&](const GeneratorSetup& setup) {
+          const Tensor ints(nullptr, DType::kInt32, {kContext}, {DeviceType::kMeta});
+          const Tensor longs(nullptr, DType::kInt64, {kContext}, {DeviceType::kMeta});
+          Run(setup, BatchOf(ints, longs, ints.Slice(0, 0, 2)), ints.Slice(0, 0, 1),
+              Tensor(nullptr, DType::kFloat32, {1, 64}, {DeviceType::kMeta}), Stream::Meta());
+        }),
+                &rank->ledger) {}
+
+  std::vector<float> Logits(const Text& text) {
+    Text tokens = text, positions, cu_seqlens = {0, static_cast<int32_t>(text.size())};
+    for (size_t i = 0; i < text.size(); ++i) positions.push_back(static_cast<int32_t>(i));
+    std::vector<int64_t> samples(text.size());
+    const Shape shape{static_cast<int64_t>(text.size())};
+    const auto ints = [](Text* values) {
+      return Tensor(values->data(), DType::kInt32, {static_cast<int64_t>(values->size())});
+    };
+    MicroBatch batch =
+        BatchOf(ints(&positions), Tensor(samples.data(), DType::kInt64, shape), ints(&cu_seqlens));
+    batch.tokens_T = ints(&tokens);
+    Text last = {static_cast<int32_t>(text.size()) - 1};
+    std::vector<float> logits(64);
+    const Tensor found(logits.data(), DType::kFloat32, {1, 64});
+    const ProcessGroup& pipeline = rank_->groups.pipeline;
+    Run({&rank_->harness.stage(), &memory_, nullptr, pipeline}, batch, ints(&last), found,
+        rank_->harness.stream());
+    pipeline.Broadcast(found, pipeline.size() - 1, rank_->harness.stream());
+    return logits;
+  }
+
+ private:
+  static MicroBatch BatchOf(const Tensor& ints_T, const Tensor& longs_T, const Tensor& cu_seqlens) {
+    MicroBatch batch;
+    batch.tokens_T = batch.position_T = batch.sample_position_T = batch.token_type_T = ints_T;
+    batch.sample_T = longs_T;
+    batch.cu_seqlens = cu_seqlens;
+    batch.max_seqlen = ints_T.numel();
+    return batch;
+  }
+
+  static void Run(const GeneratorSetup& setup, const MicroBatch& batch, const Tensor& predicted,
+                  const Tensor& logits, const Stream& stream) {
+    const std::vector<MicroBatch> batches = {batch};
+    setup.stage->StartStep(
+        {setup.memory, nullptr, &batches, StageMode::kPredict, predicted, logits});
+    CHECK_EQ(RunSchedule(PlanPrediction(setup), setup.stage, setup.pipeline, &setup.memory->edges,
+                         stream),
+             absl::OkStatus());
+  }
+
+  RankModel* rank_;
+  StageMemory memory_;
+};
+
+// Continues texts in random portions, several at once, and compares the logits of every portion's
+// last token with those of a pass over the whole text.
+void CheckRandomPortions(RankModel* rank, uint32_t seed) {
+  std::mt19937 random(seed);
+  Cached cached(rank, {kSlots, kContext, /*max_tokens=*/kContext, /*max_logits=*/kSlots});
+  Whole whole(rank);
+  struct Slot {
+    Text text;
+    int64_t done = 0;
+  };
+  std::vector<Slot> slots(kSlots);
+  int portions = 0;
+  for (int step = 0; step < 12; ++step) {
+    std::vector<NewToken> tokens;
+    std::vector<Text> wanted;
+    int64_t room = cached.limits.max_tokens;
+    for (int32_t s = 0; s < kSlots; ++s) {
+      Slot& slot = slots[s];
+      if (random() % 4 == 0) continue;
+      if (slot.done == static_cast<int64_t>(slot.text.size()))
+        slot = {RandomText(1 + random() % kContext, random()), 0};
+      // Single tokens and long portions.
+      const int64_t left = static_cast<int64_t>(slot.text.size()) - slot.done;
+      const int64_t asked = random() % 2 == 0 ? 1 : 1 + static_cast<int64_t>(random() % kContext);
+      const int64_t count = std::min({room, left, asked});
+      for (int64_t i = 0; i < count; ++i, ++slot.done) {
+        tokens.push_back(
+            {s, static_cast<int32_t>(slot.done), slot.text[slot.done], i + 1 == count});
+      }
+      room -= count;
+      if (count > 0) wanted.emplace_back(slot.text.begin(), slot.text.begin() + slot.done);
+    }
+    if (tokens.empty()) continue;
+    ASSERT_TRUE(cached.model.Run(tokens));
+    for (size_t i = 0; i < wanted.size(); ++i, ++portions) {
+      const float* const logits = cached.model.logits(static_cast<int64_t>(i));
+      EXPECT_EQ(std::vector<float>(logits, logits + 64), whole.Logits(wanted[i]))
+          << "after " << wanted[i].size() << " tokens, step " << step;
+    }
+  }
+  EXPECT_GT(portions, 12);
+}
+
+TEST(CachedModelTest, LogitsHaveTheBitsOfPassesOverWholeTexts) {
+  for (const NamedModel& model : Models()) {
+    SCOPED_TRACE(model.name);
+    RankModel rank(model.options, ProcessGroups());
+    CheckRandomPortions(&rank, 1);
+    CheckRandomPortions(&rank, 2);
+  }
+}
+
+TEST(CachedModelTest, TokensFarBackCount) {
+  RankModel rank(Long(SmallLlama()), ProcessGroups());
+  Cached cached(&rank, {kSlots, kContext, kContext, 1});
+  const Text text = RandomText(kContext, 3);
+  const auto last = [&](int32_t first_token) {
+    std::vector<NewToken> tokens;
+    for (size_t i = 0; i < text.size(); ++i)
+      tokens.push_back({1, static_cast<int32_t>(i), text[i], false});
+    tokens[0].token = first_token;
+    const NewToken end = tokens.back();
+    tokens.pop_back();
+    EXPECT_TRUE(cached.model.Run(tokens));
+    EXPECT_TRUE(cached.model.Run({{end.slot, end.position, end.token, true}}));
+    return std::vector<float>(cached.model.logits(0), cached.model.logits(0) + 50);
+  };
+  const std::vector<float> one = last(7), other = last(8);
+  EXPECT_NE(one, other);
+  EXPECT_EQ(last(7), one);
+}
+
+TEST(CachedModelTest, MemoryIsThatOfKeysAndValues) {
+  RankModel rank(Long(SmallLlama()), ProcessGroups());
+  Cached cached(&rank, {kSlots, kContext, 10, 2});
+  // 2 layers, keys and values of 2 groups of 8 channels in fp32.
+  const int64_t contents = 2 * kSlots * kContext * 2 * 2 * 8 * 4;
+  EXPECT_GE(cached.model.cache().bytes(), contents);
+  EXPECT_LE(cached.model.cache().bytes(), contents + kSlots * kContext * 4 + 512);
+  MemoryLedger planned;
+  rank.SizesFor([&](const GeneratorSetup& setup) {
+    CachedModel model(setup, cached.limits, Stream::Meta(), &planned);
+    EXPECT_EQ(planned.current_bytes(), model.bytes());
+    EXPECT_EQ(model.bytes(), cached.model.bytes());
+  });
+}
+
+TEST(CachedModelTest, TensorAndPipelineParallelRanksHaveTheBitsOfWholeTextsToo) {
+  for (ModelOptions options : {SmallGpt2(), SmallLlama(), SmallWindowed(), SharedGroup()}) {
+    options = Long(options);
+    ParallelSizes sizes;
+    sizes.tensor = sizes.pipeline = 2;
+    const auto status = RunRanks(4, [&](int, const ProcessGroup& world) -> absl::Status {
+      MEGATRON_ASSIGN_OR_RETURN(const RankGrid grid, RankGrid::Create(sizes, 4));
+      MEGATRON_ASSIGN_OR_RETURN(const RankGrid expert, RankGrid::CreateExpert(sizes, 4));
+      MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
+                                MakeGroups(grid, expert, world.communicator()));
+      RankModel rank(options, groups);
+      CheckRandomPortions(&rank, 4);
+      return absl::OkStatus();
+    });
+    EXPECT_TRUE(status.ok()) << status;
+  }
+}
+
+Text GreedyText(Whole* whole, Text text, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const size_t begin = text.size() > kContext ? text.size() - kContext : 0;
+    const std::vector<float> logits = whole->Logits(Text(text.begin() + begin, text.end()));
+    text.push_back(static_cast<int32_t>(std::max_element(logits.begin(), logits.begin() + 50) -
+                                        logits.begin()));
+  }
+  return text;
+}
+
+TEST(CachedModelTest, GeneratedTextIsThatOfWholeTextsAlsoBeyondTheContext) {
+  RankModel rank(Long(SmallGpt2()), ProcessGroups());
+  const GeneratorLimits limits = {50, kContext};
+  StageMemory memory(Device(), rank.SizesFor([&](const GeneratorSetup& setup) {
+    TextGenerator(setup, limits, Stream::Meta(), nullptr).Measure();
+  }),
+                     &rank.ledger);
+  TextGenerator generator({&rank.harness.stage(), &memory, nullptr, {}}, limits,
+                          rank.harness.stream(), &rank.ledger);
+  Whole whole(&rank);
+  SamplingOptions greedy;
+  greedy.temperature = 0;
+  for (const int64_t prompt : {int64_t{1}, int64_t{9}, kContext - 5, kContext + 20}) {
+    Text text = RandomText(prompt, static_cast<uint32_t>(prompt));
+    const Text want = GreedyText(&whole, text, 12);
+    generator.Generate(greedy, 12, &text, [](int32_t) { return true; });
+    EXPECT_EQ(text, want) << prompt;
+  }
+}
+
+TEST(CachedModelDeathTest, RefusesPositionsThatDoNotFollow) {
+  RankModel rank(Long(SmallGpt2()), ProcessGroups());
+  Cached cached(&rank, {kSlots, kContext, 10, 2});
+  EXPECT_DEATH(cached.model.Run({{0, 0, 1, false}, {0, 2, 1, true}}), "");
+  EXPECT_DEATH(cached.model.Run({{1, 0, 1, false}, {0, 0, 1, true}}), "");
+  EXPECT_DEATH(cached.model.Run({{kSlots, 0, 1, true}}), "slot 3");
+  EXPECT_DEATH(cached.model.Run({{0, kContext, 1, true}}), "position 150");
+}
+
+}  // namespace
+}  // namespace megatron
