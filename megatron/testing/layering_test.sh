@@ -17,6 +17,7 @@ comm: ops tensor
 layers: ops comm
 pipeline: comm tensor
 models: layers pipeline
+generate: models
 optim: ops comm
 data: base
 checkpoint: tensor comm
@@ -24,7 +25,8 @@ islands: optim checkpoint federated
 federated: base
 plan: base pipeline
 http: comm
-train: layers models pipeline optim data checkpoint islands plan tensorboard http
+serve: generate http data
+train: layers models generate pipeline optim data checkpoint islands plan tensorboard http
 '
 root=$(dirname "$(readlink -f "$1")")
 cd "$root"
