@@ -11,6 +11,10 @@ namespace megatron::ops::MEGATRON_ISA {
 
 #if defined(MEGATRON_ISA_AMX)
 
+// Makes the compiler store what it holds; it does not know that loads of matrix registers and of
+// their shapes read memory.
+MEGATRON_INLINE void FinishStores() { __asm__ volatile("" ::: "memory"); }
+
 // While it lives, the thread's eight matrix registers have 16 rows of 64 bytes: [16][16] floats of
 // sums, or 16 rows of 16 pairs.
 class MatrixRegisters {
@@ -21,16 +25,13 @@ class MatrixRegisters {
       uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
       uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
     } shapes;
+    __asm__ volatile("" : : "r"(&shapes) : "memory");  // as FinishStores()
     _tile_loadconfig(&shapes);
   }
   MEGATRON_INLINE_MEMBER ~MatrixRegisters() { _tile_release(); }
   MatrixRegisters(const MatrixRegisters&) = delete;
   MatrixRegisters& operator=(const MatrixRegisters&) = delete;
 };
-
-// Makes the compiler store what it holds; it does not know that loads of matrix registers read
-// memory.
-MEGATRON_INLINE void FinishStores() { __asm__ volatile("" ::: "memory"); }
 
 #else
 

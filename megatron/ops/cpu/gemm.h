@@ -10,6 +10,9 @@
 // multiply-add. AMX takes 32 at a time: it sums the even and the odd ones apart, adds both sums,
 // and adds that to the block's. Both take numbers below 2^-126 for zero, as operands and as sums.
 //
+// A product of few rows with weights reads the weights once, as they stand (gemm_few_rows.h): it
+// takes the time of reading them.
+//
 // (The scheme of packed panels is that of Goto and van de Geijn, "Anatomy of High-Performance
 // Matrix Multiplication".)
 //

@@ -3,6 +3,7 @@
 #include "megatron/ops/cpu/gemm_kernels.h"
 
 #include "megatron/ops/cpu/activation_vec.h"
+#include "megatron/ops/cpu/gemm_few_rows.h"
 #include "megatron/ops/cpu/gemm_multiply.h"
 #include "megatron/ops/cpu/gemm_pack.h"
 #include "megatron/ops/cpu/vec.h"
@@ -137,6 +138,10 @@ void Finish(const Gemm& gemm, const Place& place, const float* tile) {
       return FinishWith<T, Activation::kRelu>(gemm, place, tile);
     case Activation::kSilu:
       return FinishWith<T, Activation::kSilu>(gemm, place, tile);
+    case Activation::kQuickGelu:
+      return FinishWith<T, Activation::kQuickGelu>(gemm, place, tile);
+    case Activation::kSigmoid:
+      return FinishWith<T, Activation::kSigmoid>(gemm, place, tile);
   }
 }
 
@@ -230,16 +235,52 @@ void RunBlock(const Gemm& gemm, const Place& block, float* workspace) {
   } while (k < gemm.k);
 }
 
+// The product of few rows of A with a B whose columns are contiguous, as the weights of a linear
+// layer are: reading B takes the time, so nothing of it is written.
+template <typename T>
+void RunFewRows(const Gemm& gemm, const Place& block, float* workspace) {
+  float* const a = workspace;
+  float* const room = a + kFloatsA;
+  float* const tiles = room + kFloatsB;
+  const int64_t row_panels = (block.rows + kPanelRows - 1) / kPanelRows;
+  int64_t k = 0;
+  do {
+    const int64_t depth = Smaller(kBlockK, gemm.k - k);
+    PackA<T>(gemm, block, k, depth, a);
+    const float* const rows = PrepareFewRows(a, block.rows, depth, room);
+    float* tile = tiles;
+    for (int64_t n = 0; n < block.columns; n += kPanelColumns) {
+      const Place panel = {block.m, block.n + n, block.rows,
+                           Smaller(kPanelColumns, block.columns - n)};
+      const T* const b = static_cast<const T*>(gemm.b.data) + panel.n * gemm.b.column_stride + k;
+      MultiplyFewRows(b, gemm.b.column_stride, panel.columns, depth, rows, block.rows, k > 0, tile);
+      for (int64_t i = 0; i < row_panels; ++i, tile += kTileFloats) {
+        if (k + depth < gemm.k) continue;
+        const int64_t row = i * kPanelRows;
+        Finish<T>(gemm,
+                  {panel.m + row, panel.n, Smaller(kPanelRows, block.rows - row), panel.columns},
+                  tile);
+      }
+    }
+    k += depth;
+  } while (k < gemm.k);
+}
+
+bool HasFewRows(const Gemm& gemm) {
+  return gemm.m <= kFewRows && gemm.k > 0 && gemm.a.row_stride != 1 && gemm.b.column_stride != 1;
+}
+
 template <typename T>
 void RunRegion(const Gemm& gemm, const GemmRegion& region, float* workspace) {
   const int64_t m_end = Smaller(gemm.m, region.end_row_panel * kPanelRows);
   const int64_t n_end = Smaller(gemm.n, region.end_column_panel * kPanelColumns);
   // With only one block of K, nothing is kept between blocks, and B is packed once for all rows.
   const int64_t block_rows = gemm.k <= kBlockK ? gemm.m : kBlockRowPanels * kPanelRows;
+  const auto run = HasFewRows(gemm) ? RunFewRows<T> : RunBlock<T>;
   for (int64_t n = region.first_column_panel * kPanelColumns; n < n_end; n += kBlockColumns) {
     for (int64_t m = region.first_row_panel * kPanelRows; m < m_end; m += block_rows) {
-      RunBlock<T>(gemm, {m, n, Smaller(block_rows, m_end - m), Smaller(kBlockColumns, n_end - n)},
-                  workspace);
+      run(gemm, {m, n, Smaller(block_rows, m_end - m), Smaller(kBlockColumns, n_end - n)},
+          workspace);
     }
   }
 }

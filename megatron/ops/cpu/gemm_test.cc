@@ -70,13 +70,14 @@ float SumInOrder(Bf16Products products, int64_t depth, const Factor& a, const Fa
   return sum;
 }
 
-// A [kM, depth] times B [depth, kN]; each is contiguous along K or along its other dim.
+// The first rows of A [kM, depth] times B [depth, kN]; each is contiguous along K or along its other
+// dim.
 template <typename T>
-std::vector<float> Product(int threads, int64_t depth, bool a_along_k, bool b_along_k,
+std::vector<float> Product(int threads, int64_t rows, int64_t depth, bool a_along_k, bool b_along_k,
                            const std::vector<T>& a, const std::vector<T>& b) {
   std::vector<float> c(kM * kN);
   Gemm gemm;
-  gemm.m = kM;
+  gemm.m = rows;
   gemm.n = kN;
   gemm.k = depth;
   gemm.dtype = DTypeOf<T>::value;
@@ -90,13 +91,14 @@ std::vector<float> Product(int threads, int64_t depth, bool a_along_k, bool b_al
 }
 
 template <typename T>
-void ExpectSumsInOrder(Bf16Products products, int64_t depth) {
+void ExpectSumsInOrder(Bf16Products products, int64_t rows, int64_t depth) {
   for (const bool a_along_k : {true, false}) {
     for (const bool b_along_k : {true, false}) {
-      SCOPED_TRACE(::testing::Message() << depth << " " << a_along_k << " " << b_along_k);
+      SCOPED_TRACE(::testing::Message()
+                   << rows << " " << depth << " " << a_along_k << " " << b_along_k);
       const std::vector<T> a = Random<T>(kM * depth, 1), b = Random<T>(kN * depth, 2);
-      const std::vector<float> c = Product(2, depth, a_along_k, b_along_k, a, b);
-      for (int64_t m = 0; m < kM; ++m) {
+      const std::vector<float> c = Product(2, rows, depth, a_along_k, b_along_k, a, b);
+      for (int64_t m = 0; m < rows; ++m) {
         for (int64_t n = 0; n < kN; ++n) {
           const auto at_a = [&](int64_t k) {
             return ToFloatValue(a[a_along_k ? m * depth + k : k * kM + m]);
@@ -113,13 +115,21 @@ void ExpectSumsInOrder(Bf16Products products, int64_t depth) {
 
 // Depths within, at and just above blocks, pairs and the 32 of AMX.
 constexpr int64_t kDepths[] = {1, 2, 31, 65, 384, 768, 801, 1537};
+// Few rows have a kernel of their own, up to 16.
+constexpr int64_t kRows[] = {1, 5, 16, 17, 32, kM};
 
 TEST(GemmTest, Fp32SumsHaveTheDocumentedOrder) {
-  for (const int64_t depth : kDepths) ExpectSumsInOrder<float>(Bf16Products::kWidened, depth);
+  for (const int64_t rows : kRows) {
+    for (const int64_t depth : kDepths)
+      ExpectSumsInOrder<float>(Bf16Products::kWidened, rows, depth);
+  }
 }
 
 TEST(GemmTest, Bf16SumsHaveTheDocumentedOrder) {
-  for (const int64_t depth : kDepths) ExpectSumsInOrder<BFloat16>(ActiveBf16Products(), depth);
+  for (const int64_t rows : kRows) {
+    for (const int64_t depth : kDepths)
+      ExpectSumsInOrder<BFloat16>(ActiveBf16Products(), rows, depth);
+  }
 }
 
 TEST(GemmTest, TheProcessorsBf16ProductsTakeDenormalsForZero) {
@@ -127,9 +137,9 @@ TEST(GemmTest, TheProcessorsBf16ProductsTakeDenormalsForZero) {
     GTEST_SKIP() << "bf16 products are widened to fp32, which keeps denormals";
   }
   const std::vector<BFloat16> tiny(kM, ToBFloat16(0x1p-130f)), large(kN, ToBFloat16(0x1p+60f));
-  EXPECT_EQ(Product(1, 1, true, true, tiny, large), std::vector<float>(kM * kN, 0.0f));
+  EXPECT_EQ(Product(1, kM, 1, true, true, tiny, large), std::vector<float>(kM * kN, 0.0f));
   const std::vector<BFloat16> a(kM, ToBFloat16(0x1p-70f)), b(kN, ToBFloat16(0x1p-70f));
-  EXPECT_EQ(Product(1, 1, true, true, a, b), std::vector<float>(kM * kN, 0.0f));
+  EXPECT_EQ(Product(1, kM, 1, true, true, a, b), std::vector<float>(kM * kN, 0.0f));
 }
 
 }  // namespace
