@@ -54,15 +54,12 @@ void CheckWhatIsWrittenOut(const std::string& text, const std::vector<std::strin
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view input(reinterpret_cast<const char*>(data), size);
-  const size_t gap = input.find("\n\n");
-  std::vector<std::string> overrides;
-  absl::string_view text = input;
-  if (gap != absl::string_view::npos) {
-    overrides = absl::StrSplit(input.substr(0, gap), '\n');
-    text = input.substr(gap + 2);
-  }
   megatron::CheckAgainstTextFormat(std::string(input));
   megatron::CheckWhatIsWrittenOut(std::string(input), {});
-  megatron::CheckWhatIsWrittenOut(std::string(text), overrides);
+  const size_t gap = input.find("\n\n");
+  if (gap != absl::string_view::npos) {
+    megatron::CheckWhatIsWrittenOut(std::string(input.substr(gap + 2)),
+                                    absl::StrSplit(input.substr(0, gap), '\n'));
+  }
   return 0;
 }
