@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
 
@@ -22,14 +23,22 @@ absl::StatusOr<std::unique_ptr<HostUpdate>> HostUpdate::Create(const Stream& str
   for (Slot& slot : update->slots_) {
     MEGATRON_ASSIGN_OR_RETURN(slot.gradients, take(DType::kFloat32));
     MEGATRON_ASSIGN_OR_RETURN(slot.weights, take(*weights_dtype));
-    if (!stream.is_meta()) slot.reached = std::make_unique<CudaEvent>(stream.device().index);
+    if (stream.is_meta()) continue;
+    const int device = stream.device().index;
+    slot.fetched = std::make_unique<CudaEvent>(device);
+    slot.sent = std::make_unique<CudaEvent>(device);
   }
+  if (stream.is_meta()) return update;
+  const int device = stream.device().index;
+  update->to_host_ = std::make_unique<CudaStream>(device);
+  update->from_host_ = std::make_unique<CudaStream>(device);
+  update->given_ = std::make_unique<CudaEvent>(device);
   return update;
 }
 
 HostUpdate::~HostUpdate() {
-  for (const Slot& slot : slots_) {
-    if (slot.reached != nullptr) slot.reached->Wait();
+  for (const auto* stream : {&to_host_, &from_host_}) {
+    if (*stream != nullptr) (*stream)->Synchronize();
   }
 }
 
@@ -38,37 +47,53 @@ HostPart HostUpdate::In(const Slot& slot, const HostPart& part) const {
           slot.weights.At(0, part.weights.dtype(), part.weights.shape())};
 }
 
-void HostUpdate::Copy(const Tensor& in, const Tensor& out) {
-  if (!stream_.is_meta()) EnqueueCopyOnCuda(stream_.cuda(), in, out);
+void HostUpdate::Fetch(const HostPart& part, const Slot& slot) {
+  if (stream_.is_meta()) return;
+  const HostPart host = In(slot, part);
+  // Whoever waits for what is fetched also waits for the weights that the slot had before.
+  slot.sent->HoldBack(*to_host_);
+  EnqueueCopyOnCuda(to_host_.get(), part.gradients, host.gradients);
+  if (part.weights.dtype() == DType::kFloat32)
+    EnqueueCopyOnCuda(to_host_.get(), part.weights, host.weights);
+  slot.fetched->Record(*to_host_);
 }
 
-void HostUpdate::Fetch(const HostPart& part, const Slot& slot) {
-  const HostPart host = In(slot, part);
-  Copy(part.gradients, host.gradients);
-  if (part.weights.dtype() == DType::kFloat32) Copy(part.weights, host.weights);
-  if (slot.reached != nullptr) slot.reached->Record(*stream_.cuda());
+void HostUpdate::Send(const HostPart& part, const Slot& slot) {
+  if (stream_.is_meta()) return;
+  EnqueueCopyOnCuda(from_host_.get(), In(slot, part).weights, part.weights);
+  slot.sent->Record(*from_host_);
 }
 
 void HostUpdate::Run(absl::Span<const HostPart> parts, absl::FunctionRef<void()> meanwhile,
                      absl::FunctionRef<void(size_t, const HostPart&, const Stream&)> update) {
   const Stream host = stream_.is_meta() ? stream_ : Stream::Cpu(&pool_);
+  const auto update_now = [&](size_t i, const HostPart& part) {
+    if (stream_.is_meta()) return update(i, part, host);
+    PushCudaRange(absl::StrCat("update of ", part.gradients.numel(), " elements"));
+    update(i, part, host);
+    PopCudaRange();
+  };
   if (slots_.empty()) {
     meanwhile();
-    for (size_t i = 0; i < parts.size(); ++i) update(i, parts[i], host);
+    for (size_t i = 0; i < parts.size(); ++i) update_now(i, parts[i]);
     return;
+  }
+  if (given_ != nullptr) {
+    given_->Record(*stream_.cuda());
+    given_->HoldBack(*to_host_);
+    given_->HoldBack(*from_host_);
   }
   for (size_t i = 0; i < std::min(parts.size(), slots_.size()); ++i) Fetch(parts[i], slots_[i]);
   meanwhile();
   for (size_t i = 0; i < parts.size(); ++i) {
     const Slot& slot = slots_[i % slots_.size()];
-    const HostPart copy = In(slot, parts[i]);
-    // The weights that the slot had before were sent on the same stream, before its gradients.
-    if (slot.reached != nullptr) slot.reached->Wait();
-    update(i, copy, host);
-    Copy(copy.weights, parts[i].weights);
-    if (slot.reached != nullptr) slot.reached->Record(*stream_.cuda());
+    if (slot.fetched != nullptr) slot.fetched->Wait();
+    update_now(i, In(slot, parts[i]));
+    Send(parts[i], slot);
     if (i + slots_.size() < parts.size()) Fetch(parts[i + slots_.size()], slot);
   }
+  if (given_ == nullptr) return;
+  for (const Slot& slot : slots_) slot.sent->HoldBack(*stream_.cuda());
 }
 
 }  // namespace megatron

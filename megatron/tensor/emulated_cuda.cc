@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -166,7 +167,17 @@ void OrderCopy(const CudaStream& stream, const Tensor& in, const Tensor& out, bo
   std::vector<EmulatedAccess> accesses;
   if (enqueued || in.device().type == DeviceType::kCuda) accesses.push_back(ReadOf(in));
   if (enqueued || out.device().type == DeviceType::kCuda) accesses.push_back(WriteOf(out));
-  OrderOperation(stream, "copy", accesses);
+  EmulatedCost cost;
+  cost.bytes = static_cast<double>(in.bytes());
+  if (in.device() == out.device()) {
+    cost.bytes *= 2;
+  } else {
+    cost.engine = out.device().type == DeviceType::kCuda ? EmulatedEngine::kFromHost
+                                                         : EmulatedEngine::kToHost;
+  }
+  OrderOperation(stream, "copy", accesses, cost);
+  // The host goes on behind a copy that was not enqueued.
+  if (!enqueued && in.device() != out.device()) RecordHostWait(PointOf(stream.handle()));
 }
 
 void CheckPageLocked(const Tensor& tensor) {
@@ -342,7 +353,13 @@ int64_t CudaEvent::Nanoseconds(const CudaEvent& from, const CudaEvent& to) {
   return std::chrono::nanoseconds(RecordedIn(to).time - RecordedIn(from).time).count();
 }
 
-void PushCudaRange(const std::string&) {}
+// The ranges of the host's work that take time are those of optim/host_update.h.
+void PushCudaRange(const std::string& name) {
+  EmulatedCost cost;
+  cost.engine = EmulatedEngine::kProcessor;
+  if (std::sscanf(name.c_str(), "update of %lf elements", &cost.operations) == 1)
+    RecordHostWork(name, cost);
+}
 void PopCudaRange() {}
 void StartCudaProfiler() {}
 void StopCudaProfiler() {}

@@ -96,6 +96,22 @@ class Order {
   void HostAfter(const EmulatedPoint& point) {
     const std::lock_guard<std::mutex> lock(mutex_);
     Merge(point, &host_[ThisThread()]);
+    if (record_ != nullptr) record_->HostWaited(point);
+  }
+
+  void Record(EmulatedRecord* record) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    record_ = record;
+  }
+
+  void RecordHostWait(const EmulatedPoint& point) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (record_ != nullptr) record_->HostWaited(point);
+  }
+
+  void RecordHostWork(const std::string& name, const EmulatedCost& cost) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (record_ != nullptr) record_->AddOfHost(name, cost);
   }
 
   void Forget(const EmulatedAccess& memory) {
@@ -115,11 +131,13 @@ class Order {
     return of_thread_[streams_.at(stream).thread] > 1;
   }
 
-  void Add(const void* stream, const std::string& name, std::vector<EmulatedAccess> accesses) {
+  void Add(const void* stream, const std::string& name, std::vector<EmulatedAccess> accesses,
+           const EmulatedCost& cost) {
     const std::lock_guard<std::mutex> lock(mutex_);
     StreamState& mine = streams_.at(stream);
     Merge(host_[mine.thread], &mine.after);
     ++mine.operations;
+    if (record_ != nullptr) record_->Add(mine.number, mine.operations, name, cost, mine.after);
     if (of_thread_[mine.thread] == 1) return;
     int64_t known_to_all = std::numeric_limits<int64_t>::max();
     for (const auto& [handle, other] : streams_) {
@@ -161,6 +179,7 @@ class Order {
   std::map<const void*, StreamState> streams_;
   std::map<int64_t, int64_t> of_thread_;   // numbers of streams
   std::map<int64_t, EmulatedPoint> host_;  // by thread
+  EmulatedRecord* record_ = nullptr;
 };
 
 thread_local OrderedOperation* current = nullptr;
@@ -193,8 +212,14 @@ void ForgetMemory(const char* begin, int64_t bytes) {
   Order::Get().Forget({begin, begin + bytes, true});
 }
 void OrderOperation(const CudaStream& stream, const std::string& name,
-                    const std::vector<EmulatedAccess>& accesses) {
-  Order::Get().Add(stream.handle(), name, accesses);
+                    const std::vector<EmulatedAccess>& accesses, const EmulatedCost& cost) {
+  Order::Get().Add(stream.handle(), name, accesses, cost);
+}
+
+void RecordEmulatedWork(EmulatedRecord* record) { Order::Get().Record(record); }
+void RecordHostWait(const EmulatedPoint& point) { Order::Get().RecordHostWait(point); }
+void RecordHostWork(const std::string& name, const EmulatedCost& cost) {
+  Order::Get().RecordHostWork(name, cost);
 }
 
 OrderedOperation::OrderedOperation(const CudaStream& stream, std::string name)
@@ -216,13 +241,16 @@ OrderedOperation::~OrderedOperation() {
     operand.access.writes = std::memcmp(operand.accessible, before.data(), before.size()) != 0;
     accesses.push_back(operand.access);
   }
-  OrderOperation(stream_, name_, accesses);
+  OrderOperation(stream_, name_, accesses, cost_);
 }
 
 Tensor EmulatedOperand(const Tensor& tensor) {
   const Tensor view = EmulatedView(tensor);
-  if (current != nullptr && current->checked_ && !tensor.empty() && tensor.numel() > 0 &&
-      tensor.device().type == DeviceType::kCuda)
+  if (current == nullptr || tensor.empty() || tensor.numel() == 0 ||
+      tensor.device().type != DeviceType::kCuda)
+    return view;
+  current->cost_.bytes += static_cast<double>(tensor.bytes());
+  if (current->checked_)
     current->operands_.push_back({ReadOf(tensor), static_cast<const char*>(view.raw()), ""});
   return view;
 }

@@ -3,12 +3,17 @@
 #ifndef MEGATRON_OPS_CUDA_EMULATED_OP_H_
 #define MEGATRON_OPS_CUDA_EMULATED_OP_H_
 
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <sstream>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "glog/logging.h"
+#include "megatron/ops/activation_type.h"
 #include "megatron/ops/attention.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/cuda/kernel_table.h"
@@ -17,6 +22,7 @@
 #include "megatron/ops/moe/router.h"
 #include "megatron/ops/norm.h"
 #include "megatron/ops/optimizer.h"
+#include "megatron/ops/token_subset.h"
 #include "megatron/tensor/emulated_cuda.h"
 #include "megatron/tensor/emulated_graph.h"
 #include "megatron/tensor/emulated_order.h"
@@ -46,7 +52,7 @@ inline Attention View(Attention attention) {
 }
 
 inline AttentionInputs View(const AttentionInputs& in) {
-  return {View(in.q_TGRD), View(in.k_UGD), View(in.v_UGD), View(in.bias_WN)};
+  return {View(in.q_TGRD), View(in.k_UGD), View(in.v_UGD), View(in.bias_WN), View(in.sink_N)};
 }
 
 inline NormTensors View(const NormTensors& tensors) {
@@ -74,7 +80,18 @@ inline RouterLosses View(RouterLosses losses) {
   return losses;
 }
 
+inline KeptRows View(const KeptRows& rows) {
+  return {View(rows.row_K), View(rows.place_T), View(rows.bypass_T)};
+}
+
+inline KeptPart View(const KeptPart& part) {
+  return {View(part.cu_seqlens), View(part.place_M), View(part.sample_M), View(part.position_M)};
+}
+
+inline PhiloxKey View(PhiloxKey key) { return key; }
+inline SampleCut View(const SampleCut& cut) { return cut; }
 inline Norm View(const Norm& norm) { return norm; }
+inline Gate View(const Gate& gate) { return gate; }
 inline VocabRange View(const VocabRange& range) { return range; }
 inline Router View(const Router& router) { return router; }
 inline AdamWOptions View(const AdamWOptions& options) { return options; }
@@ -121,18 +138,67 @@ class OperandText {
     AddAll(x.probability, x.key.lo, x.key.hi, x.sample_T, x.position_T, x.first_column);
   }
   void Add(const Attention& x) {
-    AddAll(x.kernels.first, x.kernels.second, x.scale, x.causal, x.place_q_T, x.place_k_U,
-           x.cu_seqlens_q, x.cu_seqlens_k, x.max_seqlen_q, x.max_seqlen_k, x.dropout,
+    AddAll(x.kernels.first, x.kernels.second, x.scale, x.causal, x.window_size, x.place_q_T,
+           x.place_k_U, x.cu_seqlens_q, x.cu_seqlens_k, x.max_seqlen_q, x.max_seqlen_k, x.dropout,
            x.add_to_queries, x.add_to_keys, x.largest_scores_N);
   }
-  void Add(const AttentionInputs& x) { AddAll(x.q_TGRD, x.k_UGD, x.v_UGD, x.bias_WN); }
+  void Add(const AttentionInputs& x) { AddAll(x.q_TGRD, x.k_UGD, x.v_UGD, x.bias_WN, x.sink_N); }
+  void Add(const Gate& x) { AddAll(x.activation, x.limit, x.offset); }
   void Add(const Norm& x) { AddAll(x.kind, x.epsilon, x.zero_centered_gamma); }
   void Add(const NormTensors& x) { AddAll(x.gamma_H, x.beta_H, x.mean_T, x.rstd_T); }
   void Add(const Float8Matrix& x) { AddAll(x.format, x.codes, x.inverse_scales, x.scaling); }
   void Add(const Float8Tensor& x) { AddAll(x.format, x.codes_RC, x.codes_CS, x.inverse_scale_1); }
   void Add(const VocabRange& x) { AddAll(x.first_column, x.vocab_size); }
+  void Add(const PhiloxKey& x) { AddAll(x.lo, x.hi); }
+  void Add(const SampleCut& x) { AddAll(x.size, x.rank); }
+  void Add(const KeptRows& x) { AddAll(x.row_K, x.place_T, x.bypass_T); }
+  void Add(const KeptPart& x) { AddAll(x.cu_seqlens, x.place_M, x.sample_M, x.position_M); }
 
   std::ostringstream text_;
+};
+
+// The operations of a matrix product or of attention, for the emulated clock; 0 for other ops, and
+// for products of experts and of 8-bit floats.
+class OperationCount {
+ public:
+  template <typename... Operands>
+  explicit OperationCount(const std::string& name, const Operands&... operands) {
+    (Add(operands), ...);
+    if (name.rfind("Linear", 0) == 0) count_ = OfProduct();
+    if (name == "AttentionForward") count_ = 4 * pairs_;
+    if (name == "AttentionBackward") count_ = 10 * pairs_;
+  }
+  double count() const { return count_; }
+
+ private:
+  // The first three matrices are m x k, k x n and m x n, in some order.
+  double OfProduct() const {
+    double square = 1;
+    for (size_t i = 0; i < 3 && i < matrices_.size(); ++i) square *= matrices_[i];
+    return 2 * std::sqrt(square);
+  }
+
+  template <typename Other>
+  void Add(const Other&) {}
+  void Add(const Tensor& x) {
+    if (!x.empty() && x.rank() == 2) matrices_.push_back(static_cast<double>(x.numel()));
+  }
+  // Half of the pairs where positions are counted from the ends of equally long sequences.
+  void Add(const Attention& x) {
+    most_keys_ = static_cast<double>(x.max_seqlen_k);
+    halves_ = x.causal && x.place_q_T.empty();
+  }
+  void Add(const AttentionInputs& in) {
+    if (pairs_ > 0) return;  // the gradients
+    const double keys = std::min(most_keys_, static_cast<double>(in.k_UGD.dim(0)));
+    pairs_ = static_cast<double>(in.q_TGRD.numel()) * keys * (halves_ ? 0.5 : 1);
+  }
+
+  double count_ = 0;
+  std::vector<double> matrices_;  // numbers of elements
+  double most_keys_ = 0;
+  bool halves_ = false;
+  double pairs_ = 0;  // of queries and keys, for each head's channel
 };
 
 template <auto* op>
@@ -151,6 +217,7 @@ struct EmulatedOp<op> {
   // Runs the op, also one that has operands which a graph cannot keep.
   static void RunNow(const Stream& stream, Operands... operands) {
     OrderedOperation operation(*stream.cuda(), CudaOpName<op>());
+    operation.set_operations(OperationCount(CudaOpName<op>(), operands...).count());
     const auto run = [&](const auto&... views) {
       operation.Start();
       op(EmulatingStream(stream), views...);

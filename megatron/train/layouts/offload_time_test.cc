@@ -1,0 +1,230 @@
+// Measures on the emulated device's clock what offload costs a step: how much longer it takes than
+// the same step with everything on the device, and how much of the copies' time is hidden behind
+// computing and updates.
+//
+// Products of matrices and attention take the time of their operations, and other kernels none: so
+// it is in wide models. Rates are chosen from the formulas of docs/offload.md and
+// docs/long_sequences.md: at `slack` 1 what the link carries takes just as long as what is computed
+// meanwhile, at 2 half as long.
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "megatron/models/model_harness.h"
+#include "megatron/tensor/emulated_clock.h"
+#include "megatron/tensor/emulated_order.h"
+#include "megatron/tensor/trace/trace.h"
+#include "megatron/train/layouts/layout_harness.h"
+#include "megatron/train/profile/trace_json.h"
+
+namespace megatron {
+namespace {
+
+// A link of PCIe 5, and AdamW's 30 bytes an element in memory of 100 GB/s.
+constexpr double kLink = 25e9, kUpdates = 3.3e9;
+// Enough that operands take no time.
+constexpr double kDeviceMemory = 1e18;
+
+EmulatedRates Rates(double operations_per_second) {
+  return {operations_per_second, kDeviceMemory, kLink, kUpdates};
+}
+
+// Samples of any length.
+class LongSource : public SampleSource {
+ public:
+  explicit LongSource(int64_t length) : length_(length) {}
+  int64_t size() const override { return 1 << 10; }
+  absl::Status Get(int64_t index, Sample* sample) const override {
+    *sample = Sample();
+    for (int32_t i = 0; i < length_; ++i) {
+      sample->tokens.push_back(static_cast<int32_t>((7 * index + 3 * i) % 50));
+      sample->labels.push_back(static_cast<int32_t>((7 * index + 3 * i + 3) % 50));
+      sample->positions.push_back(i);
+      sample->loss_mask.push_back(1.0f);
+    }
+    sample->document_starts = {0};
+    return absl::OkStatus();
+  }
+
+ private:
+  const int64_t length_;
+};
+
+// Times of a step in seconds: as long as it takes, and of each engine's work.
+struct StepTimes {
+  double step = 0, kernels = 0, to_host = 0, from_host = 0, processor = 0;
+};
+
+// Rows of a trace for ui.perfetto.dev: one for each stream, and one for the processor.
+std::vector<TracedStream> TraceOf(const std::vector<EmulatedWork>& works,
+                                  const EmulatedTimes& times) {
+  std::map<int64_t, TracedStream> streams;
+  for (size_t i = 0; i < works.size(); ++i) {
+    const auto [begin, end] = times.begin_and_end[i];
+    if (end == begin) continue;
+    TracedStream& stream = streams[works[i].stream];
+    TracedSpan span;
+    span.name = works[i].cost.engine == EmulatedEngine::kToHost     ? "copy to host"
+                : works[i].cost.engine == EmulatedEngine::kFromHost ? "copy from host"
+                                                                    : works[i].name;
+    span.begin = static_cast<int64_t>(begin * 1e9);
+    span.end = static_cast<int64_t>(end * 1e9);
+    stream.spans.push_back(span);
+  }
+  std::vector<TracedStream> rows;
+  for (auto& [number, stream] : streams) {
+    stream.name = number == 0 ? "processor" : absl::StrCat("stream ", number);
+    rows.push_back(std::move(stream));
+  }
+  return rows;
+}
+
+class OffloadTimeTest : public testing::Test {
+ protected:
+  static TrainerOptions Gpt(int64_t hidden, int64_t layers, int64_t length) {
+    TrainerOptions options = TinyRun(SmallLlama(), OptimizerOptions::kAdamW);
+    TransformerOptions& transformer = options.model.transformer;
+    transformer.dtype = DType::kBFloat16;
+    transformer.num_layers = layers;
+    transformer.hidden_size = hidden;
+    transformer.ffn_hidden_size = 4 * hidden;
+    transformer.gated = false;
+    transformer.num_attention_heads = transformer.num_query_groups = 4;
+    transformer.kv_channels = hidden / 4;
+    transformer.hidden_dropout = transformer.attention_dropout = 0;
+    options.packing.seq_length = options.model.max_positions = length;
+    return options;
+  }
+
+  // The works of a run of so many steps on one rank.
+  static std::vector<EmulatedWork> Works(const TrainerOptions& options, int64_t micro_batch_size,
+                                         int steps) {
+    LayoutRun run;
+    run.device = DeviceType::kCuda;
+    run.layout.micro_batch_size = micro_batch_size;
+    run.layout.overlap = true;
+    run.steps = steps;
+    EmulatedRecord record;
+    RecordEmulatedWork(&record);
+    TrainOnLayout(options, run, LongSource(options.packing.seq_length));
+    RecordEmulatedWork(nullptr);
+    return record.works();
+  }
+
+  // A step between others: the third one.
+  static StepTimes Measure(const std::string& name, const TrainerOptions& options,
+                           int64_t micro_batch_size, const EmulatedRates& rates) {
+    const std::vector<EmulatedWork> works = Works(options, micro_batch_size, 3);
+    const EmulatedTimes two = PlayEmulated(Works(options, micro_batch_size, 2), rates),
+                        three = PlayEmulated(works, rates);
+    const auto busy = [&](EmulatedEngine engine) {
+      const auto i = static_cast<size_t>(engine);
+      return three.busy[i] - two.busy[i];
+    };
+    const StepTimes times = {three.end - two.end, busy(EmulatedEngine::kKernels),
+                             busy(EmulatedEngine::kToHost), busy(EmulatedEngine::kFromHost),
+                             busy(EmulatedEngine::kProcessor)};
+    std::printf(
+        "%-44s step %9.1f us, kernels %9.1f, to host %8.1f, from host %8.1f, updates %8.1f\n",
+        name.c_str(), 1e6 * times.step, 1e6 * times.kernels, 1e6 * times.to_host,
+        1e6 * times.from_host, 1e6 * times.processor);
+    if (const char* directory = std::getenv("TEST_UNDECLARED_OUTPUTS_DIR")) {
+      std::ofstream(absl::StrCat(directory, "/", name, ".json"))
+          << TraceJson(0, name, TraceOf(works, three));
+    }
+    return times;
+  }
+
+  // The part of the copies' time that the step does not become longer by.
+  static double Hidden(const StepTimes& with, const StepTimes& without) {
+    const double copies = with.to_host + with.from_host - without.to_host - without.from_host;
+    const double lost = with.step - without.step - (with.processor - without.processor);
+    std::printf(
+        "  lost %.1f us of %.1f without offload, updates apart; hidden %.3f of the copies\n",
+        1e6 * lost, 1e6 * without.step, 1 - lost / copies);
+    return 1 - lost / copies;
+  }
+};
+
+// Five pieces of 2^20 elements. Where updates take longer than copies, those of the first gradients
+// and of the last weights are lost; where copies take longer, both directions go at once.
+TEST_F(OffloadTimeTest, GradientsAndWeightsOfStatesOnTheHost) {
+  TrainerOptions options = Gpt(/*hidden=*/256, /*layers=*/6, /*length=*/16);
+  for (const double faster : {1.0, 5.0}) {
+    EmulatedRates rates = Rates(1e12);
+    rates.updated_elements_per_second *= faster;
+    const std::string name = absl::StrCat("updates ", faster, " times as fast");
+    options.host_fraction = 0;
+    const StepTimes without =
+        Measure(absl::StrCat("states on the device, ", name), options, 8, rates);
+    options.host_fraction = 1;
+    const StepTimes with = Measure(absl::StrCat("states on the host, ", name), options, 8, rates);
+    EXPECT_GT(Hidden(with, without), faster == 1 ? 0.82 : 0.45);
+  }
+}
+
+// What is lost are gradients on their way to the norm, and the first layer of each pass.
+TEST_F(OffloadTimeTest, WeightsAndGradientsOnTheHost) {
+  TrainerOptions options = Gpt(/*hidden=*/128, /*layers=*/8, /*length=*/16);
+  for (const int64_t micro_batch_size : {8, 2}) {
+    for (const double slack : {1.0, 2.0}) {
+      // Docs: 8 / link < 6 t / speed, and half as many tokens again behind the first micro-batch.
+      const double tokens = static_cast<double>(16 * micro_batch_size);
+      const double needed = (micro_batch_size == 8 ? 8 : 12) / (6 * tokens) / kLink;
+      const EmulatedRates rates = Rates(1 / (slack * needed));
+      const std::string name = absl::StrCat(8 / micro_batch_size, " micro-batches, slack ", slack);
+      const StepTimes without =
+          Measure(absl::StrCat("weights on the device, ", name), options, micro_batch_size, rates);
+      TrainerOptions offloaded = options;
+      offloaded.host_fraction = 1;
+      offloaded.weights_on_host = true;
+      const StepTimes with =
+          Measure(absl::StrCat("weights on the host, ", name), offloaded, micro_batch_size, rates);
+      EXPECT_GT(Hidden(with, without), micro_batch_size == 8 ? 0.56 : 0.78);
+    }
+  }
+}
+
+TEST_F(OffloadTimeTest, ActivationsOnTheHost) {
+  const int64_t hidden = 64;
+  TrainerOptions options = Gpt(hidden, /*layers=*/12, /*length=*/32);
+  for (const double slack : {1.0, 2.0}) {
+    const EmulatedRates rates = Rates(24.0 * hidden / 32 * kLink / slack);
+    const std::string name = absl::StrCat("slack ", slack);
+    options.model.num_offloaded_layers = 0;
+    const StepTimes without =
+        Measure(absl::StrCat("activations on the device, ", name), options, 8, rates);
+    options.model.num_offloaded_layers = 10;
+    const StepTimes with =
+        Measure(absl::StrCat("activations on the host, ", name), options, 8, rates);
+    EXPECT_GT(Hidden(with, without), 0.99);
+  }
+}
+
+TEST_F(OffloadTimeTest, AttentionInChunksOnTheHost) {
+  const int64_t chunk = 32;
+  TrainerOptions options = Gpt(/*hidden=*/32, /*layers=*/2, /*length=*/256);
+  options.model.transformer.recompute.attention_chunk_tokens = chunk;
+  for (const double slack : {1.0, 2.0}) {
+    // Docs: a pair of chunks takes 4 C^2 operations a channel and brings 4 C bytes; in backward 2.5
+    // times as many, and 14 bytes.
+    const EmulatedRates rates = Rates(chunk * kLink / 1.4 / slack);
+    const std::string name = absl::StrCat("slack ", slack);
+    options.model.attention_on_host = false;
+    const StepTimes without =
+        Measure(absl::StrCat("attention on the device, ", name), options, 1, rates);
+    options.model.attention_on_host = true;
+    const StepTimes with =
+        Measure(absl::StrCat("attention on the host, ", name), options, 1, rates);
+    EXPECT_GT(Hidden(with, without), 0.97);
+  }
+}
+
+}  // namespace
+}  // namespace megatron
