@@ -2,6 +2,7 @@
 // rounding by chance of that definition.
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <vector>
 
@@ -63,6 +64,43 @@ TEST(AdamWBitsTest, MomentsInFloat8AreTheDefinitions) {
   options.step = 7;
   for (const AdamWDTypes& dtypes : WithMomentsInFloat8())
     ExpectTheDefinition(300'013, dtypes, options, {7, 300'011, 6e-4f, 0.1f});
+}
+
+// Masters that are kept as weights and remainders are what they are as fp32.
+TEST(AdamWBitsTest, RemaindersMakeTheDefinitionsMasters) {
+  ThreadPool pool(2);
+  AdamWOptions options;
+  options.step = 7;
+  std::vector<AdamWDTypes> all_dtypes = {{DType::kBFloat16}};
+  for (const auto& some : {WithMomentsInBFloat16(), WithMomentsInFloat8()})
+    all_dtypes.insert(all_dtypes.end(), some.begin(), some.end());
+  for (const AdamWDTypes& dtypes : all_dtypes) {
+    const OptimizerSegment segment = {7, 300'011, 6e-4f, 0.1f};
+    AdamWCase want = MakeAdamWCase(300'013, dtypes, 1),
+              got = WithRemainders(MakeAdamWCase(300'013, dtypes, 1));
+    UpdateByElement(options, segment, &want);
+    AdamWUpdate(Stream::Cpu(&pool), options, {segment}, got.grad, got.m, got.v, got.master,
+                got.out);
+    ExpectSameMasters(got, want);
+    HostTensor joined({300'013}, DType::kFloat32);
+    JoinMasters(Stream::Cpu(&pool), got.out, got.master, joined);
+    ExpectSameBits(joined, want.master);
+  }
+}
+
+// All numbers that bf16 cuts off between two neighbours, one of which is a power of two, and the
+// largest numbers.
+TEST(AdamWRoundingTest, WeightsAndRemaindersAreMasters) {
+  for (const uint32_t high : {0x3f7fu, 0x3f80u, 0x3f81u, 0xbf81u, 0x0000u, 0x8000u, 0x7f7fu}) {
+    for (uint32_t low = 0; low < 1 << 16; ++low) {
+      const uint32_t bits = high << 16 | low;
+      float master;
+      std::memcpy(&master, &bits, sizeof(master));
+      const uint16_t weight = WeightOfMaster(master), remainder = RemainderOfMaster(master);
+      ASSERT_EQ(BitsOf(MasterOf(weight, remainder)), bits);
+      ASSERT_EQ(weight, high + (low >= 0x8000));
+    }
+  }
 }
 
 // The mean over all random numbers is the value itself, and values of bf16 stay.

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <utility>
 
 #include "gtest/gtest.h"
 #include "megatron/ops/adamw_step.h"
@@ -128,6 +129,34 @@ void ExpectSameBits(const HostTensor& got, const HostTensor& want) {
     if (different++ < 3) ADD_FAILURE() << "element " << i << " is " << a << ", not " << b;
   }
   EXPECT_EQ(different, 0) << "of " << got.numel();
+}
+
+AdamWCase WithRemainders(AdamWCase whole) {
+  const int64_t count = whole.master.numel();
+  HostTensor remainders({count}, DType::kUInt16), weights({count}, DType::kBFloat16);
+  for (int64_t i = 0; i < count; ++i) {
+    const float master = whole.master.tensor().data<float>()[i];
+    remainders.tensor().data<uint16_t>()[i] = RemainderOfMaster(master);
+    weights.tensor().data<BFloat16>()[i].bits = WeightOfMaster(master);
+  }
+  whole.master = std::move(remainders);
+  whole.out = std::move(weights);
+  return whole;
+}
+
+void ExpectSameMasters(const AdamWCase& with_remainders, const AdamWCase& want) {
+  ExpectSameBits(with_remainders.m, want.m);
+  ExpectSameBits(with_remainders.v, want.v);
+  const BFloat16* const weights = with_remainders.out.tensor().data<BFloat16>();
+  const uint16_t* const remainders = with_remainders.master.tensor().data<uint16_t>();
+  const float* const masters = want.master.tensor().data<float>();
+  int64_t differences = 0;
+  for (int64_t i = 0; i < want.master.tensor().numel(); ++i) {
+    if (std::isnan(masters[i])) continue;
+    differences += weights[i].bits != WeightOfMaster(masters[i]) ||
+                   remainders[i] != RemainderOfMaster(masters[i]);
+  }
+  EXPECT_EQ(differences, 0);
 }
 
 }  // namespace megatron::ops

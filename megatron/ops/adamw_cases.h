@@ -37,6 +37,12 @@ float GetMoment(const HostTensor& moment, int64_t i);
 template <typename Format>
 void SetMoment(float x, int64_t i, HostTensor* moment);
 
+// Returns the case with remainders in place of its masters, and their weights as `out`, in bf16.
+AdamWCase WithRemainders(AdamWCase whole);
+// Fails the test unless weights and remainders are those of the other's masters, and moments are
+// the other's.
+void ExpectSameMasters(const AdamWCase& with_remainders, const AdamWCase& want);
+
 // Applies AdamWElement to the elements of the segment.
 void UpdateByElement(const AdamWOptions& options, const OptimizerSegment& segment,
                      AdamWCase* elements);

@@ -114,6 +114,24 @@ MEGATRON_HOST_DEVICE inline float RoundToMoment8(float x, uint32_t random) {
   return FromMoment8<Format>(ToMoment8<Format>(x, random << 5 | 16));
 }
 
+// A master weight of fp32 can be kept as the model's weight in bf16 and a remainder: the last 16 of
+// the master's bits. The weight is the master rounded to nearest and, where two numbers are as near,
+// away from zero. So the remainder's first bit says whether it was rounded up, and both together are
+// the master, to the bit.
+MEGATRON_HOST_DEVICE inline uint16_t WeightOfMaster(float master) {
+  return static_cast<uint16_t>((BitsOf(master) + 0x8000u) >> 16);
+}
+MEGATRON_HOST_DEVICE inline uint16_t RemainderOfMaster(float master) {
+  return static_cast<uint16_t>(BitsOf(master) & 0xffffu);
+}
+MEGATRON_HOST_DEVICE inline float MasterOf(uint16_t weight, uint16_t remainder) {
+  // What has the first bit is 2^16 less.
+  const uint32_t bits = (static_cast<uint32_t>(weight) << 16) + (remainder ^ 0x8000u) - 0x8000u;
+  float master;
+  memcpy(&master, &bits, sizeof(master));
+  return master;
+}
+
 // Updates both moments and returns the new weight.
 MEGATRON_HOST_DEVICE inline float AdamWElement(const AdamWStep& step, float grad, float w, float* m,
                                                float* v) {

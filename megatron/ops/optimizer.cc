@@ -32,10 +32,11 @@ void CheckMoment(const Stream& stream, const Tensor& moment, int64_t count) {
 }
 
 void CheckUpdate(const Stream& stream, absl::Span<const OptimizerSegment> segments,
-                 const Tensor& grad, const Tensor& master, const Tensor& out) {
+                 const Tensor& grad, const Tensor& master, const Tensor& out,
+                 DType master_dtype = DType::kFloat32) {
   const int64_t count = grad.numel();
   CheckFlat(stream, grad, count);
-  CheckFlat(stream, master, count);
+  CheckContiguous(stream, master, master_dtype, {count});
   if (!out.empty()) {
     CheckFloating(out);
     CheckContiguous(stream, out, out.dtype(), {count});
@@ -64,9 +65,9 @@ void ForEachPiece(const Stream& stream, const OptimizerSegment& segment, const F
                    [&](int64_t offset, int64_t count) {
                      const int64_t begin = segment.begin + offset;
                      body(OptimizerPointers{flat.grad.data<float>() + begin, At(flat.m, begin),
-                                            At(flat.v, begin), flat.master.data<float>() + begin,
+                                            At(flat.v, begin), At(flat.master, begin),
                                             At(flat.out, begin), flat.m.dtype(), flat.v.dtype(),
-                                            flat.out.dtype(), count});
+                                            flat.master.dtype(), flat.out.dtype(), count});
                    });
 }
 
@@ -77,7 +78,9 @@ void AdamWUpdate(const Stream& stream, const AdamWOptions& options,
                  const Tensor& m_N, const Tensor& v_N, const Tensor& master_N,
                  const Tensor& out_N) {
   CHECK_GE(options.step, 1);
-  CheckUpdate(stream, segments, grad_N, master_N, out_N);
+  const bool splits = master_N.dtype() == DType::kUInt16;
+  CHECK(!splits || out_N.dtype() == DType::kBFloat16) << out_N;
+  CheckUpdate(stream, segments, grad_N, master_N, out_N, splits ? DType::kUInt16 : DType::kFloat32);
   CheckMoment(stream, m_N, grad_N.numel());
   CheckMoment(stream, v_N, grad_N.numel());
   if (RunsOnCuda(stream)) {
@@ -89,6 +92,23 @@ void AdamWUpdate(const Stream& stream, const AdamWOptions& options,
     ForEachPiece(stream, segment, {grad_N, m_N, v_N, master_N, out_N},
                  [&](const OptimizerPointers& at) { Kernels().adamw(step, at); });
   }
+}
+
+void JoinMasters(const Stream& stream, const Tensor& weight_N, const Tensor& remainder_N,
+                 const Tensor& out_N) {
+  const int64_t count = out_N.numel();
+  CheckFlat(stream, out_N, count);
+  CheckContiguous(stream, weight_N, DType::kBFloat16, {count});
+  CheckContiguous(stream, remainder_N, DType::kUInt16, {count});
+  if (RunsOnCuda(stream)) return OnCuda<JoinMasters>(stream, weight_N, remainder_N, out_N);
+  if (!RunsOnCpu(stream)) return;
+  const BFloat16* const weights = weight_N.data<BFloat16>();
+  const uint16_t* const remainders = remainder_N.data<uint16_t>();
+  float* const out = out_N.data<float>();
+  ParallelElements(stream.pool(), count, kElementGrain, [&](int64_t begin, int64_t pieces) {
+    for (int64_t i = begin; i < begin + pieces; ++i)
+      out[i] = MasterOf(weights[i].bits, remainders[i]);
+  });
 }
 
 void SgdUpdate(const Stream& stream, const SgdOptions& options,

@@ -1,6 +1,6 @@
 // Optimizer updates over flat memory: one pass over a range that holds many parameters.
 //
-// Legend: N elements. All tensors are contiguous and fp32, but for AdamW's moments and for `out`,
+// Legend: N elements. All tensors are contiguous and fp32, but for AdamW's tensors and for `out`,
 // which is the model's copy of the weights in its own dtype, and is empty when the model uses the
 // master weights. Elements outside every segment (alignment gaps) stay as they are.
 #ifndef MEGATRON_OPS_OPTIMIZER_H_
@@ -24,7 +24,8 @@ struct OptimizerSegment {
 //   w = w - lr * decay * w - lr * (m / c1) / (sqrt(v / c2) + epsilon)
 // with c1 = 1 - b1^step, c2 = 1 - b2^step. The betas are double since 1 - b2 is needed to fp32.
 // m and v are fp32, bf16 or kUInt8, each by itself. The latter are codes of FirstMoment8 and
-// SecondMoment8; they and bf16 are rounded by chance (adamw_element.h).
+// SecondMoment8; they and bf16 are rounded by chance (adamw_element.h). master is fp32 or, where out
+// is bf16, the remainders of fp32 masters whose weights are in out (kUInt16).
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999;
   float epsilon = 1e-8f;
@@ -35,6 +36,10 @@ struct AdamWOptions {
 void AdamWUpdate(const Stream& stream, const AdamWOptions& options,
                  absl::Span<const OptimizerSegment> segments, const Tensor& grad_N,
                  const Tensor& m_N, const Tensor& v_N, const Tensor& master_N, const Tensor& out_N);
+
+// out = the fp32 masters of which `weight`, in bf16, and `remainder` (kUInt16) are the parts.
+void JoinMasters(const Stream& stream, const Tensor& weight_N, const Tensor& remainder_N,
+                 const Tensor& out_N);
 
 // torch.optim.SGD without dampening:
 //   g = grad_scale * grad + decay * w; buffer = momentum * buffer + g; w -= lr * buffer

@@ -12,9 +12,11 @@ namespace megatron {
 
 class AdamWRule : public UpdateRule {
  public:
-  // The moments' types are fp32, bf16 or kUInt8, which stands for 8-bit floats (AdamWUpdate).
-  AdamWRule(double beta1, double beta2, double epsilon, DType exp_avg, DType exp_avg_sq)
-      : exp_avg_(exp_avg), exp_avg_sq_(exp_avg_sq) {
+  // The moments' types are fp32, bf16 or kUInt8, which stands for 8-bit floats (AdamWUpdate). With
+  // `keeps_remainders` a state holds what masters have besides the weights, which are bf16.
+  AdamWRule(double beta1, double beta2, double epsilon, DType exp_avg, DType exp_avg_sq,
+            bool keeps_remainders = false)
+      : exp_avg_(exp_avg), exp_avg_sq_(exp_avg_sq), keeps_remainders_(keeps_remainders) {
     options_.beta1 = beta1;
     options_.beta2 = beta2;
     options_.epsilon = static_cast<float>(epsilon);
@@ -22,7 +24,12 @@ class AdamWRule : public UpdateRule {
 
   std::string name() const override { return "adam"; }
   std::vector<OptimizerState> states() const override {
-    return {{"exp_avg", exp_avg_}, {"exp_avg_sq", exp_avg_sq_}};
+    std::vector<OptimizerState> states = {{"exp_avg", exp_avg_}, {"exp_avg_sq", exp_avg_sq_}};
+    if (keeps_remainders_) {
+      states.push_back({kMasterRemainder, DType::kUInt16});
+      states.back().is_remainder = true;
+    }
+    return states;
   }
 
   void Update(const UpdateRange& range, const Stream& stream) const override {
@@ -30,12 +37,14 @@ class AdamWRule : public UpdateRule {
     options.step = range.step;
     options.grad_scale = range.grad_scale;
     ops::AdamWUpdate(stream, options, range.segments, range.gradients, range.states[0],
-                     range.states[1], range.masters, range.weights);
+                     range.states[1], keeps_remainders_ ? range.states[2] : range.masters,
+                     keeps_remainders_ ? range.masters : range.weights);
   }
 
  private:
   ops::AdamWOptions options_;
   const DType exp_avg_, exp_avg_sq_;
+  const bool keeps_remainders_;
 };
 
 }  // namespace megatron

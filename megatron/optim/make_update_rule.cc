@@ -15,7 +15,9 @@ std::unique_ptr<UpdateRule> MakeUpdateRule(const OptimizerOptions& options) {
                         options.exp_avg_dtype, options.exp_avg_sq_dtype);
   switch (options.kind) {
     case OptimizerOptions::kAdamW:
-      return std::make_unique<AdamWRule>(adamw);
+      return std::make_unique<AdamWRule>(options.adam_beta1, options.adam_beta2,
+                                         options.adam_epsilon, options.exp_avg_dtype,
+                                         options.exp_avg_sq_dtype, options.store_param_remainders);
     case OptimizerOptions::kSgd:
       return std::make_unique<SgdRule>(options.sgd_momentum);
     case OptimizerOptions::kLion:

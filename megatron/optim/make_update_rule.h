@@ -20,6 +20,8 @@ struct OptimizerOptions {
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
   // The types in which AdamW's moments are kept: fp32, bf16 or kUInt8 (AdamWRule).
   DType exp_avg_dtype = DType::kFloat32, exp_avg_sq_dtype = DType::kFloat32;
+  // Whether AdamW keeps masters as remainders of weights in bf16.
+  bool store_param_remainders = false;
   double sgd_momentum = 0.9;
   double lion_beta1 = 0.9, lion_beta2 = 0.99;
   MuonOptions muon;

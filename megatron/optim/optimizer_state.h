@@ -11,6 +11,9 @@
 
 namespace megatron {
 
+// The name of the state that is_remainder.
+inline constexpr char kMasterRemainder[] = "master_remainder";
+
 // The parameters that have a state: all, the weights that are matrices of hidden layers
 // (Parameter::matrix), or the others.
 enum class StateOwners { kAll, kMatrices, kOthers };
@@ -31,6 +34,9 @@ struct OptimizerState {
   bool differs = false;
   // Whether it is zero after steps of RankStep::kJoin.
   bool restarts = false;
+  // Whether it holds what masters of fp32 have besides weights in bf16 (ops::WeightOfMaster): there
+  // are no other masters then. Masters begin as the weights.
+  bool is_remainder = false;
 
   bool Has(const Parameter& parameter) const {
     return owners == StateOwners::kAll ||

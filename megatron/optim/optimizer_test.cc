@@ -358,6 +358,51 @@ TEST(OptimizerTest, MastersKeepUpdatesThatAreTooSmallForSixteenBits) {
   EXPECT_EQ(ToFloat(weight->data.data<BFloat16>()[0]), 1 + 1.0f / 128);
 }
 
+// The masters of weights and remainders are those of fp32 weights that began as rounded, to the
+// bit: gradients do not depend on the weights here.
+TEST(OptimizerTest, RemaindersKeepMastersBitForBit) {
+  ThreadPool pool(2);
+  const Stream stream = Stream::Cpu(&pool);
+  OptimizerOptions options;
+  TestModel whole(options);
+  options.store_param_remainders = true;
+  TestModel split(options, DType::kBFloat16);
+  constexpr int64_t kElements = 5000;
+  std::vector<Parameter*> weights;
+  for (TestModel* model : {&whole, &split}) {
+    weights.push_back(model->Add("w", Replicated({kElements})));
+    weights.back()->initializer = Initializer::Ones();
+    model->Build();
+    model->buffers->InitializeWeights(1, stream);
+  }
+  EXPECT_FALSE(split.buffers->has_masters());
+  EXPECT_EQ(split.ledger.AtPeak().count("master weights"), 0);
+  const BFloat16* const rounded = weights[1]->data.data<BFloat16>();
+  for (int64_t i = 0; i < kElements; ++i) weights[0]->data.data<float>()[i] = ToFloat(rounded[i]);
+  StepOptions step;
+  step.lr = 1e-4;  // far below what bf16 tells apart
+  step.weight_decay = 0.1;
+  for (int i = 0; i < 20; ++i) {
+    for (size_t m = 0; m < 2; ++m) {
+      FillGradients(*weights[m], i);
+      Step(m == 0 ? &whole : &split, step, stream);
+    }
+  }
+  std::vector<float> joined(kElements);
+  const Tensor scratch(joined.data(), DType::kFloat32, {kElements});
+  const FlatParameter& flat = split.buffers->parameters()[0];
+  split.buffers->MastersOnDevice(split.buffers->bucket_of(flat), flat.range, scratch, stream);
+  EXPECT_EQ(joined, Floats(weights[0]->data));
+  int64_t moved = 0;
+  for (int64_t i = 0; i < kElements; ++i) {
+    EXPECT_NEAR(ToFloat(rounded[i]), joined[i], std::abs(joined[i]) / 256);
+    moved += ToFloat(rounded[i]) != joined[i];
+  }
+  EXPECT_GT(moved, kElements / 2);
+  EXPECT_EQ(split.optimizer->ParametersNorm({}, stream),
+            whole.optimizer->ParametersNorm({}, stream));
+}
+
 TEST(OptimizerTest, ContinuesFromItsStateBitForBit) {
   ThreadPool pool(1);
   const Stream stream = Stream::Cpu(&pool);

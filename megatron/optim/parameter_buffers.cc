@@ -11,6 +11,7 @@
 #include "megatron/base/round_up.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/ops/optimizer.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/host_mirror.h"
 
@@ -66,7 +67,15 @@ ParameterState StateOf(const FlatParameter& flat, const FlatRange& range) {
   return state;
 }
 
+std::optional<size_t> FindRemainder(const std::vector<OptimizerState>& states) {
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (states[i].is_remainder) return i;
+  }
+  return std::nullopt;
+}
+
 bool KeepsMasters(const ParameterBuffersOptions& options) {
+  if (FindRemainder(options.states).has_value()) return false;
   return options.model_dtype != DType::kFloat32 ||
          std::any_of(options.states.begin(), options.states.end(),
                      [](const OptimizerState& state) { return state.differs; });
@@ -77,11 +86,14 @@ bool KeepsMasters(const ParameterBuffersOptions& options) {
 ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
                                    const ParameterBuffersOptions& options, MemoryLedger* ledger)
     : options_(options),
+      remainder_(FindRemainder(options.states)),
       has_masters_(KeepsMasters(options)),
       layout_(PlanFlatLayout(parameters, options.data, options.expert_data, options.bucket_size,
                              options.unit)) {
   CHECK(options.bucket_size == 0 || !shards(DataSharding::kGradients)) << options.bucket_size;
   CHECK(!options.shards_states_by_parts || shards(DataSharding::kStates));
+  CHECK(!remainder_.has_value() ||
+        (options.model_dtype == DType::kBFloat16 && options.host_fraction == 0));
   const Device device = options.device;
   const auto elements = [&](DataSharding what) {
     return shards(what) ? layout_.shard_elements : layout_.num_elements;
@@ -105,7 +117,10 @@ ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
         std::make_unique<StateFile>(in_file, host_elements_, options.extent_elements, host, ledger);
   }
   const int64_t weight_bytes = elements(DataSharding::kWeights) * SizeOf(options.model_dtype);
-  const int64_t gradient_bytes = elements(DataSharding::kGradients) * SizeOf(DType::kFloat32);
+  const int64_t frozen =
+      shards(DataSharding::kGradients) ? layout_.trained_shard_begin : layout_.trained_begin;
+  const int64_t gradient_bytes =
+      (elements(DataSharding::kGradients) - frozen) * SizeOf(DType::kFloat32);
   if (options.weights_on_host) {
     CHECK(device.type != DeviceType::kCpu) << "the CPU's memory is the host's";
     CHECK_EQ(host_elements_, optimized) << "masters and states stay on the device";
@@ -139,7 +154,7 @@ ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
     const Shape& shape = flat.parameter->sharding.local_shape;
     if (!shards(DataSharding::kWeights) && !options.weights_on_host)
       flat.parameter->data = Weights(bucket, flat.range).View(shape);
-    if (!shards(DataSharding::kGradients) && !options.weights_on_host)
+    if (!shards(DataSharding::kGradients) && !options.weights_on_host && !IsFrozen(bucket.section))
       flat.parameter->grad = Gradients(bucket, flat.range).View(shape);
   }
 }
@@ -169,6 +184,7 @@ int64_t ParameterBuffers::PlanHostElements(int64_t optimized) const {
 }
 
 FlatRange ParameterBuffers::reduced_range(const Bucket& bucket) const {
+  if (IsFrozen(bucket.section)) return {bucket.range.begin, bucket.range.begin};
   if (!shards(DataSharding::kStates)) return bucket.range;
   return options_.shards_states_by_parts ? bucket.part : bucket.shard;
 }
@@ -184,6 +200,12 @@ FlatRange ParameterBuffers::weight_range(const Bucket& bucket) const {
 
 int64_t ParameterBuffers::Position(const Bucket& bucket, int64_t begin, bool sharded) const {
   return sharded ? bucket.shard_begin + begin - bucket.shard.begin : begin;
+}
+
+int64_t ParameterBuffers::GradientPosition(const Bucket& bucket, int64_t begin) const {
+  const bool sharded = shards(DataSharding::kGradients);
+  return Position(bucket, begin, sharded) -
+         (sharded ? layout_.trained_shard_begin : layout_.trained_begin);
 }
 
 int64_t ParameterBuffers::OptimizerPosition(const Bucket& bucket, int64_t begin) const {
@@ -202,8 +224,7 @@ Tensor ParameterBuffers::Weights(const Bucket& bucket, const FlatRange& range) c
 }
 
 Tensor ParameterBuffers::Gradients(const Bucket& bucket, const FlatRange& range) const {
-  const int64_t at = Position(bucket, range.begin, shards(DataSharding::kGradients));
-  const int64_t offset = at * SizeOf(DType::kFloat32);
+  const int64_t offset = GradientPosition(bucket, range.begin) * SizeOf(DType::kFloat32);
   return options_.weights_on_host ? host_gradients_.At(offset, DType::kFloat32, {range.size()})
                                   : gradients_.At(offset, DType::kFloat32, {range.size()});
 }
@@ -289,6 +310,11 @@ FlatRange ParameterBuffers::HostRange(const Bucket& bucket, const FlatRange& ran
 
 Tensor ParameterBuffers::MastersOnDevice(const Bucket& bucket, const FlatRange& range,
                                          const Tensor& scratch, const Stream& stream) const {
+  if (remainder_.has_value()) {
+    const Tensor joined = scratch.Slice(0, 0, range.size());
+    ops::JoinMasters(stream, Weights(bucket, range), State(*remainder_, bucket, range), joined);
+    return joined;
+  }
   const FlatRange host = has_masters_on_host() ? HostRange(bucket, range) : FlatRange();
   if (host.size() == 0) return Masters(bucket, range);
   const Tensor copy = scratch.Slice(0, 0, range.size());

@@ -31,7 +31,7 @@ ParameterNorms::ParameterNorms(const ParameterBuffers& buffers, const ProcessGro
       sums_(sums),
       before_(buffers.options().device, LargestPart(buffers) * SizeOf(DType::kFloat32),
               "diagnostics", ledger),
-      after_(buffers.options().device, buffers.has_masters_on_host() ? before_.bytes() : 0,
+      after_(buffers.options().device, buffers.has_masters_elsewhere() ? before_.bytes() : 0,
              "diagnostics", ledger) {
   CHECK_EQ(group_of_.size(), buffers.parameters().size());
 }

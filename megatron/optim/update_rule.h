@@ -42,7 +42,7 @@ struct UpdateRange {
   absl::Span<const ops::OptimizerSegment> segments;
   // The parameters of the segments.
   absl::Span<const FlatParameter* const> parameters;
-  Tensor gradients, masters;  // fp32
+  Tensor gradients, masters;  // fp32; masters are bf16 where a state is their remainder
   // Sorted as UpdateRule::states(); empty where the parameter has no such state.
   absl::InlinedVector<Tensor, 2> states;
   Tensor weights;        // the model's copy of the masters; empty if the masters are the weights

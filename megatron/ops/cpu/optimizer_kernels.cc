@@ -53,11 +53,28 @@ MEGATRON_INLINE void StorePartial(Moment8<Format>* p, Vec a, int n) {
   StoreBytesPartial(&p->code, ToCodes<Format>(a, SetWords(0)), n);
 }
 
+// The remainder of a master weight. Loading and storing move it in the last bits of a lane, with
+// which nothing is computed.
+struct Remainder {
+  uint16_t bits;
+};
+
+MEGATRON_INLINE Vec Load(const Remainder* p) { return VecOf(Widen(LoadWords(p))); }
+MEGATRON_INLINE Vec LoadPartial(const Remainder* p, int n) {
+  return VecOf(Widen(LoadWordsPartial(p, n)));
+}
+MEGATRON_INLINE void Store(Remainder* p, Vec a) { StoreWords(p, Narrow(WordsOf(a))); }
+MEGATRON_INLINE void StorePartial(Remainder* p, Vec a, int n) {
+  StoreWordsPartial(p, Narrow(WordsOf(a)), n);
+}
+
 namespace {
+
+float* FloatMasters(const OptimizerPointers& at) { return static_cast<float*>(at.master); }
 
 template <typename Access>
 MEGATRON_INLINE void StoreWeight(const OptimizerPointers& at, Access access, int64_t i, Vec w) {
-  access.store(at.master + i, w);
+  access.store(FloatMasters(at) + i, w);
   if (at.out == nullptr) return;
   switch (at.out_dtype) {
     case DType::kBFloat16:
@@ -94,14 +111,43 @@ MEGATRON_INLINE Vec RoundMoment(const Moment8<Format>* /*type*/, Vec x, Words ra
   return FromCodes<Format>(ToCodes<Format>(x, OrWords(ShiftLeft<5>(random), SetWords(16))));
 }
 
-// Computes AdamWElement in vectors. M and V are the types of the moments.
-template <typename M, typename V>
+// Loads and stores masters, and weights where they are not the masters.
+template <typename Access>
+MEGATRON_INLINE Vec LoadMasters(const OptimizerPointers& /*at*/, const float* masters,
+                                Access access, int64_t i) {
+  return access.load(masters + i);
+}
+template <typename Access>
+MEGATRON_INLINE void StoreMasters(const OptimizerPointers& at, float* /*masters*/, Access access,
+                                  int64_t i, Vec w) {
+  StoreWeight(at, access, i, w);
+}
+// MasterOf, RemainderOfMaster and WeightOfMaster in vectors.
+template <typename Access>
+MEGATRON_INLINE Vec LoadMasters(const OptimizerPointers& at, const Remainder* remainders,
+                                Access access, int64_t i) {
+  const Words weights = WordsOf(access.load(static_cast<const BFloat16*>(at.out) + i));
+  const Words signs = Xor(WordsOf(access.load(remainders + i)), SetWords(0x8000u));
+  return VecOf(AddWords(AddWords(weights, signs), SetWords(0xffff8000u)));
+}
+template <typename Access>
+MEGATRON_INLINE void StoreMasters(const OptimizerPointers& at, Remainder* remainders, Access access,
+                                  int64_t i, Vec w) {
+  const Words weights = AddWords(WordsOf(w), SetWords(0x8000u));
+  access.store(remainders + i, w);
+  access.store(static_cast<BFloat16*>(at.out) + i, VecOf(AndWords(weights, SetWords(0xffff0000u))));
+}
+
+// Computes AdamWElement in vectors. M and V are the types of the moments, Master that in which
+// masters are kept.
+template <typename M, typename V, typename Master>
 void UpdateAdamW(const AdamWStep& step, const OptimizerPointers& at) {
   constexpr bool kRounds = !std::is_same_v<M, float> || !std::is_same_v<V, float>;
   M* const ms = static_cast<M*>(at.m);
   V* const vs = static_cast<V*>(at.v);
+  Master* const masters = static_cast<Master*>(at.master);
   ForEachVec(at.count, [&](auto access, int64_t i) {
-    const Vec grad = access.load(at.grad + i), w = access.load(at.master + i);
+    const Vec grad = access.load(at.grad + i), w = LoadMasters(at, masters, access, i);
     const Vec g = grad * Set(step.grad_scale);
     const Vec m = Fma(Set(step.beta1), access.load(ms + i), Set(step.one_minus_beta1) * g);
     const Vec v = Fma(Set(step.beta2), access.load(vs + i), Set(step.one_minus_beta2) * g * g);
@@ -115,19 +161,25 @@ void UpdateAdamW(const AdamWStep& step, const OptimizerPointers& at) {
     }
     access.store(ms + i, kept_m);
     access.store(vs + i, kept_v);
-    StoreWeight(at, access, i, NegatedFma(Set(step.step_size), m / denominator, kept));
+    StoreMasters(at, masters, access, i, NegatedFma(Set(step.step_size), m / denominator, kept));
   });
+}
+
+template <typename M, typename V>
+void UpdateWithMoments(const AdamWStep& step, const OptimizerPointers& at) {
+  if (at.master_dtype == DType::kUInt16) return UpdateAdamW<M, V, Remainder>(step, at);
+  return UpdateAdamW<M, V, float>(step, at);
 }
 
 template <typename M>
 void UpdateWithM(const AdamWStep& step, const OptimizerPointers& at) {
   switch (at.v_dtype) {
     case DType::kUInt8:
-      return UpdateAdamW<M, Moment8<SecondMoment8>>(step, at);
+      return UpdateWithMoments<M, Moment8<SecondMoment8>>(step, at);
     case DType::kBFloat16:
-      return UpdateAdamW<M, BFloat16>(step, at);
+      return UpdateWithMoments<M, BFloat16>(step, at);
     default:
-      return UpdateAdamW<M, float>(step, at);
+      return UpdateWithMoments<M, float>(step, at);
   }
 }
 
@@ -145,7 +197,7 @@ void AdamW(const AdamWStep& step, const OptimizerPointers& at) {
 void Sgd(const SgdStep& step, const OptimizerPointers& at) {
   float* const buffer = static_cast<float*>(at.m);
   ForEachVec(at.count, [&](auto access, int64_t i) {
-    const Vec w = access.load(at.master + i);
+    const Vec w = access.load(FloatMasters(at) + i);
     Vec update = Fma(w, Set(step.decay), access.load(at.grad + i) * Set(step.grad_scale));
     if (buffer != nullptr) {
       update = Fma(Set(step.momentum), access.load(buffer + i), update);
@@ -166,7 +218,7 @@ void Lion(const LionStep& step, const OptimizerPointers& at) {
     const Vec m = access.load(ms + i);
     const Vec c = Fma(Set(step.beta1), m, Set(step.one_minus_beta1) * g);
     access.store(ms + i, Fma(Set(step.beta2), m, Set(step.one_minus_beta2) * g));
-    const Vec kept = access.load(at.master + i) * Set(step.keep);
+    const Vec kept = access.load(FloatMasters(at) + i) * Set(step.keep);
     StoreWeight(at, access, i, NegatedFma(Set(step.lr), Sign(c), kept));
   });
 }

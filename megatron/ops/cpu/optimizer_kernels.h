@@ -24,9 +24,10 @@ struct OptimizerPointers {
   const float* grad;
   void* m;  // AdamW and Lion: exp_avg; SGD: the momentum buffer, or null
   void* v;  // AdamW: exp_avg_sq; null for the others
-  float* master;
+  void* master;
   void* out;               // null if there is no copy in another dtype
   DType m_dtype, v_dtype;  // fp32; for AdamW also bf16 and kUInt8
+  DType master_dtype;      // fp32; for AdamW also kUInt16: remainders
   DType out_dtype;
   int64_t count;
 };

@@ -49,6 +49,10 @@ MEGATRON_INLINE void StoreBytesPartial(uint8_t* p, Words a, int n) {
   _mm_mask_storeu_epi8(p, FirstLanes(n).m, _mm512_cvtepi32_epi8(a));
 }
 
+// 16-bit words as those of 32 bits, and the last 16 bits of each word.
+MEGATRON_INLINE Words Widen(HalfWords words) { return _mm512_cvtepu16_epi32(words); }
+MEGATRON_INLINE HalfWords Narrow(Words a) { return _mm512_cvtepi32_epi16(a); }
+
 #else  // AVX2
 
 using Words = __m256i;
@@ -81,6 +85,12 @@ MEGATRON_INLINE void StoreBytes(uint8_t* p, Words a) {
   const __m128i halves =
       _mm_packus_epi32(_mm256_castsi256_si128(last), _mm256_extracti128_si256(last, 1));
   _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(halves, halves));
+}
+// 16-bit words as those of 32 bits, and the last 16 bits of each word.
+MEGATRON_INLINE Words Widen(HalfWords words) { return _mm256_cvtepu16_epi32(words); }
+MEGATRON_INLINE HalfWords Narrow(Words a) {
+  const __m256i last = _mm256_and_si256(a, _mm256_set1_epi32(0xffff));
+  return _mm_packus_epi32(_mm256_castsi256_si128(last), _mm256_extracti128_si256(last, 1));
 }
 // These go through memory, as those of 16-bit words do.
 MEGATRON_INLINE Words LoadBytesPartial(const uint8_t* p, int n) {

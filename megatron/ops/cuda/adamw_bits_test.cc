@@ -14,24 +14,36 @@ namespace {
 
 class AdamWBitsTest : public AgreementTest {
  protected:
-  static void ExpectTheDefinition(int64_t count, const AdamWDTypes& dtypes,
-                                  const AdamWOptions& options, const OptimizerSegment& segment) {
+  // Updates the case on the device. Returns its masters, where it has remainders.
+  static HostTensor Update(const AdamWOptions& options, const OptimizerSegment& segment,
+                           AdamWCase* on_host) {
     const Device device = {DeviceType::kCuda, 0};
     CudaStream cuda(0);
-    AdamWCase got = MakeAdamWCase(count, dtypes, 1), want = MakeAdamWCase(count, dtypes, 1);
-    UpdateByElement(options, segment, &want);
     std::vector<Buffer> buffers;
     std::vector<Tensor> at;
-    for (const HostTensor* tensor : got.tensors()) {
+    for (const HostTensor* tensor : on_host->tensors()) {
       const Tensor& host = tensor->tensor();
       buffers.emplace_back(device, host.bytes(), "operand", nullptr);
       at.push_back(buffers.back().At(0, host.dtype(), host.shape()));
       CopyOnCuda(&cuda, host, at.back());
     }
     AdamWUpdate(Stream::Cuda(0, &cuda), options, {segment}, at[0], at[1], at[2], at[3], at[4]);
-    for (size_t i = 0; i < at.size(); ++i) {
+    for (size_t i = 0; i < at.size(); ++i)
+      CopyOnCuda(&cuda, at[i], on_host->tensors()[i]->tensor());
+    HostTensor masters(at[0].shape(), DType::kFloat32);
+    if (at[3].dtype() != DType::kUInt16) return masters;
+    JoinMasters(Stream::Cuda(0, &cuda), at[4], at[3], at[0]);
+    CopyOnCuda(&cuda, at[0], masters.tensor());
+    return masters;
+  }
+
+  static void ExpectTheDefinition(int64_t count, const AdamWDTypes& dtypes,
+                                  const AdamWOptions& options, const OptimizerSegment& segment) {
+    AdamWCase got = MakeAdamWCase(count, dtypes, 1), want = MakeAdamWCase(count, dtypes, 1);
+    UpdateByElement(options, segment, &want);
+    Update(options, segment, &got);
+    for (size_t i = 0; i < got.tensors().size(); ++i) {
       SCOPED_TRACE(testing::Message() << "tensor " << i << " of grad, m, v, master, out");
-      CopyOnCuda(&cuda, at[i], got.tensors()[i]->tensor());
       ExpectSameBits(*got.tensors()[i], *want.tensors()[i]);
     }
   }
@@ -63,6 +75,23 @@ TEST_F(AdamWBitsTest, MomentsInBFloat16AreTheDefinitions) {
   options.step = 7;
   for (const AdamWDTypes& dtypes : WithMomentsInBFloat16())
     ExpectTheDefinition(300'013, dtypes, options, {7, 300'011, 6e-4f, 0.1f});
+}
+
+TEST_F(AdamWBitsTest, RemaindersMakeTheDefinitionsMasters) {
+  AdamWOptions options;
+  options.step = 7;
+  std::vector<AdamWDTypes> all_dtypes = {{DType::kBFloat16}};
+  for (const auto& some : {WithMomentsInBFloat16(), WithMomentsInFloat8()})
+    all_dtypes.insert(all_dtypes.end(), some.begin(), some.end());
+  for (const AdamWDTypes& dtypes : all_dtypes) {
+    const OptimizerSegment segment = {7, 60'011, 6e-4f, 0.1f};
+    AdamWCase want = MakeAdamWCase(60'013, dtypes, 1),
+              got = WithRemainders(MakeAdamWCase(60'013, dtypes, 1));
+    UpdateByElement(options, segment, &want);
+    const HostTensor masters = Update(options, segment, &got);
+    ExpectSameMasters(got, want);
+    ExpectSameBits(masters, want.master);
+  }
 }
 
 TEST_F(AdamWBitsTest, MomentsInFloat8AreTheDefinitions) {

@@ -23,6 +23,7 @@
 #include "megatron/ops/optimizer.h"
 #include "megatron/ops/rope.h"
 #include "megatron/ops/sequence_part.h"
+#include "megatron/ops/token_subset.h"
 #include "megatron/ops/weighted_sum.h"
 
 namespace megatron::ops::cuda {
@@ -35,7 +36,8 @@ namespace {
     EmbeddingForward, EmbeddingBackward, AbsMax, Quantize, QuantizeAndMeasure, QuantizeBlocks,
     LinearForward, LinearActivationForward, LinearBackwardInput, LinearActivationBackwardInput,
     LinearBackwardWeight, NormForward, ResidualNormForward, NormBackward, CutNormSums,
-    CutNormForward, CutNormGradientSums, CutNormBackward, Rope, PartOfSequences, WeightedSum>();
+    CutNormForward, CutNormGradientSums, CutNormBackward, Rope, PartOfSequences, WeightedSum,
+    ChooseTokens, FindKeptRows, FindKeptPart, GatherNumbers>();
 
 // The emulated device counts as one that the kernels for Hopper run on.
 [[maybe_unused]] const bool hopper_is_available =
@@ -46,8 +48,8 @@ namespace {
     Jitter, GroupedLinearForward, GroupedLinearBackwardInput, GroupedLinearBackwardWeight,
     FirstChoiceOfHost, PackChoices, UnpackChoices, PlaceByExpert, Permute, PermuteBackward,
     Unpermute, UnpermuteBackward, RouterForward, CountChoices, RouterBackward, AddRouterLosses,
-    DropOverCapacity, SinkhornBias, AdamWUpdate, SgdUpdate, LionUpdate, SumOfSquares, CountZeros,
-    EncodeFloat8, DecodeFloat8, EncodeGroups, DecodeGroups, AddDecodedGroups>();
+    DropOverCapacity, SinkhornBias, AdamWUpdate, JoinMasters, SgdUpdate, LionUpdate, SumOfSquares,
+    CountZeros, EncodeFloat8, DecodeFloat8, EncodeGroups, DecodeGroups, AddDecodedGroups>();
 
 }  // namespace
 }  // namespace megatron::ops::cuda

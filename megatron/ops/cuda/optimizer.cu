@@ -35,7 +35,12 @@ struct Segments {
 struct Flat {
   const float* grad;
   void *m, *v;  // null if the map has no such state
-  float* master;
+  void* master;
+};
+
+// The remainder of a master weight.
+struct Remainder {
+  uint16_t bits;
 };
 
 // The code of an element in an 8-bit float.
@@ -60,14 +65,15 @@ constexpr MomentType kMomentType = sizeof(T) == 1   ? MomentType::kFloat8
                                    : sizeof(T) == 2 ? MomentType::kBFloat16
                                                     : MomentType::kFloat32;
 
-// A map names the types in which its states are kept, M and V, and updates the states and a weight
-// in fp32. A state that Update leaves is a value of its type.
+// A map names the types in which its states and masters are kept, M, V and Master, and updates the
+// states and a weight in fp32. A state that Update leaves is a value of its type.
 
 // `a` of a segment is the factor that decays a weight, `b` the step size.
-template <typename MType, typename VType>
+template <typename MType, typename VType, typename MasterType>
 struct AdamWMap {
   using M = MType;
   using V = VType;
+  using Master = MasterType;
   AdamWStep step;  // the two scalars of a segment are the segment's
 
   __device__ float Update(const SegmentArgs& segment, float grad, float w, float* m,
@@ -88,6 +94,7 @@ struct AdamWMap {
 struct SgdMap {
   using M = float;
   using V = float;
+  using Master = float;
   float momentum, grad_scale;
 
   __device__ float Update(const SegmentArgs& segment, float grad, float w, float* m,
@@ -101,6 +108,7 @@ struct SgdMap {
 struct LionMap {
   using M = float;
   using V = float;
+  using Master = float;
   float beta1, one_minus_beta1, beta2, one_minus_beta2, grad_scale;
 
   __device__ float Update(const SegmentArgs& segment, float grad, float w, float* m,
@@ -113,32 +121,77 @@ struct LionMap {
   }
 };
 
+__device__ uint16_t BitsOfWeight(__nv_bfloat16 weight) {
+  uint16_t bits;
+  memcpy(&bits, &weight, sizeof(bits));
+  return bits;
+}
+__device__ __nv_bfloat16 WeightOfBits(uint16_t bits) {
+  __nv_bfloat16 weight;
+  memcpy(&weight, &bits, sizeof(weight));
+  return weight;
+}
+
+// Masters [i, i + N), and back. Where they are fp32, `out` gets them rounded.
+template <int N, typename Out>
+__device__ Vector<float, N> LoadMasters(const float* masters, const Out* /*out*/, int64_t i) {
+  return Load<float, N>(masters + i, 0);
+}
+template <int N, typename Out>
+__device__ void StoreMasters(float* masters, Out* out, int64_t i, const Vector<float, N>& values) {
+  Store<float, N>(masters + i, 0, values);
+  if (out == nullptr) return;
+  Vector<Out, N> rounded;
+  for (int j = 0; j < N; ++j) rounded.values[j] = FromFloat<Out>(values.values[j]);
+  Store<Out, N>(out + i, 0, rounded);
+}
+template <int N>
+__device__ Vector<float, N> LoadMasters(const Remainder* remainders, const __nv_bfloat16* out,
+                                        int64_t i) {
+  const auto weights = Load<__nv_bfloat16, N>(out + i, 0);
+  const auto rests = Load<Remainder, N>(remainders + i, 0);
+  Vector<float, N> masters;
+  for (int j = 0; j < N; ++j)
+    masters.values[j] = MasterOf(BitsOfWeight(weights.values[j]), rests.values[j].bits);
+  return masters;
+}
+template <int N>
+__device__ void StoreMasters(Remainder* remainders, __nv_bfloat16* out, int64_t i,
+                             const Vector<float, N>& values) {
+  Vector<__nv_bfloat16, N> weights;
+  Vector<Remainder, N> rests;
+  for (int j = 0; j < N; ++j) {
+    weights.values[j] = WeightOfBits(WeightOfMaster(values.values[j]));
+    rests.values[j].bits = RemainderOfMaster(values.values[j]);
+  }
+  Store<__nv_bfloat16, N>(out + i, 0, weights);
+  Store<Remainder, N>(remainders + i, 0, rests);
+}
+
 // Updates elements [i, i + N).
 template <int N, typename Map, typename Out>
 __device__ void UpdateAt(const SegmentArgs& segment, const Map& map, const Flat& flat, Out* out,
                          int64_t i) {
   using M = typename Map::M;
   using V = typename Map::V;
+  auto* const masters = static_cast<typename Map::Master*>(flat.master);
   M* const all_m = static_cast<M*>(flat.m);
   V* const all_v = static_cast<V*>(flat.v);
   const auto grads = Load<float, N>(flat.grad + i, 0);
-  auto weights = Load<float, N>(flat.master + i, 0);
+  Vector<float, N> weights = LoadMasters<N>(masters, out, i);
   Vector<M, N> ms = {};
   Vector<V, N> vs = {};
   if (all_m != nullptr) ms = Load<M, N>(all_m + i, 0);
   if (all_v != nullptr) vs = Load<V, N>(all_v + i, 0);
-  Vector<Out, N> rounded;
   for (int j = 0; j < N; ++j) {
     float m = StateOf<M>::Load(ms.values[j]), v = StateOf<V>::Load(vs.values[j]);
     weights.values[j] = map.Update(segment, grads.values[j], weights.values[j], &m, &v);
     ms.values[j] = StateOf<M>::Store(m);
     vs.values[j] = StateOf<V>::Store(v);
-    rounded.values[j] = FromFloat<Out>(weights.values[j]);
   }
   if (all_m != nullptr) Store<M, N>(all_m + i, 0, ms);
   if (all_v != nullptr) Store<V, N>(all_v + i, 0, vs);
-  Store<float, N>(flat.master + i, 0, weights);
-  if (out != nullptr) Store<Out, N>(out + i, 0, rounded);
+  StoreMasters<N>(masters, out, i, weights);
 }
 
 template <typename Map, typename Out>
@@ -162,10 +215,15 @@ void LaunchUpdate(const Stream& stream, const Segments& segments, const Map& map
                   const Tensor& out) {
   if (segments.tiles == 0) return;
   const bool aligned = IsAligned({flat.grad, flat.m, flat.v, flat.master, out.raw()});
-  WithType(out.empty() ? DType::kFloat32 : out.dtype(), [&](auto* type) {
+  const auto launch = [&](auto* type) {
     UpdateTiles<<<Blocks(segments.tiles, 1), kThreads, 0, Handle(stream)>>>(segments, map, flat,
                                                                             As(type, out), aligned);
-  });
+  };
+  if constexpr (std::is_same_v<typename Map::Master, Remainder>) {
+    launch(static_cast<__nv_bfloat16*>(nullptr));
+  } else {
+    WithType(out.empty() ? DType::kFloat32 : out.dtype(), launch);
+  }
   CheckLaunched("optimizer update");
 }
 
@@ -262,6 +320,13 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) *out += sum;
 }
 
+__global__ void __launch_bounds__(kThreads)
+    JoinMasterTiles(const __nv_bfloat16* weights, const Remainder* remainders, int64_t count,
+                    float* out) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < count) out[i] = MasterOf(BitsOfWeight(weights[i]), remainders[i].bits);
+}
+
 }  // namespace
 
 void AdamWUpdate(const Stream& stream, const AdamWOptions& options,
@@ -269,7 +334,7 @@ void AdamWUpdate(const Stream& stream, const AdamWOptions& options,
                  const Tensor& m_N, const Tensor& v_N, const Tensor& master_N,
                  const Tensor& out_N) {
   const AdamWStep step = StepOf(options, OptimizerSegment());
-  const Flat flat = {FloatsOf(grad_N), m_N.raw(), v_N.raw(), FloatsOf(master_N)};
+  const Flat flat = {FloatsOf(grad_N), m_N.raw(), v_N.raw(), master_N.raw()};
   const auto launch = [&](const auto& map) {
     ForEachLaunch(
         segments,
@@ -279,15 +344,20 @@ void AdamWUpdate(const Stream& stream, const AdamWOptions& options,
         },
         [&](const Segments& batch) { LaunchUpdate(stream, batch, map, flat, out_N); });
   };
+  const auto launch_with = [&](auto m_type, auto v_type) {
+    using M = decltype(m_type);
+    using V = decltype(v_type);
+    if (master_N.dtype() == DType::kUInt16) return launch(AdamWMap<M, V, Remainder>{step});
+    launch(AdamWMap<M, V, float>{step});
+  };
   const auto launch_with_m = [&](auto type) {
-    using M = decltype(type);
     switch (v_N.dtype()) {
       case DType::kUInt8:
-        return launch(AdamWMap<M, Moment8<SecondMoment8>>{step});
+        return launch_with(type, Moment8<SecondMoment8>());
       case DType::kBFloat16:
-        return launch(AdamWMap<M, __nv_bfloat16>{step});
+        return launch_with(type, __nv_bfloat16());
       default:
-        return launch(AdamWMap<M, float>{step});
+        return launch_with(type, float());
     }
   };
   switch (m_N.dtype()) {
@@ -298,6 +368,16 @@ void AdamWUpdate(const Stream& stream, const AdamWOptions& options,
     default:
       return launch_with_m(float());
   }
+}
+
+void JoinMasters(const Stream& stream, const Tensor& weight_N, const Tensor& remainder_N,
+                 const Tensor& out_N) {
+  const int64_t count = out_N.numel();
+  if (count == 0) return;
+  JoinMasterTiles<<<Blocks(count, kThreads), kThreads, 0, Handle(stream)>>>(
+      static_cast<const __nv_bfloat16*>(weight_N.raw()),
+      static_cast<const Remainder*>(remainder_N.raw()), count, FloatsOf(out_N));
+  CheckLaunched("join of masters");
 }
 
 void SgdUpdate(const Stream& stream, const SgdOptions& options,
@@ -355,6 +435,7 @@ void CountZeros(const Stream& stream, const Tensor& x_N, const Tensor& out_1) {
 }
 
 MEGATRON_CUDA_KERNEL(AdamWUpdate);
+MEGATRON_CUDA_KERNEL(JoinMasters);
 MEGATRON_CUDA_KERNEL(SgdUpdate);
 MEGATRON_CUDA_KERNEL(LionUpdate);
 MEGATRON_CUDA_KERNEL(SumOfSquares);

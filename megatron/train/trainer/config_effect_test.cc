@@ -41,6 +41,7 @@ const std::map<std::string, std::vector<std::string>>& Needs() {
   static const auto* const needs = new std::map<std::string, std::vector<std::string>>{
       {"data.data_path=4", {"data.stories="}},
       {"data.train_data_path=4", {"data.stories=", "data.valid_data_path=b"}},
+      {"data.valid_data_path=4", {"data.train_data_path=b", "data.stories="}},
       {"gradient_compression.type=int8", {"parallel.data_parallel_size=2"}},
       {"gradient_compression.type=topk", {"parallel.data_parallel_size=2"}},
       {"gradient_compression.type=powersgd", {"parallel.data_parallel_size=2"}},
@@ -174,6 +175,7 @@ const std::map<std::string, Help>& Helps() {
   static const auto* const helps = new std::map<std::string, Help>{
       {"data.mock_data", {"true", {"data.stories="}}},
       {"data.data_path", {"b", {"data.stories="}}},
+      {"data.data_args_path", {"c", {"data.stories="}}},
       {"data.train_data_path", {"c", {"data.stories=", "data.valid_data_path=b"}}},
       {"data.per_split_data_args_path", {"c", {"data.stories="}}},
       {"data.split", {"9,1", {}}},
@@ -200,6 +202,8 @@ const std::map<std::string, Help>& Helps() {
        {"24", {"model.seq_length=24", "model.model_type=t5", "model.decoder_seq_length=16"}}},
       {"model.num_experts", {"4", {"model.disable_bias_linear=true"}}},
       {"model.moe_layer_freq", {"[0]+[1]*3", {}}},
+      {"model.window_attn_skip_freq", {"[0]+[1]*3", {}}},
+      {"model.no_rope_freq", {"[0]+[1]*3", {}}},
       {"model.group_query_attention", {"true", {"model.num_query_groups=2"}}},
       {"optimizer.weight_decay_incr_style",
        {"cosine", {"optimizer.start_weight_decay=0.1", "optimizer.end_weight_decay=0.2"}}},
@@ -270,30 +274,35 @@ std::string Line(const Values&... values) {
 
 std::string Describe(const MoeOptions& o) {
   return Line(o.num_experts, absl::StrJoin(o.layers, ""), o.ffn_hidden_size,
-              o.shared_ffn_hidden_size, o.router.score, o.router.topk, o.router.pre_softmax,
-              o.router.scaling_factor, o.router.num_groups, o.router.group_topk, o.balance,
-              o.aux_loss_coeff, o.z_loss_coeff, o.expert_bias, o.expert_bias_update_rate,
-              o.capacity_factor.value_or(0), o.drop_policy, o.pad_to_capacity, o.sinkhorn,
-              o.input_jitter_eps, o.router.choose_by_logit);
+              o.shared_ffn_hidden_size, o.shared_expert_gate, o.router.score, o.router.topk,
+              o.router.pre_softmax, o.router.scaling_factor, o.router.num_groups,
+              o.router.group_topk, o.balance, o.aux_loss_coeff, o.z_loss_coeff, o.expert_bias,
+              o.expert_bias_update_rate, o.capacity_factor.value_or(0), o.drop_policy,
+              o.pad_to_capacity, o.sinkhorn, o.input_jitter_eps, o.router.choose_by_logit);
 }
 
 std::string Describe(const TransformerOptions& o) {
   return Describe(o.moe) +
          Line(o.num_layers, o.hidden_size, o.ffn_hidden_size, o.num_attention_heads,
               o.num_query_groups, o.kv_channels, o.norm.kind, o.norm.epsilon,
-              o.norm.zero_centered_gamma, o.activation, o.gated, o.gate, o.linear_bias, o.qkv_bias,
-              o.qk_norm, o.rotary, o.rotary_options.base, o.rotary_options.percent,
-              o.rotary_options.interleaved, o.rotary_options.interpolation_factor,
-              o.rotary_options.scaling_factor, o.hidden_dropout, o.attention_dropout, o.init_std,
-              o.output_init_std, o.dtype, o.recompute.core_attention, o.recompute.mlp,
-              o.recompute.norm, o.recompute.mlp_chunk_tokens, o.recompute.attention_chunk_tokens,
-              o.sequence_parallel, o.tp_comm_overlap, o.context_parallel, o.context_team_size,
-              o.causal, o.post_norm, o.relative_positions.buckets,
-              o.relative_positions.max_distance, o.softmax_scale, o.float8.enabled,
-              o.float8.gradient, o.float8.weight_gradient, o.float8.first_layers_without,
-              o.float8.last_layers_without, o.float8.recipe, o.float8.power_of_two_scales,
-              o.float8.history_options.length, o.float8.history_options.most_recent,
-              o.float8.history_options.margin);
+              o.norm.zero_centered_gamma, o.activation, o.gated, o.gate, o.gate_limit,
+              o.gate_offset, o.linear_bias, o.qkv_bias, o.qk_norm, o.rotary, o.rotary_options.base,
+              o.rotary_options.percent, o.rotary_options.interleaved,
+              o.rotary_options.interpolation_factor, o.rotary_options.scaling_factor,
+              o.rotary_options.yarn.factor, o.rotary_options.yarn.original_context,
+              o.rotary_options.yarn.beta_fast, o.rotary_options.yarn.beta_slow,
+              o.rotary_options.yarn.round_range, o.rotary_options.yarn.mscale,
+              o.rotary_options.yarn.mscale_all_dim, o.rotary_options.local_base,
+              absl::StrJoin(o.rotary_layers, ""), o.window_size, absl::StrJoin(o.window_layers, ""),
+              o.sink, o.hidden_dropout, o.attention_dropout, o.init_std, o.output_init_std, o.dtype,
+              o.recompute.core_attention, o.recompute.mlp, o.recompute.norm,
+              o.recompute.mlp_chunk_tokens, o.recompute.attention_chunk_tokens, o.sequence_parallel,
+              o.tp_comm_overlap, o.context_parallel, o.context_team_size, o.causal, o.post_norm,
+              o.relative_positions.buckets, o.relative_positions.max_distance, o.softmax_scale,
+              o.float8.enabled, o.float8.gradient, o.float8.weight_gradient,
+              o.float8.first_layers_without, o.float8.last_layers_without, o.float8.recipe,
+              o.float8.power_of_two_scales, o.float8.history_options.length,
+              o.float8.history_options.most_recent, o.float8.history_options.margin);
 }
 
 std::string Describe(const TrainerOptions& o) {
@@ -301,11 +310,12 @@ std::string Describe(const TrainerOptions& o) {
   return Describe(o.model.transformer) +
          Line(o.model.vocab_size, o.model.padded_vocab_size, o.model.learned_positions,
               o.model.max_positions, o.model.tied_embeddings, o.model.embedding_init_std,
-              o.model.layer_recompute.method, o.model.layer_recompute.num_layers,
-              o.model.num_offloaded_layers, o.model.attention_on_host, o.model.dropout_seed,
-              o.model.num_token_types, o.model.kind, o.model.masked_lm_activation,
-              o.model.sentence_order_head, o.model.num_encoder_layers, o.model.output_bias,
-              o.model.output_scale, o.model.logits_chunk) +
+              o.model.xavier_uniform, o.model.xavier_embeddings, o.model.layer_recompute.method,
+              o.model.layer_recompute.num_layers, o.model.num_offloaded_layers,
+              o.model.attention_on_host, o.model.dropout_seed, o.model.num_token_types,
+              o.model.kind, o.model.masked_lm_activation, o.model.sentence_order_head,
+              o.model.num_encoder_layers, o.model.output_bias, o.model.output_scale,
+              o.model.logits_chunk) +
          Line(o.placement.stages, o.placement.chunks, absl::StrJoin(o.placement.layers, " "),
               o.sharding, o.shards_states_over_instances, o.data_parallel.overlap_grad_reduce,
               o.data_parallel.overlap_param_gather, o.data_parallel.gradient_dtype,
@@ -325,8 +335,9 @@ std::string Describe(const TrainerOptions& o) {
               o.islands.federated.noise_multiplier, o.islands.federated.delta,
               o.islands.federated.max_epsilon, o.bucket_size, o.max_generation_context,
               o.placement.order, o.pipeline_schedule, o.microbatch_group) +
-         Line(o.optimizer.kind, o.optimizer.adam_beta1, o.optimizer.adam_beta2,
-              o.optimizer.adam_epsilon, o.optimizer.exp_avg_dtype, o.optimizer.exp_avg_sq_dtype,
+         Line(absl::StrJoin(o.freeze, " "), o.optimizer.kind, o.optimizer.adam_beta1,
+              o.optimizer.adam_beta2, o.optimizer.adam_epsilon, o.optimizer.exp_avg_dtype,
+              o.optimizer.exp_avg_sq_dtype, o.optimizer.store_param_remainders,
               o.optimizer.sgd_momentum, o.optimizer.lion_beta1, o.optimizer.lion_beta2,
               o.optimizer.muon.momentum, o.optimizer.muon.nesterov, o.optimizer.muon.num_ns_steps,
               o.optimizer.muon.scale_mode, o.optimizer.muon.extra_scale_factor,
@@ -367,16 +378,17 @@ std::string Describe(const std::optional<FillInTheMiddleOptions>& o) {
 
 std::string Describe(const DataOptions& o) {
   return Line(absl::StrJoin(o.train_data_path, " "), absl::StrJoin(o.valid_data_path, " "),
-              absl::StrJoin(o.test_data_path, " "), o.per_split_data_args_path, o.mmap_bin_files,
-              o.cache_path, o.cyclic, o.data_sharding) +
+              absl::StrJoin(o.test_data_path, " "), o.per_split_data_args_path, o.data_args_path,
+              o.mmap_bin_files, o.cache_path, o.cyclic, o.data_sharding) +
          Describe(o.fill_in_the_middle) +
          (o.sentences.has_value() ? Line(o.sentences->mask_prob, o.sentences->short_seq_prob,
                                          o.sentences->binary_head, o.sentences->decoder_seq_length)
                                   : "no sentences\n") +
          Line(absl::StrJoin(o.data_path, " "), o.split, o.mock, o.stories, o.stories_bytes,
               o.stories_seed, o.seq_length, o.seed, o.reset_position_ids, o.reset_attention_mask,
-              o.eod_mask_loss, o.run.train_iters, o.run.global_batch_size, o.run.eval_interval,
-              o.run.eval_iters, o.run.training_runs, o.training_run);
+              o.eod_mask_loss, o.multiple_validation_sets, o.full_validation, o.run.train_iters,
+              o.run.global_batch_size, o.run.eval_interval, o.run.eval_iters, o.run.training_runs,
+              o.training_run);
 }
 
 std::string Describe(const RunOptions& o) {
@@ -407,14 +419,15 @@ std::string Describe(const RunOptions& o) {
               absl::StrJoin(o.profile.ranks, " "), o.profile.directory) +
          Line(o.checkpoint.save, o.checkpoint.load, o.checkpoint.save_interval,
               o.checkpoint.keep_last, o.checkpoint.retain_interval, o.checkpoint.async_save,
-              o.checkpoint.finetune, o.checkpoint.no_load_optim, o.checkpoint.local_save,
-              o.checkpoint.local_save_interval, o.checkpoint.peer_copies) +
+              o.checkpoint.finetune, o.checkpoint.no_load_optim, o.checkpoint.use_checkpoint_args,
+              o.checkpoint.local_save, o.checkpoint.local_save_interval, o.checkpoint.peer_copies) +
          Line(o.generation.enabled, o.generation.prompt, o.generation.tokens,
               o.generation.sampling.temperature, o.generation.sampling.top_k,
               o.generation.sampling.top_p, o.generation.sampling.seed, o.seed, o.num_threads,
               o.gemms.plan_file, o.gemms.time_kernels, o.gemms.fuse_bias_gradients,
               o.gemms.fuse_gelu, o.attention.backend, o.attention.plan_file, o.deterministic,
-              o.ranks.processes, o.ranks.restarts, o.ranks.min_data_size, o.ranks.backend,
+              o.ranks.processes, o.ranks.restarts, o.ranks.min_data_size,
+              o.ranks.in_process_recovery, o.ranks.replacements, o.ranks.backend,
               o.ranks.sum_in_rank_order, o.ranks.check_collectives,
               absl::FormatDuration(o.ranks.start_timeout), absl::FormatDuration(o.ranks.timeout),
               absl::FormatDuration(o.ranks.heartbeat_timeout),

@@ -7,6 +7,7 @@
 #include "megatron/federated/federated_options.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/config/batch_sizes.h"
+#include "megatron/train/config/elastic_batch.h"
 #include "megatron/train/recipes/model_rules_of.h"
 #include "megatron/train/recipes/recipes.h"
 #include "megatron/train/trainer/data_section.h"
@@ -190,6 +191,7 @@ OptimizerOptions ToOptimizerOptions(const config::OptimizerConfig& config) {
   options.adam_epsilon = config.adam_eps();
   options.exp_avg_dtype = ToDType(config.exp_avg_dtype());
   options.exp_avg_sq_dtype = ToDType(config.exp_avg_sq_dtype());
+  options.store_param_remainders = config.store_param_remainders();
   options.sgd_momentum = config.sgd_momentum();
   options.lion_beta1 = config.lion_beta1();
   options.lion_beta2 = config.lion_beta2();
@@ -260,6 +262,7 @@ BatchSizeOptions ToBatchSize(const config::PretrainConfig& config) {
   BatchSizeOptions options;
   options.global_batch_size = training.global_batch_size();
   options.granularity = training.micro_batch_size() * config.parallel().data_parallel_size();
+  options.uneven = MayShareUnevenly(config);
   const auto steps = BatchSizeSteps(training, config.model().seq_length());
   CHECK(steps.ok()) << steps.status();  // a valid configuration has valid sizes
   options.steps = *steps;
@@ -338,7 +341,8 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
   options.packing.layout.data_parallel_size = config.parallel().data_parallel_size();
   options.packing.seq_length = lengths.seq_length;
   options.packing.encoder_seq_length = lengths.encoder_seq_length;
-  options.packing.max_micro_batches = training.global_batch_size() / options.batch_size.granularity;
+  options.packing.max_micro_batches =
+      options.batch_size.MicroBatchesOf(training.global_batch_size());
   options.packing.per_token_loss = training.calculate_per_token_loss();
   options.packing.num_workers = config.data().num_workers();
   RecipeOf(options.model.kind).SetPacking(&options.packing);
@@ -346,6 +350,7 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
   if (config.parallel().sequence_parallel() && options.packing.lengths_vary())
     options.packing.token_multiple = config.parallel().tensor_model_parallel_size();
   options.clip_grad = config.optimizer().clip_grad();
+  options.freeze.assign(config.optimizer().freeze().begin(), config.optimizer().freeze().end());
   options.cuda_graphs.enabled = config.system().cuda_graph_impl() == config::CudaGraphImpl::local;
   options.cuda_graphs.warmup_steps = config.system().cuda_graph_warmup_steps();
   options.log_params_norm = config.logging().log_params_norm();
@@ -406,23 +411,6 @@ ProfileOptions ToProfile(const config::LoggingConfig& config) {
   options.end = config.profile_step_end();
   options.ranks.assign(config.profile_ranks().begin(), config.profile_ranks().end());
   options.directory = config.profile_dir();
-  return options;
-}
-
-CheckpointOptions ToCheckpoint(const config::CheckpointConfig& config) {
-  CheckpointOptions options;
-  options.save = config.save();
-  options.load = config.load();
-  options.save_interval = config.save_interval();
-  options.keep_last = config.keep_last();
-  options.retain_interval = config.save_retain_interval();
-  options.async_save = config.async_save();
-  options.finetune = config.finetune();
-  options.no_load_optim = config.no_load_optim();
-  if (!config.has_local_save()) return options;
-  options.local_save = config.local_save();
-  options.local_save_interval = config.local_save_interval();
-  options.peer_copies = static_cast<int>(config.peer_copies());
   return options;
 }
 
@@ -488,11 +476,32 @@ TokenizerOptions ToTokenizerOptions(const config::DataConfig& config) {
   return options;
 }
 
+CheckpointOptions ToCheckpointOptions(const config::CheckpointConfig& config) {
+  CheckpointOptions options;
+  options.save = config.save();
+  options.load = config.load();
+  options.save_interval = config.save_interval();
+  options.keep_last = config.keep_last();
+  options.retain_interval = config.save_retain_interval();
+  options.async_save = config.async_save();
+  options.finetune = config.finetune();
+  options.no_load_optim = config.no_load_optim();
+  options.use_checkpoint_args = config.use_checkpoint_args();
+  if (!config.has_local_save()) return options;
+  options.local_save = config.local_save();
+  options.local_save_interval = config.local_save_interval();
+  options.peer_copies = static_cast<int>(config.peer_copies());
+  return options;
+}
+
 RanksOptions ToRanksOptions(const config::ParallelConfig& config) {
   RanksOptions options;
   options.processes = config.ranks_as() == config::RanksAs::processes;
   options.restarts = static_cast<int>(config.restarts());
   options.min_data_size = config.min_data_parallel_size();
+  options.in_process_recovery = config.in_process_recovery();
+  if (options.in_process_recovery)
+    options.replacements = static_cast<int>(config.rank_replacements());
   if (config.has_distributed_backend()) {
     options.backend = config.distributed_backend() == config::DistributedBackend::nccl
                           ? DistributedBackend::kNccl
@@ -530,7 +539,7 @@ RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size
   options.data = ToDataOptions(config);
   options.tokenizer = ToTokenizerOptions(config.data());
   options.loop = ToLoop(config);
-  options.checkpoint = ToCheckpoint(config.checkpoint());
+  options.checkpoint = ToCheckpointOptions(config.checkpoint());
   options.generation = ToGeneration(config);
   options.seed = static_cast<uint64_t>(config.train().seed());
   options.device = DeviceOf(config.system());

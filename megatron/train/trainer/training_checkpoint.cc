@@ -203,6 +203,14 @@ void AppendStatesInFile(const ParameterBuffers& buffers, const FlatParameter& fl
   }
 }
 
+// Returns the elements of a frozen parameter that this rank saves.
+FlatRange SavedOfFrozen(Trainer& trainer, const FlatParameter& flat) {
+  const bool is_copy = flat.parameter->tied && !flat.parameter->owner;
+  if (is_copy || !IsMainReplica(*flat.parameter, trainer.groups()))
+    return {flat.range.begin, flat.range.begin};
+  return Common(flat.range, trainer.buffers().bucket_of(flat).part);
+}
+
 // Returns the blocks of weights, masters and optimizer states that this rank saves: those of which
 // it is the main replica.
 std::vector<ShardedTensor> SavedBlocks(Trainer& trainer) {
@@ -210,7 +218,9 @@ std::vector<ShardedTensor> SavedBlocks(Trainer& trainer) {
   const ParameterBuffers& buffers = trainer.buffers();
   const std::vector<OptimizerState>& states = buffers.options().states;
   for (const FlatParameter& flat : buffers.parameters()) {
-    const FlatRange replica = MainReplicaRange(buffers, flat, trainer.groups());
+    const bool frozen = flat.parameter->frozen;
+    const FlatRange replica =
+        frozen ? SavedOfFrozen(trainer, flat) : MainReplicaRange(buffers, flat, trainer.groups());
     if (replica.size() == 0) continue;
     if (trainer.outer_optimizer() != nullptr) {
       const size_t index = static_cast<size_t>(&flat - buffers.parameters().data());
@@ -222,6 +232,10 @@ std::vector<ShardedTensor> SavedBlocks(Trainer& trainer) {
     const auto append = [&](const std::string& prefix, const Tensor& elements) {
       AppendBlocks(prefix, *flat.parameter, range, elements, &blocks);
     };
+    if (frozen) {
+      append("", buffers.Weights(bucket, replica));
+      continue;
+    }
     if (trainer.optimizer().local_rates() > 0) {
       AppendRounded(trainer, flat, replica, buffers.Masters(bucket, replica), &others);
     } else {
@@ -282,18 +296,19 @@ std::vector<ShardedTensor> HistoryBlocks(Trainer& trainer) {
 }
 
 // A run that begins with other states of the optimizer begins with no history either.
-absl::Status RestoreHistory(const CheckpointReader& reader, Restore what, Trainer* trainer) {
+absl::Status RestoreHistory(const CheckpointReader& reader, Restore what, Trainer* trainer,
+                            std::vector<std::string>* warnings) {
   const std::vector<ShardedTensor> blocks = HistoryBlocks(*trainer);
   if (blocks.empty()) return absl::OkStatus();
   const bool has = std::all_of(blocks.begin(), blocks.end(), [&](const ShardedTensor& block) {
     return FindTensor(reader.manifest(), block.name) != nullptr;
   });
   if (what != Restore::kEverything || !has) {
-    LOG_IF(WARNING, trainer->groups().world.rank() == 0)
-        << reader.directory() << (has ? ": its" : ": has no")
-        << " largest magnitudes of earlier steps (precision.fp8_recipe = delayed)"
-        << (has ? " are not taken over" : "")
-        << "; the scales of the first step are those of the moment";
+    warnings->push_back(
+        absl::StrCat(reader.directory(), has ? ": its" : ": has no",
+                     " largest magnitudes of earlier steps (precision.fp8_recipe = delayed)",
+                     has ? " are not taken over" : "",
+                     "; the scales of the first step are those of the moment"));
     return absl::OkStatus();
   }
   for (const ShardedTensor& block : blocks) MEGATRON_RETURN_IF_ERROR(reader.Load(block));
@@ -343,7 +358,8 @@ std::vector<ShardedTensor> CompressionBlocks(Trainer& trainer) {
 
 // Loads this rank's states of gradient compression into host memory, if the run that saved them had
 // the same layout.
-absl::Status LoadCompression(const CheckpointReader& reader, Trainer* trainer) {
+absl::Status LoadCompression(const CheckpointReader& reader, Trainer* trainer,
+                             std::vector<std::string>* warnings) {
   const std::string saved = reader.String(kCompression).value_or("");
   const std::string now = CompressionLayout(*trainer);
   if (saved == now) {
@@ -351,11 +367,12 @@ absl::Status LoadCompression(const CheckpointReader& reader, Trainer* trainer) {
       MEGATRON_RETURN_IF_ERROR(reader.Load(block));
     return absl::OkStatus();
   }
-  LOG_IF(WARNING, !saved.empty() && trainer->groups().world.rank() == 0)
-      << reader.directory() << ": what compressed gradients or momentum lack is lost"
-      << (now.empty() ? ", since this run does not compress them"
-                      : absl::StrCat(", since it belongs to other ranks or another form: saved \"",
-                                     saved, "\", now \"", now, "\""));
+  if (saved.empty()) return absl::OkStatus();
+  warnings->push_back(absl::StrCat(
+      reader.directory(), ": what compressed gradients or momentum lack is lost",
+      now.empty() ? ", since this run does not compress them"
+                  : absl::StrCat(", since it belongs to other ranks or another form: saved \"",
+                                 saved, "\", now \"", now, "\"")));
   return absl::OkStatus();
 }
 
@@ -379,15 +396,16 @@ std::vector<ShardedTensor> LocalBlocks(Trainer& trainer) {
 
 // Loads this rank's own states, if ranks differed and the run that saved them had the same layout.
 // Else ranks begin with what they have in common.
-absl::Status RestoreLocalStates(const CheckpointReader& reader, Trainer* trainer) {
+absl::Status RestoreLocalStates(const CheckpointReader& reader, Trainer* trainer,
+                                std::vector<std::string>* warnings) {
   const absl::StatusOr<double> rates = reader.Float(kLocalRates);
   if (!rates.ok()) return absl::OkStatus();
   const std::string saved = reader.String(kCompression).value_or("");
   const std::string now = CompressionLayout(*trainer);
   if (saved != now) {
-    LOG_IF(WARNING, trainer->groups().world.rank() == 0)
-        << reader.directory() << ": what ranks did since they last synchronized is lost, since it "
-        << "belongs to other ranks: saved \"" << saved << "\", now \"" << now << "\"";
+    warnings->push_back(absl::StrCat(
+        reader.directory(), ": what ranks did since they last synchronized is lost, since it ",
+        "belongs to other ranks: saved \"", saved, "\", now \"", now, "\""));
     return absl::OkStatus();
   }
   trainer->optimizer().set_local_rates(*rates);
@@ -415,10 +433,34 @@ absl::Status LoadNumbers(const CheckpointReader& reader, Trainer* trainer) {
 void AppendMasters(const ParameterState& state, const CheckpointReader& reader,
                    std::vector<ShardedTensor>* blocks) {
   if (state.master.empty()) return;
+  // Where a remainder is loaded with the states, weights are loaded as they are.
   const bool has_master =
+      state.master.dtype() == DType::kFloat32 &&
       FindTensor(reader.manifest(), kMasterPrefix + state.parameter->name) != nullptr;
   AppendBlocks(has_master ? kMasterPrefix : "", *state.parameter, state.range, state.master,
                blocks);
+}
+
+// Loads the weights of frozen parameters, which have no masters, into the host's copy of all
+// weights.
+absl::Status LoadFrozen(const CheckpointReader& reader, Trainer* trainer) {
+  const ParameterBuffers& buffers = trainer->buffers();
+  for (const FlatParameter& flat : buffers.parameters()) {
+    const Bucket& bucket = buffers.bucket_of(flat);
+    ParameterState state;
+    state.parameter = flat.parameter;
+    const FlatRange stored = Common(flat.range, buffers.weight_range(bucket));
+    if (!flat.parameter->frozen || stored.size() == 0) continue;
+    state.range = Within(flat, stored);
+    state.master = buffers.Weights(bucket, stored);
+    std::vector<ShardedTensor> blocks;
+    AppendMasters(state, reader, &blocks);
+    for (ShardedTensor& block : blocks) {
+      block.tensor = trainer->host_parameters().Of(block.tensor);
+      MEGATRON_RETURN_IF_ERROR(reader.Load(block));
+    }
+  }
+  return absl::OkStatus();
 }
 
 // Returns the prefix that the checkpoint has for the state of the parameter. `island` is
@@ -520,6 +562,31 @@ absl::Status CheckFragmentInFlight(const CheckpointReader& reader, const OuterOp
 // Returns the type of a state as the configuration names it.
 absl::string_view StateTypeName(DType dtype) {
   return dtype == DType::kUInt8 ? "fp8" : Name(dtype);
+}
+
+// Returns an error where the checkpoint has remainders of main weights and this run keeps them
+// whole, or the other way round and this run loads them.
+absl::Status CheckRemainders(const CheckpointReader& reader, Restore what, Trainer& trainer) {
+  constexpr char kField[] = "optimizer.store_param_remainders";
+  const ParameterBuffers& buffers = trainer.buffers();
+  const auto& states = buffers.options().states;
+  const bool keeps = std::any_of(states.begin(), states.end(),
+                                 [](const OptimizerState& state) { return state.is_remainder; });
+  for (const FlatParameter& flat : buffers.parameters()) {
+    const std::string& name = flat.parameter->name;
+    const bool has = FindTensor(reader.manifest(), StatePrefix(kMasterRemainder) + name) != nullptr;
+    if (has && buffers.has_masters()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          reader.directory(), ": has bf16 weights and the remainders of main weights (", kField,
+          "), and this run keeps main weights in fp32; ", kField, "=true loads it"));
+    }
+    if (!has && keeps && what == Restore::kEverything) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          reader.directory(), ": has main weights in fp32, and this run keeps their ",
+          "remainders (", kField, "); checkpoint.no_load_optim starts with fresh optimizer state"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckSameOptimizer(const CheckpointReader& reader, Trainer& trainer) {
@@ -704,11 +771,13 @@ std::string OtherInstructionSet(const CheckpointReader& reader, const RunDescrip
 }
 
 absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
-                               const RunDescription& run, Trainer* trainer) {
+                               const RunDescription& run, Trainer* trainer,
+                               std::vector<std::string>* warnings) {
   // Optimizers first: the run's identity differs with them, in fields that say less.
   if (what == Restore::kEverything) {
     MEGATRON_RETURN_IF_ERROR(CheckSameOptimizer(reader, *trainer));
   }
+  MEGATRON_RETURN_IF_ERROR(CheckRemainders(reader, what, *trainer));
   if (what != Restore::kWeights) {
     MEGATRON_RETURN_IF_ERROR(CheckSameRun(reader, run));
   }
@@ -717,13 +786,14 @@ absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
     MEGATRON_RETURN_IF_ERROR(reader.Load(block));
   }
   trainer->stage().router_state().SendTensors(trainer->stream());
+  MEGATRON_RETURN_IF_ERROR(LoadFrozen(reader, trainer));
   MEGATRON_RETURN_IF_ERROR(LoadStates(
       reader, trainer, [&](const ParameterState& state, std::vector<ShardedTensor>* blocks) {
         AppendMasters(state, reader, blocks);
       }));
   trainer->buffers().CopyMastersToWeights(trainer->stream());
   MEGATRON_RETURN_IF_ERROR(trainer->buffers().status());
-  MEGATRON_RETURN_IF_ERROR(RestoreHistory(reader, what, trainer));
+  MEGATRON_RETURN_IF_ERROR(RestoreHistory(reader, what, trainer, warnings));
   MEGATRON_RETURN_IF_ERROR(trainer->ShareWeights());
   if (trainer->outer_optimizer() != nullptr) trainer->outer_optimizer()->Start(trainer->stream());
   if (what == Restore::kWeights) return absl::OkStatus();
@@ -734,7 +804,7 @@ absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
   // Send copies everything to the device, whose weights were rounded from the masters and are newer
   // than the host's.
   trainer->host_parameters().Fetch(trainer->stream());
-  MEGATRON_RETURN_IF_ERROR(LoadCompression(reader, trainer));
+  MEGATRON_RETURN_IF_ERROR(LoadCompression(reader, trainer, warnings));
   const std::vector<OptimizerState>& kinds = trainer->buffers().options().states;
   const std::string island = SavedIsland(reader, *trainer);
   MEGATRON_RETURN_IF_ERROR(LoadStates(
@@ -743,7 +813,7 @@ absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
       }));
   MEGATRON_RETURN_IF_ERROR(RestoreIsland(reader, trainer));
   MEGATRON_RETURN_IF_ERROR(LoadNumbers(reader, trainer));
-  MEGATRON_RETURN_IF_ERROR(RestoreLocalStates(reader, trainer));
+  MEGATRON_RETURN_IF_ERROR(RestoreLocalStates(reader, trainer, warnings));
   MEGATRON_ASSIGN_OR_RETURN(const int64_t applied, reader.Int("optimizer.applied_steps"));
   trainer->optimizer().set_applied_steps(applied);
   return absl::OkStatus();

@@ -32,9 +32,11 @@ class TrainingCheckpointTest : public ::testing::Test {
     optimizer.kind = kind;
     return MakeTrainer(optimizer);
   }
-  std::unique_ptr<Trainer> MakeTrainer(const OptimizerOptions& optimizer) {
+  std::unique_ptr<Trainer> MakeTrainer(const OptimizerOptions& optimizer,
+                                       DType dtype = DType::kFloat32) {
     TrainerOptions options;
     options.model = SmallGpt2();
+    options.model.transformer.dtype = dtype;
     options.optimizer = optimizer;
     options.schedule.max_lr = 1e-2;
     options.schedule.lr_decay_steps = 1000;
@@ -61,6 +63,8 @@ class TrainingCheckpointTest : public ::testing::Test {
           state.data<float>()[j] = value;
         } else if (state.dtype() == DType::kUInt8) {
           state.data<uint8_t>()[j] = static_cast<uint8_t>(1000 * value);
+        } else if (state.dtype() == DType::kUInt16) {
+          state.data<uint16_t>()[j] = static_cast<uint16_t>(1000 * value);
         } else {
           state.data<BFloat16>()[j] = ToBFloat16(value);
         }
@@ -82,7 +86,8 @@ class TrainingCheckpointTest : public ::testing::Test {
   absl::Status RestoreFrom(const CheckpointState& state, Trainer* trainer) {
     const absl::StatusOr<CheckpointReader> reader = Save(state);
     if (!reader.ok()) return reader.status();
-    return RestoreCheckpoint(*reader, Restore::kEverything, description_, trainer);
+    std::vector<std::string> warnings;
+    return RestoreCheckpoint(*reader, Restore::kEverything, description_, trainer, &warnings);
   }
 
   // Expects the same bits in all states of both trainers.
@@ -189,6 +194,27 @@ TEST_F(TrainingCheckpointTest, ACheckpointOfAnotherOptimizerIsRefused) {
   EXPECT_THAT(RestoreFrom(MakeCheckpointState(*saved, description_), loaded.get()),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("optimizer.optimizer = adam and this run has sgd")));
+}
+
+TEST_F(TrainingCheckpointTest, RemaindersAreRestoredAndDoNotMixWithMasters) {
+  OptimizerOptions remainders;
+  remainders.store_param_remainders = true;
+  const auto saved = MakeTrainer(remainders, DType::kBFloat16);
+  const auto loaded = MakeTrainer(remainders, DType::kBFloat16);
+  const auto whole = MakeTrainer(OptimizerOptions(), DType::kBFloat16);
+  saved->InitializeWeights(77);
+  FillStates(*saved);
+  const CheckpointState state = MakeCheckpointState(*saved, description_);
+  ASSERT_THAT(RestoreFrom(state, loaded.get()), IsOk());
+  ExpectSameStates(*saved, *loaded);
+  const Tensor theirs = saved->buffers().weights(), ours = loaded->buffers().weights();
+  EXPECT_EQ(std::memcmp(theirs.raw(), ours.raw(), ours.bytes()), 0);
+  EXPECT_THAT(RestoreFrom(state, whole.get()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("optimizer.store_param_remainders=true loads it")));
+  EXPECT_THAT(RestoreFrom(MakeCheckpointState(*whole, description_), loaded.get()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("has main weights in fp32, and this run keeps their remainders")));
 }
 
 TEST_F(TrainingCheckpointTest, MomentsInFewerBytesAreRestored) {

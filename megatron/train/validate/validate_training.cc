@@ -7,6 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "megatron/optim/batch_size_schedule.h"
 #include "megatron/train/config/batch_sizes.h"
+#include "megatron/train/config/elastic_batch.h"
 #include "megatron/train/recipes/model_rules_of.h"
 #include "megatron/train/validate/rules.h"
 
@@ -98,7 +99,9 @@ int64_t SamplesPerMicroStep(const ConfigChecker& check) {
 void MustBeWholeMicroSteps(ConfigChecker& check, absl::string_view path, int64_t samples) {
   if (!check.Usable({path, "train.micro_batch_size", "parallel.data_parallel_size"})) return;
   const int64_t together = SamplesPerMicroStep(check);
-  if (samples % together == 0) return CheckThatPipelineIsFilled(check, path, samples / together);
+  if (samples % together == 0 || MayShareUnevenly(check.resolved())) {
+    return CheckThatPipelineIsFilled(check, path, (samples + together - 1) / together);
+  }
   // CheckElasticity says which numbers of ranks could share the batch.
   if (check.resolved().elasticity().enabled() && path == "train.global_batch_size") return;
   check.Error(path, absl::StrCat("must be divisible by ", check.Named("train.micro_batch_size"),
@@ -260,6 +263,19 @@ void CheckMoments(ConfigChecker& check) {
   check_moment("optimizer.exp_avg_sq_dtype", optimizer.exp_avg_sq_dtype());
 }
 
+// Remainders lie beside their weights, and what changes weights by itself would leave them behind.
+void CheckRemainders(ConfigChecker& check) {
+  constexpr char kRemainders[] = "optimizer.store_param_remainders";
+  const config::PretrainConfig& config = check.resolved();
+  if (!config.optimizer().store_param_remainders()) return;
+  const auto refuse = [&](bool is_set, const char* other) {
+    if (is_set) check.Error(kRemainders, absl::StrCat("cannot be used with ", check.Named(other)));
+  };
+  refuse(config.optimizer().optimizer_cpu_offload(), "optimizer.optimizer_cpu_offload");
+  refuse(config.optimizer().qk_clip(), "optimizer.qk_clip");
+  refuse(config.diloco().sync_every() > 0, "diloco.sync_every");
+}
+
 void CheckStateFiles(ConfigChecker& check) {
   constexpr char kPath[] = "optimizer.optimizer_offload_path";
   constexpr char kFraction[] = "optimizer.optimizer_offload_fraction";
@@ -339,6 +355,7 @@ void CheckTraining(ConfigChecker& check) {
   CheckSkippedIterations(check);
   CheckRetention(check);
   CheckMoments(check);
+  CheckRemainders(check);
   CheckStateFiles(check);
   CheckWholeParameters(check);
   CheckQkClip(check);
