@@ -46,7 +46,11 @@ std::vector<Source> SourcesOf(const std::vector<RunRecord>& runs, const std::str
   std::vector<Source> sources;
   for (size_t i = 0; i < runs.size(); ++i) {
     for (const bool validation : {false, true}) {
-      const std::string key = validation ? EvaluationName(base, /*on_test_set=*/false) : base;
+      // The loss on one of several validation sets is a name by itself.
+      const bool of_set = !ValidationSetOf(base).empty();
+      if (of_set && !validation) continue;
+      const std::string key =
+          validation && !of_set ? EvaluationName(base, /*on_test_set=*/false) : base;
       PlotPoints points = PointsOf(runs[i], key);
       if (points.empty()) continue;
       const char* const kind = validation ? "validation" : "training";

@@ -34,6 +34,11 @@ bool IsSpeed(const Metric& metric) {
 
 MetricName SplitMetricName(absl::string_view key) {
   MetricName name;
+  if (!ValidationSetOf(key).empty()) {
+    name.base = std::string(key);
+    name.validation = true;
+    return name;
+  }
   name.perplexity = absl::ConsumeSuffix(&key, PerplexityName(""));
   name.validation = absl::ConsumeSuffix(&key, EvaluationName("", /*on_test_set=*/false));
   name.test = !name.validation && absl::ConsumeSuffix(&key, EvaluationName("", true));
@@ -49,6 +54,7 @@ const Metric* FindMetric(absl::string_view name) {
 }
 
 MetricGroup GroupOf(absl::string_view base) {
+  if (!ValidationSetOf(base).empty()) return MetricGroup::kLoss;
   const Metric* const metric = FindMetric(base);
   if (metric == nullptr) return MetricGroup::kOther;
   for (const Metric* hidden : {&metric::kIteration, &metric::kConsumedSamples, &metric::kSkipped,

@@ -19,6 +19,9 @@ TEST(MetricGroupsTest, ANameIsSplitFromWhatEvaluationsAdd) {
   const MetricName perplexity = SplitMetricName("lm loss test ppl");
   EXPECT_EQ(perplexity.base, "lm loss");
   EXPECT_TRUE(perplexity.test && perplexity.perplexity);
+  // The loss on one of several validation sets is a metric of its own.
+  EXPECT_EQ(SplitMetricName("lm loss validation my test").base, "lm loss validation my test");
+  EXPECT_TRUE(SplitMetricName("lm loss validation my test").validation);
 }
 
 TEST(MetricGroupsTest, EveryMetricOfTheTableHasAPlace) {
@@ -32,6 +35,7 @@ TEST(MetricGroupsTest, EveryMetricOfTheTableHasAPlace) {
   EXPECT_EQ(GroupOf("mem-max-allocated-bytes"), MetricGroup::kMemory);
   EXPECT_EQ(GroupOf("consumed_samples"), MetricGroup::kHidden);
   EXPECT_EQ(GroupOf("what is this"), MetricGroup::kOther);
+  EXPECT_EQ(GroupOf("lm loss validation news"), MetricGroup::kLoss);
 }
 
 Metric Named(const char* key, const char* unit) {

@@ -80,6 +80,19 @@ TEST(ReportTest, TheTextOfASmallRun) {
   EXPECT_THAT(text, HasSubstr("| loss-scale | 1 |  |\n"));
 }
 
+TEST(ReportTest, SeveralValidationSetsHaveANumberAndACurveEach) {
+  std::string metrics = Metrics(8);
+  for (const int iteration : {4, 8}) {
+    absl::StrAppend(&metrics, "{\"iteration\":", iteration,
+                    ",\"lm loss validation\":2,\"lm loss validation ppl\":7.4,"
+                    "\"lm loss validation news\":",
+                    0.5 * iteration, "}\n");
+  }
+  const std::vector<RunRecord> runs = {RunOf("small", metrics)};
+  EXPECT_THAT(MarkdownOf(ReportOf(runs)), HasSubstr("| lm loss, validation on news | 4 |\n"));
+  EXPECT_THAT(PageOf(runs), HasSubstr(">lm loss validation news</h3>"));
+}
+
 TEST(ReportTest, TheTextHasTheSharesOfAStepWithTheLeastAndTheMostOfAllRanks) {
   std::string metrics;
   for (const double compute : {0.5, 0.7}) {

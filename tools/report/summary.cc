@@ -87,7 +87,18 @@ class Summarizer {
       if (is_main && !on_test_set) {
         Add("perplexity, validation", ShortNumber(Perplexity(value)));
         AddBest(column->points);
+        AddValidationSets();
       }
+    }
+  }
+
+  void AddValidationSets() {
+    for (const MetricColumn& column : metrics_.columns) {
+      const absl::string_view set = ValidationSetOf(column.key);
+      if (set.empty() || column.points.empty()) continue;
+      Add(absl::StrCat(kLmLossName, ", validation on ", set),
+          ShortNumber(column.points.back().second),
+          absl::StrFormat("at iteration %.0f", column.points.back().first));
     }
   }
 

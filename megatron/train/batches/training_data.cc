@@ -1,6 +1,7 @@
 #include "megatron/train/batches/training_data.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -8,9 +9,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/data/all_samples.h"
 #include "megatron/data/blend.h"
 #include "megatron/data/dealt_samples.h"
 #include "megatron/data/gpt/gpt_dataset.h"
@@ -24,6 +27,8 @@ namespace megatron {
 namespace {
 
 constexpr int64_t kMaxListBytes = 1 << 24;
+// What ends the names of perplexities among metrics.
+constexpr char kPerplexitySuffix[] = "ppl";
 
 // The tokenizer, and what else is needed to make samples from tokens.
 struct Text {
@@ -31,11 +36,16 @@ struct Text {
   std::shared_ptr<const FillInTheMiddle> fill_in_the_middle;
 };
 
+// Whether an evaluation reads all of the part, and not as many samples as the run needs.
+bool ReadsAll(const DataOptions& options, Split split) {
+  return options.full_validation && split == Split::kValid;
+}
+
 GptDatasetOptions DatasetOptions(const DataOptions& options, const Text& text, Split split) {
   GptDatasetOptions dataset;
   dataset.seq_length = options.seq_length;
   dataset.seed = options.seed;
-  dataset.num_samples = SamplesNeeded(split, options.run);
+  if (!ReadsAll(options, split)) dataset.num_samples = SamplesNeeded(split, options.run);
   dataset.vocab_size = text.tokenizer.vocab_size();
   dataset.eod = text.tokenizer.eod();
   dataset.fill_in_the_middle = text.fill_in_the_middle;
@@ -61,9 +71,10 @@ absl::Status OpenParts(
   MEGATRON_ASSIGN_OR_RETURN(data->train, open(Split::kTrain),
                             _ << "for the training part of data.split = " << options.split);
   if (options.run.eval_interval == 0) return absl::OkStatus();
-  MEGATRON_ASSIGN_OR_RETURN(data->valid, open(Split::kValid),
+  MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<SampleSource> valid, open(Split::kValid),
                             _ << "for the validation part of data.split = " << options.split
                               << "; train.eval_iters = 0 turns evaluation off");
+  data->valid.push_back({"", std::move(valid)});
   return absl::OkStatus();
 }
 
@@ -99,11 +110,17 @@ absl::StatusOr<TrainingData> OpenStories(const DataOptions& options, const Text&
   data.fingerprint = absl::StrCat("stories ", options.stories_bytes, " ", options.stories_seed);
   const auto sequences = std::make_shared<const InMemorySequences>(std::move(stories));
   MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(options.split));
-  MEGATRON_RETURN_IF_ERROR(OpenParts(options, &data, [&](Split split) {
-    GptDatasetOptions dataset = DatasetOptions(options, text, split);
-    dataset.range = SplitRange(split, shares, sequences->num_sequences());
-    return GptDataset::Create(sequences, dataset);
-  }));
+  MEGATRON_RETURN_IF_ERROR(
+      OpenParts(options, &data, [&](Split split) -> absl::StatusOr<std::unique_ptr<SampleSource>> {
+        GptDatasetOptions dataset = DatasetOptions(options, text, split);
+        dataset.range = SplitRange(split, shares, sequences->num_sequences());
+        MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<SampleSource> samples,
+                                  GptDataset::Create(sequences, dataset));
+        if (!ReadsAll(options, split)) return samples;
+        std::vector<std::unique_ptr<SampleSource>> sources;
+        sources.push_back(std::move(samples));
+        return std::make_unique<AllSamples>(std::move(sources), options.run.global_batch_size);
+      }));
   return data;
 }
 
@@ -161,6 +178,20 @@ class Files {
       if (!spec_.weights.empty()) absl::StrAppendFormat(&text, ", weight %.17g", spec_.weights[i]);
     }
     return text;
+  }
+
+  // Returns the files without weights, one by one.
+  absl::StatusOr<std::vector<Files>> Apart() const {
+    if (!spec_.weights.empty())
+      return absl::InvalidArgumentError("has weights: sets that are evaluated apart have none");
+    std::vector<Files> apart(files_.size());
+    for (size_t i = 0; i < files_.size(); ++i) apart[i].files_ = {files_[i]};
+    return apart;
+  }
+  std::vector<std::string> Prefixes() const {
+    std::vector<std::string> prefixes;
+    for (const OpenedFile& file : files_) prefixes.push_back(file.sequences->prefix());
+    return prefixes;
   }
 
   // Returns whether every file has documents in the split.
@@ -242,7 +273,14 @@ absl::StatusOr<std::unique_ptr<SampleSource>> Files::PartOf(const DataOptions& o
   const int64_t needed = SamplesNeeded(split, options.run);
   std::vector<std::optional<int64_t>> num_samples;
   const bool alone = files_.size() == 1 && spec_.weights.empty();
-  if (alone) {
+  if (ReadsAll(options, split)) {
+    if (!spec_.weights.empty()) {
+      return absl::InvalidArgumentError(
+          "the files have weights, and train.full_validation reads each sample once: leave out "
+          "the weights");
+    }
+    num_samples.resize(files_.size());  // one epoch
+  } else if (alone) {
     num_samples = {needed};
   } else if (spec_.weights.empty()) {
     num_samples.resize(files_.size());  // one epoch: a blend without weights has all of the data
@@ -255,6 +293,8 @@ absl::StatusOr<std::unique_ptr<SampleSource>> Files::PartOf(const DataOptions& o
       options.sentences.has_value()
           ? SentenceDatasets(*options.sentences, sentences, text.tokenizer, shares, num_samples)
           : Datasets(dataset, shares, num_samples));
+  if (ReadsAll(options, split))
+    return std::make_unique<AllSamples>(std::move(datasets), options.run.global_batch_size);
   if (alone) return std::move(datasets[0]);
   std::vector<double> weights = spec_.weights;
   if (weights.empty()) {
@@ -273,9 +313,10 @@ absl::StatusOr<std::unique_ptr<SampleSource>> Files::PartOf(const DataOptions& o
 }
 
 absl::StatusOr<TrainingData> OpenFiles(const DataOptions& options, const Text& text) {
-  MEGATRON_ASSIGN_OR_RETURN(const Files files,
-                            Files::Open(options.data_path, options.mmap_bin_files),
-                            _.SetPrepend() << "data.data_path: ");
+  MEGATRON_ASSIGN_OR_RETURN(
+      const Files files, Files::Open(options.data_path, options.mmap_bin_files),
+      _.SetPrepend() << (options.data_args_path.empty() ? "data.data_path: "
+                                                        : "data.data_args_path: "));
   MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(options.split));
   TrainingData data;
   data.description = files.Description();
@@ -300,6 +341,52 @@ absl::StatusOr<Files> OpenPart(const DataOptions& options, absl::string_view par
   return files;
 }
 
+// Returns the names of the sets in these files: those of the files without their directories, or
+// the whole prefixes of those that would be called alike.
+absl::StatusOr<std::vector<std::string>> SetNames(const std::vector<std::string>& prefixes) {
+  std::map<std::string, int> uses;
+  const auto name_of = [](const std::string& prefix) {
+    return prefix.substr(prefix.rfind('/') + 1);  // npos + 1 is 0
+  };
+  for (const std::string& prefix : prefixes) ++uses[name_of(prefix)];
+  std::vector<std::string> names;
+  for (const std::string& prefix : prefixes) {
+    const std::string name = name_of(prefix);
+    names.push_back(uses[name] == 1 ? name : prefix);
+    if (std::count(names.begin(), names.end(), names.back()) > 1)
+      return absl::InvalidArgumentError(absl::StrCat("names ", prefix, " twice"));
+    if (names.back() == kPerplexitySuffix) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a validation set can't be called ", kPerplexitySuffix,
+          ", since metrics have \"lm loss validation ", kPerplexitySuffix, "\": rename the file"));
+    }
+  }
+  return names;
+}
+
+// Opens the validation data, which have files of their own: as one set, or each file as one.
+absl::StatusOr<std::vector<ValidationSet>> ValidationSets(const DataOptions& options,
+                                                          const Text& text, const Files& files) {
+  const SplitShares all = {0, 1, 0};
+  std::vector<ValidationSet> sets;
+  if (!options.multiple_validation_sets) {
+    MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<SampleSource> samples,
+                              files.PartOf(options, text, Split::kValid, all));
+    sets.push_back({"", std::move(samples)});
+    return sets;
+  }
+  MEGATRON_ASSIGN_OR_RETURN(const std::vector<Files> apart, files.Apart(),
+                            _ << "with train.multiple_validation_sets");
+  MEGATRON_ASSIGN_OR_RETURN(const std::vector<std::string> names, SetNames(files.Prefixes()),
+                            _ << "with train.multiple_validation_sets");
+  for (size_t i = 0; i < apart.size(); ++i) {
+    MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<SampleSource> samples,
+                              apart[i].PartOf(options, text, Split::kValid, all));
+    sets.push_back({names[i], std::move(samples)});
+  }
+  return sets;
+}
+
 // Each part of the run has files of its own and takes all of their documents.
 absl::StatusOr<TrainingData> OpenFilesPerSplit(const DataOptions& options, const Text& text) {
   MEGATRON_ASSIGN_OR_RETURN(const Files train, OpenPart(options, "train", options.train_data_path));
@@ -312,7 +399,7 @@ absl::StatusOr<TrainingData> OpenFilesPerSplit(const DataOptions& options, const
   MEGATRON_ASSIGN_OR_RETURN(const Files valid, OpenPart(options, "valid", options.valid_data_path));
   absl::StrAppend(&data.description, "; validation on ", valid.Description());
   absl::StrAppend(&data.fingerprint, "; valid ", valid.Fingerprint());
-  MEGATRON_ASSIGN_OR_RETURN(data.valid, valid.PartOf(options, text, Split::kValid, {0, 1, 0}),
+  MEGATRON_ASSIGN_OR_RETURN(data.valid, ValidationSets(options, text, valid),
                             _ << "for data.valid_data_path");
   if (options.test_data_path.empty()) return data;
   MEGATRON_ASSIGN_OR_RETURN(const Files test, OpenPart(options, "test", options.test_data_path));
@@ -342,6 +429,16 @@ absl::StatusOr<std::unique_ptr<SampleSource>> Cyclic(const DataOptions& options,
 
 }  // namespace
 
+absl::Status ReadDataArgs(FileSystem& fs, DataOptions* options) {
+  const std::string& path = options->data_args_path;
+  if (path.empty()) return absl::OkStatus();
+  MEGATRON_ASSIGN_OR_RETURN(const std::string text, ReadFileToString(fs, path, kMaxListBytes),
+                            _ << "for data.data_args_path");
+  options->data_path = absl::StrSplit(text, absl::ByAnyChar(" \t\r\n"), absl::SkipEmpty());
+  if (!options->data_path.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(path, ": names no data, for data.data_args_path"));
+}
+
 absl::Status ReadPerSplitDataArgs(FileSystem& fs, DataOptions* options) {
   const std::string& path = options->per_split_data_args_path;
   if (path.empty()) return absl::OkStatus();
@@ -364,7 +461,8 @@ int64_t EstimateDataBytes(const DataOptions& options) {
   const int64_t kBytesPerSample = options.sentences.has_value() ? 16 : 12, kBytesPerToken = 4;
   int64_t samples = SamplesNeeded(Split::kTrain, options.run);
   if (options.run.eval_interval > 0) samples += SamplesNeeded(Split::kValid, options.run);
-  const bool tests = !options.data_path.empty() || !options.test_data_path.empty();
+  const bool tests = !options.data_path.empty() || !options.data_args_path.empty() ||
+                     !options.test_data_path.empty();
   if (tests) samples += SamplesNeeded(Split::kTest, options.run);
   // A cached order is mapped, as files are.
   const int64_t bytes = options.cache_path.empty() ? samples * kBytesPerSample : 0;
@@ -391,7 +489,11 @@ absl::StatusOr<TrainingData> OpenTrainingData(const DataOptions& options,
                                                : !options.train_data_path.empty()
                                                    ? OpenFilesPerSplit(options, text)
                                                    : OpenFiles(options, text));
-  for (std::unique_ptr<SampleSource>* part : {&data.train, &data.valid, &data.test}) {
+  std::vector<std::unique_ptr<SampleSource>*> parts = {&data.train, &data.test};
+  for (ValidationSet& set : data.valid) {
+    if (!options.full_validation) parts.push_back(&set.samples);
+  }
+  for (std::unique_ptr<SampleSource>* part : parts) {
     if (*part == nullptr || !options.cyclic) continue;
     MEGATRON_ASSIGN_OR_RETURN(*part, Cyclic(options, std::move(*part)));
   }

@@ -24,11 +24,16 @@ struct DataOptions {
   // of the same files (data_path and split), or files of their own (the other three lists), which a
   // JSON file may name instead (ReadPerSplitDataArgs).
   std::vector<std::string> data_path;
+  std::string data_args_path;  // a file that has data_path (ReadDataArgs); empty: there is none
   std::string split;
   std::vector<std::string> train_data_path;
   std::vector<std::string> valid_data_path;
   std::vector<std::string> test_data_path;
   std::string per_split_data_args_path;
+  // Each file of the validation data is a set of its own.
+  bool multiple_validation_sets = false;
+  // An evaluation reads all samples of the validation data, each of them once.
+  bool full_validation = false;
   bool mmap_bin_files = true;
   std::string cache_path;  // folder of the index cache; empty: none
   bool mock = false;
@@ -57,17 +62,27 @@ struct DataOptions {
   int64_t training_run = 0;
 };
 
+struct ValidationSet {
+  std::string name;  // that of its file; empty if the run has no other
+  // With full_validation, what one evaluation reads; else what all evaluations of the run read.
+  std::unique_ptr<SampleSource> samples;
+};
+
 struct TrainingData {
   std::unique_ptr<SampleSource> train;
-  std::unique_ptr<SampleSource> valid;  // null if the run does not evaluate
-  std::unique_ptr<SampleSource> test;   // null if it does not evaluate, or has no test data
-  std::string description;              // "2 files, 1,234,567 documents"
-  std::string fingerprint;              // changes when the data read changes
+  std::vector<ValidationSet> valid;    // empty if the run does not evaluate
+  std::unique_ptr<SampleSource> test;  // null if it does not evaluate, or has no test data
+  std::string description;             // "2 files, 1,234,567 documents"
+  std::string fingerprint;             // changes when the data read changes
 };
 
 // Returns approximately the bytes of this process's memory that OpenTrainingData will take: tokens
 // held in memory and the order of samples. Files are mapped and take none.
 int64_t EstimateDataBytes(const DataOptions& options);
+
+// Sets data_path to the words of the file that options->data_args_path names; does nothing if that
+// is empty.
+absl::Status ReadDataArgs(FileSystem& fs, DataOptions* options);
 
 // Sets the three lists of paths to those of the file that options->per_split_data_args_path names;
 // does nothing if that is empty.

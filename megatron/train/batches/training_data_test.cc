@@ -70,7 +70,7 @@ TEST_F(TrainingDataTest, OneFileIsSplitForTrainingAndValidation) {
   ASSERT_THAT(data, IsOk());
   EXPECT_THAT(data->description, HasSubstr("50 documents, 1000 tokens"));
   EXPECT_GE(data->train->size(), 40);
-  EXPECT_GE(data->valid->size(), 12);
+  EXPECT_GE(data->valid[0].samples->size(), 12);
 }
 
 TEST_F(TrainingDataTest, TheThirdSplitShareIsTheTestSetIfEveryFileHasOne) {
@@ -132,10 +132,122 @@ TEST_F(TrainingDataTest, PartsWithFilesOfTheirOwnTakeAllOfThem) {
   const auto data = Open();
   ASSERT_THAT(data, IsOk());
   EXPECT_EQ(Count(*data->train, 40), (std::map<int32_t, int>{{1, 20}, {2, 20}}));
-  EXPECT_EQ(Count(*data->valid, 12), (std::map<int32_t, int>{{3, 12}}));
+  EXPECT_EQ(Count(*data->valid[0].samples, 12), (std::map<int32_t, int>{{3, 12}}));
   EXPECT_THAT(data->description, HasSubstr("; validation on "));
   options_.valid_data_path = {Write("valid", 4, 5)};
   EXPECT_NE(Open()->fingerprint, data->fingerprint);
+}
+
+std::vector<std::vector<int32_t>> Tokens(const SampleSource& source, int64_t samples) {
+  std::vector<std::vector<int32_t>> tokens;
+  Sample sample;
+  for (int64_t i = 0; i < samples; ++i) {
+    EXPECT_THAT(source.Get(i, &sample), IsOk());
+    tokens.push_back(sample.tokens);
+  }
+  return tokens;
+}
+
+TEST_F(TrainingDataTest, EachValidationSetIsCalledAfterItsFile) {
+  options_.multiple_validation_sets = true;
+  options_.train_data_path = {Write("sets_train", 1, 5)};
+  const std::string news = Write("news", 3, 5), books = Write("books", 4, 9);
+  options_.valid_data_path = {news, books + ".idx"};
+  auto data = Open();
+  ASSERT_THAT(data, IsOk());
+  ASSERT_EQ(data->valid.size(), 2);
+  EXPECT_EQ(data->valid[0].name, "news");
+  EXPECT_EQ(data->valid[1].name, "books");
+  EXPECT_EQ(Count(*data->valid[0].samples, 12), (std::map<int32_t, int>{{3, 12}}));
+  EXPECT_EQ(Count(*data->valid[1].samples, 12), (std::map<int32_t, int>{{4, 12}}));
+  // A set of a file alone reads what the file alone gives.
+  options_.multiple_validation_sets = false;
+  options_.valid_data_path = {news};
+  EXPECT_EQ(Tokens(*Open()->valid[0].samples, 12), Tokens(*data->valid[0].samples, 12));
+
+  options_.multiple_validation_sets = true;
+  ASSERT_THAT(PosixFileSystem().CreateDirs(::testing::TempDir() + "/other"), IsOk());
+  const std::string other_news = Write("other/news", 5, 5);
+  options_.valid_data_path = {news, books, other_news};
+  data = Open();
+  ASSERT_THAT(data, IsOk());
+  EXPECT_EQ(data->valid[0].name, news);
+  EXPECT_EQ(data->valid[1].name, "books");
+  EXPECT_EQ(data->valid[2].name, other_news);
+  for (const auto& [paths, error] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"0.5", news, "0.5", books}, "has weights"},
+           {{news, books, news}, "twice"},
+           {{news, books, Write("ppl", 1, 5)}, "rename the file"}}) {
+    options_.valid_data_path = paths;
+    EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(error)));
+  }
+}
+
+// A document has 20 tokens, so five of them have 12 samples of 8 tokens and their next one.
+TEST_F(TrainingDataTest, FullValidationReadsEachSampleOnce) {
+  options_.full_validation = true;
+  options_.train_data_path = {Write("full_train", 1, 5)};
+  const std::string one = Write("full_one", 3, 5), two = Write("full_two", 4, 10);
+  options_.valid_data_path = {one, two};
+  auto counts = [](const SampleSource& source) {
+    std::map<int32_t, int> counts;
+    Sample sample;
+    for (int64_t i = 0; i < source.size(); ++i) {
+      EXPECT_THAT(source.Get(i, &sample), IsOk());
+      if (sample.loss_mask[0] > 0) ++counts[sample.tokens[0]];
+    }
+    return counts;
+  };
+  auto data = Open();
+  ASSERT_THAT(data, IsOk());
+  ASSERT_EQ(data->valid.size(), 1);
+  EXPECT_EQ(counts(*data->valid[0].samples), (std::map<int32_t, int>{{3, 12}, {4, 24}}));
+  EXPECT_EQ(data->valid[0].samples->size() % options_.run.global_batch_size, 0);
+  // Neither the run's length nor the order of training has an influence.
+  options_.run.train_iters = 1000;
+  options_.run.global_batch_size = 5;
+  options_.cyclic = true;
+  options_.multiple_validation_sets = true;
+  data = Open();
+  ASSERT_THAT(data, IsOk());
+  ASSERT_EQ(data->valid.size(), 2);
+  EXPECT_EQ(counts(*data->valid[0].samples), (std::map<int32_t, int>{{3, 12}}));
+  EXPECT_EQ(data->valid[0].samples->size(), 15);
+  options_.multiple_validation_sets = false;
+  options_.valid_data_path = {"0.5", one, "0.5", two};
+  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kInvalidArgument,
+                               HasSubstr("train.full_validation reads each sample once")));
+  // A share of the same files, and stories.
+  options_.train_data_path = options_.valid_data_path = {};
+  options_.data_path = {Write("full_split", 6, 50)};
+  data = Open();
+  ASSERT_THAT(data, IsOk());
+  EXPECT_EQ(counts(*data->valid[0].samples), (std::map<int32_t, int>{{6, 24}}));
+}
+
+TEST_F(TrainingDataTest, DataPathMayBeInAFile) {
+  const std::string few = Write("few", 1, 50), many = Write("many", 2, 50);
+  options_.data_path = {"0.25", few, "0.75", many};
+  const auto expected = Open();
+  ASSERT_THAT(expected, IsOk());
+  options_.data_path = {};
+  options_.data_args_path = ::testing::TempDir() + "/data_args.txt";
+  const auto read = [&](const std::string& text) {
+    EXPECT_THAT(WriteFileAtomically(PosixFileSystem(), options_.data_args_path, text), IsOk());
+    return ReadDataArgs(PosixFileSystem(), &options_);
+  };
+  ASSERT_THAT(read(absl::StrCat("0.25 ", few, "\n0.75\t", many, "\r\n")), IsOk());
+  const auto data = Open();
+  ASSERT_THAT(data, IsOk());
+  EXPECT_EQ(data->fingerprint, expected->fingerprint);
+  EXPECT_EQ(Tokens(*data->train, 40), Tokens(*expected->train, 40));
+  EXPECT_THAT(read(" \n"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("names no data")));
+  ASSERT_THAT(read("missing"), IsOk());
+  EXPECT_THAT(std::string(Open().status().message()), StartsWith("data.data_args_path: "));
+  options_.data_args_path = "/there is no such file";
+  EXPECT_THAT(ReadDataArgs(PosixFileSystem(), &options_).message(),
+              HasSubstr("for data.data_args_path"));
 }
 
 TEST_F(TrainingDataTest, AFileThatIsNotThereIsNamedWithItsField) {
@@ -150,16 +262,6 @@ TEST_F(TrainingDataTest, AFileThatIsNotThereIsNamedWithItsField) {
   EXPECT_THAT(error(), StartsWith("data.per_split_data_args_path: valid: "));
 }
 
-std::vector<std::vector<int32_t>> Tokens(const SampleSource& source, int64_t samples) {
-  std::vector<std::vector<int32_t>> tokens;
-  Sample sample;
-  for (int64_t i = 0; i < samples; ++i) {
-    EXPECT_THAT(source.Get(i, &sample), IsOk());
-    tokens.push_back(sample.tokens);
-  }
-  return tokens;
-}
-
 TEST_F(TrainingDataTest, ACacheAndWaysToReadChangeNoSample) {
   options_.data_path = {"0.25", Write("few", 1, 50), "0.75", Write("many", 2, 50)};
   const auto expected = Open();
@@ -170,7 +272,7 @@ TEST_F(TrainingDataTest, ACacheAndWaysToReadChangeNoSample) {
     const auto data = Open();
     ASSERT_THAT(data, IsOk());
     EXPECT_EQ(Tokens(*data->train, 40), Tokens(*expected->train, 40));
-    EXPECT_EQ(Tokens(*data->valid, 12), Tokens(*expected->valid, 12));
+    EXPECT_EQ(Tokens(*data->valid[0].samples, 12), Tokens(*expected->valid[0].samples, 12));
     EXPECT_EQ(data->fingerprint, expected->fingerprint);
   }
   // The files are: three arrays, a description and checksums for each of two datasets and two
@@ -221,7 +323,7 @@ TEST_F(TrainingDataTest, EachPartDrawsFromItsFilesAsMegatronDoes) {
   const auto data = Open();
   ASSERT_THAT(data, IsOk());
   expect(*data->train, 0);
-  expect(*data->valid, 100);
+  expect(*data->valid[0].samples, 100);
   expect(*data->test, 200);
   EXPECT_THAT(data->description, HasSubstr("; test on "));
 

@@ -95,6 +95,11 @@ EvaluationMetrics ReadEvaluation(const Json& object, bool on_test_set) {
     if (measure.key != absl::string_view(kLmLossName) && object.contains(key))
       evaluation.others.push_back({measure.key, ReadNumber(object, key)});
   }
+  for (const auto& [key, value] : object.items()) {
+    const absl::string_view set = ValidationSetOf(key);
+    if (!set.empty())
+      evaluation.sets.push_back({std::string(set), ReadNumber(object, key), /*is_loss=*/true});
+  }
   return evaluation;
 }
 
@@ -137,24 +142,31 @@ absl::Status ForEachRecord(absl::string_view text, Visitor visit) {
   return absl::OkStatus();
 }
 
+struct Records {
+  std::string text;
+  int64_t last_step = 0;  // the iteration of the last one of a step
+};
+
 // Returns the records up to the first one after `last_iteration`.
-absl::StatusOr<std::string> RecordsUpTo(absl::string_view text, int64_t last_iteration) {
-  std::string records;
+absl::StatusOr<Records> RecordsUpTo(absl::string_view text, int64_t last_iteration) {
+  Records records;
   MEGATRON_RETURN_IF_ERROR(ForEachRecord(text, [&](absl::string_view line, const Json& object) {
-    if (ReadInteger(object, metric::kIteration.key) > last_iteration) return false;
-    absl::StrAppend(&records, line);
+    const int64_t iteration = ReadInteger(object, metric::kIteration.key);
+    if (iteration > last_iteration) return false;
+    absl::StrAppend(&records.text, line);
+    if (object.contains(kLmLossName)) records.last_step = iteration;
     return true;
   }));
   return records;
 }
 
-absl::StatusOr<std::string> KeptRecords(FileSystem& fs, const std::string& path,
-                                        int64_t last_iteration) {
+absl::StatusOr<Records> KeptRecords(FileSystem& fs, const std::string& path,
+                                    int64_t last_iteration) {
   const absl::StatusOr<std::string> text = ReadFileToString(fs, path);
-  if (absl::IsNotFound(text.status())) return std::string();
+  if (absl::IsNotFound(text.status())) return Records();
   MEGATRON_RETURN_IF_ERROR(text.status());
   MEGATRON_ASSIGN_OR_RETURN(
-      std::string records, RecordsUpTo(*text, last_iteration),
+      Records records, RecordsUpTo(*text, last_iteration),
       _ << "in " << path << ": move it away, or name another with logging.metrics_file");
   return records;
 }
@@ -184,6 +196,8 @@ std::string ToJsonLine(const EvaluationMetrics& evaluation) {
   object[PerplexityName(loss)] = Number(Perplexity(evaluation.loss));
   for (const NamedValue& other : evaluation.others)
     object[EvaluationName(other.name, evaluation.on_test_set)] = Number(other.value);
+  for (const NamedValue& set : evaluation.sets)
+    object[ValidationSetName(set.name)] = Number(set.value);
   return object.dump() + "\n";
 }
 
@@ -207,14 +221,14 @@ absl::StatusOr<std::unique_ptr<JsonlWriter>> JsonlWriter::Open(FileSystem& fs,
                                                                int64_t last_iteration) {
   const std::string directory = ParentPath(path);
   MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(directory));
-  MEGATRON_ASSIGN_OR_RETURN(const std::string kept, KeptRecords(fs, path, last_iteration));
+  MEGATRON_ASSIGN_OR_RETURN(const Records kept, KeptRecords(fs, path, last_iteration));
   const std::string replacement = absl::StrCat(path, ".tmp");
   MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, fs.Create(replacement));
-  MEGATRON_RETURN_IF_ERROR(file->Append(kept));
+  MEGATRON_RETURN_IF_ERROR(file->Append(kept.text));
   MEGATRON_RETURN_IF_ERROR(file->Sync());
   MEGATRON_RETURN_IF_ERROR(fs.Rename(replacement, path));  // `file` stays open under its new name
   MEGATRON_RETURN_IF_ERROR(fs.SyncDir(directory));
-  return absl::WrapUnique(new JsonlWriter(std::move(file)));
+  return absl::WrapUnique(new JsonlWriter(std::move(file), kept.last_step));
 }
 
 absl::Status JsonlWriter::WriteStep(const StepMetrics& step) { return WriteLine(ToJsonLine(step)); }

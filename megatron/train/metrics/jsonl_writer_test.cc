@@ -96,6 +96,21 @@ TEST_F(JsonlWriterTest, OtherValuesOfAModelHaveTheirNames) {
   EXPECT_THAT(ToJsonLine(evaluation), ::testing::HasSubstr(",\"lm accuracy test\":0.25}"));
 }
 
+TEST_F(JsonlWriterTest, ValidationSetsHaveTheirNames) {
+  EvaluationMetrics evaluation = Evaluation(1, 2.0);
+  evaluation.sets = {{"news", 1.5, /*is_loss=*/true}, {"a b", std::nan(""), /*is_loss=*/true}};
+  const std::string line = ToJsonLine(evaluation);
+  EXPECT_THAT(line, HasSubstr(",\"lm loss validation news\":1.5,\"lm loss validation a b\":null}"));
+  const auto history = ParseMetrics(line);
+  ASSERT_THAT(history, IsOk());
+  ASSERT_EQ(history->evaluations.size(), 1);
+  EXPECT_EQ(history->evaluations[0].loss, 2);
+  ASSERT_EQ(history->evaluations[0].sets.size(), 2);
+  EXPECT_EQ(history->evaluations[0].sets[0].name, "news");
+  EXPECT_EQ(history->evaluations[0].sets[0].value, 1.5);
+  EXPECT_EQ(history->evaluations[0].sets[1].name, "a b");
+}
+
 TEST_F(JsonlWriterTest, AStepThatIsMeasuredHasTheValuesOfItsLayers) {
   StepMetrics step = Step(1);
   step.loss_score = std::numeric_limits<double>::infinity();

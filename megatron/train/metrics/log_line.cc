@@ -81,6 +81,10 @@ std::string FormatValidationBlock(const EvaluationMetrics& evaluation) {
   for (const NamedValue& other : evaluation.others) {
     if (!other.is_loss) absl::StrAppendFormat(&text, "%s value: %.6E | ", other.name, other.value);
   }
+  for (const NamedValue& set : evaluation.sets) {
+    absl::StrAppend(&text,
+                    FormatLossAndPerplexity(absl::StrCat(kLmLossName, " ", set.name), set.value));
+  }
   const std::string dashes(text.size() + 1, '-');
   return absl::StrCat(dashes, "\n", text, "\n", dashes);
 }

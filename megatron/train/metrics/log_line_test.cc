@@ -128,6 +128,16 @@ TEST(LogLineTest, OnlyLossesHavePerplexities) {
                                  "loss PPL: 1.000000E+00 | lm accuracy value: 5.000000E-01 | \n"));
 }
 
+TEST(LogLineTest, SeveralValidationSetsHaveALossEach) {
+  EvaluationMetrics evaluation = Evaluation(1);
+  evaluation.sets = {{"news", 0, /*is_loss=*/true}, {"books", 2, /*is_loss=*/true}};
+  EXPECT_THAT(FormatValidationBlock(evaluation),
+              testing::HasSubstr(" | lm loss value: 1.000000E+00 | lm loss PPL: 2.718282E+00 | lm "
+                                 "loss news value: 0.000000E+00 | lm loss news PPL: 1.000000E+00 | "
+                                 "lm loss books value: 2.000000E+00 | lm loss books PPL: "
+                                 "7.389056E+00 | \n"));
+}
+
 TEST(LogLineTest, BoundsPerplexity) {
   EXPECT_DOUBLE_EQ(Perplexity(2), std::exp(2.0));
   EXPECT_DOUBLE_EQ(Perplexity(1000), std::exp(20.0));

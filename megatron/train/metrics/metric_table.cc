@@ -506,6 +506,17 @@ std::string EvaluationName(absl::string_view measure, bool on_test_set) {
   return absl::StrCat(measure, on_test_set ? " test" : " validation");
 }
 
+std::string ValidationSetName(absl::string_view set) {
+  return absl::StrCat(EvaluationName(kMeasures[0].key, /*on_test_set=*/false), " ", set);
+}
+
+absl::string_view ValidationSetOf(absl::string_view name) {
+  if (name == metric::kPerplexity.key || !absl::ConsumePrefix(&name, ValidationSetName(""))) {
+    return absl::string_view();
+  }
+  return name;
+}
+
 std::string PerplexityName(absl::string_view name) { return absl::StrCat(name, " ppl"); }
 
 std::string DescribeMetric(const Metric& metric) {

@@ -85,6 +85,10 @@ const Metric* FindTimer(absl::string_view tag);
 
 // Returns the name of a measure's mean over an evaluation: "lm loss validation".
 std::string EvaluationName(absl::string_view measure, bool on_test_set);
+// Returns the name of the loss on one of several validation sets: "lm loss validation news".
+std::string ValidationSetName(absl::string_view set);
+// Returns the set in such a name; empty if it is none.
+absl::string_view ValidationSetOf(absl::string_view name);
 // Returns the name of the perplexity of a loss with that name: "lm loss validation ppl".
 std::string PerplexityName(absl::string_view name);
 

@@ -72,6 +72,14 @@ TEST(MetricTableTest, MeasuresAreFoundByTheirNames) {
   EXPECT_EQ(FindMeasure(""), nullptr);
 }
 
+TEST(MetricTableTest, ValidationSetsAreFoundInNames) {
+  EXPECT_EQ(ValidationSetName("news"), "lm loss validation news");
+  EXPECT_EQ(ValidationSetOf("lm loss validation news"), "news");
+  EXPECT_EQ(ValidationSetOf("lm loss validation /data/a b"), "/data/a b");
+  for (const char* other : {"lm loss validation", "lm loss validation ppl", "lm loss", "news", ""})
+    EXPECT_EQ(ValidationSetOf(other), "") << other;
+}
+
 TEST(MetricTableTest, TheDescriptionHasTheUnit) {
   EXPECT_EQ(DescribeMetric(metric::kIterationTime),
             "Time of the step, without evaluations and saves. Unit: s.");

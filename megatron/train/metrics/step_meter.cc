@@ -159,4 +159,21 @@ EvaluationMetrics ToEvaluationMetrics(const Measured& measured, const TrainingPr
   return evaluation;
 }
 
+EvaluationMetrics JoinEvaluations(
+    absl::Span<const std::pair<std::string, EvaluationMetrics>> sets) {
+  EvaluationMetrics joined = sets.front().second;
+  for (const auto& [name, evaluation] : sets.subspan(1)) {
+    joined.loss += evaluation.loss;
+    for (size_t i = 0; i < joined.others.size(); ++i)
+      joined.others[i].value += evaluation.others[i].value;
+  }
+  const auto count = static_cast<double>(sets.size());
+  joined.loss /= count;
+  for (NamedValue& other : joined.others) other.value /= count;
+  for (const auto& [name, evaluation] : sets) {
+    if (!name.empty()) joined.sets.push_back({name, evaluation.loss, /*is_loss=*/true});
+  }
+  return joined;
+}
+
 }  // namespace megatron

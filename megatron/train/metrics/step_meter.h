@@ -4,9 +4,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "megatron/train/metrics/step_metrics.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/trainer.h"
@@ -69,6 +72,10 @@ class StepMeter {
 // Returns the metrics of an evaluation that was made at `progress`.
 EvaluationMetrics ToEvaluationMetrics(const Measured& measured, const TrainingProgress& progress,
                                       bool on_test_set);
+
+// Returns the evaluations of several validation sets as one, each with the name of its set: the
+// means of their values, and the loss of each. That of one set without name stays as it is.
+EvaluationMetrics JoinEvaluations(absl::Span<const std::pair<std::string, EvaluationMetrics>> sets);
 
 }  // namespace megatron
 

@@ -169,6 +169,27 @@ TEST(StepMeterTest, AnIntervalOfSkippedIterationsHasNoMeans) {
   EXPECT_FALSE(step.grad_norm.has_value());
 }
 
+TEST(StepMeterTest, SeveralValidationSetsHaveALossEachAndTheirMean) {
+  EvaluationMetrics news;
+  news.iteration = 7;
+  news.loss = 2;
+  news.others = {{"lm accuracy", 0.5}};
+  EvaluationMetrics books = news;
+  books.loss = 4;
+  books.others[0].value = 0.25;
+  const EvaluationMetrics joined = JoinEvaluations({{"news", news}, {"books", books}});
+  EXPECT_EQ(joined.iteration, 7);
+  EXPECT_EQ(joined.loss, 3);
+  EXPECT_EQ(joined.others[0].value, 0.375);
+  ASSERT_EQ(joined.sets.size(), 2);
+  EXPECT_EQ(joined.sets[0].name, "news");
+  EXPECT_EQ(joined.sets[0].value, 2);
+  EXPECT_EQ(joined.sets[1].name, "books");
+  EXPECT_EQ(joined.sets[1].value, 4);
+  EXPECT_TRUE(JoinEvaluations({{"", news}}).sets.empty());
+  EXPECT_EQ(JoinEvaluations({{"", news}}).loss, 2);
+}
+
 TEST(StepMeterTest, AnEvaluationHasTheSamplesThatWereTrained) {
   const EvaluationMetrics evaluation =
       ToEvaluationMetrics(Report(3), After(7), /*on_test_set=*/true);

@@ -119,6 +119,9 @@ struct EvaluationMetrics {
   bool on_test_set = false;
   double loss = 0;                      // kLmLossName
   std::vector<NamedValue> others = {};  // other measures of the model
+  // The loss on each of several validation sets, by the sets' names. The values above are means
+  // over sets then.
+  std::vector<NamedValue> sets = {};
 };
 
 // e^loss, kept printable as Megatron keeps it: at most e^20.

@@ -220,6 +220,8 @@ absl::Status TensorboardWriter::WriteEvaluation(const EvaluationMetrics& evaluat
            Perplexity(evaluation.loss));
   for (const NamedValue& other : evaluation.others)
     AddEvaluated(other.name, on_test_set, other.value);
+  for (const NamedValue& set : evaluation.sets)
+    AddNamed(ValidationSetName(set.name), FindMeasure(kLmLossName), set.value);
   return Write();
 }
 

@@ -62,11 +62,14 @@ DataOptions ToDataOptions(const config::PretrainConfig& config) {
   const config::TrainConfig& training = config.train();
   DataOptions options;
   for (const std::string& part : data.data_path()) options.data_path.push_back(part);
+  options.data_args_path = data.data_args_path();
   options.split = data.split();
   options.train_data_path.assign(data.train_data_path().begin(), data.train_data_path().end());
   options.valid_data_path.assign(data.valid_data_path().begin(), data.valid_data_path().end());
   options.test_data_path.assign(data.test_data_path().begin(), data.test_data_path().end());
   options.per_split_data_args_path = data.per_split_data_args_path();
+  options.multiple_validation_sets = training.multiple_validation_sets();
+  options.full_validation = training.full_validation();
   options.mmap_bin_files = data.mmap_bin_files();
   options.cache_path = data.data_cache_path();
   options.fill_in_the_middle = ToFillInTheMiddle(config);

@@ -80,6 +80,10 @@ TrainingLoop::TrainingLoop(const TrainingRun& run, const Rank& rank, FileSystem&
   // A checkpoint that was loaded from where the run saves is saved already.
   if (first_iteration_ > 0 && checkpoint.load == checkpoint.save && !run.starts_from_local)
     saved_iteration_ = first_iteration_;
+  if (rank.evaluated_iteration) last_evaluated_iteration_ = *rank.evaluated_iteration;
+  if (run.going_on && run.going_on->last_step &&
+      run.going_on->last_step->iteration == first_iteration_)
+    last_step_ = run.going_on->last_step;
 }
 
 ExitCode TrainingLoop::Fail(const absl::Status& error) {
@@ -94,7 +98,7 @@ ExitCode TrainingLoop::Fail(const absl::Status& error) {
 ExitCode TrainingLoop::Run() {
   const ExitCode code = Train();
   // After a failure of this rank or another its device may never have done what it was given.
-  if (trainer_->groups().world.status().ok() && rank_.failure->Get().ok()) {
+  if (!makes_room_ && trainer_->groups().world.status().ok() && rank_.failure->Get().ok()) {
     PrintProfile(profile_.Leave(trainer_->progress().iteration));
     WarnOfSkippedSteps();
   }
@@ -104,7 +108,8 @@ ExitCode TrainingLoop::Run() {
 
 void TrainingLoop::WriteSummary() {
   const ProcessGroup& world = trainer_->groups().world;
-  if (world.size() == 1 || !world.status().ok() || !rank_.failure->Get().ok()) return;
+  if (makes_room_ || world.size() == 1 || !world.status().ok() || !rank_.failure->Get().ok())
+    return;
   const auto calls = GatherCalls(CallsOf(rank_.trace->Times()), world);
   const auto steps = GatherStepTimes(sampler_.samples(), world);
   if (!world.status().ok() || !rank_.console->prints()) return;
@@ -152,6 +157,7 @@ RunStart TrainingLoop::MetricsStart() const {
   start.run_id = RunId(run_.description.identity);
   start.config_text = run_.description.config_text;
   start.restart_reason = run_.restart_reason;
+  if (last_step_) start.last_step = &*last_step_;
   return start;
 }
 
@@ -171,10 +177,17 @@ ExitCode TrainingLoop::Train() {
       OpenMetricsWriters(options().loop, MetricsStart(), fs_, rank_.console);
   if (!metrics.ok()) return Fail(WithExitCode(metrics.status(), kExitIo));
   metrics_ = *std::move(metrics);
-  Tell(RunEventKind::kStart, first_iteration_,
-       absl::StrCat("training starts after iteration ", first_iteration_, " of ",
-                    options().loop.train_iters,
-                    run_.restart_reason.empty() ? "" : ", again: ", run_.restart_reason));
+  if (run_.going_on) {
+    const std::string how =
+        absl::StrCat("training goes on after iteration ", first_iteration_, run_.going_on->how);
+    rank_.console->PrintLine(how);
+    Tell(RunEventKind::kRecovered, first_iteration_, how);
+  } else {
+    Tell(RunEventKind::kStart, first_iteration_,
+         absl::StrCat("training starts after iteration ", first_iteration_, " of ",
+                      options().loop.train_iters,
+                      run_.restart_reason.empty() ? "" : ", again: ", run_.restart_reason));
+  }
   if (Done()) {
     rank_.console->PrintLine(absl::StrCat("already at iteration ", first_iteration_, " of ",
                                           options().loop.train_iters,
@@ -183,18 +196,20 @@ ExitCode TrainingLoop::Train() {
                                                                    : "",
                                           ": nothing to do"));
   }
-  while (!Done()) {
+  if (const std::optional<ExitCode> code = RepeatEvaluation()) return *code;
+  while (!Done() && !makes_room_) {
     if (PassesOver()) continue;
     PrintProfile(profile_.Reach(trainer_->progress().iteration));
     if (const std::optional<ExitCode> code = Iterate()) return *code;
   }
+  if (makes_room_) return MakeRoom();
   const int64_t iteration = trainer_->progress().iteration;
   if (options().loop.eval_interval > 0 && iteration > first_iteration_ &&
       last_evaluated_iteration_ != iteration && !consensus_.Any(StopSignal() != 0)) {
     if (const std::optional<ExitCode> code = Evaluate()) return *code;
   }
   const ExitCode code = SaveAndLeave(kExitDone);
-  const bool test = run_.data.test != nullptr && iteration > first_iteration_;
+  const bool test = run_.data.test != nullptr && (iteration > first_iteration_ || run_.going_on);
   return test && code == kExitDone && !consensus_.Any(StopSignal() != 0) ? Test() : code;
 }
 
@@ -235,13 +250,22 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
     return Requests();
   });
   if (sampled) sampler_.End();
-  if (!report.ok()) return Fail(StepError(report.status()));
+  if (!report.ok()) {
+    if (const std::optional<StepReport>& made = trainer_->made_step()) {
+      CountSkipped(*made);
+      const absl::Time now = absl::Now();
+      Remember(meter_.Measure(*made, trainer_->progress(), now - start, now));
+    }
+    return Fail(StepError(report.status()));
+  }
   if (trainer_->progress().iteration == first_iteration_ + 1) {
-    rank_.console->PrintLine(
-        absl::StrFormat("first step done %.2f s after the start",
-                        absl::ToDoubleSeconds(absl::Now() - run_.program_start)));
+    const absl::Time begin = run_.going_on ? run_.going_on->since : run_.program_start;
+    rank_.console->PrintLine(absl::StrFormat(
+        "first step done %.2f s after %s", absl::ToDoubleSeconds(absl::Now() - begin),
+        run_.going_on ? "the ranks before had ended" : "the start"));
   }
   CountSkipped(*report);
+  DetectEmptySums(*report);
   if (report->round) {
     const std::string line = DescribeRound(*report->round);
     rank_.console->PrintLine(line);
@@ -259,14 +283,50 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
     ReportTimes(&metrics);
   }
   ComparePrediction(&metrics);
+  Remember(metrics);
   metrics_.WriteStep(metrics);
   if (const std::optional<ExitCode> code = CheckNumerics(*report)) return code;
-  bool leaving = consensus_.Any(report->update.stop_requested || StopSignal() != 0);
+  const int64_t wish = consensus_.Max(WishAfter(*report));
+  bool leaving = wish == kStop;
   if (!leaving && EvaluationIsDue()) {
     if (const std::optional<ExitCode> code = Evaluate()) return code;
     leaving = consensus_.Any(StopSignal() != 0);
   }
-  return SaveOrLeave(leaving);
+  const std::optional<ExitCode> code = SaveOrLeave(leaving);
+  makes_room_ = !code && wish == kMakeRoom && !Done();
+  return code;
+}
+
+TrainingLoop::Wish TrainingLoop::WishAfter(const StepReport& report) const {
+  if (report.update.stop_requested || StopSignal() != 0) return kStop;
+  const bool asks = trainer_->groups().world.rank() == 0 && run_.others_come != nullptr;
+  return asks && run_.others_come() ? kMakeRoom : kNothing;
+}
+
+// What lies behind the pointers is not there for long.
+void TrainingLoop::Remember(const StepMetrics& step) {
+  if (!options().ranks.in_process_recovery) return;
+  last_step_ = step;
+  last_step_->interval.reset();
+  last_step_->times = nullptr;
+  last_step_->pipeline = nullptr;
+}
+
+std::optional<ExitCode> TrainingLoop::RepeatEvaluation() {
+  const bool is_lost = rank_.evaluated_iteration && first_iteration_ > 0 &&
+                       *rank_.evaluated_iteration != first_iteration_ &&
+                       options().loop.eval_interval > 0 && (EvaluationIsDue() || Done());
+  return is_lost ? Evaluate() : std::nullopt;
+}
+
+ExitCode TrainingLoop::MakeRoom() {
+  if (writer_ != nullptr) {
+    const absl::Status status = FinishSave();
+    if (!status.ok()) WarnOfFailedSave(status, "at the next interval");
+  }
+  FinishLocalSave();
+  metrics_.Sync();
+  return kExitDone;
 }
 
 // All ranks have the same loss and norm, and so see the same spikes.
@@ -317,6 +377,35 @@ void TrainingLoop::ComparePrediction(StepMetrics* metrics) {
   if (!written.ok())
     rank_.console->WarnOwn(absl::StrCat(
         "the prediction's file could not be written: ", written.message(), "; training continues"));
+}
+
+// All ranks have the same sums.
+void TrainingLoop::DetectEmptySums(const StepReport& report) {
+  constexpr int64_t kMostEmpty = 10;
+  const DataParallelOptions& sums = options().trainer.data_parallel;
+  const bool none_is_sent = report.sent_gradients.has_value() && *report.sent_gradients == 0;
+  const bool all_are_zero = sums.gradient_dtype == DType::kFloat16 && report.update.finite &&
+                            report.update.grad_norm == 0;
+  empty_steps_ = none_is_sent || all_are_zero ? empty_steps_ + 1 : 0;
+  const int64_t plain = none_is_sent ? sums.compression.start_iteration : 0;
+  const int64_t steps = options().loop.train_iters - std::max(first_iteration_, plain);
+  if (empty_steps_ < std::min(kMostEmpty, steps) || empty_steps_ == 0 ||
+      std::exchange(told_empty_, true))
+    return;
+  const std::string streak = FormatQuantity(empty_steps_, "step");
+  if (none_is_sent) {
+    rank_.console->Warn(absl::StrCat(
+        "in ", streak,
+        " in a row no element of a gradient was above gradient_compression.threshold", " = ",
+        sums.compression.threshold,
+        ": nothing is learned until errors have grown to it; a lower threshold sends more"));
+    return;
+  }
+  rank_.console->Warn(
+      absl::StrCat("in ", streak,
+                   " in a row all sums of gradients were 0 in fp16, and nothing was learned: they ",
+                   "are below its range; a smaller parallel.gradient_predivide_factor, or bf16 as ",
+                   "parallel.communication_data_type, may help"));
 }
 
 void TrainingLoop::CountSkipped(const StepReport& report) {
@@ -372,9 +461,14 @@ bool TrainingLoop::EvaluationIsDue() const {
   return interval > 0 && trainer_->progress().iteration % interval == 0;
 }
 
-absl::Status TrainingLoop::EvaluateOn(const SampleSource& source, bool on_test_set) {
-  MEGATRON_ASSIGN_OR_RETURN(Measured measured,
-                            trainer_->Evaluate(source, options().loop.eval_iters));
+absl::StatusOr<EvaluationMetrics> TrainingLoop::EvaluateOn(const SampleSource& source,
+                                                           int64_t first, int64_t iterations,
+                                                           bool on_test_set) {
+  int64_t& position = trainer_->progress().consumed_valid_samples;
+  const int64_t kept = std::exchange(position, first);
+  absl::StatusOr<Measured> evaluated = trainer_->Evaluate(source, iterations);
+  position = kept;
+  MEGATRON_ASSIGN_OR_RETURN(Measured measured, std::move(evaluated));
   // There is no mean where nothing counted, as where no token was masked, and 0 would look like
   // one.
   for (const char* name : measured.undefined_means) {
@@ -385,26 +479,38 @@ absl::Status TrainingLoop::EvaluateOn(const SampleSource& source, bool on_test_s
                                           ": nothing in its samples counts for it; a larger "
                                           "train.eval_iters may help"));
   }
-  EvaluationMetrics metrics = ToEvaluationMetrics(measured, trainer_->progress(), on_test_set);
+  return ToEvaluationMetrics(measured, trainer_->progress(), on_test_set);
+}
+
+void TrainingLoop::Report(EvaluationMetrics metrics) {
   metrics.time = absl::Now();
   totals_.Add(metrics);
   metrics_.WriteEvaluation(metrics);
-  return absl::OkStatus();
 }
 
 std::optional<ExitCode> TrainingLoop::Evaluate() {
-  const absl::Status status = EvaluateOn(*run_.data.valid, /*on_test_set=*/false);
-  if (!status.ok()) return Fail(StepError(status));
+  const bool all = options().data.full_validation;
+  const int64_t batch = options().trainer.batch_size.global_batch_size;
+  int64_t& position = trainer_->progress().consumed_valid_samples;
+  std::vector<std::pair<std::string, EvaluationMetrics>> sets;
+  for (const ValidationSet& set : run_.data.valid) {
+    absl::StatusOr<EvaluationMetrics> evaluated =
+        all ? EvaluateOn(*set.samples, 0, set.samples->size() / batch, /*on_test_set=*/false)
+            : EvaluateOn(*set.samples, position, options().loop.eval_iters, /*on_test_set=*/false);
+    if (!evaluated.ok()) return Fail(StepError(evaluated.status()));
+    sets.emplace_back(set.name, *std::move(evaluated));
+  }
+  if (!all) position += options().loop.eval_iters * batch;
+  Report(JoinEvaluations(sets));
   last_evaluated_iteration_ = trainer_->progress().iteration;
   return std::nullopt;
 }
 
 ExitCode TrainingLoop::Test() {
-  TrainingProgress& progress = trainer_->progress();
-  const int64_t consumed = std::exchange(progress.consumed_valid_samples, 0);
-  const absl::Status status = EvaluateOn(*run_.data.test, /*on_test_set=*/true);
-  progress.consumed_valid_samples = consumed;
-  if (!status.ok()) return Fail(StepError(status));
+  absl::StatusOr<EvaluationMetrics> evaluated =
+      EvaluateOn(*run_.data.test, 0, options().loop.eval_iters, /*on_test_set=*/true);
+  if (!evaluated.ok()) return Fail(StepError(evaluated.status()));
+  Report(*std::move(evaluated));
   metrics_.Sync();
   return kExitDone;
 }

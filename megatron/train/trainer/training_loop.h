@@ -7,6 +7,7 @@
 #ifndef MEGATRON_TRAIN_TRAINER_TRAINING_LOOP_H_
 #define MEGATRON_TRAIN_TRAINER_TRAINING_LOOP_H_
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,6 +34,7 @@
 #include "megatron/train/metrics/step_comparer.h"
 #include "megatron/train/metrics/step_comparison.pb.h"
 #include "megatron/train/metrics/step_meter.h"
+#include "megatron/train/metrics/step_metrics.h"
 #include "megatron/train/metrics/step_times.h"
 #include "megatron/train/metrics/time_report.h"
 #include "megatron/train/metrics/what_if.h"
@@ -44,6 +46,14 @@
 #include "megatron/train/trainer/training_checkpoint.h"
 
 namespace megatron {
+
+// How a run goes on in processes that had other ranks before.
+struct GoingOn {
+  std::string how;   // a line for people
+  absl::Time since;  // the time at which the ranks before ended
+  // The last step that this process has made, unless it has made none.
+  std::optional<StepMetrics> last_step;
+};
 
 // The inputs that the loops of all ranks of a process share; none of them changes while they run.
 struct TrainingRun {
@@ -57,6 +67,10 @@ struct TrainingRun {
   std::string restart_reason;  // why a launcher started the run again; empty: it did not
   StepComparison prediction;   // what is expected of a step; without parts: nothing
   RunEventListener on_event;   // hears what the rank that prints for all has to tell; null: nobody
+  std::optional<GoingOn> going_on;
+  // Returns whether processes have come that would be ranks of the run; the first rank asks after
+  // each step. Null: nobody asks.
+  std::function<bool()> others_come;
 };
 
 class TrainingLoop {
@@ -70,6 +84,9 @@ class TrainingLoop {
     RankConsole* console = nullptr;
     RankProgress* progress = nullptr;  // receives reports of what the rank is doing
     FirstFailure* failure = nullptr;
+    // Where the state is from other ranks' memory: the last iteration after which all of them had
+    // evaluated.
+    std::optional<int64_t> evaluated_iteration;
   };
 
   // All must outlive this.
@@ -81,6 +98,13 @@ class TrainingLoop {
 
   // The figures of the steps and evaluations so far.
   const RunTotals& totals() const { return totals_; }
+
+  // Whether training has stopped so that other processes become ranks of the run.
+  bool makes_room() const { return makes_room_; }
+  // With in-process recovery: the last step that was made, and the last iteration after which the
+  // model was evaluated; -1: none.
+  const std::optional<StepMetrics>& last_step() const { return last_step_; }
+  int64_t evaluated_iteration() const { return last_evaluated_iteration_; }
 
  private:
   // Passes over the next iteration if the configuration says so; returns whether it does.
@@ -110,16 +134,29 @@ class TrainingLoop {
   bool MaySample() const;
   // Returns the requests of this rank in the step that is under way.
   StepRequests Requests() const;
+  // What a rank wishes after a step. All ranks follow the greatest wish.
+  enum Wish : int64_t { kNothing, kMakeRoom, kStop };
+  Wish WishAfter(const StepReport& report) const;
+  void Remember(const StepMetrics& step);
+  // Evaluates again where other ranks were lost meanwhile.
+  std::optional<ExitCode> RepeatEvaluation();
   // Compares the step with those before it, and warns of a spike.
   void DetectSpikes(StepMetrics* metrics);
   // Each returns the code to leave with, or nothing to go on.
   std::optional<ExitCode> Iterate();
   std::optional<ExitCode> CheckNumerics(const StepReport& report);
+  // Warns once of steps in a row that have summed nothing of their gradients.
+  void DetectEmptySums(const StepReport& report);
   void CountSkipped(const StepReport& report);
   bool EvaluationIsDue() const;
   std::optional<ExitCode> SaveOrLeave(bool stop_requested);
+  // Ends what is under way.
+  ExitCode MakeRoom();
 
-  absl::Status EvaluateOn(const SampleSource& source, bool on_test_set);
+  // Measures the model on the first `iterations` batches from sample `first` on.
+  absl::StatusOr<EvaluationMetrics> EvaluateOn(const SampleSource& source, int64_t first,
+                                               int64_t iterations, bool on_test_set);
+  void Report(EvaluationMetrics metrics);
   std::optional<ExitCode> Evaluate();
   // Evaluates the finished model on the test set, after its checkpoint is saved.
   ExitCode Test();
@@ -161,6 +198,10 @@ class TrainingLoop {
   int64_t consecutive_failures_ = 0;
   bool told_nan_ = false;      // in this row of failures
   int64_t skipped_steps_ = 0;  // number of steps of this program whose gradients were not finite
+  int64_t empty_steps_ = 0;    // number of steps in a row whose sums of gradients were 0
+  bool told_empty_ = false;
+  bool makes_room_ = false;
+  std::optional<StepMetrics> last_step_;  // with in-process recovery
 };
 
 }  // namespace megatron

@@ -50,6 +50,11 @@ void CheckDataFiles(ConfigChecker& check) {
     check.Error("data.valid_data_path",
                 "is required by data.train_data_path; train.eval_iters = 0 turns evaluation off");
   }
+  if (training.full_validation() && data.mock_data()) {
+    check.Error(
+        "train.full_validation",
+        absl::StrCat("cannot be used with ", check.Named("data.mock_data"), ", which has no end"));
+  }
 }
 
 // Each type of tokenizer takes the fields that the factory of tokenizers lists.
@@ -95,6 +100,7 @@ void CheckData(ConfigChecker& check) {
   const config::DataConfig& data = check.resolved().data();
   std::vector<std::string> sources;
   if (data.data_path_size() > 0) sources.push_back(check.Named("data.data_path"));
+  if (!data.data_args_path().empty()) sources.push_back(check.Named("data.data_args_path"));
   if (data.train_data_path_size() > 0) sources.push_back(check.Named("data.train_data_path"));
   if (!data.per_split_data_args_path().empty())
     sources.push_back(check.Named("data.per_split_data_args_path"));
