@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,8 +19,9 @@
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/launch/launch_env.h"
-#include "megatron/comm/launch/tcp_job.h"
+#include "megatron/comm/launch/regroup.h"
 #include "megatron/comm/process_group.h"
+#include "megatron/comm/rank_grid.h"
 #include "megatron/comm/thread/run_ranks.h"
 #include "megatron/comm/watch/fault_monitor.h"
 #include "megatron/ops/cpu/isa.h"
@@ -29,8 +31,10 @@
 #include "megatron/train/configs/config_loader.h"
 #include "megatron/train/failure/exit_status.h"
 #include "megatron/train/failure/failure.h"
+#include "megatron/train/failure/run_lock.h"
 #include "megatron/train/failure/stop_signals.h"
 #include "megatron/train/introduction.h"
+#include "megatron/train/launch/rank_job.h"
 #include "megatron/train/launch/rank_processes.h"
 #include "megatron/train/metrics/event_command.h"
 #include "megatron/train/metrics/run_event.h"
@@ -41,6 +45,7 @@
 #include "megatron/train/preflight/check_same_kernels.h"
 #include "megatron/train/preflight/check_same_run.h"
 #include "megatron/train/preflight/check_world_size.h"
+#include "megatron/train/preflight/checkpoint_args.h"
 #include "megatron/train/preflight/open_checkpoint.h"
 #include "megatron/train/preflight/open_data.h"
 #include "megatron/train/preflight/open_devices.h"
@@ -98,7 +103,7 @@ struct AskedConfig {
 absl::StatusOr<AskedConfig> ReadAsked(const PretrainCommand& command) {
   AskedConfig asked;
   MEGATRON_ASSIGN_OR_RETURN(asked.found, FindConfig(command.config));
-  asked.parsed = ParseConfig(asked.found.text, asked.found.source, command.overrides);
+  asked.parsed = ParseConfig(asked.found.text, asked.found.source, command.all_overrides());
   return asked;
 }
 
@@ -135,7 +140,7 @@ absl::StatusOr<LoadedConfig> LoadToPlan(const PretrainCommand& command, SavedLay
   if (asked->chooses_layout()) {
     MEGATRON_ASSIGN_OR_RETURN(*layout, ChooseLayoutOf(command, *asked, LaunchEnvironment()));
   }
-  return LoadWithLayout(*asked, command.overrides, *layout, ConfigPurpose::kDryRun);
+  return LoadWithLayout(*asked, command.all_overrides(), *layout, ConfigPurpose::kDryRun);
 }
 
 int PrintPlan(const PretrainCommand& command) {
@@ -153,8 +158,8 @@ int PrintPlan(const PretrainCommand& command) {
   } else {
     MachineMemory machine = MemoryOfThisMachine();
     // A plan may be for another machine, with devices that this one lacks.
-    const auto here =
-        LoadConfig(command.config, WithLayout(command.overrides, layout), ConfigPurpose::kRun);
+    const auto here = LoadConfig(command.config, WithLayout(command.all_overrides(), layout),
+                                 ConfigPurpose::kRun);
     machine.refusal = std::string(here.status().message());
     if (const std::string& folder = planned->options.trainer.state_directory; !folder.empty())
       machine.disk_bytes = FreeDiskBytes(PosixFileSystem(), folder);
@@ -162,6 +167,7 @@ int PrintPlan(const PretrainCommand& command) {
                                               : FormatPlanScreen(*loaded, *planned, machine);
   }
   if (command.dry_run != DryRun::kJson) {
+    for (const std::string& line : command.checkpoint_lines) PrintLine(line);
     for (const std::string& line : layout.line()) PrintLine(line);
   }
   std::fwrite(report.data(), 1, report.size(), stdout);
@@ -182,7 +188,10 @@ bool HasSeveralRanks(const FoundConfig& found, const std::vector<std::string>& o
 class PretrainProcess {
  public:
   PretrainProcess(const PretrainCommand& command, LaunchEnvironment launch, absl::Time start)
-      : command_(command), launch_(std::move(launch)), start_(start) {}
+      : command_(command),
+        launch_(std::move(launch)),
+        one_of_several_(launch_.world_size > 1),
+        start_(start) {}
 
   // Returns the exit code.
   int Run();
@@ -204,7 +213,8 @@ class PretrainProcess {
     return mine;
   }
 
-  absl::StatusOr<LoadedConfig> ReadConfig() const;
+  // Reads the configuration, at best with this parallel.data_parallel_size; 0: with its own.
+  absl::StatusOr<LoadedConfig> ReadConfig(int64_t data_size = 0) const;
   // The first rank chooses the layout for all.
   absl::StatusOr<LoadedConfig> ReadWithLayout(const AskedConfig& asked);
   // Returns whether the configuration would be valid with this parallel.data_parallel_size.
@@ -212,7 +222,9 @@ class PretrainProcess {
   // Reads the configuration and meets the other processes. Nothing if they did not meet: then the
   // error is printed, and `code` is the exit code.
   std::optional<absl::StatusOr<LoadedConfig>> Start(int* code);
-  absl::Status Join(const RanksOptions& options);
+  // Returns whether the run needs this process.
+  absl::StatusOr<bool> Join();
+  void Watch();
   // Checks all that the run is planned and predicted from, before anything is opened.
   absl::StatusOr<Planned> Plan(absl::StatusOr<LoadedConfig> read);
   absl::StatusOr<RunLock> OpenDirectories(const PretrainRun& run) const;
@@ -223,13 +235,33 @@ class PretrainProcess {
                                          int64_t padded_vocab_size) const;
   // Makes the command hear of the run's events, if the user has one.
   void OpenEventCommand(TrainingRun* run);
+  // Trains with the ranks that there are. Returns the exit code.
+  int RunWith(absl::StatusOr<LoadedConfig> read);
   int RunRanks(const PretrainRun& run);
   int RunThreads(const PretrainRun& run);
   int RunOneOfSeveral(const PretrainRun& run);
 
+  // Finds the state that the run starts from.
+  absl::Status FindStart(const LoadedConfig& loaded, PretrainRun* run);
+  // Whether other ranks were lost, and this process may go on without them.
+  bool LostOthers() const;
+  bool MayGoOn() const { return job_ != nullptr && sizes_ && (makes_room_ || LostOthers()); }
+  // Makes a world of the processes that go on. Nothing if this one does not: `code` is its exit code.
+  std::optional<absl::StatusOr<LoadedConfig>> GoOn(int* code);
+  // The iteration of the kept state if it is that of this process's rank; else -1.
+  int64_t KeptIteration() const;
+  RegroupRules Rules() const;
+  // Returns TrainingRun::others_come of the first rank.
+  std::function<bool()> OthersCome();
+  // What the run's loop has to know of the world that this process has come to.
+  void DescribeGoingOn(TrainingRun* run);
+
   // Returns the failure that ends this process after its world has failed.
   absl::Status FailureOf(const absl::Status& world) const;
   FaultMonitorOptions MonitorOptions(const RanksOptions& ranks);
+  void Warn(const std::string& warning) const {
+    if (is_reporting_rank()) PrintLine(absl::StrCat("WARNING: ", warning));
+  }
   // Prints the error, which all processes know, once. Returns the exit code.
   int Leave(const absl::Status& error) const;
   // Tells the run's listener, if there is one, that the run has lost a rank or ends.
@@ -240,18 +272,22 @@ class PretrainProcess {
   // Waits a moment for the commands that still run.
   void FinishEvents() const;
 
-  bool one_of_several() const { return launch_.world_size > 1; }
+  bool one_of_several() const { return one_of_several_; }
+  // Whether ranks have met anew since the launch.
+  bool goes_on() const { return job_ != nullptr && job_->plan() != nullptr; }
   int RanksHere(const RunOptions& options) const {
     return one_of_several() ? launch_.local_world_size : options.num_ranks();
   }
   bool is_reporting_rank() const { return launch_.rank == launch_.world_size - 1; }
 
   const PretrainCommand& command_;
-  const LaunchEnvironment launch_;
+  LaunchEnvironment launch_;  // this process's place among the ranks that there are
+  const bool one_of_several_;
   const absl::Time start_;
+  RanksOptions ranks_;
   std::optional<SavedLayout> layout_;   // with train.auto_layout
   std::optional<PlanningFacts> facts_;  // on the first rank of a run that is to be predicted
-  std::unique_ptr<TcpJob> job_;         // null: this process is not one rank of several
+  std::unique_ptr<RankJob> job_;        // null: this process is not one rank of several
   FirstFailure failure_;                // the first failure among the ranks of this process
   DeviceCalls device_calls_;            // outlives the monitor, which asks it
   std::unique_ptr<EventCommand> event_command_;  // null: none; outlives the monitor
@@ -260,6 +296,15 @@ class PretrainProcess {
   std::atomic<bool> told_end_{false};
   std::unique_ptr<FaultMonitor> monitor_;
   ProcessGroup processes_;
+  // What a process keeps while ranks change: the layout before, the lock on the directory of
+  // checkpoints, its state, and when it had to leave its world.
+  std::optional<ParallelSizes> sizes_;
+  std::optional<RunLock> save_lock_;
+  KeptRank kept_;
+  bool has_checkpoints_ = false;
+  bool listens_ = false;  // to signals
+  bool makes_room_ = false;
+  absl::Time left_at_;
 };
 
 int PretrainProcess::Leave(const absl::Status& error) const {
@@ -304,30 +349,36 @@ absl::Status PretrainProcess::FailureOf(const absl::Status& world) const {
 FaultMonitorOptions PretrainProcess::MonitorOptions(const RanksOptions& ranks) {
   FaultMonitorOptions options;
   options.stuck_after = ranks.stuck_timeout;
+  if (ranks.in_process_recovery) options.grace_without_others = ranks.heartbeat_timeout;
   options.device_calls = [this](int rank) { return device_calls_.Of(rank); };
   options.process_end = [this](const absl::Status& reason) -> ProcessEnd {
     const absl::Status failure = FailureOf(reason);
     // Ranks that are threads, one of which does not end.
     if (!one_of_several()) TellEnd(ExitCodeOf(failure), kUnknownIteration, failure);
     FinishEvents();
-    return {ExitCodeOf(failure), std::string(failure.message())};
+    // The others go on without this process, which may be started again.
+    const int code = LostOthers() ? kExitHang : ExitCodeOf(failure);
+    return {code, std::string(failure.message())};
   };
   options.on_report = [this](const absl::Status& reason, int64_t iteration) {
     const absl::Status failure = FailureOf(reason);
     const int code = ExitCodeOf(failure);
     if (code == kExitPeerLost || code == kExitHang)
       Tell(RunEventKind::kRankLost, iteration, std::string(reason.message()), std::nullopt);
+    if (LostOthers()) return;
     TellEnd(code, iteration, failure);
     FinishEvents();
   };
   return options;
 }
 
-absl::StatusOr<LoadedConfig> PretrainProcess::ReadConfig() const {
+absl::StatusOr<LoadedConfig> PretrainProcess::ReadConfig(int64_t data_size) const {
   MEGATRON_ASSIGN_OR_RETURN(const FoundConfig found, FindConfig(command_.config));
-  std::vector<std::string> overrides = command_.overrides;
-  if (const std::optional<int64_t> size = DataParallelSizeOfWorld(
-          launch_, ParseConfig(found.text, found.source, overrides).config.parallel())) {
+  std::vector<std::string> overrides = command_.all_overrides();
+  if (data_size > 0) {
+    overrides.push_back(absl::StrCat("parallel.data_parallel_size=", data_size));
+  } else if (const std::optional<int64_t> size = DataParallelSizeOfWorld(
+                 launch_, ParseConfig(found.text, found.source, overrides).config.parallel())) {
     overrides.push_back(absl::StrCat("parallel.data_parallel_size=", *size));
   }
   // A configuration of one rank refuses ranks_as. That it does not fit the launcher is said later.
@@ -336,13 +387,7 @@ absl::StatusOr<LoadedConfig> PretrainProcess::ReadConfig() const {
   return LoadConfigFromString(found.text, found.source, overrides, ConfigPurpose::kRun);
 }
 
-bool PretrainProcess::Fits(int64_t data_size) const {
-  std::vector<std::string> overrides = command_.overrides;
-  overrides.push_back(absl::StrCat("parallel.data_parallel_size=", data_size));
-  const absl::StatusOr<FoundConfig> found = FindConfig(command_.config);
-  return found.ok() &&
-         LoadConfigFromString(found->text, found->source, overrides, ConfigPurpose::kRun).ok();
-}
+bool PretrainProcess::Fits(int64_t data_size) const { return ReadConfig(data_size).ok(); }
 
 absl::StatusOr<LoadedConfig> PretrainProcess::ReadWithLayout(const AskedConfig& asked) {
   MEGATRON_ASSIGN_OR_RETURN(
@@ -350,17 +395,103 @@ absl::StatusOr<LoadedConfig> PretrainProcess::ReadWithLayout(const AskedConfig& 
       Agree(launch_.rank == 0 ? ChooseLayoutOf(command_, asked, launch_) : SavedLayout()));
   MEGATRON_ASSIGN_OR_RETURN(layout_,
                             ParseSavedLayout(Consensus(processes_).OfFirst(LayoutText(mine))));
-  std::vector<std::string> overrides = command_.overrides;
+  std::vector<std::string> overrides = command_.all_overrides();
   if (one_of_several()) overrides.push_back("parallel.ranks_as=processes");
   return LoadWithLayout(asked, overrides, *layout_, ConfigPurpose::kRun);
 }
 
-absl::Status PretrainProcess::Join(const RanksOptions& options) {
-  if (!one_of_several()) return absl::OkStatus();
-  MEGATRON_ASSIGN_OR_RETURN(job_, JoinRanks(launch_, options));
-  monitor_ = std::make_unique<FaultMonitor>(&job_->world(), MonitorOptions(options));
+absl::StatusOr<bool> PretrainProcess::Join() {
+  if (!one_of_several()) return true;
+  MEGATRON_ASSIGN_OR_RETURN(job_, RankJob::Join(launch_, ranks_));
+  if (job_ == nullptr) return false;
+  left_at_ = start_;
+  Watch();
+  return true;
+}
+
+void PretrainProcess::Watch() {
+  launch_ = job_->launch();
+  monitor_ = std::make_unique<FaultMonitor>(&job_->world(), MonitorOptions(ranks_));
   processes_ = ProcessGroup(job_->world().communicator());
-  return absl::OkStatus();
+}
+
+bool PretrainProcess::LostOthers() const {
+  if (!ranks_.in_process_recovery || job_ == nullptr) return false;
+  const absl::Status world = job_->world().status();
+  if (!absl::IsUnavailable(world) && !absl::IsDeadlineExceeded(world)) return false;
+  // What failed here may follow from it, unless it is wrong in itself.
+  const int code = ExitCodeOf(failure_.Get());
+  return code == kExitDone || code == kExitPeerLost || code == kExitHang || code == kExitIo;
+}
+
+int64_t PretrainProcess::KeptIteration() const {
+  if (!kept_.state) return -1;
+  const absl::StatusOr<RankGrid> grid = RankGrid::Create(*sizes_, launch_.world_size);
+  const bool is_of_rank =
+      grid.ok() && grid->Coordinate(launch_.rank, Axis::kTensor) == kept_.state->tensor_rank &&
+      grid->Coordinate(launch_.rank, Axis::kPipeline) == kept_.state->pipeline_rank;
+  return is_of_rank ? kept_.state->iteration() : -1;
+}
+
+RegroupRules PretrainProcess::Rules() const {
+  RegroupRules rules;
+  rules.sizes = *sizes_;
+  const int ranks_of_model = launch_.world_size / sizes_->data;
+  rules.most_data_size = job_->launched_ranks() / ranks_of_model;
+  rules.least_data_size = std::max<int>(1, static_cast<int>(ranks_.min_data_size));
+  rules.fits = [this](int64_t data_size) { return Fits(data_size); };
+  rules.from_checkpoint = has_checkpoints_;
+  return rules;
+}
+
+std::function<bool()> PretrainProcess::OthersCome() {
+  const int ranks_of_model = launch_.world_size / sizes_->data;
+  int next = sizes_->data + 1;
+  const int most = job_->launched_ranks() / ranks_of_model;
+  while (next <= most && !Fits(next)) ++next;
+  if (next > most) return nullptr;
+  const int64_t missing = int64_t{ranks_of_model} * next - launch_.world_size;
+  return [this, missing, last = absl::InfinitePast()]() mutable {
+    if (absl::Now() < last + absl::Seconds(1)) return false;
+    last = absl::Now();
+    return job_->CountWaiting() >= missing;
+  };
+}
+
+std::optional<absl::StatusOr<LoadedConfig>> PretrainProcess::GoOn(int* code) {
+  if (!makes_room_) monitor_->WaitUntilReported();
+  monitor_.reset();
+  processes_ = ProcessGroup();
+  failure_.Clear();
+  makes_room_ = false;
+  const absl::StatusOr<bool> goes_on = job_->Regroup(KeptIteration(), Rules());
+  if (!goes_on.ok()) {
+    *code = ExitCodeOf(goes_on.status());
+    if (job_->tells()) {
+      PrintError(goes_on.status());
+      TellEnd(*code, kUnknownIteration, goes_on.status());
+      FinishEvents();
+    }
+    return std::nullopt;
+  }
+  if (!*goes_on) {
+    *code = kExitDone;
+    return std::nullopt;
+  }
+  Watch();
+  sizes_->data = job_->plan()->data_size;
+  return ReadConfig(job_->plan()->data_size);
+}
+
+void PretrainProcess::DescribeGoingOn(TrainingRun* run) {
+  const RegroupPlan& plan = *job_->plan();
+  run->going_on.emplace();
+  run->going_on->how =
+      absl::StrCat(plan.reason.empty() ? "" : " ", plan.reason, ": ", plan.ranks.size(),
+                   " ranks, parallel.data_parallel_size = ", plan.data_size, ", from ",
+                   plan.iteration >= 0 ? "the memory of ranks" : "a checkpoint");
+  run->going_on->since = left_at_;
+  run->going_on->last_step = kept_.last_step;
 }
 
 absl::StatusOr<PretrainProcess::Planned> PretrainProcess::Plan(absl::StatusOr<LoadedConfig> read) {
@@ -387,6 +518,7 @@ absl::StatusOr<RunLock> PretrainProcess::OpenDirectories(const PretrainRun& run)
     MEGATRON_RETURN_IF_ERROR(WithExitCode(run.fs->CreateDirs(folder), kExitConfig),
                              _ << "for optimizer.optimizer_offload_path");
   }
+  if (goes_on()) return RunLock();
   return OpenSaveDirectory(*run.fs, run.options().checkpoint,
                            RunId(run.training.description.identity), launch_.rank,
                            launch_.world_size);
@@ -427,14 +559,19 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const LoadedConfig& loaded,
                             Predict(config, options.trainer.model.padded_vocab_size));
   OpenEventCommand(&run.training);
   run.training.description.instruction_set = instruction_set;
-  MEGATRON_ASSIGN_OR_RETURN(run.save_lock, Agree(OpenDirectories(run)));
+  if (ranks_.in_process_recovery && launch_.rank == 0) run.training.others_come = OthersCome();
+  MEGATRON_ASSIGN_OR_RETURN(RunLock opened, Agree(OpenDirectories(run)));
   // The first process has taken the lock; the others join it.
-  MEGATRON_ASSIGN_OR_RETURN(
-      run.save_lock, Agree(launch_.rank == 0 ? absl::StatusOr<RunLock>(std::move(run.save_lock))
-                                             : JoinSaveDirectory(options.checkpoint)));
-  const auto warn = [this](const std::string& warning) {
-    if (is_reporting_rank()) PrintLine(absl::StrCat("WARNING: ", warning));
-  };
+  if (!save_lock_) {
+    const bool has_it = launch_.rank == 0 && !goes_on();
+    absl::StatusOr<RunLock> lock =
+        has_it ? absl::StatusOr<RunLock>(std::move(opened)) : JoinSaveDirectory(options.checkpoint);
+    MEGATRON_RETURN_IF_ERROR(Agree(lock.status()));
+    save_lock_ = *std::move(lock);
+  } else {
+    MEGATRON_RETURN_IF_ERROR(Agree(absl::OkStatus()));
+  }
+  const auto warn = [this](const std::string& warning) { Warn(warning); };
   MEGATRON_ASSIGN_OR_RETURN(
       run.training.local,
       OpenLocalPlace(*run.fs, options.checkpoint, options.num_ranks(), processes_, warn));
@@ -449,20 +586,7 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const LoadedConfig& loaded,
   MEGATRON_ASSIGN_OR_RETURN(const std::string gemm_plans, Agree(OpenGemmPlans(*run.fs, options)));
   std::string& kernels = run.training.description.kernels;
   kernels = DescribeKernels(options, run.attention, gemm_plans);
-  MEGATRON_ASSIGN_OR_RETURN(run.start, Agree(OpenCheckpoint(*run.fs, options.checkpoint, warn)));
-  MEGATRON_RETURN_IF_ERROR(PreferLocalCheckpoint(
-      *run.fs, options.checkpoint, RunId(run.training.description.identity), run.training.local,
-      processes_,
-      [this](const std::string& line) {
-        if (is_reporting_rank()) PrintLine(line);
-      },
-      warn, &run.start));
-  run.training.starts_from_local = run.start.peer_files != nullptr;
-  if (run.start.checkpoint != nullptr && run.start.restore != Restore::kWeights) {
-    const std::string other = OtherInstructionSet(*run.start.checkpoint, run.training.description);
-    if (!other.empty()) warn(other);
-    MEGATRON_RETURN_IF_ERROR(Agree(CheckBatches(*run.start.checkpoint, config, loaded.locations)));
-  }
+  MEGATRON_RETURN_IF_ERROR(FindStart(loaded, &run));
   const std::string checkpoint =
       run.start.checkpoint == nullptr ? "" : run.start.checkpoint->directory();
   MEGATRON_RETURN_IF_ERROR(
@@ -472,6 +596,31 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const LoadedConfig& loaded,
   MEGATRON_RETURN_IF_ERROR(
       Agree(CheckSameKernels(run.start, kernels, options.deterministic, warn)));
   return run;
+}
+
+absl::Status PretrainProcess::FindStart(const LoadedConfig& loaded, PretrainRun* run) {
+  if (goes_on()) DescribeGoingOn(&run->training);
+  if (goes_on() && job_->plan()->iteration >= 0) {
+    run->iteration_in_memory = job_->plan()->iteration;
+    run->kept = &kept_;
+    run->training.starts_from_local = true;
+    return absl::OkStatus();
+  }
+  const auto warn = [this](const std::string& warning) { Warn(warning); };
+  const CheckpointOptions& options = run->options().checkpoint;
+  MEGATRON_ASSIGN_OR_RETURN(run->start, Agree(OpenCheckpoint(*run->fs, options, warn)));
+  MEGATRON_RETURN_IF_ERROR(PreferLocalCheckpoint(
+      *run->fs, options, RunId(run->training.description.identity), run->training.local, processes_,
+      [this](const std::string& line) {
+        if (is_reporting_rank()) PrintLine(line);
+      },
+      warn, &run->start));
+  run->training.starts_from_local = run->start.peer_files != nullptr;
+  if (run->start.checkpoint == nullptr || run->start.restore == Restore::kWeights)
+    return absl::OkStatus();
+  const std::string other = OtherInstructionSet(*run->start.checkpoint, run->training.description);
+  if (!other.empty()) warn(other);
+  return Agree(CheckBatches(*run->start.checkpoint, loaded.config, loaded.locations));
 }
 
 absl::StatusOr<StepComparison> PretrainProcess::Predict(const config::PretrainConfig& config,
@@ -493,6 +642,8 @@ absl::StatusOr<StepComparison> PretrainProcess::Predict(const config::PretrainCo
 
 void PretrainProcess::OpenEventCommand(TrainingRun* run) {
   if (run->options.loop.on_event.empty()) return;
+  run->on_event = [this](const RunEvent& event) { event_command_->Raise(event); };
+  if (event_command_ != nullptr) return;
   EventCommandOptions options;
   options.command = run->options.loop.on_event;
   options.run_id = RunId(run->description.identity);
@@ -503,9 +654,6 @@ void PretrainProcess::OpenEventCommand(TrainingRun* run) {
     options.last_wait = std::min(options.last_wait, stuck / 4);
   event_command_ = std::make_unique<EventCommand>(std::move(options));
   events_.store(event_command_.get());
-  run->on_event = [command = event_command_.get()](const RunEvent& event) {
-    command->Raise(event);
-  };
 }
 
 std::optional<absl::StatusOr<LoadedConfig>> PretrainProcess::Start(int* code) {
@@ -523,24 +671,35 @@ std::optional<absl::StatusOr<LoadedConfig>> PretrainProcess::Start(int* code) {
   }
   // Processes meet before data, tokenizers and directories are opened, so that an error of any of
   // them is reported once, by all.
-  RanksOptions ranks;
-  if (chooses) ranks = ToRanksOptions(asked->parsed.config.parallel());
-  if (read.ok()) ranks = ToRanksOptions(read->config.parallel());
-  const absl::Status joined = Join(ranks);
-  if (!joined.ok()) {
-    *code = PrintError(joined);
+  if (chooses) ranks_ = ToRanksOptions(asked->parsed.config.parallel());
+  if (read.ok()) ranks_ = ToRanksOptions(read->config.parallel());
+  const absl::StatusOr<bool> joined = Join();
+  if (!joined.ok() || !*joined) {
+    *code = joined.ok() ? kExitDone : PrintError(joined.status());
     return std::nullopt;
   }
+  if (goes_on()) return ReadConfig(job_->plan()->data_size);
   return chooses ? ReadWithLayout(*asked) : std::move(read);
 }
 
 int PretrainProcess::Run() {
   int code = kExitDone;
   std::optional<absl::StatusOr<LoadedConfig>> read = Start(&code);
-  if (!read) return code;
-  absl::StatusOr<Planned> planned = Plan(*std::move(read));
+  while (read) {
+    code = RunWith(*std::move(read));
+    if (!MayGoOn()) return code;
+    left_at_ = absl::Now();
+    read = GoOn(&code);
+  }
+  return code;
+}
+
+int PretrainProcess::RunWith(absl::StatusOr<LoadedConfig> read) {
+  absl::StatusOr<Planned> planned = Plan(std::move(read));
   if (!planned.ok()) return Leave(planned.status());
   const RunOptions& options = planned->run.options;
+  sizes_ = options.parallel;
+  has_checkpoints_ = !options.checkpoint.save.empty();
   if (!one_of_several() && options.ranks.processes && options.num_ranks() > 1) {
     setenv(kTypedProgramVariable, command_.program.c_str(), /*overwrite=*/1);
     return StartRanks(options.num_ranks(), options.parallel.data, command_.arguments(),
@@ -548,16 +707,17 @@ int PretrainProcess::Run() {
   }
   const absl::StatusOr<PretrainRun> run = Prepare(planned->loaded, std::move(planned->run));
   if (!run.ok()) return Leave(run.status());
-  if (is_reporting_rank()) {
+  if (is_reporting_rank() && !goes_on()) {
     RanksOfMachine here;
     here.ranks = RanksHere(run->options());
     here.bytes = HostBytes(run->options(), run->plan, here.ranks);
     if (one_of_several()) here.launch = launch_.Describe();
     here.restarts = launch_.restarts;
     here.restart_reason = launch_.restart_reason;
+    for (const std::string& line : command_.checkpoint_lines) PrintLine(line);
     for (const std::string& line : Introduce(planned->loaded.config, *run, here)) PrintLine(line);
   }
-  ListenForStopSignals(/*answer=*/is_reporting_rank());
+  if (!std::exchange(listens_, true)) ListenForStopSignals(/*answer=*/is_reporting_rank());
   return one_of_several() ? RunOneOfSeveral(*run) : RunRanks(*run);
 }
 
@@ -606,15 +766,39 @@ int PretrainProcess::RunOneOfSeveral(const PretrainRun& run) {
   const FaultMonitor::Watch watch(monitor_.get(), launch_.rank, &rank.progress());
   const ExitCode code = rank.Run();
   const absl::Status first = failure_.Get();
+  makes_room_ = rank.makes_room();
+  if (MayGoOn()) {
+    rank.Keep(&kept_);
+    return code;
+  }
   if (first.ok()) {
     if (is_reporting_rank()) TellEnd(code, rank.progress().iteration(), first);
+    job_->End();
     return code;
   }
   job_->world().Abort(absl::AbortedError(first.message()));
   return Leave(first);
 }
 
+// Returns the command with what it takes from a checkpoint. What can't be read is told by the loading
+// of the whole configuration.
+absl::StatusOr<PretrainCommand> WithCheckpointArgs(PretrainCommand command) {
+  const absl::StatusOr<AskedConfig> asked = ReadAsked(command);
+  if (!asked.ok()) return command;
+  MEGATRON_ASSIGN_OR_RETURN(CheckpointArgs args,
+                            ReadCheckpointArgs(PosixFileSystem(), command.config, asked->parsed));
+  command.checkpoint_overrides = std::move(args.overrides);
+  command.checkpoint_lines = std::move(args.lines);
+  return command;
+}
+
 }  // namespace
+
+std::vector<std::string> PretrainCommand::all_overrides() const {
+  std::vector<std::string> all = overrides;
+  all.insert(all.end(), checkpoint_overrides.begin(), checkpoint_overrides.end());
+  return all;
+}
 
 std::vector<std::string> PretrainCommand::arguments() const {
   std::vector<std::string> arguments = {absl::StrCat("--config=", config)};
@@ -622,10 +806,13 @@ std::vector<std::string> PretrainCommand::arguments() const {
   return arguments;
 }
 
-int Pretrain(const PretrainCommand& command) {
+int Pretrain(const PretrainCommand& asked) {
   const absl::Time start = absl::Now();
   const absl::Status cpu = ops::CheckCpu();
   if (!cpu.ok()) return PrintError(WithExitCode(cpu, kExitConfig));
+  const absl::StatusOr<PretrainCommand> with_args = WithCheckpointArgs(asked);
+  if (!with_args.ok()) return PrintError(with_args.status());
+  const PretrainCommand& command = *with_args;
   if (command.dry_run != DryRun::kOff) return PrintPlan(command);
   absl::StatusOr<LaunchEnvironment> launch = ReadLaunchEnvironment(ProcessEnvironment());
   if (!launch.ok()) return PrintError(WithExitCode(launch.status(), kExitConfig));

@@ -25,7 +25,10 @@ struct PretrainCommand {
   DryRun dry_run = DryRun::kOff;
   ConfigListener on_config;  // null: nobody listens
   PieceListener on_piece;    // null: nobody listens
+  // Set by Pretrain() from a checkpoint (checkpoint_args.h), along with what to tell of it.
+  std::vector<std::string> checkpoint_overrides = {}, checkpoint_lines = {};
 
+  std::vector<std::string> all_overrides() const;
   // The command-line arguments that are equivalent to this command.
   std::vector<std::string> arguments() const;
 };

@@ -55,8 +55,9 @@ struct CheckpointOptions {
   bool async_save = false;
   bool finetune = false;
   bool no_load_optim = false;
-  std::string local_save;           // as it is written; empty: no local checkpoints
-  int64_t local_save_interval = 0;  // 0: no local checkpoints
+  bool use_checkpoint_args = false;  // the model is that of the checkpoint (checkpoint_args.h)
+  std::string local_save;            // as it is written; empty: no local checkpoints
+  int64_t local_save_interval = 0;   // 0: no local checkpoints
   int peer_copies = 0;
 };
 
@@ -81,6 +82,9 @@ struct RanksOptions {
   bool processes = false;     // ranks are processes; else threads
   int restarts = 0;           // times that lost ranks are started again
   int64_t min_data_size = 0;  // least data_parallel_size to go on with; 0: all ranks
+  // The ranks that are left go on in their processes when others are lost.
+  bool in_process_recovery = false;
+  int replacements = 0;  // times that single lost ranks are started again then
   DistributedBackend backend = DistributedBackend::kAny;
   bool sum_in_rank_order = false;                    // see NcclWorldOptions
   bool check_collectives = false;                    // see NcclWorldOptions
@@ -149,6 +153,8 @@ std::string DescribeSizes(const ParallelSizes& sizes);
 
 // Reads the data section alone, since the rest needs the size of the vocabulary that it gives.
 TokenizerOptions ToTokenizerOptions(const config::DataConfig& config);
+// Reads the checkpoint section alone, which may have to give the model.
+CheckpointOptions ToCheckpointOptions(const config::CheckpointConfig& config);
 // Reads the parallel section alone: how ranks run is known before any data is read.
 RanksOptions ToRanksOptions(const config::ParallelConfig& config);
 // Reads what a layout is chosen from, which is known before the layout.
