@@ -3,8 +3,22 @@
 #include "glog/logging.h"
 #include "megatron/ops/cut_norm.h"
 #include "megatron/ops/dropout.h"
+#include "megatron/ops/elementwise.h"
 
 namespace megatron {
+namespace {
+
+// Returns the gradient of the parameter, or memory that nobody reads if it has none: the op
+// computes all of them at once.
+Tensor GradientOf(const LayerContext& ctx, const Parameter& parameter) {
+  if (!parameter.frozen) return parameter.grad;
+  const Tensor unread = ctx.scratch->Allocate(DType::kFloat32, parameter.sharding.local_shape,
+                                              "gradient of a frozen norm");
+  ops::Zero(ctx.stream, unread);
+  return unread;
+}
+
+}  // namespace
 
 NormLayer::NormLayer(const NormOptions& options)
     : norm_(options.norm), size_(options.size), is_cut_(options.grid.is_grid()) {
@@ -71,18 +85,19 @@ void NormLayer::Recompute(const LayerContext& ctx, const Saved& saved, const Ten
 
 void NormLayer::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dresidual_TH,
                          const Tensor& dx_TH, const Saved& saved, const Tensor& dbias_H) {
-  const Tensor dbeta_H = is_layer_norm() ? bias_.grad : Tensor();
+  Arena::Scope scope(ctx.scratch);
+  const Tensor dgamma_H = GradientOf(ctx, weight_);
+  const Tensor dbeta_H = is_layer_norm() ? GradientOf(ctx, bias_) : Tensor();
   if (!is_cut_) {
     return ops::NormBackward(ctx.stream, norm_, dy_TH, saved.x_TH, Tensors(saved), dresidual_TH,
-                             dx_TH, weight_.grad, dbeta_H, dbias_H);
+                             dx_TH, dgamma_H, dbeta_H, dbias_H);
   }
-  Arena::Scope scope(ctx.scratch);
   const Tensor sums_T2 =
       ctx.scratch->Allocate(DType::kFloat32, {dy_TH.dim(0), 2}, "norm sums of gradients");
   ops::CutNormGradientSums(ctx.stream, norm_, dy_TH, saved.x_TH, Tensors(saved), sums_T2);
   ctx.grid.row.AllReduce(sums_T2, ReduceOp::kSum, ctx.stream);
   ops::CutNormBackward(ctx.stream, norm_, size_, dy_TH, saved.x_TH, Tensors(saved), sums_T2,
-                       dresidual_TH, dx_TH, weight_.grad, dbeta_H, dbias_H);
+                       dresidual_TH, dx_TH, dgamma_H, dbeta_H, dbias_H);
 }
 
 void NormLayer::AppendParameters(std::vector<Parameter*>* out) {

@@ -4,6 +4,7 @@
 #include "megatron/layers/tensor_overlap.h"
 #include "megatron/layers/tensor_parallel.h"
 #include "megatron/ops/activation.h"
+#include "megatron/ops/bias_gradient.h"
 
 namespace megatron {
 namespace {
@@ -159,6 +160,12 @@ AsyncCall ColumnParallelLinear::BackwardInput(const LayerContext& ctx, const Ten
 
 void ColumnParallelLinear::BackwardWeight(const LayerContext& ctx, const LinearSaved& saved) {
   Arena::Scope scope(ctx.scratch);
+  if (weight_.frozen) {
+    if (!ctx.defers()) saved.gathering.Wait();
+    const Tensor dbias_O = saved.bias_is_done ? Tensor() : bias_gradient();
+    if (!dbias_O.empty()) ops::BiasBackward(ctx.stream, saved.dy_TO, dbias_O);
+    return;
+  }
   if (ctx.is_grid()) {
     return GridBackwardWeight(ctx, GridTurn::kInward, saved.dy_TO, saved.x_TI,
                               weight_.grad.View({output_size(), input_size_}),
@@ -236,6 +243,7 @@ void RowParallelLinear::BackwardInputActivation(const LayerContext& ctx, ops::Ac
 }
 
 void RowParallelLinear::BackwardWeight(const LayerContext& ctx, const LinearSaved& saved) {
+  if (weight_.frozen) return;
   Arena::Scope scope(ctx.scratch);
   if (ctx.is_grid()) {
     return GridBackwardWeight(ctx, GridTurn::kOutward, saved.dy_TO, saved.x_TI, weight_.grad,

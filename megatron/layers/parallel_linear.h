@@ -95,7 +95,9 @@ class ColumnParallelLinear {
                                         const Tensor& dx_TI, LinearSaved* saved) const;
   void BackwardWeight(const LayerContext& ctx, const LinearSaved& saved);
 
-  Tensor bias_gradient() const { return has_bias_ ? BiasPart(bias_.grad) : Tensor(); }
+  Tensor bias_gradient() const {
+    return has_bias_ && !bias_.frozen ? BiasPart(bias_.grad) : Tensor();
+  }
   void AppendParameters(std::vector<Parameter*>* out);
 
  private:
@@ -142,7 +144,7 @@ class RowParallelLinear {
   void BackwardWeight(const LayerContext& ctx, const LinearSaved& saved);
 
   Tensor bias() const { return has_bias_ ? bias_.data : Tensor(); }
-  Tensor bias_gradient() const { return has_bias_ ? bias_.grad : Tensor(); }
+  Tensor bias_gradient() const { return has_bias_ ? bias_.grad : Tensor(); }  // empty if frozen
   void AppendParameters(std::vector<Parameter*>* out);
 
  private:

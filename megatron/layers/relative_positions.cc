@@ -61,6 +61,7 @@ void RelativePositions::Forward(const LayerContext& ctx, const Tensor& bias_WN) 
 
 void RelativePositions::Backward(const LayerContext& ctx, const Tensor& dbias_WN) {
   const GradientsInUse gradients(ctx.blocks, table_.block);
+  if (table_.frozen) return;
   ops::EmbeddingBackward(ctx.stream, bucket_W_, dbias_WN, 0, table_.grad);
 }
 

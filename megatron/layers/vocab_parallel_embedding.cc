@@ -42,6 +42,7 @@ void VocabParallelEmbedding::Forward(const LayerContext& ctx, const Tensor& toke
 
 void VocabParallelEmbedding::Backward(const LayerContext& ctx, const Tensor& tokens_T,
                                       const Tensor& dy_TH) {
+  if (weight_.frozen) return;
   Arena::Scope scope(ctx.scratch);
   const Tensor all_T = TokensToLookUp(ctx, tokens_T);
   Tensor all_TH = dy_TH;

@@ -45,7 +45,7 @@ void TokenEmbedding::LookUp(const LayerContext& ctx, const Parameter& table, con
 
 void TokenEmbedding::LookUpBackward(const LayerContext& ctx, const Tensor& ids_T,
                                     const Tensor& dy_TH, Parameter* table) const {
-  if (table->name.empty()) return;
+  if (table->name.empty() || table->frozen) return;
   ops::EmbeddingBackward(ctx.stream, ctx.MyRows(ids_T), dy_TH, 0, table->grad);
 }
 

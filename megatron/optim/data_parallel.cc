@@ -1,6 +1,7 @@
 #include "megatron/optim/data_parallel.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -96,7 +97,11 @@ DataParallel::DataParallel(const DataParallelOptions& options, const ProcessGrou
     CHECK_EQ(bucket.shard.size() * shards.size(), bucket.range.size()) << shards.name();
     bucket_groups_[bucket.bucket_group].buckets.push_back(&bucket);
     bucket_groups_[bucket.bucket_group].elements += bucket.range.size();
+    if (!IsFrozen(bucket.section))
+      bucket_groups_[bucket.bucket_group].trained_elements += bucket.range.size();
   }
+  is_alone_ = std::all_of(std::begin(kSentOver), std::end(kSentOver),
+                          [&](auto group) { return (groups.*group).size() == 1; });
   CHECK(!weights_on_host() || !options.float8_param_gather);
   if (options.secondary_shards && shards_weights()) AllocateSecondary(ledger);
   if (!options.sparse_table.empty()) FindSparseTable();
@@ -110,6 +115,7 @@ DataParallel::DataParallel(const DataParallelOptions& options, const ProcessGrou
   if (options.compression.enabled()) MakeCompressor(ledger);
   if (stream.is_meta() || !(options.overlap_grad_reduce || options.overlap_param_gather)) return;
   lane_ = MakeCommLane(stream, "communication");
+  if (weights_on_host() && is_alone_) gradient_lane_ = MakeCommLane(stream, "gradients");
 }
 
 DataParallel::~DataParallel() = default;
@@ -140,7 +146,7 @@ void DataParallel::AllocateMessages(MemoryLedger* ledger) {
     const int ranks = ShardsOf(groups_, bucket).size();
     if (quantizes_weights())
       weights = std::max(weights, QuantizedAllGatherScratch(bucket.shard.size(), ranks));
-    if (quantizes_gradients())
+    if (quantizes_gradients() && !IsFrozen(bucket.section))
       gradients = std::max(
           gradients, QuantizedReduceScatterScratch(ops::CodeBits::k4, bucket.shard.size(), ranks));
   }
@@ -156,7 +162,7 @@ void DataParallel::FindSparseTable() {
   for (const Bucket& bucket : buffers_->buckets()) {
     const Parameter& first = *buffers_->parameters()[bucket.first_parameter].parameter;
     const ProcessGroup& shards = ShardsOf(groups_, bucket);
-    if (first.name != options_.sparse_table || shards.size() == 1) continue;
+    if (first.name != options_.sparse_table || first.frozen || shards.size() == 1) continue;
     CHECK(bucket.last_parameter == bucket.first_parameter + 1 && !first.tied) << first.name;
     CHECK_EQ(ReplicasOf(groups_, bucket).size(), 1);
     const Shape& shape = first.sharding.local_shape;
@@ -168,7 +174,7 @@ void DataParallel::FindSparseTable() {
 
 void DataParallel::MakeCompressor(MemoryLedger* ledger) {
   CHECK(options_.gradient_dtype == DType::kFloat32 && !options_.quantized_gradients &&
-        !shards_states_by_parts());
+        !shards_states_by_parts() && buffers_->layout().trained_begin == 0);
   std::vector<CompressedSpan> spans;
   for (const Bucket& bucket : buffers_->buckets()) {
     CompressedSpan span;
@@ -193,9 +199,6 @@ void DataParallel::MakeCompressor(MemoryLedger* ledger) {
   }
   compressor_ = std::make_unique<GradientCompressor>(options_.compression, std::move(spans),
                                                      stream_.device(), ledger);
-  LOG_IF(INFO, compressor_->dense_elements() > 0 && groups_.world.rank() == 0 && !stream_.is_meta())
-      << compressor_->dense_elements()
-      << " elements of tensors that are too small for signs are averaged as they are";
 }
 
 std::vector<TensorPlaces> DataParallel::TensorsOf(const Bucket& bucket) const {
@@ -243,18 +246,20 @@ bool DataParallel::SumSparseRows(const Bucket& bucket, const Tensor& gradients,
 }
 
 int64_t DataParallel::Submit(JobKind kind, int index, bool overlap) {
-  if (overlap && lane_ != nullptr) {
-    return lane_->Add(
+  CommLane* const lane = LaneOf(kind);
+  if (overlap && lane != nullptr) {
+    return lane->Add(
         [this, kind, index](const Stream& stream) { Run(kind, index, worker_groups_, stream); });
   }
   Run(kind, index, groups_, stream_);
   return 0;
 }
 
-void DataParallel::WaitFor(int64_t job) {
-  if (lane_ == nullptr || job == 0) return;
+void DataParallel::WaitFor(JobKind kind, int64_t job) {
+  CommLane* const lane = LaneOf(kind);
+  if (lane == nullptr || job == 0) return;
   const TraceSpan span(stream_, TimeCategory::kDataParallel, kWaitForLane);
-  lane_->Wait(job);
+  lane->Wait(job);
 }
 
 void DataParallel::Run(JobKind kind, int index, const ProcessGroups& groups, const Stream& stream) {
@@ -269,21 +274,30 @@ void DataParallel::Run(JobKind kind, int index, const ProcessGroups& groups, con
       return Gather(bucket_group, groups, stream);
     case kGatherFromHost:
       return GatherFromHost(bucket_group, groups, stream);
+    case kBringSum:
+      return BringSum(bucket_group, stream);
   }
 }
 
 void DataParallel::Reduce(JobKind kind, const BucketGroup& bucket_group,
                           const ProcessGroups& groups, const Stream& stream) {
-  int64_t begin = 0;
-  for (const Bucket* bucket : bucket_group.buckets) {
-    const FlatRange range = {begin, begin + bucket->range.size()};
+  ForEachTrained(bucket_group, [&](const Bucket& bucket, const FlatRange& range) {
     const Tensor whole = pools_gradients() ? Cut(bucket_group.gradients.tensor, range)
-                                           : buffers_->Gradients(*bucket, bucket->range);
+                                           : buffers_->Gradients(bucket, bucket.range);
     const Tensor rounded =
         bucket_group.rounded.tensor.empty() ? Tensor() : Cut(bucket_group.rounded.tensor, range);
-    if (parts_ != nullptr) parts_->BeforeReduce(*bucket, whole, stream);
-    ReduceBucket(kind, *bucket, whole, rounded, bucket_group.is_first, groups, stream);
-    begin = range.end;
+    if (parts_ != nullptr) parts_->BeforeReduce(bucket, whole, stream);
+    ReduceBucket(kind, bucket, whole, rounded, bucket_group.is_first, groups, stream);
+  });
+}
+
+template <typename Body>
+void DataParallel::ForEachTrained(const BucketGroup& bucket_group, Body body) {
+  int64_t begin = 0;
+  for (const Bucket* bucket : bucket_group.buckets) {
+    if (IsFrozen(bucket->section)) continue;
+    body(*bucket, FlatRange{begin, begin + bucket->range.size()});
+    begin += bucket->range.size();
   }
 }
 
@@ -379,6 +393,7 @@ void DataParallel::CopyFromOrToHost(const Tensor& in, const Tensor& out, const S
 void DataParallel::GatherShards(const BucketGroup& bucket_group, const ProcessGroups& groups,
                                 const Stream& stream) const {
   for (const Bucket* bucket : bucket_group.buckets) {
+    if (IsFrozen(bucket->section)) continue;  // all instances have them
     ReplicasOf(groups, *bucket)
         .AllGather(buffers_->Weights(*bucket, bucket->part),
                    buffers_->Weights(*bucket, bucket->shard), stream);
@@ -390,6 +405,8 @@ void DataParallel::Gather(const BucketGroup& bucket_group, const ProcessGroups& 
   int64_t begin = 0;
   for (size_t i = 0; i < bucket_group.buckets.size(); ++i) {
     const Bucket* const bucket = bucket_group.buckets[i];
+    // All ranks have them where all have all weights.
+    if (IsFrozen(bucket->section) && !fetches_weights()) continue;
     const FlatRange range = {begin, begin + bucket->range.size()};
     const Tensor whole = fetches_weights() ? Cut(bucket_group.weights.tensor, range)
                                            : buffers_->Weights(*bucket, bucket->range);
@@ -463,6 +480,7 @@ void DataParallel::Bind(Tensor Parameter::*member, const BucketGroup& bucket_gro
                         const Tensor& whole) const {
   int64_t origin = 0;
   for (const Bucket* bucket : bucket_group.buckets) {
+    if (member == &Parameter::grad && IsFrozen(bucket->section)) continue;
     for (int i = bucket->first_parameter; i < bucket->last_parameter; ++i) {
       const FlatParameter& flat = buffers_->parameters()[i];
       const FlatRange range = Within(flat.range, *bucket);
@@ -493,7 +511,7 @@ void DataParallel::Acquire(int block, int next) {
     if (next != kNone && options_.overlap_param_gather)
       StartGather(buffers_->bucket_group_of(next));
   }
-  WaitFor(bucket_group.gather_job);
+  WaitFor(kGather, bucket_group.gather_job);
   if (fetches_weights() && bucket_group.users++ == 0)
     Bind(&Parameter::data, bucket_group, bucket_group.weights.tensor);
 }
@@ -508,10 +526,37 @@ void DataParallel::Release(int block) {
   bucket_group.gathered = false;
 }
 
+void DataParallel::BringSum(const BucketGroup& bucket_group, const Stream& stream) const {
+  ForEachTrained(bucket_group, [&](const Bucket& bucket, const FlatRange& range) {
+    CopyFromOrToHost(buffers_->Gradients(bucket, bucket.range),
+                     Cut(bucket_group.gradients.tensor, range), stream);
+  });
+}
+
+// Backward takes the blocks of a part of the model in descending order.
+void DataParallel::StartBringingSum(int index) {
+  if (index < 0 || !is_alone_ || shards_gradients() || !options_.overlap_grad_reduce) return;
+  BucketGroup& bucket_group = bucket_groups_[index];
+  if (bucket_group.trained_elements == 0 || bucket_group.ends == 0 ||
+      bucket_group.ends == micro_batches_ * bucket_group.blocks ||
+      !bucket_group.gradients.tensor.empty())
+    return;
+  bucket_group.gradients = gradients_pool_.Allocate(DType::kFloat32, bucket_group.trained_elements);
+  bucket_group.sum_job = Submit(kBringSum, index, /*overlap=*/true);
+  bucket_group.brings_sum = true;
+}
+
 void DataParallel::BeginGradients(int block) {
   if (!pools_gradients()) return;
   const int index = buffers_->bucket_group_of(block);
   BucketGroup& bucket_group = bucket_groups_[index];
+  if (bucket_group.trained_elements == 0) return;
+  if (bucket_group.brings_sum) {
+    WaitFor(kBringSum, bucket_group.sum_job);
+    bucket_group.brings_sum = false;
+    Bind(&Parameter::grad, bucket_group, bucket_group.gradients.tensor);
+    return StartBringingSum(index - 1);
+  }
   if (!bucket_group.gradients.tensor.empty()) {
     // The bucket group is begun and not ended, or its reduction for the micro-batch before is under
     // way.
@@ -521,19 +566,14 @@ void DataParallel::BeginGradients(int block) {
     if (!reducing) return;
     LimitReductions(0);
   }
-  bucket_group.gradients = gradients_pool_.Allocate(DType::kFloat32, bucket_group.elements);
+  bucket_group.gradients = gradients_pool_.Allocate(DType::kFloat32, bucket_group.trained_elements);
   if (shards_gradients() || bucket_group.ends == 0) {
     ops::Zero(stream_, bucket_group.gradients.tensor);
   } else {
-    int64_t begin = 0;
-    for (const Bucket* bucket : bucket_group.buckets) {
-      const FlatRange range = {begin, begin + bucket->range.size()};
-      CopyFromOrToHost(buffers_->Gradients(*bucket, bucket->range),
-                       Cut(bucket_group.gradients.tensor, range), stream_);
-      begin = range.end;
-    }
+    BringSum(bucket_group, stream_);
   }
   Bind(&Parameter::grad, bucket_group, bucket_group.gradients.tensor);
+  StartBringingSum(index - 1);
 }
 
 void DataParallel::EndGradients(int block) {
@@ -542,6 +582,7 @@ void DataParallel::EndGradients(int block) {
   ++bucket_group.ends;
   CHECK_LE(bucket_group.ends, micro_batches_ * bucket_group.blocks) << "block " << block;
   if (parts_ != nullptr) parts_->AfterMicroBatch(block, stream_);
+  if (bucket_group.trained_elements == 0) return;
   if (pools_gradients()) {
     Bind(&Parameter::grad, bucket_group, Tensor());
     StartReduce(index);
@@ -557,12 +598,14 @@ void DataParallel::StartReduce(int index) {
       options_.gradient_dtype != DType::kFloat32 &&
       std::any_of(
           bucket_group.buckets.begin(), bucket_group.buckets.end(), [&](const Bucket* bucket) {
+            if (IsFrozen(bucket->section)) return false;
             return ShardsOf(groups_, *bucket).size() > 1 || ReplicasOf(groups_, *bucket).size() > 1;
           });
   // The pool has room for one bucket group besides the one whose backward runs.
   if (pools_gradients() || rounds) LimitReductions(0);
   if (rounds)
-    bucket_group.rounded = gradients_pool_.Allocate(options_.gradient_dtype, bucket_group.elements);
+    bucket_group.rounded =
+        gradients_pool_.Allocate(options_.gradient_dtype, bucket_group.trained_elements);
   // Gradients that are not pooled are complete when they are reduced.
   const bool last = !pools_gradients() || bucket_group.ends == micro_batches_ * bucket_group.blocks;
   bucket_group.is_first = bucket_group.ends <= bucket_group.blocks;
@@ -575,7 +618,7 @@ void DataParallel::StartReduce(int index) {
 void DataParallel::LimitReductions(size_t most) {
   for (; reductions_.size() > most; reductions_.erase(reductions_.begin())) {
     BucketGroup& bucket_group = bucket_groups_[reductions_.front().bucket_group];
-    WaitFor(reductions_.front().job);
+    WaitFor(kReduce, reductions_.front().job);
     gradients_pool_.Free(&bucket_group.gradients);
     gradients_pool_.Free(&bucket_group.rounded);
   }
@@ -616,7 +659,7 @@ void DataParallel::SumPartialGradient(const FlatParameter& flat) {
 void DataParallel::FinalizeGradients() {
   for (size_t i = bucket_groups_.size(); i-- > 0;) {
     BucketGroup& bucket_group = bucket_groups_[i];
-    if (bucket_group.buckets.empty()) continue;
+    if (bucket_group.trained_elements == 0) continue;
     if (pools_gradients()) {
       CHECK(bucket_group.ends == micro_batches_)
           << "bucket group " << i << " ended " << bucket_group.ends << " times";
@@ -671,7 +714,7 @@ void DataParallel::ShareWeights() {
 }
 
 void DataParallel::WaitForWeights() {
-  for (const BucketGroup& bucket_group : bucket_groups_) WaitFor(bucket_group.gather_job);
+  for (const BucketGroup& bucket_group : bucket_groups_) WaitFor(kGather, bucket_group.gather_job);
 }
 
 WholeBlockSizes DataParallel::HighWater() const {

@@ -176,11 +176,11 @@ class DataParallel : public WeightBlocks, public RankAverage {
  private:
   // The last reduction of a step also sums over optimizer instances; gradients that are not sharded
   // are reduced by it alone.
-  enum JobKind { kReduce, kLastReduce, kGatherShards, kGather, kGatherFromHost };
+  enum JobKind { kReduce, kLastReduce, kGatherShards, kGather, kGatherFromHost, kBringSum };
   struct BucketGroup {
     int blocks = 0;  // number of its blocks
     std::vector<const Bucket*> buckets;
-    int64_t elements = 0;
+    int64_t elements = 0, trained_elements = 0;  // the second without frozen parameters
     int users = 0;  // Acquire calls without their Release, where weights are fetched
     bool gathered = false;
     // This rank's parts of the buckets among the ranks of its host, and whether they are, once the
@@ -192,9 +192,12 @@ class DataParallel : public WeightBlocks, public RankAverage {
     int64_t gather_job = 0;
     int64_t ends = 0;  // EndGradients calls in this step
     // The whole tensors, where weights are fetched and gradients pooled: the elements of all
-    // buckets, one behind the other.
+    // buckets, one behind the other. Gradients have none of frozen parameters.
     PooledTensor weights, gradients;
     PooledTensor rounded;  // the gradients, while they are reduced in bf16
+    // Whether the sum over earlier micro-batches is on its way to `gradients`, by which job.
+    bool brings_sum = false;
+    int64_t sum_job = 0;
   };
   struct InFlight {
     int bucket_group;
@@ -206,19 +209,17 @@ class DataParallel : public WeightBlocks, public RankAverage {
                ParameterBuffers* buffers, const Stream& stream, MemoryLedger* ledger);
 
   static const ProcessGroup& ShardsOf(const ProcessGroups& groups, const Bucket& bucket) {
-    return bucket.section == Section::kExperts ? groups.expert_data_shards
-                                               : groups.data_context_shards;
+    return HasExperts(bucket.section) ? groups.expert_data_shards : groups.data_context_shards;
   }
   static const ProcessGroup& ReplicasOf(const ProcessGroups& groups, const Bucket& bucket) {
-    return bucket.section == Section::kExperts ? groups.expert_data_replicas
-                                               : groups.data_context_replicas;
+    return HasExperts(bucket.section) ? groups.expert_data_replicas : groups.data_context_replicas;
   }
   static const ProcessGroup& AcrossHostsOf(const ProcessGroups& groups, const Bucket& bucket) {
-    return bucket.section == Section::kExperts ? groups.expert_data_across_hosts
-                                               : groups.data_context_across_hosts;
+    return HasExperts(bucket.section) ? groups.expert_data_across_hosts
+                                      : groups.data_context_across_hosts;
   }
   static const ProcessGroup& HostOf(const ProcessGroups& groups, const Bucket& bucket) {
-    return bucket.section == Section::kExperts ? groups.expert_data_host : groups.data_context_host;
+    return HasExperts(bucket.section) ? groups.expert_data_host : groups.data_context_host;
   }
   bool is_one_bit() const { return options_.compression.type == CompressionType::kOneBit; }
   bool shards_weights() const { return buffers_->shards(DataSharding::kWeights); }
@@ -233,8 +234,13 @@ class DataParallel : public WeightBlocks, public RankAverage {
   // Gives the job, which concerns bucket group `index`, to the lane or runs it now. Returns the
   // lane's number for it, or 0.
   int64_t Submit(JobKind kind, int index, bool overlap);
-  // Waits until the lane has done the job; 0 is none.
-  void WaitFor(int64_t job);
+  // The lane that does jobs of the kind; null: the caller does them.
+  CommLane* LaneOf(JobKind kind) const {
+    const bool reduces = kind == kReduce || kind == kLastReduce;
+    return reduces && gradient_lane_ != nullptr ? gradient_lane_.get() : lane_.get();
+  }
+  // Waits until the kind's lane has done the job; 0 is none.
+  void WaitFor(JobKind kind, int64_t job);
   void Run(JobKind kind, int index, const ProcessGroups& groups, const Stream& stream);
   void Reduce(JobKind kind, const BucketGroup& bucket_group, const ProcessGroups& groups,
               const Stream& stream);
@@ -281,6 +287,10 @@ class DataParallel : public WeightBlocks, public RankAverage {
   // Waits until at most `most` reductions are under way, and frees the memory of the others.
   void LimitReductions(size_t most);
   void StartGather(int index);
+  // Copies the sum of the bucket group's gradients, which lies in host memory, to the device.
+  void BringSum(const BucketGroup& bucket_group, const Stream& stream) const;
+  // Begins to bring the sum of a bucket group that will be the next in backward, if it has one.
+  void StartBringingSum(int index);
   // Copies between page-locked host memory and the device, in the order of the stream.
   static void CopyFromOrToHost(const Tensor& in, const Tensor& out, const Stream& stream);
   // Adds the reduced gradients of this rank's shard to the sum over micro-batches.
@@ -290,12 +300,17 @@ class DataParallel : public WeightBlocks, public RankAverage {
                         const ProcessGroup& replicas, const Stream& stream);
   // Makes `data` or `grad` of the bucket group's parameters views of `whole`, or empty if it is.
   void Bind(Tensor Parameter::*member, const BucketGroup& bucket_group, const Tensor& whole) const;
+  // Calls body(bucket, range) with the elements of each bucket of a bucket group in its whole
+  // gradients.
+  template <typename Body>
+  static void ForEachTrained(const BucketGroup& bucket_group, Body body);
   void SumPartialGradient(const FlatParameter& flat);
 
   DataParallelOptions options_;
   ProcessGroups groups_, worker_groups_;
   ParameterBuffers* buffers_;
   Stream stream_;
+  bool is_alone_ = false;  // whether gradients and weights are sent to no other rank
   Buffer secondary_;
   Buffer gradient_sum_;  // the shard of a bucket's sum, where it lies in host memory
   // Messages of codes or rows, those of the longest bucket. Only one of a kind is under way at a
@@ -312,7 +327,9 @@ class DataParallel : public WeightBlocks, public RankAverage {
   int64_t micro_batches_ = 0;
   GradientParts* parts_ = nullptr;
   std::vector<InFlight> reductions_;  // sorted by the order in which they started
-  std::unique_ptr<CommLane> lane_;    // last, since it uses the others until it has ended
+  // Last, since they use the others until they have ended. Gradients that go to host memory, and to
+  // no other rank, have a lane of their own, so that weights come meanwhile.
+  std::unique_ptr<CommLane> lane_, gradient_lane_;
 };
 
 }  // namespace megatron

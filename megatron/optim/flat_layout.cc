@@ -15,6 +15,8 @@ constexpr int64_t kParameterAlignment = 64;
 constexpr int64_t kSectionAlignment = 128;
 
 Section SectionOf(const Parameter& parameter) {
+  if (parameter.frozen)
+    return parameter.sharding.expert_grid ? Section::kFrozenExperts : Section::kFrozen;
   if (parameter.tied && !parameter.owner) return Section::kCopies;
   return parameter.sharding.expert_grid ? Section::kExperts : Section::kDense;
 }
@@ -156,6 +158,7 @@ class Planner {
   }
 
   bool HoldsWhole(const Bucket& bucket) const {
+    if (IsFrozen(bucket.section)) return false;  // no optimizer sees them
     for (int i = bucket.first_parameter; i < bucket.last_parameter; ++i) {
       if (IsWhole(unit_, *layout_.parameters[i].parameter)) return true;
     }
@@ -216,6 +219,10 @@ FlatLayout PlanFlatLayout(const std::vector<Parameter*>& parameters, const DataR
                           const DataRank& experts, int64_t bucket_size, ShardUnit unit) {
   Planner planner(parameters, bucket_size, unit);
   FlatLayout& layout = planner.layout();
+  planner.AddSection(Section::kFrozen, dense);
+  planner.AddSection(Section::kFrozenExperts, experts);
+  layout.trained_begin = planner.end();
+  layout.trained_shard_begin = planner.shard_end();
   planner.AddSection(Section::kCopies, dense);
   layout.optimized_begin = planner.end();
   layout.optimized_shard_begin = planner.shard_end();

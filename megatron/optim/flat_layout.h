@@ -2,9 +2,9 @@
 //
 // One layout serves weights, gradients, master weights and optimizer states: an element has the
 // same position in each. Parameters stand in reverse order of registration, which is about the
-// order in which backward finishes their gradients, in three *sections*: copies of tied weights
-// that another stage owns, dense parameters, expert parameters. Each parameter starts at a multiple
-// of 64 elements.
+// order in which backward finishes their gradients, in five *sections*: frozen dense parameters,
+// frozen expert parameters, copies of tied weights that another stage owns, dense parameters, expert
+// parameters. Each parameter starts at a multiple of 64 elements.
 //
 // A *block* (Parameter::block) is a run of parameters that a stage uses together. A *bucket group*
 // is what is communicated at once: one block, or as many blocks, from the last one on, as have
@@ -57,7 +57,13 @@ struct FlatParameter {
   int bucket = 0;  // index of its bucket
 };
 
-enum class Section { kCopies, kDense, kExperts };
+enum class Section { kFrozen, kFrozenExperts, kCopies, kDense, kExperts };
+inline bool IsFrozen(Section section) {
+  return section == Section::kFrozen || section == Section::kFrozenExperts;
+}
+inline bool HasExperts(Section section) {
+  return section == Section::kExperts || section == Section::kFrozenExperts;
+}
 
 struct Bucket {
   int bucket_group = 0;
@@ -82,12 +88,14 @@ struct FlatLayout {
   // a bucket whose shards hold whole parameters, the order of shards goes first.
   std::vector<FlatParameter> parameters;
   std::vector<Bucket> buckets;  // ascending by range.begin
-  // The sections: copies are [0, optimized_begin), dense parameters [optimized_begin,
-  // experts_begin) and experts [experts_begin, num_elements).
-  int64_t optimized_begin = 0, experts_begin = 0, num_elements = 0;
-  // The same for this rank's shards, one behind the other: those of copies are
-  // [0, optimized_shard_begin), the others [optimized_shard_begin, shard_elements).
-  int64_t optimized_shard_begin = 0, shard_elements = 0;
+  // The sections: frozen parameters are [0, trained_begin), copies [trained_begin,
+  // optimized_begin), dense parameters [optimized_begin, experts_begin) and experts [experts_begin,
+  // num_elements).
+  int64_t trained_begin = 0, optimized_begin = 0, experts_begin = 0, num_elements = 0;
+  // The same for this rank's shards, one behind the other: those of frozen parameters are
+  // [0, trained_shard_begin), those of copies [trained_shard_begin, optimized_shard_begin), the
+  // others [optimized_shard_begin, shard_elements).
+  int64_t trained_shard_begin = 0, optimized_shard_begin = 0, shard_elements = 0;
   // The same for its parts.
   int64_t optimized_part_begin = 0, part_elements = 0;
 };

@@ -16,8 +16,8 @@ bool IsMainReplica(const Parameter& parameter, const ProcessGroups& groups) {
 
 FlatRange MainReplicaOnDataRank(const ParameterBuffers& buffers, const FlatParameter& flat,
                                 const ProcessGroups& groups) {
-  if (buffers.bucket_of(flat).section == Section::kCopies ||
-      !IsMainReplica(*flat.parameter, groups)) {
+  const Section section = buffers.bucket_of(flat).section;
+  if (section == Section::kCopies || IsFrozen(section) || !IsMainReplica(*flat.parameter, groups)) {
     return {flat.range.begin, flat.range.begin};
   }
   return flat.range;

@@ -12,9 +12,9 @@ namespace megatron {
 bool IsMainReplica(const Parameter& parameter, const ProcessGroups& groups);
 
 // Returns the elements of the parameter, in the layout, of which this rank is the main replica: the
-// one rank that counts them in sums over the world, and saves them. Of the ranks with the same
-// block, the first along the tensor and expert axes is the main replica, and along the data axis
-// each rank for its part of its shard.
+// one rank that counts them in sums over the world, and saves them; none of a frozen parameter,
+// which is in no sum. Of the ranks with the same block, the first along the tensor and expert axes
+// is the main replica, and along the data axis each rank for its part of its shard.
 FlatRange MainReplicaRange(const ParameterBuffers& buffers, const FlatParameter& flat,
                            const ProcessGroups& groups);
 // The same among the ranks with the same data alone: each data-parallel rank has elements of its

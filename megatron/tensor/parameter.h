@@ -36,13 +36,14 @@ Sharding Replicated(const Shape& shape, AxisSet partial = {});
 Sharding SplitOverTensor(const Shape& shape, int dim, int parts, int part);
 
 struct Initializer {
-  enum Kind { kZeros, kOnes, kNormal };
+  enum Kind { kZeros, kOnes, kNormal, kUniform };
   Kind kind = kZeros;
-  float stddev = 0;
+  float stddev = 0;  // with kUniform the bound: values lie between its negative and it
 
   static Initializer Zeros() { return {kZeros, 0}; }
   static Initializer Ones() { return {kOnes, 0}; }
   static Initializer Normal(float stddev) { return {kNormal, stddev}; }
+  static Initializer Uniform(float bound) { return {kUniform, bound}; }
 };
 
 // The matrices that a hidden layer's weight consists of, for optimizers that update a matrix as a
@@ -60,6 +61,8 @@ struct Parameter {
   Sharding sharding;
   Initializer initializer;
   bool weight_decay = true;
+  // Whether it keeps its values: it has no gradient, `grad` is empty, and no optimizer sees it.
+  bool frozen = false;
   // Whether it is the table of the word embedding or the matrix of the output layer.
   bool is_embedding_or_output = false;
   // None: no matrix of a hidden layer, but an embedding, an output layer, a norm or a bias.
@@ -83,6 +86,10 @@ struct Parameter {
   Tensor data;
   Tensor grad;
 };
+
+// Returns the bound of Glorot and Bengio's uniform distribution for the parameter's matrix, of which
+// an expert's tensor has one for each expert: sqrt(6 / (rows + columns)).
+float XavierBound(const Parameter& parameter);
 
 // The block of parameters that come behind these.
 inline int NextBlock(const std::vector<Parameter*>& parameters) {

@@ -1,30 +1,47 @@
 #include "megatron/layers/moe/experts.h"
 
 #include "megatron/ops/activation.h"
+#include "megatron/ops/bias_gradient.h"
+#include "megatron/ops/dropout.h"
 
 namespace megatron {
 namespace {
 
-// The sharding of a tensor whose dim 0 is cut over ranks with different experts, and dim `features`
-// over the ranks that share an expert.
+// Returns the sharding of a tensor whose dim 0 is cut over ranks with different experts, and dim
+// `features`, unless that is kWhole, over the ranks that share an expert.
+constexpr int kWhole = -1;
+Sharding ShardingOf(const Shape& shape, int features, const ExpertGroups& groups) {
+  Sharding sharding = Replicated(shape);
+  sharding.expert_grid = true;
+  sharding.sharded = {Axis::kExpert};
+  if (features != kWhole) sharding.sharded = {Axis::kExpert, Axis::kTensor};
+  const auto cut = [&](int dim, const ProcessGroup& group) {
+    CHECK_EQ(shape[dim] % group.size(), 0) << shape << " over " << group.size();
+    sharding.local_shape[dim] = shape[dim] / group.size();
+    sharding.offset[dim] = sharding.local_shape[dim] * group.rank();
+  };
+  cut(0, groups.expert);
+  if (features != kWhole) cut(features, groups.tensor);
+  return sharding;
+}
+
 Parameter MakeWeight(const std::string& name, const Shape& shape, int features, float init_std,
                      const ExpertGroups& groups) {
   Parameter weight;
   weight.name = name;
   weight.initializer = Initializer::Normal(init_std);
   weight.matrix = MatrixDims{/*stacked=*/shape.rank() - 2, /*parts=*/{}};
-  Sharding& sharding = weight.sharding;
-  sharding = Replicated(shape);
-  sharding.expert_grid = true;
-  sharding.sharded = {Axis::kExpert, Axis::kTensor};
-  const auto cut = [&](int dim, const ProcessGroup& group) {
-    CHECK_EQ(shape[dim] % group.size(), 0) << name << " " << shape << " over " << group.size();
-    sharding.local_shape[dim] = shape[dim] / group.size();
-    sharding.offset[dim] = sharding.local_shape[dim] * group.rank();
-  };
-  cut(0, groups.expert);
-  cut(features, groups.tensor);
+  weight.sharding = ShardingOf(shape, features, groups);
   return weight;
+}
+
+Parameter MakeBias(const std::string& name, const Shape& shape, int features,
+                   const ExpertGroups& groups) {
+  Parameter bias;
+  bias.name = name;
+  bias.weight_decay = false;
+  bias.sharding = ShardingOf(shape, features, groups);
+  return bias;
 }
 
 Shape Fc1Shape(const TransformerOptions& options) {
@@ -33,14 +50,22 @@ Shape Fc1Shape(const TransformerOptions& options) {
   return {moe.num_experts, 2, moe.ffn_hidden_size, options.hidden_size};
 }
 
+Shape Fc1BiasShape(const TransformerOptions& options) {
+  const MoeOptions& moe = options.moe;
+  if (!options.gated) return {moe.num_experts, moe.ffn_hidden_size};
+  return {moe.num_experts, 2, moe.ffn_hidden_size};
+}
+
 }  // namespace
 
 Experts::Experts(const TransformerOptions& options, const std::string& name,
                  const ExpertGroups& groups)
     : gated_(options.gated),
       recompute_(options.recompute.mlp),
+      has_bias_(options.linear_bias),
+      is_first_(groups.tensor.rank() == 0),
       activation_(options.activation),
-      gate_(options.gate),
+      gate_(options.gate, options.gate_limit, options.gate_offset),
       dtype_(options.dtype),
       fc1_products_(options.float8, LinearProducts::Cut::kOutput, name + ".linear_fc1.weight",
                     options.moe.num_experts, groups),
@@ -50,11 +75,42 @@ Experts::Experts(const TransformerOptions& options, const std::string& name,
                       options.init_std, groups)),
       fc2_(MakeWeight(name + ".linear_fc2.weight",
                       {options.moe.num_experts, options.hidden_size, options.moe.ffn_hidden_size},
-                      2, options.output_init_std, groups)) {}
+                      2, options.output_init_std, groups)) {
+  if (!has_bias_) return;
+  fc1_bias_ =
+      MakeBias(name + ".linear_fc1.bias", Fc1BiasShape(options), options.gated ? 2 : 1, groups);
+  fc2_bias_ = MakeBias(name + ".linear_fc2.bias", {options.moe.num_experts, options.hidden_size},
+                       kWhole, groups);
+}
 
 Tensor Experts::Fc1(const Tensor& x) const {
   const Shape& shape = x.shape();
   return gated_ ? x.View({shape[0], 2 * shape[2], shape[3]}) : x;
+}
+
+Tensor Experts::BiasOf(const Parameter& bias, const Tensor& of_all, int64_t expert) const {
+  if (!has_bias_ || of_all.empty()) return Tensor();
+  const Shape& shape = bias.sharding.local_shape;
+  return of_all.View({shape[0], shape.numel() / shape[0]}).Select(0, expert);
+}
+
+void Experts::AddBias(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
+                      const Parameter& bias, const Tensor& y_RO) const {
+  for (const ops::RowGroup& group : groups) {
+    const Tensor bias_O = BiasOf(bias, bias.data, group.expert);
+    if (bias_O.empty() || group.begin == group.end) continue;
+    const Tensor rows = y_RO.Slice(0, group.begin, group.end);
+    ops::BiasDropoutAdd(ctx.stream, ops::Dropout(), rows, bias_O, Tensor(), rows);
+  }
+}
+
+void Experts::AddBiasGradient(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
+                              const Tensor& dy_RO, const Parameter& bias) const {
+  for (const ops::RowGroup& group : groups) {
+    const Tensor dbias_O = BiasOf(bias, bias.grad, group.expert);
+    if (dbias_O.empty() || group.begin == group.end) continue;
+    ops::BiasBackward(ctx.stream, dy_RO.Slice(0, group.begin, group.end), dbias_O);
+  }
 }
 
 void Experts::Activate(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
@@ -64,6 +120,7 @@ void Experts::Activate(const LayerContext& ctx, absl::Span<const ops::RowGroup> 
   saved->activated_RI =
       arena->Allocate(dtype_, {rows, gated_ ? width / 2 : width}, "expert activation");
   fc1_products_.Forward(ctx, groups, saved->in_RH, Fc1(fc1_.data), saved->pre_RI, &saved->fc1);
+  AddBias(ctx, groups, fc1_bias_, saved->pre_RI);
   if (gated_) {
     ops::GateForward(ctx.stream, gate_, saved->pre_RI, saved->activated_RI);
   } else {
@@ -77,6 +134,7 @@ void Experts::Forward(const LayerContext& ctx, absl::Span<const ops::RowGroup> g
   saved->in_RH = in_RH;
   Activate(ctx, groups, recompute_ ? ctx.scratch : ctx.saved, saved);
   fc2_products_.Forward(ctx, groups, saved->activated_RI, fc2_.data, out_RH, &saved->fc2);
+  if (is_first_) AddBias(ctx, groups, fc2_bias_, out_RH);
 }
 
 void Experts::Backward(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
@@ -100,14 +158,24 @@ void Experts::Backward(const LayerContext& ctx, absl::Span<const ops::RowGroup> 
 
 void Experts::BackwardWeight(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
                              const Saved& saved) {
-  fc2_products_.BackwardWeight(ctx, groups, saved.dout_RH, saved.activated_RI, fc2_.grad,
-                               saved.fc2);
-  fc1_products_.BackwardWeight(ctx, groups, saved.dpre_RI, saved.in_RH, Fc1(fc1_.grad), saved.fc1);
+  AddBiasGradient(ctx, groups, saved.dout_RH, fc2_bias_);
+  AddBiasGradient(ctx, groups, saved.dpre_RI, fc1_bias_);
+  if (!fc2_.frozen) {
+    fc2_products_.BackwardWeight(ctx, groups, saved.dout_RH, saved.activated_RI, fc2_.grad,
+                                 saved.fc2);
+  }
+  if (!fc1_.frozen) {
+    fc1_products_.BackwardWeight(ctx, groups, saved.dpre_RI, saved.in_RH, Fc1(fc1_.grad),
+                                 saved.fc1);
+  }
 }
 
 void Experts::AppendParameters(std::vector<Parameter*>* out) {
   out->push_back(&fc1_);
   out->push_back(&fc2_);
+  if (!has_bias_) return;
+  out->push_back(&fc1_bias_);
+  out->push_back(&fc2_bias_);
 }
 
 }  // namespace megatron

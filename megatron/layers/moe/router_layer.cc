@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "megatron/layers/dropout_site.h"
+#include "megatron/layers/linear_gradients.h"
 #include "megatron/layers/moe/capacity.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
@@ -38,7 +39,12 @@ RouterLayer::RouterLayer(const TransformerOptions& options, const std::string& n
       layer_(layer),
       data_group_(data_group),
       dtype_(options.dtype),
-      weight_(MakeWeight(options.moe, name, options.hidden_size, options.init_std, tensor_group)) {}
+      weight_(MakeWeight(options.moe, name, options.hidden_size, options.init_std, tensor_group)) {
+  if (!options.linear_bias) return;
+  bias_.name = name + ".bias";
+  bias_.weight_decay = false;
+  bias_.sharding = Replicated({options.moe.num_experts}, weight_.sharding.partial);
+}
 
 Tensor RouterLayer::InFloat(const LayerContext& ctx, const Tensor& x) const {
   if (x.dtype() == DType::kFloat32) return x;
@@ -100,8 +106,8 @@ void RouterLayer::Forward(const LayerContext& ctx, const Tensor& x_NH, Saved* sa
   saved->chosen_NK = ctx.saved->Allocate(DType::kInt32, {rows, topk}, "chosen experts");
   saved->probability_NK =
       ctx.saved->Allocate(DType::kFloat32, {rows, topk}, "router probabilities");
-  ops::LinearForward(ctx.stream, Input(ctx, x_NH), InFloat(ctx, weight_.data), Tensor(),
-                     saved->logits_NE);
+  ops::LinearForward(ctx.stream, Input(ctx, x_NH), InFloat(ctx, weight_.data),
+                     has_bias() ? InFloat(ctx, bias_.data) : Tensor(), saved->logits_NE);
   Tensor bias = state_.bias_E;
   if (options_.sinkhorn && ctx.training) {
     bias = ChooseBalanced(ctx, *saved);
@@ -214,7 +220,9 @@ void RouterLayer::Backward(const LayerContext& ctx, const Tensor& dprobability_N
                       state_.chosen_E.View({1, options_.num_experts}));
   }
   if (!state_.load_2E.empty()) CountLoad(ctx, saved);
-  ops::LinearBackwardWeight(ctx.stream, dlogits_NE, Input(ctx, saved.x_NH), weight_.grad, Tensor());
+  const Tensor dbias_E = has_bias() ? bias_.grad : Tensor();
+  if (!weight_.frozen || !dbias_E.empty())
+    AddLinearGradients(ctx.stream, dlogits_NE, Input(ctx, saved.x_NH), weight_, dbias_E);
   const Tensor drouter_NH =
       ctx.scratch->Allocate(DType::kFloat32, dx_NH.shape(), "router input gradient");
   ops::LinearBackwardInput(ctx.stream, dlogits_NE, InFloat(ctx, weight_.data), drouter_NH);

@@ -1,5 +1,6 @@
 #include "megatron/models/bert/masked_lm_transform.h"
 
+#include "megatron/layers/linear_gradients.h"
 #include "megatron/ops/activation.h"
 #include "megatron/ops/linear.h"
 
@@ -36,7 +37,7 @@ void MaskedLmTransform::Backward(const LayerContext& ctx, const Tensor& dy_TH, c
   norm_.Backward(ctx, dy_TH, Tensor(), dpre_TH, saved.norm);
   ops::ActivationBackward(ctx.stream, activation_, dpre_TH, saved.pre_TH, dpre_TH);
   ops::LinearBackwardInput(ctx.stream, dpre_TH, weight_HH_.data, dx_TH);
-  ops::LinearBackwardWeight(ctx.stream, dpre_TH, saved.x_TH, weight_HH_.grad, bias_H_.grad);
+  AddLinearGradients(ctx.stream, dpre_TH, saved.x_TH, weight_HH_, bias_H_.grad);
 }
 
 void MaskedLmTransform::AppendParameters(std::vector<Parameter*>* out) {

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "megatron/layers/linear_gradients.h"
 #include "megatron/ops/activation.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/elementwise.h"
@@ -99,13 +100,12 @@ void SentenceOrderHead::Backward(const LayerContext& ctx, const Tensor& dx_TH, c
                             saved.max_S, saved.sum_S, batch.sequence_gradient_weight_S);
   const Tensor dpooled_SH = allocate(dx_TH.dtype(), saved.pooled_SH.shape());
   ops::LinearBackwardInput(ctx.stream, saved.logits_S2, weight_2H_.data, dpooled_SH);
-  ops::LinearBackwardWeight(ctx.stream, saved.logits_S2, saved.pooled_SH, weight_2H_.grad,
-                            bias_2_.grad);
+  AddLinearGradients(ctx.stream, saved.logits_S2, saved.pooled_SH, weight_2H_, bias_2_.grad);
   ops::ActivationBackward(ctx.stream, ops::Activation::kTanh, dpooled_SH, saved.pre_SH, dpooled_SH);
   const Tensor dfirst_SH = allocate(dx_TH.dtype(), saved.first_SH.shape());
   ops::LinearBackwardInput(ctx.stream, dpooled_SH, pooler_weight_HH_.data, dfirst_SH);
-  ops::LinearBackwardWeight(ctx.stream, dpooled_SH, saved.first_SH, pooler_weight_HH_.grad,
-                            pooler_bias_H_.grad);
+  AddLinearGradients(ctx.stream, dpooled_SH, saved.first_SH, pooler_weight_HH_,
+                     pooler_bias_H_.grad);
 
   // The gradients go back to where they were looked up: a table's gradient is fp32.
   const Tensor table_TH = allocate(DType::kFloat32, dx_TH.shape());

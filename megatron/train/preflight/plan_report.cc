@@ -65,7 +65,7 @@ Counts CountsOf(const config::PretrainConfig& config, const RunOptions& options)
       counts.has_curriculum
           ? counts.step_samples * options.trainer.curriculum.SumOver(options.loop.train_iters)
           : counts.step_tokens * options.loop.train_iters;
-  counts.micro_batches = counts.step_samples / options.trainer.batch_size.granularity;
+  counts.micro_batches = options.trainer.batch_size.MicroBatchesOf(counts.step_samples);
   counts.grows = options.trainer.batch_size.steps.size() > 1;
   return counts;
 }
@@ -263,6 +263,10 @@ class Screen {
     AppendRow("parameters",
               absl::StrFormat("%s; vocabulary %s, padded to %s", FormatCount(counts.parameters),
                               FormatCount(model.vocab_size), FormatCount(model.padded_vocab_size)));
+    if (const int64_t frozen = planned_.plan.frozen_parameters; frozen > 0) {
+      AppendRow("frozen", absl::StrFormat("%s; %s are trained", FormatCount(frozen),
+                                          FormatCount(counts.parameters - frozen)));
+    }
     AppendRow("layout", DescribeLayout(options_, config.parallel()));
     if (const PlanGrid grid = GridOf(options_); grid.is_grid())
       AppendRow(absl::StrCat(grid.mode(), " traffic"), DescribeGridTraffic(options_));
@@ -535,6 +539,7 @@ std::string FormatPlanJson(const LoadedConfig& loaded, const PlannedPretraining&
   const double tokens = static_cast<double>(counts.step_tokens);
   const Json report = {{"source", loaded.locations.source()},
                        {"parameters", counts.parameters},
+                       {"frozen_parameters", planned.plan.frozen_parameters},
                        {"vocab_size", model.vocab_size},
                        {"padded_vocab_size", model.padded_vocab_size},
                        {"layout", LayoutJson(options)},

@@ -4,9 +4,36 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "google/protobuf/text_format.h"
 #include "megatron/train/config/config_text.h"
 
 namespace megatron {
+namespace {
+
+// The fields of an optimizer that make a run another one: the parameters that are frozen, and what
+// ranks do in which step where they send signs; a later run with other steps would not know what
+// they did. Fields that may change are left out, also where they have their defaults.
+std::string OptimizerIdentity(const config::OptimizerConfig& optimizer) {
+  config::PretrainConfig identity;
+  config::OptimizerConfig* const own = identity.mutable_optimizer();
+  *own->mutable_freeze() = optimizer.freeze();
+  if (optimizer.optimizer() == config::Optimizer::onebit_adam ||
+      optimizer.optimizer() == config::Optimizer::onebit_lamb) {
+    own->set_freeze_step(optimizer.freeze_step());
+  }
+  if (optimizer.optimizer() == config::Optimizer::zero_one_adam) {
+    own->set_var_freeze_step(optimizer.var_freeze_step());
+    own->set_var_update_scaler(optimizer.var_update_scaler());
+    own->set_local_step_scaler(optimizer.local_step_scaler());
+    own->set_local_step_clipper(optimizer.local_step_clipper());
+  }
+  if (own->ByteSizeLong() == 0) return "";
+  std::string text;
+  google::protobuf::TextFormat::PrintToString(identity, &text);
+  return text;
+}
+
+}  // namespace
 
 std::string RunIdentity(const config::PretrainConfig& config, const std::string& data_fingerprint) {
   config::PretrainConfig identity;
@@ -16,6 +43,7 @@ std::string RunIdentity(const config::PretrainConfig& config, const std::string&
   // nothing.
   config::DataConfig* const data = identity.mutable_data();
   data->clear_data_path();
+  data->clear_data_args_path();
   data->clear_train_data_path();
   data->clear_valid_data_path();
   data->clear_test_data_path();
@@ -45,25 +73,13 @@ std::string RunIdentity(const config::PretrainConfig& config, const std::string&
     precision->set_num_layers_at_end_in_bf16(config.precision().num_layers_at_end_in_bf16());
   }
   identity.mutable_train()->set_seed(config.train().seed());
-  // These say what ranks do in which step; a later run with others would not know what they did.
-  const config::OptimizerConfig& optimizer = config.optimizer();
-  if (optimizer.optimizer() == config::Optimizer::onebit_adam ||
-      optimizer.optimizer() == config::Optimizer::onebit_lamb) {
-    identity.mutable_optimizer()->set_freeze_step(optimizer.freeze_step());
-  }
-  if (optimizer.optimizer() == config::Optimizer::zero_one_adam) {
-    config::OptimizerConfig* const steps = identity.mutable_optimizer();
-    steps->set_var_freeze_step(optimizer.var_freeze_step());
-    steps->set_var_update_scaler(optimizer.var_update_scaler());
-    steps->set_local_step_scaler(optimizer.local_step_scaler());
-    steps->set_local_step_clipper(optimizer.local_step_clipper());
-  }
   if (config.diloco().num_islands() > 0) {
     // These choose the samples.
     identity.mutable_diloco()->set_island(config.diloco().island());
     identity.mutable_diloco()->set_num_islands(config.diloco().num_islands());
   }
-  return absl::StrCat(EffectiveConfigText(identity), "data fingerprint: ", data_fingerprint, "\n");
+  return absl::StrCat(EffectiveConfigText(identity), OptimizerIdentity(config.optimizer()),
+                      "data fingerprint: ", data_fingerprint, "\n");
 }
 
 std::string IslandAgreementText(const config::PretrainConfig& config) {

@@ -18,6 +18,7 @@ namespace megatron {
 // One rank of each pipeline stage; the others of the stage are like it.
 struct RankPlan {
   int64_t parameters = 0;  // parameters that this rank holds
+  int64_t frozen = 0;      // those of them that optimizer.freeze keeps as they are
   int communicators = 0;   // communicators with other ranks, if by NCCL
   std::vector<int> ranks;  // all ranks of this stage, ascending, which are alike
   StageMemorySizes sizes;
@@ -37,7 +38,8 @@ struct RankPlan {
 struct RunPlan {
   std::vector<RankPlan> stages;
   int64_t ranks_per_stage = 1;
-  int64_t data_bytes = 0;  // bytes of the process for its data
+  int64_t frozen_parameters = 0;  // of the whole model
+  int64_t data_bytes = 0;         // bytes of the process for its data
   // Bytes resident before anything is allocated (in this process, now), and the kernels'
   // workspaces.
   int64_t program_bytes = 0;

@@ -71,6 +71,8 @@ struct TrainerOptions {
   LengthSchedule random_ltd;
   PackerOptions packing;
   double clip_grad = 0;
+  // Parameters that keep their values (NamePatterns); the expressions are right.
+  std::vector<std::string> freeze;
   DataSharding sharding = DataSharding::kNone;
   // Optimizer instances have parts of the states and not copies; `sharding` is not kNone.
   bool shards_states_over_instances = false;
@@ -189,9 +191,15 @@ class Trainer {
 
   // Trains one iteration on `source`'s next samples. `before_update`, unless null, runs between the
   // last use of the old weights and their update, and returns this rank's requests.
+  //
+  // After an error `progress` says whether the step was made before it, because other ranks were
+  // lost behind the update; made_step() then has its report.
   absl::StatusOr<StepReport> Step(const SampleSource& source,
                                   const std::function<StepRequests()>& before_update = nullptr);
-  // Measures the next `iterations` global batches of `source`, with islands by the global weights.
+  const std::optional<StepReport>& made_step() const { return made_step_; }
+  // Measures `iterations` global batches of `source` from the one at consumed_valid_samples on, and
+  // counts them there, with islands by the global weights. Behind the last whole batch comes the
+  // first one again.
   absl::StatusOr<Measured> Evaluate(const SampleSource& source, int64_t iterations);
 
   // Returns the times that the last step measured, with TrainerOptions::measure_pipeline.
@@ -237,6 +245,8 @@ class Trainer {
   ScheduleOptions ScheduleFor(int64_t micro_batches) const;
   StagePlan MakePlan(int64_t micro_batches) const;
   const StagePlan& PlanFor(int64_t micro_batches);  // the last one is kept
+  // What is packed of a step on all ranks after so many samples.
+  MicroBatchPacker::Step PackedAfter(int64_t consumed_samples) const;
   StagePlan PlanForward(int64_t micro_batches) const;
   std::vector<int64_t> MicroBatchesToMeasure() const;
   StepInputs InputsOf(const std::vector<MicroBatch>& batches, StageMode mode) const;
@@ -244,6 +254,8 @@ class Trainer {
   Diagnostics* NextDiagnostics() const;
   absl::Status RunPipeline(int64_t micro_batches, Diagnostics* diagnostics);
   absl::StatusOr<StepResult> Update(const StepRequests& requests, Diagnostics* diagnostics);
+  // Does what follows the optimizer's update in a step.
+  absl::Status FinishStep(Diagnostics* diagnostics, StepReport* report);
   // Ends an update: makes the outer step if one is due, and sends weights that have changed.
   absl::Status FinishUpdate(bool applied, StepReport* report);
   // Takes part in a round of the outer server if the step ends with one. Returns whether masters
@@ -312,6 +324,7 @@ class Trainer {
   StagePlan plan_;  // schedule for the last step's number of micro-batches
   MeasuredSchedule measured_;
   TrainingProgress progress_;
+  std::optional<StepReport> made_step_;
   RankProgress unwatched_;
   RankProgress* rank_progress_ = &unwatched_;
 };

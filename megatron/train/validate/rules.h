@@ -57,8 +57,14 @@ void CheckGradientCompression(ConfigChecker& check);
 void CheckSparseGradients(ConfigChecker& check);
 void CheckOneBit(ConfigChecker& check);
 
+// Parameters that keep their values.
+void CheckFreeze(ConfigChecker& check);
+
 // Samples that begin short.
 void CheckCurriculum(ConfigChecker& check);
+// Checks that ranks can share out `length` tokens of each sample, of which the field at `path` is
+// the length or a divisor.
+void CheckSampleLength(ConfigChecker& check, absl::string_view path, int64_t length);
 
 // Layers that see some of the tokens.
 void CheckRandomLtd(ConfigChecker& check);

@@ -211,6 +211,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckGradientCompression(check);
   CheckSparseGradients(check);
   CheckOneBit(check);
+  CheckFreeze(check);
   CheckTraining(check);
   CheckElasticity(check);
   CheckData(check);

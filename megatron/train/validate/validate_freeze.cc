@@ -1,0 +1,42 @@
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "megatron/tensor/name_patterns.h"
+#include "megatron/train/validate/rules.h"
+
+namespace megatron {
+
+void CheckFreeze(ConfigChecker& check) {
+  constexpr absl::string_view kFreeze = "optimizer.freeze";
+  const config::PretrainConfig& config = check.resolved();
+  if (config.optimizer().freeze().empty() || !check.Usable({kFreeze})) return;
+  const std::vector<std::string> expressions(config.optimizer().freeze().begin(),
+                                             config.optimizer().freeze().end());
+  const absl::StatusOr<NamePatterns> patterns = NamePatterns::Create(expressions);
+  if (!patterns.ok()) check.Error(kFreeze, patterns.status().message());
+  const auto refuse = [&](bool broken, absl::string_view path, absl::string_view because) {
+    if (broken && check.Usable({path}))
+      check.Error(kFreeze, absl::StrCat("cannot be used with ", check.Named(path), ": ", because));
+  };
+  const config::Optimizer::Type optimizer = config.optimizer().optimizer();
+  refuse(optimizer == config::Optimizer::onebit_adam ||
+             optimizer == config::Optimizer::onebit_lamb ||
+             optimizer == config::Optimizer::zero_one_adam,
+         "optimizer.optimizer", "it averages the momentum of all parameters");
+  refuse(config.gradient_compression().type() != config::GradientCompression::none,
+         "gradient_compression.type", "it keeps errors of all gradients");
+  refuse(config.optimizer().qk_clip(), "optimizer.qk_clip",
+         "it scales the weights of queries and keys");
+  refuse(config.diloco().sync_every() > 0, "diloco.sync_every", "islands average all weights");
+  refuse(!check.IsDefault("parallel.tensor_parallel_mode"), "parallel.tensor_parallel_mode",
+         "its layers compute all gradients");
+  refuse(config.parallel().param_cpu_offload(), "parallel.param_cpu_offload",
+         "weights in host memory have gradients there");
+  refuse(config.precision().fp8_param_gather(), "precision.fp8_param_gather",
+         "all ranks compute with the weights that were sent as codes, and these are not sent");
+}
+
+}  // namespace megatron
