@@ -51,7 +51,7 @@ Mlp::Mlp(const TransformerOptions& options, const std::string& name,
       recompute_(options.recompute.mlp),
       chunk_(options.recompute.mlp_chunk_tokens),
       activation_(options.activation),
-      gate_(options.gate),
+      gate_(options.gate, options.gate_limit, options.gate_offset),
       dtype_(options.dtype),
       fc1_(Fc1(options, name, input_outlives_forward), tensor_group),
       fc2_(Fc2(options, name), tensor_group) {

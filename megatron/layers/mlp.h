@@ -64,7 +64,8 @@ class Mlp {
 
   bool gated_, recompute_;
   int64_t chunk_;  // RecomputeOptions::mlp_chunk_tokens
-  ops::Activation activation_, gate_;
+  ops::Activation activation_;
+  ops::Gate gate_;
   DType dtype_;
   ColumnParallelLinear fc1_;
   RowParallelLinear fc2_;

@@ -4,7 +4,9 @@
 #define MEGATRON_LAYERS_TRANSFORMER_OPTIONS_H_
 
 #include <cstdint>
+#include <limits>
 #include <string>
+#include <vector>
 
 #include "megatron/layers/float8_options.h"
 #include "megatron/layers/moe/moe_options.h"
@@ -16,6 +18,19 @@
 
 namespace megatron {
 
+// The interpolation of B. Peng et al., "YaRN", arXiv 2309.00071.
+struct YarnOptions {
+  double factor = 0;  // how many times longer the context becomes; 0 turns it off
+  double original_context = 4096;
+  // Pairs that turn more than beta_fast times in the original context keep their frequency, those
+  // that turn less than beta_slow times have it divided by the factor, and those between are
+  // blended. The ends of that range are rounded away from it, to whole pairs, if `round_range`.
+  double beta_fast = 32, beta_slow = 1;
+  bool round_range = true;
+  // Rotated vectors are multiplied by m(mscale) / m(mscale_all_dim), m(x) = 1 + 0.1 x ln(factor).
+  double mscale = 1, mscale_all_dim = 0;
+};
+
 struct RotaryOptions {
   double base = 10000;
   double percent = 1;               // the share of each head's channels that is rotated
@@ -24,6 +39,10 @@ struct RotaryOptions {
   // The factor of Llama 3.1's scaling of low frequencies (8 there, with low 1, high 4 and an
   // original context of 8192); 0 turns it off.
   double scaling_factor = 0;
+  YarnOptions yarn;
+  // Where above 0, the base in layers whose attention sees a window; nothing scales their
+  // frequencies.
+  double local_base = 0;
 };
 
 // Relative positions (C. Raffel et al., arXiv 1910.10683): each head adds to a score a learned
@@ -57,6 +76,13 @@ enum class ContextParallel {
   kHierarchical,  // all-to-all within teams of ranks, a ring between them
 };
 
+// The score of one more key of value zero, which each query of self-attention has.
+enum class AttentionSink {
+  kNone,     // there is no such key
+  kZero,     // 0
+  kLearned,  // a number that each head learns
+};
+
 struct TransformerOptions {
   int64_t num_layers = 0;  // layers of the whole model; they scale the initial output projections
   int64_t hidden_size = 0;
@@ -69,11 +95,20 @@ struct TransformerOptions {
   ops::Activation activation = ops::Activation::kGeluTanh;
   bool gated = false;  // a gate in place of the activation
   ops::Activation gate = ops::Activation::kSilu;
+  // The limit and the offset of the gate (ops::Gate).
+  float gate_limit = std::numeric_limits<float>::infinity(), gate_offset = 0;
+  bool has_plain_gate() const { return ops::Gate(gate, gate_limit, gate_offset).is_plain(); }
   bool linear_bias = true;
   bool qkv_bias = true;
   bool qk_norm = false;
   bool rotary = false;
   RotaryOptions rotary_options;
+  std::vector<bool> rotary_layers;  // which of all layers rotate; empty: all do
+  // Where above 0, self-attention sees a window (ops/attention.h) in these of all layers; empty: in
+  // all.
+  int64_t window_size = 0;
+  std::vector<bool> window_layers;
+  AttentionSink sink = AttentionSink::kNone;
   RelativePositionOptions relative_positions;
   bool causal = true;
   float softmax_scale = 0;       // factor of attention's scores; 0 means 1 / sqrt(kv_channels)
@@ -107,6 +142,12 @@ struct TransformerOptions {
   // This rank's place in the grid of tensor-parallel ranks. ModelStage sets it.
   TensorGrid grid;
 
+  bool HasWindow(int64_t layer) const {
+    return window_size > 0 && (window_layers.empty() || window_layers[layer]);
+  }
+  bool Rotates(int64_t layer) const {
+    return rotary && (rotary_layers.empty() || rotary_layers[layer]);
+  }
   // Returns how many of `ranks` context-parallel ranks exchange tokens for heads (context_slice.h).
   int TeamSize(int ranks) const {
     if (context_parallel == ContextParallel::kAllToAll) return ranks;

@@ -77,33 +77,33 @@ bool ActivationBackwardSumsForFree(const Stream& stream) {
   return RunsOnCuda(stream) && cuda_kernel<ActivationBackwardAndBias> != nullptr;
 }
 
-void GateForward(const Stream& stream, Activation activation, const Tensor& gate_up_T2I,
+void GateForward(const Stream& stream, const Gate& gate, const Tensor& gate_up_T2I,
                  const Tensor& y_TI) {
   CheckGate(stream, y_TI, gate_up_T2I);
-  if (RunsOnCuda(stream)) return OnCuda<GateForward>(stream, activation, gate_up_T2I, y_TI);
+  if (RunsOnCuda(stream)) return OnCuda<GateForward>(stream, gate, gate_up_T2I, y_TI);
   if (!RunsOnCpu(stream)) return;
   const int64_t features = y_TI.dim(1);
   ParallelElements(stream.pool(), y_TI.dim(0), RowGrain(features),
                    [&](int64_t begin, int64_t count) {
                      for (int64_t t = begin; t < begin + count; ++t) {
-                       Kernels().gate(activation, y_TI.dtype(), At(gate_up_T2I, t * 2 * features),
+                       Kernels().gate(gate, y_TI.dtype(), At(gate_up_T2I, t * 2 * features),
                                       At(y_TI, t * features), features);
                      }
                    });
 }
 
-void GateBackward(const Stream& stream, Activation activation, const Tensor& dy_TI,
+void GateBackward(const Stream& stream, const Gate& gate, const Tensor& dy_TI,
                   const Tensor& gate_up_T2I, const Tensor& d_gate_up_T2I) {
   CheckGate(stream, dy_TI, gate_up_T2I);
   CheckGate(stream, dy_TI, d_gate_up_T2I);
   if (RunsOnCuda(stream))
-    return OnCuda<GateBackward>(stream, activation, dy_TI, gate_up_T2I, d_gate_up_T2I);
+    return OnCuda<GateBackward>(stream, gate, dy_TI, gate_up_T2I, d_gate_up_T2I);
   if (!RunsOnCpu(stream)) return;
   const int64_t features = dy_TI.dim(1);
   ParallelElements(stream.pool(), dy_TI.dim(0), RowGrain(features),
                    [&](int64_t begin, int64_t count) {
                      for (int64_t t = begin; t < begin + count; ++t) {
-                       Kernels().gate_backward(activation, dy_TI.dtype(), At(dy_TI, t * features),
+                       Kernels().gate_backward(gate, dy_TI.dtype(), At(dy_TI, t * features),
                                                At(gate_up_T2I, t * 2 * features),
                                                At(d_gate_up_T2I, t * 2 * features), features);
                      }

@@ -25,10 +25,11 @@ void ActivationBackwardAndBias(const Stream& stream, Activation activation, cons
 bool ActivationBackwardSumsForFree(const Stream& stream);
 
 // Each row of gate_up holds all gates, then all ups. Forward: y = activation(gate) * up, which is
-// SwiGLU with kSilu (N. Shazeer, arXiv 2002.05202). Backward writes d_gate_up (=).
-void GateForward(const Stream& stream, Activation activation, const Tensor& gate_up_T2I,
+// SwiGLU with kSilu (N. Shazeer, arXiv 2002.05202), or what Gate says more. Backward writes
+// d_gate_up (=); what lies beyond the gate's limit has no gradient.
+void GateForward(const Stream& stream, const Gate& gate, const Tensor& gate_up_T2I,
                  const Tensor& y_TI);
-void GateBackward(const Stream& stream, Activation activation, const Tensor& dy_TI,
+void GateBackward(const Stream& stream, const Gate& gate, const Tensor& dy_TI,
                   const Tensor& gate_up_T2I, const Tensor& d_gate_up_T2I);
 
 }  // namespace megatron::ops

@@ -1,6 +1,8 @@
 #include "megatron/ops/activation.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -14,8 +16,9 @@ namespace {
 
 const DType kDTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 const Activation kActivations[] = {
-    Activation::kNone, Activation::kGeluTanh, Activation::kGeluErf, Activation::kSquaredRelu,
-    Activation::kTanh, Activation::kRelu,     Activation::kSilu};
+    Activation::kNone,        Activation::kGeluTanh,  Activation::kGeluErf,
+    Activation::kSquaredRelu, Activation::kTanh,      Activation::kRelu,
+    Activation::kSilu,        Activation::kQuickGelu, Activation::kSigmoid};
 
 double Activate(Activation activation, double x) {
   switch (activation) {
@@ -33,6 +36,10 @@ double Activate(Activation activation, double x) {
       return x > 0 ? x : 0;
     case Activation::kSilu:
       return x / (1 + std::exp(-x));
+    case Activation::kQuickGelu:
+      return x / (1 + std::exp(-1.702 * x));
+    case Activation::kSigmoid:
+      return 1 / (1 + std::exp(-x));
   }
   return NAN;
 }
@@ -121,7 +128,18 @@ TEST_F(ActivationTest, OutputsMayReplaceInputs) {
   EXPECT_EQ(x.Bytes(), y.Bytes());
 }
 
-const Activation kGates[] = {Activation::kSilu, Activation::kGeluTanh, Activation::kRelu};
+const Gate kGates[] = {Activation::kSilu,
+                       Activation::kGeluTanh,
+                       Activation::kRelu,
+                       {Activation::kQuickGelu, 1, 1},
+                       {Activation::kSilu, 0.5f, 0},
+                       {Activation::kSilu, std::numeric_limits<float>::infinity(), -0.25f}};
+
+double Gated(const Gate& gate, double g, double u) {
+  const double limit = gate.limit;
+  return Activate(gate.activation, std::min(g, limit)) *
+         (std::max(-limit, std::min(u, limit)) + gate.offset);
+}
 
 TEST_F(ActivationTest, TheGradientOfTheBiasInFrontIsTheColumnsSums) {
   for (DType dtype : kDTypes) {
@@ -139,7 +157,7 @@ TEST_F(ActivationTest, TheGradientOfTheBiasInFrontIsTheColumnsSums) {
 
 TEST_F(ActivationTest, GateForwardIsTheFormula) {
   for (DType dtype : kDTypes) {
-    for (Activation gate : kGates) {
+    for (const Gate& gate : kGates) {
       for (int64_t features : {1, 3, 17, 33, 9000}) {
         const HostTensor gate_up = HostTensor::Normal({3, 2 * features}, dtype, 1);
         const HostTensor y({3, features}, dtype);
@@ -147,7 +165,7 @@ TEST_F(ActivationTest, GateForwardIsTheFormula) {
         std::vector<double> want;
         for (int64_t i = 0; i < 3 * features; ++i) {
           const int64_t at = i / features * 2 * features + i % features;
-          want.push_back(Activate(gate, gate_up.Get(at)) * gate_up.Get(at + features));
+          want.push_back(Gated(gate, gate_up.Get(at), gate_up.Get(at + features)));
         }
         ExpectNear(y, want, OpTolerance(dtype));
       }
@@ -156,8 +174,13 @@ TEST_F(ActivationTest, GateForwardIsTheFormula) {
 }
 
 TEST_F(ActivationTest, GateBackwardIsTheDerivativeOfForward) {
-  for (Activation gate : kGates) {
+  for (const Gate& gate : kGates) {
+    // Those within a step of a limit would see both sides of it.
     HostTensor gate_up = NormalAwayFromZero({3, 66}, 1);
+    for (int64_t i = 0; i < gate_up.numel(); ++i) {
+      const double beyond = std::abs(gate_up.Get(i)) - double{gate.limit};
+      if (std::abs(beyond) < 0.05) gate_up.Set(i, gate_up.Get(i) < 0 ? -2 : 2);
+    }
     const HostTensor dy = HostTensor::Normal({3, 33}, DType::kFloat32, 2);
     const HostTensor y({3, 33}, DType::kFloat32), d_gate_up({3, 66}, DType::kFloat32);
     GateBackward(stream_, gate, dy, gate_up, d_gate_up);
@@ -167,6 +190,28 @@ TEST_F(ActivationTest, GateBackwardIsTheDerivativeOfForward) {
     };
     ExpectNear(d_gate_up, FiniteDifference(&gate_up, loss), kFiniteDifferenceTolerance);
   }
+}
+
+TEST_F(ActivationTest, AGateWithALimitCutsWhatIsBeyondAndKeepsNaN) {
+  const double nan = std::nan("");
+  const Gate gate(Activation::kRelu, 2, 1);
+  // Gates 3, 1, -5, NaN and 1; ups 5, -4, 1, 1 and NaN.
+  const HostTensor gate_up =
+      HostTensor::Of({1, 10}, DType::kFloat32, {3, 1, -5, nan, 1, 5, -4, 1, 1, nan});
+  const HostTensor dy = HostTensor::Of({1, 5}, DType::kFloat32, {1, 1, 1, 1, 1});
+  const HostTensor y({1, 5}, DType::kFloat32), d({1, 10}, DType::kFloat32);
+  GateForward(stream_, gate, gate_up, y);
+  GateBackward(stream_, gate, dy, gate_up, d);
+  EXPECT_EQ(y.Get(0), 2 * 3);
+  EXPECT_EQ(y.Get(1), 1 * -1);
+  EXPECT_EQ(y.Get(2), 0);
+  EXPECT_TRUE(std::isnan(y.Get(3)));
+  EXPECT_TRUE(std::isnan(y.Get(4)));
+  EXPECT_EQ(d.Get(0), 0);   // the gate is beyond the limit
+  EXPECT_EQ(d.Get(1), -1);  // -2 + 1
+  EXPECT_EQ(d.Get(5), 0);   // what it multiplies is, too
+  EXPECT_EQ(d.Get(6), 0);
+  EXPECT_EQ(d.Get(7), 0);
 }
 
 TEST_F(ActivationTest, SixteenBitGateBackwardFollowsFp32) {

@@ -23,8 +23,9 @@ const Sizes kSizes[] = {{1, 1, 1},      {1, 17, 33},   {3, 33, 17},   {14, 384, 
                         {130, 97, 800}, {800, 130, 97}};
 const DType kDTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 const Activation kActivations[] = {
-    Activation::kNone, Activation::kGeluTanh, Activation::kGeluErf, Activation::kSquaredRelu,
-    Activation::kTanh, Activation::kRelu,     Activation::kSilu};
+    Activation::kNone,        Activation::kGeluTanh,  Activation::kGeluErf,
+    Activation::kSquaredRelu, Activation::kTanh,      Activation::kRelu,
+    Activation::kSilu,        Activation::kQuickGelu, Activation::kSigmoid};
 
 double Activate(Activation activation, double x) {
   switch (activation) {
@@ -42,6 +43,10 @@ double Activate(Activation activation, double x) {
       return std::max(x, 0.0);
     case Activation::kSilu:
       return x / (1 + std::exp(-x));
+    case Activation::kQuickGelu:
+      return x / (1 + std::exp(-1.702 * x));
+    case Activation::kSigmoid:
+      return 1 / (1 + std::exp(-x));
   }
   return NAN;
 }

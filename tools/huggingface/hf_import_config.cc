@@ -49,6 +49,8 @@ config::Activation::Type ToConfig(ops::Activation activation) {
       return config::Activation::silu;
     case ops::Activation::kSquaredRelu:
       return config::Activation::squared_relu;
+    case ops::Activation::kQuickGelu:
+      return config::Activation::quick_gelu;
     default:
       return config::Activation::gelu_tanh;
   }
@@ -98,6 +100,7 @@ void SetModel(const ModelOptions& model, config::ModelConfig* config) {
     config->set_num_tokentypes(model.num_token_types);
     config->set_openai_gelu(model.masked_lm_activation == ops::Activation::kGeluTanh);
   }
+  if (layer.window_size > 0) config->set_window_size(layer.window_size);
   SetPositions(model, config);
   if (model.kind == ModelKind::kT5) SetT5(model, config);
 }

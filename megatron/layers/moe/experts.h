@@ -1,9 +1,9 @@
-// The experts of one layer that this rank holds: as many MLPs without biases, each on rows of its
-// own.
+// The experts of one layer that this rank holds: as many MLPs, each on rows of its own.
 //
 // Weights are one tensor for all experts, [E, I, H] (gated [E, 2, I, H]: gates, then ups) and
-// [E, H, I]; this rank holds its experts' part, of which every rank of an expert's tensor group has
-// other features.
+// [E, H, I], and so are their biases, if they have some; this rank holds its experts' part, of
+// which every rank of an expert's tensor group has other features. The bias of [E, H] is added by
+// the first of them alone.
 //
 // Legend: R rows in groups by expert, H hidden, I ffn of this rank.
 #ifndef MEGATRON_LAYERS_MOE_EXPERTS_H_
@@ -48,14 +48,24 @@ class Experts {
 
  private:
   Tensor Fc1(const Tensor& x) const;  // the weight or its gradient as [experts, features, H]
+  // The bias, or its gradient, of one expert; empty if there is none.
+  Tensor BiasOf(const Parameter& bias, const Tensor& of_all, int64_t expert) const;
+  void AddBias(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
+               const Parameter& bias, const Tensor& y_RO) const;
+  void AddBiasGradient(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups,
+                       const Tensor& dy_RO, const Parameter& bias) const;
   void Activate(const LayerContext& ctx, absl::Span<const ops::RowGroup> groups, Arena* arena,
                 Saved* saved) const;
 
   bool gated_, recompute_;
-  ops::Activation activation_, gate_;
+  bool has_bias_;
+  bool is_first_;  // of the ranks that share an expert
+  ops::Activation activation_;
+  ops::Gate gate_;
   DType dtype_;
   GroupedProducts fc1_products_, fc2_products_;
   Parameter fc1_, fc2_;
+  Parameter fc1_bias_, fc2_bias_;  // without has_bias_ they have no name
 };
 
 }  // namespace megatron

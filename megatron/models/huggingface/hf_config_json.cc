@@ -41,6 +41,8 @@ void CheckCommon(const ModelOptions& options, Reasons* reasons) {
           reasons);
   Require(!layer.qk_norm, "qk_layernorm: gpt2, llama and qwen2 do not normalize queries and keys",
           reasons);
+  Require(layer.sink == AttentionSink::kNone,
+          "softmax_type: of Hugging Face's models with sinks none is written here", reasons);
   Require(layer.moe.num_experts == 0,
           "num_experts: of Hugging Face's models with experts none is written here", reasons);
 }
@@ -65,6 +67,7 @@ void CheckNotT5(const ModelOptions& options, Reasons* reasons) {
   require(!options.output_bias || options.kind == ModelKind::kBert,
           "a bias behind the output matrix");
   require(!layer.gated || layer.gate == ops::Activation::kSilu, "a gate that is not SiLU");
+  require(layer.has_plain_gate(), "activation_func_clamp_value, or glu_linear_offset");
 }
 
 void CheckGpt2(const ModelOptions& options, Reasons* reasons) {
@@ -82,6 +85,8 @@ void CheckGpt2(const ModelOptions& options, Reasons* reasons) {
   require(layer.kv_channels * layer.num_attention_heads == layer.hidden_size,
           "kv_channels with learned positions: gpt2's heads are hidden_size / num_attention_heads "
           "wide");
+  require(layer.window_size == 0,
+          "window_size with learned positions: gpt2's attention sees all that came before");
   require(layer.activation == ops::Activation::kGeluTanh ||
               layer.activation == ops::Activation::kGeluErf,
           "activation_func: gpt2 has gelu_new and gelu");
@@ -90,6 +95,8 @@ void CheckGpt2(const ModelOptions& options, Reasons* reasons) {
 bool IsQwen2(const ModelOptions& options) {
   return options.transformer.qkv_bias && !options.transformer.linear_bias;
 }
+
+bool IsMistral(const ModelOptions& options) { return options.transformer.window_size > 0; }
 
 void CheckLlama(const ModelOptions& options, Reasons* reasons) {
   const TransformerOptions& layer = options.transformer;
@@ -103,6 +110,18 @@ void CheckLlama(const ModelOptions& options, Reasons* reasons) {
   require(rotary.interpolation_factor == 1 || rotary.scaling_factor == 0,
           "rotary_seq_len_interpolation_factor and use_rope_scaling together: rope_scaling is one "
           "or the other");
+  require(rotary.yarn.factor == 0,
+          "position_embedding_type yarn: versions of transformers read its rope_scaling in "
+          "different ways");
+  require(layer.rotary_layers.empty(), "no_rope_freq: llama rotates in all layers");
+  require(rotary.local_base == 0, "rotary_base_local: mistral has one base");
+  require(layer.window_layers.empty(),
+          "window_attn_skip_freq: all of mistral's layers see a window, and none of llama's");
+  require(!IsMistral(options) || !layer.qkv_bias,
+          "window_size with biases: of these models mistral has windows, and no biases");
+  require(!IsMistral(options) || (rotary.interpolation_factor == 1 && rotary.scaling_factor == 0),
+          "window_size with scaled rotary positions: not all versions of transformers heed "
+          "mistral's rope_scaling");
   require(!IsQwen2(options) || layer.kv_channels * layer.num_attention_heads == layer.hidden_size,
           "kv_channels with add_qkv_bias: qwen2's heads are hidden_size / num_attention_heads wide "
           "(transformers before 4.48 ignores its head_dim)");
@@ -153,9 +172,13 @@ Json Gpt2Config(const ModelOptions& options) {
 
 Json LlamaConfig(const ModelOptions& options) {
   const TransformerOptions& layer = options.transformer;
-  const bool qwen = IsQwen2(options);
-  Json config = {{"model_type", qwen ? "qwen2" : "llama"},
-                 {"architectures", Json::array({qwen ? "Qwen2ForCausalLM" : "LlamaForCausalLM"})},
+  const bool qwen = IsQwen2(options), mistral = IsMistral(options);
+  const char* const type = qwen ? "qwen2" : mistral ? "mistral" : "llama";
+  const char* const architecture = qwen      ? "Qwen2ForCausalLM"
+                                   : mistral ? "MistralForCausalLM"
+                                             : "LlamaForCausalLM";
+  Json config = {{"model_type", type},
+                 {"architectures", Json::array({architecture})},
                  {"max_position_embeddings", options.max_positions},
                  {"hidden_size", layer.hidden_size},
                  {"intermediate_size", layer.ffn_hidden_size},
@@ -170,6 +193,8 @@ Json LlamaConfig(const ModelOptions& options) {
                  {"attention_dropout", ShortestDouble(layer.attention_dropout)}};
   if (qwen) {
     config["use_sliding_window"] = false;
+  } else if (mistral) {
+    config["sliding_window"] = layer.window_size + 1;
   } else {
     config["attention_bias"] = config["mlp_bias"] = layer.linear_bias;
   }

@@ -29,6 +29,7 @@ constexpr FeedForward kFeedForwards[] = {
 // Returns null where there is none.
 const FeedForward* FeedForwardOf(const TransformerOptions& layer) {
   const ops::Activation activation = layer.gated ? layer.gate : layer.activation;
+  if (!layer.has_plain_gate()) return nullptr;
   for (const FeedForward& candidate : kFeedForwards) {
     if (candidate.gated == layer.gated && candidate.activation == activation) return &candidate;
   }

@@ -33,6 +33,8 @@ MEGATRON_INLINE Vec Activate(Vec x) {
   if constexpr (kActivation == Activation::kTanh) return Tanh(x);
   if constexpr (kActivation == Activation::kRelu) return Max(Zero(), x);
   if constexpr (kActivation == Activation::kSilu) return x * Sigmoid(x);
+  if constexpr (kActivation == Activation::kQuickGelu) return x * Sigmoid(Set(1.702f) * x);
+  if constexpr (kActivation == Activation::kSigmoid) return Sigmoid(x);
   return x;
 }
 
@@ -57,6 +59,14 @@ MEGATRON_INLINE Vec ActivationSlope(Vec x) {
   if constexpr (kActivation == Activation::kSilu) {
     const Vec sigmoid = Sigmoid(x);
     return sigmoid * Fma(x, Set(1.0f) - sigmoid, Set(1.0f));
+  }
+  if constexpr (kActivation == Activation::kSigmoid) {
+    const Vec sigmoid = Sigmoid(x);
+    return sigmoid * (Set(1.0f) - sigmoid);
+  }
+  if constexpr (kActivation == Activation::kQuickGelu) {
+    const Vec scaled = Set(1.702f) * x, sigmoid = Sigmoid(scaled);
+    return sigmoid * Fma(scaled, Set(1.0f) - sigmoid, Set(1.0f));
   }
   return Set(1.0f);
 }

@@ -57,6 +57,10 @@ MEGATRON_INLINE void WithActivation(Activation activation, Body body) {
       return body(ActivationConstant<Activation::kRelu>());
     case Activation::kSilu:
       return body(ActivationConstant<Activation::kSilu>());
+    case Activation::kQuickGelu:
+      return body(ActivationConstant<Activation::kQuickGelu>());
+    case Activation::kSigmoid:
+      return body(ActivationConstant<Activation::kSigmoid>());
   }
 }
 
@@ -86,33 +90,55 @@ void ActivateBackwardKernel(Activation activation, DType dtype, const void* dy, 
   });
 }
 
-void GateKernel(Activation activation, DType dtype, const void* gate_up, void* y,
-                int64_t features) {
-  WithActivation(activation, [=](auto constant) {
+// Min and Max keep a second operand that is NaN.
+MEGATRON_INLINE Vec CutGate(Vec gate, float limit) { return Min(Set(limit), gate); }
+MEGATRON_INLINE Vec CutUp(Vec up, float limit) { return Max(Set(-limit), Min(Set(limit), up)); }
+
+void GateKernel(const Gate& gate, DType dtype, const void* gate_up, void* y, int64_t features) {
+  WithActivation(gate.activation, [=](auto constant) {
+    constexpr Activation kActivation = decltype(constant)::kActivation;
     WithType(dtype, [=](auto* type) {
       const auto *gates = As(type, gate_up), *ups = gates + features;
       auto* out = As(type, y);
+      if (gate.is_plain()) {
+        return ForEachVec(features, [=](auto access, int64_t i) {
+          const Vec open = Activate<kActivation>(access.load(gates + i));
+          access.store(out + i, open * access.load(ups + i));
+        });
+      }
       ForEachVec(features, [=](auto access, int64_t i) {
-        const Vec gate = Activate<decltype(constant)::kActivation>(access.load(gates + i));
-        access.store(out + i, gate * access.load(ups + i));
+        const Vec open = Activate<kActivation>(CutGate(access.load(gates + i), gate.limit));
+        access.store(out + i, open * (CutUp(access.load(ups + i), gate.limit) + Set(gate.offset)));
       });
     });
   });
 }
 
-void GateBackwardKernel(Activation activation, DType dtype, const void* dy, const void* gate_up,
+void GateBackwardKernel(const Gate& gate, DType dtype, const void* dy, const void* gate_up,
                         void* d_gate_up, int64_t features) {
-  WithActivation(activation, [=](auto constant) {
+  WithActivation(gate.activation, [=](auto constant) {
+    constexpr Activation kActivation = decltype(constant)::kActivation;
     WithType(dtype, [=](auto* type) {
       const auto *gradient = As(type, dy), *gates = As(type, gate_up), *ups = gates + features;
       auto* d_gates = As(type, d_gate_up);
       auto* d_ups = d_gates + features;
+      if (gate.is_plain()) {
+        return ForEachVec(features, [=](auto access, int64_t i) {
+          const Vec g = access.load(gates + i), up = access.load(ups + i);
+          const Vec d = access.load(gradient + i);
+          access.store(d_ups + i, d * Activate<kActivation>(g));
+          access.store(d_gates + i, d * up * ActivationSlope<kActivation>(g));
+        });
+      }
       ForEachVec(features, [=](auto access, int64_t i) {
-        constexpr Activation kActivation = decltype(constant)::kActivation;
-        const Vec gate = access.load(gates + i), up = access.load(ups + i);
+        const Vec g = access.load(gates + i), up = access.load(ups + i);
         const Vec d = access.load(gradient + i);
-        access.store(d_ups + i, d * Activate<kActivation>(gate));
-        access.store(d_gates + i, d * up * ActivationSlope<kActivation>(gate));
+        const Vec cut_gate = CutGate(g, gate.limit), cut_up = CutUp(up, gate.limit);
+        const Vec d_up = d * Activate<kActivation>(cut_gate);
+        const Vec d_gate = d * (cut_up + Set(gate.offset)) * ActivationSlope<kActivation>(cut_gate);
+        const Vec within = Select(Less(up, cut_up), Zero(), d_up);
+        access.store(d_ups + i, Select(Less(cut_up, up), Zero(), within));
+        access.store(d_gates + i, Select(Less(cut_gate, g), Zero(), d_gate));
       });
     });
   });

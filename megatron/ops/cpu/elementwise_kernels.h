@@ -17,8 +17,8 @@ struct ElementwiseKernels {
   void (*activate_backward)(Activation activation, DType dtype, const void* dy, const void* x,
                             void* dx, int64_t count);
   // One row, which holds all gates and then all ups.
-  void (*gate)(Activation activation, DType dtype, const void* gate_up, void* y, int64_t features);
-  void (*gate_backward)(Activation activation, DType dtype, const void* dy, const void* gate_up,
+  void (*gate)(const Gate& gate, DType dtype, const void* gate_up, void* y, int64_t features);
+  void (*gate_backward)(const Gate& gate, DType dtype, const void* dy, const void* gate_up,
                         void* d_gate_up, int64_t features);
 };
 

@@ -30,6 +30,8 @@ __device__ float Activate(float x) {
   if constexpr (kActivation == Activation::kTanh) return tanhf(x);
   if constexpr (kActivation == Activation::kRelu) return fmaxf(0.0f, x);
   if constexpr (kActivation == Activation::kSilu) return x * Sigmoid<T>(x);
+  if constexpr (kActivation == Activation::kQuickGelu) return x * Sigmoid<T>(1.702f * x);
+  if constexpr (kActivation == Activation::kSigmoid) return Sigmoid<T>(x);
   return x;
 }
 
@@ -52,6 +54,14 @@ __device__ float ActivationSlope(float x) {
   if constexpr (kActivation == Activation::kSilu) {
     const float sigmoid = Sigmoid<T>(x);
     return sigmoid * fmaf(x, 1.0f - sigmoid, 1.0f);
+  }
+  if constexpr (kActivation == Activation::kSigmoid) {
+    const float sigmoid = Sigmoid<T>(x);
+    return sigmoid * (1.0f - sigmoid);
+  }
+  if constexpr (kActivation == Activation::kQuickGelu) {
+    const float scaled = 1.702f * x, sigmoid = Sigmoid<T>(scaled);
+    return sigmoid * fmaf(scaled, 1.0f - sigmoid, 1.0f);
   }
   return 1.0f;
 }
@@ -80,6 +90,10 @@ __device__ void WithActivation(Activation activation, Body body) {
       return body(ActivationConstant<Activation::kRelu>());
     case Activation::kSilu:
       return body(ActivationConstant<Activation::kSilu>());
+    case Activation::kQuickGelu:
+      return body(ActivationConstant<Activation::kQuickGelu>());
+    case Activation::kSigmoid:
+      return body(ActivationConstant<Activation::kSigmoid>());
   }
 }
 

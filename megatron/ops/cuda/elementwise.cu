@@ -87,9 +87,18 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // The elements are those of y; gate and up of a row lie `features` apart.
+// The cut values of a gate and of what it multiplies (Gate); NaN stays.
+struct GateCut {
+  float limit, offset;
+  explicit GateCut(const Gate& gate) : limit(gate.limit), offset(gate.offset) {}
+  __device__ float CutGate(float gate) const { return gate > limit ? limit : gate; }
+  __device__ float CutUp(float up) const { return up > limit ? limit : up < -limit ? -limit : up; }
+};
+
 template <typename T>
 struct GateMap {
   Activation activation;
+  GateCut cut;
   int64_t features;
   const T* gate_up;
   T* y;
@@ -101,8 +110,9 @@ struct GateMap {
     WithActivation(activation, [&](auto constant) {
       constexpr Activation kActivation = decltype(constant)::kActivation;
       for (int j = 0; j < N; ++j) {
-        values.values[j] = FromFloat<T>(Activate<kActivation, T>(ToFloat(values.values[j])) *
-                                        ToFloat(ups.values[j]));
+        const float gate = cut.CutGate(ToFloat(values.values[j]));
+        values.values[j] = FromFloat<T>(Activate<kActivation, T>(gate) *
+                                        (cut.CutUp(ToFloat(ups.values[j])) + cut.offset));
       }
     });
     Store<T, N>(y, i, values);
@@ -112,6 +122,7 @@ struct GateMap {
 template <typename T>
 struct GateSlopeMap {
   Activation activation;
+  GateCut cut;
   int64_t features;
   const T *dy, *gate_up;
   T* d_gate_up;
@@ -125,8 +136,11 @@ struct GateSlopeMap {
       for (int j = 0; j < N; ++j) {
         const float gate = ToFloat(gates.values[j]), up = ToFloat(ups.values[j]);
         const float d = ToFloat(gradients.values[j]);
-        gates.values[j] = FromFloat<T>(d * up * ActivationSlope<kActivation, T>(gate));
-        ups.values[j] = FromFloat<T>(d * Activate<kActivation, T>(gate));
+        const float cut_gate = cut.CutGate(gate), cut_up = cut.CutUp(up);
+        const float d_gate = d * (cut_up + cut.offset) * ActivationSlope<kActivation, T>(cut_gate);
+        const float d_up = d * Activate<kActivation, T>(cut_gate);
+        gates.values[j] = FromFloat<T>(gate > cut_gate ? 0.0f : d_gate);
+        ups.values[j] = FromFloat<T>(up > cut_up || up < cut_up ? 0.0f : d_up);
       }
     });
     Store<T, N>(d_gate_up + at, 0, gates);
@@ -322,23 +336,24 @@ void ActivationBackwardAndBias(const Stream& stream, Activation activation, cons
   AddSlices(partial, slices, columns, {dbias_I.data<float>()}, Handle(stream));
 }
 
-void GateForward(const Stream& stream, Activation activation, const Tensor& gate_up_T2I,
+void GateForward(const Stream& stream, const Gate& gate, const Tensor& gate_up_T2I,
                  const Tensor& y_TI) {
   WithType(y_TI.dtype(), [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     Launch<T>(stream, y_TI.numel(), y_TI.dim(1), {gate_up_T2I.raw(), y_TI.raw()},
-              GateMap<T>{activation, y_TI.dim(1), As(type, gate_up_T2I), As(type, y_TI)});
+              GateMap<T>{gate.activation, GateCut(gate), y_TI.dim(1), As(type, gate_up_T2I),
+                         As(type, y_TI)});
   });
 }
 
-void GateBackward(const Stream& stream, Activation activation, const Tensor& dy_TI,
+void GateBackward(const Stream& stream, const Gate& gate, const Tensor& dy_TI,
                   const Tensor& gate_up_T2I, const Tensor& d_gate_up_T2I) {
   WithType(dy_TI.dtype(), [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     Launch<T>(stream, dy_TI.numel(), dy_TI.dim(1),
               {dy_TI.raw(), gate_up_T2I.raw(), d_gate_up_T2I.raw()},
-              GateSlopeMap<T>{activation, dy_TI.dim(1), As(type, dy_TI), As(type, gate_up_T2I),
-                              As(type, d_gate_up_T2I)});
+              GateSlopeMap<T>{gate.activation, GateCut(gate), dy_TI.dim(1), As(type, dy_TI),
+                              As(type, gate_up_T2I), As(type, d_gate_up_T2I)});
   });
 }
 

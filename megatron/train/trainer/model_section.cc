@@ -107,6 +107,7 @@ MoeOptions ToMoe(const config::ModelConfig& model) {
   options.layers = *ParseLayerPattern(model.moe_layer_freq(), model.num_layers());
   options.ffn_hidden_size = model.moe_ffn_hidden_size();
   options.shared_ffn_hidden_size = model.moe_shared_expert_intermediate_size();
+  options.shared_expert_gate = model.moe_shared_expert_gate();
   options.router.score = model.moe_router_score_function() == config::RouterScoreFunction::sigmoid
                              ? ops::RouterScore::kSigmoid
                              : ops::RouterScore::kSoftmax;
@@ -145,10 +146,41 @@ ops::Activation ToActivation(config::Activation::Type activation) {
       return ops::Activation::kSilu;
     case config::Activation::squared_relu:
       return ops::Activation::kSquaredRelu;
+    case config::Activation::quick_gelu:
+      return ops::Activation::kQuickGelu;
     case config::Activation::gelu_tanh:
       break;
   }
   return ops::Activation::kGeluTanh;
+}
+
+AttentionSink ToSink(config::SoftmaxType::Type type) {
+  switch (type) {
+    case config::SoftmaxType::off_by_one:
+      return AttentionSink::kZero;
+    case config::SoftmaxType::learnable:
+      return AttentionSink::kLearned;
+    case config::SoftmaxType::vanilla:
+      break;
+  }
+  return AttentionSink::kNone;
+}
+
+RotaryOptions ToRotary(const config::ModelConfig& model) {
+  RotaryOptions options = {model.rotary_base(), model.rotary_percent(), model.rotary_interleaved(),
+                           model.rotary_seq_len_interpolation_factor(),
+                           model.use_rope_scaling() ? model.rope_scaling_factor() : 0};
+  options.local_base = model.rotary_base_local();
+  if (model.position_embedding_type() != config::PositionEmbedding::yarn) return options;
+  options.yarn.factor = model.yarn_rotary_scaling_factor();
+  options.yarn.original_context =
+      static_cast<double>(model.yarn_original_max_position_embeddings());
+  options.yarn.beta_fast = model.yarn_beta_fast();
+  options.yarn.beta_slow = model.yarn_beta_slow();
+  options.yarn.round_range = model.yarn_correction_range_round_to_int();
+  options.yarn.mscale = model.yarn_mscale();
+  options.yarn.mscale_all_dim = model.yarn_mscale_all_dim();
+  return options;
 }
 
 // Converts the options that all kinds of models share.
@@ -169,13 +201,19 @@ TransformerOptions ToTransformer(const config::PretrainConfig& config) {
   options.activation = ToActivation(model.activation_func());
   options.gated = model.swiglu() || model.gated_linear_unit();
   if (model.gated_linear_unit() && !model.swiglu()) options.gate = options.activation;
+  if (model.has_activation_func_clamp_value())
+    options.gate_limit = static_cast<float>(model.activation_func_clamp_value());
+  options.gate_offset = static_cast<float>(model.glu_linear_offset());
   options.linear_bias = !model.disable_bias_linear();
   options.qkv_bias = !model.disable_bias_linear() || model.add_qkv_bias();
   options.qk_norm = model.qk_layernorm();
-  options.rotary = model.position_embedding_type() == config::PositionEmbedding::rope;
-  options.rotary_options = {model.rotary_base(), model.rotary_percent(), model.rotary_interleaved(),
-                            model.rotary_seq_len_interpolation_factor(),
-                            model.use_rope_scaling() ? model.rope_scaling_factor() : 0};
+  options.rotary = model.position_embedding_type() == config::PositionEmbedding::rope ||
+                   model.position_embedding_type() == config::PositionEmbedding::yarn;
+  options.rotary_options = ToRotary(model);
+  if (model.has_no_rope_freq()) options.rotary_layers = *RotaryLayers(model);
+  options.window_size = model.window_size();
+  if (model.has_window_attn_skip_freq()) options.window_layers = *WindowLayers(model);
+  options.sink = ToSink(model.softmax_type());
   if (model.position_embedding_type() == config::PositionEmbedding::relative) {
     options.relative_positions = {model.relative_attention_num_buckets(),
                                   model.relative_attention_max_distance()};
@@ -234,6 +272,8 @@ ModelOptions ToModelOptions(const config::PretrainConfig& config, int64_t vocab_
   options.max_positions = model.max_position_embeddings();
   options.tied_embeddings = !model.untie_embeddings_and_output_weights();
   options.embedding_init_std = static_cast<float>(model.embedding_init_method_std());
+  options.xavier_uniform = model.init_method_xavier_uniform();
+  options.xavier_embeddings = options.xavier_uniform && !model.has_embedding_init_method_std();
   options.layer_recompute = ToLayerRecompute(config.recompute());
   options.num_offloaded_layers = config.recompute().cpu_offloading_num_layers();
   options.attention_on_host = config.recompute().attention_chunks_on_host();
