@@ -59,6 +59,12 @@ double MultiplyAddsIf(const MatrixProducts& products, const Chosen& chosen) {
 
 }  // namespace
 
+double SeenInWindow(double tokens, double window, FlopsConvention convention) {
+  if (window >= tokens) return CausallySeen(tokens, convention);
+  const double seen = window - window * window / (2 * tokens);
+  return convention == FlopsConvention::kClassic ? 2 * seen : seen;
+}
+
 double CausallySeen(double tokens, FlopsConvention convention) {
   return convention == FlopsConvention::kClassic ? tokens : tokens / 2;
 }
@@ -83,6 +89,8 @@ MatrixProducts MixtureProducts(const LayerShape& layer, double tokens) {
   }
   products.push_back(Weights("router", tokens, layer.num_experts, layer.hidden));
   if (layer.shared_expert_ffn == 0) return products;
+  if (layer.has_shared_expert_gate)
+    products.push_back(Weights("shared expert gate", tokens, 1, layer.hidden));
   return Joined(std::move(products), MlpOfWidth(layer, tokens, layer.shared_expert_ffn));
 }
 

@@ -25,6 +25,7 @@ struct LayerShape {
   int64_t experts_per_token = 0;  // number of experts that each token goes to
   int64_t expert_ffn = 0;
   int64_t shared_expert_ffn = 0;  // 0: none is shared
+  bool has_shared_expert_gate = false;
 };
 
 // `count` products of an m x k with a k x n matrix.
@@ -55,6 +56,9 @@ enum class FlopsConvention {
 
 // Returns how many of `tokens` tokens each of them sees on average under a causal mask.
 double CausallySeen(double tokens, FlopsConvention convention);
+// The same where each sees at most the `window` positions up to its own. Where the mask does not
+// count, as many behind it count, too.
+double SeenInWindow(double tokens, double window, FlopsConvention convention);
 
 // Attention over `tokens` tokens, each of which sees `seen` on average.
 MatrixProducts SelfAttentionProducts(const LayerShape& layer, double tokens, double seen);

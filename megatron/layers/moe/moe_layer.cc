@@ -1,5 +1,6 @@
 #include "megatron/layers/moe/moe_layer.h"
 
+#include "glog/logging.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/moe/permute.h"
 #include "megatron/tensor/trace/trace.h"
@@ -24,9 +25,12 @@ MoeLayer::MoeLayer(const TransformerOptions& options, const std::string& name, i
       dispatcher_(options.moe, groups),
       experts_(options, name + ".experts.experts", groups) {
   if (options.moe.shared_ffn_hidden_size > 0) {
+    CHECK(!options.linear_bias) << name << ": a shared expert has no biases";
     shared_ = std::make_unique<Mlp>(SharedOptions(options), name + ".shared_experts", tensor_group,
                                     /*input_outlives_forward=*/true);
   }
+  if (options.moe.shared_expert_gate)
+    gate_ = std::make_unique<SharedExpertGate>(options, name + ".shared_experts", tensor_group);
 }
 
 Tensor MoeLayer::Routed(const LayerContext& ctx, const Tensor& x_TH) const {
@@ -46,7 +50,8 @@ void MoeLayer::Share(const LayerContext& ctx, const Tensor& x_TH) const {
 
 Tensor MoeLayer::Shared(const LayerContext& ctx, const Tensor& x_TH, Saved* saved) const {
   if (shared_ == nullptr) return Tensor();
-  const Tensor shared_TH = ctx.scratch->Allocate(dtype_, x_TH.shape(), "shared expert");
+  Arena* const arena = gate_ != nullptr ? ctx.saved : ctx.scratch;
+  const Tensor shared_TH = arena->Allocate(dtype_, x_TH.shape(), "shared expert");
   shared_->Forward(ctx, x_TH, shared_TH, &saved->shared);
   return shared_TH;
 }
@@ -55,7 +60,14 @@ Tensor MoeLayer::SharedGradient(const LayerContext& ctx, const Tensor& dy_TH, Sa
   if (shared_ == nullptr) return Tensor();
   const Tensor dshared_TH = ctx.scratch->Allocate(dtype_, dy_TH.shape(), "shared expert gradient");
   saved->shared.fc1.x_TI = saved->x_TH;
-  shared_->Backward(ctx, dy_TH, dshared_TH, &saved->shared);
+  if (gate_ == nullptr) {
+    shared_->Backward(ctx, dy_TH, dshared_TH, &saved->shared);
+    return dshared_TH;
+  }
+  const Tensor dgated_TH = ctx.kept()->Allocate(dtype_, dy_TH.shape(), "shared expert gradient");
+  const Tensor dlogits_T1 = gate_->BackwardOutput(ctx, dy_TH, dgated_TH, saved->gate);
+  shared_->Backward(ctx, dgated_TH, dshared_TH, &saved->shared);
+  gate_->BackwardInput(ctx, dlogits_T1, saved->x_TH, dshared_TH);
   return dshared_TH;
 }
 
@@ -108,7 +120,11 @@ void MoeLayer::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor
     hosts_->SumOverHosts(ctx, saved->hosts, sums, Routed(ctx, y_TH));
   }
   Share(ctx, y_TH);
-  if (shared_ != nullptr) ops::Add(ctx.stream, shared_TH, y_TH);
+  if (gate_ != nullptr) {
+    gate_->Forward(ctx, x_TH, shared_TH, y_TH, &saved->gate);
+  } else if (shared_ != nullptr) {
+    ops::Add(ctx.stream, shared_TH, y_TH);
+  }
 }
 
 void MoeLayer::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH,
@@ -180,6 +196,7 @@ void MoeLayer::AppendParameters(std::vector<Parameter*>* out) {
   router_.AppendParameters(out);
   experts_.AppendParameters(out);
   if (shared_ != nullptr) shared_->AppendParameters(out);
+  if (gate_ != nullptr) gate_->AppendParameters(out);
 }
 
 }  // namespace megatron

@@ -23,6 +23,7 @@
 #include "megatron/layers/moe/host_dispatcher.h"
 #include "megatron/layers/moe/routed_rows.h"
 #include "megatron/layers/moe/router_layer.h"
+#include "megatron/layers/moe/shared_expert_gate.h"
 #include "megatron/layers/moe/token_dispatcher.h"
 
 namespace megatron {
@@ -38,6 +39,7 @@ class MoeLayer {
     Experts::Saved experts;
     Tensor returned_SH;
     Mlp::Saved shared;
+    SharedExpertGate::Saved gate;
   };
 
   // `name` is "decoder.layers.0.mlp", `layer` the layer's number as dropout counts.
@@ -60,7 +62,8 @@ class MoeLayer {
   Tensor Routed(const LayerContext& ctx, const Tensor& x_TH) const;
   // Gives all tensor-parallel ranks the rows that each has written of x.
   void Share(const LayerContext& ctx, const Tensor& x_TH) const;
-  // The shared expert's result and its gradient of x, in ctx.scratch; empty if there is none.
+  // The shared expert's result before its gate, and its gradient of x, in ctx.scratch; empty if
+  // there is none. With a gate the result is in ctx.saved.
   Tensor Shared(const LayerContext& ctx, const Tensor& x_TH, Saved* saved) const;
   Tensor SharedGradient(const LayerContext& ctx, const Tensor& dy_TH, Saved* saved);
 
@@ -70,7 +73,8 @@ class MoeLayer {
   std::unique_ptr<HostDispatcher> hosts_;  // null without deduplicated dispatch
   TokenDispatcher dispatcher_;
   Experts experts_;
-  std::unique_ptr<Mlp> shared_;  // null without a shared expert
+  std::unique_ptr<Mlp> shared_;             // null without a shared expert
+  std::unique_ptr<SharedExpertGate> gate_;  // null if the shared expert has none
 };
 
 }  // namespace megatron

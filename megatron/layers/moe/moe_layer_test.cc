@@ -1,6 +1,8 @@
 #include "megatron/layers/moe/moe_layer.h"
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "megatron/layers/layer_harness.h"
@@ -49,6 +51,52 @@ TEST_F(MoeLayerTest, GradientsWithSigmoidScoresAndASharedExpertAreThoseOfFiniteD
   options.moe.router.score = ops::RouterScore::kSigmoid;
   options.moe.shared_ffn_hidden_size = 10;
   ExpectGradients(&harness_, MakeLayer(options), kHidden);
+}
+
+TEST_F(MoeLayerTest, GradientsWithAGateOfTheSharedExpertAreThoseOfFiniteDifferences) {
+  TransformerOptions options = Options();
+  options.moe.shared_ffn_hidden_size = 10;
+  options.moe.shared_expert_gate = true;
+  ExpectGradients(&harness_, MakeLayer(options), kHidden);
+}
+
+TEST_F(MoeLayerTest, GradientsWithBiasesAndACutGateAreThoseOfFiniteDifferences) {
+  TransformerOptions options = Options();
+  options.linear_bias = true;
+  options.gate = ops::Activation::kQuickGelu;
+  options.gate_limit = 7;
+  options.gate_offset = 1;
+  ExpectGradients(&harness_, MakeLayer(options), kHidden);
+}
+
+// With a vector of zeros the gate is one half for all tokens.
+TEST_F(MoeLayerTest, TheGateMultipliesTheSharedExpertsOutput) {
+  TransformerOptions options = Options();
+  options.moe.shared_ffn_hidden_size = 10;
+  options.moe.shared_expert_gate = true;
+  const LayerCalls calls = MakeLayer(options);
+  harness_.Bind(calls.parameters);
+  const auto set_all = [&](const std::string& name, double factor) {
+    for (size_t i = 0; i < calls.parameters.size(); ++i) {
+      ops::HostTensor& values = harness_.values()[i];
+      if (calls.parameters[i]->name != name) continue;
+      for (int64_t j = 0; j < values.numel(); ++j) values.Set(j, factor * values.Get(j));
+    }
+  };
+  const ops::HostTensor x = ops::HostTensor::Normal({8, kHidden}, DType::kFloat32, 1);
+  const ops::HostTensor y({8, kHidden}, DType::kFloat32);
+  const auto forward = [&] {
+    harness_.Forward(calls, x, y);
+    return y.Values();
+  };
+  set_all("mlp.shared_experts.gate_weight", 0);
+  const std::vector<double> half = forward();
+  set_all("mlp.shared_experts.linear_fc2.weight", 2);
+  const std::vector<double> whole = forward();
+  set_all("mlp.shared_experts.linear_fc2.weight", 0);
+  const std::vector<double> none = forward();
+  for (size_t i = 0; i < half.size(); ++i) EXPECT_NEAR(half[i], (whole[i] + none[i]) / 2, 1e-5);
+  EXPECT_NE(half, none);
 }
 
 TEST_F(MoeLayerTest, AnExpertThatNoTokenChoosesChangesNothing) {

@@ -27,6 +27,7 @@ struct MoeOptions {
   std::vector<bool> layers;
   int64_t ffn_hidden_size = 0;         // feed-forward size of one expert
   int64_t shared_ffn_hidden_size = 0;  // size of the expert that sees all tokens; 0: there is none
+  bool shared_expert_gate = false;     // see shared_expert_gate.h; with a shared expert
   ops::Router router;
   BalanceUnit balance = BalanceUnit::kSample;
   float aux_loss_coeff = 0;

@@ -48,7 +48,10 @@ class RouterLayer {
   void Backward(const LayerContext& ctx, const Tensor& dprobability_NK, const Tensor& dx_NH,
                 const Saved& saved);
 
-  void AppendParameters(std::vector<Parameter*>* out) { out->push_back(&weight_); }
+  void AppendParameters(std::vector<Parameter*>* out) {
+    out->push_back(&weight_);
+    if (has_bias()) out->push_back(&bias_);
+  }
 
  private:
   struct Losses {
@@ -57,6 +60,7 @@ class RouterLayer {
     double balance_factor = 0, z_factor = 0;
   };
 
+  bool has_bias() const { return !bias_.name.empty(); }
   void CountLoad(const LayerContext& ctx, const Saved& saved) const;
   // Returns x in fp32: x itself, or a copy in scratch memory.
   Tensor InFloat(const LayerContext& ctx, const Tensor& x) const;
@@ -82,6 +86,7 @@ class RouterLayer {
   ProcessGroup data_group_;
   DType dtype_;
   Parameter weight_;
+  Parameter bias_;  // has no name if there is none
   RouterState::Layer state_;
   Observer observer_;
 };

@@ -17,8 +17,8 @@ LayerShape ToLayerShape(const config::ModelConfig& model);
 // LayerNorm a bias each.
 int64_t NormWeights(const config::ModelConfig& model, int64_t channels);
 
-// Returns the number of biases in a layer's self-attention and MLP.
-int64_t LayerBiases(const config::ModelConfig& model);
+// Returns the number of biases in a layer's self-attention and MLP, or in its router and experts.
+int64_t LayerBiases(const config::ModelConfig& model, bool has_experts = false);
 
 }  // namespace megatron
 

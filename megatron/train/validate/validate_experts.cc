@@ -108,10 +108,11 @@ void CheckExpertLayout(ConfigChecker& check) {
 void CheckExperts(ConfigChecker& check) {
   if (!check.IsWritten(kExperts)) return;
   const config::ModelConfig& model = check.resolved().model();
-  if (!model.disable_bias_linear()) {
-    check.Error(kExperts,
-                "needs model.disable_bias_linear: true; experts have no biases "
-                "(model.add_qkv_bias gives attention its own)");
+  constexpr char kShared[] = "model.moe_shared_expert_intermediate_size";
+  if (!model.disable_bias_linear() && check.IsWritten(kShared)) {
+    check.Error(kShared,
+                "needs model.disable_bias_linear: true, as in Megatron; a shared expert has no "
+                "biases (model.add_qkv_bias gives attention its own)");
   }
   if (ModelRulesOf(model).filling() != SampleFilling::kNone) CheckSamplesOfAnyLength(check);
   if (check.Usable({"model.num_layers"})) {
