@@ -19,6 +19,8 @@ struct ModelOptions {
   int64_t max_positions = 0;  // number of rows of the position table, or of the rotary tables
   bool tied_embeddings = true;
   float embedding_init_std = 0.02f;
+  // Weights, and embeddings, start from uniform distributions (XavierBound), not from normal ones.
+  bool xavier_uniform = false, xavier_embeddings = false;
   int64_t num_token_types = 0;  // number of rows of the table of token types; 0: no such table
   // A layer in front of the output matrix (bert/masked_lm_transform.h), and its GELU. MakeBertStage
   // gives every BERT the layer, and output_bias.

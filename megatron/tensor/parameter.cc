@@ -1,6 +1,7 @@
 #include "megatron/tensor/parameter.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "megatron/base/philox.h"
 
@@ -32,6 +33,20 @@ void ForEachRun(const Sharding& sharding, Body body) {
   }
 }
 
+// Fills out[0, count) with elements [begin, begin + count) of a stream that is uniform between
+// -bound and it.
+void FillUniform(PhiloxKey key, float bound, int64_t begin, int64_t count, float* out) {
+  PhiloxBlock block;
+  for (int64_t i = begin; i < begin + count; ++i) {
+    if (i == begin || i % 4 == 0) {
+      const auto number = static_cast<uint64_t>(i / 4);
+      block =
+          Philox(key, {{static_cast<uint32_t>(number), static_cast<uint32_t>(number >> 32), 0, 0}});
+    }
+    out[i - begin] = bound * (2 * UniformOpenZero(block.word[i % 4]) - 1);
+  }
+}
+
 }  // namespace
 
 Sharding Replicated(const Shape& shape, AxisSet partial) {
@@ -51,6 +66,14 @@ Sharding SplitOverTensor(const Shape& shape, int dim, int parts, int part) {
   return sharding;
 }
 
+float XavierBound(const Parameter& parameter) {
+  const Shape& shape = parameter.sharding.global_shape;
+  const int64_t columns = shape[shape.rank() - 1];
+  const int64_t matrices = parameter.sharding.expert_grid ? shape[0] : 1;
+  const int64_t rows = shape.numel() / (columns * matrices);
+  return static_cast<float>(std::sqrt(6.0 / static_cast<double>(rows + columns)));
+}
+
 void AppendBlock(const std::vector<Parameter*>& block, std::vector<Parameter*>* out) {
   const int number = NextBlock(*out);
   for (Parameter* parameter : block) {
@@ -64,12 +87,14 @@ void FillInitial(const Parameter& parameter, uint64_t seed, const Tensor& out) {
   CHECK(out.is_contiguous()) << parameter.name;
   float* values = out.data<float>();
   const Initializer& initializer = parameter.initializer;
-  if (initializer.kind != Initializer::kNormal) {
+  if (initializer.kind == Initializer::kZeros || initializer.kind == Initializer::kOnes) {
     std::fill(values, values + out.numel(), initializer.kind == Initializer::kOnes ? 1.0f : 0.0f);
     return;
   }
   const PhiloxKey key = DeriveKey(seed, kPhiloxInit, Hash(parameter.name), 0);
   ForEachRun(parameter.sharding, [&](int64_t global, int64_t local, int64_t length) {
+    if (initializer.kind == Initializer::kUniform)
+      return FillUniform(key, initializer.stddev, global, length, values + local);
     FillNormal(key, global, length, values + local);
     for (int64_t i = local; i < local + length; ++i) values[i] *= initializer.stddev;
   });

@@ -1,5 +1,7 @@
 #include "megatron/tensor/parameter.h"
 
+#include <cmath>
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -46,6 +48,34 @@ TEST(ParameterTest, NamesAndSeedsGiveDifferentValues) {
   EXPECT_NE(Initial(Make("a", sharding), 1), Initial(Make("b", sharding), 1));
   EXPECT_NE(Initial(Make("a", sharding), 1), Initial(Make("a", sharding), 2));
   EXPECT_EQ(Initial(Make("a", sharding), 1), Initial(Make("a", sharding), 1));
+}
+
+// The variance of a uniform distribution is a third of its bound's square.
+TEST(ParameterTest, UniformValuesFillTheirRangeAndDoNotDependOnTheBlock) {
+  Parameter whole = Make("w", Replicated({30, 120}));
+  EXPECT_FLOAT_EQ(XavierBound(whole), std::sqrt(6.0f / 150));
+  whole.initializer = Initializer::Uniform(0.2f);
+  const std::vector<float> values = Initial(whole, 1234);
+  double sum = 0, squares = 0;
+  for (const float value : values) {
+    EXPECT_LE(std::abs(value), 0.2f);
+    sum += value;
+    squares += value * value;
+  }
+  const auto count = static_cast<double>(values.size());
+  EXPECT_NEAR(sum / count, 0, 0.01);
+  EXPECT_NEAR(squares / count, 0.2 * 0.2 / 3, 0.001);
+  Parameter block = Make("w", SplitOverTensor({30, 120}, 1, 8, 3));
+  block.initializer = whole.initializer;
+  const std::vector<float> part = Initial(block, 1234);
+  for (int64_t row = 0; row < 30; ++row) {
+    for (int64_t column = 0; column < 15; ++column)
+      EXPECT_EQ(part[row * 15 + column], values[row * 120 + 45 + column]);
+  }
+  // An expert's matrix has its own rows alone.
+  Parameter experts = Make("experts", Replicated({8, 2, 10, 120}));
+  experts.sharding.expert_grid = true;
+  EXPECT_FLOAT_EQ(XavierBound(experts), std::sqrt(6.0f / 140));
 }
 
 TEST(ParameterTest, ZerosAndOnesAreConstant) {

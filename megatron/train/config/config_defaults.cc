@@ -32,7 +32,7 @@ void ResolveModel(config::ModelConfig* model) {
   }
   if (model->has_num_experts() && !model->has_moe_ffn_hidden_size() && model->has_ffn_hidden_size())
     model->set_moe_ffn_hidden_size(model->ffn_hidden_size());
-  if (!model->has_embedding_init_method_std())
+  if (!model->has_embedding_init_method_std() && !model->init_method_xavier_uniform())
     model->set_embedding_init_method_std(model->init_method_std());
 }
 

@@ -34,6 +34,9 @@ TEST(ValidateDataTest, OneSourceIsNeededAndNoMore) {
   EXPECT_THAT(ErrorsWith({"data.train_data_path=a", "data.valid_data_path=b"}), IsEmpty());
   EXPECT_THAT(ErrorsWith({"data.data_path=a", "data.train_data_path=b", "data.valid_data_path=c"}),
               OneError("data.train_data_path", "contradicts"));
+  EXPECT_THAT(ErrorsWith({"data.data_args_path=a"}), IsEmpty());
+  EXPECT_THAT(ErrorsWith({"data.data_args_path=a", "data.data_path=b"}),
+              OneError("data.data_args_path", "contradicts"));
   EXPECT_THAT(
       ErrorsWith({"data.mock_data=true", "data.train_data_path=b", "data.valid_data_path=c"}),
       OneError("data.mock_data", "contradicts"));
@@ -71,6 +74,24 @@ TEST(ValidateDataTest, FieldsOfFilesAreRefusedWithoutFiles) {
                 OneError(field.substr(0, field.find('=')), "has no effect without data.data_path"));
     EXPECT_THAT(ErrorsWith({"data.data_path=a", field}), IsEmpty());
   }
+}
+
+TEST(ValidateDataTest, ValidationSetsAreFilesOfTheirOwn) {
+  const ConfigOverrides own = {"data.train_data_path=a", "data.valid_data_path=[\"b\", \"c\"]"};
+  const auto with = [&](ConfigOverrides more) {
+    more.insert(more.end(), own.begin(), own.end());
+    return ErrorsWith(more);
+  };
+  EXPECT_THAT(with({"train.multiple_validation_sets=true", "train.full_validation=true"}),
+              IsEmpty());
+  EXPECT_THAT(with({"train.multiple_validation_sets=true", "train.eval_interval=0"}),
+              OneError("train.multiple_validation_sets", "has no effect with train.eval_interval"));
+  EXPECT_THAT(
+      ErrorsWith({"data.data_path=a", "train.multiple_validation_sets=true"}),
+      OneError("train.multiple_validation_sets", "has no effect without data.valid_data_path"));
+  EXPECT_THAT(ErrorsWith({"data.data_path=a", "train.full_validation=true"}), IsEmpty());
+  EXPECT_THAT(ErrorsWith({"data.mock_data=true", "train.full_validation=true"}),
+              OneError("train.full_validation", "has no end"));
 }
 
 TEST(ValidateDataTest, BucketsOfRanksAreForCyclicOrderOnly) {

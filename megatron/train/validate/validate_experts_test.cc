@@ -81,7 +81,10 @@ TEST(ValidateExpertsTest, SinkhornMayChooseOneExpert) {
 
 TEST(ValidateExpertsTest, RefusesEachBrokenRuleByName) {
   const std::vector<std::pair<ConfigOverrides, std::string>> cases = {
-      {{"model.disable_bias_linear=false"}, "experts have no biases"},
+      {{"model.disable_bias_linear=false", "model.moe_shared_expert_intermediate_size=8"},
+       "a shared expert has no biases"},
+      {{"model.moe_shared_expert_gate=true"},
+       "has no effect without model.moe_shared_expert_intermediate_size"},
       {{"model.model_type=bert", "model.moe_expert_capacity_factor=1"},
        "model.moe_expert_capacity_factor = 1: does not work together with model.model_type"},
       {{"model.model_type=bert", "model.moe_router_load_balancing_type=sinkhorn"},
