@@ -44,6 +44,8 @@ std::vector<NamedModel> Models() {
                                              o->transformer.moe.router.topk = 4;
                                              o->transformer.moe.capacity_factor.reset();
                                              o->transformer.moe.pad_to_capacity = false;
+                                             // Differences would see both sides of a limit.
+                                             o->transformer.gate_limit = 7;
                                            })},
       {"exact GELU, no biases but on QKV, scaled norm",
        With(SmallGpt2(),
@@ -75,6 +77,13 @@ std::vector<NamedModel> Models() {
               o->transformer.linear_bias = true;
               o->tied_embeddings = true;
             })},
+      {"windows, sinks, YaRN, layers without rotation", SmallWindowed()},
+      {"sinks with score zero", With(SmallGpt2(),
+                                     [](ModelOptions* o) {
+                                       o->transformer.sink = AttentionSink::kZero;
+                                       o->transformer.hidden_dropout = 0.2f;
+                                       o->transformer.attention_dropout = 0.3f;
+                                     })},
       {"bert", SmallBert()},
       {"bert, GELU by tanh in its head",
        With(SmallBert(),

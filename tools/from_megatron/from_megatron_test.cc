@@ -171,10 +171,15 @@ TEST(FromMegatronTest, GptOssOfMegatronNamesWhatIsNotThere) {
   ASSERT_THAT(result, IsOk());
   ExpectTextIsConfig(*result);
   EXPECT_FALSE(result->is_same_run);
-  EXPECT_THAT(Subjects(*result, Effect::kResults),
-              UnorderedElementsAre("--quick-geglu", "--glu-linear-offset", "--softmax-type",
-                                   "--window-attn-skip-freq", "--activation-func-clamp-value",
-                                   "--window-size", "--enable-gpt-oss"));
+  EXPECT_THAT(Subjects(*result, Effect::kResults), UnorderedElementsAre("--enable-gpt-oss"));
+  const config::ModelConfig& model = result->config.model();
+  EXPECT_EQ(model.activation_func(), config::Activation::quick_gelu);
+  EXPECT_TRUE(model.gated_linear_unit());
+  EXPECT_EQ(model.activation_func_clamp_value(), 7);
+  EXPECT_EQ(model.glu_linear_offset(), 1);
+  EXPECT_EQ(model.window_size(), 127);
+  EXPECT_EQ(model.window_attn_skip_freq(), "2");
+  EXPECT_EQ(model.softmax_type(), config::SoftmaxType::learnable);
 }
 
 TEST(FromMegatronTest, MambaOfMegatronNamesWhatIsNotThere) {
@@ -711,14 +716,23 @@ TEST(FromMegatronTest, AKernelThatCannotBeHadIsLeftOut) {
 }
 
 TEST(FromMegatronTest, AValueWithoutCounterpartIsNamed) {
-  const FromMegatronResult result = Small("--optimizer soap --position-embedding-type yarn");
+  const FromMegatronResult result = Small("--optimizer soap --position-embedding-type mrope");
   EXPECT_FALSE(result.is_same_run);
   EXPECT_THAT(Texts(result, Effect::kResults),
               UnorderedElementsAre(
                   "--optimizer soap: there is one of adam, sgd, lion, muon, lamb, onebit_adam, "
                   "zero_one_adam, onebit_lamb, no 'soap'",
-                  "--position-embedding-type yarn: there is one of learned_absolute, rope, none, "
-                  "relative, no 'yarn'"));
+                  "--position-embedding-type mrope: there is one of learned_absolute, rope, none, "
+                  "relative, yarn, no 'mrope'"));
+}
+
+TEST(FromMegatronTest, AWindowHasTwoEnds) {
+  EXPECT_EQ(Small("--window-size '(31,0)'").config.model().window_size(), 31);
+  EXPECT_EQ(Small("--window-size 31,0 --softmax-type off-by-one").config.model().softmax_type(),
+            config::SoftmaxType::off_by_one);
+  EXPECT_FALSE(Small("--window-size -1,0").config.model().has_window_size());
+  EXPECT_THAT(Texts(Small("--window-size 31,31"), Effect::kResults),
+              ElementsAre("--window-size 31,31: a query sees itself and keys before it"));
 }
 
 TEST(FromMegatronTest, MuonsFlagsAreFields) {

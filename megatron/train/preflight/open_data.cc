@@ -14,6 +14,10 @@ namespace {
 
 // Reads the lists of paths, and makes all paths start where the user stands.
 absl::Status ResolveDataPaths(FileSystem& fs, DataOptions* options) {
+  if (!options->data_args_path.empty()) {
+    options->data_args_path = PathFromWhereTheUserStands(options->data_args_path);
+    MEGATRON_RETURN_IF_ERROR(ReadDataArgs(fs, options));
+  }
   if (!options->per_split_data_args_path.empty()) {
     options->per_split_data_args_path =
         PathFromWhereTheUserStands(options->per_split_data_args_path);

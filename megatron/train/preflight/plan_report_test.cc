@@ -83,6 +83,16 @@ TEST(PlanScreenTest, ParametersOfMegatronsExamplesAreThoseOfTheirArchitectures) 
   EXPECT_EQ(JsonOf(Plan("mixtral_8x7b"))["parameters"],
             2 * 32000 * 4096 + 32 * (attention + 8 * mlp + 8 * 4096 + 2 * 4096) + 4096);
   EXPECT_EQ(JsonOf(Plan("mixtral_8x7b"))["parameters"], 46702792704);
+  // Embeddings of words, positions and token types; layers; the last norm; the head's layer and norm
+  // with a bias for each word; the pooler and two classes.
+  const int64_t b = 1024;
+  EXPECT_EQ(JsonOf(Plan("bert_345m"))["parameters"],
+            (30592 + 512 + 2) * b + 24 * (12 * b * b + 13 * b) + 2 * b + (b * b + b) + 2 * b +
+                30592 + (b * b + b) + (2 * b + 2));
+  // Both stacks have one embedding. A layer of the decoder has another attention and its norm.
+  const int64_t t = 768;
+  EXPECT_EQ(JsonOf(Plan("t5_220m"))["parameters"], (29184 + 512) * t + 12 * (12 * t * t + 13 * t) +
+                                                       12 * (16 * t * t + 19 * t) + 4 * t + 29184);
 }
 
 TEST(PlanScreenTest, SaysWhatRunsAndWhatItTakes) {

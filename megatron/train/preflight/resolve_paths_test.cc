@@ -23,12 +23,17 @@ using ::google::protobuf::FieldDescriptor;
 // The paths that ResolvePaths leaves as they are, because a configuration keeps them as they were
 // written, and the function that resolves them.
 const std::map<std::string, std::string>& ResolvedLater() {
-  static const auto* const fields = new std::map<std::string, std::string>{
-      {"checkpoint.local_save", "LocalDirectory"}, {"data.data_path", "OpenData"},
-      {"data.train_data_path", "OpenData"},        {"data.valid_data_path", "OpenData"},
-      {"data.test_data_path", "OpenData"},         {"data.per_split_data_args_path", "OpenData"},
-      {"data.data_cache_path", "OpenData"},        {"system.attention_plan_file", "OpenAttention"},
-      {"system.gemm_plan_file", "OpenGemmPlans"}};
+  static const auto* const fields =
+      new std::map<std::string, std::string>{{"checkpoint.local_save", "LocalDirectory"},
+                                             {"data.data_path", "OpenData"},
+                                             {"data.train_data_path", "OpenData"},
+                                             {"data.valid_data_path", "OpenData"},
+                                             {"data.test_data_path", "OpenData"},
+                                             {"data.per_split_data_args_path", "OpenData"},
+                                             {"data.data_args_path", "OpenData"},
+                                             {"data.data_cache_path", "OpenData"},
+                                             {"system.attention_plan_file", "OpenAttention"},
+                                             {"system.gemm_plan_file", "OpenGemmPlans"}};
   return *fields;
 }
 
@@ -36,6 +41,9 @@ const std::map<std::string, std::string>& ResolvedLater() {
 const std::set<std::string>& NoPaths() {
   static const auto* const fields =
       new std::set<std::string>{"model.moe_layer_freq",
+                                "model.window_attn_skip_freq",
+                                "model.no_rope_freq",
+                                "optimizer.freeze",
                                 "parallel.pipeline_schedule",
                                 "parallel.rank_order",
                                 "parallel.tensor_parallel_mode",
