@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -115,14 +116,19 @@ absl::Status Dump(const std::vector<std::string>& arguments) {
   StageMemory memory(Device(), sizes, &ledger);
   const std::vector<MicroBatch> batches = {sequence.View(&encoder)};
 
-  std::vector<float> all, logits(static_cast<size_t>(options.padded_vocab_size));
-  for (size_t t = 0; t < sequence.tokens.size(); ++t) {
-    stage->StartStep({&memory, nullptr, &batches, StageMode::kPredict, static_cast<int64_t>(t),
-                      Tensor(logits.data(), DType::kFloat32, {options.padded_vocab_size})});
-    stage->Forward({}, {}, {}, Stream::Cpu(&pool));
-    all.insert(all.end(), logits.begin(), logits.begin() + vocab_size);
+  std::vector<int32_t> numbers(sequence.tokens.size());
+  std::iota(numbers.begin(), numbers.end(), 0);
+  const auto count = static_cast<int64_t>(numbers.size());
+  std::vector<float> padded(static_cast<size_t>(count * options.padded_vocab_size)), all;
+  stage->StartStep({&memory, nullptr, &batches, StageMode::kPredict,
+                    Tensor(numbers.data(), DType::kInt32, {count}),
+                    Tensor(padded.data(), DType::kFloat32, {count, options.padded_vocab_size})});
+  stage->Forward({}, {}, {}, Stream::Cpu(&pool));
+  for (int64_t t = 0; t < count; ++t) {
+    const auto row = padded.begin() + t * options.padded_vocab_size;
+    all.insert(all.end(), row, row + vocab_size);
   }
-  const Shape shape = {static_cast<int64_t>(sequence.tokens.size()), vocab_size};
+  const Shape shape = {count, vocab_size};
   return WriteNpy(fs, absl::GetFlag(FLAGS_output), Tensor(all.data(), DType::kFloat32, shape));
 }
 
