@@ -54,6 +54,9 @@ void CheckInputs(const Stream& stream, const Attention& attention, const Attenti
     CheckContiguous(stream, in.bias_WN, DType::kFloat32, {in.bias_WN.dim(0), q.dim(1) * q.dim(2)});
     CHECK_EQ(in.bias_WN.dim(0) % 2, 1) << in.bias_WN;
   }
+  if (in.sink_N) CheckContiguous(stream, in.sink_N, q.dtype(), {q.dim(1) * q.dim(2)});
+  CHECK_GE(attention.window_size, 0);
+  CHECK(attention.window_size == 0 || attention.causal) << "a window of what is not causal";
 }
 
 // An output that is added to must be fp32; others may be.
@@ -83,15 +86,35 @@ void FillDropoutKeys(const Dropout& dropout, int64_t heads, uint32_t* keys) {
   }
 }
 
-// `bias_sums` is the number of floats in which the gradient of the bias is summed.
+void FillSinks(const Tensor& sink_N, float* sinks) {
+  for (int64_t n = 0; n < sink_N.numel(); ++n) {
+    switch (sink_N.dtype()) {
+      case DType::kBFloat16:
+        sinks[n] = ToFloat(sink_N.data<BFloat16>()[n]);
+        break;
+      case DType::kFloat16:
+        sinks[n] = ToFloat(sink_N.data<Float16>()[n]);
+        break;
+      default:
+        sinks[n] = sink_N.data<float>()[n];
+    }
+  }
+}
+
+// The numbers of floats in which gradients are summed.
+struct SumSizes {
+  int64_t bias = 0, sinks = 0;
+};
+
 AttentionProblem MakeProblem(const Attention& attention, const AttentionInputs& in,
-                             const Tensor& out_TGRD, const Tensor& lse_TGR, int64_t bias_sums) {
+                             const Tensor& out_TGRD, const Tensor& lse_TGR, const SumSizes& sums) {
   AttentionProblem problem;
   problem.dtype = in.q_TGRD.dtype();
   problem.group_heads = in.q_TGRD.dim(2);
   problem.head_dim = in.q_TGRD.dim(3);
   problem.scale = attention.scale;
   problem.causal = attention.causal;
+  problem.window_size = attention.window_size;
   problem.q = Operand(in.q_TGRD);
   problem.k = Operand(in.k_UGD);
   problem.v = Operand(in.v_UGD);
@@ -115,15 +138,21 @@ AttentionProblem MakeProblem(const Attention& attention, const AttentionInputs& 
   }
   // Arguments that the threads share.
   const int64_t heads = in.q_TGRD.dim(1) * problem.group_heads;
-  float* const shared = Workspace(WorkspaceKind::kShared, bias_sums + 2 * heads);
-  if (bias_sums > 0) problem.bias_sums = shared;
+  float* const shared = Workspace(WorkspaceKind::kShared, sums.bias + sums.sinks + 3 * heads);
+  if (sums.bias > 0) problem.bias_sums = shared;
+  if (sums.sinks > 0) problem.sink_sums = shared + sums.bias;
+  float* const of_heads = shared + sums.bias + sums.sinks;
+  if (in.sink_N) {
+    FillSinks(in.sink_N, of_heads);
+    problem.sink = of_heads;
+  }
   const Dropout& dropout = attention.dropout;
   problem.dropout = dropout.probability > 0;
   if (!problem.dropout) return problem;
   problem.dropout_threshold =
       static_cast<uint32_t>(std::floor(std::ldexp(double{dropout.probability}, 32)));
   problem.dropout_scale = 1 / (1 - dropout.probability);
-  uint32_t* const keys = reinterpret_cast<uint32_t*>(shared + bias_sums);
+  uint32_t* const keys = reinterpret_cast<uint32_t*>(of_heads + heads);
   FillDropoutKeys(dropout, heads, keys);
   problem.dropout_keys = keys;
   problem.sample = dropout.sample_T.data<int64_t>();
@@ -243,13 +272,12 @@ int64_t CountRowBlocks(const Attention& attention, const AttentionInputs& in) {
   return count * in.q_TGRD.dim(1);
 }
 
-// dbias += the sums of the row blocks, block by block.
-void AddBiasSums(const Stream& stream, const Attention& attention, const AttentionProblem& problem,
-                 const Tensor& dbias_WN) {
+// out += the sums [row blocks, R, W], block by block.
+void AddSums(const Stream& stream, const Attention& attention, int64_t per_group, const float* all,
+             const Tensor& out_WN) {
   const int32_t* begin = attention.cu_seqlens_q.data<int32_t>();
-  const int64_t width = dbias_WN.dim(0), heads = dbias_WN.dim(1), per_group = problem.group_heads;
-  const int64_t groups = heads / per_group;
-  float* const out = dbias_WN.data<float>();
+  const int64_t width = out_WN.dim(0), heads = out_WN.dim(1), groups = heads / per_group;
+  float* const out = out_WN.data<float>();
   stream.pool()->ParallelFor(heads, [&](int64_t first_head, int64_t end_head) {
     for (int64_t head = first_head; head < end_head; ++head) {
       const int64_t group = head / per_group;
@@ -258,8 +286,7 @@ void AddBiasSums(const Stream& stream, const Attention& attention, const Attenti
         const int64_t blocks = RowBlocks((begin[s + 1] - begin[s]) * per_group);
         for (int64_t block = 0; block < blocks; ++block) {
           const float* const sums =
-              problem.bias_sums +
-              ((before + group * blocks + block) * per_group + head % per_group) * width;
+              all + ((before + group * blocks + block) * per_group + head % per_group) * width;
           for (int64_t w = 0; w < width; ++w) out[w * heads + head] += sums[w];
         }
         before += groups * blocks;
@@ -278,7 +305,7 @@ void AttentionForward(const Stream& stream, const Attention& attention, const At
   if (!RunsOnCpu(stream)) return;
   CheckLengths(attention.cu_seqlens_q, in.q_TGRD.dim(0));
   CheckLengths(attention.cu_seqlens_k, in.k_UGD.dim(0));
-  const AttentionProblem problem = MakeProblem(attention, in, out_TGRD, lse_TGR, /*bias_sums=*/0);
+  const AttentionProblem problem = MakeProblem(attention, in, out_TGRD, lse_TGR, SumSizes());
   RunPieces(
       stream, Pieces(attention, in, Cut::kRowBlocks), problem, AttentionForwardScratch(problem),
       ActiveIsa() == CpuIsa::kAvx512 ? avx512::AttentionForwardPiece : avx2::AttentionForwardPiece);
@@ -297,6 +324,8 @@ void AttentionBackward(const Stream& stream, const Attention& attention, const A
     CheckOutput(stream, *x, dtype, attention.add_to_keys, in.k_UGD.shape());
   }
   if (in.bias_WN) CheckContiguous(stream, gradients.bias_WN, DType::kFloat32, in.bias_WN.shape());
+  const bool wants_sinks = in.sink_N && gradients.sink_N;
+  if (wants_sinks) CheckContiguous(stream, gradients.sink_N, DType::kFloat32, in.sink_N.shape());
   if (RunsOnCuda(stream)) {
     return OnCuda<AttentionBackward>(stream, attention, in, out_TGRD, lse_TGR, dout_TGRD,
                                      gradients);
@@ -304,9 +333,11 @@ void AttentionBackward(const Stream& stream, const Attention& attention, const A
   if (!RunsOnCpu(stream)) return;
   CheckLengths(attention.cu_seqlens_q, in.q_TGRD.dim(0));
   CheckLengths(attention.cu_seqlens_k, in.k_UGD.dim(0));
-  const int64_t bias_sums =
-      in.bias_WN ? CountRowBlocks(attention, in) * in.q_TGRD.dim(2) * in.bias_WN.dim(0) : 0;
-  AttentionProblem problem = MakeProblem(attention, in, out_TGRD, lse_TGR, bias_sums);
+  const int64_t per_group = in.q_TGRD.dim(2);
+  SumSizes sums;
+  if (wants_sinks) sums.sinks = CountRowBlocks(attention, in) * per_group;
+  if (in.bias_WN) sums.bias = CountRowBlocks(attention, in) * per_group * in.bias_WN.dim(0);
+  AttentionProblem problem = MakeProblem(attention, in, out_TGRD, lse_TGR, sums);
   problem.dout = Operand(dout_TGRD);
   problem.dq = Operand(gradients.q_TGRD);
   problem.dk = Operand(gradients.k_UGD);
@@ -323,7 +354,11 @@ void AttentionBackward(const Stream& stream, const Attention& attention, const A
     RunPieces(stream, Pieces(attention, in, Cut::kRowBlocks), problem,
               AttentionBackwardScratch(problem, 0), kernel);
   }
-  if (bias_sums > 0) AddBiasSums(stream, attention, problem, gradients.bias_WN);
+  if (sums.bias > 0) AddSums(stream, attention, per_group, problem.bias_sums, gradients.bias_WN);
+  if (sums.sinks > 0) {
+    AddSums(stream, attention, per_group, problem.sink_sums,
+            gradients.sink_N.View({1, gradients.sink_N.numel()}));
+  }
 }
 
 bool HopperAttentionIsAvailable() {

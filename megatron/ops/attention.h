@@ -12,9 +12,9 @@
 // arrive in parts. The positions of queries and keys then say which sees which, and the results of
 // the parts are merged (S. Rabe and C. Staats, arXiv 2112.05682).
 //
-// A query that sees no key gets zeros and an lse of minus infinity, and has no gradient. A
-// sequence's result does not depend, to the bit, on the number of threads, on the other sequences
-// of the batch, or on which of the heads this rank holds.
+// A query that sees no key gets zeros and an lse of minus infinity (with a sink, its score), and
+// has no gradient. A sequence's result does not depend, to the bit, on the number of threads, on
+// the other sequences of the batch, or on which of the heads this rank holds.
 //
 // The algorithm is that of T. Dao, "FlashAttention-2", arXiv 2307.08691.
 #ifndef MEGATRON_OPS_ATTENTION_H_
@@ -34,6 +34,9 @@ struct Attention {
   // position. Positions are counted from the sequence's end, so equal lengths give the usual
   // triangle.
   bool causal = true;
+  // Where above 0, a query sees of these keys those that are at most so many positions before its
+  // own: a window. It must be causal then.
+  int64_t window_size = 0;
   // The position of each query and key in its whole sequence, ascending within the sequence; int32,
   // both or neither. They replace the positions counted from the end.
   Tensor place_q_T, place_k_U;
@@ -64,16 +67,21 @@ struct AttentionInputs {
   // the query; keys further away, to either side, take the first or last row. W is odd. Positions
   // are counted from the sequence's end if they are not given.
   Tensor bias_WN;
+  // Of the dtype of q, contiguous, or empty. Each query has one more key then, whose value is zero
+  // and whose score is the number of the query's head: a sink. If keys arrive in parts, one of the
+  // calls has the sinks, whichever it is.
+  Tensor sink_N;
 };
 
-// Writes out (=) and lse (=, fp32 [T, G, R]), the log-sum-exp of each row of scaled scores, which
-// Backward needs. out has the inputs' dtype or is fp32.
+// Writes out (=) and lse (=, fp32 [T, G, R]), the log-sum-exp of each row of scaled scores (with
+// the sink's), which Backward needs. out has the inputs' dtype or is fp32.
 void AttentionForward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
                       const Tensor& out_TGRD, const Tensor& lse_TGR);
 
-// Writes the gradients (=) of q, k and v, each of the inputs' dtype or fp32, and adds the gradient
-// of the bias (+=). It reads what Forward read and wrote; out has the inputs' dtype. If keys arrive
-// in parts, out and lse are the result of all parts.
+// Writes the gradients (=) of q, k and v, each of the inputs' dtype or fp32, and adds the gradients
+// of the bias and of the sinks (+=, fp32); that of the sinks may be missing. It reads what Forward
+// read and wrote; out has the inputs' dtype. If keys arrive in parts, out and lse are the result of
+// all parts.
 void AttentionBackward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
                        const Tensor& out_TGRD, const Tensor& lse_TGR, const Tensor& dout_TGRD,
                        const AttentionInputs& gradients);

@@ -1,6 +1,8 @@
 // Speed of attention at head dims 64 and 128. A multiply-add counts as two operations; products
-// hidden by the causal mask are not counted.
+// hidden by the causal mask or a window are not counted.
+#include <algorithm>
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include "benchmark/benchmark.h"
@@ -15,6 +17,7 @@ struct Case {
   int64_t sequences, length, groups, heads, dim;
   DType dtype = DType::kFloat32;
   float dropout = 0;
+  int64_t window = 0;  // 0: none
 };
 
 const Case kCases[] = {
@@ -24,6 +27,9 @@ const Case kCases[] = {
     {1, 1024, 12, 1, 64, DType::kFloat32, 0.1f},
     {1, 1024, 2, 4, 128},  // grouped queries
     {1, 1024, 1, 1, 64},   // too few heads to occupy the threads
+    {1, 8192, 2, 2, 64},   // long, and what windows leave of it
+    {1, 8192, 2, 2, 64, DType::kFloat32, 0, 1023},
+    {1, 8192, 2, 2, 64, DType::kFloat32, 0, 127},
 };
 
 struct Operands {
@@ -44,6 +50,7 @@ struct Operands {
         dk(k.tensor().shape(), c.dtype),
         dv(k.tensor().shape(), c.dtype) {
     for (int64_t s = 0; s <= c.sequences; ++s) cu_seqlens.Set(s, s * c.length);
+    attention.window_size = c.window;
     attention.scale = static_cast<float>(1 / std::sqrt(c.dim));
     attention.cu_seqlens_q = attention.cu_seqlens_k = cu_seqlens;
     attention.max_seqlen_q = attention.max_seqlen_k = c.length;
@@ -53,11 +60,15 @@ struct Operands {
 
 // Number of operations of one product over the visible scores.
 double Operations(const Case& c) {
-  return 2.0 * c.sequences * c.groups * c.heads * c.dim * c.length * (c.length + 1) / 2;
+  double scores = 0;
+  for (int64_t i = 1; i <= c.length; ++i)
+    scores += static_cast<double>(c.window > 0 ? std::min(i, c.window + 1) : i);
+  return 2.0 * c.sequences * c.groups * c.heads * c.dim * scores;
 }
 
 void Report(benchmark::State& state, const Case& c, int products) {
-  state.SetLabel(std::string(Name(c.dtype)) + (c.dropout > 0 ? " dropout" : ""));
+  state.SetLabel(std::string(Name(c.dtype)) + (c.dropout > 0 ? " dropout" : "") +
+                 (c.window > 0 ? " window of " + std::to_string(c.window + 1) : ""));
   state.counters["FLOP/s"] =
       benchmark::Counter(products * Operations(c), benchmark::Counter::kIsIterationInvariantRate);
 }
@@ -71,7 +82,7 @@ void BM_AttentionForward(benchmark::State& state) {
   }
   Report(state, c, 2);
 }
-BENCHMARK(BM_AttentionForward)->DenseRange(0, 5)->UseRealTime();
+BENCHMARK(BM_AttentionForward)->DenseRange(0, 8)->UseRealTime();
 
 void BM_AttentionBackward(benchmark::State& state) {
   const Case& c = kCases[state.range(0)];
@@ -84,7 +95,7 @@ void BM_AttentionBackward(benchmark::State& state) {
   }
   Report(state, c, 5);
 }
-BENCHMARK(BM_AttentionBackward)->DenseRange(0, 5)->UseRealTime();
+BENCHMARK(BM_AttentionBackward)->DenseRange(0, 8)->UseRealTime();
 
 }  // namespace
 }  // namespace megatron::ops

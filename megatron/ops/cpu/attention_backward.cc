@@ -50,28 +50,47 @@ void LoadRows(const AttentionProblem& problem, const AttentionPiece& piece, cons
     statistics->delta[i] = Sum(delta);
     // If a row sees no key, lse is 0, and its probabilities are exp(-inf - 0) = 0.
     statistics->lse[i] =
-        rows.limit[i] == 0 ? 0 : *At<float>(problem.lse, rows.token[i], piece.group, rows.head[i]);
+        rows.SeesNone(i) ? 0 : *At<float>(problem.lse, rows.token[i], piece.group, rows.head[i]);
+  }
+}
+
+// A sink's value is zero, and so is the gradient of its probability.
+void SumSinks(const AttentionProblem& problem, const AttentionPiece& piece, const Rows& rows,
+              const RowStatistics& statistics, int64_t row_block) {
+  if (problem.sink_sums == nullptr) return;
+  float* const sums =
+      problem.sink_sums + (piece.row_blocks_before + row_block) * problem.group_heads;
+  for (int64_t head = 0; head < problem.group_heads; ++head) sums[head] = 0;
+  for (int64_t i = 0; i < rows.count; ++i) {
+    const float lse = *At<float>(problem.lse, rows.token[i], piece.group, rows.head[i]);
+    const float sink = problem.sink[piece.group * problem.group_heads + rows.head[i]];
+    sums[rows.head[i]] -= __builtin_expf(sink - lse) * statistics.delta[i];
   }
 }
 
 // p becomes the probabilities (after dropout, if there is any), and ds, the gradient of the
-// probabilities, becomes the gradient of the scores. Rows of the tiles beyond the keys are set to
-// zero, since dk and dv sum over them.
+// probabilities, becomes the gradient of the scores. Both are zero where no lane sees the key, and
+// in the rows of the tiles beyond the keys, since dk and dv sum over them.
 void DifferentiateSoftmax(const AttentionProblem& problem, const Rows& rows, const Keys& keys,
                           const RowStatistics& statistics, const Workspace& work) {
   for (int64_t i = 0; i < rows.padded; i += kLanes) {
+    const LaneKeys seen(rows, keys, i);
     const Vec lse = Load(statistics.lse + i), delta = Load(statistics.delta + i);
-    for (int64_t j = 0; j < keys.count; ++j) {
+    for (int64_t j = seen.begin; j < seen.end; ++j) {
       const int64_t at = j * kRowBlock + i;
       const Vec p = Exp(Load(work.p + at) - lse);
       const Vec factor = problem.dropout ? Load(work.factor + at) : Set(1);
       Store(work.p + at, p * factor);
       Store(work.ds + at, p * (Load(work.ds + at) * factor - delta));
     }
-    for (int64_t j = keys.count; j < keys.padded; ++j) {
-      Store(work.p + j * kRowBlock + i, Zero());
-      Store(work.ds + j * kRowBlock + i, Zero());
-    }
+    const auto clear = [&](int64_t from, int64_t to) {
+      for (int64_t j = from; j < to; ++j) {
+        Store(work.p + j * kRowBlock + i, Zero());
+        Store(work.ds + j * kRowBlock + i, Zero());
+      }
+    };
+    clear(0, seen.begin);
+    clear(seen.end, keys.padded);
   }
 }
 
@@ -114,14 +133,17 @@ void BackwardRows(const AttentionProblem& problem, const AttentionPiece& piece,
   const Rows rows(problem, piece, shape, row_block);
   const int64_t visible_blocks = (rows.KeysForSome() + kKeyBlock - 1) / kKeyBlock;
   const int64_t end_block = Min(piece.end_key_block, visible_blocks);
-  if (end_block <= piece.first_key_block && !piece.wants_dq) return;
+  const int64_t first_block =
+      Clamp(rows.FirstKeyForSome() / kKeyBlock, piece.first_key_block, piece.end_key_block);
+  if (end_block <= first_block && !piece.wants_dq) return;
   const DropoutRows random(problem, piece, rows);
   const BiasRows bias(problem, piece, shape, rows);
   float* const bias_sums = bias.StartSums(piece, row_block);
   RowStatistics statistics;
   LoadRows<T>(problem, piece, shape, rows, work, &statistics);
+  if (piece.wants_dq) SumSinks(problem, piece, rows, statistics, row_block);
   Clear(rows.padded * shape.width, work.dq);
-  for (int64_t block = piece.first_key_block; block < end_block; ++block) {
+  for (int64_t block = first_block; block < end_block; ++block) {
     BackwardBlock<T>(problem, piece, shape, rows, random, bias, statistics, block, work, bias_sums);
   }
   if (!piece.wants_dq) return;
@@ -138,11 +160,12 @@ void BackwardPiece(const AttentionProblem& problem, const AttentionPiece& piece,
   const int64_t first_key = piece.first_key_block * kKeyBlock;
   const int64_t blocks = piece.end_key_block - piece.first_key_block;
   if (piece.wants_dkv) Clear(2 * blocks * kKeyBlock * shape.width, work.dk);
-  for (int64_t block = piece.first_row_block; block < piece.end_row_block; ++block) {
+  const int64_t count = Min(blocks * kKeyBlock, piece.k_length - first_key);
+  const SeeingRowBlocks row_blocks(problem, piece, shape, first_key, first_key + count);
+  for (int64_t block = row_blocks.first; block < row_blocks.end; ++block) {
     BackwardRows<T>(problem, piece, shape, block, work);
   }
   if (!piece.wants_dkv) return;
-  const int64_t count = Min(blocks * kKeyBlock, piece.k_length - first_key);
   for (int64_t j = 0; j < count; ++j) {
     const int64_t token = piece.k_begin + first_key + j;
     WriteRow<T>(work.dk + j * shape.width, shape.dim, 1, problem.add_to_keys, problem.dk, token,

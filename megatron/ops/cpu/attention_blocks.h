@@ -100,11 +100,26 @@ struct Geometry {
         diagonal(piece.k_length - piece.q_length) {}
 };
 
-// A block of rows. Rows from `count` to `padded` repeat the last one if they are read.
+// Returns how many of the ascending places are below `place`.
+inline int64_t CountBelow(const int32_t* places, int64_t count, int64_t place) {
+  int64_t begin = 0;
+  while (begin < count) {
+    const int64_t middle = (begin + count) / 2;
+    if (places[middle] < place) {
+      begin = middle + 1;
+    } else {
+      count = middle;
+    }
+  }
+  return begin;
+}
+
+// A block of rows. Rows from `count` to `padded` repeat the last one if they are read. A row sees
+// the keys of its sequence from `begin` up to `limit`; both ascend.
 struct Rows {
   int64_t first, count;
-  int64_t padded;            // count rounded up to whole vectors
-  int32_t limit[kRowBlock];  // keys that each row sees; ascends
+  int64_t padded;  // count rounded up to whole vectors
+  int32_t begin[kRowBlock], limit[kRowBlock];
   int64_t token[kRowBlock];  // index in the packed batch
   int64_t head[kRowBlock];   // index in the group
 
@@ -113,27 +128,63 @@ struct Rows {
       : first(block * kRowBlock),
         count(Min(kRowBlock, shape.rows - first)),
         padded(RoundUp(count, kLanes)) {
-    int64_t seen = 0;
     for (int64_t i = 0; i < padded; ++i) {
       const int64_t row = first + Min(i, count - 1);
       const int64_t query = row / shape.heads;
       token[i] = piece.q_begin + query;
       head[i] = row % shape.heads;
-      if (!problem.causal) {
-        seen = piece.k_length;
-      } else if (problem.place_q == nullptr) {
-        seen = Clamp(query + shape.diagonal + 1, 0, piece.k_length);
+      begin[i] = i > 0 ? begin[i - 1] : 0;
+      limit[i] = i > 0 ? limit[i - 1] : static_cast<int32_t>(piece.k_length);
+      if (!problem.causal || (i > 0 && token[i] == token[i - 1])) continue;
+      if (problem.place_q == nullptr) {
+        SetVisible(query + shape.diagonal, problem.window_size, piece.k_length, i);
       } else {
-        while (seen < piece.k_length &&
-               problem.place_k[piece.k_begin + seen] <= problem.place_q[token[i]])
-          ++seen;
+        SetVisible(problem.place_k + piece.k_begin, problem.place_q[token[i]], problem.window_size,
+                   piece.k_length, i);
       }
-      limit[i] = static_cast<int32_t>(seen);
     }
   }
 
   int64_t KeysForAll() const { return limit[0]; }
   int64_t KeysForSome() const { return limit[padded - 1]; }
+  int64_t FirstKeyForAll() const { return begin[padded - 1]; }
+  int64_t FirstKeyForSome() const { return begin[0]; }
+  bool SeesNone(int64_t i) const { return begin[i] >= limit[i]; }
+
+ private:
+  // The keys of row i, whose query is at `place`.
+  void SetVisible(int64_t place, int64_t window, int64_t keys, int64_t i) {
+    limit[i] = static_cast<int32_t>(Clamp(place + 1, 0, keys));
+    if (window > 0) begin[i] = static_cast<int32_t>(Clamp(place - window, 0, keys));
+  }
+  void SetVisible(const int32_t* places, int64_t place, int64_t window, int64_t keys, int64_t i) {
+    limit[i] = static_cast<int32_t>(CountBelow(places, keys, place + 1));
+    if (window > 0) begin[i] = static_cast<int32_t>(CountBelow(places, keys, place - window));
+  }
+};
+
+// The row blocks of a piece: where there is a window and the piece wants gradients of keys
+// [first_key, end_key) alone, those with rows that see some of them.
+struct SeeingRowBlocks {
+  int64_t first, end;
+
+  SeeingRowBlocks(const AttentionProblem& problem, const AttentionPiece& piece,
+                  const Geometry& shape, int64_t first_key, int64_t end_key)
+      : first(piece.first_row_block), end(piece.end_row_block) {
+    if (problem.window_size == 0 || piece.wants_dq || first_key >= end_key) return;
+    int64_t from = first_key - shape.diagonal;
+    int64_t to = end_key + problem.window_size - shape.diagonal;
+    if (problem.place_q != nullptr) {
+      const int32_t* const queries = problem.place_q + piece.q_begin;
+      const int32_t* const keys = problem.place_k + piece.k_begin;
+      from = CountBelow(queries, piece.q_length, keys[first_key]);
+      to = CountBelow(queries, piece.q_length, keys[end_key - 1] + problem.window_size + 1);
+    }
+    from = Clamp(from, 0, piece.q_length) * shape.heads / kRowBlock;
+    to = (Clamp(to, 0, piece.q_length) * shape.heads + kRowBlock - 1) / kRowBlock;
+    first = from > first ? from : first;
+    end = Min(end, to);
+  }
 };
 
 // A block of keys as `rows` sees it. `padded` rows of the packed tiles are defined; those from
@@ -147,7 +198,17 @@ struct Keys {
         padded(RoundUp(count, kMaxTileRows)) {}
 };
 
-// Depths of products (attention_tile.h), without the part that the causal mask hides.
+// The range [begin, end) of a block's keys that some of kLanes rows see, from row i on.
+struct LaneKeys {
+  int64_t begin, end;
+
+  LaneKeys(const Rows& rows, const Keys& keys, int64_t i)
+      : begin(Clamp(rows.begin[i] - keys.first, 0, keys.count)),
+        end(Clamp(rows.limit[i + kLanes - 1] - keys.first, begin, keys.count)) {}
+};
+
+// Depths of products (attention_tile.h), without the parts that the causal mask and the window
+// hide.
 
 // The depth of a tile of scores [key, row]: all of the head's dims, or nothing.
 struct ScoreDepth {
@@ -156,35 +217,41 @@ struct ScoreDepth {
   int64_t dim;
 
   Depth operator()(int64_t key, int64_t row, int64_t width) const {
-    return {0, keys.first + key < rows.limit[row + width - 1] ? dim : 0};
+    const int64_t from = keys.first + key;
+    const bool seen = from < rows.limit[row + width - 1] && from + kTileRows > rows.begin[row];
+    return {0, seen ? dim : 0};
   }
 };
 
-// The depth of a tile of a per-row result: the keys that the tile's last row sees.
+// The depth of a tile of a per-row result: the keys from the first that the tile's first row sees
+// to the last that its last row sees.
 struct KeysSeen {
   const Rows& rows;
   const Keys& keys;
 
   Depth operator()(int64_t row, int64_t, int64_t) const {
-    return {0, Clamp(rows.limit[row + kTileRows - 1] - keys.first, 0, keys.count)};
+    return {Clamp(rows.begin[row] - keys.first, 0, keys.count),
+            Clamp(rows.limit[row + kTileRows - 1] - keys.first, 0, keys.count)};
   }
 };
 
-// The depth of a tile of a per-key result: the rows that see the tile's first key.
+// The depth of a tile of a per-key result: the rows from the first that sees the tile's first key
+// to the last that sees its last.
 struct RowsSeeing {
-  const Rows& rows;
-  int64_t first_row[kKeyBlock / kTileRows];
+  int64_t first_row[kKeyBlock / kTileRows], end_row[kKeyBlock / kTileRows];
 
-  RowsSeeing(const Rows& r, const Keys& keys) : rows(r) {
-    int64_t row = 0;
+  RowsSeeing(const Rows& rows, const Keys& keys) {
+    int64_t row = 0, end = 0;
     for (int64_t key = 0; key < keys.padded; key += kTileRows) {
       while (row < rows.count && rows.limit[row] <= keys.first + key) ++row;
+      while (end < rows.count && rows.begin[end] < keys.first + key + kTileRows) ++end;
       first_row[key / kTileRows] = row;
+      end_row[key / kTileRows] = end;
     }
   }
 
   Depth operator()(int64_t key, int64_t, int64_t) const {
-    return {first_row[key / kTileRows], rows.count};
+    return {first_row[key / kTileRows], end_row[key / kTileRows]};
   }
 };
 
@@ -212,14 +279,22 @@ void PackRows(const AttentionOperand& x, const AttentionPiece& piece, const Geom
   }
 }
 
-// Sets scores [key, row] that the causal mask hides to minus infinity.
+// Sets scores [key, row] that the causal mask or the window hides to minus infinity.
 inline void HideKeys(const Rows& rows, const Keys& keys, float* scores) {
-  for (int64_t j = Clamp(rows.KeysForAll() - keys.first, 0, keys.count); j < keys.count; ++j) {
-    float* row = scores + j * kRowBlock;
-    for (int64_t i = 0; i < rows.padded; ++i) {
-      row[i] = rows.limit[i] > keys.first + j ? row[i] : -__builtin_inff();
+  const auto hide = [&](int64_t from, int64_t to) {
+    for (int64_t j = from; j < to; ++j) {
+      const int32_t key = static_cast<int32_t>(keys.first + j);
+      float* row = scores + j * kRowBlock;
+      for (int64_t i = 0; i < rows.padded; ++i) {
+        row[i] = rows.limit[i] > key && rows.begin[i] <= key ? row[i] : -__builtin_inff();
+      }
     }
-  }
+  };
+  // All rows see the keys in between.
+  const int64_t begin = Clamp(rows.FirstKeyForAll() - keys.first, 0, keys.count);
+  const int64_t end = Clamp(rows.KeysForAll() - keys.first, 0, keys.count);
+  hide(0, begin);
+  hide(begin > end ? begin : end, keys.count);
 }
 
 }  // namespace megatron::ops::MEGATRON_ISA

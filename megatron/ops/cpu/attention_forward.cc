@@ -28,18 +28,20 @@ struct Workspace {
   }
 };
 
-// Scores become exp(score - max so far); max, sum and correction (the factor of the previous sums)
-// are updated.
+// Scores become exp(score - max so far) where any of the lanes sees the key, and nothing reads the
+// others; max, sum and correction (the factor of the previous sums) are updated.
 void UpdateSoftmax(const Rows& rows, const Keys& keys, float* scores, Softmax* softmax) {
   for (int64_t i = 0; i < rows.padded; i += kLanes) {
+    const LaneKeys seen(rows, keys, i);
     const Vec old_max = Load(softmax->max + i);
     Vec max = old_max;
-    for (int64_t j = 0; j < keys.count; ++j) max = Max(max, Load(scores + j * kRowBlock + i));
+    for (int64_t j = seen.begin; j < seen.end; ++j)
+      max = Max(max, Load(scores + j * kRowBlock + i));
     // A row that has seen no key keeps minus infinity, which must not be subtracted from itself.
     const Vec base = Max(max, Set(-3e38f));
     const Vec correction = Exp(old_max - base);
     Vec sum = Load(softmax->sum + i) * correction;
-    for (int64_t j = 0; j < keys.count; ++j) {
+    for (int64_t j = seen.begin; j < seen.end; ++j) {
       const Vec p = Exp(Load(scores + j * kRowBlock + i) - base);
       Store(scores + j * kRowBlock + i, p);
       sum = sum + p;
@@ -60,6 +62,11 @@ void ScaleRows(const Geometry& shape, const Rows& rows, const float* factor, flo
   }
 }
 
+// Not both are minus infinity.
+inline float LogSumExp(float a, float b) {
+  return __builtin_fmaxf(a, b) + __builtin_log1pf(__builtin_expf(-__builtin_fabsf(a - b)));
+}
+
 template <typename T>
 void StoreRows(const AttentionProblem& problem, const AttentionPiece& piece, const Geometry& shape,
                const Rows& rows, const Softmax& softmax, const float* out) {
@@ -67,15 +74,24 @@ void StoreRows(const AttentionProblem& problem, const AttentionPiece& piece, con
     const float sum = softmax.sum[i];
     float* const stored_lse =
         MutableAt<float>(problem.lse, rows.token[i], piece.group, rows.head[i]);
-    float factor = rows.limit[i] == 0 ? 0 : 1 / sum, keep = 0;
+    const bool sees_none = rows.SeesNone(i);
+    if (sees_none && problem.add_to_queries && problem.sink == nullptr) continue;
+    float factor = sees_none ? 0 : 1 / sum, keep = 0;
     float lse = softmax.max[i] + __builtin_logf(sum);
-    if (problem.add_to_queries) {
-      if (rows.limit[i] == 0) continue;
+    if (problem.add_to_queries && sees_none) {
+      lse = *stored_lse;
+      keep = 1;
+    } else if (problem.add_to_queries) {
       const float before = *stored_lse, mine = lse;
-      lse = __builtin_fmaxf(before, mine) +
-            __builtin_log1pf(__builtin_expf(-__builtin_fabsf(before - mine)));
+      lse = LogSumExp(before, mine);
       keep = __builtin_expf(before - lse);
       factor *= __builtin_expf(mine - lse);
+    }
+    if (problem.sink != nullptr) {
+      const float before = lse;
+      lse = LogSumExp(before, problem.sink[piece.group * problem.group_heads + rows.head[i]]);
+      keep *= __builtin_expf(before - lse);
+      factor *= __builtin_expf(before - lse);
     }
     WriteRow<T>(out + i * shape.width, shape.dim, factor, keep, problem.out, rows.token[i],
                 piece.group, rows.head[i]);
@@ -101,7 +117,7 @@ void RaiseLargestScores(const AttentionProblem& problem, const AttentionPiece& p
 template <typename T>
 void ForwardBlock(const AttentionProblem& problem, const AttentionPiece& piece,
                   const Geometry& shape, const Rows& rows, const DropoutRows& random,
-                  const BiasRows& bias, int64_t key_block, const Workspace& work,
+                  const BiasRows& bias, int64_t first_key, int64_t key_block, const Workspace& work,
                   Softmax* softmax) {
   const Keys keys(rows, key_block);
   const int64_t width = shape.width;
@@ -117,7 +133,7 @@ void ForwardBlock(const AttentionProblem& problem, const AttentionPiece& piece,
     DropoutFactors(problem, random, rows, keys, work.factor);
     MultiplyByFactors(rows, keys, work.factor, work.scores);
   }
-  if (key_block > 0) ScaleRows(shape, rows, softmax->correction, work.out);
+  if (keys.first > first_key) ScaleRows(shape, rows, softmax->correction, work.out);
   MatrixProduct<true, true>(rows.padded, width, KeysSeen{rows, keys}, {work.scores, kRowBlock},
                             {work.v, width}, {work.out, width});
 }
@@ -136,8 +152,10 @@ void ForwardRows(const AttentionProblem& problem, const AttentionPiece& piece,
     softmax.sum[i] = 0;
   }
   Clear(rows.padded * shape.width, work.out);
-  for (int64_t block = 0; block * kKeyBlock < rows.KeysForSome(); ++block) {
-    ForwardBlock<T>(problem, piece, shape, rows, random, bias, block, work, &softmax);
+  const int64_t first_block = rows.FirstKeyForSome() / kKeyBlock;
+  for (int64_t block = first_block; block * kKeyBlock < rows.KeysForSome(); ++block) {
+    ForwardBlock<T>(problem, piece, shape, rows, random, bias, first_block * kKeyBlock, block, work,
+                    &softmax);
   }
   StoreRows<T>(problem, piece, shape, rows, softmax, work.out);
   if (problem.largest_scores != nullptr) RaiseLargestScores(problem, piece, rows, softmax);

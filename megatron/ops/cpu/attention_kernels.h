@@ -31,6 +31,7 @@ struct AttentionProblem {
   int64_t head_dim = 1;     // D
   float scale = 1;
   bool causal = true;
+  int64_t window_size = 0;           // 0: none
   const int32_t* place_q = nullptr;  // positions of all queries and keys; null: their indices
   const int32_t* place_k = nullptr;
   AttentionOperand q, k, v;  // like dout and (in backward) out, they have `dtype`
@@ -45,6 +46,8 @@ struct AttentionProblem {
   // [row blocks of all pieces, R, 2 reach + 1]: the gradient of the bias as summed by each row
   // block.
   float* bias_sums = nullptr;
+  const float* sink = nullptr;  // scores of the sinks of this rank's heads; null: none
+  float* sink_sums = nullptr;   // [row blocks of all pieces, R]: their gradient, likewise; or null
 
   bool dropout = false;
   uint32_t dropout_threshold = 0;          // words below it drop
