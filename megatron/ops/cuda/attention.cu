@@ -336,11 +336,6 @@ __global__ void __launch_bounds__(kThreads) BackwardKey(AttentionArgs args) {
   WriteRow<T>(args.dv, key, group, 0, args.head_dim, dv, 1.0f, args.add_to_keys);
 }
 
-Operand OperandOf(const Tensor& x) {
-  return {x.raw(), x.dtype() == DType::kFloat32, x.stride(0), x.stride(1),
-          x.rank() == 4 ? x.stride(2) : 0};
-}
-
 AttentionArgs ArgsOf(const Attention& attention, const AttentionInputs& in, const Tensor& out_TGRD,
                      const Tensor& lse_TGR) {
   const Tensor& q = in.q_TGRD;
@@ -353,6 +348,7 @@ AttentionArgs ArgsOf(const Attention& attention, const AttentionInputs& in, cons
   args.head_dim = static_cast<int>(q.dim(3));
   args.scale = attention.scale;
   args.causal = attention.causal;
+  args.window_size = attention.window_size;
   args.cu_seqlens_q = attention.cu_seqlens_q.data<int32_t>();
   args.cu_seqlens_k = attention.cu_seqlens_k.data<int32_t>();
   args.sequences = attention.cu_seqlens_q.dim(0) - 1;

@@ -21,11 +21,17 @@ struct Operand {
   }
 };
 
+inline Operand OperandOf(const Tensor& x) {
+  return {x.raw(), x.dtype() == DType::kFloat32, x.stride(0), x.stride(1),
+          x.rank() == 4 ? x.stride(2) : 0};
+}
+
 struct AttentionArgs {
   int64_t queries = 0, keys = 0, groups = 0, group_heads = 0;
   int head_dim = 0;
   float scale = 1;
   bool causal = true;
+  int64_t window_size = 0;  // 0: none
   const int32_t *cu_seqlens_q = nullptr, *cu_seqlens_k = nullptr;
   const int32_t *place_q = nullptr, *place_k = nullptr;  // null: their indices
   int64_t sequences = 0;
@@ -96,12 +102,18 @@ __device__ inline VisibleRange KeysSeenBy(const AttentionArgs& args, int64_t que
   const int64_t first = args.cu_seqlens_k[s], last = args.cu_seqlens_k[s + 1];
   const int64_t shift = last - args.cu_seqlens_q[s + 1];
   if (!args.causal) return {first, last, first, shift};
+  VisibleRange range = {first, last, first, shift};
   if (args.place_q != nullptr) {
-    return {first, FirstFrom(args.place_k, first, last, args.place_q[query] + int64_t{1}), first,
-            shift};
+    const int64_t place = args.place_q[query];
+    range.end = FirstFrom(args.place_k, first, last, place + 1);
+    if (args.window_size > 0)
+      range.begin = FirstFrom(args.place_k, first, last, place - args.window_size);
+    return range;
   }
-  const int64_t from_end = args.cu_seqlens_q[s + 1] - query;
-  return {first, max(first, last - from_end + 1), first, shift};
+  const int64_t own = last - (args.cu_seqlens_q[s + 1] - query);
+  range.end = max(first, own + 1);
+  if (args.window_size > 0) range.begin = max(first, own - args.window_size);
+  return range;
 }
 
 __device__ inline VisibleRange QueriesThatSee(const AttentionArgs& args, int64_t key) {
@@ -109,11 +121,18 @@ __device__ inline VisibleRange QueriesThatSee(const AttentionArgs& args, int64_t
   const int64_t first = args.cu_seqlens_q[s], last = args.cu_seqlens_q[s + 1];
   const int64_t first_key = args.cu_seqlens_k[s], shift = args.cu_seqlens_k[s + 1] - last;
   if (!args.causal) return {first, last, first_key, shift};
+  VisibleRange range = {first, last, first_key, shift};
   if (args.place_k != nullptr) {
-    return {FirstFrom(args.place_q, first, last, args.place_k[key]), last, first_key, shift};
+    const int64_t place = args.place_k[key];
+    range.begin = FirstFrom(args.place_q, first, last, place);
+    if (args.window_size > 0)
+      range.end = FirstFrom(args.place_q, first, last, place + args.window_size + 1);
+    return range;
   }
-  const int64_t from_end = args.cu_seqlens_k[s + 1] - key;
-  return {max(first, last - from_end), last, first_key, shift};
+  const int64_t own = last - (args.cu_seqlens_k[s + 1] - key);
+  range.begin = max(first, own);
+  if (args.window_size > 0) range.end = min(last, max(first, own + args.window_size + 1));
+  return range;
 }
 
 // The bias that is added to the scores of one head.

@@ -1,4 +1,5 @@
-// Attention on a CUDA device, by the first of the chosen kernels that supports the call.
+// Attention on a CUDA device, by the first of the chosen kernels that supports the call; sinks are
+// added to its result.
 #include <initializer_list>
 
 #include "megatron/ops/attention.h"
@@ -38,12 +39,15 @@ void Run(const Stream& stream, const AttentionCall& call) {
 void AttentionForward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
                       const Tensor& out_TGRD, const Tensor& lse_TGR) {
   Run(stream, {attention, in, out_TGRD, lse_TGR});
+  if (in.sink_N) AddSinks(stream, in.sink_N, out_TGRD, lse_TGR);
 }
 
 void AttentionBackward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
                        const Tensor& out_TGRD, const Tensor& lse_TGR, const Tensor& dout_TGRD,
                        const AttentionInputs& gradients) {
   Run(stream, {attention, in, out_TGRD, lse_TGR, dout_TGRD, gradients});
+  if (in.sink_N && gradients.sink_N)
+    AddSinkGradients(stream, in.sink_N, out_TGRD, lse_TGR, dout_TGRD, gradients.sink_N);
 }
 
 MEGATRON_CUDA_KERNEL(AttentionForward);

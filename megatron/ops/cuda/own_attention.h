@@ -1,4 +1,5 @@
 // Attention without cuDNN: the kernels of this folder, which take any call, and those of hopper/.
+// All kernels leave out the sinks.
 #ifndef MEGATRON_OPS_CUDA_OWN_ATTENTION_H_
 #define MEGATRON_OPS_CUDA_OWN_ATTENTION_H_
 
@@ -19,6 +20,13 @@ bool OwnAttentionForward(AttentionKernel kernel, const Stream& stream, const Att
 bool OwnAttentionBackward(AttentionKernel kernel, const Stream& stream, const Attention& attention,
                           const AttentionInputs& in, const Tensor& out_TGRD, const Tensor& lse_TGR,
                           const Tensor& dout_TGRD, const AttentionInputs& gradients);
+
+// Make of out and lse, which were computed without sinks, those with sinks.
+void AddSinks(const Stream& stream, const Tensor& sink_N, const Tensor& out_TGRD,
+              const Tensor& lse_TGR);
+// dsink (fp32) += the gradient, from what AddSinks made.
+void AddSinkGradients(const Stream& stream, const Tensor& sink_N, const Tensor& out_TGRD,
+                      const Tensor& lse_TGR, const Tensor& dout_TGRD, const Tensor& dsink_N);
 
 }  // namespace megatron::ops::cuda
 
