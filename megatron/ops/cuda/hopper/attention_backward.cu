@@ -94,14 +94,24 @@ __device__ int Tiles(int64_t rows) {
   return rows > 0 ? static_cast<int>((rows + Of::kOther - 1) / Of::kOther) : 0;
 }
 
+// Returns the first key of the first tile that a query of the block sees. Draws leave no registers
+// for a window.
+template <bool kDropout, typename Of>
+__device__ int64_t FirstKeyOf(const RowsOfBlock& rows, const KeysOfSequence& keys) {
+  if constexpr (kDropout) return keys.first;
+  const int64_t unseen = min(keys.FirstSeenBy(rows.begin), keys.end) - keys.first;
+  return keys.first + unseen / Of::kOther * Of::kOther;
+}
+
 template <typename T, bool kDropout, typename Of>
 __device__ void ConsumeKeys(const AttentionArgs& args, const Buffers<Of>& buffers, const Head& head,
                             const RowsOfBlock& rows, const KeysOfSequence& keys) {
   const int group = static_cast<int>(threadIdx.x) / kWarpgroup - 1, in_own = group * kGroupRows;
   const int64_t first = rows.begin + in_own, row = rows.begin + RowOf(group);
   const int64_t last = min(first + kGroupRows, rows.end) - 1;
-  const int tiles = Tiles<Of>(keys.EndSeenBy(rows.end - 1) - keys.first);
-  const int mine = first < rows.end ? Tiles<Of>(keys.EndSeenBy(last) - keys.first) : 0;
+  const int64_t first_key = FirstKeyOf<kDropout, Of>(rows, keys);
+  const int tiles = Tiles<Of>(keys.EndSeenBy(rows.end - 1) - first_key);
+  const int mine = first < rows.end ? Tiles<Of>(keys.EndSeenBy(last) - first_key) : 0;
   float lse[2] = {}, delta[2] = {};
   for (int r = 0; r < 2; ++r) {
     const bool is_there = row + 8 * r < rows.end;
@@ -125,15 +135,19 @@ __device__ void ConsumeKeys(const AttentionArgs& args, const Buffers<Of>& buffer
     buffers.ring.WaitUntilFull(tile);
     MultiplyRows<T>(buffers.Own(0), in_own, buffers.Passing(0, tile), p);
     MultiplyRows<T>(buffers.Own(1), in_own, buffers.Passing(1, tile), ds);
-    if constexpr (kDropout)
-      kept = KeysKeptBy<Of::kOther / 8>(args, key, drawn, int64_t{tile} * Of::kOther);
+    const int64_t begin = first_key + int64_t{tile} * Of::kOther;
+    if constexpr (kDropout) kept = KeysKeptBy<Of::kOther / 8>(args, key, drawn, begin - keys.first);
     WaitForProducts<1>();
     Settle(p);
     if (tile > 0) buffers.ring.Release(tile - 1);
-    const int64_t begin = keys.first + int64_t{tile} * Of::kOther;
-    if (begin + Of::kOther > keys.EndSeenBy(first)) {
+    if (begin + Of::kOther > keys.EndSeenBy(first) ||
+        (!kDropout && begin < keys.FirstSeenBy(last))) {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) HideAllBut(0, keys.EndSeenBy(row + 8 * r) - begin, r, p);
+      for (int r = 0; r < 2; ++r) {
+        const int64_t query = row + 8 * r;
+        HideAllBut(kDropout ? 0 : keys.FirstSeenBy(query) - begin, keys.EndSeenBy(query) - begin, r,
+                   p);
+      }
     }
 #pragma unroll
     for (int n = 0; n < Of::kOther / 8; ++n) {
@@ -185,12 +199,13 @@ __global__ void __launch_bounds__(Of::kThreads, 1)
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
     GiveRegisters<Of::kProducerRegisters>();
-    const int tiles = Tiles<Of>(keys.EndSeenBy(rows.end - 1) - keys.first);
+    const int64_t first_key = FirstKeyOf<kDropout, Of>(rows, keys);
+    const int tiles = Tiles<Of>(keys.EndSeenBy(rows.end - 1) - first_key);
     if (threadIdx.x > 0 || tiles == 0) return;
     CopyOwn(maps, buffers, head.head, head.group, rows.begin);
     for (int tile = 0; tile < tiles; ++tile) {
       buffers.ring.WaitUntilEmpty(tile);
-      CopyPassing(maps, buffers, tile, 0, head.group, keys.first + int64_t{tile} * Of::kOther);
+      CopyPassing(maps, buffers, tile, 0, head.group, first_key + int64_t{tile} * Of::kOther);
     }
   } else {
     TakeRegisters<Of::kConsumerRegisters>();
@@ -206,7 +221,8 @@ __device__ void ProduceQueries(const Maps& maps, const AttentionArgs& args,
                                const Buffers<Of>& buffers, const RowsOfBlock& rows,
                                const QueriesOfSequence& queries) {
   const int64_t group = blockIdx.y, begin = queries.FirstThatSees(rows.begin);
-  const int of_head = Tiles<Of>(queries.end - begin), lane = threadIdx.x % kWarp;
+  const int of_head = Tiles<Of>(queries.EndThatSees(rows.end - 1) - begin);
+  const int lane = threadIdx.x % kWarp;
   if (of_head == 0) return;
   if (lane == 0) CopyOwn(maps, buffers, 0, group, rows.begin);
   for (int tile = 0; tile < of_head * args.group_heads; ++tile) {
@@ -251,7 +267,10 @@ __device__ void ConsumeQueries(const AttentionArgs& args, const Buffers<Of>& buf
   const int64_t begin = queries.FirstThatSees(rows.begin);
   const int64_t mine = first < rows.end ? queries.FirstThatSees(first) : queries.end;
   const int64_t all_from = queries.FirstThatSees(first + kGroupRows - 1);
-  const int of_head = Tiles<Of>(queries.end - begin);
+  const auto end_seeing = [&](int64_t key) {
+    return kDropout ? queries.end : queries.EndThatSees(key);
+  };
+  const int of_head = Tiles<Of>(end_seeing(rows.end - 1) - begin);
 
   const float scale = args.scale * kLog2E;
   float dk[kHead / 8][4], dv[kHead / 8][4], p[kColumns][4], ds[kColumns][4];
@@ -286,11 +305,11 @@ __device__ void ConsumeQueries(const AttentionArgs& args, const Buffers<Of>& buf
     if constexpr (kHasRegisters) draw(begin_of_tile);
     WaitForProducts<1>();
     Settle(p);
-    if (begin_of_tile < all_from || begin_of_tile + Of::kOther > queries.end) {
+    if (begin_of_tile < all_from || begin_of_tile + Of::kOther > end_seeing(first)) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        HideAllBut(queries.FirstThatSees(row + 8 * r) - begin_of_tile, queries.end - begin_of_tile,
-                   r, p);
+        HideAllBut(queries.FirstThatSees(row + 8 * r) - begin_of_tile,
+                   end_seeing(row + 8 * r) - begin_of_tile, r, p);
       }
     }
 #pragma unroll

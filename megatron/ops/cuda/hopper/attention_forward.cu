@@ -42,11 +42,17 @@ struct Work {
 
   int head;
   int first, end;  // queries
-  int first_key, keys;
+  // The keys without those in front of the first tile that a query of the work sees, of which there
+  // are `skipped`.
+  int first_key, keys, skipped;
   int diagonal;  // a query sees so many keys more than its number
+  int window;    // AttentionArgs::window_size
 
-  // The number of keys that a query sees.
+  // The end of the keys that a query sees.
   __device__ int KeysSeenBy(int query) const { return min(max(query + diagonal, 0), keys); }
+  __device__ int FirstSeenBy(int query) const {
+    return window > 0 ? max(query + diagonal - 1 - window, 0) : 0;
+  }
 };
 
 // Shared memory of a block, and the barriers that guard it.
@@ -103,18 +109,22 @@ struct Works {
 
 template <typename Of>
 __device__ Work FindWork(const AttentionArgs& args, const Works& works, int number) {
-  if (number >= works.count) return {Work::kNoMore, 0, 0, 0, 0, 0};
+  if (number >= works.count) return {Work::kNoMore, 0, 0, 0, 0, 0, 0, 0};
   const int64_t block = works.blocks - 1 - number % works.blocks;
   const RowsOfBlock rows = FindRows(args.cu_seqlens_q, args.sequences, block, Of::kQueries);
   const KeysOfSequence keys(args, rows.sequence);
-  const int first_key = static_cast<int>(keys.first),
+  const int unseen = static_cast<int>(min(keys.FirstSeenBy(rows.begin), keys.end) - keys.first);
+  const int skipped = unseen / Of::kKeys * Of::kKeys;
+  const int first_key = static_cast<int>(keys.first) + skipped,
             count = static_cast<int>(keys.end) - first_key;
   return {number / works.blocks,
           static_cast<int>(rows.begin),
           static_cast<int>(rows.end),
           first_key,
           count,
-          args.causal ? static_cast<int>(keys.shift) + 1 - first_key : Work::kSeesAll};
+          skipped,
+          args.causal ? static_cast<int>(keys.shift) + 1 - first_key : Work::kSeesAll,
+          static_cast<int>(min(args.window_size, int64_t{Work::kSeesAll}))};
 }
 
 // Number of tiles of the keys that a query sees, and those before it.
@@ -219,9 +229,9 @@ class TileDropout {
       drawn_ = DrawnQuery(args, min(row + 8 * static_cast<int>(threadIdx.x % 2), work.end - 1));
     }
   }
-  __device__ void Draw(const AttentionArgs& args, int tile) {
+  __device__ void Draw(const AttentionArgs& args, const Work& work, int tile) {
     if constexpr (Of::kDropout)
-      kept_ = KeysKeptBy<kTiles>(args, key_, drawn_, int64_t{tile} * Of::kKeys);
+      kept_ = KeysKeptBy<kTiles>(args, key_, drawn_, work.skipped + int64_t{tile} * Of::kKeys);
   }
   // Those that are kept are not scaled.
   __device__ void Drop(float (&probabilities)[Of::kKeys / 8][4]) const {
@@ -285,12 +295,15 @@ __device__ int ConsumeWork(const AttentionArgs& args, float scale, const Buffers
   TileDropout<Of> dropout(args, work, work.first + RowOf(group));
   SetZero(out);
   const auto hide_unseen = [&](int tile) {
-    const int begin = tile * Of::kKeys;
-    if (begin + Of::kKeys <= work.KeysSeenBy(work.first + group * kGroupRows)) return;
+    const int begin = tile * Of::kKeys, first = work.first + group * kGroupRows;
+    if (begin + Of::kKeys <= work.KeysSeenBy(first) &&
+        begin >= work.FirstSeenBy(first + kGroupRows - 1)) {
+      return;
+    }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int query = work.first + RowOf(group) + 8 * r;
-      HideAllBut(0, work.KeysSeenBy(query) - begin, r, scores);
+      HideAllBut(work.FirstSeenBy(query) - begin, work.KeysSeenBy(query) - begin, r, scores);
     }
   };
   // A group waits also for queries that it does not read, so that it gives none back twice in a
@@ -301,7 +314,7 @@ __device__ int ConsumeWork(const AttentionArgs& args, float scale, const Buffers
     float correction[2];
     buffers.keys.WaitUntilFull(at);
     MultiplyRows<T>(buffers.queries, group * kGroupRows, buffers.Keys(at), scores);
-    dropout.Draw(args, 0);
+    dropout.Draw(args, work, 0);
     WaitForProducts<0>();
     Settle(scores);
     buffers.keys.Release(at);
@@ -317,7 +330,7 @@ __device__ int ConsumeWork(const AttentionArgs& args, float scale, const Buffers
                       buffers.Keys(at), scores);
       buffers.values.WaitUntilFull(at - 1);
       AddWeightedRows<T>(weights, buffers.Values(at - 1), out);
-      dropout.Draw(args, tile);
+      dropout.Draw(args, work, tile);
       WaitForProducts<1>();
       Settle(scores);
       buffers.keys.Release(at);
@@ -403,7 +416,8 @@ bool HopperAttentionIsAvailable() {
 bool HopperTakes(DType dtype, const AttentionArgs& args) {
   return dtype != DType::kFloat32 && (args.head_dim == 64 || args.head_dim == 128) &&
          args.scale > 0 && args.queries > 0 && args.keys > 0 && args.place_q == nullptr &&
-         args.bias == nullptr && hopper::TakesOperands(args);
+         (args.window_size == 0 || args.dropout_threshold == 0) && args.bias == nullptr &&
+         hopper::TakesOperands(args);
 }
 
 void HopperAttentionForward(const Stream& stream, DType dtype, const AttentionArgs& args) {

@@ -22,6 +22,7 @@ struct Case {
   bool causal;
   std::vector<double> cu_q, cu_k;
   float dropout = 0;
+  int64_t window = 0;  // 0: none
 };
 
 class HopperAttentionTest : public AgreementTest, public ::testing::WithParamInterface<DType> {
@@ -53,6 +54,7 @@ class HopperAttentionTest : public AgreementTest, public ::testing::WithParamInt
     Attention attention;
     attention.scale = 0.2f;
     attention.causal = c.causal;
+    attention.window_size = c.window;
     attention.cu_seqlens_q = cu_q;
     attention.cu_seqlens_k = cu_k;
     attention.max_seqlen_q = static_cast<int64_t>(c.cu_q.back());
@@ -128,6 +130,18 @@ TEST_P(HopperAttentionTest, DropoutAgreesWithTheCpu) {
     }
   }
   ExpectForwardAndBackwardAgree({2, 3, 64, true, {0, 40, 107}, {0, 40, 107}, 0.3f});
+}
+
+TEST_P(HopperAttentionTest, WindowsAgreeWithTheCpu) {
+  for (int64_t head_dim : {64, 128}) {
+    for (int64_t window : {1, 40, 128, 300}) {
+      ExpectForwardAndBackwardAgree(
+          {1, 1, head_dim, true, {0, 433, 461}, {0, 433, 461}, 0, window});
+    }
+    // Queries stand at the end of longer keys, or behind shorter ones, so that the first see none.
+    ExpectForwardAndBackwardAgree({2, 1, head_dim, true, {0, 9, 80}, {0, 300, 371}, 0, 70});
+    ExpectForwardAndBackwardAgree({1, 2, head_dim, true, {0, 300}, {0, 300}, 0.3f, 70});
+  }
 }
 
 // Queries that are zero weigh all keys alike. With values that are the rows of the identity, column

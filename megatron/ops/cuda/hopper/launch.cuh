@@ -45,33 +45,43 @@ __device__ inline float FiniteLse(const AttentionArgs& args, int64_t query, cons
   return lse == -INFINITY ? 0 : lse * kLog2E;
 }
 
-// The keys of one sequence, and the range of them that a query sees: from the first to some end.
+// The keys of one sequence, and the range of them that a query sees.
 struct KeysOfSequence {
   int64_t first, end;
   int64_t shift;  // distance from the last query to the last key
+  int window;
   bool causal;
 
   __device__ KeysOfSequence(const AttentionArgs& args, int64_t sequence)
       : first(args.cu_seqlens_k[sequence]),
         end(args.cu_seqlens_k[sequence + 1]),
         shift(end - args.cu_seqlens_q[sequence + 1]),
+        window(static_cast<int>(min(args.window_size, int64_t{1} << 30))),
         causal(args.causal) {}
+  __device__ int64_t FirstSeenBy(int64_t query) const {
+    return window > 0 ? max(first, query + shift - window) : first;
+  }
   __device__ int64_t EndSeenBy(int64_t query) const {
     return causal ? max(first, min(end, query + shift + 1)) : end;
   }
 };
 
-// The queries of one sequence, and the range of them that sees a key: from some first to the end.
+// The queries of one sequence, and the range of them that sees a key.
 struct QueriesOfSequence {
   int64_t begin, end;
   int64_t shift;  // distance from the last query to the last key
+  int window;
   bool causal;
 
   __device__ QueriesOfSequence(const AttentionArgs& args, int64_t sequence)
       : begin(args.cu_seqlens_q[sequence]),
         end(args.cu_seqlens_q[sequence + 1]),
         shift(args.cu_seqlens_k[sequence + 1] - end),
+        window(static_cast<int>(min(args.window_size, int64_t{1} << 30))),
         causal(args.causal) {}
+  __device__ int64_t EndThatSees(int64_t key) const {
+    return window > 0 ? max(begin, min(end, key - shift + window + 1)) : end;
+  }
   __device__ int64_t FirstThatSees(int64_t key) const {
     return causal ? max(begin, key - shift) : begin;
   }
