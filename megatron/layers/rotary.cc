@@ -1,5 +1,6 @@
 #include "megatron/layers/rotary.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "megatron/ops/rope.h"
@@ -20,6 +21,32 @@ double ScaleFrequency(double frequency, double factor) {
   return (1 - smooth) * frequency / factor + smooth * frequency;
 }
 
+// YaRN: the number of the pair, not a whole one, that turns `turns` times in the original context.
+double PairThatTurns(double turns, const RotaryOptions& options, int64_t rotated) {
+  return static_cast<double>(rotated) *
+         std::log(options.yarn.original_context / (turns * 2 * M_PI)) /
+         (2 * std::log(options.base));
+}
+
+void ApplyYarn(const RotaryOptions& options, int64_t rotated, std::vector<double>* frequencies) {
+  const YarnOptions& yarn = options.yarn;
+  double low = PairThatTurns(yarn.beta_fast, options, rotated);
+  double high = PairThatTurns(yarn.beta_slow, options, rotated);
+  if (yarn.round_range) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, static_cast<double>(rotated - 1));
+  if (low == high) high += 0.001;  // a step, where a ramp would have no width
+  for (size_t pair = 0; pair < frequencies->size(); ++pair) {
+    const double ramp =
+        std::min(std::max((static_cast<double>(pair) - low) / (high - low), 0.0), 1.0);
+    double& frequency = (*frequencies)[pair];
+    frequency = frequency / yarn.factor * ramp + frequency * (1 - ramp);
+  }
+}
+
 }  // namespace
 
 std::vector<double> InverseFrequencies(const RotaryOptions& options, int64_t head_size) {
@@ -31,25 +58,46 @@ std::vector<double> InverseFrequencies(const RotaryOptions& options, int64_t hea
     if (options.scaling_factor > 0) frequency = ScaleFrequency(frequency, options.scaling_factor);
     frequencies[pair] = frequency / options.interpolation_factor;
   }
+  if (options.yarn.factor > 0) ApplyYarn(options, rotated, &frequencies);
   return frequencies;
+}
+
+double RotaryMagnitude(const YarnOptions& yarn) {
+  if (yarn.factor <= 1) return 1;
+  const auto m = [&](double scale) { return 1 + 0.1 * scale * std::log(yarn.factor); };
+  return m(yarn.mscale) / m(yarn.mscale_all_dim);
+}
+
+RotaryTables::Tables RotaryTables::Make(const RotaryOptions& options, int64_t head_size,
+                                        int64_t positions, Device device, int64_t offset) const {
+  const std::vector<double> frequencies = InverseFrequencies(options, head_size);
+  const Shape shape{positions, static_cast<int64_t>(frequencies.size())};
+  const int64_t bytes = shape.numel() * SizeOf(DType::kFloat32);
+  const Tables tables = {buffer_.At(offset, DType::kFloat32, shape),
+                         buffer_.At(offset + bytes, DType::kFloat32, shape)};
+  if (device.type == DeviceType::kMeta) return tables;
+  const HostMirror cos(tables.cos_SP, "rotary tables"), sin(tables.sin_SP, "rotary tables");
+  ops::FillRopeTables(frequencies.data(), cos.host(), sin.host(), RotaryMagnitude(options.yarn));
+  if (device.type == DeviceType::kCpu) return tables;
+  CudaStream cuda(device.index);
+  cos.Send(Stream::Cuda(device.index, &cuda));
+  sin.Send(Stream::Cuda(device.index, &cuda));
+  return tables;
 }
 
 RotaryTables::RotaryTables(const RotaryOptions& options, int64_t head_size, int64_t positions,
                            Device device, MemoryLedger* ledger)
     : interleaved_(options.interleaved) {
-  const std::vector<double> frequencies = InverseFrequencies(options, head_size);
-  const int64_t pairs = static_cast<int64_t>(frequencies.size());
-  const int64_t bytes = positions * pairs * SizeOf(DType::kFloat32);
-  buffer_ = Buffer(device, 2 * bytes, "rotary tables", ledger);
-  cos_SP_ = buffer_.At(0, DType::kFloat32, {positions, pairs});
-  sin_SP_ = buffer_.At(bytes, DType::kFloat32, {positions, pairs});
-  if (device.type == DeviceType::kMeta) return;
-  const HostMirror cos(cos_SP_, "rotary tables"), sin(sin_SP_, "rotary tables");
-  ops::FillRopeTables(frequencies.data(), cos.host(), sin.host());
-  if (device.type == DeviceType::kCpu) return;
-  CudaStream cuda(device.index);
-  cos.Send(Stream::Cuda(device.index, &cuda));
-  sin.Send(Stream::Cuda(device.index, &cuda));
+  const int64_t pairs = static_cast<int64_t>(head_size * options.percent) / 2;
+  const int64_t bytes = 2 * positions * pairs * SizeOf(DType::kFloat32);
+  const bool has_local = options.local_base > 0;
+  buffer_ = Buffer(device, has_local ? 2 * bytes : bytes, "rotary tables", ledger);
+  all_ = Make(options, head_size, positions, device, 0);
+  if (!has_local) return;
+  RotaryOptions local;
+  local.base = options.local_base;
+  local.percent = options.percent;
+  local_ = Make(local, head_size, positions, device, bytes);
 }
 
 }  // namespace megatron

@@ -51,6 +51,69 @@ TEST(RotaryTest, ScalingStretchesLongWavelengthsOnly) {
   }
 }
 
+RotaryOptions Yarn(double factor) {
+  RotaryOptions options;
+  options.base = 150000;
+  options.yarn.factor = factor;
+  return options;
+}
+
+// Heads of 64 and an original context of 4096, as in gpt-oss, whose context is 32 times longer:
+// pairs that turn more than 32 times in it stay, those that turn less than once are stretched.
+TEST(RotaryTest, YarnStretchesPairsThatTurnSeldom) {
+  RotaryOptions plain = Yarn(0);
+  const std::vector<double> before = InverseFrequencies(plain, 64),
+                            after = InverseFrequencies(Yarn(32), 64);
+  for (size_t pair = 0; pair < before.size(); ++pair) {
+    const double turns = 4096 * before[pair] / (2 * M_PI);
+    // The range is rounded to whole pairs.
+    if (turns > 32 * 1.5) {
+      EXPECT_DOUBLE_EQ(after[pair], before[pair]) << pair;
+    } else if (turns < 1 / 1.5) {
+      EXPECT_DOUBLE_EQ(after[pair], before[pair] / 32) << pair;
+    } else {
+      EXPECT_LE(after[pair], before[pair]) << pair;
+      EXPECT_GE(after[pair], before[pair] / 32) << pair;
+    }
+  }
+  RotaryOptions exact = Yarn(32);
+  exact.yarn.round_range = false;
+  const std::vector<double> blended = InverseFrequencies(exact, 64);
+  // The ends of the range, 8.09 and 17.40, as Hugging Face's transformers computes them.
+  EXPECT_DOUBLE_EQ(blended[8], before[8]);
+  EXPECT_LT(blended[9], before[9]);
+  EXPECT_GT(blended[17], before[17] / 32);
+  EXPECT_DOUBLE_EQ(blended[18], before[18] / 32);
+}
+
+TEST(RotaryTest, YarnMultipliesRotatedVectors) {
+  EXPECT_DOUBLE_EQ(RotaryMagnitude(Yarn(32).yarn), 1 + 0.1 * std::log(32));
+  YarnOptions equal = Yarn(40).yarn;
+  equal.mscale_all_dim = equal.mscale;
+  EXPECT_DOUBLE_EQ(RotaryMagnitude(equal), 1);
+  YarnOptions other = equal;
+  other.mscale = 0.5;
+  EXPECT_DOUBLE_EQ(RotaryMagnitude(other), (1 + 0.05 * std::log(40)) / (1 + 0.1 * std::log(40)));
+  EXPECT_EQ(RotaryMagnitude(YarnOptions()), 1);
+  const RotaryTables tables(Yarn(32), 4, 3, {}, nullptr);
+  EXPECT_FLOAT_EQ(tables.cos_SP().data<float>()[0], 1 + 0.1 * std::log(32));
+}
+
+TEST(RotaryTest, LayersWithAWindowMayHaveTablesOfTheirOwn) {
+  RotaryOptions options = Yarn(32);
+  EXPECT_EQ(RotaryTables(options, 4, 3, {}, nullptr).cos_SP(true).shape(), Shape({3, 2}));
+  options.local_base = 100;
+  RotaryOptions local;
+  local.base = 100;
+  const RotaryTables both(options, 4, 3, {}, nullptr), alone(local, 4, 3, {}, nullptr),
+      all(Yarn(32), 4, 3, {}, nullptr);
+  for (int i = 0; i < 3 * 2; ++i) {
+    EXPECT_EQ(both.sin_SP(true).data<float>()[i], alone.sin_SP().data<float>()[i]);
+    EXPECT_EQ(both.cos_SP(true).data<float>()[i], alone.cos_SP().data<float>()[i]);
+    EXPECT_EQ(both.sin_SP().data<float>()[i], all.sin_SP().data<float>()[i]);
+  }
+}
+
 TEST(RotaryTest, TablesHoldCosineAndSineOfPositionTimesFrequency) {
   const RotaryTables tables({}, 4, 3, {}, nullptr);
   for (int position = 0; position < 3; ++position) {

@@ -32,7 +32,8 @@ void CheckPositions(const Tensor& position_T, int64_t positions) {
 
 }  // namespace
 
-void FillRopeTables(const double* inverse_frequency, const Tensor& cos_SP, const Tensor& sin_SP) {
+void FillRopeTables(const double* inverse_frequency, const Tensor& cos_SP, const Tensor& sin_SP,
+                    double magnitude) {
   CheckTables(cos_SP, sin_SP);
   if (cos_SP.device().type == DeviceType::kMeta) return;
   CHECK(cos_SP.device().type == DeviceType::kCpu)
@@ -42,8 +43,8 @@ void FillRopeTables(const double* inverse_frequency, const Tensor& cos_SP, const
   for (int64_t s = 0; s < cos_SP.dim(0); ++s) {
     for (int64_t p = 0; p < pairs; ++p) {
       const double angle = static_cast<double>(s) * inverse_frequency[p];
-      cos[s * pairs + p] = static_cast<float>(std::cos(angle));
-      sin[s * pairs + p] = static_cast<float>(std::sin(angle));
+      cos[s * pairs + p] = static_cast<float>(magnitude * std::cos(angle));
+      sin[s * pairs + p] = static_cast<float>(magnitude * std::sin(angle));
     }
   }
 }

@@ -12,11 +12,13 @@
 namespace megatron::ops {
 
 // Fills the fp32 tables on the CPU from the inverse frequencies, in double precision before
-// rounding.
-void FillRopeTables(const double* inverse_frequency, const Tensor& cos_SP, const Tensor& sin_SP);
+// rounding. Rotations also multiply by `magnitude`.
+void FillRopeTables(const double* inverse_frequency, const Tensor& cos_SP, const Tensor& sin_SP,
+                    double magnitude = 1);
 
 // Rotates x in place. x is [T, heads..., D] (1 or 2 dims of heads, any strides, last dim
-// contiguous); position is int32. `inverse` rotates back, which is the backward pass.
+// contiguous); position is int32. `inverse` rotates back (with a magnitude it does not divide by
+// it), which is the backward pass.
 void Rope(const Stream& stream, const Tensor& cos_SP, const Tensor& sin_SP,
           const Tensor& position_T, bool interleaved, bool inverse, const Tensor& x);
 
