@@ -196,6 +196,14 @@ ops::AttentionInputs PartOf(const ops::AttentionInputs& x, const Part& part) {
           x.v_UGD.Select(0, part.index), x.bias_WN ? x.bias_WN.Select(0, part.index) : Tensor()};
 }
 
+// A part's heads in the sinks of all this rank's heads, or in their gradient.
+Tensor Sinks(const LayerContext& ctx, const Tensor& sink_N, const Part& part) {
+  if (!sink_N) return Tensor();
+  const int64_t heads = sink_N.numel() / (Team(ctx).size() * part.count);
+  const int64_t first = (Team(ctx).rank() * part.count + part.index) * heads;
+  return sink_N.Slice(0, first, first + heads);
+}
+
 // The attention of a part of this rank's share of the groups over all the team's tokens. Dropout is
 // keyed by the tokens of the queries.
 ContextAttention OfPart(const LayerContext& ctx, const ContextAttention& attention,
@@ -229,8 +237,9 @@ void AddBiasGradient(const LayerContext& ctx, const Tensor& part_WN, const Part&
 }
 
 void Attend(const LayerContext& ctx, const ContextAttention& attention, const AllToAllSaved& saved,
-            const Part& part) {
-  const ops::AttentionInputs in = PartOf(saved.in, part);
+            const Tensor& sink_N, const Part& part) {
+  ops::AttentionInputs in = PartOf(saved.in, part);
+  in.sink_N = Sinks(ctx, sink_N, part);
   const Tensor out = saved.out_TGRD.Select(0, part.index);
   const Tensor lse = saved.lse_TGR.Select(0, part.index);
   const ContextAttention own = OfPart(ctx, attention, in.q_TGRD, part);
@@ -242,9 +251,11 @@ void Attend(const LayerContext& ctx, const ContextAttention& attention, const Al
 }
 
 void AttendBackward(const LayerContext& ctx, const ContextAttention& attention,
-                    const AllToAllSaved& saved, const Tensor& dout, const Part& part,
-                    const ops::AttentionInputs& gradients) {
-  const ops::AttentionInputs in = PartOf(saved.in, part), out_gradients = PartOf(gradients, part);
+                    const AllToAllSaved& saved, const Tensor& sink_N, const Tensor& dout,
+                    const Part& part, const ops::AttentionInputs& gradients) {
+  ops::AttentionInputs in = PartOf(saved.in, part), out_gradients = PartOf(gradients, part);
+  in.sink_N = Sinks(ctx, sink_N, part);
+  out_gradients.sink_N = Sinks(ctx, gradients.sink_N, part);
   const Tensor out = saved.out_TGRD.Select(0, part.index);
   const Tensor lse = saved.lse_TGR.Select(0, part.index);
   const ContextAttention own = OfPart(ctx, attention, in.q_TGRD, part);
@@ -311,7 +322,7 @@ void AllToAllAttentionForward(const LayerContext& ctx, Arena* arena,
     }
     for (int i = 0; i < last.index; ++i) {
       FinishToHeads(ctx, arriving[i]);
-      Attend(ctx, attention, *saved, {i, parts});
+      Attend(ctx, attention, *saved, in.sink_N, {i, parts});
     }
     FinishToHeads(ctx, arriving[last.index]);
   }
@@ -322,7 +333,7 @@ void AllToAllAttentionForward(const LayerContext& ctx, Arena* arena,
         ctx, {{attention.queries, out_TGRD, saved->out_TGRD.Select(0, i)}}, {i, parts}));
   };
   for (int i = 0; i < last.index; ++i) leave(i);
-  Attend(ctx, attention, *saved, last);
+  Attend(ctx, attention, *saved, in.sink_N, last);
   leave(last.index);
   for (const Exchange& exchange : leaving) FinishToTokens(ctx, exchange);
 }
@@ -330,8 +341,8 @@ void AllToAllAttentionForward(const LayerContext& ctx, Arena* arena,
 // Gradients of all parts but the last leave while the last is computed, and are unpacked before the
 // last leaves: the messages of both, beside the gradient of the output, would take more memory.
 void AllToAllAttentionBackward(const LayerContext& ctx, const ContextAttention& attention,
-                               const AllToAllSaved& saved, const Tensor& dout_TGRD,
-                               const ops::AttentionInputs& gradients) {
+                               const AllToAllSaved& saved, const Tensor& sink_N,
+                               const Tensor& dout_TGRD, const ops::AttentionInputs& gradients) {
   Arena::Scope scope(ctx.scratch);
   const int parts = static_cast<int>(saved.out_TGRD.dim(0));
   const Part last = {parts - 1, parts};
@@ -339,6 +350,7 @@ void AllToAllAttentionBackward(const LayerContext& ctx, const ContextAttention& 
     return ctx.scratch->Allocate(x.dtype(), x.shape(), "exchanged gradients");
   };
   ops::AttentionInputs all = {like(saved.in.q_TGRD), like(saved.in.k_UGD), like(saved.in.v_UGD)};
+  all.sink_N = gradients.sink_N;
   if (saved.in.bias_WN) {
     all.bias_WN = AllocateBias(ctx, ctx.scratch, gradients.bias_WN, parts);
     ops::Zero(ctx.stream, all.bias_WN);
@@ -355,7 +367,7 @@ void AllToAllAttentionBackward(const LayerContext& ctx, const ContextAttention& 
     Arena::Scope exchange(ctx.scratch);
     const Tensor dout_all = like(saved.out_TGRD);
     const auto attend = [&](const Part& part) {
-      AttendBackward(ctx, attention, saved, dout_all.Select(0, part.index), part, all);
+      AttendBackward(ctx, attention, saved, sink_N, dout_all.Select(0, part.index), part, all);
     };
     {
       Arena::Scope messages(ctx.scratch);

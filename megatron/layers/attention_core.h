@@ -22,8 +22,9 @@ struct AttentionCoreOptions {
   int64_t head_size = 0;
   float dropout = 0;
   bool causal = true;
-  float scale = 0;     // factor of the scores; 0 means 1 / sqrt(head_size)
-  bool cross = false;  // the keys are those of the encoder's tokens
+  float scale = 0;          // factor of the scores; 0 means 1 / sqrt(head_size)
+  int64_t window_size = 0;  // ops::Attention::window_size
+  bool cross = false;       // the keys are those of the encoder's tokens
   // True if each rank gets all keys at once, where ranks form no teams (context_slice.h).
   bool gathers_keys = false;
   ops::AttentionKernels kernels;
@@ -59,7 +60,8 @@ class AttentionCore {
   void Forward(const LayerContext& ctx, Arena* arena, const ops::AttentionInputs& in,
                const Tensor& out_TGRD, Saved* saved) const;
   // Adds the largest score of the pass to ctx.activations, which must be set: of all heads of this
-  // rank, and of the keys that a query sees, with the bias. Collective like Forward.
+  // rank, and of the keys that a query sees, with the bias; sinks do not count. Collective like
+  // Forward.
   void MeasureScores(const LayerContext& ctx, const ops::AttentionInputs& in) const;
   // Writes the gradients of the inputs, from what Forward read and wrote.
   void Backward(const LayerContext& ctx, const ops::AttentionInputs& in, const Tensor& out_TGRD,
@@ -70,9 +72,14 @@ class AttentionCore {
   // tensors in ctx.scratch. Context-parallel ranks have stripes of each chunk's tokens, and
   // attention is that of all these tokens and a rank's share of the groups.
   static std::vector<AttentionChunk> Chunks(const LayerContext& ctx, int64_t tokens);
+  // Returns whether queries of one chunk may see keys of another, which is not a later one.
+  bool MaySee(const AttentionChunk& queries, const AttentionChunk& keys) const {
+    return options_.window_size == 0 || keys.end + options_.window_size > queries.begin;
+  }
   // Does for queries of one chunk and keys of another what Forward and Backward do for all. out,
   // the gradient of the queries (`first`: written, else added to) and those of the keys
-  // (`first_queries`: written, else added to) are fp32.
+  // (`first_queries`: written, else added to) are fp32. in.sink_N and its gradient are those of all
+  // heads, and count where the chunks are the same.
   void ForwardChunk(const LayerContext& ctx, const AttentionChunk& queries,
                     const AttentionChunk& keys, bool first, const ops::AttentionInputs& in,
                     const Tensor& out_TGRD, const Tensor& lse_TGR) const;
@@ -89,6 +96,9 @@ class AttentionCore {
   // The attention of `heads` heads of each context-parallel rank.
   ops::Attention OfChunks(const LayerContext& ctx, const AttentionChunk& queries,
                           const AttentionChunk& keys, int64_t heads) const;
+  // The sinks, or their gradient, of a rank's share of the heads; empty if the chunks differ.
+  static Tensor SinksOfChunks(const LayerContext& ctx, const AttentionChunk& queries,
+                              const AttentionChunk& keys, const Tensor& sink_N);
   // The attention over all ranks' tokens.
   ops::Attention Whole(const LayerContext& ctx) const;
   ContextAttention OverRanks(const LayerContext& ctx) const;

@@ -38,6 +38,8 @@ struct Case {
   DType dtype = DType::kFloat32;
   std::vector<int> encoder_lengths = {};  // set: keys are those of an encoder's sequences
   int64_t bias_reach = -1;                // < 0: no bias
+  int64_t window = 0;                     // 0: none
+  bool sinks = false;
 
   bool cross() const { return !encoder_lengths.empty(); }
   int64_t tokens() const { return std::accumulate(lengths.begin(), lengths.end(), int64_t{0}); }
@@ -49,7 +51,7 @@ struct Case {
 
 // The tensors of one rank, of a context group or alone.
 struct Operands {
-  HostTensor q, k, v, bias, out, dout, dq, dk, dv, dbias;
+  HostTensor q, k, v, bias, sink, out, dout, dq, dk, dv, dbias, dsink;
 
   Operands(const Case& c, int ranks)
       : q({c.tokens() / ranks, c.groups, c.heads, c.head_size}, c.dtype),
@@ -57,12 +59,14 @@ struct Operands {
         v(k.tensor().shape(), c.dtype),
         bias(HostTensor::Normal({2 * std::max<int64_t>(c.bias_reach, 0) + 1, c.groups * c.heads},
                                 DType::kFloat32, 5)),
+        sink(HostTensor::Normal({c.groups * c.heads}, c.dtype, 6)),
         out(q.tensor().shape(), c.dtype),
         dout(q.tensor().shape(), c.dtype),
         dq(q.tensor().shape(), c.dtype),
         dk(k.tensor().shape(), c.dtype),
         dv(k.tensor().shape(), c.dtype),
-        dbias(bias.tensor().shape(), DType::kFloat32) {}
+        dbias(bias.tensor().shape(), DType::kFloat32),
+        dsink(sink.tensor().shape(), DType::kFloat32) {}
 };
 
 struct Measured {
@@ -174,6 +178,8 @@ class Experiment {
     for (const Operands& part : parts) {
       for (int64_t i = 0; i < part.dbias.numel(); ++i)
         gathered.dbias.Set(i, gathered.dbias.Get(i) + part.dbias.Get(i));
+      for (int64_t i = 0; i < part.dsink.numel(); ++i)
+        gathered.dsink.Set(i, gathered.dsink.Get(i) + part.dsink.Get(i));
     }
     return gathered;
   }
@@ -193,13 +199,17 @@ class Experiment {
     options.head_size = case_.head_size;
     options.dropout = case_.dropout;
     options.causal = case_.causal;
+    options.window_size = case_.window;
     options.cross = case_.cross();
     options.gathers_keys = kind == ContextParallel::kGather;
     const AttentionCore core(options);
     const auto if_biased = [&](const HostTensor& bias) {
       return case_.bias_reach < 0 ? Tensor() : bias.tensor();
     };
-    const ops::AttentionInputs in = {x->q, x->k, x->v, if_biased(x->bias)};
+    const auto if_sinks = [&](const HostTensor& sink) {
+      return case_.sinks ? sink.tensor() : Tensor();
+    };
+    const ops::AttentionInputs in = {x->q, x->k, x->v, if_biased(x->bias), if_sinks(x->sink)};
     AttentionCore::Saved kept;
     core.Forward(ctx, &saved, in, x->out, &kept);
     const auto count = [&](int64_t* bytes) {
@@ -208,7 +218,8 @@ class Experiment {
       sent.Reset();
     };
     if (measured != nullptr) count(measured->forward_bytes);
-    core.Backward(ctx, in, x->out, x->dout, {x->dq, x->dk, x->dv, if_biased(x->dbias)}, kept);
+    core.Backward(ctx, in, x->out, x->dout,
+                  {x->dq, x->dk, x->dv, if_biased(x->dbias), if_sinks(x->dsink)}, kept);
     if (measured == nullptr) return;
     count(measured->backward_bytes);
     measured->saved = saved.high_water();
@@ -244,6 +255,12 @@ std::vector<Case> Cases() {
       // Twelve groups are odd shares of a rank of four.
       {16, {5, 1, 10, 3, 13}, 12, 2, 8, true, 0.2f},
       {0, {13, 2, 17}, 12, 1, 8, true, 0.1f, DType::kBFloat16, {}, 4},
+      // Windows and sinks.
+      {16, {5, 1, 10, 3, 13}, 4, 2, 8, true, 0.2f, DType::kFloat32, {}, -1, 3},
+      {256, {100, 156, 256}, 4, 1, 32, true, 0.1f, DType::kFloat32, {}, -1, 70, true},
+      {0, {13, 2, 17}, 12, 2, 8, true, 0.2f, DType::kFloat32, {}, 4, 6, true},
+      {0, {3, 1, 21, 7}, 4, 2, 8, false, 0, DType::kFloat32, {}, -1, 0, true},
+      {0, {200, 90, 222}, 8, 1, 32, true, 0.1f, DType::kBFloat16, {}, -1, 50, true},
   };
 }
 
@@ -269,6 +286,7 @@ TEST_P(AttentionCoreTest, RanksThatShareSequencesGiveWhatOneRankGives) {
       ExpectNear(got.dk, want.dk, tolerance, "dk");
       ExpectNear(got.dv, want.dv, tolerance, "dv");
       ExpectNear(got.dbias, want.dbias, 2 * tolerance, "dbias");
+      ExpectNear(got.dsink, want.dsink, 2 * tolerance, "dsink");
     }
   }
 }
@@ -293,6 +311,7 @@ TEST_P(AttentionCoreTest, CommunicationBesideComputingGivesTheSameBits) {
     EXPECT_EQ(beside.dk.Bytes(), in_turn.dk.Bytes());
     EXPECT_EQ(beside.dv.Bytes(), in_turn.dv.Bytes());
     EXPECT_EQ(beside.dbias.Bytes(), in_turn.dbias.Bytes());
+    EXPECT_EQ(beside.dsink.Bytes(), in_turn.dsink.Bytes());
   }
 }
 

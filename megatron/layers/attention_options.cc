@@ -25,6 +25,7 @@ AttentionCoreOptions SelfAttentionCore(const TransformerOptions& options, int64_
   core.dropout = options.attention_dropout;
   core.causal = options.causal;
   core.scale = options.softmax_scale;
+  if (options.HasWindow(layer)) core.window_size = options.window_size;
   core.gathers_keys = options.context_parallel == ContextParallel::kGather;
   core.kernels = options.attention_kernels;
   return core;
@@ -34,6 +35,7 @@ AttentionCoreOptions CrossAttentionCore(const TransformerOptions& options, int64
                                         const ProcessGroup& tensor_group) {
   AttentionCoreOptions core = SelfAttentionCore(options, layer, tensor_group);
   core.causal = false;
+  core.window_size = 0;
   core.cross = true;
   return core;
 }

@@ -31,8 +31,8 @@ struct ContextAttention {
   const ContextBatch *queries, *keys;
 };
 
-// out and lse (written) are those of all keys. Gradients are written, except the bias's, to which
-// this rank's part is added.
+// out and lse (written) are those of all keys. Gradients are written, except those of the bias and
+// of the sinks, to which this rank's part is added.
 
 void RingAttentionForward(const LayerContext& ctx, const ContextAttention& attention,
                           const ops::AttentionInputs& in, const Tensor& out_TGRD,
@@ -50,9 +50,9 @@ void GatherAttentionBackward(const LayerContext& ctx, const ContextAttention& at
                              const Tensor& lse_TGR, const Tensor& dout_TGRD,
                              const ops::AttentionInputs& gradients);
 
-// The tensors that the all-to-all form keeps in place of its inputs: all the team's tokens of this
-// rank's share of the groups. Each has a dim in front of the others, over the parts of the share
-// that are exchanged one after the other.
+// The tensors that the all-to-all form keeps in place of its inputs (but for sinks): all the team's
+// tokens of this rank's share of the groups. Each has a dim in front of the others, over the parts
+// of the share that are exchanged one after the other.
 struct AllToAllSaved {
   ops::AttentionInputs in;
   Tensor out_TGRD, lse_TGR;
@@ -63,8 +63,8 @@ void AllToAllAttentionForward(const LayerContext& ctx, Arena* arena,
                               const ContextAttention& attention, const ops::AttentionInputs& in,
                               const Tensor& out_TGRD, AllToAllSaved* saved);
 void AllToAllAttentionBackward(const LayerContext& ctx, const ContextAttention& attention,
-                               const AllToAllSaved& saved, const Tensor& dout_TGRD,
-                               const ops::AttentionInputs& gradients);
+                               const AllToAllSaved& saved, const Tensor& sink_N,
+                               const Tensor& dout_TGRD, const ops::AttentionInputs& gradients);
 
 // The same exchange for some tokens of stripes (context_slice.h), where all ranks are one team:
 // between this rank's rows of them, [rows, G, ...], and all ranks' rows in the order of the tokens,

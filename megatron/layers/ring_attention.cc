@@ -48,9 +48,12 @@ ops::Attention OfSource(const LayerContext& ctx, const ContextAttention& attenti
 }
 
 ops::AttentionInputs WithKeys(const Tensor& q_TGRD, const Tensor& packed_2UGD,
-                              const Tensor& bias_WN) {
-  return {q_TGRD, packed_2UGD.Select(0, 0), packed_2UGD.Select(0, 1), bias_WN};
+                              const Tensor& bias_WN, const Tensor& sink_N) {
+  return {q_TGRD, packed_2UGD.Select(0, 0), packed_2UGD.Select(0, 1), bias_WN, sink_N};
 }
+
+// Sinks count once, with the keys of one source.
+Tensor IfFirst(int step, const Tensor& sink_N) { return step == 0 ? sink_N : Tensor(); }
 
 // The ring of the ranks that have this one's place in their teams: the rank that sends to this one,
 // the rank that receives from it, and whose keys are here in each step.
@@ -104,6 +107,13 @@ Tensor Part(const Tensor& x_TGRD, const GatheredGroups& groups) {
 Tensor Columns(const Tensor& x_WN, const ops::AttentionInputs& in, const GatheredGroups& groups) {
   const int64_t heads = in.q_TGRD.dim(2);
   return x_WN.Slice(1, groups.begin * heads, groups.end * heads);
+}
+
+// A part of the groups in the sinks, or in their gradient.
+Tensor Sinks(const Tensor& sink_N, const ops::AttentionInputs& in, const GatheredGroups& groups) {
+  if (!sink_N) return Tensor();
+  const int64_t heads = in.q_TGRD.dim(2);
+  return sink_N.Slice(0, groups.begin * heads, groups.end * heads);
 }
 
 // A copy, since attention takes no view of a bias.
@@ -175,7 +185,8 @@ void RingAttentionForward(const LayerContext& ctx, const ContextAttention& atten
     const AsyncCall passing = ring.Pass(messages);
     ops::Attention block = OfSource(ctx, attention, ring.SourceAt(step));
     block.add_to_queries = step > 0;
-    ops::AttentionForward(ctx.stream, block, WithKeys(in.q_TGRD, keys, in.bias_WN), sum_TGRD,
+    ops::AttentionForward(ctx.stream, block,
+                          WithKeys(in.q_TGRD, keys, in.bias_WN, IfFirst(step, in.sink_N)), sum_TGRD,
                           lse_TGR);
     passing.Wait();
     std::swap(keys, next);
@@ -205,8 +216,10 @@ void RingAttentionBackward(const LayerContext& ctx, const ContextAttention& atte
     const AsyncCall passing = ring.Pass(messages);
     ops::Attention block = OfSource(ctx, attention, ring.SourceAt(step));
     block.add_to_queries = step > 0;
-    ops::AttentionBackward(ctx.stream, block, WithKeys(in.q_TGRD, keys, in.bias_WN), out_TGRD,
-                           lse_TGR, dout_TGRD, WithKeys(dq_TGRD, dkeys, gradients.bias_WN));
+    ops::AttentionBackward(
+        ctx.stream, block, WithKeys(in.q_TGRD, keys, in.bias_WN, IfFirst(step, in.sink_N)),
+        out_TGRD, lse_TGR, dout_TGRD,
+        WithKeys(dq_TGRD, dkeys, gradients.bias_WN, IfFirst(step, gradients.sink_N)));
     passing.Wait();
     if (step > 0) ops::Add(ctx.stream, arriving, dkeys);
     std::swap(keys, next);
@@ -230,10 +243,10 @@ void GatherAttentionForward(const LayerContext& ctx, const ContextAttention& att
     const Tensor bias_WN = CopyOfColumns(ctx, in.bias_WN, in, part);
     part.arriving.Wait();
     for (int source = 0; source < ctx.context_group.size(); ++source) {
-      ops::AttentionForward(
-          ctx.stream, OfGroups(ctx, attention, source, in, part),
-          WithKeys(Part(in.q_TGRD, part), part.all_C2UGD.Select(0, source), bias_WN),
-          Part(sum_TGRD, part), Part(lse_TGR, part));
+      ops::AttentionForward(ctx.stream, OfGroups(ctx, attention, source, in, part),
+                            WithKeys(Part(in.q_TGRD, part), part.all_C2UGD.Select(0, source),
+                                     bias_WN, IfFirst(source, Sinks(in.sink_N, in, part))),
+                            Part(sum_TGRD, part), Part(lse_TGR, part));
     }
   }
   FromFp32(ctx.stream, sum_TGRD, out_TGRD);
@@ -258,11 +271,12 @@ void GatherAttentionBackward(const LayerContext& ctx, const ContextAttention& at
     const Tensor dbias_WN = CopyOfColumns(ctx, gradients.bias_WN, in, part);
     part.arriving.Wait();
     for (int source = 0; source < ctx.context_group.size(); ++source) {
-      ops::AttentionBackward(
-          ctx.stream, OfGroups(ctx, attention, source, in, part),
-          WithKeys(Part(in.q_TGRD, part), part.all_C2UGD.Select(0, source), bias_WN),
-          Part(out_TGRD, part), Part(lse_TGR, part), Part(dout_TGRD, part),
-          WithKeys(Part(dq_TGRD, part), dall_C2UGD.Select(0, source), dbias_WN));
+      ops::AttentionBackward(ctx.stream, OfGroups(ctx, attention, source, in, part),
+                             WithKeys(Part(in.q_TGRD, part), part.all_C2UGD.Select(0, source),
+                                      bias_WN, IfFirst(source, Sinks(in.sink_N, in, part))),
+                             Part(out_TGRD, part), Part(lse_TGR, part), Part(dout_TGRD, part),
+                             WithKeys(Part(dq_TGRD, part), dall_C2UGD.Select(0, source), dbias_WN,
+                                      IfFirst(source, Sinks(gradients.sink_N, in, part))));
     }
     if (dbias_WN) ops::Copy(ctx.stream, dbias_WN, Columns(gradients.bias_WN, in, part));
     reductions.push_back({dall_C2UGD, StartToReduce(ctx, dall_C2UGD)});
@@ -272,7 +286,7 @@ void GatherAttentionBackward(const LayerContext& ctx, const ContextAttention& at
     reductions[i].call.Wait();
     const Tensor mine_2UGD = reductions[i].dall_C2UGD.Select(0, ctx.context_group.rank());
     TakeGradients(ctx.stream, mine_2UGD,
-                  {{}, Part(gradients.k_UGD, parts[i]), Part(gradients.v_UGD, parts[i]), {}});
+                  {{}, Part(gradients.k_UGD, parts[i]), Part(gradients.v_UGD, parts[i]), {}, {}});
   }
 }
 

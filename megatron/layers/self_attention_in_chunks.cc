@@ -32,6 +32,13 @@ std::vector<ChunkWindow> Two(const LayerContext& ctx, const Tensor& whole, int64
 Tensor KeysOf(const Tensor& kv_C2GD) { return kv_C2GD.Select(1, 0); }
 Tensor ValuesOf(const Tensor& kv_C2GD) { return kv_C2GD.Select(1, 1); }
 
+// The number of the first chunk whose keys queries of chunk i may see.
+size_t FirstSeen(const AttentionCore& core, const std::vector<AttentionChunk>& chunks, size_t i) {
+  size_t j = 0;
+  while (!core.MaySee(chunks[i], chunks[j])) ++j;
+  return j;
+}
+
 // [C, G, R, D] as the rows that the output projection reads.
 Tensor Rows(const Tensor& x_CGRD) {
   return x_CGRD.View({x_CGRD.dim(0), x_CGRD.numel() / x_CGRD.dim(0)});
@@ -101,7 +108,7 @@ Tensor SelfAttention::OwnOutput(const LayerContext& ctx, const AttentionChunk& c
 
 void SelfAttention::AttendChunk(const LayerContext& ctx, const AttentionCore& core,
                                 const std::vector<AttentionChunk>& chunks, size_t i,
-                                const Tensor& q_CGRD, const Tensor& kv_C2GD,
+                                const Tensor& q_CGRD, const Tensor& kv_C2GD, const Tensor& sink_N,
                                 std::vector<ChunkWindow>* earlier, const Tensor& context_CGRD,
                                 const Tensor& lse_CGR) const {
   Arena::Scope scope(ctx.scratch);
@@ -111,13 +118,14 @@ void SelfAttention::AttendChunk(const LayerContext& ctx, const AttentionCore& co
           : ctx.scratch->Allocate(DType::kFloat32, context_CGRD.shape(), "attention sum");
   const auto attend = [&](size_t j, const Tensor& keys_C2GD, bool first) {
     core.ForwardChunk(ctx, chunks[i], chunks[j], first,
-                      {q_CGRD, KeysOf(keys_C2GD), ValuesOf(keys_C2GD), Tensor()}, sum_CGRD,
+                      {q_CGRD, KeysOf(keys_C2GD), ValuesOf(keys_C2GD), Tensor(), sink_N}, sum_CGRD,
                       lse_CGR);
   };
   const auto bring = [&](size_t j) { (*earlier)[j % 2].Bring(chunks[j].begin, chunks[j].end); };
-  if (i > 0) bring(0);
+  const size_t first = FirstSeen(core, chunks, i);
+  if (first < i) bring(first);
   attend(i, kv_C2GD, /*first=*/true);
-  for (size_t j = 0; j < i; ++j) {
+  for (size_t j = first; j < i; ++j) {
     if (j + 1 < i) bring(j + 1);
     attend(j, (*earlier)[j % 2].Await(), /*first=*/false);
   }
@@ -170,10 +178,11 @@ void SelfAttention::ForwardInChunks(const LayerContext& ctx, const RotaryTables*
       lse_CGR = attended[1].Begin(chunk.begin, chunk.end);
     }
     if (ctx.activations != nullptr) {
-      AttendChunk(ctx, core_.Sharp(ctx), chunks, i, q_CGRD, kv_C2GD, &earlier, context_CGRD,
-                  chunk.Of(sharp_lse_TGR));
+      AttendChunk(ctx, core_.Sharp(ctx), chunks, i, q_CGRD, kv_C2GD, Tensor(), &earlier,
+                  context_CGRD, chunk.Of(sharp_lse_TGR));
     }
-    AttendChunk(ctx, core_, chunks, i, q_CGRD, kv_C2GD, &earlier, context_CGRD, lse_CGR);
+    AttendChunk(ctx, core_, chunks, i, q_CGRD, kv_C2GD, Sinks(ctx), &earlier, context_CGRD,
+                lse_CGR);
     for (ChunkWindow& window : attended) window.Send();
     LinearSaved forgotten;
     proj_.Forward(ctx, Rows(OwnOutput(ctx, chunk, context_CGRD)), chunk.RowsOf(y_TH), &forgotten);
@@ -269,7 +278,7 @@ void SelfAttention::ProjectOutputBack(const LayerContext& ctx,
     Tensor context_CGRD;
     if (recompute_) {
       context_CGRD = context[i % 2].Begin(chunk.begin, chunk.end);
-      AttendChunk(ctx, core_, chunks, i, q[i % 2].Await(), kv[i % 2].Await(), &earlier,
+      AttendChunk(ctx, core_, chunks, i, q[i % 2].Await(), kv[i % 2].Await(), Sinks(ctx), &earlier,
                   context_CGRD, lse.Begin(chunk.begin, chunk.end));
       context[i % 2].Send();
       lse.Send();
@@ -293,7 +302,8 @@ void SelfAttention::ProjectOutputBack(const LayerContext& ctx,
 }
 
 // The pairs of chunks stand in one line: the keys' chunks ascend, with each of them the queries'
-// from its own on. While one pair is computed, what the next one needs arrives.
+// from its own on, as far as they may see these keys. While one pair is computed, what the next one
+// needs arrives.
 void SelfAttention::AttendBack(const LayerContext& ctx, const RotaryTables* rotary,
                                const std::vector<AttentionChunk>& chunks, const Saved& saved,
                                const OfAllTokens& all, const Tensor& dx_TH) {
@@ -310,6 +320,7 @@ void SelfAttention::AttendBack(const LayerContext& ctx, const RotaryTables* rota
     for (std::vector<ChunkWindow>* windows : {&q, &context, &lse, &dcontext})
       bring(windows, pair, i);
   };
+  const Tensor sink_N = Sinks(ctx);
   const size_t count = chunks.size();
   bring(&kv, 0, 0);
   bring_queries(0, 0);
@@ -331,21 +342,23 @@ void SelfAttention::AttendBack(const LayerContext& ctx, const RotaryTables* rota
     const Tensor dq_all = all_tokens(Queries(dqkv_CGSD), chunks[j].Of(all.dq_TGRD).shape()),
                  dk_all = all_tokens(Keys(dqkv_CGSD), keys_shape),
                  dv_all = all_tokens(Values(dqkv_CGSD), keys_shape);
-    for (size_t i = j; i < count; ++i, ++pair) {
+    for (size_t i = j; i < count && core_.MaySee(chunks[i], chunks[j]); ++i, ++pair) {
       // The next pair, if there is one, is that of these.
-      const bool turns = i + 1 == count, ends = turns && j + 1 == count;
+      const bool turns = i + 1 == count || !core_.MaySee(chunks[i + 1], chunks[j]);
+      const bool ends = turns && j + 1 == count;
       const size_t next_i = turns ? j + 1 : i + 1, next_j = turns ? j + 1 : j;
       if (!ends) bring_queries(pair + 1, next_i);
       // The first gradient of queries is written. A sum that this pair adds to leaves first.
-      const bool next_adds = !ends && next_j > 0;
+      const bool first = j == FirstSeen(core_, chunks, i);
+      const bool next_adds = !ends && next_j > FirstSeen(core_, chunks, next_i);
       if (next_adds && next_i != i) bring(&dq, pair + 1, next_i);
       ChunkWindow& sum = dq[pair % 2];
-      const Tensor dq_CGRD = j == 0 ? sum.Begin(chunks[i].begin, chunks[i].end) : sum.Await();
-      core_.BackwardChunk(ctx, chunks[i], chunks[j], /*first=*/j == 0, /*first_queries=*/i == j,
-                          {q[pair % 2].Await(), KeysOf(kv_C2GD), ValuesOf(kv_C2GD), Tensor()},
-                          context[pair % 2].Await(), lse[pair % 2].Await(),
-                          dcontext[pair % 2].Await(),
-                          {dq_CGRD, KeysOf(dkv_C2GD), ValuesOf(dkv_C2GD), Tensor()});
+      const Tensor dq_CGRD = first ? sum.Begin(chunks[i].begin, chunks[i].end) : sum.Await();
+      core_.BackwardChunk(
+          ctx, chunks[i], chunks[j], first, /*first_queries=*/i == j,
+          {q[pair % 2].Await(), KeysOf(kv_C2GD), ValuesOf(kv_C2GD), Tensor(), sink_N},
+          context[pair % 2].Await(), lse[pair % 2].Await(), dcontext[pair % 2].Await(),
+          {dq_CGRD, KeysOf(dkv_C2GD), ValuesOf(dkv_C2GD), Tensor(), SinkGradients()});
       if (i == j) {
         ops::Copy(ctx.stream, dq_CGRD, dq_all);
       } else {

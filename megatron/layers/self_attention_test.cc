@@ -72,6 +72,46 @@ TEST(SelfAttentionTest, GradientsThroughNormsOfQueriesAndKeysAreThoseOfFiniteDif
   ExpectAttentionGradients(options, &tables);
 }
 
+TEST(SelfAttentionTest, GradientsInWindowsAndOfSinksAreThoseOfFiniteDifferences) {
+  for (const AttentionSink sink : {AttentionSink::kZero, AttentionSink::kLearned}) {
+    TransformerOptions options = Options(2);
+    options.window_size = 2;
+    options.sink = sink;
+    ExpectAttentionGradients(options);
+  }
+}
+
+// Returns the output of a layer for the same input and weights.
+std::vector<double> Output(const TransformerOptions& options, const RotaryTables* rotary) {
+  LayerHarness harness({6, 2});
+  const LayerCalls calls = MakeAttention(options, rotary, {});
+  harness.Bind(calls.parameters);
+  const auto x = ops::HostTensor::Normal({8, kHidden}, DType::kFloat32, 1);
+  const ops::HostTensor y({8, kHidden}, DType::kFloat32);
+  harness.Forward(calls, x, y);
+  return y.Values();
+}
+
+TEST(SelfAttentionTest, LayersSeeWindowsAndRotateAsTheirOptionsSay) {
+  RotaryOptions rotary;
+  rotary.local_base = 3;
+  const RotaryTables tables = Tables(rotary), plain = Tables();
+  TransformerOptions whole = Options(), window = Options();
+  whole.rotary = window.rotary = true;
+  window.window_size = 2;
+  TransformerOptions other = window, still = whole;
+  other.window_layers = {false};
+  still.rotary_layers = {false};
+  EXPECT_EQ(Output(other, &tables), Output(whole, &plain));
+  EXPECT_NE(Output(window, &plain), Output(whole, &plain));
+  EXPECT_NE(Output(window, &tables), Output(window, &plain));
+  RotaryOptions of_window;
+  of_window.base = 3;
+  const RotaryTables local = Tables(of_window);
+  EXPECT_EQ(Output(window, &tables), Output(window, &local));
+  EXPECT_EQ(Output(still, &tables), Output(whole, nullptr));
+}
+
 TransformerOptions InChunks(TransformerOptions options, int64_t tokens) {
   options.recompute.attention_chunk_tokens = tokens;
   return options;
@@ -79,11 +119,17 @@ TransformerOptions InChunks(TransformerOptions options, int64_t tokens) {
 
 // Options of all kinds of queries and keys.
 std::vector<TransformerOptions> Kinds() {
-  std::vector<TransformerOptions> kinds = {Options(), Options(2), Options(1), Options(2)};
+  std::vector<TransformerOptions> kinds = {Options(),  Options(2), Options(1),
+                                           Options(2), Options(2), Options()};
   kinds[1].rotary = true;
   kinds[2].rotary = kinds[2].recompute.core_attention = true;
   kinds[3].rotary = kinds[3].qk_norm = true;
   kinds[3].norm.kind = ops::Norm::kRmsNorm;
+  kinds[4].window_size = 2;
+  kinds[4].sink = AttentionSink::kLearned;
+  kinds[5].window_size = 20;
+  kinds[5].sink = AttentionSink::kZero;
+  kinds[5].recompute.core_attention = true;
   return kinds;
 }
 
@@ -180,6 +226,8 @@ TEST(SelfAttentionTest, TwoTensorParallelRanksEqualOne) {
     SCOPED_TRACE(testing::Message() << groups << " query groups");
     TransformerOptions options = Options(groups);
     options.rotary = true;
+    options.window_size = 2;
+    options.sink = AttentionSink::kLearned;
     ExpectTwoRanksEqualOne(
         {5, 3},
         [&](const ProcessGroup& group, bool sequence_parallel) {
