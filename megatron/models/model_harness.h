@@ -18,6 +18,8 @@ namespace megatron {
 // Small models of the shapes that users know. Vocabulary 50, padded to 64.
 ModelOptions SmallGpt2();
 ModelOptions SmallLlama();
+// Windows, sinks, YaRN, and of four layers one without a window and one without rotation.
+ModelOptions SmallWindowed();
 // Experts in every layer, of limited capacity, with balance and z losses.
 ModelOptions SmallMixtral();
 // A dense first layer; then sigmoid scores, biases that balance, a shared expert.

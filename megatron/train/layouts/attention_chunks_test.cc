@@ -29,7 +29,7 @@ LayoutOutcome Train(const ModelOptions& model, int64_t chunk, int ranks, int ten
 TEST(AttentionChunksTest, ContextParallelRanksTrainAsOneRankDoes) {
   ModelOptions llama = SmallLlama();
   llama.transformer.qk_norm = true;
-  for (ModelOptions model : {SmallGpt2(), llama}) {
+  for (ModelOptions model : {SmallGpt2(), llama, SmallWindowed()}) {
     model.transformer.hidden_dropout = model.transformer.attention_dropout = 0.2f;
     const LayoutOutcome one = Train(model, 0, 1);
     for (const int64_t chunk : {8, 24, 64}) {
@@ -40,8 +40,10 @@ TEST(AttentionChunksTest, ContextParallelRanksTrainAsOneRankDoes) {
 }
 
 TEST(AttentionChunksTest, TensorAndContextParallelRanksTrainAsOneRankDoes) {
-  const LayoutOutcome one = Train(SmallGpt2(), 0, 1);
-  ExpectSameCurve(Train(SmallGpt2(), 8, 2, 2), one);
+  ModelOptions windowed = SmallWindowed();
+  windowed.transformer.num_query_groups = 4;
+  for (const ModelOptions& model : {SmallGpt2(), windowed})
+    ExpectSameCurve(Train(model, 8, 2, 2), Train(model, 0, 1));
 }
 
 }  // namespace

@@ -52,12 +52,15 @@ void ExpectSameBits(const TrainerOptions& options, const LayoutRun& how = {}) {
 }
 
 TEST(AttentionOffloadTest, ChunksOfAnySizeHaveTheSameBits) {
-  for (const int64_t chunk : {1, 3, 4, 7, 11, 1000}) ExpectSameBits(Of(SmallGpt2(), chunk));
+  for (const int64_t chunk : {1, 3, 4, 7, 11, 1000}) {
+    ExpectSameBits(Of(SmallGpt2(), chunk));
+    ExpectSameBits(Of(SmallWindowed(), chunk));
+  }
 }
 
 TEST(AttentionOffloadTest, EveryModelHasTheSameBits) {
   for (const ModelOptions& model :
-       {SmallLlama(), SmallMixtral(), SmallDeepSeek(), SmallBalanced()}) {
+       {SmallLlama(), SmallWindowed(), SmallMixtral(), SmallDeepSeek(), SmallBalanced()}) {
     ExpectSameBits(Of(model, 5));
   }
   TrainerOptions norms = Of(SmallLlama(), 5);

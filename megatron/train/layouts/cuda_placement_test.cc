@@ -78,6 +78,7 @@ std::vector<NamedModel> Models() {
   return {
       {"GPT-2", SmallGpt2()},
       {"Llama", SmallLlama()},
+      {"windows and sinks", SmallWindowed()},
       {"Mixtral", SmallMixtral()},
       {"DeepSeek", SmallDeepSeek()},
       {"balanced experts", SmallBalanced()},
@@ -122,8 +123,29 @@ TEST_F(CudaPlacementTest, RanksWithPartsOfAModelTrainAsOnTheCpu) {
   ExpectSameOnBoth(TinyRun(SmallMegatronT5(), OptimizerOptions::kAdamW), tensor);
   ExpectSameOnBoth(TinyRun(SmallBert(), OptimizerOptions::kAdamW), tensor);
   ExpectSameOnBoth(TinyRun(SmallLlama(), OptimizerOptions::kAdamW), context);
+  ExpectSameOnBoth(TinyRun(SmallWindowed(), OptimizerOptions::kAdamW), context);
+  ExpectSameOnBoth(TinyRun(SmallWindowed(), OptimizerOptions::kAdamW), tensor);
   ExpectSameOnBoth(TinyRun(SmallMixtral(), OptimizerOptions::kAdamW), experts);
   ExpectSameOnBoth(TinyRun(SmallLlama(), OptimizerOptions::kAdamW), pipeline);
+}
+
+TEST_F(CudaPlacementTest, LayersThatDropTokensTrainAsOnTheCpu) {
+  LayoutRun tensor = Alone(), context = Alone(), experts = Alone();
+  tensor.layout.tensor = context.layout.context = 2;
+  tensor.layout.sequence_parallel = true;
+  experts.layout.data = experts.layout.expert = 2;
+  const auto run = [](const ModelOptions& model) {
+    TrainerOptions options = TinyRun(model, OptimizerOptions::kAdamW);
+    options.random_ltd.min = options.random_ltd.multiple = CountingSource::kLength / 2;
+    options.random_ltd.max = CountingSource::kLength;
+    options.random_ltd.total_steps = kSteps;
+    return options;
+  };
+  for (const LayoutRun& how : {Alone(), tensor, context}) {
+    ExpectSameOnBoth(run(SmallGpt2()), how);
+    ExpectSameOnBoth(run(SmallLlama()), how);
+  }
+  ExpectSameOnBoth(run(SmallMixtral()), experts);
 }
 
 TEST_F(CudaPlacementTest, GridsOfRanksTrainAsOnTheCpu) {

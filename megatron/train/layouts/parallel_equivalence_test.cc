@@ -61,11 +61,11 @@ enum Setting {
   kDocuments,
   kNumSettings
 };
-constexpr std::array<int, kNumSettings> kValues = {5, 2, 6, 8, 2, 3, kNumParts, 4,
+constexpr std::array<int, kNumSettings> kValues = {6, 2, 6, 8, 2, 3, kNumParts, 4,
                                                    3, 2, 4, 7, 2, 3, 4,         2};
 using Case = std::array<int, kNumSettings>;
 
-enum Model { kGpt2, kLlama, kMixtral, kDeepSeek, kBalanced };
+enum Model { kGpt2, kLlama, kWindowed, kMixtral, kDeepSeek, kBalanced };
 
 bool HasExperts(const Case& c) { return c[kModel] >= kMixtral; }
 
@@ -132,6 +132,7 @@ bool IsValid(const Case& c) {
   if (layout.sequence_parallel && layout.tensor == 1) return false;
   if (layout.tensor_side > 1 &&
       (layout.sequence_parallel || layout.context > 1 || HasExperts(c) || c[kRecompute] == 3 ||
+       c[kModel] == kWindowed ||
        layout.micro_batch_size % (layout.tensor_side * layout.tensor_depth) != 0)) {
     return false;
   }
@@ -225,8 +226,8 @@ std::vector<Case> CoveringArray(const std::vector<Case>& all) {
 }
 
 TrainerOptions RunOf(const Case& c) {
-  const ModelOptions models[] = {SmallGpt2(), SmallLlama(), SmallMixtral(), SmallDeepSeek(),
-                                 SmallBalanced()};
+  const ModelOptions models[] = {SmallGpt2(),    SmallLlama(),    SmallWindowed(),
+                                 SmallMixtral(), SmallDeepSeek(), SmallBalanced()};
   TrainerOptions run = TinyRun(
       models[c[kModel]], c[kOptimizer] == 0 ? OptimizerOptions::kSgd : OptimizerOptions::kAdamW);
   run.model.transformer.qk_norm = c[kModel] == kLlama;
@@ -248,7 +249,8 @@ TrainerOptions RunOf(const Case& c) {
 std::string Describe(const Case& c) {
   static constexpr const char* kRecomputes[] = {"none", "selective", "uniform",
                                                 "block, MLPs in chunks"};
-  static constexpr const char* kModels[] = {"gpt2", "llama", "mixtral", "deepseek", "balanced"};
+  static constexpr const char* kModels[] = {"gpt2",    "llama",    "windowed",
+                                            "mixtral", "deepseek", "balanced"};
   return absl::StrCat(kModels[c[kModel]], c[kOptimizer] == 0 ? " sgd " : " adamw ",
                       ToString(LayoutOf(c)), " recompute ", kRecomputes[c[kRecompute]],
                       c[kDocuments] == 1 ? " documents" : "");
@@ -315,6 +317,40 @@ TEST(ParallelEquivalenceTest, RoutersOfTheModelsWithExpertsDecideFarAboveRoundin
   }
 }
 
+// Otherwise all layouts could leave one of them out.
+TEST(ParallelEquivalenceTest, WindowsSinksAndRotationsOfLayersAreFarAboveRounding) {
+  const auto losses = [](void (*leave_out)(TransformerOptions*)) {
+    Case c{};
+    c[kModel] = kWindowed;
+    TrainerOptions options = RunOf(c);
+    leave_out(&options.model.transformer);
+    LayoutRun how;
+    how.steps = kSteps;
+    how.layout.micro_batch_size = 4;
+    return TrainOnLayout(options, how, CountingSource()).losses;
+  };
+  const auto whole = losses([](TransformerOptions*) {});
+  int number = 0;
+  for (void (*leave_out)(TransformerOptions*) : {
+           +[](TransformerOptions* o) { o->window_size = 0; },
+           +[](TransformerOptions* o) { o->window_size = 6; },
+           +[](TransformerOptions* o) { o->window_layers.clear(); },
+           +[](TransformerOptions* o) { o->sink = AttentionSink::kZero; },
+           +[](TransformerOptions* o) { o->sink = AttentionSink::kNone; },
+           +[](TransformerOptions* o) { o->rotary_layers.clear(); },
+           +[](TransformerOptions* o) { o->rotary_options.local_base = 0; },
+           +[](TransformerOptions* o) { o->rotary_options.yarn.factor = 0; },
+           +[](TransformerOptions* o) { o->rotary_options.yarn.mscale = 0; },
+       }) {
+    const auto without = losses(leave_out);
+    double largest = 0;
+    for (int i = 0; i < kSteps; ++i)
+      largest = std::max(largest, std::fabs(without[i] - whole[i]) / whole[i]);
+    EXPECT_GT(largest, 10 * kLossTolerance) << "change " << number;
+    ++number;
+  }
+}
+
 TEST(ParallelEquivalenceTest, EveryLayoutTrainsWhatOneRankTrains) {
   const std::vector<Case> all = AllCases();
   std::vector<Case> cases = CoveringArray(all);
@@ -326,7 +362,7 @@ TEST(ParallelEquivalenceTest, EveryLayoutTrainsWhatOneRankTrains) {
 
   const CountingSource sources[] = {CountingSource(), CountingSource(/*documents=*/true)};
   std::map<std::array<int, 3>, LayoutOutcome> alone;
-  for (int model : {kGpt2, kLlama, kMixtral, kDeepSeek, kBalanced}) {
+  for (int model : {kGpt2, kLlama, kWindowed, kMixtral, kDeepSeek, kBalanced}) {
     for (int optimizer : {0, 1}) {
       for (int documents : {0, 1}) {
         Case c{};

@@ -82,6 +82,8 @@ std::vector<Kind> Kinds() {
           {absl::StrCat("Llama, ", Name(dtype), ", ", name), SmallLlama(), dtype, optimizer});
     }
   }
+  kinds.push_back({"Windows and sinks, bf16, AdamW", SmallWindowed(), DType::kBFloat16,
+                   OptimizerOptions::kAdamW});
   kinds.push_back({"Llama, bf16, AdamW with moments in fp8", SmallLlama(), DType::kBFloat16,
                    OptimizerOptions::kAdamW, DType::kUInt8});
   return kinds;
