@@ -185,7 +185,9 @@ void LayerPredictor::AddAttentionCore(LayerCosts* layer) const {
   const double width = query_width() + model_.heads() * model_.rope_dim() / 2;
   // Under the causal mask a position sees half of the others, and of a window all.
   double seen = 1;
-  if (model_.window() > 0) seen = (1 + std::min(1.0, 2 * model_.window() / l_.sequence)) / 2;
+  const double share = model_.windowed_share() > 0 ? model_.windowed_share() : 0.5;
+  if (model_.window() > 0)
+    seen = 1 - share + share * std::min(1.0, 2 * model_.window() / l_.sequence);
   const double flops = 4 * tokens_ * l_.sequence * width / tp_ * seen;
   const double seconds = flops / (rates_.flops * program_.attention_efficiency());
   layer->flops += flops * (program_.is_causal_counted() ? 0.5 : 1);

@@ -87,6 +87,10 @@ TEST(ModelCostsTest, TheInputOfAnMlpIsTheFirstProductOfEachMlpAndExpert) {
 TEST(ModelCostsTest, ACausalMaskShowsHalfOfTheTokensUnlessItIsIgnored) {
   EXPECT_EQ(CausallySeen(10, FlopsConvention::kCausalHalved), 5);
   EXPECT_EQ(CausallySeen(10, FlopsConvention::kClassic), 10);
+  EXPECT_EQ(SeenInWindow(16, 4, FlopsConvention::kCausalHalved), 3.5);
+  EXPECT_EQ(SeenInWindow(16, 4, FlopsConvention::kClassic), 7);
+  EXPECT_EQ(SeenInWindow(16, 16, FlopsConvention::kCausalHalved), 8);
+  EXPECT_EQ(SeenInWindow(16, 100, FlopsConvention::kClassic), 16);
 }
 
 }  // namespace

@@ -125,6 +125,7 @@ absl::Status CheckModel(const PlanModel& model) {
       CheckRange(entry, "query_rank", model.query_rank(), model.key_value_rank() > 0 ? 1 : 0, 1e8));
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "key_value_rank", model.key_value_rank(), 0, 1e8));
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "window", model.window(), 0, 1e9));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "windowed_share", model.windowed_share(), 0, 1));
   return CheckRange(entry, "rope_dim", model.rope_dim(), 0, 1e8);
 }
 

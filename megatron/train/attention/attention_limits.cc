@@ -29,6 +29,11 @@ std::vector<AttentionLimit> LimitsOf(config::AttentionBackend::Type backend,
         "recompute.attention_chunk_tokens");
   limit(model.position_embedding_type() == config::PositionEmbedding::relative,
         "has no learned bias", "model.position_embedding_type");
+  if (model.has_window_size() && !model.has_window_attn_skip_freq()) {
+    limit(fused, "has no windows", "model.window_size");
+    limit(flash && model.attention_dropout() > 0, "takes windows without dropout alone",
+          "model.attention_dropout");
+  }
   limit(flash && model.kv_channels() != 64 && model.kv_channels() != 128,
         "takes heads of 64 and 128", "model.kv_channels");
   return limits;

@@ -73,6 +73,16 @@ TEST(ChooseAttentionTest, WhatWouldComputeNothingIsLeftOutWithTheFieldThatSaysSo
                                          "fused: cuDNN does not take fp32"));
 }
 
+TEST(ChooseAttentionTest, WindowsLeaveOutWhatTakesNoneOfAllLayers) {
+  const AttentionChoice all = Choose({"model.window_size=128"}, kHopper);
+  EXPECT_EQ(all.order, "flash, local");
+  EXPECT_THAT(all.left_out, ElementsAre("fused: cuDNN has no windows (model.window_size = 128)"));
+  EXPECT_EQ(Choose({"model.window_size=128", "model.attention_dropout=0.1"}, kHopper).order,
+            "local");
+  EXPECT_EQ(Choose({"model.window_size=128", "model.window_attn_skip_freq=\"2\""}, kHopper).order,
+            "flash, fused 9.19.0, local");
+}
+
 TEST(ChooseAttentionTest, AWrittenBackendIsTakenAlone) {
   EXPECT_EQ(Choose({"system.attention_backend=flash"}, kHopper).order, "flash, local");
   EXPECT_EQ(Choose({"system.attention_backend=fused"}, kHopper).order, "fused 9.19.0, local");

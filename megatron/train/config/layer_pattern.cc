@@ -41,22 +41,44 @@ absl::Status AppendTerm(absl::string_view term, size_t most, std::vector<bool>* 
 
 }  // namespace
 
-absl::StatusOr<std::vector<bool>> ParseLayerPattern(absl::string_view text, int64_t num_layers) {
+absl::StatusOr<std::vector<bool>> ParseLayerPattern(absl::string_view text, int64_t num_layers,
+                                                    LayersOfEach number) {
   text = absl::StripAsciiWhitespace(text);
   std::vector<bool> layers;
   int64_t every = 0;
   if (absl::SimpleAtoi(text, &every)) {
     if (every < 1) return Malformed(text);
-    for (int64_t i = 0; i < num_layers; ++i) layers.push_back(i % every == 0);
+    for (int64_t i = 0; i < num_layers; ++i) {
+      const bool is_last = i % every == every - 1;
+      layers.push_back(number == LayersOfEach::kFirst  ? i % every == 0
+                       : number == LayersOfEach::kLast ? is_last
+                                                       : !is_last);
+    }
     return layers;
   }
   if (absl::ConsumePrefix(&text, "(") && !absl::ConsumeSuffix(&text, ")")) return Malformed(text);
   for (absl::string_view term : absl::StrSplit(text, '+'))
     MEGATRON_RETURN_IF_ERROR(AppendTerm(term, num_layers, &layers));
   if (static_cast<int64_t>(layers.size()) == num_layers) return layers;
-  return absl::InvalidArgumentError(
-      absl::StrCat("says of ", static_cast<int64_t>(layers.size()) > num_layers ? "more" : "fewer",
-                   " than ", num_layers, " layers whether they have experts"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "says it of ", static_cast<int64_t>(layers.size()) > num_layers ? "more" : "fewer", " than ",
+      num_layers, " layers"));
+}
+
+absl::StatusOr<std::vector<bool>> WindowLayers(const config::ModelConfig& model) {
+  if (!model.has_window_attn_skip_freq())
+    return std::vector<bool>(model.num_layers(), model.has_window_size());
+  return ParseLayerPattern(model.window_attn_skip_freq(), model.num_layers(),
+                           LayersOfEach::kAllButLast);
+}
+
+absl::StatusOr<std::vector<bool>> RotaryLayers(const config::ModelConfig& model) {
+  if (!model.has_no_rope_freq()) return std::vector<bool>(model.num_layers(), true);
+  MEGATRON_ASSIGN_OR_RETURN(
+      std::vector<bool> layers,
+      ParseLayerPattern(model.no_rope_freq(), model.num_layers(), LayersOfEach::kLast));
+  layers.flip();
+  return layers;
 }
 
 }  // namespace megatron

@@ -19,6 +19,32 @@ TEST(LayerPatternTest, ANumberIsEveryNthLayerFromTheFirstOn) {
   EXPECT_THAT(ParseLayerPattern(" 2 ", 4), IsOkAndHolds(ElementsAre(true, false, true, false)));
 }
 
+TEST(LayerPatternTest, ANumberIsTheLastOfEachNLayersOrTheOthers) {
+  EXPECT_THAT(ParseLayerPattern("3", 5, LayersOfEach::kLast),
+              IsOkAndHolds(ElementsAre(false, false, true, false, false)));
+  EXPECT_THAT(ParseLayerPattern("3", 5, LayersOfEach::kAllButLast),
+              IsOkAndHolds(ElementsAre(true, true, false, true, true)));
+  EXPECT_THAT(ParseLayerPattern("[0]+[1]*2", 3, LayersOfEach::kLast),
+              IsOkAndHolds(ElementsAre(false, true, true)));
+}
+
+TEST(LayerPatternTest, LayersSeeWindowsAndRotateAsTheirFieldsSay) {
+  config::ModelConfig model;
+  model.set_num_layers(4);
+  EXPECT_THAT(WindowLayers(model), IsOkAndHolds(ElementsAre(false, false, false, false)));
+  EXPECT_THAT(RotaryLayers(model), IsOkAndHolds(ElementsAre(true, true, true, true)));
+  model.set_window_size(8);
+  EXPECT_THAT(WindowLayers(model), IsOkAndHolds(ElementsAre(true, true, true, true)));
+  model.set_window_attn_skip_freq("2");
+  EXPECT_THAT(WindowLayers(model), IsOkAndHolds(ElementsAre(true, false, true, false)));
+  model.set_window_attn_skip_freq("[0]+[1]*3");
+  EXPECT_THAT(WindowLayers(model), IsOkAndHolds(ElementsAre(false, true, true, true)));
+  model.set_no_rope_freq("4");
+  EXPECT_THAT(RotaryLayers(model), IsOkAndHolds(ElementsAre(true, true, true, false)));
+  model.set_no_rope_freq("[1,0]*2");
+  EXPECT_THAT(RotaryLayers(model), IsOkAndHolds(ElementsAre(false, true, false, true)));
+}
+
 TEST(LayerPatternTest, ListsAreRepeatedAndJoined) {
   EXPECT_THAT(ParseLayerPattern("[0]+[1]*3", 4),
               IsOkAndHolds(ElementsAre(false, true, true, true)));

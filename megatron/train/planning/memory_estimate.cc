@@ -50,6 +50,9 @@ std::vector<int64_t> LayersOfParts(const LayoutAxes& axes, int64_t layers) {
 void SetLayers(int64_t layers, bool is_mixture, config::PretrainConfig* config) {
   config::ModelConfig* const model = config->mutable_model();
   model->set_num_layers(layers);
+  // All layers have the memory of one with a window and with rotations.
+  model->clear_window_attn_skip_freq();
+  model->clear_no_rope_freq();
   if (model->has_num_experts())
     model->set_moe_layer_freq(is_mixture ? "1" : absl::StrCat("[0]*", layers));
 }

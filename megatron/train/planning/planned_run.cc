@@ -30,6 +30,12 @@ absl::StatusOr<PlanModel> ToPlanModel(const config::ModelConfig& config,
   model.set_vocab(double(padded_vocab_size));
   model.set_is_gated(layer.is_gated);
   model.set_is_tied(!config.untie_embeddings_and_output_weights());
+  if (config.has_window_size()) {
+    MEGATRON_ASSIGN_OR_RETURN(const std::vector<bool> has_window, WindowLayers(config));
+    model.set_window(double(config.window_size() + 1));
+    model.set_windowed_share(double(std::count(has_window.begin(), has_window.end(), true)) /
+                             double(config.num_layers()));
+  }
   if (layer.num_experts == 0) return model;
   model.set_experts(double(layer.num_experts));
   model.set_experts_per_token(double(layer.experts_per_token));

@@ -54,7 +54,8 @@ class Bert : public ModelRules {
   // Every token sees all others.
   std::vector<MatrixProducts> ProductsOfLayers(const config::ModelConfig& model,
                                                FlopsConvention convention) const override {
-    return OneStackProducts(model, static_cast<double>(model.seq_length()));
+    const double seen = static_cast<double>(model.seq_length());
+    return OneStackProducts(model, seen, seen);
   }
 
   // The head's dense layer is as wide as the residual stream.

@@ -19,8 +19,10 @@ class Gpt : public ModelRules {
 
   std::vector<MatrixProducts> ProductsOfLayers(const config::ModelConfig& model,
                                                FlopsConvention convention) const override {
-    return OneStackProducts(model,
-                            CausallySeen(static_cast<double>(model.seq_length()), convention));
+    const double tokens = static_cast<double>(model.seq_length());
+    return OneStackProducts(
+        model, CausallySeen(tokens, convention),
+        SeenInWindow(tokens, static_cast<double>(model.window_size() + 1), convention));
   }
 
   MatrixProducts ProductsOfHead(const config::ModelConfig& model,

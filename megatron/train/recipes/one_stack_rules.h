@@ -18,8 +18,9 @@ void CheckOneStack(ConfigChecker& check);
 int64_t CountOneStackParameters(const config::ModelConfig& model, int64_t padded_vocab_size);
 
 // Returns the products of each layer for a sample of seq_length tokens, each of which sees `seen`
-// on average.
-std::vector<MatrixProducts> OneStackProducts(const config::ModelConfig& model, double seen);
+// on average, and in layers with a window `in_window`.
+std::vector<MatrixProducts> OneStackProducts(const config::ModelConfig& model, double seen,
+                                             double in_window);
 
 }  // namespace megatron
 

@@ -1,6 +1,7 @@
 #include "megatron/train/trainer/flops.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status_matchers.h"
@@ -60,6 +61,25 @@ TEST(FlopsPerTokenTest, CountsGroupedQueriesAndGates) {
       4 * (128.0 * 128 * 2 + 128 * 64 * 2 + 128.0 * llama.ffn_hidden_size() * 3) + 384 * 128;
   EXPECT_DOUBLE_EQ(FlopsPerToken(llama, 384, FlopsConvention::kCausalHalved),
                    6 * weights + 6.0 * 4 * 256 * 128);
+}
+
+// Of 256 positions each sees the 64 up to its own, as far as there are any, in every second layer.
+TEST(FlopsPerTokenTest, CountsWhatWindowsShow) {
+  const std::vector<std::string> windows = {"model.window_size=63",
+                                            "model.window_attn_skip_freq=2"};
+  const config::ModelConfig whole = Model("llama_tiny"), windowed = Model("llama_tiny", windows);
+  const double seen = 64 - 64.0 * 64 / (2 * 256);
+  for (const auto& [convention, times] : {std::pair{FlopsConvention::kCausalHalved, 1.0},
+                                          std::pair{FlopsConvention::kClassic, 2.0}}) {
+    EXPECT_DOUBLE_EQ(
+        FlopsPerToken(whole, 384, convention) - FlopsPerToken(windowed, 384, convention),
+        6 * 2 * 2 * 128 * times * (256.0 / 2 - seen));
+  }
+}
+
+TEST(CountParametersTest, CountsSinks) {
+  EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.softmax_type=learnable"}), 384),
+            CountParameters(Model("llama_tiny"), 384) + 4 * 4);
 }
 
 TEST(FlopsPerTokenTest, CountsOfExpertsThoseThatATokenGoesTo) {

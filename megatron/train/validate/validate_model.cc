@@ -1,6 +1,11 @@
 #include <cstdint>
+#include <vector>
 
+#include "absl/algorithm/container.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "megatron/train/config/layer_pattern.h"
 #include "megatron/train/recipes/model_rules_of.h"
 #include "megatron/train/validate/rules.h"
 
@@ -53,6 +58,32 @@ void CheckRotaryPositions(ConfigChecker& check) {
   }
 }
 
+// Checks a field that says it of each layer; `none` is what is wrong where it says it of none.
+void CheckPattern(ConfigChecker& check, absl::string_view path,
+                  const absl::StatusOr<std::vector<bool>>& layers, absl::string_view none) {
+  if (!layers.ok()) {
+    check.Error(path, layers.status().message());
+  } else if (!absl::c_linear_search(*layers, true)) {
+    check.Error(path, none);
+  }
+}
+
+void CheckAttention(ConfigChecker& check) {
+  constexpr char kSkip[] = "model.window_attn_skip_freq", kNoRope[] = "model.no_rope_freq";
+  constexpr char kFast[] = "model.yarn_beta_fast", kSlow[] = "model.yarn_beta_slow";
+  const config::ModelConfig& model = check.resolved().model();
+  if (check.IsWritten(kSkip) && check.Usable({"model.num_layers"}))
+    CheckPattern(check, kSkip, WindowLayers(model), "leaves no layer with a window");
+  if (check.IsWritten(kNoRope) && check.Usable({"model.num_layers"})) {
+    CheckPattern(check, kNoRope, RotaryLayers(model),
+                 "leaves no layer that rotates; model.position_embedding_type: none says so");
+  }
+  if (model.position_embedding_type() == config::PositionEmbedding::yarn &&
+      check.Usable({kFast, kSlow}) && model.yarn_beta_slow() >= model.yarn_beta_fast()) {
+    check.Error(kSlow, absl::StrCat("must be less than ", check.Named(kFast)));
+  }
+}
+
 void CheckRelativePositions(ConfigChecker& check) {
   constexpr char kBuckets[] = "model.relative_attention_num_buckets";
   constexpr char kDistance[] = "model.relative_attention_max_distance";
@@ -72,7 +103,8 @@ void CheckPositions(ConfigChecker& check) {
     check.Error("model.max_position_embeddings",
                 absl::StrCat("must be at least ", check.Named("model.seq_length")));
   }
-  if (model.position_embedding_type() == config::PositionEmbedding::rope)
+  if (model.position_embedding_type() == config::PositionEmbedding::rope ||
+      model.position_embedding_type() == config::PositionEmbedding::yarn)
     CheckRotaryPositions(check);
   if (model.position_embedding_type() == config::PositionEmbedding::relative)
     CheckRelativePositions(check);
@@ -83,6 +115,7 @@ void CheckPositions(ConfigChecker& check) {
 void CheckModel(ConfigChecker& check) {
   CheckHeads(check);
   CheckPositions(check);
+  CheckAttention(check);
   ModelRulesOf(check.resolved().model()).Check(check);
 }
 

@@ -2,7 +2,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "megatron/tensor/cuda_device.h"
 #include "megatron/train/config/config.pb.h"
 #include "megatron/train/validate/rules.h"
 
@@ -20,6 +19,7 @@ void CheckRandomLtd(ConfigChecker& check) {
       check.Error(kMin, absl::StrCat("must be less than ", check.Named(kMax)));
     check.MustDivide(kStep, kMin, random_ltd.seq_per_step(), random_ltd.min_value());
     check.MustDivide(kStep, kMax, random_ltd.seq_per_step(), random_ltd.max_value());
+    CheckSampleLength(check, kStep, random_ltd.seq_per_step());
   }
   check.MustNotExceed(kMax, "model.seq_length", static_cast<double>(random_ltd.max_value()),
                       static_cast<double>(config.model().seq_length()));
@@ -34,13 +34,11 @@ void CheckRandomLtd(ConfigChecker& check) {
                          absl::StrCat("cannot be used with ", check.Named(path), ": ", because));
     }
   };
-  const config::ParallelConfig& parallel = config.parallel();
-  refuse(parallel.sequence_parallel() && parallel.tensor_model_parallel_size() > 1,
-         "parallel.sequence_parallel", "no rank has all rows that tokens are chosen from");
-  refuse(parallel.context_parallel_size() > 1, "parallel.context_parallel_size",
-         "no rank has all tokens that some are chosen from");
-  refuse(config.model().num_experts() > 0, "model.num_experts",
-         "experts' losses and capacities are those of all tokens");
+  refuse(config.data().reset_position_ids() && config.parallel().context_parallel_size() > 1,
+         "parallel.context_parallel_size",
+         "with data.reset_position_ids no rank has the positions of the tokens that it gets");
+  refuse(config.model().has_window_size(), "model.window_size",
+         "tokens of a window that are dropped would bring others into it");
   refuse(config.precision().fp8_format() != config::Fp8Format::none, "precision.fp8_format",
          "it is not available for the tokens that are kept");
   refuse(config.data().reset_attention_mask(), "data.reset_attention_mask",
@@ -51,12 +49,6 @@ void CheckRandomLtd(ConfigChecker& check) {
          "it measures layers that see all tokens");
   refuse(config.train().auto_layout(), "train.auto_layout",
          "it predicts steps of layers that see all tokens");
-  const config::SystemConfig& system = config.system();
-  if (system.has_device() ? system.device() == config::Device::cuda : CudaDeviceCount() > 0) {
-    check.MessageError(kSection,
-                       "has no kernels that choose tokens on GPUs; it runs with system.device: "
-                       "cpu");
-  }
 }
 
 }  // namespace megatron

@@ -75,6 +75,10 @@ void CheckTensorGrid(ConfigChecker& check) {
                      nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
   }
   if (!check.Usable({kDepth})) return;
+  if (mode == "2.5d" && config.parallel().tensor_parallel_depth() == 1) {
+    return check.Error(kDepth, absl::StrCat("must be more than 1 with ", check.Named(kMode),
+                                            ": one level of ranks is \"2d\""));
+  }
   const absl::StatusOr<TensorGridShape> grid = TensorGridShapeOf(config.parallel());
   if (!grid.ok())
     return check.Error(kMode, absl::StrCat(grid.status().message(), ", with ", NamedSizes(check)));
@@ -91,6 +95,8 @@ void CheckTensorGrid(ConfigChecker& check) {
   refuse(config.model().model_type() != config::ModelType::gpt, "model.model_type",
          "GPT alone has layers that are cut along both dims");
   refuse(config.model().num_experts() > 0, "model.num_experts", "experts are cut along one dim");
+  refuse(config.model().softmax_type() == config::SoftmaxType::learnable, "model.softmax_type",
+         "learned sinks are cut along one dim");
   refuse(parallel.sequence_parallel(), "parallel.sequence_parallel",
          "each rank has its share of what lies between layers already");
   refuse(parallel.tp_comm_overlap(), "parallel.tp_comm_overlap",
