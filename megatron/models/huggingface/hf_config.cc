@@ -131,14 +131,22 @@ void ReadHeads(const HfFields& fields, TransformerOptions* layer) {
   }
 }
 
-// The window matters where it is shorter than the positions.
-void CheckWindow(const HfFields& fields, const std::string& type, int64_t positions) {
+// The window matters where it is shorter than the positions. Theirs has the position itself.
+void ReadWindow(const HfFields& fields, const std::string& type, int64_t positions,
+                TransformerOptions* layer) {
   if (type == "llama" || (type == "qwen2" && !fields.Bool("use_sliding_window", false))) return;
   if (fields.IsNull("sliding_window")) return;
   constexpr int64_t kDefault = 4096;
-  if (fields.Size("sliding_window", kMaxHfIds, kDefault) < positions) {
+  const int64_t window = fields.Size("sliding_window", kMaxHfIds, kDefault);
+  if (window >= positions) return;
+  if (type == "mistral" && window > 1) {
+    layer->window_size = window - 1;
+  } else {
     fields.Error("sliding_window",
-                 "attention sees all that came before; null turns the window off");
+                 type == "mistral"
+                     ? "must be at least 2"
+                     : "qwen2's attention sees all that came before here; use_sliding_window: "
+                       "false turns the window off");
   }
 }
 
@@ -175,7 +183,7 @@ void ReadLlama(const HfFields& fields, const std::string& type, std::vector<std:
   layer.qkv_bias = layer.linear_bias || type == "qwen2";
   options->learned_positions = false;
   options->max_positions = fields.Size("max_position_embeddings", kMaxHfIds);
-  CheckWindow(fields, type, options->max_positions);
+  ReadWindow(fields, type, options->max_positions, &layer);
   options->tied_embeddings = fields.Bool("tie_word_embeddings", false);
   layer.attention_dropout = HfDropout(fields, "attention_dropout", 0);
   layer.hidden_dropout = 0;

@@ -82,6 +82,7 @@ void ExpectSameModel(const ModelOptions& a, const ModelOptions& b) {
   EXPECT_EQ(x.rotary_options.base, y.rotary_options.base);
   EXPECT_EQ(x.rotary_options.interpolation_factor, y.rotary_options.interpolation_factor);
   EXPECT_EQ(x.rotary_options.scaling_factor, y.rotary_options.scaling_factor);
+  EXPECT_EQ(x.window_size, y.window_size);
 }
 
 ModelOptions Bert() {
@@ -97,7 +98,8 @@ ModelOptions Bert() {
 
 TEST(HfConfigTest, EveryModelThatIsExportedIsImportedAsItself) {
   std::vector<ModelOptions> models = {Gpt2(),  Gpt2(),  Gpt2(), Llama(), Llama(), Llama(),
-                                      Llama(), Llama(), Bert(), Bert(),  Bert()};
+                                      Llama(), Llama(), Bert(), Bert(),  Bert(),  Llama()};
+  models[11].transformer.window_size = 31;
   models[9].transformer.post_norm = true;
   models[10].sentence_order_head = false;
   models[10].num_token_types = 1;
@@ -288,9 +290,7 @@ TEST(HfConfigTest, RefusesToImportWhatChangesTheModel) {
   mistral.update({{"model_type", "mistral"},
                   {"architectures", Json::array({"MistralForCausalLM"})},
                   {"sliding_window", nullptr}});
-  ExpectRefused(mistral, {{"sliding_window", 63}}, {"sliding_window"});
-  mistral.erase("sliding_window");  // 4096 then, more than there are positions
-  ExpectRefused(mistral, {{"max_position_embeddings", 8192}}, {"sliding_window"});
+  ExpectRefused(mistral, {{"sliding_window", 1}}, {"sliding_window: must be at least 2"});
   Json qwen = llama;
   qwen.update({{"model_type", "qwen2"},
                {"architectures", Json::array({"Qwen2ForCausalLM"})},
@@ -299,6 +299,30 @@ TEST(HfConfigTest, RefusesToImportWhatChangesTheModel) {
   ExpectRefused(qwen, {{"head_dim", 16}}, {"head_dim"});
   ExpectRefused(qwen, {{"use_sliding_window", true}}, {"sliding_window"});
   ExpectRefused(qwen, {{"num_key_value_heads", nullptr}}, {"num_key_value_heads: is missing"});
+}
+
+TEST(HfConfigTest, MistralsWindowCountsThePositionItself) {
+  Json mistral = ConfigOf(Llama());
+  mistral.update({{"model_type", "mistral"},
+                  {"architectures", Json::array({"MistralForCausalLM"})},
+                  {"sliding_window", 32}});
+  const auto window = [&] {
+    const auto options = ParseHfConfig(mistral.dump());
+    EXPECT_THAT(options, IsOk());
+    return options->transformer.window_size;
+  };
+  EXPECT_EQ(window(), 31);
+  const Json written = ConfigOf(*ParseHfConfig(mistral.dump()));
+  EXPECT_EQ(written["model_type"], "mistral");
+  EXPECT_EQ(written["sliding_window"], 32);
+  mistral["sliding_window"] = 64;  // as many as there are positions
+  EXPECT_EQ(window(), 0);
+  mistral["sliding_window"] = nullptr;
+  EXPECT_EQ(window(), 0);
+  mistral.erase("sliding_window");  // 4096, more than there are positions
+  EXPECT_EQ(window(), 0);
+  mistral["max_position_embeddings"] = 8192;
+  EXPECT_EQ(window(), 4095);
 }
 
 TEST(HfConfigTest, RefusesValuesOutOfRange) {

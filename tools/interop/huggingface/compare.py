@@ -161,6 +161,7 @@ THEIR_MODELS = {
                      max_position_embeddings=16384, rope_theta=500000.0),
     "llama, linear scaling": llama(rope_scaling=dict(rope_type="linear", factor=2.0)),
     "mistral": llama(transformers.MistralConfig, sliding_window=None, rms_norm_eps=1e-5),
+    "mistral with a window": llama(transformers.MistralConfig, sliding_window=5),
     "qwen2": llama(transformers.Qwen2Config),
     "qwen2 tied": llama(transformers.Qwen2Config, tie_word_embeddings=True),
     "bert": bert(),
