@@ -204,6 +204,7 @@ class Translator {
     const std::string path = FindField(flag.name);
     // Scripts give the sizes in quotes or without.
     if (path == "train.step_batch_size_schedule") return SetField(flag, path, {value});
+    if (path == "model.window_size") return SetWindow(flag);
     if (!path.empty()) return SetField(flag, path, flag.values);
     const std::string nearest = NearestName(flag.name, KnownFlags());
     Find(Effect::kResults, flag,
@@ -257,6 +258,21 @@ class Translator {
   static bool HoldsText(absl::string_view path) {
     ConfigBuilder builder;
     return builder.Set(path, {"$"}, "").ok();
+  }
+
+  // Megatron says how many keys before and behind it a query sees; -1 says all.
+  void SetWindow(const Flag& flag) {
+    const std::string text =
+        absl::StrReplaceAll(absl::StrJoin(flag.values, ""), {{"(", ""}, {")", ""}, {" ", ""}});
+    const std::vector<std::string> ends = absl::StrSplit(text, ',');
+    int64_t before, behind;
+    if (ends.size() != 2 || !absl::SimpleAtoi(ends[0], &before) ||
+        !absl::SimpleAtoi(ends[1], &behind)) {
+      return Error(flag, "expects two numbers, as 127,0");
+    }
+    if (behind > 0 || before == 0)
+      return Find(Effect::kResults, flag, "a query sees itself and keys before it");
+    if (before > 0) Put("model.window_size", before, OriginOf(flag));
   }
 
   // Sets a field to what has been computed. `ConfigBuilder` takes every such value.
