@@ -36,6 +36,12 @@ absl::StatusOr<nlohmann::json> ModelConfig(const ReferenceRun& run) {
     return nlohmann::json::parse(text);
   }
   const TransformerOptions& layer = gpt.transformer;
+  std::vector<bool> windows, rotations;
+  for (int64_t i = 0; i < layer.num_layers; ++i) {
+    windows.push_back(layer.HasWindow(i));
+    rotations.push_back(layer.Rotates(i));
+  }
+  const YarnOptions& yarn = layer.rotary_options.yarn;
   return nlohmann::json{
       {"model_type", gpt.kind == ModelKind::kT5 ? "megatron-t5" : "gpt"},
       {"num_layers", layer.num_layers},
@@ -52,6 +58,17 @@ absl::StatusOr<nlohmann::json> ModelConfig(const ReferenceRun& run) {
       {"norm_epsilon", layer.norm.epsilon},
       {"position_embedding_type", layer.rotary ? "rope" : "learned_absolute"},
       {"rotary_base", layer.rotary_options.base},
+      {"rotary_base_local", layer.rotary_options.local_base},
+      {"rotates", rotations},
+      {"window_size", layer.window_size},
+      {"has_window", windows},
+      {"softmax_type", layer.sink == AttentionSink::kLearned ? "learnable" : "vanilla"},
+      {"yarn_rotary_scaling_factor", yarn.factor},
+      {"yarn_original_max_position_embeddings", yarn.original_context},
+      {"yarn_beta_fast", yarn.beta_fast},
+      {"yarn_beta_slow", yarn.beta_slow},
+      {"yarn_mscale", yarn.mscale},
+      {"yarn_mscale_all_dim", yarn.mscale_all_dim},
       {"swiglu", layer.gated},
       {"disable_bias_linear", !layer.linear_bias},
       {"untie_embeddings_and_output_weights", !gpt.tied_embeddings}};

@@ -46,6 +46,23 @@ ModelOptions Llama() {
   return gpt;
 }
 
+// Returns a model whose layers see, in their order: a window, everything with YaRN, and a window
+// without rotation.
+ModelOptions Windowed() {
+  ModelOptions gpt = Llama();
+  TransformerOptions& layer = gpt.transformer;
+  layer.window_size = 6;
+  layer.window_layers = {true, false, true};
+  layer.rotary_layers = {true, true, false};
+  layer.sink = AttentionSink::kLearned;
+  layer.rotary_options.local_base = 500;
+  layer.rotary_options.yarn.factor = 4;
+  layer.rotary_options.yarn.original_context = 16;
+  layer.rotary_options.yarn.beta_fast = 2;
+  layer.rotary_options.yarn.beta_slow = 0.25;
+  return gpt;
+}
+
 // Returns a BERT like Megatron's, or with post_norm like the paper's.
 ModelOptions Bert(bool post_norm) {
   ModelOptions bert = Gpt2();
@@ -158,6 +175,7 @@ bool IsHuggingFaces(const ReferenceRun& run) {
 std::vector<ReferenceRun> ReferenceRuns() {
   const std::pair<const char*, ModelOptions> models[] = {{"gpt2", Gpt2()},
                                                          {"llama", Llama()},
+                                                         {"windowed", Windowed()},
                                                          {"bert", Bert(true)},
                                                          {"megatron_bert", Bert(false)},
                                                          {"t5", T5(false)},

@@ -166,10 +166,14 @@ def example_configs():
     llama = dict(common, num_query_groups=2, ffn_hidden_size=192, normalization="RMSNorm",
                  position_embedding_type="rope", swiglu=True, disable_bias_linear=True,
                  untie_embeddings_and_output_weights=True)
+    windowed = dict(llama, softmax_type="learnable", window_size=6, has_window=[True, False],
+                    rotates=[True, True], rotary_base_local=500.0, yarn_rotary_scaling_factor=4.0,
+                    yarn_original_max_position_embeddings=16, yarn_beta_fast=2.0,
+                    yarn_beta_slow=0.25, yarn_mscale=1.0, yarn_mscale_all_dim=0.0)
     optimizer = {"lr": 3e-4, "min_lr": 3e-5, "lr_warmup_samples": 12, "lr_decay_samples": 80,
                  "weight_decay": 0.1, "adam_beta1": 0.9, "adam_beta2": 0.95, "adam_eps": 1e-8,
                  "sgd_momentum": 0.9, "clip_grad": 1.0}
-    for model_name, m in (("gpt2", gpt2), ("llama", llama)):
+    for model_name, m in (("gpt2", gpt2), ("llama", llama), ("windowed", windowed)):
         for name in ("adam", "sgd"):
             yield model_name + "_" + name, {
                 "model": m, "optimizer": dict(optimizer, optimizer=name), "train_iters": 20}
@@ -178,7 +182,7 @@ def example_configs():
 def random_weights(m, generator):
     weights = {}
     for name, shape in model.parameter_shapes(m).items():
-        if name.endswith("bias"):
+        if name.endswith("bias") or name.endswith("softmax_offset"):
             weights[name] = torch.zeros(shape)
         elif model.decays(name, shape):
             weights[name] = 0.02 * torch.randn(shape, generator=generator)

@@ -38,6 +38,8 @@ def parameter_shapes(m):
         norm(prefix + "self_attention.linear_qkv.layer_norm_")
         linear(prefix + "self_attention.linear_qkv", qkv, h)
         linear(prefix + "self_attention.linear_proj", [h], heads * d)
+        if m.get("softmax_type") == "learnable":
+            shapes[prefix + "self_attention.core_attention.softmax_offset"] = [heads]
         if cross_attention:
             norm(prefix + "pre_cross_attn_layernorm.")
             linear(prefix + "cross_attention.linear_q", [heads, 1, d], h)
@@ -80,35 +82,66 @@ def linear(weights, name, x):
                     None if bias is None else bias.reshape(-1))
 
 
-def rotate(m, x_BSND):
+def yarn(m, frequency):
+    """Frequencies of a longer context, and the factor of rotated vectors (arXiv 2309.00071)."""
+    factor, half = m["yarn_rotary_scaling_factor"], len(frequency)
+    turns = m["yarn_original_max_position_embeddings"] * frequency / (2 * math.pi)
+
+    def pair(beta):
+        """The pair, as a real number, that turns beta times; frequencies fall geometrically."""
+        return math.log(turns[0].item() / beta) / math.log(m["rotary_base"]) * half
+
+    low = max(math.floor(pair(m["yarn_beta_fast"])), 0)
+    high = min(math.ceil(pair(m["yarn_beta_slow"])), 2 * half - 1)
+    stretched = ((torch.arange(half, dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
+    magnitude = [1 + 0.1 * m[name] * math.log(factor)
+                 for name in ("yarn_mscale", "yarn_mscale_all_dim")]
+    return frequency * (1 - stretched + stretched / factor), magnitude[0] / magnitude[1]
+
+
+def rotate(m, x_BSND, has_window):
     """Half-split rotary embedding: channels i and i + D/2 are a pair."""
     half = m["kv_channels"] // 2
-    frequency = m["rotary_base"] ** (-torch.arange(half, dtype=torch.float64) / half)
+    is_local = has_window and m.get("rotary_base_local", 0) > 0
+    base = m["rotary_base_local"] if is_local else m["rotary_base"]
+    frequency, magnitude = base ** (-torch.arange(half, dtype=torch.float64) / half), 1
+    if m.get("yarn_rotary_scaling_factor", 0) > 0 and not is_local:
+        frequency, magnitude = yarn(m, frequency)
     angle = torch.arange(x_BSND.shape[1], dtype=torch.float64)[:, None] * frequency
-    cos, sin = angle.cos().to(x_BSND.dtype)[:, None], angle.sin().to(x_BSND.dtype)[:, None]
+    cos = (magnitude * angle.cos()).to(x_BSND.dtype)[:, None]
+    sin = (magnitude * angle.sin()).to(x_BSND.dtype)[:, None]
     a, b = x_BSND[..., :half], x_BSND[..., half:]
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
-def attend(m, q_BQND, k_BKGD, v_BKGD, allowed):
-    """Each query sees the keys that `allowed`, broadcast to [B, N, Q, K], says."""
+def attend(m, q_BQND, k_BKGD, v_BKGD, allowed, sink_N=None):
+    """Each query sees the keys that `allowed`, broadcast to [B, N, Q, K], says, and a sink."""
     r = m["num_attention_heads"] // k_BKGD.shape[2]
     k, v = k_BKGD.repeat_interleave(r, dim=2), v_BKGD.repeat_interleave(r, dim=2)
     scores = torch.einsum("bqnd,bknd->bnqk", q_BQND, k) / math.sqrt(m["kv_channels"])
-    probabilities = scores.masked_fill(~allowed, -math.inf).softmax(-1)
+    scores = scores.masked_fill(~allowed, -math.inf)
+    if sink_N is not None:
+        sinks = sink_N[:, None, None].expand(*scores.shape[:-1], 1)
+        scores = torch.cat([scores, sinks], dim=-1)
+    probabilities = scores.softmax(-1)[..., :k.shape[1]]
     return torch.einsum("bnqk,bknd->bqnd", probabilities, v).flatten(2)
 
 
-def self_attention(m, weights, name, x_BSH, allowed):
+def self_attention(m, weights, name, x_BSH, allowed, layer):
     batch, length, _ = x_BSH.shape
     heads, groups, d = m["num_attention_heads"], m["num_query_groups"], m["kv_channels"]
     r = heads // groups
     qkv = linear(weights, name + "linear_qkv", x_BSH).view(batch, length, groups, r + 2, d)
     q = qkv[..., :r, :].reshape(batch, length, heads, d)
     k, v = qkv[..., r, :], qkv[..., r + 1, :]
-    if m["position_embedding_type"] == "rope":
-        q, k = rotate(m, q), rotate(m, k)
-    return linear(weights, name + "linear_proj", attend(m, q, k, v, allowed))
+    has_window = m.get("window_size", 0) > 0 and m["has_window"][layer]
+    if m["position_embedding_type"] == "rope" and m.get("rotates", [True] * 99)[layer]:
+        q, k = rotate(m, q, has_window), rotate(m, k, has_window)
+    if has_window:
+        place = torch.arange(length)
+        allowed = allowed & (place[:, None] - place <= m["window_size"])
+    sink = weights.get(name + "core_attention.softmax_offset")
+    return linear(weights, name + "linear_proj", attend(m, q, k, v, allowed, sink))
 
 
 def cross_attention(m, weights, name, x_BQH, y_BKH, allowed):
@@ -140,7 +173,7 @@ def layers(m, weights, stack, count, x, allowed, encoded=None, encoded_allowed=N
         prefix = "%s.layers.%d." % (stack, i)
         a = prefix + "self_attention."
         x = x + self_attention(m, weights, a, norm(m, weights, a + "linear_qkv.layer_norm_", x),
-                               allowed)
+                               allowed, i)
         if encoded is not None:
             y = norm(m, weights, prefix + "pre_cross_attn_layernorm.", x)
             x = x + cross_attention(m, weights, prefix + "cross_attention.", y, encoded,
