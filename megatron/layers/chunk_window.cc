@@ -21,11 +21,11 @@ Tensor ChunkWindow::Here() const {
 void ChunkWindow::Bring(int64_t begin, int64_t end) {
   begin_ = begin;
   end_ = end;
-  if (copies_ != nullptr) copy_ = copies_->Start(name_, There(), Here());
+  if (copies_ != nullptr) copy_ = copies_->Start(name_, There(), Here(), copy_);
 }
 
 Tensor ChunkWindow::Await() const {
-  if (copy_ >= 0) copies_->Await(copy_);
+  if (copies_ != nullptr) copies_->Await(copy_);
   return Here();
 }
 
@@ -36,7 +36,7 @@ Tensor ChunkWindow::Begin(int64_t begin, int64_t end) {
 }
 
 void ChunkWindow::Send() {
-  if (copies_ != nullptr) copy_ = copies_->Start(name_, Here(), There());
+  if (copies_ != nullptr) copy_ = copies_->Start(name_, Here(), There(), copy_);
 }
 
 }  // namespace megatron

@@ -47,7 +47,7 @@ class ChunkWindow {
   Tensor memory_;  // empty where `whole` is on the device
   const char* name_;
   int64_t begin_ = 0, end_ = 0;
-  int64_t copy_ = -1;  // the last copy; -1: none
+  HostCopies::Copy copy_;  // the last one
 };
 
 }  // namespace megatron
