@@ -7,9 +7,10 @@
 //
 // The parts go one after the other through two slots of page-locked memory: while the processor
 // updates one, the weights of the part before it leave and the gradients of the part behind it
-// arrive. Transfers are in the order of the device's stream, so that what is enqueued afterwards
-// finds the new weights. Nothing waits for the last ones. Parts that lie in host memory themselves
-// are updated there, one after the other.
+// arrive, each on a stream of their own. Transfers come after what the device's stream has to do
+// when Run is called, and what is enqueued there afterwards finds the new weights. The host waits
+// for none of the last ones. Parts that lie in host memory themselves are updated there, one after
+// the other.
 #ifndef MEGATRON_OPTIM_HOST_UPDATE_H_
 #define MEGATRON_OPTIM_HOST_UPDATE_H_
 
@@ -60,18 +61,22 @@ class HostUpdate {
  private:
   struct Slot {
     PinnedBuffer gradients, weights;
-    std::unique_ptr<CudaEvent> reached;  // behind the slot's last transfer
+    // Behind the slot's last transfers to and from the host; null on the meta device.
+    std::unique_ptr<CudaEvent> fetched, sent;
   };
 
   HostUpdate(const Stream& stream, int threads) : stream_(stream), pool_(threads) {}
   // Returns the part's places in the slot.
   HostPart In(const Slot& slot, const HostPart& part) const;
   void Fetch(const HostPart& part, const Slot& slot);
-  void Copy(const Tensor& in, const Tensor& out);
+  void Send(const HostPart& part, const Slot& slot);
 
   const Stream stream_;
   ThreadPool pool_;
   std::vector<Slot> slots_;  // two, or none where parts lie in host memory
+  // Null on the meta device and where there are no slots.
+  std::unique_ptr<CudaStream> to_host_, from_host_;
+  std::unique_ptr<CudaEvent> given_;  // behind what the device's stream had to do before Run
 };
 
 }  // namespace megatron
