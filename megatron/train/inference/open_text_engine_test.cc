@@ -1,0 +1,142 @@
+#include "megatron/train/inference/open_text_engine.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/train/failure/exit_code.h"
+#include "megatron/train/pretrain_harness.h"
+#include "megatron/train/trainer/inference_model.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
+using ::testing::HasSubstr;
+
+constexpr int64_t kTokens = 20;
+
+class Collector : public TextObserver {
+ public:
+  bool OnToken(const ScoredToken& token) override {
+    tokens.push_back(token.token);
+    return true;
+  }
+  void OnEnd(FinishReason, const absl::Status& how) override {
+    status = how;
+    ended.Notify();
+  }
+
+  std::vector<int32_t> tokens;
+  absl::Status status;
+  absl::Notification ended;
+};
+
+class OpenTextEngineTest : public PretrainProgramTest {
+ protected:
+  absl::StatusOr<std::unique_ptr<ServedModel>> Open(const std::string& name, int tensor = 1,
+                                                    int pipeline = 1) const {
+    TextEngineOptions options;
+    options.checkpoint = Path(name);
+    options.tensor_parallel = tensor;
+    options.pipeline_parallel = pipeline;
+    options.max_batch = 3;
+    return OpenTextEngine(PosixFileSystem(), options);
+  }
+
+  std::vector<int32_t> Prompt(const Tokenizer& tokenizer) const {
+    std::vector<int32_t> tokens;
+    EXPECT_THAT(tokenizer.Encode("Sam the", &tokens), IsOk());
+    return tokens;
+  }
+
+  // The likeliest continuation, by an engine over so many ranks.
+  std::vector<int32_t> ByEngine(const std::string& name, int tensor, int pipeline) const {
+    const auto model = Open(name, tensor, pipeline);
+    EXPECT_THAT(model, IsOk());
+    if (!model.ok()) return {};
+    EXPECT_EQ((*model)->iteration(), 12);
+    EXPECT_GT((*model)->weight_bytes(), 0);
+    EXPECT_GT((*model)->cache_bytes(), 0);
+    EXPECT_GT((*model)->total_bytes(), (*model)->weight_bytes() + (*model)->cache_bytes());
+    TextRequest request;
+    request.prompt = Prompt((*model)->tokenizer());
+    request.max_new_tokens = kTokens;
+    request.sampling.temperature = 0;
+    auto told = std::make_shared<Collector>();
+    EXPECT_THAT((*model)->engine().Submit(request, told), IsOk());
+    told->ended.WaitForNotification();
+    EXPECT_THAT(told->status, IsOk());
+    return told->tokens;
+  }
+
+  // The same by a generator on one rank.
+  std::vector<int32_t> ByGenerator(const std::string& name) const {
+    const auto model = InferenceModel::Load(PosixFileSystem(), Path(name), 2);
+    EXPECT_THAT(model, IsOk());
+    if (!model.ok()) return {};
+    std::vector<int32_t> text = Prompt((*model)->tokenizer());
+    const auto prompt = static_cast<std::ptrdiff_t>(text.size());
+    SamplingOptions greedy;
+    greedy.temperature = 0;
+    (*model)->generator().Generate(greedy, kTokens, &text, [](int32_t) { return true; });
+    return std::vector<int32_t>(text.begin() + prompt, text.end());
+  }
+};
+
+TEST_F(OpenTextEngineTest, AnyLayoutOpensInAnyOther) {
+  const Arguments many = {"--set=parallel.tensor_model_parallel_size=2",
+                          "--set=parallel.pipeline_model_parallel_size=2"};
+  for (const auto& [name, layout] : {std::pair("one", Arguments()), std::pair("many", many)}) {
+    const Outcome outcome = Run(Joined({SaveTo(name)}, layout));
+    ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+    const std::vector<int32_t> want = ByGenerator(name);
+    ASSERT_EQ(static_cast<int64_t>(want.size()), kTokens);
+    for (const auto& [tensor, pipeline] :
+         {std::pair(1, 1), std::pair(2, 1), std::pair(1, 2), std::pair(2, 2)})
+      EXPECT_EQ(ByEngine(name, tensor, pipeline), want) << name << " " << tensor << pipeline;
+  }
+}
+
+TEST_F(OpenTextEngineTest, ExpertsOfLimitedCapacityTakeAllTokens) {
+  const Outcome outcome =
+      Run({SaveTo("moe"), "--set=model.num_experts=4", "--set=model.disable_bias_linear=true",
+           "--set=model.moe_router_topk=2", "--set=model.moe_expert_capacity_factor=1"});
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  const std::vector<int32_t> one = ByEngine("moe", 1, 1);
+  EXPECT_EQ(static_cast<int64_t>(one.size()), kTokens);
+  EXPECT_EQ(ByEngine("moe", 2, 1), one);
+  EXPECT_FALSE((*Open("moe"))->options().transformer.moe.capacity_factor.has_value());
+}
+
+TEST_F(OpenTextEngineTest, WhatCannotBeServedIsRefusedByName) {
+  EXPECT_THAT(Open("nothing").status(), StatusIs(absl::StatusCode::kNotFound));
+  const Outcome outcome = Run({SaveTo("gpt")});
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  EXPECT_THAT(Open("gpt", 3).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("attention heads")));
+  EXPECT_THAT(Open("gpt", 1, 50).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("50 pipeline stages")));
+  EXPECT_THAT(Open("gpt", 0).status(), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(Open("gpt", 10, 10).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1 to 64")));
+  TextEngineOptions options;
+  options.checkpoint = Path("gpt");
+  options.max_context = 1 << 20;
+  EXPECT_THAT(OpenTextEngine(PosixFileSystem(), options).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("positions")));
+  options.max_context = 0;
+  options.max_batch = 0;
+  EXPECT_THAT(OpenTextEngine(PosixFileSystem(), options).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a batch of 0")));
+}
+
+}  // namespace
+}  // namespace megatron
