@@ -2,55 +2,124 @@
 
 #include "glog/logging.h"
 #include "megatron/base/philox.h"
+#include "megatron/layers/tensor_parallel.h"
 #include "megatron/ops/embedding.h"
 
 namespace megatron {
+namespace {
+
+// What attention of context-parallel ranks knows of the kept tokens.
+ContextBatch KeptContext(const LayerContext& ctx, const ops::KeptPart& mine, const Tensor& kept_K) {
+  const MicroBatch& batch = *ctx.batch;
+  const int64_t samples = batch.num_samples, length = batch.context.sample_length;
+  const auto allocate = [&](DType dtype, const Shape& shape) {
+    return ctx.saved->Allocate(dtype, shape, "kept tokens");
+  };
+  ContextBatch context;
+  context.sample_length = ctx.kept_tokens;
+  context.team_size = batch.context.team_size;
+  const int teams = ctx.context_group.size() / context.team_size;
+  const int team = ctx.context_group.rank() / context.team_size;
+  const int64_t of_team = kept_K.numel() / teams;
+  context.cu_seqlens = allocate(DType::kInt32, {teams, samples + 1});
+  context.place_CT = allocate(DType::kInt32, {teams, of_team});
+  context.sample_T = mine.sample_M;
+  context.sample_position_T = mine.position_M;
+  if (context.team_size > 1) {
+    context.sample_T = allocate(DType::kInt64, {of_team});
+    context.sample_position_T = allocate(DType::kInt32, {of_team});
+  }
+  for (int t = 0; t < teams; ++t) {
+    ops::KeptPart part = {context.cu_seqlens.Select(0, t), context.place_CT.Select(0, t), {}, {}};
+    if (t == team && context.team_size > 1) {
+      part.sample_M = context.sample_T;
+      part.position_M = context.sample_position_T;
+    }
+    ops::FindKeptPart(ctx.stream, {teams, t}, samples, length, kept_K, batch.sample_T, part);
+  }
+  return context;
+}
+
+// The first of this rank's rows among those of all tensor-parallel ranks.
+int64_t FirstRow(const LayerContext& ctx) {
+  return ctx.sequence_parallel ? ctx.tensor_group.rank() * ctx.rows() : 0;
+}
+
+}  // namespace
 
 void ChooseKept(const LayerContext& ctx, int64_t layer, KeptTokens* kept) {
   const MicroBatch& batch = *ctx.batch;
+  const int ranks = ctx.context_group.size();
   const int64_t samples = batch.num_samples, count = samples * ctx.kept_tokens;
-  CHECK(!ctx.sequence_parallel && batch.context.cu_seqlens.empty());
+  const int64_t rows = batch.num_tokens(), tokens = rows * ranks;
   CHECK_EQ(batch.num_sequences(), samples);
+  CHECK(ranks == 1 || batch.context.sample_length * samples == tokens);
   const auto allocate = [&](DType dtype, int64_t size) {
     return ctx.saved->Allocate(dtype, {size}, "kept tokens");
   };
-  ops::TokenSubset& subset = kept->subset;
-  subset.kept_K = allocate(DType::kInt32, count);
-  subset.place_T = allocate(DType::kInt32, batch.num_tokens());
-  subset.bypass_T = allocate(DType::kInt32, batch.num_tokens());
-  subset.cu_seqlens = allocate(DType::kInt32, samples + 1);
+  Arena::Scope scope(ctx.scratch);
+  const Tensor kept_K = ctx.scratch->Allocate(DType::kInt32, {count}, "kept tokens");
+  const Tensor place_W = ctx.scratch->Allocate(DType::kInt32, {tokens}, "places of kept tokens");
+  kept->rows = {allocate(DType::kInt32, count), allocate(DType::kInt32, rows),
+                allocate(DType::kInt32, rows)};
+  const ops::KeptPart mine = {Tensor(), Tensor(), allocate(DType::kInt64, count / ranks),
+                              allocate(DType::kInt32, count / ranks)};
+  const ops::SampleCut cut = {ranks, ctx.context_group.rank()};
   ops::ChooseTokens(ctx.stream,
                     DeriveKey(ctx.seed, kPhiloxTokenDropping, static_cast<uint64_t>(layer), 0),
-                    samples, batch.sample_T, batch.sample_position_T, subset);
-  const auto gathered = [&](const Tensor& numbers_T) {
-    const Tensor numbers_K = allocate(numbers_T.dtype(), count);
-    ops::GatherNumbers(ctx.stream, subset.kept_K, numbers_T, numbers_K);
-    return numbers_K;
-  };
+                    samples, batch.sample_T, kept_K, place_W);
+  ops::FindKeptRows(ctx.stream, cut, samples, kept_K, place_W, kept->rows);
+  const int64_t length = tokens / samples;
+  ops::FindKeptPart(ctx.stream, cut, samples, length, kept_K, batch.sample_T, mine);
   kept->batch = MicroBatch();
-  kept->batch.tokens_T = gathered(batch.tokens_T);
-  kept->batch.position_T = gathered(batch.position_T);
-  kept->batch.sample_T = gathered(batch.sample_T);
-  kept->batch.sample_position_T = gathered(batch.sample_position_T);
-  kept->batch.cu_seqlens = subset.cu_seqlens;
+  kept->batch.sample_T = mine.sample_M;
+  kept->batch.sample_position_T = mine.position_M;
+  kept->batch.tokens_T = kept->batch.position_T = mine.position_M;
+  if (ranks == 1) {
+    kept->batch.position_T = allocate(DType::kInt32, count);
+    ops::GatherNumbers(ctx.stream, kept_K, batch.position_T, kept->batch.position_T);
+  }
+  kept->batch.cu_seqlens = allocate(DType::kInt32, samples + 1);
+  ops::FindKeptPart(ctx.stream, {1, 0}, samples, length, kept_K, batch.sample_T,
+                    {kept->batch.cu_seqlens, Tensor(), Tensor(), Tensor()});
+  if (ranks > 1) kept->batch.context = KeptContext(ctx, mine, kept_K);
   kept->batch.max_seqlen = ctx.kept_tokens;
   kept->batch.num_samples = samples;
   kept->batch.sample_weight = batch.sample_weight;
 }
 
-// A table's rows are looked up by the tokens' numbers; a number of -1 gives zeros.
-void TakeKept(const LayerContext& ctx, const KeptTokens& kept, const Tensor& x_TH,
-              const Tensor& x_KH) {
-  ops::EmbeddingForward(ctx.stream, kept.subset.kept_K, x_TH, /*first_row=*/0, /*accumulate=*/false,
-                        x_KH);
+// A table's rows are looked up by the tokens' numbers; a number that is not in it gives zeros.
+void TakeKept(const LayerContext& ctx, const KeptTokens& kept, const Tensor& x_RH,
+              const Tensor& x_MH) {
+  Arena::Scope scope(ctx.scratch);
+  const LayerContext of_kept = kept.Context(ctx);
+  const int64_t columns = x_RH.dim(1), ranks = ctx.context_group.size();
+  const Tensor of_rank = SummandOf(of_kept, x_MH);
+  Tensor of_all = of_rank;
+  if (ranks > 1) {
+    of_all = ctx.scratch->Allocate(x_RH.dtype(), {kept.rows.row_K.numel(), columns},
+                                   "rows of kept tokens");
+  }
+  ops::EmbeddingForward(ctx.stream, kept.rows.row_K, x_RH, FirstRow(ctx), /*accumulate=*/false,
+                        of_all);
+  if (ranks > 1) ctx.context_group.ReduceScatter(of_all, of_rank, ctx.stream);
+  if (ctx.sequence_parallel) Reduce(of_kept, of_rank, x_MH);
 }
 
-void PutKept(const LayerContext& ctx, const KeptTokens& kept, const Tensor& y_KH,
-             const Tensor& x_TH, const Tensor& y_TH) {
-  ops::EmbeddingForward(ctx.stream, kept.subset.place_T, y_KH, /*first_row=*/0,
-                        /*accumulate=*/false, y_TH);
-  ops::EmbeddingForward(ctx.stream, kept.subset.bypass_T, x_TH, /*first_row=*/0,
-                        /*accumulate=*/true, y_TH);
+void PutKept(const LayerContext& ctx, const KeptTokens& kept, const Tensor& y_MH,
+             const Tensor& x_RH, const Tensor& y_RH) {
+  Arena::Scope scope(ctx.scratch);
+  const Tensor of_rank = Gather(kept.Context(ctx), y_MH);
+  Tensor of_all = of_rank;
+  if (ctx.context_group.size() > 1) {
+    of_all = ctx.scratch->Allocate(y_MH.dtype(), {kept.rows.row_K.numel(), y_MH.dim(1)},
+                                   "rows of kept tokens");
+    ctx.context_group.AllGather(of_rank, of_all, ctx.stream);
+  }
+  ops::EmbeddingForward(ctx.stream, ctx.MyRows(kept.rows.place_T), of_all, /*first_row=*/0,
+                        /*accumulate=*/false, y_RH);
+  ops::EmbeddingForward(ctx.stream, ctx.MyRows(kept.rows.bypass_T), x_RH, FirstRow(ctx),
+                        /*accumulate=*/true, y_RH);
 }
 
 }  // namespace megatron

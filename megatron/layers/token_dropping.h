@@ -3,16 +3,22 @@
 //
 //   KeptTokens kept;
 //   ChooseKept(ctx, layer, &kept);
-//   TakeKept(ctx, kept, x_TH, x_KH);
-//   layer.Forward(kept.Context(ctx), ..., x_KH, y_KH, ...);
-//   PutKept(ctx, kept, y_KH, x_TH, y_TH);
+//   TakeKept(ctx, kept, x_RH, x_MH);
+//   layer.Forward(kept.Context(ctx), ..., x_MH, y_MH, ...);
+//   PutKept(ctx, kept, y_MH, x_RH, y_RH);
 //
 // Backward is the same with gradients: it takes dy, and puts dx beside the rows of dy. The tokens
 // are those of ops/token_subset.h, with a key made of the seed and the layer's number, so they are
 // the same on any layout and when the layer is recomputed. Kept tokens stay in their order and keep
 // their positions; attention sees those of them that come before.
 //
-// Legend: T tokens, K kept tokens, H hidden.
+// Where ranks share out the rows (context parallelism, sequence parallelism), they share out the
+// kept rows in the same way, whoever had them: each rank puts those that it has beside zeros, and
+// the sums of all ranks' are reduce-scattered. The way back is an all-gather. Sums in which all
+// terms but one are zero are exact.
+//
+// Legend: R rows of the residual stream and M kept rows that this rank has, K kept tokens of all
+// ranks, H hidden.
 #ifndef MEGATRON_LAYERS_TOKEN_DROPPING_H_
 #define MEGATRON_LAYERS_TOKEN_DROPPING_H_
 
@@ -25,8 +31,9 @@
 namespace megatron {
 
 struct KeptTokens {
-  MicroBatch batch;  // has no labels
-  ops::TokenSubset subset;
+  // The kept tokens of this context-parallel rank. It has no labels; layers read no tokens either.
+  MicroBatch batch;
+  ops::KeptRows rows;
 
   // Returns the context of the layer's calls; this must outlive it.
   LayerContext Context(const LayerContext& ctx) const {
@@ -37,15 +44,15 @@ struct KeptTokens {
 };
 
 // Chooses ctx.kept_tokens of each sample, for the layer of this number in the model. Samples have
-// equal lengths, are one sequence each, and this rank has all their rows. The tensors of *kept are
-// in ctx.saved.
+// equal lengths and are one sequence each; with context parallelism positions are places in
+// samples. The tensors of *kept are in ctx.saved.
 void ChooseKept(const LayerContext& ctx, int64_t layer, KeptTokens* kept);
-// x_KH = the rows of x_TH that are kept.
-void TakeKept(const LayerContext& ctx, const KeptTokens& kept, const Tensor& x_TH,
-              const Tensor& x_KH);
-// y_TH = the rows of y_KH where tokens are kept, and those of x_TH elsewhere. y may not be x.
-void PutKept(const LayerContext& ctx, const KeptTokens& kept, const Tensor& y_KH,
-             const Tensor& x_TH, const Tensor& y_TH);
+// x_MH = the rows of x_RH that are kept.
+void TakeKept(const LayerContext& ctx, const KeptTokens& kept, const Tensor& x_RH,
+              const Tensor& x_MH);
+// y_RH = the rows of y_MH where tokens are kept, and those of x_RH elsewhere. y may not be x.
+void PutKept(const LayerContext& ctx, const KeptTokens& kept, const Tensor& y_MH,
+             const Tensor& x_RH, const Tensor& y_RH);
 
 }  // namespace megatron
 

@@ -72,7 +72,7 @@ void LayerStack::ForwardLayer(const LayerContext& ctx, const RotaryTables* rotar
   Arena::Scope scope(ctx.scratch);
   KeptTokens* const kept = &saved->kept[i];
   ChooseKept(ctx, first_layer_ + i, kept);
-  const Shape shape = {kept->batch.num_tokens(), x_TH.dim(1)};
+  const Shape shape = {kept->Context(ctx).rows(), x_TH.dim(1)};
   const Tensor x_KH = ctx.saved->Allocate(x_TH.dtype(), shape, "layer input of kept tokens");
   const Tensor y_KH = ctx.scratch->Allocate(y_TH.dtype(), shape, "layer output of kept tokens");
   TakeKept(ctx, *kept, x_TH, x_KH);
@@ -89,7 +89,7 @@ void LayerStack::BackwardLayer(const LayerContext& ctx, const RotaryTables* rota
   }
   Arena::Scope scope(ctx.scratch);
   const KeptTokens& kept = saved->kept[i];
-  const Shape shape = {kept.batch.num_tokens(), dy_TH.dim(1)};
+  const Shape shape = {kept.Context(ctx).rows(), dy_TH.dim(1)};
   const Tensor dy_KH = ctx.scratch->Allocate(dy_TH.dtype(), shape, "gradient of kept tokens");
   const Tensor dx_KH = ctx.scratch->Allocate(dx_TH.dtype(), shape, "gradient of kept tokens");
   TakeKept(ctx, kept, dy_TH, dy_KH);

@@ -22,8 +22,9 @@ GraphedStage::GraphedStage(Stage* stage, const CudaGraphOptions& options,
   for (const SlotSizes& chunk : slots) live_.emplace_back(chunk.count);
 }
 
-void GraphedStage::StartStep() {
+void GraphedStage::StartStep(int64_t kept_tokens) {
   ++steps_;
+  kept_tokens_ = kept_tokens;
   batches_ = packer_.batches();
   // An evaluation may have changed what the stage remembers of the last step.
   for (std::vector<Live>& chunk : live_) {
@@ -35,7 +36,7 @@ void GraphedStage::Forward(const WorkItem& item, absl::Span<const Tensor> inputs
                            absl::Span<const Tensor> outputs, const Stream& stream) {
   Live& live = live_[item.chunk][item.slot];
   live = Live();
-  live.facts = {item.chunk, item.slot};
+  live.facts = {item.chunk, item.slot, kept_tokens_};
   AppendFacts(batches_[item.microbatch], &live.facts);
   inputs_.Copy(stream, packer_.BlockOf(item.microbatch), item.chunk, item.slot);
   Run({Kind::kForward, item, Tensors(inputs.begin(), inputs.end()),

@@ -2,18 +2,19 @@
 // again, each by one call of the host in place of hundreds.
 //
 //   GraphedStage graphed(&stage, options, slots, packer, device, &ledger);
-//   graphed.StartStep();                       // behind packer.Pack
+//   graphed.StartStep(kept_tokens);            // behind packer.Pack
 //   inputs.batches = &graphed.batches();
 //   stage.StartStep(inputs);
 //   RunSchedule(plan, &graphed, ...);
 //
 // A pass (forward, backward, the second part of a backward) of one micro-batch is one graph. What
 // the host decides in it, the *facts*, is its key: the chunk and the slots, the numbers of the
-// micro-batch that the host knows, the addresses of all tensors that come from and go to other
-// stages. Everything else that a step changes lies in the device's memory: tokens, weights and
-// gradients, dropout's counters, the loss scale in the tokens' weights. A pass whose facts come for
-// the first time, and each pass of the first steps, runs as without graphs, and kernels are then
-// loaded and timed, and the workspace grows; when the facts come again the pass is captured.
+// micro-batch that the host knows, the number of tokens that layers keep which drop some, the
+// addresses of all tensors that come from and go to other stages. Everything else that a step
+// changes lies in the device's memory: tokens, weights and gradients, dropout's counters, the loss
+// scale in the tokens' weights. A pass whose facts come for the first time, and each pass of the
+// first steps, runs as without graphs, and kernels are then loaded and timed, and the workspace
+// grows; when the facts come again the pass is captured.
 //
 // The wrapped stage remembers between the passes of a micro-batch where its tensors lie, and a
 // launch does not update that. So if a pass is not launched and one before it was, the earlier
@@ -70,7 +71,8 @@ class GraphedStage : public StageWrapper {
 
   // The step's micro-batches, for the wrapped stage.
   const std::vector<MicroBatch>& batches() const { return batches_; }
-  void StartStep();
+  // `kept_tokens` is that of the step's StepInputs.
+  void StartStep(int64_t kept_tokens = 0);
 
   // Sets a function that is called before each launch, for tests; graphs then save nothing.
   void set_comparison(Comparison comparison) { comparison_ = std::move(comparison); }
@@ -118,6 +120,7 @@ class GraphedStage : public StageWrapper {
   const MicroBatchPacker& packer_;
   const GraphInputs inputs_;
   std::vector<MicroBatch> batches_;
+  int64_t kept_tokens_ = 0;
   std::vector<std::vector<Live>> live_;  // micro-batches by chunk and slot
   std::map<Facts, Known> known_;
   int64_t steps_ = 0, graphs_ = 0;

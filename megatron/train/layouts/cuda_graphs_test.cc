@@ -80,6 +80,16 @@ TEST_F(CudaGraphsTest, EachLengthOfACurriculumHasGraphsOfItsOwn) {
   EXPECT_EQ(counts.captured, 4);
 }
 
+// Layers see 8, 12, 12 and 16 tokens of each sample.
+TEST_F(CudaGraphsTest, EachNumberOfKeptTokensHasGraphsOfItsOwn) {
+  TrainerOptions options = Options(SmallLlama());
+  options.random_ltd.min = 8;
+  options.random_ltd.max = CountingSource::kLength;
+  options.random_ltd.total_steps = options.random_ltd.multiple = 4;
+  const GraphedStage::Counts counts = ExpectSameWithGraphs(options, {}, source_);
+  EXPECT_GE(counts.captured, 4);
+}
+
 TEST_F(CudaGraphsTest, RecomputationIsCapturedToo) {
   for (const LayerRecompute recompute :
        {LayerRecompute{LayerRecompute::kUniform, 3}, LayerRecompute{LayerRecompute::kBlock, 2}}) {

@@ -16,12 +16,12 @@ namespace {
 constexpr int kSteps = 6;
 
 // Layers 1 and 2 of four see 6, 8, 10, 12, 14 and 16 of 16 tokens.
-LengthSchedule Keeping() {
+LengthSchedule Keeping(int64_t min = 6, int64_t multiple = 2) {
   LengthSchedule schedule;
-  schedule.min = 6;
+  schedule.min = min;
   schedule.max = CountingSource::kLength;
   schedule.total_steps = 6;
-  schedule.multiple = 2;
+  schedule.multiple = multiple;
   return schedule;
 }
 
@@ -67,6 +67,78 @@ TEST(RandomLtdLayoutTest, EveryLayoutTrainsAsOneRankDoes) {
       options.model.layer_recompute = {LayerRecompute::kUniform, 1};
       ExpectSameCurve(Train(options, layout), one);
     }
+  }
+}
+
+// Rows of the residual stream are shared out: kept tokens go to other ranks and come back.
+TEST(RandomLtdLayoutTest, LayoutsThatShareOutRowsTrainAsOneRankDoes) {
+  std::vector<Layout> layouts(8);
+  layouts[0].tensor = 2;
+  layouts[0].sequence_parallel = true;
+  layouts[1].tensor = 2;
+  layouts[1].sequence_parallel = layouts[1].tp_comm_overlap = true;
+  layouts[1].pipeline = 2;
+  layouts[1].chunks = 2;
+  layouts[1].schedule = ScheduleKind::kZeroBubbleV;
+  for (int i = 2; i < 8; ++i) layouts[i].context = 2;
+  layouts[3].micro_batch_size = 4;
+  layouts[4].context_parallel = ContextParallel::kAllToAll;
+  layouts[5].context_parallel = ContextParallel::kGather;
+  layouts[6].context = 4;
+  layouts[6].context_parallel = ContextParallel::kHierarchical;
+  layouts[6].context_team_size = 2;
+  layouts[7].tensor = layouts[7].pipeline = 2;
+  layouts[7].sequence_parallel = true;
+  for (const ModelOptions& model : {SmallGpt2(), SmallLlama()}) {
+    for (const Layout& layout : layouts) {
+      // 4, 8, 8, 12, 12 and 16 tokens, or 8 up to the last step, so that all ranks have as many.
+      const int64_t multiple = 2 * layout.context * layout.tensor == 8 ? 8 : 4;
+      const TrainerOptions options = OptionsFor(model, Keeping(multiple, multiple));
+      ExpectSameCurve(Train(options, layout), Train(options, {}));
+    }
+  }
+}
+
+// Kept tokens have dropout of their own sample and place, wherever they are.
+TEST(RandomLtdLayoutTest, DropoutOfKeptTokensDoesNotDependOnTheLayout) {
+  ModelOptions model = SmallGpt2();
+  model.transformer.hidden_dropout = model.transformer.attention_dropout = 0.2f;
+  const TrainerOptions options = OptionsFor(model, Keeping(8, 8));
+  const LayoutOutcome one = Train(options, {});
+  std::vector<Layout> layouts(4);
+  layouts[0].tensor = 2;
+  layouts[0].sequence_parallel = true;
+  layouts[1].context = 2;
+  layouts[2].context = 2;
+  layouts[2].context_parallel = ContextParallel::kAllToAll;
+  layouts[3].context = 4;
+  layouts[3].context_parallel = ContextParallel::kHierarchical;
+  layouts[3].context_team_size = 2;
+  for (const Layout& layout : layouts) ExpectSameCurve(Train(options, layout), one);
+}
+
+// Losses, capacities and balancing are those of the tokens that a layer sees.
+TEST(RandomLtdLayoutTest, ExpertsTrainAsOnOneRank) {
+  std::vector<Layout> layouts(4);
+  layouts[0].data = layouts[0].expert = 2;
+  layouts[1].tensor = 2;
+  layouts[2].tensor = layouts[2].data = layouts[2].expert = 2;
+  layouts[2].sequence_parallel = true;
+  layouts[3].context = layouts[3].data = layouts[3].expert = 2;
+  for (const ModelOptions& model : {SmallMixtral(), SmallDeepSeek(), SmallBalanced()}) {
+    const TrainerOptions options = OptionsFor(model, Keeping(4, 4));
+    const LayoutOutcome one = Train(options, {});
+    for (const Layout& layout : layouts) {
+      const LayoutOutcome got = Train(options, layout);
+      ExpectSameCurve(got, one);
+      for (size_t i = 0; i < one.balances.size(); ++i) {
+        EXPECT_NEAR(got.balances[i], one.balances[i], 1e-5 * one.balances[i]);
+        EXPECT_NEAR(got.z_losses[i], one.z_losses[i], 1e-5 * one.z_losses[i]);
+      }
+    }
+    TrainerOptions plain = options;
+    plain.random_ltd = LengthSchedule();
+    EXPECT_NE(one.losses[0], Train(plain, {}).losses[0]);
   }
 }
 

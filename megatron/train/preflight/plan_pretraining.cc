@@ -60,10 +60,15 @@ void SetGrowthOfFlops(const config::PretrainConfig& config, int64_t vocab, Speed
       longer;
 }
 
-// All layers are alike. Those that drop no tokens are the first and the last.
-void SetDroppingFlops(const config::PretrainConfig& config, int64_t vocab, SpeedBasis* speed) {
+// The layers that drop no tokens are the first and the last.
+void SetDroppingFlops(const config::PretrainConfig& config, const MoeOptions& moe, int64_t vocab,
+                      SpeedBasis* speed) {
   config::ModelConfig few = config.model();
   few.set_num_layers(2);
+  if (few.has_num_experts()) {
+    few.set_moe_layer_freq(absl::StrCat("[", moe.IsMoeLayer(0), ",",
+                                        moe.IsMoeLayer(config.model().num_layers() - 1), "]"));
+  }
   const auto layers = static_cast<double>(config.model().num_layers());
   speed->dropping_flops_per_token =
       speed->flops_per_token - FlopsPerToken(few, vocab, FlopsConvention::kCausalHalved);
@@ -87,7 +92,8 @@ absl::StatusOr<PlannedPretraining> Plan(const config::PretrainConfig& config) {
   const TrainerOptions& trainer = planned.options.trainer;
   if (trainer.curriculum.enabled() || trainer.random_ltd.enabled())
     SetGrowthOfFlops(config, vocab, &planned.speed);
-  if (trainer.random_ltd.enabled()) SetDroppingFlops(config, vocab, &planned.speed);
+  if (trainer.random_ltd.enabled())
+    SetDroppingFlops(config, trainer.model.transformer.moe, vocab, &planned.speed);
   return planned;
 }
 

@@ -44,6 +44,23 @@ TEST(PlanPretrainingTest, PlansEachPipelineStage) {
   EXPECT_FALSE(planned->speed.peak_flops.has_value());
 }
 
+// The first and the last layer drop no tokens, of which the first has no experts here.
+TEST(PlanPretrainingTest, OnlyLayersThatDropTokensCountAsSuch) {
+  const auto planned = [](std::vector<std::string> overrides) {
+    overrides.insert(overrides.end(), {"model.num_experts=4", "model.disable_bias_linear=true"});
+    const auto plan = PlanPretraining(Config("gpt_demo", overrides));
+    EXPECT_THAT(plan, IsOk());
+    return plan->speed;
+  };
+  const SpeedBasis dropping = planned(
+      {"model.moe_layer_freq=\"[0]+[1]*3\"", "data.random_ltd={min_value: 128 require_steps: 9}"});
+  const SpeedBasis ends = planned({"model.moe_layer_freq=\"[0,1]\"", "model.num_layers=2"});
+  EXPECT_GT(dropping.dropping_flops_per_token, 0);
+  EXPECT_DOUBLE_EQ(dropping.dropping_flops_per_token,
+                   dropping.flops_per_token - ends.flops_per_token);
+  EXPECT_DOUBLE_EQ(dropping.dropping_share, 0.5);
+}
+
 // Returns the plan of eight ranks on the machines that `topology` describes.
 absl::StatusOr<PlannedPretraining> PlanOn(const std::string& topology,
                                           std::vector<std::string> overrides) {

@@ -53,13 +53,6 @@ Divisor DivisorOf(const ConfigChecker& check) {
   return divisor;
 }
 
-void CheckDivisor(ConfigChecker& check, absl::string_view path, int64_t length) {
-  const Divisor divisor = DivisorOf(check);
-  if (length % divisor.value == 0) return;
-  check.Error(path, absl::StrCat("must be divisible by ", divisor.value,
-                                 ", so that samples can be shared out with ", divisor.because));
-}
-
 void CheckGrowth(ConfigChecker& check) {
   const config::CurriculumConfig& curriculum = check.resolved().data().curriculum_learning();
   for (const char* path : {kMin, kTotal}) {
@@ -71,7 +64,7 @@ void CheckGrowth(ConfigChecker& check) {
     check.Error(kMin, absl::StrCat("must be less than ", check.Named(kMax)));
   check.MustDivide(kStep, kMin, curriculum.difficulty_step(), curriculum.min_difficulty());
   check.MustDivide(kStep, kMax, curriculum.difficulty_step(), curriculum.max_difficulty());
-  CheckDivisor(check, kStep, curriculum.difficulty_step());
+  CheckSampleLength(check, kStep, curriculum.difficulty_step());
   if (check.Usable({kLength}) &&
       curriculum.max_difficulty() > check.resolved().model().seq_length())
     check.Error(kMax, absl::StrCat("must be at most ", check.Named(kLength)));
@@ -94,13 +87,20 @@ void CheckList(ConfigChecker& check) {
                                        ": the last length has no last step"));
   }
   for (const int64_t length : curriculum.difficulty()) {
-    CheckDivisor(check, kDifficulty, length);
+    CheckSampleLength(check, kDifficulty, length);
     if (check.Usable({kLength}) && length > check.resolved().model().seq_length())
       check.Error(kDifficulty, absl::StrCat("must be at most ", check.Named(kLength)));
   }
 }
 
 }  // namespace
+
+void CheckSampleLength(ConfigChecker& check, absl::string_view path, int64_t length) {
+  const Divisor divisor = DivisorOf(check);
+  if (length % divisor.value == 0) return;
+  check.Error(path, absl::StrCat("must be divisible by ", divisor.value,
+                                 ", so that samples can be shared out with ", divisor.because));
+}
 
 void CheckCurriculum(ConfigChecker& check) {
   constexpr char kType[] = "data.curriculum_learning.schedule_type";
