@@ -7,10 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
 #include "megatron/models/model_harness.h"
+#include "megatron/optim/loss_scaler.h"
 #include "megatron/plan/tensor_grid_traffic.h"
 #include "megatron/train/layouts/layout_harness.h"
 
@@ -137,6 +139,63 @@ TEST(TensorGridTest, GridsTrainInBf16AsOneRankWithinItsRounding) {
     const LayoutOutcome got = TrainOnLayout(run, how, CountingSource());
     for (size_t i = 0; i < want.losses.size(); ++i)
       EXPECT_NEAR(got.losses[i], want.losses[i], 0.01 * want.losses[i]) << "step " << i;
+  }
+}
+
+// The first steps overflow, on all ranks alike.
+TEST(TensorGridTest, GridsTrainInFp16AsOneRankAndSkipTheSameSteps) {
+  TrainerOptions run = TinyRun(SmallLlama(), OptimizerOptions::kAdamW);
+  run.model.transformer.dtype = DType::kFloat16;
+  DynamicLossScaleOptions dynamic;
+  dynamic.initial_scale = 1 << 22;
+  dynamic.hysteresis = 1;
+  const absl::StatusOr<LossScaler> scaler = LossScaler::CreateDynamic(dynamic);
+  ASSERT_TRUE(scaler.ok());
+  LayoutRun alone;
+  alone.steps = 12;
+  alone.scaler = &*scaler;
+  const LayoutOutcome want = TrainOnLayout(run, alone, CountingSource());
+  EXPECT_FALSE(std::isfinite(want.norms.front()));
+  EXPECT_TRUE(std::isfinite(want.norms.back()));
+  for (const Layout& layout : {Square(2), Squares(2, 2), Cube(2)}) {
+    SCOPED_TRACE(ToString(layout));
+    LayoutRun how = alone;
+    how.layout = layout;
+    const LayoutOutcome got = TrainOnLayout(run, how, CountingSource());
+    for (size_t i = 0; i < want.losses.size(); ++i) {
+      EXPECT_NEAR(got.losses[i], want.losses[i], 0.002 * want.losses[i]) << "step " << i;
+      EXPECT_EQ(std::isfinite(got.norms[i]), std::isfinite(want.norms[i])) << "step " << i;
+    }
+  }
+}
+
+// Lion's step is a sign for each element. Where what it is the sign of is nearly 0, rounding turns
+// it around.
+TEST(TensorGridTest, GridsTrainWithLionAsOneRankButForSignsOfNearlyNothing) {
+  const TrainerOptions run = TinyRun(SmallGpt2(), OptimizerOptions::kLion);
+  LayoutRun alone;
+  alone.steps = 5;
+  const LayoutOutcome want = TrainOnLayout(run, alone, CountingSource());
+  for (const Layout& layout : {Square(2), Squares(2, 2), Cube(2)}) {
+    SCOPED_TRACE(ToString(layout));
+    LayoutRun how = alone;
+    how.layout = layout;
+    const LayoutOutcome got = TrainOnLayout(run, how, CountingSource());
+    for (size_t i = 0; i < want.losses.size(); ++i)
+      EXPECT_NEAR(got.losses[i], want.losses[i], 1e-4 * want.losses[i]) << "step " << i;
+    int64_t turned = 0, all = 0;
+    for (const auto& [name, tensor] : want.state) {
+      if (name.find("optimizer") != std::string::npos) continue;
+      const auto value = [](const WholeTensor& whole, int64_t i) {
+        float x;
+        std::memcpy(&x, &whole.bytes[i * sizeof(float)], sizeof(float));
+        return x;
+      };
+      for (int64_t i = 0; i < tensor.shape.numel(); ++i)
+        turned += std::abs(value(got.state.at(name), i) - value(tensor, i)) > 1e-5;
+      all += tensor.shape.numel();
+    }
+    EXPECT_LT(turned, all / 100);
   }
 }
 
