@@ -85,6 +85,28 @@ TEST_F(GradientCompressionTest, ARunThatGoesOnHasTheSameBits) {
   }
 }
 
+// Where all elements count as the largest ones sums are those of a plain run.
+TEST_F(GradientCompressionTest, AnyOptimizerTakesTheSums) {
+  for (const OptimizerOptions::Kind kind : {OptimizerOptions::kSgd, OptimizerOptions::kLion,
+                                            OptimizerOptions::kLamb, OptimizerOptions::kMuon}) {
+    for (const DataSharding sharding : {DataSharding::kNone, DataSharding::kStates}) {
+      SCOPED_TRACE(testing::Message() << kind << ", sharding " << static_cast<int>(sharding));
+      const Layout layout = LayoutOf(1, 1, 2, sharding);
+      TrainerOptions run = TinyRun(SmallLlama(), kind);
+      const LayoutOutcome plain = Train(run, layout, kSteps);
+      run.data_parallel.compression.type = CompressionType::kTopK;
+      run.data_parallel.compression.density = 1;
+      const LayoutOutcome whole = Train(run, layout, kSteps);
+      run.data_parallel.compression.density = 0.1;
+      const LayoutOutcome largest = Train(run, layout, kSteps);
+      for (int step = 0; step < kSteps; ++step)
+        EXPECT_NEAR(whole.losses[step], plain.losses[step], 1e-6) << step;
+      EXPECT_NE(largest.losses[kSteps - 1], plain.losses[kSteps - 1]);
+      EXPECT_LT(largest.losses[kSteps - 1], largest.losses[0]);
+    }
+  }
+}
+
 TEST_F(GradientCompressionTest, OverlapDecidesNothing) {
   for (const CompressionType type : kAll) {
     for (Layout layout : LayoutsOf(type)) {

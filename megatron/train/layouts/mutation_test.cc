@@ -118,7 +118,7 @@ Layout EightRanks(DataSharding sharding) {
   return layout;
 }
 
-enum Model { kDense, kExperts, kEncoder, kMatrices, kCodes, kRows, kModels };
+enum Model { kDense, kExperts, kEncoder, kMatrices, kCodes, kRows, kDropping, kRounded, kModels };
 
 struct Scene {
   const char* name;
@@ -337,6 +337,22 @@ std::vector<Scene> Scenes() {
        rows,
        {{"rows not gathered", "dp-cp", Collective::kAllGather, Fault::kDropped}},
        kRows},
+      {"layers that drop tokens, over context",
+       context,
+       {{"kept rows to the wrong rank of a context", "cp", Collective::kReduceScatter,
+         Fault::kRotated},
+        {"kept rows halved", "cp", Collective::kReduceScatter, Fault::kHalved},
+        {"rows behind a layer in the wrong order of a context", "cp", Collective::kAllGather,
+         Fault::kRotated},
+        {"rows behind a layer not gathered", "cp", Collective::kAllGather, Fault::kDropped}},
+       kDropping},
+      {"gradients in 8 bits",
+       rows,
+       {{"codes of gradients to the wrong rank", "dp-cp", Collective::kAllToAll, Fault::kRotated},
+        {"codes of gradients not exchanged", "dp-cp", Collective::kAllToAll, Fault::kDropped},
+        {"codes of sums in the wrong order", "dp-cp", Collective::kAllGather, Fault::kRotated},
+        {"codes of sums not gathered", "dp-cp", Collective::kAllGather, Fault::kDropped}},
+       kRounded},
       {"deduplicated dispatch",
        dispatch,
        {{"rows between hosts doubled", "etp-ep-across-hosts", Collective::kAllToAllV,
@@ -451,13 +467,31 @@ Training OfRows() {
   return {run};
 }
 
+// Two of the four layers see half of the tokens.
+Training OfDropping() {
+  TrainerOptions run = TinyRun(SmallGpt2(), OptimizerOptions::kSgd);
+  run.random_ltd.min = run.random_ltd.multiple = CountingSource::kLength / 2;
+  run.random_ltd.max = CountingSource::kLength;
+  run.random_ltd.total_steps = 2 * kSteps;
+  return {run};
+}
+
+// As with the codes of ZeRO++, the run of one rank has none.
+Training OfRounded() {
+  TrainerOptions run = TinyRun(SmallGpt2(), OptimizerOptions::kSgd);
+  run.data_parallel.compression.type = CompressionType::kInt8;
+  return {run, 5e-4, /*compares_all=*/false};
+}
+
 TEST(MutationTest, EveryWrongCollectiveIsDetected) {
   const Training trainings[kModels] = {{TinyRun(SmallGpt2(), OptimizerOptions::kSgd)},
                                        {RunWithExperts()},
                                        {TinyRun(SmallT5(), OptimizerOptions::kSgd)},
                                        OfMatrices(),
                                        OfCodes(),
-                                       OfRows()};
+                                       OfRows(),
+                                       OfDropping(),
+                                       OfRounded()};
   Layout one;
   one.micro_batch_size = 4;
   LayoutOutcome outcomes[kModels];
