@@ -145,10 +145,19 @@ void GradientCompressor::ForgetErrors(const Stream& stream) const {
     ops::Zero(stream, FloatsOf(shard_errors_, 0, shard_error_elements_));
 }
 
+int64_t GradientCompressor::elements() const {
+  int64_t count = 0;
+  for (const CompressedSpan& span : spans_) count += span.ranks == 1 ? 0 : span.elements;
+  return count;
+}
+
 int64_t GradientCompressor::dense_elements() const {
   int64_t count = 0;
-  for (size_t i = 0; i < sign_means_.size(); ++i)
-    count += spans_[i].ranks == 1 ? 0 : sign_means_[i].dense_elements();
+  for (size_t i = 0; i < spans_.size(); ++i) {
+    if (spans_[i].ranks == 1) continue;
+    if (options_.type == CompressionType::kOneBit) count += sign_means_[i].dense_elements();
+    if (options_.type == CompressionType::kPowerSgd) count += low_rank_sums_[i].dense_elements();
+  }
   return count;
 }
 

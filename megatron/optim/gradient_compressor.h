@@ -78,7 +78,10 @@ class GradientCompressor {
   // Zeroes the errors.
   void ForgetErrors(const Stream& stream) const;
 
-  // The elements that kOneBit averages as they are, since signs would not take fewer bytes.
+  // The number of elements that ranks sum or average, and of those that they send as they are:
+  // of tensors whose signs would not take fewer bytes with kOneBit, and outside kPowerSgd's
+  // matrices.
+  int64_t elements() const;
   int64_t dense_elements() const;
 
   // What stays from step to step, for checkpoints. It is this rank's own, and is of use only where

@@ -37,6 +37,8 @@ class LowRankSum {
   // The elements of all Q, and those of scratch.
   int64_t query_elements() const { return query_elements_; }
   int64_t scratch_elements() const { return factor_elements_ + dense_elements_ + query_elements_; }
+  // The elements that are summed as they are.
+  int64_t dense_elements() const { return dense_elements_; }
 
   // Fills the first Q with random numbers, the same on all ranks that give the same seed.
   void Start(uint64_t seed, const Tensor& queries) const;

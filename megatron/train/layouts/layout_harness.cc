@@ -59,7 +59,8 @@ TrainerOptions OptionsOf(const TrainerOptions& run, const Layout& layout, int st
     options.packing.encoder_seq_length = CountingSource::kLength;
   if (layout.sequence_parallel) options.packing.token_multiple = layout.tensor;
   options.batch_size.granularity = layout.micro_batch_size * layout.data;
-  options.packing.max_micro_batches = kGlobalBatch / options.batch_size.granularity;
+  options.batch_size.uneven = true;  // where it has to be
+  options.packing.max_micro_batches = options.batch_size.MicroBatchesOf(kGlobalBatch);
   return options;
 }
 
@@ -234,7 +235,9 @@ class LayoutRank {
                               LocateCheckpoint(PosixFileSystem(), how_.load));
     MEGATRON_ASSIGN_OR_RETURN(const CheckpointReader reader,
                               CheckpointReader::Open(PosixFileSystem(), found.directory));
-    return RestoreCheckpoint(reader, Restore::kEverything, Description(), trainer_.get());
+    std::vector<std::string> warnings;
+    return RestoreCheckpoint(reader, Restore::kEverything, Description(), trainer_.get(),
+                             &warnings);
   }
 
   absl::Status Train(const SampleSource& source, LayoutOutcome* outcome) {

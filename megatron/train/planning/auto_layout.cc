@@ -111,6 +111,11 @@ absl::Status Chooser::CountRanks() {
 absl::Status Chooser::CheckBase() const {
   if (config_.model().model_type() == config::ModelType::t5)
     return absl::UnimplementedError("model.model_type: no layout is searched for a T5");
+  if (config_.parallel().tensor_parallel_mode() != "1d") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parallel.tensor_parallel_mode = \"", config_.parallel().tensor_parallel_mode(),
+        "\": it looks at layouts that cut layers along one dim"));
+  }
   if (!config_.train().has_global_batch_size()) {
     return absl::InvalidArgumentError(
         "train.global_batch_size: must be written, since layouts share it out "

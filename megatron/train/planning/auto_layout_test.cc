@@ -193,6 +193,8 @@ TEST_F(AutoLayoutTest, MistakesAreNamed) {
   };
   const std::vector<Case> cases = {
       {{"train.global_batch_size="}, "train.global_batch_size: must be written"},
+      {{"parallel.tensor_parallel_mode=2d"},
+       "parallel.tensor_parallel_mode = \"2d\": it looks at layouts that cut layers along one dim"},
       {{"train.auto_layout_ranks=2"}, "the launcher has started 8 ranks"},
       {{"system.hardware_file=none"}, "system.hardware_file = none: "},
       {{"system.kernels_file=hardware.textproto"}, "system.kernels_file = hardware.textproto: "},

@@ -9,6 +9,8 @@
 #include "absl/strings/str_format.h"
 #include "megatron/base/quantity.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/optim/update_rule.h"
+#include "megatron/optim/zero_one_schedule.h"
 #include "megatron/tensor/cuda_device.h"
 
 namespace megatron {
@@ -23,6 +25,24 @@ std::string DescribePrecision(const TransformerOptions& transformer) {
                                                                          : "";
   return absl::StrCat(Name(transformer.dtype), " with products in FP8", recipe, ", gradients in ",
                       Name(float8.gradient));
+}
+
+// Says what of 0/1 Adam a run of so many steps does not do; empty if nothing. Skipped steps shift
+// the schedule, and are not foreseen.
+std::string AdviceForLocalSteps(const ZeroOneSchedule& schedule, int64_t steps) {
+  if (schedule.var_freeze_step >= steps) {
+    return absl::StrFormat(
+        "optimizer.var_freeze_step = %d is not reached in %s: ranks of 0/1 Adam take no local "
+        "steps",
+        schedule.var_freeze_step, FormatQuantity(steps, "iteration"));
+  }
+  int64_t local = 0;
+  while (local < steps && schedule.StepAfter(steps - local - 1) == RankStep::kLocal) ++local;
+  if (local == 0) return "";
+  return absl::StrFormat(
+      "the last %s of 0/1 Adam %s local, and no part of the weights that the run ends with: let "
+      "train.train_iters be a multiple of optimizer.local_step_clipper = %d",
+      FormatQuantity(local, "step"), local == 1 ? "is" : "are", schedule.local_step_clipper);
 }
 
 }  // namespace
@@ -72,6 +92,11 @@ std::vector<std::string> AdviceFor(const RunOptions& options, int ranks) {
   if (options.device != DeviceType::kCuda && options.trainer.model.attention_on_host) {
     lines.push_back(
         "recompute.attention_chunks_on_host does nothing on the CPU, whose memory is the host's");
+  }
+  if (options.trainer.optimizer.kind == OptimizerOptions::kZeroOneAdam) {
+    const std::string advice =
+        AdviceForLocalSteps(options.trainer.optimizer.zero_one, options.loop.train_iters);
+    if (!advice.empty()) lines.push_back(advice);
   }
   const int devices = CudaDeviceCount();
   const ParallelSizes& sizes = options.parallel;

@@ -13,6 +13,7 @@
 #include "megatron/comm/communicator.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/comm/rank_grid.h"
+#include "megatron/optim/gradient_compressor.h"
 #include "megatron/train/failure/exit_status.h"
 #include "megatron/train/failure/stop_signals.h"
 #include "megatron/train/metrics/outer_round.h"
@@ -93,10 +94,49 @@ absl::Status PretrainRank::BuildTrainer() {
                                     " of the first rank in a file in ", trainer.state_directory,
                                     ", by ", file->method()));
   }
+  DescribeCompression();
+  return absl::OkStatus();
+}
+
+void PretrainRank::DescribeCompression() {
+  const GradientCompressor* const compressor = trainer_->data_parallel().compressor();
+  if (compressor == nullptr || compressor->dense_elements() == 0) return;
+  const GradientCompressionOptions& compression = trainer_->options().data_parallel.compression;
+  const std::string elements =
+      absl::StrCat(FormatCount(compressor->dense_elements()), " of ",
+                   FormatCount(compressor->elements()), " elements of the last rank's gradients");
+  if (compression.type == CompressionType::kOneBit) {
+    console_.PrintLine(absl::StrCat(elements,
+                                    " are of tensors that are too small for signs, and are "
+                                    "averaged as they are"));
+  } else if (compressor->dense_elements() < compressor->elements()) {
+    console_.PrintLine(absl::StrCat(elements,
+                                    " are summed as they are: biases, norms and matrices that "
+                                    "would not get smaller by more than a factor of "
+                                    "gradient_compression.min_compression_rate = ",
+                                    compression.min_compression_rate));
+  } else {
+    console_.Warn(
+        absl::StrCat("gradient_compression.type = powersgd compresses no matrix, and all gradients "
+                     "are summed as "
+                     "they are: none would get smaller by more than a factor of "
+                     "gradient_compression.min_compression_rate = ",
+                     compression.min_compression_rate,
+                     " with gradient_compression.matrix_approximation_rank = ", compression.rank));
+  }
+}
+
+absl::Status PretrainRank::TakeOver() {
+  std::optional<KeptState>& kept = run_.kept->state;
+  MEGATRON_ASSIGN_OR_RETURN(
+      evaluated_iteration_,
+      RestoreKeptState(kept ? &*kept : nullptr, *run_.iteration_in_memory, trainer_.get()));
+  kept.reset();
   return absl::OkStatus();
 }
 
 absl::Status PretrainRank::RestoreOrInitialize() {
+  if (run_.iteration_in_memory) return TakeOver();
   if (run_.start.checkpoint == nullptr) {
     trainer_->InitializeWeights(options().seed);
     return WithExitCode(trainer_->buffers().status(), kExitIo);
@@ -104,11 +144,12 @@ absl::Status PretrainRank::RestoreOrInitialize() {
   const CheckpointReader& checkpoint = *run_.start.checkpoint;
   PeerFiles* const others = run_.start.peer_files.get();
   absl::Status status;
+  std::vector<std::string> warnings;
   {
     const RankProgress::ExternalWait reading(&progress_);
     if (others != nullptr && others->is_spread()) others->Start(local_saving_);
     status = RestoreCheckpoint(checkpoint, run_.start.restore, run_.training.description,
-                               trainer_.get());
+                               trainer_.get(), &warnings);
     if (others != nullptr) others->Finish(status.ok());
   }
   MEGATRON_RETURN_IF_ERROR(WithExitCode(trainer_->buffers().status(), kExitIo));
@@ -122,12 +163,14 @@ absl::Status PretrainRank::RestoreOrInitialize() {
       absl::StrCat(run_.start.restore == Restore::kWeights ? "starting from the weights of "
                                                            : "continuing from ",
                    checkpoint.directory(), " at iteration ", trainer_->progress().iteration));
+  for (const std::string& warning : warnings) console_.Warn(warning);
   return absl::OkStatus();
 }
 
 absl::Status PretrainRank::Prepare() {
   MEGATRON_RETURN_IF_ERROR(WithExitCodeOfRank(BuildTrainer(), kExitConfig));
   MEGATRON_RETURN_IF_ERROR(RestoreOrInitialize());
+  has_state_ = true;
   MEGATRON_ASSIGN_OR_RETURN(const std::optional<IslandLink::Round> joined,
                             trainer_->JoinIslands([] { return StopSignal() != 0; }));
   if (joined) console_.PrintLine(DescribeJoining(*joined));
@@ -147,10 +190,20 @@ ExitCode PretrainRank::Train() {
   rank.console = &console_;
   rank.progress = &progress_;
   rank.failure = failure_;
+  rank.evaluated_iteration = evaluated_iteration_;
   TrainingLoop loop(run_.training, rank, fs_, trainer_.get());
   const ExitCode code = loop.Run();
   totals_ = loop.totals();
+  makes_room_ = loop.makes_room();
+  evaluated_iteration_ = loop.evaluated_iteration();
+  last_step_ = loop.last_step();
   return code;
+}
+
+void PretrainRank::Keep(KeptRank* kept) {
+  if (!has_state_) return;
+  kept->state = KeepState(*trainer_, evaluated_iteration_.value_or(-1));
+  if (last_step_) kept->last_step = last_step_;
 }
 
 void PretrainRank::PrintClosing(ExitCode code) {
@@ -173,6 +226,7 @@ ExitCode PretrainRank::Run() {
     return failure_->Set(status);
   }
   const ExitCode code = Train();
+  if (makes_room_) return code;
   const bool finished = trainer_->progress().iteration >= options().loop.train_iters;
   if (code == kExitDone && finished && options().generation.enabled)
     GenerateText(run_, world_, &ledger_, trainer_.get(), &console_, &progress_);

@@ -3,7 +3,9 @@
 #ifndef MEGATRON_TRAIN_RANK_PRETRAIN_RANK_H_
 #define MEGATRON_TRAIN_RANK_PRETRAIN_RANK_H_
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "megatron/base/thread_pool.h"
@@ -19,6 +21,7 @@
 #include "megatron/train/failure/reporting_file_system.h"
 #include "megatron/train/metrics/rank_console.h"
 #include "megatron/train/metrics/run_totals.h"
+#include "megatron/train/metrics/step_metrics.h"
 #include "megatron/train/rank/pretrain_run.h"
 #include "megatron/train/trainer/trainer.h"
 
@@ -34,6 +37,12 @@ class PretrainRank {
   // holds the error, and the caller ends the other ranks.
   ExitCode Run();
 
+  // Whether it has left so that other processes become ranks of the run.
+  bool makes_room() const { return makes_room_; }
+  // Copies what ranks go on from to `kept`, after Run(). That stays as it is where this rank has not
+  // come so far that it had a state.
+  void Keep(KeptRank* kept);
+
   // This rank's current work, for its monitor.
   const RankProgress& progress() const { return progress_; }
 
@@ -47,7 +56,11 @@ class PretrainRank {
   // Connects all ranks for what is on their devices.
   absl::StatusOr<std::shared_ptr<Communicator>> MakeDeviceCommunicator();
   absl::Status BuildTrainer();
+  // Prints what compression leaves as it is.
+  void DescribeCompression();
   absl::Status RestoreOrInitialize();
+  // Takes over the state that ranks have in memory.
+  absl::Status TakeOver();
   absl::Status Prepare();
   ExitCode Train();
   // Prints the last lines of a run whose ranks are all here.
@@ -67,6 +80,9 @@ class PretrainRank {
   std::unique_ptr<NcclWorld> nccl_;  // null where ranks do not talk by NCCL
   std::unique_ptr<Trainer> trainer_;
   RunTotals totals_;  // set when training has ended
+  bool has_state_ = false, makes_room_ = false;
+  std::optional<int64_t> evaluated_iteration_;  // TrainingLoop::Rank's, and then the loop's
+  std::optional<StepMetrics> last_step_;
 };
 
 }  // namespace megatron

@@ -14,6 +14,7 @@
 #define MEGATRON_TRAIN_TRAINER_TRAINING_CHECKPOINT_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "megatron/checkpoint/checkpoint_reader.h"
@@ -51,9 +52,12 @@ std::string OtherInstructionSet(const CheckpointReader& reader, const RunDescrip
 
 // All ranks call it; each reads its part, whatever layout saved the checkpoint. Returns
 // kFailedPrecondition with all differences if the checkpoint is of another model or, unless only
-// weights are wanted, of another run. After an error the trainer's contents are undefined.
+// weights are wanted, of another run. After an error the trainer's contents are undefined. Appends
+// to *warnings what of the checkpoint is of no use to this run, or is missing in it: texts that are
+// the same on all ranks.
 absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
-                               const RunDescription& run, Trainer* trainer);
+                               const RunDescription& run, Trainer* trainer,
+                               std::vector<std::string>* warnings);
 
 }  // namespace megatron
 
