@@ -99,15 +99,17 @@ class Runner {
     }
     if (options_.stop_limit > absl::ZeroDuration()) next_look_for_stops_ = absl::Now();
     while (CountRunning() > 0) {
-      WaitForSomething(std::min({kill_at_, next_look_, next_look_for_stops_}));
+      WaitForSomething(std::min({kill_at_, next_look_, next_look_for_stops_, NextReplacement()}));
       for (int signal = signals_.Next(); signal != 0; signal = signals_.Next()) {
         if (signal != SIGCHLD) Received(signal);
       }
       Reap();
+      if (absl::Now() >= NextReplacement()) Replace();
       if (absl::Now() >= next_look_) LookForHangs();
       if (absl::Now() >= next_look_for_stops_) LookForStops();
       if (absl::Now() >= kill_at_) End();
     }
+    JudgeLost();
     Drain();
     return result_;
   }
@@ -115,6 +117,10 @@ class Runner {
  private:
   struct Running {
     pid_t pid = -1;  // -1: not started, or ended
+    // When a lost child is started again, and how it has ended.
+    absl::Time replace_at = absl::InfiniteFuture();
+    int lost_code = 0, lost_signal = 0;
+    bool is_left_behind = false;  // the others have ended in good order without it
     std::unique_ptr<LinePrefixer> outputs[2];
     Socket control;
     // The state at the last look, and when it had changed.
@@ -297,12 +303,76 @@ class Runner {
       kill(-child.pid, SIGKILL);
       waitpid(child.pid, nullptr, 0);
       child.pid = -1;
+      const bool by_signal = info.si_code != CLD_EXITED;
+      const int index = static_cast<int>(&child - running_.data());
+      const int code = by_signal ? 0 : info.si_status, signal = by_signal ? info.si_status : 0;
+      if (child.is_left_behind) continue;
+      if (IsLost(code, signal)) {
+        Lose(index, code, signal);
+        continue;
+      }
+      any_ended_ = true;
       if (options_.idle_limit > absl::ZeroDuration()) {
         next_look_ = std::min(next_look_, absl::Now());
       }
-      const bool by_signal = info.si_code != CLD_EXITED;
-      Judge(static_cast<int>(&child - running_.data()), by_signal ? 0 : info.si_status,
-            by_signal ? info.si_status : 0);
+      Judge(index, code, signal);
+    }
+  }
+
+  bool MayReplace() const {
+    return !any_ended_ && result_.asked == 0 && kill_at_ == absl::InfiniteFuture();
+  }
+  // Returns whether the others go on without a child that has ended so.
+  bool IsLost(int code, int signal) const {
+    return options_.goes_on && MayReplace() && (signal != 0 || code == options_.hang_code);
+  }
+
+  void Lose(int index, int code, int signal) {
+    Running& child = running_[index];
+    child.lost_code = code;
+    child.lost_signal = signal;
+    std::string how =
+        signal > 0 ? absl::StrCat("was ended by signal ", signal, " (", strsignal(signal), ")")
+                   : absl::StrCat("ended with code ", code);
+    if (replacements_ < options_.replacements) {
+      ++replacements_;
+      child.replace_at = absl::Now() + options_.replacement_wait;
+      absl::StrAppend(&how, "; it is started again in ",
+                      absl::FormatDuration(options_.replacement_wait), " (", replacements_, " of ",
+                      options_.replacements, ")");
+    }
+    if (options_.tell) options_.tell(absl::StrCat(children_[index].name, " ", how));
+  }
+
+  absl::Time NextReplacement() const {
+    absl::Time next = absl::InfiniteFuture();
+    for (const Running& child : running_) next = std::min(next, child.replace_at);
+    return next;
+  }
+
+  // A child that can't be started again stays lost.
+  void Replace() {
+    const absl::Time now = absl::Now();
+    for (size_t i = 0; i < running_.size(); ++i) {
+      Running& child = running_[i];
+      if (now < child.replace_at) continue;
+      child.replace_at = absl::InfiniteFuture();
+      if (!MayReplace()) continue;
+      for (const auto& output : child.outputs) output->Finish();
+      if (!Start(i).ok()) continue;
+      child.lost_code = child.lost_signal = 0;
+      child.ticks = -1;
+      child.stopped_since = absl::InfiniteFuture();
+    }
+  }
+
+  // Lost children are failures, unless others have ended in good order without them.
+  void JudgeLost() {
+    if (any_ended_ && (result_.child < 0 || Weight(result_.exit_code) == 0)) return;
+    for (size_t i = 0; i < running_.size(); ++i) {
+      const Running& child = running_[i];
+      if (child.lost_code != 0 || child.lost_signal != 0)
+        Judge(static_cast<int>(i), child.lost_code, child.lost_signal);
     }
   }
 
@@ -338,11 +408,13 @@ class Runner {
       if (activity.ticks != child.ticks || activity.waits_for_disk || was_away) child.worked = now;
       child.ticks = activity.ticks;
       if (now < child.worked + options_.idle_limit) continue;
-      const int index = static_cast<int>(&child - running_.data());
-      Judge(index, options_.hang_code, 0);
-      result_.hang = absl::StrCat("was still there when another one had ended, and has been ",
-                                  activity.stopped ? "stopped" : "asleep", " for ",
-                                  absl::FormatDuration(options_.idle_limit));
+      child.is_left_behind = options_.goes_on && result_.child < 0;
+      if (!child.is_left_behind) {
+        Judge(static_cast<int>(&child - running_.data()), options_.hang_code, 0);
+        result_.hang = absl::StrCat("was still there when another one had ended, and has been ",
+                                    activity.stopped ? "stopped" : "asleep", " for ",
+                                    absl::FormatDuration(options_.idle_limit));
+      }
       kill(-child.pid, SIGKILL);
     }
   }
@@ -364,9 +436,11 @@ class Runner {
       if (kill_at_ != absl::InfiniteFuture() || now < child.stopped_since + options_.stop_limit) {
         continue;
       }
-      Judge(static_cast<int>(&child - running_.data()), options_.hang_code, 0);
-      result_.hang =
-          absl::StrCat("has been stopped for ", absl::FormatDuration(options_.stop_limit));
+      if (!IsLost(options_.hang_code, 0)) {
+        Judge(static_cast<int>(&child - running_.data()), options_.hang_code, 0);
+        result_.hang =
+            absl::StrCat("has been stopped for ", absl::FormatDuration(options_.stop_limit));
+      }
       kill(-child.pid, SIGKILL);
     }
   }
@@ -404,6 +478,8 @@ class Runner {
   absl::Time next_look_ = absl::InfiniteFuture();
   absl::Time next_look_for_stops_ = absl::InfiniteFuture();
   int requests_to_end_ = 0;
+  int replacements_ = 0;    // number of children that were started again
+  bool any_ended_ = false;  // a child has ended that is not lost
   LaunchResult result_;
 };
 

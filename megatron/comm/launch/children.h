@@ -6,6 +6,7 @@
 #ifndef MEGATRON_COMM_LAUNCH_CHILDREN_H_
 #define MEGATRON_COMM_LAUNCH_CHILDREN_H_
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,6 +43,13 @@ struct ChildrenOptions {
   // ended. Zero: it does not.
   absl::Duration stop_limit;
   int hang_code = 31;
+  // Whether the others go on when a signal ends a child, or it ends with hang_code. It is started
+  // again beside them after `replacement_wait`, so often in all. It counts as failed unless they end
+  // in good order without it.
+  bool goes_on = false;
+  int replacements = 0;
+  absl::Duration replacement_wait = absl::Seconds(1);
+  std::function<void(absl::string_view line)> tell;  // hears of what is started again; may be null
   int output = 1;
   int errors = 2;
   // A descriptor with lines as a child with `input` gets them; -1: none. Then children read nothing

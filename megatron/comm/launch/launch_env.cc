@@ -339,6 +339,7 @@ absl::StatusOr<LaunchEnvironment> ReadLaunchEnvironment(const EnvironmentMap& en
     MEGATRON_ASSIGN_OR_RETURN(launch.listener,
                               reader.Number({{kStoreListenerVariable}}, std::nullopt));
   }
+  launch.store_is_served = reader.Find({{kStoreServedVariable}}) != nullptr;
   MEGATRON_ASSIGN_OR_RETURN(
       launch.restarts,
       reader.Number({{kRestartCountVariable, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"}},

@@ -28,6 +28,8 @@ namespace megatron {
 
 // The variable by which LaunchRanks (launcher.h) gives rank 0 the socket at which the job meets.
 constexpr char kStoreListenerVariable[] = "MEGATRON_STORE_LISTENER";
+// The variable by which LaunchRanks tells ranks that the launcher serves the store, and not rank 0.
+constexpr char kStoreServedVariable[] = "MEGATRON_STORE_SERVED";
 // The variables by which LaunchWithRestarts (restarts.h) tells ranks of the starts before.
 constexpr char kRestartCountVariable[] = "MEGATRON_RESTART_COUNT";
 constexpr char kRestartReasonVariable[] = "MEGATRON_RESTART_REASON";
@@ -48,6 +50,7 @@ struct LaunchEnvironment {
   std::vector<LaunchSource> also;  // other sources that are there
   // A socket that listens at the master's address already, which rank 0 has inherited; -1: none.
   int listener = -1;
+  bool store_is_served = false;  // the launcher serves the job's store; else rank 0 does
   // How often the job was started again before this start, and why the last time, as far as the
   // launcher says so: MEGATRON_RESTART_COUNT and MEGATRON_RESTART_REASON (restarts.h),
   // TORCHELASTIC_RESTART_COUNT, SLURM_RESTART_COUNT.

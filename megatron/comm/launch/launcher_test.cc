@@ -138,6 +138,51 @@ TEST(LauncherTest, ARankThatIsKilledIsNamedBeforeTheOneThatOnlyMissedIt) {
   }
 }
 
+// Rank 1 is killed at its first start; the others wait for its second one.
+TEST(LauncherTest, ALostRankIsStartedAgainBesideTheOthers) {
+  const std::string mark = TempPath("lost");
+  unlink(mark.c_str());
+  LaunchOptions options;
+  options.children.grace = absl::Milliseconds(200);
+  options.children.goes_on = true;
+  options.children.replacements = 1;
+  options.children.replacement_wait = absl::Milliseconds(50);
+  std::vector<std::string> told;
+  options.children.tell = [&](absl::string_view line) { told.emplace_back(line); };
+  const std::string script =
+      absl::StrCat("test $MEGATRON_RANK = 1 || while ! test -e ", mark,
+                   "; do sleep 0.05; done; "
+                   "test $MEGATRON_RANK = 1 && { test -e ",
+                   mark, ".first && touch ", mark, "; touch ", mark, ".first; test -e ", mark,
+                   " || kill -KILL $$; }; echo done $MEGATRON_RANK");
+  unlink((mark + ".first").c_str());
+  const Launched launched = LaunchShell(3, script, options);
+  EXPECT_EQ(launched.result.exit_code, 0) << launched.result.Describe();
+  EXPECT_THAT(Lines(launched.output),
+              UnorderedElementsAre("[rank 0] done 0", "[rank 1] done 1", "[rank 2] done 2"));
+  EXPECT_THAT(told, ElementsAre("rank 1 was ended by signal 9 (Killed); it is started again in "
+                                "50ms (1 of 1)"));
+}
+
+TEST(LauncherTest, OthersGoOnWithoutALostRank) {
+  LaunchOptions options;
+  options.children.grace = absl::Milliseconds(200);
+  options.children.goes_on = true;
+  const Launched well =
+      LaunchShell(2, "test $MEGATRON_RANK = 1 && kill -KILL $$; sleep 0.5; echo done", options);
+  EXPECT_EQ(well.result.exit_code, 0) << well.result.Describe();
+  EXPECT_EQ(well.output, "[rank 0] done\n");
+  // The lost rank is the cause where the others can't go on.
+  const Launched badly =
+      LaunchShell(2, "test $MEGATRON_RANK = 1 && kill -KILL $$; sleep 0.5; exit 30", options);
+  EXPECT_EQ(badly.result.Describe(), "rank 1 was ended by signal 9 (Killed)");
+  const Launched all = LaunchShell(2, "kill -KILL $$", options);
+  EXPECT_EQ(all.result.exit_code, 128 + SIGKILL);
+  // Other failures end all.
+  EXPECT_EQ(
+      LaunchShell(2, "test $MEGATRON_RANK = 1 && exit 21; sleep 60", options).result.exit_code, 21);
+}
+
 TEST(LauncherTest, TheDefaultGraceEndsAllWithinFiveSeconds) {
   const Launched launched = LaunchShell(2, "test $MEGATRON_RANK = 1 && exit 23; exec sleep 60");
   EXPECT_EQ(launched.result.exit_code, 23);
@@ -321,9 +366,12 @@ TEST(LauncherTest, RanksMeetThroughTheirEnvironment) {
   LaunchOptions options;
   options.ranks = 3;
   options.command = {"/proc/self/exe", "--be_a_rank"};
-  const absl::StatusOr<LaunchResult> result = LaunchRanks(options);
-  ASSERT_THAT(result, IsOk());
-  EXPECT_EQ(result->exit_code, 0) << result->Describe();
+  for (const bool serves_store : {false, true}) {
+    options.serves_store = serves_store;
+    const absl::StatusOr<LaunchResult> result = LaunchRanks(options);
+    ASSERT_THAT(result, IsOk());
+    EXPECT_EQ(result->exit_code, 0) << result->Describe();
+  }
 }
 
 int BeARank() {
