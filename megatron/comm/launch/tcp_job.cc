@@ -51,9 +51,18 @@ absl::StatusOr<std::unique_ptr<TcpStoreClient>> ConnectToStore(const LaunchEnvir
 absl::StatusOr<std::unique_ptr<TcpJob>> TcpJob::Join(const LaunchEnvironment& launch,
                                                      const JobSecret& secret,
                                                      TcpWorldOptions options) {
+  MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<TcpJob> job, Meet(launch, secret, options));
+  MEGATRON_RETURN_IF_ERROR(
+      job->MakeWorld(launch.rank, launch.world_size, options.name, options.connect_deadline));
+  return job;
+}
+
+absl::StatusOr<std::unique_ptr<TcpJob>> TcpJob::Meet(const LaunchEnvironment& launch,
+                                                     const JobSecret& secret,
+                                                     TcpWorldOptions options) {
   const Endpoint master = {launch.master_addr, launch.master_port};
-  std::unique_ptr<TcpJob> job(new TcpJob);
-  if (launch.rank == 0) {
+  std::unique_ptr<TcpJob> job(new TcpJob(secret, options));
+  if (launch.rank == 0 && !launch.store_is_served) {
     if (launch.listener >= 0) {
       fcntl(launch.listener, F_SETFD, FD_CLOEXEC);
       MEGATRON_ASSIGN_OR_RETURN(job->server_,
@@ -65,11 +74,21 @@ absl::StatusOr<std::unique_ptr<TcpJob>> TcpJob::Join(const LaunchEnvironment& la
     }
   }
   MEGATRON_ASSIGN_OR_RETURN(job->store_, ConnectToStore(launch, secret, options));
-  options.rank = launch.rank;
-  options.size = launch.world_size;
-  options.host = job->store_->local_host();
-  MEGATRON_ASSIGN_OR_RETURN(job->world_, TcpWorld::Create(job->store_.get(), secret, options));
+  job->options_.host = job->store_->local_host();
   return job;
+}
+
+absl::Status TcpJob::MakeWorld(int rank, int size, const std::string& name,
+                               absl::Duration deadline) {
+  TcpWorldOptions options = options_;
+  options.rank = rank;
+  options.size = size;
+  options.name = name;
+  options.connect_deadline = deadline;
+  MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<TcpWorld> world,
+                            TcpWorld::Create(store_.get(), secret_, options));
+  world_ = std::move(world);
+  return absl::OkStatus();
 }
 
 }  // namespace megatron

@@ -1,5 +1,5 @@
 // Everything that a process started by a launcher needs to communicate with the other ranks: the
-// job's store, which rank 0 serves, and a world of all ranks.
+// job's store, which rank 0 or the launcher serves, and a world of all ranks.
 //
 //   auto launch = ReadLaunchEnvironment(ProcessEnvironment());
 //   auto secret = JobSecretFromEnvironment(ProcessEnvironment());
@@ -9,8 +9,12 @@
 #define MEGATRON_COMM_LAUNCH_TCP_JOB_H_
 
 #include <memory>
+#include <string>
+#include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "megatron/comm/launch/launch_env.h"
 #include "megatron/comm/socket/job_secret.h"
 #include "megatron/comm/store/tcp_store.h"
@@ -29,15 +33,28 @@ class TcpJob {
   static absl::StatusOr<std::unique_ptr<TcpJob>> Join(const LaunchEnvironment& launch,
                                                       const JobSecret& secret,
                                                       TcpWorldOptions options = {});
+  // The same without a world: the process only reaches the store.
+  static absl::StatusOr<std::unique_ptr<TcpJob>> Meet(const LaunchEnvironment& launch,
+                                                      const JobSecret& secret,
+                                                      TcpWorldOptions options = {});
+
+  // Makes a world of `size` processes, of which this one is `rank`. All of them give the same name,
+  // which no other world of the job has. The new world takes the place of the one before, which
+  // this process leaves then; after an error it stays.
+  absl::Status MakeWorld(int rank, int size, const std::string& name, absl::Duration deadline);
 
   TcpWorld& world() { return *world_; }
-  // Usable until rank 0 has left.
+  bool has_world() const { return world_ != nullptr; }
+  // Usable until the process that serves it has ended.
   Store& store() { return *store_; }
 
  private:
-  TcpJob() = default;
+  TcpJob(const JobSecret& secret, TcpWorldOptions options)
+      : secret_(secret), options_(std::move(options)) {}
 
-  std::unique_ptr<TcpStoreServer> server_;  // set on rank 0 only
+  const JobSecret secret_;
+  TcpWorldOptions options_;
+  std::unique_ptr<TcpStoreServer> server_;  // set on rank 0 only, unless the launcher serves
   std::unique_ptr<TcpStoreClient> store_;
   std::unique_ptr<TcpWorld> world_;
 };

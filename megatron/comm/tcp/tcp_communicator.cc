@@ -133,6 +133,8 @@ void TcpWorld::Abort(const absl::Status& reason) { mesh_->Abort(reason); }
 
 int TcpWorld::size() const { return mesh_->size(); }
 
+std::vector<int> TcpWorld::LiveRanks() const { return mesh_->control().LiveRanks(); }
+
 absl::Status TcpWorld::status() const { return mesh_->status(); }
 
 void TcpWorld::SetFailureHook(FailureHook hook) {

@@ -105,15 +105,20 @@ bool FaultMonitor::WaitUntilReported() {
 }
 
 void FaultMonitor::Run() {
+  bool is_own = false;  // found here
   while (world_.status().ok()) {
     if (StoppedWithin(kLook)) return;
     absl::Status found = world_.Overdue();
     if (found.ok() && options_.stuck_after > absl::ZeroDuration()) found = Look();
-    if (!found.ok()) world_.Abort(found);
+    is_own = !found.ok();
+    if (is_own) world_.Abort(found);
   }
   const absl::Status reason = world_.status();
   Report(reason);
-  if (!StoppedWithin(options_.grace)) EndProcess(reason);
+  const bool lost_others =
+      !is_own && (absl::IsUnavailable(reason) || absl::IsDeadlineExceeded(reason));
+  const bool goes_on = lost_others && options_.grace_without_others > absl::ZeroDuration();
+  if (!StoppedWithin(goes_on ? options_.grace_without_others : options_.grace)) EndProcess(reason);
 }
 
 // It does not unwind: what holds the ranks up must not hold up the end of the process.

@@ -57,6 +57,8 @@ struct FaultMonitorOptions {
   // themselves.
   absl::Duration gather_time = absl::Seconds(2);
   absl::Duration grace = absl::Seconds(2);
+  // The same where another process was lost, and this one goes on without it. Zero: as above.
+  absl::Duration grace_without_others;
   // Describes the calls of a rank of this process on its device, for reports. Null: none.
   std::function<std::vector<std::string>(int rank)> device_calls;
   // Chooses how the process ends after the world has failed with `reason`. The message is printed

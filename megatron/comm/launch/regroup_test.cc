@@ -1,0 +1,256 @@
+#include "megatron/comm/launch/regroup.h"
+
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/comm/store/memory_store.h"
+
+namespace megatron {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+RegroupRules Rules(int tensor, int pipeline, int data) {
+  RegroupRules rules;
+  rules.sizes.tensor = tensor;
+  rules.sizes.pipeline = pipeline;
+  rules.sizes.data = data;
+  rules.most_data_size = data;
+  rules.fits = [](int64_t) { return true; };
+  return rules;
+}
+
+// Ranks of a world, without some, after so many steps.
+std::vector<Comer> All(int ranks, const std::set<int>& without, int64_t iteration) {
+  std::vector<Comer> comers;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (without.count(rank) == 0) comers.push_back({rank, "host", rank, iteration});
+  }
+  return comers;
+}
+
+std::vector<int> Places(const RegroupPlan& plan) {
+  std::vector<int> places;
+  for (const RegroupPlan::Rank& rank : plan.ranks) places.push_back(rank.place);
+  return places;
+}
+
+TEST(PlanRegroup, TheOthersGoOnInTheirOrder) {
+  const RegroupPlan plan = PlanRegroup(All(4, {1}, 7), Rules(1, 1, 4));
+  EXPECT_FALSE(plan.ends) << plan.reason;
+  EXPECT_EQ(plan.data_size, 3);
+  EXPECT_EQ(plan.iteration, 7);
+  EXPECT_THAT(Places(plan), ElementsAre(0, 2, 3));
+  EXPECT_EQ(plan.reason, "without rank 1");
+  EXPECT_EQ(plan.RankOf(2), 1);
+  EXPECT_EQ(plan.RankOf(4), -1);
+}
+
+// Ranks 0-1, 2-3 and 4-5 are the replicas of a model of two tensor-parallel ranks.
+TEST(PlanRegroup, AReplicaThatHasLostARankIsLeftOut) {
+  EXPECT_THAT(Places(PlanRegroup(All(6, {2}, 7), Rules(2, 1, 3))), ElementsAre(0, 1, 4, 5));
+  // Pipeline stages lie behind each other: ranks 0-2 are the first stages.
+  EXPECT_THAT(Places(PlanRegroup(All(6, {4}, 7), Rules(1, 2, 3))), ElementsAre(0, 2, 3, 5));
+}
+
+TEST(PlanRegroup, WhatIsLeftOfTwoReplicasMakesOne) {
+  const RegroupPlan plan = PlanRegroup(All(6, {2, 5}, 7), Rules(2, 1, 3));
+  EXPECT_THAT(Places(plan), ElementsAre(0, 1, 4, 3));
+}
+
+// Both have lost the same half of the model; one of the others takes its place.
+TEST(PlanRegroup, ARankMayTakeAnotherPlace) {
+  const RegroupPlan plan = PlanRegroup(All(6, {3, 5}, 7), Rules(2, 1, 3));
+  EXPECT_THAT(Places(plan), ElementsAre(0, 1, 2, 4));
+  EXPECT_EQ(plan.iteration, 7);
+}
+
+TEST(PlanRegroup, AStepThatOnlySomeHaveMadeIsMadeAgain) {
+  std::vector<Comer> comers = All(4, {1}, 7);
+  comers[2].iteration = 8;
+  EXPECT_EQ(PlanRegroup(comers, Rules(1, 1, 4)).iteration, 7);
+  comers[0].iteration = comers[1].iteration = 8;
+  EXPECT_EQ(PlanRegroup(comers, Rules(1, 1, 4)).iteration, 8);
+}
+
+TEST(PlanRegroup, StateThatNoMemoryHasComesFromACheckpoint) {
+  // One half of the model is after 7 steps, the other after 8 of them.
+  std::vector<Comer> comers = All(4, {}, 7);
+  comers[1].iteration = comers[3].iteration = 8;
+  RegroupRules rules = Rules(2, 1, 2);
+  EXPECT_TRUE(PlanRegroup(comers, rules).ends);
+  rules.from_checkpoint = true;
+  EXPECT_EQ(PlanRegroup(comers, rules).iteration, -1);
+  EXPECT_EQ(PlanRegroup(All(4, {0, 1}, -1), rules).iteration, -1);
+}
+
+TEST(PlanRegroup, ProcessesThatHaveComeGetPlaces) {
+  std::vector<Comer> comers = All(4, {1}, 7);
+  comers.push_back({1, "host", -1, -1});
+  const RegroupPlan plan = PlanRegroup(comers, Rules(1, 1, 4));
+  EXPECT_THAT(Places(plan), ElementsAre(0, 2, 3, 1));
+  EXPECT_EQ(plan.reason, "without rank 1, with 1 process that has come");
+  // One that was lost and started again before it had a place comes a second time.
+  comers.push_back({1, "host", -1, -1});
+  const RegroupPlan again = PlanRegroup(comers, Rules(1, 1, 4));
+  EXPECT_EQ(again.data_size, 4);
+  EXPECT_EQ(again.RankOf(4), -1);
+  EXPECT_EQ(again.RankOf(5), 3);
+  // More processes than the run was launched with stay spares.
+  comers.push_back({4, "host", -1, -1});
+  EXPECT_EQ(PlanRegroup(comers, Rules(1, 1, 4)).data_size, 4);
+}
+
+TEST(PlanRegroup, TheGreatestSizeThatFitsIsTaken) {
+  RegroupRules rules = Rules(1, 1, 8);
+  rules.fits = [](int64_t size) { return size == 4 || size == 2; };
+  EXPECT_THAT(Places(PlanRegroup(All(8, {3}, 1), rules)), ElementsAre(0, 1, 2, 4));
+  rules.least_data_size = 5;
+  const RegroupPlan plan = PlanRegroup(All(8, {3}, 1), rules);
+  EXPECT_TRUE(plan.ends);
+  EXPECT_THAT(plan.reason, HasSubstr("7 processes that are left cannot go on without rank 3"));
+  EXPECT_TRUE(PlanRegroup(All(2, {0}, 1), Rules(1, 1, 2)).ends);
+}
+
+TEST(PlanRegroup, AProcessThatWasLostAsItCameIsNone) {
+  std::vector<Comer> comers = All(4, {1}, 7);
+  comers.insert(comers.begin(), Comer());
+  const RegroupPlan plan = PlanRegroup(comers, Rules(1, 1, 4));
+  EXPECT_THAT(Places(plan), ElementsAre(0, 2, 3));
+  EXPECT_EQ(plan.ranks[0].comer, 2);
+}
+
+TEST(RegroupPlan, IsReadAsItIsWritten) {
+  const RegroupPlan plan = PlanRegroup(All(4, {1}, 7), Rules(1, 1, 4));
+  const auto read = DecodeRegroupPlan(EncodeRegroupPlan(plan));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(EncodeRegroupPlan(*read), EncodeRegroupPlan(plan));
+  for (const char* garbage : {"", "go", "go 1 2", "go 1 2\n", "go 1 0\nx\n1 1 h", "go x 2\nx",
+                              "end -1 0\nx\n1 1 h", "go 1 2\nx\n1 1 h\n2 h"})
+    EXPECT_FALSE(DecodeRegroupPlan(garbage).ok()) << garbage;
+}
+
+class RegroupTest : public ::testing::Test {
+ protected:
+  RegroupPlan Decide(const std::vector<Comer>& comers) { return PlanRegroup(comers, rules_); }
+
+  MemoryStore store_;
+  RegroupRules rules_ = Rules(1, 1, 4);
+};
+
+TEST_F(RegroupTest, MembersAgreeAndASpareJoins) {
+  ASSERT_TRUE(Regroup(&store_, absl::Seconds(20)).Open().ok());
+  std::vector<RegroupPlan> plans(4);
+  std::vector<int> comers(4);
+  std::vector<std::thread> threads;
+  // Rank 1 is lost; a process comes in its place before the others do.
+  threads.emplace_back([&] {
+    Regroup regroup(&store_, absl::Seconds(20));
+    EXPECT_TRUE(*regroup.IsOpen());
+    plans[1] = *regroup.MeetAsSpare({1, "b", -1, -1}, 4, [] { return false; });
+    comers[1] = regroup.comer();
+  });
+  Regroup looker(&store_, absl::Seconds(20));
+  while (*looker.CountWaiting() == 0) absl::SleepFor(absl::Milliseconds(1));
+  for (const int rank : {0, 2, 3}) {
+    threads.emplace_back([&, rank] {
+      Regroup regroup(&store_, absl::Seconds(20));
+      plans[rank] = *regroup.MeetAsMember(
+          {rank, "a", rank, 5},
+          [] {
+            return std::vector<int>{0, 2, 3};
+          },
+          [&](const std::vector<Comer>& all) { return Decide(all); });
+      comers[rank] = regroup.comer();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::set<int> ranks;
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(EncodeRegroupPlan(plans[rank]), EncodeRegroupPlan(plans[0]));
+    ranks.insert(plans[rank].RankOf(comers[rank]));
+  }
+  EXPECT_EQ(plans[0].iteration, 5);
+  EXPECT_EQ(ranks, (std::set<int>{0, 1, 2, 3}));
+}
+
+TEST_F(RegroupTest, MembersThatAreSilentAreLeftOutAndComeLater) {
+  Regroup first(&store_, absl::Seconds(3)), second(&store_, absl::Seconds(3));
+  rules_.sizes.data = rules_.most_data_size = 3;
+  RegroupPlan plan;
+  std::thread other([&] {
+    while (*store_.Add("regroup/1/members", 0) == 0) absl::SleepFor(absl::Milliseconds(1));
+    plan = *second.MeetAsMember(
+        {1, "a", 1, 5},
+        [] {
+          return std::vector<int>{0, 1, 2};
+        },
+        [&](const std::vector<Comer>& all) { return Decide(all); });
+  });
+  const RegroupPlan mine = *first.MeetAsMember(
+      {0, "a", 0, 5},
+      [] {
+        return std::vector<int>{0, 1, 2};
+      },
+      [&](const std::vector<Comer>& all) { return Decide(all); });
+  other.join();
+  EXPECT_TRUE(first.leads());
+  EXPECT_THAT(Places(mine), ElementsAre(0, 1));
+  // Rank 2 was stopped, and wakes up.
+  Regroup late(&store_, absl::Seconds(3));
+  const RegroupPlan old = *late.MeetAsMember(
+      {2, "a", 2, 5}, [] { return std::vector<int>(); },
+      [&](const std::vector<Comer>& all) { return Decide(all); });
+  EXPECT_EQ(old.RankOf(late.comer()), -1);
+  EXPECT_TRUE(first.End("the run has ended").ok());
+  const RegroupPlan end = *late.MeetAsSpare({2, "a", -1, -1}, 3, [] { return false; });
+  EXPECT_TRUE(end.ends);
+  EXPECT_EQ(end.reason, "the run has ended");
+}
+
+// Each rank was lost and started again before another one could take it in.
+TEST_F(RegroupTest, SparesEndWhenThereIsNoMemberLeft) {
+  ASSERT_TRUE(Regroup(&store_, absl::Seconds(20)).Open().ok());
+  std::vector<std::thread> threads;
+  for (const int place : {0, 1, 1}) {
+    threads.emplace_back([&, place] {
+      Regroup regroup(&store_, absl::Seconds(20));
+      EXPECT_TRUE(*regroup.IsOpen());
+      const auto plan = regroup.MeetAsSpare({place, "a", -1, -1}, 2, [] { return false; });
+      EXPECT_TRUE(absl::IsUnavailable(plan.status())) << plan.status();
+      EXPECT_THAT(plan.status().message(), HasSubstr("the last ranks of the run were lost"));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(RegroupTest, MembersMeetAgainWhenTheirLeaderIsLost) {
+  // What a leader leaves that is lost before it has decided.
+  ASSERT_TRUE(store_.Add("regroup/1/comers", 1).ok());
+  ASSERT_TRUE(store_.Set("regroup/1/comer/1", "0 0 5 a").ok());
+  ASSERT_TRUE(store_.Add("regroup/1/members", 1).ok());
+  ASSERT_TRUE(store_.Set("regroup/1/leader", "0").ok());
+  Regroup regroup(&store_, absl::Seconds(20));
+  const auto live = [] { return std::vector<int>{1}; };
+  const auto decide = [&](const std::vector<Comer>& all) { return Decide(all); };
+  const auto lost = regroup.MeetAsMember({1, "a", 1, 5}, live, decide);
+  EXPECT_TRUE(absl::IsAborted(lost.status())) << lost.status();
+  EXPECT_THAT(lost.status().message(), HasSubstr("rank 0 was lost"));
+  rules_.sizes.data = 2;
+  const auto plan = regroup.MeetAsMember({1, "a", 1, 5}, live, decide);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_TRUE(regroup.leads());
+  EXPECT_EQ(regroup.number(), 2);
+  EXPECT_TRUE(plan->ends);  // one process is no world
+}
+
+}  // namespace
+}  // namespace megatron
