@@ -120,7 +120,7 @@ absl::StatusOr<BatchSizeSchedule> BatchSizeSchedule::Create(const BatchSizeOptio
   }
   std::vector<std::string> problems;
   const auto check = [&](const char* what, int64_t size) {
-    if (size > 0 && size % options.granularity == 0) return;
+    if (size > 0 && (options.uneven || size % options.granularity == 0)) return;
     problems.push_back(absl::StrCat(what, " ", size, " is not a positive multiple of ",
                                     options.granularity,
                                     " = micro_batch_size * data_parallel_size"));

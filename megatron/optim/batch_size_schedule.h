@@ -44,9 +44,14 @@ int64_t CountIterations(const std::vector<BatchSizeStep>& steps, int64_t samples
 struct BatchSizeOptions {
   int64_t global_batch_size = 0;  // the last size
   // The samples of one micro-batch on all data-parallel ranks: micro_batch_size *
-  // data_parallel_size. Every size is a multiple of it.
+  // data_parallel_size. Every size is a multiple of it, unless `uneven`.
   int64_t granularity = 1;
   std::vector<BatchSizeStep> steps;  // ascending from 0 samples; empty: the size is constant
+  bool uneven = false;               // some ranks may have fewer samples than others
+
+  // Returns the number of micro-batches on each data-parallel rank; some ranks do not fill theirs
+  // where the size is no multiple.
+  int64_t MicroBatchesOf(int64_t size) const { return (size + granularity - 1) / granularity; }
 };
 
 class BatchSizeSchedule {
@@ -58,7 +63,11 @@ class BatchSizeSchedule {
   int64_t GlobalBatchSize(int64_t consumed_samples) const;
   // The number of micro-batches of that iteration on each data-parallel rank.
   int64_t NumMicrobatches(int64_t consumed_samples) const {
-    return GlobalBatchSize(consumed_samples) / options_.granularity;
+    return options_.MicroBatchesOf(GlobalBatchSize(consumed_samples));
+  }
+  // Returns whether all ranks fill all of these micro-batches.
+  bool IsEven(int64_t consumed_samples) const {
+    return GlobalBatchSize(consumed_samples) % options_.granularity == 0;
   }
 
  private:

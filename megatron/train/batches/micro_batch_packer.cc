@@ -183,14 +183,19 @@ void MicroBatchPacker::FillUp(MicroBatchSize* used, MicroBatch* batch) {
   // The filling sequence needs tokens on both sides, so that it has something to attend to.
   if (missing == 0) missing = multiple;
   if (has_encoder && encoder_missing == 0) encoder_missing = multiple;
+  AppendFiller(missing, encoder_missing, used, batch);
+}
+
+void MicroBatchPacker::AppendFiller(int64_t tokens, int64_t encoder_tokens, MicroBatchSize* used,
+                                    MicroBatch* batch) {
   Sample filler;
-  filler.tokens.assign(static_cast<size_t>(missing), 0);
-  filler.labels.assign(static_cast<size_t>(missing), -1);
-  filler.loss_mask.assign(static_cast<size_t>(missing), 0);
-  filler.positions.assign(static_cast<size_t>(missing), 0);
-  filler.types.assign(static_cast<size_t>(missing), 0);
-  filler.encoder_tokens.assign(static_cast<size_t>(encoder_missing), 0);
-  filler.spans.assign(static_cast<size_t>(missing), -1);
+  filler.tokens.assign(static_cast<size_t>(tokens), 0);
+  filler.labels.assign(static_cast<size_t>(tokens), -1);
+  filler.loss_mask.assign(static_cast<size_t>(tokens), 0);
+  filler.positions.assign(static_cast<size_t>(tokens), 0);
+  filler.types.assign(static_cast<size_t>(tokens), 0);
+  filler.encoder_tokens.assign(static_cast<size_t>(encoder_tokens), 0);
+  filler.spans.assign(static_cast<size_t>(tokens), -1);
   filler.document_starts = {0};
   Append(filler, /*ordinal=*/0, used, batch);
   if (options_.has_classes) batch->sequence_weight_S.data<float>()[used->sequences - 1] = 0;
@@ -241,15 +246,18 @@ absl::Status MicroBatchPacker::PackOne(SamplePrefetcher& reader, const SampleRan
     if (seq_length < options_.seq_length) Truncate(seq_length, &sample_);
     Append(sample_, range.begin + i, &used, batch);
   }
-  if (options_.lengths_vary()) FillUp(&used, batch);
+  const bool vary = options_.lengths_vary();
+  for (int64_t i = range.count; i < options_.layout.micro_batch_size; ++i) {
+    AppendFiller(vary ? 1 : seq_length, options_.encoder_seq_length > 0 ? 1 : 0, &used, batch);
+  }
+  if (vary) FillUp(&used, batch);
   Shorten(used, batch);
   return absl::OkStatus();
 }
 
 // Each micro-batch has the same number of samples: their mean is that of micro-batches' means.
 void MicroBatchPacker::WeighSequences(const Step& step, int data_ranks, MicroBatch* batch) const {
-  const int64_t samples = step.micro_batches * options_.layout.micro_batch_size * data_ranks;
-  const float scale = step.loss_scale / static_cast<float>(samples);
+  const float scale = step.loss_scale / static_cast<float>(SamplesOf(step, data_ranks));
   for (int64_t s = 0; s < batch->num_sequences(); ++s) {
     batch->sequence_gradient_weight_S.data<float>()[s] =
         batch->sequence_weight_S.data<float>()[s] * scale;
@@ -284,9 +292,12 @@ absl::Status MicroBatchPacker::Read(const SampleSource& source, const Step& step
   SamplePrefetcher& reader = ReaderOf(source);
   for (int64_t m = 0; m < step.micro_batches; ++m) {
     staging->batches.push_back(OnHost(staging->host, Whole(m)));
-    MEGATRON_RETURN_IF_ERROR(PackOne(reader,
-                                     MicroBatchSamples(options_.layout, step.consumed_samples, m),
-                                     staging->seq_length, &staging->batches.back()));
+    SampleRange range = MicroBatchSamples(options_.layout, step.consumed_samples, m);
+    if (step.samples > 0) {
+      const int64_t left = step.consumed_samples + step.samples - range.begin;
+      range.count = std::clamp<int64_t>(left, 0, range.count);
+    }
+    MEGATRON_RETURN_IF_ERROR(PackOne(reader, range, staging->seq_length, &staging->batches.back()));
   }
   staging->source = &source;
   staging->consumed_samples = step.consumed_samples;
@@ -295,8 +306,7 @@ absl::Status MicroBatchPacker::Read(const SampleSource& source, const Step& step
 
 void MicroBatchPacker::ReadAhead(const SampleSource& source, const Step& next) {
   CHECK_LE(next.micro_batches, options_.max_micro_batches);
-  const int64_t samples =
-      next.micro_batches * options_.layout.micro_batch_size * options_.layout.data_parallel_size;
+  const int64_t samples = SamplesOf(next, static_cast<int>(options_.layout.data_parallel_size));
   if (buffer_.device().type != DeviceType::kCuda || Holding(source, next) != nullptr ||
       next.consumed_samples + samples > source.size())
     return;
@@ -312,8 +322,7 @@ void MicroBatchPacker::Place(const Step& step, int data_ranks, const Staging& st
     batch.max_seqlen = host.max_seqlen;
     batch.encoder.max_seqlen = host.encoder.max_seqlen;
     batch.num_samples = options_.layout.micro_batch_size;
-    batch.sample_weight =
-        step.loss_scale / static_cast<float>(step.micro_batches * batch.num_samples * data_ranks);
+    batch.sample_weight = step.loss_scale / static_cast<float>(SamplesOf(step, data_ranks));
   }
 }
 

@@ -67,6 +67,9 @@ class MicroBatchPacker {
     float loss_scale = 1;
     // The tokens that are taken from the beginning of each sample; 0: all.
     int64_t seq_length = 0;
+    // The samples of all ranks, where these do not fill all of their micro-batches: the last places
+    // get samples without weight. 0: all are filled.
+    int64_t samples = 0;
   };
   // Reads this rank's samples. `data_group` are the ranks that hold the other samples of the batch
   // of whose loss the gradient is the mean: the global batch, or an island's part of it
@@ -127,8 +130,14 @@ class MicroBatchPacker {
   float CountTokens(const Staging& staging, const ProcessGroup& data_group, const Stream& stream);
   void Weigh(const Step& step, float all_tokens, int data_ranks, Staging* staging) const;
   SamplePrefetcher& ReaderOf(const SampleSource& source);
+  // Takes `range` and, up to a whole micro-batch, samples without weight.
   absl::Status PackOne(SamplePrefetcher& reader, const SampleRange& range, int64_t seq_length,
                        MicroBatch* batch);
+  // Returns the samples of a step on so many ranks.
+  int64_t SamplesOf(const Step& step, int data_ranks) const {
+    return step.samples > 0 ? step.samples
+                            : step.micro_batches * options_.layout.micro_batch_size * data_ranks;
+  }
   // Appends the sample after the part that is used; `used` grows.
   void Append(const Sample& sample, int64_t ordinal, MicroBatchSize* used, MicroBatch* batch);
   void AppendClasses(const Sample& sample, const MicroBatchSize& used, MicroBatch* batch);
@@ -137,6 +146,9 @@ class MicroBatchPacker {
                      MicroBatch* batch);
   void AppendSpans(const Sample& sample, MicroBatchSize* used, MicroBatch* batch);
   void FillUp(MicroBatchSize* used, MicroBatch* batch);
+  // Appends a sequence without weight.
+  void AppendFiller(int64_t tokens, int64_t encoder_tokens, MicroBatchSize* used,
+                    MicroBatch* batch);
   void WeighSequences(const Step& step, int data_ranks, MicroBatch* batch) const;
 
   PackerOptions options_;

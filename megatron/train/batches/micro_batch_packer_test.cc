@@ -317,6 +317,30 @@ TEST_F(MicroBatchPackerTest, TakesTheBeginningOfSamplesThatTheStepMakesShort) {
   EXPECT_EQ(packer.batches().front().num_tokens(), 2 * kLength);
 }
 
+// Five samples on two ranks with micro-batches of two: this one has samples 14 and none.
+TEST_F(MicroBatchPackerTest, FillsUpWhereThereAreNoMoreSamples) {
+  PackerOptions options = Options(2, 2);
+  options.layout.data_parallel_size = 2;
+  MicroBatchPacker packer(options, Device(), nullptr);
+  MicroBatchPacker::Step step = {10, 2, 1.0f};
+  step.samples = 5;
+  ASSERT_TRUE(packer.Pack(source_, step, ProcessGroup(), stream_).ok());
+  EXPECT_THAT(Values<int64_t>(packer.batches()[0].sample_T),
+              ElementsAre(10, 10, 10, 10, 11, 11, 11, 11));
+  const MicroBatch& last = packer.batches()[1];
+  EXPECT_THAT(Values<int32_t>(last.tokens_T), ElementsAre(140, 141, 142, 143, 0, 0, 0, 0));
+  EXPECT_THAT(Values<float>(last.loss_weight_T), ElementsAre(0, 0, 1, 1, 0, 0, 0, 0));
+  EXPECT_THAT(Values<int32_t>(last.cu_seqlens), ElementsAre(0, 4, 8));
+  // Three predictions of sample 10 count, two of sample 11 and two of sample 14.
+  EXPECT_EQ(Values<float>(last.gradient_weight_T)[2], 1 / 7.f);
+  options.layout.data_parallel_rank = 1;
+  MicroBatchPacker other(options, Device(), nullptr);
+  ASSERT_TRUE(other.Pack(source_, step, ProcessGroup(), stream_).ok());
+  EXPECT_THAT(Values<int32_t>(other.batches()[0].tokens_T),
+              ElementsAre(120, 121, 122, 123, 130, 131, 132, 133));
+  EXPECT_THAT(Values<float>(other.batches()[1].loss_weight_T), ElementsAre(0, 0, 0, 0, 0, 0, 0, 0));
+}
+
 TEST_F(MicroBatchPackerTest, GradientWeightsDoNotDependOnTheMicroBatchSize) {
   std::vector<float> expected;
   for (int64_t size : {1, 2, 3, 6}) {

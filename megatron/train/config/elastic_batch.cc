@@ -120,6 +120,14 @@ absl::StatusOr<ElasticRule> ElasticRuleOf(const config::PretrainConfig& config) 
   return rule;
 }
 
+// The losses of routers, FP8's scales and QK-clip see all tokens, whatever their weight, and a mean of
+// micro-batches' means weighs micro-batches alike.
+bool MayShareUnevenly(const config::PretrainConfig& config) {
+  return config.parallel().in_process_recovery() && config.train().calculate_per_token_loss() &&
+         !config.model().has_num_experts() && !config.optimizer().qk_clip() &&
+         config.precision().fp8_format() == config::Fp8Format::none;
+}
+
 std::string DescribeRankCounts(const std::vector<int64_t>& ascending) {
   std::string text;
   for (size_t begin = 0, end = 0; begin < ascending.size(); begin = end) {

@@ -45,6 +45,11 @@ int64_t ElasticMicroBatch(const ElasticRule& rule, int64_t batch, int64_t ranks)
 // in their ranges. kInvalidArgument where a node is not a whole number of models.
 absl::StatusOr<ElasticRule> ElasticRuleOf(const config::PretrainConfig& config);
 
+// Returns whether data-parallel ranks may share the global batch unevenly: those that have fewer
+// samples fill their micro-batches up with samples without weight. Ranks that recover in process
+// may, where all that a sample does to a step goes by its weight.
+bool MayShareUnevenly(const config::PretrainConfig& config);
+
 // Returns "1-8, 10, 12": neighbours are joined.
 std::string DescribeRankCounts(const std::vector<int64_t>& ascending);
 
