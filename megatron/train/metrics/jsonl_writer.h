@@ -62,17 +62,22 @@ class JsonlWriter : public MetricsWriter {
   static absl::StatusOr<std::unique_ptr<JsonlWriter>> Open(FileSystem& fs, const std::string& path,
                                                            int64_t last_iteration);
 
+  // The iteration of the last step whose record was kept; 0: none was.
+  int64_t last_kept_step() const { return last_kept_step_; }
+
   // A record whose write fails is lost or torn; the next ones are whole.
   absl::Status WriteStep(const StepMetrics& step) override;
   absl::Status WriteEvaluation(const EvaluationMetrics& evaluation) override;
   absl::Status Sync() override;
 
  private:
-  explicit JsonlWriter(std::unique_ptr<WritableFile> file) : file_(std::move(file)) {}
+  JsonlWriter(std::unique_ptr<WritableFile> file, int64_t last_kept_step)
+      : file_(std::move(file)), last_kept_step_(last_kept_step) {}
 
   absl::Status WriteLine(absl::string_view line);
 
   std::unique_ptr<WritableFile> file_;
+  const int64_t last_kept_step_;
   bool torn_ = false;  // the last write failed, and may have left a part of its line
 };
 

@@ -23,6 +23,9 @@ struct RunStart {
   std::string config_text;       // the configuration, as EffectiveConfigText() writes it
   // Why a launcher started the program again; empty if it did not, or does not say.
   std::string restart_reason;
+  // The values of step `last_iteration`, which may not have been written before other ranks were
+  // lost; null: they were.
+  const StepMetrics* last_step = nullptr;
 };
 
 // TensorBoard's tag of RunStart::restart_reason.

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "megatron/base/status_macros.h"
 #include "megatron/train/metrics/console_writers.h"
 #include "megatron/train/metrics/jsonl_writer.h"
 #include "megatron/train/metrics/pipeline_timeline_writer.h"
@@ -79,6 +80,9 @@ absl::StatusOr<MetricsWriters> OpenMetricsWriters(const LoopOptions& options, co
                           absl::StrCat("logging.metrics_file: ", jsonl.status().message()));
     }
     if (jsonl.ok()) {
+      if (start.last_step != nullptr && (*jsonl)->last_kept_step() < start.last_iteration) {
+        MEGATRON_RETURN_IF_ERROR((*jsonl)->WriteStep(*start.last_step));
+      }
       writers.push_back(*std::move(jsonl));
       writers.push_back(std::make_unique<RankTimesWriter>(fs, RankTimesPath(options.metrics_file)));
     } else {

@@ -20,6 +20,7 @@ enum class RunEventKind : int {
   kSaveFailed,  // a checkpoint could not be saved, and training goes on
   kOuterRound,  // a round of the outer server has ended, or the island has joined it
   kRankLost,    // a rank has gone, hangs or computes without end
+  kRecovered,   // training goes on in the processes that are left, or with more of them
   kEnd,         // the run ends, well or not
 };
 constexpr int kNumRunEventKinds = static_cast<int>(RunEventKind::kEnd) + 1;
@@ -27,7 +28,7 @@ constexpr int kNumRunEventKinds = static_cast<int>(RunEventKind::kEnd) + 1;
 // The name in JSON and in Prometheus.
 constexpr const char* Name(RunEventKind kind) {
   constexpr const char* kNames[] = {"start",       "nan",         "spike",     "predicted", "saved",
-                                    "save_failed", "outer_round", "rank_lost", "end"};
+                                    "save_failed", "outer_round", "rank_lost", "recovered", "end"};
   return kNames[static_cast<int>(kind)];
 }
 
