@@ -21,6 +21,11 @@ class FirstFailure {
     if (failure_.ok()) failure_ = error;
     return ExitCodeOf(error);
   }
+  // Forgets the failure: ranks go on without those that were lost.
+  void Clear() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    failure_ = absl::OkStatus();
+  }
   // OK: no rank has failed.
   absl::Status Get() const {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -10,7 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/launch/launcher.h"
 #include "megatron/comm/launch/own_program.h"
@@ -29,25 +32,6 @@ ExitCode CodeOf(const LaunchResult& result) {
   return static_cast<ExitCode>(result.exit_code);
 }
 
-// Returns "rank 3" or "ranks 2-3, 7"; of many the first.
-std::string NameRanks(const std::vector<int>& ranks) {
-  constexpr int kMostRuns = 8;
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  int runs = 0;
-  for (size_t i = 0; i < ranks.size(); ++runs) {
-    size_t last = i;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    if (runs == kMostRuns) {
-      absl::StrAppend(&text, ", and ", ranks.size() - i, " more");
-      break;
-    }
-    absl::StrAppend(&text, i == 0 ? "" : ", ", ranks[i]);
-    if (last > i) absl::StrAppend(&text, "-", ranks[last]);
-    i = last + 1;
-  }
-  return text;
-}
-
 // The time for ranks that have met to find that one of them is stopped, and to report what all were
 // doing.
 constexpr absl::Duration kReportTime = absl::Seconds(8);
@@ -62,14 +46,6 @@ int64_t DataSizeFor(int64_t most, int64_t data_size, const RanksOptions& options
   return data_size;
 }
 
-// The error of this process's variables, or of ranks that did not come.
-absl::Status JoinError(const LaunchEnvironment& launch, const absl::Status& status) {
-  const bool mine = status.code() == absl::StatusCode::kInvalidArgument;
-  return WithExitCode(
-      absl::Status(status.code(), absl::StrCat(launch.Describe(), ": ", status.message())),
-      mine ? kExitConfig : kExitPeerLost);
-}
-
 }  // namespace
 
 int StartRanks(int ranks, int64_t data_size, const std::vector<std::string>& arguments,
@@ -80,6 +56,9 @@ int StartRanks(int ranks, int64_t data_size, const std::vector<std::string>& arg
   options.children.hang_code = kExitHang;
   options.children.idle_limit = ranks_options.stuck_timeout;
   options.children.stop_limit = ranks_options.heartbeat_timeout + kReportTime;
+  options.children.goes_on = ranks_options.in_process_recovery;
+  options.children.replacements = ranks_options.replacements;
+  options.serves_store = ranks_options.in_process_recovery;
   RestartOptions restarts;
   restarts.restarts = ranks_options.restarts;
   restarts.codes = {kExitPeerLost, kExitHang};
@@ -88,6 +67,7 @@ int StartRanks(int ranks, int64_t data_size, const std::vector<std::string>& arg
   const auto tell = [](absl::string_view line) {
     std::fprintf(stderr, "error: %s\n", std::string(line).c_str());
   };
+  options.children.tell = tell;
   const auto launch = [&](const StartOfJob& start) -> absl::StatusOr<LaunchResult> {
     int64_t size = data_size;
     if (ranks_options.min_data_size > 0)
@@ -123,25 +103,6 @@ int StartRanks(int ranks, int64_t data_size, const std::vector<std::string>& arg
   std::fprintf(stderr, "error: the output could not be written: %s\n",
                std::strerror(result->output_error));
   return code == kExitDone ? kExitIo : code;
-}
-
-absl::StatusOr<std::unique_ptr<TcpJob>> JoinRanks(const LaunchEnvironment& launch,
-                                                  const RanksOptions& options) {
-  const absl::StatusOr<JobSecret> secret = JobSecretFromEnvironment(ProcessEnvironment());
-  if (!secret.ok()) return JoinError(launch, absl::InvalidArgumentError(secret.status().message()));
-  TcpWorldOptions world;
-  world.connect_deadline = options.start_timeout;
-  world.deadline = options.timeout;
-  world.silence_limit = options.heartbeat_timeout;
-  world.on_waiting = [launch](const std::vector<int>& missing) {
-    std::printf("waiting for %s of %d at %s:%d\n", NameRanks(missing).c_str(), launch.world_size,
-                launch.master_addr.c_str(), launch.master_port);
-    std::fflush(stdout);
-  };
-  world.heartbeat_interval = std::min(absl::Seconds(1), options.heartbeat_timeout / 10);
-  absl::StatusOr<std::unique_ptr<TcpJob>> job = TcpJob::Join(launch, *secret, world);
-  if (!job.ok()) return JoinError(launch, job.status());
-  return job;
 }
 
 }  // namespace megatron

@@ -1,18 +1,12 @@
-// Ranks of a run that are processes: starting them on this machine, and joining them wherever a
-// launcher has started them.
+// Starts the ranks of a run that are processes of this machine.
 #ifndef MEGATRON_TRAIN_LAUNCH_RANK_PROCESSES_H_
 #define MEGATRON_TRAIN_LAUNCH_RANK_PROCESSES_H_
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "absl/status/statusor.h"
-#include "absl/time/time.h"
-#include "megatron/comm/launch/launch_env.h"
-#include "megatron/comm/launch/tcp_job.h"
 #include "megatron/train/trainer/run_options.h"
 
 namespace megatron {
@@ -27,13 +21,12 @@ namespace megatron {
 // greatest data_parallel_size, from that one on, that `fits` and for which there are places, as an
 // argument. `data_size` is the configuration's, which `ranks` are. Where none fits, all are started.
 //
+// With `options.in_process_recovery` single lost ranks are started again beside the others, up to
+// `options.replacements` times in each start of all.
+//
 // This process may have no other thread.
 int StartRanks(int ranks, int64_t data_size, const std::vector<std::string>& arguments,
                const RanksOptions& options, absl::FunctionRef<bool(int64_t data_size)> fits);
-
-// Returns when all ranks have found each other. Errors carry an exit code.
-absl::StatusOr<std::unique_ptr<TcpJob>> JoinRanks(const LaunchEnvironment& launch,
-                                                  const RanksOptions& options);
 
 }  // namespace megatron
 

@@ -15,10 +15,11 @@
 #include "megatron/data/tokenizer/tokenizer.h"
 #include "megatron/train/attention/choose_attention.h"
 #include "megatron/train/command_line/user_commands.h"
-#include "megatron/train/failure/run_lock.h"
+#include "megatron/train/metrics/step_metrics.h"
 #include "megatron/train/preflight/device_links.h"
 #include "megatron/train/preflight/open_checkpoint.h"
 #include "megatron/train/rank/device_calls.h"
+#include "megatron/train/trainer/kept_state.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/run_plan.h"
 #include "megatron/train/trainer/training_loop.h"
@@ -43,6 +44,12 @@ struct PieceOfWork {
 // its ranks.
 using PieceListener = std::function<void(const PieceOfWork&)>;
 
+// What a process keeps in memory while the ranks of its run change.
+struct KeptRank {
+  std::optional<KeptState> state;
+  std::optional<StepMetrics> last_step;  // the last one that was made
+};
+
 // The inputs that the ranks of a process share; none of them changes while they run.
 struct PretrainRun {
   FileSystem* fs = nullptr;
@@ -52,7 +59,9 @@ struct PretrainRun {
   std::vector<std::string> layout;  // with train.auto_layout: lines on what was chosen, and why
   std::unique_ptr<Tokenizer> tokenizer;
   StartingPoint start;
-  RunLock save_lock;  // held on the directory of checkpoints
+  // Set where the run goes on from the memory of its ranks, and not from `start`: the iteration.
+  std::optional<int64_t> iteration_in_memory;
+  KeptRank* kept = nullptr;  // this process's part of it, which the rank takes over
   int threads_per_rank = 1;
   // This process's rank on its machine; unset when ranks are threads.
   std::optional<int> local_rank;

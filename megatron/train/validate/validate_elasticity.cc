@@ -50,22 +50,28 @@ void CheckElasticBatch(ConfigChecker& check) {
                  ElasticMicroBatch(*rule, batch->size, ranks));
 }
 
-void CheckElasticRestarts(ConfigChecker& check) {
-  constexpr absl::string_view kLeast = "parallel.min_data_parallel_size";
+// `path` is a field with which the number of ranks changes in a run.
+void CheckChangingRanks(ConfigChecker& check, absl::string_view path) {
   const config::PretrainConfig& config = check.resolved();
-  if (!check.IsWritten(kLeast)) return;
-  check.MustNotExceed(kLeast, "parallel.data_parallel_size",
-                      config.parallel().min_data_parallel_size(),
-                      config.parallel().data_parallel_size());
   if (config.train().auto_layout()) {
-    check.Error(kLeast, absl::StrCat("contradicts ", check.Named("train.auto_layout"),
-                                     ", which chooses data_parallel_size; choose one"));
+    check.Error(path, absl::StrCat("contradicts ", check.Named("train.auto_layout"),
+                                   ", which chooses data_parallel_size; choose one"));
   }
   if (!check.IsWritten("train.global_batch_size") && !config.elasticity().enabled()) {
-    check.Error(kLeast,
+    check.Error(path,
                 "needs train.global_batch_size or the section elasticity, so that the global batch "
                 "does not change with the number of ranks");
   }
+}
+
+void CheckElasticRestarts(ConfigChecker& check) {
+  constexpr absl::string_view kLeast = "parallel.min_data_parallel_size";
+  const config::ParallelConfig& parallel = check.resolved().parallel();
+  if (parallel.in_process_recovery()) CheckChangingRanks(check, "parallel.in_process_recovery");
+  if (!check.IsWritten(kLeast)) return;
+  check.MustNotExceed(kLeast, "parallel.data_parallel_size", parallel.min_data_parallel_size(),
+                      parallel.data_parallel_size());
+  CheckChangingRanks(check, kLeast);
 }
 
 }  // namespace

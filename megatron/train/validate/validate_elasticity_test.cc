@@ -20,7 +20,8 @@ constexpr char kElastic[] =
     "optimizer { lr: 1e-3 }\n"
     "train { train_iters: 10 }\n"
     "elasticity { enabled: true max_train_batch_size: 12 micro_batch_sizes: [1, 3] }\n"
-    "data { mock_data: true }\n";
+    "data { mock_data: true }\n"
+    "system { device: cpu }\n";
 
 config::TrainConfig Training(const ConfigOverrides& overrides) {
   const auto loaded = LoadConfigFromString(kElastic, "x", overrides, ConfigPurpose::kDryRun);
@@ -85,6 +86,28 @@ TEST(ValidateElasticityTest, ARunThatShrinksKeepsItsBatch) {
        {{kFour, kRestarts, kProcesses, kSave, "parallel.min_data_parallel_size=2",
          "elasticity=", "train.micro_batch_size=1"},
         "needs train.global_batch_size or the section elasticity"}});
+}
+
+TEST(ValidateElasticityTest, RanksThatRecoverInProcessMayShareTheBatchUnevenly) {
+  constexpr char kFive[] = "parallel.data_parallel_size=5",
+                 kRecovery[] = "parallel.in_process_recovery=true",
+                 kProcesses[] = "parallel.ranks_as=processes",
+                 kPlain[] = "elasticity=", kBatch[] = "train.global_batch_size=12",
+                 kOne[] = "train.micro_batch_size=1";
+  EXPECT_THAT(ErrorsOf(kElastic, {kFive, kRecovery, kProcesses, kPlain, kBatch, kOne}), IsEmpty());
+  ExpectEachIsRefused(
+      kElastic,
+      {{{kFive, kProcesses, kPlain, kBatch, kOne}, "must be divisible by train.micro_batch_size"},
+       {{kFive, kRecovery, kProcesses, kPlain, kBatch, kOne,
+         "train.calculate_per_token_loss=false"},
+        "must be divisible by train.micro_batch_size"},
+       {{kFive, kRecovery, kProcesses, kPlain, kBatch, kOne, "model.num_experts=4"},
+        "must be divisible by train.micro_batch_size"},
+       {{kFive, kRecovery, kProcesses, kPlain, kOne},
+        "in_process_recovery = true: needs train.global_batch_size or the section elasticity"},
+       {{kFive, kRecovery, kPlain, kBatch, kOne}, "has no effect with parallel.ranks_as = threads"},
+       {{kFive, kProcesses, kPlain, kBatch, kOne, "parallel.rank_replacements=2"},
+        "has no effect"}});
 }
 
 }  // namespace

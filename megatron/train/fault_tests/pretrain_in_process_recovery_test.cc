@@ -1,0 +1,312 @@
+// Runs whose ranks are killed or stopped and that go on in the processes that are left: the losses of
+// all steps are those of the undisturbed run, and no step is missing. An argument is the number of
+// kills at random moments; more than one makes a test of its own.
+
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/base/file_system.h"
+#include "megatron/train/failure/exit_code.h"
+#include "megatron/train/pretrain_harness.h"
+#include "nlohmann/json.hpp"
+
+namespace megatron {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// The bound of train/layouts for losses of different layouts.
+constexpr double kTolerance = 2e-6;
+int random_kills = 3;
+
+class PretrainInProcessRecoveryTest : public PretrainProgramTest {
+ protected:
+  // SGD, whose rounding differences do not grow over many steps.
+  static Arguments Base(int data_size, int iterations) {
+    return {absl::StrCat("--set=parallel.data_parallel_size=", data_size),
+            absl::StrCat("--set=train.train_iters=", iterations),
+            "--set=train.global_batch_size=8",
+            "--set=train.micro_batch_size=1",
+            "--set=train.log_interval=1",
+            "--set=optimizer.optimizer=sgd",
+            "--set=parallel.ranks_as=processes",
+            "--set=parallel.in_process_recovery=true"};
+  }
+  static Arguments Replacements(int count) {
+    return {absl::StrCat("--set=parallel.rank_replacements=", count)};
+  }
+
+  // The losses of all steps of a run, by iteration. A step that is there twice fails.
+  std::map<int, double> Losses(const std::string& run) const {
+    std::map<int, double> losses;
+    for (absl::string_view line :
+         absl::StrSplit(ReadTextFile(Path(run + "/metrics.jsonl")), '\n', absl::SkipEmpty())) {
+      const nlohmann::json step = nlohmann::json::parse(line);
+      if (!step.contains("lm loss")) continue;
+      const int iteration = step["iteration"];
+      EXPECT_EQ(losses.count(iteration), 0u) << iteration;
+      losses[iteration] = step["lm loss"];
+    }
+    return losses;
+  }
+
+  void ExpectSameCurve(const std::string& want, const std::string& got, size_t steps) const {
+    const std::map<int, double> wanted = Losses(want), losses = Losses(got);
+    EXPECT_EQ(wanted.size(), steps);
+    EXPECT_EQ(losses.size(), steps);
+    for (const auto& [iteration, loss] : wanted) {
+      const auto found = losses.find(iteration);
+      if (found == losses.end()) {
+        ADD_FAILURE() << "step " << iteration << " is missing";
+        continue;
+      }
+      EXPECT_NEAR(found->second, loss, kTolerance * loss) << "iteration " << iteration;
+    }
+  }
+
+  // The process that was launched as this rank; -1: there is none.
+  static pid_t RankOf(pid_t launcher, int rank) {
+    for (const pid_t child : ChildrenOf(launcher)) {
+      const std::string environment = ReadTextFile(absl::StrCat("/proc/", child, "/environ"));
+      const std::string variable = absl::StrCat("MEGATRON_RANK=", rank);
+      for (absl::string_view text : absl::StrSplit(environment, '\0')) {
+        if (text == variable) return child;
+      }
+    }
+    return -1;
+  }
+
+  static void Signal(pid_t launcher, int rank, int signal) {
+    const pid_t pid = RankOf(launcher, rank);
+    ASSERT_GT(pid, 0) << "rank " << rank;
+    kill(pid, signal);
+  }
+
+  // Waits until the run has made `steps` more steps than it had.
+  void WaitForSteps(const std::string& run, int steps, const std::string& log) const {
+    const std::string file = Path(run + "/metrics.jsonl");
+    const int wanted = CountOf(ReadTextFile(file), "\"lm loss\"") + steps;
+    const absl::Time until = absl::Now() + absl::Seconds(60);
+    while (CountOf(ReadTextFile(file), "\"lm loss\"") < wanted) {
+      ASSERT_LT(absl::Now(), until) << ReadTextFile(log);
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+  }
+
+  // Runs with these ranks killed after some steps, all at once.
+  Outcome RunAndKill(const Arguments& args, const std::vector<int>& ranks) {
+    const std::string log = Path("log.txt");
+    const pid_t pid = Start(Joined({SaveTo("recovered")}, args), log);
+    WaitFor("first step done", log);
+    WaitForSteps("recovered", 5, log);
+    for (const int rank : ranks) Signal(pid, rank, SIGKILL);
+    return FinishProgram(pid, log);
+  }
+};
+
+TEST_F(PretrainInProcessRecoveryTest, TheOthersGoOnFromTheirMemoryAndShareTheBatchUnevenly) {
+  const Arguments args = Joined(Base(4, 60), Replacements(0));
+  ASSERT_EQ(Run(Joined({SaveTo("whole")}, args)).exit_code, kExitDone);
+  const Outcome outcome = RunAndKill(args, {1});
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("rank 1 of world"));
+  EXPECT_THAT(outcome.output, HasSubstr("training goes on after iteration "));
+  EXPECT_THAT(outcome.output, HasSubstr("without rank 1: 3 ranks, parallel.data_parallel_size = 3, "
+                                        "from the memory of ranks"));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("continuing from")));
+  ExpectSameCurve("whole", "recovered", 60);
+}
+
+// The first rank led the others, and the last one wrote the metrics.
+TEST_F(PretrainInProcessRecoveryTest, NoRankIsNeeded) {
+  const Arguments args = Joined(Base(4, 60), Replacements(0));
+  ASSERT_EQ(Run(Joined({SaveTo("whole")}, args)).exit_code, kExitDone);
+  for (const std::vector<int>& ranks : {std::vector<int>{0}, {3}, {0, 3}}) {
+    const Outcome outcome = RunAndKill(args, ranks);
+    ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+    ExpectSameCurve("whole", "recovered", 60);
+    ASSERT_TRUE(PosixFileSystem().RemoveTree(Path("recovered")).ok());
+  }
+}
+
+TEST_F(PretrainInProcessRecoveryTest, AReplacedRankGetsItsStateFromAnother) {
+  const Arguments args = Joined(Base(4, 400), {"--set=train.eval_interval=100"});
+  ASSERT_EQ(Run(Joined({SaveTo("whole")}, args)).exit_code, kExitDone);
+  const std::string log = Path("log.txt");
+  const pid_t pid = Start(Joined({SaveTo("recovered")}, args), log);
+  WaitFor("first step done", log);
+  WaitForSteps("recovered", 5, log);
+  Signal(pid, 2, SIGKILL);
+  WaitFor("with 1 process that has come: 4 ranks", log);
+  const Outcome outcome = FinishProgram(pid, log);
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              HasSubstr("rank 2 was ended by signal 9 (Killed); it is started again"));
+  EXPECT_EQ(CountOf(outcome.output, "from the memory of ranks"), 2);
+  ExpectSameCurve("whole", "recovered", 400);
+}
+
+TEST_F(PretrainInProcessRecoveryTest, AReplicaOfSeveralRanksIsLeftOutAsAWhole) {
+  for (const char* axis : {"tensor_model_parallel_size", "pipeline_model_parallel_size"}) {
+    const Arguments args =
+        Joined(Joined(Base(3, 60), Replacements(0)), {absl::StrCat("--set=parallel.", axis, "=2")});
+    ASSERT_EQ(Run(Joined({SaveTo("whole")}, args)).exit_code, kExitDone);
+    const Outcome outcome = RunAndKill(args, {3});
+    ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("without rank 3: 4 ranks"));
+    ExpectSameCurve("whole", "recovered", 60);
+    for (const char* run : {"whole", "recovered"})
+      ASSERT_TRUE(PosixFileSystem().RemoveTree(Path(run)).ok());
+  }
+}
+
+// What is left of two replicas is a replica.
+TEST_F(PretrainInProcessRecoveryTest, RanksTakeOtherPlaces) {
+  const Arguments args =
+      Joined(Joined(Base(3, 60), Replacements(0)), {"--set=parallel.tensor_model_parallel_size=2"});
+  ASSERT_EQ(Run(Joined({SaveTo("whole")}, args)).exit_code, kExitDone);
+  const Outcome outcome = RunAndKill(args, {3, 5});
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  ExpectSameCurve("whole", "recovered", 60);
+}
+
+// No memory has the shard of a rank that was lost.
+TEST_F(PretrainInProcessRecoveryTest, ShardedStatesComeFromACheckpoint) {
+  const Arguments args =
+      Joined(Joined(Base(4, 60), Replacements(0)),
+             {"--set=parallel.use_distributed_optimizer=true", "--set=checkpoint.save_interval=4"});
+  ASSERT_EQ(Run(Joined({SaveTo("whole")}, args)).exit_code, kExitDone);
+  const Outcome outcome = RunAndKill(args, {1});
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("continuing from"));
+  EXPECT_THAT(outcome.output, HasSubstr("parallel.data_parallel_size = 3, from a checkpoint"));
+  ExpectSameCurve("whole", "recovered", 60);
+}
+
+TEST_F(PretrainInProcessRecoveryTest, AStoppedRankIsLeftOutAndReplaced) {
+  const Arguments args = Joined(Base(3, 60), {"--set=parallel.heartbeat_timeout_seconds=3"});
+  ASSERT_EQ(Run(Joined({SaveTo("whole")}, args)).exit_code, kExitDone);
+  const std::string log = Path("log.txt");
+  const pid_t pid = Start(Joined({SaveTo("recovered")}, args), log);
+  WaitFor("first step done", log);
+  Signal(pid, 1, SIGSTOP);
+  const Outcome outcome = FinishProgram(pid, log);
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("has given no sign of life for 3s"));
+  EXPECT_THAT(outcome.output, HasSubstr("without rank 1: 2 ranks"));
+  ExpectSameCurve("whole", "recovered", 60);
+}
+
+TEST_F(PretrainInProcessRecoveryTest, WhatCannotGoOnEndsAndIsStartedAgain) {
+  const Arguments args = Joined(Joined(Base(2, 60), Replacements(0)),
+                                {"--set=checkpoint.save_interval=4", "--set=parallel.restarts=2"});
+  ASSERT_EQ(Run(Joined({SaveTo("whole")}, args)).exit_code, kExitDone);
+  const Outcome outcome = RunAndKill(args, {1});
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("the 1 process that is left cannot go on without rank 1"));
+  EXPECT_THAT(outcome.output, HasSubstr("continuing from"));
+  ExpectSameCurve("whole", "recovered", 60);
+}
+
+// In each phase of a step the rank that is killed has sent what it has to, or has not.
+TEST_F(PretrainInProcessRecoveryTest, AKillInEachPhaseLosesNoStep) {
+  const Arguments args =
+      Joined(Joined(Base(3, 12), Replacements(0)),
+             {"--set=checkpoint.save_interval=4", "--set=train.eval_interval=4"});
+  ASSERT_EQ(Run(Joined({SaveTo("whole")}, args)).exit_code, kExitDone);
+  Arguments command = Command(Joined({SaveTo("recovered")}, args));
+  command[0] = ProgramPath("megatron/train/fault_tests/pretrain_gpt_with_faults");
+  const std::string log = Path("log.txt");
+  for (const char* phase :
+       {"data", "forward", "backward", "reduce", "save", "update", "evaluate"}) {
+    for (const int rank : {0, 2}) {
+      SCOPED_TRACE(absl::StrCat(phase, " of rank ", rank));
+      const pid_t pid = StartProgram(
+          command, log, {{"MEGATRON_TEST_FAULT", absl::StrCat("kill ", phase, " ", rank, " 1")}});
+      const Outcome outcome = FinishProgram(pid, log);
+      ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+      EXPECT_THAT(outcome.output, HasSubstr("the fault begins"));
+      EXPECT_THAT(outcome.output, HasSubstr(absl::StrCat("without rank ", rank, ": 2 ranks")));
+      ExpectSameCurve("whole", "recovered", 12);
+      ASSERT_TRUE(PosixFileSystem().RemoveTree(Path("recovered")).ok());
+    }
+  }
+}
+
+TEST_F(PretrainInProcessRecoveryTest, KillsAtRandomMomentsLoseNoStep) {
+  const int steps = 400 + 200 * random_kills;
+  const Arguments args =
+      Joined(Joined(Base(4, steps), Replacements(1000000)),
+             {"--set=checkpoint.save_interval=20", "--set=train.eval_interval=50"});
+  ASSERT_EQ(Run(Joined({SaveTo("whole")}, args)).exit_code, kExitDone);
+  const std::string log = Path("log.txt");
+  const pid_t pid = Start(Joined({SaveTo("recovered"), "--set=parallel.restarts=1000"}, args), log);
+  WaitFor("first step done", log);
+  std::mt19937 random(7);
+  int kills = 0;
+  while (kills < random_kills && !HasEnded(pid)) {
+    absl::SleepFor(absl::Milliseconds(random() % 2000));
+    const pid_t rank = RankOf(pid, static_cast<int>(random() % 4));
+    if (rank <= 0) continue;
+    kill(rank, SIGKILL);
+    ++kills;
+  }
+  const Outcome outcome = FinishProgram(pid, log);
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  EXPECT_EQ(kills, random_kills) << "the run was over too soon";
+  ExpectSameCurve("whole", "recovered", static_cast<size_t>(steps));
+  RecordProperty("recoveries", CountOf(outcome.output, "training goes on after"));
+  RecordProperty("restarts", CountOf(outcome.output, "restart "));
+}
+
+// Prints the time from a kill to the next step, beside docs/recovery.md's other rows.
+TEST_F(PretrainInProcessRecoveryTest, DISABLED_RecoveryTimes) {
+  const Arguments args =
+      Joined(Base(8, 2000), {"--set=model.num_layers=4", "--set=model.hidden_size=128"});
+  const std::string log = Path("log.txt");
+  std::vector<double> seconds;
+  for (int i = 0; i < 5; ++i) {
+    const pid_t pid = Start(Joined({SaveTo("recovered")}, args), log);
+    WaitFor("first step done", log);
+    WaitForSteps("recovered", 20, log);
+    const size_t before = Losses("recovered").size();
+    Signal(pid, 3, SIGKILL);
+    const absl::Time killed = absl::Now();
+    WaitFor("training goes on after", log);
+    const std::string file = Path("recovered/metrics.jsonl");
+    const int begin = CountOf(ReadTextFile(file), "\"lm loss\"");
+    while (CountOf(ReadTextFile(file), "\"lm loss\"") <= begin)
+      absl::SleepFor(absl::Milliseconds(2));
+    seconds.push_back(absl::ToDoubleSeconds(absl::Now() - killed));
+    EXPECT_GT(Losses("recovered").size(), before);
+    kill(pid, SIGTERM);
+    FinishProgram(pid, log);
+    ASSERT_TRUE(PosixFileSystem().RemoveTree(Path("recovered")).ok());
+  }
+  std::sort(seconds.begin(), seconds.end());
+  for (const double time : seconds) std::printf("from the kill to the next step: %.2f s\n", time);
+  EXPECT_LT(seconds.back(), 5);
+}
+
+}  // namespace
+}  // namespace megatron
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  if (argc > 1) megatron::random_kills = std::atoi(argv[1]);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,154 @@
+#include "megatron/train/launch/rank_job.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "megatron/base/host_name.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/train/failure/exit_status.h"
+#include "megatron/train/failure/stop_signals.h"
+
+namespace megatron {
+namespace {
+
+// Each try loses a rank, or the time that ranks wait for one.
+constexpr int kMostTries = 8;
+
+// Returns "rank 3" or "ranks 2-3, 7"; of many the first.
+std::string NameRanks(const std::vector<int>& ranks) {
+  constexpr int kMostRuns = 8;
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  int runs = 0;
+  for (size_t i = 0; i < ranks.size(); ++runs) {
+    size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (runs == kMostRuns) {
+      absl::StrAppend(&text, ", and ", ranks.size() - i, " more");
+      break;
+    }
+    absl::StrAppend(&text, i == 0 ? "" : ", ", ranks[i]);
+    if (last > i) absl::StrAppend(&text, "-", ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+// The error of this process's variables, or of ranks that did not come.
+absl::Status JoinError(const LaunchEnvironment& launch, const absl::Status& status) {
+  const bool mine = status.code() == absl::StatusCode::kInvalidArgument;
+  return WithExitCode(
+      absl::Status(status.code(), absl::StrCat(launch.Describe(), ": ", status.message())),
+      mine ? kExitConfig : kExitPeerLost);
+}
+
+TcpWorldOptions WorldOptions(const LaunchEnvironment& launch, const RanksOptions& options) {
+  TcpWorldOptions world;
+  world.connect_deadline = options.start_timeout;
+  world.deadline = options.timeout;
+  world.silence_limit = options.heartbeat_timeout;
+  world.on_waiting = [launch](const std::vector<int>& missing) {
+    std::printf("waiting for %s of %d at %s:%d\n", NameRanks(missing).c_str(), launch.world_size,
+                launch.master_addr.c_str(), launch.master_port);
+    std::fflush(stdout);
+  };
+  world.heartbeat_interval = std::min(absl::Seconds(1), options.heartbeat_timeout / 10);
+  return world;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RankJob>> RankJob::Join(const LaunchEnvironment& launch,
+                                                       const RanksOptions& options) {
+  const absl::StatusOr<JobSecret> secret = JobSecretFromEnvironment(ProcessEnvironment());
+  if (!secret.ok()) return JoinError(launch, absl::InvalidArgumentError(secret.status().message()));
+  std::unique_ptr<RankJob> job(new RankJob(launch, options));
+  absl::StatusOr<std::unique_ptr<TcpJob>> met =
+      TcpJob::Meet(launch, *secret, WorldOptions(launch, options));
+  if (!met.ok()) return JoinError(launch, met.status());
+  job->job_ = *std::move(met);
+  job->regroup_ =
+      std::make_unique<megatron::Regroup>(&job->job_->store(), options.heartbeat_timeout);
+  if (options.in_process_recovery) {
+    const absl::StatusOr<int64_t> starts = job->regroup_->CountStarts(launch.rank);
+    if (!starts.ok()) return JoinError(launch, starts.status());
+    // Before the others have met once, this process may still be the rank that it is to be.
+    const absl::StatusOr<bool> open = *starts > 1 ? job->regroup_->IsOpen() : false;
+    if (!open.ok()) return JoinError(launch, open.status());
+    if (*open) {
+      MEGATRON_ASSIGN_OR_RETURN(const bool is_in, job->JoinAsSpare());
+      if (!is_in) return std::unique_ptr<RankJob>();
+      return job;
+    }
+  }
+  absl::Status status =
+      job->job_->MakeWorld(launch.rank, launch.world_size, "world", options.start_timeout);
+  if (status.ok() && options.in_process_recovery && launch.rank == 0)
+    status = job->regroup_->Open();
+  if (!status.ok()) return JoinError(launch, status);
+  return job;
+}
+
+Comer RankJob::Self(int rank, int64_t iteration) const {
+  return {launched_.rank, std::string(HostName()), rank, iteration};
+}
+
+absl::Status RankJob::MakeWorld(RegroupPlan plan) {
+  const int rank = plan.RankOf(regroup_->comer());
+  MEGATRON_RETURN_IF_ERROR(job_->MakeWorld(rank, static_cast<int>(plan.ranks.size()),
+                                           absl::StrCat("world.", regroup_->number()),
+                                           options_.heartbeat_timeout));
+  launch_.rank = rank;
+  launch_.world_size = static_cast<int>(plan.ranks.size());
+  launch_.local_rank = launch_.local_world_size = 0;
+  for (size_t other = 0; other < plan.ranks.size(); ++other) {
+    if (plan.ranks[other].host != plan.ranks[rank].host) continue;
+    ++launch_.local_world_size;
+    if (static_cast<int>(other) < rank) ++launch_.local_rank;
+  }
+  plan_ = std::move(plan);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> RankJob::JoinAsSpare() {
+  while (true) {
+    absl::StatusOr<RegroupPlan> plan =
+        regroup_->MeetAsSpare(Self(-1, -1), launched_.world_size, [] { return StopSignal() != 0; });
+    if (absl::IsCancelled(plan.status())) return false;
+    MEGATRON_RETURN_IF_ERROR(WithExitCode(plan.status(), kExitPeerLost));
+    if (plan->ends) return false;
+    if (MakeWorld(*std::move(plan)).ok()) return true;
+  }
+}
+
+absl::StatusOr<bool> RankJob::Regroup(int64_t iteration, const RegroupRules& rules) {
+  reached_ = false;
+  absl::Status last;
+  for (int tries = 0; tries < kMostTries; ++tries) {
+    absl::StatusOr<RegroupPlan> plan = regroup_->MeetAsMember(
+        Self(launch_.rank, iteration), [this] { return job_->world().LiveRanks(); },
+        [&](const std::vector<Comer>& comers) { return PlanRegroup(comers, rules); });
+    last = plan.status();
+    if (absl::IsAborted(last)) continue;
+    MEGATRON_RETURN_IF_ERROR(WithExitCode(last, kExitPeerLost),
+                             _ << "while ranks that are left met");
+    reached_ = true;
+    if (plan->ends) return WithExitCode(absl::UnavailableError(plan->reason), kExitPeerLost);
+    if (plan->RankOf(regroup_->comer()) < 0) return JoinAsSpare();
+    last = MakeWorld(*std::move(plan));
+    if (last.ok()) return true;
+  }
+  return WithExitCode(last, kExitPeerLost);
+}
+
+int64_t RankJob::CountWaiting() { return regroup_->CountWaiting().value_or(0); }
+
+void RankJob::End() {
+  if (options_.in_process_recovery) regroup_->End("the run has ended").IgnoreError();
+}
+
+}  // namespace megatron

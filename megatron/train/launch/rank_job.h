@@ -1,0 +1,72 @@
+// The job of a process that is one rank of several: the store where ranks find each other, and the
+// world of those that there are. With in-process recovery the world may change (comm/launch/
+// regroup.h).
+//
+//   auto job = RankJob::Join(launch, options);
+//   while (Train(job->world(), job->launch()) has lost other ranks) {
+//     MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, job->Regroup(iteration, rules));
+//     if (!goes_on) break;
+//   }
+#ifndef MEGATRON_TRAIN_LAUNCH_RANK_JOB_H_
+#define MEGATRON_TRAIN_LAUNCH_RANK_JOB_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "megatron/comm/launch/launch_env.h"
+#include "megatron/comm/launch/regroup.h"
+#include "megatron/comm/launch/tcp_job.h"
+#include "megatron/train/trainer/run_options.h"
+
+namespace megatron {
+
+class RankJob {
+ public:
+  // Returns when all ranks have found each other or, in a process that was started in the place of
+  // a lost rank, when the others have taken it in. Null: they ended without it. Errors carry an exit
+  // code.
+  static absl::StatusOr<std::unique_ptr<RankJob>> Join(const LaunchEnvironment& launch,
+                                                       const RanksOptions& options);
+
+  TcpWorld& world() { return job_->world(); }
+  // The place of this process among the ranks that there are now.
+  const LaunchEnvironment& launch() const { return launch_; }
+  // The number of ranks that the job was launched with.
+  int launched_ranks() const { return launched_.world_size; }
+  // What ranks agreed on when they made the world; null: it is that of the launch.
+  const RegroupPlan* plan() const { return plan_ ? &*plan_ : nullptr; }
+
+  // Meets the other processes of the job, and makes a world of those that go on. `iteration` is that
+  // of Comer. False: they ended without this process. Errors carry an exit code.
+  absl::StatusOr<bool> Regroup(int64_t iteration, const RegroupRules& rules);
+  // Whether this process is the one that tells the error of the last Regroup.
+  bool tells() const { return regroup_->leads() || !reached_; }
+  // Returns the number of processes that wait to be taken in.
+  int64_t CountWaiting();
+  // Tells them that the run ends.
+  void End();
+
+ private:
+  RankJob(const LaunchEnvironment& launch, const RanksOptions& options)
+      : launched_(launch), options_(options), launch_(launch) {}
+
+  Comer Self(int rank, int64_t iteration) const;
+  absl::StatusOr<bool> JoinAsSpare();
+  absl::Status MakeWorld(RegroupPlan plan);
+
+  const LaunchEnvironment launched_;
+  const RanksOptions options_;
+  LaunchEnvironment launch_;
+  std::unique_ptr<TcpJob> job_;
+  std::unique_ptr<megatron::Regroup> regroup_;
+  std::optional<RegroupPlan> plan_;
+  bool reached_ = true;  // the store was reached in the last Regroup
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_LAUNCH_RANK_JOB_H_
