@@ -54,6 +54,34 @@ void Leave(const Socket& socket) {
   shutdown(socket.fd(), SHUT_RDWR);
 }
 
+class ConnectedClient : public Client {
+ public:
+  ConnectedClient(const Socket& socket, absl::Duration send_time, bool in_chunks)
+      : socket_(socket), send_time_(send_time), in_chunks_(in_chunks) {}
+
+  bool Gone() const override {
+    pollfd entry = {socket_.fd(), POLLRDHUP, 0};
+    return failed_ || (poll(&entry, 1, 0) > 0 && entry.revents != 0);
+  }
+
+  bool Send(absl::string_view piece) override {
+    if (piece.empty()) return !failed_;
+    return in_chunks_ ? SendBytes(Chunk(piece)) : SendBytes(piece);
+  }
+
+  // Sends what is no piece of a body. Nothing is sent after a failure.
+  bool SendBytes(absl::string_view bytes) {
+    if (!failed_) failed_ = !SendAll(socket_, bytes, absl::Now() + send_time_).ok();
+    return !failed_;
+  }
+
+ private:
+  const Socket& socket_;
+  const absl::Duration send_time_;
+  const bool in_chunks_;
+  bool failed_ = false;
+};
+
 bool IsLoopback(absl::string_view host) {
   return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
 }
@@ -118,7 +146,8 @@ void Server::Accept() {
 void Server::Open(Socket socket) {
   absl::MutexLock lock(&mutex_);
   if (static_cast<int>(connections_.size()) >= options_.connections) {
-    const Response full = ErrorResponse(503, "there are too many connections; try again later");
+    Response full = ErrorResponse(503, "there are too many connections; try again later");
+    full.fields = {{"Retry-After", "1"}};
     // Nobody waits for a client that does not read.
     SendAll(socket, ResponseText(full, false, false), absl::Now()).IgnoreError();
     return;
@@ -171,19 +200,26 @@ bool Server::ServeOne(const Socket& socket, std::string* received) const {
     parsed = ParseRequest(*received, options_.limits);
   }
   const bool bad = parsed.state == ParsedRequest::State::kBad;
-  const bool keep_alive = !bad && parsed.request.keep_alive;
+  const bool to_head = parsed.request.method == "HEAD";
+  const bool in_chunks = !parsed.request.is_http_1_0;
+  ConnectedClient client(socket, options_.send_time, in_chunks);
   const Response response =
-      bad ? ErrorResponse(parsed.status, parsed.reason) : Answer(parsed.request);
+      bad ? ErrorResponse(parsed.status, parsed.reason) : Answer(parsed.request, client);
   received->erase(0, parsed.bytes);
-  const std::string text = ResponseText(response, parsed.request.method == "HEAD", keep_alive);
-  return SendAll(socket, text, absl::Now() + options_.send_time).ok() && keep_alive;
+  const bool keep_alive = !bad && parsed.request.keep_alive && (!response.stream || in_chunks);
+  if (!response.stream)
+    return client.SendBytes(ResponseText(response, to_head, keep_alive)) && keep_alive;
+  if (!client.SendBytes(StreamHead(response, in_chunks, keep_alive))) return false;
+  if (to_head) return keep_alive;
+  response.stream(&client);
+  return client.SendBytes(in_chunks ? kLastChunk : "") && keep_alive;
 }
 
-Response Server::Answer(const Request& request) const {
+Response Server::Answer(const Request& request, const Client& client) const {
   const absl::string_view host = request.Field("host");
   if (IsLoopback(options_.listen.host) && !host.empty() && !NamesLoopback(host))
     return ErrorResponse(400, "the field Host does not name this machine");
-  return handler_(request);
+  return handler_(request, client);
 }
 
 }  // namespace megatron::http

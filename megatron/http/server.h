@@ -1,6 +1,6 @@
-// A small server of HTTP/1.1 for programs that do something else: metrics, health, later texts.
+// A small server of HTTP/1.1, for the metrics of a run and for texts that a model writes.
 //
-//   Handler handler = [](const Request& request) -> Response { ... };
+//   Handler handler = [](const Request& request, const Client& client) -> Response { ... };
 //   MEGATRON_ASSIGN_OR_RETURN(auto server, Server::Start(options, handler));
 //   ... server->endpoint().port ...
 //
@@ -8,6 +8,8 @@
 // A connection that sends its request too slowly, sends nothing, or does not read its answer is
 // closed at a deadline, so that nobody keeps a place for ever. Handlers are called on these
 // threads, several at once, for every request that can be read; HEAD is GET whose body is not sent.
+// A handler that waits long asks now and then whether its client is gone. One that answers piece by
+// piece returns a Response with `stream`; each piece has `send_time`.
 //
 // It binds to loopback unless told otherwise, and then a request must say so too: its Host is
 // "localhost" or a loopback address. So no web page in a browser of this machine can reach it under
@@ -36,10 +38,10 @@ struct ServerOptions {
   int connections = 16;
   absl::Duration request_time = absl::Seconds(10);  // from a request's first byte to its last
   absl::Duration idle_time = absl::Seconds(60);     // between requests
-  absl::Duration send_time = absl::Seconds(10);     // for an answer
+  absl::Duration send_time = absl::Seconds(10);     // for an answer, or a piece of a streamed one
 };
 
-using Handler = std::function<Response(const Request&)>;
+using Handler = std::function<Response(const Request&, const Client&)>;
 
 class Server {
  public:
@@ -66,7 +68,7 @@ class Server {
   void Serve(Connection* connection);
   // Reads the next request into `received` and answers it. Returns false when the connection ends.
   bool ServeOne(const Socket& socket, std::string* received) const;
-  Response Answer(const Request& request) const;
+  Response Answer(const Request& request, const Client& client) const;
 
   const ServerOptions options_;
   const Handler handler_;

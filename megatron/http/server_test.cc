@@ -39,9 +39,22 @@ class ServerTest : public ::testing::Test {
   }
 
   void Start() {
-    auto server = Server::Start(options_, [this](const Request& request) {
+    auto server = Server::Start(options_, [this](const Request& request, const Client& client) {
       ++calls_;
       Response response;
+      if (request.path == "/wait") {
+        while (!client.Gone()) absl::SleepFor(absl::Milliseconds(5));
+        ++gone_;
+      }
+      if (request.path == "/stream") {
+        response.stream = [this](Client* reader) {
+          bool sent = reader->Send("one") && reader->Send("") && reader->Send("two");
+          // Goes on as long as somebody reads, if it has no end.
+          while (endless_ && sent && !reader->Gone()) sent = reader->Send(std::string(1000, 'x'));
+          if (endless_) ++gone_;
+        };
+        return response;
+      }
       response.body = absl::StrCat(request.method, " ", request.path, " ", request.body, tail_);
       return response;
     });
@@ -71,6 +84,12 @@ class ServerTest : public ::testing::Test {
   }
   static std::string ReadAll(const Socket& socket) { return ReadUntil(socket, ""); }
 
+  static bool Becomes(const std::atomic<int>& count, int value) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(20);
+    while (count != value && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(5));
+    return count == value;
+  }
+
   // Returns the answer to the bytes, after which the connection has ended.
   std::string Ask(absl::string_view bytes) const {
     const Socket socket = Connect();
@@ -80,7 +99,8 @@ class ServerTest : public ::testing::Test {
 
   ServerOptions options_;
   std::string tail_ = "|";
-  std::atomic<int> calls_{0};
+  bool endless_ = false;
+  std::atomic<int> calls_{0}, gone_{0};
   std::unique_ptr<Server> server_;
 };
 
@@ -156,7 +176,9 @@ TEST_F(ServerTest, OneConnectionTooManyIsToldSo) {
   Send(first, kGet);
   EXPECT_THAT(ReadUntil(first, "|"), HasSubstr("200 OK"));
   const Socket second = Connect();
-  EXPECT_THAT(ReadAll(second), StartsWith("HTTP/1.1 503 "));
+  const std::string refused = ReadAll(second);
+  EXPECT_THAT(refused, StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(refused, HasSubstr("Retry-After: 1\r\n"));
   Send(first, kGetAndClose);
   EXPECT_THAT(ReadAll(first), HasSubstr("200 OK"));
 }
@@ -174,6 +196,61 @@ TEST_F(ServerTest, AClientThatDoesNotReadLosesItsPlace) {
     absl::SleepFor(absl::Milliseconds(50));
   }
   EXPECT_GE(calls_, 2);
+}
+
+TEST_F(ServerTest, AStreamComesInChunksAndTheConnectionGoesOn) {
+  Start();
+  const Socket socket = Connect();
+  Send(socket, "GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  const std::string answer = ReadUntil(socket, "0\r\n\r\n");
+  EXPECT_THAT(answer, HasSubstr("Transfer-Encoding: chunked\r\n\r\n3\r\none\r\n3\r\ntwo\r\n0\r\n"));
+  EXPECT_THAT(answer, ::testing::Not(HasSubstr("Content-Length")));
+  Send(socket, kGetAndClose);
+  EXPECT_THAT(ReadAll(socket), HasSubstr("200 OK"));
+  EXPECT_TRUE(
+      absl::EndsWith(Ask("HEAD /stream HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"),
+                     "chunked\r\n\r\n"));
+}
+
+TEST_F(ServerTest, AStreamToHttp10EndsWithTheConnection) {
+  Start();
+  const std::string answer = Ask("GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+  EXPECT_THAT(answer, HasSubstr("Connection: close\r\n\r\nonetwo"));
+  EXPECT_TRUE(absl::EndsWith(answer, "onetwo"));
+}
+
+TEST_F(ServerTest, AHandlerSeesThatItsClientIsGone) {
+  Start();
+  for (int i = 1; i <= 3; ++i) {
+    {
+      const Socket socket = Connect();
+      Send(socket, "GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n");
+      ASSERT_TRUE(Becomes(calls_, i));
+      EXPECT_EQ(gone_, i - 1);
+    }
+    EXPECT_TRUE(Becomes(gone_, i));
+  }
+  // So does one whose server ends.
+  const Socket last = Connect();
+  Send(last, "GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  ASSERT_TRUE(Becomes(calls_, 4));
+  server_.reset();
+  EXPECT_EQ(gone_, 4);
+}
+
+TEST_F(ServerTest, AStreamEndsWithoutAReader) {
+  endless_ = true;
+  Start();
+  {
+    const Socket socket = Connect();
+    Send(socket, "GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    ReadUntil(socket, "xxx");
+  }
+  EXPECT_TRUE(Becomes(gone_, 1));
+  // One that stays and does not read is dropped at the deadline of a piece.
+  const Socket deaf = Connect();
+  Send(deaf, "GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_TRUE(Becomes(gone_, 2));
 }
 
 TEST_F(ServerTest, NoThreadOutlivesIt) {
@@ -196,7 +273,8 @@ TEST_F(ServerTest, APortInUseIsAnError) {
   Start();
   ServerOptions second = options_;
   second.listen = server_->endpoint();
-  const auto server = Server::Start(second, [](const Request&) { return Response(); });
+  const auto server =
+      Server::Start(second, [](const Request&, const Client&) { return Response(); });
   ASSERT_FALSE(server.ok());
   EXPECT_THAT(server.status().message(), HasSubstr("in use"));
 }

@@ -47,8 +47,10 @@ absl::StatusOr<std::string> PrometheusWriter::Listen(int port) {
   http::ServerOptions options;
   options.listen.port = port;
   MEGATRON_ASSIGN_OR_RETURN(
-      server_, http::Server::Start(
-                   options, [this](const http::Request& request) { return Answer(request); }));
+      server_,
+      http::Server::Start(options, [this](const http::Request& request, const http::Client&) {
+        return Answer(request);
+      }));
   return absl::StrCat("http://", server_->endpoint().ToString());
 }
 
@@ -123,7 +125,7 @@ http::Response PrometheusWriter::Answer(const http::Request& request) const {
   if (!known) return http::ErrorResponse(404, "there are /metrics and /healthz");
   if (request.method != "GET" && request.method != "HEAD") {
     http::Response refused = http::ErrorResponse(405, "only GET and HEAD are answered");
-    refused.allow = "GET, HEAD";
+    refused.fields = {{"Allow", "GET, HEAD"}};
     return refused;
   }
   if (request.path == "/healthz") return Health();
