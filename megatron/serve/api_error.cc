@@ -1,0 +1,91 @@
+#include "megatron/serve/api_error.h"
+
+#include <optional>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+
+namespace megatron::serve {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr char kField[] = "megatron/serve/field", kCode[] = "megatron/serve/code";
+
+Json Payload(const absl::Status& error, absl::string_view name) {
+  const std::optional<absl::Cord> payload = error.GetPayload(name);
+  return payload ? Json(std::string(*payload)) : Json(nullptr);
+}
+
+const char* TypeName(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 429:
+      return "rate_limit_error";
+    default:
+      return status < 500 ? "invalid_request_error" : "server_error";
+  }
+}
+
+}  // namespace
+
+absl::Status RequestError(absl::string_view field, absl::string_view message,
+                          absl::string_view code) {
+  absl::Status error = absl::InvalidArgumentError(message);
+  if (!field.empty()) error.SetPayload(kField, absl::Cord(field));
+  if (!code.empty()) error.SetPayload(kCode, absl::Cord(code));
+  return error;
+}
+
+int HttpStatus(const absl::Status& error) {
+  switch (error.code()) {
+    case absl::StatusCode::kInvalidArgument:
+      return 400;
+    case absl::StatusCode::kUnauthenticated:
+      return 401;
+    case absl::StatusCode::kPermissionDenied:
+      return 403;
+    case absl::StatusCode::kNotFound:
+      return 404;
+    case absl::StatusCode::kUnimplemented:
+      return 405;
+    case absl::StatusCode::kResourceExhausted:
+      return 429;
+    case absl::StatusCode::kUnavailable:
+      return 503;
+    case absl::StatusCode::kDeadlineExceeded:
+      return 504;
+    default:
+      return 500;
+  }
+}
+
+Json ErrorJson(const absl::Status& error) {
+  Json object;
+  object["message"] = std::string(error.message());
+  object["type"] = TypeName(HttpStatus(error));
+  object["param"] = Payload(error, kField);
+  object["code"] = Payload(error, kCode);
+  Json json;
+  json["error"] = std::move(object);
+  return json;
+}
+
+http::Response ApiErrorResponse(const absl::Status& error) {
+  http::Response response;
+  response.status = HttpStatus(error);
+  response.content_type = "application/json";
+  response.body = JsonText(ErrorJson(error)) + "\n";
+  if (response.status == 401) response.fields = {{"WWW-Authenticate", "Bearer"}};
+  if (response.status == 429 || response.status == 503) response.fields = {{"Retry-After", "1"}};
+  return response;
+}
+
+std::string JsonText(const Json& json) {
+  return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
+}  // namespace megatron::serve

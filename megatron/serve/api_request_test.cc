@@ -1,0 +1,329 @@
+#include "megatron/serve/api_request.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/data/tokenizer/byte_level_tokenizer.h"
+#include "megatron/data/tokenizer/json/tokenizer_json.h"
+#include "megatron/serve/api_error.h"
+#include "megatron/serve/api_fields.h"
+
+namespace megatron::serve {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int32_t kEod = 256;
+
+class ApiRequestTest : public ::testing::Test {
+ protected:
+  ApiRequestTest() {
+    context_.tokenizer = &tokenizer_;
+    context_.model = "stories";
+    context_.limits = {257, 32, 4, 8, 5};
+    context_.max_choices = 10;
+    chat_ = std::make_unique<ChatTemplate>(*ChatTemplate::Make("plain", tokenizer_));
+    context_.chat = chat_.get();
+  }
+
+  absl::StatusOr<TextCall> Completion(const std::string& body) const {
+    const auto json = ParseBody(body);
+    return json.ok() ? ReadCompletion(*json, context_, /*seed=*/99) : json.status();
+  }
+  absl::StatusOr<TextCall> Chat(const std::string& body) const {
+    const auto json = ParseBody(body);
+    return json.ok() ? ReadChat(*json, context_, /*seed=*/99) : json.status();
+  }
+
+  // Expects that the request is refused, and that the answer names the field.
+  void ExpectRefused(const std::string& body, const std::string& field,
+                     const std::string& message) const {
+    const auto call = Completion(body);
+    ASSERT_THAT(call, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message))) << body;
+    const auto error = ErrorJson(call.status())["error"];
+    EXPECT_EQ(error["param"].is_null() ? "" : error["param"].get<std::string>(), field) << body;
+    EXPECT_EQ(error["type"].get<std::string>(), "invalid_request_error");
+  }
+
+  const ByteLevelTokenizer tokenizer_;
+  std::unique_ptr<ChatTemplate> chat_;
+  ApiContext context_;
+};
+
+TEST_F(ApiRequestTest, TheDefaultsAreOpenAis) {
+  const auto call = Completion(R"({"prompt": "hi"})");
+  ASSERT_THAT(call, IsOk());
+  EXPECT_THAT(call->prompts[0].tokens, ElementsAre('h', 'i'));
+  EXPECT_EQ(call->max_tokens, 16);
+  EXPECT_EQ(call->n, 1);
+  EXPECT_EQ(call->sampling.temperature, 1);
+  EXPECT_EQ(call->sampling.top_p, 1);
+  EXPECT_EQ(call->sampling.top_k, 0);
+  EXPECT_EQ(call->sampling.seed, 99u);
+  EXPECT_FALSE(call->logprobs || call->echo || call->stream);
+  EXPECT_THAT(call->end_tokens, ElementsAre(kEod));
+}
+
+TEST_F(ApiRequestTest, APromptHasFourForms) {
+  auto call = Completion(R"({"prompt": ["a", "bc"], "model": "stories"})");
+  ASSERT_THAT(call, IsOk());
+  ASSERT_EQ(call->prompts.size(), 2u);
+  EXPECT_EQ(call->prompts[1].text, "bc");
+  call = Completion(R"({"prompt": [104, 105]})");
+  ASSERT_THAT(call, IsOk());
+  ASSERT_EQ(call->prompts.size(), 1u);
+  EXPECT_THAT(call->prompts[0].tokens, ElementsAre('h', 'i'));
+  EXPECT_EQ(call->prompts[0].text, "hi");
+  call = Completion(R"({"prompt": [[104], [105, 256]]})");
+  ASSERT_THAT(call, IsOk());
+  EXPECT_THAT(call->prompts[1].tokens, ElementsAre('i', kEod));
+  EXPECT_EQ(call->prompt_tokens(), 3);
+  // An empty one begins a document.
+  for (const char* empty : {R"({"prompt": ""})", R"({"prompt": [[]]})"}) {
+    call = Completion(empty);
+    ASSERT_THAT(call, IsOk());
+    EXPECT_THAT(call->prompts[0].tokens, ElementsAre(kEod));
+    EXPECT_EQ(call->prompts[0].text, "");
+  }
+  for (const char* wrong : {"{}", R"({"prompt": 5})", R"({"prompt": []})", R"({"prompt": {}})",
+                            R"({"prompt": [true]})", R"({"prompt": ["a", [1]]})"}) {
+    ExpectRefused(wrong, "prompt", "prompt is a text");
+  }
+  for (const char* wrong :
+       {R"({"prompt": [1, "a"]})", R"({"prompt": [257]})", R"({"prompt": [-1]})",
+        R"({"prompt": [[1.5]]})", R"({"prompt": [99999999999999999999]})"}) {
+    ExpectRefused(wrong, "prompt", "0 to 256");
+  }
+}
+
+TEST_F(ApiRequestTest, SpecialTokensAreReadAsOtherServersDo) {
+  auto call = Completion(R"({"prompt": "a<|endoftext|>"})");
+  ASSERT_THAT(call, IsOk());
+  EXPECT_THAT(call->prompts[0].tokens, ElementsAre('a', kEod));
+  call = Completion(R"({"prompt": "<|endoftext|>", "parse_special": false})");
+  ASSERT_THAT(call, IsOk());
+  EXPECT_EQ(call->prompts[0].tokens.size(), 13u);
+}
+
+TEST_F(ApiRequestTest, EveryTextOfARequestHasASeed) {
+  const auto call = Completion(
+      R"({"prompt": ["a", "b"], "n": 3, "seed": 7, "logprobs": 2, "echo": true, "max_tokens": 0})");
+  ASSERT_THAT(call, IsOk());
+  EXPECT_EQ(call->choices(), 6);
+  const TextRequest request = call->Request(4);
+  EXPECT_THAT(request.prompt, ElementsAre('b'));
+  EXPECT_EQ(request.sampling.seed, 8u);
+  EXPECT_EQ(request.top_logprobs, 2);
+  EXPECT_EQ(request.max_new_tokens, 0);
+  EXPECT_TRUE(request.score_prompt);
+}
+
+TEST_F(ApiRequestTest, TopPOfZeroLeavesTheLikeliestToken) {
+  const auto call = Completion(R"({"prompt": "a", "top_p": 0, "top_k": -1})");
+  ASSERT_THAT(call, IsOk());
+  const float logits[] = {1, 3, 2};
+  for (const float uniform : {0.01f, 0.5f, 1.0f})
+    EXPECT_EQ(SampleToken(logits, 3, call->sampling, uniform), 1);
+}
+
+TEST_F(ApiRequestTest, APromptThatIsTooLongIsRefusedWithTheNumbersOrCut) {
+  const std::string prompt(30, 'x');
+  ExpectRefused(absl::StrCat(R"({"prompt": ")", prompt, R"(", "max_tokens": 3})"), "prompt",
+                "the context of this model is 32 tokens; 30 in prompt and 3 to be written");
+  const auto longer = Completion(absl::StrCat(R"({"prompt": ")", prompt, "xyz\"}"));
+  EXPECT_EQ(ErrorJson(longer.status())["error"]["code"].get<std::string>(),
+            "context_length_exceeded");
+  // The default of max_tokens is no wish.
+  EXPECT_THAT(Completion(absl::StrCat(R"({"prompt": ")", prompt, "\"}")), IsOk());
+  auto call = Completion(absl::StrCat(R"({"prompt": ")", prompt,
+                                      R"(yz", "max_tokens": 3, "truncate_prompt_tokens": -1})"));
+  ASSERT_THAT(call, IsOk());
+  EXPECT_EQ(call->prompts[0].tokens.size(), 29u);
+  EXPECT_EQ(call->prompts[0].tokens.back(), 'z');
+  EXPECT_THAT(call->Warnings(),
+              ElementsAre("prompt 0: its first 3 tokens were cut, and 29 are left"));
+  call = Completion(R"({"prompt": "abc", "truncate_prompt_tokens": 2, "echo": true})");
+  ASSERT_THAT(call, IsOk());
+  EXPECT_EQ(call->prompts[0].text, "bc");
+}
+
+TEST_F(ApiRequestTest, NoFieldIsWithoutEffectInSilence) {
+  const auto with = [](const std::string& field) {
+    return absl::StrCat(R"({"prompt": "a", )", field, "}");
+  };
+  ExpectRefused(with(R"("max_token": 5)"), "max_token", "there is no field 'max_token'");
+  ExpectRefused(with(R"("suffix": "b")"), "suffix", "suffix is not supported");
+  ExpectRefused(with(R"("logit_bias": {"5": 1})"), "logit_bias", "not supported");
+  ExpectRefused(with(R"("presence_penalty": 0.5)"), "presence_penalty", "not supported");
+  ExpectRefused(with(R"("best_of": 2)"), "best_of", "not supported");
+  for (const char* fine :
+       {R"("suffix": null)", R"("logit_bias": {})", R"("presence_penalty": 0.0)", R"("user": "me")",
+        R"("n": 2, "best_of": 2)", R"("frequency_penalty": 0)", R"("repetition_penalty": 1.0)"}) {
+    EXPECT_THAT(Completion(with(fine)), IsOk()) << fine;
+  }
+}
+
+TEST_F(ApiRequestTest, ValuesOutOfRangeAreRefused) {
+  const auto refuse = [&](const std::string& field, const std::string& value,
+                          const std::string& message) {
+    ExpectRefused(absl::StrCat(R"({"prompt": "a", ")", field, "\": ", value, "}"), field, message);
+  };
+  refuse("max_tokens", "-1", "whole number of 0");
+  refuse("max_tokens", "1.5", "whole number");
+  refuse("max_tokens", "1e2", "whole number");
+  refuse("max_tokens", "99999999999999999999", "whole number");
+  refuse("max_tokens", "\"5\"", "whole number");
+  refuse("temperature", "-0.1", "number of 0");
+  refuse("temperature", "true", "number of 0");
+  refuse("top_p", "1.1", "number of 0 to 1");
+  refuse("n", "0", "1 to 10");
+  refuse("n", "11", "1 to 10");
+  refuse("logprobs", "6", "at most 5");
+  refuse("logprobs", "true", "whole number");
+  refuse("echo", "1", "true or false");
+  refuse("stop", "\"\"", "1 to 256 bytes");
+  refuse("stop", "[1]", "a text or a list");
+  refuse("stop", "5", "a text or a list");
+  refuse("stream_options", "{}", "stream");
+  refuse("truncate_prompt_tokens", "0", "cut to nothing");
+  refuse("seed", "1.0", "whole number");
+  ExpectRefused(R"({"prompt": ["a", "b", "c"], "n": 5})", "n", "3 prompts times 5");
+  ExpectRefused(R"({"prompt": ["1","2","3","4","5","6","7","8","9","10","11"]})", "prompt",
+                "at most 10");
+}
+
+TEST_F(ApiRequestTest, ABodyThatIsNoObjectIsRefused) {
+  for (const char* body : {"", "{", "[]", "5", "nonsense", "{\"prompt\": \"\xFF\"}",
+                           R"({"prompt": "a", "prompt": "b"})", R"({"prompt": 1e999})"}) {
+    ExpectRefused(body, "", "the body is");
+  }
+  std::string deep = R"({"prompt": )";
+  for (int i = 0; i < 100000; ++i) deep += '[';
+  ExpectRefused(deep, "", "32 levels");
+  ExpectRefused(std::string("{\"prompt\": \"a\"}\0", 16), "", "zero byte");
+}
+
+TEST_F(ApiRequestTest, AnotherModelIsNotFound) {
+  EXPECT_THAT(Completion(R"({"prompt": "a", "model": "gpt-4"})"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("there is 'stories'")));
+}
+
+TEST_F(ApiRequestTest, AConversationBecomesAPrompt) {
+  const auto call = Chat(R"({"messages": [{"role": "developer", "content": "Be kind."},
+      {"role": "user", "content": [{"type": "text", "text": "H"}, {"type": "text", "text": "i"}]}],
+      "max_completion_tokens": 2, "stop": "x"})");
+  // 36 bytes are more than the context.
+  EXPECT_THAT(call, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("in messages")));
+  const auto fits = Chat(R"({"messages": [{"role": "user", "content": "Hi"}], "stop": "x"})");
+  ASSERT_THAT(fits, IsOk());
+  EXPECT_EQ(tokenizer_.Decode(fits->prompts[0].tokens), "User: Hi\nAssistant:");
+  EXPECT_THAT(fits->stops, ElementsAre("x", "\nUser:"));
+  EXPECT_GE(fits->max_tokens, 32);  // what is left of the context
+}
+
+TEST_F(ApiRequestTest, WrongConversationsAreRefused) {
+  for (
+      const char* wrong :
+      {"{}", R"({"messages": []})", R"({"messages": ["hi"]})",
+       R"({"messages": [{"role": "user"}]})", R"({"messages": [{"role": "tool", "content": "a"}]})",
+       R"({"messages": [{"content": "a"}]})", R"({"messages": [{"role": 5, "content": "a"}]})",
+       R"({"messages": [{"role": "user", "content": 5}]})",
+       R"({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]})",
+       R"({"messages": [{"role": "user", "content": "a", "weight": 1}]})",
+       R"({"messages": [{"role": "user", "content": "a"}], "tools": [1]})",
+       R"({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 1})",
+       R"({"messages": [{"role": "user", "content": "a"}], "prompt": "b"})",
+       R"({"messages": [{"role": "user", "content": "a"}], "response_format": {"type": "json_object"}})",
+       R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "max_completion_tokens": 1})"}) {
+    EXPECT_THAT(Chat(wrong), StatusIs(absl::StatusCode::kInvalidArgument)) << wrong;
+  }
+  EXPECT_THAT(Chat(R"({"messages": [{"role": "user", "content": "a"}], "tools": [],
+                       "response_format": {"type": "text"}, "tool_choice": "none"})"),
+              IsOk());
+  context_.chat = nullptr;
+  EXPECT_THAT(Chat(R"({"messages": [{"role": "user", "content": "a"}]})"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--chat_template")));
+}
+
+TEST_F(ApiRequestTest, TokenizesAndBack) {
+  const auto tokenize = [&](const std::string& body) {
+    return ReadTokenize(*ParseBody(body), context_);
+  };
+  EXPECT_THAT(*tokenize(R"({"prompt": "<|endoftext|>", "add_special_tokens": false})"),
+              ElementsAre(kEod));
+  EXPECT_THAT(tokenize(R"({"text": "a"})"), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(tokenize(R"({"messages": [{"role": "user", "content": "a"}]})")->size(), 18u);
+  EXPECT_THAT(*ReadDetokenize(*ParseBody(R"({"tokens": [104, 105]})"), context_),
+              ElementsAre(104, 105));
+  EXPECT_THAT(ReadDetokenize(*ParseBody(R"({"tokens": [257]})"), context_),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+// A tokenizer whose tokens are letters and the marks of a template.
+std::unique_ptr<Tokenizer> LettersAnd(const std::vector<std::string>& marks) {
+  std::string vocab = R"("<unk>": 0, "</s>": 1, "\n": 2, " ": 3)", added;
+  for (char c = 'a'; c <= 'z'; ++c)
+    absl::StrAppend(&vocab, ", \"", std::string(1, c), "\": ", 4 + c - 'a');
+  for (size_t i = 0; i < marks.size(); ++i) {
+    absl::StrAppend(&added, i > 0 ? ", " : "", R"({"id": )", 30 + i, R"(, "content": ")", marks[i],
+                    R"(", "single_word": false, "lstrip": false, "rstrip": false,
+                        "normalized": false, "special": true})");
+  }
+  auto tokenizer = CreateTokenizerFromJson(
+      absl::StrCat(
+          R"({"added_tokens": [)", added,
+          R"(], "decoder": {"type": "Fuse"}, "model": {"type": "BPE", "unk_token": "<unk>", "vocab": {)",
+          vocab, R"(}, "merges": []}})"),
+      {});
+  EXPECT_THAT(tokenizer, IsOk());
+  return *std::move(tokenizer);
+}
+
+TEST(ChatTemplateTest, ChatmlMarksMessages) {
+  const auto tokenizer = LettersAnd({"<|im_start|>", "<|im_end|>"});
+  const auto chat = ChatTemplate::Make("chatml", *tokenizer);
+  ASSERT_THAT(chat, IsOk());
+  EXPECT_THAT(chat->end_tokens(), ElementsAre(1, 31));
+  const std::vector<ChatMessage> messages = {{"user", "hi"}, {"assistant", "<|im_end|>"}};
+  const auto prompt = chat->Prompt(messages);
+  ASSERT_THAT(prompt, IsOk());
+  EXPECT_EQ(tokenizer->Decode(absl::MakeConstSpan(*prompt).first(9)),
+            "<|im_start|>user\nhi<|im_end|>");
+  // A message that spells a mark does not end there.
+  EXPECT_EQ(std::count(prompt->begin(), prompt->end(), 31), 2);
+  EXPECT_EQ(std::count(prompt->begin(), prompt->end(), 30), 3);
+  EXPECT_EQ(tokenizer->Decode(absl::MakeConstSpan(*prompt).last(11)), "<|im_start|>assistant\n");
+}
+
+TEST(ChatTemplateTest, Llama3MarksRoles) {
+  const auto tokenizer =
+      LettersAnd({"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"});
+  const auto chat = ChatTemplate::Make("llama3", *tokenizer);
+  ASSERT_THAT(chat, IsOk());
+  const std::vector<ChatMessage> messages = {{"user", " hi\n"}};
+  const auto prompt = chat->Prompt(messages);
+  ASSERT_THAT(prompt, IsOk());
+  EXPECT_EQ(tokenizer->Decode(*prompt),
+            "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nhi<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n");
+  EXPECT_THAT(chat->end_tokens(), ElementsAre(1, 33));
+}
+
+TEST(ChatTemplateTest, AVocabularyWithoutTheMarksIsRefused) {
+  const ByteLevelTokenizer bytes;
+  EXPECT_THAT(ChatTemplate::Make("chatml", bytes).status().message(), HasSubstr("<|im_start|>"));
+  EXPECT_THAT(ChatTemplate::Make("vicuna", bytes).status().message(),
+              HasSubstr("chatml, llama3 and plain"));
+}
+
+}  // namespace
+}  // namespace megatron::serve

@@ -1,0 +1,344 @@
+#include "megatron/serve/api_server.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "megatron/base/quoted.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/serve/api_answer.h"
+#include "megatron/serve/api_error.h"
+#include "megatron/serve/api_fields.h"
+#include "megatron/serve/choice_text.h"
+#include "megatron/serve/serve_page.h"
+#include "megatron/serve/text_run.h"
+
+namespace megatron::serve {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// How often a request looks whether its client is still there.
+constexpr absl::Duration kLook = absl::Milliseconds(50);
+// The status of an answer that nobody was there to read, in the metrics alone.
+constexpr int kClientGone = 499;
+constexpr absl::string_view kModels = "/v1/models";
+
+http::Response JsonResponse(const Json& json) {
+  http::Response response;
+  response.content_type = "application/json";
+  response.body = JsonText(json) + "\n";
+  return response;
+}
+
+// 64 bits that nobody can guess.
+uint64_t RandomWord() {
+  uint64_t word = 0;
+  const std::string bytes = RandomBytes(sizeof(word));
+  std::memcpy(&word, bytes.data(), sizeof(word));
+  return word;
+}
+
+Json Spelling(const Tokenizer& tokenizer, int32_t token) {
+  return token < 0 ? Json(nullptr) : Json(tokenizer.Piece(token));
+}
+
+}  // namespace
+
+struct ApiServer::Route {
+  const char* method;
+  const char* path;
+  bool is_open;  // needs no key
+  http::Response (ApiServer::*answer)(const http::Request&, const http::Client&);
+};
+
+const std::vector<ApiServer::Route>& ApiServer::Routes() {
+  static const auto* const routes = new std::vector<Route>{
+      {"GET", "/", true, &ApiServer::Page},
+      {"GET", "/health", true, &ApiServer::Health},
+      {"GET", "/metrics", false, &ApiServer::Metrics},
+      {"GET", "/v1/models", false, &ApiServer::Models},
+      {"GET", "/tokenizer_info", false, &ApiServer::TokenizerInfo},
+      {"POST", "/tokenize", false, &ApiServer::Tokenize},
+      {"POST", "/detokenize", false, &ApiServer::Detokenize},
+      {"POST", "/v1/completions", false, &ApiServer::Complete},
+      {"POST", "/v1/chat/completions", false, &ApiServer::Chat},
+  };
+  return *routes;
+}
+
+// A request for texts while it is answered.
+struct ApiServer::Work {
+  Work(TextCall checked, TextEngine* engine, const Tokenizer& tokenizer, AnswerHead head,
+       absl::Duration time)
+      : call(std::move(checked)),
+        answer(tokenizer, call, std::move(head)),
+        run(engine, tokenizer, call, start + time) {}
+
+  const absl::Time start = absl::Now();
+  const TextCall call;
+  const ApiAnswer answer;
+  TextRun run;
+  bool has_token = false;
+
+  const char* path() const { return call.is_chat ? "/v1/chat/completions" : "/v1/completions"; }
+};
+
+ApiServer::ApiServer(const ApiServerOptions& options, TextEngine* engine,
+                     const Tokenizer& tokenizer)
+    : options_(options), engine_(engine), tokenizer_(tokenizer), start_(absl::Now()) {}
+
+ApiServer::~ApiServer() = default;
+
+absl::StatusOr<std::unique_ptr<ApiServer>> ApiServer::Start(const ApiServerOptions& options,
+                                                            TextEngine* engine,
+                                                            const Tokenizer& tokenizer) {
+  std::unique_ptr<ApiServer> server(new ApiServer(options, engine, tokenizer));
+  for (const std::string& key : options.api_keys) server->keys_.push_back(Sha256(key));
+  if (!options.chat_template.empty()) {
+    MEGATRON_ASSIGN_OR_RETURN(server->chat_, ChatTemplate::Make(options.chat_template, tokenizer));
+  }
+  server->context_ = {&tokenizer, server->chat_ ? &*server->chat_ : nullptr, options.model,
+                      engine->limits(), options.max_choices};
+  http::ServerOptions http;
+  http.listen = options.listen;
+  http.limits.body_bytes = options.body_bytes;
+  http.connections = options.connections;
+  http.send_time = options.send_time;
+  ApiServer* const self = server.get();
+  MEGATRON_ASSIGN_OR_RETURN(
+      server->http_,
+      http::Server::Start(http, [self](const http::Request& request, const http::Client& client) {
+        return self->Answer(request, client);
+      }));
+  return server;
+}
+
+// ------------------------------------------------------------------------------ who may ask what
+
+absl::Status ApiServer::CheckCaller(const Route& route, const http::Request& request) const {
+  // A page of another site may send requests of its own through a browser of this machine.
+  absl::string_view origin = request.Field("origin");
+  if (!origin.empty()) {
+    const size_t scheme = origin.find("://");
+    origin.remove_prefix(scheme == origin.npos ? 0 : scheme + 3);
+    if (!absl::EqualsIgnoreCase(origin, request.Field("host")))
+      return absl::PermissionDeniedError("pages of other sites may not use this server");
+  }
+  if (route.is_open || keys_.empty()) return absl::OkStatus();
+  absl::string_view given = request.Field("authorization");
+  if (!absl::StartsWithIgnoreCase(given, "bearer "))
+    return absl::UnauthenticatedError("this server needs a key: Authorization: Bearer KEY");
+  given = absl::StripAsciiWhitespace(given.substr(7));
+  const Sha256Digest digest = Sha256(given);
+  bool known = false;
+  for (const Sha256Digest& key : keys_) known |= EqualInConstantTime(AsBytes(key), AsBytes(digest));
+  return known ? absl::OkStatus() : absl::UnauthenticatedError("the key is none of this server's");
+}
+
+http::Response ApiServer::Answer(const http::Request& request, const http::Client& client) {
+  const bool is_model = request.path == absl::StrCat(kModels, "/", options_.model);
+  const Route* found = nullptr;
+  for (const Route& route : Routes()) {
+    if ((is_model ? kModels : request.path) == route.path) found = &route;
+  }
+  http::Response response;
+  if (found == nullptr) {
+    response =
+        ApiErrorResponse(absl::NotFoundError(absl::StrCat("there is no ", Quoted(request.path))));
+  } else {
+    response = AnswerRoute(*found, request, client);
+  }
+  // A stream counts itself when it has ended.
+  if (!response.stream) metrics_.CountAnswer(found ? found->path : "other", response.status);
+  return response;
+}
+
+http::Response ApiServer::AnswerRoute(const Route& route, const http::Request& request,
+                                      const http::Client& client) {
+  const absl::Status status = CheckCaller(route, request);
+  if (!status.ok()) return ApiErrorResponse(status);
+  const bool is_head = request.method == "HEAD" && absl::string_view(route.method) == "GET";
+  if (request.method == route.method || is_head) return (this->*route.answer)(request, client);
+  http::Response response = ApiErrorResponse(
+      absl::UnimplementedError(absl::StrCat(route.path, " is asked by ", route.method)));
+  response.fields = {{"Allow", route.method}};
+  return response;
+}
+
+// ------------------------------------------------------------------------------ what the server is
+
+http::Response ApiServer::Page(const http::Request&, const http::Client&) {
+  http::Response response;
+  response.content_type = "text/html; charset=utf-8";
+  response.fields = {
+      {"Content-Security-Policy",
+       "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+       "connect-src 'self'; base-uri 'none'; form-action 'none'; "
+       "frame-ancestors 'none'"}};
+  response.body = kServePage;
+  return response;
+}
+
+http::Response ApiServer::Health(const http::Request&, const http::Client&) {
+  http::Response response = JsonResponse({{"status", failed_ ? "the model has stopped" : "ok"}});
+  if (failed_) response.status = 503;
+  return response;
+}
+
+http::Response ApiServer::Metrics(const http::Request&, const http::Client&) {
+  http::Response response;
+  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  response.body = metrics_.Page(engine_->state(), engine_->limits());
+  return response;
+}
+
+http::Response ApiServer::Models(const http::Request& request, const http::Client&) {
+  Json model;
+  model["id"] = options_.model;
+  model["object"] = "model";
+  model["created"] = absl::ToUnixSeconds(start_);
+  model["owned_by"] = "megatron";
+  model["max_model_len"] = context_.limits.max_context;
+  if (request.path != kModels) return JsonResponse(model);
+  Json list;
+  list["object"] = "list";
+  list["data"] = Json::array();
+  list["data"].push_back(std::move(model));
+  return JsonResponse(list);
+}
+
+http::Response ApiServer::TokenizerInfo(const http::Request&, const http::Client&) {
+  const SpecialTokens& special = tokenizer_.special();
+  Json json;
+  json["tokenizer_type"] = std::string(tokenizer_.name());
+  json["vocab_size"] = tokenizer_.vocab_size();
+  json["bos_token"] = Spelling(tokenizer_, special.bos);
+  json["eos_token"] = Spelling(tokenizer_, special.eos >= 0 ? special.eos : special.eod);
+  json["pad_token"] = Spelling(tokenizer_, special.pad);
+  // Clients expect a program of Jinja there.
+  json["chat_template"] = nullptr;
+  return JsonResponse(json);
+}
+
+http::Response ApiServer::Tokenize(const http::Request& request, const http::Client&) {
+  const auto body = ParseBody(request.body);
+  if (!body.ok()) return ApiErrorResponse(body.status());
+  const auto tokens = ReadTokenize(*body, context_);
+  if (!tokens.ok()) return ApiErrorResponse(tokens.status());
+  Json json;
+  json["count"] = tokens->size();
+  json["max_model_len"] = context_.limits.max_context;
+  json["tokens"] = *tokens;
+  return JsonResponse(json);
+}
+
+http::Response ApiServer::Detokenize(const http::Request& request, const http::Client&) {
+  const auto body = ParseBody(request.body);
+  if (!body.ok()) return ApiErrorResponse(body.status());
+  const auto tokens = ReadDetokenize(*body, context_);
+  if (!tokens.ok()) return ApiErrorResponse(tokens.status());
+  Json json;
+  json["prompt"] = tokenizer_.Decode(*tokens);
+  return JsonResponse(json);
+}
+
+// ------------------------------------------------------------------------------ texts
+
+http::Response ApiServer::Complete(const http::Request& request, const http::Client& client) {
+  const auto body = ParseBody(request.body);
+  if (!body.ok()) return ApiErrorResponse(body.status());
+  return Write(ReadCompletion(*body, context_, RandomWord()), client);
+}
+
+http::Response ApiServer::Chat(const http::Request& request, const http::Client& client) {
+  const auto body = ParseBody(request.body);
+  if (!body.ok()) return ApiErrorResponse(body.status());
+  return Write(ReadChat(*body, context_, RandomWord()), client);
+}
+
+http::Response ApiServer::Write(absl::StatusOr<TextCall> call, const http::Client& client) {
+  if (!call.ok()) return ApiErrorResponse(call.status());
+  AnswerHead head;
+  head.id = absl::BytesToHexString(RandomBytes(12));
+  head.created = absl::ToUnixSeconds(absl::Now());
+  head.model = options_.model;
+  const auto work = std::make_shared<Work>(*std::move(call), engine_, tokenizer_, std::move(head),
+                                           options_.request_time);
+  const absl::Status status = work->run.Start();
+  if (!status.ok()) {
+    if (!absl::IsResourceExhausted(status)) return ApiErrorResponse(status);
+    return ApiErrorResponse(absl::ResourceExhaustedError(
+        "the server has as many requests as it takes; try again later"));
+  }
+  if (!work->call.stream) return WriteWhole(work.get(), client);
+  http::Response response;
+  response.content_type = "text/event-stream; charset=utf-8";
+  response.stream = [this, work](http::Client* reader) { WriteStream(work.get(), reader); };
+  return response;
+}
+
+absl::StatusOr<bool> ApiServer::GoesOn(Work* work, const http::Client& client) {
+  const absl::StatusOr<bool> ended = work->run.Wait(kLook);
+  if (!work->has_token && work->run.completion_tokens() > 0) {
+    work->has_token = true;
+    metrics_.CountFirstToken(absl::Now() - work->start);
+  }
+  if (!ended.ok()) {
+    const bool is_own = absl::IsDeadlineExceeded(ended.status());
+    if (!is_own && !client.Gone()) failed_ = true;
+    return ended.status();
+  }
+  if (*ended) metrics_.CountText(absl::Now() - work->start);
+  return !*ended;
+}
+
+http::Response ApiServer::WriteWhole(Work* work, const http::Client& client) {
+  for (;;) {
+    const absl::StatusOr<bool> goes_on = GoesOn(work, client);
+    if (!goes_on.ok()) return ApiErrorResponse(goes_on.status());
+    if (!*goes_on) break;
+    if (client.Gone()) return http::ErrorResponse(kClientGone, "");
+  }
+  std::vector<ChoicePiece> pieces;
+  for (ChoiceText& choice : work->run.choices()) pieces.push_back(choice.Take());
+  return JsonResponse(work->answer.Whole(pieces, work->run.completion_tokens()));
+}
+
+void ApiServer::WriteStream(Work* work, http::Client* client) {
+  std::vector<ChoiceText>& choices = work->run.choices();
+  std::string events;
+  for (size_t i = 0; work->call.is_chat && i < choices.size(); ++i) {
+    absl::StrAppend(&events, ServerSentEvent(work->answer.FirstChunk(static_cast<int64_t>(i))));
+  }
+  int status = 200;
+  for (bool goes_on = true; goes_on && status == 200;) {
+    const absl::StatusOr<bool> news = GoesOn(work, *client);
+    for (size_t i = 0; i < choices.size(); ++i) {
+      const ChoicePiece piece = choices[i].Take();
+      if (piece.empty()) continue;
+      absl::StrAppend(&events,
+                      ServerSentEvent(work->answer.PieceChunk(static_cast<int64_t>(i), piece)));
+    }
+    goes_on = news.ok() && *news;
+    if (!news.ok()) {
+      status = HttpStatus(news.status());
+      absl::StrAppend(&events, ServerSentEvent(ErrorJson(news.status())));
+    } else if (!goes_on) {
+      if (work->call.include_usage) {
+        absl::StrAppend(&events,
+                        ServerSentEvent(work->answer.UsageChunk(work->run.completion_tokens())));
+      }
+      absl::StrAppend(&events, kLastEvent);
+    }
+    if (!client->Send(events) || (goes_on && client->Gone())) status = kClientGone;
+    events.clear();
+  }
+  metrics_.CountAnswer(work->path(), status);
+}
+
+}  // namespace megatron::serve

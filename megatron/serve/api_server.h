@@ -1,0 +1,100 @@
+// Serves a model over HTTP, as OpenAI's API has it: completions, conversations, and what clients
+// want to know of the tokenizer (docs/serving.md).
+//
+//   MEGATRON_ASSIGN_OR_RETURN(auto server, ApiServer::Start(options, &engine, tokenizer));
+#ifndef MEGATRON_SERVE_API_SERVER_H_
+#define MEGATRON_SERVE_API_SERVER_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "megatron/comm/socket/hmac_sha256.h"
+#include "megatron/comm/socket/socket.h"
+#include "megatron/data/tokenizer/tokenizer.h"
+#include "megatron/generate/text_engine.h"
+#include "megatron/http/request.h"
+#include "megatron/http/response.h"
+#include "megatron/http/server.h"
+#include "megatron/serve/api_request.h"
+#include "megatron/serve/chat_template.h"
+#include "megatron/serve/serve_metrics.h"
+
+namespace megatron::serve {
+
+struct ApiServerOptions {
+  Endpoint listen = {"127.0.0.1", 0};
+  std::string model = "model";  // its name in requests and answers
+  std::string chat_template;    // empty: there are no conversations
+  // Requests need one of these, as bearers; empty: anybody may ask.
+  std::vector<std::string> api_keys;
+  absl::Duration request_time = absl::Minutes(10);  // from a request to the end of its answer
+  absl::Duration send_time = absl::Seconds(10);     // for a client to read a piece of an answer
+  size_t body_bytes = 2 << 20;
+  int connections = 256;
+  int max_choices = 128;  // texts that a request may ask for
+};
+
+class ApiServer {
+ public:
+  // The engine and the tokenizer must outlive the server. kInvalidArgument for options that are
+  // wrong; fails if the port is in use.
+  static absl::StatusOr<std::unique_ptr<ApiServer>> Start(const ApiServerOptions& options,
+                                                          TextEngine* engine,
+                                                          const Tokenizer& tokenizer);
+  // Closes all connections, and ends what the engine does for them.
+  ~ApiServer();
+
+  const Endpoint& endpoint() const { return http_->endpoint(); }
+
+ private:
+  struct Work;
+  struct Route;
+
+  ApiServer(const ApiServerOptions& options, TextEngine* engine, const Tokenizer& tokenizer);
+  static const std::vector<Route>& Routes();
+
+  http::Response Answer(const http::Request& request, const http::Client& client);
+  http::Response AnswerRoute(const Route& route, const http::Request& request,
+                             const http::Client& client);
+  absl::Status CheckCaller(const Route& route, const http::Request& request) const;
+
+  http::Response Page(const http::Request&, const http::Client&);
+  http::Response Health(const http::Request&, const http::Client&);
+  http::Response Metrics(const http::Request&, const http::Client&);
+  http::Response Models(const http::Request&, const http::Client&);
+  http::Response TokenizerInfo(const http::Request&, const http::Client&);
+  http::Response Tokenize(const http::Request&, const http::Client&);
+  http::Response Detokenize(const http::Request&, const http::Client&);
+  http::Response Complete(const http::Request&, const http::Client&);
+  http::Response Chat(const http::Request&, const http::Client&);
+
+  http::Response Write(absl::StatusOr<TextCall> call, const http::Client& client);
+  http::Response WriteWhole(Work* work, const http::Client& client);
+  void WriteStream(Work* work, http::Client* client);
+  // Waits for news of the work. False where it has ended, or the status is an error.
+  absl::StatusOr<bool> GoesOn(Work* work, const http::Client& client);
+
+  const ApiServerOptions options_;
+  TextEngine* const engine_;
+  const Tokenizer& tokenizer_;
+  const absl::Time start_;
+  std::vector<Sha256Digest> keys_;
+  std::optional<ChatTemplate> chat_;
+  ApiContext context_;
+  ServeMetrics metrics_;
+  std::atomic<bool> failed_{false};     // the engine has failed
+  std::unique_ptr<http::Server> http_;  // the last member: its threads use the others
+};
+
+}  // namespace megatron::serve
+
+#endif  // MEGATRON_SERVE_API_SERVER_H_
