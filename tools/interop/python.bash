@@ -7,6 +7,7 @@
 #   use_index_torch            # or
 #   use_tensorboard_packages   # or
 #   use_tracker_packages       # or
+#   use_evaluation_packages    # or
 #   use_nvdisasm
 #
 # Afterwards "$venv_python" is the Python of a virtual environment with those packages, and $scratch an
@@ -14,12 +15,28 @@
 # ~/.cache/megatron-python, and shared by all scripts; another pin or another Python makes a new one.
 # There are several: transformers wants an older tokenizers than the one that ours are compared with,
 # whoever reads TensorBoard's files, those of W&B, MLflow and trackio, or machine code, needs neither,
-# and speed is compared with the index's PyTorch alone.
+# lm_eval brings many packages along, and speed is compared with the index's PyTorch alone.
 #
 # PyTorch is that of $PYTHON, of python3 or of the system's python3. Where none has it, Debian's
 # python3-torch is installed, or, without apt or the right to use it, the index's torch. use_index_torch
 # takes the index's always: a download of gigabytes, since it brings the libraries for GPUs along.
 
+# lm_eval with transformers, and openai. Debian's PyTorch is built for NumPy 1, so that pyarrow is older.
+readonly EVALUATION_PACKAGES=(absl-py==2.5.1 accelerate==1.0.1 aiohappyeyeballs==2.7.1 aiohttp==3.14.5
+  aiosignal==1.4.0 annotated-types==0.8.0 anyio==4.16.0 certifi==2026.10.19.post1 click==8.5.1
+  cloudpickle==3.1.3 colorama==0.4.6 DataProperty==1.1.1 datasets==4.0.0 defusedxml==0.7.1 dill==0.3.8
+  evaluate==0.4.6 filelock==4.3.1 frozenlist==1.8.0 fsspec==2025.3.0 h11==0.16.0 hf-xet==1.8.0
+  httpcore==1.0.9 httpcore2==2.16.2 httpx==0.28.1 httpx2==2.16.2 huggingface_hub==0.36.2 idna==3.20
+  Jinja2==3.1.6 jiter==0.19.0 joblib==1.6.0 lm_eval==0.4.13 lxml==6.1.3 MarkupSafe==3.0.4
+  mbstrdecoder==1.1.5 more-itertools==11.2.1 multidict==7.2.1 multiprocess==0.70.16 narwhals==2.29.0
+  nltk==3.10.4 numpy==1.26.4 openai==3.57.0 packaging==24.2 pandas==2.2.3 pathvalidate==3.3.1
+  portalocker==4.4.2 propcache==0.5.4 pyarrow==21.0.0 pydantic==2.14.4 pydantic_core==2.50.5
+  pytablewriter==1.2.1 pytz==2026.6 regex==2026.11.19 requests==2.34.2 rouge-score==0.1.2
+  sacrebleu==2.6.0 safetensors==0.4.5 scikit-learn==1.9.1 scipy==1.17.1 sniffio==1.3.1
+  sqlitedict==2.1.0 tabledata==1.3.5 tabulate==0.10.0 tcolorpy==0.1.7 tenacity==9.2.1
+  threadpoolctl==3.8.0 tokenizers==0.20.3 tqdm==4.70.1 transformers==4.46.3 truststore==0.10.5
+  typepy==1.3.5 typing_extensions==4.16.0 typing-inspection==0.4.5 tzdata==2026.6 word2number==1.1
+  xxhash==4.1.0 yarl==1.25.1)
 readonly INDEX_TORCH_PACKAGES=(numpy==2.2.6 torch==2.9.1)
 readonly TENSORBOARD_PACKAGES=(absl-py==2.5.1 grpcio==1.85.1 Markdown==3.11.3 MarkupSafe==3.0.4
   numpy==2.2.6 packaging==26.3 pillow==13.0.0 protobuf==7.36.2 tensorboard==2.21.0
@@ -134,13 +151,20 @@ use_index_torch() {
   "$venv_python" -c 'import torch' >&2 || give_up "the index's PyTorch does not start here"
 }
 
-use_torch_packages() {
-  local torch=() needed='import numpy, torch, venv, ensurepip'
+# Sets venv_python to an environment with PyTorch: $1 is its name, then the arguments of `pip install`.
+use_packages_beside_torch() {
+  local name=$1 torch=() needed='import numpy, torch, venv, ensurepip'
   base_python=$(find_python "$needed") ||
     { install_debian python3-torch python3-numpy python3-venv && base_python=$(find_python "$needed"); } ||
     { base_python=$(find_python 'import venv, ensurepip') && torch=(numpy torch --); } ||
     give_up "no Python can make virtual environments"
-  use_environment torch --system-site-packages "${torch[@]}" "${TORCH_PACKAGES[@]}" -- \
-    --no-deps "${TORCH_PACKAGES_ALONE[@]}"
+  shift
+  use_environment "$name" --system-site-packages "${torch[@]}" "$@"
   "$venv_python" -c 'import numpy, torch' >&2 || give_up "there is no Python with numpy and PyTorch"
 }
+
+use_torch_packages() {
+  use_packages_beside_torch torch "${TORCH_PACKAGES[@]}" -- --no-deps "${TORCH_PACKAGES_ALONE[@]}"
+}
+
+use_evaluation_packages() { use_packages_beside_torch evaluation "${EVALUATION_PACKAGES[@]}"; }

@@ -3,17 +3,13 @@
   check.py BIN_DIRECTORY WORK_DIRECTORY [PICTURES_DIRECTORY]
 """
 
-import base64
-import json
 import os
-import re
 import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from browser import Browser
 from small_runs import SmallRuns
 
 BIN, WORK, PICTURES = sys.argv[1], sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else ""
@@ -39,88 +35,6 @@ def report(name, *names):
         return page, file.read()
 
 
-class Browser:
-    """Chromium by its driver, over WebDriver's own protocol."""
-
-    def __init__(self):
-        self.driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        port = None
-        while port is None:
-            line = self.driver.stdout.readline()
-            if not line:
-                sys.exit("chromedriver did not start")
-            found = re.search(r"successfully on port (\d+)", line)
-            port = found and found[1]
-        self.url = f"http://127.0.0.1:{port}/session"
-        options = {"args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]}
-        value = self.post("", {"capabilities": {"alwaysMatch": {
-            "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}}})
-        self.url += "/" + value["sessionId"]
-
-    def post(self, path, body):
-        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
-        try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
-                return json.load(answer)["value"]
-        except urllib.error.HTTPError as error:
-            sys.exit(error.read().decode())
-
-    def command(self, command, **parameters):
-        return self.post("/goog/cdp/execute", {"cmd": command, "params": parameters})
-
-    def look(self, page, width=1280, dark=False):
-        self.command("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
-        self.command("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
-        self.post("/url", {"url": "file://" + page})
-
-    def run(self, script):
-        return self.post("/execute/sync", {"script": script, "args": []})
-
-    def messages(self):
-        return self.post("/se/log", {"type": "browser"})
-
-    def press(self, key):
-        keys = [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")]
-        self.post("/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": keys}]})
-
-    def picture(self, name):
-        if not PICTURES:
-            return
-        os.makedirs(PICTURES, exist_ok=True)
-        shot = self.command("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        with open(f"{PICTURES}/{name}.png", "wb") as file:
-            file.write(base64.b64decode(shot["data"]))
-
-    def stop(self):
-        self.driver.terminate()
-        self.driver.wait()
-
-
-# Names the pairs of a color and its ground that differ too little to be read.
-CONTRAST = """
-const rgb = text => text.match(/[\\d.]+/g).map(Number);
-const light = text => {
-  const [r, g, b] = rgb(text).map(v => v / 255).map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-};
-const ratio = (a, b) => (Math.max(light(a), light(b)) + 0.05) / (Math.min(light(a), light(b)) + 0.05);
-const page = getComputedStyle(document.body).backgroundColor, bad = [];
-for (const node of document.querySelectorAll('h1,h2,h3,p,a,dt,dd,th,td,summary,figcaption,li,svg text')) {
-  let ground = page;
-  for (let up = node; up && ground === page; up = up.parentElement) {
-    const own = getComputedStyle(up).backgroundColor;
-    if (own !== 'rgba(0, 0, 0, 0)') ground = own;
-  }
-  if (node.classList.contains('inside')) ground = getComputedStyle(node.previousElementSibling).fill;
-  const style = getComputedStyle(node), color = node.closest('svg') ? style.fill : style.color;
-  if (ratio(color, ground) < 4.5) bad.push(node.tagName + ' ' + color + ' on ' + ground);
-}
-for (const node of document.querySelectorAll('.line,.joined')) {
-  const color = getComputedStyle(node).stroke;
-  if (ratio(color, page) < 3) bad.push(color + ' on ' + page);
-}
-return [...new Set(bad)];
-"""
 # Names what a screen reader would stumble over.
 WORDS = """
 const bad = [], ids = new Set();
@@ -149,7 +63,7 @@ return bad;
 
 
 def check_page(browser, name, page, sentences):
-    browser.look(page)
+    browser.look("file://" + page)
     text = browser.run("return document.body.innerText")
     for sentence in sentences:
         check(f"{name}: it says {sentence!r}", sentence in text)
@@ -165,13 +79,13 @@ def check_page(browser, name, page, sentences):
              and node.get("name", {}).get("value") and not node.get("ignored")]
     check(f"{name}: {pictures} pictures are images with names for a screen reader", pictures > 5 and len(named) == pictures)
     for look in ("light", "dark"):
-        browser.look(page, dark=look == "dark")
-        contrast = browser.run(CONTRAST)
+        browser.look("file://" + page, dark=look == "dark")
+        contrast = browser.unreadable()
         check(f"{name}: everything can be read in {look} {contrast or ''}", not contrast)
         browser.picture(f"{name}-{look}")
     check(f"{name}: dark is dark", browser.run("return getComputedStyle(document.body).backgroundColor") == "rgb(21, 25, 30)")
     for width in (320, 375, 768, 1280):
-        browser.look(page, width=width)
+        browser.look("file://" + page, width=width)
         check(f"{name}: nothing sticks out of {width} pixels", browser.run("return document.documentElement.scrollWidth") <= width)
         if width == 375:
             browser.picture(f"{name}-narrow")
@@ -179,7 +93,7 @@ def check_page(browser, name, page, sentences):
 
 
 def check_keyboard(browser, page):
-    browser.look(page)
+    browser.look("file://" + page)
     browser.press("\ue004")
     check("keyboard: the first stop skips to the content",
           browser.run("return document.activeElement.textContent") == "Skip to the content")
@@ -202,7 +116,7 @@ def main():
     first.wait()
     check("it is continued", start("ranks", *RANKS, f"--set=logging.pipeline_timeline_file={WORK}/ranks/timeline.txt").wait() == 0)
 
-    browser = Browser()
+    browser = Browser(PICTURES)
     page, text = report("plain", "plain")
     check("plain: the text has the numbers", "| iterations | 40 |" in text and "| lm loss, validation |" in text)
     check_page(browser, "plain", page, ["lm loss", "train with --profile", "optimizer.lr_warmup_iters", "z_loss",
