@@ -28,8 +28,8 @@ struct Case {
   int64_t num_layers = 4;
   bool weights_on_host = false;
   // Waits that put nothing behind anything: those of the first copy, into memory that was in no use
-  // before, and those for reductions at the end of backward, whose memory is not used again and
-  // which a later wait covers.
+  // before, and those for reductions at the end of a backward, whose memory is not used again before
+  // a later wait that covers them.
   std::set<int64_t> unneeded;
 };
 
@@ -130,7 +130,7 @@ Case WeightsOnHost(const char* name, bool shared_out) {
   Case c = Small(name, SmallGpt2());
   c.layout.overlap = true;
   c.weights_on_host = true;
-  c.unneeded = {0, 40, 42, 44};
+  c.unneeded = {0, 43, 45, 47};
   if (!shared_out) {
     c.layout.tensor = 2;
     return c;
@@ -139,6 +139,14 @@ Case WeightsOnHost(const char* name, bool shared_out) {
   c.layout.data = 2;
   c.layout.micro_batch_size = 4;
   c.layout.sharding = DataSharding::kWeights;
+  return c;
+}
+
+// The sums of the first micro-batch come back for the second.
+Case SumsOnHost(const char* name) {
+  Case c = WeightsOnHost(name, /*shared_out=*/false);
+  c.layout.micro_batch_size = 4;
+  c.unneeded = {0, 43, 45, 62, 88, 93, 97};
   return c;
 }
 
@@ -157,6 +165,7 @@ std::vector<Case> Cases() {
       DeduplicatedDispatch("DeduplicatedDispatchAndASharedExpert", SmallDeepSeek()),
       Offload("OffloadedActivations", SmallGpt2()),
       WeightsOnHost("OffloadedWeights", false),
+      SumsOnHost("OffloadedWeightsOfTwoMicroBatches"),
       WeightsOnHost("OffloadedWeightsSharedOut", true),
   };
 }
