@@ -83,14 +83,21 @@ TEST(ExpertsTest, ARowIsThatOfItsExpertWhereverItStands) {
 TEST(ExpertsTest, WeightsAreTensorsOfAllExperts) {
   Experts experts(Options(/*gated=*/true), "experts", ExpertGroups{});
   const std::vector<Parameter*> parameters = ParametersOf(&experts);
-  ASSERT_EQ(parameters.size(), 2u);
+  ASSERT_EQ(parameters.size(), 4u);
   EXPECT_EQ(parameters[0]->name, "experts.linear_fc1.weight");
   EXPECT_EQ(parameters[0]->sharding.global_shape, (Shape{kExperts, 2, kFfn, kHidden}));
   EXPECT_EQ(parameters[1]->name, "experts.linear_fc2.weight");
   EXPECT_EQ(parameters[1]->sharding.global_shape, (Shape{kExperts, kHidden, kFfn}));
+  EXPECT_EQ(parameters[2]->name, "experts.linear_fc1.bias");
+  EXPECT_EQ(parameters[2]->sharding.global_shape, (Shape{kExperts, 2, kFfn}));
+  EXPECT_EQ(parameters[3]->name, "experts.linear_fc2.bias");
+  EXPECT_EQ(parameters[3]->sharding.global_shape, (Shape{kExperts, kHidden}));
   for (const Parameter* parameter : parameters) {
     EXPECT_TRUE(parameter->sharding.expert_grid);
-    EXPECT_EQ(parameter->sharding.sharded, (AxisSet{Axis::kExpert, Axis::kTensor}));
+    // Ranks that share an expert have the last bias whole.
+    EXPECT_EQ(parameter->sharding.sharded, parameter == parameters[3]
+                                               ? AxisSet{Axis::kExpert}
+                                               : (AxisSet{Axis::kExpert, Axis::kTensor}));
   }
 }
 
