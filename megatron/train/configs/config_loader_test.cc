@@ -141,6 +141,14 @@ TEST(LoadConfigFromStringTest, TellsErrorsOfTextTypesAndValuesTogether) {
                 "(default)"));
 }
 
+// Plans and tools that read a checkpoint's configuration know no device.
+TEST(LoadConfigFromStringTest, WhatNeedsProcessorsIsReadWithoutADevice) {
+  const std::vector<std::string> overrides = {"parallel.ranks_as=processes",
+                                              "parallel.data_parallel_size=2",
+                                              "parallel.in_process_recovery=true"};
+  EXPECT_THAT(LoadConfigFromString(kGood, "x", overrides, ConfigPurpose::kDryRun), IsOk());
+}
+
 TEST(ShippedConfigsTest, EachLoadsAsAPlanAndMeansTheSameWrittenOut) {
   EXPECT_THAT(ShippedConfigs(), SizeIs(15));
   for (const ShippedConfig& shipped : ShippedConfigs()) {
