@@ -143,9 +143,9 @@ TEST(LoadConfigFromStringTest, TellsErrorsOfTextTypesAndValuesTogether) {
 
 // Plans and tools that read a checkpoint's configuration know no device.
 TEST(LoadConfigFromStringTest, WhatNeedsProcessorsIsReadWithoutADevice) {
-  const std::vector<std::string> overrides = {"parallel.ranks_as=processes",
-                                              "parallel.data_parallel_size=2",
-                                              "parallel.in_process_recovery=true"};
+  const std::vector<std::string> overrides = {
+      "parallel.ranks_as=processes", "parallel.data_parallel_size=2", "train.global_batch_size=4",
+      "parallel.in_process_recovery=true"};
   EXPECT_THAT(LoadConfigFromString(kGood, "x", overrides, ConfigPurpose::kDryRun), IsOk());
 }
 
