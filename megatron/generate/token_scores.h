@@ -23,7 +23,7 @@ class TokenScores {
   const float* logits_;
   int64_t vocab_size_;
   float largest_;
-  double log_sum_;  // of exp(logit - largest)
+  double log_sum_;  // the logarithm of the sum of exp(logit - largest)
 };
 
 }  // namespace megatron

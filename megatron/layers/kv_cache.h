@@ -23,7 +23,7 @@ struct KvCacheOptions {
   std::vector<int64_t> layers;  // the numbers of the layers in the whole model
   int64_t slots = 1;
   int64_t capacity = 0;  // places of each slot
-  int64_t groups = 0;    // those of this rank
+  int64_t groups = 0;    // this rank's groups
   int64_t head_size = 0;
   DType dtype = DType::kFloat32;
 };
@@ -54,7 +54,7 @@ class KvCache {
 
   KvCacheOptions options_;
   Buffer buffer_;
-  Tensor keys_values_LU2GD_;  // of this rank's L layers
+  Tensor keys_values_LU2GD_;  // L is the number of this rank's layers
   Tensor cu_seqlens_, position_U_;
 };
 

@@ -67,9 +67,9 @@ struct AttentionInputs {
   // the query; keys further away, to either side, take the first or last row. W is odd. Positions
   // are counted from the sequence's end if they are not given.
   Tensor bias_WN;
-  // Of the dtype of q, contiguous, or empty. Each query has one more key then, whose value is zero
-  // and whose score is the number of the query's head: a sink. If keys arrive in parts, one of the
-  // calls has the sinks, whichever it is.
+  // A contiguous tensor of the dtype of q, or empty. Each query has one more key then, whose value
+  // is zero and whose score is the number of the query's head: a sink. If keys arrive in parts, one
+  // of the calls has the sinks, whichever it is.
   Tensor sink_N;
 };
 

@@ -31,7 +31,8 @@ class ServeMetrics {
   static constexpr std::array<double, 12> kSeconds = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
                                                       1,    2.5,   5,    10,  30,   60};
   struct Histogram {
-    std::array<int64_t, kSeconds.size()> counts = {};  // of values up to each of kSeconds
+    std::array<int64_t, kSeconds.size()> counts =
+        {};  // the counts of values up to each of kSeconds
     int64_t count = 0;
     double sum = 0;
   };

@@ -49,8 +49,8 @@ class TextRun {
   const absl::Time deadline_;
   std::shared_ptr<Inbox> inbox_;
   std::vector<ChoiceText> choices_;
-  std::vector<uint64_t> ids_;  // of the choices that were submitted
-  std::vector<bool> running_;  // of the same: the engine has not ended them
+  std::vector<uint64_t> ids_;  // the ids of the choices that were submitted
+  std::vector<bool> running_;  // for each of them: the engine has not ended it
 };
 
 }  // namespace megatron::serve

@@ -53,7 +53,7 @@ using Replica = std::vector<int>;
 struct Before {
   std::vector<Replica> whole;
   std::vector<int> others;     // those that are in none of them
-  std::vector<int> positions;  // by comer; -1: it had no rank
+  std::vector<int> positions;  // each comer's place in a replica; -1: it had none
   std::vector<int> lost;       // ranks that have not come
 };
 

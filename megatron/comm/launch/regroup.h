@@ -60,8 +60,8 @@ std::string EncodeRegroupPlan(const RegroupPlan& plan);
 absl::StatusOr<RegroupPlan> DecodeRegroupPlan(absl::string_view text);
 
 struct RegroupRules {
-  ParallelSizes sizes;     // of the world before; `data` is its size
-  int most_data_size = 1;  // that of the job's launch
+  ParallelSizes sizes;     // the sizes of the world before; `data` is its size
+  int most_data_size = 1;  // the data size at the job's launch
   int least_data_size = 1;
   std::function<bool(int64_t data_size)> fits;  // whether the configuration allows it
   bool from_checkpoint = false;                 // whether the run saves checkpoints
@@ -100,7 +100,7 @@ class Regroup {
   // Tells spares that they are not needed any more.
   absl::Status End(absl::string_view reason);
 
-  // Of the last rendezvous at which this process was: its number, which comer it was, and whether it
+  // The last rendezvous at which this process was: its number, which comer it was, and whether it
   // led.
   int number() const { return next_ - 1; }
   int comer() const { return comer_; }

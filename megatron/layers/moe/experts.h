@@ -59,7 +59,7 @@ class Experts {
 
   bool gated_, recompute_;
   bool has_bias_;
-  bool is_first_;  // of the ranks that share an expert
+  bool is_first_;  // whether this is the first of the ranks that share an expert
   ops::Activation activation_;
   ops::Gate gate_;
   DType dtype_;

@@ -198,7 +198,7 @@ class OperationCount {
   std::vector<double> matrices_;  // numbers of elements
   double most_keys_ = 0;
   bool halves_ = false;
-  double pairs_ = 0;  // of queries and keys, for each head's channel
+  double pairs_ = 0;  // the pairs of queries and keys, for each head's channel
 };
 
 template <auto* op>
