@@ -78,7 +78,7 @@ class HostCopies {
 
   const Stream stream_;
   std::array<Line, 2> lines_;  // by direction
-  // By the address of its beginning, what was brought to the host since all was awaited.
+  // What was brought to the host since all was awaited, by the address of its beginning.
   std::map<const char*, Sent> sent_;
 };
 

@@ -233,7 +233,11 @@ RegroupPlan PlanRegroup(const std::vector<Comer>& comers, const RegroupRules& ru
   }
   if (!next.ok()) {
     const std::string who = processes == 1 ? "process that is" : "processes that are";
-    return End(absl::StrCat("the ", processes, " ", who, " left cannot go on ", Describe(lost, 0)));
+    return End(
+        absl::StrCat("the ", processes, " ", who, " left cannot go on ", Describe(lost, 0),
+                     ": at least two ranks are needed, with all parts of the model, that can "
+                     "share the global batch; with parallel.restarts the run is started again "
+                     "from its newest checkpoint"));
   }
   const std::vector<Replica> replicas =
       Take(static_cast<size_t>(sizes.data), static_cast<size_t>(positions), std::move(before));
