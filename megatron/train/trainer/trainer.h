@@ -8,21 +8,21 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/comm/watch/rank_progress.h"
 #include "megatron/data/length_schedule.h"
 #include "megatron/data/sample.h"
 #include "megatron/islands/island_link.h"
-#include "megatron/models/measure.h"
 #include "megatron/models/model_options.h"
 #include "megatron/models/stage_memory.h"
 #include "megatron/models/stage_placement.h"
@@ -41,9 +41,13 @@
 #include "megatron/pipeline/schedule_kind.h"
 #include "megatron/pipeline/stage_plan.h"
 #include "megatron/pipeline/timeline_text.h"
+#include "megatron/tensor/host_mirror.h"
+#include "megatron/tensor/memory.h"
 #include "megatron/train/batches/micro_batch_packer.h"
 #include "megatron/train/graphs/graphed_stage.h"
-#include "megatron/train/metrics/diagnostic_values.h"
+#include "megatron/train/rerun/step_validator.h"
+#include "megatron/train/trainer/step_measures.h"
+#include "megatron/train/trainer/step_report.h"
 
 namespace megatron {
 
@@ -94,10 +98,14 @@ struct TrainerOptions {
   // Whether weights and gradients lie in host memory while they are not used; not on the CPU.
   // `sharding` is kWeights or kNone then, and host_fraction is 1.
   bool weights_on_host = false;
+  // The folder of the file that has these weights; empty: they lie in host memory.
+  std::string weight_directory;
   // The longest text that is generated with these weights, which needs memory of its own; 0: none.
   int64_t max_generation_context = 0;
   int64_t max_encoder_context = 0;  // the longest text that an encoder reads then
   CudaGraphOptions cuda_graphs;     // used on a GPU
+  // Whether the losses of single tokens are asked for (ScoreTokens).
+  bool scores_tokens = false;
   bool log_params_norm = false;
   bool log_num_zeros_in_grad = false;
   // Number of steps from one that is measured (diagnostics.h) to the next; 0: none is.
@@ -105,6 +113,7 @@ struct TrainerOptions {
   // Number of steps from one after which ranks compare weights that they should have alike to the
   // next; 0: they never do.
   int64_t replica_check_interval = 0;
+  RerunOptions rerun;  // steps that are computed again; on the CPU
 
   GeneratorLimits generation_limits() const {
     return {model.vocab_size, max_generation_context, max_encoder_context};
@@ -122,35 +131,6 @@ struct TrainingProgress {
   // The run and the round of the outer server that the global copy is of; 0 and -1: of none.
   uint64_t server_run = 0;
   int64_t server_round = -1;
-};
-
-// Means over the global batches of a step or an evaluation.
-struct Measured {
-  double loss = 0;  // the sum of the losses that the model's head measures
-  // Each measure and its mean; after a step also those of the router's losses that are trained on.
-  absl::InlinedVector<std::pair<Measure, double>, 4> values;
-  // The names of measures whose 0 is a mean over no values.
-  std::vector<const char*> undefined_means;
-};
-
-struct StepReport : Measured {
-  // Means over the global batch's samples and the layers with experts, without their coefficients;
-  // 1 where all experts are chosen alike, and the mean square of the router's log-sum-exp.
-  double load_balancing_loss = 0, z_loss = 0;
-  StepResult update;
-  double learning_rate = 0;  // learning rate after the step, as Megatron prints it
-  std::optional<double> decoupled_learning_rate;  // likewise; that of StepOptions::decoupled_lr
-  double loss_scale = 1;                          // loss scale that the step used
-  int64_t global_batch_size = 0;
-  int64_t seq_length = 0;   // tokens of each sample, or the most of them where they vary
-  int64_t kept_tokens = 0;  // those that layers see which drop tokens; 0: all
-  double params_norm = 0;
-  int64_t num_zeros = 0;
-  // The part of the elements of gradients that all ranks sent; set where it depends on gradients.
-  std::optional<double> sent_gradients;
-  // Empty but after steps that are measured, and for the largest score where QK-clip is on.
-  DiagnosticValues diagnostics;
-  std::optional<IslandLink::Round> round;  // after a step with a round of the outer server
 };
 
 // The requests of a rank in a step. StepReport::update says what any rank has requested.
@@ -183,6 +163,8 @@ class Trainer {
 
   // Reports to `progress` what this rank is doing, from now on.
   void ReportTo(RankProgress* progress) { rank_progress_ = progress; }
+  // Tells where the calls of its groups are recorded, if they are (recorded_communicator.h).
+  void RecordCallsIn(CallRecord* record) { call_record_ = record; }
 
   // Joins the outer server's islands, if it is an island of theirs. Called once, after weights were
   // initialized or restored. `stop` says whether to wait for the server no longer, then and in
@@ -201,6 +183,13 @@ class Trainer {
   // counts them there, with islands by the global weights. Behind the last whole batch comes the
   // first one again.
   absl::StatusOr<Measured> Evaluate(const SampleSource& source, int64_t iterations);
+  // Takes samples [first, first + losses.size() / seq_length): the loss of each of their tokens, and
+  // 1 where its label is the likeliest token, else 0.
+  using TakeTokenScores = absl::FunctionRef<void(int64_t first, absl::Span<const float> losses,
+                                                 absl::Span<const float> hits)>;
+  // Gives every rank the scores of all tokens of `source`, whose size is a multiple of the global
+  // batch, by the weights that Evaluate takes. Needs TrainerOptions::scores_tokens.
+  absl::Status ScoreTokens(const SampleSource& source, TakeTokenScores take);
 
   // Returns the times that the last step measured, with TrainerOptions::measure_pipeline.
   const MeasuredSchedule& measured_pipeline() const { return measured_; }
@@ -252,7 +241,29 @@ class Trainer {
   StepInputs InputsOf(const std::vector<MicroBatch>& batches, StageMode mode) const;
   // The diagnostics of the next step; null: it is not measured.
   Diagnostics* NextDiagnostics() const;
-  absl::Status RunPipeline(int64_t micro_batches, Diagnostics* diagnostics);
+  absl::Status RunPipeline(const std::vector<MicroBatch>& batches, int64_t micro_batches,
+                           Diagnostics* diagnostics);
+  // What the passes of a step begin with, and what they tell besides.
+  struct Passes {
+    const std::vector<MicroBatch>* batches;
+    int64_t micro_batches;
+    Diagnostics* diagnostics;
+    const SampleSource* source = nullptr;  // of which the next step is read ahead; null: of none
+    ExecutedStep* executed = nullptr;      // receives what they computed; may be null
+  };
+  // Runs the forward and backward passes of all micro-batches, and reduces gradients.
+  absl::Status RunPasses(const Passes& passes);
+  // Whether a rank can compute another one's samples, and tell whether the gradients are the same.
+  bool CanComputeForOthers() const;
+  // Whether the gradients of all samples of this rank are there before they are reduced.
+  bool KeepsOwnGradients() const;
+  // The checksum of gradients, all of them or those that are this rank's to update; `finite`, unless
+  // it is null, becomes false if one is not.
+  uint32_t ChecksumOfGradients(bool all, bool* finite) const;
+  // Computes the step that `first` is of again if it is due.
+  absl::StatusOr<StepFinding> ValidateStep(const SampleSource& source,
+                                           const MicroBatchPacker::Step& packed,
+                                           Diagnostics* diagnostics, const ExecutedStep& first);
   absl::StatusOr<StepResult> Update(const StepRequests& requests, Diagnostics* diagnostics);
   // Does what follows the optimizer's update in a step.
   absl::Status FinishStep(Diagnostics* diagnostics, StepReport* report);
@@ -266,18 +277,8 @@ class Trainer {
   // Puts the weights that ranks have in common in place of this rank's own, where these differ, or
   // its own again: the global ones with islands, else the masters.
   void UseCommonWeights(bool use);
-  // Sums over all ranks the sums of the last stage since they were zeroed, and in a step those of
-  // the routers. The host has the result after its next wait for the stream, which it makes once in
-  // a step.
-  void StartMeasuring(bool router_losses);
-  Measured FinishMeasuring();  // the means
-  void ReportRouterLosses(StepReport* report) const;
   // The part of the elements of gradients that all ranks have sent in this step.
   double SentGradients() const;
-  void SumRouterLosses();
-  void SumOverGrid(const Tensor& sums);  // over the grid's ranks that have other samples
-  int64_t MoeLayers() const;             // number of layers with experts in the whole model
-  int64_t NumSums() const;               // number of sums of measures, which come first in report_
   // The tokens of each sample in the step that follows `iteration` steps.
   int64_t SeqLengthAfter(int64_t iteration) const;
   // The tokens of each sample that layers see which drop tokens, in that step; 0: all.
@@ -291,9 +292,9 @@ class Trainer {
   // Packs the samples of a step.
   absl::Status Pack(const SampleSource& source, const MicroBatchPacker::Step& step);
   void ReadAhead(const SampleSource& source, int64_t batch);
-  // The first error of the groups, or of the states' file.
+  // The first error of the groups, or of the buffers' files.
   absl::Status GroupStatus() const;
-  absl::Status OpenStateFile();
+  absl::Status OpenFiles();
 
   TrainerOptions options_;
   ProcessGroups groups_;
@@ -306,7 +307,13 @@ class Trainer {
   std::unique_ptr<ParameterBuffers> buffers_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ReplicaCheck> replica_check_;  // null: nothing is compared
-  int64_t last_alike_ = -1;                // the last iteration after which replicas were alike
+  int64_t last_alike_ = -1;  // the last iteration after which replicas were alike
+  // Computes steps again; null: nothing does. The second packs the samples of the next
+  // data-parallel rank; null: those are not computed here.
+  std::unique_ptr<StepValidator> validator_;
+  std::unique_ptr<MicroBatchPacker> next_packer_;
+  CallRecord no_calls_;
+  CallRecord* call_record_ = &no_calls_;
   std::unique_ptr<QkClip> qk_clip_;        // null: nothing is clipped
   std::unique_ptr<OuterOptimizer> outer_;  // null: there are no islands
   std::unique_ptr<ParameterMirror> host_parameters_;
@@ -318,9 +325,12 @@ class Trainer {
   MicroBatchPacker packer_;
   // Packs the samples of a cube's inner layout (layers/tensor_grid.h); null: there is no cube.
   std::unique_ptr<MicroBatchPacker> inner_packer_;
+  // Those of the last stage with TrainerOptions::scores_tokens (StepInputs::token_scores_M2T).
+  Buffer token_scores_;
+  Tensor token_scores_M2T_;
+  HostMirror host_token_scores_;
   std::unique_ptr<GraphedStage> graphed_stage_;
-  Buffer report_;
-  HostMirror host_report_;
+  StepMeasures measures_;
   StagePlan plan_;  // schedule for the last step's number of micro-batches
   MeasuredSchedule measured_;
   TrainingProgress progress_;

@@ -1,0 +1,115 @@
+#include "megatron/train/trainer/step_measures.h"
+
+#include "absl/algorithm/container.h"
+#include "megatron/ops/elementwise.h"
+#include "megatron/tensor/trace/trace.h"
+#include "megatron/train/trainer/grid_groups.h"
+
+namespace megatron {
+namespace {
+
+// Each measure has two sums: that of weighted values and that of weights.
+Shape ReportShape(const ModelStage& stage) {
+  return {static_cast<int64_t>(stage.measures().size()), 2};
+}
+
+// The sums of the measures, and the router's losses behind them.
+Shape WholeReport(const ModelStage& stage) { return {ReportShape(stage).numel() + 2}; }
+
+}  // namespace
+
+StepMeasures::StepMeasures(ModelStage* stage, const TransformerOptions& model,
+                           const StagePlacement& placement, const ProcessGroups& groups,
+                           const Stream& stream, MemoryLedger* ledger)
+    : stage_(stage),
+      model_(model),
+      placement_(placement),
+      groups_(groups),
+      stream_(stream),
+      report_(stream.device(), WholeReport(*stage).numel() * SizeOf(DType::kFloat32), "loss",
+              ledger),
+      host_report_(report_.At(0, DType::kFloat32, WholeReport(*stage)), "loss") {}
+
+int64_t StepMeasures::MoeLayers() const {
+  const TransformerOptions& options = model_;
+  int64_t count = 0;
+  for (int64_t layer = 0; layer < options.num_layers; ++layer)
+    count += options.moe.IsMoeLayer(layer);
+  // Layers of multi-token prediction are like the last.
+  if (!options.moe.IsMoeLayer(options.num_layers - 1)) return count;
+  return count + absl::c_count_if(stage_->measures(), [](const megatron::Measure& measure) {
+           return measure.kind == MeasureKind::kMtpLoss;
+         });
+}
+
+int64_t StepMeasures::NumSums() const { return ReportShape(*stage_).numel(); }
+
+void StepMeasures::Start(bool router_losses) {
+  const TraceSpan span(stream_, TimeCategory::kCompute, "measure");
+  const Tensor sums = report_.At(0, DType::kFloat32, ReportShape(*stage_));
+  if (placement_.last()) {
+    ops::Copy(stream_, stage_->loss_sums(), sums);
+    groups_.data_context.AllReduce(sums, ReduceOp::kSum, stream_);
+    SumOverGrid(sums);
+  }
+  groups_.pipeline.Broadcast(sums, placement_.last_stage(), stream_);
+  if (router_losses && MoeLayers() > 0) SumRouterLosses();
+  host_report_.StartFetch(stream_);
+}
+
+// The ranks of a cube's row, on all levels, have the samples of the inner layout.
+void StepMeasures::SumOverGrid(const Tensor& sums) {
+  const TensorGridGroups grid = GridOf(groups_);
+  if (!grid.is_grid()) return;
+  if (!grid.is_cube) return grid.columns.AllReduce(sums, ReduceOp::kSum, stream_);
+  grid.depth.AllReduce(sums, ReduceOp::kSum, stream_);
+  grid.row.AllReduce(sums, ReduceOp::kSum, stream_);
+}
+
+// Every rank has summed over the rows that it routes, in its stage's layers.
+void StepMeasures::SumRouterLosses() {
+  const Tensor sums_2 = report_.At(NumSums() * SizeOf(DType::kFloat32), DType::kFloat32, {2});
+  if (stage_->router_state().empty()) {
+    ops::Zero(stream_, sums_2);
+  } else {
+    ops::Copy(stream_, stage_->router_state().losses_2(), sums_2);
+  }
+  groups_.world.AllReduce(sums_2, ReduceOp::kSum, stream_);
+}
+
+Measured StepMeasures::Finish() {
+  host_report_.Finish();
+  Measured measured;
+  const float* sum = host_report_.host().data<float>();
+  for (const megatron::Measure& measure : stage_->measures()) {
+    const double mean = sum[1] == 0 ? 0 : double{sum[0]} / sum[1];
+    measured.values.emplace_back(measure, mean);
+    if (sum[1] == 0) measured.undefined_means.push_back(measure.name);
+    if (measure.is_loss) measured.loss += measure.factor * mean;
+    sum += 2;
+  }
+  return measured;
+}
+
+void StepMeasures::ReportRouterLosses(StepReport* report) const {
+  const int64_t layers = MoeLayers();
+  if (layers == 0) return;
+  const double count = static_cast<double>(report->global_batch_size * layers);
+  const float* const sums = host_report_.host().data<float>() + NumSums();
+  report->load_balancing_loss = sums[0] / count;
+  report->z_loss = sums[1] / count;
+  const MoeOptions& moe = model_.moe;
+  const auto add = [&](MeasureKind kind, const char* name, double value) {
+    report->values.emplace_back(megatron::Measure{kind, name, /*is_loss=*/true}, value);
+  };
+  if (moe.balance != BalanceUnit::kNone) {
+    add(MeasureKind::kLoadBalancingLoss,
+        moe.balance == BalanceUnit::kSample ? "seq_load_balancing_loss"
+        : moe.balance == BalanceUnit::kStep ? "global_load_balancing_loss"
+                                            : "load_balancing_loss",
+        report->load_balancing_loss);
+  }
+  if (moe.z_loss_coeff != 0) add(MeasureKind::kRouterZLoss, "z_loss", report->z_loss);
+}
+
+}  // namespace megatron
