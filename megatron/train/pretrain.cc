@@ -4,24 +4,22 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/launch/launch_env.h"
-#include "megatron/comm/launch/regroup.h"
 #include "megatron/comm/process_group.h"
-#include "megatron/comm/rank_grid.h"
 #include "megatron/comm/thread/run_ranks.h"
 #include "megatron/comm/watch/fault_monitor.h"
 #include "megatron/ops/cpu/isa.h"
@@ -33,10 +31,10 @@
 #include "megatron/train/failure/failure.h"
 #include "megatron/train/failure/run_lock.h"
 #include "megatron/train/failure/stop_signals.h"
+#include "megatron/train/huggingface/save_huggingface.h"
 #include "megatron/train/introduction.h"
 #include "megatron/train/launch/rank_job.h"
 #include "megatron/train/launch/rank_processes.h"
-#include "megatron/train/metrics/event_command.h"
 #include "megatron/train/metrics/run_event.h"
 #include "megatron/train/planning/auto_layout.h"
 #include "megatron/train/planning/planning_facts.h"
@@ -45,16 +43,17 @@
 #include "megatron/train/preflight/check_same_kernels.h"
 #include "megatron/train/preflight/check_same_run.h"
 #include "megatron/train/preflight/check_world_size.h"
-#include "megatron/train/preflight/checkpoint_args.h"
 #include "megatron/train/preflight/open_checkpoint.h"
 #include "megatron/train/preflight/open_data.h"
 #include "megatron/train/preflight/open_devices.h"
 #include "megatron/train/preflight/open_directories.h"
 #include "megatron/train/preflight/open_local_checkpoints.h"
 #include "megatron/train/preflight/plan_pretraining.h"
-#include "megatron/train/preflight/plan_report.h"
-#include "megatron/train/preflight/resolve_paths.h"
+#include "megatron/train/print_lines.h"
+#include "megatron/train/print_plan.h"
 #include "megatron/train/rank/pretrain_rank.h"
+#include "megatron/train/rank_recovery.h"
+#include "megatron/train/run_events.h"
 #include "megatron/train/trainer/consensus.h"
 #include "megatron/train/trainer/run_identity.h"
 #include "megatron/train/trainer/run_plan.h"
@@ -63,124 +62,6 @@ namespace megatron {
 namespace {
 
 constexpr int64_t kUnknownIteration = -1;
-
-// Returns the exit code.
-int PrintError(const absl::Status& error) {
-  std::fflush(stdout);
-  std::fprintf(stderr, "error: %s\n", std::string(error.message()).c_str());
-  return ExitCodeOf(error);
-}
-
-void PrintLine(const std::string& line) {
-  std::printf("%s\n", line.c_str());
-  std::fflush(stdout);
-}
-
-// Returns the configuration that was read, if the program may train it, with paths that can be
-// opened.
-absl::StatusOr<LoadedConfig> ForThisProgram(const PretrainCommand& command,
-                                            absl::StatusOr<LoadedConfig> read) {
-  MEGATRON_RETURN_IF_ERROR(WithExitCode(read.status(), kExitConfig));
-  MEGATRON_RETURN_IF_ERROR(CheckModelType(read->config, command.config, command.model_type));
-  ResolvePaths(PosixFileSystem(), command.config, &read->config);
-  if (command.on_config != nullptr) {
-    MEGATRON_RETURN_IF_ERROR(WithExitCode(command.on_config(read->config), kExitConfig));
-  }
-  return read;
-}
-
-// What the command asks for, before any of it is checked.
-struct AskedConfig {
-  FoundConfig found;
-  ParsedConfig parsed;
-
-  // Errors are left to the loading of the whole configuration.
-  bool chooses_layout() const {
-    return parsed.errors.empty() && parsed.config.train().auto_layout();
-  }
-};
-
-absl::StatusOr<AskedConfig> ReadAsked(const PretrainCommand& command) {
-  AskedConfig asked;
-  MEGATRON_ASSIGN_OR_RETURN(asked.found, FindConfig(command.config));
-  asked.parsed = ParseConfig(asked.found.text, asked.found.source, command.all_overrides());
-  return asked;
-}
-
-absl::StatusOr<SavedLayout> ChooseLayoutOf(const PretrainCommand& command, const AskedConfig& asked,
-                                           const LaunchEnvironment& launch) {
-  LayoutRequest request;
-  request.parsed = asked.parsed;
-  ResolvePaths(PosixFileSystem(), command.config, &request.parsed.config);
-  if (launch.world_size > 1) {
-    request.launched = launch.world_size;
-    request.launched_here = launch.local_world_size;
-  }
-  return WithExitCode(ChooseLayout(PosixFileSystem(), request), kExitConfig);
-}
-
-// Loads the configuration with the layout, whose fields have the choice as their place.
-absl::StatusOr<LoadedConfig> LoadWithLayout(const AskedConfig& asked,
-                                            const std::vector<std::string>& overrides,
-                                            const SavedLayout& layout, ConfigPurpose purpose) {
-  MEGATRON_ASSIGN_OR_RETURN(LoadedConfig loaded,
-                            LoadConfigFromString(asked.found.text, asked.found.source,
-                                                 WithLayout(overrides, layout), purpose));
-  for (const std::string& text : layout.set()) {
-    const std::string path = text.substr(0, text.find('='));
-    if (loaded.locations.IsSet(path)) loaded.locations.Set(path, "train.auto_layout");
-  }
-  return loaded;
-}
-
-// Returns the configuration to plan; sets the layout where that is to be chosen.
-absl::StatusOr<LoadedConfig> LoadToPlan(const PretrainCommand& command, SavedLayout* layout) {
-  const absl::StatusOr<AskedConfig> asked = ReadAsked(command);
-  MEGATRON_RETURN_IF_ERROR(asked.status());
-  if (asked->chooses_layout()) {
-    MEGATRON_ASSIGN_OR_RETURN(*layout, ChooseLayoutOf(command, *asked, LaunchEnvironment()));
-  }
-  return LoadWithLayout(*asked, command.all_overrides(), *layout, ConfigPurpose::kDryRun);
-}
-
-int PrintPlan(const PretrainCommand& command) {
-  SavedLayout layout;
-  const absl::StatusOr<LoadedConfig> loaded = ForThisProgram(command, LoadToPlan(command, &layout));
-  if (!loaded.ok()) return PrintError(loaded.status());
-  const absl::StatusOr<PlannedPretraining> planned = PlanPretraining(loaded->config);
-  if (!planned.ok()) return PrintError(planned.status());
-  const absl::Status predictable =
-      WithExitCode(ReadFactsOfRun(PosixFileSystem(), planned->options).status(), kExitConfig);
-  if (!predictable.ok()) return PrintError(predictable);
-  std::string report;
-  if (command.dry_run == DryRun::kFull) {
-    report = FormatFullPlan(*loaded, *planned);
-  } else {
-    MachineMemory machine = MemoryOfThisMachine();
-    // A plan may be for another machine, with devices that this one lacks.
-    const auto here = LoadConfig(command.config, WithLayout(command.all_overrides(), layout),
-                                 ConfigPurpose::kRun);
-    machine.refusal = std::string(here.status().message());
-    if (const std::string& folder = planned->options.trainer.state_directory; !folder.empty())
-      machine.disk_bytes = FreeDiskBytes(PosixFileSystem(), folder);
-    report = command.dry_run == DryRun::kJson ? FormatPlanJson(*loaded, *planned, machine)
-                                              : FormatPlanScreen(*loaded, *planned, machine);
-  }
-  if (command.dry_run != DryRun::kJson) {
-    for (const std::string& line : command.checkpoint_lines) PrintLine(line);
-    for (const std::string& line : layout.line()) PrintLine(line);
-  }
-  std::fwrite(report.data(), 1, report.size(), stdout);
-  return kExitDone;
-}
-
-// Returns whether the configuration asks for several ranks, whatever else may be wrong with it.
-bool HasSeveralRanks(const FoundConfig& found, const std::vector<std::string>& overrides) {
-  const ParsedConfig parsed = ParseConfig(found.text, found.source, overrides);
-  const config::ParallelConfig& parallel = parsed.config.parallel();
-  return parallel.tensor_model_parallel_size() > 1 || parallel.context_parallel_size() > 1 ||
-         parallel.pipeline_model_parallel_size() > 1 || parallel.data_parallel_size() > 1;
-}
 
 // This process of a run. Its ranks are threads, which share what does not change, or this process
 // is one rank of several: then all go through the same steps, and what goes wrong in one is the
@@ -191,7 +72,10 @@ class PretrainProcess {
       : command_(command),
         launch_(std::move(launch)),
         one_of_several_(launch_.world_size > 1),
-        start_(start) {}
+        start_(start),
+        run_start_(one_of_several_ ? launch_.launch_time.value_or(start) : start),
+        recovery_(ranks_, launch_, failure_,
+                  [this](int64_t data_size) { return Fits(data_size); }) {}
 
   // Returns the exit code.
   int Run();
@@ -233,28 +117,18 @@ class PretrainProcess {
   // to predict it from.
   absl::StatusOr<StepComparison> Predict(const config::PretrainConfig& config,
                                          int64_t padded_vocab_size) const;
-  // Makes the command hear of the run's events, if the user has one.
-  void OpenEventCommand(TrainingRun* run);
   // Trains with the ranks that there are. Returns the exit code.
   int RunWith(absl::StatusOr<LoadedConfig> read);
   int RunRanks(const PretrainRun& run);
   int RunThreads(const PretrainRun& run);
   int RunOneOfSeveral(const PretrainRun& run);
+  // Writes the model of a run that has come to its end, if it is to. Returns the exit code.
+  int WriteModel(const PretrainRun& run);
 
   // Finds the state that the run starts from.
   absl::Status FindStart(const LoadedConfig& loaded, PretrainRun* run);
-  // Whether other ranks were lost, and this process may go on without them.
-  bool LostOthers() const;
-  bool MayGoOn() const { return job_ != nullptr && sizes_ && (makes_room_ || LostOthers()); }
   // Makes a world of the processes that go on. Nothing if this one does not: `code` is its exit code.
   std::optional<absl::StatusOr<LoadedConfig>> GoOn(int* code);
-  // The iteration of the kept state if it is that of this process's rank; else -1.
-  int64_t KeptIteration() const;
-  RegroupRules Rules() const;
-  // Returns TrainingRun::others_come of the first rank.
-  std::function<bool()> OthersCome();
-  // What the run's loop has to know of the world that this process has come to.
-  void DescribeGoingOn(TrainingRun* run);
 
   // Returns the failure that ends this process after its world has failed.
   absl::Status FailureOf(const absl::Status& world) const;
@@ -264,17 +138,7 @@ class PretrainProcess {
   }
   // Prints the error, which all processes know, once. Returns the exit code.
   int Leave(const absl::Status& error) const;
-  // Tells the run's listener, if there is one, that the run has lost a rank or ends.
-  void Tell(RunEventKind kind, int64_t iteration, const std::string& message,
-            std::optional<int> exit_code) const;
-  // Tells the end of the run, unless that has been told.
-  void TellEnd(int code, int64_t iteration, const absl::Status& failure);
-  // Waits a moment for the commands that still run.
-  void FinishEvents() const;
-
   bool one_of_several() const { return one_of_several_; }
-  // Whether ranks have met anew since the launch.
-  bool goes_on() const { return job_ != nullptr && job_->plan() != nullptr; }
   int RanksHere(const RunOptions& options) const {
     return one_of_several() ? launch_.local_world_size : options.num_ranks();
   }
@@ -283,28 +147,20 @@ class PretrainProcess {
   const PretrainCommand& command_;
   LaunchEnvironment launch_;  // this process's place among the ranks that there are
   const bool one_of_several_;
-  const absl::Time start_;
+  const absl::Time start_;      // of this process
+  const absl::Time run_start_;  // of the first processes of the run
   RanksOptions ranks_;
   std::optional<SavedLayout> layout_;   // with train.auto_layout
   std::optional<PlanningFacts> facts_;  // on the first rank of a run that is to be predicted
   std::unique_ptr<RankJob> job_;        // null: this process is not one rank of several
   FirstFailure failure_;                // the first failure among the ranks of this process
   DeviceCalls device_calls_;            // outlives the monitor, which asks it
-  std::unique_ptr<EventCommand> event_command_;  // null: none; outlives the monitor
-  // The same, for the monitor's threads, which may look before there is one.
-  std::atomic<EventCommand*> events_{nullptr};
-  std::atomic<bool> told_end_{false};
+  RunEvents events_;                    // outlives the monitor
+  RankRecovery recovery_;               // outlives the monitor
   std::unique_ptr<FaultMonitor> monitor_;
   ProcessGroup processes_;
-  // What a process keeps while ranks change: the layout before, the lock on the directory of
-  // checkpoints, its state, and when it had to leave its world.
-  std::optional<ParallelSizes> sizes_;
   std::optional<RunLock> save_lock_;
-  KeptRank kept_;
-  bool has_checkpoints_ = false;
   bool listens_ = false;  // to signals
-  bool makes_room_ = false;
-  absl::Time left_at_;
 };
 
 int PretrainProcess::Leave(const absl::Status& error) const {
@@ -314,31 +170,6 @@ int PretrainProcess::Leave(const absl::Status& error) const {
     PrintError(error);
   }
   return ExitCodeOf(error);
-}
-
-void PretrainProcess::Tell(RunEventKind kind, int64_t iteration, const std::string& message,
-                           std::optional<int> exit_code) const {
-  EventCommand* const command = events_.load();
-  if (command == nullptr) return;
-  RunEvent event;
-  event.kind = kind;
-  event.time = absl::Now();
-  event.iteration = iteration;
-  event.message = message;
-  event.exit_code = exit_code;
-  command->Raise(event);
-}
-
-void PretrainProcess::FinishEvents() const {
-  if (EventCommand* const command = events_.load()) command->Finish();
-}
-
-void PretrainProcess::TellEnd(int code, int64_t iteration, const absl::Status& failure) {
-  if (told_end_.exchange(true)) return;
-  Tell(RunEventKind::kEnd, iteration,
-       failure.ok() ? absl::StrCat("training ends with code ", code)
-                    : std::string(failure.message()),
-       code);
 }
 
 absl::Status PretrainProcess::FailureOf(const absl::Status& world) const {
@@ -354,20 +185,20 @@ FaultMonitorOptions PretrainProcess::MonitorOptions(const RanksOptions& ranks) {
   options.process_end = [this](const absl::Status& reason) -> ProcessEnd {
     const absl::Status failure = FailureOf(reason);
     // Ranks that are threads, one of which does not end.
-    if (!one_of_several()) TellEnd(ExitCodeOf(failure), kUnknownIteration, failure);
-    FinishEvents();
+    if (!one_of_several()) events_.TellEnd(ExitCodeOf(failure), kUnknownIteration, failure);
+    events_.Finish();
     // The others go on without this process, which may be started again.
-    const int code = LostOthers() ? kExitHang : ExitCodeOf(failure);
+    const int code = recovery_.LostOthers() ? kExitHang : ExitCodeOf(failure);
     return {code, std::string(failure.message())};
   };
   options.on_report = [this](const absl::Status& reason, int64_t iteration) {
     const absl::Status failure = FailureOf(reason);
     const int code = ExitCodeOf(failure);
     if (code == kExitPeerLost || code == kExitHang)
-      Tell(RunEventKind::kRankLost, iteration, std::string(reason.message()), std::nullopt);
-    if (LostOthers()) return;
-    TellEnd(code, iteration, failure);
-    FinishEvents();
+      events_.Tell(RunEventKind::kRankLost, iteration, std::string(reason.message()), std::nullopt);
+    if (recovery_.LostOthers()) return;
+    events_.TellEnd(code, iteration, failure);
+    events_.Finish();
   };
   return options;
 }
@@ -404,7 +235,7 @@ absl::StatusOr<bool> PretrainProcess::Join() {
   if (!one_of_several()) return true;
   MEGATRON_ASSIGN_OR_RETURN(job_, RankJob::Join(launch_, ranks_));
   if (job_ == nullptr) return false;
-  left_at_ = start_;
+  recovery_.Join(job_.get(), start_);
   Watch();
   return true;
 }
@@ -415,62 +246,20 @@ void PretrainProcess::Watch() {
   processes_ = ProcessGroup(job_->world().communicator());
 }
 
-bool PretrainProcess::LostOthers() const {
-  if (!ranks_.in_process_recovery || job_ == nullptr) return false;
-  const absl::Status world = job_->world().status();
-  if (!absl::IsUnavailable(world) && !absl::IsDeadlineExceeded(world)) return false;
-  // What failed here may follow from it, unless it is wrong in itself.
-  const int code = ExitCodeOf(failure_.Get());
-  return code == kExitDone || code == kExitPeerLost || code == kExitHang || code == kExitIo;
-}
-
-int64_t PretrainProcess::KeptIteration() const {
-  if (!kept_.state) return -1;
-  const absl::StatusOr<RankGrid> grid = RankGrid::Create(*sizes_, launch_.world_size);
-  const bool is_of_rank =
-      grid.ok() && grid->Coordinate(launch_.rank, Axis::kTensor) == kept_.state->tensor_rank &&
-      grid->Coordinate(launch_.rank, Axis::kPipeline) == kept_.state->pipeline_rank;
-  return is_of_rank ? kept_.state->iteration() : -1;
-}
-
-RegroupRules PretrainProcess::Rules() const {
-  RegroupRules rules;
-  rules.sizes = *sizes_;
-  const int ranks_of_model = launch_.world_size / sizes_->data;
-  rules.most_data_size = job_->launched_ranks() / ranks_of_model;
-  rules.least_data_size = std::max<int>(1, static_cast<int>(ranks_.min_data_size));
-  rules.fits = [this](int64_t data_size) { return Fits(data_size); };
-  rules.from_checkpoint = has_checkpoints_;
-  return rules;
-}
-
-std::function<bool()> PretrainProcess::OthersCome() {
-  const int ranks_of_model = launch_.world_size / sizes_->data;
-  int next = sizes_->data + 1;
-  const int most = job_->launched_ranks() / ranks_of_model;
-  while (next <= most && !Fits(next)) ++next;
-  if (next > most) return nullptr;
-  const int64_t missing = int64_t{ranks_of_model} * next - launch_.world_size;
-  return [this, missing, last = absl::InfinitePast()]() mutable {
-    if (absl::Now() < last + absl::Seconds(1)) return false;
-    last = absl::Now();
-    return job_->CountWaiting() >= missing;
-  };
-}
-
 std::optional<absl::StatusOr<LoadedConfig>> PretrainProcess::GoOn(int* code) {
-  if (!makes_room_) monitor_->WaitUntilReported();
+  if (!recovery_.makes_room()) monitor_->WaitUntilReported();
+  const std::string withheld = monitor_->withheld();
   monitor_.reset();
   processes_ = ProcessGroup();
   failure_.Clear();
-  makes_room_ = false;
-  const absl::StatusOr<bool> goes_on = job_->Regroup(KeptIteration(), Rules());
+  const absl::StatusOr<bool> goes_on = recovery_.Regroup();
   if (!goes_on.ok()) {
+    std::fputs(withheld.c_str(), stderr);
     *code = ExitCodeOf(goes_on.status());
     if (job_->tells()) {
       PrintError(goes_on.status());
-      TellEnd(*code, kUnknownIteration, goes_on.status());
-      FinishEvents();
+      events_.TellEnd(*code, kUnknownIteration, goes_on.status());
+      events_.Finish();
     }
     return std::nullopt;
   }
@@ -479,19 +268,7 @@ std::optional<absl::StatusOr<LoadedConfig>> PretrainProcess::GoOn(int* code) {
     return std::nullopt;
   }
   Watch();
-  sizes_->data = job_->plan()->data_size;
   return ReadConfig(job_->plan()->data_size);
-}
-
-void PretrainProcess::DescribeGoingOn(TrainingRun* run) {
-  const RegroupPlan& plan = *job_->plan();
-  run->going_on.emplace();
-  run->going_on->how =
-      absl::StrCat(plan.reason.empty() ? "" : " ", plan.reason, ": ", plan.ranks.size(),
-                   " ranks, parallel.data_parallel_size = ", plan.data_size, ", from ",
-                   plan.iteration >= 0 ? "the memory of ranks" : "a checkpoint");
-  run->going_on->since = left_at_;
-  run->going_on->last_step = kept_.last_step;
 }
 
 absl::StatusOr<PretrainProcess::Planned> PretrainProcess::Plan(absl::StatusOr<LoadedConfig> read) {
@@ -518,7 +295,11 @@ absl::StatusOr<RunLock> PretrainProcess::OpenDirectories(const PretrainRun& run)
     MEGATRON_RETURN_IF_ERROR(WithExitCode(run.fs->CreateDirs(folder), kExitConfig),
                              _ << "for optimizer.optimizer_offload_path");
   }
-  if (goes_on()) return RunLock();
+  if (const std::string& folder = run.options().trainer.weight_directory; !folder.empty()) {
+    MEGATRON_RETURN_IF_ERROR(WithExitCode(run.fs->CreateDirs(folder), kExitConfig),
+                             _ << "for parallel.param_offload_path");
+  }
+  if (recovery_.goes_on()) return RunLock();
   return OpenSaveDirectory(*run.fs, run.options().checkpoint,
                            RunId(run.training.description.identity), launch_.rank,
                            launch_.world_size);
@@ -534,7 +315,7 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const LoadedConfig& loaded,
   run.tokenizer = std::move(planned.tokenizer);
   run.training.options = std::move(planned.options);
   run.training.speed = planned.speed;
-  run.training.program_start = start_;
+  run.training.program_start = run_start_;
   run.training.restart_reason = launch_.restart_reason;
   run.device_calls = &device_calls_;
   run.on_piece = command_.on_piece;
@@ -551,19 +332,22 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const LoadedConfig& loaded,
   run.training.options.trainer.model.transformer.attention_kernels = run.attention.kernels;
   MEGATRON_ASSIGN_OR_RETURN(run.training.data,
                             Agree(OpenData(*run.fs, options.data, *run.tokenizer)));
+  MEGATRON_ASSIGN_OR_RETURN(run.training.tasks,
+                            Agree(OpenTasks(*run.fs, options.tasks, *run.tokenizer)));
   const std::string& fingerprint = run.training.data.fingerprint;
   const std::string instruction_set = options.device == DeviceType::kCpu ? ops::IsaName() : "";
   run.training.description.identity = RunIdentity(config, fingerprint);
   run.training.description.config_text = EffectiveConfigText(config);
   MEGATRON_ASSIGN_OR_RETURN(run.training.prediction,
                             Predict(config, options.trainer.model.padded_vocab_size));
-  OpenEventCommand(&run.training);
+  events_.Open(one_of_several(), &run.training);
   run.training.description.instruction_set = instruction_set;
-  if (ranks_.in_process_recovery && launch_.rank == 0) run.training.others_come = OthersCome();
+  if (ranks_.in_process_recovery && launch_.rank == 0)
+    run.training.others_come = recovery_.OthersCome();
   MEGATRON_ASSIGN_OR_RETURN(RunLock opened, Agree(OpenDirectories(run)));
   // The first process has taken the lock; the others join it.
   if (!save_lock_) {
-    const bool has_it = launch_.rank == 0 && !goes_on();
+    const bool has_it = launch_.rank == 0 && !recovery_.goes_on();
     absl::StatusOr<RunLock> lock =
         has_it ? absl::StatusOr<RunLock>(std::move(opened)) : JoinSaveDirectory(options.checkpoint);
     MEGATRON_RETURN_IF_ERROR(Agree(lock.status()));
@@ -599,10 +383,10 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const LoadedConfig& loaded,
 }
 
 absl::Status PretrainProcess::FindStart(const LoadedConfig& loaded, PretrainRun* run) {
-  if (goes_on()) DescribeGoingOn(&run->training);
-  if (goes_on() && job_->plan()->iteration >= 0) {
+  if (recovery_.goes_on()) recovery_.DescribeGoingOn(&run->training);
+  if (recovery_.goes_on() && job_->plan()->iteration >= 0) {
     run->iteration_in_memory = job_->plan()->iteration;
-    run->kept = &kept_;
+    run->kept = &recovery_.kept();
     run->training.starts_from_local = true;
     return absl::OkStatus();
   }
@@ -640,22 +424,6 @@ absl::StatusOr<StepComparison> PretrainProcess::Predict(const config::PretrainCo
   return first;
 }
 
-void PretrainProcess::OpenEventCommand(TrainingRun* run) {
-  if (run->options.loop.on_event.empty()) return;
-  run->on_event = [this](const RunEvent& event) { event_command_->Raise(event); };
-  if (event_command_ != nullptr) return;
-  EventCommandOptions options;
-  options.command = run->options.loop.on_event;
-  options.run_id = RunId(run->description.identity);
-  options.save = run->options.checkpoint.save;
-  // A launcher ends a rank that stays behind the others without doing anything.
-  const absl::Duration stuck = run->options.ranks.stuck_timeout;
-  if (one_of_several() && stuck > absl::ZeroDuration())
-    options.last_wait = std::min(options.last_wait, stuck / 4);
-  event_command_ = std::make_unique<EventCommand>(std::move(options));
-  events_.store(event_command_.get());
-}
-
 std::optional<absl::StatusOr<LoadedConfig>> PretrainProcess::Start(int* code) {
   const absl::StatusOr<AskedConfig> asked = ReadAsked(command_);
   const bool chooses = asked.ok() && asked->chooses_layout();
@@ -678,7 +446,7 @@ std::optional<absl::StatusOr<LoadedConfig>> PretrainProcess::Start(int* code) {
     *code = joined.ok() ? kExitDone : PrintError(joined.status());
     return std::nullopt;
   }
-  if (goes_on()) return ReadConfig(job_->plan()->data_size);
+  if (recovery_.goes_on()) return ReadConfig(job_->plan()->data_size);
   return chooses ? ReadWithLayout(*asked) : std::move(read);
 }
 
@@ -687,8 +455,8 @@ int PretrainProcess::Run() {
   std::optional<absl::StatusOr<LoadedConfig>> read = Start(&code);
   while (read) {
     code = RunWith(*std::move(read));
-    if (!MayGoOn()) return code;
-    left_at_ = absl::Now();
+    if (!recovery_.MayGoOn()) return code;
+    recovery_.LeaveWorld();
     read = GoOn(&code);
   }
   return code;
@@ -698,8 +466,7 @@ int PretrainProcess::RunWith(absl::StatusOr<LoadedConfig> read) {
   absl::StatusOr<Planned> planned = Plan(std::move(read));
   if (!planned.ok()) return Leave(planned.status());
   const RunOptions& options = planned->run.options;
-  sizes_ = options.parallel;
-  has_checkpoints_ = !options.checkpoint.save.empty();
+  recovery_.Plan(options.parallel, !options.checkpoint.save.empty());
   if (!one_of_several() && options.ranks.processes && options.num_ranks() > 1) {
     setenv(kTypedProgramVariable, command_.program.c_str(), /*overwrite=*/1);
     return StartRanks(options.num_ranks(), options.parallel.data, command_.arguments(),
@@ -707,7 +474,7 @@ int PretrainProcess::RunWith(absl::StatusOr<LoadedConfig> read) {
   }
   const absl::StatusOr<PretrainRun> run = Prepare(planned->loaded, std::move(planned->run));
   if (!run.ok()) return Leave(run.status());
-  if (is_reporting_rank() && !goes_on()) {
+  if (is_reporting_rank() && !recovery_.goes_on()) {
     RanksOfMachine here;
     here.ranks = RanksHere(run->options());
     here.bytes = HostBytes(run->options(), run->plan, here.ranks);
@@ -718,7 +485,15 @@ int PretrainProcess::RunWith(absl::StatusOr<LoadedConfig> read) {
     for (const std::string& line : Introduce(planned->loaded.config, *run, here)) PrintLine(line);
   }
   if (!std::exchange(listens_, true)) ListenForStopSignals(/*answer=*/is_reporting_rank());
-  return one_of_several() ? RunOneOfSeveral(*run) : RunRanks(*run);
+  const int code = one_of_several() ? RunOneOfSeveral(*run) : RunRanks(*run);
+  return code == kExitDone && launch_.rank == 0 ? WriteModel(*run) : code;
+}
+
+int PretrainProcess::WriteModel(const PretrainRun& run) {
+  const absl::StatusOr<std::string> line = SaveHuggingface(*run.fs, run.options());
+  if (!line.ok()) return PrintError(line.status());
+  if (!line->empty()) PrintLine(*line);
+  return kExitDone;
 }
 
 int PretrainProcess::RunRanks(const PretrainRun& run) {
@@ -726,7 +501,7 @@ int PretrainProcess::RunRanks(const PretrainRun& run) {
   PretrainRank rank(run, ProcessGroup(), &failure_);
   const ExitCode code = rank.Run();
   const absl::Status first = failure_.Get();
-  TellEnd(code, rank.progress().iteration(), first);
+  events_.TellEnd(code, rank.progress().iteration(), first);
   return first.ok() ? code : Leave(first);
 }
 
@@ -756,7 +531,7 @@ int PretrainProcess::RunThreads(const PretrainRun& run) {
   const bool told = !status.ok() && monitor.WaitUntilReported();
   const absl::Status first =
       failure_.Get().ok() ? WithExitCode(status, kExitPeerLost) : failure_.Get();
-  TellEnd(first.ok() ? code : ExitCodeOf(first), iteration, first);
+  events_.TellEnd(first.ok() ? code : ExitCodeOf(first), iteration, first);
   if (first.ok()) return code;
   return told ? ExitCodeOf(first) : Leave(first);
 }
@@ -766,13 +541,13 @@ int PretrainProcess::RunOneOfSeveral(const PretrainRun& run) {
   const FaultMonitor::Watch watch(monitor_.get(), launch_.rank, &rank.progress());
   const ExitCode code = rank.Run();
   const absl::Status first = failure_.Get();
-  makes_room_ = rank.makes_room();
-  if (MayGoOn()) {
-    rank.Keep(&kept_);
+  recovery_.set_makes_room(rank.makes_room());
+  if (recovery_.MayGoOn()) {
+    rank.Keep(&recovery_.kept());
     return code;
   }
   if (first.ok()) {
-    if (is_reporting_rank()) TellEnd(code, rank.progress().iteration(), first);
+    if (is_reporting_rank()) events_.TellEnd(code, rank.progress().iteration(), first);
     job_->End();
     return code;
   }
@@ -780,31 +555,7 @@ int PretrainProcess::RunOneOfSeveral(const PretrainRun& run) {
   return Leave(first);
 }
 
-// Returns the command with what it takes from a checkpoint. What can't be read is told by the loading
-// of the whole configuration.
-absl::StatusOr<PretrainCommand> WithCheckpointArgs(PretrainCommand command) {
-  const absl::StatusOr<AskedConfig> asked = ReadAsked(command);
-  if (!asked.ok()) return command;
-  MEGATRON_ASSIGN_OR_RETURN(CheckpointArgs args,
-                            ReadCheckpointArgs(PosixFileSystem(), command.config, asked->parsed));
-  command.checkpoint_overrides = std::move(args.overrides);
-  command.checkpoint_lines = std::move(args.lines);
-  return command;
-}
-
 }  // namespace
-
-std::vector<std::string> PretrainCommand::all_overrides() const {
-  std::vector<std::string> all = overrides;
-  all.insert(all.end(), checkpoint_overrides.begin(), checkpoint_overrides.end());
-  return all;
-}
-
-std::vector<std::string> PretrainCommand::arguments() const {
-  std::vector<std::string> arguments = {absl::StrCat("--config=", config)};
-  for (const std::string& text : overrides) arguments.push_back(absl::StrCat("--set=", text));
-  return arguments;
-}
 
 int Pretrain(const PretrainCommand& asked) {
   const absl::Time start = absl::Now();

@@ -1,0 +1,76 @@
+#include "megatron/train/rank_recovery.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/comm/rank_grid.h"
+#include "megatron/train/failure/exit_status.h"
+
+namespace megatron {
+
+bool RankRecovery::LostOthers() const {
+  if (!ranks_.in_process_recovery || job_ == nullptr) return false;
+  const absl::Status world = job_->world().status();
+  if (!absl::IsUnavailable(world) && !absl::IsDeadlineExceeded(world)) return false;
+  // What failed here may follow from it, unless it is wrong in itself.
+  const int code = ExitCodeOf(failure_.Get());
+  return code == kExitDone || code == kExitPeerLost || code == kExitHang || code == kExitIo;
+}
+
+int64_t RankRecovery::KeptIteration() const {
+  if (!kept_.state) return -1;
+  const absl::StatusOr<RankGrid> grid = RankGrid::Create(*sizes_, launch_.world_size);
+  const bool is_of_rank =
+      grid.ok() && grid->Coordinate(launch_.rank, Axis::kTensor) == kept_.state->tensor_rank &&
+      grid->Coordinate(launch_.rank, Axis::kPipeline) == kept_.state->pipeline_rank;
+  return is_of_rank ? kept_.state->iteration() : -1;
+}
+
+RegroupRules RankRecovery::Rules() const {
+  RegroupRules rules;
+  rules.sizes = *sizes_;
+  const int ranks_of_model = launch_.world_size / sizes_->data;
+  rules.most_data_size = job_->launched_ranks() / ranks_of_model;
+  rules.least_data_size = std::max<int>(1, static_cast<int>(ranks_.min_data_size));
+  rules.fits = fits_;
+  rules.from_checkpoint = has_checkpoints_;
+  return rules;
+}
+
+std::function<bool()> RankRecovery::OthersCome() {
+  const int ranks_of_model = launch_.world_size / sizes_->data;
+  int next = sizes_->data + 1;
+  const int most = job_->launched_ranks() / ranks_of_model;
+  while (next <= most && !fits_(next)) ++next;
+  if (next > most) return nullptr;
+  const int64_t missing = int64_t{ranks_of_model} * next - launch_.world_size;
+  return [this, missing, last = absl::InfinitePast()]() mutable {
+    if (absl::Now() < last + absl::Seconds(1)) return false;
+    last = absl::Now();
+    return job_->CountWaiting() >= missing;
+  };
+}
+
+void RankRecovery::DescribeGoingOn(TrainingRun* run) {
+  const RegroupPlan& plan = *job_->plan();
+  run->going_on.emplace();
+  run->going_on->how =
+      absl::StrCat(plan.reason.empty() ? "" : " ", plan.reason, ": ", plan.ranks.size(),
+                   " ranks, parallel.data_parallel_size = ", plan.data_size, ", from ",
+                   plan.iteration >= 0 ? "the memory of ranks" : "a checkpoint");
+  run->going_on->since = left_at_;
+  run->going_on->last_step = kept_.last_step;
+}
+
+absl::StatusOr<bool> RankRecovery::Regroup() {
+  makes_room_ = false;
+  MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, job_->Regroup(KeptIteration(), Rules()));
+  if (goes_on) sizes_->data = job_->plan()->data_size;
+  return goes_on;
+}
+
+}  // namespace megatron
