@@ -1,0 +1,151 @@
+#include "megatron/train/trainer/checkpoint_checks.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/checkpoint/manifest.h"
+#include "megatron/layers/low_rank_adapter.h"
+#include "megatron/models/make_stage.h"
+#include "megatron/optim/outer_optimizer.h"
+#include "megatron/train/config/config_difference.h"
+#include "megatron/train/trainer/checkpoint_tensors.h"
+
+namespace megatron {
+namespace {
+
+// Returns the names of the whole model's weights. This rank may have only some of them.
+std::set<std::string> WeightNames(const ModelOptions& model) {
+  const auto whole = MakeStage(model, {{DeviceType::kMeta}});
+  std::set<std::string> names;
+  for (const Parameter* parameter : whole->parameters()) names.insert(parameter->name);
+  for (const RouterState::Named& state : whole->router_state().Tensors()) names.insert(state.name);
+  return names;
+}
+
+// Returns an error where the checkpoint has a fragment in flight that this run can't receive.
+absl::Status CheckFragmentInFlight(const CheckpointReader& reader, const OuterOptimizer& outer) {
+  const int64_t saved = reader.Int(kFragmentInFlight).value_or(-1);
+  if (saved < 0) return absl::OkStatus();
+  MEGATRON_ASSIGN_OR_RETURN(const int64_t fragments, reader.Int(kNumFragments));
+  if (fragments == outer.options().num_fragments && saved < fragments &&
+      outer.options().sync_delay > 0)
+    return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      reader.directory(), ": was saved while islands sent each other fragment ", saved, " of ",
+      fragments, ", and this run has diloco.num_fragments = ", outer.options().num_fragments,
+      " and diloco.fragment_sync_delay = ", outer.options().sync_delay,
+      "; continue with as many fragments and a delay, or from a step at which none is sent"));
+}
+
+// Returns the type of a state as the configuration names it.
+absl::string_view StateTypeName(DType dtype) {
+  return dtype == DType::kUInt8 ? "fp8" : Name(dtype);
+}
+
+std::string Difference(absl::string_view saved, absl::string_view now) {
+  std::string text;
+  for (const ConfigDifference& field : DifferencesOf(saved, now))
+    absl::StrAppend(&text, "\n  ", field.field, ": saved ", field.first, ", now ", field.other);
+  return text;
+}
+
+}  // namespace
+
+absl::Status CheckSameModel(const CheckpointReader& reader, bool without_adapters,
+                            Trainer& trainer) {
+  std::set<std::string> ours = WeightNames(trainer.options().model);
+  std::string differences;
+  for (const TensorEntry& tensor : reader.manifest().tensors) {
+    if (absl::StartsWith(tensor.name, "optimizer.state.")) continue;
+    if (ours.erase(tensor.name) == 0)
+      absl::StrAppend(&differences, "\n  only saved: ", tensor.name);
+  }
+  for (const std::string& name : ours) {
+    if (without_adapters && absl::StrContains(name, kAdapterName)) continue;
+    absl::StrAppend(&differences, "\n  only here: ", name);
+  }
+  if (differences.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(reader.directory(), ": holds the weights of another model:", differences));
+}
+
+absl::Status CheckRemainders(const CheckpointReader& reader, bool with_states, Trainer& trainer) {
+  constexpr char kField[] = "optimizer.store_param_remainders";
+  const ParameterBuffers& buffers = trainer.buffers();
+  const auto& states = buffers.options().states;
+  const bool keeps = std::any_of(states.begin(), states.end(),
+                                 [](const OptimizerState& state) { return state.is_remainder; });
+  for (const FlatParameter& flat : buffers.parameters()) {
+    const std::string& name = flat.parameter->name;
+    const bool has = FindTensor(reader.manifest(), StatePrefix(kMasterRemainder) + name) != nullptr;
+    if (has && buffers.has_masters()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          reader.directory(), ": has bf16 weights and the remainders of main weights (", kField,
+          "), and this run keeps main weights in fp32; ", kField, "=true loads it"));
+    }
+    if (!has && keeps && with_states) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          reader.directory(), ": has main weights in fp32, and this run keeps their ",
+          "remainders (", kField, "); checkpoint.no_load_optim starts with fresh optimizer state"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSameOptimizer(const CheckpointReader& reader, Trainer& trainer) {
+  const std::string ours = trainer.optimizer().rule().name();
+  MEGATRON_ASSIGN_OR_RETURN(const std::string saved, reader.String("optimizer"));
+  constexpr absl::string_view kFresh =
+      "; checkpoint.no_load_optim starts with fresh optimizer state";
+  if (saved != ours) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(reader.directory(), ": was saved by optimizer.optimizer = ", saved,
+                     " and this run has ", ours, kFresh));
+  }
+  const int64_t saved_islands = SavedIslands(reader);
+  const OuterOptimizer* const outer = trainer.outer_optimizer();
+  const int64_t islands = outer == nullptr ? 0 : outer->islands();
+  if (saved_islands != 0 && saved_islands != islands) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(reader.directory(), ": has the optimizer states of ", saved_islands,
+                     " islands, each of its own, and this run has ",
+                     islands == 0 ? "none" : absl::StrCat(islands),
+                     " (diloco.sync_every, parallel.num_distributed_optimizer_instances)", kFresh,
+                     ", and from the global weights"));
+  }
+  if (outer != nullptr && saved_islands != 0) {
+    MEGATRON_RETURN_IF_ERROR(CheckFragmentInFlight(reader, *outer));
+  }
+  const std::string island = SavedIsland(reader, trainer);
+  for (const FlatParameter& flat : trainer.buffers().parameters()) {
+    for (const OptimizerState& state : trainer.buffers().options().states) {
+      const std::string& parameter = flat.parameter->name;
+      const std::string name = SavedPrefix(reader, island, state, parameter) + parameter;
+      const TensorEntry* const entry = FindTensor(reader.manifest(), name);
+      if (entry == nullptr || entry->dtype == state.dtype) continue;
+      return absl::FailedPreconditionError(
+          absl::StrCat(reader.directory(), ": has ", name, " in ", StateTypeName(entry->dtype),
+                       ", and this run keeps it in ", StateTypeName(state.dtype),
+                       " (optimizer.exp_avg_dtype, optimizer.exp_avg_sq_dtype)", kFresh));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSameRun(const CheckpointReader& reader, const std::string& identity) {
+  MEGATRON_ASSIGN_OR_RETURN(const std::string saved, reader.String("identity"));
+  if (saved == identity) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(reader.directory(),
+                   ": is a checkpoint of another run; to start a new run from its weights set ",
+                   "checkpoint.finetune, to start afresh give another checkpoint.load and "
+                   "checkpoint.save. What differs:",
+                   Difference(saved, identity)));
+}
+
+}  // namespace megatron
