@@ -25,4 +25,12 @@ void ExpectEachIsRefused(const std::string& config,
   }
 }
 
+void ExpectOnlyError(const std::vector<std::pair<ConfigOverrides, std::string>>& cases) {
+  for (const auto& [overrides, text] : cases) {
+    EXPECT_THAT(ErrorsOf(kGoodConfig, overrides),
+                ::testing::ElementsAre(::testing::HasSubstr(text)))
+        << absl::StrJoin(overrides, " ");
+  }
+}
+
 }  // namespace megatron
