@@ -18,9 +18,6 @@ absl::Status ApplyDeepSpeedConfig(absl::string_view json, absl::string_view sour
                                   int64_t data_parallel_size, ConfigBuilder* config,
                                   Findings* findings);
 
-// Shares out what a ZeRO stage, 0 to 3, shares out.
-absl::Status SetZeroStage(int64_t stage, absl::string_view origin, ConfigBuilder* config);
-
 }  // namespace megatron
 
 #endif  // MEGATRON_TOOLS_FROM_MEGATRON_DEEPSPEED_CONFIG_H_

@@ -31,6 +31,7 @@
 #include "tools/from_megatron/flag_table.h"
 #include "tools/from_megatron/shell_reader.h"
 #include "tools/from_megatron/training_command.h"
+#include "tools/from_megatron/zero_stage.h"
 
 namespace megatron {
 namespace {
@@ -59,6 +60,7 @@ class Translator {
     MEGATRON_RETURN_IF_ERROR(Errors());
     MEGATRON_RETURN_IF_ERROR(ChooseModel());
     for (const Flag& flag : flags_) Apply(flag);
+    ApplyLatentAttention();
     ApplySharding();
     ApplyLayout();
     MEGATRON_RETURN_IF_ERROR(ApplyDeepSpeed());
@@ -205,6 +207,8 @@ class Translator {
     // Scripts give the sizes in quotes or without.
     if (path == "train.step_batch_size_schedule") return SetField(flag, path, {value});
     if (path == "model.window_size") return SetWindow(flag);
+    if (path == "model.kv_channels" && Given("multi-latent-attention") != nullptr)
+      return Find(Effect::kNothing, flag, "the heads of latent attention have widths of their own");
     if (!path.empty()) return SetField(flag, path, flag.values);
     const std::string nearest = NearestName(flag.name, KnownFlags());
     Find(Effect::kResults, flag,
@@ -285,6 +289,33 @@ class Translator {
   }
 
   // Flags that depend on others.
+
+  // Megatron's latent attention has YaRN, unless --rope-type says otherwise, with flags of its own.
+  void ApplyLatentAttention() {
+    const Flag* const latent = Given("multi-latent-attention");
+    const Flag* const type = Given("rope-type");
+    const bool is_plain = type != nullptr && absl::StrJoin(type->values, " ") == "rope";
+    if (latent == nullptr) {
+      if (type != nullptr && !is_plain)
+        Find(Effect::kNothing, *type, "position_embedding_type says it");
+      return;
+    }
+    Put("model.position_embedding_type", is_plain ? "rope" : "yarn",
+        OriginOf(type != nullptr ? *type : *latent));
+    const std::pair<absl::string_view, absl::string_view> fields[] = {
+        {"rotary-scaling-factor", "model.yarn_rotary_scaling_factor"},
+        {"mscale", "model.yarn_mscale"},
+        {"mscale-all-dim", "model.yarn_mscale_all_dim"}};
+    for (const auto& [name, path] : fields) {
+      const Flag* const flag = Given(name);
+      if (flag == nullptr) continue;
+      if (is_plain) {
+        Find(Effect::kNothing, *flag, "positions are not scaled");
+      } else {
+        SetField(*flag, path, flag->values);
+      }
+    }
+  }
 
   // Megatron shards gradients and weights by its FSDP or by PyTorch's.
   void ApplySharding() {
