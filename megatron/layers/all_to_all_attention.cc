@@ -193,7 +193,7 @@ void FinishToTokens(const LayerContext& ctx, const Exchange& exchange) {
 // What a part of the share computes with. `x` has all parts, one after the other.
 ops::AttentionInputs PartOf(const ops::AttentionInputs& x, const Part& part) {
   return {x.q_TGRD.Select(0, part.index), x.k_UGD.Select(0, part.index),
-          x.v_UGD.Select(0, part.index), x.bias_WN ? x.bias_WN.Select(0, part.index) : Tensor()};
+          x.v_UGE.Select(0, part.index), x.bias_WN ? x.bias_WN.Select(0, part.index) : Tensor()};
 }
 
 // A part's heads in the sinks of all this rank's heads, or in their gradient.
@@ -240,7 +240,7 @@ void Attend(const LayerContext& ctx, const ContextAttention& attention, const Al
             const Tensor& sink_N, const Part& part) {
   ops::AttentionInputs in = PartOf(saved.in, part);
   in.sink_N = Sinks(ctx, sink_N, part);
-  const Tensor out = saved.out_TGRD.Select(0, part.index);
+  const Tensor out = saved.out_TGRE.Select(0, part.index);
   const Tensor lse = saved.lse_TGR.Select(0, part.index);
   const ContextAttention own = OfPart(ctx, attention, in.q_TGRD, part);
   if (Team(ctx).teams() == 1) {
@@ -256,7 +256,7 @@ void AttendBackward(const LayerContext& ctx, const ContextAttention& attention,
   ops::AttentionInputs in = PartOf(saved.in, part), out_gradients = PartOf(gradients, part);
   in.sink_N = Sinks(ctx, sink_N, part);
   out_gradients.sink_N = Sinks(ctx, gradients.sink_N, part);
-  const Tensor out = saved.out_TGRD.Select(0, part.index);
+  const Tensor out = saved.out_TGRE.Select(0, part.index);
   const Tensor lse = saved.lse_TGR.Select(0, part.index);
   const ContextAttention own = OfPart(ctx, attention, in.q_TGRD, part);
   if (Team(ctx).teams() == 1) {
@@ -291,15 +291,15 @@ void ExchangeToTokens(const LayerContext& ctx, const std::vector<StripedTensor>&
 
 void AllToAllAttentionForward(const LayerContext& ctx, Arena* arena,
                               const ContextAttention& attention, const ops::AttentionInputs& in,
-                              const Tensor& out_TGRD, AllToAllSaved* saved) {
+                              const Tensor& out_TGRE, AllToAllSaved* saved) {
   const int parts = PartsOf(ctx, in);
   const auto allocate = [&](const Tensor& mine, const char* name) {
     return arena->Allocate(mine.dtype(), AllTokensOfShare(ctx, mine.shape(), parts), name);
   };
   saved->in = {allocate(in.q_TGRD, "exchanged qkv"), allocate(in.k_UGD, "exchanged qkv"),
-               allocate(in.v_UGD, "exchanged qkv")};
-  saved->out_TGRD = allocate(in.q_TGRD, "exchanged attention output");
-  const Shape& all = saved->out_TGRD.shape();
+               allocate(in.v_UGE, "exchanged qkv")};
+  saved->out_TGRE = allocate(out_TGRE, "exchanged attention output");
+  const Shape& all = saved->out_TGRE.shape();
   saved->lse_TGR =
       arena->Allocate(DType::kFloat32, {all[0], all[1], all[2], all[3]}, "attention log-sum-exp");
   if (in.bias_WN) {
@@ -317,7 +317,7 @@ void AllToAllAttentionForward(const LayerContext& ctx, Arena* arena,
       arriving.push_back(StartToHeads(ctx,
                                       {{attention.queries, in.q_TGRD, to.q_TGRD},
                                        {attention.keys, in.k_UGD, to.k_UGD},
-                                       {attention.keys, in.v_UGD, to.v_UGD}},
+                                       {attention.keys, in.v_UGE, to.v_UGE}},
                                       {i, parts}));
     }
     for (int i = 0; i < last.index; ++i) {
@@ -330,7 +330,7 @@ void AllToAllAttentionForward(const LayerContext& ctx, Arena* arena,
   std::vector<Exchange> leaving;
   const auto leave = [&](int i) {
     leaving.push_back(StartToTokens(
-        ctx, {{attention.queries, out_TGRD, saved->out_TGRD.Select(0, i)}}, {i, parts}));
+        ctx, {{attention.queries, out_TGRE, saved->out_TGRE.Select(0, i)}}, {i, parts}));
   };
   for (int i = 0; i < last.index; ++i) leave(i);
   Attend(ctx, attention, *saved, in.sink_N, last);
@@ -342,14 +342,14 @@ void AllToAllAttentionForward(const LayerContext& ctx, Arena* arena,
 // last leaves: the messages of both, beside the gradient of the output, would take more memory.
 void AllToAllAttentionBackward(const LayerContext& ctx, const ContextAttention& attention,
                                const AllToAllSaved& saved, const Tensor& sink_N,
-                               const Tensor& dout_TGRD, const ops::AttentionInputs& gradients) {
+                               const Tensor& dout_TGRE, const ops::AttentionInputs& gradients) {
   Arena::Scope scope(ctx.scratch);
-  const int parts = static_cast<int>(saved.out_TGRD.dim(0));
+  const int parts = static_cast<int>(saved.out_TGRE.dim(0));
   const Part last = {parts - 1, parts};
   const auto like = [&](const Tensor& x) {
     return ctx.scratch->Allocate(x.dtype(), x.shape(), "exchanged gradients");
   };
-  ops::AttentionInputs all = {like(saved.in.q_TGRD), like(saved.in.k_UGD), like(saved.in.v_UGD)};
+  ops::AttentionInputs all = {like(saved.in.q_TGRD), like(saved.in.k_UGD), like(saved.in.v_UGE)};
   all.sink_N = gradients.sink_N;
   if (saved.in.bias_WN) {
     all.bias_WN = AllocateBias(ctx, ctx.scratch, gradients.bias_WN, parts);
@@ -360,12 +360,12 @@ void AllToAllAttentionBackward(const LayerContext& ctx, const ContextAttention& 
     return StartToTokens(ctx,
                          {{attention.queries, gradients.q_TGRD, from.q_TGRD},
                           {attention.keys, gradients.k_UGD, from.k_UGD},
-                          {attention.keys, gradients.v_UGD, from.v_UGD}},
+                          {attention.keys, gradients.v_UGE, from.v_UGE}},
                          {i, parts});
   };
   {
     Arena::Scope exchange(ctx.scratch);
-    const Tensor dout_all = like(saved.out_TGRD);
+    const Tensor dout_all = like(saved.out_TGRE);
     const auto attend = [&](const Part& part) {
       AttendBackward(ctx, attention, saved, sink_N, dout_all.Select(0, part.index), part, all);
     };
@@ -374,7 +374,7 @@ void AllToAllAttentionBackward(const LayerContext& ctx, const ContextAttention& 
       std::vector<Exchange> arriving;
       for (int i = 0; i < parts; ++i) {
         arriving.push_back(
-            StartToHeads(ctx, {{attention.queries, dout_TGRD, dout_all.Select(0, i)}}, {i, parts}));
+            StartToHeads(ctx, {{attention.queries, dout_TGRE, dout_all.Select(0, i)}}, {i, parts}));
       }
       for (int i = 0; i < last.index; ++i) {
         FinishToHeads(ctx, arriving[i]);

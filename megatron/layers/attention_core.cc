@@ -51,20 +51,20 @@ bool AttentionCore::KeepsInputs(const LayerContext& ctx) const {
 }
 
 void AttentionCore::Forward(const LayerContext& ctx, Arena* arena, const ops::AttentionInputs& in,
-                            const Tensor& out_TGRD, Saved* saved) const {
+                            const Tensor& out_TGRE, Saved* saved) const {
   const TraceSpan span(ctx.stream, "core attention");
   if (KeepsInputs(ctx)) {
-    return AllToAllAttentionForward(ctx, arena, OverRanks(ctx), in, out_TGRD, &saved->all_to_all);
+    return AllToAllAttentionForward(ctx, arena, OverRanks(ctx), in, out_TGRE, &saved->all_to_all);
   }
   const Shape& shape = in.q_TGRD.shape();
   saved->lse_TGR =
       arena->Allocate(DType::kFloat32, {shape[0], shape[1], shape[2]}, "attention log-sum-exp");
   if (ctx.context_group.size() == 1) {
-    ops::AttentionForward(ctx.stream, Whole(ctx), in, out_TGRD, saved->lse_TGR);
+    ops::AttentionForward(ctx.stream, Whole(ctx), in, out_TGRE, saved->lse_TGR);
   } else if (options_.gathers_keys) {
-    GatherAttentionForward(ctx, OverRanks(ctx), in, out_TGRD, saved->lse_TGR);
+    GatherAttentionForward(ctx, OverRanks(ctx), in, out_TGRE, saved->lse_TGR);
   } else {
-    RingAttentionForward(ctx, OverRanks(ctx), in, out_TGRD, saved->lse_TGR);
+    RingAttentionForward(ctx, OverRanks(ctx), in, out_TGRE, saved->lse_TGR);
   }
 }
 
@@ -116,20 +116,20 @@ Tensor AttentionCore::SinksOfChunks(const LayerContext& ctx, const AttentionChun
 
 void AttentionCore::ForwardChunk(const LayerContext& ctx, const AttentionChunk& queries,
                                  const AttentionChunk& keys, bool first,
-                                 const ops::AttentionInputs& in, const Tensor& out_TGRD,
+                                 const ops::AttentionInputs& in, const Tensor& out_TGRE,
                                  const Tensor& lse_TGR) const {
   const TraceSpan span(ctx.stream, "core attention");
   ops::Attention attention = OfChunks(ctx, queries, keys, in.q_TGRD.dim(1) * in.q_TGRD.dim(2));
   attention.add_to_queries = !first;
   ops::AttentionInputs inputs = in;
   inputs.sink_N = SinksOfChunks(ctx, queries, keys, in.sink_N);
-  ops::AttentionForward(ctx.stream, attention, inputs, out_TGRD, lse_TGR);
+  ops::AttentionForward(ctx.stream, attention, inputs, out_TGRE, lse_TGR);
 }
 
 void AttentionCore::BackwardChunk(const LayerContext& ctx, const AttentionChunk& queries,
                                   const AttentionChunk& keys, bool first, bool first_queries,
-                                  const ops::AttentionInputs& in, const Tensor& out_TGRD,
-                                  const Tensor& lse_TGR, const Tensor& dout_TGRD,
+                                  const ops::AttentionInputs& in, const Tensor& out_TGRE,
+                                  const Tensor& lse_TGR, const Tensor& dout_TGRE,
                                   const ops::AttentionInputs& gradients) const {
   const TraceSpan span(ctx.stream, "core attention");
   ops::Attention attention = OfChunks(ctx, queries, keys, in.q_TGRD.dim(1) * in.q_TGRD.dim(2));
@@ -138,7 +138,7 @@ void AttentionCore::BackwardChunk(const LayerContext& ctx, const AttentionChunk&
   ops::AttentionInputs inputs = in, outputs = gradients;
   inputs.sink_N = SinksOfChunks(ctx, queries, keys, in.sink_N);
   outputs.sink_N = SinksOfChunks(ctx, queries, keys, gradients.sink_N);
-  ops::AttentionBackward(ctx.stream, attention, inputs, out_TGRD, lse_TGR, dout_TGRD, outputs);
+  ops::AttentionBackward(ctx.stream, attention, inputs, out_TGRE, lse_TGR, dout_TGRE, outputs);
 }
 
 AttentionCore AttentionCore::Sharp(const LayerContext& ctx) const {
@@ -164,10 +164,11 @@ void AttentionCore::MeasureScores(const LayerContext& ctx, const ops::AttentionI
     ops::Copy(ctx.stream, in.bias_WN, inputs.bias_WN);
     ops::Scale(ctx.stream, ActivationMeter::kSharpness, inputs.bias_WN);
   }
-  const Tensor out_TGRD =
-      ctx.scratch->Allocate(in.q_TGRD.dtype(), in.q_TGRD.shape(), "attention output");
+  Shape out_shape = in.q_TGRD.shape();
+  out_shape[3] = in.v_UGE.dim(2);
+  const Tensor out_TGRE = ctx.scratch->Allocate(in.q_TGRD.dtype(), out_shape, "attention output");
   Saved saved;
-  sharp.Forward(ctx, ctx.scratch, inputs, out_TGRD, &saved);
+  sharp.Forward(ctx, ctx.scratch, inputs, out_TGRE, &saved);
   AddScores(ctx, KeepsInputs(ctx) ? saved.all_to_all.lse_TGR : saved.lse_TGR);
 }
 
@@ -176,19 +177,19 @@ void AttentionCore::AddScores(const LayerContext& ctx, const Tensor& sharp_lse_T
 }
 
 void AttentionCore::Backward(const LayerContext& ctx, const ops::AttentionInputs& in,
-                             const Tensor& out_TGRD, const Tensor& dout_TGRD,
+                             const Tensor& out_TGRE, const Tensor& dout_TGRE,
                              const ops::AttentionInputs& gradients, const Saved& saved) const {
   const TraceSpan span(ctx.stream, "core attention");
   if (KeepsInputs(ctx)) {
-    AllToAllAttentionBackward(ctx, OverRanks(ctx), saved.all_to_all, in.sink_N, dout_TGRD,
+    AllToAllAttentionBackward(ctx, OverRanks(ctx), saved.all_to_all, in.sink_N, dout_TGRE,
                               gradients);
   } else if (ctx.context_group.size() == 1) {
-    ops::AttentionBackward(ctx.stream, Whole(ctx), in, out_TGRD, saved.lse_TGR, dout_TGRD,
+    ops::AttentionBackward(ctx.stream, Whole(ctx), in, out_TGRE, saved.lse_TGR, dout_TGRE,
                            gradients);
   } else if (options_.gathers_keys) {
-    GatherAttentionBackward(ctx, OverRanks(ctx), in, out_TGRD, saved.lse_TGR, dout_TGRD, gradients);
+    GatherAttentionBackward(ctx, OverRanks(ctx), in, out_TGRE, saved.lse_TGR, dout_TGRE, gradients);
   } else {
-    RingAttentionBackward(ctx, OverRanks(ctx), in, out_TGRD, saved.lse_TGR, dout_TGRD, gradients);
+    RingAttentionBackward(ctx, OverRanks(ctx), in, out_TGRE, saved.lse_TGR, dout_TGRE, gradients);
   }
 }
 

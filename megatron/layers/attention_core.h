@@ -1,8 +1,8 @@
 // The core of attention, between its projections: softmax attention of this rank's heads, for this
 // rank's tokens, over the keys of all context-parallel ranks.
 //
-// Legend: T tokens of this rank, G groups of this rank, R query heads that it has of each, D head
-// size.
+// Legend: T tokens of this rank, G groups of this rank, R query heads that it has of each, D width of
+// a query and key head, E of a value head.
 #ifndef MEGATRON_LAYERS_ATTENTION_CORE_H_
 #define MEGATRON_LAYERS_ATTENTION_CORE_H_
 
@@ -58,14 +58,14 @@ class AttentionCore {
   bool KeepsInputs(const LayerContext& ctx) const;
   // Writes out. Allocates in `arena` what backward needs besides `in` and `out`.
   void Forward(const LayerContext& ctx, Arena* arena, const ops::AttentionInputs& in,
-               const Tensor& out_TGRD, Saved* saved) const;
+               const Tensor& out_TGRE, Saved* saved) const;
   // Adds the largest score of the pass to ctx.activations, which must be set: of all heads of this
   // rank, and of the keys that a query sees, with the bias; sinks do not count. Collective like
   // Forward.
   void MeasureScores(const LayerContext& ctx, const ops::AttentionInputs& in) const;
   // Writes the gradients of the inputs, from what Forward read and wrote.
-  void Backward(const LayerContext& ctx, const ops::AttentionInputs& in, const Tensor& out_TGRD,
-                const Tensor& dout_TGRD, const ops::AttentionInputs& gradients,
+  void Backward(const LayerContext& ctx, const ops::AttentionInputs& in, const Tensor& out_TGRE,
+                const Tensor& dout_TGRE, const ops::AttentionInputs& gradients,
                 const Saved& saved) const;
 
   // Returns the micro-batch's tokens in chunks of `tokens`, the last of which may be smaller, with
@@ -82,11 +82,11 @@ class AttentionCore {
   // heads, and count where the chunks are the same.
   void ForwardChunk(const LayerContext& ctx, const AttentionChunk& queries,
                     const AttentionChunk& keys, bool first, const ops::AttentionInputs& in,
-                    const Tensor& out_TGRD, const Tensor& lse_TGR) const;
+                    const Tensor& out_TGRE, const Tensor& lse_TGR) const;
   void BackwardChunk(const LayerContext& ctx, const AttentionChunk& queries,
                      const AttentionChunk& keys, bool first, bool first_queries,
-                     const ops::AttentionInputs& in, const Tensor& out_TGRD, const Tensor& lse_TGR,
-                     const Tensor& dout_TGRD, const ops::AttentionInputs& gradients) const;
+                     const ops::AttentionInputs& in, const Tensor& out_TGRE, const Tensor& lse_TGR,
+                     const Tensor& dout_TGRE, const ops::AttentionInputs& gradients) const;
   // Does for the log-sum-exp of Sharp(ctx), of all queries, what MeasureScores does.
   void AddScores(const LayerContext& ctx, const Tensor& sharp_lse_TGR) const;
   // Returns the core whose log-sum-exp is the largest score times ActivationMeter::kSharpness.

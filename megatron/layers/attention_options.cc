@@ -2,17 +2,24 @@
 
 namespace megatron {
 
+bool HidesMessages(const TransformerOptions& options) {
+  const bool gathers_before =
+      options.sequence_parallel && options.recompute.attention_chunk_tokens > 0;
+  return options.tp_comm_overlap && !gathers_before;
+}
+
 LinearOptions AttentionOutputLinear(const TransformerOptions& options, const std::string& name) {
   LinearOptions linear;
   linear.name = name + ".linear_proj";
-  linear.input_size = options.num_attention_heads * options.kv_channels;
+  linear.input_size = options.num_attention_heads * options.value_size();
   linear.output_shape = {options.hidden_size};
   linear.bias = options.linear_bias;
   linear.sequence_parallel = options.sequence_parallel;
   linear.init_std = options.output_init_std;
   linear.float8 = options.float8;
   linear.grid = options.grid;
-  linear.overlap = options.tp_comm_overlap;
+  linear.overlap = HidesMessages(options);
+  linear.adapter = options.lora.Of("linear_proj");
   return linear;
 }
 

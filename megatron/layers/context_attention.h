@@ -14,7 +14,7 @@
 // scores may have a bias. Gradients of keys are summed in fp32.
 //
 // Legend: C context ranks, T query tokens and U key tokens of this rank, G groups, R query heads of
-// each, D head size.
+// each, D width of a query and key head, E of a value head.
 #ifndef MEGATRON_LAYERS_CONTEXT_ATTENTION_H_
 #define MEGATRON_LAYERS_CONTEXT_ATTENTION_H_
 
@@ -35,19 +35,19 @@ struct ContextAttention {
 // of the sinks, to which this rank's part is added.
 
 void RingAttentionForward(const LayerContext& ctx, const ContextAttention& attention,
-                          const ops::AttentionInputs& in, const Tensor& out_TGRD,
+                          const ops::AttentionInputs& in, const Tensor& out_TGRE,
                           const Tensor& lse_TGR);
 void RingAttentionBackward(const LayerContext& ctx, const ContextAttention& attention,
-                           const ops::AttentionInputs& in, const Tensor& out_TGRD,
-                           const Tensor& lse_TGR, const Tensor& dout_TGRD,
+                           const ops::AttentionInputs& in, const Tensor& out_TGRE,
+                           const Tensor& lse_TGR, const Tensor& dout_TGRE,
                            const ops::AttentionInputs& gradients);
 
 void GatherAttentionForward(const LayerContext& ctx, const ContextAttention& attention,
-                            const ops::AttentionInputs& in, const Tensor& out_TGRD,
+                            const ops::AttentionInputs& in, const Tensor& out_TGRE,
                             const Tensor& lse_TGR);
 void GatherAttentionBackward(const LayerContext& ctx, const ContextAttention& attention,
-                             const ops::AttentionInputs& in, const Tensor& out_TGRD,
-                             const Tensor& lse_TGR, const Tensor& dout_TGRD,
+                             const ops::AttentionInputs& in, const Tensor& out_TGRE,
+                             const Tensor& lse_TGR, const Tensor& dout_TGRE,
                              const ops::AttentionInputs& gradients);
 
 // The tensors that the all-to-all form keeps in place of its inputs (but for sinks): all the team's
@@ -55,16 +55,16 @@ void GatherAttentionBackward(const LayerContext& ctx, const ContextAttention& at
 // of the share that are exchanged one after the other.
 struct AllToAllSaved {
   ops::AttentionInputs in;
-  Tensor out_TGRD, lse_TGR;
+  Tensor out_TGRE, lse_TGR;
 };
 
 // The ranks of a team divide the number of groups.
 void AllToAllAttentionForward(const LayerContext& ctx, Arena* arena,
                               const ContextAttention& attention, const ops::AttentionInputs& in,
-                              const Tensor& out_TGRD, AllToAllSaved* saved);
+                              const Tensor& out_TGRE, AllToAllSaved* saved);
 void AllToAllAttentionBackward(const LayerContext& ctx, const ContextAttention& attention,
                                const AllToAllSaved& saved, const Tensor& sink_N,
-                               const Tensor& dout_TGRD, const ops::AttentionInputs& gradients);
+                               const Tensor& dout_TGRE, const ops::AttentionInputs& gradients);
 
 // The same exchange for some tokens of stripes (context_slice.h), where all ranks are one team:
 // between this rank's rows of them, [rows, G, ...], and all ranks' rows in the order of the tokens,

@@ -7,7 +7,8 @@
 // slot up to its own position, whatever stands behind. So a slot is begun anew by tokens from
 // position 0 on, and cut by going on from an earlier position.
 //
-// Legend: S slots, U places of all slots, T new tokens, G groups of this rank, D head size.
+// Legend: S slots, U places of all slots, T new tokens, G groups of this rank, W width of a key and a
+// value together.
 #ifndef MEGATRON_LAYERS_KV_CACHE_H_
 #define MEGATRON_LAYERS_KV_CACHE_H_
 
@@ -22,9 +23,9 @@ namespace megatron {
 struct KvCacheOptions {
   std::vector<int64_t> layers;  // the numbers of the layers in the whole model
   int64_t slots = 1;
-  int64_t capacity = 0;  // places of each slot
-  int64_t groups = 0;    // this rank's groups
-  int64_t head_size = 0;
+  int64_t capacity = 0;                  // places of each slot
+  int64_t groups = 0;                    // this rank's groups
+  int64_t key_size = 0, value_size = 0;  // of a head
   DType dtype = DType::kFloat32;
 };
 
@@ -37,11 +38,13 @@ class KvCache {
   int64_t capacity() const { return options_.capacity; }
   int64_t bytes() const { return buffer_.bytes(); }
 
-  // The keys and the values of a layer, [U, G, D].
-  Tensor Keys(int64_t layer) const { return Layer(layer).Select(1, 0); }
-  Tensor Values(int64_t layer) const { return Layer(layer).Select(1, 1); }
+  // The keys and the values of a layer, [U, G, their size].
+  Tensor Keys(int64_t layer) const { return Layer(layer).Slice(2, 0, options_.key_size); }
+  Tensor Values(int64_t layer) const {
+    return Layer(layer).Slice(2, options_.key_size, options_.key_size + options_.value_size);
+  }
   // Puts the keys and values of new tokens in their places (int32 [T, 1, 1]).
-  void Put(const Stream& stream, int64_t layer, const Tensor& new_T2GD,
+  void Put(const Stream& stream, int64_t layer, const Tensor& new_TGW,
            const Tensor& place_T11) const;
 
   // Where each slot begins among all places, int32 [S + 1].
@@ -50,11 +53,11 @@ class KvCache {
   const Tensor& position_U() const { return position_U_; }
 
  private:
-  Tensor Layer(int64_t layer) const;  // [U, 2, G, D]
+  Tensor Layer(int64_t layer) const;  // [U, G, W]
 
   KvCacheOptions options_;
   Buffer buffer_;
-  Tensor keys_values_LU2GD_;  // L is the number of this rank's layers
+  Tensor keys_values_LUGW_;  // L is the number of this rank's layers
   Tensor cu_seqlens_, position_U_;
 };
 

@@ -9,21 +9,32 @@
 namespace megatron {
 namespace {
 
-// Keys and values of one rank in one piece, [2, U, G, D], as they travel.
-Tensor AllocateKeys(Arena* arena, DType dtype, const ops::AttentionInputs& in, const char* name) {
-  const Shape& shape = in.k_UGD.shape();
-  return arena->Allocate(dtype, {2, shape[0], shape[1], shape[2]}, name);
+// Keys and values of some groups of one rank, or their gradients, in one piece, as they travel: all
+// keys, then all values.
+struct PackedKeys {
+  Tensor all;
+  Shape k_shape, v_shape;
+
+  Tensor k_UGD() const { return all.Slice(0, 0, k_shape.numel()).View(k_shape); }
+  Tensor v_UGE() const { return all.Slice(0, k_shape.numel(), all.numel()).View(v_shape); }
+};
+
+int64_t PackedSize(const ops::AttentionInputs& in) { return in.k_UGD.numel() + in.v_UGE.numel(); }
+
+PackedKeys AllocateKeys(Arena* arena, DType dtype, const ops::AttentionInputs& in,
+                        const char* name) {
+  return {arena->Allocate(dtype, {PackedSize(in)}, name), in.k_UGD.shape(), in.v_UGE.shape()};
 }
 
-void CopyKeys(const Stream& stream, const Tensor& k, const Tensor& v, const Tensor& packed_2UGD) {
-  ops::Copy(stream, k, packed_2UGD.Select(0, 0));
-  ops::Copy(stream, v, packed_2UGD.Select(0, 1));
+void CopyKeys(const Stream& stream, const ops::AttentionInputs& in, const PackedKeys& packed) {
+  ops::Copy(stream, in.k_UGD, packed.k_UGD());
+  ops::Copy(stream, in.v_UGE, packed.v_UGE());
 }
 
-void TakeGradients(const Stream& stream, const Tensor& packed_2UGD,
+void TakeGradients(const Stream& stream, const PackedKeys& packed,
                    const ops::AttentionInputs& gradients) {
-  ops::Copy(stream, packed_2UGD.Select(0, 0), gradients.k_UGD);
-  ops::Copy(stream, packed_2UGD.Select(0, 1), gradients.v_UGD);
+  ops::Copy(stream, packed.k_UGD(), gradients.k_UGD);
+  ops::Copy(stream, packed.v_UGE(), gradients.v_UGE);
 }
 
 // Memory for fp32 sums: x itself, or memory whose content FromFp32 rounds into x.
@@ -47,9 +58,9 @@ ops::Attention OfSource(const LayerContext& ctx, const ContextAttention& attenti
   return block;
 }
 
-ops::AttentionInputs WithKeys(const Tensor& q_TGRD, const Tensor& packed_2UGD,
-                              const Tensor& bias_WN, const Tensor& sink_N) {
-  return {q_TGRD, packed_2UGD.Select(0, 0), packed_2UGD.Select(0, 1), bias_WN, sink_N};
+ops::AttentionInputs WithKeys(const Tensor& q_TGRD, const PackedKeys& packed, const Tensor& bias_WN,
+                              const Tensor& sink_N) {
+  return {q_TGRD, packed.k_UGD(), packed.v_UGE(), bias_WN, sink_N};
 }
 
 // Sinks count once, with the keys of one source.
@@ -95,8 +106,14 @@ class Ring {
 // Some of the groups, [begin, end), and every rank's keys and values of them.
 struct GatheredGroups {
   int64_t begin, end;
-  Tensor all_C2UGD;
+  Shape k_shape, v_shape;  // those of one rank
+  Tensor all_CK;           // a row for each rank
   AsyncCall arriving;
+
+  // The keys and values of a rank, or their gradients, in a tensor like all_CK.
+  PackedKeys Of(const Tensor& x_CK, int rank) const {
+    return {x_CK.Select(0, rank), k_shape, v_shape};
+  }
 };
 
 Tensor Part(const Tensor& x_TGRD, const GatheredGroups& groups) {
@@ -128,34 +145,36 @@ Tensor CopyOfColumns(const LayerContext& ctx, const Tensor& x_WN, const ops::Att
 
 // Starts to gather keys and values, one half of the groups after the other.
 std::vector<GatheredGroups> StartToGather(const LayerContext& ctx, const ops::AttentionInputs& in) {
-  const Shape& shape = in.k_UGD.shape();
-  const int64_t ranks = ctx.context_group.size(), half = shape[1] / 2;
+  const int64_t groups = in.k_UGD.dim(1), half = groups / 2;
   std::vector<GatheredGroups> parts;
-  if (half > 0) parts.push_back({0, half, {}, {}});
-  parts.push_back({half, shape[1], {}, {}});
+  if (half > 0) parts.push_back({0, half, {}, {}, {}, {}});
+  parts.push_back({half, groups, {}, {}, {}, {}});
   for (GatheredGroups& part : parts) {
-    const int64_t groups = part.end - part.begin;
-    part.all_C2UGD = ctx.scratch->Allocate(in.k_UGD.dtype(), {ranks, 2, shape[0], groups, shape[2]},
-                                           "gathered keys and values");
-    const Tensor mine_2UGD = part.all_C2UGD.Select(0, ctx.context_group.rank());
-    CopyKeys(ctx.stream, Part(in.k_UGD, part), Part(in.v_UGD, part), mine_2UGD);
-    const Tensor all = part.all_C2UGD.View({ranks * 2, shape[0], groups, shape[2]});
-    part.arriving = StartAsync(ctx.context_group, ctx.stream, TimeCategory::kContextParallel,
-                               [=](const ProcessGroup& group, const Stream& lane) {
-                                 group.AllGather(mine_2UGD, all, lane);
-                               });
+    const ops::AttentionInputs of_part = {Tensor(), Part(in.k_UGD, part), Part(in.v_UGE, part),
+                                          Tensor(), Tensor()};
+    part.k_shape = of_part.k_UGD.shape();
+    part.v_shape = of_part.v_UGE.shape();
+    const Tensor all_CK =
+        ctx.scratch->Allocate(in.k_UGD.dtype(), {ctx.context_group.size(), PackedSize(of_part)},
+                              "gathered keys and values");
+    part.all_CK = all_CK;
+    const PackedKeys mine = part.Of(all_CK, ctx.context_group.rank());
+    CopyKeys(ctx.stream, of_part, mine);
+    part.arriving =
+        StartAsync(ctx.context_group, ctx.stream, TimeCategory::kContextParallel,
+                   [mine_K = mine.all, all_CK](const ProcessGroup& group, const Stream& lane) {
+                     group.AllGather(mine_K, all_CK.Flatten(), lane);
+                   });
   }
   return parts;
 }
 
 // Starts to bring the sum of all ranks' gradients of this rank's keys to its place in theirs.
-AsyncCall StartToReduce(const LayerContext& ctx, const Tensor& dall_C2UGD) {
-  const Tensor mine_2UGD = dall_C2UGD.Select(0, ctx.context_group.rank());
-  const Tensor all = dall_C2UGD.View(
-      {dall_C2UGD.dim(0) * 2, dall_C2UGD.dim(2), dall_C2UGD.dim(3), dall_C2UGD.dim(4)});
+AsyncCall StartToReduce(const LayerContext& ctx, const Tensor& dall_CK) {
+  const Tensor mine_K = dall_CK.Select(0, ctx.context_group.rank());
   return StartAsync(ctx.context_group, ctx.stream, TimeCategory::kContextParallel,
                     [=](const ProcessGroup& group, const Stream& lane) {
-                      group.ReduceScatter(all, mine_2UGD, lane);
+                      group.ReduceScatter(dall_CK.Flatten(), mine_K, lane);
                     });
 }
 
@@ -171,17 +190,17 @@ ops::Attention OfGroups(const LayerContext& ctx, const ContextAttention& attenti
 }  // namespace
 
 void RingAttentionForward(const LayerContext& ctx, const ContextAttention& attention,
-                          const ops::AttentionInputs& in, const Tensor& out_TGRD,
+                          const ops::AttentionInputs& in, const Tensor& out_TGRE,
                           const Tensor& lse_TGR) {
   Arena::Scope scope(ctx.scratch);
   const Ring ring(ctx, attention);
-  const Tensor sum_TGRD = Fp32Of(ctx, out_TGRD);
-  Tensor keys = AllocateKeys(ctx.scratch, in.k_UGD.dtype(), in, "ring keys and values");
-  Tensor next = AllocateKeys(ctx.scratch, in.k_UGD.dtype(), in, "ring keys and values");
-  CopyKeys(ctx.stream, in.k_UGD, in.v_UGD, keys);
+  const Tensor sum_TGRD = Fp32Of(ctx, out_TGRE);
+  PackedKeys keys = AllocateKeys(ctx.scratch, in.k_UGD.dtype(), in, "ring keys and values");
+  PackedKeys next = AllocateKeys(ctx.scratch, in.k_UGD.dtype(), in, "ring keys and values");
+  CopyKeys(ctx.stream, in, keys);
   for (int step = 0; step < ring.size(); ++step) {
     Ring::Messages messages;
-    if (step + 1 < ring.size()) messages.push_back({keys, next});
+    if (step + 1 < ring.size()) messages.push_back({keys.all, next.all});
     const AsyncCall passing = ring.Pass(messages);
     ops::Attention block = OfSource(ctx, attention, ring.SourceAt(step));
     block.add_to_queries = step > 0;
@@ -191,43 +210,43 @@ void RingAttentionForward(const LayerContext& ctx, const ContextAttention& atten
     passing.Wait();
     std::swap(keys, next);
   }
-  FromFp32(ctx.stream, sum_TGRD, out_TGRD);
+  FromFp32(ctx.stream, sum_TGRD, out_TGRE);
 }
 
 void RingAttentionBackward(const LayerContext& ctx, const ContextAttention& attention,
-                           const ops::AttentionInputs& in, const Tensor& out_TGRD,
-                           const Tensor& lse_TGR, const Tensor& dout_TGRD,
+                           const ops::AttentionInputs& in, const Tensor& out_TGRE,
+                           const Tensor& lse_TGR, const Tensor& dout_TGRE,
                            const ops::AttentionInputs& gradients) {
   Arena::Scope scope(ctx.scratch);
   const Ring ring(ctx, attention);
   const Tensor dq_TGRD = Fp32Of(ctx, gradients.q_TGRD);
-  Tensor keys = AllocateKeys(ctx.scratch, in.k_UGD.dtype(), in, "ring keys and values");
-  Tensor next = AllocateKeys(ctx.scratch, in.k_UGD.dtype(), in, "ring keys and values");
+  PackedKeys keys = AllocateKeys(ctx.scratch, in.k_UGD.dtype(), in, "ring keys and values");
+  PackedKeys next = AllocateKeys(ctx.scratch, in.k_UGD.dtype(), in, "ring keys and values");
   // The sums that arrive, and this rank's summand: of this step, and with what arrived added, of the
   // step before, which is being sent.
-  const Tensor arriving = AllocateKeys(ctx.scratch, DType::kFloat32, in, "ring gradients");
-  Tensor dkeys = AllocateKeys(ctx.scratch, DType::kFloat32, in, "ring gradients");
-  Tensor leaving = AllocateKeys(ctx.scratch, DType::kFloat32, in, "ring gradients");
-  CopyKeys(ctx.stream, in.k_UGD, in.v_UGD, keys);
+  const PackedKeys arriving = AllocateKeys(ctx.scratch, DType::kFloat32, in, "ring gradients");
+  PackedKeys dkeys = AllocateKeys(ctx.scratch, DType::kFloat32, in, "ring gradients");
+  PackedKeys leaving = AllocateKeys(ctx.scratch, DType::kFloat32, in, "ring gradients");
+  CopyKeys(ctx.stream, in, keys);
   for (int step = 0; step < ring.size(); ++step) {
     Ring::Messages messages;
-    if (step + 1 < ring.size()) messages.push_back({keys, next});
-    if (step > 0) messages.push_back({leaving, arriving});
+    if (step + 1 < ring.size()) messages.push_back({keys.all, next.all});
+    if (step > 0) messages.push_back({leaving.all, arriving.all});
     const AsyncCall passing = ring.Pass(messages);
     ops::Attention block = OfSource(ctx, attention, ring.SourceAt(step));
     block.add_to_queries = step > 0;
     ops::AttentionBackward(
         ctx.stream, block, WithKeys(in.q_TGRD, keys, in.bias_WN, IfFirst(step, in.sink_N)),
-        out_TGRD, lse_TGR, dout_TGRD,
+        out_TGRE, lse_TGR, dout_TGRE,
         WithKeys(dq_TGRD, dkeys, gradients.bias_WN, IfFirst(step, gradients.sink_N)));
     passing.Wait();
-    if (step > 0) ops::Add(ctx.stream, arriving, dkeys);
+    if (step > 0) ops::Add(ctx.stream, arriving.all, dkeys.all);
     std::swap(keys, next);
     std::swap(dkeys, leaving);
   }
   // What arrives now are the gradients of this rank's own keys.
   Ring::Messages last;
-  last.push_back({leaving, arriving});
+  last.push_back({leaving.all, arriving.all});
   ring.Pass(last).Wait();
   FromFp32(ctx.stream, dq_TGRD, gradients.q_TGRD);
   TakeGradients(ctx.stream, arriving, gradients);
@@ -235,58 +254,57 @@ void RingAttentionBackward(const LayerContext& ctx, const ContextAttention& atte
 
 // The groups do not depend on each other, so that the bits are those of all at once.
 void GatherAttentionForward(const LayerContext& ctx, const ContextAttention& attention,
-                            const ops::AttentionInputs& in, const Tensor& out_TGRD,
+                            const ops::AttentionInputs& in, const Tensor& out_TGRE,
                             const Tensor& lse_TGR) {
   Arena::Scope scope(ctx.scratch);
-  const Tensor sum_TGRD = Fp32Of(ctx, out_TGRD);
+  const Tensor sum_TGRD = Fp32Of(ctx, out_TGRE);
   for (const GatheredGroups& part : StartToGather(ctx, in)) {
     const Tensor bias_WN = CopyOfColumns(ctx, in.bias_WN, in, part);
     part.arriving.Wait();
     for (int source = 0; source < ctx.context_group.size(); ++source) {
       ops::AttentionForward(ctx.stream, OfGroups(ctx, attention, source, in, part),
-                            WithKeys(Part(in.q_TGRD, part), part.all_C2UGD.Select(0, source),
-                                     bias_WN, IfFirst(source, Sinks(in.sink_N, in, part))),
+                            WithKeys(Part(in.q_TGRD, part), part.Of(part.all_CK, source), bias_WN,
+                                     IfFirst(source, Sinks(in.sink_N, in, part))),
                             Part(sum_TGRD, part), Part(lse_TGR, part));
     }
   }
-  FromFp32(ctx.stream, sum_TGRD, out_TGRD);
+  FromFp32(ctx.stream, sum_TGRD, out_TGRE);
 }
 
 void GatherAttentionBackward(const LayerContext& ctx, const ContextAttention& attention,
-                             const ops::AttentionInputs& in, const Tensor& out_TGRD,
-                             const Tensor& lse_TGR, const Tensor& dout_TGRD,
+                             const ops::AttentionInputs& in, const Tensor& out_TGRE,
+                             const Tensor& lse_TGR, const Tensor& dout_TGRE,
                              const ops::AttentionInputs& gradients) {
   Arena::Scope scope(ctx.scratch);
   const Tensor dq_TGRD = Fp32Of(ctx, gradients.q_TGRD);
   const std::vector<GatheredGroups> parts = StartToGather(ctx, in);
   struct Reduction {
-    Tensor dall_C2UGD;
+    Tensor dall_CK;
     AsyncCall call;
   };
   std::vector<Reduction> reductions;
   for (const GatheredGroups& part : parts) {
-    const Tensor dall_C2UGD =
-        ctx.scratch->Allocate(DType::kFloat32, part.all_C2UGD.shape(), "gathered gradients");
+    const Tensor dall_CK =
+        ctx.scratch->Allocate(DType::kFloat32, part.all_CK.shape(), "gathered gradients");
     const Tensor bias_WN = CopyOfColumns(ctx, in.bias_WN, in, part);
     const Tensor dbias_WN = CopyOfColumns(ctx, gradients.bias_WN, in, part);
     part.arriving.Wait();
     for (int source = 0; source < ctx.context_group.size(); ++source) {
       ops::AttentionBackward(ctx.stream, OfGroups(ctx, attention, source, in, part),
-                             WithKeys(Part(in.q_TGRD, part), part.all_C2UGD.Select(0, source),
-                                      bias_WN, IfFirst(source, Sinks(in.sink_N, in, part))),
-                             Part(out_TGRD, part), Part(lse_TGR, part), Part(dout_TGRD, part),
-                             WithKeys(Part(dq_TGRD, part), dall_C2UGD.Select(0, source), dbias_WN,
+                             WithKeys(Part(in.q_TGRD, part), part.Of(part.all_CK, source), bias_WN,
+                                      IfFirst(source, Sinks(in.sink_N, in, part))),
+                             Part(out_TGRE, part), Part(lse_TGR, part), Part(dout_TGRE, part),
+                             WithKeys(Part(dq_TGRD, part), part.Of(dall_CK, source), dbias_WN,
                                       IfFirst(source, Sinks(gradients.sink_N, in, part))));
     }
     if (dbias_WN) ops::Copy(ctx.stream, dbias_WN, Columns(gradients.bias_WN, in, part));
-    reductions.push_back({dall_C2UGD, StartToReduce(ctx, dall_C2UGD)});
+    reductions.push_back({dall_CK, StartToReduce(ctx, dall_CK)});
   }
   FromFp32(ctx.stream, dq_TGRD, gradients.q_TGRD);
   for (size_t i = 0; i < parts.size(); ++i) {
     reductions[i].call.Wait();
-    const Tensor mine_2UGD = reductions[i].dall_C2UGD.Select(0, ctx.context_group.rank());
-    TakeGradients(ctx.stream, mine_2UGD,
-                  {{}, Part(gradients.k_UGD, parts[i]), Part(gradients.v_UGD, parts[i]), {}, {}});
+    TakeGradients(ctx.stream, parts[i].Of(reductions[i].dall_CK, ctx.context_group.rank()),
+                  {{}, Part(gradients.k_UGD, parts[i]), Part(gradients.v_UGE, parts[i]), {}, {}});
   }
 }
 

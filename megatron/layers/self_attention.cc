@@ -16,14 +16,21 @@ LinearOptions QkvLinear(const TransformerOptions& options, const std::string& na
   linear.name = name + ".linear_qkv";
   linear.input_size = options.hidden_size;
   const int64_t heads_per_group = options.num_attention_heads / options.num_query_groups;
-  linear.output_shape = {options.num_query_groups, heads_per_group + 2, options.kv_channels};
-  linear.matrix.parts = {heads_per_group, 1, 1};
-  linear.attention_layer = layer;
+  const int64_t key_size = options.kv_channels, value_size = options.value_size();
+  if (value_size == key_size) {
+    linear.output_shape = {options.num_query_groups, heads_per_group + 2, key_size};
+    linear.matrix.parts = {heads_per_group, 1, 1};
+    linear.attention_layer = layer;
+  } else {
+    linear.output_shape = {options.num_query_groups, (heads_per_group + 1) * key_size + value_size};
+    linear.matrix.parts = {heads_per_group * key_size, key_size, value_size};
+  }
   linear.bias = options.qkv_bias;
   linear.init_std = options.init_std;
   linear.float8 = options.float8;
   linear.grid = options.grid;
-  linear.overlap = options.tp_comm_overlap;
+  linear.overlap = HidesMessages(options);
+  linear.adapter = options.lora.Of("linear_qkv");
   linear.keep_codes = !options.post_norm && !options.recompute.norm;
   return linear;
 }
@@ -34,6 +41,16 @@ int RanksPerGroup(const TransformerOptions& options, const ProcessGroup& tensor_
   return tensor_group.size() / static_cast<int>(options.num_query_groups);
 }
 
+// `heads` heads of a group from `head` on, of its query heads, its key head and its value head.
+OutputBlock BlockOfGroup(const TransformerOptions& options, int64_t group, int64_t head,
+                         int64_t heads, int replicas) {
+  const int64_t key_size = options.kv_channels, value_size = options.value_size();
+  if (value_size == key_size) return {{group, head, 0}, {1, heads, key_size}, replicas};
+  const int64_t last = options.num_attention_heads / options.num_query_groups + 1;
+  const int64_t more = head + heads > last ? value_size - key_size : 0;
+  return {{group, head * key_size}, {1, heads * key_size + more}, replicas};
+}
+
 // This rank's query heads of the group that it shares, or all of what it has.
 LinearOptions OwnLinear(const TransformerOptions& options, const std::string& name, int64_t layer,
                         const ProcessGroup& tensor_group) {
@@ -41,10 +58,8 @@ LinearOptions OwnLinear(const TransformerOptions& options, const std::string& na
   const int sharing = RanksPerGroup(options, tensor_group);
   if (sharing == 0) return linear;
   const int64_t heads = options.num_attention_heads / tensor_group.size();
-  linear.block =
-      OutputBlock{{tensor_group.rank() / sharing, tensor_group.rank() % sharing * heads, 0},
-                  {1, heads, options.kv_channels},
-                  /*replicas=*/1};
+  linear.block = BlockOfGroup(options, tensor_group.rank() / sharing,
+                              tensor_group.rank() % sharing * heads, heads, /*replicas=*/1);
   return linear;
 }
 
@@ -54,10 +69,8 @@ std::unique_ptr<ColumnParallelLinear> SharedLinear(const TransformerOptions& opt
   const int sharing = RanksPerGroup(options, tensor_group);
   if (sharing == 0) return nullptr;
   LinearOptions linear = QkvLinear(options, name, layer);
-  linear.block = OutputBlock{
-      {tensor_group.rank() / sharing, options.num_attention_heads / options.num_query_groups, 0},
-      {1, 2, options.kv_channels},
-      sharing};
+  linear.block = BlockOfGroup(options, tensor_group.rank() / sharing,
+                              options.num_attention_heads / options.num_query_groups, 2, sharing);
   return std::make_unique<ColumnParallelLinear>(linear, tensor_group);
 }
 
@@ -74,6 +87,7 @@ SelfAttention::SelfAttention(const TransformerOptions& options, const std::strin
       groups_(std::max<int64_t>(1, options.num_query_groups / tensor_group.size())),
       heads_per_group_(options.num_attention_heads / tensor_group.size() / groups_),
       head_size_(options.kv_channels),
+      value_size_(options.value_size()),
       chunk_(options.recompute.attention_chunk_tokens),
       recompute_(options.recompute.core_attention),
       qk_norm_(options.qk_norm),
@@ -97,13 +111,12 @@ SelfAttention::SelfAttention(const TransformerOptions& options, const std::strin
   }
   if (chunk_ == 0) return;
   CHECK(options.causal && options.relative_positions.buckets == 0) << name;
-  CHECK(!options.sequence_parallel) << name;
   // Scales are made of a whole tensor.
   CHECK(!options.float8.enabled) << name;
 }
 
-Tensor SelfAttention::Packed(const Tensor& qkv_TGSD) const {
-  return qkv_TGSD.View({qkv_TGSD.dim(0), groups_ * (heads_per_group_ + 2) * head_size_});
+Tensor SelfAttention::Packed(const Tensor& qkv_TGS) const {
+  return qkv_TGS.View({qkv_TGS.dim(0), groups_ * packed_size()});
 }
 
 Tensor SelfAttention::OwnColumns(const Tensor& packed_TO) const {
@@ -139,7 +152,7 @@ Tensor SelfAttention::SinkGradients() const {
 
 ops::AttentionInputs SelfAttention::Inputs(const LayerContext& ctx, const Saved& saved) const {
   if (ctx.cached == nullptr) {
-    return {saved.q_TGRD, saved.k_TGD, Values(saved.qkv_TGSD), ctx.relative_bias_WN, Sinks(ctx)};
+    return {saved.q_TGRD, saved.k_TGD, Values(saved.qkv_TGS), ctx.relative_bias_WN, Sinks(ctx)};
   }
   const KvCache& cache = *ctx.cached->cache;
   return {saved.q_TGRD, cache.Keys(layer_), cache.Values(layer_), ctx.relative_bias_WN, Sinks(ctx)};
@@ -147,16 +160,16 @@ ops::AttentionInputs SelfAttention::Inputs(const LayerContext& ctx, const Saved&
 
 void SelfAttention::PutInCache(const LayerContext& ctx, const Saved& saved) const {
   Arena::Scope scope(ctx.scratch);
-  const Tensor new_T2GD = ctx.scratch->Allocate(
-      dtype_, {saved.k_TGD.dim(0), 2, groups_, head_size_}, "new keys and values");
-  ops::Copy(ctx.stream, saved.k_TGD, new_T2GD.Select(1, 0));
-  ops::Copy(ctx.stream, Values(saved.qkv_TGSD), new_T2GD.Select(1, 1));
-  ctx.cached->cache->Put(ctx.stream, layer_, new_T2GD, ctx.cached->place_T11);
+  const Tensor new_TGW = ctx.scratch->Allocate(
+      dtype_, {saved.k_TGD.dim(0), groups_, head_size_ + value_size_}, "new keys and values");
+  ops::Copy(ctx.stream, saved.k_TGD, KeysOf(new_TGW));
+  ops::Copy(ctx.stream, Values(saved.qkv_TGS), ValuesOf(new_TGW));
+  ctx.cached->cache->Put(ctx.stream, layer_, new_TGW, ctx.cached->place_T11);
 }
 
 void SelfAttention::Attend(const LayerContext& ctx, Arena* arena, Saved* saved) const {
-  saved->context_TGRD = arena->Allocate(dtype_, saved->q_TGRD.shape(), "attention output");
-  core_.Forward(ctx, arena, Inputs(ctx, *saved), saved->context_TGRD, &saved->core);
+  saved->context_TGRE = arena->Allocate(dtype_, OutputShape(saved->q_TGRD), "attention output");
+  core_.Forward(ctx, arena, Inputs(ctx, *saved), saved->context_TGRE, &saved->core);
 }
 
 void SelfAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
@@ -165,25 +178,25 @@ void SelfAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary,
   if (chunk_ > 0) return ForwardInChunks(ctx, rotary, x_TH, y_TH, saved);
   Arena::Scope scope(ctx.scratch);
   const int64_t tokens = ctx.batch->num_tokens();
-  const Shape packed{tokens, groups_, heads_per_group_ + 2, head_size_};
+  const Shape packed{tokens, groups_, packed_size()};
   Arena* const arena = core_.KeepsInputs(ctx) && !recompute_ && !qk_norm_ ? ctx.scratch : ctx.saved;
-  saved->qkv_TGSD = arena->Allocate(dtype_, packed, "attention qkv");
-  const Tensor packed_TO = Packed(saved->qkv_TGSD);
+  saved->qkv_TGS = arena->Allocate(dtype_, packed, "attention qkv");
+  const Tensor packed_TO = Packed(saved->qkv_TGS);
   qkv_.Forward(ctx, x_TH, OwnColumns(packed_TO), &saved->qkv);
   if (kv_ != nullptr) kv_->Forward(ctx, x_TH, SharedColumns(packed_TO), &saved->kv);
-  saved->q_TGRD = Queries(saved->qkv_TGSD);
-  saved->k_TGD = Keys(saved->qkv_TGSD);
+  saved->q_TGRD = Queries(saved->qkv_TGS);
+  saved->k_TGD = Keys(saved->qkv_TGS);
   if (qk_norm_) {
     saved->q_TGRD = ctx.saved->Allocate(dtype_, saved->q_TGRD.shape(), "attention normalized q");
     saved->k_TGD = ctx.saved->Allocate(dtype_, saved->k_TGD.shape(), "attention normalized k");
-    q_norm_.Forward(ctx, Queries(saved->qkv_TGSD), saved->q_TGRD, &saved->q_norm);
-    k_norm_.Forward(ctx, Keys(saved->qkv_TGSD), saved->k_TGD, &saved->k_norm);
+    q_norm_.Forward(ctx, Queries(saved->qkv_TGS), saved->q_TGRD, &saved->q_norm);
+    k_norm_.Forward(ctx, Keys(saved->qkv_TGS), saved->k_TGD, &saved->k_norm);
   }
   Rotate(ctx, rotary, /*inverse=*/false, ctx.inner_batch().position_T, saved->q_TGRD, saved->k_TGD);
   if (ctx.cached != nullptr) PutInCache(ctx, *saved);
   Attend(ctx, recompute_ ? ctx.scratch : ctx.saved, saved);
   if (ctx.activations != nullptr) core_.MeasureScores(ctx, Inputs(ctx, *saved));
-  proj_.Forward(ctx, saved->context_TGRD.View({tokens, groups_ * heads_per_group_ * head_size_}),
+  proj_.Forward(ctx, saved->context_TGRE.View({tokens, groups_ * heads_per_group_ * value_size_}),
                 y_TH, &saved->proj);
 }
 
@@ -193,28 +206,28 @@ void SelfAttention::Backward(const LayerContext& ctx, const RotaryTables* rotary
   if (chunk_ > 0) return BackwardInChunks(ctx, rotary, dy_TH, dx_TH, saved);
   Arena::Scope scope(ctx.scratch);
   const int64_t tokens = ctx.batch->num_tokens();
-  const Shape flat_context{tokens, groups_ * heads_per_group_ * head_size_};
+  const Shape flat_context{tokens, groups_ * heads_per_group_ * value_size_};
   if (recompute_) {
     Attend(ctx, ctx.kept(), saved);
-    saved->proj.x_TI = saved->context_TGRD.View(flat_context);
+    saved->proj.x_TI = saved->context_TGRE.View(flat_context);
   }
-  const Tensor dcontext_TGRD =
-      ctx.scratch->Allocate(dtype_, saved->context_TGRD.shape(), "attention gradient");
-  proj_.BackwardInput(ctx, dy_TH, dcontext_TGRD.View(flat_context), &saved->proj);
+  const Tensor dcontext_TGRE =
+      ctx.scratch->Allocate(dtype_, saved->context_TGRE.shape(), "attention gradient");
+  proj_.BackwardInput(ctx, dy_TH, dcontext_TGRE.View(flat_context), &saved->proj);
 
-  const Tensor dqkv_TGSD =
-      ctx.kept()->Allocate(dtype_, saved->qkv_TGSD.shape(), "attention gradient");
-  const Tensor dq_TGRD = Queries(dqkv_TGSD), dk_TGD = Keys(dqkv_TGSD);
+  const Tensor dqkv_TGS =
+      ctx.kept()->Allocate(dtype_, saved->qkv_TGS.shape(), "attention gradient");
+  const Tensor dq_TGRD = Queries(dqkv_TGS), dk_TGD = Keys(dqkv_TGS);
   core_.Backward(
-      ctx, Inputs(ctx, *saved), saved->context_TGRD, dcontext_TGRD,
-      {dq_TGRD, dk_TGD, Values(dqkv_TGSD), ctx.relative_bias_gradient_WN, SinkGradients()},
+      ctx, Inputs(ctx, *saved), saved->context_TGRE, dcontext_TGRE,
+      {dq_TGRD, dk_TGD, Values(dqkv_TGS), ctx.relative_bias_gradient_WN, SinkGradients()},
       saved->core);
   Rotate(ctx, rotary, /*inverse=*/true, ctx.inner_batch().position_T, dq_TGRD, dk_TGD);
   if (qk_norm_) {
     q_norm_.Backward(ctx, dq_TGRD, Tensor(), dq_TGRD, saved->q_norm);
     k_norm_.Backward(ctx, dk_TGD, Tensor(), dk_TGD, saved->k_norm);
   }
-  const Tensor dpacked_TO = Packed(dqkv_TGSD);
+  const Tensor dpacked_TO = Packed(dqkv_TGS);
   const AsyncCall reducing = qkv_.BackwardInput(ctx, OwnColumns(dpacked_TO), dx_TH, &saved->qkv);
   AsyncCall reducing_shared;
   Tensor dshared_TH;

@@ -2,7 +2,8 @@
 // projection back.
 //
 // The packed projection is [q of the group's R heads, k, v] for each group, as Megatron lays it
-// out. Tensor-parallel ranks hold whole groups; where there are more ranks than groups, several
+// out: its weight is [groups, R + 2, D, H], or [groups, R D + D + E, H] where values are not as wide
+// as keys. Tensor-parallel ranks hold whole groups; where there are more ranks than groups, several
 // share one: each has some of its query heads, and all have its keys and values, of whose gradients
 // each has a summand.
 //
@@ -20,7 +21,7 @@
 // cache; not in chunks. Their bits are those of a pass over the whole sequences.
 //
 // Legend: T tokens, C tokens of a chunk, H hidden, G groups of this rank, R query heads that it has
-// of each, D head size.
+// of each, D size of a query and key head, E of a value head, S = R D + D + E, W = D + E.
 #ifndef MEGATRON_LAYERS_SELF_ATTENTION_H_
 #define MEGATRON_LAYERS_SELF_ATTENTION_H_
 
@@ -42,13 +43,13 @@ class SelfAttention {
   struct Saved {
     LinearSaved qkv, kv, proj;
     NormLayer::Saved q_norm, k_norm;
-    Tensor qkv_TGSD;  // S = R + 2; rotated in place unless q and k are normalized
+    Tensor qkv_TGS;  // rotated in place unless q and k are normalized
     // The tensors that attention read: views of qkv, or the normalized and rotated copies.
     Tensor q_TGRD, k_TGD;
-    Tensor context_TGRD;
+    Tensor context_TGRE;
     AttentionCore::Saved core;
-    // In chunks, of all tokens, in place of qkv_TGSD and k_TGD.
-    Tensor kv_T2GD;
+    // In chunks, of all tokens, in place of qkv_TGS and k_TGD.
+    Tensor kv_TGW;
   };
 
   // `name` is "decoder.layers.0.self_attention", `layer` the layer's number in the whole model,
@@ -71,12 +72,26 @@ class SelfAttention {
 
  private:
   // The columns of the packed projection, or of its gradient, that qkv_ and kv_ write.
-  Tensor Packed(const Tensor& qkv_TGSD) const;
+  Tensor Packed(const Tensor& qkv_TGS) const;
   Tensor OwnColumns(const Tensor& packed_TO) const;
   Tensor SharedColumns(const Tensor& packed_TO) const;
-  Tensor Queries(const Tensor& qkv_TGSD) const { return qkv_TGSD.Slice(2, 0, heads_per_group_); }
-  Tensor Keys(const Tensor& qkv_TGSD) const { return qkv_TGSD.Select(2, heads_per_group_); }
-  Tensor Values(const Tensor& qkv_TGSD) const { return qkv_TGSD.Select(2, heads_per_group_ + 1); }
+  Tensor Queries(const Tensor& qkv_TGS) const {
+    return qkv_TGS.Slice(2, 0, heads_per_group_ * head_size_).SplitDim(2, head_size_);
+  }
+  Tensor Keys(const Tensor& qkv_TGS) const { return KeysOf(KeysAndValues(qkv_TGS)); }
+  Tensor Values(const Tensor& qkv_TGS) const { return ValuesOf(KeysAndValues(qkv_TGS)); }
+  Tensor KeysAndValues(const Tensor& qkv_TGS) const {
+    return qkv_TGS.Slice(2, heads_per_group_ * head_size_, packed_size());
+  }
+  Tensor KeysOf(const Tensor& kv_TGW) const { return kv_TGW.Slice(2, 0, head_size_); }
+  Tensor ValuesOf(const Tensor& kv_TGW) const {
+    return kv_TGW.Slice(2, head_size_, head_size_ + value_size_);
+  }
+  int64_t packed_size() const { return (heads_per_group_ + 1) * head_size_ + value_size_; }
+  // Returns the shape of what attention gives for these queries.
+  Shape OutputShape(const Tensor& q_TGRD) const {
+    return {q_TGRD.dim(0), q_TGRD.dim(1), q_TGRD.dim(2), value_size_};
+  }
   // What attention reads: the tokens' own keys and values or, with a cache, all that it has.
   ops::AttentionInputs Inputs(const LayerContext& ctx, const Saved& saved) const;
   // Puts the tokens' keys and values in the cache.
@@ -103,39 +118,39 @@ class SelfAttention {
   // Writes a chunk of the queries, keys and values: with context-parallel ranks, those of all
   // ranks' tokens and of this rank's share of the groups.
   void MakeChunk(const LayerContext& ctx, const RotaryTables* rotary, const AttentionChunk& chunk,
-                 const Tensor& x_TH, const Tensor& q_CGRD, const Tensor& kv_C2GD) const;
+                 const Tensor& x_TH, const Tensor& q_CGRD, const Tensor& kv_CGW) const;
   // Returns attention's output for this rank's rows of a chunk, and all of its heads: what is given
   // or, with context-parallel ranks, in ctx.scratch.
   Tensor OwnOutput(const LayerContext& ctx, const AttentionChunk& chunk,
-                   const Tensor& context_CGRD) const;
+                   const Tensor& context_CGRE) const;
   // Writes a chunk of what attention gives, from the chunk's queries, keys and values and, through
   // `earlier`, those of the chunks before. `core` is core_ or what is made of it.
   void AttendChunk(const LayerContext& ctx, const AttentionCore& core,
                    const std::vector<AttentionChunk>& chunks, size_t i, const Tensor& q_CGRD,
-                   const Tensor& kv_C2GD, const Tensor& sink_N, std::vector<ChunkWindow>* earlier,
-                   const Tensor& context_CGRD, const Tensor& lse_CGR) const;
+                   const Tensor& kv_CGW, const Tensor& sink_N, std::vector<ChunkWindow>* earlier,
+                   const Tensor& context_CGRE, const Tensor& lse_CGR) const;
   // What backward in chunks has of all tokens besides *saved.
   struct OfAllTokens {
-    Tensor context_TGRD, lse_TGR;  // those of *saved, unless they are computed again
-    Tensor dcontext_TGRD;
+    Tensor context_TGRE, lse_TGR;  // those of *saved, unless they are computed again
+    Tensor dcontext_TGRE;
     Tensor dq_TGRD;  // fp32 sums
   };
   // Writes the gradient of attention's output and, where these are computed again, the output and
   // its log-sum-exp. Adds the gradient of the output projection's weight.
   void ProjectOutputBack(const LayerContext& ctx, const std::vector<AttentionChunk>& chunks,
                          const Tensor& dy_TH, const Saved& saved, const OfAllTokens& all);
-  // Writes dx, and adds the gradients of the weights that read x.
+  // Writes dx from all rows of x, and adds the gradients of the weights that read x.
   void AttendBack(const LayerContext& ctx, const RotaryTables* rotary,
                   const std::vector<AttentionChunk>& chunks, const Saved& saved,
-                  const OfAllTokens& all, const Tensor& dx_TH);
+                  const OfAllTokens& all, const Tensor& x_TH, const Tensor& dx_TH);
   // Writes a chunk of dx from the packed gradients of the chunk's queries, keys and values, which
   // it rotates back in place, and adds the weights' gradients.
   void ProjectChunkBack(const LayerContext& ctx, const RotaryTables* rotary,
-                        const AttentionChunk& chunk, const Tensor& dqkv_CGSD, const Tensor& x_TH,
+                        const AttentionChunk& chunk, const Tensor& dqkv_CGS, const Tensor& x_TH,
                         const Tensor& dx_TH);
 
   int64_t layer_;  // number in the whole model
-  int64_t groups_, heads_per_group_, head_size_;
+  int64_t groups_, heads_per_group_, head_size_, value_size_;
   int64_t chunk_;  // RecomputeOptions::attention_chunk_tokens
   bool recompute_, qk_norm_;
   bool rotates_, has_window_;

@@ -6,6 +6,7 @@
 #include "megatron/layers/context_attention.h"
 #include "megatron/layers/host_copies.h"
 #include "megatron/layers/self_attention.h"
+#include "megatron/layers/tensor_parallel.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 
@@ -21,6 +22,16 @@ Arena* ForAllTokens(const LayerContext& ctx, Arena* arena) {
   return ctx.host_copies != nullptr ? arena->host() : arena;
 }
 
+// The context of a layer that reads all rows of its input and writes this rank's summands of all
+// rows: chunks cut the rows of all tensor-parallel ranks.
+LayerContext OfAllRows(const LayerContext& ctx) {
+  LayerContext of_all_rows = ctx;
+  if (!ctx.sequence_parallel) return of_all_rows;
+  of_all_rows.sequence_parallel = false;
+  of_all_rows.tensor_group = ProcessGroup();
+  return of_all_rows;
+}
+
 // Two windows of a tensor: one for the chunk at work and one for the next.
 std::vector<ChunkWindow> Two(const LayerContext& ctx, const Tensor& whole, int64_t rows,
                              const char* name) {
@@ -28,9 +39,6 @@ std::vector<ChunkWindow> Two(const LayerContext& ctx, const Tensor& whole, int64
   for (int i = 0; i < 2; ++i) windows.emplace_back(ctx, whole, rows, name);
   return windows;
 }
-
-Tensor KeysOf(const Tensor& kv_C2GD) { return kv_C2GD.Select(1, 0); }
-Tensor ValuesOf(const Tensor& kv_C2GD) { return kv_C2GD.Select(1, 1); }
 
 // The number of the first chunk whose keys queries of chunk i may see.
 size_t FirstSeen(const AttentionCore& core, const std::vector<AttentionChunk>& chunks, size_t i) {
@@ -48,93 +56,94 @@ Tensor Rows(const Tensor& x_CGRD) {
 
 Tensor SelfAttention::AllocatePacked(const LayerContext& ctx, const AttentionChunk& chunk,
                                      const char* name) const {
-  return ctx.scratch->Allocate(dtype_, {chunk.rows(), groups_, heads_per_group_ + 2, head_size_},
-                               name);
+  return ctx.scratch->Allocate(dtype_, {chunk.rows(), groups_, packed_size()}, name);
 }
 
 Tensor SelfAttention::ProjectChunk(const LayerContext& ctx, const AttentionChunk& chunk,
                                    const Tensor& x_TH) const {
-  const Tensor qkv_CGSD = AllocatePacked(ctx, chunk, "attention qkv");
+  const Tensor qkv_CGS = AllocatePacked(ctx, chunk, "attention qkv");
   LinearSaved forgotten;
-  qkv_.Forward(ctx, chunk.RowsOf(x_TH), OwnColumns(Packed(qkv_CGSD)), &forgotten);
+  qkv_.Forward(ctx, chunk.RowsOf(x_TH), OwnColumns(Packed(qkv_CGS)), &forgotten);
   if (kv_ != nullptr)
-    kv_->Forward(ctx, chunk.RowsOf(x_TH), SharedColumns(Packed(qkv_CGSD)), &forgotten);
-  return qkv_CGSD;
+    kv_->Forward(ctx, chunk.RowsOf(x_TH), SharedColumns(Packed(qkv_CGS)), &forgotten);
+  return qkv_CGS;
 }
 
 void SelfAttention::MakeChunk(const LayerContext& ctx, const RotaryTables* rotary,
                               const AttentionChunk& chunk, const Tensor& x_TH, const Tensor& q_CGRD,
-                              const Tensor& kv_C2GD) const {
+                              const Tensor& kv_CGW) const {
   Arena::Scope scope(ctx.scratch);
-  const Tensor qkv_CGSD = ProjectChunk(ctx, chunk, x_TH);
+  const Tensor qkv_CGS = ProjectChunk(ctx, chunk, x_TH);
   // Shapes of this rank's rows and all of its heads.
   const Shape q_shape{chunk.rows(), groups_, heads_per_group_, head_size_},
       k_shape{chunk.rows(), groups_, head_size_};
   const bool exchanges = chunk.ranks > 1;
   const Tensor q = exchanges ? ctx.scratch->Allocate(dtype_, q_shape, "attention q") : q_CGRD;
   const Tensor k =
-      exchanges ? ctx.scratch->Allocate(dtype_, k_shape, "attention k") : KeysOf(kv_C2GD);
+      exchanges ? ctx.scratch->Allocate(dtype_, k_shape, "attention k") : KeysOf(kv_CGW);
   if (qk_norm_) {
     LayerContext forgetting = ctx;
     forgetting.saved = ctx.scratch;
     NormLayer::Saved forgotten;
-    q_norm_.Forward(forgetting, Queries(qkv_CGSD), q, &forgotten);
-    k_norm_.Forward(forgetting, Keys(qkv_CGSD), k, &forgotten);
+    q_norm_.Forward(forgetting, Queries(qkv_CGS), q, &forgotten);
+    k_norm_.Forward(forgetting, Keys(qkv_CGS), k, &forgotten);
   } else {
-    ops::Copy(ctx.stream, Queries(qkv_CGSD), q);
-    ops::Copy(ctx.stream, Keys(qkv_CGSD), k);
+    ops::Copy(ctx.stream, Queries(qkv_CGS), q);
+    ops::Copy(ctx.stream, Keys(qkv_CGS), k);
   }
   Rotate(ctx, rotary, /*inverse=*/false, chunk.RowsOf(ctx.batch->position_T), q, k);
-  Tensor v = Values(qkv_CGSD);
+  Tensor v = Values(qkv_CGS);
   if (exchanges) {
-    const Shape all_shape{kv_C2GD.dim(0), kv_C2GD.dim(2), kv_C2GD.dim(3)};
-    const Tensor k_all = ctx.scratch->Allocate(dtype_, all_shape, "exchanged keys");
-    const Tensor v_all = ctx.scratch->Allocate(dtype_, all_shape, "exchanged values");
+    const Tensor k_all = ctx.scratch->Allocate(dtype_, KeysOf(kv_CGW).shape(), "exchanged keys");
+    const Tensor v_all =
+        ctx.scratch->Allocate(dtype_, ValuesOf(kv_CGW).shape(), "exchanged values");
     ExchangeToHeads(ctx, {{q, q_CGRD}, {k, k_all}, {v, v_all}});
     v = v_all;
-    ops::Copy(ctx.stream, k_all, KeysOf(kv_C2GD));
+    ops::Copy(ctx.stream, k_all, KeysOf(kv_CGW));
   }
-  ops::Copy(ctx.stream, v, ValuesOf(kv_C2GD));
+  ops::Copy(ctx.stream, v, ValuesOf(kv_CGW));
 }
 
 Tensor SelfAttention::OwnOutput(const LayerContext& ctx, const AttentionChunk& chunk,
-                                const Tensor& context_CGRD) const {
-  if (chunk.ranks == 1) return context_CGRD;
+                                const Tensor& context_CGRE) const {
+  if (chunk.ranks == 1) return context_CGRE;
   const Tensor mine = ctx.scratch->Allocate(
-      dtype_, {chunk.rows(), groups_, heads_per_group_, head_size_}, "attention output");
-  ExchangeToTokens(ctx, {{mine, context_CGRD}});
+      dtype_, {chunk.rows(), groups_, heads_per_group_, value_size_}, "attention output");
+  ExchangeToTokens(ctx, {{mine, context_CGRE}});
   return mine;
 }
 
 void SelfAttention::AttendChunk(const LayerContext& ctx, const AttentionCore& core,
                                 const std::vector<AttentionChunk>& chunks, size_t i,
-                                const Tensor& q_CGRD, const Tensor& kv_C2GD, const Tensor& sink_N,
-                                std::vector<ChunkWindow>* earlier, const Tensor& context_CGRD,
+                                const Tensor& q_CGRD, const Tensor& kv_CGW, const Tensor& sink_N,
+                                std::vector<ChunkWindow>* earlier, const Tensor& context_CGRE,
                                 const Tensor& lse_CGR) const {
   Arena::Scope scope(ctx.scratch);
   const Tensor sum_CGRD =
       dtype_ == DType::kFloat32
-          ? context_CGRD
-          : ctx.scratch->Allocate(DType::kFloat32, context_CGRD.shape(), "attention sum");
-  const auto attend = [&](size_t j, const Tensor& keys_C2GD, bool first) {
+          ? context_CGRE
+          : ctx.scratch->Allocate(DType::kFloat32, context_CGRE.shape(), "attention sum");
+  const auto attend = [&](size_t j, const Tensor& keys_CGW, bool first) {
     core.ForwardChunk(ctx, chunks[i], chunks[j], first,
-                      {q_CGRD, KeysOf(keys_C2GD), ValuesOf(keys_C2GD), Tensor(), sink_N}, sum_CGRD,
+                      {q_CGRD, KeysOf(keys_CGW), ValuesOf(keys_CGW), Tensor(), sink_N}, sum_CGRD,
                       lse_CGR);
   };
   const auto bring = [&](size_t j) { (*earlier)[j % 2].Bring(chunks[j].begin, chunks[j].end); };
   const size_t first = FirstSeen(core, chunks, i);
   if (first < i) bring(first);
-  attend(i, kv_C2GD, /*first=*/true);
+  attend(i, kv_CGW, /*first=*/true);
   for (size_t j = first; j < i; ++j) {
     if (j + 1 < i) bring(j + 1);
     attend(j, (*earlier)[j % 2].Await(), /*first=*/false);
   }
-  if (dtype_ != DType::kFloat32) ops::Copy(ctx.stream, sum_CGRD, context_CGRD);
+  if (dtype_ != DType::kFloat32) ops::Copy(ctx.stream, sum_CGRD, context_CGRE);
 }
 
-void SelfAttention::ForwardInChunks(const LayerContext& ctx, const RotaryTables* rotary,
+void SelfAttention::ForwardInChunks(const LayerContext& layer_ctx, const RotaryTables* rotary,
                                     const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const {
+  const LayerContext ctx = OfAllRows(layer_ctx);
   Arena::Scope scope(ctx.scratch);
+  const Tensor all_x_TH = Gather(layer_ctx, x_TH), all_y_TH = SummandOf(layer_ctx, y_TH);
   const std::vector<AttentionChunk> chunks = AttentionCore::Chunks(ctx, chunk_);
   // All ranks' tokens, and this rank's share of its groups.
   const int ranks = ctx.context_group.size();
@@ -145,73 +154,74 @@ void SelfAttention::ForwardInChunks(const LayerContext& ctx, const RotaryTables*
   saved->qkv.x_TI = x_TH;
   saved->q_TGRD =
       kept->Allocate(dtype_, {tokens, groups, heads_per_group_, head_size_}, "attention queries");
-  saved->kv_T2GD =
-      kept->Allocate(dtype_, {tokens, 2, groups, head_size_}, "attention keys and values");
+  saved->kv_TGW = kept->Allocate(dtype_, {tokens, groups, head_size_ + value_size_},
+                                 "attention keys and values");
   if (!recompute_) {
-    saved->context_TGRD = kept->Allocate(dtype_, saved->q_TGRD.shape(), "attention output");
+    saved->context_TGRE = kept->Allocate(dtype_, OutputShape(saved->q_TGRD), "attention output");
     saved->core.lse_TGR = kept->Allocate(DType::kFloat32, lse_shape, "attention log-sum-exp");
   }
   Tensor sharp_lse_TGR;
   if (ctx.activations != nullptr)
     sharp_lse_TGR = ctx.scratch->Allocate(DType::kFloat32, lse_shape, "attention log-sum-exp");
-  ChunkWindow q(ctx, saved->q_TGRD, chunk_, kQueries), kv(ctx, saved->kv_T2GD, chunk_, kKeys);
-  std::vector<ChunkWindow> earlier = Two(ctx, saved->kv_T2GD, chunk_, kKeys), attended;
+  ChunkWindow q(ctx, saved->q_TGRD, chunk_, kQueries), kv(ctx, saved->kv_TGW, chunk_, kKeys);
+  std::vector<ChunkWindow> earlier = Two(ctx, saved->kv_TGW, chunk_, kKeys), attended;
   if (!recompute_) {
-    attended.emplace_back(ctx, saved->context_TGRD, chunk_, kOutput);
+    attended.emplace_back(ctx, saved->context_TGRE, chunk_, kOutput);
     attended.emplace_back(ctx, saved->core.lse_TGR, chunk_, kLogSumExp);
   }
   for (size_t i = 0; i < chunks.size(); ++i) {
     Arena::Scope chunk_scope(ctx.scratch);
     const AttentionChunk& chunk = chunks[i];
     const Tensor q_CGRD = q.Begin(chunk.begin, chunk.end);
-    const Tensor kv_C2GD = kv.Begin(chunk.begin, chunk.end);
-    MakeChunk(ctx, rotary, chunk, x_TH, q_CGRD, kv_C2GD);
+    const Tensor kv_CGW = kv.Begin(chunk.begin, chunk.end);
+    MakeChunk(ctx, rotary, chunk, all_x_TH, q_CGRD, kv_CGW);
     q.Send();
     kv.Send();
-    Tensor context_CGRD, lse_CGR;
+    Tensor context_CGRE, lse_CGR;
     if (recompute_) {
-      context_CGRD = ctx.scratch->Allocate(dtype_, q_CGRD.shape(), "attention output");
+      context_CGRE = ctx.scratch->Allocate(dtype_, OutputShape(q_CGRD), "attention output");
       lse_CGR = ctx.scratch->Allocate(DType::kFloat32, {q_CGRD.dim(0), groups, heads_per_group_},
                                       "attention log-sum-exp");
     } else {
-      context_CGRD = attended[0].Begin(chunk.begin, chunk.end);
+      context_CGRE = attended[0].Begin(chunk.begin, chunk.end);
       lse_CGR = attended[1].Begin(chunk.begin, chunk.end);
     }
     if (ctx.activations != nullptr) {
-      AttendChunk(ctx, core_.Sharp(ctx), chunks, i, q_CGRD, kv_C2GD, Tensor(), &earlier,
-                  context_CGRD, chunk.Of(sharp_lse_TGR));
+      AttendChunk(ctx, core_.Sharp(ctx), chunks, i, q_CGRD, kv_CGW, Tensor(), &earlier,
+                  context_CGRE, chunk.Of(sharp_lse_TGR));
     }
-    AttendChunk(ctx, core_, chunks, i, q_CGRD, kv_C2GD, Sinks(ctx), &earlier, context_CGRD,
-                lse_CGR);
+    AttendChunk(ctx, core_, chunks, i, q_CGRD, kv_CGW, Sinks(ctx), &earlier, context_CGRE, lse_CGR);
     for (ChunkWindow& window : attended) window.Send();
     LinearSaved forgotten;
-    proj_.Forward(ctx, Rows(OwnOutput(ctx, chunk, context_CGRD)), chunk.RowsOf(y_TH), &forgotten);
+    proj_.Forward(ctx, Rows(OwnOutput(ctx, chunk, context_CGRE)), chunk.RowsOf(all_y_TH),
+                  &forgotten);
   }
+  if (layer_ctx.sequence_parallel) Reduce(layer_ctx, all_y_TH, y_TH);
   if (ctx.host_copies != nullptr) ctx.host_copies->AwaitAll();
   if (ctx.activations != nullptr) core_.AddScores(ctx, sharp_lse_TGR);
 }
 
 void SelfAttention::ProjectChunkBack(const LayerContext& ctx, const RotaryTables* rotary,
-                                     const AttentionChunk& chunk, const Tensor& dqkv_CGSD,
+                                     const AttentionChunk& chunk, const Tensor& dqkv_CGS,
                                      const Tensor& x_TH, const Tensor& dx_TH) {
   Arena::Scope scope(ctx.scratch);
-  const Tensor dq = Queries(dqkv_CGSD), dk = Keys(dqkv_CGSD);
+  const Tensor dq = Queries(dqkv_CGS), dk = Keys(dqkv_CGS);
   Rotate(ctx, rotary, /*inverse=*/true, chunk.RowsOf(ctx.batch->position_T), dq, dk);
   if (qk_norm_) {
     // What was in front of the norms is computed again.
     Arena::Scope norm_scope(ctx.scratch);
     LayerContext again = ctx;
     again.saved = ctx.scratch;
-    const Tensor qkv_CGSD = ProjectChunk(ctx, chunk, x_TH);
+    const Tensor qkv_CGS = ProjectChunk(ctx, chunk, x_TH);
     const Tensor normed_CGRD = ctx.scratch->Allocate(dtype_, dq.shape(), "attention normalized q");
     const Tensor normed_CGD = ctx.scratch->Allocate(dtype_, dk.shape(), "attention normalized k");
     NormLayer::Saved q_norm, k_norm;
-    q_norm_.Forward(again, Queries(qkv_CGSD), normed_CGRD, &q_norm);
-    k_norm_.Forward(again, Keys(qkv_CGSD), normed_CGD, &k_norm);
+    q_norm_.Forward(again, Queries(qkv_CGS), normed_CGRD, &q_norm);
+    k_norm_.Forward(again, Keys(qkv_CGS), normed_CGD, &k_norm);
     q_norm_.Backward(ctx, dq, Tensor(), dq, q_norm);
     k_norm_.Backward(ctx, dk, Tensor(), dk, k_norm);
   }
-  const Tensor dpacked_CO = Packed(dqkv_CGSD), dx_CH = chunk.RowsOf(dx_TH);
+  const Tensor dpacked_CO = Packed(dqkv_CGS), dx_CH = chunk.RowsOf(dx_TH);
   LinearSaved own, shared;
   own.x_TI = shared.x_TI = chunk.RowsOf(x_TH);
   const AsyncCall reducing = qkv_.BackwardInput(ctx, OwnColumns(dpacked_CO), dx_CH, &own);
@@ -231,22 +241,27 @@ void SelfAttention::ProjectChunkBack(const LayerContext& ctx, const RotaryTables
 
 void SelfAttention::BackwardInChunks(const LayerContext& ctx, const RotaryTables* rotary,
                                      const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved) {
-  LayerContext at_once = ctx;
+  LayerContext at_once = OfAllRows(ctx);
   at_once.deferred = nullptr;
   Arena::Scope scope(ctx.scratch);
   const std::vector<AttentionChunk> chunks = AttentionCore::Chunks(ctx, chunk_);
   Arena* const arena = ForAllTokens(ctx, ctx.scratch);
   const Shape& shape = saved->q_TGRD.shape();
-  OfAllTokens all = {saved->context_TGRD, saved->core.lse_TGR, Tensor(), Tensor()};
+  OfAllTokens all = {saved->context_TGRE, saved->core.lse_TGR, Tensor(), Tensor()};
   if (recompute_) {
-    all.context_TGRD = arena->Allocate(dtype_, shape, "attention output");
+    all.context_TGRE = arena->Allocate(dtype_, OutputShape(saved->q_TGRD), "attention output");
     all.lse_TGR =
         arena->Allocate(DType::kFloat32, {shape[0], shape[1], shape[2]}, "attention log-sum-exp");
   }
-  all.dcontext_TGRD = arena->Allocate(dtype_, shape, "attention gradient");
-  ProjectOutputBack(at_once, chunks, dy_TH, *saved, all);
+  all.dcontext_TGRE = arena->Allocate(dtype_, OutputShape(saved->q_TGRD), "attention gradient");
+  {
+    Arena::Scope rows_scope(ctx.scratch);
+    ProjectOutputBack(at_once, chunks, Gather(ctx, dy_TH), *saved, all);
+  }
   all.dq_TGRD = arena->Allocate(DType::kFloat32, shape, "attention gradient sum");
-  AttendBack(at_once, rotary, chunks, *saved, all, dx_TH);
+  const Tensor all_x_TH = Gather(ctx, saved->qkv.x_TI), all_dx_TH = SummandOf(ctx, dx_TH);
+  AttendBack(at_once, rotary, chunks, *saved, all, all_x_TH, all_dx_TH);
+  if (ctx.sequence_parallel) Reduce(ctx, all_dx_TH, dx_TH);
   if (ctx.host_copies != nullptr) ctx.host_copies->AwaitAll();
 }
 
@@ -258,12 +273,12 @@ void SelfAttention::ProjectOutputBack(const LayerContext& ctx,
   std::vector<ChunkWindow> q, kv, earlier;
   if (recompute_) {
     q = Two(ctx, saved.q_TGRD, chunk_, kQueries);
-    kv = Two(ctx, saved.kv_T2GD, chunk_, kKeys);
-    earlier = Two(ctx, saved.kv_T2GD, chunk_, kKeys);
+    kv = Two(ctx, saved.kv_TGW, chunk_, kKeys);
+    earlier = Two(ctx, saved.kv_TGW, chunk_, kKeys);
   }
-  std::vector<ChunkWindow> context = Two(ctx, all.context_TGRD, chunk_, kOutput);
+  std::vector<ChunkWindow> context = Two(ctx, all.context_TGRE, chunk_, kOutput);
   ChunkWindow lse(ctx, all.lse_TGR, chunk_, kLogSumExp);
-  ChunkWindow dcontext(ctx, all.dcontext_TGRD, chunk_, kGradient);
+  ChunkWindow dcontext(ctx, all.dcontext_TGRE, chunk_, kGradient);
   const auto bring = [&](size_t i) {
     const int64_t begin = chunks[i].begin, end = chunks[i].end;
     if (!recompute_) return context[i % 2].Bring(begin, end);
@@ -275,26 +290,26 @@ void SelfAttention::ProjectOutputBack(const LayerContext& ctx,
     Arena::Scope chunk_scope(ctx.scratch);
     const AttentionChunk& chunk = chunks[i];
     if (i + 1 < chunks.size()) bring(i + 1);
-    Tensor context_CGRD;
+    Tensor context_CGRE;
     if (recompute_) {
-      context_CGRD = context[i % 2].Begin(chunk.begin, chunk.end);
+      context_CGRE = context[i % 2].Begin(chunk.begin, chunk.end);
       AttendChunk(ctx, core_, chunks, i, q[i % 2].Await(), kv[i % 2].Await(), Sinks(ctx), &earlier,
-                  context_CGRD, lse.Begin(chunk.begin, chunk.end));
+                  context_CGRE, lse.Begin(chunk.begin, chunk.end));
       context[i % 2].Send();
       lse.Send();
     } else {
-      context_CGRD = context[i % 2].Await();
+      context_CGRE = context[i % 2].Await();
     }
     LinearSaved proj;
-    proj.x_TI = Rows(OwnOutput(ctx, chunk, context_CGRD));
-    const Tensor dcontext_CGRD = dcontext.Begin(chunk.begin, chunk.end);
+    proj.x_TI = Rows(OwnOutput(ctx, chunk, context_CGRE));
+    const Tensor dcontext_CGRE = dcontext.Begin(chunk.begin, chunk.end);
     const Tensor mine =
         chunk.ranks == 1
-            ? dcontext_CGRD
-            : ctx.scratch->Allocate(dtype_, {chunk.rows(), groups_, heads_per_group_, head_size_},
+            ? dcontext_CGRE
+            : ctx.scratch->Allocate(dtype_, {chunk.rows(), groups_, heads_per_group_, value_size_},
                                     "attention gradient");
     proj_.BackwardInput(ctx, chunk.RowsOf(dy_TH), Rows(mine), &proj);
-    if (chunk.ranks > 1) ExchangeToHeads(ctx, {{mine, dcontext_CGRD}});
+    if (chunk.ranks > 1) ExchangeToHeads(ctx, {{mine, dcontext_CGRE}});
     dcontext.Send();
     proj_.BackwardWeight(ctx, proj);
   }
@@ -306,12 +321,12 @@ void SelfAttention::ProjectOutputBack(const LayerContext& ctx,
 // needs arrives.
 void SelfAttention::AttendBack(const LayerContext& ctx, const RotaryTables* rotary,
                                const std::vector<AttentionChunk>& chunks, const Saved& saved,
-                               const OfAllTokens& all, const Tensor& dx_TH) {
-  std::vector<ChunkWindow> kv = Two(ctx, saved.kv_T2GD, chunk_, kKeys);
+                               const OfAllTokens& all, const Tensor& x_TH, const Tensor& dx_TH) {
+  std::vector<ChunkWindow> kv = Two(ctx, saved.kv_TGW, chunk_, kKeys);
   std::vector<ChunkWindow> q = Two(ctx, saved.q_TGRD, chunk_, kQueries);
-  std::vector<ChunkWindow> context = Two(ctx, all.context_TGRD, chunk_, kOutput);
+  std::vector<ChunkWindow> context = Two(ctx, all.context_TGRE, chunk_, kOutput);
   std::vector<ChunkWindow> lse = Two(ctx, all.lse_TGR, chunk_, kLogSumExp);
-  std::vector<ChunkWindow> dcontext = Two(ctx, all.dcontext_TGRD, chunk_, kGradient);
+  std::vector<ChunkWindow> dcontext = Two(ctx, all.dcontext_TGRE, chunk_, kGradient);
   std::vector<ChunkWindow> dq = Two(ctx, all.dq_TGRD, chunk_, kGradient);
   const auto bring = [&](std::vector<ChunkWindow>* windows, size_t at, size_t chunk) {
     (*windows)[at % 2].Bring(chunks[chunk].begin, chunks[chunk].end);
@@ -328,20 +343,19 @@ void SelfAttention::AttendBack(const LayerContext& ctx, const RotaryTables* rota
   for (size_t j = 0; j < count; ++j) {
     Arena::Scope chunk_scope(ctx.scratch);
     if (j + 1 < count) bring(&kv, j + 1, j + 1);
-    const Tensor kv_C2GD = kv[j % 2].Await();
-    const Tensor dkv_C2GD =
-        ctx.scratch->Allocate(DType::kFloat32, kv_C2GD.shape(), "attention gradient sum");
-    const Tensor dqkv_CGSD = AllocatePacked(ctx, chunks[j], "attention gradient");
+    const Tensor kv_CGW = kv[j % 2].Await();
+    const Tensor dkv_CGW =
+        ctx.scratch->Allocate(DType::kFloat32, kv_CGW.shape(), "attention gradient sum");
+    const Tensor dqkv_CGS = AllocatePacked(ctx, chunks[j], "attention gradient");
     // Gradients of all ranks' tokens, in the model's dtype, are exchanged for those of all of this
     // rank's heads.
     const bool exchanges = chunks[j].ranks > 1;
     const auto all_tokens = [&](const Tensor& mine, const Shape& shape) {
       return exchanges ? ctx.scratch->Allocate(dtype_, shape, "attention gradient") : mine;
     };
-    const Shape keys_shape = KeysOf(kv_C2GD).shape();
-    const Tensor dq_all = all_tokens(Queries(dqkv_CGSD), chunks[j].Of(all.dq_TGRD).shape()),
-                 dk_all = all_tokens(Keys(dqkv_CGSD), keys_shape),
-                 dv_all = all_tokens(Values(dqkv_CGSD), keys_shape);
+    const Tensor dq_all = all_tokens(Queries(dqkv_CGS), chunks[j].Of(all.dq_TGRD).shape()),
+                 dk_all = all_tokens(Keys(dqkv_CGS), KeysOf(kv_CGW).shape()),
+                 dv_all = all_tokens(Values(dqkv_CGS), ValuesOf(kv_CGW).shape());
     for (size_t i = j; i < count && core_.MaySee(chunks[i], chunks[j]); ++i, ++pair) {
       // The next pair, if there is one, is that of these.
       const bool turns = i + 1 == count || !core_.MaySee(chunks[i + 1], chunks[j]);
@@ -354,11 +368,11 @@ void SelfAttention::AttendBack(const LayerContext& ctx, const RotaryTables* rota
       if (next_adds && next_i != i) bring(&dq, pair + 1, next_i);
       ChunkWindow& sum = dq[pair % 2];
       const Tensor dq_CGRD = first ? sum.Begin(chunks[i].begin, chunks[i].end) : sum.Await();
-      core_.BackwardChunk(
-          ctx, chunks[i], chunks[j], first, /*first_queries=*/i == j,
-          {q[pair % 2].Await(), KeysOf(kv_C2GD), ValuesOf(kv_C2GD), Tensor(), sink_N},
-          context[pair % 2].Await(), lse[pair % 2].Await(), dcontext[pair % 2].Await(),
-          {dq_CGRD, KeysOf(dkv_C2GD), ValuesOf(dkv_C2GD), Tensor(), SinkGradients()});
+      core_.BackwardChunk(ctx, chunks[i], chunks[j], first, /*first_queries=*/i == j,
+                          {q[pair % 2].Await(), KeysOf(kv_CGW), ValuesOf(kv_CGW), Tensor(), sink_N},
+                          context[pair % 2].Await(), lse[pair % 2].Await(),
+                          dcontext[pair % 2].Await(),
+                          {dq_CGRD, KeysOf(dkv_CGW), ValuesOf(dkv_CGW), Tensor(), SinkGradients()});
       if (i == j) {
         ops::Copy(ctx.stream, dq_CGRD, dq_all);
       } else {
@@ -366,14 +380,13 @@ void SelfAttention::AttendBack(const LayerContext& ctx, const RotaryTables* rota
         if (next_adds && next_i == i) bring(&dq, pair + 1, next_i);
       }
     }
-    ops::Copy(ctx.stream, KeysOf(dkv_C2GD), dk_all);
-    ops::Copy(ctx.stream, ValuesOf(dkv_C2GD), dv_all);
+    ops::Copy(ctx.stream, KeysOf(dkv_CGW), dk_all);
+    ops::Copy(ctx.stream, ValuesOf(dkv_CGW), dv_all);
     if (exchanges) {
       ExchangeToTokens(
-          ctx,
-          {{Queries(dqkv_CGSD), dq_all}, {Keys(dqkv_CGSD), dk_all}, {Values(dqkv_CGSD), dv_all}});
+          ctx, {{Queries(dqkv_CGS), dq_all}, {Keys(dqkv_CGS), dk_all}, {Values(dqkv_CGS), dv_all}});
     }
-    ProjectChunkBack(ctx, rotary, chunks[j], dqkv_CGSD, saved.qkv.x_TI, dx_TH);
+    ProjectChunkBack(ctx, rotary, chunks[j], dqkv_CGS, x_TH, dx_TH);
   }
 }
 

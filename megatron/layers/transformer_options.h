@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "megatron/layers/float8_options.h"
+#include "megatron/layers/lora_options.h"
 #include "megatron/layers/moe/moe_options.h"
 #include "megatron/layers/tensor_grid.h"
 #include "megatron/ops/activation_type.h"
@@ -53,11 +54,20 @@ struct RelativePositionOptions {
   int64_t max_distance = 128;
 };
 
+// Multi-head latent attention (layers/latent_attention.h) in place of self-attention.
+struct LatentOptions {
+  int64_t kv_rank = 0;  // size of the vector that keys and values are made from; 0 turns it off
+  int64_t q_rank = 0;   // of the one that queries are made from; 0: they are made from x
+  // The last channels of a query and key head, which are rotated. A key head shares its with all.
+  int64_t rotated_size = 0;
+};
+
 // The activations that are not kept but computed again in backward.
 struct RecomputeOptions {
   bool core_attention = false;  // the attention's output and log-sum-exp
   bool mlp = false;             // everything between fc1 and fc2
   bool norm = false;            // the outputs of the two norms
+  bool latent_heads = false;    // queries, keys and values of latent attention
   // Where above 0, an MLP runs over chunks of about so many tokens (layers/mlp.h) and keeps its
   // input alone. FP8 must be off then, and recompute.mlp changes nothing.
   int64_t mlp_chunk_tokens = 0;
@@ -89,7 +99,8 @@ struct TransformerOptions {
   int64_t ffn_hidden_size = 0;
   int64_t num_attention_heads = 0;
   int64_t num_query_groups = 0;  // num_attention_heads: multi-head attention; 1: multi-query
-  int64_t kv_channels = 0;       // size of a head
+  int64_t kv_channels = 0;       // size of a query or key head
+  int64_t value_channels = 0;    // size of a value head; 0: kv_channels
 
   ops::Norm norm;
   ops::Activation activation = ops::Activation::kGeluTanh;
@@ -101,6 +112,7 @@ struct TransformerOptions {
   bool linear_bias = true;
   bool qkv_bias = true;
   bool qk_norm = false;
+  LatentOptions latent;
   bool rotary = false;
   RotaryOptions rotary_options;
   std::vector<bool> rotary_layers;  // which of all layers rotate; empty: all do
@@ -118,7 +130,11 @@ struct TransformerOptions {
   // Norms stand behind each sum with the residual stream, as in the first transformers, and not in
   // front of each branch.
   bool post_norm = false;
+  // Norms also stand behind each branch, before its sum with the residual stream. Linear layers have
+  // no biases then, and layers no cross-attention.
+  bool sandwich_norm = false;
   std::string name = "decoder";  // prefix of the parameters' names
+  std::string layer_name;        // name of the only layer; empty: "decoder.layers.0" and so on
 
   float hidden_dropout = 0.1f;
   float attention_dropout = 0.1f;
@@ -134,6 +150,9 @@ struct TransformerOptions {
   // FP8 for the linear layers of attention and MLPs. It must be off where several ranks share a
   // group of queries, whose packed weight is then more than one tensor; experts do not use it.
   Float8Options float8;
+  // Low-rank adapters of the linear layers of self-attention and MLPs. Not with a grid; that of
+  // linear_qkv not where several ranks share a group of queries.
+  LoraOptions lora;
   ContextParallel context_parallel =
       ContextParallel::kRing;  // used where there are context-parallel ranks
   int context_team_size = 1;   // number of ranks in a team of kHierarchical
@@ -142,6 +161,10 @@ struct TransformerOptions {
   // This rank's place in the grid of tensor-parallel ranks. ModelStage sets it.
   TensorGrid grid;
 
+  int64_t value_size() const { return value_channels > 0 ? value_channels : kv_channels; }
+  bool is_latent() const { return latent.kv_rank > 0; }
+  // Returns the channels of a head among which rotary positions turn theirs.
+  int64_t rotary_size() const { return is_latent() ? latent.rotated_size : kv_channels; }
   bool HasWindow(int64_t layer) const {
     return window_size > 0 && (window_layers.empty() || window_layers[layer]);
   }

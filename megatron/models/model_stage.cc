@@ -70,9 +70,10 @@ std::unique_ptr<VocabParallelEmbedding> ModelStage::MakeTable(const std::string&
 
 void ModelStage::MakeEmbedding() {
   const StagePlacement& placement = setup_.placement;
-  if (placement.first() || (placement.last() && options_.tied_embeddings)) {
+  const bool is_shared = options_.tied_embeddings || options_.mtp_num_layers > 0;
+  if (placement.first() || (placement.last() && is_shared)) {
     word_embeddings_ = MakeTable("embedding.word_embeddings.weight", options_.embedding_init_std);
-    word_embeddings_->weight().tied = options_.tied_embeddings && placement.last_stage() != 0;
+    word_embeddings_->weight().tied = is_shared && placement.last_stage() != 0;
     word_embeddings_->weight().owner = placement.first();
   }
   if (placement.first())
@@ -87,8 +88,7 @@ void ModelStage::MakeHead() {
       sharding = SplitOutputMatrix(sharding.global_shape, grid);
     }
   }
-  head_ = std::make_unique<LmHead>(options_, measures_, setup_.layer_group(),
-                                   &(output_layer_ ? output_layer_ : word_embeddings_)->weight());
+  head_ = std::make_unique<LmHead>(options_, measures_, setup_.layer_group(), output_matrix());
   const Shape sums{static_cast<int64_t>(measures_.size()), 2};
   loss_buffer_ =
       Buffer(setup_.device, sums.numel() * SizeOf(DType::kFloat32), "loss", setup_.ledger);
@@ -135,7 +135,8 @@ KvCache ModelStage::MakeCache(int64_t slots, int64_t capacity, const Stream& str
   cache.slots = slots;
   cache.capacity = capacity;
   cache.groups = std::max<int64_t>(1, transformer.num_query_groups / setup_.layer_group().size());
-  cache.head_size = transformer.kv_channels;
+  cache.key_size = transformer.kv_channels;
+  cache.value_size = transformer.value_size();
   cache.dtype = transformer.dtype;
   return KvCache(cache, stream, ledger);
 }
@@ -199,7 +200,14 @@ void ModelStage::RunLayers(const LayerStack& stack, const LayerContext& ctx,
 }
 
 void ModelStage::RunHead(const LayerContext& ctx, const Tensor& y_TH, LmHead::Saved* saved) const {
-  if (step_.mode != StageMode::kPredict) return head_->Forward(ctx, y_TH, loss_sums_, saved);
+  if (step_.mode != StageMode::kPredict) {
+    LmHead::TokenScores scores;
+    if (step_.token_scores_M2T && !training()) {
+      const Tensor scores_2T = step_.token_scores_M2T.Select(0, ctx.batch - step_.batches->data());
+      scores = {scores_2T.Select(0, 0), scores_2T.Select(0, 1)};
+    }
+    return head_->Forward(ctx, y_TH, loss_sums_, saved, scores);
+  }
   if (step_.predicted_P) head_->Predict(ctx, y_TH, step_.predicted_P, step_.predicted_logits_PV);
 }
 

@@ -34,7 +34,9 @@ void CheckInputs(const Stream& stream, const Attention& attention, const Attenti
   CheckFloating(q);
   CheckOperand(stream, q, q.dtype(), q.shape());
   CheckOperand(stream, k, q.dtype(), {k.dim(0), q.dim(1), q.dim(3)});
-  CheckOperand(stream, in.v_UGD, q.dtype(), k.shape());
+  const Tensor& v = in.v_UGE;
+  CHECK_EQ(v.rank(), 3) << v;
+  CheckOperand(stream, v, q.dtype(), {k.dim(0), q.dim(1), v.dim(2)});
   CheckTensor(stream, lse_TGR, DType::kFloat32, {q.dim(0), q.dim(1), q.dim(2)});
   const Tensor& cu_seqlens = attention.cu_seqlens_q;
   CHECK(cu_seqlens.rank() == 1 && cu_seqlens.dim(0) >= 1) << cu_seqlens;
@@ -72,6 +74,11 @@ void CheckLengths(const Tensor& cu_seqlens, int64_t tokens) {
   CHECK(std::is_sorted(begin, end)) << "cu_seqlens must not descend";
 }
 
+Shape OutputShape(const AttentionInputs& in) {
+  const Shape& q = in.q_TGRD.shape();
+  return {q[0], q[1], q[2], in.v_UGE.dim(2)};
+}
+
 AttentionOperand Operand(const Tensor& x) {
   return {x.raw(), x.dtype(), x.stride(0), x.stride(1), x.rank() == 4 ? x.stride(2) : 0};
 }
@@ -107,18 +114,19 @@ struct SumSizes {
 };
 
 AttentionProblem MakeProblem(const Attention& attention, const AttentionInputs& in,
-                             const Tensor& out_TGRD, const Tensor& lse_TGR, const SumSizes& sums) {
+                             const Tensor& out_TGRE, const Tensor& lse_TGR, const SumSizes& sums) {
   AttentionProblem problem;
   problem.dtype = in.q_TGRD.dtype();
   problem.group_heads = in.q_TGRD.dim(2);
   problem.head_dim = in.q_TGRD.dim(3);
+  problem.value_dim = in.v_UGE.dim(2);
   problem.scale = attention.scale;
   problem.causal = attention.causal;
   problem.window_size = attention.window_size;
   problem.q = Operand(in.q_TGRD);
   problem.k = Operand(in.k_UGD);
-  problem.v = Operand(in.v_UGD);
-  problem.out = Operand(out_TGRD);
+  problem.v = Operand(in.v_UGE);
+  problem.out = Operand(out_TGRE);
   problem.lse = {lse_TGR.raw(), lse_TGR.dtype(), lse_TGR.stride(0), lse_TGR.stride(1),
                  lse_TGR.stride(2)};
   problem.add_to_queries = attention.add_to_queries;
@@ -298,36 +306,35 @@ void AddSums(const Stream& stream, const Attention& attention, int64_t per_group
 }  // namespace
 
 void AttentionForward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
-                      const Tensor& out_TGRD, const Tensor& lse_TGR) {
+                      const Tensor& out_TGRE, const Tensor& lse_TGR) {
   CheckInputs(stream, attention, in, lse_TGR);
-  CheckOutput(stream, out_TGRD, in.q_TGRD.dtype(), attention.add_to_queries, in.q_TGRD.shape());
-  if (RunsOnCuda(stream)) return OnCuda<AttentionForward>(stream, attention, in, out_TGRD, lse_TGR);
+  CheckOutput(stream, out_TGRE, in.q_TGRD.dtype(), attention.add_to_queries, OutputShape(in));
+  if (RunsOnCuda(stream)) return OnCuda<AttentionForward>(stream, attention, in, out_TGRE, lse_TGR);
   if (!RunsOnCpu(stream)) return;
   CheckLengths(attention.cu_seqlens_q, in.q_TGRD.dim(0));
   CheckLengths(attention.cu_seqlens_k, in.k_UGD.dim(0));
-  const AttentionProblem problem = MakeProblem(attention, in, out_TGRD, lse_TGR, SumSizes());
+  const AttentionProblem problem = MakeProblem(attention, in, out_TGRE, lse_TGR, SumSizes());
   RunPieces(
       stream, Pieces(attention, in, Cut::kRowBlocks), problem, AttentionForwardScratch(problem),
       ActiveIsa() == CpuIsa::kAvx512 ? avx512::AttentionForwardPiece : avx2::AttentionForwardPiece);
 }
 
 void AttentionBackward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
-                       const Tensor& out_TGRD, const Tensor& lse_TGR, const Tensor& dout_TGRD,
+                       const Tensor& out_TGRE, const Tensor& lse_TGR, const Tensor& dout_TGRE,
                        const AttentionInputs& gradients) {
   CheckInputs(stream, attention, in, lse_TGR);
   const DType dtype = in.q_TGRD.dtype();
-  for (const Tensor* x : {&out_TGRD, &dout_TGRD}) {
-    CheckOperand(stream, *x, dtype, in.q_TGRD.shape());
+  for (const Tensor* x : {&out_TGRE, &dout_TGRE}) {
+    CheckOperand(stream, *x, dtype, OutputShape(in));
   }
   CheckOutput(stream, gradients.q_TGRD, dtype, attention.add_to_queries, in.q_TGRD.shape());
-  for (const Tensor* x : {&gradients.k_UGD, &gradients.v_UGD}) {
-    CheckOutput(stream, *x, dtype, attention.add_to_keys, in.k_UGD.shape());
-  }
+  CheckOutput(stream, gradients.k_UGD, dtype, attention.add_to_keys, in.k_UGD.shape());
+  CheckOutput(stream, gradients.v_UGE, dtype, attention.add_to_keys, in.v_UGE.shape());
   if (in.bias_WN) CheckContiguous(stream, gradients.bias_WN, DType::kFloat32, in.bias_WN.shape());
   const bool wants_sinks = in.sink_N && gradients.sink_N;
   if (wants_sinks) CheckContiguous(stream, gradients.sink_N, DType::kFloat32, in.sink_N.shape());
   if (RunsOnCuda(stream)) {
-    return OnCuda<AttentionBackward>(stream, attention, in, out_TGRD, lse_TGR, dout_TGRD,
+    return OnCuda<AttentionBackward>(stream, attention, in, out_TGRE, lse_TGR, dout_TGRE,
                                      gradients);
   }
   if (!RunsOnCpu(stream)) return;
@@ -337,11 +344,11 @@ void AttentionBackward(const Stream& stream, const Attention& attention, const A
   SumSizes sums;
   if (wants_sinks) sums.sinks = CountRowBlocks(attention, in) * per_group;
   if (in.bias_WN) sums.bias = CountRowBlocks(attention, in) * per_group * in.bias_WN.dim(0);
-  AttentionProblem problem = MakeProblem(attention, in, out_TGRD, lse_TGR, sums);
-  problem.dout = Operand(dout_TGRD);
+  AttentionProblem problem = MakeProblem(attention, in, out_TGRE, lse_TGR, sums);
+  problem.dout = Operand(dout_TGRE);
   problem.dq = Operand(gradients.q_TGRD);
   problem.dk = Operand(gradients.k_UGD);
-  problem.dv = Operand(gradients.v_UGD);
+  problem.dv = Operand(gradients.v_UGE);
   const Kernel kernel = ActiveIsa() == CpuIsa::kAvx512 ? avx512::AttentionBackwardPiece
                                                        : avx2::AttentionBackwardPiece;
   if (EnoughSequences(stream, attention, in.q_TGRD.dim(1))) {

@@ -5,8 +5,9 @@
 // has R query heads and one key and value head (R = 1: multi-head attention; one group: multi-query
 // attention).
 //
-// Legend: T query tokens, U key tokens, G groups, R query heads per group, D head dim, W distances
-// of the bias, N query heads (G R).
+// Legend: T query tokens, U key tokens, G groups, R query heads per group, D width of a query and
+// key head, E width of a value head, which may be another, W distances of the bias, N query heads
+// (G R).
 //
 // Ranks can share a sequence (context parallelism): each has some of its queries, and the keys
 // arrive in parts. The positions of queries and keys then say which sees which, and the results of
@@ -62,7 +63,7 @@ struct Attention {
 // The tensors may have any strides, but the last dim is contiguous: q, k and v are usually views of
 // one packed projection. The bias is contiguous.
 struct AttentionInputs {
-  Tensor q_TGRD, k_UGD, v_UGD;
+  Tensor q_TGRD, k_UGD, v_UGE;
   // fp32, or empty. Row w is added to the scaled scores of keys that are w - W / 2 positions behind
   // the query; keys further away, to either side, take the first or last row. W is odd. Positions
   // are counted from the sequence's end if they are not given.
@@ -76,14 +77,14 @@ struct AttentionInputs {
 // Writes out (=) and lse (=, fp32 [T, G, R]), the log-sum-exp of each row of scaled scores (with
 // the sink's), which Backward needs. out has the inputs' dtype or is fp32.
 void AttentionForward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
-                      const Tensor& out_TGRD, const Tensor& lse_TGR);
+                      const Tensor& out_TGRE, const Tensor& lse_TGR);
 
 // Writes the gradients (=) of q, k and v, each of the inputs' dtype or fp32, and adds the gradients
 // of the bias and of the sinks (+=, fp32); that of the sinks may be missing. It reads what Forward
 // read and wrote; out has the inputs' dtype. If keys arrive in parts, out and lse are the result of
 // all parts.
 void AttentionBackward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
-                       const Tensor& out_TGRD, const Tensor& lse_TGR, const Tensor& dout_TGRD,
+                       const Tensor& out_TGRE, const Tensor& lse_TGR, const Tensor& dout_TGRE,
                        const AttentionInputs& gradients);
 
 // Returns whether the current CUDA device and this build have what AttentionKernel::kHopper needs.

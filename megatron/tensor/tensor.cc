@@ -81,6 +81,25 @@ Tensor Tensor::Select(int d, int64_t index) const {
   return out;
 }
 
+Tensor Tensor::SplitDim(int d, int64_t inner) const {
+  if (d < 0) d += rank();
+  CHECK(inner > 0 && dim(d) % inner == 0) << "dim " << d << " of " << *this << " by " << inner;
+  CHECK_LT(rank(), Shape::kMaxRank) << *this;
+  std::array<int64_t, Shape::kMaxRank> dims{};
+  Tensor out = *this;
+  for (int i = 0; i < rank(); ++i) {
+    const int to = i > d ? i + 1 : i;
+    dims[to] = shape_[i];
+    out.strides_[to] = strides_[i];
+  }
+  dims[d] /= inner;
+  dims[d + 1] = inner;
+  out.strides_[d] = strides_[d] * inner;
+  out.strides_[d + 1] = strides_[d];
+  out.shape_ = Shape(dims.data(), rank() + 1);
+  return out;
+}
+
 Tensor Tensor::Moved(void* data, Device device) const {
   Tensor moved = *this;
   moved.data_ = data;

@@ -84,6 +84,8 @@ class Tensor {
   // Elements [begin, end) of a dim, and one element of it with the dim dropped.
   Tensor Slice(int d, int64_t begin, int64_t end) const;
   Tensor Select(int d, int64_t index) const;
+  // The same memory with dim d as two, the second of which has `inner` elements; any strides.
+  Tensor SplitDim(int d, int64_t inner) const;
   // The same shape and strides over other memory.
   Tensor Moved(void* data, Device device) const;
 

@@ -38,6 +38,18 @@ TEST_F(TensorTest, ViewsKeepTheElements) {
   EXPECT_DEATH(t_.data<int32_t>(), "fp32");
 }
 
+TEST_F(TensorTest, ADimOfAnyStridesCanBeSplit) {
+  float numbers[24];
+  const Tensor x(numbers, DType::kFloat32, {3, 8});
+  const Tensor heads = x.Slice(1, 2, 8).SplitDim(1, 2);
+  EXPECT_EQ(heads.shape(), Shape({3, 3, 2}));
+  EXPECT_EQ(heads.stride(0), 8);
+  EXPECT_EQ(heads.stride(1), 2);
+  EXPECT_EQ(heads.stride(2), 1);
+  EXPECT_EQ(heads.Select(0, 1).Select(0, 2).Select(0, 1).data<float>(), numbers + 8 + 2 + 5);
+  EXPECT_EQ(x.Select(1, 3).SplitDim(0, 3).stride(1), 8);
+}
+
 TEST_F(TensorTest, EmptyMeansAbsentNotWithoutElements) {
   EXPECT_TRUE(Tensor().empty());
   EXPECT_FALSE(t_.Slice(0, 1, 1).empty());

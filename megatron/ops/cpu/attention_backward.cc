@@ -8,23 +8,28 @@ namespace megatron::ops::MEGATRON_ISA {
 namespace {
 
 struct Workspace {
-  float *q, *q_transposed, *dout, *dout_transposed, *out, *dq;  // [kRowBlock, width], transposes
-  float *k, *v;                                                 // [kKeyBlock, width]
-  float *p, *ds, *factor;                                       // [kKeyBlock, kRowBlock]
-  float *dk, *dv;                                               // [keys of the piece, width]
+  float *q, *q_transposed, *dq;         // [kRowBlock, key width], the transpose
+  float *dout, *dout_transposed, *out;  // [kRowBlock, value width], the transpose
+  float *k, *v;                         // [kKeyBlock, width]
+  float *p, *ds, *factor;               // [kKeyBlock, kRowBlock]
+  float *dk, *dv;                       // [keys of the piece, width]
 
   Workspace(const AttentionPiece& piece, const Geometry& shape, float* scratch) {
-    for (float** tile : {&q, &q_transposed, &dout, &dout_transposed, &out, &dq}) {
+    for (float** tile : {&q, &q_transposed, &dq}) {
       *tile = scratch;
-      scratch += kRowBlock * shape.width;
+      scratch += kRowBlock * shape.key.width;
+    }
+    for (float** tile : {&dout, &dout_transposed, &out}) {
+      *tile = scratch;
+      scratch += kRowBlock * shape.value.width;
     }
     k = scratch;
-    v = k + kKeyBlock * shape.width;
-    p = v + kKeyBlock * shape.width;
+    v = k + kKeyBlock * shape.key.width;
+    p = v + kKeyBlock * shape.value.width;
     ds = p + kKeyBlock * kRowBlock;
     factor = ds + kKeyBlock * kRowBlock;
     dk = factor + kKeyBlock * kRowBlock;
-    dv = dk + (piece.end_key_block - piece.first_key_block) * kKeyBlock * shape.width;
+    dv = dk + (piece.end_key_block - piece.first_key_block) * kKeyBlock * shape.key.width;
   }
 };
 
@@ -36,16 +41,17 @@ struct RowStatistics {
 template <typename T>
 void LoadRows(const AttentionProblem& problem, const AttentionPiece& piece, const Geometry& shape,
               const Rows& rows, const Workspace& work, RowStatistics* statistics) {
-  PackRows<T>(problem.q, piece, shape, rows, problem.scale, work.q);
-  Transpose(rows.padded, shape.width, {work.q, shape.width}, {work.q_transposed, kRowBlock});
-  PackRows<T>(problem.dout, piece, shape, rows, 1, work.dout);
-  Transpose(rows.padded, shape.width, {work.dout, shape.width}, {work.dout_transposed, kRowBlock});
-  PackRows<T>(problem.out, piece, shape, rows, 1, work.out);
+  const int64_t width = shape.key.width, value_width = shape.value.width;
+  PackRows<T>(problem.q, piece, shape.key, rows, problem.scale, work.q);
+  Transpose(rows.padded, width, {work.q, width}, {work.q_transposed, kRowBlock});
+  PackRows<T>(problem.dout, piece, shape.value, rows, 1, work.dout);
+  Transpose(rows.padded, value_width, {work.dout, value_width}, {work.dout_transposed, kRowBlock});
+  PackRows<T>(problem.out, piece, shape.value, rows, 1, work.out);
   for (int64_t i = 0; i < rows.padded; ++i) {
     Vec delta = Zero();
-    for (int64_t d = 0; d < shape.width; d += kLanes) {
+    for (int64_t d = 0; d < value_width; d += kLanes) {
       delta =
-          Fma(Load(work.dout + i * shape.width + d), Load(work.out + i * shape.width + d), delta);
+          Fma(Load(work.dout + i * value_width + d), Load(work.out + i * value_width + d), delta);
     }
     statistics->delta[i] = Sum(delta);
     // If a row sees no key, lse is 0, and its probabilities are exp(-inf - 0) = 0.
@@ -100,14 +106,14 @@ void BackwardBlock(const AttentionProblem& problem, const AttentionPiece& piece,
                    const BiasRows& bias, const RowStatistics& statistics, int64_t key_block,
                    const Workspace& work, float* bias_sums) {
   const Keys keys(rows, key_block);
-  const int64_t width = shape.width;
-  PackKeys<T>(problem.k, piece, shape, keys, work.k);
-  PackKeys<T>(problem.v, piece, shape, keys, work.v);
-  const ScoreDepth all_dims = {rows, keys, shape.dim};
-  MatrixProduct<false, false>(keys.padded, rows.padded, all_dims, {work.k, width},
-                              {work.q_transposed, kRowBlock}, {work.p, kRowBlock});
-  MatrixProduct<false, false>(keys.padded, rows.padded, all_dims, {work.v, width},
-                              {work.dout_transposed, kRowBlock}, {work.ds, kRowBlock});
+  const int64_t width = shape.key.width, value_width = shape.value.width;
+  PackKeys<T>(problem.k, piece, shape.key, keys, work.k);
+  PackKeys<T>(problem.v, piece, shape.value, keys, work.v);
+  MatrixProduct<false, false>(keys.padded, rows.padded, ScoreDepth{rows, keys, shape.key.dim},
+                              {work.k, width}, {work.q_transposed, kRowBlock}, {work.p, kRowBlock});
+  MatrixProduct<false, false>(keys.padded, rows.padded, ScoreDepth{rows, keys, shape.value.dim},
+                              {work.v, value_width}, {work.dout_transposed, kRowBlock},
+                              {work.ds, kRowBlock});
   bias.AddTo(keys, work.p);
   HideKeys(rows, keys, work.p);
   if (problem.dropout) DropoutFactors(problem, random, rows, keys, work.factor);
@@ -118,12 +124,12 @@ void BackwardBlock(const AttentionProblem& problem, const AttentionPiece& piece,
                               {work.k, width}, {work.dq, width});
   }
   if (piece.wants_dkv) {
-    const int64_t at = (key_block - piece.first_key_block) * kKeyBlock * width;
+    const int64_t at = (key_block - piece.first_key_block) * kKeyBlock;
     const RowsSeeing seeing(rows, keys);
     MatrixProduct<false, true>(keys.padded, width, seeing, {work.ds, kRowBlock}, {work.q, width},
-                               {work.dk + at, width});
-    MatrixProduct<false, true>(keys.padded, width, seeing, {work.p, kRowBlock}, {work.dout, width},
-                               {work.dv + at, width});
+                               {work.dk + at * width, width});
+    MatrixProduct<false, true>(keys.padded, value_width, seeing, {work.p, kRowBlock},
+                               {work.dout, value_width}, {work.dv + at * value_width, value_width});
   }
 }
 
@@ -142,13 +148,13 @@ void BackwardRows(const AttentionProblem& problem, const AttentionPiece& piece,
   RowStatistics statistics;
   LoadRows<T>(problem, piece, shape, rows, work, &statistics);
   if (piece.wants_dq) SumSinks(problem, piece, rows, statistics, row_block);
-  Clear(rows.padded * shape.width, work.dq);
+  Clear(rows.padded * shape.key.width, work.dq);
   for (int64_t block = first_block; block < end_block; ++block) {
     BackwardBlock<T>(problem, piece, shape, rows, random, bias, statistics, block, work, bias_sums);
   }
   if (!piece.wants_dq) return;
   for (int64_t i = 0; i < rows.count; ++i) {
-    WriteRow<T>(work.dq + i * shape.width, shape.dim, problem.scale, problem.add_to_queries,
+    WriteRow<T>(work.dq + i * shape.key.width, shape.key.dim, problem.scale, problem.add_to_queries,
                 problem.dq, rows.token[i], piece.group, rows.head[i]);
   }
 }
@@ -159,7 +165,7 @@ void BackwardPiece(const AttentionProblem& problem, const AttentionPiece& piece,
   const Workspace work(piece, shape, scratch);
   const int64_t first_key = piece.first_key_block * kKeyBlock;
   const int64_t blocks = piece.end_key_block - piece.first_key_block;
-  if (piece.wants_dkv) Clear(2 * blocks * kKeyBlock * shape.width, work.dk);
+  if (piece.wants_dkv) Clear(blocks * kKeyBlock * (shape.key.width + shape.value.width), work.dk);
   const int64_t count = Min(blocks * kKeyBlock, piece.k_length - first_key);
   const SeeingRowBlocks row_blocks(problem, piece, shape, first_key, first_key + count);
   for (int64_t block = row_blocks.first; block < row_blocks.end; ++block) {
@@ -168,10 +174,10 @@ void BackwardPiece(const AttentionProblem& problem, const AttentionPiece& piece,
   if (!piece.wants_dkv) return;
   for (int64_t j = 0; j < count; ++j) {
     const int64_t token = piece.k_begin + first_key + j;
-    WriteRow<T>(work.dk + j * shape.width, shape.dim, 1, problem.add_to_keys, problem.dk, token,
-                piece.group, 0);
-    WriteRow<T>(work.dv + j * shape.width, shape.dim, 1, problem.add_to_keys, problem.dv, token,
-                piece.group, 0);
+    WriteRow<T>(work.dk + j * shape.key.width, shape.key.dim, 1, problem.add_to_keys, problem.dk,
+                token, piece.group, 0);
+    WriteRow<T>(work.dv + j * shape.value.width, shape.value.dim, 1, problem.add_to_keys,
+                problem.dv, token, piece.group, 0);
   }
 }
 

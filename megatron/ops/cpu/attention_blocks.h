@@ -2,7 +2,7 @@
 //
 // Scores are kept transposed, [key, row]: lanes are rows. So maxima and sums over keys are
 // vertical, and grouped heads and the causal edge need no special case. Packed tiles are fp32; each
-// row or key takes `width` floats.
+// row or key takes whole vectors.
 #ifndef MEGATRON_OPS_CPU_ATTENTION_BLOCKS_H_
 #define MEGATRON_OPS_CPU_ATTENTION_BLOCKS_H_
 
@@ -84,19 +84,26 @@ inline void Clear(int64_t count, float* p) {
   for (int64_t i = 0; i < count; i += kLanes) Store(p + i, Zero());
 }
 
+// The columns of a head: those of queries and keys, or those of values.
+struct Columns {
+  int64_t dim;    // D or E
+  int64_t width;  // rounded up to whole vectors: the row length of packed tiles
+
+  explicit Columns(int64_t count) : dim(count), width(RoundUp(count, kLanes)) {}
+};
+
 // The sizes that all blocks of one piece share.
 struct Geometry {
-  int64_t rows;      // number of rows of the sequence and group
-  int64_t heads;     // R
-  int64_t dim;       // D
-  int64_t width;     // D rounded up to whole vectors: the row length of packed tiles
+  int64_t rows;   // number of rows of the sequence and group
+  int64_t heads;  // R
+  Columns key, value;
   int64_t diagonal;  // the first query sees keys [0, diagonal] if causal
 
   Geometry(const AttentionProblem& problem, const AttentionPiece& piece)
       : rows(piece.q_length * problem.group_heads),
         heads(problem.group_heads),
-        dim(problem.head_dim),
-        width(RoundUp(problem.head_dim, kLanes)),
+        key(problem.head_dim),
+        value(problem.value_dim),
         diagonal(piece.k_length - piece.q_length) {}
 };
 
@@ -256,26 +263,28 @@ struct RowsSeeing {
 };
 
 template <typename T>
-void PackKeys(const AttentionOperand& x, const AttentionPiece& piece, const Geometry& shape,
+void PackKeys(const AttentionOperand& x, const AttentionPiece& piece, const Columns& columns,
               const Keys& keys, float* out) {
+  const int64_t width = columns.width;
   for (int64_t j = 0; j < keys.count; ++j) {
-    Widen(At<T>(x, piece.k_begin + keys.first + j, piece.group, 0), shape.dim, 1, shape.width,
-          out + j * shape.width);
+    Widen(At<T>(x, piece.k_begin + keys.first + j, piece.group, 0), columns.dim, 1, width,
+          out + j * width);
   }
   for (int64_t j = keys.count; j < keys.padded; ++j) {
-    for (int64_t d = 0; d < shape.width; d += kLanes) Store(out + j * shape.width + d, Zero());
+    for (int64_t d = 0; d < width; d += kLanes) Store(out + j * width + d, Zero());
   }
 }
 
 template <typename T>
-void PackRows(const AttentionOperand& x, const AttentionPiece& piece, const Geometry& shape,
+void PackRows(const AttentionOperand& x, const AttentionPiece& piece, const Columns& columns,
               const Rows& rows, float scale, float* out) {
+  const int64_t width = columns.width;
   for (int64_t i = 0; i < rows.count; ++i) {
-    Widen(At<T>(x, rows.token[i], piece.group, rows.head[i]), shape.dim, scale, shape.width,
-          out + i * shape.width);
+    Widen(At<T>(x, rows.token[i], piece.group, rows.head[i]), columns.dim, scale, width,
+          out + i * width);
   }
   for (int64_t i = rows.count; i < rows.padded; ++i) {
-    for (int64_t d = 0; d < shape.width; d += kLanes) Store(out + i * shape.width + d, Zero());
+    for (int64_t d = 0; d < width; d += kLanes) Store(out + i * width + d, Zero());
   }
 }
 

@@ -13,17 +13,18 @@ struct Softmax {
 };
 
 struct Workspace {
-  float *q, *q_transposed, *out;  // [kRowBlock, width] and its transpose
-  float *k, *v;                   // [kKeyBlock, width]
-  float *scores, *factor;         // [kKeyBlock, kRowBlock]
+  float *q, *q_transposed;  // [kRowBlock, key width] and its transpose
+  float* out;               // [kRowBlock, value width]
+  float *k, *v;             // [kKeyBlock, width]
+  float *scores, *factor;   // [kKeyBlock, kRowBlock]
 
   Workspace(const Geometry& shape, float* scratch) {
     q = scratch;
-    q_transposed = q + kRowBlock * shape.width;
-    out = q_transposed + kRowBlock * shape.width;
-    k = out + kRowBlock * shape.width;
-    v = k + kKeyBlock * shape.width;
-    scores = v + kKeyBlock * shape.width;
+    q_transposed = q + kRowBlock * shape.key.width;
+    out = q_transposed + kRowBlock * shape.key.width;
+    k = out + kRowBlock * shape.value.width;
+    v = k + kKeyBlock * shape.key.width;
+    scores = v + kKeyBlock * shape.value.width;
     factor = scores + kKeyBlock * kRowBlock;
   }
 };
@@ -52,11 +53,11 @@ void UpdateSoftmax(const Rows& rows, const Keys& keys, float* scores, Softmax* s
   }
 }
 
-void ScaleRows(const Geometry& shape, const Rows& rows, const float* factor, float* out) {
+void ScaleRows(const Columns& columns, const Rows& rows, const float* factor, float* out) {
   for (int64_t i = 0; i < rows.count; ++i) {
     const Vec f = Set(factor[i]);
-    for (int64_t d = 0; d < shape.width; d += kLanes) {
-      float* p = out + i * shape.width + d;
+    for (int64_t d = 0; d < columns.width; d += kLanes) {
+      float* p = out + i * columns.width + d;
       Store(p, Load(p) * f);
     }
   }
@@ -93,8 +94,8 @@ void StoreRows(const AttentionProblem& problem, const AttentionPiece& piece, con
       keep *= __builtin_expf(before - lse);
       factor *= __builtin_expf(before - lse);
     }
-    WriteRow<T>(out + i * shape.width, shape.dim, factor, keep, problem.out, rows.token[i],
-                piece.group, rows.head[i]);
+    WriteRow<T>(out + i * shape.value.width, shape.value.dim, factor, keep, problem.out,
+                rows.token[i], piece.group, rows.head[i]);
     *stored_lse = lse;
   }
 }
@@ -120,11 +121,11 @@ void ForwardBlock(const AttentionProblem& problem, const AttentionPiece& piece,
                   const BiasRows& bias, int64_t first_key, int64_t key_block, const Workspace& work,
                   Softmax* softmax) {
   const Keys keys(rows, key_block);
-  const int64_t width = shape.width;
-  PackKeys<T>(problem.k, piece, shape, keys, work.k);
-  PackKeys<T>(problem.v, piece, shape, keys, work.v);
-  MatrixProduct<false, false>(keys.padded, rows.padded, ScoreDepth{rows, keys, shape.dim},
-                              {work.k, width}, {work.q_transposed, kRowBlock},
+  const int64_t value_width = shape.value.width;
+  PackKeys<T>(problem.k, piece, shape.key, keys, work.k);
+  PackKeys<T>(problem.v, piece, shape.value, keys, work.v);
+  MatrixProduct<false, false>(keys.padded, rows.padded, ScoreDepth{rows, keys, shape.key.dim},
+                              {work.k, shape.key.width}, {work.q_transposed, kRowBlock},
                               {work.scores, kRowBlock});
   bias.AddTo(keys, work.scores);
   HideKeys(rows, keys, work.scores);
@@ -133,9 +134,10 @@ void ForwardBlock(const AttentionProblem& problem, const AttentionPiece& piece,
     DropoutFactors(problem, random, rows, keys, work.factor);
     MultiplyByFactors(rows, keys, work.factor, work.scores);
   }
-  if (keys.first > first_key) ScaleRows(shape, rows, softmax->correction, work.out);
-  MatrixProduct<true, true>(rows.padded, width, KeysSeen{rows, keys}, {work.scores, kRowBlock},
-                            {work.v, width}, {work.out, width});
+  if (keys.first > first_key) ScaleRows(shape.value, rows, softmax->correction, work.out);
+  MatrixProduct<true, true>(rows.padded, value_width, KeysSeen{rows, keys},
+                            {work.scores, kRowBlock}, {work.v, value_width},
+                            {work.out, value_width});
 }
 
 template <typename T>
@@ -144,14 +146,15 @@ void ForwardRows(const AttentionProblem& problem, const AttentionPiece& piece,
   const Rows rows(problem, piece, shape, row_block);
   const DropoutRows random(problem, piece, rows);
   const BiasRows bias(problem, piece, shape, rows);
-  PackRows<T>(problem.q, piece, shape, rows, problem.scale, work.q);
-  Transpose(rows.padded, shape.width, {work.q, shape.width}, {work.q_transposed, kRowBlock});
+  PackRows<T>(problem.q, piece, shape.key, rows, problem.scale, work.q);
+  Transpose(rows.padded, shape.key.width, {work.q, shape.key.width},
+            {work.q_transposed, kRowBlock});
   Softmax softmax;
   for (int64_t i = 0; i < rows.padded; ++i) {
     softmax.max[i] = -__builtin_inff();
     softmax.sum[i] = 0;
   }
-  Clear(rows.padded * shape.width, work.out);
+  Clear(rows.padded * shape.value.width, work.out);
   const int64_t first_block = rows.FirstKeyForSome() / kKeyBlock;
   for (int64_t block = first_block; block * kKeyBlock < rows.KeysForSome(); ++block) {
     ForwardBlock<T>(problem, piece, shape, rows, random, bias, first_block * kKeyBlock, block, work,

@@ -18,7 +18,8 @@ namespace megatron::ops {
 constexpr int64_t kAttentionRows = 128;
 constexpr int64_t kAttentionKeys = 64;
 
-// A [token, group, head of the group, D] tensor. Strides count elements; D is contiguous.
+// A [token, group, head of the group, D or E] tensor. Strides count elements; the last dim is
+// contiguous.
 struct AttentionOperand {
   void* data = nullptr;
   DType dtype = DType::kFloat32;
@@ -29,6 +30,7 @@ struct AttentionProblem {
   DType dtype = DType::kFloat32;
   int64_t group_heads = 1;  // R
   int64_t head_dim = 1;     // D
+  int64_t value_dim = 1;    // E
   float scale = 1;
   bool causal = true;
   int64_t window_size = 0;           // 0: none
@@ -70,12 +72,15 @@ struct AttentionPiece {
 // Number of floats of scratch that a piece needs with any instruction set.
 static inline int64_t AttentionForwardScratch(const AttentionProblem& problem) {
   const int64_t width = (problem.head_dim + 15) / 16 * 16;
-  return (3 * kAttentionRows + 2 * kAttentionKeys) * width + 2 * kAttentionRows * kAttentionKeys;
+  const int64_t value_width = (problem.value_dim + 15) / 16 * 16;
+  return (2 * kAttentionRows + kAttentionKeys) * width +
+         (kAttentionRows + kAttentionKeys) * value_width + 2 * kAttentionRows * kAttentionKeys;
 }
 static inline int64_t AttentionBackwardScratch(const AttentionProblem& problem,
                                                int64_t key_blocks) {
   const int64_t width = (problem.head_dim + 15) / 16 * 16;
-  return (6 * kAttentionRows + (2 + 2 * key_blocks) * kAttentionKeys) * width +
+  const int64_t value_width = (problem.value_dim + 15) / 16 * 16;
+  return (3 * kAttentionRows + (1 + key_blocks) * kAttentionKeys) * (width + value_width) +
          3 * kAttentionRows * kAttentionKeys;
 }
 

@@ -7,6 +7,7 @@
 // sums need no atomics, and have one order.
 //
 // The algorithm is that of T. Dao, "FlashAttention-2", arXiv 2307.08691.
+#include <algorithm>
 #include <cmath>
 
 #include "megatron/ops/cuda/attention.cuh"
@@ -20,24 +21,26 @@ namespace {
 constexpr int kTile = kWarp;
 constexpr int kMaxHeadDim = 256;
 
-// Shared memory of a block: two tiles, padded so that lanes read rows without conflicts, and two
-// rows of each warp.
+// Shared memory of a block: a tile of queries or keys and one of values or gradients of outputs,
+// padded so that lanes read rows without conflicts, and a row of either kind of each warp.
 struct SharedTiles {
-  float *first, *second;          // [kTile, head_dim + 1]
-  float *own_first, *own_second;  // [kWarps, head_dim]; each warp uses its own row
+  float *first, *second;          // [kTile, dim + 1]
+  float *own_first, *own_second;  // [kWarps, dim]; each warp uses its own row
 
-  __device__ SharedTiles(float* memory, int head_dim) : pitch(head_dim + 1) {
+  __device__ SharedTiles(float* memory, const AttentionArgs& args)
+      : pitch(args.head_dim + 1), second_pitch(args.value_dim + 1) {
+    const int warp = threadIdx.x / kWarp;
     first = memory;
     second = first + kTile * pitch;
-    own_first = second + kTile * pitch + (threadIdx.x / kWarp) * head_dim;
-    own_second = own_first + kWarps * head_dim;
+    own_first = second + kTile * second_pitch + warp * args.head_dim;
+    own_second = second + kTile * second_pitch + kWarps * args.head_dim + warp * args.value_dim;
   }
-  static size_t Bytes(int head_dim) { return sizeof(float) * Floats(head_dim); }
-  __host__ __device__ static int Floats(int head_dim) {
-    return 2 * kTile * (head_dim + 1) + 2 * kWarps * head_dim;
+  static size_t Bytes(const AttentionArgs& args) { return sizeof(float) * Floats(args); }
+  __host__ __device__ static int Floats(const AttentionArgs& args) {
+    return kTile * (args.head_dim + args.value_dim + 2) + kWarps * (args.head_dim + args.value_dim);
   }
 
-  const int pitch;
+  const int pitch, second_pitch;
 };
 
 // Loads a row with the lanes of a warp.
@@ -185,7 +188,7 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T, int kColumns>
 __global__ void __launch_bounds__(kThreads) Forward(AttentionArgs args) {
   extern __shared__ __align__(16) float memory[];
-  const SharedTiles shared(memory, args.head_dim);
+  const SharedTiles shared(memory, args);
   const int lane = threadIdx.x % kWarp;
   const int64_t query = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   const int64_t group = blockIdx.y / args.group_heads, head = blockIdx.y % args.group_heads;
@@ -200,7 +203,8 @@ __global__ void __launch_bounds__(kThreads) Forward(AttentionArgs args) {
   for (int64_t begin = block.begin; begin < block.end; begin += kTile) {
     __syncthreads();
     LoadTile<T>(args.k, group, 0, begin, block.end, args.head_dim, shared.pitch, shared.first);
-    LoadTile<T>(args.v, group, 0, begin, block.end, args.head_dim, shared.pitch, shared.second);
+    LoadTile<T>(args.v, group, 0, begin, block.end, args.value_dim, shared.second_pitch,
+                shared.second);
     __syncthreads();
     const int64_t key = begin + lane;
     const bool seen = active && key >= visible.begin && key < visible.end;
@@ -217,7 +221,7 @@ __global__ void __launch_bounds__(kThreads) Forward(AttentionArgs args) {
     sum = sum * correction + WarpSum(p);
     for (float& value : out) value *= correction;
     const float kept = seen ? p * dropout.Factor(query, key, visible.first_key) : 0.0f;
-    AddWeightedRows(kept, shared.second, shared.pitch, args.head_dim, out);
+    AddWeightedRows(kept, shared.second, shared.second_pitch, args.value_dim, out);
     max = new_max;
   }
   if (!active) return;
@@ -231,7 +235,7 @@ __global__ void __launch_bounds__(kThreads) Forward(AttentionArgs args) {
     keep = expf(before - lse);
     factor *= expf(mine - lse);
   }
-  WriteRow<T>(args.out, query, group, head, args.head_dim, out, factor, keep);
+  WriteRow<T>(args.out, query, group, head, args.value_dim, out, factor, keep);
   if (lane == 0) args.Lse(query, group, head) = lse;
 }
 
@@ -239,7 +243,7 @@ __global__ void __launch_bounds__(kThreads) Forward(AttentionArgs args) {
 template <typename T, int kColumns>
 __global__ void __launch_bounds__(kThreads) BackwardQuery(AttentionArgs args) {
   extern __shared__ __align__(16) float memory[];
-  const SharedTiles shared(memory, args.head_dim);
+  const SharedTiles shared(memory, args);
   const int lane = threadIdx.x % kWarp;
   const int64_t query = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   const int64_t group = blockIdx.y / args.group_heads, head = blockIdx.y % args.group_heads;
@@ -248,14 +252,14 @@ __global__ void __launch_bounds__(kThreads) BackwardQuery(AttentionArgs args) {
   const BlockVisibleRange block(visible, active);
   const HeadDropout dropout(args, blockIdx.y);
   const HeadBias bias(args, blockIdx.y);
-  BiasSums bias_sums(args, bias, memory + SharedTiles::Floats(args.head_dim));
+  BiasSums bias_sums(args, bias, memory + SharedTiles::Floats(args));
   float lse = 0, delta = 0;
   if (active) {
     LoadRow(args.q.Row<const T>(query, group, head), args.head_dim, shared.own_first);
-    LoadRow(args.dout.Row<const T>(query, group, head), args.head_dim, shared.own_second);
+    LoadRow(args.dout.Row<const T>(query, group, head), args.value_dim, shared.own_second);
     lse = args.Lse(query, group, head);
     const T* const out = args.out.Row<const T>(query, group, head);
-    for (int d = lane; d < args.head_dim; d += kWarp)
+    for (int d = lane; d < args.value_dim; d += kWarp)
       delta = fmaf(ToFloat(out[d]), shared.own_second[d], delta);
     delta = WarpSum(delta);
     if (lane == 0) args.Delta(query, group, head) = delta;
@@ -265,18 +269,19 @@ __global__ void __launch_bounds__(kThreads) BackwardQuery(AttentionArgs args) {
   for (int64_t begin = block.begin; begin < block.end; begin += kTile) {
     __syncthreads();
     LoadTile<T>(args.k, group, 0, begin, block.end, args.head_dim, shared.pitch, shared.first);
-    LoadTile<T>(args.v, group, 0, begin, block.end, args.head_dim, shared.pitch, shared.second);
+    LoadTile<T>(args.v, group, 0, begin, block.end, args.value_dim, shared.second_pitch,
+                shared.second);
     __syncthreads();
     const int64_t key = begin + lane;
     float ds = 0;
     int entry = 0;
     if (active && key >= visible.begin && key < visible.end) {
       const float* const k = shared.first + lane * shared.pitch;
-      const float* const v = shared.second + lane * shared.pitch;
+      const float* const v = shared.second + lane * shared.second_pitch;
       const float p = expf(args.scale * Dot(shared.own_first, k, args.head_dim) +
                            bias.At(query, key, visible.shift) - lse);
       const float dp =
-          dropout.Factor(query, key, visible.first_key) * Dot(shared.own_second, v, args.head_dim);
+          dropout.Factor(query, key, visible.first_key) * Dot(shared.own_second, v, args.value_dim);
       ds = p * (dp - delta);
       entry = bias.Entry(query, key, visible.shift);
     }
@@ -293,7 +298,7 @@ __global__ void __launch_bounds__(kThreads) BackwardQuery(AttentionArgs args) {
 template <typename T, int kColumns>
 __global__ void __launch_bounds__(kThreads) BackwardKey(AttentionArgs args) {
   extern __shared__ __align__(16) float memory[];
-  const SharedTiles shared(memory, args.head_dim);
+  const SharedTiles shared(memory, args);
   const int lane = threadIdx.x % kWarp;
   const int64_t key = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   const int64_t group = blockIdx.y;
@@ -302,7 +307,7 @@ __global__ void __launch_bounds__(kThreads) BackwardKey(AttentionArgs args) {
   const BlockVisibleRange block(visible, active);
   if (active) {
     LoadRow(args.k.Row<const T>(key, group, 0), args.head_dim, shared.own_first);
-    LoadRow(args.v.Row<const T>(key, group, 0), args.head_dim, shared.own_second);
+    LoadRow(args.v.Row<const T>(key, group, 0), args.value_dim, shared.own_second);
   }
 
   float dk[kColumns] = {}, dv[kColumns] = {};
@@ -312,40 +317,42 @@ __global__ void __launch_bounds__(kThreads) BackwardKey(AttentionArgs args) {
     for (int64_t begin = block.begin; begin < block.end; begin += kTile) {
       __syncthreads();
       LoadTile<T>(args.q, group, head, begin, block.end, args.head_dim, shared.pitch, shared.first);
-      LoadTile<T>(args.dout, group, head, begin, block.end, args.head_dim, shared.pitch,
+      LoadTile<T>(args.dout, group, head, begin, block.end, args.value_dim, shared.second_pitch,
                   shared.second);
       __syncthreads();
       const int64_t query = begin + lane;
       float kept = 0, ds = 0;
       if (active && query >= visible.begin && query < visible.end) {
         const float* const q = shared.first + lane * shared.pitch;
-        const float* const dout = shared.second + lane * shared.pitch;
+        const float* const dout = shared.second + lane * shared.second_pitch;
         const float p = expf(args.scale * Dot(shared.own_first, q, args.head_dim) +
                              bias.At(query, key, visible.shift) - args.Lse(query, group, head));
         const float factor = dropout.Factor(query, key, visible.first_key);
         kept = p * factor;
-        ds = p * (factor * Dot(shared.own_second, dout, args.head_dim) -
+        ds = p * (factor * Dot(shared.own_second, dout, args.value_dim) -
                   args.Delta(query, group, head));
       }
-      AddWeightedRows(kept, shared.second, shared.pitch, args.head_dim, dv);
+      AddWeightedRows(kept, shared.second, shared.second_pitch, args.value_dim, dv);
       AddWeightedRows(ds, shared.first, shared.pitch, args.head_dim, dk);
     }
   }
   if (!active) return;
   WriteRow<T>(args.dk, key, group, 0, args.head_dim, dk, args.scale, args.add_to_keys);
-  WriteRow<T>(args.dv, key, group, 0, args.head_dim, dv, 1.0f, args.add_to_keys);
+  WriteRow<T>(args.dv, key, group, 0, args.value_dim, dv, 1.0f, args.add_to_keys);
 }
 
-AttentionArgs ArgsOf(const Attention& attention, const AttentionInputs& in, const Tensor& out_TGRD,
+AttentionArgs ArgsOf(const Attention& attention, const AttentionInputs& in, const Tensor& out_TGRE,
                      const Tensor& lse_TGR) {
   const Tensor& q = in.q_TGRD;
-  CHECK_LE(q.dim(3), kMaxHeadDim) << "the largest head of attention on CUDA";
+  CHECK_LE(std::max(q.dim(3), in.v_UGE.dim(2)), kMaxHeadDim)
+      << "the largest head of attention on CUDA";
   AttentionArgs args;
   args.queries = q.dim(0);
   args.keys = in.k_UGD.dim(0);
   args.groups = q.dim(1);
   args.group_heads = q.dim(2);
   args.head_dim = static_cast<int>(q.dim(3));
+  args.value_dim = static_cast<int>(in.v_UGE.dim(2));
   args.scale = attention.scale;
   args.causal = attention.causal;
   args.window_size = attention.window_size;
@@ -354,8 +361,8 @@ AttentionArgs ArgsOf(const Attention& attention, const AttentionInputs& in, cons
   args.sequences = attention.cu_seqlens_q.dim(0) - 1;
   args.q = OperandOf(q);
   args.k = OperandOf(in.k_UGD);
-  args.v = OperandOf(in.v_UGD);
-  args.out = OperandOf(out_TGRD);
+  args.v = OperandOf(in.v_UGE);
+  args.out = OperandOf(out_TGRE);
   args.lse = {lse_TGR.raw(), true, lse_TGR.stride(0), lse_TGR.stride(1), lse_TGR.stride(2)};
   args.add_to_queries = attention.add_to_queries;
   args.add_to_keys = attention.add_to_keys;
@@ -395,21 +402,22 @@ template <typename Kernel>
 void Launch(Kernel kernel, const Stream& stream, const AttentionArgs& args, int64_t rows,
             int64_t heads) {
   if (rows == 0 || heads == 0) return;
-  size_t bytes = SharedTiles::Bytes(args.head_dim);
+  size_t bytes = SharedTiles::Bytes(args);
   if (args.bias_sums != nullptr) bytes += sizeof(float) * kWarps * (2 * args.bias_reach + 1);
   CHECK_EQ(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 static_cast<int>(bytes)),
            cudaSuccess)
-      << bytes << " bytes of shared memory for heads of " << args.head_dim
-      << " channels and a bias that reaches " << args.bias_reach << " positions";
+      << bytes << " bytes of shared memory for heads of " << args.head_dim << " and "
+      << args.value_dim << " channels and a bias that reaches " << args.bias_reach << " positions";
   kernel<<<dim3(Blocks(rows, kWarps), static_cast<unsigned>(heads)), kThreads, bytes,
            Handle(stream)>>>(args);
   CheckLaunched("attention");
 }
 
-// Calls body with a constant number of columns per lane that covers the head.
+// Calls body with a constant number of columns per lane that covers both kinds of heads.
 template <typename Body>
-void WithColumns(int head_dim, Body body) {
+void WithColumns(const AttentionArgs& args, Body body) {
+  const int head_dim = std::max(args.head_dim, args.value_dim);
   if (head_dim <= 1 * kWarp) return body(std::integral_constant<int, 1>());
   if (head_dim <= 2 * kWarp) return body(std::integral_constant<int, 2>());
   if (head_dim <= 4 * kWarp) return body(std::integral_constant<int, 4>());
@@ -419,8 +427,8 @@ void WithColumns(int head_dim, Body body) {
 }  // namespace
 
 bool OwnAttentionForward(AttentionKernel kernel, const Stream& stream, const Attention& attention,
-                         const AttentionInputs& in, const Tensor& out_TGRD, const Tensor& lse_TGR) {
-  const AttentionArgs args = ArgsOf(attention, in, out_TGRD, lse_TGR);
+                         const AttentionInputs& in, const Tensor& out_TGRE, const Tensor& lse_TGR) {
+  const AttentionArgs args = ArgsOf(attention, in, out_TGRE, lse_TGR);
   const DType dtype = in.q_TGRD.dtype();
   if (kernel == AttentionKernel::kHopper) {
     if (!HopperRuns(dtype, args)) return false;
@@ -433,7 +441,7 @@ bool OwnAttentionForward(AttentionKernel kernel, const Stream& stream, const Att
   }
   WithType(dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    WithColumns(args.head_dim, [&](auto columns) {
+    WithColumns(args, [&](auto columns) {
       Launch(Forward<T, columns.value>, stream, args, args.queries, args.groups * args.group_heads);
     });
   });
@@ -441,13 +449,13 @@ bool OwnAttentionForward(AttentionKernel kernel, const Stream& stream, const Att
 }
 
 bool OwnAttentionBackward(AttentionKernel kernel, const Stream& stream, const Attention& attention,
-                          const AttentionInputs& in, const Tensor& out_TGRD, const Tensor& lse_TGR,
-                          const Tensor& dout_TGRD, const AttentionInputs& gradients) {
-  AttentionArgs args = ArgsOf(attention, in, out_TGRD, lse_TGR);
-  args.dout = OperandOf(dout_TGRD);
+                          const AttentionInputs& in, const Tensor& out_TGRE, const Tensor& lse_TGR,
+                          const Tensor& dout_TGRE, const AttentionInputs& gradients) {
+  AttentionArgs args = ArgsOf(attention, in, out_TGRE, lse_TGR);
+  args.dout = OperandOf(dout_TGRE);
   args.dq = OperandOf(gradients.q_TGRD);
   args.dk = OperandOf(gradients.k_UGD);
-  args.dv = OperandOf(gradients.v_UGD);
+  args.dv = OperandOf(gradients.v_UGE);
   if (kernel == AttentionKernel::kHopper && !HopperRuns(in.q_TGRD.dtype(), args)) return false;
   const int64_t heads = args.groups * args.group_heads, width = 2 * args.bias_reach + 1;
   const int64_t query_blocks = Blocks(args.queries, kWarps);
@@ -461,7 +469,7 @@ bool OwnAttentionBackward(AttentionKernel kernel, const Stream& stream, const At
       return HopperAttentionBackward(stream, in.q_TGRD.dtype(), args);
     if (args.bias == nullptr && TensorCoresTake(in.q_TGRD.dtype(), args))
       return TensorCoreAttentionBackward(stream, in.q_TGRD.dtype(), args);
-    WithColumns(args.head_dim, [&](auto columns) {
+    WithColumns(args, [&](auto columns) {
       Launch(BackwardQuery<T, columns.value>, stream, args, args.queries, heads);
       Launch(BackwardKey<T, columns.value>, stream, args, args.keys, args.groups);
     });

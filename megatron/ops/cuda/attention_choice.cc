@@ -16,11 +16,11 @@ bool RunWith(AttentionKernel kernel, const Stream& stream, const AttentionCall& 
   if (kernel == AttentionKernel::kCudnn || kernel == AttentionKernel::kCudnnDeterministic)
     return RunCudnnAttention(stream, call);
   if (!call.backward()) {
-    return OwnAttentionForward(kernel, stream, call.attention, call.in, call.out_TGRD,
+    return OwnAttentionForward(kernel, stream, call.attention, call.in, call.out_TGRE,
                                call.lse_TGR);
   }
-  return OwnAttentionBackward(kernel, stream, call.attention, call.in, call.out_TGRD, call.lse_TGR,
-                              call.dout_TGRD, call.gradients);
+  return OwnAttentionBackward(kernel, stream, call.attention, call.in, call.out_TGRE, call.lse_TGR,
+                              call.dout_TGRE, call.gradients);
 }
 
 void Run(const Stream& stream, const AttentionCall& call) {
@@ -37,17 +37,17 @@ void Run(const Stream& stream, const AttentionCall& call) {
 }  // namespace
 
 void AttentionForward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
-                      const Tensor& out_TGRD, const Tensor& lse_TGR) {
-  Run(stream, {attention, in, out_TGRD, lse_TGR});
-  if (in.sink_N) AddSinks(stream, in.sink_N, out_TGRD, lse_TGR);
+                      const Tensor& out_TGRE, const Tensor& lse_TGR) {
+  Run(stream, {attention, in, out_TGRE, lse_TGR});
+  if (in.sink_N) AddSinks(stream, in.sink_N, out_TGRE, lse_TGR);
 }
 
 void AttentionBackward(const Stream& stream, const Attention& attention, const AttentionInputs& in,
-                       const Tensor& out_TGRD, const Tensor& lse_TGR, const Tensor& dout_TGRD,
+                       const Tensor& out_TGRE, const Tensor& lse_TGR, const Tensor& dout_TGRE,
                        const AttentionInputs& gradients) {
-  Run(stream, {attention, in, out_TGRD, lse_TGR, dout_TGRD, gradients});
+  Run(stream, {attention, in, out_TGRE, lse_TGR, dout_TGRE, gradients});
   if (in.sink_N && gradients.sink_N)
-    AddSinkGradients(stream, in.sink_N, out_TGRD, lse_TGR, dout_TGRD, gradients.sink_N);
+    AddSinkGradients(stream, in.sink_N, out_TGRE, lse_TGR, dout_TGRE, gradients.sink_N);
 }
 
 MEGATRON_CUDA_KERNEL(AttentionForward);

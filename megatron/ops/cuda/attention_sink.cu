@@ -75,21 +75,21 @@ __global__ void __launch_bounds__(kThreads)
   dsink_N[head] += sum;
 }
 
-SinkArgs ArgsOf(const Tensor& out_TGRD, const Tensor& lse_TGR) {
+SinkArgs ArgsOf(const Tensor& out_TGRE, const Tensor& lse_TGR) {
   SinkArgs args;
-  args.out = OperandOf(out_TGRD);
+  args.out = OperandOf(out_TGRE);
   args.lse = {lse_TGR.raw(), true, lse_TGR.stride(0), lse_TGR.stride(1), lse_TGR.stride(2)};
-  args.tokens = out_TGRD.dim(0);
-  args.group_heads = out_TGRD.dim(2);
-  args.head_dim = static_cast<int>(out_TGRD.dim(3));
+  args.tokens = out_TGRE.dim(0);
+  args.group_heads = out_TGRE.dim(2);
+  args.head_dim = static_cast<int>(out_TGRE.dim(3));
   return args;
 }
 
 }  // namespace
 
-void AddSinks(const Stream& stream, const Tensor& sink_N, const Tensor& out_TGRD,
+void AddSinks(const Stream& stream, const Tensor& sink_N, const Tensor& out_TGRE,
               const Tensor& lse_TGR) {
-  const SinkArgs args = ArgsOf(out_TGRD, lse_TGR);
+  const SinkArgs args = ArgsOf(out_TGRE, lse_TGR);
   const int64_t heads = sink_N.numel();
   if (args.tokens == 0 || heads == 0) return;
   WithType(sink_N.dtype(), [&](auto* type) {
@@ -99,10 +99,10 @@ void AddSinks(const Stream& stream, const Tensor& sink_N, const Tensor& out_TGRD
   CheckLaunched("attention's sinks");
 }
 
-void AddSinkGradients(const Stream& stream, const Tensor& sink_N, const Tensor& out_TGRD,
-                      const Tensor& lse_TGR, const Tensor& dout_TGRD, const Tensor& dsink_N) {
-  SinkArgs args = ArgsOf(out_TGRD, lse_TGR);
-  args.dout = OperandOf(dout_TGRD);
+void AddSinkGradients(const Stream& stream, const Tensor& sink_N, const Tensor& out_TGRE,
+                      const Tensor& lse_TGR, const Tensor& dout_TGRE, const Tensor& dsink_N) {
+  SinkArgs args = ArgsOf(out_TGRE, lse_TGR);
+  args.dout = OperandOf(dout_TGRE);
   const int64_t heads = sink_N.numel();
   if (args.tokens == 0 || heads == 0) return;
   const unsigned parts = Blocks(args.tokens, kTokensOfPart);

@@ -1,5 +1,6 @@
-// Attention with tensor cores, for bf16 and fp16 and heads of 64 and 128 channels, with any mask,
-// dropout and parts of keys that attention.cu supports. attention.cu takes the other calls.
+// Attention with tensor cores, for bf16 and fp16 and heads of 64 and 128 channels, where values are
+// as wide as keys, with any mask, dropout and parts of keys that attention.cu supports. attention.cu
+// takes the other calls.
 //
 // A block has 64 rows, 16 per warp: queries in Forward and BackwardQuery, keys in BackwardKey. They
 // stay in registers while tiles of the other side pass through shared memory. Scores never leave
@@ -402,7 +403,10 @@ bool HasAlignedRows(const Operand& x) {
 }  // namespace
 
 bool TensorCoresTake(DType dtype, const AttentionArgs& args) {
-  if (dtype == DType::kFloat32 || (args.head_dim != 64 && args.head_dim != 128)) return false;
+  if (dtype == DType::kFloat32 || (args.head_dim != 64 && args.head_dim != 128) ||
+      args.value_dim != args.head_dim) {
+    return false;
+  }
   for (const Operand* x :
        {&args.q, &args.k, &args.v, &args.out, &args.dout, &args.dq, &args.dk, &args.dv}) {
     if (!HasAlignedRows(*x)) return false;

@@ -23,6 +23,7 @@
 #include "megatron/ops/optimizer.h"
 #include "megatron/ops/rope.h"
 #include "megatron/ops/sequence_part.h"
+#include "megatron/ops/shared_key.h"
 #include "megatron/ops/token_subset.h"
 #include "megatron/ops/weighted_sum.h"
 
@@ -36,8 +37,8 @@ namespace {
     EmbeddingForward, EmbeddingBackward, AbsMax, Quantize, QuantizeAndMeasure, QuantizeBlocks,
     LinearForward, LinearActivationForward, LinearBackwardInput, LinearActivationBackwardInput,
     LinearBackwardWeight, NormForward, ResidualNormForward, NormBackward, CutNormSums,
-    CutNormForward, CutNormGradientSums, CutNormBackward, Rope, PartOfSequences, WeightedSum,
-    ChooseTokens, FindKeptRows, FindKeptPart, GatherNumbers>();
+    CutNormForward, CutNormGradientSums, CutNormBackward, Rope, JoinSharedKey, SplitSharedKey,
+    PartOfSequences, WeightedSum, ChooseTokens, FindKeptRows, FindKeptPart, GatherNumbers>();
 
 // The emulated device counts as one that the kernels for Hopper run on.
 [[maybe_unused]] const bool hopper_is_available =

@@ -52,7 +52,7 @@ inline Attention View(Attention attention) {
 }
 
 inline AttentionInputs View(const AttentionInputs& in) {
-  return {View(in.q_TGRD), View(in.k_UGD), View(in.v_UGD), View(in.bias_WN), View(in.sink_N)};
+  return {View(in.q_TGRD), View(in.k_UGD), View(in.v_UGE), View(in.bias_WN), View(in.sink_N)};
 }
 
 inline NormTensors View(const NormTensors& tensors) {
@@ -142,7 +142,7 @@ class OperandText {
            x.place_k_U, x.cu_seqlens_q, x.cu_seqlens_k, x.max_seqlen_q, x.max_seqlen_k, x.dropout,
            x.add_to_queries, x.add_to_keys, x.largest_scores_N);
   }
-  void Add(const AttentionInputs& x) { AddAll(x.q_TGRD, x.k_UGD, x.v_UGD, x.bias_WN, x.sink_N); }
+  void Add(const AttentionInputs& x) { AddAll(x.q_TGRD, x.k_UGD, x.v_UGE, x.bias_WN, x.sink_N); }
   void Add(const Gate& x) { AddAll(x.activation, x.limit, x.offset); }
   void Add(const Norm& x) { AddAll(x.kind, x.epsilon, x.zero_centered_gamma); }
   void Add(const NormTensors& x) { AddAll(x.gamma_H, x.beta_H, x.mean_T, x.rstd_T); }
@@ -165,8 +165,8 @@ class OperationCount {
   explicit OperationCount(const std::string& name, const Operands&... operands) {
     (Add(operands), ...);
     if (name.rfind("Linear", 0) == 0) count_ = OfProduct();
-    if (name == "AttentionForward") count_ = 4 * pairs_;
-    if (name == "AttentionBackward") count_ = 10 * pairs_;
+    if (name == "AttentionForward") count_ = 2 * pairs_ + 2 * value_pairs_;
+    if (name == "AttentionBackward") count_ = 6 * pairs_ + 4 * value_pairs_;
   }
   double count() const { return count_; }
 
@@ -192,13 +192,16 @@ class OperationCount {
     if (pairs_ > 0) return;  // the gradients
     const double keys = std::min(most_keys_, static_cast<double>(in.k_UGD.dim(0)));
     pairs_ = static_cast<double>(in.q_TGRD.numel()) * keys * (halves_ ? 0.5 : 1);
+    value_pairs_ =
+        pairs_ / static_cast<double>(in.q_TGRD.dim(3)) * static_cast<double>(in.v_UGE.dim(2));
   }
 
   double count_ = 0;
   std::vector<double> matrices_;  // numbers of elements
   double most_keys_ = 0;
   bool halves_ = false;
-  double pairs_ = 0;  // the pairs of queries and keys, for each head's channel
+  // The pairs of queries and keys, for each channel of a head's keys and of its values.
+  double pairs_ = 0, value_pairs_ = 0;
 };
 
 template <auto* op>

@@ -20,6 +20,7 @@
 #include "megatron/ops/optimizer.h"
 #include "megatron/ops/rope.h"
 #include "megatron/ops/sequence_part.h"
+#include "megatron/ops/shared_key.h"
 #include "megatron/ops/token_subset.h"
 #include "megatron/ops/tolerances.h"
 #include "megatron/ops/weighted_sum.h"
@@ -494,6 +495,18 @@ TEST_P(CudaOpTest, CrossEntropyInItsParts) {
   }
 }
 
+TEST_P(CudaOpTest, SharedKeys) {
+  for (const int64_t shared : {1, 8, 70}) {
+    HostTensor packed = Normal({23, 3, 40}, 1), row = Normal({23, 100}, 2),
+               key = Normal({23, 3, 24 + shared}, 3);
+    ExpectAgreement({&packed, &row, &key}, tolerance(), [&](const Stream& stream, At at) {
+      const Tensor own = at[0].Slice(2, 2, 26), of_all = at[1].Slice(1, 5, 5 + shared);
+      JoinSharedKey(stream, own, of_all, at[2]);
+      SplitSharedKey(stream, at[2], own, of_all);
+    });
+  }
+}
+
 // More tokens than boundaries, and more boundaries than tokens.
 TEST_P(CudaOpTest, PartsOfSequences) {
   const HostTensor whole = HostTensor::Of({6}, DType::kInt32, {0, 3, 3, 400, 900, 900});
@@ -580,21 +593,27 @@ TEST_P(CudaOpTest, AttentionAndItsGradients) {
     float dropout;
     int64_t window = 0;  // 0: none
     bool sinks = false;
+    int64_t value_dim = 0;  // 0: head_dim
   };
   for (const Case& c :
        {Case{2, 1, 64, true, 0}, Case{1, 4, 32, true, 0.2f}, Case{2, 3, 20, false, 0.2f},
         Case{1, 2, 128, true, 0}, Case{1, 1, 192, false, 0}, Case{1, 2, 64, false, 0.2f},
         Case{2, 1, 128, false, 0.2f}, Case{1, 2, 64, true, 0.2f, 5}, Case{2, 1, 20, true, 0, 33},
-        Case{1, 1, 128, true, 0, 33, true}, Case{2, 2, 20, false, 0.2f, 0, true}}) {
+        Case{1, 1, 128, true, 0, 33, true}, Case{2, 2, 20, false, 0.2f, 0, true},
+        Case{1, 2, 64, true, 0, 0, true, 40}, Case{2, 1, 192, true, 0.2f, 0, false, 128},
+        Case{1, 1, 20, false, 0.2f, 0, true, 70}}) {
     // Sequences of 1, 70, 0 and 40 queries, with 3, 70, 2 and 45 keys: each query sees a key, since
     // an lse of minus infinity compares with nothing.
     const int64_t queries = 111, keys = 120;
+    const int64_t value_dim = c.value_dim > 0 ? c.value_dim : c.head_dim;
     const Shape q_shape = {queries, c.groups, c.heads, c.head_dim};
     const Shape k_shape = {keys, c.groups, c.head_dim};
-    HostTensor q = Normal(q_shape, 1), k = Normal(k_shape, 2), v = Normal(k_shape, 3),
-               out = Normal(q_shape, 4), lse({queries, c.groups, c.heads}, kF32),
-               dout = Normal(q_shape, 5), dq = Normal(q_shape, 6), dk = Normal(k_shape, 7),
-               dv = Normal(k_shape, 8), cu_q = Ints({0, 1, 71, 71, 111}),
+    const Shape out_shape = {queries, c.groups, c.heads, value_dim};
+    const Shape v_shape = {keys, c.groups, value_dim};
+    HostTensor q = Normal(q_shape, 1), k = Normal(k_shape, 2), v = Normal(v_shape, 3),
+               out = Normal(out_shape, 4), lse({queries, c.groups, c.heads}, kF32),
+               dout = Normal(out_shape, 5), dq = Normal(q_shape, 6), dk = Normal(k_shape, 7),
+               dv = Normal(v_shape, 8), cu_q = Ints({0, 1, 71, 71, 111}),
                largest = HostTensor::Of({3 + c.groups * c.heads}, kF32,
                                         std::vector<double>(3 + c.groups * c.heads, 1.5)),
                cu_k = Ints({0, 3, 73, 75, 120}), sample = Cyclic(queries, 3, 7, DType::kInt64),

@@ -16,17 +16,17 @@ bool HopperAttentionIsAvailable();
 // Compute the call with `kernel`: kOwn or kHopper. Return false, having enqueued nothing, if the
 // kernels for Hopper do not support the call or are not available.
 bool OwnAttentionForward(AttentionKernel kernel, const Stream& stream, const Attention& attention,
-                         const AttentionInputs& in, const Tensor& out_TGRD, const Tensor& lse_TGR);
+                         const AttentionInputs& in, const Tensor& out_TGRE, const Tensor& lse_TGR);
 bool OwnAttentionBackward(AttentionKernel kernel, const Stream& stream, const Attention& attention,
-                          const AttentionInputs& in, const Tensor& out_TGRD, const Tensor& lse_TGR,
-                          const Tensor& dout_TGRD, const AttentionInputs& gradients);
+                          const AttentionInputs& in, const Tensor& out_TGRE, const Tensor& lse_TGR,
+                          const Tensor& dout_TGRE, const AttentionInputs& gradients);
 
 // Make of out and lse, which were computed without sinks, those with sinks.
-void AddSinks(const Stream& stream, const Tensor& sink_N, const Tensor& out_TGRD,
+void AddSinks(const Stream& stream, const Tensor& sink_N, const Tensor& out_TGRE,
               const Tensor& lse_TGR);
 // dsink (fp32) += the gradient, from what AddSinks made.
-void AddSinkGradients(const Stream& stream, const Tensor& sink_N, const Tensor& out_TGRD,
-                      const Tensor& lse_TGR, const Tensor& dout_TGRD, const Tensor& dsink_N);
+void AddSinkGradients(const Stream& stream, const Tensor& sink_N, const Tensor& out_TGRE,
+                      const Tensor& lse_TGR, const Tensor& dout_TGRE, const Tensor& dsink_N);
 
 }  // namespace megatron::ops::cuda
 

@@ -110,13 +110,15 @@ std::string WhyNotCudnn(const AttentionCall& call) {
   if (head_dim > kMostHeadDim || head_dim * SizeOf(dtype) % kAlignment != 0)
     return absl::StrCat("there is no kernel for heads of ", head_dim);
   for (const Tensor* x :
-       {&call.in.q_TGRD, &call.in.k_UGD, &call.in.v_UGD, &call.out_TGRD, &call.dout_TGRD,
-        &call.gradients.q_TGRD, &call.gradients.k_UGD, &call.gradients.v_UGD}) {
+       {&call.in.q_TGRD, &call.in.k_UGD, &call.in.v_UGE, &call.out_TGRE, &call.dout_TGRE,
+        &call.gradients.q_TGRD, &call.gradients.k_UGD, &call.gradients.v_UGE}) {
     if (x->empty()) continue;
     if (x->dtype() != dtype) return "results are of another dtype than inputs";
     if (!IsAligned(*x)) return "rows do not begin at multiples of 16 bytes";
   }
-  for (const Tensor* x : {&call.out_TGRD, &call.dout_TGRD}) {
+  if (call.in.v_UGE.dim(2) != head_dim)
+    return absl::StrCat("values are ", call.in.v_UGE.dim(2), " wide, keys ", head_dim);
+  for (const Tensor* x : {&call.out_TGRE, &call.dout_TGRE}) {
     if (!x->empty() && !HasOneHeadStride(*x)) return "heads of the output lie in groups";
   }
   return call.lse_TGR.is_contiguous() ? "" : "the log-sum-exp is not contiguous";
@@ -145,13 +147,13 @@ CudnnAttention Describe(const AttentionCall& call) {
   }
   const Tensor* const tensors[] = {&q,
                                    &call.in.k_UGD,
-                                   &call.in.v_UGD,
-                                   &call.out_TGRD,
+                                   &call.in.v_UGE,
+                                   &call.out_TGRE,
                                    nullptr,
-                                   &call.dout_TGRD,
+                                   &call.dout_TGRE,
                                    &call.gradients.q_TGRD,
                                    &call.gradients.k_UGD,
-                                   &call.gradients.v_UGD};
+                                   &call.gradients.v_UGE};
   for (int role = 0; role < description.end_role(); ++role)
     if (tensors[role] != nullptr) description.strides[role] = StridesOfHeads(*tensors[role]);
   description.strides[kLse] = {1, description.query_heads};

@@ -22,11 +22,11 @@ namespace megatron::ops::cuda {
 struct AttentionCall {
   Attention attention;
   AttentionInputs in;
-  Tensor out_TGRD, lse_TGR;
-  Tensor dout_TGRD;
+  Tensor out_TGRE, lse_TGR;
+  Tensor dout_TGRE;
   AttentionInputs gradients;
 
-  bool backward() const { return !dout_TGRD.empty(); }
+  bool backward() const { return !dout_TGRE.empty(); }
 };
 
 // The tensors of a call, in the order of CudnnAttention::strides; the last four are backward's.

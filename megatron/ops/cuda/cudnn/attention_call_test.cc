@@ -25,13 +25,13 @@ class AttentionCallTest : public ::testing::Test {
         dout_(out_.tensor().shape(), dtype),
         lse_({kTokens, kGroups, heads}, DType::kFloat32) {
     call_.in = Views(qkv_, heads);
-    call_.out_TGRD = out_;
+    call_.out_TGRE = out_;
     call_.lse_TGR = lse_;
     call_.attention.kernels = {AttentionKernel::kCudnn};
     call_.attention.scale = 0.125f;
     SetLengths({0, 8, 16}, 8);
     backward_ = call_;
-    backward_.dout_TGRD = dout_;
+    backward_.dout_TGRE = dout_;
     backward_.gradients = Views(d_qkv_, heads);
   }
 
@@ -110,9 +110,9 @@ TEST_F(GroupedAttentionCallTest, QueriesThatLieInGroupsAreDescribedAsACopyOfThem
 }
 
 TEST_F(GroupedAttentionCallTest, QueriesOfOneGroupAreTakenWhereTheyAre) {
-  for (Tensor* x : {&call_.in.q_TGRD, &call_.in.k_UGD, &call_.in.v_UGD}) *x = x->Slice(1, 1, 2);
+  for (Tensor* x : {&call_.in.q_TGRD, &call_.in.k_UGD, &call_.in.v_UGE}) *x = x->Slice(1, 1, 2);
   const HostTensor out({kTokens, 1, 3, kHeadDim}, kBf16), lse({kTokens, 1, 3}, DType::kFloat32);
-  call_.out_TGRD = out;
+  call_.out_TGRE = out;
   call_.lse_TGR = lse;
   ASSERT_EQ(WhyNotCudnn(call_), "");
   EXPECT_TRUE(HasOneHeadStride(call_.in.q_TGRD));
@@ -168,9 +168,9 @@ TEST_F(AttentionCallTest, CallsThatCudnnDoesNotTakeAreRefusedWithAReason) {
   refuse("part by part", [&] { attention.add_to_queries = true; });
   refuse("part by part", [&] { attention.add_to_keys = true; });
   refuse("fp32", [&] { call_.in.q_TGRD = wide; });
-  refuse("another dtype", [&] { call_.out_TGRD = wide; });
+  refuse("another dtype", [&] { call_.out_TGRE = wide; });
   refuse("heads of 20", [&] { call_.in.q_TGRD = call_.in.q_TGRD.Slice(3, 0, 20); });
-  refuse("16 bytes", [&] { call_.in.v_UGD = qkv_.tensor().Select(2, 2).Slice(2, 4, 60); });
+  refuse("16 bytes", [&] { call_.in.v_UGE = qkv_.tensor().Select(2, 2).Slice(2, 4, 60); });
   refuse("no tokens", [&] { call_.in.q_TGRD = call_.in.q_TGRD.Slice(0, 0, 0); });
   refuse("not contiguous", [&] { call_.lse_TGR = lse.tensor().Slice(2, 0, 1); });
   // cuDNN would not give zeros for a query whose sequence has no key.

@@ -62,9 +62,9 @@ class CopiedQueries {
 CudnnPointers PointersOf(const AttentionCall& call) {
   CudnnPointers at;
   at.tensors = {
-      call.in.q_TGRD.raw(),        call.in.k_UGD.raw(),        call.in.v_UGD.raw(),
-      call.out_TGRD.raw(),         call.lse_TGR.raw(),         call.dout_TGRD.raw(),
-      call.gradients.q_TGRD.raw(), call.gradients.k_UGD.raw(), call.gradients.v_UGD.raw()};
+      call.in.q_TGRD.raw(),        call.in.k_UGD.raw(),        call.in.v_UGE.raw(),
+      call.out_TGRE.raw(),         call.lse_TGR.raw(),         call.dout_TGRE.raw(),
+      call.gradients.q_TGRD.raw(), call.gradients.k_UGD.raw(), call.gradients.v_UGE.raw()};
   return at;
 }
 

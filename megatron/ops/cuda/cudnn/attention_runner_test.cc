@@ -202,12 +202,12 @@ class AttentionRunnerTest : public AgreementTest {
 
   void Run(const Stream& stream, const AttentionCall& both) {
     if (stream.cuda() == nullptr) {
-      ops::AttentionForward(stream, both.attention, both.in, both.out_TGRD, both.lse_TGR);
-      return ops::AttentionBackward(stream, both.attention, both.in, both.out_TGRD, both.lse_TGR,
-                                    both.dout_TGRD, both.gradients);
+      ops::AttentionForward(stream, both.attention, both.in, both.out_TGRE, both.lse_TGR);
+      return ops::AttentionBackward(stream, both.attention, both.in, both.out_TGRE, both.lse_TGR,
+                                    both.dout_TGRE, both.gradients);
     }
     AttentionCall forward = both;
-    forward.dout_TGRD = Tensor();
+    forward.dout_TGRE = Tensor();
     forward.gradients = {};
     EXPECT_TRUE(runner_.Run(stream, forward));
     EXPECT_TRUE(runner_.Run(stream, both));
@@ -256,7 +256,7 @@ TEST_F(AttentionRunnerTest, UnsupportedCallsAreLeftToTheCaller) {
       lse({16, 1, 1}, DType::kFloat32), cu = HostTensor::Of({2}, DType::kInt32, {0, 16});
   AttentionCall call;
   call.in = {q, k, k, Tensor()};
-  call.out_TGRD = q;
+  call.out_TGRE = q;
   call.lse_TGR = lse;
   call.attention.cu_seqlens_q = call.attention.cu_seqlens_k = cu;
   call.attention.max_seqlen_q = call.attention.max_seqlen_k = 16;
