@@ -8,6 +8,7 @@ namespace megatron {
 namespace {
 
 std::string LayerName(const TransformerOptions& options, int64_t layer) {
+  if (!options.layer_name.empty()) return options.layer_name;
   return options.name + ".layers." + std::to_string(layer);
 }
 
@@ -22,6 +23,15 @@ NormOptions BranchNorm(const TransformerOptions& options, const std::string& in_
           options.hidden_size,
           /*partial_over_tensor=*/options.sequence_parallel,
           options.grid};
+}
+
+// The norm in front of latent attention is followed by more than one linear layer.
+NormOptions AttentionNorm(const TransformerOptions& options, int64_t layer) {
+  const std::string name = LayerName(options, layer);
+  return BranchNorm(
+      options,
+      name + (options.is_latent() ? ".input_layernorm." : ".self_attention.linear_qkv.layer_norm_"),
+      name + ".post_self_attn_layernorm.");
 }
 
 // The norm in front of experts is followed by no linear layer that it could be named after.
@@ -57,11 +67,15 @@ TransformerLayer::TransformerLayer(const TransformerOptions& options, int64_t la
       hidden_dropout_(options.hidden_dropout),
       recompute_norm_(options.recompute.norm),
       dtype_(options.dtype),
-      attention_norm_(
-          BranchNorm(options, LayerName(options, layer) + ".self_attention.linear_qkv.layer_norm_",
-                     LayerName(options, layer) + ".post_self_attn_layernorm.")),
-      mlp_norm_(MlpNorm(options, layer)),
-      attention_(options, LayerName(options, layer) + ".self_attention", layer, tensor_group) {
+      attention_norm_(AttentionNorm(options, layer)),
+      mlp_norm_(MlpNorm(options, layer)) {
+  const std::string attention = LayerName(options, layer) + ".self_attention";
+  if (options.is_latent()) {
+    CHECK(!options.post_norm && !options.cross_attention);
+    latent_ = std::make_unique<LatentAttention>(options, attention, layer, tensor_group);
+  } else {
+    attention_ = std::make_unique<SelfAttention>(options, attention, layer, tensor_group);
+  }
   if (options.cross_attention) {
     CHECK(!options.post_norm);
     const std::string name = LayerName(options, layer);
@@ -69,6 +83,14 @@ TransformerLayer::TransformerLayer(const TransformerOptions& options, int64_t la
         std::make_unique<NormLayer>(BranchNorm(options, name + ".pre_cross_attn_layernorm.", ""));
     cross_ =
         std::make_unique<CrossAttention>(options, name + ".cross_attention", layer, tensor_group);
+  }
+  if (options.sandwich_norm) {
+    CHECK(!options.post_norm && !options.cross_attention && !options.linear_bias);
+    const std::string name = LayerName(options, layer);
+    post_attention_norm_ =
+        std::make_unique<NormLayer>(BranchNorm(options, name + ".post_self_attn_layernorm.", ""));
+    post_mlp_norm_ =
+        std::make_unique<NormLayer>(BranchNorm(options, name + ".post_mlp_layernorm.", ""));
   }
   const std::string name = LayerName(options, layer) + ".mlp";
   if (options.moe.IsMoeLayer(layer)) {
@@ -86,6 +108,18 @@ void TransformerLayer::Forward(const LayerContext& ctx, const RotaryTables* rota
   AddLast(ctx, ForwardBranches(ctx, rotary, LastSum(), x_TH, branch_TH, saved), y_TH);
 }
 
+void TransformerLayer::Attend(const LayerContext& ctx, const RotaryTables* rotary,
+                              const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const {
+  if (attention_) attention_->Forward(ctx, rotary, x_TH, y_TH, &saved->attention);
+  if (latent_) latent_->Forward(ctx, rotary, x_TH, y_TH, &saved->latent);
+}
+
+void TransformerLayer::AttendBackward(const LayerContext& ctx, const RotaryTables* rotary,
+                                      const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved) {
+  if (attention_) attention_->Backward(ctx, rotary, dy_TH, dx_TH, &saved->attention);
+  if (latent_) latent_->Backward(ctx, rotary, dy_TH, dx_TH, &saved->latent);
+}
+
 void TransformerLayer::AddLast(const LayerContext& ctx, const LastSum& sum, const Tensor& y_TH) {
   ops::BiasDropoutAdd(ctx.stream, sum.dropout, sum.branch_TH, sum.bias_H, sum.residual_TH, y_TH);
 }
@@ -99,7 +133,7 @@ TransformerLayer::LastSum TransformerLayer::ForwardBranches(
   const Shape& shape = x_TH.shape();
   Arena* norm_arena = recompute_norm_ ? ctx.scratch : ctx.saved;
 
-  const Tensor normed_TH = (attention_.keeps_codes(ctx) ? ctx.scratch : norm_arena)
+  const Tensor normed_TH = (attention_ && attention_->keeps_codes(ctx) ? ctx.scratch : norm_arena)
                                ->Allocate(dtype_, shape, "norm output");
   if (below.branch_TH.empty()) {
     attention_norm_.Forward(ctx, x_TH, normed_TH, &saved->attention_norm);
@@ -107,10 +141,13 @@ TransformerLayer::LastSum TransformerLayer::ForwardBranches(
     attention_norm_.ForwardResidual(ctx, below.dropout, below.branch_TH, below.bias_H,
                                     below.residual_TH, x_TH, normed_TH, &saved->attention_norm);
   }
-  attention_.Forward(ctx, rotary, normed_TH, branch_TH, &saved->attention);
+  const Tensor attention_TH = BranchOutput(ctx, branch_TH);
+  Attend(ctx, rotary, normed_TH, attention_TH, saved);
+  if (post_attention_norm_)
+    post_attention_norm_->Forward(ctx, attention_TH, branch_TH, &saved->post_attention_norm);
 
   // The residual to which the next norm adds the branch, and the bias that goes with it.
-  Tensor residual_TH = x_TH, bias_H = attention_.output().bias();
+  Tensor residual_TH = x_TH, bias_H = AttentionOutput().bias();
   DropoutSite site = DropoutSite::kAttentionOutput;
   if (cross_ != nullptr) {
     const Tensor attention_sum_TH = ctx.saved->Allocate(dtype_, shape, "residual");
@@ -127,9 +164,24 @@ TransformerLayer::LastSum TransformerLayer::ForwardBranches(
                                   ->Allocate(dtype_, shape, "norm output");
   mlp_norm_.ForwardResidual(ctx, Dropout(ctx, site), branch_TH, bias_H, residual_TH, sum_TH,
                             mlp_input_TH, &saved->mlp_norm);
-  if (mlp_) mlp_->Forward(ctx, mlp_input_TH, branch_TH, &saved->mlp);
-  if (moe_) moe_->Forward(ctx, mlp_input_TH, branch_TH, &saved->moe);
+  const Tensor mlp_TH = BranchOutput(ctx, branch_TH);
+  if (mlp_) mlp_->Forward(ctx, mlp_input_TH, mlp_TH, &saved->mlp);
+  if (moe_) moe_->Forward(ctx, mlp_input_TH, mlp_TH, &saved->moe);
+  if (post_mlp_norm_) post_mlp_norm_->Forward(ctx, mlp_TH, branch_TH, &saved->post_mlp_norm);
   return {Dropout(ctx, DropoutSite::kMlpOutput), branch_TH, MlpBias(), sum_TH};
+}
+
+Tensor TransformerLayer::BranchOutput(const LayerContext& ctx, const Tensor& branch_TH) const {
+  if (post_mlp_norm_ == nullptr) return branch_TH;
+  return ctx.saved->Allocate(dtype_, branch_TH.shape(), "branch");
+}
+
+Tensor TransformerLayer::NormedGradient(const LayerContext& ctx, NormLayer* norm,
+                                        const NormLayer::Saved& saved, const Tensor& dy_TH) const {
+  if (norm == nullptr) return dy_TH;
+  const Tensor dx_TH = ctx.kept()->Allocate(dtype_, dy_TH.shape(), "norm gradient");
+  norm->Backward(ctx, dy_TH, Tensor(), dx_TH, saved);
+  return dx_TH;
 }
 
 void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rotary,
@@ -140,9 +192,9 @@ void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rot
   Arena::Scope scope(ctx.scratch);
   const Shape& shape = dy_TH.shape();
   if (recompute_norm_) {
-    saved->attention.qkv.x_TI = ctx.kept()->Allocate(dtype_, shape, "norm output");
+    AttentionInput(saved) = ctx.kept()->Allocate(dtype_, shape, "norm output");
     MlpInput(saved) = ctx.kept()->Allocate(dtype_, shape, "norm output");
-    attention_norm_.Recompute(ctx, saved->attention_norm, saved->attention.qkv.x_TI);
+    attention_norm_.Recompute(ctx, saved->attention_norm, AttentionInput(saved));
     mlp_norm_.Recompute(ctx, saved->mlp_norm, MlpInput(saved));
     if (cross_ != nullptr) {
       saved->cross.q.x_TI = ctx.kept()->Allocate(dtype_, shape, "norm output");
@@ -152,11 +204,13 @@ void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rot
   const Tensor dnormed_TH = ctx.scratch->Allocate(dtype_, shape, "norm gradient");
   Tensor dsum_TH = ctx.scratch->Allocate(dtype_, shape, "residual gradient");
 
-  const Tensor dmlp_TH = BranchGradient(ctx, Dropout(ctx, DropoutSite::kMlpOutput), dy_TH,
-                                        biases.output_is_done ? Tensor() : MlpBiasGradient());
+  const Tensor dmlp_TH =
+      NormedGradient(ctx, post_mlp_norm_.get(), saved->post_mlp_norm,
+                     BranchGradient(ctx, Dropout(ctx, DropoutSite::kMlpOutput), dy_TH,
+                                    biases.output_is_done ? Tensor() : MlpBiasGradient()));
   if (mlp_) mlp_->Backward(ctx, dmlp_TH, dnormed_TH, &saved->mlp);
   if (moe_) moe_->Backward(ctx, dmlp_TH, dnormed_TH, &saved->moe);
-  Tensor dbias_H = attention_.output().bias_gradient();
+  Tensor dbias_H = AttentionOutput().bias_gradient();
   if (cross_ != nullptr) {
     const Tensor dcross_bias_H = cross_->output().bias_gradient();
     mlp_norm_.Backward(ctx, dnormed_TH, dy_TH, dsum_TH, saved->mlp_norm,
@@ -172,9 +226,11 @@ void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rot
     mlp_norm_.Backward(ctx, dnormed_TH, dy_TH, dsum_TH, saved->mlp_norm, WithSum(ctx, dbias_H));
   }
 
-  const Tensor dattention_TH = BranchGradient(ctx, Dropout(ctx, DropoutSite::kAttentionOutput),
-                                              dsum_TH, WithBranch(ctx, dbias_H));
-  attention_.Backward(ctx, rotary, dattention_TH, dnormed_TH, &saved->attention);
+  const Tensor dattention_TH =
+      NormedGradient(ctx, post_attention_norm_.get(), saved->post_attention_norm,
+                     BranchGradient(ctx, Dropout(ctx, DropoutSite::kAttentionOutput), dsum_TH,
+                                    WithBranch(ctx, dbias_H)));
+  AttendBackward(ctx, rotary, dattention_TH, dnormed_TH, saved);
   attention_norm_.Backward(ctx, dnormed_TH, dsum_TH, dx_TH, saved->attention_norm, biases.below_H);
 }
 
@@ -184,12 +240,12 @@ void TransformerLayer::ForwardPostNorm(const LayerContext& ctx, const RotaryTabl
   Arena::Scope scope(ctx.scratch);
   const Shape& shape = x_TH.shape();
   const Tensor branch_TH = ctx.scratch->Allocate(dtype_, shape, "branch");
-  attention_.Forward(ctx, rotary, x_TH, branch_TH, &saved->attention);
+  attention_->Forward(ctx, rotary, x_TH, branch_TH, &saved->attention);
   const Tensor attention_sum_TH = ctx.saved->Allocate(dtype_, shape, "residual");
   const Tensor normed_TH =
       (recompute_norm_ ? ctx.scratch : ctx.saved)->Allocate(dtype_, shape, "norm output");
   attention_norm_.ForwardResidual(ctx, Dropout(ctx, DropoutSite::kAttentionOutput), branch_TH,
-                                  attention_.output().bias(), x_TH, attention_sum_TH, normed_TH,
+                                  attention_->output().bias(), x_TH, attention_sum_TH, normed_TH,
                                   &saved->attention_norm);
   if (mlp_) mlp_->Forward(ctx, normed_TH, branch_TH, &saved->mlp);
   if (moe_) moe_->Forward(ctx, normed_TH, branch_TH, &saved->moe);
@@ -216,12 +272,12 @@ void TransformerLayer::BackwardPostNorm(const LayerContext& ctx, const RotaryTab
   if (moe_) moe_->Backward(ctx, dmlp_TH, dnormed_TH, &saved->moe);
   ops::Add(ctx.stream, dsum_TH, dnormed_TH);
 
-  const Tensor dbias_H = attention_.output().bias_gradient();
+  const Tensor dbias_H = attention_->output().bias_gradient();
   attention_norm_.Backward(ctx, dnormed_TH, Tensor(), dsum_TH, saved->attention_norm,
                            WithSum(ctx, dbias_H));
   const Tensor dattention_TH = BranchGradient(ctx, Dropout(ctx, DropoutSite::kAttentionOutput),
                                               dsum_TH, WithBranch(ctx, dbias_H));
-  attention_.Backward(ctx, rotary, dattention_TH, dx_TH, &saved->attention);
+  attention_->Backward(ctx, rotary, dattention_TH, dx_TH, &saved->attention);
   ops::Add(ctx.stream, dsum_TH, dx_TH);
 }
 
@@ -230,12 +286,15 @@ void TransformerLayer::BackwardWeight(const LayerContext& ctx, Saved* saved) {
   if (mlp_) mlp_->BackwardWeight(ctx, &saved->mlp);
   if (moe_) moe_->BackwardWeight(ctx, &saved->moe);
   if (cross_) cross_->BackwardWeight(ctx, &saved->cross);
-  attention_.BackwardWeight(ctx, &saved->attention);
+  if (attention_) attention_->BackwardWeight(ctx, &saved->attention);
+  if (latent_) latent_->BackwardWeight(ctx, &saved->latent);
 }
 
 void TransformerLayer::AppendParameters(std::vector<Parameter*>* out) {
   attention_norm_.AppendParameters(out);
-  attention_.AppendParameters(out);
+  if (attention_) attention_->AppendParameters(out);
+  if (latent_) latent_->AppendParameters(out);
+  if (post_attention_norm_) post_attention_norm_->AppendParameters(out);
   if (cross_ != nullptr) {
     cross_norm_->AppendParameters(out);
     cross_->AppendParameters(out);
@@ -243,6 +302,7 @@ void TransformerLayer::AppendParameters(std::vector<Parameter*>* out) {
   mlp_norm_.AppendParameters(out);
   if (mlp_) mlp_->AppendParameters(out);
   if (moe_) moe_->AppendParameters(out);
+  if (post_mlp_norm_) post_mlp_norm_->AppendParameters(out);
 }
 
 }  // namespace megatron

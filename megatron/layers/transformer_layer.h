@@ -2,9 +2,11 @@
 //
 //   pre-norm    h = x + attention(norm(x)),  y = h + mlp(norm(h))
 //   post-norm   h = norm(x + attention(x)),  y = norm(h + mlp(h))
+//   sandwich    h = x + norm(attention(norm(x))),  y = h + norm(mlp(norm(h)))
 //
-// A pre-norm layer may have a mixture of experts in place of the MLP, and cross-attention, with a
-// norm of its own, in front of it.
+// A sandwich layer is a pre-norm one with a norm behind each branch as well. A pre-norm layer may
+// have a mixture of experts in place of the MLP, cross-attention, with a norm of its own, in front
+// of it, and latent attention in place of self-attention.
 //
 // Legend: T tokens of this rank, H hidden.
 #ifndef MEGATRON_LAYERS_TRANSFORMER_LAYER_H_
@@ -16,6 +18,7 @@
 
 #include "megatron/layers/cross_attention.h"
 #include "megatron/layers/dropout_site.h"
+#include "megatron/layers/latent_attention.h"
 #include "megatron/layers/mlp.h"
 #include "megatron/layers/moe/expert_groups.h"
 #include "megatron/layers/moe/moe_layer.h"
@@ -35,7 +38,9 @@ class TransformerLayer {
  public:
   struct Saved {
     NormLayer::Saved attention_norm, cross_norm, mlp_norm;
+    NormLayer::Saved post_attention_norm, post_mlp_norm;
     SelfAttention::Saved attention;
+    LatentAttention::Saved latent;  // used in place of attention
     CrossAttention::Saved cross;
     Mlp::Saved mlp;
     MoeLayer::Saved moe;  // used in place of mlp
@@ -77,10 +82,26 @@ class TransformerLayer {
   MoeLayer* moe() { return moe_.get(); }  // null for a layer without experts
 
  private:
+  // The input of self-attention, or of latent attention in its place.
+  Tensor& AttentionInput(Saved* saved) const {
+    return attention_ ? saved->attention.qkv.x_TI : saved->latent.x_TH;
+  }
+  void Attend(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
+              const Tensor& y_TH, Saved* saved) const;
+  void AttendBackward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
+                      const Tensor& dx_TH, Saved* saved);
+  const RowParallelLinear& AttentionOutput() const {
+    return attention_ ? attention_->output() : latent_->output();
+  }
   // The input of the MLP, or of the experts in its place.
   Tensor& MlpInput(Saved* saved) const { return mlp_ ? saved->mlp.fc1.x_TI : saved->moe.x_TH; }
   Tensor MlpBias() const { return mlp_ ? mlp_->output().bias() : Tensor(); }
   Tensor MlpBiasGradient() const { return mlp_ ? mlp_->output().bias_gradient() : Tensor(); }
+  // The memory of a branch's output: branch_TH, or in a sandwich layer what the norm behind it reads.
+  Tensor BranchOutput(const LayerContext& ctx, const Tensor& branch_TH) const;
+  // Returns the gradient in front of the norm behind a branch; dy where there is no such norm.
+  Tensor NormedGradient(const LayerContext& ctx, NormLayer* norm, const NormLayer::Saved& saved,
+                        const Tensor& dy_TH) const;
   void ForwardPostNorm(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
                        const Tensor& y_TH, Saved* saved) const;
   void BackwardPostNorm(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
@@ -110,7 +131,10 @@ class TransformerLayer {
   DType dtype_;
   NormLayer attention_norm_,
       mlp_norm_;  // in front of the branch they are named after, or behind it
-  SelfAttention attention_;
+  std::unique_ptr<NormLayer> post_attention_norm_, post_mlp_norm_;  // null but in a sandwich layer
+  // Exactly one of these two is set.
+  std::unique_ptr<SelfAttention> attention_;
+  std::unique_ptr<LatentAttention> latent_;
   // Both are null in a layer without cross-attention.
   std::unique_ptr<NormLayer> cross_norm_;
   std::unique_ptr<CrossAttention> cross_;

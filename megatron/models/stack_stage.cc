@@ -20,16 +20,23 @@ StackStage::StackStage(const ModelOptions& options, const Measures& measures,
     for (MoeLayer* layer : chunk.layers->moe_layers()) experts.push_back(layer);
     chunks_.push_back(std::move(chunk));
   }
+  if (setup.placement.last() && options.mtp_num_layers > 0) {
+    mtp_ = std::make_unique<MultiTokenPrediction>(this->options(), setup.layer_group(),
+                                                  setup.expert_groups, word_embeddings(),
+                                                  output_matrix());
+    for (MoeLayer* layer : mtp_->moe_layers()) experts.push_back(layer);
+  }
   SetExperts(experts);
   if (options.transformer.rotary) {
     rotary_ = std::make_unique<RotaryTables>(options.transformer.rotary_options,
-                                             options.transformer.kv_channels, options.max_positions,
-                                             setup.device, setup.ledger);
+                                             options.transformer.rotary_size(),
+                                             options.max_positions, setup.device, setup.ledger);
   }
 }
 
 void StackStage::AppendInnerParameters(std::vector<Parameter*>* out) {
   for (const Chunk& chunk : chunks_) chunk.layers->AppendParameters(out);
+  if (mtp_ != nullptr) mtp_->AppendParameters(out);
 }
 
 void StackStage::SetSlots(const StageMemory::Slots& slots) {
@@ -64,7 +71,10 @@ void StackStage::Forward(const WorkItem& item, absl::Span<const Tensor> inputs,
   const Tensor x_TH = ChunkInput(ctx, chunk, inputs, &saved->embedding);
   const Tensor y_TH = chunk.last ? AllocateHidden(ctx.saved, ctx, "layer output") : outputs[0];
   RunLayers(*chunk.layers, ctx, rotary(), x_TH, y_TH, &saved->layers, OffloadOf(item));
-  if (chunk.last) RunHead(ctx, y_TH, &saved->head);
+  if (!chunk.last) return;
+  RunHead(ctx, y_TH, &saved->head);
+  if (mtp_ != nullptr && has_loss())
+    mtp_->Forward(ctx, rotary(), saved->head.normed_TH, loss_sums(), &saved->mtp);
 }
 
 void StackStage::Backward(const WorkItem& item, absl::Span<const Tensor> output_gradients,
@@ -77,7 +87,12 @@ void StackStage::Backward(const WorkItem& item, absl::Span<const Tensor> output_
   Tensor dy_TH;
   if (chunk.last) {
     dy_TH = AllocateHidden(ctx.scratch, ctx, "layer gradient");
-    head()->Backward(ctx, dy_TH, &saved.head);
+    Tensor dnormed_TH;
+    if (mtp_ != nullptr) {
+      dnormed_TH = AllocateHidden(ctx.scratch, ctx, "norm gradient");
+      mtp_->Backward(ctx, rotary(), dnormed_TH, &saved.mtp);
+    }
+    head()->Backward(ctx, dy_TH, &saved.head, dnormed_TH);
   } else {
     dy_TH = output_gradients[0];
   }

@@ -1,0 +1,269 @@
+#include "megatron/layers/latent_attention.h"
+
+#include "glog/logging.h"
+#include "megatron/layers/attention_options.h"
+#include "megatron/layers/kv_cache.h"
+#include "megatron/layers/tensor_parallel.h"
+#include "megatron/ops/elementwise.h"
+#include "megatron/ops/rope.h"
+#include "megatron/ops/shared_key.h"
+#include "megatron/tensor/trace/trace.h"
+
+namespace megatron {
+namespace {
+
+ReplicatedLinearOptions DownLinear(const TransformerOptions& options, const std::string& name,
+                                   int64_t output_size) {
+  return {name, options.hidden_size, output_size, options.init_std, options.sequence_parallel};
+}
+
+// The projection to `width` numbers of each head.
+LinearOptions HeadsLinear(const TransformerOptions& options, const std::string& name,
+                          int64_t input_size, int64_t width) {
+  LinearOptions linear;
+  linear.name = name;
+  linear.input_size = input_size;
+  linear.output_shape = {options.num_attention_heads, width};
+  linear.bias = false;
+  linear.init_std = options.init_std;
+  return linear;
+}
+
+LinearOptions QueryLinear(const TransformerOptions& options, const std::string& name) {
+  const int64_t rank = options.latent.q_rank;
+  return HeadsLinear(options, name + (rank > 0 ? ".linear_q_up_proj" : ".linear_q_proj"),
+                     rank > 0 ? rank : options.hidden_size, options.kv_channels);
+}
+
+// Megatron names the norm of a latent after the projection that reads it.
+std::unique_ptr<NormLayer> LatentNorm(const TransformerOptions& options, const std::string& name,
+                                      int64_t size) {
+  if (!options.qk_norm || size == 0) return nullptr;
+  return std::make_unique<NormLayer>(NormOptions{options.norm, name + ".layer_norm_weight",
+                                                 name + ".layer_norm_bias", size,
+                                                 options.sequence_parallel});
+}
+
+Tensor Flat(const Tensor& x) { return x.View({x.dim(0), x.numel() / x.dim(0)}); }
+
+// Heads as groups of one query head each.
+Tensor AsGroups(const Tensor& x_TND) { return x_TND.SplitDim(1, 1); }
+
+}  // namespace
+
+LatentAttention::LatentAttention(const TransformerOptions& options, const std::string& name,
+                                 int64_t layer, const ProcessGroup& tensor_group)
+    : layer_(layer),
+      heads_(options.num_attention_heads / tensor_group.size()),
+      own_size_(options.kv_channels - options.latent.rotated_size),
+      rotated_size_(options.latent.rotated_size),
+      value_size_(options.value_size()),
+      q_rank_(options.latent.q_rank),
+      kv_rank_(options.latent.kv_rank),
+      recompute_core_(options.recompute.core_attention),
+      recompute_heads_(options.recompute.latent_heads),
+      has_norms_(options.qk_norm),
+      rotates_(options.Rotates(layer)),
+      has_window_(options.HasWindow(layer)),
+      dtype_(options.dtype),
+      core_(SelfAttentionCore(options, layer, tensor_group)),
+      kv_down_(DownLinear(options, name + ".linear_kv_down_proj", kv_rank_ + rotated_size_)),
+      q_norm_(LatentNorm(options, name + ".linear_q_up_proj", q_rank_)),
+      kv_norm_(LatentNorm(options, name + ".linear_kv_up_proj", kv_rank_)),
+      q_(QueryLinear(options, name), tensor_group),
+      kv_(HeadsLinear(options, name + ".linear_kv_up_proj", kv_rank_, own_size_ + value_size_),
+          tensor_group),
+      proj_(AttentionOutputLinear(options, name), tensor_group) {
+  if (q_rank_ > 0) {
+    q_down_ = std::make_unique<ReplicatedLinear>(
+        DownLinear(options, name + ".linear_q_down_proj", q_rank_));
+  }
+  CHECK_EQ(options.num_query_groups, options.num_attention_heads) << name;
+  CHECK_EQ(options.num_attention_heads % tensor_group.size(), 0) << name;
+  CHECK(options.sink == AttentionSink::kNone && options.relative_positions.buckets == 0) << name;
+  CHECK(!options.float8.enabled && !options.grid.is_grid()) << name;
+  CHECK_EQ(options.recompute.attention_chunk_tokens, 0) << name;
+}
+
+LayerContext LatentAttention::Alone(const LayerContext& ctx) {
+  LayerContext alone = ctx;
+  alone.tensor_group = ProcessGroup();
+  alone.sequence_parallel = false;
+  return alone;
+}
+
+void LatentAttention::Rotate(const LayerContext& ctx, const RotaryTables* rotary, bool inverse,
+                             const Tensor& position_T, const Tensor& x) const {
+  if (rotary == nullptr || !rotates_) return;
+  ops::Rope(ctx.stream, rotary->cos_SP(has_window_), rotary->sin_SP(has_window_), position_T,
+            rotary->interleaved(), inverse, x);
+}
+
+void LatentAttention::MakeHeads(const LayerContext& ctx, Arena* arena, const RotaryTables* rotary,
+                                const Tensor& x_TH, const Tensor& all_TL, Saved* saved) const {
+  const int64_t tokens = ctx.batch->num_tokens(), key_size = own_size_ + rotated_size_;
+  saved->q_TND = arena->Allocate(dtype_, {tokens, heads_, key_size}, "attention q");
+  saved->k_TND = arena->Allocate(dtype_, {tokens, heads_, key_size}, "attention k");
+  saved->kv_TNC =
+      arena->Allocate(dtype_, {tokens, heads_, own_size_ + value_size_}, "attention kv");
+  if (q_down_ != nullptr) {
+    q_.Forward(Alone(ctx), QueryLatent(all_TL), Flat(saved->q_TND), &saved->q);
+  } else {
+    q_.Forward(ctx, x_TH, Flat(saved->q_TND), &saved->q);
+  }
+  kv_.Forward(Alone(ctx), KeyLatent(all_TL), Flat(saved->kv_TNC), &saved->kv);
+  Rotate(ctx, rotary, /*inverse=*/false, ctx.batch->position_T,
+         saved->q_TND.Slice(2, own_size_, key_size));
+  ops::JoinSharedKey(ctx.stream, OwnKeys(saved->kv_TNC), SharedKey(all_TL), saved->k_TND);
+}
+
+ops::AttentionInputs LatentAttention::Inputs(const LayerContext& ctx, const Saved& saved) const {
+  const Tensor q_TGRD = AsGroups(saved.q_TND);
+  if (ctx.cached == nullptr) return {q_TGRD, saved.k_TND, Values(saved.kv_TNC), Tensor(), Tensor()};
+  const KvCache& cache = *ctx.cached->cache;
+  return {q_TGRD, cache.Keys(layer_), cache.Values(layer_), Tensor(), Tensor()};
+}
+
+void LatentAttention::PutInCache(const LayerContext& ctx, const Saved& saved) const {
+  Arena::Scope scope(ctx.scratch);
+  const int64_t key_size = own_size_ + rotated_size_;
+  const Tensor new_TNW = ctx.scratch->Allocate(
+      dtype_, {saved.k_TND.dim(0), heads_, key_size + value_size_}, "new keys and values");
+  ops::Copy(ctx.stream, saved.k_TND, new_TNW.Slice(2, 0, key_size));
+  ops::Copy(ctx.stream, Values(saved.kv_TNC), new_TNW.Slice(2, key_size, key_size + value_size_));
+  ctx.cached->cache->Put(ctx.stream, layer_, new_TNW, ctx.cached->place_T11);
+}
+
+void LatentAttention::Attend(const LayerContext& ctx, Arena* arena, Saved* saved) const {
+  saved->context_TGRE =
+      arena->Allocate(dtype_, {saved->q_TND.dim(0), heads_, 1, value_size_}, "attention output");
+  core_.Forward(ctx, arena, Inputs(ctx, *saved), saved->context_TGRE, &saved->core);
+}
+
+void LatentAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary,
+                              const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const {
+  const TraceSpan span(ctx.stream, "attention");
+  Arena::Scope scope(ctx.scratch);
+  const Shape latents{x_TH.dim(0), width()};
+  saved->x_TH = x_TH;
+  saved->latent_TL = ctx.saved->Allocate(dtype_, latents, "attention latents");
+  if (q_down_ != nullptr) q_down_->Forward(ctx, x_TH, QueryLatent(saved->latent_TL));
+  kv_down_.Forward(ctx, x_TH, KeyLatentAndSharedKey(saved->latent_TL));
+  saved->normed_TL = saved->latent_TL;
+  if (has_norms_) {
+    saved->normed_TL = ctx.saved->Allocate(dtype_, latents, "attention normalized latents");
+    if (q_norm_ != nullptr) {
+      q_norm_->Forward(ctx, QueryLatent(saved->latent_TL), QueryLatent(saved->normed_TL),
+                       &saved->q_norm);
+    }
+    kv_norm_->Forward(ctx, KeyLatent(saved->latent_TL), KeyLatent(saved->normed_TL),
+                      &saved->kv_norm);
+    ops::Copy(ctx.stream, SharedKey(saved->latent_TL), SharedKey(saved->normed_TL));
+  }
+  Rotate(ctx, rotary, /*inverse=*/false, ctx.MyRows(ctx.batch->position_T),
+         SharedKey(saved->normed_TL).SplitDim(1, rotated_size_));
+  const bool keeps_heads = ReadsHeads(ctx) && !recompute_heads_;
+  MakeHeads(ctx, keeps_heads ? ctx.saved : ctx.scratch, rotary, x_TH, Gather(ctx, saved->normed_TL),
+            saved);
+  if (ctx.cached != nullptr) PutInCache(ctx, *saved);
+  Attend(ctx, recompute_core_ ? ctx.scratch : ctx.saved, saved);
+  if (ctx.activations != nullptr) core_.MeasureScores(ctx, Inputs(ctx, *saved));
+  proj_.Forward(ctx, Flat(saved->context_TGRE), y_TH, &saved->proj);
+}
+
+void LatentAttention::Backward(const LayerContext& ctx, const RotaryTables* rotary,
+                               const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved) {
+  const TraceSpan span(ctx.stream, "attention");
+  Arena::Scope scope(ctx.scratch);
+  const LayerContext alone = Alone(ctx);
+  const Tensor all_TL = Gather(ctx, saved->normed_TL);
+  if (ReadsHeads(ctx) && recompute_heads_)
+    MakeHeads(ctx, ctx.scratch, rotary, saved->x_TH, all_TL, saved);
+  if (recompute_core_) {
+    Attend(ctx, ctx.kept(), saved);
+    saved->proj.x_TI = Flat(saved->context_TGRE);
+  }
+  const Tensor dcontext_TGRE =
+      ctx.scratch->Allocate(dtype_, saved->context_TGRE.shape(), "attention gradient");
+  proj_.BackwardInput(ctx, dy_TH, Flat(dcontext_TGRE), &saved->proj);
+
+  const auto allocate = [&](Arena* arena, const Tensor& like) {
+    return arena->Allocate(dtype_, like.shape(), "attention gradient");
+  };
+  const Tensor dq_TND = allocate(ctx.kept(), saved->q_TND);
+  const Tensor dkv_TNC = allocate(ctx.kept(), saved->kv_TNC);
+  const Tensor dk_TND = allocate(ctx.scratch, saved->k_TND);
+  core_.Backward(ctx, Inputs(ctx, *saved), saved->context_TGRE, dcontext_TGRE,
+                 {AsGroups(dq_TND), dk_TND, Values(dkv_TNC), Tensor(), Tensor()}, saved->core);
+  Rotate(ctx, rotary, /*inverse=*/true, ctx.batch->position_T,
+         dq_TND.Slice(2, own_size_, own_size_ + rotated_size_));
+
+  // All ranks' heads have summands of the latents' gradients.
+  saved->dlatent_TL = allocate(ctx.kept(), saved->latent_TL);
+  const Tensor dnormed_TL =
+      has_norms_ ? allocate(ctx.scratch, saved->latent_TL) : saved->dlatent_TL;
+  const Tensor summand_TL = SummandOf(ctx, dnormed_TL);
+  ops::SplitSharedKey(ctx.stream, dk_TND, OwnKeys(dkv_TNC), SharedKey(summand_TL));
+  saved->kv.x_TI = KeyLatent(all_TL);
+  kv_.BackwardInput(alone, Flat(dkv_TNC), KeyLatent(summand_TL), &saved->kv).Wait();
+  AsyncCall reducing_x;
+  if (q_down_ != nullptr) {
+    saved->q.x_TI = QueryLatent(all_TL);
+    q_.BackwardInput(alone, Flat(dq_TND), QueryLatent(summand_TL), &saved->q).Wait();
+  } else {
+    saved->q.x_TI = saved->x_TH;
+    reducing_x = q_.BackwardInput(ctx, Flat(dq_TND), dx_TH, &saved->q);
+  }
+  const AsyncCall reducing = StartReduce(ctx, summand_TL, dnormed_TL);
+  if (!ctx.defers()) AddHeadGradients(ctx, saved);
+  reducing.Wait();
+
+  Rotate(ctx, rotary, /*inverse=*/true, ctx.MyRows(ctx.batch->position_T),
+         SharedKey(dnormed_TL).SplitDim(1, rotated_size_));
+  if (has_norms_) {
+    if (q_norm_ != nullptr) {
+      q_norm_->Backward(ctx, QueryLatent(dnormed_TL), Tensor(), QueryLatent(saved->dlatent_TL),
+                        saved->q_norm);
+    }
+    kv_norm_->Backward(ctx, KeyLatent(dnormed_TL), Tensor(), KeyLatent(saved->dlatent_TL),
+                       saved->kv_norm);
+    ops::Copy(ctx.stream, SharedKey(dnormed_TL), SharedKey(saved->dlatent_TL));
+  }
+  reducing_x.Wait();
+  if (q_down_ != nullptr) q_down_->BackwardInput(ctx, QueryLatent(saved->dlatent_TL), dx_TH);
+  const Tensor more_TH = allocate(ctx.scratch, dx_TH);
+  kv_down_.BackwardInput(ctx, KeyLatentAndSharedKey(saved->dlatent_TL), more_TH);
+  ops::Add(ctx.stream, more_TH, dx_TH);
+  if (!ctx.defers()) BackwardWeight(ctx, saved);
+}
+
+void LatentAttention::AddHeadGradients(const LayerContext& ctx, Saved* saved) {
+  const LayerContext alone = Alone(ctx);
+  kv_.BackwardWeight(alone, saved->kv);
+  q_.BackwardWeight(q_down_ != nullptr ? alone : ctx, saved->q);
+}
+
+void LatentAttention::BackwardWeight(const LayerContext& ctx, Saved* saved) {
+  Arena::Scope scope(ctx.scratch);
+  proj_.BackwardWeight(ctx, saved->proj);
+  if (ctx.defers()) {
+    const Tensor all_TL = Gather(ctx, saved->normed_TL);
+    saved->kv.x_TI = KeyLatent(all_TL);
+    if (q_down_ != nullptr) saved->q.x_TI = QueryLatent(all_TL);
+    AddHeadGradients(ctx, saved);
+  }
+  if (q_down_ != nullptr) q_down_->BackwardWeight(ctx, QueryLatent(saved->dlatent_TL), saved->x_TH);
+  kv_down_.BackwardWeight(ctx, KeyLatentAndSharedKey(saved->dlatent_TL), saved->x_TH);
+}
+
+void LatentAttention::AppendParameters(std::vector<Parameter*>* out) {
+  if (q_down_ != nullptr) q_down_->AppendParameters(out);
+  if (q_norm_ != nullptr) q_norm_->AppendParameters(out);
+  q_.AppendParameters(out);
+  kv_down_.AppendParameters(out);
+  if (kv_norm_ != nullptr) kv_norm_->AppendParameters(out);
+  kv_.AppendParameters(out);
+  proj_.AppendParameters(out);
+}
+
+}  // namespace megatron
