@@ -149,6 +149,10 @@ MicroBatch PlaceContextSlice(const MicroBatch& whole, const ContextShard& shard,
   MicroBatch batch = whole;
   for (Tensor MicroBatch::*field : kTokenFields) shorten(&(batch.*field));
   shorten(&batch.spans.span_T);
+  for (Tensor MtpBatch::*field : kMtpFields) {
+    Tensor* const x_DT = &(batch.mtp.*field);
+    if (*x_DT) *x_DT = next(x_DT->dtype(), {x_DT->dim(0), x_DT->dim(1) / shard.size});
+  }
   place(whole, batch, &batch.context);
   if (whole.encoder.num_tokens() > 0) {
     for (Tensor EncoderBatch::*field : kEncoderTokenFields) shorten(&(batch.encoder.*field));
@@ -172,6 +176,10 @@ void FillContextSlice(const MicroBatch& whole, const ContextShard& shard, const 
   fill(whole.num_tokens(), [&](const ContextChunk& chunk) {
     for (Tensor MicroBatch::*field : kTokenFields) take(whole.*field, chunk, slice.*field);
     take(whole.spans.span_T, chunk, slice.spans.span_T);
+    for (int64_t depth = 0; depth < whole.mtp.depths(); ++depth) {
+      for (Tensor MtpBatch::*field : kMtpFields)
+        TakeRows((whole.mtp.*field).Select(0, depth), chunk, (slice.mtp.*field).Select(0, depth));
+    }
   });
   fill(whole.encoder.num_tokens(), [&](const ContextChunk& chunk) {
     for (Tensor EncoderBatch::*field : kEncoderTokenFields)
@@ -196,6 +204,7 @@ int64_t ContextSliceBytes(const ContextSliceSize& whole, const ContextShard& sha
   };
   const int64_t mine = whole.tokens / shard.size, encoder_mine = whole.encoder_tokens / shard.size;
   int64_t bytes = 6 * Aligned(4 * mine) + Aligned(8 * mine) + places(whole.tokens);
+  bytes += 4 * Aligned(4 * whole.mtp_depths * mine);
   if (whole.labelled > 0) bytes += 2 * Aligned(4 * mine) + 3 * Aligned(4 * whole.labelled);
   if (whole.encoder_tokens > 0) {
     bytes += Aligned(4 * mine) + 3 * Aligned(4 * encoder_mine) + Aligned(8 * encoder_mine) +

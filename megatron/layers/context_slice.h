@@ -61,9 +61,9 @@ MicroBatch PlaceContextSlice(const MicroBatch& whole, const ContextShard& shard,
 // Fills `slice`. Both are on the host.
 void FillContextSlice(const MicroBatch& whole, const ContextShard& shard, const MicroBatch& slice);
 // The sizes of a micro-batch without empty sequences: its tokens, its sequences that have labels,
-// its encoder's tokens.
+// its encoder's tokens, the depths of its multi-token prediction.
 struct ContextSliceSize {
-  int64_t tokens = 0, labelled = 0, encoder_tokens = 0;
+  int64_t tokens = 0, labelled = 0, encoder_tokens = 0, mtp_depths = 0;
 };
 // The most bytes that a slice of such a micro-batch takes.
 int64_t ContextSliceBytes(const ContextSliceSize& whole, const ContextShard& shard);

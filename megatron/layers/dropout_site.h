@@ -20,7 +20,8 @@ enum class DropoutSite : uint32_t {
   kCrossAttentionProbabilities = 4,
   kCrossAttentionOutput = 5,
   kDecoderEmbedding = 6,  // in a model whose kEmbedding is its encoder's
-  kRouterInput = 7        // jitter
+  kRouterInput = 7,       // jitter
+  kMtpEmbedding = 8       // the layer is a depth of multi-token prediction
 };
 
 // The dropout of one site of one layer (numbered over the whole model, from 0) for this

@@ -48,6 +48,16 @@ struct SpanBatch {
   int64_t num_spans() const { return weight_R.empty() ? 0 : weight_R.numel(); }
 };
 
+// What multi-token prediction reads and predicts: for each of D depths, the tokens and labels of
+// the places so many further on in the same sequence. Where a sequence has no such place, tokens are
+// 0, labels -1 and weights 0.
+struct MtpBatch {
+  Tensor tokens_DT, labels_DT;                // int32
+  Tensor loss_weight_DT, gradient_weight_DT;  // fp32; gradients with the factor of the loss
+
+  int64_t depths() const { return tokens_DT.empty() ? 0 : tokens_DT.dim(0); }
+};
+
 struct MicroBatch {
   Tensor tokens_T;           // int32
   Tensor labels_T;           // int32, already shifted; empty when only logits are wanted
@@ -81,9 +91,27 @@ struct MicroBatch {
   EncoderBatch encoder;
   SpanBatch spans;
 
+  MtpBatch mtp;  // empty without multi-token prediction
+
   int64_t num_tokens() const { return tokens_T.numel(); }
   int64_t num_sequences() const { return cu_seqlens.numel() - 1; }
+  // The same batch with the tokens, labels and weights of a depth of multi-token prediction.
+  MicroBatch AtDepth(int64_t depth) const {
+    MicroBatch batch = *this;
+    batch.tokens_T = mtp.tokens_DT.Select(0, depth);
+    batch.labels_T = mtp.labels_DT.Select(0, depth);
+    batch.loss_weight_T = mtp.loss_weight_DT.Select(0, depth);
+    batch.gradient_weight_T = mtp.gradient_weight_DT.Select(0, depth);
+    return batch;
+  }
 };
+
+// The most depths of multi-token prediction.
+constexpr int64_t kMostMtpDepths = 4;
+// Its tensors, each [D, T].
+constexpr Tensor MtpBatch::*kMtpFields[] = {&MtpBatch::tokens_DT, &MtpBatch::labels_DT,
+                                            &MtpBatch::loss_weight_DT,
+                                            &MtpBatch::gradient_weight_DT};
 
 }  // namespace megatron
 

@@ -28,14 +28,14 @@ void SwapBlocks(const LayerContext& ctx, const Tensor& mine, const Tensor& their
 }  // namespace
 
 LmHead::LmHead(const ModelOptions& options, const Measures& measures,
-               const ProcessGroup& tensor_group, Parameter* words)
+               const ProcessGroup& tensor_group, Parameter* words, bool used_later)
     : dtype_(options.transformer.dtype),
       hidden_size_(options.transformer.hidden_size),
       vocab_part_(options.padded_vocab_size / tensor_group.size()),
       words_(words),
       measures_(measures),
       tied_(options.tied_embeddings),
-      shares_with_embedding_(options.tied_embeddings && words->owner),
+      is_used_later_(used_later || (options.tied_embeddings && words->owner)),
       output_scale_(options.output_scale),
       chunk_(options.logits_chunk),
       cross_entropy_({tensor_group.rank() * vocab_part_, options.vocab_size}) {
@@ -79,8 +79,8 @@ Tensor LmHead::Transform(const LayerContext& ctx, const Tensor& normed_TH, Saved
   return transformed_TH;
 }
 
-void LmHead::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& sums,
-                     Saved* saved) const {
+void LmHead::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& sums, Saved* saved,
+                     const TokenScores& scores) const {
   const TraceSpan span(ctx.stream, "head");
   Arena::Scope scope(ctx.scratch);
   const bool has_logits = chunk_ == 0 || !ctx.training;
@@ -93,12 +93,12 @@ void LmHead::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& 
     const int64_t tokens = ctx.batch->num_tokens();
     const Tensor logits_TV = Allocate(ctx.saved, tokens, vocab_part_, "logits");
     Multiply(ctx, Gather(ctx, saved->transformed_TH), logits_TV);
-    const VocabParallelCrossEntropy::Outputs found = AllocateOutputs(ctx);
+    const TokenScores found = OutputsOr(scores, ctx);
     saved->loss =
         cross_entropy_.Forward(ctx, ctx.saved, logits_TV, ctx.inner_batch().labels_T, found);
     Measure(ctx, found, sums);
   } else if (has_logits) {
-    RunChunks(ctx, *saved, Tensor());
+    RunChunks(ctx, *saved, Tensor(), scores);
   }
   if (order_ != nullptr) {
     order_->Forward(ctx, saved->normed_TH, RowOf(sums, MeasureKind::kSentenceOrderLoss),
@@ -137,11 +137,12 @@ Tensor LmHead::RowOf(const Tensor& sums, MeasureKind kind) const {
   return row < 0 ? Tensor() : sums.Select(0, row);
 }
 
-VocabParallelCrossEntropy::Outputs LmHead::AllocateOutputs(const LayerContext& ctx) const {
+LmHead::TokenScores LmHead::OutputsOr(const TokenScores& scores, const LayerContext& ctx) const {
+  if (scores.loss_T) return scores;
   const auto allocate = [&] {
     return ctx.scratch->Allocate(DType::kFloat32, {ctx.batch->num_tokens()}, "loss");
   };
-  VocabParallelCrossEntropy::Outputs outputs;
+  TokenScores outputs;
   outputs.loss_T = allocate();
   const bool counts_hits = megatron::RowOf(measures_, MeasureKind::kLmAccuracy) >= 0 ||
                            megatron::RowOf(measures_, MeasureKind::kExactSpanAccuracy) >= 0;
@@ -149,8 +150,7 @@ VocabParallelCrossEntropy::Outputs LmHead::AllocateOutputs(const LayerContext& c
   return outputs;
 }
 
-void LmHead::Measure(const LayerContext& ctx, const VocabParallelCrossEntropy::Outputs& found,
-                     const Tensor& sums) const {
+void LmHead::Measure(const LayerContext& ctx, const TokenScores& found, const Tensor& sums) const {
   const Tensor& weight_T = ctx.inner_batch().loss_weight_T;
   ops::WeightedSum(ctx.stream, found.loss_T, weight_T, RowOf(sums, MeasureKind::kLmLoss));
   if (const Tensor hits = RowOf(sums, MeasureKind::kLmAccuracy))
@@ -159,9 +159,10 @@ void LmHead::Measure(const LayerContext& ctx, const VocabParallelCrossEntropy::O
     CountExactSpans(ctx, found.hit_T, spans);
 }
 
-void LmHead::RunChunks(const LayerContext& ctx, const Saved& saved, const Tensor& dx_TH) const {
+void LmHead::RunChunks(const LayerContext& ctx, const Saved& saved, const Tensor& dx_TH,
+                       const TokenScores& scores) const {
   const Tensor x_TH = Gather(ctx, saved.transformed_TH);
-  const VocabParallelCrossEntropy::Outputs found = AllocateOutputs(ctx);
+  const TokenScores found = OutputsOr(scores, ctx);
   const int64_t tokens = x_TH.dim(0);
   for (int64_t begin = 0; begin < tokens; begin += chunk_) {
     const auto rows = [&, end = std::min(begin + chunk_, tokens)](const Tensor& of) {
@@ -183,7 +184,8 @@ void LmHead::RunChunks(const LayerContext& ctx, const Saved& saved, const Tensor
   Measure(ctx, found, saved.sums);
 }
 
-void LmHead::Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved) {
+void LmHead::Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved,
+                      const Tensor& dnormed_TH) {
   const TraceSpan span(ctx.stream, "head");
   Arena::Scope scope(ctx.scratch);
   const WeightsInUse own(OwnBlocks(ctx), own_block_, words_->block);
@@ -191,7 +193,7 @@ void LmHead::Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved
   const GradientsInUse own_gradients(OwnBlocks(ctx), own_block_,
                                      /*last=*/!has_bias() || !PutsOff(ctx));
   const GradientsInUse words_gradients(ctx.blocks, words_->block,
-                                       /*last=*/!shares_with_embedding_ && !PutsOff(ctx));
+                                       /*last=*/!is_used_later_ && !PutsOff(ctx));
   // The gradient passes through at most three tensors, the last of which is dx.
   auto next = [&](bool is_last) {
     return is_last ? dx_TH : Allocate(ctx.scratch, ctx.rows(), dx_TH.dim(1), "norm gradient");
@@ -204,7 +206,7 @@ void LmHead::Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved
     reducing = MultiplyBack(ctx, dlogits_TV, d_TH);
   } else {
     const Tensor summand_TH = SummandOf(ctx, d_TH);
-    RunChunks(ctx, *saved, summand_TH);
+    RunChunks(ctx, *saved, summand_TH, TokenScores());
     reducing = StartReduce(ctx, summand_TH, d_TH);
   }
   if (chunk_ == 0 && !PutsOff(ctx)) AddWordsGradient(ctx, *saved);
@@ -216,6 +218,7 @@ void LmHead::Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved
     d_TH = dnormed_TH;
   }
   if (order_ != nullptr) order_->Backward(ctx, d_TH, saved->order);
+  if (!dnormed_TH.empty()) ops::Add(ctx.stream, dnormed_TH, d_TH);
   if (norm_ != nullptr) norm_->Backward(ctx, d_TH, Tensor(), dx_TH, saved->norm);
 }
 

@@ -43,17 +43,24 @@ class LmHead {
     Tensor sums;
   };
 
-  // `words` is the output matrix, which the embedding may share, and outlives this.
+  // `words` is the output matrix, which the embedding may share, and outlives this. `used_later`:
+  // in backward another head of the stage uses it after this one.
   LmHead(const ModelOptions& options, const Measures& measures, const ProcessGroup& tensor_group,
-         Parameter* words);
+         Parameter* words, bool used_later = false);
+
+  using TokenScores = VocabParallelCrossEntropy::Outputs;
 
   // Adds to each measure's row of `sums` (fp32 [measures, 2]) the sum of weight * value and that of
   // weight; what is measured on logits that come in chunks is added by Backward, if there is one. x
-  // must live as long as *saved.
-  void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& sums, Saved* saved) const;
+  // must live as long as *saved. Where `scores` has tensors, they get the loss and the hit of each
+  // token; not in training.
+  void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& sums, Saved* saved,
+               const TokenScores& scores = TokenScores()) const;
   // dx (=), parameter gradients (+=). Only the gradient of the output matrix is deferred: BERT's
-  // other parameters here are small.
-  void Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved);
+  // other parameters here are small. Unless it is empty, dnormed is the gradient of the normalized
+  // hidden states from what else reads them.
+  void Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved,
+                const Tensor& dnormed_TH = Tensor());
   void BackwardWeight(const LayerContext& ctx, const Saved& saved);
   // The logits (fp32 [P, padded vocabulary]) of P tokens of x, whose numbers are int32, on every
   // tensor-parallel rank.
@@ -75,7 +82,7 @@ class LmHead {
   // the embedding uses, too, is complete when the embedding has added to it, which is not deferred;
   // and nothing can be deferred once the logits are gone.
   bool PutsOff(const LayerContext& ctx) const {
-    return ctx.defers() && chunk_ == 0 && !(shares_with_embedding_ && ctx.blocks != nullptr);
+    return ctx.defers() && chunk_ == 0 && !(is_used_later_ && ctx.blocks != nullptr);
   }
   // The products of ops/linear.h with the output matrix, on one rank or over a grid's.
   void Multiply(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TV) const;
@@ -89,14 +96,14 @@ class LmHead {
   }
   // A measure's row of the sums; empty: the model does not measure it.
   Tensor RowOf(const Tensor& sums, MeasureKind kind) const;
-  // Allocates them in scratch, for all tokens.
-  VocabParallelCrossEntropy::Outputs AllocateOutputs(const LayerContext& ctx) const;
+  // Returns `scores`, or such tensors in scratch, for all tokens.
+  TokenScores OutputsOr(const TokenScores& scores, const LayerContext& ctx) const;
   // Adds the losses and hits of all tokens to the sums.
-  void Measure(const LayerContext& ctx, const VocabParallelCrossEntropy::Outputs& found,
-               const Tensor& sums) const;
+  void Measure(const LayerContext& ctx, const TokenScores& found, const Tensor& sums) const;
   // Computes the loss of all tokens, a chunk at a time; unless dx is empty also the gradients, with
   // this rank's summand of dx (=).
-  void RunChunks(const LayerContext& ctx, const Saved& saved, const Tensor& dx_TH) const;
+  void RunChunks(const LayerContext& ctx, const Saved& saved, const Tensor& dx_TH,
+                 const TokenScores& scores) const;
   // Adds the gradients of the output matrix and of the bias.
   void AddWordsGradient(const LayerContext& ctx, const Saved& saved);
   // Returns null for a head that has nothing but the output matrix.
@@ -113,8 +120,8 @@ class LmHead {
   Parameter* words_;
   Measures measures_;
   bool tied_;
-  // In backward the embedding of the same stage uses the matrix after the head.
-  bool shares_with_embedding_;
+  // In backward the embedding of the same stage, or another head, uses the matrix after the head.
+  bool is_used_later_;
   float output_scale_;
   int64_t chunk_;                                 // ModelOptions::logits_chunk
   Parameter bias_V_;                              // has no name if there is no bias

@@ -16,13 +16,15 @@ enum class MeasureKind {
   kSentenceOrderAccuracy,  // share of sequences that this head judges rightly
   kLoadBalancingLoss,      // auxiliary loss of the routers
   kRouterZLoss,            // mean square of the routers' log-sum-exp
+  kMtpLoss,                // cross-entropy of a depth of multi-token prediction
 };
 
 // A mean over what was measured.
 struct Measure {
   MeasureKind kind;
-  const char* name;  // Megatron's, where it has one: "lm loss"
-  bool is_loss;      // a part of what is minimized; else a share of right predictions
+  const char* name;   // Megatron's, where it has one: "lm loss"
+  bool is_loss;       // a part of what is minimized; else a share of right predictions
+  double factor = 1;  // of the loss in what is minimized
 };
 // A measure's place in the list is its row of the sums (ModelStage::loss_sums).
 using Measures = absl::InlinedVector<Measure, 4>;

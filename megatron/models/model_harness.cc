@@ -35,12 +35,27 @@ int64_t LongestSequence(const std::vector<int32_t>& cu_seqlens) {
 
 MicroBatch MetaBatch(const MicroBatch& batch) {
   MicroBatch meta = batch;
-  for (Tensor* tensor :
-       {&meta.tokens_T, &meta.labels_T, &meta.loss_weight_T, &meta.gradient_weight_T,
-        &meta.position_T, &meta.sample_T, &meta.sample_position_T, &meta.cu_seqlens,
-        &meta.token_type_T, &meta.sequence_label_S, &meta.sequence_weight_S,
-        &meta.sequence_gradient_weight_S, &meta.encoder.tokens_T, &meta.encoder.position_T,
-        &meta.encoder.sample_T, &meta.encoder.sample_position_T, &meta.encoder.cu_seqlens}) {
+  for (Tensor* tensor : {&meta.tokens_T,
+                         &meta.labels_T,
+                         &meta.loss_weight_T,
+                         &meta.gradient_weight_T,
+                         &meta.position_T,
+                         &meta.sample_T,
+                         &meta.sample_position_T,
+                         &meta.cu_seqlens,
+                         &meta.token_type_T,
+                         &meta.sequence_label_S,
+                         &meta.sequence_weight_S,
+                         &meta.sequence_gradient_weight_S,
+                         &meta.encoder.tokens_T,
+                         &meta.encoder.position_T,
+                         &meta.encoder.sample_T,
+                         &meta.encoder.sample_position_T,
+                         &meta.encoder.cu_seqlens,
+                         &meta.mtp.tokens_DT,
+                         &meta.mtp.labels_DT,
+                         &meta.mtp.loss_weight_DT,
+                         &meta.mtp.gradient_weight_DT}) {
     *tensor = Tensor(nullptr, tensor->dtype(), tensor->shape(), {DeviceType::kMeta});
   }
   return meta;
@@ -133,6 +148,52 @@ ModelOptions SmallDeepSeek() {
   return options;
 }
 
+ModelOptions SmallLatent() {
+  ModelOptions options = SmallLlama();
+  TransformerOptions& transformer = options.transformer;
+  transformer.num_query_groups = transformer.num_attention_heads;
+  transformer.kv_channels = 10;
+  transformer.value_channels = 6;
+  transformer.latent = {/*kv_rank=*/12, /*q_rank=*/14, /*rotated_size=*/4};
+  transformer.qk_norm = true;
+  transformer.rotary_options.interleaved = true;
+  YarnOptions& yarn = transformer.rotary_options.yarn;
+  yarn.factor = 4;
+  yarn.original_context = 8;
+  yarn.beta_fast = 1;
+  yarn.beta_slow = 0.25;
+  yarn.mscale_all_dim = 1;
+  transformer.softmax_scale = 0.4f;
+  return options;
+}
+
+ModelOptions SmallLatentMixture() {
+  ModelOptions options = SmallDeepSeek();
+  const ModelOptions latent = SmallLatent();
+  TransformerOptions& transformer = options.transformer;
+  transformer.num_query_groups = latent.transformer.num_query_groups;
+  transformer.kv_channels = latent.transformer.kv_channels;
+  transformer.value_channels = latent.transformer.value_channels;
+  transformer.latent = latent.transformer.latent;
+  transformer.latent.q_rank = 0;
+  return options;
+}
+
+ModelOptions SmallMtp() {
+  ModelOptions options = SmallLlama();
+  options.tied_embeddings = true;
+  options.mtp_num_layers = HostBatch::kMtpDepths;
+  options.mtp_loss_scaling_factor = HostBatch::kMtpFactor * HostBatch::kMtpDepths;
+  return options;
+}
+
+ModelOptions SmallMtpMixture() {
+  ModelOptions options = SmallLatentMixture();
+  options.mtp_num_layers = HostBatch::kMtpDepths;
+  options.mtp_loss_scaling_factor = HostBatch::kMtpFactor * HostBatch::kMtpDepths;
+  return options;
+}
+
 ModelOptions SmallBert() {
   ModelOptions options = SmallGpt2();
   options.transformer.name = "encoder";
@@ -218,7 +279,37 @@ HostBatch RandomBatch(const std::vector<int>& lengths, int64_t vocab_size, uint3
   return batch;
 }
 
+namespace {
+
+// Fills what multi-token prediction reads.
+void FillMtp(HostBatch* batch) {
+  const size_t tokens = batch->tokens.size();
+  batch->mtp_tokens.assign(HostBatch::kMtpDepths * tokens, 0);
+  batch->mtp_labels.assign(HostBatch::kMtpDepths * tokens, -1);
+  batch->mtp_loss_weights.assign(HostBatch::kMtpDepths * tokens, 0);
+  batch->mtp_gradient_weights.assign(HostBatch::kMtpDepths * tokens, 0);
+  for (int d = 0; d < HostBatch::kMtpDepths; ++d) {
+    float count = 0;
+    for (size_t s = 0; s + 1 < batch->cu_seqlens.size(); ++s) {
+      for (int t = batch->cu_seqlens[s]; t + d + 1 < batch->cu_seqlens[s + 1]; ++t) {
+        const size_t to = d * tokens + t, from = t + d + 1;
+        batch->mtp_tokens[to] = batch->tokens[from];
+        batch->mtp_labels[to] = batch->labels[from];
+        batch->mtp_loss_weights[to] = batch->loss_weights[from];
+        count += batch->loss_weights[from];
+      }
+    }
+    for (size_t t = d * tokens; t < (d + 1) * tokens; ++t) {
+      batch->mtp_gradient_weights[t] =
+          HostBatch::kMtpFactor * batch->mtp_loss_weights[t] / std::max(count, 1.0f);
+    }
+  }
+}
+
+}  // namespace
+
 MicroBatch HostBatch::View() {
+  FillMtp(this);
   const Shape shape{static_cast<int64_t>(tokens.size())};
   MicroBatch batch;
   batch.tokens_T = Tensor(tokens.data(), DType::kInt32, shape);
@@ -245,6 +336,11 @@ MicroBatch HostBatch::View() {
   batch.encoder.cu_seqlens = Tensor(encoder_cu_seqlens.data(), DType::kInt32,
                                     {static_cast<int64_t>(encoder_cu_seqlens.size())});
   batch.encoder.max_seqlen = LongestSequence(encoder_cu_seqlens);
+  const Shape of_depths{kMtpDepths, static_cast<int64_t>(tokens.size())};
+  batch.mtp = {Tensor(mtp_tokens.data(), DType::kInt32, of_depths),
+               Tensor(mtp_labels.data(), DType::kInt32, of_depths),
+               Tensor(mtp_loss_weights.data(), DType::kFloat32, of_depths),
+               Tensor(mtp_gradient_weights.data(), DType::kFloat32, of_depths)};
   return batch;
 }
 
@@ -313,7 +409,7 @@ double ModelHarness::TakeLoss() {
   for (const Measure& measure : stage_->measures()) {
     const double mean = double{sums[0]} / sums[1];
     means_[measure.name] = mean;
-    if (measure.is_loss) loss += mean;
+    if (measure.is_loss) loss += measure.factor * mean;
     sums[0] = sums[1] = 0;
     sums += 2;
   }

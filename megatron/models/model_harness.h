@@ -24,6 +24,14 @@ ModelOptions SmallWindowed();
 ModelOptions SmallMixtral();
 // A dense first layer; then sigmoid scores, biases that balance, a shared expert.
 ModelOptions SmallDeepSeek();
+// Latent attention with YaRN, and values narrower than keys.
+ModelOptions SmallLatent();
+// The same without a vector for queries and without norms, in a dense layer and in one of experts.
+ModelOptions SmallLatentMixture();
+// Two layers of multi-token prediction.
+ModelOptions SmallMtp();
+// The same behind latent attention and experts, with an output matrix of its own.
+ModelOptions SmallMtpMixture();
 // Post-norm; experts chosen by sinkhorn, with jitter and padding.
 ModelOptions SmallBalanced();
 ModelOptions SmallBert();          // Megatron's form
@@ -41,6 +49,12 @@ struct HostBatch {
   // The encoder's tokens, read by models that have one.
   std::vector<int32_t> encoder_tokens, encoder_positions, encoder_cu_seqlens;
   std::vector<int64_t> encoder_samples;
+  // What multi-token prediction reads, which View() makes of the tokens for kMtpDepths depths. The
+  // mean of each depth's loss has the factor kMtpFactor.
+  static constexpr int kMtpDepths = 2;
+  static constexpr float kMtpFactor = 0.25f;
+  std::vector<int32_t> mtp_tokens, mtp_labels;
+  std::vector<float> mtp_loss_weights, mtp_gradient_weights;
 
   MicroBatch View();
 };

@@ -19,6 +19,8 @@ struct ModelOptions {
   int64_t max_positions = 0;  // number of rows of the position table, or of the rotary tables
   bool tied_embeddings = true;
   float embedding_init_std = 0.02f;
+  // Factor of the words' rows where the model reads them; only 1 with learned positions.
+  float embedding_scale = 1;
   // Weights, and embeddings, start from uniform distributions (XavierBound), not from normal ones.
   bool xavier_uniform = false, xavier_embeddings = false;
   int64_t num_token_types = 0;  // number of rows of the table of token types; 0: no such table
@@ -42,6 +44,10 @@ struct ModelOptions {
   bool attention_on_host = false;
   // Number of tokens whose logits are in memory at once; 0: those of a whole micro-batch.
   int64_t logits_chunk = 0;
+  // Number of layers of multi-token prediction (multi_token_prediction.h), and the factor of the
+  // mean of their losses.
+  int64_t mtp_num_layers = 0;
+  float mtp_loss_scaling_factor = 0.1f;
   uint64_t dropout_seed = 1234;
 };
 

@@ -80,6 +80,9 @@ struct StepInputs {
   // The inputs of kPredict: the numbers of P tokens in the batch (int32; empty: none), and the place
   // of their logits (fp32 [P, padded vocabulary], whole on every tensor-parallel rank).
   Tensor predicted_P, predicted_logits_PV;
+  // Where set, the last stage writes there the loss of each token in kEvaluate, and 1 where its
+  // label is the likeliest token, else 0: fp32 [micro-batches, 2, T], T that of each micro-batch.
+  Tensor token_scores_M2T;
   // Where set, the batch of kPredict has new tokens of sequences that a cache holds.
   const CachedTokens* cached = nullptr;
   // The number of tokens of each sample that layers which drop tokens see in kTrain; 0: all.
@@ -161,6 +164,14 @@ class ModelStage : public Stage {
                  const Tensor& x_TH, const Tensor& y_TH, LayerStack::Saved* saved,
                  ActivationStore::Slot* offload = nullptr) const;
   void RunHead(const LayerContext& ctx, const Tensor& y_TH, LmHead::Saved* saved) const;
+  // Returns whether forward passes write the loss.
+  bool has_loss() const { return step_.mode != StageMode::kPredict; }
+  // The word table; null unless this is the first stage, or the last and it has a copy.
+  VocabParallelEmbedding* word_embeddings() const { return word_embeddings_.get(); }
+  // The output matrix of the last stage, which may be the word table.
+  Parameter* output_matrix() const {
+    return &(output_layer_ ? output_layer_ : word_embeddings_)->weight();
+  }
 
  private:
   // Appends the parameters between the model's ends.
@@ -181,7 +192,8 @@ class ModelStage : public Stage {
   RouterState router_state_;
   Float8History float8_history_;
   std::vector<std::string> float8_weights_;
-  // The embedding of the first stage; if it is tied, the last stage has a copy of it.
+  // The embedding of the first stage; if it is tied, or read by multi-token prediction, the last
+  // stage has a copy of it.
   std::unique_ptr<VocabParallelEmbedding> word_embeddings_;
   std::unique_ptr<VocabParallelEmbedding> output_layer_;  // the last stage's, where not tied
   std::unique_ptr<TokenEmbedding> embedding_;

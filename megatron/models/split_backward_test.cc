@@ -19,8 +19,9 @@ using Gradients = std::map<std::string, std::vector<float>>;
 
 std::vector<ModelOptions> Models() {
   std::vector<ModelOptions> models = {
-      SmallGpt2(), SmallLlama(),        SmallGpt2(),       SmallMixtral(), SmallDeepSeek(),
-      SmallBert(), SmallPostNormBert(), SmallMegatronT5(), SmallT5(),      SmallBalanced()};
+      SmallGpt2(),   SmallLlama(),         SmallGpt2(),       SmallMixtral(),   SmallDeepSeek(),
+      SmallBert(),   SmallPostNormBert(),  SmallMegatronT5(), SmallT5(),        SmallBalanced(),
+      SmallLatent(), SmallLatentMixture(), SmallMtp(),        SmallMtpMixture()};
   models.push_back(SmallGpt2());
   models.back().transformer.ffn_hidden_size = 64;
   models.back().transformer.float8.enabled = true;
@@ -33,16 +34,16 @@ std::vector<ModelOptions> Models() {
 
 std::vector<ModelOptions> WithRecomputation(const ModelOptions& options) {
   std::vector<ModelOptions> ways(6, options);
-  ways[1].transformer.recompute = {true, true, true};
+  ways[1].transformer.recompute = {true, true, true, true};
   ways[2].transformer.recompute.norm = true;
   ways[3].layer_recompute = {LayerRecompute::kUniform, 2};
   ways[4].layer_recompute = {LayerRecompute::kBlock, 1};
-  ways[4].transformer.recompute = {true, true, true};
+  ways[4].transformer.recompute = {true, true, true, true};
   if (options.transformer.float8.enabled) return {ways.begin(), ways.end() - 1};
   ways[5].transformer.recompute.mlp_chunk_tokens = 16;
-  // Attention in chunks is for decoders alone, each rank of which has all tokens.
-  if (options.kind == ModelKind::kGpt && !options.transformer.sequence_parallel)
-    ways[5].transformer.recompute.attention_chunk_tokens = 12;
+  // Attention in chunks is for decoders alone.
+  const bool has_chunks = options.kind == ModelKind::kGpt && !options.transformer.is_latent();
+  if (has_chunks) ways[5].transformer.recompute.attention_chunk_tokens = 12;
   return ways;
 }
 
@@ -101,13 +102,22 @@ class TwoMicroBatches {
   std::vector<MicroBatch> batches_;
 };
 
-// Head and embedding add to a tied table in turn, in another order when the head's is deferred.
-void ExpectSame(Gradients got, Gradients want, bool tied) {
-  if (tied) {
-    for (size_t i = 0; i < want[kTable].size(); ++i)
-      ASSERT_NEAR(got[kTable][i], want[kTable][i], 1e-6 * (std::abs(want[kTable][i]) + 0.1)) << i;
-    got.erase(kTable);
-    want.erase(kTable);
+// The matrix to which several parts of a model add: head and embedding in turn to a tied table, head
+// and multi-token prediction to the output matrix. The order is another when the head's is deferred.
+std::string SharedMatrix(const ModelOptions& options) {
+  if (options.tied_embeddings) return kTable;
+  return options.mtp_num_layers > 0 ? "output_layer.weight" : "";
+}
+
+void ExpectSame(Gradients got, Gradients want, const ModelOptions& options) {
+  const std::string shared = SharedMatrix(options);
+  if (!shared.empty()) {
+    const std::vector<float>& sum = got.at(shared);
+    const std::vector<float>& whole = want.at(shared);
+    for (size_t i = 0; i < whole.size(); ++i)
+      ASSERT_NEAR(sum[i], whole[i], 1e-6 * (std::abs(whole[i]) + 0.1)) << shared << " " << i;
+    got.erase(shared);
+    want.erase(shared);
   }
   for (const auto& [name, gradient] : want) EXPECT_EQ(got.at(name), gradient) << name;
 }
@@ -119,7 +129,7 @@ TEST(SplitBackwardTest, BothPartsTogetherGiveTheGradientsOfAWholeBackward) {
       SCOPED_TRACE(testing::Message() << "model " << i << ", recomputation " << way);
       TwoMicroBatches run(ways[way], ProcessGroup());
       const Gradients whole = run.Run(/*split=*/false);
-      ExpectSame(run.Run(/*split=*/true), whole, ways[way].tied_embeddings);
+      ExpectSame(run.Run(/*split=*/true), whole, ways[way]);
     }
   }
 }
@@ -127,8 +137,9 @@ TEST(SplitBackwardTest, BothPartsTogetherGiveTheGradientsOfAWholeBackward) {
 // The layouts include more ranks than query groups, and gathers in each part.
 TEST(SplitBackwardTest, TensorParallelRanksMaySplitToo) {
   for (ModelOptions model : Models()) {
-    // Cross-attention knows no groups, and FP8 no shared ones.
-    if (model.kind != ModelKind::kT5 && !model.transformer.float8.enabled)
+    // Cross-attention and latent attention know no groups, and FP8 no shared ones.
+    if (model.kind != ModelKind::kT5 && !model.transformer.float8.enabled &&
+        !model.transformer.is_latent())
       model.transformer.num_query_groups = 1;
     for (bool sequence_parallel : {false, true}) {
       model.transformer.sequence_parallel = sequence_parallel;
@@ -136,7 +147,7 @@ TEST(SplitBackwardTest, TensorParallelRanksMaySplitToo) {
         ASSERT_TRUE(RunRanks(2, [&](int, const ProcessGroup& world) {
                       TwoMicroBatches run(options, world);
                       const Gradients whole = run.Run(/*split=*/false);
-                      ExpectSame(run.Run(/*split=*/true), whole, options.tied_embeddings);
+                      ExpectSame(run.Run(/*split=*/true), whole, options);
                       return world.status();
                     }).ok());
       }

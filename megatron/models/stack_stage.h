@@ -1,6 +1,7 @@
 // One rank's part of a model that is one stack of layers, GPT or BERT: one chunk of consecutive
 // layers, or with an interleaved schedule several. The embedding is in front of the model's first
-// chunk, the head behind its last. A model on one rank is a single chunk.
+// chunk, the head behind its last, and multi-token prediction behind that. A model on one rank is a
+// single chunk.
 //
 // Legend: T tokens (of the residual stream: those of this rank), H hidden.
 #ifndef MEGATRON_MODELS_STACK_STAGE_H_
@@ -12,6 +13,7 @@
 #include "absl/types/span.h"
 #include "megatron/layers/rotary.h"
 #include "megatron/models/model_stage.h"
+#include "megatron/models/multi_token_prediction.h"
 
 namespace megatron {
 
@@ -32,6 +34,7 @@ class StackStage : public ModelStage {
     LayerStack::Saved layers;
     TokenEmbedding::Saved embedding;
     LmHead::Saved head;
+    MultiTokenPrediction::Saved mtp;
   };
   struct Chunk {
     bool first = false, last = false;  // whether it is the model's first part, its last
@@ -49,6 +52,7 @@ class StackStage : public ModelStage {
 
   std::unique_ptr<RotaryTables> rotary_;
   std::vector<Chunk> chunks_;
+  std::unique_ptr<MultiTokenPrediction> mtp_;  // the last stage's; may be null
 };
 
 }  // namespace megatron

@@ -78,12 +78,45 @@ std::vector<NamedModel> Models() {
               o->tied_embeddings = true;
             })},
       {"windows, sinks, YaRN, layers without rotation", SmallWindowed()},
+      {"norms on both sides, scaled embedding and scores, GELU gate",
+       With(SmallLlama(),
+            [](ModelOptions* o) {
+              o->transformer.sandwich_norm = o->transformer.qk_norm = true;
+              o->transformer.norm.zero_centered_gamma = true;
+              o->transformer.gate = ops::Activation::kGeluTanh;
+              o->transformer.softmax_scale = 0.25f;
+              o->transformer.hidden_dropout = 0.2f;
+              o->embedding_scale = 1.5f;
+              o->tied_embeddings = true;
+            })},
       {"sinks with score zero", With(SmallGpt2(),
                                      [](ModelOptions* o) {
                                        o->transformer.sink = AttentionSink::kZero;
                                        o->transformer.hidden_dropout = 0.2f;
                                        o->transformer.attention_dropout = 0.3f;
                                      })},
+      {"latent attention", SmallLatent()},
+      {"latent attention without a vector for queries, dropout everywhere",
+       With(SmallLatentMixture(),
+            [](ModelOptions* o) {
+              o->transformer.moe.router.topk = 8;
+              o->transformer.hidden_dropout = 0.2f;
+              o->transformer.attention_dropout = 0.3f;
+            })},
+      {"values wider than keys", With(SmallLlama(),
+                                      [](ModelOptions* o) {
+                                        o->transformer.value_channels = 12;
+                                        o->transformer.linear_bias = true;
+                                        o->transformer.qkv_bias = true;
+                                      })},
+      {"multi-token prediction", SmallMtp()},
+      {"multi-token prediction of experts, dropout everywhere",
+       With(SmallMtpMixture(),
+            [](ModelOptions* o) {
+              o->transformer.moe.router.topk = 8;
+              o->transformer.hidden_dropout = 0.2f;
+              o->transformer.attention_dropout = 0.3f;
+            })},
       {"bert", SmallBert()},
       {"bert, GELU by tanh in its head",
        With(SmallBert(),
@@ -181,6 +214,8 @@ TEST(StackStageTest, GradientsAreFiniteDifferencesOfTheLoss) {
 TEST(StackStageTest, PackedSequencesDoNotSeeEachOther) {
   for (const NamedModel& named : Models()) {
     SCOPED_TRACE(named.name);
+    // The means of its losses are of what is predicted further on.
+    if (named.options.mtp_num_layers > 0) continue;
     ModelHarness model(named.options, ProcessGroup(), 1);
     HostBatch both = RandomBatch({9, 14}, named.options.vocab_size, 3, /*first_sample=*/40);
     double tokens = 0, lm_loss = 0, order_loss = 0;
@@ -411,7 +446,7 @@ TEST(StackStageTest, MlpsInChunksGiveTheSameLossAndGradients) {
 
 TEST(StackStageTest, AttentionInChunksGivesTheSameLossAndGradients) {
   for (const NamedModel& named : Models()) {
-    if (named.options.kind != ModelKind::kGpt) continue;
+    if (named.options.kind != ModelKind::kGpt || named.options.transformer.is_latent()) continue;
     HostBatch batch = RandomBatch({15, 18}, named.options.vocab_size, 2);
     ModelHarness whole(named.options, ProcessGroup(), 77);
     const double loss = whole.LossAndGradients(&batch);

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -55,18 +56,16 @@ class Unroller {
     switch (text_[begin]) {
       case 'E':
       case 't':
+      case 'm':
       case 'L':
       case '|':
         return AppendRepeated(text_.substr(begin, 1), out);
-      case 'm':
-        return Wrong(begin,
-                     "is a layer of multi-token prediction, which this version doesn't have");
       case '(':
         return Wrong(begin, "is a group in a group");
       case '*':
         return Wrong(begin, "repeats nothing");
       default:
-        return Wrong(begin, "is none of E, t, L, |, (, ), * and a number");
+        return Wrong(begin, "is none of E, t, m, L, |, (, ), * and a number");
     }
   }
 
@@ -104,12 +103,32 @@ class Unroller {
 
 }  // namespace
 
-absl::StatusOr<std::vector<int64_t>> ParsePipelineLayout(absl::string_view text) {
+namespace {
+
+// Returns the letters of a layout, without repetitions.
+absl::StatusOr<std::string> LettersOf(absl::string_view text) {
   MEGATRON_ASSIGN_OR_RETURN(const std::string letters, Unroller(text).Unroll());
   if (letters.empty() || letters.front() != 'E' || letters.rfind('E') != 0)
     return absl::InvalidArgumentError("it must begin with E, the embedding, and hold no other");
   if (letters.back() != 'L' || letters.find('L') != letters.size() - 1)
     return absl::InvalidArgumentError("it must end with L, the loss, and hold no other");
+  const size_t first = letters.find('m');
+  if (first != std::string::npos && letters.find_first_not_of('m', first) != letters.size() - 1) {
+    return absl::InvalidArgumentError(
+        "m, a layer of multi-token prediction, must stand in the last part, in front of L");
+  }
+  return letters;
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> CountMtpLayers(absl::string_view text) {
+  MEGATRON_ASSIGN_OR_RETURN(const std::string letters, LettersOf(text));
+  return absl::c_count(letters, 'm');
+}
+
+absl::StatusOr<std::vector<int64_t>> ParsePipelineLayout(absl::string_view text) {
+  MEGATRON_ASSIGN_OR_RETURN(const std::string letters, LettersOf(text));
   std::vector<int64_t> layers = {0};
   for (char letter : letters) {
     if (letter == '|') layers.push_back(0);

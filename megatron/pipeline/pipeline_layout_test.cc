@@ -27,15 +27,24 @@ TEST(PipelineLayoutTest, RepeatsLettersAndGroupsWithTheirBars) {
   EXPECT_THAT(ParsePipelineLayout("E(t)*2(t)L"), IsOkAndHolds(ElementsAre(3)));
 }
 
-// The layout of Megatron's documentation, of 61 layers, but for its multi-token prediction.
+// The layout of Megatron's documentation, of 61 layers, with its multi-token prediction in the last
+// part.
 TEST(PipelineLayoutTest, ReadsTheLayoutThatUsersKnow) {
   const auto layers = ParsePipelineLayout("Et*3|(tt|)*29,|L");
   ASSERT_TRUE(layers.ok()) << layers.status();
   EXPECT_EQ(layers->size(), 32u);
   EXPECT_EQ(std::accumulate(layers->begin(), layers->end(), int64_t{0}), 61);
+  EXPECT_THAT(CountMtpLayers("Et*3|(tt|)*29,|L"), IsOkAndHolds(0));
+  EXPECT_THAT(ParsePipelineLayout("Et*3|(tt|)*29,|mL"), IsOkAndHolds(*layers));
+  EXPECT_THAT(CountMtpLayers("Et*3|(tt|)*29,|mL"), IsOkAndHolds(1));
+  EXPECT_THAT(CountMtpLayers("Et|tm*2L"), IsOkAndHolds(2));
+  for (const char* elsewhere : {"Et*3|(tt|)*29,m|L", "Et|mtL", "EmL|t", "mEtL"}) {
+    EXPECT_THAT(CountMtpLayers(elsewhere), StatusIs(absl::StatusCode::kInvalidArgument))
+        << elsewhere;
+  }
   EXPECT_THAT(ParsePipelineLayout("Et*3|(tt|)*29,m|L"),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("'m' at character 15 is a layer of multi-token prediction")));
+                       HasSubstr("must stand in the last part, in front of L")));
 }
 
 TEST(PipelineLayoutTest, SaysWhatIsWrongAndWhere) {

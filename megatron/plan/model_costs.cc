@@ -24,20 +24,43 @@ MatrixProduct Activations(const char* name, double m, double n, double k) {
   return product;
 }
 
+int64_t ValueWidth(const LayerShape& layer) {
+  return layer.value_width > 0 ? layer.value_width : layer.query_width;
+}
+
+// The projections of latent attention.
+MatrixProducts LatentProjections(const LayerShape& layer, double tokens) {
+  MatrixProducts products = {
+      Weights("query", tokens, layer.query_width,
+              layer.q_latent > 0 ? layer.q_latent : layer.hidden),
+      Weights("key and value", tokens, layer.own_key_width + ValueWidth(layer), layer.kv_latent)};
+  for (MatrixProduct& product : products) product.is_from_latent = true;
+  products.push_back(Weights("projection", tokens, layer.hidden, ValueWidth(layer)));
+  products.push_back(
+      Weights("key and value latent", tokens, layer.kv_latent + layer.shared_key, layer.hidden));
+  if (layer.q_latent > 0)
+    products.push_back(Weights("query latent", tokens, layer.q_latent, layer.hidden));
+  return products;
+}
+
 // The projections of queries, which there are `tokens` of, of keys and values, and of the output.
 MatrixProducts Projections(const LayerShape& layer, double tokens, double read) {
-  MatrixProducts products = {
-      Weights("query", tokens, layer.query_width, layer.hidden),
-      Weights("key and value", read, 2 * layer.key_value_width, layer.hidden),
-      Weights("projection", tokens, layer.hidden, layer.query_width)};
+  MatrixProducts products;
+  if (layer.kv_latent > 0) {
+    products = LatentProjections(layer, tokens);
+  } else {
+    products = {Weights("query", tokens, layer.query_width, layer.hidden),
+                Weights("key and value", read, KeyAndValueWidth(layer), layer.hidden),
+                Weights("projection", tokens, layer.hidden, ValueWidth(layer))};
+  }
   for (MatrixProduct& product : products) product.is_attention_weight = true;
   return products;
 }
 
 // The scores of all heads together, and what they give.
 MatrixProducts ScoreProducts(const LayerShape& layer, double tokens, double seen) {
-  const double width = static_cast<double>(layer.query_width);
-  return {Activations("scores", tokens, seen, width), Activations("values", tokens, width, seen)};
+  return {Activations("scores", tokens, seen, static_cast<double>(layer.query_width)),
+          Activations("values", tokens, static_cast<double>(ValueWidth(layer)), seen)};
 }
 
 MatrixProducts MlpOfWidth(const LayerShape& layer, double tokens, int64_t width) {
@@ -58,6 +81,11 @@ double MultiplyAddsIf(const MatrixProducts& products, const Chosen& chosen) {
 }
 
 }  // namespace
+
+int64_t KeyAndValueWidth(const LayerShape& layer) {
+  if (layer.value_width == 0) return 2 * layer.key_value_width;
+  return layer.key_value_width + layer.value_width * layer.key_value_width / layer.query_width;
+}
 
 double SeenInWindow(double tokens, double window, FlopsConvention convention) {
   if (window >= tokens) return CausallySeen(tokens, convention);
@@ -98,6 +126,10 @@ MatrixProducts HeadProducts(const LayerShape& layer, double tokens, int64_t padd
   return {Weights("head", tokens, padded_vocab_size, layer.hidden)};
 }
 
+MatrixProducts MtpProjection(const LayerShape& layer, double tokens) {
+  return {Weights("mtp projection", tokens, layer.hidden, 2 * layer.hidden)};
+}
+
 MatrixProducts Joined(MatrixProducts a, const MatrixProducts& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
@@ -121,6 +153,10 @@ double ActivationMultiplyAdds(const MatrixProducts& products) {
 
 double MlpInputMultiplyAdds(const MatrixProducts& products) {
   return MultiplyAddsIf(products, [](const MatrixProduct& p) { return p.is_mlp_input; });
+}
+
+double FromLatentMultiplyAdds(const MatrixProducts& products) {
+  return MultiplyAddsIf(products, [](const MatrixProduct& p) { return p.is_from_latent; });
 }
 
 double AttentionWeightMultiplyAdds(const MatrixProducts& products) {

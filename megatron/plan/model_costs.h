@@ -18,6 +18,12 @@ struct LayerShape {
   int64_t hidden = 0;
   int64_t query_width = 0;      // attention heads times their channels
   int64_t key_value_width = 0;  // query groups times their channels
+  int64_t value_width = 0;      // attention heads times the channels of values; 0: query_width
+  // Latent attention (layers/latent_attention.h).
+  int64_t kv_latent = 0;  // width of what keys and values are made from; 0: there is none
+  int64_t q_latent = 0;   // of what queries are made from; 0: they are made from the input
+  int64_t shared_key = 0;
+  int64_t own_key_width = 0;  // attention heads times the channels of keys that are not shared
   int64_t ffn = 0;
   bool is_gated = false;  // the MLP's first product has two halves
   // The experts of a mixture, in place of the MLP.
@@ -27,6 +33,9 @@ struct LayerShape {
   int64_t shared_expert_ffn = 0;  // 0: none is shared
   bool has_shared_expert_gate = false;
 };
+
+// Returns the query groups times the channels of a key and of a value.
+int64_t KeyAndValueWidth(const LayerShape& layer);
 
 // `count` products of an m x k with a k x n matrix.
 struct MatrixProduct {
@@ -39,6 +48,7 @@ struct MatrixProduct {
   double weight_matrices = 1;
   bool is_mlp_input = false;  // the first product of an MLP, which recomputing the MLP does again
   bool is_attention_weight = false;  // a projection of attention
+  bool is_from_latent = false;       // one that latent attention makes heads with
 };
 using MatrixProducts = std::vector<MatrixProduct>;
 
@@ -70,6 +80,9 @@ MatrixProducts MixtureProducts(const LayerShape& layer, double tokens);
 // The head over a vocabulary of `padded_vocab_size`.
 MatrixProducts HeadProducts(const LayerShape& layer, double tokens, int64_t padded_vocab_size);
 
+// What a layer of multi-token prediction makes its input with.
+MatrixProducts MtpProjection(const LayerShape& layer, double tokens);
+
 MatrixProducts Joined(MatrixProducts a, const MatrixProducts& b);
 
 // Pairs of a multiplication and an addition.
@@ -80,6 +93,8 @@ double WeightMultiplyAdds(const MatrixProducts& products);
 double ActivationMultiplyAdds(const MatrixProducts& products);
 // Those of the first products of MLPs and experts.
 double MlpInputMultiplyAdds(const MatrixProducts& products);
+// Those of the projections that latent attention makes heads with.
+double FromLatentMultiplyAdds(const MatrixProducts& products);
 // Those of the projections of attention.
 double AttentionWeightMultiplyAdds(const MatrixProducts& products);
 

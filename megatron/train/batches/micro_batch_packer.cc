@@ -28,6 +28,7 @@ MicroBatchRoom MicroBatchPacker::Room() const {
   room.has_classes = options_.has_classes;
   room.has_sample_numbers = options_.has_sample_numbers && options_.lengths_vary();
   room.encoder_tokens = largest.encoder_tokens;
+  room.mtp_depths = options_.mtp_depths;
   return room;
 }
 
@@ -52,9 +53,9 @@ int64_t MicroBatchPacker::BytesOfOne() const {
   if (options_.context_parallel_size == 1) return MicroBatchBytes(Room());
   const MicroBatchSize largest = LargestSize();
   return MicroBatchBytes(Room()) +
-         ContextSliceBytes(
-             {largest.tokens, options_.has_classes ? largest.sequences : 0, largest.encoder_tokens},
-             Shard(options_.seq_length));
+         ContextSliceBytes({largest.tokens, options_.has_classes ? largest.sequences : 0,
+                            largest.encoder_tokens, options_.mtp_depths},
+                           Shard(options_.seq_length));
 }
 
 void MicroBatchPacker::PlaceContextShard(int64_t seq_length) {
@@ -230,6 +231,23 @@ SamplePrefetcher& MicroBatchPacker::ReaderOf(const SampleSource& source) {
   return *readers_.back().second;
 }
 
+void MicroBatchPacker::FillMtp(MicroBatch* batch) {
+  const int32_t* const begins = batch->cu_seqlens.data<int32_t>();
+  for (int64_t depth = 0; depth < batch->mtp.depths(); ++depth) {
+    const MicroBatch ahead = batch->AtDepth(depth);
+    for (int64_t s = 0; s < batch->num_sequences(); ++s) {
+      for (int64_t t = begins[s]; t < begins[s + 1]; ++t) {
+        const int64_t from = t + depth + 1;
+        const bool is_there = from < begins[s + 1];
+        ahead.tokens_T.data<int32_t>()[t] = is_there ? batch->tokens_T.data<int32_t>()[from] : 0;
+        ahead.labels_T.data<int32_t>()[t] = is_there ? batch->labels_T.data<int32_t>()[from] : -1;
+        ahead.loss_weight_T.data<float>()[t] =
+            is_there ? batch->loss_weight_T.data<float>()[from] : 0;
+      }
+    }
+  }
+}
+
 absl::Status MicroBatchPacker::PackOne(SamplePrefetcher& reader, const SampleRange& range,
                                        int64_t seq_length, MicroBatch* batch) {
   MicroBatchSize used;
@@ -252,6 +270,7 @@ absl::Status MicroBatchPacker::PackOne(SamplePrefetcher& reader, const SampleRan
   }
   if (vary) FillUp(&used, batch);
   Shorten(used, batch);
+  FillMtp(batch);
   return absl::OkStatus();
 }
 
@@ -328,37 +347,52 @@ void MicroBatchPacker::Place(const Step& step, int data_ranks, const Staging& st
 
 namespace {
 
-double TokensOf(const MicroBatch& batch) {
-  const float* weight = batch.loss_weight_T.data<float>();
+double TokensOf(const Tensor& loss_weight_T) {
+  const float* weight = loss_weight_T.data<float>();
   double sum = 0;
-  for (int64_t t = 0; t < batch.num_tokens(); ++t) sum += weight[t];
+  for (int64_t t = 0; t < loss_weight_T.numel(); ++t) sum += weight[t];
   return sum;
 }
 
 }  // namespace
 
-// Counts the tokens of all ranks. Counts below 2^24 are exact in fp32, and a larger one loses less
-// than its last digit. Ranks add up on the host, whatever they compute on.
-float MicroBatchPacker::CountTokens(const Staging& staging, const ProcessGroup& data_group,
-                                    const Stream& stream) {
-  double tokens = 0;
-  for (const MicroBatch& batch : staging.batches) tokens += TokensOf(batch);
-  float count = static_cast<float>(tokens);
+// Counts below 2^24 are exact in fp32, and a larger one loses less than its last digit. Ranks add
+// up on the host, whatever they compute on.
+MicroBatchPacker::TokenCounts MicroBatchPacker::CountTokens(const Staging& staging,
+                                                            const ProcessGroup& data_group,
+                                                            const Stream& stream) {
+  std::array<double, 1 + kMostMtpDepths> tokens = {};
+  for (const MicroBatch& batch : staging.batches) {
+    tokens[0] += TokensOf(batch.loss_weight_T);
+    for (int64_t depth = 0; depth < options_.mtp_depths; ++depth)
+      tokens[1 + depth] += TokensOf(batch.mtp.loss_weight_DT.Select(0, depth));
+  }
+  TokenCounts counts;
+  std::transform(tokens.begin(), tokens.end(), counts.begin(),
+                 [](double count) { return static_cast<float>(count); });
   const bool on_host = stream.device().type == DeviceType::kCpu;
-  data_group.AllReduce(Tensor(&count, DType::kFloat32, {1}), ReduceOp::kSum,
-                       on_host ? stream : Stream::Inline());
-  return count;
+  data_group.AllReduce(Tensor(counts.data(), DType::kFloat32, {1 + options_.mtp_depths}),
+                       ReduceOp::kSum, on_host ? stream : Stream::Inline());
+  return counts;
 }
 
-void MicroBatchPacker::Weigh(const Step& step, float all_tokens, int data_ranks,
+void MicroBatchPacker::Weigh(const Step& step, const TokenCounts& all_tokens, int data_ranks,
                              Staging* staging) const {
   const double replicas = static_cast<double>(step.micro_batches * data_ranks);
+  const auto weigh = [&](const Tensor& loss_weight_T, float all, double factor,
+                         const Tensor& gradient_weight_T) {
+    const double denominator = options_.per_token_loss
+                                   ? std::max(1.0, double{all})
+                                   : std::max(1.0, TokensOf(loss_weight_T)) * replicas;
+    const float scale = static_cast<float>(factor * step.loss_scale / denominator);
+    for (int64_t t = 0; t < loss_weight_T.numel(); ++t)
+      gradient_weight_T.data<float>()[t] = loss_weight_T.data<float>()[t] * scale;
+  };
   for (MicroBatch& batch : staging->batches) {
-    const double denominator = options_.per_token_loss ? std::max(1.0, double{all_tokens})
-                                                       : std::max(1.0, TokensOf(batch)) * replicas;
-    const float scale = static_cast<float>(step.loss_scale / denominator);
-    for (int64_t t = 0; t < batch.num_tokens(); ++t) {
-      batch.gradient_weight_T.data<float>()[t] = batch.loss_weight_T.data<float>()[t] * scale;
+    weigh(batch.loss_weight_T, all_tokens[0], 1, batch.gradient_weight_T);
+    for (int64_t depth = 0; depth < options_.mtp_depths; ++depth) {
+      weigh(batch.mtp.loss_weight_DT.Select(0, depth), all_tokens[1 + depth],
+            options_.mtp_loss_factor, batch.mtp.gradient_weight_DT.Select(0, depth));
     }
     if (options_.has_classes) WeighSequences(step, data_ranks, &batch);
   }

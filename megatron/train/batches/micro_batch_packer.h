@@ -9,6 +9,7 @@
 #ifndef MEGATRON_TRAIN_BATCHES_MICRO_BATCH_PACKER_H_
 #define MEGATRON_TRAIN_BATCHES_MICRO_BATCH_PACKER_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -41,6 +42,9 @@ struct PackerOptions {
   bool has_sample_numbers = false;
   // The most tokens of a sample for an encoder, whose decoder has seq_length; 0: there are none.
   int64_t encoder_seq_length = 0;
+  // The depths of multi-token prediction, and the factor of the mean of each depth's loss.
+  int64_t mtp_depths = 0;
+  float mtp_loss_factor = 0;
   // Micro-batches of samples of varied lengths are filled up to a multiple of this by a sequence
   // without loss, so that sequence parallelism can divide the tokens evenly.
   int64_t token_multiple = 1;
@@ -84,6 +88,12 @@ class MicroBatchPacker {
 
   // The micro-batches on the device.
   const std::vector<MicroBatch>& batches() const { return batches_; }
+  // The host's copy of one of them. It may be read until the next Pack or ReadAhead.
+  MicroBatch HostBatch(int64_t micro_batch) const {
+    return OnHost(staging_[current_].host, batches_[micro_batch]);
+  }
+  // The most tokens of a micro-batch on this rank, unless samples have varied lengths.
+  int64_t most_tokens() const { return LargestSize().tokens / options_.context_parallel_size; }
   // The memory (uint8) of one of them, in which all its tensors lie.
   Tensor BlockOf(int64_t micro_batch) const {
     return buffer_.At(micro_batch * BytesOfOne(), DType::kUInt8, {BytesOfOne()});
@@ -127,8 +137,12 @@ class MicroBatchPacker {
   void FillContextShard(Staging* staging);
   // Places on the device the micro-batches of the staging.
   void Place(const Step& step, int data_ranks, const Staging& staging);
-  float CountTokens(const Staging& staging, const ProcessGroup& data_group, const Stream& stream);
-  void Weigh(const Step& step, float all_tokens, int data_ranks, Staging* staging) const;
+  // The tokens that count of all ranks: those that the model predicts, and those of each depth.
+  using TokenCounts = std::array<float, 1 + kMostMtpDepths>;
+  TokenCounts CountTokens(const Staging& staging, const ProcessGroup& data_group,
+                          const Stream& stream);
+  void Weigh(const Step& step, const TokenCounts& all_tokens, int data_ranks,
+             Staging* staging) const;
   SamplePrefetcher& ReaderOf(const SampleSource& source);
   // Takes `range` and, up to a whole micro-batch, samples without weight.
   absl::Status PackOne(SamplePrefetcher& reader, const SampleRange& range, int64_t seq_length,
@@ -145,6 +159,8 @@ class MicroBatchPacker {
   void AppendEncoder(const Sample& sample, int64_t ordinal, MicroBatchSize* used,
                      MicroBatch* batch);
   void AppendSpans(const Sample& sample, MicroBatchSize* used, MicroBatch* batch);
+  // Fills what multi-token prediction needs, from the tokens and labels that are there.
+  static void FillMtp(MicroBatch* batch);
   void FillUp(MicroBatchSize* used, MicroBatch* batch);
   // Appends a sequence without weight.
   void AppendFiller(int64_t tokens, int64_t encoder_tokens, MicroBatchSize* used,

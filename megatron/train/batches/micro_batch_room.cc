@@ -51,6 +51,14 @@ MicroBatch LayOut(const MicroBatchRoom& room, Next next) {
     batch.spans.missing_R = next(DType::kFloat32, room.tokens);
     batch.spans.weight_R = next(DType::kFloat32, room.tokens);
   }
+  const auto of_depths = [&](DType dtype) {
+    const Tensor all = next(dtype, room.mtp_depths * room.tokens);
+    return all.empty() ? all : all.View({room.mtp_depths, room.tokens});
+  };
+  if (room.mtp_depths > 0) {
+    batch.mtp = {of_depths(DType::kInt32), of_depths(DType::kInt32), of_depths(DType::kFloat32),
+                 of_depths(DType::kFloat32)};
+  }
   return batch;
 }
 
@@ -91,6 +99,10 @@ void Shorten(const MicroBatchSize& size, MicroBatch* batch) {
   Cut(size.tokens, &batch->spans.span_T);
   Cut(size.spans, &batch->spans.missing_R);
   Cut(size.spans, &batch->spans.weight_R);
+  for (const auto part : kMtpFields) {
+    Tensor* const x_DT = &(batch->mtp.*part);
+    if (!x_DT->empty()) *x_DT = x_DT->Slice(1, 0, size.tokens);
+  }
 }
 
 void ForEachTensor(MicroBatch* batch, absl::FunctionRef<void(Tensor*)> fn) {
@@ -100,6 +112,7 @@ void ForEachTensor(MicroBatch* batch, absl::FunctionRef<void(Tensor*)> fn) {
   for (const auto part : kOfTokens) visit(&(batch->*part));
   for (const auto part : kOfSequences) visit(&(batch->*part));
   for (const auto part : kOfEncoderTokens) visit(&(batch->encoder.*part));
+  for (const auto part : kMtpFields) visit(&(batch->mtp.*part));
   for (Tensor* tensor :
        {&batch->cu_seqlens, &batch->encoder.cu_seqlens, &batch->context.cu_seqlens,
         &batch->context.place_CT, &batch->context.sample_T, &batch->context.sample_position_T,

@@ -18,6 +18,7 @@ struct MicroBatchRoom {
   bool has_classes = false;         // token types and classes of sequences
   bool has_sample_numbers = false;  // samples are numbered
   int64_t encoder_tokens = 0;       // 0: there are neither an encoder nor spans
+  int64_t mtp_depths = 0;           // 0: there is no multi-token prediction
 };
 
 // The part of it that is used.

@@ -16,6 +16,10 @@ constexpr MetricAxis kBoth = MetricAxis::kIterationsAndSamples;
 constexpr MetricRate kStep = MetricRate::kEachStep;
 constexpr MetricRate kLogLine = MetricRate::kEachLogLine;
 
+constexpr Metric Mtp(const char* name, const char* help) {
+  return {name, name, "nats per token", kBoth, kStep, "loss", help};
+}
+
 constexpr Metric kMeasures[] = {
     {"lm loss", "lm loss", "nats per token", kBoth, kStep, "loss",
      "Mean cross-entropy of the tokens that count."},
@@ -36,6 +40,12 @@ constexpr Metric kMeasures[] = {
      "Auxiliary loss of the routers over the whole step, without its coefficient."},
     {"z_loss", "z_loss", "", kIterations, kStep, "experts",
      "Mean square of the routers' log-sum-exp, without its coefficient."},
+    Mtp("mtp_1 loss",
+        "Mean cross-entropy of the tokens behind the next one, which the first layer "
+        "of multi-token prediction predicts, without its factor."),
+    Mtp("mtp_2 loss", "The same of the second layer, a token further on."),
+    Mtp("mtp_3 loss", "The same of the third layer."),
+    Mtp("mtp_4 loss", "The same of the fourth layer."),
 };
 
 constexpr Metric Share(const char* name, const char* help) {
@@ -109,7 +119,7 @@ const std::vector<Metric>& TimerMetrics() {
   return *metrics;
 }
 
-constexpr absl::string_view kLayer = "LAYER";
+constexpr absl::string_view kLayer = "LAYER", kTasks = "tasks/";
 
 constexpr Metric OfLayer(const char* name, const char* unit, const char* help) {
   return {name, name, unit, kIterations, kStep, "", help};
@@ -406,6 +416,14 @@ const Metric kPerplexity = {"lm loss validation ppl",
                             "perplexity",
                             "Perplexity: e to the power of the validation loss, at most e^20."};
 
+const Metric kTask = {"tasks/TASK/METRIC",
+                      "tasks/TASK/METRIC",
+                      "",
+                      kIterations,
+                      MetricRate::kEachEvaluation,
+                      "",
+                      "Each metric of each task of `train.eval_tasks`: \"tasks/hellaswag/acc\"."};
+
 }  // namespace metric
 
 namespace {
@@ -454,6 +472,7 @@ absl::Span<const Metric* const> AllMetrics() {
       metrics->push_back(metric);
     for (const Metric* metric : LayerMetrics()) metrics->push_back(metric);
     metrics->push_back(&metric::kPerplexity);
+    metrics->push_back(&metric::kTask);
     return metrics;
   }();
   return *all;
@@ -515,6 +534,12 @@ absl::string_view ValidationSetOf(absl::string_view name) {
     return absl::string_view();
   }
   return name;
+}
+
+std::string TaskMetricName(absl::string_view metric) { return absl::StrCat(kTasks, metric); }
+
+absl::string_view TaskMetricOf(absl::string_view name) {
+  return absl::ConsumePrefix(&name, kTasks) ? name : absl::string_view();
 }
 
 std::string PerplexityName(absl::string_view name) { return absl::StrCat(name, " ppl"); }

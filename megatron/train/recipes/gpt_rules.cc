@@ -1,5 +1,7 @@
 #include "megatron/train/recipes/gpt_rules.h"
 
+#include <utility>
+
 #include "megatron/train/costs/layer_shape.h"
 #include "megatron/train/recipes/one_stack_rules.h"
 
@@ -14,7 +16,7 @@ class Gpt : public ModelRules {
 
   int64_t CountParameters(const config::ModelConfig& model,
                           int64_t padded_vocab_size) const override {
-    return CountOneStackParameters(model, padded_vocab_size);
+    return CountOneStackParameters(model, padded_vocab_size) + CountMtpParameters(model);
   }
 
   std::vector<MatrixProducts> ProductsOfLayers(const config::ModelConfig& model,
@@ -27,8 +29,18 @@ class Gpt : public ModelRules {
 
   MatrixProducts ProductsOfHead(const config::ModelConfig& model,
                                 int64_t padded_vocab_size) const override {
-    return HeadProducts(ToLayerShape(model), static_cast<double>(model.seq_length()),
-                        padded_vocab_size);
+    const double tokens = static_cast<double>(model.seq_length());
+    const LayerShape shape = ToLayerShape(model);
+    MatrixProducts products = HeadProducts(shape, tokens, padded_vocab_size);
+    if (model.mtp_num_layers() == 0) return products;
+    // Each layer of multi-token prediction is like the last, between two more products.
+    const MatrixProducts layer = ProductsOfLayers(model, FlopsConvention::kCausalHalved).back();
+    for (int64_t depth = 0; depth < model.mtp_num_layers(); ++depth) {
+      products = Joined(std::move(products), MtpProjection(shape, tokens));
+      products = Joined(std::move(products), layer);
+      products = Joined(std::move(products), HeadProducts(shape, tokens, padded_vocab_size));
+    }
+    return products;
   }
 };
 

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "megatron/train/config/layer_pattern.h"
 #include "megatron/train/costs/layer_shape.h"
+#include "megatron/train/costs/lora_modules.h"
 
 namespace megatron {
 namespace {
@@ -11,6 +12,25 @@ namespace {
 std::vector<bool> LayersWithExperts(const config::ModelConfig& model) {
   if (!model.has_num_experts()) return std::vector<bool>(model.num_layers(), false);
   return *ParseLayerPattern(model.moe_layer_freq(), model.num_layers());
+}
+
+// Returns the number of parameters of each layer.
+std::vector<int64_t> ParametersOfLayers(const config::ModelConfig& model) {
+  const int64_t normed = model.multi_latent_attention() ? model.q_lora_rank() + model.kv_lora_rank()
+                                                        : 2 * model.kv_channels();
+  const int64_t qk_norms = model.qk_layernorm() ? NormWeights(model, normed) : 0;
+  const int64_t norms = model.sandwich_norm() ? 4 : 2;
+  const int64_t sinks =
+      model.softmax_type() == config::SoftmaxType::learnable ? model.num_attention_heads() : 0;
+  const std::vector<bool> has_experts = LayersWithExperts(model);
+  const std::vector<MatrixProducts> products = OneStackProducts(model, /*seen=*/0, /*in_window=*/0);
+  std::vector<int64_t> layers;
+  for (size_t i = 0; i < products.size(); ++i) {
+    layers.push_back(norms * NormWeights(model, model.hidden_size()) + qk_norms + sinks +
+                     LoraWeights(model) + LayerBiases(model, has_experts[i]) +
+                     CountWeights(products[i]));
+  }
+  return layers;
 }
 
 }  // namespace
@@ -23,19 +43,23 @@ void CheckOneStack(ConfigChecker& check) {
                            check.Named("model.model_type")));
 }
 
+// Each layer of multi-token prediction is like the last, and has three norms and a projection
+// besides.
+int64_t CountMtpParameters(const config::ModelConfig& model) {
+  if (model.mtp_num_layers() == 0) return 0;
+  const int64_t norm = NormWeights(model, model.hidden_size());
+  const int64_t projection = 2 * model.hidden_size() * model.hidden_size();
+  return model.mtp_num_layers() * (ParametersOfLayers(model).back() + 3 * norm + projection);
+}
+
 int64_t CountOneStackParameters(const config::ModelConfig& model, int64_t padded_vocab_size) {
   const int64_t norm = NormWeights(model, model.hidden_size());
-  const int64_t qk_norms = model.qk_layernorm() ? 2 * NormWeights(model, model.kv_channels()) : 0;
   const bool learned =
       model.position_embedding_type() == config::PositionEmbedding::learned_absolute;
   const int64_t rows = padded_vocab_size * (model.untie_embeddings_and_output_weights() ? 2 : 1) +
                        (learned ? model.max_position_embeddings() : 0);
-  const int64_t sinks =
-      model.softmax_type() == config::SoftmaxType::learnable ? model.num_attention_heads() : 0;
-  int64_t layers = model.num_layers() * (2 * norm + qk_norms + sinks);
-  for (const bool experts : LayersWithExperts(model)) layers += LayerBiases(model, experts);
-  for (const MatrixProducts& layer : OneStackProducts(model, /*seen=*/0, /*in_window=*/0))
-    layers += CountWeights(layer);
+  int64_t layers = 0;
+  for (const int64_t layer : ParametersOfLayers(model)) layers += layer;
   // The last norm, or in a post-norm model that of the embedding.
   return layers + norm + rows * model.hidden_size();
 }

@@ -16,6 +16,8 @@ void CheckOneStack(ConfigChecker& check);
 
 // Counts the parameters of layers and tables, and the norm behind the layers.
 int64_t CountOneStackParameters(const config::ModelConfig& model, int64_t padded_vocab_size);
+// Counts those of multi-token prediction.
+int64_t CountMtpParameters(const config::ModelConfig& model);
 
 // Returns the products of each layer for a sample of seq_length tokens, each of which sees `seen`
 // on average, and in layers with a window `in_window`.

@@ -64,6 +64,9 @@ const std::map<std::string, std::vector<std::string>>& Needs() {
       {"model.moe_router_num_groups=4", {"model.moe_router_group_topk=2"}},
       {"model.position_embedding_type=relative",
        {"model.model_type=t5", "model.decoder_seq_length=16"}},
+      {"model.mtp_num_layers=4", {"model.position_embedding_type=rope"}},
+      {"model.multi_latent_attention=true",
+       {"model.position_embedding_type=rope", "model.qk_pos_emb_head_dim=4"}},
       {"optimizer.lr_decay_style=WSD", {"optimizer.lr_wsd_decay_iters=4"}},
       {"parallel.cp_comm_type=a2a_p2p", {"parallel.hierarchical_context_parallel_sizes=[2, 1]"}},
       {"parallel.hierarchical_collectives_ranks_per_host=2", {"parallel.data_parallel_size=4"}},
@@ -82,6 +85,7 @@ const FieldDescriptor& FieldAt(const std::string& path) {
 // Returns a value for which the condition holds; empty if it holds by default.
 std::string ValueFor(const Condition& condition) {
   if (condition.path == "diloco.server_address") return "here:4";
+  if (condition.path == "train.eval_tasks") return "piqa=a";
   if (condition.path == "train.train_samples")
     return condition.kind == Condition::Kind::kPresent ? "128" : "";
   const FieldRef empty = Resolve(config::PretrainConfig::default_instance(), condition.path);
@@ -134,6 +138,7 @@ std::set<std::vector<std::string>> Contexts() {
       {"train.train_samples=128", "train.train_iters=", "optimizer.lr_warmup_iters=0",
        "optimizer.lr_decay_style=WSD", "optimizer.lr_wsd_decay_samples=16"},
       {"data.fim_data={}"},
+      {"model.lora={dim: 8}"},
       {"data.random_ltd={min_value: 8 require_steps: 10}"},
       {"data.stories=", "data.mock_data=true", "data.vocab_size=90",
        "data.tokenizer_type=NullTokenizer"},
@@ -182,6 +187,8 @@ const std::map<std::string, Help>& Helps() {
       {"data.curriculum_learning.min_difficulty", {"16", {}}},
       {"data.random_ltd.min_value", {"16", {}}},
       {"train.train_samples", {"64", {"train.train_iters=", "optimizer.lr_warmup_iters=0"}}},
+      {"train.eval_tasks", {"piqa=b", {}}},
+      {"train.eval_tasks_interval", {"2000", {}}},
       {"train.iterations_to_skip", {"[3]", {}}},
       {"train.step_batch_size_schedule", {"0:4 1K:8", {}}},
       {"data.random_ltd.max_value", {"16", {}}},
@@ -200,8 +207,14 @@ const std::map<std::string, Help>& Helps() {
        {"2", {"model.num_layers=2", "model.model_type=t5", "model.decoder_seq_length=16"}}},
       {"model.encoder_seq_length",
        {"24", {"model.seq_length=24", "model.model_type=t5", "model.decoder_seq_length=16"}}},
+      {"model.multi_latent_attention",
+       {"true", {"model.position_embedding_type=rope", "model.qk_pos_emb_head_dim=4"}}},
+      {"model.mtp_num_layers", {"2", {"model.position_embedding_type=rope"}}},
+      {"model.mtp_loss_scaling_factor",
+       {"0.5", {"model.mtp_num_layers=1", "model.position_embedding_type=rope"}}},
       {"model.num_experts", {"4", {"model.disable_bias_linear=true"}}},
       {"model.moe_layer_freq", {"[0]+[1]*3", {}}},
+      {"model.lora.target_modules", {"[\"linear_qkv\"]", {}}},
       {"model.window_attn_skip_freq", {"[0]+[1]*3", {}}},
       {"model.no_rope_freq", {"[0]+[1]*3", {}}},
       {"model.group_query_attention", {"true", {"model.num_query_groups=2"}}},
@@ -284,7 +297,8 @@ std::string Describe(const MoeOptions& o) {
 std::string Describe(const TransformerOptions& o) {
   return Describe(o.moe) +
          Line(o.num_layers, o.hidden_size, o.ffn_hidden_size, o.num_attention_heads,
-              o.num_query_groups, o.kv_channels, o.norm.kind, o.norm.epsilon,
+              o.num_query_groups, o.kv_channels, o.value_channels, o.latent.kv_rank,
+              o.latent.q_rank, o.latent.rotated_size, o.norm.kind, o.norm.epsilon,
               o.norm.zero_centered_gamma, o.activation, o.gated, o.gate, o.gate_limit,
               o.gate_offset, o.linear_bias, o.qkv_bias, o.qk_norm, o.rotary, o.rotary_options.base,
               o.rotary_options.percent, o.rotary_options.interleaved,
@@ -296,13 +310,15 @@ std::string Describe(const TransformerOptions& o) {
               absl::StrJoin(o.rotary_layers, ""), o.window_size, absl::StrJoin(o.window_layers, ""),
               o.sink, o.hidden_dropout, o.attention_dropout, o.init_std, o.output_init_std, o.dtype,
               o.recompute.core_attention, o.recompute.mlp, o.recompute.norm,
-              o.recompute.mlp_chunk_tokens, o.recompute.attention_chunk_tokens, o.sequence_parallel,
-              o.tp_comm_overlap, o.context_parallel, o.context_team_size, o.causal, o.post_norm,
+              o.recompute.latent_heads, o.recompute.mlp_chunk_tokens,
+              o.recompute.attention_chunk_tokens, o.sequence_parallel, o.tp_comm_overlap,
+              o.context_parallel, o.context_team_size, o.causal, o.post_norm, o.sandwich_norm,
               o.relative_positions.buckets, o.relative_positions.max_distance, o.softmax_scale,
               o.float8.enabled, o.float8.gradient, o.float8.weight_gradient,
               o.float8.first_layers_without, o.float8.last_layers_without, o.float8.recipe,
               o.float8.power_of_two_scales, o.float8.history_options.length,
-              o.float8.history_options.most_recent, o.float8.history_options.margin);
+              o.float8.history_options.most_recent, o.float8.history_options.margin) +
+         Line(o.lora.dim, o.lora.alpha, absl::StrJoin(o.lora.target_modules, " "));
 }
 
 std::string Describe(const TrainerOptions& o) {
@@ -310,12 +326,13 @@ std::string Describe(const TrainerOptions& o) {
   return Describe(o.model.transformer) +
          Line(o.model.vocab_size, o.model.padded_vocab_size, o.model.learned_positions,
               o.model.max_positions, o.model.tied_embeddings, o.model.embedding_init_std,
-              o.model.xavier_uniform, o.model.xavier_embeddings, o.model.layer_recompute.method,
-              o.model.layer_recompute.num_layers, o.model.num_offloaded_layers,
-              o.model.attention_on_host, o.model.dropout_seed, o.model.num_token_types,
-              o.model.kind, o.model.masked_lm_activation, o.model.sentence_order_head,
-              o.model.num_encoder_layers, o.model.output_bias, o.model.output_scale,
-              o.model.logits_chunk) +
+              o.model.embedding_scale, o.model.xavier_uniform, o.model.xavier_embeddings,
+              o.model.layer_recompute.method, o.model.layer_recompute.num_layers,
+              o.model.num_offloaded_layers, o.model.attention_on_host, o.model.dropout_seed,
+              o.model.num_token_types, o.model.kind, o.model.masked_lm_activation,
+              o.model.sentence_order_head, o.model.num_encoder_layers, o.model.output_bias,
+              o.model.output_scale, o.model.logits_chunk, o.model.mtp_num_layers,
+              o.packing.mtp_depths, o.packing.mtp_loss_factor) +
          Line(o.placement.stages, o.placement.chunks, absl::StrJoin(o.placement.layers, " "),
               o.sharding, o.shards_states_over_instances, o.data_parallel.overlap_grad_reduce,
               o.data_parallel.overlap_param_gather, o.data_parallel.gradient_dtype,
@@ -349,8 +366,9 @@ std::string Describe(const TrainerOptions& o) {
               o.optimizer.zero_one.var_freeze_step, o.optimizer.zero_one.var_update_scaler,
               o.optimizer.zero_one.local_step_scaler, o.optimizer.zero_one.local_step_clipper,
               o.qk_clip.enabled, o.qk_clip.threshold, o.qk_clip.alpha, o.host_fraction,
-              o.state_directory, o.weights_on_host, o.clip_grad, o.log_params_norm,
-              o.log_num_zeros_in_grad, o.diagnostics_interval, o.replica_check_interval) +
+              o.state_directory, o.weights_on_host, o.weight_directory, o.clip_grad,
+              o.log_params_norm, o.log_num_zeros_in_grad, o.diagnostics_interval,
+              o.replica_check_interval, o.rerun.mode, o.rerun.interval, o.rerun.spiky_loss_after) +
          Line(s.max_lr, s.min_lr, s.init_lr, s.lr_warmup_steps, s.lr_decay_steps, s.lr_decay_style,
               s.wsd_decay_style, s.wsd_decay_steps, s.start_weight_decay, s.end_weight_decay,
               s.weight_decay_steps, s.weight_decay_style, s.decoupled_max_lr.value_or(0),
@@ -384,15 +402,24 @@ std::string Describe(const DataOptions& o) {
          (o.sentences.has_value() ? Line(o.sentences->mask_prob, o.sentences->short_seq_prob,
                                          o.sentences->binary_head, o.sentences->decoder_seq_length)
                                   : "no sentences\n") +
+         (o.conversations.has_value()
+              ? Line(o.conversations->chat_template, o.conversations->drop_long)
+              : "no conversations\n") +
+         Line(o.sampling_alpha.value_or(-1)) +
          Line(absl::StrJoin(o.data_path, " "), o.split, o.mock, o.stories, o.stories_bytes,
               o.stories_seed, o.seq_length, o.seed, o.reset_position_ids, o.reset_attention_mask,
               o.eod_mask_loss, o.multiple_validation_sets, o.full_validation, o.run.train_iters,
               o.run.global_batch_size, o.run.eval_interval, o.run.eval_iters, o.run.training_runs,
-              o.training_run);
+              o.training_run, absl::StrJoin(o.validation_set_names, " "));
+}
+
+std::string Describe(const EvaluationTaskOptions& o) {
+  return Line(absl::StrJoin(o.files, " ", absl::PairFormatter("=")), o.limit, o.overlapping_eval,
+              o.seq_length, o.global_batch_size);
 }
 
 std::string Describe(const RunOptions& o) {
-  return Describe(o.trainer) + Describe(o.data) +
+  return Describe(o.trainer) + Describe(o.data) + Describe(o.tasks) +
          Line(o.parallel.tensor, o.parallel.tensor_side, o.parallel.tensor_depth,
               o.parallel.tensor_cube, o.parallel.context, o.parallel.pipeline, o.parallel.data,
               o.parallel.expert, o.parallel.expert_tensor, o.parallel.optimizer_instances,
@@ -410,17 +437,19 @@ std::string Describe(const RunOptions& o) {
               absl::StrJoin(o.tokenizer.tiktoken_special_tokens, " ")) +
          Line(o.loop.train_iters, absl::StrJoin(o.loop.iterations_to_skip, " "),
               o.data.run.train_samples, o.loop.eval_interval, o.loop.eval_iters,
-              o.loop.log_interval, absl::FormatDuration(o.loop.log_time), o.loop.exit_interval,
+              o.loop.eval_tasks_interval, o.loop.log_interval,
+              absl::FormatDuration(o.loop.log_time), o.loop.exit_interval,
               o.loop.exit_duration_minutes, o.loop.log_throughput, o.loop.timing_log_level,
               o.loop.timing_log_option, o.loop.spikes.threshold, o.loop.spikes.window,
               o.loop.metrics_file, o.loop.tensorboard_dir, o.loop.pipeline_timeline_file,
               o.loop.on_event, o.loop.prometheus_textfile, o.loop.metrics_port) +
          Line(o.profile.enabled, o.profile.start, o.profile.end,
               absl::StrJoin(o.profile.ranks, " "), o.profile.directory) +
-         Line(o.checkpoint.save, o.checkpoint.load, o.checkpoint.save_interval,
-              o.checkpoint.keep_last, o.checkpoint.retain_interval, o.checkpoint.async_save,
-              o.checkpoint.finetune, o.checkpoint.no_load_optim, o.checkpoint.use_checkpoint_args,
-              o.checkpoint.local_save, o.checkpoint.local_save_interval, o.checkpoint.peer_copies) +
+         Line(o.checkpoint.save, o.checkpoint.load, o.checkpoint.save_huggingface,
+              o.checkpoint.save_interval, o.checkpoint.keep_last, o.checkpoint.retain_interval,
+              o.checkpoint.async_save, o.checkpoint.finetune, o.checkpoint.no_load_optim,
+              o.checkpoint.use_checkpoint_args, o.checkpoint.local_save,
+              o.checkpoint.local_save_interval, o.checkpoint.peer_copies) +
          Line(o.generation.enabled, o.generation.prompt, o.generation.tokens,
               o.generation.sampling.temperature, o.generation.sampling.top_k,
               o.generation.sampling.top_p, o.generation.sampling.seed, o.seed, o.num_threads,

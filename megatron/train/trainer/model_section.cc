@@ -3,7 +3,10 @@
 #include <cmath>
 
 #include "megatron/base/round_up.h"
+#include "megatron/layers/latent_scale.h"
 #include "megatron/train/config/layer_pattern.h"
+#include "megatron/train/costs/layer_shape.h"
+#include "megatron/train/costs/lora_modules.h"
 #include "megatron/train/recipes/model_rules_of.h"
 #include "megatron/train/recipes/recipes.h"
 
@@ -52,6 +55,10 @@ Float8Options ToFloat8(const config::PrecisionConfig& config) {
   return options;
 }
 
+LoraOptions ToLora(const config::LoraConfig& config) {
+  return {config.dim(), config.alpha(), LoraModules(config)};
+}
+
 RecomputeOptions ToRecompute(const config::RecomputeConfig& config) {
   RecomputeOptions options;
   options.mlp_chunk_tokens = config.mlp_chunk_tokens();
@@ -60,6 +67,7 @@ RecomputeOptions ToRecompute(const config::RecomputeConfig& config) {
   options.core_attention = Contains(config, config::RecomputeModule::core_attn);
   options.mlp = Contains(config, config::RecomputeModule::mlp);
   options.norm = Contains(config, config::RecomputeModule::layernorm);
+  options.latent_heads = Contains(config, config::RecomputeModule::mla_up_proj);
   return options;
 }
 
@@ -166,8 +174,10 @@ AttentionSink ToSink(config::SoftmaxType::Type type) {
   return AttentionSink::kNone;
 }
 
+// Latent attention turns neighbouring channels, as in DeepSeek's models.
 RotaryOptions ToRotary(const config::ModelConfig& model) {
-  RotaryOptions options = {model.rotary_base(), model.rotary_percent(), model.rotary_interleaved(),
+  RotaryOptions options = {model.rotary_base(), model.rotary_percent(),
+                           model.rotary_interleaved() || model.multi_latent_attention(),
                            model.rotary_seq_len_interpolation_factor(),
                            model.use_rope_scaling() ? model.rope_scaling_factor() : 0};
   options.local_base = model.rotary_base_local();
@@ -183,6 +193,14 @@ RotaryOptions ToRotary(const config::ModelConfig& model) {
   return options;
 }
 
+// Sets latent attention. YaRN also makes its scores larger, unless their scale is written.
+void SetLatentAttention(const config::ModelConfig& model, TransformerOptions* options) {
+  if (!model.multi_latent_attention()) return;
+  options->latent = {model.kv_lora_rank(), model.q_lora_rank(), model.qk_pos_emb_head_dim()};
+  if (model.has_softmax_scale()) return;
+  options->softmax_scale = LatentSoftmaxScale(*options);
+}
+
 // Converts the options that all kinds of models share.
 TransformerOptions ToTransformer(const config::PretrainConfig& config) {
   const config::ModelConfig& model = config.model();
@@ -193,6 +211,7 @@ TransformerOptions ToTransformer(const config::PretrainConfig& config) {
   options.num_attention_heads = model.num_attention_heads();
   options.num_query_groups = model.num_query_groups();
   options.kv_channels = model.kv_channels();
+  options.value_channels = ValueHeadDim(model);
   options.norm.kind = model.normalization() == config::Normalization::RMSNorm
                           ? ops::Norm::kRmsNorm
                           : ops::Norm::kLayerNorm;
@@ -210,6 +229,8 @@ TransformerOptions ToTransformer(const config::PretrainConfig& config) {
   options.rotary = model.position_embedding_type() == config::PositionEmbedding::rope ||
                    model.position_embedding_type() == config::PositionEmbedding::yarn;
   options.rotary_options = ToRotary(model);
+  options.softmax_scale = static_cast<float>(model.softmax_scale());
+  SetLatentAttention(model, &options);
   if (model.has_no_rope_freq()) options.rotary_layers = *RotaryLayers(model);
   options.window_size = model.window_size();
   if (model.has_window_attn_skip_freq()) options.window_layers = *WindowLayers(model);
@@ -219,6 +240,7 @@ TransformerOptions ToTransformer(const config::PretrainConfig& config) {
                                   model.relative_attention_max_distance()};
   }
   options.post_norm = model.post_norm();
+  options.sandwich_norm = model.sandwich_norm();
   options.hidden_dropout = static_cast<float>(model.hidden_dropout());
   options.attention_dropout = static_cast<float>(model.attention_dropout());
   options.init_std = static_cast<float>(model.init_method_std());
@@ -230,6 +252,7 @@ TransformerOptions ToTransformer(const config::PretrainConfig& config) {
   options.recompute = ToRecompute(config.recompute());
   options.float8 = ToFloat8(config.precision());
   options.moe = ToMoe(model);
+  if (model.has_lora()) options.lora = ToLora(model.lora());
   return options;
 }
 
@@ -272,12 +295,15 @@ ModelOptions ToModelOptions(const config::PretrainConfig& config, int64_t vocab_
   options.max_positions = model.max_position_embeddings();
   options.tied_embeddings = !model.untie_embeddings_and_output_weights();
   options.embedding_init_std = static_cast<float>(model.embedding_init_method_std());
+  options.embedding_scale = static_cast<float>(model.embedding_scale());
   options.xavier_uniform = model.init_method_xavier_uniform();
   options.xavier_embeddings = options.xavier_uniform && !model.has_embedding_init_method_std();
   options.layer_recompute = ToLayerRecompute(config.recompute());
   options.num_offloaded_layers = config.recompute().cpu_offloading_num_layers();
   options.attention_on_host = config.recompute().attention_chunks_on_host();
   options.logits_chunk = config.train().logits_chunk_tokens();
+  options.mtp_num_layers = model.mtp_num_layers();
+  options.mtp_loss_scaling_factor = static_cast<float>(model.mtp_loss_scaling_factor());
   options.dropout_seed = static_cast<uint64_t>(config.train().seed());
   RecipeOf(options.kind).SetModelOptions(model, &options);
   return options;

@@ -19,6 +19,9 @@
 namespace megatron {
 namespace {
 
+// Names without the part that those of adapters have (layers/low_rank_adapter.h).
+constexpr char kAllButAdapters[] = "^(?!.*\\.adapter\\.)";
+
 DataSharding ToSharding(const config::ParallelConfig& config) {
   if (!config.use_distributed_optimizer()) return DataSharding::kNone;
   switch (config.data_parallel_sharding_strategy()) {
@@ -183,6 +186,20 @@ QkClipOptions ToQkClipOptions(const config::OptimizerConfig& config) {
   return {config.qk_clip(), config.qk_clip_threshold(), config.qk_clip_alpha()};
 }
 
+RerunOptions ToRerunOptions(const config::PretrainConfig& run) {
+  constexpr int64_t kStepsBeforeSpikes = 100;
+  const config::TrainConfig& config = run.train();
+  RerunOptions options;
+  if (config.rerun_mode() == config::RerunMode::validate_results)
+    options.mode = RerunMode::kValidateResults;
+  if (config.rerun_mode() == config::RerunMode::report_stats)
+    options.mode = RerunMode::kReportStats;
+  options.interval = config.rerun_interval();
+  if (config.check_for_spiky_loss()) options.spiky_loss_after = kStepsBeforeSpikes;
+  options.gradients_may_overflow = run.precision().fp16() && !run.precision().has_loss_scale();
+  return options;
+}
+
 OptimizerOptions ToOptimizerOptions(const config::OptimizerConfig& config) {
   OptimizerOptions options;
   options.kind = ToOptimizerKind(config.optimizer());
@@ -323,6 +340,7 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
   options.data_parallel.compression = ToCompression(config);
   options.data_parallel.float8_param_gather = config.precision().fp8_param_gather();
   const SampleLengths lengths = ModelRulesOf(config.model()).LengthsOf(config.model());
+  options.scores_tokens = config.train().eval_tasks_size() > 0;
   if (config.has_generation()) {
     options.max_generation_context = lengths.seq_length;
     options.max_encoder_context = lengths.encoder_seq_length;
@@ -333,6 +351,7 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
     options.host_fraction = config.optimizer().optimizer_offload_fraction();
   options.state_directory = config.optimizer().optimizer_offload_path();
   options.weights_on_host = config.parallel().param_cpu_offload();
+  options.weight_directory = config.parallel().param_offload_path();
   options.schedule = ToSchedule(config);
   options.batch_size = ToBatchSize(config);
   options.curriculum = ToCurriculum(config.data());
@@ -345,12 +364,18 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
       options.batch_size.MicroBatchesOf(training.global_batch_size());
   options.packing.per_token_loss = training.calculate_per_token_loss();
   options.packing.num_workers = config.data().num_workers();
+  options.packing.mtp_depths = options.model.mtp_num_layers;
+  if (options.model.mtp_num_layers > 0) {
+    options.packing.mtp_loss_factor =
+        options.model.mtp_loss_scaling_factor / static_cast<float>(options.model.mtp_num_layers);
+  }
   RecipeOf(options.model.kind).SetPacking(&options.packing);
   SetSparseTable(config, &options);
   if (config.parallel().sequence_parallel() && options.packing.lengths_vary())
     options.packing.token_multiple = config.parallel().tensor_model_parallel_size();
   options.clip_grad = config.optimizer().clip_grad();
   options.freeze.assign(config.optimizer().freeze().begin(), config.optimizer().freeze().end());
+  if (config.model().has_lora()) options.freeze.push_back(kAllButAdapters);
   options.cuda_graphs.enabled = config.system().cuda_graph_impl() == config::CudaGraphImpl::local;
   options.cuda_graphs.warmup_steps = config.system().cuda_graph_warmup_steps();
   options.log_params_norm = config.logging().log_params_norm();
@@ -358,6 +383,7 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
   options.diagnostics_interval = config.logging().diagnostics_interval();
   options.replica_check_interval =
       config.parallel().check_weight_hash_across_dp_replicas_interval();
+  options.rerun = ToRerunOptions(config);
   return options;
 }
 
@@ -379,6 +405,20 @@ TimerOption ToTimerOption(config::TimingLogOption::Type option) {
   return TimerOption::kMinMax;
 }
 
+EvaluationTaskOptions ToEvaluationTasks(const config::PretrainConfig& config) {
+  const config::TrainConfig& training = config.train();
+  EvaluationTaskOptions options;
+  for (const std::string& text : training.eval_tasks()) {
+    absl::StatusOr<std::pair<std::string, std::string>> file = SplitTaskAndFile(text);
+    if (file.ok()) options.files.push_back(*std::move(file));  // validation refuses others
+  }
+  options.limit = training.eval_tasks_limit();
+  options.overlapping_eval = training.overlapping_eval();
+  options.seq_length = config.model().seq_length();
+  options.global_batch_size = training.global_batch_size();
+  return options;
+}
+
 LoopOptions ToLoop(const config::PretrainConfig& config) {
   const config::TrainConfig& training = config.train();
   LoopOptions options;
@@ -387,6 +427,7 @@ LoopOptions ToLoop(const config::PretrainConfig& config) {
                                     training.iterations_to_skip().end());
   options.eval_interval = training.eval_iters() > 0 ? training.eval_interval() : 0;
   options.eval_iters = training.eval_iters();
+  options.eval_tasks_interval = training.eval_tasks_interval();
   options.log_interval = training.log_interval();
   options.exit_interval = training.exit_interval();
   options.exit_duration_minutes = training.exit_duration_in_mins();
@@ -480,6 +521,7 @@ CheckpointOptions ToCheckpointOptions(const config::CheckpointConfig& config) {
   CheckpointOptions options;
   options.save = config.save();
   options.load = config.load();
+  options.save_huggingface = config.save_huggingface();
   options.save_interval = config.save_interval();
   options.keep_last = config.keep_last();
   options.retain_interval = config.save_retain_interval();
@@ -541,6 +583,7 @@ RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size
   options.loop = ToLoop(config);
   options.checkpoint = ToCheckpointOptions(config.checkpoint());
   options.generation = ToGeneration(config);
+  options.tasks = ToEvaluationTasks(config);
   options.seed = static_cast<uint64_t>(config.train().seed());
   options.device = DeviceOf(config.system());
   options.num_threads = config.system().num_threads() > 0
@@ -562,6 +605,7 @@ TrainerOptions RunOptions::TrainerOf(int stage, int data_rank) const {
     options.cuda_graphs.enabled = false;
     if (options.state_directory.empty()) options.host_fraction = 0;
     options.weights_on_host = false;
+    options.weight_directory.clear();
     options.model.num_offloaded_layers = 0;
     options.model.attention_on_host = false;
   }

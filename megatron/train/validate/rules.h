@@ -25,6 +25,12 @@ std::optional<RankGrids> GridsOf(const ConfigChecker& check);
 // (recipes/model_rules.h).
 void CheckModel(ConfigChecker& check);
 
+// Latent attention, and values that are not as wide as keys.
+void CheckLatentAttention(ConfigChecker& check);
+
+// Multi-token prediction.
+void CheckMultiTokenPrediction(ConfigChecker& check);
+
 // Mixtures of experts.
 void CheckExperts(ConfigChecker& check);
 
@@ -56,6 +62,9 @@ void CheckDiloco(ConfigChecker& check);
 void CheckGradientCompression(ConfigChecker& check);
 void CheckSparseGradients(ConfigChecker& check);
 void CheckOneBit(ConfigChecker& check);
+
+// Low-rank adapters.
+void CheckLora(ConfigChecker& check);
 
 // Parameters that keep their values.
 void CheckFreeze(ConfigChecker& check);

@@ -76,10 +76,6 @@ void CheckAttentionChunks(ConfigChecker& check) {
   };
   refuse(config.precision().fp8_format() != config::Fp8Format::none, "precision.fp8_format",
          "its scales are made of whole tensors");
-  refuse(
-      config.parallel().sequence_parallel() && config.parallel().tensor_model_parallel_size() > 1,
-      "parallel.sequence_parallel",
-      "a chunk is of consecutive tokens, of which each tensor-parallel rank has all");
   const int64_t ranks = config.parallel().context_parallel_size();
   if (!check.Usable({"parallel.context_parallel_size"}) || ranks == 1) return;
   refuse(config.parallel().cp_comm_type() != config::ContextParallelComm::a2a,
@@ -196,6 +192,8 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   check.CheckRequired();
   check.CheckEffects();
   CheckModel(check);
+  CheckLatentAttention(check);
+  CheckMultiTokenPrediction(check);
   CheckParallel(check);
   CheckGemms(check);
   CheckCudaGraphs(check);
@@ -212,6 +210,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckSparseGradients(check);
   CheckOneBit(check);
   CheckFreeze(check);
+  CheckLora(check);
   CheckTraining(check);
   CheckElasticity(check);
   CheckData(check);

@@ -1,0 +1,180 @@
+#include "megatron/models/multi_token_prediction.h"
+
+#include <string>
+#include <utility>
+
+#include "glog/logging.h"
+#include "megatron/layers/dropout_site.h"
+#include "megatron/ops/dropout.h"
+#include "megatron/tensor/trace/trace.h"
+
+namespace megatron {
+namespace {
+
+// Makes what is said of each layer say of `count` more what it says of the last.
+template <typename T>
+void Extend(int64_t count, std::vector<T>* of_layers) {
+  if (!of_layers->empty()) of_layers->resize(of_layers->size() + count, of_layers->back());
+}
+
+ModelOptions OptionsOfDepth(const ModelOptions& options, const std::string& name) {
+  ModelOptions of_depth = options;
+  TransformerOptions& transformer = of_depth.transformer;
+  transformer.name = name;
+  transformer.layer_name = name + ".transformer_layer";
+  Extend(options.mtp_num_layers, &transformer.moe.layers);
+  Extend(options.mtp_num_layers, &transformer.window_layers);
+  Extend(options.mtp_num_layers, &transformer.rotary_layers);
+  return of_depth;
+}
+
+std::unique_ptr<NormLayer> MakeNorm(const TransformerOptions& options, const std::string& name) {
+  return std::make_unique<NormLayer>(NormOptions{options.norm, name + ".weight", name + ".bias",
+                                                 options.hidden_size, options.sequence_parallel});
+}
+
+}  // namespace
+
+MultiTokenPrediction::MultiTokenPrediction(const ModelOptions& options,
+                                           const ProcessGroup& tensor_group,
+                                           const ExpertGroups& expert_groups,
+                                           VocabParallelEmbedding* embedding, Parameter* words)
+    : dtype_(options.transformer.dtype),
+      hidden_size_(options.transformer.hidden_size),
+      dropout_(options.transformer.hidden_dropout),
+      embedding_(embedding),
+      ends_embedding_(&embedding->weight() != words && !embedding->weight().owner) {
+  const TransformerOptions& transformer = options.transformer;
+  CHECK(!transformer.post_norm && !options.learned_positions && !transformer.grid.is_grid());
+  CHECK(!transformer.float8.enabled && !options.output_bias && !options.masked_lm_transform);
+  for (int64_t d = 0; d < options.mtp_num_layers; ++d) {
+    const std::string name = "mtp.layers." + std::to_string(d);
+    const ModelOptions of_depth = OptionsOfDepth(options, name);
+    Depth depth;
+    depth.embedding_norm = MakeNorm(transformer, name + ".enorm");
+    depth.hidden_norm = MakeNorm(transformer, name + ".hnorm");
+    depth.projection = std::make_unique<ReplicatedLinear>(
+        ReplicatedLinearOptions{name + ".eh_proj", 2 * hidden_size_, hidden_size_,
+                                transformer.init_std, transformer.sequence_parallel});
+    depth.layer = std::make_unique<LayerStack>(
+        LayerStackOptions{of_depth.transformer, options.layer_recompute, transformer.num_layers + d,
+                          /*num_layers=*/1},
+        tensor_group, expert_groups);
+    const Measures loss = {{MeasureKind::kLmLoss, "lm loss", /*is_loss=*/true}};
+    depth.head = std::make_unique<LmHead>(of_depth, loss, tensor_group, words, /*used_later=*/true);
+    depths_.push_back(std::move(depth));
+  }
+}
+
+LayerContext MultiTokenPrediction::ContextOf(const LayerContext& ctx, const MicroBatch& batch) {
+  LayerContext of_depth = ctx;
+  of_depth.batch = &batch;
+  of_depth.deferred = nullptr;
+  of_depth.activations = nullptr;
+  of_depth.largest_scores_LN = Tensor();
+  of_depth.kept_tokens = 0;
+  return of_depth;
+}
+
+void MultiTokenPrediction::Forward(const LayerContext& ctx, const RotaryTables* rotary,
+                                   const Tensor& hidden_TH, const Tensor& sums,
+                                   Saved* saved) const {
+  const TraceSpan span(ctx.stream, "multi-token prediction");
+  CHECK_EQ(ctx.batch->mtp.depths(), static_cast<int64_t>(depths_.size()));
+  saved->depths.resize(depths_.size());
+  Tensor from_TH = hidden_TH;
+  for (size_t d = 0; d < depths_.size(); ++d) {
+    const Depth& depth = depths_[d];
+    OfDepth& kept = saved->depths[d];
+    const MicroBatch batch = ctx.batch->AtDepth(static_cast<int64_t>(d));
+    const LayerContext at = ContextOf(ctx, batch);
+    const Tensor embedding_TH = Allocate(at.saved, at, "embedding");
+    {
+      const WeightsInUse words(at.blocks, embedding_->weight().block, depth.own_block);
+      embedding_->Forward(at, batch.tokens_T, embedding_TH);
+    }
+    const ops::Dropout dropout =
+        DropoutAt(at, dropout_, static_cast<int64_t>(d), DropoutSite::kMtpEmbedding);
+    if (dropout.probability > 0)
+      ops::BiasDropoutAdd(at.stream, dropout, embedding_TH, Tensor(), Tensor(), embedding_TH);
+    kept.joined_TI = at.saved->Allocate(dtype_, {at.rows(), 2 * hidden_size_}, "norm output");
+    const Tensor x_TH = Allocate(at.saved, at, "layer input");
+    {
+      const WeightsInUse own(at.blocks, depth.own_block, depth.layer->first_block());
+      depth.embedding_norm->Forward(at, embedding_TH, EmbeddingPart(kept.joined_TI),
+                                    &kept.embedding_norm);
+      depth.hidden_norm->Forward(at, from_TH, HiddenPart(kept.joined_TI), &kept.hidden_norm);
+      depth.projection->Forward(at, kept.joined_TI, x_TH);
+    }
+    const Tensor y_TH = Allocate(at.saved, at, "layer output");
+    if (at.training) {
+      depth.layer->Forward(at, rotary, x_TH, y_TH, &kept.layer);
+    } else {
+      depth.layer->ForwardOnly(at, rotary, x_TH, y_TH);
+    }
+    const int64_t row = static_cast<int64_t>(d) + 1;
+    depth.head->Forward(at, y_TH, sums.Slice(0, row, row + 1), &kept.head);
+    from_TH = kept.head.normed_TH;
+  }
+}
+
+void MultiTokenPrediction::Backward(const LayerContext& ctx, const RotaryTables* rotary,
+                                    const Tensor& dhidden_TH, Saved* saved) {
+  const TraceSpan span(ctx.stream, "multi-token prediction");
+  Tensor dnormed_TH;  // the gradient of h_d by the depth behind it
+  for (size_t d = depths_.size(); d-- > 0;) {
+    Depth& depth = depths_[d];
+    OfDepth& kept = saved->depths[d];
+    const MicroBatch batch = ctx.batch->AtDepth(static_cast<int64_t>(d));
+    const LayerContext at = ContextOf(ctx, batch);
+    Arena::Scope scope(at.scratch);
+    const Tensor dy_TH = Allocate(at.scratch, at, "layer gradient");
+    const Tensor dx_TH = Allocate(at.scratch, at, "layer gradient");
+    depth.head->Backward(at, dy_TH, &kept.head, dnormed_TH);
+    depth.layer->Backward(at, rotary, dy_TH, dx_TH, &kept.layer);
+    const Tensor djoined_TI =
+        at.scratch->Allocate(dtype_, {at.rows(), 2 * hidden_size_}, "norm gradient");
+    const Tensor dembedding_TH = Allocate(at.scratch, at, "embedding gradient");
+    {
+      const WeightsInUse own(at.blocks, depth.own_block);
+      const GradientsInUse gradients(at.blocks, depth.own_block);
+      depth.projection->BackwardInput(at, dx_TH, djoined_TI);
+      depth.projection->BackwardWeight(at, dx_TH, kept.joined_TI);
+      depth.embedding_norm->Backward(at, EmbeddingPart(djoined_TI), Tensor(), dembedding_TH,
+                                     kept.embedding_norm);
+      depth.hidden_norm->Backward(at, HiddenPart(djoined_TI), Tensor(), dhidden_TH,
+                                  kept.hidden_norm);
+    }
+    dnormed_TH = dhidden_TH;
+    const ops::Dropout dropout =
+        DropoutAt(at, dropout_, static_cast<int64_t>(d), DropoutSite::kMtpEmbedding);
+    if (dropout.probability > 0)
+      ops::DropoutBackward(at.stream, dropout, dembedding_TH, dembedding_TH, Tensor());
+    const GradientsInUse words(at.blocks, embedding_->weight().block,
+                               /*last=*/ends_embedding_ && d == 0);
+    embedding_->Backward(at, batch.tokens_T, dembedding_TH);
+  }
+}
+
+void MultiTokenPrediction::AppendParameters(std::vector<Parameter*>* out) {
+  for (Depth& depth : depths_) {
+    std::vector<Parameter*> own;
+    depth.embedding_norm->AppendParameters(&own);
+    depth.hidden_norm->AppendParameters(&own);
+    depth.projection->AppendParameters(&own);
+    depth.own_block = NextBlock(*out);
+    AppendBlock(own, out);
+    depth.layer->AppendParameters(out);
+    depth.head->AppendParameters(out);
+  }
+}
+
+std::vector<MoeLayer*> MultiTokenPrediction::moe_layers() const {
+  std::vector<MoeLayer*> layers;
+  for (const Depth& depth : depths_) {
+    for (MoeLayer* layer : depth.layer->moe_layers()) layers.push_back(layer);
+  }
+  return layers;
+}
+
+}  // namespace megatron
