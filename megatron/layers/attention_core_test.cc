@@ -40,7 +40,9 @@ struct Case {
   int64_t bias_reach = -1;                // < 0: no bias
   int64_t window = 0;                     // 0: none
   bool sinks = false;
+  int64_t value_size = 0;  // 0: head_size
 
+  int64_t values() const { return value_size > 0 ? value_size : head_size; }
   bool cross() const { return !encoder_lengths.empty(); }
   int64_t tokens() const { return std::accumulate(lengths.begin(), lengths.end(), int64_t{0}); }
   int64_t keys() const {
@@ -56,15 +58,15 @@ struct Operands {
   Operands(const Case& c, int ranks)
       : q({c.tokens() / ranks, c.groups, c.heads, c.head_size}, c.dtype),
         k({c.keys() / ranks, c.groups, c.head_size}, c.dtype),
-        v(k.tensor().shape(), c.dtype),
+        v({c.keys() / ranks, c.groups, c.values()}, c.dtype),
         bias(HostTensor::Normal({2 * std::max<int64_t>(c.bias_reach, 0) + 1, c.groups * c.heads},
                                 DType::kFloat32, 5)),
         sink(HostTensor::Normal({c.groups * c.heads}, c.dtype, 6)),
-        out(q.tensor().shape(), c.dtype),
-        dout(q.tensor().shape(), c.dtype),
+        out({c.tokens() / ranks, c.groups, c.heads, c.values()}, c.dtype),
+        dout(out.tensor().shape(), c.dtype),
         dq(q.tensor().shape(), c.dtype),
         dk(k.tensor().shape(), c.dtype),
-        dv(k.tensor().shape(), c.dtype),
+        dv(v.tensor().shape(), c.dtype),
         dbias(bias.tensor().shape(), DType::kFloat32),
         dsink(sink.tensor().shape(), DType::kFloat32) {}
 };
@@ -261,6 +263,10 @@ std::vector<Case> Cases() {
       {0, {13, 2, 17}, 12, 2, 8, true, 0.2f, DType::kFloat32, {}, 4, 6, true},
       {0, {3, 1, 21, 7}, 4, 2, 8, false, 0, DType::kFloat32, {}, -1, 0, true},
       {0, {200, 90, 222}, 8, 1, 32, true, 0.1f, DType::kBFloat16, {}, -1, 50, true},
+      // Values that are narrower and wider than keys.
+      {16, {5, 1, 10, 3, 13}, 4, 2, 12, true, 0.2f, DType::kFloat32, {}, -1, 0, false, 8},
+      {256, {100, 156, 256}, 4, 1, 24, true, 0.1f, DType::kFloat32, {}, -1, 0, true, 16},
+      {0, {13, 2, 17}, 12, 1, 8, true, 0.1f, DType::kBFloat16, {}, 4, 6, false, 20},
   };
 }
 

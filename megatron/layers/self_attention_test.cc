@@ -72,6 +72,19 @@ TEST(SelfAttentionTest, GradientsThroughNormsOfQueriesAndKeysAreThoseOfFiniteDif
   ExpectAttentionGradients(options, &tables);
 }
 
+TEST(SelfAttentionTest, GradientsOfValuesThatAreNotAsWideAsKeysAreThoseOfFiniteDifferences) {
+  const RotaryTables tables = Tables();
+  for (int64_t groups : {1, 2, 4}) {
+    for (int64_t value_channels : {3, 6}) {
+      TransformerOptions options = Options(groups);
+      options.rotary = true;
+      options.value_channels = value_channels;
+      options.sink = AttentionSink::kLearned;
+      ExpectAttentionGradients(options, &tables);
+    }
+  }
+}
+
 TEST(SelfAttentionTest, GradientsInWindowsAndOfSinksAreThoseOfFiniteDifferences) {
   for (const AttentionSink sink : {AttentionSink::kZero, AttentionSink::kLearned}) {
     TransformerOptions options = Options(2);
@@ -119,8 +132,8 @@ TransformerOptions InChunks(TransformerOptions options, int64_t tokens) {
 
 // Options of all kinds of queries and keys.
 std::vector<TransformerOptions> Kinds() {
-  std::vector<TransformerOptions> kinds = {Options(),  Options(2), Options(1),
-                                           Options(2), Options(2), Options()};
+  std::vector<TransformerOptions> kinds = {Options(),  Options(2), Options(1), Options(2),
+                                           Options(2), Options(),  Options(2), Options(1)};
   kinds[1].rotary = true;
   kinds[2].rotary = kinds[2].recompute.core_attention = true;
   kinds[3].rotary = kinds[3].qk_norm = true;
@@ -130,6 +143,10 @@ std::vector<TransformerOptions> Kinds() {
   kinds[5].window_size = 20;
   kinds[5].sink = AttentionSink::kZero;
   kinds[5].recompute.core_attention = true;
+  kinds[6].rotary = kinds[6].qk_norm = true;
+  kinds[6].value_channels = 3;
+  kinds[7].value_channels = 6;
+  kinds[7].recompute.core_attention = true;
   return kinds;
 }
 
@@ -222,9 +239,11 @@ TEST(SelfAttentionTest, ATokenSeesOnlyEarlierTokensOfItsSequence) {
 TEST(SelfAttentionTest, TwoTensorParallelRanksEqualOne) {
   const RotaryTables tables = Tables();
   // With one group two ranks share it, each with half of its queries.
-  for (int64_t groups : {4, 2, 1}) {
+  for (const auto& [groups, value_channels] :
+       {std::pair{4, 0}, std::pair{2, 0}, std::pair{1, 0}, std::pair{2, 3}, std::pair{1, 6}}) {
     SCOPED_TRACE(testing::Message() << groups << " query groups");
     TransformerOptions options = Options(groups);
+    options.value_channels = value_channels;
     options.rotary = true;
     options.window_size = 2;
     options.sink = AttentionSink::kLearned;
@@ -243,9 +262,8 @@ TEST(SelfAttentionTest, TwoTensorParallelRanksEqualOneInChunks) {
     ExpectTwoRanksEqualOne(
         {5, 3},
         [&](const ProcessGroup& group, bool sequence_parallel) {
-          // Sequence parallelism has no chunks.
-          return MakeAttention(InChunks(options, sequence_parallel ? 0 : 3),
-                               TablesOf(options, tables), group, sequence_parallel);
+          return MakeAttention(InChunks(options, 3), TablesOf(options, tables), group,
+                               sequence_parallel);
         },
         kHidden);
   }

@@ -58,7 +58,8 @@ std::vector<NamedModel> Models() {
                                     {"experts", Dropless(SmallMixtral())},
                                     {"shared and biased experts", SmallDeepSeek()},
                                     {"post-norm, sinkhorn", Dropless(SmallBalanced())},
-                                    {"windows and sinks", SmallWindowed()}};
+                                    {"latent attention", SmallLatent()},
+                                    {"latent attention without norms", SmallLatentMixture()}};
   for (NamedModel& model : models) model.options = Long(model.options);
   NamedModel bf16 = models[1];
   bf16.name = "llama in bf16";
@@ -220,7 +221,8 @@ TEST(CachedModelTest, MemoryIsThatOfKeysAndValues) {
 }
 
 TEST(CachedModelTest, TensorAndPipelineParallelRanksHaveTheBitsOfWholeTextsToo) {
-  for (ModelOptions options : {SmallGpt2(), SmallLlama(), SmallWindowed(), SharedGroup()}) {
+  for (ModelOptions options :
+       {SmallGpt2(), SmallLlama(), SmallWindowed(), SmallLatent(), SharedGroup()}) {
     options = Long(options);
     ParallelSizes sizes;
     sizes.tensor = sizes.pipeline = 2;

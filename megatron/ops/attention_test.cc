@@ -22,6 +22,9 @@ struct Sizes {
   int bias_reach = -1;  // < 0: no bias
   int window = 0;       // 0: none
   bool sinks = false;
+  int value_dim = 0;  // 0: dim
+
+  int64_t values() const { return value_dim > 0 ? value_dim : dim; }
 };
 
 HostTensor CumulativeLengths(const std::vector<int>& lengths) {
@@ -47,13 +50,13 @@ struct Problem {
         position({Tokens(cu_q)}, DType::kInt32),
         q(HostTensor::Normal(QShape(), dtype, 1)),
         k(HostTensor::Normal(KShape(), dtype, 2)),
-        v(HostTensor::Normal(KShape(), dtype, 3)),
-        dout(HostTensor::Normal(QShape(), dtype, 4)),
-        out(QShape(), dtype),
+        v(HostTensor::Normal(VShape(), dtype, 3)),
+        dout(HostTensor::Normal(OutShape(), dtype, 4)),
+        out(OutShape(), dtype),
         lse({Tokens(cu_q), s.groups, s.heads}, DType::kFloat32),
         dq(QShape(), dtype),
         dk(KShape(), dtype),
-        dv(KShape(), dtype),
+        dv(VShape(), dtype),
         bias(HostTensor::Normal(BiasShape(), DType::kFloat32, 5)),
         dbias(BiasShape(), DType::kFloat32),
         sink(HostTensor::Normal({s.groups * s.heads}, dtype, 6)),
@@ -77,6 +80,8 @@ struct Problem {
   }
   Shape QShape() const { return {Tokens(cu_q), setup.groups, setup.heads, setup.dim}; }
   Shape KShape() const { return {Tokens(cu_k), setup.groups, setup.dim}; }
+  Shape VShape() const { return {Tokens(cu_k), setup.groups, setup.values()}; }
+  Shape OutShape() const { return {Tokens(cu_q), setup.groups, setup.heads, setup.values()}; }
   Shape BiasShape() const {
     return {2 * std::max(setup.bias_reach, 0) + 1, setup.groups * setup.heads};
   }
@@ -104,7 +109,7 @@ struct Reference {
         k(p.k.Values()),
         v(p.v.Values()),
         dout(p.dout.Values()),
-        out(q.size()),
+        out(dout.size()),
         lse(p.lse.numel()),
         dq(q.size()),
         dk(k.size()),
@@ -136,7 +141,7 @@ struct Reference {
   }
 
   void Row(const Problem& p, int64_t s, int64_t t, int64_t g, int64_t r) {
-    const int64_t dim = p.setup.dim;
+    const int64_t dim = p.setup.dim, values = p.setup.values();
     const int64_t k_begin = p.cu_k.Get(s), k_length = p.cu_k.Get(s + 1) - k_begin;
     const int64_t q_length = p.cu_q.Get(s + 1) - p.cu_q.Get(s), i = t - p.cu_q.Get(s);
     const int64_t row = (t * p.setup.groups + g) * p.setup.heads + r;
@@ -146,6 +151,7 @@ struct Reference {
         p.setup.window > 0 ? std::max<int64_t>(0, visible - 1 - p.setup.window) : 0;
     const int64_t head = g * p.setup.heads + r;
     const auto key_row = [&](int64_t j) { return ((k_begin + j) * p.setup.groups + g) * dim; };
+    const auto value_row = [&](int64_t j) { return ((k_begin + j) * p.setup.groups + g) * values; };
     const auto bias_entry = [&](int64_t j) {
       const int64_t reach = p.setup.bias_reach, distance = j - (i + k_length - q_length);
       return (std::min(std::max(distance, -reach), reach) + reach) * p.setup.groups *
@@ -173,11 +179,11 @@ struct Reference {
     for (int64_t j = first; j < visible; ++j) {
       probability[j] /= sum;
       factor[j] = Factor(p, t, g * p.setup.heads + r, j);
-      for (int64_t d = 0; d < dim; ++d) {
-        const double dy = dout[row * dim + d];
-        out[row * dim + d] += probability[j] * factor[j] * v[key_row(j) + d];
-        dv[key_row(j) + d] += probability[j] * factor[j] * dy;
-        gradient[j] += factor[j] * dy * v[key_row(j) + d];
+      for (int64_t d = 0; d < values; ++d) {
+        const double dy = dout[row * values + d];
+        out[row * values + d] += probability[j] * factor[j] * v[value_row(j) + d];
+        dv[value_row(j) + d] += probability[j] * factor[j] * dy;
+        gradient[j] += factor[j] * dy * v[value_row(j) + d];
       }
       delta += probability[j] * gradient[j];
     }
@@ -220,6 +226,11 @@ std::vector<Sizes> Cases() {
       {{200, 31}, {200, 31}, 2, 2, 64, true, 0.3f, -1, 0, true},
       {{400}, {400}, 1, 1, 8, true, 0, -1, 130, true},
       {{90, 0, 3}, {90, 2, 3}, 2, 2, 24, true, 0.2f, 20, 30, true},
+      // Values that are narrower and wider than keys.
+      {{130, 3}, {130, 3}, 1, 3, 24, true, 0, -1, 0, false, 16},
+      {{200, 31}, {200, 31}, 2, 2, 192, true, 0.3f, -1, 64, true, 128},
+      {{70}, {70}, 2, 1, 12, false, 0.1f, 9, 0, false, 36},
+      {{70, 3}, {9, 200}, 2, 1, 8, false, 0, -1, 0, true, 80},
   };
 }
 
@@ -288,10 +299,10 @@ struct Parts {
   Parts(const Sizes& setup, DType dtype)
       : whole(setup, dtype),
         q_place(Places(whole.cu_q)),
-        out(whole.QShape(), DType::kFloat32),
+        out(whole.OutShape(), DType::kFloat32),
         dq(whole.QShape(), DType::kFloat32),
         dk(whole.KShape(), DType::kFloat32),
-        dv(whole.KShape(), DType::kFloat32) {}
+        dv(whole.VShape(), DType::kFloat32) {}
 
   static HostTensor Places(const HostTensor& cu) {
     HostTensor places({Problem::Tokens(cu)}, DType::kInt32);
@@ -309,27 +320,27 @@ struct Parts {
   Part Take(int part, int parts) const {
     std::vector<double> k, v, cu = {0}, place;
     std::vector<int64_t> token;
-    const int64_t width = whole.setup.groups * whole.setup.dim;
+    const int64_t k_width = whole.setup.groups * whole.setup.dim;
+    const int64_t v_width = whole.setup.groups * whole.setup.values();
     for (int64_t s = 0; s + 1 < whole.cu_k.numel(); ++s) {
       for (int64_t u = whole.cu_k.Get(s); u < whole.cu_k.Get(s + 1); ++u) {
         const int64_t at = u - static_cast<int64_t>(whole.cu_k.Get(s));
         if (at % parts != part) continue;
         token.push_back(u);
         place.push_back(static_cast<double>(at));
-        for (int64_t i = 0; i < width; ++i) {
-          k.push_back(whole.k.Get(u * width + i));
-          v.push_back(whole.v.Get(u * width + i));
-        }
+        for (int64_t i = 0; i < k_width; ++i) k.push_back(whole.k.Get(u * k_width + i));
+        for (int64_t i = 0; i < v_width; ++i) v.push_back(whole.v.Get(u * v_width + i));
       }
       cu.push_back(static_cast<double>(token.size()));
     }
     const int64_t count = static_cast<int64_t>(token.size());
-    const Shape shape = {count, whole.setup.groups, whole.setup.dim};
+    const Shape k_shape = {count, whole.setup.groups, whole.setup.dim};
+    const Shape v_shape = {count, whole.setup.groups, whole.setup.values()};
     const DType dtype = whole.k.tensor().dtype();
-    return {HostTensor::Of(shape, dtype, k),
-            HostTensor::Of(shape, dtype, v),
-            HostTensor(shape, DType::kFloat32),
-            HostTensor(shape, DType::kFloat32),
+    return {HostTensor::Of(k_shape, dtype, k),
+            HostTensor::Of(v_shape, dtype, v),
+            HostTensor(k_shape, DType::kFloat32),
+            HostTensor(v_shape, DType::kFloat32),
             HostTensor::Of({static_cast<int64_t>(cu.size())}, DType::kInt32, cu),
             HostTensor::Of({count}, DType::kInt32, place),
             token};
@@ -351,13 +362,14 @@ struct Parts {
       AttentionBackward(stream, attention, in, whole.out, whole.lse, whole.dout,
                         {dq, keys.dk, keys.dv, whole.IfBiased(whole.dbias),
                          in.sink_N ? Tensor(whole.dsink) : Tensor()});
-      const int64_t width = whole.setup.groups * whole.setup.dim;
-      for (size_t j = 0; j < keys.token.size(); ++j) {
-        for (int64_t i = 0; i < width; ++i) {
-          dk.Set(keys.token[j] * width + i, keys.dk.Get(j * width + i));
-          dv.Set(keys.token[j] * width + i, keys.dv.Get(j * width + i));
+      const auto put = [&](const HostTensor& part, int64_t width, HostTensor* whole_gradient) {
+        for (size_t j = 0; j < keys.token.size(); ++j) {
+          for (int64_t i = 0; i < width; ++i)
+            whole_gradient->Set(keys.token[j] * width + i, part.Get(j * width + i));
         }
-      }
+      };
+      put(keys.dk, whole.setup.groups * whole.setup.dim, &dk);
+      put(keys.dv, whole.setup.groups * whole.setup.values(), &dv);
     }
   }
 
@@ -416,8 +428,8 @@ INSTANTIATE_TEST_SUITE_P(DTypes, AttentionTest,
 
 TEST(AttentionGradientTest, GradientsAreFiniteDifferences) {
   ThreadPool pool(1);
-  for (const Sizes& setup :
-       {Sizes{{5, 3}, {5, 3}, 1, 2, 8}, Sizes{{4}, {7}, 2, 1, 8, true, 0.25f}}) {
+  for (const Sizes& setup : {Sizes{{5, 3}, {5, 3}, 1, 2, 8}, Sizes{{4}, {7}, 2, 1, 8, true, 0.25f},
+                             Sizes{{5, 3}, {5, 3}, 1, 2, 12, true, 0, -1, 0, false, 5}}) {
     Problem p(setup, DType::kFloat32);
     p.Forward(&pool);
     p.Backward(&pool);
@@ -500,6 +512,7 @@ TEST(AttentionBitsTest, BitsDoNotDependOnTheNumberOfThreads) {
                              Sizes{{500}, {500}, 1, 2, 24, true, 0.1f, -1, 70, true},
                              Sizes{{90, 5, 130}, {90, 5, 130}, 3, 1, 64, true, 0, -1, 33, true},
                              Sizes{{90, 5, 130}, {90, 5, 130}, 3, 1, 64, false, 0.1f, 7},
+                             Sizes{{300}, {300}, 1, 2, 24, true, 0.1f, -1, 0, true, 40},
                              Sizes{{150, 20}, {99, 260}, 2, 1, 16, false}}) {
     ThreadPool one(1);
     Problem want(setup, DType::kFloat32);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "megatron/train/costs/layer_shape.h"
 
 namespace megatron {
 
@@ -34,6 +35,8 @@ std::vector<AttentionLimit> LimitsOf(config::AttentionBackend::Type backend,
     limit(flash && model.attention_dropout() > 0, "takes windows without dropout alone",
           "model.attention_dropout");
   }
+  limit(ValueHeadDim(model) != model.kv_channels(), "has values that are as wide as keys alone",
+        model.multi_latent_attention() ? "model.multi_latent_attention" : "model.v_head_dim");
   limit(flash && model.kv_channels() != 64 && model.kv_channels() != 128,
         "takes heads of 64 and 128", "model.kv_channels");
   return limits;

@@ -21,8 +21,11 @@ void ResolveModel(config::ModelConfig* model) {
   if (!model->has_ffn_hidden_size() && hidden_size > 0) {
     model->set_ffn_hidden_size(DefaultFfnHiddenSize(hidden_size, model->swiglu()));
   }
-  if (!model->has_kv_channels() && hidden_size > 0 && heads > 0)
+  if (!model->has_kv_channels() && model->multi_latent_attention()) {
+    model->set_kv_channels(model->qk_head_dim() + model->qk_pos_emb_head_dim());
+  } else if (!model->has_kv_channels() && hidden_size > 0 && heads > 0) {
     model->set_kv_channels(hidden_size / heads);
+  }
   if (!model->has_num_query_groups() && heads > 0) model->set_num_query_groups(heads);
   const ModelRules& rules = ModelRulesOf(*model);
   rules.ResolveDefaults(model);
@@ -108,6 +111,11 @@ void ResolveElasticity(config::PretrainConfig* config) {
   training->set_micro_batch_size(micro > 0 ? micro : config->elasticity().micro_batch_sizes(0));
 }
 
+void ResolveEvaluation(config::TrainConfig* training) {
+  if (training->eval_tasks_size() > 0 && !training->has_eval_tasks_interval())
+    training->set_eval_tasks_interval(training->eval_interval());
+}
+
 void ResolveProfile(config::PretrainConfig* config) {
   config::LoggingConfig* const logging = config->mutable_logging();
   if (!logging->profile()) return;
@@ -163,6 +171,7 @@ void ResolveDefaults(config::PretrainConfig* config) {
                  config->mutable_train());
   ResolveOptimizer(config->train(), config->mutable_optimizer());
   ResolveFiles(config);
+  ResolveEvaluation(config->mutable_train());
   ResolveProfile(config);
 }
 

@@ -10,6 +10,9 @@
 
 namespace megatron {
 
+// Returns the width of a value head.
+int64_t ValueHeadDim(const config::ModelConfig& model);
+
 // Layers with a mixture of experts and layers with an MLP have the same shape.
 LayerShape ToLayerShape(const config::ModelConfig& model);
 

@@ -92,6 +92,7 @@ double Recomputed(const config::RecomputeConfig& recompute, const MatrixProducts
   for (int module : recompute.recompute_modules()) {
     if (module == config::RecomputeModule::core_attn) again += ActivationMultiplyAdds(layer);
     if (module == config::RecomputeModule::mlp) again += MlpInputMultiplyAdds(layer);
+    if (module == config::RecomputeModule::mla_up_proj) again += FromLatentMultiplyAdds(layer);
   }
   return again;
 }

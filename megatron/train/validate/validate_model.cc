@@ -16,7 +16,7 @@ constexpr double kWidestAttention = 1 << 22;  // num_attention_heads * kv_channe
 
 void CheckHeads(ConfigChecker& check) {
   const config::ModelConfig& model = check.resolved().model();
-  if (!check.raw().model().has_kv_channels() &&
+  if (!check.raw().model().has_kv_channels() && !model.multi_latent_attention() &&
       check.Usable({"model.hidden_size", "model.num_attention_heads"}) &&
       model.hidden_size() % model.num_attention_heads() != 0) {
     check.Error("model.hidden_size",
@@ -48,6 +48,7 @@ void CheckHeads(ConfigChecker& check) {
 
 void CheckRotaryPositions(ConfigChecker& check) {
   const config::ModelConfig& model = check.resolved().model();
+  if (model.multi_latent_attention()) return;  // it has channels of their own for positions
   if (!check.Usable({"model.kv_channels", "model.rotary_percent"})) return;
   const int64_t rotated =
       static_cast<int64_t>(static_cast<double>(model.kv_channels()) * model.rotary_percent());
