@@ -130,6 +130,47 @@ TEST_F(MicroBatchPackerTest, PacksClassifiedSamplesWithoutPaddingAndFillsUp) {
   EXPECT_EQ(second.num_sequences(), 3);
 }
 
+// A document of two tokens has nothing two places on. Samples 1 and 2 are here.
+TEST_F(MicroBatchPackerTest, PacksWhatMultiTokenPredictionReadsWithinSequences) {
+  PackerOptions options = Options(2, 1);
+  options.mtp_depths = 2;
+  options.mtp_loss_factor = 0.5f;
+  const MicroBatchPacker::Step step = {/*consumed_samples=*/1, 1, 8};
+  MicroBatchPacker packer(options, Device(), nullptr);
+  ASSERT_TRUE(packer.Pack(source_, step, ProcessGroup(), stream_).ok());
+  const MtpBatch& mtp = packer.batches()[0].mtp;
+  ASSERT_EQ(mtp.depths(), 2);
+  const auto first = [](const Tensor& x_DT) { return x_DT.Select(0, 0); };
+  const auto second = [](const Tensor& x_DT) { return x_DT.Select(0, 1); };
+  EXPECT_THAT(Values<int32_t>(first(mtp.tokens_DT)), ElementsAre(11, 0, 13, 0, 21, 22, 23, 0));
+  EXPECT_THAT(Values<int32_t>(first(mtp.labels_DT)), ElementsAre(12, -1, 14, -1, 22, 23, 24, -1));
+  EXPECT_THAT(Values<float>(first(mtp.loss_weight_DT)), ElementsAre(1, 0, 1, 0, 0, 1, 1, 0));
+  EXPECT_THAT(Values<float>(first(mtp.gradient_weight_DT)), ElementsAre(1, 0, 1, 0, 0, 1, 1, 0));
+  EXPECT_THAT(Values<int32_t>(second(mtp.tokens_DT)), ElementsAre(0, 0, 0, 0, 22, 23, 0, 0));
+  EXPECT_THAT(Values<int32_t>(second(mtp.labels_DT)), ElementsAre(-1, -1, -1, -1, 23, 24, -1, -1));
+  EXPECT_THAT(Values<float>(second(mtp.loss_weight_DT)), ElementsAre(0, 0, 0, 0, 1, 1, 0, 0));
+  EXPECT_THAT(Values<float>(second(mtp.gradient_weight_DT)), ElementsAre(0, 0, 0, 0, 2, 2, 0, 0));
+  options.context_parallel_size = 2;
+  for (int rank : {0, 1}) {
+    options.context_parallel_rank = rank;
+    MicroBatchPacker part(options, Device(), nullptr);
+    ASSERT_TRUE(part.Pack(source_, step, ProcessGroup(), stream_).ok());
+    const std::vector<int> mine =
+        rank == 0 ? std::vector<int>{0, 3, 4, 7} : std::vector{1, 2, 5, 6};
+    for (int64_t depth : {0, 1}) {
+      const MicroBatch at = part.batches()[0].AtDepth(depth);
+      const MicroBatch whole = packer.batches()[0].AtDepth(depth);
+      ASSERT_EQ(at.num_tokens(), 4);
+      for (size_t i = 0; i < mine.size(); ++i) {
+        EXPECT_EQ(Values<int32_t>(at.tokens_T)[i], Values<int32_t>(whole.tokens_T)[mine[i]]);
+        EXPECT_EQ(Values<int32_t>(at.labels_T)[i], Values<int32_t>(whole.labels_T)[mine[i]]);
+        EXPECT_EQ(Values<float>(at.gradient_weight_T)[i],
+                  Values<float>(whole.gradient_weight_T)[mine[i]]);
+      }
+    }
+  }
+}
+
 // The tokens that one rank packs, and fillers of no weight.
 TEST_F(MicroBatchPackerTest, ContextRanksShareOutSamplesOfAnyLength) {
   PackerOptions options = Options(4, 1);

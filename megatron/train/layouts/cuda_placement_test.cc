@@ -52,6 +52,9 @@ class CudaPlacementTest : public testing::Test {
       ExpectSame(cuda.norms[i], cpu.norms[i], 20 * multiple);
     }
     ExpectSame(cuda.evaluation, cpu.evaluation, multiple);
+    ASSERT_EQ(cuda.token_losses.size(), cpu.token_losses.size());
+    for (size_t i = 0; i < cpu.token_losses.size(); ++i)
+      ExpectSame(cuda.token_losses[i], cpu.token_losses[i], multiple);
     if (Emulated()) {
       EXPECT_TRUE(cuda.state == cpu.state);
     }
@@ -79,6 +82,11 @@ std::vector<NamedModel> Models() {
       {"GPT-2", SmallGpt2()},
       {"Llama", SmallLlama()},
       {"windows and sinks", SmallWindowed()},
+      {"latent attention", SmallLatent()},
+      {"multi-token prediction", SmallMtp()},
+      {"multi-token prediction with experts", SmallMtpMixture()},
+      {"values narrower than keys",
+       Changed(SmallLlama(), [](ModelOptions* o) { o->transformer.value_channels = 6; })},
       {"Mixtral", SmallMixtral()},
       {"DeepSeek", SmallDeepSeek()},
       {"balanced experts", SmallBalanced()},
@@ -97,6 +105,12 @@ std::vector<NamedModel> Models() {
                                      o->transformer.recompute = {true, true, true};
                                      o->logits_chunk = 5;
                                    })},
+      {"recomputed parts of latent attention",
+       Changed(SmallMtpMixture(),
+               [](ModelOptions* o) {
+                 o->transformer.recompute = {true, true, true, true};
+                 o->logits_chunk = 5;
+               })},
       {"recomputed layers", Changed(SmallLlama(),
                                     [](ModelOptions* o) {
                                       o->layer_recompute = {LayerRecompute::kUniform, 1};
@@ -125,6 +139,10 @@ TEST_F(CudaPlacementTest, RanksWithPartsOfAModelTrainAsOnTheCpu) {
   ExpectSameOnBoth(TinyRun(SmallLlama(), OptimizerOptions::kAdamW), context);
   ExpectSameOnBoth(TinyRun(SmallWindowed(), OptimizerOptions::kAdamW), context);
   ExpectSameOnBoth(TinyRun(SmallWindowed(), OptimizerOptions::kAdamW), tensor);
+  ExpectSameOnBoth(TinyRun(SmallLatent(), OptimizerOptions::kAdamW), context);
+  ExpectSameOnBoth(TinyRun(SmallLatent(), OptimizerOptions::kAdamW), tensor);
+  ExpectSameOnBoth(TinyRun(SmallMtp(), OptimizerOptions::kAdamW), pipeline);
+  ExpectSameOnBoth(TinyRun(SmallMtp(), OptimizerOptions::kAdamW), context);
   ExpectSameOnBoth(TinyRun(SmallMixtral(), OptimizerOptions::kAdamW), experts);
   ExpectSameOnBoth(TinyRun(SmallLlama(), OptimizerOptions::kAdamW), pipeline);
 }
@@ -197,6 +215,17 @@ TEST_F(CudaPlacementTest, QkClipTrainsAsOnTheCpu) {
   ExpectSameOnBoth(options, run);
   options.model.transformer.dtype = DType::kBFloat16;
   ExpectSameOnBoth(options, Alone());
+}
+
+TEST_F(CudaPlacementTest, TokensAreScoredAsOnTheCpu) {
+  TrainerOptions options = TinyRun(SmallLlama(), OptimizerOptions::kAdamW);
+  options.scores_tokens = true;
+  const CountingSource source(/*documents=*/true);
+  LayoutRun run = Alone();
+  run.scored = &source;
+  ExpectSameOnBoth(options, run);
+  run.layout.tensor = run.layout.context = run.layout.pipeline = 2;
+  ExpectSameOnBoth(options, run);
 }
 
 TEST_F(CudaPlacementTest, GradientsSentAsCodesTrainAsOnTheCpu) {

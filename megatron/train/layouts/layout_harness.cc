@@ -17,6 +17,7 @@
 #include "megatron/checkpoint/rectangle.h"
 #include "megatron/checkpoint/save_checkpoint.h"
 #include "megatron/comm/rank_grid.h"
+#include "megatron/comm/recorded_communicator.h"
 #include "megatron/comm/thread/run_ranks.h"
 #include "megatron/models/model_stage.h"
 #include "megatron/tensor/cuda_device.h"
@@ -197,6 +198,10 @@ class LayoutRank {
         expert_(expert),
         world_(world),
         sent_(outcome.sent),
+        progress_([this](Phase phase) {
+          if (how_.on_piece && trainer_ != nullptr)
+            how_.on_piece(world_.rank(), phase, &trainer_->buffers());
+        }),
         pool_(1),
         stream_(Stream::Cpu(&pool_)) {
     if (how.device == DeviceType::kCuda) {
@@ -204,8 +209,9 @@ class LayoutRank {
       stream_ = Stream::Cuda(0, cuda_.get());
     }
     if (world.size() > 1) {
-      const std::shared_ptr<Communicator> ranks =
-          how.wrap ? how.wrap(world.communicator()) : world.communicator();
+      std::shared_ptr<Communicator> ranks = world.communicator();
+      if (run.rerun.enabled()) ranks = Recorded(std::move(ranks), &calls_);
+      if (how.wrap) ranks = how.wrap(std::move(ranks));
       world_ = ProcessGroup(Counted(ranks, sent_.get()));
     }
     const int rank = world.rank();
@@ -227,6 +233,8 @@ class LayoutRank {
                               MakeGroups(dense_, expert_, world_.communicator()));
     MEGATRON_ASSIGN_OR_RETURN(trainer_,
                               Trainer::Create(options_, scaler, groups, sizes, stream_, &ledger_));
+    trainer_->ReportTo(&progress_);
+    trainer_->RecordCallsIn(&calls_);
     if (how_.load.empty()) {
       trainer_->InitializeWeights(kSeed);
       return absl::OkStatus();
@@ -256,8 +264,9 @@ class LayoutRank {
         MEGATRON_RETURN_IF_ERROR(trainer_->Evaluate(source, 1).status());
       }
       MEGATRON_ASSIGN_OR_RETURN(const StepReport report, trainer_->Step(source));
-      outcome->losses.push_back(report.loss);
       // A NaN would differ from itself.
+      outcome->losses.push_back(std::isnan(report.loss) ? std::numeric_limits<double>::infinity()
+                                                        : report.loss);
       outcome->norms.push_back(report.update.finite ? report.update.grad_norm
                                                     : std::numeric_limits<double>::infinity());
       if (report.sent_gradients.has_value())
@@ -265,10 +274,18 @@ class LayoutRank {
       outcome->balances.push_back(report.load_balancing_loss);
       outcome->z_losses.push_back(report.z_loss);
       outcome->diagnostics.push_back(report.diagnostics);
+      outcome->reruns.push_back(report.rerun);
     }
     if (how_.evaluate) {
       MEGATRON_ASSIGN_OR_RETURN(const Measured measured, trainer_->Evaluate(source, 2));
       outcome->evaluation = measured.loss;
+    }
+    if (how_.scored != nullptr) {
+      MEGATRON_RETURN_IF_ERROR(trainer_->ScoreTokens(
+          *how_.scored, [&](int64_t, absl::Span<const float> losses, absl::Span<const float> hits) {
+            outcome->token_losses.insert(outcome->token_losses.end(), losses.begin(), losses.end());
+            outcome->token_hits.insert(outcome->token_hits.end(), hits.begin(), hits.end());
+          }));
     }
     if (graphed != nullptr) outcome->graphs = graphed->counts();
     EXPECT_EQ(ledger_.peak_bytes(), planned_bytes_);
@@ -295,6 +312,8 @@ class LayoutRank {
   const RankGrid &dense_, &expert_;
   ProcessGroup world_;
   const std::shared_ptr<BytesSent> sent_;
+  RankProgress progress_;
+  CallRecord calls_;
   TrainerOptions options_;
   ThreadPool pool_;
   std::unique_ptr<CudaStream> cuda_;
@@ -437,6 +456,11 @@ TrainerOptions TinyRun(const ModelOptions& model, OptimizerOptions::Kind optimiz
   options.schedule.weight_decay_steps = 1000;
   options.batch_size.global_batch_size = kGlobalBatch;
   options.packing.seq_length = CountingSource::kLength;
+  options.packing.mtp_depths = model.mtp_num_layers;
+  if (model.mtp_num_layers > 0) {
+    options.packing.mtp_loss_factor =
+        model.mtp_loss_scaling_factor / static_cast<float>(model.mtp_num_layers);
+  }
   options.clip_grad = 1;
   return options;
 }
@@ -464,6 +488,8 @@ LayoutOutcome TrainOnLayout(const TrainerOptions& run, const LayoutRun& how,
     EXPECT_EQ(outcome.balances, outcomes[0].balances);
     EXPECT_EQ(outcome.z_losses, outcomes[0].z_losses);
     EXPECT_EQ(outcome.evaluation, outcomes[0].evaluation);
+    EXPECT_EQ(outcome.token_losses, outcomes[0].token_losses);
+    EXPECT_EQ(outcome.token_hits, outcomes[0].token_hits);
     for (size_t i = 0; i < outcome.diagnostics.size(); ++i)
       ExpectEqual(outcome.diagnostics[i], outcomes[0].diagnostics[i]);
   }

@@ -118,7 +118,19 @@ Layout EightRanks(DataSharding sharding) {
   return layout;
 }
 
-enum Model { kDense, kExperts, kEncoder, kMatrices, kCodes, kRows, kDropping, kRounded, kModels };
+enum Model {
+  kDense,
+  kExperts,
+  kEncoder,
+  kMatrices,
+  kCodes,
+  kRows,
+  kDropping,
+  kRounded,
+  kLatent,
+  kMtp,
+  kModels
+};
 
 struct Scene {
   const char* name;
@@ -246,6 +258,24 @@ std::vector<Scene> Scenes() {
         {"weights gathered in the wrong order", "dp-cp", Collective::kAllGather, Fault::kRotated},
         {"gradients averaged while scattered", "dp-cp", Collective::kReduceScatter,
          Fault::kHalved}}},
+      {"latent attention, tensor and pipeline",
+       EightRanks(DataSharding::kNone),
+       {{"gradients of latents not summed", "tp", Collective::kAllReduce, Fault::kDropped},
+        {"gradients of latents averaged", "tp", Collective::kAllReduce, Fault::kHalved}},
+       kLatent},
+      {"latent attention, sequence parallel",
+       sequence,
+       {{"latents gathered in the wrong order", "tp", Collective::kAllGather, Fault::kRotated},
+        {"gradients of latents to the wrong rank", "tp", Collective::kReduceScatter,
+         Fault::kRotated},
+        {"gradients of whole matrices not summed", "tp", Collective::kAllReduce, Fault::kDropped}},
+       kLatent},
+      {"multi-token prediction",
+       EightRanks(DataSharding::kNone),
+       {{"gradients of the copied table not summed", "embedding", Collective::kAllReduce,
+         Fault::kDropped},
+        {"the copied table not sent", "embedding", Collective::kBroadcast, Fault::kDropped}},
+       kMtp},
       {"instances of sharded weights",
        instances,
        {{"gradients not summed over instances", "dp-cp-replicas", Collective::kAllReduce,
@@ -483,6 +513,13 @@ Training OfRounded() {
   return {run, 5e-4, /*compares_all=*/false};
 }
 
+// The output matrix is not the word table, of which the last stage has a copy.
+Training OfMtp() {
+  TrainerOptions run = TinyRun(SmallMtp(), OptimizerOptions::kSgd);
+  run.model.tied_embeddings = false;
+  return {run};
+}
+
 TEST(MutationTest, EveryWrongCollectiveIsDetected) {
   const Training trainings[kModels] = {{TinyRun(SmallGpt2(), OptimizerOptions::kSgd)},
                                        {RunWithExperts()},
@@ -491,7 +528,9 @@ TEST(MutationTest, EveryWrongCollectiveIsDetected) {
                                        OfCodes(),
                                        OfRows(),
                                        OfDropping(),
-                                       OfRounded()};
+                                       OfRounded(),
+                                       {TinyRun(SmallLatent(), OptimizerOptions::kSgd)},
+                                       OfMtp()};
   Layout one;
   one.micro_batch_size = 4;
   LayoutOutcome outcomes[kModels];

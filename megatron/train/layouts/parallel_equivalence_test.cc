@@ -61,11 +61,11 @@ enum Setting {
   kDocuments,
   kNumSettings
 };
-constexpr std::array<int, kNumSettings> kValues = {6, 2, 6, 8, 2, 3, kNumParts, 4,
+constexpr std::array<int, kNumSettings> kValues = {8, 2, 6, 8, 2, 3, kNumParts, 4,
                                                    3, 2, 4, 7, 2, 3, 4,         2};
 using Case = std::array<int, kNumSettings>;
 
-enum Model { kGpt2, kLlama, kWindowed, kMixtral, kDeepSeek, kBalanced };
+enum Model { kGpt2, kLlama, kWindowed, kLatent, kMtp, kMixtral, kDeepSeek, kBalanced };
 
 bool HasExperts(const Case& c) { return c[kModel] >= kMixtral; }
 
@@ -132,7 +132,7 @@ bool IsValid(const Case& c) {
   if (layout.sequence_parallel && layout.tensor == 1) return false;
   if (layout.tensor_side > 1 &&
       (layout.sequence_parallel || layout.context > 1 || HasExperts(c) || c[kRecompute] == 3 ||
-       c[kModel] == kWindowed ||
+       c[kModel] == kWindowed || c[kModel] == kLatent || c[kModel] == kMtp ||
        layout.micro_batch_size % (layout.tensor_side * layout.tensor_depth) != 0)) {
     return false;
   }
@@ -160,7 +160,8 @@ bool IsValid(const Case& c) {
   transformer.context_parallel = layout.context_parallel;
   transformer.context_team_size = layout.context_team_size;
   const int team_size = transformer.TeamSize(layout.context);
-  if (team_size > 1 && (c[kModel] == 0 ? 4 : 2) % (layout.tensor * team_size) != 0) return false;
+  const bool has_groups = c[kModel] != kGpt2 && c[kModel] != kLatent;
+  if (team_size > 1 && (has_groups ? 2 : 4) % (layout.tensor * team_size) != 0) return false;
   if (!HasExperts(c) && layout.expert * layout.expert_tensor > 1) return false;
   if (HasExperts(c) && c[kDocuments] == 1) return false;
   if (layout.tensor * layout.context * layout.data % (layout.expert * layout.expert_tensor) != 0)
@@ -226,18 +227,24 @@ std::vector<Case> CoveringArray(const std::vector<Case>& all) {
 }
 
 TrainerOptions RunOf(const Case& c) {
-  const ModelOptions models[] = {SmallGpt2(),    SmallLlama(),    SmallWindowed(),
-                                 SmallMixtral(), SmallDeepSeek(), SmallBalanced()};
+  const ModelOptions models[] = {SmallGpt2(), SmallLlama(),   SmallWindowed(), SmallLatent(),
+                                 SmallMtp(),  SmallMixtral(), SmallDeepSeek(), SmallBalanced()};
   TrainerOptions run = TinyRun(
       models[c[kModel]], c[kOptimizer] == 0 ? OptimizerOptions::kSgd : OptimizerOptions::kAdamW);
-  run.model.transformer.qk_norm = c[kModel] == kLlama;
+  if (c[kModel] == kLlama) {
+    run.model.transformer.qk_norm = run.model.transformer.sandwich_norm = true;
+    run.model.embedding_scale = 1.5f;
+  }
   // Routers make few decisions, with scores far apart; one stage has no experts.
   if (HasExperts(c)) {
     run.model.transformer.moe.layers = {false, true, false, true};
     run.model.transformer.init_std = 0.08f;
   }
   RecomputeOptions& selective = run.model.transformer.recompute;
-  if (c[kRecompute] == 1) selective.core_attention = selective.mlp = selective.norm = true;
+  if (c[kRecompute] == 1) {
+    selective.core_attention = selective.mlp = selective.norm = true;
+    selective.latent_heads = true;
+  }
   if (c[kRecompute] == 2) run.model.layer_recompute = {LayerRecompute::kUniform, 1};
   if (c[kRecompute] == 3) {
     run.model.layer_recompute = {LayerRecompute::kBlock, 1};
@@ -249,8 +256,9 @@ TrainerOptions RunOf(const Case& c) {
 std::string Describe(const Case& c) {
   static constexpr const char* kRecomputes[] = {"none", "selective", "uniform",
                                                 "block, MLPs in chunks"};
-  static constexpr const char* kModels[] = {"gpt2",    "llama",    "windowed",
-                                            "mixtral", "deepseek", "balanced"};
+  static constexpr const char* kModels[] = {
+      "gpt2",    "llama",    "windowed", "latent attention", "multi-token prediction",
+      "mixtral", "deepseek", "balanced"};
   return absl::StrCat(kModels[c[kModel]], c[kOptimizer] == 0 ? " sgd " : " adamw ",
                       ToString(LayoutOf(c)), " recompute ", kRecomputes[c[kRecompute]],
                       c[kDocuments] == 1 ? " documents" : "");
@@ -351,6 +359,40 @@ TEST(ParallelEquivalenceTest, WindowsSinksAndRotationsOfLayersAreFarAboveRoundin
   }
 }
 
+// The word table of the last stage is a copy, which the output matrix is not. Layers of multi-token
+// prediction have experts.
+TEST(ParallelEquivalenceTest, MultiTokenPredictionHasACopyOfAnEmbeddingOfItsOwn) {
+  TrainerOptions run = TinyRun(SmallMtpMixture(), OptimizerOptions::kSgd);
+  // Scores of all experts decide nothing.
+  run.model.transformer.moe.router.topk = 8;
+  run.model.transformer.moe.expert_bias = false;
+  const CountingSource source;
+  LayoutRun how;
+  how.steps = kSteps;
+  how.evaluate = true;
+  how.layout.micro_batch_size = 4;
+  const LayoutOutcome want = TrainOnLayout(run, how, source);
+  Layout pipeline, zero_bubble, experts, weights;
+  pipeline.pipeline = pipeline.tensor = 2;
+  pipeline.sequence_parallel = true;
+  zero_bubble.pipeline = zero_bubble.chunks = 2;
+  zero_bubble.schedule = ScheduleKind::kZeroBubbleV;
+  experts.pipeline = experts.data = experts.expert = 2;
+  weights.data = weights.context = 2;
+  weights.sharding = DataSharding::kWeights;
+  for (const Layout& layout : {pipeline, zero_bubble, experts, weights}) {
+    SCOPED_TRACE(ToString(layout));
+    how.layout = layout;
+    const LayoutOutcome got = TrainOnLayout(run, how, source);
+    for (int i = 0; i < kSteps; ++i) {
+      EXPECT_NEAR(got.losses[i], want.losses[i], kLossTolerance * want.losses[i]) << "step " << i;
+      EXPECT_NEAR(got.norms[i], want.norms[i], kLossTolerance * want.norms[i]) << "step " << i;
+    }
+    EXPECT_NEAR(got.evaluation, want.evaluation, kLossTolerance * want.evaluation);
+    CompareWeights(got, want, /*sgd=*/true);
+  }
+}
+
 TEST(ParallelEquivalenceTest, EveryLayoutTrainsWhatOneRankTrains) {
   const std::vector<Case> all = AllCases();
   std::vector<Case> cases = CoveringArray(all);
@@ -362,7 +404,7 @@ TEST(ParallelEquivalenceTest, EveryLayoutTrainsWhatOneRankTrains) {
 
   const CountingSource sources[] = {CountingSource(), CountingSource(/*documents=*/true)};
   std::map<std::array<int, 3>, LayoutOutcome> alone;
-  for (int model : {kGpt2, kLlama, kWindowed, kMixtral, kDeepSeek, kBalanced}) {
+  for (int model : {kGpt2, kLlama, kWindowed, kLatent, kMtp, kMixtral, kDeepSeek, kBalanced}) {
     for (int optimizer : {0, 1}) {
       for (int documents : {0, 1}) {
         Case c{};

@@ -84,6 +84,16 @@ std::vector<Kind> Kinds() {
   }
   kinds.push_back({"Windows and sinks, bf16, AdamW", SmallWindowed(), DType::kBFloat16,
                    OptimizerOptions::kAdamW});
+  kinds.push_back(
+      {"Latent attention, bf16, AdamW", SmallLatent(), DType::kBFloat16, OptimizerOptions::kAdamW});
+  kinds.push_back(
+      {"Latent attention, Muon", SmallLatent(), DType::kFloat32, OptimizerOptions::kMuon});
+  ModelOptions narrow = SmallLlama();
+  narrow.transformer.value_channels = 6;
+  kinds.push_back(
+      {"Values narrower than keys, Muon", narrow, DType::kFloat32, OptimizerOptions::kMuon});
+  kinds.push_back({"Multi-token prediction, bf16, AdamW", SmallMtp(), DType::kBFloat16,
+                   OptimizerOptions::kAdamW});
   kinds.push_back({"Llama, bf16, AdamW with moments in fp8", SmallLlama(), DType::kBFloat16,
                    OptimizerOptions::kAdamW, DType::kUInt8});
   return kinds;

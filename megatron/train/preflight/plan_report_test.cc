@@ -83,6 +83,24 @@ TEST(PlanScreenTest, ParametersOfMegatronsExamplesAreThoseOfTheirArchitectures) 
   EXPECT_EQ(JsonOf(Plan("mixtral_8x7b"))["parameters"],
             2 * 32000 * 4096 + 32 * (attention + 8 * mlp + 8 * 4096 + 2 * 4096) + 4096);
   EXPECT_EQ(JsonOf(Plan("mixtral_8x7b"))["parameters"], 46702792704);
+  // Latent attention: down to 1536 for queries and to 512 and the shared 64 for keys and values, both
+  // normalized, up to 128 heads of 192, and of 128 and 128, and back. Then experts, a shared one and
+  // the router, or an MLP in the first three layers, and two norms.
+  const int64_t d = 7168, latent = d * (1536 + 512 + 64) + 1536 + 512 + 128 * 192 * 1536 +
+                                   128 * (128 + 128) * 512 + d * 128 * 128;
+  const int64_t dense = latent + 3 * d * 18432 + 2 * d;
+  const int64_t mixture = latent + (256 + 1) * 3 * d * 2048 + 256 * d + 2 * d;
+  const int64_t model = 2 * 129280 * d + 3 * dense + 58 * mixture + d;
+  EXPECT_EQ(model,
+            671026404352);  // as published, but for a bias of each expert that is not trained
+  // A layer of multi-token prediction is like the last, with three norms and two of d to one of d.
+  EXPECT_EQ(JsonOf(Plan("deepseek_v3"))["parameters"], model + mixture + 3 * d + 2 * d * d);
+  // 64 heads with sinks, 8 groups, biases everywhere, experts with gates.
+  const int64_t o = 2880, heads = o * (2 * 4096 + 2 * 512) + 4096 + 2 * 512 + o + 64;
+  const int64_t expert = 3 * o * o + 2 * o + o;
+  EXPECT_EQ(JsonOf(Plan("gpt_oss_20b"))["parameters"],
+            2 * 201088 * o + 24 * (heads + 32 * expert + 32 * o + 32 + 2 * o) + o);
+  EXPECT_EQ(JsonOf(Plan("gpt_oss_20b"))["parameters"], 20914757184);  // as published
   // Embeddings of words, positions and token types; layers; the last norm; the head's layer and norm
   // with a bias for each word; the pooler and two classes.
   const int64_t b = 1024;
@@ -250,6 +268,35 @@ TEST(PlanScreenTest, SaysWhatLiesInFiles) {
     EXPECT_EQ(json["memory"]["stages"][0]["file_bytes"], rank.file_bytes);
     EXPECT_EQ(json["memory"]["disk_bytes_available"], 10 * kGiB);
   }
+}
+
+TEST(PlanScreenTest, SaysWhereAWindowDoesNothing) {
+  const std::string longer = ScreenOf(Plan("gpt_demo", {"model.window_size=511"}));
+  EXPECT_THAT(longer, HasSubstr("model.window_size = 511 does nothing"));
+  const std::string shorter = ScreenOf(Plan("gpt_demo", {"model.window_size=510"}));
+  EXPECT_THAT(shorter, Not(HasSubstr("does nothing")));
+}
+
+TEST(PlanScreenTest, SaysWhichWeightsLieInFiles) {
+  const std::vector<std::string> on_host = {"system.device=cuda", "precision.bf16=true",
+                                            "optimizer.optimizer_cpu_offload=true",
+                                            "parallel.param_cpu_offload=true"};
+  std::vector<std::string> in_files = on_host;
+  in_files.push_back("parallel.param_offload_path=/nvme");
+  const Planned before = Plan("gpt2_124m", on_host), planned = Plan("gpt2_124m", in_files);
+  const RankPlan &was = before.run.plan.stages[0], &rank = planned.run.plan.stages[0];
+  EXPECT_EQ(was.weight_file_bytes, 0);
+  EXPECT_GE(rank.weight_file_bytes, was.host_memory.at("weights"));
+  EXPECT_LE(rank.weight_file_bytes, was.host_memory.at("weights") + 4096);
+  EXPECT_EQ(rank.host_memory.count("weights"), 0);
+  EXPECT_EQ(rank.host_memory.at("gradients"), was.host_memory.at("gradients"));
+  // Three extents of 2^20 elements, and three word tables, the largest block.
+  EXPECT_EQ(rank.host_memory.at("weight extents"), (int64_t{6} << 20) + 4096);
+  EXPECT_GE(rank.host_memory.at("weights read ahead"), int64_t{3} * 2 * 50257 * 768);
+  EXPECT_EQ(rank.total_bytes(), was.total_bytes());
+  EXPECT_THAT(FormatFullPlan(planned.loaded, planned.run), HasSubstr("and in a file in /nvme: "));
+  const Json json = JsonOf(planned, Host(64 * kGiB));
+  EXPECT_EQ(json["memory"]["stages"][0]["weight_file_bytes"], rank.weight_file_bytes);
 }
 
 TEST(PlanScreenTest, SaysWhyARunHereWouldBeRefused) {

@@ -37,6 +37,8 @@ TEST(CountParametersTest, CountsTheBiasesAndNormsThatAreAskedFor) {
             plain + 4 * 8 * 32);
   EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.qk_layernorm=true"}), 384),
             plain + 4 * 2 * 32);
+  EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.sandwich_norm=true"}), 384),
+            plain + 4 * 2 * 128);
 }
 
 // The closed form of Narayanan et al. (2021), per token.
@@ -77,9 +79,72 @@ TEST(FlopsPerTokenTest, CountsWhatWindowsShow) {
   }
 }
 
+TEST(CountParametersTest, CountsAdapters) {
+  const config::ModelConfig tiny = Model("llama_tiny");
+  const int64_t hidden = tiny.hidden_size(), ffn = tiny.ffn_hidden_size();
+  const int64_t queries = tiny.num_attention_heads() * tiny.kv_channels();
+  const int64_t keys = tiny.num_query_groups() * tiny.kv_channels();
+  // The inputs and outputs of linear_qkv, linear_proj, linear_fc1, a pair, and linear_fc2.
+  const int64_t features =
+      (hidden + queries + 2 * keys) + (queries + hidden) + (hidden + 2 * ffn) + (ffn + hidden);
+  EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.lora.dim=8"}), 384),
+            CountParameters(tiny, 384) + tiny.num_layers() * 8 * features);
+  EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.lora={dim: 8 target_modules: "
+                                                 "\"linear_proj\"}"}),
+                            384),
+            CountParameters(tiny, 384) + tiny.num_layers() * 8 * (queries + hidden));
+}
+
 TEST(CountParametersTest, CountsSinks) {
   EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.softmax_type=learnable"}), 384),
             CountParameters(Model("llama_tiny"), 384) + 4 * 4);
+}
+
+const std::vector<std::string> kLatent = {"model.multi_latent_attention=true",
+                                          "model.group_query_attention=false",
+                                          "model.num_query_groups=",
+                                          "model.q_lora_rank=48",
+                                          "model.kv_lora_rank=40",
+                                          "model.qk_head_dim=24",
+                                          "model.qk_pos_emb_head_dim=16",
+                                          "model.v_head_dim=20",
+                                          "model.qk_layernorm=true"};
+
+// Four heads; what is made from latents, down and up, and back. Grouped attention goes.
+TEST(FlopsPerTokenTest, CountsLatentAttention) {
+  const config::ModelConfig plain = Model("llama_tiny"), latent = Model("llama_tiny", kLatent);
+  const double weights = 128.0 * (48 + 40 + 16) + 48 * 4 * 40 + 40 * 4 * (24 + 20) + 4 * 20 * 128;
+  const double grouped = 128.0 * 128 * 2 + 128 * 64 * 2, scores = 4 * 40 + 4 * 20;
+  EXPECT_DOUBLE_EQ(FlopsPerToken(latent, 384, FlopsConvention::kCausalHalved) -
+                       FlopsPerToken(plain, 384, FlopsConvention::kCausalHalved),
+                   6 * 4 * (weights - grouped) + 6 * 4 * (256 / 2) * (scores - 2 * 128));
+  EXPECT_EQ(CountParameters(latent, 384) - CountParameters(plain, 384),
+            4 * static_cast<int64_t>(weights - grouped + 48 + 40));
+}
+
+TEST(FlopsPerTokenTest, CountsValuesOfTheirOwnWidth) {
+  const config::ModelConfig plain = Model("llama_tiny"),
+                            narrow = Model("llama_tiny", {"model.v_head_dim=20"});
+  // Two of four heads' values are made; four outputs are read.
+  const double weights = 128.0 * (2 + 4) * (32 - 20);
+  EXPECT_DOUBLE_EQ(FlopsPerToken(plain, 384, FlopsConvention::kCausalHalved) -
+                       FlopsPerToken(narrow, 384, FlopsConvention::kCausalHalved),
+                   6 * 4 * weights + 6 * 4 * (256 / 2) * 4 * (32 - 20));
+  EXPECT_EQ(CountParameters(plain, 384) - CountParameters(narrow, 384), 4 * weights);
+}
+
+// A layer like the others, a projection from both of its inputs, and the head once more.
+TEST(FlopsPerTokenTest, CountsMultiTokenPrediction) {
+  const config::ModelConfig plain = Model("llama_tiny"),
+                            longer = Model("llama_tiny", {"model.num_layers=6"}),
+                            mtp = Model("llama_tiny", {"model.mtp_num_layers=2"});
+  const auto flops = [](const config::ModelConfig& model) {
+    return FlopsPerToken(model, 384, FlopsConvention::kCausalHalved);
+  };
+  EXPECT_DOUBLE_EQ(flops(mtp) - flops(longer), 6.0 * 2 * (2 * 128 * 128 + 384 * 128));
+  EXPECT_EQ(CountParameters(mtp, 384) - CountParameters(longer, 384),
+            2 * (2 * 128 * 128 + 3 * 128));
+  EXPECT_GT(flops(longer), flops(plain));
 }
 
 TEST(FlopsPerTokenTest, CountsOfExpertsThoseThatATokenGoesTo) {
