@@ -43,12 +43,9 @@ constexpr char kNoGenerator[] =
     "dropout and the order of samples follow from the seed and the sample; no generator is saved";
 constexpr char kFaults[] = "ranks watch each other in the way that docs/operations.md describes";
 constexpr char kLoader[] = "data files are read in one way";
-constexpr char kMla[] = "there is no multi-latent attention";
-constexpr char kMtp[] = "there is no multi-token prediction";
+constexpr char kMtp[] =
+    "each layer of multi-token prediction has weights of its own, and one input";
 constexpr char kHybrid[] = "there are no state-space layers";
-constexpr char kYarn[] =
-    "it is about latent attention; model.position_embedding_type: yarn scales the positions of "
-    "other attention";
 constexpr char kEvaluation[] = "it changes how evaluations are done, which is the same here always";
 constexpr char kMup[] = "muP's scaling of widths is not there";
 constexpr char kOptimizers[] = "the optimizers are adam, sgd, lion, muon, lamb and onebit_adam";
@@ -175,11 +172,10 @@ constexpr FlagRow kRows[] = {
     // The model: what is not there.
     {"spec", "", "", "", kResults, "layers of the user's own are not read"},
     {"no-position-embedding", "", "", "", kNothing, "position_embedding_type says it"},
-    {"rope-type", "rope", "", "", kNothing, "position_embedding_type says it"},
-    {"rope-type", "", "", "", kResults, kYarn},
-    {"mscale", "", "", "", kResults, kYarn},
-    {"mscale-all-dim", "", "", "", kResults, kYarn},
-    {"rotary-scaling-factor", "", "", "", kResults, kYarn},
+    {"rope-type", "", "", "", kNothing, kReadWithOthers},
+    {"mscale", "", "", "", kNothing, kReadWithOthers},
+    {"mscale-all-dim", "", "", "", kNothing, kReadWithOthers},
+    {"rotary-scaling-factor", "", "", "", kNothing, kReadWithOthers},
     {"squared-relu", "", "model.activation_func", "squared_relu", kNothing, ""},
     {"quick-geglu", "", "model.activation_func", "quick_gelu", kNothing, ""},
     {"quick-geglu", "", "model.gated_linear_unit", "true", kNothing, ""},
@@ -190,13 +186,9 @@ constexpr FlagRow kRows[] = {
      "the residual stream begins before the norm"},
     {"use-mup", "", "", "", kResults, kMup},
     {"mup-*", "", "", "", kResults, kMup},
-    {"multi-latent-attention", "", "", "", kResults, kMla},
-    {"q-lora-rank", "", "", "", kResults, kMla},
-    {"kv-lora-rank", "", "", "", kResults, kMla},
-    {"qk-head-dim", "", "", "", kResults, kMla},
-    {"qk-pos-emb-head-dim", "", "", "", kResults, kMla},
-    {"v-head-dim", "", "", "", kResults, kMla},
-    {"mtp-*", "", "", "", kResults, kMtp},
+    {"cache-mla-latents", "", "", "", kNothing, kInference},
+    {"mtp-use-repeated-layer", "", "", "", kResults, kMtp},
+    {"mtp-hybrid-*", "", "", "", kResults, kMtp},
     {"hybrid-*", "", "", "", kResults, kHybrid},
     {"mamba-*", "", "", "", kResults, kHybrid},
     {"is-hybrid-model", "", "", "", kResults, kHybrid},
@@ -263,7 +255,6 @@ constexpr FlagRow kRows[] = {
      "a batch size that cannot be shared out is refused"},
     {"phase-transition-iterations", "", "", "", kResults, "a run has one phase"},
     {"skip-train", "", "", "", kResults, "the program trains"},
-    {"validation-set-names", "", "", "", kSpeed, "validation sets are named after their files"},
     {"start-eval-at-iter", "", "", "", kSpeed, kEvaluation},
     {"eval-global-batch-size", "", "", "", kSpeed, kEvaluation},
     {"eval-micro-batch-size", "", "", "", kSpeed, kEvaluation},
@@ -273,9 +264,7 @@ constexpr FlagRow kRows[] = {
     {"exit-signal-handler-for-dataloader", "", "", "", kNothing,
      "samples are read by threads, which get no signals"},
     {"adlr-autoresume*", "", "", "", kSpeed, kFaults},
-    {"rerun-mode", "", "", "", kSpeed, kFaults},
     {"error-injection-*", "", "", "", kSpeed, kFaults},
-    {"check-for-spiky-loss", "", "", "", kSpeed, kFaults},
     {"check-for-large-grads", "", "", "", kSpeed, kFaults},
     {"log-straggler", "", "", "", kSpeed, kFaults},
     {"straggler-*", "", "", "", kSpeed, kFaults},
@@ -345,8 +334,8 @@ constexpr FlagRow kRows[] = {
     {"object-storage-cache-path", "", "", "", kResults, "data files are files"},
     {"enable-msc", "", "", "", kNothing, "data files are files"},
     {"disable-msc", "", "", "", kNothing, "data files are files"},
-    {"sft", "", "", "", kResults, "there are no conversations to train on"},
-    {"sft-tokenizer-prompt-format", "", "", "", kResults, "there are no conversations to train on"},
+    {"sft-tokenizer-prompt-format", "", "", "", kResults,
+     "conversations have the form data.sft_tokenizer_prompt_format: plain, chatml or llama3"},
 
     // Checkpoints.
     {"no-load-rng", "", "", "", kNothing, kNoGenerator},
@@ -432,8 +421,12 @@ constexpr FlagRow kRows[] = {
 constexpr absl::string_view kOurOwn[] = {
     "checkpoint.keep_last",
     "checkpoint.peer_copies",
+    "checkpoint.save_huggingface",
     "data.curriculum_learning",
     "data.random_ltd",
+    "data.sampling_alpha",
+    "data.sft_long_conversations",
+    "data.sft_tokenizer_prompt_format",
     "data.stories",
     "diloco",
     "elasticity",
@@ -451,12 +444,15 @@ constexpr absl::string_view kOurOwn[] = {
     "logging.spike_threshold",
     "logging.spike_window",
     "model.add_output_bias",
+    "model.embedding_scale",
     "model.gated_linear_unit",
+    "model.lora",
     "model.model_type",
     "model.num_tokentypes",
     "model.output_scale",
     "model.post_norm",
     "model.rotary_base_local",
+    "model.sandwich_norm",
     "model.softmax_scale",
     "model.use_scaled_init_method",
     "optimizer.coeff_beta",
@@ -486,6 +482,7 @@ constexpr absl::string_view kOurOwn[] = {
     "parallel.min_data_parallel_size",
     "parallel.moe_deduplicated_dispatch",
     "parallel.param_cpu_offload",
+    "parallel.param_offload_path",
     "parallel.pipeline_schedule",
     "parallel.prescale_gradients",
     "parallel.rank_order",
@@ -516,7 +513,12 @@ constexpr absl::string_view kOurOwn[] = {
     "system.time_gemm_kernels",
     "train.auto_layout",
     "train.auto_layout_ranks",
+    "train.eval_tasks",
+    "train.eval_tasks_interval",
+    "train.eval_tasks_limit",
     "train.logits_chunk_tokens",
+    "train.overlapping_eval",
+    "train.rerun_interval",
 };
 
 std::string WithUnderscores(absl::string_view name) {

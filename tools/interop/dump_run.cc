@@ -69,6 +69,16 @@ absl::StatusOr<nlohmann::json> ModelConfig(const ReferenceRun& run) {
       {"yarn_beta_slow", yarn.beta_slow},
       {"yarn_mscale", yarn.mscale},
       {"yarn_mscale_all_dim", yarn.mscale_all_dim},
+      {"lora_dim", layer.lora.dim},
+      {"lora_alpha", layer.lora.alpha},
+      {"lora_modules", layer.lora.target_modules},
+      {"kv_lora_rank", layer.latent.kv_rank},
+      {"q_lora_rank", layer.latent.q_rank},
+      {"qk_pos_emb_head_dim", layer.latent.rotated_size},
+      {"v_head_dim", layer.value_size()},
+      {"softmax_scale", layer.softmax_scale},
+      {"mtp_num_layers", gpt.mtp_num_layers},
+      {"mtp_loss_scaling_factor", gpt.mtp_loss_scaling_factor},
       {"swiglu", layer.gated},
       {"disable_bias_linear", !layer.linear_bias},
       {"untie_embeddings_and_output_weights", !gpt.tied_embeddings}};
@@ -106,8 +116,30 @@ absl::Status WriteList(const std::string& path, std::vector<float>* values) {
                   Tensor(values->data(), DType::kFloat32, {static_cast<int64_t>(values->size())}));
 }
 
-// Writes [samples, longest], with -1 after the tokens of shorter samples.
-absl::Status WriteSamples(const std::string& folder, const std::vector<Sample>& samples) {
+// Returns the number of each token's document; nothing if samples have one each.
+std::vector<int32_t> Documents(const std::vector<Sample>& samples) {
+  std::vector<int32_t> numbers;
+  bool several = false;
+  for (const Sample& sample : samples) {
+    several = several || sample.document_starts.size() > 1;
+    int32_t number = -1;
+    for (int32_t t = 0; t < static_cast<int32_t>(sample.tokens.size()); ++t) {
+      const size_t next = static_cast<size_t>(number + 1);
+      if (next < sample.document_starts.size() && sample.document_starts[next] == t) ++number;
+      numbers.push_back(number);
+    }
+  }
+  return several ? numbers : std::vector<int32_t>();
+}
+
+// Writes [samples, longest], with -1 after the tokens of shorter samples and for labels that do not
+// count.
+absl::Status WriteSamples(const std::string& folder, std::vector<Sample> samples) {
+  for (Sample& sample : samples) {
+    for (size_t t = 0; t < sample.labels.size(); ++t) {
+      if (sample.loss_mask[t] == 0) sample.labels[t] = -1;
+    }
+  }
   FileSystem& fs = PosixFileSystem();
   MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(folder));
   using Field = std::vector<int32_t> Sample::*;
@@ -127,6 +159,12 @@ absl::Status WriteSamples(const std::string& folder, const std::vector<Sample>& 
     const Shape shape = {static_cast<int64_t>(count), static_cast<int64_t>(longest)};
     MEGATRON_RETURN_IF_ERROR(WriteNpy(fs, JoinPath(folder, absl::StrCat(name, ".npy")),
                                       Tensor(padded.data(), DType::kInt32, shape)));
+  }
+  if (std::vector<int32_t> documents = Documents(samples); !documents.empty()) {
+    const int64_t columns = static_cast<int64_t>(documents.size() / count);
+    MEGATRON_RETURN_IF_ERROR(
+        WriteNpy(fs, JoinPath(folder, "documents.npy"),
+                 Tensor(documents.data(), DType::kInt32, {static_cast<int64_t>(count), columns})));
   }
   std::vector<int32_t> classes;
   for (const Sample& sample : samples) classes.push_back(sample.sequence_class);

@@ -63,6 +63,47 @@ ModelOptions Windowed() {
   return gpt;
 }
 
+// Returns a model that reads conversations.
+ModelOptions Chat() {
+  ModelOptions gpt = Gpt2();
+  gpt.vocab_size = 257;
+  gpt.padded_vocab_size = 384;
+  gpt.max_positions = kReferenceChatLength;
+  return gpt;
+}
+
+// Returns the model with adapters, beside which nothing is trained. They have more to do with a
+// large word table, which is the output matrix too.
+ModelOptions Adapted(ModelOptions model) {
+  model.embedding_init_std = 0.1f;
+  model.tied_embeddings = true;
+  model.transformer.lora = {
+      /*dim=*/4, /*alpha=*/16, {"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"}};
+  return model;
+}
+
+// Returns a model with latent attention, YaRN and two layers of multi-token prediction.
+ModelOptions Latent() {
+  ModelOptions gpt = Llama();
+  TransformerOptions& layer = gpt.transformer;
+  layer.num_query_groups = layer.num_attention_heads;
+  layer.kv_channels = 12;
+  layer.value_channels = 10;
+  layer.latent = {/*kv_rank=*/24, /*q_rank=*/20, /*rotated_size=*/4};
+  layer.qk_norm = true;
+  layer.rotary_options.interleaved = true;
+  YarnOptions& yarn = layer.rotary_options.yarn;
+  yarn.factor = 4;
+  yarn.original_context = 16;
+  yarn.beta_fast = 2;
+  yarn.beta_slow = 0.25;
+  yarn.mscale_all_dim = 1;
+  layer.softmax_scale = 0.4f;
+  gpt.mtp_num_layers = 2;
+  gpt.mtp_loss_scaling_factor = 0.3f;
+  return gpt;
+}
+
 // Returns a BERT like Megatron's, or with post_norm like the paper's.
 ModelOptions Bert(bool post_norm) {
   ModelOptions bert = Gpt2();
@@ -107,6 +148,10 @@ ModelOptions T5(bool version_1_1) {
   return t5;
 }
 
+bool IsChat(const ReferenceRun& run) {
+  return run.trainer.model.max_positions == kReferenceChatLength;
+}
+
 ReferenceRun MakeRun(const std::string& name, const ModelOptions& model,
                      OptimizerOptions::Kind optimizer) {
   ReferenceRun run;
@@ -123,14 +168,26 @@ ReferenceRun MakeRun(const std::string& name, const ModelOptions& model,
   schedule.lr_decay_steps = kIterations * kGlobalBatch;
   schedule.lr_decay_style = LrDecayStyle::kCosine;
   schedule.start_weight_decay = schedule.end_weight_decay = 0.1;
+  if (model.transformer.lora.dim > 0) {
+    run.trainer.freeze = {R"(^(?!.*\.adapter\.))"};
+    run.trainer.clip_grad = 0.3;  // below the norms of their gradients
+    schedule.max_lr *= 2;
+    schedule.min_lr *= 2;
+  }
   run.trainer.batch_size.global_batch_size = kGlobalBatch;
   run.trainer.batch_size.granularity = kMicroBatch;
   PackerOptions& packing = run.trainer.packing;
   packing.layout.micro_batch_size = kMicroBatch;
   packing.max_micro_batches = kGlobalBatch / kMicroBatch;
   packing.has_classes = model.kind == ModelKind::kBert;
+  packing.mtp_depths = model.mtp_num_layers;
+  if (model.mtp_num_layers > 0) {
+    packing.mtp_loss_factor =
+        model.mtp_loss_scaling_factor / static_cast<float>(model.mtp_num_layers);
+  }
   const bool has_encoder = model.kind == ModelKind::kT5;
   packing.seq_length = has_encoder ? kReferenceDecoderLength : kReferenceLength;
+  if (IsChat(run)) packing.seq_length = kReferenceChatLength;
   packing.encoder_seq_length = has_encoder ? kReferenceLength : 0;
   return run;
 }
@@ -147,10 +204,12 @@ absl::StatusOr<std::unique_ptr<Trainer>> MakeTrainer(const ReferenceRun& run, co
 
 std::map<std::string, ReferenceResult::Weight> Weights(const ReferenceRun& run, Trainer& trainer) {
   std::map<std::string, ReferenceResult::Weight> ours, theirs;
-  for (const ParameterState& state : trainer.buffers().States()) {
-    const float* values = state.master.data<float>();
-    ours[state.parameter->name] = {state.parameter->sharding.local_shape,
-                                   std::vector<float>(values, values + state.master.numel())};
+  // Weights in fp32 are their own masters.
+  for (const FlatParameter& flat : trainer.buffers().parameters()) {
+    const Tensor& data = flat.parameter->data;
+    const float* values = data.data<float>();
+    ours[flat.parameter->name] = {flat.parameter->sharding.local_shape,
+                                  std::vector<float>(values, values + data.numel())};
   }
   if (!IsHuggingFaces(run)) return ours;
   for (const HfTensor& tensor : HfTensors(run.trainer.model)) {
@@ -176,6 +235,10 @@ std::vector<ReferenceRun> ReferenceRuns() {
   const std::pair<const char*, ModelOptions> models[] = {{"gpt2", Gpt2()},
                                                          {"llama", Llama()},
                                                          {"windowed", Windowed()},
+                                                         {"latent", Latent()},
+                                                         {"gpt2_sft", Chat()},
+                                                         {"gpt2_lora", Adapted(Gpt2())},
+                                                         {"llama_lora", Adapted(Llama())},
                                                          {"bert", Bert(true)},
                                                          {"megatron_bert", Bert(false)},
                                                          {"t5", T5(false)},
@@ -192,6 +255,7 @@ std::vector<ReferenceRun> ReferenceRuns() {
 std::vector<Sample> ReferenceSamples(const ReferenceRun& run) {
   const int64_t count = run.train_iters * run.trainer.batch_size.global_batch_size;
   if (run.trainer.model.kind == ModelKind::kBert) return MaskedSamples(count);
+  if (IsChat(run)) return ChatSamples(count);
   return run.trainer.model.kind == ModelKind::kT5 ? SpanSamples(count) : NextTokenSamples(count);
 }
 

@@ -15,7 +15,8 @@ compare.py --write_goldens=FOLDER DIR
 
 A run is a folder: config.json, samples/NAME.npy int32 [all samples, positions] with -1 behind shorter
 ones (classes.npy: [all samples]), losses.npy and grad_norms.npy [steps], initial/NAME.npy and
-final/NAME.npy for every weight NAME.
+final/NAME.npy for every weight NAME. Where samples hold several documents, documents.npy has the
+number of each token's; here each document is a row of its own, so that none can see another.
 
 Prints "N passed, N failed" at the end and fails if a check did.
 """
@@ -114,12 +115,45 @@ def write_goldens(path, config, initial, batches):
             print(name, "%.9g %.9g" % (weight.norm(), weight.flatten() @ wave), file=file)
 
 
+def apart(batch):
+    """Each document as a row, with -1 behind the shorter ones."""
+    documents = batch.pop("documents")
+    longest = documents.shape[1]
+    rows = {name: [] for name in ("tokens", "labels")}
+    for sample in range(documents.shape[0]):
+        for number in documents[sample].unique():
+            place = documents[sample] == number
+            for name, values in rows.items():
+                row = torch.full((longest,), -1)
+                row[:place.sum()] = batch[name][sample][place]
+                values.append(row)
+    return {name: torch.stack(values) for name, values in rows.items()}
+
+
 def load_batches(config, folder):
     """Of each step, by name."""
     names = sorted(name[:-len(".npy")] for name in os.listdir(folder))
     steps = {name: values.long().split(config["global_batch_size"])
              for name, values in load(folder, names).items()}
-    return [{name: steps[name][i] for name in names} for i in range(config["train_iters"])]
+    batches = [{name: steps[name][i] for name in names} for i in range(config["train_iters"])]
+    return [apart(batch) if "documents" in batch else batch for batch in batches]
+
+
+def check_answers(report, label, batches):
+    """Of the text of a conversation, what is behind "Assistant:" is learned, and its end."""
+    wrong = 0
+    for batch in batches:
+        for tokens, labels in zip(batch["tokens"].tolist(), batch["labels"].tolist()):
+            length = sum(token >= 0 for token in tokens)
+            text = "".join(chr(token) if token < 256 else "\0" for token in tokens[:length])
+            learned, at = set(), 0
+            while "Assistant:" in text[at:]:
+                begin = text.index("Assistant:", at) + len("Assistant:")
+                end = text.index("\0", begin) if "\0" in text[begin:] else length
+                learned.update(range(begin - 1, end))
+                at = end + 1
+            wrong += {i for i, token in enumerate(labels) if token >= 0} != learned
+    report.check(label + "labels are those of answers", wrong, 0)
 
 
 def compare_run(report, folder, goldens):
@@ -142,6 +176,8 @@ def compare_run(report, folder, goldens):
             report.check("%s%s has shape %s" % (label, name, list(initial[name].shape)), 1, 0)
             return
     batches = load_batches(config, os.path.join(folder, "samples"))
+    if "_sft_" in label:
+        check_answers(report, label, batches)
     losses, norms, weights = training.train(config, initial, batches)
     if goldens:
         write_goldens(os.path.join(goldens, os.path.basename(folder) + ".txt"), config, initial,
@@ -170,10 +206,16 @@ def example_configs():
                     rotates=[True, True], rotary_base_local=500.0, yarn_rotary_scaling_factor=4.0,
                     yarn_original_max_position_embeddings=16, yarn_beta_fast=2.0,
                     yarn_beta_slow=0.25, yarn_mscale=1.0, yarn_mscale_all_dim=0.0)
+    latent = dict(llama, num_query_groups=4, kv_channels=12, q_lora_rank=20, kv_lora_rank=24,
+                  qk_pos_emb_head_dim=4, v_head_dim=10, softmax_scale=0.4,
+                  yarn_rotary_scaling_factor=4.0, yarn_original_max_position_embeddings=16,
+                  yarn_beta_fast=2.0, yarn_beta_slow=0.25, yarn_mscale=1.0,
+                  yarn_mscale_all_dim=1.0, mtp_num_layers=2, mtp_loss_scaling_factor=0.3)
     optimizer = {"lr": 3e-4, "min_lr": 3e-5, "lr_warmup_samples": 12, "lr_decay_samples": 80,
                  "weight_decay": 0.1, "adam_beta1": 0.9, "adam_beta2": 0.95, "adam_eps": 1e-8,
                  "sgd_momentum": 0.9, "clip_grad": 1.0}
-    for model_name, m in (("gpt2", gpt2), ("llama", llama), ("windowed", windowed)):
+    for model_name, m in (("gpt2", gpt2), ("llama", llama), ("windowed", windowed),
+                          ("latent", latent)):
         for name in ("adam", "sgd"):
             yield model_name + "_" + name, {
                 "model": m, "optimizer": dict(optimizer, optimizer=name), "train_iters": 20}

@@ -1,4 +1,5 @@
-"""GPT-2- and Llama-shaped models, and Megatron's T5, in plain PyTorch, over weights in Megatron's names and layouts.
+"""GPT-2- and Llama-shaped models, latent attention, multi-token prediction, and Megatron's T5, in plain PyTorch, over
+weights in Megatron's names and layouts.
 
 Legend: B samples, S positions (Q of queries, K of keys), H hidden, N query heads, G key/value heads, R = N / G,
 D channels of a head, F channels of the MLP, V rows of the (padded) vocabulary.
@@ -28,16 +29,35 @@ def parameter_shapes(m):
         shapes[name + ".weight"] = rows + [columns]
         if biased:
             shapes[name + ".bias"] = rows
+        if name.split(".")[-1] in m.get("lora_modules", []):
+            shapes[name + ".adapter.linear_in.weight"] = [m["lora_dim"], columns]
+            shapes[name + ".adapter.linear_out.weight"] = rows + [m["lora_dim"]]
 
     def norm(name):
         shapes[name + "weight"] = [h]
         if m["normalization"] == "LayerNorm":
             shapes[name + "bias"] = [h]
 
+    def latent_attention(name):
+        q_rank, kv_rank, rotated = m["q_lora_rank"], m["kv_lora_rank"], m["qk_pos_emb_head_dim"]
+        v = m["v_head_dim"]
+        shapes.update({
+            name + "linear_q_down_proj.weight": [q_rank, h],
+            name + "linear_q_up_proj.layer_norm_weight": [q_rank],
+            name + "linear_q_up_proj.weight": [heads, d, q_rank],
+            name + "linear_kv_down_proj.weight": [kv_rank + rotated, h],
+            name + "linear_kv_up_proj.layer_norm_weight": [kv_rank],
+            name + "linear_kv_up_proj.weight": [heads, d - rotated + v, kv_rank],
+            name + "linear_proj.weight": [h, heads * v]})
+
     def layer(prefix, cross_attention):
-        norm(prefix + "self_attention.linear_qkv.layer_norm_")
-        linear(prefix + "self_attention.linear_qkv", qkv, h)
-        linear(prefix + "self_attention.linear_proj", [h], heads * d)
+        if is_latent(m):
+            norm(prefix + "input_layernorm.")
+            latent_attention(prefix + "self_attention.")
+        else:
+            norm(prefix + "self_attention.linear_qkv.layer_norm_")
+            linear(prefix + "self_attention.linear_qkv", qkv, h)
+            linear(prefix + "self_attention.linear_proj", [h], heads * d)
         if m.get("softmax_type") == "learnable":
             shapes[prefix + "self_attention.core_attention.softmax_offset"] = [heads]
         if cross_attention:
@@ -55,11 +75,21 @@ def parameter_shapes(m):
         layer("decoder.layers.%d." % i, cross_attention=encoder_layers > 0)
     for stack in ["encoder"] * (encoder_layers > 0) + ["decoder"]:
         norm(stack + ".final_layernorm.")
+    for i in range(m.get("mtp_num_layers", 0)):
+        prefix = "mtp.layers.%d." % i
+        for name in ("enorm.", "hnorm.", "final_layernorm."):
+            norm(prefix + name)
+        shapes[prefix + "eh_proj.weight"] = [h, 2 * h]
+        layer(prefix + "transformer_layer.", cross_attention=False)
     if encoder_layers > 0:
         shapes["output_layer.bias"] = [m["padded_vocab_size"]]
     if m["untie_embeddings_and_output_weights"]:
         shapes["output_layer.weight"] = [m["padded_vocab_size"], h]
     return shapes
+
+
+def is_latent(m):
+    return m.get("kv_lora_rank", 0) > 0
 
 
 def decays(name, shape):
@@ -114,11 +144,24 @@ def rotate(m, x_BSND, has_window):
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
+def rotate_pairs(m, x_BSND):
+    """Rotary embedding of channels 2i and 2i + 1."""
+    half = x_BSND.shape[-1] // 2
+    frequency, magnitude = m["rotary_base"] ** (-torch.arange(half, dtype=torch.float64) / half), 1
+    if m.get("yarn_rotary_scaling_factor", 0) > 0:
+        frequency, magnitude = yarn(m, frequency)
+    angle = torch.arange(x_BSND.shape[1], dtype=torch.float64)[:, None] * frequency
+    turn = torch.polar(torch.full_like(angle, magnitude), angle)[:, None]
+    pairs = torch.view_as_complex(x_BSND.double().unflatten(-1, (half, 2)).contiguous())
+    return torch.view_as_real(pairs * turn).flatten(-2).to(x_BSND.dtype)
+
+
 def attend(m, q_BQND, k_BKGD, v_BKGD, allowed, sink_N=None):
     """Each query sees the keys that `allowed`, broadcast to [B, N, Q, K], says, and a sink."""
     r = m["num_attention_heads"] // k_BKGD.shape[2]
     k, v = k_BKGD.repeat_interleave(r, dim=2), v_BKGD.repeat_interleave(r, dim=2)
-    scores = torch.einsum("bqnd,bknd->bnqk", q_BQND, k) / math.sqrt(m["kv_channels"])
+    scale = m.get("softmax_scale", 0) or 1 / math.sqrt(m["kv_channels"])
+    scores = torch.einsum("bqnd,bknd->bnqk", q_BQND, k) * scale
     scores = scores.masked_fill(~allowed, -math.inf)
     if sink_N is not None:
         sinks = sink_N[:, None, None].expand(*scores.shape[:-1], 1)
@@ -142,6 +185,21 @@ def self_attention(m, weights, name, x_BSH, allowed, layer):
         allowed = allowed & (place[:, None] - place <= m["window_size"])
     sink = weights.get(name + "core_attention.softmax_offset")
     return linear(weights, name + "linear_proj", attend(m, q, k, v, allowed, sink))
+
+
+def latent_attention(m, weights, name, x_BSH, allowed):
+    heads, rotated = m["num_attention_heads"], m["qk_pos_emb_head_dim"]
+    own = m["kv_channels"] - rotated
+    q = norm(m, weights, name + "linear_q_up_proj.layer_norm_",
+             linear(weights, name + "linear_q_down_proj", x_BSH))
+    q = linear(weights, name + "linear_q_up_proj", q).unflatten(-1, (heads, own + rotated))
+    q = torch.cat([q[..., :own], rotate_pairs(m, q[..., own:])], dim=-1)
+    down = linear(weights, name + "linear_kv_down_proj", x_BSH)
+    shared = rotate_pairs(m, down[..., None, m["kv_lora_rank"]:])
+    kv = norm(m, weights, name + "linear_kv_up_proj.layer_norm_", down[..., :m["kv_lora_rank"]])
+    kv = linear(weights, name + "linear_kv_up_proj", kv).unflatten(-1, (heads, own + m["v_head_dim"]))
+    k = torch.cat([kv[..., :own], shared.expand(*shared.shape[:2], heads, rotated)], dim=-1)
+    return linear(weights, name + "linear_proj", attend(m, q, k, kv[..., own:], allowed))
 
 
 def cross_attention(m, weights, name, x_BQH, y_BKH, allowed):
@@ -168,23 +226,47 @@ def embed(m, weights, tokens):
     return x
 
 
+def layer(m, weights, prefix, i, x, allowed, encoded=None, encoded_allowed=None):
+    a = prefix + "self_attention."
+    if is_latent(m):
+        y = norm(m, weights, prefix + "input_layernorm.", x)
+        x = x + latent_attention(m, weights, a, y, allowed)
+    else:
+        y = norm(m, weights, a + "linear_qkv.layer_norm_", x)
+        x = x + self_attention(m, weights, a, y, allowed, i)
+    if encoded is not None:
+        y = norm(m, weights, prefix + "pre_cross_attn_layernorm.", x)
+        x = x + cross_attention(m, weights, prefix + "cross_attention.", y, encoded, encoded_allowed)
+    a = prefix + "mlp."
+    return x + mlp(m, weights, a, norm(m, weights, a + "linear_fc1.layer_norm_", x))
+
+
 def layers(m, weights, stack, count, x, allowed, encoded=None, encoded_allowed=None):
     for i in range(count):
-        prefix = "%s.layers.%d." % (stack, i)
-        a = prefix + "self_attention."
-        x = x + self_attention(m, weights, a, norm(m, weights, a + "linear_qkv.layer_norm_", x),
-                               allowed, i)
-        if encoded is not None:
-            y = norm(m, weights, prefix + "pre_cross_attn_layernorm.", x)
-            x = x + cross_attention(m, weights, prefix + "cross_attention.", y, encoded,
-                                    encoded_allowed)
-        a = prefix + "mlp."
-        x = x + mlp(m, weights, a, norm(m, weights, a + "linear_fc1.layer_norm_", x))
+        x = layer(m, weights, "%s.layers.%d." % (stack, i), i, x, allowed, encoded, encoded_allowed)
     return norm(m, weights, stack + ".final_layernorm.", x)
 
 
+def adapted(m, weights):
+    """The weights with the products of their low-rank adapters added."""
+    summed = dict(weights)
+    for name in weights:
+        if name.endswith(".adapter.linear_in.weight"):
+            layer = name[:-len(".adapter.linear_in.weight")]
+            product = weights[layer + ".adapter.linear_out.weight"] @ weights[name]
+            summed[layer + ".weight"] = (weights[layer + ".weight"] +
+                                         m["lora_alpha"] / m["lora_dim"] * product)
+    return summed
+
+
+def ahead(values_BS, places, missing):
+    """The values that are so many places further on; `missing` where there are none."""
+    return torch.cat([values_BS[:, places:], torch.full_like(values_BS[:, :places], missing)], dim=1)
+
+
 def loss(m, weights, batch):
-    """Mean cross-entropy of the labels."""
+    """Mean cross-entropy of the labels, and of multi-token prediction with its factor."""
+    weights = adapted(m, weights)
     tokens, labels = batch["tokens"], batch["labels"]
     encoded = seen = None
     if m.get("encoder_num_layers", 0) > 0:
@@ -195,5 +277,18 @@ def loss(m, weights, batch):
     x = layers(m, weights, "decoder", m["num_layers"], embed(m, weights, tokens), past, encoded,
                seen)
     table = weights.get("output_layer.weight", weights["embedding.word_embeddings.weight"])
-    logits = F.linear(x, table, weights.get("output_layer.bias"))[..., :m["vocab_size"]]
-    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-1)
+
+    def of(x, labels):
+        logits = F.linear(x, table, weights.get("output_layer.bias"))[..., :m["vocab_size"]]
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-1)
+
+    total, depths = of(x, labels), m.get("mtp_num_layers", 0)
+    for i in range(depths):
+        prefix = "mtp.layers.%d." % i
+        both = [norm(m, weights, prefix + "enorm.", embed(m, weights, ahead(tokens, i + 1, 0))),
+                norm(m, weights, prefix + "hnorm.", x)]
+        x = linear(weights, prefix + "eh_proj", torch.cat(both, dim=-1))
+        x = layer(m, weights, prefix + "transformer_layer.", m["num_layers"] - 1, x, past)
+        x = norm(m, weights, prefix + "final_layernorm.", x)
+        total = total + m["mtp_loss_scaling_factor"] / depths * of(x, ahead(labels, i + 1, -1))
+    return total
