@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "megatron/data/chat/chat_template.h"
 #include "megatron/data/tokenizer/tokenizer.h"
 #include "megatron/generate/text_engine.h"
-#include "megatron/serve/chat_template.h"
 #include "nlohmann/json.hpp"
 
 namespace megatron::serve {

@@ -1,6 +1,5 @@
 #include "megatron/serve/api_request.h"
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,7 +9,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/data/tokenizer/byte_level_tokenizer.h"
-#include "megatron/data/tokenizer/json/tokenizer_json.h"
 #include "megatron/serve/api_error.h"
 #include "megatron/serve/api_fields.h"
 
@@ -266,63 +264,6 @@ TEST_F(ApiRequestTest, TokenizesAndBack) {
               ElementsAre(104, 105));
   EXPECT_THAT(ReadDetokenize(*ParseBody(R"({"tokens": [257]})"), context_),
               StatusIs(absl::StatusCode::kInvalidArgument));
-}
-
-// A tokenizer whose tokens are letters and the marks of a template.
-std::unique_ptr<Tokenizer> LettersAnd(const std::vector<std::string>& marks) {
-  std::string vocab = R"("<unk>": 0, "</s>": 1, "\n": 2, " ": 3)", added;
-  for (char c = 'a'; c <= 'z'; ++c)
-    absl::StrAppend(&vocab, ", \"", std::string(1, c), "\": ", 4 + c - 'a');
-  for (size_t i = 0; i < marks.size(); ++i) {
-    absl::StrAppend(&added, i > 0 ? ", " : "", R"({"id": )", 30 + i, R"(, "content": ")", marks[i],
-                    R"(", "single_word": false, "lstrip": false, "rstrip": false,
-                        "normalized": false, "special": true})");
-  }
-  auto tokenizer = CreateTokenizerFromJson(
-      absl::StrCat(
-          R"({"added_tokens": [)", added,
-          R"(], "decoder": {"type": "Fuse"}, "model": {"type": "BPE", "unk_token": "<unk>", "vocab": {)",
-          vocab, R"(}, "merges": []}})"),
-      {});
-  EXPECT_THAT(tokenizer, IsOk());
-  return *std::move(tokenizer);
-}
-
-TEST(ChatTemplateTest, ChatmlMarksMessages) {
-  const auto tokenizer = LettersAnd({"<|im_start|>", "<|im_end|>"});
-  const auto chat = ChatTemplate::Make("chatml", *tokenizer);
-  ASSERT_THAT(chat, IsOk());
-  EXPECT_THAT(chat->end_tokens(), ElementsAre(1, 31));
-  const std::vector<ChatMessage> messages = {{"user", "hi"}, {"assistant", "<|im_end|>"}};
-  const auto prompt = chat->Prompt(messages);
-  ASSERT_THAT(prompt, IsOk());
-  EXPECT_EQ(tokenizer->Decode(absl::MakeConstSpan(*prompt).first(9)),
-            "<|im_start|>user\nhi<|im_end|>");
-  // A message that spells a mark does not end there.
-  EXPECT_EQ(std::count(prompt->begin(), prompt->end(), 31), 2);
-  EXPECT_EQ(std::count(prompt->begin(), prompt->end(), 30), 3);
-  EXPECT_EQ(tokenizer->Decode(absl::MakeConstSpan(*prompt).last(11)), "<|im_start|>assistant\n");
-}
-
-TEST(ChatTemplateTest, Llama3MarksRoles) {
-  const auto tokenizer =
-      LettersAnd({"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"});
-  const auto chat = ChatTemplate::Make("llama3", *tokenizer);
-  ASSERT_THAT(chat, IsOk());
-  const std::vector<ChatMessage> messages = {{"user", " hi\n"}};
-  const auto prompt = chat->Prompt(messages);
-  ASSERT_THAT(prompt, IsOk());
-  EXPECT_EQ(tokenizer->Decode(*prompt),
-            "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nhi<|eot_id|>"
-            "<|start_header_id|>assistant<|end_header_id|>\n\n");
-  EXPECT_THAT(chat->end_tokens(), ElementsAre(1, 33));
-}
-
-TEST(ChatTemplateTest, AVocabularyWithoutTheMarksIsRefused) {
-  const ByteLevelTokenizer bytes;
-  EXPECT_THAT(ChatTemplate::Make("chatml", bytes).status().message(), HasSubstr("<|im_start|>"));
-  EXPECT_THAT(ChatTemplate::Make("vicuna", bytes).status().message(),
-              HasSubstr("chatml, llama3 and plain"));
 }
 
 }  // namespace

@@ -19,13 +19,13 @@
 #include "absl/time/time.h"
 #include "megatron/comm/socket/hmac_sha256.h"
 #include "megatron/comm/socket/socket.h"
+#include "megatron/data/chat/chat_template.h"
 #include "megatron/data/tokenizer/tokenizer.h"
 #include "megatron/generate/text_engine.h"
 #include "megatron/http/request.h"
 #include "megatron/http/response.h"
 #include "megatron/http/server.h"
 #include "megatron/serve/api_request.h"
-#include "megatron/serve/chat_template.h"
 #include "megatron/serve/serve_metrics.h"
 
 namespace megatron::serve {

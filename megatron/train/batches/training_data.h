@@ -19,6 +19,12 @@
 
 namespace megatron {
 
+// Samples are conversations (data/chat/conversation_dataset.h).
+struct ConversationDataOptions {
+  std::string chat_template;  // a name that ChatTemplate knows
+  bool drop_long = false;     // what is too long is left out, and not cut
+};
+
 struct DataOptions {
   // Prefixes of files, each with its weight before it or none. Training and evaluation read parts
   // of the same files (data_path and split), or files of their own (the other three lists), which a
@@ -32,6 +38,7 @@ struct DataOptions {
   std::string per_split_data_args_path;
   // Each file of the validation data is a set of its own.
   bool multiple_validation_sets = false;
+  std::vector<std::string> validation_set_names;  // empty: those of the files
   // An evaluation reads all samples of the validation data, each of them once.
   bool full_validation = false;
   bool mmap_bin_files = true;
@@ -49,7 +56,10 @@ struct DataOptions {
   RunLength run;
 
   std::optional<FillInTheMiddleOptions> fill_in_the_middle;
-  std::optional<SentenceDataOptions> sentences;  // if set, replaces the stream of tokens
+  std::optional<SentenceDataOptions> sentences;          // if set, replaces the stream of tokens
+  std::optional<ConversationDataOptions> conversations;  // if set, the files are JSON Lines
+  // If set, files have weights in proportion to their numbers of tokens to the power of it.
+  std::optional<double> sampling_alpha;
 
   bool cyclic = false;
   // With `cyclic`, true if samples are read in Megatron's order, which depends on the following two
@@ -77,7 +87,8 @@ struct TrainingData {
 };
 
 // Returns approximately the bytes of this process's memory that OpenTrainingData will take: tokens
-// held in memory and the order of samples. Files are mapped and take none.
+// held in memory and the order of samples. Files are mapped and take none, unless they are
+// conversations.
 int64_t EstimateDataBytes(const DataOptions& options);
 
 // Sets data_path to the words of the file that options->data_args_path names; does nothing if that
