@@ -100,6 +100,108 @@ TEST_F(TrainingDataTest, FilesAreMixedByWeight) {
   EXPECT_EQ(Count(*data->train, 40), (std::map<int32_t, int>{{1, 10}, {2, 30}}));
 }
 
+TEST_F(TrainingDataTest, AlphaMakesWeightsOfTokens) {
+  options_.data_path = {Write("few", 1, 20), Write("many", 2, 180)};
+  options_.split = "1";
+  options_.run.eval_interval = 0;
+  const auto counts = [&](double alpha) {
+    options_.sampling_alpha = alpha;
+    const auto data = Open();
+    EXPECT_THAT(data, IsOk());
+    return Count(*data->train, 40);
+  };
+  EXPECT_EQ(counts(1), (std::map<int32_t, int>{{1, 4}, {2, 36}}));
+  EXPECT_EQ(counts(0.5), (std::map<int32_t, int>{{1, 10}, {2, 30}}));
+  EXPECT_EQ(counts(0), (std::map<int32_t, int>{{1, 20}, {2, 20}}));
+  const std::string fingerprint = Open()->fingerprint;
+  options_.sampling_alpha = 0.25;
+  EXPECT_NE(Open()->fingerprint, fingerprint);
+  options_.data_path = {"1", options_.data_path[0], "2", options_.data_path[1]};
+  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kInvalidArgument,
+                               AllOf(HasSubstr("data.data_path: has weights"),
+                                     HasSubstr("data.sampling_alpha"))));
+}
+
+// Conversations of 22 tokens in "plain" form, two of which fit into a sample.
+class ConversationDataTest : public TrainingDataTest {
+ protected:
+  ConversationDataTest() {
+    tokenizer_ = *CreateTokenizer({"ByteLevel"});
+    options_.seq_length = 42;
+    options_.conversations = ConversationDataOptions{"plain", false};
+  }
+
+  std::string WriteChat(const std::string& name, char answer, int conversations) {
+    const std::string path = absl::StrCat(::testing::TempDir(), "/", name);
+    std::string text;
+    for (int i = 0; i < conversations; ++i) {
+      absl::StrAppend(&text,
+                      R"({"messages": [{"role": "user", "content": "Hi"}, )"
+                      R"({"role": "assistant", "content": ")",
+                      std::string(1, answer), "\"}]}\n");
+    }
+    EXPECT_THAT(WriteFileAtomically(PosixFileSystem(), path, text), IsOk());
+    return path;
+  }
+
+  // Counts the tokens that are learned.
+  static std::map<int32_t, int> Learned(const SampleSource& source, int64_t samples) {
+    std::map<int32_t, int> counts;
+    Sample sample;
+    for (int64_t i = 0; i < samples; ++i) {
+      EXPECT_THAT(source.Get(i, &sample), IsOk());
+      for (size_t t = 0; t < sample.labels.size(); ++t) {
+        if (sample.loss_mask[t] > 0) ++counts[sample.labels[t]];
+      }
+    }
+    return counts;
+  }
+};
+
+TEST_F(ConversationDataTest, AFileIsSplitForTrainingAndValidation) {
+  options_.data_path = {WriteChat("chat.jsonl", 'x', 50)};
+  const auto data = Open();
+  ASSERT_THAT(data, IsOk());
+  EXPECT_THAT(data->description,
+              HasSubstr("chat.jsonl, 50 conversations, 1100 tokens, 150 of them in answers"));
+  EXPECT_GE(data->train->size(), 40);
+  EXPECT_GE(data->valid[0].samples->size(), 12);
+  // The first 20 samples are an epoch of 40 conversations.
+  EXPECT_EQ(Learned(*data->train, 20), (std::map<int32_t, int>{{' ', 40}, {'x', 40}, {256, 40}}));
+  EXPECT_GT(EstimateDataBytes(options_), 1100 * 4);
+  const std::string fingerprint = data->fingerprint;
+  options_.data_path = {WriteChat("chat.jsonl", 'y', 50)};
+  EXPECT_NE(Open()->fingerprint, fingerprint);
+}
+
+TEST_F(ConversationDataTest, FilesAreMixedAndEvaluatedApart) {
+  options_.train_data_path = {"0.25", WriteChat("x.jsonl", 'x', 10), "0.75",
+                              WriteChat("y.jsonl", 'y', 10)};
+  options_.valid_data_path = {options_.train_data_path[1], options_.train_data_path[3]};
+  options_.multiple_validation_sets = options_.full_validation = true;
+  const auto data = Open();
+  ASSERT_THAT(data, IsOk());
+  EXPECT_EQ(Learned(*data->train, 40),
+            (std::map<int32_t, int>{{' ', 80}, {'x', 20}, {'y', 60}, {256, 80}}));
+  ASSERT_EQ(data->valid.size(), 2u);
+  EXPECT_EQ(data->valid[0].name, "x.jsonl");
+  // Five samples, filled up to whole batches of four.
+  ASSERT_EQ(data->valid[1].samples->size(), 8);
+  EXPECT_EQ(Learned(*data->valid[1].samples, 8),
+            (std::map<int32_t, int>{{' ', 10}, {'y', 10}, {256, 10}}));
+}
+
+TEST_F(ConversationDataTest, WhatCannotBeReadIsRefused) {
+  options_.data_path = {Write("tokens", 1, 5) + ".bin"};
+  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kDataLoss,
+                               AllOf(HasSubstr("data.data_path: "), HasSubstr("line 1: "))));
+  options_.data_path = {"/nowhere.jsonl"};
+  EXPECT_THAT(Open().status().message(), HasSubstr("/nowhere.jsonl"));
+  options_.conversations->chat_template = "chatml";
+  EXPECT_THAT(Open().status().message(),
+              AllOf(HasSubstr("<|im_start|>"), HasSubstr("data.sft_tokenizer_prompt_format")));
+}
+
 TEST_F(TrainingDataTest, FilesWithoutWeightsAreReadOnce) {
   options_.data_path = {Write("a", 1, 50), Write("b", 2, 150)};
   const auto data = Open();
@@ -160,6 +262,15 @@ TEST_F(TrainingDataTest, EachValidationSetIsCalledAfterItsFile) {
   EXPECT_EQ(data->valid[1].name, "books");
   EXPECT_EQ(Count(*data->valid[0].samples, 12), (std::map<int32_t, int>{{3, 12}}));
   EXPECT_EQ(Count(*data->valid[1].samples, 12), (std::map<int32_t, int>{{4, 12}}));
+  options_.validation_set_names = {"German", "French"};
+  data = Open();
+  ASSERT_THAT(data, IsOk());
+  EXPECT_EQ(data->valid[0].name, "German");
+  EXPECT_EQ(data->valid[1].name, "French");
+  options_.validation_set_names = {"German"};
+  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kInvalidArgument,
+                               HasSubstr("train.validation_set_names has 1 name for 2 files")));
+  options_.validation_set_names.clear();
   // A set of a file alone reads what the file alone gives.
   options_.multiple_validation_sets = false;
   options_.valid_data_path = {news};

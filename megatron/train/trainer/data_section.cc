@@ -69,10 +69,18 @@ DataOptions ToDataOptions(const config::PretrainConfig& config) {
   options.test_data_path.assign(data.test_data_path().begin(), data.test_data_path().end());
   options.per_split_data_args_path = data.per_split_data_args_path();
   options.multiple_validation_sets = training.multiple_validation_sets();
+  options.validation_set_names.assign(training.validation_set_names().begin(),
+                                      training.validation_set_names().end());
   options.full_validation = training.full_validation();
   options.mmap_bin_files = data.mmap_bin_files();
   options.cache_path = data.data_cache_path();
   options.fill_in_the_middle = ToFillInTheMiddle(config);
+  if (data.sft()) {
+    options.conversations =
+        ConversationDataOptions{config::ChatFormat::Type_Name(data.sft_tokenizer_prompt_format()),
+                                data.sft_long_conversations() == config::LongConversations::drop};
+  }
+  if (data.has_sampling_alpha()) options.sampling_alpha = data.sampling_alpha();
   RecipeOf(ModelRulesOf(config.model()).kind()).SetData(config, &options);
   options.cyclic = data.dataloader_type() == config::DataloaderType::cyclic;
   options.data_sharding = data.data_sharding();

@@ -43,6 +43,8 @@ void CheckRandomLtd(ConfigChecker& check) {
          "it is not available for the tokens that are kept");
   refuse(config.data().reset_attention_mask(), "data.reset_attention_mask",
          "tokens are chosen of whole samples, and a document might lose all of its own");
+  refuse(config.data().sft(), "data.sft",
+         "tokens are chosen of whole samples, and a conversation might lose all of its own");
   refuse(check.IsWritten("recompute.attention_chunk_tokens"), "recompute.attention_chunk_tokens",
          "it is not available for the tokens that are kept");
   refuse(config.logging().diagnostics_interval() > 0, "logging.diagnostics_interval",
