@@ -23,6 +23,7 @@ LinearOptions Fc1(const TransformerOptions& options, const std::string& name,
   linear.float8 = options.float8;
   linear.grid = options.grid;
   linear.overlap = options.tp_comm_overlap;
+  linear.adapter = options.lora.Of("linear_fc1");
   linear.keep_codes = !input_outlives_forward && !options.post_norm && !options.recompute.norm &&
                       !options.recompute.mlp;
   return linear;
@@ -39,6 +40,7 @@ LinearOptions Fc2(const TransformerOptions& options, const std::string& name) {
   linear.float8 = options.float8;
   linear.grid = options.grid;
   linear.overlap = options.tp_comm_overlap;
+  linear.adapter = options.lora.Of("linear_fc2");
   linear.keep_codes = !options.recompute.mlp;
   return linear;
 }

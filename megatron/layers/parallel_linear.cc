@@ -86,8 +86,12 @@ Sharding RowBiasSharding(const LinearOptions& options) {
 void CheckGrid(const LinearOptions& options) {
   if (!options.grid.is_grid()) return;
   CHECK(!options.block.has_value() && !options.sequence_parallel && !options.float8.enabled &&
-        !options.overlap)
+        !options.overlap && options.adapter.dim == 0)
       << options.name;
+}
+
+bool KeepsCodes(const LinearOptions& options) {
+  return options.keep_codes && options.adapter.dim == 0;
 }
 
 }  // namespace
@@ -101,10 +105,12 @@ ColumnParallelLinear::ColumnParallelLinear(const LinearOptions& options,
       has_bias_(options.bias),
       overlaps_(Overlaps(options, tensor_group)),
       products_(options.float8, LinearProducts::Cut::kOutput, options.name + ".weight",
-                options.keep_codes),
+                KeepsCodes(options)),
       weight_(MakeWeight(options, InputSharding(options, tensor_group))),
-      bias_(MakeBias(options, OutputSharding(options, tensor_group))) {
+      bias_(MakeBias(options, OutputSharding(options, tensor_group))),
+      adapter_(options.adapter, options.name, weight_.sharding, /*by_input=*/false) {
   CheckGrid(options);
+  CHECK(adapter_.empty() || !options.block.has_value()) << options.name;
   CHECK(!options.grid.is_cube || !options.bias || options.split_dim == 0) << options.name;
 }
 
@@ -126,6 +132,7 @@ void ColumnParallelLinear::Forward(const LayerContext& ctx, const Tensor& x_TI, 
   if (ctx.is_grid()) return GridForward(ctx, GridTurn::kInward, x_TI, weight_OI(), bias_O(), y_TO);
   ForAllRows(ctx, x_TI, Tensor(), y_TO, [&](const Tensor& x, const Tensor&, const Tensor& y) {
     products_.Forward(ctx, x, weight_OI(), bias_O(), y, &saved->products);
+    adapter_.AddForward(ctx, x, y);
   });
 }
 
@@ -139,8 +146,13 @@ void ColumnParallelLinear::ForwardActivation(const LayerContext& ctx, ops::Activ
     return ops::ActivationForward(ctx.stream, activation, pre_TO, y_TO);
   }
   ForAllRows(ctx, x_TI, pre_TO, y_TO, [&](const Tensor& x, const Tensor& pre, const Tensor& y) {
-    products_.ForwardActivation(ctx, activation, x, weight_OI(), bias_O(), pre, y,
-                                &saved->products);
+    if (adapter_.empty()) {
+      return products_.ForwardActivation(ctx, activation, x, weight_OI(), bias_O(), pre, y,
+                                         &saved->products);
+    }
+    products_.Forward(ctx, x, weight_OI(), bias_O(), pre, &saved->products);
+    adapter_.AddForward(ctx, x, pre);
+    ops::ActivationForward(ctx.stream, activation, pre, y);
   });
 }
 
@@ -155,40 +167,44 @@ AsyncCall ColumnParallelLinear::BackwardInput(const LayerContext& ctx, const Ten
   if (!ctx.defers()) saved->gathering = StartGather(ctx, saved->x_TI, &saved->all_TI);
   const Tensor summand_TI = SummandOf(ctx, dx_TI);
   products_.BackwardInput(ctx, dy_TO, weight_OI(), summand_TI, &saved->products);
+  adapter_.AddBackwardInput(ctx, dy_TO, summand_TI);
   return StartReduce(ctx, summand_TI, dx_TI);
 }
 
 void ColumnParallelLinear::BackwardWeight(const LayerContext& ctx, const LinearSaved& saved) {
   Arena::Scope scope(ctx.scratch);
-  if (weight_.frozen) {
-    if (!ctx.defers()) saved.gathering.Wait();
-    const Tensor dbias_O = saved.bias_is_done ? Tensor() : bias_gradient();
-    if (!dbias_O.empty()) ops::BiasBackward(ctx.stream, saved.dy_TO, dbias_O);
-    return;
-  }
+  const Tensor dbias_O = saved.bias_is_done ? Tensor() : bias_gradient();
   if (ctx.is_grid()) {
     return GridBackwardWeight(ctx, GridTurn::kInward, saved.dy_TO, saved.x_TI,
-                              weight_.grad.View({output_size(), input_size_}),
-                              saved.bias_is_done ? Tensor() : bias_gradient());
+                              weight_.grad.View({output_size(), input_size_}), dbias_O);
   }
   if (!ctx.defers()) saved.gathering.Wait();
-  products_.BackwardWeight(ctx, saved.dy_TO, ctx.defers() ? Gather(ctx, saved.x_TI) : saved.all_TI,
-                           weight_.grad.View({output_size(), input_size_}),
-                           saved.bias_is_done ? Tensor() : bias_gradient(), saved.products);
+  const bool reads_x = !weight_.frozen || !adapter_.empty();
+  const Tensor x_TI = !reads_x ? Tensor() : ctx.defers() ? Gather(ctx, saved.x_TI) : saved.all_TI;
+  if (!weight_.frozen) {
+    products_.BackwardWeight(ctx, saved.dy_TO, x_TI,
+                             weight_.grad.View({output_size(), input_size_}), dbias_O,
+                             saved.products);
+  } else if (!dbias_O.empty()) {
+    ops::BiasBackward(ctx.stream, saved.dy_TO, dbias_O);
+  }
+  adapter_.BackwardWeight(ctx, saved.dy_TO, x_TI);
 }
 
 void ColumnParallelLinear::AppendParameters(std::vector<Parameter*>* out) {
   out->push_back(&weight_);
   if (has_bias_) out->push_back(&bias_);
+  adapter_.AppendParameters(out);
 }
 
 RowParallelLinear::RowParallelLinear(const LinearOptions& options, const ProcessGroup& tensor_group)
     : has_bias_(options.bias),
       overlaps_(Overlaps(options, tensor_group)),
       products_(options.float8, LinearProducts::Cut::kInput, options.name + ".weight",
-                options.keep_codes),
+                KeepsCodes(options)),
       weight_(MakeWeight(options, RowWeightSharding(options, tensor_group))),
-      bias_(MakeBias(options, RowBiasSharding(options))) {
+      bias_(MakeBias(options, RowBiasSharding(options))),
+      adapter_(options.adapter, options.name, weight_.sharding, /*by_input=*/true) {
   CheckGrid(options);
   CHECK_EQ(options.output_shape.rank(), 1) << options.name;
 }
@@ -201,12 +217,14 @@ void RowParallelLinear::Forward(const LayerContext& ctx, const Tensor& x_TI, con
     return GridForward(ctx, GridTurn::kOutward, x_TI, weight_.data, Tensor(), y_TO);
   if (overlaps_) {
     return ReduceInPieces(ctx, y_TO, [&](int64_t begin, int64_t end, const Tensor& summand) {
-      products_.Forward(ctx, x_TI.Slice(0, begin, end), weight_.data, Tensor(), summand,
-                        &saved->products);
+      const Tensor rows_TI = x_TI.Slice(0, begin, end);
+      products_.Forward(ctx, rows_TI, weight_.data, Tensor(), summand, &saved->products);
+      adapter_.AddForward(ctx, rows_TI, summand);
     });
   }
   const Tensor summand_TO = SummandOf(ctx, y_TO);
   products_.Forward(ctx, x_TI, weight_.data, Tensor(), summand_TO, &saved->products);
+  adapter_.AddForward(ctx, x_TI, summand_TO);
   Reduce(ctx, summand_TO, y_TO);
 }
 
@@ -224,15 +242,16 @@ void RowParallelLinear::BackwardInput(const LayerContext& ctx, const Tensor& dy_
     saved->dy_TO = GridBackwardInput(ctx, GridTurn::kOutward, dy_TO, weight_.data, dx_TI);
     return;
   }
-  products_.BackwardInput(ctx, KeepGradient(ctx, dy_TO, saved), weight_.data, dx_TI,
-                          &saved->products);
+  const Tensor all_TO = KeepGradient(ctx, dy_TO, saved);
+  products_.BackwardInput(ctx, all_TO, weight_.data, dx_TI, &saved->products);
+  adapter_.AddBackwardInput(ctx, all_TO, dx_TI);
 }
 
 void RowParallelLinear::BackwardInputActivation(const LayerContext& ctx, ops::Activation activation,
                                                 const Tensor& dy_TO, const Tensor& pre_TI,
                                                 const Tensor& dx_TI, const Tensor& dbias_I,
                                                 LinearSaved* saved) const {
-  if (ctx.is_grid()) {
+  if (ctx.is_grid() || !adapter_.empty()) {
     BackwardInput(ctx, dy_TO, dx_TI, saved);
     if (dbias_I.empty())
       return ops::ActivationBackward(ctx.stream, activation, dx_TI, pre_TI, dx_TI);
@@ -243,20 +262,23 @@ void RowParallelLinear::BackwardInputActivation(const LayerContext& ctx, ops::Ac
 }
 
 void RowParallelLinear::BackwardWeight(const LayerContext& ctx, const LinearSaved& saved) {
-  if (weight_.frozen) return;
+  if (weight_.frozen && adapter_.empty()) return;
   Arena::Scope scope(ctx.scratch);
   if (ctx.is_grid()) {
     return GridBackwardWeight(ctx, GridTurn::kOutward, saved.dy_TO, saved.x_TI, weight_.grad,
                               Tensor());
   }
-  const bool gather = ctx.defers() && products_.reads_dy();
-  products_.BackwardWeight(ctx, gather ? Gather(ctx, saved.dy_TO) : saved.dy_TO, saved.x_TI,
-                           weight_.grad, Tensor(), saved.products);
+  const bool gather = ctx.defers() && (products_.reads_dy() || !adapter_.empty());
+  const Tensor dy_TO = gather ? Gather(ctx, saved.dy_TO) : saved.dy_TO;
+  if (!weight_.frozen)
+    products_.BackwardWeight(ctx, dy_TO, saved.x_TI, weight_.grad, Tensor(), saved.products);
+  adapter_.BackwardWeight(ctx, dy_TO, saved.x_TI);
 }
 
 void RowParallelLinear::AppendParameters(std::vector<Parameter*>* out) {
   out->push_back(&weight_);
   if (has_bias_) out->push_back(&bias_);
+  adapter_.AppendParameters(out);
 }
 
 }  // namespace megatron

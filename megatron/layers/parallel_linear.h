@@ -22,6 +22,8 @@
 #include "megatron/comm/overlap/async_group.h"
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/linear_products.h"
+#include "megatron/layers/lora_options.h"
+#include "megatron/layers/low_rank_adapter.h"
 #include "megatron/layers/tensor_grid.h"
 #include "megatron/ops/linear.h"
 #include "megatron/tensor/parameter.h"
@@ -52,8 +54,11 @@ struct LinearOptions {
   // need all rows at once and are not cut.
   bool overlap = false;
   // Whether codes of the input are kept for backward, where that is done in FP8, and not the input.
+  // An adapter reads the input, so that none are kept with one.
   bool keep_codes = false;
-  // Without `block`, `sequence_parallel`, `float8` and `overlap`. In a cube a column layer that has a
+  // Not with `block`: an adapter adds to whole rows of y.
+  LowRankOptions adapter;
+  // Without `block`, `sequence_parallel`, `float8`, `overlap` and `adapter`. In a cube a column layer that has a
   // bias is cut along dim 0.
   TensorGrid grid;
 };
@@ -119,6 +124,7 @@ class ColumnParallelLinear {
   bool has_bias_, overlaps_;
   LinearProducts products_;
   Parameter weight_, bias_;
+  LowRankAdapter adapter_;
 };
 
 class RowParallelLinear {
@@ -154,6 +160,7 @@ class RowParallelLinear {
   bool has_bias_, overlaps_;
   LinearProducts products_;
   Parameter weight_, bias_;
+  LowRankAdapter adapter_;
 };
 
 }  // namespace megatron

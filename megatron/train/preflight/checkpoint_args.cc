@@ -55,7 +55,11 @@ absl::StatusOr<CheckpointArgs> ReadCheckpointArgs(FileSystem& fs, const std::str
             directory, " has a configuration that can't be read: ", saved.errors.front().message)),
         kExitCorruptCheckpoint);
   }
-  const std::string model = ModelText(saved.config);
+  // The adapters that a run trains are its own, also where the checkpoint has none.
+  config::PretrainConfig with_own = saved.config;
+  if (asked.config.model().has_lora())
+    *with_own.mutable_model()->mutable_lora() = asked.config.model().lora();
+  const std::string model = ModelText(with_own);
   absl::string_view fields = model;
   CHECK(absl::ConsumePrefix(&fields, "model ")) << model;
   args.overrides = {absl::StrCat("model=", absl::StripSuffix(fields, "\n"))};

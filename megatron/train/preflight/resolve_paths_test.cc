@@ -23,17 +23,13 @@ using ::google::protobuf::FieldDescriptor;
 // The paths that ResolvePaths leaves as they are, because a configuration keeps them as they were
 // written, and the function that resolves them.
 const std::map<std::string, std::string>& ResolvedLater() {
-  static const auto* const fields =
-      new std::map<std::string, std::string>{{"checkpoint.local_save", "LocalDirectory"},
-                                             {"data.data_path", "OpenData"},
-                                             {"data.train_data_path", "OpenData"},
-                                             {"data.valid_data_path", "OpenData"},
-                                             {"data.test_data_path", "OpenData"},
-                                             {"data.per_split_data_args_path", "OpenData"},
-                                             {"data.data_args_path", "OpenData"},
-                                             {"data.data_cache_path", "OpenData"},
-                                             {"system.attention_plan_file", "OpenAttention"},
-                                             {"system.gemm_plan_file", "OpenGemmPlans"}};
+  static const auto* const fields = new std::map<std::string, std::string>{
+      {"checkpoint.local_save", "LocalDirectory"}, {"data.data_path", "OpenData"},
+      {"data.train_data_path", "OpenData"},        {"data.valid_data_path", "OpenData"},
+      {"data.test_data_path", "OpenData"},         {"data.per_split_data_args_path", "OpenData"},
+      {"data.data_args_path", "OpenData"},         {"data.data_cache_path", "OpenData"},
+      {"train.eval_tasks", "OpenTasks"},           {"system.attention_plan_file", "OpenAttention"},
+      {"system.gemm_plan_file", "OpenGemmPlans"}};
   return *fields;
 }
 
@@ -43,11 +39,13 @@ const std::set<std::string>& NoPaths() {
       new std::set<std::string>{"model.moe_layer_freq",
                                 "model.window_attn_skip_freq",
                                 "model.no_rope_freq",
+                                "model.lora.target_modules",
                                 "optimizer.freeze",
                                 "parallel.pipeline_schedule",
                                 "parallel.rank_order",
                                 "parallel.tensor_parallel_mode",
                                 "train.step_batch_size_schedule",
+                                "train.validation_set_names",
                                 "parallel.pipeline_model_parallel_layout",
                                 "data.split",
                                 "diloco.server_address",

@@ -76,6 +76,27 @@ TEST(ValidateDataTest, FieldsOfFilesAreRefusedWithoutFiles) {
   }
 }
 
+TEST(ValidateDataTest, ConversationsAreFiles) {
+  EXPECT_THAT(ErrorsWith({"data.data_path=a.jsonl", "data.sft=true"}), IsEmpty());
+  EXPECT_THAT(ErrorsWith({"data.data_path=a.jsonl", "data.sft=true",
+                          "data.sft_tokenizer_prompt_format=chatml",
+                          "data.sft_long_conversations=drop", "data.sampling_alpha=0.3"}),
+              IsEmpty());
+  EXPECT_THAT(ErrorsWith({"data.stories={}", "data.sft=true"}),
+              OneError("data.sft", "has no effect without data.data_path"));
+  EXPECT_THAT(ErrorsWith({"data.data_path=a", "data.sft_long_conversations=drop"}),
+              OneError("data.sft_long_conversations", "has no effect"));
+  for (const std::string field :
+       {"data.reset_position_ids=true", "data.reset_attention_mask=true", "data.eod_mask_loss=true",
+        "data.fim_data={}", "data.data_cache_path=c", "data.mmap_bin_files=false"}) {
+    EXPECT_THAT(ErrorsWith({"data.data_path=a", "data.sft=true", field}),
+                OneError(field.substr(0, field.find('=')), "has no effect with data.sft"))
+        << field;
+  }
+  EXPECT_THAT(ErrorsWith({"data.data_path=a", "data.sampling_alpha=1.5"}),
+              OneError("data.sampling_alpha", "expects a number from 0 to 1"));
+}
+
 TEST(ValidateDataTest, ValidationSetsAreFilesOfTheirOwn) {
   const ConfigOverrides own = {"data.train_data_path=a", "data.valid_data_path=[\"b\", \"c\"]"};
   const auto with = [&](ConfigOverrides more) {
@@ -92,6 +113,45 @@ TEST(ValidateDataTest, ValidationSetsAreFilesOfTheirOwn) {
   EXPECT_THAT(ErrorsWith({"data.data_path=a", "train.full_validation=true"}), IsEmpty());
   EXPECT_THAT(ErrorsWith({"data.mock_data=true", "train.full_validation=true"}),
               OneError("train.full_validation", "has no end"));
+}
+
+TEST(ValidateDataTest, NamesOfValidationSetsDiffer) {
+  const auto with = [](const std::string& names) {
+    return ErrorsWith({"data.train_data_path=a", "data.valid_data_path=[\"b\", \"c\"]",
+                       "train.multiple_validation_sets=true",
+                       "train.validation_set_names=" + names});
+  };
+  EXPECT_THAT(with("[\"German\", \"French\"]"), IsEmpty());
+  const char* const kPath = "train.validation_set_names";
+  EXPECT_THAT(with("[\"a\", \"a\"]"), OneError(kPath, "has \"a\" twice"));
+  EXPECT_THAT(with("[\"a\", \"\"]"), OneError(kPath, "an empty name"));
+  EXPECT_THAT(with("[\"ppl\", \"a\"]"), OneError(kPath, "the perplexity's name"));
+  EXPECT_THAT(ErrorsWith({"data.mock_data=true", "train.validation_set_names=[\"a\"]"}),
+              OneError(kPath, "has no effect with train.multiple_validation_sets = false"));
+}
+
+TEST(ValidateDataTest, TasksArePartsOfEvaluations) {
+  const auto with = [](ConfigOverrides more) {
+    more.push_back("data.mock_data=true");
+    return ErrorsWith(more);
+  };
+  const std::string tasks = "train.eval_tasks=[\"piqa=a.jsonl\", \"wikitext103=b=c\"]";
+  EXPECT_THAT(with({tasks}), IsEmpty());
+  EXPECT_THAT(with({tasks, "train.eval_interval=50", "train.eval_tasks_interval=100"}), IsEmpty());
+  const char* const kPath = "train.eval_tasks";
+  EXPECT_THAT(with({"train.eval_tasks=[\"piqa\"]"}), OneError(kPath, "its file"));
+  EXPECT_THAT(with({"train.eval_tasks=[\"piqa=\"]"}), OneError(kPath, "its file"));
+  EXPECT_THAT(with({"train.eval_tasks=[\"piqua=a\"]"}),
+              OneError(kPath, "there is no task 'piqua'"));
+  EXPECT_THAT(with({"train.eval_tasks=[\"piqa=a\", \"piqa=b\"]"}), OneError(kPath, "piqa twice"));
+  EXPECT_THAT(with({tasks, "train.eval_iters=0"}), OneError(kPath, "train.eval_iters"));
+  EXPECT_THAT(with({tasks, "train.eval_interval=0"}), OneError(kPath, "train.eval_interval"));
+  EXPECT_THAT(with({tasks, "train.eval_interval=50", "train.eval_tasks_interval=70"}),
+              OneError("train.eval_tasks_interval", "must be a multiple of"));
+  EXPECT_THAT(with({tasks, "train.overlapping_eval=1000000"}),
+              OneError("train.overlapping_eval", "model.seq_length"));
+  EXPECT_THAT(with({"train.eval_tasks_limit=3"}),
+              OneError("train.eval_tasks_limit", "has no effect without train.eval_tasks"));
 }
 
 TEST(ValidateDataTest, BucketsOfRanksAreForCyclicOrderOnly) {

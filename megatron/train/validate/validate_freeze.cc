@@ -8,18 +8,19 @@
 #include "megatron/train/validate/rules.h"
 
 namespace megatron {
+namespace {
 
-void CheckFreeze(ConfigChecker& check) {
-  constexpr absl::string_view kFreeze = "optimizer.freeze";
+constexpr absl::string_view kFreeze = "optimizer.freeze", kLora = "model.lora";
+
+// What frozen parameters cannot be used with. An error is about `field`, which freezes them.
+void CheckWhatFreezes(ConfigChecker& check, absl::string_view field) {
   const config::PretrainConfig& config = check.resolved();
-  if (config.optimizer().freeze().empty() || !check.Usable({kFreeze})) return;
-  const std::vector<std::string> expressions(config.optimizer().freeze().begin(),
-                                             config.optimizer().freeze().end());
-  const absl::StatusOr<NamePatterns> patterns = NamePatterns::Create(expressions);
-  if (!patterns.ok()) check.Error(kFreeze, patterns.status().message());
   const auto refuse = [&](bool broken, absl::string_view path, absl::string_view because) {
-    if (broken && check.Usable({path}))
-      check.Error(kFreeze, absl::StrCat("cannot be used with ", check.Named(path), ": ", because));
+    if (!broken || !check.Usable({path})) return;
+    const std::string message =
+        absl::StrCat("cannot be used with ", check.Named(path), ": ", because);
+    if (field == kLora) return check.MessageError(field, message);
+    check.Error(field, message);
   };
   const config::Optimizer::Type optimizer = config.optimizer().optimizer();
   refuse(optimizer == config::Optimizer::onebit_adam ||
@@ -37,6 +38,19 @@ void CheckFreeze(ConfigChecker& check) {
          "weights in host memory have gradients there");
   refuse(config.precision().fp8_param_gather(), "precision.fp8_param_gather",
          "all ranks compute with the weights that were sent as codes, and these are not sent");
+}
+
+}  // namespace
+
+void CheckFreeze(ConfigChecker& check) {
+  const config::PretrainConfig& config = check.resolved();
+  if (config.model().has_lora()) CheckWhatFreezes(check, kLora);
+  if (config.optimizer().freeze().empty() || !check.Usable({kFreeze})) return;
+  const std::vector<std::string> expressions(config.optimizer().freeze().begin(),
+                                             config.optimizer().freeze().end());
+  const absl::StatusOr<NamePatterns> patterns = NamePatterns::Create(expressions);
+  if (!patterns.ok()) check.Error(kFreeze, patterns.status().message());
+  if (!config.model().has_lora()) CheckWhatFreezes(check, kFreeze);
 }
 
 }  // namespace megatron
