@@ -1,8 +1,17 @@
 #include "tools/interop/reference_samples.h"
 
+#include <memory>
 #include <numeric>
+#include <utility>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
 #include "megatron/base/philox.h"
+#include "megatron/data/chat/chat_template.h"
+#include "megatron/data/chat/conversation_dataset.h"
+#include "megatron/data/chat/conversations.h"
+#include "megatron/data/tokenizer/byte_level_tokenizer.h"
 
 namespace megatron {
 namespace {
@@ -63,6 +72,39 @@ std::vector<Sample> NextTokenSamples(int64_t count) {
     sample.labels.assign(text.begin() + 1, text.end());
     return sample;
   });
+}
+
+std::vector<Sample> ChatSamples(int64_t count) {
+  const ByteLevelTokenizer tokenizer;
+  const absl::StatusOr<ChatTemplate> form = ChatTemplate::Make("plain", tokenizer);
+  CHECK(form.ok()) << form.status();
+  std::vector<ChatTokens> conversations;
+  for (int64_t i = 0; i < 3 * count; ++i) {
+    std::vector<ChatMessage> messages;
+    for (int64_t turn = 0; turn <= i % 2; ++turn) {
+      const int64_t a = (7 * i + turn) % 50, b = (11 * i + 3 * turn) % 50;
+      messages.push_back({"user", absl::StrCat(a, "+", b)});
+      messages.push_back({"assistant", absl::StrCat(a + b)});
+    }
+    absl::StatusOr<ChatTokens> tokens = form->Conversation(messages);
+    CHECK(tokens.ok()) << tokens.status();
+    conversations.push_back(*std::move(tokens));
+  }
+  ConversationDatasetOptions options;
+  options.range = {0, static_cast<int64_t>(conversations.size())};
+  options.seq_length = kReferenceChatLength;
+  options.fill_token = tokenizer.eod();
+  const auto dataset =
+      ConversationDataset::Create(std::make_shared<const Conversations>(Conversations::Of(
+                                      conversations, {kReferenceChatLength, false})),
+                                  options);
+  CHECK(dataset.ok()) << dataset.status();
+  std::vector<Sample> samples(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    const absl::Status read = (*dataset)->Get(i, &samples[static_cast<size_t>(i)]);
+    CHECK(read.ok()) << read;
+  }
+  return samples;
 }
 
 std::vector<Sample> MaskedSamples(int64_t count) {

@@ -14,11 +14,16 @@ namespace megatron {
 
 // The size of the vocabulary.
 inline constexpr int64_t kReferenceVocab = 100;
+// The number of tokens of a sample of conversations.
+inline constexpr int64_t kReferenceChatLength = 80;
 // The most tokens of a sample, of what an encoder reads and of what a decoder writes.
 inline constexpr int64_t kReferenceLength = 32, kReferenceDecoderLength = 24;
 
 // Samples for GPT: kReferenceLength tokens of a noisy arithmetic sequence, each to be predicted.
 std::vector<Sample> NextTokenSamples(int64_t count);
+// Samples of conversations about sums, in the bytes of the form "plain": kReferenceChatLength tokens,
+// two or three conversations each. The vocabulary is that of bytes.
+std::vector<Sample> ChatSamples(int64_t count);
 // Samples for BERT: two pieces of such a sequence, in every third sample in the wrong order; every
 // fourth token masked.
 std::vector<Sample> MaskedSamples(int64_t count);

@@ -21,7 +21,8 @@ def learning_rate(o, samples):
 
 def make_optimizer(o, weights):
     groups = [{
-        "params": [w for name, w in weights.items() if model.decays(name, w.shape) == decays],
+        "params": [w for name, w in weights.items()
+                   if w.requires_grad and model.decays(name, w.shape) == decays],
         "weight_decay": o["weight_decay"] if decays else 0.0,
     } for decays in (True, False)]
     groups = [group for group in groups if group["params"]]
@@ -39,7 +40,9 @@ def start(m, initial, dtype):
         for name, weight in weights.items():
             weight.data.copy_(initial[name])
         return weights, lambda batch: hugging_face.loss(reference, batch)
-    weights = {name: torch.nn.Parameter(w.to(dtype).clone()) for name, w in initial.items()}
+    frozen = {name for name in initial if m.get("lora_dim", 0) > 0 and ".adapter." not in name}
+    weights = {name: torch.nn.Parameter(w.to(dtype).clone(), requires_grad=name not in frozen)
+               for name, w in initial.items()}
     return weights, lambda batch: model.loss(m, weights, batch)
 
 
@@ -56,8 +59,9 @@ def train(config, initial, batches, dtype=torch.float32):
         value = loss(batch)
         value.backward()
         limit = o["clip_grad"] if o["clip_grad"] > 0 else math.inf
-        norms.append(torch.nn.utils.clip_grad_norm_(weights.values(), limit).item())
+        trained = [w for w in weights.values() if w.requires_grad]
+        norms.append(torch.nn.utils.clip_grad_norm_(trained, limit).item())
         losses.append(value.item())
         optimizer.step()
-        samples += batch["tokens"].shape[0]
+        samples += config.get("global_batch_size", batch["tokens"].shape[0])
     return losses, norms, {name: w.detach() for name, w in weights.items()}
