@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <random>
 #include <string>
 #include <utility>
@@ -22,7 +23,9 @@
 #include "megatron/checkpoint/safetensors_writer.h"
 #include "megatron/data/tokenizer/training/bpe_trainer.h"
 #include "megatron/data/tokenizer/training/trained_bpe_files.h"
+#include "megatron/models/huggingface/hf_adapter.h"
 #include "megatron/models/huggingface/hf_config.h"
+#include "megatron/models/huggingface/hf_family_models.h"
 #include "megatron/models/huggingface/hf_weights.h"
 
 namespace megatron {
@@ -143,6 +146,85 @@ class HfToolsTest : public ::testing::Test {
     WriteModel(name, options, FilesOf(options));
   }
 
+  // Tensors of numbers from -1 to 1, in fp32, by name.
+  using Values = std::map<std::string, std::vector<float>>;
+  absl::Status FillWithNumbers(const SafetensorsTensor& tensor, std::string* bytes,
+                               Values* values) {
+    std::vector<float>& numbers = (*values)[tensor.name];
+    std::uniform_real_distribution<float> uniform(-1, 1);
+    numbers.resize(static_cast<size_t>(tensor.bytes()) / sizeof(float));
+    for (float& number : numbers) number = uniform(random_);
+    bytes->assign(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(float));
+    return absl::OkStatus();
+  }
+
+  // The model in fp32, and PEFT's adapters of it in "adapter", of which q, k and v have their own A.
+  Values WriteAdaptedModel(const ModelOptions& options) {
+    Values values;
+    for (const char* name : {"model", "adapter"}) {
+      EXPECT_THAT(fs_.RemoveTree(Path(name)), IsOk());
+      EXPECT_THAT(fs_.CreateDirs(Path(name)), IsOk());
+    }
+    const auto fill = [&](const SafetensorsTensor& tensor, std::string* bytes) {
+      return FillWithNumbers(tensor, bytes, &values);
+    };
+    EXPECT_THAT(WriteFileAtomically(fs_, Path("model/config.json"), *HfConfigJson(options, {})),
+                IsOk());
+    EXPECT_THAT(WriteSafetensorsModel(fs_, Path("model"), FilesOf(options), {}, fill), IsOk());
+    EXPECT_THAT(
+        WriteFileAtomically(fs_, Path("adapter/adapter_config.json"), HfAdapterConfigJson(options)),
+        IsOk());
+    SafetensorsHeader header;
+    header.metadata = {{"format", "pt"}};
+    for (const HfAdapter& adapter : HfAdapters(options)) {
+      for (const HfTensor* tensor : {&adapter.a, &adapter.b})
+        header.tensors.push_back({tensor->name, "F32", tensor->shape});
+    }
+    EXPECT_THAT(WriteSafetensorsFile(fs_, Path("adapter/adapter_model.safetensors"),
+                                     std::move(header), fill),
+                IsOk());
+    return values;
+  }
+
+  // Expects that the weights are those of the model with the adapters' products added.
+  void ExpectMerged(const ModelOptions& options, const Values& values, const std::string& name) {
+    const auto file = SafetensorsFile::Open(Path(name + "/model.safetensors"));
+    ASSERT_THAT(file, IsOk());
+    std::map<std::string, const HfAdapter*> adapters;
+    const std::vector<HfAdapter> all = HfAdapters(options);
+    for (const HfAdapter& adapter : all) adapters[adapter.a.name] = &adapter;
+    const double scale = options.transformer.lora.alpha / options.transformer.lora.dim;
+    int adapted = 0;
+    for (const HfTensor& tensor : HfTensors(options)) {
+      const std::string layer =
+          "base_model.model." + tensor.name.substr(0, tensor.name.rfind('.')) + ".lora_A.weight";
+      const auto adapter = adapters.find(layer);
+      std::vector<double> want(values.at(tensor.name).begin(), values.at(tensor.name).end());
+      if (adapter != adapters.end() && tensor.shape.size() == 2) {
+        ++adapted;
+        const std::vector<float>&a = values.at(layer), &b = values.at(adapter->second->b.name);
+        const int64_t dim = options.transformer.lora.dim;
+        for (int64_t o = 0; o < tensor.rows; ++o) {
+          for (int64_t i = 0; i < tensor.columns; ++i) {
+            double& sum = want[tensor.transposed ? i * tensor.rows + o : o * tensor.columns + i];
+            for (int64_t r = 0; r < dim; ++r)
+              sum += scale * b[o * dim + r] * a[r * tensor.columns + i];
+          }
+        }
+      }
+      for (const SafetensorsTensor& got : file->header().tensors) {
+        if (got.name != tensor.name) continue;
+        const absl::string_view bytes = file->Bytes(got);
+        for (size_t i = 0; i < want.size(); ++i) {
+          float number;
+          std::memcpy(&number, bytes.data() + i * sizeof(number), sizeof(number));
+          ASSERT_NEAR(number, want[i], 1e-5) << tensor.name << " " << i;
+        }
+      }
+    }
+    EXPECT_EQ(adapted, static_cast<int>(all.size()));
+  }
+
   // One token for every byte, and one special token.
   static TrainedBpe Bytes() {
     BpeTrainerOptions training;
@@ -189,6 +271,7 @@ TEST_F(HfToolsTest, ExportingWhatWasImportedGivesTheSameBytes) {
   models[2].transformer.kv_channels = 8;
   models[3].transformer.qkv_bias = models[3].transformer.linear_bias = true;
   models[3].transformer.num_query_groups = 1;
+  for (const HfFamilyModel& family : HfFamilyModels()) models.push_back(family.options);
   for (size_t i = 0; i < models.size(); ++i) {
     WriteModel("model", models[i]);
     const std::string number = absl::StrCat(i);
@@ -216,6 +299,75 @@ TEST_F(HfToolsTest, ExportingWhatWasImportedGivesTheSameBytes) {
     const std::string shard = "/iter_0000000/shard_00000_of_00001.bin";
     EXPECT_TRUE(Contents("again" + number + shard) == Contents("save" + number + shard));
   }
+}
+
+TEST_F(HfToolsTest, AdaptersComeAndGoWithTheModel) {
+  for (const bool gpt2 : {true, false}) {
+    SCOPED_TRACE(gpt2 ? "gpt2" : "llama");
+    ModelOptions options = gpt2 ? Gpt2() : Llama(DType::kFloat32);
+    options.transformer.lora = {
+        /*dim=*/4, /*alpha=*/8, {"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"}};
+    const Values values = WriteAdaptedModel(options);
+    const std::string save = Path(gpt2 ? "save_gpt2" : "save_llama");
+    ASSERT_EQ(Run("import_hf", absl::StrCat("--adapter=", Path("adapter"), " --save=", save, " ",
+                                            Path("model"))),
+              0)
+        << output_;
+    const std::string merged = gpt2 ? "merged_gpt2" : "merged_llama";
+    ASSERT_EQ(Run("export_hf", absl::StrCat("--output=", Path(merged), " ", save)), 0) << output_;
+    ExpectMerged(options, values, merged);
+    const std::string alone = gpt2 ? "alone_gpt2" : "alone_llama";
+    ASSERT_EQ(Run("export_hf", absl::StrCat("--adapter --output=", Path(alone), " ", save)), 0)
+        << output_;
+    EXPECT_THAT(*fs_.List(Path(alone)),
+                ElementsAre("adapter_config.json", "adapter_model.safetensors"));
+    const std::string config = Contents(alone + "/adapter_config.json");
+    if (gpt2) {
+      EXPECT_EQ(config, Contents("adapter/adapter_config.json"));
+      EXPECT_TRUE(Contents(alone + "/adapter_model.safetensors") ==
+                  Contents("adapter/adapter_model.safetensors"));
+    } else {
+      // q, k and v have one A here, with the rows of all three, and so has every layer.
+      EXPECT_THAT(config, AllOf(HasSubstr("\"r\": 12"), HasSubstr("\"lora_alpha\": 24.0")));
+    }
+    // What was exported is the same function, and is imported without growing.
+    const std::string again = Path(gpt2 ? "again_gpt2" : "again_llama");
+    ASSERT_EQ(Run("import_hf",
+                  absl::StrCat("--adapter=", Path(alone), " --save=", again, " ", Path("model"))),
+              0)
+        << output_;
+    const std::string shard = "/iter_0000000/shard_00000_of_00001.bin";
+    EXPECT_TRUE(*ReadFileToString(fs_, again + shard) == *ReadFileToString(fs_, save + shard));
+  }
+}
+
+TEST_F(HfToolsTest, RefusesAdaptersOfAnotherModel) {
+  ModelOptions options = Gpt2();
+  options.transformer.lora = {/*dim=*/4, /*alpha=*/8, {"linear_fc1"}};
+  WriteAdaptedModel(options);
+  const auto import = [&](const std::string& model) {
+    return Run("import_hf", absl::StrCat("--adapter=", Path("adapter"), " --save=", Path("save"),
+                                         " ", Path(model)));
+  };
+  ModelOptions wider = Gpt2();
+  wider.transformer.ffn_hidden_size = 96;
+  WriteModel("wider", wider);
+  EXPECT_NE(import("wider"), 0);
+  EXPECT_THAT(output_, HasSubstr("c_fc.lora_B.weight' is [80, 4] and not [96, 4]"));
+  WriteModel("llama", Llama(DType::kFloat32));
+  EXPECT_NE(import("llama"), 0);
+  EXPECT_THAT(output_, HasSubstr("has no place in this model"));
+  ASSERT_THAT(WriteFileAtomically(fs_, Path("adapter/adapter_config.json"),
+                                  R"({"peft_type": "LORA", "r": 4, "lora_alpha": 8,
+                                      "use_dora": true})"),
+              IsOk());
+  EXPECT_NE(import("model"), 0);
+  EXPECT_THAT(output_, AllOf(HasSubstr("adapter_config.json"), HasSubstr("use_dora")));
+  // A model without adapters has none to export.
+  ASSERT_EQ(Run("import_hf", absl::StrCat("--save=", Path("plain"), " ", Path("model"))), 0);
+  EXPECT_NE(Run("export_hf", absl::StrCat("--adapter --output=", Path("none"), " ", Path("plain"))),
+            0);
+  EXPECT_THAT(output_, HasSubstr("has no adapters"));
 }
 
 TEST_F(HfToolsTest, ModelsInSeveralFilesAreTheSame) {
@@ -311,6 +463,71 @@ TEST_F(HfToolsTest, TheTokenizerGoesWithTheModel) {
       Run("import_hf", absl::StrCat("--no_tokenizer --save=", Path("none"), " ", Path("model"))), 0)
       << output_;
   EXPECT_THAT(Contents("none/config.textproto"), HasSubstr("tokenizer_type: NullTokenizer"));
+}
+
+TEST_F(HfToolsTest, ChatTemplatesAndTheGenerationConfigComeBack) {
+  WriteModel("model", RowsForTokens());
+  WriteTokenizer("model");
+  const std::vector<std::string> names = {"chat_template.jinja", "generation_config.json",
+                                          "tokenizer_config.json", "special_tokens_map.json"};
+  for (const std::string& name : names)
+    ASSERT_THAT(WriteFileAtomically(fs_, Path("model/" + name), "{\"this\": \"" + name + "\"}"),
+                IsOk());
+  ASSERT_EQ(Run("import_hf", absl::StrCat("--save=", Path("save"), " ", Path("model"))), 0)
+      << output_;
+  ASSERT_EQ(Run("export_hf", absl::StrCat("--output=", Path("out"), " ", Path("save"))), 0)
+      << output_;
+  for (const std::string& name : names)
+    EXPECT_EQ(Contents("out/" + name), Contents("model/" + name)) << name;
+}
+
+TEST_F(HfToolsTest, TheModelTypeIsTheOneThatIsAskedFor) {
+  ModelOptions options = Llama(DType::kFloat32);
+  options.transformer.rotary_options = RotaryOptions();  // mistral has no other
+  WriteModel("model", options);
+  ASSERT_EQ(Run("import_hf", absl::StrCat("--save=", Path("save"), " ", Path("model"))), 0)
+      << output_;
+  ASSERT_EQ(Run("export_hf",
+                absl::StrCat("--model_type=mistral --output=", Path("out"), " ", Path("save"))),
+            0)
+      << output_;
+  EXPECT_THAT(Contents("out/config.json"), HasSubstr("\"model_type\": \"mistral\""));
+  EXPECT_TRUE(Contents("out/model.safetensors") == Contents("model/model.safetensors"));
+  EXPECT_EQ(Run("export_hf", absl::StrCat("--model_type=gemma3_text --output=", Path("none"), " ",
+                                          Path("save"))),
+            20);
+  EXPECT_THAT(output_, HasSubstr("gemma3_text has"));
+}
+
+TEST_F(HfToolsTest, ARunThatEndsWritesItsModel) {
+  WriteModel("model", Llama(DType::kFloat32));
+  ASSERT_EQ(Run("import_hf", absl::StrCat("--save=", Path("save"), " ", Path("model"))), 0);
+  const auto train = [&](const std::string& more) {
+    return Run("../megatron/train/pretrain_gpt",
+               absl::StrCat("--config=", Path("save/config.textproto"),
+                            " --set=checkpoint.save=", Path("tuned"),
+                            " --set=checkpoint.save_huggingface=", Path("theirs"), " ", more));
+  };
+  // With fewer steps than it was to make, it is not at its end.
+  EXPECT_EQ(train("--set=train.train_iters=3 --set=train.exit_interval=2"), 0) << output_;
+  EXPECT_FALSE(fs_.Stat(Path("theirs/iter_0000002")).ok());
+  EXPECT_EQ(train("--set=train.train_iters=3"), 0) << output_;
+  EXPECT_THAT(output_, HasSubstr("theirs/iter_0000003"));
+  ASSERT_EQ(Run("export_hf", absl::StrCat("--output=", Path("out"), " ", Path("tuned"))), 0)
+      << output_;
+  for (const char* name : {"config.json", "model.safetensors"})
+    EXPECT_TRUE(Contents(absl::StrCat("theirs/iter_0000003/", name)) ==
+                Contents(absl::StrCat("out/", name)));
+  // What is there stays.
+  EXPECT_EQ(train("--set=train.train_iters=3"), 0) << output_;
+  // A model that they do not have is refused before training.
+  EXPECT_NE(Run("../megatron/train/pretrain_gpt",
+                absl::StrCat("--config=gpt_demo --set=model.position_embedding_type=none"
+                             " --set=checkpoint.save=",
+                             Path("none"), " --set=checkpoint.save_huggingface=", Path("theirs"))),
+            0);
+  EXPECT_THAT(output_, HasSubstr("checkpoint.save_huggingface"));
+  EXPECT_FALSE(fs_.Stat(Path("none")).ok());
 }
 
 TEST_F(HfToolsTest, WithoutATokenizerEosAndPadIdsAreKept) {

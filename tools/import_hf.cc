@@ -22,13 +22,14 @@
 #include "megatron/checkpoint/save_checkpoint.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
 #include "megatron/models/huggingface/hf_config.h"
+#include "megatron/train/huggingface/hf_tokenizer_files.h"
 #include "megatron/train/trainer/run_identity.h"
 #include "tools/common/dataset_lock.h"
 #include "tools/common/interrupt.h"
 #include "tools/common/tool_main.h"
+#include "tools/huggingface/hf_import_adapter.h"
 #include "tools/huggingface/hf_import_config.h"
 #include "tools/huggingface/hf_import_weights.h"
-#include "tools/huggingface/hf_tokenizer_files.h"
 
 ABSL_FLAG(std::string, save, "",
           "The directory of checkpoints to write, as pretrain_gpt's checkpoint.load.");
@@ -39,6 +40,8 @@ ABSL_FLAG(int64_t, seq_length, 0,
 ABSL_FLAG(bool, no_tokenizer, false,
           "Leaves the tokenizer out: text is ids, with NullTokenizer, until the configuration is "
           "given another one.");
+ABSL_FLAG(std::string, adapter, "",
+          "A directory with PEFT's low-rank adapters of the model. They become its model.lora.");
 ABSL_FLAG(bool, rotary_interleaved, false,
           "Reorders the channels of queries and keys for pairs (2i, 2i+1) in place of (i, i+d/2). "
           "The function stays the same.");
@@ -60,6 +63,7 @@ absl::Status CheckFlags(const std::vector<std::string>& arguments) {
 }
 
 struct TheirConfig {
+  std::string model_type;
   ModelOptions model;
   HfTokens tokens;
 };
@@ -71,9 +75,10 @@ absl::StatusOr<TheirConfig> ReadConfig(FileSystem& fs, const std::string& direct
   TheirConfig config;
   ModelOptions& model = config.model;
   MEGATRON_ASSIGN_OR_RETURN(model, ParseHfConfig(text), _.SetPrepend() << path << ": ");
+  MEGATRON_ASSIGN_OR_RETURN(config.model_type, ParseHfModelType(text));
   MEGATRON_ASSIGN_OR_RETURN(config.tokens, ParseHfTokens(text, model.vocab_size));
-  model.transformer.rotary_options.interleaved =
-      model.transformer.rotary && absl::GetFlag(FLAGS_rotary_interleaved);
+  if (model.transformer.rotary && absl::GetFlag(FLAGS_rotary_interleaved))
+    model.transformer.rotary_options.interleaved = true;
   model.padded_vocab_size =
       RoundUp(model.vocab_size, absl::GetFlag(FLAGS_make_vocab_size_divisible_by));
   return config;
@@ -110,19 +115,19 @@ absl::Status TakeTokenizer(FileSystem& fs, const std::string& directory, const M
                                                    tokenizer->vocab_size(),
                                                    " tokens and the model ", rows, "; ", kHint));
   }
-  TokenizerOptions everything = theirs;
-  everything.tokenizer_model = directory;
-  everything.vocab_file = everything.merge_file = "";
-  MEGATRON_RETURN_IF_ERROR(CopyHfTokenizer(fs, everything, TokenizerCopy()).status());
+  MEGATRON_RETURN_IF_ERROR(CopyHfTokenizerFiles(fs, directory, TokenizerCopy()));
   MEGATRON_ASSIGN_OR_RETURN(const std::string copy, AbsolutePath(TokenizerCopy()));
   options->tokenizer = FindHfTokenizer(fs, copy);
   return absl::OkStatus();
 }
 
-absl::Status Save(FileSystem& fs, const ImportedConfig& imported, const HfImportWeights& weights) {
+absl::Status Save(FileSystem& fs, const ImportedConfig& imported, const HfImportWeights& weights,
+                  const HfImportAdapter& adapter) {
   CheckpointState state;
   state.run_id = RunId(imported.checkpoint_text);
   state.tensors = weights.Blocks();
+  for (ShardedTensor& block : adapter.Blocks(weights.dtype()))
+    state.tensors.push_back(std::move(block));
   state.ints = {{"iteration", 0}};
   state.strings = {
       {"config", imported.checkpoint_text},
@@ -137,7 +142,7 @@ absl::Status Save(FileSystem& fs, const ImportedConfig& imported, const HfImport
 }
 
 absl::Status WriteAll(FileSystem& fs, const std::string& directory, const TheirConfig& theirs,
-                      const HfImportWeights& weights) {
+                      const HfImportWeights& weights, const HfImportAdapter& adapter) {
   const ModelOptions& model = theirs.model;
   ImportOptions options;
   options.tokens = theirs.tokens;
@@ -146,7 +151,7 @@ absl::Status WriteAll(FileSystem& fs, const std::string& directory, const TheirC
   MEGATRON_ASSIGN_OR_RETURN(options.save, AbsolutePath(absl::GetFlag(FLAGS_save)));
   MEGATRON_RETURN_IF_ERROR(TakeTokenizer(fs, directory, model, &options));
   MEGATRON_ASSIGN_OR_RETURN(const ImportedConfig imported, MakeImportedConfig(model, options));
-  return Save(fs, imported, weights);
+  return Save(fs, imported, weights, adapter);
 }
 
 // Returns the files that would be overwritten, or be taken for files of this import.
@@ -171,11 +176,16 @@ absl::Status Import(const std::vector<std::string>& arguments) {
   MEGATRON_RETURN_IF_ERROR(CheckSaveDirectory(fs, save));
   CatchInterrupts();
   MEGATRON_ASSIGN_OR_RETURN(TheirConfig theirs, ReadConfig(fs, directory));
-  MEGATRON_ASSIGN_OR_RETURN(const HfImportWeights weights,
-                            AsInput(HfImportWeights::Open(directory, theirs.model)));
+  MEGATRON_ASSIGN_OR_RETURN(
+      const HfImportWeights weights,
+      AsInput(HfImportWeights::Open(directory, theirs.model, theirs.model_type)));
   theirs.model.transformer.dtype = weights.dtype();
+  HfImportAdapter adapter;
+  if (const std::string path = absl::GetFlag(FLAGS_adapter); !path.empty()) {
+    MEGATRON_ASSIGN_OR_RETURN(adapter, AsInput(HfImportAdapter::Open(fs, path, &theirs.model)));
+  }
   const bool is_new = !fs.Stat(save).ok();
-  const absl::Status status = WriteAll(fs, directory, theirs, weights);
+  const absl::Status status = WriteAll(fs, directory, theirs, weights, adapter);
   if (status.ok() || fs.Stat(JoinPath(save, kLatestFileName)).ok()) return status;
   // The first error is reported.
   fs.RemoveTree(TokenizerCopy()).IgnoreError();
@@ -189,9 +199,7 @@ absl::Status Import(const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   return megatron::RunTool(
       argc, argv,
-      "Makes a checkpoint of a Hugging Face model (gpt2, llama, mistral, qwen2, bert, "
-      "megatron-bert,\n"
-      "t5).\n\n"
+      "Makes a checkpoint of a Hugging Face model; docs/huggingface.md says which.\n\n"
       "  import_hf --save=DIRECTORY HUGGING_FACE_DIRECTORY\n\n"
       "The directory holds config.json and model.safetensors, or several files and their index.",
       megatron::Import);

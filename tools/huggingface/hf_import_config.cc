@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "megatron/base/round_up.h"
 #include "megatron/base/status_macros.h"
@@ -26,17 +27,76 @@ double Shortest(float value) {
   return std::strtod(text, nullptr);
 }
 
+void SetYarn(const YarnOptions& yarn, config::ModelConfig* config) {
+  config->set_yarn_rotary_scaling_factor(yarn.factor);
+  config->set_yarn_original_max_position_embeddings(static_cast<int64_t>(yarn.original_context));
+  config->set_yarn_beta_fast(yarn.beta_fast);
+  config->set_yarn_beta_slow(yarn.beta_slow);
+  config->set_yarn_mscale(yarn.mscale);
+  config->set_yarn_mscale_all_dim(yarn.mscale_all_dim);
+  config->set_yarn_correction_range_round_to_int(yarn.round_range);
+}
+
 void SetPositions(const ModelOptions& model, config::ModelConfig* config) {
   const RotaryOptions& rotary = model.transformer.rotary_options;
   config->set_max_position_embeddings(model.max_positions);
   if (!model.transformer.rotary) return;
-  config->set_position_embedding_type(config::PositionEmbedding::rope);
+  const bool yarn = rotary.yarn.factor > 0;
+  config->set_position_embedding_type(yarn ? config::PositionEmbedding::yarn
+                                           : config::PositionEmbedding::rope);
   config->set_rotary_base(rotary.base);
-  config->set_rotary_interleaved(rotary.interleaved);
+  if (!model.transformer.is_latent()) {
+    config->set_rotary_percent(rotary.percent);
+    config->set_rotary_interleaved(rotary.interleaved);
+  }
+  if (rotary.local_base > 0) config->set_rotary_base_local(rotary.local_base);
+  if (yarn) return SetYarn(rotary.yarn, config);
   config->set_rotary_seq_len_interpolation_factor(rotary.interpolation_factor);
   if (rotary.scaling_factor == 0) return;
   config->set_use_rope_scaling(true);
   config->set_rope_scaling_factor(rotary.scaling_factor);
+}
+
+// Returns the pattern that says of each layer whether it is one of `layers`: "[1]*5+[0]".
+std::string Pattern(const std::vector<bool>& layers) {
+  std::string pattern;
+  for (size_t begin = 0; begin < layers.size();) {
+    size_t end = begin;
+    while (end < layers.size() && layers[end] == layers[begin]) ++end;
+    absl::StrAppend(&pattern, begin == 0 ? "" : "+", layers[begin] ? "[1]" : "[0]", "*",
+                    end - begin);
+    begin = end;
+  }
+  return pattern;
+}
+
+void SetWindow(const TransformerOptions& layer, config::ModelConfig* config) {
+  if (layer.window_size == 0) return;
+  config->set_window_size(layer.window_size);
+  if (!layer.window_layers.empty()) config->set_window_attn_skip_freq(Pattern(layer.window_layers));
+}
+
+void SetExperts(const MoeOptions& moe, config::ModelConfig* config) {
+  if (moe.num_experts == 0) return;
+  config->set_num_experts(moe.num_experts);
+  if (!moe.layers.empty()) config->set_moe_layer_freq(Pattern(moe.layers));
+  config->set_moe_ffn_hidden_size(moe.ffn_hidden_size);
+  config->set_moe_router_topk(moe.router.topk);
+  const ops::Router& router = moe.router;
+  if (router.score == ops::RouterScore::kSigmoid) {
+    config->set_moe_router_score_function(config::RouterScoreFunction::sigmoid);
+    config->set_moe_router_enable_expert_bias(moe.expert_bias);
+  } else {
+    config->set_moe_router_pre_softmax(router.pre_softmax);
+  }
+  config->set_moe_router_topk_scaling_factor(Shortest(router.scaling_factor));
+  if (router.num_groups > 1) {
+    config->set_moe_router_num_groups(router.num_groups);
+    config->set_moe_router_group_topk(router.group_topk);
+  }
+  if (moe.shared_ffn_hidden_size == 0) return;
+  config->set_moe_shared_expert_intermediate_size(moe.shared_ffn_hidden_size);
+  config->set_moe_shared_expert_gate(moe.shared_expert_gate);
 }
 
 config::Activation::Type ToConfig(ops::Activation activation) {
@@ -61,7 +121,6 @@ void SetT5(const ModelOptions& model, config::ModelConfig* config) {
   config->set_model_type(config::ModelType::t5);
   config->set_num_layers(model.num_encoder_layers);
   config->set_decoder_num_layers(decoder.num_layers);
-  if (decoder.softmax_scale != 0) config->set_softmax_scale(Shortest(decoder.softmax_scale));
   config->set_add_output_bias(model.output_bias);
   config->set_output_scale(Shortest(model.output_scale));
   if (decoder.relative_positions.buckets == 0) return;
@@ -70,13 +129,26 @@ void SetT5(const ModelOptions& model, config::ModelConfig* config) {
   config->set_relative_attention_max_distance(decoder.relative_positions.max_distance);
 }
 
+void SetLatents(const TransformerOptions& layer, config::ModelConfig* config) {
+  config->set_multi_latent_attention(true);
+  if (layer.latent.q_rank > 0) config->set_q_lora_rank(layer.latent.q_rank);
+  config->set_kv_lora_rank(layer.latent.kv_rank);
+  config->set_qk_head_dim(layer.kv_channels - layer.latent.rotated_size);
+  config->set_qk_pos_emb_head_dim(layer.latent.rotated_size);
+  config->set_v_head_dim(layer.value_size());
+}
+
 void SetModel(const ModelOptions& model, config::ModelConfig* config) {
   const TransformerOptions& layer = model.transformer;
   config->set_num_layers(layer.num_layers);
   config->set_hidden_size(layer.hidden_size);
   config->set_ffn_hidden_size(layer.ffn_hidden_size);
   config->set_num_attention_heads(layer.num_attention_heads);
-  config->set_kv_channels(layer.kv_channels);
+  if (layer.is_latent()) {
+    SetLatents(layer, config);
+  } else {
+    config->set_kv_channels(layer.kv_channels);
+  }
   config->set_group_query_attention(layer.num_query_groups != layer.num_attention_heads);
   config->set_num_query_groups(layer.num_query_groups);
   config->set_normalization(layer.norm.kind == ops::Norm::kRmsNorm
@@ -100,9 +172,27 @@ void SetModel(const ModelOptions& model, config::ModelConfig* config) {
     config->set_num_tokentypes(model.num_token_types);
     config->set_openai_gelu(model.masked_lm_activation == ops::Activation::kGeluTanh);
   }
-  if (layer.window_size > 0) config->set_window_size(layer.window_size);
+  if (!layer.has_plain_gate()) {
+    config->set_activation_func_clamp_value(Shortest(layer.gate_limit));
+    config->set_glu_linear_offset(Shortest(layer.gate_offset));
+  }
+  config->set_apply_layernorm_1p(layer.norm.zero_centered_gamma);
+  config->set_sandwich_norm(layer.sandwich_norm);
+  config->set_qk_layernorm(layer.qk_norm);
+  if (layer.sink == AttentionSink::kLearned)
+    config->set_softmax_type(config::SoftmaxType::learnable);
+  if (layer.softmax_scale != 0 && !layer.is_latent())
+    config->set_softmax_scale(Shortest(layer.softmax_scale));
+  config->set_embedding_scale(Shortest(model.embedding_scale));
+  SetWindow(layer, config);
+  SetExperts(layer.moe, config);
   SetPositions(model, config);
   if (model.kind == ModelKind::kT5) SetT5(model, config);
+  if (layer.lora.dim == 0) return;
+  config->mutable_lora()->set_dim(layer.lora.dim);
+  config->mutable_lora()->set_alpha(layer.lora.alpha);
+  for (const std::string& module : layer.lora.target_modules)
+    config->mutable_lora()->add_target_modules(module);
 }
 
 int64_t TokenizerVocabulary(const ModelOptions& model, const ImportOptions& options) {

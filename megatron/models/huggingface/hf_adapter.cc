@@ -1,0 +1,134 @@
+#include "megatron/models/huggingface/hf_adapter.h"
+
+#include <set>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "megatron/layers/low_rank_adapter.h"
+#include "nlohmann/json.hpp"
+
+namespace megatron {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kMaxRank = 65536;
+// What stands before the names of the model's tensors.
+constexpr char kPrefix[] = "base_model.model.";
+
+// Returns the name without its last part, ".weight"; empty for other names.
+std::string LayerOf(absl::string_view name) {
+  return absl::ConsumeSuffix(&name, ".weight") ? std::string(name) : std::string();
+}
+
+std::string LastPart(absl::string_view name) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(name, '.');
+  return std::string(parts.back());
+}
+
+// The tensors of the adapter of a linear layer, whose weight is given.
+HfAdapter AdapterOf(const HfTensor& weight, int64_t dim) {
+  const std::string theirs = kPrefix + LayerOf(weight.name);
+  const std::string ours = LayerOf(weight.parameter) + kAdapterName;
+  const int64_t inputs = weight.columns;
+  HfAdapter adapter;
+  adapter.a.name = theirs + ".lora_A.weight";
+  adapter.a.parameter = ours + "linear_in.weight";
+  adapter.a.parameter_shape = {dim, inputs};
+  adapter.a.shape = {dim, inputs};
+  adapter.a.rows = dim;
+  adapter.a.columns = inputs;
+  adapter.a.row = [](int64_t r) { return r; };
+  adapter.b.name = theirs + ".lora_B.weight";
+  adapter.b.parameter = ours + "linear_out.weight";
+  adapter.b.parameter_shape = weight.parameter_shape;
+  adapter.b.parameter_shape[-1] = dim;
+  adapter.b.shape = {weight.rows, dim};
+  adapter.b.rows = weight.rows;
+  adapter.b.columns = dim;
+  adapter.b.row = weight.row;
+  return adapter;
+}
+
+// The last two parts of the names of layers with adapters: "self_attn.q_proj".
+std::vector<std::string> TargetModules(const ModelOptions& options) {
+  std::set<std::string> modules;
+  for (const HfAdapter& adapter : HfAdapters(options)) {
+    const std::vector<std::string> parts = absl::StrSplit(adapter.a.name, '.');
+    const size_t layer = parts.size() - 3;  // in front of lora_A.weight
+    modules.insert(absl::StrCat(parts[layer - 1], ".", parts[layer]));
+  }
+  return std::vector<std::string>(modules.begin(), modules.end());
+}
+
+// Returns whether the value asks for nothing.
+bool IsNeutral(const Json& value) {
+  return value.is_null() || value == false || value == 0 || value == "none" ||
+         ((value.is_array() || value.is_object() || value.is_string()) && value.empty());
+}
+
+absl::Status Refuse(absl::string_view key, const Json& value, absl::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat("\"", key, "\" is ", value.dump(), ": ", why));
+}
+
+}  // namespace
+
+std::vector<HfAdapter> HfAdapters(const ModelOptions& options) {
+  std::vector<HfAdapter> adapters;
+  const LoraOptions& lora = options.transformer.lora;
+  if (lora.dim == 0 || options.kind != ModelKind::kGpt) return adapters;
+  for (const HfTensor& tensor : HfTensors(options)) {
+    const std::string layer = LayerOf(tensor.parameter);
+    const bool of_experts = tensor.parts > 1 || tensor.transposed > 1;
+    if (!of_experts && !layer.empty() && lora.Of(LastPart(layer)).dim > 0)
+      adapters.push_back(AdapterOf(tensor, lora.dim));
+  }
+  return adapters;
+}
+
+std::string HfAdapterConfigJson(const ModelOptions& options) {
+  const LoraOptions& lora = options.transformer.lora;
+  const Json config = {{"peft_type", "LORA"},
+                       {"task_type", "CAUSAL_LM"},
+                       {"base_model_name_or_path", nullptr},
+                       {"r", lora.dim},
+                       {"lora_alpha", lora.alpha},
+                       {"lora_dropout", 0.0},
+                       {"target_modules", TargetModules(options)},
+                       {"bias", "none"},
+                       // GPT-2's weights are [in, out] there.
+                       {"fan_in_fan_out", options.learned_positions},
+                       {"init_lora_weights", true},
+                       {"inference_mode", true}};
+  return config.dump(2) + "\n";
+}
+
+absl::StatusOr<HfAdapterConfig> ParseHfAdapterConfig(absl::string_view json) {
+  const Json config = Json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object()) return absl::InvalidArgumentError("is no JSON object");
+  const auto type = config.find("peft_type");
+  if (type == config.end() || *type != "LORA")
+    return absl::InvalidArgumentError("\"peft_type\" is not \"LORA\"");
+  for (const char* key : {"use_rslora", "use_dora", "use_qalora", "bias", "lora_bias",
+                          "rank_pattern", "alpha_pattern", "modules_to_save", "layer_replication",
+                          "trainable_token_indices", "target_parameters"}) {
+    const auto found = config.find(key);
+    if (found != config.end() && !IsNeutral(*found))
+      return Refuse(key, *found, "there is nothing the same here");
+  }
+  HfAdapterConfig read;
+  const auto rank = config.find("r"), alpha = config.find("lora_alpha");
+  if (rank == config.end() || !rank->is_number_integer() || *rank < 1 || *rank > kMaxRank) {
+    return absl::InvalidArgumentError(absl::StrCat("\"r\" is no integer from 1 to ", kMaxRank));
+  }
+  if (alpha == config.end() || !alpha->is_number() || !(*alpha > 0) || !(*alpha <= 1e6))
+    return absl::InvalidArgumentError("\"lora_alpha\" is no number above 0 and up to 1000000");
+  read.rank = rank->get<int64_t>();
+  read.alpha = alpha->get<double>();
+  return read;
+}
+
+}  // namespace megatron

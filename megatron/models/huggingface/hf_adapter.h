@@ -1,0 +1,46 @@
+// Low-rank adapters in the form of PEFT: a directory of adapter_config.json and
+// adapter_model.safetensors beside a model of Hugging Face.
+//
+// There each linear layer has an A and a B of its own. Ours of linear_qkv, or of linear_fc1 with a
+// gate, stand for three or two of theirs with the same A, and rows of one B.
+#ifndef MEGATRON_MODELS_HUGGINGFACE_HF_ADAPTER_H_
+#define MEGATRON_MODELS_HUGGINGFACE_HF_ADAPTER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "megatron/models/huggingface/hf_weights.h"
+#include "megatron/models/model_options.h"
+
+namespace megatron {
+
+inline constexpr char kHfAdapterConfigFileName[] = "adapter_config.json";
+inline constexpr char kHfAdapterWeightsFileName[] = "adapter_model.safetensors";
+
+// A linear layer there that has an adapter: its A and its B, which are made of ours.
+struct HfAdapter {
+  HfTensor a, b;
+};
+
+// All adapters of the model (options.transformer.lora) but those of BERT and T5, which have none, in
+// the order of HfTensors.
+std::vector<HfAdapter> HfAdapters(const ModelOptions& options);
+
+// The contents of adapter_config.json for these adapters.
+std::string HfAdapterConfigJson(const ModelOptions& options);
+
+struct HfAdapterConfig {
+  int64_t rank = 0;
+  double alpha = 0;
+};
+
+// Reads adapter_config.json. kInvalidArgument, with the key, for adapters that are computed in
+// another way than ours.
+absl::StatusOr<HfAdapterConfig> ParseHfAdapterConfig(absl::string_view json);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_MODELS_HUGGINGFACE_HF_ADAPTER_H_

@@ -1,0 +1,114 @@
+#include "megatron/models/huggingface/hf_adapter.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+ModelOptions Gpt2(const std::vector<std::string>& modules) {
+  ModelOptions options;
+  TransformerOptions& layer = options.transformer;
+  layer.num_layers = 1;
+  layer.hidden_size = 32;
+  layer.ffn_hidden_size = 80;
+  layer.num_attention_heads = layer.num_query_groups = 4;
+  layer.kv_channels = 8;
+  layer.lora = {/*dim=*/4, /*alpha=*/8, modules};
+  options.vocab_size = options.padded_vocab_size = 50;
+  options.max_positions = 16;
+  return options;
+}
+
+ModelOptions Llama(const std::vector<std::string>& modules) {
+  ModelOptions options = Gpt2(modules);
+  TransformerOptions& layer = options.transformer;
+  layer.num_query_groups = 2;
+  layer.norm.kind = ops::Norm::kRmsNorm;
+  layer.gated = layer.rotary = true;
+  layer.linear_bias = layer.qkv_bias = false;
+  options.learned_positions = options.tied_embeddings = false;
+  return options;
+}
+
+TEST(HfAdapterTest, EachLayerThereHasAnAAndAB) {
+  const std::vector<HfAdapter> adapters = HfAdapters(Llama({"linear_qkv", "linear_fc2"}));
+  ASSERT_EQ(adapters.size(), 4u);
+  const std::string layer = "base_model.model.model.layers.0.";
+  const HfAdapter &query = adapters[0], &value = adapters[2], &down = adapters[3];
+  EXPECT_EQ(query.a.name, layer + "self_attn.q_proj.lora_A.weight");
+  EXPECT_EQ(query.b.name, layer + "self_attn.q_proj.lora_B.weight");
+  EXPECT_THAT(query.a.shape, ElementsAre(4, 32));
+  EXPECT_THAT(query.b.shape, ElementsAre(32, 4));
+  EXPECT_EQ(value.a.parameter, query.a.parameter);
+  EXPECT_EQ(value.b.parameter,
+            "decoder.layers.0.self_attention.linear_qkv.adapter.linear_out.weight");
+  EXPECT_EQ(value.b.parameter_shape, Shape({2, 4, 8, 4}));
+  EXPECT_THAT(value.b.shape, ElementsAre(16, 4));
+  EXPECT_EQ(down.a.name, layer + "mlp.down_proj.lora_A.weight");
+  EXPECT_THAT(down.a.shape, ElementsAre(4, 80));
+  // The rows of values are those behind the queries and the key of their group.
+  EXPECT_EQ(value.b.row(0), 3 * 8);
+  EXPECT_EQ(value.b.row(8), (4 + 3) * 8);
+  // GPT-2's linears are stored the other way round there, and their adapters are not.
+  const std::vector<HfAdapter> gpt2 = HfAdapters(Gpt2({"linear_fc1"}));
+  ASSERT_EQ(gpt2.size(), 1u);
+  EXPECT_EQ(gpt2[0].b.name, "base_model.model.transformer.h.0.mlp.c_fc.lora_B.weight");
+  EXPECT_THAT(gpt2[0].b.shape, ElementsAre(80, 4));
+  EXPECT_FALSE(gpt2[0].b.transposed);
+  ModelOptions none = Gpt2({"linear_fc1"});
+  none.transformer.lora = {};
+  EXPECT_TRUE(HfAdapters(none).empty());
+}
+
+TEST(HfAdapterTest, TheConfigurationIsReadBack) {
+  const std::string json = HfAdapterConfigJson(Llama({"linear_qkv", "linear_proj"}));
+  for (const char* part :
+       {"\"self_attn.q_proj\"", "\"self_attn.o_proj\"", "\"LORA\"", "\"fan_in_fan_out\": false"})
+    EXPECT_THAT(json, HasSubstr(part));
+  const auto config = ParseHfAdapterConfig(json);
+  ASSERT_THAT(config, IsOk());
+  EXPECT_EQ(config->rank, 4);
+  EXPECT_EQ(config->alpha, 8);
+}
+
+TEST(HfAdapterTest, OtherAdaptersAreRefusedByName) {
+  const auto with = [](const std::string& more) {
+    return ParseHfAdapterConfig(
+        absl::StrCat(R"({"peft_type": "LORA", "r": 8, "lora_alpha": 16)", more, "}"));
+  };
+  EXPECT_THAT(with(R"(, "bias": "none", "use_dora": false, "rank_pattern": {},
+                      "modules_to_save": null, "lora_dropout": 0.05)"),
+              IsOk());
+  for (const char* key : {"use_rslora", "use_dora"}) {
+    EXPECT_THAT(with(absl::StrCat(", \"", key, "\": true")),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(key)));
+  }
+  EXPECT_THAT(with(R"(, "bias": "all")"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("\"bias\"")));
+  EXPECT_THAT(with(R"(, "rank_pattern": {"q_proj": 4})"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank_pattern")));
+  EXPECT_THAT(with(R"(, "modules_to_save": ["lm_head"])"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("modules_to_save")));
+  for (const char* wrong :
+       {"", "[]", "{}", R"({"peft_type": "IA3", "r": 8, "lora_alpha": 16})",
+        R"({"peft_type": "LORA", "r": 0, "lora_alpha": 16})",
+        R"({"peft_type": "LORA", "r": "8", "lora_alpha": 16})", R"({"peft_type": "LORA", "r": 8})",
+        R"({"peft_type": "LORA", "r": 8, "lora_alpha": -1})",
+        R"({"peft_type": "LORA", "r": 1e300, "lora_alpha": 1})"}) {
+    EXPECT_THAT(ParseHfAdapterConfig(wrong), StatusIs(absl::StatusCode::kInvalidArgument)) << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace megatron
