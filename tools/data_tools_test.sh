@@ -24,6 +24,15 @@ expect_code() {
 expect_code 0 'nats per byte' "$tools/make_stories" --print_entropy
 expect_code 0 "" "$tools/make_stories" --bytes=300000 --output=stories.jsonl
 "$tools/make_stories" --bytes=300000 | cmp - stories.jsonl || fail "stdout and --output differ"
+"$tools/make_stories" --bytes=300000 --questions=conversations --output=questions.jsonl ||
+  fail "no questions"
+conversation='{"messages": \[{"role": "user", "content": "[^"]*?"}, '
+conversation+='{"role": "assistant", "content": "[A-Za-z]*"}\]}'
+[ "$(grep -cx "$conversation" questions.jsonl)" = "$(wc -l <stories.jsonl)" ] || fail "other lines"
+rm questions.jsonl
+"$tools/make_stories" --bytes=1 --questions=texts |
+  grep -qx '{"text": "User: [^"]*?\\nAssistant: [A-Za-z]*"}' || fail "no texts"
+expect_code 20 'neither' "$tools/make_stories" --questions=some
 [[ $(ls) == $'output\nstories.jsonl' ]] || fail "other files: $(ls)"
 
 # A file and stdin, one worker and three give the same bytes.
