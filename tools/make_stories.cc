@@ -21,6 +21,11 @@ ABSL_FLAG(uint64_t, seed, 1, "Every seed has its own stories, the same on every 
 ABSL_FLAG(uint64_t, first, 0,
           "Number of the first story: the next ones of a stream make held-out text.");
 ABSL_FLAG(std::string, output, "-", "File to write; - writes to stdout.");
+ABSL_FLAG(
+    std::string, questions, "",
+    "Adds a question about each story and its answer: \"conversations\" for data.sft, or "
+    "\"texts\" of the form plain up to the answer, whose last word tools:evaluate lets a model "
+    "guess (lambada).");
 ABSL_FLAG(bool, print_entropy, false,
           "Prints the grammar's entropy, the lowest loss that a model can reach, and ends.");
 
@@ -29,7 +34,20 @@ namespace {
 
 constexpr size_t kBufferSize = size_t{1} << 20;
 
-// Calls `write` with large pieces of the output. The words need no escapes in JSON.
+// Returns a line of the output. The words need no escapes in JSON.
+std::string Line(const std::string& story, uint64_t seed, uint64_t index) {
+  const std::string form = absl::GetFlag(FLAGS_questions);
+  if (form.empty()) return absl::StrCat("{\"text\": \"", story, "\"}\n");
+  const StoryQuestion asked = MakeStoryQuestion(seed, index);
+  const std::string prompt = absl::StrCat(story, " ", asked.question);
+  if (form == "texts") {
+    return absl::StrCat("{\"text\": \"User: ", prompt, "\\nAssistant: ", asked.answer, "\"}\n");
+  }
+  return absl::StrCat("{\"messages\": [{\"role\": \"user\", \"content\": \"", prompt,
+                      "\"}, {\"role\": \"assistant\", \"content\": \"", asked.answer, "\"}]}\n");
+}
+
+// Calls `write` with large pieces of the output.
 absl::Status WriteStories(absl::FunctionRef<absl::Status(absl::string_view)> write) {
   const uint64_t seed = absl::GetFlag(FLAGS_seed);
   uint64_t index = absl::GetFlag(FLAGS_first);
@@ -37,7 +55,7 @@ absl::Status WriteStories(absl::FunctionRef<absl::Status(absl::string_view)> wri
   for (int64_t left = absl::GetFlag(FLAGS_bytes); left > 0; ++index) {
     const std::string story = MakeStory(seed, index);
     left -= static_cast<int64_t>(story.size());
-    absl::StrAppend(&buffer, "{\"text\": \"", story, "\"}\n");
+    buffer += Line(story, seed, index);
     if (buffer.size() < kBufferSize && left > 0) continue;
     MEGATRON_RETURN_IF_ERROR(write(buffer));
     buffer.clear();
@@ -69,6 +87,11 @@ absl::Status Main(const std::vector<std::string>& arguments) {
     absl::PrintF("%.6f nats per token where an end-of-document token follows each story\n",
                  entropy.nats_per_token());
     return absl::OkStatus();
+  }
+  const std::string questions = absl::GetFlag(FLAGS_questions);
+  if (!questions.empty() && questions != "conversations" && questions != "texts") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--questions=", questions, " is neither conversations nor texts"));
   }
   if (absl::GetFlag(FLAGS_bytes) < 0) {
     return absl::InvalidArgumentError(

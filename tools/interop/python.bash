@@ -4,6 +4,7 @@
 #   source tools/interop/python.bash
 #   use_tokenizer_packages     # or
 #   use_torch_packages         # or
+#   use_peft_packages          # or
 #   use_index_torch            # or
 #   use_tensorboard_packages   # or
 #   use_tracker_packages       # or
@@ -15,7 +16,8 @@
 # ~/.cache/megatron-python, and shared by all scripts; another pin or another Python makes a new one.
 # There are several: transformers wants an older tokenizers than the one that ours are compared with,
 # whoever reads TensorBoard's files, those of W&B, MLflow and trackio, or machine code, needs neither,
-# lm_eval brings many packages along, and speed is compared with the index's PyTorch alone.
+# lm_eval brings many packages along, and speed is compared with the index's PyTorch, which newer
+# families of models need as well.
 #
 # PyTorch is that of $PYTHON, of python3 or of the system's python3. Where none has it, Debian's
 # python3-torch is installed, or, without apt or the right to use it, the index's torch. use_index_torch
@@ -37,7 +39,17 @@ readonly EVALUATION_PACKAGES=(absl-py==2.5.1 accelerate==1.0.1 aiohappyeyeballs=
   threadpoolctl==3.8.0 tokenizers==0.20.3 tqdm==4.70.1 transformers==4.46.3 truststore==0.10.5
   typepy==1.3.5 typing_extensions==4.16.0 typing-inspection==0.4.5 tzdata==2026.6 word2number==1.1
   xxhash==4.1.0 yarl==1.25.1)
-readonly INDEX_TORCH_PACKAGES=(numpy==2.2.6 torch==2.9.1)
+# With a transformers that has Qwen3, gpt-oss and Gemma 3, for which Debian's PyTorch is too old.
+readonly INDEX_TORCH_PACKAGES=(numpy==2.2.6 torch==2.9.1 huggingface_hub==0.36.2 safetensors==0.8.0
+  tokenizers==0.22.2 transformers==4.57.6)
+# DeepSpeed with what it imports, beside INDEX_TORCH_PACKAGES.
+readonly DEEPSPEED_PACKAGES=(annotated-types==0.8.0 deepspeed==0.19.8 einops==0.8.2 hjson==3.1.0
+  msgpack==1.2.4 ninja==1.13.2 packaging==26.4 psutil==7.2.2 py-cpuinfo==9.0.0 pydantic==2.14.4
+  pydantic_core==2.50.5 tqdm==4.70.1 typing-inspection==0.4.5)
+readonly PEFT_PACKAGES=(accelerate==1.0.1 Jinja2==3.1.6 MarkupSafe==3.0.4 packaging==24.2 safetensors==0.4.5
+  transformers==4.46.3)
+# It wants a PyTorch that is newer than Debian's by its number alone.
+readonly PEFT_PACKAGES_ALONE=(peft==0.13.2)
 readonly TENSORBOARD_PACKAGES=(absl-py==2.5.1 grpcio==1.85.1 Markdown==3.11.3 MarkupSafe==3.0.4
   numpy==2.2.6 packaging==26.3 pillow==13.0.0 protobuf==7.36.2 tensorboard==2.21.0
   tensorboard-data-server==0.7.2 typing_extensions==4.16.0 Werkzeug==3.1.9)
@@ -148,7 +160,8 @@ use_nvdisasm() {
 
 use_index_torch() {
   use_own_packages index-torch "${INDEX_TORCH_PACKAGES[@]}"
-  "$venv_python" -c 'import torch' >&2 || give_up "the index's PyTorch does not start here"
+  "$venv_python" -c 'import torch, transformers' >&2 ||
+    give_up "the index's PyTorch and transformers do not start here"
 }
 
 # Sets venv_python to an environment with PyTorch: $1 is its name, then the arguments of `pip install`.
@@ -165,6 +178,10 @@ use_packages_beside_torch() {
 
 use_torch_packages() {
   use_packages_beside_torch torch "${TORCH_PACKAGES[@]}" -- --no-deps "${TORCH_PACKAGES_ALONE[@]}"
+}
+
+use_peft_packages() {
+  use_packages_beside_torch peft "${PEFT_PACKAGES[@]}" -- --no-deps "${PEFT_PACKAGES_ALONE[@]}"
 }
 
 use_evaluation_packages() { use_packages_beside_torch evaluation "${EVALUATION_PACKAGES[@]}"; }

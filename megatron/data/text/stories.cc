@@ -189,6 +189,19 @@ std::string MakeStory(uint64_t seed, uint64_t index) {
   return story;
 }
 
+StoryQuestion MakeStoryQuestion(uint64_t seed, uint64_t index) {
+  Chooser chooser(seed, index);
+  const Cast cast = ChooseCast(&chooser);
+  switch (index % 3) {
+    case 0:
+      return {"Who is it about?", std::string(StoryWords("hero")[cast.hero])};
+    case 1:
+      return {"Who is the friend?", std::string(StoryWords("friend")[cast.companion])};
+    default:
+      return {"What is the treasure?", std::string(StoryWords("treasure")[cast.treasure])};
+  }
+}
+
 StoryEntropy ComputeStoryEntropy() {
   const double names = static_cast<double>(StoryWords("hero").size());
   StoryEntropy entropy;

@@ -29,6 +29,14 @@ namespace megatron {
 // Returns story number `index` of the stream `seed`. Any thread may call, in any order.
 std::string MakeStory(uint64_t seed, uint64_t index);
 
+// A question about a story, whose answer is a word of the story: the hero, the friend or the
+// treasure.
+struct StoryQuestion {
+  std::string question, answer;
+};
+// Returns a question about MakeStory(seed, index).
+StoryQuestion MakeStoryQuestion(uint64_t seed, uint64_t index);
+
 // Expectations over all stories, exact up to floating-point rounding.
 struct StoryEntropy {
   double nats_per_story = 0;

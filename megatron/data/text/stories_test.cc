@@ -203,5 +203,19 @@ TEST(StoriesTest, HardlyAnyStorySharesFortyBytesWithOthers) {
   EXPECT_LE(sharing, 3);
 }
 
+TEST(StoriesTest, AnswersToQuestionsAreWordsOfTheStory) {
+  std::set<std::string> questions, answers;
+  for (uint64_t index = 0; index < 300; ++index) {
+    const StoryQuestion asked = MakeStoryQuestion(7, index);
+    EXPECT_NE((" " + MakeStory(7, index)).find(" " + asked.answer), std::string::npos)
+        << MakeStory(7, index) << " " << asked.question << " " << asked.answer;
+    questions.insert(asked.question);
+    answers.insert(asked.answer);
+  }
+  EXPECT_EQ(questions.size(), 3u);
+  // All names and all treasures.
+  EXPECT_EQ(answers.size(), StoryWords("hero").size() + StoryWords("treasure").size());
+}
+
 }  // namespace
 }  // namespace megatron
