@@ -86,7 +86,7 @@ int64_t BatchedTextEngine::Work::to_run() const {
 }
 
 bool BatchedTextEngine::Work::WantsLogits(int64_t i) const {
-  return i + 1 >= prompt_size() || request.score_prompt;
+  return i + 1 >= prompt_size() || (request.score_prompt && i + 1 >= request.first_scored);
 }
 
 absl::Status BatchedTextEngine::CheckRequest(const TextRequest& request) const {
@@ -95,7 +95,9 @@ absl::Status BatchedTextEngine::CheckRequest(const TextRequest& request) const {
   };
   const int64_t tokens = static_cast<int64_t>(request.prompt.size());
   if (tokens == 0) return refuse("the prompt has no tokens");
-  if (tokens > limits_.max_context)
+  // The model does not see the last token of a prompt that is only scored.
+  const int64_t seen = request.max_new_tokens == 0 ? tokens - 1 : tokens;
+  if (seen > limits_.max_context)
     return refuse("the prompt has ", tokens, " tokens, and the context is ", limits_.max_context);
   for (const int32_t token : request.prompt) {
     if (token < 0 || token >= limits_.vocab_size)
@@ -104,6 +106,9 @@ absl::Status BatchedTextEngine::CheckRequest(const TextRequest& request) const {
   }
   if (request.max_new_tokens < 0)
     return refuse("max_new_tokens is ", request.max_new_tokens, ", which must not be negative");
+  const int64_t last_scored = std::max<int64_t>(1, tokens - 1);
+  if (request.first_scored < 1 || request.first_scored > last_scored)
+    return refuse("first_scored is ", request.first_scored, ", which must be 1 to ", last_scored);
   if (request.top_logprobs < 0 || request.top_logprobs > limits_.max_top_logprobs)
     return refuse("top_logprobs is ", request.top_logprobs, ", which must be 0 to ",
                   limits_.max_top_logprobs);
@@ -123,8 +128,8 @@ absl::StatusOr<uint64_t> BatchedTextEngine::Submit(TextRequest request,
   const absl::Status checked = CheckRequest(request);
   if (!checked.ok()) return checked;
   auto work = std::make_unique<Work>();
-  request.max_new_tokens = std::min<int64_t>(
-      request.max_new_tokens, limits_.max_context - static_cast<int64_t>(request.prompt.size()));
+  const int64_t room = limits_.max_context - static_cast<int64_t>(request.prompt.size());
+  request.max_new_tokens = std::clamp<int64_t>(room, 0, request.max_new_tokens);
   work->tokens = request.prompt;
   work->key = DeriveKey(request.sampling.seed, kPhiloxSampling, 0, 0);
   work->request = std::move(request);

@@ -34,11 +34,13 @@ struct ScoredToken {
 };
 
 struct TextRequest {
-  std::vector<int32_t> prompt;  // 1 to limits().max_context tokens
+  // 1 to limits().max_context tokens, or one more where nothing is to follow it.
+  std::vector<int32_t> prompt;
   int64_t max_new_tokens = 16;  // 0: only the prompt is scored
   SamplingOptions sampling;
   int top_logprobs = 0;             // 0 to limits().max_top_logprobs
   bool score_prompt = false;        // OnPrompt is called
+  int64_t first_scored = 1;         // the first token of the prompt that is scored, from 1 on
   std::vector<int32_t> end_tokens;  // each ends the text; it is shown as the last token
   absl::Time deadline = absl::InfiniteFuture();
 };
@@ -56,7 +58,7 @@ enum class FinishReason {
 class TextObserver {
  public:
   virtual ~TextObserver() = default;
-  // The prompt's tokens from the second on: the first has no log-probability.
+  // The prompt's tokens from first_scored on: the very first has no log-probability.
   virtual void OnPrompt(absl::Span<const ScoredToken> tokens) {}
   // Returns false to end the request.
   virtual bool OnToken(const ScoredToken& token) = 0;

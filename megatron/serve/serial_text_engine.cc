@@ -32,9 +32,12 @@ SerialTextEngine::~SerialTextEngine() {
 
 absl::Status SerialTextEngine::Check(const TextRequest& request) const {
   const int64_t count = static_cast<int64_t>(request.prompt.size());
-  if (count < 1 || count > limits_.max_context) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the prompt has ", count, " tokens; it has 1 to ", limits_.max_context));
+  const int64_t most = limits_.max_context + (request.max_new_tokens == 0 ? 1 : 0);
+  if (count < 1 || count > most || request.first_scored < 1 ||
+      request.first_scored > std::max<int64_t>(1, count - 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("the prompt has ", count,
+                                                   " tokens, scored from ", request.first_scored,
+                                                   " on; it has 1 to ", most));
   }
   for (const int32_t token : request.prompt) {
     if (token < 0 || token >= limits_.vocab_size) {
@@ -140,7 +143,7 @@ FinishReason SerialTextEngine::Run(const Job& job) {
   FinishReason reason = FinishReason::kLength;
   if (request.score_prompt) {
     std::vector<ScoredToken> scores;
-    for (size_t i = 1; i < tokens.size(); ++i) {
+    for (size_t i = static_cast<size_t>(request.first_scored); i < tokens.size(); ++i) {
       if (MustEnd(job, &reason)) return reason;
       const absl::Span<const float> logits = logits_(tokens, static_cast<int64_t>(i) - 1);
       if (logits.empty()) return FinishReason::kFailed;

@@ -179,8 +179,8 @@ absl::StatusOr<std::unique_ptr<ServedModel>> OpenTextEngine(FileSystem& fs,
   }
   engine.max_batch = options.max_batch;
   engine.max_queue = options.max_queue;
-  engine.max_step_tokens = std::max<int64_t>(engine.max_step_tokens, options.max_batch);
-  engine.max_step_logits = std::max<int64_t>(engine.max_step_logits, options.max_batch);
+  engine.max_step_tokens = std::max<int64_t>(options.max_step_tokens, options.max_batch);
+  engine.max_step_logits = std::max<int64_t>(options.max_step_logits, options.max_batch);
   MEGATRON_RETURN_IF_ERROR(model->Start(fs, options));
   return model;
 }

@@ -37,6 +37,8 @@ struct TextEngineOptions {
   int max_queue = 256;  // the most requests that wait
   // The most tokens of a prompt and its continuation; 0: as many as in training.
   int64_t max_context = 0;
+  // The most tokens of a step, and the most of a prompt that is scored.
+  int64_t max_step_tokens = 256, max_step_logits = 64;
 };
 
 class ServedModel {
@@ -47,6 +49,7 @@ class ServedModel {
   const Tokenizer& tokenizer() const { return *saved_.tokenizer; }
   const ModelOptions& options() const { return saved_.options; }
   int64_t iteration() const { return saved_.iteration; }
+  const std::string& directory() const { return saved_.directory; }  // that of the iteration
   // The bytes that all ranks hold: of weights, of keys and values, and all together.
   int64_t weight_bytes() const;
   int64_t cache_bytes() const;
