@@ -46,11 +46,11 @@ std::vector<Source> SourcesOf(const std::vector<RunRecord>& runs, const std::str
   std::vector<Source> sources;
   for (size_t i = 0; i < runs.size(); ++i) {
     for (const bool validation : {false, true}) {
-      // The loss on one of several validation sets is a name by itself.
-      const bool of_set = !ValidationSetOf(base).empty();
-      if (of_set && !validation) continue;
+      // What evaluations alone have is a name by itself.
+      const bool is_alone = IsOfEvaluationsAlone(base);
+      if (is_alone && !validation) continue;
       const std::string key =
-          validation && !of_set ? EvaluationName(base, /*on_test_set=*/false) : base;
+          validation && !is_alone ? EvaluationName(base, /*on_test_set=*/false) : base;
       PlotPoints points = PointsOf(runs[i], key);
       if (points.empty()) continue;
       const char* const kind = validation ? "validation" : "training";

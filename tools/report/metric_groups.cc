@@ -34,7 +34,7 @@ bool IsSpeed(const Metric& metric) {
 
 MetricName SplitMetricName(absl::string_view key) {
   MetricName name;
-  if (!ValidationSetOf(key).empty()) {
+  if (IsOfEvaluationsAlone(key)) {
     name.base = std::string(key);
     name.validation = true;
     return name;
@@ -46,6 +46,10 @@ MetricName SplitMetricName(absl::string_view key) {
   return name;
 }
 
+bool IsOfEvaluationsAlone(absl::string_view key) {
+  return !ValidationSetOf(key).empty() || !TaskMetricOf(key).empty();
+}
+
 const Metric* FindMetric(absl::string_view name) {
   for (const Metric* metric : AllMetrics()) {
     if (Name(*metric) == name) return metric;
@@ -54,7 +58,7 @@ const Metric* FindMetric(absl::string_view name) {
 }
 
 MetricGroup GroupOf(absl::string_view base) {
-  if (!ValidationSetOf(base).empty()) return MetricGroup::kLoss;
+  if (IsOfEvaluationsAlone(base)) return MetricGroup::kLoss;
   const Metric* const metric = FindMetric(base);
   if (metric == nullptr) return MetricGroup::kOther;
   for (const Metric* hidden : {&metric::kIteration, &metric::kConsumedSamples, &metric::kSkipped,

@@ -30,6 +30,9 @@ struct MetricName {
 };
 MetricName SplitMetricName(absl::string_view key);
 
+// Returns whether the metric is the loss on one of several validation sets, or a task's.
+bool IsOfEvaluationsAlone(absl::string_view key);
+
 // Returns the metric with that key or, if metrics.jsonl lacks it, that tag; null if there is none.
 const Metric* FindMetric(absl::string_view name);
 

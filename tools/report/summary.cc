@@ -88,6 +88,7 @@ class Summarizer {
         Add("perplexity, validation", ShortNumber(Perplexity(value)));
         AddBest(column->points);
         AddValidationSets();
+        AddTasks();
       }
     }
   }
@@ -98,6 +99,15 @@ class Summarizer {
       if (set.empty() || column.points.empty()) continue;
       Add(absl::StrCat(kLmLossName, ", validation on ", set),
           ShortNumber(column.points.back().second),
+          absl::StrFormat("at iteration %.0f", column.points.back().first));
+    }
+  }
+
+  void AddTasks() {
+    for (const MetricColumn& column : metrics_.columns) {
+      const absl::string_view task = TaskMetricOf(column.key);
+      if (task.empty() || column.points.empty()) continue;
+      Add(std::string(task), ShortNumber(column.points.back().second),
           absl::StrFormat("at iteration %.0f", column.points.back().first));
     }
   }

@@ -99,6 +99,9 @@ EvaluationMetrics ReadEvaluation(const Json& object, bool on_test_set) {
     const absl::string_view set = ValidationSetOf(key);
     if (!set.empty())
       evaluation.sets.push_back({std::string(set), ReadNumber(object, key), /*is_loss=*/true});
+    const absl::string_view task = TaskMetricOf(key);
+    if (!task.empty())
+      evaluation.tasks.push_back({std::string(task), ReadNumber(object, key), /*is_loss=*/false});
   }
   return evaluation;
 }
@@ -198,6 +201,8 @@ std::string ToJsonLine(const EvaluationMetrics& evaluation) {
     object[EvaluationName(other.name, evaluation.on_test_set)] = Number(other.value);
   for (const NamedValue& set : evaluation.sets)
     object[ValidationSetName(set.name)] = Number(set.value);
+  for (const NamedValue& task : evaluation.tasks)
+    object[TaskMetricName(task.name)] = Number(task.value);
   return object.dump() + "\n";
 }
 

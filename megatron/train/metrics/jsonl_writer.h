@@ -5,7 +5,8 @@
 //    "loss-scale":1,"batch-size":16,"skipped":false,"elapsed_ms":81.2,"tokens_per_second":50443,
 //    "tflops":0.3,"mfu":0.41}
 //   {"iteration":100,"lm loss validation":3.1,"lm loss validation ppl":22.2}
-//   {"iteration":100,"lm loss test":3.1,"lm loss test ppl":22.2}
+//   {"iteration":200,"lm loss validation":2.9,"lm loss validation ppl":18.2,"tasks/piqa/acc":0.61}
+//   {"iteration":200,"lm loss test":3.1,"lm loss test ppl":22.2}
 //
 // Keys are Megatron's TensorBoard tags where it has one; metric_table.h has them all. A number that
 // is not finite is null.

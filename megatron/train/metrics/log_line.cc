@@ -85,6 +85,8 @@ std::string FormatValidationBlock(const EvaluationMetrics& evaluation) {
     absl::StrAppend(&text,
                     FormatLossAndPerplexity(absl::StrCat(kLmLossName, " ", set.name), set.value));
   }
+  for (const NamedValue& task : evaluation.tasks)
+    absl::StrAppendFormat(&text, "%s: %.6E | ", task.name, task.value);
   const std::string dashes(text.size() + 1, '-');
   return absl::StrCat(dashes, "\n", text, "\n", dashes);
 }

@@ -56,6 +56,8 @@ extern const Metric kPredictionExcess;
 extern const Metric kEpsilon;
 // Values of evaluations, besides the measures of the model.
 extern const Metric kPerplexity;
+// Metrics of the tasks of train.eval_tasks; see TaskMetricName.
+extern const Metric kTask;
 
 }  // namespace metric
 
@@ -89,6 +91,11 @@ std::string EvaluationName(absl::string_view measure, bool on_test_set);
 std::string ValidationSetName(absl::string_view set);
 // Returns the set in such a name; empty if it is none.
 absl::string_view ValidationSetOf(absl::string_view name);
+// Returns the name of a task's metric, which is "hellaswag/acc" in EvaluationMetrics:
+// "tasks/hellaswag/acc".
+std::string TaskMetricName(absl::string_view metric);
+// Returns "hellaswag/acc" for such a name; empty if it is none.
+absl::string_view TaskMetricOf(absl::string_view name);
 // Returns the name of the perplexity of a loss with that name: "lm loss validation ppl".
 std::string PerplexityName(absl::string_view name);
 

@@ -40,6 +40,8 @@ constexpr char kLastStepTime[] = "megatron_last_step_timestamp_seconds";
 constexpr char kLastSaveTime[] = "megatron_last_checkpoint_timestamp_seconds";
 constexpr char kLastSave[] = "megatron_last_checkpoint_iteration";
 constexpr char kLossIsFinite[] = "megatron_loss_is_finite";
+constexpr char kSetLoss[] = "megatron_validation_set_loss";
+constexpr char kTaskMetric[] = "megatron_task";
 
 // The metrics that the table does not have.
 const std::vector<PrometheusMetric>& OwnMetrics() {
@@ -57,6 +59,8 @@ const std::vector<PrometheusMetric>& OwnMetrics() {
       {kLastSaveTime, false, "Time of this program's last checkpoint; 0 before it."},
       {kLastSave, false, "Step of this program's last checkpoint; 0 before it."},
       {kLossIsFinite, false, "1 if the loss of the last step is a number, 0 if not."},
+      {kSetLoss, false, "Loss on each of several validation sets, by set."},
+      {kTaskMetric, false, "Metrics of the tasks of train.eval_tasks, by task and metric."},
   };
   return *metrics;
 }
@@ -121,9 +125,9 @@ std::optional<double> ToDouble(const std::optional<T>& value) {
 std::optional<ScaledMetric> ToPrometheus(const Metric& metric) {
   const bool is_position = &metric == &metric::kIteration || &metric == &metric::kConsumedSamples;
   const absl::string_view tag = is_position ? metric.key : metric.tag;
-  // Values of single layers are not exported. The numbers since the last log line are counters of
-  // another name.
-  if (tag.empty() || FindLayerMetric(metric.key) == &metric ||
+  // Values of single layers are not exported. Those of tasks have labels, and the numbers since the
+  // last log line are counters of another name.
+  if (tag.empty() || FindLayerMetric(metric.key) == &metric || &metric == &metric::kTask ||
       &metric == &metric::kSkippedIterations || &metric == &metric::kNanIterations)
     return std::nullopt;
   ScaledMetric scaled;
@@ -208,6 +212,14 @@ void PrometheusPage::SetEvaluation(const EvaluationMetrics& evaluation) {
     SetMeasure(other.name, evaluation.on_test_set, other.value);
   Set(NameOf(PerplexityName(EvaluationName(kLmLossName, evaluation.on_test_set)), ""),
       Perplexity(evaluation.loss));
+  for (const NamedValue& set : evaluation.sets)
+    values_[kSetLoss][absl::StrCat(",set=\"", EscapeLabel(set.name), "\"")] = set.value;
+  for (const NamedValue& task : evaluation.tasks) {
+    const size_t slash = task.name.find('/');
+    values_[kTaskMetric]
+           [absl::StrCat(",task=\"", EscapeLabel(task.name.substr(0, slash)), "\",metric=\"",
+                         EscapeLabel(task.name.substr(slash + 1)), "\"")] = task.value;
+  }
 }
 
 void PrometheusPage::SetEvent(const RunEvent& event) {
@@ -221,8 +233,8 @@ std::string PrometheusPage::Text() const {
   std::string text;
   for (const PrometheusMetric& metric : AllPrometheusMetrics()) {
     const bool by_kind = metric.name == kEventsTotal;
-    const auto value = values_.find(metric.name);
-    if (!by_kind && value == values_.end()) continue;
+    const auto values = values_.find(metric.name);
+    if (!by_kind && values == values_.end()) continue;
     absl::StrAppend(&text, "# HELP ", metric.name, " ", EscapeHelp(metric.help), "\n# TYPE ",
                     metric.name, metric.is_counter ? " counter\n" : " gauge\n");
     for (int i = 0; by_kind && i < kNumRunEventKinds; ++i) {
@@ -230,8 +242,9 @@ std::string PrometheusPage::Text() const {
       absl::StrAppend(&text, metric.name, "{", label_, ",kind=\"",
                       Name(static_cast<RunEventKind>(i)), "\"} ", events_[i], "\n");
     }
-    if (!by_kind)
-      absl::StrAppend(&text, metric.name, "{", label_, "} ", ValueText(value->second), "\n");
+    if (by_kind) continue;
+    for (const auto& [labels, value] : values->second)
+      absl::StrAppend(&text, metric.name, "{", label_, labels, "} ", ValueText(value), "\n");
   }
   return text;
 }

@@ -53,13 +53,14 @@ class PrometheusPage {
   std::string Text() const;
 
  private:
-  void Set(absl::string_view name, double value) { values_[std::string(name)] = value; }
+  void Set(absl::string_view name, double value) { values_[std::string(name)][""] = value; }
   void Set(const Metric& metric, double value);
-  void Add(absl::string_view name, double value) { values_[std::string(name)] += value; }
+  void Add(absl::string_view name, double value) { values_[std::string(name)][""] += value; }
   void SetMeasure(absl::string_view measure, std::optional<bool> on_test_set, double value);
 
   const std::string label_;  // run="..."
-  std::map<std::string, double> values_;
+  // The values of metrics by the labels that they have beside label_: ",task=\"piqa\"".
+  std::map<std::string, std::map<std::string, double>> values_;
   std::array<int64_t, kNumRunEventKinds> events_ = {};
 };
 

@@ -122,6 +122,8 @@ struct EvaluationMetrics {
   // The loss on each of several validation sets, by the sets' names. The values above are means
   // over sets then.
   std::vector<NamedValue> sets = {};
+  // The metrics of tasks by task and metric, "hellaswag/acc"; empty where none were evaluated.
+  std::vector<NamedValue> tasks = {};
 };
 
 // e^loss, kept printable as Megatron keeps it: at most e^20.

@@ -222,6 +222,8 @@ absl::Status TensorboardWriter::WriteEvaluation(const EvaluationMetrics& evaluat
     AddEvaluated(other.name, on_test_set, other.value);
   for (const NamedValue& set : evaluation.sets)
     AddNamed(ValidationSetName(set.name), FindMeasure(kLmLossName), set.value);
+  for (const NamedValue& task : evaluation.tasks)
+    AddNamed(TaskMetricName(task.name), &metric::kTask, task.value);
   return Write();
 }
 

@@ -42,6 +42,12 @@ absl::StatusOr<TrainingData> Open(FileSystem& fs, DataOptions options, const Tok
 
 }  // namespace
 
+absl::StatusOr<EvaluationTasks> OpenTasks(FileSystem& fs, EvaluationTaskOptions options,
+                                          const Tokenizer& tokenizer) {
+  for (auto& [name, path] : options.files) path = PathFromWhereTheUserStands(path);
+  return WithExitCode(OpenEvaluationTasks(fs, options, tokenizer), kExitData);
+}
+
 absl::StatusOr<TrainingData> OpenData(FileSystem& fs, DataOptions options,
                                       const Tokenizer& tokenizer) {
   return WithExitCode(Open(fs, std::move(options), tokenizer), kExitData);

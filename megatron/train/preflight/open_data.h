@@ -4,6 +4,7 @@
 #include "absl/status/statusor.h"
 #include "megatron/base/file_system.h"
 #include "megatron/data/tokenizer/tokenizer.h"
+#include "megatron/train/batches/evaluation_tasks.h"
 #include "megatron/train/batches/training_data.h"
 
 namespace megatron {
@@ -12,6 +13,10 @@ namespace megatron {
 // outlive the data.
 absl::StatusOr<TrainingData> OpenData(FileSystem& fs, DataOptions options,
                                       const Tokenizer& tokenizer);
+
+// The same of the tasks on which the model is evaluated.
+absl::StatusOr<EvaluationTasks> OpenTasks(FileSystem& fs, EvaluationTaskOptions options,
+                                          const Tokenizer& tokenizer);
 
 }  // namespace megatron
 

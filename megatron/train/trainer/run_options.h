@@ -14,6 +14,7 @@
 #include "megatron/data/tokenizer/tokenizer_factory.h"
 #include "megatron/models/text_generator.h"
 #include "megatron/optim/loss_scaler.h"
+#include "megatron/train/batches/evaluation_tasks.h"
 #include "megatron/train/batches/training_data.h"
 #include "megatron/train/config/config.pb.h"
 #include "megatron/train/metrics/spike_detector.h"
@@ -29,6 +30,7 @@ struct LoopOptions {
   absl::btree_set<int64_t> iterations_to_skip;  // counted from 0
   int64_t eval_interval = 0;                    // 0: no evaluation
   int64_t eval_iters = 0;
+  int64_t eval_tasks_interval = 0;  // a multiple of eval_interval
   int64_t log_interval = 100;
   absl::Duration log_time = absl::ZeroDuration();  // the most time between log lines; zero: any
   int64_t exit_interval = 0;                       // 0: never
@@ -48,10 +50,11 @@ struct LoopOptions {
 };
 
 struct CheckpointOptions {
-  std::string save, load;       // empty: nothing is saved, or loaded
-  int64_t save_interval = 0;    // 0: at the end only
-  int64_t keep_last = 0;        // 0: all
-  int64_t retain_interval = 0;  // see SaveOptions
+  std::string save, load;        // empty: nothing is saved, or loaded
+  std::string save_huggingface;  // empty: no model is written for Hugging Face's libraries
+  int64_t save_interval = 0;     // 0: at the end only
+  int64_t keep_last = 0;         // 0: all
+  int64_t retain_interval = 0;   // see SaveOptions
   bool async_save = false;
   bool finetune = false;
   bool no_load_optim = false;
@@ -125,6 +128,7 @@ struct RunOptions {
   std::string topology_file;  // the file that chooses the order of ranks; empty: none
   PrecisionOptions precision;
   DataOptions data;
+  EvaluationTaskOptions tasks;
   TokenizerOptions tokenizer;
   LoopOptions loop;
   CheckpointOptions checkpoint;

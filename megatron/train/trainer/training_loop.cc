@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "megatron/base/quantity.h"
@@ -101,6 +102,7 @@ ExitCode TrainingLoop::Run() {
   if (!makes_room_ && trainer_->groups().world.status().ok() && rank_.failure->Get().ok()) {
     PrintProfile(profile_.Leave(trainer_->progress().iteration));
     WarnOfSkippedSteps();
+    WarnOfOtherResults();
   }
   WriteSummary();
   return code;
@@ -271,6 +273,7 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
     rank_.console->PrintLine(line);
     Tell(RunEventKind::kOuterRound, trainer_->progress().iteration, line);
   }
+  TellRerun(report->rerun);
   const absl::Time end = absl::Now();
   StepMetrics metrics = meter_.Measure(*report, trainer_->progress(), end - start, end);
   totals_.Add(metrics);
@@ -456,6 +459,20 @@ void TrainingLoop::WarnOfSkippedSteps() {
                                    " changed no weight, because their gradients were not finite"));
 }
 
+void TrainingLoop::TellRerun(const StepFinding& finding) {
+  if (finding.kind == StepFinding::kTransient) ++other_results_;
+  if (finding.message.empty()) return;
+  rank_.console->Warn(finding.message);
+  Tell(RunEventKind::kRerun, trainer_->progress().iteration, finding.message);
+}
+
+void TrainingLoop::WarnOfOtherResults() {
+  if (other_results_ == 0) return;
+  const int64_t steps = trainer_->progress().iteration - first_iteration_;
+  rank_.console->Warn(absl::StrCat(other_results_, " of ", FormatQuantity(steps, "iteration"),
+                                   " had other results when they were computed again"));
+}
+
 bool TrainingLoop::EvaluationIsDue() const {
   const int64_t interval = options().loop.eval_interval;
   return interval > 0 && trainer_->progress().iteration % interval == 0;
@@ -488,6 +505,28 @@ void TrainingLoop::Report(EvaluationMetrics metrics) {
   metrics_.WriteEvaluation(metrics);
 }
 
+bool TrainingLoop::TasksAreDue() const {
+  const int64_t interval = options().loop.eval_tasks_interval;
+  return !run_.tasks.empty() && (Done() || trainer_->progress().iteration % interval == 0);
+}
+
+absl::Status TrainingLoop::EvaluateTasks(std::vector<NamedValue>* metrics) {
+  for (const auto& evaluated : run_.tasks) {
+    const PreparedTask& task = evaluated->task;
+    std::vector<RequestScore> scores(task.requests().size());
+    MEGATRON_RETURN_IF_ERROR(trainer_->ScoreTokens(
+        evaluated->samples,
+        [&](int64_t first, absl::Span<const float> losses, absl::Span<const float> hits) {
+          evaluated->samples.AddScores(first, losses, hits, &scores);
+        }));
+    for (const TaskMetric& metric : task.Metrics(scores)) {
+      metrics->push_back({absl::StrCat(task.info().name, "/", metric.name), metric.value,
+                          /*is_loss=*/false});
+    }
+  }
+  return absl::OkStatus();
+}
+
 std::optional<ExitCode> TrainingLoop::Evaluate() {
   const bool all = options().data.full_validation;
   const int64_t batch = options().trainer.batch_size.global_batch_size;
@@ -501,7 +540,18 @@ std::optional<ExitCode> TrainingLoop::Evaluate() {
     sets.emplace_back(set.name, *std::move(evaluated));
   }
   if (!all) position += options().loop.eval_iters * batch;
-  Report(JoinEvaluations(sets));
+  EvaluationMetrics joined = JoinEvaluations(sets);
+  if (TasksAreDue()) {
+    const absl::Status evaluated = EvaluateTasks(&joined.tasks);
+    if (!evaluated.ok()) return Fail(StepError(evaluated));
+    Tell(RunEventKind::kEvaluated, joined.iteration,
+         absl::StrCat("tasks: ", absl::StrJoin(joined.tasks, ", ",
+                                               [](std::string* text, const NamedValue& metric) {
+                                                 absl::StrAppendFormat(text, "%s %.4g", metric.name,
+                                                                       metric.value);
+                                               })));
+  }
+  Report(std::move(joined));
   last_evaluated_iteration_ = trainer_->progress().iteration;
   return std::nullopt;
 }

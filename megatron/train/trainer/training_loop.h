@@ -21,6 +21,7 @@
 #include "megatron/checkpoint/local/local_place.h"
 #include "megatron/comm/watch/rank_progress.h"
 #include "megatron/tensor/trace/trace.h"
+#include "megatron/train/batches/evaluation_tasks.h"
 #include "megatron/train/batches/training_data.h"
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/failure/failure.h"
@@ -59,6 +60,7 @@ struct GoingOn {
 struct TrainingRun {
   RunOptions options;
   TrainingData data;
+  EvaluationTasks tasks;
   RunDescription description;
   LocalPlace local;                // where local checkpoints lie
   bool starts_from_local = false;  // the iteration that the run starts from is in no other
@@ -158,6 +160,9 @@ class TrainingLoop {
                                                int64_t iterations, bool on_test_set);
   void Report(EvaluationMetrics metrics);
   std::optional<ExitCode> Evaluate();
+  bool TasksAreDue() const;
+  // Evaluates the model on the run's tasks, and appends their metrics.
+  absl::Status EvaluateTasks(std::vector<NamedValue>* metrics);
   // Evaluates the finished model on the test set, after its checkpoint is saved.
   ExitCode Test();
   // Starts a save once the one before has ended, and warns if that one has failed.
@@ -170,6 +175,9 @@ class TrainingLoop {
   void WarnOfFailedSave(const absl::Status& status, absl::string_view next);
   // Prints how many steps of a run that ends well were skipped, where that is not as it should be.
   void WarnOfSkippedSteps();
+  // Tells what a step that was computed again has found, and in the end how often.
+  void TellRerun(const StepFinding& finding);
+  void WarnOfOtherResults();
   // Saves and waits until everything is on disk.
   ExitCode SaveAndLeave(ExitCode code);
 
@@ -200,6 +208,7 @@ class TrainingLoop {
   int64_t skipped_steps_ = 0;  // number of steps of this program whose gradients were not finite
   int64_t empty_steps_ = 0;    // number of steps in a row whose sums of gradients were 0
   bool told_empty_ = false;
+  int64_t other_results_ = 0;  // steps that had other results when they were computed again
   bool makes_room_ = false;
   std::optional<StepMetrics> last_step_;  // with in-process recovery
 };

@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "glog/logging.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
+#include "megatron/train/batches/evaluation_tasks.h"
 #include "megatron/train/validate/rules.h"
 
 namespace megatron {
@@ -55,6 +56,50 @@ void CheckDataFiles(ConfigChecker& check) {
         "train.full_validation",
         absl::StrCat("cannot be used with ", check.Named("data.mock_data"), ", which has no end"));
   }
+}
+
+void CheckSetNames(ConfigChecker& check) {
+  const char* const kPath = "train.validation_set_names";
+  const auto& names = check.resolved().train().validation_set_names();
+  for (const std::string& name : names) {
+    if (name.empty()) return check.Error(kPath, "holds an empty name");
+    if (std::count(names.begin(), names.end(), name) > 1)
+      return check.Error(kPath, absl::StrCat("has \"", name, "\" twice"));
+    // Metrics have "lm loss validation ppl".
+    if (name == "ppl") return check.Error(kPath, "may not hold \"ppl\", the perplexity's name");
+  }
+}
+
+void CheckTasks(ConfigChecker& check) {
+  const char* const kPath = "train.eval_tasks";
+  const config::TrainConfig& training = check.resolved().train();
+  if (training.eval_tasks_size() == 0) return;
+  std::vector<std::string> names;
+  for (const std::string& text : training.eval_tasks()) {
+    const auto file = SplitTaskAndFile(text);
+    if (!file.ok()) return check.Error(kPath, absl::StrCat("holds ", file.status().message()));
+    if (absl::c_linear_search(names, file->first))
+      return check.Error(kPath, absl::StrCat("names the task ", file->first, " twice"));
+    names.push_back(file->first);
+  }
+  if (training.eval_iters() == 0 || training.eval_interval() == 0) {
+    return check.Error(kPath,
+                       absl::StrCat("is a part of evaluations, which ",
+                                    check.Named(training.eval_iters() == 0 ? "train.eval_iters"
+                                                                           : "train.eval_interval"),
+                                    " turns off"));
+  }
+  const std::string interval = "train.eval_tasks_interval";
+  if (check.Usable({"train.eval_interval", interval}) &&
+      training.eval_tasks_interval() % training.eval_interval() != 0) {
+    check.Error(interval,
+                absl::StrCat("must be a multiple of ", check.Named("train.eval_interval")));
+  }
+  const bool is_usable = check.Usable({"model.seq_length", "train.overlapping_eval"});
+  if (is_usable && check.IsWritten("train.overlapping_eval"))
+    check.MustNotExceed("train.overlapping_eval", "model.seq_length",
+                        static_cast<double>(training.overlapping_eval()),
+                        static_cast<double>(check.resolved().model().seq_length()));
 }
 
 // Each type of tokenizer takes the fields that the factory of tokenizers lists.
@@ -116,6 +161,8 @@ void CheckData(ConfigChecker& check) {
                        absl::StrCat(sources[i], " contradicts ", sources[0], "; choose one"));
   }
   CheckDataFiles(check);
+  CheckSetNames(check);
+  CheckTasks(check);
   CheckSplit(check, data.split());
   if (data.has_stories() && data.tokenizer_type() == config::Tokenizer::NullTokenizer) {
     return check.Error("data.tokenizer_type", "cannot read data.stories, which is text");
