@@ -18,6 +18,7 @@ layers: ops comm
 pipeline: comm tensor
 models: layers pipeline
 generate: models
+evaluate: generate data
 optim: ops comm
 data: base
 checkpoint: tensor comm
@@ -26,7 +27,7 @@ federated: base
 plan: base pipeline
 http: comm
 serve: generate http data
-train: layers models generate pipeline optim data checkpoint islands plan tensorboard http
+train: layers models generate evaluate pipeline optim data checkpoint islands plan tensorboard http
 '
 root=$(dirname "$(readlink -f "$1")")
 cd "$root"

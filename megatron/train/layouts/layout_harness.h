@@ -16,6 +16,7 @@
 #include "megatron/comm/counted_communicator.h"
 #include "megatron/comm/rank_grid.h"
 #include "megatron/comm/rank_order.h"
+#include "megatron/comm/watch/rank_progress.h"
 #include "megatron/data/sample.h"
 #include "megatron/train/metrics/diagnostic_values.h"
 #include "megatron/train/trainer/trainer.h"
@@ -105,13 +106,16 @@ struct LayoutRun {
   int steps = 0;
   std::string load, save;  // directories of checkpoints; empty: none
   bool evaluate = false;
-  int eval_interval = 0;               // steps between evaluations during training; 0: none
-  const LossScaler* scaler = nullptr;  // null: a constant 1
+  int eval_interval = 0;                 // steps between evaluations during training; 0: none
+  const SampleSource* scored = nullptr;  // whose tokens are scored after training; null: none are
+  const LossScaler* scaler = nullptr;    // null: a constant 1
   // A function that is called before each launch of a CUDA graph.
   GraphedStage::Comparison compare_graphs;
   DeviceType device = DeviceType::kCpu;  // kCuda: all ranks share device 0
   // If set, wraps each rank's communicator.
   std::function<std::shared_ptr<Communicator>(std::shared_ptr<Communicator>)> wrap;
+  // If set, is called before each piece of work of a rank, on its thread.
+  std::function<void(int rank, Phase phase, ParameterBuffers* buffers)> on_piece;
 };
 
 struct LayoutOutcome {
@@ -124,8 +128,10 @@ struct LayoutOutcome {
   // of what it did not.
   double smallest_margin = 1;
   double evaluation = 0;
-  std::vector<DiagnosticValues> diagnostics;  // those of each step
-  GraphedStage::Counts graphs;                // counts of the first rank
+  std::vector<float> token_losses, token_hits;  // those of LayoutRun::scored
+  std::vector<DiagnosticValues> diagnostics;    // those of each step
+  std::vector<StepFinding> reruns;              // likewise
+  GraphedStage::Counts graphs;                  // counts of the first rank
   // The first rank's bytes by kind at its peak, and what it sent in its steps.
   std::map<std::string, int64_t> memory;
   std::shared_ptr<BytesSent> sent = std::make_shared<BytesSent>();
