@@ -22,6 +22,9 @@ TEST(MetricGroupsTest, ANameIsSplitFromWhatEvaluationsAdd) {
   // The loss on one of several validation sets is a metric of its own.
   EXPECT_EQ(SplitMetricName("lm loss validation my test").base, "lm loss validation my test");
   EXPECT_TRUE(SplitMetricName("lm loss validation my test").validation);
+  // And so is a task's.
+  EXPECT_EQ(SplitMetricName("tasks/piqa/acc").base, "tasks/piqa/acc");
+  EXPECT_TRUE(SplitMetricName("tasks/piqa/acc").validation);
 }
 
 TEST(MetricGroupsTest, EveryMetricOfTheTableHasAPlace) {
@@ -36,6 +39,7 @@ TEST(MetricGroupsTest, EveryMetricOfTheTableHasAPlace) {
   EXPECT_EQ(GroupOf("consumed_samples"), MetricGroup::kHidden);
   EXPECT_EQ(GroupOf("what is this"), MetricGroup::kOther);
   EXPECT_EQ(GroupOf("lm loss validation news"), MetricGroup::kLoss);
+  EXPECT_EQ(GroupOf("tasks/piqa/acc"), MetricGroup::kLoss);
 }
 
 Metric Named(const char* key, const char* unit) {

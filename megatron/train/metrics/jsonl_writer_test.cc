@@ -111,6 +111,19 @@ TEST_F(JsonlWriterTest, ValidationSetsHaveTheirNames) {
   EXPECT_EQ(history->evaluations[0].sets[1].name, "a b");
 }
 
+TEST_F(JsonlWriterTest, TasksHaveTheirNames) {
+  EvaluationMetrics evaluation = Evaluation(1, 2.0);
+  evaluation.tasks = {{"piqa/acc", 0.5}, {"ptb/ppl", HUGE_VAL}};
+  const std::string line = ToJsonLine(evaluation);
+  EXPECT_THAT(line, HasSubstr(",\"tasks/piqa/acc\":0.5,\"tasks/ptb/ppl\":null}"));
+  const auto history = ParseMetrics(line);
+  ASSERT_THAT(history, IsOk());
+  ASSERT_EQ(history->evaluations.size(), 1);
+  ASSERT_EQ(history->evaluations[0].tasks.size(), 2);
+  EXPECT_EQ(history->evaluations[0].tasks[0].name, "piqa/acc");
+  EXPECT_EQ(history->evaluations[0].tasks[0].value, 0.5);
+}
+
 TEST_F(JsonlWriterTest, AStepThatIsMeasuredHasTheValuesOfItsLayers) {
   StepMetrics step = Step(1);
   step.loss_score = std::numeric_limits<double>::infinity();

@@ -138,6 +138,14 @@ TEST(LogLineTest, SeveralValidationSetsHaveALossEach) {
                                  "7.389056E+00 | \n"));
 }
 
+TEST(LogLineTest, TasksStandBehindTheLoss) {
+  EvaluationMetrics evaluation = Evaluation(1);
+  evaluation.tasks = {{"piqa/acc", 0.5}, {"ptb/ppl", 2}};
+  EXPECT_THAT(FormatValidationBlock(evaluation),
+              testing::HasSubstr("lm loss PPL: 2.718282E+00 | piqa/acc: 5.000000E-01 | ptb/ppl: "
+                                 "2.000000E+00 | \n"));
+}
+
 TEST(LogLineTest, BoundsPerplexity) {
   EXPECT_DOUBLE_EQ(Perplexity(2), std::exp(2.0));
   EXPECT_DOUBLE_EQ(Perplexity(1000), std::exp(20.0));

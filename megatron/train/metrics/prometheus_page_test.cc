@@ -51,6 +51,8 @@ TEST(PrometheusPageTest, EachMetricOfTheListCanBeExported) {
   page.SetStep(step);
   EvaluationMetrics evaluation;
   evaluation.others = step.others;
+  evaluation.sets = {{"news", 1, /*is_loss=*/true}};
+  evaluation.tasks = {{"piqa/acc", 0.5}};
   for (const bool on_test_set : {false, true}) {
     evaluation.on_test_set = on_test_set;
     page.SetEvaluation(evaluation);
@@ -129,6 +131,8 @@ TEST(PrometheusPageTest, HasEvaluationsAndEvents) {
   PrometheusPage page = PageOf("a");
   EvaluationMetrics evaluation;
   evaluation.loss = 1;
+  evaluation.sets = {{"a \"b\"", 3, /*is_loss=*/true}, {"c", 4, /*is_loss=*/true}};
+  evaluation.tasks = {{"piqa/acc", 0.5}, {"piqa/acc_norm", 0.25}};
   page.SetEvaluation(evaluation);
   evaluation.on_test_set = true;
   evaluation.loss = 2;
@@ -142,6 +146,10 @@ TEST(PrometheusPageTest, HasEvaluationsAndEvents) {
   for (const char* line :
        {"megatron_lm_loss_validation{run=\"a\"} 1\n", "megatron_lm_loss_test{run=\"a\"} 2\n",
         "megatron_lm_loss_validation_ppl{run=\"a\"} 2.7182818284590",
+        "megatron_validation_set_loss{run=\"a\",set=\"a \\\"b\\\"\"} 3\n",
+        "megatron_validation_set_loss{run=\"a\",set=\"c\"} 4\n",
+        "megatron_task{run=\"a\",task=\"piqa\",metric=\"acc\"} 0.5\n",
+        "megatron_task{run=\"a\",task=\"piqa\",metric=\"acc_norm\"} 0.25\n",
         "megatron_lm_loss_test_ppl{run=\"a\"} 7.38905609893065\n",
         "megatron_events_total{run=\"a\",kind=\"saved\"} 1\n",
         "megatron_last_checkpoint_iteration{run=\"a\"} 40\n",

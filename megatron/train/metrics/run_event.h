@@ -16,9 +16,11 @@ enum class RunEventKind : int {
   kNan,         // the loss or a gradient is not finite: the first such step in a row
   kSpike,       // the loss, or the norm of the gradients, is far above those before
   kPredicted,   // the run has compared itself with its prediction
+  kEvaluated,   // the model was evaluated on tasks
   kSaved,       // a checkpoint is saved
   kSaveFailed,  // a checkpoint could not be saved, and training goes on
   kOuterRound,  // a round of the outer server has ended, or the island has joined it
+  kRerun,       // a step was computed again, and what that has found
   kRankLost,    // a rank has gone, hangs or computes without end
   kRecovered,   // training goes on in the processes that are left, or with more of them
   kEnd,         // the run ends, well or not
@@ -27,8 +29,9 @@ constexpr int kNumRunEventKinds = static_cast<int>(RunEventKind::kEnd) + 1;
 
 // The name in JSON and in Prometheus.
 constexpr const char* Name(RunEventKind kind) {
-  constexpr const char* kNames[] = {"start",       "nan",         "spike",     "predicted", "saved",
-                                    "save_failed", "outer_round", "rank_lost", "recovered", "end"};
+  constexpr const char* kNames[] = {"start",     "nan",       "spike",       "predicted",
+                                    "evaluated", "saved",     "save_failed", "outer_round",
+                                    "rerun",     "rank_lost", "recovered",   "end"};
   return kNames[static_cast<int>(kind)];
 }
 

@@ -209,12 +209,15 @@ TEST_F(TensorboardWriterTest, EvaluationsHaveLossesAndPerplexities) {
   EvaluationMetrics evaluation = Evaluation(1, 0);
   evaluation.others = {{"lm accuracy", 0.25}};
   evaluation.sets = {{"news", 0.75, /*is_loss=*/true}};
+  evaluation.tasks = {{"piqa/acc", 0.5}};
   ASSERT_THAT(writer->WriteEvaluation(evaluation), IsOk());
   evaluation.sets.clear();
+  evaluation.tasks.clear();
   evaluation.on_test_set = true;
   ASSERT_THAT(writer->WriteEvaluation(evaluation), IsOk());
   const Curves curves = AllPoints(Events());
   EXPECT_THAT(curves.at("lm loss validation news"), ElementsAre(Pair(1, 0.75)));
+  EXPECT_THAT(curves.at("tasks/piqa/acc"), ElementsAre(Pair(1, 0.5)));
   for (const std::string set : {"validation", "test"}) {
     EXPECT_THAT(curves.at("lm loss " + set), ElementsAre(Pair(1, 0)));
     EXPECT_THAT(curves.at("lm loss " + set + " ppl"), ElementsAre(Pair(1, 1)));
