@@ -1,7 +1,7 @@
 // BERT's config.json.
 #include <string>
 
-#include "megatron/models/huggingface/hf_config_fields.h"
+#include "megatron/models/huggingface/hf_families.h"
 
 namespace megatron {
 namespace {

@@ -2,11 +2,10 @@
 //
 // Some of their architectures have shapes that ours have too:
 //
-//   gpt2                      learned positions, LayerNorm, GELU, biases
-//   bert, megatron-bert       post-norm and pre-norm, with or without the sentence-order head
-//   t5                        relative positions, RMSNorm, no biases (1.0, 1.1 and what is like
-//   them) llama, mistral, qwen2     rotary positions, RMSNorm, SwiGLU; qwen2 has biases on q, k and
-//   v
+//   gpt2                  learned positions, LayerNorm, GELU, biases
+//   bert, megatron-bert   post-norm and pre-norm, with or without the sentence-order head
+//   t5                    relative positions, RMSNorm, no biases (1.0, 1.1 and what is like them)
+//   llama and others      rotary positions, RMSNorm, a gate: the table of hf_decoder.h
 //
 // Nothing is approximated: what the other side cannot express is refused, with all reasons at
 // once. Dropout and initial deviations belong to a training and not to a model; they are handed on
@@ -32,8 +31,11 @@ struct HfTokens {
   int32_t bos = -1, eos = -1, pad = -1;
 };
 
-// Returns a model's config.json. kInvalidArgument lists every option that has no counterpart there.
-absl::StatusOr<std::string> HfConfigJson(const ModelOptions& options, const HfTokens& tokens);
+// Returns a model's config.json. Several families of theirs may have the model; `model_type`
+// chooses one, and otherwise it is the first in the order of hf_decoder.h. kInvalidArgument lists
+// every option that has no counterpart there.
+absl::StatusOr<std::string> HfConfigJson(const ModelOptions& options, const HfTokens& tokens,
+                                         absl::string_view model_type = "");
 // Returns the generation_config.json of the same model.
 std::string HfGenerationConfigJson(const ModelOptions& options, const HfTokens& tokens);
 
@@ -42,6 +44,8 @@ std::string HfGenerationConfigJson(const ModelOptions& options, const HfTokens& 
 // multiplied. kDataLoss where the text is no JSON object, duplicate keys included;
 // kInvalidArgument lists every value that is missing, out of range or has no counterpart here.
 absl::StatusOr<ModelOptions> ParseHfConfig(absl::string_view text);
+// The model type of such a text.
+absl::StatusOr<std::string> ParseHfModelType(absl::string_view text);
 // The ids that it names; of several that end a text the first. Those that are missing, or are no
 // ids of the model, are -1.
 absl::StatusOr<HfTokens> ParseHfTokens(absl::string_view text, int64_t vocab_size);

@@ -1,4 +1,4 @@
-// The functions that read and write config.json, model by model; see hf_config.h.
+// The values of a config.json, read one by one, and what is wrong with them; see hf_config.h.
 #ifndef MEGATRON_MODELS_HUGGINGFACE_HF_CONFIG_FIELDS_H_
 #define MEGATRON_MODELS_HUGGINGFACE_HF_CONFIG_FIELDS_H_
 
@@ -10,8 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "megatron/models/huggingface/hf_config.h"
-#include "megatron/models/model_options.h"
 #include "nlohmann/json.hpp"
 
 namespace megatron {
@@ -45,6 +43,10 @@ class HfFields {
     return found != json_.end() && found->is_null();
   }
   const HfJson& Get(const std::string& key) const { return *json_.find(key); }
+  // The fields of the object under `key`, which is one.
+  HfFields Object(const std::string& key) const {
+    return HfFields(Get(key), prefix_ + key + ".", &errors_);
+  }
 
   // An integer from 1 to `max`; 1 after an error.
   int64_t Size(const std::string& key, int64_t max) const {
@@ -104,9 +106,19 @@ inline float HfDropout(const HfFields& fields, const std::string& key, double ot
 }
 
 // Reads the fields that change a model of any type.
-inline void CheckCommonHfFields(const HfFields& fields, const std::string& architecture) {
+// `quantization` is the method that weights may be quantized with; empty: none.
+inline void CheckCommonHfFields(const HfFields& fields, const std::string& architecture,
+                                const std::string& quantization = "") {
   if (fields.Has("quantization_config")) {
-    fields.Error("quantization_config", "quantized weights are not read");
+    const bool is_object = fields.Get("quantization_config").is_object();
+    const std::string method =
+        is_object ? fields.Object("quantization_config").Text("quant_method", "") : "";
+    if (quantization.empty() || method != quantization) {
+      fields.Error("quantization_config",
+                   quantization.empty()
+                       ? "quantized weights are not read"
+                       : "of quantized weights only those in " + quantization + " are read");
+    }
   }
   if (fields.Has("auto_map")) fields.Error("auto_map", "the model is defined by code of its own");
   if (!fields.Has("architectures")) return;
@@ -117,22 +129,6 @@ inline void CheckCommonHfFields(const HfFields& fields, const std::string& archi
 
 // Collects as reasons what of our options has no counterpart there.
 using HfReasons = std::vector<std::string>;
-
-// Reading and writing for BERT; `type` is "bert" or "megatron-bert".
-void ReadHfBert(const HfFields& fields, const std::string& type, ModelOptions* options);
-void CheckHfBert(const ModelOptions& options, HfReasons* reasons);
-HfJson HfBertConfig(const ModelOptions& options, const HfTokens& tokens);
-
-// Reading and writing for T5.
-void ReadHfT5(const HfFields& fields, ModelOptions* options);
-void CheckHfT5(const ModelOptions& options, HfReasons* reasons);
-HfJson HfT5Config(const ModelOptions& options);
-// The first token of the decoder, in both files. A text that is written begins with BOS, else with
-// padding (restored_text.h). Where the tokenizer has neither it is 0, the padding of T5 as
-// published: generate() needs one.
-HfJson HfT5Tokens(const HfTokens& tokens);
-
-HfJson TokenOrNull(int32_t token);
 
 // The double with the shortest decimal that reads back as this float: 1e-05, not 9.99999974e-06.
 double ShortestDouble(float value);

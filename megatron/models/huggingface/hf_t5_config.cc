@@ -3,7 +3,7 @@
 #include <cmath>
 #include <string>
 
-#include "megatron/models/huggingface/hf_config_fields.h"
+#include "megatron/models/huggingface/hf_families.h"
 
 namespace megatron {
 namespace {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "megatron/models/huggingface/hf_decoder.h"
 #include "megatron/models/huggingface/hf_weights.h"
 #include "megatron/models/model_options.h"
 #include "megatron/tensor/tensor.h"
@@ -24,6 +25,9 @@ class QkvRows {
         groups_(options.num_query_groups),
         heads_per_group_(heads_ / groups_),
         head_size_(options.kv_channels),
+        rotated_(
+            static_cast<int64_t>(static_cast<double>(head_size_) * options.rotary_options.percent) /
+            2 * 2),
         interleaved_(options.rotary && options.rotary_options.interleaved) {}
 
   int64_t query_rows() const { return heads_ * head_size_; }
@@ -45,20 +49,20 @@ class QkvRows {
     r -= query_rows();
     return r < key_rows() ? Key(r) : Value(r - key_rows());
   }
+  // Returns our channel of a query or key head that is theirs: the first half of what they rotate
+  // are the first members of all pairs.
+  int64_t Rotated(int64_t channel) const {
+    if (!interleaved_ || channel >= rotated_) return channel;
+    const int64_t half = rotated_ / 2;
+    return channel < half ? 2 * channel : 2 * (channel - half) + 1;
+  }
 
  private:
   int64_t Row(int64_t group, int64_t slot, int64_t channel) const {
     return (group * (heads_per_group_ + 2) + slot) * head_size_ + channel;
   }
-  // Returns our channel that is theirs: their first half of a head are the first members of all
-  // pairs.
-  int64_t Rotated(int64_t channel) const {
-    if (!interleaved_) return channel;
-    const int64_t half = head_size_ / 2;
-    return channel < half ? 2 * channel : 2 * (channel - half) + 1;
-  }
 
-  int64_t heads_, groups_, heads_per_group_, head_size_;
+  int64_t heads_, groups_, heads_per_group_, head_size_, rotated_;
   bool interleaved_;
 };
 
@@ -87,7 +91,7 @@ class HfTable {
   Source Proj(const std::string& ours) const {
     return {ours + ".self_attention.linear_proj",
             {layer_.hidden_size},
-            layer_.num_attention_heads * layer_.kv_channels};
+            layer_.num_attention_heads * layer_.value_size()};
   }
   Source Fc1(const std::string& ours) const {
     const int64_t ffn = layer_.ffn_hidden_size;
@@ -151,7 +155,7 @@ class HfTable {
   void AddConv1d(const std::string& theirs, const Source& ours, Row row) {
     const size_t first = tensors_.size();
     AddLinear(theirs, ours, /*bias=*/true, ours.outputs.numel(), std::move(row));
-    tensors_[first].transposed = true;
+    tensors_[first].transposed = 1;
     std::swap(tensors_[first].shape[0], tensors_[first].shape[1]);
   }
 
@@ -164,6 +168,7 @@ class HfTable {
 // Tensors of BERT: "bert" for post-norm models, else "megatron-bert".
 std::vector<HfTensor> HfBertTensors(const ModelOptions& options);
 std::vector<HfTensor> HfT5Tensors(const ModelOptions& options);
+std::vector<HfTensor> HfDecoderTensors(const HfDecoder& family, const ModelOptions& options);
 
 }  // namespace megatron
 

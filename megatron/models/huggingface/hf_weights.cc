@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "glog/logging.h"
+#include "megatron/models/huggingface/hf_decoder.h"
 #include "megatron/models/huggingface/hf_table.h"
 
 namespace megatron {
@@ -15,32 +16,23 @@ namespace {
 
 constexpr char kGpt2Prefix[] = "transformer.";
 
-class GptTable : public HfTable {
+class Gpt2Table : public HfTable {
  public:
   using HfTable::HfTable;
 
-  std::vector<HfTensor> BuildGpt2() {
+  std::vector<HfTensor> Build() {
     AddTable("transformer.wte.weight", "embedding.word_embeddings.weight", options_.vocab_size);
     AddMatrix("transformer.wpe.weight", "embedding.position_embeddings.weight",
               {options_.max_positions, layer_.hidden_size}, options_.max_positions, SameRow);
-    for (int64_t i = 0; i < layer_.num_layers; ++i) AddGpt2Layer(i);
+    for (int64_t i = 0; i < layer_.num_layers; ++i) AddLayer(i);
     AddNorm("transformer.ln_f", "decoder.final_layernorm.weight", "decoder.final_layernorm.bias");
     if (!options_.tied_embeddings)
       AddTable(kHfHeadName, "output_layer.weight", options_.vocab_size);
     return std::move(tensors_);
   }
 
-  std::vector<HfTensor> BuildLlama() {
-    AddTable("model.embed_tokens.weight", "embedding.word_embeddings.weight", options_.vocab_size);
-    for (int64_t i = 0; i < layer_.num_layers; ++i) AddLlamaLayer(i);
-    AddNorm("model.norm", "decoder.final_layernorm.weight", "");
-    if (!options_.tied_embeddings)
-      AddTable(kHfHeadName, "output_layer.weight", options_.vocab_size);
-    return std::move(tensors_);
-  }
-
  private:
-  void AddGpt2Layer(int64_t i) {
+  void AddLayer(int64_t i) {
     const std::string theirs = absl::StrCat("transformer.h.", i);
     const std::string ours = absl::StrCat("decoder.layers.", i);
     AddLayerNorm(theirs + ".ln_1", ours + ".self_attention.linear_qkv");
@@ -51,27 +43,6 @@ class GptTable : public HfTable {
     AddConv1d(theirs + ".mlp.c_fc", Fc1(ours), SameRow);
     AddConv1d(theirs + ".mlp.c_proj", Fc2(ours), SameRow);
   }
-
-  void AddLlamaLayer(int64_t i) {
-    const std::string theirs = absl::StrCat("model.layers.", i);
-    const std::string ours = absl::StrCat("decoder.layers.", i);
-    const QkvRows qkv = qkv_;
-    const int64_t ffn = layer_.ffn_hidden_size;
-    const bool bias = layer_.linear_bias, qkv_bias = layer_.qkv_bias;
-    AddLayerNorm(theirs + ".input_layernorm", ours + ".self_attention.linear_qkv");
-    const std::string attention = theirs + ".self_attn";
-    AddLinear(attention + ".q_proj", Qkv(ours), qkv_bias, qkv.query_rows(),
-              [qkv](int64_t r) { return qkv.Query(r); });
-    AddLinear(attention + ".k_proj", Qkv(ours), qkv_bias, qkv.key_rows(),
-              [qkv](int64_t r) { return qkv.Key(r); });
-    AddLinear(attention + ".v_proj", Qkv(ours), qkv_bias, qkv.key_rows(),
-              [qkv](int64_t r) { return qkv.Value(r); });
-    AddLinear(attention + ".o_proj", Proj(ours), bias, layer_.hidden_size, SameRow);
-    AddLayerNorm(theirs + ".post_attention_layernorm", ours + ".mlp.linear_fc1");
-    AddLinear(theirs + ".mlp.gate_proj", Fc1(ours), bias, ffn, SameRow);
-    AddLinear(theirs + ".mlp.up_proj", Fc1(ours), bias, ffn, [ffn](int64_t r) { return ffn + r; });
-    AddLinear(theirs + ".mlp.down_proj", Fc2(ours), bias, layer_.hidden_size, SameRow);
-  }
 };
 
 // Calls copy(row here, column, row there) in blocks that stay in the cache when one side is walked
@@ -79,13 +50,15 @@ class GptTable : public HfTable {
 template <typename Copy>
 void ForEachElement(const HfTensor& tensor, const Copy& copy) {
   constexpr int64_t kBlock = 64;
+  const int64_t height = tensor.rows / tensor.transposed;  // rows of one matrix there
   for (int64_t r0 = 0; r0 < tensor.rows; r0 += kBlock) {
     const int64_t r1 = std::min(r0 + kBlock, tensor.rows);
     for (int64_t c0 = 0; c0 < tensor.columns; c0 += kBlock) {
       const int64_t c1 = std::min(c0 + kBlock, tensor.columns);
       for (int64_t r = r0; r < r1; ++r) {
         const int64_t ours = tensor.row(r);
-        for (int64_t c = c0; c < c1; ++c) copy(ours * tensor.columns + c, c * tensor.rows + r);
+        const int64_t first = r / height * height * tensor.columns + r % height;
+        for (int64_t c = c0; c < c1; ++c) copy(ours * tensor.columns + c, first + c * height);
       }
     }
   }
@@ -105,7 +78,7 @@ void CopyTransposed(const HfTensor& tensor, bool to_theirs, char* ours, char* th
 }
 
 void Copy(const HfTensor& tensor, int64_t element_size, bool to_theirs, char* ours, char* theirs) {
-  if (tensor.transposed) {
+  if (tensor.transposed > 0) {
     switch (element_size) {
       case 1:
         return CopyTransposed<uint8_t>(tensor, to_theirs, ours, theirs);
@@ -129,11 +102,27 @@ void Copy(const HfTensor& tensor, int64_t element_size, bool to_theirs, char* ou
 
 }  // namespace
 
-std::vector<HfTensor> HfTensors(const ModelOptions& options) {
+Shape HfTensor::part_shape() const {
+  Shape shape = parameter_shape;
+  shape[0] /= parts;
+  return shape;
+}
+
+Shape HfTensor::part_offset() const {
+  Shape offset = parameter_shape;
+  for (int d = 0; d < offset.rank(); ++d) offset[d] = 0;
+  offset[0] = part * (parameter_shape[0] / parts);
+  return offset;
+}
+
+std::vector<HfTensor> HfTensors(const ModelOptions& options, absl::string_view model_type) {
   if (options.kind == ModelKind::kBert) return HfBertTensors(options);
   if (options.kind == ModelKind::kT5) return HfT5Tensors(options);
-  GptTable table(options);
-  return options.learned_positions ? table.BuildGpt2() : table.BuildLlama();
+  if (options.learned_positions) return Gpt2Table(options).Build();
+  HfReasons reasons;
+  const HfDecoder* const family = ChooseHfDecoder(options, model_type, &reasons);
+  CHECK(family != nullptr) << reasons.front();
+  return HfDecoderTensors(*family, options);
 }
 
 void CopyToHf(const HfTensor& tensor, int64_t element_size, const char* ours, char* theirs) {

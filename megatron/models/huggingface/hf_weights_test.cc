@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/models/huggingface/hf_family_models.h"
 #include "megatron/models/make_stage.h"
 #include "megatron/models/model_harness.h"
 
@@ -21,13 +22,24 @@ std::vector<ModelOptions> Models() {
   std::vector<ModelOptions> models = {SmallGpt2(),  SmallGpt2(), SmallLlama(),       SmallLlama(),
                                       SmallLlama(), SmallBert(), SmallPostNormBert()};
   models[1].tied_embeddings = false;
+  models[2].transformer.kv_channels = 6;
   models[3].tied_embeddings = true;
   models[3].transformer.qkv_bias = true;
-  models[3].transformer.kv_channels = 6;
   models[3].transformer.rotary_options.interleaved = true;
   models[4].transformer.qkv_bias = models[4].transformer.linear_bias = true;
   models[4].transformer.num_query_groups = 1;
+  for (const HfFamilyModel& family : HfFamilyModels()) {
+    models.push_back(family.options);
+    if (family.options.transformer.is_latent()) continue;  // it is interleaved
+    models.push_back(family.options);
+    models.back().transformer.rotary_options.interleaved = true;
+  }
   return models;
+}
+
+// The number of the first row of the tensor's part.
+int64_t FirstRow(const HfTensor& tensor) {
+  return tensor.part * tensor.part_shape().numel() / tensor.columns;
 }
 
 TEST(HfWeightsTest, EachRowOfEachParameterIsInOneTensor) {
@@ -39,10 +51,12 @@ TEST(HfWeightsTest, EachRowOfEachParameterIsInOneTensor) {
     }
     std::map<std::string, std::set<int64_t>> rows;
     for (const HfTensor& tensor : HfTensors(options)) {
+      if (tensor.is_state) continue;
       ASSERT_EQ(shapes.count(tensor.parameter), 1u) << tensor.parameter;
       EXPECT_EQ(shapes[tensor.parameter], tensor.parameter_shape);
       for (int64_t r = 0; r < tensor.rows; ++r) {
-        EXPECT_TRUE(rows[tensor.parameter].insert(tensor.row(r)).second) << tensor.name << " " << r;
+        EXPECT_TRUE(rows[tensor.parameter].insert(FirstRow(tensor) + tensor.row(r)).second)
+            << tensor.name << " " << r;
       }
       const int64_t all = tensor.parameter_shape.numel() / tensor.columns;
       EXPECT_EQ(tensor.parameter_shape.numel() % tensor.columns, 0);
@@ -52,10 +66,10 @@ TEST(HfWeightsTest, EachRowOfEachParameterIsInOneTensor) {
     for (const auto& [name, shape] : shapes) {
       const bool vocabulary =
           name == "embedding.word_embeddings.weight" || absl::StartsWith(name, "output_layer.");
-      const int64_t columns =
-          name.find("bias") != std::string::npos || name.find("norm") != std::string::npos
-              ? 1
-              : shape[-1];
+      const int64_t columns = absl::StrContains(name, "bias") || absl::StrContains(name, "norm") ||
+                                      absl::StrContains(name, "softmax_offset")
+                                  ? 1
+                                  : shape[-1];
       EXPECT_EQ(static_cast<int64_t>(rows[name].size()),
                 vocabulary ? options.vocab_size : shape.numel() / columns)
           << name;
@@ -69,7 +83,7 @@ TEST(HfWeightsTest, CopyingThereAndBackIsTheIdentity) {
       for (const HfTensor& tensor : HfTensors(options)) {
         std::vector<char> theirs(static_cast<size_t>(tensor.rows * tensor.columns * size));
         for (size_t i = 0; i < theirs.size(); ++i) theirs[i] = static_cast<char>(i * 31 + i / 256);
-        std::vector<char> ours(static_cast<size_t>(tensor.parameter_shape.numel() * size));
+        std::vector<char> ours(static_cast<size_t>(tensor.part_shape().numel() * size));
         std::vector<char> back(theirs.size());
         CopyFromHf(tensor, size, theirs.data(), ours.data());
         CopyToHf(tensor, size, ours.data(), back.data());
@@ -130,6 +144,57 @@ TEST(HfWeightsTest, Conv1dIsTransposed) {
     return;
   }
   FAIL() << "there is no c_fc";
+}
+
+// The tensor of that name; the model type is that of the options.
+HfTensor Named(const ModelOptions& options, const std::string& name) {
+  for (const HfTensor& tensor : HfTensors(options)) {
+    if (tensor.name == name) return tensor;
+  }
+  ADD_FAILURE() << "there is no " << name;
+  return HfTensor();
+}
+
+const ModelOptions& FamilyModel(const std::string& model_type) {
+  static const auto* const models = new std::vector<HfFamilyModel>(HfFamilyModels());
+  for (const HfFamilyModel& model : *models) {
+    if (model.model_type == model_type) return model.options;
+  }
+  ADD_FAILURE() << model_type;
+  return models->front().options;
+}
+
+TEST(HfWeightsTest, AnExpertOfMixtralIsPartOfTheParameterOfAll) {
+  const ModelOptions& options = FamilyModel("mixtral");
+  const HfTensor up = Named(options, "model.layers.1.block_sparse_moe.experts.3.w3.weight");
+  EXPECT_EQ(up.parameter, "decoder.layers.1.mlp.experts.experts.linear_fc1.weight");
+  EXPECT_THAT(up.shape, ElementsAre(24, 32));
+  EXPECT_EQ(up.part_shape(), (Shape{1, 2, 24, 32}));
+  EXPECT_EQ(up.part_offset(), (Shape{3, 0, 0, 0}));
+  EXPECT_EQ(up.row(5), 24 + 5);
+  EXPECT_EQ(Named(options, "model.layers.1.block_sparse_moe.experts.3.w1.weight").row(5), 5);
+}
+
+TEST(HfWeightsTest, GatesAndUpsOfGptOssTakeTurns) {
+  const ModelOptions& options = FamilyModel("gpt_oss");
+  const HfTensor tensor = Named(options, "model.layers.0.mlp.experts.gate_up_proj");
+  EXPECT_THAT(tensor.shape, ElementsAre(5, 32, 48));
+  std::vector<uint32_t> ours(5 * 2 * 24 * 32), theirs(ours.size());
+  for (size_t i = 0; i < ours.size(); ++i) ours[i] = static_cast<uint32_t>(i);
+  CopyToHf(tensor, 4, reinterpret_cast<const char*>(ours.data()),
+           reinterpret_cast<char*>(theirs.data()));
+  // Expert 2, input 7, gate 10 and up 10.
+  EXPECT_EQ(theirs[(2 * 32 + 7) * 48 + 20], ours[((2 * 2 + 0) * 24 + 10) * 32 + 7]);
+  EXPECT_EQ(theirs[(2 * 32 + 7) * 48 + 21], ours[((2 * 2 + 1) * 24 + 10) * 32 + 7]);
+}
+
+TEST(HfWeightsTest, ARotatedShareOfAHeadIsReordered) {
+  ModelOptions options = FamilyModel("phi3");  // six of eight channels rotate
+  options.transformer.rotary_options.interleaved = true;
+  const HfTensor tensor = Named(options, "model.layers.0.self_attn.qkv_proj.weight");
+  std::vector<int64_t> channels;
+  for (int64_t r = 0; r < 8; ++r) channels.push_back(tensor.row(r));
+  EXPECT_THAT(channels, ElementsAre(0, 2, 4, 1, 3, 5, 6, 7));
 }
 
 TEST(HfWeightsTest, KnowsNamesOfOtherVersions) {

@@ -1,0 +1,191 @@
+#include "megatron/models/huggingface/hf_decoder.h"
+
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace megatron {
+namespace {
+
+constexpr HfDecoder Llama() {
+  HfDecoder family{"llama", "LlamaForCausalLM"};
+  family.biases = HfBiases::kOptional;
+  family.head_width = HfHeadWidth::kQuotient;
+  return family;
+}
+
+constexpr HfDecoder Mistral() {
+  HfDecoder family{"mistral", "MistralForCausalLM"};
+  family.head_width = HfHeadWidth::kQuotient;
+  family.windows = HfWindows::kAllLayers;
+  family.window = 4096;
+  family.scaled_rotation = false;
+  return family;
+}
+
+constexpr HfDecoder Qwen2() {
+  HfDecoder family{"qwen2", "Qwen2ForCausalLM"};
+  family.biases = HfBiases::kQkv;
+  family.head_width = HfHeadWidth::kFixed;
+  family.windows = HfWindows::kRefused;
+  family.window = 4096;
+  return family;
+}
+
+constexpr HfDecoder Qwen3() {
+  HfDecoder family{"qwen3", "Qwen3ForCausalLM"};
+  family.windows = HfWindows::kRefused;
+  family.window = 4096;
+  family.qk_norm = true;
+  return family;
+}
+
+constexpr HfDecoder Mixtral() {
+  HfDecoder family{"mixtral", "MixtralForCausalLM"};
+  family.head_width = HfHeadWidth::kFixed;
+  family.windows = HfWindows::kAllLayers;
+  family.experts = HfExperts::kMixtral;
+  family.scaled_rotation = false;
+  family.epsilon = 1e-5;
+  family.rope_theta = 1e6;
+  return family;
+}
+
+constexpr HfDecoder Qwen2Moe() {
+  HfDecoder family{"qwen2_moe", "Qwen2MoeForCausalLM"};
+  family.biases = HfBiases::kQkv;
+  family.head_width = HfHeadWidth::kFixed;
+  family.windows = HfWindows::kRefused;
+  family.window = 4096;
+  family.experts = HfExperts::kQwen;
+  family.gated_shared_expert = true;
+  return family;
+}
+
+constexpr HfDecoder Qwen3Moe() {
+  HfDecoder family{"qwen3_moe", "Qwen3MoeForCausalLM"};
+  family.windows = HfWindows::kRefused;
+  family.window = 4096;
+  family.experts = HfExperts::kQwen;
+  family.qk_norm = true;
+  return family;
+}
+
+constexpr HfDecoder GptOss() {
+  HfDecoder family{"gpt_oss", "GptOssForCausalLM"};
+  family.biases = HfBiases::kAll;
+  family.windows = HfWindows::kByLayer;
+  family.window = 128;
+  family.experts = HfExperts::kGptOss;
+  family.gate = HfGate::kGptOss;
+  family.sinks = true;
+  family.epsilon = 1e-5;
+  family.rope_theta = 150000;
+  return family;
+}
+
+constexpr HfDecoder Gemma3() {
+  HfDecoder family{"gemma3_text", "Gemma3ForCausalLM"};
+  family.windows = HfWindows::kByLayer;
+  family.window = 4096;
+  family.gate = HfGate::kGeluTanh;
+  family.qk_norm = true;
+  family.gemma = true;
+  family.rope_theta = 1e6;
+  family.tied = true;
+  return family;
+}
+
+constexpr HfDecoder DeepSeek(const char* model_type, const char* architecture, HfExperts experts) {
+  HfDecoder family{model_type, architecture};
+  family.attention = HfAttention::kLatent;
+  family.experts = experts;
+  family.qk_norm = true;
+  return family;
+}
+
+constexpr HfDecoder Phi3() {
+  HfDecoder family{"phi3", "Phi3ForCausalLM"};
+  family.head_width = HfHeadWidth::kFixed;
+  family.windows = HfWindows::kAllLayers;
+  family.scaled_rotation = false;
+  family.partial_rotation = true;
+  family.fused = true;
+  family.epsilon = 1e-5;
+  return family;
+}
+
+// Returns how many kinds of weights only one of the two has. A model that differs in fewer is
+// closer than one that differs in sizes.
+int PartsThatDiffer(const HfDecoder& family, const TransformerOptions& layer) {
+  const bool no_biases = !layer.linear_bias && !layer.qkv_bias;
+  const bool all_biases = layer.linear_bias && layer.qkv_bias;
+  bool biases = false;  // whether the family may have the layer's
+  switch (family.biases) {
+    case HfBiases::kNone:
+      biases = no_biases;
+      break;
+    case HfBiases::kQkv:
+      biases = layer.qkv_bias && !layer.linear_bias;
+      break;
+    case HfBiases::kAll:
+      biases = all_biases;
+      break;
+    case HfBiases::kOptional:
+      biases = no_biases || all_biases;
+  }
+  const bool experts = family.experts != HfExperts::kNone;
+  return static_cast<int>(!biases) + static_cast<int>(experts != (layer.moe.num_experts > 0)) +
+         static_cast<int>(family.qk_norm != layer.qk_norm) +
+         static_cast<int>(family.is_latent() != layer.is_latent()) +
+         static_cast<int>((family.experts == HfExperts::kDeepSeekV3) !=
+                          (layer.moe.router.score == ops::RouterScore::kSigmoid)) +
+         static_cast<int>(family.sinks != (layer.sink == AttentionSink::kLearned)) +
+         static_cast<int>(family.gemma != layer.sandwich_norm);
+}
+
+constexpr HfDecoder kFamilies[] = {
+    Llama(),
+    Mistral(),
+    Qwen2(),
+    Qwen3(),
+    Mixtral(),
+    Qwen2Moe(),
+    Qwen3Moe(),
+    GptOss(),
+    Gemma3(),
+    DeepSeek("deepseek_v2", "DeepseekV2ForCausalLM", HfExperts::kDeepSeekV2),
+    DeepSeek("deepseek_v3", "DeepseekV3ForCausalLM", HfExperts::kDeepSeekV3),
+    Phi3()};
+
+}  // namespace
+
+absl::Span<const HfDecoder> HfDecoders() { return kFamilies; }
+
+const HfDecoder* FindHfDecoder(absl::string_view model_type) {
+  for (const HfDecoder& family : kFamilies) {
+    if (model_type == family.model_type) return &family;
+  }
+  return nullptr;
+}
+
+const HfDecoder* ChooseHfDecoder(const ModelOptions& options, absl::string_view model_type,
+                                 HfReasons* reasons) {
+  *reasons = {absl::StrCat(model_type, " is no decoder with rotary positions")};
+  std::pair<int, size_t> least = {std::numeric_limits<int>::max(), 0};
+  for (const HfDecoder& family : kFamilies) {
+    if (!model_type.empty() && model_type != family.model_type) continue;
+    HfReasons against;
+    CheckHfDecoder(family, options, &against);
+    if (against.empty()) return &family;
+    const std::pair<int, size_t> distance = {PartsThatDiffer(family, options.transformer),
+                                             against.size()};
+    if (distance >= least) continue;
+    least = distance;
+    *reasons = against;
+  }
+  return nullptr;
+}
+
+}  // namespace megatron

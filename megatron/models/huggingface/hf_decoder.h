@@ -1,0 +1,102 @@
+// The families of decoders with rotary positions and RMSNorm, one row of a table each. What a row
+// says is all that tells the families apart; the functions below read and write any of them.
+//
+// To add a family whose parts are here already, add a row, and its name to docs/huggingface.md. A
+// part that no family has yet gets a field here, and a place in hf_decoder_read.cc (config.json to
+// our options), hf_decoder_write.cc (what has no counterpart, and our options to config.json) and
+// hf_decoder_weights.cc (names and shapes of tensors).
+#ifndef MEGATRON_MODELS_HUGGINGFACE_HF_DECODER_H_
+#define MEGATRON_MODELS_HUGGINGFACE_HF_DECODER_H_
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "megatron/models/huggingface/hf_config_fields.h"
+#include "megatron/models/model_options.h"
+
+namespace megatron {
+
+enum class HfBiases {
+  kNone,
+  kQkv,       // on the projections of queries, keys and values
+  kAll,       // on all projections, the router and the experts
+  kOptional,  // on all projections or on none, as attention_bias and mlp_bias say
+};
+
+enum class HfHeadWidth {
+  kGiven,     // head_dim must be there
+  kQuotient,  // hidden_size / num_attention_heads, unless head_dim says otherwise
+  kFixed,     // hidden_size / num_attention_heads: not all versions of transformers heed head_dim
+};
+
+enum class HfAttention {
+  kHeads,   // projections of queries, keys and values
+  kLatent,  // multi-head latent attention, with norms of the latents
+};
+
+enum class HfWindows {
+  kNone,
+  kRefused,    // use_sliding_window turns one on, which is refused
+  kAllLayers,  // sliding_window is all layers'
+  kByLayer,    // layer_types says which layers have the window
+};
+
+enum class HfExperts {
+  kNone,
+  kMixtral,  // all layers have experts: block_sparse_moe, w1, w2 and w3
+  kQwen,     // decoder_sparse_step and mlp_only_layers say which layers have experts
+  kGptOss,   // one tensor for all experts, gates and ups in turn
+  // first_k_dense_replace layers have none, and the others a shared one without a gate.
+  kDeepSeekV2,  // softmax over all experts
+  kDeepSeekV3,  // sigmoid scores, with biases that balance, and groups
+};
+
+enum class HfGate { kSilu, kGeluTanh, kGptOss };
+
+struct HfDecoder {
+  const char* model_type;
+  const char* architecture;
+  HfAttention attention = HfAttention::kHeads;
+  HfBiases biases = HfBiases::kNone;
+  HfHeadWidth head_width = HfHeadWidth::kGiven;
+  HfWindows windows = HfWindows::kNone;
+  HfExperts experts = HfExperts::kNone;
+  HfGate gate = HfGate::kSilu;
+  bool gated_shared_expert = false;  // every layer with experts has one, with a gate
+  bool qk_norm = false;              // each query and key head is normalized
+  bool sinks = false;                // each head learns the score of one more key
+  bool scaled_rotation = true;  // rope_scaling counts in all versions of transformers that have it
+  bool partial_rotation = false;  // partial_rotary_factor
+  bool fused = false;             // q, k and v are one tensor, and so are gate and up
+  // Gains are stored less one, norms stand on both sides of a branch, the embedding is scaled by
+  // the root of hidden_size, and the scores as query_pre_attn_scalar says.
+  bool gemma = false;
+  // The values where config.json has none; without a window if it is 0.
+  double epsilon = 1e-6, rope_theta = 10000;
+  int64_t window = 0;
+  bool tied = false;
+
+  bool is_latent() const { return attention == HfAttention::kLatent; }
+  bool is_deepseek() const {
+    return experts == HfExperts::kDeepSeekV2 || experts == HfExperts::kDeepSeekV3;
+  }
+};
+
+// In the order in which a model that several of them have is written as one of them.
+absl::Span<const HfDecoder> HfDecoders();
+// Returns null where there is none.
+const HfDecoder* FindHfDecoder(absl::string_view model_type);
+// Returns the family of which `options` are a model: the one of that type or, where it is empty,
+// the first one. Where there is none, it is null, and *reasons are those against the one that the
+// model comes closest to.
+const HfDecoder* ChooseHfDecoder(const ModelOptions& options, absl::string_view model_type,
+                                 HfReasons* reasons);
+
+void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions* options);
+void CheckHfDecoder(const HfDecoder& family, const ModelOptions& options, HfReasons* reasons);
+HfJson HfDecoderConfig(const HfDecoder& family, const ModelOptions& options);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_MODELS_HUGGINGFACE_HF_DECODER_H_

@@ -1,0 +1,393 @@
+// Converts the config.json of a family of decoders to our options.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "megatron/layers/latent_scale.h"
+#include "megatron/models/huggingface/hf_decoder.h"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kMaxExperts = 1024;
+// More than any model has; each is several tensors, which cost memory.
+constexpr int64_t kMaxExpertsOfAllLayers = int64_t{1} << 17;
+
+void ReadYarn(const HfFields& rope, double factor, YarnOptions* yarn) {
+  constexpr double kMost = 1e6;
+  yarn->factor = factor;
+  if (rope.Has("original_max_position_embeddings")) {
+    yarn->original_context =
+        static_cast<double>(rope.Size("original_max_position_embeddings", int64_t{1} << 24));
+  } else {
+    rope.Error("original_max_position_embeddings", "is missing");
+  }
+  yarn->beta_fast = rope.Number("beta_fast", 1e-6, kMost, 32);
+  yarn->beta_slow = rope.Number("beta_slow", 1e-6, kMost, 1);
+  yarn->round_range = rope.Bool("truncate", true);
+  // There both count or neither does.
+  if (rope.Has("mscale") != rope.Has("mscale_all_dim"))
+    rope.Error("mscale", "must be there with mscale_all_dim, or neither");
+  const double mscale = rope.Number("mscale", 0, kMost, 0);
+  const double mscale_all_dim = rope.Number("mscale_all_dim", 0, kMost, 0);
+  if (mscale > 0 && mscale_all_dim > 0) {
+    yarn->mscale = mscale;
+    yarn->mscale_all_dim = mscale_all_dim;
+  }
+  if (!rope.Has("attention_factor")) return;
+  const auto m = [&](double scale) { return 1 + 0.1 * scale * std::log(factor); };
+  const double magnitude = m(yarn->mscale) / m(yarn->mscale_all_dim);
+  if (std::abs(rope.Number("attention_factor", 0, kMost, 0) - magnitude) > 1e-6 * magnitude)
+    rope.Error("attention_factor", absl::StrCat("must be that of factor, ", magnitude));
+}
+
+void ReadRopeScaling(const HfFields& rope, RotaryOptions* rotary) {
+  const std::string type = rope.Text("rope_type", rope.Text("type", "default"));
+  const double factor = rope.Number("factor", 1, 1e6, 0);
+  if (type == "default") return;
+  if (type != "linear" && type != "llama3" && type != "yarn") {
+    rope.Error("rope_type", "must be default, linear, llama3 or yarn");
+  } else if (factor == 0) {
+    rope.Error("factor", "is missing");
+  } else if (type == "linear") {
+    rotary->interpolation_factor = factor;
+  } else if (type == "yarn") {
+    ReadYarn(rope, factor, &rotary->yarn);
+  } else {
+    rotary->scaling_factor = factor;
+    if (rope.Number("low_freq_factor", 0, 1e6, 0) != 1 ||
+        rope.Number("high_freq_factor", 0, 1e6, 0) != 4 ||
+        rope.Number("original_max_position_embeddings", 0, 1e9, 0) != 8192) {
+      rope.Error("rope_type",
+                 "low_freq_factor, high_freq_factor and "
+                 "original_max_position_embeddings must be 1, 4 and 8192");
+    }
+  }
+}
+
+// Newer files have all of it in rope_parameters.
+void ReadRope(const HfDecoder& family, const HfFields& fields, RotaryOptions* rotary) {
+  constexpr double kMaxBase = 1e12;
+  rotary->base = fields.Number("rope_theta", 1, kMaxBase, family.rope_theta);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (!fields.Has(key)) continue;
+    if (!fields.Get(key).is_object()) {
+      fields.Error(key, "must be an object");
+      continue;
+    }
+    const HfFields rope = fields.Object(key);
+    rotary->base = rope.Number("rope_theta", 1, kMaxBase, rotary->base);
+    ReadRopeScaling(rope, rotary);
+  }
+}
+
+void ReadShareOfRotation(const HfDecoder& family, const HfFields& fields,
+                         TransformerOptions* layer) {
+  double& share = layer->rotary_options.percent;
+  share = fields.Number("partial_rotary_factor", 0, 1, 1);
+  const auto rotated = static_cast<int64_t>(static_cast<double>(layer->kv_channels) * share);
+  if (share != 1 && !family.partial_rotation) {
+    fields.Error("partial_rotary_factor", "all channels of a head are rotated");
+  } else if (rotated == 0 || rotated % 2 != 0) {
+    fields.Error("partial_rotary_factor", "an odd number of channels is rotated, or none");
+  }
+}
+
+void ReadHeads(const HfDecoder& family, const HfFields& fields, TransformerOptions* layer) {
+  layer->num_attention_heads = fields.Size("num_attention_heads", kMaxHfHeads);
+  // Other families have a number of their own where the file has none.
+  const bool has_default = family.biases == HfBiases::kOptional || family.fused;
+  if (!has_default && !fields.Has("num_key_value_heads"))
+    fields.Error("num_key_value_heads", "is missing");
+  layer->num_query_groups =
+      fields.Size("num_key_value_heads", kMaxHfHeads, layer->num_attention_heads);
+  if (layer->num_attention_heads % layer->num_query_groups != 0)
+    fields.Error("num_key_value_heads", "does not divide num_attention_heads");
+  const int64_t quotient = layer->hidden_size / layer->num_attention_heads;
+  if (family.head_width == HfHeadWidth::kGiven && !fields.Has("head_dim"))
+    fields.Error("head_dim", "is missing");
+  if (!fields.Has("head_dim") && layer->hidden_size % layer->num_attention_heads != 0)
+    fields.Error("num_attention_heads", "does not divide hidden_size");
+  layer->kv_channels = fields.Size("head_dim", kMaxHfWidth, quotient);
+  if (layer->kv_channels % 2 != 0 ||
+      layer->kv_channels * layer->num_attention_heads > kMaxHfWidth) {
+    fields.Error("head_dim", "is odd, or too large");
+  }
+  if (family.head_width == HfHeadWidth::kFixed &&
+      layer->kv_channels * layer->num_attention_heads != layer->hidden_size) {
+    fields.Error("head_dim", absl::StrCat("must be hidden_size / num_attention_heads: not all "
+                                          "versions of transformers heed it in ",
+                                          family.model_type));
+  }
+}
+
+void ReadLatents(const HfFields& fields, TransformerOptions* layer) {
+  layer->num_attention_heads = fields.Size("num_attention_heads", kMaxHfHeads);
+  layer->num_query_groups = layer->num_attention_heads;
+  if (fields.Size("num_key_value_heads", kMaxHfHeads, layer->num_attention_heads) !=
+      layer->num_attention_heads) {
+    fields.Error("num_key_value_heads", "each head has keys and values of its own");
+  }
+  const int64_t own = fields.Size("qk_nope_head_dim", kMaxHfHeads);
+  const int64_t rotated = fields.Size("qk_rope_head_dim", kMaxHfHeads);
+  if (rotated % 2 != 0) fields.Error("qk_rope_head_dim", "must be even");
+  layer->latent.rotated_size = rotated;
+  layer->latent.kv_rank = fields.Size("kv_lora_rank", kMaxHfWidth);
+  if (!fields.IsNull("q_lora_rank")) layer->latent.q_rank = fields.Size("q_lora_rank", kMaxHfWidth);
+  layer->kv_channels = own + rotated;
+  layer->value_channels = fields.Size("v_head_dim", kMaxHfHeads);
+  if (layer->num_attention_heads * (own + rotated + layer->value_channels) > kMaxHfWidth)
+    fields.Error("num_attention_heads", "all heads are too large together");
+  layer->rotary_options.interleaved = true;
+  fields.Refuse("rope_interleave", false, "neighbouring channels are rotated here");
+  // The norms of latents have it whatever the file says.
+  if (layer->norm.epsilon != 1e-6f) fields.Error("rms_norm_eps", "must be 1e-06");
+}
+
+// Returns which layers have the window: layer_types, or what stands for it in older files.
+std::vector<bool> ReadLayersWithWindow(const HfDecoder& family, const HfFields& fields,
+                                       int64_t num_layers) {
+  const int64_t each = family.gemma ? fields.Size("sliding_window_pattern", kMaxHfLayers, 6) : 2;
+  std::vector<bool> layers(static_cast<size_t>(num_layers));
+  for (size_t i = 0; i < layers.size(); ++i) layers[i] = static_cast<int64_t>(i + 1) % each != 0;
+  if (!fields.Has("layer_types")) return layers;
+  const HfJson& types = fields.Get("layer_types");
+  if (!types.is_array() || types.size() != layers.size()) {
+    fields.Error("layer_types", "must be a list with an entry for each layer");
+    return layers;
+  }
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (types[i] != "sliding_attention" && types[i] != "full_attention")
+      fields.Error("layer_types", "must be sliding_attention and full_attention");
+    layers[i] = types[i] == "sliding_attention";
+  }
+  return layers;
+}
+
+// The window matters where it is shorter than the positions. Theirs has the position itself.
+void ReadWindow(const HfDecoder& family, const HfFields& fields, int64_t positions,
+                TransformerOptions* layer) {
+  if (family.windows == HfWindows::kNone) return;
+  if (family.windows == HfWindows::kRefused && !fields.Bool("use_sliding_window", false)) return;
+  const bool by_layer = family.windows == HfWindows::kByLayer;
+  if (by_layer) {
+    layer->window_layers = ReadLayersWithWindow(family, fields, layer->num_layers);
+    const auto begin = layer->window_layers.begin(), end = layer->window_layers.end();
+    const auto with = std::count(begin, end, true);
+    if (with == 0 || with == end - begin) layer->window_layers.clear();
+    if (with == 0) return;
+    if (fields.IsNull("sliding_window")) fields.Error("sliding_window", "must be a number");
+  }
+  if (!by_layer && fields.IsNull("sliding_window")) return;
+  if (!fields.Has("sliding_window") && family.window == 0) return;
+  const int64_t window = fields.Size("sliding_window", kMaxHfIds, family.window);
+  // Layers with windows may rotate in another way: the window stays.
+  if (window >= positions && !by_layer) return;
+  constexpr int64_t kLongest = int64_t{1} << 24;
+  if (family.windows == HfWindows::kRefused) {
+    fields.Error("sliding_window", absl::StrCat(family.model_type,
+                                                "'s attention sees all that came before here; "
+                                                "use_sliding_window: false turns the window off"));
+  } else if (window < 2 || window > kLongest) {
+    fields.Error("sliding_window", absl::StrCat("must be at least 2 and at most ", kLongest));
+  } else {
+    layer->window_size = window - 1;
+  }
+}
+
+// Returns which layers have experts.
+std::vector<bool> ReadLayersWithExperts(const HfFields& fields, int64_t num_layers) {
+  const int64_t step = fields.Size("decoder_sparse_step", kMaxHfLayers, 1);
+  std::vector<bool> layers(static_cast<size_t>(num_layers));
+  for (size_t i = 0; i < layers.size(); ++i) layers[i] = static_cast<int64_t>(i + 1) % step == 0;
+  if (!fields.Has("mlp_only_layers")) return layers;
+  const HfJson& dense = fields.Get("mlp_only_layers");
+  bool holds = dense.is_array();
+  for (const HfJson& number : holds ? dense : HfJson::array()) {
+    const bool is_layer = number.is_number_unsigned() && number.get<uint64_t>() < layers.size();
+    holds &= is_layer;
+    if (is_layer) layers[number.get<size_t>()] = false;
+  }
+  if (!holds) fields.Error("mlp_only_layers", "must be a list of numbers of layers");
+  return layers;
+}
+
+// Says which experts a token goes to.
+void ReadDeepSeekRouter(const HfDecoder& family, const HfFields& fields, MoeOptions* moe) {
+  const bool v3 = family.experts == HfExperts::kDeepSeekV3;
+  ops::Router& router = moe->router;
+  router.scaling_factor =
+      static_cast<float>(fields.Number("routed_scaling_factor", 1e-6, 1e6, v3 ? 2.5 : 1));
+  const int64_t groups = fields.Size("n_group", kMaxExperts, 1);
+  const int64_t group_topk = fields.Size("topk_group", kMaxExperts, 1);
+  const std::string method = fields.Text("topk_method", v3 ? "noaux_tc" : "greedy");
+  const std::string scores = fields.Text("scoring_func", v3 ? "sigmoid" : "softmax");
+  if (scores != (v3 ? "sigmoid" : "softmax"))
+    fields.Error("scoring_func", v3 ? "must be sigmoid" : "must be softmax");
+  if (!v3) {
+    router.pre_softmax = true;
+    fields.Refuse("norm_topk_prob", true, "probabilities are those of all experts here");
+    if (method != "greedy")
+      fields.Error("topk_method", "must be greedy: groups are chosen by their best expert there");
+    return;
+  }
+  router.score = ops::RouterScore::kSigmoid;
+  moe->expert_bias = true;
+  fields.Refuse("norm_topk_prob", false, "the chosen experts' scores are divided by their sum");
+  if (method != "noaux_tc") fields.Error("topk_method", "must be noaux_tc");
+  if (router.topk < 2) fields.Error("num_experts_per_tok", "must be at least 2");
+  if (groups == 1 || group_topk == groups) return;
+  router.num_groups = static_cast<int>(groups);
+  router.group_topk = static_cast<int>(group_topk);
+  // A group's score is the sum of its two best there, and here of its topk / group_topk best.
+  if (moe->num_experts % groups != 0 || group_topk > groups || router.topk != 2 * group_topk)
+    fields.Error("topk_group", "num_experts_per_tok must be twice as much");
+}
+
+void ReadDeepSeekExperts(const HfDecoder& family, const HfFields& fields,
+                         TransformerOptions* layer) {
+  MoeOptions& moe = layer->moe;
+  moe.num_experts = fields.Size("n_routed_experts", kMaxExperts);
+  moe.router.topk = static_cast<int>(fields.Size("num_experts_per_tok", 32));
+  moe.balance = BalanceUnit::kNone;
+  if (moe.num_experts < 2 || moe.router.topk > moe.num_experts)
+    fields.Error("num_experts_per_tok", "must be at most the number of experts, at least two");
+  moe.ffn_hidden_size = fields.Size("moe_intermediate_size", kMaxHfHeads);
+  moe.shared_ffn_hidden_size = fields.Size("n_shared_experts", 64) * moe.ffn_hidden_size;
+  const auto dense =
+      static_cast<int64_t>(fields.Number("first_k_dense_replace", 0, kMaxHfLayers, 0));
+  if (fields.Number("moe_layer_freq", 0, kMaxHfLayers, 1) != 1)
+    fields.Error("moe_layer_freq", "must be 1");
+  if (dense >= layer->num_layers) fields.Error("first_k_dense_replace", "no layer has experts");
+  if (dense > 0) moe.layers.assign(static_cast<size_t>(layer->num_layers), true);
+  for (int64_t i = 0; i < std::min(dense, layer->num_layers); ++i)
+    moe.layers[static_cast<size_t>(i)] = false;
+  if ((layer->num_layers - dense) * moe.num_experts > kMaxExpertsOfAllLayers)
+    fields.Error("n_routed_experts", "all layers have too many together");
+  ReadDeepSeekRouter(family, fields, &moe);
+}
+
+void ReadExperts(const HfDecoder& family, const HfFields& fields, TransformerOptions* layer) {
+  if (family.experts == HfExperts::kNone) return;
+  if (family.is_deepseek()) return ReadDeepSeekExperts(family, fields, layer);
+  const bool qwen = family.experts == HfExperts::kQwen;
+  MoeOptions& moe = layer->moe;
+  moe.num_experts = fields.Size(qwen ? "num_experts" : "num_local_experts", kMaxExperts);
+  moe.router.topk = static_cast<int>(fields.Size("num_experts_per_tok", 32));
+  moe.balance = BalanceUnit::kNone;
+  if (moe.num_experts < 2 || moe.router.topk > moe.num_experts)
+    fields.Error("num_experts_per_tok", "must be at most the number of experts, at least two");
+  moe.ffn_hidden_size =
+      qwen ? fields.Size("moe_intermediate_size", kMaxHfWidth) : layer->ffn_hidden_size;
+  int64_t with = layer->num_layers;
+  if (qwen) {
+    moe.router.pre_softmax = !fields.Bool("norm_topk_prob", false);
+    moe.layers = ReadLayersWithExperts(fields, layer->num_layers);
+    with = std::count(moe.layers.begin(), moe.layers.end(), true);
+    if (with == layer->num_layers) moe.layers.clear();
+  }
+  if (family.gated_shared_expert) {
+    moe.shared_ffn_hidden_size = fields.Size("shared_expert_intermediate_size", kMaxHfWidth);
+    moe.shared_expert_gate = true;
+  }
+  if (with == 0) fields.Error("mlp_only_layers", "no layer has experts");
+  if (with * moe.num_experts > kMaxExpertsOfAllLayers)
+    fields.Error(qwen ? "num_experts" : "num_local_experts", "all layers have too many together");
+}
+
+void ReadGate(const HfDecoder& family, const HfFields& fields, TransformerOptions* layer) {
+  layer->gated = true;
+  if (family.gate == HfGate::kGeluTanh) {
+    layer->gate = ops::Activation::kGeluTanh;
+    if (fields.Text("hidden_activation", "gelu_pytorch_tanh") != "gelu_pytorch_tanh")
+      fields.Error("hidden_activation", "must be gelu_pytorch_tanh");
+    return;
+  }
+  if (fields.Text("hidden_act", "silu") != "silu") fields.Error("hidden_act", "must be silu");
+  if (family.gate == HfGate::kSilu) return;
+  // Its activation is the same whatever hidden_act says.
+  layer->gate = ops::Activation::kQuickGelu;
+  layer->gate_limit = 7;
+  layer->gate_offset = 1;
+  if (fields.Number("swiglu_limit", 0, 1e6, 7) != 7) fields.Error("swiglu_limit", "must be 7");
+}
+
+void ReadBiases(const HfDecoder& family, const HfFields& fields, TransformerOptions* layer) {
+  layer->linear_bias = layer->qkv_bias = false;
+  switch (family.biases) {
+    case HfBiases::kNone:
+      fields.Refuse("attention_bias", true,
+                    absl::StrCat(family.model_type, " has no biases in attention here"));
+      fields.Refuse("mlp_bias", true, absl::StrCat(family.model_type, " has no biases here"));
+      break;
+    case HfBiases::kQkv:
+      layer->qkv_bias = true;
+      fields.Refuse("qkv_bias", false, "queries, keys and values have biases here");
+      break;
+    case HfBiases::kAll:
+      layer->linear_bias = layer->qkv_bias = true;
+      fields.Refuse("attention_bias", false, "attention has biases here");
+      break;
+    case HfBiases::kOptional:
+      layer->linear_bias = layer->qkv_bias = fields.Bool("attention_bias", false);
+      if (fields.Bool("mlp_bias", false) == layer->linear_bias) break;
+      fields.Error("attention_bias",
+                   "must be as mlp_bias: here biases are on all projections, on "
+                   "those of q, k and v, or on none");
+  }
+}
+
+void ReadGemma(const HfFields& fields, ModelOptions* options) {
+  TransformerOptions& layer = options->transformer;
+  layer.norm.zero_centered_gamma = layer.sandwich_norm = true;
+  options->embedding_scale = std::sqrt(static_cast<float>(layer.hidden_size));
+  const double scalar = fields.Number("query_pre_attn_scalar", 1e-6, 1e6, 256);
+  if (scalar != static_cast<double>(layer.kv_channels))
+    layer.softmax_scale = static_cast<float>(1 / std::sqrt(scalar));
+  if (layer.window_size > 0)
+    layer.rotary_options.local_base = fields.Number("rope_local_base_freq", 1, 1e12, 10000);
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    if (fields.Has(key)) fields.Error(key, "scores and logits are not capped here");
+  }
+  fields.Refuse("use_bidirectional_attention", true, "attention sees what came before here");
+}
+
+}  // namespace
+
+void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions* options) {
+  CheckCommonHfFields(fields, family.architecture,
+                      family.experts == HfExperts::kGptOss ? "mxfp4" : "");
+  TransformerOptions& layer = options->transformer;
+  layer.hidden_size = fields.Size("hidden_size", kMaxHfWidth);
+  layer.num_layers = fields.Size("num_hidden_layers", kMaxHfLayers);
+  layer.ffn_hidden_size = fields.Size("intermediate_size", kMaxHfWidth);
+  layer.qk_norm = family.qk_norm;
+  layer.sink = family.sinks ? AttentionSink::kLearned : AttentionSink::kNone;
+  layer.norm.kind = ops::Norm::kRmsNorm;
+  layer.norm.epsilon = static_cast<float>(fields.Number("rms_norm_eps", 0, 1, family.epsilon));
+  if (family.is_latent()) {
+    ReadLatents(fields, &layer);
+  } else {
+    ReadHeads(family, fields, &layer);
+  }
+  layer.rotary = true;
+  ReadRope(family, fields, &layer.rotary_options);
+  ReadShareOfRotation(family, fields, &layer);
+  ReadGate(family, fields, &layer);
+  ReadBiases(family, fields, &layer);
+  options->learned_positions = false;
+  options->max_positions = fields.Size("max_position_embeddings", kMaxHfIds);
+  ReadWindow(family, fields, options->max_positions, &layer);
+  ReadExperts(family, fields, &layer);
+  options->tied_embeddings = fields.Bool("tie_word_embeddings", family.tied);
+  layer.attention_dropout = HfDropout(fields, "attention_dropout", 0);
+  layer.hidden_dropout = family.fused ? HfDropout(fields, "resid_pdrop", 0) : 0;
+  if (family.gemma) ReadGemma(fields, options);
+  if (family.is_latent()) layer.softmax_scale = LatentSoftmaxScale(layer);
+}
+
+}  // namespace megatron

@@ -1,0 +1,200 @@
+#include "megatron/models/huggingface/hf_decoder.h"
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/models/huggingface/hf_config.h"
+#include "megatron/models/huggingface/hf_family_models.h"
+#include "nlohmann/json.hpp"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+Json ConfigOf(const ModelOptions& options, const std::string& model_type = "") {
+  const auto text = HfConfigJson(options, {1, 2}, model_type);
+  EXPECT_THAT(text, IsOk());
+  return Json::parse(text.value_or("{}"));
+}
+
+ModelOptions ModelOf(const std::string& model_type) {
+  for (const HfFamilyModel& model : HfFamilyModels()) {
+    if (model.model_type == model_type) return model.options;
+  }
+  ADD_FAILURE() << model_type;
+  return ModelOptions();
+}
+
+TEST(HfDecoderTest, EachFamilyIsWrittenAndReadAsItself) {
+  std::set<std::string> seen;
+  for (const HfFamilyModel& model : HfFamilyModels()) {
+    const Json config = ConfigOf(model.options);
+    EXPECT_EQ(config["model_type"], model.model_type);
+    const auto back = ParseHfConfig(config.dump());
+    ASSERT_THAT(back, IsOk()) << config;
+    EXPECT_EQ(ConfigOf(*back), config);
+    EXPECT_EQ(*ParseHfModelType(config.dump()), model.model_type);
+    seen.insert(model.model_type);
+    const TransformerOptions &x = model.options.transformer, &y = back->transformer;
+    EXPECT_EQ(x.ffn_hidden_size, y.ffn_hidden_size) << config;
+    EXPECT_EQ(x.kv_channels, y.kv_channels) << config;
+    EXPECT_EQ(x.linear_bias, y.linear_bias) << config;
+    EXPECT_EQ(x.qkv_bias, y.qkv_bias) << config;
+    EXPECT_EQ(x.qk_norm, y.qk_norm) << config;
+    EXPECT_EQ(x.gate, y.gate) << config;
+    EXPECT_EQ(x.gate_limit, y.gate_limit) << config;
+    EXPECT_EQ(x.gate_offset, y.gate_offset) << config;
+    EXPECT_EQ(x.norm.zero_centered_gamma, y.norm.zero_centered_gamma) << config;
+    EXPECT_EQ(x.sandwich_norm, y.sandwich_norm) << config;
+    EXPECT_EQ(x.softmax_scale, y.softmax_scale) << config;
+    EXPECT_EQ(x.sink, y.sink) << config;
+    EXPECT_EQ(x.window_size, y.window_size) << config;
+    EXPECT_EQ(x.window_layers, y.window_layers) << config;
+    EXPECT_EQ(x.moe.num_experts, y.moe.num_experts) << config;
+    for (int64_t i = 0; i < x.num_layers; ++i)
+      EXPECT_EQ(x.moe.IsMoeLayer(i), y.moe.IsMoeLayer(i)) << config;
+    EXPECT_EQ(x.moe.router.topk, y.moe.router.topk) << config;
+    EXPECT_EQ(x.moe.router.score, y.moe.router.score) << config;
+    EXPECT_EQ(x.moe.router.num_groups, y.moe.router.num_groups) << config;
+    EXPECT_EQ(x.moe.router.group_topk, y.moe.router.group_topk) << config;
+    EXPECT_EQ(x.moe.router.scaling_factor, y.moe.router.scaling_factor) << config;
+    EXPECT_EQ(x.moe.expert_bias, y.moe.expert_bias) << config;
+    EXPECT_EQ(x.moe.shared_ffn_hidden_size, y.moe.shared_ffn_hidden_size) << config;
+    EXPECT_EQ(x.latent.kv_rank, y.latent.kv_rank) << config;
+    EXPECT_EQ(x.latent.q_rank, y.latent.q_rank) << config;
+    EXPECT_EQ(x.latent.rotated_size, y.latent.rotated_size) << config;
+    EXPECT_EQ(x.value_size(), y.value_size()) << config;
+    EXPECT_EQ(x.moe.router.pre_softmax, y.moe.router.pre_softmax) << config;
+    EXPECT_EQ(x.rotary_options.local_base, y.rotary_options.local_base) << config;
+    EXPECT_EQ(x.rotary_options.percent, y.rotary_options.percent) << config;
+    EXPECT_EQ(x.rotary_options.yarn.factor, y.rotary_options.yarn.factor) << config;
+    EXPECT_EQ(x.rotary_options.yarn.original_context, y.rotary_options.yarn.original_context);
+    EXPECT_EQ(x.rotary_options.yarn.round_range, y.rotary_options.yarn.round_range) << config;
+    EXPECT_EQ(model.options.embedding_scale, back->embedding_scale) << config;
+    EXPECT_EQ(model.options.tied_embeddings, back->tied_embeddings) << config;
+  }
+  EXPECT_EQ(seen.size(), HfDecoders().size());
+}
+
+// Expects that the family's configuration, with `changes` made to it, is refused with `message`.
+void ExpectRefused(const std::string& model_type, const Json& changes, const std::string& message) {
+  Json config = ConfigOf(ModelOf(model_type));
+  ASSERT_THAT(ParseHfConfig(config.dump()), IsOk());
+  config.update(changes);
+  EXPECT_THAT(ParseHfConfig(config.dump()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)))
+      << model_type << changes;
+}
+
+TEST(HfDecoderTest, RefusesToImportWhatChangesTheModel) {
+  ExpectRefused("qwen3", {{"attention_bias", true}}, "attention_bias");
+  ExpectRefused("qwen3", {{"head_dim", nullptr}}, "head_dim: is missing");
+  ExpectRefused("mixtral", {{"num_local_experts", 1}}, "num_experts_per_tok");
+  ExpectRefused("mixtral", {{"num_experts_per_tok", 6}}, "num_experts_per_tok");
+  ExpectRefused("mixtral", {{"head_dim", 6}}, "head_dim");
+  ExpectRefused("qwen2_moe", {{"mlp_only_layers", {3}}}, "mlp_only_layers");
+  ExpectRefused("qwen2_moe", {{"mlp_only_layers", {0, 1, 2}}}, "no layer has experts");
+  ExpectRefused("qwen2_moe", {{"qkv_bias", false}}, "qkv_bias");
+  ExpectRefused("gpt_oss", {{"attention_bias", false}}, "attention_bias");
+  ExpectRefused("gpt_oss", {{"swiglu_limit", 5}}, "swiglu_limit");
+  ExpectRefused("gpt_oss", {{"layer_types", {"sliding_attention"}}}, "layer_types");
+  ExpectRefused("gpt_oss", {{"quantization_config", {{"quant_method", "fp8"}}}},
+                "quantization_config");
+  ExpectRefused("qwen3", {{"quantization_config", {{"quant_method", "mxfp4"}}}},
+                "quantization_config");
+  ExpectRefused("gemma3_text", {{"attn_logit_softcapping", 50.0}}, "attn_logit_softcapping");
+  ExpectRefused("gemma3_text", {{"final_logit_softcapping", 30.0}}, "final_logit_softcapping");
+  ExpectRefused("gemma3_text", {{"hidden_activation", "gelu"}}, "hidden_activation");
+  ExpectRefused("phi3", {{"rope_scaling", {{"type", "longrope"}, {"factor", 2}}}},
+                "rope_scaling.rope_type");
+  ExpectRefused("phi3", {{"partial_rotary_factor", 0.05}}, "partial_rotary_factor");
+  ExpectRefused("qwen3_moe", {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}}},
+                "original_max_position_embeddings: is missing");
+  ExpectRefused("qwen3_moe",
+                {{"rope_scaling",
+                  {{"rope_type", "yarn"},
+                   {"factor", 4},
+                   {"original_max_position_embeddings", 16},
+                   {"attention_factor", 1.0}}}},
+                "attention_factor");
+  ExpectRefused("deepseek_v2", {{"topk_method", "group_limited_greedy"}}, "topk_method");
+  ExpectRefused("deepseek_v2", {{"rms_norm_eps", 1e-5}}, "rms_norm_eps");
+  ExpectRefused("deepseek_v3", {{"num_experts_per_tok", 3}}, "topk_group");
+  ExpectRefused("deepseek_v3", {{"rope_interleave", false}}, "rope_interleave");
+  ExpectRefused("deepseek_v3", {{"first_k_dense_replace", 3}}, "no layer has experts");
+  ExpectRefused("deepseek_v3", {{"norm_topk_prob", false}}, "norm_topk_prob");
+  ExpectRefused("deepseek_v3", {{"q_lora_rank", "x"}}, "q_lora_rank");
+  // Mistral's window and scaled positions are each known, and together no model that is written.
+  ExpectRefused("mistral", {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2}}}},
+                "scaled rotary positions");
+  Json huge = ConfigOf(ModelOf("mixtral"));
+  huge["num_hidden_layers"] = 4096;
+  huge["num_local_experts"] = 1024;
+  EXPECT_THAT(ParseHfConfig(huge.dump()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("too many together")));
+}
+
+TEST(HfDecoderTest, GptOssMayBeInMxfp4) {
+  Json config = ConfigOf(ModelOf("gpt_oss"));
+  config["quantization_config"] = {{"quant_method", "mxfp4"}};
+  EXPECT_THAT(ParseHfConfig(config.dump()), IsOk());
+}
+
+TEST(HfDecoderTest, OlderFilesSayWhichLayersHaveWindowsInOtherWays) {
+  Json gemma = ConfigOf(ModelOf("gemma3_text"));
+  gemma.erase("layer_types");
+  gemma["sliding_window_pattern"] = 2;
+  EXPECT_EQ(ParseHfConfig(gemma.dump())->transformer.window_layers,
+            (std::vector<bool>{true, false, true}));
+  gemma.erase("sliding_window_pattern");  // every sixth sees all
+  EXPECT_EQ(ParseHfConfig(gemma.dump())->transformer.window_layers, std::vector<bool>());
+  EXPECT_EQ(ParseHfConfig(gemma.dump())->transformer.window_size, 9);
+  Json gpt_oss = ConfigOf(ModelOf("gpt_oss"));
+  gpt_oss.erase("layer_types");
+  EXPECT_EQ(ParseHfConfig(gpt_oss.dump())->transformer.window_layers,
+            (std::vector<bool>{true, false, true}));
+}
+
+TEST(HfDecoderTest, AModelOfSeveralFamiliesIsWrittenAsTheOneThatIsNamed) {
+  ModelOptions options = ModelOf("llama");
+  options.transformer.kv_channels = 8;
+  EXPECT_EQ(ConfigOf(options)["model_type"], "llama");
+  EXPECT_EQ(ConfigOf(options, "mistral")["model_type"], "mistral");
+  EXPECT_EQ(ConfigOf(options, "mistral")["sliding_window"], nullptr);
+  EXPECT_EQ(ConfigOf(options, "phi3")["model_type"], "phi3");
+  EXPECT_THAT(HfConfigJson(options, {}, "qwen3"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no qk_layernorm: qwen3")));
+  EXPECT_THAT(HfConfigJson(options, {}, "gpt2"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("gpt2")));
+}
+
+TEST(HfDecoderTest, TheReasonsAreThoseAgainstTheClosestFamily) {
+  ModelOptions options = ModelOf("gpt_oss");
+  options.transformer.gate_limit = 5;
+  EXPECT_THAT(HfConfigJson(options, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("activation_func_clamp_value: 7"), HasSubstr("gpt_oss"))));
+  options = ModelOf("mixtral");
+  options.transformer.moe.capacity_factor = 2;
+  options.transformer.moe.expert_bias = true;
+  EXPECT_THAT(HfConfigJson(options, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("moe_expert_capacity_factor: mixtral"),
+                             HasSubstr("moe_router_enable_expert_bias"))));
+  options = ModelOf("llama");
+  options.embedding_scale = 2;
+  EXPECT_THAT(HfConfigJson(options, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("embedding_scale")));
+}
+
+}  // namespace
+}  // namespace megatron

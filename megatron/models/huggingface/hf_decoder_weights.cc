@@ -1,0 +1,225 @@
+// The tensors of a family of decoders.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "megatron/models/huggingface/hf_decoder.h"
+#include "megatron/models/huggingface/hf_table.h"
+
+namespace megatron {
+namespace {
+
+// The names of a layer's experts: one MLP is `prefix` and these.
+struct MlpNames {
+  const char* gate;
+  const char* up;
+  const char* down;
+};
+
+constexpr MlpNames kMlp = {".gate_proj", ".up_proj", ".down_proj"};
+constexpr MlpNames kMixtralExpert = {".w1", ".w3", ".w2"};
+
+class DecoderTable : public HfTable {
+ public:
+  DecoderTable(const HfDecoder& family, const ModelOptions& options)
+      : HfTable(options), family_(family) {}
+
+  std::vector<HfTensor> Build() {
+    AddTable("model.embed_tokens.weight", "embedding.word_embeddings.weight", options_.vocab_size);
+    for (int64_t i = 0; i < layer_.num_layers; ++i) AddLayer(i);
+    AddNorm("model.norm", "decoder.final_layernorm.weight", "");
+    if (!options_.tied_embeddings)
+      AddTable(kHfHeadName, "output_layer.weight", options_.vocab_size);
+    return std::move(tensors_);
+  }
+
+ private:
+  void AddLayer(int64_t i) {
+    const std::string theirs = absl::StrCat("model.layers.", i);
+    const std::string ours = absl::StrCat("decoder.layers.", i);
+    const bool experts = layer_.moe.IsMoeLayer(i);
+    if (family_.is_latent()) {
+      AddNorm(theirs + ".input_layernorm", ours + ".input_layernorm.weight", "");
+      AddLatentAttention(theirs + ".self_attn.", ours);
+    } else {
+      AddLayerNorm(theirs + ".input_layernorm", Qkv(ours).name);
+      AddAttention(theirs + ".self_attn", ours);
+    }
+    const std::string mlp_norm =
+        experts ? ours + ".pre_mlp_layernorm.weight" : Fc1(ours).name + ".layer_norm_weight";
+    if (layer_.sandwich_norm) {
+      AddNorm(theirs + ".post_attention_layernorm", ours + ".post_self_attn_layernorm.weight", "");
+      AddNorm(theirs + ".pre_feedforward_layernorm", mlp_norm, "");
+    } else {
+      AddNorm(theirs + ".post_attention_layernorm", mlp_norm, "");
+    }
+    if (experts) {
+      AddExperts(theirs, ours + ".mlp");
+    } else {
+      AddMlp(theirs + ".mlp", Fc1(ours), Fc2(ours));
+    }
+    if (layer_.sandwich_norm)
+      AddNorm(theirs + ".post_feedforward_layernorm", ours + ".post_mlp_layernorm.weight", "");
+  }
+
+  void AddAttention(const std::string& theirs, const std::string& layer) {
+    const QkvRows qkv = qkv_;
+    const Source ours = Qkv(layer);
+    const bool bias = layer_.qkv_bias;
+    if (family_.fused) {
+      AddLinear(theirs + ".qkv_proj", ours, bias, qkv.query_rows() + 2 * qkv.key_rows(),
+                [qkv](int64_t r) { return qkv.Concatenated(r); });
+    } else {
+      AddLinear(theirs + ".q_proj", ours, bias, qkv.query_rows(),
+                [qkv](int64_t r) { return qkv.Query(r); });
+      AddLinear(theirs + ".k_proj", ours, bias, qkv.key_rows(),
+                [qkv](int64_t r) { return qkv.Key(r); });
+      AddLinear(theirs + ".v_proj", ours, bias, qkv.key_rows(),
+                [qkv](int64_t r) { return qkv.Value(r); });
+    }
+    const std::string attention = layer + ".self_attention";
+    if (family_.qk_norm) {
+      const auto rotated = [qkv](int64_t r) { return qkv.Rotated(r); };
+      const int64_t width = layer_.kv_channels;
+      AddVector(theirs + ".q_norm.weight", attention + ".q_layernorm.weight", {width}, width,
+                rotated);
+      AddVector(theirs + ".k_norm.weight", attention + ".k_layernorm.weight", {width}, width,
+                rotated);
+    }
+    if (family_.sinks) {
+      const int64_t heads = layer_.num_attention_heads;
+      AddVector(theirs + ".sinks", attention + ".core_attention.softmax_offset", {heads}, heads,
+                SameRow);
+    }
+    AddLinear(theirs + ".o_proj", Proj(layer), layer_.linear_bias, layer_.hidden_size, SameRow);
+  }
+
+  void AddLatentAttention(const std::string& theirs, const std::string& layer) {
+    const std::string ours = layer + ".self_attention.";
+    const LatentOptions& latent = layer_.latent;
+    const int64_t heads = layer_.num_attention_heads, keys = layer_.kv_channels;
+    const auto add = [&](const char* name, const char* linear, const Shape& outputs,
+                         int64_t inputs) {
+      AddLinear(theirs + name, {ours + linear, outputs, inputs}, /*bias=*/false, outputs.numel(),
+                SameRow);
+    };
+    const auto add_norm = [&](const char* name, const char* linear, int64_t width) {
+      AddVector(theirs + name + ".weight", ours + linear + ".layer_norm_weight", {width}, width,
+                SameRow);
+    };
+    if (latent.q_rank > 0) {
+      add("q_a_proj", "linear_q_down_proj", {latent.q_rank}, layer_.hidden_size);
+      add_norm("q_a_layernorm", "linear_q_up_proj", latent.q_rank);
+      add("q_b_proj", "linear_q_up_proj", {heads, keys}, latent.q_rank);
+    } else {
+      add("q_proj", "linear_q_proj", {heads, keys}, layer_.hidden_size);
+    }
+    add("kv_a_proj_with_mqa", "linear_kv_down_proj", {latent.kv_rank + latent.rotated_size},
+        layer_.hidden_size);
+    add_norm("kv_a_layernorm", "linear_kv_up_proj", latent.kv_rank);
+    add("kv_b_proj", "linear_kv_up_proj", {heads, keys - latent.rotated_size + layer_.value_size()},
+        latent.kv_rank);
+    add("o_proj", "linear_proj", {layer_.hidden_size}, heads * layer_.value_size());
+  }
+
+  // An MLP of its own parameters.
+  void AddMlp(const std::string& theirs, const Source& fc1, const Source& fc2) {
+    const bool bias = layer_.linear_bias;
+    const int64_t ffn = fc2.inputs;
+    if (family_.fused) {
+      AddLinear(theirs + ".gate_up_proj", fc1, bias, 2 * ffn, SameRow);
+    } else {
+      AddLinear(theirs + ".gate_proj", fc1, bias, ffn, SameRow);
+      AddLinear(theirs + ".up_proj", fc1, bias, ffn, [ffn](int64_t r) { return ffn + r; });
+    }
+    AddLinear(theirs + ".down_proj", fc2, bias, layer_.hidden_size, SameRow);
+  }
+
+  void AddExperts(const std::string& theirs, const std::string& ours) {
+    const bool mixtral = family_.experts == HfExperts::kMixtral;
+    const std::string mlp = theirs + (mixtral ? ".block_sparse_moe" : ".mlp");
+    const bool gpt_oss = family_.experts == HfExperts::kGptOss;
+    AddLinear(mlp + (gpt_oss ? ".router" : ".gate"),
+              {ours + ".router", {layer_.moe.num_experts}, layer_.hidden_size}, layer_.linear_bias,
+              layer_.moe.num_experts, SameRow);
+    if (gpt_oss) {
+      AddTogether(mlp + ".experts", ours + ".experts.experts");
+    } else {
+      for (int64_t e = 0; e < layer_.moe.num_experts; ++e)
+        AddExpert(absl::StrCat(mlp, ".experts.", e), ours + ".experts.experts", e,
+                  mixtral ? kMixtralExpert : kMlp);
+    }
+    if (family_.experts == HfExperts::kDeepSeekV3) {
+      const int64_t experts = layer_.moe.num_experts;
+      AddVector(mlp + ".gate.e_score_correction_bias",
+                layer_.moe.expert_bias ? ours + ".router.expert_bias" : "", {experts}, experts,
+                SameRow);
+      tensors_.back().is_state = true;
+    }
+    const int64_t ffn = layer_.moe.shared_ffn_hidden_size;
+    if (ffn == 0) return;
+    const std::string shared = ours + ".shared_experts";
+    AddMlp(mlp + (family_.is_deepseek() ? ".shared_experts" : ".shared_expert"),
+           {shared + ".linear_fc1", {2, ffn}, layer_.hidden_size},
+           {shared + ".linear_fc2", {layer_.hidden_size}, ffn});
+    if (!family_.gated_shared_expert) return;
+    AddMatrix(mlp + ".shared_expert_gate.weight", shared + ".gate_weight", {1, layer_.hidden_size},
+              1, SameRow);
+  }
+
+  // One of the experts of [experts, 2, I, H] and [experts, H, I].
+  void AddExpert(const std::string& theirs, const std::string& ours, int64_t expert,
+                 const MlpNames& names) {
+    const int64_t ffn = layer_.moe.ffn_hidden_size, hidden = layer_.hidden_size;
+    const int64_t experts = layer_.moe.num_experts;
+    const Shape fc1 = {experts, 2, ffn, hidden}, fc2 = {experts, hidden, ffn};
+    const auto add = [&](const char* name, const char* linear, const Shape& shape, int64_t rows,
+                         Row row) {
+      HfTensor* const tensor = AddMatrix(absl::StrCat(theirs, name, ".weight"),
+                                         absl::StrCat(ours, linear), shape, rows, std::move(row));
+      tensor->part = expert;
+      tensor->parts = experts;
+    };
+    add(names.gate, ".linear_fc1.weight", fc1, ffn, SameRow);
+    add(names.up, ".linear_fc1.weight", fc1, ffn, [ffn](int64_t r) { return ffn + r; });
+    add(names.down, ".linear_fc2.weight", fc2, hidden, SameRow);
+  }
+
+  // gpt_oss: all experts in one tensor, [experts, in, out], where gates and ups take turns.
+  void AddTogether(const std::string& theirs, const std::string& ours) {
+    const int64_t ffn = layer_.moe.ffn_hidden_size, hidden = layer_.hidden_size;
+    const int64_t experts = layer_.moe.num_experts;
+    const auto in_turn = [ffn](int64_t r) {
+      const int64_t expert = r / (2 * ffn), of_expert = r % (2 * ffn);
+      return (2 * expert + of_expert % 2) * ffn + of_expert / 2;
+    };
+    const auto add = [&](const char* name, const char* linear, const Shape& shape, int64_t rows,
+                         Row row) {
+      HfTensor* const tensor = AddMatrix(absl::StrCat(theirs, name), absl::StrCat(ours, linear),
+                                         shape, rows, std::move(row));
+      tensor->transposed = experts;
+      tensor->shape = {experts, tensor->columns, rows / experts};
+    };
+    const auto add_bias = [&](const char* name, const char* linear, const Shape& shape, Row row) {
+      AddVector(absl::StrCat(theirs, name), absl::StrCat(ours, linear), shape, shape.numel(),
+                std::move(row));
+      tensors_.back().shape = {experts, shape.numel() / experts};
+    };
+    add(".gate_up_proj", ".linear_fc1.weight", {experts, 2, ffn, hidden}, experts * 2 * ffn,
+        in_turn);
+    add_bias(".gate_up_proj_bias", ".linear_fc1.bias", {experts, 2, ffn}, in_turn);
+    add(".down_proj", ".linear_fc2.weight", {experts, hidden, ffn}, experts * hidden, SameRow);
+    add_bias(".down_proj_bias", ".linear_fc2.bias", {experts, hidden}, SameRow);
+  }
+
+  const HfDecoder& family_;
+};
+
+}  // namespace
+
+std::vector<HfTensor> HfDecoderTensors(const HfDecoder& family, const ModelOptions& options) {
+  return DecoderTable(family, options).Build();
+}
+
+}  // namespace megatron

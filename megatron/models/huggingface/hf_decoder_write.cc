@@ -1,0 +1,360 @@
+// Converts our options to the config.json of a family of decoders.
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "megatron/layers/latent_scale.h"
+#include "megatron/models/huggingface/hf_decoder.h"
+
+namespace megatron {
+namespace {
+
+// Adds as a reason what does not hold, with the name of the family.
+class Requirements {
+ public:
+  Requirements(const HfDecoder& family, HfReasons* reasons) : family_(family), reasons_(*reasons) {}
+
+  // `option` is ours, `there` what the family has in its place.
+  void operator()(bool holds, const char* option, const std::string& there) const {
+    if (!holds) reasons_.push_back(absl::StrCat(option, ": ", family_.model_type, " has ", there));
+  }
+
+ private:
+  const HfDecoder& family_;
+  HfReasons& reasons_;
+};
+
+void CheckBiases(const HfDecoder& family, const TransformerOptions& layer,
+                 const Requirements& require) {
+  const bool all = layer.linear_bias && layer.qkv_bias, any = layer.linear_bias || layer.qkv_bias;
+  switch (family.biases) {
+    case HfBiases::kNone:
+      return require(!any, "biases, without disable_bias_linear or with add_qkv_bias", "none");
+    case HfBiases::kQkv:
+      return require(layer.qkv_bias && !layer.linear_bias, "biases other than add_qkv_bias's",
+                     "those of q, k and v");
+    case HfBiases::kAll:
+      return require(all, "disable_bias_linear", "biases on all projections");
+    case HfBiases::kOptional:
+      return require(all == any, "add_qkv_bias", "biases on all projections or on none");
+  }
+}
+
+void CheckRotation(const HfDecoder& family, const TransformerOptions& layer,
+                   const Requirements& require) {
+  const RotaryOptions& rotary = layer.rotary_options;
+  const bool linear = rotary.interpolation_factor != 1, llama3 = rotary.scaling_factor > 0;
+  const bool yarn = rotary.yarn.factor > 0;
+  require(layer.rotary, "position_embedding_type none", "rotary positions");
+  require(rotary.percent == 1 || family.partial_rotation, "rotary_percent",
+          "rotation of all channels of a head");
+  require(linear + llama3 + yarn <= 1,
+          "rotary_seq_len_interpolation_factor, use_rope_scaling and YaRN together",
+          "one rope_scaling");
+  require(family.scaled_rotation || !(linear || llama3 || yarn), "scaled rotary positions",
+          "no rope_scaling that all versions of transformers heed");
+  require(!yarn || (rotary.yarn.mscale > 0 && rotary.yarn.mscale_all_dim > 0) ||
+              (rotary.yarn.mscale == 1 && rotary.yarn.mscale_all_dim == 0),
+          "one of yarn_mscale and yarn_mscale_all_dim", "both or neither");
+  require(layer.rotary_layers.empty(), "no_rope_freq", "rotation in all layers");
+  // Their layers with windows are not scaled.
+  const bool local = family.gemma && layer.window_size > 0;
+  require((rotary.local_base > 0) == local, "rotary_base_local, or its absence,",
+          local ? "another base in layers with windows" : "one base");
+}
+
+void CheckWindows(const HfDecoder& family, const TransformerOptions& layer,
+                  const Requirements& require) {
+  const bool none = family.windows == HfWindows::kNone || family.windows == HfWindows::kRefused;
+  require(!none || layer.window_size == 0, "window_size", "attention that sees all before");
+  require(family.windows == HfWindows::kByLayer || layer.window_layers.empty(),
+          "window_attn_skip_freq", "layers that are alike");
+}
+
+// Returns the number of first layers without experts; -1 if there are others, too.
+int64_t DenseLayers(const TransformerOptions& layer) {
+  int64_t dense = 0;
+  while (dense < layer.num_layers && !layer.moe.IsMoeLayer(dense)) ++dense;
+  for (int64_t i = dense; i < layer.num_layers; ++i) {
+    if (!layer.moe.IsMoeLayer(i)) return -1;
+  }
+  return dense;
+}
+
+void CheckDeepSeekExperts(const HfDecoder& family, const TransformerOptions& layer,
+                          const Requirements& require) {
+  const MoeOptions& moe = layer.moe;
+  const ops::Router& router = moe.router;
+  const bool v3 = family.experts == HfExperts::kDeepSeekV3;
+  require(DenseLayers(layer) >= 0, "moe_layer_freq", "first layers without experts, and then all");
+  require(moe.shared_ffn_hidden_size > 0 && !moe.shared_expert_gate &&
+              moe.shared_ffn_hidden_size % moe.ffn_hidden_size == 0,
+          "moe_shared_expert_intermediate_size",
+          "a shared expert as wide as several experts, without a gate");
+  if (!v3) {
+    require(
+        router.score == ops::RouterScore::kSoftmax && router.pre_softmax && !router.choose_by_logit,
+        "moe_router_score_function, or no moe_router_pre_softmax,", "softmax over all experts");
+    require(router.num_groups == 1, "moe_router_num_groups", "no groups of experts");
+    return require(!moe.expert_bias, "moe_router_enable_expert_bias", "no such bias");
+  }
+  require(router.score == ops::RouterScore::kSigmoid && !router.choose_by_logit,
+          "moe_router_score_function", "sigmoid");
+  require(router.topk >= 2, "moe_router_topk: 1", "two and more");
+  require(router.num_groups == 1 || router.topk == 2 * router.group_topk,
+          "moe_router_group_topk other than half of moe_router_topk", "that");
+}
+
+void CheckExperts(const HfDecoder& family, const TransformerOptions& layer,
+                  const Requirements& require) {
+  const MoeOptions& moe = layer.moe;
+  if (family.experts == HfExperts::kNone)
+    return require(moe.num_experts == 0, "num_experts", "no experts");
+  if (moe.num_experts == 0) return require(false, "no num_experts", "experts");
+  require(!moe.capacity_factor.has_value(), "moe_expert_capacity_factor",
+          "experts that take all tokens");
+  if (family.is_deepseek()) return CheckDeepSeekExperts(family, layer, require);
+  const bool qwen = family.experts == HfExperts::kQwen;
+  require(qwen || DenseLayers(layer) == 0, "moe_layer_freq", "experts in all layers");
+  require(qwen || moe.ffn_hidden_size == layer.ffn_hidden_size,
+          "moe_ffn_hidden_size other than ffn_hidden_size", "one width");
+  const bool shared = family.gated_shared_expert;
+  require((moe.shared_ffn_hidden_size > 0) == shared && moe.shared_expert_gate == shared,
+          "moe_shared_expert_intermediate_size and moe_shared_expert_gate",
+          shared ? "both" : "no shared expert");
+  const ops::Router& router = moe.router;
+  require(router.score == ops::RouterScore::kSoftmax && !router.choose_by_logit,
+          "moe_router_score_function, or sinkhorn,", "softmax");
+  require(qwen || !router.pre_softmax, "moe_router_pre_softmax", "softmax over the chosen experts");
+  require(router.scaling_factor == 1, "moe_router_topk_scaling_factor", "none");
+  require(router.num_groups == 1, "moe_router_num_groups", "no groups of experts");
+  require(!moe.expert_bias, "moe_router_enable_expert_bias", "no such bias");
+}
+
+void CheckGate(const HfDecoder& family, const TransformerOptions& layer,
+               const Requirements& require) {
+  switch (family.gate) {
+    case HfGate::kSilu:
+      require(layer.gated && layer.gate == ops::Activation::kSilu, "no swiglu", "swiglu");
+      return require(layer.has_plain_gate(), "activation_func_clamp_value, or glu_linear_offset",
+                     "neither");
+    case HfGate::kGeluTanh:
+      require(layer.gated && layer.gate == ops::Activation::kGeluTanh,
+              "activation_func other than gelu_tanh with gated_linear_unit", "that");
+      return require(layer.has_plain_gate(), "activation_func_clamp_value, or glu_linear_offset",
+                     "neither");
+    case HfGate::kGptOss:
+      return require(layer.gated && layer.gate == ops::Activation::kQuickGelu &&
+                         layer.gate_limit == 7 && layer.gate_offset == 1,
+                     "activation_func other than quick_gelu with gated_linear_unit, "
+                     "activation_func_clamp_value: 7 and glu_linear_offset: 1",
+                     "that");
+  }
+}
+
+// The number whose root scores are divided by.
+double QueryScalar(const TransformerOptions& layer) {
+  if (layer.softmax_scale == 0) return static_cast<double>(layer.kv_channels);
+  const double scale = layer.softmax_scale;
+  const double scalar = 1 / (scale * scale), whole = std::round(scalar);
+  return std::abs(scalar - whole) < 1e-6 * whole ? whole : scalar;
+}
+
+void CheckScales(const HfDecoder& family, const ModelOptions& options,
+                 const Requirements& require) {
+  const TransformerOptions& layer = options.transformer;
+  require(layer.norm.zero_centered_gamma == family.gemma,
+          family.gemma ? "no apply_layernorm_1p" : "apply_layernorm_1p",
+          family.gemma ? "gains that are stored less one"
+                       : "gains that are stored as they are; adding the one would round them");
+  require(layer.sandwich_norm == family.gemma, "sandwich_norm, or its absence,",
+          family.gemma ? "norms on both sides of a branch" : "none behind branches");
+  const float scale = family.gemma ? std::sqrt(static_cast<float>(layer.hidden_size)) : 1.0f;
+  require(options.embedding_scale == scale, "embedding_scale", absl::StrCat("the factor ", scale));
+  if (family.is_latent()) {
+    return require(layer.softmax_scale == LatentSoftmaxScale(layer), "softmax_scale",
+                   "scores that are scaled by kv_channels and YaRN");
+  }
+  require(layer.softmax_scale == 0 ||
+              (family.gemma &&
+               static_cast<float>(1 / std::sqrt(QueryScalar(layer))) == layer.softmax_scale),
+          "softmax_scale", "scores that are divided by the root of head_dim");
+}
+
+HfJson RopeScaling(const RotaryOptions& rotary) {
+  if (rotary.scaling_factor > 0) {
+    return {{"rope_type", "llama3"},
+            {"factor", rotary.scaling_factor},
+            {"low_freq_factor", 1.0},
+            {"high_freq_factor", 4.0},
+            {"original_max_position_embeddings", 8192}};
+  }
+  if (rotary.interpolation_factor != 1)
+    return {{"rope_type", "linear"}, {"factor", rotary.interpolation_factor}};
+  const YarnOptions& yarn = rotary.yarn;
+  if (yarn.factor == 0) return nullptr;
+  HfJson scaling = {
+      {"rope_type", "yarn"},
+      {"factor", yarn.factor},
+      {"beta_fast", yarn.beta_fast},
+      {"beta_slow", yarn.beta_slow},
+      {"truncate", yarn.round_range},
+      {"original_max_position_embeddings", static_cast<int64_t>(yarn.original_context)}};
+  if (yarn.mscale_all_dim > 0)
+    scaling.update({{"mscale", yarn.mscale}, {"mscale_all_dim", yarn.mscale_all_dim}});
+  return scaling;
+}
+
+HfJson LayerTypes(const TransformerOptions& layer) {
+  HfJson types = HfJson::array();
+  for (int64_t i = 0; i < layer.num_layers; ++i)
+    types.push_back(layer.HasWindow(i) ? "sliding_attention" : "full_attention");
+  return types;
+}
+
+void WriteLatents(const TransformerOptions& layer, HfJson* config) {
+  const LatentOptions& latent = layer.latent;
+  config->update({{"qk_nope_head_dim", layer.kv_channels - latent.rotated_size},
+                  {"qk_rope_head_dim", latent.rotated_size},
+                  {"kv_lora_rank", latent.kv_rank},
+                  {"q_lora_rank", latent.q_rank > 0 ? HfJson(latent.q_rank) : HfJson()},
+                  {"v_head_dim", layer.value_size()}});
+}
+
+void WriteDeepSeekExperts(const HfDecoder& family, const TransformerOptions& layer,
+                          HfJson* config) {
+  const MoeOptions& moe = layer.moe;
+  const bool v3 = family.experts == HfExperts::kDeepSeekV3;
+  config->update({{"n_routed_experts", moe.num_experts},
+                  {"num_experts_per_tok", moe.router.topk},
+                  {"moe_intermediate_size", moe.ffn_hidden_size},
+                  {"n_shared_experts", moe.shared_ffn_hidden_size / moe.ffn_hidden_size},
+                  {"first_k_dense_replace", DenseLayers(layer)},
+                  {"routed_scaling_factor", ShortestDouble(moe.router.scaling_factor)},
+                  {"norm_topk_prob", v3},
+                  {"scoring_func", v3 ? "sigmoid" : "softmax"},
+                  {"topk_method", v3 ? "noaux_tc" : "greedy"},
+                  {"n_group", moe.router.num_groups},
+                  {"topk_group", moe.router.group_topk}});
+  if (v3) (*config)["rope_interleave"] = true;
+}
+
+void WriteExperts(const HfDecoder& family, const TransformerOptions& layer, HfJson* config) {
+  if (family.is_deepseek()) return WriteDeepSeekExperts(family, layer, config);
+  const MoeOptions& moe = layer.moe;
+  const bool qwen = family.experts == HfExperts::kQwen;
+  config->update({{qwen ? "num_experts" : "num_local_experts", moe.num_experts},
+                  {"num_experts_per_tok", moe.router.topk},
+                  {"router_aux_loss_coef", ShortestDouble(moe.aux_loss_coeff)},
+                  {"output_router_logits", false}});
+  if (!qwen) return;
+  HfJson dense = HfJson::array();
+  for (int64_t i = 0; i < layer.num_layers; ++i) {
+    if (!moe.IsMoeLayer(i)) dense.push_back(i);
+  }
+  config->update({{"moe_intermediate_size", moe.ffn_hidden_size},
+                  {"norm_topk_prob", !moe.router.pre_softmax},
+                  {"decoder_sparse_step", 1},
+                  {"mlp_only_layers", dense}});
+  if (family.gated_shared_expert)
+    (*config)["shared_expert_intermediate_size"] = moe.shared_ffn_hidden_size;
+}
+
+void WriteWindow(const HfDecoder& family, const TransformerOptions& layer, HfJson* config) {
+  // One that is longer than any text is none.
+  constexpr int64_t kNever = 4096;
+  switch (family.windows) {
+    case HfWindows::kNone:
+      return;
+    case HfWindows::kRefused:
+      (*config)["use_sliding_window"] = false;
+      return;
+    case HfWindows::kAllLayers:
+      (*config)["sliding_window"] =
+          layer.window_size > 0 ? HfJson(layer.window_size + 1) : HfJson();
+      return;
+    case HfWindows::kByLayer:
+      (*config)["sliding_window"] = layer.window_size > 0 ? layer.window_size + 1 : kNever;
+      (*config)["layer_types"] = LayerTypes(layer);
+  }
+}
+
+}  // namespace
+
+void CheckHfDecoder(const HfDecoder& family, const ModelOptions& options, HfReasons* reasons) {
+  const TransformerOptions& layer = options.transformer;
+  const Requirements require(family, reasons);
+  CheckRotation(family, layer, require);
+  require(layer.norm.kind == ops::Norm::kRmsNorm, "normalization LayerNorm", "RMSNorm");
+  require(
+      layer.is_latent() == family.is_latent(),
+      family.is_latent() ? "no multi_latent_attention" : "multi_latent_attention",
+      family.is_latent() ? "latent attention" : "queries, keys and values of the layer's input");
+  require(family.is_latent() || layer.value_size() == layer.kv_channels, "v_head_dim",
+          "values that are as wide as keys");
+  require(!family.is_latent() || layer.norm.epsilon == 1e-6f, "norm_epsilon", "1e-06");
+  CheckGate(family, layer, require);
+  CheckBiases(family, layer, require);
+  CheckWindows(family, layer, require);
+  CheckExperts(family, layer, require);
+  CheckScales(family, options, require);
+  require(layer.qk_norm == family.qk_norm, family.qk_norm ? "no qk_layernorm" : "qk_layernorm",
+          family.qk_norm ? "norms of queries and keys" : "none");
+  require(
+      (layer.sink == AttentionSink::kLearned) == family.sinks && layer.sink != AttentionSink::kZero,
+      "softmax_type", family.sinks ? "learnable sinks" : "no sinks");
+  require(family.head_width != HfHeadWidth::kFixed ||
+              layer.kv_channels * layer.num_attention_heads == layer.hidden_size,
+          "kv_channels",
+          "heads of hidden_size / num_attention_heads, as not all versions of "
+          "transformers heed its head_dim");
+}
+
+HfJson HfDecoderConfig(const HfDecoder& family, const ModelOptions& options) {
+  const TransformerOptions& layer = options.transformer;
+  HfJson config = {{"model_type", family.model_type},
+                   {"architectures", HfJson::array({family.architecture})},
+                   {"max_position_embeddings", options.max_positions},
+                   {"hidden_size", layer.hidden_size},
+                   {"intermediate_size", layer.ffn_hidden_size},
+                   {"num_hidden_layers", layer.num_layers},
+                   {"num_attention_heads", layer.num_attention_heads},
+                   {"num_key_value_heads", layer.num_query_groups},
+
+                   {"rms_norm_eps", ShortestDouble(layer.norm.epsilon)},
+                   {"rope_theta", layer.rotary_options.base},
+                   {"rope_scaling", RopeScaling(layer.rotary_options)},
+                   {"attention_dropout", ShortestDouble(layer.attention_dropout)}};
+  if (family.is_latent()) {
+    WriteLatents(layer, &config);
+  } else {
+    config["head_dim"] = layer.kv_channels;
+  }
+  config[family.gemma ? "hidden_activation" : "hidden_act"] =
+      family.gate == HfGate::kGeluTanh ? "gelu_pytorch_tanh" : "silu";
+  if (family.biases == HfBiases::kOptional) config["mlp_bias"] = layer.linear_bias;
+  if (family.biases == HfBiases::kOptional || family.biases == HfBiases::kAll || family.qk_norm) {
+    config["attention_bias"] = layer.linear_bias;
+  }
+  if (family.gate == HfGate::kGptOss) config["swiglu_limit"] = 7.0;
+  WriteWindow(family, layer, &config);
+  if (family.experts != HfExperts::kNone) WriteExperts(family, layer, &config);
+  if (family.partial_rotation) config["partial_rotary_factor"] = layer.rotary_options.percent;
+  if (family.fused) {
+    config["resid_pdrop"] = config["embd_pdrop"] = ShortestDouble(layer.hidden_dropout);
+    config["original_max_position_embeddings"] = options.max_positions;
+  }
+  if (!family.gemma) return config;
+  const double scalar = QueryScalar(layer);
+  const auto whole = static_cast<int64_t>(scalar);
+  const bool is_whole = static_cast<double>(whole) == scalar;
+  config.update({{"query_pre_attn_scalar", is_whole ? HfJson(whole) : HfJson(scalar)},
+                 {"attn_logit_softcapping", nullptr},
+                 {"final_logit_softcapping", nullptr}});
+  if (layer.rotary_options.local_base > 0)
+    config["rope_local_base_freq"] = layer.rotary_options.local_base;
+  return config;
+}
+
+}  // namespace megatron

@@ -1,0 +1,195 @@
+#include "megatron/models/huggingface/hf_family_models.h"
+
+#include <cmath>
+
+#include "megatron/layers/latent_scale.h"
+
+namespace megatron {
+namespace {
+
+ModelOptions Llama() {
+  ModelOptions options;
+  TransformerOptions& layer = options.transformer;
+  layer.num_layers = 3;
+  layer.hidden_size = 32;
+  layer.ffn_hidden_size = 24;
+  layer.num_attention_heads = 4;
+  layer.num_query_groups = 2;
+  layer.kv_channels = 12;
+  layer.norm.kind = ops::Norm::kRmsNorm;
+  layer.norm.epsilon = 1e-6f;
+  layer.gated = layer.rotary = true;
+  layer.linear_bias = layer.qkv_bias = false;
+  layer.hidden_dropout = layer.attention_dropout = 0;
+  options.vocab_size = options.padded_vocab_size = 50;
+  options.max_positions = 64;
+  options.learned_positions = options.tied_embeddings = false;
+  return options;
+}
+
+// With heads of hidden_size / num_attention_heads.
+ModelOptions Narrow() {
+  ModelOptions options = Llama();
+  options.transformer.kv_channels = 8;
+  return options;
+}
+
+void SetExperts(int64_t ffn_hidden_size, ModelOptions* options) {
+  MoeOptions& moe = options->transformer.moe;
+  moe.num_experts = 5;
+  moe.ffn_hidden_size = ffn_hidden_size;
+  moe.router.topk = 3;
+  moe.balance = BalanceUnit::kNone;
+}
+
+ModelOptions Qwen2() {
+  ModelOptions options = Narrow();
+  options.transformer.qkv_bias = true;
+  options.tied_embeddings = true;
+  return options;
+}
+
+ModelOptions Qwen3() {
+  ModelOptions options = Llama();
+  options.transformer.qk_norm = true;
+  return options;
+}
+
+// One layer of three has no experts.
+ModelOptions Qwen2Moe() {
+  ModelOptions options = Narrow();
+  options.transformer.qkv_bias = true;
+  SetExperts(16, &options);
+  MoeOptions& moe = options.transformer.moe;
+  moe.layers = {true, false, true};
+  moe.router.pre_softmax = true;
+  moe.shared_ffn_hidden_size = 20;
+  moe.shared_expert_gate = true;
+  return options;
+}
+
+ModelOptions Qwen3Moe() {
+  ModelOptions options = Qwen3();
+  SetExperts(16, &options);
+  options.transformer.rotary_options.yarn.factor = 4;
+  options.transformer.rotary_options.yarn.original_context = 16;
+  return options;
+}
+
+// Its list of layers names all of them, as a configuration's does.
+ModelOptions Mixtral() {
+  ModelOptions options = Narrow();
+  SetExperts(24, &options);
+  options.transformer.moe.layers = {true, true, true};
+  options.transformer.window_size = 9;
+  return options;
+}
+
+ModelOptions GptOss() {
+  ModelOptions options = Llama();
+  TransformerOptions& layer = options.transformer;
+  SetExperts(24, &options);
+  layer.linear_bias = layer.qkv_bias = true;
+  layer.gate = ops::Activation::kQuickGelu;
+  layer.gate_limit = 7;
+  layer.gate_offset = 1;
+  layer.sink = AttentionSink::kLearned;
+  layer.window_size = 9;
+  layer.window_layers = {true, false, true};
+  layer.rotary_options.base = 150000;
+  layer.rotary_options.yarn.factor = 32;
+  layer.rotary_options.yarn.original_context = 8;
+  layer.rotary_options.yarn.round_range = false;
+  return options;
+}
+
+ModelOptions Gemma3() {
+  ModelOptions options = Llama();
+  TransformerOptions& layer = options.transformer;
+  layer.qk_norm = layer.sandwich_norm = layer.norm.zero_centered_gamma = true;
+  layer.gate = ops::Activation::kGeluTanh;
+  layer.softmax_scale = static_cast<float>(1 / std::sqrt(20.0));
+  layer.window_size = 9;
+  layer.window_layers = {true, true, false};
+  layer.rotary_options.base = 1e6;
+  layer.rotary_options.local_base = 10000;
+  layer.rotary_options.interpolation_factor = 8;
+  options.embedding_scale = std::sqrt(32.0f);
+  options.tied_embeddings = true;
+  return options;
+}
+
+ModelOptions DeepSeekV3() {
+  ModelOptions options = Llama();
+  TransformerOptions& layer = options.transformer;
+  layer.num_query_groups = 4;
+  layer.qk_norm = true;
+  layer.latent.kv_rank = 20;
+  layer.latent.q_rank = 28;
+  layer.latent.rotated_size = 6;
+  layer.kv_channels = 16;
+  layer.value_channels = 14;
+  layer.rotary_options.interleaved = true;
+  layer.rotary_options.yarn.factor = 4;
+  layer.rotary_options.yarn.original_context = 16;
+  layer.rotary_options.yarn.mscale = layer.rotary_options.yarn.mscale_all_dim = 0.7;
+  layer.softmax_scale = LatentSoftmaxScale(layer);
+  SetExperts(10, &options);
+  MoeOptions& moe = layer.moe;
+  moe.num_experts = 8;
+  moe.layers = {false, true, true};
+  moe.shared_ffn_hidden_size = 20;
+  moe.router.score = ops::RouterScore::kSigmoid;
+  moe.router.topk = 4;
+  moe.router.num_groups = 4;
+  moe.router.group_topk = 2;
+  moe.router.scaling_factor = 2.5f;
+  moe.expert_bias = true;
+  return options;
+}
+
+ModelOptions DeepSeekV2() {
+  ModelOptions options = DeepSeekV3();
+  TransformerOptions& layer = options.transformer;
+  layer.latent.q_rank = 0;
+  layer.rotary_options.yarn = YarnOptions();
+  layer.softmax_scale = LatentSoftmaxScale(layer);
+  MoeOptions& moe = layer.moe;
+  moe.router = ops::Router();
+  moe.router.topk = 3;
+  moe.router.pre_softmax = true;
+  moe.expert_bias = false;
+  return options;
+}
+
+// Three quarters of a head are rotated.
+ModelOptions Phi3() {
+  ModelOptions options = Narrow();
+  options.transformer.rotary_options.percent = 0.75;
+  options.transformer.window_size = 9;
+  return options;
+}
+
+}  // namespace
+
+std::vector<HfFamilyModel> HfFamilyModels() {
+  ModelOptions biases = Llama(), mistral = Llama();
+  biases.transformer.linear_bias = biases.transformer.qkv_bias = true;
+  biases.transformer.rotary_options.scaling_factor = 8;
+  mistral.transformer.window_size = 9;
+  return {{"llama", Llama()},
+          {"llama", biases},
+          {"mistral", mistral},
+          {"qwen2", Qwen2()},
+          {"qwen3", Qwen3()},
+          {"mixtral", Mixtral()},
+          {"qwen2_moe", Qwen2Moe()},
+          {"qwen3_moe", Qwen3Moe()},
+          {"gpt_oss", GptOss()},
+          {"gemma3_text", Gemma3()},
+          {"deepseek_v2", DeepSeekV2()},
+          {"deepseek_v3", DeepSeekV3()},
+          {"phi3", Phi3()}};
+}
+
+}  // namespace megatron
