@@ -52,16 +52,35 @@ TEST(TransformerLayerTest, GradientsOfALlamasLayerAreThoseOfFiniteDifferences) {
   ExpectLayerGradients(options);
 }
 
+// Norms on both sides of a branch, as in Gemma's layers.
+TransformerOptions Sandwich() {
+  TransformerOptions options = Options();
+  options.norm.kind = ops::Norm::kRmsNorm;
+  options.norm.zero_centered_gamma = true;
+  options.gated = true;
+  options.gate = ops::Activation::kGeluTanh;
+  options.linear_bias = options.qkv_bias = false;
+  options.softmax_scale = 0.7f;
+  options.sandwich_norm = true;
+  return options;
+}
+
+TEST(TransformerLayerTest, GradientsWithNormsOnBothSidesAreThoseOfFiniteDifferences) {
+  ExpectLayerGradients(Sandwich());
+}
+
 TEST(TransformerLayerTest, RecomputationChangesNoBit) {
-  TransformerOptions recomputing = Options();
-  recomputing.recompute = {true, true, true};
-  ExpectSameBits({4, 2}, MakeLayer(Options(), {}), MakeLayer(recomputing, {}), kHidden);
+  for (const TransformerOptions& options : {Options(), Sandwich()}) {
+    TransformerOptions recomputing = options;
+    recomputing.recompute = {true, true, true};
+    ExpectSameBits({4, 2}, MakeLayer(options, {}), MakeLayer(recomputing, {}), kHidden);
+  }
 }
 
 TEST(TransformerLayerTest, TwoTensorParallelRanksEqualOne) {
-  for (bool post_norm : {false, true}) {
-    TransformerOptions options = Options();
-    options.post_norm = post_norm;
+  TransformerOptions post_norm = Options();
+  post_norm.post_norm = true;
+  for (const TransformerOptions& options : {Options(), post_norm, Sandwich()}) {
     ExpectTwoRanksEqualOne(
         {5, 3},
         [&](const ProcessGroup& group, bool sequence_parallel) {

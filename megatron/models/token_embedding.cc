@@ -1,5 +1,7 @@
 #include "megatron/models/token_embedding.h"
 
+#include "glog/logging.h"
+#include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
 #include "megatron/tensor/trace/trace.h"
 #include "megatron/tensor/weight_blocks.h"
@@ -7,7 +9,8 @@
 namespace megatron {
 
 TokenEmbedding::TokenEmbedding(const ModelOptions& options, VocabParallelEmbedding* words)
-    : dropout_(options.transformer.hidden_dropout), words_(words) {
+    : dropout_(options.transformer.hidden_dropout), scale_(options.embedding_scale), words_(words) {
+  CHECK(scale_ == 1 || (!options.learned_positions && options.num_token_types == 0));
   if (options.learned_positions) {
     positions_ = MakeTable(options, "embedding.position_embeddings.weight", options.max_positions);
   }
@@ -58,6 +61,7 @@ void TokenEmbedding::Forward(const LayerContext& ctx, const Tensor& y_TH, Saved*
     const WeightsInUse words(ctx.blocks, words_->weight().block, rest_block_);
     words_->Forward(ctx, ctx.batch->tokens_T, sum_TH);
   }
+  if (scale_ != 1) ops::Scale(ctx.stream, scale_, sum_TH);
   {
     const WeightsInUse rest(RestBlocks(ctx), rest_block_);
     LookUp(ctx, positions_, ctx.batch->position_T, sum_TH);
@@ -79,6 +83,7 @@ void TokenEmbedding::Backward(const LayerContext& ctx, const Tensor& dy_TH, cons
     const GradientsInUse gradients(ctx.blocks, rest_block_, /*last=*/false);
     norm_->Backward(ctx, dy_TH, Tensor(), dy_TH, saved.norm);
   }
+  if (scale_ != 1) ops::Scale(ctx.stream, scale_, dy_TH);
   {
     const GradientsInUse words(ctx.blocks, words_->weight().block, last);
     words_->Backward(ctx, ctx.batch->tokens_T, dy_TH);

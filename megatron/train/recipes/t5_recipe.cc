@@ -12,7 +12,6 @@ class T5 : public Recipe {
   // The options describe the decoder.
   void SetModelOptions(const config::ModelConfig& model, ModelOptions* options) const override {
     options->transformer.num_layers = model.decoder_num_layers();
-    options->transformer.softmax_scale = static_cast<float>(model.softmax_scale());
     options->num_encoder_layers = model.encoder_num_layers();
     options->output_bias = model.add_output_bias();
     options->output_scale = static_cast<float>(model.output_scale());

@@ -1,5 +1,6 @@
-#include "tools/huggingface/hf_tokenizer_files.h"
+#include "megatron/train/huggingface/hf_tokenizer_files.h"
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,15 +18,13 @@ constexpr char kSentencePiece[] = "tokenizer.model";
 constexpr char kWordPiece[] = "vocab.txt";
 constexpr char kTokenizerConfig[] = "tokenizer_config.json";
 constexpr char kLowerCase[] = "BertWordPieceLowerCase";
-// All tokenizer files that a directory may have.
-constexpr const char* kNames[] = {kTokenizerJson,
-                                  kVocab,
-                                  kMerges,
-                                  kTokenizerConfig,
-                                  "special_tokens_map.json",
-                                  kSentencePiece,
-                                  kWordPiece,
-                                  "added_tokens.json"};
+constexpr char kGenerationConfig[] = "generation_config.json";
+// All files of a tokenizer alone.
+constexpr const char* kModels[] = {kTokenizerJson, kVocab, kMerges, kSentencePiece, kWordPiece};
+// What may lie beside them and goes with them.
+constexpr const char* kCompanions[] = {kTokenizerConfig,     "special_tokens_map.json",
+                                       "added_tokens.json",  "chat_template.jinja",
+                                       "chat_template.json", kGenerationConfig};
 
 // Files by the names that their copies get.
 using Copies = std::vector<std::pair<std::string, std::string>>;
@@ -34,12 +33,26 @@ bool IsWordPiece(const TokenizerOptions& tokenizer) {
   return absl::StartsWith(tokenizer.type, "Bert");
 }
 
+bool Has(FileSystem& fs, const std::string& directory, const char* name) {
+  return fs.Stat(JoinPath(directory, name)).ok();
+}
+
+// A model's own directory has the generation_config.json of that model, and not of ours.
+void AddCompanions(FileSystem& fs, const std::string& folder, Copies* files) {
+  for (const char* name : kCompanions) {
+    if (name == kGenerationConfig && Has(fs, folder, "config.json")) continue;
+    if (Has(fs, folder, name)) files->emplace_back(name, JoinPath(folder, name));
+  }
+}
+
 Copies FilesOf(FileSystem& fs, const TokenizerOptions& tokenizer) {
   Copies files;
   const std::string& model = tokenizer.tokenizer_model;
+  std::string folder;
   if (!model.empty() && fs.List(model).ok()) {
-    for (const char* name : kNames) {
-      if (fs.Stat(JoinPath(model, name)).ok()) files.emplace_back(name, JoinPath(model, name));
+    folder = model;
+    for (const char* name : kModels) {
+      if (Has(fs, model, name)) files.emplace_back(name, JoinPath(model, name));
     }
   } else if (!model.empty()) {
     const bool json = tokenizer.type == "HuggingFaceTokenizer";
@@ -49,7 +62,19 @@ Copies FilesOf(FileSystem& fs, const TokenizerOptions& tokenizer) {
     files.emplace_back(IsWordPiece(tokenizer) ? kWordPiece : kVocab, tokenizer.vocab_file);
   }
   if (!tokenizer.merge_file.empty()) files.emplace_back(kMerges, tokenizer.merge_file);
+  if (files.empty()) return files;
+  AddCompanions(fs, folder.empty() ? ParentPath(files.front().second) : folder, &files);
   return files;
+}
+
+absl::Status Copy(FileSystem& fs, const Copies& files, const std::string& directory) {
+  MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(directory));
+  for (const auto& [name, from] : files) {
+    MEGATRON_ASSIGN_OR_RETURN(const std::string contents, ReadFileToString(fs, from),
+                              _ << "while copying the tokenizer");
+    MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(fs, JoinPath(directory, name), contents));
+  }
+  return absl::OkStatus();
 }
 
 // BertTokenizer lowers case there unless it is told not to.
@@ -82,22 +107,32 @@ TokenizerOptions FindHfTokenizer(FileSystem& fs, const std::string& directory) {
   return options;
 }
 
-absl::StatusOr<int> CopyHfTokenizer(FileSystem& fs, const TokenizerOptions& tokenizer,
-                                    const std::string& directory) {
-  MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(directory));
+absl::StatusOr<std::vector<std::string>> CopyHfTokenizer(FileSystem& fs,
+                                                         const TokenizerOptions& tokenizer,
+                                                         const std::string& directory) {
   const Copies files = FilesOf(fs, tokenizer);
-  for (const auto& [name, from] : files) {
-    MEGATRON_ASSIGN_OR_RETURN(const std::string contents, ReadFileToString(fs, from),
-                              _ << "while copying the tokenizer");
-    MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(fs, JoinPath(directory, name), contents));
-  }
+  MEGATRON_RETURN_IF_ERROR(Copy(fs, files, directory));
   if (IsWordPiece(tokenizer) && tokenizer.tokenizer_model.empty()) {
     const nlohmann::json config = {{"tokenizer_class", "BertTokenizer"},
                                    {"do_lower_case", tokenizer.type == kLowerCase}};
     MEGATRON_RETURN_IF_ERROR(
         WriteFileAtomically(fs, JoinPath(directory, kTokenizerConfig), config.dump(2) + "\n"));
   }
-  return static_cast<int>(files.size());
+  std::vector<std::string> names;
+  for (const auto& file : files) names.push_back(file.first);
+  return names;
+}
+
+absl::Status CopyHfTokenizerFiles(FileSystem& fs, const std::string& from,
+                                  const std::string& directory) {
+  Copies files;
+  for (const char* name : kModels) {
+    if (Has(fs, from, name)) files.emplace_back(name, JoinPath(from, name));
+  }
+  for (const char* name : kCompanions) {
+    if (Has(fs, from, name)) files.emplace_back(name, JoinPath(from, name));
+  }
+  return Copy(fs, files, directory);
 }
 
 }  // namespace megatron
