@@ -1,13 +1,17 @@
 #include "tools/huggingface/hf_import_weights.h"
 
+#include <algorithm>
+#include <cstring>
 #include <set>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "megatron/base/status_macros.h"
 #include "tools/common/interrupt.h"
+#include "tools/huggingface/mxfp4.h"
 
 namespace megatron {
 namespace {
@@ -30,12 +34,19 @@ absl::Status Report(const std::string& directory, std::vector<std::string> probl
                    absl::StrJoin(problems, "\n  ")));
 }
 
-ShardedTensor WholeTensor(const std::string& name, DType dtype, const Shape& shape) {
+// The layers behind those that num_hidden_layers counts are those of multi-token prediction of
+// DeepSeek-V3, which transformers leaves out, too.
+bool IsOfNextTokens(absl::string_view name, const ModelOptions& model) {
+  return model.transformer.moe.router.score == ops::RouterScore::kSigmoid &&
+         absl::StartsWith(name, absl::StrCat("model.layers.", model.transformer.num_layers, "."));
+}
+
+ShardedTensor PartOf(const HfTensor& tensor, const std::string& name, DType dtype) {
   ShardedTensor block;
   block.name = name;
-  block.tensor = Tensor(nullptr, dtype, shape, {DeviceType::kMeta});
-  block.global_shape = block.offset = shape;
-  for (int d = 0; d < block.offset.rank(); ++d) block.offset[d] = 0;
+  block.tensor = Tensor(nullptr, dtype, tensor.part_shape(), {DeviceType::kMeta});
+  block.global_shape = tensor.parameter_shape;
+  block.offset = tensor.part_offset();
   return block;
 }
 
@@ -50,36 +61,61 @@ void Widen(const Tensor& from, const Tensor& to) {
 }  // namespace
 
 absl::StatusOr<HfImportWeights> HfImportWeights::Open(const std::string& directory,
-                                                      const ModelOptions& model) {
+                                                      const ModelOptions& model,
+                                                      const std::string& model_type) {
   MEGATRON_ASSIGN_OR_RETURN(SafetensorsModel files, SafetensorsModel::Open(directory));
   HfImportWeights weights(std::move(files));
-  MEGATRON_RETURN_IF_ERROR(weights.Match(directory, model));
+  MEGATRON_RETURN_IF_ERROR(weights.Match(directory, model, model_type));
   MEGATRON_RETURN_IF_ERROR(weights.FindType(directory));
   return weights;
 }
 
-absl::Status HfImportWeights::Match(const std::string& directory, const ModelOptions& model) {
+const SafetensorsTensor* HfImportWeights::FindMxfp4(const HfTensor& tensor,
+                                                    const char* part) const {
+  return tensor.transposed > 0 ? files_->Find(absl::StrCat(tensor.name, part)) : nullptr;
+}
+
+absl::Status HfImportWeights::Match(const std::string& directory, const ModelOptions& model,
+                                    const std::string& model_type) {
   std::vector<std::string> problems;
   std::set<absl::string_view> rest;
   for (absl::string_view name : files_->Names()) rest.insert(name);
-  for (HfTensor& tensor : HfTensors(model)) {
+  for (HfTensor& tensor : HfTensors(model, model_type)) {
     const SafetensorsTensor* file = files_->Find(tensor.name);
     const std::string other_name = HfNameWithoutHead(tensor);
     if (file == nullptr && !other_name.empty()) file = files_->Find(other_name);
+    const SafetensorsTensor* const blocks = FindMxfp4(tensor, "_blocks");
+    const SafetensorsTensor* const scales = FindMxfp4(tensor, "_scales");
+    if (file == nullptr && blocks != nullptr && scales != nullptr) {
+      const std::vector<int64_t> shape = {tensor.transposed, tensor.rows / tensor.transposed,
+                                          tensor.columns / kMxfp4Block};
+      std::vector<int64_t> block_shape = shape;
+      block_shape.push_back(kMxfp4Block / 2);
+      if (tensor.columns % kMxfp4Block != 0 || scales->shape != shape || scales->dtype != "U8" ||
+          blocks->shape != block_shape || blocks->dtype != "U8") {
+        problems.push_back(absl::StrCat("'", blocks->name, "' is no MXFP4 of ", tensor.name));
+      }
+      rest.erase(blocks->name);
+      rest.erase(scales->name);
+      found_.push_back({std::move(tensor), blocks, scales});
+      continue;
+    }
     if (file == nullptr) {
       problems.push_back(absl::StrCat("'", tensor.name, "' is missing"));
       continue;
     }
     rest.erase(file->name);
     const absl::string_view dtype = found_.empty() ? file->dtype : found_[0].file->dtype;
-    if (file->shape != tensor.shape || file->dtype != dtype) {
+    const bool has_type = file->dtype == dtype ||
+                          (tensor.is_state && file->dtype == SafetensorsName(DType::kFloat32));
+    if (file->shape != tensor.shape || !has_type) {
       problems.push_back(absl::StrCat("'", file->name, "' is ", Describe(file->dtype, file->shape),
                                       " and not ", Describe(dtype, tensor.shape)));
     }
     found_.push_back({std::move(tensor), file});
   }
   for (absl::string_view name : rest) {
-    if (IsHfBuffer(name)) continue;
+    if (IsHfBuffer(name) || IsOfNextTokens(name, model)) continue;
     const auto original = std::find_if(found_.begin(), found_.end(), [&](const Found& found) {
       return found.tensor.parameter == HfCopiedParameter(name);
     });
@@ -103,26 +139,55 @@ absl::Status HfImportWeights::FindType(const std::string& directory) {
 void HfImportWeights::FillParameter(const std::vector<const Found*>& parts,
                                     const Tensor& out) const {
   for (const Found* part : parts) {
+    if (part->scales != nullptr) {
+      DequantizeMxfp4(part->tensor, files_->Bytes(*part->file), files_->Bytes(*part->scales), out);
+      files_->Forget(*part->file);
+      files_->Forget(*part->scales);
+      continue;
+    }
     CopyFromHf(part->tensor, SizeOf(dtype_), files_->Bytes(*part->file).data(),
                static_cast<char*>(out.raw()));
     files_->Forget(*part->file);
   }
 }
 
+void HfImportWeights::FillState(const Found& found, const Tensor& out) const {
+  const absl::string_view bytes = files_->Bytes(*found.file);
+  std::vector<int64_t> aligned((bytes.size() + 7) / 8);
+  std::memcpy(aligned.data(), bytes.data(), bytes.size());
+  DType dtype = DType::kFloat32;
+  FromSafetensorsName(found.file->dtype, &dtype);
+  if (dtype == DType::kFloat32) {
+    std::memcpy(out.raw(), aligned.data(), bytes.size());
+  } else {
+    Widen(Tensor(aligned.data(), dtype, out.shape()), out);
+  }
+}
+
 std::vector<ShardedTensor> HfImportWeights::Blocks() const {
-  std::map<std::string, std::vector<const Found*>> parameters;
-  for (const Found& found : found_) parameters[found.tensor.parameter].push_back(&found);
+  // The tensors of each part of each parameter, which is read and saved at once.
+  std::map<std::pair<std::string, int64_t>, std::vector<const Found*>> parts_of;
+  for (const Found& found : found_)
+    parts_of[{found.tensor.parameter, found.tensor.part}].push_back(&found);
   std::vector<ShardedTensor> blocks;
-  for (const auto& [name, parts] : parameters) {
-    const Shape& shape = parts[0]->tensor.parameter_shape;
-    blocks.push_back(WholeTensor(name, dtype_, shape));
+  for (const auto& [place, parts] : parts_of) {
+    const HfTensor& tensor = parts[0]->tensor;
+    if (tensor.is_state) {
+      blocks.push_back(PartOf(tensor, tensor.parameter, DType::kFloat32));
+      blocks.back().source = [this, part = parts[0]](const Tensor& out) {
+        FillState(*part, out);
+        return CheckInterrupted();
+      };
+      continue;
+    }
+    blocks.push_back(PartOf(tensor, tensor.parameter, dtype_));
     blocks.back().source = [this, parts = parts](const Tensor& out) {
       FillParameter(parts, out);
       return CheckInterrupted();
     };
     if (dtype_ == DType::kFloat32) continue;
-    blocks.push_back(
-        WholeTensor(absl::StrCat("optimizer.state.fp32_param.", name), DType::kFloat32, shape));
+    const std::string master = absl::StrCat("optimizer.state.fp32_param.", tensor.parameter);
+    blocks.push_back(PartOf(tensor, master, DType::kFloat32));
     blocks.back().source = [this, parts = parts](const Tensor& out) {
       std::vector<int64_t> memory(static_cast<size_t>(out.numel() * SizeOf(dtype_) + 7) / 8);
       const Tensor parameter(memory.data(), dtype_, out.shape());

@@ -18,33 +18,41 @@ namespace megatron {
 
 class HfImportWeights {
  public:
-  // Finds every weight of `model` in the directory's files, and accounts for every tensor there.
-  // kDataLoss names what is missing, has another shape, or has no place; kInvalidArgument says that
-  // the type can't be trained.
+  // Finds every weight of `model`, of that model type, in the directory's files, and accounts for
+  // every tensor there. Experts of gpt_oss may be in MXFP4 (mxfp4.h); their values are exact in
+  // bf16. kDataLoss names what is missing, has another shape, or has no place; kInvalidArgument says
+  // that the type can't be trained.
   static absl::StatusOr<HfImportWeights> Open(const std::string& directory,
-                                              const ModelOptions& model);
+                                              const ModelOptions& model,
+                                              const std::string& model_type);
 
   DType dtype() const { return dtype_; }
 
   // The parameters, and of 16-bit ones the fp32 masters that training starts from. Their values are
-  // read when they are saved, a tensor at a time: saving takes the memory of one parameter, or for
-  // its master of one and a half. This must live as long.
+  // read when they are saved, a parameter at a time, or an expert's part of one: saving takes the
+  // memory of that, or for its master of one and a half. This must live as long.
   std::vector<ShardedTensor> Blocks() const;
 
  private:
   // A weight, and its place in the files.
   struct Found {
     HfTensor tensor;
-    const SafetensorsTensor* file;
+    const SafetensorsTensor* file;              // the weight, or its blocks in MXFP4
+    const SafetensorsTensor* scales = nullptr;  // the scales of these blocks; null: it is no MXFP4
   };
 
   explicit HfImportWeights(SafetensorsModel files)
       : files_(std::make_unique<SafetensorsModel>(std::move(files))) {}
 
-  absl::Status Match(const std::string& directory, const ModelOptions& model);
+  absl::Status Match(const std::string& directory, const ModelOptions& model,
+                     const std::string& model_type);
+  // Returns null where the files do not have the weight as blocks and scales of MXFP4.
+  const SafetensorsTensor* FindMxfp4(const HfTensor& tensor, const char* part) const;
   absl::Status FindType(const std::string& directory);
-  // `out` must be zero and have the weights' type.
+  // `out`, one part of a parameter, must be zero and have the weights' type.
   void FillParameter(const std::vector<const Found*>& parts, const Tensor& out) const;
+  // `out` is in fp32.
+  void FillState(const Found& found, const Tensor& out) const;
 
   std::unique_ptr<SafetensorsModel> files_;  // stays where it is when this is moved
   std::vector<Found> found_;

@@ -1,0 +1,296 @@
+"""Compares families of decoders with Hugging Face's own package, by import_hf and export_hf: files,
+weights, logits, gradients, and what generate() writes.
+
+  families.py BAZEL_BIN WORK_DIRECTORY
+
+The models are made here, small and random, in fp32. Families that the installed transformers does
+not have are left out, with a line that says so. Prints each check that fails, and
+"N passed, N failed".
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+
+import numpy as np
+import safetensors.torch
+import torch
+import transformers
+
+BIN, WORK = sys.argv[1], sys.argv[2]
+TOKENS = [3, 17, 0, 42, 42, 7, 29, 1, 11, 36, 48, 5, 23, 2, 9, 31]
+VOCABULARY = 49  # odd, so that padding matters
+TOLERANCE = 1e-5  # of a tensor's largest value
+
+passed = failed = 0
+
+
+def check(name, condition, detail=""):
+    global passed, failed
+    if condition:
+        passed += 1
+    else:
+        failed += 1
+        print(f"FAILED {name} {detail}")
+
+
+def run(tool, *arguments):
+    command = [os.path.join(BIN, tool), *arguments]
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if result.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} ended with {result.returncode}:\n{result.stdout}")
+    return result.stdout
+
+
+def path(*names):
+    return os.path.join(WORK, *names)
+
+
+def config(name, **changes):
+    """The configuration of a family, or None where this transformers does not have it."""
+    kind = getattr(transformers, name, None)
+    if kind is None:
+        return None
+    options = dict(vocab_size=VOCABULARY, hidden_size=48, intermediate_size=80,
+                   num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+                   max_position_embeddings=32, bos_token_id=0, eos_token_id=0, pad_token_id=None)
+    options.update(changes)
+    return kind(**options)
+
+
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=8, beta_fast=1.0,
+            beta_slow=0.25)
+
+LATENT = dict(num_key_value_heads=4, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=10,
+              kv_lora_rank=20, moe_intermediate_size=24, n_shared_experts=2,
+              first_k_dense_replace=1)
+
+MODELS = {
+    "llama with yarn": config("LlamaConfig", rope_scaling=dict(YARN)),
+    "llama with yarn and mscale": config("LlamaConfig", rope_scaling=dict(
+        YARN, mscale=0.7, mscale_all_dim=0.3, truncate=False)),
+    "mistral with a window": config("MistralConfig", sliding_window=5),
+    "qwen3": config("Qwen3Config", head_dim=20),
+    "qwen3 with yarn": config("Qwen3Config", head_dim=12, rope_scaling=dict(YARN)),
+    "mixtral": config("MixtralConfig", num_local_experts=4),
+    "mixtral with a window, three of five": config("MixtralConfig", num_local_experts=5,
+                                                   num_experts_per_tok=3, sliding_window=6),
+    "qwen2_moe": config("Qwen2MoeConfig", num_experts=4, num_experts_per_tok=2,
+                        moe_intermediate_size=24, shared_expert_intermediate_size=40,
+                        mlp_only_layers=[1]),
+    "qwen2_moe normalized": config("Qwen2MoeConfig", num_experts=4, num_experts_per_tok=2,
+                                   moe_intermediate_size=24, shared_expert_intermediate_size=40,
+                                   norm_topk_prob=True, decoder_sparse_step=2),
+    "qwen3_moe": config("Qwen3MoeConfig", num_experts=6, num_experts_per_tok=3, head_dim=20,
+                        moe_intermediate_size=24, norm_topk_prob=True),
+    "qwen3_moe not normalized": config("Qwen3MoeConfig", num_experts=6, num_experts_per_tok=3,
+                                       head_dim=12, moe_intermediate_size=24,
+                                       tie_word_embeddings=True),
+    "gpt_oss": config("GptOssConfig", num_local_experts=4, num_experts_per_tok=2, head_dim=16,
+                      sliding_window=6, rope_scaling=dict(YARN, truncate=False)),
+    "gpt_oss, all layers with windows": config(
+        "GptOssConfig", num_local_experts=4, num_experts_per_tok=4, head_dim=16, sliding_window=6,
+        layer_types=["sliding_attention"] * 3),
+    "gemma3": config("Gemma3TextConfig", head_dim=16, query_pre_attn_scalar=24, sliding_window=5,
+                     layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                     pad_token_id=None),
+    "gemma3, scaled": config("Gemma3TextConfig", head_dim=12, query_pre_attn_scalar=12,
+                             sliding_window=5, tie_word_embeddings=False,
+                             rope_scaling=dict(rope_type="linear", factor=8.0),
+                             layer_types=["sliding_attention", "full_attention",
+                                          "full_attention"]),
+    "deepseek_v2": config("DeepseekV2Config", **LATENT, q_lora_rank=None, n_routed_experts=4,
+                          num_experts_per_tok=2, topk_method="greedy", n_group=1, topk_group=1,
+                          routed_scaling_factor=1.5),
+    "deepseek_v3": config("DeepseekV3Config", **LATENT, q_lora_rank=28, n_routed_experts=8,
+                          num_experts_per_tok=4, n_group=4, topk_group=2),
+    "deepseek_v3 with yarn, one group": config(
+        "DeepseekV3Config", **LATENT, q_lora_rank=None, n_routed_experts=6, num_experts_per_tok=3,
+        n_group=1, topk_group=1, rope_scaling=dict(YARN, mscale=0.7, mscale_all_dim=0.7)),
+    "phi3": config("Phi3Config"),
+    "phi3 with a window, three quarters rotated": config(
+        "Phi3Config", hidden_size=64, sliding_window=7, partial_rotary_factor=0.75),
+}
+
+
+def make_model(config):
+    torch.manual_seed(1)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.2)
+        for name, parameter in model.named_parameters():
+            if name.endswith(("norm.weight", "layernorm.weight")):
+                parameter.add_(0.0 if "gemma" in config.model_type else 1.0)
+        # Where a score and its bias are below 0, transformers takes an expert of a group that was not
+        # chosen; no bias here is.
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(torch.rand_like(buffer) * 0.2)
+    return model.float().eval()
+
+
+def load(directory):
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        directory, torch_dtype="auto", attn_implementation="eager").eval()
+
+
+def their_results(model):
+    """Logits after each token, and the gradients of the mean loss of the second to the last."""
+    tokens = torch.tensor([TOKENS])
+    model.zero_grad()
+    logits = model(tokens).logits[0].float()
+    torch.nn.functional.cross_entropy(logits[:-1], tokens[0, 1:]).backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()
+                 if parameter.grad is not None}
+    return logits.detach().numpy(), gradients
+
+
+def check_close(name, ours, theirs):
+    difference = np.abs(ours - theirs).max() / max(np.abs(theirs).max(), 1e-30)
+    check(name, ours.shape == theirs.shape and difference <= TOLERANCE,
+          f"differs by {difference:.2g}")
+
+
+def greedy(model, count):
+    """Token by token, so that no cache of theirs takes part."""
+    tokens = list(TOKENS)
+    with torch.no_grad():
+        for _ in range(count):
+            tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
+            if tokens[-1] == 0:
+                break
+    return tokens
+
+
+def check_model(index, name, config):
+    model = make_model(config)
+    there, here, back = path(f"there{index}"), path(f"here{index}"), path(f"back{index}")
+    shards = {"max_shard_size": "60KB"} if index % 2 == 1 else {}
+    model.save_pretrained(there, **shards)
+    run("tools/import_hf", "--save=" + here, there)
+    family = "--model_type=" + config.model_type
+    run("tools/interop/huggingface/dump_logits", "--tokens=" + " ".join(map(str, TOKENS)),
+        f"--vocab_size={VOCABULARY}", "--output=" + path("logits.npy"), family,
+        "--gradients=" + path(f"gradients{index}"), here)
+    logits, gradients = their_results(model)
+    check_close(f"{name}: the same logits", np.load(path("logits.npy")), logits)
+    ours = safetensors.torch.load_file(path(f"gradients{index}", "model.safetensors"))
+    for tensor, theirs in gradients.items():
+        check_close(f"{name}: the same gradients of {tensor}", ours[tensor].numpy(), theirs.numpy())
+    check(f"{name}: gradients of no other tensors", all(
+        not ours[tensor].any() for tensor in ours.keys() - gradients.keys()))
+
+    run("tools/export_hf", family, "--output=" + back, here)
+    again = load(back)
+    check(f"{name}: exported again, the same class", type(again) is type(model))
+    states = [dict(m.state_dict()) for m in (model, again)]
+    check(f"{name}: exported again, the same weights", states[0].keys() == states[1].keys() and all(
+        torch.equal(states[0][key], states[1][key]) for key in states[0]))
+    check(f"{name}: exported again, the same bits", np.array_equal(their_results(again)[0], logits))
+    check_pairs(name, config, there, path(f"pairs{index}"), logits, states[0])
+    text = run("tools/generate_text", "--temperature=0", "--tokens_to_generate=12",
+               "--prompt=" + " ".join(map(str, TOKENS)), here)
+    expected = greedy(model, 12)
+    expected = expected[:-1] if expected[-1] == 0 else expected
+    check(f"{name}: the same text", text.split() == list(map(str, expected)), text)
+
+
+def check_pairs(name, config, there, here, logits, state):
+    """With the channels of queries and keys in another order here, all is the same."""
+    run("tools/import_hf", "--rotary_interleaved", "--save=" + here, there)
+    run("tools/interop/huggingface/dump_logits", "--tokens=" + " ".join(map(str, TOKENS)),
+        f"--vocab_size={VOCABULARY}", "--output=" + path("logits.npy"), here)
+    check_close(f"{name}: the same logits with other pairs", np.load(path("logits.npy")), logits)
+    run("tools/export_hf", "--model_type=" + config.model_type, "--output=" + here + " back", here)
+    again = dict(load(here + " back").state_dict())
+    check(f"{name}: exported from other pairs, the same weights", all(
+        torch.equal(again[key], state[key]) for key in state))
+
+
+def check_mxfp4():
+    """gpt_oss with its experts in MXFP4, as it is published, against transformers' own conversion."""
+    config = config_of_mxfp4()
+    if config is None:
+        return
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+    torch.manual_seed(2)
+    model = make_model(config).to(torch.bfloat16)
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    generator = torch.Generator().manual_seed(3)
+    for layer in range(config.num_hidden_layers):
+        for weight in ["gate_up_proj", "down_proj"]:
+            name = f"model.layers.{layer}.mlp.experts.{weight}"
+            experts, inputs, outputs = state[name].shape
+            blocks = torch.randint(0, 256, (experts, outputs, inputs // 32, 16), dtype=torch.uint8,
+                                   generator=generator)
+            scales = torch.randint(120, 126, (experts, outputs, inputs // 32), dtype=torch.uint8,
+                                   generator=generator)
+            state[name] = convert_moe_packed_tensors(blocks, scales)
+            state[name + "_blocks"], state[name + "_scales"] = blocks, scales
+    model.load_state_dict({name: tensor for name, tensor in state.items() if tensor.dtype == torch.bfloat16})
+    plain, packed = path("mxfp4 plain"), path("mxfp4 packed")
+    model.save_pretrained(plain)
+    os.makedirs(packed)
+    converted = [name[:-len("_blocks")] for name in state if name.endswith("_blocks")]
+    safetensors.torch.save_file({name: tensor for name, tensor in state.items() if name not in converted},
+                                os.path.join(packed, "model.safetensors"), {"format": "pt"})
+    with open(os.path.join(plain, "config.json")) as file:
+        fields = json.load(file)
+    fields["quantization_config"] = {"quant_method": "mxfp4"}
+    with open(os.path.join(packed, "config.json"), "w") as file:
+        json.dump(fields, file)
+    outputs = []
+    for directory in [plain, packed]:
+        run("tools/import_hf", "--save=" + directory + " here", directory)
+        run("tools/export_hf", "--output=" + directory + " back", directory + " here")
+        outputs.append(safetensors.torch.load_file(
+            os.path.join(directory + " back", "model.safetensors")))
+    check("gpt_oss in MXFP4: the same weights", outputs[0].keys() == outputs[1].keys() and all(
+        torch.equal(outputs[0][key], outputs[1][key]) for key in outputs[0]))
+
+
+def config_of_mxfp4():
+    return config("GptOssConfig", num_local_experts=4, head_dim=16, hidden_size=64,
+                  intermediate_size=32, num_hidden_layers=2)
+
+
+def check_refused():
+    for name, config, reason in REFUSED:
+        if config is None:
+            continue
+        there = path("refused " + name)
+        make_model(config).save_pretrained(there)
+        result = subprocess.run([os.path.join(BIN, "tools/import_hf"), "--save=" + path("none"), there],
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        check(f"{name}: refused by {reason}", result.returncode != 0 and reason in result.stdout,
+              result.stdout)
+
+
+# Models whose parts this project does not have, and what the refusal names.
+REFUSED = [
+    ("olmoe", config("OlmoeConfig", num_experts=4, num_experts_per_tok=2), "model_type"),
+    ("gemma2", config("Gemma2Config", head_dim=16), "model_type"),
+    ("phi3 with longrope", config("Phi3Config", rope_scaling=dict(
+        type="longrope", short_factor=[1.0] * 6, long_factor=[2.0] * 6)), "rope_type"),
+]
+
+
+def main():
+    os.makedirs(WORK)
+    for index, (name, config) in enumerate(MODELS.items()):
+        if config is None:
+            print(f"transformers {transformers.__version__} does not have {name}")
+        else:
+            check_model(index, name, config)
+    check_mxfp4()
+    check_refused()
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(failed != 0)
+
+
+main()
