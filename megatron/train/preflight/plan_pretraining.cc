@@ -7,6 +7,7 @@
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
+#include "megatron/models/huggingface/hf_config.h"
 #include "megatron/train/failure/exit_status.h"
 #include "megatron/train/preflight/check_tokenizer.h"
 #include "megatron/train/topology/axis_traffic.h"
@@ -82,6 +83,10 @@ absl::StatusOr<PlannedPretraining> Plan(const config::PretrainConfig& config) {
   MEGATRON_ASSIGN_OR_RETURN(planned.tokenizer, CreateTokenizer(ToTokenizerOptions(config.data())));
   planned.options = ToRunOptions(config, planned.tokenizer->vocab_size());
   MEGATRON_RETURN_IF_ERROR(CheckTokenizer(planned.options, *planned.tokenizer));
+  if (!planned.options.checkpoint.save_huggingface.empty()) {
+    MEGATRON_RETURN_IF_ERROR(HfConfigJson(planned.options.trainer.model, {}).status(),
+                             _ << "for checkpoint.save_huggingface");
+  }
   MEGATRON_RETURN_IF_ERROR(ChooseOrder(config, &planned.options, &planned.rank_order));
   MEGATRON_ASSIGN_OR_RETURN(planned.plan, PlanRun(planned.options));
   const int64_t vocab = planned.options.trainer.model.padded_vocab_size;

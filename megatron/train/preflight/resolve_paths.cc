@@ -17,8 +17,10 @@ void StartWhereTheUserStands(config::PretrainConfig* config) {
   config::CheckpointConfig* checkpoint = config->mutable_checkpoint();
   if (checkpoint->has_save()) resolve(checkpoint->mutable_save());
   if (checkpoint->has_load()) resolve(checkpoint->mutable_load());
+  if (checkpoint->has_save_huggingface()) resolve(checkpoint->mutable_save_huggingface());
   config::ParallelConfig* parallel = config->mutable_parallel();
   if (parallel->has_topology_file()) resolve(parallel->mutable_topology_file());
+  if (parallel->has_param_offload_path()) resolve(parallel->mutable_param_offload_path());
   config::DilocoConfig* diloco = config->mutable_diloco();
   if (diloco->has_secret_file()) resolve(diloco->mutable_secret_file());
   config::SystemConfig* system = config->mutable_system();
