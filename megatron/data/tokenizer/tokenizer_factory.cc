@@ -169,6 +169,10 @@ absl::StatusOr<const Type*> FindType(absl::string_view name) {
   for (const Type& type : Types()) {
     if (type.name == name) return &type;
   }
+  if (name == "MultimodalTokenizer" || name == "NullMultimodalTokenizer") {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " is for models that see images; text alone has HuggingFaceTokenizer"));
+  }
   return absl::InvalidArgumentError(absl::StrCat("unknown tokenizer type '", name, "'; there are ",
                                                  absl::StrJoin(TokenizerTypes(), ", ")));
 }

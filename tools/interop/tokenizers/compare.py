@@ -308,6 +308,13 @@ def check_characters(checks, corpus, texts, mixed):
     state["added_tokens"] = state["added_tokens"][:3]  # bytes are no special tokens
     llama = tokenizers.Tokenizer.from_str(json.dumps(state))
     check_tokenizer_json(checks, "Llama 2", llama, mixed)
+    # Gemma's steps, and the other ways to split at a string, here one that the texts have often.
+    state["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    for mark, behavior in [(" ", "MergedWithPrevious"), ("▁", "MergedWithPrevious"), ("▁", "MergedWithNext"),
+                           ("▁", "Isolated"), ("a", "Contiguous"), ("e", "Removed")]:
+        state["pre_tokenizer"] = {"type": "Split", "pattern": {"String": mark}, "behavior": behavior, "invert": False}
+        check_tokenizer_json(checks, "split at '%s', %s" % (mark, behavior),
+                             tokenizers.Tokenizer.from_str(json.dumps(state)), texts)
     state["normalizer"] = None
     state["pre_tokenizer"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
     state["model"]["byte_fallback"] = False

@@ -187,6 +187,27 @@ TEST(TokenizerJsonTest, UnigramEncodes) {
   EXPECT_EQ(tokenizer->eod(), 4);
 }
 
+// The words of "a--b-" split at "-", each a token with unknown characters.
+std::vector<std::string> SplitAtMinus(const std::string& text, const std::string& behavior) {
+  const auto tokenizer = Create(absl::StrCat(
+      R"json({"pre_tokenizer": {"type": "Split", "pattern": {"String": "-"}, "behavior": ")json",
+      behavior, R"json("}, "model": {"type": "WordPiece", "vocab": {"[UNK]": 0}}})json"));
+  std::vector<TextSpan> spans;
+  Encode(*tokenizer, text, false, &spans);
+  std::vector<std::string> words;
+  for (const absl::string_view word : Cut(text, spans)) words.emplace_back(word);
+  return words;
+}
+
+TEST(TokenizerJsonTest, ATextIsSplitAtAString) {
+  EXPECT_THAT(SplitAtMinus("a-b--c", "Removed"), ElementsAre("a", "b", "c"));
+  EXPECT_THAT(SplitAtMinus("a-b--c", "Isolated"), ElementsAre("a", "-", "b", "-", "-", "c"));
+  EXPECT_THAT(SplitAtMinus("a-b--c", "MergedWithPrevious"), ElementsAre("a-", "b-", "-", "c"));
+  EXPECT_THAT(SplitAtMinus("a-b--c", "MergedWithNext"), ElementsAre("a", "-b", "-", "-c"));
+  EXPECT_THAT(SplitAtMinus("a-b--c", "Contiguous"), ElementsAre("a", "-", "b", "--", "c"));
+  EXPECT_THAT(SplitAtMinus("--", "MergedWithPrevious"), ElementsAre("-", "-"));
+}
+
 TEST(TokenizerJsonTest, SpecialTokensAreNamedByTheConfiguration) {
   const auto names = ParseSpecialTokenNames(
       R"({"eos_token": {"content": "b", "lstrip": false}, "bos_token": "a", "pad_token": null})");
@@ -252,6 +273,13 @@ TEST(TokenizerJsonTest, UnknownPartsAreRefused) {
       {ByteLevel(R"({"type": "Precompiled", "precompiled_charsmap": "*"})"), "not base64"},
       {With(pre, split + R"("Isolated"})"), "no scanner for the pattern '[a-z]+'"},
       {With(pre, split + R"("Removed"})"), "knows no behavior 'Removed'"},
+      {With(pre,
+            R"({"type": "Sequence", "pretokenizers": [{"type": "Split", "behavior": "Isolated",)"
+            R"("pattern": {"String": "x"}}, )" +
+                pre + "]}"),
+       "ByteLevel only after Split at a known pattern"},
+      {With(pre, R"({"type": "Split", "pattern": {"String": "x"}, "behavior": "Merged"})"),
+       "knows no behavior 'Merged'"},
       {With(pre, R"({"type": "UnicodeScripts"})"), "no pre-tokenizer of type 'UnicodeScripts'"},
       {With(pre, R"({"type": "Metaspace", "prepend_scheme": "last"})"), "'last'"},
       {With(pre, R"({"type": "Sequence", "pretokenizers": [)" + pre + "," + pre + "]}"),

@@ -167,6 +167,24 @@ absl::StatusOr<Normalizer> OneNormalizer(const json& step, Growth* growth) {
   return Unknown("normalizer", type);
 }
 
+// Reads a step that splits at each occurrence of a string.
+absl::StatusOr<WordStep> SplitAtStringFromJson(const json& step, std::string mark) {
+  MEGATRON_ASSIGN_OR_RETURN(const std::string behavior, JsonString(step, "behavior"));
+  MEGATRON_ASSIGN_OR_RETURN(const bool invert, JsonBool(step, "invert", false));
+  constexpr std::pair<const char*, SplitBehavior> kBehaviors[] = {
+      {"Removed", SplitBehavior::kRemoved},
+      {"Isolated", SplitBehavior::kIsolated},
+      {"MergedWithPrevious", SplitBehavior::kWithPrevious},
+      {"MergedWithNext", SplitBehavior::kWithNext},
+      {"Contiguous", SplitBehavior::kContiguous}};
+  for (const auto& [name, known] : kBehaviors) {
+    if (behavior == name && !invert) return SplitAtStringStep(std::move(mark), known);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("the pre-tokenizer Split knows no behavior '",
+                                                 behavior.substr(0, 64),
+                                                 invert ? "', inverted" : "'"));
+}
+
 // Reads a step that splits at each match of a known pattern and keeps all pieces.
 absl::StatusOr<FirstPiece> SplitFromJson(const json& step) {
   MEGATRON_ASSIGN_OR_RETURN(const Pattern pattern, PatternOf(step));
@@ -192,6 +210,10 @@ absl::StatusOr<FirstPiece> DigitsFromJson(const json& step) {
 
 absl::Status AddByteLevel(const json& step, bool is_last, PreTokenizer* pre_tokenizer) {
   ByteLevelSplit& split = pre_tokenizer->split;
+  if (pre_tokenizer->words.size() != split.stages.size()) {
+    return absl::InvalidArgumentError(
+        "this version has ByteLevel only after Split at a known pattern and Digits");
+  }
   MEGATRON_ASSIGN_OR_RETURN(const bool use_regex, JsonBool(step, "use_regex", true));
   MEGATRON_ASSIGN_OR_RETURN(split.add_prefix_space, JsonBool(step, "add_prefix_space", true));
   if (!is_last || (split.add_prefix_space && !split.stages.empty())) {
@@ -235,6 +257,15 @@ absl::Status AddPreTokenizer(const json& step, bool is_last, Growth* growth,
                              PreTokenizer* pre_tokenizer) {
   MEGATRON_ASSIGN_OR_RETURN(const std::string type, JsonString(step, "type"));
   if (type == "ByteLevel") return AddByteLevel(step, is_last, pre_tokenizer);
+  if (type == "Split") {
+    MEGATRON_ASSIGN_OR_RETURN(Pattern pattern, PatternOf(step));
+    if (!pattern.string.empty() && !FindSplitPattern(pattern.string).ok()) {
+      MEGATRON_ASSIGN_OR_RETURN(WordStep split,
+                                SplitAtStringFromJson(step, std::move(pattern.string)));
+      pre_tokenizer->words.push_back(std::move(split));
+      return absl::OkStatus();
+    }
+  }
   if (type == "Split" || type == "Digits") {
     MEGATRON_ASSIGN_OR_RETURN(const FirstPiece piece,
                               type == "Split" ? SplitFromJson(step) : DigitsFromJson(step));
@@ -325,9 +356,6 @@ absl::StatusOr<PreTokenizer> PreTokenizerFromJson(const json& description) {
   PreTokenizer pre_tokenizer;
   for (const json* step : steps) {
     MEGATRON_RETURN_IF_ERROR(AddPreTokenizer(*step, step == steps.back(), &growth, &pre_tokenizer));
-  }
-  if (pre_tokenizer.byte_level && pre_tokenizer.words.size() + 1 != steps.size()) {
-    return absl::InvalidArgumentError("this version has ByteLevel only after Split and Digits");
   }
   return pre_tokenizer;
 }

@@ -1,5 +1,6 @@
 #include "megatron/data/tokenizer/pipeline/word_splitter.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -55,7 +56,64 @@ std::vector<TextSpan> SplitBefore(absl::string_view mark, absl::string_view text
   return spans;
 }
 
+struct Occurrence {
+  TextSpan span;
+  bool is_mark;  // else what lies between marks
+};
+
+std::vector<Occurrence> FindOccurrences(absl::string_view mark, absl::string_view text) {
+  std::vector<Occurrence> found;
+  size_t begin = 0;
+  while (begin < text.size()) {
+    const size_t at = std::min(text.find(mark, begin), text.size());
+    if (at > begin) found.push_back({{begin, at}, false});
+    if (at == text.size()) break;
+    begin = at + mark.size();
+    found.push_back({{at, begin}, true});
+  }
+  return found;
+}
+
+// Returns the words of a text that is split at a mark.
+std::vector<TextSpan> SplitAt(absl::string_view mark, SplitBehavior behavior,
+                              absl::string_view text) {
+  const std::vector<Occurrence> found = FindOccurrences(mark, text);
+  std::vector<TextSpan> words;
+  for (size_t i = 0; i < found.size(); ++i) {
+    const bool follows_mark = i > 0 && found[i - 1].is_mark;
+    bool joins = false;  // the word before
+    switch (behavior) {
+      case SplitBehavior::kRemoved:
+        if (found[i].is_mark) continue;
+        break;
+      case SplitBehavior::kIsolated:
+        break;
+      case SplitBehavior::kWithPrevious:
+        joins = found[i].is_mark && i > 0 && !follows_mark;
+        break;
+      case SplitBehavior::kWithNext:
+        joins = !found[i].is_mark && follows_mark;
+        break;
+      case SplitBehavior::kContiguous:
+        joins = found[i].is_mark && follows_mark;
+        break;
+    }
+    if (joins) {
+      words.back().end = found[i].span.end;
+    } else {
+      words.push_back(found[i].span);
+    }
+  }
+  return words;
+}
+
 }  // namespace
+
+WordStep SplitAtStringStep(std::string mark, SplitBehavior behavior) {
+  return SplitStep([mark = std::move(mark), behavior](absl::string_view text) {
+    return SplitAt(mark, behavior, text);
+  });
+}
 
 WordStep SplitStep(std::function<std::vector<TextSpan>(absl::string_view)> split) {
   return [split = std::move(split)](std::vector<Word>* words) {

@@ -36,6 +36,18 @@ std::vector<TextSpan> SplitWhiteSpace(absl::string_view text);
 // Returns all pieces into which a pattern splits the text.
 std::vector<TextSpan> SplitByPieces(FirstPiece first_piece, absl::string_view text);
 
+// What becomes of the occurrences of a string at which a text is split.
+enum class SplitBehavior {
+  kRemoved,
+  kIsolated,      // each is a word
+  kWithPrevious,  // each ends the word in front of it, unless that is one itself
+  kWithNext,      // each begins the word behind it, unless that is one itself
+  kContiguous,    // those that follow each other are a word
+};
+
+// Makes a step that splits at each occurrence of `mark`, which is not empty.
+WordStep SplitAtStringStep(std::string mark, SplitBehavior behavior);
+
 struct MetaspaceOptions {
   enum class Prepend { kAlways, kFirst, kNever };
   std::string replacement = "\xE2\x96\x81";  // "▁", or another character
