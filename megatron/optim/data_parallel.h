@@ -33,7 +33,8 @@
 // so: the optimizer averages what it makes of them through this object.
 //
 // Weights in host memory are copied from there to the device, and gathered if they are sharded, for
-// each use; with overlap_param_gather while the block before is used. Gradients in host memory are
+// each use; with overlap_param_gather while the block before is used. Weights in a file are read
+// into host memory before that, while an earlier block is used (weight_reader.h). Gradients in host memory are
 // sums over the micro-batches so far. Those of a block are whole on the device during its backward.
 // Where they are sharded, the shard of the sum comes to the device then, grows by what was reduced,
 // and goes back. Otherwise backward adds to the sum itself.
@@ -68,6 +69,7 @@
 #include "megatron/optim/parameter_buffers.h"
 #include "megatron/optim/rank_average.h"
 #include "megatron/optim/sparse_row_sum.h"
+#include "megatron/optim/weight_reader.h"
 #include "megatron/tensor/weight_blocks.h"
 
 namespace megatron {
@@ -97,8 +99,9 @@ struct DataParallelOptions {
   // Gradients are reduced as codes, where weights are sharded: within a host and then across hosts,
   // where there are several. There is one optimizer instance then.
   bool quantized_gradients = false;
-  // Not with gradients in 16 bits, nor with states that are shared out over instances; between
-  // instances not kPowerSgd. With kOneBit nothing is sharded and there are no experts' groups.
+  // Not with gradients in 16 bits, nor with states that are shared out over instances. Between
+  // instances kPowerSgd takes the whole rows of a matrix that are in a shard as a matrix. With
+  // kOneBit nothing is sharded and there are no experts' groups.
   GradientCompressionOptions compression;
 
   // Whether the number of elements that a rank sends depends on the gradients.
@@ -136,6 +139,9 @@ class DataParallel : public WeightBlocks, public RankAverage {
   // copies of tied weights. The other gradients on this rank are undefined then. Where gradients
   // are the ranks' own, the first of these sums is not done.
   void FinalizeGradients();
+  // Takes back what sums of gradients that were not finite have left behind for later steps. All
+  // ranks call it alike.
+  void ForgetStep();
   // Says which weights float8_param_gather concerns. It is called once, before the first step.
   void SetFloat8Weights(const Float8Weights& weights, MemoryLedger* ledger);
   // Returns the largest magnitudes of those weights when they were last sent, by name; none where
@@ -291,6 +297,9 @@ class DataParallel : public WeightBlocks, public RankAverage {
   void BringSum(const BucketGroup& bucket_group, const Stream& stream) const;
   // Begins to bring the sum of a bucket group that will be the next in backward, if it has one.
   void StartBringingSum(int index);
+  // Starts to read the bucket group that will be used after those of `block` and `next`, where
+  // weights are in a file.
+  void ReadWeightsAhead(int block, int next);
   // Copies between page-locked host memory and the device, in the order of the stream.
   static void CopyFromOrToHost(const Tensor& in, const Tensor& out, const Stream& stream);
   // Adds the reduced gradients of this rank's shard to the sum over micro-batches.
@@ -324,6 +333,7 @@ class DataParallel : public WeightBlocks, public RankAverage {
   std::vector<BucketGroup> bucket_groups_;
   BlockPool weights_pool_, gradients_pool_;
   std::unique_ptr<Float8Gather> float8_gather_;  // null: weights are gathered as they are
+  std::unique_ptr<WeightReader> weight_reader_;  // null: weights are in no file
   int64_t micro_batches_ = 0;
   GradientParts* parts_ = nullptr;
   std::vector<InFlight> reductions_;  // sorted by the order in which they started

@@ -93,11 +93,6 @@ int64_t ScratchElements(const ParameterBuffers& buffers) {
   return std::max(gradients, buffers.has_masters_elsewhere() ? LargestSum(buffers) : 0);
 }
 
-// Returns whether the range, which is in the file, begins with the first element of an extent.
-bool BeginsExtent(const ParameterBuffers& buffers, const Bucket& bucket, const FlatRange& range) {
-  return buffers.ExtentEnd(bucket, range.begin - 1) == range.begin;
-}
-
 // Makes the padding of staged weights what it is in the buffers.
 void ZeroPadding(absl::Span<const ops::OptimizerSegment> segments, const Tensor& weights) {
   if (weights.raw() == nullptr) return;  // on the meta device
@@ -134,7 +129,12 @@ Optimizer::Optimizer(std::unique_ptr<const UpdateRule> rule, ParameterBuffers* b
     PlanWholeParameters();
   }
   for (const OptimizerRange& whole : optimizer_ranges_) {
-    if (whole.on_host) host_parts_.push_back(PartOf(*whole.bucket, whole.range));
+    if (!whole.on_host) continue;
+    // Weights in a file have no place until their extent is entered.
+    host_parts_.push_back({buffers_->Gradients(*whole.bucket, whole.range),
+                           buffers_->weight_file() != nullptr
+                               ? Tensor()
+                               : buffers_->Weights(*whole.bucket, whole.range)});
   }
   if (const int64_t elements = ScratchElements(*buffers); elements > 0) {
     scratch_elements_ = Buffer(buffers->options().device, elements * SizeOf(DType::kFloat32),
@@ -160,7 +160,7 @@ void Optimizer::AppendRange(const Bucket& bucket, const FlatRange& here, bool on
     return last.range.end == here.begin && last.on_host == on_host &&
            !rule_->averages_over_ranks() &&
            (!on_host || here.end - last.range.begin <= kHostElements) &&
-           !(on_host && buffers_->state_file() != nullptr && BeginsExtent(*buffers_, bucket, here));
+           !(on_host && buffers_->BeginsExtent(bucket, here.begin));
   };
   if (optimizer_ranges_.empty() || !continues(optimizer_ranges_.back()))
     optimizer_ranges_.push_back({&bucket, {here.begin, here.begin}, {}, {}, on_host});
@@ -182,8 +182,7 @@ void Optimizer::PlanRanges() {
     const FlatRange host = buffers_->HostRange(bucket, here);
     for (FlatRange part = {host.begin, 0}; part.begin < host.end; part.begin = part.end) {
       part.end = std::min(host.end, part.begin + kHostElements);
-      if (buffers_->state_file() != nullptr)
-        part.end = std::min(part.end, buffers_->ExtentEnd(bucket, part.begin));
+      part.end = std::min(part.end, buffers_->ExtentEnd(bucket, part.begin));
       AppendRange(bucket, part, /*on_host=*/true);
     }
     AppendRange(bucket, {host.end, here.end}, /*on_host=*/false);
@@ -196,8 +195,9 @@ absl::Status Optimizer::PrepareHostUpdate(const Stream& stream, int threads, Mem
   for (const HostPart& part : host_parts_) most = std::max(most, part.gradients.numel());
   std::optional<DType> staged;
   if (!buffers_->options().weights_on_host) staged = buffers_->options().model_dtype;
-  MEGATRON_ASSIGN_OR_RETURN(host_update_,
-                            HostUpdate::Create(stream, most, staged, threads, ledger));
+  MEGATRON_ASSIGN_OR_RETURN(
+      host_update_,
+      HostUpdate::Create(stream, most, staged, !buffers_->has_masters(), threads, ledger));
   return absl::OkStatus();
 }
 
@@ -342,8 +342,7 @@ bool Optimizer::IsStaged(const Bucket& bucket, const FlatRange& range) const {
 }
 
 bool Optimizer::Enter(const OptimizerRange& whole) const {
-  return !whole.on_host || buffers_->state_file() == nullptr ||
-         buffers_->EnterExtent(*whole.bucket, whole.range).ok();
+  return !whole.on_host || buffers_->EnterExtent(*whole.bucket, whole.range).ok();
 }
 
 void Optimizer::UpdateElements(const Bucket& bucket, const FlatRange& range,
@@ -441,8 +440,7 @@ absl::Status Optimizer::Update(const StepOptions& options, double grad_scale,
   }
   const bool is_local = rank_step_ == RankStep::kLocal || rank_step_ == RankStep::kJoin;
   if (is_local) local_rates_ += options.lr;
-  StateFile* const file = buffers_->state_file();
-  if (file != nullptr) file->StartPass(StateFile::Access::kUpdate);
+  buffers_->StartUpdate();
   if (options.observer == nullptr) {
     UpdateRanges(grad_scale, stream);
   } else {
@@ -451,7 +449,7 @@ absl::Status Optimizer::Update(const StepOptions& options, double grad_scale,
     }
   }
   if (rank_step_ == RankStep::kJoin) local_rates_ = 0;
-  return file == nullptr ? absl::OkStatus() : file->EndPass();
+  return buffers_->EndUpdate();
 }
 
 void Optimizer::UpdateRanges(double grad_scale, const Stream& stream) {
@@ -465,7 +463,10 @@ void Optimizer::UpdateRanges(double grad_scale, const Stream& stream) {
   const auto on_host = [&](size_t i, const HostPart& part, const Stream& host) {
     const OptimizerRange& whole = optimizer_ranges_[i];
     if (!Enter(whole)) return;
-    Apply(*whole.bucket, whole.range, whole.segments, whole.parameters, grad_scale, part, host);
+    HostPart entered = part;
+    if (buffers_->weight_file() != nullptr)
+      entered.weights = buffers_->Weights(*whole.bucket, whole.range);
+    Apply(*whole.bucket, whole.range, whole.segments, whole.parameters, grad_scale, entered, host);
   };
   if (host_parts_.empty()) return on_device();
   if (buffers_->options().device.type == DeviceType::kCpu) {

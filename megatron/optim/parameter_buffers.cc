@@ -4,14 +4,15 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "megatron/base/round_up.h"
-#include "megatron/base/status_macros.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/optimizer.h"
+#include "megatron/optim/initial_pieces.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/host_mirror.h"
 
@@ -23,49 +24,10 @@ Tensor All(const Buffer& buffer, DType dtype) {
   return buffer.At(0, dtype, {buffer.bytes() / SizeOf(dtype)});
 }
 
-constexpr int64_t kPieceElements = 1 << 16;
 // A parameter's elements of a state begin at a multiple of this, as those of a layout do.
 constexpr int64_t kStateAlignment = 64;
-
-// Rows [row, row + num_rows) of dim 0 of a parameter's block, which one thread initializes.
-struct Piece {
-  const FlatParameter* flat;
-  int64_t row, num_rows;
-  FlatRange range;
-};
-
-// Appends pieces of whole rows that cover `wanted`.
-void AppendPieces(const FlatParameter& flat, const FlatRange& wanted, std::vector<Piece>* pieces) {
-  if (wanted.size() == 0) return;
-  const int64_t row_elements = flat.range.size() / flat.parameter->sharding.local_shape[0];
-  const int64_t rows_at_once = std::max<int64_t>(1, kPieceElements / row_elements);
-  const int64_t end = (wanted.end - flat.range.begin + row_elements - 1) / row_elements;
-  for (int64_t row = (wanted.begin - flat.range.begin) / row_elements; row < end;
-       row += rows_at_once) {
-    const int64_t num_rows = std::min(rows_at_once, end - row);
-    const int64_t begin = flat.range.begin + row * row_elements;
-    pieces->push_back({&flat, row, num_rows, {begin, begin + num_rows * row_elements}});
-  }
-}
-
-void FillPiece(const Piece& piece, uint64_t seed, const Tensor& out) {
-  const Parameter& parameter = *piece.flat->parameter;
-  Parameter part;
-  part.name = parameter.name;
-  part.initializer = parameter.initializer;
-  part.sharding = parameter.sharding;
-  part.sharding.offset[0] += piece.row;
-  part.sharding.local_shape[0] = piece.num_rows;
-  FillInitial(part, seed, out.View(part.sharding.local_shape));
-}
-
-// Returns the state without its tensors.
-ParameterState StateOf(const FlatParameter& flat, const FlatRange& range) {
-  ParameterState state;
-  state.parameter = flat.parameter;
-  state.range = {range.begin - flat.range.begin, range.end - flat.range.begin};
-  return state;
-}
+// The elements of masters in host memory that are rounded, or made of remainders, at once.
+constexpr int64_t kRoundedElements = 1 << 16;
 
 std::optional<size_t> FindRemainder(const std::vector<OptimizerState>& states) {
   for (size_t i = 0; i < states.size(); ++i) {
@@ -92,8 +54,7 @@ ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
                              options.unit)) {
   CHECK(options.bucket_size == 0 || !shards(DataSharding::kGradients)) << options.bucket_size;
   CHECK(!options.shards_states_by_parts || shards(DataSharding::kStates));
-  CHECK(!remainder_.has_value() ||
-        (options.model_dtype == DType::kBFloat16 && options.host_fraction == 0));
+  CHECK(!remainder_.has_value() || options.model_dtype == DType::kBFloat16);
   const Device device = options.device;
   const auto elements = [&](DataSharding what) {
     return shards(what) ? layout_.shard_elements : layout_.num_elements;
@@ -108,6 +69,7 @@ ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
   for (const OptimizerState& state : options.states) in_file.push_back(state.dtype);
   // A file of nothing is none.
   const bool has_file = options.host_part_in_file && !in_file.empty();
+  CHECK(!options.weights_in_file || options.weights_on_host);
   if (has_file || !options.host_part_in_file || options.weights_on_host)
     host_elements_ = PlanHostElements(optimized);
   if (has_file && host_elements_ > 0) {
@@ -126,7 +88,13 @@ ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
     CHECK_EQ(host_elements_, optimized) << "masters and states stay on the device";
     CHECK(shards(DataSharding::kWeights) || !shards(DataSharding::kStates));
     CHECK(!options.shards_states_by_parts && options.bucket_size == 0);
-    host_weights_ = Lock(weight_bytes, "host/weights", ledger);
+    if (options.weights_in_file && weight_bytes > 0) {
+      weight_file_ = std::make_unique<StateFile>(
+          std::vector<DType>{options.model_dtype}, elements(DataSharding::kWeights),
+          options.extent_elements, host, ledger, "host/weight extents");
+    } else {
+      host_weights_ = Lock(weight_bytes, "host/weights", ledger);
+    }
     host_gradients_ = Lock(gradient_bytes, "host/gradients", ledger);
   }
   weights_ = Buffer(device, options.weights_on_host ? 0 : weight_bytes, "weights", ledger);
@@ -217,7 +185,8 @@ int64_t ParameterBuffers::OptimizerPosition(const Bucket& bucket, int64_t begin)
 }
 
 Tensor ParameterBuffers::Weights(const Bucket& bucket, const FlatRange& range) const {
-  const int64_t at = Position(bucket, range.begin, shards(DataSharding::kWeights));
+  const int64_t at = WeightPosition(bucket, range.begin);
+  if (weight_file_ != nullptr) return weight_file_->Elements(0, at, at + range.size());
   const int64_t offset = at * SizeOf(options_.model_dtype);
   return options_.weights_on_host ? host_weights_.At(offset, options_.model_dtype, {range.size()})
                                   : weights_.At(offset, options_.model_dtype, {range.size()});
@@ -312,20 +281,20 @@ Tensor ParameterBuffers::MastersOnDevice(const Bucket& bucket, const FlatRange& 
                                          const Tensor& scratch, const Stream& stream) const {
   if (remainder_.has_value()) {
     const Tensor joined = scratch.Slice(0, 0, range.size());
-    ops::JoinMasters(stream, Weights(bucket, range), State(*remainder_, bucket, range), joined);
+    const FlatRange host = HostRange(bucket, range), device = {host.end, range.end};
+    if (host.size() > 0) JoinOnHost(bucket, host, joined.Slice(0, 0, host.size()), stream);
+    if (device.size() > 0) {
+      ops::JoinMasters(stream, Weights(bucket, device), State(*remainder_, bucket, device),
+                       joined.Slice(0, host.size(), range.size()));
+    }
     return joined;
   }
   const FlatRange host = has_masters_on_host() ? HostRange(bucket, range) : FlatRange();
   if (host.size() == 0) return Masters(bucket, range);
   const Tensor copy = scratch.Slice(0, 0, range.size());
-  if (has_masters() && state_file_ != nullptr && !state_file_->in_pass()) {
-    for (int64_t begin = host.begin, end = 0; begin < host.end; begin = end) {
-      end = std::min(host.end, ExtentEnd(bucket, begin));
-      const int64_t at = OptimizerPosition(bucket, begin);
-      const absl::StatusOr<Tensor> fetched = state_file_->Fetch(0, at, at + end - begin);
-      if (!fetched.ok()) break;  // status() tells it
-      Transport(stream, *fetched, copy.Slice(0, begin - host.begin, end - host.begin));
-    }
+  StateFile* const file = MastersFile();
+  if (file != nullptr && !file->in_pass()) {
+    Fetch(file, MasterPosition(bucket, host.begin), copy.Slice(0, 0, host.size()), stream);
   } else {
     Transport(stream, Masters(bucket, host), copy.Slice(0, 0, host.size()));
   }
@@ -336,7 +305,32 @@ Tensor ParameterBuffers::MastersOnDevice(const Bucket& bucket, const FlatRange& 
   return copy;
 }
 
+void ParameterBuffers::JoinOnHost(const Bucket& bucket, const FlatRange& range, const Tensor& out,
+                                  const Stream& stream) const {
+  if (stream.is_meta()) return;
+  std::vector<BFloat16> weights(kRoundedElements);
+  std::vector<uint16_t> remainders(kRoundedElements);
+  std::vector<float> masters(kRoundedElements);
+  for (FlatRange piece = {range.begin, 0}; piece.begin < range.end; piece.begin = piece.end) {
+    piece.end = std::min(range.end, piece.begin + kRoundedElements);
+    const Shape shape = {piece.size()};
+    const Tensor weight(weights.data(), DType::kBFloat16, shape);
+    const Tensor remainder(remainders.data(), DType::kUInt16, shape);
+    const Tensor master(masters.data(), DType::kFloat32, shape);
+    CopyWeights(bucket, piece, weight, stream);
+    if (state_file_ != nullptr && !state_file_->in_pass()) {
+      if (!ReadState(*remainder_, bucket, piece.begin, remainder).ok())
+        return;  // status() tells it
+    } else {
+      Transport(stream, State(*remainder_, bucket, piece), remainder);
+    }
+    ops::JoinMasters(Stream::Inline(), weight, remainder, master);
+    Transport(stream, master, out.Slice(0, piece.begin - range.begin, piece.end - range.begin));
+  }
+}
+
 Tensor ParameterBuffers::weights() const {
+  if (weight_file_ != nullptr) return Tensor();
   const int64_t bytes = host_weights_.bytes();
   if (bytes == 0) return All(weights_, options_.model_dtype);
   return host_weights_.At(0, options_.model_dtype, {bytes / SizeOf(options_.model_dtype)});
@@ -358,10 +352,11 @@ Tensor ParameterBuffers::host_state(size_t index) const {
 
 void ParameterBuffers::InitializeWeights(uint64_t seed, const Stream& stream) {
   if (options_.device.type == DeviceType::kMeta || layout_.num_elements == 0) return;
-  std::vector<Piece> pieces;
+  std::vector<InitialPiece> pieces;
   for (const FlatParameter& flat : layout_.parameters)  // the optimizer range lies within these
-    AppendPieces(flat, Common(flat.range, weight_range(bucket_of(flat))), &pieces);
-  const HostMirror weights(this->weights(), "initial weights");
+    AppendInitialPieces(flat, Common(flat.range, weight_range(bucket_of(flat))), &pieces);
+  const HostMirror weights =
+      weight_file_ == nullptr ? HostMirror(this->weights(), "initial weights") : HostMirror();
   const bool device_masters = masters_.bytes() > 0;
   const HostMirror masters =
       device_masters ? HostMirror(this->masters(), "initial weights") : HostMirror();
@@ -372,34 +367,35 @@ void ParameterBuffers::InitializeWeights(uint64_t seed, const Stream& stream) {
   pool->ParallelFor(pieces.size(), [&](int64_t begin, int64_t end) {
     std::vector<float> values;
     for (int64_t i = begin; i < end; ++i) {
-      const Piece& piece = pieces[i];
+      const InitialPiece& piece = pieces[i];
       const Bucket& bucket = bucket_of(*piece.flat);
       values.resize(piece.range.size());
       const Tensor filled(values.data(), DType::kFloat32, {piece.range.size()});
-      FillPiece(piece, seed, filled);
+      FillInitialPiece(piece, seed, filled);
       const auto copy = [&](const FlatRange& range, const HostMirror& mirror, const Tensor& to) {
         ops::Copy(host,
                   filled.Slice(0, range.begin - piece.range.begin, range.end - piece.range.begin),
                   to.device() == Device() ? to : mirror.Of(to));
       };
       const FlatRange stored = Common(piece.range, weight_range(bucket));
-      if (stored.size() > 0) copy(stored, weights, Weights(bucket, stored));
+      if (stored.size() > 0 && weight_file_ == nullptr)
+        copy(stored, weights, Weights(bucket, stored));
       const FlatRange optimized = Common(piece.range, optimizer_range(bucket));
       const bool in_file = state_file_ != nullptr && HostRange(bucket, optimized).size() > 0;
       if (has_masters() && optimized.size() > 0 && !in_file)
         copy(optimized, masters, Masters(bucket, optimized));
     }
   });
-  if (has_masters() && state_file_ != nullptr) InitializeMastersInFile(seed, pool);
-  weights.Send(stream);
+  InitializeFiles(seed, pool);
+  if (weight_file_ == nullptr) weights.Send(stream);
   if (device_masters) masters.Send(stream);
 }
 
 void ParameterBuffers::CopyMastersToWeights(const Stream& stream) {
   if (!has_masters()) return;
   const auto round_on_host = [&](const Bucket& bucket, const FlatRange& range) {
-    for (int64_t begin = range.begin; begin < range.end; begin += kPieceElements) {
-      const FlatRange piece = {begin, std::min(range.end, begin + kPieceElements)};
+    for (int64_t begin = range.begin; begin < range.end; begin += kRoundedElements) {
+      const FlatRange piece = {begin, std::min(range.end, begin + kRoundedElements)};
       const Buffer rounded(stream.is_meta() ? stream.device() : Device(),
                            piece.size() * SizeOf(options_.model_dtype), "rounded weights", nullptr);
       const Tensor to = rounded.At(0, options_.model_dtype, {piece.size()});
@@ -410,12 +406,15 @@ void ParameterBuffers::CopyMastersToWeights(const Stream& stream) {
   for (const Bucket& bucket : layout_.buckets) {
     const FlatRange range = optimizer_range(bucket);
     const FlatRange host = HostRange(bucket, range);
-    if (state_file_ == nullptr) round_on_host(bucket, host);
+    if (!has_files()) round_on_host(bucket, host);
     const FlatRange device = {host.end, range.end};
     if (device.size() > 0) ops::Copy(stream, Masters(bucket, device), Weights(bucket, device));
   }
-  if (state_file_ == nullptr) return;
-  PassOverFile(StateFile::Access::kRead, [&](const Bucket& bucket, const FlatRange& range) {
+  if (!has_files()) return;
+  FilePass pass;
+  if (state_file_ != nullptr) pass.states = StateFile::Access::kRead;
+  if (weight_file_ != nullptr) pass.weights = WeightUpdate();
+  PassOverFiles(pass, /*copies=*/false, [&](const Bucket& bucket, const FlatRange& range) {
     round_on_host(bucket, range);
     return absl::OkStatus();
   }).IgnoreError();  // status() tells it
@@ -432,105 +431,14 @@ std::vector<ParameterState> ParameterBuffers::States() const {
     const FlatRange range = Common(it->range, optimizer_range(bucket));
     if (range.size() == 0) continue;
     const bool in_file = state_file_ != nullptr && HostRange(bucket, range).size() > 0;
-    ParameterState state = StateOf(*it, range);
-    if (!in_file || !has_masters()) state.master = Masters(bucket, range);
+    ParameterState state = WithoutTensors(*it, range);
+    const bool master_in_file = has_masters() ? in_file : weight_file_ != nullptr;
+    if (!master_in_file) state.master = Masters(bucket, range);
     for (size_t i = 0; i < num_states() && !in_file; ++i)
       state.states.push_back(State(i, bucket, range));
     states.push_back(std::move(state));
   }
   return states;
-}
-
-absl::Status ParameterBuffers::OpenStateFile(const std::string& path) {
-  if (state_file_ == nullptr || options_.device.type == DeviceType::kMeta) return absl::OkStatus();
-  return state_file_->Open(path);
-}
-
-absl::Status ParameterBuffers::status() const {
-  MEGATRON_RETURN_IF_ERROR(locked_);
-  return state_file_ == nullptr ? absl::OkStatus() : state_file_->status();
-}
-
-int64_t ParameterBuffers::ExtentEnd(const Bucket& bucket, int64_t begin) const {
-  const int64_t at = OptimizerPosition(bucket, begin);
-  return begin + state_file_->ExtentEnd(at) - at;
-}
-
-absl::Status ParameterBuffers::EnterExtent(const Bucket& bucket, const FlatRange& range) const {
-  return state_file_->Enter(state_file_->extent_of(OptimizerPosition(bucket, range.begin)));
-}
-
-absl::Status ParameterBuffers::PassOverFile(
-    StateFile::Access access,
-    absl::FunctionRef<absl::Status(const Bucket&, const FlatRange&)> body) const {
-  const auto run = [&]() -> absl::Status {
-    for (const Bucket& bucket : layout_.buckets) {
-      const FlatRange host = HostRange(bucket, optimizer_range(bucket));
-      for (FlatRange part = {host.begin, 0}; part.begin < host.end; part.begin = part.end) {
-        part.end = std::min(host.end, ExtentEnd(bucket, part.begin));
-        MEGATRON_RETURN_IF_ERROR(EnterExtent(bucket, part));
-        MEGATRON_RETURN_IF_ERROR(body(bucket, part));
-      }
-    }
-    return absl::OkStatus();
-  };
-  state_file_->StartPass(access);
-  absl::Status status = run();
-  status.Update(state_file_->EndPass());
-  return status;
-}
-
-absl::Status ParameterBuffers::ChangeStatesInFile(
-    absl::FunctionRef<absl::Status(const ParameterState&)> change) const {
-  if (state_file_ == nullptr) return absl::OkStatus();
-  const auto change_part = [&](const Bucket& bucket, const FlatRange& part) -> absl::Status {
-    for (int i = bucket.first_parameter; i < bucket.last_parameter; ++i) {
-      const FlatParameter& flat = layout_.parameters[i];
-      const FlatRange range = Common(flat.range, part);
-      if (range.size() == 0) continue;
-      ParameterState state = StateOf(flat, range);
-      if (has_masters()) state.master = Masters(bucket, range);
-      for (size_t s = 0; s < num_states(); ++s) state.states.push_back(State(s, bucket, range));
-      MEGATRON_RETURN_IF_ERROR(change(state));
-    }
-    return absl::OkStatus();
-  };
-  return PassOverFile(StateFile::Access::kUpdate, change_part);
-}
-
-absl::Status ParameterBuffers::ReadMasters(const Bucket& bucket, int64_t begin,
-                                           const Tensor& out) const {
-  return state_file_->Read(0, OptimizerPosition(bucket, begin), out);
-}
-
-absl::Status ParameterBuffers::ReadState(size_t index, const Bucket& bucket, int64_t begin,
-                                         const Tensor& out) const {
-  return state_file_->Read(FileTensorOf(index), OptimizerPosition(bucket, begin), out);
-}
-
-void ParameterBuffers::InitializeMastersInFile(uint64_t seed, ThreadPool* pool) {
-  const auto fill = [&](const Bucket& bucket, const FlatRange& part) {
-    std::vector<Piece> pieces;
-    for (int i = bucket.first_parameter; i < bucket.last_parameter; ++i) {
-      const FlatParameter& flat = layout_.parameters[i];
-      AppendPieces(flat, Common(flat.range, part), &pieces);
-    }
-    pool->ParallelFor(pieces.size(), [&](int64_t begin, int64_t end) {
-      std::vector<float> values;
-      for (int64_t i = begin; i < end; ++i) {
-        const Piece& piece = pieces[i];
-        values.resize(piece.range.size());
-        const Tensor filled(values.data(), DType::kFloat32, {piece.range.size()});
-        FillPiece(piece, seed, filled);
-        const FlatRange range = Common(piece.range, part);
-        ops::Copy(Stream::Inline(),
-                  filled.Slice(0, range.begin - piece.range.begin, range.end - piece.range.begin),
-                  Masters(bucket, range));
-      }
-    });
-    return absl::OkStatus();
-  };
-  PassOverFile(StateFile::Access::kWrite, fill).IgnoreError();  // status() tells it
 }
 
 }  // namespace megatron

@@ -5,7 +5,7 @@
 // copies of tied weights, or where states are sharded this rank's shards of them. Master weights
 // are fp32; where the model's dtype is fp32 the weights are their own masters, unless a state says
 // that ranks differ (OptimizerState::differs). Where a state is a remainder, weights in bf16 and it
-// are the masters, and no state lies in host memory or a file. A state that only some parameters
+// are the masters. A state that only some parameters
 // have takes memory for these alone, on each rank as much as on the one that has most.
 //
 // On a GPU, some or all of the masters and states may lie in host memory: those of the first
@@ -21,7 +21,7 @@
 // are stored whole on the device; DataParallel binds the others while they are there.
 //
 // All weights and gradients of this rank may lie in page-locked host memory, along with all masters
-// and states, or with these in a file.
+// and states, or with these in a file. Weights may be in a file of their own instead.
 //
 // On the meta device everything works and no memory is taken.
 #ifndef MEGATRON_OPTIM_PARAMETER_BUFFERS_H_
@@ -71,6 +71,9 @@ struct ParameterBuffersOptions {
   // Whether weights and gradients lie in host memory; not on the CPU. Weights are sharded then, or
   // nothing is, and host_fraction is 1. The ledger names them "host/weights" and "host/gradients".
   bool weights_on_host = false;
+  // Whether these weights are in a file instead, which OpenWeightFile makes, with extents as the
+  // other file has. The ledger has "host/weight extents" then, and no weights.
+  bool weights_in_file = false;
 };
 
 // The master weights and optimizer states that this rank has of one parameter, or a part of them.
@@ -90,9 +93,13 @@ class ParameterBuffers {
 
   // Makes the file, where a part is in one. Called before anything else that concerns its elements.
   absl::Status OpenStateFile(const std::string& path);
-  // The file; null: no part is in one.
+  // The same with the file of weights, where they are in one.
+  absl::Status OpenWeightFile(const std::string& path);
+  // The files; null: nothing is in one.
   StateFile* state_file() const { return state_file_.get(); }
-  // The first error of the file or, right after the constructor, that of locking memory.
+  StateFile* weight_file() const { return weight_file_.get(); }
+  bool has_files() const { return state_file_ != nullptr || weight_file_ != nullptr; }
+  // The first error of a file or, right after the constructor, that of locking memory.
   absl::Status status() const;
 
   // Fills masters and weights by each parameter's Initializer; the same bits on any layout.
@@ -112,14 +119,15 @@ class ParameterBuffers {
   // of what is in the file.
   std::vector<ParameterState> States() const;
   // Calls change(state) for parts of the states, each of one parameter and one extent, with the
-  // tensors that are in the file and no others, and writes what it has changed. Ends with the first
-  // error of `change` or of the file.
+  // tensors that are in a file and no others, and writes what it has changed. Weights that have
+  // masters are not among them. Ends with the first error of `change` or of a file.
   absl::Status ChangeStatesInFile(
       absl::FunctionRef<absl::Status(const ParameterState&)> change) const;
   // Fills `out` with the elements from `begin` on, which are in the file.
   absl::Status ReadMasters(const Bucket& bucket, int64_t begin, const Tensor& out) const;
   absl::Status ReadState(size_t index, const Bucket& bucket, int64_t begin,
                          const Tensor& out) const;
+  absl::Status ReadWeights(const Bucket& bucket, int64_t begin, const Tensor& out) const;
 
   // The elements of the bucket whose gradients come to this rank in the end: those of its optimizer
   // range, and as many of copies; none of frozen parameters.
@@ -142,10 +150,27 @@ class ParameterBuffers {
   // in the file. Masters and State take ranges that are there whole or not at all. They return
   // elements in the file during a pass of the file that has entered their extent.
   FlatRange HostRange(const Bucket& bucket, const FlatRange& range) const;
-  // Returns the end of the elements from `begin` on, which are in the file, that have one extent.
-  int64_t ExtentEnd(const Bucket& bucket, int64_t begin) const;
-  // Brings the extent of the elements, which are in the file and have one extent, into memory.
+  // Returns the end of the elements from `begin` on, which are in files, that have one extent in
+  // each; with `in_pass`, of the files in a pass.
+  int64_t ExtentEnd(const Bucket& bucket, int64_t begin, bool in_pass = false) const;
+  // Returns whether an element in files is the first one of an extent, but not of a file.
+  bool BeginsExtent(const Bucket& bucket, int64_t begin) const;
+  // Begin and end a pass over the files, where there are any, that changes all states, masters and
+  // weights of the optimizer range.
+  void StartUpdate() const;
+  absl::Status EndUpdate() const;
+  // Brings the extents of the elements, which have one in each file that is in a pass, into memory.
   absl::Status EnterExtent(const Bucket& bucket, const FlatRange& range) const;
+  // Copy weights to `out`, and from `in`, on the device or in memory of the host. They wait. Within
+  // a pass of the file they are of the extent that was entered. An error of the file is status().
+  void CopyWeights(const Bucket& bucket, const FlatRange& range, const Tensor& out,
+                   const Stream& stream) const;
+  void SetWeights(const Bucket& bucket, const FlatRange& range, const Tensor& in,
+                  const Stream& stream) const;
+  // The position of an element, whose weight is stored on this rank, in the file of weights.
+  int64_t WeightPosition(const Bucket& bucket, int64_t begin) const {
+    return Position(bucket, begin, shards(DataSharding::kWeights));
+  }
   // Returns masters of any elements on the device of the buffers: they themselves, or a copy in
   // `scratch`, which is fp32, flat and on the device, where has_masters_elsewhere(). Where it copies
   // from the host it waits for the stream.
@@ -199,12 +224,32 @@ class ParameterBuffers {
                const Bucket& bucket, const FlatRange& range) const;
   // The number of a state among the tensors of the file, of which masters are the first.
   size_t FileTensorOf(size_t state) const { return state + (has_masters() ? 1 : 0); }
-  // Calls body(bucket, range) on elements in the file, extent by extent and bucket by bucket,
-  // within a pass.
-  absl::Status PassOverFile(
-      StateFile::Access access,
+  // The file that has the masters, as its first tensor; null: they are in memory.
+  StateFile* MastersFile() const { return has_masters() ? state_file_.get() : weight_file_.get(); }
+  int64_t MasterPosition(const Bucket& bucket, int64_t begin) const {
+    return has_masters() ? OptimizerPosition(bucket, begin) : WeightPosition(bucket, begin);
+  }
+  // What a pass does with each file; nothing: it leaves it out.
+  struct FilePass {
+    std::optional<StateFile::Access> states, weights;
+  };
+  void StartPass(const FilePass& pass) const;
+  // What an update does with the file of weights.
+  StateFile::Access WeightUpdate() const;
+  // Calls body(bucket, range) on elements in files, extent by extent and bucket by bucket, within a
+  // pass: on those of the optimizer range or, with `copies`, on all whose weights are stored.
+  absl::Status PassOverFiles(
+      const FilePass& pass, bool copies,
       absl::FunctionRef<absl::Status(const Bucket&, const FlatRange&)> body) const;
-  void InitializeMastersInFile(uint64_t seed, ThreadPool* pool);
+  template <typename Body>
+  void ForEachFile(const Bucket& bucket, int64_t begin, Body body) const;
+  // Writes masters of which these elements' weights and remainders are the parts, on the host.
+  void JoinOnHost(const Bucket& bucket, const FlatRange& range, const Tensor& out,
+                  const Stream& stream) const;
+  // Copies elements from position `at` on of the file's first tensor to `out`.
+  static void Fetch(StateFile* file, int64_t at, const Tensor& out, const Stream& stream);
+  static ParameterState WithoutTensors(const FlatParameter& flat, const FlatRange& range);
+  void InitializeFiles(uint64_t seed, ThreadPool* pool);
 
   ParameterBuffersOptions options_;
   const std::optional<size_t> remainder_;  // the state that is one
@@ -216,7 +261,7 @@ class ParameterBuffers {
   absl::Status locked_;  // that of both
   std::vector<Buffer> states_, host_states_;
   std::vector<std::vector<int64_t>> state_positions_;  // PlaceState's; empty for StateOwners::kAll
-  std::unique_ptr<StateFile> state_file_;
+  std::unique_ptr<StateFile> state_file_, weight_file_;
 };
 
 }  // namespace megatron

@@ -76,14 +76,12 @@ uint32_t ReplicaCheck::ChecksumOf(const FlatParameter& flat, const Stream& strea
   uint32_t crc = 0;
   for (FlatRange piece = {stored.begin, 0}; piece.begin < stored.end; piece.begin = piece.end) {
     piece.end = std::min(stored.end, piece.begin + kPieceElements);
-    Tensor weights = buffers_.Weights(bucket, piece);
-    const int64_t bytes = weights.numel() * SizeOf(weights.dtype());
+    const DType dtype = buffers_.options().model_dtype;
+    const int64_t bytes = piece.size() * SizeOf(dtype);
     const Buffer copy({}, on_host ? 0 : bytes, kName, nullptr);
-    if (!on_host) {
-      const Tensor on_device = weights;
-      weights = copy.At(0, weights.dtype(), weights.shape());
-      Transport(stream, on_device, weights);
-    }
+    const Tensor weights =
+        on_host ? buffers_.Weights(bucket, piece) : copy.At(0, dtype, {piece.size()});
+    if (!on_host) buffers_.CopyWeights(bucket, piece, weights, stream);
     crc = ExtendCrc32c(crc, absl::string_view(static_cast<const char*>(weights.raw()),
                                               static_cast<size_t>(bytes)));
   }

@@ -24,7 +24,7 @@ int64_t BytesOf(const std::vector<DType>& dtypes, int64_t elements) {
 }  // namespace
 
 StateFile::StateFile(std::vector<DType> dtypes, int64_t elements, int64_t extent_elements,
-                     Device device, MemoryLedger* ledger)
+                     Device device, MemoryLedger* ledger, const std::string& name)
     : dtypes_(std::move(dtypes)),
       elements_(elements),
       extent_elements_(std::min(elements, extent_elements)),
@@ -32,7 +32,7 @@ StateFile::StateFile(std::vector<DType> dtypes, int64_t elements, int64_t extent
       bytes_(elements / extent_elements_ * extent_bytes_ +
              BytesOf(dtypes_, elements % extent_elements_)),
       device_(device),
-      memory_(device, kSlots * extent_bytes_ + kAlignment, "host/optimizer extents", ledger) {
+      memory_(device, kSlots * extent_bytes_ + kAlignment, name, ledger) {
   CHECK(!dtypes_.empty() && elements > 0 && extent_elements > 0) << elements;
   if (memory_.data() == nullptr) return;
   char* const data = static_cast<char*>(memory_.data());
@@ -49,7 +49,7 @@ absl::Status StateFile::Open(const std::string& path) {
   BlockFileOptions options;
   // The blocks of an extent that is read and of one that is written are on their way at once.
   options.blocks_at_once =
-      static_cast<int>(std::clamp<int64_t>(2 * extent_bytes_ / options.block_bytes, 2, 32));
+      static_cast<int>(std::clamp<int64_t>(2 * extent_bytes_ / options.block_bytes, 16, 32));
   MEGATRON_ASSIGN_OR_RETURN(file_, BlockFile::Create(path, bytes_, options));
   return absl::OkStatus();
 }
@@ -86,16 +86,22 @@ absl::Span<char> StateFile::MemoryOf(int64_t extent) {
 void StateFile::StartRead(int64_t extent) {
   Slot& slot = SlotOf(extent);
   Finish(&slot.writing);
+  const std::lock_guard<std::mutex> lock(transfers_mutex_);
   slot.reading = file_->StartRead(extent * extent_bytes_, MemoryOf(extent));
 }
 
 void StateFile::StartWrite(int64_t extent) {
+  const std::lock_guard<std::mutex> lock(transfers_mutex_);
   SlotOf(extent).writing = file_->StartWrite(extent * extent_bytes_, MemoryOf(extent));
 }
 
 void StateFile::Finish(std::optional<int64_t>* transfer) {
   if (!transfer->has_value()) return;
-  const absl::Status status = file_->Finish(**transfer);
+  absl::Status status;
+  {
+    const std::lock_guard<std::mutex> lock(transfers_mutex_);
+    status = file_->Finish(**transfer);
+  }
   transfer->reset();
   if (!status.ok()) Fail(status);
 }
@@ -122,6 +128,7 @@ void StateFile::StartPass(Access access) {
   in_pass_ = true;
   access_ = access;
   entered_ = -1;
+  if (access != Access::kRead) ++writing_passes_;
   if (device_.type == DeviceType::kMeta || !status().ok()) return;
   CHECK(file_ != nullptr) << "Open was not called";
   if (access != Access::kWrite) StartRead(0);
@@ -168,24 +175,33 @@ Tensor StateFile::Elements(size_t tensor, int64_t begin, int64_t end) const {
                 dtype, shape);
 }
 
+StateFile::Cover StateFile::CoverOf(size_t tensor, int64_t begin, int64_t end) const {
+  const int64_t extent = extent_of(begin), size = SizeOf(dtypes_[tensor]);
+  CHECK(begin < end && end <= ExtentEnd(begin)) << begin << " to " << end;
+  const int64_t from = (begin - extent * extent_elements_) * size;
+  const int64_t first = from / kAlignment * kAlignment;
+  return {extent * extent_bytes_ + TensorOffset(tensor, SizeOfExtent(extent)) + first,
+          Aligned(from + (end - begin) * size) - first, from - first};
+}
+
+std::optional<int64_t> StateFile::StartFetch(const Cover& cover, char* memory) {
+  CHECK(!in_pass_);
+  if (device_.type == DeviceType::kMeta || !status().ok()) return std::nullopt;
+  CHECK(file_ != nullptr) << "Open was not called";
+  const std::lock_guard<std::mutex> lock(transfers_mutex_);
+  return file_->StartRead(cover.offset, absl::MakeSpan(memory, static_cast<size_t>(cover.bytes)));
+}
+
 absl::StatusOr<Tensor> StateFile::Fetch(size_t tensor, int64_t begin, int64_t end) {
   const DType dtype = dtypes_[tensor];
   const Shape shape = {end - begin};
-  const int64_t extent = extent_of(begin);
-  CHECK(!in_pass_ && begin < end && end <= ExtentEnd(begin)) << begin << " to " << end;
+  const Cover cover = CoverOf(tensor, begin, end);
   if (device_.type == DeviceType::kMeta) return Tensor(nullptr, dtype, shape, device_);
-  MEGATRON_RETURN_IF_ERROR(status());
-  CHECK(file_ != nullptr) << "Open was not called";
-  const int64_t from = (begin - extent * extent_elements_) * SizeOf(dtype);
-  const int64_t first = from / kAlignment * kAlignment;
-  const int64_t covered = Aligned(from + shape.numel() * SizeOf(dtype)) - first;
   Slot& slot = slots_[0];
-  slot.reading =
-      file_->StartRead(extent * extent_bytes_ + TensorOffset(tensor, SizeOfExtent(extent)) + first,
-                       absl::MakeSpan(slot.memory, static_cast<size_t>(covered)));
+  slot.reading = StartFetch(cover, slot.memory);
   Finish(&slot.reading);
   MEGATRON_RETURN_IF_ERROR(status());
-  return Tensor(slot.memory + from - first, dtype, shape);
+  return Tensor(slot.memory + cover.first, dtype, shape);
 }
 
 absl::Status StateFile::Read(size_t tensor, int64_t begin, const Tensor& out) {

@@ -1,5 +1,5 @@
-// StateFile: master weights and optimizer states in a file in place of memory, as in ZeRO-Infinity
-// (S. Rajbhandari et al., arXiv 2104.07857).
+// StateFile: master weights and optimizer states, or the model's weights, in a file in place of
+// memory, as in ZeRO-Infinity (S. Rajbhandari et al., arXiv 2104.07857).
 //
 // The file holds some tensors (the masters, exp_avg and so on) with the same number of elements.
 // These are cut into *extents*. All that the file has of an extent lies together, so that an update
@@ -18,7 +18,9 @@
 // every call returns it, and what the file has is undefined. On the meta device everything works,
 // without memory or a file.
 //
-// A StateFile is used by one thread at a time; status() may be called meanwhile.
+// A StateFile is used by one thread at a time, but that status() may be called meanwhile and that,
+// while no pass is under way, one thread may call Fetch and Read beside another that calls
+// StartFetch and FinishFetch.
 #ifndef MEGATRON_OPTIM_STATE_FILE_H_
 #define MEGATRON_OPTIM_STATE_FILE_H_
 
@@ -47,9 +49,10 @@ class StateFile {
   enum class Access { kRead, kWrite, kUpdate };
 
   // Takes memory for the extents that are on their way, on the CPU or the meta device. `dtypes` are
-  // those of the tensors, of which there is one at least. The ledger may be null.
+  // those of the tensors, of which there is one at least. The ledger, which may be null, has the
+  // memory as `name`.
   StateFile(std::vector<DType> dtypes, int64_t elements, int64_t extent_elements, Device device,
-            MemoryLedger* ledger);
+            MemoryLedger* ledger, const std::string& name = "host/optimizer extents");
   ~StateFile();
 
   // The bytes of the file.
@@ -82,6 +85,20 @@ class StateFile {
   absl::StatusOr<Tensor> Fetch(size_t tensor, int64_t begin, int64_t end);
   // Fills `out` with the elements from `begin` on. No pass is under way.
   absl::Status Read(size_t tensor, int64_t begin, const Tensor& out);
+
+  // Some elements of one extent as bytes of the file that may be read, and the place of the first
+  // element among these.
+  struct Cover {
+    int64_t offset = 0, bytes = 0, first = 0;
+  };
+  Cover CoverOf(size_t tensor, int64_t begin, int64_t end) const;
+  // Starts to read the bytes into `memory`, whose address is aligned. No pass is under way. A pass
+  // that writes them before FinishFetch leaves them undefined.
+  std::optional<int64_t> StartFetch(const Cover& cover, char* memory);
+  // Waits for what StartFetch returned, and forgets it. status() tells whether it was read.
+  void FinishFetch(std::optional<int64_t>* transfer) { Finish(transfer); }
+  // The number of passes so far that write.
+  int64_t writing_passes() const { return writing_passes_; }
 
   absl::Status status() const;
 
@@ -119,7 +136,9 @@ class StateFile {
   bool in_pass_ = false;
   Access access_ = Access::kRead;
   int64_t entered_ = -1;  // extent
+  int64_t writing_passes_ = 0;
 
+  std::mutex transfers_mutex_;  // guards calls of *file_
   mutable std::mutex mutex_;
   absl::Status status_;  // guarded by mutex_
 };

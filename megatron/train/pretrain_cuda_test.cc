@@ -149,6 +149,35 @@ TEST_F(PretrainCudaTest, ActivationsInHostMemoryLeaveTheSameBytes) {
   ExpectEqualCheckpoints("without", "with");
 }
 
+TEST_F(PretrainCudaTest, WeightsInFilesLeaveTheSameBytesAndARunGoesOnWithoutThem) {
+  const Arguments run = {"--set=precision.bf16=true", "--set=parallel.data_parallel_size=2",
+                         "--set=parallel.use_distributed_optimizer=true",
+                         "--set=parallel.data_parallel_sharding_strategy=optim_grads_params"};
+  const Arguments on_host = Joined(
+      run, {"--set=optimizer.optimizer_cpu_offload=true", "--set=parallel.param_cpu_offload=true"});
+  const Arguments files =
+      Joined(on_host, {absl::StrCat("--set=optimizer.optimizer_offload_path=", Path("states")),
+                       absl::StrCat("--set=parallel.param_offload_path=", Path("weights"))});
+  const Outcome without = RunOnCuda(Joined({SaveTo("without")}, run));
+  ASSERT_EQ(without.exit_code, kExitDone) << without.output;
+  const Arguments parts = {SaveTo("parts"), "--set=checkpoint.async_save=true",
+                           "--set=checkpoint.save_interval=2"};
+  const Outcome first = RunOnCuda(Joined(Joined(parts, files), {"--set=train.exit_interval=3"}));
+  ASSERT_EQ(first.exit_code, kExitDone) << first.output;
+  EXPECT_TRUE(absl::StrContains(first.output, "weights: ")) << first.output;
+  const Outcome second = RunOnCuda(Joined(Joined(parts, on_host), {"--set=train.exit_interval=6"}));
+  ASSERT_EQ(second.exit_code, kExitDone) << second.output;
+  const Outcome last = RunOnCuda(Joined(parts, files));
+  ASSERT_EQ(last.exit_code, kExitDone) << last.output;
+  ExpectEqualCheckpoints("without", "parts");
+  // The files have ended with the run.
+  for (const char* folder : {"states", "weights"}) {
+    const auto left = PosixFileSystem().List(Path(folder));
+    ASSERT_TRUE(left.ok()) << left.status();
+    EXPECT_TRUE(left->empty()) << folder;
+  }
+}
+
 TEST_F(PretrainCudaTest, AttentionInHostMemoryLeavesTheSameBytes) {
   const Arguments chunks = {"--set=recompute.attention_chunk_tokens=16"};
   ASSERT_EQ(RunOnCuda(Joined({SaveTo("without")}, chunks)).exit_code, kExitDone);

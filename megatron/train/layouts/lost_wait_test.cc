@@ -26,7 +26,7 @@ struct Case {
   ModelOptions model;
   Layout layout;
   int64_t num_layers = 4;
-  bool weights_on_host = false;
+  bool weights_on_host = false, weights_in_file = false;
   // Waits that put nothing behind anything: those of the first copy, into memory that was in no use
   // before, and those for reductions at the end of a backward, whose memory is not used again before
   // a later wait that covers them.
@@ -58,6 +58,7 @@ class LostWaitTest : public testing::TestWithParam<Case> {
     options.model.transformer.num_layers = c.num_layers;
     options.weights_on_host = c.weights_on_host;
     if (c.weights_on_host) options.host_fraction = 1;
+    if (c.weights_in_file) options.weight_directory = testing::TempDir();
     TrainOnLayout(options, run, CountingSource());
     return lost.waits;
   }
@@ -150,6 +151,13 @@ Case SumsOnHost(const char* name) {
   return c;
 }
 
+// Weights that come from files need the waits of those that come from memory.
+Case WeightsInFiles(const char* name) {
+  Case c = WeightsOnHost(name, /*shared_out=*/true);
+  c.weights_in_file = true;
+  return c;
+}
+
 std::vector<Case> Cases() {
   return {
       Context("Ring", ContextParallel::kRing, 2, 1, 4),
@@ -167,6 +175,7 @@ std::vector<Case> Cases() {
       WeightsOnHost("OffloadedWeights", false),
       SumsOnHost("OffloadedWeightsOfTwoMicroBatches"),
       WeightsOnHost("OffloadedWeightsSharedOut", true),
+      WeightsInFiles("OffloadedWeightsInFiles"),
   };
 }
 

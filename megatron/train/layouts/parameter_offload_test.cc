@@ -45,13 +45,23 @@ TrainerOptions With(DType dtype, const ModelOptions& model = SmallGpt2(),
   return options;
 }
 
-TrainerOptions Offloaded(TrainerOptions options, bool in_files = false) {
+// What lies in files and not in host memory.
+struct InFiles {
+  bool states = false, weights = false;
+};
+constexpr InFiles kPlaces[] = {{false, false}, {true, false}, {false, true}, {true, true}};
+
+std::string ToString(const InFiles& files) {
+  return absl::StrCat(files.states ? ", states in files" : "",
+                      files.weights ? ", weights in files" : "");
+}
+
+TrainerOptions Offloaded(TrainerOptions options, const InFiles& files = {}) {
   options.weights_on_host = true;
   options.host_fraction = 1;
-  if (in_files) {
-    options.state_directory = testing::TempDir();
-    options.state_extent_elements = 1000;
-  }
+  options.state_extent_elements = 1000;
+  if (files.states) options.state_directory = testing::TempDir();
+  if (files.weights) options.weight_directory = testing::TempDir();
   return options;
 }
 
@@ -68,12 +78,15 @@ LayoutOutcome Train(const TrainerOptions& options, const LayoutRun& how,
 void ExpectSameBits(const TrainerOptions& options, const LayoutRun& how,
                     const SampleSource& source = CountingSource()) {
   const LayoutOutcome without = Train(options, how, source);
-  for (const bool in_files : {false, true}) {
-    SCOPED_TRACE(absl::StrCat(ToString(how.layout), in_files ? ", states in files" : ""));
-    const LayoutOutcome with = Train(Offloaded(options, in_files), how, source);
+  for (const InFiles& files : kPlaces) {
+    // Weights in files alone are tried on one and two ranks.
+    if (files.weights && !files.states && how.layout.ranks() > 2) continue;
+    SCOPED_TRACE(absl::StrCat(ToString(how.layout), ToString(files)));
+    const LayoutOutcome with = Train(Offloaded(options, files), how, source);
     ExpectSame(with, without);
     EXPECT_EQ(BytesOf(with, "weights"), 0);
-    EXPECT_EQ(BytesOf(with, "host/weights"), BytesOf(without, "weights"));
+    EXPECT_EQ(BytesOf(with, "host/weights"), files.weights ? 0 : BytesOf(without, "weights"));
+    EXPECT_EQ(BytesOf(with, "host/weights read ahead") > 0, files.weights);
     EXPECT_EQ(BytesOf(with, "gradients"), 0);
     EXPECT_EQ(BytesOf(with, "host/gradients"), BytesOf(without, "gradients"));
     EXPECT_GT(BytesOf(with, "gradients/whole"), 0);
@@ -104,6 +117,12 @@ TEST(ParameterOffloadTest, OneRankHasTheSameBitsWithEveryDtypeAndOptimizer) {
       }
     }
   }
+}
+
+TEST(ParameterOffloadTest, RemaindersHaveTheSameBits) {
+  TrainerOptions options = With(DType::kBFloat16);
+  options.optimizer.store_param_remainders = true;
+  for (const int data : {1, 2}) ExpectSameBits(options, On(1, 1, data, /*overlap=*/true));
 }
 
 TEST(ParameterOffloadTest, RanksThatShareWeightsOutHaveTheSameBits) {
@@ -173,16 +192,21 @@ TEST(ParameterOffloadTest, NormsOfWeightsAndUpdatesHaveTheSameBits) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     TrainerOptions options = With(dtype);
     options.diagnostics_interval = 1;
-    const LayoutOutcome without = Train(options, On(1, 1, 1)),
-                        with = Train(Offloaded(options), On(1, 1, 1));
-    ExpectSame(with, without);
-    ASSERT_EQ(with.diagnostics.size(), without.diagnostics.size());
-    for (size_t step = 0; step < with.diagnostics.size(); ++step) {
-      const auto &got = with.diagnostics[step].layers, &want = without.diagnostics[step].layers;
-      ASSERT_FALSE(want.empty());
-      ASSERT_EQ(got.size(), want.size());
-      for (size_t i = 0; i < got.size(); ++i)
-        EXPECT_EQ(got[i].value, want[i].value) << want[i].name;
+    const LayoutOutcome without = Train(options, On(1, 1, 1));
+    for (const bool weights_in_file : {false, true}) {
+      TrainerOptions offloaded = Offloaded(options, {false, weights_in_file});
+      // Extents do not cut the portions in which squares of an update are summed.
+      offloaded.state_extent_elements = StateFile::kExtentElements;
+      const LayoutOutcome with = Train(offloaded, On(1, 1, 1));
+      ExpectSame(with, without);
+      ASSERT_EQ(with.diagnostics.size(), without.diagnostics.size());
+      for (size_t step = 0; step < with.diagnostics.size(); ++step) {
+        const auto &got = with.diagnostics[step].layers, &want = without.diagnostics[step].layers;
+        ASSERT_FALSE(want.empty());
+        ASSERT_EQ(got.size(), want.size());
+        for (size_t i = 0; i < got.size(); ++i)
+          EXPECT_EQ(got[i].value, want[i].value) << want[i].name;
+      }
     }
   }
 }
@@ -193,17 +217,21 @@ TEST(ParameterOffloadTest, ACheckpointContinuesWithAndWithoutIt) {
     LayoutRun whole = On(1, 1, 1);
     whole.steps = 4;
     const LayoutOutcome expected = Train(options, whole);
-    for (const bool saved : {false, true}) {
+    // On the device, in host memory, and with weights, or weights and states, in files.
+    const std::vector<TrainerOptions> places = {options, Offloaded(options),
+                                                Offloaded(options, {false, true}),
+                                                Offloaded(options, {true, true})};
+    for (size_t saved = 0; saved < places.size(); ++saved) {
       LayoutRun first = On(1, 1, 1);
       first.steps = 2;
       first.save = absl::StrCat(testing::TempDir(), "/parameters_", SizeOf(dtype), "_", saved);
-      Train(saved ? Offloaded(options) : options, first);
-      for (const bool loaded : {false, true}) {
+      Train(places[saved], first);
+      for (size_t loaded = 0; loaded < places.size(); ++loaded) {
         SCOPED_TRACE(absl::StrCat("saved ", saved, ", loaded ", loaded));
         LayoutRun second = On(1, 1, 1, /*overlap=*/true);
         second.steps = 2;
         second.load = first.save;
-        EXPECT_TRUE(Train(loaded ? Offloaded(options) : options, second).state == expected.state);
+        EXPECT_TRUE(Train(places[loaded], second).state == expected.state);
       }
     }
   }
@@ -243,13 +271,17 @@ TEST_F(LargeModelTest, TrainsOnADeviceOfATenthOfItsSize) {
   int64_t size = 0;
   for (const char* kind : kOfParameters) size += BytesOf(without, kind);
   LimitEmulatedMemory(HeldNow() + size / 10);
-  for (const bool in_files : {false, true}) {
-    TrainerOptions options = Offloaded(options_, in_files);
+  for (const InFiles& files : {InFiles{false, false}, InFiles{true, false}, InFiles{true, true}}) {
+    TrainerOptions options = Offloaded(options_, files);
     options.state_extent_elements = StateFile::kExtentElements;
     const LayoutOutcome with = Train(options, how_);
     EXPECT_EQ(with.losses, without.losses);
     EXPECT_EQ(with.norms, without.norms);
     EXPECT_LE(BytesOnDevice(with), size / 10);
+    if (!files.weights) continue;
+    // Host memory has the gradients, three layers, and the extents on their way.
+    EXPECT_LT(BytesOf(with, "host/weights read ahead"), BytesOf(without, "weights") / 4);
+    EXPECT_EQ(BytesOf(with, "host/weights"), 0);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "megatron/train/planning/planned_run.h"
 
 namespace megatron {
 namespace {
@@ -14,6 +15,8 @@ void ClearLayout(config::ParallelConfig* parallel) {
   parallel->clear_tensor_parallel_depth();
   parallel->clear_pipeline_model_parallel_size();
   parallel->clear_data_parallel_size();
+  // An order that no layout has stays, as it is written.
+  if (parallel->rank_order() == kDataOutermost) parallel->clear_rank_order();
   parallel->clear_sequence_parallel();
   parallel->clear_num_layers_per_virtual_pipeline_stage();
   parallel->clear_decoder_first_pipeline_num_layers();
@@ -22,6 +25,7 @@ void ClearLayout(config::ParallelConfig* parallel) {
   parallel->clear_num_virtual_stages_per_pipeline_rank();
   parallel->clear_microbatch_group_size_per_virtual_pipeline_stage();
   parallel->clear_pipeline_model_parallel_layout();
+  parallel->clear_pipeline_model_parallel_split_rank();
   parallel->clear_account_for_embedding_in_pipeline_split();
   parallel->clear_account_for_loss_in_pipeline_split();
   parallel->clear_use_distributed_optimizer();
@@ -55,6 +59,20 @@ config::ContextParallelComm::Type CommTypeOf(PlanContext form) {
   return config::ContextParallelComm::p2p;
 }
 
+const char* NameOf(const LayoutAxes& axes) {
+  switch (axes.schedule) {
+    case PlanSchedule::kOneForwardOneBackward:
+      return axes.chunks > 1 ? "interleaved" : "1f1b";
+    case PlanSchedule::kZeroBubbleH1:
+      return "zb_h1";
+    case PlanSchedule::kZeroBubbleV:
+      return "zb_v";
+    case PlanSchedule::kGPipe:
+      return "gpipe";
+  }
+  return "";
+}
+
 void ApplyAxes(const LayoutAxes& axes, bool has_experts, config::ParallelConfig* parallel) {
   if (axes.tensor > 1) parallel->set_tensor_model_parallel_size(axes.tensor);
   if (axes.is_sequence_parallel) parallel->set_sequence_parallel(true);
@@ -67,13 +85,18 @@ void ApplyAxes(const LayoutAxes& axes, bool has_experts, config::ParallelConfig*
     }
   }
   if (axes.pipeline > 1) parallel->set_pipeline_model_parallel_size(axes.pipeline);
-  if (axes.chunks > 1) parallel->set_num_virtual_stages_per_pipeline_rank(axes.chunks);
-  if (axes.schedule == PlanSchedule::kZeroBubbleH1) parallel->set_pipeline_schedule("zb_h1");
+  if (axes.chunks > 1 && axes.schedule != PlanSchedule::kZeroBubbleV)
+    parallel->set_num_virtual_stages_per_pipeline_rank(axes.chunks);
+  if (axes.pipeline > 1) parallel->set_pipeline_schedule(NameOf(axes));
+  if (axes.encoder_stages > 0)
+    parallel->set_pipeline_model_parallel_split_rank(axes.encoder_stages);
+  if (axes.last_layers > 0) parallel->set_decoder_last_pipeline_num_layers(axes.last_layers);
   if (axes.ends_count) {
     parallel->set_account_for_embedding_in_pipeline_split(true);
     parallel->set_account_for_loss_in_pipeline_split(true);
   }
   parallel->set_data_parallel_size(axes.data);
+  if (axes.data_is_outermost) parallel->set_rank_order(kDataOutermost);
   if (has_experts) {
     parallel->set_expert_model_parallel_size(axes.expert);
     parallel->set_expert_tensor_parallel_size(axes.expert_tensor);
@@ -135,7 +158,11 @@ void ApplyRecompute(PlanRecompute recompute, config::PretrainConfig* config) {
 void ApplyOffload(const LayoutAxes& axes, config::PretrainConfig* config) {
   const double host_fraction = axes.host_fraction;
   config->mutable_parallel()->clear_param_cpu_offload();
-  if (axes.weights_on_host) config->mutable_parallel()->set_param_cpu_offload(true);
+  if (axes.weights_on_host) {
+    config->mutable_parallel()->set_param_cpu_offload(true);
+  } else {
+    config->mutable_parallel()->clear_param_offload_path();
+  }
   config::OptimizerConfig* const optimizer = config->mutable_optimizer();
   optimizer->clear_optimizer_cpu_offload();
   optimizer->clear_optimizer_offload_fraction();
@@ -146,13 +173,25 @@ void ApplyOffload(const LayoutAxes& axes, config::PretrainConfig* config) {
 
 }  // namespace
 
+PartSizes SizesOfParts(const LayoutAxes& axes, int64_t layers) {
+  const int64_t parts = axes.pipeline * axes.chunks;
+  if (parts == 1) return {layers, layers, layers};
+  if (axes.last_layers > 0) {
+    const int64_t others = (layers - axes.last_layers) / (parts - 1);
+    return {others, others, axes.last_layers};
+  }
+  const int64_t things = (layers + (axes.ends_count ? 2 : 0)) / parts;
+  const int64_t end = things - (axes.ends_count ? 1 : 0);
+  return {end, things, end};
+}
+
 int LayoutAxes::count() const {
   return (tensor > 1) + (context > 1) + (pipeline > 1) + (chunks > 1) + static_cast<int>(schedule) +
-         (data > 1) + (expert > 1) + (expert_tensor > 1) + is_sequence_parallel +
-         (host_fraction > 0) + weights_on_host + static_cast<int>(context_form) +
-         static_cast<int>(recompute) + static_cast<int>(shared_out) + (instances > 1) +
-         instances_share_states + (ranks_per_host > 0) + (hosts > 1) + quantizes_weights +
-         quantizes_gradients;
+         (last_layers > 0) + (encoder_stages > 0) + data_is_outermost + (data > 1) + (expert > 1) +
+         (expert_tensor > 1) + is_sequence_parallel + (host_fraction > 0) + weights_on_host +
+         static_cast<int>(context_form) + static_cast<int>(recompute) +
+         static_cast<int>(shared_out) + (instances > 1) + instances_share_states +
+         (ranks_per_host > 0) + (hosts > 1) + quantizes_weights + quantizes_gradients;
 }
 
 bool LayoutOverlaps(const config::PretrainConfig& config, bool is_gpu) {
@@ -208,13 +247,18 @@ std::string DescribeLayout(const LayoutAxes& axes) {
                                                  : ""));
   }
   if (axes.pipeline > 1) {
-    parts.push_back(absl::StrCat("pp ", axes.pipeline,
-                                 axes.chunks > 1 ? absl::StrCat(" x ", axes.chunks) : "",
-                                 axes.schedule == PlanSchedule::kZeroBubbleH1 ? " zb_h1" : ""));
+    parts.push_back(absl::StrCat(
+        "pp ", axes.pipeline, axes.chunks > 1 ? absl::StrCat(" x ", axes.chunks) : "",
+        axes.schedule == PlanSchedule::kOneForwardOneBackward ? ""
+                                                              : absl::StrCat(" ", NameOf(axes))));
+    if (axes.last_layers > 0)
+      parts.back() += absl::StrCat(" with ", axes.last_layers, " layers on the last stage");
+    if (axes.encoder_stages > 0)
+      parts.back() += absl::StrCat(" with the encoder on ", axes.encoder_stages);
   }
   if (axes.expert > 1) parts.push_back(absl::StrCat("ep ", axes.expert));
   if (axes.expert_tensor > 1) parts.push_back(absl::StrCat("etp ", axes.expert_tensor));
-  parts.push_back(absl::StrCat("dp ", axes.data));
+  parts.push_back(absl::StrCat("dp ", axes.data, axes.data_is_outermost ? " outermost" : ""));
   parts.push_back(absl::StrCat("micro-batch ", axes.micro_batch));
   if (axes.recompute == PlanRecompute::kSelective) parts.push_back("recompute selective");
   if (axes.recompute == PlanRecompute::kFull) parts.push_back("recompute full");

@@ -26,11 +26,13 @@ constexpr const char* kLayoutPaths[] = {
     "parallel.pipeline_schedule",
     "parallel.microbatch_group_size_per_virtual_pipeline_stage",
     "parallel.pipeline_model_parallel_layout",
+    "parallel.pipeline_model_parallel_split_rank",
     "parallel.decoder_first_pipeline_num_layers",
     "parallel.decoder_last_pipeline_num_layers",
     "parallel.account_for_embedding_in_pipeline_split",
     "parallel.account_for_loss_in_pipeline_split",
     "parallel.data_parallel_size",
+    "parallel.rank_order",
     "parallel.expert_model_parallel_size",
     "parallel.expert_tensor_parallel_size",
     "parallel.use_distributed_optimizer",
@@ -47,6 +49,7 @@ constexpr const char* kLayoutPaths[] = {
     "optimizer.optimizer_offload_fraction",
     "optimizer.optimizer_offload_path",
     "parallel.param_cpu_offload",
+    "parallel.param_offload_path",
 };
 
 }  // namespace

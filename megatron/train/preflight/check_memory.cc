@@ -113,15 +113,23 @@ std::optional<int64_t> FreeDiskBytes(FileSystem& fs, const std::string& director
 }
 
 absl::Status CheckDisk(FileSystem& fs, const RunOptions& options, const RunPlan& plan, int ranks) {
-  const int64_t planned = plan.file_bytes(ranks);
-  if (planned == 0) return absl::OkStatus();
-  const std::string& directory = options.trainer.state_directory;
-  const std::optional<int64_t> free = FreeDiskBytes(fs, directory);
-  if (!free.has_value() || planned <= *free) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("optimizer.optimizer_offload_path: the files of ", FormatQuantity(ranks, "rank"),
-                   " take ", FormatBytes(planned), " in '", directory, "' and ", FormatBytes(*free),
-                   " are free; a smaller optimizer.optimizer_offload_fraction takes less"));
+  const auto check = [&](const char* field, const std::string& directory, int64_t planned,
+                         const char* remedy) {
+    const std::optional<int64_t> free = planned == 0 ? std::nullopt : FreeDiskBytes(fs, directory);
+    if (!free.has_value() || planned <= *free) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        field, ": the files of ", FormatQuantity(ranks, "rank"), " take ", FormatBytes(planned),
+        " in '", directory, "' and ", FormatBytes(*free), " are free; ", remedy));
+  };
+  const std::string& of_states = options.trainer.state_directory;
+  const std::string& of_weights = options.trainer.weight_directory;
+  const int64_t states = plan.file_bytes(ranks), weights = plan.weight_file_bytes(ranks);
+  MEGATRON_RETURN_IF_ERROR(check("optimizer.optimizer_offload_path", of_states, states,
+                                 "a smaller optimizer.optimizer_offload_fraction takes less"));
+  // In one folder there is room for both.
+  return check("parallel.param_offload_path", of_weights,
+               weights > 0 && of_weights == of_states ? states + weights : weights,
+               "without it weights lie in host memory");
 }
 
 absl::Status CheckMemory(const RunOptions& options, const RunPlan& plan, int ranks) {

@@ -42,8 +42,8 @@ absl::Status CheckHostFits(int64_t planned, int64_t offloaded, std::optional<int
 // directory above it if it is not there; nothing where nobody says.
 std::optional<int64_t> FreeDiskBytes(FileSystem& fs, const std::string& directory);
 
-// Checks that the folder of optimizer.optimizer_offload_path has room for the files of `ranks`
-// ranks of the run.
+// Checks that the folders of optimizer.optimizer_offload_path and parallel.param_offload_path have
+// room for the files of `ranks` ranks of the run.
 absl::Status CheckDisk(FileSystem& fs, const RunOptions& options, const RunPlan& plan, int ranks);
 
 }  // namespace megatron

@@ -100,6 +100,29 @@ TEST(CheckDiskTest, SaysHowMuchTheFilesOfAllRanksHereLack) {
                              HasSubstr("2.93 KiB are free"))));
 }
 
+TEST(CheckDiskTest, FilesOfWeightsNeedRoomBesideThoseOfStates) {
+  MemoryFileSystem disk;
+  for (const char* folder : {"/states", "/weights"}) ASSERT_THAT(disk.CreateDirs(folder), IsOk());
+  disk.set_free_bytes(3000);
+  RunPlan plan = PlanOf(1);
+  RunOptions options = TwoRanks();
+  options.trainer.state_directory = "/states";
+  options.trainer.weight_directory = "/weights";
+  plan.stages[0].file_bytes = plan.stages[0].weight_file_bytes = 1024;
+  EXPECT_EQ(plan.weight_file_bytes(2), 2048);
+  EXPECT_THAT(CheckDisk(disk, options, plan, 2), IsOk());
+  options.trainer.weight_directory = "/states";
+  EXPECT_THAT(CheckDisk(disk, options, plan, 1), IsOk());
+  EXPECT_THAT(CheckDisk(disk, options, plan, 2),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("parallel.param_offload_path"), HasSubstr("2 ranks"),
+                             HasSubstr("take 4.00 KiB in '/states'"))));
+  options.trainer.weight_directory = "/weights";
+  plan.stages[0].weight_file_bytes = 1600;
+  EXPECT_THAT(CheckDisk(disk, options, plan, 2),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("in '/weights'")));
+}
+
 TEST(CheckDiskTest, ADirectoryThatIsNotThereHasTheSpaceOfTheOneAboveIt) {
   const auto free = FreeDiskBytes(PosixFileSystem(), testing::TempDir() + "/not/there/yet");
   ASSERT_TRUE(free.has_value());

@@ -171,8 +171,10 @@ std::string DescribeGridTraffic(const RunOptions& options) {
       " to a rank in a layer and micro-batch of ", FormatCount(tokens), " tokens; ",
       FormatBytes(std::llround(BytesReceivedIn1d(layer, grid.ranks(), tokens, bytes))), " in 1D; ",
       grid.mode(), " is less ",
-      less.has_value() ? absl::StrCat("from ", FormatCount(*less), " tokens on")
-                       : "with no number of tokens",
+      less.has_value()
+          ? absl::StrCat("from ", FormatCount(*less), " tokens on (",
+                         Rounded(double(*less) / double(model.hidden_size)), " times hidden_size)")
+          : "with no number of tokens",
       of_levels > 0 ? absl::StrCat("; ", FormatBytes(std::llround(of_levels)),
                                    " in a layer and step for gradients over levels")
                     : "");
@@ -352,10 +354,13 @@ class Screen {
       if (machine_.host_bytes)
         absl::StrAppend(&sum, "; available here: ", FormatBytes(*machine_.host_bytes));
     }
-    const int64_t in_files = planned_.plan.file_bytes(options_.num_ranks());
-    if (in_files > 0) {
-      absl::StrAppend(&sum, "; in files, all ranks: ", FormatBytes(in_files),
+    const int64_t states = planned_.plan.file_bytes(options_.num_ranks());
+    const int64_t weights = planned_.plan.weight_file_bytes(options_.num_ranks());
+    if (states + weights > 0) {
+      absl::StrAppend(&sum, "; in files, all ranks: ", FormatBytes(states + weights),
                       ", which each step reads and writes");
+      if (weights > 0)
+        absl::StrAppend(&sum, " (", FormatBytes(weights), " of weights, which each pass reads)");
       if (machine_.disk_bytes)
         absl::StrAppend(&sum, ", free there: ", FormatBytes(*machine_.disk_bytes));
     }
@@ -470,6 +475,7 @@ Json MemoryJson(const PlannedPretraining& planned, const MachineMemory& machine)
                       {"host_bytes", part.host_bytes()},
                       {"host_kinds", part.host_memory},
                       {"file_bytes", part.file_bytes},
+                      {"weight_file_bytes", part.weight_file_bytes},
                       {"local_checkpoint_bytes", part.local_bytes},
                       {"activations_of_a_micro_batch", part.activations}});
   }

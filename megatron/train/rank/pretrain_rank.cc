@@ -13,6 +13,7 @@
 #include "megatron/comm/communicator.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/comm/rank_grid.h"
+#include "megatron/comm/recorded_communicator.h"
 #include "megatron/optim/gradient_compressor.h"
 #include "megatron/train/failure/exit_status.h"
 #include "megatron/train/failure/stop_signals.h"
@@ -31,7 +32,10 @@ PretrainRank::PretrainRank(const PretrainRun& run, const ProcessGroup& world, Fi
       progress_(
           run.on_piece == nullptr
               ? std::function<void(Phase)>()
-              : [this](Phase phase) { run_.on_piece({world_, progress_.iteration(), phase}); }),
+              : [this](Phase phase) {
+                  run_.on_piece({world_, progress_.iteration(), phase,
+                                 trainer_ == nullptr ? nullptr : &trainer_->buffers()});
+                }),
       console_(is_reporting_rank(), &progress_),
       fs_(run.fs, &progress_),
       pool_(run.threads_per_rank),
@@ -66,7 +70,8 @@ absl::Status PretrainRank::BuildTrainer() {
   const int size = options.num_ranks();
   MEGATRON_ASSIGN_OR_RETURN(const RankGrid dense, RankGrid::Create(options.parallel, size));
   MEGATRON_ASSIGN_OR_RETURN(const RankGrid expert, RankGrid::CreateExpert(options.parallel, size));
-  MEGATRON_ASSIGN_OR_RETURN(const std::shared_ptr<Communicator> ranks, MakeDeviceCommunicator());
+  MEGATRON_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> ranks, MakeDeviceCommunicator());
+  if (options.trainer.rerun.enabled() && size > 1) ranks = Recorded(std::move(ranks), &calls_);
   MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups, MakeGroups(dense, expert, ranks));
   if (size > 1) {
     std::vector<std::vector<int>> all(1, std::vector<int>(size));
@@ -89,9 +94,15 @@ absl::Status PretrainRank::BuildTrainer() {
       trainer_,
       Trainer::Create(trainer, scaler, groups, run_.plan.stages[stage].sizes, stream_, &ledger_));
   trainer_->ReportTo(&progress_);
+  trainer_->RecordCallsIn(&calls_);
   if (const StateFile* const file = trainer_->buffers().state_file()) {
     console_.PrintLine(absl::StrCat("optimizer states: ", FormatBytes(file->bytes()),
                                     " of the first rank in a file in ", trainer.state_directory,
+                                    ", by ", file->method()));
+  }
+  if (const StateFile* const file = trainer_->buffers().weight_file()) {
+    console_.PrintLine(absl::StrCat("weights: ", FormatBytes(file->bytes()),
+                                    " of the first rank in a file in ", trainer.weight_directory,
                                     ", by ", file->method()));
   }
   DescribeCompression();
@@ -142,6 +153,9 @@ absl::Status PretrainRank::RestoreOrInitialize() {
     return WithExitCode(trainer_->buffers().status(), kExitIo);
   }
   const CheckpointReader& checkpoint = *run_.start.checkpoint;
+  // A model that is tuned has no adapters: they keep what they begin with.
+  if (run_.start.restore == Restore::kWeights && options().trainer.model.transformer.lora.dim > 0)
+    trainer_->InitializeWeights(options().seed);
   PeerFiles* const others = run_.start.peer_files.get();
   absl::Status status;
   std::vector<std::string> warnings;

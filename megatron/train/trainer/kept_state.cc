@@ -16,7 +16,7 @@ bool CanBeKept(Trainer& trainer) {
   const TrainerOptions& options = trainer.options();
   const ParameterBuffersOptions& buffers = trainer.buffers().options();
   return buffers.device.type == DeviceType::kCpu && buffers.sharding == DataSharding::kNone &&
-         trainer.buffers().state_file() == nullptr && trainer.outer_optimizer() == nullptr &&
+         !trainer.buffers().has_files() && trainer.outer_optimizer() == nullptr &&
          trainer.data_parallel().compressor() == nullptr &&
          !trainer.optimizer().rule().averages_over_ranks() &&
          options.model.transformer.moe.num_experts == 0 && !options.qk_clip.enabled &&

@@ -124,6 +124,8 @@ absl::StatusOr<RankPlan> PlanRank(const RunOptions& options, const RankGrid& den
   }
   if (const StateFile* const file = trainer->buffers().state_file())
     plan.file_bytes = file->bytes();
+  if (const StateFile* const file = trainer->buffers().weight_file())
+    plan.weight_file_bytes = file->bytes();
   if (!options.checkpoint.local_save.empty()) plan.local_bytes = ShardBytes(*trainer);
   AddHierarchical(options, dense, expert, rank, &plan);
   return plan;
@@ -172,9 +174,9 @@ int64_t RunPlan::host_bytes(int ranks) const {
   return bytes / (static_cast<int64_t>(stages.size()) * ranks_per_stage) * ranks;
 }
 
-int64_t RunPlan::file_bytes(int ranks) const {
+int64_t RunPlan::OfRanks(int64_t RankPlan::*bytes_of, int ranks) const {
   int64_t bytes = 0;
-  for (const RankPlan& stage : stages) bytes += ranks_per_stage * stage.file_bytes;
+  for (const RankPlan& stage : stages) bytes += ranks_per_stage * stage.*bytes_of;
   return bytes / (static_cast<int64_t>(stages.size()) * ranks_per_stage) * ranks;
 }
 
@@ -298,6 +300,12 @@ void AppendMemory(const RunOptions& options, const RunPlan& plan, std::string* t
     if (part.file_bytes > 0) {
       absl::StrAppendFormat(text, "  and in a file in %s: %s, which each step reads and writes\n",
                             options.trainer.state_directory, FormatBytes(part.file_bytes));
+    }
+    if (part.weight_file_bytes > 0) {
+      absl::StrAppendFormat(
+          text,
+          "  and in a file in %s: %s of weights, which each pass reads and each step writes\n",
+          options.trainer.weight_directory, FormatBytes(part.weight_file_bytes));
     }
     if (part.local_bytes > 0) {
       const int copies = options.checkpoint.peer_copies;

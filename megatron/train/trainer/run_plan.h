@@ -27,6 +27,8 @@ struct RankPlan {
   std::map<std::string, int64_t> activations;  // peak bytes of one micro-batch by name
   // Bytes of the rank's file of optimizer states, which each step reads and writes once.
   int64_t file_bytes = 0;
+  // Bytes of its file of weights, which each pass of a micro-batch reads and each step writes.
+  int64_t weight_file_bytes = 0;
   // Bytes of the rank's shard of a local checkpoint; 0 without checkpoint.local_save. The first rank
   // of the stage has the largest.
   int64_t local_bytes = 0;
@@ -48,12 +50,18 @@ struct RunPlan {
   int64_t rank_bytes() const;
   // Returns the bytes of host memory that `ranks` ranks on GPUs take.
   int64_t host_bytes(int ranks) const;
-  // Returns the bytes of the files of optimizer states of `ranks` ranks.
-  int64_t file_bytes(int ranks) const;
+  // Returns the bytes of the files of optimizer states, and of weights, of `ranks` ranks.
+  int64_t file_bytes(int ranks) const { return OfRanks(&RankPlan::file_bytes, ranks); }
+  int64_t weight_file_bytes(int ranks) const {
+    return OfRanks(&RankPlan::weight_file_bytes, ranks);
+  }
   // Returns the bytes of a local checkpoint, those of all ranks together, without copies.
   int64_t local_bytes() const;
   // Returns the bytes of a machine that runs `ranks` of them, in `processes` processes.
   int64_t machine_bytes(int ranks, int processes) const;
+
+  // Returns these bytes of `ranks` ranks.
+  int64_t OfRanks(int64_t RankPlan::*bytes_of, int ranks) const;
 };
 
 absl::StatusOr<RunPlan> PlanRun(const RunOptions& options);
