@@ -12,6 +12,10 @@
 
 namespace megatron {
 
+// Returns whether projections send beside their products. In chunks under sequence parallelism rows
+// are sent before the first and behind the last chunk.
+bool HidesMessages(const TransformerOptions& options);
+
 // Returns the options of the projection from the heads' outputs back to the hidden size. `name` is
 // the prefix of the attention's parameters.
 LinearOptions AttentionOutputLinear(const TransformerOptions& options, const std::string& name);

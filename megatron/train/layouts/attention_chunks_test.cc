@@ -10,7 +10,8 @@
 namespace megatron {
 namespace {
 
-LayoutOutcome Train(const ModelOptions& model, int64_t chunk, int ranks, int tensor = 1) {
+LayoutOutcome Train(const ModelOptions& model, int64_t chunk, int ranks, int tensor = 1,
+                    bool sequence_parallel = false) {
   TrainerOptions options = TinyRun(model, OptimizerOptions::kSgd);
   options.model.transformer.recompute.attention_chunk_tokens = chunk;
   LayoutRun run;
@@ -19,6 +20,7 @@ LayoutOutcome Train(const ModelOptions& model, int64_t chunk, int ranks, int ten
   run.layout.micro_batch_size = 2;
   run.layout.context = ranks;
   run.layout.tensor = tensor;
+  run.layout.sequence_parallel = sequence_parallel;
   run.layout.context_parallel = ContextParallel::kAllToAll;
   CountingSource source;
   return TrainOnLayout(options, run, source);
@@ -42,8 +44,27 @@ TEST(AttentionChunksTest, ContextParallelRanksTrainAsOneRankDoes) {
 TEST(AttentionChunksTest, TensorAndContextParallelRanksTrainAsOneRankDoes) {
   ModelOptions windowed = SmallWindowed();
   windowed.transformer.num_query_groups = 4;
-  for (const ModelOptions& model : {SmallGpt2(), windowed})
-    ExpectSameCurve(Train(model, 8, 2, 2), Train(model, 0, 1));
+  for (const ModelOptions& model : {SmallGpt2(), windowed}) {
+    const LayoutOutcome one = Train(model, 0, 1);
+    for (const bool sequence_parallel : {false, true})
+      ExpectSameCurve(Train(model, 8, 2, 2, sequence_parallel), one);
+  }
+}
+
+// Sums over tensor-parallel ranks add the same numbers in the same order, whether all of them get
+// the rows or each of them gets its own.
+TEST(AttentionChunksTest, SequenceParallelRanksHaveTheFirstLossOfTensorParallelOnes) {
+  ModelOptions llama = SmallLlama();
+  llama.transformer.qk_norm = true;
+  for (const ModelOptions& model : {SmallGpt2(), llama, SmallWindowed()}) {
+    const LayoutOutcome one = Train(model, 0, 1);
+    for (const int64_t chunk : {8, 24, 64}) {
+      const LayoutOutcome with = Train(model, chunk, 1, 2, true),
+                          without = Train(model, chunk, 1, 2);
+      EXPECT_EQ(with.losses[0], without.losses[0]) << chunk;
+      ExpectSameCurve(with, one);
+    }
+  }
 }
 
 }  // namespace
