@@ -11,9 +11,10 @@ namespace megatron {
 absl::StatusOr<std::unique_ptr<HostUpdate>> HostUpdate::Create(const Stream& stream,
                                                                int64_t most_elements,
                                                                std::optional<DType> weights_dtype,
-                                                               int threads, MemoryLedger* ledger) {
+                                                               bool reads_weights, int threads,
+                                                               MemoryLedger* ledger) {
   CHECK(stream.device().type != DeviceType::kCpu);
-  std::unique_ptr<HostUpdate> update(new HostUpdate(stream, threads));
+  std::unique_ptr<HostUpdate> update(new HostUpdate(stream, reads_weights, threads));
   const auto take = [&](DType dtype) {
     return PinnedBuffer::Create(stream.device(), most_elements * SizeOf(dtype),
                                 "host/optimizer staging", ledger);
@@ -53,8 +54,7 @@ void HostUpdate::Fetch(const HostPart& part, const Slot& slot) {
   // Whoever waits for what is fetched also waits for the weights that the slot had before.
   slot.sent->HoldBack(*to_host_);
   EnqueueCopyOnCuda(to_host_.get(), part.gradients, host.gradients);
-  if (part.weights.dtype() == DType::kFloat32)
-    EnqueueCopyOnCuda(to_host_.get(), part.weights, host.weights);
+  if (reads_weights_) EnqueueCopyOnCuda(to_host_.get(), part.weights, host.weights);
   slot.fetched->Record(*to_host_);
 }
 

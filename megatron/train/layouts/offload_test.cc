@@ -96,6 +96,16 @@ TEST_F(StatesInFilesOnTheCpuTest, EveryOptimizerAndDtypeHasTheSameBits) {
   }
 }
 
+TEST_F(StatesInFilesOnTheCpuTest, RemaindersHaveTheSameBits) {
+  TrainerOptions options = With(DType::kBFloat16);
+  options.optimizer.store_param_remainders = true;
+  ExpectSameBits(options);
+  options.diagnostics_interval = 1;
+  const LayoutOutcome without = Train(options, 0, {});
+  options.state_directory = testing::TempDir();
+  EXPECT_EQ(LayerValues(Train(options, 1, {})), LayerValues(without));
+}
+
 TEST_F(StatesInFilesOnTheCpuTest, EveryShardingHasTheSameBits) {
   for (const DataSharding sharding : {DataSharding::kNone, DataSharding::kStates,
                                       DataSharding::kGradients, DataSharding::kWeights}) {
@@ -145,6 +155,22 @@ TEST_F(StatesInFilesOnTheCpuTest, ACheckpointContinuesWithAnyOtherPartAndOnOther
   rest.load = first.save;
   rest.save.clear();
   EXPECT_EQ(TrainInFiles(options, 1, rest).state, Train(options, 0, whole).state);
+}
+
+TEST_F(OffloadTest, RemaindersHaveTheSameBits) {
+  TrainerOptions options = With(DType::kBFloat16);
+  options.optimizer.store_param_remainders = true;
+  for (const DType moments : {DType::kFloat32, DType::kBFloat16, DType::kUInt8}) {
+    options.optimizer.exp_avg_dtype = options.optimizer.exp_avg_sq_dtype = moments;
+    ExpectSameBits(options);
+  }
+  LayoutRun shared_out;
+  shared_out.layout.data = 2;
+  shared_out.layout.sharding = DataSharding::kWeights;
+  shared_out.layout.overlap = true;
+  ExpectSameBits(options, shared_out);
+  options.diagnostics_interval = 1;
+  EXPECT_EQ(LayerValues(Train(options, 0.5, {})), LayerValues(Train(options, 0, {})));
 }
 
 TEST_F(OffloadTest, EveryOptimizerAndDtypeHasTheSameBits) {

@@ -239,6 +239,27 @@ void CheckSkippedIterations(ConfigChecker& check) {
   }
 }
 
+// What passes change besides gradients and losses would be changed twice.
+void CheckRerun(ConfigChecker& check) {
+  constexpr char kMode[] = "train.rerun_mode";
+  const config::PretrainConfig& config = check.resolved();
+  if (config.train().rerun_mode() == config::RerunMode::disabled) return;
+  const auto refuse = [&](bool is_used, absl::string_view path, absl::string_view what) {
+    if (!is_used) return;
+    check.Error(kMode, absl::StrCat("cannot be used with ", check.Named(path), ": ", what,
+                                    " would change once more when a step is computed again"));
+  };
+  refuse(config.precision().fp8_format() != config::Fp8Format::none, "precision.fp8_format",
+         "the scales of FP8");
+  refuse(config.gradient_compression().type() != config::GradientCompression::none,
+         "gradient_compression.type", "the errors of compression");
+  const config::Optimizer::Type optimizer = config.optimizer().optimizer();
+  refuse(optimizer == config::Optimizer::onebit_adam ||
+             optimizer == config::Optimizer::onebit_lamb ||
+             optimizer == config::Optimizer::zero_one_adam,
+         "optimizer.optimizer", "the errors of signs");
+}
+
 // Moments in 8-bit floats have no scale, so that what they hold must lie in their range
 // (ops/adamw_element.h).
 void CheckMoments(ConfigChecker& check) {
@@ -271,7 +292,6 @@ void CheckRemainders(ConfigChecker& check) {
   const auto refuse = [&](bool is_set, const char* other) {
     if (is_set) check.Error(kRemainders, absl::StrCat("cannot be used with ", check.Named(other)));
   };
-  refuse(config.optimizer().optimizer_cpu_offload(), "optimizer.optimizer_cpu_offload");
   refuse(config.optimizer().qk_clip(), "optimizer.qk_clip");
   refuse(config.diloco().sync_every() > 0, "diloco.sync_every");
 }
@@ -353,6 +373,7 @@ void CheckTraining(ConfigChecker& check) {
   CheckRampup(check);
   CheckBatchSizeSchedule(check);
   CheckSkippedIterations(check);
+  CheckRerun(check);
   CheckRetention(check);
   CheckMoments(check);
   CheckRemainders(check);
