@@ -311,6 +311,12 @@ class Runner {
         Lose(index, code, signal);
         continue;
       }
+      // A child that was starting, such as one in the place of a lost one, ends at once when all
+      // are asked to. The others end in good order, and have their time.
+      if (options_.goes_on && signal != 0 && signal == result_.asked && !result_.asked_twice) {
+        child.lost_signal = signal;
+        continue;
+      }
       any_ended_ = true;
       if (options_.idle_limit > absl::ZeroDuration()) {
         next_look_ = std::min(next_look_, absl::Now());

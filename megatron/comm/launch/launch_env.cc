@@ -345,6 +345,9 @@ absl::StatusOr<LaunchEnvironment> ReadLaunchEnvironment(const EnvironmentMap& en
       reader.Number({{kRestartCountVariable, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"}},
                     0));
   launch.restart_reason = reader.Text(kRestartReasonVariable);
+  int64_t milliseconds = 0;
+  if (absl::SimpleAtoi(reader.Text(kLaunchTimeVariable), &milliseconds))
+    launch.launch_time = absl::FromUnixMillis(milliseconds);
   return launch;
 }
 

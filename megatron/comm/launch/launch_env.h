@@ -18,11 +18,13 @@
 #define MEGATRON_COMM_LAUNCH_LAUNCH_ENV_H_
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace megatron {
 
@@ -33,6 +35,9 @@ constexpr char kStoreServedVariable[] = "MEGATRON_STORE_SERVED";
 // The variables by which LaunchWithRestarts (restarts.h) tells ranks of the starts before.
 constexpr char kRestartCountVariable[] = "MEGATRON_RESTART_COUNT";
 constexpr char kRestartReasonVariable[] = "MEGATRON_RESTART_REASON";
+
+// The variable by which LaunchRanks tells when it began, in milliseconds since 1970.
+constexpr char kLaunchTimeVariable[] = "MEGATRON_LAUNCH_TIME";
 
 enum class LaunchSource { kExplicit, kTorchrun, kOpenMpi, kPmi, kSlurm, kSingle };
 
@@ -56,6 +61,9 @@ struct LaunchEnvironment {
   // TORCHELASTIC_RESTART_COUNT, SLURM_RESTART_COUNT.
   int restarts = 0;
   std::string restart_reason;
+  // When all ranks were started, also where this one is a replacement, as far as the launcher says
+  // so: MEGATRON_LAUNCH_TIME.
+  std::optional<absl::Time> launch_time;
 
   // Returns "rank 3 of 8 (local rank 1 of 2), rendezvous at node01:29500, from torchrun's
   // variables; Slurm's variables are set, too".

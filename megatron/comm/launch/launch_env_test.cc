@@ -179,6 +179,9 @@ TEST(LaunchEnvTest, RestartsAreThoseThatTheLauncherCounts) {
   ASSERT_THAT(launch, IsOk());
   EXPECT_EQ(launch->restarts, 3);
   EXPECT_EQ(launch->restart_reason, "rank 1 was killed");
+  EXPECT_FALSE(launch->launch_time.has_value());
+  EXPECT_EQ(ReadLaunchEnvironment({{"MEGATRON_LAUNCH_TIME", "1500"}})->launch_time,
+            absl::UnixEpoch() + absl::Milliseconds(1500));
   EXPECT_THAT(ReadLaunchEnvironment({{"MEGATRON_RESTART_COUNT", "often"}}),
               StatusIs(absl::StatusCode::kInvalidArgument));
 }

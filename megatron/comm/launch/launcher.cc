@@ -1,15 +1,14 @@
 #include "megatron/comm/launch/launcher.h"
 
 #include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "glog/logging.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/socket/socket.h"
 #include "megatron/comm/store/tcp_store.h"
@@ -17,38 +16,21 @@
 namespace megatron {
 namespace {
 
-// A process that serves a job's store until this object is destroyed, or the launcher ends.
-class StoreProcess {
- public:
-  static absl::StatusOr<std::unique_ptr<StoreProcess>> Start(Socket listener,
-                                                             const JobSecret& secret) {
-    const pid_t launcher = getpid();
-    const pid_t pid = fork();
-    if (pid < 0) return absl::ErrnoToStatus(errno, "fork");
-    if (pid == 0) {
-      setpgid(0, 0);  // so that a terminal's signals do not end it before the ranks
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (getppid() != launcher) _exit(1);
-      const auto server = TcpStoreServer::Create(std::move(listener), secret);
-      while (server.ok()) pause();
-      _exit(1);
-    }
-    return std::unique_ptr<StoreProcess>(new StoreProcess(pid));
-  }
-  ~StoreProcess() {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
-
- private:
-  explicit StoreProcess(pid_t pid) : pid_(pid) {}
-
-  const pid_t pid_;
-};
+// Serves a job's store from a thread of this process, which takes no signal of it: those are for
+// whoever sees the ranks to their end.
+absl::StatusOr<std::unique_ptr<TcpStoreServer>> ServeStore(Socket listener,
+                                                           const JobSecret& secret) {
+  sigset_t all, before;
+  sigfillset(&all);
+  PCHECK(pthread_sigmask(SIG_SETMASK, &all, &before) == 0);
+  auto server = TcpStoreServer::Create(std::move(listener), secret);
+  PCHECK(pthread_sigmask(SIG_SETMASK, &before, nullptr) == 0);
+  return server;
+}
 
 // Returns the variables that tell a rank its number and where the others are.
 void AddPlace(const LaunchOptions& options, const JobPlace& job, int local_rank,
-              EnvironmentMap* environment) {
+              absl::Time launched, EnvironmentMap* environment) {
   EnvironmentMap& variables = *environment;
   for (const auto& [name, value] : options.environment) variables[name] = value;
   variables["MEGATRON_LAUNCH"] = Name(LaunchSource::kExplicit);
@@ -59,6 +41,7 @@ void AddPlace(const LaunchOptions& options, const JobPlace& job, int local_rank,
   variables["MASTER_ADDR"] = job.master_addr;
   variables["MASTER_PORT"] = absl::StrCat(job.master_port);
   variables[kJobSecretVariable] = job.secret.ToHex();
+  variables[kLaunchTimeVariable] = absl::StrCat(absl::ToUnixMillis(launched));
   variables.erase(kStoreListenerVariable);
   variables.erase(kStoreServedVariable);
 }
@@ -76,10 +59,11 @@ absl::StatusOr<LaunchResult> LaunchRanks(const LaunchOptions& options) {
     MEGATRON_ASSIGN_OR_RETURN(const Endpoint master, LocalEndpoint(listener));
     job = JobPlace{0, options.ranks, master.host, master.port, JobSecret::Random()};
   }
-  std::unique_ptr<StoreProcess> store;
+  std::unique_ptr<TcpStoreServer> store;
   if (options.serves_store && listener.valid()) {
-    MEGATRON_ASSIGN_OR_RETURN(store, StoreProcess::Start(std::move(listener), job->secret));
+    MEGATRON_ASSIGN_OR_RETURN(store, ServeStore(std::move(listener), job->secret));
   }
+  const absl::Time launched = absl::Now();
   std::vector<Child> children(options.ranks);
   for (int local_rank = 0; local_rank < options.ranks; ++local_rank) {
     Child& child = children[local_rank];
@@ -88,7 +72,7 @@ absl::StatusOr<LaunchResult> LaunchRanks(const LaunchOptions& options) {
     child.prefix = absl::StrCat("[rank ", rank, "] ");
     child.command = options.command;
     child.environment = ProcessEnvironment();
-    AddPlace(options, *job, local_rank, &child.environment);
+    AddPlace(options, *job, local_rank, launched, &child.environment);
     if (rank == 0 && listener.valid()) {
       child.inherited = listener.fd();
       child.environment[kStoreListenerVariable] = absl::StrCat(listener.fd());

@@ -39,8 +39,8 @@ struct LaunchOptions {
   // Variables of the ranks, besides what this process has and what the launcher sets.
   std::vector<std::pair<std::string, std::string>> environment;
   std::optional<JobPlace> job;  // unset: these ranks are all
-  // Where these ranks are all: a process besides them serves the job's store, so that the others
-  // can go on when rank 0 is lost. Else rank 0 does.
+  // Where these ranks are all: this process serves the job's store, so that the others can go on
+  // when rank 0 is lost. Else rank 0 does.
   bool serves_store = false;
   ChildrenOptions children;
 };

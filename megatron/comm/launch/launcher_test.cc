@@ -183,6 +183,27 @@ TEST(LauncherTest, OthersGoOnWithoutALostRank) {
       LaunchShell(2, "test $MEGATRON_RANK = 1 && exit 21; sleep 60", options).result.exit_code, 21);
 }
 
+// A rank that is just starting, as in the place of a lost one, does not listen to signals yet.
+TEST(LauncherTest, ARankThatARequestEndsAtOnceLeavesTheOthersTheirTime) {
+  LaunchOptions options;
+  options.children.grace = absl::Milliseconds(100);
+  options.children.goes_on = true;
+  const std::string ready = TempPath("starting");
+  std::remove(ready.c_str());
+  const Launched launched = LaunchShell(
+      2,
+      absl::StrCat("if test $MEGATRON_RANK = 1; then touch ", ready,
+                   "; exec sleep 60; fi; trap 'sleep 1; exit 10' TERM; while ! test -e ", ready,
+                   "; do sleep 0.01; done; kill -TERM $PPID; while true; do sleep 0.01; done"),
+      options);
+  EXPECT_EQ(launched.result.exit_code, 10) << launched.result.Describe();
+  EXPECT_THAT(launched.result.killed, IsEmpty());
+  // Where nobody ends in good order the signal is the end.
+  EXPECT_EQ(LaunchShell(2, "test $MEGATRON_RANK = 1 && kill -TERM $PPID; exec sleep 60", options)
+                .result.exit_code,
+            128 + SIGTERM);
+}
+
 TEST(LauncherTest, TheDefaultGraceEndsAllWithinFiveSeconds) {
   const Launched launched = LaunchShell(2, "test $MEGATRON_RANK = 1 && exit 23; exec sleep 60");
   EXPECT_EQ(launched.result.exit_code, 23);
@@ -271,12 +292,14 @@ TEST(LauncherTest, ChildrenOfARankEndWithIt) {
 }
 
 // Runs in its own process, which can be signalled.
-pid_t LaunchInChild(const std::string& script, absl::Duration idle_limit = {}) {
+pid_t LaunchInChild(const std::string& script, absl::Duration idle_limit = {},
+                    bool serves_store = false) {
   const pid_t child = fork();
   if (child == 0) {
     LaunchOptions options;
     options.ranks = 2;
     options.children.idle_limit = idle_limit;
+    options.serves_store = serves_store;
     options.command = {"sh", "-c", script};
     const absl::StatusOr<LaunchResult> result = LaunchRanks(options);
     _exit(result.ok() ? result->exit_code : 99);
@@ -291,17 +314,20 @@ void WaitForFile(const std::string& path) {
 
 TEST(LauncherTest, SignalsArePassedOn) {
   const std::string ready = TempPath("ready");
-  for (const char* rank : {"0", "1"}) std::remove((ready + rank).c_str());
-  const pid_t launcher =
-      LaunchInChild(absl::StrCat("trap 'exit 10' TERM; echo yes > ", ready,
-                                 "$MEGATRON_RANK; while true; do sleep 0.01; done"));
-  WaitForFile(ready + "0");
-  WaitForFile(ready + "1");
-  kill(launcher, SIGTERM);
-  int status = 0;
-  ASSERT_EQ(waitpid(launcher, &status, 0), launcher);
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 10);
+  for (const bool serves_store : {false, true}) {  // a thread beside the launcher takes none
+    for (const char* rank : {"0", "1"}) std::remove((ready + rank).c_str());
+    const pid_t launcher =
+        LaunchInChild(absl::StrCat("trap 'exit 10' TERM; echo yes > ", ready,
+                                   "$MEGATRON_RANK; while true; do sleep 0.01; done"),
+                      /*idle_limit=*/{}, serves_store);
+    WaitForFile(ready + "0");
+    WaitForFile(ready + "1");
+    kill(launcher, SIGTERM);
+    int status = 0;
+    ASSERT_EQ(waitpid(launcher, &status, 0), launcher);
+    ASSERT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 10);
+  }
 }
 
 TEST(LauncherTest, ASecondSignalIsTheCauseOfTheEnd) {

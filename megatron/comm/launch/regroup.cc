@@ -386,6 +386,8 @@ absl::StatusOr<RegroupPlan> Regroup::MeetAsSpare(const Comer& me, int processes,
     MEGATRON_RETURN_IF_ERROR(IsOpen().status());
     next_ = std::max(before, next_);
   }
+  // Nobody may wait for a process that has come and leaves.
+  if (came_to_ == next_) store_.Set(Key(next_, absl::StrCat("comer/", comer_)), "").IgnoreError();
   return absl::CancelledError("asked to stop");
 }
 

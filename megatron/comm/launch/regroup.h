@@ -90,8 +90,9 @@ class Regroup {
       const Comer& me, absl::FunctionRef<std::vector<int>()> live,
       absl::FunctionRef<RegroupPlan(const std::vector<Comer>&)> decide);
   // Comes as a spare, to one rendezvous after another, until a plan names this process or ends.
-  // kCancelled: `stop` has returned true. kUnavailable, too, where all of the job's `processes` are
-  // spares: the last members were lost before they could take one in.
+  // kCancelled: `stop` has returned true, and nobody waits for this process. kUnavailable, too,
+  // where all of the job's `processes` are spares: the last members were lost before they could
+  // take one in.
   absl::StatusOr<RegroupPlan> MeetAsSpare(const Comer& me, int processes,
                                           absl::FunctionRef<bool()> stop);
 

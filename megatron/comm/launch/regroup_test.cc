@@ -3,6 +3,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status_matchers.h"
@@ -218,6 +219,33 @@ TEST_F(RegroupTest, MembersThatAreSilentAreLeftOutAndComeLater) {
   const RegroupPlan end = *late.MeetAsSpare({2, "a", -1, -1}, 3, [] { return false; });
   EXPECT_TRUE(end.ends);
   EXPECT_EQ(end.reason, "the run has ended");
+}
+
+// A spare that is asked to end leaves, and is not taken for a rank.
+TEST_F(RegroupTest, ASpareThatLeavesIsNotWaitedFor) {
+  ASSERT_TRUE(Regroup(&store_, absl::Seconds(20)).Open().ok());
+  Regroup spare(&store_, absl::Seconds(20));
+  bool stop = false;
+  const auto left =
+      spare.MeetAsSpare({2, "a", -1, -1}, 3, [&] { return std::exchange(stop, true); });
+  EXPECT_TRUE(absl::IsCancelled(left.status())) << left.status();
+  rules_.sizes.data = 2;
+  rules_.most_data_size = 3;
+  std::vector<RegroupPlan> plans(2);
+  std::vector<std::thread> threads;
+  for (const int rank : {0, 1}) {
+    threads.emplace_back([&, rank] {
+      Regroup regroup(&store_, absl::Seconds(20));
+      plans[rank] = *regroup.MeetAsMember(
+          {rank, "a", rank, 5},
+          [] {
+            return std::vector<int>{0, 1};
+          },
+          [&](const std::vector<Comer>& all) { return Decide(all); });
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(Places(plans[0]), ElementsAre(0, 1));
 }
 
 // Each rank was lost and started again before another one could take it in.
