@@ -176,8 +176,10 @@ void TcpControl::Serve(Peer* peer) {
 
 void TcpControl::Tick(absl::Time due) {
   const absl::Time now = absl::Now();
-  // This process itself may have been stopped. Then the silence says nothing about the others.
-  const bool was_away = now > due + options_.silence_limit / 2;
+  // The time for which this process itself was stopped, or waited for a processor, says nothing
+  // about the others, which may have waited with it. So silence is counted in heartbeats of this
+  // process: where a machine has too much to do, both are late.
+  const absl::Duration away = now - due;
   const std::set<int> awaited = activities_.Awaited();
   for (const auto& peer : peers_) {
     if (peer == nullptr || peer->said_goodbye || !ok()) continue;
@@ -188,7 +190,8 @@ void TcpControl::Tick(absl::Time due) {
              awaited.count(peer->rank) > 0 ? 1 : 0);
       }
     }
-    if (was_away) peer->last_heard = absl::ToUnixNanos(now);
+    peer->last_heard =
+        std::min(absl::ToUnixNanos(now), peer->last_heard + absl::ToInt64Nanoseconds(away));
     if (now > absl::FromUnixNanos(peer->last_heard) + options_.silence_limit) {
       FailBy(
           peer->rank, absl::StatusCode::kDeadlineExceeded,

@@ -49,11 +49,9 @@ void Print(absl::string_view text) {
   }
 }
 
-std::string ReportText(const absl::Status& reason, const std::map<int, std::string>& states,
-                       const World& world) {
-  std::string text = absl::StrCat("error: ", reason.message(), "\n");
-  if (reason.code() == absl::StatusCode::kAborted) return text;
-  absl::StrAppend(&text, "what the ranks were at:\n");
+// What each rank was at.
+std::string StatesText(const std::map<int, std::string>& states, const World& world) {
+  std::string text = "what the ranks were at:\n";
   for (const auto& [rank, state] : states) absl::StrAppend(&text, state);
   for (int rank = 0; world.spans_processes() && rank < world.size(); ++rank) {
     if (states.count(rank) == 0) absl::StrAppend(&text, "rank ", rank, " could not be asked\n");
@@ -104,21 +102,28 @@ bool FaultMonitor::WaitUntilReported() {
   return !left_to_aborter_;
 }
 
+std::string FaultMonitor::withheld() {
+  absl::MutexLock lock(&mutex_);
+  return withheld_;
+}
+
 void FaultMonitor::Run() {
-  bool is_own = false;  // found here
   while (world_.status().ok()) {
     if (StoppedWithin(kLook)) return;
     absl::Status found = world_.Overdue();
     if (found.ok() && options_.stuck_after > absl::ZeroDuration()) found = Look();
-    is_own = !found.ok();
-    if (is_own) world_.Abort(found);
+    is_own_ = !found.ok();
+    if (is_own_) world_.Abort(found);
   }
   const absl::Status reason = world_.status();
   Report(reason);
-  const bool lost_others =
-      !is_own && (absl::IsUnavailable(reason) || absl::IsDeadlineExceeded(reason));
-  const bool goes_on = lost_others && options_.grace_without_others > absl::ZeroDuration();
-  if (!StoppedWithin(goes_on ? options_.grace_without_others : options_.grace)) EndProcess(reason);
+  if (!StoppedWithin(GoesOn(reason) ? options_.grace_without_others : options_.grace))
+    EndProcess(reason);
+}
+
+bool FaultMonitor::GoesOn(const absl::Status& reason) const {
+  return !is_own_ && options_.grace_without_others > absl::ZeroDuration() &&
+         (absl::IsUnavailable(reason) || absl::IsDeadlineExceeded(reason));
 }
 
 // It does not unwind: what holds the ranks up must not hold up the end of the process.
@@ -130,14 +135,16 @@ void FaultMonitor::EndProcess(const absl::Status& reason) {
   _exit(end.exit_code);
 }
 
-void FaultMonitor::Update(Rank* rank, const Calls& calls, bool was_away) const {
+void FaultMonitor::Update(Rank* rank, const Calls& calls, absl::Duration away) const {
   const absl::Time now = absl::Now();
   const absl::Duration own_used = ProcessorTime(rank->clock);
   const absl::Duration used = own_used + calls.processor_time;
   const uint64_t moves = rank->progress->moves();
+  for (absl::Time* last : {&rank->moved, &rank->worked, &rank->own_worked})
+    *last = std::min(now, *last + away);
   if (own_used != rank->own_used) rank->own_worked = now;
   rank->own_used = own_used;
-  if (moves != rank->moves || rank->progress->waits_externally() || was_away) {
+  if (moves != rank->moves || rank->progress->waits_externally()) {
     rank->moved = rank->worked = rank->own_worked = now;
   } else if (used != rank->used) {
     rank->worked = now;
@@ -182,8 +189,10 @@ std::vector<RestingRank> FaultMonitor::RestingRanks() {
 
 absl::Status FaultMonitor::LookAtRanks() {
   const absl::Time now = absl::Now();
-  // The whole process was stopped: its ranks have had no more time than this thread.
-  const bool was_away = now > last_look_ + options_.stuck_after / 2;
+  // The whole process was stopped, or the machine has too much to do: its ranks have had no more
+  // time than this thread.
+  absl::Duration away = std::max(absl::ZeroDuration(), now - last_look_ - kLook);
+  if (away < kLook) away = absl::ZeroDuration();
   last_look_ = now;
   std::map<int, Calls> calls = CallsOfRanks();
   // The rank that has been stuck or late for longest is named: others may wait for what it holds.
@@ -193,7 +202,7 @@ absl::Status FaultMonitor::LookAtRanks() {
   {
     absl::MutexLock lock(&mutex_);
     for (auto& [number, rank] : ranks_) {
-      Update(&rank, calls[number], was_away);
+      Update(&rank, calls[number], away);
       if (now >= rank.worked + options_.stuck_after) {
         if (rank.worked >= stuck_since) continue;
         stuck_since = rank.worked;
@@ -268,10 +277,18 @@ void FaultMonitor::Report(const absl::Status& reason) {
   if (!left_to_aborter) {
     const auto states =
         world_.GatherStates(aborted ? "" : OwnState(), absl::Now() + options_.gather_time);
+    const bool brief = GoesOn(reason);
+    std::string text, rest;
     if (states.has_value()) {
-      Print(ReportText(reason, *states, world_));
-      TellReported(reason);
+      text = absl::StrCat("error: ", reason.message(), "\n");
+      if (!aborted) (brief ? rest : text) += StatesText(*states, world_);
+    } else if (is_own_ && options_.grace_without_others > absl::ZeroDuration()) {
+      text = OwnState();  // nobody else prints it
     }
+    Print(text);
+    if (states.has_value()) TellReported(reason);
+    absl::MutexLock lock(&mutex_);
+    withheld_ = std::move(rest);
   }
   absl::MutexLock lock(&mutex_);
   left_to_aborter_ = left_to_aborter;

@@ -57,7 +57,9 @@ struct FaultMonitorOptions {
   // themselves.
   absl::Duration gather_time = absl::Seconds(2);
   absl::Duration grace = absl::Seconds(2);
-  // The same where another process was lost, and this one goes on without it. Zero: as above.
+  // The same where another process was lost, and this one may go on without it: then only the cause
+  // is printed, and the rest of the report is withheld. A process that finds that its own rank is
+  // stuck prints what that was doing. Zero: as above.
   absl::Duration grace_without_others;
   // Describes the calls of a rank of this process on its device, for reports. Null: none.
   std::function<std::vector<std::string>(int rank)> device_calls;
@@ -93,6 +95,10 @@ class FaultMonitor {
   // is left to report it, because a rank of this process aborted the world.
   bool WaitUntilReported();
 
+  // Returns what a report has left out, for the case that this process does not go on; empty in a
+  // process that has not printed the report. After WaitUntilReported.
+  std::string withheld() ABSL_LOCKS_EXCLUDED(mutex_);
+
  private:
   struct Rank {
     const RankProgress* progress = nullptr;
@@ -116,11 +122,14 @@ class FaultMonitor {
   // Returns the ranks that have begun no new work for a while.
   std::vector<RestingRank> RestingRanks() ABSL_LOCKS_EXCLUDED(mutex_);
   std::map<int, Calls> CallsOfRanks() ABSL_LOCKS_EXCLUDED(mutex_);
-  void Update(Rank* rank, const Calls& calls, bool was_away) const;
+  // `away` is the time for which this thread did not run though it should have.
+  void Update(Rank* rank, const Calls& calls, absl::Duration away) const;
   absl::Duration LateAfter(const Rank& rank) const;
   // The world's failure hook: runs on the thread that has found the failure.
   void Remember(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_);
   std::string OwnState() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether this process may go on without others that were lost.
+  bool GoesOn(const absl::Status& reason) const;
   void Report(const absl::Status& reason);
   void TellReported(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_);
   [[noreturn]] void EndProcess(const absl::Status& reason);
@@ -141,6 +150,8 @@ class FaultMonitor {
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   bool reported_ ABSL_GUARDED_BY(mutex_) = false;
   bool left_to_aborter_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string withheld_ ABSL_GUARDED_BY(mutex_);
+  bool is_own_ = false;  // the failure was found here
   absl::Time last_look_ = absl::InfiniteFuture();
   DeadlockWatch deadlock_watch_;
   std::thread thread_;
