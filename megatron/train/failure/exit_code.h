@@ -8,6 +8,7 @@ enum ExitCode : int {
   kExitDone = 0,
   kExitSavedOnSignal = 10,
   kExitTimeLimit = 11,
+  kExitValidationFailed = 17,  // as Megatron's rerun state machine
   kExitConfig = 20,
   kExitData = 21,
   kExitCorruptCheckpoint = 22,

@@ -1,19 +1,23 @@
 // pretrain_gpt with a fault in it, for tests: MEGATRON_TEST_FAULT="hang update 2 5" makes rank 2
 // hang when it begins the sixth piece of work of the phase "update". The phase "end" comes after
-// all others: only the end of the process is left to do.
+// all others: only the end of the process is left to do. "flip", "nan" (once) and "flip_always",
+// from that piece on, change a gradient of the rank, in the phase "reduce".
 
 #include <linux/filter.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <sstream>
 #include <string>
 
 #include "glog/logging.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/optim/parameter_buffers.h"
 #include "megatron/train/pretrain_main.h"
 
 namespace megatron {
@@ -50,8 +54,10 @@ class Fault {
     const char* const launched = std::getenv("MEGATRON_RANK");
     const int rank = launched == nullptr ? piece.world.rank() : std::stoi(launched);
     if (rank != rank_ || Name(piece.phase) != phase_) return;
+    if (kind_ == "flip_always" && pieces_before_ <= 0) ChangeAGradient(piece.buffers);
     if (pieces_before_-- != 0) return;
     std::fprintf(stderr, "the fault begins\n");
+    if (kind_ == "flip" || kind_ == "nan") ChangeAGradient(piece.buffers);
     Strike(piece.world);
   }
 
@@ -64,6 +70,17 @@ class Fault {
   }
 
  private:
+  void ChangeAGradient(ParameterBuffers* buffers) const {
+    CHECK(buffers != nullptr);
+    const Bucket& bucket = buffers->buckets()[0];
+    const Tensor gradients = buffers->Gradients(bucket, bucket.range);
+    float& one = gradients.data<float>()[gradients.numel() / 2];
+    uint32_t bits;
+    std::memcpy(&bits, &one, sizeof(bits));
+    bits = kind_ == "nan" ? 0x7fc00000 : bits ^ 1;
+    std::memcpy(&one, &bits, sizeof(bits));
+  }
+
   void Strike(const ProcessGroup& world) const {
     if (kind_ == "kill") raise(SIGKILL);
     if (kind_ == "stop") raise(SIGSTOP);

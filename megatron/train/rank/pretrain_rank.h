@@ -11,6 +11,7 @@
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/nccl/nccl_communicator.h"
 #include "megatron/comm/process_group.h"
+#include "megatron/comm/recorded_communicator.h"
 #include "megatron/comm/watch/rank_progress.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/memory.h"
@@ -78,6 +79,7 @@ class PretrainRank {
   std::unique_ptr<CudaStream> cuda_;  // null on the CPU
   Stream stream_;
   std::unique_ptr<NcclWorld> nccl_;  // null where ranks do not talk by NCCL
+  CallRecord calls_;                 // of its groups, where steps are computed again
   std::unique_ptr<Trainer> trainer_;
   RunTotals totals_;  // set when training has ended
   bool has_state_ = false, makes_room_ = false;

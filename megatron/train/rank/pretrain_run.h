@@ -38,6 +38,7 @@ struct PieceOfWork {
   const ProcessGroup& world;  // all ranks; world.rank() is this one
   int64_t iteration;          // counted from 1; 0 before the first
   Phase phase;
+  ParameterBuffers* buffers;  // the rank's weights and gradients; null before there are any
 };
 
 // A function that is called for each piece on the thread that does it, so that a program can watch
