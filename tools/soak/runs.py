@@ -1,0 +1,190 @@
+"""A training run as a soak sees it: its processes, what it has printed, and what it has written."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+CONFIG = """\
+model { num_layers: 2 hidden_size: 32 num_attention_heads: 2 seq_length: 32 }
+optimizer { optimizer: sgd lr: 0.01 }
+train { micro_batch_size: 1 global_batch_size: 24 log_interval: 1000000 eval_interval: 0 }
+data { stories { num_bytes: 100000 } }
+logging { log_interval_seconds: 0 }
+"""
+# SGD's rounding differences do not grow. The bound is that of train/layouts for other layouts.
+TOLERANCE = 2e-6
+AXES = {"dp": "data_parallel_size", "tp": "tensor_model_parallel_size",
+        "pp": "pipeline_model_parallel_size"}
+FIRST_STEP = "first step done"
+TRACKER = "latest_checkpointed_iteration.txt"  # names the newest checkpoint
+
+
+def layout_arguments(layout):
+    """The fields of a layout such as {"dp": 2, "tp": 2}."""
+    fields = [f"--set=parallel.{AXES[axis]}={size}" for axis, size in layout.items()]
+    return fields if all(size == 1 for size in layout.values()) else fields + [
+        "--set=parallel.ranks_as=processes"]
+
+
+def name_of(layout):
+    return " ".join(f"{axis}{size}" for axis, size in layout.items())
+
+
+def read(path):
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""  # it is not there, or its process has ended
+
+
+def losses_of(directory):
+    """The losses by iteration, and the iterations that are there twice."""
+    losses, twice = {}, []
+    for line in read(os.path.join(directory, "metrics.jsonl")).splitlines():
+        try:
+            step = json.loads(line)
+        except ValueError:
+            continue  # a line that is being written
+        if "lm loss" not in step:
+            continue
+        if step["iteration"] in losses:
+            twice.append(step["iteration"])
+        losses[step["iteration"]] = step["lm loss"]
+    return losses, twice
+
+
+def checkpoints_of(directory):
+    """The directories of checkpoints, the oldest first."""
+    try:
+        names = [name for name in os.listdir(directory) if re.fullmatch(r"iter_\d+", name)]
+    except OSError:
+        return []
+    return [os.path.join(directory, name) for name in sorted(names, key=lambda n: int(n[5:]))]
+
+
+def shards_of(checkpoint):
+    return {name: read(os.path.join(checkpoint, name)) for name in sorted(os.listdir(checkpoint))
+            if name.startswith("shard_")}
+
+
+def processes_with(text):
+    """The processes that have `text` in their command, without this one."""
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        if text.encode() in read(f"/proc/{name}/cmdline"):
+            found.append(int(name))
+    return found
+
+
+class Run:
+    """One command that is started until it has trained to its end."""
+
+    def __init__(self, program, directory, steps, arguments):
+        self.program, self.directory, self.steps = program, directory, steps
+        self.save = os.path.join(directory, "run")
+        self.config = os.path.join(directory, "config.textproto")
+        self.log = os.path.join(directory, "log.txt")
+        self.arguments = arguments  # those that stay
+        self.layout = {}
+        self.launcher = []  # what starts the program on other hosts
+        self.hosts = None
+        self.had_long_fault = False  # one that was meant to be short has taken long
+        self.process = None
+        self.starts = 0
+        self.seen = 0  # where the log of this start begins
+        shutil.rmtree(directory, ignore_errors=True)  # what an earlier soak has left
+        os.makedirs(self.save)
+        with open(self.config, "w", encoding="utf-8") as file:
+            file.write(CONFIG)
+
+    def command(self, more=()):
+        return [*self.launcher, self.program, f"--config={self.config}", f"--set=train.train_iters={self.steps}",
+                f'--set=checkpoint.save="{self.save}"', *self.arguments,
+                *layout_arguments(self.layout), *more]
+
+    def start(self):
+        self.starts += 1
+        self.seen = os.path.getsize(self.log) if os.path.exists(self.log) else 0
+        with open(self.log, "ab") as log:
+            log.write(f"--- start {self.starts}: {name_of(self.layout)}\n".encode())
+            log.flush()
+            self.process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log,
+                                            stderr=subprocess.STDOUT, start_new_session=True)
+
+    def output(self, of_this_start=True):
+        text = read(self.log)
+        return (text[self.seen:] if of_this_start else text).decode(errors="replace")
+
+    def code(self):
+        """The exit code, or minus the signal; None while it runs."""
+        return self.process.poll()
+
+    def has_begun(self):
+        return FIRST_STEP in self.output() or "training goes on" in self.output()
+
+    def made_steps(self):
+        return read(os.path.join(self.save, "metrics.jsonl")).count(b'"lm loss"')
+
+    def ranks(self):
+        """The processes of the ranks that run, by their rank at the launch."""
+        ranks = {}
+        for child in processes_with(self.config):
+            for variable in read(f"/proc/{child}/environ").split(b"\0"):
+                if variable.startswith(b"MEGATRON_RANK="):
+                    ranks[int(variable[14:])] = child
+        return ranks
+
+    def processes(self):
+        return processes_with(self.config)
+
+    def store_ports(self):
+        """The ports at which the processes listen."""
+        inodes = set()
+        for pid in self.processes():
+            try:
+                for fd in os.listdir(f"/proc/{pid}/fd"):
+                    link = os.readlink(f"/proc/{pid}/fd/{fd}")
+                    if link.startswith("socket:["):
+                        inodes.add(link[8:-1])
+            except OSError:
+                pass
+        ports = []
+        for line in read("/proc/net/tcp").decode().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and words[9] in inodes:  # listens
+                ports.append(int(words[1].split(":")[1], 16))
+        return ports
+
+    def end_all(self):
+        """Kills what is left."""
+        for pid in processes_with(self.directory):
+            send(pid, signal.SIGCONT)
+            send(pid, signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait()
+
+    def orphans(self, patience=5):
+        """The processes that are still there some time after the first one has ended."""
+        until = time.monotonic() + patience
+        while (left := processes_with(self.directory)) and time.monotonic() < until:
+            time.sleep(0.05)
+        return left
+
+    def remove(self):
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def send(pid, number):
+    """Returns whether the process was there."""
+    try:
+        os.kill(pid, number)
+        return True
+    except ProcessLookupError:
+        return False
