@@ -1,5 +1,6 @@
 #include "megatron/train/preflight/open_checkpoint.h"
 
+#include <string>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -101,7 +102,12 @@ absl::StatusOr<StartingPoint> OpenCheckpoint(FileSystem& fs, const CheckpointOpt
   }
   if (!found.ok()) {
     const bool damaged = found.status().code() == absl::StatusCode::kDataLoss;
-    return WithExitCode(found.status(), damaged ? kExitCorruptCheckpoint : kExitIo);
+    const std::string remedy =
+        damaged && start.is_own
+            ? absl::StrCat("; to begin anew move '", options.save, "' away, or what is in it")
+            : "";
+    MEGATRON_RETURN_IF_ERROR(
+        WithExitCode(found.status(), damaged ? kExitCorruptCheckpoint : kExitIo), _ << remedy);
   }
   for (const std::string& warning : found->warnings) warn(warning);
   absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(fs, found->directory);
