@@ -1,7 +1,6 @@
 #include "megatron/train/planning/memory_estimate.h"
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 #include <set>
 #include <string>
@@ -10,8 +9,6 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/hierarchical/hierarchical_communicator.h"
 #include "megatron/optim/make_update_rule.h"
-#include "megatron/pipeline/schedule_kind.h"
-#include "megatron/pipeline/stage_plan.h"
 #include "megatron/plan/collective_time.h"
 #include "megatron/train/config/config_defaults.h"
 #include "megatron/train/config/layer_pattern.h"
@@ -26,9 +23,6 @@ constexpr int64_t kProbedStages = 3;
 // Stages of up to so many layers are planned as they are; the memory of larger ones is linear.
 constexpr int64_t kFewLayers = 3;
 constexpr int64_t kManyLayers = 24;
-// An interleaved schedule has as many micro-batches in flight with this many rounds as with more.
-constexpr int64_t kRounds = 3;
-constexpr int64_t kRoundsOfUnequalStages = 32;
 
 // Elements that the optimizer takes at once where some lie on the host (optim/optimizer.cc):
 // gradients and weights of two such pieces are in page-locked memory, and the norm of main weights
@@ -39,13 +33,14 @@ constexpr double kGradientElements = 1 << 22;
 
 // Returns the layers of each part of the model, in its order.
 std::vector<int64_t> LayersOfParts(const LayoutAxes& axes, int64_t layers) {
-  const int64_t parts = axes.pipeline * axes.chunks;
-  const int64_t ends = axes.ends_count ? 1 : 0;
-  std::vector<int64_t> sizes(parts, (layers + 2 * ends) / parts);
-  sizes.front() -= ends;
-  sizes.back() -= ends;
+  const PartSizes parts = SizesOfParts(axes, layers);
+  std::vector<int64_t> sizes(axes.pipeline * axes.chunks, parts.inner);
+  sizes.front() = parts.first;
+  sizes.back() = parts.last;
   return sizes;
 }
+
+bool IsV(const LayoutAxes& axes) { return axes.schedule == PlanSchedule::kZeroBubbleV; }
 
 void SetLayers(int64_t layers, bool is_mixture, config::PretrainConfig* config) {
   config::ModelConfig* const model = config->mutable_model();
@@ -55,14 +50,6 @@ void SetLayers(int64_t layers, bool is_mixture, config::PretrainConfig* config) 
   model->clear_no_rope_freq();
   if (model->has_num_experts())
     model->set_moe_layer_freq(is_mixture ? "1" : absl::StrCat("[0]*", layers));
-}
-
-void SetMicroBatches(int64_t count, config::PretrainConfig* config) {
-  config::TrainConfig* const train = config->mutable_train();
-  train->clear_rampup_batch_size();
-  train->clear_step_batch_size_schedule();
-  train->set_global_batch_size(count * train->micro_batch_size() *
-                               config->parallel().data_parallel_size());
 }
 
 // Returns the fewest data-parallel ranks that the experts can lie on.
@@ -79,6 +66,7 @@ config::PretrainConfig ForDevice(config::PretrainConfig config, bool is_gpu) {
 void ClearForms(LayoutAxes* axes) {
   axes->ranks_per_host = 0;
   axes->hosts = 1;
+  axes->data_is_outermost = false;
   axes->quantizes_weights = axes->quantizes_gradients = false;
 }
 
@@ -115,7 +103,8 @@ MemoryEstimator::MemoryEstimator(const config::PretrainConfig& config, int64_t v
     : config_(ForDevice(config, is_gpu)),
       resolved_(config_),
       vocab_size_(vocab_size),
-      is_gpu_(is_gpu) {
+      is_gpu_(is_gpu),
+      slots_(config_, vocab_size, is_gpu) {
   ResolveDefaults(&resolved_);
   is_mixture_.assign(resolved_.model().num_layers(), resolved_.model().has_num_experts());
   if (resolved_.model().has_num_experts()) {
@@ -123,6 +112,7 @@ MemoryEstimator::MemoryEstimator(const config::PretrainConfig& config, int64_t v
         ParseLayerPattern(resolved_.model().moe_layer_freq(), resolved_.model().num_layers());
     if (pattern.ok()) is_mixture_ = *pattern;
   }
+  has_encoder_ = resolved_.model().model_type() == config::ModelType::t5;
   if (config.precision().bf16() || config.precision().fp16()) weight_bytes_ = 2;
 }
 
@@ -132,6 +122,7 @@ absl::StatusOr<MemoryEstimator::Places> MemoryEstimator::PlanPlaces(LayoutAxes a
   axes.pipeline = axes.pipeline > 1 ? kProbedStages : 1;
   axes.chunks = 1;
   axes.ends_count = false;
+  axes.last_layers = 0;
   axes.data = LeastData(axes);
   axes.shared_out = SharedOut::kNothing;
   axes.host_fraction = 0;
@@ -146,29 +137,80 @@ absl::StatusOr<MemoryEstimator::Places> MemoryEstimator::PlanPlaces(LayoutAxes a
   const int64_t micro_batches = has_many ? axes.pipeline : 2 * axes.pipeline;
   SetMicroBatches(micro_batches, &config);
   ResolveDefaults(&config);
+  Places places;
+  for (int64_t stage = 0; stage < axes.pipeline; ++stage) {
+    MEGATRON_ASSIGN_OR_RETURN(const PlannedStage planned,
+                              PlanStageAsItIs(config, micro_batches, stage));
+    places.push_back(planned.bytes);
+    for (double StageBytes::*member :
+         {&StageBytes::saved, &StageBytes::deferred, &StageBytes::host_saved}) {
+      places.back().*member = planned.parts.front().*member;
+    }
+  }
+  return places;
+}
+
+absl::StatusOr<MemoryEstimator::PlannedStage> MemoryEstimator::PlanStageAsItIs(
+    const config::PretrainConfig& config, int64_t micro_batches, int64_t stage) const {
   const RunOptions options = ToRunOptions(config, vocab_size_);
   std::set<std::string> states = {"master weights"};
   for (const OptimizerState& state : MakeUpdateRule(options.trainer.optimizer)->states())
     states.insert(state.name);
-  Places places;
-  for (int stage = 0; stage < axes.pipeline; ++stage) {
-    MEGATRON_ASSIGN_OR_RETURN(RankPlan plan, PlanStageOfRun(options, stage));
-    StageBytes bytes;
-    bytes.weights = Take("weights", &plan.memory);
-    bytes.gradients = Take("gradients", &plan.memory);
-    bytes.batches = Take("batches", &plan.memory) / double(micro_batches);
-    for (const std::string& state : states) bytes.optimizer += Take(state, &plan.memory);
-    bytes.saved = double(plan.sizes.slots[0].bytes);
-    bytes.deferred = double(plan.sizes.deferred[0].bytes);
-    bytes.temporary = double(plan.sizes.recompute + plan.sizes.scratch);
-    bytes.host_saved = double(plan.sizes.slots[0].host);
-    bytes.host_temporary = double(plan.sizes.host_recompute + plan.sizes.host_scratch);
-    // "batches/graphs" stays: micro-batches in flight are few, and the batch is small.
-    for (const auto& [name, held] : plan.memory) bytes.fixed += double(held);
-    bytes.fixed -= double(plan.sizes.total() - plan.sizes.graph_inputs);
-    places.push_back(bytes);
+  MEGATRON_ASSIGN_OR_RETURN(RankPlan plan, PlanStageOfRun(options, int(stage)));
+  PlannedStage planned;
+  StageBytes& bytes = planned.bytes;
+  bytes.weights = Take("weights", &plan.memory);
+  bytes.gradients = Take("gradients", &plan.memory);
+  bytes.batches = Take("batches", &plan.memory) / double(micro_batches);
+  for (const std::string& state : states) bytes.optimizer += Take(state, &plan.memory);
+  bytes.temporary = double(plan.sizes.recompute + plan.sizes.scratch);
+  bytes.host_temporary = double(plan.sizes.host_recompute + plan.sizes.host_scratch);
+  // "batches/graphs" stays: micro-batches in flight are few, and the batch is small.
+  for (const auto& [name, held] : plan.memory) bytes.fixed += double(held);
+  bytes.fixed -= double(plan.sizes.total() - plan.sizes.graph_inputs);
+  for (size_t chunk = 0; chunk < plan.sizes.slots.size(); ++chunk) {
+    StageBytes part;
+    part.saved = double(plan.sizes.slots[chunk].bytes);
+    part.deferred = double(plan.sizes.deferred[chunk].bytes);
+    part.host_saved = double(plan.sizes.slots[chunk].host);
+    planned.parts.push_back(part);
   }
-  return places;
+  return planned;
+}
+
+absl::StatusOr<const MemoryEstimator::PlannedStage*> MemoryEstimator::StageOf(LayoutAxes axes,
+                                                                              int64_t stage) {
+  const std::array<int64_t, 15> key = {axes.tensor,
+                                       axes.context,
+                                       axes.pipeline,
+                                       axes.chunks,
+                                       static_cast<int64_t>(axes.schedule),
+                                       axes.ends_count,
+                                       axes.encoder_stages,
+                                       axes.expert,
+                                       axes.expert_tensor,
+                                       axes.micro_batch,
+                                       axes.is_sequence_parallel,
+                                       static_cast<int64_t>(axes.context_form),
+                                       axes.context_team,
+                                       static_cast<int64_t>(axes.recompute),
+                                       stage};
+  const auto found = stages_.find(key);
+  if (found != stages_.end()) return &found->second;
+  axes.data = LeastData(axes);
+  axes.shared_out = SharedOut::kNothing;
+  axes.instances = 1;
+  axes.instances_share_states = false;
+  axes.host_fraction = 0;
+  axes.weights_on_host = false;
+  ClearForms(&axes);
+  config::PretrainConfig config = config_;
+  ApplyLayout(axes, is_gpu_, &config);
+  const int64_t micro_batches = 2 * axes.pipeline;
+  SetMicroBatches(micro_batches, &config);
+  ResolveDefaults(&config);
+  MEGATRON_ASSIGN_OR_RETURN(PlannedStage planned, PlanStageAsItIs(config, micro_batches, stage));
+  return &(stages_[key] = std::move(planned));
 }
 
 absl::StatusOr<const MemoryEstimator::Places*> MemoryEstimator::ProbeOf(const LayoutAxes& axes,
@@ -202,12 +244,12 @@ absl::StatusOr<MemoryEstimator::StageBytes> MemoryEstimator::LayersOf(const Layo
   MEGATRON_ASSIGN_OR_RETURN(const Places* const before, ProbeOf(axes, is_mixture, many - 1));
   MEGATRON_ASSIGN_OR_RETURN(const Places* const after, ProbeOf(axes, is_mixture, many));
   StageBytes bytes = (*after)[place];
-  for (double StageBytes::*part :
+  for (double StageBytes::*member :
        {&StageBytes::weights, &StageBytes::gradients, &StageBytes::optimizer, &StageBytes::fixed,
         &StageBytes::saved, &StageBytes::deferred, &StageBytes::host_saved}) {
-    const double layer = (*after)[place].*part - (*before)[place].*part;
-    bytes.*part =
-        with_ends ? (*after)[place].*part + double(layers - many) * layer : double(layers) * layer;
+    const double layer = (*after)[place].*member - (*before)[place].*member;
+    bytes.*member = with_ends ? (*after)[place].*member + double(layers - many) * layer
+                              : double(layers) * layer;
   }
   return bytes;
 }
@@ -253,11 +295,19 @@ absl::StatusOr<MemoryEstimator::StageBytes> MemoryEstimator::BothKinds(const Lay
 // Blocks of layers take turns in a pool, whose size depends on their order: all layers are planned.
 absl::StatusOr<MemoryEstimator::Whole> MemoryEstimator::WholeBytes(const LayoutAxes& axes,
                                                                    int64_t stage) {
+  // In the second round blocks of several chunks are at work at once.
+  int64_t micro_batches = axes.chunks > 1 ? 2 * axes.pipeline : 2;
+  if (IsV(axes)) {
+    const int64_t samples = resolved_.train().global_batch_size();
+    micro_batches = slots_.Enough(axes, samples / (axes.micro_batch * axes.data));
+  }
   const bool is_alone = axes.data * axes.context == 1;  // with weights on the host
-  const std::array<int64_t, 13> key = {axes.tensor,
+  const std::array<int64_t, 17> key = {axes.tensor,
                                        axes.context,
                                        axes.pipeline,
                                        axes.chunks,
+                                       axes.last_layers,
+                                       axes.encoder_stages,
                                        int64_t(axes.schedule),
                                        axes.expert,
                                        axes.expert_tensor,
@@ -266,22 +316,25 @@ absl::StatusOr<MemoryEstimator::Whole> MemoryEstimator::WholeBytes(const LayoutA
                                        axes.quantizes_gradients,
                                        is_alone,
                                        axes.weights_on_host,
+                                       micro_batches,
+                                       IsV(axes) ? int64_t(axes.recompute) : 0,
                                        stage};
   const auto found = whole_.find(key);
   if (found != whole_.end()) return found->second;
   LayoutAxes simple = axes;
   simple.micro_batch = 1;
-  simple.recompute = PlanRecompute::kNone;
+  // The order of a V's passes depends on what they take.
+  if (!IsV(axes)) simple.recompute = PlanRecompute::kNone;
   if (!is_alone) simple.data = 2 * LeastData(axes);
   simple.instances = 1;  // so few ranks may be fewer than the instances
   simple.instances_share_states = false;
   simple.host_fraction = axes.weights_on_host ? 1 : 0;
+  simple.data_is_outermost = false;
   simple.ranks_per_host = 0;  // messages stay
   simple.hosts = 1;
   config::PretrainConfig config = config_;
   ApplyLayout(simple, is_gpu_, &config);
-  // In the second round blocks of several chunks are at work at once.
-  SetMicroBatches(axes.chunks > 1 ? 2 * axes.pipeline : 2, &config);
+  SetMicroBatches(micro_batches, &config);
   ResolveDefaults(&config);
   MEGATRON_ASSIGN_OR_RETURN(RankPlan plan,
                             PlanStageOfRun(ToRunOptions(config, vocab_size_), int(stage)));
@@ -291,72 +344,6 @@ absl::StatusOr<MemoryEstimator::Whole> MemoryEstimator::WholeBytes(const LayoutA
   whole.sums = Take("gradients/sum", &plan.memory) * double(simple.data * simple.context);
   whole_[key] = whole;
   return whole;
-}
-
-// A result is written to one of so many messages while the other is sent (pipeline/executor.cc).
-constexpr double kOutgoing = 2;
-
-// The executor holds a tensor for each message that a stage has received and not yet used.
-MemoryEstimator::Schedule MemoryEstimator::PlanSlots(const config::PretrainConfig& config,
-                                                     bool all_stages) const {
-  const TrainerOptions options = ToRunOptions(config, vocab_size_).trainer;
-  ScheduleOptions schedule;
-  schedule.kind = options.pipeline_schedule;
-  schedule.stages = options.placement.stages;
-  schedule.chunks = options.placement.chunks;
-  schedule.microbatches = static_cast<int>(options.packing.max_micro_batches);
-  schedule.group = options.microbatch_group;
-  schedule.costs = options.action_costs.Mean();
-  const double message =
-      double(config.model().seq_length() * config.model().hidden_size()) * weight_bytes_;
-  Schedule slots;
-  for (const bool trains : {true, false}) {
-    const megatron::Schedule actions = trains ? MakeSchedule(schedule) : MakeForwards(schedule);
-    for (int stage = 0; stage < schedule.stages; ++stage) {
-      if (stage > 1 && stage + 1 < schedule.stages && !all_stages) continue;
-      const StagePlan plan = PlanStage(actions, stage, options.action_costs);
-      StageSlots& of_stage = slots[stage];
-      of_stage.counts.resize(plan.chunks());
-      of_stage.deferred.resize(plan.chunks());
-      double messages = schedule.stages > 1 ? kOutgoing : 0;
-      for (int chunk = 0; chunk < plan.chunks(); ++chunk) {
-        of_stage.counts[chunk] = std::max<double>(of_stage.counts[chunk], plan.slots[chunk]);
-        of_stage.deferred[chunk] =
-            std::max<double>(of_stage.deferred[chunk], plan.deferred_slots[chunk]);
-        if (plan.has_input(chunk)) messages += plan.input_slots[chunk];
-        if (plan.has_output(chunk)) messages += plan.gradient_slots[chunk];
-      }
-      of_stage.edges = std::max(of_stage.edges, messages * message);
-    }
-  }
-  return slots;
-}
-
-bool MemoryEstimator::HasEqualStages(const LayoutAxes& axes) const {
-  return !axes.ends_count && std::adjacent_find(is_mixture_.begin(), is_mixture_.end(),
-                                                std::not_equal_to<>()) == is_mixture_.end();
-}
-
-const MemoryEstimator::Schedule& MemoryEstimator::ScheduleOf(const LayoutAxes& axes,
-                                                             int64_t micro_batches) {
-  // Before a slow stage messages pile up as long as the step goes on.
-  const int64_t rounds = HasEqualStages(axes) ? kRounds : kRoundsOfUnequalStages;
-  const int64_t enough = std::min(micro_batches, rounds * axes.pipeline);
-  const std::array<int64_t, 5> key = {axes.pipeline, axes.chunks, int64_t(axes.schedule), enough,
-                                      int64_t(axes.recompute)};
-  const auto found = schedules_.find(key);
-  if (found != schedules_.end()) return found->second;
-  LayoutAxes simple;
-  simple.pipeline = axes.pipeline;
-  simple.chunks = axes.chunks;
-  simple.schedule = axes.schedule;
-  simple.ends_count = axes.ends_count;
-  simple.recompute = axes.recompute;
-  config::PretrainConfig config = config_;
-  ApplyLayout(simple, is_gpu_, &config);
-  SetMicroBatches(enough, &config);
-  ResolveDefaults(&config);
-  return schedules_[key] = PlanSlots(config, !HasEqualStages(axes));
 }
 
 double MemoryEstimator::ExpertShare(const LayoutAxes& axes, int64_t mixtures,
@@ -393,42 +380,68 @@ absl::Status MemoryEstimator::ShareOut(const LayoutAxes& axes, int64_t stage, in
   return absl::OkStatus();
 }
 
-absl::StatusOr<MemoryNeeds> MemoryEstimator::StageTotal(const LayoutAxes& axes, int64_t stage,
-                                                        const StageSlots& slots) {
+absl::StatusOr<MemoryEstimator::Held> MemoryEstimator::HeldByStacks(
+    const LayoutAxes& axes, int64_t stage, const PipelineSlots::Stage& slots) {
+  MEGATRON_ASSIGN_OR_RETURN(const PlannedStage* const planned, StageOf(axes, stage));
+  Held held;
+  held.bytes = planned->bytes;
+  for (size_t chunk = 0; chunk < planned->parts.size(); ++chunk) {
+    const StageBytes& part = planned->parts[chunk];
+    held.saved += slots.counts[chunk] * part.saved + slots.deferred[chunk] * part.deferred;
+    held.host_saved += slots.counts[chunk] * part.host_saved;
+  }
+  if (has_encoder_) return held;
+  // A V's two parts of the model, of which the second comes back to the first stage.
+  const std::vector<int64_t> parts = LayersOfParts(axes, resolved_.model().num_layers());
+  for (const int64_t part : {stage, int64_t(parts.size()) - 1 - stage}) {
+    const auto begin =
+        is_mixture_.begin() + std::accumulate(parts.begin(), parts.begin() + part, int64_t{0});
+    held.mixtures += std::count(begin, begin + parts[part], true);
+  }
+  return held;
+}
+
+absl::StatusOr<MemoryEstimator::Held> MemoryEstimator::HeldBytes(
+    const LayoutAxes& axes, int64_t stage, const PipelineSlots::Stage& slots) {
+  if (has_encoder_ || IsV(axes)) return HeldByStacks(axes, stage, slots);
   const size_t place = stage == 0 ? 0 : stage + 1 == axes.pipeline ? 2 : 1;
   const std::vector<int64_t> parts = LayersOfParts(axes, resolved_.model().num_layers());
-  int64_t mixtures = 0;
+  Held held;
   int64_t layers = 0;
   bool begins_with_mixture = false;
-  double saved = 0, host_saved = 0;
   for (int64_t chunk = 0; chunk < axes.chunks; ++chunk) {
     const int64_t part = chunk * axes.pipeline + stage;
     const auto begin =
         is_mixture_.begin() + std::accumulate(parts.begin(), parts.begin() + part, int64_t{0});
     const int64_t experts = std::count(begin, begin + parts[part], true);
     if (chunk == 0) begins_with_mixture = parts[part] > 0 && *begin;
-    mixtures += experts;
+    held.mixtures += experts;
     layers += parts[part];
-    // The first of a stage's chunks has the embedding, or the last the loss.
-    const bool is_inner =
-        (place == 0 && axes.pipeline > 1 && chunk > 0) || (place == 2 && chunk + 1 < axes.chunks);
-    MEGATRON_ASSIGN_OR_RETURN(const StageBytes kept,
-                              BothKinds(axes, is_inner ? 1 : place, experts, parts[part] - experts,
-                                        parts[part] > 0 && *begin));
-    saved += slots.counts[chunk] * kept.saved + slots.deferred[chunk] * kept.deferred;
-    host_saved += slots.counts[chunk] * kept.host_saved;
+    const size_t place_of_part = part == 0 ? 0 : part + 1 == int64_t(parts.size()) ? 2 : 1;
+    MEGATRON_ASSIGN_OR_RETURN(
+        const StageBytes kept,
+        BothKinds(axes, place_of_part, experts, parts[part] - experts, parts[part] > 0 && *begin));
+    held.saved += slots.counts[chunk] * kept.saved + slots.deferred[chunk] * kept.deferred;
+    held.host_saved += slots.counts[chunk] * kept.host_saved;
   }
-  MEGATRON_ASSIGN_OR_RETURN(
-      StageBytes bytes, BothKinds(axes, place, mixtures, layers - mixtures, begins_with_mixture));
+  MEGATRON_ASSIGN_OR_RETURN(held.bytes, BothKinds(axes, place, held.mixtures,
+                                                  layers - held.mixtures, begins_with_mixture));
+  return held;
+}
+
+absl::StatusOr<MemoryNeeds> MemoryEstimator::StageTotal(const LayoutAxes& axes, int64_t stage,
+                                                        const PipelineSlots::Stage& slots) {
+  MEGATRON_ASSIGN_OR_RETURN(const Held held, HeldBytes(axes, stage, slots));
+  StageBytes bytes = held.bytes;
   const double elements = bytes.weights / weight_bytes_;
-  MEGATRON_RETURN_IF_ERROR(ShareOut(axes, stage, mixtures, &bytes));
+  MEGATRON_RETURN_IF_ERROR(ShareOut(axes, stage, held.mixtures, &bytes));
   bytes.fixed += HierarchicalBytes(axes, resolved_.model().has_num_experts());
   const double micro_batches =
       double(resolved_.train().global_batch_size()) / double(axes.micro_batch * axes.data);
   const double rows = double(axes.micro_batch) / double(axes.context) /
                       double(axes.is_sequence_parallel ? axes.tensor : 1);
   MemoryNeeds needs;
-  needs.host = host_saved + bytes.host_temporary;
+  needs.host = held.host_saved + bytes.host_temporary;
   double moved = axes.host_fraction * bytes.optimizer;
   if (axes.weights_on_host) {
     moved += bytes.weights + bytes.gradients;
@@ -438,8 +451,8 @@ absl::StatusOr<MemoryNeeds> MemoryEstimator::StageTotal(const LayoutAxes& axes, 
     needs.host += moved + 2 * kPieceElements * (4 + weight_bytes_);
     if (weight_bytes_ < 4) bytes.fixed += 4 * std::min(kPieceElements, elements);
   }
-  needs.device = bytes.weights + bytes.gradients + bytes.optimizer - moved + bytes.fixed + saved +
-                 bytes.temporary + slots.edges * rows + bytes.batches * micro_batches;
+  needs.device = bytes.weights + bytes.gradients + bytes.optimizer - moved + bytes.fixed +
+                 held.saved + bytes.temporary + slots.edges * rows + bytes.batches * micro_batches;
   return needs;
 }
 
@@ -447,7 +460,7 @@ absl::StatusOr<MemoryNeeds> MemoryEstimator::Bytes(const LayoutAxes& axes) {
   const int64_t micro_batches =
       resolved_.train().global_batch_size() / (axes.micro_batch * axes.data);
   MemoryNeeds most;
-  for (const auto& [stage, slots] : ScheduleOf(axes, micro_batches)) {
+  for (const auto& [stage, slots] : slots_.Of(axes, micro_batches)) {
     MEGATRON_ASSIGN_OR_RETURN(const MemoryNeeds bytes, StageTotal(axes, stage, slots));
     most.device = std::max(most.device, bytes.device);
     most.host = std::max(most.host, bytes.host);

@@ -3,7 +3,8 @@
 // Stages of few layers are planned on the meta device, as a run is, once for all layouts that cut a
 // layer and its samples in the same way. Bytes are linear in layers and in micro-batches in flight,
 // whose number a plan of the schedule gives. So the estimate follows the code. What data-parallel
-// ranks share out is divided by their number.
+// ranks share out is divided by their number. Stages of a T5, which has two kinds of layers, and of
+// ZB-V, whose first stage has both ends of the model, are planned as they are.
 //
 //   MemoryEstimator estimator(config, vocab_size, /*is_gpu=*/true);
 //   MEGATRON_ASSIGN_OR_RETURN(const double bytes, estimator.Bytes(axes));
@@ -18,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "megatron/train/config/config.pb.h"
 #include "megatron/train/planning/layout_axes.h"
+#include "megatron/train/planning/pipeline_slots.h"
 
 namespace megatron {
 
@@ -55,13 +57,27 @@ class MemoryEstimator {
   };
   // Stages by their place: with one stage the whole model, else the first, an inner and the last.
   using Places = std::vector<StageBytes>;
-  struct StageSlots {
-    std::vector<double> counts;    // micro-batches in flight, by chunk
-    std::vector<double> deferred;  // those whose weights' gradients are to come
-    double edges = 0;              // bytes received, if a rank has whole samples, one at a time
-  };
-  using Schedule = std::map<int64_t, StageSlots>;  // by stage
 
+  // A stage as it is, and what its parts save.
+  struct PlannedStage {
+    StageBytes bytes;
+    std::vector<StageBytes> parts;
+  };
+  // What a stage holds of a layout that shares nothing out.
+  struct Held {
+    StageBytes bytes;
+    double saved = 0;
+    double host_saved = 0;
+    int64_t mixtures = 0;
+  };
+
+  absl::StatusOr<PlannedStage> PlanStageAsItIs(const config::PretrainConfig& config,
+                                               int64_t micro_batches, int64_t stage) const;
+  absl::StatusOr<const PlannedStage*> StageOf(LayoutAxes axes, int64_t stage);
+  absl::StatusOr<Held> HeldBytes(const LayoutAxes& axes, int64_t stage,
+                                 const PipelineSlots::Stage& slots);
+  absl::StatusOr<Held> HeldByStacks(const LayoutAxes& axes, int64_t stage,
+                                    const PipelineSlots::Stage& slots);
   absl::StatusOr<Places> PlanPlaces(LayoutAxes axes, bool is_mixture, int64_t layers) const;
   absl::StatusOr<const Places*> ProbeOf(const LayoutAxes& axes, bool is_mixture, int64_t layers);
   // Returns what a stage at `place` has of many layers of one kind; with_ends: of what is there
@@ -77,23 +93,22 @@ class MemoryEstimator {
     double blocks = 0, sums = 0;
   };
   absl::StatusOr<Whole> WholeBytes(const LayoutAxes& axes, int64_t stage);
-  const Schedule& ScheduleOf(const LayoutAxes& axes, int64_t micro_batches);
-  Schedule PlanSlots(const config::PretrainConfig& config, bool all_stages) const;
   absl::StatusOr<MemoryNeeds> StageTotal(const LayoutAxes& axes, int64_t stage,
-                                         const StageSlots& slots);
+                                         const PipelineSlots::Stage& slots);
   double ExpertShare(const LayoutAxes& axes, int64_t mixtures, double weight_bytes) const;
   absl::Status ShareOut(const LayoutAxes& axes, int64_t stage, int64_t mixtures, StageBytes* bytes);
-  bool HasEqualStages(const LayoutAxes& axes) const;
 
   const config::PretrainConfig config_;
   config::PretrainConfig resolved_;
   const int64_t vocab_size_;
   const bool is_gpu_;
+  PipelineSlots slots_;
+  bool has_encoder_ = false;
   std::vector<bool> is_mixture_;  // by layer
   double weight_bytes_ = 4;       // the size of a weight
   std::map<std::array<int64_t, 13>, Places> probes_;
-  std::map<std::array<int64_t, 13>, Whole> whole_;
-  std::map<std::array<int64_t, 5>, Schedule> schedules_;
+  std::map<std::array<int64_t, 17>, Whole> whole_;
+  std::map<std::array<int64_t, 15>, PlannedStage> stages_;
 };
 
 }  // namespace megatron
