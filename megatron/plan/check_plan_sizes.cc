@@ -1,5 +1,6 @@
 #include "megatron/plan/check_plan_sizes.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
@@ -34,6 +35,16 @@ absl::Status CheckPlanSizes(const Hardware& gpu, const PlanModel& model, const P
   }
   if (layout.schedule == PlanSchedule::kZeroBubbleH1 && layout.vpp > 1)
     return absl::InvalidArgumentError("ZB-H1 has one chunk on each stage");
+  if (layout.schedule == PlanSchedule::kGPipe && layout.vpp > 1)
+    return absl::InvalidArgumentError("GPipe has one chunk on each stage");
+  if (layout.schedule == PlanSchedule::kZeroBubbleV && (layout.vpp != 2 || layout.pp == 1))
+    return absl::InvalidArgumentError("ZB-V has two chunks on each of several stages");
+  const int64_t at_ends =
+      std::max<int64_t>(0, layout.first_layers) + std::max<int64_t>(0, layout.last_layers);
+  if (at_ends > model.layers()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(model.layers(), " layers can't be ", at_ends, " at the ends of a pipeline"));
+  }
   if (layout.cp % layout.cp_team != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("cp ", layout.cp, " can't be cut into teams of ", layout.cp_team));
@@ -43,6 +54,18 @@ absl::Status CheckPlanSizes(const Hardware& gpu, const PlanModel& model, const P
       (model.experts() > 0 && expert_copies % layout.instances != 0)) {
     return absl::InvalidArgumentError(
         absl::StrCat("ranks with the same weights can't be ", layout.instances, " instances"));
+  }
+  if (layout.data_is_outermost && model.experts() > 0 &&
+      layout.ep * layout.etp != layout.tp * layout.cp) {
+    return absl::InvalidArgumentError(
+        "with data-parallel ranks outermost, experts lie on the tensor- and context-parallel "
+        "ranks");
+  }
+  if (layout.data_is_outermost && layout.cp > 1 &&
+      (layout.instances > 1 || layout.hosts > 1 || layout.ranks_per_host > 0)) {
+    return absl::InvalidArgumentError(
+        "with data-parallel ranks outermost, those with the same weights lie in blocks, of which "
+        "no instances, hosts or levels can be predicted");
   }
   if (layout.ep > 1 && model.experts() < layout.ep) {
     return absl::InvalidArgumentError(

@@ -45,6 +45,20 @@ double ExposedSeconds(const Hardware& gpu, double seconds, double window, double
   return gpu.cores() > 0 ? seconds : std::max(least, seconds - window);
 }
 
+PlanModel EncoderOf(const PlanModel& model) {
+  PlanModel encoder = model;
+  encoder.set_layers(model.encoder_layers());
+  encoder.set_is_bidirectional(true);
+  encoder.clear_encoder_layers();
+  encoder.clear_encoder_sequence();
+  return encoder;
+}
+
+PlanLayout EncoderLayout(const PlanModel& model, PlanLayout layout) {
+  layout.sequence = static_cast<int64_t>(model.encoder_sequence());
+  return layout;
+}
+
 LayerPredictor::LayerPredictor(const Hardware& gpu, const Implementation& program,
                                const MeasuredKernels& kernels, const PlanModel& model,
                                const PlanLayout& layout)
@@ -182,21 +196,28 @@ void LayerPredictor::AddExperts(LayerCosts* layer, const MatrixProduct& product)
 }
 
 void LayerPredictor::AddAttentionCore(LayerCosts* layer) const {
-  const double width = query_width() + model_.heads() * model_.rope_dim() / 2;
   // Under the causal mask a position sees half of the others, and of a window all.
   double seen = 1;
   const double share = model_.windowed_share() > 0 ? model_.windowed_share() : 0.5;
   if (model_.window() > 0)
     seen = 1 - share + share * std::min(1.0, 2 * model_.window() / l_.sequence);
-  const double flops = 4 * tokens_ * l_.sequence * width / tp_ * seen;
-  const double seconds = flops / (rates_.flops * program_.attention_efficiency());
-  layer->flops += flops * (program_.is_causal_counted() ? 0.5 : 1);
+  AddCore(layer, double(l_.sequence), seen, !model_.is_bidirectional());
+}
+
+// Each position reads `read` others, of which it sees that share. Fused kernels skip what a causal
+// mask hides, but their rates count it as work.
+void LayerPredictor::AddCore(LayerCosts* layer, double read, double seen, bool is_causal) const {
+  const double width = query_width() + model_.heads() * model_.rope_dim() / 2;
+  const double flops = 4 * tokens_ * read * width / tp_ * seen;
+  const double work = flops * (program_.is_fused() && !is_causal ? 2 : 1);
+  const double seconds = work / (rates_.flops * program_.attention_efficiency());
+  layer->flops += flops * (program_.is_causal_counted() && is_causal ? 0.5 : 1);
   if (!program_.is_fused()) {
     // Softmax and dropout pass over the scores, which are in memory.
-    const double scores = (4 * rates_.element_bytes + 1) * tokens_ * l_.sequence * model_.heads() /
-                          tp_ / rates_.memory;
-    layer->attention_core = seconds + scores;
-    layer->forward += layer->attention_core;
+    const double scores =
+        (4 * rates_.element_bytes + 1) * tokens_ * read * model_.heads() / tp_ / rates_.memory;
+    layer->attention_core += seconds + scores;
+    layer->forward += seconds + scores;
     layer->backward += 2 * seconds + 1.5 * scores;
     return;
   }
@@ -204,23 +225,55 @@ void LayerPredictor::AddAttentionCore(LayerCosts* layer) const {
   const double heads = model_.heads() / tp_ / l_.cp;
   const double channels = model_.head_dim() + model_.rope_dim();
   const double positions =
-      double(l_.attention_chunk > 0 ? std::min(l_.attention_chunk, l_.sequence) : l_.sequence);
+      l_.attention_chunk > 0 ? std::min(double(l_.attention_chunk), read) : read;
   const auto pass = [&](const char* name, double times, double half) {
     const auto measured =
-        MeasuredSeconds({"attention", name, positions, heads, channels}, times * flops);
+        MeasuredSeconds({"attention", name, positions, heads, channels}, times * work);
     if (measured.has_value()) return *measured;
     const double filled = l_.micro_batch * heads * positions / 4096;
     return times * seconds / Saturation(filled, half);
   };
-  layer->attention_core = pass(kForward, 1, program_.attention_half_heads());
-  layer->forward += layer->attention_core;
+  const double forward = pass(kForward, 1, program_.attention_half_heads());
+  layer->attention_core += forward;
+  layer->forward += forward;
   layer->backward += pass(kInputGradient, 2.5, program_.attention_half_heads_backward());
+}
+
+// A layer behind an encoder attends to the encoder's output, too, and has one more norm. Each such
+// layer makes keys and values of the whole output, whose gradients all of them add up.
+void LayerPredictor::AddCrossAttention(LayerCosts* layer) const {
+  const double read = double(l_.micro_batch) * model_.encoder_sequence() / double(l_.cp);
+  const LayerShape shape = RankShape();
+  MatrixProducts products = CrossAttentionProducts(shape, tokens_, read);
+  for (MatrixProduct& product : products) {
+    if (product.weight_matrices > 0) AddProduct(layer, product.m, product.n, product.k);
+  }
+  const double self = layer->attention_core;
+  AddCore(layer, model_.encoder_sequence(), 1, /*is_causal=*/false);
+  const double h = model_.hidden();
+  layer->parameters += h;
+  if (program_.is_fused()) {
+    const double bytes =
+        rates_.element_bytes *
+        (3 * h * tokens_ / sp_ + 2 * (query_width() * tokens_ + kv_width() * read) / tp_);
+    layer->forward += bytes / rates_.memory;
+    layer->backward += 1.6 * bytes / rates_.memory;
+  }
+  const auto pass = [&](double tokens) {
+    return CollectiveSeconds(gpu_, program_, {l_.tp, 1}, rates_.element_bytes * tokens * h);
+  };
+  const double written = pass(tokens_), all_read = pass(read);
+  layer->tensor_forward += 2 * written + (l_.is_sequence_parallel ? all_read : 0);
+  layer->tensor_backward += (l_.is_sequence_parallel ? 3 : 2) * written + 2 * all_read;
+  AddContext(layer, read, layer->attention_core - self);
+  const double of_token = (3 * rates_.element_bytes * h / sp_ + 4 * model_.heads() / tp_);
+  layer->saved_bytes += tokens_ * of_token + 2 * rates_.element_bytes * kv_width() * read / tp_;
 }
 
 // Each chunk attends to those before it, pair by pair. Partial results are merged in 32 bits, and
 // so are the gradients of queries, keys and values. From the host come keys and values forward, and
-// backward queries, outputs, their gradients and the sum, which goes back. Pairs hide what the next
-// ones need.
+// backward queries, outputs, their gradients and the sum, which goes back meanwhile. Pairs hide what
+// the next ones need.
 void LayerPredictor::AddChunks(LayerCosts* layer) const {
   if (l_.attention_chunk == 0 || l_.attention_chunk >= l_.sequence) return;
   const double chunks = std::ceil(double(l_.sequence) / double(l_.attention_chunk));
@@ -233,8 +286,7 @@ void LayerPredictor::AddChunks(LayerCosts* layer) const {
     const double link = gpu_.host_link_gb_per_s() * 1e9 * program_.link_efficiency();
     const double window = layer->attention_core * (chunks - 1) / chunks;
     forward += ExposedSeconds(gpu_, rounds * bytes * keys / link, window, 0);
-    backward +=
-        ExposedSeconds(gpu_, rounds * (3 * bytes + 4 + 4) * queries / link, 2.5 * window, 0);
+    backward += ExposedSeconds(gpu_, rounds * (3 * bytes + 4) * queries / link, 2.5 * window, 0);
   }
   layer->attention_core += forward;
   layer->forward += forward;
@@ -254,8 +306,12 @@ void LayerPredictor::AddElementwise(LayerCosts* layer, double ffn) const {
   } else {
     bytes = rates_.element_bytes * tokens_ * (12 * h / sp_ + 18 * h / tp_);
   }
-  layer->forward += bytes / rates_.memory;
-  layer->backward += 1.6 * bytes / rates_.memory;
+  double rate = rates_.memory;
+  if (model_.is_gated() && program_.gated_memory_efficiency() > 0)
+    rate *= program_.gated_memory_efficiency() / program_.memory_efficiency();
+  const double overhead = program_.layer_overhead_seconds() / 2.6;
+  layer->forward += bytes / rate + overhead;
+  layer->backward += 1.6 * (bytes / rate + overhead);
 }
 
 LayerMatrices LayerPredictor::Matrices() const {
@@ -290,25 +346,28 @@ void LayerPredictor::AddTensor(LayerCosts* layer) const {
       exposed(layer->tensor_backward, layer->backward - 2 * layer->attention_core);
 }
 
-void LayerPredictor::AddContext(LayerCosts* layer) const {
+// `read` are the tokens of which a rank has keys and values, and `core` the seconds of attention to
+// them.
+void LayerPredictor::AddContext(LayerCosts* layer, double read, double core) const {
   if (l_.cp == 1) return;
   switch (l_.context) {
     case PlanContext::kRing:
-      return AddRing({l_.cp, l_.tp}, layer);
+      return AddRing({l_.cp, l_.tp}, layer, read, core);
     case PlanContext::kAllToAll:
-      return AddHeadExchange({l_.cp, l_.tp}, layer);
+      return AddHeadExchange({l_.cp, l_.tp}, layer, read);
     case PlanContext::kGather:
-      return AddGather({l_.cp, l_.tp}, layer);
+      return AddGather({l_.cp, l_.tp}, layer, read, core);
     case PlanContext::kTeams:
-      AddHeadExchange({l_.cp_team, l_.tp}, layer);
-      return AddRing({l_.cp / l_.cp_team, l_.tp * l_.cp_team}, layer);
+      AddHeadExchange({l_.cp_team, l_.tp}, layer, read);
+      return AddRing({l_.cp / l_.cp_team, l_.tp * l_.cp_team}, layer, read, core);
   }
 }
 
 // Queries, keys and values go to the ranks of their heads and the result comes back, in either
 // pass.
-void LayerPredictor::AddHeadExchange(const PlanGroup& group, LayerCosts* layer) const {
-  const double bytes = rates_.element_bytes * tokens_ * 2 * (query_width() + kv_width()) / tp_;
+void LayerPredictor::AddHeadExchange(const PlanGroup& group, LayerCosts* layer, double read) const {
+  const double bytes =
+      rates_.element_bytes * 2 * (tokens_ * query_width() + read * kv_width()) / tp_;
   const double exchange = CollectiveSeconds(gpu_, program_, group, bytes);
   layer->context_forward += exchange;
   layer->context_backward += exchange;
@@ -316,10 +375,10 @@ void LayerPredictor::AddHeadExchange(const PlanGroup& group, LayerCosts* layer) 
 
 // Keys and values go around, once forward and, with their gradients, twice backward. Attention to
 // the part at hand hides them, but for the last message.
-void LayerPredictor::AddRing(const PlanGroup& group, LayerCosts* layer) const {
-  const double bytes = rates_.element_bytes * tokens_ * double(group.ranks) * 2 * kv_width() / tp_;
+void LayerPredictor::AddRing(const PlanGroup& group, LayerCosts* layer, double read,
+                             double core) const {
+  const double bytes = rates_.element_bytes * read * double(group.ranks) * 2 * kv_width() / tp_;
   const double pass = CollectiveSeconds(gpu_, program_, group, bytes);
-  const double core = layer->attention_core;
   layer->context_forward += ExposedSeconds(gpu_, pass, core, 0);
   layer->context_backward +=
       ExposedSeconds(gpu_, 2 * pass, 2 * core, 0) + pass / double(group.ranks);
@@ -327,12 +386,13 @@ void LayerPredictor::AddRing(const PlanGroup& group, LayerCosts* layer) const {
 
 // The keys and values of one half of a rank's heads are gathered, and their gradients summed in 32
 // bits, while attention computes with the other half.
-void LayerPredictor::AddGather(const PlanGroup& group, LayerCosts* layer) const {
-  const double elements = tokens_ * double(group.ranks) * 2 * kv_width() / tp_;
+void LayerPredictor::AddGather(const PlanGroup& group, LayerCosts* layer, double read,
+                               double all) const {
+  const double elements = read * double(group.ranks) * 2 * kv_width() / tp_;
   const double gather = CollectiveSeconds(gpu_, program_, group, rates_.element_bytes * elements);
   const double sum = CollectiveSeconds(gpu_, program_, group, 4 * elements);
   // A single group of heads has no halves.
-  const double core = model_.kv_heads() / tp_ > 1 ? layer->attention_core : 0;
+  const double core = model_.kv_heads() / tp_ > 1 ? all : 0;
   const auto exposed = [&](double seconds, double window) {
     return seconds / 2 + ExposedSeconds(gpu_, seconds / 2, window, 0);
   };
@@ -347,6 +407,11 @@ void LayerPredictor::AddExpertExchange(LayerCosts* layer) const {
       rates_.element_bytes * tokens_ / tp_ * model_.experts_per_token() * model_.hidden();
   layer->expert = 4 * CollectiveSeconds(gpu_, program_, {l_.ep, l_.etp}, bytes) +
                   4 * CollectiveSeconds(gpu_, program_, {l_.etp, 1}, bytes * l_.etp);
+  // The numbers of rows go first; what GPUs wait for them is in routing_seconds.
+  if (gpu_.cores() > 0 && !l_.drops_tokens) {
+    const double numbers = 4 * model_.experts() * double(l_.ep * l_.etp);
+    layer->expert += CollectiveSeconds(gpu_, program_, {l_.ep * l_.etp, 1}, numbers);
+  }
 }
 
 void LayerPredictor::AddMemory(LayerCosts* layer, bool is_mixture) const {
@@ -405,9 +470,10 @@ LayerCosts LayerPredictor::Layer(bool is_mixture) const {
   layer.parameters += 2 * model_.hidden();  // norms
   AddElementwise(&layer, ffn);
   AddTensor(&layer);
-  AddContext(&layer);
+  AddContext(&layer, tokens_, layer.attention_core);
   if (is_mixture) AddExpertExchange(&layer);
   AddMemory(&layer, is_mixture);
+  if (model_.encoder_layers() > 0) AddCrossAttention(&layer);
   layer.forward = std::max(layer.forward, program_.layer_seconds() - layer.tensor_forward);
   layer.backward =
       std::max(layer.backward, program_.layer_seconds_backward() - layer.tensor_backward);

@@ -133,14 +133,6 @@ TEST(PredictStepTest, PartsAddUpToTheStep) {
   EXPECT_NEAR(step->total_parameters, 405.9e9, 0.01 * 405.9e9);
 }
 
-// All micro-batches go through the last stage, behind the bubble that the others make before it.
-TEST(PipelineTest, TakesTheLastStageAndTheBubble) {
-  EXPECT_DOUBLE_EQ(PipelineSeconds(3, 0, 1, 1, 5), 15);
-  EXPECT_DOUBLE_EQ(PipelineSeconds(3, 0, 4, 1, 5), (5 + 4 - 1) * 3);
-  EXPECT_DOUBLE_EQ(PipelineSeconds(3, 0, 4, 3, 8), 8 * 3 + 3);
-  EXPECT_DOUBLE_EQ(PipelineSeconds(3, 2, 4, 1, 5), 5 * (3 + 2) + 3 * 3);
-}
-
 TEST(PredictStepTest, HasAllParametersInEveryLayout) {
   const auto facts = ParsePlanFacts(BuiltInPlanFacts());
   ASSERT_TRUE(facts.ok()) << facts.status();

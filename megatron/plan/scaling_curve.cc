@@ -39,7 +39,10 @@ class Sweep {
           layout.tp = tp;
           layout.pp = pp;
           layout.vpp = vpp;
-          if (vpp > 1) layout.schedule = PlanSchedule::kOneForwardOneBackward;
+          layout.first_layers = layout.last_layers = PlanLayout::kAsOthers;
+          layout.encoder_stages = 0;
+          if (vpp > 1 || layout.schedule == PlanSchedule::kZeroBubbleV)
+            layout.schedule = PlanSchedule::kOneForwardOneBackward;
           layout.dp = gpus / width;
           layout.micro_batch = micro_batch;
           layout.recompute = recompute;

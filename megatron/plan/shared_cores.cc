@@ -31,15 +31,14 @@ Hardware WithFewerCores(Hardware hardware, int64_t cores) {
   return hardware;
 }
 
-void ShareCores(const Hardware& hardware, const PlanLayout& layout, double head,
+void ShareCores(const Hardware& hardware, const PlanLayout& layout, double excess,
                 StepSeconds* seconds) {
   if (!HasMoreRanksThanCores(hardware, layout.gpus())) return;
   StepSeconds& s = *seconds;
   const double alone = s.total - s.constant;
-  const double others = head * double(layout.pp - 1) / double(layout.pp);
-  s.compute -= others;
+  s.compute -= excess;
   const double ranks_of_a_core = double(layout.gpus()) / hardware.cores();
-  const double busy = alone - s.bubble - others;
+  const double busy = alone - s.bubble - excess;
   // Stages come in one after another until all cores have work, and end so.
   const int64_t ranks_of_a_stage = layout.gpus() / layout.pp;
   const int64_t filling = (hardware.cores() - 1) / ranks_of_a_stage;

@@ -25,9 +25,9 @@ double RankSpeed(const Hardware& hardware, int64_t ranks);
 Hardware WithFewerCores(Hardware hardware, int64_t cores);
 
 // Turns the seconds of a rank that never waits for a core into those on the hardware's cores, of
-// which `head` are those that only the last stage has. It changes nothing for GPUs, and for no more
-// ranks than cores.
-void ShareCores(const Hardware& hardware, const PlanLayout& layout, double head,
+// which `excess` are those of computing that stages have less on average. It changes nothing for
+// GPUs, and for no more ranks than cores.
+void ShareCores(const Hardware& hardware, const PlanLayout& layout, double excess,
                 StepSeconds* seconds);
 
 }  // namespace megatron

@@ -40,7 +40,7 @@ TEST(SimulateStepTest, EqualStagesTakeWhatTheClosedFormSays) {
       const SimulatedStep step =
           Simulate(Options(ScheduleKind::kOneForwardOneBackward, stages, microbatches, chunks),
                    costs, {0, /*beside_passes=*/true});
-      const double expected = PipelineSeconds(work * chunks, 0, stages, chunks, microbatches);
+      const double expected = work * (chunks * microbatches + stages - 1);
       EXPECT_NEAR(step.seconds, expected, 1e-9) << stages << " stages of " << chunks;
       EXPECT_NEAR(step.bubble, (stages - 1) * work, 1e-9);
       EXPECT_EQ(step.message_seconds, 0);

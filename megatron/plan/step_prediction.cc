@@ -11,6 +11,7 @@
 #include "megatron/plan/low_rank_costs.h"
 #include "megatron/plan/muon_costs.h"
 #include "megatron/plan/shared_cores.h"
+#include "megatron/plan/stage_shapes.h"
 
 namespace megatron {
 namespace {
@@ -26,11 +27,13 @@ class Predictor {
         layers_(gpu, program, kernels, model, layout),
         dense_(layers_.Layer(/*is_mixture=*/false)),
         mixture_(has_experts() ? layers_.Layer(/*is_mixture=*/true) : LayerCosts()),
+        encoder_(EncoderLayer(kernels)),
         head_seconds_(layers_.HeadSeconds()),
         rates_(RatesOf(gpu, program, layout)),
         tokens_(double(layout.micro_batch) * layout.sequence / layout.cp),
         tp_(double(layout.tp)),
-        weight_ranks_(double(layout.weight_ranks())) {}
+        weight_ranks_(double(layout.weight_ranks())),
+        stages_(model, layout) {}
 
   StepPrediction Predict() const;
   PredictedParts Parts(const std::vector<PartLayers>& positions) const;
@@ -38,21 +41,26 @@ class Predictor {
  private:
   bool has_experts() const { return model_.experts() > 0; }
   double MixtureShare(bool is_first) const;
+  LayerCosts EncoderLayer(const MeasuredKernels& kernels) const;
   LayerCosts MeanLayer(double mixture_share) const;
+  LayerCosts LayerOf(const StageShape& stage, double mixture_share) const;
+  double SecondsOf(const LayerCosts& layer) const;
+  double AllSeconds(double mixture_share) const;
+  StageShape Busiest(double mixture_share) const;
   double Recomputed(const LayerCosts& layer) const;
   void AddLayers(PartSeconds* part, const LayerCosts& layer, double count) const;
-  double BubbleSeconds(const LayerCosts& layer, double head, double work) const;
+  double BubbleSeconds(const StageShape& busiest, double mixture_share) const;
   double SecondsOfMessage() const;
   double LevelSeconds(double parameters) const;
   double HeadFlops() const { return 2 * tokens_ * model_.hidden() * model_.vocab() / tp_; }
   double OptimizerSeconds(double parameters, double expert_parameters) const;
   double MuonSeconds(double mixture_share) const;  // the seconds of a mean layer
   double HostSeconds(double elements) const;
-  double MemoryBytes(bool is_first) const;
-  double HostBytes(bool is_first) const;
-  double EndParameters() const;
-  StepSeconds Seconds(const LayerCosts& layer, double mixtures, DataParallelWork* data) const;
-  double FetchSeconds(const LayerCosts& layer, double window) const;
+  double MemoryBytes(const StageShape& stage, bool is_first) const;
+  double HostBytes(const StageShape& stage, bool is_first) const;
+  double EndParameters(const StageShape& stage) const;
+  StepSeconds Seconds(double mixtures, DataParallelWork* data) const;
+  double FetchSeconds(const LayerCosts& layer, double layers, double window) const;
   double MovableBytes(double parameters, double copies) const;
   double MovedBytes(double parameters, double copies) const;
   double ErrorBytes(double copies) const;
@@ -75,12 +83,45 @@ class Predictor {
   const LayerPredictor layers_;
   const LayerCosts dense_;
   const LayerCosts mixture_;
+  const LayerCosts encoder_;  // of a model that has one
   const double head_seconds_;
   const RankRates rates_;
   const double tokens_;
   const double tp_;
   const double weight_ranks_;  // those that share out a weight
+  const StageShapes stages_;
 };
+
+// Returns the seconds of all layers for a micro-batch.
+double Predictor::AllSeconds(double mixture_share) const {
+  const double encoders = double(model_.encoder_layers());
+  const double others = double(model_.layers()) - encoders;
+  return others * SecondsOf(MeanLayer(mixture_share)) +
+         (encoders > 0 ? encoders * SecondsOf(encoder_) : 0);
+}
+
+// Of equal stages it is the one with the head.
+StageShape Predictor::Busiest(double mixture_share) const {
+  const double of_layer = SecondsOf(MeanLayer(mixture_share));
+  const auto seconds = [&](const StageShape& stage) {
+    const double layers = stage.encoders == 0
+                              ? stage.layers * of_layer
+                              : stage.layers * SecondsOf(LayerOf(stage, mixture_share));
+    return layers + (stage.has_head ? head_seconds_ : 0);
+  };
+  StageShape busiest = stages_.Last();
+  if (model_.encoder_layers() > 0) {
+    busiest = stages_.At(l_.pp - 1);
+    for (int64_t number = 0; number + 1 < l_.pp; ++number) {
+      const StageShape stage = stages_.At(number);
+      if (seconds(stage) > seconds(busiest)) busiest = stage;
+    }
+    return busiest;
+  }
+  if (seconds(stages_.First()) > seconds(busiest)) busiest = stages_.First();
+  if (l_.pp > 2 && seconds(stages_.Inner()) > seconds(busiest)) busiest = stages_.Inner();
+  return busiest;
+}
 
 // Returns the share of mixtures among the layers of the first stage, or of the stages after it.
 // Dense layers come first.
@@ -92,19 +133,44 @@ double Predictor::MixtureShare(bool is_first) const {
   return l_.pp == 1 ? 0 : 1 - std::min(1.0, dense / (layers * (l_.pp - 1)));
 }
 
-LayerCosts Predictor::MeanLayer(double share) const {
-  if (share == 0) return dense_;
-  if (share == 1) return mixture_;
-  LayerCosts mean = mixture_;
+LayerCosts Mean(const LayerCosts& a, const LayerCosts& b, double share_of_b) {
+  if (share_of_b == 0) return a;
+  if (share_of_b == 1) return b;
+  LayerCosts mean = b;
   for (double LayerCosts::*part :
        {&LayerCosts::forward, &LayerCosts::backward, &LayerCosts::backward_weight,
         &LayerCosts::attention_core, &LayerCosts::tensor_forward, &LayerCosts::tensor_backward,
         &LayerCosts::context_forward, &LayerCosts::context_backward, &LayerCosts::expert,
         &LayerCosts::flops, &LayerCosts::parameters, &LayerCosts::expert_parameters,
         &LayerCosts::saved_bytes, &LayerCosts::input_bytes}) {
-    mean.*part = share * mixture_.*part + (1 - share) * dense_.*part;
+    mean.*part = share_of_b * b.*part + (1 - share_of_b) * a.*part;
   }
   return mean;
+}
+
+LayerCosts Predictor::EncoderLayer(const MeasuredKernels& kernels) const {
+  if (model_.encoder_layers() == 0) return LayerCosts();
+  const PlanModel model = EncoderOf(model_);
+  const PlanLayout layout = EncoderLayout(model_, l_);
+  return LayerPredictor(gpu_, program_, kernels, model, layout).Layer(/*is_mixture=*/false);
+}
+
+LayerCosts Predictor::MeanLayer(double share) const { return Mean(dense_, mixture_, share); }
+
+// Returns the mean over the stage's layers, of which those that are no encoder's have this share of
+// mixtures.
+LayerCosts Predictor::LayerOf(const StageShape& stage, double mixture_share) const {
+  if (stage.encoders == 0) return MeanLayer(mixture_share);
+  return Mean(MeanLayer(mixture_share), encoder_, stage.encoders / stage.layers);
+}
+
+// Returns the seconds of all passes of a layer for a micro-batch, with what they wait for.
+double Predictor::SecondsOf(const LayerCosts& layer) const {
+  const bool is_full = l_.recompute == PlanRecompute::kFull;
+  return layer.forward + layer.backward + Recomputed(layer) + layer.tensor_forward +
+         layer.tensor_backward + layer.context_forward + layer.context_backward +
+         (is_full ? layer.tensor_forward + layer.context_forward : 0) +
+         (is_full ? 1.5 : 1) * layer.expert;
 }
 
 // The processor updates its part while the GPU updates the rest.
@@ -132,13 +198,13 @@ double Predictor::MuonSeconds(double mixture_share) const {
 }
 
 // A gradient of 32 bits comes to the host and a weight goes back; weights of 32 bits, which are
-// their own masters, come too. Where all lie in host memory, gradients went to the GPU before, for
-// their norm. AdamW reads and writes the master and both moments, reads the
-// gradient and writes the weight. Elements move while others are updated.
+// their own masters, come too. The link carries both directions at once. Where all lie in host
+// memory, gradients went to the GPU before, for their norm. AdamW reads and writes the master and
+// both moments, reads the gradient and writes the weight. Elements move while others are updated.
 double Predictor::HostSeconds(double elements) const {
   if (elements == 0) return 0;
   const bool has_masters = l_.precision != PlanPrecision::k32Bits;
-  const double moved = has_masters ? 4 + 2 : 4 + 2 * 4;
+  const double moved = has_masters ? std::max(4, 2) : std::max(4 + 4, 4);
   const double touched = has_masters ? 4 + 3 * 8 + 2 : 4 + 3 * 8;
   const double link = gpu_.host_link_gb_per_s() * 1e9 * program_.link_efficiency();
   const double update =
@@ -190,19 +256,17 @@ double Predictor::StateBytes(double parameters, double copies) const {
   return parameters * (all + errors) - moved;
 }
 
-double Predictor::HostBytes(bool is_first) const {
-  const LayerCosts layer = MeanLayer(MixtureShare(is_first));
-  const double layers = double(model_.layers()) / l_.pp;
-  return MovedBytes(layers * layer.parameters + EndParameters(), data_copies()) +
-         MovedBytes(layers * layer.expert_parameters, expert_copies());
+double Predictor::HostBytes(const StageShape& stage, bool is_first) const {
+  const LayerCosts layer = LayerOf(stage, MixtureShare(is_first));
+  return MovedBytes(stage.layers * layer.parameters + EndParameters(stage), data_copies()) +
+         MovedBytes(stage.layers * layer.expert_parameters, expert_copies());
 }
 
 // Weights in host memory cross the link for each pass, and gradients to it and, after the first
-// micro-batch, from it. All but the first layer of a pass come beside the passes of a micro-batch,
-// which take `window`.
-double Predictor::FetchSeconds(const LayerCosts& layer, double window) const {
+// micro-batch, from it, while others go the other way. All but the first layer of a pass come
+// beside the passes of a micro-batch, which take `window`.
+double Predictor::FetchSeconds(const LayerCosts& layer, double layers, double window) const {
   if (!l_.weights_on_host) return 0;
-  const double layers = double(model_.layers()) / l_.pp;
   const auto shard = [&](double parameters, double copies) {
     return parameters / (l_.shards_parameters ? Shards(copies) : 1);
   };
@@ -212,39 +276,31 @@ double Predictor::FetchSeconds(const LayerCosts& layer, double window) const {
   const double link = gpu_.host_link_gb_per_s() * 1e9 * program_.link_efficiency();
   const double m = double(l_.micro_batches);
   const double first = 2 * of_layer * rates_.element_bytes / link;
-  const double moved = 2 * rates_.element_bytes + 4 * (2 - 1 / m);
+  const double moved = std::max(2 * rates_.element_bytes + 4 * (1 - 1 / m), 4.0);
   return m * std::max(first, (layers * of_layer + tables) * moved / link - window);
 }
 
 // Returns the parameters of a stage's word tables.
-double Predictor::EndParameters() const {
-  const double ends = l_.pp == 1 && !model_.is_tied() ? 2 : 1;
-  return ends * model_.vocab() * model_.hidden() / weight_ranks_;
+double Predictor::EndParameters(const StageShape& stage) const {
+  const double tables = model_.is_tied() ? std::min(stage.ends, 1) : stage.ends;
+  return tables * model_.vocab() * model_.hidden() / weight_ranks_;
 }
 
-double Predictor::MemoryBytes(bool is_first) const {
-  const LayerCosts layer = MeanLayer(MixtureShare(is_first));
-  const double layers = double(model_.layers()) / l_.pp;
-  const double p = double(l_.pp);
-  const double v = double(l_.vpp);
-  const bool is_last = !is_first || l_.pp == 1;
+double Predictor::MemoryBytes(const StageShape& stage, bool is_first) const {
+  const LayerCosts layer = LayerOf(stage, MixtureShare(is_first));
+  const double layers = stage.layers;
   const double embedding = model_.vocab() * model_.hidden() / weight_ranks_;
-  double flight = 1;  // micro-batches whose activations are held
-  if (is_first) {
-    flight = std::min<double>(double(l_.micro_batches), p);
-    if (l_.vpp > 1) flight = p * (1 + (p - 1) / (p * v));
-  }
   const bool is_full = l_.recompute == PlanRecompute::kFull;
-  double bytes = flight * layers * (is_full ? layer.input_bytes : layer.saved_bytes);
+  double bytes = stage.flight * layers * (is_full ? layer.input_bytes : layer.saved_bytes);
   if (is_full) bytes += layer.saved_bytes;
-  if (is_last) bytes += rates_.element_bytes * tokens_ * model_.vocab() / tp_;
+  if (stage.has_head) bytes += rates_.element_bytes * tokens_ * model_.vocab() / tp_;
   if (program_.has_dummy_gradients()) {
-    bytes += rates_.element_bytes * (layer.weight_shapes + (is_last ? embedding : 0));
+    bytes += rates_.element_bytes * (layer.weight_shapes + (stage.has_head ? embedding : 0));
   }
   if (l_.shards_parameters || l_.weights_on_host)
     bytes += 2 * rates_.element_bytes * (layer.parameters + layer.expert_parameters);
   return bytes + layer.widest +
-         StateBytes(layers * layer.parameters + EndParameters(), data_copies()) +
+         StateBytes(layers * layer.parameters + EndParameters(stage), data_copies()) +
          StateBytes(layers * layer.expert_parameters, expert_copies());
 }
 
@@ -254,12 +310,12 @@ double Predictor::Recomputed(const LayerCosts& layer) const {
   return l_.recompute == PlanRecompute::kSelective && runs_core ? layer.attention_core : 0;
 }
 
-// `mixtures` is the share of them among the layers. The last stage has the head besides, and no
-// more dense layers than others: it is the slowest.
-StepSeconds Predictor::Seconds(const LayerCosts& layer, double mixtures,
-                               DataParallelWork* data) const {
-  const double layers = double(model_.layers()) / l_.pp;
+// `mixtures` is the share of them among the layers. No stage behind the first has more dense layers
+// than others.
+StepSeconds Predictor::Seconds(double mixtures, DataParallelWork* data) const {
   const double m = double(l_.micro_batches);
+  const StageShape busiest = Busiest(mixtures);
+  const LayerCosts layer = LayerOf(busiest, mixtures);
   const double again = Recomputed(layer);
   double tensor = layer.tensor_forward + layer.tensor_backward;
   double context = layer.context_forward + layer.context_backward;
@@ -269,17 +325,20 @@ StepSeconds Predictor::Seconds(const LayerCosts& layer, double mixtures,
     context += layer.context_forward;
     expert *= 1.5;
   }
-  const double head = head_seconds_;
-  const double compute = layers * (layer.forward + layer.backward + again);
+  const double compute_of_layer = layer.forward + layer.backward + again;
+  const double of_layer = compute_of_layer + tensor + context + expert;
+  const double layers = busiest.layers;
+  const double head = busiest.has_head ? head_seconds_ : 0;
+  const double compute = layers * compute_of_layer;
   const double messages = 2 * l_.vpp * SecondsOfMessage();
-  const double work = compute + layers * (tensor + context + expert) + messages;
+  const double work = layers * of_layer + messages;
   StepSeconds s;
   s.compute = m * (compute + head);
   s.tensor_parallel = m * layers * tensor;
   s.context_parallel = m * layers * context;
   s.expert_parallel = m * layers * expert;
   s.messages = m * messages;
-  s.bubble = BubbleSeconds(layer, head, work);
+  s.bubble = BubbleSeconds(busiest, mixtures);
   const double parameters = layers * layer.parameters,
                embedding = model_.vocab() * model_.hidden() / weight_ranks_;
   const double experts = layers * layer.expert_parameters;
@@ -293,21 +352,25 @@ StepSeconds Predictor::Seconds(const LayerCosts& layer, double mixtures,
   data->low_rank_expert_parameters =
       data->expert_parameters - layers * mixtures * of_mixture.experts;
   s.data_parallel =
-      DataParallelSeconds(gpu_, program_, l_, *data) + FetchSeconds(layer, work + head);
+      DataParallelSeconds(gpu_, program_, l_, *data) + FetchSeconds(layer, layers, work + head);
   s.optimizer = OptimizerSeconds(parameters + embedding, experts) + layers * MuonSeconds(mixtures);
   s.constant = program_.step_seconds();
   const double levels = LevelSeconds(parameters + embedding);
   s.tensor_parallel += levels;
   s.total = m * (work + head) + s.bubble + levels + s.data_parallel + s.optimizer + s.constant;
-  ShareCores(gpu_, l_, m * head, &s);
+  // What stages have less of it on average.
+  const double mean = (AllSeconds(mixtures) + head_seconds_) / double(l_.pp);
+  ShareCores(gpu_, l_, m * (layers * of_layer + head - mean), &s);
   return s;
 }
 
 double Predictor::SecondsOfMessage() const {
   if (l_.pp == 1) return 0;
-  const double whole = rates_.element_bytes * tokens_ * model_.hidden();
+  // With an encoder, messages have the activations of both stacks.
+  const double read = double(l_.micro_batch) * model_.encoder_sequence() / double(l_.cp);
+  const double whole = rates_.element_bytes * (tokens_ + read) * model_.hidden();
   const int64_t parts = MessageParts(program_, l_.tp, l_.shares_rows());
-  return MessageSeconds(gpu_, program_, l_.tp * l_.cp * l_.dp, whole / double(parts));
+  return MessageSeconds(gpu_, program_, l_.pipeline_stride(), whole / double(parts));
 }
 
 // Once a step the levels of squares sum up the gradients of a rank's weights.
@@ -331,17 +394,27 @@ void Predictor::AddLayers(PartSeconds* part, const LayerCosts& layer, double cou
   part->backward_calls = part->tensor + part->context + part->expert - part->forward_calls;
 }
 
-// `work` are the seconds of a stage's layers and messages for one micro-batch.
-double Predictor::BubbleSeconds(const LayerCosts& layer, double head, double work) const {
-  if (l_.schedule != PlanSchedule::kZeroBubbleH1)
-    return PipelineSeconds(work, head, l_.pp, l_.vpp, /*micro_batches=*/0);
-  PartSeconds part;
-  AddLayers(&part, layer, double(model_.layers()) / l_.pp);
+// Without weights' gradients that are put off, a micro-batch passes the other stages while the
+// busiest one waits.
+double Predictor::BubbleSeconds(const StageShape& busiest, double mixture_share) const {
+  if (l_.pp == 1) return 0;
+  const LayerCosts layer = LayerOf(busiest, mixture_share);
   const double message = SecondsOfMessage();
-  // The last stage is the slowest, and a third of the head is in its weights' gradients.
-  return ZeroBubbleH1Idle(part.forward + part.forward_calls + message,
-                          part.backward_input + part.backward_calls + message,
-                          part.backward_weight + head / 3, l_.pp, l_.micro_batches);
+  if (l_.schedule == PlanSchedule::kOneForwardOneBackward || l_.schedule == PlanSchedule::kGPipe) {
+    const double layers = AllSeconds(mixture_share) - busiest.layers * SecondsOf(layer);
+    const double messages = 2 * double(l_.vpp) * message * double(l_.pp - 1);
+    const double head = busiest.has_head ? 0 : head_seconds_;
+    return (layers + messages + head) / double(l_.vpp);
+  }
+  PartSeconds part;
+  AddLayers(&part, layer, busiest.layers);
+  // A third of the head is in its weights' gradients.
+  const double weights = part.backward_weight + (busiest.has_head ? head_seconds_ / 3 : 0);
+  const double forward = part.forward + part.forward_calls + double(l_.vpp) * message;
+  const double input = part.backward_input + part.backward_calls + double(l_.vpp) * message;
+  if (l_.schedule == PlanSchedule::kZeroBubbleV)
+    return ZeroBubbleVIdle(forward, input, weights, l_.pp);
+  return ZeroBubbleH1Idle(forward, input, weights, l_.pp, l_.micro_batches);
 }
 
 PredictedParts Predictor::Parts(const std::vector<PartLayers>& positions) const {
@@ -350,6 +423,7 @@ PredictedParts Predictor::Parts(const std::vector<PartLayers>& positions) const 
     PartSeconds part;
     AddLayers(&part, dense_, double(layers.dense));
     AddLayers(&part, mixture_, double(layers.mixtures));
+    AddLayers(&part, encoder_, double(layers.encoders));
     parts.positions.push_back(part);
   }
   parts.message = SecondsOfMessage();
@@ -363,14 +437,28 @@ PredictedParts Predictor::Parts(const std::vector<PartLayers>& positions) const 
 StepPrediction Predictor::Predict() const {
   const double first = MixtureShare(true);
   const double others = MixtureShare(false);
-  const LayerCosts mean = MeanLayer((first + (l_.pp - 1) * others) / l_.pp);
-  StepPrediction step;
   const double slowest = l_.pp == 1 ? first : others;
-  step.seconds = Seconds(MeanLayer(slowest), slowest, &step.data);
+  StepPrediction step;
+  step.seconds = Seconds(slowest, &step.data);
+  StageShape all;
+  all.layers = double(model_.layers());
+  all.encoders = double(model_.encoder_layers());
+  const LayerCosts mean = LayerOf(all, (first + (l_.pp - 1) * others) / l_.pp);
   step.model_flops =
       3 * double(l_.micro_batches) / l_.pp * (model_.layers() * mean.flops + HeadFlops());
-  step.memory_bytes = std::max(MemoryBytes(true), l_.pp == 1 ? 0 : MemoryBytes(false));
-  step.host_bytes = std::max(HostBytes(true), l_.pp == 1 ? 0 : HostBytes(false));
+  const bool has_uneven_ends =
+      l_.first_layers != PlanLayout::kAsOthers || l_.last_layers != PlanLayout::kAsOthers;
+  const auto add = [&](const StageShape& stage, bool is_first) {
+    step.memory_bytes = std::max(step.memory_bytes, MemoryBytes(stage, is_first));
+    step.host_bytes = std::max(step.host_bytes, HostBytes(stage, is_first));
+  };
+  if (model_.encoder_layers() > 0) {
+    for (int64_t number = 0; number < l_.pp; ++number) add(stages_.At(number), number == 0);
+  } else {
+    add(stages_.First(), true);
+    if (l_.pp > 1) add(stages_.Last(), false);
+    if (l_.pp > 2 && has_uneven_ends) add(stages_.Inner(), false);
+  }
   step.total_parameters = model_.layers() * (mean.parameters * weight_ranks_ +
                                              mean.expert_parameters * l_.ep * l_.etp) +
                           (model_.is_tied() ? 1 : 2) * model_.vocab() * model_.hidden();

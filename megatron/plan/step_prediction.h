@@ -3,8 +3,8 @@
 // Products take FLOPs over the measured share of the peak where the GPU's table has such a shape;
 // else over a constant share, and bytes of the operands over the memory's rate. Other kernels take
 // bytes. A collective takes a latency and its bytes over the slowest link that it crosses, of which
-// the groups that run beside it take their share. Stages take equal times, and the last one has the
-// head besides. docs/planning.md has the formulas and the errors.
+// the groups that run beside it take their share. The last stage has the head besides its layers.
+// docs/planning.md has the formulas and the errors.
 #ifndef MEGATRON_PLAN_STEP_PREDICTION_H_
 #define MEGATRON_PLAN_STEP_PREDICTION_H_
 
@@ -36,10 +36,10 @@ enum class PlanMuonMode { kBlockwise, kDuplicated, kDistributed };
 enum class PlanSchedule {
   kOneForwardOneBackward,  // interleaved with several chunks
   kZeroBubbleH1,           // weights' gradients are put off; one chunk
+  kZeroBubbleV,            // the same with two chunks, of which the first stage has both ends
+  kGPipe,                  // all forward passes before the backward passes; one chunk
 };
 
-// Tensor-parallel ranks are neighbours, then context-, data- and pipeline-parallel ones. An
-// expert is cut for neighbours, and experts lie on the next ranks.
 // The form in which gradients are summed over data-parallel ranks, or between instances, in fewer
 // bytes (docs/gradient_compression.md): all elements in codes of 8 bits, a part `density` of them
 // with their places, or matrices of low rank in place of those where they have fewer elements by
@@ -52,7 +52,11 @@ struct PlanCompression {
   double least_gain = 2;
 };
 
+// Tensor-parallel ranks are neighbours, then context-, data- and pipeline-parallel ones. An
+// expert is cut for neighbours, and experts lie on the next ranks.
 struct PlanLayout {
+  // Pipeline-parallel ranks come before data-parallel ones.
+  bool data_is_outermost = false;
   int64_t tp = 1;
   PlanGrid grid;  // that of the tensor-parallel ranks
   int64_t cp = 1;
@@ -60,6 +64,14 @@ struct PlanLayout {
   int64_t cp_team = 1;  // ranks of a team of kTeams
   int64_t pp = 1;
   int64_t vpp = 1;  // chunks of a pipeline stage
+  // Layers of the first and of the last of the pp * vpp parts of the model, of which the others
+  // have equally many; kAsOthers: as many as they.
+  static constexpr int64_t kAsOthers = -1;
+  int64_t first_layers = kAsOthers;
+  int64_t last_layers = kAsOthers;
+  // Stages that an encoder's layers have for themselves, evenly, as the others have the rest; 0:
+  // parts have equally many layers, wherever the encoder ends.
+  int64_t encoder_stages = 0;
   PlanSchedule schedule = PlanSchedule::kOneForwardOneBackward;
   int64_t ep = 1;
   int64_t etp = 1;  // ranks that each expert is cut for
@@ -109,6 +121,8 @@ struct PlanLayout {
   bool weights_on_host = false;
 
   int64_t gpus() const { return tp * cp * pp * dp; }
+  // How far a stage's rank is from that of the next stage.
+  int64_t pipeline_stride() const { return data_is_outermost ? tp * cp : tp * cp * dp; }
   // The ranks that share out a weight.
   int64_t weight_ranks() const { return grid.is_grid() ? grid.weight_ranks() : tp; }
   // Whether tensor-parallel ranks share out what lies between layers.
@@ -117,7 +131,7 @@ struct PlanLayout {
 
 // Seconds of one step. The parts add up to `total`.
 struct StepSeconds {
-  double compute = 0;  // the last stage's, recomputation included
+  double compute = 0;  // that of the stage that works most, recomputation included
   double tensor_parallel = 0;
   double context_parallel = 0;
   double expert_parallel = 0;
@@ -179,6 +193,7 @@ struct PartSeconds {
 struct PartLayers {
   int64_t dense = 0;
   int64_t mixtures = 0;
+  int64_t encoders = 0;  // those of an encoder
 };
 
 struct PredictedParts {
@@ -203,11 +218,12 @@ inline double ZeroBubbleH1Idle(double forward, double backward_input, double bac
          double(missing) * std::min(backward_input, backward_weight);
 }
 
-// Returns the seconds of a pipeline of equal stages: micro_batches * (work + head) for the last
-// one, and the bubble (stages - 1) * work / chunks.
-inline double PipelineSeconds(double work, double head, int64_t stages, int64_t chunks,
-                              int64_t micro_batches) {
-  return micro_batches * (work + head) + (stages - 1) * work / chunks;
+// Returns about how long a stage is idle with ZB-V, whose passes take so many seconds: half of a
+// forward pass fills the pipeline. Where passes differ much, as with recomputation, it may be idle
+// for much longer.
+inline double ZeroBubbleVIdle(double forward, double backward_input, double backward_weight,
+                              int64_t stages) {
+  return double(stages - 1) * (forward + std::max(0.0, backward_input - backward_weight)) / 2;
 }
 
 }  // namespace megatron

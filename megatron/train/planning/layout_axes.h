@@ -20,6 +20,7 @@ struct LayoutAxes {
   int64_t chunks = 1;  // the number of a pipeline rank's chunks
   PlanSchedule schedule = PlanSchedule::kOneForwardOneBackward;
   int64_t data = 1;
+  bool data_is_outermost = false;  // ranks of a pipeline are nearer to each other than copies
   int64_t expert = 1;
   int64_t expert_tensor = 1;
   int64_t micro_batch = 1;
@@ -27,6 +28,9 @@ struct LayoutAxes {
   PlanContext context_form = PlanContext::kRing;
   int64_t context_team = 1;  // ranks of a team of PlanContext::kTeams
   bool ends_count = false;   // embedding and loss count as a layer each in the pipeline
+  int64_t last_layers = 0;   // those of the last pipeline stage; 0: as many as the others have
+  // Pipeline stages that a T5's encoder has for itself; 0: parts are even wherever it ends.
+  int64_t encoder_stages = 0;
   PlanRecompute recompute = PlanRecompute::kNone;
   SharedOut shared_out = SharedOut::kNothing;
   int64_t instances = 1;  // runs of ranks over which that is shared out
@@ -42,6 +46,16 @@ struct LayoutAxes {
   // Returns how many ways of dividing are in use.
   int count() const;
 };
+
+// The layers of the first part of a pipeline, of each inner one, and of the last.
+struct PartSizes {
+  int64_t first = 0;
+  int64_t inner = 0;
+  int64_t last = 0;
+};
+
+// Returns those of `layers` layers, which the layout's pipeline can share, without encoder_stages.
+PartSizes SizesOfParts(const LayoutAxes& axes, int64_t layers);
 
 // Returns whether gradients are reduced, and weights gathered, beside other work: as the
 // configuration says, else on GPUs without CUDA graphs.

@@ -8,6 +8,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/layers/context_slice.h"
 #include "megatron/train/config/batch_sizes.h"
+#include "megatron/train/recipes/model_rules_of.h"
 
 namespace megatron {
 namespace {
@@ -31,8 +32,12 @@ bool Divides(int64_t part, int64_t whole) { return whole % part == 0; }
 }  // namespace
 
 LayoutSpace::LayoutSpace(const config::PretrainConfig& resolved, int64_t ranks, int64_t domain,
-                         int64_t ranks_of_host, std::vector<double> host_fractions)
+                         int64_t ranks_of_host, std::vector<double> host_fractions,
+                         PlanSchedule schedule)
     : model_(resolved.model()),
+      layers_(TotalLayers(model_)),
+      has_encoder_(model_.model_type() == config::ModelType::t5),
+      length_(std::max(model_.seq_length(), model_.decoder_seq_length())),
       batch_sizes_(BatchSizeSteps(resolved.train(), resolved.model().seq_length())
                        .value_or(std::vector<BatchSizeStep>())),
       recompute_(resolved.recompute()),
@@ -40,7 +45,8 @@ LayoutSpace::LayoutSpace(const config::PretrainConfig& resolved, int64_t ranks, 
       ranks_(ranks),
       domain_(domain),
       ranks_of_host_(ranks_of_host),
-      host_fractions_(std::move(host_fractions)) {}
+      host_fractions_(std::move(host_fractions)),
+      schedule_(schedule) {}
 
 std::vector<PrunedLayouts> LayoutSpace::pruned() const {
   return {{absl::StrCat("tensor parallelism over more than the ", domain_,
@@ -68,11 +74,10 @@ bool LayoutSpace::CanCutChunks(int64_t context) const {
 }
 
 bool LayoutSpace::IsPossible(const LayoutAxes& axes) {
-  const int64_t length = model_.seq_length();
-  const bool is_layered = Divides(axes.pipeline, model_.num_layers()) ||
-                          Divides(axes.pipeline, model_.num_layers() + 2);
-  const bool is_cut =
-      axes.context == 1 || (Divides(2 * axes.context, length) && CanCutChunks(axes.context));
+  const bool is_layered = axes.pipeline <= layers_;
+  // Samples of a T5 are filled up to what ranks can share.
+  const bool is_cut = axes.context == 1 || has_encoder_ ||
+                      (Divides(2 * axes.context, length_) && CanCutChunks(axes.context));
   if (!AllowsTensor(axes.tensor) || !is_layered || !is_cut || !Divides(axes.data, samples_)) {
     ++indivisible_;
     return false;
@@ -81,7 +86,7 @@ bool LayoutSpace::IsPossible(const LayoutAxes& axes) {
     ++across_domains_;
     return false;
   }
-  if (axes.context > 1 && length / axes.context < kLeastPositions) {
+  if (axes.context > 1 && length_ / axes.context < kLeastPositions) {
     ++short_;
     return false;
   }
@@ -107,27 +112,69 @@ absl::Status LayoutSpace::VisitAll(LayoutVisit visit) {
   return absl::OkStatus();
 }
 
-// The embedding and the loss count as layers only where the layers alone can't be shared out.
+// The embedding and the loss count as layers where the layers alone can't be shared out so.
 absl::StatusOr<bool> LayoutSpace::VisitPipelines(LayoutAxes axes, LayoutVisit visit) {
-  axes.ends_count = !Divides(axes.pipeline, model_.num_layers());
-  const int64_t things = model_.num_layers() + (axes.ends_count ? 2 : 0);
-  for (int64_t chunks : Divisors(things / axes.pipeline)) {
-    if (chunks > 1 && axes.pipeline == 1) break;
-    // A part that the embedding fills has no layer.
-    if (axes.ends_count && things == axes.pipeline * chunks) break;
-    axes.chunks = chunks;
+  std::vector<int64_t> even;
+  for (const bool ends_count : {false, true}) {
+    axes.ends_count = ends_count;
+    const int64_t things = layers_ + (ends_count ? 2 : 0);
+    if (!Divides(axes.pipeline, things)) continue;
+    for (const int64_t chunks : Divisors(things / axes.pipeline)) {
+      if (chunks > 1 && axes.pipeline == 1) break;
+      // A part that the embedding fills has no layer.
+      if (ends_count && things == axes.pipeline * chunks) break;
+      if (ends_count && absl::c_linear_search(even, chunks)) continue;
+      if (!ends_count) even.push_back(chunks);
+      axes.chunks = chunks;
+      MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitSchedules(axes, visit));
+      if (!goes_on) return false;
+    }
+    if (axes.pipeline == 1) return true;
+  }
+  axes.ends_count = false;
+  axes.chunks = 1;
+  return has_encoder_ ? VisitEncoderStages(axes, visit) : VisitUnevenPipelines(axes, visit);
+}
+
+absl::StatusOr<bool> LayoutSpace::VisitEncoderStages(LayoutAxes axes, LayoutVisit visit) {
+  for (const int64_t stages : Divisors(model_.encoder_num_layers())) {
+    const int64_t others = axes.pipeline - stages;
+    if (others < 1 || !Divides(others, model_.decoder_num_layers())) continue;
+    axes.encoder_stages = stages;
     MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitSchedules(axes, visit));
     if (!goes_on) return false;
   }
   return true;
 }
 
+// The last stage, which has the head, has fewer layers than the others: the first number that the
+// others can have evenly, above their share.
+absl::StatusOr<bool> LayoutSpace::VisitUnevenPipelines(LayoutAxes axes, LayoutVisit visit) {
+  axes.last_layers = layers_ - (axes.pipeline - 1) * (layers_ / axes.pipeline + 1);
+  return axes.last_layers < 1 ? absl::StatusOr<bool>(true) : VisitSchedules(axes, visit);
+}
+
+// GPipe has the bubble of 1F1B and holds all micro-batches, and no formula tells what ZB-V takes
+// where passes differ much: they are there where they are written.
 absl::StatusOr<bool> LayoutSpace::VisitSchedules(LayoutAxes axes, LayoutVisit visit) {
-  MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitBatches(axes, visit));
-  if (!goes_on || axes.pipeline == 1 || axes.chunks > 1 || recompute_.attention_chunks_on_host())
-    return goes_on;
-  axes.schedule = PlanSchedule::kZeroBubbleH1;
-  return VisitBatches(axes, visit);
+  MEGATRON_ASSIGN_OR_RETURN(bool goes_on, VisitBatches(axes, visit));
+  if (!goes_on || axes.pipeline == 1) return goes_on;
+  std::vector<PlanSchedule> others;
+  const bool puts_off = !recompute_.attention_chunks_on_host();
+  if (axes.chunks == 1 && puts_off) others.push_back(PlanSchedule::kZeroBubbleH1);
+  for (const PlanSchedule written : {PlanSchedule::kZeroBubbleV, PlanSchedule::kGPipe}) {
+    const bool is_v = written == PlanSchedule::kZeroBubbleV;
+    // A V of attention in chunks takes more memory than estimated.
+    const bool is_possible = !is_v || (puts_off && recompute_.attention_chunk_tokens() == 0);
+    if (schedule_ == written && axes.chunks == (is_v ? 2 : 1) && is_possible)
+      others.push_back(written);
+  }
+  for (const PlanSchedule schedule : others) {
+    axes.schedule = schedule;
+    MEGATRON_ASSIGN_OR_RETURN(goes_on, VisitBatches(axes, visit));
+    if (!goes_on) return false;
+  }
+  return true;
 }
 
 absl::StatusOr<bool> LayoutSpace::VisitBatches(LayoutAxes axes, LayoutVisit visit) {
@@ -136,7 +183,10 @@ absl::StatusOr<bool> LayoutSpace::VisitBatches(LayoutAxes axes, LayoutVisit visi
     if (!Divides(passed, samples_)) break;
     const auto divides = [passed](const BatchSizeStep& step) { return Divides(passed, step.size); };
     if (!absl::c_all_of(batch_sizes_, divides)) break;
-    if (axes.chunks > 1 && !Divides(axes.pipeline, samples_ / passed)) break;
+    // Interleaved micro-batches go in groups of as many as there are stages.
+    const bool is_interleaved =
+        axes.chunks > 1 && axes.schedule == PlanSchedule::kOneForwardOneBackward;
+    if (is_interleaved && !Divides(axes.pipeline, samples_ / passed)) break;
     axes.micro_batch = size;
     MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitRows(axes, visit));
     if (!goes_on) return false;
@@ -147,7 +197,7 @@ absl::StatusOr<bool> LayoutSpace::VisitBatches(LayoutAxes axes, LayoutVisit visi
 absl::StatusOr<bool> LayoutSpace::VisitRows(LayoutAxes axes, LayoutVisit visit) {
   MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitContexts(axes, visit));
   const bool can_cut_rows = axes.tensor > 1 &&
-                            Divides(axes.tensor, model_.seq_length() / axes.context) &&
+                            (has_encoder_ || Divides(axes.tensor, length_ / axes.context)) &&
                             recompute_.attention_chunk_tokens() == 0;
   if (!goes_on || !can_cut_rows) return goes_on;
   axes.is_sequence_parallel = true;
@@ -182,7 +232,7 @@ absl::StatusOr<bool> LayoutSpace::VisitContexts(LayoutAxes axes, LayoutVisit vis
 }
 
 absl::StatusOr<bool> LayoutSpace::VisitExperts(LayoutAxes axes, LayoutVisit visit) {
-  if (model_.num_experts() == 0) return VisitKept(axes, visit);
+  if (model_.num_experts() == 0) return VisitOrders(axes, visit);
   const int64_t stage_ranks = axes.tensor * axes.context * axes.data;
   for (int64_t cut : Divisors(axes.tensor)) {
     if (cut != 1 && cut != axes.tensor) continue;
@@ -191,11 +241,24 @@ absl::StatusOr<bool> LayoutSpace::VisitExperts(LayoutAxes axes, LayoutVisit visi
     for (int64_t experts : Divisors(model_.num_experts())) {
       if (!Divides(experts * cut, stage_ranks)) continue;
       axes.expert = experts;
-      MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitKept(axes, visit));
+      MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitOrders(axes, visit));
       if (!goes_on) return false;
     }
   }
   return true;
+}
+
+// Where fast links join all ranks, or none of several stages, orders are alike.
+absl::StatusOr<bool> LayoutSpace::VisitOrders(LayoutAxes axes, LayoutVisit visit) {
+  MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitKept(axes, visit));
+  const int64_t stride = axes.tensor * axes.context;
+  const bool agrees = model_.num_experts() == 0 || axes.expert * axes.expert_tensor == stride;
+  if (!goes_on || axes.pipeline == 1 || axes.data == 1 || domain_ >= ranks_ || stride >= domain_ ||
+      !agrees) {
+    return goes_on;
+  }
+  axes.data_is_outermost = true;
+  return VisitKept(axes, visit);
 }
 
 absl::StatusOr<bool> LayoutSpace::VisitKept(LayoutAxes axes, LayoutVisit visit) {
@@ -227,7 +290,8 @@ int64_t LayoutSpace::HostsOf(const LayoutAxes& axes) const {
 
 absl::StatusOr<bool> LayoutSpace::VisitInstances(LayoutAxes axes, LayoutVisit visit) {
   MEGATRON_ASSIGN_OR_RETURN(bool goes_on, VisitHosts(axes, visit));
-  axes.instances = axes.shared_out == SharedOut::kNothing ? 1 : HostsOf(axes);
+  const bool is_one = axes.shared_out == SharedOut::kNothing || axes.data_is_outermost;
+  axes.instances = is_one ? 1 : HostsOf(axes);
   if (!goes_on || axes.instances == 1) return goes_on;
   for (const bool shares : {false, true}) {
     axes.instances_share_states = shares;

@@ -33,9 +33,10 @@ class LayoutSpace {
   // Expects a configuration with its computed fields, which must live as long as the space. Fast
   // links join `domain` ranks, which tensor parallelism does not leave; `ranks_of_host` of them are
   // where instances lie. `host_fractions` are the parts of the optimizer's states that may
-  // lie on the host, ascending from 0.
+  // lie on the host, ascending from 0. Of GPipe and ZB-V the one that is given as `schedule` is there.
   LayoutSpace(const config::PretrainConfig& resolved, int64_t ranks, int64_t domain,
-              int64_t ranks_of_host, std::vector<double> host_fractions);
+              int64_t ranks_of_host, std::vector<double> host_fractions,
+              PlanSchedule schedule = PlanSchedule::kOneForwardOneBackward);
 
   // Returns the number of runs of data-parallel ranks of which each lies on one host: as few as can
   // be; 1 where none of several ranks does, or where all ranks are one.
@@ -56,16 +57,23 @@ class LayoutSpace {
   // Returns whether attention in chunks, if it is written, allows this many context-parallel ranks.
   bool CanCutChunks(int64_t context) const;
   absl::StatusOr<bool> VisitPipelines(LayoutAxes axes, LayoutVisit visit);
+  absl::StatusOr<bool> VisitUnevenPipelines(LayoutAxes axes, LayoutVisit visit);
+  absl::StatusOr<bool> VisitEncoderStages(LayoutAxes axes, LayoutVisit visit);
   absl::StatusOr<bool> VisitSchedules(LayoutAxes axes, LayoutVisit visit);
   absl::StatusOr<bool> VisitBatches(LayoutAxes axes, LayoutVisit visit);
   absl::StatusOr<bool> VisitRows(LayoutAxes axes, LayoutVisit visit);
   absl::StatusOr<bool> VisitContexts(LayoutAxes axes, LayoutVisit visit);
   absl::StatusOr<bool> VisitExperts(LayoutAxes axes, LayoutVisit visit);
+  absl::StatusOr<bool> VisitOrders(LayoutAxes axes, LayoutVisit visit);
   absl::StatusOr<bool> VisitKept(LayoutAxes axes, LayoutVisit visit);
   absl::StatusOr<bool> VisitInstances(LayoutAxes axes, LayoutVisit visit);
   absl::StatusOr<bool> VisitHosts(LayoutAxes axes, LayoutVisit visit);
 
   const config::ModelConfig& model_;
+  const int64_t layers_;
+  const bool has_encoder_;
+  // Tokens of a sample of the stack that has most of them.
+  const int64_t length_;
   const std::vector<BatchSizeStep> batch_sizes_;  // empty: there is one
   const config::RecomputeConfig& recompute_;
   const int64_t samples_;
@@ -73,6 +81,7 @@ class LayoutSpace {
   const int64_t domain_;
   const int64_t ranks_of_host_;
   const std::vector<double> host_fractions_;
+  const PlanSchedule schedule_;
   int64_t divisions_ = 0;
   int64_t across_domains_ = 0;
   int64_t indivisible_ = 0;

@@ -86,6 +86,65 @@ TEST(LayoutSpaceTest, PutsWeightsOffInPipelinesOfOneChunk) {
   EXPECT_GT(put_off, 0);
 }
 
+TEST(LayoutSpaceTest, HasGPipeAndAVOfTwoChunksWhereTheyAreWritten) {
+  const config::PretrainConfig config = Resolved({});
+  for (const PlanSchedule schedule :
+       {PlanSchedule::kOneForwardOneBackward, PlanSchedule::kGPipe, PlanSchedule::kZeroBubbleV}) {
+    int gpipe = 0, in_v = 0;
+    LayoutSpace space(config, 4, 8, 8, {0}, schedule);
+    const absl::Status status = space.VisitAll([&](const LayoutAxes& axes) -> absl::StatusOr<bool> {
+      gpipe += axes.schedule == PlanSchedule::kGPipe;
+      in_v += axes.schedule == PlanSchedule::kZeroBubbleV;
+      EXPECT_TRUE(axes.schedule != PlanSchedule::kGPipe || axes.chunks == 1);
+      EXPECT_TRUE(axes.schedule != PlanSchedule::kZeroBubbleV || axes.chunks == 2);
+      return true;
+    });
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(gpipe > 0, schedule == PlanSchedule::kGPipe);
+    EXPECT_EQ(in_v > 0, schedule == PlanSchedule::kZeroBubbleV);
+  }
+}
+
+// Copies lie outermost where that brings the ranks of a pipeline into a domain.
+TEST(LayoutSpaceTest, HasTwoOrdersOfRanksWhereTheyDiffer) {
+  int outermost = 0;
+  for (const LayoutAxes& axes : Visited(Resolved({}), 16, 8)) {
+    if (!axes.data_is_outermost) continue;
+    ++outermost;
+    EXPECT_GT(axes.pipeline, 1);
+    EXPECT_GT(axes.data, 1);
+    EXPECT_LT(axes.tensor * axes.context, 8);
+    EXPECT_EQ(axes.instances, 1);
+  }
+  EXPECT_GT(outermost, 0);
+  for (const LayoutAxes& axes : Visited(Resolved({}), 8, 8)) EXPECT_FALSE(axes.data_is_outermost);
+}
+
+// 24 layers: the last of 4 stages has 3 while the others have 7, and 5 stages have 5, 5, 5, 5, 4.
+// 22 layers on 8 stages: with embedding and loss each has 3 things.
+TEST(LayoutSpaceTest, StagesOfAPipelineMayHaveDifferentNumbersOfLayers) {
+  std::set<std::pair<int64_t, int64_t>> uneven;
+  for (const LayoutAxes& axes : Visited(Resolved({"train.global_batch_size=20"}), 20, 8)) {
+    if (axes.last_layers == 0) continue;
+    EXPECT_EQ(axes.chunks, 1);
+    EXPECT_FALSE(axes.ends_count);
+    uneven.insert({axes.pipeline, axes.last_layers});
+    const PartSizes sizes = SizesOfParts(axes, 24);
+    EXPECT_EQ(sizes.first, sizes.inner);
+    EXPECT_EQ(sizes.inner * (axes.pipeline - 1) + sizes.last, 24);
+  }
+  EXPECT_EQ(uneven, (std::set<std::pair<int64_t, int64_t>>{{2, 11}, {4, 3}, {5, 4}}));
+  bool ends_count = false;
+  for (const LayoutAxes& axes : Visited(Resolved({"model.num_layers=22"}), 8, 8)) {
+    if (axes.pipeline != 8 || !axes.ends_count) continue;
+    ends_count = true;
+    EXPECT_EQ(SizesOfParts(axes, 22).first, 2);
+    EXPECT_EQ(SizesOfParts(axes, 22).inner, 3);
+    EXPECT_EQ(SizesOfParts(axes, 22).last, 2);
+  }
+  EXPECT_TRUE(ends_count);
+}
+
 TEST(LayoutSpaceTest, InstancesLieWithinTheDomainOfFastLinks) {
   const auto config = Resolved({});
   int instances = 0, sharing = 0;

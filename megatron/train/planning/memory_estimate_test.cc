@@ -39,6 +39,10 @@ constexpr char kInChunks[] = R"(
           position_embedding_type: rope disable_bias_linear: true }
   precision { bf16: true }
   recompute { attention_chunk_tokens: 512 mlp_chunk_tokens: 512)";
+constexpr char kTwoStacks[] = R"(
+  model { model_type: t5 encoder_num_layers: 6 decoder_num_layers: 6 hidden_size: 256
+          num_attention_heads: 8 encoder_seq_length: 512 decoder_seq_length: 128 }
+  precision { bf16: true })";
 constexpr char kRest[] = R"(
   optimizer { lr: 1e-3 }
   train { micro_batch_size: 1 global_batch_size: 96 train_iters: 10 }
@@ -50,17 +54,37 @@ int64_t OneOf(const std::vector<int64_t>& values, std::mt19937* random) {
   return values[(*random)() % values.size()];
 }
 
-LayoutAxes RandomAxes(const config::ModelConfig& model, std::mt19937* random) {
+LayoutAxes RandomAxes(const config::PretrainConfig& config, std::mt19937* random) {
+  const config::ModelConfig& model = config.model();
   LayoutAxes axes;
   axes.tensor = OneOf({1, 2, 4}, random);
   axes.context = OneOf({1, 1, 2, 4}, random);
   axes.pipeline = OneOf({1, 2, 3, 4, 5, 6}, random);
-  axes.ends_count = model.num_layers() % axes.pipeline != 0;
-  axes.chunks = axes.pipeline > 1 ? OneOf({1, 1, 2, 3}, random) : 1;
+  const bool has_encoder = model.model_type() == config::ModelType::t5;
+  const int64_t layers =
+      has_encoder ? model.encoder_num_layers() + model.decoder_num_layers() : model.num_layers();
+  axes.ends_count = layers % axes.pipeline != 0;
+  axes.chunks = axes.pipeline > 1 ? OneOf({1, 1, 2, 2, 3}, random) : 1;
   // Every part has a layer.
   if (axes.ends_count) axes.chunks = 1;
-  if (axes.pipeline > 1 && axes.chunks == 1 && (*random)() % 3 == 0)
-    axes.schedule = PlanSchedule::kZeroBubbleH1;
+  if (axes.pipeline > 1 && axes.chunks == 1) {
+    const int64_t kind = OneOf({0, 0, 1, 2}, random);
+    axes.schedule = kind == 0   ? PlanSchedule::kOneForwardOneBackward
+                    : kind == 1 ? PlanSchedule::kZeroBubbleH1
+                                : PlanSchedule::kGPipe;
+    const int64_t last = layers - (axes.pipeline - 1) * (layers / axes.pipeline + 1);
+    if (has_encoder && axes.pipeline == 5) {
+      axes.encoder_stages = 3;
+      axes.ends_count = false;
+    } else if (!has_encoder && last > 0 && (*random)() % 2 == 0) {
+      axes.last_layers = last;
+      axes.ends_count = false;
+    }
+  }
+  // A search has no V with attention in chunks.
+  if (axes.pipeline > 1 && axes.chunks == 2 && (*random)() % 2 == 0 &&
+      !config.recompute().has_attention_chunk_tokens())
+    axes.schedule = PlanSchedule::kZeroBubbleV;
   axes.data = OneOf({1, 2, 3, 4, 8}, random);
   axes.micro_batch = OneOf({1, 2, 4}, random);
   axes.is_sequence_parallel = axes.tensor > 1 && (*random)() % 2 == 0;
@@ -71,7 +95,9 @@ LayoutAxes RandomAxes(const config::ModelConfig& model, std::mt19937* random) {
   // What can't be is refused.
   if (axes.shared_out != SharedOut::kNothing) axes.instances = OneOf({1, 1, 2}, random);
   axes.instances_share_states = axes.instances > 1 && (*random)() % 2 == 0;
-  if (axes.shared_out == SharedOut::kWeights) axes.hosts = OneOf({1, 1, 2}, random);
+  // A search has instances or secondary shards.
+  if (axes.shared_out == SharedOut::kWeights && axes.instances == 1)
+    axes.hosts = OneOf({1, 2}, random);
   if (axes.data * axes.context > 1) axes.ranks_per_host = OneOf({0, 0, 2, 4, 8}, random);
   axes.host_fraction = OneOf({0, 0, 1, 2}, random) / 2.0;
   axes.weights_on_host = axes.host_fraction == 1 && axes.micro_batch != 2 &&
@@ -104,16 +130,19 @@ void ExpectWithin(double bound, const std::string& model, int layouts) {
   ASSERT_TRUE(parsed.errors.empty()) << parsed.errors[0].message;
   MemoryEstimator estimator(parsed.config, kVocab, /*is_gpu=*/true);
   std::mt19937 random(1234);
-  int tried = 0, secondary = 0, hierarchical = 0, weights = 0;
+  int tried = 0, secondary = 0, hierarchical = 0, weights = 0, uneven = 0, in_v = 0, all = 0;
   double worst = 0;
   while (tried < layouts) {
-    const LayoutAxes axes = RandomAxes(parsed.config.model(), &random);
+    const LayoutAxes axes = RandomAxes(parsed.config, &random);
     const MemoryNeeds planned = PlannedBytes(parsed.config, axes);
     if (planned.device == 0) continue;
     ++tried;
     secondary += axes.hosts > 1;
     weights += axes.weights_on_host;
     hierarchical += axes.ranks_per_host > 0;
+    uneven += axes.last_layers > 0;
+    in_v += axes.schedule == PlanSchedule::kZeroBubbleV;
+    all += axes.schedule == PlanSchedule::kGPipe;
     const auto estimated = estimator.Bytes(axes);
     ASSERT_TRUE(estimated.ok()) << estimated.status();
     SCOPED_TRACE(DescribeLayout(axes));
@@ -126,9 +155,14 @@ void ExpectWithin(double bound, const std::string& model, int layouts) {
     worst = std::max(worst, std::abs(error));
     EXPECT_LE(error, bound) << estimated->device << " estimated, " << planned.device << " planned";
   }
-  EXPECT_GT(secondary, 0);
   EXPECT_GT(hierarchical, 0);
   EXPECT_GT(weights, 0);
+  if (layouts >= 50) {
+    EXPECT_GT(secondary, 0);
+    EXPECT_EQ(uneven > 0, parsed.config.model().model_type() != config::ModelType::t5);
+    EXPECT_GT(in_v, 0);
+    EXPECT_GT(all, 0);
+  }
   ::testing::Test::RecordProperty("worst_error", absl::StrCat(worst));
 }
 
@@ -142,6 +176,10 @@ TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAGatedModelWithQueryGroup
 
 TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAModelWithExpertsInSomeLayers) {
   ExpectWithin(0.01, kExperts, 65);
+}
+
+TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAModelWithAnEncoder) {
+  ExpectWithin(0.01, kTwoStacks, 60);
 }
 
 TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAModelInChunks) {

@@ -4,13 +4,13 @@
 #include <cmath>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/pipeline/schedule_kind.h"
 #include "megatron/plan/model_costs.h"
 #include "megatron/plan/shared_cores.h"
 #include "megatron/train/config/layer_pattern.h"
 #include "megatron/train/costs/layer_shape.h"
+#include "megatron/train/recipes/model_rules_of.h"
 #include "megatron/train/trainer/parallel_section.h"
 #include "megatron/train/trainer/pipeline_section.h"
 
@@ -30,6 +30,12 @@ absl::StatusOr<PlanModel> ToPlanModel(const config::ModelConfig& config,
   model.set_vocab(double(padded_vocab_size));
   model.set_is_gated(layer.is_gated);
   model.set_is_tied(!config.untie_embeddings_and_output_weights());
+  model.set_is_bidirectional(config.model_type() == config::ModelType::bert);
+  if (config.model_type() == config::ModelType::t5) {
+    model.set_layers(static_cast<int32_t>(TotalLayers(config)));
+    model.set_encoder_layers(static_cast<int32_t>(config.encoder_num_layers()));
+    model.set_encoder_sequence(double(config.seq_length()));
+  }
   if (config.has_window_size()) {
     MEGATRON_ASSIGN_OR_RETURN(const std::vector<bool> has_window, WindowLayers(config));
     model.set_window(double(config.window_size() + 1));
@@ -127,6 +133,32 @@ PlanCompression ToPlanCompression(const config::GradientCompressionConfig& confi
   return compression;
 }
 
+PlanSchedule ToPlanSchedule(ScheduleKind kind) {
+  switch (kind) {
+    case ScheduleKind::kZeroBubbleH1:
+      return PlanSchedule::kZeroBubbleH1;
+    case ScheduleKind::kZeroBubbleV:
+      return PlanSchedule::kZeroBubbleV;
+    case ScheduleKind::kGPipe:
+      return PlanSchedule::kGPipe;
+    default:
+      return PlanSchedule::kOneForwardOneBackward;
+  }
+}
+
+void SetPipeline(const config::PretrainConfig& config, PlanLayout* layout) {
+  if (layout->pp == 1) return;
+  layout->schedule = ToPlanSchedule(ToScheduleKind(config.parallel()));
+  if (config.parallel().has_pipeline_model_parallel_split_rank()) {
+    layout->encoder_stages = config.parallel().pipeline_model_parallel_split_rank();
+    return;
+  }
+  const std::vector<int64_t> layers = ToPlacement(config).layers;
+  if (layers.empty()) return;
+  layout->first_layers = layers.front();
+  layout->last_layers = layers.back();
+}
+
 PlanLayout ToPlanLayout(const config::PretrainConfig& config) {
   const config::ParallelConfig& parallel = config.parallel();
   PlanLayout layout;
@@ -139,9 +171,9 @@ PlanLayout ToPlanLayout(const config::PretrainConfig& config) {
     layout.cp_team = parallel.hierarchical_context_parallel_sizes(0);
   layout.pp = parallel.pipeline_model_parallel_size();
   layout.vpp = ChunksOf(config);
-  if (layout.pp > 1 && ToScheduleKind(parallel) == ScheduleKind::kZeroBubbleH1)
-    layout.schedule = PlanSchedule::kZeroBubbleH1;
+  SetPipeline(config, &layout);
   layout.dp = parallel.data_parallel_size();
+  layout.data_is_outermost = parallel.rank_order() == kDataOutermost;
   if (config.model().num_experts() > 0) {
     layout.ep = parallel.expert_model_parallel_size();
     layout.etp = parallel.expert_tensor_parallel_size();
@@ -150,7 +182,7 @@ PlanLayout ToPlanLayout(const config::PretrainConfig& config) {
   layout.micro_batch = config.train().micro_batch_size();
   layout.micro_batches =
       std::max<int64_t>(1, config.train().global_batch_size() / (layout.micro_batch * layout.dp));
-  layout.sequence = config.model().seq_length();
+  layout.sequence = ModelRulesOf(config.model()).LengthsOf(config.model()).seq_length;
   layout.recompute = ToPlanRecompute(config.recompute());
   layout.precision = ToPlanPrecision(config.precision());
   layout.mlp_chunk = config.recompute().mlp_chunk_tokens();
@@ -193,10 +225,6 @@ double SentGradientBytes(const config::ParallelConfig& config) {
 
 absl::StatusOr<PlannedRun> ToPlannedRun(const config::PretrainConfig& config,
                                         int64_t padded_vocab_size, const Implementation& own) {
-  if (config.model().model_type() == config::ModelType::t5) {
-    return absl::UnimplementedError(
-        "model.model_type: a T5 can't be planned, which has an encoder and a decoder");
-  }
   PlannedRun run;
   MEGATRON_ASSIGN_OR_RETURN(run.model, ToPlanModel(config.model(), padded_vocab_size));
   run.layout = ToPlanLayout(config);

@@ -13,6 +13,7 @@
 #include "megatron/train/config/config_defaults.h"
 #include "megatron/train/config/config_error.h"
 #include "megatron/train/planning/explain_step.h"
+#include "megatron/train/planning/layout_predictor.h"
 #include "megatron/train/planning/memory_estimate.h"
 #include "megatron/train/planning/planned_run.h"
 #include "megatron/train/trainer/run_options.h"
@@ -42,101 +43,11 @@ struct Candidate {
   double formula_host_bytes = 0;
 };
 
-// Communication in two levels, or in codes, is taken where it saves this share of a step or more.
-constexpr double kLeastSaved = 0.01;
-
 // Returns whether no other layout of the same axes needs less memory.
 bool KeepsLeast(const LayoutAxes& axes) {
   return axes.micro_batch == 1 && axes.hosts == 1 && axes.ranks_per_host == 0 &&
          axes.recompute == PlanRecompute::kFull &&
          axes.schedule == PlanSchedule::kOneForwardOneBackward;
-}
-
-// Returns whether another form of data-parallel communication may save enough.
-bool WaitsForData(const StepPrediction& prediction) {
-  return prediction.seconds.data_parallel >= kLeastSaved * prediction.seconds.total;
-}
-
-// Predicts the layouts of one model.
-class LayoutPredictor {
- public:
-  LayoutPredictor(const Planner& planner, PlannedRun run, bool overlaps)
-      : planner_(planner), run_(std::move(run)), overlaps_(overlaps) {}
-
-  absl::StatusOr<StepPrediction> Predict(const LayoutAxes& axes, int64_t samples);
-  // Returns whether `form` may save enough of the step that `plain`, from which it differs in the
-  // form of its data-parallel communication alone, is predicted to take.
-  bool MayPay(const LayoutAxes& plain, const StepPrediction& prediction, const LayoutAxes& form,
-              int64_t samples);
-
- private:
-  void Set(const LayoutAxes& axes, int64_t samples);
-
-  const Planner& planner_;
-  PlannedRun run_;
-  const bool overlaps_;
-};
-
-void LayoutPredictor::Set(const LayoutAxes& axes, int64_t samples) {
-  PlanLayout& layout = run_.layout;
-  layout.tp = axes.tensor;
-  layout.cp = axes.context;
-  layout.context = axes.context_form;
-  layout.cp_team = axes.context_team;
-  layout.pp = axes.pipeline;
-  layout.vpp = axes.chunks;
-  layout.schedule = axes.schedule;
-  layout.dp = axes.data;
-  layout.ep = axes.expert;
-  layout.etp = axes.expert_tensor;
-  layout.micro_batch = axes.micro_batch;
-  layout.micro_batches = samples / (axes.micro_batch * axes.data);
-  layout.recompute = axes.recompute;
-  layout.is_sequence_parallel = axes.is_sequence_parallel;
-  layout.host_fraction = axes.host_fraction;
-  layout.weights_on_host = axes.weights_on_host;
-  layout.shards_parameters = axes.shared_out == SharedOut::kWeights;
-  layout.shards_gradients = axes.shared_out == SharedOut::kGradients;
-  layout.instances = axes.instances;
-  layout.shards_states_over_instances = axes.instances_share_states;
-  layout.ranks_per_host = axes.ranks_per_host;
-  layout.hosts = axes.hosts;
-  layout.quantizes_weights = axes.quantizes_weights;
-  layout.quantizes_gradients = axes.quantizes_gradients;
-  run_.program.set_shards_optimizer(axes.shared_out != SharedOut::kNothing);
-  run_.program.set_overlaps_gradients(overlaps_ && axes.data * axes.context > 1);
-}
-
-// Ranks that share cores wait longer, by the same factor in all forms.
-bool LayoutPredictor::MayPay(const LayoutAxes& plain, const StepPrediction& prediction,
-                             const LayoutAxes& form, int64_t samples) {
-  const StepSeconds& seconds = prediction.seconds;
-  const auto waits = [&](const LayoutAxes& axes) {
-    Set(axes, samples);
-    return DataParallelSeconds(*planner_.hardware, run_.program, run_.layout, prediction.data);
-  };
-  const double saved = 1 - waits(form) / waits(plain);
-  return saved * seconds.data_parallel >= kLeastSaved * seconds.total;
-}
-
-absl::StatusOr<StepPrediction> LayoutPredictor::Predict(const LayoutAxes& axes, int64_t samples) {
-  Set(axes, samples);
-  const PlanLayout& layout = run_.layout;
-  MEGATRON_ASSIGN_OR_RETURN(
-      StepPrediction prediction,
-      PredictStep(*planner_.hardware, run_.program, *planner_.kernels, run_.model, layout));
-  if (axes.shared_out == SharedOut::kGradients) {
-    // The formulas don't know the memory of gradients that are shared out alone: this is a lower
-    // bound.
-    auto sharing = layout;
-    sharing.shards_parameters = true;
-    sharing.shards_gradients = false;
-    MEGATRON_ASSIGN_OR_RETURN(
-        const StepPrediction least,
-        PredictStep(*planner_.hardware, run_.program, *planner_.kernels, run_.model, sharing));
-    prediction.memory_bytes = least.memory_bytes;
-  }
-  return prediction;
 }
 
 // Times within a thousandth are the same; then the layout with fewer ways of dividing comes first.
@@ -145,12 +56,12 @@ bool ComesBefore(const Candidate& a, const Candidate& b) {
     const LayoutAxes& axes = candidate.axes;
     return std::make_tuple(
         std::llround(std::log(candidate.seconds) / kSameTime), axes.count(), axes.tensor,
-        axes.pipeline, axes.context, axes.chunks, static_cast<int>(axes.schedule), axes.expert,
-        axes.expert_tensor, axes.micro_batch, axes.is_sequence_parallel,
-        static_cast<int>(axes.context_form), axes.context_team, static_cast<int>(axes.recompute),
-        static_cast<int>(axes.shared_out), axes.instances, axes.instances_share_states,
-        axes.host_fraction, axes.weights_on_host, axes.ranks_per_host, axes.hosts,
-        axes.quantizes_weights, axes.quantizes_gradients);
+        axes.pipeline, axes.context, axes.chunks, static_cast<int>(axes.schedule), axes.last_layers,
+        axes.encoder_stages, axes.data_is_outermost, axes.expert, axes.expert_tensor,
+        axes.micro_batch, axes.is_sequence_parallel, static_cast<int>(axes.context_form),
+        axes.context_team, static_cast<int>(axes.recompute), static_cast<int>(axes.shared_out),
+        axes.instances, axes.instances_share_states, axes.host_fraction, axes.weights_on_host,
+        axes.ranks_per_host, axes.hosts, axes.quantizes_weights, axes.quantizes_gradients);
   };
   return key(a) < key(b);
 }
@@ -192,6 +103,7 @@ bool DividesRanksAlike(const LayoutAxes& a, const LayoutAxes& b) {
 
 bool DividesAlike(const LayoutAxes& a, const LayoutAxes& b) {
   return DividesRanksAlike(a, b) && a.chunks == b.chunks && a.schedule == b.schedule &&
+         a.last_layers == b.last_layers && a.encoder_stages == b.encoder_stages &&
          a.micro_batch == b.micro_batch;
 }
 
@@ -202,6 +114,12 @@ std::vector<double> HostFractions(const config::PretrainConfig& config, bool off
   if (config.optimizer().has_optimizer_offload_fraction())
     fractions.insert(config.optimizer().optimizer_offload_fraction());
   return {fractions.begin(), fractions.end()};
+}
+
+PlanSchedule WrittenSchedule(const config::ParallelConfig& config) {
+  if (config.pipeline_schedule() == "gpipe") return PlanSchedule::kGPipe;
+  return config.pipeline_schedule() == "zb_v" ? PlanSchedule::kZeroBubbleV
+                                              : PlanSchedule::kOneForwardOneBackward;
 }
 
 class Search {
@@ -222,7 +140,8 @@ class Search {
         // Processes of one machine aren't joined by its memory, and may be cut in any way.
         layouts_(resolved_, options.ranks,
                  planner.hardware->cores() > 0 ? options.ranks : planner.hardware->domain(),
-                 planner.hardware->domain(), HostFractions(config, offloads_)) {}
+                 planner.hardware->domain(), HostFractions(config, offloads_),
+                 WrittenSchedule(config.parallel())) {}
 
   absl::StatusOr<LayoutSearch> Run();
   absl::StatusOr<bool> FitsSomewhere();
@@ -278,7 +197,7 @@ absl::StatusOr<std::vector<Candidate>> Search::Predict(LayoutPredictor* predicto
     if (is_allowed) {
       MEGATRON_ASSIGN_OR_RETURN(plain, predictor->Predict(axes, samples));
       add(axes, plain);
-      if (!WaitsForData(plain)) return true;
+      if (!LayoutPredictor::WaitsForData(plain)) return true;
     } else {
       ++found_.not_allowed;
     }
@@ -301,7 +220,7 @@ absl::StatusOr<std::vector<Candidate>> Search::Predict(LayoutPredictor* predicto
 // ranks of a host is where it has one.
 std::vector<LayoutAxes> Search::FormsOf(const LayoutAxes& axes) const {
   std::vector<LayoutAxes> forms;
-  if (axes.instances > 1 || axes.data * axes.context == 1) return forms;
+  if (axes.instances > 1 || axes.data_is_outermost || axes.data * axes.context == 1) return forms;
   const config::ParallelConfig& parallel = config_.parallel();
   const bool has_parts = axes.shared_out == SharedOut::kWeights;
   const int64_t copies = axes.data * axes.context;
@@ -376,6 +295,7 @@ absl::StatusOr<FoundLayout> Search::Plan(const LayoutAxes& axes) const {
   MEGATRON_ASSIGN_OR_RETURN(const ExplainedStep step,
                             ExplainStep(resolved, options.trainer.model.padded_vocab_size,
                                         *planner_.hardware, *planner_.program, *planner_.kernels));
+  found.run = step.run;
   found.prediction.seconds = step.seconds;
   return found;
 }

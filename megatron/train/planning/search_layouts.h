@@ -19,22 +19,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "megatron/plan/measured_kernels.h"
 #include "megatron/plan/plan_facts.pb.h"
 #include "megatron/plan/step_prediction.h"
 #include "megatron/train/config/config.pb.h"
 #include "megatron/train/planning/layout_axes.h"
+#include "megatron/train/planning/layout_predictor.h"
 #include "megatron/train/planning/layout_space.h"
+#include "megatron/train/planning/planned_run.h"
 
 namespace megatron {
-
-// What predictions are made from.
-struct Planner {
-  const Hardware* hardware = nullptr;
-  const Implementation* program = nullptr;
-  const MeasuredKernels* kernels = nullptr;
-  bool is_gpu = true;
-};
 
 // Returns whether a layout may be taken.
 using LayoutFilter = std::function<bool(const LayoutAxes& axes)>;
@@ -67,7 +60,8 @@ bool KnowsHost(const Planner& planner);
 struct FoundLayout {
   LayoutAxes axes;
   config::PretrainConfig config;  // without its computed fields
-  StepPrediction prediction;      // its seconds are those of ExplainStep()
+  PlannedRun run;
+  StepPrediction prediction;  // its seconds are those of ExplainStep()
   // The most that any rank holds, and has on the host, planned on the meta device.
   int64_t memory_bytes = 0;
   int64_t host_bytes = 0;
@@ -96,8 +90,8 @@ struct LayoutSearch {
 // Expects a configuration as its text has it, without computed fields; its own layout is passed
 // over, its global batch size and its sequence length stay. Returns kInvalidArgument where
 // train.global_batch_size isn't set, where the configuration is wrong in any layout, or where
-// PredictStep refuses the model or the precision; kUnimplemented for a T5. A search that finds
-// nothing returns no layouts.
+// PredictStep refuses the model or the precision; kUnimplemented for what no search knows. A
+// search that finds nothing returns no layouts.
 absl::StatusOr<LayoutSearch> SearchLayouts(const config::PretrainConfig& config, int64_t vocab_size,
                                            const Planner& planner, const SearchOptions& options);
 
