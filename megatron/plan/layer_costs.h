@@ -47,7 +47,12 @@ RankRates RatesOf(const Hardware& gpu, const Implementation& program, const Plan
 // least `least`. The cores of a processor that compute move the bytes too: nothing is hidden there.
 double ExposedSeconds(const Hardware& gpu, double seconds, double window, double least);
 
-// The costs of the layers of one model in one layout. The arguments of the constructor must live as
+// Returns the encoder of a model that has one, as a model of its own, and the layout with its
+// samples.
+PlanModel EncoderOf(const PlanModel& model);
+PlanLayout EncoderLayout(const PlanModel& model, PlanLayout layout);
+
+// The costs of the layers of one model in one layout, behind its encoder. The arguments of the constructor must live as
 // long as it does.
 class LayerPredictor {
  public:
@@ -70,15 +75,17 @@ class LayerPredictor {
   double GroupedSeconds(const char* pass, const MatrixProduct& product) const;
   void AddExperts(LayerCosts* layer, const MatrixProduct& product) const;
   void AddAttentionCore(LayerCosts* layer) const;
+  void AddCore(LayerCosts* layer, double read, double seen, bool is_causal) const;
+  void AddCrossAttention(LayerCosts* layer) const;
   void AddChunks(LayerCosts* layer) const;
   void AddElementwise(LayerCosts* layer, double ffn) const;
   void AddTensor(LayerCosts* layer) const;
   void AddGrid(LayerCosts* layer) const;
   LayerMatrices Matrices() const;
-  void AddContext(LayerCosts* layer) const;
-  void AddHeadExchange(const PlanGroup& group, LayerCosts* layer) const;
-  void AddRing(const PlanGroup& group, LayerCosts* layer) const;
-  void AddGather(const PlanGroup& group, LayerCosts* layer) const;
+  void AddContext(LayerCosts* layer, double read, double core) const;
+  void AddHeadExchange(const PlanGroup& group, LayerCosts* layer, double read) const;
+  void AddRing(const PlanGroup& group, LayerCosts* layer, double read, double core) const;
+  void AddGather(const PlanGroup& group, LayerCosts* layer, double read, double core) const;
   void AddExpertExchange(LayerCosts* layer) const;
   void AddMemory(LayerCosts* layer, bool is_mixture) const;
 

@@ -1,0 +1,46 @@
+// What each stage of a pipeline has of a model.
+#ifndef MEGATRON_PLAN_STAGE_SHAPES_H_
+#define MEGATRON_PLAN_STAGE_SHAPES_H_
+
+#include <cstdint>
+
+#include "megatron/plan/plan_facts.pb.h"
+#include "megatron/plan/step_prediction.h"
+
+namespace megatron {
+
+struct StageShape {
+  double layers = 0;
+  double encoders = 0;  // those of them that are an encoder's
+  int ends = 0;         // of the embedding and the head
+  bool has_head = false;
+  double flight = 1;  // micro-batches whose activations are held
+};
+
+// The arguments must live as long as this.
+class StageShapes {
+ public:
+  StageShapes(const PlanModel& model, const PlanLayout& layout);
+
+  // The stages of a model without an encoder: those between the first and the last are alike.
+  StageShape First() const;
+  StageShape Inner() const;
+  StageShape Last() const;
+  // The stage of that number of any model.
+  StageShape At(int64_t number) const;
+
+ private:
+  double InnerLayers() const;
+  double LayersOfEnd(int64_t end) const {
+    return end == PlanLayout::kAsOthers ? inner_layers_ : double(end);
+  }
+  double LayersOfPart(int64_t part) const;
+
+  const PlanModel& model_;
+  const PlanLayout& l_;
+  const double inner_layers_;  // those of a part between the first and the last
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_PLAN_STAGE_SHAPES_H_
