@@ -71,16 +71,51 @@ done
 [[ $(grep -o '"forward 7"' trace.json | wc -l) == 2 ]] || fail 'each of two stages has 8 micro-batches'
 if grep -q '<script\|https*://' page.html; then fail 'the page needs more than itself'; fi
 
+# Tensor-parallel ranks that form a grid are compared in all forms, those of no grid in none.
+grep -q 'Forms of tensor parallelism' output && fail "two ranks form no grid: $(cat output)"
+expect_code 0 'Forms of tensor parallelism over these 4 ranks' --explain=gpt3_857m --gpus=8 \
+  --set=parallel.tensor_model_parallel_size=4,parallel.sequence_parallel=true --html=forms.html
+grep -q '^  1d  *any .*-  *-$' output || fail "no row of 1d: $(cat output)"
+grep -q '^  2d  *2n .*([0-9.]*)$' output || fail "no row of 2d: $(cat output)"
+grep -q 'faster from' forms.html || fail 'no forms in the page'
+
 # One rank sends nothing.
 expect_code 0 'on 1 x H100: one rank' --explain=gpt2_124m
 grep -q 'What a rank sends' output && fail "$(cat output)"
 # A layout may be right with --gpus alone.
 expect_code 0 'expert *4' --explain=moe_tiny --gpus=4 --set=parallel.expert_model_parallel_size=4
-expect_code 20 "gpus=6 can't be divided by the 4 ranks" --explain=gpt3_857m --gpus=6
-expect_code 23 "a T5 can't be planned" --explain=t5_demo
+expect_code 20 "gpus=6 can't be divided by the 4 ranks.*--config=gpt3_857m search a layout" --explain=gpt3_857m --gpus=6
+expect_code 20 'tensor_model_parallel_size = 0: expects' --explain=gpt3_857m --gpus=6 \
+  --set=parallel.tensor_model_parallel_size=0
+# What is lost most, and what may be done.
+expect_code 0 'Most is lost where tensor-parallel ranks wait' --explain=gpt3_857m --gpus=4
+grep -q '^not measured on H100, taken from a curve: products' output || fail "$(cat output)"
+expect_code 0 'parallel.num_virtual_stages_per_pipeline_rank' --explain=gpt3_857m --gpus=16 \
+  --set=parallel.tensor_model_parallel_size=1,parallel.pipeline_model_parallel_size=8
+# Limits that can't be.
+expect_code 20 'memory_limit must be from 0' --config=gpt3_857m --gpus=1 --memory_limit=nan
+expect_code 20 'best must be from 1' --config=gpt3_857m --gpus=1 --best=100000
+expect_code 20 "there is no hardware 'Z80'; there are: " --config=gpt3_857m --gpus=1 --gpu=Z80
+expect_code 0 "activations of the encoder" --explain=t5_demo --set=parallel.tensor_model_parallel_size=2
+expect_code 0 'with the encoder on 1\|dp 2' --config=t5_demo --gpus=2 --set=train.global_batch_size=48
 expect_code 20 'H100' --explain=gpt2_124m --gpu=Z80
 expect_code 20 'megatron_core' --explain=gpt2_124m --program=none
 expect_code 20 'num_layers' --explain=gpt2_124m --set=model.num_layers=-1
+
+# What tools/gpu_check writes on a GPU are facts that the planner takes.
+mkdir results
+cat > results/check.jsonl <<END
+{"what": "kernel", "name": "BM_Linear/1024/4096/manual_time", "TFLOP/s": 700.0, "microseconds": 196.0}
+{"what": "kernel", "name": "BM_Attention<AttentionKernel::kHopper, 64>/manual_time", "microseconds": 300.0}
+{"what": "kernel", "name": "BM_Gelu/manual_time", "GB/s": 4000.0, "microseconds": 70.0}
+END
+python3 -c 'import sys; sys.path.insert(0, sys.argv[1]); import calibration
+print(calibration.write("results", "NVIDIA H200", 143771))' "$tools/gpu" > output || fail 'calibration.py'
+grep -q 'system.hardware_file=results/hardware.textproto' output || fail "$(cat output)"
+expect_code 0 'NVIDIA H200' --config=gpt3_857m --gpus=2 --gpu='NVIDIA H200' \
+  --facts=results/hardware.textproto --kernels=results/kernels.csv
+grep -q '^guesses, .*link_efficiency' output || fail "$(cat output)"
+grep -q '^guesses, .*product_efficiency' output && fail "it was measured: $(cat output)"
 
 # A search prints the best layouts, and its configuration is one that the trainer takes.
 expect_code 0 '  the others have [0-9]*,[0-9]* layouts' --config=gpt3_857m --gpus=8 --output=chosen.textproto
@@ -178,7 +213,7 @@ expect_code 20 'no layout divides this model over 7 GPUs' --config=gpt3_857m --g
 expect_code 20 'gpus is the number' --config=gpt3_857m
 expect_code 20 'no configuration nobody' --config=nobody --gpus=1
 expect_code 20 'price=-3 is not between' --explain=gpt3_857m --price=-3
-expect_code 20 'or let --config search a layout' --explain=gpt3_857m --gpus=1
+expect_code 20 'or let --config=gpt3_857m search a layout' --explain=gpt3_857m --gpus=1
 expect_code 0 'on 4 x H100: tensor 2 x pipeline 2 x data 1$' --explain=gpt3_857m --gpus=4
 
 # A flag without effect is refused, with the mode that it belongs to.

@@ -29,7 +29,13 @@ class Traffic {
   double micro_batches() const { return double(l_.micro_batches); }
   double tokens() const { return double(l_.micro_batch) * l_.sequence / l_.cp; }
   double activation() const { return element_bytes() * tokens() * model_.hidden(); }
+  // What an encoder reads.
+  double read() const { return double(l_.micro_batch) * model_.encoder_sequence() / double(l_.cp); }
+  double read_activation() const { return element_bytes() * read() * model_.hidden(); }
+  // The layers that are no encoder's, and those of them that attend to one.
   double layers() const { return double(stage_.layers.dense + stage_.layers.mixtures); }
+  double encoders() const { return double(stage_.layers.encoders); }
+  double readers() const { return model_.encoder_layers() > 0 ? layers() : 0; }
   // Passes forward of a micro-batch, and passes in all: recomputation is a forward pass.
   double forwards() const { return l_.recompute == PlanRecompute::kFull ? 2 : 1; }
   double kv_width() const { return model_.kv_heads() * model_.head_dim(); }
@@ -91,16 +97,37 @@ class Traffic {
     const double cut = layers() + double(stage_.layers.dense);
     const char* const inner = "activations of attention and MLP";
     const char* const ends = "activations of embedding and head";
+    const char* const encoder = "activations of the encoder";
+    const char* const cross = "activations of attention to the encoder";
+    const char* const output = "the encoder's output";
     if (l_.is_sequence_parallel) {
+      add(TrafficCall::kAllGather, encoder, read_activation(),
+          m * 2 * encoders() * (forwards() + 2));
+      add(TrafficCall::kReduceScatter, encoder, read_activation(),
+          m * 2 * encoders() * (forwards() + 1));
+      add(TrafficCall::kAllGather, cross, activation(), m * readers() * (forwards() + 2));
+      add(TrafficCall::kReduceScatter, cross, activation(), m * readers() * (forwards() + 1));
+      add(TrafficCall::kAllGather, output, read_activation(), m * readers() * (forwards() + 1));
+      add(TrafficCall::kReduceScatter, output, read_activation(), m * readers());
+      add(TrafficCall::kAllGather, "activations of the encoder's embedding", read_activation(),
+          m * stage_.has_embedding);
+      add(TrafficCall::kReduceScatter, "activations of the encoder's embedding", read_activation(),
+          m * stage_.has_embedding);
       add(TrafficCall::kAllGather, inner, activation(), m * cut * (forwards() + 2));
       add(TrafficCall::kReduceScatter, inner, activation(), m * cut * (forwards() + 1));
       add(TrafficCall::kAllGather, ends, activation(),
           m * (stage_.has_embedding + 2 * stage_.has_head));
       add(TrafficCall::kReduceScatter, ends, activation(),
           m * (stage_.has_embedding + stage_.has_head));
-      const double norms = 2 * layers() + stage_.has_head;
+      const double norms = 2 * (layers() + encoders()) + readers() + stage_.has_head;
       add(TrafficCall::kAllReduce, "gradients of norms", 4 * model_.hidden() * norms, 1);
     } else {
+      add(TrafficCall::kAllReduce, encoder, read_activation(),
+          m * 2 * encoders() * (forwards() + 1));
+      add(TrafficCall::kAllReduce, cross, activation(), m * readers() * (forwards() + 1));
+      add(TrafficCall::kAllReduce, output, read_activation(), m * readers());
+      add(TrafficCall::kAllReduce, "activations of the encoder's embedding", read_activation(),
+          m * stage_.has_embedding);
       add(TrafficCall::kAllReduce, inner, activation(), m * cut * (forwards() + 1));
       add(TrafficCall::kAllReduce, ends, activation(),
           m * (stage_.has_embedding + stage_.has_head));
@@ -112,52 +139,74 @@ class Traffic {
     AddMuon();
   }
 
+  // So many layers have queries of some tokens, which see keys and values of others.
+  struct Attention {
+    const char* what;
+    const char* gradients;
+    double queries = 0;
+    double keys = 0;
+    double layers = 0;
+  };
+
   void AddContext() {
+    const char* const keys = "keys and values";
+    const char* const gradients = "gradients of keys and values";
+    AddContext({keys, gradients, tokens(), tokens(), layers()});
+    AddContext({"keys and values of the encoder", "gradients of keys and values of the encoder",
+                read(), read(), encoders()});
+    AddContext({"keys and values of the encoder's output",
+                "gradients of keys and values of the encoder's output", tokens(), read(),
+                readers()});
+  }
+
+  void AddContext(const Attention& attention) {
     const PlanGroup all{l_.cp, l_.tp};
     switch (l_.context) {
       case PlanContext::kRing:
-        return AddRing(all);
+        return AddRing(all, attention);
       case PlanContext::kAllToAll:
-        AddHeadExchange(all);
-        return AddChunks(all);
+        AddHeadExchange(all, attention);
+        return AddChunks(all, attention);
       case PlanContext::kGather:
-        return AddGather(all);
+        return AddGather(all, attention);
       case PlanContext::kTeams:
-        AddHeadExchange({l_.cp_team, l_.tp});
-        return AddRing({l_.cp / l_.cp_team, l_.tp * l_.cp_team});
+        AddHeadExchange({l_.cp_team, l_.tp}, attention);
+        return AddRing({l_.cp / l_.cp_team, l_.tp * l_.cp_team}, attention);
     }
   }
 
-  double context_calls() const { return micro_batches() * layers(); }
+  double CallsOf(const Attention& attention) const { return micro_batches() * attention.layers; }
   // Elements of a rank's keys and values, which are as many behind an exchange of heads.
-  double keys() const { return 2 * tokens() * kv_width() / l_.tp; }
-
-  void AddHeadExchange(const PlanGroup& group) {
-    const double queries = tokens() * query_width() / l_.tp;
-    Add(TrafficAxis::kContext, TrafficCall::kAllToAll, "heads of attention", group,
-        element_bytes() * (2 * queries + keys()), context_calls() * (forwards() + 1));
+  double KeysOf(const Attention& attention) const {
+    return 2 * attention.keys * kv_width() / l_.tp;
   }
 
-  void AddChunks(const PlanGroup& group) {
+  void AddHeadExchange(const PlanGroup& group, const Attention& attention) {
+    const double queries = attention.queries * query_width() / l_.tp;
+    Add(TrafficAxis::kContext, TrafficCall::kAllToAll, "heads of attention", group,
+        element_bytes() * (2 * queries + KeysOf(attention)), CallsOf(attention) * (forwards() + 1));
+  }
+
+  void AddChunks(const PlanGroup& group, const Attention& attention) {
     if (l_.attention_chunk == 0 || l_.attention_chunk >= l_.sequence) return;
     Add(TrafficAxis::kContext, TrafficCall::kAllToAll, "outputs of attention in chunks", group,
-        element_bytes() * tokens() * query_width() / l_.tp, context_calls());
+        element_bytes() * attention.queries * query_width() / l_.tp, CallsOf(attention));
   }
 
-  void AddRing(const PlanGroup& group) {
+  void AddRing(const PlanGroup& group, const Attention& attention) {
     const double hops = double(group.ranks - 1);
-    Add(TrafficAxis::kContext, TrafficCall::kMessage, "keys and values", group,
-        element_bytes() * keys(), context_calls() * (forwards() + 1) * hops);
-    Add(TrafficAxis::kContext, TrafficCall::kMessage, "gradients of keys and values", group,
-        4 * keys(), context_calls() * double(group.ranks));
+    Add(TrafficAxis::kContext, TrafficCall::kMessage, attention.what, group,
+        element_bytes() * KeysOf(attention), CallsOf(attention) * (forwards() + 1) * hops);
+    Add(TrafficAxis::kContext, TrafficCall::kMessage, attention.gradients, group,
+        4 * KeysOf(attention), CallsOf(attention) * double(group.ranks));
   }
 
-  void AddGather(const PlanGroup& group) {
-    const double all_keys = double(group.ranks) * keys();
-    Add(TrafficAxis::kContext, TrafficCall::kAllGather, "keys and values", group,
-        element_bytes() * all_keys, context_calls() * (forwards() + 1));
-    Add(TrafficAxis::kContext, TrafficCall::kReduceScatter, "gradients of keys and values", group,
-        4 * all_keys, context_calls());
+  void AddGather(const PlanGroup& group, const Attention& attention) {
+    const double all_keys = double(group.ranks) * KeysOf(attention);
+    Add(TrafficAxis::kContext, TrafficCall::kAllGather, attention.what, group,
+        element_bytes() * all_keys, CallsOf(attention) * (forwards() + 1));
+    Add(TrafficAxis::kContext, TrafficCall::kReduceScatter, attention.gradients, group,
+        4 * all_keys, CallsOf(attention));
   }
 
   // Rows go to each part of their experts and come back, in either pass.
@@ -172,10 +221,10 @@ class Traffic {
 
   void AddPipeline() {
     if (l_.pp < 2) return;
-    const int64_t stride = l_.tp * l_.cp * l_.dp;
+    const int64_t stride = l_.pipeline_stride();
     const int64_t parts = MessageParts(program_, l_.tp, l_.shares_rows());
     Add(TrafficAxis::kPipeline, TrafficCall::kMessage, "activations and gradients", {l_.pp, stride},
-        activation() / double(parts), stage_.messages);
+        (activation() + read_activation()) / double(parts), stage_.messages);
     if (model_.is_tied() && stage_.has_embedding != stage_.has_head) {
       Add(TrafficAxis::kPipeline, TrafficCall::kAllReduce, "gradients of the tied embedding",
           {2, stride * (l_.pp - 1)}, GradientBytes(program_, l_) * WordTable(), 1);
@@ -198,9 +247,10 @@ class Traffic {
     const double halves = model_.is_gated() ? 3 : 2;
     const double mixture =
         h * model_.experts() + halves * h * model_.shared_ffn() / l_.tp;  // with the router
-    return layers() * (attention + 2 * h) + double(stage_.layers.mixtures) * mixture +
-           double(stage_.layers.dense) * halves * h * model_.ffn() / weight_ranks() +
-           EndParameters();
+    const double mlp = halves * h * model_.ffn() / weight_ranks();
+    return (layers() + encoders()) * (attention + 2 * h) + readers() * (attention + h) +
+           double(stage_.layers.mixtures) * mixture +
+           (double(stage_.layers.dense) + encoders()) * mlp + EndParameters();
   }
 
   // The backward pass does not need the embedding, but a head that is tied to it.

@@ -109,8 +109,6 @@ absl::Status Chooser::CountRanks() {
 
 // What is wrong in any layout has its place in the file.
 absl::Status Chooser::CheckBase() const {
-  if (config_.model().model_type() == config::ModelType::t5)
-    return absl::UnimplementedError("model.model_type: no layout is searched for a T5");
   if (config_.parallel().tensor_parallel_mode() != "1d") {
     return absl::InvalidArgumentError(absl::StrCat(
         "parallel.tensor_parallel_mode = \"", config_.parallel().tensor_parallel_mode(),

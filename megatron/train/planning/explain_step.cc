@@ -11,6 +11,7 @@
 #include "megatron/pipeline/stage_plan.h"
 #include "megatron/plan/shared_cores.h"
 #include "megatron/train/config/layer_pattern.h"
+#include "megatron/train/recipes/model_rules_of.h"
 #include "megatron/train/trainer/pipeline_section.h"
 
 namespace megatron {
@@ -21,18 +22,23 @@ absl::StatusOr<std::vector<PartLayers>> LayersOfParts(const config::PretrainConf
   const StagePlacement placement = ToPlacement(config);
   const int64_t parts = int64_t{placement.stages} * placement.chunks;
   std::vector<int64_t> counts = placement.layers;
-  if (counts.empty()) counts.assign(parts, model.num_layers() / parts);
-  std::vector<bool> is_mixture(model.num_layers(), false);
+  const int64_t all = TotalLayers(model);
+  if (counts.empty()) counts.assign(parts, all / parts);
+  std::vector<bool> is_mixture(all, false);
   if (model.num_experts() > 0) {
     MEGATRON_ASSIGN_OR_RETURN(is_mixture,
                               ParseLayerPattern(model.moe_layer_freq(), model.num_layers()));
   }
   std::vector<PartLayers> layers;
+  const bool has_encoder = model.model_type() == config::ModelType::t5;
+  int64_t encoders = has_encoder ? model.encoder_num_layers() : 0;  // those that are left
   auto layer = is_mixture.begin();
   for (const int64_t count : counts) {
     PartLayers part;
+    part.encoders = std::min(encoders, count);
     part.mixtures = std::count(layer, layer + count, true);
-    part.dense = count - part.mixtures;
+    part.dense = count - part.mixtures - part.encoders;
+    encoders -= part.encoders;
     layer += count;
     layers.push_back(part);
   }
@@ -87,6 +93,7 @@ TrafficStage StageOf(const StagePlan& plan, const std::vector<PartLayers>& layer
     const int position = plan.positions[chunk];
     stage.layers.dense += layers[position].dense;
     stage.layers.mixtures += layers[position].mixtures;
+    stage.layers.encoders += layers[position].encoders;
     stage.has_embedding |= !plan.has_input(chunk);
     stage.has_head |= !plan.has_output(chunk);
   }
@@ -165,7 +172,10 @@ absl::StatusOr<ExplainedStep> ExplainStep(const config::PretrainConfig& config,
                         gpu, program, step.seconds);
   step.model_flops = predicted.model_flops;
   step.parameters = predicted.total_parameters;
-  step.tokens = double(layout.micro_batch * layout.micro_batches * layout.dp * layout.sequence);
+  // As the log counts them: those that an encoder reads, where there is one.
+  const double length =
+      model.encoder_layers() > 0 ? model.encoder_sequence() : double(layout.sequence);
+  step.tokens = double(layout.micro_batch * layout.micro_batches * layout.dp) * length;
   return step;
 }
 

@@ -14,6 +14,9 @@
 
 namespace megatron {
 
+// The order of ranks besides the default that predictions know: Megatron's use_tp_pp_dp_mapping.
+inline constexpr char kDataOutermost[] = "tp-cp-ep-pp-dp";
+
 struct PlannedRun {
   PlanModel model;
   PlanLayout layout;
@@ -23,7 +26,7 @@ struct PlannedRun {
 
 // Expects a valid configuration with its computed fields set. `padded_vocab_size` is the
 // vocabulary's size as the model holds it, and `own` is the entry of this program among the facts.
-// Returns kUnimplemented for a T5, whose two stacks the planner doesn't know.
+// Samples of a BERT and of a T5 are taken to be as long as they may be.
 absl::StatusOr<PlannedRun> ToPlannedRun(const config::PretrainConfig& config,
                                         int64_t padded_vocab_size, const Implementation& own);
 

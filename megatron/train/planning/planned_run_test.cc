@@ -1,9 +1,9 @@
 #include "megatron/train/planning/planned_run.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "gtest/gtest.h"
 #include "megatron/plan/measured_kernels.h"
 #include "megatron/plan/model_costs.h"
@@ -147,7 +147,7 @@ TEST(PlannedRunTest, HasTheFormOfCompressedGradients) {
 TEST(PlannedRunTest, CountsTheFlopsThatTheLogCounts) {
   const PlanFacts facts = *ParsePlanFacts(BuiltInPlanFacts());
   const Hardware* gpu = *FindHardware(facts, "H100");
-  for (const char* name : {"gpt3_857m", "gpt2_124m", "llama_1500m", "moe_tiny"}) {
+  for (const char* name : {"gpt3_857m", "gpt2_124m", "llama_1500m", "moe_tiny", "t5_220m"}) {
     const auto config = Load(name, {});
     const int64_t vocab = 50304;
     auto run = ToPlannedRun(config, vocab, OwnProgram());
@@ -188,9 +188,46 @@ TEST(PlannedRunTest, RanksHaveNoMoreCoresThanThreads) {
   EXPECT_EQ(HardwareOfRun(three, 4, cpu).cores(), 2);
 }
 
-TEST(PlannedRunTest, RefusesAT5) {
-  EXPECT_EQ(ToPlannedRun(Load("t5_demo", {}), 512, OwnProgram()).status().code(),
-            absl::StatusCode::kUnimplemented);
+// Its positions see all others. The dense layer in front of its head is left out.
+TEST(PlannedRunTest, CountsAllOfABertsAttention) {
+  const PlanFacts facts = *ParsePlanFacts(BuiltInPlanFacts());
+  const auto config = Load("bert_demo", {"model.num_layers=24"});
+  auto run = ToPlannedRun(config, 512, OwnProgram());
+  ASSERT_TRUE(run.ok()) << run.status();
+  const auto step = PredictStep(**FindHardware(facts, "H100"), run->program, MeasuredKernels(),
+                                run->model, run->layout);
+  ASSERT_TRUE(step.ok()) << step.status();
+  const double tokens = double(config.train().global_batch_size()) * config.model().seq_length();
+  const double logged = tokens * FlopsPerToken(config.model(), 512, FlopsConvention::kCausalHalved);
+  EXPECT_NEAR(step->model_flops * double(run->layout.gpus()) / logged, 1, 1e-2);
+}
+
+// 12 layers read 512 tokens and 12 write 128. With as many layers of a decoder that reads nothing
+// beside what it writes, a step takes less.
+TEST(PlannedRunTest, PricesBothStacksOfAT5) {
+  const PlanFacts facts = *ParsePlanFacts(BuiltInPlanFacts());
+  const Hardware* gpu = *FindHardware(facts, "H100");
+  const auto predict = [&](const std::vector<std::string>& set) {
+    auto run = ToPlannedRun(Load("t5_220m", set), 29184, OwnProgram());
+    EXPECT_TRUE(run.ok()) << run.status();
+    const auto step = PredictStep(*gpu, run->program, MeasuredKernels(), run->model, run->layout);
+    EXPECT_TRUE(step.ok()) << step.status();
+    return std::make_pair(run->layout, step->seconds);
+  };
+  const StepSeconds both = predict({}).second;
+  const StepSeconds shallow = predict({"model.decoder_num_layers=1"}).second;
+  const StepSeconds narrow = predict({"model.encoder_seq_length=128"}).second;
+  EXPECT_LT(shallow.compute, 0.85 * both.compute);
+  EXPECT_LT(narrow.compute, 0.5 * both.compute);
+  // With as many layers on each of 3 stages the first has 8 of the encoder's; else 6.
+  const std::vector<std::string> pipeline = {"parallel.pipeline_model_parallel_size=3",
+                                             "train.micro_batch_size=8"};
+  std::vector<std::string> split = pipeline;
+  split.push_back("parallel.pipeline_model_parallel_split_rank=2");
+  const auto even = predict(pipeline), by_stacks = predict(split);
+  EXPECT_EQ(by_stacks.first.encoder_stages, 2);
+  EXPECT_LT(by_stacks.second.compute, 0.9 * even.second.compute);
+  EXPECT_LT(by_stacks.second.total, even.second.total);
 }
 
 }  // namespace

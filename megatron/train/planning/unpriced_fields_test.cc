@@ -45,6 +45,7 @@ TEST(UnpricedFieldsTest, NamesWhatCostsSomething) {
 // A new field of these sections is priced by ToPlannedRun(), changes no time, or is unpriced.
 TEST(UnpricedFieldsTest, EveryFieldOfLayoutsAndPrecisionsIsPricedToldOrWithoutEffectOnTime) {
   const std::set<std::string> priced = {
+      "parallel.pipeline_model_parallel_split_rank",
       "parallel.tensor_model_parallel_size",
       "parallel.tensor_parallel_mode",
       "parallel.tensor_parallel_depth",
@@ -94,9 +95,8 @@ TEST(UnpricedFieldsTest, EveryFieldOfLayoutsAndPrecisionsIsPricedToldOrWithoutEf
       "system.kernels_file",
   };
   const std::set<std::string> without_effect = {
-      "parallel.pipeline_model_parallel_split_rank",  // a T5's, which isn't predicted
-      "parallel.distributed_backend",                 // a machine's, where it isn't written
-      "parallel.prescale_gradients",                  // a factor of what is sent
+      "parallel.distributed_backend",  // a machine's, where it isn't written
+      "parallel.prescale_gradients",   // a factor of what is sent
       "parallel.gradient_predivide_factor",
       "parallel.distributed_timeout_minutes",
       "parallel.distributed_timeout_seconds_after_init",

@@ -4,28 +4,18 @@
 #include "megatron/plan/plan_facts.pb.h"
 #include "megatron/plan/step_traffic.h"
 #include "megatron/train/planning/planned_run.h"
-#include "megatron/train/recipes/model_rules_of.h"
 
 namespace megatron {
 namespace {
-
-config::PretrainConfig AsOneStack(config::PretrainConfig config) {
-  config::ModelConfig* const model = config.mutable_model();
-  const ModelRules& rules = ModelRulesOf(*model);
-  int64_t layers = 0;
-  for (const StackLayers& stack : rules.StacksOf(*model)) layers += stack.num_layers;
-  model->set_seq_length(rules.LengthsOf(*model).seq_length);
-  model->set_num_layers(layers);
-  model->set_model_type(config::ModelType::gpt);
-  return config;
-}
 
 TrafficStage MeanStage(const PlannedRun& run) {
   const int64_t stages = run.layout.pp, layers = run.model.layers();
   const int64_t mixtures = run.model.experts() > 0 ? layers - run.model.dense_layers() : 0;
   TrafficStage stage;
   stage.layers.mixtures = (mixtures + stages - 1) / stages;
-  stage.layers.dense = (layers - mixtures + stages - 1) / stages;
+  const int64_t encoders = run.model.encoder_layers();
+  stage.layers.dense = (layers - mixtures - encoders + stages - 1) / stages;
+  stage.layers.encoders = (encoders + stages - 1) / stages;
   stage.has_head = stages == 1;
   stage.messages = 2 * double(run.layout.micro_batches * run.layout.vpp);
   return stage;
@@ -66,8 +56,8 @@ AxisTraffic ToAxisTraffic(const TrafficRow& row) {
 
 std::vector<AxisTraffic> TrafficOf(const config::PretrainConfig& config,
                                    int64_t padded_vocab_size) {
-  const auto run = ToPlannedRun(AsOneStack(config), padded_vocab_size, Implementation());
-  // A valid configuration of one stack can be planned.
+  const auto run = ToPlannedRun(config, padded_vocab_size, Implementation());
+  // A valid configuration can be planned.
   CHECK(run.ok()) << run.status();
   std::vector<AxisTraffic> traffic;
   for (const TrafficRow& row :

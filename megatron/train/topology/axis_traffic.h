@@ -21,8 +21,7 @@ struct AxisTraffic {
 
 // Returns what StepTraffic() (plan/step_traffic.h) says of a stage that has the mean number of
 // layers, rounded up, and the embedding, without the gradients that the first and the last stage
-// add up. Expects a valid configuration with its computed fields set. A T5 counts as a GPT with the
-// layers of both stacks and the decoder's length.
+// add up. Expects a valid configuration with its computed fields set.
 std::vector<AxisTraffic> TrafficOf(const config::PretrainConfig& config, int64_t padded_vocab_size);
 
 }  // namespace megatron
