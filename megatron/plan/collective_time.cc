@@ -26,7 +26,13 @@ double LinkLatency(const Hardware& gpu, int64_t ranks) {
 }  // namespace
 
 int64_t RanksInDomain(const PlanGroup& group, int64_t domain) {
-  return std::max<int64_t>(1, std::min(group.ranks, domain / std::max<int64_t>(1, group.stride)));
+  const auto inside = [domain](int64_t count, int64_t stride) {
+    return std::max<int64_t>(1, std::min(count, domain / std::max<int64_t>(1, stride)));
+  };
+  if (group.block == 0 || group.block >= group.ranks) return inside(group.ranks, group.stride);
+  const int64_t of_block = inside(group.block, group.stride);
+  return of_block < group.block ? of_block
+                                : of_block * inside(group.ranks / group.block, group.block_stride);
 }
 
 double CollectiveSeconds(const Hardware& gpu, const Implementation& program, const PlanGroup& group,

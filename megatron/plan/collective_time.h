@@ -8,10 +8,13 @@
 
 namespace megatron {
 
-// `ranks` ranks, each `stride` ranks after the one before.
+// `ranks` ranks, each `stride` ranks after the one before. They may lie in blocks of so many, which
+// begin `block_stride` ranks apart; 0: all are one block.
 struct PlanGroup {
   int64_t ranks = 1;
   int64_t stride = 1;
+  int64_t block = 0;
+  int64_t block_stride = 0;
 };
 
 // Returns how many ranks of the group share a domain of `domain` GPUs.

@@ -82,5 +82,15 @@ TEST(CollectiveTimeTest, MessagesBetweenNodesTakeTheNetwork) {
   EXPECT_NEAR(between, 0.12, 1e-4);
 }
 
+// Two blocks of two neighbours, eight ranks apart; a domain may join a part of a block, one, or all.
+TEST(CollectiveTimeTest, RanksLieInBlocks) {
+  const PlanGroup group = {4, 1, 2, 8};
+  EXPECT_EQ(RanksInDomain(group, 1), 1);
+  EXPECT_EQ(RanksInDomain(group, 2), 2);
+  EXPECT_EQ(RanksInDomain(group, 8), 2);
+  EXPECT_EQ(RanksInDomain(group, 16), 4);
+  EXPECT_EQ(RanksInDomain({4, 2, 0, 0}, 4), 2);
+}
+
 }  // namespace
 }  // namespace megatron

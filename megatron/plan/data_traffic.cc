@@ -65,6 +65,7 @@ class Rows {
 
   // The ranks are so many runs of neighbours: the ranks of one, and those in the same place of all.
   PlanGroup Part(int64_t runs) const {
+    if (runs == 1) return parameters_.ranks;
     return {std::max<int64_t>(1, parameters_.ranks.ranks / runs), parameters_.ranks.stride};
   }
   PlanGroup Across(int64_t runs) const {
@@ -206,11 +207,18 @@ class Rows {
 
 }  // namespace
 
-PlanGroup DenseCopies(const PlanLayout& layout) { return {layout.dp * layout.cp, layout.tp}; }
+PlanGroup DenseCopies(const PlanLayout& layout) {
+  const int64_t copies = layout.dp * layout.cp;
+  if (!layout.data_is_outermost) return {copies, layout.tp};
+  const int64_t stride = layout.tp * layout.cp * layout.pp;
+  if (layout.cp == 1) return {copies, stride};
+  return {copies, layout.tp, layout.cp, stride};
+}
 
 PlanGroup ExpertCopies(const PlanLayout& layout) {
   const int64_t ranks = layout.ep * layout.etp;
-  return {std::max<int64_t>(1, layout.dp * layout.cp * layout.tp / ranks), ranks};
+  return {std::max<int64_t>(1, layout.dp * layout.cp * layout.tp / ranks),
+          layout.data_is_outermost ? ranks * layout.pp : ranks};
 }
 
 double GradientBytes(const Implementation& program, const PlanLayout& layout) {

@@ -3,6 +3,8 @@
 #include <map>
 
 #include "gtest/gtest.h"
+#include "megatron/plan/collective_time.h"
+#include "megatron/plan/data_traffic.h"
 #include "megatron/plan/tensor_grid_traffic.h"
 
 namespace megatron {
@@ -357,6 +359,25 @@ TEST(StepTrafficTest, RowsGoToTheirExpertsAndComeBack) {
     EXPECT_STRNE(row.what, "gradients of experts");  // nobody has a copy
   }
   EXPECT_DOUBLE_EQ(exchanged, 32 * 4 * 7 / 8.0 * 2 * kActivation);
+}
+
+// 4 nodes of 8 GPUs: a pipeline of 4 lies within a node, and its copies on all.
+TEST(StepTrafficTest, DataParallelRanksMayLieOutermost) {
+  PlanLayout layout;
+  layout.tp = 2;
+  layout.pp = 4;
+  layout.dp = 4;
+  EXPECT_EQ(layout.pipeline_stride(), 8);
+  EXPECT_EQ(RanksInDomain(DenseCopies(layout), 8), 4);
+  layout.data_is_outermost = true;
+  EXPECT_EQ(layout.pipeline_stride(), 2);
+  EXPECT_EQ(RanksInDomain(DenseCopies(layout), 8), 1);
+  EXPECT_EQ(RanksInDomain(DenseCopies(layout), 16), 2);
+  // Context-parallel ranks stay neighbours.
+  layout.cp = 2;
+  EXPECT_EQ(layout.pipeline_stride(), 4);
+  EXPECT_EQ(RanksInDomain(DenseCopies(layout), 8), 2);
+  EXPECT_EQ(RanksInDomain(DenseCopies(layout), 32), 4);
 }
 
 }  // namespace
