@@ -10,6 +10,8 @@ import tarfile
 import tempfile
 import zipfile
 
+import calibration
+
 # The tests, the most valuable first. `build` adds all others that are tagged gpu; these need no
 # tag.
 TESTS = ("ops/cuda/hopper:tiles_device_test", "ops/cuda/hopper:attention_test", "ops/cuda:kernels_test",
@@ -123,6 +125,7 @@ def build(root, directory):
     os.makedirs(modules, exist_ok=True)
     for module in glob.glob(os.path.join(root, "tools", "gpu", "*.py")):
         shutil.copy(module, modules)
+    shutil.copy(calibration.facts_path(), modules)
     print("%s: %.1f MiB" % (directory, _size(directory) / 2**20))
 
 

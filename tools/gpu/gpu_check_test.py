@@ -22,6 +22,8 @@ TOOLS = os.path.dirname(HERE)
 ATTENTION_PLANS = os.path.join(os.path.dirname(TOOLS), "megatron", "train", "attention", "testdata",
                                "attention_plans.textproto")
 
+PLAN_FACTS = os.path.join(os.path.dirname(TOOLS), "megatron", "plan", "plan_facts.textproto")
+
 # Stands for every program. What it is called as says which; $STUB_DOES, a JSON object, says what goes wrong.
 STUB = r'''
 import json, os, re, signal, subprocess, sys, time
@@ -252,6 +254,10 @@ elif name == "pytorch_gpu_speed.py":
     if what == "does not compile":
         del result["compiled"]
     write(options["--json"], result)
+elif name == "comm_bench":
+    rows = [{"size": size, "out_of_place": {"busbw_gbps": rate}} for size, rate in ((1 << 30, 360.0), (1 << 20, 90.0))]
+    write(options["--json"], {"results": [{"operation": "all_gather", "ranks": 2, "rows": rows},
+                                          {"operation": "all_reduce", "ranks": 2, "rows": rows[1:]}]})
 elif name == "plot_loss":
     write(options["--output"], "<svg/>")
 '''
@@ -273,6 +279,7 @@ class GpuCheckTest(unittest.TestCase):
         for module in os.listdir(HERE):
             if module.endswith(".py"):
                 shutil.copy(os.path.join(HERE, module), os.path.join(self.bundle, "gpu"))
+        shutil.copy(PLAN_FACTS, os.path.join(self.bundle, "gpu"))
         # Nothing else is on PATH: a GPU that this machine may have stays unseen.
         for program in ("bash", "dirname", "readlink"):
             os.symlink(shutil.which(program), os.path.join(bin, program))
@@ -454,6 +461,45 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("Attention, heads of 64: 96.9 % of cuDNN's rate, asked are 90.0 %: met", text)
         self.assertIn("targets: 2 met, 1 missed", text)
         self.assertIn("NVIDIA H200, driver 580.65.06", text)
+
+    def test_check_writes_the_planners_figures(self):
+        code, text, _ = self.gpu_check("check", self.out)
+        self.assertEqual(code, 0, text)
+        self.assertIn("system.hardware_file=%s has" % os.path.join(self.out, "hardware.textproto"), text)
+        with open(os.path.join(self.out, "kernels.csv")) as file:
+            kernels = [line.strip().split(",") for line in file][1:]
+        self.assertEqual([kernel[:6] for kernel in kernels],
+                         [["NVIDIA H200", "product", "forward", "16384", "1024", "1024"],
+                          ["NVIDIA H200", "attention", "forward", "2048", "16", "64"],
+                          ["NVIDIA H200", "attention", "input_gradient", "2048", "16", "64"]])
+        # 500 TFLOP/s of 989.4; and of the fastest attention whose bits are those of training, in 1 and 2 ms.
+        shares = [float(kernel[6]) for kernel in kernels]
+        work = 4 * 16384 * 1024 * 2048 / 989.4e12
+        for share, expected in zip(shares, (500 / 989.4, work / 1e-3, 2.5 * work / 2e-3)):
+            self.assertAlmostEqual(share, expected, 5)
+        with open(os.path.join(self.out, "hardware.textproto")) as file:
+            hardware = file.read()
+        for line in ('name: "NVIDIA H200"', "memory_gib: 140.401", "network_gb_per_s: 50", "measured_efficiency: 1",
+                     "product_efficiency: %.6g" % (500 / 989.4), "memory_efficiency: 0.75"):
+            self.assertIn("\n  %s\n" % line, hardware)
+        for guess, is_guess in (("product_efficiency", False), ("memory_efficiency", False), ("link_efficiency", True),
+                                ("measured_efficiency", True)):
+            self.assertEqual('guess: "%s"' % guess in hardware, is_guess)
+
+    def test_links_of_several_gpus_are_among_the_planners_figures(self):
+        self.gpu_check("check", self.out)
+        code, text, _ = self.gpu_check("time", self.out, does={"gpus": 2})
+        self.assertEqual(code, 0, text)
+        with open(os.path.join(self.out, "hardware.textproto")) as file:
+            hardware = file.read()
+        # 360 of 450 GB/s.
+        self.assertIn("\n  link_efficiency: 0.8\n", hardware)
+        self.assertNotIn('guess: "link_efficiency"', hardware)
+
+    def test_without_measurements_there_are_no_figures_for_the_planner(self):
+        _, text, _ = self.gpu_check("check", self.out, "smoke")
+        self.assertNotIn("hardware_file", text)
+        self.assertFalse(os.path.exists(os.path.join(self.out, "hardware.textproto")))
 
     def test_tests_that_did_not_test_have_failed(self):
         broken = {"trace_test": ("skips", "1 tests were skipped: Suite.Works"),

@@ -10,6 +10,7 @@ import sys
 import tempfile
 
 import bundle
+import calibration
 import correctness
 import device
 import learning
@@ -121,7 +122,8 @@ def _run_part(part, programs, out, steps, limits):
             table = learning.learn(session)
     finally:
         watch.stop()
-    text = "\n%s\n\n%s" % (heading, table)
+    figures = calibration.write(out, facts["name"], float(facts["memory.total"]))
+    text = "\n%s\n\n%s" % (heading, table + ("\n" + figures if figures else ""))
     with open(session.result_path(part + ".md"), "w") as file:
         file.write(text.lstrip())
     print(text)
