@@ -9,6 +9,7 @@
 #include "megatron/data/tokenizer/tokenizer.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
 #include "megatron/plan/plan_facts.h"
+#include "megatron/plan/tensor_forms.h"
 #include "megatron/train/config/config_parser.h"
 #include "megatron/train/configs/config_loader.h"
 #include "megatron/train/planning/explain_step.h"
@@ -18,6 +19,7 @@
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/run_plan.h"
 #include "tools/common/tool_main.h"
+#include "tools/missing_shapes.h"
 #include "tools/plan_explain_page.h"
 #include "tools/plan_explain_text.h"
 
@@ -35,15 +37,19 @@ absl::StatusOr<LoadedConfig> Load(const ExplainArguments& arguments, bool is_gpu
     const config::ParallelConfig& parallel = parsed.config.parallel();
     const int64_t width = parallel.tensor_model_parallel_size() * parallel.context_parallel_size() *
                           parallel.pipeline_model_parallel_size();
-    if (arguments.gpus % width != 0) {
+    if (width > 0 && arguments.gpus % width != 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           "--gpus=", arguments.gpus, " can't be divided by the ", width,
           " ranks of tensor, context and pipeline parallelism (",
           parallel.tensor_model_parallel_size(), " x ", parallel.context_parallel_size(), " x ",
           parallel.pipeline_model_parallel_size(),
-          "): change these sizes with --set, or let --config search a layout"));
+          "): change these sizes, as with --set=parallel.tensor_model_parallel_size=1,",
+          "parallel.pipeline_model_parallel_size=1, or let --config=", arguments.config,
+          " search a layout"));
     }
-    fields.push_back(absl::StrCat("parallel.data_parallel_size=", arguments.gpus / width));
+    // A size below 1 is an error of its field.
+    if (width > 0)
+      fields.push_back(absl::StrCat("parallel.data_parallel_size=", arguments.gpus / width));
   }
   return LoadConfig(arguments.config, fields, ConfigPurpose::kDryRun);
 }
@@ -63,11 +69,15 @@ absl::StatusOr<Explanation> Explain(const ExplainArguments& arguments, const Pla
   MEGATRON_ASSIGN_OR_RETURN(
       e.step,
       ExplainStep(loaded.config, options.trainer.model.padded_vocab_size, hardware, *own, kernels));
+  MEGATRON_ASSIGN_OR_RETURN(
+      e.tensor_forms, CompareTensorForms(hardware, e.step.run.program, kernels, e.step.run.model,
+                                         e.step.run.layout));
   MEGATRON_ASSIGN_OR_RETURN(const RunPlan plan, PlanRun(options));
   for (const RankPlan& stage : plan.stages)
     e.stages.push_back(
         {double(stage.parameters), double(stage.total_bytes()), double(stage.host_bytes())});
   e.unpriced = UnpricedFields(loaded.config);
+  e.missing_shapes = MissingShapes(e.step.run, hardware, kernels);
   e.name = arguments.config;
   e.layout = options.num_ranks() == 1 ? "one rank" : DescribeSizes(options.parallel);
   e.gpu = hardware;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -12,6 +13,7 @@
 #include "megatron/base/quantity.h"
 #include "megatron/plan/plan_facts.h"
 #include "megatron/train/planning/planned_run.h"
+#include "megatron/train/trainer/run_plan.h"
 
 namespace megatron {
 namespace {
@@ -22,7 +24,7 @@ constexpr double kSecondsOfHour = 3600;
 constexpr double kGiB = 1 << 30;
 
 std::string Time(double seconds) {
-  if (seconds >= 10) return absl::StrFormat("%.2f s", seconds);
+  if (seconds >= 1) return absl::StrFormat("%.2f s", seconds);
   const double ms = seconds * 1e3;
   return ms > 0 && ms < 9.95 ? absl::StrFormat("%.2f ms", ms) : absl::StrFormat("%.1f ms", ms);
 }
@@ -162,6 +164,32 @@ Table TrafficTable(const Explanation& e) {
   return table;
 }
 
+Table TensorTable(const Explanation& e) {
+  const PlanLayout& layout = e.step.run.layout;
+  const auto from = [&](const std::optional<int64_t>& tokens) {
+    return tokens.has_value() ? absl::StrFormat("%s (%.3g)", FormatCount(*tokens),
+                                                double(*tokens) / e.step.run.model.hidden())
+                              : "-";
+  };
+  Table table;
+  table.caption = absl::StrFormat(
+      "Forms of tensor parallelism over these %d ranks, with micro-batches of %s tokens (%.3g)",
+      layout.tp, FormatCount(layout.micro_batch * layout.sequence),
+      double(layout.micro_batch * layout.sequence) / e.step.run.model.hidden());
+  table.columns = {"form", "samples", "receives", "step", "memory", "less from", "faster from"};
+  for (const TensorForm& form : e.tensor_forms) {
+    table.rows.push_back({form.name(), form.samples == 1 ? "any" : absl::StrCat(form.samples, "n"),
+                          Bytes(form.received), Time(form.seconds), Bytes(form.memory_bytes),
+                          from(form.less_from), from(form.faster_from)});
+  }
+  table.note =
+      "\"Samples\" must a micro-batch have. A rank \"receives\" so much in a layer and "
+      "micro-batch. The last columns are tokens of a micro-batch from which on it receives less, "
+      "and a step is shorter, than in 1d, and in brackets these tokens over the hidden size. Steps "
+      "and memory are those of formulas, before a schedule is played or a rank is planned.";
+  return table;
+}
+
 Table MemoryTable(const Explanation& e) {
   Table table;
   table.caption = "Memory of a rank, planned by running the step without memory";
@@ -220,6 +248,51 @@ Table RunTable(const Explanation& e) {
   return table;
 }
 
+namespace {
+
+// A loss of this share of a step or more is worth a word.
+constexpr double kLargeLoss = 0.05;
+
+// Returns what may make the greatest loss smaller, where it is large; else nothing.
+std::string Advice(const Explanation& e) {
+  struct Loss {
+    double seconds = 0;
+    std::string advice;
+  };
+  const StepSeconds& s = e.step.seconds;
+  const PlanLayout& layout = e.step.run.layout;
+  const Loss losses[] = {
+      {s.tensor_parallel,
+       "tensor-parallel ranks wait for each other in each layer; fewer of them, or larger "
+       "micro-batches, wait less"},
+      {s.context_parallel,
+       "context-parallel ranks wait for each other in each layer; another parallel.cp_comm_type "
+       "may wait less"},
+      {s.expert_parallel,
+       "rows go to their experts and back in each layer; fewer ranks that "
+       "experts lie on wait less"},
+      {s.messages, "stages wait for messages; fewer stages, or more layers on each, wait less"},
+      {s.bubble,
+       absl::StrCat("stages wait for each other where a step begins and ends; more micro-batches",
+                    layout.vpp == 1 ? ", or several parts of the model on each rank "
+                                      "(parallel.num_virtual_stages_per_pipeline_rank),"
+                                    : "",
+                    " make that share smaller")},
+      {s.data_parallel,
+       e.step.run.program.overlaps_gradients() || IsProcessor(e.gpu)
+           ? "gradients are summed once a step; more samples in a step make that share smaller"
+           : "gradients are summed once a step; parallel.overlap_grad_reduce hides that"}};
+  const Loss* greatest = &losses[0];
+  for (const Loss& loss : losses) {
+    if (loss.seconds > greatest->seconds) greatest = &loss;
+  }
+  if (greatest->seconds < kLargeLoss * s.total) return "";
+  return absl::StrCat("Most is lost where ", greatest->advice,
+                      ". tools:plan --config searches faster layouts.");
+}
+
+}  // namespace
+
 std::vector<std::string> Sentences(const Explanation& e) {
   const StepSeconds& s = e.step.seconds;
   const double gpus = double(e.step.run.layout.gpus());
@@ -235,15 +308,16 @@ std::vector<std::string> Sentences(const Explanation& e) {
                       Percent(CommunicationSeconds(s), s.total))};
   if (s.bubble > 0) {
     sentences.push_back(absl::StrFormat(
-        "The pipeline's bubble is %s of the step: %d stages, %d micro-batches. More micro-batches "
-        "make its share smaller.",
+        "The pipeline's bubble is %s of the step: %d stages, %d micro-batches.",
         Percent(s.bubble, s.total), e.step.run.layout.pp, e.step.run.layout.micro_batches));
   }
+  if (std::string advice = Advice(e); !advice.empty()) sentences.push_back(std::move(advice));
   return sentences;
 }
 
 std::vector<std::string> Doubts(const Explanation& e) {
   std::vector<std::string> doubts;
+  if (!e.missing_shapes.empty()) doubts.push_back(e.missing_shapes);
   if (!e.unpriced.empty())
     doubts.push_back(absl::StrCat("not priced: ", absl::StrJoin(e.unpriced, ", ")));
   std::string guesses = NameGuesses(e.gpu, e.step.run.program);
@@ -257,6 +331,7 @@ std::string ExplanationText(const Explanation& e) {
                    "\n", absl::StrJoin(Sentences(e), "\n"), "\n"),
       TextOf(TimeTable(e))};
   if (!e.step.traffic.empty()) parts.push_back(TextOf(TrafficTable(e)));
+  if (e.tensor_forms.size() > 1) parts.push_back(TextOf(TensorTable(e)));
   parts.push_back(TextOf(MemoryTable(e)));
   parts.push_back(TextOf(RunTable(e)));
   const std::vector<std::string> doubts = Doubts(e);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "megatron/plan/plan_facts.pb.h"
+#include "megatron/plan/tensor_forms.h"
 #include "megatron/train/planning/explain_step.h"
 #include "tools/report/document.h"
 
@@ -28,7 +29,9 @@ struct Explanation {
   double tokens = 0;               // the whole run's
   double price = 0;
   double watts = 0;
-  std::vector<std::string> unpriced;  // fields that the prediction doesn't know: "path=value"
+  std::vector<TensorForm> tensor_forms;  // in which the tensor-parallel ranks can cut the model
+  std::vector<std::string> unpriced;     // fields that the prediction doesn't know: "path=value"
+  std::string missing_shapes;            // of MissingShapes()
 };
 
 // Parts of a step that take time, with what they are: computing first.
@@ -36,10 +39,13 @@ std::vector<std::pair<std::string, double>> PartsOf(const StepSeconds& seconds);
 
 report::Table TimeTable(const Explanation& explanation);
 report::Table TrafficTable(const Explanation& explanation);
+// Only where there is another form than 1D.
+report::Table TensorTable(const Explanation& explanation);
 report::Table MemoryTable(const Explanation& explanation);
 report::Table RunTable(const Explanation& explanation);
 
-// One sentence each: the step, the share of communication, the bubble.
+// One sentence each: the step, the share of communication, the bubble, and what may be done about
+// the greatest loss.
 std::vector<std::string> Sentences(const Explanation& explanation);
 
 // One sentence each: what the prediction doesn't know, and which of its figures are guesses.

@@ -26,6 +26,8 @@
 #include "megatron/train/planning/written_layout.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/run_plan.h"
+#include "tools/common/tool_main.h"
+#include "tools/missing_shapes.h"
 
 namespace megatron {
 namespace {
@@ -34,6 +36,8 @@ constexpr double kGiB = 1073741824.0;
 constexpr double kMiB = 1048576.0;
 constexpr const char* kOwnProgram = "megatron_cc";
 constexpr const char* kMicroBatch = "train.micro_batch_size";
+constexpr int kMostBest = 1000;
+constexpr double kMostGib = 1e9;
 constexpr double kLeastShown = 0.001;  // the share of a step by which a layout is slower
 
 // A run as the search sees it.
@@ -87,10 +91,13 @@ absl::StatusOr<Searched> Read(const PlanSearchOptions& options, const PlanFacts&
   if (options.gpus < 1) {
     return absl::InvalidArgumentError("--gpus is the number of GPUs to divide the model over");
   }
-  if (options.best < 1) return absl::InvalidArgumentError("--best must be at least 1");
-  if (options.memory_gib < 0) return absl::InvalidArgumentError("--memory_limit must be positive");
-  if (options.host_memory_gib < 0)
-    return absl::InvalidArgumentError("--host_memory_limit must be positive");
+  if (options.best < 1 || options.best > kMostBest)
+    return absl::InvalidArgumentError(absl::StrCat("--best must be from 1 to ", kMostBest));
+  for (const auto& [flag, gib] : {std::make_pair("--memory_limit", options.memory_gib),
+                                  std::make_pair("--host_memory_limit", options.host_memory_gib)}) {
+    if (!(gib >= 0 && gib <= kMostGib))
+      return absl::InvalidArgumentError(absl::StrCat(flag, " must be from 0 to ", kMostGib));
+  }
   Searched searched;
   const auto found = FindConfig(options.config);
   if (!found.ok()) return absl::InvalidArgumentError(found.status().message());
@@ -103,7 +110,7 @@ absl::StatusOr<Searched> Read(const PlanSearchOptions& options, const PlanFacts&
   MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
                             CreateTokenizer(ToTokenizerOptions(searched.resolved.data())));
   searched.vocab_size = tokenizer->vocab_size();
-  MEGATRON_ASSIGN_OR_RETURN(const Hardware* hardware, FindHardware(facts, options.gpu));
+  MEGATRON_ASSIGN_OR_RETURN(const Hardware* hardware, AsArgument(FindHardware(facts, options.gpu)));
   searched.hardware =
       std::make_unique<const Hardware>(HardwareOfRun(searched.config, options.gpus, *hardware));
   searched.planner.hardware = searched.hardware.get();
@@ -242,33 +249,6 @@ std::string Row(const Searched& searched, const FoundLayout& layout, const Found
   return text;
 }
 
-// Names the products of a dense layer that no measured kernel is near to.
-std::string MissingShapes(const Searched& searched, const LayoutAxes& axes) {
-  const config::ModelConfig& model = searched.resolved.model();
-  const double tokens = double(axes.micro_batch * model.seq_length()) / double(axes.context);
-  const double hidden = double(model.hidden_size());
-  const double width = double(model.num_attention_heads() * model.kv_channels());
-  const double keys = double(2 * model.num_query_groups() * model.kv_channels());
-  const double ffn = double(model.ffn_hidden_size());
-  const double cut = double(axes.tensor);
-  const double inputs = model.swiglu() || model.gated_linear_unit() ? 2 : 1;
-  std::vector<std::string> missing;
-  for (const auto& [n, k] : std::vector<std::pair<double, double>>{{(width + keys) / cut, hidden},
-                                                                   {hidden, width / cut},
-                                                                   {inputs * ffn / cut, hidden},
-                                                                   {hidden, ffn / cut}}) {
-    const auto share = searched.planner.kernels->ShareOfPeak(searched.planner.hardware->name(),
-                                                             {"product", "forward", tokens, n, k});
-    const std::string shape = absl::StrFormat("%.0fx%.0fx%.0f", tokens, n, k);
-    const bool is_new = std::find(missing.begin(), missing.end(), shape) == missing.end();
-    if (!share.has_value() && is_new) missing.push_back(shape);
-  }
-  if (missing.empty()) return "";
-  return absl::StrCat("not measured on ", searched.planner.hardware->name(),
-                      ", taken from a curve: products (rows x outputs x inputs) of ",
-                      absl::StrJoin(missing, ", "), "\n");
-}
-
 absl::Status Write(const std::string& path, const Searched& searched, const FoundLayout& layout) {
   std::string fields;
   google::protobuf::TextFormat::PrintToString(layout.config, &fields);
@@ -298,6 +278,9 @@ std::string Doubts(const Searched& searched, const FoundLayout& layout) {
   std::string text;
   if (const std::string losses = DescribeLosses(layout.axes); !losses.empty())
     absl::StrAppend(&text, "the first layout: ", losses, "\n");
+  const std::string missing =
+      MissingShapes(layout.run, *searched.planner.hardware, *searched.planner.kernels);
+  if (!missing.empty()) absl::StrAppend(&text, missing, "\n");
   const std::vector<std::string> unpriced = UnpricedFields(layout.config);
   if (!unpriced.empty())
     absl::StrAppend(&text, "not priced: ", absl::StrJoin(unpriced, ", "), "\n");
@@ -331,8 +314,7 @@ absl::StatusOr<std::string> SearchPlan(const PlanSearchOptions& options, const P
                    absl::StrFormat("%10s %13s %8s %10s  layout\n", "a step",
                                    absl::StrCat("tokens/s/", searched.noun()), "MFU", "memory"));
   for (const FoundLayout& layout : found.best) absl::StrAppend(&text, Row(searched, layout, first));
-  absl::StrAppend(&text, "\n", kLegend, host_needs, MissingShapes(searched, first.axes),
-                  Doubts(searched, first));
+  absl::StrAppend(&text, "\n", kLegend, host_needs, Doubts(searched, first));
   if (options.output.empty()) return text;
   MEGATRON_RETURN_IF_ERROR(Write(options.output, searched, first));
   absl::StrAppend(&text, "wrote ", options.output, ": pretrain_",

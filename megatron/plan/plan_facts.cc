@@ -54,7 +54,8 @@ auto Find(const Entries& entries, absl::string_view what, absl::string_view name
     names.push_back(entry.name());
   }
   return absl::NotFoundError(
-      absl::StrCat("there is no ", what, " '", name, "'; there are: ", absl::StrJoin(names, ", ")));
+      absl::StrCat("there is no ", what, " '", name, "'",
+                   names.empty() ? ", and no other" : "; there are: ", absl::StrJoin(names, ", ")));
 }
 
 absl::Status CheckRange(const std::string& entry, const char* field, double value, double least,
@@ -161,6 +162,10 @@ absl::Status CheckImplementation(const Implementation& program) {
   MEGATRON_RETURN_IF_ERROR(
       CheckRange(entry, "optimizer_efficiency", program.optimizer_efficiency(), 0, 100));
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "routing_seconds", program.routing_seconds(), 0, 1));
+  MEGATRON_RETURN_IF_ERROR(
+      CheckRange(entry, "gated_memory_efficiency", program.gated_memory_efficiency(), 0, 100));
+  MEGATRON_RETURN_IF_ERROR(
+      CheckRange(entry, "layer_overhead_seconds", program.layer_overhead_seconds(), 0, 1));
   return CheckRange(entry, "layer_seconds", program.layer_seconds(), 0, 1);
 }
 

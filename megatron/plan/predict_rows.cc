@@ -241,6 +241,10 @@ absl::StatusOr<PlanLayout> ReadLayout(const Implementation& program, Row* row) {
   if (double(model_ranks) * layout.dp > 1e9) {
     return absl::InvalidArgumentError("tp x pp x cp x dp is above 1e9");
   }
+  if (gpus > 0 && derived == 0 && layout.dp == derived) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(gpus, " GPUs are fewer than tp x pp x cp, which is ", model_ranks));
+  }
   if (gpus > 0 && layout.gpus() != gpus) {
     return absl::InvalidArgumentError(absl::StrCat("tp x pp x cp x dp is ", layout.gpus(),
                                                    " and not the ", gpus, " GPUs of the row"));
