@@ -117,12 +117,14 @@ std::string Summary(const MeasuredMachine& machine) {
       "%s: each of %d cores: %.1f GFLOP/s at most, %.2f GB/s of memory; a rank of all cores has "
       "%.0f %% of their speed\n"
       "threads: %.2f GB/s, %.0f us and %.1f us a rank; processes: %.2f GB/s, %.0f us\n"
-      "between products %.2f, optimizer %.2f of the memory's rate; %d kernels\n",
+      "between products %.2f (with gates %.2f), optimizer %.2f of the memory's rate; %.0f us more "
+      "in "
+      "a layer; %d kernels\n",
       machine.name, machine.cores, core.peak_flops_per_s * 1e-9, core.memory_bytes_per_s * 1e-9,
       100 * core.thread_efficiency, machine.threads.bytes_per_s * 1e-9, machine.threads.latency_us,
       machine.threads.rank_latency_us, machine.processes.bytes_per_s * 1e-9,
-      machine.processes.latency_us, core.memory_efficiency, core.optimizer_efficiency,
-      core.kernels.size());
+      machine.processes.latency_us, core.memory_efficiency, core.gated_memory_efficiency,
+      core.optimizer_efficiency, 1e6 * core.layer_overhead_seconds, core.kernels.size());
 }
 
 absl::Status Refit(const std::string& run) {

@@ -6,8 +6,13 @@
 //
 // Runs are interleaved: all layouts once, then all again. --results keeps them, so that a later
 // call goes on where --seconds ended an earlier one. A run that other processes disturbed, or whose
-// cores were slower than when they were calibrated, is repeated. Two constants are fitted on every
-// fourth layout; the table has the errors before that, too.
+// cores were slower than when they were calibrated, is repeated in a later round. Two constants are
+// fitted on every fourth layout; the table has the errors before that, too.
+//
+//   planner_check --facts=hardware.textproto --kernels=kernels.csv --results=choice.csv --ranks=8
+//
+// looks whether the layout that a search (train.auto_layout) chooses for so many ranks is the
+// fastest: the 40 that are predicted to be fastest run, and the faster half of them again and again.
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +20,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -36,8 +42,12 @@
 #include "megatron/plan/measured_kernels.h"
 #include "megatron/plan/plan_facts.h"
 #include "megatron/plan/step_prediction.h"
+#include "megatron/train/config/config_error.h"
+#include "megatron/train/config/config_parser.h"
 #include "megatron/train/configs/config_loader.h"
+#include "megatron/train/planning/layout_axes.h"
 #include "megatron/train/planning/planned_run.h"
+#include "megatron/train/planning/search_layouts.h"
 #include "tools/calibration/check_layouts.h"
 #include "tools/calibration/check_report.h"
 #include "tools/calibration/measure_cores.h"
@@ -48,25 +58,25 @@ ABSL_FLAG(std::string, facts, "hardware.textproto", "The hardware, as calibrate 
 ABSL_FLAG(std::string, kernels, "kernels.csv", "The measured kernels, as calibrate writes them.");
 ABSL_FLAG(std::string, results, "", "Where runs are kept: a CSV that is read, and added to.");
 ABSL_FLAG(double, seconds, 600, "No run begins after so many seconds.");
-ABSL_FLAG(int, rounds, 5, "Runs of each layout.");
+ABSL_FLAG(int, rounds, 5, "Undisturbed runs of each layout.");
+ABSL_FLAG(int, ranks, 0,
+          "Look at the layout that is chosen for so many ranks, in place of the 40.");
 ABSL_FLAG(std::string, only, "", "Run layouts of this model alone: gpt, llama or mixture.");
 
 namespace megatron {
 namespace {
 
 constexpr const char* kProgram = "megatron_cc";
-constexpr int64_t kPaddedVocab = 384;  // bytes and special tokens
+constexpr int64_t kVocab = 257;  // bytes, and the end of a document
+constexpr int64_t kPaddedVocab = 384;
 constexpr const char* kStepText = "elapsed time per iteration (ms): ";
-// A run beside which others had a larger share of the cores is tried again.
-constexpr double kDisturbed = 0.04;
-// So is one before or after which the cores had lost more of their calibrated speed.
-constexpr double kSlow = 0.1;
 constexpr double kProbeSeconds = 0.1;
-constexpr int kTries = 4;
+// The layouts of --ranks that run, the fastest predicted ones.
+constexpr int kCandidates = 40;
 constexpr int kFirstSteps = 3;
-constexpr const char* kColumns = "model,layout,step_s";
+constexpr const char* kColumns = "model,layout,step_s,others,lost";
 
-using Results = std::map<std::pair<std::string, std::string>, std::vector<double>>;
+using Results = std::map<std::pair<std::string, std::string>, std::vector<CheckedRun>>;
 
 struct Facts {
   PlanFacts facts;
@@ -99,11 +109,12 @@ absl::StatusOr<Results> ReadResults(const std::string& file) {
   MEGATRON_RETURN_IF_ERROR(text.status());
   MEGATRON_ASSIGN_OR_RETURN(const CsvTable table, ParseCsv(*text));
   for (const auto& row : table.rows) {
-    double seconds = 0;
-    if (row.size() != 3 || !absl::SimpleAtod(row[2], &seconds) || !(seconds > 0)) {
+    CheckedRun run;
+    if (row.size() != 5 || !absl::SimpleAtod(row[2], &run.seconds) || !(run.seconds > 0) ||
+        !absl::SimpleAtod(row[3], &run.others) || !absl::SimpleAtod(row[4], &run.lost)) {
       return absl::InvalidArgumentError(absl::StrCat(file, ": rows are ", kColumns));
     }
-    results[{row[0], row[1]}].push_back(seconds);
+    results[{row[0], row[1]}].push_back(run);
   }
   return results;
 }
@@ -113,8 +124,9 @@ absl::Status WriteResults(const std::string& file, const Results& results) {
   CsvTable table;
   table.columns = absl::StrSplit(kColumns, ',');
   for (const auto& [layout, runs] : results) {
-    for (double seconds : runs) {
-      table.rows.push_back({layout.first, layout.second, absl::StrCat(seconds)});
+    for (const CheckedRun& run : runs) {
+      table.rows.push_back({layout.first, layout.second, absl::StrCat(run.seconds),
+                            absl::StrCat(run.others), absl::StrCat(run.lost)});
     }
   }
   return WriteFileAtomically(PosixFileSystem(), file, FormatCsv(table));
@@ -173,34 +185,15 @@ absl::StatusOr<double> CalibratedRate(const Facts& facts) {
   return facts.hardware().fp32_tflops() * 1e12 * *share;
 }
 
-// A run's seconds of a step, and what was wrong with the machine meanwhile.
-struct Run {
-  double seconds = 0;
-  double others = 1;  // the share of the cores that other processes had
-  double lost = 1;    // the share of their calibrated speed that the cores had lost
-  bool is_disturbed() const { return others > kDisturbed || lost > kSlow; }
-};
-
-// Returns the least disturbed of a few runs.
-absl::StatusOr<double> RunUndisturbed(const CheckedLayout& layout, const std::string& config_file,
+absl::StatusOr<CheckedRun> RunWatched(const CheckedLayout& layout, const std::string& config_file,
                                       int cores, double rate) {
-  Run best;
-  for (int i = 0; i < kTries && best.is_disturbed(); ++i) {
-    Run run;
-    const double before = MeasureProbe(cores, kProbeSeconds);
-    const OtherWork others;
-    MEGATRON_ASSIGN_OR_RETURN(run.seconds, RunLayout(layout, config_file));
-    run.others = others.Share();
-    run.lost = 1 - std::min(before, MeasureProbe(cores, kProbeSeconds)) / rate;
-    if (run.others + run.lost < best.others + best.lost) best = run;
-  }
-  if (best.is_disturbed()) {
-    MEGATRON_RETURN_IF_ERROR(WriteToStdout(absl::StrFormat(
-        "WARNING: %s %s: other processes had %.0f %% of the cores, which had %.0f %% of their "
-        "calibrated speed\n",
-        layout.model, layout.name, 100 * best.others, 100 * (1 - best.lost))));
-  }
-  return best.seconds;
+  CheckedRun run;
+  const double before = MeasureProbe(cores, kProbeSeconds);
+  const OtherWork others;
+  MEGATRON_ASSIGN_OR_RETURN(run.seconds, RunLayout(layout, config_file));
+  run.others = others.Share();
+  run.lost = 1 - std::min(before, MeasureProbe(cores, kProbeSeconds)) / rate;
+  return run;
 }
 
 absl::Status RunAll(const Facts& facts, const std::string& directory, Results* results) {
@@ -211,17 +204,19 @@ absl::Status RunAll(const Facts& facts, const std::string& directory, Results* r
   }
   const auto start = std::chrono::steady_clock::now();
   const std::string only = absl::GetFlag(FLAGS_only);
-  for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
+  const int rounds = absl::GetFlag(FLAGS_rounds);
+  for (int round = 0; round < kTriesOfARun * rounds; ++round) {
     for (const CheckedLayout& layout : CheckedLayouts()) {
-      std::vector<double>& runs = (*results)[{layout.model, layout.name}];
-      if (int(runs.size()) > round || (!only.empty() && layout.model != only)) continue;
+      std::vector<CheckedRun>& runs = (*results)[{layout.model, layout.name}];
+      if (int(runs.size()) > round || Undisturbed(runs) >= rounds) continue;
+      if (!only.empty() && layout.model != only) continue;
       const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
       if (passed.count() > absl::GetFlag(FLAGS_seconds)) return absl::OkStatus();
       MEGATRON_ASSIGN_OR_RETURN(
-          const double seconds,
-          RunUndisturbed(layout, absl::StrCat(directory, "/", layout.model, ".textproto"),
-                         int(facts.hardware().cores()), rate));
-      runs.push_back(seconds);
+          const CheckedRun run,
+          RunWatched(layout, absl::StrCat(directory, "/", layout.model, ".textproto"),
+                     int(facts.hardware().cores()), rate));
+      runs.push_back(run);
       MEGATRON_RETURN_IF_ERROR(WriteResults(absl::GetFlag(FLAGS_results), *results));
     }
   }
@@ -243,8 +238,8 @@ absl::Status Report(const Facts& facts, const Results& results) {
     hardware.push_back(
         HardwareOfRun(loaded.config, planned.back().layout.gpus(), facts.hardware()));
     const auto found = results.find({layout.model, layout.name});
-    rows.push_back({layout.model, layout.name,
-                    found == results.end() ? std::vector<double>() : found->second});
+    const auto runs = found == results.end() ? std::vector<CheckedRun>() : found->second;
+    rows.push_back({layout.model, layout.name, RunsThatCount(runs), 0, Undisturbed(runs) == 0});
     MEGATRON_RETURN_IF_ERROR(PredictStep(hardware.back(), planned.back().program, facts.kernels,
                                          planned.back().model, planned.back().layout)
                                  .status());
@@ -269,6 +264,72 @@ absl::Status Report(const Facts& facts, const Results& results) {
                       before, fitted.measured_efficiency(), fitted.step_seconds(), fill(fitted)));
 }
 
+absl::StatusOr<LayoutSearch> SearchModel(const Facts& facts, const CheckedModel& model, int ranks) {
+  MEGATRON_ASSIGN_OR_RETURN(const Implementation* program,
+                            FindImplementation(facts.facts, kProgram));
+  const ParsedConfig parsed = ParseConfig(model.config, model.name);
+  MEGATRON_RETURN_IF_ERROR(ToStatus(parsed.errors));
+  const Hardware hardware = HardwareOfRun(parsed.config, ranks, facts.hardware());
+  Planner planner;
+  planner.hardware = &hardware;
+  planner.program = program;
+  planner.kernels = &facts.kernels;
+  planner.is_gpu = false;
+  SearchOptions options;
+  options.ranks = ranks;
+  options.best = kCandidates;
+  options.memory_bytes = DefaultMemoryLimit(hardware) / double(ranks);
+  options.shares_memory = true;
+  return SearchLayouts(parsed.config, kVocab, planner, options);
+}
+
+// Runs the candidates of one model until the fastest is found, or the time has passed.
+absl::Status CheckChoice(const Facts& facts, const CheckedModel& model, const std::string& file,
+                         const std::function<bool()>& is_over, Results* results) {
+  MEGATRON_ASSIGN_OR_RETURN(const double rate, CalibratedRate(facts));
+  const int ranks = absl::GetFlag(FLAGS_ranks);
+  MEGATRON_ASSIGN_OR_RETURN(const LayoutSearch found, SearchModel(facts, model, ranks));
+  if (found.best.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no layout of ", model.name, " has ", ranks, " ranks"));
+  }
+  const std::string key = absl::StrCat(model.name, " on ", ranks);
+  std::vector<std::string> names;
+  std::vector<std::vector<CheckedRun>> runs;
+  for (const FoundLayout& layout : found.best) {
+    names.push_back(DescribeLayout(layout.axes));
+    runs.push_back((*results)[{key, names.back()}]);
+  }
+  while (const auto next = NextToRun(runs, absl::GetFlag(FLAGS_rounds))) {
+    if (is_over()) break;
+    MEGATRON_RETURN_IF_ERROR(
+        WriteFileAtomically(PosixFileSystem(), file, found.best[*next].config.DebugString()));
+    MEGATRON_ASSIGN_OR_RETURN(
+        const CheckedRun run,
+        RunWatched({model.name, names[*next], {}}, file, int(facts.hardware().cores()), rate));
+    runs[*next].push_back(run);
+    (*results)[{key, names[*next]}] = runs[*next];
+    MEGATRON_RETURN_IF_ERROR(WriteResults(absl::GetFlag(FLAGS_results), *results));
+  }
+  if (runs[0].empty()) return WriteToStdout(absl::StrCat(key, ": nothing has run\n"));
+  return WriteToStdout(ChoiceReport(key, names, runs));
+}
+
+absl::Status CheckChoices(const Facts& facts, const std::string& directory, Results* results) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto is_over = [start] {
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+    return passed.count() > absl::GetFlag(FLAGS_seconds);
+  };
+  const std::string only = absl::GetFlag(FLAGS_only);
+  for (const CheckedModel& model : CheckedModels()) {
+    if (!only.empty() && model.name != only) continue;
+    const std::string file = absl::StrCat(directory, "/", model.name, ".textproto");
+    MEGATRON_RETURN_IF_ERROR(CheckChoice(facts, model, file, is_over, results));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Main(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("'", arguments[0], "' is no flag"));
@@ -281,13 +342,15 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   if (mkdtemp(directory.data()) == nullptr) {
     return absl::InternalError(absl::StrCat("'", directory, "' can't be made"));
   }
-  const absl::Status run = RunAll(facts, directory, &results);
+  const bool checks_choice = absl::GetFlag(FLAGS_ranks) != 0;
+  const absl::Status run =
+      checks_choice ? CheckChoices(facts, directory, &results) : RunAll(facts, directory, &results);
   for (const CheckedModel& model : CheckedModels()) {
     remove(absl::StrCat(directory, "/", model.name, ".textproto").c_str());
   }
   remove(directory.c_str());
   MEGATRON_RETURN_IF_ERROR(run);
-  return Report(facts, results);
+  return checks_choice ? absl::OkStatus() : Report(facts, results);
 }
 
 }  // namespace

@@ -112,5 +112,35 @@ TEST(SharedCoresTest, WideElementsTakeTwiceTheBytes) {
   EXPECT_NEAR(wide.optimizer / narrow.optimizer, 1, 0.01);
 }
 
+// Kernels between products have a rate of their own where MLPs have gates, and take a while however
+// few tokens there are.
+TEST(SharedCoresTest, KernelsBetweenProductsAreAsTheyWereCalibrated) {
+  const PlanFacts facts = *ParsePlanFacts(BuiltInPlanFacts());
+  Implementation program = **FindImplementation(facts, "megatron_cc");
+  Hardware cpu = TwoCores();
+  cpu.set_memory_gb_per_s(1);
+  PlanModel model;
+  model.set_layers(8);
+  model.set_hidden(512);
+  model.set_ffn(2048);
+  model.set_heads(8);
+  model.set_kv_heads(8);
+  model.set_head_dim(64);
+  model.set_vocab(1);
+  const auto compute = [&](bool is_gated) {
+    model.set_is_gated(is_gated);
+    return PredictStep(cpu, program, MeasuredKernels(), model, Layout(2, 1, 4))->seconds.compute;
+  };
+  const double plain = compute(false), gated = compute(true);
+  program.set_gated_memory_efficiency(2 * program.memory_efficiency());
+  EXPECT_EQ(compute(false), plain);
+  // Half of the passes over 22 numbers of each token and channel, in 4 micro-batches of 8 layers.
+  const double passes = 2.6 * 22 * 512 * 512 * 4 / (0.8 * 1e9);
+  EXPECT_EQ(program.memory_efficiency(), 0.8);
+  EXPECT_NEAR(gated - compute(true), 4 * 8 * passes / 2, 1e-6);
+  program.set_layer_overhead_seconds(0.001);
+  EXPECT_NEAR(compute(false) - plain, 4 * 8 * 0.001, 1e-9);
+}
+
 }  // namespace
 }  // namespace megatron

@@ -51,6 +51,8 @@ PlanFacts CalibratedFacts(const MeasuredMachine& machine, const Implementation& 
   calibrated->set_attention_half_heads(0);
   calibrated->set_attention_half_heads_backward(0);
   calibrated->set_memory_efficiency(core.memory_efficiency);
+  calibrated->set_gated_memory_efficiency(core.gated_memory_efficiency);
+  calibrated->set_layer_overhead_seconds(core.layer_overhead_seconds);
   calibrated->set_optimizer_efficiency(core.optimizer_efficiency);
   calibrated->set_link_efficiency(1);
   calibrated->set_network_efficiency(1);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,12 @@ namespace megatron {
 namespace {
 
 constexpr double kGoodError = 0.1;
+// Beside a run that counts others had no larger share of the cores, and cores lost no larger share
+// of their calibrated speed.
+constexpr double kDisturbed = 0.04;
+constexpr double kSlow = 0.1;
+// The fewest candidates that are left in a search for the fastest.
+constexpr size_t kLeastLeft = 4;
 
 double Quantile(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
@@ -38,6 +45,24 @@ std::string Regret(const std::string& model, const std::vector<const CheckedRow*
 
 }  // namespace
 
+int Undisturbed(const std::vector<CheckedRun>& runs) {
+  return int(std::count_if(runs.begin(), runs.end(),
+                           [](const CheckedRun& run) { return !run.is_disturbed(); }));
+}
+
+bool CheckedRun::is_disturbed() const { return !(others <= kDisturbed && lost <= kSlow); }
+
+std::vector<double> RunsThatCount(const std::vector<CheckedRun>& runs) {
+  std::vector<double> seconds;
+  for (const CheckedRun& run : runs) {
+    if (!run.is_disturbed()) seconds.push_back(run.seconds);
+  }
+  if (!seconds.empty() || runs.empty()) return seconds;
+  return {std::min_element(runs.begin(), runs.end(), [](const CheckedRun& a, const CheckedRun& b) {
+            return a.others + a.lost < b.others + b.lost;
+          })->seconds};
+}
+
 double MedianOf(std::vector<double> values) { return Quantile(std::move(values), 0.5); }
 
 Implementation RefitProgram(const Implementation& program, const std::vector<CheckedRow>& rows,
@@ -63,6 +88,42 @@ Implementation RefitProgram(const Implementation& program, const std::vector<Che
   return best;
 }
 
+absl::optional<size_t> NextToRun(const std::vector<std::vector<CheckedRun>>& runs, int rounds) {
+  std::vector<size_t> left(runs.size());
+  std::iota(left.begin(), left.end(), size_t{0});
+  for (int round = 1; round <= rounds; ++round) {
+    for (const size_t i : left) {
+      if (Undisturbed(runs[i]) < round && int(runs[i].size()) < kTriesOfARun * round) return i;
+    }
+    std::stable_sort(left.begin(), left.end(), [&](size_t a, size_t b) {
+      return MedianOf(RunsThatCount(runs[a])) < MedianOf(RunsThatCount(runs[b]));
+    });
+    left.resize(std::min(left.size(), std::max(kLeastLeft, (left.size() + 1) / 2)));
+    if (std::find(left.begin(), left.end(), 0) == left.end()) left.push_back(0);
+    std::sort(left.begin(), left.end());
+  }
+  return absl::nullopt;
+}
+
+std::string ChoiceReport(const std::string& model, const std::vector<std::string>& layouts,
+                         const std::vector<std::vector<CheckedRun>>& runs) {
+  size_t most = 0;
+  for (const auto& of_layout : runs) most = std::max(most, RunsThatCount(of_layout).size());
+  std::vector<CheckedRow> rows;
+  std::string text;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const std::vector<double> seconds = RunsThatCount(runs[i]);
+    if (i > 0 && seconds.size() < most) continue;
+    // The first one is the layout that was chosen.
+    rows.push_back({model, layouts[i], seconds, i == 0 ? 0.0 : 1.0, Undisturbed(runs[i]) == 0});
+    absl::StrAppendFormat(&text, "%6.0f ms  %s%s\n", 1e3 * MedianOf(seconds), layouts[i],
+                          rows.back().is_disturbed ? "  disturbed" : "");
+  }
+  std::vector<const CheckedRow*> pointers;
+  for (const CheckedRow& row : rows) pointers.push_back(&row);
+  return text + Regret(model, pointers);
+}
+
 std::string CheckReport(const std::vector<CheckedRow>& rows) {
   std::string text = absl::StrFormat("%-9s %-20s %4s %9s %9s %8s %7s\n", "model", "layout", "runs",
                                      "measured", "predicted", "spread", "error");
@@ -75,9 +136,10 @@ std::string CheckReport(const std::vector<CheckedRow>& rows) {
     const double error = row.predicted / measured - 1;
     errors.push_back(std::abs(error));
     const double spread = Quantile(row.measured, 0.75) - Quantile(row.measured, 0.25);
-    absl::StrAppendFormat(&text, "%-9s %-20s %4d %6.0f ms %6.0f ms %6.0f %% %+5.1f %%\n", row.model,
-                          row.layout, row.measured.size(), 1e3 * measured, 1e3 * row.predicted,
-                          100 * spread / measured, 100 * error);
+    absl::StrAppendFormat(&text, "%-9s %-20s %4d %6.0f ms %6.0f ms %6.0f %% %+5.1f %%%s\n",
+                          row.model, row.layout, row.measured.size(), 1e3 * measured,
+                          1e3 * row.predicted, 100 * spread / measured, 100 * error,
+                          row.is_disturbed ? "  disturbed" : "");
   }
   if (errors.empty()) return "No layout has run.\n";
   const auto good =

@@ -1,5 +1,6 @@
 #include "tools/calibration/check_report.h"
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,9 @@
 namespace megatron {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 TEST(CheckReportTest, CountsRowsWithinTenPercent) {
   const std::string text =
@@ -27,6 +30,46 @@ TEST(CheckReportTest, RegretIsWhatTheChosenLayoutLoses) {
               HasSubstr("chosen a, fastest b, regret 120.0 %\n"));
   EXPECT_THAT(CheckReport({{"gpt", "a", {2, 2.2, 2.4}, 1}, {"gpt", "b", {1.9, 2.1, 2.3}, 3}}),
               HasSubstr("regret 4.8 %, a tie\n"));
+}
+
+TEST(CheckReportTest, DisturbedRunsCountOnlyWhereThereAreNoOthers) {
+  EXPECT_THAT(RunsThatCount({{1, 0.5, 0}, {2, 0.01, 0.05}, {3, 0, 0.3}, {4, 0.04, 0.1}}),
+              ElementsAre(2, 4));
+  EXPECT_THAT(RunsThatCount({{1, 0.5, 0}, {3, 0, 0.3}}), ElementsAre(3));
+  EXPECT_THAT(RunsThatCount({}), IsEmpty());
+  // A share that isn't known is no undisturbed one.
+  EXPECT_TRUE((CheckedRun{1, NAN, 0}).is_disturbed());
+  EXPECT_THAT(CheckReport({{"gpt", "a", {2}, 1, true}}), HasSubstr(" -50.0 %  disturbed\n"));
+}
+
+// Candidate 5 of 12 is the fastest, and the first one, which was chosen, takes 10 % longer.
+TEST(CheckReportTest, TheFasterHalfOfCandidatesRunsAgain) {
+  std::vector<std::vector<CheckedRun>> runs(12);
+  const auto seconds = [](size_t i) {
+    return i == 5 ? 1.0 : i == 0 ? 1.1 : 1.2 + 0.01 * double(i);
+  };
+  std::vector<std::string> names;
+  for (size_t i = 0; i < runs.size(); ++i) names.push_back("layout " + std::to_string(i));
+  int count = 0;
+  while (const auto next = NextToRun(runs, 3)) {
+    // Every third run is disturbed, and takes far less than it would.
+    const bool is_disturbed = ++count % 3 == 0;
+    runs[*next].push_back({is_disturbed ? 0.1 : seconds(*next), is_disturbed ? 0.5 : 0, 0});
+  }
+  EXPECT_EQ(Undisturbed(runs[0]), 3);
+  EXPECT_EQ(Undisturbed(runs[5]), 3);
+  EXPECT_EQ(Undisturbed(runs[11]), 1);
+  EXPECT_THAT(ChoiceReport("gpt", names, runs),
+              HasSubstr("gpt: chosen layout 0, fastest layout 5, regret 10.0 %\n"));
+  EXPECT_FALSE(NextToRun(runs, 3).has_value());
+  // Where everything is disturbed, it ends all the same.
+  runs.assign(3, {});
+  count = 0;
+  while (const auto next = NextToRun(runs, 2)) {
+    runs[*next].push_back({seconds(*next), 1, 0});
+    ASSERT_LT(++count, 100);
+  }
+  EXPECT_THAT(ChoiceReport("gpt", names, runs), HasSubstr("disturbed"));
 }
 
 TEST(CheckReportTest, RefitFindsTheConstantsThatRowsWereMadeFrom) {
@@ -56,7 +99,7 @@ TEST(CalibratedFactsTest, TheyAreFactsThatThePlannerTakes) {
   machine.name = "mine";
   machine.cores = 4;
   machine.memory_gib = 16;
-  machine.core = {1e11, 0.5, 0.9, 1e10, 1.5, 0.9, {}};
+  machine.core = {1e11, 0.5, 0.9, 1e10, 1.5, 1.2, 2e-5, 0.9, {}};
   machine.core.kernels = {{{"product", "forward", 512, 256, 128}, 8e10},
                           {{"attention", "forward", 512, 4, 64}, 9e10}};
   machine.threads = {1e10, 10, 1};
@@ -68,6 +111,8 @@ TEST(CalibratedFactsTest, TheyAreFactsThatThePlannerTakes) {
   const Hardware* hardware = *FindHardware(*read, "mine");
   EXPECT_EQ(hardware->cores(), 4);
   EXPECT_NEAR(hardware->bf16_tflops(), 0.05, 1e-9);
+  EXPECT_EQ(read->implementation(0).gated_memory_efficiency(), 1.2);
+  EXPECT_EQ(read->implementation(0).layer_overhead_seconds(), 2e-5);
   const auto kernels = MeasuredKernels::Parse(CalibratedKernels(machine));
   ASSERT_TRUE(kernels.ok()) << kernels.status();
   EXPECT_NEAR(*kernels->ShareOfPeak("mine", {"product", "forward", 512, 256, 128}), 0.8, 1e-9);

@@ -303,6 +303,67 @@ Kernel BetweenProducts(Rank* rank, int64_t tokens, int64_t hidden) {
   };
 }
 
+// The same with RMSNorm and a gate, and without biases.
+Kernel BetweenGatedProducts(Rank* rank, int64_t tokens, int64_t hidden) {
+  constexpr int64_t kHeadDim = 32;
+  const Stream& stream = rank->stream();
+  const int64_t count = ColdSets(4 * tokens * hidden * 22);
+  const auto x = rank->MakeMany(count, {tokens, hidden}, DType::kFloat32);
+  const auto y = rank->MakeMany(count, {tokens, hidden}, DType::kFloat32);
+  const auto halves = rank->MakeMany(count, {tokens, 8 * hidden}, DType::kFloat32);
+  const auto d_halves = rank->MakeMany(count, {tokens, 8 * hidden}, DType::kFloat32);
+  const auto wide = rank->MakeMany(count, {tokens, 4 * hidden}, DType::kFloat32);
+  ops::Norm rms;
+  rms.kind = ops::Norm::kRmsNorm;
+  const ops::NormTensors norm = {rank->Make({hidden}), Tensor(), Tensor(), rank->Make({tokens})};
+  const Tensor dgamma = rank->Make({hidden});
+  const Tensor queries_and_keys = rank->Make({tokens, 2 * hidden / kHeadDim, kHeadDim});
+  const Tensor cos = rank->Make({1, kHeadDim / 2}), sin = rank->Make({1, kHeadDim / 2});
+  const Tensor position = rank->Make({tokens}, DType::kInt32);
+  ops::Zero(stream, position);
+  ops::Zero(stream, sin);
+  const ops::Gate gate = ops::Activation::kSilu;
+  int64_t i = 0;
+  return [=, &stream]() mutable {
+    i = (i + 1) % count;
+    for (int half = 0; half < 2; ++half) {
+      ops::NormForward(stream, rms, x[i], norm, y[i]);
+      ops::Add(stream, y[i], x[i]);
+      ops::NormBackward(stream, rms, y[i], x[i], norm, x[i], y[i], dgamma, Tensor());
+      // Sums would grow from run to run.
+      ops::Scale(stream, 0.5f, x[i]);
+      ops::Rope(stream, cos, sin, position, false, half == 1, queries_and_keys);
+    }
+    ops::GateForward(stream, gate, halves[i], wide[i]);
+    ops::GateBackward(stream, gate, wide[i], halves[i], d_halves[i]);
+  };
+}
+
+// What step_prediction.cc counts of these kernels, whose MLP is four times as wide: so many numbers
+// of each token and channel forward, and 1.6 times as many backward.
+constexpr double kPasses = 2.6;
+constexpr double kNumbers = 18, kGatedNumbers = 22;
+
+// A few tokens and many tell what bytes take, and what each run takes besides.
+void MeasureBetween(int cores, double seconds, CoreRates* rates) {
+  constexpr int64_t kFewTokens = 128, kTokens = 512, kHidden = 256;
+  const auto time = [&](int64_t tokens) {
+    return SecondsOnAllCores(
+        cores, [=](Rank* rank) { return BetweenProducts(rank, tokens, kHidden); }, seconds / 3);
+  };
+  const double few = time(kFewTokens), many = time(kTokens);
+  const double of_token = std::max(many - few, 0.5 * many) / double(kTokens - kFewTokens);
+  const auto efficiency = [&](double numbers, double seconds_of_token) {
+    return 4.0 * double(kHidden) * numbers * kPasses / seconds_of_token / rates->memory_bytes_per_s;
+  };
+  rates->memory_efficiency = efficiency(kNumbers, of_token);
+  rates->layer_overhead_seconds = std::max(0.0, many - of_token * double(kTokens));
+  const double gated = SecondsOnAllCores(
+      cores, [](Rank* rank) { return BetweenGatedProducts(rank, kTokens, kHidden); }, seconds / 3);
+  rates->gated_memory_efficiency = efficiency(
+      kGatedNumbers, std::max(0.5 * gated, gated - rates->layer_overhead_seconds) / kTokens);
+}
+
 void MeasureMemory(int cores, double seconds, CoreRates* rates) {
   constexpr int64_t kCount = 1 << 23;
   const double scaling = SecondsOnAllCores(
@@ -313,13 +374,7 @@ void MeasureMemory(int cores, double seconds, CoreRates* rates) {
       },
       seconds / 3);
   rates->memory_bytes_per_s = 8.0 * kCount / scaling;
-  constexpr int64_t kTokens = 512, kHidden = 256;
-  const double between = SecondsOnAllCores(
-      cores, [](Rank* rank) { return BetweenProducts(rank, kTokens, kHidden); }, seconds / 3);
-  // What step_prediction.cc counts for such a layer: 18 numbers of each token and channel forward,
-  // and 1.6 times as many backward.
-  rates->memory_efficiency =
-      4.0 * kTokens * kHidden * 18 * 2.6 / between / rates->memory_bytes_per_s;
+  MeasureBetween(cores, seconds / 3, rates);
   constexpr int64_t kParameters = 1 << 21;
   const double update = SecondsOnAllCores(
       cores,

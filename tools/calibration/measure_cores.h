@@ -25,6 +25,9 @@ struct CoreRates {
   // Share of the memory's rate that kernels between products reach, by the planner's count of their
   // bytes; they are above 1 where caches hold the operands.
   double memory_efficiency = 0;
+  double gated_memory_efficiency = 0;  // of layers whose MLPs have gates
+  // Seconds of these kernels in both passes of a layer beside those of their bytes.
+  double layer_overhead_seconds = 0;
   double optimizer_efficiency = 0;
   std::vector<KernelRate> kernels;  // products and attention
 };

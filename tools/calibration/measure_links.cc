@@ -3,9 +3,12 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "megatron/base/status_macros.h"
@@ -13,7 +16,10 @@
 #include "megatron/comm/process_group.h"
 #include "megatron/comm/tcp/run_tcp_ranks.h"
 #include "megatron/comm/thread/run_ranks.h"
-#include "tools/bandwidth/comm_bench_measure.h"
+#include "megatron/ops/elementwise.h"
+#include "megatron/ops/linear.h"
+#include "megatron/tensor/memory.h"
+#include "megatron/tensor/stream.h"
 
 namespace megatron {
 namespace {
@@ -21,8 +27,12 @@ namespace {
 constexpr int64_t kSmall = 4096;
 constexpr int64_t kLarge = 1 << 20;
 constexpr int kMostRanksOfACore = 4;
+constexpr int kBatches = 9;
+constexpr int kCallsOfABatch = 20;
+constexpr double kLeastCall = 1e-7;
 
-// Seconds of a call, a mean of all-gather and reduce-scatter, with ranks that each have a core.
+// Seconds of a call between products, a mean of all-gather and reduce-scatter, of ranks that each
+// have a core.
 struct Times {
   double small = 0;
   double large = 0;
@@ -31,21 +41,79 @@ struct Times {
 using RunWorld =
     std::function<absl::Status(int, const std::function<absl::Status(int, const ProcessGroup&)>&)>;
 
-absl::Status MeasureRank(const ProcessGroup& world, Times* times) {
-  ThreadPool pool(1);
-  CommBenchOptions options;
-  options.sizes = {kSmall, kLarge};
-  options.iterations = 50;
-  options.warmup = 5;
-  options.check = false;
-  for (BenchOperation operation : {BenchOperation::kAllGather, BenchOperation::kReduceScatter}) {
-    MEGATRON_ASSIGN_OR_RETURN(const CommBenchResult result,
-                              MeasureCollective(operation, options, world, Stream::Cpu(&pool)));
-    if (world.rank() != 0) continue;
-    times->small += result.rows.front().out_of_place->microseconds * 1e-6 / 2;
-    times->large += result.rows.back().out_of_place->microseconds * 1e-6 / 2;
+// One rank's operands of a product like those of a small layer, and of calls over tensors of some
+// bytes in all.
+class Operands {
+ public:
+  Operands(const ProcessGroup& world, int64_t bytes)
+      : world_(world),
+        part_(std::max<int64_t>(1, bytes / int64_t(sizeof(float)) / world.size())),
+        pool_(1),
+        stream_(Stream::Cpu(&pool_)),
+        x_(Make({kRows, kWidth})),
+        w_(Make({kWidth, kWidth})),
+        y_(Make({kRows, kWidth})),
+        all_(Make({part_ * world.size()})),
+        own_(Make({part_})) {}
+
+  void Multiply() const { ops::LinearForward(stream_, x_, w_, Tensor(), y_); }
+  void Gather() const { world_.AllGather(own_, all_, stream_); }
+  void Scatter() const { world_.ReduceScatter(all_, own_, stream_); }
+  void Barrier() const { world_.Barrier(stream_); }
+
+ private:
+  static constexpr int64_t kRows = 128, kWidth = 256;
+
+  Tensor Make(const Shape& shape) {
+    buffers_.emplace_back(Device{}, shape.numel() * int64_t(sizeof(float)), "calibration", nullptr);
+    const Tensor tensor = buffers_.back().At(0, DType::kFloat32, shape);
+    ops::Zero(stream_, tensor);
+    return tensor;
   }
-  return absl::OkStatus();
+
+  const ProcessGroup& world_;
+  const int64_t part_;
+  ThreadPool pool_;
+  const Stream stream_;
+  std::deque<Buffer> buffers_;
+  const Tensor x_, w_, y_, all_, own_;
+};
+
+// Returns the median seconds of a turn, which all ranks do together.
+double TurnSeconds(const Operands& operands, const std::function<void()>& turn) {
+  std::vector<double> seconds;
+  for (int batch = 0; batch < kBatches; ++batch) {
+    operands.Barrier();
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < kCallsOfABatch; ++i) turn();
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+    seconds.push_back(passed.count() / kCallsOfABatch);
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + kBatches / 2, seconds.end());
+  return seconds[kBatches / 2];
+}
+
+// In a step a call follows a product, whose end the ranks reach one after the other, and which has
+// taken their threads and caches: it takes longer than one call behind another. What it takes is
+// what a product and a call take beside a product alone.
+double CallSeconds(const ProcessGroup& world, int64_t bytes) {
+  const Operands operands(world, bytes);
+  const double alone = TurnSeconds(operands, [&] { operands.Multiply(); });
+  const double gather = TurnSeconds(operands, [&] {
+    operands.Multiply();
+    operands.Gather();
+  });
+  const double scatter = TurnSeconds(operands, [&] {
+    operands.Multiply();
+    operands.Scatter();
+  });
+  return std::max(kLeastCall, (gather + scatter) / 2 - alone);
+}
+
+absl::Status MeasureRank(const ProcessGroup& world, Times* times) {
+  const double small = CallSeconds(world, kSmall), large = CallSeconds(world, kLarge);
+  if (world.rank() == 0) *times = {small, std::max(small, large)};
+  return world.status();
 }
 
 // Processes share `times` by a mapping, since they tell their status alone.
