@@ -153,14 +153,16 @@ std::string GroupOf(const TrafficRow& row) {
 }
 
 // With islands a run has as many steps as they have between outer steps.
-Sent SentOn(const TrainerOptions& run, const PlanModel& model, const Layout& layout, int mixtures) {
+Sent SentBy(const TrainerOptions& run, const PlanModel& model, const Layout& layout,
+            const TrafficStage& stage, const SampleSource& source, int64_t length) {
   LayoutRun how;
   how.layout = layout;
   how.steps = std::max<int>(1, static_cast<int>(run.outer.sync_every));
-  const LayoutOutcome outcome = TrainOnLayout(run, how, CountingSource());
+  const LayoutOutcome outcome = TrainOnLayout(run, how, source);
   Implementation program;
   program.set_shards_optimizer(layout.sharding != DataSharding::kNone);
   PlanLayout plan = ToPlan(layout);
+  plan.sequence = length;
   plan.quantizes_weights = run.data_parallel.quantized_weights;
   plan.quantizes_gradients = run.data_parallel.quantized_gradients;
   plan.attention_chunk = run.model.transformer.recompute.attention_chunk_tokens;
@@ -176,7 +178,7 @@ Sent SentOn(const TrainerOptions& run, const PlanModel& model, const Layout& lay
   if (run.outer.gradient_type == OuterGradientType::kE3M0) plan.outer_code_bytes = 0.5 + 1.0 / 128;
   Sent sent;
   sent.all = outcome.sent;
-  sent.rows = StepTraffic(program, model, plan, FirstStage(layout, mixtures));
+  sent.rows = StepTraffic(program, model, plan, stage);
   for (const TrafficRow& row : sent.rows) sent.planned[GroupOf(row)] += how.steps * SentBytes(row);
   for (const char* group : {"tp", "cp", "pp", "dp-cp", "edp", "etp-ep"}) {
     sent.counted[group] = CountedBytes(*outcome.sent, group);
@@ -187,6 +189,11 @@ Sent SentOn(const TrainerOptions& run, const PlanModel& model, const Layout& lay
     }
   }
   return sent;
+}
+
+Sent SentOn(const TrainerOptions& run, const PlanModel& model, const Layout& layout, int mixtures) {
+  return SentBy(run, model, layout, FirstStage(layout, mixtures), CountingSource(),
+                CountingSource::kLength);
 }
 
 void ExpectWithinOnePercent(const Sent& sent) {
@@ -230,6 +237,73 @@ TEST(CountedTrafficTest, ADenseModelSendsWhatIsPlanned) {
   for (const Layout& layout : layouts) {
     SCOPED_TRACE(ToString(layout));
     ExpectWithinOnePercent(SentOn(LlamaRun(), LlamaModel(), layout, 0));
+  }
+}
+
+// Samples of which an encoder reads 16 tokens and a decoder writes 8.
+class WholeGaps : public SampleSource {
+ public:
+  static constexpr int kRead = 16, kWritten = 8;
+
+  int64_t size() const override { return 1 << 10; }
+  absl::Status Get(int64_t index, Sample* sample) const override {
+    *sample = Sample();
+    for (int i = 0; i < kRead; ++i)
+      sample->encoder_tokens.push_back(static_cast<int32_t>((index + 3 * i) % 47));
+    for (int i = 0; i < kWritten; ++i) {
+      sample->tokens.push_back(i == 0 ? 48 : sample->encoder_tokens[i - 1]);
+      sample->labels.push_back(sample->encoder_tokens[i]);
+      sample->positions.push_back(i);
+    }
+    sample->loss_mask.assign(kWritten, 1.0f);
+    sample->document_starts = {0};
+    sample->spans.assign(kWritten, -1);
+    return absl::OkStatus();
+  }
+};
+
+// As many layers in the encoder as in the decoder.
+TEST(CountedTrafficTest, AModelWithAnEncoderSendsWhatIsPlanned) {
+  TrainerOptions run = TinyRun(SmallMegatronT5(), OptimizerOptions::kAdamW);
+  run.model.num_encoder_layers = kLayers;
+  run.model.tied_embeddings = run.model.output_bias = false;
+  run.model.max_positions = WholeGaps::kRead;
+  TransformerOptions& transformer = run.model.transformer;
+  transformer.hidden_dropout = transformer.attention_dropout = 0;
+  transformer.num_layers = kLayers;
+  transformer.hidden_size = kHidden;
+  transformer.ffn_hidden_size = kFfn;
+  transformer.num_attention_heads = transformer.num_query_groups = kHeads;
+  transformer.kv_channels = kChannels;
+  PlanModel model = LlamaModel();
+  model.set_layers(2 * kLayers);
+  model.set_encoder_layers(kLayers);
+  model.set_encoder_sequence(WholeGaps::kRead);
+  model.set_kv_heads(kHeads);
+  model.set_is_gated(false);
+  transformer.norm.kind = ops::Norm::kRmsNorm;
+  transformer.linear_bias = transformer.qkv_bias = false;
+  std::vector<Layout> layouts(9);
+  layouts[0].tensor = 2;
+  layouts[1].tensor = 2;
+  layouts[1].sequence_parallel = true;
+  layouts[2].pipeline = 2;
+  layouts[3].data = 2;
+  layouts[4].data = 2;
+  layouts[4].sharding = DataSharding::kStates;
+  layouts[5].data = 2;
+  layouts[5].sharding = DataSharding::kWeights;
+  layouts[6].context = 2;
+  layouts[7].context = 2;
+  layouts[7].context_parallel = ContextParallel::kAllToAll;
+  layouts[8].context = 2;
+  layouts[8].context_parallel = ContextParallel::kGather;
+  for (const Layout& layout : layouts) {
+    SCOPED_TRACE(ToString(layout));
+    TrafficStage stage = FirstStage(layout, 0);
+    stage.layers.encoders = kLayers;
+    stage.layers.dense = layout.pipeline == 1 ? kLayers : 0;
+    ExpectWithinOnePercent(SentBy(run, model, layout, stage, WholeGaps(), WholeGaps::kWritten));
   }
 }
 
