@@ -1,0 +1,45 @@
+// The ways in which the same tensor-parallel ranks can cut a model, side by side: along one dim and
+// over the grids that they form (docs/tensor_grid.md).
+#ifndef MEGATRON_PLAN_TENSOR_FORMS_H_
+#define MEGATRON_PLAN_TENSOR_FORMS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "megatron/plan/measured_kernels.h"
+#include "megatron/plan/plan_facts.pb.h"
+#include "megatron/plan/step_prediction.h"
+
+namespace megatron {
+
+struct TensorForm {
+  PlanGrid grid;            // none: 1D
+  int64_t samples = 1;      // a micro-batch must have a multiple of so many samples
+  double received = 0;      // bytes that a rank receives in a layer's passes of a micro-batch
+  double seconds = 0;       // those that a step is predicted to take
+  double memory_bytes = 0;  // the most that a rank holds
+  // The tokens of a micro-batch from which on a rank receives less than in 1D, and a step is
+  // predicted to be shorter; nothing: it is so with no number of tokens.
+  std::optional<int64_t> less_from;
+  std::optional<int64_t> faster_from;
+
+  // Returns "1d", "2d", "2.5d of depth 2" or "3d".
+  std::string name() const;
+};
+
+// Returns the forms in which the layout's tensor-parallel ranks can cut the model, 1D first. Steps
+// are those of PredictStep() for the layout's micro-batch, also where it has no multiple of a grid's
+// samples. Grids are for dense models without context parallelism and codes of 8 or 4 bits: of
+// others there is only 1D.
+absl::StatusOr<std::vector<TensorForm>> CompareTensorForms(const Hardware& gpu,
+                                                           const Implementation& program,
+                                                           const MeasuredKernels& kernels,
+                                                           const PlanModel& model,
+                                                           const PlanLayout& layout);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_PLAN_TENSOR_FORMS_H_
