@@ -45,13 +45,12 @@ int64_t FirstRow(const LayerContext& ctx) {
   return ctx.sequence_parallel ? ctx.tensor_group.rank() * ctx.rows() : 0;
 }
 
-}  // namespace
-
-void ChooseKept(const LayerContext& ctx, int64_t layer, KeptTokens* kept) {
-  const MicroBatch& batch = *ctx.batch;
+// Chooses the kept tokens of a batch. `rows`, unless it is null, is where they are among its rows.
+MicroBatch ChooseOf(const LayerContext& ctx, const MicroBatch& batch, int64_t layer,
+                    ops::KeptRows* rows) {
   const int ranks = ctx.context_group.size();
   const int64_t samples = batch.num_samples, count = samples * ctx.kept_tokens;
-  const int64_t rows = batch.num_tokens(), tokens = rows * ranks;
+  const int64_t tokens = batch.num_tokens() * ranks;
   CHECK_EQ(batch.num_sequences(), samples);
   CHECK(ranks == 1 || batch.context.sample_length * samples == tokens);
   const auto allocate = [&](DType dtype, int64_t size) {
@@ -60,32 +59,43 @@ void ChooseKept(const LayerContext& ctx, int64_t layer, KeptTokens* kept) {
   Arena::Scope scope(ctx.scratch);
   const Tensor kept_K = ctx.scratch->Allocate(DType::kInt32, {count}, "kept tokens");
   const Tensor place_W = ctx.scratch->Allocate(DType::kInt32, {tokens}, "places of kept tokens");
-  kept->rows = {allocate(DType::kInt32, count), allocate(DType::kInt32, rows),
-                allocate(DType::kInt32, rows)};
-  const ops::KeptPart mine = {Tensor(), Tensor(), allocate(DType::kInt64, count / ranks),
-                              allocate(DType::kInt32, count / ranks)};
   const ops::SampleCut cut = {ranks, ctx.context_group.rank()};
   ops::ChooseTokens(ctx.stream,
                     DeriveKey(ctx.seed, kPhiloxTokenDropping, static_cast<uint64_t>(layer), 0),
                     samples, batch.sample_T, kept_K, place_W);
-  ops::FindKeptRows(ctx.stream, cut, samples, kept_K, place_W, kept->rows);
+  if (rows != nullptr) {
+    *rows = {allocate(DType::kInt32, count), allocate(DType::kInt32, batch.num_tokens()),
+             allocate(DType::kInt32, batch.num_tokens())};
+    ops::FindKeptRows(ctx.stream, cut, samples, kept_K, place_W, *rows);
+  }
+  const ops::KeptPart mine = {Tensor(), Tensor(), allocate(DType::kInt64, count / ranks),
+                              allocate(DType::kInt32, count / ranks)};
   const int64_t length = tokens / samples;
   ops::FindKeptPart(ctx.stream, cut, samples, length, kept_K, batch.sample_T, mine);
-  kept->batch = MicroBatch();
-  kept->batch.sample_T = mine.sample_M;
-  kept->batch.sample_position_T = mine.position_M;
-  kept->batch.tokens_T = kept->batch.position_T = mine.position_M;
+  MicroBatch kept;
+  kept.sample_T = mine.sample_M;
+  kept.sample_position_T = mine.position_M;
+  kept.tokens_T = kept.position_T = mine.position_M;
   if (ranks == 1) {
-    kept->batch.position_T = allocate(DType::kInt32, count);
-    ops::GatherNumbers(ctx.stream, kept_K, batch.position_T, kept->batch.position_T);
+    kept.position_T = allocate(DType::kInt32, count);
+    ops::GatherNumbers(ctx.stream, kept_K, batch.position_T, kept.position_T);
   }
-  kept->batch.cu_seqlens = allocate(DType::kInt32, samples + 1);
+  kept.cu_seqlens = allocate(DType::kInt32, samples + 1);
   ops::FindKeptPart(ctx.stream, {1, 0}, samples, length, kept_K, batch.sample_T,
-                    {kept->batch.cu_seqlens, Tensor(), Tensor(), Tensor()});
-  if (ranks > 1) kept->batch.context = KeptContext(ctx, mine, kept_K);
-  kept->batch.max_seqlen = ctx.kept_tokens;
-  kept->batch.num_samples = samples;
-  kept->batch.sample_weight = batch.sample_weight;
+                    {kept.cu_seqlens, Tensor(), Tensor(), Tensor()});
+  if (ranks > 1) kept.context = KeptContext(ctx, mine, kept_K);
+  kept.max_seqlen = ctx.kept_tokens;
+  kept.num_samples = samples;
+  kept.sample_weight = batch.sample_weight;
+  return kept;
+}
+
+}  // namespace
+
+void ChooseKept(const LayerContext& ctx, int64_t layer, KeptTokens* kept) {
+  kept->batch = ChooseOf(ctx, *ctx.batch, layer, &kept->rows);
+  // The choice is that of the sample, so the ranks that have it in the other layout make the same.
+  if (ctx.inner != nullptr) kept->inner = ChooseOf(ctx, *ctx.inner, layer, /*rows=*/nullptr);
 }
 
 // A table's rows are looked up by the tokens' numbers; a number that is not in it gives zeros.

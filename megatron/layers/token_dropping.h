@@ -15,7 +15,8 @@
 // Where ranks share out the rows (context parallelism, sequence parallelism), they share out the
 // kept rows in the same way, whoever had them: each rank puts those that it has beside zeros, and
 // the sums of all ranks' are reduce-scattered. The way back is an all-gather. Sums in which all
-// terms but one are zero are exact.
+// terms but one are zero are exact. The ranks of a grid (tensor_grid.h) have whole samples, whose
+// rows each takes by itself.
 //
 // Legend: R rows of the residual stream and M kept rows that this rank has, K kept tokens of all
 // ranks, H hidden.
@@ -33,12 +34,14 @@ namespace megatron {
 struct KeptTokens {
   // The kept tokens of this context-parallel rank. It has no labels; layers read no tokens either.
   MicroBatch batch;
+  MicroBatch inner;  // those of ctx.inner, where it is set
   ops::KeptRows rows;
 
   // Returns the context of the layer's calls; this must outlive it.
   LayerContext Context(const LayerContext& ctx) const {
     LayerContext of_kept = ctx;
     of_kept.batch = &batch;
+    if (ctx.inner != nullptr) of_kept.inner = &inner;
     return of_kept;
   }
 };

@@ -99,6 +99,34 @@ TEST(RandomLtdLayoutTest, LayoutsThatShareOutRowsTrainAsOneRankDoes) {
   }
 }
 
+// The ranks of a grid have samples of their own, and those of a cube others between a layer's
+// products.
+TEST(RandomLtdLayoutTest, GridsTrainAsOneRankDoes) {
+  std::vector<Layout> layouts(4);
+  for (Layout& layout : layouts) {
+    layout.tensor = 4;
+    layout.tensor_side = 2;
+    layout.micro_batch_size = 2;
+  }
+  layouts[1].pipeline = layouts[1].data = 2;
+  layouts[1].sharding = DataSharding::kWeights;
+  for (int i : {2, 3}) {
+    layouts[i].tensor = 8;
+    layouts[i].tensor_depth = 2;
+    layouts[i].micro_batch_size = 4;
+  }
+  layouts[3].tensor_cube = true;
+  ModelOptions with_dropout = SmallGpt2();
+  with_dropout.transformer.hidden_dropout = with_dropout.transformer.attention_dropout = 0.2f;
+  for (const ModelOptions& model : {with_dropout, SmallLlama()}) {
+    TrainerOptions options = OptionsFor(model, Keeping());
+    const LayoutOutcome one = Train(options, {});
+    for (const Layout& layout : layouts) ExpectSameCurve(Train(options, layout), one);
+    options.model.layer_recompute = {LayerRecompute::kUniform, 1};
+    ExpectSameCurve(Train(options, layouts[3]), one);
+  }
+}
+
 // Kept tokens have dropout of their own sample and place, wherever they are.
 TEST(RandomLtdLayoutTest, DropoutOfKeptTokensDoesNotDependOnTheLayout) {
   ModelOptions model = SmallGpt2();

@@ -113,8 +113,6 @@ void CheckTensorGrid(ConfigChecker& check) {
          "each chunk would broadcast the weights again");
   refuse(!config.train().calculate_per_token_loss(), "train.calculate_per_token_loss",
          "no rank has the tokens of a whole micro-batch");
-  refuse(config.data().has_random_ltd(), "data.random_ltd",
-         "it is not available for parts of columns");
   refuse(config.diloco().sync_every() > 0, "diloco.sync_every",
          "islands are cut out of data-parallel ranks alone");
   refuse(config.gradient_compression().type() != config::GradientCompression::none,
