@@ -93,6 +93,14 @@ std::vector<std::string> AdviceFor(const RunOptions& options, int ranks) {
     lines.push_back(
         "recompute.attention_chunks_on_host does nothing on the CPU, whose memory is the host's");
   }
+  const int64_t window = options.trainer.model.transformer.window_size;
+  const int64_t length = options.trainer.packing.seq_length;
+  if (window > 0 && window >= length - 1) {
+    lines.push_back(absl::StrFormat(
+        "model.window_size = %d does nothing in training: samples of model.seq_length = %d tokens "
+        "lie in the window",
+        window, length));
+  }
   if (options.trainer.optimizer.kind == OptimizerOptions::kZeroOneAdam) {
     const std::string advice =
         AdviceForLocalSteps(options.trainer.optimizer.zero_one, options.loop.train_iters);
