@@ -58,10 +58,18 @@ GradientCompressor::GradientCompressor(const GradientCompressionOptions& options
         scratch =
             std::max(scratch, span.ranks * (kInt + kBytesOfElement * MostLargest(span.elements)));
         break;
-      case CompressionType::kPowerSgd:
-        query_elements_ += low_rank_sums_.back().query_elements();
+      case CompressionType::kPowerSgd: {
+        int64_t queries = low_rank_sums_.back().query_elements();
         scratch = std::max(scratch, kFloat * low_rank_sums_.back().scratch_elements());
+        for (const std::vector<MatrixPlace>& matrices : span.matrices_of_ranks) {
+          const LowRankSum of_rank(span.elements, matrices, options_.rank,
+                                   options_.min_compression_rate);
+          queries = std::max(queries, of_rank.query_elements());
+          scratch = std::max(scratch, kFloat * of_rank.scratch_elements());
+        }
+        query_elements_ += queries;
         break;
+      }
       case CompressionType::kOneBit:
         shard_error_elements_ += sign_means_.back().mean_error_elements();
         scratch = std::max(scratch, kFloat * sign_means_.back().scratch_elements());
@@ -78,6 +86,10 @@ GradientCompressor::GradientCompressor(const GradientCompressionOptions& options
   if (query_elements_ > 0)
     queries_ = Buffer(device, kFloat * query_elements_, "gradients/queries", ledger);
   scratch_ = Buffer(device, scratch, "gradients/messages", ledger);
+  StartQueries();
+}
+
+void GradientCompressor::StartQueries() const {
   for (size_t i = 0; i < low_rank_sums_.size(); ++i) {
     if (spans_[i].ranks == 1) continue;
     low_rank_sums_[i].Start(
@@ -143,6 +155,11 @@ void GradientCompressor::ForgetErrors(const Stream& stream) const {
   if (errors_.bytes() > 0) ops::Zero(stream, FloatsOf(errors_, 0, error_elements_));
   if (shard_errors_.bytes() > 0)
     ops::Zero(stream, FloatsOf(shard_errors_, 0, shard_error_elements_));
+}
+
+void GradientCompressor::Restart(const Stream& stream) const {
+  ForgetErrors(stream);
+  StartQueries();
 }
 
 int64_t GradientCompressor::elements() const {

@@ -15,7 +15,8 @@
 //              rule knows in which steps.
 //
 // All ranks of a group get the same bits. Gradients with a NaN or an infinity make their group, the
-// elements that are sent or all matrices of the bucket not finite, and the error of this rank too.
+// elements that are sent or all matrices of the bucket not finite, and the error of this rank too:
+// after such a step Restart() is called.
 #ifndef MEGATRON_OPTIM_GRADIENT_COMPRESSOR_H_
 #define MEGATRON_OPTIM_GRADIENT_COMPRESSOR_H_
 
@@ -55,6 +56,8 @@ struct CompressedSpan {
   int ranks = 1;                      // 1: they are not summed
   bool everywhere = false;            // whether all ranks need the whole sum, or each its shard
   std::vector<MatrixPlace> matrices;  // kPowerSgd
+  // kPowerSgd: the matrices of each rank, where ranks have other ones. All take as much memory.
+  std::vector<std::vector<MatrixPlace>> matrices_of_ranks;
   std::vector<TensorPlaces> tensors;  // kOneBit
 };
 
@@ -77,6 +80,8 @@ class GradientCompressor {
 
   // Zeroes the errors.
   void ForgetErrors(const Stream& stream) const;
+  // Makes the states those of the start.
+  void Restart(const Stream& stream) const;
 
   // The number of elements that ranks sum or average, and of those that they send as they are:
   // of tensors whose signs would not take fewer bytes with kOneBit, and outside kPowerSgd's
@@ -104,6 +109,7 @@ class GradientCompressor {
   // The most elements that a rank sends of so many.
   int64_t MostLargest(int64_t elements) const;
   int64_t ErrorElements(size_t span) const;
+  void StartQueries() const;
   Tensor Error(size_t span) const;
 
   const GradientCompressionOptions options_;

@@ -1,14 +1,18 @@
 // Tests runs whose gradients are summed with compression (optim/gradient_compressor.h).
 
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
+#include "megatron/data/sample.h"
 #include "megatron/models/model_harness.h"
 #include "megatron/train/layouts/layout_harness.h"
 
@@ -42,11 +46,9 @@ Layout LayoutOf(int tensor, int pipeline, int data, DataSharding sharding = Data
   return layout;
 }
 
-// Layouts that the type of compression is there for.
-std::vector<Layout> LayoutsOf(CompressionType type) {
+std::vector<Layout> Layouts() {
   std::vector<Layout> layouts = {LayoutOf(1, 1, 2), LayoutOf(1, 1, 4, DataSharding::kStates),
                                  LayoutOf(2, 1, 2, DataSharding::kStates), LayoutOf(1, 2, 2)};
-  if (type == CompressionType::kPowerSgd) return layouts;
   layouts.push_back(LayoutOf(1, 1, 4, DataSharding::kStates, /*instances=*/2));
   layouts.push_back(LayoutOf(1, 1, 4, DataSharding::kWeights, /*instances=*/2));
   return layouts;
@@ -72,7 +74,7 @@ class GradientCompressionTest : public ::testing::Test {
 
 TEST_F(GradientCompressionTest, ARunThatGoesOnHasTheSameBits) {
   for (const CompressionType type : kAll) {
-    for (const Layout& layout : LayoutsOf(type)) {
+    for (const Layout& layout : Layouts()) {
       SCOPED_TRACE(absl::StrCat(static_cast<int>(type), " on ", ToString(layout)));
       const TrainerOptions run = RunWith(type, /*bf16=*/layout.pipeline > 1);
       const LayoutOutcome whole = Train(run, layout, kSteps);
@@ -109,7 +111,7 @@ TEST_F(GradientCompressionTest, AnyOptimizerTakesTheSums) {
 
 TEST_F(GradientCompressionTest, OverlapDecidesNothing) {
   for (const CompressionType type : kAll) {
-    for (Layout layout : LayoutsOf(type)) {
+    for (Layout layout : Layouts()) {
       SCOPED_TRACE(absl::StrCat(static_cast<int>(type), " on ", ToString(layout)));
       const LayoutOutcome want = Train(RunWith(type), layout, kSteps);
       layout.overlap = true;
@@ -117,6 +119,27 @@ TEST_F(GradientCompressionTest, OverlapDecidesNothing) {
       EXPECT_EQ(got.losses, want.losses);
       EXPECT_TRUE(got.state == want.state);
     }
+  }
+}
+
+// With a random Q, factors of full rank have all that matrices have, also those of the rows that are
+// in a shard. The Q of later steps knows the rows of the gradient before alone, which may be of
+// lower rank.
+TEST_F(GradientCompressionTest, FactorsOfFullRankSumAllOfTheFirstGradients) {
+  for (const Layout& layout : Layouts()) {
+    SCOPED_TRACE(ToString(layout));
+    const LayoutOutcome plain = Train(RunWith(CompressionType::kNone), layout, kSteps);
+    TrainerOptions run = RunWith(CompressionType::kPowerSgd);
+    run.data_parallel.compression.rank = 1024;
+    run.data_parallel.compression.min_compression_rate = 1e-6;
+    const LayoutOutcome full = Train(run, layout, kSteps);
+    run.data_parallel.compression.rank = 1;
+    const LayoutOutcome one = Train(run, layout, kSteps);
+    // The loss of a step is that of the weights before it.
+    for (int step = 0; step < 2; ++step)
+      EXPECT_NEAR(full.losses[step], plain.losses[step], 1e-3 * plain.losses[step]) << step;
+    EXPECT_GT(std::abs(one.losses[kSteps - 1] - plain.losses[kSteps - 1]),
+              10 * std::abs(full.losses[kSteps - 1] - plain.losses[kSteps - 1]));
   }
 }
 
@@ -182,6 +205,37 @@ TEST_F(GradientCompressionTest, ForgottenErrorsAreSeen) {
   }
 }
 
+// Samples, of which one in the second step makes its gradients NaN.
+class BadSource : public CountingSource {
+ public:
+  absl::Status Get(int64_t index, Sample* sample) const override {
+    const absl::Status status = CountingSource::Get(index, sample);
+    if (index == kBad) sample->loss_mask[0] = std::numeric_limits<float>::quiet_NaN();
+    return status;
+  }
+
+ private:
+  static constexpr int64_t kBad = 11;  // batches have 8
+};
+
+// The step is skipped, and those behind it go on.
+TEST_F(GradientCompressionTest, AStepThatIsNotFiniteLeavesNothingBehind) {
+  for (const CompressionType type : kAll) {
+    for (const Layout& layout : Layouts()) {
+      SCOPED_TRACE(absl::StrCat(static_cast<int>(type), " on ", ToString(layout)));
+      LayoutRun how;
+      how.layout = layout;
+      how.steps = kSteps;
+      const LayoutOutcome got = TrainOnLayout(RunWith(type), how, BadSource());
+      EXPECT_FALSE(std::isfinite(got.norms[1]));
+      for (const int step : {0, 2, 3}) {
+        EXPECT_TRUE(std::isfinite(got.norms[step])) << step;
+        EXPECT_TRUE(std::isfinite(got.losses[step])) << step;
+      }
+    }
+  }
+}
+
 // docs/gradient_compression.md has the formulas.
 TEST_F(GradientCompressionTest, BytesAreThoseOfTheDocumentation) {
   constexpr double kRanks = 4, kShare = (kRanks - 1) / kRanks;
@@ -217,6 +271,13 @@ TEST_F(GradientCompressionTest, BytesAreThoseOfTheDocumentation) {
   EXPECT_EQ(none.sent->Of("dp-cp", Collective::kAllGather), (kRanks - 1) * 4 * buckets);
   EXPECT_LT(sent(CompressionType::kPowerSgd, DataSharding::kNone, Collective::kAllReduce),
             0.5 * 2 * kShare * floats);
+  // Between instances, whose shards have parts of matrices.
+  const auto between = [](CompressionType type) {
+    const LayoutOutcome outcome =
+        Train(RunWith(type), LayoutOf(1, 1, 4, DataSharding::kStates, /*instances=*/2), 1);
+    return static_cast<double>(outcome.sent->Of("dp-cp-replicas", Collective::kAllReduce));
+  };
+  EXPECT_LT(between(CompressionType::kPowerSgd), 0.6 * between(CompressionType::kNone));
 }
 
 }  // namespace

@@ -72,9 +72,6 @@ void CheckGradientCompression(ConfigChecker& check) {
       kStrategy,
       "gradients that are sharded are summed in each micro-batch; optim sums once a step, and so "
       "do several parallel.num_distributed_optimizer_instances between each other");
-  const bool is_powersgd = type == config::GradientCompression::powersgd;
-  refuse(has_instances && is_powersgd, kInstances,
-         "instances sum shards, which cut matrices; int8, topk and threshold sum shards");
   refuse(parallel.outer_dp_sharding_strategy() == config::OuterSharding::optim,
          "parallel.outer_dp_sharding_strategy", "instances then have parts of sums alone");
   refuse(parallel.grad_reduce_in_bf16(), "parallel.grad_reduce_in_bf16",
