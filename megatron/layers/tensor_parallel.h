@@ -52,7 +52,7 @@ inline Tensor SummandOf(const LayerContext& ctx, const Tensor& y_TH) {
 inline void Reduce(const LayerContext& ctx, const Tensor& summand_TH, const Tensor& y_TH) {
   if (ctx.sequence_parallel) {
     ctx.tensor_group.ReduceScatter(summand_TH, y_TH, ctx.stream);
-  } else {
+  } else if (ctx.tensor_group.size() > 1) {
     ctx.tensor_group.AllReduce(y_TH, ReduceOp::kSum, ctx.stream);
   }
 }
@@ -61,7 +61,7 @@ inline void Reduce(const LayerContext& ctx, const Tensor& summand_TH, const Tens
 inline AsyncCall StartReduce(const LayerContext& ctx, const Tensor& summand_TH,
                              const Tensor& y_TH) {
   if (ctx.tensor_group.size() == 1) {
-    Reduce(ctx, summand_TH, y_TH);
+    if (ctx.sequence_parallel) Reduce(ctx, summand_TH, y_TH);
     return AsyncCall();
   }
   return StartAsync(ctx.tensor_group, ctx.stream, TimeCategory::kTensorParallel,

@@ -155,6 +155,18 @@ TEST_F(PretrainProcessesTest, ProcessesRunUnderEveryLauncher) {
   }
 }
 
+// A rank in the place of a lost one is told when the run began.
+TEST_F(PretrainProcessesTest, ARunCountsItsTimeFromWhenItWasLaunched) {
+  const absl::Time launched = absl::Now() - absl::Hours(2);
+  setenv("MEGATRON_LAUNCH_TIME", absl::StrCat(absl::ToUnixMillis(launched)).c_str(), 1);
+  const std::vector<Outcome> outcomes =
+      RunBy("explicit", Joined({"--set=train.train_iters=4"}, kTwoRanks));
+  unsetenv("MEGATRON_LAUNCH_TIME");
+  ASSERT_EQ(outcomes[1].exit_code, kExitDone) << outcomes[1].output;
+  EXPECT_TRUE(absl::StrContains(outcomes[1].output, "finished at iteration 4 of 4, 2h"))
+      << outcomes[1].output;
+}
+
 TEST_F(PretrainProcessesTest, ALaunchersWorldThatDoesNotFitIsRefusedOnce) {
   const std::vector<Outcome> outcomes = RunBy("torchrun", kFourRanks);
   for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.exit_code, kExitConfig);

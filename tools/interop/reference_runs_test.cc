@@ -62,13 +62,15 @@ Numbers Summarize(const ReferenceResult& result) {
 }
 
 // The largest difference, relative to the loss or norm of the step, or to the norm of the weight.
+// A weight that is frozen at zero has no other value.
 double Distance(const Numbers& actual, const Numbers& golden) {
   double largest = 0;
   for (const auto& [name, values] : golden) {
     const std::vector<double>& ours = actual.at(name);
     const bool by_step = name == "losses" || name == "norms";
     for (size_t i = 0; i < values.size(); ++i) {
-      const double distance = std::abs(ours.at(i) - values[i]) / values[by_step ? i : 0];
+      const double scale = std::max(values[by_step ? i : 0], 1e-30);
+      const double distance = std::abs(ours.at(i) - values[i]) / scale;
       largest = std::max(largest, std::isnan(distance) ? HUGE_VAL : distance);
     }
   }

@@ -38,8 +38,9 @@ TEST(ExplainFieldTest, PrintsTypeRangeUnitDefaultConditionAndProse) {
 }
 
 TEST(ExplainFieldTest, PrintsHowAValueIsComputed) {
-  EXPECT_THAT(ExplainField("kv_channels"),
-              IsOkAndHolds(HasSubstr("  computed: hidden_size / num_attention_heads\n")));
+  EXPECT_THAT(
+      ExplainField("kv_channels"),
+      IsOkAndHolds(HasSubstr("  computed: hidden_size / num_attention_heads; with multi_latent")));
 }
 
 TEST(ExplainFieldTest, PrintsWhatTheValuesOfAnEnumerationMean) {

@@ -54,7 +54,10 @@ TEST_F(OpenCheckpointTest, ACheckpointThatIsNotThereIsAMistakeOfTheConfiguration
 TEST_F(OpenCheckpointTest, ADamagedCheckpointIsNotPassedOver) {
   CheckpointOptions options;
   options.load = options.save = In("damaged");
-  EXPECT_EQ(ExitCodeOf(OpenCheckpoint(fs_, options, Ignore).status()), kExitCorruptCheckpoint);
+  const absl::Status own = OpenCheckpoint(fs_, options, Ignore).status();
+  EXPECT_EQ(ExitCodeOf(own), kExitCorruptCheckpoint);
+  EXPECT_THAT(std::string(own.message()),
+              HasSubstr("to begin anew move '" + In("damaged") + "' away"));
   options.load = In("empty");
   EXPECT_EQ(ExitCodeOf(OpenCheckpoint(fs_, options, Ignore).status()), kExitCorruptCheckpoint);
 }
