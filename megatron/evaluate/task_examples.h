@@ -57,7 +57,7 @@ struct TaskInfo {
   // the file is plain text.
   absl::Status (*read)(const nlohmann::json& object, std::optional<absl::string_view> label,
                        Example* example);
-  std::string (*detokenize)(absl::string_view text);  // of plain text; may be null
+  std::string (*detokenize)(absl::string_view text);  // for plain text; may be null
   const char* help;                                   // a sentence
 };
 

@@ -57,7 +57,7 @@ struct RelativePositionOptions {
 // Multi-head latent attention (layers/latent_attention.h) in place of self-attention.
 struct LatentOptions {
   int64_t kv_rank = 0;  // size of the vector that keys and values are made from; 0 turns it off
-  int64_t q_rank = 0;   // of the one that queries are made from; 0: they are made from x
+  int64_t q_rank = 0;   // the width of the queries' vector; 0: they are made from x
   // The last channels of a query and key head, which are rotated. A key head shares its with all.
   int64_t rotated_size = 0;
 };

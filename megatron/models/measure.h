@@ -24,7 +24,7 @@ struct Measure {
   MeasureKind kind;
   const char* name;   // Megatron's, where it has one: "lm loss"
   bool is_loss;       // a part of what is minimized; else a share of right predictions
-  double factor = 1;  // of the loss in what is minimized
+  double factor = 1;  // the loss is multiplied by it in what is minimized
 };
 // A measure's place in the list is its row of the sums (ModelStage::loss_sums).
 using Measures = absl::InlinedVector<Measure, 4>;

@@ -21,7 +21,7 @@ struct LayerShape {
   int64_t value_width = 0;      // attention heads times the channels of values; 0: query_width
   // Latent attention (layers/latent_attention.h).
   int64_t kv_latent = 0;  // width of what keys and values are made from; 0: there is none
-  int64_t q_latent = 0;   // of what queries are made from; 0: they are made from the input
+  int64_t q_latent = 0;   // the width of the queries' vector; 0: they are made from the input
   int64_t shared_key = 0;
   int64_t own_key_width = 0;  // attention heads times the channels of keys that are not shared
   int64_t ffn = 0;

@@ -12,7 +12,7 @@ namespace megatron {
 struct StageShape {
   double layers = 0;
   double encoders = 0;  // those of them that are an encoder's
-  int ends = 0;         // of the embedding and the head
+  int ends = 0;         // the number of embeddings and heads
   bool has_head = false;
   double flight = 1;  // micro-batches whose activations are held
 };

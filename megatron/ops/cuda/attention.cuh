@@ -28,7 +28,7 @@ inline Operand OperandOf(const Tensor& x) {
 
 struct AttentionArgs {
   int64_t queries = 0, keys = 0, groups = 0, group_heads = 0;
-  int head_dim = 0, value_dim = 0;  // of queries and keys; of values and outputs
+  int head_dim = 0, value_dim = 0;  // widths of queries and keys, and of values and outputs
   float scale = 1;
   bool causal = true;
   int64_t window_size = 0;  // 0: none
