@@ -518,8 +518,12 @@ TEST_F(HfToolsTest, ARunThatEndsWritesItsModel) {
   for (const char* name : {"config.json", "model.safetensors"})
     EXPECT_TRUE(Contents(absl::StrCat("theirs/iter_0000003/", name)) ==
                 Contents(absl::StrCat("out/", name)));
-  // What is there stays.
+  // What is there stays, and the log says so.
   EXPECT_EQ(train("--set=train.train_iters=3"), 0) << output_;
+  EXPECT_THAT(output_, HasSubstr("is there already"));
+  // Checkpoints have the names that the models would have.
+  EXPECT_NE(train(absl::StrCat("--set=checkpoint.save_huggingface=", Path("tuned"))), 0);
+  EXPECT_THAT(output_, HasSubstr("is checkpoint.save"));
   // A model that they do not have is refused before training.
   EXPECT_NE(Run("../megatron/train/pretrain_gpt",
                 absl::StrCat("--config=gpt_demo --set=model.position_embedding_type=none"

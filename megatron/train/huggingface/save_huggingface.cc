@@ -16,7 +16,10 @@ absl::StatusOr<std::string> Save(FileSystem& fs, const RunOptions& options) {
   if (found.iteration != options.loop.train_iters) return std::string();
   HfExportOptions to;
   to.output = JoinPath(options.checkpoint.save_huggingface, DirectoryName(found.iteration));
-  if (fs.Stat(to.output).ok()) return std::string();
+  if (fs.Stat(to.output).ok()) {
+    return absl::StrCat(to.output,
+                        " is there already and is left as it is (checkpoint.save_huggingface)");
+  }
   MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(options.checkpoint.save_huggingface));
   // What a process left that was killed here.
   if (const std::string partial = to.output + ".tmp"; fs.Stat(partial).ok()) {

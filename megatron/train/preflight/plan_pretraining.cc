@@ -83,7 +83,13 @@ absl::StatusOr<PlannedPretraining> Plan(const config::PretrainConfig& config) {
   MEGATRON_ASSIGN_OR_RETURN(planned.tokenizer, CreateTokenizer(ToTokenizerOptions(config.data())));
   planned.options = ToRunOptions(config, planned.tokenizer->vocab_size());
   MEGATRON_RETURN_IF_ERROR(CheckTokenizer(planned.options, *planned.tokenizer));
-  if (!planned.options.checkpoint.save_huggingface.empty()) {
+  if (const CheckpointOptions& checkpoint = planned.options.checkpoint;
+      !checkpoint.save_huggingface.empty()) {
+    if (checkpoint.save_huggingface == checkpoint.save) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("checkpoint.save_huggingface: ", checkpoint.save,
+                       " is checkpoint.save, whose directories have the same names: name another"));
+    }
     MEGATRON_RETURN_IF_ERROR(HfConfigJson(planned.options.trainer.model, {}).status(),
                              _ << "for checkpoint.save_huggingface");
   }
