@@ -1,43 +1,29 @@
 #include "megatron/comm/counted_communicator.h"
 
-#include <vector>
+#include <utility>
 
 #include "absl/strings/match.h"
-#include "megatron/base/status_macros.h"
 #include "megatron/comm/communicator.h"
+#include "megatron/comm/forwarding_communicator.h"
 
 namespace megatron {
 namespace {
 
-class CountedCommunicator : public Communicator {
+class CountedCommunicator : public ForwardingCommunicator {
  public:
   CountedCommunicator(std::shared_ptr<Communicator> communicator, BytesSent* sent)
-      : communicator_(std::move(communicator)), sent_(sent) {}
-
-  int size() const override { return communicator_->size(); }
-  int rank() const override { return communicator_->rank(); }
-  const std::string& name() const override { return communicator_->name(); }
-  absl::Status status() const override { return communicator_->status(); }
-  void Abort(const absl::Status& reason) override { communicator_->Abort(reason); }
-
-  bool TakesTensorsOf(DeviceType type) const override {
-    return communicator_->TakesTensorsOf(type);
-  }
+      : ForwardingCommunicator(std::move(communicator)), sent_(sent) {}
 
   void Run(const CollectiveCall& call, const Stream& stream) override {
     sent_->Add(name(), call.collective, OptimalBytesSent(call, size(), rank()));
-    communicator_->Run(call, stream);
-  }
-
-  absl::StatusOr<std::shared_ptr<Communicator>> Split(
-      const std::vector<std::vector<int>>& partition, const std::string& name) override {
-    MEGATRON_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> part,
-                              communicator_->Split(partition, name));
-    return Counted(std::move(part), sent_);
+    inner().Run(call, stream);
   }
 
  private:
-  const std::shared_ptr<Communicator> communicator_;
+  std::shared_ptr<Communicator> Wrap(std::shared_ptr<Communicator> part) override {
+    return Counted(std::move(part), sent_);
+  }
+
   BytesSent* const sent_;
 };
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/string_view.h"
 #include "megatron/base/crc32c.h"
-#include "megatron/base/status_macros.h"
+#include "megatron/comm/forwarding_communicator.h"
 
 namespace megatron {
 namespace {
@@ -59,42 +59,29 @@ uint32_t GotBy(const CollectiveCall& call, int rank) {
   return 0;
 }
 
-class RecordedCommunicator : public Communicator {
+class RecordedCommunicator : public ForwardingCommunicator {
  public:
   RecordedCommunicator(std::shared_ptr<Communicator> communicator, CallRecord* record)
-      : communicator_(std::move(communicator)), record_(record) {}
-
-  int size() const override { return communicator_->size(); }
-  int rank() const override { return communicator_->rank(); }
-  const std::string& name() const override { return communicator_->name(); }
-  absl::Status status() const override { return communicator_->status(); }
-  void Abort(const absl::Status& reason) override { communicator_->Abort(reason); }
-  bool TakesTensorsOf(DeviceType type) const override {
-    return communicator_->TakesTensorsOf(type);
-  }
+      : ForwardingCommunicator(std::move(communicator)), record_(record) {}
 
   void Run(const CollectiveCall& call, const Stream& stream) override {
-    if (!record_->is_on() || call.compares_only) return communicator_->Run(call, stream);
+    if (!record_->is_on() || call.compares_only) return inner().Run(call, stream);
     RecordedCall recorded;
     recorded.group = name();
     recorded.call = call.Describe();
     recorded.given = GivenOf(call, rank());
     recorded.began = record_->Now();
-    communicator_->Run(call, stream);
+    inner().Run(call, stream);
     recorded.ended = record_->Now();
     recorded.got = GotBy(call, rank());
     record_->Add(std::move(recorded));
   }
 
-  absl::StatusOr<std::shared_ptr<Communicator>> Split(
-      const std::vector<std::vector<int>>& partition, const std::string& name) override {
-    MEGATRON_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> part,
-                              communicator_->Split(partition, name));
+ private:
+  std::shared_ptr<Communicator> Wrap(std::shared_ptr<Communicator> part) override {
     return Recorded(std::move(part), record_);
   }
 
- private:
-  const std::shared_ptr<Communicator> communicator_;
   CallRecord* const record_;
 };
 

@@ -20,6 +20,7 @@
 #include "megatron/comm/communicator_conformance.h"
 #include "megatron/comm/communicator_failure_conformance.h"
 #include "megatron/comm/counted_communicator.h"
+#include "megatron/comm/forwarding_communicator.h"
 #include "megatron/comm/hierarchical/host_ranks.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/comm/tcp/run_tcp_ranks.h"
@@ -298,27 +299,20 @@ TEST(HierarchicalCommunicatorTest, BytesOfBothLevelsAreThoseOfTheFormulas) {
 }
 
 // Notes the messages that its ranks send between hosts.
-class MessagesBetweenHosts : public Communicator {
+class MessagesBetweenHosts : public ForwardingCommunicator {
  public:
   MessagesBetweenHosts(std::shared_ptr<Communicator> communicator, std::atomic<int>* messages)
-      : communicator_(std::move(communicator)), messages_(messages) {}
-  int size() const override { return communicator_->size(); }
-  int rank() const override { return communicator_->rank(); }
-  const std::string& name() const override { return communicator_->name(); }
-  absl::Status status() const override { return communicator_->status(); }
-  void Abort(const absl::Status& reason) override { communicator_->Abort(reason); }
+      : ForwardingCommunicator(std::move(communicator)), messages_(messages) {}
   void Run(const CollectiveCall& call, const Stream& stream) override {
     if (name().find("between") != std::string::npos) *messages_ += call.sends.size();
-    communicator_->Run(call, stream);
-  }
-  absl::StatusOr<std::shared_ptr<Communicator>> Split(
-      const std::vector<std::vector<int>>& partition, const std::string& name) override {
-    MEGATRON_ASSIGN_OR_RETURN(auto part, communicator_->Split(partition, name));
-    return std::make_shared<MessagesBetweenHosts>(std::move(part), messages_);
+    inner().Run(call, stream);
   }
 
  private:
-  const std::shared_ptr<Communicator> communicator_;
+  std::shared_ptr<Communicator> Wrap(std::shared_ptr<Communicator> part) override {
+    return std::make_shared<MessagesBetweenHosts>(std::move(part), messages_);
+  }
+
   std::atomic<int>* const messages_;
 };
 

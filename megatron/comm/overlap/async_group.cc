@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/communicator.h"
+#include "megatron/comm/forwarding_communicator.h"
 #include "megatron/comm/overlap/comm_stream.h"
 #include "megatron/comm/overlap/comm_worker.h"
 #include "megatron/tensor/trace/trace.h"
@@ -15,35 +16,20 @@ namespace megatron {
 namespace {
 
 // A communicator with a lane beside it.
-class AsyncCommunicator : public Communicator {
+class AsyncCommunicator : public ForwardingCommunicator {
  public:
   AsyncCommunicator(std::shared_ptr<Communicator> communicator, ProcessGroup beside,
                     std::unique_ptr<CommLane> lane)
-      : communicator_(std::move(communicator)),
+      : ForwardingCommunicator(std::move(communicator)),
         beside_(std::move(beside)),
         lane_(std::move(lane)) {}
-
-  int size() const override { return communicator_->size(); }
-  int rank() const override { return communicator_->rank(); }
-  const std::string& name() const override { return communicator_->name(); }
-  bool TakesTensorsOf(DeviceType type) const override {
-    return communicator_->TakesTensorsOf(type);
-  }
-  void Run(const CollectiveCall& call, const Stream& stream) override {
-    communicator_->Run(call, stream);
-  }
-  absl::StatusOr<std::shared_ptr<Communicator>> Split(
-      const std::vector<std::vector<int>>& partition, const std::string& name) override {
-    return communicator_->Split(partition, name);
-  }
-  absl::Status status() const override { return communicator_->status(); }
-  void Abort(const absl::Status& reason) override { communicator_->Abort(reason); }
 
   const ProcessGroup& beside() const { return beside_; }
   CommLane* lane() const { return lane_.get(); }
 
  private:
-  const std::shared_ptr<Communicator> communicator_;
+  std::shared_ptr<Communicator> Wrap(std::shared_ptr<Communicator> part) override { return part; }
+
   const ProcessGroup beside_;
   const std::unique_ptr<CommLane> lane_;  // last, since its jobs use the others until it has ended
 };

@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest-spi.h"
 #include "gtest/gtest.h"
-#include "megatron/base/status_macros.h"
 #include "megatron/comm/communicator.h"
+#include "megatron/comm/forwarding_communicator.h"
 #include "megatron/models/model_harness.h"
 #include "megatron/train/layouts/layout_harness.h"
 
@@ -51,20 +51,14 @@ void ScaleFloats(const Tensor& tensor, float factor) {
   for (int64_t i = 0; i < tensor.numel(); ++i) values[i] *= factor;
 }
 
-class MutatedCommunicator : public Communicator {
+class MutatedCommunicator : public ForwardingCommunicator {
  public:
   MutatedCommunicator(std::shared_ptr<Communicator> communicator, const Mutation& mutation)
-      : communicator_(std::move(communicator)), mutation_(mutation) {}
-
-  int size() const override { return communicator_->size(); }
-  int rank() const override { return communicator_->rank(); }
-  const std::string& name() const override { return communicator_->name(); }
-  absl::Status status() const override { return communicator_->status(); }
-  void Abort(const absl::Status& reason) override { communicator_->Abort(reason); }
+      : ForwardingCommunicator(std::move(communicator)), mutation_(mutation) {}
 
   void Run(const CollectiveCall& call, const Stream& stream) override {
     if (call.collective != mutation_.collective || !absl::StartsWith(name(), mutation_.group)) {
-      communicator_->Run(call, stream);
+      inner().Run(call, stream);
       return;
     }
     const Tensor& result = call.out.empty() ? call.in : call.out;
@@ -72,11 +66,11 @@ class MutatedCommunicator : public Communicator {
       case Fault::kDropped:
         break;
       case Fault::kDoubled:
-        communicator_->Run(call, stream);
+        inner().Run(call, stream);
         ScaleFloats(result, 2);
         break;
       case Fault::kHalved:
-        communicator_->Run(call, stream);
+        inner().Run(call, stream);
         ScaleFloats(result, 0.5f);
         break;
       case Fault::kRotated: {
@@ -85,29 +79,24 @@ class MutatedCommunicator : public Communicator {
         const bool sends_parts = call.collective == Collective::kReduceScatter ||
                                  call.collective == Collective::kAllToAll;
         if (sends_parts) Rotate(call.in, size());
-        communicator_->Run(rotated, stream);
+        inner().Run(rotated, stream);
         if (!sends_parts) Rotate(result, size());
         break;
       }
       case Fault::kWrongRoot: {
         CollectiveCall moved = call;
         moved.root = (call.root + 1) % size();
-        communicator_->Run(moved, stream);
+        inner().Run(moved, stream);
         break;
       }
     }
   }
 
-  absl::StatusOr<std::shared_ptr<Communicator>> Split(
-      const std::vector<std::vector<int>>& partition, const std::string& name) override {
-    MEGATRON_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> part,
-                              communicator_->Split(partition, name));
-    return std::shared_ptr<Communicator>(
-        std::make_shared<MutatedCommunicator>(std::move(part), mutation_));
+ private:
+  std::shared_ptr<Communicator> Wrap(std::shared_ptr<Communicator> part) override {
+    return std::make_shared<MutatedCommunicator>(std::move(part), mutation_);
   }
 
- private:
-  const std::shared_ptr<Communicator> communicator_;
   const Mutation mutation_;
 };
 

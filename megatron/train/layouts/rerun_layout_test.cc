@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "megatron/base/status_macros.h"
 #include "megatron/comm/communicator.h"
+#include "megatron/comm/forwarding_communicator.h"
 #include "megatron/models/model_harness.h"
 #include "megatron/train/layouts/layout_harness.h"
 #include "megatron/train/layouts/same_training.h"
@@ -34,16 +34,10 @@ void FlipABit(const Tensor& tensor) {
 
 // A rank that gives others something with a flipped bit once, when it is armed: what it has
 // computed wrongly.
-class FlippingCommunicator : public Communicator {
+class FlippingCommunicator : public ForwardingCommunicator {
  public:
   FlippingCommunicator(std::shared_ptr<Communicator> communicator, std::atomic<bool>* armed)
-      : communicator_(std::move(communicator)), armed_(armed) {}
-
-  int size() const override { return communicator_->size(); }
-  int rank() const override { return communicator_->rank(); }
-  const std::string& name() const override { return communicator_->name(); }
-  absl::Status status() const override { return communicator_->status(); }
-  void Abort(const absl::Status& reason) override { communicator_->Abort(reason); }
+      : ForwardingCommunicator(std::move(communicator)), armed_(armed) {}
 
   void Run(const CollectiveCall& call, const Stream& stream) override {
     const bool computed = call.collective == Collective::kAllReduce ||
@@ -52,18 +46,14 @@ class FlippingCommunicator : public Communicator {
                           (call.collective == Collective::kExchange && !call.sends.empty());
     if (computed && armed_->exchange(false))
       FlipABit(call.collective == Collective::kExchange ? call.sends[0].tensor : call.in);
-    communicator_->Run(call, stream);
-  }
-
-  absl::StatusOr<std::shared_ptr<Communicator>> Split(
-      const std::vector<std::vector<int>>& partition, const std::string& name) override {
-    MEGATRON_ASSIGN_OR_RETURN(std::shared_ptr<Communicator> part,
-                              communicator_->Split(partition, name));
-    return std::make_shared<FlippingCommunicator>(std::move(part), armed_);
+    inner().Run(call, stream);
   }
 
  private:
-  const std::shared_ptr<Communicator> communicator_;
+  std::shared_ptr<Communicator> Wrap(std::shared_ptr<Communicator> part) override {
+    return std::make_shared<FlippingCommunicator>(std::move(part), armed_);
+  }
+
   std::atomic<bool>* const armed_;
 };
 

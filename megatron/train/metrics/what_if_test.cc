@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/communicator.h"
+#include "megatron/comm/forwarding_communicator.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/comm/thread/run_ranks.h"
 #include "megatron/pipeline/executor.h"
@@ -64,24 +65,14 @@ struct Clock {
   int64_t now = 0;
 };
 
-class TimedCommunicator : public Communicator {
+class TimedCommunicator : public ForwardingCommunicator {
  public:
   TimedCommunicator(std::shared_ptr<Communicator> inner, const Delays& delays, Clock* clock,
                     std::shared_ptr<std::map<std::string, Arrivals>> arrivals)
-      : inner_(std::move(inner)), delays_(delays), clock_(*clock), arrivals_(std::move(arrivals)) {}
-
-  int size() const override { return inner_->size(); }
-  int rank() const override { return inner_->rank(); }
-  const std::string& name() const override { return inner_->name(); }
-  absl::Status status() const override { return inner_->status(); }
-  void Abort(const absl::Status& reason) override { inner_->Abort(reason); }
-
-  absl::StatusOr<std::shared_ptr<Communicator>> Split(
-      const std::vector<std::vector<int>>& partition, const std::string& name) override {
-    auto part = inner_->Split(partition, name);
-    if (!part.ok()) return part.status();
-    return std::make_shared<TimedCommunicator>(*part, delays_, &clock_, arrivals_);
-  }
+      : ForwardingCommunicator(std::move(inner)),
+        delays_(delays),
+        clock_(*clock),
+        arrivals_(std::move(arrivals)) {}
 
   void Run(const CollectiveCall& call, const Stream& stream) override {
     const int64_t cost = (name() == delays_.slow_group ? 20 : 1) * 30 * kMicrosecond;
@@ -92,13 +83,17 @@ class TimedCommunicator : public Communicator {
       latest.collective = Collective::kAllReduce;
       latest.reduce = ReduceOp::kMax;
       latest.in = Tensor(&clock_.now, DType::kInt64, {1});
-      inner_->Run(latest, stream);
-      inner_->Run(call, stream);
+      inner().Run(latest, stream);
+      inner().Run(call, stream);
     }
     clock_.now += cost;
   }
 
  private:
+  std::shared_ptr<Communicator> Wrap(std::shared_ptr<Communicator> part) override {
+    return std::make_shared<TimedCommunicator>(std::move(part), delays_, &clock_, arrivals_);
+  }
+
   void Exchange(const CollectiveCall& call, const Stream& stream) {
     Arrivals& arrivals = arrivals_->at(name());
     std::vector<std::tuple<int, int, int64_t, Arrivals::Side>> others;
@@ -112,12 +107,11 @@ class TimedCommunicator : public Communicator {
       arrivals.Set(receive.peer, rank(), number, Arrivals::kReceiver, clock_.now);
       others.emplace_back(receive.peer, rank(), number, Arrivals::kSender);
     }
-    inner_->Run(call, stream);
+    inner().Run(call, stream);
     for (const auto& [from, to, number, side] : others)
       clock_.now = std::max(clock_.now, arrivals.Get(from, to, number, side));
   }
 
-  const std::shared_ptr<Communicator> inner_;
   const Delays& delays_;
   Clock& clock_;
   const std::shared_ptr<std::map<std::string, Arrivals>> arrivals_;  // by group
