@@ -3,15 +3,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/comm/rank_grid.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/trace/trace.h"
@@ -41,12 +42,11 @@ RankTimesMeter::Place PlaceOf(const Trainer& trainer) {
   return {placement.stage, placement.stages};
 }
 
-// A step fails because of the data, or else because of another rank.
-absl::Status StepError(const absl::Status& status) {
-  if (HasExitCode(status)) return status;
-  const bool data = status.code() == absl::StatusCode::kDataLoss ||
-                    status.code() == absl::StatusCode::kInvalidArgument;
-  return WithExitCodeOfRank(status, data ? kExitData : kExitPeerLost);
+// Returns the number of samples that the run took before the phase in which it starts.
+int64_t SamplesBeforePhase(const RunOptions& options, int64_t first_iteration) {
+  const auto next = options.loop.phase_transitions.upper_bound(first_iteration);
+  if (next == options.loop.phase_transitions.begin()) return 0;
+  return *std::prev(next) * options.trainer.batch_size.global_batch_size;
 }
 
 }  // namespace
@@ -62,9 +62,10 @@ TrainingLoop::TrainingLoop(const TrainingRun& run, const Rank& rank, FileSystem&
       local_saver_(run.options.checkpoint, run.local, rank.local_saving, fs),
       profile_(rank.profile, trainer->stream(), fs),
       first_iteration_(trainer->progress().iteration),
+      samples_(run.data.train.get(), SamplesBeforePhase(run.options, first_iteration_)),
       meter_(run.options, run.speed, first_iteration_),
       spikes_(run.options.loop.spikes),
-      last_logged_(absl::Now()),
+      last_logged_(SteadyNow()),
       times_meter_(rank.trace, PlaceOf(*trainer)),
       sampler_(rank.trace),
       metrics_(/*writers=*/{}, rank.console) {
@@ -94,6 +95,13 @@ ExitCode TrainingLoop::Fail(const absl::Status& error) {
   return rank_.failure->Set(WithExitCode(
       absl::Status(error.code(), absl::StrCat("rank ", world.rank(), ": ", error.message())),
       ExitCodeOf(error)));
+}
+
+ExitCode TrainingLoop::FailStep(const absl::Status& error) {
+  if (HasExitCode(error)) return Fail(error);
+  const bool data = error.code() == absl::StatusCode::kDataLoss ||
+                    error.code() == absl::StatusCode::kInvalidArgument;
+  return Fail(WithExitCodeOfRank(error, data ? kExitData : kExitPeerLost));
 }
 
 ExitCode TrainingLoop::Run() {
@@ -238,15 +246,15 @@ StepRequests TrainingLoop::Requests() const {
   StepRequests requests;
   requests.stop = StopSignal() != 0;
   requests.log = trainer_->groups().world.rank() == 0 && most > absl::ZeroDuration() &&
-                 absl::Now() - last_logged_ >= most;
+                 SteadyNow() - last_logged_ >= most;
   return requests;
 }
 
 std::optional<ExitCode> TrainingLoop::Iterate() {
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   const bool sampled = MaySample();
   if (sampled) sampler_.Begin();
-  const absl::StatusOr<StepReport> report = trainer_->Step(*run_.data.train, [this] {
+  const absl::StatusOr<StepReport> report = trainer_->Step(samples_, [this] {
     if (writer_ != nullptr) writer_->WaitUntilRead();
     local_saver_.WaitUntilRead();
     return Requests();
@@ -255,15 +263,14 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
   if (!report.ok()) {
     if (const std::optional<StepReport>& made = trainer_->made_step()) {
       CountSkipped(*made);
-      const absl::Time now = absl::Now();
-      Remember(meter_.Measure(*made, trainer_->progress(), now - start, now));
+      Remember(meter_.Measure(*made, trainer_->progress(), SteadyNow() - start, absl::Now()));
     }
-    return Fail(StepError(report.status()));
+    return FailStep(report.status());
   }
   if (trainer_->progress().iteration == first_iteration_ + 1) {
     const absl::Time begin = run_.going_on ? run_.going_on->since : run_.program_start;
     rank_.console->PrintLine(absl::StrFormat(
-        "first step done %.2f s after %s", absl::ToDoubleSeconds(absl::Now() - begin),
+        "first step done %.2f s after %s", absl::ToDoubleSeconds(SteadyNow() - begin),
         run_.going_on ? "the ranks before had ended" : "the start"));
   }
   CountSkipped(*report);
@@ -274,8 +281,8 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
     Tell(RunEventKind::kOuterRound, trainer_->progress().iteration, line);
   }
   TellRerun(report->rerun);
-  const absl::Time end = absl::Now();
-  StepMetrics metrics = meter_.Measure(*report, trainer_->progress(), end - start, end);
+  const absl::Time end = SteadyNow();
+  StepMetrics metrics = meter_.Measure(*report, trainer_->progress(), end - start, absl::Now());
   totals_.Add(metrics);
   DetectSpikes(&metrics);
   metrics.pipeline = &trainer_->measured_pipeline();
@@ -313,23 +320,6 @@ void TrainingLoop::Remember(const StepMetrics& step) {
   last_step_->interval.reset();
   last_step_->times = nullptr;
   last_step_->pipeline = nullptr;
-}
-
-std::optional<ExitCode> TrainingLoop::RepeatEvaluation() {
-  const bool is_lost = rank_.evaluated_iteration && first_iteration_ > 0 &&
-                       *rank_.evaluated_iteration != first_iteration_ &&
-                       options().loop.eval_interval > 0 && (EvaluationIsDue() || Done());
-  return is_lost ? Evaluate() : std::nullopt;
-}
-
-ExitCode TrainingLoop::MakeRoom() {
-  if (writer_ != nullptr) {
-    const absl::Status status = FinishSave();
-    if (!status.ok()) WarnOfFailedSave(status, "at the next interval");
-  }
-  FinishLocalSave();
-  metrics_.Sync();
-  return kExitDone;
 }
 
 // All ranks have the same loss and norm, and so see the same spikes.
@@ -471,202 +461,6 @@ void TrainingLoop::WarnOfOtherResults() {
   const int64_t steps = trainer_->progress().iteration - first_iteration_;
   rank_.console->Warn(absl::StrCat(other_results_, " of ", FormatQuantity(steps, "iteration"),
                                    " had other results when they were computed again"));
-}
-
-bool TrainingLoop::EvaluationIsDue() const {
-  const int64_t interval = options().loop.eval_interval;
-  return interval > 0 && trainer_->progress().iteration % interval == 0;
-}
-
-absl::StatusOr<EvaluationMetrics> TrainingLoop::EvaluateOn(const SampleSource& source,
-                                                           int64_t first, int64_t iterations,
-                                                           bool on_test_set) {
-  int64_t& position = trainer_->progress().consumed_valid_samples;
-  const int64_t kept = std::exchange(position, first);
-  absl::StatusOr<Measured> evaluated = trainer_->Evaluate(source, iterations);
-  position = kept;
-  MEGATRON_ASSIGN_OR_RETURN(Measured measured, std::move(evaluated));
-  // There is no mean where nothing counted, as where no token was masked, and 0 would look like
-  // one.
-  for (const char* name : measured.undefined_means) {
-    for (auto& [measure, value] : measured.values) {
-      if (absl::string_view(measure.name) == name) value = std::nan("");
-    }
-    rank_.console->PrintLine(absl::StrCat("the evaluation has no ", name,
-                                          ": nothing in its samples counts for it; a larger "
-                                          "train.eval_iters may help"));
-  }
-  return ToEvaluationMetrics(measured, trainer_->progress(), on_test_set);
-}
-
-void TrainingLoop::Report(EvaluationMetrics metrics) {
-  metrics.time = absl::Now();
-  totals_.Add(metrics);
-  metrics_.WriteEvaluation(metrics);
-}
-
-bool TrainingLoop::TasksAreDue() const {
-  const int64_t interval = options().loop.eval_tasks_interval;
-  return !run_.tasks.empty() && (Done() || trainer_->progress().iteration % interval == 0);
-}
-
-absl::Status TrainingLoop::EvaluateTasks(std::vector<NamedValue>* metrics) {
-  for (const auto& evaluated : run_.tasks) {
-    const PreparedTask& task = evaluated->task;
-    std::vector<RequestScore> scores(task.requests().size());
-    MEGATRON_RETURN_IF_ERROR(trainer_->ScoreTokens(
-        evaluated->samples,
-        [&](int64_t first, absl::Span<const float> losses, absl::Span<const float> hits) {
-          evaluated->samples.AddScores(first, losses, hits, &scores);
-        }));
-    for (const TaskMetric& metric : task.Metrics(scores)) {
-      metrics->push_back({absl::StrCat(task.info().name, "/", metric.name), metric.value,
-                          /*is_loss=*/false});
-    }
-  }
-  return absl::OkStatus();
-}
-
-std::optional<ExitCode> TrainingLoop::Evaluate() {
-  const bool all = options().data.full_validation;
-  const int64_t batch = options().trainer.batch_size.global_batch_size;
-  int64_t& position = trainer_->progress().consumed_valid_samples;
-  std::vector<std::pair<std::string, EvaluationMetrics>> sets;
-  for (const ValidationSet& set : run_.data.valid) {
-    absl::StatusOr<EvaluationMetrics> evaluated =
-        all ? EvaluateOn(*set.samples, 0, set.samples->size() / batch, /*on_test_set=*/false)
-            : EvaluateOn(*set.samples, position, options().loop.eval_iters, /*on_test_set=*/false);
-    if (!evaluated.ok()) return Fail(StepError(evaluated.status()));
-    sets.emplace_back(set.name, *std::move(evaluated));
-  }
-  if (!all) position += options().loop.eval_iters * batch;
-  EvaluationMetrics joined = JoinEvaluations(sets);
-  if (TasksAreDue()) {
-    const absl::Status evaluated = EvaluateTasks(&joined.tasks);
-    if (!evaluated.ok()) return Fail(StepError(evaluated));
-    Tell(RunEventKind::kEvaluated, joined.iteration,
-         absl::StrCat("tasks: ", absl::StrJoin(joined.tasks, ", ",
-                                               [](std::string* text, const NamedValue& metric) {
-                                                 absl::StrAppendFormat(text, "%s %.4g", metric.name,
-                                                                       metric.value);
-                                               })));
-  }
-  Report(std::move(joined));
-  last_evaluated_iteration_ = trainer_->progress().iteration;
-  return std::nullopt;
-}
-
-ExitCode TrainingLoop::Test() {
-  absl::StatusOr<EvaluationMetrics> evaluated =
-      EvaluateOn(*run_.data.test, 0, options().loop.eval_iters, /*on_test_set=*/true);
-  if (!evaluated.ok()) return Fail(StepError(evaluated.status()));
-  Report(*std::move(evaluated));
-  metrics_.Sync();
-  return kExitDone;
-}
-
-std::optional<ExitCode> TrainingLoop::SaveOrLeave(bool stop_requested) {
-  const LoopOptions& loop = options().loop;
-  const int64_t iteration = trainer_->progress().iteration;
-  if (Done()) return std::nullopt;  // the rest is done after the loop
-  if (stop_requested) return SaveAndLeave(kExitSavedOnSignal);
-  if (loop.exit_duration_minutes > 0 && consensus_.Any(absl::Now() - run_.program_start >=
-                                                       absl::Minutes(loop.exit_duration_minutes))) {
-    return SaveAndLeave(kExitTimeLimit);
-  }
-  if (loop.exit_interval > 0 && iteration % loop.exit_interval == 0) return SaveAndLeave(kExitDone);
-  const CheckpointOptions& checkpoint = options().checkpoint;
-  if (writer_ == nullptr || checkpoint.save_interval == 0 ||
-      iteration % checkpoint.save_interval != 0) {
-    if (local_saver_.IsDue(iteration)) SaveLocal();
-    return std::nullopt;
-  }
-  StartSave();
-  const absl::Status status = checkpoint.async_save ? absl::OkStatus() : FinishSave();
-  // The last good checkpoint is still there, and the disk may have room again at the next interval.
-  if (!status.ok()) {
-    const int64_t next = std::min(iteration + checkpoint.save_interval, options().loop.train_iters);
-    WarnOfFailedSave(status, absl::StrCat("at iteration ", next));
-  }
-  return std::nullopt;
-}
-
-void TrainingLoop::WarnOfFailedSave(const absl::Status& status, absl::string_view next) {
-  const std::string message = absl::StrCat(
-      "the checkpoint of iteration ", saving_iteration_, " was not saved: ", status.message(),
-      "; training continues, the next save is ", next, ", and ",
-      saved_iteration_ < 0
-          ? "no checkpoint has been saved since the start"
-          : absl::StrCat("the newest checkpoint is of iteration ", saved_iteration_));
-  rank_.console->Warn(message);
-  Tell(RunEventKind::kSaveFailed, saving_iteration_, message);
-}
-
-void TrainingLoop::StartSave() {
-  const TraceSpan span(trainer_->stream(), TimeCategory::kCheckpoint, "start checkpoint");
-  rank_.progress->Enter(Phase::kSave);
-  const absl::Status status = FinishSave();
-  if (!status.ok()) WarnOfFailedSave(status, "now");
-  metrics_.Sync();
-  writer_->Start(MakeCheckpointState(*trainer_, run_.description));
-  saving_iteration_ = trainer_->progress().iteration;
-}
-
-absl::Status TrainingLoop::FinishSave() {
-  if (!writer_->in_progress()) return absl::OkStatus();
-  const TraceSpan span(trainer_->stream(), TimeCategory::kCheckpoint, "finish checkpoint");
-  rank_.progress->Enter(Phase::kSave);
-  const absl::Status status = writer_->Wait();
-  rank_.progress->Enter(Phase::kUpdate);
-  if (!status.ok()) return status;
-  saved_iteration_ = saving_iteration_;
-  const std::string message = absl::StrCat("saved checkpoint of iteration ", saved_iteration_,
-                                           " to ", options().checkpoint.save);
-  rank_.console->PrintLine(message);
-  Tell(RunEventKind::kSaved, saved_iteration_, message);
-  return absl::OkStatus();
-}
-
-void TrainingLoop::SaveLocal() {
-  const TraceSpan span(trainer_->stream(), TimeCategory::kCheckpoint, "local checkpoint");
-  FinishLocalSave();
-  rank_.progress->Enter(Phase::kSave);
-  metrics_.Sync();
-  local_saver_.Start(MakeCheckpointState(*trainer_, run_.description));
-  if (!options().checkpoint.async_save) FinishLocalSave();
-  rank_.progress->Enter(Phase::kUpdate);
-}
-
-void TrainingLoop::FinishLocalSave() {
-  const absl::Status status = local_saver_.Finish();
-  if (status.ok()) return;
-  const std::string message = absl::StrCat(status.message(), "; training continues");
-  rank_.console->Warn(message);
-  Tell(RunEventKind::kSaveFailed, trainer_->progress().iteration, message);
-}
-
-ExitCode TrainingLoop::SaveAndLeave(ExitCode code) {
-  rank_.console->ClearProgress();
-  if (writer_ == nullptr) {
-    if (code != kExitDone)
-      rank_.console->Warn("leaving without a checkpoint: checkpoint.save is not set");
-    return code;
-  }
-  const int64_t iteration = trainer_->progress().iteration;
-  const bool is_being_saved = writer_->in_progress() && saving_iteration_ == iteration;
-  if (saved_iteration_ != iteration && !is_being_saved) StartSave();
-  const absl::Status status = FinishSave();
-  FinishLocalSave();
-  if (status.ok()) {
-    const absl::Status removed = local_saver_.Remove();
-    if (!removed.ok())
-      rank_.console->WarnOwn(absl::StrCat("local checkpoints stay: ", removed.message()));
-    return code;
-  }
-  const std::string message =
-      absl::StrCat("the checkpoint of iteration ", iteration, " was not saved: ", status.message());
-  Tell(RunEventKind::kSaveFailed, iteration, message);
-  return Fail(WithExitCode(absl::Status(status.code(), message), kExitIo));
 }
 
 }  // namespace megatron

@@ -22,6 +22,7 @@
 #include "megatron/comm/watch/rank_progress.h"
 #include "megatron/tensor/trace/trace.h"
 #include "megatron/train/batches/evaluation_tasks.h"
+#include "megatron/train/batches/phase_samples.h"
 #include "megatron/train/batches/training_data.h"
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/failure/failure.h"
@@ -51,7 +52,7 @@ namespace megatron {
 // How a run goes on in processes that had other ranks before.
 struct GoingOn {
   std::string how;   // a line for people
-  absl::Time since;  // the time at which the ranks before ended
+  absl::Time since;  // SteadyNow() when the ranks before had ended
   // The last step that this process has made, unless it has made none.
   std::optional<StepMetrics> last_step;
 };
@@ -65,7 +66,7 @@ struct TrainingRun {
   LocalPlace local;                // where local checkpoints lie
   bool starts_from_local = false;  // the iteration that the run starts from is in no other
   SpeedBasis speed;
-  absl::Time program_start;
+  absl::Time program_start;    // as SteadyNow() tells it
   std::string restart_reason;  // why a launcher started the run again; empty: it did not
   StepComparison prediction;   // what is expected of a step; without parts: nothing
   RunEventListener on_event;   // hears what the rank that prints for all has to tell; null: nobody
@@ -118,6 +119,8 @@ class TrainingLoop {
 
   // Makes the error the rank's failure. Returns the code to leave with.
   ExitCode Fail(const absl::Status& error);
+  // The same of an error of a step or an evaluation: one of the data, or else of another rank.
+  ExitCode FailStep(const absl::Status& error);
   ExitCode Train();
   RunStart MetricsStart() const;
   // Tells an event of the run to its writers and its listener, once for all ranks.
@@ -190,6 +193,7 @@ class TrainingLoop {
   LocalSaver local_saver_;
   ProfileWindow profile_;
   int64_t first_iteration_ = 0;
+  const PhaseSamples samples_;
   StepMeter meter_;
   RunTotals totals_;
   SpikeDetector spikes_;
