@@ -37,7 +37,7 @@
 #include "megatron/islands/island_client.h"
 #include "megatron/islands/island_protocol.h"
 #include "megatron/islands/model_order.h"
-#include "megatron/optim/outer_optimizer.h"
+#include "megatron/optim/outer/outer_optimizer.h"
 #include "megatron/optim/parameter_buffers.h"
 
 namespace megatron {

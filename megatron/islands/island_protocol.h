@@ -42,8 +42,8 @@
 #include "megatron/checkpoint/rectangle.h"
 #include "megatron/federated/federated_options.h"
 #include "megatron/federated/secure_sum.h"
-#include "megatron/optim/outer_codec.h"
-#include "megatron/optim/outer_step.h"
+#include "megatron/optim/outer/outer_codec.h"
+#include "megatron/optim/outer/outer_step.h"
 #include "megatron/tensor/tensor.h"
 
 namespace megatron {

@@ -34,10 +34,16 @@
 //
 // Weights in host memory are copied from there to the device, and gathered if they are sharded, for
 // each use; with overlap_param_gather while the block before is used. Weights in a file are read
-// into host memory before that, while an earlier block is used (weight_reader.h). Gradients in host memory are
-// sums over the micro-batches so far. Those of a block are whole on the device during its backward.
-// Where they are sharded, the shard of the sum comes to the device then, grows by what was reduced,
-// and goes back. Otherwise backward adds to the sum itself.
+// into host memory before that, while an earlier block is used (weight_reader.h). Gradients in host
+// memory are sums over the micro-batches so far. Those of a block are whole on the device during
+// its backward. Where they are sharded or rounded, the sum comes to the device then, grows by what
+// backward or the reduction left, and goes back. Otherwise backward adds to the sum itself.
+//
+// Gradients that are kept in bf16 (ParameterBuffersOptions::main_grads_dtype) are formed block by
+// block in fp32, from 0 in each micro-batch. Behind a block's backward they are added to the sum
+// over the micro-batches before, and the sum is rounded to the nearest, ties to even. Where gradients
+// are sharded, they are rounded and summed over ranks before that; otherwise the ranks' sums are
+// summed in the end. Ranks send them in bf16.
 //
 // Quantized weights are gathered over all ranks as codes of 8 bits, and quantized gradients are
 // reduced as codes of 4 bits (quantized_collectives.h), where weights are sharded.
@@ -64,11 +70,11 @@
 #include "megatron/comm/overlap/comm_lane.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/optim/block_pool.h"
+#include "megatron/optim/compression/gradient_compressor.h"
+#include "megatron/optim/compression/sparse_row_sum.h"
 #include "megatron/optim/float8_gather.h"
-#include "megatron/optim/gradient_compressor.h"
 #include "megatron/optim/parameter_buffers.h"
 #include "megatron/optim/rank_average.h"
-#include "megatron/optim/sparse_row_sum.h"
 #include "megatron/optim/weight_reader.h"
 #include "megatron/tensor/weight_blocks.h"
 
@@ -230,10 +236,13 @@ class DataParallel : public WeightBlocks, public RankAverage {
   bool is_one_bit() const { return options_.compression.type == CompressionType::kOneBit; }
   bool shards_weights() const { return buffers_->shards(DataSharding::kWeights); }
   bool weights_on_host() const { return buffers_->options().weights_on_host; }
+  bool gradients_on_host() const { return buffers_->gradients_on_host(); }
+  bool rounds_sums() const { return buffers_->rounds_gradients(); }
+  DType sum_dtype() const { return buffers_->options().main_grads_dtype; }
   // Whether weights are whole on the device while they are used, and not otherwise.
   bool fetches_weights() const { return shards_weights() || weights_on_host(); }
   // Whether gradients are whole on the device during a block's backward, and not otherwise.
-  bool pools_gradients() const { return shards_gradients() || weights_on_host(); }
+  bool pools_gradients() const { return shards_gradients() || buffers_->copies_gradients(); }
   bool shards_states_by_parts() const { return buffers_->options().shards_states_by_parts; }
   bool shards_gradients() const { return buffers_->shards(DataSharding::kGradients); }
 
@@ -250,8 +259,9 @@ class DataParallel : public WeightBlocks, public RankAverage {
   void Run(JobKind kind, int index, const ProcessGroups& groups, const Stream& stream);
   void Reduce(JobKind kind, const BucketGroup& bucket_group, const ProcessGroups& groups,
               const Stream& stream);
-  void ReduceBucket(JobKind kind, const Bucket& bucket, const Tensor& whole, const Tensor& rounded,
-                    bool is_first, const ProcessGroups& groups, const Stream& stream);
+  void ReduceBucket(JobKind kind, const Bucket& bucket, const Tensor& gradients,
+                    const Tensor& rounded, bool is_first, const ProcessGroups& groups,
+                    const Stream& stream);
   // Gradients in 16 bits, in the scale in which they are sent, and back; the first one scales
   // `gradients` too.
   void Round(const Tensor& gradients, const Tensor& rounded, const Stream& stream) const;
@@ -302,9 +312,15 @@ class DataParallel : public WeightBlocks, public RankAverage {
   void ReadWeightsAhead(int block, int next);
   // Copies between page-locked host memory and the device, in the order of the stream.
   static void CopyFromOrToHost(const Tensor& in, const Tensor& out, const Stream& stream);
+  // Adds gradients to their sum over micro-batches, which is `stored`, and returns the sum on the
+  // device. Where that lies in host memory, Keep takes it there.
+  Tensor AddToSum(const Tensor& gradients, const Tensor& stored, bool is_first,
+                  const Stream& stream);
+  void Keep(const Tensor& sum, const Tensor& stored, const Stream& stream) const;
   // Adds the reduced gradients of this rank's shard to the sum over micro-batches.
-  void AddToSum(const Bucket& bucket, const Tensor& whole, const Tensor& rounded, bool is_first,
-                bool between_instances, const ProcessGroup& replicas, const Stream& stream);
+  void AddShardToSum(const Bucket& bucket, const Tensor& whole, const Tensor& rounded,
+                     bool is_first, bool between_instances, const ProcessGroup& replicas,
+                     const Stream& stream);
   void SumOverInstances(const Bucket& bucket, const Tensor& gradients, const FlatRange& range,
                         const ProcessGroup& replicas, const Stream& stream);
   // Makes `data` or `grad` of the bucket group's parameters views of `whole`, or empty if it is.
@@ -321,7 +337,7 @@ class DataParallel : public WeightBlocks, public RankAverage {
   Stream stream_;
   bool is_alone_ = false;  // whether gradients and weights are sent to no other rank
   Buffer secondary_;
-  Buffer gradient_sum_;  // the shard of a bucket's sum, where it lies in host memory
+  Buffer gradient_sum_;  // what AddToSum returns, where sums lie in host memory
   // Messages of codes or rows, those of the longest bucket. Only one of a kind is under way at a
   // time.
   Buffer weight_messages_, gradient_messages_;

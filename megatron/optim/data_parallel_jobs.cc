@@ -4,9 +4,9 @@
 #include "megatron/comm/overlap/async_group.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/optim/bucket_ranges.h"
+#include "megatron/optim/compression/quantized_collectives.h"
 #include "megatron/optim/data_parallel.h"
 #include "megatron/optim/gradient_parts.h"
-#include "megatron/optim/quantized_collectives.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/trace/trace.h"
 
@@ -110,12 +110,15 @@ void DataParallel::Widen(const Tensor& rounded, const Tensor& gradients,
   if (options_.gradient_scale != 1) ops::Scale(stream, 1 / options_.gradient_scale, gradients);
 }
 
-void DataParallel::ReduceBucket(JobKind kind, const Bucket& bucket, const Tensor& whole,
+void DataParallel::ReduceBucket(JobKind kind, const Bucket& bucket, const Tensor& gradients,
                                 const Tensor& rounded, bool is_first, const ProcessGroups& groups,
                                 const Stream& stream) {
-  // Sums so far.
-  if (!shards_gradients() && kind == kReduce)
-    return CopyFromOrToHost(whole, buffers_->Gradients(bucket, bucket.range), stream);
+  Tensor whole = gradients;
+  if (!shards_gradients()) {
+    const Tensor stored = buffers_->Gradients(bucket, bucket.range);
+    if (rounds_sums()) whole = AddToSum(gradients, stored, is_first, stream);
+    if (kind == kReduce) return Keep(whole, stored, stream);
+  }
   const ProcessGroup& shards = ShardsOf(groups, bucket);
   const ProcessGroup& replicas = ReplicasOf(groups, bucket);
   const bool to_shard = buffers_->shards(DataSharding::kStates);
@@ -141,20 +144,17 @@ void DataParallel::ReduceBucket(JobKind kind, const Bucket& bucket, const Tensor
     if (!rounded.empty()) Widen(Cut(rounded, wanted), Cut(whole, wanted), stream);
   }
   if (shards_gradients()) {
-    AddToSum(bucket, whole, rounded, is_first, between_instances, replicas, stream);
-  } else if (weights_on_host()) {
-    CopyFromOrToHost(whole, buffers_->Gradients(bucket, bucket.range), stream);
+    AddShardToSum(bucket, whole, rounded, is_first, between_instances, replicas, stream);
+  } else {
+    Keep(whole, buffers_->Gradients(bucket, bucket.range), stream);
   }
 }
 
-void DataParallel::AddToSum(const Bucket& bucket, const Tensor& whole, const Tensor& rounded,
-                            bool is_first, bool between_instances, const ProcessGroup& replicas,
-                            const Stream& stream) {
-  const FlatRange shard = Within(bucket.shard, bucket);
-  const Tensor stored = buffers_->Gradients(bucket, bucket.shard);
+Tensor DataParallel::AddToSum(const Tensor& gradients, const Tensor& stored, bool is_first,
+                              const Stream& stream) {
   Tensor sum = stored;
-  if (weights_on_host()) {
-    sum = gradient_sum_.At(0, DType::kFloat32, {shard.size()});
+  if (gradients_on_host()) {
+    sum = gradient_sum_.At(0, sum_dtype(), stored.shape());
     // Zeros, as they are on the device, and not the first summand: adding makes +0 of -0.
     if (is_first) {
       ops::Zero(stream, sum);
@@ -162,14 +162,28 @@ void DataParallel::AddToSum(const Bucket& bucket, const Tensor& whole, const Ten
       CopyFromOrToHost(stored, sum, stream);
     }
   }
-  ops::Add(stream, Cut(whole, shard), sum);
+  ops::Add(stream, gradients, sum);
+  return sum;
+}
+
+void DataParallel::Keep(const Tensor& sum, const Tensor& stored, const Stream& stream) const {
+  if (gradients_on_host()) CopyFromOrToHost(sum, stored, stream);
+}
+
+void DataParallel::AddShardToSum(const Bucket& bucket, const Tensor& whole, const Tensor& rounded,
+                                 bool is_first, bool between_instances,
+                                 const ProcessGroup& replicas, const Stream& stream) {
+  const FlatRange shard = Within(bucket.shard, bucket);
+  const Tensor stored = buffers_->Gradients(bucket, bucket.shard);
+  const Tensor sum = AddToSum(Cut(whole, shard), stored, is_first, stream);
   if (between_instances) {
-    const Tensor sent = rounded.empty() ? sum : Cut(rounded, shard);
-    if (!rounded.empty()) Round(sum, sent, stream);
+    const bool rounds = !rounded.empty() && !rounds_sums();
+    const Tensor sent = rounds ? Cut(rounded, shard) : sum;
+    if (rounds) Round(sum, sent, stream);
     SumOverInstances(bucket, sent, shard, replicas, stream);
-    if (!rounded.empty()) Widen(sent, sum, stream);
+    if (rounds) Widen(sent, sum, stream);
   }
-  if (weights_on_host()) CopyFromOrToHost(sum, stored, stream);
+  Keep(sum, stored, stream);
 }
 
 // Sums `gradients`, which are those of `range` of the bucket, over instances.

@@ -7,8 +7,8 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/overlap/async_group.h"
 #include "megatron/optim/bucket_ranges.h"
+#include "megatron/optim/compression/quantized_collectives.h"
 #include "megatron/optim/data_parallel.h"
-#include "megatron/optim/quantized_collectives.h"
 
 namespace megatron {
 namespace {
@@ -111,16 +111,19 @@ DataParallel::DataParallel(const DataParallelOptions& options, const ProcessGrou
   if (options.secondary_shards && shards_weights()) AllocateSecondary(ledger);
   if (!options.sparse_table.empty()) FindSparseTable();
   AllocateMessages(ledger);
-  if (weights_on_host() && shards_gradients()) {
+  // Gradients are sent in the type in which they are kept.
+  CHECK(!rounds_sums() || options.gradient_scale == 1);
+  if (rounds_sums()) options_.gradient_dtype = sum_dtype();
+  if (gradients_on_host() && (shards_gradients() || rounds_sums())) {
     int64_t most = 0;
-    for (const Bucket& bucket : buffers->buckets()) most = std::max(most, bucket.shard.size());
-    gradient_sum_ =
-        Buffer(stream.device(), most * SizeOf(DType::kFloat32), "gradients/sum", ledger);
+    for (const Bucket& bucket : buffers->buckets())
+      most = std::max(most, (shards_gradients() ? bucket.shard : bucket.range).size());
+    gradient_sum_ = Buffer(stream.device(), most * SizeOf(sum_dtype()), "gradients/sum", ledger);
   }
   if (options.compression.enabled()) MakeCompressor(ledger);
   if (stream.is_meta() || !(options.overlap_grad_reduce || options.overlap_param_gather)) return;
   lane_ = MakeCommLane(stream, "communication");
-  if (weights_on_host() && is_alone_) gradient_lane_ = MakeCommLane(stream, "gradients");
+  if (gradients_on_host() && is_alone_) gradient_lane_ = MakeCommLane(stream, "gradients");
 }
 
 DataParallel::~DataParallel() = default;

@@ -30,7 +30,7 @@
 #include "megatron/optim/host_update.h"
 #include "megatron/optim/parameter_buffers.h"
 #include "megatron/optim/rank_average.h"
-#include "megatron/optim/update_rule.h"
+#include "megatron/optim/rules/update_rule.h"
 #include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
@@ -56,6 +56,8 @@ struct StepOptions {
   double lr = 0;
   // The learning rate of the word embedding and the output layer; not set: `lr`.
   std::optional<double> decoupled_lr;
+  // That of the other parameters with has_scaled_lr; not set: `lr`.
+  std::optional<double> scaled_lr;
   double weight_decay = 0;  // decay of the parameters that decay at all
   double loss_scale = 1;    // the gradients are divided by it
   double clip_grad = 0;     // gradients of a greater norm are scaled down to this one; 0: never
@@ -168,6 +170,11 @@ class Optimizer {
              absl::Span<const ops::OptimizerSegment> segments,
              absl::Span<const FlatParameter* const> parameters, double grad_scale,
              const HostPart& part, const Stream& stream);
+  // The same with gradients of fewer bits, which become fp32 piece by piece.
+  void ApplyRounded(const Bucket& bucket, const FlatRange& range,
+                    absl::Span<const ops::OptimizerSegment> segments,
+                    absl::Span<const FlatParameter* const> parameters, double grad_scale,
+                    const HostPart& part, const Stream& stream);
   // Returns these elements with all that is the same in each step.
   UpdateRange RangeOf(const Bucket& bucket, const FlatRange& range,
                       absl::Span<const ops::OptimizerSegment> segments,
@@ -181,15 +188,16 @@ class Optimizer {
   void SetParameters(absl::Span<const FlatParameter* const> parameters, UpdateRange* update) const;
   // Whether masters and states of the range lie in host memory while its gradients are on a device.
   bool IsStaged(const Bucket& bucket, const FlatRange& range) const;
-  // Brings what is in the file of a range into memory. Returns whether the range can be updated.
-  bool Enter(const OptimizerRange& whole) const;
+  // Brings what is in files of a range into memory. Returns whether the range can be updated.
+  bool Enter(const OptimizerRange& whole, const Stream& stream) const;
 
   const std::unique_ptr<const UpdateRule> rule_;
   ParameterBuffers* buffers_;
   int64_t applied_steps_ = 0;
   Buffer statistics_;
   HostMirror sums_, count_;  // mirrors of parts of statistics_
-  Buffer scratch_elements_;  // for what lies in host memory and is summed on the device
+  Buffer scratch_elements_;  // for what is not on the device as fp32, and is summed there
+  Buffer host_elements_;     // for gradients that become fp32 in host memory
   ProcessGroup tensor_group_, expert_tensor_group_;  // those of whole parameters
   std::unique_ptr<Arena> scratch_;
   Buffer planned_scratch_;  // what scratch_ will take, on the meta device

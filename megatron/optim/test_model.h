@@ -13,8 +13,8 @@
 #include "glog/logging.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/optim/data_parallel.h"
-#include "megatron/optim/make_update_rule.h"
 #include "megatron/optim/optimizer.h"
+#include "megatron/optim/rules/make_update_rule.h"
 
 namespace megatron {
 

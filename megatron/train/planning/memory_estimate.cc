@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/hierarchical/hierarchical_communicator.h"
-#include "megatron/optim/make_update_rule.h"
+#include "megatron/optim/rules/make_update_rule.h"
 #include "megatron/plan/collective_time.h"
 #include "megatron/train/config/config_defaults.h"
 #include "megatron/train/config/layer_pattern.h"
@@ -28,7 +28,7 @@ constexpr int64_t kManyLayers = 24;
 // gradients and weights of two such pieces are in page-locked memory, and the norm of main weights
 // takes one of them on the device.
 constexpr double kPieceElements = 1 << 20;
-// The same of the norm of gradients in host memory.
+// The same of the norm of gradients that are in host memory or in bf16.
 constexpr double kGradientElements = 1 << 22;
 
 // Returns the layers of each part of the model, in its order.
@@ -114,6 +114,7 @@ MemoryEstimator::MemoryEstimator(const config::PretrainConfig& config, int64_t v
   }
   has_encoder_ = resolved_.model().model_type() == config::ModelType::t5;
   if (config.precision().bf16() || config.precision().fp16()) weight_bytes_ = 2;
+  rounds_gradients_ = config.optimizer().main_grads_dtype() != config::MainGradsDtype::fp32;
 }
 
 absl::StatusOr<MemoryEstimator::Places> MemoryEstimator::PlanPlaces(LayoutAxes axes,
@@ -163,6 +164,8 @@ absl::StatusOr<MemoryEstimator::PlannedStage> MemoryEstimator::PlanStageAsItIs(
   bytes.gradients = Take("gradients", &plan.memory);
   bytes.batches = Take("batches", &plan.memory) / double(micro_batches);
   for (const std::string& state : states) bytes.optimizer += Take(state, &plan.memory);
+  // It does not grow with the layers: StageTotal adds it.
+  if (rounds_gradients_) Take("optimizer statistics", &plan.memory);
   bytes.temporary = double(plan.sizes.recompute + plan.sizes.scratch);
   bytes.host_temporary = double(plan.sizes.host_recompute + plan.sizes.host_scratch);
   // "batches/graphs" stays: micro-batches in flight are few, and the batch is small.
@@ -359,9 +362,9 @@ double MemoryEstimator::ExpertShare(const LayoutAxes& axes, int64_t mixtures,
 absl::Status MemoryEstimator::ShareOut(const LayoutAxes& axes, int64_t stage, int64_t mixtures,
                                        StageBytes* bytes) {
   if (axes.shared_out == SharedOut::kNothing) {
-    if (!axes.weights_on_host) return absl::OkStatus();
+    if (!axes.weights_on_host && !rounds_gradients_) return absl::OkStatus();
     MEGATRON_ASSIGN_OR_RETURN(const Whole whole, WholeBytes(axes, stage));
-    bytes->fixed += whole.blocks;
+    bytes->fixed += whole.blocks + whole.sums;
     return absl::OkStatus();
   }
   const double experts = ExpertShare(axes, mixtures, bytes->weights);
@@ -371,7 +374,12 @@ absl::Status MemoryEstimator::ShareOut(const LayoutAxes& axes, int64_t stage, in
   const double of_all = (1 - experts) / ranks + experts / expert_ranks;
   const double share = of_all * double(axes.instances);
   bytes->optimizer *= axes.instances_share_states ? of_all : share;
-  if (axes.shared_out == SharedOut::kOptimizer) return absl::OkStatus();
+  if (axes.shared_out == SharedOut::kOptimizer) {
+    if (!rounds_gradients_) return absl::OkStatus();
+    MEGATRON_ASSIGN_OR_RETURN(const Whole whole, WholeBytes(axes, stage));
+    bytes->fixed += whole.blocks;
+    return absl::OkStatus();
+  }
   bytes->gradients *= share;
   if (axes.hosts > 1) bytes->fixed += bytes->weights * of_all * double(axes.hosts);
   if (axes.shared_out == SharedOut::kWeights) bytes->weights *= share;
@@ -443,13 +451,16 @@ absl::StatusOr<MemoryNeeds> MemoryEstimator::StageTotal(const LayoutAxes& axes, 
   MemoryNeeds needs;
   needs.host = held.host_saved + bytes.host_temporary;
   double moved = axes.host_fraction * bytes.optimizer;
+  const bool copies_gradients = axes.weights_on_host || rounds_gradients_;
+  if (copies_gradients) bytes.fixed += 4 * std::min(kGradientElements, elements);
   if (axes.weights_on_host) {
     moved += bytes.weights + bytes.gradients;
     needs.host += moved;
-    bytes.fixed += 4 * std::min(kGradientElements, elements);
+    if (rounds_gradients_) bytes.fixed += 2 * std::min(kPieceElements, elements);
   } else if (moved > 0) {
-    needs.host += moved + 2 * kPieceElements * (4 + weight_bytes_);
-    if (weight_bytes_ < 4) bytes.fixed += 4 * std::min(kPieceElements, elements);
+    needs.host += moved + 2 * kPieceElements * ((rounds_gradients_ ? 2 : 4) + weight_bytes_);
+    if (weight_bytes_ < 4 && !copies_gradients)
+      bytes.fixed += 4 * std::min(kPieceElements, elements);
   }
   needs.device = bytes.weights + bytes.gradients + bytes.optimizer - moved + bytes.fixed +
                  held.saved + bytes.temporary + slots.edges * rows + bytes.batches * micro_batches;

@@ -9,8 +9,8 @@
 #include "absl/strings/str_format.h"
 #include "megatron/base/quantity.h"
 #include "megatron/base/thread_pool.h"
-#include "megatron/optim/update_rule.h"
-#include "megatron/optim/zero_one_schedule.h"
+#include "megatron/optim/rules/update_rule.h"
+#include "megatron/optim/rules/zero_one_schedule.h"
 #include "megatron/tensor/cuda_device.h"
 
 namespace megatron {
@@ -76,10 +76,20 @@ std::vector<std::string> AdviceFor(const RunOptions& options, int ranks) {
     lines.push_back(absl::StrFormat("%d ranks share %s: fewer ranks are faster here", ranks,
                                     FormatQuantity(shared, "core")));
   }
+  if (options.trainer.model.transformer.lora.dim > 0 &&
+      options.checkpoint.load == options.checkpoint.save) {
+    lines.push_back(
+        "model.lora without checkpoint.load: a run that begins trains adapters beside random "
+        "weights, which are frozen");
+  }
   if (options.device != DeviceType::kCuda && options.trainer.host_fraction > 0 &&
       options.trainer.state_directory.empty()) {
     lines.push_back(
         "optimizer.optimizer_cpu_offload does nothing on the CPU, whose memory is the host's");
+  }
+  if (options.device != DeviceType::kCuda && options.trainer.gradients_on_host) {
+    lines.push_back(
+        "parallel.grad_cpu_offload does nothing on the CPU, whose memory is the host's");
   }
   if (options.device != DeviceType::kCuda && options.trainer.weights_on_host) {
     lines.push_back(

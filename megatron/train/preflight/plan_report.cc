@@ -18,7 +18,7 @@
 #include "google/protobuf/descriptor.h"
 #include "megatron/base/quantity.h"
 #include "megatron/checkpoint/local/save_local_checkpoint.h"
-#include "megatron/optim/make_update_rule.h"
+#include "megatron/optim/rules/make_update_rule.h"
 #include "megatron/plan/tensor_grid_traffic.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/dtype.h"
@@ -358,7 +358,9 @@ class Screen {
     const int64_t weights = planned_.plan.weight_file_bytes(options_.num_ranks());
     if (states + weights > 0) {
       absl::StrAppend(&sum, "; in files, all ranks: ", FormatBytes(states + weights),
-                      ", which each step reads and writes");
+                      ", which each step reads and writes (",
+                      FormatBytes((states + weights) * options_.loop.train_iters), " written in ",
+                      FormatQuantity(options_.loop.train_iters, "iteration"), ")");
       if (weights > 0)
         absl::StrAppend(&sum, " (", FormatBytes(weights), " of weights, which each pass reads)");
       if (machine_.disk_bytes)

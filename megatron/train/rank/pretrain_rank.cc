@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/comm/communicator.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/comm/rank_grid.h"
 #include "megatron/comm/recorded_communicator.h"
-#include "megatron/optim/gradient_compressor.h"
+#include "megatron/optim/compression/gradient_compressor.h"
 #include "megatron/train/failure/exit_status.h"
 #include "megatron/train/failure/stop_signals.h"
 #include "megatron/train/metrics/outer_round.h"
@@ -141,20 +141,22 @@ absl::Status PretrainRank::TakeOver() {
   std::optional<KeptState>& kept = run_.kept->state;
   MEGATRON_ASSIGN_OR_RETURN(
       evaluated_iteration_,
-      RestoreKeptState(kept ? &*kept : nullptr, *run_.iteration_in_memory, trainer_.get()));
-  kept.reset();
+      RestoreKeptState(kept ? &*kept : nullptr, *run_.state_in_memory, trainer_.get()));
   return absl::OkStatus();
 }
 
 absl::Status PretrainRank::RestoreOrInitialize() {
-  if (run_.iteration_in_memory) return TakeOver();
+  if (run_.state_in_memory) return TakeOver();
   if (run_.start.checkpoint == nullptr) {
     trainer_->InitializeWeights(options().seed);
     return WithExitCode(trainer_->buffers().status(), kExitIo);
   }
   const CheckpointReader& checkpoint = *run_.start.checkpoint;
-  // A model that is tuned has no adapters: they keep what they begin with.
-  if (run_.start.restore == Restore::kWeights && options().trainer.model.transformer.lora.dim > 0)
+  // A model that is tuned has no adapters, and no head of a classifier: they keep what they begin
+  // with.
+  const ModelOptions& model = options().trainer.model;
+  const bool may_lack = model.transformer.lora.dim > 0 || model.num_classes > 0;
+  if (run_.start.restore == Restore::kWeights && may_lack)
     trainer_->InitializeWeights(options().seed);
   PeerFiles* const others = run_.start.peer_files.get();
   absl::Status status;
@@ -173,10 +175,9 @@ absl::Status PretrainRank::RestoreOrInitialize() {
   MEGATRON_RETURN_IF_ERROR(
       WithExitCodeOfRank(status, kExitCorruptCheckpoint),
       _ << "to continue from the checkpoint before it move " << checkpoint.directory() << " away");
-  console_.PrintLine(
-      absl::StrCat(run_.start.restore == Restore::kWeights ? "starting from the weights of "
-                                                           : "continuing from ",
-                   checkpoint.directory(), " at iteration ", trainer_->progress().iteration));
+  console_.PrintLine(absl::StrCat(
+      BeginsRun(run_.start.restore) ? "starting from the weights of " : "continuing from ",
+      checkpoint.directory(), " at iteration ", trainer_->progress().iteration));
   for (const std::string& warning : warnings) console_.Warn(warning);
   return absl::OkStatus();
 }
@@ -184,7 +185,9 @@ absl::Status PretrainRank::RestoreOrInitialize() {
 absl::Status PretrainRank::Prepare() {
   MEGATRON_RETURN_IF_ERROR(WithExitCodeOfRank(BuildTrainer(), kExitConfig));
   MEGATRON_RETURN_IF_ERROR(RestoreOrInitialize());
+  MEGATRON_RETURN_IF_ERROR(trainer_->CopyShards(evaluated_iteration_.value_or(-1)));
   has_state_ = true;
+  if (run_.kept != nullptr) run_.kept->state.reset();
   MEGATRON_ASSIGN_OR_RETURN(const std::optional<IslandLink::Round> joined,
                             trainer_->JoinIslands([] { return StopSignal() != 0; }));
   if (joined) console_.PrintLine(DescribeJoining(*joined));
@@ -199,7 +202,7 @@ ExitCode PretrainRank::Train() {
   rank.profile.world = world_;
   rank.profile.trace = profiled() ? &trace_ : nullptr;
   rank.profile.ledger = &ledger_;
-  rank.profile.planned = run_.plan.stages[trainer_->options().placement.stage].memory;
+  rank.profile.planned = run_.plan.stages[trainer_->options().placement.stage].all_memory();
   rank.trace = &trace_;
   rank.console = &console_;
   rank.progress = &progress_;
@@ -227,7 +230,7 @@ void PretrainRank::PrintClosing(ExitCode code) {
   end.budget_spent = trainer_->budget_spent();
   end.totals = totals_;
   end.peak_bytes = Consensus(world_).Max(ledger_.peak_bytes());
-  end.elapsed = absl::Now() - run_.training.program_start;
+  end.elapsed = SteadyNow() - run_.training.program_start;
   if (world_.status().ok()) console_.Print(FormatClosing(run_, end));
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <set>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -10,10 +11,12 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/checkpoint/manifest.h"
 #include "megatron/layers/low_rank_adapter.h"
+#include "megatron/models/bert/sequence_classifier.h"
 #include "megatron/models/make_stage.h"
-#include "megatron/optim/outer_optimizer.h"
+#include "megatron/optim/outer/outer_optimizer.h"
 #include "megatron/train/config/config_difference.h"
 #include "megatron/train/trainer/checkpoint_tensors.h"
+#include "megatron/train/trainer/upcycling.h"
 
 namespace megatron {
 namespace {
@@ -47,6 +50,12 @@ absl::string_view StateTypeName(DType dtype) {
   return dtype == DType::kUInt8 ? "fp8" : Name(dtype);
 }
 
+// Returns whether a run that takes only weights may lack the parameter in what it takes.
+bool MayBeginAnew(const std::string& name, const ModelOptions& model) {
+  if (absl::StrContains(name, kAdapterName)) return true;
+  return model.num_classes > 0 && SequenceClassifier::IsOwn(name);
+}
+
 std::string Difference(absl::string_view saved, absl::string_view now) {
   std::string text;
   for (const ConfigDifference& field : DifferencesOf(saved, now))
@@ -56,20 +65,34 @@ std::string Difference(absl::string_view saved, absl::string_view now) {
 
 }  // namespace
 
-absl::Status CheckSameModel(const CheckpointReader& reader, bool without_adapters,
-                            Trainer& trainer) {
-  std::set<std::string> ours = WeightNames(trainer.options().model);
+absl::StatusOr<std::vector<std::string>> CheckSameModel(const CheckpointReader& reader,
+                                                        bool only_weights, bool is_dense,
+                                                        Trainer& trainer) {
+  const ModelOptions& model = trainer.options().model;
+  std::set<std::string> ours = WeightNames(model);
+  if (is_dense) {
+    std::set<std::string> dense;
+    for (const std::string& name : ours) dense.insert(Upcycling::DenseName(name));
+    dense.erase("");
+    ours = std::move(dense);
+  }
   std::string differences;
   for (const TensorEntry& tensor : reader.manifest().tensors) {
     if (absl::StartsWith(tensor.name, "optimizer.state.")) continue;
-    if (ours.erase(tensor.name) == 0)
-      absl::StrAppend(&differences, "\n  only saved: ", tensor.name);
+    if (ours.erase(tensor.name) > 0) continue;
+    if (only_weights && model.num_classes > 0 && SequenceClassifier::IsOfOtherHead(tensor.name))
+      continue;
+    absl::StrAppend(&differences, "\n  only saved: ", tensor.name);
   }
+  std::vector<std::string> missing;
   for (const std::string& name : ours) {
-    if (without_adapters && absl::StrContains(name, kAdapterName)) continue;
-    absl::StrAppend(&differences, "\n  only here: ", name);
+    if (only_weights && MayBeginAnew(name, model)) {
+      missing.push_back(name);
+    } else {
+      absl::StrAppend(&differences, "\n  only here: ", name);
+    }
   }
-  if (differences.empty()) return absl::OkStatus();
+  if (differences.empty()) return missing;
   return absl::FailedPreconditionError(
       absl::StrCat(reader.directory(), ": holds the weights of another model:", differences));
 }

@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "megatron/checkpoint/checkpoint_reader.h"
 #include "megatron/checkpoint/checkpoint_state.h"
-#include "megatron/optim/outer_optimizer.h"
+#include "megatron/optim/outer/outer_optimizer.h"
 #include "megatron/train/trainer/trainer.h"
 
 namespace megatron {
@@ -18,6 +18,8 @@ inline constexpr char kMasterPrefix[] = "optimizer.state.fp32_param.";
 inline constexpr char kInstructionSet[] = "instruction_set";
 inline constexpr char kIslands[] = "diloco.islands";
 inline constexpr char kCompression[] = "gradient_compression";
+inline constexpr char kCompressionShare[] = "gradient_compression.share";
+inline constexpr char kPhaseData[] = "phase_data";
 // Optimizer::local_rates, where ranks differ.
 inline constexpr char kLocalRates[] = "optimizer.local_rates";
 // The fragment that islands send each other, after which step they began, and of how many it is.
@@ -72,9 +74,13 @@ std::vector<ShardedTensor> RouterBlocks(Trainer& trainer);
 // Returns the history of the operands of FP8 products, which is the same on all ranks of a stage.
 std::vector<ShardedTensor> HistoryBlocks(Trainer& trainer);
 
-// Names what the states of gradient compression depend on: a rank's errors are of use to the same
-// rank in the same layout.
+// Lists what the states of gradient compression depend on (named_changes.h): a rank's errors are of
+// use to the same rank in the same layout. Empty: gradients are not compressed.
 std::string CompressionLayout(Trainer& trainer);
+
+// Lists how much of the gradients is sent, where a field says that. What was not sent is of use with
+// any other such number.
+std::string CompressionShare(Trainer& trainer);
 
 // Returns this rank's states of gradient compression, each one row of elements.
 std::vector<ShardedTensor> CompressionBlocks(Trainer& trainer);

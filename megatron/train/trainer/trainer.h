@@ -31,13 +31,13 @@
 #include "megatron/optim/data_parallel.h"
 #include "megatron/optim/loss_scaler.h"
 #include "megatron/optim/lr_scheduler.h"
-#include "megatron/optim/make_update_rule.h"
 #include "megatron/optim/optimizer.h"
-#include "megatron/optim/outer_optimizer.h"
+#include "megatron/optim/outer/outer_optimizer.h"
 #include "megatron/optim/parameter_buffers.h"
 #include "megatron/optim/parameter_mirror.h"
 #include "megatron/optim/qk_clip.h"
 #include "megatron/optim/replica_check.h"
+#include "megatron/optim/rules/make_update_rule.h"
 #include "megatron/pipeline/schedule_kind.h"
 #include "megatron/pipeline/stage_plan.h"
 #include "megatron/pipeline/timeline_text.h"
@@ -46,8 +46,10 @@
 #include "megatron/train/batches/micro_batch_packer.h"
 #include "megatron/train/graphs/graphed_stage.h"
 #include "megatron/train/rerun/step_validator.h"
+#include "megatron/train/trainer/shard_copies.h"
 #include "megatron/train/trainer/step_measures.h"
 #include "megatron/train/trainer/step_report.h"
+#include "megatron/train/trainer/training_progress.h"
 
 namespace megatron {
 
@@ -95,6 +97,10 @@ struct TrainerOptions {
   // The folder of the file that has that part; empty: it lies in host memory.
   std::string state_directory;
   int64_t state_extent_elements = StateFile::kExtentElements;  // see state_file.h
+  DType main_grads_dtype = DType::kFloat32;  // that in which gradients are kept; or kBFloat16
+  // Whether gradients lie in host memory; not on the CPU. `sharding` is kGradients, kWeights or
+  // kNone then, and host_fraction is 1.
+  bool gradients_on_host = false;
   // Whether weights and gradients lie in host memory while they are not used; not on the CPU.
   // `sharding` is kWeights or kNone then, and host_fraction is 1.
   bool weights_on_host = false;
@@ -114,23 +120,14 @@ struct TrainerOptions {
   // next; 0: they never do.
   int64_t replica_check_interval = 0;
   RerunOptions rerun;  // steps that are computed again; on the CPU
+  // Number of other ranks that have a copy of a rank's shard of the optimizer's states, where these
+  // are sharded, and number of steps from one after which they are made to the next; on the CPU.
+  int shard_copies = 0;
+  int64_t shard_copy_interval = 1;
 
   GeneratorLimits generation_limits() const {
     return {model.vocab_size, max_generation_context, max_encoder_context};
   }
-};
-
-// The progress of training. With the tensors, this is all that a checkpoint needs.
-struct TrainingProgress {
-  int64_t iteration = 0;
-  int64_t consumed_train_samples = 0;
-  int64_t consumed_valid_samples = 0;
-  int64_t consumed_train_tokens = 0;  // counted with a curriculum, and 0 without
-  int64_t skipped_iterations = 0;     // gradients overflowed under a dynamic loss scale
-  int64_t nan_iterations = 0;         // gradients were not finite without one
-  // The run and the round of the outer server that the global copy is of; 0 and -1: of none.
-  uint64_t server_run = 0;
-  int64_t server_round = -1;
 };
 
 // The requests of a rank in a step. StepReport::update says what any rank has requested.
@@ -190,6 +187,20 @@ class Trainer {
   // Gives every rank the scores of all tokens of `source`, whose size is a multiple of the global
   // batch, by the weights that Evaluate takes. Needs TrainerOptions::scores_tokens.
   absl::Status ScoreTokens(const SampleSource& source, TakeTokenScores take);
+
+  // Makes copies of the shards of states that all ranks have now, unless they have been made; where
+  // there are none to make, nothing happens. Collective. Called before the first step and before
+  // ranks leave; a step makes those that are due. `evaluated_iteration` is the last one after which
+  // the model was evaluated.
+  absl::Status CopyShards(int64_t evaluated_iteration);
+  // Notes that the model was evaluated after the last step.
+  void NoteEvaluation();
+  const ShardCopies* shard_copies() const { return shard_copies_.get(); }  // null: there are none
+
+  // What this rank has, besides tensors.
+  CommonState common_state(int64_t evaluated_iteration) const;
+  // The numbers of the update rule, those of all parameters.
+  std::vector<float> UpdateNumbers();
 
   // Returns the times that the last step measured, with TrainerOptions::measure_pipeline.
   const MeasuredSchedule& measured_pipeline() const { return measured_; }
@@ -308,6 +319,8 @@ class Trainer {
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ReplicaCheck> replica_check_;  // null: nothing is compared
   int64_t last_alike_ = -1;  // the last iteration after which replicas were alike
+  std::unique_ptr<ShardCopies> shard_copies_;
+  int64_t evaluated_iteration_ = -1;  // with shard copies: as CopyShards and NoteEvaluation said
   // Computes steps again; null: nothing does. The second packs the samples of the next
   // data-parallel rank; null: those are not computed here.
   std::unique_ptr<StepValidator> validator_;

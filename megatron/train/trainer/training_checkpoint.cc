@@ -1,19 +1,24 @@
 #include "megatron/train/trainer/training_checkpoint.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/checkpoint/manifest.h"
 #include "megatron/checkpoint/names.h"
 #include "megatron/layers/low_rank_adapter.h"
-#include "megatron/optim/outer_optimizer.h"
+#include "megatron/optim/outer/outer_optimizer.h"
 #include "megatron/train/trainer/checkpoint_checks.h"
 #include "megatron/train/trainer/checkpoint_tensors.h"
+#include "megatron/train/trainer/named_changes.h"
 #include "megatron/train/trainer/run_identity.h"
+#include "megatron/train/trainer/upcycling.h"
 
 namespace megatron {
 namespace {
@@ -39,23 +44,34 @@ absl::Status RestoreHistory(const CheckpointReader& reader, Restore what, Traine
   return absl::OkStatus();
 }
 
+// Returns why states of gradient compression that a checkpoint keeps are of no use here.
+std::string WhyOfNoUse(const std::string& saved, const std::string& now) {
+  if (now.empty()) return "this run does not compress gradients or momentum";
+  const std::string changes = NameChanges(saved, now);
+  return changes.empty() ? "another version of this program saved it" : changes;
+}
+
 // Loads this rank's states of gradient compression into host memory, if the run that saved them had
 // the same layout.
 absl::Status LoadCompression(const CheckpointReader& reader, Trainer* trainer,
                              std::vector<std::string>* warnings) {
   const std::string saved = reader.String(kCompression).value_or("");
   const std::string now = CompressionLayout(*trainer);
-  if (saved == now) {
-    for (const ShardedTensor& block : CompressionBlocks(*trainer))
-      MEGATRON_RETURN_IF_ERROR(reader.Load(block));
+  if (saved.empty()) return absl::OkStatus();
+  if (saved != now) {
+    warnings->push_back(absl::StrCat(reader.directory(),
+                                     ": what compressed gradients or momentum lack is lost, since ",
+                                     WhyOfNoUse(saved, now)));
     return absl::OkStatus();
   }
-  if (saved.empty()) return absl::OkStatus();
-  warnings->push_back(absl::StrCat(
-      reader.directory(), ": what compressed gradients or momentum lack is lost",
-      now.empty() ? ", since this run does not compress them"
-                  : absl::StrCat(", since it belongs to other ranks or another form: saved \"",
-                                 saved, "\", now \"", now, "\"")));
+  for (const ShardedTensor& block : CompressionBlocks(*trainer))
+    MEGATRON_RETURN_IF_ERROR(reader.Load(block));
+  const std::string changes =
+      NameChanges(reader.String(kCompressionShare).value_or(""), CompressionShare(*trainer));
+  if (!changes.empty()) {
+    warnings->push_back(absl::StrCat(reader.directory(), ": gradient_compression goes on with ",
+                                     "what it had not sent, though ", changes));
+  }
   return absl::OkStatus();
 }
 
@@ -68,9 +84,8 @@ absl::Status RestoreLocalStates(const CheckpointReader& reader, Trainer* trainer
   const std::string saved = reader.String(kCompression).value_or("");
   const std::string now = CompressionLayout(*trainer);
   if (saved != now) {
-    warnings->push_back(absl::StrCat(
-        reader.directory(), ": what ranks did since they last synchronized is lost, since it ",
-        "belongs to other ranks: saved \"", saved, "\", now \"", now, "\""));
+    warnings->push_back(absl::StrCat(reader.directory(), ": what ranks did since they last ",
+                                     "synchronized is lost, since ", WhyOfNoUse(saved, now)));
     return absl::OkStatus();
   }
   trainer->optimizer().set_local_rates(*rates);
@@ -100,24 +115,51 @@ bool HasAdapters(const CheckpointReader& reader) {
   });
 }
 
+// Names parameters that the checkpoint lacks.
+std::string NamesOf(const std::vector<std::string>& missing, const CheckpointReader& reader) {
+  constexpr size_t kMost = 4;
+  if (!HasAdapters(reader) && absl::StrContains(missing[0], kAdapterName))
+    return "adapters (model.lora)";
+  std::string text =
+      absl::StrJoin(absl::MakeConstSpan(missing).subspan(0, std::min(kMost, missing.size())), ", ");
+  if (missing.size() > kMost) absl::StrAppend(&text, " and ", missing.size() - kMost, " others");
+  return text;
+}
+
+// The weights of a checkpoint, or what those of a dense model become.
+struct SavedWeights {
+  const CheckpointReader& reader;
+  std::optional<Upcycling> upcycling;
+
+  // Returns whether the checkpoint has the tensor. A router's weights then begin anew.
+  bool Has(const std::string& name) const {
+    if (!upcycling) return FindTensor(reader.manifest(), name) != nullptr;
+    const std::string dense = Upcycling::DenseName(name);
+    return dense.empty() || FindTensor(reader.manifest(), dense) != nullptr;
+  }
+  absl::Status Load(const Parameter& parameter, const ShardedTensor& block) const {
+    return upcycling ? upcycling->Load(reader, parameter, block) : reader.Load(block);
+  }
+};
+
 // Appends the blocks of masters to load; with islands these are the global copy. The model's
-// weights are not loaded: they are the rounded masters. Adapters that the checkpoint lacks, which
-// CheckSameModel allows, stay as they began.
-void AppendMasters(const ParameterState& state, const CheckpointReader& reader,
+// weights are not loaded: they are the rounded masters. What the checkpoint lacks, which
+// CheckSameModel allows, stays as it began.
+void AppendMasters(const ParameterState& state, const SavedWeights& saved,
                    std::vector<ShardedTensor>* blocks) {
   if (state.master.empty()) return;
   // Where a remainder is loaded with the states, weights are loaded as they are.
   const std::string& name = state.parameter->name;
-  const bool has_master = state.master.dtype() == DType::kFloat32 &&
-                          FindTensor(reader.manifest(), kMasterPrefix + name) != nullptr;
-  if (!has_master && FindTensor(reader.manifest(), name) == nullptr) return;
+  const bool has_master =
+      state.master.dtype() == DType::kFloat32 && saved.Has(kMasterPrefix + name);
+  if (!has_master && !saved.Has(name)) return;
   AppendBlocks(has_master ? kMasterPrefix : "", *state.parameter, state.range, state.master,
                blocks);
 }
 
 // Loads the weights of frozen parameters, which have no masters, into the host's copy of all
 // weights.
-absl::Status LoadFrozen(const CheckpointReader& reader, Trainer* trainer) {
+absl::Status LoadFrozen(const SavedWeights& saved, Trainer* trainer) {
   const ParameterBuffers& buffers = trainer->buffers();
   for (const FlatParameter& flat : buffers.parameters()) {
     const Bucket& bucket = buffers.bucket_of(flat);
@@ -128,10 +170,10 @@ absl::Status LoadFrozen(const CheckpointReader& reader, Trainer* trainer) {
     state.range = Within(flat, stored);
     state.master = buffers.Weights(bucket, stored);
     std::vector<ShardedTensor> blocks;
-    AppendMasters(state, reader, &blocks);
+    AppendMasters(state, saved, &blocks);
     for (ShardedTensor& block : blocks) {
       block.tensor = trainer->host_parameters().Of(block.tensor);
-      MEGATRON_RETURN_IF_ERROR(reader.Load(block));
+      MEGATRON_RETURN_IF_ERROR(saved.Load(*flat.parameter, block));
     }
   }
   return absl::OkStatus();
@@ -186,18 +228,22 @@ absl::Status RestoreIsland(const CheckpointReader& reader, Trainer* trainer) {
 // Loads the blocks that append(state, blocks) makes of the masters and states, in memory and in the
 // file.
 template <typename Append>
-absl::Status LoadStates(const CheckpointReader& reader, Trainer* trainer, const Append& append) {
-  std::vector<ShardedTensor> blocks;
-  for (const ParameterState& state : trainer->buffers().States()) append(state, &blocks);
-  for (ShardedTensor& block : blocks) {
-    block.tensor = trainer->host_parameters().Of(block.tensor);
-    MEGATRON_RETURN_IF_ERROR(reader.Load(block));
+absl::Status LoadStates(const SavedWeights& saved, Trainer* trainer, const Append& append) {
+  for (const ParameterState& state : trainer->buffers().States()) {
+    std::vector<ShardedTensor> blocks;
+    append(state, &blocks);
+    for (ShardedTensor& block : blocks) {
+      block.tensor = trainer->host_parameters().Of(block.tensor);
+      MEGATRON_RETURN_IF_ERROR(saved.Load(*state.parameter, block));
+    }
   }
   trainer->host_parameters().Send(trainer->stream());
   return trainer->buffers().ChangeStatesInFile([&](const ParameterState& state) -> absl::Status {
     std::vector<ShardedTensor> parts;
     append(state, &parts);
-    for (const ShardedTensor& part : parts) MEGATRON_RETURN_IF_ERROR(reader.Load(part));
+    for (const ShardedTensor& part : parts) {
+      MEGATRON_RETURN_IF_ERROR(saved.Load(*state.parameter, part));
+    }
     return absl::OkStatus();
   });
 }
@@ -290,8 +336,11 @@ CheckpointState MakeCheckpointState(Trainer& trainer, const RunDescription& run)
       state.ints[kFragmentIteration] = outer->in_flight().iteration;
     }
   }
+  if (!run.phase_transitions.empty()) state.strings[kPhaseData] = run.phase_data;
   const std::string compression = CompressionLayout(trainer);
   if (!compression.empty()) state.strings[kCompression] = compression;
+  if (const std::string share = CompressionShare(trainer); !share.empty())
+    state.strings[kCompressionShare] = share;
   if (!run.instruction_set.empty()) state.strings[kInstructionSet] = run.instruction_set;
   if (!run.kernels.empty()) state.strings["kernels"] = run.kernels;
   return state;
@@ -306,6 +355,32 @@ std::string OtherInstructionSet(const CheckpointReader& reader, const RunDescrip
                       "; MEGATRON_CPU_ISA=", saved, " continues with the same bits");
 }
 
+namespace {
+
+// Data change at transitions alone, and the samples before them are counted by iterations.
+absl::Status CheckPhase(const CheckpointReader& reader, const RunDescription& run,
+                        const Trainer& trainer) {
+  if (run.phase_transitions.empty()) return absl::OkStatus();
+  constexpr absl::string_view kField = "train.phase_transition_iterations";
+  MEGATRON_ASSIGN_OR_RETURN(const int64_t iteration, reader.Int("iteration"));
+  MEGATRON_ASSIGN_OR_RETURN(const int64_t taken, reader.Int("consumed_train_samples"));
+  if (taken != iteration * trainer.options().batch_size.global_batch_size) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(reader.directory(), ": has taken ", taken, " samples in ", iteration,
+                     " iterations; with ", kField, " each takes the same train.global_batch_size"));
+  }
+  if (run.phase_transitions.contains(iteration)) return absl::OkStatus();
+  MEGATRON_ASSIGN_OR_RETURN(const std::string data, reader.String(kPhaseData));
+  if (data == run.phase_data) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(reader.directory(), ": is of iteration ",
+                                                    iteration,
+                                                    ", and was trained on other "
+                                                    "data; data change after the iterations of ",
+                                                    kField, " alone"));
+}
+
+}  // namespace
+
 absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
                                const RunDescription& run, Trainer* trainer,
                                std::vector<std::string>* warnings) {
@@ -314,33 +389,38 @@ absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
     MEGATRON_RETURN_IF_ERROR(CheckSameOptimizer(reader, *trainer));
   }
   MEGATRON_RETURN_IF_ERROR(CheckRemainders(reader, what == Restore::kEverything, *trainer));
-  if (what != Restore::kWeights) {
+  if (!BeginsRun(what)) {
     MEGATRON_RETURN_IF_ERROR(CheckSameRun(reader, run.identity));
+    MEGATRON_RETURN_IF_ERROR(CheckPhase(reader, run, *trainer));
   }
-  MEGATRON_RETURN_IF_ERROR(
-      CheckSameModel(reader, /*without_adapters=*/what == Restore::kWeights, *trainer));
-  if (const bool adapts = trainer->options().model.transformer.lora.dim > 0;
-      adapts && !HasAdapters(reader)) {
-    warnings->push_back(absl::StrCat(reader.directory(),
-                                     ": has no adapters (model.lora), so that these begin anew"));
+  const bool is_dense = what == Restore::kDenseWeights;
+  SavedWeights saved = {reader, std::nullopt};
+  if (is_dense) saved.upcycling.emplace(trainer->options().model.transformer, run.seed);
+  MEGATRON_ASSIGN_OR_RETURN(
+      const std::vector<std::string> missing,
+      CheckSameModel(reader, /*only_weights=*/what == Restore::kWeights, is_dense, *trainer));
+  if (!missing.empty()) {
+    warnings->push_back(absl::StrCat(reader.directory(), ": has no ", NamesOf(missing, reader),
+                                     ", so that these begin anew"));
     // What is loaded goes to the device with all that is beside it in the host's copy.
     trainer->host_parameters().Fetch(trainer->stream());
   }
   for (const ShardedTensor& block : RouterBlocks(*trainer)) {
+    if (is_dense) break;  // it has none, and they begin anew
     MEGATRON_RETURN_IF_ERROR(reader.Load(block));
   }
   trainer->stage().router_state().SendTensors(trainer->stream());
-  MEGATRON_RETURN_IF_ERROR(LoadFrozen(reader, trainer));
+  MEGATRON_RETURN_IF_ERROR(LoadFrozen(saved, trainer));
   MEGATRON_RETURN_IF_ERROR(LoadStates(
-      reader, trainer, [&](const ParameterState& state, std::vector<ShardedTensor>* blocks) {
-        AppendMasters(state, reader, blocks);
+      saved, trainer, [&](const ParameterState& state, std::vector<ShardedTensor>* blocks) {
+        AppendMasters(state, saved, blocks);
       }));
   trainer->buffers().CopyMastersToWeights(trainer->stream());
   MEGATRON_RETURN_IF_ERROR(trainer->buffers().status());
   MEGATRON_RETURN_IF_ERROR(RestoreHistory(reader, what, trainer, warnings));
   MEGATRON_RETURN_IF_ERROR(trainer->ShareWeights());
   if (trainer->outer_optimizer() != nullptr) trainer->outer_optimizer()->Start(trainer->stream());
-  if (what == Restore::kWeights) return absl::OkStatus();
+  if (BeginsRun(what)) return absl::OkStatus();
   MEGATRON_RETURN_IF_ERROR(
       RestoreProgress(reader, trainer->options().curriculum.enabled(), &trainer->progress()));
   MEGATRON_RETURN_IF_ERROR(RestoreSchedules(reader, trainer));
@@ -352,7 +432,7 @@ absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
   const std::vector<OptimizerState>& kinds = trainer->buffers().options().states;
   const std::string island = SavedIsland(reader, *trainer);
   MEGATRON_RETURN_IF_ERROR(LoadStates(
-      reader, trainer, [&](const ParameterState& state, std::vector<ShardedTensor>* blocks) {
+      saved, trainer, [&](const ParameterState& state, std::vector<ShardedTensor>* blocks) {
         AppendStates(state, kinds, reader, island, blocks);
       }));
   MEGATRON_RETURN_IF_ERROR(RestoreIsland(reader, trainer));
