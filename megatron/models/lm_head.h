@@ -24,7 +24,7 @@
 #include "megatron/layers/norm_layer.h"
 #include "megatron/layers/vocab_parallel_cross_entropy.h"
 #include "megatron/models/bert/masked_lm_transform.h"
-#include "megatron/models/bert/sentence_order_head.h"
+#include "megatron/models/bert/sequence_head.h"
 #include "megatron/models/measure.h"
 #include "megatron/models/model_options.h"
 #include "megatron/tensor/parameter.h"
@@ -38,7 +38,7 @@ class LmHead {
     NormLayer::Saved norm;
     Tensor normed_TH, transformed_TH;
     MaskedLmTransform::Saved transform;
-    SentenceOrderHead::Saved order;
+    SequenceHead::Saved order;
     VocabParallelCrossEntropy::Saved loss;
     Tensor sums;
   };
@@ -123,12 +123,14 @@ class LmHead {
   // In backward the embedding of the same stage, or another head, uses the matrix after the head.
   bool is_used_later_;
   float output_scale_;
-  int64_t chunk_;                                 // ModelOptions::logits_chunk
-  Parameter bias_V_;                              // has no name if there is no bias
-  std::unique_ptr<NormLayer> norm_;               // null in a post-norm model
+  bool keeps_normed_;                // whether something else reads the normalized hidden states
+  int64_t chunk_;                    // ModelOptions::logits_chunk
+  Parameter bias_V_;                 // has no name if there is no bias
+  std::unique_ptr<NormLayer> norm_;  // null in a post-norm model
   std::unique_ptr<MaskedLmTransform> transform_;  // may be null
-  std::unique_ptr<SentenceOrderHead> order_;      // may be null
+  std::unique_ptr<SequenceHead> order_;           // may be null
   int own_block_ = WeightBlocks::kNone;           // block of all parameters but the output matrix
+  float softcap_;                                 // ModelOptions::logit_softcap
   VocabParallelCrossEntropy cross_entropy_;
 };
 

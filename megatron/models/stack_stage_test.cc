@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "gtest/gtest.h"
 #include "megatron/comm/thread/run_ranks.h"
 #include "megatron/models/model_harness.h"
@@ -89,6 +90,18 @@ std::vector<NamedModel> Models() {
               o->embedding_scale = 1.5f;
               o->tied_embeddings = true;
             })},
+      {"norms of all heads and behind branches alone, capped scores and logits, LongRoPE",
+       With(SmallLlama(),
+            [](ModelOptions* o) {
+              o->transformer.qk_norm = o->transformer.qk_norm_all_heads = true;
+              o->transformer.reordered_norm = true;
+              o->transformer.score_softcap = 1;
+              o->logit_softcap = 1.5f;
+              LongRopeOptions& longrope = o->transformer.rotary_options.longrope;
+              longrope.long_factors.assign(static_cast<size_t>(o->transformer.kv_channels / 2), 3);
+              longrope.is_long = true;
+              longrope.magnitude = 1.2;
+            })},
       {"sinks with score zero", With(SmallGpt2(),
                                      [](ModelOptions* o) {
                                        o->transformer.sink = AttentionSink::kZero;
@@ -110,12 +123,46 @@ std::vector<NamedModel> Models() {
                                         o->transformer.qkv_bias = true;
                                       })},
       {"multi-token prediction", SmallMtp()},
+      {"scaled embedding and logits, dropout", With(SmallGpt2(),
+                                                    [](ModelOptions* o) {
+                                                      o->embedding_output_scale = 1.5f;
+                                                      o->output_scale = 0.5f;
+                                                      o->transformer.hidden_dropout = 0.2f;
+                                                    })},
+      {"multi-token prediction, scaled embedding and logits", With(SmallMtp(),
+                                                                   [](ModelOptions* o) {
+                                                                     o->embedding_scale = 1.25f;
+                                                                     o->embedding_output_scale =
+                                                                         1.5f;
+                                                                     o->output_scale = 0.5f;
+                                                                   })},
       {"multi-token prediction of experts, dropout everywhere",
        With(SmallMtpMixture(),
             [](ModelOptions* o) {
               o->transformer.moe.router.topk = 8;
               o->transformer.hidden_dropout = 0.2f;
               o->transformer.attention_dropout = 0.3f;
+            })},
+      {"hybrid", SmallHybrid()},
+      {"hybrid with experts, latent attention and biases, dropout everywhere",
+       With(SmallLatentMixture(),
+            [](ModelOptions* o) {
+              TransformerOptions& transformer = o->transformer;
+              const TransformerOptions hybrid = SmallHybrid().transformer;
+              transformer.num_layers = 5;
+              transformer.norm.epsilon = hybrid.norm.epsilon;
+              transformer.hybrid_layers = {HybridLayer::kMamba, HybridLayer::kMlp,
+                                           HybridLayer::kAttention, HybridLayer::kMlp,
+                                           HybridLayer::kDelta};
+              transformer.mamba = hybrid.mamba;
+              transformer.delta = hybrid.delta;
+              transformer.moe.layers = {false, true, false, false, false};
+              transformer.moe.router.topk = 8;
+              transformer.linear_bias = true;
+              transformer.moe.shared_ffn_hidden_size = 0;
+              transformer.moe.shared_expert_gate = false;
+              transformer.hidden_dropout = 0.2f;
+              transformer.attention_dropout = 0.3f;
             })},
       {"bert", SmallBert()},
       {"bert, GELU by tanh in its head",
@@ -279,12 +326,13 @@ TEST(StackStageTest, RecomputationChangesNoBit) {
       {"attention", [](ModelOptions* o) { o->transformer.recompute.core_attention = true; }},
       {"mlp", [](ModelOptions* o) { o->transformer.recompute.mlp = true; }},
       {"norm", [](ModelOptions* o) { o->transformer.recompute.norm = true; }},
+      {"experts", [](ModelOptions* o) { o->transformer.recompute.experts = true; }},
       {"all parts",
        [](ModelOptions* o) {
-         o->transformer.recompute = {true, true, true};
+         o->transformer.recompute = {true, true, true, true, true};
        }},
       {"all parts and layers", [](ModelOptions* o) {
-         o->transformer.recompute = {true, true, true};
+         o->transformer.recompute = {true, true, true, true, true};
          o->layer_recompute = {LayerRecompute::kBlock, 1};
        }}};
   for (const NamedModel& named : Models()) {
@@ -313,6 +361,28 @@ TEST(StackStageTest, RecomputationTakesLessMemory) {
   const int64_t full = MeasureStage(options, 1, batch.View()).slots[0].bytes;
   EXPECT_LT(selective, 0.7 * all);
   EXPECT_LT(full, 0.6 * selective);
+  options = SmallMixtral();
+  options.transformer.moe.router.topk = 4;
+  const int64_t with_rows = MeasureStage(options, 1, batch.View()).slots[0].bytes;
+  options.transformer.recompute.experts = true;
+  EXPECT_LT(MeasureStage(options, 1, batch.View()).slots[0].bytes, 0.6 * with_rows);
+}
+
+// muP and Muon know the weights of hidden layers by it.
+TEST(StackStageTest, WeightsOfHiddenLayersOfAGptHaveMatrices) {
+  for (const NamedModel& named : Models()) {
+    if (named.options.kind != ModelKind::kGpt) continue;
+    ModelHarness model(named.options, ProcessGroup(), 1);
+    for (const Parameter* parameter : model.parameters()) {
+      const bool outer = parameter->is_embedding_or_output ||
+                         parameter->name == "embedding.position_embeddings.weight" ||
+                         absl::EndsWith(parameter->name, ".gate_weight") ||  // one row
+                         absl::EndsWith(parameter->name, ".conv1d.weight");  // filters of channels
+      const bool hidden =
+          !outer && parameter->weight_decay && parameter->sharding.global_shape.rank() > 1;
+      EXPECT_EQ(parameter->matrix.has_value(), hidden) << named.name << ": " << parameter->name;
+    }
+  }
 }
 
 TEST(StackStageTest, BitsDoNotDependOnTheNumberOfThreads) {
@@ -446,7 +516,9 @@ TEST(StackStageTest, MlpsInChunksGiveTheSameLossAndGradients) {
 
 TEST(StackStageTest, AttentionInChunksGivesTheSameLossAndGradients) {
   for (const NamedModel& named : Models()) {
-    if (named.options.kind != ModelKind::kGpt || named.options.transformer.is_latent()) continue;
+    const TransformerOptions& layers = named.options.transformer;
+    const bool is_chunked = !layers.is_latent() && !layers.qk_norm_all_heads;
+    if (named.options.kind != ModelKind::kGpt || !is_chunked) continue;
     HostBatch batch = RandomBatch({15, 18}, named.options.vocab_size, 2);
     ModelHarness whole(named.options, ProcessGroup(), 77);
     const double loss = whole.LossAndGradients(&batch);

@@ -116,10 +116,34 @@ MatrixProducts MixtureProducts(const LayerShape& layer, double tokens) {
     product.weight_matrices = static_cast<double>(layer.num_experts);
   }
   products.push_back(Weights("router", tokens, layer.num_experts, layer.hidden));
-  if (layer.shared_expert_ffn == 0) return products;
   if (layer.has_shared_expert_gate)
     products.push_back(Weights("shared expert gate", tokens, 1, layer.hidden));
-  return Joined(std::move(products), MlpOfWidth(layer, tokens, layer.shared_expert_ffn));
+  if (layer.shared_expert_ffn > 0) {
+    products = Joined(std::move(products), MlpOfWidth(layer, tokens, layer.shared_expert_ffn));
+  }
+  for (MatrixProduct& product : products) product.is_of_mixture = true;
+  return products;
+}
+
+MatrixProducts MambaProducts(const LayerShape& layer, double tokens) {
+  const int64_t packed =
+      2 * layer.mamba_inner + 2 * layer.mamba_groups * layer.mamba_state + layer.mamba_heads;
+  return {Weights("mamba input", tokens, packed, layer.hidden),
+          Activations("recurrence", tokens, static_cast<double>(layer.mamba_inner),
+                      3.5 * static_cast<double>(layer.mamba_state)),
+          Weights("mamba output", tokens, layer.hidden, layer.mamba_inner)};
+}
+
+MatrixProducts DeltaProducts(const LayerShape& layer, double tokens) {
+  const int64_t convolved = 2 * layer.delta_keys + layer.delta_values;
+  const double head = static_cast<double>(layer.delta_values / layer.delta_heads);
+  return {
+      Weights("delta net input", tokens, convolved + layer.delta_values + 2 * layer.delta_heads,
+              layer.hidden),
+      Activations("convolution", tokens, static_cast<double>(convolved),
+                  static_cast<double>(layer.delta_taps)),
+      Activations("recurrence", tokens, static_cast<double>(layer.delta_heads), 4 * head * head),
+      Weights("delta net output", tokens, layer.hidden, layer.delta_values)};
 }
 
 MatrixProducts HeadProducts(const LayerShape& layer, double tokens, int64_t padded_vocab_size) {
@@ -157,6 +181,10 @@ double MlpInputMultiplyAdds(const MatrixProducts& products) {
 
 double FromLatentMultiplyAdds(const MatrixProducts& products) {
   return MultiplyAddsIf(products, [](const MatrixProduct& p) { return p.is_from_latent; });
+}
+
+double MixtureMultiplyAdds(const MatrixProducts& products) {
+  return MultiplyAddsIf(products, [](const MatrixProduct& p) { return p.is_of_mixture; });
 }
 
 double AttentionWeightMultiplyAdds(const MatrixProducts& products) {

@@ -6,9 +6,12 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/base/file_system.h"
+#include "megatron/data/indexed/indexed_dataset_writer.h"
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/pretrain_harness.h"
 #include "nlohmann/json.hpp"
@@ -78,6 +81,53 @@ TEST_F(PretrainLengthsTest, TheEmbeddingHasALearningRateOfItsOwnWhichIsLogged) {
   const Outcome same = Run(Joined({SaveTo("same"), "--set=optimizer.decoupled_lr=3e-3"}, few));
   ASSERT_EQ(same.exit_code, kExitDone) << same.output;
   ExpectEqualCheckpoints("one", "same");
+}
+
+// Loads the weights that the first phase has left into a run of the second phase's data alone: with
+// the same samples it has the same loss.
+TEST_F(PretrainLengthsTest, DataChangeAfterAPhaseAndBeginWithTheirFirstSample) {
+  for (const int32_t step : {3, 5}) {
+    auto writer = IndexedDatasetWriter::Create(PosixFileSystem(), Path(absl::StrCat("by", step)),
+                                               TokenType::kU16);
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    for (int32_t d = 0; d < 40; ++d) {
+      std::vector<int32_t> tokens;
+      for (int32_t i = 0; i < 70; ++i) tokens.push_back((d * d + step * i) % 256);
+      ASSERT_TRUE((*writer)->AddDocument(tokens).ok());
+    }
+    ASSERT_TRUE((*writer)->Finalize().ok());
+  }
+  const auto with = [this](const std::string& data, const Arguments& more) {
+    return Run(
+        Joined({"--set=data.stories=", "--set=data.data_path=" + Path(data), "--set=data.split=8,2",
+                "--set=model.hidden_dropout=0", "--set=model.attention_dropout=0"},
+               more));
+  };
+  const std::string phases = "--set=train.phase_transition_iterations=[5]";
+  const Outcome first = with("by3", {SaveTo("run"), phases});
+  ASSERT_EQ(first.exit_code, kExitDone) << first.output;
+  EXPECT_THAT(first.output, HasSubstr("stopped at iteration 5 of 12 by "
+                                      "train.phase_transition_iterations"));
+  const Outcome alone =
+      with("by5", {SaveTo("alone"), "--set=checkpoint.load=" + Path("run"),
+                   "--set=checkpoint.finetune=true", "--set=train.exit_interval=1"});
+  ASSERT_EQ(alone.exit_code, kExitDone) << alone.output;
+  const Outcome part = with("by5", {SaveTo("run"), phases, "--set=train.exit_interval=8"});
+  ASSERT_EQ(part.exit_code, kExitDone) << part.output;
+  EXPECT_EQ(Values("run", "lm loss").at(5), Values("alone", "lm loss").at(0));
+  EXPECT_THAT(Values("run", "consumed_samples"), ElementsAre(4, 8, 12, 16, 20, 24, 28, 32));
+
+  const Outcome other = with("by3", {SaveTo("run"), phases});
+  EXPECT_EQ(other.exit_code, kExitConfig) << other.output;
+  EXPECT_THAT(other.output, HasSubstr("is of iteration 8, and was trained on other data"));
+  const Outcome rest = with("by5", {SaveTo("run"), phases});
+  ASSERT_EQ(rest.exit_code, kExitDone) << rest.output;
+  // The same run without the stop at iteration 8.
+  ASSERT_EQ(with("by3", {SaveTo("whole"), phases}).exit_code, kExitDone);
+  const Outcome whole = with("by5", {SaveTo("whole"), phases});
+  ASSERT_EQ(whole.exit_code, kExitDone) << whole.output;
+  ExpectEqualCheckpoints("run", "whole");
+  EXPECT_EQ(Values("run", "lm loss"), Values("whole", "lm loss"));
 }
 
 TEST_F(PretrainLengthsTest, APassedOverIterationTakesItsSamplesAlone) {

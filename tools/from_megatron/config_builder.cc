@@ -113,7 +113,14 @@ absl::Status SetAll(const std::vector<std::string>& values, const FieldDescripto
                                                    ": the second is ", Quoted(values[1])));
   }
   reflection.ClearField(message, field);
-  for (const std::string& value : values) MEGATRON_RETURN_IF_ERROR(SetOne(value, field, message));
+  for (const std::string& value : values) {
+    // Megatron has lists of numbers with spaces or with commas between them.
+    const bool commas = field->is_repeated() && field->cpp_type() == FieldDescriptor::CPPTYPE_INT64;
+    const std::vector<std::string> parts =
+        commas ? absl::StrSplit(value, absl::ByAnyChar(", "), absl::SkipEmpty())
+               : std::vector<std::string>{value};
+    for (const std::string& part : parts) MEGATRON_RETURN_IF_ERROR(SetOne(part, field, message));
+  }
   return absl::OkStatus();
 }
 

@@ -60,11 +60,21 @@ const std::map<std::string, std::vector<std::string>>& Needs() {
        {"data.curriculum_learning.difficulty=[4, 8, 32]",
         "data.curriculum_learning.max_step=[2, 3]"}},
       {"model.num_experts=4", {"model.disable_bias_linear=true"}},
+      // The number of classes is that of the task.
+      {"model.num_classes=4",
+       {"data.stories=", "data.data_path=b", "data.task=RACE", "model.num_classes=1"}},
       {"model.moe_router_enable_expert_bias=true", {"model.moe_router_score_function=sigmoid"}},
       {"model.moe_router_num_groups=4", {"model.moe_router_group_topk=2"}},
+      {"model.moe_router_load_balancing_type=quantile_balancing",
+       {"model.moe_router_score_function=sigmoid"}},
       {"model.position_embedding_type=relative",
        {"model.model_type=t5", "model.decoder_seq_length=16"}},
       {"model.mtp_num_layers=4", {"model.position_embedding_type=rope"}},
+      {"model.hybrid_layer_pattern=MG*-",
+       {"model.mamba_num_groups=2", "model.linear_num_key_heads=2",
+        "model.linear_num_value_heads=2"}},
+      {"model.longrope_long_factors=[4, 4, 4, 4, 4, 4, 4, 4]",
+       {"model.longrope_short_factors=[2, 2, 2, 2, 2, 2, 2, 2]"}},
       {"model.multi_latent_attention=true",
        {"model.position_embedding_type=rope", "model.qk_pos_emb_head_dim=4"}},
       {"optimizer.lr_decay_style=WSD", {"optimizer.lr_wsd_decay_iters=4"}},
@@ -86,6 +96,8 @@ const FieldDescriptor& FieldAt(const std::string& path) {
 std::string ValueFor(const Condition& condition) {
   if (condition.path == "diloco.server_address") return "here:4";
   if (condition.path == "train.eval_tasks") return "piqa=a";
+  if (condition.path == "model.hybrid_layer_pattern") return "MG*-";
+  if (condition.path == "model.longrope_long_factors") return "[4, 4, 4, 4, 4, 4, 4, 4]";
   if (condition.path == "train.train_samples")
     return condition.kind == Condition::Kind::kPresent ? "128" : "";
   const FieldRef empty = Resolve(config::PretrainConfig::default_instance(), condition.path);
@@ -99,7 +111,7 @@ std::string ValueFor(const Condition& condition) {
     case Condition::Kind::kNotEqual:
       return now == condition.value ? empty.field->enum_type()->value(1)->name() : "";
     case Condition::Kind::kAbove:
-      return std::stod(now) > std::stod(condition.value) ? "" : "2";
+      return !now.empty() && std::stod(now) > std::stod(condition.value) ? "" : "2";
     case Condition::Kind::kAbsent:
       break;
   }
@@ -178,6 +190,8 @@ struct Help {
 
 const std::map<std::string, Help>& Helps() {
   static const auto* const helps = new std::map<std::string, Help>{
+      // No value means seq_aux_loss.
+      {"model.moe_router_load_balancing_type", {"aux_loss", {}}},
       {"data.mock_data", {"true", {"data.stories="}}},
       {"data.data_path", {"b", {"data.stories="}}},
       {"data.data_args_path", {"c", {"data.stories="}}},
@@ -188,8 +202,15 @@ const std::map<std::string, Help>& Helps() {
       {"data.random_ltd.min_value", {"16", {}}},
       {"train.train_samples", {"64", {"train.train_iters=", "optimizer.lr_warmup_iters=0"}}},
       {"train.eval_tasks", {"piqa=b", {}}},
+      {"train.overlapping_eval", {"16", {"train.eval_tasks=wikitext103=a"}}},
+      {"model.num_classes",
+       {"3", {"model.model_type=bert", "data.stories=", "data.data_path=b", "data.task=MNLI"}}},
+      {"model.num_choices",
+       {"4", {"model.model_type=bert", "data.stories=", "data.data_path=b", "data.task=RACE"}}},
+      {"data.loss_weights", {"[2]", {"data.stories=", "data.data_path=b"}}},
       {"train.eval_tasks_interval", {"2000", {}}},
       {"train.iterations_to_skip", {"[3]", {}}},
+      {"train.phase_transition_iterations", {"[3]", {}}},
       {"train.step_batch_size_schedule", {"0:4 1K:8", {}}},
       {"data.random_ltd.max_value", {"16", {}}},
       {"data.curriculum_learning.max_difficulty", {"16", {}}},
@@ -212,9 +233,14 @@ const std::map<std::string, Help>& Helps() {
       {"model.mtp_num_layers", {"2", {"model.position_embedding_type=rope"}}},
       {"model.mtp_loss_scaling_factor",
        {"0.5", {"model.mtp_num_layers=1", "model.position_embedding_type=rope"}}},
+      {"model.hybrid_layer_pattern", {"*-*M", {"model.mamba_num_groups=2"}}},
       {"model.num_experts", {"4", {"model.disable_bias_linear=true"}}},
       {"model.moe_layer_freq", {"[0]+[1]*3", {}}},
       {"model.lora.target_modules", {"[\"linear_qkv\"]", {}}},
+      {"model.longrope_long_factors",
+       {"[8, 8, 8, 8, 8, 8, 8, 8]", {"model.longrope_short_factors=[2, 2, 2, 2, 2, 2, 2, 2]"}}},
+      {"model.longrope_short_factors",
+       {"[3, 3, 3, 3, 3, 3, 3, 3]", {"model.longrope_long_factors=[4, 4, 4, 4, 4, 4, 4, 4]"}}},
       {"model.window_attn_skip_freq", {"[0]+[1]*3", {}}},
       {"model.no_rope_freq", {"[0]+[1]*3", {}}},
       {"model.group_query_attention", {"true", {"model.num_query_groups=2"}}},
@@ -245,6 +271,7 @@ const std::map<std::string, Help>& Helps() {
       // It is true by itself with one rank.
       {"system.time_gemm_kernels", {"true", {"parallel.data_parallel_size=2"}}},
       {"parallel.pipeline_schedule", {"zb_h1", {}}},
+      {"parallel.pipeline_pass_costs", {"[1, 2.1, 0.7]", {}}},
       {"parallel.rank_order", {"tp-cp-ep-pp-dp", {}}},
       {"parallel.tensor_parallel_mode",
        {"2d", {"parallel.tensor_model_parallel_size=4", "train.micro_batch_size=2"}}},
@@ -289,9 +316,22 @@ std::string Describe(const MoeOptions& o) {
   return Line(o.num_experts, absl::StrJoin(o.layers, ""), o.ffn_hidden_size,
               o.shared_ffn_hidden_size, o.shared_expert_gate, o.router.score, o.router.topk,
               o.router.pre_softmax, o.router.scaling_factor, o.router.num_groups,
-              o.router.group_topk, o.balance, o.aux_loss_coeff, o.z_loss_coeff, o.expert_bias,
-              o.expert_bias_update_rate, o.capacity_factor.value_or(0), o.drop_policy,
-              o.pad_to_capacity, o.sinkhorn, o.input_jitter_eps, o.router.choose_by_logit);
+              o.router.group_topk, o.router.group_score_topk, o.balance, o.aux_loss_coeff,
+              absl::StrJoin(o.further_balances, " ",
+                            [](std::string* out, const BalanceLoss& loss) {
+                              absl::StrAppend(out, static_cast<int>(loss.unit), ":", loss.coeff);
+                            }),
+              o.z_loss_coeff, o.expert_bias, o.quantile_bins, o.expert_bias_update_rate,
+              o.capacity_factor.value_or(0), o.drop_policy, o.pad_to_capacity, o.sinkhorn,
+              o.input_jitter_eps, o.router.choose_by_logit);
+}
+
+std::string DescribeHybrid(const TransformerOptions& o) {
+  std::vector<int> kinds;
+  for (const HybridLayer layer : o.hybrid_layers) kinds.push_back(static_cast<int>(layer));
+  return Line(absl::StrJoin(kinds, ""), o.mamba.state_dim, o.mamba.head_dim, o.mamba.num_groups,
+              o.mamba.num_heads, o.delta.conv_taps, o.delta.key_head_dim, o.delta.value_head_dim,
+              o.delta.num_key_heads, o.delta.num_value_heads);
 }
 
 std::string Describe(const TransformerOptions& o) {
@@ -307,18 +347,23 @@ std::string Describe(const TransformerOptions& o) {
               o.rotary_options.yarn.beta_fast, o.rotary_options.yarn.beta_slow,
               o.rotary_options.yarn.round_range, o.rotary_options.yarn.mscale,
               o.rotary_options.yarn.mscale_all_dim, o.rotary_options.local_base,
-              absl::StrJoin(o.rotary_layers, ""), o.window_size, absl::StrJoin(o.window_layers, ""),
-              o.sink, o.hidden_dropout, o.attention_dropout, o.init_std, o.output_init_std, o.dtype,
-              o.recompute.core_attention, o.recompute.mlp, o.recompute.norm,
-              o.recompute.latent_heads, o.recompute.mlp_chunk_tokens,
-              o.recompute.attention_chunk_tokens, o.sequence_parallel, o.tp_comm_overlap,
-              o.context_parallel, o.context_team_size, o.causal, o.post_norm, o.sandwich_norm,
-              o.relative_positions.buckets, o.relative_positions.max_distance, o.softmax_scale,
-              o.float8.enabled, o.float8.gradient, o.float8.weight_gradient,
+              absl::StrJoin(o.rotary_options.longrope.long_factors, ","),
+              absl::StrJoin(o.rotary_options.longrope.short_factors, ","),
+              o.rotary_options.longrope.original_context, o.rotary_options.longrope.is_long,
+              o.rotary_options.longrope.magnitude, o.qk_norm_all_heads, o.reordered_norm,
+              o.score_softcap, absl::StrJoin(o.rotary_layers, ""), o.window_size,
+              absl::StrJoin(o.window_layers, ""), o.sink, o.hidden_dropout, o.attention_dropout,
+              o.init_std, o.output_init_std, o.dtype, o.recompute.core_attention, o.recompute.mlp,
+              o.recompute.norm, o.recompute.latent_heads, o.recompute.experts,
+              o.recompute.mlp_chunk_tokens, o.recompute.attention_chunk_tokens, o.sequence_parallel,
+              o.tp_comm_overlap, o.context_parallel, o.context_team_size, o.causal, o.post_norm,
+              o.sandwich_norm, o.relative_positions.buckets, o.relative_positions.max_distance,
+              o.softmax_scale, o.float8.enabled, o.float8.gradient, o.float8.weight_gradient,
               o.float8.first_layers_without, o.float8.last_layers_without, o.float8.recipe,
               o.float8.power_of_two_scales, o.float8.history_options.length,
               o.float8.history_options.most_recent, o.float8.history_options.margin) +
-         Line(o.lora.dim, o.lora.alpha, absl::StrJoin(o.lora.target_modules, " "));
+         Line(o.lora.dim, o.lora.alpha, o.lora.dropout, absl::StrJoin(o.lora.target_modules, " ")) +
+         DescribeHybrid(o);
 }
 
 std::string Describe(const TrainerOptions& o) {
@@ -326,21 +371,23 @@ std::string Describe(const TrainerOptions& o) {
   return Describe(o.model.transformer) +
          Line(o.model.vocab_size, o.model.padded_vocab_size, o.model.learned_positions,
               o.model.max_positions, o.model.tied_embeddings, o.model.embedding_init_std,
-              o.model.embedding_scale, o.model.xavier_uniform, o.model.xavier_embeddings,
-              o.model.layer_recompute.method, o.model.layer_recompute.num_layers,
-              o.model.num_offloaded_layers, o.model.attention_on_host, o.model.dropout_seed,
-              o.model.num_token_types, o.model.kind, o.model.masked_lm_activation,
-              o.model.sentence_order_head, o.model.num_encoder_layers, o.model.output_bias,
-              o.model.output_scale, o.model.logits_chunk, o.model.mtp_num_layers,
-              o.packing.mtp_depths, o.packing.mtp_loss_factor) +
+              o.model.embedding_scale, o.model.logit_softcap, o.model.xavier_uniform,
+              o.model.xavier_embeddings, o.model.layer_recompute.method,
+              o.model.layer_recompute.num_layers, o.model.num_offloaded_layers,
+              o.model.attention_on_host, o.model.dropout_seed, o.model.num_token_types,
+              o.model.kind, o.model.masked_lm_activation, o.model.sentence_order_head,
+              o.model.num_encoder_layers, o.model.output_bias, o.model.output_scale,
+              o.model.embedding_output_scale, o.model.mup_width_mult, o.model.logits_chunk,
+              o.model.mtp_num_layers, o.packing.mtp_depths, o.packing.mtp_loss_factor,
+              o.model.num_classes, o.model.num_choices, o.packing.sequences_per_sample) +
          Line(o.placement.stages, o.placement.chunks, absl::StrJoin(o.placement.layers, " "),
-              o.sharding, o.shards_states_over_instances, o.data_parallel.overlap_grad_reduce,
-              o.data_parallel.overlap_param_gather, o.data_parallel.gradient_dtype,
-              o.data_parallel.gradient_scale, o.data_parallel.sparse_table,
-              o.data_parallel.most_sparse_rows, o.data_parallel.float8_param_gather,
-              o.data_parallel.secondary_shards, o.data_parallel.quantized_weights,
-              o.data_parallel.quantized_gradients, o.data_parallel.compression.type,
-              o.data_parallel.compression.start_iteration,
+              o.sharding, o.shards_states_over_instances, o.shard_copies, o.shard_copy_interval,
+              o.data_parallel.overlap_grad_reduce, o.data_parallel.overlap_param_gather,
+              o.data_parallel.gradient_dtype, o.data_parallel.gradient_scale,
+              o.data_parallel.sparse_table, o.data_parallel.most_sparse_rows,
+              o.data_parallel.float8_param_gather, o.data_parallel.secondary_shards,
+              o.data_parallel.quantized_weights, o.data_parallel.quantized_gradients,
+              o.data_parallel.compression.type, o.data_parallel.compression.start_iteration,
               o.data_parallel.compression.error_feedback, o.data_parallel.compression.density,
               o.data_parallel.compression.threshold, o.data_parallel.compression.max_density,
               o.data_parallel.compression.rank, o.data_parallel.compression.min_compression_rate,
@@ -351,7 +398,8 @@ std::string Describe(const TrainerOptions& o) {
               o.islands.federated.clip_norm, o.islands.federated.secure_sum_threshold,
               o.islands.federated.noise_multiplier, o.islands.federated.delta,
               o.islands.federated.max_epsilon, o.bucket_size, o.max_generation_context,
-              o.placement.order, o.pipeline_schedule, o.microbatch_group) +
+              o.placement.order, o.pipeline_schedule, o.microbatch_group,
+              o.action_costs.Mean().backward_input) +
          Line(absl::StrJoin(o.freeze, " "), o.optimizer.kind, o.optimizer.adam_beta1,
               o.optimizer.adam_beta2, o.optimizer.adam_epsilon, o.optimizer.exp_avg_dtype,
               o.optimizer.exp_avg_sq_dtype, o.optimizer.store_param_remainders,
@@ -366,13 +414,14 @@ std::string Describe(const TrainerOptions& o) {
               o.optimizer.zero_one.var_freeze_step, o.optimizer.zero_one.var_update_scaler,
               o.optimizer.zero_one.local_step_scaler, o.optimizer.zero_one.local_step_clipper,
               o.qk_clip.enabled, o.qk_clip.threshold, o.qk_clip.alpha, o.host_fraction,
-              o.state_directory, o.weights_on_host, o.weight_directory, o.clip_grad,
-              o.log_params_norm, o.log_num_zeros_in_grad, o.diagnostics_interval,
-              o.replica_check_interval, o.rerun.mode, o.rerun.interval, o.rerun.spiky_loss_after) +
+              o.state_directory, o.main_grads_dtype, o.gradients_on_host, o.weights_on_host,
+              o.weight_directory, o.clip_grad, o.log_params_norm, o.log_num_zeros_in_grad,
+              o.diagnostics_interval, o.replica_check_interval, o.rerun.mode, o.rerun.interval,
+              o.rerun.spiky_loss_after) +
          Line(s.max_lr, s.min_lr, s.init_lr, s.lr_warmup_steps, s.lr_decay_steps, s.lr_decay_style,
               s.wsd_decay_style, s.wsd_decay_steps, s.start_weight_decay, s.end_weight_decay,
               s.weight_decay_steps, s.weight_decay_style, s.decoupled_max_lr.value_or(0),
-              s.decoupled_min_lr) +
+              s.decoupled_min_lr, s.scaled_lr_factor) +
          Line(o.batch_size.global_batch_size, o.batch_size.granularity,
               absl::StrJoin(o.batch_size.steps, " ",
                             [](std::string* out, const BatchSizeStep& step) {
@@ -405,7 +454,9 @@ std::string Describe(const DataOptions& o) {
          (o.conversations.has_value()
               ? Line(o.conversations->chat_template, o.conversations->drop_long)
               : "no conversations\n") +
-         Line(o.sampling_alpha.value_or(-1)) +
+         Line(o.sampling_alpha.value_or(-1), absl::StrJoin(o.loss_weights, " "),
+              o.task.has_value() ? static_cast<int>(o.task->task) : -1,
+              o.task.has_value() ? o.task->decoder_seq_length : 0) +
          Line(absl::StrJoin(o.data_path, " "), o.split, o.mock, o.stories, o.stories_bytes,
               o.stories_seed, o.seq_length, o.seed, o.reset_position_ids, o.reset_attention_mask,
               o.eod_mask_loss, o.multiple_validation_sets, o.full_validation, o.run.train_iters,
@@ -436,9 +487,9 @@ std::string Describe(const RunOptions& o) {
               o.tokenizer.tiktoken_pattern, o.tokenizer.tiktoken_num_special_tokens,
               absl::StrJoin(o.tokenizer.tiktoken_special_tokens, " ")) +
          Line(o.loop.train_iters, absl::StrJoin(o.loop.iterations_to_skip, " "),
-              o.data.run.train_samples, o.loop.eval_interval, o.loop.eval_iters,
-              o.loop.eval_tasks_interval, o.loop.log_interval,
-              absl::FormatDuration(o.loop.log_time), o.loop.exit_interval,
+              absl::StrJoin(o.loop.phase_transitions, " "), o.data.run.train_samples,
+              o.loop.eval_interval, o.loop.eval_iters, o.loop.eval_tasks_interval,
+              o.loop.log_interval, absl::FormatDuration(o.loop.log_time), o.loop.exit_interval,
               o.loop.exit_duration_minutes, o.loop.log_throughput, o.loop.timing_log_level,
               o.loop.timing_log_option, o.loop.spikes.threshold, o.loop.spikes.window,
               o.loop.metrics_file, o.loop.tensorboard_dir, o.loop.pipeline_timeline_file,
@@ -447,8 +498,8 @@ std::string Describe(const RunOptions& o) {
               absl::StrJoin(o.profile.ranks, " "), o.profile.directory) +
          Line(o.checkpoint.save, o.checkpoint.load, o.checkpoint.save_huggingface,
               o.checkpoint.save_interval, o.checkpoint.keep_last, o.checkpoint.retain_interval,
-              o.checkpoint.async_save, o.checkpoint.finetune, o.checkpoint.no_load_optim,
-              o.checkpoint.use_checkpoint_args, o.checkpoint.local_save,
+              o.checkpoint.async_save, o.checkpoint.finetune, o.checkpoint.upcycles,
+              o.checkpoint.no_load_optim, o.checkpoint.use_checkpoint_args, o.checkpoint.local_save,
               o.checkpoint.local_save_interval, o.checkpoint.peer_copies) +
          Line(o.generation.enabled, o.generation.prompt, o.generation.tokens,
               o.generation.sampling.temperature, o.generation.sampling.top_k,

@@ -34,7 +34,9 @@ struct LoopOptions {
   int64_t log_interval = 100;
   absl::Duration log_time = absl::ZeroDuration();  // the most time between log lines; zero: any
   int64_t exit_interval = 0;                       // 0: never
-  int64_t exit_duration_minutes = 0;               // 0: never
+  // The iterations after which the run ends, since its data change there.
+  absl::btree_set<int64_t> phase_transitions;
+  int64_t exit_duration_minutes = 0;  // 0: never
   bool log_throughput = false;
   int timing_log_level = 0;  // see Timer
   TimerOption timing_log_option = TimerOption::kMinMax;
@@ -57,6 +59,7 @@ struct CheckpointOptions {
   int64_t retain_interval = 0;   // see SaveOptions
   bool async_save = false;
   bool finetune = false;
+  bool upcycles = false;  // `load` is of a dense model (model.moe_use_upcycling)
   bool no_load_optim = false;
   bool use_checkpoint_args = false;  // the model is that of the checkpoint (checkpoint_args.h)
   std::string local_save;            // as it is written; empty: no local checkpoints

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -239,6 +240,31 @@ void CheckSkippedIterations(ConfigChecker& check) {
   }
 }
 
+void CheckPhaseTransitions(ConfigChecker& check) {
+  constexpr char kPhases[] = "train.phase_transition_iterations";
+  const config::TrainConfig& training = check.resolved().train();
+  if (training.phase_transition_iterations().empty()) return;
+  const auto refuse = [&](bool broken, absl::string_view path) {
+    if (!broken) return;
+    check.Error(kPhases, absl::StrCat("cannot be used with ", path,
+                                      ": samples before a transition "
+                                      "are counted by iterations of one batch size"));
+  };
+  refuse(training.has_rampup_batch_size(), "train.rampup_batch_size");
+  refuse(check.IsWritten("train.step_batch_size_schedule"), "train.step_batch_size_schedule");
+  for (const int64_t iteration : training.phase_transition_iterations()) {
+    if (check.Usable({"train.train_iters"}) && iteration >= training.train_iters()) {
+      check.Error(kPhases, absl::StrCat("has ", iteration, ", and the run ends with iteration ",
+                                        training.train_iters()));
+    }
+    if (absl::c_linear_search(training.iterations_to_skip(), iteration - 1)) {
+      check.Error(kPhases, absl::StrCat("has ", iteration,
+                                        ", and train.iterations_to_skip passes "
+                                        "over the iteration before it"));
+    }
+  }
+}
+
 // What passes change besides gradients and losses would be changed twice.
 void CheckRerun(ConfigChecker& check) {
   constexpr char kMode[] = "train.rerun_mode";
@@ -354,6 +380,11 @@ void CheckQkClip(ConfigChecker& check) {
                 absl::StrCat("cannot be used with ", check.Named("optimizer.optimizer_cpu_offload"),
                              ": it scales main weights on their device"));
   }
+  if (config.model().has_attn_logit_softcapping()) {
+    check.Error(kQkClip,
+                absl::StrCat("cannot be used with ", check.Named("model.attn_logit_softcapping"),
+                             ", which bounds scores already"));
+  }
   if (config.model().qk_layernorm()) {
     check.Error(kQkClip, absl::StrCat("has no effect with ", check.Named("model.qk_layernorm"),
                                       ": norms undo what it scales"));
@@ -373,6 +404,7 @@ void CheckTraining(ConfigChecker& check) {
   CheckRampup(check);
   CheckBatchSizeSchedule(check);
   CheckSkippedIterations(check);
+  CheckPhaseTransitions(check);
   CheckRerun(check);
   CheckRetention(check);
   CheckMoments(check);
