@@ -32,6 +32,16 @@ struct YarnOptions {
   double mscale = 1, mscale_all_dim = 0;
 };
 
+// Wavelengths that are stretched by a factor of each pair (Y. Ding et al., "LongRoPE", arXiv
+// 2402.13753).
+struct LongRopeOptions {
+  // The factors in a context that is longer than `original_context`, and in others; empty: off.
+  std::vector<double> long_factors, short_factors;
+  double original_context = 4096;
+  bool is_long = false;  // which of the two count
+  double magnitude = 1;  // rotated vectors are multiplied by it
+};
+
 struct RotaryOptions {
   double base = 10000;
   double percent = 1;               // the share of each head's channels that is rotated
@@ -41,6 +51,7 @@ struct RotaryOptions {
   // original context of 8192); 0 turns it off.
   double scaling_factor = 0;
   YarnOptions yarn;
+  LongRopeOptions longrope;
   // Where above 0, the base in layers whose attention sees a window; nothing scales their
   // frequencies.
   double local_base = 0;
@@ -60,6 +71,31 @@ struct LatentOptions {
   int64_t q_rank = 0;   // the width of the queries' vector; 0: they are made from x
   // The last channels of a query and key head, which are rotated. A key head shares its with all.
   int64_t rotated_size = 0;
+  // Whether a KvCache has latents and shared keys. Else it has keys and values of all heads.
+  bool caches_latents = true;
+};
+
+// The layers of a hybrid model, each of which has one branch.
+enum class HybridLayer {
+  kMamba,      // layers/mamba_mixer.h
+  kDelta,      // layers/gated_delta_net.h
+  kAttention,  // self-attention or latent attention
+  kMlp,        // an MLP or, where MoeOptions::layers says so, experts
+};
+
+// The mixers of Mamba-2 layers.
+struct MambaOptions {
+  int64_t state_dim = 128;
+  int64_t head_dim = 64;   // channels of a head
+  int64_t num_groups = 8;  // groups of heads that read and write their states alike
+  int64_t num_heads = 0;
+};
+
+// The mixers of gated delta nets.
+struct DeltaOptions {
+  int64_t conv_taps = 4;
+  int64_t key_head_dim = 128, value_head_dim = 128;  // channels of a head
+  int64_t num_key_heads = 16, num_value_heads = 32;  // a key head is that of as many value heads
 };
 
 // The activations that are not kept but computed again in backward.
@@ -68,6 +104,9 @@ struct RecomputeOptions {
   bool mlp = false;             // everything between fc1 and fc2
   bool norm = false;            // the outputs of the two norms
   bool latent_heads = false;    // queries, keys and values of latent attention
+  // All that a mixture of experts keeps but its input. Rows then travel to experts once more. `mlp`
+  // changes nothing about experts then.
+  bool experts = false;
   // Where above 0, an MLP runs over chunks of about so many tokens (layers/mlp.h) and keeps its
   // input alone. FP8 must be off then, and recompute.mlp changes nothing.
   int64_t mlp_chunk_tokens = 0;
@@ -112,6 +151,7 @@ struct TransformerOptions {
   bool linear_bias = true;
   bool qkv_bias = true;
   bool qk_norm = false;
+  bool qk_norm_all_heads = false;  // the norms are of all heads of a token together
   LatentOptions latent;
   bool rotary = false;
   RotaryOptions rotary_options;
@@ -124,6 +164,7 @@ struct TransformerOptions {
   RelativePositionOptions relative_positions;
   bool causal = true;
   float softmax_scale = 0;       // factor of attention's scores; 0 means 1 / sqrt(kv_channels)
+  float score_softcap = 0;       // ops::Attention::softcap of self-attention
   bool cross_attention = false;  // adds attention to the encoder's output behind self-attention
   // The number of this stack's first layer among all layers of the model, which keys its dropout.
   int64_t first_dropout_layer = 0;
@@ -133,6 +174,9 @@ struct TransformerOptions {
   // Norms also stand behind each branch, before its sum with the residual stream. Linear layers have
   // no biases then, and layers no cross-attention.
   bool sandwich_norm = false;
+  // Norms stand behind each branch, before its sum with the residual stream, and not in front of it.
+  // Linear layers have no biases then, and layers no cross-attention.
+  bool reordered_norm = false;
   std::string name = "decoder";  // prefix of the parameters' names
   std::string layer_name;        // name of the only layer; empty: "decoder.layers.0" and so on
 
@@ -158,6 +202,11 @@ struct TransformerOptions {
   int context_team_size = 1;   // number of ranks in a team of kHierarchical
   ops::AttentionKernels attention_kernels;
   MoeOptions moe;
+  // The kind of each of all layers; empty: each has attention and an MLP. Norms stand in front of
+  // the branches alone, and layers have no cross-attention.
+  std::vector<HybridLayer> hybrid_layers;
+  MambaOptions mamba;
+  DeltaOptions delta;
   // This rank's place in the grid of tensor-parallel ranks. ModelStage sets it.
   TensorGrid grid;
 
@@ -165,6 +214,19 @@ struct TransformerOptions {
   bool is_latent() const { return latent.kv_rank > 0; }
   // Returns the channels of a head among which rotary positions turn theirs.
   int64_t rotary_size() const { return is_latent() ? latent.rotated_size : kv_channels; }
+  bool is_hybrid() const { return !hybrid_layers.empty(); }
+  bool HasAttention(int64_t layer) const {
+    return !is_hybrid() || hybrid_layers[layer] == HybridLayer::kAttention;
+  }
+  bool HasMlp(int64_t layer) const {
+    return !is_hybrid() || hybrid_layers[layer] == HybridLayer::kMlp;
+  }
+  // Returns whether a layer keeps a state in place of keys and values.
+  bool HasStates() const {
+    for (const HybridLayer layer : hybrid_layers)
+      if (layer == HybridLayer::kMamba || layer == HybridLayer::kDelta) return true;
+    return false;
+  }
   bool HasWindow(int64_t layer) const {
     return window_size > 0 && (window_layers.empty() || window_layers[layer]);
   }

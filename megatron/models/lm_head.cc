@@ -37,10 +37,14 @@ LmHead::LmHead(const ModelOptions& options, const Measures& measures,
       tied_(options.tied_embeddings),
       is_used_later_(used_later || (options.tied_embeddings && words->owner)),
       output_scale_(options.output_scale),
+      keeps_normed_(options.mtp_num_layers > 0),
       chunk_(options.logits_chunk),
-      cross_entropy_({tensor_group.rank() * vocab_part_, options.vocab_size}) {
+      softcap_(options.logit_softcap),
+      cross_entropy_({tensor_group.rank() * vocab_part_, options.vocab_size}, softcap_) {
   const TransformerOptions& transformer = options.transformer;
-  const std::string norm = transformer.name + ".final_layernorm.";
+  // The names of Megatron's checkpoints.
+  const std::string norm =
+      transformer.name + (transformer.is_hybrid() ? ".final_norm." : ".final_layernorm.");
   if (!transformer.post_norm) {
     norm_ = std::make_unique<NormLayer>(
         NormOptions{transformer.norm, norm + "weight", norm + "bias", hidden_size_,
@@ -59,7 +63,8 @@ LmHead::LmHead(const ModelOptions& options, const Measures& measures,
         (chunk_ == 0 && !options.output_bias && !options.masked_lm_transform));
   CHECK(options.masked_lm_transform || !options.sentence_order_head);
   CHECK(output_scale_ == 1 || (norm_ != nullptr && transform_ == nullptr));
-  if (options.sentence_order_head) order_ = std::make_unique<SentenceOrderHead>(transformer);
+  if (options.sentence_order_head)
+    order_ = std::make_unique<SequenceHead>(transformer, SequenceHeadOptions{"binary_head"});
 }
 
 Tensor LmHead::Norm(const LayerContext& ctx, const Tensor& x_TH, Saved* saved) const {
@@ -71,8 +76,14 @@ Tensor LmHead::Norm(const LayerContext& ctx, const Tensor& x_TH, Saved* saved) c
 
 Tensor LmHead::Transform(const LayerContext& ctx, const Tensor& normed_TH, Saved* saved) const {
   if (transform_ == nullptr) {
-    if (output_scale_ != 1) ops::Scale(ctx.stream, output_scale_, normed_TH);  // the norm's output
-    return normed_TH;
+    if (output_scale_ == 1) return normed_TH;
+    Tensor scaled_TH = normed_TH;  // in place, where nothing else reads the norm's output
+    if (keeps_normed_) {
+      scaled_TH = ctx.saved->Allocate(dtype_, normed_TH.shape(), "scaled norm output");
+      ops::Copy(ctx.stream, normed_TH, scaled_TH);
+    }
+    ops::Scale(ctx.stream, output_scale_, scaled_TH);
+    return scaled_TH;
   }
   const Tensor transformed_TH = ctx.saved->Allocate(dtype_, normed_TH.shape(), "norm output");
   transform_->Forward(ctx, normed_TH, transformed_TH, &saved->transform);
@@ -266,6 +277,7 @@ void LmHead::Predict(const LayerContext& ctx, const Tensor& x_TH, const Tensor& 
   const Tensor output_PH = Transform(ctx, Norm(ctx, x_PH, &forgotten), &forgotten);
   const Tensor mine_PV = Allocate(ctx.scratch, rows, vocab_part_, "logits");
   Multiply(ctx, output_PH, mine_PV);
+  if (softcap_ > 0) ops::SoftCap(ctx.stream, softcap_, mine_PV);
   const int ranks = ctx.tensor_group.size();
   if (ranks == 1) return ops::Copy(ctx.stream, mine_PV, logits_PV);
   const Tensor all_RPV =

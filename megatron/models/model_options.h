@@ -21,6 +21,7 @@ struct ModelOptions {
   float embedding_init_std = 0.02f;
   // Factor of the words' rows where the model reads them; only 1 with learned positions.
   float embedding_scale = 1;
+  float embedding_output_scale = 1;  // factor of what the embedding gives, in front of its dropout
   // Weights, and embeddings, start from uniform distributions (XavierBound), not from normal ones.
   bool xavier_uniform = false, xavier_embeddings = false;
   int64_t num_token_types = 0;  // number of rows of the table of token types; 0: no such table
@@ -30,11 +31,17 @@ struct ModelOptions {
   ops::Activation masked_lm_activation = ops::Activation::kGeluErf;
   // BERT predicts from each sequence's first token in which order its two parts stand.
   bool sentence_order_head = false;
+  // When not 0, a BERT tells which of so many classes a sequence belongs to, or with num_choices,
+  // which of so many sequences is the right one (bert/sequence_classifier.h), and has no output
+  // matrix.
+  int64_t num_classes = 0, num_choices = 1;
   // Number of layers of T5's encoder; 0 for the other kinds. `transformer` describes the decoder,
   // and the encoder but for what t5/t5_options.h changes.
   int64_t num_encoder_layers = 0;
   bool output_bias = false;  // a bias behind the output matrix
   float output_scale = 1;    // factor of the hidden states in front of the output matrix
+  // Where above 0, a logit x becomes c tanh(x / c) of this number c.
+  float logit_softcap = 0;
   LayerRecompute layer_recompute;
   // The number of layers of each part of the model, its first ones, of which a GPU keeps in host
   // memory what backward needs. T5 has none.
@@ -48,6 +55,9 @@ struct ModelOptions {
   // mean of their losses.
   int64_t mtp_num_layers = 0;
   float mtp_loss_scaling_factor = 0.1f;
+  // How many times wider the model is than the one for which initial weights and learning rates are
+  // written (optim/mup.h).
+  double mup_width_mult = 1;
   uint64_t dropout_seed = 1234;
 };
 

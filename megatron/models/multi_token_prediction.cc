@@ -6,6 +6,7 @@
 #include "glog/logging.h"
 #include "megatron/layers/dropout_site.h"
 #include "megatron/ops/dropout.h"
+#include "megatron/ops/elementwise.h"
 #include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
@@ -42,6 +43,7 @@ MultiTokenPrediction::MultiTokenPrediction(const ModelOptions& options,
     : dtype_(options.transformer.dtype),
       hidden_size_(options.transformer.hidden_size),
       dropout_(options.transformer.hidden_dropout),
+      embedding_scale_(options.embedding_scale * options.embedding_output_scale),
       embedding_(embedding),
       ends_embedding_(&embedding->weight() != words && !embedding->weight().owner) {
   const TransformerOptions& transformer = options.transformer;
@@ -93,6 +95,7 @@ void MultiTokenPrediction::Forward(const LayerContext& ctx, const RotaryTables* 
       const WeightsInUse words(at.blocks, embedding_->weight().block, depth.own_block);
       embedding_->Forward(at, batch.tokens_T, embedding_TH);
     }
+    if (embedding_scale_ != 1) ops::Scale(at.stream, embedding_scale_, embedding_TH);
     const ops::Dropout dropout =
         DropoutAt(at, dropout_, static_cast<int64_t>(d), DropoutSite::kMtpEmbedding);
     if (dropout.probability > 0)
@@ -150,6 +153,7 @@ void MultiTokenPrediction::Backward(const LayerContext& ctx, const RotaryTables*
         DropoutAt(at, dropout_, static_cast<int64_t>(d), DropoutSite::kMtpEmbedding);
     if (dropout.probability > 0)
       ops::DropoutBackward(at.stream, dropout, dembedding_TH, dembedding_TH, Tensor());
+    if (embedding_scale_ != 1) ops::Scale(at.stream, embedding_scale_, dembedding_TH);
     const GradientsInUse words(at.blocks, embedding_->weight().block,
                                /*last=*/ends_embedding_ && d == 0);
     embedding_->Backward(at, batch.tokens_T, dembedding_TH);

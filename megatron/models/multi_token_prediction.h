@@ -4,6 +4,8 @@
 //   h_0 = the model's normalized hidden states
 //   h_d = norm(layer(W_d [norm(embedding of the token d places on) ; norm(h_d-1)]))
 //
+// The embedding has the factors that the model's has.
+//
 // The loss of depth d is that of the model's output matrix applied to h_d; the embedding is the
 // model's too. What is read and predicted is in MicroBatch::mtp. Gradients of parameters are never
 // deferred here, and LayerContext::activations and largest_scores_LN stay as they are.
@@ -84,7 +86,7 @@ class MultiTokenPrediction {
 
   DType dtype_;
   int64_t hidden_size_;
-  float dropout_;
+  float dropout_, embedding_scale_;
   VocabParallelEmbedding* embedding_;
   // Whether nothing uses the embedding's gradient after this in the backward of the stage.
   bool ends_embedding_;

@@ -9,7 +9,10 @@
 namespace megatron {
 
 TokenEmbedding::TokenEmbedding(const ModelOptions& options, VocabParallelEmbedding* words)
-    : dropout_(options.transformer.hidden_dropout), scale_(options.embedding_scale), words_(words) {
+    : dropout_(options.transformer.hidden_dropout),
+      scale_(options.embedding_scale),
+      output_scale_(options.embedding_output_scale),
+      words_(words) {
   CHECK(scale_ == 1 || (!options.learned_positions && options.num_token_types == 0));
   if (options.learned_positions) {
     positions_ = MakeTable(options, "embedding.position_embeddings.weight", options.max_positions);
@@ -68,6 +71,7 @@ void TokenEmbedding::Forward(const LayerContext& ctx, const Tensor& y_TH, Saved*
     LookUp(ctx, types_, ctx.batch->token_type_T, sum_TH);
     if (norm_ != nullptr) norm_->Forward(ctx, sum_TH, y_TH, &saved->norm);
   }
+  if (output_scale_ != 1) ops::Scale(ctx.stream, output_scale_, y_TH);
   const ops::Dropout dropout = DropoutAt(ctx, dropout_, 0, site);
   if (dropout.probability > 0)
     ops::BiasDropoutAdd(ctx.stream, dropout, y_TH, Tensor(), Tensor(), y_TH);
@@ -78,6 +82,7 @@ void TokenEmbedding::Backward(const LayerContext& ctx, const Tensor& dy_TH, cons
   const TraceSpan span(ctx.stream, "embedding");
   const ops::Dropout dropout = DropoutAt(ctx, dropout_, 0, site);
   if (dropout.probability > 0) ops::DropoutBackward(ctx.stream, dropout, dy_TH, dy_TH, Tensor());
+  if (output_scale_ != 1) ops::Scale(ctx.stream, output_scale_, dy_TH);
   if (norm_ != nullptr) {
     const WeightsInUse weights(ctx.blocks, rest_block_);
     const GradientsInUse gradients(ctx.blocks, rest_block_, /*last=*/false);

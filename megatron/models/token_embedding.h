@@ -1,6 +1,6 @@
 // The beginning of a model: each token becomes the sum of its word's row, its position's and, where
 // the model has them, its type's; or its word's row times a number; normalized in a post-norm model;
-// with dropout.
+// times a number; with dropout.
 //
 // Legend: T tokens (of the residual stream: those of this rank), H hidden.
 #ifndef MEGATRON_MODELS_TOKEN_EMBEDDING_H_
@@ -50,7 +50,7 @@ class TokenEmbedding {
   WeightBlocks* RestBlocks(const LayerContext& ctx) const {
     return rest_block_ == WeightBlocks::kNone ? nullptr : ctx.blocks;
   }
-  float dropout_, scale_;
+  float dropout_, scale_, output_scale_;
   VocabParallelEmbedding* words_;
   Parameter positions_, types_;           // have no name if there is no such table
   std::unique_ptr<NormLayer> norm_;       // may be null

@@ -24,7 +24,7 @@ inline AdamWStep StepOf(const AdamWOptions& options, const OptimizerSegment& seg
   out.keep = static_cast<float>(1 - lr * segment.weight_decay);
   out.step_size = static_cast<float>(lr / correction1);
   out.inverse_sqrt_correction2 = static_cast<float>(1 / std::sqrt(correction2));
-  out.epsilon = options.epsilon;
+  out.epsilon = options.epsilon * segment.epsilon_factor;
   out.rounding_key = static_cast<uint32_t>(options.step);
   return out;
 }

@@ -17,6 +17,7 @@ struct OptimizerSegment {
   int64_t begin = 0, end = 0;
   float lr = 0;
   float weight_decay = 0;
+  float epsilon_factor = 1;  // multiplies the epsilon of AdamWUpdate; other updates do not read it
 };
 
 // Decoupled weight decay (I. Loshchilov, F. Hutter, arXiv 1711.05101):

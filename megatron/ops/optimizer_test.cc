@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kCount = 20001;
 // Segments with gaps, as padding leaves them.
 const std::vector<OptimizerSegment> kSegments = {
-    {0, 1, 1e-2f, 0.1f}, {5, 22, 1e-3f, 0.0f}, {64, 19000, 1e-2f, 0.01f}};
+    {0, 1, 1e-2f, 0.1f}, {5, 22, 1e-3f, 0.0f, 4}, {64, 19000, 1e-2f, 0.01f, 0.5f}};
 
 HostTensor Squared(uint32_t seed) {
   HostTensor out = HostTensor::Normal({kCount}, DType::kFloat32, seed);
@@ -41,6 +41,7 @@ TEST_F(OptimizerTest, AdamWIsTheFormulaInsideTheSegments) {
       options.beta2 = 0.95;
       options.step = step;
       options.grad_scale = 0.25f;
+      options.epsilon = 0.125f;
       const double c1 = 1 - std::pow(0.9, step), c2 = 1 - std::pow(0.95, step);
       for (const OptimizerSegment& segment : kSegments) {
         for (int64_t i = segment.begin; i < segment.end; ++i) {
@@ -48,7 +49,8 @@ TEST_F(OptimizerTest, AdamWIsTheFormulaInsideTheSegments) {
           want_m[i] = 0.9 * want_m[i] + 0.1 * g;
           want_v[i] = 0.95 * want_v[i] + 0.05 * g * g;
           want_w[i] -= segment.lr * segment.weight_decay * want_w[i] +
-                       segment.lr * (want_m[i] / c1) / (std::sqrt(want_v[i] / c2) + 1e-8);
+                       segment.lr * (want_m[i] / c1) /
+                           (std::sqrt(want_v[i] / c2) + 0.125 * segment.epsilon_factor);
           want_out[i] = want_w[i];
         }
       }

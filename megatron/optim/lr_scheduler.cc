@@ -129,6 +129,13 @@ std::optional<double> DecoupledLearningRate(const OptimizerParamSchedule& schedu
   return LearningRate(decoupled, step);
 }
 
+double ScaledLearningRate(const OptimizerParamSchedule& schedule, int64_t step) {
+  OptimizerParamSchedule scaled = schedule;
+  scaled.max_lr *= schedule.scaled_lr_factor;
+  scaled.min_lr *= schedule.scaled_lr_factor;
+  return LearningRate(scaled, step);
+}
+
 double WeightDecay(const OptimizerParamSchedule& schedule, int64_t step) {
   if (schedule.weight_decay_style == WeightDecayStyle::kConstant ||
       step > schedule.weight_decay_steps) {

@@ -43,6 +43,8 @@ struct OptimizerParamSchedule {
   // If set, the rates of the word embedding and the output layer have these ends.
   std::optional<double> decoupled_max_lr;
   double decoupled_min_lr = 0;
+  // The ends of the scaled rate (optim/mup.h) are max_lr and min_lr times this.
+  double scaled_lr_factor = 1;
 
   double start_weight_decay = 0;
   double end_weight_decay = 0;  // equal to the start's if the style is kConstant
@@ -65,6 +67,9 @@ double LearningRate(const OptimizerParamSchedule& schedule, int64_t step);
 // The rate of the word embedding and the output layer; nothing if they have that of all others.
 std::optional<double> DecoupledLearningRate(const OptimizerParamSchedule& schedule, int64_t step);
 
+// The scaled rate.
+double ScaledLearningRate(const OptimizerParamSchedule& schedule, int64_t step);
+
 // Rises from start_weight_decay to end_weight_decay over weight_decay_steps, linearly or as half a
 // cosine wave.
 double WeightDecay(const OptimizerParamSchedule& schedule, int64_t step);
@@ -86,6 +91,7 @@ class OptimizerParamScheduler {
   std::optional<double> decoupled_learning_rate() const {
     return DecoupledLearningRate(schedule_, state_.num_steps);
   }
+  double scaled_learning_rate() const { return ScaledLearningRate(schedule_, state_.num_steps); }
   double weight_decay() const { return WeightDecay(schedule_, state_.num_steps); }
   void Advance(int64_t samples) { state_.num_steps += samples; }
 

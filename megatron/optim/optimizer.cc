@@ -35,6 +35,9 @@ constexpr int64_t kHostElements = UpdateObserver::kMostElements;
 // The most elements of gradients that come to the device at once where they lie in host memory:
 // enough that launches cost little, and no more memory than a layer takes.
 constexpr int64_t kGradientElements = int64_t{1} << 22;
+// The most elements of gradients that a processor makes fp32 at once: few enough that caches have
+// them when they are used.
+constexpr int64_t kCachedElements = int64_t{1} << 16;
 
 // Calls body(bucket, range) on ranges that cover all elements of which this rank is the main
 // replica; with `on_each_data_rank` data-parallel ranks are no replicas of each other. A range may
@@ -85,11 +88,10 @@ void ForEachGradientPart(const FlatRange& range, Body body) {
   }
 }
 
-// The elements that come to the device at once to be summed there.
+// The elements that are made fp32, or come to the device, at once to be summed there.
 int64_t ScratchElements(const ParameterBuffers& buffers) {
-  const int64_t gradients = buffers.options().weights_on_host
-                                ? std::min(kGradientElements, buffers.layout().num_elements)
-                                : 0;
+  const int64_t gradients =
+      buffers.copies_gradients() ? std::min(kGradientElements, buffers.layout().num_elements) : 0;
   return std::max(gradients, buffers.has_masters_elsewhere() ? LargestSum(buffers) : 0);
 }
 
@@ -193,11 +195,18 @@ absl::Status Optimizer::PrepareHostUpdate(const Stream& stream, int threads, Mem
   if (host_parts_.empty() || stream.device().type == DeviceType::kCpu) return absl::OkStatus();
   int64_t most = 0;
   for (const HostPart& part : host_parts_) most = std::max(most, part.gradients.numel());
-  std::optional<DType> staged;
-  if (!buffers_->options().weights_on_host) staged = buffers_->options().model_dtype;
+  const ParameterBuffersOptions& options = buffers_->options();
+  std::optional<DType> gradients, weights;
+  if (!buffers_->gradients_on_host()) gradients = options.main_grads_dtype;
+  if (!options.weights_on_host) weights = options.model_dtype;
   MEGATRON_ASSIGN_OR_RETURN(
-      host_update_,
-      HostUpdate::Create(stream, most, staged, !buffers_->has_masters(), threads, ledger));
+      host_update_, HostUpdate::Create(stream, most, gradients, weights, !buffers_->has_masters(),
+                                       threads, ledger));
+  if (buffers_->rounds_gradients()) {
+    host_elements_ =
+        Buffer(stream.is_meta() ? stream.device() : Device(),
+               kCachedElements * SizeOf(DType::kFloat32), "host/optimizer staging", ledger);
+  }
   return absl::OkStatus();
 }
 
@@ -341,8 +350,10 @@ bool Optimizer::IsStaged(const Bucket& bucket, const FlatRange& range) const {
          buffers_->HostRange(bucket, range).size() > 0;
 }
 
-bool Optimizer::Enter(const OptimizerRange& whole) const {
-  return !whole.on_host || buffers_->EnterExtent(*whole.bucket, whole.range).ok();
+bool Optimizer::Enter(const OptimizerRange& whole, const Stream& stream) const {
+  if (!whole.on_host || !buffers_->has_files()) return true;
+  const TraceSpan span(stream, "wait for the disk");
+  return buffers_->EnterExtent(*whole.bucket, whole.range).ok();
 }
 
 void Optimizer::UpdateElements(const Bucket& bucket, const FlatRange& range,
@@ -385,14 +396,44 @@ void Optimizer::Apply(const Bucket& bucket, const FlatRange& range,
                       absl::Span<const ops::OptimizerSegment> segments,
                       absl::Span<const FlatParameter* const> parameters, double grad_scale,
                       const HostPart& part, const Stream& stream) {
-  UpdateRange update = RangeOf(bucket, range, segments, parameters, part);
   if (buffers_->has_masters() && IsStaged(bucket, range)) ZeroPadding(segments, part.weights);
+  if (part.gradients.dtype() != DType::kFloat32)
+    return ApplyRounded(bucket, range, segments, parameters, grad_scale, part, stream);
+  UpdateRange update = RangeOf(bucket, range, segments, parameters, part);
   update.grad_scale = static_cast<float>(grad_scale);
   update.step = applied_steps_;
   update.rank_step = rank_step_;
   update.average = average_;
   update.local_rates = local_rates_;
   rule_->Update(update, stream);
+}
+
+// The result for an element does not depend on how elements are cut into ranges.
+void Optimizer::ApplyRounded(const Bucket& bucket, const FlatRange& range,
+                             absl::Span<const ops::OptimizerSegment> segments,
+                             absl::Span<const FlatParameter* const> parameters, double grad_scale,
+                             const HostPart& part, const Stream& stream) {
+  const Buffer& buffer = IsStaged(bucket, range) ? host_elements_ : scratch_elements_;
+  int64_t most = buffer.bytes() / SizeOf(DType::kFloat32);
+  if (stream.device().type == DeviceType::kCpu) most = std::min(most, kCachedElements);
+  for (int64_t begin = 0, end = 0; begin < range.size(); begin = end) {
+    end = std::min(range.size(), begin + most);
+    std::vector<ops::OptimizerSegment> segments_here;
+    std::vector<const FlatParameter*> parameters_here;
+    for (size_t i = 0; i < segments.size(); ++i) {
+      ops::OptimizerSegment segment = segments[i];
+      segment.begin = std::max(segment.begin, begin) - begin;
+      segment.end = std::min(segment.end, end) - begin;
+      if (segment.begin >= segment.end) continue;
+      segments_here.push_back(segment);
+      parameters_here.push_back(parameters[i]);
+    }
+    if (segments_here.empty()) continue;  // padding
+    const Tensor gradients = buffer.At(0, DType::kFloat32, {end - begin});
+    ops::Copy(stream, part.gradients.Slice(0, begin, end), gradients);
+    Apply(bucket, {range.begin + begin, range.begin + end}, segments_here, parameters_here,
+          grad_scale, {gradients, part.weights.Slice(0, begin, end)}, stream);
+  }
 }
 
 void Optimizer::MakeLocalWeights(const Stream& stream) {
@@ -428,12 +469,15 @@ void Optimizer::UpdateObserved(const OptimizerRange& whole, UpdateObserver* obse
 absl::Status Optimizer::Update(const StepOptions& options, double grad_scale,
                                const Stream& stream) {
   const TraceSpan span(stream, TimeCategory::kOptimizer, "update");
+  const auto rate_of = [&](const Parameter& parameter) {
+    if (parameter.is_embedding_or_output && options.decoupled_lr) return *options.decoupled_lr;
+    return parameter.has_scaled_lr ? options.scaled_lr.value_or(options.lr) : options.lr;
+  };
   for (OptimizerRange& whole : optimizer_ranges_) {
     for (size_t i = 0; i < whole.segments.size(); ++i) {
       const Parameter& parameter = *whole.parameters[i]->parameter;
-      whole.segments[i].lr = static_cast<float>(parameter.is_embedding_or_output
-                                                    ? options.decoupled_lr.value_or(options.lr)
-                                                    : options.lr);
+      whole.segments[i].lr = static_cast<float>(rate_of(parameter));
+      whole.segments[i].epsilon_factor = parameter.epsilon_factor;
       whole.segments[i].weight_decay =
           parameter.weight_decay ? static_cast<float>(options.weight_decay) : 0;
     }
@@ -445,7 +489,7 @@ absl::Status Optimizer::Update(const StepOptions& options, double grad_scale,
     UpdateRanges(grad_scale, stream);
   } else {
     for (const OptimizerRange& whole : optimizer_ranges_) {
-      if (Enter(whole)) UpdateObserved(whole, options.observer, grad_scale, stream);
+      if (Enter(whole, stream)) UpdateObserved(whole, options.observer, grad_scale, stream);
     }
   }
   if (rank_step_ == RankStep::kJoin) local_rates_ = 0;
@@ -462,7 +506,7 @@ void Optimizer::UpdateRanges(double grad_scale, const Stream& stream) {
   };
   const auto on_host = [&](size_t i, const HostPart& part, const Stream& host) {
     const OptimizerRange& whole = optimizer_ranges_[i];
-    if (!Enter(whole)) return;
+    if (!Enter(whole, stream)) return;
     HostPart entered = part;
     if (buffers_->weight_file() != nullptr)
       entered.weights = buffers_->Weights(*whole.bucket, whole.range);

@@ -24,6 +24,16 @@ struct LayerShape {
   int64_t q_latent = 0;   // the width of the queries' vector; 0: they are made from the input
   int64_t shared_key = 0;
   int64_t own_key_width = 0;  // attention heads times the channels of keys that are not shared
+  // A Mamba-2 layer (layers/mamba_mixer.h).
+  int64_t mamba_inner = 0;  // heads times their channels
+  int64_t mamba_heads = 0;
+  int64_t mamba_groups = 0;
+  int64_t mamba_state = 0;
+  // A gated delta net (layers/gated_delta_net.h).
+  int64_t delta_keys = 0;    // key heads times their channels
+  int64_t delta_values = 0;  // value heads times their channels
+  int64_t delta_heads = 0;   // value heads
+  int64_t delta_taps = 0;    // tokens that the convolution sees
   int64_t ffn = 0;
   bool is_gated = false;  // the MLP's first product has two halves
   // The experts of a mixture, in place of the MLP.
@@ -49,6 +59,7 @@ struct MatrixProduct {
   bool is_mlp_input = false;  // the first product of an MLP, which recomputing the MLP does again
   bool is_attention_weight = false;  // a projection of attention
   bool is_from_latent = false;       // one that latent attention makes heads with
+  bool is_of_mixture = false;        // one of a mixture of experts, the shared expert's included
 };
 using MatrixProducts = std::vector<MatrixProduct>;
 
@@ -77,6 +88,11 @@ MatrixProducts CrossAttentionProducts(const LayerShape& layer, double tokens, do
 MatrixProducts MlpProducts(const LayerShape& layer, double tokens);
 // The router, the experts of each token, and the shared expert.
 MatrixProducts MixtureProducts(const LayerShape& layer, double tokens);
+// A Mamba-2 layer. Its recurrence counts as in Megatron: 7 operations for each token, channel and
+// element of the state.
+MatrixProducts MambaProducts(const LayerShape& layer, double tokens);
+// A gated delta net. Its convolution and recurrence count as in Megatron.
+MatrixProducts DeltaProducts(const LayerShape& layer, double tokens);
 // The head over a vocabulary of `padded_vocab_size`.
 MatrixProducts HeadProducts(const LayerShape& layer, double tokens, int64_t padded_vocab_size);
 
@@ -95,6 +111,8 @@ double ActivationMultiplyAdds(const MatrixProducts& products);
 double MlpInputMultiplyAdds(const MatrixProducts& products);
 // Those of the projections that latent attention makes heads with.
 double FromLatentMultiplyAdds(const MatrixProducts& products);
+// Those of a mixture of experts.
+double MixtureMultiplyAdds(const MatrixProducts& products);
 // Those of the projections of attention.
 double AttentionWeightMultiplyAdds(const MatrixProducts& products);
 

@@ -36,14 +36,19 @@ Sharding Replicated(const Shape& shape, AxisSet partial = {});
 Sharding SplitOverTensor(const Shape& shape, int dim, int parts, int part);
 
 struct Initializer {
-  enum Kind { kZeros, kOnes, kNormal, kUniform };
+  enum Kind { kZeros, kOnes, kNormal, kUniform, kLogUniform, kStepBias };
   Kind kind = kZeros;
   float stddev = 0;  // with kUniform the bound: values lie between its negative and it
+  float low = 0, high = 0;
 
   static Initializer Zeros() { return {kZeros, 0}; }
   static Initializer Ones() { return {kOnes, 0}; }
   static Initializer Normal(float stddev) { return {kNormal, stddev}; }
   static Initializer Uniform(float bound) { return {kUniform, bound}; }
+  // The logarithm of a number that is uniform between the two.
+  static Initializer LogUniform(float low, float high) { return {kLogUniform, 0, low, high}; }
+  // What softplus makes a number of whose logarithm is uniform between those of the two.
+  static Initializer StepBias(float low, float high) { return {kStepBias, 0, low, high}; }
 };
 
 // The matrices that a hidden layer's weight consists of, for optimizers that update a matrix as a
@@ -65,6 +70,10 @@ struct Parameter {
   bool frozen = false;
   // Whether it is the table of the word embedding or the matrix of the output layer.
   bool is_embedding_or_output = false;
+  // Whether its learning rate is the scaled one of a step, and the factor of AdamW's epsilon
+  // (optim/mup.h).
+  bool has_scaled_lr = false;
+  float epsilon_factor = 1;
   // None: no matrix of a hidden layer, but an embedding, an output layer, a norm or a bias.
   std::optional<MatrixDims> matrix;
   // The number in the whole model of the layer whose self-attention has its queries and keys from

@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/comm/launch/launch_env.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/comm/thread/run_ranks.h"
@@ -73,7 +74,9 @@ class PretrainProcess {
         launch_(std::move(launch)),
         one_of_several_(launch_.world_size > 1),
         start_(start),
-        run_start_(one_of_several_ ? launch_.launch_time.value_or(start) : start),
+        run_start_(one_of_several_ && launch_.launch_time
+                       ? SteadyNow() - (absl::Now() - *launch_.launch_time)
+                       : start),
         recovery_(ranks_, launch_, failure_,
                   [this](int64_t data_size) { return Fits(data_size); }) {}
 
@@ -147,8 +150,8 @@ class PretrainProcess {
   const PretrainCommand& command_;
   LaunchEnvironment launch_;  // this process's place among the ranks that there are
   const bool one_of_several_;
-  const absl::Time start_;      // of this process
-  const absl::Time run_start_;  // of the first processes of the run
+  // SteadyNow() at the start of this process, and of the first processes of the run.
+  const absl::Time start_, run_start_;
   RanksOptions ranks_;
   std::optional<SavedLayout> layout_;   // with train.auto_layout
   std::optional<PlanningFacts> facts_;  // on the first rank of a run that is to be predicted
@@ -338,6 +341,9 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const LoadedConfig& loaded,
   const std::string instruction_set = options.device == DeviceType::kCpu ? ops::IsaName() : "";
   run.training.description.identity = RunIdentity(config, fingerprint);
   run.training.description.config_text = EffectiveConfigText(config);
+  run.training.description.phase_transitions = options.loop.phase_transitions;
+  run.training.description.phase_data = fingerprint;
+  run.training.description.seed = options.seed;
   MEGATRON_ASSIGN_OR_RETURN(run.training.prediction,
                             Predict(config, options.trainer.model.padded_vocab_size));
   events_.Open(one_of_several(), &run.training);
@@ -385,7 +391,7 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const LoadedConfig& loaded,
 absl::Status PretrainProcess::FindStart(const LoadedConfig& loaded, PretrainRun* run) {
   if (recovery_.goes_on()) recovery_.DescribeGoingOn(&run->training);
   if (recovery_.goes_on() && job_->plan()->iteration >= 0) {
-    run->iteration_in_memory = job_->plan()->iteration;
+    run->state_in_memory = {job_->plan()->iteration, job_->plan()->parts};
     run->kept = &recovery_.kept();
     run->training.starts_from_local = true;
     return absl::OkStatus();
@@ -400,8 +406,7 @@ absl::Status PretrainProcess::FindStart(const LoadedConfig& loaded, PretrainRun*
       },
       warn, &run->start));
   run->training.starts_from_local = run->start.peer_files != nullptr;
-  if (run->start.checkpoint == nullptr || run->start.restore == Restore::kWeights)
-    return absl::OkStatus();
+  if (run->start.checkpoint == nullptr || BeginsRun(run->start.restore)) return absl::OkStatus();
   const std::string other = OtherInstructionSet(*run->start.checkpoint, run->training.description);
   if (!other.empty()) warn(other);
   return Agree(CheckBatches(*run->start.checkpoint, loaded.config, loaded.locations));
@@ -468,6 +473,8 @@ int PretrainProcess::RunWith(absl::StatusOr<LoadedConfig> read) {
   const RunOptions& options = planned->run.options;
   recovery_.Plan(options.parallel, !options.checkpoint.save.empty());
   if (!one_of_several() && options.ranks.processes && options.num_ranks() > 1) {
+    const absl::StatusOr<RunLock> lock = HoldSaveDirectory(PosixFileSystem(), options.checkpoint);
+    if (!lock.ok()) return Leave(lock.status());
     setenv(kTypedProgramVariable, command_.program.c_str(), /*overwrite=*/1);
     return StartRanks(options.num_ranks(), options.parallel.data, command_.arguments(),
                       options.ranks, [this](int64_t data_size) { return Fits(data_size); });
@@ -558,7 +565,7 @@ int PretrainProcess::RunOneOfSeveral(const PretrainRun& run) {
 }  // namespace
 
 int Pretrain(const PretrainCommand& asked) {
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   const absl::Status cpu = ops::CheckCpu();
   if (!cpu.ok()) return PrintError(WithExitCode(cpu, kExitConfig));
   const absl::StatusOr<PretrainCommand> with_args = WithCheckpointArgs(asked);

@@ -5,6 +5,7 @@
 // The format is described in compare.py.
 #include <algorithm>
 #include <iostream>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +42,13 @@ absl::StatusOr<nlohmann::json> ModelConfig(const ReferenceRun& run) {
     windows.push_back(layer.HasWindow(i));
     rotations.push_back(layer.Rotates(i));
   }
+  std::string letters;
+  for (const HybridLayer kind : layer.hybrid_layers) {
+    letters += kind == HybridLayer::kMamba       ? 'M'
+               : kind == HybridLayer::kDelta     ? 'G'
+               : kind == HybridLayer::kAttention ? '*'
+                                                 : '-';
+  }
   const YarnOptions& yarn = layer.rotary_options.yarn;
   return nlohmann::json{
       {"model_type", gpt.kind == ModelKind::kT5 ? "megatron-t5" : "gpt"},
@@ -56,7 +64,9 @@ absl::StatusOr<nlohmann::json> ModelConfig(const ReferenceRun& run) {
       {"padded_vocab_size", gpt.padded_vocab_size},
       {"normalization", layer.norm.kind == ops::Norm::kRmsNorm ? "RMSNorm" : "LayerNorm"},
       {"norm_epsilon", layer.norm.epsilon},
-      {"position_embedding_type", layer.rotary ? "rope" : "learned_absolute"},
+      {"position_embedding_type", layer.rotary            ? "rope"
+                                  : gpt.learned_positions ? "learned_absolute"
+                                                          : "none"},
       {"rotary_base", layer.rotary_options.base},
       {"rotary_base_local", layer.rotary_options.local_base},
       {"rotates", rotations},
@@ -77,9 +87,24 @@ absl::StatusOr<nlohmann::json> ModelConfig(const ReferenceRun& run) {
       {"qk_pos_emb_head_dim", layer.latent.rotated_size},
       {"v_head_dim", layer.value_size()},
       {"softmax_scale", layer.softmax_scale},
+      {"hybrid_layer_pattern", letters},
+      {"mamba_state_dim", layer.mamba.state_dim},
+      {"mamba_head_dim", layer.mamba.head_dim},
+      {"mamba_num_groups", layer.mamba.num_groups},
+      {"mamba_num_heads", layer.mamba.num_heads},
+      {"linear_conv_kernel_dim", layer.delta.conv_taps},
+      {"linear_key_head_dim", layer.delta.key_head_dim},
+      {"linear_value_head_dim", layer.delta.value_head_dim},
+      {"linear_num_key_heads", layer.delta.num_key_heads},
+      {"linear_num_value_heads", layer.delta.num_value_heads},
       {"mtp_num_layers", gpt.mtp_num_layers},
       {"mtp_loss_scaling_factor", gpt.mtp_loss_scaling_factor},
       {"swiglu", layer.gated},
+      {"gate", layer.gate == ops::Activation::kQuickGelu ? "quick_gelu" : "silu"},
+      {"gate_limit", std::min(layer.gate_limit, std::numeric_limits<float>::max())},
+      {"gate_offset", layer.gate_offset},
+      {"embedding_output_scale", gpt.embedding_output_scale},
+      {"output_scale", gpt.output_scale},
       {"disable_bias_linear", !layer.linear_bias},
       {"untie_embeddings_and_output_weights", !gpt.tied_embeddings}};
 }
@@ -97,6 +122,7 @@ nlohmann::json OptimizerConfig(const TrainerOptions& trainer) {
           {"adam_beta2", optimizer.adam_beta2},
           {"adam_eps", optimizer.adam_epsilon},
           {"sgd_momentum", optimizer.sgd_momentum},
+          {"mup_width_mult", trainer.model.mup_width_mult},
           {"clip_grad", trainer.clip_grad}};
 }
 
@@ -116,10 +142,13 @@ absl::Status WriteList(const std::string& path, std::vector<float>* values) {
                   Tensor(values->data(), DType::kFloat32, {static_cast<int64_t>(values->size())}));
 }
 
-// Returns the number of each token's document; nothing if samples have one each.
+// Returns the number of each token's document, and -1 behind shorter samples; nothing if samples
+// have one each.
 std::vector<int32_t> Documents(const std::vector<Sample>& samples) {
   std::vector<int32_t> numbers;
   bool several = false;
+  size_t longest = 0;
+  for (const Sample& sample : samples) longest = std::max(longest, sample.tokens.size());
   for (const Sample& sample : samples) {
     several = several || sample.document_starts.size() > 1;
     int32_t number = -1;
@@ -128,6 +157,7 @@ std::vector<int32_t> Documents(const std::vector<Sample>& samples) {
       if (next < sample.document_starts.size() && sample.document_starts[next] == t) ++number;
       numbers.push_back(number);
     }
+    numbers.resize(numbers.size() + longest - sample.tokens.size(), -1);
   }
   return several ? numbers : std::vector<int32_t>();
 }

@@ -6,6 +6,7 @@
 
 #include "megatron/base/status_macros.h"
 #include "megatron/models/huggingface/hf_weights.h"
+#include "megatron/optim/mup.h"
 #include "tools/interop/reference_samples.h"
 
 namespace megatron {
@@ -104,6 +105,42 @@ ModelOptions Latent() {
   return gpt;
 }
 
+// Returns a model with gpt-oss's gates, some of which are beyond the limit.
+ModelOptions Gated() {
+  ModelOptions gpt = Llama();
+  TransformerOptions& layer = gpt.transformer;
+  layer.linear_bias = layer.qkv_bias = true;
+  layer.gate = ops::Activation::kQuickGelu;
+  layer.gate_limit = 0.3f;
+  layer.gate_offset = 1;
+  return gpt;
+}
+
+// Returns a model that is four times as wide as the one that its hyperparameters are for.
+ModelOptions Mup() {
+  ModelOptions gpt = Gpt2();
+  gpt.tied_embeddings = false;
+  gpt.mup_width_mult = 4;
+  gpt.embedding_output_scale = 2;
+  gpt.output_scale = 0.5f;
+  gpt.transformer.softmax_scale = 2.0f / 16;
+  return gpt;
+}
+
+// Returns a model of layers with one branch: Mamba-2, an MLP, a gated delta net, attention.
+ModelOptions Hybrid() {
+  ModelOptions gpt = Llama();
+  TransformerOptions& layer = gpt.transformer;
+  layer.num_layers = 4;
+  layer.rotary = false;
+  layer.hybrid_layers = {HybridLayer::kMamba, HybridLayer::kMlp, HybridLayer::kDelta,
+                         HybridLayer::kAttention};
+  layer.mamba = {/*state_dim=*/10, /*head_dim=*/12, /*num_groups=*/2, /*num_heads=*/8};
+  layer.delta = {/*conv_taps=*/3, /*key_head_dim=*/10, /*value_head_dim=*/14,
+                 /*num_key_heads=*/2, /*num_value_heads=*/4};
+  return gpt;
+}
+
 // Returns a BERT like Megatron's, or with post_norm like the paper's.
 ModelOptions Bert(bool post_norm) {
   ModelOptions bert = Gpt2();
@@ -116,6 +153,24 @@ ModelOptions Bert(bool post_norm) {
   bert.num_token_types = 2;
   bert.kind = ModelKind::kBert;
   bert.sentence_order_head = true;
+  return bert;
+}
+
+// Returns a BERT that tells classes apart. With large weights they are learned in 20 steps.
+ModelOptions Classifier(bool post_norm) {
+  ModelOptions bert = Bert(post_norm);
+  bert.num_classes = kReferenceClasses;
+  bert.transformer.init_std = 0.1f;
+  return bert;
+}
+
+// Returns a BERT that tells which of several sequences is the right one. What their gradients have
+// in common cancels; with large weights the sequences differ by more than rounding error.
+ModelOptions Chooser() {
+  ModelOptions bert = Bert(/*post_norm=*/true);
+  bert.num_classes = 1;
+  bert.num_choices = kReferenceChoices;
+  bert.transformer.init_std = bert.transformer.output_init_std = 0.1f;
   return bert;
 }
 
@@ -168,6 +223,14 @@ ReferenceRun MakeRun(const std::string& name, const ModelOptions& model,
   schedule.lr_decay_steps = kIterations * kGlobalBatch;
   schedule.lr_decay_style = LrDecayStyle::kCosine;
   schedule.start_weight_decay = schedule.end_weight_decay = 0.1;
+  if (model.mup_width_mult != 1) {
+    schedule.scaled_lr_factor = MupLrFactor(optimizer, model.mup_width_mult);
+    run.trainer.optimizer.adam_epsilon = 1e-3;  // so that it matters
+    schedule.max_lr *= 2;
+    schedule.min_lr *= 2;
+  }
+  // Where states decay at once, the gradients of their decays are as small as rounding errors.
+  if (model.transformer.HasStates()) run.trainer.optimizer.adam_epsilon = 1e-5;
   if (model.transformer.lora.dim > 0) {
     run.trainer.freeze = {R"(^(?!.*\.adapter\.))"};
     run.trainer.clip_grad = 0.3;  // below the norms of their gradients
@@ -180,6 +243,7 @@ ReferenceRun MakeRun(const std::string& name, const ModelOptions& model,
   packing.layout.micro_batch_size = kMicroBatch;
   packing.max_micro_batches = kGlobalBatch / kMicroBatch;
   packing.has_classes = model.kind == ModelKind::kBert;
+  packing.sequences_per_sample = model.num_choices;
   packing.mtp_depths = model.mtp_num_layers;
   if (model.mtp_num_layers > 0) {
     packing.mtp_loss_factor =
@@ -187,6 +251,7 @@ ReferenceRun MakeRun(const std::string& name, const ModelOptions& model,
   }
   const bool has_encoder = model.kind == ModelKind::kT5;
   packing.seq_length = has_encoder ? kReferenceDecoderLength : kReferenceLength;
+  packing.seq_length *= model.num_choices;
   if (IsChat(run)) packing.seq_length = kReferenceChatLength;
   packing.encoder_seq_length = has_encoder ? kReferenceLength : 0;
   return run;
@@ -236,6 +301,8 @@ std::vector<ReferenceRun> ReferenceRuns() {
                                                          {"llama", Llama()},
                                                          {"windowed", Windowed()},
                                                          {"latent", Latent()},
+                                                         {"hybrid", Hybrid()},
+                                                         {"mup", Mup()},
                                                          {"gpt2_sft", Chat()},
                                                          {"gpt2_lora", Adapted(Gpt2())},
                                                          {"llama_lora", Adapted(Llama())},
@@ -249,11 +316,19 @@ std::vector<ReferenceRun> ReferenceRuns() {
     runs.push_back(MakeRun(std::string(name) + "_adam", model, OptimizerOptions::kAdamW));
     runs.push_back(MakeRun(std::string(name) + "_sgd", model, OptimizerOptions::kSgd));
   }
+  // A number at the limit of a gate has one gradient or none by its rounding, of which AdamW makes
+  // steps of full size. So it does of rounding errors where the gradients of choices cancel.
+  runs.push_back(MakeRun("gated_sgd", Gated(), OptimizerOptions::kSgd));
+  runs.push_back(MakeRun("bert_classes_adam", Classifier(true), OptimizerOptions::kAdamW));
+  runs.push_back(MakeRun("megatron_bert_classes_sgd", Classifier(false), OptimizerOptions::kSgd));
+  runs.push_back(MakeRun("bert_choices_sgd", Chooser(), OptimizerOptions::kSgd));
   return runs;
 }
 
 std::vector<Sample> ReferenceSamples(const ReferenceRun& run) {
   const int64_t count = run.train_iters * run.trainer.batch_size.global_batch_size;
+  if (run.trainer.model.num_choices > 1) return ChoiceSamples(count);
+  if (run.trainer.model.num_classes > 0) return ClassifiedSamples(count);
   if (run.trainer.model.kind == ModelKind::kBert) return MaskedSamples(count);
   if (IsChat(run)) return ChatSamples(count);
   return run.trainer.model.kind == ModelKind::kT5 ? SpanSamples(count) : NextTokenSamples(count);

@@ -8,9 +8,16 @@
 namespace megatron {
 namespace {
 
-TransformerOptions SharedOptions(TransformerOptions options) {
-  options.ffn_hidden_size = options.moe.shared_ffn_hidden_size;
+// What is between an expert's matrices is not recomputed by itself where all is.
+TransformerOptions ExpertOptions(TransformerOptions options) {
+  if (options.recompute.experts) options.recompute.mlp = false;
   return options;
+}
+
+TransformerOptions SharedOptions(const TransformerOptions& options) {
+  TransformerOptions shared = ExpertOptions(options);
+  shared.ffn_hidden_size = options.moe.shared_ffn_hidden_size;
+  return shared;
 }
 
 }  // namespace
@@ -19,11 +26,12 @@ MoeLayer::MoeLayer(const TransformerOptions& options, const std::string& name, i
                    const ProcessGroup& tensor_group, const ExpertGroups& groups)
     : dtype_(options.dtype),
       hidden_size_(options.hidden_size),
+      recompute_(options.recompute.experts),
       router_(options, name + ".router", layer, tensor_group, groups.data),
       hosts_(groups.dispatches_by_host() ? std::make_unique<HostDispatcher>(options.moe, groups)
                                          : nullptr),
       dispatcher_(options.moe, groups),
-      experts_(options, name + ".experts.experts", groups) {
+      experts_(ExpertOptions(options), name + ".experts.experts", groups) {
   if (options.moe.shared_ffn_hidden_size > 0) {
     CHECK(!options.linear_bias) << name << ": a shared expert has no biases";
     shared_ = std::make_unique<Mlp>(SharedOptions(options), name + ".shared_experts", tensor_group,
@@ -71,8 +79,35 @@ Tensor MoeLayer::SharedGradient(const LayerContext& ctx, const Tensor& dy_TH, Sa
   return dshared_TH;
 }
 
+// What is recomputed lies in an arena of its own: the parts of the layer release what they take of
+// ctx.scratch when they return.
 void MoeLayer::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH,
                        Saved* saved) const {
+  if (!recompute_ || !ctx.training) return ForwardOnce(ctx, x_TH, y_TH, saved);
+  Arena::Scope scope(ctx.recompute);
+  LayerContext forgetting = ctx;
+  forgetting.saved = ctx.recompute;
+  ForwardOnce(forgetting, x_TH, y_TH, saved);
+}
+
+void MoeLayer::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH,
+                        Saved* saved) {
+  if (!recompute_) return BackwardOnce(ctx, dy_TH, dx_TH, saved);
+  Arena::Scope scope(ctx.recompute);
+  {
+    const TraceSpan span(ctx.stream, "recompute");
+    Arena::Scope output_scope(ctx.scratch);
+    LayerContext recomputing = ctx;
+    recomputing.saved = ctx.defers() ? ctx.deferred : ctx.recompute;
+    // The output itself is not needed any more, but has to be written somewhere.
+    const Tensor y_TH = ctx.scratch->Allocate(dtype_, dy_TH.shape(), "recomputed output");
+    ForwardOnce(recomputing, saved->x_TH, y_TH, saved);
+  }
+  BackwardOnce(ctx, dy_TH, dx_TH, saved);
+}
+
+void MoeLayer::ForwardOnce(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH,
+                           Saved* saved) const {
   const TraceSpan span(ctx.stream, "moe");
   Arena::Scope scope(ctx.scratch);
   saved->x_TH = x_TH;
@@ -127,8 +162,8 @@ void MoeLayer::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor
   }
 }
 
-void MoeLayer::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH,
-                        Saved* saved) {
+void MoeLayer::BackwardOnce(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH,
+                            Saved* saved) {
   const TraceSpan span(ctx.stream, "moe");
   Arena::Scope scope(ctx.scratch);
   const TokenDispatcher::Plan& plan = saved->plan;

@@ -8,6 +8,9 @@
 // With deduplicated dispatch the rows that go to experts are not those that this rank routes, but
 // those that have come to it from its place on all hosts (host_dispatcher.h).
 //
+// Where RecomputeOptions::experts says so, Forward keeps its input alone, and Backward begins with
+// another Forward. All that forward communicates is sent again then.
+//
 // Legend: T rows of the residual stream that this rank holds, N those of them that it routes, M rows
 // that go to experts from here, S rows sent to them, R rows received, H hidden.
 #ifndef MEGATRON_LAYERS_MOE_MOE_LAYER_H_
@@ -51,6 +54,7 @@ class MoeLayer {
   void set_state(const RouterState::Layer& state) { router_.set_state(state); }
   RouterLayer& router() { return router_; }
 
+  // x must live as long as *saved, unless saved->x_TH is set to it again before Backward.
   void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const;
   // Writes dx and adds to the router's gradient. Reads saved->x_TH; dy must lie in ctx.kept().
   void Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved);
@@ -59,6 +63,11 @@ class MoeLayer {
   void AppendParameters(std::vector<Parameter*>* out);
 
  private:
+  // Do what Forward and Backward say, with all that backward reads in ctx.saved.
+  void ForwardOnce(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH,
+                   Saved* saved) const;
+  void BackwardOnce(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH,
+                    Saved* saved);
   Tensor Routed(const LayerContext& ctx, const Tensor& x_TH) const;
   // Gives all tensor-parallel ranks the rows that each has written of x.
   void Share(const LayerContext& ctx, const Tensor& x_TH) const;
@@ -69,6 +78,7 @@ class MoeLayer {
 
   DType dtype_;
   int64_t hidden_size_;
+  bool recompute_;
   RouterLayer router_;
   std::unique_ptr<HostDispatcher> hosts_;  // null without deduplicated dispatch
   TokenDispatcher dispatcher_;

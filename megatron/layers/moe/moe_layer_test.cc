@@ -33,13 +33,14 @@ class MoeLayerTest : public testing::Test {
   LayerCalls MakeLayer(const TransformerOptions& options) {
     const auto layer = std::make_shared<MoeLayer>(options, "mlp", /*layer=*/0,
                                                   harness_.tensor_group(), ExpertGroups{});
-    state_ = RouterState(options.moe, {layer->router_name()}, {}, nullptr);
-    layer->set_state(state_.layer(0));
+    states_.push_back(std::make_unique<RouterState>(
+        options.moe, std::vector<std::string>{layer->router_name()}, Device(), nullptr));
+    layer->set_state(states_.back()->layer(0));
     return CallsOf(layer);
   }
 
   LayerHarness harness_{{4, 4}};
-  RouterState state_;
+  std::vector<std::unique_ptr<RouterState>> states_;
 };
 
 TEST_F(MoeLayerTest, GradientsAreThoseOfFiniteDifferences) {
@@ -58,6 +59,21 @@ TEST_F(MoeLayerTest, GradientsWithAGateOfTheSharedExpertAreThoseOfFiniteDifferen
   options.moe.shared_ffn_hidden_size = 10;
   options.moe.shared_expert_gate = true;
   ExpectGradients(&harness_, MakeLayer(options), kHidden);
+}
+
+TEST_F(MoeLayerTest, RecomputationChangesNoBitAndKeepsNothing) {
+  TransformerOptions options = Options();
+  options.moe.router.topk = 2;
+  options.moe.shared_ffn_hidden_size = 10;
+  options.moe.shared_expert_gate = true;
+  TransformerOptions recomputing = options;
+  recomputing.recompute.experts = recomputing.recompute.mlp = true;
+  ExpectSameBits({4, 4}, MakeLayer(options), MakeLayer(recomputing), kHidden);
+  const LayerCalls calls = MakeLayer(recomputing);
+  harness_.Bind(calls.parameters);
+  const ops::HostTensor x = ops::HostTensor::Normal({8, kHidden}, DType::kFloat32, 1);
+  harness_.Forward(calls, x, ops::HostTensor({8, kHidden}, DType::kFloat32));
+  EXPECT_EQ(harness_.context().saved->high_water(), 0);
 }
 
 TEST_F(MoeLayerTest, GradientsWithBiasesAndACutGateAreThoseOfFiniteDifferences) {

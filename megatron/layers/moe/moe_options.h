@@ -21,6 +21,11 @@ enum class BalanceUnit {
   kStep,
 };
 
+struct BalanceLoss {
+  BalanceUnit unit = BalanceUnit::kSample;
+  float coeff = 0;
+};
+
 struct MoeOptions {
   int64_t num_experts = 0;  // 0 gives all layers a dense MLP
   // The layers that have experts, by number in the whole model; empty means all.
@@ -31,9 +36,13 @@ struct MoeOptions {
   ops::Router router;
   BalanceUnit balance = BalanceUnit::kSample;
   float aux_loss_coeff = 0;
+  std::vector<BalanceLoss> further_balances;  // other units' losses besides that of `balance`
   float z_loss_coeff = 0;
   bool expert_bias = false;
   float expert_bias_update_rate = 1e-3f;
+  // With expert_bias: biases follow from so many bins of the step's margins (quantile_bias.h), not
+  // from the update rate. 0: they don't.
+  int64_t quantile_bins = 0;
   // An expert takes up to ceil(factor * topk * tokens / experts) tokens of each sample; unset: all.
   std::optional<double> capacity_factor;
   ops::DropPolicy drop_policy = ops::DropPolicy::kProbability;
@@ -45,6 +54,12 @@ struct MoeOptions {
   bool sinkhorn = false;
   float input_jitter_eps = 0;  // in training the router's input is scaled by 1 +- eps
 
+  // All balance losses.
+  std::vector<BalanceLoss> balances() const {
+    std::vector<BalanceLoss> all = {{balance, aux_loss_coeff}};
+    all.insert(all.end(), further_balances.begin(), further_balances.end());
+    return all;
+  }
   bool IsMoeLayer(int64_t layer) const {
     return num_experts > 0 && (layers.empty() || layers[layer]);
   }

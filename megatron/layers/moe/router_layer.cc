@@ -137,9 +137,9 @@ void RouterLayer::Drop(const LayerContext& ctx, const Saved& saved) const {
   TakeRouted(ctx, expert_TK, saved.expert_NK);
 }
 
-void RouterLayer::CountUnits(const LayerContext& ctx, const Tensor& expert_NK,
+void RouterLayer::CountUnits(const LayerContext& ctx, BalanceUnit unit, const Tensor& expert_NK,
                              const ops::RouterUnits& units, const Tensor& counts_UE) const {
-  if (options_.balance == BalanceUnit::kStep) {
+  if (unit == BalanceUnit::kStep) {
     ops::CountChoices(ctx.stream, expert_NK, units, state_.so_far_E.View(counts_UE.shape()));
     ops::Copy(ctx.stream, state_.so_far_E.View(counts_UE.shape()), counts_UE);
     data_group_.AllReduce(counts_UE, ReduceOp::kSum, ctx.stream);
@@ -167,7 +167,30 @@ void RouterLayer::CountLoad(const LayerContext& ctx, const Saved& saved) const {
   add(saved.expert_NK, 1);
 }
 
-RouterLayer::Losses RouterLayer::FindLosses(const LayerContext& ctx, const Saved& saved) const {
+void RouterLayer::CountMargins(const LayerContext& ctx, const Saved& saved) const {
+  Arena::Scope scope(ctx.scratch);
+  ops::Router next = options_.router;
+  ++next.topk;
+  const Shape shape{saved.logits_NE.dim(0), next.topk};
+  const Tensor expert_NJ = ctx.scratch->Allocate(DType::kInt32, shape, "best experts");
+  const Tensor score_NJ = ctx.scratch->Allocate(DType::kFloat32, shape, "best experts");
+  ops::RouterForward(ctx.stream, next, saved.logits_NE, state_.bias_E, expert_NJ, score_NJ);
+  ops::CountMargins(ctx.stream, saved.logits_NE, state_.bias_E, expert_NJ, state_.margins_EQ);
+}
+
+Tensor RouterLayer::UnbiasedChoices(const LayerContext& ctx, const Saved& saved) const {
+  if (state_.bias_E.empty() && options_.router.num_groups == 1) return saved.chosen_NK;
+  const Tensor expert_NK =
+      ctx.scratch->Allocate(DType::kInt32, saved.chosen_NK.shape(), "unbiased choices");
+  const Tensor probability_NK =
+      ctx.scratch->Allocate(DType::kFloat32, expert_NK.shape(), "unbiased choices");
+  ops::RouterForward(ctx.stream, Unbiased(options_.router), saved.logits_NE, Tensor(), expert_NK,
+                     probability_NK);
+  return expert_NK;
+}
+
+RouterLayer::Losses RouterLayer::FindLosses(const LayerContext& ctx, const BalanceLoss& loss,
+                                            const Tensor& expert_NK) const {
   const int64_t samples = ctx.batch->num_samples;
   // Where samples differ in length, it is share_U that divides by it.
   const bool alike = ctx.batch->sample_number_T.empty();
@@ -179,46 +202,68 @@ RouterLayer::Losses RouterLayer::FindLosses(const LayerContext& ctx, const Saved
       options_.z_loss_coeff * sample_weight * static_cast<float>(losses.z_factor);
   losses.terms.units = Units(ctx, 1);
   losses.terms.share_U = ctx.batch->sample_share_S;
-  if (options_.balance == BalanceUnit::kNone) return losses;
-  CHECK(alike || options_.balance == BalanceUnit::kSample);
-  const int64_t of_unit = options_.balance == BalanceUnit::kSample ? 1 : samples;
+  if (loss.unit == BalanceUnit::kNone) return losses;
+  CHECK(alike || loss.unit == BalanceUnit::kSample);
+  const int64_t of_unit = loss.unit == BalanceUnit::kSample ? 1 : samples;
   losses.balance_factor = BalanceFactor(options_, of_unit * length, of_unit);
   // Choices are the mean of all micro-batches that were counted.
-  if (options_.balance == BalanceUnit::kStep)
+  if (loss.unit == BalanceUnit::kStep)
     losses.balance_factor /= static_cast<double>(++*state_.micro_batches * data_group_.size());
   losses.terms.balance_weight =
-      options_.aux_loss_coeff * sample_weight * static_cast<float>(losses.balance_factor);
+      loss.coeff * sample_weight * static_cast<float>(losses.balance_factor);
   losses.terms.units = Units(ctx, of_unit);
   losses.terms.counts_UE = ctx.scratch->Allocate(
       DType::kInt64, {samples / of_unit, options_.num_experts}, "expert counts");
-  Tensor expert_NK = saved.chosen_NK;
-  if (!state_.bias_E.empty() || options_.router.num_groups > 1) {
-    expert_NK = ctx.scratch->Allocate(DType::kInt32, expert_NK.shape(), "unbiased choices");
-    const Tensor probability_NK =
-        ctx.scratch->Allocate(DType::kFloat32, expert_NK.shape(), "unbiased choices");
-    ops::RouterForward(ctx.stream, Unbiased(options_.router), saved.logits_NE, Tensor(), expert_NK,
-                       probability_NK);
-  }
-  CountUnits(ctx, expert_NK, losses.terms.units, losses.terms.counts_UE);
+  CountUnits(ctx, loss.unit, expert_NK, losses.terms.units, losses.terms.counts_UE);
   return losses;
+}
+
+// The op adds the gradient of one balance loss to that of the probabilities. Of further losses it
+// is asked with probabilities that have no gradient.
+void RouterLayer::AddFurtherLosses(const LayerContext& ctx, const Saved& saved,
+                                   const Tensor& expert_NK, const Tensor& dlogits_NE) const {
+  if (options_.further_balances.empty()) return;
+  Arena::Scope scope(ctx.scratch);
+  const Tensor none_NK =
+      ctx.scratch->Allocate(DType::kFloat32, saved.probability_NK.shape(), "no gradient");
+  const Tensor further_NE =
+      ctx.scratch->Allocate(DType::kFloat32, dlogits_NE.shape(), "router gradient");
+  const Tensor values_N2 =
+      ctx.scratch->Allocate(DType::kFloat32, {dlogits_NE.dim(0), 2}, "router losses");
+  ops::Zero(ctx.stream, none_NK);
+  for (size_t i = 0; i < options_.further_balances.size(); ++i) {
+    Arena::Scope counts(ctx.scratch);
+    Losses losses = FindLosses(ctx, options_.further_balances[i], expert_NK);
+    losses.terms.z_weight = 0;
+    ops::RouterBackward(ctx.stream, options_.router, saved.logits_NE, saved.chosen_NK, none_NK,
+                        losses.terms, further_NE, values_N2);
+    ops::Add(ctx.stream, further_NE, dlogits_NE);
+    ops::AddRouterLosses(ctx.stream, values_N2, losses.balance_factor, /*z_factor=*/0,
+                         state_.losses_B2.Select(0, static_cast<int64_t>(i) + 1));
+  }
 }
 
 void RouterLayer::Backward(const LayerContext& ctx, const Tensor& dprobability_NK,
                            const Tensor& dx_NH, const Saved& saved) {
   Arena::Scope scope(ctx.scratch);
   const int64_t rows = dx_NH.dim(0);
-  const Losses losses = FindLosses(ctx, saved);
+  const bool balances =
+      options_.balance != BalanceUnit::kNone || !options_.further_balances.empty();
+  const Tensor expert_NK = balances ? UnbiasedChoices(ctx, saved) : Tensor();
+  const Losses losses = FindLosses(ctx, {options_.balance, options_.aux_loss_coeff}, expert_NK);
   const Tensor dlogits_NE =
       ctx.scratch->Allocate(DType::kFloat32, saved.logits_NE.shape(), "router gradient");
   const Tensor values_N2 = ctx.scratch->Allocate(DType::kFloat32, {rows, 2}, "router losses");
   ops::RouterBackward(ctx.stream, options_.router, saved.logits_NE, saved.chosen_NK,
                       dprobability_NK, losses.terms, dlogits_NE, values_N2);
   ops::AddRouterLosses(ctx.stream, values_N2, losses.balance_factor, losses.z_factor,
-                       state_.losses_2);
+                       state_.losses_B2.Select(0, 0));
+  AddFurtherLosses(ctx, saved, expert_NK, dlogits_NE);
   if (!state_.chosen_E.empty()) {
     ops::CountChoices(ctx.stream, saved.chosen_NK, Units(ctx, ctx.batch->num_samples),
                       state_.chosen_E.View({1, options_.num_experts}));
   }
+  if (!state_.margins_EQ.empty()) CountMargins(ctx, saved);
   if (!state_.load_2E.empty()) CountLoad(ctx, saved);
   const Tensor dbias_E = has_bias() ? bias_.grad : Tensor();
   if (!weight_.frozen || !dbias_E.empty())

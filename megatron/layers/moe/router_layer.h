@@ -62,6 +62,7 @@ class RouterLayer {
 
   bool has_bias() const { return !bias_.name.empty(); }
   void CountLoad(const LayerContext& ctx, const Saved& saved) const;
+  void CountMargins(const LayerContext& ctx, const Saved& saved) const;
   // Returns x in fp32: x itself, or a copy in scratch memory.
   Tensor InFloat(const LayerContext& ctx, const Tensor& x) const;
   // Returns the tensor that is multiplied with the weight.
@@ -76,9 +77,16 @@ class RouterLayer {
   // The units of this rank's rows: samples, or groups of consecutive ones.
   static ops::RouterUnits Units(const LayerContext& ctx, int64_t samples_of_unit);
   // Writes counts[u, e], the choices of all of a unit's tokens, whatever rank holds them.
-  void CountUnits(const LayerContext& ctx, const Tensor& expert_NK, const ops::RouterUnits& units,
-                  const Tensor& counts_UE) const;
-  Losses FindLosses(const LayerContext& ctx, const Saved& saved) const;
+  void CountUnits(const LayerContext& ctx, BalanceUnit unit, const Tensor& expert_NK,
+                  const ops::RouterUnits& units, const Tensor& counts_UE) const;
+  // Returns the choices that balance losses count: those without biases and groups.
+  Tensor UnbiasedChoices(const LayerContext& ctx, const Saved& saved) const;
+  // The terms of one balance loss; `expert_NK` are the unbiased choices.
+  Losses FindLosses(const LayerContext& ctx, const BalanceLoss& loss,
+                    const Tensor& expert_NK) const;
+  // Adds what balance losses but the first add to dlogits and to the sums of the state.
+  void AddFurtherLosses(const LayerContext& ctx, const Saved& saved, const Tensor& expert_NK,
+                        const Tensor& dlogits_NE) const;
 
   MoeOptions options_;
   std::string name_;

@@ -1,5 +1,6 @@
 #include "megatron/layers/moe/router_layer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <vector>
@@ -91,6 +92,49 @@ TEST_F(RouterLayerTest, TheLikeliestExpertsAreChosenWithTheSoftmaxOverTheirLogit
     EXPECT_NEAR(probability[0], 1 / (1 + std::exp(logits[second] - logits[first])), 1e-6);
     EXPECT_NEAR(probability[0] + probability[1], 1, 1e-6);
   }
+}
+
+// What each loss adds to gradients, it adds beside others too.
+TEST_F(RouterLayerTest, SeveralBalanceLossesAddUp) {
+  struct Outcome {
+    std::vector<double> gradients, losses;
+  };
+  const auto run = [&](const std::vector<BalanceLoss>& balances) {
+    TransformerOptions options = Options();
+    options.moe.balance = balances[0].unit;
+    options.moe.aux_loss_coeff = balances[0].coeff;
+    options.moe.further_balances.assign(balances.begin() + 1, balances.end());
+    options.moe.z_loss_coeff = 0.125f;
+    LayerHarness harness({3, 3});
+    harness.batch().sample_weight = 1;
+    const std::shared_ptr<RouterLayer> router = MakeRouter(options);
+    harness.Bind(ParametersOf(router.get()));
+    state_.StartStep(harness.context().stream);
+    const ops::HostTensor x = ops::HostTensor::Normal({kTokens, kHidden}, DType::kFloat32, 1);
+    const ops::HostTensor dprobability({kTokens, 2}, DType::kFloat32);
+    const ops::HostTensor dx({kTokens, kHidden}, DType::kFloat32);
+    RouterLayer::Saved saved;
+    router->Forward(harness.context(), x, &saved);
+    router->Backward(harness.context(), dprobability, dx, saved);
+    const float* const losses = state_.losses_B2().data<float>();
+    return Outcome{dx.Values(), std::vector<double>(losses, losses + 2 * balances.size())};
+  };
+  const BalanceLoss sample = {BalanceUnit::kSample, 0.5f}, step = {BalanceUnit::kStep, 2},
+                    batch = {BalanceUnit::kMicroBatch, 4};
+  const Outcome none = run({{BalanceUnit::kNone, 0}}), all = run({sample, step, batch});
+  std::vector<double> want = none.gradients;
+  for (const BalanceLoss& loss : {sample, step, batch}) {
+    const Outcome one = run({loss});
+    double most = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      want[i] += one.gradients[i] - none.gradients[i];
+      most = std::max(most, std::abs(one.gradients[i] - none.gradients[i]));
+    }
+    EXPECT_GT(most, 1e-3);
+  }
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(all.gradients[i], want[i], 1e-6);
+  EXPECT_EQ(all.losses, (std::vector<double>{run({sample}).losses[0], none.losses[1],
+                                             run({step}).losses[0], 0, run({batch}).losses[0], 0}));
 }
 
 TEST_F(RouterLayerTest, BeyondItsCapacityAnExpertTakesNoMoreChoices) {

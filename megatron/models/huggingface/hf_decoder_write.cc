@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "megatron/layers/latent_scale.h"
+#include "megatron/layers/longrope_scale.h"
 #include "megatron/models/huggingface/hf_decoder.h"
 
 namespace megatron {
@@ -45,21 +46,22 @@ void CheckRotation(const HfDecoder& family, const TransformerOptions& layer,
                    const Requirements& require) {
   const RotaryOptions& rotary = layer.rotary_options;
   const bool linear = rotary.interpolation_factor != 1, llama3 = rotary.scaling_factor > 0;
-  const bool yarn = rotary.yarn.factor > 0;
+  const bool yarn = rotary.yarn.factor > 0, longrope = !rotary.longrope.long_factors.empty();
   require(layer.rotary, "position_embedding_type none", "rotary positions");
   require(rotary.percent == 1 || family.partial_rotation, "rotary_percent",
           "rotation of all channels of a head");
-  require(linear + llama3 + yarn <= 1,
-          "rotary_seq_len_interpolation_factor, use_rope_scaling and YaRN together",
+  require(linear + llama3 + yarn + longrope <= 1,
+          "rotary_seq_len_interpolation_factor, use_rope_scaling, YaRN and LongRoPE together",
           "one rope_scaling");
   require(family.scaled_rotation || !(linear || llama3 || yarn), "scaled rotary positions",
           "no rope_scaling that all versions of transformers heed");
   require(!yarn || (rotary.yarn.mscale > 0 && rotary.yarn.mscale_all_dim > 0) ||
               (rotary.yarn.mscale == 1 && rotary.yarn.mscale_all_dim == 0),
           "one of yarn_mscale and yarn_mscale_all_dim", "both or neither");
+  require(family.longrope || !longrope, "longrope_long_factors", "one factor of all wavelengths");
   require(layer.rotary_layers.empty(), "no_rope_freq", "rotation in all layers");
   // Their layers with windows are not scaled.
-  const bool local = family.gemma && layer.window_size > 0;
+  const bool local = family.local_rotation && layer.window_size > 0;
   require((rotary.local_base > 0) == local, "rotary_base_local, or its absence,",
           local ? "another base in layers with windows" : "one base");
 }
@@ -82,6 +84,11 @@ int64_t DenseLayers(const TransformerOptions& layer) {
   return dense;
 }
 
+// The number of scores of its experts that are a group's.
+int ScoresOfGroup(const ops::Router& router) {
+  return router.group_score_topk > 0 ? router.group_score_topk : router.topk / router.group_topk;
+}
+
 void CheckDeepSeekExperts(const HfDecoder& family, const TransformerOptions& layer,
                           const Requirements& require) {
   const MoeOptions& moe = layer.moe;
@@ -96,14 +103,16 @@ void CheckDeepSeekExperts(const HfDecoder& family, const TransformerOptions& lay
     require(
         router.score == ops::RouterScore::kSoftmax && router.pre_softmax && !router.choose_by_logit,
         "moe_router_score_function, or no moe_router_pre_softmax,", "softmax over all experts");
-    require(router.num_groups == 1, "moe_router_num_groups", "no groups of experts");
+    require(router.num_groups == 1 || ScoresOfGroup(router) == 1,
+            "moe_router_group_score_topk other than 1",
+            "groups that are chosen by their best expert");
     return require(!moe.expert_bias, "moe_router_enable_expert_bias", "no such bias");
   }
   require(router.score == ops::RouterScore::kSigmoid && !router.choose_by_logit,
           "moe_router_score_function", "sigmoid");
   require(router.topk >= 2, "moe_router_topk: 1", "two and more");
-  require(router.num_groups == 1 || router.topk == 2 * router.group_topk,
-          "moe_router_group_topk other than half of moe_router_topk", "that");
+  require(router.num_groups == 1 || ScoresOfGroup(router) == 2,
+          "moe_router_group_score_topk other than 2", "groups that are chosen by their two best");
 }
 
 void CheckExperts(const HfDecoder& family, const TransformerOptions& layer,
@@ -116,6 +125,7 @@ void CheckExperts(const HfDecoder& family, const TransformerOptions& layer,
           "experts that take all tokens");
   if (family.is_deepseek()) return CheckDeepSeekExperts(family, layer, require);
   const bool qwen = family.experts == HfExperts::kQwen;
+  const bool olmoe = family.experts == HfExperts::kOlmoe;
   require(qwen || DenseLayers(layer) == 0, "moe_layer_freq", "experts in all layers");
   require(qwen || moe.ffn_hidden_size == layer.ffn_hidden_size,
           "moe_ffn_hidden_size other than ffn_hidden_size", "one width");
@@ -126,7 +136,8 @@ void CheckExperts(const HfDecoder& family, const TransformerOptions& layer,
   const ops::Router& router = moe.router;
   require(router.score == ops::RouterScore::kSoftmax && !router.choose_by_logit,
           "moe_router_score_function, or sinkhorn,", "softmax");
-  require(qwen || !router.pre_softmax, "moe_router_pre_softmax", "softmax over the chosen experts");
+  require(qwen || olmoe || !router.pre_softmax, "moe_router_pre_softmax",
+          "softmax over the chosen experts");
   require(router.scaling_factor == 1, "moe_router_topk_scaling_factor", "none");
   require(router.num_groups == 1, "moe_router_num_groups", "no groups of experts");
   require(!moe.expert_bias, "moe_router_enable_expert_bias", "no such bias");
@@ -168,10 +179,16 @@ void CheckScales(const HfDecoder& family, const ModelOptions& options,
           family.gemma ? "no apply_layernorm_1p" : "apply_layernorm_1p",
           family.gemma ? "gains that are stored less one"
                        : "gains that are stored as they are; adding the one would round them");
+  require(layer.reordered_norm == family.reordered_norm, "reordered_norm, or its absence,",
+          family.reordered_norm ? "norms behind branches alone" : "norms in front of branches");
+  require(family.softcaps || (layer.score_softcap == 0 && options.logit_softcap == 0),
+          "attn_logit_softcapping, or final_logit_softcapping,", "no caps");
   require(layer.sandwich_norm == family.gemma, "sandwich_norm, or its absence,",
           family.gemma ? "norms on both sides of a branch" : "none behind branches");
   const float scale = family.gemma ? std::sqrt(static_cast<float>(layer.hidden_size)) : 1.0f;
   require(options.embedding_scale == scale, "embedding_scale", absl::StrCat("the factor ", scale));
+  require(options.output_scale == 1 && options.embedding_output_scale == 1, "use_mup",
+          "embeddings and logits without a factor");
   if (family.is_latent()) {
     return require(layer.softmax_scale == LatentSoftmaxScale(layer), "softmax_scale",
                    "scores that are scaled by kv_channels and YaRN");
@@ -192,6 +209,12 @@ HfJson RopeScaling(const RotaryOptions& rotary) {
   }
   if (rotary.interpolation_factor != 1)
     return {{"rope_type", "linear"}, {"factor", rotary.interpolation_factor}};
+  const LongRopeOptions& longrope = rotary.longrope;
+  if (!longrope.long_factors.empty()) {
+    return {{"type", "longrope"},
+            {"long_factor", longrope.long_factors},
+            {"short_factor", longrope.short_factors}};
+  }
   const YarnOptions& yarn = rotary.yarn;
   if (yarn.factor == 0) return nullptr;
   HfJson scaling = {
@@ -205,6 +228,8 @@ HfJson RopeScaling(const RotaryOptions& rotary) {
     scaling.update({{"mscale", yarn.mscale}, {"mscale_all_dim", yarn.mscale_all_dim}});
   return scaling;
 }
+
+HfJson NumberOrNull(float value) { return value > 0 ? HfJson(ShortestDouble(value)) : HfJson(); }
 
 HfJson LayerTypes(const TransformerOptions& layer) {
   HfJson types = HfJson::array();
@@ -226,6 +251,7 @@ void WriteDeepSeekExperts(const HfDecoder& family, const TransformerOptions& lay
                           HfJson* config) {
   const MoeOptions& moe = layer.moe;
   const bool v3 = family.experts == HfExperts::kDeepSeekV3;
+  const bool groups = moe.router.num_groups > 1;
   config->update({{"n_routed_experts", moe.num_experts},
                   {"num_experts_per_tok", moe.router.topk},
                   {"moe_intermediate_size", moe.ffn_hidden_size},
@@ -234,7 +260,9 @@ void WriteDeepSeekExperts(const HfDecoder& family, const TransformerOptions& lay
                   {"routed_scaling_factor", ShortestDouble(moe.router.scaling_factor)},
                   {"norm_topk_prob", v3},
                   {"scoring_func", v3 ? "sigmoid" : "softmax"},
-                  {"topk_method", v3 ? "noaux_tc" : "greedy"},
+                  {"topk_method", v3       ? "noaux_tc"
+                                  : groups ? "group_limited_greedy"
+                                           : "greedy"},
                   {"n_group", moe.router.num_groups},
                   {"topk_group", moe.router.group_topk}});
   if (v3) (*config)["rope_interleave"] = true;
@@ -243,18 +271,18 @@ void WriteDeepSeekExperts(const HfDecoder& family, const TransformerOptions& lay
 void WriteExperts(const HfDecoder& family, const TransformerOptions& layer, HfJson* config) {
   if (family.is_deepseek()) return WriteDeepSeekExperts(family, layer, config);
   const MoeOptions& moe = layer.moe;
-  const bool qwen = family.experts == HfExperts::kQwen;
-  config->update({{qwen ? "num_experts" : "num_local_experts", moe.num_experts},
+  const bool qwen = family.experts == HfExperts::kQwen, olmoe = family.experts == HfExperts::kOlmoe;
+  config->update({{qwen || olmoe ? "num_experts" : "num_local_experts", moe.num_experts},
                   {"num_experts_per_tok", moe.router.topk},
                   {"router_aux_loss_coef", ShortestDouble(moe.aux_loss_coeff)},
                   {"output_router_logits", false}});
+  if (qwen || olmoe) (*config)["norm_topk_prob"] = !moe.router.pre_softmax;
   if (!qwen) return;
   HfJson dense = HfJson::array();
   for (int64_t i = 0; i < layer.num_layers; ++i) {
     if (!moe.IsMoeLayer(i)) dense.push_back(i);
   }
   config->update({{"moe_intermediate_size", moe.ffn_hidden_size},
-                  {"norm_topk_prob", !moe.router.pre_softmax},
                   {"decoder_sparse_step", 1},
                   {"mlp_only_layers", dense}});
   if (family.gated_shared_expert)
@@ -299,11 +327,20 @@ void CheckHfDecoder(const HfDecoder& family, const ModelOptions& options, HfReas
   CheckWindows(family, layer, require);
   CheckExperts(family, layer, require);
   CheckScales(family, options, require);
+  require(
+      layer.qk_norm_all_heads == family.qk_norm_all_heads,
+      "qk_layernorm_all_heads, or its absence,",
+      family.qk_norm_all_heads ? "norms of all heads together" : "no norms of all heads together");
   require(layer.qk_norm == family.qk_norm, family.qk_norm ? "no qk_layernorm" : "qk_layernorm",
           family.qk_norm ? "norms of queries and keys" : "none");
   require(
       (layer.sink == AttentionSink::kLearned) == family.sinks && layer.sink != AttentionSink::kZero,
       "softmax_type", family.sinks ? "learnable sinks" : "no sinks");
+  const LongRopeOptions& longrope = layer.rotary_options.longrope;
+  require(longrope.long_factors.empty() ||
+              longrope.magnitude == LongRopeMagnitude(static_cast<double>(options.max_positions),
+                                                      longrope.original_context),
+          "longrope_attention_factor", "the factor of both contexts");
   require(family.head_width != HfHeadWidth::kFixed ||
               layer.kv_channels * layer.num_attention_heads == layer.hidden_size,
           "kv_channels",
@@ -343,15 +380,18 @@ HfJson HfDecoderConfig(const HfDecoder& family, const ModelOptions& options) {
   if (family.partial_rotation) config["partial_rotary_factor"] = layer.rotary_options.percent;
   if (family.fused) {
     config["resid_pdrop"] = config["embd_pdrop"] = ShortestDouble(layer.hidden_dropout);
-    config["original_max_position_embeddings"] = options.max_positions;
+    const LongRopeOptions& longrope = layer.rotary_options.longrope;
+    config["original_max_position_embeddings"] =
+        longrope.long_factors.empty() ? options.max_positions
+                                      : static_cast<int64_t>(longrope.original_context);
   }
   if (!family.gemma) return config;
   const double scalar = QueryScalar(layer);
   const auto whole = static_cast<int64_t>(scalar);
   const bool is_whole = static_cast<double>(whole) == scalar;
   config.update({{"query_pre_attn_scalar", is_whole ? HfJson(whole) : HfJson(scalar)},
-                 {"attn_logit_softcapping", nullptr},
-                 {"final_logit_softcapping", nullptr}});
+                 {"attn_logit_softcapping", NumberOrNull(layer.score_softcap)},
+                 {"final_logit_softcapping", NumberOrNull(options.logit_softcap)}});
   if (layer.rotary_options.local_base > 0)
     config["rope_local_base_freq"] = layer.rotary_options.local_base;
   return config;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
+#include <vector>
 
 #include "megatron/ops/adamw_step.h"
 #include "megatron/ops/cuda/device.cuh"
@@ -335,14 +336,24 @@ void AdamWUpdate(const Stream& stream, const AdamWOptions& options,
                  const Tensor& out_N) {
   const AdamWStep step = StepOf(options, OptimizerSegment());
   const Flat flat = {FloatsOf(grad_N), m_N.raw(), v_N.raw(), master_N.raw()};
-  const auto launch = [&](const auto& map) {
-    ForEachLaunch(
-        segments,
-        [&](const OptimizerSegment& segment) {
-          const AdamWStep here = StepOf(options, segment);
-          return std::pair<float, float>(here.keep, here.step_size);
-        },
-        [&](const Segments& batch) { LaunchUpdate(stream, batch, map, flat, out_N); });
+  // The segments with one epsilon have launches of their own.
+  const auto launch = [&](auto map) {
+    std::vector<OptimizerSegment> left(segments.begin(), segments.end());
+    while (!left.empty()) {
+      const float factor = left.front().epsilon_factor;
+      const auto others = std::stable_partition(
+          left.begin(), left.end(),
+          [factor](const OptimizerSegment& segment) { return segment.epsilon_factor == factor; });
+      map.step.epsilon = StepOf(options, left.front()).epsilon;
+      ForEachLaunch(
+          absl::MakeConstSpan(left.data(), static_cast<size_t>(others - left.begin())),
+          [&](const OptimizerSegment& segment) {
+            const AdamWStep here = StepOf(options, segment);
+            return std::pair<float, float>(here.keep, here.step_size);
+          },
+          [&](const Segments& batch) { LaunchUpdate(stream, batch, map, flat, out_N); });
+      left.erase(left.begin(), others);
+    }
   };
   const auto launch_with = [&](auto m_type, auto v_type) {
     using M = decltype(m_type);

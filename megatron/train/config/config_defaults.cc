@@ -2,18 +2,56 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "megatron/data/tasks/labelled_task.h"
+#include "megatron/layers/longrope_scale.h"
 #include "megatron/optim/batch_size_schedule.h"
 #include "megatron/train/config/batch_sizes.h"
 #include "megatron/train/config/config.pb.h"
 #include "megatron/train/config/elastic_batch.h"
+#include "megatron/train/costs/layer_shape.h"
+#include "megatron/train/recipes/labelled_task_of.h"
 #include "megatron/train/recipes/model_rules_of.h"
 
 namespace megatron {
 namespace {
+
+// What the file gives out of range is left to the validation.
+void ResolveLongRope(config::ModelConfig* model) {
+  const int64_t original = model->longrope_original_max_position_embeddings();
+  if (model->longrope_long_factors_size() == 0 || model->has_longrope_attention_factor() ||
+      model->max_position_embeddings() < 1 || original < 2) {
+    return;
+  }
+  model->set_longrope_attention_factor(LongRopeMagnitude(
+      static_cast<double>(model->max_position_embeddings()), static_cast<double>(original)));
+}
+
+void ResolveExperts(config::ModelConfig* model) {
+  if (!model->has_num_experts()) return;
+  if (!model->has_moe_ffn_hidden_size() && model->has_ffn_hidden_size())
+    model->set_moe_ffn_hidden_size(model->ffn_hidden_size());
+  if (model->has_moe_router_num_groups() && !model->has_moe_router_group_score_topk() &&
+      model->moe_router_group_topk() > 0 &&
+      model->moe_router_topk() >= model->moe_router_group_topk()) {
+    model->set_moe_router_group_score_topk(model->moe_router_topk() /
+                                           model->moe_router_group_topk());
+  }
+}
+
+// A BERT's head tells apart what the labels of its task do.
+void ResolveTask(config::PretrainConfig* config) {
+  const std::optional<LabelledTask> task = LabelledTaskOf(config->data());
+  config::ModelConfig* const model = config->mutable_model();
+  if (!task.has_value() || model->model_type() != config::ModelType::bert) return;
+  const TaskLabels labels = LabelsOf(*task);
+  if (!model->has_num_classes() && labels.classes > 0) model->set_num_classes(labels.classes);
+  if (!model->has_num_choices() && labels.choices > 1) model->set_num_choices(labels.choices);
+}
 
 void ResolveModel(config::ModelConfig* model) {
   const int64_t hidden_size = model->hidden_size();
@@ -33,8 +71,12 @@ void ResolveModel(config::ModelConfig* model) {
     const SampleLengths lengths = rules.LengthsOf(*model);
     model->set_max_position_embeddings(std::max(lengths.seq_length, lengths.encoder_seq_length));
   }
-  if (model->has_num_experts() && !model->has_moe_ffn_hidden_size() && model->has_ffn_hidden_size())
-    model->set_moe_ffn_hidden_size(model->ffn_hidden_size());
+  ResolveLongRope(model);
+  ResolveExperts(model);
+  if (model->use_mup() && hidden_size > 0) {
+    if (!model->has_mup_base_hidden_size()) model->set_mup_base_hidden_size(hidden_size);
+    if (!model->has_mup_output_mult()) model->set_mup_output_mult(1 / MupWidthMult(*model));
+  }
   if (!model->has_embedding_init_method_std() && !model->init_method_xavier_uniform())
     model->set_embedding_init_method_std(model->init_method_std());
 }
@@ -154,6 +196,7 @@ void ResolveDefaults(config::PretrainConfig* config) {
   config->mutable_data();
   config->mutable_logging();
   config->mutable_system();
+  ResolveTask(config);
   ResolveModel(config->mutable_model());
   ResolveCurriculum(config);
   ResolveRandomLtd(config);

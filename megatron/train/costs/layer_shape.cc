@@ -20,6 +20,16 @@ LayerShape ToLayerShape(const config::ModelConfig& model) {
     layer.shared_key = model.qk_pos_emb_head_dim();
     layer.own_key_width = model.num_attention_heads() * model.qk_head_dim();
   }
+  if (model.has_hybrid_layer_pattern()) {
+    layer.mamba_heads = model.mamba_num_heads();
+    layer.mamba_inner = model.mamba_num_heads() * model.mamba_head_dim();
+    layer.mamba_groups = model.mamba_num_groups();
+    layer.mamba_state = model.mamba_state_dim();
+    layer.delta_keys = model.linear_num_key_heads() * model.linear_key_head_dim();
+    layer.delta_values = model.linear_num_value_heads() * model.linear_value_head_dim();
+    layer.delta_heads = model.linear_num_value_heads();
+    layer.delta_taps = model.linear_conv_kernel_dim();
+  }
   layer.ffn = model.ffn_hidden_size();
   layer.is_gated = model.swiglu() || model.gated_linear_unit();
   layer.num_experts = model.num_experts();
@@ -30,21 +40,51 @@ LayerShape ToLayerShape(const config::ModelConfig& model) {
   return layer;
 }
 
+double MupWidthMult(const config::ModelConfig& model) {
+  if (!model.use_mup()) return 1;
+  return static_cast<double>(model.hidden_size()) /
+         static_cast<double>(model.mup_base_hidden_size());
+}
+
 int64_t NormWeights(const config::ModelConfig& model, int64_t channels) {
   return model.normalization() == config::Normalization::LayerNorm ? 2 * channels : channels;
 }
 
-int64_t LayerBiases(const config::ModelConfig& model, bool has_experts) {
+int64_t AttentionBiases(const config::ModelConfig& model) {
   const LayerShape layer = ToLayerShape(model);
   // Only the last projection of latent attention has a bias.
   const int64_t qkv =
       model.multi_latent_attention() ? 0 : layer.query_width + KeyAndValueWidth(layer);
-  const int64_t parts = layer.is_gated ? 2 : 1;
   if (model.disable_bias_linear()) return model.add_qkv_bias() ? qkv : 0;
-  if (!has_experts) return qkv + parts * layer.ffn + 2 * layer.hidden;
+  return qkv + layer.hidden;
+}
+
+int64_t MlpBiases(const config::ModelConfig& model, bool has_experts) {
+  if (model.disable_bias_linear()) return 0;
+  const LayerShape layer = ToLayerShape(model);
+  const int64_t parts = layer.is_gated ? 2 : 1;
+  if (!has_experts) return parts * layer.ffn + layer.hidden;
   const int64_t router = layer.num_experts;
-  return qkv + layer.hidden + router +
-         layer.num_experts * (parts * layer.expert_ffn + layer.hidden);
+  return router + layer.num_experts * (parts * layer.expert_ffn + layer.hidden);
+}
+
+int64_t LayerBiases(const config::ModelConfig& model, bool has_experts) {
+  return AttentionBiases(model) + MlpBiases(model, has_experts);
+}
+
+int64_t DeltaVectorWeights(const config::ModelConfig& model) {
+  const LayerShape layer = ToLayerShape(model);
+  // The convolution; of each value head the bias of decays and A_log; the norm of all heads.
+  return layer.delta_taps * (2 * layer.delta_keys + layer.delta_values) + 2 * layer.delta_heads +
+         model.linear_value_head_dim();
+}
+
+int64_t MambaVectorWeights(const config::ModelConfig& model) {
+  constexpr int64_t kTaps = 4;
+  const LayerShape layer = ToLayerShape(model);
+  const int64_t convolved = layer.mamba_inner + 2 * layer.mamba_groups * layer.mamba_state;
+  // The convolution with its biases; of each head the bias of steps, A_log and D; the norm.
+  return (kTaps + 1) * convolved + 3 * layer.mamba_heads + layer.mamba_inner;
 }
 
 }  // namespace megatron

@@ -16,12 +16,23 @@ int64_t ValueHeadDim(const config::ModelConfig& model);
 // Layers with a mixture of experts and layers with an MLP have the same shape.
 LayerShape ToLayerShape(const config::ModelConfig& model);
 
+// Returns how many times wider the model is than that of mup_base_hidden_size; 1 without muP.
+double MupWidthMult(const config::ModelConfig& model);
+
 // Returns the number of weights of a norm over `channels` channels: a gain each, and for a
 // LayerNorm a bias each.
 int64_t NormWeights(const config::ModelConfig& model, int64_t channels);
 
-// Returns the number of biases in a layer's self-attention and MLP, or in its router and experts.
+// Return the number of biases in a layer's self-attention, in its MLP, or in its router and experts,
+// and in both.
+int64_t AttentionBiases(const config::ModelConfig& model);
+int64_t MlpBiases(const config::ModelConfig& model, bool has_experts = false);
 int64_t LayerBiases(const config::ModelConfig& model, bool has_experts = false);
+
+// Return the number of weights of a Mamba-2 layer and of a gated delta net that belong to no matrix
+// product.
+int64_t MambaVectorWeights(const config::ModelConfig& model);
+int64_t DeltaVectorWeights(const config::ModelConfig& model);
 
 }  // namespace megatron
 

@@ -1,6 +1,7 @@
 // Tests what parallel_equivalence_test cannot test on every layout: the steps' load-balancing loss,
 // which depends on how many samples all ranks take at once, and the messages of padded experts.
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -58,6 +59,7 @@ std::vector<Layout> LayoutsOfFourSamples() {
 TEST(ExpertLayoutTest, TheBalanceDependsOnlyOnTheSamplesTakenAtOnce) {
   TrainerOptions run = RunWithExperts();
   run.model.transformer.moe.balance = BalanceUnit::kStep;
+  run.model.transformer.moe.further_balances = {{BalanceUnit::kSample, 0.02f}};
   Layout one;
   one.micro_batch_size = 4;
   const LayoutOutcome alone = Train(run, one);
@@ -104,6 +106,25 @@ TEST(ExpertLayoutTest, PaddedExpertsGetMessagesOfOneSizeAndGiveTheSame) {
   EXPECT_EQ(calls(padded, Collective::kAllToAllV), kSteps * 2 * 4 * 4);
   EXPECT_EQ(padded.sent->Of("etp-ep", Collective::kAllToAllV),
             int64_t{kSteps} * 2 * 4 * 4 * (2 * 8 * 32 * 4));
+}
+
+// Each rank counts the margins of its own rows.
+TEST(ExpertLayoutTest, QuantilesAreThoseOfTheGlobalBatch) {
+  TrainerOptions run = RunWithExperts();
+  MoeOptions& moe = run.model.transformer.moe;
+  moe.router.score = ops::RouterScore::kSigmoid;
+  moe.balance = BalanceUnit::kNone;
+  moe.capacity_factor.reset();
+  const LayoutOutcome unbalanced = Train(run, {});
+  moe.expert_bias = true;
+  moe.quantile_bins = 100;
+  const LayoutOutcome alone = Train(run, {});
+  EXPECT_EQ(alone.losses[0], unbalanced.losses[0]);
+  EXPECT_GT(std::abs(alone.losses[1] - unbalanced.losses[1]), 10 * kTolerance);
+  for (const Layout& layout : LayoutsOfFourSamples()) {
+    SCOPED_TRACE(ToString(layout));
+    ExpectTheSame(Train(run, layout), alone);
+  }
 }
 
 // Over 4 ranks on hosts of 2, the bytes that cross are far below those of flat dispatch, and every

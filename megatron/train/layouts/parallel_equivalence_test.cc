@@ -17,6 +17,7 @@
 #include "megatron/comm/process_groups.h"
 #include "megatron/comm/rank_grid.h"
 #include "megatron/models/model_harness.h"
+#include "megatron/optim/mup.h"
 #include "megatron/train/layouts/layout_harness.h"
 
 namespace megatron {
@@ -61,11 +62,11 @@ enum Setting {
   kDocuments,
   kNumSettings
 };
-constexpr std::array<int, kNumSettings> kValues = {8, 2, 6, 8, 2, 3, kNumParts, 4,
+constexpr std::array<int, kNumSettings> kValues = {9, 2, 6, 8, 2, 3, kNumParts, 4,
                                                    3, 2, 4, 7, 2, 3, 4,         2};
 using Case = std::array<int, kNumSettings>;
 
-enum Model { kGpt2, kLlama, kWindowed, kLatent, kMtp, kMixtral, kDeepSeek, kBalanced };
+enum Model { kGpt2, kLlama, kWindowed, kLatent, kMtp, kHybrid, kMixtral, kDeepSeek, kBalanced };
 
 bool HasExperts(const Case& c) { return c[kModel] >= kMixtral; }
 
@@ -133,7 +134,14 @@ bool IsValid(const Case& c) {
   if (layout.tensor_side > 1 &&
       (layout.sequence_parallel || layout.context > 1 || HasExperts(c) || c[kRecompute] == 3 ||
        c[kModel] == kWindowed || c[kModel] == kLatent || c[kModel] == kMtp ||
+       c[kModel] == kHybrid ||
        layout.micro_batch_size % (layout.tensor_side * layout.tensor_depth) != 0)) {
+    return false;
+  }
+  // Its groups of heads are shared out over tensor- and context-parallel ranks.
+  if (c[kModel] == kHybrid &&
+      (4 % (layout.tensor * layout.context) != 0 ||
+       (layout.context > 1 && layout.context_parallel == ContextParallel::kHierarchical))) {
     return false;
   }
   if ((layout.sharding != DataSharding::kNone || layout.overlap) &&
@@ -185,7 +193,7 @@ std::vector<Case> AllCases() {
 }
 
 // The pairs of two settings and their values, by number.
-constexpr int kMostValues = 8;
+constexpr int kMostValues = 9;
 using Pairs = std::array<int, kNumSettings*(kNumSettings - 1) / 2>;
 constexpr int kNumPairs = kNumSettings * kMostValues * kNumSettings * kMostValues;
 
@@ -227,14 +235,31 @@ std::vector<Case> CoveringArray(const std::vector<Case>& all) {
 }
 
 TrainerOptions RunOf(const Case& c) {
-  const ModelOptions models[] = {SmallGpt2(), SmallLlama(),   SmallWindowed(), SmallLatent(),
-                                 SmallMtp(),  SmallMixtral(), SmallDeepSeek(), SmallBalanced()};
+  const ModelOptions models[] = {SmallGpt2(),    SmallLlama(),    SmallWindowed(),
+                                 SmallLatent(),  SmallMtp(),      SmallHybrid(),
+                                 SmallMixtral(), SmallDeepSeek(), SmallBalanced()};
   TrainerOptions run = TinyRun(
       models[c[kModel]], c[kOptimizer] == 0 ? OptimizerOptions::kSgd : OptimizerOptions::kAdamW);
+  if (c[kModel] == kGpt2) {
+    run.model.embedding_output_scale = 1.25f;
+    run.model.output_scale = 0.75f;
+    run.model.mup_width_mult = 2;
+    run.schedule.scaled_lr_factor = MupLrFactor(run.optimizer.kind, run.model.mup_width_mult);
+  }
   if (c[kModel] == kLlama) {
     run.model.transformer.qk_norm = run.model.transformer.sandwich_norm = true;
     run.model.embedding_scale = 1.5f;
   }
+  if (c[kModel] == kWindowed) run.model.transformer.score_softcap = 0.7f;
+  if (c[kModel] == kMtp) {
+    TransformerOptions& layer = run.model.transformer;
+    layer.num_query_groups = layer.num_attention_heads;  // norms of all heads share no group
+    layer.qk_norm = layer.qk_norm_all_heads = layer.reordered_norm = true;
+    layer.init_std = 0.08f;  // norms behind branches magnify the rounding of small ones
+    run.model.logit_softcap = 1.2f;
+  }
+  // States matter where the norms of what they give are those of small rows too.
+  if (c[kModel] == kHybrid) run.model.transformer.norm.epsilon = 1e-5f;
   // Routers make few decisions, with scores far apart; one stage has no experts.
   if (HasExperts(c)) {
     run.model.transformer.moe.layers = {false, true, false, true};
@@ -244,6 +269,7 @@ TrainerOptions RunOf(const Case& c) {
   if (c[kRecompute] == 1) {
     selective.core_attention = selective.mlp = selective.norm = true;
     selective.latent_heads = true;
+    selective.experts = c[kModel] == kDeepSeek || c[kModel] == kBalanced;
   }
   if (c[kRecompute] == 2) run.model.layer_recompute = {LayerRecompute::kUniform, 1};
   if (c[kRecompute] == 3) {
@@ -257,8 +283,8 @@ std::string Describe(const Case& c) {
   static constexpr const char* kRecomputes[] = {"none", "selective", "uniform",
                                                 "block, MLPs in chunks"};
   static constexpr const char* kModels[] = {
-      "gpt2",    "llama",    "windowed", "latent attention", "multi-token prediction",
-      "mixtral", "deepseek", "balanced"};
+      "gpt2",   "llama",   "windowed", "latent attention", "multi-token prediction",
+      "hybrid", "mixtral", "deepseek", "balanced"};
   return absl::StrCat(kModels[c[kModel]], c[kOptimizer] == 0 ? " sgd " : " adamw ",
                       ToString(LayoutOf(c)), " recompute ", kRecomputes[c[kRecompute]],
                       c[kDocuments] == 1 ? " documents" : "");
@@ -359,6 +385,28 @@ TEST(ParallelEquivalenceTest, WindowsSinksAndRotationsOfLayersAreFarAboveRoundin
   }
 }
 
+// Otherwise all layouts could leave one of them out.
+TEST(ParallelEquivalenceTest, StatesOfHybridLayersAreFarAboveRounding) {
+  const auto losses = [](int64_t states, int64_t keys) {
+    Case c{};
+    c[kModel] = kHybrid;
+    TrainerOptions options = RunOf(c);
+    options.model.transformer.mamba.state_dim = states;
+    options.model.transformer.delta.key_head_dim = keys;
+    LayoutRun how;
+    how.steps = kSteps;
+    how.layout.micro_batch_size = 4;
+    return TrainOnLayout(options, how, CountingSource()).losses;
+  };
+  const auto whole = losses(6, 6);
+  for (const auto& less : {losses(5, 6), losses(6, 5)}) {
+    double largest = 0;
+    for (int i = 0; i < kSteps; ++i)
+      largest = std::max(largest, std::fabs(less[i] - whole[i]) / whole[i]);
+    EXPECT_GT(largest, 10 * kLossTolerance);
+  }
+}
+
 // The word table of the last stage is a copy, which the output matrix is not. Layers of multi-token
 // prediction have experts.
 TEST(ParallelEquivalenceTest, MultiTokenPredictionHasACopyOfAnEmbeddingOfItsOwn) {
@@ -404,7 +452,8 @@ TEST(ParallelEquivalenceTest, EveryLayoutTrainsWhatOneRankTrains) {
 
   const CountingSource sources[] = {CountingSource(), CountingSource(/*documents=*/true)};
   std::map<std::array<int, 3>, LayoutOutcome> alone;
-  for (int model : {kGpt2, kLlama, kWindowed, kLatent, kMtp, kMixtral, kDeepSeek, kBalanced}) {
+  for (int model :
+       {kGpt2, kLlama, kWindowed, kLatent, kMtp, kHybrid, kMixtral, kDeepSeek, kBalanced}) {
     for (int optimizer : {0, 1}) {
       for (int documents : {0, 1}) {
         Case c{};

@@ -26,7 +26,11 @@ std::string DescribeEnd(const RunOptions& options, const RunEnd& end) {
   std::string why;
   if (end.code == kExitSavedOnSignal) why = " by a signal";
   if (end.code == kExitTimeLimit) why = " by train.exit_duration_in_mins";
-  if (end.code == kExitDone && !Finished(options, end)) why = " by train.exit_interval";
+  if (end.code == kExitDone && !Finished(options, end)) {
+    why = options.loop.phase_transitions.contains(end.iteration)
+              ? " by train.phase_transition_iterations, to go on with the next data"
+              : " by train.exit_interval";
+  }
   if (end.budget_spent) why = " by its privacy budget";
   return absl::StrFormat("\n%s at iteration %d of %d%s, %s after the start",
                          Finished(options, end) ? "finished" : "stopped", end.iteration,

@@ -13,6 +13,7 @@
 #include "megatron/layers/moe/expert_groups.h"
 #include "megatron/layers/tensor_grid.h"
 #include "megatron/models/make_stage.h"
+#include "megatron/optim/mup.h"
 #include "megatron/tensor/name_patterns.h"
 #include "megatron/train/diagnostics/diagnostics.h"
 #include "megatron/train/trainer/grid_groups.h"
@@ -70,8 +71,9 @@ absl::Status AddTensorReplicas(const ModelOptions& model, const Stream& stream,
 bool CanBeCaptured(const TrainerOptions& options, const ProcessGroups& groups) {
   return options.model.transformer.moe.num_experts == 0 &&
          (groups.data_context.size() == 1 || options.sharding < DataSharding::kGradients) &&
-         !options.weights_on_host && !options.data_parallel.overlap_grad_reduce &&
-         !options.data_parallel.overlap_param_gather;
+         !options.weights_on_host && !options.gradients_on_host &&
+         options.main_grads_dtype == DType::kFloat32 &&
+         !options.data_parallel.overlap_grad_reduce && !options.data_parallel.overlap_param_gather;
 }
 
 // Messages that go through the host's memory can't be part of a graph.
@@ -166,6 +168,8 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
   CHECK(frozen.ok()) << frozen.status();
   for (Parameter* parameter : stage_->parameters()) {
     parameter->frozen = frozen->Match(parameter->name);
+    if (options.model.mup_width_mult != 1)
+      ApplyMup(options.optimizer.kind, options.model.mup_width_mult, parameter);
     const bool is_embedding = absl::StartsWith(parameter->name, "embedding.");
     const bool uniform =
         is_embedding ? options.model.xavier_embeddings : options.model.xavier_uniform;
@@ -199,6 +203,8 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
   buffers.host_fraction = options.host_fraction;
   buffers.host_part_in_file = !options.state_directory.empty();
   buffers.extent_elements = options.state_extent_elements;
+  buffers.main_grads_dtype = options.main_grads_dtype;
+  buffers.gradients_on_host = options.gradients_on_host;
   buffers.weights_on_host = options.weights_on_host;
   buffers.weights_in_file = options.weights_on_host && !options.weight_directory.empty();
   buffers_ = std::make_unique<ParameterBuffers>(stage_->parameters(), buffers, ledger);
@@ -207,6 +213,12 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
     const TransformerOptions& transformer = options.model.transformer;
     qk_clip_ = std::make_unique<QkClip>(options.qk_clip, transformer.num_layers,
                                         transformer.num_attention_heads, buffers_.get(), ledger);
+  }
+  if (options.shard_copies > 0 && buffers.sharding != DataSharding::kNone &&
+      island.data_context_shards.size() > 1) {
+    shard_copies_ =
+        std::make_unique<ShardCopies>(stage_->parameters(), buffers_.get(),
+                                      island.data_context_shards, options.shard_copies, ledger);
   }
   if (options.replica_check_interval > 0)
     replica_check_ = std::make_unique<ReplicaCheck>(*buffers_, island, ledger);

@@ -1,10 +1,12 @@
 #include "megatron/train/trainer/model_section.h"
 
 #include <cmath>
+#include <vector>
 
 #include "megatron/base/round_up.h"
 #include "megatron/layers/latent_scale.h"
 #include "megatron/train/config/layer_pattern.h"
+#include "megatron/train/config/router_balance.h"
 #include "megatron/train/costs/layer_shape.h"
 #include "megatron/train/costs/lora_modules.h"
 #include "megatron/train/recipes/model_rules_of.h"
@@ -56,7 +58,7 @@ Float8Options ToFloat8(const config::PrecisionConfig& config) {
 }
 
 LoraOptions ToLora(const config::LoraConfig& config) {
-  return {config.dim(), config.alpha(), LoraModules(config)};
+  return {config.dim(), config.alpha(), LoraModules(config), static_cast<float>(config.dropout())};
 }
 
 RecomputeOptions ToRecompute(const config::RecomputeConfig& config) {
@@ -68,6 +70,7 @@ RecomputeOptions ToRecompute(const config::RecomputeConfig& config) {
   options.mlp = Contains(config, config::RecomputeModule::mlp);
   options.norm = Contains(config, config::RecomputeModule::layernorm);
   options.latent_heads = Contains(config, config::RecomputeModule::mla_up_proj);
+  options.experts = Contains(config, config::RecomputeModule::moe);
   return options;
 }
 
@@ -81,9 +84,9 @@ LayerRecompute ToLayerRecompute(const config::RecomputeConfig& config) {
   return options;
 }
 
-BalanceUnit ToBalanceUnit(const config::ModelConfig& model) {
-  if (model.moe_aux_loss_coeff() == 0) return BalanceUnit::kNone;
-  switch (model.moe_router_load_balancing_type()) {
+BalanceUnit ToBalanceUnit(const RouterBalance& balance) {
+  if (balance.coeff == 0) return BalanceUnit::kNone;
+  switch (balance.type) {
     case config::RouterLoadBalancing::seq_aux_loss:
       return BalanceUnit::kSample;
     case config::RouterLoadBalancing::aux_loss:
@@ -92,6 +95,7 @@ BalanceUnit ToBalanceUnit(const config::ModelConfig& model) {
       return BalanceUnit::kStep;
     case config::RouterLoadBalancing::none:
     case config::RouterLoadBalancing::sinkhorn:
+    case config::RouterLoadBalancing::quantile_balancing:
       break;
   }
   return BalanceUnit::kNone;
@@ -125,16 +129,23 @@ MoeOptions ToMoe(const config::ModelConfig& model) {
   if (model.has_moe_router_num_groups()) {
     options.router.num_groups = static_cast<int>(model.moe_router_num_groups());
     options.router.group_topk = static_cast<int>(model.moe_router_group_topk());
+    options.router.group_score_topk = static_cast<int>(model.moe_router_group_score_topk());
   }
-  options.sinkhorn =
-      model.moe_router_load_balancing_type() == config::RouterLoadBalancing::sinkhorn;
+  options.sinkhorn = HasRouterBalance(model, config::RouterLoadBalancing::sinkhorn);
   if (options.sinkhorn) options.router = SinkhornRouter(options.router.topk);
   options.input_jitter_eps = static_cast<float>(model.moe_input_jitter_eps());
   options.pad_to_capacity = model.moe_pad_expert_input_to_capacity();
-  options.balance = ToBalanceUnit(model);
-  options.aux_loss_coeff = static_cast<float>(model.moe_aux_loss_coeff());
+  const std::vector<RouterBalance> balances = RouterBalances(model);
+  options.balance = ToBalanceUnit(balances.front());
+  options.aux_loss_coeff = static_cast<float>(balances.front().coeff);
+  for (size_t i = 1; i < balances.size(); ++i) {
+    options.further_balances.push_back(
+        {ToBalanceUnit(balances[i]), static_cast<float>(balances[i].coeff)});
+  }
   options.z_loss_coeff = static_cast<float>(model.moe_z_loss_coeff());
-  options.expert_bias = model.moe_router_enable_expert_bias();
+  const bool quantiles = HasRouterBalance(model, config::RouterLoadBalancing::quantile_balancing);
+  options.expert_bias = model.moe_router_enable_expert_bias() || quantiles;
+  options.quantile_bins = quantiles ? model.moe_router_qb_num_bins() : 0;
   options.expert_bias_update_rate = static_cast<float>(model.moe_router_bias_update_rate());
   if (model.has_moe_expert_capacity_factor())
     options.capacity_factor = model.moe_expert_capacity_factor();
@@ -174,12 +185,27 @@ AttentionSink ToSink(config::SoftmaxType::Type type) {
   return AttentionSink::kNone;
 }
 
+LongRopeOptions ToLongRope(const config::ModelConfig& model) {
+  LongRopeOptions options;
+  if (model.longrope_long_factors_size() == 0) return options;
+  options.long_factors.assign(model.longrope_long_factors().begin(),
+                              model.longrope_long_factors().end());
+  options.short_factors.assign(model.longrope_short_factors().begin(),
+                               model.longrope_short_factors().end());
+  const int64_t original = model.longrope_original_max_position_embeddings();
+  options.original_context = static_cast<double>(original);
+  options.is_long = model.seq_length() > original;
+  options.magnitude = model.longrope_attention_factor();
+  return options;
+}
+
 // Latent attention turns neighbouring channels, as in DeepSeek's models.
 RotaryOptions ToRotary(const config::ModelConfig& model) {
   RotaryOptions options = {model.rotary_base(), model.rotary_percent(),
                            model.rotary_interleaved() || model.multi_latent_attention(),
                            model.rotary_seq_len_interpolation_factor(),
                            model.use_rope_scaling() ? model.rope_scaling_factor() : 0};
+  options.longrope = ToLongRope(model);
   options.local_base = model.rotary_base_local();
   if (model.position_embedding_type() != config::PositionEmbedding::yarn) return options;
   options.yarn.factor = model.yarn_rotary_scaling_factor();
@@ -193,12 +219,41 @@ RotaryOptions ToRotary(const config::ModelConfig& model) {
   return options;
 }
 
+// The factor of scores under muP.
+double MupSoftmaxScale(const config::ModelConfig& model) {
+  const double base = model.has_mup_base_head_dim() ? std::sqrt(model.mup_base_head_dim()) : 1;
+  return base / std::pow(static_cast<double>(model.kv_channels()), model.mup_attn_scale_power());
+}
+
 // Sets latent attention. YaRN also makes its scores larger, unless their scale is written.
 void SetLatentAttention(const config::ModelConfig& model, TransformerOptions* options) {
   if (!model.multi_latent_attention()) return;
   options->latent = {model.kv_lora_rank(), model.q_lora_rank(), model.qk_pos_emb_head_dim()};
   if (model.has_softmax_scale()) return;
-  options->softmax_scale = LatentSoftmaxScale(*options);
+  const double usual = 1 / std::sqrt(static_cast<double>(model.kv_channels()));
+  options->softmax_scale = static_cast<float>(
+      LatentSoftmaxScale(*options) * (model.use_mup() ? MupSoftmaxScale(model) / usual : 1));
+}
+
+// Sets the layers of a hybrid model, which have one branch each.
+void SetHybridLayers(const config::ModelConfig& model, TransformerOptions* options) {
+  if (!model.has_hybrid_layer_pattern()) return;
+  for (const char layer : model.hybrid_layer_pattern()) {
+    options->hybrid_layers.push_back(layer == 'M'   ? HybridLayer::kMamba
+                                     : layer == 'G' ? HybridLayer::kDelta
+                                     : layer == '*' ? HybridLayer::kAttention
+                                                    : HybridLayer::kMlp);
+  }
+  options->mamba = {model.mamba_state_dim(), model.mamba_head_dim(), model.mamba_num_groups(),
+                    model.mamba_num_heads()};
+  options->delta = {model.linear_conv_kernel_dim(), model.linear_key_head_dim(),
+                    model.linear_value_head_dim(), model.linear_num_key_heads(),
+                    model.linear_num_value_heads()};
+}
+
+// The number of projections of all layers that write into the residual stream.
+double ResidualBranches(const config::ModelConfig& model) {
+  return static_cast<double>(model.num_layers()) * (model.has_hybrid_layer_pattern() ? 1 : 2);
 }
 
 // Converts the options that all kinds of models share.
@@ -226,10 +281,14 @@ TransformerOptions ToTransformer(const config::PretrainConfig& config) {
   options.linear_bias = !model.disable_bias_linear();
   options.qkv_bias = !model.disable_bias_linear() || model.add_qkv_bias();
   options.qk_norm = model.qk_layernorm();
+  options.qk_norm_all_heads = model.qk_layernorm_all_heads();
   options.rotary = model.position_embedding_type() == config::PositionEmbedding::rope ||
                    model.position_embedding_type() == config::PositionEmbedding::yarn;
   options.rotary_options = ToRotary(model);
   options.softmax_scale = static_cast<float>(model.softmax_scale());
+  if (model.use_mup() && !model.has_softmax_scale())
+    options.softmax_scale = static_cast<float>(MupSoftmaxScale(model));
+  options.score_softcap = static_cast<float>(model.attn_logit_softcapping());
   SetLatentAttention(model, &options);
   if (model.has_no_rope_freq()) options.rotary_layers = *RotaryLayers(model);
   options.window_size = model.window_size();
@@ -241,17 +300,18 @@ TransformerOptions ToTransformer(const config::PretrainConfig& config) {
   }
   options.post_norm = model.post_norm();
   options.sandwich_norm = model.sandwich_norm();
+  options.reordered_norm = model.reordered_norm();
   options.hidden_dropout = static_cast<float>(model.hidden_dropout());
   options.attention_dropout = static_cast<float>(model.attention_dropout());
   options.init_std = static_cast<float>(model.init_method_std());
   options.output_init_std = static_cast<float>(
-      model.use_scaled_init_method()
-          ? model.init_method_std() / std::sqrt(2.0 * static_cast<double>(model.num_layers()))
-          : model.init_method_std());
+      model.use_scaled_init_method() ? model.init_method_std() / std::sqrt(ResidualBranches(model))
+                                     : model.init_method_std());
   options.dtype = ModelDType(config.precision());
   options.recompute = ToRecompute(config.recompute());
   options.float8 = ToFloat8(config.precision());
   options.moe = ToMoe(model);
+  SetHybridLayers(model, &options);
   if (model.has_lora()) options.lora = ToLora(model.lora());
   return options;
 }
@@ -296,6 +356,12 @@ ModelOptions ToModelOptions(const config::PretrainConfig& config, int64_t vocab_
   options.tied_embeddings = !model.untie_embeddings_and_output_weights();
   options.embedding_init_std = static_cast<float>(model.embedding_init_method_std());
   options.embedding_scale = static_cast<float>(model.embedding_scale());
+  if (model.use_mup()) {
+    options.mup_width_mult = MupWidthMult(model);
+    options.embedding_output_scale = static_cast<float>(model.mup_embedding_mult());
+    options.output_scale = static_cast<float>(model.mup_output_mult());
+  }
+  options.logit_softcap = static_cast<float>(model.final_logit_softcapping());
   options.xavier_uniform = model.init_method_xavier_uniform();
   options.xavier_embeddings = options.xavier_uniform && !model.has_embedding_init_method_std();
   options.layer_recompute = ToLayerRecompute(config.recompute());

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/statusor.h"
 #include "megatron/pipeline/pipeline_layout.h"
 #include "megatron/plan/model_costs.h"
@@ -89,12 +90,18 @@ double Recomputed(const config::RecomputeConfig& recompute, const MatrixProducts
   if (recompute.recompute_granularity() == config::RecomputeGranularity::full)
     return again + MultiplyAdds(layer);
   if (recompute.recompute_granularity() != config::RecomputeGranularity::selective) return again;
+  // The whole of a mixture of experts goes before its parts.
+  const double mixture =
+      absl::c_linear_search(recompute.recompute_modules(), config::RecomputeModule::moe)
+          ? MixtureMultiplyAdds(layer)
+          : 0;
   for (int module : recompute.recompute_modules()) {
     if (module == config::RecomputeModule::core_attn) again += ActivationMultiplyAdds(layer);
-    if (module == config::RecomputeModule::mlp) again += MlpInputMultiplyAdds(layer);
+    if (module == config::RecomputeModule::mlp && mixture == 0)
+      again += MlpInputMultiplyAdds(layer);
     if (module == config::RecomputeModule::mla_up_proj) again += FromLatentMultiplyAdds(layer);
   }
-  return again;
+  return again + mixture;
 }
 
 // The arithmetic of weight gradients that are not deferred: those of attention and MLPs in chunks.
@@ -127,6 +134,20 @@ ActionCosts Sum(const ActionCosts& a, const ActionCosts& b) {
           a.backward_weight + b.backward_weight};
 }
 
+// Scales the costs of all parts so that their means are those that the configuration has, in
+// forward passes.
+void SetMeans(const config::ParallelConfig& parallel, std::vector<ActionCosts>* costs) {
+  if (parallel.pipeline_pass_costs_size() != 3) return;
+  const ActionCosts mean = PartCosts(*costs).Mean();
+  const double forward = parallel.pipeline_pass_costs(0);
+  for (ActionCosts& part : *costs) {
+    if (mean.backward_input > 0)
+      part.backward_input *= parallel.pipeline_pass_costs(1) / forward / mean.backward_input;
+    if (mean.backward_weight > 0)
+      part.backward_weight *= parallel.pipeline_pass_costs(2) / forward / mean.backward_weight;
+  }
+}
+
 }  // namespace
 
 PartCosts ToActionCosts(const config::PretrainConfig& config) {
@@ -148,6 +169,7 @@ PartCosts ToActionCosts(const config::PretrainConfig& config) {
   }
   const double unit = PartCosts(costs).Mean().forward;
   for (ActionCosts& part : costs) part = Divided(part, unit);
+  SetMeans(config.parallel(), &costs);
   return PartCosts(std::move(costs));
 }
 

@@ -38,6 +38,8 @@ std::string OptimizerIdentity(const config::OptimizerConfig& optimizer) {
 std::string RunIdentity(const config::PretrainConfig& config, const std::string& data_fingerprint) {
   config::PretrainConfig identity;
   *identity.mutable_model() = config.model();
+  // Where the weights are from is no matter once there is a checkpoint.
+  identity.mutable_model()->clear_moe_use_upcycling();
   *identity.mutable_data() = config.data();
   // The fingerprint identifies the contents of the files; the way in which they are read changes
   // nothing.
@@ -78,8 +80,9 @@ std::string RunIdentity(const config::PretrainConfig& config, const std::string&
     identity.mutable_diloco()->set_island(config.diloco().island());
     identity.mutable_diloco()->set_num_islands(config.diloco().num_islands());
   }
+  const bool changes = config.train().phase_transition_iterations_size() > 0;
   return absl::StrCat(EffectiveConfigText(identity), OptimizerIdentity(config.optimizer()),
-                      "data fingerprint: ", data_fingerprint, "\n");
+                      "data fingerprint: ", changes ? "that of a phase" : data_fingerprint, "\n");
 }
 
 std::string IslandAgreementText(const config::PretrainConfig& config) {

@@ -9,7 +9,8 @@
 namespace megatron {
 
 // Returns a text of all that determines the initial weights and the samples: two runs with equal
-// texts are the same run, continued or repeated.
+// texts are the same run, continued or repeated. With train.phase_transition_iterations the files
+// of the data may change, and `data_fingerprint` is left out.
 std::string RunIdentity(const config::PretrainConfig& config, const std::string& data_fingerprint);
 // Returns what islands of one outer server have in common, besides what it compares itself
 // (islands/island_protocol.h): the model, its precision, the seed, and how they share samples.

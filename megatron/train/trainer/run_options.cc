@@ -5,9 +5,11 @@
 #include "glog/logging.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/federated/federated_options.h"
+#include "megatron/optim/mup.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/config/batch_sizes.h"
 #include "megatron/train/config/elastic_batch.h"
+#include "megatron/train/costs/layer_shape.h"
 #include "megatron/train/recipes/model_rules_of.h"
 #include "megatron/train/recipes/recipes.h"
 #include "megatron/train/trainer/data_section.h"
@@ -266,6 +268,8 @@ OptimizerParamSchedule ToSchedule(const config::PretrainConfig& config) {
     schedule.decoupled_max_lr = optimizer.decoupled_lr();
     schedule.decoupled_min_lr = optimizer.decoupled_min_lr();
   }
+  schedule.scaled_lr_factor =
+      MupLrFactor(ToOptimizerKind(optimizer.optimizer()), MupWidthMult(config.model()));
   schedule.start_weight_decay = optimizer.start_weight_decay();
   schedule.end_weight_decay = optimizer.end_weight_decay();
   schedule.weight_decay_steps =
@@ -311,6 +315,8 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
   options.sharding = ToSharding(config.parallel());
   options.shards_states_over_instances =
       config.parallel().outer_dp_sharding_strategy() == config::OuterSharding::optim;
+  options.shard_copies = static_cast<int>(config.parallel().shard_copies());
+  options.shard_copy_interval = config.parallel().shard_copy_interval();
   options.data_parallel.overlap_grad_reduce = config.parallel().overlap_grad_reduce();
   options.data_parallel.overlap_param_gather = config.parallel().overlap_param_gather();
   options.outer.sync_every = config.diloco().sync_every();
@@ -334,7 +340,7 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
   }
   options.bucket_size = config.parallel().ddp_bucket_size();
   SetGradientDType(config.parallel(), &options.data_parallel);
-  options.data_parallel.secondary_shards = config.parallel().zero_hpz_partition_size() > 1;
+  options.data_parallel.secondary_shards = SecondaryShardRanks(config.parallel()) > 1;
   options.data_parallel.quantized_weights = config.parallel().zero_quantized_weights();
   options.data_parallel.quantized_gradients = config.parallel().zero_quantized_gradients();
   options.data_parallel.compression = ToCompression(config);
@@ -350,6 +356,9 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
   if (config.optimizer().optimizer_cpu_offload())
     options.host_fraction = config.optimizer().optimizer_offload_fraction();
   options.state_directory = config.optimizer().optimizer_offload_path();
+  if (config.optimizer().main_grads_dtype() == config::MainGradsDtype::bf16)
+    options.main_grads_dtype = DType::kBFloat16;
+  options.gradients_on_host = config.parallel().grad_cpu_offload();
   options.weights_on_host = config.parallel().param_cpu_offload();
   options.weight_directory = config.parallel().param_offload_path();
   options.schedule = ToSchedule(config);
@@ -369,7 +378,7 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
     options.packing.mtp_loss_factor =
         options.model.mtp_loss_scaling_factor / static_cast<float>(options.model.mtp_num_layers);
   }
-  RecipeOf(options.model.kind).SetPacking(&options.packing);
+  RecipeOf(options.model.kind).SetPacking(config.model(), &options.packing);
   SetSparseTable(config, &options);
   if (config.parallel().sequence_parallel() && options.packing.lengths_vary())
     options.packing.token_multiple = config.parallel().tensor_model_parallel_size();
@@ -430,6 +439,8 @@ LoopOptions ToLoop(const config::PretrainConfig& config) {
   options.eval_tasks_interval = training.eval_tasks_interval();
   options.log_interval = training.log_interval();
   options.exit_interval = training.exit_interval();
+  options.phase_transitions.insert(training.phase_transition_iterations().begin(),
+                                   training.phase_transition_iterations().end());
   options.exit_duration_minutes = training.exit_duration_in_mins();
   options.log_time = absl::Seconds(config.logging().log_interval_seconds());
   options.log_throughput = config.logging().log_throughput();
@@ -582,6 +593,7 @@ RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size
   options.tokenizer = ToTokenizerOptions(config.data());
   options.loop = ToLoop(config);
   options.checkpoint = ToCheckpointOptions(config.checkpoint());
+  options.checkpoint.upcycles = config.model().moe_use_upcycling();
   options.generation = ToGeneration(config);
   options.tasks = ToEvaluationTasks(config);
   options.seed = static_cast<uint64_t>(config.train().seed());
@@ -604,15 +616,20 @@ TrainerOptions RunOptions::TrainerOf(int stage, int data_rank) const {
   if (device != DeviceType::kCuda) {
     options.cuda_graphs.enabled = false;
     if (options.state_directory.empty()) options.host_fraction = 0;
-    options.weights_on_host = false;
+    options.gradients_on_host = options.weights_on_host = false;
     options.weight_directory.clear();
     options.model.num_offloaded_layers = 0;
     options.model.attention_on_host = false;
+  } else {
+    // Attention's kernels for any GPU take no wider heads.
+    LatentOptions& latent = options.model.transformer.latent;
+    latent.caches_latents = latent.kv_rank + latent.rotated_size <= 256;
   }
   // The fields that say so are for ranks that share weights and gradients out.
-  if (options.weights_on_host && options.sharding == DataSharding::kNone) {
-    options.data_parallel.overlap_grad_reduce = true;
-    options.data_parallel.overlap_param_gather = true;
+  if (options.sharding == DataSharding::kNone) {
+    if (options.weights_on_host || options.gradients_on_host)
+      options.data_parallel.overlap_grad_reduce = true;
+    if (options.weights_on_host) options.data_parallel.overlap_param_gather = true;
   }
   options.placement.stage = stage;
   options.packing.layout.data_parallel_rank = data_rank;

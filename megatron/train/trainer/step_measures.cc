@@ -1,5 +1,7 @@
 #include "megatron/train/trainer/step_measures.h"
 
+#include <vector>
+
 #include "absl/algorithm/container.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/tensor/trace/trace.h"
@@ -13,8 +15,21 @@ Shape ReportShape(const ModelStage& stage) {
   return {static_cast<int64_t>(stage.measures().size()), 2};
 }
 
-// The sums of the measures, and the router's losses behind them.
-Shape WholeReport(const ModelStage& stage) { return {ReportShape(stage).numel() + 2}; }
+// A row for each balance loss (RouterState::Layer::losses_B2).
+Shape RouterShape(const TransformerOptions& model) {
+  return {static_cast<int64_t>(model.moe.balances().size()), 2};
+}
+
+// The sums of the measures, and the routers' losses behind them.
+Shape WholeReport(const ModelStage& stage, const TransformerOptions& model) {
+  return {ReportShape(stage).numel() + RouterShape(model).numel()};
+}
+
+const char* NameOf(BalanceUnit unit) {
+  return unit == BalanceUnit::kSample ? "seq_load_balancing_loss"
+         : unit == BalanceUnit::kStep ? "global_load_balancing_loss"
+                                      : "load_balancing_loss";
+}
 
 }  // namespace
 
@@ -26,9 +41,9 @@ StepMeasures::StepMeasures(ModelStage* stage, const TransformerOptions& model,
       placement_(placement),
       groups_(groups),
       stream_(stream),
-      report_(stream.device(), WholeReport(*stage).numel() * SizeOf(DType::kFloat32), "loss",
+      report_(stream.device(), WholeReport(*stage, model).numel() * SizeOf(DType::kFloat32), "loss",
               ledger),
-      host_report_(report_.At(0, DType::kFloat32, WholeReport(*stage)), "loss") {}
+      host_report_(report_.At(0, DType::kFloat32, WholeReport(*stage, model)), "loss") {}
 
 int64_t StepMeasures::MoeLayers() const {
   const TransformerOptions& options = model_;
@@ -68,13 +83,14 @@ void StepMeasures::SumOverGrid(const Tensor& sums) {
 
 // Every rank has summed over the rows that it routes, in its stage's layers.
 void StepMeasures::SumRouterLosses() {
-  const Tensor sums_2 = report_.At(NumSums() * SizeOf(DType::kFloat32), DType::kFloat32, {2});
+  const Tensor sums_B2 =
+      report_.At(NumSums() * SizeOf(DType::kFloat32), DType::kFloat32, RouterShape(model_));
   if (stage_->router_state().empty()) {
-    ops::Zero(stream_, sums_2);
+    ops::Zero(stream_, sums_B2);
   } else {
-    ops::Copy(stream_, stage_->router_state().losses_2(), sums_2);
+    ops::Copy(stream_, stage_->router_state().losses_B2(), sums_B2);
   }
-  groups_.world.AllReduce(sums_2, ReduceOp::kSum, stream_);
+  groups_.world.AllReduce(sums_B2, ReduceOp::kSum, stream_);
 }
 
 Measured StepMeasures::Finish() {
@@ -102,12 +118,10 @@ void StepMeasures::ReportRouterLosses(StepReport* report) const {
   const auto add = [&](MeasureKind kind, const char* name, double value) {
     report->values.emplace_back(megatron::Measure{kind, name, /*is_loss=*/true}, value);
   };
-  if (moe.balance != BalanceUnit::kNone) {
-    add(MeasureKind::kLoadBalancingLoss,
-        moe.balance == BalanceUnit::kSample ? "seq_load_balancing_loss"
-        : moe.balance == BalanceUnit::kStep ? "global_load_balancing_loss"
-                                            : "load_balancing_loss",
-        report->load_balancing_loss);
+  const std::vector<BalanceLoss> balances = moe.balances();
+  for (size_t i = 0; i < balances.size(); ++i) {
+    if (balances[i].unit != BalanceUnit::kNone)
+      add(MeasureKind::kLoadBalancingLoss, NameOf(balances[i].unit), sums[2 * i] / count);
   }
   if (moe.z_loss_coeff != 0) add(MeasureKind::kRouterZLoss, "z_loss", report->z_loss);
 }

@@ -188,6 +188,7 @@ absl::StatusOr<StepResult> Trainer::Update(const StepRequests& requests, Diagnos
   StepOptions step;
   step.lr = scheduler_.learning_rate();
   step.decoupled_lr = scheduler_.decoupled_learning_rate();
+  step.scaled_lr = scheduler_.scaled_learning_rate();
   step.weight_decay = scheduler_.weight_decay();
   step.loss_scale = scaler_.scale();
   step.clip_grad = options_.clip_grad;
@@ -383,7 +384,7 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   rank_progress_->Enter(Phase::kUpdate);
   const TraceSpan update_span(stream_, TimeCategory::kOptimizer, "optimizer");
   MEGATRON_ASSIGN_OR_RETURN(report.update, Update(requests, diagnostics));
-  const absl::Status finished = FinishStep(diagnostics, &report);
+  absl::Status finished = FinishStep(diagnostics, &report);
   // A GPU may never do what it was given before the error.
   if (!finished.ok() && stream_.device().type != DeviceType::kCpu) return finished;
   static_cast<Measured&>(report) = measures_.Finish();
@@ -393,9 +394,40 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   report.learning_rate = scheduler_.learning_rate();
   report.decoupled_learning_rate = scheduler_.decoupled_learning_rate();
   PassOverIteration();
+  if (finished.ok() && progress_.iteration % options_.shard_copy_interval == 0)
+    finished = CopyShards(evaluated_iteration_);
   if (finished.ok()) return report;
   made_step_ = std::move(report);
   return finished;
+}
+
+absl::Status Trainer::CopyShards(int64_t evaluated_iteration) {
+  evaluated_iteration_ = evaluated_iteration;
+  if (shard_copies_ == nullptr || shard_copies_->iteration() == progress_.iteration)
+    return absl::OkStatus();
+  const TraceSpan span(stream_, TimeCategory::kDataParallel, "copy shards");
+  MEGATRON_RETURN_IF_ERROR(
+      shard_copies_->Take(common_state(evaluated_iteration), UpdateNumbers(), stream_));
+  return GroupStatus();
+}
+
+void Trainer::NoteEvaluation() {
+  evaluated_iteration_ = progress_.iteration;
+  if (shard_copies_ != nullptr && shard_copies_->iteration() == progress_.iteration)
+    shard_copies_->Update(common_state(evaluated_iteration_));
+}
+
+CommonState Trainer::common_state(int64_t evaluated_iteration) const {
+  return {progress_, scheduler_.state(), scaler_.state(), optimizer_->applied_steps(),
+          evaluated_iteration};
+}
+
+std::vector<float> Trainer::UpdateNumbers() {
+  std::vector<float> numbers;
+  for (size_t i = 0; i < buffers_->parameters().size(); ++i) {
+    for (float number : optimizer_->NumbersOf(i)) numbers.push_back(number);
+  }
+  return numbers;
 }
 
 absl::Status Trainer::FinishStep(Diagnostics* diagnostics, StepReport* report) {

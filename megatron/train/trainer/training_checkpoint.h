@@ -13,9 +13,11 @@
 #ifndef MEGATRON_TRAIN_TRAINER_TRAINING_CHECKPOINT_H_
 #define MEGATRON_TRAIN_TRAINER_TRAINING_CHECKPOINT_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "absl/container/btree_set.h"
 #include "absl/status/status.h"
 #include "megatron/checkpoint/checkpoint_reader.h"
 #include "megatron/checkpoint/checkpoint_state.h"
@@ -30,6 +32,11 @@ struct RunDescription {
   std::string config_text;      // EffectiveConfigText()
   std::string kernels;          // DescribeKernels() (preflight/open_devices.h); empty on the CPU
   std::string instruction_set;  // as "avx512"; empty on devices other than the CPU
+  // With train.phase_transition_iterations, these iterations, and the fingerprint of this start's
+  // data, which is no part of the identity then.
+  absl::btree_set<int64_t> phase_transitions;
+  std::string phase_data;
+  uint64_t seed = 0;  // of initial weights
 };
 
 // Finds the checkpoint in a directory that a user gave: the directory of one iteration, or that of
@@ -44,7 +51,14 @@ enum class Restore {
   kEverything,
   kWithoutOptimizer,  // weights, progress and schedule; optimizer states start at zero
   kWeights,           // a new run from these weights, in whatever precision they were trained
+  kDenseWeights,      // a new run of experts from a dense model's weights (upcycling.h)
 };
+
+// Returns whether a new run begins.
+inline bool BeginsRun(Restore what) {
+  return what == Restore::kWeights || what == Restore::kDenseWeights;
+}
+
 // Returns a warning if the CPU that saved the checkpoint computed with another instruction set than
 // this run, so that bits will differ from those of a run that was not stopped; else an empty
 // string.

@@ -10,6 +10,7 @@
 
 #include "absl/strings/string_view.h"
 #include "megatron/comm/rank_grid.h"
+#include "megatron/plan/tensor_grid_traffic.h"
 #include "megatron/train/config/config_checker.h"
 
 namespace megatron {
@@ -28,8 +29,14 @@ void CheckModel(ConfigChecker& check);
 // Latent attention, and values that are not as wide as keys.
 void CheckLatentAttention(ConfigChecker& check);
 
+// Hybrid models, whose layers have one branch each.
+void CheckHybridLayers(ConfigChecker& check);
+
 // Multi-token prediction.
 void CheckMultiTokenPrediction(ConfigChecker& check);
+
+// muP.
+void CheckMup(ConfigChecker& check);
 
 // Mixtures of experts.
 void CheckExperts(ConfigChecker& check);
@@ -39,6 +46,9 @@ void CheckParallel(ConfigChecker& check);
 
 // 2D, 2.5D and 3D tensor parallelism.
 void CheckTensorGrid(ConfigChecker& check);
+
+// What tensor-parallel ranks share out, over a grid or without one.
+void CheckTensorCuts(ConfigChecker& check, const PlanGrid& grid);
 
 // The fields that say how the model and the work on it are cut along the pipeline.
 void CheckPipeline(ConfigChecker& check);
@@ -52,8 +62,12 @@ void CheckFloat8(ConfigChecker& check);
 
 // Activations in host memory.
 void CheckActivationOffload(ConfigChecker& check);
-// Weights in host memory.
+// Gradients, and weights, in host memory.
+void CheckGradientOffload(ConfigChecker& check);
 void CheckParameterOffload(ConfigChecker& check);
+
+// Gradients in 16 bits.
+void CheckMainGrads(ConfigChecker& check);
 
 // Islands that seldom communicate.
 void CheckDiloco(ConfigChecker& check);

@@ -78,8 +78,9 @@ void CheckAttentionChunks(ConfigChecker& check) {
          "its scales are made of whole tensors");
   const int64_t ranks = config.parallel().context_parallel_size();
   if (!check.Usable({"parallel.context_parallel_size"}) || ranks == 1) return;
-  refuse(config.parallel().cp_comm_type() != config::ContextParallelComm::a2a,
-         "parallel.cp_comm_type", "of several ranks' chunks, only a2a gives whole ones");
+  refuse(config.parallel().cp_comm_type() != config::ContextParallelComm::a2a &&
+             config.parallel().cp_comm_type() != config::ContextParallelComm::allgather,
+         "parallel.cp_comm_type", "of all ranks' chunks, a2a and allgather give whole ones");
   refuse(config.model().num_experts() > 0, "model.num_experts",
          "with context parallelism, samples whose tokens are experts' are not cut into stripes");
   if (check.Usable({kChunk}) &&
@@ -193,7 +194,9 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   check.CheckEffects();
   CheckModel(check);
   CheckLatentAttention(check);
+  CheckHybridLayers(check);
   CheckMultiTokenPrediction(check);
+  CheckMup(check);
   CheckParallel(check);
   CheckGemms(check);
   CheckCudaGraphs(check);
@@ -202,7 +205,9 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckFloat8(check);
   CheckRecompute(check);
   CheckActivationOffload(check);
+  CheckGradientOffload(check);
   CheckParameterOffload(check);
+  CheckMainGrads(check);
   CheckCurriculum(check);
   CheckRandomLtd(check);
   CheckDiloco(check);

@@ -73,6 +73,49 @@ TEST(ValidateExpertsTest, DispatchMayBeDeduplicatedWhereExpertsAreOnSeveralHosts
       ElementsAre(HasSubstr("does not go with model.moe_pad_expert_input_to_capacity")));
 }
 
+TEST(ValidateExpertsTest, BalanceLossesMayBeSeveral) {
+  EXPECT_THAT(ErrorsWith({"model.moe_router_load_balancing_type=[seq_aux_loss, global_aux_loss]",
+                          "model.moe_aux_loss_coeff=[0.01, 0.001]"}),
+              IsEmpty());
+}
+
+TEST(ValidateExpertsTest, QuantilesFindTheBiasesOfSigmoids) {
+  const auto errors = [](ConfigOverrides more) {
+    more.push_back("model.moe_router_load_balancing_type=quantile_balancing");
+    return ErrorsWith(more);
+  };
+  const std::string sigmoid = "model.moe_router_score_function=sigmoid";
+  EXPECT_THAT(errors({sigmoid, "model.moe_router_qb_num_bins=200"}), IsEmpty());
+  EXPECT_THAT(errors({}), ElementsAre(HasSubstr("must be sigmoid")));
+  EXPECT_THAT(errors({sigmoid, "model.moe_router_enable_expert_bias=true"}),
+              ElementsAre(HasSubstr("would update biases that follow from quantiles")));
+  EXPECT_THAT(errors({sigmoid, "model.moe_router_topk=8"}),
+              ElementsAre(HasSubstr("must be less than model.num_experts")));
+  EXPECT_THAT(errors({sigmoid, "model.moe_expert_capacity_factor=2"}),
+              ElementsAre(HasSubstr("drops choices")));
+  EXPECT_THAT(ErrorsWith({"model.moe_router_qb_num_bins=200"}),
+              ElementsAre(HasSubstr("no effect without model.moe_router_load_balancing_type")));
+}
+
+TEST(ValidateExpertsTest, ADenseModelBecomesExpertsOfWholeParts) {
+  const auto errors = [](const ConfigOverrides& more) {
+    ConfigOverrides all = {"model.moe_use_upcycling=true", "checkpoint.load=a",
+                           "model.ffn_hidden_size=128", "model.moe_ffn_hidden_size=32"};
+    all.insert(all.end(), more.begin(), more.end());
+    return ErrorsWith(all);
+  };
+  EXPECT_THAT(errors({}), IsEmpty());
+  EXPECT_THAT(errors({"model.num_experts=6", "parallel.data_parallel_size=2"}),
+              ElementsAre(HasSubstr("must be a multiple of 4")));
+  EXPECT_THAT(errors({"model.ffn_hidden_size=80"}),
+              ElementsAre(HasSubstr("model.moe_ffn_hidden_size")));
+  EXPECT_THAT(errors({"checkpoint.save=a"}), ElementsAre(HasSubstr("it is where the run saves")));
+  EXPECT_THAT(errors({"model.moe_shared_expert_intermediate_size=32"}),
+              ElementsAre(HasSubstr("model.moe_shared_expert_intermediate_size")));
+  EXPECT_THAT(errors({"checkpoint.use_checkpoint_args=true"}),
+              ElementsAre(HasSubstr("the checkpoint is of a model without experts")));
+}
+
 TEST(ValidateExpertsTest, SinkhornMayChooseOneExpert) {
   EXPECT_THAT(ErrorsWith({"model.moe_router_load_balancing_type=sinkhorn",
                           "model.moe_router_topk=1", "model.moe_input_jitter_eps=0.01"}),
@@ -97,7 +140,7 @@ TEST(ValidateExpertsTest, RefusesEachBrokenRuleByName) {
       {{"model.moe_router_load_balancing_type=sinkhorn", "model.moe_router_score_function=sigmoid"},
        "has no effect with model.moe_router_load_balancing_type"},
       {{"model.moe_router_load_balancing_type=global_aux_loss"},
-       "with model.moe_aux_loss_coeff = 0 (default)"},
+       "without model.moe_aux_loss_coeff"},
       {{"model.moe_pad_expert_input_to_capacity=true"}, "without model.moe_expert_capacity_factor"},
       {{"model.moe_input_jitter_eps=1"}, "model.moe_input_jitter_eps"},
       {{"model.moe_router_topk=9"}, "model.moe_router_topk"},
@@ -107,16 +150,34 @@ TEST(ValidateExpertsTest, RefusesEachBrokenRuleByName) {
        "with model.moe_router_enable_expert_bias = false (default)"},
       {{"model.moe_router_num_groups=4"}, "needs model.moe_router_group_topk"},
       {{"model.moe_router_group_topk=2"}, "without model.moe_router_num_groups"},
+      {{"model.moe_router_group_score_topk=2"}, "without model.moe_router_num_groups"},
+      {{"model.moe_router_num_groups=4", "model.moe_router_group_topk=2", "model.moe_router_topk=4",
+        "model.moe_router_group_score_topk=3"},
+       "is more than the experts of a group"},
       {{"model.moe_router_num_groups=4", "model.moe_router_group_topk=4",
         "model.moe_router_topk=4"},
        "must be less than model.moe_router_num_groups"},
       {{"model.moe_router_num_groups=8", "model.moe_router_group_topk=2",
         "model.moe_router_topk=4"},
        "have fewer experts"},
-      {{"model.moe_router_load_balancing_type=aux_loss"},
-       "with model.moe_aux_loss_coeff = 0 (default)"},
+      {{"model.moe_router_load_balancing_type=aux_loss"}, "without model.moe_aux_loss_coeff"},
       {{"model.moe_router_load_balancing_type=none", "model.moe_aux_loss_coeff=0.1"},
        "model.moe_aux_loss_coeff"},
+      {{"model.moe_router_load_balancing_type=[seq_aux_loss, aux_loss]",
+        "model.moe_aux_loss_coeff=0.1"},
+       "has 1 weights for 2 losses"},
+      {{"model.moe_router_load_balancing_type=aux_loss", "model.moe_aux_loss_coeff=[0.1, 0.2]"},
+       "has 2 weights for 1 loss"},
+      {{"model.moe_router_load_balancing_type=[aux_loss, aux_loss]",
+        "model.moe_aux_loss_coeff=[0.1, 0.2]"},
+       "names aux_loss twice"},
+      {{"model.moe_router_load_balancing_type=[seq_aux_loss, aux_loss]",
+        "model.moe_aux_loss_coeff=[0.1, 0]"},
+       "must be above 0 for aux_loss"},
+      {{"model.moe_aux_loss_coeff=[-1]"}, "holds -1; each is a number from 0 to 1000"},
+      {{"recompute.recompute_granularity=selective", "recompute.recompute_modules=[moe]",
+        "model.num_experts=", "model.moe_router_topk="},
+       "names moe, which has no effect without model.num_experts"},
       {{"model.moe_token_drop_policy=position"}, "without model.moe_expert_capacity_factor"},
       {{"model.moe_layer_freq=\"[1]*3\""}, "fewer than 4 layers"},
       {{"parallel.expert_model_parallel_size=3"}, "model.num_experts"},

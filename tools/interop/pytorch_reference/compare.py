@@ -75,6 +75,8 @@ def split_keys(m, name, tensor):
     """
     if name.endswith(".key.bias"):
         return None, tensor
+    if name == "classifier.bias" and tensor.numel() == 1:
+        return None, None  # of choices, where it is added to the scores of all
     if m.get("position_embedding_type") != "rope":
         if name.endswith("linear_qkv.bias"):
             return torch.cat([tensor[:, :-2], tensor[:, -1:]], dim=1), tensor[:, -2]
@@ -109,7 +111,8 @@ def write_goldens(path, config, initial, batches):
         for name, values in (("losses", losses), ("norms", norms)):
             print(name, *["%.9g" % value for value in values], file=file)
         for name, weight in weights.items():
-            if split_keys(config["model"], name, weight)[1] is not None:
+            rest, keys = split_keys(config["model"], name, weight)
+            if rest is None or keys is not None:
                 continue
             wave = (torch.arange(weight.numel(), dtype=torch.float64) * 1.7 + 0.5).sin()
             print(name, "%.9g %.9g" % (weight.norm(), weight.flatten() @ wave), file=file)
@@ -118,16 +121,17 @@ def write_goldens(path, config, initial, batches):
 def apart(batch):
     """Each document as a row, with -1 behind the shorter ones."""
     documents = batch.pop("documents")
-    longest = documents.shape[1]
-    rows = {name: [] for name in ("tokens", "labels")}
+    numbers = range(int(documents.max()) + 1)
+    longest = max(int((documents == number).sum(dim=1).max()) for number in numbers)
+    rows = {name: [] for name in ("tokens", "labels", "types") if batch[name].numel() > 0}
     for sample in range(documents.shape[0]):
-        for number in documents[sample].unique():
+        for number in range(int(documents[sample].max()) + 1):
             place = documents[sample] == number
             for name, values in rows.items():
                 row = torch.full((longest,), -1)
                 row[:place.sum()] = batch[name][sample][place]
                 values.append(row)
-    return {name: torch.stack(values) for name, values in rows.items()}
+    return {**batch, **{name: torch.stack(values) for name, values in rows.items()}}
 
 
 def load_batches(config, folder):
@@ -211,11 +215,17 @@ def example_configs():
                   yarn_rotary_scaling_factor=4.0, yarn_original_max_position_embeddings=16,
                   yarn_beta_fast=2.0, yarn_beta_slow=0.25, yarn_mscale=1.0,
                   yarn_mscale_all_dim=1.0, mtp_num_layers=2, mtp_loss_scaling_factor=0.3)
+    gated = dict(llama, gate="quick_gelu", gate_limit=7.0, gate_offset=1.0)
+    hybrid = dict(llama, num_layers=4, hybrid_layer_pattern="MG*-", position_embedding_type="none",
+                  mamba_state_dim=10, mamba_head_dim=12, mamba_num_groups=2, mamba_num_heads=8,
+                  linear_conv_kernel_dim=3, linear_key_head_dim=10, linear_value_head_dim=14,
+                  linear_num_key_heads=2, linear_num_value_heads=4)
     optimizer = {"lr": 3e-4, "min_lr": 3e-5, "lr_warmup_samples": 12, "lr_decay_samples": 80,
                  "weight_decay": 0.1, "adam_beta1": 0.9, "adam_beta2": 0.95, "adam_eps": 1e-8,
                  "sgd_momentum": 0.9, "clip_grad": 1.0}
     for model_name, m in (("gpt2", gpt2), ("llama", llama), ("windowed", windowed),
-                          ("latent", latent)):
+                          ("latent", latent), ("gated", gated),
+                          ("hybrid", hybrid)):
         for name in ("adam", "sgd"):
             yield model_name + "_" + name, {
                 "model": m, "optimizer": dict(optimizer, optimizer=name), "train_iters": 20}
@@ -226,6 +236,8 @@ def random_weights(m, generator):
     for name, shape in model.parameter_shapes(m).items():
         if name.endswith("bias") or name.endswith("softmax_offset"):
             weights[name] = torch.zeros(shape)
+        elif name.endswith("conv1d.weight"):
+            weights[name] = 0.5 * torch.randn(shape, generator=generator)
         elif model.decays(name, shape):
             weights[name] = 0.02 * torch.randn(shape, generator=generator)
         else:

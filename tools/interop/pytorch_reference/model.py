@@ -1,5 +1,5 @@
-"""GPT-2- and Llama-shaped models, latent attention, multi-token prediction, and Megatron's T5, in plain PyTorch, over
-weights in Megatron's names and layouts.
+"""GPT-2- and Llama-shaped models, latent attention, multi-token prediction, hybrid models, and Megatron's T5, in plain
+PyTorch, over weights in Megatron's names and our layouts.
 
 Legend: B samples, S positions (Q of queries, K of keys), H hidden, N query heads, G key/value heads, R = N / G,
 D channels of a head, F channels of the MLP, V rows of the (padded) vocabulary.
@@ -50,6 +50,48 @@ def parameter_shapes(m):
             name + "linear_kv_up_proj.weight": [heads, d - rotated + v, kv_rank],
             name + "linear_proj.weight": [h, heads * v]})
 
+    def mamba(name):
+        groups, n, mamba_heads = m["mamba_num_groups"], m["mamba_state_dim"], m["mamba_num_heads"]
+        inner, of_group = mamba_heads * m["mamba_head_dim"], mamba_heads // groups
+        convolved = inner // groups + 2 * n
+        norm(name + "in_proj.layer_norm_")
+        shapes.update({
+            name + "in_proj.weight": [groups, inner // groups + convolved + of_group, h],
+            name + "conv1d.weight": [groups, convolved, 4],
+            name + "conv1d.bias": [groups, convolved],
+            name + "dt_bias": [mamba_heads],
+            name + "A_log": [mamba_heads],
+            name + "D": [mamba_heads],
+            name + "norm.weight": [inner],
+            name + "out_proj.weight": [h, inner]})
+
+    def delta_net(name):
+        groups, values = m["linear_num_key_heads"], m["linear_num_value_heads"]
+        of_group, v = values // groups, m["linear_value_head_dim"]
+        convolved = 2 * m["linear_key_head_dim"] + of_group * v
+        norm(name + "in_proj.layer_norm_")
+        shapes.update({
+            name + "in_proj.weight": [groups, convolved + of_group * v + 2 * of_group, h],
+            name + "conv1d.weight": [groups, convolved, m["linear_conv_kernel_dim"]],
+            name + "dt_bias": [values],
+            name + "A_log": [values],
+            name + "out_norm.weight": [v],
+            name + "out_proj.weight": [h, values * v]})
+
+    def one_branch(prefix, letter):
+        if letter == "M":
+            mamba(prefix + "mixer.")
+        elif letter == "G":
+            delta_net(prefix + "self_attention.")
+        elif letter == "*":
+            norm(prefix + "self_attention.linear_qkv.layer_norm_")
+            linear(prefix + "self_attention.linear_qkv", qkv, h)
+            linear(prefix + "self_attention.linear_proj", [h], heads * d)
+        else:
+            norm(prefix + "mlp.linear_fc1.layer_norm_")
+            linear(prefix + "mlp.linear_fc1", fc1, h)
+            linear(prefix + "mlp.linear_fc2", [h], f)
+
     def layer(prefix, cross_attention):
         if is_latent(m):
             norm(prefix + "input_layernorm.")
@@ -72,9 +114,12 @@ def parameter_shapes(m):
     for i in range(encoder_layers):
         layer("encoder.layers.%d." % i, cross_attention=False)
     for i in range(m["num_layers"]):
-        layer("decoder.layers.%d." % i, cross_attention=encoder_layers > 0)
+        if is_hybrid(m):
+            one_branch("decoder.layers.%d." % i, m["hybrid_layer_pattern"][i])
+        else:
+            layer("decoder.layers.%d." % i, cross_attention=encoder_layers > 0)
     for stack in ["encoder"] * (encoder_layers > 0) + ["decoder"]:
-        norm(stack + ".final_layernorm.")
+        norm(stack + final_norm(m))
     for i in range(m.get("mtp_num_layers", 0)):
         prefix = "mtp.layers.%d." % i
         for name in ("enorm.", "hnorm.", "final_layernorm."):
@@ -92,9 +137,22 @@ def is_latent(m):
     return m.get("kv_lora_rank", 0) > 0
 
 
+def is_hybrid(m):
+    return m.get("hybrid_layer_pattern", "") != ""
+
+
+def final_norm(m):
+    return ".final_norm." if is_hybrid(m) else ".final_layernorm."
+
+
 def decays(name, shape):
     """Megatron's rule: neither biases nor the weights of norms, which are vectors."""
     return not name.endswith("bias") and len(shape) > 1
+
+
+def is_hidden(name, shape):
+    """Whether it is a matrix of a hidden layer, as muP sees it; layers of T5 are not asked about."""
+    return decays(name, shape) and not name.startswith(("embedding.", "output_layer."))
 
 
 def norm(m, weights, name, x):
@@ -202,6 +260,88 @@ def latent_attention(m, weights, name, x_BSH, allowed):
     return linear(weights, name + "linear_proj", attend(m, q, k, kv[..., own:], allowed))
 
 
+def causal_conv(weights, name, x_BSGK):
+    """A convolution of each channel by itself over the past, and SiLU."""
+    weight = weights[name + "conv1d.weight"]
+    taps, length = weight.shape[-1], x_BSGK.shape[1]
+    padded = F.pad(x_BSGK, (0, 0, 0, 0, taps - 1, 0))
+    y = sum(padded[:, i:i + length] * weight[..., i] for i in range(taps))
+    bias = weights.get(name + "conv1d.bias")
+    return F.silu(y if bias is None else y + bias)
+
+
+def rms(x, epsilon):
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon)
+
+
+def mamba(m, weights, name, x_BSH):
+    """Mamba-2 (arXiv 2405.21060), a token at a time."""
+    groups, n, p = m["mamba_num_groups"], m["mamba_state_dim"], m["mamba_head_dim"]
+    r = m["mamba_num_heads"] // groups
+
+    def of_heads(vector):
+        return weights[name + vector].view(groups, r)
+
+    packed = linear(weights, name + "in_proj", x_BSH).unflatten(-1, (groups, -1))
+    z, conv, step = packed.split([r * p, r * p + 2 * n, r], dim=-1)
+    x, b, c = causal_conv(weights, name, conv).split([r * p, n, n], dim=-1)
+    x = x.unflatten(-1, (r, p))
+    step = F.softplus(step + of_heads("dt_bias"))
+    decay = torch.exp(-step * of_heads("A_log").exp())
+    state, y = 0, []
+    for t in range(x.shape[1]):
+        write = b[:, t, :, None, :, None] * x[:, t, :, :, None, :]
+        state = decay[:, t, :, :, None, None] * state + step[:, t, :, :, None, None] * write
+        read = (state * c[:, t, :, None, :, None]).sum(-2)
+        y.append(read + of_heads("D")[..., None] * x[:, t])
+    y = torch.stack(y, dim=1).flatten(-2) * F.silu(z)
+    y = rms(y, m["norm_epsilon"]) * weights[name + "norm.weight"].view(groups, -1)
+    return linear(weights, name + "out_proj", y.flatten(-2))
+
+
+def delta_net(m, weights, name, x_BSH):
+    """A gated delta net (arXiv 2412.06464), a token at a time."""
+    groups, k, v = m["linear_num_key_heads"], m["linear_key_head_dim"], m["linear_value_head_dim"]
+    r = m["linear_num_value_heads"] // groups
+
+    def of_heads(vector):
+        return weights[name + vector].view(groups, r)
+
+    packed = linear(weights, name + "in_proj", x_BSH).unflatten(-1, (groups, -1))
+    conv, gate, beta, decay = packed.split([2 * k + r * v, r * v, r, r], dim=-1)
+    queries, keys, values = causal_conv(weights, name, conv).split([k, k, r * v], dim=-1)
+    queries, keys = [x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
+                     for x in (queries, keys)]
+    values = values.unflatten(-1, (r, v))
+    beta = beta.sigmoid()
+    decay = torch.exp(-F.softplus(decay + of_heads("dt_bias")) * of_heads("A_log").exp())
+    state, y = torch.zeros(x_BSH.shape[0], groups, r, k, v, dtype=x_BSH.dtype), []
+    for t in range(x_BSH.shape[1]):
+        key = keys[:, t, :, None, :, None]
+        state = decay[:, t, :, :, None, None] * state
+        error = values[:, t] - (state * key).sum(-2)
+        state = state + beta[:, t, :, :, None, None] * key * error[..., None, :]
+        y.append((state * queries[:, t, :, None, :, None]).sum(-2) / math.sqrt(k))
+    y = rms(torch.stack(y, dim=1), m["norm_epsilon"]) * weights[name + "out_norm.weight"]
+    y = y * F.silu(gate.unflatten(-1, (r, v)))
+    return linear(weights, name + "out_proj", y.flatten(-3))
+
+
+def one_branch(m, weights, prefix, i, x, allowed):
+    """A layer of a hybrid model."""
+    letter = m["hybrid_layer_pattern"][i]
+    a = prefix + {"M": "mixer.", "-": "mlp."}.get(letter, "self_attention.")
+    first = {"*": "linear_qkv", "-": "linear_fc1"}.get(letter, "in_proj")
+    y = norm(m, weights, a + first + ".layer_norm_", x)
+    if letter == "M":
+        return x + mamba(m, weights, a, y)
+    if letter == "G":
+        return x + delta_net(m, weights, a, y)
+    if letter == "*":
+        return x + self_attention(m, weights, a, y, allowed, i)
+    return x + mlp(m, weights, a, y)
+
+
 def cross_attention(m, weights, name, x_BQH, y_BKH, allowed):
     heads, d = m["num_attention_heads"], m["kv_channels"]
     q = linear(weights, name + "linear_q", x_BQH).unflatten(-1, (heads, d))
@@ -213,7 +353,9 @@ def mlp(m, weights, name, x_BSH):
     y = linear(weights, name + "linear_fc1", x_BSH)
     if m["swiglu"]:
         gate, up = y.chunk(2, dim=-1)
-        y = F.silu(gate) * up
+        limit = m.get("gate_limit", math.inf)
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit) + m.get("gate_offset", 0)
+        y = gate * torch.sigmoid((1.702 if m.get("gate") == "quick_gelu" else 1) * gate) * up
     else:
         y = 0.5 * y * (1 + torch.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)))
     return linear(weights, name + "linear_fc2", y)
@@ -223,7 +365,7 @@ def embed(m, weights, tokens):
     x = weights["embedding.word_embeddings.weight"][tokens.clamp_min(0)]
     if m["position_embedding_type"] == "learned_absolute":
         x = x + weights["embedding.position_embeddings.weight"][:tokens.shape[1]]
-    return x
+    return x * m.get("embedding_output_scale", 1)
 
 
 def layer(m, weights, prefix, i, x, allowed, encoded=None, encoded_allowed=None):
@@ -243,8 +385,12 @@ def layer(m, weights, prefix, i, x, allowed, encoded=None, encoded_allowed=None)
 
 def layers(m, weights, stack, count, x, allowed, encoded=None, encoded_allowed=None):
     for i in range(count):
-        x = layer(m, weights, "%s.layers.%d." % (stack, i), i, x, allowed, encoded, encoded_allowed)
-    return norm(m, weights, stack + ".final_layernorm.", x)
+        prefix = "%s.layers.%d." % (stack, i)
+        if is_hybrid(m):
+            x = one_branch(m, weights, prefix, i, x, allowed)
+        else:
+            x = layer(m, weights, prefix, i, x, allowed, encoded, encoded_allowed)
+    return norm(m, weights, stack + final_norm(m), x)
 
 
 def adapted(m, weights):
@@ -279,7 +425,8 @@ def loss(m, weights, batch):
     table = weights.get("output_layer.weight", weights["embedding.word_embeddings.weight"])
 
     def of(x, labels):
-        logits = F.linear(x, table, weights.get("output_layer.bias"))[..., :m["vocab_size"]]
+        logits = F.linear(x * m.get("output_scale", 1), table,
+                          weights.get("output_layer.bias"))[..., :m["vocab_size"]]
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-1)
 
     total, depths = of(x, labels), m.get("mtp_num_layers", 0)

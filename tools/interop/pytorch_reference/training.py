@@ -9,7 +9,7 @@ import model
 
 
 def learning_rate(o, samples):
-    """Linear warm-up from 0, then half a cosine wave down to min_lr."""
+    """Linear warm-up from 0, then half a cosine wave down to min_lr. Under muP groups have a part of it."""
     warmup, end = o["lr_warmup_samples"], o["lr_decay_samples"]
     if warmup > 0 and samples <= warmup:
         return o["lr"] * samples / warmup
@@ -20,11 +20,19 @@ def learning_rate(o, samples):
 
 
 def make_optimizer(o, weights):
+    wide = o.get("mup_width_mult", 1)
     groups = [{
         "params": [w for name, w in weights.items()
-                   if w.requires_grad and model.decays(name, w.shape) == decays],
+                   if w.requires_grad and model.decays(name, w.shape) == decays and
+                   model.is_hidden(name, w.shape) == hidden],
         "weight_decay": o["weight_decay"] if decays else 0.0,
-    } for decays in (True, False)]
+    } for decays in (True, False) for hidden in (True, False)]
+    for group, hidden in zip(groups, (True, False, True, False)):
+        if o["optimizer"] == "sgd":
+            group["lr_factor"] = 1 if hidden else wide
+        else:
+            group["lr_factor"] = 1 / wide if hidden else 1
+            group["eps"] = o["adam_eps"] * group["lr_factor"]
     groups = [group for group in groups if group["params"]]
     if o["optimizer"] == "sgd":
         return torch.optim.SGD(groups, lr=o["lr"], momentum=o["sgd_momentum"])
@@ -54,7 +62,7 @@ def train(config, initial, batches, dtype=torch.float32):
     losses, norms, samples = [], [], 0
     for batch in batches:
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(o, samples)
+            group["lr"] = learning_rate(o, samples) * group["lr_factor"]
         optimizer.zero_grad()
         value = loss(batch)
         value.backward()
