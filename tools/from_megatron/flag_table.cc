@@ -32,7 +32,7 @@ constexpr char kDiagnostics[] = "logging.diagnostics_interval measures layers an
 constexpr char kMessages[] = "messages are sent in the way that docs/communication.md describes";
 constexpr char kGroups[] = "communicators are made as docs/communication.md describes";
 constexpr char kOffload[] = "nothing is moved to the host: the run needs more memory on its GPUs";
-constexpr char kFp32State[] = "gradients and master weights are fp32 always";
+constexpr char kFp32State[] = "master weights are fp32 always";
 constexpr char kMoments[] = "moments are in fp32, fp8 or bf16, which is rounded by chance";
 constexpr char kMoments8[] = "moments in fp8 have no scale, and are rounded by chance";
 constexpr char kFp32[] = "it is computed in fp32 always";
@@ -45,9 +45,9 @@ constexpr char kFaults[] = "ranks watch each other in the way that docs/operatio
 constexpr char kLoader[] = "data files are read in one way";
 constexpr char kMtp[] =
     "each layer of multi-token prediction has weights of its own, and one input";
-constexpr char kHybrid[] = "there are no state-space layers";
+constexpr char kHybrid[] =
+    "layers of one branch are those of hybrid_layer_pattern (docs/hybrid.md)";
 constexpr char kEvaluation[] = "it changes how evaluations are done, which is the same here always";
-constexpr char kMup[] = "muP's scaling of widths is not there";
 constexpr char kOptimizers[] = "the optimizers are adam, sgd, lion, muon, lamb and onebit_adam";
 constexpr char kOtherMuon[] = "Muon is that of docs/optimizers.md";
 constexpr char kFsdp[] = "sharded weights are gathered and sent as docs/data_parallel.md describes";
@@ -158,7 +158,6 @@ constexpr FlagRow kRows[] = {
     {"fp4-*", "", "", "", kRounding, "there are no 4-bit floats"},
     {"use-precision-aware-optimizer", "", "", "", kNothing,
      "exp_avg_dtype and exp_avg_sq_dtype count without it"},
-    {"main-grads-dtype", "", "", "", kRounding, kFp32State},
     {"main-params-dtype", "", "", "", kRounding, kFp32State},
     {"exp-avg-dtype", "fp16", "optimizer.exp_avg_dtype", "bf16", kRounding, kMoments},
     {"exp-avg-dtype", "fp8", "optimizer.exp_avg_dtype", "fp8", kRounding, kMoments8},
@@ -170,6 +169,10 @@ constexpr FlagRow kRows[] = {
      "a gradient that is not finite is never applied"},
 
     // The model: what is not there.
+    {"spec", "megatron.core.models.hybrid.hybrid_layer_specs hybrid_stack_spec", "", "", kNothing,
+     kReadWithOthers},
+    {"spec", "megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec", "", "", kNothing,
+     kReadWithOthers},
     {"spec", "", "", "", kResults, "layers of the user's own are not read"},
     {"no-position-embedding", "", "", "", kNothing, "position_embedding_type says it"},
     {"rope-type", "", "", "", kNothing, kReadWithOthers},
@@ -184,14 +187,22 @@ constexpr FlagRow kRows[] = {
     {"attention-output-gate", "", "", "", kResults, "attention has no gate at its output"},
     {"apply-residual-connection-post-layernorm", "", "", "", kResults,
      "the residual stream begins before the norm"},
-    {"use-mup", "", "", "", kResults, kMup},
-    {"mup-*", "", "", "", kResults, kMup},
+    {"scaling-recipe", "mup", "model.use_mup", "true", kNothing, ""},
+    {"scaling-recipe", "none", "", "", kNothing, "it is what runs do without it"},
+    {"scaling-recipe", "", "", "", kResults, "the only recipe is mup"},
+    {"scaling-base-hidden-size", "", "model.mup_base_hidden_size", "", kNothing, ""},
+    {"scaling-base-head-dim", "", "model.mup_base_head_dim", "", kNothing, ""},
+    {"mup-output-mult", "1", "", "", kNothing, "Megatron takes 1 for not set"},
+    {"mup-output-mult", "1.0", "", "", kNothing, "Megatron takes 1 for not set"},
+    {"mup-width-mult", "", "", "", kNothing, "it is hidden_size / mup_base_hidden_size"},
     {"cache-mla-latents", "", "", "", kNothing, kInference},
     {"mtp-use-repeated-layer", "", "", "", kResults, kMtp},
     {"mtp-hybrid-*", "", "", "", kResults, kMtp},
+    {"hybrid-override-pattern", "", "model.hybrid_layer_pattern", "", kNothing, ""},
     {"hybrid-*", "", "", "", kResults, kHybrid},
     {"mamba-*", "", "", "", kResults, kHybrid},
-    {"is-hybrid-model", "", "", "", kResults, kHybrid},
+    {"is-hybrid-model", "", "", "", kNothing, kReadWithOthers},
+    {"linear-attention-*", "", "", "", kResults, kHybrid},
     {"heterogeneous-*", "", "", "", kResults, "layers that differ from each other are not there"},
     {"experimental-attention-variant*", "", "", "", kResults, "there is one kind of attention"},
     {"no-initialization", "", "", "", kNothing, "weights are initialized where they are kept"},
@@ -209,12 +220,17 @@ constexpr FlagRow kRows[] = {
     {"moe-enable-deepep", "", "", "", kSpeed, kDispatchByHost},
     {"moe-shared-expert-overlap", "", "", "", kSpeed, kExpertMessages},
     {"overlap-moe-expert-parallel-comm", "", "", "", kSpeed, kExpertMessages},
-    {"moe-layer-recompute", "", "", "", kSpeed, "experts are recomputed with whole layers alone"},
+    {"moe-layer-recompute", "", "recompute.recompute_granularity", "selective", kNothing, ""},
+    {"moe-layer-recompute", "", "recompute.recompute_modules", "moe", kNothing, ""},
+    {"moe-router-qb-update-scope", "global_batch", "", "", kNothing, "it is the only one"},
+    {"moe-router-qb-update-scope", "", "", "", kResults,
+     "quantiles are those of the global batch's tokens"},
+    {"moe-upcycling-granularity", "", "", "", kNothing,
+     "it is ffn_hidden_size / moe_ffn_hidden_size"},
     {"moe-per-layer-logging", "", "", "", kSpeed, kDiagnostics},
     {"moe-router-force-load-balancing", "", "", "", kResults,
      "the router's choice is never replaced by a random one"},
     {"moe-latent-size", "", "", "", kResults, "experts have the width of the layer"},
-    {"moe-use-upcycling", "", "", "", kResults, "experts are not made of a dense checkpoint"},
     {"moe-router-topk-limited-devices", "", "", "", kResults,
      "groups of experts are model.moe_router_num_groups"},
 
@@ -253,7 +269,6 @@ constexpr FlagRow kRows[] = {
      "all micro-batches recompute alike"},
     {"decrease-batch-size-if-needed", "", "", "", kResults,
      "a batch size that cannot be shared out is refused"},
-    {"phase-transition-iterations", "", "", "", kResults, "a run has one phase"},
     {"skip-train", "", "", "", kResults, "the program trains"},
     {"start-eval-at-iter", "", "", "", kSpeed, kEvaluation},
     {"eval-global-batch-size", "", "", "", kSpeed, kEvaluation},
@@ -313,7 +328,10 @@ constexpr FlagRow kRows[] = {
     {"fsdp-*", "", "", "", kSpeed, kFsdp},
     {"megatron-fsdp-grad-comm-dtype", "", "", "", kRounding,
      "parallel.grad_reduce_in_bf16 sends gradients in bf16"},
-    {"megatron-fsdp-main-grads-dtype", "", "", "", kRounding, kFp32State},
+    {"megatron-fsdp-main-grads-dtype", "bf16", "optimizer.main_grads_dtype", "bf16", kNothing,
+     "gradients are formed in fp32 and kept in bf16"},
+    {"megatron-fsdp-main-grads-dtype", "", "", "", kRounding,
+     "gradients are kept in fp32, or in bf16 by optimizer.main_grads_dtype"},
     {"megatron-fsdp-*", "", "", "", kSpeed, kFsdp},
     {"hybrid-context-parallel", "", "", "", kSpeed,
      "the ranks that share a sample are the same for all samples"},
@@ -334,8 +352,6 @@ constexpr FlagRow kRows[] = {
     {"object-storage-cache-path", "", "", "", kResults, "data files are files"},
     {"enable-msc", "", "", "", kNothing, "data files are files"},
     {"disable-msc", "", "", "", kNothing, "data files are files"},
-    {"sft-tokenizer-prompt-format", "", "", "", kResults,
-     "conversations have the form data.sft_tokenizer_prompt_format: plain, chatml or llama3"},
 
     // Checkpoints.
     {"no-load-rng", "", "", "", kNothing, kNoGenerator},
@@ -424,10 +440,11 @@ constexpr absl::string_view kOurOwn[] = {
     "checkpoint.save_huggingface",
     "data.curriculum_learning",
     "data.random_ltd",
+    "data.loss_weights",
     "data.sampling_alpha",
     "data.sft_long_conversations",
-    "data.sft_tokenizer_prompt_format",
     "data.stories",
+    "data.task",
     "diloco",
     "elasticity",
     "federated",
@@ -444,13 +461,24 @@ constexpr absl::string_view kOurOwn[] = {
     "logging.spike_threshold",
     "logging.spike_window",
     "model.add_output_bias",
+    "model.attn_logit_softcapping",
     "model.embedding_scale",
+    "model.final_logit_softcapping",
     "model.gated_linear_unit",
+    "model.longrope_attention_factor",
+    "model.longrope_long_factors",
+    "model.longrope_original_max_position_embeddings",
+    "model.longrope_short_factors",
     "model.lora",
     "model.model_type",
+    "model.moe_router_group_score_topk",
+    "model.num_choices",
+    "model.num_classes",
     "model.num_tokentypes",
     "model.output_scale",
     "model.post_norm",
+    "model.qk_layernorm_all_heads",
+    "model.reordered_norm",
     "model.rotary_base_local",
     "model.sandwich_norm",
     "model.softmax_scale",
@@ -475,6 +503,7 @@ constexpr absl::string_view kOurOwn[] = {
     "parallel.collective_algorithm",
     "parallel.communication_data_type",
     "parallel.data_parallel_size",
+    "parallel.grad_cpu_offload",
     "parallel.gradient_predivide_factor",
     "parallel.heartbeat_timeout_seconds",
     "parallel.hierarchical_collectives_ranks_per_host",
@@ -483,12 +512,15 @@ constexpr absl::string_view kOurOwn[] = {
     "parallel.moe_deduplicated_dispatch",
     "parallel.param_cpu_offload",
     "parallel.param_offload_path",
+    "parallel.pipeline_pass_costs",
     "parallel.pipeline_schedule",
     "parallel.prescale_gradients",
     "parallel.rank_order",
     "parallel.rank_replacements",
     "parallel.ranks_as",
     "parallel.restarts",
+    "parallel.shard_copies",
+    "parallel.shard_copy_interval",
     "parallel.sparse_gradients",
     "parallel.stuck_rank_timeout_seconds",
     "parallel.sum_in_rank_order",
@@ -584,6 +616,8 @@ absl::Span<const DefaultRow> DefaultRows() {
       {"train.calculate_per_token_loss", "false", "false", "false", "true"},
       {"data.tokenizer_type", "GPT2BPETokenizer", "BertWordPieceLowerCase",
        "BertWordPieceLowerCase", "ByteLevel"},
+      {"data.sft_tokenizer_prompt_format", "nemotron_h_aligned", "nemotron_h_aligned",
+       "nemotron_h_aligned", "plain"},
       {"data.data_sharding", "true", "true", "true", "false"},
       {"model.moe_router_load_balancing_type", "aux_loss", "aux_loss", "aux_loss", "seq_aux_loss"},
       {"precision.fp8_recipe", "delayed", "delayed", "delayed", "tensorwise"},

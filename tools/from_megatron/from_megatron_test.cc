@@ -1,6 +1,8 @@
 #include "tools/from_megatron/from_megatron.h"
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/status_matchers.h"
@@ -96,12 +98,17 @@ TEST(FromMegatronTest, GptOssOfMegatronNamesWhatIsNotThere) {
   EXPECT_EQ(model.softmax_type(), config::SoftmaxType::learnable);
 }
 
-TEST(FromMegatronTest, MambaOfMegatronNamesWhatIsNotThere) {
+TEST(FromMegatronTest, MambaOfMegatronIsTheSameRun) {
   const auto result = TranslateFile("mamba.sh");
   ASSERT_THAT(result, IsOk());
-  EXPECT_FALSE(result->is_same_run);
-  EXPECT_THAT(Subjects(*result, Effect::kResults),
-              UnorderedElementsAre("pretrain_mamba.py", "--hybrid-layer-pattern", "--spec"));
+  ExpectTextIsConfig(*result);
+  EXPECT_TRUE(result->is_same_run);
+  EXPECT_THAT(result->errors, IsEmpty());
+  config::PretrainConfig resolved = result->config;
+  ResolveDefaults(&resolved);
+  EXPECT_EQ(resolved.model().num_layers(), 56);
+  EXPECT_EQ(resolved.model().mamba_num_heads(), 128);
+  EXPECT_EQ(Small("--hybrid-override-pattern M*-").config.model().hybrid_layer_pattern(), "M*-");
 }
 
 TEST(FromMegatronTest, DeepSeekOfMegatronIsTheShippedModel) {
@@ -112,7 +119,7 @@ TEST(FromMegatronTest, DeepSeekOfMegatronIsTheShippedModel) {
               UnorderedElementsAre("--moe-router-force-load-balancing"));
   EXPECT_EQ(result->config.parallel().data_parallel_size(), 256);
   EXPECT_THAT(result->errors, IsEmpty());
-  EXPECT_EQ(result->config.recompute().recompute_modules_size(), 3);
+  EXPECT_EQ(result->config.recompute().recompute_modules_size(), 4);
   EXPECT_EQ(result->config.parallel().data_parallel_sharding_strategy(),
             config::DataParallelSharding::optim_grads_params);
   const auto shipped = LoadConfig("deepseek_v3", {}, ConfigPurpose::kDryRun);
@@ -148,7 +155,34 @@ TEST(FromMegatronTest, StatesMegatronsDefaults) {
   EXPECT_TRUE(Small("--dataloader-type cyclic").config.data().data_sharding());
   EXPECT_FALSE(Small("--dataloader-type cyclic --no-data-sharding").config.data().data_sharding());
   // It has no effect without experts, and would be refused.
-  EXPECT_FALSE(result.config.model().has_moe_router_load_balancing_type());
+  EXPECT_EQ(result.config.model().moe_router_load_balancing_type_size(), 0);
+}
+
+TEST(FromMegatronTest, ListsAreListsWhateverDividesThem) {
+  const FromMegatronResult result = Small(
+      "--num-experts 4 --disable-bias-linear --moe-router-load-balancing-type seq_aux_loss "
+      "global_aux_loss --moe-aux-loss-coeff 0.01 0.002 --phase-transition-iterations 2,5,8 "
+      "--moe-layer-recompute");
+  const config::ModelConfig& model = result.config.model();
+  ASSERT_EQ(model.moe_router_load_balancing_type_size(), 2) << result.report;
+  EXPECT_EQ(model.moe_router_load_balancing_type(1), config::RouterLoadBalancing::global_aux_loss);
+  ASSERT_EQ(model.moe_aux_loss_coeff_size(), 2);
+  EXPECT_EQ(model.moe_aux_loss_coeff(1), 0.002);
+  const auto& phases = result.config.train().phase_transition_iterations();
+  EXPECT_EQ(std::vector<int64_t>(phases.begin(), phases.end()), (std::vector<int64_t>{2, 5, 8}));
+  ASSERT_EQ(result.config.recompute().recompute_modules_size(), 1);
+  EXPECT_EQ(result.config.recompute().recompute_modules(0), config::RecomputeModule::moe);
+}
+
+TEST(FromMegatronTest, ScalingRecipesAreMup) {
+  const FromMegatronResult result =
+      Small("--scaling-recipe mup --scaling-base-hidden-size 16 --mup-output-mult 1.0");
+  EXPECT_TRUE(result.is_same_run) << result.report;
+  EXPECT_TRUE(result.config.model().use_mup());
+  EXPECT_EQ(result.config.model().mup_base_hidden_size(), 16);
+  EXPECT_FALSE(result.config.model().has_mup_output_mult());
+  EXPECT_THAT(Subjects(Small("--scaling-recipe depth"), Effect::kResults),
+              Contains("--scaling-recipe"));
 }
 
 TEST(FromMegatronTest, TakesFlagsInBothSpellings) {

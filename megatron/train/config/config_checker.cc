@@ -32,7 +32,9 @@ std::string WrongElement(const FieldRef& ref) {
   const int count = field.is_repeated() ? reflection.FieldSize(*ref.message, &field) : 1;
   for (int i = 0; i < count; ++i) {
     if (field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE) {
-      const double value = reflection.GetDouble(*ref.message, &field);
+      const double value = field.is_repeated()
+                               ? reflection.GetRepeatedDouble(*ref.message, &field, i)
+                               : reflection.GetDouble(*ref.message, &field);
       if (!RangeOf(field).Contains(value)) return absl::StrCat(value);
     } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_INT64) {
       const int64_t value = field.is_repeated()
@@ -40,7 +42,10 @@ std::string WrongElement(const FieldRef& ref) {
                                 : reflection.GetInt64(*ref.message, &field);
       if (!RangeOf(field).Contains(static_cast<double>(value))) return absl::StrCat(value);
     } else if (!RulesOf(field).unavailable().empty()) {
-      const std::string& value = reflection.GetEnum(*ref.message, &field)->name();
+      const std::string& value =
+          (field.is_repeated() ? reflection.GetRepeatedEnum(*ref.message, &field, i)
+                               : reflection.GetEnum(*ref.message, &field))
+              ->name();
       if (absl::c_linear_search(RulesOf(field).unavailable(), value)) return value;
     }
   }
@@ -167,22 +172,25 @@ void ConfigChecker::CheckEffects() {
 bool ConfigChecker::Holds(const Condition& condition) const {
   // A condition on a field that is wrong itself counts as met.
   if (locations_.IsBroken(condition.path) || out_of_range_.contains(condition.path)) return true;
-  const FieldRef ref = Ref(condition.path);
-  const bool known = IsPresent(ref) || ref.field->has_default_value();
-  const std::string value = known ? ValueText(ref) : "";
+  const std::vector<std::string> values = ElementTexts(Ref(condition.path));
+  const auto is_on = [](const std::string& value) { return value != "false"; };
+  const auto is_equal = [&](const std::string& value) { return value == condition.value; };
   switch (condition.kind) {
     case Condition::Kind::kPresent:
-      return known && value != "false";
+      return absl::c_any_of(values, is_on);
     case Condition::Kind::kAbsent:
-      return !known || value == "false";
+      return absl::c_none_of(values, is_on);
     case Condition::Kind::kEqual:
-      return known && value == condition.value;
+      return absl::c_any_of(values, is_equal);
     case Condition::Kind::kNotEqual:
-      return !known || value != condition.value;
+      return absl::c_none_of(values, is_equal);
     case Condition::Kind::kAbove: {
-      double number, limit;
+      double limit;
       CHECK(absl::SimpleAtod(condition.value, &limit)) << condition.value;
-      return known && absl::SimpleAtod(value, &number) && number > limit;
+      return absl::c_any_of(values, [limit](const std::string& value) {
+        double number;
+        return absl::SimpleAtod(value, &number) && number > limit;
+      });
     }
   }
   return true;

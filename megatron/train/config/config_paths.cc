@@ -107,4 +107,15 @@ std::string ValueText(const FieldRef& ref) {
   return text + "]";
 }
 
+std::vector<std::string> ElementTexts(const FieldRef& ref) {
+  if (!ref.field->is_repeated()) {
+    if (!IsPresent(ref) && !ref.field->has_default_value()) return {};
+    return {ElementText(ref, -1)};
+  }
+  std::vector<std::string> texts;
+  const int size = ref.message->GetReflection()->FieldSize(*ref.message, ref.field);
+  for (int i = 0; i < size; ++i) texts.push_back(ElementText(ref, i));
+  return texts;
+}
+
 }  // namespace megatron

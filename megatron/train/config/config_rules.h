@@ -36,7 +36,8 @@ std::vector<std::string> AcceptedNames(const google::protobuf::FieldDescriptor& 
 // or false", "one of adam, sgd". Values that are not available are left out.
 std::string DescribeAccepted(const google::protobuf::FieldDescriptor& field);
 
-// A statement about the value of another field.
+// A statement about the value of another field. Of a repeated field it speaks of any element, and
+// kNotEqual of all.
 struct Condition {
   enum class Kind { kPresent, kAbsent, kEqual, kNotEqual, kAbove };
 
