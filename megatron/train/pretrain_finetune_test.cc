@@ -126,5 +126,55 @@ TEST_F(PretrainFinetuneTest, ABrokenLineIsToldByNumber) {
   EXPECT_THAT(outcome.output, HasSubstr("chat.jsonl, line 3: is no JSON"));
 }
 
+// With two parts of a copy chosen at even odds, and activations that powers pass through, the mixture
+// computes what the dense model did.
+TEST_F(PretrainFinetuneTest, ExpertsBeginAsPartsOfADenseModel) {
+  const Arguments model = {"--set=model.activation_func=squared_relu",
+                           "--set=model.disable_bias_linear=true",
+                           "--set=model.ffn_hidden_size=128",
+                           "--set=model.init_method_std=0.3",
+                           "--set=model.hidden_dropout=0",
+                           "--set=model.attention_dropout=0",
+                           "--set=optimizer.lr_decay_style=constant",
+                           "--set=train.log_interval=1",
+                           "--set=train.exit_interval=1"};
+  // The run's first step shows the loss of the weights that it saves.
+  const Outcome dense =
+      Run(Joined(model, {SaveTo("dense"), "--set=optimizer.lr=1e-12", "--set=optimizer.min_lr=0"}));
+  ASSERT_EQ(dense.exit_code, kExitDone) << dense.output;
+  const Arguments experts =
+      Joined(model, {absl::StrCat("--set=checkpoint.load=", Path("dense")),
+                     "--set=model.moe_use_upcycling=true", "--set=model.num_experts=8",
+                     "--set=model.moe_ffn_hidden_size=64", "--set=model.moe_router_topk=2"});
+  const Outcome mixture = Run(Joined(experts, {SaveTo("mixture")}));
+  ASSERT_EQ(mixture.exit_code, kExitDone) << mixture.output;
+  EXPECT_THAT(mixture.output, HasSubstr("starting from the weights of "));
+  const double loss = NumberAfter(mixture.output, "lm loss: ");
+  EXPECT_NEAR(loss, NumberAfter(dense.output, "lm loss: "), 1e-4 * loss);
+  for (const Arguments& layout : {Arguments{"--set=parallel.data_parallel_size=2",
+                                            "--set=parallel.expert_model_parallel_size=2",
+                                            "--set=parallel.use_distributed_optimizer=true"},
+                                  Arguments{"--set=parallel.tensor_model_parallel_size=2",
+                                            "--set=parallel.expert_tensor_parallel_size=2",
+                                            "--set=parallel.pipeline_model_parallel_size=2"}}) {
+    const Outcome other = Run(Joined(experts, layout));
+    ASSERT_EQ(other.exit_code, kExitDone) << other.output;
+    EXPECT_NEAR(NumberAfter(other.output, "lm loss: "), loss, 1e-4 * loss) << layout[0];
+    EXPECT_NEAR(NumberAfter(other.output, "grad norm: "),
+                NumberAfter(mixture.output, "grad norm: "),
+                1e-3 * NumberAfter(mixture.output, "grad norm: "))
+        << layout[0];
+  }
+  // It continues itself, not the dense model.
+  const Outcome more = Run(Joined(experts, {SaveTo("mixture")}));
+  ASSERT_EQ(more.exit_code, kExitDone) << more.output;
+  EXPECT_THAT(more.output, HasSubstr("at iteration 1"));
+  // A checkpoint that has experts already is no dense model's.
+  const Outcome twice =
+      Run(Joined(experts, {absl::StrCat("--set=checkpoint.load=", Path("mixture"))}));
+  EXPECT_EQ(twice.exit_code, kExitConfig) << twice.output;
+  EXPECT_THAT(twice.output, HasSubstr("holds the weights of another model"));
+}
+
 }  // namespace
 }  // namespace megatron

@@ -11,7 +11,7 @@ namespace megatron {
 absl::Status CheckSameKernels(const StartingPoint& start, const std::string& kernels,
                               bool deterministic,
                               absl::FunctionRef<void(const std::string&)> warn) {
-  if (start.checkpoint == nullptr || start.restore == Restore::kWeights || kernels.empty())
+  if (start.checkpoint == nullptr || BeginsRun(start.restore) || kernels.empty())
     return absl::OkStatus();
   const absl::StatusOr<std::string> saved = start.checkpoint->String("kernels");
   // A run on the CPU records none, nor did earlier versions.

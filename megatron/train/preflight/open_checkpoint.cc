@@ -38,6 +38,7 @@ absl::StatusOr<FoundCheckpoint> ChooseCheckpoint(FileSystem& fs, const Checkpoin
   start->is_own = options.load == options.save;
   if (options.no_load_optim) start->restore = Restore::kWithoutOptimizer;
   if (options.finetune) start->restore = Restore::kWeights;
+  if (options.upcycles) start->restore = Restore::kDenseWeights;
   return WithField("checkpoint.load", LocateCheckpoint(fs, options.load));
 }
 

@@ -4,17 +4,22 @@
 #define MEGATRON_TRAIN_TRAINER_CHECKPOINT_CHECKS_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "megatron/checkpoint/checkpoint_reader.h"
 #include "megatron/train/trainer/trainer.h"
 
 namespace megatron {
 
 // Returns an error unless the checkpoint has the weights of this model and no others. With
-// `without_adapters` those of low-rank adapters may be missing.
-absl::Status CheckSameModel(const CheckpointReader& reader, bool without_adapters,
-                            Trainer& trainer);
+// `only_weights`, low-rank adapters and the head of a classifier may be missing, and the heads that
+// a classifier has not may be there. With `is_dense` it has those of the dense model that this one
+// begins from (upcycling.h). Returns the names of the parameters that are missing.
+absl::StatusOr<std::vector<std::string>> CheckSameModel(const CheckpointReader& reader,
+                                                        bool only_weights, bool is_dense,
+                                                        Trainer& trainer);
 
 // Returns an error where the checkpoint has remainders of main weights and this run keeps them
 // whole, or the other way round and this run loads the optimizer's states (`with_states`).
