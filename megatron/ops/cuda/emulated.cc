@@ -33,24 +33,27 @@ namespace {
 [[maybe_unused]] const bool in_graphs = EmulateInGraphs<
     ActivationForward, ActivationBackward, GateForward, GateBackward, AttentionForward,
     AttentionBackward, BiasBackward, CrossEntropyStatistics, RescaleSum, CrossEntropyLoss,
-    CrossEntropyHits, CrossEntropyBackward, BiasDropoutAdd, DropoutBackward, Copy, Add, Scale, Zero,
-    EmbeddingForward, EmbeddingBackward, AbsMax, Quantize, QuantizeAndMeasure, QuantizeBlocks,
-    LinearForward, LinearActivationForward, LinearBackwardInput, LinearActivationBackwardInput,
-    LinearBackwardWeight, NormForward, ResidualNormForward, NormBackward, CutNormSums,
-    CutNormForward, CutNormGradientSums, CutNormBackward, Rope, JoinSharedKey, SplitSharedKey,
-    PartOfSequences, WeightedSum, ChooseTokens, FindKeptRows, FindKeptPart, GatherNumbers>();
+    CrossEntropyHits, CrossEntropyBackward, BiasDropoutAdd, DropoutBackward, Copy, Add, Scale,
+    SoftCap, Zero, EmbeddingForward, EmbeddingBackward, AbsMax, Quantize, QuantizeAndMeasure,
+    QuantizeBlocks, LinearForward, LinearActivationForward, LinearBackwardInput,
+    LinearActivationBackwardInput, LinearBackwardWeight, NormForward, ResidualNormForward,
+    NormBackward, CutNormSums, CutNormForward, CutNormGradientSums, CutNormBackward, Rope,
+    JoinSharedKey, SplitSharedKey, PartOfSequences, WeightedSum, ChooseTokens, FindKeptRows,
+    FindKeptPart, GatherNumbers>();
 
 // The emulated device counts as one that the kernels for Hopper run on.
 [[maybe_unused]] const bool hopper_is_available =
     RegisterCudaKernel<&HopperAttentionIsAvailable>(+[] { return true; });
 
 // Graphs contain neither updates of weights nor experts.
-[[maybe_unused]] const bool outside_graphs = EmulateOutsideGraphs<
-    Jitter, GroupedLinearForward, GroupedLinearBackwardInput, GroupedLinearBackwardWeight,
-    FirstChoiceOfHost, PackChoices, UnpackChoices, PlaceByExpert, Permute, PermuteBackward,
-    Unpermute, UnpermuteBackward, RouterForward, CountChoices, RouterBackward, AddRouterLosses,
-    DropOverCapacity, SinkhornBias, AdamWUpdate, JoinMasters, SgdUpdate, LionUpdate, SumOfSquares,
-    CountZeros, EncodeFloat8, DecodeFloat8, EncodeGroups, DecodeGroups, AddDecodedGroups>();
+[[maybe_unused]] const bool outside_graphs =
+    EmulateOutsideGraphs<Jitter, GroupedLinearForward, GroupedLinearBackwardInput,
+                         GroupedLinearBackwardWeight, FirstChoiceOfHost, PackChoices, UnpackChoices,
+                         PlaceByExpert, Permute, PermuteBackward, Unpermute, UnpermuteBackward,
+                         RouterForward, CountChoices, CountMargins, RouterBackward, AddRouterLosses,
+                         DropOverCapacity, SinkhornBias, AdamWUpdate, JoinMasters, SgdUpdate,
+                         LionUpdate, SumOfSquares, CountZeros, EncodeFloat8, DecodeFloat8,
+                         EncodeGroups, DecodeGroups, AddDecodedGroups>();
 
 }  // namespace
 }  // namespace megatron::ops::cuda

@@ -43,14 +43,15 @@ HostTensor Choices(int64_t tokens) {
 }
 
 TEST_F(AgreementTest, RoutersChooseTheSameExpertsAndGiveTheSameGradients) {
-  for (int model = 0; model < 4; ++model) {
+  for (int model = 0; model < 5; ++model) {
     Router router;
     router.topk = 4;
-    router.score = model < 2 ? RouterScore::kSoftmax : RouterScore::kSigmoid;
-    router.pre_softmax = model == 1;
-    if (model == 3) {
+    router.score = model < 2 || model == 4 ? RouterScore::kSoftmax : RouterScore::kSigmoid;
+    router.pre_softmax = model == 1 || model == 4;
+    if (model >= 3) {
       router.num_groups = 4;
       router.group_topk = 2;
+      if (model == 4) router.group_score_topk = 1;
     }
     const int64_t tokens = 300, experts = 16;
     HostTensor logits = HostTensor::Normal({tokens, experts}, kF32, 1),
@@ -81,6 +82,20 @@ TEST_F(AgreementTest, RoutersChooseTheSameExpertsAndGiveTheSameGradients) {
                       AddRouterLosses(stream, at[7], 0.5, 0.25, at[8]);
                     });
   }
+}
+
+TEST_F(AgreementTest, MarginsOfExpertsAreTheSame) {
+  Router router;
+  router.score = RouterScore::kSigmoid;
+  router.topk = 4;
+  HostTensor logits = HostTensor::Normal({300, 16}, kF32, 1),
+             bias = HostTensor::Normal({16}, kF32, 2), expert({300, 4}, DType::kInt32),
+             probability({300, 4}, kF32), counts({16, 600}, DType::kInt64);
+  ExpectAgreement({&logits, &bias, &expert, &probability, &counts}, 2e-5,
+                  [&](const Stream& stream, At at) {
+                    RouterForward(stream, router, at[0], at[1], at[2], at[3]);
+                    CountMargins(stream, at[0], at[1], at[2], at[4]);
+                  });
 }
 
 TEST_F(AgreementTest, BalancedChoicesHaveTheSameBiases) {

@@ -89,6 +89,25 @@ __global__ void __launch_bounds__(kThreads) Drop(int64_t count, const bool* drop
   if (i < count && drop[i]) expert[i] = -1;
 }
 
+__global__ void __launch_bounds__(kThreads)
+    FindBins(int64_t tokens, int64_t experts, const float* logits, const float* bias, int64_t best,
+             const int32_t* expert, int64_t bins, int32_t* bin) {
+  const int64_t token = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (token >= tokens) return;
+  FindMarginBins(experts, logits + token * experts, bias, expert[token * best + best - 1], bins,
+                 bin + token * experts);
+}
+
+// Each block has one expert. A thread alone counts in its bins.
+__global__ void __launch_bounds__(kThreads)
+    CountBins(int64_t tokens, int64_t experts, int64_t bins, const int32_t* bin, int64_t* counts) {
+  const int64_t mine = blockIdx.x;
+  for (int64_t t = 0; t < tokens; ++t) {
+    const int32_t found = bin[t * experts + mine];
+    if (found % kThreads == threadIdx.x) ++counts[mine * bins + found];
+  }
+}
+
 }  // namespace
 
 void RouterForward(const Stream& stream, const Router& router, const Tensor& logits_TE,
@@ -144,7 +163,22 @@ void DropOverCapacity(const Stream& stream, DropPolicy policy, int64_t capacity,
   CheckLaunched("drops over capacity");
 }
 
+void CountMargins(const Stream& stream, const Tensor& logits_TE, const Tensor& bias_E,
+                  const Tensor& expert_TJ, const Tensor& counts_EB) {
+  const int64_t tokens = logits_TE.dim(0), experts = logits_TE.dim(1), bins = counts_EB.dim(1);
+  if (tokens == 0) return;
+  int32_t* const bin = static_cast<int32_t*>(
+      stream.cuda()->Workspace(tokens * experts * static_cast<int64_t>(sizeof(int32_t))));
+  FindBins<<<Blocks(tokens, kThreads), kThreads, 0, Handle(stream)>>>(
+      tokens, experts, logits_TE.data<float>(), bias_E.data<float>(), expert_TJ.dim(1),
+      expert_TJ.data<int32_t>(), bins, bin);
+  CountBins<<<Blocks(experts, 1), kThreads, 0, Handle(stream)>>>(tokens, experts, bins, bin,
+                                                                 counts_EB.data<int64_t>());
+  CheckLaunched("margins of experts");
+}
+
 MEGATRON_CUDA_KERNEL(RouterForward);
+MEGATRON_CUDA_KERNEL(CountMargins);
 MEGATRON_CUDA_KERNEL(CountChoices);
 MEGATRON_CUDA_KERNEL(RouterBackward);
 MEGATRON_CUDA_KERNEL(AddRouterLosses);

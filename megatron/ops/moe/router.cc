@@ -22,7 +22,10 @@ void CheckRouter(const Stream& stream, const Router& router, const Tensor& logit
   CHECK(experts <= kMostExperts) << experts;
   CHECK(router.num_groups >= 1 && experts % router.num_groups == 0) << router.num_groups;
   CHECK(router.group_topk >= 1 && router.group_topk <= router.num_groups) << router.group_topk;
-  CHECK_EQ(router.topk % router.group_topk, 0);
+  if (router.group_score_topk == 0) CHECK_EQ(router.topk % router.group_topk, 0);
+  CHECK(router.group_score_topk >= 0 && router.group_score_topk <= kMostChoices &&
+        router.group_score_topk <= experts / router.num_groups)
+      << router.group_score_topk;
   CHECK_LE(router.topk, experts / router.num_groups * router.group_topk);
 }
 
@@ -76,6 +79,31 @@ void CountChoices(const Stream& stream, const Tensor& expert_TK, const RouterUni
     if (expert[i] < 0 || unit < 0) continue;
     ++counts_UE.data<int64_t>()[unit * experts + expert[i]];
   }
+}
+
+void CountMargins(const Stream& stream, const Tensor& logits_TE, const Tensor& bias_E,
+                  const Tensor& expert_TJ, const Tensor& counts_EB) {
+  CHECK_EQ(logits_TE.rank(), 2) << logits_TE;
+  const int64_t tokens = logits_TE.dim(0), experts = logits_TE.dim(1);
+  CheckContiguous(stream, logits_TE, kF32, logits_TE.shape());
+  CheckContiguous(stream, bias_E, kF32, {experts});
+  CheckContiguous(stream, expert_TJ, DType::kInt32, {tokens, expert_TJ.dim(1)});
+  CheckContiguous(stream, counts_EB, DType::kInt64, {experts, counts_EB.dim(1)});
+  if (RunsOnCuda(stream))
+    return OnCuda<CountMargins>(stream, logits_TE, bias_E, expert_TJ, counts_EB);
+  if (!RunsOnCpu(stream)) return;
+  const int64_t best = expert_TJ.dim(1), bins = counts_EB.dim(1);
+  const int32_t* const expert = expert_TJ.data<int32_t>();
+  int64_t* const counts = counts_EB.data<int64_t>();
+  stream.pool()->ParallelFor(tokens, [&](int64_t begin, int64_t end) {
+    std::vector<int32_t> bin(experts);
+    for (int64_t t = begin; t < end; ++t) {
+      FindMarginBins(experts, logits_TE.data<float>() + t * experts, bias_E.data<float>(),
+                     expert[t * best + best - 1], bins, bin.data());
+      for (int64_t e = 0; e < experts; ++e)
+        __atomic_fetch_add(&counts[e * bins + bin[e]], int64_t{1}, __ATOMIC_RELAXED);
+    }
+  });
 }
 
 void RouterBackward(const Stream& stream, const Router& router, const Tensor& logits_TE,

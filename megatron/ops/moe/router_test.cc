@@ -1,5 +1,6 @@
 #include "megatron/ops/moe/router.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -215,6 +216,33 @@ TEST(RouterValuesTest, NumberedTokensCountForTheirUnitByItsSize) {
   EXPECT_EQ(dlogits.Get(6), 0);
 }
 
+TEST(RouterChoiceTest, MarginsAreCountedInBins) {
+  constexpr int64_t kTokens = 40, kExperts = 6, kBins = 50;
+  ThreadPool pool(2);
+  const Stream stream = Stream::Cpu(&pool);
+  const HostTensor logits = HostTensor::Normal({kTokens, kExperts}, kF32, 1);
+  const HostTensor bias = HostTensor::Of({kExperts}, kF32, {0.3, -0.2, 0, 0.1, -0.4, 0.25});
+  const HostTensor best({kTokens, 3}, DType::kInt32), counts({kExperts, kBins}, DType::kInt64);
+  RouterForward(stream, Make(RouterScore::kSigmoid, false, 3, 1), logits, bias, best,
+                HostTensor({kTokens, 3}, kF32));
+  CountMargins(stream, logits, bias, best, counts);
+  std::vector<double> want(kExperts * kBins);
+  for (int64_t t = 0; t < kTokens; ++t) {
+    std::vector<double> scores, biased;
+    for (int64_t e = 0; e < kExperts; ++e) {
+      scores.push_back(1 / (1 + std::exp(-logits.Get(t * kExperts + e))));
+      biased.push_back(scores.back() + bias.Get(e));
+    }
+    std::sort(biased.begin(), biased.end());
+    const double cutoff = biased[kExperts - 3];
+    for (int64_t e = 0; e < kExperts; ++e) {
+      const double at = (cutoff - scores[e] + 1.4) / 2.7 * kBins;
+      ++want[e * kBins + std::clamp<int64_t>(static_cast<int64_t>(at), 0, kBins - 1)];
+    }
+  }
+  EXPECT_EQ(counts.Values(), want);
+}
+
 TEST(RouterChoiceTest, TheSmallerNumberWinsAmongEqualScores) {
   ThreadPool pool(1);
   const HostTensor logits({1, 6}, kF32), expert({1, 3}, DType::kInt32), probability({1, 3}, kF32);
@@ -243,6 +271,17 @@ TEST(RouterChoiceTest, ExpertsComeFromTheBestGroups) {
   RouterForward(Stream::Cpu(&pool), Make(RouterScore::kSoftmax, false, 4, 1, 4, 2), logits,
                 Tensor(), expert, probability);
   EXPECT_EQ(expert.Values(), (std::vector<double>{5, 2, 3, 4}));
+}
+
+// DeepSeek-V2 takes the groups with the best single experts, numbers 0 and 5 here.
+TEST(RouterChoiceTest, AGroupsScoreMayBeThatOfItsBestExpert) {
+  ThreadPool pool(1);
+  const HostTensor logits = HostTensor::Of({1, 8}, kF32, {9, -9, 5, 5, 4, 6, 0, 0});
+  const HostTensor expert({1, 4}, DType::kInt32), probability({1, 4}, kF32);
+  Router router = Make(RouterScore::kSoftmax, true, 4, 1, 4, 2);
+  router.group_score_topk = 1;
+  RouterForward(Stream::Cpu(&pool), router, logits, Tensor(), expert, probability);
+  EXPECT_EQ(expert.Values(), (std::vector<double>{0, 5, 4, 1}));
 }
 
 TEST(DropOverCapacityTest, KeepsOfEachUnitAndExpertTheMostProbableOrTheFirst) {

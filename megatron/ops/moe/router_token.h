@@ -62,7 +62,8 @@ template <typename Score>
 MEGATRON_HOST_DEVICE void ChooseGroups(const Router& router, int64_t experts, const Score& score,
                                        int32_t* group) {
   const int64_t size = experts / router.num_groups;
-  const int best_of_group = router.topk / router.group_topk;
+  const int best_of_group =
+      router.group_score_topk > 0 ? router.group_score_topk : router.topk / router.group_topk;
   for (int i = 0; i < router.group_topk; ++i) {
     BestOf best;
     for (int64_t g = 0; g < router.num_groups; ++g) {
@@ -80,6 +81,34 @@ MEGATRON_HOST_DEVICE void ChooseGroups(const Router& router, int64_t experts, co
       best.Offer(sum, g);
     }
     group[i] = best.index;
+  }
+}
+
+// Biases lie less than 1 apart from where scores between 0 and 1 need them.
+MEGATRON_HOST_DEVICE inline float LowestMargin(const float* bias, int64_t experts) {
+  float lowest = bias[0];
+  for (int64_t e = 1; e < experts; ++e) lowest = bias[e] < lowest ? bias[e] : lowest;
+  return lowest - 1;
+}
+
+MEGATRON_HOST_DEVICE inline float HighestMargin(const float* bias, int64_t experts) {
+  float highest = bias[0];
+  for (int64_t e = 1; e < experts; ++e) highest = bias[e] > highest ? bias[e] : highest;
+  return highest + 1;
+}
+
+// Writes the bin of the token's margin for each expert. `last` is the best expert that the token
+// doesn't choose.
+MEGATRON_HOST_DEVICE inline void FindMarginBins(int64_t experts, const float* logits,
+                                                const float* bias, int64_t last, int64_t bins,
+                                                int32_t* bin) {
+  const float lowest = LowestMargin(bias, experts), highest = HighestMargin(bias, experts);
+  const float cutoff = Sigmoid(logits[last]) + bias[last];
+  const float per_margin = static_cast<float>(bins) / (highest - lowest);
+  for (int64_t e = 0; e < experts; ++e) {
+    const float at = (cutoff - Sigmoid(logits[e]) - lowest) * per_margin;
+    const int64_t found = at > 0 ? static_cast<int64_t>(at) : 0;
+    bin[e] = static_cast<int32_t>(found < bins ? found : bins - 1);
   }
 }
 

@@ -7,6 +7,7 @@
 #include "megatron/comm/socket/socket.h"
 #include "megatron/federated/privacy_accountant.h"
 #include "megatron/train/config/config.pb.h"
+#include "megatron/train/config/router_balance.h"
 #include "megatron/train/validate/rules.h"
 
 namespace megatron {
@@ -79,8 +80,12 @@ void CheckServer(ConfigChecker& check) {
          "steps wait for the server");
   refuse(diloco.fragment_update_alpha() > 0, "diloco.fragment_update_alpha",
          "an island goes on from the global copy");
+  constexpr absl::string_view kCounts =
+      "the biases count the tokens of all islands, and no counts are sent to the server";
   refuse(config.model().moe_router_enable_expert_bias(), "model.moe_router_enable_expert_bias",
-         "the biases count the tokens of all islands, and no counts are sent to the server");
+         kCounts);
+  refuse(HasRouterBalance(config.model(), config::RouterLoadBalancing::quantile_balancing),
+         "model.moe_router_load_balancing_type", kCounts);
 }
 
 // Masked updates are integers of 32 bits, and a budget is for one round at least.
