@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status_matchers.h"
@@ -12,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/descriptor.h"
 #include "gtest/gtest.h"
+#include "megatron/base/quantity.h"
 #include "megatron/train/config/config_parser.h"
 #include "megatron/train/config/config_paths.h"
 #include "megatron/train/configs/config_loader.h"
@@ -111,6 +113,20 @@ TEST(PlanScreenTest, ParametersOfMegatronsExamplesAreThoseOfTheirArchitectures) 
   const int64_t t = 768;
   EXPECT_EQ(JsonOf(Plan("t5_220m"))["parameters"], (29184 + 512) * t + 12 * (12 * t * t + 13 * t) +
                                                        12 * (16 * t * t + 19 * t) + 4 * t + 29184);
+}
+
+// Each rank needs less than the memory of the GPUs that the configuration names.
+TEST(PlanScreenTest, MegatronsExamplesFitTheirGpus) {
+  const std::vector<std::pair<std::string, double>> gigabytes = {{"gpt3_175b", 80},
+                                                                 {"llama3_8b", 80},
+                                                                 {"mixtral_8x7b", 80},
+                                                                 {"gpt_oss_20b", 80},
+                                                                 {"deepseek_v3", 141}};
+  for (const auto& [name, memory] : gigabytes) {
+    const Json plan = JsonOf(Plan(name));
+    for (const Json& stage : plan["memory"]["stages"])
+      EXPECT_LT(stage["bytes"].get<double>(), memory * 1e9) << name << stage["first_rank"];
+  }
 }
 
 TEST(PlanScreenTest, SaysWhatRunsAndWhatItTakes) {
@@ -257,11 +273,15 @@ TEST(PlanScreenTest, SaysWhatLiesInFiles) {
     EXPECT_EQ(rank.host_memory.count("optimizer staging"), device == "cuda" ? 1 : 0);
     MachineMemory machine = Host(64 * kGiB);
     machine.disk_bytes = 10 * kGiB;
-    EXPECT_THAT(absl::StrJoin(absl::StrSplit(ScreenOf(planned, machine), absl::ByAnyChar(" \n"),
-                                             absl::SkipEmpty()),
-                              " "),
-                AllOf(HasSubstr("in files, all ranks: 1.39 GiB, which each step reads and writes"),
-                      HasSubstr("free there: 10.00 GiB")));
+    EXPECT_THAT(
+        absl::StrJoin(
+            absl::StrSplit(ScreenOf(planned, machine), absl::ByAnyChar(" \n"), absl::SkipEmpty()),
+            " "),
+        AllOf(HasSubstr("in files, all ranks: 1.39 GiB, which each step reads and writes"),
+              HasSubstr(absl::StrCat(
+                  "writes (", FormatBytes(rank.file_bytes * planned.run.options.loop.train_iters),
+                  " written in ", planned.run.options.loop.train_iters, " iterations)")),
+              HasSubstr("free there: 10.00 GiB")));
     EXPECT_THAT(FormatFullPlan(planned.loaded, planned.run),
                 HasSubstr("and in a file in /nvme: 1.39 GiB"));
     const Json json = JsonOf(planned, machine);
