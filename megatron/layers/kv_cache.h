@@ -25,7 +25,7 @@ struct KvCacheOptions {
   int64_t slots = 1;
   int64_t capacity = 0;                  // places of each slot
   int64_t groups = 0;                    // this rank's groups
-  int64_t key_size = 0, value_size = 0;  // the widths of a head
+  int64_t key_size = 0, value_size = 0;  // the widths of a head; without values value_size is 0
   DType dtype = DType::kFloat32;
 };
 

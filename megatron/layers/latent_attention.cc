@@ -5,6 +5,7 @@
 #include "megatron/layers/kv_cache.h"
 #include "megatron/layers/tensor_parallel.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/ops/linear.h"
 #include "megatron/ops/rope.h"
 #include "megatron/ops/shared_key.h"
 #include "megatron/tensor/trace/trace.h"
@@ -65,6 +66,7 @@ LatentAttention::LatentAttention(const TransformerOptions& options, const std::s
       has_norms_(options.qk_norm),
       rotates_(options.Rotates(layer)),
       has_window_(options.HasWindow(layer)),
+      caches_latents_(options.latent.caches_latents),
       dtype_(options.dtype),
       core_(SelfAttentionCore(options, layer, tensor_group)),
       kv_down_(DownLinear(options, name + ".linear_kv_down_proj", kv_rank_ + rotated_size_)),
@@ -99,6 +101,17 @@ void LatentAttention::Rotate(const LayerContext& ctx, const RotaryTables* rotary
             rotary->interleaved(), inverse, x);
 }
 
+void LatentAttention::MakeQueries(const LayerContext& ctx, const RotaryTables* rotary,
+                                  const Tensor& x_TH, const Tensor& all_TL, Saved* saved) const {
+  if (q_down_ != nullptr) {
+    q_.Forward(Alone(ctx), QueryLatent(all_TL), Flat(saved->q_TND), &saved->q);
+  } else {
+    q_.Forward(ctx, x_TH, Flat(saved->q_TND), &saved->q);
+  }
+  Rotate(ctx, rotary, /*inverse=*/false, ctx.batch->position_T,
+         saved->q_TND.Slice(2, own_size_, own_size_ + rotated_size_));
+}
+
 void LatentAttention::MakeHeads(const LayerContext& ctx, Arena* arena, const RotaryTables* rotary,
                                 const Tensor& x_TH, const Tensor& all_TL, Saved* saved) const {
   const int64_t tokens = ctx.batch->num_tokens(), key_size = own_size_ + rotated_size_;
@@ -106,14 +119,8 @@ void LatentAttention::MakeHeads(const LayerContext& ctx, Arena* arena, const Rot
   saved->k_TND = arena->Allocate(dtype_, {tokens, heads_, key_size}, "attention k");
   saved->kv_TNC =
       arena->Allocate(dtype_, {tokens, heads_, own_size_ + value_size_}, "attention kv");
-  if (q_down_ != nullptr) {
-    q_.Forward(Alone(ctx), QueryLatent(all_TL), Flat(saved->q_TND), &saved->q);
-  } else {
-    q_.Forward(ctx, x_TH, Flat(saved->q_TND), &saved->q);
-  }
+  MakeQueries(ctx, rotary, x_TH, all_TL, saved);
   kv_.Forward(Alone(ctx), KeyLatent(all_TL), Flat(saved->kv_TNC), &saved->kv);
-  Rotate(ctx, rotary, /*inverse=*/false, ctx.batch->position_T,
-         saved->q_TND.Slice(2, own_size_, key_size));
   ops::JoinSharedKey(ctx.stream, OwnKeys(saved->kv_TNC), SharedKey(all_TL), saved->k_TND);
 }
 
@@ -132,6 +139,45 @@ void LatentAttention::PutInCache(const LayerContext& ctx, const Saved& saved) co
   ops::Copy(ctx.stream, saved.k_TND, new_TNW.Slice(2, 0, key_size));
   ops::Copy(ctx.stream, Values(saved.kv_TNC), new_TNW.Slice(2, key_size, key_size + value_size_));
   ctx.cached->cache->Put(ctx.stream, layer_, new_TNW, ctx.cached->place_T11);
+}
+
+void LatentAttention::AttendToLatents(const LayerContext& ctx, const RotaryTables* rotary,
+                                      const Tensor& x_TH, const Tensor& all_TL,
+                                      Saved* saved) const {
+  const KvCache& cache = *ctx.cached->cache;
+  const int64_t tokens = ctx.batch->num_tokens(), key_size = kv_rank_ + rotated_size_;
+  const auto scratch = [&](const Shape& shape, const char* name) {
+    return ctx.scratch->Allocate(dtype_, shape, name);
+  };
+  const Tensor new_T1L = scratch({tokens, 1, key_size}, "new latents");
+  ops::Copy(ctx.stream, KeyLatentAndSharedKey(all_TL), new_T1L.Select(1, 0));
+  cache.Put(ctx.stream, layer_, new_T1L, ctx.cached->place_T11);
+
+  saved->q_TND = scratch({tokens, heads_, own_size_ + rotated_size_}, "attention q");
+  MakeQueries(ctx, rotary, x_TH, all_TL, saved);
+  const Tensor weight_NCL = kv_.weight_OI().View({heads_, own_size_ + value_size_, kv_rank_});
+  // One group of all heads.
+  const Tensor q_T1NL = scratch({tokens, 1, heads_, key_size}, "absorbed q");
+  const Tensor q_TNL = q_T1NL.Select(1, 0);
+  ops::Copy(ctx.stream, saved->q_TND.Slice(2, own_size_, own_size_ + rotated_size_),
+            q_TNL.Slice(2, kv_rank_, key_size));
+  for (int64_t n = 0; n < heads_; ++n) {
+    ops::LinearBackwardInput(ctx.stream, saved->q_TND.Slice(2, 0, own_size_).Select(1, n),
+                             weight_NCL.Select(0, n).Slice(0, 0, own_size_),
+                             q_TNL.Slice(2, 0, kv_rank_).Select(1, n));
+  }
+  const Tensor sums_T1NL = scratch({tokens, 1, heads_, kv_rank_}, "sums of latents");
+  const Tensor keys_U1L = cache.Keys(layer_);
+  core_.Forward(ctx, ctx.scratch,
+                {q_T1NL, keys_U1L, keys_U1L.Slice(2, 0, kv_rank_), Tensor(), Tensor()}, sums_T1NL,
+                &saved->core);
+  saved->context_TGRE =
+      ctx.saved->Allocate(dtype_, {tokens, heads_, 1, value_size_}, "attention output");
+  for (int64_t n = 0; n < heads_; ++n) {
+    ops::LinearForward(ctx.stream, sums_T1NL.Select(1, 0).Select(1, n),
+                       weight_NCL.Select(0, n).Slice(0, own_size_, own_size_ + value_size_),
+                       Tensor(), saved->context_TGRE.Select(2, 0).Select(1, n));
+  }
 }
 
 void LatentAttention::Attend(const LayerContext& ctx, Arena* arena, Saved* saved) const {
@@ -162,6 +208,11 @@ void LatentAttention::Forward(const LayerContext& ctx, const RotaryTables* rotar
   }
   Rotate(ctx, rotary, /*inverse=*/false, ctx.MyRows(ctx.batch->position_T),
          SharedKey(saved->normed_TL).SplitDim(1, rotated_size_));
+  if (ctx.cached != nullptr && caches_latents_) {
+    AttendToLatents(ctx, rotary, x_TH, Gather(ctx, saved->normed_TL), saved);
+    proj_.Forward(ctx, Flat(saved->context_TGRE), y_TH, &saved->proj);
+    return;
+  }
   const bool keeps_heads = ReadsHeads(ctx) && !recompute_heads_;
   MakeHeads(ctx, keeps_heads ? ctx.saved : ctx.scratch, rotary, x_TH, Gather(ctx, saved->normed_TL),
             saved);

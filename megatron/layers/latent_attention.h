@@ -11,7 +11,14 @@
 // those of this rank's rows of the residual stream, and travel in one message: gathered forward, and
 // their gradients, which all ranks' heads have summands of, reduced backward.
 //
-// With LayerContext::cached, keys and values of all heads are in the cache.
+// With LayerContext::cached, the cache has each token's kv latent and shared key, as one key of all
+// heads whose value is the latent, and W_kv,n is *absorbed* in what is on either side of attention
+// (section 2.1.2 there):
+//
+//   scores of head n = [q own W_k,n | q rotated] [kv latent | shared key]
+//   output of head n = (sum of kv latents, weighted) W_v,n
+//
+// Without LatentOptions::caches_latents it has keys and values of all heads.
 //
 // Legend: T tokens, or rows of the residual stream on this rank, H hidden, L latents and shared key,
 // N heads of this rank, D size of a query and key head, E of a value head.
@@ -82,11 +89,17 @@ class LatentAttention {
   static LayerContext Alone(const LayerContext& ctx);
   void Rotate(const LayerContext& ctx, const RotaryTables* rotary, bool inverse,
               const Tensor& position_T, const Tensor& x) const;
+  // Makes q from x and the queries' latents.
+  void MakeQueries(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
+                   const Tensor& all_TL, Saved* saved) const;
   // Makes q, k and kv from x and from all rows of the normalized latents, in `arena`.
   void MakeHeads(const LayerContext& ctx, Arena* arena, const RotaryTables* rotary,
                  const Tensor& x_TH, const Tensor& all_TL, Saved* saved) const;
   ops::AttentionInputs Inputs(const LayerContext& ctx, const Saved& saved) const;
   void PutInCache(const LayerContext& ctx, const Saved& saved) const;
+  // Does what MakeHeads, PutInCache and Attend do, in the absorbed form.
+  void AttendToLatents(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
+                       const Tensor& all_TL, Saved* saved) const;
   // Fills saved->context and saved->core from the inputs, allocated in `arena`.
   void Attend(const LayerContext& ctx, Arena* arena, Saved* saved) const;
   // Adds the gradients of the projections from latents; x of these projections is in *saved.
@@ -94,7 +107,7 @@ class LatentAttention {
 
   int64_t layer_;  // number in the whole model
   int64_t heads_, own_size_, rotated_size_, value_size_, q_rank_, kv_rank_;
-  bool recompute_core_, recompute_heads_, has_norms_, rotates_, has_window_;
+  bool recompute_core_, recompute_heads_, has_norms_, rotates_, has_window_, caches_latents_;
   DType dtype_;
   AttentionCore core_;
   std::unique_ptr<ReplicatedLinear> q_down_;  // null without a q latent

@@ -86,6 +86,8 @@ class ColumnParallelLinear {
   // Returns whether x need not outlive Forward.
   bool keeps_codes(const LayerContext& ctx) const { return products_.keeps_codes(ctx); }
   int64_t output_size() const { return weight_.sharding.local_shape.numel() / input_size_; }
+  // This rank's weight.
+  Tensor weight_OI() const { return weight_.data.View({output_size(), input_size_}); }
 
   void Forward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& y_TO,
                LinearSaved* saved) const;
@@ -110,7 +112,6 @@ class ColumnParallelLinear {
   void ForAllRows(
       const LayerContext& ctx, const Tensor& x_TI, const Tensor& pre_TO, const Tensor& y_TO,
       absl::FunctionRef<void(const Tensor&, const Tensor&, const Tensor&)> product) const;
-  Tensor weight_OI() const { return weight_.data.View({output_size(), input_size_}); }
   Tensor bias_O() const { return has_bias_ ? BiasPart(bias_.data) : Tensor(); }
   // The part of the bias, or of its gradient, that goes with this rank's outputs.
   Tensor BiasPart(const Tensor& bias) const {

@@ -70,7 +70,8 @@ std::unique_ptr<VocabParallelEmbedding> ModelStage::MakeTable(const std::string&
 
 void ModelStage::MakeEmbedding() {
   const StagePlacement& placement = setup_.placement;
-  const bool is_shared = options_.tied_embeddings || options_.mtp_num_layers > 0;
+  const bool is_shared =
+      options_.num_classes == 0 && (options_.tied_embeddings || options_.mtp_num_layers > 0);
   if (placement.first() || (placement.last() && is_shared)) {
     word_embeddings_ = MakeTable("embedding.word_embeddings.weight", options_.embedding_init_std);
     word_embeddings_->weight().tied = is_shared && placement.last_stage() != 0;
@@ -81,6 +82,18 @@ void ModelStage::MakeEmbedding() {
 }
 
 void ModelStage::MakeHead() {
+  if (options_.num_classes > 0) {
+    classifier_ = std::make_unique<SequenceClassifier>(options_, measures_);
+  } else {
+    MakeLmHead();
+  }
+  const Shape sums{static_cast<int64_t>(measures_.size()), 2};
+  loss_buffer_ =
+      Buffer(setup_.device, sums.numel() * SizeOf(DType::kFloat32), "loss", setup_.ledger);
+  loss_sums_ = loss_buffer_.At(0, DType::kFloat32, sums);
+}
+
+void ModelStage::MakeLmHead() {
   if (!options_.tied_embeddings) {
     output_layer_ = MakeTable("output_layer.weight", options_.transformer.init_std);
     if (const TensorGrid& grid = options_.transformer.grid; grid.is_grid()) {
@@ -89,10 +102,6 @@ void ModelStage::MakeHead() {
     }
   }
   head_ = std::make_unique<LmHead>(options_, measures_, setup_.layer_group(), output_matrix());
-  const Shape sums{static_cast<int64_t>(measures_.size()), 2};
-  loss_buffer_ =
-      Buffer(setup_.device, sums.numel() * SizeOf(DType::kFloat32), "loss", setup_.ledger);
-  loss_sums_ = loss_buffer_.At(0, DType::kFloat32, sums);
 }
 
 std::vector<Parameter*> ModelStage::parameters() {
@@ -104,6 +113,7 @@ std::vector<Parameter*> ModelStage::parameters() {
   }
   AppendInnerParameters(&all);
   if (head_ != nullptr) head_->AppendParameters(&all);
+  if (classifier_ != nullptr) classifier_->AppendParameters(&all);
   if (output_layer_ != nullptr) AppendBlock({&output_layer_->weight()}, &all);
   return all;
 }
@@ -120,7 +130,7 @@ bool ModelStage::TakesCache() const {
   const TransformerOptions& transformer = options_.transformer;
   return options_.kind == ModelKind::kGpt && !transformer.float8.enabled &&
          !transformer.moe.capacity_factor.has_value() && !transformer.grid.is_grid() &&
-         transformer.recompute.attention_chunk_tokens == 0;
+         transformer.recompute.attention_chunk_tokens == 0 && !transformer.HasStates();
 }
 
 KvCache ModelStage::MakeCache(int64_t slots, int64_t capacity, const Stream& stream,
@@ -130,13 +140,19 @@ KvCache ModelStage::MakeCache(int64_t slots, int64_t capacity, const Stream& str
   KvCacheOptions cache;
   for (int chunk = 0; chunk < setup_.placement.chunks; ++chunk) {
     const Part part = PartOf(chunk);
-    for (int64_t layer = part.begin; layer < part.end; ++layer) cache.layers.push_back(layer);
+    for (int64_t layer = part.begin; layer < part.end; ++layer)
+      if (transformer.HasAttention(layer)) cache.layers.push_back(layer);
   }
   cache.slots = slots;
   cache.capacity = capacity;
-  cache.groups = std::max<int64_t>(1, transformer.num_query_groups / setup_.layer_group().size());
-  cache.key_size = transformer.kv_channels;
-  cache.value_size = transformer.value_size();
+  if (transformer.is_latent() && transformer.latent.caches_latents) {
+    cache.groups = 1;
+    cache.key_size = transformer.latent.kv_rank + transformer.latent.rotated_size;
+  } else {
+    cache.groups = std::max<int64_t>(1, transformer.num_query_groups / setup_.layer_group().size());
+    cache.key_size = transformer.kv_channels;
+    cache.value_size = transformer.value_size();
+  }
   cache.dtype = transformer.dtype;
   return KvCache(cache, stream, ledger);
 }
@@ -199,7 +215,11 @@ void ModelStage::RunLayers(const LayerStack& stack, const LayerContext& ctx,
   stack.Forward(ctx, rotary, x_TH, y_TH, saved);
 }
 
-void ModelStage::RunHead(const LayerContext& ctx, const Tensor& y_TH, LmHead::Saved* saved) const {
+void ModelStage::RunHead(const LayerContext& ctx, const Tensor& y_TH, HeadSaved* saved) const {
+  if (classifier_ != nullptr) {
+    if (has_loss()) classifier_->Forward(ctx, y_TH, loss_sums_, &saved->classifier);
+    return;
+  }
   if (step_.mode != StageMode::kPredict) {
     LmHead::TokenScores scores;
     if (step_.token_scores_M2T && !training()) {
@@ -209,6 +229,16 @@ void ModelStage::RunHead(const LayerContext& ctx, const Tensor& y_TH, LmHead::Sa
     return head_->Forward(ctx, y_TH, loss_sums_, saved, scores);
   }
   if (step_.predicted_P) head_->Predict(ctx, y_TH, step_.predicted_P, step_.predicted_logits_PV);
+}
+
+void ModelStage::RunHeadBack(const LayerContext& ctx, const Tensor& dy_TH, HeadSaved* saved,
+                             const Tensor& dnormed_TH) const {
+  if (classifier_ != nullptr) return classifier_->Backward(ctx, dy_TH, saved->classifier);
+  head_->Backward(ctx, dy_TH, saved, dnormed_TH);
+}
+
+void ModelStage::RunHeadBackWeight(const LayerContext& ctx, const HeadSaved& saved) const {
+  if (head_ != nullptr) head_->BackwardWeight(ctx, saved);
 }
 
 }  // namespace megatron
