@@ -18,6 +18,7 @@ ops::Attention AttentionCore::Whole(const LayerContext& ctx) const {
   attention.kernels = options_.kernels;
   attention.scale = options_.scale != 0 ? options_.scale
                                         : 1.0f / std::sqrt(static_cast<float>(options_.head_size));
+  attention.softcap = options_.softcap;
   attention.causal = options_.causal;
   attention.window_size = options_.window_size;
   const MicroBatch& batch = ctx.inner_batch();
@@ -68,82 +69,106 @@ void AttentionCore::Forward(const LayerContext& ctx, Arena* arena, const ops::At
   }
 }
 
-std::vector<AttentionChunk> AttentionCore::Chunks(const LayerContext& ctx, int64_t tokens) {
+std::vector<AttentionChunk> AttentionCore::Chunks(const LayerContext& ctx, int64_t tokens) const {
   const int ranks = ctx.context_group.size();
-  const Tensor& cu_seqlens = ctx.batch->cu_seqlens;
+  const ContextBatch& context = ctx.batch->context;
   const int64_t end = ctx.batch->num_tokens() * ranks;
   if (ranks > 1) CHECK_EQ(tokens % (ranks * kContextStripe), 0) << tokens << " tokens of a chunk";
+  const bool gathers = ranks > 1 && options_.gathers_keys;
+  CHECK(!gathers || context.team_size == 1);
   std::vector<AttentionChunk> chunks;
   for (int64_t begin = 0; begin < end; begin += tokens) {
-    AttentionChunk chunk = {begin, std::min(begin + tokens, end), ranks};
-    chunk.cu_seqlens =
-        ctx.scratch->Allocate(DType::kInt32, cu_seqlens.shape(), "sequences of chunks");
-    chunk.place_T = ctx.scratch->Allocate(DType::kInt32, {chunk.end - begin}, "places in chunks");
-    ops::PartOfSequences(ctx.stream, cu_seqlens, begin, chunk.end, chunk.cu_seqlens, chunk.place_T);
+    AttentionChunk chunk;
+    chunk.begin = begin;
+    chunk.end = std::min(begin + tokens, end);
+    chunk.ranks = ranks;
+    chunk.gathers_keys = gathers;
+    chunk.rank = ctx.context_group.rank();
+    for (int rank = 0; rank < (gathers ? ranks : 1); ++rank) {
+      // The sequences among the tokens of a rank, or of all.
+      const Tensor cu_seqlens =
+          gathers ? context.cu_seqlens.Select(0, rank) : ctx.batch->cu_seqlens;
+      AttentionChunkPart part;
+      part.cu_seqlens =
+          ctx.scratch->Allocate(DType::kInt32, cu_seqlens.shape(), "sequences of chunks");
+      part.place_T = ctx.scratch->Allocate(DType::kInt32, {chunk.q_end() - chunk.q_begin()},
+                                           "places in chunks");
+      ops::PartOfSequences(ctx.stream, cu_seqlens, chunk.q_begin(), chunk.q_end(), part.cu_seqlens,
+                           part.place_T);
+      // A rank's tokens are not all of a sequence.
+      if (gathers) part.place_T = chunk.OfQueries(context.place_CT.Select(0, rank));
+      chunk.parts.push_back(part);
+    }
     chunks.push_back(chunk);
   }
   return chunks;
 }
 
 ops::Attention AttentionCore::OfChunks(const LayerContext& ctx, const AttentionChunk& queries,
-                                       const AttentionChunk& keys, int64_t heads) const {
+                                       const AttentionChunk& keys, int part, int64_t heads) const {
   ops::Attention attention = Whole(ctx);
-  attention.place_q_T = queries.place_T;
-  attention.place_k_U = keys.place_T;
-  attention.cu_seqlens_q = queries.cu_seqlens;
-  attention.cu_seqlens_k = keys.cu_seqlens;
-  attention.max_seqlen_q = std::min(attention.max_seqlen_q, queries.end - queries.begin);
-  attention.max_seqlen_k = std::min(attention.max_seqlen_k, keys.end - keys.begin);
+  const AttentionChunkPart& of_queries = queries.parts[queries.gathers_keys ? queries.rank : 0];
+  attention.place_q_T = of_queries.place_T;
+  attention.place_k_U = keys.parts[part].place_T;
+  attention.cu_seqlens_q = of_queries.cu_seqlens;
+  attention.cu_seqlens_k = keys.parts[part].cu_seqlens;
+  attention.max_seqlen_q = std::min(attention.max_seqlen_q, of_queries.place_T.numel());
+  attention.max_seqlen_k = std::min(attention.max_seqlen_k, attention.place_k_U.numel());
   ops::Dropout& dropout = attention.dropout;
-  if (queries.ranks > 1) dropout.first_column += ctx.context_group.rank() * heads;
+  if (queries.exchanges()) dropout.first_column += ctx.context_group.rank() * heads;
   if (dropout.probability == 0) return attention;
-  if (queries.ranks > 1) {
+  if (queries.exchanges()) {
     dropout.sample_T = ctx.batch->context.sample_T;
     dropout.position_T = ctx.batch->context.sample_position_T;
   }
-  dropout.sample_T = queries.Of(dropout.sample_T);
-  dropout.position_T = queries.Of(dropout.position_T);
+  dropout.sample_T = queries.OfQueries(dropout.sample_T);
+  dropout.position_T = queries.OfQueries(dropout.position_T);
   return attention;
 }
 
 Tensor AttentionCore::SinksOfChunks(const LayerContext& ctx, const AttentionChunk& queries,
-                                    const AttentionChunk& keys, const Tensor& sink_N) {
-  if (!sink_N || queries.begin != keys.begin) return Tensor();
+                                    const AttentionChunk& keys, int part, const Tensor& sink_N) {
+  if (!sink_N || queries.begin != keys.begin || part > 0) return Tensor();
+  if (!queries.exchanges()) return sink_N;
   const int64_t heads = sink_N.numel() / queries.ranks;
-  const int64_t first = queries.ranks > 1 ? ctx.context_group.rank() * heads : 0;
+  const int64_t first = ctx.context_group.rank() * heads;
   return sink_N.Slice(0, first, first + heads);
 }
 
 void AttentionCore::ForwardChunk(const LayerContext& ctx, const AttentionChunk& queries,
-                                 const AttentionChunk& keys, bool first,
+                                 const AttentionChunk& keys, int part, bool first,
                                  const ops::AttentionInputs& in, const Tensor& out_TGRE,
                                  const Tensor& lse_TGR) const {
   const TraceSpan span(ctx.stream, "core attention");
-  ops::Attention attention = OfChunks(ctx, queries, keys, in.q_TGRD.dim(1) * in.q_TGRD.dim(2));
+  ops::Attention attention =
+      OfChunks(ctx, queries, keys, part, in.q_TGRD.dim(1) * in.q_TGRD.dim(2));
   attention.add_to_queries = !first;
   ops::AttentionInputs inputs = in;
-  inputs.sink_N = SinksOfChunks(ctx, queries, keys, in.sink_N);
+  inputs.sink_N = SinksOfChunks(ctx, queries, keys, part, in.sink_N);
   ops::AttentionForward(ctx.stream, attention, inputs, out_TGRE, lse_TGR);
 }
 
 void AttentionCore::BackwardChunk(const LayerContext& ctx, const AttentionChunk& queries,
-                                  const AttentionChunk& keys, bool first, bool first_queries,
-                                  const ops::AttentionInputs& in, const Tensor& out_TGRE,
-                                  const Tensor& lse_TGR, const Tensor& dout_TGRE,
+                                  const AttentionChunk& keys, int part, bool first,
+                                  bool first_queries, const ops::AttentionInputs& in,
+                                  const Tensor& out_TGRE, const Tensor& lse_TGR,
+                                  const Tensor& dout_TGRE,
                                   const ops::AttentionInputs& gradients) const {
   const TraceSpan span(ctx.stream, "core attention");
-  ops::Attention attention = OfChunks(ctx, queries, keys, in.q_TGRD.dim(1) * in.q_TGRD.dim(2));
+  ops::Attention attention =
+      OfChunks(ctx, queries, keys, part, in.q_TGRD.dim(1) * in.q_TGRD.dim(2));
   attention.add_to_queries = !first;
   attention.add_to_keys = !first_queries;
   ops::AttentionInputs inputs = in, outputs = gradients;
-  inputs.sink_N = SinksOfChunks(ctx, queries, keys, in.sink_N);
-  outputs.sink_N = SinksOfChunks(ctx, queries, keys, gradients.sink_N);
+  inputs.sink_N = SinksOfChunks(ctx, queries, keys, part, in.sink_N);
+  outputs.sink_N = SinksOfChunks(ctx, queries, keys, part, gradients.sink_N);
   ops::AttentionBackward(ctx.stream, attention, inputs, out_TGRE, lse_TGR, dout_TGRE, outputs);
 }
 
 AttentionCore AttentionCore::Sharp(const LayerContext& ctx) const {
   AttentionCore sharp(*this);
   sharp.options_.scale = ActivationMeter::kSharpness * Whole(ctx).scale;
+  sharp.options_.softcap = ActivationMeter::kSharpness * options_.softcap;
   sharp.options_.dropout = 0;
   sharp.options_.kernels = {};
   sharp.measures_largest_scores_ = false;

@@ -32,6 +32,7 @@ AttentionCoreOptions SelfAttentionCore(const TransformerOptions& options, int64_
   core.dropout = options.attention_dropout;
   core.causal = options.causal;
   core.scale = options.softmax_scale;
+  core.softcap = options.score_softcap;
   if (options.HasWindow(layer)) core.window_size = options.window_size;
   core.gathers_keys = options.context_parallel == ContextParallel::kGather;
   core.kernels = options.attention_kernels;
@@ -41,6 +42,7 @@ AttentionCoreOptions SelfAttentionCore(const TransformerOptions& options, int64_
 AttentionCoreOptions CrossAttentionCore(const TransformerOptions& options, int64_t layer,
                                         const ProcessGroup& tensor_group) {
   AttentionCoreOptions core = SelfAttentionCore(options, layer, tensor_group);
+  core.softcap = 0;
   core.causal = false;
   core.window_size = 0;
   core.cross = true;

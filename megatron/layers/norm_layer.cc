@@ -1,34 +1,27 @@
 #include "megatron/layers/norm_layer.h"
 
 #include "glog/logging.h"
+#include "megatron/layers/parameter_gradient.h"
 #include "megatron/ops/cut_norm.h"
 #include "megatron/ops/dropout.h"
-#include "megatron/ops/elementwise.h"
 
 namespace megatron {
-namespace {
-
-// Returns the gradient of the parameter, or memory that nobody reads if it has none: the op
-// computes all of them at once.
-Tensor GradientOf(const LayerContext& ctx, const Parameter& parameter) {
-  if (!parameter.frozen) return parameter.grad;
-  const Tensor unread = ctx.scratch->Allocate(DType::kFloat32, parameter.sharding.local_shape,
-                                              "gradient of a frozen norm");
-  ops::Zero(ctx.stream, unread);
-  return unread;
-}
-
-}  // namespace
 
 NormLayer::NormLayer(const NormOptions& options)
-    : norm_(options.norm), size_(options.size), is_cut_(options.grid.is_grid()) {
+    : norm_(options.norm),
+      size_(options.size),
+      is_cut_(options.grid.is_grid() || options.cut_ranks > 1),
+      is_cut_over_tensor_(options.cut_ranks > 1) {
+  CHECK(!is_cut_over_tensor_ || !options.grid.is_grid());
   const AxisSet partial = options.partial_over_tensor ? AxisSet{Axis::kTensor} : AxisSet{};
   weight_.name = options.weight_name;
   weight_.initializer = norm_.zero_centered_gamma ? Initializer::Zeros() : Initializer::Ones();
   bias_.name = options.bias_name;
   for (Parameter* parameter : {&weight_, &bias_}) {
-    parameter->sharding = is_cut_ ? SplitOverColumns({options.size}, 0, options.grid)
-                                  : Replicated({options.size}, partial);
+    parameter->sharding = is_cut_over_tensor_ ? SplitOverTensor({options.size}, 0,
+                                                                options.cut_ranks, options.cut_rank)
+                          : is_cut_           ? SplitOverColumns({options.size}, 0, options.grid)
+                                              : Replicated({options.size}, partial);
     parameter->weight_decay = false;
   }
 }
@@ -49,7 +42,7 @@ void NormLayer::Normalize(const LayerContext& ctx, const Tensor& x_TH,
                           const ops::NormTensors& tensors, const Tensor& y_TH) const {
   if (!is_cut_) return ops::NormForward(ctx.stream, norm_, x_TH, tensors, y_TH);
   Arena::Scope scope(ctx.scratch);
-  const ProcessGroup& row = ctx.grid.row;
+  const ProcessGroup& row = RanksOf(ctx);
   CHECK_EQ(row.size() * x_TH.dim(1), size_) << weight_.name;
   const Tensor sums_PT2 = ctx.scratch->Allocate(DType::kFloat32, {row.size(), x_TH.dim(0), 2},
                                                 "norm statistics of parts");
@@ -95,7 +88,7 @@ void NormLayer::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Ten
   const Tensor sums_T2 =
       ctx.scratch->Allocate(DType::kFloat32, {dy_TH.dim(0), 2}, "norm sums of gradients");
   ops::CutNormGradientSums(ctx.stream, norm_, dy_TH, saved.x_TH, Tensors(saved), sums_T2);
-  ctx.grid.row.AllReduce(sums_T2, ReduceOp::kSum, ctx.stream);
+  RanksOf(ctx).AllReduce(sums_T2, ReduceOp::kSum, ctx.stream);
   ops::CutNormBackward(ctx.stream, norm_, size_, dy_TH, saved.x_TH, Tensors(saved), sums_T2,
                        dresidual_TH, dx_TH, dgamma_H, dbeta_H, dbias_H);
 }

@@ -1,7 +1,8 @@
 // A LayerNorm or RMSNorm with its parameters, replicated on every tensor-parallel rank.
 //
-// On a grid of ranks (tensor_grid.h), where x is this rank's columns of rows that the ranks of its
-// row share, statistics and two sums of gradients are exchanged in the row.
+// Where a row is cut over ranks, of which each has some of its columns, statistics and two sums of
+// gradients are exchanged, and each rank has its columns of the parameters. So it is on a grid of
+// ranks (tensor_grid.h), whose ranks of a row share rows, and where NormOptions::cut_ranks says so.
 #ifndef MEGATRON_LAYERS_NORM_LAYER_H_
 #define MEGATRON_LAYERS_NORM_LAYER_H_
 
@@ -23,6 +24,8 @@ struct NormOptions {
   // stream), so that gradients are summands.
   bool partial_over_tensor = false;
   TensorGrid grid;  // the grid whose ranks share a row that is normalized
+  // The number of tensor-parallel ranks that a row is cut over, all of them or 1, and this rank's.
+  int cut_ranks = 1, cut_rank = 0;
 };
 
 class NormLayer {
@@ -50,6 +53,10 @@ class NormLayer {
 
  private:
   bool is_layer_norm() const { return norm_.kind == ops::Norm::kLayerNorm; }
+  // The ranks that a row is cut over.
+  const ProcessGroup& RanksOf(const LayerContext& ctx) const {
+    return is_cut_over_tensor_ ? ctx.tensor_group : ctx.grid.row;
+  }
   ops::NormTensors Tensors(const Saved& saved) const;
   // NormForward, NormBackward of this rank's columns, which are the arguments' rows.
   void Normalize(const LayerContext& ctx, const Tensor& x_TH, const ops::NormTensors& tensors,
@@ -58,7 +65,7 @@ class NormLayer {
 
   ops::Norm norm_;
   int64_t size_;
-  bool is_cut_;
+  bool is_cut_, is_cut_over_tensor_;
   Parameter weight_, bias_;
 };
 

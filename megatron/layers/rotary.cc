@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "glog/logging.h"
 #include "megatron/ops/rope.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/host_mirror.h"
@@ -47,6 +48,13 @@ void ApplyYarn(const RotaryOptions& options, int64_t rotated, std::vector<double
   }
 }
 
+void ApplyLongRope(const LongRopeOptions& longrope, std::vector<double>* frequencies) {
+  const std::vector<double>& factors =
+      longrope.is_long ? longrope.long_factors : longrope.short_factors;
+  CHECK_EQ(factors.size(), frequencies->size()) << "factors of LongRoPE";
+  for (size_t pair = 0; pair < frequencies->size(); ++pair) (*frequencies)[pair] /= factors[pair];
+}
+
 }  // namespace
 
 std::vector<double> InverseFrequencies(const RotaryOptions& options, int64_t head_size) {
@@ -59,10 +67,13 @@ std::vector<double> InverseFrequencies(const RotaryOptions& options, int64_t hea
     frequencies[pair] = frequency / options.interpolation_factor;
   }
   if (options.yarn.factor > 0) ApplyYarn(options, rotated, &frequencies);
+  if (!options.longrope.long_factors.empty()) ApplyLongRope(options.longrope, &frequencies);
   return frequencies;
 }
 
-double RotaryMagnitude(const YarnOptions& yarn) {
+double RotaryMagnitude(const RotaryOptions& options) {
+  const YarnOptions& yarn = options.yarn;
+  if (!options.longrope.long_factors.empty()) return options.longrope.magnitude;
   if (yarn.factor <= 1) return 1;
   const auto m = [&](double scale) { return 1 + 0.1 * scale * std::log(yarn.factor); };
   return m(yarn.mscale) / m(yarn.mscale_all_dim);
@@ -77,7 +88,7 @@ RotaryTables::Tables RotaryTables::Make(const RotaryOptions& options, int64_t he
                          buffer_.At(offset + bytes, DType::kFloat32, shape)};
   if (device.type == DeviceType::kMeta) return tables;
   const HostMirror cos(tables.cos_SP, "rotary tables"), sin(tables.sin_SP, "rotary tables");
-  ops::FillRopeTables(frequencies.data(), cos.host(), sin.host(), RotaryMagnitude(options.yarn));
+  ops::FillRopeTables(frequencies.data(), cos.host(), sin.host(), RotaryMagnitude(options));
   if (device.type == DeviceType::kCpu) return tables;
   CudaStream cuda(device.index);
   cos.Send(Stream::Cuda(device.index, &cuda));

@@ -12,8 +12,8 @@ namespace megatron {
 
 // The angle per position of each rotated pair of a head of `head_size` channels.
 std::vector<double> InverseFrequencies(const RotaryOptions& options, int64_t head_size);
-// The factor by which YaRN multiplies rotated vectors.
-double RotaryMagnitude(const YarnOptions& yarn);
+// The factor by which YaRN or LongRoPE multiplies rotated vectors.
+double RotaryMagnitude(const RotaryOptions& options);
 
 // cos and sin, fp32 [positions, pairs], shared by all layers of a stage. Layers whose attention
 // sees a window (`local`) have tables of their own if RotaryOptions::local_base says so.

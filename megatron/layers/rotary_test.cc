@@ -87,16 +87,37 @@ TEST(RotaryTest, YarnStretchesPairsThatTurnSeldom) {
 }
 
 TEST(RotaryTest, YarnMultipliesRotatedVectors) {
-  EXPECT_DOUBLE_EQ(RotaryMagnitude(Yarn(32).yarn), 1 + 0.1 * std::log(32));
-  YarnOptions equal = Yarn(40).yarn;
-  equal.mscale_all_dim = equal.mscale;
+  EXPECT_DOUBLE_EQ(RotaryMagnitude(Yarn(32)), 1 + 0.1 * std::log(32));
+  RotaryOptions equal = Yarn(40);
+  equal.yarn.mscale_all_dim = equal.yarn.mscale;
   EXPECT_DOUBLE_EQ(RotaryMagnitude(equal), 1);
-  YarnOptions other = equal;
-  other.mscale = 0.5;
+  RotaryOptions other = equal;
+  other.yarn.mscale = 0.5;
   EXPECT_DOUBLE_EQ(RotaryMagnitude(other), (1 + 0.05 * std::log(40)) / (1 + 0.1 * std::log(40)));
-  EXPECT_EQ(RotaryMagnitude(YarnOptions()), 1);
+  EXPECT_EQ(RotaryMagnitude(RotaryOptions()), 1);
   const RotaryTables tables(Yarn(32), 4, 3, {}, nullptr);
   EXPECT_FLOAT_EQ(tables.cos_SP().data<float>()[0], 1 + 0.1 * std::log(32));
+}
+
+TEST(RotaryTest, LongRopeStretchesEachPairByItsFactor) {
+  RotaryOptions options;
+  const std::vector<double> before = InverseFrequencies(options, 8);
+  options.longrope.long_factors = {1, 2, 30, 64.5};
+  options.longrope.short_factors = {1, 1.05, 1.5, 4};
+  options.longrope.magnitude = 1.19;
+  for (const bool is_long : {false, true}) {
+    options.longrope.is_long = is_long;
+    const std::vector<double>& factors =
+        is_long ? options.longrope.long_factors : options.longrope.short_factors;
+    const std::vector<double> after = InverseFrequencies(options, 8);
+    for (size_t pair = 0; pair < before.size(); ++pair)
+      EXPECT_DOUBLE_EQ(after[pair], before[pair] / factors[pair]) << pair;
+  }
+  EXPECT_EQ(RotaryMagnitude(options), 1.19);
+  const RotaryTables tables(options, 8, 3, {}, nullptr);
+  EXPECT_FLOAT_EQ(tables.cos_SP().data<float>()[0], 1.19f);
+  options.longrope.long_factors.pop_back();
+  EXPECT_DEATH(InverseFrequencies(options, 8), "factors of LongRoPE");
 }
 
 TEST(RotaryTest, LayersWithAWindowMayHaveTablesOfTheirOwn) {

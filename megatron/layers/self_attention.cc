@@ -74,9 +74,16 @@ std::unique_ptr<ColumnParallelLinear> SharedLinear(const TransformerOptions& opt
   return std::make_unique<ColumnParallelLinear>(linear, tensor_group);
 }
 
-NormOptions HeadNorm(const TransformerOptions& options, const std::string& name) {
-  return {options.norm, name + ".weight", name + ".bias", options.kv_channels,
-          /*partial_over_tensor=*/true};
+// The norm of this rank's heads, `heads` of the whole model: of each of them, or of all together.
+NormOptions HeadNorm(const TransformerOptions& options, const std::string& name, int64_t heads,
+                     const ProcessGroup& tensor_group) {
+  NormOptions norm = {options.norm, name + ".weight", name + ".bias", options.kv_channels,
+                      /*partial_over_tensor=*/!options.qk_norm_all_heads};
+  if (!options.qk_norm_all_heads) return norm;
+  norm.size = heads * options.kv_channels;
+  norm.cut_ranks = tensor_group.size();
+  norm.cut_rank = tensor_group.rank();
+  return norm;
 }
 
 }  // namespace
@@ -91,6 +98,7 @@ SelfAttention::SelfAttention(const TransformerOptions& options, const std::strin
       chunk_(options.recompute.attention_chunk_tokens),
       recompute_(options.recompute.core_attention),
       qk_norm_(options.qk_norm),
+      qk_norm_all_heads_(options.qk_norm_all_heads),
       rotates_(options.Rotates(layer)),
       has_window_(options.HasWindow(layer)),
       sink_(options.sink),
@@ -99,8 +107,8 @@ SelfAttention::SelfAttention(const TransformerOptions& options, const std::strin
       qkv_(OwnLinear(options, name, layer, tensor_group), tensor_group),
       kv_(SharedLinear(options, name, layer, tensor_group)),
       proj_(AttentionOutputLinear(options, name), tensor_group),
-      q_norm_(HeadNorm(options, name + ".q_layernorm")),
-      k_norm_(HeadNorm(options, name + ".k_layernorm")) {
+      q_norm_(HeadNorm(options, name + ".q_layernorm", options.num_attention_heads, tensor_group)),
+      k_norm_(HeadNorm(options, name + ".k_layernorm", options.num_query_groups, tensor_group)) {
   if (sink_ == AttentionSink::kLearned) {
     softmax_offset_.name = name + ".core_attention.softmax_offset";
     softmax_offset_.sharding =
@@ -109,6 +117,8 @@ SelfAttention::SelfAttention(const TransformerOptions& options, const std::strin
     softmax_offset_.weight_decay = false;
     CHECK(!options.grid.is_grid()) << name;
   }
+  // A rank would have rows of other heads, or a share of a group.
+  CHECK(!qk_norm_all_heads_ || (chunk_ == 0 && kv_ == nullptr && !options.grid.is_grid())) << name;
   if (chunk_ == 0) return;
   CHECK(options.causal && options.relative_positions.buckets == 0) << name;
   // Scales are made of a whole tensor.
@@ -135,6 +145,32 @@ void SelfAttention::Rotate(const LayerContext& ctx, const RotaryTables* rotary, 
     ops::Rope(ctx.stream, rotary->cos_SP(has_window_), rotary->sin_SP(has_window_), position_T,
               rotary->interleaved(), inverse, x);
   }
+}
+
+void SelfAttention::NormalizeHeads(const LayerContext& ctx, const NormLayer& norm,
+                                   const Tensor& heads, const Tensor& normed,
+                                   NormLayer::Saved* saved) const {
+  if (!qk_norm_all_heads_) return norm.Forward(ctx, heads, normed, saved);
+  Arena::Scope scope(ctx.scratch);
+  norm.Forward(ctx, JoinedHeads(ctx, heads), Joined(normed), saved);
+  saved->x_TH = heads;
+}
+
+void SelfAttention::NormalizeHeadsBack(const LayerContext& ctx, NormLayer* norm, const Tensor& d,
+                                       const NormLayer::Saved& saved) const {
+  if (!qk_norm_all_heads_) return norm->Backward(ctx, d, Tensor(), d, saved);
+  Arena::Scope scope(ctx.scratch);
+  NormLayer::Saved of_rows = saved;
+  of_rows.x_TH = JoinedHeads(ctx, saved.x_TH);
+  const Tensor d_rows = JoinedHeads(ctx, d);
+  norm->Backward(ctx, d_rows, Tensor(), d_rows, of_rows);
+  ops::Copy(ctx.stream, d_rows.View(d.shape()), d);
+}
+
+Tensor SelfAttention::JoinedHeads(const LayerContext& ctx, const Tensor& heads) const {
+  const Tensor copy = ctx.scratch->Allocate(dtype_, heads.shape(), "heads of a token");
+  ops::Copy(ctx.stream, heads, copy);
+  return Joined(copy);
 }
 
 Tensor SelfAttention::Sinks(const LayerContext& ctx) const {
@@ -189,8 +225,8 @@ void SelfAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary,
   if (qk_norm_) {
     saved->q_TGRD = ctx.saved->Allocate(dtype_, saved->q_TGRD.shape(), "attention normalized q");
     saved->k_TGD = ctx.saved->Allocate(dtype_, saved->k_TGD.shape(), "attention normalized k");
-    q_norm_.Forward(ctx, Queries(saved->qkv_TGS), saved->q_TGRD, &saved->q_norm);
-    k_norm_.Forward(ctx, Keys(saved->qkv_TGS), saved->k_TGD, &saved->k_norm);
+    NormalizeHeads(ctx, q_norm_, Queries(saved->qkv_TGS), saved->q_TGRD, &saved->q_norm);
+    NormalizeHeads(ctx, k_norm_, Keys(saved->qkv_TGS), saved->k_TGD, &saved->k_norm);
   }
   Rotate(ctx, rotary, /*inverse=*/false, ctx.inner_batch().position_T, saved->q_TGRD, saved->k_TGD);
   if (ctx.cached != nullptr) PutInCache(ctx, *saved);
@@ -224,8 +260,8 @@ void SelfAttention::Backward(const LayerContext& ctx, const RotaryTables* rotary
       saved->core);
   Rotate(ctx, rotary, /*inverse=*/true, ctx.inner_batch().position_T, dq_TGRD, dk_TGD);
   if (qk_norm_) {
-    q_norm_.Backward(ctx, dq_TGRD, Tensor(), dq_TGRD, saved->q_norm);
-    k_norm_.Backward(ctx, dk_TGD, Tensor(), dk_TGD, saved->k_norm);
+    NormalizeHeadsBack(ctx, &q_norm_, dq_TGRD, saved->q_norm);
+    NormalizeHeadsBack(ctx, &k_norm_, dk_TGD, saved->k_norm);
   }
   const Tensor dpacked_TO = Packed(dqkv_TGS);
   const AsyncCall reducing = qkv_.BackwardInput(ctx, OwnColumns(dpacked_TO), dx_TH, &saved->qkv);

@@ -92,6 +92,17 @@ class SelfAttention {
   Shape OutputShape(const Tensor& q_TGRD) const {
     return {q_TGRD.dim(0), q_TGRD.dim(1), q_TGRD.dim(2), value_size_};
   }
+  // Normalize this rank's query heads, or its key heads: each of them, or all of a token together.
+  // Backward replaces d, their gradient, by that of what was normalized.
+  void NormalizeHeads(const LayerContext& ctx, const NormLayer& norm, const Tensor& heads,
+                      const Tensor& normed, NormLayer::Saved* saved) const;
+  void NormalizeHeadsBack(const LayerContext& ctx, NormLayer* norm, const Tensor& d,
+                          const NormLayer::Saved& saved) const;
+  // Heads that are contiguous, as one row for each token, and a copy of other ones in ctx.scratch.
+  static Tensor Joined(const Tensor& heads) {
+    return heads.View({heads.dim(0), heads.numel() / heads.dim(0)});
+  }
+  Tensor JoinedHeads(const LayerContext& ctx, const Tensor& heads) const;
   // What attention reads: the tokens' own keys and values or, with a cache, all that it has.
   ops::AttentionInputs Inputs(const LayerContext& ctx, const Saved& saved) const;
   // Puts the tokens' keys and values in the cache.
@@ -116,7 +127,8 @@ class SelfAttention {
   Tensor ProjectChunk(const LayerContext& ctx, const AttentionChunk& chunk,
                       const Tensor& x_TH) const;
   // Writes a chunk of the queries, keys and values: with context-parallel ranks, those of all
-  // ranks' tokens and of this rank's share of the groups.
+  // ranks' tokens and of this rank's share of the groups or, where keys are gathered, this rank's
+  // queries and all ranks' keys and values, of all groups.
   void MakeChunk(const LayerContext& ctx, const RotaryTables* rotary, const AttentionChunk& chunk,
                  const Tensor& x_TH, const Tensor& q_CGRD, const Tensor& kv_CGW) const;
   // Returns attention's output for this rank's rows of a chunk, and all of its heads: what is given
@@ -152,7 +164,7 @@ class SelfAttention {
   int64_t layer_;  // number in the whole model
   int64_t groups_, heads_per_group_, head_size_, value_size_;
   int64_t chunk_;  // RecomputeOptions::attention_chunk_tokens
-  bool recompute_, qk_norm_;
+  bool recompute_, qk_norm_, qk_norm_all_heads_;
   bool rotates_, has_window_;
   AttentionSink sink_;
   DType dtype_;

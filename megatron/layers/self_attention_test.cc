@@ -49,6 +49,17 @@ TEST(SelfAttentionTest, GradientsOfAttentionInBothDirectionsAreThoseOfFiniteDiff
   ExpectAttentionGradients(options);
 }
 
+// Returns the output of a layer for the same input and weights.
+std::vector<double> Output(const TransformerOptions& options, const RotaryTables* rotary) {
+  LayerHarness harness({6, 2});
+  const LayerCalls calls = MakeAttention(options, rotary, {});
+  harness.Bind(calls.parameters);
+  const auto x = ops::HostTensor::Normal({8, kHidden}, DType::kFloat32, 1);
+  const ops::HostTensor y({8, kHidden}, DType::kFloat32);
+  harness.Forward(calls, x, y);
+  return y.Values();
+}
+
 TEST(SelfAttentionTest, GradientsOfGroupedQueriesAreThoseOfFiniteDifferences) {
   for (int64_t groups : {1, 2}) ExpectAttentionGradients(Options(groups));
 }
@@ -72,6 +83,39 @@ TEST(SelfAttentionTest, GradientsThroughNormsOfQueriesAndKeysAreThoseOfFiniteDif
   ExpectAttentionGradients(options, &tables);
 }
 
+TEST(SelfAttentionTest, GradientsThroughNormsOfAllHeadsTogetherAreThoseOfFiniteDifferences) {
+  const RotaryTables tables = Tables();
+  for (const auto kind : {ops::Norm::kRmsNorm, ops::Norm::kLayerNorm}) {
+    for (int64_t groups : {1, 2, 4}) {
+      TransformerOptions options = Options(groups);
+      options.rotary = options.qk_norm = options.qk_norm_all_heads = true;
+      options.norm.kind = kind;
+      ExpectAttentionGradients(options, &tables);
+    }
+  }
+}
+
+TEST(SelfAttentionTest, NormsOfAllHeadsAreOthersThanOfEach) {
+  TransformerOptions each = Options(2);
+  each.qk_norm = true;
+  TransformerOptions all = each;
+  all.qk_norm_all_heads = true;
+  EXPECT_NE(Output(each, nullptr), Output(all, nullptr));
+}
+
+TEST(SelfAttentionTest, GradientsOfCappedScoresAreThoseOfFiniteDifferences) {
+  for (const float cap : {0.3f, 20.0f}) {
+    TransformerOptions options = Options(2);
+    options.score_softcap = cap;
+    ExpectAttentionGradients(options);
+    options.window_size = 2;
+    ExpectAttentionGradients(options);
+  }
+  TransformerOptions plain = Options(2), capped = plain;
+  capped.score_softcap = 0.3f;
+  EXPECT_NE(Output(plain, nullptr), Output(capped, nullptr));
+}
+
 TEST(SelfAttentionTest, GradientsOfValuesThatAreNotAsWideAsKeysAreThoseOfFiniteDifferences) {
   const RotaryTables tables = Tables();
   for (int64_t groups : {1, 2, 4}) {
@@ -92,17 +136,6 @@ TEST(SelfAttentionTest, GradientsInWindowsAndOfSinksAreThoseOfFiniteDifferences)
     options.sink = sink;
     ExpectAttentionGradients(options);
   }
-}
-
-// Returns the output of a layer for the same input and weights.
-std::vector<double> Output(const TransformerOptions& options, const RotaryTables* rotary) {
-  LayerHarness harness({6, 2});
-  const LayerCalls calls = MakeAttention(options, rotary, {});
-  harness.Bind(calls.parameters);
-  const auto x = ops::HostTensor::Normal({8, kHidden}, DType::kFloat32, 1);
-  const ops::HostTensor y({8, kHidden}, DType::kFloat32);
-  harness.Forward(calls, x, y);
-  return y.Values();
 }
 
 TEST(SelfAttentionTest, LayersSeeWindowsAndRotateAsTheirOptionsSay) {
@@ -140,6 +173,7 @@ std::vector<TransformerOptions> Kinds() {
   kinds[3].norm.kind = ops::Norm::kRmsNorm;
   kinds[4].window_size = 2;
   kinds[4].sink = AttentionSink::kLearned;
+  kinds[4].score_softcap = 1;
   kinds[5].window_size = 20;
   kinds[5].sink = AttentionSink::kZero;
   kinds[5].recompute.core_attention = true;

@@ -43,6 +43,19 @@ NormOptions MlpNorm(const TransformerOptions& options, int64_t layer) {
                     name + ".post_mlp_layernorm.");
 }
 
+// The name of what hands a state from token to token, in Megatron's checkpoints.
+std::string MixerName(const TransformerOptions& options, int64_t layer) {
+  return LayerName(options, layer) +
+         (options.hybrid_layers[layer] == HybridLayer::kMamba ? ".mixer" : ".self_attention");
+}
+
+// The norm of the layer's first branch.
+NormOptions FirstNorm(const TransformerOptions& options, int64_t layer) {
+  if (options.HasAttention(layer)) return AttentionNorm(options, layer);
+  if (options.HasMlp(layer)) return MlpNorm(options, layer);
+  return BranchNorm(options, MixerName(options, layer) + ".in_proj.layer_norm_", "");
+}
+
 // Returns the gradient in front of `branch + bias` under dropout, in ctx.kept(), and adds to the
 // bias's gradient. Without dropout and bias it is dy itself, unless dy is to outlive this backward.
 Tensor BranchGradient(const LayerContext& ctx, const ops::Dropout& dropout, const Tensor& dy_TH,
@@ -67,10 +80,22 @@ TransformerLayer::TransformerLayer(const TransformerOptions& options, int64_t la
       hidden_dropout_(options.hidden_dropout),
       recompute_norm_(options.recompute.norm),
       dtype_(options.dtype),
-      attention_norm_(AttentionNorm(options, layer)),
-      mlp_norm_(MlpNorm(options, layer)) {
+      is_hybrid_(options.is_hybrid()) {
+  if (!options.reordered_norm) {
+    attention_norm_ = std::make_unique<NormLayer>(FirstNorm(options, layer));
+    if (!is_hybrid_) mlp_norm_ = std::make_unique<NormLayer>(MlpNorm(options, layer));
+  }
   const std::string attention = LayerName(options, layer) + ".self_attention";
-  if (options.is_latent()) {
+  CHECK(!is_hybrid_ || (!options.post_norm && !options.sandwich_norm && !options.reordered_norm &&
+                        !options.cross_attention));
+  if (is_hybrid_ && options.hybrid_layers[layer] == HybridLayer::kMamba) {
+    mamba_ = std::make_unique<MambaMixer>(options, MixerName(options, layer), tensor_group);
+  } else if (is_hybrid_ && options.hybrid_layers[layer] == HybridLayer::kDelta) {
+    delta_ = std::make_unique<GatedDeltaNet>(options, MixerName(options, layer), tensor_group);
+  }
+  if (!options.HasAttention(layer)) {
+    // It has another branch.
+  } else if (options.is_latent()) {
     CHECK(!options.post_norm && !options.cross_attention);
     latent_ = std::make_unique<LatentAttention>(options, attention, layer, tensor_group);
   } else {
@@ -84,7 +109,7 @@ TransformerLayer::TransformerLayer(const TransformerOptions& options, int64_t la
     cross_ =
         std::make_unique<CrossAttention>(options, name + ".cross_attention", layer, tensor_group);
   }
-  if (options.sandwich_norm) {
+  if (options.sandwich_norm || options.reordered_norm) {
     CHECK(!options.post_norm && !options.cross_attention && !options.linear_bias);
     const std::string name = LayerName(options, layer);
     post_attention_norm_ =
@@ -93,7 +118,9 @@ TransformerLayer::TransformerLayer(const TransformerOptions& options, int64_t la
         std::make_unique<NormLayer>(BranchNorm(options, name + ".post_mlp_layernorm.", ""));
   }
   const std::string name = LayerName(options, layer) + ".mlp";
-  if (options.moe.IsMoeLayer(layer)) {
+  if (!options.HasMlp(layer)) {
+    // It has another branch.
+  } else if (options.moe.IsMoeLayer(layer)) {
     moe_ = std::make_unique<MoeLayer>(options, name, dropout_layer_, tensor_group, expert_groups);
   } else {
     mlp_ = std::make_unique<Mlp>(options, name, tensor_group);
@@ -112,12 +139,16 @@ void TransformerLayer::Attend(const LayerContext& ctx, const RotaryTables* rotar
                               const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const {
   if (attention_) attention_->Forward(ctx, rotary, x_TH, y_TH, &saved->attention);
   if (latent_) latent_->Forward(ctx, rotary, x_TH, y_TH, &saved->latent);
+  if (mamba_) mamba_->Forward(ctx, x_TH, y_TH, &saved->mamba);
+  if (delta_) delta_->Forward(ctx, x_TH, y_TH, &saved->delta);
 }
 
 void TransformerLayer::AttendBackward(const LayerContext& ctx, const RotaryTables* rotary,
                                       const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved) {
   if (attention_) attention_->Backward(ctx, rotary, dy_TH, dx_TH, &saved->attention);
   if (latent_) latent_->Backward(ctx, rotary, dy_TH, dx_TH, &saved->latent);
+  if (mamba_) mamba_->Backward(ctx, dy_TH, dx_TH, &saved->mamba);
+  if (delta_) delta_->Backward(ctx, dy_TH, dx_TH, &saved->delta);
 }
 
 void TransformerLayer::AddLast(const LayerContext& ctx, const LastSum& sum, const Tensor& y_TH) {
@@ -130,17 +161,16 @@ TransformerLayer::LastSum TransformerLayer::ForwardBranches(
   const TraceSpan span(ctx.stream, name_.c_str());
   CHECK(!post_norm_);
   Arena::Scope scope(ctx.scratch);
+  if (is_hybrid_) return ForwardOneBranch(ctx, rotary, below, x_TH, branch_TH, saved);
   const Shape& shape = x_TH.shape();
   Arena* norm_arena = recompute_norm_ ? ctx.scratch : ctx.saved;
 
-  const Tensor normed_TH = (attention_ && attention_->keeps_codes(ctx) ? ctx.scratch : norm_arena)
-                               ->Allocate(dtype_, shape, "norm output");
-  if (below.branch_TH.empty()) {
-    attention_norm_.Forward(ctx, x_TH, normed_TH, &saved->attention_norm);
-  } else {
-    attention_norm_.ForwardResidual(ctx, below.dropout, below.branch_TH, below.bias_H,
-                                    below.residual_TH, x_TH, normed_TH, &saved->attention_norm);
+  Tensor normed_TH = x_TH;
+  if (attention_norm_) {
+    normed_TH = (attention_ && attention_->keeps_codes(ctx) ? ctx.scratch : norm_arena)
+                    ->Allocate(dtype_, shape, "norm output");
   }
+  NormalizeInput(ctx, below, x_TH, normed_TH, saved);
   const Tensor attention_TH = BranchOutput(ctx, branch_TH);
   Attend(ctx, rotary, normed_TH, attention_TH, saved);
   if (post_attention_norm_)
@@ -160,15 +190,47 @@ TransformerLayer::LastSum TransformerLayer::ForwardBranches(
     site = DropoutSite::kCrossAttentionOutput;
   }
   const Tensor sum_TH = ctx.saved->Allocate(dtype_, shape, "residual");
-  const Tensor mlp_input_TH = (mlp_ && mlp_->keeps_codes(ctx) ? ctx.scratch : norm_arena)
-                                  ->Allocate(dtype_, shape, "norm output");
-  mlp_norm_.ForwardResidual(ctx, Dropout(ctx, site), branch_TH, bias_H, residual_TH, sum_TH,
-                            mlp_input_TH, &saved->mlp_norm);
+  Tensor mlp_input_TH = sum_TH;
+  if (mlp_norm_) {
+    mlp_input_TH = (mlp_ && mlp_->keeps_codes(ctx) ? ctx.scratch : norm_arena)
+                       ->Allocate(dtype_, shape, "norm output");
+    mlp_norm_->ForwardResidual(ctx, Dropout(ctx, site), branch_TH, bias_H, residual_TH, sum_TH,
+                               mlp_input_TH, &saved->mlp_norm);
+  } else {
+    AddLast(ctx, {Dropout(ctx, site), branch_TH, bias_H, residual_TH}, sum_TH);
+  }
   const Tensor mlp_TH = BranchOutput(ctx, branch_TH);
   if (mlp_) mlp_->Forward(ctx, mlp_input_TH, mlp_TH, &saved->mlp);
   if (moe_) moe_->Forward(ctx, mlp_input_TH, mlp_TH, &saved->moe);
   if (post_mlp_norm_) post_mlp_norm_->Forward(ctx, mlp_TH, branch_TH, &saved->post_mlp_norm);
-  return {Dropout(ctx, DropoutSite::kMlpOutput), branch_TH, MlpBias(), sum_TH};
+  return {Dropout(ctx, DropoutSite::kMlpOutput), branch_TH, LastBias(), sum_TH};
+}
+
+void TransformerLayer::NormalizeInput(const LayerContext& ctx, const LastSum& below,
+                                      const Tensor& x_TH, const Tensor& normed_TH,
+                                      Saved* saved) const {
+  if (below.branch_TH.empty()) {
+    if (attention_norm_) attention_norm_->Forward(ctx, x_TH, normed_TH, &saved->attention_norm);
+  } else if (attention_norm_) {
+    attention_norm_->ForwardResidual(ctx, below.dropout, below.branch_TH, below.bias_H,
+                                     below.residual_TH, x_TH, normed_TH, &saved->attention_norm);
+  } else {
+    AddLast(ctx, below, x_TH);
+  }
+}
+
+TransformerLayer::LastSum TransformerLayer::ForwardOneBranch(
+    const LayerContext& ctx, const RotaryTables* rotary, const LastSum& below, const Tensor& x_TH,
+    const Tensor& branch_TH, Saved* saved) const {
+  const bool keeps_codes =
+      (attention_ && attention_->keeps_codes(ctx)) || (mlp_ && mlp_->keeps_codes(ctx));
+  const Tensor normed_TH = (recompute_norm_ || keeps_codes ? ctx.scratch : ctx.saved)
+                               ->Allocate(dtype_, x_TH.shape(), "norm output");
+  NormalizeInput(ctx, below, x_TH, normed_TH, saved);
+  Attend(ctx, rotary, normed_TH, branch_TH, saved);
+  if (mlp_) mlp_->Forward(ctx, normed_TH, branch_TH, &saved->mlp);
+  if (moe_) moe_->Forward(ctx, normed_TH, branch_TH, &saved->moe);
+  return {Dropout(ctx, LastSite()), branch_TH, LastBias(), x_TH};
 }
 
 Tensor TransformerLayer::BranchOutput(const LayerContext& ctx, const Tensor& branch_TH) const {
@@ -189,32 +251,37 @@ void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rot
                                 const ResidualBiasGradients& biases) {
   const TraceSpan span(ctx.stream, name_.c_str());
   if (post_norm_) return BackwardPostNorm(ctx, rotary, dy_TH, dx_TH, saved);
+  if (is_hybrid_) return BackwardOneBranch(ctx, rotary, dy_TH, dx_TH, saved, biases);
   Arena::Scope scope(ctx.scratch);
   const Shape& shape = dy_TH.shape();
-  if (recompute_norm_) {
+  if (recompute_norm_ && attention_norm_) {
     AttentionInput(saved) = ctx.kept()->Allocate(dtype_, shape, "norm output");
     MlpInput(saved) = ctx.kept()->Allocate(dtype_, shape, "norm output");
-    attention_norm_.Recompute(ctx, saved->attention_norm, AttentionInput(saved));
-    mlp_norm_.Recompute(ctx, saved->mlp_norm, MlpInput(saved));
+    attention_norm_->Recompute(ctx, saved->attention_norm, AttentionInput(saved));
+    mlp_norm_->Recompute(ctx, saved->mlp_norm, MlpInput(saved));
     if (cross_ != nullptr) {
       saved->cross.q.x_TI = ctx.kept()->Allocate(dtype_, shape, "norm output");
       cross_norm_->Recompute(ctx, saved->cross_norm, saved->cross.q.x_TI);
     }
   }
-  const Tensor dnormed_TH = ctx.scratch->Allocate(dtype_, shape, "norm gradient");
+  // Without a norm in front of it, a branch's gradient is a summand of that of its sum.
+  const bool has_norms = attention_norm_ != nullptr;
+  const Tensor dnormed_TH =
+      has_norms ? ctx.scratch->Allocate(dtype_, shape, "norm gradient") : Tensor();
   Tensor dsum_TH = ctx.scratch->Allocate(dtype_, shape, "residual gradient");
 
   const Tensor dmlp_TH =
       NormedGradient(ctx, post_mlp_norm_.get(), saved->post_mlp_norm,
                      BranchGradient(ctx, Dropout(ctx, DropoutSite::kMlpOutput), dy_TH,
-                                    biases.output_is_done ? Tensor() : MlpBiasGradient()));
-  if (mlp_) mlp_->Backward(ctx, dmlp_TH, dnormed_TH, &saved->mlp);
-  if (moe_) moe_->Backward(ctx, dmlp_TH, dnormed_TH, &saved->moe);
+                                    biases.output_is_done ? Tensor() : LastBiasGradient()));
+  const Tensor dmlp_input_TH = has_norms ? dnormed_TH : dsum_TH;
+  if (mlp_) mlp_->Backward(ctx, dmlp_TH, dmlp_input_TH, &saved->mlp);
+  if (moe_) moe_->Backward(ctx, dmlp_TH, dmlp_input_TH, &saved->moe);
   Tensor dbias_H = AttentionOutput().bias_gradient();
   if (cross_ != nullptr) {
     const Tensor dcross_bias_H = cross_->output().bias_gradient();
-    mlp_norm_.Backward(ctx, dnormed_TH, dy_TH, dsum_TH, saved->mlp_norm,
-                       WithSum(ctx, dcross_bias_H));
+    mlp_norm_->Backward(ctx, dnormed_TH, dy_TH, dsum_TH, saved->mlp_norm,
+                        WithSum(ctx, dcross_bias_H));
     const Tensor dcross_TH = BranchGradient(ctx, Dropout(ctx, DropoutSite::kCrossAttentionOutput),
                                             dsum_TH, WithBranch(ctx, dcross_bias_H));
     cross_->Backward(ctx, dcross_TH, dnormed_TH, &saved->cross);
@@ -222,16 +289,41 @@ void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rot
     cross_norm_->Backward(ctx, dnormed_TH, dsum_TH, dattention_sum_TH, saved->cross_norm,
                           WithSum(ctx, dbias_H));
     dsum_TH = dattention_sum_TH;
+  } else if (has_norms) {
+    mlp_norm_->Backward(ctx, dnormed_TH, dy_TH, dsum_TH, saved->mlp_norm, WithSum(ctx, dbias_H));
   } else {
-    mlp_norm_.Backward(ctx, dnormed_TH, dy_TH, dsum_TH, saved->mlp_norm, WithSum(ctx, dbias_H));
+    ops::Add(ctx.stream, dy_TH, dsum_TH);
   }
 
   const Tensor dattention_TH =
       NormedGradient(ctx, post_attention_norm_.get(), saved->post_attention_norm,
                      BranchGradient(ctx, Dropout(ctx, DropoutSite::kAttentionOutput), dsum_TH,
                                     WithBranch(ctx, dbias_H)));
-  AttendBackward(ctx, rotary, dattention_TH, dnormed_TH, saved);
-  attention_norm_.Backward(ctx, dnormed_TH, dsum_TH, dx_TH, saved->attention_norm, biases.below_H);
+  if (has_norms) {
+    AttendBackward(ctx, rotary, dattention_TH, dnormed_TH, saved);
+    return attention_norm_->Backward(ctx, dnormed_TH, dsum_TH, dx_TH, saved->attention_norm,
+                                     biases.below_H);
+  }
+  AttendBackward(ctx, rotary, dattention_TH, dx_TH, saved);
+  ops::Add(ctx.stream, dsum_TH, dx_TH);
+}
+
+void TransformerLayer::BackwardOneBranch(const LayerContext& ctx, const RotaryTables* rotary,
+                                         const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved,
+                                         const ResidualBiasGradients& biases) {
+  Arena::Scope scope(ctx.scratch);
+  if (recompute_norm_) {
+    Tensor& input_TH = has_mlp() ? MlpInput(saved) : AttentionInput(saved);
+    input_TH = ctx.kept()->Allocate(dtype_, dy_TH.shape(), "norm output");
+    attention_norm_->Recompute(ctx, saved->attention_norm, input_TH);
+  }
+  const Tensor dnormed_TH = ctx.scratch->Allocate(dtype_, dy_TH.shape(), "norm gradient");
+  const Tensor dbranch_TH = BranchGradient(ctx, Dropout(ctx, LastSite()), dy_TH,
+                                           biases.output_is_done ? Tensor() : LastBiasGradient());
+  AttendBackward(ctx, rotary, dbranch_TH, dnormed_TH, saved);
+  if (mlp_) mlp_->Backward(ctx, dbranch_TH, dnormed_TH, &saved->mlp);
+  if (moe_) moe_->Backward(ctx, dbranch_TH, dnormed_TH, &saved->moe);
+  attention_norm_->Backward(ctx, dnormed_TH, dy_TH, dx_TH, saved->attention_norm, biases.below_H);
 }
 
 void TransformerLayer::ForwardPostNorm(const LayerContext& ctx, const RotaryTables* rotary,
@@ -244,14 +336,14 @@ void TransformerLayer::ForwardPostNorm(const LayerContext& ctx, const RotaryTabl
   const Tensor attention_sum_TH = ctx.saved->Allocate(dtype_, shape, "residual");
   const Tensor normed_TH =
       (recompute_norm_ ? ctx.scratch : ctx.saved)->Allocate(dtype_, shape, "norm output");
-  attention_norm_.ForwardResidual(ctx, Dropout(ctx, DropoutSite::kAttentionOutput), branch_TH,
-                                  attention_->output().bias(), x_TH, attention_sum_TH, normed_TH,
-                                  &saved->attention_norm);
+  attention_norm_->ForwardResidual(ctx, Dropout(ctx, DropoutSite::kAttentionOutput), branch_TH,
+                                   attention_->output().bias(), x_TH, attention_sum_TH, normed_TH,
+                                   &saved->attention_norm);
   if (mlp_) mlp_->Forward(ctx, normed_TH, branch_TH, &saved->mlp);
   if (moe_) moe_->Forward(ctx, normed_TH, branch_TH, &saved->moe);
   const Tensor mlp_sum_TH = ctx.saved->Allocate(dtype_, shape, "residual");
-  mlp_norm_.ForwardResidual(ctx, Dropout(ctx, DropoutSite::kMlpOutput), branch_TH, MlpBias(),
-                            normed_TH, mlp_sum_TH, y_TH, &saved->mlp_norm);
+  mlp_norm_->ForwardResidual(ctx, Dropout(ctx, DropoutSite::kMlpOutput), branch_TH, LastBias(),
+                             normed_TH, mlp_sum_TH, y_TH, &saved->mlp_norm);
 }
 
 void TransformerLayer::BackwardPostNorm(const LayerContext& ctx, const RotaryTables* rotary,
@@ -260,21 +352,21 @@ void TransformerLayer::BackwardPostNorm(const LayerContext& ctx, const RotaryTab
   const Shape& shape = dy_TH.shape();
   if (recompute_norm_) {
     MlpInput(saved) = ctx.kept()->Allocate(dtype_, shape, "norm output");
-    attention_norm_.Recompute(ctx, saved->attention_norm, MlpInput(saved));
+    attention_norm_->Recompute(ctx, saved->attention_norm, MlpInput(saved));
   }
   const Tensor dsum_TH = ctx.scratch->Allocate(dtype_, shape, "residual gradient");
   const Tensor dnormed_TH = ctx.scratch->Allocate(dtype_, shape, "norm gradient");
-  mlp_norm_.Backward(ctx, dy_TH, Tensor(), dsum_TH, saved->mlp_norm,
-                     WithSum(ctx, MlpBiasGradient()));
+  mlp_norm_->Backward(ctx, dy_TH, Tensor(), dsum_TH, saved->mlp_norm,
+                      WithSum(ctx, LastBiasGradient()));
   const Tensor dmlp_TH = BranchGradient(ctx, Dropout(ctx, DropoutSite::kMlpOutput), dsum_TH,
-                                        WithBranch(ctx, MlpBiasGradient()));
+                                        WithBranch(ctx, LastBiasGradient()));
   if (mlp_) mlp_->Backward(ctx, dmlp_TH, dnormed_TH, &saved->mlp);
   if (moe_) moe_->Backward(ctx, dmlp_TH, dnormed_TH, &saved->moe);
   ops::Add(ctx.stream, dsum_TH, dnormed_TH);
 
   const Tensor dbias_H = attention_->output().bias_gradient();
-  attention_norm_.Backward(ctx, dnormed_TH, Tensor(), dsum_TH, saved->attention_norm,
-                           WithSum(ctx, dbias_H));
+  attention_norm_->Backward(ctx, dnormed_TH, Tensor(), dsum_TH, saved->attention_norm,
+                            WithSum(ctx, dbias_H));
   const Tensor dattention_TH = BranchGradient(ctx, Dropout(ctx, DropoutSite::kAttentionOutput),
                                               dsum_TH, WithBranch(ctx, dbias_H));
   attention_->Backward(ctx, rotary, dattention_TH, dx_TH, &saved->attention);
@@ -288,18 +380,22 @@ void TransformerLayer::BackwardWeight(const LayerContext& ctx, Saved* saved) {
   if (cross_) cross_->BackwardWeight(ctx, &saved->cross);
   if (attention_) attention_->BackwardWeight(ctx, &saved->attention);
   if (latent_) latent_->BackwardWeight(ctx, &saved->latent);
+  if (mamba_) mamba_->BackwardWeight(ctx, &saved->mamba);
+  if (delta_) delta_->BackwardWeight(ctx, &saved->delta);
 }
 
 void TransformerLayer::AppendParameters(std::vector<Parameter*>* out) {
-  attention_norm_.AppendParameters(out);
+  if (attention_norm_) attention_norm_->AppendParameters(out);
   if (attention_) attention_->AppendParameters(out);
   if (latent_) latent_->AppendParameters(out);
+  if (mamba_) mamba_->AppendParameters(out);
+  if (delta_) delta_->AppendParameters(out);
   if (post_attention_norm_) post_attention_norm_->AppendParameters(out);
   if (cross_ != nullptr) {
     cross_norm_->AppendParameters(out);
     cross_->AppendParameters(out);
   }
-  mlp_norm_.AppendParameters(out);
+  if (mlp_norm_) mlp_norm_->AppendParameters(out);
   if (mlp_) mlp_->AppendParameters(out);
   if (moe_) moe_->AppendParameters(out);
   if (post_mlp_norm_) post_mlp_norm_->AppendParameters(out);

@@ -3,10 +3,13 @@
 //   pre-norm    h = x + attention(norm(x)),  y = h + mlp(norm(h))
 //   post-norm   h = norm(x + attention(x)),  y = norm(h + mlp(h))
 //   sandwich    h = x + norm(attention(norm(x))),  y = h + norm(mlp(norm(h)))
+//   reordered   h = x + norm(attention(x)),  y = h + norm(mlp(h))
 //
-// A sandwich layer is a pre-norm one with a norm behind each branch as well. A pre-norm layer may
+// A sandwich layer is a pre-norm one with a norm behind each branch as well, and a reordered layer
+// one of these without the norms in front. A pre-norm layer may
 // have a mixture of experts in place of the MLP, cross-attention, with a norm of its own, in front
-// of it, and latent attention in place of self-attention.
+// of it, and latent attention in place of self-attention. A hybrid layer is a pre-norm one with one
+// branch, whichever it is: y = x + branch(norm(x)).
 //
 // Legend: T tokens of this rank, H hidden.
 #ifndef MEGATRON_LAYERS_TRANSFORMER_LAYER_H_
@@ -18,7 +21,9 @@
 
 #include "megatron/layers/cross_attention.h"
 #include "megatron/layers/dropout_site.h"
+#include "megatron/layers/gated_delta_net.h"
 #include "megatron/layers/latent_attention.h"
+#include "megatron/layers/mamba_mixer.h"
 #include "megatron/layers/mlp.h"
 #include "megatron/layers/moe/expert_groups.h"
 #include "megatron/layers/moe/moe_layer.h"
@@ -40,7 +45,10 @@ class TransformerLayer {
     NormLayer::Saved attention_norm, cross_norm, mlp_norm;
     NormLayer::Saved post_attention_norm, post_mlp_norm;
     SelfAttention::Saved attention;
-    LatentAttention::Saved latent;  // used in place of attention
+    // Used in place of attention.
+    LatentAttention::Saved latent;
+    MambaMixer::Saved mamba;
+    GatedDeltaNet::Saved delta;
     CrossAttention::Saved cross;
     Mlp::Saved mlp;
     MoeLayer::Saved moe;  // used in place of mlp
@@ -71,7 +79,7 @@ class TransformerLayer {
 
   // The gradient of the bias that is added last, if it is the column sums of dy; else empty.
   Tensor OutputBiasGradient(const LayerContext& ctx) const {
-    return post_norm_ ? Tensor() : WithSum(ctx, MlpBiasGradient());
+    return post_norm_ ? Tensor() : WithSum(ctx, LastBiasGradient());
   }
   // Writes dx and adds to the parameters' gradients.
   void Backward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
@@ -82,8 +90,11 @@ class TransformerLayer {
   MoeLayer* moe() { return moe_.get(); }  // null for a layer without experts
 
  private:
-  // The input of self-attention, or of latent attention in its place.
+  bool has_mlp() const { return mlp_ || moe_; }
+  // The input of self-attention, or of what is in its place.
   Tensor& AttentionInput(Saved* saved) const {
+    if (mamba_) return saved->mamba.in.x_TI;
+    if (delta_) return saved->delta.in.x_TI;
     return attention_ ? saved->attention.qkv.x_TI : saved->latent.x_TH;
   }
   void Attend(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
@@ -91,13 +102,36 @@ class TransformerLayer {
   void AttendBackward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
                       const Tensor& dx_TH, Saved* saved);
   const RowParallelLinear& AttentionOutput() const {
+    if (mamba_) return mamba_->output();
+    if (delta_) return delta_->output();
     return attention_ ? attention_->output() : latent_->output();
   }
   // The input of the MLP, or of the experts in its place.
   Tensor& MlpInput(Saved* saved) const { return mlp_ ? saved->mlp.fc1.x_TI : saved->moe.x_TH; }
-  Tensor MlpBias() const { return mlp_ ? mlp_->output().bias() : Tensor(); }
-  Tensor MlpBiasGradient() const { return mlp_ ? mlp_->output().bias_gradient() : Tensor(); }
-  // The memory of a branch's output: branch_TH, or in a sandwich layer what the norm behind it reads.
+  // The bias of the layer's last branch, and its gradient.
+  Tensor LastBias() const {
+    if (!has_mlp()) return AttentionOutput().bias();
+    return mlp_ ? mlp_->output().bias() : Tensor();
+  }
+  Tensor LastBiasGradient() const {
+    if (!has_mlp()) return AttentionOutput().bias_gradient();
+    return mlp_ ? mlp_->output().bias_gradient() : Tensor();
+  }
+  // Writes what the layer's first norm gives, if it has one. If there is a sum of the layer below,
+  // it is x, which is written.
+  void NormalizeInput(const LayerContext& ctx, const LastSum& below, const Tensor& x_TH,
+                      const Tensor& normed_TH, Saved* saved) const;
+  // Do for a hybrid layer what ForwardBranches and Backward do.
+  LastSum ForwardOneBranch(const LayerContext& ctx, const RotaryTables* rotary,
+                           const LastSum& below, const Tensor& x_TH, const Tensor& branch_TH,
+                           Saved* saved) const;
+  void BackwardOneBranch(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
+                         const Tensor& dx_TH, Saved* saved, const ResidualBiasGradients& biases);
+  // The place of the last dropout.
+  DropoutSite LastSite() const {
+    return has_mlp() ? DropoutSite::kMlpOutput : DropoutSite::kAttentionOutput;
+  }
+  // The memory of a branch's output: branch_TH, or what the norm behind it reads.
   Tensor BranchOutput(const LayerContext& ctx, const Tensor& branch_TH) const;
   // Returns the gradient in front of the norm behind a branch; dy where there is no such norm.
   Tensor NormedGradient(const LayerContext& ctx, NormLayer* norm, const NormLayer::Saved& saved,
@@ -129,16 +163,21 @@ class TransformerLayer {
   float hidden_dropout_;
   bool recompute_norm_;
   DType dtype_;
-  NormLayer attention_norm_,
-      mlp_norm_;  // in front of the branch they are named after, or behind it
-  std::unique_ptr<NormLayer> post_attention_norm_, post_mlp_norm_;  // null but in a sandwich layer
-  // Exactly one of these two is set.
+  bool is_hybrid_;
+  // The norms in front of the branch they are named after, or behind it. A reordered layer has
+  // none, a hybrid layer the first alone, in front of its branch.
+  std::unique_ptr<NormLayer> attention_norm_, mlp_norm_;
+  std::unique_ptr<NormLayer> post_attention_norm_,
+      post_mlp_norm_;  // null but in a sandwich layer and a reordered one
+  // Exactly one of these is set, but in a hybrid layer with an MLP or experts.
   std::unique_ptr<SelfAttention> attention_;
   std::unique_ptr<LatentAttention> latent_;
+  std::unique_ptr<MambaMixer> mamba_;
+  std::unique_ptr<GatedDeltaNet> delta_;
   // Both are null in a layer without cross-attention.
   std::unique_ptr<NormLayer> cross_norm_;
   std::unique_ptr<CrossAttention> cross_;
-  // Exactly one of these two is set.
+  // Exactly one of these two is set, but in a hybrid layer without them.
   std::unique_ptr<Mlp> mlp_;
   std::unique_ptr<MoeLayer> moe_;
 };

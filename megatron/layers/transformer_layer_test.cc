@@ -69,8 +69,22 @@ TEST(TransformerLayerTest, GradientsWithNormsOnBothSidesAreThoseOfFiniteDifferen
   ExpectLayerGradients(Sandwich());
 }
 
+// Norms behind the branches alone, and of all heads together, as in OLMo 2.
+TransformerOptions Reordered() {
+  TransformerOptions options = Options();
+  options.norm.kind = ops::Norm::kRmsNorm;
+  options.gated = true;
+  options.linear_bias = options.qkv_bias = false;
+  options.reordered_norm = options.qk_norm = options.qk_norm_all_heads = true;
+  return options;
+}
+
+TEST(TransformerLayerTest, GradientsWithNormsBehindBranchesAreThoseOfFiniteDifferences) {
+  ExpectLayerGradients(Reordered());
+}
+
 TEST(TransformerLayerTest, RecomputationChangesNoBit) {
-  for (const TransformerOptions& options : {Options(), Sandwich()}) {
+  for (const TransformerOptions& options : {Options(), Sandwich(), Reordered()}) {
     TransformerOptions recomputing = options;
     recomputing.recompute = {true, true, true};
     ExpectSameBits({4, 2}, MakeLayer(options, {}), MakeLayer(recomputing, {}), kHidden);
@@ -80,7 +94,7 @@ TEST(TransformerLayerTest, RecomputationChangesNoBit) {
 TEST(TransformerLayerTest, TwoTensorParallelRanksEqualOne) {
   TransformerOptions post_norm = Options();
   post_norm.post_norm = true;
-  for (const TransformerOptions& options : {Options(), post_norm, Sandwich()}) {
+  for (const TransformerOptions& options : {Options(), post_norm, Sandwich(), Reordered()}) {
     ExpectTwoRanksEqualOne(
         {5, 3},
         [&](const ProcessGroup& group, bool sequence_parallel) {

@@ -14,6 +14,7 @@ VocabParallelCrossEntropy::Saved VocabParallelCrossEntropy::Forward(const LayerC
     return from->Allocate(DType::kFloat32, shape, "loss statistics");
   };
   const Saved saved = {logits_TV, labels_T, statistics(arena), statistics(arena)};
+  if (softcap_ > 0) ops::SoftCap(ctx.stream, softcap_, logits_TV);
   Arena::Scope scope(ctx.scratch);
   const Tensor target_T = statistics(ctx.scratch);
   ops::CrossEntropyStatistics(ctx.stream, logits_TV, labels_T, range_, saved.max_T, saved.sum_T,
@@ -34,7 +35,7 @@ VocabParallelCrossEntropy::Saved VocabParallelCrossEntropy::Forward(const LayerC
 Tensor VocabParallelCrossEntropy::Backward(const LayerContext& ctx, const Tensor& weight_T,
                                            const Saved& saved) const {
   ops::CrossEntropyBackward(ctx.stream, saved.logits_TV, saved.labels_T, range_, saved.max_T,
-                            saved.sum_T, weight_T);
+                            saved.sum_T, weight_T, softcap_);
   return saved.logits_TV;
 }
 

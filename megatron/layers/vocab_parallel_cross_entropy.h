@@ -19,7 +19,9 @@ class VocabParallelCrossEntropy {
     Tensor hit_T;   // fp32: 1 where the label is the likeliest token, else 0; may be empty
   };
 
-  explicit VocabParallelCrossEntropy(const ops::VocabRange& range) : range_(range) {}
+  // Where softcap is above 0, the logits are capped first (ops::SoftCap).
+  explicit VocabParallelCrossEntropy(const ops::VocabRange& range, float softcap = 0)
+      : range_(range), softcap_(softcap) {}
 
   // The logits belong to this layer until Backward, which needs them and what this allocates in
   // `arena`.
@@ -30,6 +32,7 @@ class VocabParallelCrossEntropy {
 
  private:
   ops::VocabRange range_;
+  float softcap_;
 };
 
 }  // namespace megatron

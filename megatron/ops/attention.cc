@@ -57,6 +57,8 @@ void CheckInputs(const Stream& stream, const Attention& attention, const Attenti
     CHECK_EQ(in.bias_WN.dim(0) % 2, 1) << in.bias_WN;
   }
   if (in.sink_N) CheckContiguous(stream, in.sink_N, q.dtype(), {q.dim(1) * q.dim(2)});
+  CHECK_GE(attention.softcap, 0);
+  CHECK(attention.softcap == 0 || !in.bias_WN) << "a bias of capped scores";
   CHECK_GE(attention.window_size, 0);
   CHECK(attention.window_size == 0 || attention.causal) << "a window of what is not causal";
 }
@@ -121,6 +123,7 @@ AttentionProblem MakeProblem(const Attention& attention, const AttentionInputs& 
   problem.head_dim = in.q_TGRD.dim(3);
   problem.value_dim = in.v_UGE.dim(2);
   problem.scale = attention.scale;
+  problem.softcap = attention.softcap;
   problem.causal = attention.causal;
   problem.window_size = attention.window_size;
   problem.q = Operand(in.q_TGRD);

@@ -23,6 +23,7 @@ struct Sizes {
   int window = 0;       // 0: none
   bool sinks = false;
   int value_dim = 0;  // 0: dim
+  float softcap = 0;  // 0: none
 
   int64_t values() const { return value_dim > 0 ? value_dim : dim; }
 };
@@ -68,6 +69,7 @@ struct Problem {
       }
     }
     attention.scale = static_cast<float>(1 / std::sqrt(setup.dim));
+    attention.softcap = setup.softcap;
     attention.causal = setup.causal;
     attention.window_size = setup.window;
     attention.cu_seqlens_q = cu_q;
@@ -158,13 +160,18 @@ struct Reference {
                  p.setup.heads +
              g * p.setup.heads + r;
     };
-    std::vector<double> probability(visible), factor(visible), gradient(visible);
+    std::vector<double> probability(visible), factor(visible), gradient(visible), slope(visible, 1);
     double max = -std::numeric_limits<double>::infinity(), sum = 0, delta = 0;
     for (int64_t j = first; j < visible; ++j) {
       for (int64_t d = 0; d < dim; ++d) {
         probability[j] += q[row * dim + d] * k[key_row(j) + d];
       }
       probability[j] *= p.attention.scale;
+      if (const double cap = p.setup.softcap; cap > 0) {
+        const double tanh = std::tanh(probability[j] / cap);
+        probability[j] = cap * tanh;
+        slope[j] = 1 - tanh * tanh;
+      }
       if (p.setup.bias_reach >= 0) probability[j] += p.bias.Get(bias_entry(j));
       max = std::max(max, probability[j]);
     }
@@ -190,7 +197,7 @@ struct Reference {
     if (p.setup.sinks) dsink[head] -= std::exp(p.sink.Get(head) - lse[row]) * delta;
     for (int64_t j = first; j < visible; ++j) {
       const double dscore = probability[j] * (gradient[j] - delta);
-      const double ds = dscore * p.attention.scale;
+      const double ds = dscore * slope[j] * p.attention.scale;
       if (p.setup.bias_reach >= 0) dbias[bias_entry(j)] += dscore;
       for (int64_t d = 0; d < dim; ++d) {
         dq[row * dim + d] += ds * k[key_row(j) + d];
@@ -231,6 +238,11 @@ std::vector<Sizes> Cases() {
       {{200, 31}, {200, 31}, 2, 2, 192, true, 0.3f, -1, 64, true, 128},
       {{70}, {70}, 2, 1, 12, false, 0.1f, 9, 0, false, 36},
       {{70, 3}, {9, 200}, 2, 1, 8, false, 0, -1, 0, true, 80},
+      // Caps that most scores feel, and one that few feel.
+      {{130, 3}, {130, 3}, 1, 3, 24, true, 0, -1, 0, false, 0, 0.7f},
+      {{200, 31}, {200, 31}, 2, 2, 64, true, 0.3f, -1, 64, true, 0, 1.5f},
+      {{40}, {33}, 1, 2, 8, true, 0, -1, 0, false, 0, 20},
+      {{70, 3}, {9, 200}, 2, 1, 16, false, 0, -1, 0, false, 40, 1},
   };
 }
 
@@ -463,12 +475,13 @@ TEST(AttentionGradientTest, GradientsOfTheBiasAreFiniteDifferencesAndAreAdded) {
   }
 }
 
-TEST(AttentionGradientTest, GradientsInWindowsAndOfSinksAreFiniteDifferencesAndAreAdded) {
+TEST(AttentionGradientTest, GradientsInWindowsOfSinksAndOfCapsAreFiniteDifferences) {
   ThreadPool pool(2);
   for (const Sizes& setup : {Sizes{{9, 4}, {9, 4}, 2, 1, 8, true, 0, -1, 3},
                              Sizes{{9}, {9}, 1, 2, 8, true, 0, -1, 0, true},
                              Sizes{{4, 9}, {4, 9}, 2, 2, 8, true, 0.25f, -1, 2, true},
-                             Sizes{{4}, {7}, 2, 1, 8, false, 0, -1, 0, true}}) {
+                             Sizes{{4}, {7}, 2, 1, 8, false, 0, -1, 0, true},
+                             Sizes{{9, 4}, {9, 4}, 2, 1, 8, true, 0.25f, -1, 3, false, 0, 1}}) {
     Problem p(setup, DType::kFloat32);
     p.Forward(&pool);
     for (int64_t i = 0; i < p.dsink.numel(); ++i) p.dsink.Set(i, 1);
@@ -513,6 +526,7 @@ TEST(AttentionBitsTest, BitsDoNotDependOnTheNumberOfThreads) {
                              Sizes{{90, 5, 130}, {90, 5, 130}, 3, 1, 64, true, 0, -1, 33, true},
                              Sizes{{90, 5, 130}, {90, 5, 130}, 3, 1, 64, false, 0.1f, 7},
                              Sizes{{300}, {300}, 1, 2, 24, true, 0.1f, -1, 0, true, 40},
+                             Sizes{{300}, {300}, 1, 2, 24, true, 0.1f, -1, 0, false, 0, 2},
                              Sizes{{150, 20}, {99, 260}, 2, 1, 16, false}}) {
     ThreadPool one(1);
     Problem want(setup, DType::kFloat32);
@@ -587,6 +601,47 @@ TEST(AttentionBitsTest, BitsOfAHeadDoNotDependOnTheRankThatHoldsIt) {
   EXPECT_EQ(whole.dq.Bytes(), cut.dq.Bytes());
   EXPECT_EQ(whole.dk.Bytes(), cut.dk.Bytes());
   EXPECT_EQ(whole.dv.Bytes(), cut.dv.Bytes());
+}
+
+// The newest tokens of a text take another way through the kernel than those of a whole text.
+TEST(AttentionBitsTest, BitsOfFewRowsAreThoseOfMany) {
+  ThreadPool pool(1);
+  constexpr int kTokens = 150;
+  struct Case {
+    int heads, dim, value_dim, window;
+    bool sinks;
+  };
+  for (const Case& each : std::vector<Case>{{1, 64, 64, 0, false},
+                                            {2, 20, 36, 0, true},
+                                            {4, 16, 48, 40, false},
+                                            {3, 8, 8, 70, true}}) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      Sizes all;
+      all.q_lengths = all.k_lengths = {kTokens};
+      all.groups = 2;
+      all.heads = each.heads;
+      all.dim = each.dim;
+      all.value_dim = each.value_dim;
+      all.window = each.window;
+      all.sinks = each.sinks;
+      Problem whole(all, dtype);
+      whole.Forward(&pool);
+      for (int few = 1; few * each.heads <= 4; ++few) {
+        Sizes last = all;
+        last.q_lengths = {few};
+        Problem part(last, dtype);
+        const int64_t before = whole.q.numel() - part.q.numel();
+        for (int64_t i = 0; i < part.q.numel(); ++i) part.q.Set(i, whole.q.Get(before + i));
+        part.Forward(&pool);
+        for (int64_t i = 0; i < part.out.numel(); ++i) {
+          ASSERT_EQ(part.out.Get(i), whole.out.Get(whole.out.numel() - part.out.numel() + i))
+              << each.heads << " heads of " << each.dim << ", " << few << " tokens, " << i;
+        }
+        for (int64_t i = 0; i < part.lse.numel(); ++i)
+          ASSERT_EQ(part.lse.Get(i), whole.lse.Get(whole.lse.numel() - part.lse.numel() + i)) << i;
+      }
+    }
+  }
 }
 
 TEST(AttentionBitsTest, AWindowOfAllPositionsChangesNoBit) {

@@ -104,18 +104,20 @@ void CrossEntropyHits(const Stream& stream, const Tensor& max_T, const Tensor& t
 
 void CrossEntropyBackward(const Stream& stream, const Tensor& logits_TV, const Tensor& labels_T,
                           const VocabRange& range, const Tensor& max_T, const Tensor& sum_T,
-                          const Tensor& weight_T) {
+                          const Tensor& weight_T, float softcap) {
   CheckLogits(stream, logits_TV, labels_T, range);
   const int64_t tokens = logits_TV.dim(0);
   CheckRows(stream, {&max_T, &sum_T, &weight_T}, tokens);
   if (RunsOnCuda(stream)) {
-    return OnCuda<CrossEntropyBackward>(stream, logits_TV, labels_T, range, max_T, sum_T, weight_T);
+    return OnCuda<CrossEntropyBackward>(stream, logits_TV, labels_T, range, max_T, sum_T, weight_T,
+                                        softcap);
   }
   if (!RunsOnCpu(stream)) return;
   CrossEntropyRows rows = MakeRows(logits_TV, labels_T, range);
   rows.max = max_T.data<float>();
   rows.sum = sum_T.data<float>();
   rows.weight = weight_T.data<float>();
+  rows.softcap = softcap;
   Run(stream, rows, tokens,
       ActiveIsa() == CpuIsa::kAvx512 ? avx512::CrossEntropyBackwardRows
                                      : avx2::CrossEntropyBackwardRows);

@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/ops/allocation_counter.h"
+#include "megatron/ops/elementwise.h"
 #include "megatron/ops/finite_difference.h"
 #include "megatron/ops/host_tensor.h"
 #include "megatron/ops/tolerances.h"
@@ -258,6 +259,32 @@ TEST(CrossEntropyMemoryTest, NothingIsAllocated) {
   p.Loss(&pool);
   p.Backward(&pool);
   EXPECT_EQ(AllocationCount(), before);
+}
+
+TEST(CrossEntropyCapTest, GradientsOfWhatIsCappedAreFiniteDifferences) {
+  ThreadPool pool(2);
+  const Stream stream = Stream::Cpu(&pool);
+  constexpr int64_t kTokens = 3, kVocabulary = 19, kColumns = 24;
+  constexpr float kCap = 1.5f;
+  HostTensor logits = HostTensor::Normal({kTokens, kColumns}, DType::kFloat32, 3);
+  const auto capped = [&] {
+    const HostTensor copy = HostTensor::Of({kTokens, kColumns}, DType::kFloat32, logits.Values());
+    SoftCap(stream, kCap, copy);
+    return Part(copy, Labels(kTokens, kVocabulary), kVocabulary, 0, kColumns);
+  };
+  const auto loss = [&] {
+    Part p = capped();
+    p.Statistics(&pool);
+    p.Loss(&pool);
+    double sum = 0;
+    for (int64_t t = 0; t < kTokens; ++t) sum += p.weight.Get(t) * p.loss.Get(t);
+    return sum;
+  };
+  const std::vector<double> want = FiniteDifference(&logits, loss);
+  Part p = capped();
+  p.Statistics(&pool);
+  CrossEntropyBackward(stream, p.logits, p.labels, p.range, p.max, p.sum, p.weight, kCap);
+  ExpectNear(p.logits, want, kFiniteDifferenceTolerance);
 }
 
 TEST(CrossEntropyMetaTest, ShapesAreCheckedAndNothingRuns) {

@@ -75,12 +75,15 @@ void Copy(const Stream& stream, const Tensor& in, const Tensor& out) {
 
 void Add(const Stream& stream, const Tensor& in, const Tensor& out) {
   CheckFloating(in);
+  CheckFloating(out);
+  CHECK(in.dtype() == out.dtype() || in.dtype() == DType::kFloat32)
+      << in.dtype() << " added to " << out.dtype();
   CheckContiguous(stream, in, in.dtype(), in.shape());
-  CheckContiguous(stream, out, in.dtype(), in.shape());
+  CheckContiguous(stream, out, out.dtype(), in.shape());
   if (RunsOnCuda(stream)) return OnCuda<Add>(stream, in, out);
   if (!RunsOnCpu(stream)) return;
   ParallelElements(stream.pool(), in.numel(), kElementGrain, [&](int64_t begin, int64_t count) {
-    Kernels().add(in.dtype(), At(in, begin), At(out, begin), count);
+    Kernels().add(in.dtype(), At(in, begin), out.dtype(), At(out, begin), count);
   });
 }
 
@@ -91,6 +94,17 @@ void Scale(const Stream& stream, float factor, const Tensor& out) {
   if (!RunsOnCpu(stream)) return;
   ParallelElements(stream.pool(), out.numel(), kElementGrain, [&](int64_t begin, int64_t count) {
     Kernels().scale(out.dtype(), factor, At(out, begin), count);
+  });
+}
+
+void SoftCap(const Stream& stream, float cap, const Tensor& x) {
+  CHECK_GT(cap, 0);
+  CheckFloating(x);
+  CheckContiguous(stream, x, x.dtype(), x.shape());
+  if (RunsOnCuda(stream)) return OnCuda<SoftCap>(stream, cap, x);
+  if (!RunsOnCpu(stream)) return;
+  ParallelElements(stream.pool(), x.numel(), kElementGrain, [&](int64_t begin, int64_t count) {
+    Kernels().soft_cap(x.dtype(), cap, At(x, begin), count);
   });
 }
 

@@ -11,11 +11,15 @@ namespace megatron::ops {
 // dtypes are equal, they can be any.
 void Copy(const Stream& stream, const Tensor& in, const Tensor& out);
 
-// out += in. Both are contiguous and have the same floating dtype. Each sum is rounded once.
+// out += in. Both are contiguous. The dtypes are floating; in has that of out, or fp32. Each sum is
+// rounded once.
 void Add(const Stream& stream, const Tensor& in, const Tensor& out);
 
 // out *= factor. out is contiguous and floating.
 void Scale(const Stream& stream, float factor, const Tensor& out);
+
+// x = cap tanh(x / cap). x is contiguous and floating.
+void SoftCap(const Stream& stream, float cap, const Tensor& x);
 
 // out = 0. out is contiguous.
 void Zero(const Stream& stream, const Tensor& out);

@@ -1,5 +1,6 @@
 #include "megatron/ops/elementwise.h"
 
+#include <cmath>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -74,6 +75,21 @@ TEST_F(ElementwiseTest, AddRoundsTheSumOnce) {
   }
 }
 
+TEST_F(ElementwiseTest, AddTakesSummandsOfFp32) {
+  for (DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (int64_t count : kCounts) {
+      const HostTensor in = HostTensor::Normal({count}, DType::kFloat32, 1);
+      const HostTensor out = HostTensor::Normal({count}, dtype, 2);
+      std::vector<double> want = out.Values();
+      for (int64_t i = 0; i < count; ++i) {
+        want[i] = static_cast<float>(out.Get(i)) + static_cast<float>(in.Get(i));
+      }
+      Add(stream_, in, out);
+      EXPECT_EQ(out.Bytes(), HostTensor::Of({count}, dtype, want).Bytes());
+    }
+  }
+}
+
 TEST_F(ElementwiseTest, ScaleMultiplies) {
   for (int64_t count : kCounts) {
     const HostTensor out = HostTensor::Normal({count}, DType::kFloat32, 2);
@@ -89,6 +105,24 @@ TEST_F(ElementwiseTest, ScaleMultiplies) {
       EXPECT_EQ(half.Values(), doubled);
     }
   }
+}
+
+// Also small numbers keep their digits.
+TEST_F(ElementwiseTest, SoftCapIsTheFormula) {
+  for (int64_t count : kCounts) {
+    for (float cap : {0.5f, 3.0f, 1000.0f}) {
+      const HostTensor x = HostTensor::Normal({count}, DType::kFloat32, 5);
+      const std::vector<double> before = x.Values();
+      SoftCap(stream_, cap, x);
+      for (int64_t i = 0; i < count; ++i) {
+        const double want = cap * std::tanh(before[i] / cap);
+        EXPECT_NEAR(x.Get(i), want, 8e-7 * std::abs(want)) << before[i] << " of " << cap;
+      }
+    }
+  }
+  const HostTensor large = HostTensor::Of({3}, DType::kFloat32, {1e30, -1e30, 0});
+  SoftCap(stream_, 2, large);
+  EXPECT_EQ(large.Values(), (std::vector<double>{2, -2, 0}));
 }
 
 TEST_F(ElementwiseTest, ZeroClearsEveryDType) {

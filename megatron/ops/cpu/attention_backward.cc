@@ -84,10 +84,12 @@ void DifferentiateSoftmax(const AttentionProblem& problem, const Rows& rows, con
     const Vec lse = Load(statistics.lse + i), delta = Load(statistics.delta + i);
     for (int64_t j = seen.begin; j < seen.end; ++j) {
       const int64_t at = j * kRowBlock + i;
-      const Vec p = Exp(Load(work.p + at) - lse);
+      const Vec score = Load(work.p + at);
+      const Vec p = Exp(score - lse);
       const Vec factor = problem.dropout ? Load(work.factor + at) : Set(1);
       Store(work.p + at, p * factor);
-      Store(work.ds + at, p * (Load(work.ds + at) * factor - delta));
+      const Vec ds = p * (Load(work.ds + at) * factor - delta);
+      Store(work.ds + at, problem.softcap > 0 ? ds * SoftCapSlope(score, problem.softcap) : ds);
     }
     const auto clear = [&](int64_t from, int64_t to) {
       for (int64_t j = from; j < to; ++j) {
@@ -114,6 +116,7 @@ void BackwardBlock(const AttentionProblem& problem, const AttentionPiece& piece,
   MatrixProduct<false, false>(keys.padded, rows.padded, ScoreDepth{rows, keys, shape.value.dim},
                               {work.v, value_width}, {work.dout_transposed, kRowBlock},
                               {work.ds, kRowBlock});
+  CapScores(problem, rows, keys, work.p);
   bias.AddTo(keys, work.p);
   HideKeys(rows, keys, work.p);
   if (problem.dropout) DropoutFactors(problem, random, rows, keys, work.factor);

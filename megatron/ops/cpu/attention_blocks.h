@@ -10,6 +10,8 @@
 
 #include "megatron/ops/cpu/attention_kernels.h"
 #include "megatron/ops/cpu/attention_tile.h"
+#include "megatron/ops/cpu/packed_rows.h"
+#include "megatron/ops/cpu/soft_cap.h"
 #include "megatron/ops/cpu/vec.h"
 
 namespace megatron::ops::MEGATRON_ISA {
@@ -17,9 +19,6 @@ namespace megatron::ops::MEGATRON_ISA {
 constexpr int64_t kRowBlock = kAttentionRows;
 constexpr int64_t kKeyBlock = kAttentionKeys;
 
-inline int64_t RoundUp(int64_t n, int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
 inline int64_t Min(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t Clamp(int64_t x, int64_t low, int64_t high) {
   return x < low ? low : x > high ? high : x;
@@ -34,26 +33,6 @@ template <typename T>
 T* MutableAt(const AttentionOperand& x, int64_t token, int64_t group, int64_t head) {
   return static_cast<T*>(x.data) + token * x.token_stride + group * x.group_stride +
          head * x.head_stride;
-}
-
-// out[0, padded) = scale * in[0, count) in fp32, followed by zeros; padded is a multiple of kLanes.
-template <typename T>
-void Widen(const T* in, int64_t count, float scale, int64_t padded, float* out) {
-  int64_t d = 0;
-  for (; d + kLanes <= count; d += kLanes) Store(out + d, Load(in + d) * Set(scale));
-  if (d < count) {
-    Store(out + d, LoadPartial(in + d, static_cast<int>(count - d)) * Set(scale));
-    d += kLanes;
-  }
-  for (; d < padded; d += kLanes) Store(out + d, Zero());
-}
-
-// out[0, count) = scale * in[0, count).
-template <typename T>
-void Narrow(const float* in, int64_t count, float scale, T* out) {
-  int64_t d = 0;
-  for (; d + kLanes <= count; d += kLanes) Store(out + d, Load(in + d) * Set(scale));
-  if (d < count) StorePartial(out + d, Load(in + d) * Set(scale), static_cast<int>(count - d));
 }
 
 // out[0, count) = keep * out + scale * in[0, count). If keep is 0, out is not read.
@@ -77,11 +56,6 @@ void WriteRow(const float* in, int64_t count, float scale, float keep, const Att
   } else {
     Narrow(in, count, scale, MutableAt<T>(x, token, group, head));
   }
-}
-
-// p[0, count) = 0; count is a multiple of kLanes.
-inline void Clear(int64_t count, float* p) {
-  for (int64_t i = 0; i < count; i += kLanes) Store(p + i, Zero());
 }
 
 // The columns of a head: those of queries and keys, or those of values.
@@ -285,6 +259,19 @@ void PackRows(const AttentionOperand& x, const AttentionPiece& piece, const Colu
   }
   for (int64_t i = rows.count; i < rows.padded; ++i) {
     for (int64_t d = 0; d < width; d += kLanes) Store(out + i * width + d, Zero());
+  }
+}
+
+// Caps the scores [key, row] that some of kLanes rows see.
+inline void CapScores(const AttentionProblem& problem, const Rows& rows, const Keys& keys,
+                      float* scores) {
+  if (problem.softcap == 0) return;
+  for (int64_t i = 0; i < rows.padded; i += kLanes) {
+    const LaneKeys seen(rows, keys, i);
+    for (int64_t j = seen.begin; j < seen.end; ++j) {
+      float* const at = scores + j * kRowBlock + i;
+      Store(at, SoftCapOf(Load(at), problem.softcap));
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 #include "megatron/ops/cpu/attention_bias.h"
 #include "megatron/ops/cpu/attention_blocks.h"
 #include "megatron/ops/cpu/attention_dropout.h"
+#include "megatron/ops/cpu/attention_few_rows.h"
 #include "megatron/ops/cpu/attention_kernels.h"
 #include "megatron/ops/cpu/vec.h"
 
@@ -127,6 +128,7 @@ void ForwardBlock(const AttentionProblem& problem, const AttentionPiece& piece,
   MatrixProduct<false, false>(keys.padded, rows.padded, ScoreDepth{rows, keys, shape.key.dim},
                               {work.k, shape.key.width}, {work.q_transposed, kRowBlock},
                               {work.scores, kRowBlock});
+  CapScores(problem, rows, keys, work.scores);
   bias.AddTo(keys, work.scores);
   HideKeys(rows, keys, work.scores);
   UpdateSoftmax(rows, keys, work.scores, softmax);
@@ -140,6 +142,32 @@ void ForwardBlock(const AttentionProblem& problem, const AttentionPiece& piece,
                             {work.out, value_width});
 }
 
+template <typename T, int kRows>
+void ForwardFewRows(const AttentionProblem& problem, const AttentionPiece& piece,
+                    const Geometry& shape, const Rows& rows, const Workspace& work,
+                    Softmax* softmax) {
+  const int64_t first_block = rows.FirstKeyForSome() / kKeyBlock;
+  for (int64_t block = first_block; block * kKeyBlock < rows.KeysForSome(); ++block) {
+    const Keys keys(rows, block);
+    const LaneKeys seen(rows, keys, 0);  // rows are fewer than lanes
+    PackKeys<T>(problem.k, piece, shape.key, keys, work.k);
+    PackKeys<T>(problem.v, piece, shape.value, keys, work.v);
+    ScoresOfFewRows<kRows>(shape.key, seen, work.q, work.k, work.scores);
+    for (int64_t r = 0; r < kRows; ++r) {
+      softmax->correction[r] = UpdateSoftmaxOfRow(rows, keys, seen, r, work.scores + r * kKeyBlock,
+                                                  softmax->max + r, softmax->sum + r);
+    }
+    AddValuesOfFewRows<kRows>(shape.value, seen, work.scores, work.v,
+                              block > first_block ? softmax->correction : nullptr, work.out);
+  }
+}
+
+// Whether rows take the way of few, which lacks what generation does not need.
+bool AreFew(const AttentionProblem& problem, const Rows& rows) {
+  return rows.count <= kFewRows && !problem.dropout && problem.bias == nullptr &&
+         problem.softcap == 0;
+}
+
 template <typename T>
 void ForwardRows(const AttentionProblem& problem, const AttentionPiece& piece,
                  const Geometry& shape, int64_t row_block, const Workspace& work) {
@@ -147,18 +175,25 @@ void ForwardRows(const AttentionProblem& problem, const AttentionPiece& piece,
   const DropoutRows random(problem, piece, rows);
   const BiasRows bias(problem, piece, shape, rows);
   PackRows<T>(problem.q, piece, shape.key, rows, problem.scale, work.q);
-  Transpose(rows.padded, shape.key.width, {work.q, shape.key.width},
-            {work.q_transposed, kRowBlock});
   Softmax softmax;
   for (int64_t i = 0; i < rows.padded; ++i) {
     softmax.max[i] = -__builtin_inff();
     softmax.sum[i] = 0;
   }
   Clear(rows.padded * shape.value.width, work.out);
-  const int64_t first_block = rows.FirstKeyForSome() / kKeyBlock;
-  for (int64_t block = first_block; block * kKeyBlock < rows.KeysForSome(); ++block) {
-    ForwardBlock<T>(problem, piece, shape, rows, random, bias, first_block * kKeyBlock, block, work,
-                    &softmax);
+  if (AreFew(problem, rows)) {
+    constexpr void (*kForward[])(const AttentionProblem&, const AttentionPiece&, const Geometry&,
+                                 const Rows&, const Workspace&, Softmax*) = {
+        ForwardFewRows<T, 1>, ForwardFewRows<T, 2>, ForwardFewRows<T, 3>, ForwardFewRows<T, 4>};
+    kForward[rows.count - 1](problem, piece, shape, rows, work, &softmax);
+  } else {
+    Transpose(rows.padded, shape.key.width, {work.q, shape.key.width},
+              {work.q_transposed, kRowBlock});
+    const int64_t first_block = rows.FirstKeyForSome() / kKeyBlock;
+    for (int64_t block = first_block; block * kKeyBlock < rows.KeysForSome(); ++block) {
+      ForwardBlock<T>(problem, piece, shape, rows, random, bias, first_block * kKeyBlock, block,
+                      work, &softmax);
+    }
   }
   StoreRows<T>(problem, piece, shape, rows, softmax, work.out);
   if (problem.largest_scores != nullptr) RaiseLargestScores(problem, piece, rows, softmax);

@@ -32,6 +32,7 @@ struct AttentionProblem {
   int64_t head_dim = 1;     // D
   int64_t value_dim = 1;    // E
   float scale = 1;
+  float softcap = 0;  // 0: none
   bool causal = true;
   int64_t window_size = 0;           // 0: none
   const int32_t* place_q = nullptr;  // positions of all queries and keys; null: their indices

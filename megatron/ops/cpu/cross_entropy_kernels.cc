@@ -1,5 +1,6 @@
 #include "megatron/ops/cpu/cross_entropy_kernels.h"
 
+#include "megatron/ops/cpu/soft_cap.h"
 #include "megatron/ops/cpu/vec.h"
 
 namespace megatron::ops::MEGATRON_ISA {
@@ -78,6 +79,11 @@ void StatisticsRow(const CrossEntropyRows& rows, int64_t t) {
   rows.target[t] = label < 0 ? 0 : LoadOne(x + label);
 }
 
+// Returns the gradient of what became the logit x: `gradient` is that of x.
+MEGATRON_INLINE Vec BehindCap(const CrossEntropyRows& rows, Vec x, Vec gradient) {
+  return rows.softcap > 0 ? gradient * SoftCapSlope(x, rows.softcap) : gradient;
+}
+
 template <typename T>
 void BackwardRow(const CrossEntropyRows& rows, int64_t t) {
   T* x = static_cast<T*>(rows.logits) + t * rows.columns;
@@ -91,14 +97,19 @@ void BackwardRow(const CrossEntropyRows& rows, int64_t t) {
   const int64_t label = LabelColumn(rows, t);
   const Vec target = label < 0 ? Zero() : LoadPartial(x + label, 1);
   int64_t v = 0;
-  for (; v + kLanes <= rows.counted; v += kLanes) Store(x + v, Exp(Load(x + v) - max) * scale);
+  for (; v + kLanes <= rows.counted; v += kLanes) {
+    const Vec logit = Load(x + v);
+    Store(x + v, BehindCap(rows, logit, Exp(logit - max) * scale));
+  }
   if (v < rows.counted) {
     const int n = static_cast<int>(rows.counted - v);
-    StorePartial(x + v, Exp(LoadPartial(x + v, n) - max) * scale, n);
+    const Vec logit = LoadPartial(x + v, n);
+    StorePartial(x + v, BehindCap(rows, logit, Exp(logit - max) * scale), n);
   }
   __builtin_memset(static_cast<void*>(x + rows.counted), 0,
                    static_cast<size_t>(rows.columns - rows.counted) * sizeof(T));
-  if (label >= 0) StorePartial(x + label, Exp(target - max) * scale - Set(weight), 1);
+  if (label < 0) return;
+  StorePartial(x + label, BehindCap(rows, target, Exp(target - max) * scale - Set(weight)), 1);
 }
 
 template <typename T>

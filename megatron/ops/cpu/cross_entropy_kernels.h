@@ -17,6 +17,7 @@ struct CrossEntropyRows {
   const int32_t* labels = nullptr;
   float *max = nullptr, *sum = nullptr, *target = nullptr;
   const float* weight = nullptr;
+  float softcap = 0;  // 0: none
 };
 
 namespace avx2 {

@@ -2,6 +2,7 @@
 
 #include "megatron/ops/cpu/activation_vec.h"
 #include "megatron/ops/cpu/loops.h"
+#include "megatron/ops/cpu/soft_cap.h"
 
 namespace megatron::ops::MEGATRON_ISA {
 namespace {
@@ -16,13 +17,19 @@ void ConvertKernel(DType from, const void* in, DType to, void* out, int64_t coun
   });
 }
 
-void AddKernel(DType dtype, const void* in, void* out, int64_t count) {
-  WithType(dtype, [=](auto* type) {
-    const auto* x = As(type, in);
+void AddKernel(DType from, const void* in, DType to, void* out, int64_t count) {
+  WithType(to, [=](auto* type) {
     auto* y = As(type, out);
-    ForEachVec(count, [=](auto access, int64_t i) {
-      access.store(y + i, access.load(y + i) + access.load(x + i));
-    });
+    const auto add = [=](const auto* x) {
+      ForEachVec(count, [=](auto access, int64_t i) {
+        access.store(y + i, access.load(y + i) + access.load(x + i));
+      });
+    };
+    if (from == to) {
+      add(As(type, in));
+    } else {
+      add(static_cast<const float*>(in));
+    }
   });
 }
 
@@ -31,6 +38,15 @@ void ScaleKernel(DType dtype, float factor, void* out, int64_t count) {
     auto* y = As(type, out);
     ForEachVec(count, [=](auto access, int64_t i) {
       access.store(y + i, access.load(y + i) * Set(factor));
+    });
+  });
+}
+
+void SoftCapKernel(DType dtype, float cap, void* x, int64_t count) {
+  WithType(dtype, [=](auto* type) {
+    auto* y = As(type, x);
+    ForEachVec(count, [=](auto access, int64_t i) {
+      access.store(y + i, SoftCapOf(access.load(y + i), cap));
     });
   });
 }
@@ -147,7 +163,7 @@ void GateBackwardKernel(const Gate& gate, DType dtype, const void* dy, const voi
 }  // namespace
 
 const ElementwiseKernels kElementwiseKernels = {
-    ConvertKernel,          AddKernel,  ScaleKernel,       ActivateKernel,
+    ConvertKernel,          AddKernel,  ScaleKernel,       SoftCapKernel, ActivateKernel,
     ActivateBackwardKernel, GateKernel, GateBackwardKernel};
 
 }  // namespace megatron::ops::MEGATRON_ISA

@@ -11,8 +11,10 @@ namespace megatron::ops {
 
 struct ElementwiseKernels {
   void (*convert)(DType from, const void* in, DType to, void* out, int64_t count);
-  void (*add)(DType dtype, const void* in, void* out, int64_t count);
+  // `from` is `to` or fp32.
+  void (*add)(DType from, const void* in, DType to, void* out, int64_t count);
   void (*scale)(DType dtype, float factor, void* out, int64_t count);
+  void (*soft_cap)(DType dtype, float cap, void* x, int64_t count);
   void (*activate)(Activation activation, DType dtype, const void* x, void* y, int64_t count);
   void (*activate_backward)(Activation activation, DType dtype, const void* dy, const void* x,
                             void* dx, int64_t count);

@@ -210,9 +210,9 @@ __global__ void __launch_bounds__(kThreads) Forward(AttentionArgs args) {
     const bool seen = active && key >= visible.begin && key < visible.end;
     float score = -INFINITY;
     if (seen) {
-      score =
-          args.scale * Dot(shared.own_first, shared.first + lane * shared.pitch, args.head_dim) +
-          bias.At(query, key, visible.shift);
+      score = Capped(args, args.scale * Dot(shared.own_first, shared.first + lane * shared.pitch,
+                                            args.head_dim)) +
+              bias.At(query, key, visible.shift);
     }
     const float new_max = fmaxf(max, WarpMax(score));
     if (new_max == -INFINITY) continue;  // uniform over the warp
@@ -278,11 +278,12 @@ __global__ void __launch_bounds__(kThreads) BackwardQuery(AttentionArgs args) {
     if (active && key >= visible.begin && key < visible.end) {
       const float* const k = shared.first + lane * shared.pitch;
       const float* const v = shared.second + lane * shared.second_pitch;
-      const float p = expf(args.scale * Dot(shared.own_first, k, args.head_dim) +
-                           bias.At(query, key, visible.shift) - lse);
+      const float score = Capped(args, args.scale * Dot(shared.own_first, k, args.head_dim)) +
+                          bias.At(query, key, visible.shift);
+      const float p = expf(score - lse);
       const float dp =
           dropout.Factor(query, key, visible.first_key) * Dot(shared.own_second, v, args.value_dim);
-      ds = p * (dp - delta);
+      ds = p * (dp - delta) * CapSlope(args, score);
       entry = bias.Entry(query, key, visible.shift);
     }
     bias_sums.Add(entry, ds);
@@ -325,12 +326,14 @@ __global__ void __launch_bounds__(kThreads) BackwardKey(AttentionArgs args) {
       if (active && query >= visible.begin && query < visible.end) {
         const float* const q = shared.first + lane * shared.pitch;
         const float* const dout = shared.second + lane * shared.second_pitch;
-        const float p = expf(args.scale * Dot(shared.own_first, q, args.head_dim) +
-                             bias.At(query, key, visible.shift) - args.Lse(query, group, head));
+        const float score = Capped(args, args.scale * Dot(shared.own_first, q, args.head_dim)) +
+                            bias.At(query, key, visible.shift);
+        const float p = expf(score - args.Lse(query, group, head));
         const float factor = dropout.Factor(query, key, visible.first_key);
         kept = p * factor;
-        ds = p * (factor * Dot(shared.own_second, dout, args.value_dim) -
-                  args.Delta(query, group, head));
+        ds = p * CapSlope(args, score) *
+             (factor * Dot(shared.own_second, dout, args.value_dim) -
+              args.Delta(query, group, head));
       }
       AddWeightedRows(kept, shared.second, shared.second_pitch, args.value_dim, dv);
       AddWeightedRows(ds, shared.first, shared.pitch, args.head_dim, dk);
@@ -354,6 +357,7 @@ AttentionArgs ArgsOf(const Attention& attention, const AttentionInputs& in, cons
   args.head_dim = static_cast<int>(q.dim(3));
   args.value_dim = static_cast<int>(in.v_UGE.dim(2));
   args.scale = attention.scale;
+  args.softcap = attention.softcap;
   args.causal = attention.causal;
   args.window_size = attention.window_size;
   args.cu_seqlens_q = attention.cu_seqlens_q.data<int32_t>();

@@ -30,6 +30,7 @@ struct AttentionArgs {
   int64_t queries = 0, keys = 0, groups = 0, group_heads = 0;
   int head_dim = 0, value_dim = 0;  // widths of queries and keys, and of values and outputs
   float scale = 1;
+  float softcap = 0;  // 0: none
   bool causal = true;
   int64_t window_size = 0;  // 0: none
   const int32_t *cu_seqlens_q = nullptr, *cu_seqlens_k = nullptr;
@@ -58,6 +59,17 @@ struct AttentionArgs {
     return delta[(token * groups + group) * group_heads + head];
   }
 };
+
+// Returns a score, capped if there is a cap.
+__device__ inline float Capped(const AttentionArgs& args, float score) {
+  return args.softcap > 0 ? args.softcap * tanhf(score / args.softcap) : score;
+}
+// Returns the derivative of Capped where its result is `score`.
+__device__ inline float CapSlope(const AttentionArgs& args, float score) {
+  if (args.softcap == 0) return 1;
+  const float tanh = score / args.softcap;
+  return 1 - tanh * tanh;
+}
 
 // Raises *largest, which is not negative, to the score. Bits of positive numbers are in the order
 // of the numbers, and the largest of them does not depend on the order of the calls.

@@ -403,8 +403,8 @@ bool HasAlignedRows(const Operand& x) {
 }  // namespace
 
 bool TensorCoresTake(DType dtype, const AttentionArgs& args) {
-  if (dtype == DType::kFloat32 || (args.head_dim != 64 && args.head_dim != 128) ||
-      args.value_dim != args.head_dim) {
+  if (dtype == DType::kFloat32 || args.softcap > 0 ||
+      (args.head_dim != 64 && args.head_dim != 128) || args.value_dim != args.head_dim) {
     return false;
   }
   for (const Operand* x :

@@ -15,6 +15,7 @@ struct LossRows {
   int64_t counted;  // number of columns without padding
   int64_t first_column;
   const int32_t* labels_T;
+  float softcap = 0;  // 0: none
 
   // The label's column on this rank, or -1.
   __device__ int64_t LabelColumn(int64_t token) const {
@@ -71,7 +72,8 @@ __global__ void __launch_bounds__(kThreads) Gradient(LossRows rows, T* logits, c
   const int64_t label = rows.LabelColumn(token);
   const auto gradient = [&](float x, int64_t column) {
     if (weight == 0 || column >= rows.counted) return 0.0f;  // even if a logit is NaN
-    return Exp<T>(x - max) * scale - (column == label ? weight : 0.0f);
+    const float tanh = rows.softcap > 0 ? x / rows.softcap : 0.0f;
+    return (Exp<T>(x - max) * scale - (column == label ? weight : 0.0f)) * (1 - tanh * tanh);
   };
   const int64_t vectors = rows.columns / N;
   for (int64_t i = threadIdx.x; i < vectors; i += kThreads) {
@@ -184,8 +186,9 @@ void CrossEntropyHits(const Stream& stream, const Tensor& max_T, const Tensor& t
 
 void CrossEntropyBackward(const Stream& stream, const Tensor& logits_TV, const Tensor& labels_T,
                           const VocabRange& range, const Tensor& max_T, const Tensor& sum_T,
-                          const Tensor& weight_T) {
-  const LossRows rows = RowsOf(logits_TV, labels_T, range);
+                          const Tensor& weight_T, float softcap) {
+  LossRows rows = RowsOf(logits_TV, labels_T, range);
+  rows.softcap = softcap;
   if (logits_TV.numel() == 0) return;
   WithType(logits_TV.dtype(), [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;

@@ -161,13 +161,13 @@ struct ConvertMap {
   }
 };
 
-template <typename T>
+template <typename From, typename T>
 struct AddMap {
-  const T* in;
+  const From* in;
   T* out;
   template <int N>
   __device__ void Apply(int64_t i) const {
-    const auto values = Load<T, N>(in, i);
+    const auto values = Load<From, N>(in, i);
     auto sums = Load<T, N>(out, i);
     for (int j = 0; j < N; ++j) {
       sums.values[j] = FromFloat<T>(ToFloat(sums.values[j]) + ToFloat(values.values[j]));
@@ -185,6 +185,18 @@ struct ScaleMap {
     auto values = Load<T, N>(out, i);
     for (T& value : values.values) value = FromFloat<T>(ToFloat(value) * factor);
     Store<T, N>(out, i, values);
+  }
+};
+
+template <typename T>
+struct SoftCapMap {
+  float cap;
+  T* x;
+  template <int N>
+  __device__ void Apply(int64_t i) const {
+    auto values = Load<T, N>(x, i);
+    for (T& value : values.values) value = FromFloat<T>(cap * tanhf(ToFloat(value) / cap));
+    Store<T, N>(x, i, values);
   }
 };
 
@@ -366,10 +378,19 @@ void Copy(const Stream& stream, const Tensor& in, const Tensor& out) {
 }
 
 void Add(const Stream& stream, const Tensor& in, const Tensor& out) {
-  WithType(in.dtype(), [&](auto* type) {
+  WithType(out.dtype(), [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    Launch<T>(stream, in.numel(), in.numel(), {in.raw(), out.raw()},
-              AddMap<T>{As(type, in), As(type, out)});
+    const auto add = [&](auto* from) {
+      using From = std::remove_pointer_t<decltype(from)>;
+      // From is T or the larger of both.
+      Launch<From>(stream, in.numel(), in.numel(), {in.raw(), out.raw()},
+                   AddMap<From, T>{As(from, in), As(type, out)});
+    };
+    if (in.dtype() == out.dtype()) {
+      add(type);
+    } else {
+      add(static_cast<float*>(nullptr));
+    }
   });
 }
 
@@ -377,6 +398,13 @@ void Scale(const Stream& stream, float factor, const Tensor& out) {
   WithType(out.dtype(), [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     Launch<T>(stream, out.numel(), out.numel(), {out.raw()}, ScaleMap<T>{factor, As(type, out)});
+  });
+}
+
+void SoftCap(const Stream& stream, float cap, const Tensor& x) {
+  WithType(x.dtype(), [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    Launch<T>(stream, x.numel(), x.numel(), {x.raw()}, SoftCapMap<T>{cap, As(type, x)});
   });
 }
 
@@ -394,6 +422,7 @@ MEGATRON_CUDA_KERNEL(GateBackward);
 MEGATRON_CUDA_KERNEL(Copy);
 MEGATRON_CUDA_KERNEL(Add);
 MEGATRON_CUDA_KERNEL(Scale);
+MEGATRON_CUDA_KERNEL(SoftCap);
 MEGATRON_CUDA_KERNEL(Zero);
 
 }  // namespace megatron::ops::cuda

@@ -138,9 +138,9 @@ class OperandText {
     AddAll(x.probability, x.key.lo, x.key.hi, x.sample_T, x.position_T, x.first_column);
   }
   void Add(const Attention& x) {
-    AddAll(x.kernels.first, x.kernels.second, x.scale, x.causal, x.window_size, x.place_q_T,
-           x.place_k_U, x.cu_seqlens_q, x.cu_seqlens_k, x.max_seqlen_q, x.max_seqlen_k, x.dropout,
-           x.add_to_queries, x.add_to_keys, x.largest_scores_N);
+    AddAll(x.kernels.first, x.kernels.second, x.scale, x.softcap, x.causal, x.window_size,
+           x.place_q_T, x.place_k_U, x.cu_seqlens_q, x.cu_seqlens_k, x.max_seqlen_q, x.max_seqlen_k,
+           x.dropout, x.add_to_queries, x.add_to_keys, x.largest_scores_N);
   }
   void Add(const AttentionInputs& x) { AddAll(x.q_TGRD, x.k_UGD, x.v_UGE, x.bias_WN, x.sink_N); }
   void Add(const Gate& x) { AddAll(x.activation, x.limit, x.offset); }

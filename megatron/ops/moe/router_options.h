@@ -14,8 +14,9 @@ struct Router {
   // Experts are chosen by logit + bias, however probabilities are computed.
   bool choose_by_logit = false;
   // Experts are chosen from the `group_topk` best of `num_groups` equal groups of consecutive
-  // experts. A group's score is the sum of its best topk / group_topk scores.
-  int num_groups = 1, group_topk = 1;
+  // experts. A group's score is the sum of its best group_score_topk scores; 0 means
+  // topk / group_topk.
+  int num_groups = 1, group_topk = 1, group_score_topk = 0;
 };
 
 enum class DropPolicy {

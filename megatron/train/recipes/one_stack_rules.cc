@@ -14,10 +14,21 @@ std::vector<bool> LayersWithExperts(const config::ModelConfig& model) {
   return *ParseLayerPattern(model.moe_layer_freq(), model.num_layers());
 }
 
+// Returns the number of parameters of a layer of a hybrid model that are in no matrix product.
+int64_t VectorsOfHybridLayer(const config::ModelConfig& model, char layer, int64_t attention) {
+  const int64_t norm = NormWeights(model, model.hidden_size());
+  if (layer == 'M') return norm + MambaVectorWeights(model);
+  if (layer == 'G') return norm + DeltaVectorWeights(model);
+  return norm +
+         (layer == '*' ? attention + AttentionBiases(model) : MlpBiases(model, layer == 'E'));
+}
+
 // Returns the number of parameters of each layer.
 std::vector<int64_t> ParametersOfLayers(const config::ModelConfig& model) {
+  const int64_t heads =
+      model.qk_layernorm_all_heads() ? model.num_attention_heads() + model.num_query_groups() : 2;
   const int64_t normed = model.multi_latent_attention() ? model.q_lora_rank() + model.kv_lora_rank()
-                                                        : 2 * model.kv_channels();
+                                                        : heads * model.kv_channels();
   const int64_t qk_norms = model.qk_layernorm() ? NormWeights(model, normed) : 0;
   const int64_t norms = model.sandwich_norm() ? 4 : 2;
   const int64_t sinks =
@@ -26,6 +37,12 @@ std::vector<int64_t> ParametersOfLayers(const config::ModelConfig& model) {
   const std::vector<MatrixProducts> products = OneStackProducts(model, /*seen=*/0, /*in_window=*/0);
   std::vector<int64_t> layers;
   for (size_t i = 0; i < products.size(); ++i) {
+    if (model.has_hybrid_layer_pattern()) {
+      layers.push_back(
+          VectorsOfHybridLayer(model, model.hybrid_layer_pattern()[i], qk_norms + sinks) +
+          CountWeights(products[i]));
+      continue;
+    }
     layers.push_back(norms * NormWeights(model, model.hidden_size()) + qk_norms + sinks +
                      LoraWeights(model) + LayerBiases(model, has_experts[i]) +
                      CountWeights(products[i]));
@@ -72,9 +89,19 @@ std::vector<MatrixProducts> OneStackProducts(const config::ModelConfig& model, d
   const std::vector<bool> has_window = *WindowLayers(model);
   std::vector<MatrixProducts> layers;
   for (int64_t i = 0; i < model.num_layers(); ++i) {
-    layers.push_back(
-        Joined(SelfAttentionProducts(shape, tokens, has_window[i] ? in_window : seen),
-               has_experts[i] ? MixtureProducts(shape, tokens) : MlpProducts(shape, tokens)));
+    const MatrixProducts attention =
+        SelfAttentionProducts(shape, tokens, has_window[i] ? in_window : seen);
+    const MatrixProducts mlp =
+        has_experts[i] ? MixtureProducts(shape, tokens) : MlpProducts(shape, tokens);
+    if (!model.has_hybrid_layer_pattern()) {
+      layers.push_back(Joined(attention, mlp));
+      continue;
+    }
+    const char layer = model.hybrid_layer_pattern()[i];
+    layers.push_back(layer == 'M'   ? MambaProducts(shape, tokens)
+                     : layer == 'G' ? DeltaProducts(shape, tokens)
+                     : layer == '*' ? attention
+                                    : mlp);
   }
   return layers;
 }

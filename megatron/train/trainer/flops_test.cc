@@ -37,8 +37,52 @@ TEST(CountParametersTest, CountsTheBiasesAndNormsThatAreAskedFor) {
             plain + 4 * 8 * 32);
   EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.qk_layernorm=true"}), 384),
             plain + 4 * 2 * 32);
+  // A gain for each channel of the 4 query heads and the 2 key heads.
+  EXPECT_EQ(CountParameters(Model("llama_tiny",
+                                  {"model.qk_layernorm=true", "model.qk_layernorm_all_heads=true"}),
+                            384),
+            plain + 4 * 6 * 32);
+  EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.reordered_norm=true"}), 384), plain);
   EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.sandwich_norm=true"}), 384),
             plain + 4 * 2 * 128);
+}
+
+// Of hybrid_tiny, by hand: widths of 128, two Mamba-2 layers, a gated delta net, one layer of
+// attention, four MLPs.
+TEST(CountParametersTest, CountsLayersOfOneBranch) {
+  const int64_t mlps = 4 * 2 * 128 * 384;
+  // z and x of 8 heads of 32 channels, B and C of 2 groups with states of 32, a step each head; the
+  // convolution with its biases; dt_bias, A_log, D; the norm.
+  const int64_t mamba =
+      128 * (2 * 256 + 2 * 2 * 32 + 8) + 256 * 128 + 5 * (256 + 2 * 2 * 32) + 3 * 8 + 256;
+  // q and k of 4 heads of 32 channels, v and gates of 8, betas and decays; dt_bias, A_log; the norm
+  // of a head.
+  const int64_t delta =
+      128 * (2 * 128 + 2 * 256 + 2 * 8) + 256 * 128 + 4 * (2 * 128 + 256) + 2 * 8 + 32;
+  const int64_t attention = 128 * 128 + 128 * 2 * 64 + 128 * 128;
+  const int64_t norms = 9 * 128, tables = 2 * 384 * 128;
+  const int64_t all = mlps + 2 * mamba + delta + attention + norms + tables;
+  EXPECT_EQ(CountParameters(Model("hybrid_tiny"), 384), all);
+  EXPECT_EQ(all, 912864);
+  // An MLP's two biases, and those of attention.
+  EXPECT_EQ(CountParameters(Model("hybrid_tiny", {"model.disable_bias_linear=false"}), 384),
+            all + 4 * (384 + 128) + (128 + 2 * 64 + 128));
+}
+
+// The model of 8 billion parameters of R. Waleffe et al., arXiv 2406.07887, as Megatron's example
+// trains it; the vocabulary has 256,000 words.
+TEST(CountParametersTest, CountsTheMamba2Hybrid) {
+  const std::string pattern = "M-M-M--M-M*-M-M-M-M--M*-M-M-M-M-M*--M-M-M-M-M*-M--M-M-M-";
+  const config::ModelConfig hybrid =
+      Model("hybrid_tiny",
+            {"model.hybrid_layer_pattern=" + pattern, "model.hidden_size=4096",
+             "model.ffn_hidden_size=16384", "model.num_attention_heads=32",
+             "model.num_query_groups=8", "model.seq_length=4096", "model.mamba_state_dim=128",
+             "model.mamba_head_dim=64", "model.mamba_num_groups=8", "model.linear_key_head_dim=128",
+             "model.linear_value_head_dim=128", "model.linear_num_key_heads=16",
+             "model.linear_num_value_heads=32"});
+  EXPECT_EQ(hybrid.num_layers(), 56);
+  EXPECT_EQ(CountParameters(hybrid, 256000), 8654517248);
 }
 
 // The closed form of Narayanan et al. (2021), per token.
@@ -47,6 +91,18 @@ TEST(FlopsPerTokenTest, AgreesWithThePublishedFormula) {
   const double h = 1024, L = 24, s = 2048, V = 50304;
   EXPECT_DOUBLE_EQ(FlopsPerToken(gpt3, 50304, FlopsConvention::kClassic),
                    72 * L * h * h * (1 + s / (6 * h) + V / (12 * h * L)));
+}
+
+// Megatron counts 7 operations for each channel and element of a state of Mamba-2, and 8 for each
+// element of one of a gated delta net.
+TEST(FlopsPerTokenTest, CountsLayersOfOneBranch) {
+  const double mlps = 4 * 2 * 128 * 384;
+  const double mamba = 128 * (2 * 256 + 2 * 2 * 32 + 8) + 256 * 128 + 3.5 * 256 * 32;
+  const double delta =
+      128 * (2 * 128 + 2 * 256 + 2 * 8) + 256 * 128 + 4 * (2 * 128 + 256) + 4 * 8 * 32 * 32;
+  const double attention = 128 * 128 + 128 * 2 * 64 + 128 * 128 + 2 * 128 * 128;
+  EXPECT_DOUBLE_EQ(FlopsPerToken(Model("hybrid_tiny"), 384, FlopsConvention::kCausalHalved),
+                   6 * (mlps + 2 * mamba + delta + attention + 384 * 128));
 }
 
 TEST(FlopsPerTokenTest, HalvesAttentionAloneForTheCausalMask) {

@@ -1,4 +1,5 @@
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -85,6 +86,61 @@ void CheckAttention(ConfigChecker& check) {
   }
 }
 
+void CheckLongRope(ConfigChecker& check) {
+  constexpr char kLong[] = "model.longrope_long_factors", kShort[] = "model.longrope_short_factors";
+  const config::ModelConfig& model = check.resolved().model();
+  for (const auto& [path, other] : {std::pair{kLong, kShort}, std::pair{kShort, kLong}}) {
+    if (check.IsWritten(path) && !check.IsWritten(other))
+      check.Error(path, absl::StrCat("needs ", other));
+  }
+  if (!check.IsWritten(kLong)) return;
+  if (model.use_rope_scaling() || model.rotary_seq_len_interpolation_factor() != 1) {
+    check.Error(kLong,
+                "scales rotary positions already: leave out model.use_rope_scaling and "
+                "model.rotary_seq_len_interpolation_factor");
+  }
+  if (!check.Usable({"model.kv_channels", "model.rotary_percent"})) return;
+  const int64_t rotated =
+      model.multi_latent_attention()
+          ? model.qk_pos_emb_head_dim()
+          : static_cast<int64_t>(static_cast<double>(model.kv_channels()) * model.rotary_percent());
+  for (const auto& [path, count] : {std::pair{kLong, model.longrope_long_factors_size()},
+                                    std::pair{kShort, model.longrope_short_factors_size()}}) {
+    if (check.IsWritten(path) && check.Usable({path}) && count != rotated / 2) {
+      check.Error(path, absl::StrCat("has ", count, " numbers; ", rotated / 2,
+                                     " pairs of channels of a head are rotated"));
+    }
+  }
+}
+
+// Norms of all heads together need all of a token's heads, cut evenly over the ranks.
+void CheckNorms(ConfigChecker& check) {
+  constexpr char kAllHeads[] = "model.qk_layernorm_all_heads";
+  constexpr char kReordered[] = "model.reordered_norm";
+  const config::PretrainConfig& config = check.resolved();
+  const config::ModelConfig& model = config.model();
+  const auto refuse = [&](absl::string_view path, bool broken, absl::string_view other,
+                          absl::string_view because) {
+    if (broken && check.Usable({other}))
+      check.Error(path, absl::StrCat("cannot be used with ", check.Named(other), ": ", because));
+  };
+  if (model.qk_layernorm_all_heads()) {
+    refuse(kAllHeads,
+           config.parallel().tensor_model_parallel_size() > model.num_query_groups() &&
+               check.Usable({"model.num_query_groups"}),
+           "parallel.tensor_model_parallel_size", "ranks would share keys");
+    refuse(kAllHeads, !check.IsDefault("parallel.tensor_parallel_mode"),
+           "parallel.tensor_parallel_mode", "heads are cut by 1d tensor parallelism alone");
+    refuse(kAllHeads, check.IsWritten("recompute.attention_chunk_tokens"),
+           "recompute.attention_chunk_tokens", "a chunk has heads of another cut");
+  }
+  const config::RecomputeConfig& recompute = config.recompute();
+  refuse(kReordered,
+         model.reordered_norm() && absl::c_linear_search(recompute.recompute_modules(),
+                                                         config::RecomputeModule::layernorm),
+         "recompute.recompute_modules", "no norm stands in front of a linear layer");
+}
+
 void CheckRelativePositions(ConfigChecker& check) {
   constexpr char kBuckets[] = "model.relative_attention_num_buckets";
   constexpr char kDistance[] = "model.relative_attention_max_distance";
@@ -107,6 +163,7 @@ void CheckPositions(ConfigChecker& check) {
   if (model.position_embedding_type() == config::PositionEmbedding::rope ||
       model.position_embedding_type() == config::PositionEmbedding::yarn)
     CheckRotaryPositions(check);
+  CheckLongRope(check);
   if (model.position_embedding_type() == config::PositionEmbedding::relative)
     CheckRelativePositions(check);
 }
@@ -117,6 +174,7 @@ void CheckModel(ConfigChecker& check) {
   CheckHeads(check);
   CheckPositions(check);
   CheckAttention(check);
+  CheckNorms(check);
   ModelRulesOf(check.resolved().model()).Check(check);
 }
 

@@ -40,6 +40,7 @@ bool HasOneLength(const AttentionCall& call) {
 std::string WhyNotItsOptions(const Attention& attention, const AttentionInputs& in) {
   if (attention.dropout.probability > 0) return "it does not draw our dropout";
   if (in.bias_WN) return "scores have a bias";
+  if (attention.softcap > 0) return "scores are capped";
   if (attention.window_size > 0) return "queries see a window";
   if (attention.place_q_T) return "sequences are here in part";
   if (attention.add_to_queries || attention.add_to_keys) return "keys come part by part";

@@ -164,6 +164,7 @@ TEST_F(AttentionCallTest, CallsThatCudnnDoesNotTakeAreRefusedWithAReason) {
   refuse("dropout", [&] { attention.dropout.probability = 0.1f; });
   refuse("bias", [&] { call_.in.bias_WN = bias; });
   refuse("window", [&] { attention.window_size = 7; });
+  refuse("capped", [&] { attention.softcap = 50; });
   refuse("in part", [&] { attention.place_q_T = attention.place_k_U = places; });
   refuse("part by part", [&] { attention.add_to_queries = true; });
   refuse("part by part", [&] { attention.add_to_keys = true; });

@@ -417,7 +417,7 @@ bool HopperTakes(DType dtype, const AttentionArgs& args) {
   return dtype != DType::kFloat32 && (args.head_dim == 64 || args.head_dim == 128) &&
          args.value_dim == args.head_dim && args.scale > 0 && args.queries > 0 && args.keys > 0 &&
          args.place_q == nullptr && (args.window_size == 0 || args.dropout_threshold == 0) &&
-         args.bias == nullptr && hopper::TakesOperands(args);
+         args.bias == nullptr && args.softcap == 0 && hopper::TakesOperands(args);
 }
 
 void HopperAttentionForward(const Stream& stream, DType dtype, const AttentionArgs& args) {
