@@ -37,6 +37,15 @@ void SetYarn(const YarnOptions& yarn, config::ModelConfig* config) {
   config->set_yarn_correction_range_round_to_int(yarn.round_range);
 }
 
+// The factor of rotated vectors follows from the contexts.
+void SetLongRope(const LongRopeOptions& longrope, config::ModelConfig* config) {
+  if (longrope.long_factors.empty()) return;
+  for (const double factor : longrope.long_factors) config->add_longrope_long_factors(factor);
+  for (const double factor : longrope.short_factors) config->add_longrope_short_factors(factor);
+  config->set_longrope_original_max_position_embeddings(
+      static_cast<int64_t>(longrope.original_context));
+}
+
 void SetPositions(const ModelOptions& model, config::ModelConfig* config) {
   const RotaryOptions& rotary = model.transformer.rotary_options;
   config->set_max_position_embeddings(model.max_positions);
@@ -51,6 +60,7 @@ void SetPositions(const ModelOptions& model, config::ModelConfig* config) {
   }
   if (rotary.local_base > 0) config->set_rotary_base_local(rotary.local_base);
   if (yarn) return SetYarn(rotary.yarn, config);
+  SetLongRope(rotary.longrope, config);
   config->set_rotary_seq_len_interpolation_factor(rotary.interpolation_factor);
   if (rotary.scaling_factor == 0) return;
   config->set_use_rope_scaling(true);
@@ -93,6 +103,7 @@ void SetExperts(const MoeOptions& moe, config::ModelConfig* config) {
   if (router.num_groups > 1) {
     config->set_moe_router_num_groups(router.num_groups);
     config->set_moe_router_group_topk(router.group_topk);
+    config->set_moe_router_group_score_topk(router.group_score_topk);
   }
   if (moe.shared_ffn_hidden_size == 0) return;
   config->set_moe_shared_expert_intermediate_size(moe.shared_ffn_hidden_size);
@@ -179,6 +190,10 @@ void SetModel(const ModelOptions& model, config::ModelConfig* config) {
   config->set_apply_layernorm_1p(layer.norm.zero_centered_gamma);
   config->set_sandwich_norm(layer.sandwich_norm);
   config->set_qk_layernorm(layer.qk_norm);
+  config->set_qk_layernorm_all_heads(layer.qk_norm_all_heads);
+  config->set_reordered_norm(layer.reordered_norm);
+  if (layer.score_softcap > 0) config->set_attn_logit_softcapping(Shortest(layer.score_softcap));
+  if (model.logit_softcap > 0) config->set_final_logit_softcapping(Shortest(model.logit_softcap));
   if (layer.sink == AttentionSink::kLearned)
     config->set_softmax_type(config::SoftmaxType::learnable);
   if (layer.softmax_scale != 0 && !layer.is_latent())

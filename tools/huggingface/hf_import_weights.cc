@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "megatron/base/status_macros.h"
 #include "tools/common/interrupt.h"
+#include "tools/huggingface/block_float8.h"
 #include "tools/huggingface/mxfp4.h"
 
 namespace megatron {
@@ -70,9 +71,42 @@ absl::StatusOr<HfImportWeights> HfImportWeights::Open(const std::string& directo
   return weights;
 }
 
-const SafetensorsTensor* HfImportWeights::FindMxfp4(const HfTensor& tensor,
-                                                    const char* part) const {
-  return tensor.transposed > 0 ? files_->Find(absl::StrCat(tensor.name, part)) : nullptr;
+bool HfImportWeights::TakeMxfp4(HfTensor* tensor, std::set<absl::string_view>* rest,
+                                std::vector<std::string>* problems) {
+  if (tensor->transposed == 0 || files_->Find(tensor->name) != nullptr) return false;
+  const SafetensorsTensor* const blocks = files_->Find(tensor->name + "_blocks");
+  const SafetensorsTensor* const scales = files_->Find(tensor->name + "_scales");
+  if (blocks == nullptr || scales == nullptr) return false;
+  const std::vector<int64_t> shape = {tensor->transposed, tensor->rows / tensor->transposed,
+                                      tensor->columns / kMxfp4Block};
+  std::vector<int64_t> block_shape = shape;
+  block_shape.push_back(kMxfp4Block / 2);
+  if (tensor->columns % kMxfp4Block != 0 || scales->shape != shape || scales->dtype != "U8" ||
+      blocks->shape != block_shape || blocks->dtype != "U8") {
+    problems->push_back(absl::StrCat("'", blocks->name, "' is no MXFP4 of ", tensor->name));
+  }
+  rest->erase(blocks->name);
+  rest->erase(scales->name);
+  found_.push_back({std::move(*tensor), blocks, scales});
+  return true;
+}
+
+bool HfImportWeights::TakeFloat8(HfTensor* tensor, std::set<absl::string_view>* rest,
+                                 std::vector<std::string>* problems) {
+  const SafetensorsTensor* const codes = files_->Find(tensor->name);
+  if (codes == nullptr || codes->dtype != "F8_E4M3" || tensor->transposed > 0) return false;
+  const SafetensorsTensor* const scales = files_->Find(tensor->name + "_scale_inv");
+  if (scales == nullptr) return false;
+  if (codes->shape != tensor->shape || scales->shape != Float8ScalesShape(*tensor) ||
+      scales->dtype != SafetensorsName(DType::kFloat32)) {
+    problems->push_back(absl::StrCat("'", codes->name, "' and '", scales->name,
+                                     "' are no blocks of 8-bit floats of ",
+                                     Describe(codes->dtype, tensor->shape)));
+  }
+  rest->erase(codes->name);
+  rest->erase(scales->name);
+  found_.push_back({std::move(*tensor), codes, scales});
+  return true;
 }
 
 absl::Status HfImportWeights::Match(const std::string& directory, const ModelOptions& model,
@@ -84,22 +118,7 @@ absl::Status HfImportWeights::Match(const std::string& directory, const ModelOpt
     const SafetensorsTensor* file = files_->Find(tensor.name);
     const std::string other_name = HfNameWithoutHead(tensor);
     if (file == nullptr && !other_name.empty()) file = files_->Find(other_name);
-    const SafetensorsTensor* const blocks = FindMxfp4(tensor, "_blocks");
-    const SafetensorsTensor* const scales = FindMxfp4(tensor, "_scales");
-    if (file == nullptr && blocks != nullptr && scales != nullptr) {
-      const std::vector<int64_t> shape = {tensor.transposed, tensor.rows / tensor.transposed,
-                                          tensor.columns / kMxfp4Block};
-      std::vector<int64_t> block_shape = shape;
-      block_shape.push_back(kMxfp4Block / 2);
-      if (tensor.columns % kMxfp4Block != 0 || scales->shape != shape || scales->dtype != "U8" ||
-          blocks->shape != block_shape || blocks->dtype != "U8") {
-        problems.push_back(absl::StrCat("'", blocks->name, "' is no MXFP4 of ", tensor.name));
-      }
-      rest.erase(blocks->name);
-      rest.erase(scales->name);
-      found_.push_back({std::move(tensor), blocks, scales});
-      continue;
-    }
+    if (TakeMxfp4(&tensor, &rest, &problems) || TakeFloat8(&tensor, &rest, &problems)) continue;
     if (file == nullptr) {
       problems.push_back(absl::StrCat("'", tensor.name, "' is missing"));
       continue;
@@ -140,7 +159,8 @@ void HfImportWeights::FillParameter(const std::vector<const Found*>& parts,
                                     const Tensor& out) const {
   for (const Found* part : parts) {
     if (part->scales != nullptr) {
-      DequantizeMxfp4(part->tensor, files_->Bytes(*part->file), files_->Bytes(*part->scales), out);
+      (part->is_mxfp4() ? DequantizeMxfp4 : DequantizeFloat8Blocks)(
+          part->tensor, files_->Bytes(*part->file), files_->Bytes(*part->scales), out);
       files_->Forget(*part->file);
       files_->Forget(*part->scales);
       continue;

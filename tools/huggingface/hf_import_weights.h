@@ -4,11 +4,13 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "megatron/checkpoint/checkpoint_state.h"
 #include "megatron/checkpoint/safetensors_reader.h"
 #include "megatron/models/huggingface/hf_weights.h"
@@ -19,9 +21,10 @@ namespace megatron {
 class HfImportWeights {
  public:
   // Finds every weight of `model`, of that model type, in the directory's files, and accounts for
-  // every tensor there. Experts of gpt_oss may be in MXFP4 (mxfp4.h); their values are exact in
-  // bf16. kDataLoss names what is missing, has another shape, or has no place; kInvalidArgument says
-  // that the type can't be trained.
+  // every tensor there. Experts of gpt_oss may be in MXFP4 (mxfp4.h), whose values are exact in bf16,
+  // and matrices of others in blocks of 8-bit floats (block_float8.h), which are rounded to the type
+  // of the embedding. kDataLoss names what is missing, has another shape, or has no place;
+  // kInvalidArgument says that the type can't be trained.
   static absl::StatusOr<HfImportWeights> Open(const std::string& directory,
                                               const ModelOptions& model,
                                               const std::string& model_type);
@@ -37,8 +40,10 @@ class HfImportWeights {
   // A weight, and its place in the files.
   struct Found {
     HfTensor tensor;
-    const SafetensorsTensor* file;              // the weight, or its blocks in MXFP4
-    const SafetensorsTensor* scales = nullptr;  // the scales of these blocks; null: it is no MXFP4
+    const SafetensorsTensor* file;              // the weight, or its quantized numbers
+    const SafetensorsTensor* scales = nullptr;  // those of these numbers; null: it is not quantized
+
+    bool is_mxfp4() const { return scales != nullptr && tensor.transposed > 0; }
   };
 
   explicit HfImportWeights(SafetensorsModel files)
@@ -46,8 +51,11 @@ class HfImportWeights {
 
   absl::Status Match(const std::string& directory, const ModelOptions& model,
                      const std::string& model_type);
-  // Returns null where the files do not have the weight as blocks and scales of MXFP4.
-  const SafetensorsTensor* FindMxfp4(const HfTensor& tensor, const char* part) const;
+  // Both return whether the weight is there in that way, and account for its tensors.
+  bool TakeMxfp4(HfTensor* tensor, std::set<absl::string_view>* rest,
+                 std::vector<std::string>* problems);
+  bool TakeFloat8(HfTensor* tensor, std::set<absl::string_view>* rest,
+                  std::vector<std::string>* problems);
   absl::Status FindType(const std::string& directory);
   // `out`, one part of a parameter, must be zero and have the weights' type.
   void FillParameter(const std::vector<const Found*>& parts, const Tensor& out) const;

@@ -48,6 +48,9 @@ void CheckPlain(const ModelOptions& options, Reasons* reasons) {
   require(layer.moe.num_experts == 0, "num_experts: gpt2, bert and t5 have no experts");
   require(!layer.sandwich_norm, "sandwich_norm: gpt2, bert and t5 have one norm for each branch");
   require(options.embedding_scale == 1, "embedding_scale: gpt2, bert and t5 have none");
+  require(layer.score_softcap == 0 && options.logit_softcap == 0,
+          "attn_logit_softcapping, final_logit_softcapping: gpt2, bert and t5 have no caps");
+  require(!layer.reordered_norm, "reordered_norm: gpt2, bert and t5 have norms in other places");
 }
 
 void CheckGpt(const ModelOptions& options, Reasons* reasons) {
@@ -57,6 +60,8 @@ void CheckGpt(const ModelOptions& options, Reasons* reasons) {
   Require(options.num_token_types == 0, "token types: decoders have none", reasons);
   Require(options.transformer.relative_positions.buckets == 0,
           "position_embedding_type relative: only t5 has it", reasons);
+  Require(!options.transformer.is_hybrid(),
+          "hybrid_layer_pattern: each layer of these models has attention and an MLP", reasons);
   Require(options.mtp_num_layers == 0, "mtp_num_layers: these models predict the next token alone",
           reasons);
   Require(options.output_scale == 1 && !options.output_bias,

@@ -85,6 +85,33 @@ constexpr HfDecoder GptOss() {
   return family;
 }
 
+constexpr HfDecoder Gemma2() {
+  HfDecoder family{"gemma2", "Gemma2ForCausalLM"};
+  family.windows = HfWindows::kByLayer;
+  family.window = 4096;
+  family.gate = HfGate::kGeluTanh;
+  family.gemma = family.softcaps = family.tied = true;
+  return family;
+}
+
+constexpr HfDecoder Olmo2() {
+  HfDecoder family{"olmo2", "Olmo2ForCausalLM"};
+  family.head_width = HfHeadWidth::kFixed;
+  family.qk_norm = family.qk_norm_all_heads = family.reordered_norm = true;
+  family.scaled_rotation = false;
+  family.epsilon = 1e-5;
+  return family;
+}
+
+constexpr HfDecoder Olmoe() {
+  HfDecoder family{"olmoe", "OlmoeForCausalLM"};
+  family.head_width = HfHeadWidth::kFixed;
+  family.experts = HfExperts::kOlmoe;
+  family.qk_norm = family.qk_norm_all_heads = true;
+  family.epsilon = 1e-5;
+  return family;
+}
+
 constexpr HfDecoder Gemma3() {
   HfDecoder family{"gemma3_text", "Gemma3ForCausalLM"};
   family.windows = HfWindows::kByLayer;
@@ -92,6 +119,7 @@ constexpr HfDecoder Gemma3() {
   family.gate = HfGate::kGeluTanh;
   family.qk_norm = true;
   family.gemma = true;
+  family.local_rotation = true;
   family.rope_theta = 1e6;
   family.tied = true;
   return family;
@@ -110,7 +138,7 @@ constexpr HfDecoder Phi3() {
   family.head_width = HfHeadWidth::kFixed;
   family.windows = HfWindows::kAllLayers;
   family.scaled_rotation = false;
-  family.partial_rotation = true;
+  family.partial_rotation = family.longrope = true;
   family.fused = true;
   family.epsilon = 1e-5;
   return family;
@@ -142,7 +170,9 @@ int PartsThatDiffer(const HfDecoder& family, const TransformerOptions& layer) {
          static_cast<int>((family.experts == HfExperts::kDeepSeekV3) !=
                           (layer.moe.router.score == ops::RouterScore::kSigmoid)) +
          static_cast<int>(family.sinks != (layer.sink == AttentionSink::kLearned)) +
-         static_cast<int>(family.gemma != layer.sandwich_norm);
+         static_cast<int>(family.gemma != layer.sandwich_norm) +
+         static_cast<int>(family.reordered_norm != layer.reordered_norm) +
+         static_cast<int>(family.qk_norm_all_heads != layer.qk_norm_all_heads);
 }
 
 constexpr HfDecoder kFamilies[] = {
@@ -154,7 +184,10 @@ constexpr HfDecoder kFamilies[] = {
     Qwen2Moe(),
     Qwen3Moe(),
     GptOss(),
+    Gemma2(),
     Gemma3(),
+    Olmo2(),
+    Olmoe(),
     DeepSeek("deepseek_v2", "DeepseekV2ForCausalLM", HfExperts::kDeepSeekV2),
     DeepSeek("deepseek_v3", "DeepseekV3ForCausalLM", HfExperts::kDeepSeekV3),
     Phi3()};

@@ -46,10 +46,11 @@ enum class HfExperts {
   kNone,
   kMixtral,  // all layers have experts: block_sparse_moe, w1, w2 and w3
   kQwen,     // decoder_sparse_step and mlp_only_layers say which layers have experts
+  kOlmoe,    // all layers have experts, which are intermediate_size wide
   kGptOss,   // one tensor for all experts, gates and ups in turn
   // first_k_dense_replace layers have none, and the others a shared one without a gate.
-  kDeepSeekV2,  // softmax over all experts
-  kDeepSeekV3,  // sigmoid scores, with biases that balance, and groups
+  kDeepSeekV2,  // softmax over all experts, and perhaps groups, chosen by their best expert
+  kDeepSeekV3,  // sigmoid scores, with biases that balance, and groups, chosen by their two best
 };
 
 enum class HfGate { kSilu, kGeluTanh, kGptOss };
@@ -65,13 +66,18 @@ struct HfDecoder {
   HfGate gate = HfGate::kSilu;
   bool gated_shared_expert = false;  // every layer with experts has one, with a gate
   bool qk_norm = false;              // each query and key head is normalized
+  bool qk_norm_all_heads = false;    // all heads of queries, and of keys, are normalized together
   bool sinks = false;                // each head learns the score of one more key
   bool scaled_rotation = true;  // rope_scaling counts in all versions of transformers that have it
   bool partial_rotation = false;  // partial_rotary_factor
+  bool longrope = false;          // rope_scaling may be LongRoPE's
   bool fused = false;             // q, k and v are one tensor, and so are gate and up
   // Gains are stored less one, norms stand on both sides of a branch, the embedding is scaled by
   // the root of hidden_size, and the scores as query_pre_attn_scalar says.
   bool gemma = false;
+  bool local_rotation = false;  // layers with windows rotate by a base of their own
+  bool softcaps = false;        // attn_logit_softcapping and final_logit_softcapping
+  bool reordered_norm = false;  // norms stand behind the branches alone
   // The values where config.json has none; without a window if it is 0.
   double epsilon = 1e-6, rope_theta = 10000;
   int64_t window = 0;

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "megatron/layers/latent_scale.h"
+#include "megatron/layers/longrope_scale.h"
 #include "megatron/models/huggingface/hf_decoder.h"
 
 namespace megatron {
@@ -45,12 +46,18 @@ void ReadYarn(const HfFields& rope, double factor, YarnOptions* yarn) {
     rope.Error("attention_factor", absl::StrCat("must be that of factor, ", magnitude));
 }
 
-void ReadRopeScaling(const HfFields& rope, RotaryOptions* rotary) {
+// Phi-3 has had other names for it.
+bool IsLongRope(const HfDecoder& family, const std::string& type) {
+  return family.longrope && (type == "longrope" || type == "su" || type == "yarn");
+}
+
+void ReadRopeScaling(const HfDecoder& family, const HfFields& rope, RotaryOptions* rotary) {
   const std::string type = rope.Text("rope_type", rope.Text("type", "default"));
   const double factor = rope.Number("factor", 1, 1e6, 0);
-  if (type == "default") return;
-  if (type != "linear" && type != "llama3" && type != "yarn") {
-    rope.Error("rope_type", "must be default, linear, llama3 or yarn");
+  if (type == "default" || IsLongRope(family, type)) return;
+  if (family.longrope || (type != "linear" && type != "llama3" && type != "yarn")) {
+    rope.Error("rope_type", family.longrope ? "must be default or longrope"
+                                            : "must be default, linear, llama3 or yarn");
   } else if (factor == 0) {
     rope.Error("factor", "is missing");
   } else if (type == "linear") {
@@ -81,7 +88,7 @@ void ReadRope(const HfDecoder& family, const HfFields& fields, RotaryOptions* ro
     }
     const HfFields rope = fields.Object(key);
     rotary->base = rope.Number("rope_theta", 1, kMaxBase, rotary->base);
-    ReadRopeScaling(rope, rotary);
+    ReadRopeScaling(family, rope, rotary);
   }
 }
 
@@ -97,10 +104,42 @@ void ReadShareOfRotation(const HfDecoder& family, const HfFields& fields,
   }
 }
 
+std::vector<double> ReadFactors(const HfFields& rope, const char* key, size_t count) {
+  constexpr double kMost = 1e6;
+  std::vector<double> factors;
+  bool holds = rope.Has(key) && rope.Get(key).is_array() && rope.Get(key).size() == count;
+  for (const HfJson& factor : holds ? rope.Get(key) : HfJson::array()) {
+    holds &= factor.is_number() && factor.get<double>() > 0 && factor.get<double>() <= kMost;
+    factors.push_back(holds ? factor.get<double>() : 1);
+  }
+  if (!holds)
+    rope.Error(key, absl::StrCat("must be a list of ", count, " numbers, one of each pair"));
+  return holds ? factors : std::vector<double>(count, 1);
+}
+
+void ReadLongRope(const HfDecoder& family, const HfFields& fields, ModelOptions* options) {
+  if (!fields.Has("rope_scaling") || !fields.Get("rope_scaling").is_object()) return;
+  const HfFields rope = fields.Object("rope_scaling");
+  if (!IsLongRope(family, rope.Text("rope_type", rope.Text("type", "default")))) return;
+  RotaryOptions& rotary = options->transformer.rotary_options;
+  const auto rotated =
+      static_cast<size_t>(static_cast<double>(options->transformer.kv_channels) * rotary.percent);
+  LongRopeOptions& longrope = rotary.longrope;
+  longrope.long_factors = ReadFactors(rope, "long_factor", rotated / 2);
+  longrope.short_factors = ReadFactors(rope, "short_factor", rotated / 2);
+  const int64_t original = fields.Size("original_max_position_embeddings", kMaxHfIds, 4096);
+  if (original < 2) fields.Error("original_max_position_embeddings", "must be at least 2");
+  longrope.original_context = static_cast<double>(original);
+  longrope.magnitude =
+      LongRopeMagnitude(static_cast<double>(options->max_positions), longrope.original_context);
+  if (rope.Has("attention_factor")) rope.Error("attention_factor", "is that of the contexts here");
+}
+
 void ReadHeads(const HfDecoder& family, const HfFields& fields, TransformerOptions* layer) {
   layer->num_attention_heads = fields.Size("num_attention_heads", kMaxHfHeads);
   // Other families have a number of their own where the file has none.
-  const bool has_default = family.biases == HfBiases::kOptional || family.fused;
+  const bool has_default =
+      family.biases == HfBiases::kOptional || family.fused || family.qk_norm_all_heads;
   if (!has_default && !fields.Has("num_key_value_heads"))
     fields.Error("num_key_value_heads", "is missing");
   layer->num_query_groups =
@@ -151,7 +190,8 @@ void ReadLatents(const HfFields& fields, TransformerOptions* layer) {
 // Returns which layers have the window: layer_types, or what stands for it in older files.
 std::vector<bool> ReadLayersWithWindow(const HfDecoder& family, const HfFields& fields,
                                        int64_t num_layers) {
-  const int64_t each = family.gemma ? fields.Size("sliding_window_pattern", kMaxHfLayers, 6) : 2;
+  const int64_t each =
+      family.local_rotation ? fields.Size("sliding_window_pattern", kMaxHfLayers, 6) : 2;
   std::vector<bool> layers(static_cast<size_t>(num_layers));
   for (size_t i = 0; i < layers.size(); ++i) layers[i] = static_cast<int64_t>(i + 1) % each != 0;
   if (!fields.Has("layer_types")) return layers;
@@ -222,30 +262,34 @@ void ReadDeepSeekRouter(const HfDecoder& family, const HfFields& fields, MoeOpti
   ops::Router& router = moe->router;
   router.scaling_factor =
       static_cast<float>(fields.Number("routed_scaling_factor", 1e-6, 1e6, v3 ? 2.5 : 1));
-  const int64_t groups = fields.Size("n_group", kMaxExperts, 1);
-  const int64_t group_topk = fields.Size("topk_group", kMaxExperts, 1);
+  int64_t groups = fields.Size("n_group", kMaxExperts, 1);
+  const int64_t group_topk = fields.Size("topk_group", 32, 1);
   const std::string method = fields.Text("topk_method", v3 ? "noaux_tc" : "greedy");
   const std::string scores = fields.Text("scoring_func", v3 ? "sigmoid" : "softmax");
   if (scores != (v3 ? "sigmoid" : "softmax"))
     fields.Error("scoring_func", v3 ? "must be sigmoid" : "must be softmax");
-  if (!v3) {
+  if (v3) {
+    router.score = ops::RouterScore::kSigmoid;
+    moe->expert_bias = true;
+    fields.Refuse("norm_topk_prob", false, "the chosen experts' scores are divided by their sum");
+    if (method != "noaux_tc") fields.Error("topk_method", "must be noaux_tc");
+    if (router.topk < 2) fields.Error("num_experts_per_tok", "must be at least 2");
+  } else {
     router.pre_softmax = true;
     fields.Refuse("norm_topk_prob", true, "probabilities are those of all experts here");
-    if (method != "greedy")
-      fields.Error("topk_method", "must be greedy: groups are chosen by their best expert there");
-    return;
+    if (method == "greedy") groups = 1;
+    if (method != "greedy" && method != "group_limited_greedy")
+      fields.Error("topk_method", "must be greedy or group_limited_greedy");
   }
-  router.score = ops::RouterScore::kSigmoid;
-  moe->expert_bias = true;
-  fields.Refuse("norm_topk_prob", false, "the chosen experts' scores are divided by their sum");
-  if (method != "noaux_tc") fields.Error("topk_method", "must be noaux_tc");
-  if (router.topk < 2) fields.Error("num_experts_per_tok", "must be at least 2");
   if (groups == 1 || group_topk == groups) return;
   router.num_groups = static_cast<int>(groups);
   router.group_topk = static_cast<int>(group_topk);
-  // A group's score is the sum of its two best there, and here of its topk / group_topk best.
-  if (moe->num_experts % groups != 0 || group_topk > groups || router.topk != 2 * group_topk)
-    fields.Error("topk_group", "num_experts_per_tok must be twice as much");
+  router.group_score_topk = v3 ? 2 : 1;
+  const int64_t of_group = moe->num_experts / groups;
+  if (moe->num_experts % groups != 0 || group_topk > groups || of_group < router.group_score_topk ||
+      of_group * group_topk < router.topk) {
+    fields.Error("topk_group", "the groups are not equal, or the chosen ones have too few experts");
+  }
 }
 
 void ReadDeepSeekExperts(const HfDecoder& family, const HfFields& fields,
@@ -274,18 +318,19 @@ void ReadDeepSeekExperts(const HfDecoder& family, const HfFields& fields,
 void ReadExperts(const HfDecoder& family, const HfFields& fields, TransformerOptions* layer) {
   if (family.experts == HfExperts::kNone) return;
   if (family.is_deepseek()) return ReadDeepSeekExperts(family, fields, layer);
-  const bool qwen = family.experts == HfExperts::kQwen;
+  const bool qwen = family.experts == HfExperts::kQwen, olmoe = family.experts == HfExperts::kOlmoe;
+  const char* const number = qwen || olmoe ? "num_experts" : "num_local_experts";
   MoeOptions& moe = layer->moe;
-  moe.num_experts = fields.Size(qwen ? "num_experts" : "num_local_experts", kMaxExperts);
+  moe.num_experts = fields.Size(number, kMaxExperts);
   moe.router.topk = static_cast<int>(fields.Size("num_experts_per_tok", 32));
   moe.balance = BalanceUnit::kNone;
   if (moe.num_experts < 2 || moe.router.topk > moe.num_experts)
     fields.Error("num_experts_per_tok", "must be at most the number of experts, at least two");
   moe.ffn_hidden_size =
       qwen ? fields.Size("moe_intermediate_size", kMaxHfWidth) : layer->ffn_hidden_size;
+  if (qwen || olmoe) moe.router.pre_softmax = !fields.Bool("norm_topk_prob", false);
   int64_t with = layer->num_layers;
   if (qwen) {
-    moe.router.pre_softmax = !fields.Bool("norm_topk_prob", false);
     moe.layers = ReadLayersWithExperts(fields, layer->num_layers);
     with = std::count(moe.layers.begin(), moe.layers.end(), true);
     if (with == layer->num_layers) moe.layers.clear();
@@ -296,7 +341,7 @@ void ReadExperts(const HfDecoder& family, const HfFields& fields, TransformerOpt
   }
   if (with == 0) fields.Error("mlp_only_layers", "no layer has experts");
   if (with * moe.num_experts > kMaxExpertsOfAllLayers)
-    fields.Error(qwen ? "num_experts" : "num_local_experts", "all layers have too many together");
+    fields.Error(number, "all layers have too many together");
 }
 
 void ReadGate(const HfDecoder& family, const HfFields& fields, TransformerOptions* layer) {
@@ -341,31 +386,52 @@ void ReadBiases(const HfDecoder& family, const HfFields& fields, TransformerOpti
   }
 }
 
-void ReadGemma(const HfFields& fields, ModelOptions* options) {
+void ReadGemma(const HfDecoder& family, const HfFields& fields, ModelOptions* options) {
   TransformerOptions& layer = options->transformer;
   layer.norm.zero_centered_gamma = layer.sandwich_norm = true;
   options->embedding_scale = std::sqrt(static_cast<float>(layer.hidden_size));
   const double scalar = fields.Number("query_pre_attn_scalar", 1e-6, 1e6, 256);
   if (scalar != static_cast<double>(layer.kv_channels))
     layer.softmax_scale = static_cast<float>(1 / std::sqrt(scalar));
-  if (layer.window_size > 0)
+  if (family.local_rotation && layer.window_size > 0)
     layer.rotary_options.local_base = fields.Number("rope_local_base_freq", 1, 1e12, 10000);
-  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
-    if (fields.Has(key)) fields.Error(key, "scores and logits are not capped here");
-  }
+  // A null switches a cap off.
+  const auto cap = [&](const char* key, double otherwise) {
+    if (!family.softcaps && fields.Has(key))
+      fields.Error(key, "scores and logits have no caps here");
+    if (!family.softcaps || fields.IsNull(key)) return 0.0f;
+    return static_cast<float>(fields.Number(key, 1e-6, 1e6, otherwise));
+  };
+  layer.score_softcap = cap("attn_logit_softcapping", 50);
+  options->logit_softcap = cap("final_logit_softcapping", 30);
   fields.Refuse("use_bidirectional_attention", true, "attention sees what came before here");
+}
+
+// Weights may be in 8-bit floats with a scale for each block of 128 x 128 of them.
+void CheckBlocksOfFloat8(const HfFields& fields) {
+  if (!fields.Has("quantization_config") || !fields.Get("quantization_config").is_object()) return;
+  const HfFields quantization = fields.Object("quantization_config");
+  if (quantization.Text("quant_method", "") != "fp8") return;
+  if (quantization.Text("fmt", "e4m3") != "e4m3") quantization.Error("fmt", "must be e4m3");
+  if (!quantization.Has("weight_block_size") ||
+      quantization.Get("weight_block_size") != HfJson::array({128, 128})) {
+    quantization.Error("weight_block_size", "must be [128, 128]");
+  }
 }
 
 }  // namespace
 
 void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions* options) {
   CheckCommonHfFields(fields, family.architecture,
-                      family.experts == HfExperts::kGptOss ? "mxfp4" : "");
+                      family.experts == HfExperts::kGptOss ? "mxfp4" : "fp8");
+  CheckBlocksOfFloat8(fields);
   TransformerOptions& layer = options->transformer;
   layer.hidden_size = fields.Size("hidden_size", kMaxHfWidth);
   layer.num_layers = fields.Size("num_hidden_layers", kMaxHfLayers);
   layer.ffn_hidden_size = fields.Size("intermediate_size", kMaxHfWidth);
   layer.qk_norm = family.qk_norm;
+  layer.qk_norm_all_heads = family.qk_norm_all_heads;
+  layer.reordered_norm = family.reordered_norm;
   layer.sink = family.sinks ? AttentionSink::kLearned : AttentionSink::kNone;
   layer.norm.kind = ops::Norm::kRmsNorm;
   layer.norm.epsilon = static_cast<float>(fields.Number("rms_norm_eps", 0, 1, family.epsilon));
@@ -381,12 +447,15 @@ void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions
   ReadBiases(family, fields, &layer);
   options->learned_positions = false;
   options->max_positions = fields.Size("max_position_embeddings", kMaxHfIds);
+  ReadLongRope(family, fields, options);
   ReadWindow(family, fields, options->max_positions, &layer);
   ReadExperts(family, fields, &layer);
   options->tied_embeddings = fields.Bool("tie_word_embeddings", family.tied);
   layer.attention_dropout = HfDropout(fields, "attention_dropout", 0);
   layer.hidden_dropout = family.fused ? HfDropout(fields, "resid_pdrop", 0) : 0;
-  if (family.gemma) ReadGemma(fields, options);
+  if (family.gemma) ReadGemma(family, fields, options);
+  if (family.qk_norm_all_heads && fields.Has("clip_qkv"))
+    fields.Error("clip_qkv", "queries, keys and values are not clipped here");
   if (family.is_latent()) layer.softmax_scale = LatentSoftmaxScale(layer);
 }
 

@@ -66,6 +66,16 @@ TEST(HfDecoderTest, EachFamilyIsWrittenAndReadAsItself) {
     EXPECT_EQ(x.moe.router.score, y.moe.router.score) << config;
     EXPECT_EQ(x.moe.router.num_groups, y.moe.router.num_groups) << config;
     EXPECT_EQ(x.moe.router.group_topk, y.moe.router.group_topk) << config;
+    EXPECT_EQ(x.moe.router.group_score_topk, y.moe.router.group_score_topk) << config;
+    EXPECT_EQ(x.qk_norm_all_heads, y.qk_norm_all_heads) << config;
+    EXPECT_EQ(x.reordered_norm, y.reordered_norm) << config;
+    EXPECT_EQ(x.score_softcap, y.score_softcap) << config;
+    EXPECT_EQ(model.options.logit_softcap, back->logit_softcap) << config;
+    const LongRopeOptions &a = x.rotary_options.longrope, &b = y.rotary_options.longrope;
+    EXPECT_EQ(a.long_factors, b.long_factors) << config;
+    EXPECT_EQ(a.short_factors, b.short_factors) << config;
+    EXPECT_EQ(a.original_context, b.original_context) << config;
+    EXPECT_EQ(a.magnitude, b.magnitude) << config;
     EXPECT_EQ(x.moe.router.scaling_factor, y.moe.router.scaling_factor) << config;
     EXPECT_EQ(x.moe.expert_bias, y.moe.expert_bias) << config;
     EXPECT_EQ(x.moe.shared_ffn_hidden_size, y.moe.shared_ffn_hidden_size) << config;
@@ -115,7 +125,17 @@ TEST(HfDecoderTest, RefusesToImportWhatChangesTheModel) {
   ExpectRefused("gemma3_text", {{"final_logit_softcapping", 30.0}}, "final_logit_softcapping");
   ExpectRefused("gemma3_text", {{"hidden_activation", "gelu"}}, "hidden_activation");
   ExpectRefused("phi3", {{"rope_scaling", {{"type", "longrope"}, {"factor", 2}}}},
-                "rope_scaling.rope_type");
+                "rope_scaling.long_factor");
+  ExpectRefused("phi3",
+                {{"rope_scaling",
+                  {{"type", "longrope"}, {"long_factor", {1, 2, 0}}, {"short_factor", {1, 1, 1}}}}},
+                "rope_scaling.long_factor");
+  ExpectRefused("phi3", {{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}},
+                "must be default or longrope");
+  ExpectRefused("olmoe", {{"clip_qkv", 8.0}}, "clip_qkv");
+  ExpectRefused("olmoe", {{"num_experts_per_tok", 6}}, "num_experts_per_tok");
+  ExpectRefused("olmo2", {{"attention_bias", true}}, "attention_bias");
+  ExpectRefused("gemma2", {{"attn_logit_softcapping", -1}}, "attn_logit_softcapping");
   ExpectRefused("phi3", {{"partial_rotary_factor", 0.05}}, "partial_rotary_factor");
   ExpectRefused("qwen3_moe", {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}}},
                 "original_max_position_embeddings: is missing");
@@ -126,9 +146,13 @@ TEST(HfDecoderTest, RefusesToImportWhatChangesTheModel) {
                    {"original_max_position_embeddings", 16},
                    {"attention_factor", 1.0}}}},
                 "attention_factor");
-  ExpectRefused("deepseek_v2", {{"topk_method", "group_limited_greedy"}}, "topk_method");
+  ExpectRefused("deepseek_v2", {{"topk_method", "best"}}, "topk_method");
+  ExpectRefused("deepseek_v2",
+                {{"topk_method", "group_limited_greedy"}, {"n_group", 3}, {"topk_group", 2}},
+                "topk_group");
   ExpectRefused("deepseek_v2", {{"rms_norm_eps", 1e-5}}, "rms_norm_eps");
-  ExpectRefused("deepseek_v3", {{"num_experts_per_tok", 3}}, "topk_group");
+  ExpectRefused("deepseek_v3", {{"topk_group", 5}}, "topk_group");
+  ExpectRefused("deepseek_v3", {{"num_experts_per_tok", 5}}, "topk_group");
   ExpectRefused("deepseek_v3", {{"rope_interleave", false}}, "rope_interleave");
   ExpectRefused("deepseek_v3", {{"first_k_dense_replace", 3}}, "no layer has experts");
   ExpectRefused("deepseek_v3", {{"norm_topk_prob", false}}, "norm_topk_prob");
@@ -147,6 +171,29 @@ TEST(HfDecoderTest, GptOssMayBeInMxfp4) {
   Json config = ConfigOf(ModelOf("gpt_oss"));
   config["quantization_config"] = {{"quant_method", "mxfp4"}};
   EXPECT_THAT(ParseHfConfig(config.dump()), IsOk());
+}
+
+TEST(HfDecoderTest, DecodersMayBeInBlocksOfFloat8) {
+  Json quantization = {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};
+  for (const char* model_type : {"deepseek_v3", "qwen3_moe", "llama"}) {
+    Json config = ConfigOf(ModelOf(model_type));
+    config["quantization_config"] = quantization;
+    EXPECT_THAT(ParseHfConfig(config.dump()), IsOk()) << model_type;
+  }
+  quantization["fmt"] = "e5m2";
+  ExpectRefused("deepseek_v3", {{"quantization_config", quantization}}, "fmt: must be e4m3");
+  ExpectRefused("deepseek_v3", {{"quantization_config", {{"quant_method", "fp8"}}}},
+                "weight_block_size: must be [128, 128]");
+}
+
+TEST(HfDecoderTest, ANullSwitchesACapOffAndAMissingOneIsTheFamilys) {
+  Json gemma = ConfigOf(ModelOf("gemma2"));
+  gemma["attn_logit_softcapping"] = nullptr;
+  EXPECT_EQ(ParseHfConfig(gemma.dump())->transformer.score_softcap, 0);
+  gemma.erase("attn_logit_softcapping");
+  gemma.erase("final_logit_softcapping");
+  EXPECT_EQ(ParseHfConfig(gemma.dump())->transformer.score_softcap, 50);
+  EXPECT_EQ(ParseHfConfig(gemma.dump())->logit_softcap, 30);
 }
 
 TEST(HfDecoderTest, OlderFilesSayWhichLayersHaveWindowsInOtherWays) {

@@ -42,13 +42,17 @@ class DecoderTable : public HfTable {
     if (family_.is_latent()) {
       AddNorm(theirs + ".input_layernorm", ours + ".input_layernorm.weight", "");
       AddLatentAttention(theirs + ".self_attn.", ours);
+    } else if (layer_.reordered_norm) {
+      AddAttention(theirs + ".self_attn", ours);
     } else {
       AddLayerNorm(theirs + ".input_layernorm", Qkv(ours).name);
       AddAttention(theirs + ".self_attn", ours);
     }
     const std::string mlp_norm =
         experts ? ours + ".pre_mlp_layernorm.weight" : Fc1(ours).name + ".layer_norm_weight";
-    if (layer_.sandwich_norm) {
+    if (layer_.reordered_norm) {
+      AddNorm(theirs + ".post_attention_layernorm", ours + ".post_self_attn_layernorm.weight", "");
+    } else if (layer_.sandwich_norm) {
       AddNorm(theirs + ".post_attention_layernorm", ours + ".post_self_attn_layernorm.weight", "");
       AddNorm(theirs + ".pre_feedforward_layernorm", mlp_norm, "");
     } else {
@@ -59,7 +63,7 @@ class DecoderTable : public HfTable {
     } else {
       AddMlp(theirs + ".mlp", Fc1(ours), Fc2(ours));
     }
-    if (layer_.sandwich_norm)
+    if (layer_.sandwich_norm || layer_.reordered_norm)
       AddNorm(theirs + ".post_feedforward_layernorm", ours + ".post_mlp_layernorm.weight", "");
   }
 
@@ -80,11 +84,15 @@ class DecoderTable : public HfTable {
     }
     const std::string attention = layer + ".self_attention";
     if (family_.qk_norm) {
-      const auto rotated = [qkv](int64_t r) { return qkv.Rotated(r); };
       const int64_t width = layer_.kv_channels;
-      AddVector(theirs + ".q_norm.weight", attention + ".q_layernorm.weight", {width}, width,
+      const auto rotated = [qkv, width](int64_t r) {
+        return r / width * width + qkv.Rotated(r % width);
+      };
+      const bool all = family_.qk_norm_all_heads;
+      const int64_t queries = all ? qkv.query_rows() : width, keys = all ? qkv.key_rows() : width;
+      AddVector(theirs + ".q_norm.weight", attention + ".q_layernorm.weight", {queries}, queries,
                 rotated);
-      AddVector(theirs + ".k_norm.weight", attention + ".k_layernorm.weight", {width}, width,
+      AddVector(theirs + ".k_norm.weight", attention + ".k_layernorm.weight", {keys}, keys,
                 rotated);
     }
     if (family_.sinks) {

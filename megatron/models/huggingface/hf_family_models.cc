@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "megatron/layers/latent_scale.h"
+#include "megatron/layers/longrope_scale.h"
 
 namespace megatron {
 namespace {
@@ -119,6 +120,33 @@ ModelOptions Gemma3() {
   return options;
 }
 
+ModelOptions Gemma2() {
+  ModelOptions options = Gemma3();
+  TransformerOptions& layer = options.transformer;
+  layer.qk_norm = false;
+  layer.window_layers = {true, false, true};
+  layer.rotary_options = RotaryOptions();
+  layer.score_softcap = 2.5f;
+  options.logit_softcap = 1.5f;
+  return options;
+}
+
+ModelOptions Olmo2() {
+  ModelOptions options = Narrow();
+  TransformerOptions& layer = options.transformer;
+  layer.qk_norm = layer.qk_norm_all_heads = layer.reordered_norm = true;
+  return options;
+}
+
+ModelOptions Olmoe() {
+  ModelOptions options = Narrow();
+  SetExperts(24, &options);
+  TransformerOptions& layer = options.transformer;
+  layer.moe.router.pre_softmax = true;
+  layer.qk_norm = layer.qk_norm_all_heads = true;
+  return options;
+}
+
 ModelOptions DeepSeekV3() {
   ModelOptions options = Llama();
   TransformerOptions& layer = options.transformer;
@@ -143,6 +171,7 @@ ModelOptions DeepSeekV3() {
   moe.router.topk = 4;
   moe.router.num_groups = 4;
   moe.router.group_topk = 2;
+  moe.router.group_score_topk = 2;
   moe.router.scaling_factor = 2.5f;
   moe.expert_bias = true;
   return options;
@@ -162,11 +191,32 @@ ModelOptions DeepSeekV2() {
   return options;
 }
 
+// Its groups are chosen by their best expert.
+ModelOptions DeepSeekV2WithGroups() {
+  ModelOptions options = DeepSeekV2();
+  ops::Router& router = options.transformer.moe.router;
+  router.num_groups = 4;
+  router.group_topk = 3;
+  router.group_score_topk = 1;
+  router.scaling_factor = 1.5f;
+  return options;
+}
+
 // Three quarters of a head are rotated.
 ModelOptions Phi3() {
   ModelOptions options = Narrow();
   options.transformer.rotary_options.percent = 0.75;
   options.transformer.window_size = 9;
+  return options;
+}
+
+ModelOptions Phi3WithLongRope() {
+  ModelOptions options = Phi3();
+  LongRopeOptions& longrope = options.transformer.rotary_options.longrope;
+  longrope.long_factors = {1, 2.5, 40};
+  longrope.short_factors = {1, 1.25, 2};
+  longrope.original_context = 16;
+  longrope.magnitude = LongRopeMagnitude(64, 16);
   return options;
 }
 
@@ -186,10 +236,15 @@ std::vector<HfFamilyModel> HfFamilyModels() {
           {"qwen2_moe", Qwen2Moe()},
           {"qwen3_moe", Qwen3Moe()},
           {"gpt_oss", GptOss()},
+          {"gemma2", Gemma2()},
           {"gemma3_text", Gemma3()},
+          {"olmo2", Olmo2()},
+          {"olmoe", Olmoe()},
           {"deepseek_v2", DeepSeekV2()},
+          {"deepseek_v2", DeepSeekV2WithGroups()},
           {"deepseek_v3", DeepSeekV3()},
-          {"phi3", Phi3()}};
+          {"phi3", Phi3()},
+          {"phi3", Phi3WithLongRope()}};
 }
 
 }  // namespace megatron

@@ -8,11 +8,8 @@ Prints each check that fails, and "N passed, N failed".
 import filecmp
 import json
 import os
-import subprocess
-import sys
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+from common import TOKENS, VOCABULARY, WORK, check, finish, path, run  # sets the environment
 
 import numpy as np
 import safetensors.numpy
@@ -21,33 +18,7 @@ import tokenizers
 import torch
 import transformers
 
-BIN, WORK = sys.argv[1], sys.argv[2]
-TOKENS = [3, 17, 0, 42, 42, 7, 29, 1, 11, 36, 48, 5, 23, 2, 9, 31]
 ENCODER_TOKENS = [8, 2, 44, 13, 30, 21, 6, 19, 40, 12, 33]
-VOCABULARY = 49  # odd, so that padding matters
-
-passed = failed = 0
-
-
-def check(name, condition, detail=""):
-    global passed, failed
-    if condition:
-        passed += 1
-    else:
-        failed += 1
-        print(f"FAILED {name} {detail}")
-
-
-def run(tool, *arguments):
-    command = [os.path.join(BIN, tool), *arguments]
-    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if result.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)} ended with {result.returncode}:\n{result.stdout}")
-    return result.stdout
-
-
-def path(*names):
-    return os.path.join(WORK, *names)
 
 
 def our_logits(checkpoint, vocabulary=VOCABULARY):
@@ -433,8 +404,7 @@ def main():
     check_restored()
     check_filled()
     check_stories()
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(failed != 0)
+    finish()
 
 
 main()

@@ -10,44 +10,15 @@ not have are left out, with a line that says so. Prints each check that fails, a
 
 import json
 import os
-import subprocess
-import sys
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+from common import TOKENS, VOCABULARY, WORK, check, finish, path, refused, run
 
 import numpy as np
 import safetensors.torch
 import torch
 import transformers
 
-BIN, WORK = sys.argv[1], sys.argv[2]
-TOKENS = [3, 17, 0, 42, 42, 7, 29, 1, 11, 36, 48, 5, 23, 2, 9, 31]
-VOCABULARY = 49  # odd, so that padding matters
 TOLERANCE = 1e-5  # of a tensor's largest value
-
-passed = failed = 0
-
-
-def check(name, condition, detail=""):
-    global passed, failed
-    if condition:
-        passed += 1
-    else:
-        failed += 1
-        print(f"FAILED {name} {detail}")
-
-
-def run(tool, *arguments):
-    command = [os.path.join(BIN, tool), *arguments]
-    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if result.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)} ended with {result.returncode}:\n{result.stdout}")
-    return result.stdout
-
-
-def path(*names):
-    return os.path.join(WORK, *names)
 
 
 def config(name, **changes):
@@ -64,6 +35,9 @@ def config(name, **changes):
 
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=8, beta_fast=1.0,
             beta_slow=0.25)
+
+LONGROPE = dict(type="longrope", short_factor=[1.0, 1.0, 1.05, 1.1, 1.2, 1.5, 2.0, 2.5],
+                long_factor=[1.0, 1.5, 2.0, 4.0, 8.5, 16.0, 30.0, 64.0])
 
 LATENT = dict(num_key_value_heads=4, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=10,
               kv_lora_rank=20, moe_intermediate_size=24, n_shared_experts=2,
@@ -103,9 +77,31 @@ MODELS = {
                              rope_scaling=dict(rope_type="linear", factor=8.0),
                              layer_types=["sliding_attention", "full_attention",
                                           "full_attention"]),
+    "gemma2": config("Gemma2Config", head_dim=16, query_pre_attn_scalar=24, sliding_window=5,
+                     attn_logit_softcapping=1.5, final_logit_softcapping=2.5, pad_token_id=None),
+    "gemma2, logits capped alone": config(
+        "Gemma2Config", head_dim=12, query_pre_attn_scalar=12, sliding_window=5,
+        attn_logit_softcapping=None, final_logit_softcapping=4.0, tie_word_embeddings=False,
+        layer_types=["full_attention", "sliding_attention", "full_attention"]),
+    "olmo2": config("Olmo2Config"),
+    "olmo2, a key for each head": config("Olmo2Config", num_key_value_heads=4,
+                                         tie_word_embeddings=True),
+    "olmoe": config("OlmoeConfig", num_experts=6, num_experts_per_tok=3),
+    "olmoe normalized, with yarn": config(
+        "OlmoeConfig", num_experts=4, num_experts_per_tok=2, norm_topk_prob=True,
+        num_key_value_heads=4, rope_scaling=dict(YARN)),
     "deepseek_v2": config("DeepseekV2Config", **LATENT, q_lora_rank=None, n_routed_experts=4,
                           num_experts_per_tok=2, topk_method="greedy", n_group=1, topk_group=1,
                           routed_scaling_factor=1.5),
+    "deepseek_v2 with groups": config(
+        "DeepseekV2Config", **LATENT, q_lora_rank=28, n_routed_experts=8, num_experts_per_tok=3,
+        topk_method="group_limited_greedy", n_group=4, topk_group=3, routed_scaling_factor=2.5),
+    "deepseek_v2 with groups, three of two": config(
+        "DeepseekV2Config", **LATENT, q_lora_rank=None, n_routed_experts=8, num_experts_per_tok=3,
+        topk_method="group_limited_greedy", n_group=4, topk_group=2),
+    "deepseek_v3, three of two groups": config(
+        "DeepseekV3Config", **LATENT, q_lora_rank=28, n_routed_experts=8, num_experts_per_tok=3,
+        n_group=4, topk_group=2),
     "deepseek_v3": config("DeepseekV3Config", **LATENT, q_lora_rank=28, n_routed_experts=8,
                           num_experts_per_tok=4, n_group=4, topk_group=2),
     "deepseek_v3 with yarn, one group": config(
@@ -114,7 +110,17 @@ MODELS = {
     "phi3": config("Phi3Config"),
     "phi3 with a window, three quarters rotated": config(
         "Phi3Config", hidden_size=64, sliding_window=7, partial_rotary_factor=0.75),
+    "phi3 with longrope": config("Phi3Config", hidden_size=64, original_max_position_embeddings=8,
+                                 rope_scaling=dict(LONGROPE)),
+    "phi3 with longrope, short": config(
+        "Phi3Config", hidden_size=64, partial_rotary_factor=0.75, max_position_embeddings=64,
+        original_max_position_embeddings=32,
+        rope_scaling={key: value[:6] if key != "type" else value
+                      for key, value in LONGROPE.items()}),
 }
+
+# Of LongRoPE the length of samples says which factors count.
+IMPORT_FLAGS = {"phi3 with longrope, short": ["--seq_length=32"]}
 
 
 def make_model(config):
@@ -172,7 +178,7 @@ def check_model(index, name, config):
     there, here, back = path(f"there{index}"), path(f"here{index}"), path(f"back{index}")
     shards = {"max_shard_size": "60KB"} if index % 2 == 1 else {}
     model.save_pretrained(there, **shards)
-    run("tools/import_hf", "--save=" + here, there)
+    run("tools/import_hf", *IMPORT_FLAGS.get(name, []), "--save=" + here, there)
     family = "--model_type=" + config.model_type
     run("tools/interop/huggingface/dump_logits", "--tokens=" + " ".join(map(str, TOKENS)),
         f"--vocab_size={VOCABULARY}", "--output=" + path("logits.npy"), family,
@@ -202,7 +208,8 @@ def check_model(index, name, config):
 
 def check_pairs(name, config, there, here, logits, state):
     """With the channels of queries and keys in another order here, all is the same."""
-    run("tools/import_hf", "--rotary_interleaved", "--save=" + here, there)
+    run("tools/import_hf", *IMPORT_FLAGS.get(name, []), "--rotary_interleaved", "--save=" + here,
+        there)
     run("tools/interop/huggingface/dump_logits", "--tokens=" + " ".join(map(str, TOKENS)),
         f"--vocab_size={VOCABULARY}", "--output=" + path("logits.npy"), here)
     check_close(f"{name}: the same logits with other pairs", np.load(path("logits.npy")), logits)
@@ -259,24 +266,87 @@ def config_of_mxfp4():
                   intermediate_size=32, num_hidden_layers=2)
 
 
+def blocks_of_float8(weight):
+    """The weight in 8-bit floats with a scale for each 128 x 128 of it, and what they mean."""
+    rows, columns = weight.shape
+    scales = torch.zeros((rows + 127) // 128, (columns + 127) // 128)
+    codes, meant = torch.zeros(rows, columns), torch.zeros(rows, columns)
+    for i in range(scales.shape[0]):
+        for j in range(scales.shape[1]):
+            block = slice(128 * i, 128 * i + 128), slice(128 * j, 128 * j + 128)
+            part = weight[block].float()
+            scales[i, j] = part.abs().max() / 448
+            codes[block] = (part / scales[i, j]).to(torch.float8_e4m3fn).float()
+            meant[block] = codes[block] * scales[i, j]
+    return codes.to(torch.float8_e4m3fn), scales, meant.to(torch.bfloat16)
+
+
+def check_float8():
+    """Matrices in blocks of 8-bit floats, as DeepSeek-V3 is published, against what they mean."""
+    for name, config in [
+            ("deepseek_v3", config_of("DeepseekV3Config", **LATENT, q_lora_rank=140,
+                                      n_routed_experts=4, num_experts_per_tok=2, n_group=1,
+                                      topk_group=1)),
+            ("qwen3", config_of("Qwen3Config", head_dim=36))]:
+        if config is None:
+            continue
+        model = make_model(config).to(torch.bfloat16)
+        state = dict(model.state_dict())
+        for key in [key for key in state if key.endswith("_proj.weight")]:
+            codes, scales, state[key] = blocks_of_float8(state[key])
+            state[key + " codes"], state[key + "_scale_inv"] = codes, scales
+        plain, packed = path(f"float8 {name} plain"), path(f"float8 {name} packed")
+        model.load_state_dict({key: tensor for key, tensor in state.items()
+                               if not key.endswith((" codes", "_scale_inv"))})
+        model.save_pretrained(plain)
+        os.makedirs(packed)
+        safetensors.torch.save_file(
+            {key: state.get(key + " codes", tensor) for key, tensor in state.items()
+             if not key.endswith(" codes")},
+            os.path.join(packed, "model.safetensors"), {"format": "pt"})
+        with open(os.path.join(plain, "config.json")) as file:
+            fields = json.load(file)
+        fields["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3",
+                                         "activation_scheme": "dynamic",
+                                         "weight_block_size": [128, 128]}
+        with open(os.path.join(packed, "config.json"), "w") as file:
+            json.dump(fields, file)
+        outputs = []
+        for directory in [plain, packed]:
+            run("tools/import_hf", "--save=" + directory + " here", directory)
+            run("tools/export_hf", "--model_type=" + config.model_type,
+                "--output=" + directory + " back", directory + " here")
+            outputs.append(safetensors.torch.load_file(
+                os.path.join(directory + " back", "model.safetensors")))
+        check(f"{name} in blocks of 8-bit floats: the same weights",
+              outputs[0].keys() == outputs[1].keys() and all(
+                  torch.equal(outputs[0][key], outputs[1][key]) for key in outputs[0]))
+        check(f"{name} in blocks of 8-bit floats: all of them", len(outputs[0]) == len(
+            [key for key in state if not key.endswith((" codes", "_scale_inv"))]))
+
+
+def config_of(name, **changes):
+    """A family's configuration that is wide enough for several blocks."""
+    return config(name, hidden_size=144, intermediate_size=272, num_hidden_layers=2, **changes)
+
+
 def check_refused():
     for name, config, reason in REFUSED:
         if config is None:
             continue
         there = path("refused " + name)
         make_model(config).save_pretrained(there)
-        result = subprocess.run([os.path.join(BIN, "tools/import_hf"), "--save=" + path("none"), there],
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        check(f"{name}: refused by {reason}", result.returncode != 0 and reason in result.stdout,
-              result.stdout)
+        said = refused("tools/import_hf", "--save=" + path("none"), there)
+        check(f"{name}: refused by {reason}", said is not None and reason in said, said)
 
 
 # Models whose parts this project does not have, and what the refusal names.
 REFUSED = [
-    ("olmoe", config("OlmoeConfig", num_experts=4, num_experts_per_tok=2), "model_type"),
-    ("gemma2", config("Gemma2Config", head_dim=16), "model_type"),
-    ("phi3 with longrope", config("Phi3Config", rope_scaling=dict(
-        type="longrope", short_factor=[1.0] * 6, long_factor=[2.0] * 6)), "rope_type"),
+    ("gemma", config("GemmaConfig", head_dim=16), "model_type"),
+    ("olmoe with clipped queries", config("OlmoeConfig", num_experts=4, num_experts_per_tok=2,
+                                          clip_qkv=8.0), "clip_qkv"),
+    ("olmo2 with scaled rotation", config("Olmo2Config", rope_scaling=dict(
+        type="linear", factor=2.0)), "scaled rotary positions"),
 ]
 
 
@@ -288,9 +358,9 @@ def main():
         else:
             check_model(index, name, config)
     check_mxfp4()
+    check_float8()
     check_refused()
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(failed != 0)
+    finish()
 
 
 main()
