@@ -1,0 +1,258 @@
+#include "tools/torch_checkpoint/dcp_weights.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "megatron/base/file_system.h"
+#include "megatron/base/status_macros.h"
+#include "tools/torch_checkpoint/pickle.h"
+#include "tools/torch_checkpoint/torch_file.h"
+
+namespace megatron {
+namespace {
+
+using Kind = PickleValue::Kind;
+using Sizes = std::vector<int64_t>;
+using Tensors = std::map<std::string, DcpTensor, std::less<>>;
+
+// More parts of one tensor, or of one layer of it, than any layout of ranks makes.
+constexpr size_t kMostChunks = 16384;
+constexpr uint64_t kMostMetadataBytes = uint64_t{1} << 30;
+
+absl::Status Broken(absl::string_view what) {
+  return absl::DataLossError(absl::StrCat("no metadata of a distributed checkpoint: ", what));
+}
+
+int64_t Product(const Sizes& sizes) {
+  int64_t product = 1;
+  for (const int64_t size : sizes) product *= size;
+  return product;
+}
+
+// Returns a field of an object, or an error.
+absl::StatusOr<const PickleValue*> Field(const PickleValue& object, const char* name, Kind kind) {
+  const PickleValue* const field = object.Get(name);
+  if (field != nullptr && field->is(kind)) return field;
+  return Broken(absl::StrCat(name, " is missing, or of another type"));
+}
+
+absl::StatusOr<Sizes> SizesField(const PickleValue& object, const char* name) {
+  const PickleValue* const field = object.Get(name);
+  if (field == nullptr) return Broken(absl::StrCat(name, " is missing"));
+  return TorchSizes(*field);
+}
+
+// Returns whether the properties are those of a floating type that is read.
+bool IsFloating(const PickleValue& tensor) {
+  const PickleValue* const properties = tensor.Get("properties");
+  const PickleValue* const state = properties == nullptr ? nullptr : properties->state;
+  if (state == nullptr) return false;
+  const PickleValue* dtype = state->Get("dtype");
+  if (state->is(Kind::kTuple) && !state->items.empty()) dtype = state->items[0];
+  return dtype != nullptr && dtype->is(Kind::kGlobal) && TorchDType(dtype->text).ok();
+}
+
+absl::StatusOr<DcpChunk> ReadChunkOf(const PickleValue& value, const Sizes& shape) {
+  DcpChunk chunk;
+  MEGATRON_ASSIGN_OR_RETURN(chunk.offset, SizesField(value, "offsets"));
+  MEGATRON_ASSIGN_OR_RETURN(chunk.size, SizesField(value, "sizes"));
+  bool holds = chunk.offset.size() == shape.size() && chunk.size.size() == shape.size();
+  for (size_t d = 0; holds && d < shape.size(); ++d)
+    holds = chunk.offset[d] <= shape[d] && chunk.size[d] <= shape[d] - chunk.offset[d];
+  if (!holds) return Broken("a part lies outside its tensor");
+  return chunk;
+}
+
+absl::StatusOr<Tensors> ReadTensors(const PickleValue& root) {
+  MEGATRON_ASSIGN_OR_RETURN(const PickleValue* const all,
+                            Field(root, "state_dict_metadata", Kind::kDict));
+  Tensors tensors;
+  for (const auto& [name, value] : all->entries) {
+    if (!name->is(Kind::kText)) return Broken("a name is no text");
+    if (value->Get("chunks") == nullptr || !IsFloating(*value)) continue;
+    DcpTensor tensor;
+    MEGATRON_ASSIGN_OR_RETURN(tensor.shape, SizesField(*value, "size"));
+    MEGATRON_ASSIGN_OR_RETURN(const PickleValue* const chunks,
+                              Field(*value, "chunks", Kind::kList));
+    for (const PickleValue* chunk : chunks->items) {
+      MEGATRON_ASSIGN_OR_RETURN(DcpChunk read, ReadChunkOf(*chunk, tensor.shape));
+      tensor.chunks.push_back(std::move(read));
+    }
+    tensors[name->text] = std::move(tensor);
+  }
+  return tensors;
+}
+
+bool IsPlainName(absl::string_view name) {
+  return !name.empty() && name != "." && name != ".." &&
+         name.find('/') == absl::string_view::npos && name.find('\0') == absl::string_view::npos;
+}
+
+absl::Status ReadPlace(const PickleValue& info, DcpChunk* chunk) {
+  MEGATRON_ASSIGN_OR_RETURN(const PickleValue* const file,
+                            Field(info, "relative_path", Kind::kText));
+  MEGATRON_ASSIGN_OR_RETURN(const PickleValue* const begin, Field(info, "offset", Kind::kInt));
+  MEGATRON_ASSIGN_OR_RETURN(const PickleValue* const length, Field(info, "length", Kind::kInt));
+  const PickleValue* const transforms = info.Get("transform_descriptors");
+  if (transforms != nullptr && !transforms->is(Kind::kNone)) return Broken("a part is compressed");
+  if (!IsPlainName(file->text)) return Broken("a part is outside the directory");
+  if (begin->integer < 0 || length->integer < 0) return Broken("a part has a negative place");
+  chunk->file = file->text;
+  chunk->begin = static_cast<uint64_t>(begin->integer);
+  chunk->length = static_cast<uint64_t>(length->integer);
+  return absl::OkStatus();
+}
+
+// Gives the chunks their places.
+absl::Status ReadPlaces(const PickleValue& root, Tensors* tensors) {
+  MEGATRON_ASSIGN_OR_RETURN(const PickleValue* const all, Field(root, "storage_data", Kind::kDict));
+  std::map<std::pair<absl::string_view, Sizes>, DcpChunk*> chunks;
+  for (auto& [name, tensor] : *tensors) {
+    for (DcpChunk& chunk : tensor.chunks) {
+      if (!chunks.emplace(std::pair{absl::string_view(name), chunk.offset}, &chunk).second)
+        return Broken(absl::StrCat("two parts of ", name, " begin at one place"));
+    }
+  }
+  for (const auto& [index, info] : all->entries) {
+    MEGATRON_ASSIGN_OR_RETURN(const PickleValue* const name, Field(*index, "fqn", Kind::kText));
+    if (tensors->find(name->text) == tensors->end()) continue;
+    MEGATRON_ASSIGN_OR_RETURN(Sizes offset, SizesField(*index, "offset"));
+    const auto found = chunks.find({absl::string_view(name->text), std::move(offset)});
+    if (found == chunks.end()) continue;
+    MEGATRON_RETURN_IF_ERROR(ReadPlace(*info, found->second));
+  }
+  for (const auto& [key, chunk] : chunks) {
+    if (chunk->file.empty()) return Broken(absl::StrCat("a part of ", key.first, " has no file"));
+  }
+  return absl::OkStatus();
+}
+
+bool Overlap(const DcpChunk& a, const DcpChunk& b, size_t first_dim) {
+  for (size_t d = first_dim; d < a.offset.size(); ++d) {
+    if (a.offset[d] + a.size[d] <= b.offset[d] || b.offset[d] + b.size[d] <= a.offset[d])
+      return false;
+  }
+  return true;
+}
+
+// Calls body(element of the chunk, element of the tensor, count) for each run of elements that stand
+// one after another in both, of dims `first` and on.
+template <typename Body>
+void ForEachRun(const Sizes& shape, const DcpChunk& chunk, size_t first, Body body) {
+  const size_t rank = shape.size();
+  const int64_t run = rank > first ? chunk.size[rank - 1] : 1;
+  int64_t rows = 1;
+  for (size_t d = first; d + 1 < rank; ++d) rows *= chunk.size[d];
+  if (run == 0) return;
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t rest = row, stride = rank > first ? shape[rank - 1] : 1;
+    int64_t at = rank > first ? chunk.offset[rank - 1] : 0;
+    for (size_t d = rank - (rank > first ? 1 : 0); d-- > first;) {
+      at += (chunk.offset[d] + rest % chunk.size[d]) * stride;
+      rest /= chunk.size[d];
+      stride *= shape[d];
+    }
+    body(row * run, at, run);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Tensors> ParseDcpMetadata(absl::string_view text) {
+  MEGATRON_ASSIGN_OR_RETURN(const Pickle pickle, Pickle::Parse(text));
+  MEGATRON_ASSIGN_OR_RETURN(Tensors tensors, ReadTensors(pickle.root()));
+  MEGATRON_RETURN_IF_ERROR(ReadPlaces(pickle.root(), &tensors));
+  return tensors;
+}
+
+absl::StatusOr<std::unique_ptr<DcpWeights>> DcpWeights::Open(const std::string& directory) {
+  const std::string path = JoinPath(directory, ".metadata");
+  MEGATRON_ASSIGN_OR_RETURN(const std::string text,
+                            ReadFileToString(PosixFileSystem(), path, kMostMetadataBytes));
+  std::unique_ptr<DcpWeights> weights(new DcpWeights());
+  MEGATRON_ASSIGN_OR_RETURN(weights->tensors_, ParseDcpMetadata(text),
+                            _.SetPrepend() << path << ": ");
+  for (const auto& [name, tensor] : weights->tensors_) {
+    for (const DcpChunk& chunk : tensor.chunks) {
+      if (weights->files_.find(chunk.file) != weights->files_.end()) continue;
+      MEGATRON_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(JoinPath(directory, chunk.file)));
+      weights->files_.emplace(chunk.file, std::move(file));
+    }
+  }
+  return weights;
+}
+
+std::vector<std::string> DcpWeights::Names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : tensors_) names.push_back(name);
+  return names;
+}
+
+const std::vector<int64_t>* DcpWeights::ShapeOf(absl::string_view name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second.shape;
+}
+
+absl::Status DcpWeights::ReadChunk(const DcpTensor& tensor, const DcpChunk& chunk, int64_t index,
+                                   const Tensor& out) const {
+  const MappedFile& file = files_.find(chunk.file)->second;
+  const auto broken = [&](absl::string_view what) {
+    return absl::DataLossError(absl::StrCat(file.path(), ", byte ", chunk.begin, ": ", what));
+  };
+  const absl::string_view data = file.data();
+  if (chunk.begin > data.size() || chunk.length > data.size() - chunk.begin)
+    return broken("the file is shorter than .metadata says");
+  const absl::string_view bytes = data.substr(chunk.begin, chunk.length);
+  const absl::StatusOr<TorchFile> saved = TorchFile::Parse(bytes);
+  if (!saved.ok()) return broken(saved.status().message());
+  const absl::StatusOr<TorchTensor> part = saved->TensorOf(saved->root());
+  if (!part.ok()) return broken(part.status().message());
+  if (part->shape != chunk.size) return broken("the part has another shape than .metadata says");
+  if (index < 0) {
+    ForEachRun(tensor.shape, chunk, 0, [&](int64_t from, int64_t to, int64_t count) {
+      CopyElements(*part, from, count, out, to);
+    });
+  } else {
+    // The part of one index of the first dim.
+    const int64_t skipped = (index - chunk.offset[0]) * (Product(chunk.size) / chunk.size[0]);
+    ForEachRun(tensor.shape, chunk, 1, [&](int64_t from, int64_t to, int64_t count) {
+      CopyElements(*part, skipped + from, count, out, to);
+    });
+  }
+  file.Forget(bytes);
+  return absl::OkStatus();
+}
+
+absl::Status DcpWeights::Read(absl::string_view name, int64_t index, const Tensor& out) const {
+  const DcpTensor& tensor = tensors_.find(name)->second;
+  const size_t first = index < 0 ? 0 : 1;
+  std::vector<const DcpChunk*> chunks;
+  int64_t all = 1;
+  for (size_t d = first; d < tensor.shape.size(); ++d) all *= tensor.shape[d];
+  int64_t elements = 0;
+  for (const DcpChunk& chunk : tensor.chunks) {
+    const bool has_index =
+        index < 0 || (chunk.offset[0] <= index && index - chunk.offset[0] < chunk.size[0]);
+    if (!has_index) continue;
+    chunks.push_back(&chunk);
+    int64_t count = 1;
+    for (size_t d = first; d < chunk.size.size(); ++d) count *= chunk.size[d];
+    elements += count;
+    if (elements > all) break;  // so that no sum leaves 64 bits
+  }
+  bool holds = elements == all && chunks.size() <= kMostChunks;
+  for (size_t i = 0; holds && i < chunks.size(); ++i) {
+    for (size_t j = 0; holds && j < i; ++j) holds = !Overlap(*chunks[i], *chunks[j], first);
+  }
+  if (!holds)
+    return absl::DataLossError(absl::StrCat("the parts of ", name, " overlap or leave holes"));
+  for (const DcpChunk* chunk : chunks) {
+    MEGATRON_RETURN_IF_ERROR(ReadChunk(tensor, *chunk, index, out));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace megatron

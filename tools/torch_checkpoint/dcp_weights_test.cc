@@ -1,0 +1,117 @@
+#include "tools/torch_checkpoint/dcp_weights.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/base/file_system.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// A checkpoint that tools/interop/megatron_checkpoints/make_testdata.py wrote with PyTorch.
+constexpr char kCheckpoint[] = "tools/torch_checkpoint/testdata/dcp";
+
+std::string FileOf(const std::string& name) {
+  return ReadFileToString(PosixFileSystem(), JoinPath(kCheckpoint, name), 1 << 20).value();
+}
+
+std::vector<float> Read(const DcpWeights& weights, const std::string& name, int64_t index,
+                        int64_t count) {
+  std::vector<float> values(static_cast<size_t>(count));
+  EXPECT_THAT(weights.Read(name, index, Tensor(values.data(), DType::kFloat32, {count})), IsOk());
+  return values;
+}
+
+TEST(DcpWeightsTest, ReadsTensorsThatAreCutAndOnesThatAreWhole) {
+  const auto weights = DcpWeights::Open(kCheckpoint);
+  ASSERT_THAT(weights, IsOk());
+  // Whole numbers, and what is no tensor, are no weights.
+  EXPECT_THAT((*weights)->Names(),
+              ElementsAre("decoder.layers.mlp.weight", "decoder.layers.norm.weight", "whole"));
+  EXPECT_THAT(*(*weights)->ShapeOf("decoder.layers.norm.weight"), ElementsAre(4, 6));
+  EXPECT_EQ((*weights)->ShapeOf("other"), nullptr);
+  std::vector<float> counted(24);
+  for (size_t i = 0; i < counted.size(); ++i) counted[i] = static_cast<float>(i);
+  EXPECT_EQ(Read(**weights, "decoder.layers.norm.weight", -1, 24), counted);
+  EXPECT_EQ(Read(**weights, "decoder.layers.mlp.weight", -1, 24), counted);
+  EXPECT_THAT(Read(**weights, "whole", -1, 5), ElementsAre(0, 0.125f, 0.25f, 0.375f, 0.5f));
+  // Where the result has more elements, the others stay.
+  EXPECT_THAT(Read(**weights, "whole", -1, 7), ElementsAre(0, 0.125f, 0.25f, 0.375f, 0.5f, 0, 0));
+}
+
+TEST(DcpWeightsTest, ReadsOneIndexOfTheFirstDim) {
+  const auto weights = DcpWeights::Open(kCheckpoint);
+  ASSERT_THAT(weights, IsOk());
+  EXPECT_THAT(Read(**weights, "decoder.layers.norm.weight", 3, 6),
+              ElementsAre(18, 19, 20, 21, 22, 23));
+  EXPECT_THAT(Read(**weights, "decoder.layers.mlp.weight", 1, 12),
+              ElementsAre(12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23));
+  EXPECT_THAT(Read(**weights, "whole", 4, 1), ElementsAre(0.5f));
+}
+
+TEST(DcpWeightsTest, RefusesPlacesOutsideTheDirectory) {
+  const std::string metadata = FileOf(".metadata");
+  EXPECT_THAT(ParseDcpMetadata(metadata), IsOk());
+  EXPECT_THAT(ParseDcpMetadata(absl::StrReplaceAll(metadata, {{"__0_0.distcp", "../_0.distcp"}})),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("outside the directory")));
+  EXPECT_THAT(ParseDcpMetadata(absl::StrReplaceAll(metadata, {{"storage_data", "storage_dat_"}})),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("storage_data is missing")));
+}
+
+TEST(DcpWeightsTest, RefusesFilesThatDoNotHoldTheParts) {
+  const std::string directory = JoinPath(testing::TempDir(), "dcp");
+  FileSystem& fs = PosixFileSystem();
+  ASSERT_THAT(fs.CreateDirs(directory), IsOk());
+  ASSERT_THAT(WriteFileAtomically(fs, JoinPath(directory, ".metadata"), FileOf(".metadata")),
+              IsOk());
+  EXPECT_THAT(DcpWeights::Open(directory).status(), StatusIs(absl::StatusCode::kNotFound));
+  for (const char* name : {"__0_0.distcp", "__0_1.distcp"}) {
+    const std::string whole = FileOf(name);
+    ASSERT_THAT(WriteFileAtomically(fs, JoinPath(directory, name),
+                                    absl::string_view(whole).substr(0, whole.size() / 2)),
+                IsOk());
+  }
+  const auto weights = DcpWeights::Open(directory);
+  ASSERT_THAT(weights, IsOk());
+  std::vector<float> values(24);
+  int failed = 0;
+  for (const std::string& name : (*weights)->Names()) {
+    const absl::Status status =
+        (*weights)->Read(name, -1, Tensor(values.data(), DType::kFloat32, {24}));
+    if (status.ok()) continue;
+    ++failed;
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss, HasSubstr("shorter")));
+  }
+  EXPECT_GE(failed, 2);
+}
+
+// No byte that is changed makes the program end.
+TEST(DcpWeightsTest, DamagedMetadataIsRefusedOrSaysSomethingElse) {
+  const std::string whole = FileOf(".metadata");
+  for (size_t at = 0; at < whole.size(); ++at) {
+    for (const int mask : {0x01, 0x40, 0xff}) {
+      std::string damaged = whole;
+      damaged[at] = static_cast<char>(damaged[at] ^ mask);
+      const auto tensors = ParseDcpMetadata(damaged);
+      if (!tensors.ok()) continue;
+      for (const auto& [name, tensor] : *tensors) {
+        for (const DcpChunk& chunk : tensor.chunks) {
+          for (size_t d = 0; d < tensor.shape.size(); ++d)
+            EXPECT_LE(chunk.offset[d] + chunk.size[d], tensor.shape[d]) << name;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megatron

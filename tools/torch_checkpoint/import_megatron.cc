@@ -1,0 +1,236 @@
+// Makes a checkpoint of one of Megatron-LM (--ckpt-format torch_dist) or of a universal one of
+// DeepSpeed.  import_megatron --save=DIRECTORY CHECKPOINT
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "megatron/base/file_system.h"
+#include "megatron/base/mapped_file.h"
+#include "megatron/base/round_up.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/checkpoint/names.h"
+#include "megatron/checkpoint/save_checkpoint.h"
+#include "megatron/train/config/config_defaults.h"
+#include "megatron/train/config/config_text.h"
+#include "megatron/train/configs/config_loader.h"
+#include "megatron/train/trainer/run_identity.h"
+#include "megatron/train/trainer/run_options.h"
+#include "tools/common/dataset_lock.h"
+#include "tools/common/interrupt.h"
+#include "tools/common/tool_main.h"
+#include "tools/torch_checkpoint/dcp_weights.h"
+#include "tools/torch_checkpoint/megatron_args.h"
+#include "tools/torch_checkpoint/torch_file.h"
+#include "tools/torch_checkpoint/torch_import.h"
+#include "tools/torch_checkpoint/universal_weights.h"
+
+ABSL_FLAG(std::string, save, "",
+          "The directory of checkpoints to write, as pretrain_gpt's checkpoint.load.");
+ABSL_FLAG(std::string, config, "",
+          "A configuration, whose sections model and precision count in place of the checkpoint's "
+          "own arguments.");
+
+namespace megatron {
+namespace {
+
+constexpr char kWords[] = "embedding.word_embeddings.weight";
+
+// What lies in the directory that the user named.
+struct Checkpoint {
+  std::string directory;
+  std::string arguments;  // the file that has Megatron's arguments
+  bool is_universal = false;
+  std::unique_ptr<TorchWeights> weights;
+};
+
+// Megatron's directory of checkpoints names the last one.
+absl::StatusOr<std::string> LastCheckpoint(FileSystem& fs, const std::string& directory) {
+  constexpr int64_t kMostBytes = 64;
+  const std::string tracker = JoinPath(directory, "latest_checkpointed_iteration.txt");
+  if (!fs.Stat(tracker).ok()) return directory;
+  MEGATRON_ASSIGN_OR_RETURN(const std::string text, ReadFileToString(fs, tracker, kMostBytes));
+  const absl::string_view word = absl::StripAsciiWhitespace(text);
+  int64_t iteration;
+  if (word == "release") return JoinPath(directory, "release");
+  if (absl::SimpleAtoi(word, &iteration) && iteration >= 0)
+    return JoinPath(directory, absl::StrFormat("iter_%07d", iteration));
+  return absl::DataLossError(absl::StrCat(tracker, " names no iteration"));
+}
+
+absl::StatusOr<Checkpoint> OpenCheckpoint(FileSystem& fs, const std::string& path) {
+  Checkpoint checkpoint;
+  MEGATRON_ASSIGN_OR_RETURN(checkpoint.directory, LastCheckpoint(fs, path));
+  const std::string& directory = checkpoint.directory;
+  if (fs.Stat(JoinPath(directory, ".metadata")).ok()) {
+    MEGATRON_ASSIGN_OR_RETURN(checkpoint.weights, DcpWeights::Open(directory));
+    checkpoint.arguments = JoinPath(directory, "common.pt");
+    return checkpoint;
+  }
+  if (fs.Stat(JoinPath(directory, "zero")).ok()) {
+    MEGATRON_ASSIGN_OR_RETURN(checkpoint.weights, UniversalWeights::Open(directory));
+    checkpoint.arguments = JoinPath(directory, "mp_rank_00_model_states.pt");
+    checkpoint.is_universal = true;
+    return checkpoint;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      directory,
+      ": neither Megatron's torch_dist (.metadata) nor DeepSpeed's universal checkpoint "
+      "(zero/)"));
+}
+
+// Returns the arguments' model, and the size of the vocabulary without padding; 0 where they do not
+// say it.
+struct TheirModel {
+  config::PretrainConfig config;
+  int64_t vocab_size = 0;
+};
+
+absl::StatusOr<TheirModel> ReadModel(FileSystem& fs, const Checkpoint& checkpoint) {
+  TheirModel model;
+  const std::string& path = checkpoint.arguments;
+  if (const std::string given = absl::GetFlag(FLAGS_config); !given.empty()) {
+    MEGATRON_ASSIGN_OR_RETURN(const LoadedConfig loaded,
+                              LoadConfig(given, {}, ConfigPurpose::kDryRun));
+    *model.config.mutable_model() = loaded.config.model();
+    *model.config.mutable_precision() = loaded.config.precision();
+    model.vocab_size = loaded.config.data().vocab_size();
+    return model;
+  }
+  if (!fs.Stat(path).ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is not there: --config=FILE says what the model is"));
+  }
+  MEGATRON_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  MEGATRON_ASSIGN_OR_RETURN(const TorchFile saved, TorchFile::Parse(file.data()),
+                            _.SetPrepend() << path << ": ");
+  const PickleValue* const arguments = saved.root().Get("args");
+  if (arguments == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " has no arguments of Megatron: --config=FILE says what the model is"));
+  }
+  MEGATRON_ASSIGN_OR_RETURN(model.config, ConfigOfMegatronArgs(*arguments),
+                            _.SetPrepend() << path << ": ");
+  model.vocab_size = std::max<int64_t>(MegatronNumber(*arguments, "vocab_size"), 0);
+  return model;
+}
+
+// The rows of the embedding are the vocabulary. Text is ids until the user names a tokenizer.
+absl::Status SetVocabulary(const Checkpoint& checkpoint, int64_t vocab_size,
+                           config::PretrainConfig* config) {
+  constexpr int64_t kUsual = 128;
+  const std::vector<int64_t>* const words = checkpoint.weights->ShapeOf(kWords);
+  if (words == nullptr || words->size() != 2 || (*words)[0] < 1)
+    return absl::DataLossError(absl::StrCat(checkpoint.directory, " has no ", kWords));
+  const int64_t rows = (*words)[0];
+  if (vocab_size < 1 || vocab_size > rows) vocab_size = rows;
+  // A universal checkpoint has no padding.
+  const int64_t padded = checkpoint.is_universal ? RoundUp(vocab_size, kUsual) : rows;
+  config->mutable_model()->set_make_vocab_size_divisible_by(
+      RoundUp(vocab_size, kUsual) == padded ? kUsual : padded);
+  config->mutable_data()->set_tokenizer_type(config::Tokenizer::NullTokenizer);
+  config->mutable_data()->set_vocab_size(vocab_size);
+  return absl::OkStatus();
+}
+
+// The configuration as text, and the model that it describes.
+struct CheckedConfig {
+  std::string text;
+  ModelOptions model;
+};
+
+absl::StatusOr<CheckedConfig> Check(config::PretrainConfig config) {
+  const int64_t vocab_size = config.data().vocab_size();
+  ResolveDefaults(&config);
+  CheckedConfig checked;
+  checked.text = EffectiveConfigText(config);
+  MEGATRON_ASSIGN_OR_RETURN(
+      const LoadedConfig loaded,
+      LoadConfigFromString(checked.text, "configuration of the imported model", {},
+                           ConfigPurpose::kDryRun));
+  checked.model = ToRunOptions(loaded.config, vocab_size).trainer.model;
+  return checked;
+}
+
+absl::StatusOr<std::string> AbsolutePath(const std::string& path) {
+  char resolved[PATH_MAX];
+  if (realpath(path.c_str(), resolved) != nullptr) return std::string(resolved);
+  return absl::ErrnoToStatus(errno, absl::StrCat("resolve '", path, "'"));
+}
+
+absl::Status Save(FileSystem& fs, const std::string& save, const Checkpoint& checkpoint) {
+  MEGATRON_ASSIGN_OR_RETURN(TheirModel theirs, ReadModel(fs, checkpoint));
+  config::PretrainConfig& config = theirs.config;
+  MEGATRON_RETURN_IF_ERROR(SetVocabulary(checkpoint, theirs.vocab_size, &config));
+  config.mutable_data()->set_mock_data(true);
+  config.mutable_optimizer()->set_lr(1e-5);
+  config.mutable_train()->set_micro_batch_size(1);
+  config.mutable_train()->set_train_iters(1000);
+  MEGATRON_ASSIGN_OR_RETURN(const CheckedConfig checked, Check(config));
+  MEGATRON_ASSIGN_OR_RETURN(const TorchImport import,
+                            TorchImport::Match(*checkpoint.weights, checked.model),
+                            _.SetPrepend() << checkpoint.directory << ": ");
+  MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(save));
+  MEGATRON_ASSIGN_OR_RETURN(const std::string absolute, AbsolutePath(save));
+  CheckpointState state;
+  state.run_id = RunId(checked.text);
+  state.tensors = import.Blocks();
+  state.ints = {{"iteration", 0}};
+  state.strings = {{"config", checked.text},
+                   {"identity", absl::StrCat("imported from PyTorch\n", checked.text)}};
+  SaveOptions options;
+  options.directory = save;
+  MEGATRON_RETURN_IF_ERROR(SaveCheckpoint(fs, options, state));
+  config.mutable_checkpoint()->set_load(absolute);
+  config.mutable_checkpoint()->set_finetune(true);
+  MEGATRON_ASSIGN_OR_RETURN(const CheckedConfig training, Check(config));
+  const std::string path = JoinPath(save, "config.textproto");
+  MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(fs, path, training.text));
+  std::cout << "wrote " << save << ", and " << path << " to train from it\n";
+  return absl::OkStatus();
+}
+
+absl::Status Import(const std::vector<std::string>& arguments) {
+  if (arguments.size() != 1) return absl::InvalidArgumentError("give one checkpoint");
+  std::string save = absl::GetFlag(FLAGS_save);
+  if (save.empty()) return absl::InvalidArgumentError("--save=DIRECTORY is needed");
+  while (save.size() > 1 && save.back() == '/') save.pop_back();
+  FileSystem& fs = PosixFileSystem();
+  MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(ParentPath(save)));
+  MEGATRON_ASSIGN_OR_RETURN(const DatasetLock lock, DatasetLock::Take(save));
+  if (fs.Stat(JoinPath(save, kLatestFileName)).ok())
+    return absl::InvalidArgumentError(absl::StrCat("'", save, "' holds a checkpoint already"));
+  CatchInterrupts();
+  MEGATRON_ASSIGN_OR_RETURN(const Checkpoint checkpoint, AsInput(OpenCheckpoint(fs, arguments[0])));
+  const bool is_new = !fs.Stat(save).ok();
+  const absl::Status status = Save(fs, save, checkpoint);
+  if (!status.ok() && is_new && !fs.Stat(JoinPath(save, kLatestFileName)).ok())
+    fs.Remove(save).IgnoreError();
+  return status;
+}
+
+}  // namespace
+}  // namespace megatron
+
+int main(int argc, char** argv) {
+  return megatron::RunTool(
+      argc, argv,
+      "Makes a checkpoint of one of Megatron-LM or DeepSpeed; docs/checkpoint_format.md says which."
+      "\n\n  import_megatron --save=DIRECTORY CHECKPOINT\n\n"
+      "CHECKPOINT is a directory of Megatron's --ckpt-format torch_dist, with or without its "
+      "iteration, or one that DeepSpeed's ds_to_universal.py wrote.",
+      megatron::Import);
+}

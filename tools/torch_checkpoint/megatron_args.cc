@@ -1,0 +1,231 @@
+#include "tools/torch_checkpoint/megatron_args.h"
+
+#include <charconv>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "megatron/base/status_macros.h"
+#include "tools/from_megatron/from_megatron.h"
+
+namespace megatron {
+namespace {
+
+using Kind = PickleValue::Kind;
+
+// The arguments that say what a model is; flags have the same names.
+constexpr absl::string_view kOfModel[] = {
+    "num_layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "num_attention_heads",
+    "kv_channels",
+    "group_query_attention",
+    "num_query_groups",
+    "seq_length",
+    "max_position_embeddings",
+    "position_embedding_type",
+    "rotary_base",
+    "rotary_percent",
+    "rotary_interleaved",
+    "rotary_seq_len_interpolation_factor",
+    "use_rope_scaling",
+    "rope_scaling_factor",
+    "no_rope_freq",
+    "normalization",
+    "norm_epsilon",
+    "apply_layernorm_1p",
+    "qk_layernorm",
+    "swiglu",
+    "squared_relu",
+    "quick_geglu",
+    "activation_func_clamp_value",
+    "glu_linear_offset",
+    "add_qkv_bias",
+    "untie_embeddings_and_output_weights",
+    "hidden_dropout",
+    "attention_dropout",
+    "init_method_std",
+    "window_size",
+    "window_attn_skip_freq",
+    "softmax_type",
+    "num_experts",
+    "moe_layer_freq",
+    "moe_ffn_hidden_size",
+    "moe_router_topk",
+    "moe_router_pre_softmax",
+    "moe_router_score_function",
+    "moe_router_topk_scaling_factor",
+    "moe_router_num_groups",
+    "moe_router_group_topk",
+    "moe_router_enable_expert_bias",
+    "moe_shared_expert_intermediate_size",
+    "moe_shared_expert_gate",
+    "multi_latent_attention",
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_head_dim",
+    "qk_pos_emb_head_dim",
+    "v_head_dim",
+    "rope_type",
+    "rotary_scaling_factor",
+    "mscale",
+    "mscale_all_dim",
+    "mtp_num_layers",
+    "bf16",
+    "fp16",
+    "use_mup",
+    "scaling_recipe",
+    // Without a counterpart, which is said of them.
+    "attention_output_gate",
+    "qk_l2_norm",
+    "apply_residual_connection_post_layernorm",
+    "moe_latent_size",
+    "experimental_attention_variant",
+    "heterogeneous_layers_config_path",
+    "is_hybrid_model",
+    "hybrid_override_pattern",
+    "hybrid_layer_pattern",
+};
+
+// These count with muP alone; Megatron writes their defaults, too.
+constexpr absl::string_view kOfMup[] = {
+    "mup_base_hidden_size",  "mup_embedding_mult",   "mup_output_mult",
+    "mup_base_head_dim",     "mup_attn_scale_power", "scaling_base_hidden_size",
+    "scaling_base_head_dim",
+};
+
+// Returns the number with the fewest digits that read back as it.
+std::string ShortestText(double number) {
+  char text[32];
+  *std::to_chars(text, text + sizeof(text) - 1, number).ptr = '\0';
+  return text;
+}
+
+// Returns a number or word as it stands on a command line; empty for what can't stand there.
+std::string Shown(const PickleValue& value) {
+  switch (value.kind) {
+    case Kind::kInt:
+      return absl::StrCat(value.integer);
+    case Kind::kFloat:
+      return ShortestText(value.number);
+    case Kind::kTuple:
+    case Kind::kList: {
+      std::vector<std::string> items;
+      for (const PickleValue* item : value.items) {
+        if (!item->is(Kind::kInt)) return "";
+        items.push_back(absl::StrCat(item->integer));
+      }
+      const std::string list = absl::StrJoin(items, ",");
+      return value.is(Kind::kList) ? absl::StrCat("[", list, "]") : list;
+    }
+    case Kind::kText:
+      for (const char c : value.text) {
+        if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) &&
+            !absl::StrContains("_.,+*()[]-", c))
+          return "";
+      }
+      return value.text;
+    default:
+      return "";
+  }
+}
+
+std::string NormName(const std::string& name) {
+  if (name == "rmsnorm") return "RMSNorm";
+  return name == "layernorm" ? "LayerNorm" : name;
+}
+
+// Appends the flag that gives the argument this value, unless it is what no flag gives.
+absl::Status AppendFlag(absl::string_view name, const PickleValue& value, std::string* flags) {
+  const std::string flag = absl::StrReplaceAll(name, {{"_", "-"}});
+  if (value.is(Kind::kNone) || (value.is(Kind::kBool) && value.integer == 0))
+    return absl::OkStatus();
+  if (value.is(Kind::kBool)) {
+    absl::StrAppend(flags, " --", flag);
+    return absl::OkStatus();
+  }
+  std::string shown = Shown(value);
+  if (name == "normalization") shown = NormName(shown);
+  if (shown.empty())
+    return absl::InvalidArgumentError(absl::StrCat("the argument ", name,
+                                                   " has a value of "
+                                                   "another type than Megatron's"));
+  absl::StrAppend(flags, " --", flag, " '", shown, "'");
+  return absl::OkStatus();
+}
+
+bool IsSet(const PickleValue& arguments, absl::string_view name) {
+  const PickleValue* const value = arguments.Get(name);
+  return value != nullptr && value->is(Kind::kBool) && value->integer != 0;
+}
+
+bool IsOff(const PickleValue& arguments, absl::string_view name) {
+  const PickleValue* const value = arguments.Get(name);
+  return value != nullptr && value->is(Kind::kBool) && value->integer == 0;
+}
+
+bool HasMup(const PickleValue& arguments) {
+  const PickleValue* const recipe = arguments.Get("scaling_recipe");
+  return IsSet(arguments, "use_mup") ||
+         (recipe != nullptr && recipe->is(Kind::kText) && recipe->text == "mup");
+}
+
+}  // namespace
+
+int64_t MegatronNumber(const PickleValue& arguments, absl::string_view name) {
+  const PickleValue* const value = arguments.Get(name);
+  return value != nullptr && value->is(Kind::kInt) ? value->integer : -1;
+}
+
+absl::StatusOr<config::PretrainConfig> ConfigOfMegatronArgs(const PickleValue& arguments) {
+  if (arguments.Get("num_layers") == nullptr)
+    return absl::InvalidArgumentError("the checkpoint's arguments name no number of layers");
+  std::string flags;
+  for (const absl::string_view name : kOfModel) {
+    const PickleValue* const value = arguments.Get(name);
+    if (value == nullptr) continue;
+    MEGATRON_RETURN_IF_ERROR(AppendFlag(name, *value, &flags));
+  }
+  for (const absl::string_view name : kOfMup) {
+    const PickleValue* const value = arguments.Get(name);
+    if (value == nullptr || !HasMup(arguments)) continue;
+    MEGATRON_RETURN_IF_ERROR(AppendFlag(name, *value, &flags));
+  }
+  if (IsOff(arguments, "add_bias_linear")) absl::StrAppend(&flags, " --disable-bias-linear");
+  // Older names.
+  if (arguments.Get("norm_epsilon") == nullptr) {
+    if (const PickleValue* const epsilon = arguments.Get("layernorm_epsilon")) {
+      MEGATRON_RETURN_IF_ERROR(AppendFlag("norm_epsilon", *epsilon, &flags));
+    }
+  }
+  if (IsSet(arguments, "use_rotary_position_embeddings"))
+    absl::StrAppend(&flags, " --position-embedding-type rope");
+  FromMegatronInput input;
+  input.source = "the checkpoint's arguments";
+  input.script = absl::StrCat("python pretrain_gpt.py", flags, "\n");
+  input.model = "gpt";
+  MEGATRON_ASSIGN_OR_RETURN(const FromMegatronResult result, FromMegatron(input));
+  std::vector<std::string> reasons;
+  if (result.config.model().has_hybrid_layer_pattern())
+    reasons.push_back("hybrid_layer_pattern: layers of one branch are not read");
+  for (const Finding& finding : result.findings) {
+    if (finding.effect == Effect::kResults)
+      reasons.push_back(absl::StrCat(finding.subject, ": ", finding.text));
+  }
+  if (!reasons.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the checkpoint's model has no counterpart here:\n  ", absl::StrJoin(reasons, "\n  ")));
+  }
+  config::PretrainConfig config;
+  *config.mutable_model() = result.config.model();
+  *config.mutable_precision() = result.config.precision();
+  return config;
+}
+
+}  // namespace megatron

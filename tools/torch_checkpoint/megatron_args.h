@@ -1,0 +1,24 @@
+// The arguments that a checkpoint of Megatron keeps, as a model of ours.
+#ifndef MEGATRON_TOOLS_TORCH_CHECKPOINT_MEGATRON_ARGS_H_
+#define MEGATRON_TOOLS_TORCH_CHECKPOINT_MEGATRON_ARGS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "megatron/train/config/config.pb.h"
+#include "tools/torch_checkpoint/pickle.h"
+
+namespace megatron {
+
+// Returns the sections `model` and `precision` that the arguments, an argparse.Namespace, describe.
+// kInvalidArgument for arguments that are none, and for options of the model without a counterpart,
+// which it names.
+absl::StatusOr<config::PretrainConfig> ConfigOfMegatronArgs(const PickleValue& arguments);
+
+// Returns an argument that is a whole number; -1 where there is none.
+int64_t MegatronNumber(const PickleValue& arguments, absl::string_view name);
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TOOLS_TORCH_CHECKPOINT_MEGATRON_ARGS_H_

@@ -1,0 +1,150 @@
+#include "tools/torch_checkpoint/megatron_args.h"
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
+using ::testing::HasSubstr;
+using Kind = PickleValue::Kind;
+
+// Arguments as a checkpoint has them.
+class Arguments {
+ public:
+  Arguments() { all_.kind = Kind::kDict; }
+
+  Arguments& Set(const std::string& name, int64_t value, Kind kind = Kind::kInt) {
+    New(name, kind)->integer = value;
+    return *this;
+  }
+  Arguments& Set(const std::string& name, double value) {
+    New(name, Kind::kFloat)->number = value;
+    return *this;
+  }
+  Arguments& Set(const std::string& name, const std::string& value) {
+    New(name, Kind::kText)->text = value;
+    return *this;
+  }
+  Arguments& Set(const std::string& name, bool value) {
+    return Set(name, static_cast<int64_t>(value), Kind::kBool);
+  }
+  Arguments& SetList(const std::string& name, const std::vector<int64_t>& values, Kind kind) {
+    PickleValue* const list = New(name, kind);
+    for (const int64_t value : values) {
+      values_.emplace_back();
+      values_.back().kind = Kind::kInt;
+      values_.back().integer = value;
+      list->items.push_back(&values_.back());
+    }
+    return *this;
+  }
+  const PickleValue& all() const { return all_; }
+
+ private:
+  PickleValue* New(const std::string& name, Kind kind) {
+    values_.emplace_back();
+    PickleValue* const key = &values_.back();
+    key->kind = Kind::kText;
+    key->text = name;
+    values_.emplace_back();
+    PickleValue* const value = &values_.back();
+    value->kind = kind;
+    all_.entries.emplace_back(key, value);
+    return value;
+  }
+
+  std::deque<PickleValue> values_;
+  PickleValue all_;
+};
+
+Arguments Llama() {
+  Arguments arguments;
+  arguments.Set("num_layers", int64_t{3}).Set("hidden_size", int64_t{32});
+  arguments.Set("num_attention_heads", int64_t{4}).Set("ffn_hidden_size", int64_t{24});
+  arguments.Set("group_query_attention", true).Set("num_query_groups", int64_t{2});
+  arguments.Set("seq_length", int64_t{16}).Set("max_position_embeddings", int64_t{64});
+  arguments.Set("position_embedding_type", std::string("rope")).Set("rotary_base", int64_t{500000});
+  arguments.Set("normalization", std::string("RMSNorm")).Set("norm_epsilon", 1e-6);
+  arguments.Set("swiglu", true).Set("add_bias_linear", false).Set("bf16", true);
+  arguments.Set("untie_embeddings_and_output_weights", true);
+  arguments.Set("hidden_dropout", 0.0).Set("attention_dropout", 0.0);
+  return arguments;
+}
+
+TEST(MegatronArgsTest, DescribesTheModel) {
+  Arguments arguments = Llama();
+  // What says nothing about the model, and what is off.
+  arguments.Set("rank", int64_t{5})
+      .Set("qk_layernorm", false)
+      .Set("num_experts", int64_t{0}, Kind::kNone);
+  const auto config = ConfigOfMegatronArgs(arguments.all());
+  ASSERT_THAT(config, IsOk());
+  const config::ModelConfig& model = config->model();
+  EXPECT_EQ(model.num_layers(), 3);
+  EXPECT_EQ(model.num_query_groups(), 2);
+  EXPECT_EQ(model.position_embedding_type(), config::PositionEmbedding::rope);
+  EXPECT_EQ(model.rotary_base(), 500000);
+  EXPECT_EQ(model.normalization(), config::Normalization::RMSNorm);
+  EXPECT_EQ(model.norm_epsilon(), 1e-6);
+  EXPECT_TRUE(model.swiglu());
+  EXPECT_TRUE(model.disable_bias_linear());
+  EXPECT_FALSE(model.has_num_experts());
+  EXPECT_TRUE(config->precision().bf16());
+}
+
+TEST(MegatronArgsTest, ReadsListsAndOlderNames) {
+  Arguments arguments = Llama();
+  arguments.Set("num_experts", int64_t{8}).SetList("moe_layer_freq", {0, 1, 1}, Kind::kList);
+  arguments.SetList("window_size", {127, 0}, Kind::kTuple);
+  auto config = ConfigOfMegatronArgs(arguments.all());
+  ASSERT_THAT(config, IsOk());
+  EXPECT_EQ(config->model().moe_layer_freq(), "[0,1,1]");
+  EXPECT_EQ(config->model().window_size(), 127);
+  Arguments old;
+  old.Set("num_layers", int64_t{2}).Set("layernorm_epsilon", 1e-4);
+  old.Set("normalization", std::string("rmsnorm")).Set("use_rotary_position_embeddings", true);
+  config = ConfigOfMegatronArgs(old.all());
+  ASSERT_THAT(config, IsOk());
+  EXPECT_EQ(config->model().norm_epsilon(), 1e-4);
+  EXPECT_EQ(config->model().normalization(), config::Normalization::RMSNorm);
+  EXPECT_EQ(config->model().position_embedding_type(), config::PositionEmbedding::rope);
+}
+
+TEST(MegatronArgsTest, NumbersOfMupCountWithMupAlone) {
+  Arguments arguments = Llama();
+  arguments.Set("mup_base_hidden_size", int64_t{32}).Set("mup_embedding_mult", 1.0);
+  auto config = ConfigOfMegatronArgs(arguments.all());
+  ASSERT_THAT(config, IsOk());
+  EXPECT_FALSE(config->model().has_mup_base_hidden_size());
+  config = ConfigOfMegatronArgs(arguments.Set("use_mup", true).all());
+  ASSERT_THAT(config, IsOk());
+  EXPECT_TRUE(config->model().use_mup());
+  EXPECT_EQ(config->model().mup_base_hidden_size(), 32);
+}
+
+TEST(MegatronArgsTest, RefusesWhatHasNoCounterpart) {
+  EXPECT_THAT(ConfigOfMegatronArgs(Llama().Set("attention_output_gate", true).all()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("attention-output-gate")));
+  for (const char* const name : {"hybrid_override_pattern", "hybrid_layer_pattern"}) {
+    Arguments arguments = Llama();
+    arguments.Set("is_hybrid_model", true).Set(name, std::string("M*-"));
+    EXPECT_THAT(ConfigOfMegatronArgs(arguments.all()),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("hybrid_layer_pattern")));
+  }
+  EXPECT_THAT(ConfigOfMegatronArgs(Arguments().all()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no number of layers")));
+  // No value reaches a command line that could end it.
+  EXPECT_THAT(ConfigOfMegatronArgs(Llama().Set("softmax_type", std::string("a'; b")).all()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("softmax_type")));
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,51 @@
+// The weights of a checkpoint of Megatron-LM or Megatron-DeepSpeed as the tensors of one of ours.
+#ifndef MEGATRON_TOOLS_TORCH_CHECKPOINT_TORCH_IMPORT_H_
+#define MEGATRON_TOOLS_TORCH_CHECKPOINT_TORCH_IMPORT_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "megatron/checkpoint/checkpoint_state.h"
+#include "megatron/models/model_options.h"
+#include "tools/torch_checkpoint/torch_weights.h"
+
+namespace megatron {
+
+class TorchImport {
+ public:
+  // Finds every weight of the model, and accounts for every tensor of the checkpoint but the
+  // optimizer's. A layer's weight is there under its own name, or as one of those of all layers
+  // ("decoder.layers.mlp.linear_fc1.weight", whose first dim are the layers). Rows that pad the
+  // vocabulary may be missing. kDataLoss names what is missing, has another shape, or has no place.
+  static absl::StatusOr<TorchImport> Match(const TorchWeights& weights, const ModelOptions& model);
+
+  // The parameters in the model's type, and of 16-bit ones the fp32 masters: the checkpoint's own
+  // where it has them, else the parameters. Each is read when it is saved, as a whole. `weights`
+  // must live as long.
+  std::vector<ShardedTensor> Blocks() const;
+
+ private:
+  struct Found {
+    std::string parameter;
+    Shape shape;
+    std::string name;    // there
+    int64_t index = -1;  // in the first dim there; -1: it is all of it
+    bool is_state = false;
+  };
+
+  explicit TorchImport(const TorchWeights& weights) : weights_(&weights) {}
+
+  ShardedTensor Block(const Found& found, const std::string& ours, const std::string& theirs,
+                      DType dtype) const;
+
+  const TorchWeights* weights_;
+  DType dtype_ = DType::kFloat32;
+  std::vector<Found> found_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TOOLS_TORCH_CHECKPOINT_TORCH_IMPORT_H_
