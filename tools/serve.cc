@@ -33,9 +33,11 @@ ABSL_FLAG(std::string, listen, "127.0.0.1:8000",
           "free one.");
 ABSL_FLAG(std::string, model_name, "",
           "The model's name in requests and answers. Empty: that of the directory.");
-ABSL_FLAG(std::string, chat_template, "",
-          "The form of conversations that the model has learned: chatml, llama3 or plain. Empty: "
-          "/v1/chat/completions is refused.");
+ABSL_FLAG(
+    std::string, chat_template, "",
+    "The form of conversations that the model has learned: chatml, llama3, nemotron_h_aligned, "
+    "nemotron_nano_v2 or plain. Empty: "
+    "/v1/chat/completions is refused.");
 ABSL_FLAG(std::string, api_key_file, "",
           "A file with a key in each line, that only its owner may read: requests need one of them "
           "(Authorization: Bearer KEY). Empty: they need none.");

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "megatron/base/quoted.h"
 #include "megatron/base/status_macros.h"
 
@@ -16,9 +17,14 @@ namespace {
 constexpr size_t kImStart = 0, kImEnd = 1;
 constexpr size_t kBeginOfText = 0, kStartHeader = 1, kEndHeader = 2, kEot = 3;
 
+constexpr size_t kSystem = 0, kTurn = 1, kEndOfTurn = 2;
+
+constexpr char kAligned[] = "nemotron_h_aligned", kNano[] = "nemotron_nano_v2";
+
 constexpr const char* kChatmlMarks[] = {"<|im_start|>", "<|im_end|>"};
 constexpr const char* kLlama3Marks[] = {"<|begin_of_text|>", "<|start_header_id|>",
                                         "<|end_header_id|>", "<|eot_id|>"};
+constexpr const char* kNemotronMarks[] = {"<SPECIAL_10>", "<SPECIAL_11>", "<SPECIAL_12>"};
 
 absl::StatusOr<std::vector<int32_t>> FindMarks(absl::string_view name,
                                                absl::Span<const char* const> marks,
@@ -43,6 +49,14 @@ absl::string_view PlainRole(absl::string_view role) {
   return role == "user" ? "User" : "Assistant";
 }
 
+// In nemotron_nano_v2 questions may switch thinking on and off, which is no part of their text.
+std::string NemotronText(const ChatMessage& message, bool is_nano) {
+  std::string text = message.content;
+  if (is_nano && message.role != "assistant")
+    absl::StrReplaceAll({{"/think", ""}, {"/no_think", ""}}, &text);
+  return absl::StrCat(absl::StripAsciiWhitespace(text), "\n");
+}
+
 }  // namespace
 
 absl::StatusOr<ChatTemplate> ChatTemplate::Make(absl::string_view name,
@@ -59,12 +73,17 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Make(absl::string_view name,
     MEGATRON_ASSIGN_OR_RETURN(made.marks_, FindMarks(name, kLlama3Marks, tokenizer));
     made.end_ = made.marks_[kEot];
     made.end_tokens_.push_back(made.end_);
+  } else if (name == kAligned || name == kNano) {
+    const auto marks = absl::MakeConstSpan(kNemotronMarks).first(name == kAligned ? 2 : 3);
+    MEGATRON_ASSIGN_OR_RETURN(made.marks_, FindMarks(name, marks, tokenizer));
+    made.end_tokens_.push_back(made.marks_.back());  // the end, or the beginning of what follows
   } else if (name == "plain") {
     made.end_ = tokenizer.eod();
     made.stops_ = {"\nUser:"};
   } else {
-    return absl::InvalidArgumentError(absl::StrCat("there is no chat template ", Quoted(name),
-                                                   "; there are chatml, llama3 and plain"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no chat template ", Quoted(name),
+                     "; there are chatml, llama3, nemotron_h_aligned, nemotron_nano_v2 and plain"));
   }
   return made;
 }
@@ -80,13 +99,35 @@ absl::Status ChatTemplate::AppendHead(absl::string_view role, absl::string_view 
     ids->push_back(marks_[kImStart]);
     return tokenizer_->Encode(absl::StrCat(role, "\n", text), ids);
   }
+  if (is_nemotron()) {
+    ids->push_back(marks_[role == "system" ? kSystem : kTurn]);
+    return tokenizer_->Encode(absl::StrCat(PlainRole(role), "\n", text), ids);
+  }
   ids->push_back(marks_[kStartHeader]);
   MEGATRON_RETURN_IF_ERROR(tokenizer_->Encode(role, ids));
   ids->push_back(marks_[kEndHeader]);
   return tokenizer_->Encode(absl::StrCat("\n\n", text), ids);
 }
 
+bool ChatTemplate::is_nemotron() const { return is(kAligned) || is(kNano); }
+
+absl::Status ChatTemplate::AppendNemotron(const ChatMessage& message, ChatTokens* chat) const {
+  std::vector<int32_t>& ids = chat->tokens;
+  const std::string text = NemotronText(message, is(kNano));
+  if (message.role != "assistant") return AppendHead(message.role, text, &ids);
+  MEGATRON_RETURN_IF_ERROR(AppendHead(message.role, "", &ids));
+  const int64_t begin = static_cast<int64_t>(ids.size());
+  MEGATRON_RETURN_IF_ERROR(tokenizer_->Encode(text, &ids));
+  if (is(kNano)) {
+    ids.push_back(marks_[kEndOfTurn]);
+    MEGATRON_RETURN_IF_ERROR(tokenizer_->Encode("\n", &ids));
+  }
+  chat->answers.push_back({begin, static_cast<int64_t>(ids.size())});
+  return absl::OkStatus();
+}
+
 absl::Status ChatTemplate::AppendMessage(const ChatMessage& message, ChatTokens* chat) const {
+  if (is_nemotron()) return AppendNemotron(message, chat);
   std::vector<int32_t>& ids = chat->tokens;
   const bool is_answer = message.role == "assistant";
   const bool ends_with_line = is("plain") && (!is_answer || end_ < 0);
@@ -124,6 +165,10 @@ absl::StatusOr<ChatTokens> ChatTemplate::Conversation(
   ChatTokens chat;
   MEGATRON_RETURN_IF_ERROR(Append(messages, &chat));
   chat.tokens.resize(chat.answers.empty() ? 0 : chat.answers.back().end);
+  if (is(kAligned) && !chat.answers.empty() && tokenizer_->eod() >= 0) {
+    chat.tokens.push_back(tokenizer_->eod());
+    ++chat.answers.back().end;
+  }
   return chat;
 }
 

@@ -40,9 +40,13 @@ class ChatTemplate {
   // "chatml":  <|im_start|>user⏎Hello<|im_end|>⏎<|im_start|>assistant⏎
   // "llama3":  <|begin_of_text|><|start_header_id|>user<|end_header_id|>⏎⏎Hello<|eot_id|>...
   // "plain":   User: Hello⏎Assistant:
+  // "nemotron_h_aligned", "nemotron_nano_v2":
+  //            <SPECIAL_10>System⏎Be brief⏎<SPECIAL_11>User⏎Hello⏎<SPECIAL_11>Assistant⏎
   //
   // An answer ends with <|im_end|>, <|eot_id|> or, in "plain", the vocabulary's end of document; a
-  // vocabulary without one has ⏎ there.
+  // vocabulary without one has ⏎ there. In "nemotron_h_aligned" it ends with ⏎, and a conversation
+  // with the end of document; in "nemotron_nano_v2" it ends with ⏎<SPECIAL_12>⏎, and /think and
+  // /no_think are taken out of the other messages.
   //
   // kInvalidArgument for another name, and where the vocabulary lacks a mark.
   static absl::StatusOr<ChatTemplate> Make(absl::string_view name, const Tokenizer& tokenizer);
@@ -66,7 +70,9 @@ class ChatTemplate {
 
   bool is(absl::string_view name) const { return name_ == name; }
   absl::Status Append(absl::Span<const ChatMessage> messages, ChatTokens* chat) const;
+  bool is_nemotron() const;
   absl::Status AppendMessage(const ChatMessage& message, ChatTokens* chat) const;
+  absl::Status AppendNemotron(const ChatMessage& message, ChatTokens* chat) const;
   // Appends the beginning of a message, with `text`.
   absl::Status AppendHead(absl::string_view role, absl::string_view text,
                           std::vector<int32_t>* ids) const;

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status_matchers.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -73,7 +75,44 @@ TEST(ChatTemplateTest, AVocabularyWithoutTheMarksIsRefused) {
   const ByteLevelTokenizer bytes;
   EXPECT_THAT(ChatTemplate::Make("chatml", bytes).status().message(), HasSubstr("<|im_start|>"));
   EXPECT_THAT(ChatTemplate::Make("vicuna", bytes).status().message(),
-              HasSubstr("chatml, llama3 and plain"));
+              HasSubstr("nemotron_nano_v2 and plain"));
+}
+
+// The ids are 30 for <SPECIAL_10> and on; 1 ends a document.
+TEST(ChatTemplateTest, NemotronsFormsAreMegatrons) {
+  const auto tokenizer = LettersAnd({"<SPECIAL_10>", "<SPECIAL_11>", "<SPECIAL_12>"});
+  const std::vector<ChatMessage> messages = {{"system", " be brief "},
+                                             {"user", "/no_think hi"},
+                                             {"assistant", " ho\n"},
+                                             {"user", "a"},
+                                             {"assistant", "b"}};
+  for (const bool is_nano : {false, true}) {
+    const auto chat =
+        ChatTemplate::Make(is_nano ? "nemotron_nano_v2" : "nemotron_h_aligned", *tokenizer);
+    ASSERT_THAT(chat, IsOk());
+    EXPECT_THAT(chat->end_tokens(), ElementsAre(1, is_nano ? 32 : 31));
+    const auto tokens = chat->Conversation(messages);
+    ASSERT_THAT(tokens, IsOk());
+    // A capital letter, a slash and a line of the vocabulary are one token each.
+    const auto part = [&](int64_t begin, int64_t end) {
+      return tokenizer->Decode(
+          absl::MakeConstSpan(tokens->tokens)
+              .subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
+    };
+    ASSERT_EQ(tokens->answers.size(), 2u);
+    const auto& [first, last] = std::pair(tokens->answers[0], tokens->answers[1]);
+    EXPECT_EQ(part(first.begin, first.end), is_nano ? "ho\n<SPECIAL_12>\n" : "ho\n");
+    EXPECT_EQ(part(last.begin, last.end), is_nano ? "b\n<SPECIAL_12>\n" : "b\n</s>");
+    EXPECT_EQ(last.end, static_cast<int64_t>(tokens->tokens.size()));
+    EXPECT_EQ(std::count(tokens->tokens.begin(), tokens->tokens.end(), 30), 1);
+    EXPECT_EQ(std::count(tokens->tokens.begin(), tokens->tokens.end(), 31), 4);
+    // What precedes an answer is its prompt.
+    const auto prompt = chat->Prompt(absl::MakeConstSpan(messages).first(2));
+    ASSERT_THAT(prompt, IsOk());
+    EXPECT_EQ(std::vector<int32_t>(tokens->tokens.begin(), tokens->tokens.begin() + first.begin),
+              *prompt);
+    EXPECT_EQ(absl::StrContains(tokenizer->Decode(*prompt), "think"), !is_nano);
+  }
 }
 
 TEST(ChatTemplateTest, PlainAnswersEndWithTheEndOfDocument) {

@@ -142,6 +142,7 @@ const std::vector<Type>& Types() {
   static const auto* const types = new std::vector<Type>{
       {"GPT2BPETokenizer", {{"vocab_file", "merge_file"}, {}}, CreateGpt2},
       {"HuggingFaceTokenizer", {{"tokenizer_model"}, {}}, CreateHuggingFace},
+      {"SFTTokenizer", {{"tokenizer_model"}, {}}, CreateHuggingFace},
       {"SentencePieceTokenizer",
        {{"tokenizer_model"}, {"vocab_extra_ids"}},
        CreateSentencePiece<Flavor::kSentencePiece>},
