@@ -165,8 +165,11 @@ class Translator {
   absl::Status ChooseModel() {
     std::string model = input_.model;
     const std::string program = absl::AsciiStrToLower(command_.program);
-    for (const char* name : {"gpt", "bert", "t5"}) {
-      if (model.empty() && absl::StrContains(program, name)) model = name;
+    // Megatron's hybrid models are GPTs here.
+    constexpr std::pair<const char*, const char*> kModels[] = {
+        {"gpt", "gpt"}, {"bert", "bert"}, {"t5", "t5"}, {"mamba", "gpt"}, {"hybrid", "gpt"}};
+    for (const auto& [name, kind] : kModels) {
+      if (model.empty() && absl::StrContains(program, name)) model = kind;
     }
     if (model.empty() && absl::StartsWith(program, "pretrain")) {
       Find(Effect::kResults, Where(command_.line), command_.program,
@@ -501,12 +504,15 @@ class Translator {
       return;
     }
     if (checkpoint.has_load() && checkpoint.load() != checkpoint.save()) {
-      Find(Effect::kSaid, origin("checkpoint.load"), "checkpoint.load",
-           "it must hold a checkpoint of this project (tools:import_hf makes one of a Hugging Face "
-           "model), and counts only until checkpoint.save holds one");
+      Find(
+          Effect::kSaid, origin("checkpoint.load"), "checkpoint.load",
+          "it must hold a checkpoint of this project (tools/torch_checkpoint:import_megatron makes "
+          "one of Megatron's, tools:import_hf of a Hugging Face model), and counts only until "
+          "checkpoint.save holds one");
     } else if (checkpoint.has_load()) {
       Find(Effect::kSaid, origin("checkpoint.load"), "checkpoint.load",
-           "Megatron's checkpoints are not read; a directory without a checkpoint starts anew");
+           "Megatron's checkpoints are read by tools/torch_checkpoint:import_megatron; a directory "
+           "without a checkpoint of this project starts anew");
     } else if (checkpoint.has_save()) {
       Find(Effect::kDefault, origin("checkpoint.save"), "--load",
            "a run continues from checkpoint.save by itself; Megatron starts anew without --load");
