@@ -194,6 +194,20 @@ ModelOptions SmallMtpMixture() {
   return options;
 }
 
+ModelOptions SmallHybrid() {
+  ModelOptions options = SmallLlama();
+  TransformerOptions& transformer = options.transformer;
+  transformer.rotary = false;
+  transformer.norm.epsilon = 0.1f;  // norms of heads' small outputs are smooth
+  transformer.hybrid_layers = {HybridLayer::kMamba, HybridLayer::kDelta, HybridLayer::kAttention,
+                               HybridLayer::kMlp};
+  transformer.num_layers = 4;
+  transformer.mamba = {/*state_dim=*/6, /*head_dim=*/8, /*num_groups=*/4, /*num_heads=*/8};
+  transformer.delta = {/*conv_taps=*/4, /*key_head_dim=*/6, /*value_head_dim=*/4,
+                       /*num_key_heads=*/4, /*num_value_heads=*/8};
+  return options;
+}
+
 ModelOptions SmallBert() {
   ModelOptions options = SmallGpt2();
   options.transformer.name = "encoder";

@@ -34,6 +34,8 @@ ModelOptions SmallMtp();
 ModelOptions SmallMtpMixture();
 // Post-norm; experts chosen by sinkhorn, with jitter and padding.
 ModelOptions SmallBalanced();
+// Layers of one branch: Mamba-2, a gated delta net, attention, an MLP.
+ModelOptions SmallHybrid();
 ModelOptions SmallBert();          // Megatron's form
 ModelOptions SmallPostNormBert();  // the paper's form
 ModelOptions SmallMegatronT5();    // learned positions, LayerNorm, biases

@@ -19,9 +19,9 @@ using Gradients = std::map<std::string, std::vector<float>>;
 
 std::vector<ModelOptions> Models() {
   std::vector<ModelOptions> models = {
-      SmallGpt2(),   SmallLlama(),         SmallGpt2(),       SmallMixtral(),   SmallDeepSeek(),
-      SmallBert(),   SmallPostNormBert(),  SmallMegatronT5(), SmallT5(),        SmallBalanced(),
-      SmallLatent(), SmallLatentMixture(), SmallMtp(),        SmallMtpMixture()};
+      SmallGpt2(),   SmallLlama(),         SmallGpt2(),       SmallMixtral(),    SmallDeepSeek(),
+      SmallBert(),   SmallPostNormBert(),  SmallMegatronT5(), SmallT5(),         SmallBalanced(),
+      SmallLatent(), SmallLatentMixture(), SmallMtp(),        SmallMtpMixture(), SmallHybrid()};
   models.push_back(SmallGpt2());
   models.back().transformer.ffn_hidden_size = 64;
   models.back().transformer.float8.enabled = true;

@@ -47,6 +47,17 @@ void FillUniform(PhiloxKey key, float bound, int64_t begin, int64_t count, float
   }
 }
 
+// Returns the initial value of kLogUniform and kStepBias that goes with a number that is uniform
+// between 0 and 1.
+float FromUniform(const Initializer& initializer, double uniform) {
+  const double low = initializer.low, high = initializer.high;
+  if (initializer.kind == Initializer::kLogUniform)
+    return static_cast<float>(std::log(low + (high - low) * uniform));
+  // The inverse of softplus.
+  const double step = std::exp(std::log(low) + std::log(high / low) * uniform);
+  return static_cast<float>(step + std::log(-std::expm1(-step)));
+}
+
 }  // namespace
 
 Sharding Replicated(const Shape& shape, AxisSet partial) {
@@ -95,6 +106,12 @@ void FillInitial(const Parameter& parameter, uint64_t seed, const Tensor& out) {
   ForEachRun(parameter.sharding, [&](int64_t global, int64_t local, int64_t length) {
     if (initializer.kind == Initializer::kUniform)
       return FillUniform(key, initializer.stddev, global, length, values + local);
+    if (initializer.kind != Initializer::kNormal) {
+      FillUniform(key, 1, global, length, values + local);
+      for (int64_t i = local; i < local + length; ++i)
+        values[i] = FromUniform(initializer, (double{values[i]} + 1) / 2);
+      return;
+    }
     FillNormal(key, global, length, values + local);
     for (int64_t i = local; i < local + length; ++i) values[i] *= initializer.stddev;
   });

@@ -78,6 +78,33 @@ TEST(ParameterTest, UniformValuesFillTheirRangeAndDoNotDependOnTheBlock) {
   EXPECT_FLOAT_EQ(XavierBound(experts), std::sqrt(6.0f / 140));
 }
 
+// The logarithms of the steps, and what the logarithms are of, are uniform: the mean of the
+// latter is in the middle.
+TEST(ParameterTest, ValuesOfStateSpacesFillTheirRangeAndDoNotDependOnTheBlock) {
+  Parameter whole = Make("A_log", Replicated({4000}));
+  whole.initializer = Initializer::LogUniform(1, 16);
+  const std::vector<float> logs = Initial(whole, 1);
+  double rates = 0, steps = 0;
+  for (const float value : logs) {
+    EXPECT_GE(value, 0);
+    EXPECT_LE(value, std::log(16.0f));
+    rates += std::exp(value);
+  }
+  EXPECT_NEAR(rates / 4000, 8.5, 0.2);
+  whole.initializer = Initializer::StepBias(0.001f, 0.1f);
+  const std::vector<float> biases = Initial(whole, 1);
+  for (const float value : biases) {
+    const double step = std::log1p(std::exp(value));
+    EXPECT_GE(step, 0.000999);
+    EXPECT_LE(step, 0.1001);
+    steps += std::log(step);
+  }
+  EXPECT_NEAR(steps / 4000, std::log(0.01), 0.1);
+  Parameter block = Make("A_log", SplitOverTensor({4000}, 0, 8, 3));
+  block.initializer = whole.initializer;
+  EXPECT_EQ(Initial(block, 1), std::vector<float>(biases.begin() + 1500, biases.begin() + 2000));
+}
+
 TEST(ParameterTest, ZerosAndOnesAreConstant) {
   Parameter parameter = Make("norm.weight", Replicated({3}));
   parameter.initializer = Initializer::Ones();

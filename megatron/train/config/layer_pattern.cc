@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -63,6 +64,21 @@ absl::StatusOr<std::vector<bool>> ParseLayerPattern(absl::string_view text, int6
   return absl::InvalidArgumentError(absl::StrCat(
       "says it of ", static_cast<int64_t>(layers.size()) > num_layers ? "more" : "fewer", " than ",
       num_layers, " layers"));
+}
+
+absl::StatusOr<std::string> HybridLayers(const config::ModelConfig& model) {
+  const std::string& pattern = model.hybrid_layer_pattern();
+  if (pattern.empty()) return absl::InvalidArgumentError("has no layers");
+  const size_t other = pattern.find_first_not_of("MG*-E");
+  if (other == std::string::npos) return pattern;
+  const char letter = pattern[other];
+  const absl::string_view because =
+      letter == '|'   ? "; write the pipeline's stages as parallel.pipeline_model_parallel_layout"
+      : letter == '/' ? "; there is no multi-token prediction behind layers of one branch"
+                      : "";
+  return absl::InvalidArgumentError(
+      absl::StrCat("expects the letters M, G, *, - and E, and found \"",
+                   absl::CHexEscape(std::string(1, letter)), "\"", because));
 }
 
 absl::StatusOr<std::vector<bool>> WindowLayers(const config::ModelConfig& model) {

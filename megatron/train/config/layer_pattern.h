@@ -5,6 +5,7 @@
 #define MEGATRON_TRAIN_CONFIG_LAYER_PATTERN_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -18,6 +19,9 @@ enum class LayersOfEach { kFirst, kLast, kAllButLast };
 
 absl::StatusOr<std::vector<bool>> ParseLayerPattern(absl::string_view text, int64_t num_layers,
                                                     LayersOfEach number = LayersOfEach::kFirst);
+
+// Returns the letters of a hybrid model's layers (model.hybrid_layer_pattern), one for each.
+absl::StatusOr<std::string> HybridLayers(const config::ModelConfig& model);
 
 // Return which layers' attention sees a window, and which rotate queries and keys if any do.
 absl::StatusOr<std::vector<bool>> WindowLayers(const config::ModelConfig& model);

@@ -94,6 +94,11 @@ std::vector<Kind> Kinds() {
       {"Values narrower than keys, Muon", narrow, DType::kFloat32, OptimizerOptions::kMuon});
   kinds.push_back({"Multi-token prediction, bf16, AdamW", SmallMtp(), DType::kBFloat16,
                    OptimizerOptions::kAdamW});
+  ModelOptions hybrid = SmallHybrid();
+  // As many groups as there are ranks.
+  hybrid.transformer.mamba.num_groups = hybrid.transformer.delta.num_key_heads = 8;
+  kinds.push_back({"Hybrid, bf16, AdamW", hybrid, DType::kBFloat16, OptimizerOptions::kAdamW});
+  kinds.push_back({"Hybrid, Muon", hybrid, DType::kFloat32, OptimizerOptions::kMuon});
   kinds.push_back({"Llama, bf16, AdamW with moments in fp8", SmallLlama(), DType::kBFloat16,
                    OptimizerOptions::kAdamW, DType::kUInt8});
   return kinds;

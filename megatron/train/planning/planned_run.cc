@@ -19,6 +19,10 @@ namespace {
 
 absl::StatusOr<PlanModel> ToPlanModel(const config::ModelConfig& config,
                                       int64_t padded_vocab_size) {
+  if (config.has_hybrid_layer_pattern()) {
+    return absl::UnimplementedError(
+        "model.hybrid_layer_pattern: times of layers with one branch are not predicted");
+  }
   const LayerShape layer = ToLayerShape(config);
   PlanModel model;
   model.set_layers(static_cast<int32_t>(config.num_layers()));
@@ -133,6 +137,17 @@ PlanCompression ToPlanCompression(const config::GradientCompressionConfig& confi
   return compression;
 }
 
+Implementation::Route ToRoute(config::CollectiveAlgorithm::Type algorithm) {
+  switch (algorithm) {
+    case config::CollectiveAlgorithm::ring:
+      return Implementation::RING;
+    case config::CollectiveAlgorithm::tree:
+      return Implementation::TREE;
+    default:
+      return Implementation::MESH;
+  }
+}
+
 PlanSchedule ToPlanSchedule(ScheduleKind kind) {
   switch (kind) {
     case ScheduleKind::kZeroBubbleH1:
@@ -205,7 +220,7 @@ PlanLayout ToPlanLayout(const config::PretrainConfig& config) {
         parallel.outer_dp_sharding_strategy() == config::OuterSharding::optim;
     layout.quantizes_weights = parallel.zero_quantized_weights();
     layout.quantizes_gradients = parallel.zero_quantized_gradients();
-    if (const int64_t ranks = parallel.zero_hpz_partition_size(); ranks > 1)
+    if (const int64_t ranks = SecondaryShardRanks(parallel); ranks > 1)
       layout.hosts = std::max<int64_t>(1, layout.dp * layout.cp / ranks);
     layout.sync_every = config.diloco().sync_every();
     layout.outer_code_bytes = OuterCodeBytes(config.diloco().outer_gradient_dtype());
@@ -217,9 +232,12 @@ PlanLayout ToPlanLayout(const config::PretrainConfig& config) {
 
 }  // namespace
 
-double SentGradientBytes(const config::ParallelConfig& config) {
-  const bool is_narrow = config.grad_reduce_in_bf16() ||
-                         config.communication_data_type() != config::CommunicationDataType::fp32;
+double SentGradientBytes(const config::PretrainConfig& config) {
+  const config::ParallelConfig& parallel = config.parallel();
+  const bool is_narrow =
+      parallel.grad_reduce_in_bf16() ||
+      parallel.communication_data_type() != config::CommunicationDataType::fp32 ||
+      config.optimizer().main_grads_dtype() != config::MainGradsDtype::fp32;
   return is_narrow ? 2 : 4;
 }
 
@@ -232,7 +250,8 @@ absl::StatusOr<PlannedRun> ToPlannedRun(const config::PretrainConfig& config,
   const config::ParallelConfig& parallel = config.parallel();
   run.program.set_shards_optimizer(parallel.use_distributed_optimizer());
   run.program.set_overlaps_gradients(parallel.overlap_grad_reduce());
-  run.program.set_gradient_bytes(SentGradientBytes(parallel));
+  run.program.set_gradient_bytes(SentGradientBytes(config));
+  run.program.set_route(ToRoute(parallel.collective_algorithm()));
   return run;
 }
 

@@ -16,6 +16,7 @@
 #include "megatron/train/planning/layout_predictor.h"
 #include "megatron/train/planning/memory_estimate.h"
 #include "megatron/train/planning/planned_run.h"
+#include "megatron/train/trainer/pipeline_section.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/run_plan.h"
 #include "megatron/train/validate/validate.h"
@@ -35,6 +36,7 @@ constexpr double kFormulaFactor = 2;
 // A layout that divides the ranks in another way is preferred to a faster one if it takes no more
 // than so many times as long as the fastest.
 constexpr double kMostSlower = 1.5;
+constexpr double kPartsOfAPass = 1000;
 
 struct Candidate {
   LayoutAxes axes;
@@ -80,6 +82,11 @@ absl::StatusOr<config::PretrainConfig> Resolve(const config::PretrainConfig& con
     return absl::UnimplementedError(
         "recompute.cpu_offloading_num_layers: no layout is searched with activations in host "
         "memory; leave it out, and add it to the layout that is found");
+  }
+  if (config.model().has_hybrid_layer_pattern()) {
+    return absl::UnimplementedError(
+        "model.hybrid_layer_pattern: no layout is searched for layers that differ from each other; "
+        "write the layout, and plan it with --dry_run");
   }
   if (config.diloco().sync_every() > 0) {
     return absl::UnimplementedError(
@@ -165,6 +172,8 @@ class Search {
   bool IsAllowed(const LayoutAxes& axes) const { return !options_.allows || options_.allows(axes); }
   bool HasDivision(const LayoutAxes& axes) const;
   bool IsBeaten(const LayoutAxes& axes, double bytes) const;
+  config::PretrainConfig Resolved(config::PretrainConfig config) const;
+  absl::Status WritePassCosts(config::PretrainConfig* config) const;
   absl::StatusOr<FoundLayout> Plan(const LayoutAxes& axes) const;
   void Refuse(const std::string& why);
 
@@ -232,7 +241,8 @@ std::vector<LayoutAxes> Search::FormsOf(const LayoutAxes& axes) const {
              hosts > 1 && axes.tensor * copies == domain * hosts) {
     levels.push_back(domain);
   }
-  const int64_t part = parallel.zero_hpz_partition_size();
+  int64_t part = parallel.zero_hpz_partition_size();
+  if (part == 0) part = parallel.hierarchical_collectives_ranks_per_host() / axes.tensor;
   if (has_parts && part > 1 && part < copies && copies % part == 0) {
     secondary.push_back(copies / part);
   } else if (has_parts && part <= 1 && hosts > 1) {
@@ -277,15 +287,35 @@ bool Search::IsBeaten(const LayoutAxes& axes, double bytes) const {
   });
 }
 
+config::PretrainConfig Search::Resolved(config::PretrainConfig config) const {
+  SetPlannedDevice(planner_.is_gpu, &config);
+  ResolveDefaults(&config);
+  return config;
+}
+
+// The order of ZB-V follows from how long its passes take, to a thousandth of a forward pass.
+absl::Status Search::WritePassCosts(config::PretrainConfig* config) const {
+  if (ToScheduleKind(config->parallel()) != ScheduleKind::kZeroBubbleV) return absl::OkStatus();
+  const config::PretrainConfig resolved = Resolved(*config);
+  const int64_t vocab_size = ToRunOptions(resolved, vocab_size_).trainer.model.padded_vocab_size;
+  MEGATRON_ASSIGN_OR_RETURN(const ActionCosts costs,
+                            PredictPassCosts(resolved, vocab_size, *planner_.hardware,
+                                             *planner_.program, *planner_.kernels));
+  for (const double cost : {costs.forward, costs.backward_input, costs.backward_weight}) {
+    const double parts = std::max(1.0, std::round(cost / costs.forward * kPartsOfAPass));
+    config->mutable_parallel()->add_pipeline_pass_costs(parts / kPartsOfAPass);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<FoundLayout> Search::Plan(const LayoutAxes& axes) const {
   FoundLayout found;
   found.axes = axes;
   found.config = config_;
   ApplyLayout(axes, planner_.is_gpu, &found.config);
   MEGATRON_RETURN_IF_ERROR(CheckLayout(found.config));
-  config::PretrainConfig resolved = found.config;
-  SetPlannedDevice(planner_.is_gpu, &resolved);
-  ResolveDefaults(&resolved);
+  MEGATRON_RETURN_IF_ERROR(WritePassCosts(&found.config));
+  const config::PretrainConfig resolved = Resolved(found.config);
   const RunOptions options = ToRunOptions(resolved, vocab_size_);
   MEGATRON_ASSIGN_OR_RETURN(const RunPlan plan, PlanRun(options));
   for (const RankPlan& stage : plan.stages) {
@@ -399,7 +429,7 @@ absl::StatusOr<LayoutPredictor> Search::MakePredictor() const {
   MEGATRON_ASSIGN_OR_RETURN(
       PlannedRun run,
       ToPlannedRun(resolved_, options.trainer.model.padded_vocab_size, *planner_.program));
-  run.program.set_gradient_bytes(SentGradientBytes(config_.parallel()));
+  run.program.set_gradient_bytes(SentGradientBytes(config_));
   return LayoutPredictor(planner_, std::move(run), LayoutOverlaps(config_, planner_.is_gpu));
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "megatron/train/costs/layer_shape.h"
+#include "megatron/train/recipes/hybrid_layers.h"
 #include "megatron/train/recipes/one_stack_rules.h"
 
 namespace megatron {
@@ -11,6 +12,7 @@ namespace {
 class Gpt : public ModelRules {
  public:
   ModelKind kind() const override { return ModelKind::kGpt; }
+  void ResolveDefaults(config::ModelConfig* model) const override { ResolveHybridLayers(model); }
   void Check(ConfigChecker& check) const override { CheckOneStack(check); }
   SampleFilling filling() const override { return SampleFilling::kNone; }
 

@@ -1,0 +1,101 @@
+#include "megatron/ops/causal_conv.h"
+
+#include <algorithm>
+
+#include "absl/functional/function_ref.h"
+#include "glog/logging.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/ops/checks.h"
+#include "megatron/ops/cpu/causal_conv_kernels.h"
+#include "megatron/ops/cpu/isa.h"
+#include "megatron/ops/cpu/workspace.h"
+
+namespace megatron::ops {
+namespace {
+
+static_assert(kConvTaps == kMostConvTaps);
+
+void Check(const Stream& stream, const Tensor& cu_seqlens, const CausalConvInputs& in,
+           const Tensor& y_TGK) {
+  CheckFloating(in.x_TGK);
+  CHECK(in.x_TGK.rank() == 3 && in.weight_GKW.rank() == 3) << in.x_TGK << " " << in.weight_GKW;
+  CHECK(!RunsOnCuda(stream)) << "there is no kernel for CUDA devices";
+  const DType dtype = in.x_TGK.dtype();
+  const int64_t groups = in.x_TGK.dim(1), channels = in.x_TGK.dim(2), taps = in.weight_GKW.dim(2);
+  CHECK(taps >= 1 && taps <= kMostConvTaps) << taps << " taps";
+  CheckTensor(stream, in.x_TGK, dtype, in.x_TGK.shape());
+  CHECK(in.x_TGK.stride(-1) == 1 || channels == 1) << in.x_TGK;
+  CheckContiguous(stream, in.weight_GKW, dtype, {groups, channels, taps});
+  if (!in.bias_GK.empty()) CheckContiguous(stream, in.bias_GK, dtype, {groups, channels});
+  CheckContiguous(stream, y_TGK, dtype, in.x_TGK.shape());
+  CheckContiguous(stream, cu_seqlens, DType::kInt32, cu_seqlens.shape());
+}
+
+ConvProblem ProblemOf(const Tensor& cu_seqlens, const CausalConvInputs& in, const Tensor& y_TGK) {
+  ConvProblem problem;
+  problem.dtype = in.x_TGK.dtype();
+  problem.cu_seqlens = cu_seqlens.data<int32_t>();
+  problem.sequences = cu_seqlens.numel() - 1;
+  problem.channels = in.x_TGK.dim(2);
+  problem.taps = in.weight_GKW.dim(2);
+  problem.x = in.x_TGK.raw();
+  problem.token_stride = in.x_TGK.stride(0);
+  problem.group_stride = in.x_TGK.stride(1);
+  problem.weight = in.weight_GKW.raw();
+  problem.bias = in.bias_GK.raw();
+  problem.y = y_TGK.raw();
+  problem.y_stride = in.x_TGK.dim(1) * in.x_TGK.dim(2);
+  CHECK_EQ(problem.cu_seqlens[problem.sequences], in.x_TGK.dim(0));
+  return problem;
+}
+
+// Calls body(group, first channel, number of channels) for blocks of channels, in parallel. A block
+// goes through all tokens, so that its sums have the order of the tokens.
+void ForEachBlock(const Stream& stream, const Tensor& x_TGK,
+                  absl::FunctionRef<void(int64_t, int64_t, int64_t)> body) {
+  const int64_t channels = x_TGK.dim(2);
+  const int64_t blocks = (channels + kConvChannels - 1) / kConvChannels;
+  stream.pool()->ParallelFor(x_TGK.dim(1) * blocks, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = i % blocks * kConvChannels;
+      body(i / blocks, first, std::min(kConvChannels, channels - first));
+    }
+  });
+}
+
+}  // namespace
+
+void CausalConvForward(const Stream& stream, const Tensor& cu_seqlens, const CausalConvInputs& in,
+                       const Tensor& y_TGK) {
+  Check(stream, cu_seqlens, in, y_TGK);
+  if (!RunsOnCpu(stream)) return;
+  const ConvProblem problem = ProblemOf(cu_seqlens, in, y_TGK);
+  const auto kernel =
+      ActiveIsa() == CpuIsa::kAvx512 ? avx512::CausalConvForward : avx2::CausalConvForward;
+  ForEachBlock(stream, in.x_TGK, [&](int64_t group, int64_t first, int64_t count) {
+    kernel(problem, group, first, count, Workspace(WorkspaceKind::kPrivate, kConvScratch));
+  });
+}
+
+void CausalConvBackward(const Stream& stream, const Tensor& cu_seqlens, const CausalConvInputs& in,
+                        const Tensor& dy_TGK, const CausalConvInputs& gradients) {
+  Check(stream, cu_seqlens, in, dy_TGK);
+  CheckTensor(stream, gradients.x_TGK, in.x_TGK.dtype(), in.x_TGK.shape());
+  CheckContiguous(stream, gradients.weight_GKW, DType::kFloat32, in.weight_GKW.shape());
+  CHECK_EQ(gradients.bias_GK.empty(), in.bias_GK.empty());
+  if (!in.bias_GK.empty())
+    CheckContiguous(stream, gradients.bias_GK, DType::kFloat32, in.bias_GK.shape());
+  if (!RunsOnCpu(stream)) return;
+  for (int d = 0; d < 2; ++d) CHECK_EQ(gradients.x_TGK.stride(d), in.x_TGK.stride(d));
+  ConvProblem problem = ProblemOf(cu_seqlens, in, dy_TGK);
+  problem.dx = gradients.x_TGK.raw();
+  problem.dweight = gradients.weight_GKW.data<float>();
+  if (!in.bias_GK.empty()) problem.dbias = gradients.bias_GK.data<float>();
+  const auto kernel =
+      ActiveIsa() == CpuIsa::kAvx512 ? avx512::CausalConvBackward : avx2::CausalConvBackward;
+  ForEachBlock(stream, in.x_TGK, [&](int64_t group, int64_t first, int64_t count) {
+    kernel(problem, group, first, count, Workspace(WorkspaceKind::kPrivate, kConvScratch));
+  });
+}
+
+}  // namespace megatron::ops

@@ -1,0 +1,35 @@
+// The kernels of gated_norm.h for one part of a row.
+#ifndef MEGATRON_OPS_CPU_GATED_NORM_KERNELS_H_
+#define MEGATRON_OPS_CPU_GATED_NORM_KERNELS_H_
+
+#include <cstdint>
+
+#include "megatron/tensor/dtype.h"
+
+namespace megatron::ops {
+
+struct GatedPart {
+  DType dtype = DType::kFloat32;
+  int64_t width = 0;
+  float epsilon = 0;
+  bool norm_before_gate = false;
+  const void *x = nullptr, *z = nullptr, *gamma = nullptr;
+  void* y = nullptr;
+  // Backward.
+  const void* dy = nullptr;
+  void *dx = nullptr, *dz = nullptr;
+  float* dgamma = nullptr;  // +=
+};
+
+namespace avx2 {
+void GatedPartForward(const GatedPart& part);
+void GatedPartBackward(const GatedPart& part);
+}  // namespace avx2
+namespace avx512 {
+void GatedPartForward(const GatedPart& part);
+void GatedPartBackward(const GatedPart& part);
+}  // namespace avx512
+
+}  // namespace megatron::ops
+
+#endif  // MEGATRON_OPS_CPU_GATED_NORM_KERNELS_H_

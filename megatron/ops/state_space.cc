@@ -1,0 +1,153 @@
+#include "megatron/ops/state_space.h"
+
+#include <algorithm>
+
+#include "glog/logging.h"
+#include "megatron/ops/checks.h"
+#include "megatron/ops/cpu/isa.h"
+#include "megatron/ops/cpu/packed_sequences.h"
+#include "megatron/ops/cpu/state_space_kernels.h"
+#include "megatron/ops/cpu/workspace.h"
+
+namespace megatron::ops {
+namespace {
+
+static_assert(kChunkTokens == kStateSpaceChunk);
+
+// Adds of the sums of a head: those of the step's bias, of a_log and of skip.
+constexpr int kSums = 3;
+
+void CheckLastDim(const Tensor& x) {
+  CHECK(x.stride(-1) == 1 || x.dim(-1) == 1) << "the last dim of " << x << " is not contiguous";
+}
+
+// Checks tensors that have tokens: the inputs, or their gradients.
+void CheckTokens(const Stream& stream, const StateSpaceInputs& like, const StateSpaceInputs& x) {
+  const DType dtype = like.x_TGRP.dtype();
+  CheckTensor(stream, x.x_TGRP, dtype, like.x_TGRP.shape());
+  const int64_t tokens = like.x_TGRP.dim(0), groups = like.x_TGRP.dim(1);
+  const Shape state = {tokens, groups, like.b_TGN.dim(2)};
+  CheckTensor(stream, x.b_TGN, dtype, state);
+  CheckTensor(stream, x.c_TGN, dtype, state);
+  CheckTensor(stream, x.step_TGR, dtype, {tokens, groups, like.x_TGRP.dim(2)});
+  for (const Tensor* tensor : {&x.x_TGRP, &x.b_TGN, &x.c_TGN, &x.step_TGR}) CheckLastDim(*tensor);
+}
+
+void Check(const Stream& stream, const Tensor& cu_seqlens, const StateSpaceInputs& in,
+           const Tensor& y_TGRP) {
+  CheckFloating(in.x_TGRP);
+  CHECK(in.x_TGRP.rank() == 4 && in.b_TGN.rank() == 3) << in.x_TGRP << " " << in.b_TGN;
+  CHECK(!RunsOnCuda(stream)) << "there is no kernel for CUDA devices";
+  CheckTokens(stream, in, in);
+  const DType dtype = in.x_TGRP.dtype();
+  const Shape heads = {in.x_TGRP.dim(1) * in.x_TGRP.dim(2)};
+  for (const Tensor* tensor : {&in.step_bias_H, &in.a_log_H, &in.skip_H})
+    CheckContiguous(stream, *tensor, dtype, heads);
+  CheckContiguous(stream, y_TGRP, dtype, in.x_TGRP.shape());
+  CheckContiguous(stream, cu_seqlens, DType::kInt32, cu_seqlens.shape());
+}
+
+StateSpaceProblem ProblemOf(const StateSpaceInputs& in, const Tensor& states) {
+  StateSpaceProblem problem;
+  problem.dtype = in.x_TGRP.dtype();
+  problem.groups = in.x_TGRP.dim(1);
+  problem.group_heads = in.x_TGRP.dim(2);
+  problem.channels = in.x_TGRP.dim(3);
+  problem.state = in.b_TGN.dim(2);
+  problem.x = OperandOf(in.x_TGRP);
+  problem.b = OperandOf(in.b_TGN);
+  problem.c = OperandOf(in.c_TGN);
+  problem.decay = {StepOperandOf(in.step_TGR), in.step_bias_H.raw(), in.a_log_H.raw()};
+  problem.skip = in.skip_H.raw();
+  problem.states = states.data<float>();
+  return problem;
+}
+
+// Adds the sums of all places to the gradients of a head's parameters, in their order.
+void AddSums(const Tensor& sums, const StateSpaceInputs& gradients) {
+  const Tensor* const outs[kSums] = {&gradients.step_bias_H, &gradients.a_log_H, &gradients.skip_H};
+  const int64_t places = sums.dim(0), heads = sums.dim(1);
+  for (int k = 0; k < kSums; ++k) {
+    float* const out = outs[k]->data<float>();
+    for (int64_t head = 0; head < heads; ++head) {
+      float sum = 0;
+      for (int64_t place = 0; place < places; ++place)
+        sum += sums.data<float>()[(place * heads + head) * kSums + k];
+      out[head] += sum;
+    }
+  }
+}
+
+}  // namespace
+
+Shape StateSpaceStates(const StateSpaceInputs& in) {
+  return {ChunkPlaces(in.x_TGRP.dim(0)), in.x_TGRP.dim(1) * in.x_TGRP.dim(2),
+          PaddedChunk(in.b_TGN.dim(2)), PaddedChunk(in.x_TGRP.dim(3))};
+}
+
+Shape StateSpaceSums(const StateSpaceInputs& in) {
+  return {ChunkPlaces(in.x_TGRP.dim(0)), in.x_TGRP.dim(1) * in.x_TGRP.dim(2), kSums};
+}
+
+void StateSpaceForward(const Stream& stream, const Tensor& cu_seqlens, const StateSpaceInputs& in,
+                       const Tensor& states, const Tensor& y_TGRP) {
+  Check(stream, cu_seqlens, in, y_TGRP);
+  CheckContiguous(stream, states, DType::kFloat32, StateSpaceStates(in));
+  if (!RunsOnCpu(stream)) return;
+  const bool wide = ActiveIsa() == CpuIsa::kAvx512;
+  const auto carry = wide ? avx512::StateSpaceCarry : avx2::StateSpaceCarry;
+  const auto forward = wide ? avx512::StateSpaceChunkForward : avx2::StateSpaceChunkForward;
+  StateSpaceProblem problem = ProblemOf(in, states);
+  problem.y = OperandOf(y_TGRP);
+  const int64_t tokens = in.x_TGRP.dim(0), floats = StateSpaceScratchFloats(problem);
+  const PackedSequences sequences(cu_seqlens, tokens);
+  ForEachSequence(stream, sequences, problem.groups * problem.group_heads,
+                  [&](int64_t begin, int64_t end, int64_t head) {
+                    carry(problem, begin, end, head, Workspace(WorkspaceKind::kPrivate, floats));
+                  });
+  ForEachChunk(stream, sequences, tokens, problem.groups,
+               [&](const TokenChunk& chunk, int64_t group) {
+                 forward(problem, chunk, group, Workspace(WorkspaceKind::kPrivate, floats));
+               });
+}
+
+void StateSpaceBackward(const Stream& stream, const Tensor& cu_seqlens, const StateSpaceInputs& in,
+                        const Tensor& dy_TGRP, const StateSpaceScratch& scratch,
+                        const StateSpaceInputs& gradients) {
+  Check(stream, cu_seqlens, in, dy_TGRP);
+  CheckTokens(stream, in, gradients);
+  for (const Tensor* tensor : {&gradients.step_bias_H, &gradients.a_log_H, &gradients.skip_H})
+    CheckContiguous(stream, *tensor, DType::kFloat32, in.skip_H.shape());
+  for (const Tensor* tensor : {&scratch.states, &scratch.state_gradients})
+    CheckContiguous(stream, *tensor, DType::kFloat32, StateSpaceStates(in));
+  CheckContiguous(stream, scratch.sums, DType::kFloat32, StateSpaceSums(in));
+  if (!RunsOnCpu(stream)) return;
+  const bool wide = ActiveIsa() == CpuIsa::kAvx512;
+  const auto carry = wide ? avx512::StateSpaceCarry : avx2::StateSpaceCarry;
+  const auto carry_back = wide ? avx512::StateSpaceCarryBack : avx2::StateSpaceCarryBack;
+  const auto backward = wide ? avx512::StateSpaceChunkBackward : avx2::StateSpaceChunkBackward;
+  StateSpaceProblem problem = ProblemOf(in, scratch.states);
+  problem.dy = OperandOf(dy_TGRP);
+  problem.dx = OperandOf(gradients.x_TGRP);
+  problem.db = OperandOf(gradients.b_TGN);
+  problem.dc = OperandOf(gradients.c_TGN);
+  problem.dstep = StepOperandOf(gradients.step_TGR);
+  problem.state_gradients = scratch.state_gradients.data<float>();
+  problem.sums = scratch.sums.data<float>();
+  std::fill_n(problem.sums, scratch.sums.numel(), 0.0f);
+  const int64_t tokens = in.x_TGRP.dim(0), floats = StateSpaceScratchFloats(problem);
+  const PackedSequences sequences(cu_seqlens, tokens);
+  ForEachSequence(stream, sequences, problem.groups * problem.group_heads,
+                  [&](int64_t begin, int64_t end, int64_t head) {
+                    float* const memory = Workspace(WorkspaceKind::kPrivate, floats);
+                    carry(problem, begin, end, head, memory);
+                    carry_back(problem, begin, end, head, memory);
+                  });
+  ForEachChunk(stream, sequences, tokens, problem.groups,
+               [&](const TokenChunk& chunk, int64_t group) {
+                 backward(problem, chunk, group, Workspace(WorkspaceKind::kPrivate, floats));
+               });
+  AddSums(scratch.sums, gradients);
+}
+
+}  // namespace megatron::ops
