@@ -1,0 +1,192 @@
+// A chunk's tokens as packed matrices, the decay of states over them, and products of matrices that
+// are zero behind the diagonal.
+//
+// Only sources of cpu_kernel_library include it (see vec.h).
+#ifndef MEGATRON_OPS_CPU_CHUNK_TILE_H_
+#define MEGATRON_OPS_CPU_CHUNK_TILE_H_
+
+#include <cstdint>
+
+#include "megatron/ops/cpu/attention_tile.h"
+#include "megatron/ops/cpu/packed_rows.h"
+#include "megatron/ops/cpu/token_chunks.h"
+#include "megatron/ops/cpu/vec.h"
+
+namespace megatron::ops::MEGATRON_ISA {
+
+// Takes pieces of scratch memory one after the other.
+class Pieces {
+ public:
+  explicit Pieces(float* scratch) : next_(scratch) {}
+  float* Take(int64_t count) {
+    float* const piece = next_;
+    next_ += count;
+    return piece;
+  }
+
+ private:
+  float* next_;
+};
+
+template <typename T>
+T* At(const ChunkOperand& x, int64_t token, int64_t group, int64_t head) {
+  return static_cast<T*>(x.data) + token * x.token_stride + group * x.group_stride +
+         head * x.head_stride;
+}
+
+template <typename T>
+float ElementOf(const void* x, int64_t i) {
+  return Sum(LoadPartial(static_cast<const T*>(x) + i, 1));
+}
+
+template <typename T>
+void StoreElement(const ChunkOperand& x, int64_t token, int64_t group, int64_t head, float value) {
+  StorePartial(At<T>(x, token, group, head), Set(value), 1);
+}
+
+// ln(1 + exp(x)), where 1 + exp(-|x|) may be rounded to 1.
+MEGATRON_INLINE Vec Softplus(Vec x) {
+  const Vec u = Exp(Zero() - Abs(x)), w = Set(1.0f) + u, d = w - Set(1.0f);
+  const Vec log = Select(Less(Zero(), d), Log(w) * (u / d), u);
+  return Max(Zero(), x) + log;
+}
+
+inline float Logistic(float x) { return 1 / (1 + __builtin_expf(-x)); }
+
+// A chunk that is not the first of its sequence has a place among the states at the beginnings of
+// chunks: that of the kChunkTokens rows of the batch in which it begins, where no other such chunk
+// does.
+inline int64_t PlaceOf(const TokenChunk& chunk) { return chunk.begin / kChunkTokens; }
+inline int64_t NextPlaceOf(const TokenChunk& chunk) {
+  return (chunk.begin + kChunkTokens) / kChunkTokens;
+}
+
+inline TokenChunk ChunkAt(int64_t begin, int64_t end, int64_t at) {
+  TokenChunk chunk;
+  chunk.begin = at;
+  chunk.count = end - at < kChunkTokens ? end - at : kChunkTokens;
+  chunk.first = at == begin;
+  chunk.last = at + chunk.count == end;
+  return chunk;
+}
+
+// The decay of a head's state over some of a chunk's tokens. Behind the last token steps are 0.
+struct Decays {
+  float raw[kChunkTokens];   // with the bias
+  float step[kChunkTokens];  // softplus of it
+  // Logarithm of the decay from the chunk's beginning, the token's own step included.
+  float log_decay[kChunkTokens];
+  float from_begin[kChunkTokens];  // the same decay
+  float to_end[kChunkTokens];      // the decay behind the token
+  float rate;                      // exp(a_log)
+  float whole;                     // the decay over the chunk
+};
+
+template <typename T>
+void FillDecays(const DecayOperands& in, int64_t group_heads, const TokenChunk& chunk, int64_t head,
+                Decays* decays) {
+  const int64_t group = head / group_heads, of_group = head % group_heads;
+  const float bias = ElementOf<T>(in.bias, head);
+  for (int64_t i = 0; i < kChunkTokens; ++i) decays->raw[i] = 0;
+  for (int64_t i = 0; i < chunk.count; ++i)
+    decays->raw[i] = ElementOf<T>(At<T>(in.raw, chunk.begin + i, group, of_group), 0) + bias;
+  for (int64_t i = 0; i < kChunkTokens; i += kLanes)
+    Store(decays->step + i, Softplus(Load(decays->raw + i)));
+  for (int64_t i = chunk.count; i < kChunkTokens; ++i) decays->step[i] = 0;
+  decays->rate = __builtin_expf(ElementOf<T>(in.a_log, head));
+  float sum = 0;
+  for (int64_t i = 0; i < kChunkTokens; ++i) {
+    sum -= decays->step[i] * decays->rate;
+    decays->log_decay[i] = sum;
+  }
+  for (int64_t i = 0; i < kChunkTokens; i += kLanes) {
+    const Vec log_decay = Load(decays->log_decay + i);
+    Store(decays->from_begin + i, Exp(log_decay));
+    Store(decays->to_end + i, Exp(Set(sum) - log_decay));
+  }
+  decays->whole = decays->from_begin[kChunkTokens - 1];
+}
+
+// Returns the decay of the state from behind the tokens j + lane to the i-th; 0 for tokens behind
+// the i-th.
+MEGATRON_INLINE Vec DecayBetween(const Decays& decays, int64_t i, int64_t j) {
+  const int seen = i + 1 - j < kLanes ? static_cast<int>(i + 1 - j) : kLanes;
+  const Vec decay = Exp(Set(decays.log_decay[i]) - Load(decays.log_decay + j));
+  return Select(FirstLanes(seen), decay, Zero());
+}
+
+// Returns x of the tokens j + lane in front of the i-th; 0 for the others. No decay lies between a
+// token and itself: its part of the decays' gradients would cancel but for rounding errors, which
+// may be larger than the parts of the others.
+MEGATRON_INLINE Vec InFrontOf(int64_t i, int64_t j, Vec x) {
+  const int seen = i - j < kLanes ? static_cast<int>(i - j) : kLanes;
+  return Select(FirstLanes(seen), x, Zero());
+}
+
+// Packs a chunk's rows of one head or group, with zeros behind them.
+template <typename T>
+void Pack(const ChunkOperand& x, const TokenChunk& chunk, int64_t group, int64_t head,
+          int64_t width, int64_t padded, float* out) {
+  for (int64_t i = 0; i < chunk.count; ++i)
+    Widen(At<T>(x, chunk.begin + i, group, head), width, 1, padded, out + i * padded);
+  Clear((PaddedChunk(chunk.count) - chunk.count) * padded, out + chunk.count * padded);
+}
+
+// out = each row of `in` times its factor.
+inline void ScaleRows(const float* in, const float* factor, int64_t rows, int64_t width,
+                      float* out) {
+  for (int64_t i = 0; i < rows; ++i) {
+    const Vec f = Set(factor[i]);
+    for (int64_t d = 0; d < width; d += kLanes)
+      Store(out + i * width + d, Load(in + i * width + d) * f);
+  }
+}
+
+inline float DotProduct(const float* a, const float* b, int64_t width) {
+  Vec sum = Zero();
+  for (int64_t d = 0; d < width; d += kLanes) sum = Fma(Load(a + d), Load(b + d), sum);
+  return Sum(sum);
+}
+
+inline void ScaleAll(float factor, int64_t count, float* x) {
+  for (int64_t i = 0; i < count; i += kLanes) Store(x + i, Load(x + i) * Set(factor));
+}
+
+inline void CopyAll(const float* in, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; i += kLanes) Store(out + i, Load(in + i));
+}
+
+inline void AddAll(const float* in, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; i += kLanes) Store(out + i, Load(out + i) + Load(in + i));
+}
+
+// Depths of products of matrices (attention_tile.h).
+struct All {
+  int64_t depth;
+  Depth operator()(int64_t, int64_t, int64_t) const { return {0, depth}; }
+};
+// The result's elements behind the diagonal are not needed.
+struct LowerResult {
+  int64_t depth;
+  Depth operator()(int64_t m, int64_t n, int64_t) const {
+    return n >= m + kTileRows ? Depth{0, 0} : Depth{0, depth};
+  }
+};
+// The left matrix, or its transpose, is zero behind the diagonal.
+struct LowerLeft {
+  Depth operator()(int64_t m, int64_t, int64_t) const { return {0, m + kTileRows}; }
+};
+struct LowerLeftTransposed {
+  int64_t rows;
+  Depth operator()(int64_t m, int64_t, int64_t) const { return {m, rows}; }
+};
+
+// sum[left width, right width] += over rows, the outer products of rows of the two.
+inline void AddOuterProducts(int64_t rows, Matrix<const float> left, Matrix<const float> right,
+                             float* sum) {
+  MatrixProduct<true, true>(left.stride, right.stride, All{rows}, left, right, {sum, right.stride});
+}
+
+}  // namespace megatron::ops::MEGATRON_ISA
+
+#endif  // MEGATRON_OPS_CPU_CHUNK_TILE_H_

@@ -1,0 +1,89 @@
+// Loops over the sequences of a packed batch, on the CPU.
+#ifndef MEGATRON_OPS_CPU_PACKED_SEQUENCES_H_
+#define MEGATRON_OPS_CPU_PACKED_SEQUENCES_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+#include "glog/logging.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/ops/cpu/token_chunks.h"
+#include "megatron/tensor/stream.h"
+#include "megatron/tensor/tensor.h"
+
+namespace megatron::ops {
+
+// The sequences that cu_seqlens says.
+struct PackedSequences {
+  const int32_t* begins = nullptr;
+  int64_t count = 0;
+
+  PackedSequences(const Tensor& cu_seqlens, int64_t tokens)
+      : begins(cu_seqlens.data<int32_t>()), count(cu_seqlens.numel() - 1) {
+    CHECK(begins[0] == 0 && begins[count] == tokens)
+        << "sequences of " << begins[count] << " tokens, not of " << tokens;
+  }
+};
+
+// Returns the operand of kernels that is a tensor [T, G, width] or [T, G, R, width].
+inline ChunkOperand OperandOf(const Tensor& x) {
+  ChunkOperand operand;
+  operand.data = x.raw();
+  operand.token_stride = x.stride(0);
+  operand.group_stride = x.stride(1);
+  if (x.rank() == 4) operand.head_stride = x.stride(2);
+  return operand;
+}
+// The same for one number of each head, [T, G, R].
+inline ChunkOperand StepOperandOf(const Tensor& x_TGR) {
+  ChunkOperand operand = OperandOf(x_TGR);
+  operand.head_stride = 1;
+  return operand;
+}
+
+// The number of places of the states at the beginnings of chunks.
+inline int64_t ChunkPlaces(int64_t tokens) { return (tokens + kChunkTokens - 1) / kChunkTokens; }
+
+// Calls body(begin, end, head) for each sequence and head, in parallel.
+inline void ForEachSequence(
+    const Stream& stream, const PackedSequences& sequences, int64_t heads,
+    absl::FunctionRef<void(int64_t begin, int64_t end, int64_t head)> body) {
+  stream.pool()->ParallelFor(sequences.count * heads, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t sequence = i / heads;
+      body(sequences.begins[sequence], sequences.begins[sequence + 1], i % heads);
+    }
+  });
+}
+
+// Calls body(chunk, group) for each chunk and group, in parallel. The chunks that begin in the same
+// kChunkTokens rows are one thread's, in their order.
+inline void ForEachChunk(const Stream& stream, const PackedSequences& sequences, int64_t tokens,
+                         int64_t groups,
+                         absl::FunctionRef<void(const TokenChunk& chunk, int64_t group)> body) {
+  stream.pool()->ParallelFor(ChunkPlaces(tokens) * groups, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t from = i / groups * kChunkTokens, to = from + kChunkTokens;
+      const int32_t* const ends = sequences.begins + 1;
+      for (int64_t s = std::upper_bound(ends, ends + sequences.count, from) - ends;
+           s < sequences.count && sequences.begins[s] < to; ++s) {
+        const int64_t begin = sequences.begins[s], end = sequences.begins[s + 1];
+        const int64_t before = std::max<int64_t>(0, from - begin);
+        for (int64_t at = begin + ChunkPlaces(before) * kChunkTokens; at < std::min(end, to);
+             at += kChunkTokens) {
+          TokenChunk chunk;
+          chunk.begin = at;
+          chunk.count = std::min(kChunkTokens, end - at);
+          chunk.first = at == begin;
+          chunk.last = at + chunk.count == end;
+          body(chunk, i % groups);
+        }
+      }
+    }
+  });
+}
+
+}  // namespace megatron::ops
+
+#endif  // MEGATRON_OPS_CPU_PACKED_SEQUENCES_H_
