@@ -279,6 +279,35 @@ std::vector<Traveller> TravellersOf(const LayerContext& ctx,
 
 }  // namespace
 
+namespace {
+
+// The context in which all ranks are one team.
+struct OneTeam {
+  MicroBatch batch;
+  LayerContext ctx;
+
+  explicit OneTeam(const LayerContext& of_teams) : batch(*of_teams.batch), ctx(of_teams) {
+    const int team_size = batch.context.team_size;
+    CHECK(team_size == 1 || team_size == ctx.context_group.size()) << "teams of " << team_size;
+    batch.context.team_size = ctx.context_group.size();
+    ctx.batch = &batch;
+  }
+};
+
+}  // namespace
+
+void ExchangeAllToHeads(const LayerContext& ctx, const Tensor& mine, const Tensor& all) {
+  const OneTeam team(ctx);
+  Arena::Scope scope(ctx.scratch);
+  FinishToHeads(team.ctx, StartToHeads(team.ctx, {{&team.batch.context, mine, all}}, {0, 1}));
+}
+
+void ExchangeAllToTokens(const LayerContext& ctx, const Tensor& mine, const Tensor& all) {
+  const OneTeam team(ctx);
+  Arena::Scope scope(ctx.scratch);
+  FinishToTokens(team.ctx, StartToTokens(team.ctx, {{&team.batch.context, mine, all}}, {0, 1}));
+}
+
 void ExchangeToHeads(const LayerContext& ctx, const std::vector<StripedTensor>& tensors) {
   Arena::Scope scope(ctx.scratch);
   FinishToHeads(ctx, StartToHeads(ctx, TravellersOf(ctx, tensors), {0, 1}));

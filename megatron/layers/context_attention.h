@@ -76,6 +76,12 @@ struct StripedTensor {
 void ExchangeToHeads(const LayerContext& ctx, const std::vector<StripedTensor>& tensors);
 void ExchangeToTokens(const LayerContext& ctx, const std::vector<StripedTensor>& tensors);
 
+// The same exchange for all of the micro-batch's tokens, in whichever way they are dealt out, where
+// all ranks are one team or each is one of its own: between [T, G, ...] of this rank's tokens and
+// [C T, G / C, ...] of all. What is of all ranks is contiguous.
+void ExchangeAllToHeads(const LayerContext& ctx, const Tensor& mine, const Tensor& all);
+void ExchangeAllToTokens(const LayerContext& ctx, const Tensor& mine, const Tensor& all);
+
 }  // namespace megatron
 
 #endif  // MEGATRON_LAYERS_CONTEXT_ATTENTION_H_
