@@ -1,6 +1,7 @@
 #include "megatron/train/config/layer_pattern.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status_matchers.h"
@@ -43,6 +44,26 @@ TEST(LayerPatternTest, LayersSeeWindowsAndRotateAsTheirFieldsSay) {
   EXPECT_THAT(RotaryLayers(model), IsOkAndHolds(ElementsAre(true, true, true, false)));
   model.set_no_rope_freq("[1,0]*2");
   EXPECT_THAT(RotaryLayers(model), IsOkAndHolds(ElementsAre(false, true, false, true)));
+}
+
+TEST(LayerPatternTest, HybridLayersHaveALetterEach) {
+  config::ModelConfig model;
+  for (const std::string pattern : {"M", "M-G-*E", "****"}) {
+    model.set_hybrid_layer_pattern(pattern);
+    EXPECT_THAT(HybridLayers(model), IsOkAndHolds(pattern));
+  }
+  const std::pair<std::string, std::string> wrong[] = {
+      {"", "has no layers"},
+      {"M-D", "found \"D\""},
+      {"m", "found \"m\""},
+      {"M-|M-", "parallel.pipeline_model_parallel_layout"},
+      {"M*/MM", "no multi-token prediction"},
+      {std::string("M\0", 2), "\\x00"}};
+  for (const auto& [pattern, message] : wrong) {
+    model.set_hybrid_layer_pattern(pattern);
+    EXPECT_THAT(HybridLayers(model),
+                StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr(message)));
+  }
 }
 
 TEST(LayerPatternTest, ListsAreRepeatedAndJoined) {

@@ -62,7 +62,7 @@ TEST(ModelRulesTest, T5HasTwoStacksAndTheOthersHaveOne) {
 }
 
 TEST(ModelRulesTest, EachLayerOfEachStackHasProducts) {
-  for (const char* name : {"gpt_demo", "bert_demo", "t5_demo", "moe_tiny"}) {
+  for (const char* name : {"gpt_demo", "bert_demo", "t5_demo", "moe_tiny", "hybrid_tiny"}) {
     const config::ModelConfig model = Model(name);
     EXPECT_EQ(
         static_cast<int64_t>(
