@@ -1,0 +1,188 @@
+// Speed of the recurrences of Mamba-2 and of gated delta nets in the shapes of published layers,
+// beside the peak of the same threads' arithmetic, measured in turn: `of_peak` is the share of it.
+// A multiply-add counts as two operations, and those that the chunked form needs are counted.
+#include <chrono>
+
+#include "benchmark/benchmark.h"
+#include "megatron/base/thread_pool.h"
+#include "megatron/ops/cpu/fma_peak.h"
+#include "megatron/ops/gated_delta.h"
+#include "megatron/ops/host_tensor.h"
+#include "megatron/ops/state_space.h"
+
+namespace megatron::ops {
+namespace {
+
+constexpr DType kF32 = DType::kFloat32;
+constexpr int64_t kTokens = 2048;
+constexpr double kChunk = 64;
+
+template <typename Body>
+double Seconds(const Body& body) {
+  const auto start = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+template <typename Op>
+void Compare(benchmark::State& state, ThreadPool* pool, double operations, const Op& op) {
+  op();
+  double seconds = 0, peak_seconds = 0;
+  for (auto _ : state) {
+    const double of_op = Seconds(op);
+    seconds += of_op;
+    peak_seconds += operations / MeasureFmaPeak(pool);
+    state.SetIterationTime(of_op);
+  }
+  state.counters["FLOP/s"] =
+      benchmark::Counter(operations, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["of_peak"] = peak_seconds / seconds;
+}
+
+HostTensor CuSeqlens() {
+  HostTensor cu_seqlens({2}, DType::kInt32);
+  cu_seqlens.Set(1, kTokens);
+  return cu_seqlens;
+}
+
+// Groups, heads of each, channels of a head, size of the state.
+struct StateSpaceCase {
+  int64_t groups, heads, channels, state;
+
+  double Forward() const {
+    const double g = static_cast<double>(groups), h = static_cast<double>(groups * heads),
+                 p = static_cast<double>(channels), n = static_cast<double>(state);
+    return kTokens * (g * kChunk * n + h * (kChunk * p + 4 * n * p));
+  }
+  double Backward() const {
+    const double g = static_cast<double>(groups), h = static_cast<double>(groups * heads),
+                 p = static_cast<double>(channels), n = static_cast<double>(state);
+    return kTokens * (3 * g * kChunk * n + h * (2 * kChunk * p + 10 * n * p));
+  }
+};
+const StateSpaceCase kStateSpaces[] = {{8, 2, 64, 128}, {1, 8, 64, 128}, {4, 4, 64, 64}};
+
+struct StateSpaceOperands {
+  HostTensor packed, gradients, parameters, parameter_gradients, y, states, state_gradients, sums,
+      cu_seqlens = CuSeqlens();
+  StateSpaceInputs in, out;
+
+  explicit StateSpaceOperands(const StateSpaceCase& c)
+      : packed(HostTensor::Normal({kTokens, c.groups, Width(c)}, kF32, 1)),
+        gradients({kTokens, c.groups, Width(c)}, kF32),
+        parameters(HostTensor::Normal({3, c.groups * c.heads}, kF32, 2)),
+        parameter_gradients({3, c.groups * c.heads}, kF32),
+        y(HostTensor::Normal({kTokens, c.groups, c.heads, c.channels}, kF32, 3)),
+        states(StateSpaceStates(Parts(c, packed, parameters)), kF32),
+        state_gradients(states.tensor().shape(), kF32),
+        sums(StateSpaceSums(Parts(c, packed, parameters)), kF32),
+        in(Parts(c, packed, parameters)),
+        out(Parts(c, gradients, parameter_gradients)) {}
+
+  static int64_t Width(const StateSpaceCase& c) {
+    return c.heads * c.channels + 2 * c.state + c.heads;
+  }
+  static StateSpaceInputs Parts(const StateSpaceCase& c, const HostTensor& x,
+                                const HostTensor& of_heads) {
+    const int64_t b = c.heads * c.channels, step = b + 2 * c.state;
+    const Tensor& all = x.tensor();
+    return {all.Slice(2, 0, b).SplitDim(2, c.channels),
+            all.Slice(2, b, b + c.state),
+            all.Slice(2, b + c.state, step),
+            all.Slice(2, step, Width(c)),
+            of_heads.tensor().Select(0, 0),
+            of_heads.tensor().Select(0, 1),
+            of_heads.tensor().Select(0, 2)};
+  }
+};
+
+void BM_StateSpaceForward(benchmark::State& state) {
+  const StateSpaceCase& c = kStateSpaces[state.range(0)];
+  ThreadPool pool(AvailableCores());
+  const StateSpaceOperands x(c);
+  Compare(state, &pool, c.Forward(),
+          [&] { StateSpaceForward(Stream::Cpu(&pool), x.cu_seqlens, x.in, x.states, x.y); });
+}
+BENCHMARK(BM_StateSpaceForward)->DenseRange(0, 2)->UseManualTime();
+
+void BM_StateSpaceBackward(benchmark::State& state) {
+  const StateSpaceCase& c = kStateSpaces[state.range(0)];
+  ThreadPool pool(AvailableCores());
+  const StateSpaceOperands x(c);
+  Compare(state, &pool, c.Backward(), [&] {
+    StateSpaceBackward(Stream::Cpu(&pool), x.cu_seqlens, x.in, x.y,
+                       {x.states, x.state_gradients, x.sums}, x.out);
+  });
+}
+BENCHMARK(BM_StateSpaceBackward)->DenseRange(0, 2)->UseManualTime();
+
+// Key heads, value heads of each, widths of a key and of a value head.
+struct DeltaCase {
+  int64_t groups, heads, key, value;
+
+  double Forward() const {
+    const double g = static_cast<double>(groups), h = static_cast<double>(groups * heads),
+                 k = static_cast<double>(key), v = static_cast<double>(value);
+    return kTokens * (2 * g * kChunk * k + h * (6 * k * v + 2 * kChunk * v));
+  }
+  double Backward() const {
+    const double g = static_cast<double>(groups), h = static_cast<double>(groups * heads),
+                 k = static_cast<double>(key), v = static_cast<double>(value);
+    return kTokens * (8 * g * kChunk * k + h * (18 * k * v + 6 * kChunk * v));
+  }
+};
+const DeltaCase kDeltas[] = {{4, 2, 128, 128}, {8, 1, 64, 64}};
+
+struct DeltaOperands {
+  HostTensor packed, gradients, parameters, parameter_gradients, out, states, sums,
+      cu_seqlens = CuSeqlens();
+  GatedDeltaInputs in, of_gradients;
+
+  explicit DeltaOperands(const DeltaCase& c)
+      : packed(HostTensor::Normal({kTokens, c.groups, Width(c)}, kF32, 1)),
+        gradients({kTokens, c.groups, Width(c)}, kF32),
+        parameters(HostTensor::Normal({2, c.groups * c.heads}, kF32, 2)),
+        parameter_gradients({2, c.groups * c.heads}, kF32),
+        out(HostTensor::Normal({kTokens, c.groups, c.heads, c.value}, kF32, 3)),
+        states(GatedDeltaStates(Parts(c, packed, parameters)), kF32),
+        sums(GatedDeltaTokenSums(Parts(c, packed, parameters)), kF32),
+        in(Parts(c, packed, parameters)),
+        of_gradients(Parts(c, gradients, parameter_gradients)) {}
+
+  static int64_t Width(const DeltaCase& c) { return 2 * c.key + c.heads * c.value + 2 * c.heads; }
+  static GatedDeltaInputs Parts(const DeltaCase& c, const HostTensor& x,
+                                const HostTensor& of_heads) {
+    const int64_t beta = 2 * c.key + c.heads * c.value;
+    const Tensor& all = x.tensor();
+    return {all.Slice(2, 0, c.key),
+            all.Slice(2, c.key, 2 * c.key),
+            all.Slice(2, 2 * c.key, beta).SplitDim(2, c.value),
+            all.Slice(2, beta, beta + c.heads),
+            all.Slice(2, beta + c.heads, Width(c)),
+            of_heads.tensor().Select(0, 0),
+            of_heads.tensor().Select(0, 1)};
+  }
+};
+
+void BM_GatedDeltaForward(benchmark::State& state) {
+  const DeltaCase& c = kDeltas[state.range(0)];
+  ThreadPool pool(AvailableCores());
+  const DeltaOperands x(c);
+  Compare(state, &pool, c.Forward(),
+          [&] { GatedDeltaForward(Stream::Cpu(&pool), x.cu_seqlens, x.in, x.out); });
+}
+BENCHMARK(BM_GatedDeltaForward)->DenseRange(0, 1)->UseManualTime();
+
+void BM_GatedDeltaBackward(benchmark::State& state) {
+  const DeltaCase& c = kDeltas[state.range(0)];
+  ThreadPool pool(AvailableCores());
+  const DeltaOperands x(c);
+  Compare(state, &pool, c.Backward(), [&] {
+    GatedDeltaBackward(Stream::Cpu(&pool), x.cu_seqlens, x.in, x.out, {x.states, x.sums},
+                       x.of_gradients);
+  });
+}
+BENCHMARK(BM_GatedDeltaBackward)->DenseRange(0, 1)->UseManualTime();
+
+}  // namespace
+}  // namespace megatron::ops
