@@ -101,7 +101,9 @@ void DataParallel::Release(int block) {
 
 // Backward takes the blocks of a part of the model in descending order.
 void DataParallel::StartBringingSum(int index) {
-  if (index < 0 || !is_alone_ || shards_gradients() || !options_.overlap_grad_reduce) return;
+  if (index < 0 || !is_alone_ || shards_gradients() || rounds_sums() ||
+      !options_.overlap_grad_reduce)
+    return;
   BucketGroup& bucket_group = bucket_groups_[index];
   if (bucket_group.trained_elements == 0 || bucket_group.ends == 0 ||
       bucket_group.ends == micro_batches_ * bucket_group.blocks ||
@@ -133,7 +135,7 @@ void DataParallel::BeginGradients(int block) {
     LimitReductions(0);
   }
   bucket_group.gradients = gradients_pool_.Allocate(DType::kFloat32, bucket_group.trained_elements);
-  if (shards_gradients() || bucket_group.ends == 0) {
+  if (shards_gradients() || rounds_sums() || bucket_group.ends == 0) {
     ops::Zero(stream_, bucket_group.gradients.tensor);
   } else {
     BringSum(bucket_group, stream_);
@@ -160,8 +162,9 @@ void DataParallel::EndGradients(int block) {
 
 void DataParallel::StartReduce(int index) {
   BucketGroup& bucket_group = bucket_groups_[index];
+  // Sums that are kept in bf16 are sent as they are.
   const bool rounds =
-      options_.gradient_dtype != DType::kFloat32 &&
+      options_.gradient_dtype != DType::kFloat32 && (shards_gradients() || !rounds_sums()) &&
       std::any_of(
           bucket_group.buckets.begin(), bucket_group.buckets.end(), [&](const Bucket* bucket) {
             if (IsFrozen(bucket->section)) return false;
@@ -203,11 +206,11 @@ void DataParallel::SumPartialGradient(const FlatParameter& flat) {
   if (!is_partial) return;
   const Tensor stored = buffers_->Gradients(bucket, range);
   PooledTensor staged;
-  if (weights_on_host()) {
-    staged = gradients_pool_.Allocate(DType::kFloat32, range.size());
+  if (gradients_on_host()) {
+    staged = gradients_pool_.Allocate(sum_dtype(), range.size());
     CopyFromOrToHost(stored, staged.tensor, stream_);
   }
-  const Tensor& gradient = weights_on_host() ? staged.tensor : stored;
+  const Tensor& gradient = gradients_on_host() ? staged.tensor : stored;
   if (sharding.partial.contains(Axis::kTensor)) {
     const ProcessGroup& tensor = sharding.expert_grid ? groups_.expert_tensor
                                  : sharding.tensor_replicas > 1
@@ -218,7 +221,7 @@ void DataParallel::SumPartialGradient(const FlatParameter& flat) {
   if (sharding.partial.contains(Axis::kExpert))
     groups_.expert.AllReduce(gradient, ReduceOp::kSum, stream_);
   if (parameter.tied) groups_.tied_embedding.AllReduce(gradient, ReduceOp::kSum, stream_);
-  if (weights_on_host()) CopyFromOrToHost(staged.tensor, stored, stream_);
+  if (gradients_on_host()) CopyFromOrToHost(staged.tensor, stored, stream_);
   gradients_pool_.Free(&staged);
 }
 

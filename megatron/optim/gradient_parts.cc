@@ -20,15 +20,17 @@ void GradientParts::StartStep(int64_t micro_batches, float scale, bool in_order)
   micro_batches_ = micro_batches;
   scale_ = scale;
   ended_.assign(ended_.size(), 0);
+  const bool reduces_parts =
+      groups_.data.size() > 1 || (ReducesEachMicroBatch() && micro_batches > 1);
   source_ = groups_.context.size() > 1      ? Source::kNone
-            : groups_.data.size() > 1       ? Source::kRanks
+            : reduces_parts                 ? Source::kReduced
             : micro_batches > 1 && in_order ? Source::kFirstMicroBatches
                                             : Source::kNone;
 }
 
 double GradientParts::part_share() const {
   CHECK(has_parts());
-  if (source_ == Source::kRanks) return 1 / part_factor();
+  if (source_ == Source::kReduced) return 1 / part_factor();
   return static_cast<double>(micro_batches_ / 2) / static_cast<double>(micro_batches_);
 }
 
@@ -37,8 +39,11 @@ double GradientParts::part_share() const {
 double GradientParts::part_factor() const {
   CHECK(has_parts());
   if (source_ == Source::kFirstMicroBatches) return 1 / (part_share() * part_share());
-  const bool each_micro_batch = buffers_.shards(DataSharding::kGradients);
-  return static_cast<double>(groups_.data.size() * (each_micro_batch ? micro_batches_ : 1));
+  return static_cast<double>(groups_.data.size() * (ReducesEachMicroBatch() ? micro_batches_ : 1));
+}
+
+bool GradientParts::ReducesEachMicroBatch() const {
+  return buffers_.shards(DataSharding::kGradients) || buffers_.rounds_gradients();
 }
 
 bool GradientParts::Counts(const FlatParameter& flat) const {
@@ -51,7 +56,7 @@ bool GradientParts::Counts(const FlatParameter& flat) const {
 
 void GradientParts::BeforeReduce(const Bucket& bucket, const Tensor& whole,
                                  const Stream& stream) const {
-  if (source_ != Source::kRanks) return;
+  if (source_ != Source::kReduced) return;
   for (int i = bucket.first_parameter; i < bucket.last_parameter; ++i) {
     const FlatParameter& flat = buffers_.parameters()[i];
     if (!Counts(flat)) continue;
@@ -75,7 +80,7 @@ void GradientParts::AddWhole(const Tensor& scratch, const Stream& stream) const 
   for (const FlatParameter& flat : buffers_.parameters()) {
     if (!Counts(flat)) continue;
     const FlatRange mine = MainReplicaRange(buffers_, flat, groups_);
-    const int64_t most = buffers_.options().weights_on_host ? scratch.numel() : mine.size();
+    const int64_t most = buffers_.copies_gradients() ? scratch.numel() : mine.size();
     for (FlatRange part = {mine.begin, 0}; part.begin < mine.end; part.begin = part.end) {
       part.end = std::min(mine.end, part.begin + most);
       ops::SumOfSquares(stream, scale_,

@@ -2,8 +2,9 @@
 // batch. Their difference says how noisy gradients are (gradient_noise.h).
 //
 // With several data-parallel ranks the parts are what each of them reduces: its share of the batch,
-// or where gradients are sharded its micro-batches one by one. On one data-parallel rank the part
-// is the first half of the micro-batches, whose gradient lies in memory between two backward
+// or where gradients are sharded, or kept in bf16, its micro-batches one by one. On one
+// data-parallel rank the parts are the micro-batches where gradients are kept in bf16. Otherwise the
+// part is the first half of the micro-batches, whose gradient lies in memory between two backward
 // passes. So nothing is computed twice. A step of one micro-batch on one rank has no parts. Neither
 // have steps with context parallelism, whose ranks hold parts of the same samples, and those of one
 // data-parallel rank whose schedule puts gradients of weights off.
@@ -47,13 +48,15 @@ class GradientParts {
   // reduces them, and behind each micro-batch's last gradient of a block.
   void BeforeReduce(const Bucket& bucket, const Tensor& whole, const Stream& stream) const;
   void AfterMicroBatch(int block, const Stream& stream);
-  // Adds the squares of the whole batch's gradients, which are complete. Those in host memory come
-  // through `scratch`, which is fp32, flat and on the device.
+  // Adds the squares of the whole batch's gradients, which are complete. Those that are not on the
+  // device as fp32 come through `scratch`, which is fp32, flat and on the device.
   void AddWhole(const Tensor& scratch, const Stream& stream) const;
 
  private:
-  enum class Source { kNone, kRanks, kFirstMicroBatches };
+  enum class Source { kNone, kReduced, kFirstMicroBatches };
 
+  // Whether what a rank reduces are the gradients of one micro-batch.
+  bool ReducesEachMicroBatch() const;
   bool Counts(const FlatParameter& flat) const;
 
   const ParameterBuffers& buffers_;

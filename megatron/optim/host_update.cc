@@ -8,21 +8,23 @@
 
 namespace megatron {
 
-absl::StatusOr<std::unique_ptr<HostUpdate>> HostUpdate::Create(const Stream& stream,
-                                                               int64_t most_elements,
-                                                               std::optional<DType> weights_dtype,
-                                                               bool reads_weights, int threads,
-                                                               MemoryLedger* ledger) {
+absl::StatusOr<std::unique_ptr<HostUpdate>> HostUpdate::Create(
+    const Stream& stream, int64_t most_elements, std::optional<DType> gradients_dtype,
+    std::optional<DType> weights_dtype, bool reads_weights, int threads, MemoryLedger* ledger) {
   CHECK(stream.device().type != DeviceType::kCpu);
-  std::unique_ptr<HostUpdate> update(new HostUpdate(stream, reads_weights, threads));
+  std::unique_ptr<HostUpdate> update(
+      new HostUpdate(stream, gradients_dtype.has_value(), reads_weights, threads));
   const auto take = [&](DType dtype) {
     return PinnedBuffer::Create(stream.device(), most_elements * SizeOf(dtype),
                                 "host/optimizer staging", ledger);
   };
+  CHECK(weights_dtype.has_value() || !gradients_dtype.has_value());
   if (!weights_dtype.has_value()) return update;
   update->slots_.resize(2);
   for (Slot& slot : update->slots_) {
-    MEGATRON_ASSIGN_OR_RETURN(slot.gradients, take(DType::kFloat32));
+    if (gradients_dtype.has_value()) {
+      MEGATRON_ASSIGN_OR_RETURN(slot.gradients, take(*gradients_dtype));
+    }
     MEGATRON_ASSIGN_OR_RETURN(slot.weights, take(*weights_dtype));
     if (stream.is_meta()) continue;
     const int device = stream.device().index;
@@ -44,7 +46,8 @@ HostUpdate::~HostUpdate() {
 }
 
 HostPart HostUpdate::In(const Slot& slot, const HostPart& part) const {
-  return {slot.gradients.At(0, part.gradients.dtype(), part.gradients.shape()),
+  return {fetches_gradients_ ? slot.gradients.At(0, part.gradients.dtype(), part.gradients.shape())
+                             : part.gradients,
           slot.weights.At(0, part.weights.dtype(), part.weights.shape())};
 }
 
@@ -53,7 +56,7 @@ void HostUpdate::Fetch(const HostPart& part, const Slot& slot) {
   const HostPart host = In(slot, part);
   // Whoever waits for what is fetched also waits for the weights that the slot had before.
   slot.sent->HoldBack(*to_host_);
-  EnqueueCopyOnCuda(to_host_.get(), part.gradients, host.gradients);
+  if (fetches_gradients_) EnqueueCopyOnCuda(to_host_.get(), part.gradients, host.gradients);
   if (reads_weights_) EnqueueCopyOnCuda(to_host_.get(), part.weights, host.weights);
   slot.fetched->Record(*to_host_);
 }

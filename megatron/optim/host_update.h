@@ -1,5 +1,5 @@
-// HostUpdate: updates of elements of which gradients and weights lie on a device, and masters and
-// states in host memory.
+// HostUpdate: updates of elements of which gradients and weights, or weights alone, lie on a device,
+// and masters and states in host memory.
 //
 //   host_update.Run(parts, meanwhile, [&](size_t i, const HostPart& part, const Stream& host) {
 //     ...
@@ -40,22 +40,21 @@ struct HostPart {
 class HostUpdate {
  public:
   // Takes page-locked memory for parts of at most `most_elements`. `stream` is that of the device.
-  // Without a `weights_dtype` all parts lie in host memory, and nothing is taken; when Run is called,
-  // the host has waited for all copies from and to them. The update, which `reads_weights` or only
-  // writes them, has `threads` threads. Fails where the system locks no more memory.
-  static absl::StatusOr<std::unique_ptr<HostUpdate>> Create(const Stream& stream,
-                                                            int64_t most_elements,
-                                                            std::optional<DType> weights_dtype,
-                                                            bool reads_weights, int threads,
-                                                            MemoryLedger* ledger);
+  // Gradients or weights without a dtype lie in host memory, for which nothing is taken; when Run is
+  // called, the host has waited for all copies from and to them. Gradients have a dtype only if
+  // weights have. The update, which `reads_weights` or only writes them, has `threads` threads.
+  // Fails where the system locks no more memory.
+  static absl::StatusOr<std::unique_ptr<HostUpdate>> Create(
+      const Stream& stream, int64_t most_elements, std::optional<DType> gradients_dtype,
+      std::optional<DType> weights_dtype, bool reads_weights, int threads, MemoryLedger* ledger);
   // Waits for the transfers.
   ~HostUpdate();
 
   // Calls update(i, copy, host) for each part in turn, where `copy` is the host's copy of parts[i]
-  // and `host` the stream to use. The gradients of the copy are those of the device. Its weights
-  // are the device's if the update reads them, and undefined otherwise; those that it has afterwards
-  // are sent. Where all parts lie in host memory, the copy is the part. `meanwhile` is called once, when
-  // the first gradients are on their way.
+  // and `host` the stream to use. The gradients of the copy are those of the part. Its weights are
+  // the device's if the update reads them, and undefined otherwise; those that it has afterwards are
+  // sent. Where all parts lie in host memory, the copy is the part. `meanwhile` is called once, when
+  // the first transfers are on their way.
   void Run(absl::Span<const HostPart> parts, absl::FunctionRef<void()> meanwhile,
            absl::FunctionRef<void(size_t, const HostPart&, const Stream&)> update);
 
@@ -66,15 +65,18 @@ class HostUpdate {
     std::unique_ptr<CudaEvent> fetched, sent;
   };
 
-  HostUpdate(const Stream& stream, bool reads_weights, int threads)
-      : stream_(stream), reads_weights_(reads_weights), pool_(threads) {}
+  HostUpdate(const Stream& stream, bool fetches_gradients, bool reads_weights, int threads)
+      : stream_(stream),
+        fetches_gradients_(fetches_gradients),
+        reads_weights_(reads_weights),
+        pool_(threads) {}
   // Returns the part's places in the slot.
   HostPart In(const Slot& slot, const HostPart& part) const;
   void Fetch(const HostPart& part, const Slot& slot);
   void Send(const HostPart& part, const Slot& slot);
 
   const Stream stream_;
-  const bool reads_weights_;
+  const bool fetches_gradients_, reads_weights_;
   ThreadPool pool_;
   std::vector<Slot> slots_;  // two, or none where parts lie in host memory
   // Null on the meta device and where there are no slots.

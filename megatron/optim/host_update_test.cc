@@ -65,8 +65,8 @@ class HostUpdateTest : public testing::Test {
 
 TEST_F(HostUpdateTest, EachPartIsUpdatedWithWhatTheDeviceHasAndSentBack) {
   Fill();
-  const auto update =
-      *HostUpdate::Create(stream_, kPartElements, DType::kFloat32, true, 2, nullptr);
+  const auto update = *HostUpdate::Create(stream_, kPartElements, DType::kFloat32, DType::kFloat32,
+                                          true, 2, nullptr);
   const int64_t waits = CountsOfEmulatedCuda().host_waits;
   for (int step = 1; step <= 3; ++step) {
     std::vector<size_t> order;
@@ -94,7 +94,8 @@ TEST_F(HostUpdateTest, EachPartIsUpdatedWithWhatTheDeviceHasAndSentBack) {
 
 TEST_F(HostUpdateTest, PartsInHostMemoryAreUpdatedThere) {
   MemoryLedger ledger;
-  const auto update = *HostUpdate::Create(stream_, kPartElements, std::nullopt, true, 2, &ledger);
+  const auto update =
+      *HostUpdate::Create(stream_, kPartElements, std::nullopt, std::nullopt, true, 2, &ledger);
   EXPECT_EQ(ledger.current_bytes(), 0);
   std::vector<float> weights(kElements), gradients(kElements);
   for (int64_t i = 0; i < kElements; ++i) {
@@ -122,8 +123,8 @@ TEST_F(HostUpdateDeathTest, ChangingWeightsThatAreBeingSentEndsTheProgram) {
   Fill();
   EXPECT_DEATH(
       {
-        const auto update =
-            *HostUpdate::Create(stream_, kPartElements, DType::kFloat32, true, 1, nullptr);
+        const auto update = *HostUpdate::Create(stream_, kPartElements, DType::kFloat32,
+                                                DType::kFloat32, true, 1, nullptr);
         float* sent = nullptr;
         const HostPart part = Parts()[0];
         update->Run(
@@ -139,7 +140,8 @@ TEST_F(HostUpdateDeathTest, ChangingWeightsThatAreBeingSentEndsTheProgram) {
 
 TEST_F(HostUpdateTest, MemoryThatCannotBeLockedIsAnError) {
   LimitPageLockedMemory(39);
-  EXPECT_THAT(HostUpdate::Create(stream_, kPartElements, DType::kFloat32, true, 1, nullptr),
+  EXPECT_THAT(HostUpdate::Create(stream_, kPartElements, DType::kFloat32, DType::kFloat32, true, 1,
+                                 nullptr),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("40 bytes for host/optimizer staging")));
   LimitPageLockedMemory(std::numeric_limits<int64_t>::max());

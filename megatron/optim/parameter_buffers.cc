@@ -28,6 +28,8 @@ Tensor All(const Buffer& buffer, DType dtype) {
 constexpr int64_t kStateAlignment = 64;
 // The elements of masters in host memory that are rounded, or made of remainders, at once.
 constexpr int64_t kRoundedElements = 1 << 16;
+// The elements of rounded gradients in host memory that come to the device at once.
+constexpr int64_t kArrivingElements = 1 << 20;
 
 std::optional<size_t> FindRemainder(const std::vector<OptimizerState>& states) {
   for (size_t i = 0; i < states.size(); ++i) {
@@ -70,7 +72,7 @@ ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
   // A file of nothing is none.
   const bool has_file = options.host_part_in_file && !in_file.empty();
   CHECK(!options.weights_in_file || options.weights_on_host);
-  if (has_file || !options.host_part_in_file || options.weights_on_host)
+  if (has_file || !options.host_part_in_file || gradients_on_host())
     host_elements_ = PlanHostElements(optimized);
   if (has_file && host_elements_ > 0) {
     CHECK(options.unit == ShardUnit::kElement) << "extents would cut parameters";
@@ -82,12 +84,17 @@ ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
   const int64_t frozen =
       shards(DataSharding::kGradients) ? layout_.trained_shard_begin : layout_.trained_begin;
   const int64_t gradient_bytes =
-      (elements(DataSharding::kGradients) - frozen) * SizeOf(DType::kFloat32);
-  if (options.weights_on_host) {
+      (elements(DataSharding::kGradients) - frozen) * SizeOf(options.main_grads_dtype);
+  CHECK(!copies_gradients() || options.bucket_size == 0) << options.bucket_size;
+  CHECK(!rounds_gradients() || options.unit == ShardUnit::kElement);
+  if (gradients_on_host()) {
     CHECK(device.type != DeviceType::kCpu) << "the CPU's memory is the host's";
     CHECK_EQ(host_elements_, optimized) << "masters and states stay on the device";
+    CHECK(shards(DataSharding::kGradients) || !shards(DataSharding::kStates));
+    CHECK(!options.shards_states_by_parts);
+  }
+  if (options.weights_on_host) {
     CHECK(shards(DataSharding::kWeights) || !shards(DataSharding::kStates));
-    CHECK(!options.shards_states_by_parts && options.bucket_size == 0);
     if (options.weights_in_file && weight_bytes > 0) {
       weight_file_ = std::make_unique<StateFile>(
           std::vector<DType>{options.model_dtype}, elements(DataSharding::kWeights),
@@ -95,10 +102,15 @@ ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
     } else {
       host_weights_ = Lock(weight_bytes, "host/weights", ledger);
     }
-    host_gradients_ = Lock(gradient_bytes, "host/gradients", ledger);
+  }
+  if (gradients_on_host()) host_gradients_ = Lock(gradient_bytes, "host/gradients", ledger);
+  if (gradients_on_host() && rounds_gradients()) {
+    const int64_t most = std::min(kArrivingElements, layout_.num_elements);
+    arriving_gradients_ =
+        Buffer(device, most * SizeOf(options.main_grads_dtype), "gradients/arriving", ledger);
   }
   weights_ = Buffer(device, options.weights_on_host ? 0 : weight_bytes, "weights", ledger);
-  gradients_ = Buffer(device, options.weights_on_host ? 0 : gradient_bytes, "gradients", ledger);
+  gradients_ = Buffer(device, gradients_on_host() ? 0 : gradient_bytes, "gradients", ledger);
   const int64_t on_device = optimized - host_elements_;
   const auto take_on_host = [&](DType dtype, const std::string& name) {
     if (host_elements_ == 0 || state_file_ != nullptr) return Buffer();
@@ -122,7 +134,7 @@ ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
     const Shape& shape = flat.parameter->sharding.local_shape;
     if (!shards(DataSharding::kWeights) && !options.weights_on_host)
       flat.parameter->data = Weights(bucket, flat.range).View(shape);
-    if (!shards(DataSharding::kGradients) && !options.weights_on_host && !IsFrozen(bucket.section))
+    if (!shards(DataSharding::kGradients) && !copies_gradients() && !IsFrozen(bucket.section))
       flat.parameter->grad = Gradients(bucket, flat.range).View(shape);
   }
 }
@@ -193,17 +205,35 @@ Tensor ParameterBuffers::Weights(const Bucket& bucket, const FlatRange& range) c
 }
 
 Tensor ParameterBuffers::Gradients(const Bucket& bucket, const FlatRange& range) const {
-  const int64_t offset = GradientPosition(bucket, range.begin) * SizeOf(DType::kFloat32);
-  return options_.weights_on_host ? host_gradients_.At(offset, DType::kFloat32, {range.size()})
-                                  : gradients_.At(offset, DType::kFloat32, {range.size()});
+  const DType dtype = options_.main_grads_dtype;
+  const int64_t offset = GradientPosition(bucket, range.begin) * SizeOf(dtype);
+  return gradients_on_host() ? host_gradients_.At(offset, dtype, {range.size()})
+                             : gradients_.At(offset, dtype, {range.size()});
 }
 
 Tensor ParameterBuffers::GradientsOnDevice(const Bucket& bucket, const FlatRange& range,
                                            const Tensor& scratch, const Stream& stream) const {
   const Tensor gradients = Gradients(bucket, range);
-  if (!options_.weights_on_host) return gradients;
+  if (!copies_gradients()) return gradients;
   const Tensor copy = scratch.Slice(0, 0, range.size());
-  if (!stream.is_meta()) EnqueueCopyOnCuda(stream.cuda(), gradients, copy);
+  if (!gradients_on_host()) {
+    ops::Copy(stream, gradients, copy);
+    return copy;
+  }
+  const auto arrive = [&](const Tensor& from, const Tensor& to) {
+    if (!stream.is_meta()) EnqueueCopyOnCuda(stream.cuda(), from, to);
+  };
+  if (!rounds_gradients()) {
+    arrive(gradients, copy);
+    return copy;
+  }
+  const Tensor arriving = All(arriving_gradients_, options_.main_grads_dtype);
+  for (int64_t begin = 0, end = 0; begin < range.size(); begin = end) {
+    end = std::min(range.size(), begin + arriving.numel());
+    const Tensor piece = arriving.Slice(0, 0, end - begin);
+    arrive(gradients.Slice(0, begin, end), piece);
+    ops::Copy(stream, piece, copy.Slice(0, begin, end));
+  }
   return copy;
 }
 
@@ -336,7 +366,7 @@ Tensor ParameterBuffers::weights() const {
   return host_weights_.At(0, options_.model_dtype, {bytes / SizeOf(options_.model_dtype)});
 }
 
-Tensor ParameterBuffers::gradients() const { return All(gradients_, DType::kFloat32); }
+Tensor ParameterBuffers::gradients() const { return All(gradients_, options_.main_grads_dtype); }
 
 Tensor ParameterBuffers::masters() const { return All(masters_, DType::kFloat32); }
 

@@ -17,11 +17,15 @@
 //
 // Weights cover all parameters, or where they are sharded this rank's shards, and gradients cover
 // the same of those that are not frozen. A frozen parameter has neither masters nor states. While
-// the buffers live, the `data` and `grad` of the parameters are views of weights and gradients that
-// are stored whole on the device; DataParallel binds the others while they are there.
+// the buffers live, the `data` and `grad` of the parameters are views of weights, and of gradients
+// in fp32, that are stored whole on the device; DataParallel binds the others while they are there.
 //
 // All weights and gradients of this rank may lie in page-locked host memory, along with all masters
-// and states, or with these in a file. Weights may be in a file of their own instead.
+// and states, or with these in a file. Weights may be in a file of their own instead, or stay on
+// the device.
+//
+// Gradients that are kept in bf16 are those of all micro-batches so far, rounded; those of one are
+// fp32, and DataParallel has them while a block's backward runs.
 //
 // On the meta device everything works and no memory is taken.
 #ifndef MEGATRON_OPTIM_PARAMETER_BUFFERS_H_
@@ -68,8 +72,12 @@ struct ParameterBuffersOptions {
   // Whether that part is in a file, which OpenStateFile makes; with ShardUnit::kElement alone.
   bool host_part_in_file = false;
   int64_t extent_elements = StateFile::kExtentElements;  // those of the file
-  // Whether weights and gradients lie in host memory; not on the CPU. Weights are sharded then, or
-  // nothing is, and host_fraction is 1. The ledger names them "host/weights" and "host/gradients".
+  DType main_grads_dtype = DType::kFloat32;              // that of gradients; or kBFloat16
+  // Whether gradients lie in host memory; not on the CPU. They are sharded then, or nothing is, and
+  // host_fraction is 1. The ledger names them "host/gradients".
+  bool gradients_on_host = false;
+  // Whether weights and gradients lie in host memory. Weights are sharded then, or nothing is. The
+  // ledger names them "host/weights" and "host/gradients".
   bool weights_on_host = false;
   // Whether these weights are in a file instead, which OpenWeightFile makes, with extents as the
   // other file has. The ledger has "host/weight extents" then, and no weights.
@@ -177,8 +185,8 @@ class ParameterBuffers {
   Tensor MastersOnDevice(const Bucket& bucket, const FlatRange& range, const Tensor& scratch,
                          const Stream& stream) const;
 
-  // Returns gradients on the device: they themselves or, where they lie in host memory, a copy in
-  // `scratch`, which is fp32, flat and on the device. The copy is enqueued.
+  // Returns gradients on the device in fp32: they themselves or, where copies_gradients(), a copy
+  // in `scratch`, which is fp32, flat and on the device. The copy is enqueued.
   Tensor GradientsOnDevice(const Bucket& bucket, const FlatRange& range, const Tensor& scratch,
                            const Stream& stream) const;
 
@@ -199,6 +207,11 @@ class ParameterBuffers {
   // Whether some masters are not on the device as fp32.
   bool has_masters_elsewhere() const { return has_masters_on_host() || remainder_.has_value(); }
 
+  bool gradients_on_host() const { return options_.gradients_on_host || options_.weights_on_host; }
+  // Whether gradients are kept in fewer bits than they are computed in.
+  bool rounds_gradients() const { return options_.main_grads_dtype != DType::kFloat32; }
+  // Whether gradients are not on the device as fp32.
+  bool copies_gradients() const { return gradients_on_host() || rounds_gradients(); }
   bool shards(DataSharding what) const { return options_.sharding >= what; }
   bool has_masters() const { return has_masters_; }
   const ParameterBuffersOptions& options() const { return options_; }
@@ -258,7 +271,8 @@ class ParameterBuffers {
   int64_t host_elements_ = 0;  // positions of the optimizer range in host memory: the first ones
   Buffer weights_, gradients_, masters_, host_masters_;
   PinnedBuffer host_weights_, host_gradients_;
-  absl::Status locked_;  // that of both
+  Buffer arriving_gradients_;  // pieces of rounded gradients that come from host memory
+  absl::Status locked_;        // that of both
   std::vector<Buffer> states_, host_states_;
   std::vector<std::vector<int64_t>> state_positions_;  // PlaceState's; empty for StateOwners::kAll
   std::unique_ptr<StateFile> state_file_, weight_file_;

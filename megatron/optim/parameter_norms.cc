@@ -56,8 +56,8 @@ void ParameterNorms::AddGradients(float scale, const Stream& stream) const {
   for (const FlatParameter& flat : buffers_.parameters()) {
     const FlatRange mine = MainReplicaRange(buffers_, flat, groups_);
     if (mine.size() == 0) continue;
-    // Those in host memory come in parts.
-    const int64_t most = buffers_.options().weights_on_host ? scratch().numel() : mine.size();
+    // Copies are made part by part.
+    const int64_t most = buffers_.copies_gradients() ? scratch().numel() : mine.size();
     for (FlatRange part = {mine.begin, 0}; part.begin < mine.end; part.begin = part.end) {
       part.end = std::min(mine.end, part.begin + most);
       ops::SumOfSquares(

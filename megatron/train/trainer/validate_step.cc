@@ -13,6 +13,21 @@
 #include "megatron/train/trainer/trainer.h"
 
 namespace megatron {
+namespace {
+
+// Gradients in fp32 or bf16, in this process's memory.
+bool AllFinite(const Tensor& gradients) {
+  const int64_t count = gradients.numel();
+  if (gradients.dtype() == DType::kBFloat16) {
+    const BFloat16* const values = gradients.data<BFloat16>();
+    return std::all_of(values, values + count,
+                       [](BFloat16 value) { return std::isfinite(ToFloat(value)); });
+  }
+  const float* const values = gradients.data<float>();
+  return std::all_of(values, values + count, [](float value) { return std::isfinite(value); });
+}
+
+}  // namespace
 
 bool Trainer::KeepsOwnGradients() const {
   const DataParallelOptions& options = options_.data_parallel;
@@ -22,8 +37,9 @@ bool Trainer::KeepsOwnGradients() const {
 bool Trainer::CanComputeForOthers() const {
   const bool whole =
       options_.sharding == DataSharding::kNone || options_.sharding == DataSharding::kStates;
-  return island_.data.size() > 1 && whole && !options_.data_parallel.overlap_grad_reduce &&
-         !GridOf(groups_).is_grid() && options_.model.transformer.moe.num_experts == 0;
+  return island_.data.size() > 1 && whole && !buffers_->copies_gradients() &&
+         !options_.data_parallel.overlap_grad_reduce && !GridOf(groups_).is_grid() &&
+         options_.model.transformer.moe.num_experts == 0;
 }
 
 uint32_t Trainer::ChecksumOfGradients(bool all, bool* finite) const {
@@ -33,12 +49,9 @@ uint32_t Trainer::ChecksumOfGradients(bool all, bool* finite) const {
     const FlatRange range = all ? bucket.range : buffers_->reduced_range(bucket);
     if (range.size() == 0) continue;
     const Tensor gradients = buffers_->Gradients(bucket, range);
-    const float* const values = gradients.data<float>();
-    crc = ExtendCrc32c(crc, absl::string_view(reinterpret_cast<const char*>(values),
+    crc = ExtendCrc32c(crc, absl::string_view(static_cast<const char*>(gradients.raw()),
                                               static_cast<size_t>(gradients.bytes())));
-    if (finite == nullptr || !*finite) continue;
-    *finite = std::all_of(values, values + gradients.numel(),
-                          [](float value) { return std::isfinite(value); });
+    if (finite != nullptr && *finite) *finite = AllFinite(gradients);
   }
   return crc;
 }
