@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <utility>
 
@@ -29,7 +30,11 @@ int OpenNew(const std::string& path) {
 
 bool IsAligned(int64_t value) { return value % BlockFile::kAlignment == 0; }
 
+std::atomic<BlockFileObserver*> observer = nullptr;
+
 }  // namespace
+
+void ObserveBlockFiles(BlockFileObserver* wanted) { observer = wanted; }
 
 absl::StatusOr<std::unique_ptr<BlockFile>> BlockFile::Create(const std::string& path, int64_t bytes,
                                                              const BlockFileOptions& options) {
@@ -92,6 +97,7 @@ int64_t BlockFile::Start(bool is_write, int64_t offset, char* memory, int64_t by
     waiting_.push_back(piece);
     ++transfers_[transfer].blocks;
   }
+  if (BlockFileObserver* const hears = observer) hears->Started(*this, transfer, is_write, bytes);
   Feed();
   return transfer;
 }
@@ -143,6 +149,7 @@ absl::Status BlockFile::Finish(int64_t transfer) {
   while (found->second.blocks > 0) TakeResult();
   const absl::Status status = std::move(found->second.status);
   transfers_.erase(found);
+  if (BlockFileObserver* const hears = observer) hears->Finished(*this, transfer);
   return status;
 }
 

@@ -93,6 +93,17 @@ class BlockFile {
   std::map<uint64_t, Piece> moving_;
 };
 
+// Hears of the transfers of all BlockFiles, on the threads that start and finish them, for tests
+// that count their time.
+class BlockFileObserver {
+ public:
+  virtual ~BlockFileObserver() = default;
+  virtual void Started(const BlockFile& file, int64_t transfer, bool is_write, int64_t bytes) = 0;
+  virtual void Finished(const BlockFile& file, int64_t transfer) = 0;
+};
+// The observer hears of them from now on; null: nobody does.
+void ObserveBlockFiles(BlockFileObserver* observer);
+
 }  // namespace megatron
 
 #endif  // MEGATRON_BASE_BLOCK_FILE_H_

@@ -22,6 +22,10 @@ double Seconds(const EmulatedCost& cost, const EmulatedRates& rates) {
       return cost.bytes / rates.link_bytes_per_second;
     case EmulatedEngine::kProcessor:
       return cost.operations / rates.updated_elements_per_second;
+    case EmulatedEngine::kDiskReads:
+      return cost.bytes / rates.disk_read_bytes_per_second;
+    case EmulatedEngine::kDiskWrites:
+      return cost.bytes / rates.disk_write_bytes_per_second;
   }
   LOG(FATAL) << "engine " << static_cast<int>(cost.engine);
 }
@@ -63,6 +67,14 @@ void EmulatedRecord::AddOfHost(const std::string& name, const EmulatedCost& cost
   auto& mine = of_stream_[kHostStream];
   mine.emplace_back(static_cast<int64_t>(mine.size()) + 1, works_.size() - 1);
   host_[kHostStream] = mine.back().first;
+}
+
+EmulatedPoint EmulatedRecord::AddOfDisk(const std::string& name, const EmulatedCost& cost) {
+  const int64_t stream = kHostStream - static_cast<int64_t>(cost.engine);
+  AddWork({name, stream, cost, {}}, {});
+  auto& mine = of_stream_[stream];
+  mine.emplace_back(static_cast<int64_t>(mine.size()) + 1, works_.size() - 1);
+  return {{stream, mine.back().first}};
 }
 
 EmulatedTimes PlayEmulated(const std::vector<EmulatedWork>& works, const EmulatedRates& rates) {

@@ -13,7 +13,8 @@
 // begin first.
 //
 // The host enqueues in no time. An update in host memory (optim/host_update.h) occupies the
-// processor. Communication between ranks takes no time.
+// processor. Transfers of a disk begin when the host starts them, in their order. Communication
+// between ranks takes no time.
 #ifndef MEGATRON_TENSOR_EMULATED_CLOCK_H_
 #define MEGATRON_TENSOR_EMULATED_CLOCK_H_
 
@@ -30,19 +31,19 @@
 namespace megatron {
 
 // What does an operation: the device's multiprocessors, its two engines for copies, one for each
-// direction, or the host's processor.
-enum class EmulatedEngine { kKernels, kToHost, kFromHost, kProcessor };
-inline constexpr size_t kNumEmulatedEngines = 4;
+// direction, the host's processor, or a disk, which reads and writes at the same time.
+enum class EmulatedEngine { kKernels, kToHost, kFromHost, kProcessor, kDiskReads, kDiskWrites };
+inline constexpr size_t kNumEmulatedEngines = 6;
 
 struct EmulatedCost {
   EmulatedEngine engine = EmulatedEngine::kKernels;
   double operations = 0;  // of floating-point numbers; of kProcessor, elements that it updates
-  double bytes = 0;       // of kKernels, those of all operands; of copies, those that are copied
+  double bytes = 0;       // of kKernels, those of all operands; of the others, those that are moved
 };
 
 struct EmulatedWork {
   std::string name;
-  int64_t stream = 0;  // 0: the host
+  int64_t stream = 0;  // 0: the host; less: a disk
   EmulatedCost cost;
   std::vector<size_t> after;  // the numbers of earlier works that it waits for
 };
@@ -58,6 +59,8 @@ class EmulatedRecord {
   void HostWaited(const EmulatedPoint& point);
   // The host did this, and nothing else meanwhile.
   void AddOfHost(const std::string& name, const EmulatedCost& cost);
+  // The host has started this transfer of a disk. Returns the point behind it.
+  EmulatedPoint AddOfDisk(const std::string& name, const EmulatedCost& cost);
 
   const std::vector<EmulatedWork>& works() const { return works_; }
 
@@ -75,6 +78,7 @@ struct EmulatedRates {
   double bytes_per_second = 0;             // of the device's memory
   double link_bytes_per_second = 0;        // of each direction
   double updated_elements_per_second = 0;  // by the processor
+  double disk_read_bytes_per_second = 0, disk_write_bytes_per_second = 0;
 };
 
 struct EmulatedTimes {

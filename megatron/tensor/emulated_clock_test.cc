@@ -72,6 +72,34 @@ TEST_F(EmulatedClockTest, EnginesWorkAtTheSameTime) {
   EXPECT_EQ(End(), 5);
 }
 
+// The host starts to read and to write, computes, waits for what is read, and computes again.
+TEST_F(EmulatedClockTest, ADiskReadsAndWritesWhileTheHostWorks) {
+  const auto transfer = [&](EmulatedEngine engine, double bytes) {
+    EmulatedCost cost;
+    cost.engine = engine;
+    cost.bytes = bytes;
+    return record_.AddOfDisk("transfer", cost);
+  };
+  EmulatedCost update;
+  update.engine = EmulatedEngine::kProcessor;
+  update.operations = 3;
+  transfer(EmulatedEngine::kDiskWrites, 30);
+  transfer(EmulatedEngine::kDiskReads, 10);
+  const EmulatedPoint read = transfer(EmulatedEngine::kDiskReads, 20);
+  record_.AddOfHost("update", update);
+  record_.HostWaited(read);
+  record_.AddOfHost("update", update);
+  EmulatedRates rates = kUnits;
+  rates.disk_read_bytes_per_second = 5;
+  rates.disk_write_bytes_per_second = 3;
+  const EmulatedTimes times = PlayEmulated(record_.works(), rates);
+  EXPECT_EQ(times.begin_and_end[0], Interval(0, 10));
+  EXPECT_EQ(times.begin_and_end[1], Interval(0, 2));
+  EXPECT_EQ(times.begin_and_end[2], Interval(2, 6));
+  EXPECT_EQ(times.begin_and_end[3], Interval(0, 3));
+  EXPECT_EQ(times.begin_and_end[4], Interval(6, 9));
+}
+
 TEST_F(EmulatedClockTest, AnEngineDoesOneOperationAtATime) {
   FromHost(1, 4);
   FromHost(2, 3);

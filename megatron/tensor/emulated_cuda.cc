@@ -46,6 +46,7 @@ using Clock = std::chrono::steady_clock;
 
 bool kernels_are_emulated = false;  // set before main
 std::atomic<bool> events_are_late{false};
+thread_local std::vector<std::string> ranges;  // of the host's work, that have begun
 std::atomic<int64_t> allocations{0}, host_waits{0};
 std::atomic<int64_t> most_page_locked{std::numeric_limits<int64_t>::max()};
 std::atomic<int64_t> most_on_device{int64_t{1} << 40};
@@ -353,14 +354,18 @@ int64_t CudaEvent::Nanoseconds(const CudaEvent& from, const CudaEvent& to) {
   return std::chrono::nanoseconds(RecordedIn(to).time - RecordedIn(from).time).count();
 }
 
-// The ranges of the host's work that take time are those of optim/host_update.h.
-void PushCudaRange(const std::string& name) {
+// The ranges of the host's work that take time are those of optim/host_update.h. What the host
+// waits for in a range, as an extent of a file, comes before the work.
+void PushCudaRange(const std::string& name) { ranges.push_back(name); }
+void PopCudaRange() {
+  if (ranges.empty()) return;
+  const std::string name = std::move(ranges.back());
+  ranges.pop_back();
   EmulatedCost cost;
   cost.engine = EmulatedEngine::kProcessor;
   if (std::sscanf(name.c_str(), "update of %lf elements", &cost.operations) == 1)
     RecordHostWork(name, cost);
 }
-void PopCudaRange() {}
 void StartCudaProfiler() {}
 void StopCudaProfiler() {}
 

@@ -114,6 +114,11 @@ class Order {
     if (record_ != nullptr) record_->AddOfHost(name, cost);
   }
 
+  EmulatedPoint RecordDiskTransfer(const std::string& name, const EmulatedCost& cost) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return record_ == nullptr ? EmulatedPoint() : record_->AddOfDisk(name, cost);
+  }
+
   void Forget(const EmulatedAccess& memory) {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (auto& [handle, state] : streams_) {
@@ -220,6 +225,10 @@ void RecordEmulatedWork(EmulatedRecord* record) { Order::Get().Record(record); }
 void RecordHostWait(const EmulatedPoint& point) { Order::Get().RecordHostWait(point); }
 void RecordHostWork(const std::string& name, const EmulatedCost& cost) {
   Order::Get().RecordHostWork(name, cost);
+}
+
+EmulatedPoint RecordDiskTransfer(const std::string& name, const EmulatedCost& cost) {
+  return Order::Get().RecordDiskTransfer(name, cost);
 }
 
 OrderedOperation::OrderedOperation(const CudaStream& stream, std::string name)

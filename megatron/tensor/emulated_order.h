@@ -65,9 +65,11 @@ void OrderOperation(const CudaStream& stream, const std::string& name,
 // What all streams and the host do from now on is written down here; null: nowhere. The program has
 // one rank.
 void RecordEmulatedWork(EmulatedRecord* record);
-// Only for that record: the host has waited for the point, or has done work.
+// Only for that record: the host has waited for the point, has done work, or has started a transfer
+// of a disk, behind which the returned point is.
 void RecordHostWait(const EmulatedPoint& point);
 void RecordHostWork(const std::string& name, const EmulatedCost& cost);
+EmulatedPoint RecordDiskTransfer(const std::string& name, const EmulatedCost& cost);
 
 // An operation whose operands are known and not what it does with them: those whose bytes it changes
 // are the ones that it writes.

@@ -1,6 +1,7 @@
 // Measures on the emulated device's clock what offload costs a step: how much longer it takes than
 // the same step with everything on the device, and how much of the copies' time is hidden behind
-// computing and updates.
+// computing and updates. Steps with files are compared with the same steps in host memory, and the
+// time of a disk's transfers is hidden.
 //
 // Products of matrices and attention take the time of their operations, and other kernels none: so
 // it is in wide models. Rates are chosen from the formulas of docs/offload.md and
@@ -12,10 +13,12 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "megatron/base/block_file.h"
 #include "megatron/models/model_harness.h"
 #include "megatron/tensor/emulated_clock.h"
 #include "megatron/tensor/emulated_order.h"
@@ -28,12 +31,36 @@ namespace {
 
 // A link of PCIe 5, and AdamW's 30 bytes an element in memory of 100 GB/s.
 constexpr double kLink = 25e9, kUpdates = 3.3e9;
+// A disk that is never waited for.
+constexpr double kNoDisk = 1e18;
 // Enough that operands take no time.
 constexpr double kDeviceMemory = 1e18;
 
 EmulatedRates Rates(double operations_per_second) {
-  return {operations_per_second, kDeviceMemory, kLink, kUpdates};
+  return {operations_per_second, kDeviceMemory, kLink, kUpdates, kNoDisk, kNoDisk};
 }
+
+// Puts the transfers of files on the clock.
+class DiskOnTheClock : public BlockFileObserver {
+ public:
+  DiskOnTheClock() { ObserveBlockFiles(this); }
+  ~DiskOnTheClock() override { ObserveBlockFiles(nullptr); }
+
+  void Started(const BlockFile& file, int64_t transfer, bool is_write, int64_t bytes) override {
+    EmulatedCost cost;
+    cost.engine = is_write ? EmulatedEngine::kDiskWrites : EmulatedEngine::kDiskReads;
+    cost.bytes = static_cast<double>(bytes);
+    under_way_[{&file, transfer}] = RecordDiskTransfer(is_write ? "write" : "read", cost);
+  }
+  void Finished(const BlockFile& file, int64_t transfer) override {
+    const auto found = under_way_.find({&file, transfer});
+    RecordHostWait(found->second);
+    under_way_.erase(found);
+  }
+
+ private:
+  std::map<std::pair<const BlockFile*, int64_t>, EmulatedPoint> under_way_;
+};
 
 // Samples of any length.
 class LongSource : public SampleSource {
@@ -59,9 +86,17 @@ class LongSource : public SampleSource {
 // Times of a step in seconds: as long as it takes, and of each engine's work.
 struct StepTimes {
   double step = 0, kernels = 0, to_host = 0, from_host = 0, processor = 0;
+  double disk_reads = 0, disk_writes = 0;
 };
 
-// Rows of a trace for ui.perfetto.dev: one for each stream, and one for the processor.
+std::string RowOf(int64_t stream) {
+  if (stream > 0) return absl::StrCat("stream ", stream);
+  if (stream == 0) return "processor";
+  return stream == -static_cast<int64_t>(EmulatedEngine::kDiskReads) ? "disk reads" : "disk writes";
+}
+
+// Rows of a trace for ui.perfetto.dev: one for each stream, one for the processor, and one for what
+// a disk reads and for what it writes.
 std::vector<TracedStream> TraceOf(const std::vector<EmulatedWork>& works,
                                   const EmulatedTimes& times) {
   std::map<int64_t, TracedStream> streams;
@@ -79,7 +114,7 @@ std::vector<TracedStream> TraceOf(const std::vector<EmulatedWork>& works,
   }
   std::vector<TracedStream> rows;
   for (auto& [number, stream] : streams) {
-    stream.name = number == 0 ? "processor" : absl::StrCat("stream ", number);
+    stream.name = RowOf(number);
     rows.push_back(std::move(stream));
   }
   return rows;
@@ -111,6 +146,7 @@ class OffloadTimeTest : public testing::Test {
     run.layout.overlap = true;
     run.steps = steps;
     EmulatedRecord record;
+    DiskOnTheClock disk;
     RecordEmulatedWork(&record);
     TrainOnLayout(options, run, LongSource(options.packing.seq_length));
     RecordEmulatedWork(nullptr);
@@ -127,13 +163,19 @@ class OffloadTimeTest : public testing::Test {
       const auto i = static_cast<size_t>(engine);
       return three.busy[i] - two.busy[i];
     };
-    const StepTimes times = {three.end - two.end, busy(EmulatedEngine::kKernels),
-                             busy(EmulatedEngine::kToHost), busy(EmulatedEngine::kFromHost),
-                             busy(EmulatedEngine::kProcessor)};
+    const StepTimes times = {three.end - two.end,
+                             busy(EmulatedEngine::kKernels),
+                             busy(EmulatedEngine::kToHost),
+                             busy(EmulatedEngine::kFromHost),
+                             busy(EmulatedEngine::kProcessor),
+                             busy(EmulatedEngine::kDiskReads),
+                             busy(EmulatedEngine::kDiskWrites)};
     std::printf(
-        "%-44s step %9.1f us, kernels %9.1f, to host %8.1f, from host %8.1f, updates %8.1f\n",
+        "%-44s step %9.1f us, kernels %9.1f, to host %8.1f, from host %8.1f, updates %8.1f, disk "
+        "reads %8.1f, writes %8.1f\n",
         name.c_str(), 1e6 * times.step, 1e6 * times.kernels, 1e6 * times.to_host,
-        1e6 * times.from_host, 1e6 * times.processor);
+        1e6 * times.from_host, 1e6 * times.processor, 1e6 * times.disk_reads,
+        1e6 * times.disk_writes);
     if (const char* directory = std::getenv("TEST_UNDECLARED_OUTPUTS_DIR")) {
       std::ofstream(absl::StrCat(directory, "/", name, ".json"))
           << TraceJson(0, name, TraceOf(works, three));
@@ -149,6 +191,14 @@ class OffloadTimeTest : public testing::Test {
         "  lost %.1f us of %.1f without offload, updates apart; hidden %.3f of the copies\n",
         1e6 * lost, 1e6 * without.step, 1 - lost / copies);
     return 1 - lost / copies;
+  }
+
+  // The same of a disk's transfers: `without` has in host memory what files have.
+  static double HiddenOfDisk(const StepTimes& with, const StepTimes& without) {
+    const double transfers = with.disk_reads + with.disk_writes, lost = with.step - without.step;
+    std::printf("  lost %.1f us of %.1f in host memory; hidden %.3f of the disk's time\n",
+                1e6 * lost, 1e6 * without.step, 1 - lost / transfers);
+    return 1 - lost / transfers;
   }
 };
 
@@ -188,6 +238,67 @@ TEST_F(OffloadTimeTest, WeightsAndGradientsOnTheHost) {
           Measure(absl::StrCat("weights on the host, ", name), offloaded, micro_batch_size, rates);
       EXPECT_GT(Hidden(with, without), micro_batch_size == 8 ? 0.56 : 0.78);
     }
+  }
+}
+
+// What is lost are gradients on their way to the norm; they leave while other layers' are computed.
+TEST_F(OffloadTimeTest, GradientsOnTheHost) {
+  TrainerOptions options = Gpt(/*hidden=*/128, /*layers=*/8, /*length=*/16);
+  for (const int64_t micro_batch_size : {8, 2}) {
+    for (const DType gradients : {DType::kFloat32, DType::kBFloat16}) {
+      // A layer's gradients leave, and behind the first micro-batch their sum comes, during twice
+      // the operations of its forward.
+      const double tokens = static_cast<double>(16 * micro_batch_size);
+      const double bytes = gradients == DType::kFloat32 ? 4 : 2;
+      const EmulatedRates rates = Rates(4 * tokens / bytes * kLink);
+      const std::string name =
+          absl::StrCat(8 / micro_batch_size, " micro-batches, ", bytes, " bytes");
+      options.main_grads_dtype = gradients;
+      options.host_fraction = 1;
+      options.gradients_on_host = false;
+      const StepTimes without =
+          Measure(absl::StrCat("states on the host, ", name), options, micro_batch_size, rates);
+      options.gradients_on_host = true;
+      const StepTimes with =
+          Measure(absl::StrCat("gradients too, ", name), options, micro_batch_size, rates);
+      const bool waits = micro_batch_size == 2 && gradients == DType::kBFloat16;
+      EXPECT_GT(Hidden(with, without), waits ? 0.43 : micro_batch_size == 2 ? 0.8 : 0.47);
+    }
+  }
+}
+
+// At slack 1 a disk reads an extent, and writes one, in the time of its update; less is slower.
+TEST_F(OffloadTimeTest, StatesInAFile) {
+  TrainerOptions options = Gpt(/*hidden=*/256, /*layers=*/6, /*length=*/16);
+  options.host_fraction = 1;
+  for (const double slack : {1.0, 2.0, 0.25}) {
+    EmulatedRates rates = Rates(1e12);
+    rates.disk_read_bytes_per_second = rates.disk_write_bytes_per_second = slack * 12 * kUpdates;
+    const std::string name = absl::StrCat("slack ", slack);
+    options.state_directory.clear();
+    const StepTimes without =
+        Measure(absl::StrCat("states in host memory, ", name), options, 8, rates);
+    options.state_directory = testing::TempDir();
+    const StepTimes with = Measure(absl::StrCat("states in a file, ", name), options, 8, rates);
+    EXPECT_GT(HiddenOfDisk(with, without), slack < 1 ? 0.49 : slack == 1 ? 0.83 : 0.94);
+  }
+}
+
+// Docs: 4 / disk < 6 t / speed, so that a disk of half the link's speed has as much slack.
+TEST_F(OffloadTimeTest, WeightsInAFile) {
+  TrainerOptions options = Gpt(/*hidden=*/128, /*layers=*/8, /*length=*/16);
+  options.host_fraction = 1;
+  options.weights_on_host = true;
+  for (const double slack : {1.0, 2.0}) {
+    EmulatedRates rates = Rates(6 * 16 * 8 / 8.0 * kLink / slack);
+    rates.disk_read_bytes_per_second = rates.disk_write_bytes_per_second = kLink / 2;
+    const std::string name = absl::StrCat("slack ", slack);
+    options.weight_directory.clear();
+    const StepTimes without =
+        Measure(absl::StrCat("weights in host memory, ", name), options, 8, rates);
+    options.weight_directory = testing::TempDir();
+    const StepTimes with = Measure(absl::StrCat("weights in a file, ", name), options, 8, rates);
+    EXPECT_GT(HiddenOfDisk(with, without), slack == 1 ? 0.69 : 0.78);
   }
 }
 
