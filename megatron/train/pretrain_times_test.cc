@@ -1,4 +1,5 @@
 // Reads back what pretrain_gpt prints and writes of where its time goes.
+#include <cstdio>
 #include <map>
 #include <string>
 #include <vector>
@@ -81,6 +82,26 @@ TEST_F(PretrainTimesTest, ALogLineIsFollowedBySharesThatAddUp) {
   // Where 8 ranks share two busy cores, the ranks of a single line may have waited for everything.
   EXPECT_GT(hidden, 0);
   EXPECT_GT(steps[7]["share/evaluation"], 0);  // iteration 8 is the first line after it
+}
+
+// What a rank holds in host memory beside its device is planned too.
+TEST_F(PretrainTimesTest, ARankHoldsWhatIsPlannedWithStatesInAFile) {
+  const Outcome outcome = Run({"--set=optimizer.optimizer_cpu_offload=true",
+                               "--set=optimizer.optimizer_offload_path=" + Path("states")});
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  int lines = 0;
+  for (const auto line : absl::StrSplit(outcome.output, '\n')) {
+    double held = 0, peak = 0, planned = 0;
+    if (std::sscanf(std::string(line).c_str(),
+                    " memory of a rank (MiB): held %lf | peak %lf | planned %lf", &held, &peak,
+                    &planned) != 3)
+      continue;
+    ++lines;
+    EXPECT_GT(held, 0) << line;
+    EXPECT_LE(held, planned) << line;
+    EXPECT_NEAR(peak, planned, 0.1) << line;
+  }
+  EXPECT_GE(lines, 1) << outcome.output;
 }
 
 TEST_F(PretrainTimesTest, AnAxisOfOneRankHasNoShareOfTime) {

@@ -168,6 +168,12 @@ int64_t RankPlan::host_bytes() const {
   return total;
 }
 
+std::map<std::string, int64_t> RankPlan::all_memory() const {
+  std::map<std::string, int64_t> all = memory;
+  for (const auto& [name, held] : host_memory) all[absl::StrCat(kHostPrefix, name)] = held;
+  return all;
+}
+
 int64_t RunPlan::host_bytes(int ranks) const {
   int64_t bytes = 0;
   for (const RankPlan& stage : stages) bytes += ranks_per_stage * stage.host_bytes();

@@ -35,6 +35,8 @@ struct RankPlan {
 
   int64_t total_bytes() const;  // bytes on the device
   int64_t host_bytes() const;
+  // Returns `memory` and `host_memory` under the names that the ledger of a run has.
+  std::map<std::string, int64_t> all_memory() const;
 };
 
 struct RunPlan {
