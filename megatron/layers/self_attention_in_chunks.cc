@@ -47,6 +47,24 @@ size_t FirstSeen(const AttentionCore& core, const std::vector<AttentionChunk>& c
   return j;
 }
 
+// The most rows of a chunk of queries, where chunks have `tokens` tokens of all ranks.
+int64_t QueryRows(const std::vector<AttentionChunk>& chunks, int64_t tokens) {
+  return chunks[0].gathers_keys ? tokens / chunks[0].ranks : tokens;
+}
+
+// Fills a chunk of keys and values, of which this rank's part is there, with those of all ranks.
+void GatherKeys(const LayerContext& ctx, const AttentionChunk& chunk, const Tensor& kv_CGW) {
+  ctx.context_group.AllGather(chunk.PartOf(kv_CGW, chunk.rank).Flatten(), kv_CGW.Flatten(),
+                              ctx.stream);
+}
+
+// Sums the ranks' gradients of a chunk of keys and values, each in this rank's part.
+Tensor SumOwnKeys(const LayerContext& ctx, const AttentionChunk& chunk, const Tensor& dkv_CGW) {
+  const Tensor mine_CGW = chunk.PartOf(dkv_CGW, chunk.rank);
+  ctx.context_group.ReduceScatter(dkv_CGW.Flatten(), mine_CGW.Flatten(), ctx.stream);
+  return mine_CGW;
+}
+
 // [C, G, R, D] as the rows that the output projection reads.
 Tensor Rows(const Tensor& x_CGRD) {
   return x_CGRD.View({x_CGRD.dim(0), x_CGRD.numel() / x_CGRD.dim(0)});
@@ -77,10 +95,11 @@ void SelfAttention::MakeChunk(const LayerContext& ctx, const RotaryTables* rotar
   // Shapes of this rank's rows and all of its heads.
   const Shape q_shape{chunk.rows(), groups_, heads_per_group_, head_size_},
       k_shape{chunk.rows(), groups_, head_size_};
-  const bool exchanges = chunk.ranks > 1;
+  const bool exchanges = chunk.exchanges();
+  const Tensor mine_CGW = chunk.PartOf(kv_CGW, chunk.rank);
   const Tensor q = exchanges ? ctx.scratch->Allocate(dtype_, q_shape, "attention q") : q_CGRD;
   const Tensor k =
-      exchanges ? ctx.scratch->Allocate(dtype_, k_shape, "attention k") : KeysOf(kv_CGW);
+      exchanges ? ctx.scratch->Allocate(dtype_, k_shape, "attention k") : KeysOf(mine_CGW);
   if (qk_norm_) {
     LayerContext forgetting = ctx;
     forgetting.saved = ctx.scratch;
@@ -101,12 +120,13 @@ void SelfAttention::MakeChunk(const LayerContext& ctx, const RotaryTables* rotar
     v = v_all;
     ops::Copy(ctx.stream, k_all, KeysOf(kv_CGW));
   }
-  ops::Copy(ctx.stream, v, ValuesOf(kv_CGW));
+  ops::Copy(ctx.stream, v, ValuesOf(mine_CGW));
+  if (chunk.gathers_keys) GatherKeys(ctx, chunk, kv_CGW);
 }
 
 Tensor SelfAttention::OwnOutput(const LayerContext& ctx, const AttentionChunk& chunk,
                                 const Tensor& context_CGRE) const {
-  if (chunk.ranks == 1) return context_CGRE;
+  if (!chunk.exchanges()) return context_CGRE;
   const Tensor mine = ctx.scratch->Allocate(
       dtype_, {chunk.rows(), groups_, heads_per_group_, value_size_}, "attention output");
   ExchangeToTokens(ctx, {{mine, context_CGRE}});
@@ -124,9 +144,12 @@ void SelfAttention::AttendChunk(const LayerContext& ctx, const AttentionCore& co
           ? context_CGRE
           : ctx.scratch->Allocate(DType::kFloat32, context_CGRE.shape(), "attention sum");
   const auto attend = [&](size_t j, const Tensor& keys_CGW, bool first) {
-    core.ForwardChunk(ctx, chunks[i], chunks[j], first,
-                      {q_CGRD, KeysOf(keys_CGW), ValuesOf(keys_CGW), Tensor(), sink_N}, sum_CGRD,
-                      lse_CGR);
+    for (int part = 0; part < chunks[j].num_parts(); ++part) {
+      const Tensor of_part = chunks[j].PartOf(keys_CGW, part);
+      core.ForwardChunk(ctx, chunks[i], chunks[j], part, first && part == 0,
+                        {q_CGRD, KeysOf(of_part), ValuesOf(of_part), Tensor(), sink_N}, sum_CGRD,
+                        lse_CGR);
+    }
   };
   const auto bring = [&](size_t j) { (*earlier)[j % 2].Bring(chunks[j].begin, chunks[j].end); };
   const size_t first = FirstSeen(core, chunks, i);
@@ -144,16 +167,18 @@ void SelfAttention::ForwardInChunks(const LayerContext& layer_ctx, const RotaryT
   const LayerContext ctx = OfAllRows(layer_ctx);
   Arena::Scope scope(ctx.scratch);
   const Tensor all_x_TH = Gather(layer_ctx, x_TH), all_y_TH = SummandOf(layer_ctx, y_TH);
-  const std::vector<AttentionChunk> chunks = AttentionCore::Chunks(ctx, chunk_);
-  // All ranks' tokens, and this rank's share of its groups.
-  const int ranks = ctx.context_group.size();
-  const int64_t tokens = ctx.batch->num_tokens() * ranks, groups = groups_ / ranks;
-  CHECK_EQ(groups * ranks, groups_);
-  const Shape lse_shape{tokens, groups, heads_per_group_};
+  const std::vector<AttentionChunk> chunks = core_.Chunks(ctx, chunk_);
+  // All ranks' tokens, and this rank's share of its groups; or its own queries and all groups.
+  const int ranks = ctx.context_group.size(), sharing = chunks[0].exchanges() ? ranks : 1;
+  const int64_t tokens = ctx.batch->num_tokens() * ranks, groups = groups_ / sharing;
+  const int64_t queries = chunks[0].gathers_keys ? ctx.batch->num_tokens() : tokens;
+  const int64_t query_rows = QueryRows(chunks, chunk_);
+  CHECK_EQ(groups * sharing, groups_);
+  const Shape lse_shape{queries, groups, heads_per_group_};
   Arena* const kept = ForAllTokens(ctx, ctx.saved);
   saved->qkv.x_TI = x_TH;
   saved->q_TGRD =
-      kept->Allocate(dtype_, {tokens, groups, heads_per_group_, head_size_}, "attention queries");
+      kept->Allocate(dtype_, {queries, groups, heads_per_group_, head_size_}, "attention queries");
   saved->kv_TGW = kept->Allocate(dtype_, {tokens, groups, head_size_ + value_size_},
                                  "attention keys and values");
   if (!recompute_) {
@@ -163,16 +188,16 @@ void SelfAttention::ForwardInChunks(const LayerContext& layer_ctx, const RotaryT
   Tensor sharp_lse_TGR;
   if (ctx.activations != nullptr)
     sharp_lse_TGR = ctx.scratch->Allocate(DType::kFloat32, lse_shape, "attention log-sum-exp");
-  ChunkWindow q(ctx, saved->q_TGRD, chunk_, kQueries), kv(ctx, saved->kv_TGW, chunk_, kKeys);
+  ChunkWindow q(ctx, saved->q_TGRD, query_rows, kQueries), kv(ctx, saved->kv_TGW, chunk_, kKeys);
   std::vector<ChunkWindow> earlier = Two(ctx, saved->kv_TGW, chunk_, kKeys), attended;
   if (!recompute_) {
-    attended.emplace_back(ctx, saved->context_TGRE, chunk_, kOutput);
-    attended.emplace_back(ctx, saved->core.lse_TGR, chunk_, kLogSumExp);
+    attended.emplace_back(ctx, saved->context_TGRE, query_rows, kOutput);
+    attended.emplace_back(ctx, saved->core.lse_TGR, query_rows, kLogSumExp);
   }
   for (size_t i = 0; i < chunks.size(); ++i) {
     Arena::Scope chunk_scope(ctx.scratch);
     const AttentionChunk& chunk = chunks[i];
-    const Tensor q_CGRD = q.Begin(chunk.begin, chunk.end);
+    const Tensor q_CGRD = q.Begin(chunk.q_begin(), chunk.q_end());
     const Tensor kv_CGW = kv.Begin(chunk.begin, chunk.end);
     MakeChunk(ctx, rotary, chunk, all_x_TH, q_CGRD, kv_CGW);
     q.Send();
@@ -183,12 +208,12 @@ void SelfAttention::ForwardInChunks(const LayerContext& layer_ctx, const RotaryT
       lse_CGR = ctx.scratch->Allocate(DType::kFloat32, {q_CGRD.dim(0), groups, heads_per_group_},
                                       "attention log-sum-exp");
     } else {
-      context_CGRE = attended[0].Begin(chunk.begin, chunk.end);
-      lse_CGR = attended[1].Begin(chunk.begin, chunk.end);
+      context_CGRE = attended[0].Begin(chunk.q_begin(), chunk.q_end());
+      lse_CGR = attended[1].Begin(chunk.q_begin(), chunk.q_end());
     }
     if (ctx.activations != nullptr) {
       AttendChunk(ctx, core_.Sharp(ctx), chunks, i, q_CGRD, kv_CGW, Tensor(), &earlier,
-                  context_CGRE, chunk.Of(sharp_lse_TGR));
+                  context_CGRE, chunk.OfQueries(sharp_lse_TGR));
     }
     AttendChunk(ctx, core_, chunks, i, q_CGRD, kv_CGW, Sinks(ctx), &earlier, context_CGRE, lse_CGR);
     for (ChunkWindow& window : attended) window.Send();
@@ -244,7 +269,7 @@ void SelfAttention::BackwardInChunks(const LayerContext& ctx, const RotaryTables
   LayerContext at_once = OfAllRows(ctx);
   at_once.deferred = nullptr;
   Arena::Scope scope(ctx.scratch);
-  const std::vector<AttentionChunk> chunks = AttentionCore::Chunks(ctx, chunk_);
+  const std::vector<AttentionChunk> chunks = core_.Chunks(ctx, chunk_);
   Arena* const arena = ForAllTokens(ctx, ctx.scratch);
   const Shape& shape = saved->q_TGRD.shape();
   OfAllTokens all = {saved->context_TGRE, saved->core.lse_TGR, Tensor(), Tensor()};
@@ -270,20 +295,21 @@ void SelfAttention::ProjectOutputBack(const LayerContext& ctx,
                                       const Tensor& dy_TH, const Saved& saved,
                                       const OfAllTokens& all) {
   Arena::Scope scope(ctx.scratch);
+  const int64_t rows = QueryRows(chunks, chunk_);
   std::vector<ChunkWindow> q, kv, earlier;
   if (recompute_) {
-    q = Two(ctx, saved.q_TGRD, chunk_, kQueries);
+    q = Two(ctx, saved.q_TGRD, rows, kQueries);
     kv = Two(ctx, saved.kv_TGW, chunk_, kKeys);
     earlier = Two(ctx, saved.kv_TGW, chunk_, kKeys);
   }
-  std::vector<ChunkWindow> context = Two(ctx, all.context_TGRE, chunk_, kOutput);
-  ChunkWindow lse(ctx, all.lse_TGR, chunk_, kLogSumExp);
-  ChunkWindow dcontext(ctx, all.dcontext_TGRE, chunk_, kGradient);
+  std::vector<ChunkWindow> context = Two(ctx, all.context_TGRE, rows, kOutput);
+  ChunkWindow lse(ctx, all.lse_TGR, rows, kLogSumExp);
+  ChunkWindow dcontext(ctx, all.dcontext_TGRE, rows, kGradient);
   const auto bring = [&](size_t i) {
-    const int64_t begin = chunks[i].begin, end = chunks[i].end;
+    const int64_t begin = chunks[i].q_begin(), end = chunks[i].q_end();
     if (!recompute_) return context[i % 2].Bring(begin, end);
     q[i % 2].Bring(begin, end);
-    kv[i % 2].Bring(begin, end);
+    kv[i % 2].Bring(chunks[i].begin, chunks[i].end);
   };
   bring(0);
   for (size_t i = 0; i < chunks.size(); ++i) {
@@ -292,9 +318,9 @@ void SelfAttention::ProjectOutputBack(const LayerContext& ctx,
     if (i + 1 < chunks.size()) bring(i + 1);
     Tensor context_CGRE;
     if (recompute_) {
-      context_CGRE = context[i % 2].Begin(chunk.begin, chunk.end);
+      context_CGRE = context[i % 2].Begin(chunk.q_begin(), chunk.q_end());
       AttendChunk(ctx, core_, chunks, i, q[i % 2].Await(), kv[i % 2].Await(), Sinks(ctx), &earlier,
-                  context_CGRE, lse.Begin(chunk.begin, chunk.end));
+                  context_CGRE, lse.Begin(chunk.q_begin(), chunk.q_end()));
       context[i % 2].Send();
       lse.Send();
     } else {
@@ -302,14 +328,14 @@ void SelfAttention::ProjectOutputBack(const LayerContext& ctx,
     }
     LinearSaved proj;
     proj.x_TI = Rows(OwnOutput(ctx, chunk, context_CGRE));
-    const Tensor dcontext_CGRE = dcontext.Begin(chunk.begin, chunk.end);
+    const Tensor dcontext_CGRE = dcontext.Begin(chunk.q_begin(), chunk.q_end());
     const Tensor mine =
-        chunk.ranks == 1
+        !chunk.exchanges()
             ? dcontext_CGRE
             : ctx.scratch->Allocate(dtype_, {chunk.rows(), groups_, heads_per_group_, value_size_},
                                     "attention gradient");
     proj_.BackwardInput(ctx, chunk.RowsOf(dy_TH), Rows(mine), &proj);
-    if (chunk.ranks > 1) ExchangeToHeads(ctx, {{mine, dcontext_CGRE}});
+    if (chunk.exchanges()) ExchangeToHeads(ctx, {{mine, dcontext_CGRE}});
     dcontext.Send();
     proj_.BackwardWeight(ctx, proj);
   }
@@ -323,13 +349,15 @@ void SelfAttention::AttendBack(const LayerContext& ctx, const RotaryTables* rota
                                const std::vector<AttentionChunk>& chunks, const Saved& saved,
                                const OfAllTokens& all, const Tensor& x_TH, const Tensor& dx_TH) {
   std::vector<ChunkWindow> kv = Two(ctx, saved.kv_TGW, chunk_, kKeys);
-  std::vector<ChunkWindow> q = Two(ctx, saved.q_TGRD, chunk_, kQueries);
-  std::vector<ChunkWindow> context = Two(ctx, all.context_TGRE, chunk_, kOutput);
-  std::vector<ChunkWindow> lse = Two(ctx, all.lse_TGR, chunk_, kLogSumExp);
-  std::vector<ChunkWindow> dcontext = Two(ctx, all.dcontext_TGRE, chunk_, kGradient);
-  std::vector<ChunkWindow> dq = Two(ctx, all.dq_TGRD, chunk_, kGradient);
+  const int64_t rows = QueryRows(chunks, chunk_);
+  std::vector<ChunkWindow> q = Two(ctx, saved.q_TGRD, rows, kQueries);
+  std::vector<ChunkWindow> context = Two(ctx, all.context_TGRE, rows, kOutput);
+  std::vector<ChunkWindow> lse = Two(ctx, all.lse_TGR, rows, kLogSumExp);
+  std::vector<ChunkWindow> dcontext = Two(ctx, all.dcontext_TGRE, rows, kGradient);
+  std::vector<ChunkWindow> dq = Two(ctx, all.dq_TGRD, rows, kGradient);
+  const auto bring_keys = [&](size_t j) { kv[j % 2].Bring(chunks[j].begin, chunks[j].end); };
   const auto bring = [&](std::vector<ChunkWindow>* windows, size_t at, size_t chunk) {
-    (*windows)[at % 2].Bring(chunks[chunk].begin, chunks[chunk].end);
+    (*windows)[at % 2].Bring(chunks[chunk].q_begin(), chunks[chunk].q_end());
   };
   const auto bring_queries = [&](size_t pair, size_t i) {
     for (std::vector<ChunkWindow>* windows : {&q, &context, &lse, &dcontext})
@@ -337,23 +365,23 @@ void SelfAttention::AttendBack(const LayerContext& ctx, const RotaryTables* rota
   };
   const Tensor sink_N = Sinks(ctx);
   const size_t count = chunks.size();
-  bring(&kv, 0, 0);
+  bring_keys(0);
   bring_queries(0, 0);
   size_t pair = 0;
   for (size_t j = 0; j < count; ++j) {
     Arena::Scope chunk_scope(ctx.scratch);
-    if (j + 1 < count) bring(&kv, j + 1, j + 1);
+    if (j + 1 < count) bring_keys(j + 1);
     const Tensor kv_CGW = kv[j % 2].Await();
     const Tensor dkv_CGW =
         ctx.scratch->Allocate(DType::kFloat32, kv_CGW.shape(), "attention gradient sum");
     const Tensor dqkv_CGS = AllocatePacked(ctx, chunks[j], "attention gradient");
     // Gradients of all ranks' tokens, in the model's dtype, are exchanged for those of all of this
     // rank's heads.
-    const bool exchanges = chunks[j].ranks > 1;
+    const bool exchanges = chunks[j].exchanges();
     const auto all_tokens = [&](const Tensor& mine, const Shape& shape) {
       return exchanges ? ctx.scratch->Allocate(dtype_, shape, "attention gradient") : mine;
     };
-    const Tensor dq_all = all_tokens(Queries(dqkv_CGS), chunks[j].Of(all.dq_TGRD).shape()),
+    const Tensor dq_all = all_tokens(Queries(dqkv_CGS), chunks[j].OfQueries(all.dq_TGRD).shape()),
                  dk_all = all_tokens(Keys(dqkv_CGS), KeysOf(kv_CGW).shape()),
                  dv_all = all_tokens(Values(dqkv_CGS), ValuesOf(kv_CGW).shape());
     for (size_t i = j; i < count && core_.MaySee(chunks[i], chunks[j]); ++i, ++pair) {
@@ -367,12 +395,18 @@ void SelfAttention::AttendBack(const LayerContext& ctx, const RotaryTables* rota
       const bool next_adds = !ends && next_j > FirstSeen(core_, chunks, next_i);
       if (next_adds && next_i != i) bring(&dq, pair + 1, next_i);
       ChunkWindow& sum = dq[pair % 2];
-      const Tensor dq_CGRD = first ? sum.Begin(chunks[i].begin, chunks[i].end) : sum.Await();
-      core_.BackwardChunk(ctx, chunks[i], chunks[j], first, /*first_queries=*/i == j,
-                          {q[pair % 2].Await(), KeysOf(kv_CGW), ValuesOf(kv_CGW), Tensor(), sink_N},
-                          context[pair % 2].Await(), lse[pair % 2].Await(),
-                          dcontext[pair % 2].Await(),
-                          {dq_CGRD, KeysOf(dkv_CGW), ValuesOf(dkv_CGW), Tensor(), SinkGradients()});
+      const Tensor dq_CGRD =
+          first ? sum.Begin(chunks[i].q_begin(), chunks[i].q_end()) : sum.Await();
+      const Tensor q_CGRD = q[pair % 2].Await(), context_CGRE = context[pair % 2].Await(),
+                   lse_CGR = lse[pair % 2].Await(), dcontext_CGRE = dcontext[pair % 2].Await();
+      for (int part = 0; part < chunks[j].num_parts(); ++part) {
+        const Tensor keys = chunks[j].PartOf(kv_CGW, part), dkeys = chunks[j].PartOf(dkv_CGW, part);
+        core_.BackwardChunk(ctx, chunks[i], chunks[j], part, first && part == 0,
+                            /*first_queries=*/i == j,
+                            {q_CGRD, KeysOf(keys), ValuesOf(keys), Tensor(), sink_N}, context_CGRE,
+                            lse_CGR, dcontext_CGRE,
+                            {dq_CGRD, KeysOf(dkeys), ValuesOf(dkeys), Tensor(), SinkGradients()});
+      }
       if (i == j) {
         ops::Copy(ctx.stream, dq_CGRD, dq_all);
       } else {
@@ -380,8 +414,9 @@ void SelfAttention::AttendBack(const LayerContext& ctx, const RotaryTables* rota
         if (next_adds && next_i == i) bring(&dq, pair + 1, next_i);
       }
     }
-    ops::Copy(ctx.stream, KeysOf(dkv_CGW), dk_all);
-    ops::Copy(ctx.stream, ValuesOf(dkv_CGW), dv_all);
+    const Tensor summed = chunks[j].gathers_keys ? SumOwnKeys(ctx, chunks[j], dkv_CGW) : dkv_CGW;
+    ops::Copy(ctx.stream, KeysOf(summed), dk_all);
+    ops::Copy(ctx.stream, ValuesOf(summed), dv_all);
     if (exchanges) {
       ExchangeToTokens(
           ctx, {{Queries(dqkv_CGS), dq_all}, {Keys(dqkv_CGS), dk_all}, {Values(dqkv_CGS), dv_all}});

@@ -11,7 +11,8 @@ namespace megatron {
 namespace {
 
 LayoutOutcome Train(const ModelOptions& model, int64_t chunk, int ranks, int tensor = 1,
-                    bool sequence_parallel = false) {
+                    bool sequence_parallel = false,
+                    ContextParallel form = ContextParallel::kAllToAll) {
   TrainerOptions options = TinyRun(model, OptimizerOptions::kSgd);
   options.model.transformer.recompute.attention_chunk_tokens = chunk;
   LayoutRun run;
@@ -21,7 +22,7 @@ LayoutOutcome Train(const ModelOptions& model, int64_t chunk, int ranks, int ten
   run.layout.context = ranks;
   run.layout.tensor = tensor;
   run.layout.sequence_parallel = sequence_parallel;
-  run.layout.context_parallel = ContextParallel::kAllToAll;
+  run.layout.context_parallel = form;
   CountingSource source;
   return TrainOnLayout(options, run, source);
 }
@@ -39,6 +40,37 @@ TEST(AttentionChunksTest, ContextParallelRanksTrainAsOneRankDoes) {
       ExpectSameCurve(Train(model, chunk, 2), one);
     }
   }
+}
+
+// Where keys are gathered, ranks need not divide the groups.
+TEST(AttentionChunksTest, RanksThatGatherKeysTrainAsOneRankDoes) {
+  ModelOptions llama = SmallLlama();
+  llama.transformer.qk_norm = true;
+  ModelOptions one_group = SmallLlama();
+  one_group.transformer.num_query_groups = 1;
+  for (ModelOptions model : {SmallGpt2(), llama, SmallWindowed(), one_group}) {
+    model.transformer.hidden_dropout = model.transformer.attention_dropout = 0.2f;
+    const LayoutOutcome one = Train(model, 0, 1);
+    for (const int ranks : {2, 4}) {
+      for (const int64_t chunk : {16, 32, 64}) {
+        SCOPED_TRACE(absl::StrCat(ranks, " ranks, chunks of ", chunk));
+        ExpectSameCurve(Train(model, chunk, ranks, 1, false, ContextParallel::kGather), one);
+      }
+    }
+    for (const bool sequence_parallel : {false, true}) {
+      if (model.transformer.num_query_groups % 2 != 0) continue;
+      ExpectSameCurve(Train(model, 16, 2, 2, sequence_parallel, ContextParallel::kGather), one);
+    }
+  }
+}
+
+TEST(AttentionChunksTest, RanksThatGatherKeysHaveSinksAndRecomputation) {
+  ModelOptions model = SmallLlama();
+  model.transformer.sink = AttentionSink::kLearned;
+  const LayoutOutcome one = Train(model, 0, 1);
+  ExpectSameCurve(Train(model, 16, 2, 1, false, ContextParallel::kGather), one);
+  model.transformer.recompute.core_attention = true;
+  ExpectSameCurve(Train(model, 16, 2, 1, false, ContextParallel::kGather), one);
 }
 
 TEST(AttentionChunksTest, TensorAndContextParallelRanksTrainAsOneRankDoes) {
