@@ -40,6 +40,7 @@ class AllSamples : public SampleSource {
     const auto source = std::upper_bound(ends_.begin(), ends_.end(), place) - ends_.begin();
     const int64_t begin = source == 0 ? 0 : ends_[source - 1];
     const absl::Status status = sources_[source]->Get(place - begin, sample);
+    sample->sequence_weight = place == index ? 1.0f : 0.0f;
     if (place != index) std::fill(sample->loss_mask.begin(), sample->loss_mask.end(), 0.0f);
     return status;
   }

@@ -15,7 +15,7 @@ namespace megatron {
 struct Sample {
   std::vector<int32_t> tokens;
   std::vector<int32_t> labels;   // the token that follows
-  std::vector<float> loss_mask;  // 1 if the prediction counts, else 0
+  std::vector<float> loss_mask;  // 1 if the prediction counts, or its weight, else 0
   // Count from 0; again from 0 after each EOD if positions are reset.
   std::vector<int32_t> positions;
   // The starts of documents, ascending, beginning with 0: attention reaches back to the last start
@@ -25,6 +25,7 @@ struct Sample {
   // BERT only.
   std::vector<int32_t> types;  // token types; empty if tokens have none
   int32_t sequence_class = 0;  // class of the whole sample
+  float sequence_weight = 1;   // 1 if its prediction counts, else 0
 
   // T5 only. The encoder reads encoder_tokens; all other fields are the decoder's.
   std::vector<int32_t> encoder_tokens;

@@ -21,7 +21,9 @@ enum class DropoutSite : uint32_t {
   kCrossAttentionOutput = 5,
   kDecoderEmbedding = 6,  // in a model whose kEmbedding is its encoder's
   kRouterInput = 7,       // jitter
-  kMtpEmbedding = 8       // the layer is a depth of multi-token prediction
+  kMtpEmbedding = 8,      // the layer is a depth of multi-token prediction
+  kSequenceHead = 9,      // rows are the first tokens of sequences
+  kAdapterInput = 10      // in place of the layer, a number of the adapter
 };
 
 // The dropout of one site of one layer (numbered over the whole model, from 0) for this

@@ -59,10 +59,11 @@ struct MtpBatch {
 };
 
 struct MicroBatch {
-  Tensor tokens_T;           // int32
-  Tensor labels_T;           // int32, already shifted; empty when only logits are wanted
-  Tensor loss_weight_T;      // fp32: weight of each token's loss in the reported sum, 0 or 1
-  Tensor gradient_weight_T;  // fp32: loss_weight * loss scale / tokens of the global batch
+  Tensor tokens_T;       // int32
+  Tensor labels_T;       // int32, already shifted; empty when only logits are wanted
+  Tensor loss_weight_T;  // fp32: weight of each token's loss in the reported mean; 0: none
+  // fp32: loss_weight * loss scale / sum of the loss weights of the global batch
+  Tensor gradient_weight_T;
   Tensor position_T;  // int32: the place for position embeddings; may start again inside a sample
   Tensor sample_T;    // int64: ordinal of the token's sample
   Tensor sample_position_T;  // int32: place in the sample
@@ -76,11 +77,15 @@ struct MicroBatch {
   float sample_weight = 0;
 
   // The types of models that tell tokens or sequences apart by more than their place; else empty.
-  Tensor token_type_T;       // int32
-  Tensor sequence_label_S;   // int32: the class of each sequence
+  Tensor token_type_T;  // int32
+  // int32: the class of each sequence. Where a label is one for several sequences that follow each
+  // other, labels and weights are those of such groups, in their order.
+  Tensor sequence_label_S;
   Tensor sequence_weight_S;  // fp32: weight of its loss in the reported sum, 0 or 1
   // fp32: sequence_weight_S * loss scale / sequences of the global batch
   Tensor sequence_gradient_weight_S;
+  // int64 and int32: the sample of each sequence, and the place of its first token there.
+  Tensor sequence_sample_S, sequence_position_S;
 
   // The samples of tokens, for models with experts whose samples have any length; else empty.
   Tensor

@@ -17,6 +17,7 @@ enum class MeasureKind {
   kLoadBalancingLoss,      // auxiliary loss of the routers
   kRouterZLoss,            // mean square of the routers' log-sum-exp
   kMtpLoss,                // cross-entropy of a depth of multi-token prediction
+  kClassAccuracy,          // share of sequences, or groups of them, that are classified rightly
 };
 
 // A mean over what was measured.

@@ -30,6 +30,7 @@
 #include "megatron/layers/tensor_grid.h"
 #include "megatron/layers/vocab_parallel_embedding.h"
 #include "megatron/models/activation_store.h"
+#include "megatron/models/bert/sequence_classifier.h"
 #include "megatron/models/layer_stack.h"
 #include "megatron/models/lm_head.h"
 #include "megatron/models/measure.h"
@@ -130,6 +131,10 @@ class ModelStage : public Stage {
                     MemoryLedger* ledger) const;
 
  protected:
+  // What the head keeps for backward: one of the two is in use.
+  struct HeadSaved : LmHead::Saved {
+    SequenceClassifier::Saved classifier;
+  };
   // One of the stage's parts: layers [begin, end) of the model, an encoder's counted before the
   // decoder's.
   struct Part {
@@ -147,8 +152,7 @@ class ModelStage : public Stage {
   const ProcessGroup& tensor_group() const { return setup_.tensor_group; }
   TokenEmbedding* embedding() const {
     return embedding_.get();
-  }                                             // null unless this is the first stage
-  LmHead* head() const { return head_.get(); }  // null unless this is the last stage
+  }  // null unless this is the first stage
   Part PartOf(int chunk) const;
   const MicroBatch& batch(int microbatch) const { return (*step_.batches)[microbatch]; }
 
@@ -163,7 +167,11 @@ class ModelStage : public Stage {
   void RunLayers(const LayerStack& stack, const LayerContext& ctx, const RotaryTables* rotary,
                  const Tensor& x_TH, const Tensor& y_TH, LayerStack::Saved* saved,
                  ActivationStore::Slot* offload = nullptr) const;
-  void RunHead(const LayerContext& ctx, const Tensor& y_TH, LmHead::Saved* saved) const;
+  void RunHead(const LayerContext& ctx, const Tensor& y_TH, HeadSaved* saved) const;
+  // Goes back through the head, and through what it put off (lm_head.h).
+  void RunHeadBack(const LayerContext& ctx, const Tensor& dy_TH, HeadSaved* saved,
+                   const Tensor& dnormed_TH = Tensor()) const;
+  void RunHeadBackWeight(const LayerContext& ctx, const HeadSaved& saved) const;
   // Returns whether forward passes write the loss.
   bool has_loss() const { return step_.mode != StageMode::kPredict; }
   // The word table; null unless this is the first stage, or the last and it has a copy.
@@ -183,6 +191,7 @@ class ModelStage : public Stage {
   int64_t HiddenColumns() const;  // columns of the residual stream that this rank holds
   void MakeEmbedding();
   void MakeHead();
+  void MakeLmHead();
   bool sequence_parallel() const;
 
   ModelOptions options_;
@@ -197,7 +206,9 @@ class ModelStage : public Stage {
   std::unique_ptr<VocabParallelEmbedding> word_embeddings_;
   std::unique_ptr<VocabParallelEmbedding> output_layer_;  // the last stage's, where not tied
   std::unique_ptr<TokenEmbedding> embedding_;
+  // The last stage has one of the two.
   std::unique_ptr<LmHead> head_;
+  std::unique_ptr<SequenceClassifier> classifier_;
 
   Buffer loss_buffer_;
   Tensor loss_sums_;

@@ -92,7 +92,7 @@ void StackStage::Backward(const WorkItem& item, absl::Span<const Tensor> output_
       dnormed_TH = AllocateHidden(ctx.scratch, ctx, "norm gradient");
       mtp_->Backward(ctx, rotary(), dnormed_TH, &saved.mtp);
     }
-    head()->Backward(ctx, dy_TH, &saved.head, dnormed_TH);
+    RunHeadBack(ctx, dy_TH, &saved.head, dnormed_TH);
   } else {
     dy_TH = output_gradients[0];
   }
@@ -106,7 +106,7 @@ void StackStage::BackwardWeight(const WorkItem& item, const Stream& stream) {
   Chunk& chunk = chunks_[item.chunk];
   const LayerContext ctx = Context(item, stream);
   Saved& saved = chunk.saved[item.slot];
-  if (chunk.last) head()->BackwardWeight(ctx, saved.head);
+  if (chunk.last) RunHeadBackWeight(ctx, saved.head);
   chunk.layers->BackwardWeight(ctx, &saved.layers);
 }
 

@@ -33,7 +33,7 @@ class StackStage : public ModelStage {
   struct Saved {
     LayerStack::Saved layers;
     TokenEmbedding::Saved embedding;
-    LmHead::Saved head;
+    HeadSaved head;
     MultiTokenPrediction::Saved mtp;
   };
   struct Chunk {

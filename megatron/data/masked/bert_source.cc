@@ -18,6 +18,7 @@ absl::Status BertSource::Get(int64_t index, Sample* sample) const {
   std::iota(sample->positions.begin(), sample->positions.end(), 0);
   sample->document_starts.assign(1, 0);
   sample->sequence_class = padded.is_random ? 1 : 0;
+  sample->sequence_weight = 1;
   return absl::OkStatus();
 }
 

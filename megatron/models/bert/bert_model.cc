@@ -5,6 +5,12 @@
 namespace megatron {
 
 std::unique_ptr<ModelStage> MakeBertStage(const ModelOptions& options, const StageSetup& setup) {
+  if (options.num_classes > 0) {
+    // The names are Megatron's.
+    const Measures measures = {{MeasureKind::kLmLoss, "lm loss", /*is_loss=*/true},
+                               {MeasureKind::kClassAccuracy, "accuracy", /*is_loss=*/false}};
+    return std::make_unique<StackStage>(options, measures, setup);
+  }
   Measures measures = {{MeasureKind::kLmLoss, "lm loss", /*is_loss=*/true},
                        {MeasureKind::kLmAccuracy, "lm accuracy", /*is_loss=*/false}};
   if (options.sentence_order_head) {

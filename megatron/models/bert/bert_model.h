@@ -1,5 +1,5 @@
 // BERT: one stack of encoder layers, trained to fill in masked tokens and, with its binary head, to
-// say in which order two pieces of text stand.
+// say in which order two pieces of text stand; or, with classes, to classify sequences.
 #ifndef MEGATRON_MODELS_BERT_BERT_MODEL_H_
 #define MEGATRON_MODELS_BERT_BERT_MODEL_H_
 

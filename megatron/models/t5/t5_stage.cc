@@ -225,7 +225,7 @@ void T5Stage::BackwardDecoder(const Chunk& chunk, Contexts* contexts, const Stre
   Tensor dy_TH = dout.decoder_TH;
   if (chunk.last) {
     dy_TH = AllocateHidden(ctx.scratch, ctx, "layer gradient");
-    head()->Backward(ctx, dy_TH, &saved->head);
+    RunHeadBack(ctx, dy_TH, &saved->head);
   }
   ctx.encoder_UH = saved->encoder_output_UH;
   ctx.relative_bias_WN = saved->in.decoder_bias_WN;
@@ -289,7 +289,7 @@ void T5Stage::BackwardWeight(const WorkItem& item, const Stream& stream) {
   Chunk& chunk = chunks_[item.chunk];
   Contexts contexts(Context(item, stream));
   Saved& saved = chunk.saved[item.slot];
-  if (chunk.last) head()->BackwardWeight(contexts.decoder, saved.head);
+  if (chunk.last) RunHeadBackWeight(contexts.decoder, saved.head);
   chunk.decoder->BackwardWeight(contexts.decoder, &saved.decoder);
   chunk.encoder->BackwardWeight(contexts.encoder, &saved.encoder);
 }

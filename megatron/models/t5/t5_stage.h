@@ -51,7 +51,7 @@ class T5Stage : public ModelStage {
     LayerStack::Saved encoder, decoder;
     TokenEmbedding::Saved encoder_embedding, decoder_embedding;
     NormLayer::Saved encoder_norm;
-    LmHead::Saved head;
+    HeadSaved head;
   };
   struct Chunk {
     bool first = false, last = false;  // whether it is the model's first part, its last

@@ -10,10 +10,13 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "megatron/base/file_system.h"
+#include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/all_samples.h"
 #include "megatron/data/chat/conversation_dataset.h"
 #include "megatron/data/index_cache.h"
+#include "megatron/data/tasks/task_dataset.h"
+#include "megatron/data/weighted_samples.h"
 
 namespace megatron {
 
@@ -59,6 +62,14 @@ absl::StatusOr<DataFile> OpenFile(const DataOptions& options, const DataText& te
     file.conversations = std::make_shared<const Conversations>(std::move(conversations));
     return file;
   }
+  if (options.task.has_value()) {
+    MEGATRON_ASSIGN_OR_RETURN(LabelledExamples examples,
+                              LabelledExamples::Read(path, options.task->task, text.tokenizer));
+    file.path = path;
+    file.fingerprint = examples.Fingerprint();
+    file.examples = std::make_shared<const LabelledExamples>(std::move(examples));
+    return file;
+  }
   MEGATRON_ASSIGN_OR_RETURN(IndexedDataset dataset,
                             IndexedDataset::Open(path, {options.mmap_bin_files}));
   file.path = dataset.prefix();
@@ -85,10 +96,20 @@ absl::StatusOr<DataFiles> DataFiles::Open(const DataOptions& options, const Data
   return files;
 }
 
-std::string DataFiles::Description() const {
+absl::Status DataFiles::SetLossWeights(const std::vector<double>& weights) {
+  if (!weights.empty() && weights.size() != files_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data.loss_weights has ", FormatQuantity(static_cast<int64_t>(weights.size()), "number"),
+        " for ", FormatQuantity(static_cast<int64_t>(files_.size()), "training file")));
+  }
+  loss_weights_ = weights;
+  return absl::OkStatus();
+}
+
+std::string DataFiles::Description(const DataOptions& options) const {
   const std::string name =
       files_.size() == 1 ? files_[0].path : absl::StrCat(files_.size(), " files");
-  if (files_[0].conversations != nullptr) return absl::StrCat(name, ", ", Conversed());
+  if (files_[0].sequences == nullptr) return absl::StrCat(name, ", ", Contents(options));
   int64_t documents = 0, tokens = 0;
   for (const DataFile& file : files_) {
     documents += file.sequences->num_documents();
@@ -104,6 +125,8 @@ std::string DataFiles::Fingerprint() const {
     if (!spec_.weights.empty()) absl::StrAppendFormat(&text, ", weight %.17g", spec_.weights[i]);
   }
   if (alpha_.has_value()) absl::StrAppendFormat(&text, "; alpha %.17g", *alpha_);
+  for (const double weight : loss_weights_)
+    absl::StrAppendFormat(&text, "; loss weight %.17g", weight);
   return text;
 }
 
@@ -126,9 +149,13 @@ bool DataFiles::AllHave(const DataOptions& options, Split split, const SplitShar
     return SplitRange(split, shares, file.NumPieces(options)).size() > 0;
   });
 }
-std::string DataFiles::Conversed() const {
-  return absl::StrJoin(files_, "; ", [](std::string* out, const DataFile& file) {
-    absl::StrAppend(out, file.conversations->Describe());
+
+std::string DataFiles::Contents(const DataOptions& options) const {
+  return absl::StrJoin(files_, "; ", [&](std::string* out, const DataFile& file) {
+    absl::StrAppend(
+        out, file.conversations != nullptr
+                 ? file.conversations->Describe()
+                 : file.examples->Describe(options.seq_length, options.task->decoder_seq_length));
   });
 }
 
@@ -157,6 +184,26 @@ absl::StatusOr<std::vector<std::unique_ptr<SampleSource>>> DataFiles::Conversati
     MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<SampleSource> created,
                               ConversationDataset::Create(files_[i].conversations, dataset),
                               _ << files_[i].path);
+    datasets.push_back(std::move(created));
+  }
+  return datasets;
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<SampleSource>>> DataFiles::TaskDatasets(
+    const DataOptions& options, const DataText& text, Split split, const SplitShares& shares,
+    const std::vector<std::optional<int64_t>>& num_samples) const {
+  std::vector<std::unique_ptr<SampleSource>> datasets;
+  for (size_t i = 0; i < files_.size(); ++i) {
+    TaskDatasetOptions dataset;
+    dataset.range = SplitRange(split, shares, files_[i].examples->size());
+    dataset.seq_length = options.seq_length;
+    dataset.decoder_seq_length = options.task->decoder_seq_length;
+    dataset.seed = options.seed;
+    dataset.num_samples = num_samples[i];
+    MEGATRON_ASSIGN_OR_RETURN(
+        std::unique_ptr<SampleSource> created,
+        TaskDataset::Create(files_[i].examples, text.tokenizer.special(), dataset),
+        _ << files_[i].path);
     datasets.push_back(std::move(created));
   }
   return datasets;
@@ -231,10 +278,17 @@ absl::StatusOr<std::unique_ptr<SampleSource>> DataFiles::PartOf(const DataOption
   }
   MEGATRON_ASSIGN_OR_RETURN(
       std::vector<std::unique_ptr<SampleSource>> datasets,
-      text.chat.has_value() ? ConversationDatasets(options, text, split, shares, num_samples)
+      text.chat.has_value()      ? ConversationDatasets(options, text, split, shares, num_samples)
+      : options.task.has_value() ? TaskDatasets(options, text, split, shares, num_samples)
       : options.sentences.has_value()
           ? SentenceDatasets(*options.sentences, sentences, text.tokenizer, shares, num_samples)
           : Datasets(dataset, shares, num_samples));
+  if (split == Split::kTrain) {
+    for (size_t i = 0; i < loss_weights_.size(); ++i) {
+      datasets[i] = std::make_unique<WeightedSamples>(std::move(datasets[i]),
+                                                      static_cast<float>(loss_weights_[i]));
+    }
+  }
   if (ReadsAll(options, split))
     return std::make_unique<AllSamples>(std::move(datasets), options.run.global_batch_size);
   if (alone) return std::move(datasets[0]);

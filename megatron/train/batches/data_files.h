@@ -17,6 +17,7 @@
 #include "megatron/data/indexed/indexed_dataset.h"
 #include "megatron/data/sample.h"
 #include "megatron/data/split.h"
+#include "megatron/data/tasks/labelled_examples.h"
 #include "megatron/data/tokenizer/tokenizer.h"
 #include "megatron/train/batches/sentence_data.h"
 #include "megatron/train/batches/training_data.h"
@@ -36,18 +37,21 @@ bool ReadsAll(const DataOptions& options, Split split);
 GptDatasetOptions DatasetOptions(const DataOptions& options, const DataText& text, Split split);
 SentenceDatasetOptions SentenceOptions(const DataOptions& options, Split split);
 
-// A file of token sequences, or one of conversations.
+// A file of token sequences, one of conversations, or one of a task.
 struct DataFile {
   std::string path, fingerprint;
   std::shared_ptr<const IndexedDataset> sequences;
   std::shared_ptr<const Conversations> conversations;
+  std::shared_ptr<const LabelledExamples> examples;
 
   int64_t num_tokens() const {
-    return sequences != nullptr ? sequences->num_tokens() : conversations->num_tokens();
+    if (conversations != nullptr) return conversations->num_tokens();
+    return examples != nullptr ? examples->num_tokens() : sequences->num_tokens();
   }
   // Returns the number of pieces that data.split shares out.
   int64_t NumPieces(const DataOptions& options) const {
     if (conversations != nullptr) return conversations->size();
+    if (examples != nullptr) return examples->size();
     return options.sentences.has_value() ? sequences->num_documents() : sequences->num_sequences();
   }
 };
@@ -59,7 +63,7 @@ class DataFiles {
                                         const std::vector<std::string>& path);
 
   // Returns "2 files, 1,234,567 documents".
-  std::string Description() const;
+  std::string Description(const DataOptions& options) const;
 
   // Returns a text that changes when the data or their weights do.
   std::string Fingerprint() const;
@@ -71,17 +75,23 @@ class DataFiles {
   // Returns whether every file has documents in the split.
   bool AllHave(const DataOptions& options, Split split, const SplitShares& shares) const;
 
+  // Gives the files factors of their losses in training. kInvalidArgument if there are not as many.
+  absl::Status SetLossWeights(const std::vector<double>& weights);
+
   // Returns one dataset as it is, several as a blend.
   absl::StatusOr<std::unique_ptr<SampleSource>> PartOf(const DataOptions& options,
                                                        const DataText& text, Split split,
                                                        const SplitShares& shares) const;
 
  private:
-  // Returns the descriptions of all conversations.
-  std::string Conversed() const;
+  // Returns what each file of conversations or examples holds.
+  std::string Contents(const DataOptions& options) const;
   // Returns the weights of the files; without any, a blend has all of the data.
   std::vector<double> Weights() const;
   absl::StatusOr<std::vector<std::unique_ptr<SampleSource>>> ConversationDatasets(
+      const DataOptions& options, const DataText& text, Split split, const SplitShares& shares,
+      const std::vector<std::optional<int64_t>>& num_samples) const;
+  absl::StatusOr<std::vector<std::unique_ptr<SampleSource>>> TaskDatasets(
       const DataOptions& options, const DataText& text, Split split, const SplitShares& shares,
       const std::vector<std::optional<int64_t>>& num_samples) const;
   absl::StatusOr<std::vector<std::unique_ptr<SampleSource>>> Datasets(
@@ -94,6 +104,7 @@ class DataFiles {
 
   BlendSpec spec_;
   std::optional<double> alpha_;
+  std::vector<double> loss_weights_;
   std::vector<DataFile> files_;
 };
 

@@ -36,7 +36,7 @@ MicroBatchRoom MicroBatchPacker::Room() const {
 // if all samples are as long as they may be, there are more tokens than theirs.
 MicroBatchSize MicroBatchPacker::LargestSize() const {
   const int64_t samples = options_.layout.micro_batch_size;
-  MicroBatchSize size = {samples * options_.seq_length, samples,
+  MicroBatchSize size = {samples * options_.seq_length, samples * options_.sequences_per_sample,
                          samples * options_.encoder_seq_length};
   if (options_.encoder_seq_length > 0) size.spans = size.tokens;
   const int64_t multiple = TokenMultiple();
@@ -109,7 +109,7 @@ void MicroBatchPacker::Append(const Sample& sample, int64_t ordinal, MicroBatchS
   std::fill_n(batch->sample_T.data<int64_t>() + offset, length, ordinal);
   for (int64_t i = 0; i < length; ++i)
     batch->sample_position_T.data<int32_t>()[offset + i] = static_cast<int32_t>(i);
-  if (options_.has_classes) AppendClasses(sample, *used, batch);
+  if (options_.has_classes) AppendClasses(sample, ordinal, *used, batch);
   if (!batch->sample_number_T.empty()) AppendNumbers(sample, *used, batch);
   if (options_.encoder_seq_length > 0) {
     AppendEncoder(sample, ordinal, used, batch);
@@ -125,12 +125,19 @@ void MicroBatchPacker::Append(const Sample& sample, int64_t ordinal, MicroBatchS
   used->tokens += length;
 }
 
-void MicroBatchPacker::AppendClasses(const Sample& sample, const MicroBatchSize& used,
-                                     MicroBatch* batch) {
+// A sample of several sequences has one label. What fills a micro-batch up stands behind all samples.
+void MicroBatchPacker::AppendClasses(const Sample& sample, int64_t ordinal,
+                                     const MicroBatchSize& used, MicroBatch* batch) {
   std::copy(sample.types.begin(), sample.types.end(),
             batch->token_type_T.data<int32_t>() + used.tokens);
-  batch->sequence_label_S.data<int32_t>()[used.sequences] = sample.sequence_class;
-  batch->sequence_weight_S.data<float>()[used.sequences] = 1;
+  const int64_t label = used.sequences / options_.sequences_per_sample;
+  batch->sequence_label_S.data<int32_t>()[label] = sample.sequence_class;
+  batch->sequence_weight_S.data<float>()[label] = sample.sequence_weight;
+  for (size_t d = 0; d < sample.document_starts.size(); ++d) {
+    const int64_t sequence = used.sequences + static_cast<int64_t>(d);
+    batch->sequence_sample_S.data<int64_t>()[sequence] = ordinal;
+    batch->sequence_position_S.data<int32_t>()[sequence] = sample.document_starts[d];
+  }
 }
 
 // One sequence more than there are samples fills the micro-batch up.
@@ -184,11 +191,11 @@ void MicroBatchPacker::FillUp(MicroBatchSize* used, MicroBatch* batch) {
   // The filling sequence needs tokens on both sides, so that it has something to attend to.
   if (missing == 0) missing = multiple;
   if (has_encoder && encoder_missing == 0) encoder_missing = multiple;
-  AppendFiller(missing, encoder_missing, used, batch);
+  AppendFiller(missing, encoder_missing, /*sequences=*/1, used, batch);
 }
 
-void MicroBatchPacker::AppendFiller(int64_t tokens, int64_t encoder_tokens, MicroBatchSize* used,
-                                    MicroBatch* batch) {
+void MicroBatchPacker::AppendFiller(int64_t tokens, int64_t encoder_tokens, int64_t sequences,
+                                    MicroBatchSize* used, MicroBatch* batch) {
   Sample filler;
   filler.tokens.assign(static_cast<size_t>(tokens), 0);
   filler.labels.assign(static_cast<size_t>(tokens), -1);
@@ -197,9 +204,9 @@ void MicroBatchPacker::AppendFiller(int64_t tokens, int64_t encoder_tokens, Micr
   filler.types.assign(static_cast<size_t>(tokens), 0);
   filler.encoder_tokens.assign(static_cast<size_t>(encoder_tokens), 0);
   filler.spans.assign(static_cast<size_t>(tokens), -1);
-  filler.document_starts = {0};
+  filler.sequence_weight = 0;
+  for (int64_t s = 0; s < sequences; ++s) filler.document_starts.push_back(static_cast<int32_t>(s));
   Append(filler, /*ordinal=*/0, used, batch);
-  if (options_.has_classes) batch->sequence_weight_S.data<float>()[used->sequences - 1] = 0;
 }
 
 namespace {
@@ -266,7 +273,9 @@ absl::Status MicroBatchPacker::PackOne(SamplePrefetcher& reader, const SampleRan
   }
   const bool vary = options_.lengths_vary();
   for (int64_t i = range.count; i < options_.layout.micro_batch_size; ++i) {
-    AppendFiller(vary ? 1 : seq_length, options_.encoder_seq_length > 0 ? 1 : 0, &used, batch);
+    const int64_t sequences = options_.sequences_per_sample;
+    AppendFiller(vary ? sequences : seq_length, options_.encoder_seq_length > 0 ? 1 : 0, sequences,
+                 &used, batch);
   }
   if (vary) FillUp(&used, batch);
   Shorten(used, batch);
@@ -381,10 +390,10 @@ void MicroBatchPacker::Weigh(const Step& step, const TokenCounts& all_tokens, in
   const double replicas = static_cast<double>(step.micro_batches * data_ranks);
   const auto weigh = [&](const Tensor& loss_weight_T, float all, double factor,
                          const Tensor& gradient_weight_T) {
-    const double denominator = options_.per_token_loss
-                                   ? std::max(1.0, double{all})
-                                   : std::max(1.0, TokensOf(loss_weight_T)) * replicas;
-    const float scale = static_cast<float>(factor * step.loss_scale / denominator);
+    const double counted = options_.per_token_loss ? double{all} : TokensOf(loss_weight_T);
+    const double denominator = options_.per_token_loss ? counted : counted * replicas;
+    const float scale =
+        counted == 0 ? 0 : static_cast<float>(factor * step.loss_scale / denominator);
     for (int64_t t = 0; t < loss_weight_T.numel(); ++t)
       gradient_weight_T.data<float>()[t] = loss_weight_T.data<float>()[t] * scale;
   };

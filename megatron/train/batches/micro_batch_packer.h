@@ -38,6 +38,8 @@ struct PackerOptions {
   bool per_token_loss = true;
   // True if samples have token types and a class.
   bool has_classes = false;
+  // The number of sequences of a sample that has classes.
+  int64_t sequences_per_sample = 1;
   // True if tokens of samples of varied lengths have their sample's number, which experts read.
   bool has_sample_numbers = false;
   // The most tokens of a sample for an encoder, whose decoder has seq_length; 0: there are none.
@@ -55,7 +57,8 @@ struct PackerOptions {
   bool stripes = false;
   int64_t num_workers = 0;  // threads that read samples ahead, for each source; 0: none
 
-  // Returns whether samples may be shorter than seq_length; each is one sequence then.
+  // Returns whether samples may be shorter than seq_length; each is one sequence then, or
+  // sequences_per_sample.
   bool lengths_vary() const { return has_classes || encoder_seq_length > 0; }
 };
 
@@ -154,7 +157,8 @@ class MicroBatchPacker {
   }
   // Appends the sample after the part that is used; `used` grows.
   void Append(const Sample& sample, int64_t ordinal, MicroBatchSize* used, MicroBatch* batch);
-  void AppendClasses(const Sample& sample, const MicroBatchSize& used, MicroBatch* batch);
+  void AppendClasses(const Sample& sample, int64_t ordinal, const MicroBatchSize& used,
+                     MicroBatch* batch);
   void AppendNumbers(const Sample& sample, const MicroBatchSize& used, MicroBatch* batch);
   void AppendEncoder(const Sample& sample, int64_t ordinal, MicroBatchSize* used,
                      MicroBatch* batch);
@@ -162,8 +166,8 @@ class MicroBatchPacker {
   // Fills what multi-token prediction needs, from the tokens and labels that are there.
   static void FillMtp(MicroBatch* batch);
   void FillUp(MicroBatchSize* used, MicroBatch* batch);
-  // Appends a sequence without weight.
-  void AppendFiller(int64_t tokens, int64_t encoder_tokens, MicroBatchSize* used,
+  // Appends a sample of one sequence, or of so many of a token each, without weight.
+  void AppendFiller(int64_t tokens, int64_t encoder_tokens, int64_t sequences, MicroBatchSize* used,
                     MicroBatch* batch);
   void WeighSequences(const Step& step, int data_ranks, MicroBatch* batch) const;
 

@@ -13,8 +13,9 @@ constexpr Tensor MicroBatch::*kOfTokens[] = {
     &MicroBatch::sample_position_T, &MicroBatch::loss_weight_T, &MicroBatch::gradient_weight_T,
     &MicroBatch::sample_T,          &MicroBatch::token_type_T,  &MicroBatch::sample_number_T};
 constexpr Tensor MicroBatch::*kOfSequences[] = {
-    &MicroBatch::sequence_label_S, &MicroBatch::sequence_weight_S,
-    &MicroBatch::sequence_gradient_weight_S, &MicroBatch::sample_share_S};
+    &MicroBatch::sequence_label_S,           &MicroBatch::sequence_weight_S,
+    &MicroBatch::sequence_gradient_weight_S, &MicroBatch::sequence_sample_S,
+    &MicroBatch::sequence_position_S,        &MicroBatch::sample_share_S};
 constexpr Tensor EncoderBatch::*kOfEncoderTokens[] = {
     &EncoderBatch::tokens_T, &EncoderBatch::position_T, &EncoderBatch::sample_T,
     &EncoderBatch::sample_position_T};
@@ -36,6 +37,8 @@ MicroBatch LayOut(const MicroBatchRoom& room, Next next) {
     batch.sequence_label_S = next(DType::kInt32, room.sequences);
     batch.sequence_weight_S = next(DType::kFloat32, room.sequences);
     batch.sequence_gradient_weight_S = next(DType::kFloat32, room.sequences);
+    batch.sequence_sample_S = next(DType::kInt64, room.sequences);
+    batch.sequence_position_S = next(DType::kInt32, room.sequences);
   }
   if (room.has_sample_numbers) {
     batch.sample_number_T = next(DType::kInt32, room.tokens);

@@ -104,14 +104,24 @@ absl::StatusOr<TrainingData> OpenMock(const DataOptions& options, const DataText
   return data;
 }
 
+// Sets what only several training files can differ in.
+absl::Status SetSourceOptions(const DataOptions& options, DataFiles* train) {
+  if (options.sampling_alpha.has_value() && train->Prefixes().size() == 1) {
+    return absl::InvalidArgumentError(
+        "data.sampling_alpha: has no effect on one training file; leave it out");
+  }
+  return train->SetLossWeights(options.loss_weights);
+}
+
 absl::StatusOr<TrainingData> OpenFiles(const DataOptions& options, const DataText& text) {
-  MEGATRON_ASSIGN_OR_RETURN(
-      const DataFiles files, DataFiles::Open(options, text, options.data_path),
-      _.SetPrepend() << (options.data_args_path.empty() ? "data.data_path: "
-                                                        : "data.data_args_path: "));
+  MEGATRON_ASSIGN_OR_RETURN(DataFiles files, DataFiles::Open(options, text, options.data_path),
+                            _.SetPrepend()
+                                << (options.data_args_path.empty() ? "data.data_path: "
+                                                                   : "data.data_args_path: "));
+  MEGATRON_RETURN_IF_ERROR(SetSourceOptions(options, &files));
   MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(options.split));
   TrainingData data;
-  data.description = files.Description();
+  data.description = files.Description(options);
   data.fingerprint = files.Fingerprint();
   MEGATRON_RETURN_IF_ERROR(OpenParts(
       options, &data, [&](Split split) { return files.PartOf(options, text, split, shares); }));
@@ -193,24 +203,25 @@ absl::StatusOr<std::vector<ValidationSet>> ValidationSets(const DataOptions& opt
 
 // Each part of the run has files of its own and takes all of their documents.
 absl::StatusOr<TrainingData> OpenFilesPerSplit(const DataOptions& options, const DataText& text) {
-  MEGATRON_ASSIGN_OR_RETURN(const DataFiles train,
+  MEGATRON_ASSIGN_OR_RETURN(DataFiles train,
                             OpenPart(options, text, "train", options.train_data_path));
+  MEGATRON_RETURN_IF_ERROR(SetSourceOptions(options, &train));
   TrainingData data;
-  data.description = train.Description();
+  data.description = train.Description(options);
   data.fingerprint = absl::StrCat("train ", train.Fingerprint());
   MEGATRON_ASSIGN_OR_RETURN(data.train, train.PartOf(options, text, Split::kTrain, {1, 0, 0}),
                             _ << "for data.train_data_path");
   if (options.run.eval_interval == 0) return data;
   MEGATRON_ASSIGN_OR_RETURN(const DataFiles valid,
                             OpenPart(options, text, "valid", options.valid_data_path));
-  absl::StrAppend(&data.description, "; validation on ", valid.Description());
+  absl::StrAppend(&data.description, "; validation on ", valid.Description(options));
   absl::StrAppend(&data.fingerprint, "; valid ", valid.Fingerprint());
   MEGATRON_ASSIGN_OR_RETURN(data.valid, ValidationSets(options, text, valid),
                             _ << "for data.valid_data_path");
   if (options.test_data_path.empty()) return data;
   MEGATRON_ASSIGN_OR_RETURN(const DataFiles test,
                             OpenPart(options, text, "test", options.test_data_path));
-  absl::StrAppend(&data.description, "; test on ", test.Description());
+  absl::StrAppend(&data.description, "; test on ", test.Description(options));
   MEGATRON_ASSIGN_OR_RETURN(data.test, test.PartOf(options, text, Split::kTest, {0, 0, 1}),
                             _ << "for data.test_data_path");
   return data;
@@ -264,16 +275,27 @@ absl::Status ReadPerSplitDataArgs(FileSystem& fs, DataOptions* options) {
 
 namespace {
 
+// Returns the size of a file, or of the files in a directory.
+int64_t BytesOn(const std::string& path) {
+  FileSystem& fs = PosixFileSystem();
+  const absl::StatusOr<std::vector<std::string>> names = fs.List(path);
+  int64_t bytes = 0;
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>{std::string()}) {
+    const absl::StatusOr<FileInfo> info =
+        fs.Stat(names.ok() ? absl::StrCat(path, "/", name) : path);
+    if (info.ok()) bytes += info->size;
+  }
+  return bytes;
+}
+
 // A token has a byte of its file at least, unless that is compressed.
-int64_t EstimateConversationBytes(const DataOptions& options) {
+int64_t EstimateTextBytes(const DataOptions& options) {
   int64_t bytes = 0;
   for (const std::vector<std::string>* paths :
        {&options.data_path, &options.train_data_path, &options.valid_data_path,
         &options.test_data_path}) {
-    for (const std::string& path : *paths) {
-      const absl::StatusOr<FileInfo> info = PosixFileSystem().Stat(path);
-      if (info.ok()) bytes += info->size * static_cast<int64_t>(sizeof(int32_t));
-    }
+    for (const std::string& path : *paths)
+      bytes += BytesOn(path) * static_cast<int64_t>(sizeof(int32_t));
   }
   return bytes;
 }
@@ -281,7 +303,8 @@ int64_t EstimateConversationBytes(const DataOptions& options) {
 }  // namespace
 
 int64_t EstimateDataBytes(const DataOptions& options) {
-  if (options.conversations.has_value()) return EstimateConversationBytes(options);
+  if (options.conversations.has_value() || options.task.has_value())
+    return EstimateTextBytes(options);
   // The bytes of a sample: its place in the stream (two int32) and in the shuffled order (one), or
   // its sentences.
   const int64_t kBytesPerSample = options.sentences.has_value() ? 16 : 12, kBytesPerToken = 4;

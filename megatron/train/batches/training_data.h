@@ -14,6 +14,7 @@
 #include "megatron/data/gpt/fill_in_the_middle.h"
 #include "megatron/data/sample.h"
 #include "megatron/data/split.h"
+#include "megatron/data/tasks/labelled_task.h"
 #include "megatron/data/tokenizer/tokenizer.h"
 #include "megatron/train/batches/sentence_data.h"
 
@@ -23,6 +24,12 @@ namespace megatron {
 struct ConversationDataOptions {
   std::string chat_template;  // a name that ChatTemplate knows
   bool drop_long = false;     // what is too long is left out, and not cut
+};
+
+// Samples are those of a labelled task (data/tasks/task_dataset.h).
+struct TaskDataOptions {
+  LabelledTask task = LabelledTask::kMnli;
+  int64_t decoder_seq_length = 0;  // T5: the most tokens of an answer
 };
 
 struct DataOptions {
@@ -58,8 +65,11 @@ struct DataOptions {
   std::optional<FillInTheMiddleOptions> fill_in_the_middle;
   std::optional<SentenceDataOptions> sentences;          // if set, replaces the stream of tokens
   std::optional<ConversationDataOptions> conversations;  // if set, the files are JSON Lines
+  std::optional<TaskDataOptions> task;                   // if set, the files are the task's
   // If set, files have weights in proportion to their numbers of tokens to the power of it.
   std::optional<double> sampling_alpha;
+  // Factors of the losses of each training file; empty: all are 1.
+  std::vector<double> loss_weights;
 
   bool cyclic = false;
   // With `cyclic`, true if samples are read in Megatron's order, which depends on the following two
@@ -88,7 +98,7 @@ struct TrainingData {
 
 // Returns approximately the bytes of this process's memory that OpenTrainingData will take: tokens
 // held in memory and the order of samples. Files are mapped and take none, unless they are
-// conversations.
+// conversations or a task's.
 int64_t EstimateDataBytes(const DataOptions& options);
 
 // Sets data_path to the words of the file that options->data_args_path names; does nothing if that

@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
+#include "megatron/base/status_macros.h"
 #include "megatron/models/model_harness.h"
 #include "megatron/train/layouts/layout_harness.h"
 #include "megatron/train/layouts/same_training.h"
@@ -76,6 +77,85 @@ TEST(BertTrainingTest, EveryLayoutTrainsWhatOneRankTrains) {
       SCOPED_TRACE(ToString(layout));
       ExpectTheSame(Train(model, layout), alone);
     }
+  }
+}
+
+// Samples of two sequences, of which one is the right one.
+class ChoiceSource : public SampleSource {
+ public:
+  int64_t size() const override { return pairs_.size() / 2; }
+
+  absl::Status Get(int64_t index, Sample* sample) const override {
+    *sample = Sample();
+    for (int64_t choice = 0; choice < 2; ++choice) {
+      Sample sequence;
+      MEGATRON_RETURN_IF_ERROR(pairs_.Get(2 * index + choice, &sequence));
+      const auto length = static_cast<int64_t>(
+          std::min<size_t>(sequence.tokens.size(), CountingSource::kLength / 2));
+      sample->document_starts.push_back(static_cast<int32_t>(sample->tokens.size()));
+      const auto append = [&](const std::vector<int32_t>& from, std::vector<int32_t>* to) {
+        to->insert(to->end(), from.begin(), from.begin() + length);
+      };
+      append(sequence.tokens, &sample->tokens);
+      append(sequence.types, &sample->types);
+      append(sequence.positions, &sample->positions);
+    }
+    sample->labels.assign(sample->tokens.size(), -1);
+    sample->loss_mask.assign(sample->tokens.size(), 0);
+    sample->sequence_class = static_cast<int32_t>(index % 3 == 0);
+    return absl::OkStatus();
+  }
+
+ private:
+  PairSource pairs_;
+};
+
+// Samples of two classes, of which one is more frequent, so that the gradients of the classes'
+// biases do not cancel.
+class ClassSource : public PairSource {
+ public:
+  absl::Status Get(int64_t index, Sample* sample) const override {
+    MEGATRON_RETURN_IF_ERROR(PairSource::Get(index, sample));
+    sample->sequence_class = static_cast<int32_t>(index % 3 == 0);
+    return absl::OkStatus();
+  }
+};
+
+// The gradient of the one bias of choices is nothing but rounding error.
+void ExpectTheSameClassifier(const LayoutOutcome& got, const LayoutOutcome& want) {
+  ExpectSameTraining(got, want, [](const std::string& name) {
+    const bool is_noise =
+        absl::EndsWith(name, "linear_qkv.bias") || name == "multichoice_head.bias";
+    return is_noise ? Comparison::kNone : Comparison::kRelative;
+  });
+}
+
+TEST(BertTrainingTest, ClassifiersTrainOnEveryLayoutWhatTheyDoOnOneRank) {
+  for (ModelOptions model : {SmallBert(), SmallPostNormBert()}) {
+    SCOPED_TRACE(model.transformer.post_norm);
+    model.num_classes = 2;
+    const auto train = [&](const Layout& layout) {
+      return TrainSentences(model, layout, kSteps, ClassSource());
+    };
+    const LayoutOutcome alone = train(Layout());
+    EXPECT_EQ(alone.state.count("embedding.word_embeddings.weight"), 1u);
+    EXPECT_EQ(alone.state.count("lm_head.dense.weight"), 0u);
+    for (const Layout& layout : Layouts()) {
+      SCOPED_TRACE(ToString(layout));
+      ExpectTheSameClassifier(train(layout), alone);
+    }
+  }
+}
+
+TEST(BertTrainingTest, ChoicesAreMadeOnEveryLayoutAsOnOneRank) {
+  ModelOptions model = SmallBert();
+  model.num_classes = 1;
+  model.num_choices = 2;
+  const LayoutOutcome alone = TrainSentences(model, Layout(), kSteps, ChoiceSource());
+  for (const Layout& layout : Layouts()) {
+    if (layout.context > 1) continue;
+    SCOPED_TRACE(ToString(layout));
+    ExpectTheSameClassifier(TrainSentences(model, layout, kSteps, ChoiceSource()), alone);
   }
 }
 

@@ -56,6 +56,7 @@ TrainerOptions OptionsOf(const TrainerOptions& run, const Layout& layout, int st
       layout.overlap && (layout.sharding != DataSharding::kNone || run.weights_on_host);
   options.packing.layout = {layout.micro_batch_size, layout.data, data_rank};
   options.packing.has_classes = options.model.kind == ModelKind::kBert;
+  options.packing.sequences_per_sample = options.model.num_choices;
   if (options.model.kind == ModelKind::kT5)
     options.packing.encoder_seq_length = CountingSource::kLength;
   if (layout.sequence_parallel) options.packing.token_multiple = layout.tensor;
@@ -237,7 +238,7 @@ class LayoutRank {
     trainer_->RecordCallsIn(&calls_);
     if (how_.load.empty()) {
       trainer_->InitializeWeights(kSeed);
-      return absl::OkStatus();
+      return how_.at_start ? how_.at_start(world_.rank(), trainer_.get()) : absl::OkStatus();
     }
     MEGATRON_ASSIGN_OR_RETURN(const FoundCheckpoint found,
                               LocateCheckpoint(PosixFileSystem(), how_.load));
@@ -286,6 +287,9 @@ class LayoutRank {
             outcome->token_losses.insert(outcome->token_losses.end(), losses.begin(), losses.end());
             outcome->token_hits.insert(outcome->token_hits.end(), hits.begin(), hits.end());
           }));
+    }
+    if (how_.at_end) {
+      MEGATRON_RETURN_IF_ERROR(how_.at_end(world_.rank(), trainer_.get()));
     }
     if (graphed != nullptr) outcome->graphs = graphed->counts();
     EXPECT_EQ(ledger_.peak_bytes(), planned_bytes_);
@@ -495,6 +499,31 @@ LayoutOutcome TrainOnLayout(const TrainerOptions& run, const LayoutRun& how,
   }
   outcomes[0].state = gathering.Take();
   return std::move(outcomes[0]);
+}
+
+void ExpectThatCheckpointsMove(const TrainerOptions& run, int steps,
+                               const std::vector<Layout>& layouts) {
+  const std::string directory = ::testing::TempDir() + "/moving_checkpoints";
+  LayoutRun how;
+  how.layout.data = how.layout.pipeline = 2;
+  how.layout.sharding = DataSharding::kWeights;
+  how.steps = steps;
+  const LayoutOutcome whole = TrainOnLayout(run, how, CountingSource());
+  ASSERT_TRUE(PosixFileSystem().RemoveTree(directory).ok());
+  how.steps = steps / 2;
+  how.save = directory;
+  const LayoutOutcome saved = TrainOnLayout(run, how, CountingSource());
+  how.save = "";
+  how.load = directory;
+  const LayoutOutcome again = TrainOnLayout(run, how, CountingSource());
+  EXPECT_TRUE(again.state == whole.state);
+  EXPECT_EQ(again.losses.back(), whole.losses.back());
+  how.steps = 0;
+  for (const Layout& layout : layouts) {
+    SCOPED_TRACE(ToString(layout));
+    how.layout = layout;
+    EXPECT_TRUE(TrainOnLayout(run, how, CountingSource()).state == saved.state);
+  }
 }
 
 }  // namespace megatron

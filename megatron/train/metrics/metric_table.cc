@@ -31,6 +31,8 @@ constexpr Metric kMeasures[] = {
      "Mean cross-entropy of BERT's judgement of the order of two sentences."},
     {"sop accuracy", "sop accuracy", "share", kBoth, kStep, "accuracy",
      "Share of the sequences whose order of sentences BERT judges rightly."},
+    {"accuracy", "accuracy", "share", kBoth, kStep, "accuracy",
+     "Share of the samples of `data.task` that a BERT classifies rightly."},
     {"load_balancing_loss", "load_balancing_loss", "", kIterations, kStep, "experts",
      "Auxiliary loss of the routers, without its coefficient, as a mean over layers: 1 if all "
      "experts are chosen alike."},
@@ -422,7 +424,8 @@ const Metric kTask = {"tasks/TASK/METRIC",
                       kIterations,
                       MetricRate::kEachEvaluation,
                       "",
-                      "Each metric of each task of `train.eval_tasks`: \"tasks/hellaswag/acc\"."};
+                      "Each metric of each task of `train.eval_tasks`: \"tasks/hellaswag/acc\". So "
+                      "it is with the accuracies on several validation sets."};
 
 }  // namespace metric
 

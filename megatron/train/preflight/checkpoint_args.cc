@@ -55,10 +55,13 @@ absl::StatusOr<CheckpointArgs> ReadCheckpointArgs(FileSystem& fs, const std::str
             directory, " has a configuration that can't be read: ", saved.errors.front().message)),
         kExitCorruptCheckpoint);
   }
-  // The adapters that a run trains are its own, also where the checkpoint has none.
+  // The adapters that a run trains are its own, also where the checkpoint has none. The head of a
+  // classifier is that of the run's task.
   config::PretrainConfig with_own = saved.config;
   if (asked.config.model().has_lora())
     *with_own.mutable_model()->mutable_lora() = asked.config.model().lora();
+  with_own.mutable_model()->clear_num_classes();
+  with_own.mutable_model()->clear_num_choices();
   const std::string model = ModelText(with_own);
   absl::string_view fields = model;
   CHECK(absl::ConsumePrefix(&fields, "model ")) << model;

@@ -17,11 +17,17 @@ class Bert : public Recipe {
     options->num_token_types = model.num_tokentypes();
     options->sentence_order_head = model.bert_binary_head();
     if (model.openai_gelu()) options->masked_lm_activation = ops::Activation::kGeluTanh;
+    options->num_classes = model.num_classes();
+    if (model.has_num_choices()) options->num_choices = model.num_choices();
   }
 
-  void SetPacking(PackerOptions* options) const override { options->has_classes = true; }
+  void SetPacking(const config::ModelConfig& model, PackerOptions* options) const override {
+    options->has_classes = true;
+    if (model.has_num_choices()) options->sequences_per_sample = model.num_choices();
+  }
 
   void SetData(const config::PretrainConfig& config, DataOptions* options) const override {
+    if (options->task.has_value()) return;
     SentenceDataOptions sentences;
     sentences.model = ModelKind::kBert;
     sentences.mask_prob = config.data().mask_prob();

@@ -38,8 +38,8 @@ class Recipe {
   // Sets the fields of *options that only this kind of model has, or that differ for it.
   virtual void SetModelOptions(const config::ModelConfig& model, ModelOptions* options) const = 0;
   // Sets what the samples of a micro-batch hold besides their tokens.
-  virtual void SetPacking(PackerOptions* options) const {}
-  // Sets how samples are made of the data's tokens.
+  virtual void SetPacking(const config::ModelConfig& model, PackerOptions* options) const {}
+  // Sets how samples are made of the data's tokens; options->task is set if the data are a task's.
   virtual void SetData(const config::PretrainConfig& config, DataOptions* options) const {}
 
   // Refuses a tokenizer that lacks what samples of the data need.

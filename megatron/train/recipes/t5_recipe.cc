@@ -18,6 +18,10 @@ class T5 : public Recipe {
   }
 
   void SetData(const config::PretrainConfig& config, DataOptions* options) const override {
+    if (options->task.has_value()) {
+      options->task->decoder_seq_length = config.model().decoder_seq_length();
+      return;
+    }
     SentenceDataOptions sentences;
     sentences.model = ModelKind::kT5;
     sentences.mask_prob = config.data().mask_prob();

@@ -1,13 +1,16 @@
 #include "megatron/train/recipes/t5_rules.h"
 
 #include <cmath>
+#include <optional>
 #include <string>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "megatron/data/tasks/labelled_task.h"
 #include "megatron/train/config/config_checker.h"
 #include "megatron/train/costs/layer_shape.h"
+#include "megatron/train/recipes/labelled_task_of.h"
 
 namespace megatron {
 namespace {
@@ -97,6 +100,9 @@ class T5 : public ModelRules {
     CheckNames(check);
     CheckLengths(check, type);
     CheckParts(check, type);
+    const std::optional<LabelledTask> task = LabelledTaskOf(check.resolved().data());
+    if (task.has_value() && *task != LabelledTask::kTextToText)
+      check.Error("data.task", absl::StrCat("must be text_to_text ", type));
     if (check.resolved().has_generation() &&
         !absl::StrContains(check.resolved().generation().prompt(), "<extra_id_")) {
       check.Error("generation.prompt", absl::StrCat("must hold an <extra_id_0> ", type));

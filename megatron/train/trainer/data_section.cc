@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "megatron/train/recipes/labelled_task_of.h"
 #include "megatron/train/recipes/model_rules_of.h"
 #include "megatron/train/recipes/recipes.h"
 
@@ -81,6 +82,9 @@ DataOptions ToDataOptions(const config::PretrainConfig& config) {
                                 data.sft_long_conversations() == config::LongConversations::drop};
   }
   if (data.has_sampling_alpha()) options.sampling_alpha = data.sampling_alpha();
+  if (const std::optional<LabelledTask> task = LabelledTaskOf(data))
+    options.task = TaskDataOptions{*task};
+  options.loss_weights.assign(data.loss_weights().begin(), data.loss_weights().end());
   RecipeOf(ModelRulesOf(config.model()).kind()).SetData(config, &options);
   options.cyclic = data.dataloader_type() == config::DataloaderType::cyclic;
   options.data_sharding = data.data_sharding();
