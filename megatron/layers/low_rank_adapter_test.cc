@@ -64,6 +64,44 @@ TEST(LowRankAdapterTest, GradientsAreThoseOfFiniteDifferences) {
   ExpectGradients(&attention, MakeAttention(Adapted(false), attention.tensor_group()), kHidden);
 }
 
+TransformerOptions WithDropout(bool gated) {
+  TransformerOptions options = Adapted(gated);
+  options.lora.dropout = 0.3f;
+  return options;
+}
+
+TEST(LowRankAdapterTest, GradientsThroughDropoutAreThoseOfFiniteDifferences) {
+  for (const bool gated : {false, true}) {
+    LayerHarness mlp({4, 3});
+    ExpectGradients(&mlp, MakeMlp(WithDropout(gated), mlp.tensor_group()), kHidden);
+  }
+  LayerHarness attention({4, 1, 3});
+  ExpectGradients(&attention, MakeAttention(WithDropout(false), attention.tensor_group()), kHidden);
+}
+
+TEST(LowRankAdapterTest, DropoutIsThatOfTheLayerAndOfTheSample) {
+  LayerHarness harness({4, 3});
+  const LayerCalls calls = MakeMlp(WithDropout(false), harness.tensor_group());
+  harness.Bind(calls.parameters);
+  const ops::HostTensor x = ops::HostTensor::Normal({7, kHidden}, DType::kFloat32, 1),
+                        one({7, kHidden}, DType::kFloat32), other({7, kHidden}, DType::kFloat32);
+  const auto differ = [&](int64_t row) {
+    for (int64_t c = 0; c < kHidden; ++c) {
+      if (one.Get(row * kHidden + c) != other.Get(row * kHidden + c)) return true;
+    }
+    return false;
+  };
+  harness.Forward(calls, x, one);
+  harness.Forward(calls, x, other);
+  for (int64_t row = 0; row < 7; ++row) EXPECT_FALSE(differ(row)) << row;
+  harness.batch().sample_T.data<int64_t>()[5] = 77;
+  harness.Forward(calls, x, other);
+  for (int64_t row = 0; row < 7; ++row) EXPECT_EQ(differ(row), row == 5) << row;
+  harness.context().training = false;
+  harness.Forward(calls, x, other);
+  EXPECT_TRUE(differ(0));
+}
+
 TEST(LowRankAdapterTest, RecomputationAndChunksChangeNoBit) {
   for (const bool gated : {false, true}) {
     TransformerOptions recomputing = Adapted(gated);
@@ -83,6 +121,7 @@ TEST(LowRankAdapterTest, TwoTensorParallelRanksEqualOne) {
     for (const bool gated : {false, true}) {
       TransformerOptions options = Adapted(gated);
       options.tp_comm_overlap = overlaps;
+      if (!overlaps && gated) options.lora.dropout = 0.3f;  // it needs all rows at once
       const auto mlp = [&](const ProcessGroup& group, bool sequence_parallel) {
         return MakeMlp(options, group, sequence_parallel);
       };

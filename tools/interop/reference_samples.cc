@@ -1,5 +1,6 @@
 #include "tools/interop/reference_samples.h"
 
+#include <algorithm>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -125,6 +126,49 @@ std::vector<Sample> MaskedSamples(int64_t count) {
     }
     return sample;
   });
+}
+
+namespace {
+
+// Appends a sequence of two pieces of a text, the first of which has the mark and nothing else.
+void AppendSequence(int64_t text_number, int32_t mark, Sample* sample) {
+  std::vector<int32_t> text = Text(text_number);
+  const int32_t *begin = text.data(), *cut = begin + text.size() / 3;
+  std::fill_n(text.begin(), text.size() / 3, mark);
+  const auto start = static_cast<int32_t>(sample->tokens.size());
+  sample->document_starts.push_back(start);
+  sample->tokens.push_back(kFirst);
+  AppendPiece(begin, cut, /*type=*/0, sample);
+  AppendPiece(cut, begin + text.size(), /*type=*/1, sample);
+  for (int32_t i = start; i < static_cast<int32_t>(sample->tokens.size()); ++i)
+    sample->positions.push_back(i - start);
+}
+
+// Samples of `choices` sequences. The mark is the class, or says which sequence is the right one.
+std::vector<Sample> LabelledSamples(int64_t count, int64_t choices, int32_t classes) {
+  std::vector<Sample> samples(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    Sample& sample = samples[static_cast<size_t>(i)];
+    const int64_t labels = choices > 1 ? choices : classes;
+    sample.sequence_class = static_cast<int32_t>(i % 5 % labels);
+    for (int64_t choice = 0; choice < choices; ++choice) {
+      const int32_t mark = choices > 1 ? sample.sequence_class == choice : sample.sequence_class;
+      AppendSequence(choices * i + choice, mark, &sample);
+    }
+    sample.labels.assign(sample.tokens.size(), -1);
+    sample.loss_mask.assign(sample.tokens.size(), 0);
+  }
+  return samples;
+}
+
+}  // namespace
+
+std::vector<Sample> ClassifiedSamples(int64_t count) {
+  return LabelledSamples(count, /*choices=*/1, kReferenceClasses);
+}
+
+std::vector<Sample> ChoiceSamples(int64_t count) {
+  return LabelledSamples(count, kReferenceChoices, /*classes=*/1);
 }
 
 std::vector<Sample> SpanSamples(int64_t count) {

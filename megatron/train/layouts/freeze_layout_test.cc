@@ -6,20 +6,16 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status_matchers.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "megatron/base/file_system.h"
 #include "megatron/comm/collective.h"
 #include "megatron/models/model_harness.h"
 #include "megatron/train/layouts/layout_harness.h"
 
 namespace megatron {
 namespace {
-
-using ::absl_testing::IsOk;
 
 constexpr int kSteps = 4;
 constexpr double kTolerance = 1e-5;
@@ -230,30 +226,7 @@ TEST(FreezeLayoutTest, CheckpointsGoFromLayoutToLayout) {
   for (const bool bf16 : {false, true}) {
     TrainerOptions run = Freezing(SmallGpt2(), {"embedding", R"(layers\.[12]\.)"});
     if (bf16) run.model.transformer.dtype = DType::kBFloat16;
-    const std::string directory = ::testing::TempDir() + "/freeze_checkpoints";
-    Layout from;
-    from.data = from.pipeline = 2;
-    from.sharding = DataSharding::kWeights;
-    const LayoutOutcome whole = Train(run, from);
-    LayoutRun half;
-    half.layout = from;
-    half.steps = kSteps / 2;
-    half.save = directory;
-    ASSERT_THAT(PosixFileSystem().RemoveTree(directory), IsOk());
-    const LayoutOutcome saved = TrainOnLayout(run, half, CountingSource());
-    half.save = "";
-    half.load = directory;
-    half.evaluate = true;
-    const LayoutOutcome again = TrainOnLayout(run, half, CountingSource());
-    EXPECT_TRUE(again.state == whole.state);
-    EXPECT_EQ(again.losses.back(), whole.losses.back());
-    for (const Layout& to : Layouts()) {
-      SCOPED_TRACE(ToString(to));
-      half.layout = to;
-      half.steps = 0;
-      half.evaluate = false;
-      EXPECT_TRUE(TrainOnLayout(run, half, CountingSource()).state == saved.state);
-    }
+    ExpectThatCheckpointsMove(run, kSteps, Layouts());
   }
 }
 

@@ -114,6 +114,8 @@ struct LayoutRun {
   DeviceType device = DeviceType::kCpu;  // kCuda: all ranks share device 0
   // If set, wraps each rank's communicator.
   std::function<std::shared_ptr<Communicator>(std::shared_ptr<Communicator>)> wrap;
+  // If set, are called on each rank's thread: when weights were initialized, and after the last step.
+  std::function<absl::Status(int rank, Trainer*trainer)> at_start, at_end;
   // If set, is called before each piece of work of a rank, on its thread.
   std::function<void(int rank, Phase phase, ParameterBuffers* buffers)> on_piece;
 };
@@ -138,6 +140,11 @@ struct LayoutOutcome {
   // All that a checkpoint holds, by name: weights and optimizer state.
   std::map<std::string, WholeTensor> state;
 };
+
+// Fails where a run that stops half-way and continues on the same layout is not the run without a
+// stop, bit for bit, or where one of the layouts takes something else from what the run has saved.
+void ExpectThatCheckpointsMove(const TrainerOptions& run, int steps,
+                               const std::vector<Layout>& layouts);
 
 // Trains on threads. Fails the test if ranks disagree, if a rank's memory is not what was planned,
 // or if an element is held by no rank or by two.

@@ -5,20 +5,16 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status_matchers.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "megatron/base/file_system.h"
 #include "megatron/layers/low_rank_adapter.h"
 #include "megatron/models/model_harness.h"
 #include "megatron/train/layouts/layout_harness.h"
 
 namespace megatron {
 namespace {
-
-using ::absl_testing::IsOk;
 
 constexpr int kSteps = 4;
 constexpr double kTolerance = 1e-5;
@@ -95,11 +91,15 @@ void ExpectTheSame(const LayoutOutcome& got, const LayoutOutcome& want) {
 
 TEST(LoraLayoutTest, EveryLayoutTrainsWhatOneRankTrains) {
   for (const ModelOptions& model : {SmallGpt2(), SmallLlama()}) {
-    const TrainerOptions run = AdaptingAll(model);
+    TrainerOptions run = AdaptingAll(model);
+    // Dropout needs all rows of a micro-batch at once.
+    const bool drops = !model.learned_positions;
+    if (drops) run.model.transformer.lora.dropout = 0.1f;
     const LayoutOutcome first = Train(run, Layout(), 0), want = Train(run, Layout());
     ExpectTheOthersFrozen(want, first);
     EXPECT_LT(want.losses.back(), want.losses.front());
     for (const Layout& layout : Layouts()) {
+      if (drops && layout.tp_comm_overlap) continue;
       SCOPED_TRACE(ToString(layout));
       const LayoutOutcome got = Train(run, layout);
       ExpectTheSame(got, want);
@@ -142,30 +142,7 @@ TEST(LoraLayoutTest, CheckpointsGoFromLayoutToLayout) {
   for (const bool bf16 : {false, true}) {
     TrainerOptions run = AdaptingAll(SmallGpt2());
     if (bf16) run.model.transformer.dtype = DType::kBFloat16;
-    const std::string directory = ::testing::TempDir() + "/lora_checkpoints";
-    Layout from;
-    from.data = from.pipeline = 2;
-    from.sharding = DataSharding::kWeights;
-    const LayoutOutcome whole = Train(run, from);
-    LayoutRun half;
-    half.layout = from;
-    half.steps = kSteps / 2;
-    half.save = directory;
-    ASSERT_THAT(PosixFileSystem().RemoveTree(directory), IsOk());
-    const LayoutOutcome saved = TrainOnLayout(run, half, CountingSource());
-    half.save = "";
-    half.load = directory;
-    half.evaluate = true;
-    const LayoutOutcome again = TrainOnLayout(run, half, CountingSource());
-    EXPECT_TRUE(again.state == whole.state);
-    EXPECT_EQ(again.losses.back(), whole.losses.back());
-    for (const Layout& to : Layouts()) {
-      SCOPED_TRACE(ToString(to));
-      half.layout = to;
-      half.steps = 0;
-      half.evaluate = false;
-      EXPECT_TRUE(TrainOnLayout(run, half, CountingSource()).state == saved.state);
-    }
+    ExpectThatCheckpointsMove(run, kSteps, Layouts());
   }
 }
 

@@ -4,12 +4,15 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "glog/logging.h"
+#include "megatron/base/quoted.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
+#include "megatron/evaluate/task_examples.h"
 #include "megatron/train/batches/evaluation_tasks.h"
 #include "megatron/train/validate/rules.h"
 
@@ -63,6 +66,10 @@ void CheckSetNames(ConfigChecker& check) {
   const auto& names = check.resolved().train().validation_set_names();
   for (const std::string& name : names) {
     if (name.empty()) return check.Error(kPath, "holds an empty name");
+    if (absl::c_any_of(name, absl::ascii_iscntrl)) {
+      return check.Error(kPath, absl::StrCat("holds ", Quoted(name), ", which has a line break or ",
+                                             "another control character"));
+    }
     if (std::count(names.begin(), names.end(), name) > 1)
       return check.Error(kPath, absl::StrCat("has \"", name, "\" twice"));
     // Metrics have "lm loss validation ppl".
@@ -77,7 +84,7 @@ void CheckTasks(ConfigChecker& check) {
   std::vector<std::string> names;
   for (const std::string& text : training.eval_tasks()) {
     const auto file = SplitTaskAndFile(text);
-    if (!file.ok()) return check.Error(kPath, absl::StrCat("holds ", file.status().message()));
+    if (!file.ok()) return check.Error(kPath, file.status().message());
     if (absl::c_linear_search(names, file->first))
       return check.Error(kPath, absl::StrCat("names the task ", file->first, " twice"));
     names.push_back(file->first);
@@ -94,6 +101,12 @@ void CheckTasks(ConfigChecker& check) {
       training.eval_tasks_interval() % training.eval_interval() != 0) {
     check.Error(interval,
                 absl::StrCat("must be a multiple of ", check.Named("train.eval_interval")));
+  }
+  const bool has_text = absl::c_any_of(
+      names, [](const std::string& name) { return (*FindTask(name))->form == TaskForm::kOneText; });
+  if (!has_text) {
+    check.HaveNoEffect({"train.overlapping_eval"},
+                       absl::StrCat("with ", check.Named(kPath), ", of which none is one text"));
   }
   const bool is_usable = check.Usable({"model.seq_length", "train.overlapping_eval"});
   if (is_usable && check.IsWritten("train.overlapping_eval"))
