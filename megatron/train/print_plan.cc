@@ -4,11 +4,13 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/train/failure/exit_status.h"
 #include "megatron/train/planning/planning_facts.h"
 #include "megatron/train/preflight/check_memory.h"
+#include "megatron/train/preflight/open_data.h"
 #include "megatron/train/preflight/plan_pretraining.h"
 #include "megatron/train/preflight/plan_report.h"
 #include "megatron/train/print_lines.h"
@@ -56,6 +58,11 @@ int PrintPlan(const PretrainCommand& command) {
   if (command.dry_run != DryRun::kJson) {
     for (const std::string& line : command.checkpoint_lines) PrintLine(line);
     for (const std::string& line : layout.line()) PrintLine(line);
+    // A plan may be for another machine, which has the data.
+    const std::string problem =
+        ProblemOfTexts(PosixFileSystem(), planned->options.data, *planned->tokenizer);
+    if (!problem.empty())
+      PrintLine(absl::StrCat("WARNING: the data can't be read here: ", problem));
   }
   std::fwrite(report.data(), 1, report.size(), stdout);
   return kExitDone;

@@ -122,6 +122,58 @@ TEST_F(TrainingDataTest, AlphaMakesWeightsOfTokens) {
                                      HasSubstr("data.sampling_alpha"))));
 }
 
+TEST_F(TrainingDataTest, LossWeightsAreThoseOfTrainingFiles) {
+  options_.train_data_path = {"0.5", Write("few", 1, 20), "0.5", Write("many", 2, 20)};
+  options_.valid_data_path = {Write("held", 1, 20)};
+  options_.loss_weights = {0.5, 3};
+  const auto data = Open();
+  ASSERT_THAT(data, IsOk());
+  Sample sample;
+  for (int64_t i = 0; i < 10; ++i) {
+    ASSERT_THAT(data->train->Get(i, &sample), IsOk());
+    for (size_t t = 0; t < sample.tokens.size(); ++t) {
+      if (sample.loss_mask[t] == 0) continue;
+      EXPECT_EQ(sample.loss_mask[t], sample.tokens[0] == 1 ? 0.5f : 3.0f);
+    }
+  }
+  ASSERT_THAT(data->valid[0].samples->Get(0, &sample), IsOk());
+  EXPECT_THAT(sample.loss_mask, ::testing::Each(1.0f));
+  const std::string fingerprint = data->fingerprint;
+  options_.loss_weights = {0.5, 2};
+  EXPECT_NE(Open()->fingerprint, fingerprint);
+  options_.loss_weights = {1};
+  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kInvalidArgument,
+                               HasSubstr("data.loss_weights has 1 number for 2 training files")));
+}
+
+TEST_F(TrainingDataTest, AlphaNeedsSeveralFiles) {
+  options_.data_path = {Write("few", 1, 20)};
+  options_.sampling_alpha = 0.3;
+  EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kInvalidArgument,
+                               HasSubstr("data.sampling_alpha: has no effect on one")));
+}
+
+TEST_F(TrainingDataTest, ExamplesOfATaskAreSplitAndBlended) {
+  tokenizer_ = *CreateTokenizer({"StoryWordPiece"});
+  options_.task = TaskDataOptions{LabelledTask::kQqp};
+  options_.seq_length = 16;
+  std::string text = "header\n";
+  for (int i = 0; i < 50; ++i) absl::StrAppend(&text, i, "\t1\t2\ttom was sad\tana\t1\n");
+  const std::string path = absl::StrCat(::testing::TempDir(), "/qqp.tsv");
+  ASSERT_THAT(WriteFileAtomically(PosixFileSystem(), path, text), IsOk());
+  options_.data_path = {path};
+  const auto data = Open();
+  ASSERT_THAT(data, IsOk());
+  EXPECT_THAT(data->description, HasSubstr("qqp.tsv, 50 examples, 200 tokens"));
+  Sample sample;
+  ASSERT_THAT(data->train->Get(0, &sample), IsOk());
+  EXPECT_EQ(sample.sequence_class, 1);
+  EXPECT_EQ(sample.tokens.size(), 7u);
+  EXPECT_GE(EstimateDataBytes(options_), 200 * 4);
+  options_.data_path = {"0.5", path, "0.5", path};
+  EXPECT_THAT(Open(), IsOk());
+}
+
 // Conversations of 22 tokens in "plain" form, two of which fit into a sample.
 class ConversationDataTest : public TrainingDataTest {
  protected:

@@ -48,6 +48,11 @@ absl::StatusOr<EvaluationTasks> OpenTasks(FileSystem& fs, EvaluationTaskOptions 
   return WithExitCode(OpenEvaluationTasks(fs, options, tokenizer), kExitData);
 }
 
+std::string ProblemOfTexts(FileSystem& fs, const DataOptions& options, const Tokenizer& tokenizer) {
+  if (!options.conversations.has_value() && !options.task.has_value()) return "";
+  return std::string(Open(fs, options, tokenizer).status().message());
+}
+
 absl::StatusOr<TrainingData> OpenData(FileSystem& fs, DataOptions options,
                                       const Tokenizer& tokenizer) {
   return WithExitCode(Open(fs, std::move(options), tokenizer), kExitData);

@@ -1,6 +1,8 @@
 #ifndef MEGATRON_TRAIN_PREFLIGHT_OPEN_DATA_H_
 #define MEGATRON_TRAIN_PREFLIGHT_OPEN_DATA_H_
 
+#include <string>
+
 #include "absl/status/statusor.h"
 #include "megatron/base/file_system.h"
 #include "megatron/data/tokenizer/tokenizer.h"
@@ -14,7 +16,11 @@ namespace megatron {
 absl::StatusOr<TrainingData> OpenData(FileSystem& fs, DataOptions options,
                                       const Tokenizer& tokenizer);
 
-// The same of the tasks on which the model is evaluated.
+// Returns what is wrong with data that are read whole, conversations or a task's examples; empty:
+// nothing, or the data are of another kind.
+std::string ProblemOfTexts(FileSystem& fs, const DataOptions& options, const Tokenizer& tokenizer);
+
+// The same as OpenData of the tasks on which the model is evaluated.
 absl::StatusOr<EvaluationTasks> OpenTasks(FileSystem& fs, EvaluationTaskOptions options,
                                           const Tokenizer& tokenizer);
 
