@@ -215,7 +215,7 @@ void PrometheusPage::SetEvaluation(const EvaluationMetrics& evaluation) {
   for (const NamedValue& set : evaluation.sets)
     values_[kSetLoss][absl::StrCat(",set=\"", EscapeLabel(set.name), "\"")] = set.value;
   for (const NamedValue& task : evaluation.tasks) {
-    const size_t slash = task.name.find('/');
+    const size_t slash = task.name.rfind('/');  // a validation set's name may have more
     values_[kTaskMetric]
            [absl::StrCat(",task=\"", EscapeLabel(task.name.substr(0, slash)), "\",metric=\"",
                          EscapeLabel(task.name.substr(slash + 1)), "\"")] = task.value;

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace megatron {
 namespace {
 
@@ -171,7 +173,12 @@ EvaluationMetrics JoinEvaluations(
   joined.loss /= count;
   for (NamedValue& other : joined.others) other.value /= count;
   for (const auto& [name, evaluation] : sets) {
-    if (!name.empty()) joined.sets.push_back({name, evaluation.loss, /*is_loss=*/true});
+    if (name.empty()) continue;
+    joined.sets.push_back({name, evaluation.loss, /*is_loss=*/true});
+    for (const NamedValue& other : evaluation.others) {
+      if (!other.is_loss)
+        joined.tasks.push_back({absl::StrCat(name, "/", other.name), other.value});
+    }
   }
   return joined;
 }

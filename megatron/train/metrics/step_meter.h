@@ -74,7 +74,8 @@ EvaluationMetrics ToEvaluationMetrics(const Measured& measured, const TrainingPr
                                       bool on_test_set);
 
 // Returns the evaluations of several validation sets as one, each with the name of its set: the
-// means of their values, and the loss of each. That of one set without name stays as it is.
+// means of their values, and the loss of each; the other measures of each but losses are among
+// `tasks`, "news/accuracy". That of one set without name stays as it is.
 EvaluationMetrics JoinEvaluations(absl::Span<const std::pair<std::string, EvaluationMetrics>> sets);
 
 }  // namespace megatron

@@ -186,6 +186,9 @@ TEST(StepMeterTest, SeveralValidationSetsHaveALossEachAndTheirMean) {
   EXPECT_EQ(joined.sets[0].value, 2);
   EXPECT_EQ(joined.sets[1].name, "books");
   EXPECT_EQ(joined.sets[1].value, 4);
+  ASSERT_EQ(joined.tasks.size(), 2);
+  EXPECT_EQ(joined.tasks[1].name, "books/lm accuracy");
+  EXPECT_EQ(joined.tasks[1].value, 0.25);
   EXPECT_TRUE(JoinEvaluations({{"", news}}).sets.empty());
   EXPECT_EQ(JoinEvaluations({{"", news}}).loss, 2);
 }
