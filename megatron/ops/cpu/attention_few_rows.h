@@ -1,0 +1,120 @@
+// Attention of a block of few rows, such as the newest token of a text that is being continued. The
+// kernel for many rows has rows in the lanes of vectors, most of which would be empty. Here lanes are
+// keys in the product with the keys, and channels in that with the values. Each sum is formed in the
+// same order, so the bits are the same.
+#ifndef MEGATRON_OPS_CPU_ATTENTION_FEW_ROWS_H_
+#define MEGATRON_OPS_CPU_ATTENTION_FEW_ROWS_H_
+
+#include <cstdint>
+
+#include "megatron/ops/cpu/attention_blocks.h"
+#include "megatron/ops/cpu/attention_kernels.h"
+#include "megatron/ops/cpu/attention_tile.h"
+#include "megatron/ops/cpu/vec.h"
+
+namespace megatron::ops::MEGATRON_ISA {
+
+// The most rows of a block that is computed so.
+constexpr int64_t kFewRows = 4;
+
+static_assert(kKeyBlock % kLanes == 0);
+
+// scores[row, key] (rows of kKeyBlock) = q k. q [kRows, width] is scaled; k has rows of `width`.
+template <int kRows>
+void ScoresOfFewRows(const Columns& columns, const LaneKeys& seen, const float* q, const float* k,
+                     float* scores) {
+  const int64_t width = columns.width;
+  for (int64_t j = seen.begin / kLanes * kLanes; j < seen.end; j += kLanes) {
+    Vec sum[kRows];
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) sum[r] = Zero();
+    for (int64_t d = 0; d < columns.dim; d += kLanes) {
+      Vec key[kLanes];  // after the transposition a channel of kLanes keys
+#pragma GCC unroll 16
+      for (int l = 0; l < kLanes; ++l) key[l] = Load(k + (j + l) * width + d);
+      TransposeStep<1>(key);
+      TransposeStep<2>(key);
+      TransposeStep<4>(key);
+#if defined(MEGATRON_ISA_AVX512)
+      TransposeStep<8>(key);
+#endif
+      const auto add = [&](int64_t l) {
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) sum[r] = Fma(key[l], Set(q[r * width + d + l]), sum[r]);
+      };
+      if (d + kLanes <= columns.dim) {
+#pragma GCC unroll 16
+        for (int l = 0; l < kLanes; ++l) add(l);
+      } else {
+        for (int64_t l = 0; d + l < columns.dim; ++l) add(l);
+      }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) Store(scores + r * kKeyBlock + j, sum[r]);
+  }
+}
+
+// Scores of row r become exp(score - max so far), 0 for keys that it does not see; its max and sum
+// are updated. Returns the factor of the previous sums.
+inline float UpdateSoftmaxOfRow(const Rows& rows, const Keys& keys, const LaneKeys& seen, int64_t r,
+                                float* scores, float* max, float* sum) {
+  const int64_t begin = Clamp(rows.begin[r] - keys.first, 0, keys.count);
+  const int64_t end = Clamp(rows.limit[r] - keys.first, begin, keys.count);
+  const int64_t first = seen.begin / kLanes * kLanes, last = RoundUp(seen.end, kLanes);
+  for (int64_t j = first; j < begin; ++j) scores[j] = -__builtin_inff();
+  for (int64_t j = end > first ? end : first; j < last; ++j) scores[j] = -__builtin_inff();
+  Vec largest = Set(*max);
+  for (int64_t j = first; j < last; j += kLanes) largest = Max(largest, Load(scores + j));
+  float lanes[kLanes], greatest = *max;
+  Store(lanes, largest);
+  for (int l = 0; l < kLanes; ++l) greatest = __builtin_fmaxf(greatest, lanes[l]);
+  const Vec base = Max(Set(greatest), Set(-3e38f));
+  Store(lanes, Exp(Set(*max) - base));
+  const float correction = lanes[0];
+  float total = *sum * correction;
+  for (int64_t j = first; j < last; j += kLanes) Store(scores + j, Exp(Load(scores + j) - base));
+  for (int64_t j = begin; j < end; ++j) total = total + scores[j];
+  *max = greatest;
+  *sum = total;
+  return correction;
+}
+
+// out[row, columns] += scores[row, key] v[key, columns] over the keys that some row sees. Unless it
+// is null, `factor` multiplies each row of out first.
+template <int kRows>
+void AddValuesOfFewRows(const Columns& columns, const LaneKeys& seen, const float* scores,
+                        const float* v, const float* factor, float* out) {
+  constexpr int kVecs = 2;
+  const int64_t width = columns.width;
+  for (int64_t d = 0; d < width; d += kVecs * kLanes) {
+    const bool both = d + kLanes < width;
+    Vec sum[kRows][kVecs];
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      sum[r][0] = Load(out + r * width + d);
+      sum[r][1] = both ? Load(out + r * width + d + kLanes) : Zero();
+      if (factor == nullptr) continue;
+      sum[r][0] = sum[r][0] * Set(factor[r]);
+      sum[r][1] = sum[r][1] * Set(factor[r]);
+    }
+    for (int64_t j = seen.begin; j < seen.end; ++j) {
+      const Vec low = Load(v + j * width + d);
+      const Vec high = both ? Load(v + j * width + d + kLanes) : Zero();
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        const Vec p = Set(scores[r * kKeyBlock + j]);
+        sum[r][0] = Fma(p, low, sum[r][0]);
+        sum[r][1] = Fma(p, high, sum[r][1]);
+      }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      Store(out + r * width + d, sum[r][0]);
+      if (both) Store(out + r * width + d + kLanes, sum[r][1]);
+    }
+  }
+}
+
+}  // namespace megatron::ops::MEGATRON_ISA
+
+#endif  // MEGATRON_OPS_CPU_ATTENTION_FEW_ROWS_H_
