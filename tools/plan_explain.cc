@@ -3,7 +3,10 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/tokenizer/tokenizer.h"
@@ -26,10 +29,11 @@
 namespace megatron {
 namespace {
 
-absl::StatusOr<LoadedConfig> Load(const ExplainArguments& arguments, bool is_gpu) {
+// Returns the changes to the configuration: those that are asked for, and what follows from the GPUs.
+absl::StatusOr<std::vector<std::string>> FieldsOf(const ExplainArguments& arguments, bool is_gpu) {
   std::vector<std::string> fields = arguments.set;
   MEGATRON_ASSIGN_OR_RETURN(const FoundConfig found, FindConfig(arguments.config));
-  // Errors are those of LoadConfig below: a layout may be right with this number of GPUs alone.
+  // Errors are those of LoadConfig later: a layout may be right with this number of GPUs alone.
   const ParsedConfig parsed = ParseConfig(found.text, found.source, fields);
   // The machine that explains need not have the GPU.
   if (is_gpu && !parsed.config.system().has_device()) fields.push_back("system.device=cuda");
@@ -51,7 +55,38 @@ absl::StatusOr<LoadedConfig> Load(const ExplainArguments& arguments, bool is_gpu
     if (width > 0)
       fields.push_back(absl::StrCat("parallel.data_parallel_size=", arguments.gpus / width));
   }
-  return LoadConfig(arguments.config, fields, ConfigPurpose::kDryRun);
+  return fields;
+}
+
+// Returns the first error that the trainer has with the configuration in this form of tensor
+// parallelism; empty: it takes it.
+std::string RefusalOf(const ExplainArguments& arguments, std::vector<std::string> fields,
+                      const TensorForm& form) {
+  const auto set = [&](absl::string_view field, absl::string_view value) {
+    fields.push_back(absl::StrCat("parallel.", field, "=", value));
+  };
+  set("tensor_parallel_mode", form.mode());
+  const bool has_levels = form.grid.depth > 1 && !form.grid.is_cube;
+  set("tensor_parallel_depth", has_levels ? absl::StrCat(form.grid.depth) : "");
+  set("sequence_parallel", form.is_sequence_parallel ? "true" : "");
+  const absl::Status status = LoadConfig(arguments.config, fields, ConfigPurpose::kDryRun).status();
+  if (status.ok()) return "";
+  // The first line says how many errors there are.
+  const std::vector<std::string> lines = absl::StrSplit(status.message(), '\n');
+  return std::string(absl::StripAsciiWhitespace(lines[lines.size() > 1 ? 1 : 0]));
+}
+
+// The trainer's reasons come before those of predictions, which know fewer.
+void RefuseForms(const ExplainArguments& arguments, const std::vector<std::string>& fields,
+                 const PlanGrid& own, std::vector<TensorForm>* forms) {
+  for (TensorForm& form : *forms) {
+    const PlanGrid& grid = form.grid;
+    const bool is_own =
+        grid.side == own.side && grid.depth == own.depth && grid.is_cube == own.is_cube;
+    if (is_own) continue;
+    if (std::string refusal = RefusalOf(arguments, fields, form); !refusal.empty())
+      form.refusal = std::move(refusal);
+  }
 }
 
 absl::StatusOr<Explanation> Explain(const ExplainArguments& arguments, const PlanFacts& facts,
@@ -60,8 +95,11 @@ absl::StatusOr<Explanation> Explain(const ExplainArguments& arguments, const Pla
   MEGATRON_ASSIGN_OR_RETURN(const Hardware* gpu, AsArgument(FindHardware(facts, arguments.gpu)));
   MEGATRON_ASSIGN_OR_RETURN(const Implementation* own,
                             AsArgument(FindImplementation(facts, arguments.program)));
-  MEGATRON_ASSIGN_OR_RETURN(const LoadedConfig loaded,
-                            AsArgument(Load(arguments, !IsProcessor(*gpu))));
+  MEGATRON_ASSIGN_OR_RETURN(const std::vector<std::string> fields,
+                            AsArgument(FieldsOf(arguments, !IsProcessor(*gpu))));
+  MEGATRON_ASSIGN_OR_RETURN(
+      const LoadedConfig loaded,
+      AsArgument(LoadConfig(arguments.config, fields, ConfigPurpose::kDryRun)));
   MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
                             CreateTokenizer(ToTokenizerOptions(loaded.config.data())));
   const RunOptions options = ToRunOptions(loaded.config, tokenizer->vocab_size());
@@ -69,9 +107,9 @@ absl::StatusOr<Explanation> Explain(const ExplainArguments& arguments, const Pla
   MEGATRON_ASSIGN_OR_RETURN(
       e.step,
       ExplainStep(loaded.config, options.trainer.model.padded_vocab_size, hardware, *own, kernels));
-  MEGATRON_ASSIGN_OR_RETURN(
-      e.tensor_forms, CompareTensorForms(hardware, e.step.run.program, kernels, e.step.run.model,
-                                         e.step.run.layout));
+  e.tensor_forms = CompareTensorForms(hardware, e.step.run.program, kernels, e.step.run.model,
+                                      e.step.run.layout);
+  RefuseForms(arguments, fields, e.step.run.layout.grid, &e.tensor_forms);
   MEGATRON_ASSIGN_OR_RETURN(const RunPlan plan, PlanRun(options));
   for (const RankPlan& stage : plan.stages)
     e.stages.push_back(

@@ -157,8 +157,11 @@ std::string ExplanationPage(const Explanation& e, const MeasuredKernels& kernels
   page.sections.push_back(std::move(step));
   if (e.step.simulated.stages.size() > 1)
     page.sections.push_back({"pipeline", "The pipeline", {TimelineFigure(e)}});
-  if (e.tensor_forms.size() > 1)
-    page.sections.push_back({"tensor", "Tensor parallelism", {TensorTable(e)}});
+  Section tensor = {"tensor", "Tensor parallelism", {}};
+  if (e.tensor_forms.size() > 1) tensor.blocks.push_back(TensorTable(e));
+  for (const std::string& sentence : TensorSentences(e))
+    tensor.blocks.push_back(report::Paragraph{sentence});
+  if (!tensor.blocks.empty()) page.sections.push_back(std::move(tensor));
   page.sections.push_back({"memory", "Memory", {MemoryTable(e)}});
   page.sections.push_back({"run", "The run", {RunTable(e)}});
   Section doubts = {"doubts", "What is not known", {}};

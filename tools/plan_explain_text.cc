@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "megatron/base/quantity.h"
 #include "megatron/plan/plan_facts.h"
+#include "megatron/plan/shared_cores.h"
 #include "megatron/train/planning/planned_run.h"
 #include "megatron/train/trainer/run_plan.h"
 
@@ -50,12 +51,6 @@ double CommunicationSeconds(const StepSeconds& s) {
 
 // Returns what the rank is, in singular.
 const char* Noun(const Explanation& e) { return IsProcessor(e.gpu) ? "rank" : "GPU"; }
-
-// Returns the memory that a rank may have: ranks that share a processor share its memory.
-double MemoryOfRank(const Explanation& e) {
-  const double ranks = e.gpu.cores() > 0 ? double(e.step.run.layout.gpus()) : 1;
-  return e.gpu.memory_gib() * kGiB / ranks;
-}
 
 std::string LinkOf(const TrafficOfAxis& axis, const Hardware& gpu) {
   if (IsProcessor(gpu)) {
@@ -144,8 +139,10 @@ Table TrafficTable(const Explanation& e) {
   table.columns = {"axis", "ranks", "bytes", "far", "takes", "waited for", "hidden", "link"};
   for (const TrafficOfAxis& axis : e.step.traffic) {
     const PlanLayout& layout = e.step.run.layout;
-    const int64_t ranks =
-        axis.axis == TrafficAxis::kData ? layout.dp * layout.cp : axis.rows.front().group.ranks;
+    // Teams, instances and hosts are parts of these axes.
+    const int64_t ranks = axis.axis == TrafficAxis::kData      ? layout.dp * layout.cp
+                          : axis.axis == TrafficAxis::kContext ? layout.cp
+                                                               : axis.rows.front().group.ranks;
     table.rows.push_back({Name(axis.axis), absl::StrCat(ranks), Bytes(axis.bytes),
                           Far(axis.network_bytes), Time(axis.seconds), Time(axis.exposed),
                           Time(axis.seconds - axis.exposed), LinkOf(axis, e.gpu)});
@@ -177,17 +174,42 @@ Table TensorTable(const Explanation& e) {
       layout.tp, FormatCount(layout.micro_batch * layout.sequence),
       double(layout.micro_batch * layout.sequence) / e.step.run.model.hidden());
   table.columns = {"form", "samples", "receives", "step", "memory", "less from", "faster from"};
+  const char* sharing = "";
   for (const TensorForm& form : e.tensor_forms) {
+    const bool can = form.refusal.empty();
     table.rows.push_back({form.name(), form.samples == 1 ? "any" : absl::StrCat(form.samples, "n"),
-                          Bytes(form.received), Time(form.seconds), Bytes(form.memory_bytes),
-                          from(form.less_from), from(form.faster_from)});
+                          can ? Bytes(form.received) : "-", can ? Time(form.seconds) : "-",
+                          can ? Bytes(form.memory_bytes) : "-", from(form.less_from),
+                          from(form.faster_from)});
+    if (form.is_sequence_parallel) sharing = " 1d is with sequence parallelism.";
   }
-  table.note =
+  table.note = absl::StrCat(
       "\"Samples\" must a micro-batch have. A rank \"receives\" so much in a layer and "
       "micro-batch. The last columns are tokens of a micro-batch from which on it receives less, "
       "and a step is shorter, than in 1d, and in brackets these tokens over the hidden size. Steps "
-      "and memory are those of formulas, before a schedule is played or a rank is planned.";
+      "and memory are those of formulas, before a schedule is played or a rank is planned.",
+      sharing);
   return table;
+}
+
+std::vector<std::string> TensorSentences(const Explanation& e) {
+  const PlanLayout& layout = e.step.run.layout;
+  if (e.tensor_forms.size() == 1 && layout.tp > 1) {
+    return {absl::StrCat("These ", layout.tp,
+                         " tensor-parallel ranks form no grid, as 4, 8, 9, 12 or 16 do: 1d is "
+                         "their only form.")};
+  }
+  std::vector<std::string> sentences;
+  const double memory = MemoryOfRank(e.gpu, layout.gpus());
+  for (const TensorForm& form : e.tensor_forms) {
+    if (!form.refusal.empty()) {
+      sentences.push_back(absl::StrCat(form.name(), " is refused: ", form.refusal));
+    } else if (memory > 0 && form.memory_bytes > memory) {
+      sentences.push_back(absl::StrFormat("%s does NOT fit: a %s of %s has %s.", form.name(),
+                                          Noun(e), e.gpu.name(), Bytes(memory)));
+    }
+  }
+  return sentences;
 }
 
 Table MemoryTable(const Explanation& e) {
@@ -197,7 +219,7 @@ Table MemoryTable(const Explanation& e) {
   const bool has_host = std::any_of(e.stages.begin(), e.stages.end(),
                                     [](const StageNeeds& stage) { return stage.host_bytes > 0; });
   if (has_host) table.columns.push_back("of the host");
-  const double all = MemoryOfRank(e);
+  const double all = MemoryOfRank(e.gpu, e.step.run.layout.gpus());
   double most = 0, most_host = 0;
   for (size_t i = 0; i < e.stages.size(); ++i) {
     const StageNeeds& stage = e.stages[i];
@@ -325,13 +347,24 @@ std::vector<std::string> Doubts(const Explanation& e) {
   return doubts;
 }
 
+namespace {
+
+std::string TensorText(const Explanation& e) {
+  std::string text = e.tensor_forms.size() > 1 ? TextOf(TensorTable(e)) : "";
+  for (const std::string& sentence : TensorSentences(e))
+    absl::StrAppend(&text, text.empty() ? "" : "  ", sentence, "\n");
+  return text;
+}
+
+}  // namespace
+
 std::string ExplanationText(const Explanation& e) {
   std::vector<std::string> parts = {
       absl::StrCat(e.name, " on ", e.step.run.layout.gpus(), " x ", e.gpu.name(), ": ", e.layout,
                    "\n", absl::StrJoin(Sentences(e), "\n"), "\n"),
       TextOf(TimeTable(e))};
   if (!e.step.traffic.empty()) parts.push_back(TextOf(TrafficTable(e)));
-  if (e.tensor_forms.size() > 1) parts.push_back(TextOf(TensorTable(e)));
+  if (std::string forms = TensorText(e); !forms.empty()) parts.push_back(std::move(forms));
   parts.push_back(TextOf(MemoryTable(e)));
   parts.push_back(TextOf(RunTable(e)));
   const std::vector<std::string> doubts = Doubts(e);

@@ -39,8 +39,10 @@ std::vector<std::pair<std::string, double>> PartsOf(const StepSeconds& seconds);
 
 report::Table TimeTable(const Explanation& explanation);
 report::Table TrafficTable(const Explanation& explanation);
-// Only where there is another form than 1D.
+// Only where there is another form than 1D. TensorSentences() say why ranks can't have a form, and
+// where they have 1D alone.
 report::Table TensorTable(const Explanation& explanation);
+std::vector<std::string> TensorSentences(const Explanation& explanation);
 report::Table MemoryTable(const Explanation& explanation);
 report::Table RunTable(const Explanation& explanation);
 

@@ -32,6 +32,12 @@ expect_code 0 'iteration_s *1 all' --predict=rows.csv --output=out.csv --assume=
 grep -q '^GPT3-175B.*,21\.6.*dtype=bf16' out.csv || fail "$(cat out.csv)"
 grep -q "^Nobody.*,,,,,.*model 'Nobody' is unknown" out.csv || fail "$(cat out.csv)"
 
+# What was measured is drawn beside it.
+expect_code 0 'rows' --predict=rows.csv --output=drawn.csv --assume=dtype=bf16 --picture=drawn.svg
+grep -q '<title>predicted: 21' drawn.svg || fail "$(cat drawn.svg)"
+cut -d, -f1-7 rows.csv > plain.csv
+expect_code 20 'plain.csv has no measured column' --predict=plain.csv --output=drawn.csv --picture=drawn.svg
+
 # A GPU with a third of the FLOPs takes longer.
 cat > facts.textproto <<END
 hardware { name: "A100-80GB" bf16_tflops: 100 memory_gib: 80 memory_gb_per_s: 2000
@@ -73,11 +79,32 @@ if grep -q '<script\|https*://' page.html; then fail 'the page needs more than i
 
 # Tensor-parallel ranks that form a grid are compared in all forms, those of no grid in none.
 grep -q 'Forms of tensor parallelism' output && fail "two ranks form no grid: $(cat output)"
+grep -q '^These 2 tensor-parallel ranks form no grid, .*: 1d is their only form\.$' output || fail "$(cat output)"
 expect_code 0 'Forms of tensor parallelism over these 4 ranks' --explain=gpt3_857m --gpus=8 \
-  --set=parallel.tensor_model_parallel_size=4,parallel.sequence_parallel=true --html=forms.html
+  --set=parallel.tensor_model_parallel_size=4,parallel.sequence_parallel=true,train.micro_batch_size=2 --html=forms.html
 grep -q '^  1d  *any .*-  *-$' output || fail "no row of 1d: $(cat output)"
-grep -q '^  2d  *2n .*([0-9.]*)$' output || fail "no row of 2d: $(cat output)"
+grep -q '^  2d  *2n .*B .*([0-9.]*)$' output || fail "no row of 2d: $(cat output)"
+grep -q ' is refused: ' output && fail "a run can have both: $(cat output)"
 grep -q 'faster from' forms.html || fail 'no forms in the page'
+# What a run would refuse is marked with the trainer's own reason, and what the GPU can't hold.
+expect_code 0 '^  2d is refused: .*train.micro_batch_size = 1: must be divisible by 2, the rows and columns of' \
+  --explain=gpt3_857m --gpus=8 --set=parallel.tensor_model_parallel_size=4,train.micro_batch_size=1
+grep -q '^  2d  *2n  *-  *-  *- .*([0-9.]*)$' output || fail "a step of it: $(cat output)"
+expect_code 0 '^  1d is refused: .*model.num_attention_heads = 12: must be divisible by parallel.tensor_model_parallel_size = 8' \
+  --explain=gpt2_124m --gpus=8 --html=forms.html \
+  --set=parallel.tensor_model_parallel_size=8,parallel.tensor_parallel_mode=3d,train.micro_batch_size=4,train.global_batch_size=4
+grep -q '^  3d  *4n .*B  *[0-9,]* (.*-$' output || fail "the cube's step stays: $(cat output)"
+grep -q '1d is refused' forms.html || fail 'no refusal in the page'
+expect_code 0 '^  2d is refused: .*cannot be used with optimizer.optimizer = muon' --explain=gpt3_857m \
+  --gpus=8 --set=parallel.tensor_model_parallel_size=4,train.micro_batch_size=2,optimizer.optimizer=muon
+expect_code 0 '^  1d does NOT fit: a GPU of H100 has 80' --explain=gpt3_857m --gpus=8 \
+  --set=parallel.tensor_model_parallel_size=8,parallel.pipeline_model_parallel_size=,model.hidden_size=12288,model.num_attention_heads=96,train.micro_batch_size=4,train.global_batch_size=16
+
+# A list is one value, and so are quotes with commas.
+expect_code 0 'tensor 1 x context 8 x pipeline 1' --explain=gpt3_857m --gpus=8 \
+  '--set=parallel.tensor_model_parallel_size=1,parallel.pipeline_model_parallel_size=1,parallel.context_parallel_size=8,parallel.cp_comm_type=a2a_p2p,parallel.hierarchical_context_parallel_sizes=[2,4]'
+expect_code 0 'pipeline 2' --explain=gpt3_857m --gpus=4 '--set=parallel.pipeline_model_parallel_layout="Et*12|,t*12L"'
+expect_code 20 'set is given twice' --explain=gpt3_857m --set=model.num_layers=12 --set=train.train_iters=5
 
 # One rank sends nothing.
 expect_code 0 'on 1 x H100: one rank' --explain=gpt2_124m

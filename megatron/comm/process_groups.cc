@@ -12,6 +12,7 @@
 #include "megatron/comm/communicator.h"
 #include "megatron/comm/hierarchical/hierarchical_communicator.h"
 #include "megatron/comm/hierarchical/host_ranks.h"
+#include "megatron/comm/rank_runs.h"
 
 namespace megatron {
 namespace {
@@ -27,30 +28,6 @@ Partition TiedEmbeddingPartition(const RankGrid& grid) {
       partition.push_back(pipeline);
     } else {
       partition.push_back({pipeline.front(), pipeline.back()});
-    }
-  }
-  return partition;
-}
-
-// Cuts each group into `count` runs of neighbours.
-Partition Runs(const Partition& groups, int count) {
-  Partition partition;
-  for (const std::vector<int>& ranks : groups) {
-    const size_t size = ranks.size() / count;
-    for (auto begin = ranks.begin(); begin != ranks.end(); begin += size)
-      partition.emplace_back(begin, begin + size);
-  }
-  return partition;
-}
-
-// Puts the ranks together that have the same place in the runs of a group.
-Partition AcrossRuns(const Partition& groups, int count) {
-  Partition partition;
-  for (const std::vector<int>& ranks : groups) {
-    const size_t size = ranks.size() / count;
-    for (size_t place = 0; place < size; ++place) {
-      std::vector<int>& across = partition.emplace_back();
-      for (size_t i = place; i < ranks.size(); i += size) across.push_back(ranks[i]);
     }
   }
   return partition;
@@ -138,7 +115,7 @@ std::vector<NamedPartition> Partitions(const RankGrid& dense, const RankGrid& ex
       {&Groups::expert_data, "edp", expert_data},
   };
   if (const int side = dense.tensor_side(); side > 1) {
-    const Partition tensor = dense.Partition({Axis::kTensor}), columns = Runs(tensor, side);
+    const Partition tensor = dense.Partition({Axis::kTensor}), columns = RunsOf(tensor, side);
     const bool has_levels = dense.tensor_depth() > 1;
     partitions.push_back(
         {&Groups::tensor_replicas, has_levels ? "tp-replicas" : "tp-column", columns});
@@ -147,7 +124,7 @@ std::vector<NamedPartition> Partitions(const RankGrid& dense, const RankGrid& ex
     if (has_levels) {
       partitions.push_back({&Groups::tensor_column, "tp-column", AcrossRuns(columns, side)});
       partitions.push_back({&Groups::tensor_square, "tp-square", AcrossRuns(tensor, side * side)});
-      partitions.push_back({&Groups::tensor_depth, "tp-depth", Runs(tensor, side * side)});
+      partitions.push_back({&Groups::tensor_depth, "tp-depth", RunsOf(tensor, side * side)});
     }
     if (dense.tensor_cube()) {
       partitions.push_back({&Groups::data_inner_rows, "dp-inner-rows",
@@ -156,18 +133,19 @@ std::vector<NamedPartition> Partitions(const RankGrid& dense, const RankGrid& ex
   }
   if (const int instances = dense.optimizer_instances(); instances > 1) {
     partitions.push_back(
-        {&Groups::data_context_shards, "dp-cp-shards", Runs(data_context, instances)});
+        {&Groups::data_context_shards, "dp-cp-shards", RunsOf(data_context, instances)});
     partitions.push_back(
         {&Groups::data_context_replicas, "dp-cp-replicas", AcrossRuns(data_context, instances)});
-    partitions.push_back({&Groups::expert_data_shards, "edp-shards", Runs(expert_data, instances)});
+    partitions.push_back(
+        {&Groups::expert_data_shards, "edp-shards", RunsOf(expert_data, instances)});
     partitions.push_back(
         {&Groups::expert_data_replicas, "edp-replicas", AcrossRuns(expert_data, instances)});
   }
   if (const int hosts = dense.hosts(); hosts > 1) {
-    partitions.push_back({&Groups::data_context_host, "dp-cp-host", Runs(data_context, hosts)});
+    partitions.push_back({&Groups::data_context_host, "dp-cp-host", RunsOf(data_context, hosts)});
     partitions.push_back({&Groups::data_context_across_hosts, "dp-cp-across-hosts",
                           AcrossRuns(data_context, hosts)});
-    partitions.push_back({&Groups::expert_data_host, "edp-host", Runs(expert_data, hosts)});
+    partitions.push_back({&Groups::expert_data_host, "edp-host", RunsOf(expert_data, hosts)});
     partitions.push_back(
         {&Groups::expert_data_across_hosts, "edp-across-hosts", AcrossRuns(expert_data, hosts)});
   }

@@ -4,8 +4,55 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/plan/tensor_cuts.h"
 
 namespace megatron {
+namespace {
+
+// A size that is cut, as models and layouts have it.
+struct PlanSize {
+  double value = 0;  // 0: they have none
+  const char* name = "";
+};
+
+PlanSize SizeOf(CutSize size, const PlanModel& model, const PlanLayout& layout) {
+  switch (size) {
+    case CutSize::kHidden:
+      return {model.hidden(), "hidden channels"};
+    case CutSize::kFfn: {
+      // Mixtures alone have none.
+      const bool has_mlp = model.experts() == 0 || model.dense_layers() > 0;
+      return {has_mlp ? model.ffn() : 0, "channels of an MLP"};
+    }
+    case CutSize::kHeads:
+      return {model.heads(), "heads"};
+    case CutSize::kQueryGroups:
+      return {model.kv_heads(), "groups of queries"};
+    case CutSize::kHeadChannels:
+      return {model.heads() * model.head_dim(), "channels of all heads"};
+    case CutSize::kVocabularyMultiple:
+      break;  // The vocabulary is padded as it is needed.
+    case CutSize::kSamples:
+      return {double(layout.micro_batch), "samples of a micro-batch"};
+  }
+  return {};
+}
+
+absl::Status CheckCuts(const PlanModel& model, const PlanLayout& layout) {
+  absl::Status status;
+  if (layout.tp == 1) return status;
+  ForEachTensorCut(layout.tp, layout.grid, [&](const TensorCut& cut) {
+    const PlanSize size = SizeOf(cut.size, model, layout);
+    if (!status.ok() || size.value == 0 || cut.IsEven(size.value)) return;
+    status = absl::InvalidArgumentError(absl::StrFormat("%.12g %s can't be shared out over %d %s",
+                                                        size.value, size.name, cut.parts, cut.of));
+  });
+  return status;
+}
+
+}  // namespace
 
 absl::Status CheckPlanSizes(const Hardware& gpu, const PlanModel& model, const PlanLayout& layout) {
   for (int64_t size :
@@ -29,9 +76,13 @@ absl::Status CheckPlanSizes(const Hardware& gpu, const PlanModel& model, const P
     return absl::InvalidArgumentError(absl::StrCat("a grid of ", grid.ranks(), " ranks can't be ",
                                                    layout.tp, " tensor-parallel ones"));
   }
-  if ((grid.is_grid() ? grid.side : layout.tp) > model.heads()) {
+  MEGATRON_RETURN_IF_ERROR(CheckCuts(model, layout));
+  if (grid.is_grid() &&
+      (model.experts() > 0 || model.encoder_layers() > 0 || layout.cp > 1 ||
+       layout.precision == PlanPrecision::kFp8 || layout.precision == PlanPrecision::kFp4)) {
     return absl::InvalidArgumentError(
-        absl::StrCat(model.heads(), " heads can't be cut for tp ", layout.tp));
+        "grids of tensor-parallel ranks have no experts, encoders, context parallelism or "
+        "products of 8 or 4 bits");
   }
   if (layout.schedule == PlanSchedule::kZeroBubbleH1 && layout.vpp > 1)
     return absl::InvalidArgumentError("ZB-H1 has one chunk on each stage");

@@ -8,8 +8,9 @@
 
 namespace megatron {
 
-// Returns kInvalidArgument with what can't be: a size below 1, more stages than layers, more tensor
-// ranks than heads, more ranks than experts, a precision that the hardware doesn't have.
+// Returns kInvalidArgument with what can't be: a size below 1, more stages than layers, sizes that
+// tensor-parallel ranks can't share out evenly, more ranks than experts, a precision that the
+// hardware doesn't have.
 absl::Status CheckPlanSizes(const Hardware& gpu, const PlanModel& model, const PlanLayout& layout);
 
 }  // namespace megatron

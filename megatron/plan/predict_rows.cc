@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -17,7 +19,9 @@
 #include "absl/strings/str_split.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/plan/plan_facts.h"
+#include "megatron/plan/shared_cores.h"
 #include "megatron/plan/step_prediction.h"
+#include "megatron/plan/tensor_cuts.h"
 
 namespace megatron {
 namespace {
@@ -27,8 +31,11 @@ constexpr const char* kAdded[] = {"predicted_step_s",
                                   "predicted_TFLOPs_per_gpu",
                                   "predicted_mfu_pct",
                                   "predicted_memory_GiB",
+                                  "fits",
                                   "assumed",
                                   "error"};
+
+constexpr size_t kPredicted = std::size(kAdded) - 2;  // those of predictions
 
 // A row's cells by column, with what is assumed behind them.
 class Row {
@@ -156,7 +163,8 @@ absl::StatusOr<PlanPrecision> ReadPrecision(Row* row) {
       absl::StrCat("dtype: '", text, "' is none of fp32, bf16, fp16, fp8, MXFP8, NVFP4"));
 }
 
-void ReadRecompute(const Implementation& program, Row* row, PlanLayout* layout) {
+// The text may also say whether the tensor-parallel ranks share out rows, as a column of its own may.
+absl::Status ReadRecompute(const Implementation& program, Row* row, PlanLayout* layout) {
   std::string text = row->Text({"recompute"});
   if (text.empty()) {
     text = "none";
@@ -164,9 +172,21 @@ void ReadRecompute(const Implementation& program, Row* row, PlanLayout* layout) 
   }
   if (absl::StrContains(text, "selective")) layout->recompute = PlanRecompute::kSelective;
   if (absl::StrContains(text, "full")) layout->recompute = PlanRecompute::kFull;
-  const bool says_none = absl::StrContains(text, "no SP");
-  layout->is_sequence_parallel =
-      layout->tp > 1 && !says_none && (program.is_fused() || absl::StrContains(text, "SP"));
+  MEGATRON_ASSIGN_OR_RETURN(const int64_t written, row->Integer({"sp"}, -1));
+  if (layout->grid.is_grid()) {
+    if (written <= 0) return absl::OkStatus();
+    return absl::InvalidArgumentError("sp: the ranks of a grid share out rows already");
+  }
+  bool shares = AssumesSequenceParallel(program, layout->tp);
+  if (written >= 0) {
+    shares = written > 0;
+  } else if (absl::StrContains(text, "SP")) {
+    shares = !absl::StrContains(text, "no SP");
+  } else if (layout->tp > 1) {
+    row->Assume("sp", shares ? "1" : "0");
+  }
+  layout->is_sequence_parallel = layout->tp > 1 && shares;
+  return absl::OkStatus();
 }
 
 // Returns the number right behind `name` in a text like "PTD (tp8 pp12)", or 1.
@@ -180,29 +200,26 @@ int64_t NumberAfter(absl::string_view name, absl::string_view text) {
   return absl::SimpleAtoi(digits.substr(0, end), &number) ? number : 1;
 }
 
-// Reads the grid of the tensor-parallel ranks, which share out rows themselves.
+// Reads the grid of the tensor-parallel ranks.
 absl::Status ReadGrid(Row* row, PlanLayout* layout) {
   const std::string mode = row->Text({"tp_mode"});
   if (mode.empty() || mode == "1d") return absl::OkStatus();
-  int64_t depth = 1;
-  if (mode == "2.5d") {
-    MEGATRON_ASSIGN_OR_RETURN(depth, row->Integer({"tp_depth"}, 1));
-  }
-  const bool is_cube = mode == "3d";
-  if (!is_cube && mode != "2d" && mode != "2.5d") {
+  if (mode != "2d" && mode != "2.5d" && mode != "3d") {
     return absl::InvalidArgumentError(
         absl::StrCat("tp_mode: '", mode, "' is none of 1d, 2d, 2.5d, 3d"));
   }
-  for (int64_t side = 2; side * side <= layout->tp; ++side) {
-    const PlanGrid grid = {side, is_cube ? side : depth, is_cube};
-    if (grid.ranks() != layout->tp) continue;
-    layout->grid = grid;
-    layout->is_sequence_parallel = false;
-    return absl::OkStatus();
+  int64_t depth = 0;
+  if (mode == "2.5d") {
+    MEGATRON_ASSIGN_OR_RETURN(depth, row->Integer({"tp_depth"}, 0));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("tp ", layout->tp, " makes no grid of tp_mode ", mode,
-                   mode == "2.5d" ? absl::StrCat(" and tp_depth ", depth) : ""));
+  const absl::StatusOr<PlanGrid> grid = GridOfMode(mode, layout->tp, depth);
+  if (!grid.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tp_mode ", mode, " with tp ", layout->tp,
+        depth > 0 ? absl::StrCat(" and tp_depth ", depth) : "", ": ", grid.status().message()));
+  }
+  layout->grid = *grid;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<PlanLayout> ReadLayout(const Implementation& program, Row* row) {
@@ -264,9 +281,17 @@ absl::StatusOr<PlanLayout> ReadLayout(const Implementation& program, Row* row) {
     return absl::InvalidArgumentError("the row has neither gbs nor microbatches");
   }
   MEGATRON_ASSIGN_OR_RETURN(layout.precision, ReadPrecision(row));
-  ReadRecompute(program, row, &layout);
   MEGATRON_RETURN_IF_ERROR(ReadGrid(row, &layout));
+  MEGATRON_RETURN_IF_ERROR(ReadRecompute(program, row, &layout));
   return layout;
+}
+
+// Returns whether a rank has the memory that the step needs, and if not how much it has.
+std::string Fits(const Hardware& gpu, const PlanLayout& layout, const StepPrediction& step) {
+  const double memory = MemoryOfRank(gpu, layout.gpus());
+  if (memory == 0) return "unknown";
+  if (step.memory_bytes <= memory) return "yes";
+  return absl::StrFormat("no: %.4g GiB", memory / (1 << 30));
 }
 
 absl::StatusOr<std::vector<std::string>> PredictRow(const PlanFacts& facts,
@@ -291,10 +316,12 @@ absl::StatusOr<std::vector<std::string>> PredictRow(const PlanFacts& facts,
   const double tokens = double(layout.micro_batches) * layout.micro_batch * layout.dp *
                         layout.sequence / layout.gpus();
   const double tflops = step.model_flops / seconds / 1e12;
-  return std::vector<std::string>{
-      absl::StrFormat("%.6g", seconds), absl::StrFormat("%.6g", tokens / seconds),
-      absl::StrFormat("%.5g", tflops), absl::StrFormat("%.4g", 100 * tflops / gpu->bf16_tflops()),
-      absl::StrFormat("%.5g", step.memory_bytes / (1 << 30))};
+  return std::vector<std::string>{absl::StrFormat("%.6g", seconds),
+                                  absl::StrFormat("%.6g", tokens / seconds),
+                                  absl::StrFormat("%.5g", tflops),
+                                  absl::StrFormat("%.4g", 100 * tflops / gpu->bf16_tflops()),
+                                  absl::StrFormat("%.5g", step.memory_bytes / (1 << 30)),
+                                  Fits(*gpu, layout, step)};
 }
 
 int ColumnOf(const CsvTable& table, absl::string_view name) {
@@ -303,18 +330,43 @@ int ColumnOf(const CsvTable& table, absl::string_view name) {
 }
 
 // Absolute relative errors in percent of every `step`th row from `first` on, in ascending order.
-std::vector<double> Errors(const CsvTable& table, int measured, double unit, int predicted,
-                           size_t first, size_t step) {
-  std::vector<double> errors;
+// A measured column, its unit in that of the predicted one, and that one.
+struct Pair {
+  const char* measured;
+  double unit;
+  const char* predicted;
+};
+
+constexpr Pair kPairs[] = {{"iteration_s", 1, "predicted_step_s"},
+                           {"iteration_ms", 1e-3, "predicted_step_s"},
+                           {"measured_ms", 1e-3, "predicted_step_s"},
+                           {"measured_alloc_GiB", 1, "predicted_memory_GiB"},
+                           {"tokens_per_s_per_gpu", 1, "predicted_tokens_per_s_per_gpu"},
+                           {"model_TFLOPs_per_gpu", 1, "predicted_TFLOPs_per_gpu"},
+                           {"mfu_pct", 1, "predicted_mfu_pct"}};
+
+// Returns every `step`-th row from `first` on, of those that were measured and predicted.
+std::vector<ComparedRow> Compared(const CsvTable& table, const Pair& pair, size_t first,
+                                  size_t step) {
+  std::vector<ComparedRow> rows;
+  const int measured = ColumnOf(table, pair.measured), predicted = ColumnOf(table, pair.predicted);
+  if (measured < 0 || predicted < 0) return rows;
   for (size_t i = first; i < table.rows.size(); i += step) {
-    double truth = 0;
-    double guess = 0;
-    if (!absl::SimpleAtod(table.rows[i][measured], &truth) ||
-        !absl::SimpleAtod(table.rows[i][predicted], &guess)) {
+    ComparedRow row;
+    if (!absl::SimpleAtod(table.rows[i][measured], &row.measured) ||
+        !absl::SimpleAtod(table.rows[i][predicted], &row.predicted) || !(row.measured > 0)) {
       continue;
     }
-    if (truth > 0) errors.push_back(100 * std::fabs(guess / (truth * unit) - 1));
+    row.predicted /= pair.unit;
+    rows.push_back(row);
   }
+  return rows;
+}
+
+std::vector<double> Errors(const std::vector<ComparedRow>& rows) {
+  std::vector<double> errors;
+  for (const ComparedRow& row : rows)
+    errors.push_back(100 * std::fabs(row.predicted / row.measured - 1));
   std::sort(errors.begin(), errors.end());
   return errors;
 }
@@ -351,7 +403,7 @@ absl::StatusOr<CsvTable> PredictRows(const PlanFacts& facts, const MeasuredKerne
     if (added.ok()) {
       cells.insert(cells.end(), added->begin(), added->end());
     } else {
-      cells.insert(cells.end(), 5, "");
+      cells.insert(cells.end(), kPredicted, "");
     }
     cells.push_back(row.assumed());
     cells.push_back(std::string(added.status().message()));
@@ -359,30 +411,25 @@ absl::StatusOr<CsvTable> PredictRows(const PlanFacts& facts, const MeasuredKerne
   return predicted;
 }
 
+std::vector<ComparedColumn> ComparedColumns(const CsvTable& predicted) {
+  std::vector<ComparedColumn> columns;
+  for (const Pair& pair : kPairs) {
+    ComparedColumn column = {pair.measured, Compared(predicted, pair, 0, 1)};
+    if (!column.rows.empty()) columns.push_back(std::move(column));
+  }
+  return columns;
+}
+
 std::vector<PredictionErrors> CompareWithMeasured(const CsvTable& predicted) {
-  struct Pair {
-    const char* measured;
-    double unit;
-    const char* predicted;
-  };
   struct Part {
     const char* name;
     size_t first;
     size_t step;
   };
   std::vector<PredictionErrors> result;
-  for (const Pair& pair :
-       {Pair{"iteration_s", 1, "predicted_step_s"}, Pair{"iteration_ms", 1e-3, "predicted_step_s"},
-        Pair{"measured_ms", 1e-3, "predicted_step_s"},
-        Pair{"measured_alloc_GiB", 1, "predicted_memory_GiB"},
-        Pair{"tokens_per_s_per_gpu", 1, "predicted_tokens_per_s_per_gpu"},
-        Pair{"model_TFLOPs_per_gpu", 1, "predicted_TFLOPs_per_gpu"},
-        Pair{"mfu_pct", 1, "predicted_mfu_pct"}}) {
-    const int measured = ColumnOf(predicted, pair.measured);
-    const int guessed = ColumnOf(predicted, pair.predicted);
-    if (measured < 0 || guessed < 0) continue;
+  for (const Pair& pair : kPairs) {
     for (const Part& part : {Part{"all", 0, 1}, Part{"odd", 0, 2}, Part{"even", 1, 2}}) {
-      const auto errors = Errors(predicted, measured, pair.unit, guessed, part.first, part.step);
+      const auto errors = Errors(Compared(predicted, pair, part.first, part.step));
       if (errors.empty()) continue;
       const size_t n = errors.size();
       const double sum = std::accumulate(errors.begin(), errors.end(), 0.0);

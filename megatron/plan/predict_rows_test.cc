@@ -170,31 +170,73 @@ TEST(PlanFactsTest, ErrorsNameTheFieldOrTheLine) {
 // A GPT of 12288 columns on 64 tensor-parallel ranks in one domain of fast links: squares are slower
 // than 1D with 8192 tokens, and faster with 65536.
 TEST(PredictRowsTest, PricesGridsOfTensorParallelRanks) {
-  const auto seconds = [](const std::string& mode, int micro_batch) {
+  const auto seconds = [](const std::string& mode, int sequence) {
     const CsvTable table = Predicted(
         "model,layers,hidden,heads,gpu,gpus,tp,tp_mode,tp_depth,seq,mbs,microbatches\n"
-        "175B,96,12288,96,GB200,64,64," +
-        mode + ",2048," + std::to_string(micro_batch) + ",1\n");
+        "175B,96,12288,128,GB200,64,64," +
+        mode + "," + std::to_string(sequence) + ",16,1\n");
+    EXPECT_EQ(table.rows[0].back(), "") << mode;
     return Cell(table, "predicted_step_s");
   };
-  EXPECT_LT(seconds("1d,", 4), seconds("2d,", 4));
-  EXPECT_LT(seconds("2d,", 4), seconds("2.5d,4", 4));
-  EXPECT_LT(seconds("3d,", 32), seconds("1d,", 32));
-  EXPECT_LT(seconds("2d,", 32), seconds("1d,", 32));
+  EXPECT_LT(seconds("1d,", 512), seconds("2d,", 512));
+  EXPECT_LT(seconds("2d,", 512), seconds("2.5d,4", 512));
+  EXPECT_LT(seconds("3d,", 4096), seconds("1d,", 4096));
+  EXPECT_LT(seconds("2d,", 4096), seconds("1d,", 4096));
 }
 
-TEST(PredictRowsTest, RefusesTensorParallelRanksThatMakeNoGrid) {
+TEST(PredictRowsTest, RefusesWhatTensorParallelRanksCanNotShare) {
   const auto error = [](const std::string& cells) {
     const CsvTable table = Predicted(
-        "model,layers,hidden,heads,gpu,gpus,tp,tp_mode,tp_depth,seq,mbs,microbatches\n"
-        "175B,96,12288,96,H100," +
-        cells + ",2048,16,1\n");
-    const auto column = std::find(table.columns.begin(), table.columns.end(), "error");
-    return table.rows[0][column - table.columns.begin()];
+        "model,layers,hidden,heads,gpu,gpus,tp,tp_mode,tp_depth,mbs,seq,microbatches,sp\n"
+        "175B,96,12288,96,GB200," +
+        cells + "\n");
+    if (!table.rows[0].back().empty()) {
+      EXPECT_EQ(Cell(table, "predicted_step_s"), 0);
+    }
+    return table.rows[0].back();
   };
-  EXPECT_EQ(error("8,8,2d,"), "tp 8 makes no grid of tp_mode 2d");
-  EXPECT_EQ(error("8,8,2.5d,4"), "tp 8 makes no grid of tp_mode 2.5d and tp_depth 4");
-  EXPECT_EQ(error("8,8,4d,"), "tp_mode: '4d' is none of 1d, 2d, 2.5d, 3d");
+  EXPECT_EQ(error("8,8,1d,,1,2048,1,"), "");
+  EXPECT_EQ(error("8,8,2d,,16,2048,1,"),
+            "tp_mode 2d with tp 8: needs a square number of ranks: 4, 9, 16, ...");
+  EXPECT_EQ(error("8,8,2.5d,4,16,2048,1,"),
+            "tp_mode 2.5d with tp 8 and tp_depth 4: needs a square number of ranks, 4, 9, 16, ..., "
+            "times the depth");
+  EXPECT_EQ(error("8,8,2.5d,,16,2048,1,"),
+            "tp_mode 2.5d with tp 8: needs a depth of 2 or more: one level of ranks is 2d");
+  EXPECT_EQ(error("4,4,2.5d,1,16,2048,1,"),
+            "tp_mode 2.5d with tp 4 and tp_depth 1: needs a depth of 2 or more: one level of ranks "
+            "is 2d");
+  EXPECT_EQ(error("16,16,3d,,16,2048,1,"),
+            "tp_mode 3d with tp 16: needs a cubic number of ranks: 8, 27, 64, ...");
+  EXPECT_EQ(error("8,8,4d,,16,2048,1,"), "tp_mode: '4d' is none of 1d, 2d, 2.5d, 3d");
+  EXPECT_EQ(error("64,64,1d,,16,2048,1,"),
+            "96 heads can't be shared out over 64 tensor-parallel ranks");
+  EXPECT_EQ(error("64,64,2d,,4,2048,1,"),
+            "4 samples of a micro-batch can't be shared out over 8 rows and columns");
+  EXPECT_EQ(error("8,8,3d,,2,2048,1,"),
+            "2 samples of a micro-batch can't be shared out over 4 rows on all levels");
+  EXPECT_EQ(error("8,8,3d,,4,2048,1,1"), "sp: the ranks of a grid share out rows already");
+}
+
+// 175B on 8 GPUs needs more than they have.
+TEST(PredictRowsTest, SaysWhetherTheMemoryFitsAndHowRowsAreShared) {
+  const auto cells = [](const std::string& gpus, const std::string& sp) {
+    return Predicted(
+        "model,layers,hidden,heads,gpu,gpus,tp,pp,mbs,seq,microbatches,sp\n"
+        "175B,96,12288,96,A100-80GB," +
+        gpus + ",1,2048,1," + sp + "\n");
+  };
+  const auto text = [](const CsvTable& table, const char* column) {
+    const auto found = std::find(table.columns.begin(), table.columns.end(), column);
+    return table.rows[0][found - table.columns.begin()];
+  };
+  EXPECT_EQ(text(cells("64,8,8", ""), "fits"), "yes");
+  EXPECT_EQ(text(cells("8,8,1", ""), "fits"), "no: 80 GiB");
+  // A100s were used by a program without sequence parallelism.
+  EXPECT_NE(text(cells("64,8,8", ""), "assumed").find("sp=0"), std::string::npos);
+  EXPECT_EQ(text(cells("64,8,8", "1"), "assumed").find("sp="), std::string::npos);
+  EXPECT_LT(Cell(cells("64,8,8", "1"), "predicted_memory_GiB"),
+            Cell(cells("64,8,8", "0"), "predicted_memory_GiB"));
 }
 
 }  // namespace

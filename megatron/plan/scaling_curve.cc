@@ -37,6 +37,7 @@ class Sweep {
         for (const PlanRecompute recompute : {PlanRecompute::kNone, PlanRecompute::kFull}) {
           PlanLayout layout = layout_;
           layout.tp = tp;
+          layout.grid = PlanGrid();
           layout.pp = pp;
           layout.vpp = vpp;
           layout.first_layers = layout.last_layers = PlanLayout::kAsOthers;

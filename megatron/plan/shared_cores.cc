@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <vector>
+
+#include "megatron/pipeline/check_schedule.h"
 
 namespace megatron {
 namespace {
@@ -12,6 +16,84 @@ double ThreadEfficiency(const Hardware& hardware, int64_t threads) {
   return std::pow(hardware.thread_efficiency(),
                   std::log(double(threads)) / std::log(double(hardware.cores())));
 }
+
+// Plays a schedule, pass by pass.
+class Player {
+ public:
+  Player(const Schedule& schedule, const PartCosts& seconds)
+      : schedule_(schedule),
+        seconds_(seconds),
+        stages_(schedule.stages),
+        forwarded_(Cells(), false),
+        backwarded_(Cells(), false) {}
+
+  // Returns the time in which the cores do nothing, divided by their number.
+  double Play(double ranks, double cores) {
+    double now = 0, work = 0;
+    while (true) {
+      double running = 0, least = 0;
+      for (int stage = 0; stage < schedule_.stages; ++stage) {
+        if (!Runs(stage)) continue;
+        least = running == 0 ? stages_[stage].left : std::min(least, stages_[stage].left);
+        ++running;
+      }
+      if (running == 0) return now - work;
+      now += least * std::max(1.0, running * ranks / cores);
+      work += least * running * ranks / cores;
+      for (int stage = 0; stage < schedule_.stages; ++stage) {
+        Stage& its = stages_[stage];
+        if (!its.runs) continue;
+        its.left -= least;
+        if (its.left <= kSame * least) Finish(stage);
+      }
+    }
+  }
+
+ private:
+  static constexpr double kSame = 1e-9;
+
+  struct Stage {
+    size_t next = 0;  // the action that it does, or waits for
+    bool runs = false;
+    double left = 0;  // seconds of it
+  };
+
+  size_t Cells() const { return size_t(schedule_.positions()) * size_t(schedule_.microbatches); }
+  size_t Cell(int position, const Action& action) const {
+    return size_t(position) * size_t(schedule_.microbatches) + size_t(action.microbatch);
+  }
+
+  // Returns whether the stage has something to do, which it begins.
+  bool Runs(int number) {
+    Stage& stage = stages_[number];
+    if (stage.runs || stage.next == schedule_.actions[number].size()) return stage.runs;
+    const Action& action = schedule_.actions[number][stage.next];
+    const int position = schedule_.PositionAt(number, action.chunk);
+    const bool is_forward = action.kind == ActionKind::kForward;
+    const int before = is_forward ? position - 1 : position + 1;
+    const bool waits = action.kind != ActionKind::kBackwardWeight && before >= 0 &&
+                       before < schedule_.positions() &&
+                       !(is_forward ? forwarded_ : backwarded_)[Cell(before, action)];
+    if (waits) return false;
+    stage.left = CostOf(action.kind, seconds_.At(position));
+    return stage.runs = true;
+  }
+
+  void Finish(int number) {
+    Stage& stage = stages_[number];
+    const Action& action = schedule_.actions[number][stage.next++];
+    stage.runs = false;
+    if (action.kind == ActionKind::kBackwardWeight) return;
+    (action.kind == ActionKind::kForward
+         ? forwarded_
+         : backwarded_)[Cell(schedule_.PositionAt(number, action.chunk), action)] = true;
+  }
+
+  const Schedule& schedule_;
+  const PartCosts& seconds_;
+  std::vector<Stage> stages_;
+  std::vector<bool> forwarded_, backwarded_;  // by position and micro-batch
+};
 
 }  // namespace
 
@@ -24,6 +106,10 @@ double RankSpeed(const Hardware& hardware, int64_t ranks) {
   return cores <= 1 ? 1 : double(cores) * ThreadEfficiency(hardware, cores);
 }
 
+double MemoryOfRank(const Hardware& hardware, int64_t ranks) {
+  return hardware.memory_gib() * (1 << 30) / (hardware.cores() > 0 ? double(ranks) : 1);
+}
+
 Hardware WithFewerCores(Hardware hardware, int64_t cores) {
   if (cores >= hardware.cores()) return hardware;
   hardware.set_thread_efficiency(ThreadEfficiency(hardware, cores));
@@ -31,7 +117,12 @@ Hardware WithFewerCores(Hardware hardware, int64_t cores) {
   return hardware;
 }
 
-void ShareCores(const Hardware& hardware, const PlanLayout& layout, double excess,
+double IdleSecondsOfCores(const Schedule& schedule, const PartCosts& seconds, int64_t ranks,
+                          int64_t cores) {
+  return Player(schedule, seconds).Play(double(ranks), double(cores));
+}
+
+void ShareCores(const Hardware& hardware, const PlanLayout& layout, double excess, double idle,
                 StepSeconds* seconds) {
   if (!HasMoreRanksThanCores(hardware, layout.gpus())) return;
   StepSeconds& s = *seconds;
@@ -39,10 +130,6 @@ void ShareCores(const Hardware& hardware, const PlanLayout& layout, double exces
   s.compute -= excess;
   const double ranks_of_a_core = double(layout.gpus()) / hardware.cores();
   const double busy = alone - s.bubble - excess;
-  // Stages come in one after another until all cores have work, and end so.
-  const int64_t ranks_of_a_stage = layout.gpus() / layout.pp;
-  const int64_t filling = (hardware.cores() - 1) / ranks_of_a_stage;
-  const double idle = layout.pp > 1 ? s.bubble / double(layout.pp - 1) * double(filling) / 2 : 0;
   const double shared = ranks_of_a_core * busy + idle;
   for (double StepSeconds::*part :
        {&StepSeconds::compute, &StepSeconds::tensor_parallel, &StepSeconds::context_parallel,

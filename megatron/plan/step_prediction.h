@@ -129,6 +129,11 @@ struct PlanLayout {
   bool shares_rows() const { return is_sequence_parallel || grid.is_grid(); }
 };
 
+// Returns whether tensor-parallel ranks that form no grid share out rows where nothing says so.
+inline bool AssumesSequenceParallel(const Implementation& program, int64_t tp) {
+  return tp > 1 && program.is_fused();
+}
+
 // Seconds of one step. The parts add up to `total`.
 struct StepSeconds {
   double compute = 0;  // that of the stage that works most, recomputation included
@@ -152,6 +157,9 @@ struct DataParallelWork {
   // The elements that are summed in their place with matrices of low rank.
   double low_rank_parameters = 0;
   double low_rank_expert_parameters = 0;
+  // The layers and tables that have them, and the layers that have experts.
+  double layers = 1;
+  double mixtures = 1;
 };
 
 struct StepPrediction {
@@ -164,8 +172,8 @@ struct StepPrediction {
 };
 
 // Returns kInvalidArgument with what can't be: a size below 1, layers that the stages don't divide,
-// more tensor ranks than heads, experts that their ranks don't divide, a precision that the GPU
-// doesn't have, states in host memory of unknown rates.
+// sizes that tensor-parallel ranks can't share out evenly, experts that their ranks don't divide, a
+// precision that the GPU doesn't have, states in host memory of unknown rates.
 absl::StatusOr<StepPrediction> PredictStep(const Hardware& gpu, const Implementation& program,
                                            const MeasuredKernels& kernels, const PlanModel& model,
                                            const PlanLayout& layout);

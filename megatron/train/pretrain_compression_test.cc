@@ -10,6 +10,7 @@
 namespace megatron {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -70,6 +71,18 @@ TEST_F(PretrainCompressionTest, StepsOfZeroOneAdamThatTheEndDoesNotSeeAreTold) {
   EXPECT_THAT(with("4", "4"), Not(HasSubstr("0/1 Adam are local")));
 }
 
+TEST_F(PretrainCompressionTest, AnotherDensityGoesOnAndIsTold) {
+  const Arguments topk = {"--set=gradient_compression.type=topk", SaveTo("save")};
+  OutputOf(Joined(topk, {"--set=gradient_compression.density=0.1", "--set=train.exit_interval=6"}));
+  const std::string same = OutputOf(
+      Joined(topk, {"--set=gradient_compression.density=0.1", "--set=train.exit_interval=8"}));
+  EXPECT_THAT(same, AllOf(HasSubstr("continuing from "), Not(HasSubstr("goes on with"))));
+  const std::string other = OutputOf(
+      Joined(topk, {"--set=gradient_compression.density=0.05", "--set=train.exit_interval=10"}));
+  EXPECT_THAT(other, HasSubstr("gradient_compression goes on with what it had not sent, though "
+                               "density was 0.1 and is 0.05"));
+}
+
 TEST_F(PretrainCompressionTest, AnotherLayoutAndAnotherOptimizerAreToldInFewWords) {
   const Arguments signs = {"--set=optimizer.optimizer=onebit_adam", "--set=optimizer.freeze_step=2",
                            SaveTo("save")};
@@ -79,9 +92,8 @@ TEST_F(PretrainCompressionTest, AnotherLayoutAndAnotherOptimizerAreToldInFewWord
                              "--set=optimizer.freeze_step=2", "--set=train.exit_interval=8"});
   EXPECT_EQ(other.exit_code, kExitDone) << other.output;
   EXPECT_THAT(other.output, HasSubstr(absl::StrCat("WARNING: ", Path("save"))));
-  EXPECT_THAT(other.output,
-              HasSubstr("what compressed gradients or momentum lack is lost, since it belongs to "
-                        "other ranks or another form"));
+  EXPECT_THAT(other.output, HasSubstr("what compressed gradients or momentum lack is lost, since "
+                                      "data_parallel_size was 2 and is 1"));
   const Outcome adam = Run(Joined(kTwoRanks, {load, "--set=checkpoint.no_load_optim=true"}));
   EXPECT_EQ(adam.exit_code, kExitConfig) << adam.output;
   EXPECT_THAT(adam.output, HasSubstr("optimizer.freeze_step"));

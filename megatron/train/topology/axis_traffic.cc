@@ -1,6 +1,7 @@
 #include "megatron/train/topology/axis_traffic.h"
 
 #include "glog/logging.h"
+#include "megatron/plan/data_traffic.h"
 #include "megatron/plan/plan_facts.pb.h"
 #include "megatron/plan/step_traffic.h"
 #include "megatron/train/planning/planned_run.h"
@@ -21,7 +22,15 @@ TrafficStage MeanStage(const PlannedRun& run) {
   return stage;
 }
 
-AxisTraffic ToAxisTraffic(const TrafficRow& row) {
+// Returns how the ranks of a row lie among all that have the same weights.
+void SetRuns(const TrafficRow& row, const PlanGroup& copies, AxisTraffic* traffic) {
+  if (row.group.ranks >= copies.ranks) return;
+  traffic->is_across = row.group.stride != copies.stride;
+  traffic->runs =
+      static_cast<int>(traffic->is_across ? row.group.ranks : copies.ranks / row.group.ranks);
+}
+
+AxisTraffic ToAxisTraffic(const TrafficRow& row, const PlanLayout& layout) {
   AxisTraffic traffic;
   switch (row.axis) {
     case TrafficAxis::kTensor:
@@ -43,6 +52,7 @@ AxisTraffic ToAxisTraffic(const TrafficRow& row) {
     case TrafficAxis::kData:
       traffic.name = "dp";
       traffic.axes = {Axis::kData, Axis::kContext};
+      SetRuns(row, row.is_of_experts ? ExpertCopies(layout) : DenseCopies(layout), &traffic);
       break;
   }
   traffic.is_of_experts = row.is_of_experts;
@@ -63,7 +73,7 @@ std::vector<AxisTraffic> TrafficOf(const config::PretrainConfig& config,
   for (const TrafficRow& row :
        StepTraffic(run->program, run->model, run->layout, MeanStage(*run))) {
     const bool is_of_ends = row.axis == TrafficAxis::kPipeline && row.call != TrafficCall::kMessage;
-    if (!is_of_ends) traffic.push_back(ToAxisTraffic(row));
+    if (!is_of_ends) traffic.push_back(ToAxisTraffic(row, run->layout));
   }
   return traffic;
 }

@@ -12,7 +12,11 @@ namespace megatron {
 
 struct AxisTraffic {
   const char* name = "";
-  AxisSet axes;                // the group that exchanges
+  AxisSet axes;  // the group whose ranks exchange
+  // The group is cut into so many runs of neighbours, as instances and hosts are (comm/rank_grid.h).
+  // Ranks exchange within their run, or across runs with those in the same place.
+  int runs = 1;
+  bool is_across = false;
   bool is_of_experts = false;  // the group is one of the expert grid
   bool is_message = false;     // between neighbours of the group, else collective
   double calls = 0;            // calls of a rank in a step; an all-reduce counts as two

@@ -83,6 +83,26 @@ TEST(AxisTrafficTest, CopiesOfWeightsReduceTheirGradients) {
   EXPECT_DOUBLE_EQ(Bytes(Of(all))["dp"], reduced / 2 * 4 + reduced / 4 * 2 * 4 + 4 * 128 * 64 * 2);
 }
 
+TEST(AxisTrafficTest, InstancesExchangeWithinAndAcross) {
+  const std::vector<std::string> flat = {"parallel.data_parallel_size=4",
+                                         "parallel.use_distributed_optimizer=true"};
+  std::vector<std::string> instances = flat;
+  instances.push_back("parallel.num_distributed_optimizer_instances=2");
+  double whole = 0, within = 0, across = 0;
+  for (const AxisTraffic& row : Of(flat)) {
+    EXPECT_EQ(row.runs, 1);
+    whole += row.calls * row.bytes;
+  }
+  for (const AxisTraffic& row : Of(instances)) {
+    EXPECT_EQ(row.runs, 2);
+    (row.is_across ? across : within) += row.calls * row.bytes;
+  }
+  // Gradients are scattered and weights gathered within an instance, of whole tensors; a half of the
+  // gradients is all-reduced between the two.
+  EXPECT_DOUBLE_EQ(within, whole);
+  EXPECT_DOUBLE_EQ(across, whole / 2);
+}
+
 TEST(AxisTrafficTest, ExpertsExchangeTheirRowsAndReduceAmongThemselves) {
   const std::vector<std::string> mixture = {"model.num_experts=4",
                                             "model.moe_router_topk=2",

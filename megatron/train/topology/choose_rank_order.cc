@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/rank_runs.h"
 #include "megatron/plan/collective_time.h"
 
 namespace megatron {
@@ -40,6 +41,17 @@ absl::Status CheckEven(const MachineShape& shape, int ranks) {
   return absl::OkStatus();
 }
 
+// Returns the groups of ranks that exchange.
+std::vector<std::vector<int>> GroupsOf(const RankGrid& grid, const AxisTraffic& row) {
+  const std::vector<std::vector<int>> groups = grid.Partition(row.axes);
+  if (row.runs == 1) return groups;
+  return row.is_across ? AcrossRuns(groups, row.runs) : RunsOf(groups, row.runs);
+}
+
+int64_t SizeOf(const RankGrid& grid, const AxisTraffic& row) {
+  return row.is_across ? row.runs : grid.size(row.axes) / row.runs;
+}
+
 // How the groups over some axes lie on the machine; the one that crosses most counts.
 struct Lie {
   Crossing crossing = Crossing::kDomain;
@@ -49,8 +61,8 @@ struct Lie {
 Lie LieOf(const MachineShape& shape, const RankGrid& grid, const AxisTraffic& row) {
   const int64_t node = shape.nodes.front().ranks, reach = shape.reach();
   Lie lie;
-  lie.together = grid.size(row.axes);
-  for (const std::vector<int>& group : grid.Partition(row.axes)) {
+  lie.together = SizeOf(grid, row);
+  for (const std::vector<int>& group : GroupsOf(grid, row)) {
     int64_t together = 0;
     for (size_t i = 0; i < group.size(); ++i) {
       // The first speaks with all of a collective's group; messages go to the neighbour.
@@ -83,10 +95,11 @@ double SecondsOf(const MachineShape& shape, const RankGrid& grid, const AxisTraf
     hardware.set_domain(1);
     return row.calls * MessageSeconds(hardware, program, crosses ? 1 : 0, row.bytes);
   }
-  const int64_t ranks = grid.size(row.axes);
+  const int64_t ranks = SizeOf(grid, row);
   // As many neighbours of the group share a domain as its ranks do.
   hardware.set_domain(static_cast<int32_t>(crosses ? lie.together : ranks));
-  return row.calls * CollectiveSeconds(hardware, program, {ranks, 1}, row.bytes);
+  return row.calls *
+         CollectiveSeconds(hardware, program, TrafficCall::kAllGather, {ranks, 1}, row.bytes);
 }
 
 std::vector<OrderCost::Part> PartsOf(const MachineShape& shape,
@@ -95,7 +108,7 @@ std::vector<OrderCost::Part> PartsOf(const MachineShape& shape,
   std::vector<OrderCost::Part> parts;
   for (const AxisTraffic& row : traffic) {
     const RankGrid& grid = row.is_of_experts ? expert : dense;
-    if (grid.size(row.axes) == 1) continue;
+    if (SizeOf(grid, row) == 1) continue;
     const Lie lie = LieOf(shape, grid, row);
     if (parts.empty() || absl::string_view(parts.back().name) != row.name)
       parts.push_back({row.name, Crossing::kDomain, 0});

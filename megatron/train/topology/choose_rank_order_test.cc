@@ -5,6 +5,7 @@
 #include "absl/status/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/comm/rank_runs.h"
 #include "megatron/plan/collective_time.h"
 
 namespace megatron {
@@ -74,10 +75,13 @@ TEST(ChooseRankOrderTest, TheDefaultOrderHasTheCostOfItsGroups) {
   EXPECT_EQ(cost.order, RankOrder());
   ASSERT_EQ(cost.parts.size(), 3u);
   EXPECT_EQ(cost.parts[0].crossing, Crossing::kDomain);
-  EXPECT_DOUBLE_EQ(cost.parts[0].seconds,
-                   100 * CollectiveSeconds(OfDomain(8), Ideal(), {4, 1}, 1e6));
+  EXPECT_DOUBLE_EQ(
+      cost.parts[0].seconds,
+      100 * CollectiveSeconds(OfDomain(8), Ideal(), TrafficCall::kAllGather, {4, 1}, 1e6));
   EXPECT_EQ(cost.parts[1].crossing, Crossing::kNetwork);
-  EXPECT_DOUBLE_EQ(cost.parts[1].seconds, 2 * CollectiveSeconds(OfDomain(8), Ideal(), {8, 4}, 4e9));
+  EXPECT_DOUBLE_EQ(
+      cost.parts[1].seconds,
+      2 * CollectiveSeconds(OfDomain(8), Ideal(), TrafficCall::kAllGather, {8, 4}, 4e9));
   EXPECT_EQ(cost.parts[2].crossing, Crossing::kNetwork);
   EXPECT_DOUBLE_EQ(cost.parts[2].seconds, 64 * MessageSeconds(OfDomain(8), Ideal(), 32, 1e6));
   EXPECT_EQ(costs->size(), 120u);
@@ -134,7 +138,8 @@ TEST(ChooseRankOrderTest, DomainsMayBeSmallerOrLargerThanNodes) {
   EXPECT_EQ(slow->front().parts[0].crossing, Crossing::kNode);
   Hardware hardware = OfDomain(4);
   hardware.set_link_gb_per_s(10);
-  EXPECT_DOUBLE_EQ(slow->front().seconds(), 10 * CollectiveSeconds(hardware, Ideal(), {4, 1}, 1e6));
+  EXPECT_DOUBLE_EQ(slow->front().seconds(),
+                   10 * CollectiveSeconds(hardware, Ideal(), TrafficCall::kAllGather, {4, 1}, 1e6));
 
   MachineShape rack = Nodes(4, 4);
   rack.domain = 8;
@@ -156,6 +161,50 @@ TEST(ChooseRankOrderTest, ExpertsGoByTheirOwnGridAndTheOrdersThatItAllows) {
       ChooseRankOrder(Nodes(4, 4), {experts, Data(1e8)}, sizes, 16, /*is_written=*/false);
   ASSERT_TRUE(choice.ok());
   EXPECT_THAT(choice->reason, HasSubstr("ep "));
+}
+
+// Two nodes of 4 ranks, pipeline 2, data 4 in two instances. What an instance exchanges stays inside a
+// node also in an order in which the messages between stages do.
+TEST(ChooseRankOrderTest, InstancesNeedNotLieOnOneNodeTogether) {
+  AxisTraffic within = Data(4e9), across = Data(1e6);
+  const auto choose = [&](int runs) {
+    within.runs = across.runs = runs;
+    across.is_across = runs > 1;
+    return ChooseRankOrder(Nodes(2, 4), {within, across, Messages(400)}, Sizes(1, 1, 2), 8,
+                           /*is_written=*/false);
+  };
+  const auto one = choose(1);
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_EQ(one->order, RankOrder());
+  const auto two = choose(2);
+  ASSERT_TRUE(two.ok()) << two.status();
+  ParallelSizes sizes = Sizes(1, 1, 2);
+  sizes.order = two->order;
+  const RankGrid grid = *RankGrid::Create(sizes, 8);
+  // A pipeline lies inside a node, and the first instance of either stage.
+  EXPECT_LT(grid.PeersOf(0, {Axis::kPipeline}).back(), 4);
+  for (const std::vector<int>& run : RunsOf(grid.Partition({Axis::kData}), 2))
+    EXPECT_EQ(run.front() / 4, run.back() / 4);
+}
+
+TEST(ChooseRankOrderTest, GroupsOfInstancesHaveTheCostOfTheirRanks) {
+  AxisTraffic within = Data(1e9), across = Data(1e9);
+  within.runs = across.runs = 4;
+  across.is_across = true;
+  across.name = "dp across";
+  // 16 data-parallel ranks on four nodes of 4: an instance is a node.
+  const auto costs = CostsOfOrders(Nodes(4, 4), {within, across}, Sizes(1, 1, 1), 16);
+  ASSERT_TRUE(costs.ok()) << costs.status();
+  const OrderCost& cost = costs->front();
+  ASSERT_EQ(cost.parts.size(), 2u);
+  EXPECT_EQ(cost.parts[0].crossing, Crossing::kDomain);
+  EXPECT_DOUBLE_EQ(
+      cost.parts[0].seconds,
+      2 * CollectiveSeconds(OfDomain(4), Ideal(), TrafficCall::kAllGather, {4, 1}, 1e9));
+  EXPECT_EQ(cost.parts[1].crossing, Crossing::kNetwork);
+  EXPECT_DOUBLE_EQ(
+      cost.parts[1].seconds,
+      2 * CollectiveSeconds(OfDomain(4), Ideal(), TrafficCall::kAllGather, {4, 4}, 1e9));
 }
 
 TEST(ChooseRankOrderTest, RefusesNodesThatDiffer) {

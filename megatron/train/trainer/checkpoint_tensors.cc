@@ -12,7 +12,9 @@
 #include "megatron/checkpoint/rectangle.h"
 #include "megatron/models/model_stage.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/optim/compression/gradient_compressor.h"
 #include "megatron/optim/main_replica.h"
+#include "megatron/train/trainer/named_changes.h"
 
 namespace megatron {
 namespace {
@@ -281,26 +283,76 @@ std::vector<ShardedTensor> HistoryBlocks(Trainer& trainer) {
   return blocks;
 }
 
+namespace {
+
+std::string FormOf(const GradientCompressionOptions& options) {
+  switch (options.type) {
+    case CompressionType::kNone:
+      return "none";
+    case CompressionType::kInt8:
+      return "int8";
+    case CompressionType::kTopK:
+      return "topk";
+    case CompressionType::kThreshold:
+      return "threshold";
+    case CompressionType::kPowerSgd:
+      return absl::StrCat("powersgd of rank ", options.rank, " where it saves a factor of ",
+                          options.min_compression_rate);
+    case CompressionType::kOneBit:
+      return "signs";
+  }
+  return "";
+}
+
+const char* NameOf(DataSharding sharding) {
+  switch (sharding) {
+    case DataSharding::kNone:
+      return "none";
+    case DataSharding::kStates:
+      return "optim";
+    case DataSharding::kGradients:
+      return "optim_grads";
+    case DataSharding::kWeights:
+      return "optim_grads_params";
+  }
+  return "";
+}
+
+}  // namespace
+
 std::string CompressionLayout(Trainer& trainer) {
   const TrainerOptions& options = trainer.options();
   const GradientCompressionOptions& compression = options.data_parallel.compression;
   if (!compression.enabled()) return "";
-  constexpr const char* kTypes[] = {"none", "int8", "topk", "threshold", "powersgd", "onebit"};
   const ProcessGroups& groups = trainer.groups();
-  std::string text = kTypes[static_cast<int>(compression.type)];
-  if (compression.type == CompressionType::kPowerSgd) {
-    absl::StrAppend(&text, " of rank ", compression.rank, " where it saves a factor of ",
-                    compression.min_compression_rate);
-  }
-  absl::StrAppend(&text, compression.error_feedback ? "" : " without feedback", ", tensor ",
-                  groups.tensor.size(), ", context ", groups.context.size(), ", pipeline ",
-                  groups.pipeline.size(), " x ", options.placement.chunks, " in order ",
-                  static_cast<int>(options.placement.order), " of layers [",
-                  absl::StrJoin(options.placement.layers, " "), "], data ", groups.data.size(),
-                  " in ", groups.data_context_replicas.size(), " instances, expert ",
-                  groups.expert.size(), " x ", groups.expert_tensor.size(), ", sharding ",
-                  static_cast<int>(options.sharding), ", buckets of ", options.bucket_size);
-  return text;
+  const StagePlacement& placement = options.placement;
+  const auto text = [](auto number) { return absl::StrCat(number); };
+  return JoinNamed(
+      {{"the form", FormOf(compression)},
+       {"error_feedback", compression.error_feedback ? "true" : "false"},
+       {"tensor_model_parallel_size", text(groups.tensor.size())},
+       {"context_parallel_size", text(groups.context.size())},
+       {"pipeline_model_parallel_size", text(groups.pipeline.size())},
+       {"the number of a stage's parts", text(placement.chunks)},
+       {"the order of parts",
+        placement.order == PartOrder::kRoundRobin ? "around" : "back and forth"},
+       {"the layers of parts",
+        placement.layers.empty() ? "even" : absl::StrJoin(placement.layers, " ")},
+       {"data_parallel_size", text(groups.data.size())},
+       {"num_distributed_optimizer_instances", text(groups.data_context_replicas.size())},
+       {"expert_model_parallel_size", text(groups.expert.size())},
+       {"expert_tensor_parallel_size", text(groups.expert_tensor.size())},
+       {"data_parallel_sharding_strategy", NameOf(options.sharding)},
+       {"ddp_bucket_size", text(options.bucket_size)}});
+}
+
+std::string CompressionShare(Trainer& trainer) {
+  const GradientCompressionOptions& options = trainer.options().data_parallel.compression;
+  if (options.type == CompressionType::kTopK)
+    return JoinNamed({{"density", absl::StrCat(options.density)}});
+  if (options.type != CompressionType::kThreshold) return "";
+  return JoinNamed({{"threshold", absl::StrCat(options.threshold)},
+                    {"max_density", absl::StrCat(options.max_density)}});
 }
 
 std::vector<ShardedTensor> CompressionBlocks(Trainer& trainer) {

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 
-#include "absl/algorithm/container.h"
-#include "absl/status/status.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/plan/tensor_cuts.h"
 
 namespace megatron {
 namespace {
@@ -32,21 +32,11 @@ const std::vector<std::string>& TensorParallelModes() {
 
 absl::StatusOr<TensorGridShape> TensorGridShapeOf(const config::ParallelConfig& config) {
   const std::string& mode = config.tensor_parallel_mode();
-  TensorGridShape shape;
-  if (mode == "1d") return shape;
-  if (!absl::c_linear_search(TensorParallelModes(), mode))
-    return absl::InvalidArgumentError("is no mode of tensor parallelism");
-  const int64_t ranks = config.tensor_model_parallel_size();
-  shape.is_cube = mode == "3d";
-  if (mode == "2.5d") shape.depth = static_cast<int>(config.tensor_parallel_depth());
-  for (shape.side = 2; shape.side * shape.side <= ranks; ++shape.side) {
-    if (shape.is_cube) shape.depth = shape.side;
-    if (int64_t{shape.side} * shape.side * shape.depth == ranks) return shape;
-  }
-  return absl::InvalidArgumentError(
-      mode == "2d"     ? "needs a square number of ranks: 4, 9, 16, ..."
-      : mode == "2.5d" ? "needs a square number of ranks, 4, 9, 16, ..., times the depth"
-                       : "needs a cubic number of ranks: 8, 27, 64, ...");
+  if (mode == "1d") return TensorGridShape();
+  MEGATRON_ASSIGN_OR_RETURN(
+      const PlanGrid grid,
+      GridOfMode(mode, config.tensor_model_parallel_size(), config.tensor_parallel_depth()));
+  return TensorGridShape{static_cast<int>(grid.side), static_cast<int>(grid.depth), grid.is_cube};
 }
 
 absl::StatusOr<ParallelSizes> ToParallelSizes(const config::ParallelConfig& config) {
@@ -65,12 +55,32 @@ absl::StatusOr<ParallelSizes> ToParallelSizes(const config::ParallelConfig& conf
   sizes.ranks_per_host = static_cast<int>(config.hierarchical_collectives_ranks_per_host());
   sizes.deduplicated_dispatch = config.moe_deduplicated_dispatch();
   sizes.algorithm = AlgorithmOf(config.collective_algorithm());
-  if (const int64_t ranks = config.zero_hpz_partition_size(); ranks > 1) {
+  MEGATRON_ASSIGN_OR_RETURN(sizes.order, RankOrder::Parse(config.rank_order()));
+  if (const int64_t ranks = SecondaryShardRanks(config); ranks > 1) {
     const int64_t all = config.data_parallel_size() * config.context_parallel_size();
     sizes.hosts = static_cast<int>(std::max<int64_t>(1, all / ranks));
   }
-  MEGATRON_ASSIGN_OR_RETURN(sizes.order, RankOrder::Parse(config.rank_order()));
   return sizes;
+}
+
+int64_t CopiesOnAHost(const config::ParallelConfig& config) {
+  const int64_t of_host = config.hierarchical_collectives_ranks_per_host();
+  if (of_host == 0) return 1;
+  config::ParallelConfig levels = config;
+  levels.clear_zero_hpz_partition_size();
+  const absl::StatusOr<ParallelSizes> sizes = ToParallelSizes(levels);
+  if (!sizes.ok()) return 1;
+  const int64_t ranks = int64_t{sizes->tensor} * sizes->context * sizes->pipeline * sizes->data;
+  if (ranks > std::numeric_limits<int>::max()) return 1;
+  const absl::StatusOr<RankGrid> grid = RankGrid::Create(*sizes, static_cast<int>(ranks));
+  if (!grid.ok()) return 1;
+  const std::vector<int> copies = grid->PeersOf(0, {Axis::kData, Axis::kContext});
+  return std::count_if(copies.begin(), copies.end(), [&](int rank) { return rank < of_host; });
+}
+
+int64_t SecondaryShardRanks(const config::ParallelConfig& config) {
+  const int64_t written = config.zero_hpz_partition_size();
+  return written == 0 ? CopiesOnAHost(config) : written;
 }
 
 }  // namespace megatron

@@ -1,6 +1,7 @@
 #ifndef MEGATRON_TRAIN_TRAINER_PARALLEL_SECTION_H_
 #define MEGATRON_TRAIN_TRAINER_PARALLEL_SECTION_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,13 @@ absl::StatusOr<TensorGridShape> TensorGridShapeOf(const config::ParallelConfig& 
 // Reads the sizes of the axes, which are in their ranges, and the order of ranks. It fails if that
 // is no order. Where TensorGridShapeOf fails, which validation tells, there is no grid.
 absl::StatusOr<ParallelSizes> ToParallelSizes(const config::ParallelConfig& config);
+
+// Returns the ranks with the same weights on each host of hierarchical collectives; 1 where there are
+// no such hosts, or other fields have errors.
+int64_t CopiesOnAHost(const config::ParallelConfig& config);
+
+// Returns the ranks that have secondary shards among them, of zero_hpz_partition_size; 1: none have.
+int64_t SecondaryShardRanks(const config::ParallelConfig& config);
 
 }  // namespace megatron
 

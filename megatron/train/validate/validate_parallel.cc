@@ -17,18 +17,10 @@ namespace {
 
 void CheckLayout(ConfigChecker& check) {
   if (!check.IsDefault("parallel.tensor_parallel_mode")) return;  // CheckTensorGrid
+  CheckTensorCuts(check, PlanGrid());
   const config::ModelConfig& model = check.resolved().model();
   constexpr char kTensor[] = "parallel.tensor_model_parallel_size";
   const int64_t tensor = check.resolved().parallel().tensor_model_parallel_size();
-  check.MustDivide(kTensor, "model.num_attention_heads", tensor, model.num_attention_heads());
-  check.MustDivide(kTensor, "model.ffn_hidden_size", tensor, model.ffn_hidden_size());
-  check.MustDivide(kTensor, "model.make_vocab_size_divisible_by", tensor,
-                   model.make_vocab_size_divisible_by());
-  if (model.group_query_attention() && check.Usable({kTensor, "model.num_query_groups"}) &&
-      model.num_query_groups() % tensor != 0 && tensor % model.num_query_groups() != 0) {
-    check.Error("model.num_query_groups",
-                absl::StrCat("must divide, or be divisible by, ", check.Named(kTensor)));
-  }
   if (check.resolved().parallel().sequence_parallel() &&
       ModelRulesOf(model).filling() != SampleFilling::kToAnyLength &&
       check.Usable({kTensor, "model.seq_length"}) && model.seq_length() % tensor != 0) {
@@ -189,14 +181,16 @@ void CheckInstances(ConfigChecker& check) {
 }
 
 // Checks that the ranks with the same weights, and those with the same experts, divide into hosts
-// that have secondary shards.
+// that have secondary shards, and that these are not other hosts than those of hierarchical
+// collectives.
 void CheckSecondaryShards(ConfigChecker& check) {
   constexpr char kPartition[] = "parallel.zero_hpz_partition_size";
+  constexpr char kLevels[] = "parallel.hierarchical_collectives_ranks_per_host";
+  constexpr char kFile[] = "parallel.topology_file";
   const config::ParallelConfig& parallel = check.resolved().parallel();
-  const int64_t of_host = parallel.zero_hpz_partition_size();
-  if (!check.Usable({kPartition, kInstances, "parallel.data_parallel_size",
+  if (!check.Usable({kPartition, kInstances, kLevels, "parallel.data_parallel_size",
                      "parallel.context_parallel_size"}) ||
-      of_host == 1) {
+      parallel.zero_hpz_partition_size() == 1) {
     return;
   }
   check.HaveNoEffect({"precision.fp8_param_gather"},
@@ -206,10 +200,38 @@ void CheckSecondaryShards(ConfigChecker& check) {
     return check.Error(kPartition, absl::StrCat("does not go with ", check.Named(kInstances),
                                                 ": an instance gathers within itself anyway"));
   }
+  const bool is_of_levels = parallel.zero_hpz_partition_size() == 0;
+  if (is_of_levels && parallel.hierarchical_collectives_ranks_per_host() == 0)
+    return check.Error(kPartition, absl::StrCat("takes the hosts of ", kLevels, ", which is 0"));
+  if (is_of_levels && check.IsWritten(kFile) && !check.IsWritten("parallel.rank_order")) {
+    return check.Error(kPartition, absl::StrCat("does not go with ", check.Named(kFile),
+                                                ", which chooses the ranks of a host: write their "
+                                                "number, or parallel.rank_order"));
+  }
   const int64_t ranks = parallel.data_parallel_size() * parallel.context_parallel_size();
+  const int64_t of_host = SecondaryShardRanks(parallel), of_level = CopiesOnAHost(parallel);
+  const std::optional<RankGrids> grids = GridsOf(check);
+  // Hosts that give no collective two levels are an error already.
+  if (is_of_levels && grids.has_value() &&
+      !CheckHierarchicalGroups(grids->dense, grids->expert).ok()) {
+    return;
+  }
+  if (is_of_levels && (of_host == 1 || of_host == ranks)) {
+    return check.Error(
+        kPartition, absl::StrCat("takes the hosts of ", check.Named(kLevels), ", each with ",
+                                 of_host, " of the ", FormatQuantity(ranks, "rank"), kSameWeights,
+                                 ": there must be several on each of several"));
+  }
   if (ranks % of_host != 0 || ranks == of_host) {
     return check.Error(kPartition, absl::StrCat("must divide, and be less than, the ",
                                                 FormatQuantity(ranks, "rank"), kSameWeights));
+  }
+  if (of_level > 1 && of_host % of_level != 0 && of_level % of_host != 0) {
+    return check.Error(kPartition, absl::StrCat("must divide, or be divisible by, the ",
+                                                FormatQuantity(of_level, "rank"),
+                                                " with the same weights on a "
+                                                "host of ",
+                                                check.Named(kLevels)));
   }
   const int64_t hosts = ranks / of_host;
   const auto experts = RanksWithTheSameExperts(check);

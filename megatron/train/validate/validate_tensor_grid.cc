@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "megatron/base/quantity.h"
+#include "megatron/plan/tensor_cuts.h"
 #include "megatron/train/config/config.pb.h"
 #include "megatron/train/config/config_nearest_name.h"
 #include "megatron/train/trainer/parallel_section.h"
@@ -26,39 +26,58 @@ std::string NamedSizes(const ConfigChecker& check) {
   return absl::StrCat(sizes, " and ", check.Named(kDepth));
 }
 
-// Checks that what is cut over the grid can be shared evenly.
-void CheckThatGridDivides(ConfigChecker& check, const TensorGridShape& grid) {
-  const config::PretrainConfig& config = check.resolved();
+// A size that is cut, as the configuration has it.
+struct NamedSize {
+  absl::string_view path;
+  int64_t value = 0;
+};
+
+NamedSize SizeOf(CutSize size, const config::PretrainConfig& config) {
   const config::ModelConfig& model = config.model();
-  const auto expect = [&](absl::string_view path, int64_t value, int64_t parts,
-                          absl::string_view what) {
-    if (!check.Usable({path}) || value % parts == 0) return;
-    check.Error(path, absl::StrCat("must be divisible by ", parts, ", the ", what, " of ",
-                                   NamedSizes(check), " with ", check.Named(kMode)));
-  };
-  constexpr char kSide[] = "rows and columns", kRows[] = "rows on all levels";
-  const int64_t rows = int64_t{grid.side} * grid.depth;
-  // The levels of a cube have parts of a weight's inputs and of the words.
-  const int64_t cut = grid.is_cube ? rows : grid.side;
-  const char* const of_cut = grid.is_cube ? kRows : kSide;
-  expect("model.hidden_size", model.hidden_size(), cut, of_cut);
-  expect("model.ffn_hidden_size", model.ffn_hidden_size(), cut, of_cut);
-  expect("model.num_attention_heads", model.num_attention_heads(), grid.side, kSide);
-  if (model.group_query_attention())
-    expect("model.num_query_groups", model.num_query_groups(), grid.side, kSide);
-  if (grid.is_cube && model.hidden_size() % cut == 0 && check.Usable({"model.kv_channels"}) &&
-      model.kv_channels() * model.num_attention_heads() % cut != 0) {
-    check.Error("model.kv_channels",
-                absl::StrCat("times ", check.Named("model.num_attention_heads"),
-                             " must be divisible by ", cut, ", the ", kRows, " of ",
-                             check.Named(kTensor), " with ", check.Named(kMode)));
+  switch (size) {
+    case CutSize::kHidden:
+      return {"model.hidden_size", model.hidden_size()};
+    case CutSize::kFfn:
+      return {"model.ffn_hidden_size", model.ffn_hidden_size()};
+    case CutSize::kHeads:
+      return {"model.num_attention_heads", model.num_attention_heads()};
+    case CutSize::kQueryGroups:
+      return {"model.num_query_groups", model.num_query_groups()};
+    case CutSize::kHeadChannels:
+      return {"model.kv_channels", model.kv_channels() * model.num_attention_heads()};
+    case CutSize::kVocabularyMultiple:
+      return {"model.make_vocab_size_divisible_by", model.make_vocab_size_divisible_by()};
+    case CutSize::kSamples:
+      return {"train.micro_batch_size", config.train().micro_batch_size()};
   }
-  expect("model.make_vocab_size_divisible_by", model.make_vocab_size_divisible_by(), cut, of_cut);
-  expect("train.micro_batch_size", config.train().micro_batch_size(), rows,
-         grid.depth > 1 ? kRows : kSide);
+  return {};
 }
 
 }  // namespace
+
+void CheckTensorCuts(ConfigChecker& check, const PlanGrid& grid) {
+  const config::ModelConfig& model = check.resolved().model();
+  const int64_t ranks = check.resolved().parallel().tensor_model_parallel_size();
+  ForEachTensorCut(ranks, grid, [&](const TensorCut& cut) {
+    const NamedSize size = SizeOf(cut.size, check.resolved());
+    // Without groups there are as many as heads.
+    if (cut.size == CutSize::kQueryGroups && !model.group_query_attention()) return;
+    // Channels follow from a hidden size that has an error already.
+    const bool has_channels = cut.size == CutSize::kHeadChannels;
+    if (has_channels && model.hidden_size() % cut.parts != 0) return;
+    if (!check.Usable({kTensor, size.path}) || cut.IsEven(double(size.value))) return;
+    if (!grid.is_grid()) {
+      return check.Error(size.path,
+                         absl::StrCat(cut.may_be_fewer ? "must divide, or be divisible by, "
+                                                       : "must be divisible by ",
+                                      check.Named(kTensor)));
+    }
+    const std::string times =
+        has_channels ? absl::StrCat("times ", check.Named("model.num_attention_heads"), " ") : "";
+    check.Error(size.path, absl::StrCat(times, "must be divisible by ", cut.parts, ", the ", cut.of,
+                                        " of ", NamedSizes(check), " with ", check.Named(kMode)));
+  });
+}
 
 void CheckTensorGrid(ConfigChecker& check) {
   const config::PretrainConfig& config = check.resolved();
@@ -79,10 +98,12 @@ void CheckTensorGrid(ConfigChecker& check) {
     return check.Error(kDepth, absl::StrCat("must be more than 1 with ", check.Named(kMode),
                                             ": one level of ranks is \"2d\""));
   }
-  const absl::StatusOr<TensorGridShape> grid = TensorGridShapeOf(config.parallel());
+  const absl::StatusOr<PlanGrid> grid =
+      GridOfMode(mode, config.parallel().tensor_model_parallel_size(),
+                 config.parallel().tensor_parallel_depth());
   if (!grid.ok())
     return check.Error(kMode, absl::StrCat(grid.status().message(), ", with ", NamedSizes(check)));
-  CheckThatGridDivides(check, *grid);
+  CheckTensorCuts(check, *grid);
   const auto refuse = [&](bool broken, absl::string_view path, absl::string_view because) {
     if (broken && check.Usable({path}))
       check.Error(kMode, absl::StrCat("cannot be used with ", check.Named(path), ": ", because));
@@ -118,6 +139,8 @@ void CheckTensorGrid(ConfigChecker& check) {
   refuse(config.gradient_compression().type() != config::GradientCompression::none,
          "gradient_compression.type", "it is not available for blocks of weights");
   refuse(parallel.param_cpu_offload(), "parallel.param_cpu_offload",
+         "it is available for layers that are cut along one dim");
+  refuse(parallel.grad_cpu_offload(), "parallel.grad_cpu_offload",
          "it is available for layers that are cut along one dim");
   refuse(config.optimizer().optimizer() == config::Optimizer::muon ||
              config.optimizer().optimizer() == config::Optimizer::lamb,
