@@ -7,14 +7,6 @@
 namespace megatron {
 namespace {
 
-// Returns the parent in the tree whose root is rank 0.
-int TreeParent(int size, int rank) {
-  if (rank == 0) return -1;
-  const int bit = rank & -rank;
-  const int parent = (rank ^ bit) | (bit << 1);
-  return parent < size ? parent : rank ^ bit;
-}
-
 // Returns the parent of a place in what spreads from place 0.
 int SpreadParent(CollectiveAlgorithm algorithm, int size, int place) {
   return algorithm == CollectiveAlgorithm::kRing ? place - 1 : TreeParent(size, place);
@@ -40,6 +32,13 @@ void AddSteps(int size, int rank, std::vector<SumStep>* steps) {
 }
 
 }  // namespace
+
+int TreeParent(int size, int rank) {
+  if (rank == 0) return -1;
+  const int bit = rank & -rank;
+  const int parent = (rank ^ bit) | (bit << 1);
+  return parent < size ? parent : rank ^ bit;
+}
 
 int SumRoot(CollectiveAlgorithm algorithm, int size) {
   return algorithm == CollectiveAlgorithm::kRing ? size - 1 : 0;

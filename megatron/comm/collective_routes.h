@@ -36,6 +36,8 @@ struct CollectiveRoute {
 
 // The algorithm is kRing or kTree in all functions but SumSteps.
 
+// Returns a rank's parent in the tree whose root is rank 0; -1: it is the root.
+int TreeParent(int size, int rank);
 // Returns the rank at which sums are complete, and from which they spread.
 int SumRoot(CollectiveAlgorithm algorithm, int size);
 // Returns the way up of partial sums.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "megatron/plan/routed_collectives.h"
+
 namespace megatron {
 namespace {
 
@@ -25,6 +27,22 @@ double LinkLatency(const Hardware& gpu, int64_t ranks) {
 
 }  // namespace
 
+const char* Name(TrafficCall call) {
+  switch (call) {
+    case TrafficCall::kAllReduce:
+      return "all-reduce";
+    case TrafficCall::kAllGather:
+      return "all-gather";
+    case TrafficCall::kReduceScatter:
+      return "reduce-scatter";
+    case TrafficCall::kAllToAll:
+      return "all-to-all";
+    case TrafficCall::kMessage:
+      return "message";
+  }
+  return "";
+}
+
 int64_t RanksInDomain(const PlanGroup& group, int64_t domain) {
   const auto inside = [domain](int64_t count, int64_t stride) {
     return std::max<int64_t>(1, std::min(count, domain / std::max<int64_t>(1, stride)));
@@ -35,8 +53,11 @@ int64_t RanksInDomain(const PlanGroup& group, int64_t domain) {
                                 : of_block * inside(group.ranks / group.block, group.block_stride);
 }
 
-double CollectiveSeconds(const Hardware& gpu, const Implementation& program, const PlanGroup& group,
-                         double bytes) {
+namespace {
+
+// Returns the seconds of a pass of a tensor from rank to rank, or around a ring.
+double PassSeconds(const Hardware& gpu, const Implementation& program, const PlanGroup& group,
+                   double bytes) {
   if (group.ranks <= 1) return 0;
   const int64_t inside = RanksInDomain(group, gpu.domain());
   const double link = gpu.link_gb_per_s() * kGiga * program.link_efficiency() * group.ranks /
@@ -54,6 +75,37 @@ double CollectiveSeconds(const Hardware& gpu, const Implementation& program, con
   // The ranks of a group that share a node drive one network card each.
   const double rate = std::min(link, network * double(inside));
   return latency + bytes * (group.ranks - 1) / group.ranks / rate;
+}
+
+}  // namespace
+
+double CollectiveSeconds(const Hardware& gpu, const Implementation& program, TrafficCall call,
+                         const PlanGroup& group, double bytes) {
+  if (group.ranks <= 1) return 0;
+  const int64_t inside = RanksInDomain(group, gpu.domain());
+  const bool is_sum_or_gather = call == TrafficCall::kAllReduce ||
+                                call == TrafficCall::kReduceScatter ||
+                                call == TrafficCall::kAllGather;
+  // GPUs take NCCL's ways, and ranks of one process read each other's memory.
+  if (gpu.cores() > 0 && inside < group.ranks && is_sum_or_gather &&
+      program.route() != Implementation::MESH) {
+    RoutedLinks links;
+    links.near_rate = gpu.link_gb_per_s() * kGiga * program.link_efficiency();
+    links.far_rate = gpu.network_gb_per_s() * kGiga * program.network_efficiency() * double(inside);
+    links.near_latency = LinkLatency(gpu, 2);
+    links.far_latency = OrElse(gpu.network_latency_us(), kNetworkLatency);
+    return RoutedSeconds(program.route(), call, group.ranks, inside, bytes, links);
+  }
+  const double pass = PassSeconds(gpu, program, group, bytes);
+  if (call != TrafficCall::kAllReduce) return pass;
+  // Threads meet once for both passes.
+  const bool are_threads = gpu.cores() > 0 && inside == group.ranks;
+  return 2 * pass - (are_threads ? LinkLatency(gpu, group.ranks) : 0);
+}
+
+double LaneSeconds(const Hardware& gpu) {
+  if (gpu.cores() == 0) return 0;
+  return OrElse(gpu.lane_latency_us(), LinkLatency(gpu, 2));
 }
 
 double MessageSeconds(const Hardware& gpu, const Implementation& program, int64_t stride,

@@ -8,6 +8,10 @@
 
 namespace megatron {
 
+enum class TrafficCall { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kMessage };
+
+const char* Name(TrafficCall call);  // "all-reduce"
+
 // `ranks` ranks, each `stride` ranks after the one before. They may lie in blocks of so many, which
 // begin `block_stride` ranks apart; 0: all are one block.
 struct PlanGroup {
@@ -20,12 +24,16 @@ struct PlanGroup {
 // Returns how many ranks of the group share a domain of `domain` GPUs.
 int64_t RanksInDomain(const PlanGroup& group, int64_t domain);
 
-// Seconds of an all-gather or a reduce-scatter of a tensor of `bytes` in all, or of an all-to-all
-// of which each rank sends `bytes` (its own part included). An all-reduce takes twice that. Groups
-// that lie beside this one run at the same time. GPUs form rings, which enter each node once; the
-// ranks of processors send from rank to rank, also between nodes.
-double CollectiveSeconds(const Hardware& gpu, const Implementation& program, const PlanGroup& group,
-                         double bytes);
+// Seconds of a call of a tensor of `bytes` in all, or of an all-to-all of which each rank sends
+// `bytes` (its own part included). Groups that lie beside this one run at the same time. GPUs form
+// rings, which enter each node once; the ranks of processors send from rank to rank, also between
+// nodes, or between nodes by the program's route.
+double CollectiveSeconds(const Hardware& gpu, const Implementation& program, TrafficCall call,
+                         const PlanGroup& group, double bytes);
+
+// Seconds more that a call takes which a processor makes beside computing, by a thread of its own;
+// none on GPUs.
+double LaneSeconds(const Hardware& gpu);
 
 // Seconds of a message between neighbours `stride` ranks apart.
 double MessageSeconds(const Hardware& gpu, const Implementation& program, int64_t stride,

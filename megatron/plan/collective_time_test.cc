@@ -24,8 +24,8 @@ Implementation Ideal() {
 
 // Seconds of a byte more, without latencies.
 double SecondsOfAByte(const PlanGroup& group) {
-  return (CollectiveSeconds(Gpu(), Ideal(), group, 2e12) -
-          CollectiveSeconds(Gpu(), Ideal(), group, 1e12)) /
+  return (CollectiveSeconds(Gpu(), Ideal(), TrafficCall::kAllGather, group, 2e12) -
+          CollectiveSeconds(Gpu(), Ideal(), TrafficCall::kAllGather, group, 1e12)) /
          1e12;
 }
 
@@ -42,14 +42,15 @@ TEST(CollectiveTimeTest, AgreesWithMeasuredAllReduces) {
     for (double bytes : {16e6, 128e6, 1e9}) {
       const double ring = 2.0 * (m.ranks - 1) / m.ranks;
       const double measured = m.latency_us * 1e-6 + ring * bytes / (m.rate * 1e9);
-      const double predicted = 2 * CollectiveSeconds(Gpu(), program, {m.ranks, 1}, bytes);
+      const double predicted =
+          2 * CollectiveSeconds(Gpu(), program, TrafficCall::kAllGather, {m.ranks, 1}, bytes);
       EXPECT_NEAR(predicted, measured, 0.05 * measured) << m.ranks << " ranks, " << bytes;
     }
   }
 }
 
 TEST(CollectiveTimeTest, OneRankTakesNoTime) {
-  EXPECT_EQ(CollectiveSeconds(Gpu(), Ideal(), {1, 1}, 1e9), 0);
+  EXPECT_EQ(CollectiveSeconds(Gpu(), Ideal(), TrafficCall::kAllGather, {1, 1}, 1e9), 0);
 }
 
 // Where a group crosses nodes with k ranks in each, k network cards work for it.
@@ -67,12 +68,46 @@ TEST(CollectiveTimeTest, RanksOfProcessorsSendToEachRankOfAnotherNode) {
   Hardware cpu = Gpu();
   cpu.set_cores(8);
   const auto seconds = [&](double bytes) {
-    return CollectiveSeconds(cpu, Ideal(), {16, 1}, bytes);
+    return CollectiveSeconds(cpu, Ideal(), TrafficCall::kAllGather, {16, 1}, bytes);
   };
   EXPECT_NEAR((seconds(2e12) - seconds(1e12)) / 1e12, 8.0 / 16 / 25e9, 1e-15);
   // One rank on each node sends as much as a ring does.
-  EXPECT_EQ(CollectiveSeconds(cpu, Ideal(), {16, 8}, 1e12),
-            CollectiveSeconds(Gpu(), Ideal(), {16, 8}, 1e12));
+  EXPECT_EQ(CollectiveSeconds(cpu, Ideal(), TrafficCall::kAllGather, {16, 8}, 1e12),
+            CollectiveSeconds(Gpu(), Ideal(), TrafficCall::kAllGather, {16, 8}, 1e12));
+}
+
+// Threads meet once for a sum, and processes and GPUs twice.
+TEST(CollectiveTimeTest, ThreadsMeetOnceForAnAllReduce) {
+  Hardware cpu = Gpu();
+  cpu.set_cores(8);
+  cpu.set_link_latency_us(50);
+  cpu.set_link_rank_latency_us(5);
+  cpu.set_network_latency_us(70);
+  const auto microseconds = [&](TrafficCall call, double bytes) {
+    return 1e6 * CollectiveSeconds(cpu, Ideal(), call, {4, 1}, bytes);
+  };
+  EXPECT_NEAR(microseconds(TrafficCall::kAllGather, 0), 70, 1e-9);
+  EXPECT_NEAR(microseconds(TrafficCall::kAllReduce, 0), 70, 1e-9);
+  // Its bytes are those of both passes.
+  EXPECT_NEAR(microseconds(TrafficCall::kAllReduce, 1e9) - 70,
+              2 * (microseconds(TrafficCall::kAllGather, 1e9) - 70), 1e-6);
+  cpu.set_domain(1);
+  EXPECT_NEAR(microseconds(TrafficCall::kAllReduce, 0), 2 * 140, 1e-9);
+  cpu.set_cores(0);
+  cpu.set_domain(8);
+  EXPECT_NEAR(microseconds(TrafficCall::kAllReduce, 0), 2 * 70, 1e-9);
+}
+
+// A thread of its own takes over as long as two threads need to meet, unless that was measured.
+TEST(CollectiveTimeTest, ThreadsBesideComputingTakeLonger) {
+  Hardware cpu = Gpu();
+  EXPECT_EQ(LaneSeconds(cpu), 0);
+  cpu.set_cores(8);
+  cpu.set_link_latency_us(50);
+  cpu.set_link_rank_latency_us(5);
+  EXPECT_NEAR(LaneSeconds(cpu), 60e-6, 1e-12);
+  cpu.set_lane_latency_us(20);
+  EXPECT_NEAR(LaneSeconds(cpu), 20e-6, 1e-12);
 }
 
 TEST(CollectiveTimeTest, MessagesBetweenNodesTakeTheNetwork) {

@@ -169,7 +169,9 @@ MatrixProduct LayerPredictor::OfRank(MatrixProduct product) const {
 
 double LayerPredictor::GroupedSeconds(const char* pass, const MatrixProduct& product) const {
   const double rows = product.m;
-  const double experts = product.weight_matrices;
+  // Processors have a product for the rows of each rank that sends some.
+  const double senders = gpu_.cores() > 0 ? double(l_.ep * l_.etp) : 1;
+  const double experts = product.weight_matrices * senders;
   const double flops = 2 * rows * product.n * product.k;
   if (rates_.product_flops == rates_.flops) {
     const auto measured =
@@ -221,11 +223,15 @@ void LayerPredictor::AddCore(LayerCosts* layer, double read, double seen, bool i
     layer->backward += 2 * seconds + 1.5 * scores;
     return;
   }
-  // In rings, each rank has all heads and a part of the queries; kernels run as fast for both.
-  const double heads = model_.heads() / tp_ / l_.cp;
+  // In rings, each rank has all heads and a part of the queries. Kernels of GPUs run as fast for
+  // both, and those of processors as for a sample as short as that part.
+  const bool sees_parts =
+      gpu_.cores() > 0 && (l_.context == PlanContext::kRing || l_.context == PlanContext::kGather);
+  const double heads = model_.heads() / tp_ / (sees_parts ? 1 : double(l_.cp));
   const double channels = model_.head_dim() + model_.rope_dim();
+  const double reached = sees_parts ? read / double(l_.cp) : read;
   const double positions =
-      l_.attention_chunk > 0 ? std::min(double(l_.attention_chunk), read) : read;
+      l_.attention_chunk > 0 ? std::min(double(l_.attention_chunk), reached) : reached;
   const auto pass = [&](const char* name, double times, double half) {
     const auto measured =
         MeasuredSeconds({"attention", name, positions, heads, channels}, times * work);
@@ -259,12 +265,19 @@ void LayerPredictor::AddCrossAttention(LayerCosts* layer) const {
     layer->forward += bytes / rates_.memory;
     layer->backward += 1.6 * bytes / rates_.memory;
   }
-  const auto pass = [&](double tokens) {
-    return CollectiveSeconds(gpu_, program_, {l_.tp, 1}, rates_.element_bytes * tokens * h);
+  const auto seconds = [&](TrafficCall call, double tokens) {
+    return CollectiveSeconds(gpu_, program_, call, {l_.tp, 1}, rates_.element_bytes * tokens * h);
   };
-  const double written = pass(tokens_), all_read = pass(read);
-  layer->tensor_forward += 2 * written + (l_.is_sequence_parallel ? all_read : 0);
-  layer->tensor_backward += (l_.is_sequence_parallel ? 3 : 2) * written + 2 * all_read;
+  if (l_.is_sequence_parallel) {
+    const double written = seconds(TrafficCall::kAllGather, tokens_);
+    const double all_read = seconds(TrafficCall::kAllGather, read);
+    layer->tensor_forward += 2 * written + all_read;
+    layer->tensor_backward += 3 * written + 2 * all_read;
+  } else {
+    const double written = seconds(TrafficCall::kAllReduce, tokens_);
+    layer->tensor_forward += written;
+    layer->tensor_backward += written + seconds(TrafficCall::kAllReduce, read);
+  }
   AddContext(layer, read, layer->attention_core - self);
   const double of_token = (3 * rates_.element_bytes * h / sp_ + 4 * model_.heads() / tp_);
   layer->saved_bytes += tokens_ * of_token + 2 * rates_.element_bytes * kv_width() * read / tp_;
@@ -293,7 +306,8 @@ void LayerPredictor::AddChunks(LayerCosts* layer) const {
   layer->backward += backward;
   // Outputs are exchanged once more.
   if (l_.cp > 1)
-    layer->context_backward += CollectiveSeconds(gpu_, program_, {l_.cp, l_.tp}, bytes * queries);
+    layer->context_backward +=
+        CollectiveSeconds(gpu_, program_, TrafficCall::kAllToAll, {l_.cp, l_.tp}, bytes * queries);
 }
 
 void LayerPredictor::AddElementwise(LayerCosts* layer, double ffn) const {
@@ -325,17 +339,26 @@ LayerMatrices LayerPredictor::Matrices() const {
 void LayerPredictor::AddGrid(LayerCosts* layer) const {
   for (const GridCall& call : GridCallsOf(Matrices(), l_.grid, tokens_, rates_.element_bytes)) {
     (call.is_forward ? layer->tensor_forward : layer->tensor_backward) +=
-        call.calls * CollectiveSeconds(gpu_, program_, {call.ranks, call.stride}, call.bytes);
+        call.calls *
+        CollectiveSeconds(gpu_, program_,
+                          call.sums ? TrafficCall::kReduceScatter : TrafficCall::kAllGather,
+                          {call.ranks, call.stride}, call.bytes);
   }
 }
 
 void LayerPredictor::AddTensor(LayerCosts* layer) const {
   if (l_.grid.is_grid()) return AddGrid(layer);
-  const double all_reduce = 2 * CollectiveSeconds(gpu_, program_, {l_.tp, 1},
-                                                  rates_.element_bytes * tokens_ * model_.hidden());
-  layer->tensor_forward = 2 * all_reduce;
+  const double bytes = rates_.element_bytes * tokens_ * model_.hidden();
+  const auto seconds_of = [&](TrafficCall call) {
+    return CollectiveSeconds(gpu_, program_, call, {l_.tp, 1}, bytes);
+  };
+  const bool gathers = l_.is_sequence_parallel;
+  const double gather = gathers ? seconds_of(TrafficCall::kAllGather) : 0;
+  const double sum = gathers ? gather + seconds_of(TrafficCall::kReduceScatter)
+                             : seconds_of(TrafficCall::kAllReduce);
+  layer->tensor_forward = 2 * sum;
   // With sequence parallelism the inputs of the products are gathered once more.
-  layer->tensor_backward = (l_.is_sequence_parallel ? 3 : 2) * all_reduce;
+  layer->tensor_backward = 2 * sum + 2 * gather;
   if (!program_.overlaps_tensor_parallel()) return;
   // All parts but one pass beside products.
   const auto exposed = [&](double seconds, double products) {
@@ -368,29 +391,72 @@ void LayerPredictor::AddContext(LayerCosts* layer, double read, double core) con
 void LayerPredictor::AddHeadExchange(const PlanGroup& group, LayerCosts* layer, double read) const {
   const double bytes =
       rates_.element_bytes * 2 * (tokens_ * query_width() + read * kv_width()) / tp_;
-  const double exchange = CollectiveSeconds(gpu_, program_, group, bytes);
+  // Processors send what goes there and what comes back by itself, of each half of the heads.
+  const double calls = gpu_.cores() == 0 ? 1 : HasHalves(group) ? 4 : 2;
+  const double exchange =
+      calls * (CollectiveSeconds(gpu_, program_, TrafficCall::kAllToAll, group, bytes / calls) +
+               LaneSeconds(gpu_));
   layer->context_forward += exchange;
   layer->context_backward += exchange;
+}
+
+// Returns whether a rank of the group has several groups of heads, one half of which it computes
+// with while it sends the other.
+bool LayerPredictor::HasHalves(const PlanGroup& group) const {
+  return model_.kv_heads() / tp_ / double(group.ranks) > 1;
+}
+
+// Results of the parts of the keys are merged: each but the first reads and writes what was there.
+// On GPUs, whose rings nothing has measured, this is left out.
+void LayerPredictor::AddMerges(double sources, LayerCosts* layer, double read) const {
+  if (gpu_.cores() == 0 || sources <= 1) return;
+  const double queries = tokens_ * query_width() / tp_, keys = 2 * read * kv_width() / tp_;
+  const double bytes = rates_.element_bytes;
+  layer->forward += (sources - 1) * (8 + bytes) * queries / rates_.memory;
+  layer->backward += (sources - 1) * 12 * (queries + keys) / rates_.memory;
 }
 
 // Keys and values go around, once forward and, with their gradients, twice backward. Attention to
 // the part at hand hides them, but for the last message.
 void LayerPredictor::AddRing(const PlanGroup& group, LayerCosts* layer, double read,
                              double core) const {
+  AddMerges(double(group.ranks), layer, read);
+  if (gpu_.cores() > 0) return AddRingOfProcessors(group, layer, read);
   const double bytes = rates_.element_bytes * read * double(group.ranks) * 2 * kv_width() / tp_;
-  const double pass = CollectiveSeconds(gpu_, program_, group, bytes);
+  const double pass = CollectiveSeconds(gpu_, program_, TrafficCall::kAllToAll, group, bytes);
   layer->context_forward += ExposedSeconds(gpu_, pass, core, 0);
   layer->context_backward +=
       ExposedSeconds(gpu_, 2 * pass, 2 * core, 0) + pass / double(group.ranks);
+}
+
+// Each message to the next rank is an exchange. Backward the sums of gradients, in 32 bits, follow
+// one rank behind the keys, and go on to the rank whose keys they are of.
+void LayerPredictor::AddRingOfProcessors(const PlanGroup& group, LayerCosts* layer,
+                                         double read) const {
+  const double elements = 2 * read * kv_width() / tp_, hops = double(group.ranks - 1);
+  const auto exchange = [&](double bytes) {
+    return CollectiveSeconds(gpu_, program_, TrafficCall::kAllToAll, {2, group.stride}, 2 * bytes) +
+           LaneSeconds(gpu_);
+  };
+  const double keys = rates_.element_bytes * elements, sums = 4 * elements;
+  layer->context_forward += hops * exchange(keys);
+  layer->context_backward +=
+      exchange(keys) + (hops - 1) * exchange(keys + sums) + 2 * exchange(sums);
 }
 
 // The keys and values of one half of a rank's heads are gathered, and their gradients summed in 32
 // bits, while attention computes with the other half.
 void LayerPredictor::AddGather(const PlanGroup& group, LayerCosts* layer, double read,
                                double all) const {
+  AddMerges(double(group.ranks), layer, read);
   const double elements = read * double(group.ranks) * 2 * kv_width() / tp_;
-  const double gather = CollectiveSeconds(gpu_, program_, group, rates_.element_bytes * elements);
-  const double sum = CollectiveSeconds(gpu_, program_, group, 4 * elements);
+  const double calls = gpu_.cores() > 0 && model_.kv_heads() / tp_ > 1 ? 2 : 1;
+  const auto seconds = [&](TrafficCall call, double bytes) {
+    return calls *
+           (CollectiveSeconds(gpu_, program_, call, group, bytes / calls) + LaneSeconds(gpu_));
+  };
+  const double gather = seconds(TrafficCall::kAllGather, rates_.element_bytes * elements);
+  const double sum = seconds(TrafficCall::kReduceScatter, 4 * elements);
   // A single group of heads has no halves.
   const double core = model_.kv_heads() / tp_ > 1 ? all : 0;
   const auto exposed = [&](double seconds, double window) {
@@ -405,12 +471,16 @@ void LayerPredictor::AddGather(const PlanGroup& group, LayerCosts* layer, double
 void LayerPredictor::AddExpertExchange(LayerCosts* layer) const {
   const double bytes =
       rates_.element_bytes * tokens_ / tp_ * model_.experts_per_token() * model_.hidden();
-  layer->expert = 4 * CollectiveSeconds(gpu_, program_, {l_.ep, l_.etp}, bytes) +
-                  4 * CollectiveSeconds(gpu_, program_, {l_.etp, 1}, bytes * l_.etp);
+  const PlanGroup parts{l_.etp, 1};
+  layer->expert =
+      4 * CollectiveSeconds(gpu_, program_, TrafficCall::kAllToAll, {l_.ep, l_.etp}, bytes) +
+      2 * CollectiveSeconds(gpu_, program_, TrafficCall::kAllReduce, parts, bytes * l_.etp);
+  if (l_.ep * l_.etp > 1) layer->expert += 4 * LaneSeconds(gpu_);
   // The numbers of rows go first; what GPUs wait for them is in routing_seconds.
   if (gpu_.cores() > 0 && !l_.drops_tokens) {
     const double numbers = 4 * model_.experts() * double(l_.ep * l_.etp);
-    layer->expert += CollectiveSeconds(gpu_, program_, {l_.ep * l_.etp, 1}, numbers);
+    layer->expert +=
+        CollectiveSeconds(gpu_, program_, TrafficCall::kAllToAll, {l_.ep * l_.etp, 1}, numbers);
   }
 }
 

@@ -225,8 +225,9 @@ Waits ContextWaits(const Hardware& gpu, const Implementation& program, const Pla
   EXPECT_TRUE(parts.ok()) << parts.status();
   const PartSeconds& part = parts->positions[0];
   EXPECT_GT(part.context, 0);
-  return {part.forward_calls -
-              2 * 2 * CollectiveSeconds(gpu, program, {2, 1}, 2.0 * 2 * 8192 / cp * model.hidden()),
+  return {part.forward_calls - 2 * 2 *
+                                   CollectiveSeconds(gpu, program, TrafficCall::kAllGather, {2, 1},
+                                                     2.0 * 2 * 8192 / cp * model.hidden()),
           part.context};
 }
 
@@ -434,10 +435,11 @@ TEST_F(InstancesTest, OfANodeTakeTheTimeOfLinksAndOfAShardOnTheNetwork) {
   const double parameters =
       32 * (4096.0 * (2 * 4096 + 2 * 1024 + 3 * 14336) + 2 * 4096) + 128256.0 * 4096;
   const auto within = [&](double bytes) {
-    return CollectiveSeconds(gpu_, program_, {8, 1}, bytes * parameters);
+    return CollectiveSeconds(gpu_, program_, TrafficCall::kAllGather, {8, 1}, bytes * parameters);
   };
   const auto between = [&](double bytes) {
-    return CollectiveSeconds(gpu_, program_, {8, 8}, bytes * parameters / 8);
+    return CollectiveSeconds(gpu_, program_, TrafficCall::kAllGather, {8, 8},
+                             bytes * parameters / 8);
   };
   const double passes = 8 * (2 * within(2) + within(4));
   EXPECT_NEAR(Predict(8, false).seconds.data_parallel, passes + 2 * between(4), 1e-9);

@@ -1,9 +1,11 @@
 #include "megatron/plan/step_prediction.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "megatron/base/status_macros.h"
+#include "megatron/pipeline/schedule_kind.h"
 #include "megatron/plan/check_plan_sizes.h"
 #include "megatron/plan/collective_time.h"
 #include "megatron/plan/data_traffic.h"
@@ -15,6 +17,20 @@
 
 namespace megatron {
 namespace {
+
+ScheduleKind KindOf(PlanSchedule schedule) {
+  switch (schedule) {
+    case PlanSchedule::kOneForwardOneBackward:
+      return ScheduleKind::kOneForwardOneBackward;
+    case PlanSchedule::kZeroBubbleH1:
+      return ScheduleKind::kZeroBubbleH1;
+    case PlanSchedule::kZeroBubbleV:
+      return ScheduleKind::kZeroBubbleV;
+    case PlanSchedule::kGPipe:
+      return ScheduleKind::kGPipe;
+  }
+  return ScheduleKind::kOneForwardOneBackward;
+}
 
 class Predictor {
  public:
@@ -60,6 +76,10 @@ class Predictor {
   double HostBytes(const StageShape& stage, bool is_first) const;
   double EndParameters(const StageShape& stage) const;
   StepSeconds Seconds(double mixtures, DataParallelWork* data) const;
+  double IdleSeconds(double mixture_share) const;
+  double EndCallSeconds(const StageShape& stage) const;
+  void AddHead(PartSeconds* part) const;
+  double SumSeconds(double parameters, double expert_parameters) const;
   double FetchSeconds(const LayerCosts& layer, double layers, double window) const;
   double MovableBytes(double parameters, double copies) const;
   double MovedBytes(double parameters, double copies) const;
@@ -280,6 +300,18 @@ double Predictor::FetchSeconds(const LayerCosts& layer, double layers, double wi
   return m * std::max(first, (layers * of_layer + tables) * moved / link - window);
 }
 
+// Gradients that are shared out are zeros in front of each micro-batch, and each rank adds its part
+// of their sum to that of the micro-batches before.
+double Predictor::SumSeconds(double parameters, double expert_parameters) const {
+  if (!l_.shards_parameters && !l_.shards_gradients) return 0;
+  const auto bytes = [&](double count, double copies) {
+    return count * (4 + 3 * 4 / Shards(copies));
+  };
+  return double(l_.micro_batches) *
+         (bytes(parameters, data_copies()) + bytes(expert_parameters, expert_copies())) /
+         rates_.optimizer;
+}
+
 // Returns the parameters of a stage's word tables.
 double Predictor::EndParameters(const StageShape& stage) const {
   const double tables = model_.is_tied() ? std::min(stage.ends, 1) : stage.ends;
@@ -334,7 +366,8 @@ StepSeconds Predictor::Seconds(double mixtures, DataParallelWork* data) const {
   const double work = layers * of_layer + messages;
   StepSeconds s;
   s.compute = m * (compute + head);
-  s.tensor_parallel = m * layers * tensor;
+  const double end_calls = EndCallSeconds(busiest);
+  s.tensor_parallel = m * (layers * tensor + end_calls);
   s.context_parallel = m * layers * context;
   s.expert_parallel = m * layers * expert;
   s.messages = m * messages;
@@ -344,6 +377,8 @@ StepSeconds Predictor::Seconds(double mixtures, DataParallelWork* data) const {
   const double experts = layers * layer.expert_parameters;
   const MuonLayer muon = MuonLayerCosts(program_, model_, l_, has_experts());
   *data = {parameters * muon.dense_padding + embedding, experts * muon.expert_padding, work};
+  data->layers = layers + busiest.ends;
+  data->mixtures = std::max(1.0, mixtures * layers);
   const LowRankSavings of_dense = LowRankSavingsOfLayer(model_, l_, /*is_mixture=*/false),
                        of_mixture = LowRankSavingsOfLayer(model_, l_, /*is_mixture=*/true);
   data->low_rank_parameters =
@@ -353,15 +388,64 @@ StepSeconds Predictor::Seconds(double mixtures, DataParallelWork* data) const {
       data->expert_parameters - layers * mixtures * of_mixture.experts;
   s.data_parallel =
       DataParallelSeconds(gpu_, program_, l_, *data) + FetchSeconds(layer, layers, work + head);
-  s.optimizer = OptimizerSeconds(parameters + embedding, experts) + layers * MuonSeconds(mixtures);
+  s.optimizer = OptimizerSeconds(parameters + embedding, experts) +
+                SumSeconds(parameters + embedding, experts) + layers * MuonSeconds(mixtures);
   s.constant = program_.step_seconds();
   const double levels = LevelSeconds(parameters + embedding);
   s.tensor_parallel += levels;
-  s.total = m * (work + head) + s.bubble + levels + s.data_parallel + s.optimizer + s.constant;
+  s.total = m * (work + head + end_calls) + s.bubble + levels + s.data_parallel + s.optimizer +
+            s.constant;
   // What stages have less of it on average.
   const double mean = (AllSeconds(mixtures) + head_seconds_) / double(l_.pp);
-  ShareCores(gpu_, l_, m * (layers * of_layer + head - mean), &s);
+  ShareCores(gpu_, l_, m * (layers * of_layer + head - mean), IdleSeconds(mixtures), &s);
   return s;
+}
+
+// Returns for how long cores that stages share are idle.
+double Predictor::IdleSeconds(double mixture_share) const {
+  if (l_.pp == 1 || !HasMoreRanksThanCores(gpu_, l_.gpus())) return 0;
+  std::vector<PartSeconds> parts;
+  for (int64_t position = 0; position < l_.pp * l_.vpp; ++position) {
+    const StageShape part = stages_.Part(position);
+    PartSeconds seconds;
+    AddLayers(&seconds, LayerOf(part, mixture_share), part.layers);
+    parts.push_back(seconds);
+  }
+  AddHead(&parts.back());
+  const double message = SecondsOfMessage();
+  std::vector<ActionCosts> costs;
+  for (const PartSeconds& part : parts) {
+    costs.push_back({part.forward + part.forward_calls + message,
+                     part.backward_input + part.backward_calls + message, part.backward_weight});
+  }
+  const PartCosts seconds(std::move(costs));
+  ScheduleOptions options;
+  options.kind = KindOf(l_.schedule);
+  options.stages = static_cast<int>(l_.pp);
+  options.microbatches = static_cast<int>(l_.micro_batches);
+  options.chunks = static_cast<int>(l_.vpp);
+  // Other numbers of micro-batches can't be interleaved: they go in one group.
+  if (!FillsGroups(options.stages, 0, options.microbatches)) options.group = options.microbatches;
+  options.costs = seconds.Mean();
+  return IdleSecondsOfCores(MakeSchedule(options), seconds, l_.gpus() / l_.pp, gpu_.cores());
+}
+
+// Returns the seconds of the calls of an embedding and a head in all passes of a micro-batch. The
+// programs on GPUs were fitted without them.
+double Predictor::EndCallSeconds(const StageShape& stage) const {
+  if (gpu_.cores() == 0 || l_.grid.is_grid()) return 0;
+  const bool has_embedding = stage.ends > (stage.has_head ? 1 : 0);
+  const PlanGroup group{l_.tp, 1};
+  const double bytes = rates_.element_bytes * tokens_ * model_.hidden();
+  // With sequence parallelism the head gathers its input in either pass, and scatters its gradient.
+  const auto seconds = [&](TrafficCall call, double sent) {
+    return CollectiveSeconds(gpu_, program_, call, group, sent);
+  };
+  const double sums =
+      l_.is_sequence_parallel
+          ? (2 * has_embedding + 3 * stage.has_head) * seconds(TrafficCall::kAllGather, bytes)
+          : (has_embedding + stage.has_head) * seconds(TrafficCall::kAllReduce, bytes);
+  return sums + 3 * stage.has_head * seconds(TrafficCall::kAllReduce, 4 * tokens_);
 }
 
 double Predictor::SecondsOfMessage() const {
@@ -370,13 +454,15 @@ double Predictor::SecondsOfMessage() const {
   const double read = double(l_.micro_batch) * model_.encoder_sequence() / double(l_.cp);
   const double whole = rates_.element_bytes * (tokens_ + read) * model_.hidden();
   const int64_t parts = MessageParts(program_, l_.tp, l_.shares_rows());
-  return MessageSeconds(gpu_, program_, l_.pipeline_stride(), whole / double(parts));
+  return MessageSeconds(gpu_, program_, l_.pipeline_stride(), whole / double(parts)) +
+         LaneSeconds(gpu_);
 }
 
 // Once a step the levels of squares sum up the gradients of a rank's weights.
 double Predictor::LevelSeconds(double parameters) const {
   if (l_.grid.is_cube || l_.grid.depth == 1) return 0;
-  return 2 * CollectiveSeconds(gpu_, program_, {l_.grid.depth, 1}, 4 * parameters);
+  return CollectiveSeconds(gpu_, program_, TrafficCall::kAllReduce, {l_.grid.depth, 1},
+                           4 * parameters);
 }
 
 // Forward passes have half of the experts' calls.
@@ -427,11 +513,15 @@ PredictedParts Predictor::Parts(const std::vector<PartLayers>& positions) const 
     parts.positions.push_back(part);
   }
   parts.message = SecondsOfMessage();
+  AddHead(&parts.positions.back());
+  return parts;
+}
+
+void Predictor::AddHead(PartSeconds* part) const {
   for (double PartSeconds::*pass :
        {&PartSeconds::forward, &PartSeconds::backward_input, &PartSeconds::backward_weight}) {
-    parts.positions.back().*pass += head_seconds_ / 3;
+    part->*pass += head_seconds_ / 3;
   }
-  return parts;
 }
 
 StepPrediction Predictor::Predict() const {
@@ -472,9 +562,10 @@ double DataParallelSeconds(const Hardware& gpu, const Implementation& program,
                            const PlanLayout& layout, const DataParallelWork& work) {
   double hideable = 0, others = 0;
   for (const SharedParameters& shared :
-       {SharedParameters{DenseCopies(layout), work.parameters, false, 0, work.low_rank_parameters},
+       {SharedParameters{DenseCopies(layout), work.parameters, false, 0, work.low_rank_parameters,
+                         work.layers},
         SharedParameters{ExpertCopies(layout), work.expert_parameters, true, 0,
-                         work.low_rank_expert_parameters}}) {
+                         work.low_rank_expert_parameters, work.mixtures}}) {
     for (const TrafficRow& row : DataTraffic(program, layout, shared)) {
       const double call = TrafficSeconds(gpu, program, row) / row.calls;
       hideable += call * row.hideable_calls;

@@ -1,5 +1,6 @@
 #include "megatron/plan/step_traffic.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "megatron/plan/data_traffic.h"
@@ -21,6 +22,7 @@ class Traffic {
     AddExperts();
     AddPipeline();
     AddData();
+    for (TrafficRow& row : rows_) row.route = program_.route();
     return std::move(rows_);
   }
 
@@ -288,9 +290,10 @@ class Traffic {
                          mixtures * of_mixture.dense +
                          NumTables() * LowRankSavingsOfWordTable(model_, l_);
     for (const SharedParameters& parameters :
-         {SharedParameters{DenseCopies(l_), dense, false, GatheredBesides(), dense - saved},
+         {SharedParameters{DenseCopies(l_), dense, false, GatheredBesides(), dense - saved,
+                           layers() + encoders() + stage_.has_embedding + stage_.has_head},
           SharedParameters{ExpertCopies(l_), experts, true, 0,
-                           experts - mixtures * of_mixture.experts}}) {
+                           experts - mixtures * of_mixture.experts, std::max(1.0, mixtures)}}) {
       for (TrafficRow& row : DataTraffic(program_, l_, parameters)) rows_.push_back(std::move(row));
     }
   }

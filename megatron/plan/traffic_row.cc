@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "megatron/plan/routed_collectives.h"
+
 namespace megatron {
 namespace {
 
@@ -26,13 +28,26 @@ double NetworkBytes(const Hardware& gpu, const PlanGroup& group, double bytes, b
   return is_ring ? bytes * (ranks - 1) / ranks / inside : bytes * (ranks - inside) / ranks;
 }
 
+// The bytes of a call over the group that go out of the domain from a rank, as a mean.
+double FarBytes(const Hardware& gpu, const TrafficRow& row, const PlanGroup& group, double bytes) {
+  const int64_t inside = RanksInDomain(group, gpu.domain());
+  const bool is_routed = gpu.cores() > 0 && inside < group.ranks &&
+                         row.route != Implementation::MESH && row.call != TrafficCall::kAllToAll;
+  if (is_routed)
+    return RouteCall(row.route, row.call, group.ranks, inside).mean * bytes / double(inside);
+  const bool is_ring = gpu.cores() == 0 && row.call != TrafficCall::kAllToAll;
+  return Passes(row) * NetworkBytes(gpu, group, bytes, is_ring);
+}
+
 double HierarchicalSeconds(const Hardware& gpu, const Implementation& program,
                            const TrafficRow& row) {
   const double parts = std::max(kParts, std::ceil(row.bytes / kBytesOfPart));
   const double part = row.bytes / parts;
-  const double inside = CollectiveSeconds(gpu, program, InHost(row), part);
-  const double between =
-      CollectiveSeconds(gpu, program, BetweenHosts(row), part / double(row.ranks_of_host));
+  const auto pass = [&](const PlanGroup& group, double bytes) {
+    return CollectiveSeconds(gpu, program, row.call, group, bytes) / Passes(row);
+  };
+  const double inside = pass(InHost(row), part);
+  const double between = pass(BetweenHosts(row), part / double(row.ranks_of_host));
   return parts * std::max(inside, between) + std::min(inside, between);
 }
 
@@ -54,22 +69,6 @@ const char* Name(TrafficAxis axis) {
   return "";
 }
 
-const char* Name(TrafficCall call) {
-  switch (call) {
-    case TrafficCall::kAllReduce:
-      return "all-reduce";
-    case TrafficCall::kAllGather:
-      return "all-gather";
-    case TrafficCall::kReduceScatter:
-      return "reduce-scatter";
-    case TrafficCall::kAllToAll:
-      return "all-to-all";
-    case TrafficCall::kMessage:
-      return "message";
-  }
-  return "";
-}
-
 bool HasTwoLevels(const TrafficRow& row) {
   return row.ranks_of_host > 1 && row.ranks_of_host < row.group.ranks;
 }
@@ -84,24 +83,22 @@ double SentBytes(const TrafficRow& row) {
 double NetworkBytes(const Hardware& gpu, const TrafficRow& row) {
   if (row.call == TrafficCall::kMessage)
     return row.group.stride < gpu.domain() ? 0 : SentBytes(row);
-  const bool is_ring = gpu.cores() == 0 && row.call != TrafficCall::kAllToAll;
-  const double times = row.calls * Passes(row);
-  if (!HasTwoLevels(row)) return times * NetworkBytes(gpu, row.group, row.bytes, is_ring);
-  return times *
-         (NetworkBytes(gpu, InHost(row), row.bytes, is_ring) +
-          NetworkBytes(gpu, BetweenHosts(row), row.bytes / double(row.ranks_of_host), is_ring));
+  if (!HasTwoLevels(row)) return row.calls * FarBytes(gpu, row, row.group, row.bytes);
+  return row.calls * (FarBytes(gpu, row, InHost(row), row.bytes) +
+                      FarBytes(gpu, row, BetweenHosts(row), row.bytes / double(row.ranks_of_host)));
 }
 
 double TrafficSeconds(const Hardware& gpu, const Implementation& program, const TrafficRow& row) {
   if (row.call == TrafficCall::kMessage)
     return row.calls * MessageSeconds(gpu, program, row.group.stride, row.bytes);
-  const double call = HasTwoLevels(row) ? HierarchicalSeconds(gpu, program, row)
-                                        : CollectiveSeconds(gpu, program, row.group, row.bytes);
+  const double call = HasTwoLevels(row)
+                          ? Passes(row) * HierarchicalSeconds(gpu, program, row)
+                          : CollectiveSeconds(gpu, program, row.call, row.group, row.bytes);
   const double coding =
       row.coded_bytes > 0
           ? row.coded_bytes / (gpu.memory_gb_per_s() * 1e9 * program.memory_efficiency())
           : 0;
-  return row.calls * (Passes(row) * call + coding);
+  return row.calls * (call + coding);
 }
 
 }  // namespace megatron

@@ -13,10 +13,6 @@ enum class TrafficAxis { kTensor, kContext, kExpert, kPipeline, kData };
 
 const char* Name(TrafficAxis axis);  // "tensor"
 
-enum class TrafficCall { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kMessage };
-
-const char* Name(TrafficCall call);  // "all-reduce"
-
 struct TrafficRow {
   TrafficAxis axis = TrafficAxis::kTensor;
   TrafficCall call = TrafficCall::kAllReduce;
@@ -32,6 +28,7 @@ struct TrafficRow {
   // Bytes of memory that one call reads and writes for codes of fewer bits.
   double coded_bytes = 0;
   double hideable_calls = 0;  // those of data parallelism that may run beside the backward pass
+  Implementation::Route route = Implementation::MESH;
 };
 
 // Returns whether calls go within hosts and between them.

@@ -80,6 +80,16 @@ TEST(PlannedRunTest, HasTheFormsOfDataParallelCommunication) {
   EXPECT_EQ(run->layout.sync_every, 10);
   EXPECT_EQ(run->layout.instances, 2);
   EXPECT_EQ(run->layout.outer_code_bytes, 1 + 4.0 / 256);
+  // The hosts are those of hierarchical collectives, on each of which two have the same weights.
+  set = zero3;
+  set.insert(
+      set.end(),
+      {"parallel.zero_hpz_partition_size=0", "parallel.tensor_model_parallel_size=2",
+       "parallel.hierarchical_collectives_ranks_per_host=4", "parallel.collective_algorithm=ring"});
+  run = ToPlannedRun(Load("gpt_demo", set), 512, OwnProgram());
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->layout.hosts, 4);
+  EXPECT_EQ(run->program.route(), Implementation::RING);
 }
 
 // Modes divide the same model: its FLOPs and parameters are those of 1D. Levels have a copy of the

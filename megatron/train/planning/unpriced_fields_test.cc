@@ -56,6 +56,7 @@ TEST(UnpricedFieldsTest, EveryFieldOfLayoutsAndPrecisionsIsPricedToldOrWithoutEf
       "parallel.decoder_first_pipeline_num_layers",
       "parallel.decoder_last_pipeline_num_layers",
       "parallel.pipeline_schedule",
+      "parallel.pipeline_pass_costs",
       "parallel.num_virtual_stages_per_pipeline_rank",
       "parallel.microbatch_group_size_per_virtual_pipeline_stage",
       "parallel.pipeline_model_parallel_layout",
@@ -75,6 +76,7 @@ TEST(UnpricedFieldsTest, EveryFieldOfLayoutsAndPrecisionsIsPricedToldOrWithoutEf
       "parallel.expert_model_parallel_size",
       "parallel.expert_tensor_parallel_size",
       "parallel.ranks_as",
+      "parallel.collective_algorithm",
       "parallel.hierarchical_collectives_ranks_per_host",
       "parallel.zero_hpz_partition_size",
       "parallel.zero_quantized_weights",
@@ -105,6 +107,7 @@ TEST(UnpricedFieldsTest, EveryFieldOfLayoutsAndPrecisionsIsPricedToldOrWithoutEf
       "parallel.min_data_parallel_size",
       "parallel.rank_replacements",
       "parallel.restarts",
+      "parallel.shard_copy_interval",  // told with shard_copies
       "parallel.stuck_rank_timeout_seconds",
       "precision.loss_scale",
       "precision.initial_loss_scale",
