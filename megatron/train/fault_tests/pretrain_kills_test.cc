@@ -53,6 +53,12 @@ const std::vector<Layout>& Layouts() {
         "--set=parallel.data_parallel_sharding_strategy=optim_grads_params",
         "--set=parallel.num_distributed_optimizer_instances=2",
         "--set=parallel.outer_dp_sharding_strategy=optim"}},
+      {"zeropp",
+       {"--set=parallel.data_parallel_size=4", "--set=parallel.use_distributed_optimizer=true",
+        "--set=parallel.data_parallel_sharding_strategy=optim_grads_params",
+        "--set=parallel.hierarchical_collectives_ranks_per_host=2",
+        "--set=parallel.zero_hpz_partition_size=0", "--set=parallel.zero_quantized_weights=true",
+        "--set=parallel.zero_quantized_gradients=true"}},
       // Most checkpoints are of a moment between two outer steps.
       {"islands",
        {"--set=parallel.data_parallel_size=2", "--set=parallel.use_distributed_optimizer=true",
