@@ -52,10 +52,22 @@ class Rows {
                                  return row.group.ranks < 2 || row.bytes <= 0 || row.calls <= 0;
                                }),
                 rows_.end());
+    if (program_.sends_by_layer()) CutByLayer();
     return std::move(rows_);
   }
 
  private:
+  // Outer gradients, which nothing hides, are sent whole.
+  void CutByLayer() {
+    for (TrafficRow& row : rows_) {
+      if (row.hideable_calls == 0) continue;
+      row.bytes /= parameters_.layers;
+      row.coded_bytes /= parameters_.layers;
+      row.calls *= parameters_.layers;
+      row.hideable_calls *= parameters_.layers;
+    }
+  }
+
   const char* gradients() const {
     return parameters_.are_of_experts ? "gradients of experts" : "gradients";
   }

@@ -21,6 +21,8 @@ struct SharedParameters {
   double gathered_besides = 0;
   // The elements that are summed in their place with PlanCompression::kLowRank.
   double low_rank_count = 0;
+  // The calls in which programs that send by layer send all of them.
+  double layers = 1;
 };
 
 // Returns the ranks with the layout's dense weights, and those with the same experts.

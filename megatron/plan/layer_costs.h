@@ -84,7 +84,10 @@ class LayerPredictor {
   LayerMatrices Matrices() const;
   void AddContext(LayerCosts* layer, double read, double core) const;
   void AddHeadExchange(const PlanGroup& group, LayerCosts* layer, double read) const;
+  bool HasHalves(const PlanGroup& group) const;
+  void AddMerges(double sources, LayerCosts* layer, double read) const;
   void AddRing(const PlanGroup& group, LayerCosts* layer, double read, double core) const;
+  void AddRingOfProcessors(const PlanGroup& group, LayerCosts* layer, double read) const;
   void AddGather(const PlanGroup& group, LayerCosts* layer, double read, double core) const;
   void AddExpertExchange(LayerCosts* layer) const;
   void AddMemory(LayerCosts* layer, bool is_mixture) const;

@@ -100,6 +100,7 @@ absl::Status CheckHardware(const Hardware& gpu) {
       CheckRange(entry, "link_rank_latency_us", gpu.link_rank_latency_us(), 0, 1e6));
   MEGATRON_RETURN_IF_ERROR(
       CheckRange(entry, "network_latency_us", gpu.network_latency_us(), 0, 1e6));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "lane_latency_us", gpu.lane_latency_us(), 0, 1e6));
   return CheckRange(entry, "network_gb_per_s", gpu.network_gb_per_s(), 1e-3, 1e6);
 }
 

@@ -62,25 +62,32 @@ StageShape StageShapes::Last() const {
 }
 
 // An encoder's layers lie in front of the others.
+StageShape StageShapes::Part(int64_t position) const {
+  StageShape part;
+  const double encoders = double(model_.encoder_layers());
+  if (l_.encoder_stages > 0) {
+    const bool is_encoder = position < l_.encoder_stages;
+    part.layers = is_encoder
+                      ? encoders / double(l_.encoder_stages)
+                      : (double(model_.layers()) - encoders) / double(l_.pp - l_.encoder_stages);
+    part.encoders = is_encoder ? part.layers : 0;
+    return part;
+  }
+  const double before = position == 0 ? 0 : LayersOfPart(0) + double(position - 1) * inner_layers_;
+  part.layers = LayersOfPart(position);
+  part.encoders = std::min(part.layers, std::max(0.0, encoders - before));
+  return part;
+}
+
 StageShape StageShapes::At(int64_t number) const {
   StageShape stage = number == 0 ? First() : number + 1 == l_.pp ? Last() : Inner();
-  const double encoders = double(model_.encoder_layers());
-  if (encoders == 0) return stage;
+  if (model_.encoder_layers() == 0) return stage;
   stage.layers = 0;
-  if (l_.encoder_stages > 0) {
-    const bool is_encoder = number < l_.encoder_stages;
-    stage.layers = is_encoder
-                       ? encoders / double(l_.encoder_stages)
-                       : (double(model_.layers()) - encoders) / double(l_.pp - l_.encoder_stages);
-    stage.encoders = is_encoder ? stage.layers : 0;
-    return stage;
-  }
   for (int64_t chunk = 0; chunk < l_.vpp; ++chunk) {
     const bool comes_back = l_.schedule == PlanSchedule::kZeroBubbleV && chunk == 1;
-    const int64_t part = chunk * l_.pp + (comes_back ? l_.pp - 1 - number : number);
-    const double before = part == 0 ? 0 : LayersOfPart(0) + double(part - 1) * inner_layers_;
-    stage.layers += LayersOfPart(part);
-    stage.encoders += std::min(LayersOfPart(part), std::max(0.0, encoders - before));
+    const StageShape part = Part(chunk * l_.pp + (comes_back ? l_.pp - 1 - number : number));
+    stage.layers += part.layers;
+    stage.encoders += part.encoders;
   }
   return stage;
 }

@@ -28,6 +28,8 @@ class StageShapes {
   StageShape Last() const;
   // The stage of that number of any model.
   StageShape At(int64_t number) const;
+  // The layers and encoders of one of the model's parts, of which a stage has `vpp`.
+  StageShape Part(int64_t position) const;
 
  private:
   double InnerLayers() const;
