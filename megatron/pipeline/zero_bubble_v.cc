@@ -5,9 +5,11 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <queue>
 #include <utility>
+#include <vector>
 
 #include "glog/logging.h"
 
@@ -145,21 +147,71 @@ class Game {
   Schedule schedule_;
 };
 
+// Returns the time that the order takes with these costs.
+Ticks TimeOf(const Schedule& schedule, const ActionCosts& costs) {
+  const Ticks forward = ToTicks(costs.forward, costs), input = ToTicks(costs.backward_input, costs),
+              weight = ToTicks(costs.backward_weight, costs);
+  const size_t cells = size_t(schedule.positions()) * size_t(schedule.microbatches);
+  std::vector<Ticks> forwarded(cells, kNever), backwarded(cells, kNever);
+  std::vector<Ticks> free(schedule.stages, 0);
+  std::vector<size_t> next(schedule.stages, 0);
+  size_t left = 3 * cells;
+  while (left > 0) {
+    const size_t before = left;
+    for (int stage = 0; stage < schedule.stages; ++stage) {
+      for (; next[stage] < schedule.actions[stage].size(); ++next[stage], --left) {
+        const Action& action = schedule.actions[stage][next[stage]];
+        const int position = schedule.PositionAt(stage, action.chunk);
+        const size_t cell = size_t(position) * schedule.microbatches + action.microbatch;
+        if (action.kind == kW) {
+          free[stage] += weight;
+          continue;
+        }
+        const bool is_forward = action.kind == kF;
+        const bool is_end = is_forward ? position == 0 : position + 1 == schedule.positions();
+        const size_t source =
+            is_forward ? cell - schedule.microbatches : cell + schedule.microbatches;
+        const Ticks ready = is_end ? 0 : (is_forward ? forwarded : backwarded)[source];
+        if (ready == kNever) break;
+        free[stage] = std::max(free[stage], ready) + (is_forward ? forward : input);
+        (is_forward ? forwarded : backwarded)[cell] = free[stage];
+      }
+    }
+    CHECK_LT(left, before);
+  }
+  return *std::max_element(free.begin(), free.end());
+}
+
+// A game that believes in other costs may find an order that ends sooner with the right ones, since
+// each stage only ever does what it prefers at the moment. Large games are played once.
+std::vector<ActionCosts> CostsToPlayWith(int stages, int microbatches, const ActionCosts& costs) {
+  std::vector<ActionCosts> believed = {costs};
+  if (int64_t{stages} * microbatches > kMostCellsOfZeroBubbleV) return believed;
+  const ActionCosts others[] = {{1, 1, 1},     {1, 1, 0.5}, {1, 1.5, 0.75}, {1, 1.5, 1},
+                                {1, 1.5, 1.5}, {1, 2, 1},   {1, 2, 1.5}};
+  believed.insert(believed.end(), std::begin(others), std::end(others));
+  return believed;
+}
+
 }  // namespace
 
 Schedule ZeroBubbleVSchedule(int stages, int microbatches, const ActionCosts& costs) {
   CHECK_GE(stages, 1);
   CHECK_GE(microbatches, 1);
-  Preferences preferences = {{{kF, 0}, {kF, 1}, {kI, 0}, {kI, 1}}};
   Ticks soonest = kNever;
   Schedule best;
-  do {
-    Game game(stages, microbatches, costs, preferences);
-    const Ticks time = game.Play();
-    if (time >= soonest) continue;
-    soonest = time;
-    best = game.Take();
-  } while (std::next_permutation(preferences.begin(), preferences.end()));
+  for (const ActionCosts& believed : CostsToPlayWith(stages, microbatches, costs)) {
+    Preferences preferences = {{{kF, 0}, {kF, 1}, {kI, 0}, {kI, 1}}};
+    do {
+      Game game(stages, microbatches, believed, preferences);
+      if (game.Play() == kNever) continue;
+      Schedule found = game.Take();
+      const Ticks time = TimeOf(found, costs);
+      if (time >= soonest) continue;
+      soonest = time;
+      best = std::move(found);
+    } while (std::next_permutation(preferences.begin(), preferences.end()));
+  }
   CHECK_LT(soonest, kNever) << stages << " stages, " << microbatches << " micro-batches";
   return best;
 }

@@ -9,14 +9,20 @@
 // micro-batch, as much as 1F1B's first stage.
 //
 // Qi et al. 2023, "Zero Bubble Pipeline Parallelism". How the order is found is our own: all stages
-// are played through, each doing the first that can be done of a list of preferences; of all such
-// lists the one that ends soonest with the given costs is taken.
+// are played through, each doing the first that can be done of a list of preferences, with the
+// given costs and, in small pipelines, with some others. Of all such orders the one that ends
+// soonest with the given costs is taken.
 #ifndef MEGATRON_PIPELINE_ZERO_BUBBLE_V_H_
 #define MEGATRON_PIPELINE_ZERO_BUBBLE_V_H_
+
+#include <cstdint>
 
 #include "megatron/pipeline/schedule.h"
 
 namespace megatron {
+
+// Stages times micro-batches of a pipeline that is small enough to be played with several costs.
+inline constexpr int64_t kMostCellsOfZeroBubbleV = 2048;
 
 // The lists of all stages together, since what a stage does next follows from what the others have
 // done.

@@ -1,6 +1,7 @@
 #include "megatron/plan/shared_cores.h"
 
 #include "gtest/gtest.h"
+#include "megatron/pipeline/schedule.h"
 #include "megatron/plan/measured_kernels.h"
 #include "megatron/plan/plan_facts.h"
 #include "megatron/plan/step_prediction.h"
@@ -80,11 +81,30 @@ TEST(SharedCoresTest, RanksBeyondTheCoresTakeTurns) {
   EXPECT_NEAR(Predict(TwoCores(), Layout(1, 1, 16)).total / two, 1 / 0.9, 0.01);
 }
 
-// With four stages on two cores, one core is idle for half a micro-batch at either end.
+TEST(SharedCoresTest, CoresAreIdleWhereTooFewStagesHaveSomethingToDo) {
+  const auto idle = [](int stages, int micro_batches, int64_t ranks, int64_t cores) {
+    const PartCosts seconds(ActionCosts{1, 1.5, 0.5});
+    return IdleSecondsOfCores(InterleavedSchedule({stages, micro_batches, 1, 0}), seconds, ranks,
+                              cores);
+  };
+  // One micro-batch is on one stage at a time: 9 seconds, in which one of two cores does nothing.
+  EXPECT_NEAR(idle(3, 1, 1, 2), 4.5, 1e-9);
+  // Its two ranks have both cores.
+  EXPECT_NEAR(idle(3, 1, 2, 2), 0, 1e-9);
+  EXPECT_NEAR(idle(2, 4, 1, 1), 0, 1e-9);
+  // Four stages: 48 seconds of two cores take 51, however many micro-batches there are.
+  EXPECT_NEAR(idle(4, 8, 1, 2), 3, 1e-9);
+  EXPECT_NEAR(idle(4, 4, 1, 2), 3, 1e-9);
+  // With chunks a core has something to do sooner.
+  const PartCosts halves(ActionCosts{0.5, 0.75, 0.25});
+  EXPECT_LT(IdleSecondsOfCores(InterleavedSchedule({4, 8, 2, 0}), halves, 1, 2), 3);
+}
+
+// With four stages on two cores, a micro-batch's time on one of them is lost.
 TEST(SharedCoresTest, StagesThatWaitLeaveTheirCoreToOthers) {
   const StepSeconds four = Predict(TwoCores(), Layout(1, 4, 4));
   const double all = Predict(TwoCores(), Layout(2, 1, 2)).total;
-  EXPECT_NEAR(four.total / all, 1 + 1.0 / 16, 0.01);
+  EXPECT_NEAR(four.total / all, 1 + 1.0 / 8, 0.01);
   EXPECT_NEAR(Sum(four), four.total, 1e-9);
   // Two stages on as many cores have the whole bubble.
   EXPECT_NEAR(Predict(TwoCores(), Layout(1, 2, 4)).total / all, 1 + 1.0 / 4, 0.01);
@@ -110,6 +130,21 @@ TEST(SharedCoresTest, WideElementsTakeTwiceTheBytes) {
   EXPECT_NEAR(wide.compute / narrow.compute, 2, 0.01);
   EXPECT_NEAR(wide.tensor_parallel / narrow.tensor_parallel, 2, 0.01);
   EXPECT_NEAR(wide.optimizer / narrow.optimizer, 1, 0.01);
+}
+
+// In front of each micro-batch gradients are zeros, and behind it half of them are read twice and
+// written.
+TEST(SharedCoresTest, GradientsThatAreSharedOutAreAddedUpInEachMicroBatch) {
+  Hardware slow = TwoCores();
+  slow.set_memory_gb_per_s(1);
+  const auto optimizer = [&](int64_t micro_batches) {
+    PlanLayout layout = Layout(2, 1, micro_batches);
+    layout.shards_parameters = true;
+    return Predict(slow, layout).optimizer;
+  };
+  const double parameters = 8 * (12.0 * 512 * 512 + 2 * 512);
+  EXPECT_NEAR(optimizer(8) - optimizer(4), 4 * (4 + 6) * parameters / 0.8e9, 1e-3);
+  EXPECT_EQ(Predict(slow, Layout(2, 1, 8)).optimizer, Predict(slow, Layout(2, 1, 4)).optimizer);
 }
 
 // Kernels between products have a rate of their own where MLPs have gates, and take a while however

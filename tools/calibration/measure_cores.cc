@@ -226,7 +226,7 @@ std::vector<KernelShape> Products() {
 
 std::vector<KernelShape> AttentionShapes() {
   std::vector<KernelShape> shapes;
-  for (double positions : {128, 256, 512, 1024}) {
+  for (double positions : {32, 64, 128, 256, 512, 1024}) {
     for (double heads : {1, 2, 4, 8}) {
       for (double channels : {32, 64}) {
         for (const char* pass : {"forward", "input_gradient"}) {

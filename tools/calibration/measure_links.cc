@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/comm/overlap/async_group.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/comm/tcp/run_tcp_ranks.h"
 #include "megatron/comm/thread/run_ranks.h"
@@ -20,6 +21,7 @@
 #include "megatron/ops/linear.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
+#include "megatron/tensor/trace/time_category.h"
 
 namespace megatron {
 namespace {
@@ -32,10 +34,11 @@ constexpr int kCallsOfABatch = 20;
 constexpr double kLeastCall = 1e-7;
 
 // Seconds of a call between products, a mean of all-gather and reduce-scatter, of ranks that each
-// have a core.
+// have a core; and of a small one more, if a thread of its own makes it.
 struct Times {
   double small = 0;
   double large = 0;
+  double lane = 0;
 };
 
 using RunWorld =
@@ -60,6 +63,15 @@ class Operands {
   void Gather() const { world_.AllGather(own_, all_, stream_); }
   void Scatter() const { world_.ReduceScatter(all_, own_, stream_); }
   void Barrier() const { world_.Barrier(stream_); }
+  // Gathers over `ranks`, which have a lane beside this rank's stream().
+  void GatherOnLane(const ProcessGroup& ranks) const {
+    StartAsync(ranks, stream_, TimeCategory::kWorld,
+               [own = own_, all = all_](const ProcessGroup& group, const Stream& lane) {
+                 group.AllGather(own, all, lane);
+               })
+        .Wait();
+  }
+  const Stream& stream() const { return stream_; }
 
  private:
   static constexpr int64_t kRows = 128, kWidth = 256;
@@ -79,15 +91,18 @@ class Operands {
   const Tensor x_, w_, y_, all_, own_;
 };
 
-// Returns the median seconds of a turn, which all ranks do together.
+// Returns the median seconds of a turn, which all ranks do together. Batches go from barrier to
+// barrier, so that the turns of ranks that share this one's core count too.
 double TurnSeconds(const Operands& operands, const std::function<void()>& turn) {
   std::vector<double> seconds;
+  operands.Barrier();
+  auto begin = std::chrono::steady_clock::now();
   for (int batch = 0; batch < kBatches; ++batch) {
-    operands.Barrier();
-    const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < kCallsOfABatch; ++i) turn();
-    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
-    seconds.push_back(passed.count() / kCallsOfABatch);
+    operands.Barrier();
+    const auto end = std::chrono::steady_clock::now();
+    seconds.push_back(std::chrono::duration<double>(end - begin).count() / kCallsOfABatch);
+    begin = end;
   }
   std::nth_element(seconds.begin(), seconds.begin() + kBatches / 2, seconds.end());
   return seconds[kBatches / 2];
@@ -110,9 +125,25 @@ double CallSeconds(const ProcessGroup& world, int64_t bytes) {
   return std::max(kLeastCall, (gather + scatter) / 2 - alone);
 }
 
+// Returns what a call takes more that is handed to another thread, and waited for.
+absl::StatusOr<double> MeasureLane(const ProcessGroup& world) {
+  const Operands operands(world, kSmall);
+  MEGATRON_ASSIGN_OR_RETURN(const ProcessGroup beside, WithAsyncCalls(world, operands.stream()));
+  const double on_lane = TurnSeconds(operands, [&] {
+    operands.Multiply();
+    operands.GatherOnLane(beside);
+  });
+  const double here = TurnSeconds(operands, [&] {
+    operands.Multiply();
+    operands.Gather();
+  });
+  return std::max(kLeastCall, on_lane - here);
+}
+
 absl::Status MeasureRank(const ProcessGroup& world, Times* times) {
   const double small = CallSeconds(world, kSmall), large = CallSeconds(world, kLarge);
-  if (world.rank() == 0) *times = {small, std::max(small, large)};
+  MEGATRON_ASSIGN_OR_RETURN(const double lane, MeasureLane(world));
+  if (world.rank() == 0) *times = {small, std::max(small, large), lane};
   return world.status();
 }
 
@@ -156,6 +187,7 @@ absl::StatusOr<LinkRates> MeasureThreads(int cores) {
   rates.bytes_per_s = MeanRate(Rate(of_few, few) * ring(few), Rate(of_many, many) * ring(many));
   rates.rank_latency_us = std::max(0.01, (of_many.small - of_few.small) / (many - few) * 1e6);
   rates.latency_us = std::max(0.1, of_few.small * 1e6 - few * rates.rank_latency_us);
+  rates.lane_us = 1e6 * of_few.lane;
   return rates;
 }
 

@@ -12,6 +12,7 @@ struct LinkRates {
   double bytes_per_s = 0;
   double latency_us = 0;       // threads: of a call; processes: of each doubling of ranks
   double rank_latency_us = 0;  // threads alone: of each rank
+  double lane_us = 0;          // threads alone: more of a call that another thread makes
 };
 
 absl::StatusOr<LinkRates> MeasureThreads(int cores);

@@ -146,6 +146,17 @@ int64_t Nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 
 }  // namespace
 
+absl::StatusOr<ActionCosts> PredictPassCosts(const config::PretrainConfig& config,
+                                             int64_t padded_vocab_size, const Hardware& gpu,
+                                             const Implementation& own,
+                                             const MeasuredKernels& kernels) {
+  MEGATRON_ASSIGN_OR_RETURN(const PlannedRun run, ToPlannedRun(config, padded_vocab_size, own));
+  MEGATRON_ASSIGN_OR_RETURN(const std::vector<PartLayers> layers, LayersOfParts(config));
+  MEGATRON_ASSIGN_OR_RETURN(const PredictedParts parts,
+                            PredictParts(gpu, run.program, kernels, run.model, run.layout, layers));
+  return ToCosts(parts.positions).Mean();
+}
+
 absl::StatusOr<ExplainedStep> ExplainStep(const config::PretrainConfig& config,
                                           int64_t padded_vocab_size, const Hardware& gpu,
                                           const Implementation& own,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "megatron/pipeline/schedule.h"
 #include "megatron/plan/measured_kernels.h"
 #include "megatron/plan/plan_facts.pb.h"
 #include "megatron/plan/simulate_step.h"
@@ -43,6 +44,13 @@ struct ExplainedStep {
   double tokens = 0;                   // all ranks' in a step
   double parameters = 0;               // the whole model's
 };
+
+// Returns what the passes of a micro-batch through a part of the model are predicted to take, as a
+// mean over parts. The arguments and errors are those of ExplainStep().
+absl::StatusOr<ActionCosts> PredictPassCosts(const config::PretrainConfig& config,
+                                             int64_t padded_vocab_size, const Hardware& gpu,
+                                             const Implementation& own,
+                                             const MeasuredKernels& kernels);
 
 // Expects a valid configuration with its computed fields set; `padded_vocab_size` and `own` are
 // those of ToPlannedRun(). Errors are those of ToPlannedRun() and PredictParts().

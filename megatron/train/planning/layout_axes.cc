@@ -22,6 +22,7 @@ void ClearLayout(config::ParallelConfig* parallel) {
   parallel->clear_decoder_first_pipeline_num_layers();
   parallel->clear_decoder_last_pipeline_num_layers();
   parallel->clear_pipeline_schedule();
+  parallel->clear_pipeline_pass_costs();
   parallel->clear_num_virtual_stages_per_pipeline_rank();
   parallel->clear_microbatch_group_size_per_virtual_pipeline_stage();
   parallel->clear_pipeline_model_parallel_layout();
@@ -158,6 +159,7 @@ void ApplyRecompute(PlanRecompute recompute, config::PretrainConfig* config) {
 void ApplyOffload(const LayoutAxes& axes, config::PretrainConfig* config) {
   const double host_fraction = axes.host_fraction;
   config->mutable_parallel()->clear_param_cpu_offload();
+  config->mutable_parallel()->clear_grad_cpu_offload();
   if (axes.weights_on_host) {
     config->mutable_parallel()->set_param_cpu_offload(true);
   } else {

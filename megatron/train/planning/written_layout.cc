@@ -24,6 +24,7 @@ constexpr const char* kLayoutPaths[] = {
     "parallel.num_layers_per_virtual_pipeline_stage",
     "parallel.num_virtual_stages_per_pipeline_rank",
     "parallel.pipeline_schedule",
+    "parallel.pipeline_pass_costs",
     "parallel.microbatch_group_size_per_virtual_pipeline_stage",
     "parallel.pipeline_model_parallel_layout",
     "parallel.pipeline_model_parallel_split_rank",
@@ -48,6 +49,7 @@ constexpr const char* kLayoutPaths[] = {
     "optimizer.optimizer_cpu_offload",
     "optimizer.optimizer_offload_fraction",
     "optimizer.optimizer_offload_path",
+    "parallel.grad_cpu_offload",
     "parallel.param_cpu_offload",
     "parallel.param_offload_path",
 };

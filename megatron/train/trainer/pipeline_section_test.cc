@@ -137,6 +137,18 @@ PartCosts CostsWith(const std::vector<std::string>& overrides) {
   return ToActionCosts(loaded->config);
 }
 
+TEST(PipelineSectionTest, CostsThatAreWrittenAreTheMeansOfAllParts) {
+  const std::string zb_v = "parallel.pipeline_schedule=zb_v";
+  const std::string layout = "parallel.pipeline_model_parallel_layout=Et|ttt|ttt|tL";
+  const PartCosts plain = CostsWith({zb_v, layout});
+  const PartCosts costs = CostsWith({zb_v, layout, "parallel.pipeline_pass_costs=[2, 4.2, 1.4]"});
+  EXPECT_DOUBLE_EQ(costs.Mean().forward, 1);
+  EXPECT_NEAR(costs.Mean().backward_input, 2.1, 1e-12);
+  EXPECT_NEAR(costs.Mean().backward_weight, 0.7, 1e-12);
+  EXPECT_NEAR(costs.At(1).backward_input / costs.At(0).backward_input,
+              plain.At(1).backward_input / plain.At(0).backward_input, 1e-12);
+}
+
 TEST(PipelineSectionTest, TheCostOfAPartFollowsItsNumberOfLayers) {
   const PartCosts costs = CostsWith({"parallel.pipeline_model_parallel_layout=\"E|t*5|ttt|L\""});
   EXPECT_DOUBLE_EQ(costs.At(1).forward / costs.At(2).forward, 5.0 / 3);

@@ -20,6 +20,7 @@ constexpr char kSchedule[] = "parallel.pipeline_schedule";
 constexpr char kLayout[] = "parallel.pipeline_model_parallel_layout";
 constexpr char kVirtualLayers[] = "parallel.num_layers_per_virtual_pipeline_stage";
 constexpr char kVirtualStages[] = "parallel.num_virtual_stages_per_pipeline_rank";
+constexpr char kPassCosts[] = "parallel.pipeline_pass_costs";
 constexpr char kGroup[] = "parallel.microbatch_group_size_per_virtual_pipeline_stage";
 constexpr char kFirst[] = "parallel.decoder_first_pipeline_num_layers";
 constexpr char kLast[] = "parallel.decoder_last_pipeline_num_layers";
@@ -165,6 +166,13 @@ void CheckScheduleName(ConfigChecker& check) {
   }
 }
 
+void CheckPassCosts(ConfigChecker& check) {
+  const int count = check.resolved().parallel().pipeline_pass_costs_size();
+  if (count == 0 || count == 3 || !check.Usable({kPassCosts})) return;
+  check.Error(kPassCosts, absl::StrCat("has ", count, " numbers; expects three: a forward pass, a ",
+                                       "backward pass for inputs, and one for weights"));
+}
+
 void CheckGroup(ConfigChecker& check) {
   if (!check.IsWritten(kGroup) || !check.Usable({kGroup})) return;
   const config::ParallelConfig& parallel = check.resolved().parallel();
@@ -212,6 +220,7 @@ void CheckPipeline(ConfigChecker& check) {
   if (!check.Usable({kVirtualStages}) && check.IsWritten(kVirtualStages)) return;
   CheckScheduleName(check);
   CheckGroup(check);
+  CheckPassCosts(check);
 }
 
 void CheckThatPipelineIsFilled(ConfigChecker& check, absl::string_view path,
