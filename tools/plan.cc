@@ -7,6 +7,7 @@
 //
 // Errors against the measured columns that a table has are printed.
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -27,6 +28,7 @@
 #include "tools/common/tool_main.h"
 #include "tools/plan_explain.h"
 #include "tools/plan_search.h"
+#include "tools/predicted_chart.h"
 
 ABSL_FLAG(std::string, predict, "", "The table of runs, as CSV with a header.");
 ABSL_FLAG(std::string, output, "",
@@ -61,16 +63,36 @@ ABSL_FLAG(double, price, 0, "Dollars of a GPU's hour.");
 ABSL_FLAG(double, watts, 0, "Watts of a GPU with its share of the machine.");
 ABSL_FLAG(double, tokens, 0, "Tokens of the whole run; 0: those of train.train_iters steps.");
 ABSL_FLAG(std::string, html, "", "Where to write what --explain finds as a page with pictures.");
+ABSL_FLAG(std::string, picture, "",
+          "Where to write an SVG picture of what --predict finds beside what was measured.");
 ABSL_FLAG(std::string, timeline, "",
           "Where to write the simulated step as a trace for ui.perfetto.dev.");
 
 namespace megatron {
 namespace {
 
+// Returns the values of --set, which was cut at all commas: those in a list or in quotes belong to
+// one value.
+std::vector<std::string> Overrides() {
+  std::vector<std::string> overrides;
+  bool is_open = false;
+  for (const std::string& piece : absl::GetFlag(FLAGS_set)) {
+    if (is_open) {
+      absl::StrAppend(&overrides.back(), ",", piece);
+    } else {
+      overrides.push_back(piece);
+    }
+    const std::string& value = overrides.back();
+    const auto count = [&](char c) { return std::count(value.begin(), value.end(), c); };
+    is_open = count('[') > count(']') || count('"') % 2 == 1;
+  }
+  return overrides;
+}
+
 ExplainArguments ToExplainArguments() {
   ExplainArguments arguments;
   arguments.config = absl::GetFlag(FLAGS_explain);
-  arguments.set = absl::GetFlag(FLAGS_set);
+  arguments.set = Overrides();
   arguments.gpu = absl::GetFlag(FLAGS_gpu);
   arguments.program = absl::GetFlag(FLAGS_program);
   arguments.gpus = absl::GetFlag(FLAGS_gpus);
@@ -93,6 +115,7 @@ struct ModeFlag {
 // The flags that have no effect in some mode.
 constexpr ModeFlag kModeFlags[] = {{"output", kPredict | kSearch},
                                    {"assume", kPredict},
+                                   {"picture", kPredict},
                                    {"set", kSearch | kExplain},
                                    {"gpu", kSearch | kExplain},
                                    {"gpus", kSearch | kExplain},
@@ -167,10 +190,23 @@ absl::StatusOr<MeasuredKernels> ReadKernels() {
   return kernels;
 }
 
+// Draws the first measured column of the table.
+absl::Status WritePicture(const std::string& input, const CsvTable& predicted) {
+  const std::string file = absl::GetFlag(FLAGS_picture);
+  if (file.empty()) return absl::OkStatus();
+  const std::vector<ComparedColumn> columns = ComparedColumns(predicted);
+  if (columns.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--picture: ", input, " has no measured column, or no predicted row"));
+  }
+  return WriteFileAtomically(PosixFileSystem(), file,
+                             PredictedChart(input.substr(input.rfind('/') + 1), columns[0]));
+}
+
 absl::Status Search() {
   PlanSearchOptions options;
   options.config = absl::GetFlag(FLAGS_config);
-  options.overrides = absl::GetFlag(FLAGS_set);
+  options.overrides = Overrides();
   options.gpus = absl::GetFlag(FLAGS_gpus);
   options.gpu = absl::GetFlag(FLAGS_gpu);
   options.memory_gib = absl::GetFlag(FLAGS_memory_limit);
@@ -222,6 +258,7 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   const auto predicted = PredictRows(facts, kernels, *rows, *assumptions);
   if (!predicted.ok()) return Named(input, predicted.status());
   MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(PosixFileSystem(), output, FormatCsv(*predicted)));
+  MEGATRON_RETURN_IF_ERROR(WritePicture(input, *predicted));
   return WriteToStdout(FormatErrors(CompareWithMeasured(*predicted)));
 }
 

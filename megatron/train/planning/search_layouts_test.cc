@@ -341,6 +341,13 @@ TEST_F(SearchLayoutsTest, TakesTheScheduleThatIsWritten) {
     ASSERT_TRUE(found.ok()) << found.status();
     ASSERT_FALSE(found->best.empty()) << found->first_refusal;
     EXPECT_EQ(found->best[0].config.parallel().pipeline_schedule(), schedule);
+    // The order of ZB-V is that for the predicted costs, in forward passes.
+    const auto& costs = found->best[0].config.parallel().pipeline_pass_costs();
+    ASSERT_EQ(costs.size(), schedule == std::string("zb_v") ? 3 : 0);
+    if (costs.empty()) continue;
+    EXPECT_EQ(costs[0], 1);
+    EXPECT_GT(costs[1], costs[2]);
+    EXPECT_GT(costs[2], 0.5);
   }
 }
 
