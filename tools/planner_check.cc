@@ -41,6 +41,7 @@
 #include "megatron/plan/csv_table.h"
 #include "megatron/plan/measured_kernels.h"
 #include "megatron/plan/plan_facts.h"
+#include "megatron/plan/predict_rows.h"
 #include "megatron/plan/step_prediction.h"
 #include "megatron/train/config/config_error.h"
 #include "megatron/train/config/config_parser.h"
@@ -53,6 +54,7 @@
 #include "tools/calibration/measure_cores.h"
 #include "tools/calibration/other_work.h"
 #include "tools/common/tool_main.h"
+#include "tools/predicted_chart.h"
 
 ABSL_FLAG(std::string, facts, "hardware.textproto", "The hardware, as calibrate writes it.");
 ABSL_FLAG(std::string, kernels, "kernels.csv", "The measured kernels, as calibrate writes them.");
@@ -61,6 +63,8 @@ ABSL_FLAG(double, seconds, 600, "No run begins after so many seconds.");
 ABSL_FLAG(int, rounds, 5, "Undisturbed runs of each layout.");
 ABSL_FLAG(int, ranks, 0,
           "Look at the layout that is chosen for so many ranks, in place of the 40.");
+ABSL_FLAG(std::string, picture, "",
+          "Where to write an SVG picture of the 40 layouts' medians and predictions.");
 ABSL_FLAG(std::string, only, "", "Run layouts of this model alone: gpt, llama or mixture.");
 
 namespace megatron {
@@ -223,6 +227,17 @@ absl::Status RunAll(const Facts& facts, const std::string& directory, Results* r
   return absl::OkStatus();
 }
 
+absl::Status WritePicture(const std::vector<CheckedRow>& rows) {
+  const std::string file = absl::GetFlag(FLAGS_picture);
+  if (file.empty()) return absl::OkStatus();
+  ComparedColumn column = {"seconds of a step", {}};
+  for (const CheckedRow& row : rows) {
+    if (!row.measured.empty()) column.rows.push_back({MedianOf(row.measured), row.predicted});
+  }
+  return WriteFileAtomically(PosixFileSystem(), file,
+                             PredictedChart("Layouts on this machine's cores", std::move(column)));
+}
+
 absl::Status Report(const Facts& facts, const Results& results) {
   MEGATRON_ASSIGN_OR_RETURN(const Implementation* program,
                             FindImplementation(facts.facts, kProgram));
@@ -257,6 +272,7 @@ absl::Status Report(const Facts& facts, const Results& results) {
     return CheckReport(rows);
   };
   const std::string before = fill(*program);
+  MEGATRON_RETURN_IF_ERROR(WritePicture(rows));
   const Implementation fitted = RefitProgram(*program, rows, predict);
   return WriteToStdout(
       absl::StrFormat("as calibrated:\n%s\nwith two constants fitted on every fourth layout "
