@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import socket
+import struct
 import subprocess
 import time
 
@@ -91,6 +92,33 @@ def slow_rank(run, random):
         return f"rank {rank}"
 
 
+def crash_rank(run, random):
+    """Ends a rank as a mistake in the program would."""
+    number = random.choice([signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE])
+    for rank, pid in _a_rank(run, random):
+        return send(pid, number) and f"rank {rank} by {number.name}"
+
+
+def no_memory(run, random):
+    """A rank gets no more memory from the system for a while."""
+    for rank, pid in _a_rank(run, random):
+        seconds = random.uniform(0.1, 1.0)
+        return _limit(run, [pid], resource.RLIMIT_AS, 1, seconds) and f"rank {rank} for {seconds:.1f} s"
+
+
+def jump_clock(run, random):
+    """The clock of a machine is set, by up to a day."""
+    if not run.clocks:
+        return None
+    path = random.choice(run.clocks)
+    seconds = random.choice([1, -1]) * random.choice([0.5, 5, 60, 3600, 86400]) * random.random()
+    with open(path, "r+b") as file:
+        before = struct.unpack("q", file.read(8))[0]
+        file.seek(0)
+        file.write(struct.pack("q", before + int(1e9 * seconds)))
+    return f"{os.path.basename(path)} by {seconds:.1f} s"
+
+
 def term_parent(run, random):
     return send(run.process.pid, signal.SIGTERM) and "parent"
 
@@ -107,24 +135,29 @@ def term_rank(run, random):
         return send(pid, signal.SIGTERM) and f"rank {rank}"
 
 
-def few_descriptors(run, random):
-    """No process can open another file or connection for a while."""
+def _limit(run, pids, what, limit, seconds):
+    """Gives processes a limit for so long. Returns whether any was there."""
     limited = []
-    for pid in run.processes():
+    for pid in pids:
         try:
-            before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))
+            before = resource.prlimit(pid, what)
+            resource.prlimit(pid, what, (limit, before[1]))
             limited.append((pid, before))
         except OSError:
             pass  # it has ended
-    seconds = random.uniform(0.1, 1.0)
     time.sleep(seconds)
     for pid, before in limited:
         try:
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+            resource.prlimit(pid, what, before)
         except OSError:
             pass
-    return limited and f"for {seconds:.1f} s"
+    return bool(limited)
+
+
+def few_descriptors(run, random):
+    """No process can open another file or connection for a while."""
+    seconds = random.uniform(0.1, 1.0)
+    return _limit(run, run.processes(), resource.RLIMIT_NOFILE, 3, seconds) and f"for {seconds:.1f} s"
 
 
 def full_disk(run, random):
@@ -167,10 +200,10 @@ def second_run(run, random):
     """The same command once more, while the run is there: it must be refused."""
     if not run.has_begun() or run.hosts is not None:  # their launchers have the same port
         return None
-    other = subprocess.run(run.command(), stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
-    # Between the end of its ranks and their next start a run does not hold the directory.
-    had_ranks = "starting again" not in run.output()
-    if run.code() is None and had_ranks and other.returncode != 20:
+    other = subprocess.run(run.command(), stdin=subprocess.DEVNULL, capture_output=True, timeout=600)
+    # A run that has made all its steps may let the directory go before its first process ends.
+    is_there = run.code() is None and run.made_steps() < run.steps
+    if is_there and other.returncode != 20:
         raise AssertionError(f"a second run in the same directory ended with {other.returncode}")
     return f"code {other.returncode}"
 
@@ -302,19 +335,20 @@ def change_layout(run, random):
 
 
 LAYOUTS = [{"dp": 4}, {"dp": 2}, {"dp": 1}, {"dp": 3}, {"dp": 2, "tp": 2}, {"dp": 2, "pp": 2},
-           {"dp": 1, "tp": 2}, {"dp": 1, "pp": 2}, {"dp": 8}]
+           {"dp": 1, "tp": 2}, {"dp": 1, "pp": 2}, {"dp": 8}, {"dp": 4, "zero": 1},
+           {"dp": 3, "zero": 3}, {"dp": 2, "tp": 2, "zero": 2}]
 # Nothing may come of these: no rank is lost, and no start is needed.
 HARMLESS = [stop_rank_shortly, stop_parent, stop_all, slow_rank, few_descriptors, full_disk, stranger,
-            second_run, cut_link_shortly, bad_link]
+            second_run, jump_clock, cut_link_shortly, bad_link]
 # One of the ranks, or of the processes, is lost, or asked to end.
-HARMFUL = [kill_rank, kill_two_ranks, kill_parent, kill_all, stop_rank_long, term_parent,
-           term_parent_twice, term_rank, cut_link_long, kill_host]
+HARMFUL = [kill_rank, kill_two_ranks, kill_parent, kill_all, crash_rank, no_memory, stop_rank_long,
+           term_parent, term_parent_twice, term_rank, cut_link_long, kill_host]
 # These are of runs on several hosts.
 OF_HOSTS = [cut_link_shortly, cut_link_long, bad_link, kill_host]
 # These strike between an end and the next start.
 DOWN = [flip_checkpoint, truncate_checkpoint, flip_local_checkpoint, delete_local_checkpoints,
         tear_metrics, lose_tracker, change_layout]
-LONG = [stop_rank_long, stop_all, cut_link_long]  # these are chosen less often
+LONG = [stop_rank_long, stop_all, second_run, cut_link_long]  # these are chosen less often
 ALL = {fault.__name__: fault for fault in HARMLESS + HARMFUL + DOWN}
 # The remedy of these is to move a damaged checkpoint away, which the run asks for with code 22.
 DAMAGE = {"flip_checkpoint", "truncate_checkpoint"}

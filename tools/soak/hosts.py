@@ -37,7 +37,7 @@ class Hosts:
             file.write("".join(f"{name} slots={slots}\n" for name in self.names))
         with open(self.ssh, "w", encoding="utf-8") as file:
             # ssh ends with 255 when its host is lost; setsid with the number of a signal.
-            file.write('#!/bin/sh\nsetsid --wait ip netns exec "$1" sh -c "$2"\ncode=$?\n'
+            file.write('#!/bin/sh\nSOAK_CLOCK="${SOAK_CLOCK:+$SOAK_CLOCK.$1}"\nsetsid --wait ip netns exec "$1" sh -c "$2"\ncode=$?\n'
                        '[ $code != 9 ] || exit 255\nexit $code\n')
         os.chmod(self.ssh, 0o755)
         return True

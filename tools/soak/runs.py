@@ -1,6 +1,7 @@
 """A training run as a soak sees it: its processes, what it has printed, and what it has written."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -9,25 +10,33 @@ import subprocess
 import time
 
 CONFIG = """\
-model { num_layers: 2 hidden_size: 32 num_attention_heads: 2 seq_length: 32 }
+model { num_layers: 2 hidden_size: 32 num_attention_heads: 2 seq_length: 16 }
 optimizer { optimizer: sgd lr: 0.01 }
 train { micro_batch_size: 1 global_batch_size: 24 log_interval: 1000000 eval_interval: 0 }
-data { stories { num_bytes: 100000 } }
+data { stories { num_bytes: 30000 } }
 logging { log_interval_seconds: 0 }
+system { num_threads: 1 }
 """
 # SGD's rounding differences do not grow. The bound is that of train/layouts for other layouts.
 TOLERANCE = 2e-6
 AXES = {"dp": "data_parallel_size", "tp": "tensor_model_parallel_size",
         "pp": "pipeline_model_parallel_size"}
+SHARDING = {1: "optim", 2: "optim_grads", 3: "optim_grads_params"}
 FIRST_STEP = "first step done"
 TRACKER = "latest_checkpointed_iteration.txt"  # names the newest checkpoint
 
 
 def layout_arguments(layout):
-    """The fields of a layout such as {"dp": 2, "tp": 2}."""
-    fields = [f"--set=parallel.{AXES[axis]}={size}" for axis, size in layout.items()]
-    return fields if all(size == 1 for size in layout.values()) else fields + [
-        "--set=parallel.ranks_as=processes"]
+    """The fields of a layout such as {"dp": 2, "tp": 2, "zero": 1}."""
+    fields = [f"--set=parallel.{AXES[axis]}={size}" for axis, size in layout.items() if axis in AXES]
+    if "zero" in layout:
+        fields += ["--set=parallel.use_distributed_optimizer=true",
+                   f"--set=parallel.data_parallel_sharding_strategy={SHARDING[layout['zero']]}"]
+    return fields if ranks_of(layout) == 1 else fields + ["--set=parallel.ranks_as=processes"]
+
+
+def ranks_of(layout):
+    return math.prod(size for axis, size in layout.items() if axis in AXES)
 
 
 def name_of(layout):
@@ -95,6 +104,9 @@ class Run:
         self.layout = {}
         self.launcher = []  # what starts the program on other hosts
         self.hosts = None
+        self.clocks = []  # files with what jumping_clock.c adds to the time, of each machine
+        self.environment = None
+        self.counted = (None, 0, 0)  # the metrics: which file, up to where, and the steps in there
         self.had_long_fault = False  # one that was meant to be short has taken long
         self.process = None
         self.starts = 0
@@ -116,7 +128,17 @@ class Run:
             log.write(f"--- start {self.starts}: {name_of(self.layout)}\n".encode())
             log.flush()
             self.process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log,
-                                            stderr=subprocess.STDOUT, start_new_session=True)
+                                            stderr=subprocess.STDOUT, start_new_session=True,
+                                            env=self.environment)
+
+    def use_clock(self, library):
+        """Gives the run's processes a clock that may jump."""
+        machines = [""] if self.hosts is None else ["", *(f".{name}" for name in self.hosts.names)]
+        self.clocks = [os.path.join(self.directory, "clock") + machine for machine in machines]
+        for path in self.clocks:
+            with open(path, "wb") as file:
+                file.write(bytes(8))
+        self.environment = {**os.environ, "LD_PRELOAD": library, "SOAK_CLOCK": self.clocks[0]}
 
     def output(self, of_this_start=True):
         text = read(self.log)
@@ -130,7 +152,20 @@ class Run:
         return FIRST_STEP in self.output() or "training goes on" in self.output()
 
     def made_steps(self):
-        return read(os.path.join(self.save, "metrics.jsonl")).count(b'"lm loss"')
+        try:
+            with open(os.path.join(self.save, "metrics.jsonl"), "rb") as file:
+                is_same, (known, end, steps) = os.fstat(file.fileno()).st_ino, self.counted
+                size = file.seek(0, os.SEEK_END)
+                if is_same != known or size < end:  # it was written anew, or has lost its end
+                    end = steps = 0
+                file.seek(end)
+                more = file.read()
+        except OSError:
+            return 0
+        whole = more.rfind(b"\n") + 1
+        steps += more.count(b'"lm loss"', 0, whole)
+        self.counted = (is_same, end + whole, steps)
+        return steps
 
     def ranks(self):
         """The processes of the ranks that run, by their rank at the launch."""

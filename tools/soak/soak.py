@@ -26,7 +26,8 @@ sys.dont_write_bytecode = True
 
 import faults
 from hosts import Hosts
-from runs import TOLERANCE, TRACKER, Run, checkpoints_of, losses_of, name_of, shards_of
+from runs import (TOLERANCE, TRACKER, Run, checkpoints_of, losses_of, name_of, processes_with,
+                  ranks_of, send, shards_of)
 
 MOST_STARTS_WITHOUT_STEPS = 12
 STARTS_AGAIN = {10, 30, 31, 128 + signal.SIGKILL, 128 + signal.SIGTERM, -signal.SIGKILL,
@@ -34,6 +35,8 @@ STARTS_AGAIN = {10, 30, 31, 128 + signal.SIGKILL, 128 + signal.SIGTERM, -signal.
 # The end of a run that could not write, which these may be the reason of.
 CANNOT_WRITE = 23
 HINDERS_WRITES = {"full_disk", "few_descriptors"}
+# What a program says that could not read something at its start.
+NO_DESCRIPTOR = "Too many open files"
 DAMAGED_CHECKPOINT = 22
 MOVE_AWAY = re.compile(r"to continue from the checkpoint before it move (\S+) away")
 BEGIN_ANEW = re.compile(r"to begin anew move '(\S+)' away, or what is in it")
@@ -55,6 +58,7 @@ class Soak:
         self.options, self.directory = options, directory
         self.references = {}  # by the layout's name: the losses and the last checkpoint's shards
         self.lock = threading.Lock()
+        self.log = open(os.path.join(directory, "faults.txt"), "a", encoding="utf-8", buffering=1)
         self.playing = []  # episodes
         self.ends = False
 
@@ -99,23 +103,25 @@ class Episode:
             layouts = faults.LAYOUTS
         if self.mode == "hosts":
             layouts = [layout for layout in layouts if layout.get("dp") % 2 == 0]
-        self.layout = rng.choice(layouts)
+        # Eight ranks take much of a small machine's time.
+        self.layout = rng.choices(layouts, [1 if ranks_of(each) == 8 else 3 for each in layouts])[0]
         allowed = [fault for fault in faults.ALL.values()
                    if not soak.options.faults or fault.__name__ in soak.options.faults]
-        up = [fault for fault in allowed if fault in faults.HARMLESS] if self.is_harmless else [
-            fault for fault in allowed if fault not in faults.DOWN]
         if self.mode != "hosts":
-            up = [fault for fault in up if fault not in faults.OF_HOSTS]
+            allowed = [fault for fault in allowed if fault not in faults.OF_HOSTS]
         # A job that is started again waits longer each time.
-        count = rng.randint(2, 3) if self.mode in ("restarts", "hosts") else rng.randint(4, 10)
-        weights = [1 if fault in faults.LONG else 4 for fault in up]
-        self.up = rng.choices(up, weights, k=count) if up else []
+        waits = self.mode in ("restarts", "hosts")
+        harm = 0 if self.is_harmless else rng.randint(2, 4) if waits else rng.randint(6, 14)
+        self.up = self.choose(allowed, faults.HARMFUL, harm)
+        self.up += self.choose(allowed, faults.HARMLESS, rng.randint(8, 20))
+        rng.shuffle(self.up)
         down = [fault for fault in allowed if fault in faults.DOWN]
         if self.mode != "driver":
             down = [fault for fault in down if fault is not faults.change_layout]
-        self.down = [] if self.is_harmless or not down else [rng.choice(down) for _ in range(4)]
+        self.down = [] if self.is_harmless or not down else [rng.choice(down) for _ in range(10)]
         self.local = rng.random() < 0.4 and self.mode != "hosts"  # they would share it
         self.port = rng.randint(20000, 29999)
+        self.has_copies = rng.random() < 0.7  # of sharded states
         self.small_disk = rng.random() < 0.4 and os.geteuid() == 0
         self.settings = [
             f"--set=checkpoint.save_interval={rng.choice([5, 20, 50])}",
@@ -126,10 +132,15 @@ class Episode:
             self.settings += ["--set=train.rerun_mode=validate_results",
                               f"--set=train.rerun_interval={rng.choice([3, 7])}"]
 
+    def choose(self, allowed, kinds, count):
+        chosen = [fault for fault in allowed if fault in kinds]
+        weights = [1 if fault in faults.LONG else 4 for fault in chosen]
+        return self.random.choices(chosen, weights, k=count) if chosen else []
+
     def arguments(self):
         """The fields that the episode sets besides the layout."""
         more = list(self.settings)
-        if sum(size - 1 for size in self.layout.values()) == 0:
+        if ranks_of(self.layout) == 1:
             return more  # one process has no other to watch
         if self.local:
             more += [f'--set=checkpoint.local_save="{self.directory}/local"',
@@ -140,6 +151,8 @@ class Episode:
         if self.mode == "in_process":
             more += ["--set=parallel.in_process_recovery=true",
                      "--set=parallel.rank_replacements=1000000"]
+            if "zero" in self.layout and self.has_copies:
+                more.append("--set=parallel.shard_copies=1")
         return more
 
     def play(self):
@@ -152,12 +165,11 @@ class Episode:
             self.small_disk = mounted.returncode == 0
         if self.mode == "hosts":
             run.hosts = Hosts(self.directory, self.number)
-            ranks = 1
-            for size in self.layout.values():
-                ranks *= size
-            if not run.hosts.make(ranks // 2):
+            if not run.hosts.make(ranks_of(self.layout) // 2):
                 raise SystemExit("this machine makes no network namespaces: leave --launch out")
             run.launcher = run.hosts.launcher(self.soak.options.launch, self.port)
+        if self.soak.options.clock:
+            run.use_clock(self.soak.options.clock)
         try:
             self.train()
             self.compare()
@@ -207,7 +219,7 @@ class Episode:
                 self.wait_for_the_end()
             code = run.code()
             made = run.made_steps()
-            without_steps = 0 if made > steps else without_steps + 1
+            without_steps = 0 if made != steps else without_steps + 1
             steps = made
             if without_steps > MOST_STARTS_WITHOUT_STEPS:
                 raise Lost(f"{without_steps} starts have made no step; the last code is {code}")
@@ -228,25 +240,28 @@ class Episode:
                               f"{fault.__name__} ({what})")
         with open(self.run.log, "ab") as log:
             log.write(f"--- {self.described[-1]}\n".encode())
+        self.soak.log.write(f"{time.strftime('%T')} run {self.number} ({self.mode}, "
+                            f"{name_of(self.layout)}), {self.described[-1]}\n")
 
     def wait_for_a_moment(self):
         """Waits until the next fault is due. Returns whether the run is there."""
         run, patience = self.run, self.soak.options.patience
         anywhere = self.random.random() < 0.3  # also while it starts
-        time.sleep(self.random.uniform(0, 0.3))
-        steps = run.made_steps() + self.random.randint(1, 15)
+        time.sleep(self.random.uniform(0, 0.2))
+        made, wanted = run.made_steps(), self.random.randint(1, 8)
         until = time.monotonic() + patience
-        while run.code() is None and not anywhere and run.made_steps() < steps:
+        while run.code() is None and not anywhere and run.made_steps() < made + wanted:
+            made = min(made, run.made_steps())  # one that continues has lost the last ones
             if time.monotonic() > until:
                 raise Lost(f"no step in {patience} s")
-            time.sleep(0.01)
+            time.sleep(0.02)
         return run.code() is None
 
     def wait_for_the_end(self):
         run, patience = self.run, self.soak.options.patience
         steps, until = run.made_steps(), time.monotonic() + patience
         while run.code() is None:
-            if run.made_steps() > steps:
+            if run.made_steps() != steps:  # fewer are there when it continues
                 steps, until = run.made_steps(), time.monotonic() + patience
             if time.monotonic() > until:
                 raise Lost(f"no step and no end in {patience} s")
@@ -270,7 +285,10 @@ class Episode:
             for path in filter(os.path.exists, damaged):
                 os.rename(path, os.path.join(away, os.path.basename(path)))
             return
-        if code == CANNOT_WRITE and HINDERS_WRITES & set(self.struck):
+        if code == CANNOT_WRITE and HINDERS_WRITES & set(self.struck) or (
+                "few_descriptors" in self.struck and not self.run.has_begun()
+                and NO_DESCRIPTOR in self.run.output()):
+            self.is_harmless = False  # it has to be started again
             return
         if self.should_be_undisturbed() or code not in STARTS_AGAIN:
             raise Wrong(f"the run ended with code {code}")
@@ -333,6 +351,7 @@ def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--pretrain", required=True, help="the program pretrain_gpt")
     parser.add_argument("--launch", help="the program launch; with it root also tries two hosts")
+    parser.add_argument("--clock", help="jumping_clock.so; with it the clocks of runs jump")
     parser.add_argument("--seconds", type=float, default=300, help="begins no run after this time")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--episode", type=int, help="only this run of the seed")
@@ -350,6 +369,7 @@ def parse(arguments):
         parser.error(f"there is no fault {unknown[0]}; there are {', '.join(faults.ALL)}")
     options.pretrain = os.path.abspath(options.pretrain)
     options.launch = options.launch and os.path.abspath(options.launch)
+    options.clock = options.clock and os.path.abspath(options.clock)
     return options
 
 
@@ -369,6 +389,9 @@ def main(arguments):
         soak.ends = True
         for episode in list(soak.playing):
             episode.leave()
+        for pid in processes_with(soak.directory):  # those of undisturbed runs
+            send(pid, signal.SIGKILL)
+        summarize(counts, episodes, options, time.monotonic() - begin)  # of the runs that have ended
         os._exit(128 + number)
 
     for number in (signal.SIGINT, signal.SIGTERM):
