@@ -89,6 +89,27 @@ TEST_F(PretrainRestartsTest, ARequestToEndIsNoFailure) {
   EXPECT_THAT(outcome.output, Not(HasSubstr("(2 of 9)")));
 }
 
+// While a run waits to be started again, none of its ranks is there to keep its directory.
+TEST_F(PretrainRestartsTest, AnotherRunDoesNotGetTheDirectoryMeanwhile) {
+  const std::string log = Path("log.txt");
+  const Arguments args =
+      Joined({SaveTo("held")}, Joined(kTwoRanks, {"--set=train.train_iters=1000000"}));
+  const pid_t pid = Start(args, log);
+  for (int failures = 1; failures <= 3; ++failures) {  // the wait doubles each time
+    WaitForSteps(failures == 1 ? "training: " : absl::StrCat("restart ", failures - 1, ": rank "),
+                 log);
+    for (const pid_t rank : ChildrenOf(pid)) kill(rank, SIGKILL);
+    WaitFor(absl::StrCat("(", failures, " of 9)"), log);
+  }
+  const Outcome other = Run(args);
+  EXPECT_EQ(other.exit_code, kExitConfig) << other.output;
+  EXPECT_THAT(other.output, HasSubstr("another process is saving to "));
+  WaitForSteps("restart 3: rank ", log);
+  kill(pid, SIGTERM);
+  const Outcome outcome = FinishProgram(pid, log);
+  EXPECT_EQ(outcome.exit_code, kExitSavedOnSignal) << outcome.output;
+}
+
 TEST_F(PretrainRestartsTest, AWrongConfigurationIsNotTriedAgain) {
   const Outcome outcome =
       Run(Joined({SaveTo("wrong")}, Joined(kTwoRanks, {"--set=checkpoint.load=\"nowhere\""})));

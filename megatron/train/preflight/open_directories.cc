@@ -1,5 +1,10 @@
 #include "megatron/train/preflight/open_directories.h"
 
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "megatron/base/status_macros.h"
@@ -52,7 +57,16 @@ absl::Status AnotherRunOr(ExitCode otherwise, const absl::Status& status) {
       status, status.code() == absl::StatusCode::kFailedPrecondition ? kExitConfig : otherwise);
 }
 
+// The variable that names the process which holds the lock for the ranks that it starts.
+constexpr char kLockHolderVariable[] = "MEGATRON_RUN_LOCK_HOLDER";
+
+bool IsHeldByParent() {
+  const char* const holder = getenv(kLockHolderVariable);
+  return holder != nullptr && holder == absl::StrCat(getppid());
+}
+
 absl::StatusOr<RunLock> TakeLock(const std::string& directory, bool shared) {
+  if (IsHeldByParent()) return RunLock::Join(directory);
   MEGATRON_ASSIGN_OR_RETURN(RunLock lock, RunLock::Take(directory, kLockPatience));
   if (shared) {
     MEGATRON_RETURN_IF_ERROR(lock.Share());
@@ -76,6 +90,15 @@ absl::StatusOr<RunLock> OpenSaveDirectory(FileSystem& fs, const CheckpointOption
   if (!lock.ok()) return AnotherRunOr(kExitIo, lock.status());
   const absl::Status ours = CheckThatNoOtherRunSavedThere(fs, checkpoint, run_id);
   if (!ours.ok()) return AnotherRunOr(kExitCorruptCheckpoint, ours);
+  return lock;
+}
+
+absl::StatusOr<RunLock> HoldSaveDirectory(FileSystem& fs, const CheckpointOptions& checkpoint) {
+  if (checkpoint.save.empty()) return RunLock();
+  MEGATRON_RETURN_IF_ERROR(CheckWritable(fs, "checkpoint.save", checkpoint.save, /*process=*/0));
+  absl::StatusOr<RunLock> lock = TakeLock(checkpoint.save, /*shared=*/true);
+  if (!lock.ok()) return AnotherRunOr(kExitIo, lock.status());
+  setenv(kLockHolderVariable, absl::StrCat(getpid()).c_str(), /*overwrite=*/1);
   return lock;
 }
 

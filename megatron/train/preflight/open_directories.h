@@ -28,6 +28,11 @@ absl::StatusOr<RunLock> OpenSaveDirectory(FileSystem& fs, const CheckpointOption
                                           const std::string& run_id, int process,
                                           int num_processes);
 
+// Takes the lock for the ranks that this process starts, for as long as it lives: no other run gets
+// the directory while they are started again. OpenSaveDirectory joins it in these ranks, which learn
+// of it by a variable that this sets. It makes and checks the directory first, as that does.
+absl::StatusOr<RunLock> HoldSaveDirectory(FileSystem& fs, const CheckpointOptions& checkpoint);
+
 // Joins the lock of the first process, after that has opened the directory.
 absl::StatusOr<RunLock> JoinSaveDirectory(const CheckpointOptions& checkpoint);
 
