@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +16,8 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/base/starve_threads.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/comm/store/memory_store.h"
@@ -85,7 +88,7 @@ TEST(TcpFailureTest, TheLowestRankGathersWhatEachRankWasDoing) {
                              HasSubstr("; awaited: rank 1 of world (world rank 1)"))));
     }
     const auto states =
-        world->GatherStates(absl::StrCat("state ", rank), absl::Now() + absl::Seconds(60));
+        world->GatherStates(absl::StrCat("state ", rank), SteadyNow() + absl::Seconds(60));
     ASSERT_EQ(states.has_value(), rank == 0);
     if (rank == 0) {
       EXPECT_THAT(*states, ElementsAre(Pair(0, "state 0"), Pair(1, "state 1"), Pair(2, "state 2")));
@@ -103,12 +106,12 @@ TEST(TcpFailureTest, ARankKnowsThatOthersWaitForIt) {
       float value = 1;
       const Tensor tensor(&value, DType::kFloat32, {1});
       const ProcessGroup group(world->communicator());
-      const absl::Time until = absl::Now() + absl::Seconds(60);
+      const absl::Time until = SteadyNow() + absl::Seconds(60);
       absl::SleepFor(absl::Milliseconds(rank == 1 ? 0 : 200));
-      while (rank == 1 && !world->IsAwaited(rank) && absl::Now() < until) {
+      while (rank == 1 && !world->IsAwaited(rank) && SteadyNow() < until) {
         absl::SleepFor(absl::Milliseconds(1));
       }
-      EXPECT_LT(absl::Now(), until);
+      EXPECT_LT(SteadyNow(), until);
       if (in_collective) {
         group.AllReduce(tensor, ReduceOp::kSum, stream);
       } else if (rank == 0) {
@@ -128,7 +131,7 @@ TEST(TcpFailureTest, ARankThatHasLeftIsNotWaitedFor) {
     if (rank == 1) world->Abort(absl::UnavailableError("enough"));
     AwaitFailure(*world);
     const auto states =
-        world->GatherStates(absl::StrCat("state ", rank), absl::Now() + absl::Seconds(60));
+        world->GatherStates(absl::StrCat("state ", rank), SteadyNow() + absl::Seconds(60));
     ASSERT_EQ(states.has_value(), rank == 1);
     if (rank != 1) return;
     EXPECT_THAT(*states, ElementsAre(Pair(1, "state 1"), Pair(2, "state 2")));
@@ -136,6 +139,42 @@ TEST(TcpFailureTest, ARankThatHasLeftIsNotWaitedFor) {
 }
 
 // The ranks are like those of a machine that is cut off: one of them is missed first.
+// Ranks that share a machine which has too much to do are silent together.
+TEST(TcpFailureTest, StarvedRanksDoNotLoseEachOther) {
+  constexpr absl::Duration kLimit = absl::Seconds(2);
+  const std::set<pid_t> before = ThreadIds();
+  MemoryStore store;
+  const JobSecret secret = JobSecret::Random();
+  std::vector<std::unique_ptr<TcpWorld>> worlds(3);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      TcpWorldOptions options;
+      options.rank = rank;
+      options.size = 3;
+      options.heartbeat_interval = absl::Milliseconds(50);
+      options.silence_limit = kLimit;
+      worlds[rank] = *TcpWorld::Create(&store, secret, options);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  absl::SleepFor(absl::Milliseconds(200));
+  Starve(ThreadsSince(before), 2 * kLimit);
+  absl::SleepFor(2 * kLimit + absl::Milliseconds(500));
+  threads.clear();
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      float value = 1;
+      ProcessGroup(worlds[rank]->communicator())
+          .AllReduce(Tensor(&value, DType::kFloat32, {1}), ReduceOp::kSum, Stream::Inline());
+      EXPECT_THAT(worlds[rank]->status(), IsOk());
+      EXPECT_EQ(value, 3);
+      worlds[rank].reset();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 TEST(TcpFailureTest, SilentRanksAreNotExpectedToSendTheirState) {
   ForEachRank(
       4,
@@ -144,7 +183,7 @@ TEST(TcpFailureTest, SilentRanksAreNotExpectedToSendTheirState) {
         if (rank < 2) return;
         EXPECT_EQ(world->status().code(), absl::StatusCode::kDeadlineExceeded);
         const auto states =
-            world->GatherStates(absl::StrCat("state ", rank), absl::Now() + absl::Seconds(60));
+            world->GatherStates(absl::StrCat("state ", rank), SteadyNow() + absl::Seconds(60));
         ASSERT_EQ(states.has_value(), rank == 2);
         if (rank == 2) {
           EXPECT_THAT(*states, ElementsAre(Pair(2, "state 2"), Pair(3, "state 3")));
