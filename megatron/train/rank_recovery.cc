@@ -5,8 +5,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/comm/rank_grid.h"
 #include "megatron/train/failure/exit_status.h"
 
@@ -21,13 +21,17 @@ bool RankRecovery::LostOthers() const {
   return code == kExitDone || code == kExitPeerLost || code == kExitHang || code == kExitIo;
 }
 
-int64_t RankRecovery::KeptIteration() const {
-  if (!kept_.state) return -1;
+std::vector<KeptPart> RankRecovery::KeptParts() const {
+  std::vector<KeptPart> parts;
+  if (!kept_.state) return parts;
   const absl::StatusOr<RankGrid> grid = RankGrid::Create(*sizes_, launch_.world_size);
   const bool is_of_rank =
       grid.ok() && grid->Coordinate(launch_.rank, Axis::kTensor) == kept_.state->tensor_rank &&
       grid->Coordinate(launch_.rank, Axis::kPipeline) == kept_.state->pipeline_rank;
-  return is_of_rank ? kept_.state->iteration() : -1;
+  if (!is_of_rank) return parts;
+  for (const KeptShard& shard : kept_.state->shards)
+    parts.push_back({shard.common.progress.iteration, shard.shard, kept_.state->sharing.count});
+  return parts;
 }
 
 RegroupRules RankRecovery::Rules() const {
@@ -49,8 +53,8 @@ std::function<bool()> RankRecovery::OthersCome() {
   if (next > most) return nullptr;
   const int64_t missing = int64_t{ranks_of_model} * next - launch_.world_size;
   return [this, missing, last = absl::InfinitePast()]() mutable {
-    if (absl::Now() < last + absl::Seconds(1)) return false;
-    last = absl::Now();
+    if (SteadyNow() < last + absl::Seconds(1)) return false;
+    last = SteadyNow();
     return job_->CountWaiting() >= missing;
   };
 }
@@ -68,7 +72,7 @@ void RankRecovery::DescribeGoingOn(TrainingRun* run) {
 
 absl::StatusOr<bool> RankRecovery::Regroup() {
   makes_room_ = false;
-  MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, job_->Regroup(KeptIteration(), Rules()));
+  MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, job_->Regroup(KeptParts(), Rules()));
   if (goes_on) sizes_->data = job_->plan()->data_size;
   return goes_on;
 }

@@ -7,10 +7,11 @@
 #include <functional>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/comm/launch/launch_env.h"
 #include "megatron/comm/launch/regroup.h"
 #include "megatron/train/failure/failure.h"
@@ -48,7 +49,7 @@ class RankRecovery {
   // The rank has left its world only to let others in.
   void set_makes_room(bool makes_room) { makes_room_ = makes_room; }
   bool makes_room() const { return makes_room_; }
-  void LeaveWorld() { left_at_ = absl::Now(); }
+  void LeaveWorld() { left_at_ = SteadyNow(); }
   // Makes a world of the processes that go on. Returns whether this one does.
   absl::StatusOr<bool> Regroup();
   // Returns TrainingRun::others_come of the first rank.
@@ -59,8 +60,8 @@ class RankRecovery {
   KeptRank& kept() { return kept_; }
 
  private:
-  // The iteration of the kept state if it is that of this process's rank; else -1.
-  int64_t KeptIteration() const;
+  // What is kept, if it is of this process's rank.
+  std::vector<KeptPart> KeptParts() const;
   RegroupRules Rules() const;
 
   const RanksOptions& ranks_;

@@ -1,6 +1,7 @@
 #include "megatron/comm/launch/regroup.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "absl/types/span.h"
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 
 namespace megatron {
 namespace {
@@ -25,16 +27,43 @@ constexpr absl::Duration kGlance = absl::Milliseconds(250);
 // A value that is there is read at once; one whose writer was lost never comes.
 constexpr absl::Duration kReadTime = absl::Milliseconds(200);
 
+// "0:7/1" is part 0 of 1 after 7 steps; "-" is nothing.
+std::string EncodeKept(const std::vector<KeptPart>& kept) {
+  if (kept.empty()) return "-";
+  return absl::StrJoin(kept, ",", [](std::string* text, const KeptPart& part) {
+    absl::StrAppend(text, part.part, ":", part.iteration, "/", part.parts);
+  });
+}
+
+std::optional<std::vector<KeptPart>> DecodeKept(absl::string_view text) {
+  std::vector<KeptPart> kept;
+  if (text == "-") return kept;
+  for (absl::string_view one : absl::StrSplit(text, ',')) {
+    const std::vector<absl::string_view> numbers = absl::StrSplit(one, absl::ByAnyChar(":/"));
+    KeptPart part;
+    if (numbers.size() != 3 || !absl::SimpleAtoi(numbers[0], &part.part) ||
+        !absl::SimpleAtoi(numbers[1], &part.iteration) ||
+        !absl::SimpleAtoi(numbers[2], &part.parts) || part.part < 0 || part.part >= part.parts ||
+        part.iteration < 0)
+      return std::nullopt;
+    kept.push_back(part);
+  }
+  return kept;
+}
+
 std::string EncodeComer(const Comer& comer) {
-  return absl::StrCat(comer.place, " ", comer.rank, " ", comer.iteration, " ", comer.host);
+  return absl::StrCat(comer.place, " ", comer.rank, " ", EncodeKept(comer.kept), " ", comer.host);
 }
 
 std::optional<Comer> DecodeComer(absl::string_view text) {
   const std::vector<std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 3));
   Comer comer;
   if (parts.size() != 4 || !absl::SimpleAtoi(parts[0], &comer.place) ||
-      !absl::SimpleAtoi(parts[1], &comer.rank) || !absl::SimpleAtoi(parts[2], &comer.iteration))
+      !absl::SimpleAtoi(parts[1], &comer.rank))
     return std::nullopt;
+  std::optional<std::vector<KeptPart>> kept = DecodeKept(parts[2]);
+  if (!kept.has_value()) return std::nullopt;
+  comer.kept = *std::move(kept);
   comer.host = parts[3];
   return comer;
 }
@@ -120,35 +149,46 @@ std::vector<Replica> Take(size_t data_size, size_t positions, Before before) {
   return taken;
 }
 
-// Returns whether for each position a rank has its state after so many steps.
+// Returns whether for each position ranks have all parts of its state after so many steps.
 bool Covers(const std::vector<Replica>& replicas, const std::vector<Comer>& comers,
-            const std::vector<int>& positions, int64_t iteration) {
+            const std::vector<int>& positions, int64_t iteration, int parts) {
   for (size_t position = 0; position < replicas[0].size(); ++position) {
-    if (!absl::c_any_of(replicas, [&](const Replica& replica) {
-          const int comer = replica[position];
-          return positions[comer] == static_cast<int>(position) &&
-                 comers[comer].iteration == iteration;
-        }))
-      return false;
+    std::set<int> found;
+    for (const Replica& replica : replicas) {
+      const int comer = replica[position];
+      if (positions[comer] != static_cast<int>(position)) continue;
+      for (const KeptPart& kept : comers[comer].kept) {
+        if (kept.iteration == iteration && kept.parts == parts) found.insert(kept.part);
+      }
+    }
+    if (static_cast<int>(found.size()) < parts) return false;
   }
   return true;
 }
 
-// Returns the steps after which the replicas can go on from memory; -1: they can't. Ranks differ by
-// a step where some had updated their weights when others found that a rank was lost.
-int64_t IterationInMemory(const std::vector<Replica>& replicas, const std::vector<Comer>& comers,
-                          const std::vector<int>& positions) {
-  std::vector<int64_t> iterations;
+// Finds the steps after which the replicas can go on from memory. Ranks differ by a step where some
+// had updated their weights when others found that a rank was lost. Then the step is made again, if
+// it can be: of the iterations to which all have come the last one counts.
+void FindInMemory(const std::vector<Replica>& replicas, const std::vector<Comer>& comers,
+                  const std::vector<int>& positions, RegroupPlan* plan) {
+  std::set<std::pair<int64_t, int>> there;  // iterations, and the number of parts
+  int64_t all_have_made = std::numeric_limits<int64_t>::max();
   for (const Replica& replica : replicas) {
     for (int comer : replica) {
-      if (comers[comer].iteration >= 0) iterations.push_back(comers[comer].iteration);
+      int64_t newest = -1;
+      for (const KeptPart& kept : comers[comer].kept) {
+        there.emplace(kept.iteration, kept.parts);
+        newest = std::max(newest, kept.iteration);
+      }
+      if (newest >= 0) all_have_made = std::min(all_have_made, newest);
     }
   }
-  absl::c_sort(iterations);
-  for (int64_t iteration : iterations) {
-    if (Covers(replicas, comers, positions, iteration)) return iteration;
+  for (const auto& [iteration, parts] : there) {
+    if (iteration > all_have_made && plan->iteration >= 0) return;
+    if (!Covers(replicas, comers, positions, iteration, parts)) continue;
+    plan->iteration = iteration;
+    plan->parts = parts;
   }
-  return -1;
 }
 
 bool AreAllSpares(const std::vector<Comer>& comers, int processes) {
@@ -180,8 +220,8 @@ int RegroupPlan::RankOf(int comer) const {
 
 std::string EncodeRegroupPlan(const RegroupPlan& plan) {
   std::string text =
-      absl::StrCat(plan.ends ? "end" : "go", " ", plan.iteration, " ", plan.data_size, "\n",
-                   absl::StrReplaceAll(plan.reason, {{"\n", " "}}));
+      absl::StrCat(plan.ends ? "end" : "go", " ", plan.iteration, " ", plan.parts, " ",
+                   plan.data_size, "\n", absl::StrReplaceAll(plan.reason, {{"\n", " "}}));
   for (const RegroupPlan::Rank& rank : plan.ranks)
     absl::StrAppend(&text, "\n", rank.comer, " ", rank.place, " ", rank.host);
   return text;
@@ -192,8 +232,9 @@ absl::StatusOr<RegroupPlan> DecodeRegroupPlan(absl::string_view text) {
   const std::vector<std::string> lines = absl::StrSplit(text, '\n');
   const std::vector<std::string> head = absl::StrSplit(lines[0], ' ');
   RegroupPlan plan;
-  if (lines.size() < 2 || head.size() != 3 || (head[0] != "end" && head[0] != "go") ||
-      !absl::SimpleAtoi(head[1], &plan.iteration) || !absl::SimpleAtoi(head[2], &plan.data_size))
+  if (lines.size() < 2 || head.size() != 4 || (head[0] != "end" && head[0] != "go") ||
+      !absl::SimpleAtoi(head[1], &plan.iteration) || !absl::SimpleAtoi(head[2], &plan.parts) ||
+      !absl::SimpleAtoi(head[3], &plan.data_size) || plan.parts < 1)
     return garbage;
   plan.ends = head[0] == "end";
   plan.reason = lines[1];
@@ -243,7 +284,7 @@ RegroupPlan PlanRegroup(const std::vector<Comer>& comers, const RegroupRules& ru
       Take(static_cast<size_t>(sizes.data), static_cast<size_t>(positions), std::move(before));
   RegroupPlan plan;
   plan.data_size = sizes.data;
-  plan.iteration = IterationInMemory(replicas, comers, had);
+  FindInMemory(replicas, comers, had, &plan);
   if (plan.iteration < 0 && !rules.from_checkpoint) {
     return End(absl::StrCat("no memory has all of the state ", Describe(lost, 0),
                             ", and checkpoint.save is not set"));
@@ -310,14 +351,14 @@ absl::StatusOr<std::vector<Comer>> Regroup::ReadComers(int number) {
 
 absl::StatusOr<std::vector<Comer>> Regroup::AwaitMembers(
     absl::FunctionRef<std::vector<int>()> live) {
-  const absl::Time deadline = absl::Now() + patience_;
+  const absl::Time deadline = SteadyNow() + patience_;
   while (true) {
     MEGATRON_ASSIGN_OR_RETURN(std::vector<Comer> comers, ReadComers(next_));
     const std::vector<int> alive = live();
     const bool all_are_here = absl::c_all_of(alive, [&](int rank) {
       return absl::c_any_of(comers, [&](const Comer& comer) { return comer.rank == rank; });
     });
-    if (all_are_here || absl::Now() >= deadline) return comers;
+    if (all_are_here || SteadyNow() >= deadline) return comers;
     absl::SleepFor(kLook);
   }
 }
@@ -347,7 +388,7 @@ absl::StatusOr<RegroupPlan> Regroup::MeetAsMember(
     return plan;
   }
   ++next_;
-  const absl::Time deadline = absl::Now() + 2 * patience_;
+  const absl::Time deadline = SteadyNow() + 2 * patience_;
   while (true) {
     MEGATRON_ASSIGN_OR_RETURN(std::optional<RegroupPlan> plan, ReadPlan(number, kGlance));
     if (plan.has_value()) return *std::move(plan);
@@ -355,7 +396,7 @@ absl::StatusOr<RegroupPlan> Regroup::MeetAsMember(
     int leader = -1;
     const bool is_lost =
         text.ok() && absl::SimpleAtoi(*text, &leader) && !absl::c_linear_search(live(), leader);
-    if (!is_lost && absl::Now() < deadline) continue;
+    if (!is_lost && SteadyNow() < deadline) continue;
     // It may have written the plan before it was lost.
     MEGATRON_ASSIGN_OR_RETURN(plan, ReadPlan(number, kReadTime));
     if (plan.has_value()) return *std::move(plan);

@@ -9,7 +9,8 @@
 //
 // PlanRegroup is the decision. Ranks that hold the same weights are *copies*; those that hold one
 // whole model between them are a *replica*. A replica that has lost a rank goes on only if another
-// process takes that place.
+// process takes that place. Where copies have shared out their state, each *part* of it is in the
+// memory of one of them or of several.
 #ifndef MEGATRON_COMM_LAUNCH_REGROUP_H_
 #define MEGATRON_COMM_LAUNCH_REGROUP_H_
 
@@ -29,12 +30,19 @@
 
 namespace megatron {
 
+// A part of the state of a process's rank and its copies that is in the process's memory.
+struct KeptPart {
+  int64_t iteration = 0;  // the steps after which it was so
+  int part = 0;
+  int parts = 1;  // those that the state was cut into
+};
+
 // What a process says of itself when it comes.
 struct Comer {
   int place = -1;  // its rank when the job was launched; -1: it was lost before it could say so
   std::string host;
-  int rank = -1;           // in the world before; -1: a spare
-  int64_t iteration = -1;  // the steps after which its memory has the state of its rank; -1: none
+  int rank = -1;  // in the world before; -1: a spare
+  std::vector<KeptPart> kept;
 };
 
 struct RegroupPlan {
@@ -43,6 +51,7 @@ struct RegroupPlan {
   // The steps after which ranks go on from the memory of those that have that state; -1: they go on
   // from a checkpoint.
   int64_t iteration = -1;
+  int parts = 1;  // KeptPart's
   int data_size = 0;
   struct Rank {
     int comer = 0;  // which of those that came, from 1

@@ -34,9 +34,22 @@ RegroupRules Rules(int tensor, int pipeline, int data) {
 std::vector<Comer> All(int ranks, const std::set<int>& without, int64_t iteration) {
   std::vector<Comer> comers;
   for (int rank = 0; rank < ranks; ++rank) {
-    if (without.count(rank) == 0) comers.push_back({rank, "host", rank, iteration});
+    if (without.count(rank) != 0) continue;
+    comers.push_back({rank, "host", rank, {}});
+    if (iteration >= 0) comers.back().kept = {{iteration}};
   }
   return comers;
+}
+
+// What a rank has of states that are shared out over so many: its own shard and that of the rank
+// before it, after these steps.
+std::vector<KeptPart> Shards(int rank, int ranks, std::vector<int64_t> iterations) {
+  std::vector<KeptPart> kept;
+  for (const int64_t iteration : iterations) {
+    kept.push_back({iteration, rank, ranks});
+    kept.push_back({iteration, (rank + ranks - 1) % ranks, ranks});
+  }
+  return kept;
 }
 
 std::vector<int> Places(const RegroupPlan& plan) {
@@ -77,16 +90,49 @@ TEST(PlanRegroup, ARankMayTakeAnotherPlace) {
 
 TEST(PlanRegroup, AStepThatOnlySomeHaveMadeIsMadeAgain) {
   std::vector<Comer> comers = All(4, {1}, 7);
-  comers[2].iteration = 8;
+  comers[2].kept = {{8}};
   EXPECT_EQ(PlanRegroup(comers, Rules(1, 1, 4)).iteration, 7);
-  comers[0].iteration = comers[1].iteration = 8;
+  comers[0].kept = comers[1].kept = {{8}};
   EXPECT_EQ(PlanRegroup(comers, Rules(1, 1, 4)).iteration, 8);
+}
+
+// Ranks have the last two generations of their shards and of those of the ranks before them.
+TEST(PlanRegroup, ShardsOfLostRanksAreInTheMemoryOfOthers) {
+  std::vector<Comer> comers = All(4, {1}, -1);
+  for (Comer& comer : comers) comer.kept = Shards(comer.rank, 4, {6, 7});
+  RegroupPlan plan = PlanRegroup(comers, Rules(1, 1, 4));
+  EXPECT_EQ(plan.iteration, 7);
+  EXPECT_EQ(plan.parts, 4);
+  EXPECT_EQ(plan.data_size, 3);
+  // One had not got the newest copies yet.
+  comers[1].kept = Shards(2, 4, {6});
+  EXPECT_EQ(PlanRegroup(comers, Rules(1, 1, 4)).iteration, 6);
+  // One has begun the next step, and has sent its copies already.
+  for (Comer& comer : comers) comer.kept = Shards(comer.rank, 4, {6, 7});
+  comers[0].kept = Shards(0, 4, {7, 8});
+  EXPECT_EQ(PlanRegroup(comers, Rules(1, 1, 4)).iteration, 7);
+  // The rank that had the copy is lost, too.
+  comers.erase(comers.begin() + 1);
+  EXPECT_TRUE(PlanRegroup(comers, Rules(1, 1, 4)).ends);
+}
+
+// One rank was lost while the others took over the state from those that were before.
+TEST(PlanRegroup, PartsOfAnotherNumberOfRanksAreNotMixed) {
+  std::vector<Comer> comers = All(3, {}, -1);
+  comers[0].kept = Shards(0, 4, {7});
+  comers[1].kept = Shards(1, 4, {7});
+  comers[2].kept = Shards(2, 3, {7});
+  EXPECT_TRUE(PlanRegroup(comers, Rules(1, 1, 3)).ends);
+  comers[2].kept = Shards(3, 4, {7});
+  const RegroupPlan plan = PlanRegroup(comers, Rules(1, 1, 3));
+  EXPECT_EQ(plan.iteration, 7);
+  EXPECT_EQ(plan.parts, 4);
 }
 
 TEST(PlanRegroup, StateThatNoMemoryHasComesFromACheckpoint) {
   // One half of the model is after 7 steps, the other after 8 of them.
   std::vector<Comer> comers = All(4, {}, 7);
-  comers[1].iteration = comers[3].iteration = 8;
+  comers[1].kept = comers[3].kept = {{8}};
   RegroupRules rules = Rules(2, 1, 2);
   EXPECT_TRUE(PlanRegroup(comers, rules).ends);
   rules.from_checkpoint = true;
@@ -96,18 +142,18 @@ TEST(PlanRegroup, StateThatNoMemoryHasComesFromACheckpoint) {
 
 TEST(PlanRegroup, ProcessesThatHaveComeGetPlaces) {
   std::vector<Comer> comers = All(4, {1}, 7);
-  comers.push_back({1, "host", -1, -1});
+  comers.push_back({1, "host", -1, {}});
   const RegroupPlan plan = PlanRegroup(comers, Rules(1, 1, 4));
   EXPECT_THAT(Places(plan), ElementsAre(0, 2, 3, 1));
   EXPECT_EQ(plan.reason, "without rank 1, with 1 process that has come");
   // One that was lost and started again before it had a place comes a second time.
-  comers.push_back({1, "host", -1, -1});
+  comers.push_back({1, "host", -1, {}});
   const RegroupPlan again = PlanRegroup(comers, Rules(1, 1, 4));
   EXPECT_EQ(again.data_size, 4);
   EXPECT_EQ(again.RankOf(4), -1);
   EXPECT_EQ(again.RankOf(5), 3);
   // More processes than the run was launched with stay spares.
-  comers.push_back({4, "host", -1, -1});
+  comers.push_back({4, "host", -1, {}});
   EXPECT_EQ(PlanRegroup(comers, Rules(1, 1, 4)).data_size, 4);
 }
 
@@ -138,8 +184,9 @@ TEST(RegroupPlan, IsReadAsItIsWritten) {
   const auto read = DecodeRegroupPlan(EncodeRegroupPlan(plan));
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(EncodeRegroupPlan(*read), EncodeRegroupPlan(plan));
-  for (const char* garbage : {"", "go", "go 1 2", "go 1 2\n", "go 1 0\nx\n1 1 h", "go x 2\nx",
-                              "end -1 0\nx\n1 1 h", "go 1 2\nx\n1 1 h\n2 h"})
+  for (const char* garbage :
+       {"", "go", "go 1 1 2", "go 1 1 2\n", "go 1 1 0\nx\n1 1 h", "go x 1 2\nx", "go 1 0 2\nx",
+        "end -1 1 0\nx\n1 1 h", "go 1 1 2\nx\n1 1 h\n2 h"})
     EXPECT_FALSE(DecodeRegroupPlan(garbage).ok()) << garbage;
 }
 
@@ -160,7 +207,7 @@ TEST_F(RegroupTest, MembersAgreeAndASpareJoins) {
   threads.emplace_back([&] {
     Regroup regroup(&store_, absl::Seconds(20));
     EXPECT_TRUE(*regroup.IsOpen());
-    plans[1] = *regroup.MeetAsSpare({1, "b", -1, -1}, 4, [] { return false; });
+    plans[1] = *regroup.MeetAsSpare({1, "b", -1, {}}, 4, [] { return false; });
     comers[1] = regroup.comer();
   });
   Regroup looker(&store_, absl::Seconds(20));
@@ -169,7 +216,7 @@ TEST_F(RegroupTest, MembersAgreeAndASpareJoins) {
     threads.emplace_back([&, rank] {
       Regroup regroup(&store_, absl::Seconds(20));
       plans[rank] = *regroup.MeetAsMember(
-          {rank, "a", rank, 5},
+          {rank, "a", rank, {{5}}},
           [] {
             return std::vector<int>{0, 2, 3};
           },
@@ -194,14 +241,14 @@ TEST_F(RegroupTest, MembersThatAreSilentAreLeftOutAndComeLater) {
   std::thread other([&] {
     while (*store_.Add("regroup/1/members", 0) == 0) absl::SleepFor(absl::Milliseconds(1));
     plan = *second.MeetAsMember(
-        {1, "a", 1, 5},
+        {1, "a", 1, {{5}}},
         [] {
           return std::vector<int>{0, 1, 2};
         },
         [&](const std::vector<Comer>& all) { return Decide(all); });
   });
   const RegroupPlan mine = *first.MeetAsMember(
-      {0, "a", 0, 5},
+      {0, "a", 0, {{5}}},
       [] {
         return std::vector<int>{0, 1, 2};
       },
@@ -212,11 +259,11 @@ TEST_F(RegroupTest, MembersThatAreSilentAreLeftOutAndComeLater) {
   // Rank 2 was stopped, and wakes up.
   Regroup late(&store_, absl::Seconds(3));
   const RegroupPlan old = *late.MeetAsMember(
-      {2, "a", 2, 5}, [] { return std::vector<int>(); },
+      {2, "a", 2, {{5}}}, [] { return std::vector<int>(); },
       [&](const std::vector<Comer>& all) { return Decide(all); });
   EXPECT_EQ(old.RankOf(late.comer()), -1);
   EXPECT_TRUE(first.End("the run has ended").ok());
-  const RegroupPlan end = *late.MeetAsSpare({2, "a", -1, -1}, 3, [] { return false; });
+  const RegroupPlan end = *late.MeetAsSpare({2, "a", -1, {}}, 3, [] { return false; });
   EXPECT_TRUE(end.ends);
   EXPECT_EQ(end.reason, "the run has ended");
 }
@@ -227,7 +274,7 @@ TEST_F(RegroupTest, ASpareThatLeavesIsNotWaitedFor) {
   Regroup spare(&store_, absl::Seconds(20));
   bool stop = false;
   const auto left =
-      spare.MeetAsSpare({2, "a", -1, -1}, 3, [&] { return std::exchange(stop, true); });
+      spare.MeetAsSpare({2, "a", -1, {}}, 3, [&] { return std::exchange(stop, true); });
   EXPECT_TRUE(absl::IsCancelled(left.status())) << left.status();
   rules_.sizes.data = 2;
   rules_.most_data_size = 3;
@@ -237,7 +284,7 @@ TEST_F(RegroupTest, ASpareThatLeavesIsNotWaitedFor) {
     threads.emplace_back([&, rank] {
       Regroup regroup(&store_, absl::Seconds(20));
       plans[rank] = *regroup.MeetAsMember(
-          {rank, "a", rank, 5},
+          {rank, "a", rank, {{5}}},
           [] {
             return std::vector<int>{0, 1};
           },
@@ -256,7 +303,7 @@ TEST_F(RegroupTest, SparesEndWhenThereIsNoMemberLeft) {
     threads.emplace_back([&, place] {
       Regroup regroup(&store_, absl::Seconds(20));
       EXPECT_TRUE(*regroup.IsOpen());
-      const auto plan = regroup.MeetAsSpare({place, "a", -1, -1}, 2, [] { return false; });
+      const auto plan = regroup.MeetAsSpare({place, "a", -1, {}}, 2, [] { return false; });
       EXPECT_TRUE(absl::IsUnavailable(plan.status())) << plan.status();
       EXPECT_THAT(plan.status().message(), HasSubstr("the last ranks of the run were lost"));
     });
@@ -267,17 +314,17 @@ TEST_F(RegroupTest, SparesEndWhenThereIsNoMemberLeft) {
 TEST_F(RegroupTest, MembersMeetAgainWhenTheirLeaderIsLost) {
   // What a leader leaves that is lost before it has decided.
   ASSERT_TRUE(store_.Add("regroup/1/comers", 1).ok());
-  ASSERT_TRUE(store_.Set("regroup/1/comer/1", "0 0 5 a").ok());
+  ASSERT_TRUE(store_.Set("regroup/1/comer/1", "0 0 0:5/1 a").ok());
   ASSERT_TRUE(store_.Add("regroup/1/members", 1).ok());
   ASSERT_TRUE(store_.Set("regroup/1/leader", "0").ok());
   Regroup regroup(&store_, absl::Seconds(20));
   const auto live = [] { return std::vector<int>{1}; };
   const auto decide = [&](const std::vector<Comer>& all) { return Decide(all); };
-  const auto lost = regroup.MeetAsMember({1, "a", 1, 5}, live, decide);
+  const auto lost = regroup.MeetAsMember({1, "a", 1, {{5}}}, live, decide);
   EXPECT_TRUE(absl::IsAborted(lost.status())) << lost.status();
   EXPECT_THAT(lost.status().message(), HasSubstr("rank 0 was lost"));
   rules_.sizes.data = 2;
-  const auto plan = regroup.MeetAsMember({1, "a", 1, 5}, live, decide);
+  const auto plan = regroup.MeetAsMember({1, "a", 1, {{5}}}, live, decide);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_TRUE(regroup.leads());
   EXPECT_EQ(regroup.number(), 2);

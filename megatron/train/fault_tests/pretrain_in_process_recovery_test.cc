@@ -9,6 +9,7 @@
 #include <map>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -48,6 +49,12 @@ class PretrainInProcessRecoveryTest : public PretrainProgramTest {
   }
   static Arguments Replacements(int count) {
     return {absl::StrCat("--set=parallel.rank_replacements=", count)};
+  }
+
+  static Arguments WithShardCopies(const std::string& strategy) {
+    return {"--set=parallel.use_distributed_optimizer=true",
+            absl::StrCat("--set=parallel.data_parallel_sharding_strategy=", strategy),
+            "--set=parallel.shard_copies=1"};
   }
 
   // The losses of all steps of a run, by iteration. A step that is there twice fails.
@@ -186,6 +193,57 @@ TEST_F(PretrainInProcessRecoveryTest, RanksTakeOtherPlaces) {
   ExpectSameCurve("whole", "recovered", 60);
 }
 
+// The shard of a rank that is lost is in the memory of the rank behind it.
+TEST_F(PretrainInProcessRecoveryTest, ShardedStatesComeFromTheMemoryOfRanks) {
+  for (const auto& [strategy, ranks] :
+       {std::make_pair("optim", std::vector<int>{0}),
+        std::make_pair("optim_grads", std::vector<int>{3}),
+        std::make_pair("optim_grads_params", std::vector<int>{0, 2})}) {
+    SCOPED_TRACE(strategy);
+    const Arguments args = Joined(Joined(Base(4, 60), Replacements(0)), WithShardCopies(strategy));
+    ASSERT_EQ(Run(Joined({SaveTo("whole")}, args)).exit_code, kExitDone);
+    const Outcome outcome = RunAndKill(args, ranks);
+    ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("from the memory of ranks"));
+    EXPECT_THAT(outcome.output, Not(HasSubstr("continuing from")));
+    ExpectSameCurve("whole", "recovered", 60);
+    for (const char* run : {"whole", "recovered"})
+      ASSERT_TRUE(PosixFileSystem().RemoveTree(Path(run)).ok());
+  }
+}
+
+// A rank that has come gets a shard, and its copy goes to others, so that more may be lost.
+TEST_F(PretrainInProcessRecoveryTest, ShardsHaveCopiesAgainAfterALoss) {
+  const Arguments args = Joined(
+      Base(4, 400), Joined(WithShardCopies("optim_grads"), {"--set=train.eval_interval=50"}));
+  ASSERT_EQ(Run(Joined({SaveTo("whole")}, args)).exit_code, kExitDone);
+  const std::string log = Path("log.txt");
+  const pid_t pid = Start(Joined({SaveTo("recovered")}, args), log);
+  WaitFor("first step done", log);
+  WaitForSteps("recovered", 5, log);
+  Signal(pid, 2, SIGKILL);
+  WaitFor("with 1 process that has come: 4 ranks", log);
+  Signal(pid, 1, SIGKILL);
+  const Outcome outcome = FinishProgram(pid, log);
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  EXPECT_GE(CountOf(outcome.output, "from the memory of ranks"), 3) << outcome.output;
+  EXPECT_THAT(outcome.output, Not(HasSubstr("from a checkpoint")));
+  ExpectSameCurve("whole", "recovered", 400);
+}
+
+// Steps after the newest copies are made again.
+TEST_F(PretrainInProcessRecoveryTest, CopiesMayBeSomeStepsOld) {
+  const Arguments args =
+      Joined(Joined(Base(4, 60), Replacements(0)),
+             Joined(WithShardCopies("optim"),
+                    {"--set=parallel.shard_copy_interval=7", "--set=train.eval_interval=4"}));
+  ASSERT_EQ(Run(Joined({SaveTo("whole")}, args)).exit_code, kExitDone);
+  const Outcome outcome = RunAndKill(args, {1});
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("from the memory of ranks"));
+  ExpectSameCurve("whole", "recovered", 60);
+}
+
 // No memory has the shard of a rank that was lost.
 TEST_F(PretrainInProcessRecoveryTest, ShardedStatesComeFromACheckpoint) {
   const Arguments args =
@@ -227,26 +285,30 @@ TEST_F(PretrainInProcessRecoveryTest, WhatCannotGoOnEndsAndIsStartedAgain) {
 
 // In each phase of a step the rank that is killed has sent what it has to, or has not.
 TEST_F(PretrainInProcessRecoveryTest, AKillInEachPhaseLosesNoStep) {
-  const Arguments args =
-      Joined(Joined(Base(3, 12), Replacements(0)),
-             {"--set=checkpoint.save_interval=4", "--set=train.eval_interval=4"});
-  ASSERT_EQ(Run(Joined({SaveTo("whole")}, args)).exit_code, kExitDone);
-  Arguments command = Command(Joined({SaveTo("recovered")}, args));
-  command[0] = ProgramPath("megatron/train/fault_tests/pretrain_gpt_with_faults");
-  const std::string log = Path("log.txt");
-  for (const char* phase :
-       {"data", "forward", "backward", "reduce", "save", "update", "evaluate"}) {
-    for (const int rank : {0, 2}) {
-      SCOPED_TRACE(absl::StrCat(phase, " of rank ", rank));
-      const pid_t pid = StartProgram(
-          command, log, {{"MEGATRON_TEST_FAULT", absl::StrCat("kill ", phase, " ", rank, " 1")}});
-      const Outcome outcome = FinishProgram(pid, log);
-      ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
-      EXPECT_THAT(outcome.output, HasSubstr("the fault begins"));
-      EXPECT_THAT(outcome.output, HasSubstr(absl::StrCat("without rank ", rank, ": 2 ranks")));
-      ExpectSameCurve("whole", "recovered", 12);
-      ASSERT_TRUE(PosixFileSystem().RemoveTree(Path("recovered")).ok());
+  for (const Arguments& sharding : {Arguments(), WithShardCopies("optim")}) {
+    const Arguments args = Joined(
+        Joined(Base(3, 12), Replacements(0)),
+        Joined(sharding, {"--set=checkpoint.save_interval=4", "--set=train.eval_interval=4"}));
+    ASSERT_EQ(Run(Joined({SaveTo("whole")}, args)).exit_code, kExitDone);
+    Arguments command = Command(Joined({SaveTo("recovered")}, args));
+    command[0] = ProgramPath("megatron/train/fault_tests/pretrain_gpt_with_faults");
+    const std::string log = Path("log.txt");
+    for (const char* phase :
+         {"data", "forward", "backward", "reduce", "save", "update", "evaluate"}) {
+      for (const int rank : {0, 2}) {
+        SCOPED_TRACE(absl::StrCat(phase, " of rank ", rank, sharding.empty() ? "" : ", sharded"));
+        const pid_t pid = StartProgram(
+            command, log, {{"MEGATRON_TEST_FAULT", absl::StrCat("kill ", phase, " ", rank, " 1")}});
+        const Outcome outcome = FinishProgram(pid, log);
+        ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+        EXPECT_THAT(outcome.output, HasSubstr("the fault begins"));
+        EXPECT_THAT(outcome.output, HasSubstr(absl::StrCat("without rank ", rank, ": 2 ranks")));
+        EXPECT_THAT(outcome.output, HasSubstr("from the memory of ranks"));
+        ExpectSameCurve("whole", "recovered", 12);
+        ASSERT_TRUE(PosixFileSystem().RemoveTree(Path("recovered")).ok());
+      }
     }
+    ASSERT_TRUE(PosixFileSystem().RemoveTree(Path("whole")).ok());
   }
 }
 
@@ -278,31 +340,37 @@ TEST_F(PretrainInProcessRecoveryTest, KillsAtRandomMomentsLoseNoStep) {
 
 // Prints the time from a kill to the next step, beside docs/recovery.md's other rows.
 TEST_F(PretrainInProcessRecoveryTest, DISABLED_RecoveryTimes) {
-  const Arguments args =
-      Joined(Base(8, 2000), {"--set=model.num_layers=4", "--set=model.hidden_size=128"});
-  const std::string log = Path("log.txt");
-  std::vector<double> seconds;
-  for (int i = 0; i < 5; ++i) {
-    const pid_t pid = Start(Joined({SaveTo("recovered")}, args), log);
-    WaitFor("first step done", log);
-    WaitForSteps("recovered", 20, log);
-    const size_t before = Losses("recovered").size();
-    Signal(pid, 3, SIGKILL);
-    const absl::Time killed = absl::Now();
-    WaitFor("training goes on after", log);
-    const std::string file = Path("recovered/metrics.jsonl");
-    const int begin = CountOf(ReadTextFile(file), "\"lm loss\"");
-    while (CountOf(ReadTextFile(file), "\"lm loss\"") <= begin)
-      absl::SleepFor(absl::Milliseconds(2));
-    seconds.push_back(absl::ToDoubleSeconds(absl::Now() - killed));
-    EXPECT_GT(Losses("recovered").size(), before);
-    kill(pid, SIGTERM);
-    FinishProgram(pid, log);
-    ASSERT_TRUE(PosixFileSystem().RemoveTree(Path("recovered")).ok());
+  for (const Arguments& sharding : {Arguments(), WithShardCopies("optim")}) {
+    const Arguments args =
+        Joined(Joined(Base(8, 2000), {"--set=model.num_layers=4", "--set=model.hidden_size=128"}),
+               sharding);
+    const std::string log = Path("log.txt");
+    std::vector<double> seconds;
+    for (int i = 0; i < 5; ++i) {
+      const pid_t pid = Start(Joined({SaveTo("recovered")}, args), log);
+      WaitFor("first step done", log);
+      WaitForSteps("recovered", 20, log);
+      const size_t before = Losses("recovered").size();
+      Signal(pid, 3, SIGKILL);
+      const absl::Time killed = absl::Now();
+      WaitFor("training goes on after", log);
+      const std::string file = Path("recovered/metrics.jsonl");
+      const int begin = CountOf(ReadTextFile(file), "\"lm loss\"");
+      while (CountOf(ReadTextFile(file), "\"lm loss\"") <= begin)
+        absl::SleepFor(absl::Milliseconds(2));
+      seconds.push_back(absl::ToDoubleSeconds(absl::Now() - killed));
+      EXPECT_GT(Losses("recovered").size(), before);
+      kill(pid, SIGTERM);
+      FinishProgram(pid, log);
+      ASSERT_TRUE(PosixFileSystem().RemoveTree(Path("recovered")).ok());
+    }
+    std::sort(seconds.begin(), seconds.end());
+    for (const double time : seconds) {
+      std::printf("%s: from the kill to the next step: %.2f s\n",
+                  sharding.empty() ? "whole states" : "shard_copies", time);
+    }
+    EXPECT_LT(seconds.back(), 5);
   }
-  std::sort(seconds.begin(), seconds.end());
-  for (const double time : seconds) std::printf("from the kill to the next step: %.2f s\n", time);
-  EXPECT_LT(seconds.back(), 5);
 }
 
 }  // namespace

@@ -93,8 +93,8 @@ absl::StatusOr<std::unique_ptr<RankJob>> RankJob::Join(const LaunchEnvironment& 
   return job;
 }
 
-Comer RankJob::Self(int rank, int64_t iteration) const {
-  return {launched_.rank, std::string(HostName()), rank, iteration};
+Comer RankJob::Self(int rank, const std::vector<KeptPart>& kept) const {
+  return {launched_.rank, std::string(HostName()), rank, kept};
 }
 
 absl::Status RankJob::MakeWorld(RegroupPlan plan) {
@@ -117,7 +117,7 @@ absl::Status RankJob::MakeWorld(RegroupPlan plan) {
 absl::StatusOr<bool> RankJob::JoinAsSpare() {
   while (true) {
     absl::StatusOr<RegroupPlan> plan =
-        regroup_->MeetAsSpare(Self(-1, -1), launched_.world_size, [] { return StopSignal() != 0; });
+        regroup_->MeetAsSpare(Self(-1, {}), launched_.world_size, [] { return StopSignal() != 0; });
     if (absl::IsCancelled(plan.status())) return false;
     MEGATRON_RETURN_IF_ERROR(WithExitCode(plan.status(), kExitPeerLost));
     if (plan->ends) return false;
@@ -125,12 +125,13 @@ absl::StatusOr<bool> RankJob::JoinAsSpare() {
   }
 }
 
-absl::StatusOr<bool> RankJob::Regroup(int64_t iteration, const RegroupRules& rules) {
+absl::StatusOr<bool> RankJob::Regroup(const std::vector<KeptPart>& kept,
+                                      const RegroupRules& rules) {
   reached_ = false;
   absl::Status last;
   for (int tries = 0; tries < kMostTries; ++tries) {
     absl::StatusOr<RegroupPlan> plan = regroup_->MeetAsMember(
-        Self(launch_.rank, iteration), [this] { return job_->world().LiveRanks(); },
+        Self(launch_.rank, kept), [this] { return job_->world().LiveRanks(); },
         [&](const std::vector<Comer>& comers) { return PlanRegroup(comers, rules); });
     last = plan.status();
     if (absl::IsAborted(last)) continue;

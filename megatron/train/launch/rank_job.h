@@ -4,7 +4,7 @@
 //
 //   auto job = RankJob::Join(launch, options);
 //   while (Train(job->world(), job->launch()) has lost other ranks) {
-//     MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, job->Regroup(iteration, rules));
+//     MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, job->Regroup(kept, rules));
 //     if (!goes_on) break;
 //   }
 #ifndef MEGATRON_TRAIN_LAUNCH_RANK_JOB_H_
@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -40,9 +41,9 @@ class RankJob {
   // What ranks agreed on when they made the world; null: it is that of the launch.
   const RegroupPlan* plan() const { return plan_ ? &*plan_ : nullptr; }
 
-  // Meets the other processes of the job, and makes a world of those that go on. `iteration` is that
-  // of Comer. False: they ended without this process. Errors carry an exit code.
-  absl::StatusOr<bool> Regroup(int64_t iteration, const RegroupRules& rules);
+  // Meets the other processes of the job, and makes a world of those that go on. `kept` is that of
+  // Comer. False: they ended without this process. Errors carry an exit code.
+  absl::StatusOr<bool> Regroup(const std::vector<KeptPart>& kept, const RegroupRules& rules);
   // Whether this process is the one that tells the error of the last Regroup.
   bool tells() const { return regroup_->leads() || !reached_; }
   // Returns the number of processes that wait to be taken in.
@@ -54,7 +55,7 @@ class RankJob {
   RankJob(const LaunchEnvironment& launch, const RanksOptions& options)
       : launched_(launch), options_(options), launch_(launch) {}
 
-  Comer Self(int rank, int64_t iteration) const;
+  Comer Self(int rank, const std::vector<KeptPart>& kept) const;
   absl::StatusOr<bool> JoinAsSpare();
   absl::Status MakeWorld(RegroupPlan plan);
 

@@ -60,8 +60,8 @@ struct PretrainRun {
   std::vector<std::string> layout;  // with train.auto_layout: lines on what was chosen, and why
   std::unique_ptr<Tokenizer> tokenizer;
   StartingPoint start;
-  // Set where the run goes on from the memory of its ranks, and not from `start`: the iteration.
-  std::optional<int64_t> iteration_in_memory;
+  // Set where the run goes on from the memory of its ranks, and not from `start`.
+  std::optional<StateInMemory> state_in_memory;
   KeptRank* kept = nullptr;  // this process's part of it, which the rank takes over
   int threads_per_rank = 1;
   // This process's rank on its machine; unset when ranks are threads.

@@ -1,46 +1,33 @@
 #include "megatron/train/trainer/kept_state.h"
 
 #include <cstring>
+#include <string>
 #include <type_traits>
 
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/models/model_stage.h"
+#include "megatron/optim/packed_states.h"
 
 namespace megatron {
 namespace {
 
-// QK-clip changes weights after their update, when other ranks may be lost.
+// QK-clip changes weights after their update, when other ranks may be lost. So does a rule that
+// sends something in the middle of an update.
 bool CanBeKept(Trainer& trainer) {
   const TrainerOptions& options = trainer.options();
   const ParameterBuffersOptions& buffers = trainer.buffers().options();
-  return buffers.device.type == DeviceType::kCpu && buffers.sharding == DataSharding::kNone &&
-         !trainer.buffers().has_files() && trainer.outer_optimizer() == nullptr &&
-         trainer.data_parallel().compressor() == nullptr &&
-         !trainer.optimizer().rule().averages_over_ranks() &&
-         options.model.transformer.moe.num_experts == 0 && !options.qk_clip.enabled &&
+  const UpdateRule& rule = trainer.optimizer().rule();
+  const bool has_copies =
+      buffers.sharding == DataSharding::kNone || trainer.shard_copies() != nullptr;
+  return buffers.device.type == DeviceType::kCpu && has_copies && !trainer.buffers().has_files() &&
+         trainer.outer_optimizer() == nullptr && trainer.data_parallel().compressor() == nullptr &&
+         !rule.averages_over_ranks() && options.model.transformer.moe.num_experts == 0 &&
+         (!options.qk_clip.enabled || trainer.shard_copies() != nullptr) &&
+         (rule.unit() == ShardUnit::kElement || trainer.groups().tensor.size() == 1 ||
+          trainer.shard_copies() != nullptr) &&
          trainer.stage().float8_history().empty();
-}
-
-// Returns the master weights and optimizer states, in the same order on all copies.
-std::vector<Tensor> StatesOf(Trainer& trainer) {
-  std::vector<Tensor> tensors;
-  for (const ParameterState& state : trainer.buffers().States()) {
-    if (!state.master.empty()) tensors.push_back(state.master);
-    for (const Tensor& tensor : state.states) {
-      if (!tensor.empty()) tensors.push_back(tensor);
-    }
-  }
-  return tensors;
-}
-
-std::vector<float> NumbersOf(Trainer& trainer) {
-  std::vector<float> numbers;
-  for (size_t i = 0; i < trainer.buffers().parameters().size(); ++i) {
-    for (float number : trainer.optimizer().NumbersOf(i)) numbers.push_back(number);
-  }
-  return numbers;
 }
 
 void SetNumbers(const std::vector<float>& numbers, Trainer* trainer) {
@@ -50,64 +37,100 @@ void SetNumbers(const std::vector<float>& numbers, Trainer* trainer) {
   }
 }
 
+// The shards of one iteration that a rank has, by number; null: it has not.
+std::vector<KeptShard*> ShardsOf(KeptState* mine, const StateInMemory& state,
+                                 const ProcessGroups& groups) {
+  std::vector<KeptShard*> shards(static_cast<size_t>(state.shards), nullptr);
+  if (mine == nullptr || mine->sharing.count != state.shards ||
+      mine->tensor_rank != groups.tensor.rank() || mine->pipeline_rank != groups.pipeline.rank())
+    return shards;
+  for (KeptShard& shard : mine->shards) {
+    if (shard.common.progress.iteration == state.iteration) shards[shard.shard] = &shard;
+  }
+  return shards;
+}
+
+template <typename T>
+Tensor Bytes(T* values, size_t count) {
+  return Tensor(values, DType::kUInt8, {static_cast<int64_t>(count * sizeof(T))});
+}
+
 }  // namespace
 
 std::optional<KeptState> KeepState(Trainer& trainer, int64_t evaluated_iteration) {
   if (!CanBeKept(trainer)) return std::nullopt;
+  const ParameterBuffers& buffers = trainer.buffers();
   KeptState kept;
   kept.tensor_rank = trainer.groups().tensor.rank();
   kept.pipeline_rank = trainer.groups().pipeline.rank();
-  kept.common = {trainer.progress(), trainer.scheduler().state(), trainer.scaler().state(),
-                 trainer.optimizer().applied_steps(), evaluated_iteration};
-  for (const Tensor& tensor : StatesOf(trainer)) {
-    CHECK(tensor.is_contiguous());
-    kept.tensors.emplace_back(static_cast<const char*>(tensor.raw()),
-                              static_cast<size_t>(tensor.bytes()));
+  if (trainer.shard_copies() != nullptr) {
+    kept.sharing = StateShards::Of(buffers.options());
+    kept.shards = trainer.shard_copies()->Keep();
+    return kept;
   }
-  kept.numbers = NumbersOf(trainer);
+  const PackedStates all(trainer.stage().parameters(), buffers, DataRank(), /*by_parts=*/false);
+  KeptShard state;
+  state.common = trainer.common_state(evaluated_iteration);
+  state.numbers = trainer.UpdateNumbers();
+  state.bytes.resize(static_cast<size_t>(all.bytes()));
+  all.Pack(buffers, state.bytes.data());
+  kept.shards.push_back(std::move(state));
   return kept;
 }
 
-absl::StatusOr<int64_t> RestoreKeptState(const KeptState* mine, int64_t iteration,
+absl::StatusOr<int64_t> RestoreKeptState(KeptState* mine, const StateInMemory& state,
                                          Trainer* trainer) {
-  static_assert(std::is_trivially_copyable_v<KeptState::Common>);
+  static_assert(std::is_trivially_copyable_v<CommonState>);
   const ProcessGroups& groups = trainer->groups();
   const ProcessGroup& copies = groups.data_context;
   const Stream& stream = trainer->stream();
-  const bool has_state = mine != nullptr && mine->iteration() == iteration &&
-                         mine->tensor_rank == groups.tensor.rank() &&
-                         mine->pipeline_rank == groups.pipeline.rank();
-  // The first copy that has the state sends it, unless all have it.
-  int32_t facts[] = {has_state ? copies.rank() : copies.size(), has_state ? 1 : 0};
-  copies.AllReduce(Tensor(facts, DType::kInt32, {2}), ReduceOp::kMin, stream);
-  if (!copies.status().ok()) return copies.status();
-  const int source = facts[0];
-  if (source == copies.size()) return absl::InternalError("no rank has kept the state");
-  const bool all_have_it = facts[1] != 0;
-
-  const std::vector<Tensor> tensors = StatesOf(*trainer);
-  KeptState::Common common;
-  std::vector<float> numbers(NumbersOf(*trainer).size());
-  if (has_state) {
-    CHECK_EQ(mine->tensors.size(), tensors.size());
-    CHECK_EQ(mine->numbers.size(), numbers.size());
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      CHECK_EQ(static_cast<size_t>(tensors[i].bytes()), mine->tensors[i].size());
-      std::memcpy(tensors[i].raw(), mine->tensors[i].data(), mine->tensors[i].size());
-    }
-    common = mine->common;
-    numbers = mine->numbers;
+  const std::vector<KeptShard*> shards = ShardsOf(mine, state, groups);
+  const size_t count = shards.size();
+  // The first rank that has a shard sends it, unless all have it; and all learn how it was cut.
+  std::vector<int32_t> senders(count), all_have(count);
+  int32_t cut[] = {0, 0};
+  for (size_t i = 0; i < count; ++i) {
+    senders[i] = shards[i] != nullptr ? copies.rank() : copies.size();
+    all_have[i] = shards[i] != nullptr ? 1 : 0;
+    if (shards[i] == nullptr) continue;
+    cut[0] = mine->sharing.parts;
+    cut[1] = mine->sharing.by_parts ? 1 : 0;
   }
-  if (!all_have_it) {
-    for (const Tensor& tensor : tensors) copies.Broadcast(tensor, source, stream);
-    copies.Broadcast(Tensor(&common, DType::kUInt8, {static_cast<int64_t>(sizeof(common))}), source,
-                     stream);
-    if (!numbers.empty()) {
-      copies.Broadcast(
-          Tensor(numbers.data(), DType::kFloat32, {static_cast<int64_t>(numbers.size())}), source,
-          stream);
+  const Shape numbers_of_all = {static_cast<int64_t>(count)};
+  copies.AllReduce(Tensor(senders.data(), DType::kInt32, numbers_of_all), ReduceOp::kMin, stream);
+  copies.AllReduce(Tensor(all_have.data(), DType::kInt32, numbers_of_all), ReduceOp::kMin, stream);
+  copies.AllReduce(Tensor(cut, DType::kInt32, {2}), ReduceOp::kMax, stream);
+  if (!copies.status().ok()) return copies.status();
+  StateShards sharing;
+  sharing.count = state.shards;
+  sharing.parts = cut[0];
+  sharing.by_parts = cut[1] != 0;
+
+  CommonState common;
+  std::vector<float> numbers(trainer->UpdateNumbers().size());
+  std::string received;
+  for (size_t i = 0; i < count; ++i) {
+    if (senders[i] == copies.size()) return absl::InternalError("no rank has kept the state");
+    const PackedStates packed(trainer->stage().parameters(), trainer->buffers(),
+                              sharing.Rank(static_cast<int>(i)), sharing.by_parts);
+    if (shards[i] != nullptr) {
+      common = shards[i]->common;
+      CHECK_EQ(numbers.size(), shards[i]->numbers.size());
+      numbers = shards[i]->numbers;
+      CHECK_EQ(static_cast<size_t>(packed.bytes()), shards[i]->bytes.size());
+    }
+    if (all_have[i] == 0 && packed.bytes() > 0) {
+      received.resize(static_cast<size_t>(packed.bytes()));
+      std::string& bytes = senders[i] == copies.rank() ? shards[i]->bytes : received;
+      copies.Broadcast(Bytes(bytes.data(), bytes.size()), senders[i], stream);
+    }
+    if (i == 0 && all_have[i] == 0) {
+      copies.Broadcast(Bytes(&common, 1), senders[i], stream);
+      if (!numbers.empty())
+        copies.Broadcast(Bytes(numbers.data(), numbers.size()), senders[i], stream);
     }
     if (!copies.status().ok()) return copies.status();
+    packed.Unpack((shards[i] != nullptr ? shards[i]->bytes : received).data(), trainer->buffers());
   }
   // Some ranks may have evaluated when others found that a rank was lost.
   int64_t evaluated[] = {common.progress.consumed_valid_samples, common.evaluated_iteration};

@@ -74,11 +74,34 @@ void CheckElasticRestarts(ConfigChecker& check) {
   CheckChangingRanks(check, kLeast);
 }
 
+// Refuses what a rank has besides its shard and what all have alike.
+void CheckShardCopies(ConfigChecker& check) {
+  constexpr absl::string_view kCopies = "parallel.shard_copies";
+  const config::PretrainConfig& config = check.resolved();
+  if (config.parallel().shard_copies() == 0) return;
+  const auto refuse = [&](bool is_used, absl::string_view path, absl::string_view what) {
+    if (!is_used) return;
+    check.Error(kCopies,
+                absl::StrCat("cannot be used with ", check.Named(path), ": ", what,
+                             "; leave it out, and ranks go on from the newest checkpoint"));
+  };
+  refuse(config.model().has_num_experts(), "model.num_experts",
+         "experts are shared out over other ranks");
+  refuse(config.precision().fp8_format() != config::Fp8Format::none, "precision.fp8_format",
+         "the scales of FP8 have no copy");
+  refuse(config.gradient_compression().type() != config::GradientCompression::none,
+         "gradient_compression.type", "the errors of compression have no copy");
+  refuse(config.diloco().sync_every() > 0, "diloco.sync_every", "each island has its own states");
+  refuse(config.optimizer().has_optimizer_offload_path(), "optimizer.optimizer_offload_path",
+         "states in files have no copy");
+}
+
 }  // namespace
 
 void CheckElasticity(ConfigChecker& check) {
   CheckElasticBatch(check);
   CheckElasticRestarts(check);
+  CheckShardCopies(check);
 }
 
 }  // namespace megatron

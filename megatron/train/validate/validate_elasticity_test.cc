@@ -110,5 +110,35 @@ TEST(ValidateElasticityTest, RanksThatRecoverInProcessMayShareTheBatchUnevenly) 
         "has no effect"}});
 }
 
+TEST(ValidateElasticityTest, ShardsHaveCopiesWhereThereIsNothingElse) {
+  const std::vector<std::string> base = {
+      "parallel.data_parallel_size=4", "parallel.in_process_recovery=true",
+      "parallel.ranks_as=processes",   "elasticity=",
+      "train.global_batch_size=12",    "train.micro_batch_size=1",
+      "parallel.shard_copies=1"};
+  const auto with = [&](std::vector<std::string> more) {
+    std::vector<std::string> all = base;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  constexpr char kSharded[] = "parallel.use_distributed_optimizer=true";
+  EXPECT_THAT(ErrorsOf(kElastic, with({kSharded, "parallel.shard_copy_interval=5"})), IsEmpty());
+  ExpectEachIsRefused(
+      kElastic,
+      {{with({}), "has no effect with parallel.use_distributed_optimizer = false"},
+       {with({kSharded, "parallel.in_process_recovery=false"}), "has no effect"},
+       {with({kSharded, "parallel.shard_copies=0", "parallel.shard_copy_interval=5"}),
+        "has no effect"},
+       {with({kSharded, "model.num_experts=4"}),
+        "shard_copies = 1: cannot be used with model.num_experts = 4"},
+       {with({kSharded, "precision.bf16=true", "precision.fp8_format=hybrid"}),
+        "the scales of FP8 have no copy"},
+       {with({kSharded, "optimizer.optimizer_cpu_offload=true",
+              "optimizer.optimizer_offload_path=/tmp"}),
+        "states in files have no copy"},
+       {with({kSharded, "parallel.num_distributed_optimizer_instances=2", "diloco.sync_every=5"}),
+        "each island has its own states"}});
+}
+
 }  // namespace
 }  // namespace megatron
