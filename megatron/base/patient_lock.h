@@ -12,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "megatron/base/steady_now.h"
 
 namespace megatron {
 
@@ -20,8 +21,8 @@ class PatientLock {
   PatientLock(absl::Mutex* mutex, absl::Duration patience) ABSL_NO_THREAD_SAFETY_ANALYSIS
       : mutex_(*mutex),
         held_(mutex->TryLock()) {
-    const absl::Time until = absl::Now() + patience;
-    while (!held_ && absl::Now() < until) {
+    const absl::Time until = SteadyNow() + patience;
+    while (!held_ && SteadyNow() < until) {
       absl::SleepFor(absl::Microseconds(200));
       held_ = mutex_.TryLock();
     }

@@ -4,6 +4,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
+#include "megatron/base/steady_now.h"
 
 namespace megatron {
 namespace {
@@ -17,9 +18,9 @@ TEST(PatientLockTest, GivesUpIfTheHolderHangs) {
     enough.WaitForNotification();
   });
   taken.WaitForNotification();
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = SteadyNow();
   EXPECT_FALSE(PatientLock(&mutex, absl::Milliseconds(20)).held());
-  EXPECT_GE(absl::Now() - begin, absl::Milliseconds(20));
+  EXPECT_GE(SteadyNow() - begin, absl::Milliseconds(20));
   enough.Notify();
   EXPECT_TRUE(PatientLock(&mutex, absl::Seconds(60)).held());
   holder.join();

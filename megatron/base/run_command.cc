@@ -14,7 +14,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "megatron/base/steady_now.h"
 
 extern char** environ;
 
@@ -123,7 +123,7 @@ absl::Status RunCommand(const std::string& command, absl::string_view input, abs
     if (error != 0) return Errno(error, "/bin/sh");
   }
   fcntl(read_end.get(), F_SETFL, O_NONBLOCK);
-  const absl::Time deadline = absl::Now() + limit;
+  const absl::Time deadline = SteadyNow() + limit;
   std::string output;
   bool may_print = true;
   int status = 0;
@@ -134,7 +134,7 @@ absl::Status RunCommand(const std::string& command, absl::string_view input, abs
     const pid_t ended = waitpid(pid, &status, WNOHANG);
     if (ended == pid) break;
     if (ended < 0 && errno != EINTR) return Errno(errno, "waitpid");
-    if (absl::Now() < deadline) continue;
+    if (SteadyNow() < deadline) continue;
     kill(-pid, SIGKILL);
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
     }

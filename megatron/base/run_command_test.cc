@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
+#include "megatron/base/steady_now.h"
 
 namespace megatron {
 namespace {
@@ -61,11 +62,11 @@ TEST(RunCommandTest, MuchOutputStopsNobody) {
 
 TEST(RunCommandTest, ACommandThatDoesNotEndIsKilledWithItsChildren) {
   const std::string path = PathOf("pids");
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   EXPECT_THAT(RunCommand(absl::StrCat("sleep 1000 & echo $! > ", path, "; wait"), "",
                          absl::Milliseconds(500)),
               StatusIs(absl::StatusCode::kDeadlineExceeded, "it was killed after 500ms"));
-  EXPECT_LT(absl::Now() - start, absl::Seconds(30));
+  EXPECT_LT(SteadyNow() - start, absl::Seconds(30));
   std::string pid = Contents(path);
   pid.pop_back();
   // The child of a shell that is gone is collected by another process.
@@ -78,9 +79,9 @@ TEST(RunCommandTest, ACommandThatDoesNotEndIsKilledWithItsChildren) {
 }
 
 TEST(RunCommandTest, AChildThatKeepsTheOutputHoldsNobodyUp) {
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   EXPECT_THAT(RunCommand("sleep 20 & exit 0", "", kLong), IsOk());
-  EXPECT_LT(absl::Now() - start, absl::Seconds(15));
+  EXPECT_LT(SteadyNow() - start, absl::Seconds(15));
 }
 
 }  // namespace

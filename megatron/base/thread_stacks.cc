@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "megatron/base/steady_now.h"
 
 namespace megatron {
 namespace {
@@ -91,12 +92,12 @@ std::vector<std::string> Ask(int id, absl::Duration patience) {
     question.asked.store(0);
     return {};
   }
-  const absl::Time until = absl::Now() + patience;
+  const absl::Time until = SteadyNow() + patience;
   while (!question.answered.load(std::memory_order_acquire)) {
     int expected = id;
-    if (absl::Now() >= until && question.asked.compare_exchange_strong(expected, 0)) return {};
+    if (SteadyNow() >= until && question.asked.compare_exchange_strong(expected, 0)) return {};
     // The thread began to answer and was then stopped: the question stays taken forever.
-    if (absl::Now() >= until + patience) return {};
+    if (SteadyNow() >= until + patience) return {};
     absl::SleepFor(absl::Microseconds(200));
   }
   std::vector<std::string> frames;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 
 namespace megatron::http {
 namespace {
@@ -20,7 +21,7 @@ constexpr absl::Duration kLinger = absl::Milliseconds(500);
 
 // Waits until there is something to read. Returns false at the deadline.
 bool WaitToRead(const Socket& socket, absl::Time deadline) {
-  while (absl::Now() < deadline) {
+  while (SteadyNow() < deadline) {
     pollfd entry = {socket.fd(), POLLIN, 0};
     if (poll(&entry, 1, PollMilliseconds(deadline, absl::Seconds(1))) > 0) return true;
   }
@@ -47,9 +48,9 @@ Received Receive(const Socket& socket, absl::Time deadline, std::string* receive
 // client are unread would take that away from it.
 void Leave(const Socket& socket) {
   shutdown(socket.fd(), SHUT_WR);
-  const absl::Time deadline = absl::Now() + kLinger;
+  const absl::Time deadline = SteadyNow() + kLinger;
   std::string rest;
-  while (absl::Now() < deadline && Receive(socket, deadline, &rest) == Received::kBytes)
+  while (SteadyNow() < deadline && Receive(socket, deadline, &rest) == Received::kBytes)
     rest.clear();
   shutdown(socket.fd(), SHUT_RDWR);
 }
@@ -71,7 +72,7 @@ class ConnectedClient : public Client {
 
   // Sends what is no piece of a body. Nothing is sent after a failure.
   bool SendBytes(absl::string_view bytes) {
-    if (!failed_) failed_ = !SendAll(socket_, bytes, absl::Now() + send_time_).ok();
+    if (!failed_) failed_ = !SendAll(socket_, bytes, SteadyNow() + send_time_).ok();
     return !failed_;
   }
 
@@ -149,7 +150,7 @@ void Server::Open(Socket socket) {
     Response full = ErrorResponse(503, "there are too many connections; try again later");
     full.fields = {{"Retry-After", "1"}};
     // Nobody waits for a client that does not read.
-    SendAll(socket, ResponseText(full, false, false), absl::Now()).IgnoreError();
+    SendAll(socket, ResponseText(full, false, false), SteadyNow()).IgnoreError();
     return;
   }
   Connection& connection = connections_.emplace_back(std::move(socket));
@@ -180,12 +181,12 @@ void Server::Serve(Connection* connection) {
 
 bool Server::ServeOne(const Socket& socket, std::string* received) const {
   absl::Time deadline =
-      absl::Now() + (received->empty() ? options_.idle_time : options_.request_time);
+      SteadyNow() + (received->empty() ? options_.idle_time : options_.request_time);
   bool begun = !received->empty(), continued = false;
   ParsedRequest parsed = ParseRequest(*received, options_.limits);
   while (parsed.state == ParsedRequest::State::kIncomplete) {
     if (parsed.expects_continue && !std::exchange(continued, true)) {
-      const absl::Time sent_by = absl::Now() + options_.send_time;
+      const absl::Time sent_by = SteadyNow() + options_.send_time;
       if (!SendAll(socket, "HTTP/1.1 100 Continue\r\n\r\n", sent_by).ok()) return false;
     }
     const Received got = Receive(socket, deadline, received);
@@ -196,7 +197,7 @@ bool Server::ServeOne(const Socket& socket, std::string* received) const {
       parsed.reason = "the request took too long";
       break;
     }
-    if (!std::exchange(begun, true)) deadline = absl::Now() + options_.request_time;
+    if (!std::exchange(begun, true)) deadline = SteadyNow() + options_.request_time;
     parsed = ParseRequest(*received, options_.limits);
   }
   const bool bad = parsed.state == ParsedRequest::State::kBad;

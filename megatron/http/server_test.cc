@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
+#include "megatron/base/steady_now.h"
 
 namespace megatron::http {
 namespace {
@@ -63,20 +64,20 @@ class ServerTest : public ::testing::Test {
   }
 
   Socket Connect() const {
-    auto socket = ConnectTcp(server_->endpoint(), absl::Now() + absl::Seconds(10));
+    auto socket = ConnectTcp(server_->endpoint(), SteadyNow() + absl::Seconds(10));
     EXPECT_THAT(socket, ::absl_testing::IsOk());
     return *std::move(socket);
   }
 
   static void Send(const Socket& socket, absl::string_view text) {
-    EXPECT_THAT(SendAll(socket, text, absl::Now() + absl::Seconds(10)), ::absl_testing::IsOk());
+    EXPECT_THAT(SendAll(socket, text, SteadyNow() + absl::Seconds(10)), ::absl_testing::IsOk());
   }
 
   // Reads until the text ends so, or the connection ends.
   static std::string ReadUntil(const Socket& socket, absl::string_view end) {
     std::string text;
     char byte;
-    while (ReceiveAll(socket, &byte, 1, absl::Now() + absl::Seconds(20)).ok()) {
+    while (ReceiveAll(socket, &byte, 1, SteadyNow() + absl::Seconds(20)).ok()) {
       text += byte;
       if (!end.empty() && absl::EndsWith(text, end)) break;
     }
@@ -85,8 +86,8 @@ class ServerTest : public ::testing::Test {
   static std::string ReadAll(const Socket& socket) { return ReadUntil(socket, ""); }
 
   static bool Becomes(const std::atomic<int>& count, int value) {
-    const absl::Time deadline = absl::Now() + absl::Seconds(20);
-    while (count != value && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(5));
+    const absl::Time deadline = SteadyNow() + absl::Seconds(20);
+    while (count != value && SteadyNow() < deadline) absl::SleepFor(absl::Milliseconds(5));
     return count == value;
   }
 
@@ -158,7 +159,7 @@ TEST_F(ServerTest, SlowAndSilentClientsLoseTheirPlaces) {
   const Socket slow = Connect(), silent = Connect();
   std::thread drip([&slow] {
     for (int i = 0; i < 10; ++i) {
-      SendAll(slow, "G", absl::Now()).IgnoreError();
+      SendAll(slow, "G", SteadyNow()).IgnoreError();
       absl::SleepFor(absl::Milliseconds(100));
     }
   });
@@ -192,7 +193,7 @@ TEST_F(ServerTest, AClientThatDoesNotReadLosesItsPlace) {
   for (int i = 0; i < 100 && calls_ < 2; ++i) {
     absl::SleepFor(absl::Milliseconds(100));
     const Socket next = Connect();
-    SendAll(next, kGetAndClose, absl::Now() + absl::Seconds(1)).IgnoreError();
+    SendAll(next, kGetAndClose, SteadyNow() + absl::Seconds(1)).IgnoreError();
     absl::SleepFor(absl::Milliseconds(50));
   }
   EXPECT_GE(calls_, 2);
@@ -262,9 +263,9 @@ TEST_F(ServerTest, NoThreadOutlivesIt) {
   Send(sockets[0], kGet);
   EXPECT_THAT(ReadUntil(sockets[0], "|"), HasSubstr("200 OK"));
   EXPECT_GT(ThreadsOfThisProcess(), before);
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   server_.reset();
-  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+  EXPECT_LT(SteadyNow() - start, absl::Seconds(10));
   EXPECT_EQ(ThreadsOfThisProcess(), before);
   for (const Socket& socket : sockets) EXPECT_EQ(ReadAll(socket), "");
 }

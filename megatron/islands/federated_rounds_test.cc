@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/memory_file_system.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/base/wrapped_file_system.h"
 #include "megatron/federated/clipped_update.h"
 #include "megatron/islands/outer_server.h"
@@ -347,9 +348,9 @@ TEST_F(FederatedRoundsTest, ACopyWhoseCostIsNotInTheFileIsNotShown) {
   IslandMessage poll = MessageOf(IslandMessageKind::kPoll, 0);
   poll.wait_ms = 1000;
   poll.step = SumStep::kUnmasking;
-  const absl::Time until = absl::Now() + absl::Seconds(10);
+  const absl::Time until = SteadyNow() + absl::Seconds(10);
   absl::Status status;
-  while (status.ok() && absl::Now() < until) status = islands[0].client().Ask(poll).status();
+  while (status.ok() && SteadyNow() < until) status = islands[0].client().Ask(poll).status();
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("state")));
   IslandMessage get = MessageOf(IslandMessageKind::kGet, 1);
   get.block = Blocks()[0];
@@ -357,7 +358,7 @@ TEST_F(FederatedRoundsTest, ACopyWhoseCostIsNotInTheFileIsNotShown) {
   EXPECT_THAT(islands[1].Join().status(), StatusIs(absl::StatusCode::kUnavailable));
   fs_.full = false;
   absl::StatusOr<IslandMessage> state = islands[0].Join();
-  while (!state.ok() && absl::Now() < until) {
+  while (!state.ok() && SteadyNow() < until) {
     absl::SleepFor(absl::Milliseconds(100));
     state = islands[0].Join();
   }

@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "glog/logging.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/comm/socket/socket.h"
 #include "megatron/islands/island_protocol.h"
 
@@ -58,7 +58,7 @@ class FrameTap {
     std::thread up, down;
   };
 
-  static absl::Time Deadline() { return absl::Now() + absl::Minutes(5); }
+  static absl::Time Deadline() { return SteadyNow() + absl::Minutes(5); }
   static void End(Pair* pair) {
     shutdown(pair->island.fd(), SHUT_RDWR);
     shutdown(pair->server.fd(), SHUT_RDWR);
@@ -70,7 +70,7 @@ class FrameTap {
       if (poll(&entry, 1, 50) <= 0) continue;
       absl::StatusOr<Socket> island = AcceptTcp(listener_);
       if (!island.ok() || !island->valid()) continue;
-      absl::StatusOr<Socket> server = ConnectTcp(server_, absl::Now() + absl::Seconds(5));
+      absl::StatusOr<Socket> server = ConnectTcp(server_, SteadyNow() + absl::Seconds(5));
       if (!server.ok()) continue;  // as if nobody listened
       pairs_.emplace_back();
       Pair* const pair = &pairs_.back();

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/comm/socket/handshake.h"
 
 namespace megatron {
@@ -27,7 +27,7 @@ absl::Status IslandClient::Lost(const absl::Status& error) {
 
 absl::Status IslandClient::Connect(absl::Duration time) {
   Close();
-  const absl::Time deadline = absl::Now() + time;
+  const absl::Time deadline = SteadyNow() + time;
   absl::StatusOr<Socket> socket = ConnectTcp(server_, deadline);
   if (!socket.ok()) return Lost(socket.status());
   ChannelId id;
@@ -46,7 +46,7 @@ absl::Status IslandClient::Connect(absl::Duration time) {
 absl::Status IslandClient::Send(const IslandMessage& message) {
   if (!connected()) return Lost(absl::UnavailableError("there is no connection"));
   const std::string bytes = EncodeIslandMessage(message);
-  const absl::Status status = SendAll(socket_, bytes, absl::Now() + kAnswerTime);
+  const absl::Status status = SendAll(socket_, bytes, SteadyNow() + kAnswerTime);
   if (!status.ok()) return Lost(status);
   sent_ += static_cast<int64_t>(bytes.size());
   return absl::OkStatus();
@@ -54,7 +54,7 @@ absl::Status IslandClient::Send(const IslandMessage& message) {
 
 absl::StatusOr<IslandMessage> IslandClient::Receive() {
   if (!connected()) return Lost(absl::UnavailableError("there is no connection"));
-  const absl::Time deadline = absl::Now() + kAnswerTime;
+  const absl::Time deadline = SteadyNow() + kAnswerTime;
   std::string length(kIslandLengthBytes, '\0');
   absl::Status status = ReceiveAll(socket_, &length[0], length.size(), deadline);
   if (!status.ok()) return Lost(status);

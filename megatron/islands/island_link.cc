@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/checkpoint/rectangle.h"
 #include "megatron/comm/socket/hmac_sha256.h"
 #include "megatron/optim/main_replica.h"
@@ -181,8 +182,8 @@ absl::StatusOr<IslandMessage> IslandLink::JoinServer() {
     conflict_since_ = absl::InfiniteFuture();
     return state;
   }
-  conflict_since_ = std::min(conflict_since_, absl::Now());
-  if (absl::Now() - conflict_since_ > kConflictTime)
+  conflict_since_ = std::min(conflict_since_, SteadyNow());
+  if (SteadyNow() - conflict_since_ > kConflictTime)
     return absl::FailedPreconditionError(state.status().message());
   return state;
 }
@@ -278,7 +279,7 @@ absl::Status IslandLink::FetchPieces(int64_t round, const Stream& stream) {
 
 absl::StatusOr<IslandMessage> IslandLink::Await(IslandMessage poll, absl::Time since,
                                                 const Stop& stop) {
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   if (leads() && now >= std::max(since, told_) + options_.tell_interval) {
     told_ = now;
     LOG(WARNING) << "island " << options_.island << " has waited "
@@ -301,7 +302,7 @@ absl::StatusOr<IslandMessage> IslandLink::SendUpdate(IslandMessage state, const 
   IslandMessage poll;
   poll.kind = IslandMessageKind::kPoll;
   poll.round = round_;
-  const absl::Time since = absl::Now();
+  const absl::Time since = SteadyNow();
   while (state.round == round_ && !stopped_) {
     MEGATRON_ASSIGN_OR_RETURN(state, Await(poll, since, stop));
   }
@@ -365,7 +366,7 @@ absl::Status IslandLink::Attempt(bool with_update, const Stop& stop, const Strea
 
 absl::StatusOr<IslandLink::Round> IslandLink::Try(bool with_update, const Stop& stop,
                                                   const Stream& stream) {
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = SteadyNow();
   const int64_t sent = client_.sent_bytes(), received = client_.received_bytes();
   absl::Duration pause = kFirstPause;
   must_fetch_ = clipped_ = false;
@@ -379,20 +380,20 @@ absl::StatusOr<IslandLink::Round> IslandLink::Try(bool with_update, const Stop& 
     round = attempt;
     if (status.ok() || stopped_) break;
     if (GravityOf(status) != kTryAgain) return status;
-    if (leads() && absl::Now() >= told_ + options_.tell_interval) {
-      told_ = absl::Now();
+    if (leads() && SteadyNow() >= told_ + options_.tell_interval) {
+      told_ = SteadyNow();
       LOG(WARNING) << "island " << options_.island << " waits for the outer server at "
                    << options_.server_address << ": " << status.message();
     }
     // A round that is over only has to be asked for again.
     if (absl::IsOutOfRange(status)) continue;
-    const absl::Time until = absl::Now() + pause;
-    while (absl::Now() < until && !stop()) absl::SleepFor(absl::Milliseconds(50));
+    const absl::Time until = SteadyNow() + pause;
+    while (SteadyNow() < until && !stop()) absl::SleepFor(absl::Milliseconds(50));
     pause = std::min(2 * pause, kLongestPause);
   }
   round.stopped = stopped_ && !round.has_copy;
   round.round = round_;
-  round.time = absl::Now() - begin;
+  round.time = SteadyNow() - begin;
   round.budget_spent = budget_spent_;
   if (options_.federated.has_noise()) {
     round.epsilon = BudgetAfter(options_.federated, noised_rounds_).epsilon();

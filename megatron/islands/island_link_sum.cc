@@ -8,6 +8,7 @@
 #include "absl/types/span.h"
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/federated/clipped_update.h"
 #include "megatron/islands/island_link.h"
 #include "megatron/islands/secure_round.h"
@@ -125,7 +126,7 @@ absl::StatusOr<IslandMessage> IslandLink::SumSecurely(IslandMessage state, const
   MEGATRON_RETURN_IF_ERROR(Together(mine, stop));
   IslandMessage poll = SumMessage(IslandMessageKind::kPoll);
   poll.step = SumStep::kAdvertising;
-  const absl::Time since = absl::Now();
+  const absl::Time since = SteadyNow();
   while (state.round == round_ && !stopped_) {
     MEGATRON_ASSIGN_OR_RETURN(state, Await(poll, since, stop));
     if (state.round != round_ || state.step <= poll.step) continue;

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 
 namespace megatron {
 namespace {
@@ -41,7 +41,7 @@ void KeepAlive(const Socket& socket) {
 // Reads for a moment what is still coming, so that closing does not take back the last answer.
 void Drain(const Socket& socket) {
   shutdown(socket.fd(), SHUT_WR);
-  const absl::Time deadline = absl::Now() + kDrainTime;
+  const absl::Time deadline = SteadyNow() + kDrainTime;
   std::string bytes(1 << 16, '\0');
   while (ReceiveAll(socket, &bytes[0], bytes.size(), deadline).ok()) {
   }
@@ -199,7 +199,7 @@ absl::StatusOr<IslandMessage> OuterServer::Receive(const Connection& connection)
   MEGATRON_ASSIGN_OR_RETURN(const size_t bytes, IslandMessageLength(length));
   std::string body(bytes, '\0');
   MEGATRON_RETURN_IF_ERROR(
-      ReceiveAll(connection.socket, &body[0], body.size(), absl::Now() + options_.message_time));
+      ReceiveAll(connection.socket, &body[0], body.size(), SteadyNow() + options_.message_time));
   absl::MutexLock lock(&mutex_);
   received_ += static_cast<int64_t>(length.size() + body.size());
   return DecodeIslandMessage(body);
@@ -226,7 +226,7 @@ void OuterServer::Serve(Connection* connection) {
       bytes = EncodeIslandMessage(**answer);
     }
     const absl::Status sent =
-        SendAll(connection->socket, bytes, absl::Now() + options_.message_time);
+        SendAll(connection->socket, bytes, SteadyNow() + options_.message_time);
     {
       absl::MutexLock lock(&mutex_);
       sent_ += static_cast<int64_t>(bytes.size());
@@ -326,7 +326,7 @@ absl::StatusOr<IslandMessage> OuterServer::Join(Connection* connection,
   const IslandMessage state = State(number, SumStep::kUnmasking);
   if (given && (message.run != copy_->run || message.round != copy_->round)) {
     island.state = IslandState::kFetches;
-    island.fetches_since = absl::Now();
+    island.fetches_since = SteadyNow();
   } else if (!same) {
     island.state = IslandState::kTrains;
   }

@@ -10,12 +10,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "absl/types/span.h"
 #include "glog/logging.h"
 #include "megatron/base/quantity.h"
 #include "megatron/base/quoted.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/comm/socket/hmac_sha256.h"
 #include "megatron/federated/noisy_mean.h"
 #include "megatron/islands/outer_server.h"
@@ -188,11 +188,11 @@ absl::Status OuterServer::Finish(int number, Island* island, const IslandMessage
     island->values = {};
     island->awaited = false;
     island->state = IslandState::kFetches;
-    island->fetches_since = absl::Now();
+    island->fetches_since = SteadyNow();
     return absl::DataLossError(fits.message());
   }
   island->sent = true;
-  if (deadline_ == absl::InfiniteFuture()) deadline_ = absl::Now() + options_.round_timeout;
+  if (deadline_ == absl::InfiniteFuture()) deadline_ = SteadyNow() + options_.round_timeout;
   EndRound();
   return absl::OkStatus();
 }
@@ -209,7 +209,7 @@ absl::Status OuterServer::TakePart(int number, Island* island, const IslandMessa
     if (!island->sent) {
       island->awaited = false;
       island->state = IslandState::kFetches;
-      island->fetches_since = absl::Now();
+      island->fetches_since = SteadyNow();
     }
     LoseMember(number);
     EndRound();
@@ -228,7 +228,7 @@ absl::Status OuterServer::TakePart(int number, Island* island, const IslandMessa
     if (!*in)
       LOG(INFO) << "the sum of round " << copy_->round << " has begun without island " << number;
     island->sent = true;
-    if (deadline_ == absl::InfiniteFuture()) deadline_ = absl::Now() + options_.round_timeout;
+    if (deadline_ == absl::InfiniteFuture()) deadline_ = SteadyNow() + options_.round_timeout;
   } else {
     if (!secure_.has_value()) return RoundIsOver(copy_->round);
     MEGATRON_RETURN_IF_ERROR(message.kind == IslandMessageKind::kShare
@@ -249,7 +249,7 @@ void OuterServer::LoseMember(int island) {
 
 void OuterServer::EndRound() {
   if (stop_ || !copy_.has_value() || copy_->run == 0) return;
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   if (hidden_) {
     if (now < save_again_) return;
     hidden_ = !Save().ok();
@@ -304,7 +304,7 @@ void OuterServer::EndRound() {
 
 void OuterServer::CloseSecureStep() {
   const absl::Status closed = secure_->CloseStep();
-  deadline_ = absl::Now() + options_.round_timeout;
+  deadline_ = SteadyNow() + options_.round_timeout;
   if (closed.ok()) return;
   ++copy_->round;
   BeginRound({}, std::string(closed.message()));
@@ -345,7 +345,7 @@ void OuterServer::BeginRound(const std::vector<int>& islands, const std::string&
   for (auto& [number, island] : islands_) {
     if (island.sent) {
       island.state = IslandState::kFetches;
-      island.fetches_since = absl::Now();
+      island.fetches_since = SteadyNow();
     } else if (island.joined && island.awaited) {
       island.joined = false;
       missed.push_back(number);
@@ -372,7 +372,7 @@ void OuterServer::BeginRound(const std::vector<int>& islands, const std::string&
   const absl::Status saved = Save();
   hidden_ = !saved.ok() && note.empty() && options_.federated.has_noise();
   LogUnsaved(saved, copy_->round, hidden_);
-  save_again_ = absl::Now() + kSaveAgain;
+  save_again_ = SteadyNow() + kSaveAgain;
   LookAtBudget();
 }
 

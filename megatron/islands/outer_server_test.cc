@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/memory_file_system.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/comm/socket/handshake.h"
 #include "megatron/islands/test_island.h"
 
@@ -82,9 +83,9 @@ TEST_F(OuterServerTest, ARoundEndsInTimeWithoutTheLateOneWhichGetsTheCopy) {
   a.Enter(Some(0));
   b.Enter();
   EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(1)), IsOk());
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = SteadyNow();
   const IslandMessage state = a.Await();
-  EXPECT_GE(absl::Now() - begin, absl::Milliseconds(800));
+  EXPECT_GE(SteadyNow() - begin, absl::Milliseconds(800));
   EXPECT_EQ(state.present, (std::vector<int32_t>{0}));
   Plain plain(Some(0));
   plain.Step({Some(1)});
@@ -305,16 +306,16 @@ TEST_F(OuterServerTest, WhoSendsWhatDoesNotFitIsClosedAndTheIslandsGoOn) {
   // Bytes that are no message, and one that is too long.
   for (const std::string& bytes :
        {std::string("\x05\x00\x00\x00hello", 9), std::string("\xff\xff\xff\x7f", 4)}) {
-    auto socket = ConnectTcp(server_->endpoint(), absl::Now() + absl::Seconds(5));
+    auto socket = ConnectTcp(server_->endpoint(), SteadyNow() + absl::Seconds(5));
     ASSERT_THAT(socket.status(), IsOk());
     ChannelId id;
     id.purpose = ChannelPurpose::kIslands;
     id.version = kIslandProtocolVersion;
-    ASSERT_THAT(ProveAsConnector(*socket, secret_, id, absl::Now() + absl::Seconds(5)), IsOk());
-    ASSERT_THAT(SendAll(*socket, bytes, absl::Now() + absl::Seconds(5)), IsOk());
+    ASSERT_THAT(ProveAsConnector(*socket, secret_, id, SteadyNow() + absl::Seconds(5)), IsOk());
+    ASSERT_THAT(SendAll(*socket, bytes, SteadyNow() + absl::Seconds(5)), IsOk());
     std::string rest(4096, '\0');
     const absl::Status end =
-        ReceiveAll(*socket, &rest[0], rest.size(), absl::Now() + absl::Seconds(5));
+        ReceiveAll(*socket, &rest[0], rest.size(), SteadyNow() + absl::Seconds(5));
     EXPECT_THAT(end, StatusIs(absl::StatusCode::kUnavailable));
   }
   EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(1)), IsOk());

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "absl/status/status_matchers.h"
-#include "absl/time/clock.h"
 #include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/comm/socket/job_secret.h"
 #include "megatron/federated/secure_sum.h"
 #include "megatron/islands/island_client.h"
@@ -148,11 +148,11 @@ class TestIsland {
     IslandMessage poll = MessageOf(IslandMessageKind::kPoll, round);
     poll.wait_ms = 200;
     poll.step = known;
-    const absl::Time until = absl::Now() + most;
+    const absl::Time until = SteadyNow() + most;
     while (true) {
       const auto state = client_.Ask(poll);
       EXPECT_THAT(state.status(), absl_testing::IsOk());
-      if (!state.ok() || state->round != round || state->step > known || absl::Now() > until)
+      if (!state.ok() || state->round != round || state->step > known || SteadyNow() > until)
         return state.value_or(poll);
     }
   }

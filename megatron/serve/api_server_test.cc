@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/data/tokenizer/byte_level_tokenizer.h"
 #include "megatron/serve/http_client.h"
 #include "megatron/serve/scripted_engine.h"
@@ -34,8 +35,8 @@ size_t ThreadsOfThisProcess() {
 
 template <typename Condition>
 bool Becomes(Condition condition) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(60);
-  while (!condition() && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(5));
+  const absl::Time deadline = SteadyNow() + absl::Seconds(60);
+  while (!condition() && SteadyNow() < deadline) absl::SleepFor(absl::Milliseconds(5));
   return condition();
 }
 
@@ -350,9 +351,9 @@ TEST_F(ApiServerTest, WhoGoesAwayCostsNothing) {
       ASSERT_TRUE(Becomes([&] { return engine_->state().waiting > 8; }));
     }
     // 24 texts of 500 tokens would take a minute.
-    const absl::Time start = absl::Now();
+    const absl::Time start = SteadyNow();
     EXPECT_TRUE(Becomes([&] { return Idle(); }));
-    EXPECT_LT(absl::Now() - start, absl::Seconds(30));
+    EXPECT_LT(SteadyNow() - start, absl::Seconds(30));
   }
   delay_ = 0;
   EXPECT_EQ(Ask(kCompletions, R"({"prompt": "a"})").status, 200);
@@ -403,9 +404,9 @@ TEST_F(ApiServerTest, AServerThatEndsLeavesNothing) {
   stream.Send(kCompletions, absl::StrCat("{", slow, R"(, "stream": true})"));
   whole.Send(kCompletions, absl::StrCat("{", slow, "}"));
   ASSERT_TRUE(Becomes([&] { return engine_->state().waiting == 1; }));
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   server_.reset();
-  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+  EXPECT_LT(SteadyNow() - start, absl::Seconds(10));
   EXPECT_TRUE(Becomes([&] { return Idle(); }));
   EXPECT_EQ(whole.Read().status, 0);
   engine_.reset();

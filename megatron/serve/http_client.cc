@@ -8,9 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "glog/logging.h"
+#include "megatron/base/steady_now.h"
 
 namespace megatron::serve {
 namespace {
@@ -29,7 +29,7 @@ std::vector<std::string> HttpAnswer::Events() const {
 }
 
 HttpClient::HttpClient(const Endpoint& server) {
-  auto socket = ConnectTcp(server, absl::Now() + kPatience);
+  auto socket = ConnectTcp(server, SteadyNow() + kPatience);
   CHECK_EQ(socket.status(), absl::OkStatus());
   socket_ = *std::move(socket);
 }
@@ -38,14 +38,14 @@ void HttpClient::Send(absl::string_view path, absl::string_view body, absl::stri
   const std::string text = absl::StrCat(
       body.empty() ? "GET " : "POST ", path, " HTTP/1.1\r\nHost: localhost\r\n", fields,
       body.empty() ? "" : absl::StrCat("Content-Length: ", body.size(), "\r\n"), "\r\n", body);
-  SendAll(socket_, text, absl::Now() + kPatience).IgnoreError();
+  SendAll(socket_, text, SteadyNow() + kPatience).IgnoreError();
 }
 
 std::string HttpClient::ReadUntil(absl::string_view end) {
   std::string text;
   char byte;
   while (!absl::EndsWith(text, end) &&
-         ReceiveAll(socket_, &byte, 1, absl::Now() + kPatience).ok()) {
+         ReceiveAll(socket_, &byte, 1, SteadyNow() + kPatience).ok()) {
     text += byte;
   }
   return text;
@@ -58,7 +58,7 @@ HttpAnswer HttpClient::Read() {
   answer.status = std::atoi(answer.head.substr(9, 3).c_str());
   const auto receive = [&](size_t size) {
     std::string bytes(size, '\0');
-    if (!ReceiveAll(socket_, &bytes[0], size, absl::Now() + kPatience).ok()) answer.status = 0;
+    if (!ReceiveAll(socket_, &bytes[0], size, SteadyNow() + kPatience).ok()) answer.status = 0;
     return bytes;
   };
   if (!absl::StrContains(answer.head, "Transfer-Encoding: chunked")) {

@@ -23,6 +23,7 @@
 #include "absl/time/clock.h"
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/comm/launch/line_prefixer.h"
 #include "megatron/comm/socket/socket.h"
 #include "megatron/comm/watch/process_activity.h"
@@ -97,17 +98,17 @@ class Runner {
       }
       return started;
     }
-    if (options_.stop_limit > absl::ZeroDuration()) next_look_for_stops_ = absl::Now();
+    if (options_.stop_limit > absl::ZeroDuration()) next_look_for_stops_ = SteadyNow();
     while (CountRunning() > 0) {
       WaitForSomething(std::min({kill_at_, next_look_, next_look_for_stops_, NextReplacement()}));
       for (int signal = signals_.Next(); signal != 0; signal = signals_.Next()) {
         if (signal != SIGCHLD) Received(signal);
       }
       Reap();
-      if (absl::Now() >= NextReplacement()) Replace();
-      if (absl::Now() >= next_look_) LookForHangs();
-      if (absl::Now() >= next_look_for_stops_) LookForStops();
-      if (absl::Now() >= kill_at_) End();
+      if (SteadyNow() >= NextReplacement()) Replace();
+      if (SteadyNow() >= next_look_) LookForHangs();
+      if (SteadyNow() >= next_look_for_stops_) LookForStops();
+      if (SteadyNow() >= kill_at_) End();
     }
     JudgeLost();
     Drain();
@@ -319,7 +320,7 @@ class Runner {
       }
       any_ended_ = true;
       if (options_.idle_limit > absl::ZeroDuration()) {
-        next_look_ = std::min(next_look_, absl::Now());
+        next_look_ = std::min(next_look_, SteadyNow());
       }
       Judge(index, code, signal);
     }
@@ -342,7 +343,7 @@ class Runner {
                    : absl::StrCat("ended with code ", code);
     if (replacements_ < options_.replacements) {
       ++replacements_;
-      child.replace_at = absl::Now() + options_.replacement_wait;
+      child.replace_at = SteadyNow() + options_.replacement_wait;
       absl::StrAppend(&how, "; it is started again in ",
                       absl::FormatDuration(options_.replacement_wait), " (", replacements_, " of ",
                       options_.replacements, ")");
@@ -358,7 +359,7 @@ class Runner {
 
   // A child that can't be started again stays lost.
   void Replace() {
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     for (size_t i = 0; i < running_.size(); ++i) {
       Running& child = running_[i];
       if (now < child.replace_at) continue;
@@ -387,7 +388,7 @@ class Runner {
     const bool orderly = signal == 0 && absl::c_linear_search(options_.orderly_codes, code);
     if (!orderly && kill_at_ == absl::InfiniteFuture() && CountRunning() > 0 &&
         result_.killed.empty()) {
-      kill_at_ = absl::Now() + options_.grace;
+      kill_at_ = SteadyNow() + options_.grace;
     }
     // Those that we killed are no cause either.
     if (!result_.killed.empty() && result_.child >= 0) return;
@@ -404,7 +405,7 @@ class Runner {
   }
 
   void LookForHangs() {
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     // Whoever stopped this process may have stopped the whole job.
     const bool was_away = now > next_look_ + options_.idle_limit / 2;
     next_look_ = now + kLook;
@@ -426,7 +427,7 @@ class Runner {
   }
 
   void LookForStops() {
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     const bool was_away = now > next_look_for_stops_ + options_.stop_limit / 2;
     next_look_for_stops_ = now + kLookForStops;
     int stopped = 0;
@@ -459,11 +460,11 @@ class Runner {
 
   // A process that left its group may keep a pipe open for ever.
   void Drain() {
-    const absl::Time until = absl::Now() + kDrainTime;
+    const absl::Time until = SteadyNow() + kDrainTime;
     const auto open = [](const Running& child) {
       return child.outputs[0]->fd() >= 0 || child.outputs[1]->fd() >= 0;
     };
-    while (absl::Now() < until && absl::c_any_of(running_, open)) {
+    while (SteadyNow() < until && absl::c_any_of(running_, open)) {
       WaitForSomething(until);
       for (int signal = signals_.Next(); signal != 0; signal = signals_.Next()) NoteRequest(signal);
     }

@@ -17,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/launch/tcp_job.h"
 #include "megatron/comm/process_group.h"
@@ -55,11 +56,11 @@ Launched LaunchShell(int ranks, const std::string& script, LaunchOptions options
   options.command = {"sh", "-c", script};
   options.children.output = options.children.errors =
       open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = SteadyNow();
   const absl::StatusOr<LaunchResult> result = LaunchRanks(options);
   close(options.children.output);
   EXPECT_THAT(result, IsOk());
-  return {result.value_or(LaunchResult()), ReadFile(path), absl::Now() - begin};
+  return {result.value_or(LaunchResult()), ReadFile(path), SteadyNow() - begin};
 }
 
 std::vector<std::string> Lines(const std::string& text) {
@@ -70,8 +71,8 @@ bool IsGone(const std::string& pid_file) {
   const std::string text = ReadFile(pid_file);
   EXPECT_FALSE(text.empty());
   // A zombie that its parent has yet to collect has ended too.
-  const absl::Time until = absl::Now() + kPatience;
-  while (absl::Now() < until) {
+  const absl::Time until = SteadyNow() + kPatience;
+  while (SteadyNow() < until) {
     const std::string stat = ReadFile(absl::StrCat("/proc/", std::stoi(text), "/stat"));
     if (stat.empty() || stat.find(") Z") != std::string::npos) return true;
     absl::SleepFor(absl::Milliseconds(10));
@@ -308,8 +309,8 @@ pid_t LaunchInChild(const std::string& script, absl::Duration idle_limit = {},
 }
 
 void WaitForFile(const std::string& path) {
-  const absl::Time until = absl::Now() + kPatience;
-  while (ReadFile(path).empty() && absl::Now() < until) absl::SleepFor(absl::Milliseconds(5));
+  const absl::Time until = SteadyNow() + kPatience;
+  while (ReadFile(path).empty() && SteadyNow() < until) absl::SleepFor(absl::Milliseconds(5));
 }
 
 TEST(LauncherTest, SignalsArePassedOn) {

@@ -6,8 +6,8 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "glog/logging.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/comm/launch/launch_env.h"
 
 namespace megatron {
@@ -23,9 +23,9 @@ int WaitUnlessAsked(absl::Duration wait) {
   for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) sigaddset(&mask, signal);
   PCHECK(sigprocmask(SIG_BLOCK, &mask, &old_mask) == 0);
   int asked = 0;
-  const absl::Time until = absl::Now() + wait;
+  const absl::Time until = SteadyNow() + wait;
   for (absl::Duration left = wait; asked == 0 && left > absl::ZeroDuration();
-       left = until - absl::Now()) {
+       left = until - SteadyNow()) {
     const timespec time = absl::ToTimespec(left);
     const int signal = sigtimedwait(&mask, nullptr, &time);
     if (signal > 0 && IsRequestToEnd(signal)) asked = signal;
@@ -63,7 +63,7 @@ absl::StatusOr<LaunchResult> LaunchWithRestarts(
   LaunchResult last;
   absl::Duration wait = options.first_wait;
   while (true) {
-    const absl::Time begin = absl::Now();
+    const absl::Time begin = SteadyNow();
     absl::StatusOr<LaunchResult> result = launch(start);
     if (!result.ok() && start.restarts > 0) {
       tell(absl::StrCat("cannot start again: ", result.status().message()));
@@ -75,7 +75,7 @@ absl::StatusOr<LaunchResult> LaunchWithRestarts(
         tell(absl::StrCat("not started again: it was ", options.restarts, " times"));
       return result;
     }
-    if (absl::Now() - begin > options.steady) wait = options.first_wait;
+    if (SteadyNow() - begin > options.steady) wait = options.first_wait;
     start.reason = result->Describe();
     ++start.restarts;
     tell(absl::StrCat(start.reason, "; starting again in ", absl::FormatDuration(wait), " (",

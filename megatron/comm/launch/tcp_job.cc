@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 
 namespace megatron {
 
@@ -34,9 +35,9 @@ absl::StatusOr<std::unique_ptr<TcpStoreClient>> ConnectToStore(const LaunchEnvir
                                                                const TcpWorldOptions& options) {
   const Endpoint master = {launch.master_addr, launch.master_port};
   const bool tells = options.on_waiting && (launch.rank == 1 || launch.local_rank == 0);
-  const absl::Time deadline = absl::Now() + options.connect_deadline;
+  const absl::Time deadline = SteadyNow() + options.connect_deadline;
   for (absl::Duration patience = options.first_notice;; patience *= 2) {
-    const absl::Duration left = deadline - absl::Now();
+    const absl::Duration left = deadline - SteadyNow();
     auto store = TcpStoreClient::Connect(master, secret, std::min(left, patience));
     const absl::StatusCode code = store.status().code();
     const bool is_missing =

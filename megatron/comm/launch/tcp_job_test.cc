@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/process_group.h"
 
@@ -94,16 +95,16 @@ TEST(TcpJobTest, HostileConnectionsChangeNothing) {
   const Endpoint door = {"127.0.0.1", port};
   std::vector<Socket> silent;
   for (int i = 0; i < 2000; ++i) {
-    auto socket = ConnectTcp(door, absl::Now() + absl::Seconds(60));
+    auto socket = ConnectTcp(door, SteadyNow() + absl::Seconds(60));
     while (!socket.ok()) {  // rank 0 may not be there yet
       absl::SleepFor(absl::Milliseconds(1));
-      socket = ConnectTcp(door, absl::Now() + absl::Seconds(60));
+      socket = ConnectTcp(door, SteadyNow() + absl::Seconds(60));
     }
     if (i % 4 == 0) {
       silent.push_back(*std::move(socket));
       if (silent.size() > 100) silent.erase(silent.begin());
     } else {
-      (void)SendAll(*socket, std::string(i % 300, static_cast<char>(i)), absl::Now());
+      (void)SendAll(*socket, std::string(i % 300, static_cast<char>(i)), SteadyNow());
     }
   }
   working = false;

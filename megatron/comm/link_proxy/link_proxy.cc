@@ -26,8 +26,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/comm/socket/wake_event.h"
 
 namespace megatron {
@@ -128,7 +128,7 @@ class LinkProxyImpl : public LinkProxy {
         next = CollectEntries(&entries);
       }
       const absl::Duration wait =
-          std::clamp(next - absl::Now(), absl::ZeroDuration(), absl::Seconds(60));
+          std::clamp(next - SteadyNow(), absl::ZeroDuration(), absl::Seconds(60));
       const timespec timeout = absl::ToTimespec(wait);
       ppoll(entries.data(), entries.size(), &timeout, nullptr);
       wake_.Clear();
@@ -155,7 +155,7 @@ class LinkProxyImpl : public LinkProxy {
 
   // Returns when there is something to do, whatever the sockets do.
   absl::Time CollectEntries(std::vector<pollfd>* entries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     absl::Time next = absl::InfiniteFuture();
     entries->assign(1, {wake_.fd(), POLLIN, 0});
     for (const Door& door : doors_) entries->push_back({door.listener.fd(), POLLIN, 0});
@@ -193,7 +193,7 @@ class LinkProxyImpl : public LinkProxy {
         absl::StatusOr<Socket> accepted = AcceptTcp(door.listener);
         if (!accepted.ok() || !accepted->valid()) break;
         if (links_[door.from].cut || links_[door.at].cut) continue;  // it is closed
-        absl::StatusOr<Socket> far = ConnectTcp(door.to, absl::Now() + kConnectTime);
+        absl::StatusOr<Socket> far = ConnectTcp(door.to, SteadyNow() + kConnectTime);
         if (!far.ok()) continue;
         connections_.emplace_back();
         Connection& connection = connections_.back();
@@ -208,7 +208,7 @@ class LinkProxyImpl : public LinkProxy {
   }
 
   void Serve(Connection* connection, Direction* direction) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     if (!direction->ended && MayRead(*direction) <= now) Read(connection, direction, now);
     while (!direction->pieces.empty() && direction->pieces.front().due <= now) {
       Direction::Piece& piece = direction->pieces.front();
@@ -304,7 +304,7 @@ absl::Status Serve(const Socket& listener, LinkProxy* proxy) {
     if (poll(&entry, 1, -1) < 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "poll");
     MEGATRON_ASSIGN_OR_RETURN(const Socket asker, AcceptTcp(listener));
     if (!asker.valid()) continue;
-    const absl::Time deadline = absl::Now() + kRequestTime;
+    const absl::Time deadline = SteadyNow() + kRequestTime;
     const absl::StatusOr<std::string> request = ReadLine(asker, deadline);
     if (!request.ok()) continue;  // it has given up
     const absl::StatusOr<Endpoint> route = Answer(*request, proxy);
@@ -316,7 +316,7 @@ absl::Status Serve(const Socket& listener, LinkProxy* proxy) {
 
 // Asks the process at `server` for a route.
 absl::StatusOr<Endpoint> Ask(const Endpoint& server, int from, int at, const Endpoint& to) {
-  const absl::Time deadline = absl::Now() + kAskTime;
+  const absl::Time deadline = SteadyNow() + kAskTime;
   MEGATRON_ASSIGN_OR_RETURN(const Socket socket, ConnectTcp(server, deadline),
                             _ << "while asking the link's proxy at " << server.ToString());
   MEGATRON_RETURN_IF_ERROR(

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "absl/status/status_matchers.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/comm/algorithm_communicator.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/comm/tcp/run_tcp_ranks.h"
@@ -29,7 +29,7 @@ struct Pair {
   explicit Pair(LinkProxy* proxy) {
     const absl::StatusOr<Socket> listener = ListenTcp({"127.0.0.1", 0});
     const absl::StatusOr<Endpoint> door = proxy->Route(0, 1, *LocalEndpoint(*listener));
-    near = *ConnectTcp(*door, absl::Now() + kPatience);
+    near = *ConnectTcp(*door, SteadyNow() + kPatience);
     while (!far.valid()) far = *AcceptTcp(*listener);
   }
   Socket near, far;
@@ -40,13 +40,13 @@ std::unique_ptr<LinkProxy> MakeProxy(const LinkOptions& options) {
 }
 
 absl::Duration TimeOf(const Socket& from, const Socket& to, size_t bytes) {
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = SteadyNow();
   std::string sent(bytes, 'x'), received(bytes, 0);
   std::thread sender([&] { EXPECT_THAT(SendAll(from, sent, begin + kPatience), IsOk()); });
   EXPECT_THAT(ReceiveAll(to, received.data(), bytes, begin + kPatience), IsOk());
   sender.join();
   EXPECT_EQ(received, sent);
-  return absl::Now() - begin;
+  return SteadyNow() - begin;
 }
 
 TEST(LinkProxyTest, AByteTakesTheDelayInEachDirection) {
@@ -63,11 +63,11 @@ TEST(LinkProxyTest, TheRateHoldsForAllConnectionsOfAHostTogether) {
   options.bytes_per_second = 4e6;
   const auto proxy = MakeProxy(options);
   const Pair one(proxy.get()), other(proxy.get());
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = SteadyNow();
   std::thread beside([&] { TimeOf(one.near, one.far, 400000); });
   TimeOf(other.near, other.far, 400000);
   beside.join();
-  EXPECT_GE(absl::Now() - begin, absl::Milliseconds(190));
+  EXPECT_GE(SteadyNow() - begin, absl::Milliseconds(190));
   EXPECT_EQ(proxy->BytesFrom(0), 800000);
   EXPECT_EQ(proxy->BytesFrom(1), 0);
   // The other direction was free.
@@ -90,10 +90,10 @@ TEST(LinkProxyTest, JitterChangesNoOrder) {
   const Pair pair(proxy.get());
   std::string received(256, 0);
   for (int i = 0; i < 256; ++i) {
-    ASSERT_THAT(SendAll(pair.near, std::string(1, static_cast<char>(i)), absl::Now() + kPatience),
+    ASSERT_THAT(SendAll(pair.near, std::string(1, static_cast<char>(i)), SteadyNow() + kPatience),
                 IsOk());
   }
-  ASSERT_THAT(ReceiveAll(pair.far, received.data(), 256, absl::Now() + kPatience), IsOk());
+  ASSERT_THAT(ReceiveAll(pair.far, received.data(), 256, SteadyNow() + kPatience), IsOk());
   for (int i = 0; i < 256; ++i) ASSERT_EQ(received[i], static_cast<char>(i));
 }
 
@@ -102,11 +102,11 @@ TEST(LinkProxyTest, AnEndIsPassedOnAfterTheData) {
   options.delay = absl::Milliseconds(10);
   const auto proxy = MakeProxy(options);
   Pair pair(proxy.get());
-  ASSERT_THAT(SendAll(pair.near, "end", absl::Now() + kPatience), IsOk());
+  ASSERT_THAT(SendAll(pair.near, "end", SteadyNow() + kPatience), IsOk());
   pair.near.Close();
   char bytes[4];
-  EXPECT_THAT(ReceiveAll(pair.far, bytes, 3, absl::Now() + kPatience), IsOk());
-  EXPECT_THAT(ReceiveAll(pair.far, bytes, 1, absl::Now() + kPatience),
+  EXPECT_THAT(ReceiveAll(pair.far, bytes, 3, SteadyNow() + kPatience), IsOk());
+  EXPECT_THAT(ReceiveAll(pair.far, bytes, 1, SteadyNow() + kPatience),
               StatusIs(absl::StatusCode::kUnavailable));
 }
 
@@ -116,9 +116,9 @@ TEST(LinkProxyTest, ACutLinkEndsItsConnectionsAndTakesNoMore) {
   TimeOf(pair.near, pair.far, 10);
   proxy->Cut(1);
   char byte;
-  EXPECT_THAT(ReceiveAll(pair.far, &byte, 1, absl::Now() + kPatience),
+  EXPECT_THAT(ReceiveAll(pair.far, &byte, 1, SteadyNow() + kPatience),
               StatusIs(absl::StatusCode::kUnavailable));
-  EXPECT_THAT(ReceiveAll(pair.near, &byte, 1, absl::Now() + kPatience),
+  EXPECT_THAT(ReceiveAll(pair.near, &byte, 1, SteadyNow() + kPatience),
               StatusIs(absl::StatusCode::kUnavailable));
 }
 
@@ -141,12 +141,12 @@ TEST(LinkProxyTest, RanksThatAreProcessesShareOneProcess) {
       3,
       [&](int rank, const ProcessGroup& world) -> absl::Status {
         // A rank's second call needs what others send after they have heard of its first.
-        const absl::Time begin = absl::Now();
+        const absl::Time begin = SteadyNow();
         world.Barrier(Stream::Inline());
         float value = rank;
         const Tensor tensor(&value, DType::kFloat32, {1});
         world.AllReduce(tensor, ReduceOp::kSum, Stream::Inline());
-        if (absl::Now() - begin < link.delay) return absl::InternalError("there was no delay");
+        if (SteadyNow() - begin < link.delay) return absl::InternalError("there was no delay");
         if (value != 3) return absl::InternalError("the sum is wrong");
         return world.status();
       },

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/status/status_matchers.h"
-#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/communicator.h"
 #include "megatron/comm/communicator_conformance.h"
@@ -130,7 +130,7 @@ TEST_F(NcclDeviceTest, AGroupIsSplitOffAndUsedBesideItsParent) {
                       },
                       stream()),
                   IsOk());
-      ASSERT_THAT(group->Watch(absl::Now()), IsOk());
+      ASSERT_THAT(group->Watch(SteadyNow()), IsOk());
     }
   }
   ExpectWhatWasFilledIn(in_, "after all");

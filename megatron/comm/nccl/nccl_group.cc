@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "megatron/base/patient_lock.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/comm/communicator.h"
 #include "megatron/tensor/cuda_graph.h"
 
@@ -42,7 +43,7 @@ absl::Status NcclGroup::Error(const std::string& what, NcclResult error, ncclCom
 }
 
 absl::Status NcclGroup::Settle(const std::string& what, absl::Duration patience) {
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   while (true) {
     MEGATRON_RETURN_IF_ERROR(host_->status());
     {
@@ -52,7 +53,7 @@ absl::Status NcclGroup::Settle(const std::string& what, absl::Duration patience)
       if (state == kNcclSuccess) return absl::OkStatus();
       if (state != kNcclInProgress) return Error(what, state, comm_);
     }
-    const absl::Duration waited = absl::Now() - start;
+    const absl::Duration waited = SteadyNow() - start;
     if (waited > patience) {
       return absl::DeadlineExceededError(
           absl::StrCat(what, ": NCCL is not done after ", absl::FormatDuration(patience)));
@@ -109,7 +110,7 @@ absl::Status NcclGroup::Enqueue(const std::string& what, const Calls& calls, con
   // are watched.
   if (IsCapturing(*stream.cuda())) return absl::OkStatus();
   const absl::MutexLock lock(&mutex_);
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   Retire(now);
   std::unique_ptr<CudaEvent> done;
   if (free_events_.empty()) {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/comm/communicator.h"
 
 namespace megatron {
@@ -44,7 +44,7 @@ void NcclWatch::Run() {
       const absl::MutexLock lock(&mutex_);
       if (mutex_.AwaitWithTimeout(absl::Condition(&stopped), interval_)) return;
     }
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     for (const std::shared_ptr<NcclGroup>& group : Groups()) {
       const absl::Status status = group->Watch(now);
       if (!status.ok()) host_->Abort(status);
@@ -64,10 +64,10 @@ void NcclWatch::Stop() {
 
 void NcclWatch::Finish(absl::Duration patience) {
   Stop();
-  const absl::Time end = absl::Now() + patience;
+  const absl::Time end = SteadyNow() + patience;
   for (const std::shared_ptr<NcclGroup>& group : Groups()) {
     if (!host_->status().ok()) break;
-    group->Finish(std::max(absl::ZeroDuration(), end - absl::Now()));
+    group->Finish(std::max(absl::ZeroDuration(), end - SteadyNow()));
   }
   AbortAll();
 }

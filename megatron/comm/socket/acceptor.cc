@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "glog/logging.h"
+#include "megatron/base/steady_now.h"
 
 namespace megatron {
 namespace {
@@ -17,7 +17,7 @@ Acceptor::Acceptor(Socket listener, JobSecret secret, const AcceptorOptions& opt
     : listener_(std::move(listener)), secret_(std::move(secret)), options_(options) {}
 
 bool Acceptor::MayTakeNew() const {
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   if (now < next_accept_) return false;
   return pending_.size() < options_.max_pending ||
          now >= pending_.front().started() + options_.least_time;
@@ -43,7 +43,7 @@ std::vector<AcceptedChannel> Acceptor::Accept() {
 
 void Acceptor::AdvancePending(std::vector<AcceptedChannel>* accepted) {
   std::deque<AcceptorHandshake> still_pending;
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   for (AcceptorHandshake& handshake : pending_) {
     switch (handshake.Advance()) {
       case AcceptorHandshake::Progress::kAccepted:
@@ -69,7 +69,7 @@ void Acceptor::TakeNew() {
     if (!socket.ok()) {  // out of descriptors
       LOG_EVERY_N(WARNING, 1000) << socket.status().message();
       if (!pending_.empty()) pending_.pop_front();
-      next_accept_ = absl::Now() + kOutOfDescriptorsPause;
+      next_accept_ = SteadyNow() + kOutOfDescriptorsPause;
       return;
     }
     if (!socket->valid()) return;
@@ -84,7 +84,7 @@ void Acceptor::TakeNew() {
 void Acceptor::Refuse(const Socket& socket, const char* why) {
   Refusals& refusals = refusals_[why];
   ++refusals.since_logged;
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   if (now < refusals.next_log) return;
   LOG(WARNING) << "connection from " << PeerText(socket) << " refused: " << why << " ("
                << refusals.since_logged << " such since the last message)";

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/comm/socket/hmac_sha256.h"
 #include "megatron/comm/socket/wire.h"
 
@@ -86,7 +87,7 @@ absl::StatusOr<Socket> ConnectToJob(const Endpoint& to, const JobSecret& secret,
       if (status.ok()) return socket;
       status = StatusBuilder(status).SetPrepend() << to.ToString() << ": ";
     }
-    if (status.code() != absl::StatusCode::kUnavailable || absl::Now() >= deadline) return status;
+    if (status.code() != absl::StatusCode::kUnavailable || SteadyNow() >= deadline) return status;
     absl::SleepFor(kRetryPause);
   }
 }
@@ -94,7 +95,7 @@ absl::StatusOr<Socket> ConnectToJob(const Endpoint& to, const JobSecret& secret,
 AcceptorHandshake::AcceptorHandshake(Socket socket, const JobSecret& secret)
     : socket_(std::move(socket)),
       secret_(secret),
-      started_(absl::Now()),
+      started_(SteadyNow()),
       challenge_(RandomBytes(kNonceBytes)) {
   // The message fits the empty buffer of a new connection. If sending fails the connection has
   // gone, which Advance will see.

@@ -17,8 +17,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 
 namespace megatron {
 namespace {
@@ -62,7 +62,7 @@ absl::Status WaitFor(const Socket& socket, short events, absl::Time deadline) {
     const int ready = poll(&entry, 1, PollMilliseconds(deadline, absl::Seconds(60)));
     if (ready > 0) return absl::OkStatus();
     if (ready < 0 && errno != EINTR) return Error("poll");
-    if (absl::Now() >= deadline) return absl::DeadlineExceededError("the time is over");
+    if (SteadyNow() >= deadline) return absl::DeadlineExceededError("the time is over");
   }
 }
 
@@ -223,7 +223,7 @@ absl::Status ReceiveAll(const Socket& socket, char* bytes, size_t size, absl::Ti
 }
 
 int PollMilliseconds(absl::Time deadline, absl::Duration longest) {
-  const absl::Duration left = std::min(deadline - absl::Now(), longest);
+  const absl::Duration left = std::min(deadline - SteadyNow(), longest);
   if (left <= absl::ZeroDuration()) return 0;
   return static_cast<int>(absl::ToInt64Milliseconds(left)) + 1;
 }

@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/comm/socket/acceptor.h"
 #include "megatron/comm/socket/handshake.h"
 #include "megatron/comm/store/memory_store.h"
@@ -151,7 +151,7 @@ class TcpStoreServer::Loop {
     // A wrong key is an error now; a missing one is waited for.
     reply.status = values_.Wait(request.keys, absl::ZeroDuration());
     if (reply.status.code() != absl::StatusCode::kDeadlineExceeded) return Finish(client, reply);
-    client->deadline = absl::Now() + request.timeout;
+    client->deadline = SteadyNow() + request.timeout;
     client->awaited = values_.Missing(request.keys);
     for (const std::string& missing : client->awaited) waiters_.emplace(missing, client);
     return true;
@@ -192,7 +192,7 @@ class TcpStoreServer::Loop {
   }
 
   void AnswerWhoWaitedTooLong() {
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     for (Client& client : clients_) {
       if (!client.waiting() || now < client.deadline) continue;
       StoreReply reply;
@@ -249,7 +249,7 @@ absl::StatusOr<std::unique_ptr<TcpStoreClient>> TcpStoreClient::Connect(const En
                                                                         absl::Duration timeout) {
   std::unique_ptr<TcpStoreClient> client(new TcpStoreClient(server, secret));
   MEGATRON_ASSIGN_OR_RETURN(Socket socket,
-                            ConnectToJob(server, secret, ChannelId(), absl::Now() + timeout),
+                            ConnectToJob(server, secret, ChannelId(), SteadyNow() + timeout),
                             _.SetPrepend() << "the job's store: ");
   MEGATRON_ASSIGN_OR_RETURN(const Endpoint local, LocalEndpoint(socket));
   client->local_host_ = local.host;
@@ -267,9 +267,9 @@ absl::StatusOr<Socket> TcpStoreClient::TakeConnection() {
       return socket;
     }
   }
-  MEGATRON_ASSIGN_OR_RETURN(Socket socket, ConnectTcp(server_, absl::Now() + kAnswerTime));
+  MEGATRON_ASSIGN_OR_RETURN(Socket socket, ConnectTcp(server_, SteadyNow() + kAnswerTime));
   MEGATRON_RETURN_IF_ERROR(
-      ProveAsConnector(socket, secret_, ChannelId(), absl::Now() + kAnswerTime));
+      ProveAsConnector(socket, secret_, ChannelId(), SteadyNow() + kAnswerTime));
   return socket;
 }
 
@@ -277,7 +277,7 @@ absl::StatusOr<Socket> TcpStoreClient::TakeConnection() {
 absl::StatusOr<StoreReply> TcpStoreClient::Request(const StoreRequest& request) {
   const auto ask = [&]() -> absl::StatusOr<StoreReply> {
     MEGATRON_ASSIGN_OR_RETURN(Socket socket, TakeConnection());
-    const absl::Time deadline = absl::Now() + request.timeout + kAnswerTime;
+    const absl::Time deadline = SteadyNow() + request.timeout + kAnswerTime;
     MEGATRON_RETURN_IF_ERROR(SendAll(socket, EncodeStoreRequest(request), deadline));
     std::string length(kStoreLengthBytes, '\0');
     MEGATRON_RETURN_IF_ERROR(ReceiveAll(socket, &length[0], length.size(), deadline));
@@ -330,11 +330,11 @@ absl::StatusOr<int64_t> TcpStoreClient::Add(absl::string_view key, int64_t delta
 // Waits for the keys in pieces that fit a frame.
 absl::Status TcpStoreClient::Wait(absl::Span<const std::string> keys, absl::Duration timeout) {
   for (const std::string& key : keys) MEGATRON_RETURN_IF_ERROR(CheckStoreSizes(key, ""));
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = SteadyNow() + timeout;
   for (size_t begin = 0; begin < keys.size();) {
     StoreRequest request;
     request.operation = StoreOperation::kWait;
-    request.timeout = begin == 0 ? timeout : deadline - absl::Now();
+    request.timeout = begin == 0 ? timeout : deadline - SteadyNow();
     for (size_t bytes = 0; begin < keys.size() && bytes < kMaxStoreValue / 2; ++begin) {
       request.keys.push_back(keys[begin]);
       bytes += keys[begin].size() + sizeof(uint32_t);

@@ -14,6 +14,7 @@
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/comm/socket/acceptor.h"
 #include "megatron/comm/socket/handshake.h"
 #include "megatron/comm/socket/hmac_sha256.h"
@@ -45,7 +46,7 @@ struct ServedStore {
   }
 
   Socket ConnectAsStranger() const {
-    auto socket = ConnectTcp(server->endpoint(), absl::Now() + kPatience);
+    auto socket = ConnectTcp(server->endpoint(), SteadyNow() + kPatience);
     CHECK(socket.ok()) << socket.status();
     return *std::move(socket);
   }
@@ -53,7 +54,7 @@ struct ServedStore {
   Socket ConnectAuthenticated() const {
     Socket socket = ConnectAsStranger();
     const absl::Status status =
-        ProveAsConnector(socket, secret, ChannelId(), absl::Now() + kPatience);
+        ProveAsConnector(socket, secret, ChannelId(), SteadyNow() + kPatience);
     CHECK(status.ok()) << status;
     return socket;
   }
@@ -74,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(Tcp, StoreConformanceTest, ::testing::Values(NewServedS
 bool IsClosed(const Socket& socket) {
   char byte;
   while (true) {
-    const absl::Status status = ReceiveAll(socket, &byte, 1, absl::Now() + kPatience);
+    const absl::Status status = ReceiveAll(socket, &byte, 1, SteadyNow() + kPatience);
     if (!status.ok()) return status.code() == absl::StatusCode::kUnavailable;
   }
 }
@@ -134,11 +135,11 @@ TEST(TcpStoreTest, AServerThatDoesNotKnowTheSecretIsRefused) {
     while (!socket.valid()) socket = *AcceptTcp(*listener);
     const std::string greeting =
         absl::StrCat(absl::string_view("MGTN\1\0\0\0", 8), RandomBytes(32));
-    EXPECT_THAT(SendAll(socket, greeting, absl::Now() + kPatience), IsOk());
+    EXPECT_THAT(SendAll(socket, greeting, SteadyNow() + kPatience), IsOk());
     std::string answer(88, '\0');
-    EXPECT_THAT(ReceiveAll(socket, &answer[0], answer.size(), absl::Now() + kPatience), IsOk());
+    EXPECT_THAT(ReceiveAll(socket, &answer[0], answer.size(), SteadyNow() + kPatience), IsOk());
     // Gives back the client's own proof.
-    EXPECT_THAT(SendAll(socket, answer.substr(56), absl::Now() + kPatience), IsOk());
+    EXPECT_THAT(SendAll(socket, answer.substr(56), SteadyNow() + kPatience), IsOk());
   });
   EXPECT_THAT(TcpStoreClient::Connect(*endpoint, JobSecret::Random(), kPatience).status(),
               StatusIs(absl::StatusCode::kUnauthenticated));
@@ -150,7 +151,7 @@ TEST(TcpStoreTest, ARecordedHandshakeIsRefused) {
   // Plays the server to a client that knows the secret, and so gets a valid answer to a greeting.
   const Socket honest = served.ConnectAsStranger();
   std::string greeting(40, '\0');
-  ASSERT_THAT(ReceiveAll(honest, &greeting[0], greeting.size(), absl::Now() + kPatience), IsOk());
+  ASSERT_THAT(ReceiveAll(honest, &greeting[0], greeting.size(), SteadyNow() + kPatience), IsOk());
   auto listener = ListenTcp({"127.0.0.1", 0});
   ASSERT_THAT(listener, IsOk());
   const auto endpoint = LocalEndpoint(*listener);
@@ -159,18 +160,18 @@ TEST(TcpStoreTest, ARecordedHandshakeIsRefused) {
   std::thread relay([&] {
     Socket socket;
     while (!socket.valid()) socket = *AcceptTcp(*listener);
-    EXPECT_THAT(SendAll(socket, greeting, absl::Now() + kPatience), IsOk());
-    EXPECT_THAT(ReceiveAll(socket, &answer[0], answer.size(), absl::Now() + kPatience), IsOk());
-    EXPECT_THAT(SendAll(socket, std::string(32, '\0'), absl::Now() + kPatience), IsOk());
+    EXPECT_THAT(SendAll(socket, greeting, SteadyNow() + kPatience), IsOk());
+    EXPECT_THAT(ReceiveAll(socket, &answer[0], answer.size(), SteadyNow() + kPatience), IsOk());
+    EXPECT_THAT(SendAll(socket, std::string(32, '\0'), SteadyNow() + kPatience), IsOk());
   });
   EXPECT_THAT(TcpStoreClient::Connect(*endpoint, served.secret, kPatience).status(),
               StatusIs(absl::StatusCode::kUnauthenticated));
   relay.join();
   // The same answer fits no other greeting.
   const Socket replay = served.ConnectAsStranger();
-  EXPECT_THAT(SendAll(replay, answer, absl::Now() + kPatience), IsOk());
+  EXPECT_THAT(SendAll(replay, answer, SteadyNow() + kPatience), IsOk());
   std::string reply(40 + 32, 'x');
-  ASSERT_THAT(ReceiveAll(replay, &reply[0], reply.size(), absl::Now() + kPatience), IsOk());
+  ASSERT_THAT(ReceiveAll(replay, &reply[0], reply.size(), SteadyNow() + kPatience), IsOk());
   EXPECT_EQ(reply.substr(40), std::string(32, '\0'));
   EXPECT_TRUE(IsClosed(replay));
 }
@@ -180,9 +181,9 @@ TEST(TcpStoreTest, HostileConnectionsDoNotDisturbClients) {
   std::vector<Socket> silent;  // the request comes one byte at a time
   for (int i = 0; i < 200; ++i) {
     silent.push_back(served.ConnectAsStranger());
-    EXPECT_THAT(SendAll(silent.back(), i % 2 == 0 ? "G" : "", absl::Now() + kPatience), IsOk());
+    EXPECT_THAT(SendAll(silent.back(), i % 2 == 0 ? "G" : "", SteadyNow() + kPatience), IsOk());
     const Socket garbage = served.ConnectAsStranger();
-    (void)SendAll(garbage, RandomBytes(1 + 37 * i), absl::Now() + absl::Seconds(1));
+    (void)SendAll(garbage, RandomBytes(1 + 37 * i), SteadyNow() + absl::Seconds(1));
     EXPECT_THAT(served.client->Set(absl::StrCat("key", i), "value"), IsOk());
   }
   EXPECT_THAT(served.Connect()->Get("key199", kPatience), IsOkAndHolds("value"));
@@ -196,10 +197,10 @@ TEST(TcpStoreTest, AConnectionThatNeverProvesItselfIsDropped) {
   AcceptorOptions options;
   options.handshake_time = absl::Milliseconds(50);
   Acceptor acceptor(*std::move(listener), JobSecret::Random(), options);
-  const auto socket = ConnectTcp(*endpoint, absl::Now() + kPatience);
+  const auto socket = ConnectTcp(*endpoint, SteadyNow() + kPatience);
   ASSERT_THAT(socket, IsOk());
-  const absl::Time begin = absl::Now();
-  while (absl::Now() < begin + 2 * options.handshake_time) EXPECT_TRUE(acceptor.Accept().empty());
+  const absl::Time begin = SteadyNow();
+  while (SteadyNow() < begin + 2 * options.handshake_time) EXPECT_TRUE(acceptor.Accept().empty());
   EXPECT_TRUE(IsClosed(*socket));
 }
 
@@ -212,7 +213,7 @@ TEST(TcpStoreTest, AClientThatSendsNonsenseLosesItsConnectionAlone) {
   };
   for (const std::string& bytes : nonsense) {
     const Socket socket = served.ConnectAuthenticated();
-    EXPECT_THAT(SendAll(socket, bytes, absl::Now() + kPatience), IsOk());
+    EXPECT_THAT(SendAll(socket, bytes, SteadyNow() + kPatience), IsOk());
     EXPECT_TRUE(IsClosed(socket));
     EXPECT_THAT(served.client->Set("key", "value"), IsOk());
   }
@@ -226,7 +227,7 @@ TEST(TcpStoreTest, AClientThatGoesWhileItWaitsIsForgotten) {
     request.operation = StoreOperation::kGet;
     request.keys = {"key"};
     request.timeout = kPatience;
-    EXPECT_THAT(SendAll(socket, EncodeStoreRequest(request), absl::Now() + kPatience), IsOk());
+    EXPECT_THAT(SendAll(socket, EncodeStoreRequest(request), SteadyNow() + kPatience), IsOk());
   }
   EXPECT_THAT(served.client->Set("other", ""), IsOk());
   EXPECT_THAT(served.client->Set("key", "value"), IsOk());

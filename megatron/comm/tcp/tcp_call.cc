@@ -6,10 +6,10 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "glog/logging.h"
 #include "megatron/base/round_up.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/call_match.h"
 #include "megatron/comm/host_reduce.h"
@@ -172,7 +172,7 @@ absl::Status TcpCall::ExchangeCalls() {
     group_.mesh->Send(key, CallMessage::Encode(call_, split_, data));
     awaited.push_back(key);
   });
-  const absl::Time deadline = absl::Now() + group_.deadline;
+  const absl::Time deadline = SteadyNow() + group_.deadline;
   while (!awaited.empty()) {
     absl::StatusOr<TcpMesh::Received> received = group_.mesh->ReceiveAny(awaited, deadline);
     if (!received.ok()) {
@@ -392,7 +392,7 @@ void TcpCall::Send(int peer, uint32_t tag, const Piece& piece, TcpOperation* ope
 }
 
 absl::Status TcpCall::Await(TcpOperation* operation) {
-  const absl::Status status = group_.mesh->Await(operation, absl::Now() + group_.deadline);
+  const absl::Status status = group_.mesh->Await(operation, SteadyNow() + group_.deadline);
   if (status.ok()) return status;
   std::vector<int> missing;
   for (int peer : group_.mesh->AwaitedPeers(operation)) missing.push_back(group_.RankOf(peer));

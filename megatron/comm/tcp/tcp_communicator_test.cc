@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/algorithm_communicator.h"
 #include "megatron/comm/communicator.h"
@@ -228,7 +229,7 @@ TEST(TcpCommunicatorTest, AKilledRankIsKnownToAllWithinASecond) {
         if (rank == 2) {
           std::thread killer([&] {
             absl::SleepFor(absl::Milliseconds(300));
-            const int64_t now = absl::ToUnixMicros(absl::Now());
+            const int64_t now = absl::ToUnixMicros(SteadyNow());
             for (int i = 0; i < 3; ++i) (void)!write(died_at[1], &now, sizeof(now));
             kill(getpid(), SIGKILL);
           });
@@ -237,7 +238,7 @@ TEST(TcpCommunicatorTest, AKilledRankIsKnownToAllWithinASecond) {
           return status;
         }
         MEGATRON_RETURN_IF_ERROR(CallUntilTheEnd(world));
-        const int64_t now = absl::ToUnixMicros(absl::Now());
+        const int64_t now = absl::ToUnixMicros(SteadyNow());
         int64_t then = 0;
         if (read(died_at[0], &then, sizeof(then)) != sizeof(then) || now - then > 1000000 ||
             !absl::StrContains(world.status().message(), "rank 2 of world")) {

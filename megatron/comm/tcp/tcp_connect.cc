@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/comm/socket/acceptor.h"
 #include "megatron/comm/socket/handshake.h"
 #include "megatron/comm/socket/hmac_sha256.h"
@@ -25,7 +25,7 @@ class RankConnector {
       : store_(*store),
         secret_(secret),
         options_(options),
-        deadline_(absl::Now() + options.connect_deadline),
+        deadline_(SteadyNow() + options.connect_deadline),
         peers_(options.size) {
     const Sha256Digest digest = Sha256(options.name);
     std::memcpy(&world_, digest.data(), sizeof(world_));
@@ -57,7 +57,7 @@ class RankConnector {
   absl::Status ConnectToThoseBelow() {
     for (int peer = 0; peer < options_.rank; ++peer) {
       MEGATRON_ASSIGN_OR_RETURN(const std::string address,
-                                store_.Get(Key(peer), deadline_ - absl::Now()));
+                                store_.Get(Key(peer), deadline_ - SteadyNow()));
       MEGATRON_ASSIGN_OR_RETURN(Endpoint endpoint, Endpoint::Parse(address));
       peers_[peer].address = address;
       if (options_.route) {
@@ -85,15 +85,15 @@ class RankConnector {
 
   absl::Status AcceptThoseAbove(Socket listener) {
     Acceptor acceptor(std::move(listener), secret_);
-    const absl::Time begin = absl::Now();
+    const absl::Time begin = SteadyNow();
     absl::Duration notice = options_.first_notice;
     for (std::vector<int> missing = Missing(); !missing.empty() && !give_up_; missing = Missing()) {
-      if (absl::Now() >= deadline_) {
+      if (SteadyNow() >= deadline_) {
         return absl::DeadlineExceededError(absl::StrCat(
             Name(options_.rank), ": after ", absl::FormatDuration(options_.connect_deadline),
             " still missing: ", Names(missing)));
       }
-      if (options_.rank == 0 && options_.on_waiting && absl::Now() >= begin + notice) {
+      if (options_.rank == 0 && options_.on_waiting && SteadyNow() >= begin + notice) {
         options_.on_waiting(missing);
         notice *= 2;
       }

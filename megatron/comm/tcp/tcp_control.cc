@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "megatron/base/patient_lock.h"
+#include "megatron/base/steady_now.h"
 
 namespace megatron {
 namespace {
@@ -24,7 +24,7 @@ TcpControl::Peer::Peer(int rank, TcpPeerSockets* sockets)
     : rank(rank),
       address(sockets->address),
       channel(std::move(sockets->control)),
-      last_heard(absl::GetCurrentTimeNanos()) {}
+      last_heard(absl::ToUnixNanos(SteadyNow())) {}
 
 TcpControl::TcpControl(const TcpWorldOptions& options, std::vector<TcpPeerSockets>* sockets,
                        const CallActivities* activities, std::function<void()> changed)
@@ -77,7 +77,7 @@ void TcpControl::Fail(const absl::Status& reason, int lost, bool broadcast) {
 }
 
 void TcpControl::MarkSilentRanksLost() {
-  const absl::Time oldest = absl::Now() - options_.silence_limit / 2;
+  const absl::Time oldest = SteadyNow() - options_.silence_limit / 2;
   for (const auto& peer : peers_) {
     if (peer != nullptr && absl::FromUnixNanos(peer->last_heard) < oldest) peer->lost = true;
   }
@@ -103,7 +103,7 @@ void TcpControl::Send(Peer* peer, FrameKind kind, std::string message, uint32_t 
 }
 
 void TcpControl::Run() {
-  absl::Time next_tick = absl::Now() + options_.heartbeat_interval;
+  absl::Time next_tick = SteadyNow() + options_.heartbeat_interval;
   std::vector<pollfd> entries;
   while (true) {
     {
@@ -124,9 +124,9 @@ void TcpControl::Run() {
       if (peer == nullptr) continue;
       if (entries[entry++].revents != 0) Serve(peer.get());
     }
-    if (absl::Now() < next_tick) continue;
+    if (SteadyNow() < next_tick) continue;
     Tick(next_tick);
-    next_tick = absl::Now() + options_.heartbeat_interval;
+    next_tick = SteadyNow() + options_.heartbeat_interval;
   }
 }
 
@@ -150,7 +150,7 @@ void TcpControl::Serve(Peer* peer) {
                               if (header.kind == FrameKind::kHeartbeat) {
                                 peer->awaits_us = header.tag != 0;
                                 peer->broadcast = std::move(message);
-                                peer->broadcast_at = absl::Now();
+                                peer->broadcast_at = SteadyNow();
                               }
                               if (header.kind == FrameKind::kState)
                                 states_[peer->rank] = std::move(message);
@@ -163,7 +163,7 @@ void TcpControl::Serve(Peer* peer) {
     heard = peer->channel.Read({begin, finish}, &any);
     ended = !peer->channel.open();
   }
-  if (any) peer->last_heard = absl::GetCurrentTimeNanos();
+  if (any) peer->last_heard = absl::ToUnixNanos(SteadyNow());
   Fail(abort, static_cast<int>(abort_tag) - 1, /*broadcast=*/false);
   if (!heard.ok()) {
     FailBy(peer->rank, absl::StatusCode::kInternal, absl::StrCat("sent ", heard.message()));
@@ -175,7 +175,7 @@ void TcpControl::Serve(Peer* peer) {
 }
 
 void TcpControl::Tick(absl::Time due) {
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   // The time for which this process itself was stopped, or waited for a processor, says nothing
   // about the others, which may have waited with it. So silence is counted in heartbeats of this
   // process: where a machine has too much to do, both are late.
@@ -217,7 +217,7 @@ void TcpControl::SetBroadcast(std::string broadcast) {
 
 std::map<int, std::string> TcpControl::Broadcasts() const {
   absl::MutexLock lock(&mutex_);
-  const absl::Time oldest = absl::Now() - broadcast_age();
+  const absl::Time oldest = SteadyNow() - broadcast_age();
   std::map<int, std::string> broadcasts;
   for (const auto& peer : peers_) {
     if (peer == nullptr || peer->broadcast.empty() || peer->broadcast_at < oldest) continue;
@@ -258,7 +258,7 @@ std::optional<std::map<int, std::string>> TcpControl::GatherStates(std::string s
       return peer == nullptr || peer->lost || peer->said_goodbye || states_.count(peer->rank) > 0;
     });
   };
-  mutex_.AwaitWithDeadline(absl::Condition(&all), deadline);
+  mutex_.AwaitWithTimeout(absl::Condition(&all), deadline - SteadyNow());
   return states_;
 }
 

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 
 namespace megatron {
 namespace {
@@ -24,7 +24,7 @@ class TcpExchange {
   TcpExchange(TcpGroup* group, const CollectiveCall& call)
       : group_(*group),
         call_(call),
-        deadline_(absl::Now() + group->deadline),
+        deadline_(SteadyNow() + group->deadline),
         open_(group->size()) {}
 
   absl::Status Run() {

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "megatron/base/patient_lock.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 
 namespace megatron {
 namespace {
@@ -98,8 +98,8 @@ void TcpMesh::ReceiveData(const MessageKey& key, char* data, size_t bytes,
 
 bool TcpMesh::AwaitUntil(const absl::Condition& condition, absl::Time deadline) {
   while (true) {
-    const absl::Time next = std::min(deadline, absl::Now() + kLongestWait);
-    if (mutex_.AwaitWithDeadline(condition, next)) return true;
+    const absl::Time next = std::min(deadline, SteadyNow() + kLongestWait);
+    if (mutex_.AwaitWithTimeout(condition, next - SteadyNow())) return true;
     if (next == deadline) return false;
   }
 }
@@ -296,8 +296,8 @@ void TcpMesh::Leave() {
   }
   control_.SayGoodbye();
   // Closing a connection with unread data discards what was sent.
-  const absl::Time deadline = absl::Now() + (status().ok() ? kGoodbyeTime : kFailedGoodbyeTime);
-  while (absl::Now() < deadline) {
+  const absl::Time deadline = SteadyNow() + (status().ok() ? kGoodbyeTime : kFailedGoodbyeTime);
+  while (SteadyNow() < deadline) {
     absl::MutexLock lock(&mutex_);
     if (AllArrived()) break;
     const bool never = false;

@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "glog/logging.h"
 #include "megatron/base/patient_lock.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/comm/watch/processor_time.h"
 
 namespace megatron {
@@ -137,13 +137,13 @@ void ThreadGroup::Enter(Seat* seat) {
   clockid_t clock = {};
   pthread_getcpuclockid(pthread_self(), &clock);
   seat->clock = clock;
-  seat->waits_since = absl::GetCurrentTimeNanos();
+  seat->waits_since = absl::ToUnixNanos(SteadyNow());
   seat->waits_in = Place::kEntering;
 }
 
 // Reads atomics only.
 absl::Status ThreadGroup::Overdue() const {
-  const absl::Time since = absl::Now() - world_->deadline() - kOverduePatience;
+  const absl::Time since = SteadyNow() - world_->deadline() - kOverduePatience;
   Ranks entering, waiting;
   for (int rank = 0; rank < size(); ++rank) {
     const Place place = seats_[rank].waits_in;
@@ -243,8 +243,8 @@ absl::Status ThreadGroup::WaitFor(absl::Span<const int> awaited, absl::Time dead
       return absl::UnavailableError(absl::StrCat(Describe(rank), " has left"));
     }
   }
-  if (absl::Now() < deadline) {
-    changed_.WaitWithDeadline(&mutex_, std::min(deadline, absl::Now() + kLongestWait));
+  if (SteadyNow() < deadline) {
+    changed_.WaitWithTimeout(&mutex_, std::min(deadline - SteadyNow(), kLongestWait));
     return absl::OkStatus();  // also at the deadline: some of `awaited` may have come since
   }
   return absl::DeadlineExceededError(absl::StrCat("after ",
@@ -265,7 +265,7 @@ bool ThreadGroup::Arrive(int rank, const CollectiveCall& call) {
     seat.call = &call;
     const uint64_t complete = ++seat.arrivals * size();
     if (++arrived_ == complete) changed_.SignalAll();
-    const absl::Time deadline = absl::Now() + world_->deadline();
+    const absl::Time deadline = SteadyNow() + world_->deadline();
     seat.waits_in = Place::kArriving;
     while (arrived_ < complete && failure.ok()) {
       failure = WaitFor(Missing(seat.arrivals), deadline);
@@ -451,7 +451,7 @@ void ThreadGroup::Exchange(int rank, absl::Span<const Transfer> sends,
     seat.waits_in = Place::kNone;
     if (world_->failed()) return;
     ExchangeProgress progress(this, rank, sends, receives);
-    const absl::Time deadline = absl::Now() + world_->deadline();
+    const absl::Time deadline = SteadyNow() + world_->deadline();
     while (failure.ok()) {
       failure = progress.Advance();
       if (!failure.ok()) break;

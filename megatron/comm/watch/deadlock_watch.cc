@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/time/clock.h"
+#include "megatron/base/steady_now.h"
 
 namespace megatron {
 namespace {
@@ -23,7 +23,7 @@ bool OwnThreadWaits(const RestingRank& rank, const std::vector<WaitingCall>& cal
 }  // namespace
 
 WaitingRanks DeadlockWatch::OwnBlocked(const std::vector<RestingRank>& resting) {
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   WaitingRanks blocked;
   std::map<int, Wait> waits;
   for (const RestingRank& rank : resting) {
@@ -52,7 +52,7 @@ absl::Status DeadlockWatch::Look(const std::vector<RestingRank>& resting) {
   Share(blocked);
   if (!blocked.empty()) blocked.merge(world_.OthersBlocked());
   WaitingRanks deadlock = FindDeadlock(blocked);
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   if (!SameRanksAndCalls(deadlock, deadlock_)) {
     deadlock_ = std::move(deadlock);
     deadlock_since_ = now;

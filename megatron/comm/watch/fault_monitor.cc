@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "megatron/base/host_name.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/base/thread_stacks.h"
 #include "megatron/comm/watch/processor_time.h"
 
@@ -65,7 +65,7 @@ FaultMonitor::Watch::Watch(FaultMonitor* monitor, int rank, const RankProgress* 
     : monitor_(*monitor), rank_(rank) {
   Rank watched;
   watched.progress = progress;
-  watched.moved = watched.worked = watched.own_worked = absl::Now();
+  watched.moved = watched.worked = watched.own_worked = SteadyNow();
   pthread_getcpuclockid(pthread_self(), &watched.clock);
   absl::MutexLock lock(&monitor_.mutex_);
   monitor_.ranks_[rank] = watched;
@@ -136,7 +136,7 @@ void FaultMonitor::EndProcess(const absl::Status& reason) {
 }
 
 void FaultMonitor::Update(Rank* rank, const Calls& calls, absl::Duration away) const {
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   const absl::Duration own_used = ProcessorTime(rank->clock);
   const absl::Duration used = own_used + calls.processor_time;
   const uint64_t moves = rank->progress->moves();
@@ -177,7 +177,7 @@ absl::Status FaultMonitor::Look() {
 }
 
 std::vector<RestingRank> FaultMonitor::RestingRanks() {
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   std::vector<RestingRank> resting;
   absl::MutexLock lock(&mutex_);
   for (const auto& [number, rank] : ranks_) {
@@ -188,7 +188,7 @@ std::vector<RestingRank> FaultMonitor::RestingRanks() {
 }
 
 absl::Status FaultMonitor::LookAtRanks() {
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   // The whole process was stopped, or the machine has too much to do: its ranks have had no more
   // time than this thread.
   absl::Duration away = std::max(absl::ZeroDuration(), now - last_look_ - kLook);
@@ -276,7 +276,7 @@ void FaultMonitor::Report(const absl::Status& reason) {
   const bool left_to_aborter = aborted && !world_.spans_processes();
   if (!left_to_aborter) {
     const auto states =
-        world_.GatherStates(aborted ? "" : OwnState(), absl::Now() + options_.gather_time);
+        world_.GatherStates(aborted ? "" : OwnState(), SteadyNow() + options_.gather_time);
     const bool brief = GoesOn(reason);
     std::string text, rest;
     if (states.has_value()) {

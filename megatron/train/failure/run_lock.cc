@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 
 namespace megatron {
 
@@ -31,9 +32,9 @@ absl::Status RunLock::Lock(int operation) const {
 
 absl::StatusOr<RunLock> RunLock::Take(const std::string& directory, absl::Duration patience) {
   MEGATRON_ASSIGN_OR_RETURN(RunLock lock, Open(directory));
-  const absl::Time until = absl::Now() + patience;
+  const absl::Time until = SteadyNow() + patience;
   absl::Status status = lock.Lock(LOCK_EX);
-  while (status.code() == absl::StatusCode::kFailedPrecondition && absl::Now() < until) {
+  while (status.code() == absl::StatusCode::kFailedPrecondition && SteadyNow() < until) {
     absl::SleepFor(absl::Milliseconds(20));
     status = lock.Lock(LOCK_EX);
   }

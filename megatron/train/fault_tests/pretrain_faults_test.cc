@@ -23,6 +23,7 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/comm/socket/job_secret.h"
 #include "megatron/comm/socket/socket.h"
 #include "megatron/train/failure/exit_code.h"
@@ -104,11 +105,11 @@ class PretrainFaultsTest : public PretrainProgramTest {
   // Expects that all ranks end in time, and that the fault is reported once. Returns the output.
   std::string ExpectTheEnd(pid_t pid, int code) {
     const std::vector<pid_t> ranks = ChildrenOf(pid);
-    const absl::Time begin = absl::Now();
-    while (!HasEnded(pid) && absl::Now() < begin + 2 * AllOut()) {
+    const absl::Time begin = SteadyNow();
+    while (!HasEnded(pid) && SteadyNow() < begin + 2 * AllOut()) {
       absl::SleepFor(absl::Milliseconds(10));
     }
-    EXPECT_LT(absl::Now() - begin, AllOut());
+    EXPECT_LT(SteadyNow() - begin, AllOut());
     if (!HasEnded(pid)) kill(pid, SIGKILL);
     const Outcome outcome = FinishProgram(pid, log_);
     EXPECT_EQ(outcome.exit_code, code) << outcome.output;
@@ -132,10 +133,10 @@ TEST_F(PretrainFaultsTest, AKilledRank) {
     const pid_t pid = StartEndless(Joined(kProcesses, kSaving));
     const std::vector<pid_t> ranks = ChildrenOf(pid);
     ASSERT_EQ(ranks.size(), 4u);
-    const absl::Time begin = absl::Now();
+    const absl::Time begin = SteadyNow();
     kill(ranks[victim], SIGKILL);
     const std::string output = ExpectTheEnd(pid, kExitPeerLost);
-    EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
+    EXPECT_LT(SteadyNow() - begin, absl::Seconds(5));
     ExpectToSay({absl::StrCat("rank ", victim, " of world ("), "is lost: its connection ended",
                  absl::StrCat("rank ", victim, " could not be asked"),
                  absl::StrCat("rank ", (victim + 1) % 4, " on "), ", process ", ": iteration ",
@@ -221,7 +222,7 @@ TEST_F(PretrainFaultsTest, ResumedJobsContinue) {
 
 // Connects to the rendezvous as a stranger that misbehaves in way `kind`.
 void Disturb(const Endpoint& at, int kind, std::mt19937* random) {
-  const absl::StatusOr<Socket> socket = ConnectTcp(at, absl::Now() + absl::Seconds(10));
+  const absl::StatusOr<Socket> socket = ConnectTcp(at, SteadyNow() + absl::Seconds(10));
   if (!socket.ok()) return;  // a refused connection does no harm either
   std::string bytes(kind % 5 == 0 ? 0 : (*random)() % 300, '\0');
   for (char& c : bytes) c = static_cast<char>((*random)());

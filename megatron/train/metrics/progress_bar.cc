@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/train/console/terminal.h"
 #include "megatron/train/metrics/log_line.h"
 
@@ -62,7 +62,7 @@ ProgressBar::ProgressBar(std::FILE* stream) : stream_(stream) {
 
 void ProgressBar::Show(const Progress& progress) {
   if (!enabled_) return;
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   if (now - last_ < kShortestPause) return;
   last_ = now;
   absl::FPrintF(
