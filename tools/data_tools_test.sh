@@ -26,8 +26,8 @@ expect_code 0 "" "$tools/make_stories" --bytes=300000 --output=stories.jsonl
 "$tools/make_stories" --bytes=300000 | cmp - stories.jsonl || fail "stdout and --output differ"
 "$tools/make_stories" --bytes=300000 --questions=conversations --output=questions.jsonl ||
   fail "no questions"
-conversation='{"messages": \[{"role": "user", "content": "[^"]*?"}, '
-conversation+='{"role": "assistant", "content": "[A-Za-z]*"}\]}'
+turn='{"role": "user", "content": "[^"]*?"}, {"role": "assistant", "content": "[A-Za-z]*"}'
+conversation="{\"messages\": \\[$turn, $turn, $turn\\]}"
 [ "$(grep -cx "$conversation" questions.jsonl)" = "$(wc -l <stories.jsonl)" ] || fail "other lines"
 rm questions.jsonl
 "$tools/make_stories" --bytes=1 --questions=texts |

@@ -143,12 +143,23 @@ absl::StatusOr<TaskResult> EvaluateTask(const Asked& asked, const TaskExamples& 
                     task.Metrics(scores)};
 }
 
+// Makes sure, before the work, that its results can be written.
+absl::Status CheckOutput(const std::string& path) {
+  FileSystem& fs = PosixFileSystem();
+  MEGATRON_RETURN_IF_ERROR(CheckReplaceable(fs, path));
+  const std::string probe = absl::StrCat(path, ".tmp");
+  MEGATRON_ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, fs.Create(probe),
+                            _ << "for --output");
+  MEGATRON_RETURN_IF_ERROR(file->Close());
+  return fs.Remove(probe);
+}
+
 absl::Status Evaluate(const std::vector<std::string>& arguments) {
   MEGATRON_RETURN_IF_ERROR(CheckFlags(arguments));
   MEGATRON_ASSIGN_OR_RETURN(const std::vector<Asked> asked, AskedTasks());
   const std::string output = absl::GetFlag(FLAGS_output);
   if (!output.empty()) {
-    MEGATRON_RETURN_IF_ERROR(CheckReplaceable(PosixFileSystem(), output));
+    MEGATRON_RETURN_IF_ERROR(CheckOutput(output));
   }
   MEGATRON_RETURN_IF_ERROR(ops::CheckCpu());
   std::vector<TaskExamples> examples;

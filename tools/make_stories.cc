@@ -23,9 +23,9 @@ ABSL_FLAG(uint64_t, first, 0,
 ABSL_FLAG(std::string, output, "-", "File to write; - writes to stdout.");
 ABSL_FLAG(
     std::string, questions, "",
-    "Adds a question about each story and its answer: \"conversations\" for data.sft, or "
-    "\"texts\" of the form plain up to the answer, whose last word tools:evaluate lets a model "
-    "guess (lambada).");
+    "Adds questions about each story and their answers: three in \"conversations\" for data.sft, "
+    "or one in \"texts\" of the form plain up to the answer, whose last word tools:evaluate lets a "
+    "model guess (lambada).");
 ABSL_FLAG(bool, print_entropy, false,
           "Prints the grammar's entropy, the lowest loss that a model can reach, and ends.");
 
@@ -38,13 +38,18 @@ constexpr size_t kBufferSize = size_t{1} << 20;
 std::string Line(const std::string& story, uint64_t seed, uint64_t index) {
   const std::string form = absl::GetFlag(FLAGS_questions);
   if (form.empty()) return absl::StrCat("{\"text\": \"", story, "\"}\n");
-  const StoryQuestion asked = MakeStoryQuestion(seed, index);
-  const std::string prompt = absl::StrCat(story, " ", asked.question);
+  const std::vector<StoryQuestion> asked = MakeStoryQuestions(seed, index);
   if (form == "texts") {
-    return absl::StrCat("{\"text\": \"User: ", prompt, "\\nAssistant: ", asked.answer, "\"}\n");
+    return absl::StrCat("{\"text\": \"User: ", story, " ", asked[0].question,
+                        "\\nAssistant: ", asked[0].answer, "\"}\n");
   }
-  return absl::StrCat("{\"messages\": [{\"role\": \"user\", \"content\": \"", prompt,
-                      "\"}, {\"role\": \"assistant\", \"content\": \"", asked.answer, "\"}]}\n");
+  std::string line = "{\"messages\": [";
+  for (size_t i = 0; i < asked.size(); ++i) {
+    absl::StrAppend(&line, i == 0 ? "" : ", ", "{\"role\": \"user\", \"content\": \"",
+                    i == 0 ? story + " " : "", asked[i].question,
+                    "\"}, {\"role\": \"assistant\", \"content\": \"", asked[i].answer, "\"}");
+  }
+  return absl::StrCat(line, "]}\n");
 }
 
 // Calls `write` with large pieces of the output.

@@ -47,8 +47,8 @@ MOST_EVENTS_BEFORE_CARD = 100
 # Values with a second curve over consumed samples (the table of docs/metrics.md), and without evaluations'
 # endings. A step that is taken again has the same ones.
 BOTH_AXES = frozenset((
-    "lm loss", "lm accuracy", "exact span accuracy", "sop loss", "sop accuracy", "mtp_1 loss", "mtp_2 loss",
-    "mtp_3 loss", "mtp_4 loss", "learning-rate", "grad-norm",
+    "lm loss", "lm accuracy", "exact span accuracy", "sop loss", "sop accuracy", "accuracy",
+    "mtp_1 loss", "mtp_2 loss", "mtp_3 loss", "mtp_4 loss", "learning-rate", "grad-norm",
     "params-norm", "num-zeros", "loss-scale", "batch-size", "curriculum-seqlen", "random-ltd-length",
     "decoupled-learning-rate"))
 # All three trackers take such names as they are.

@@ -232,6 +232,54 @@ void ExpectTwoRanksEqualOne(const std::vector<int>& lengths, const MakeLayer& ma
   }
 }
 
+void ExpectContextRanksEqualOne(const std::vector<int>& lengths, const ContextShard& form,
+                                const std::function<LayerCalls()>& make, int64_t width) {
+  LayerHarness one(lengths);
+  const LayerCalls whole = make();
+  one.Bind(whole.parameters);
+  const int64_t tokens = one.batch().num_tokens();
+  const HostTensor x = Rows(tokens, width, 1), dy = Rows(tokens, width, 2);
+  const LayerHarness::Results want = one.Run(whole, x, dy);
+  const absl::Status status = RunRanks(form.size, [&](int rank, const ProcessGroup& group) {
+    SCOPED_TRACE(testing::Message() << "rank " << rank << " of " << form.size);
+    ContextShard shard = form;
+    shard.rank = rank;
+    const Buffer memory({}, ContextSliceBytes({tokens}, shard), "slice", nullptr);
+    LayerHarness harness(lengths);
+    harness.batch() = PlaceContextSlice(one.batch(), shard, memory, 0);
+    FillContextSlice(one.batch(), shard, harness.batch());
+    harness.context().context_group = group;
+    const LayerCalls calls = make();
+    harness.Bind(calls.parameters);
+    const auto mine = [&](const std::vector<double>& all) {
+      std::vector<double> rows;
+      ForEachContextChunk(
+          form.size, rank, tokens, form.sample_length, [&](const ContextChunk& chunk) {
+            const std::vector<double> some = RowsOf(all, chunk.whole_begin, chunk.length, width);
+            rows.insert(rows.end(), some.begin(), some.end());
+          });
+      return rows;
+    };
+    const auto my_rows = [&](const HostTensor& all) {
+      return HostTensor::Of({tokens / form.size, width}, kF32, mine(all.Values()));
+    };
+    for (bool deferred : {false, true}) {
+      const LayerHarness::Results got = harness.Run(calls, my_rows(x), my_rows(dy), deferred);
+      ExpectClose(got.y, mine(want.y), kRanksTolerance);
+      ExpectClose(got.dx, mine(want.dx), kRanksTolerance);
+      for (size_t i = 0; i < calls.parameters.size(); ++i) {
+        SCOPED_TRACE("gradient of " + calls.parameters[i]->name);
+        const HostTensor sum =
+            HostTensor::Of({static_cast<int64_t>(got.gradients[i].size())}, kF32, got.gradients[i]);
+        group.AllReduce(sum, ReduceOp::kSum, harness.context().stream);
+        ExpectClose(sum.Values(), want.gradients[i], kRanksTolerance);
+      }
+    }
+    return group.status();
+  });
+  EXPECT_EQ(status, absl::OkStatus());
+}
+
 namespace {
 
 TensorGrid PlaceOf(int rank, const GridForm& form) {

@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/layers/context_slice.h"
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/rotary.h"
 #include "megatron/layers/tensor_grid.h"
@@ -149,6 +150,12 @@ using MakeLayer =
 // computing. Each rank's gradients are compared with its block of one rank's. x and y are rows of
 // the residual stream.
 void ExpectTwoRanksEqualOne(const std::vector<int>& lengths, const MakeLayer& make, int64_t width);
+
+// Fails where context-parallel ranks, each with its part of the micro-batch, compute another output
+// or other gradients than one rank does. `make` makes the same layer for one rank and for each of
+// several.
+void ExpectContextRanksEqualOne(const std::vector<int>& lengths, const ContextShard& form,
+                                const std::function<LayerCalls()>& make, int64_t width);
 
 // Makes a layer for a rank of a grid, with the ranks over which heads are cut.
 using MakeGridLayer = std::function<LayerCalls(const ProcessGroup& heads, const TensorGrid& grid)>;

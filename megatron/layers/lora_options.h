@@ -15,19 +15,21 @@ namespace megatron {
 struct LowRankOptions {
   int64_t dim = 0;  // 0: there is none
   float scale = 0;  // alpha / dim
+  float dropout = 0;
 };
 
 struct LoraOptions {
   int64_t dim = 0;  // 0: no layer has an adapter
   double alpha = 0;
   std::vector<std::string> target_modules;  // "linear_qkv", "linear_proj", ...
+  float dropout = 0;
 
   // Returns the options of the layers that are called `module`.
   LowRankOptions Of(absl::string_view module) const {
     const bool targeted =
         std::find(target_modules.begin(), target_modules.end(), module) != target_modules.end();
     if (dim == 0 || !targeted) return {};
-    return {dim, static_cast<float>(alpha / static_cast<double>(dim))};
+    return {dim, static_cast<float>(alpha / static_cast<double>(dim)), dropout};
   }
 };
 

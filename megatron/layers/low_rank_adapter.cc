@@ -2,6 +2,9 @@
 
 #include <cmath>
 
+#include "glog/logging.h"
+#include "megatron/base/crc32c.h"
+#include "megatron/layers/dropout_site.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/linear.h"
 
@@ -53,6 +56,7 @@ LowRankAdapter::LowRankAdapter(const LowRankOptions& options, const std::string&
   a_.sharding = OfA(options.dim, weight, by_input);
   a_.initializer =
       Initializer::Uniform(static_cast<float>(1 / std::sqrt(static_cast<double>(inputs))));
+  dropout_stream_ = ExtendCrc32c(0, name);
   b_.name = name + kAdapterName + "linear_out.weight";
   b_.sharding = OfB(options.dim, weight, by_input);
 }
@@ -61,10 +65,31 @@ Tensor LowRankAdapter::b_OR() const {
   return b_.data.View({b_.data.numel() / options_.dim, options_.dim});
 }
 
+ops::Dropout LowRankAdapter::DropoutOf(const LayerContext& ctx, const Tensor& x_TI) const {
+  ops::Dropout dropout;
+  if (!ctx.training || options_.dropout == 0) return dropout;
+  CHECK_EQ(x_TI.dim(0), ctx.batch->num_tokens()) << a_.name;
+  dropout.probability = options_.dropout;
+  dropout.key = DeriveKey(ctx.seed, kPhiloxDropout, dropout_stream_,
+                          static_cast<uint32_t>(DropoutSite::kAdapterInput));
+  dropout.sample_T = ctx.batch->sample_T;
+  dropout.position_T = ctx.batch->sample_position_T;
+  dropout.first_column = a_.sharding.offset[1];
+  return dropout;
+}
+
+Tensor LowRankAdapter::Dropped(const LayerContext& ctx, const Tensor& x_TI) const {
+  const ops::Dropout dropout = DropoutOf(ctx, x_TI);
+  if (dropout.probability == 0) return x_TI;
+  const Tensor dropped_TI = ctx.scratch->Allocate(x_TI.dtype(), x_TI.shape(), "adapter input");
+  ops::BiasDropoutAdd(ctx.stream, dropout, x_TI, Tensor(), Tensor(), dropped_TI);
+  return dropped_TI;
+}
+
 Tensor LowRankAdapter::Hidden(const LayerContext& ctx, const Tensor& x_TI) const {
   const Tensor hidden_TR =
       ctx.scratch->Allocate(x_TI.dtype(), {x_TI.dim(0), options_.dim}, "adapter");
-  ops::LinearForward(ctx.stream, x_TI, a_.data, Tensor(), hidden_TR);
+  ops::LinearForward(ctx.stream, Dropped(ctx, x_TI), a_.data, Tensor(), hidden_TR);
   ops::Scale(ctx.stream, options_.scale, hidden_TR);
   return hidden_TR;
 }
@@ -94,6 +119,8 @@ void LowRankAdapter::AddBackwardInput(const LayerContext& ctx, const Tensor& dy_
   const Tensor dhidden_TR = HiddenGradient(ctx, dy_TO);
   const Tensor through_TI = ctx.scratch->Allocate(dx_TI.dtype(), dx_TI.shape(), "adapter gradient");
   ops::LinearBackwardInput(ctx.stream, dhidden_TR, a_.data, through_TI);
+  if (const ops::Dropout dropout = DropoutOf(ctx, through_TI); dropout.probability > 0)
+    ops::DropoutBackward(ctx.stream, dropout, through_TI, through_TI, Tensor());
   ops::Add(ctx.stream, through_TI, dx_TI);
 }
 
@@ -107,7 +134,8 @@ void LowRankAdapter::BackwardWeight(const LayerContext& ctx, const Tensor& dy_TO
                               Tensor());
   }
   if (!a_.frozen) {
-    ops::LinearBackwardWeight(ctx.stream, HiddenGradient(ctx, dy_TO), x_TI, a_.grad, Tensor());
+    ops::LinearBackwardWeight(ctx.stream, HiddenGradient(ctx, dy_TO), Dropped(ctx, x_TI), a_.grad,
+                              Tensor());
   }
 }
 

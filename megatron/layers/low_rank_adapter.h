@@ -9,17 +9,23 @@
 // are, so that the adapter sends nothing of its own in a pass. The gradient of the whole matrix is a
 // summand.
 //
+// With dropout, A reads x with some of its elements dropped in training. An element's fate is that
+// of its sample, place and column (ops/dropout.h), and so the same on any layout; x then has all of
+// the micro-batch's tokens.
+//
 // Nothing is kept for backward: x Aᵀ is computed again.
 //
 // Legend: T tokens, I input features, O output features, both of this rank, R dim.
 #ifndef MEGATRON_LAYERS_LOW_RANK_ADAPTER_H_
 #define MEGATRON_LAYERS_LOW_RANK_ADAPTER_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/lora_options.h"
+#include "megatron/ops/dropout.h"
 #include "megatron/tensor/parameter.h"
 
 namespace megatron {
@@ -49,11 +55,15 @@ class LowRankAdapter {
 
  private:
   Tensor b_OR() const;
+  ops::Dropout DropoutOf(const LayerContext& ctx, const Tensor& x_TI) const;
+  // Returns what A reads of x: x itself, or x with dropout in ctx.scratch.
+  Tensor Dropped(const LayerContext& ctx, const Tensor& x_TI) const;
   // Return scale · x Aᵀ and scale · dy B, in ctx.scratch.
   Tensor Hidden(const LayerContext& ctx, const Tensor& x_TI) const;
   Tensor HiddenGradient(const LayerContext& ctx, const Tensor& dy_TO) const;
 
   LowRankOptions options_;
+  uint64_t dropout_stream_ = 0;  // tells the random numbers of adapters apart
   Parameter a_, b_;
 };
 

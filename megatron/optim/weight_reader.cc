@@ -6,6 +6,7 @@
 #include "megatron/base/block_file.h"
 #include "megatron/base/round_up.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
 
@@ -90,7 +91,10 @@ void WeightReader::Bring(const Bucket& bucket, const Tensor& place, const Stream
   if (stream.is_meta()) return;
   Slot& slot = SlotOf(bucket.bucket_group);
   slot.used = ++uses_;
-  FinishReading(&slot);
+  {
+    const TraceSpan span(stream, "wait for the disk");
+    FinishReading(&slot);
+  }
   for (const Piece& piece : pieces_[&bucket - buffers_.buckets().data()]) {
     EnqueueCopyOnCuda(
         stream.cuda(),

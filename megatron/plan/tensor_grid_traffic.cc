@@ -7,9 +7,10 @@ namespace {
 
 constexpr double kGradientBytes = 4;
 
-double BytesOfAToken1d(const LayerMatrices& layer, int64_t ranks, int element_bytes) {
+double BytesOfAToken1d(const LayerMatrices& layer, int64_t ranks, int element_bytes,
+                       bool gathers_again) {
   const double p = static_cast<double>(ranks);
-  return 8 * (p - 1) / p * static_cast<double>(layer.hidden) * element_bytes;
+  return (gathers_again ? 10 : 8) * (p - 1) / p * static_cast<double>(layer.hidden) * element_bytes;
 }
 
 // Inputs move in forward, for the weights' gradients, and as gradients of their own. Weights move
@@ -78,8 +79,9 @@ std::vector<GridCall> GridCallsOf(const LayerMatrices& layer, const PlanGrid& gr
 }
 
 double BytesReceivedIn1d(const LayerMatrices& layer, int64_t ranks, int64_t tokens,
-                         int element_bytes) {
-  return BytesOfAToken1d(layer, ranks, element_bytes) * static_cast<double>(tokens);
+                         int element_bytes, bool is_sequence_parallel) {
+  return BytesOfAToken1d(layer, ranks, element_bytes, is_sequence_parallel) *
+         static_cast<double>(tokens);
 }
 
 double BytesReceivedOnGrid(const LayerMatrices& layer, const PlanGrid& grid, int64_t tokens,
@@ -100,10 +102,11 @@ double BytesOfLevels(const LayerMatrices& layer, const PlanGrid& grid) {
 }
 
 std::optional<int64_t> TokensFromWhichGridIsLess(const LayerMatrices& layer, const PlanGrid& grid,
-                                                 int element_bytes) {
+                                                 int element_bytes, bool is_sequence_parallel) {
   const double of_weights = BytesReceivedOnGrid(layer, grid, 0, element_bytes);
   const double of_token = BytesReceivedOnGrid(layer, grid, 1, element_bytes) - of_weights;
-  const double saved = BytesOfAToken1d(layer, grid.ranks(), element_bytes) - of_token;
+  const double saved =
+      BytesOfAToken1d(layer, grid.ranks(), element_bytes, is_sequence_parallel) - of_token;
   if (saved <= 0) return std::nullopt;
   return static_cast<int64_t>(std::floor(of_weights / saved)) + 1;
 }

@@ -62,9 +62,10 @@ struct GridCall {
 std::vector<GridCall> GridCallsOf(const LayerMatrices& layer, const PlanGrid& grid, double tokens,
                                   double element_bytes);
 
-// Return the bytes that a rank receives in the forward and backward pass of a layer.
+// Return the bytes that a rank receives in the forward and backward pass of a layer. With sequence
+// parallelism the inputs of products are gathered once more.
 double BytesReceivedIn1d(const LayerMatrices& layer, int64_t ranks, int64_t tokens,
-                         int element_bytes);
+                         int element_bytes, bool is_sequence_parallel = false);
 double BytesReceivedOnGrid(const LayerMatrices& layer, const PlanGrid& grid, int64_t tokens,
                            int element_bytes);
 // Returns those that it receives once a step, whatever the micro-batches: the levels of squares sum
@@ -74,7 +75,8 @@ double BytesOfLevels(const LayerMatrices& layer, const PlanGrid& grid);
 // Returns the number of tokens of a micro-batch from which on a rank of the grid receives less than
 // one of as many ranks in 1D; nothing where it never does.
 std::optional<int64_t> TokensFromWhichGridIsLess(const LayerMatrices& layer, const PlanGrid& grid,
-                                                 int element_bytes);
+                                                 int element_bytes,
+                                                 bool is_sequence_parallel = false);
 
 }  // namespace megatron
 

@@ -122,6 +122,17 @@ TEST_F(PretrainProfileTest, OneFlagWritesTwoStepsAndChangesNoResult) {
   }
 }
 
+TEST_F(PretrainProfileTest, ATraceShowsWhenTheUpdateWaitsForTheDisk) {
+  const Outcome outcome =
+      Run({SaveTo("save"), "--profile", "--set=optimizer.optimizer_cpu_offload=true",
+           absl::StrCat("--set=optimizer.optimizer_offload_path=", Path("states"))});
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  const TraceFile trace = ReadTrace(Path("save/profile/trace_rank_0.json"));
+  const std::vector<Span>& spans = trace.threads.at("compute");
+  ExpectNested(spans);
+  EXPECT_THAT(NamesOf(spans), ::testing::Contains("wait for the disk"));
+}
+
 TEST_F(PretrainProfileTest, EachRankThatIsAskedForWritesItsOwnWithItsCollectives) {
   const Outcome outcome = Run(
       {SaveTo("save"), "--profile", "--set=logging.profile_ranks=[1, 6]",

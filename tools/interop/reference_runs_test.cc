@@ -36,20 +36,23 @@ Numbers ReadGoldens(const std::string& run) {
   return goldens;
 }
 
-// The gradient of the keys' biases is nothing but rounding error, which AdamW turns into steps of
-// full size. compare.py compares these tensors separately.
-bool IsCompared(const std::string& weight) {
+// Unless keys are rotated, the gradient of their biases is nothing but rounding error, which AdamW
+// turns into steps of full size. compare.py compares these tensors separately. So it is with the one
+// bias of choices.
+bool IsCompared(const std::string& weight, const Shape& shape, bool rotates) {
+  if (weight == "classifier.bias" && shape.numel() == 1) return false;
+  if (rotates) return true;
   return !absl::EndsWith(weight, "linear_qkv.bias") && !absl::EndsWith(weight, "linear_kv.bias") &&
          !absl::EndsWith(weight, ".key.bias");
 }
 
 // The numbers of a run that a golden has.
-Numbers Summarize(const ReferenceResult& result) {
+Numbers Summarize(const ReferenceResult& result, bool rotates) {
   Numbers numbers;
   numbers["losses"].assign(result.losses.begin(), result.losses.end());
   numbers["norms"].assign(result.grad_norms.begin(), result.grad_norms.end());
   for (const auto& [name, weight] : result.final_weights) {
-    if (!IsCompared(name)) continue;
+    if (!IsCompared(name, weight.shape, rotates)) continue;
     double squares = 0, product = 0;
     for (size_t i = 0; i < weight.values.size(); ++i) {
       const double value = weight.values[i];
@@ -81,7 +84,8 @@ double DistanceFromPyTorch(const ReferenceRun& run) {
   ThreadPool pool(1);
   const auto result = Train(run, Stream::Cpu(&pool));
   EXPECT_THAT(result, absl_testing::IsOk());
-  const Numbers actual = Summarize(*result), golden = ReadGoldens(run.name);
+  const Numbers actual = Summarize(*result, run.trainer.model.transformer.rotary),
+                golden = ReadGoldens(run.name);
   EXPECT_EQ(actual.size(), golden.size());
   return Distance(actual, golden);
 }
@@ -100,7 +104,10 @@ TEST(ReferenceRunsTest, RunsWithAnotherOptimizerAreTellinglyFarFromPyTorch) {
     beta2.trainer.optimizer.adam_beta2 = 0.951;
     EXPECT_GT(DistanceFromPyTorch(beta2), 3 * kBound) << run.name;
     unclipped.trainer.clip_grad = 0;
-    EXPECT_GT(DistanceFromPyTorch(unclipped), 3 * kBound) << run.name;
+    const std::vector<double> norms = ReadGoldens(run.name)["norms"];
+    if (*std::max_element(norms.begin(), norms.end()) > run.trainer.clip_grad) {
+      EXPECT_GT(DistanceFromPyTorch(unclipped), 3 * kBound) << run.name;
+    }
     no_decay.trainer.schedule.start_weight_decay = no_decay.trainer.schedule.end_weight_decay = 0;
     EXPECT_GT(DistanceFromPyTorch(no_decay), 3 * kBound) << run.name;
   }

@@ -27,6 +27,12 @@ std::vector<Sample> ChatSamples(int64_t count);
 // Samples for BERT: two pieces of such a sequence, in every third sample in the wrong order; every
 // fourth token masked.
 std::vector<Sample> MaskedSamples(int64_t count);
+// The classes of labelled samples, and the sequences of a sample with choices.
+inline constexpr int32_t kReferenceClasses = 3, kReferenceChoices = 2;
+// Labelled samples for BERT: two pieces of such a sequence, the first of which shows the class;
+// and two such sequences each, of which one is the right one.
+std::vector<Sample> ClassifiedSamples(int64_t count);
+std::vector<Sample> ChoiceSamples(int64_t count);
 // Samples for T5: such a sequence with spans cut out for the decoder to write.
 std::vector<Sample> SpanSamples(int64_t count);
 

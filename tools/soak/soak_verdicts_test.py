@@ -68,7 +68,7 @@ class SoakVerdictsTest(unittest.TestCase):
             os.chmod(stub, 0o755)
             done = subprocess.run(
                 [sys.executable, os.path.join(HERE, "soak.py"), f"--pretrain={stub}", "--steps=80",
-                 "--patience=2", f"--directory={directory}/runs", "--seconds=4",
+                 "--patience=60", f"--directory={directory}/runs", "--seconds=4",
                  "--faults=kill_parent,term_parent,stop_parent", *more],
                 env={**os.environ, "STUB": wrong}, capture_output=True, text=True, timeout=100)
             return done.returncode, done.stdout + done.stderr
@@ -92,7 +92,7 @@ class SoakVerdictsTest(unittest.TestCase):
                 self.assertIn(told[wrong], text)
 
     def test_what_does_not_go_on_is_lost(self):
-        code, text = self.soak("hang", "--episode=0")
+        code, text = self.soak("hang", "--episode=0", "--patience=2")
         self.assertEqual(code, 1, text)
         self.assertRegex(text, r"no step (and no end )?in 2.0 s")
 

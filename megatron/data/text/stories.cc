@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_split.h"
@@ -189,17 +190,16 @@ std::string MakeStory(uint64_t seed, uint64_t index) {
   return story;
 }
 
-StoryQuestion MakeStoryQuestion(uint64_t seed, uint64_t index) {
+std::vector<StoryQuestion> MakeStoryQuestions(uint64_t seed, uint64_t index) {
   Chooser chooser(seed, index);
   const Cast cast = ChooseCast(&chooser);
-  switch (index % 3) {
-    case 0:
-      return {"Who is it about?", std::string(StoryWords("hero")[cast.hero])};
-    case 1:
-      return {"Who is the friend?", std::string(StoryWords("friend")[cast.companion])};
-    default:
-      return {"What is the treasure?", std::string(StoryWords("treasure")[cast.treasure])};
-  }
+  std::vector<StoryQuestion> questions = {
+      {"Who is it about?", std::string(StoryWords("hero")[cast.hero])},
+      {"Who is the friend?", std::string(StoryWords("friend")[cast.companion])},
+      {"What is the treasure?", std::string(StoryWords("treasure")[cast.treasure])}};
+  std::rotate(questions.begin(), questions.begin() + index % 3, questions.end());
+  if (index / 3 % 2 == 1) std::swap(questions[1], questions[2]);
+  return questions;
 }
 
 StoryEntropy ComputeStoryEntropy() {

@@ -34,8 +34,8 @@ std::string MakeStory(uint64_t seed, uint64_t index);
 struct StoryQuestion {
   std::string question, answer;
 };
-// Returns a question about MakeStory(seed, index).
-StoryQuestion MakeStoryQuestion(uint64_t seed, uint64_t index);
+// Returns the three questions about MakeStory(seed, index), in an order that the index decides.
+std::vector<StoryQuestion> MakeStoryQuestions(uint64_t seed, uint64_t index);
 
 // Expectations over all stories, exact up to floating-point rounding.
 struct StoryEntropy {

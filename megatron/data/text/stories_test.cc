@@ -204,15 +204,20 @@ TEST(StoriesTest, HardlyAnyStorySharesFortyBytesWithOthers) {
 }
 
 TEST(StoriesTest, AnswersToQuestionsAreWordsOfTheStory) {
-  std::set<std::string> questions, answers;
+  std::set<std::string> questions, answers, orders;
   for (uint64_t index = 0; index < 300; ++index) {
-    const StoryQuestion asked = MakeStoryQuestion(7, index);
-    EXPECT_NE((" " + MakeStory(7, index)).find(" " + asked.answer), std::string::npos)
-        << MakeStory(7, index) << " " << asked.question << " " << asked.answer;
-    questions.insert(asked.question);
-    answers.insert(asked.answer);
+    std::string order;
+    for (const StoryQuestion& asked : MakeStoryQuestions(7, index)) {
+      EXPECT_NE((" " + MakeStory(7, index)).find(" " + asked.answer), std::string::npos)
+          << MakeStory(7, index) << " " << asked.question << " " << asked.answer;
+      questions.insert(asked.question);
+      answers.insert(asked.answer);
+      order += asked.question;
+    }
+    orders.insert(order);
   }
   EXPECT_EQ(questions.size(), 3u);
+  EXPECT_EQ(orders.size(), 6u);
   // All names and all treasures.
   EXPECT_EQ(answers.size(), StoryWords("hero").size() + StoryWords("treasure").size());
 }

@@ -36,7 +36,7 @@ TEST(TokenizerFactoryTest, ANullTokenizerNeedsAVocabulary) {
 }
 
 TEST(TokenizerFactoryTest, ErrorsNameMissingRequiredFieldsOfEveryType) {
-  EXPECT_EQ(TokenizerTypes().size(), 11u);
+  EXPECT_EQ(TokenizerTypes().size(), 12u);
   for (const absl::string_view type : TokenizerTypes()) {
     const auto fields = TokenizerFieldsOf(type);
     ASSERT_THAT(fields, IsOk());

@@ -1,6 +1,7 @@
 // BERT's config.json.
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "megatron/models/huggingface/hf_families.h"
 
 namespace megatron {
@@ -9,6 +10,14 @@ namespace {
 const char* Architecture(bool post_norm, bool sentence_order_head) {
   if (post_norm) return sentence_order_head ? "BertForPreTraining" : "BertForMaskedLM";
   return sentence_order_head ? "MegatronBertForPreTraining" : "MegatronBertForMaskedLM";
+}
+
+// The class of Hugging Face's that a model is written for.
+std::string ClassOf(const ModelOptions& options) {
+  const bool post_norm = options.transformer.post_norm;
+  if (options.num_classes == 0) return Architecture(post_norm, options.sentence_order_head);
+  return absl::StrCat(post_norm ? "BertFor" : "MegatronBertFor",
+                      options.num_choices > 1 ? "MultipleChoice" : "SequenceClassification");
 }
 
 }  // namespace
@@ -64,7 +73,7 @@ void CheckHfBert(const ModelOptions& options, HfReasons* reasons) {
   require(layer.activation == ops::Activation::kGeluErf ||
               layer.activation == ops::Activation::kGeluTanh,
           "activation_func: BERT has gelu_erf and gelu_tanh");
-  require(layer.activation == options.masked_lm_activation,
+  require(layer.activation == options.masked_lm_activation || options.num_classes > 0,
           "activation_func: BERT's head has the GELU of its layers; here it has the exact one, and "
           "that by tanh with openai_gelu (export_hf --openai_gelu writes it so)");
   require(!layer.gated, "swiglu: BERT's MLP has no gate");
@@ -81,21 +90,23 @@ void CheckHfBert(const ModelOptions& options, HfReasons* reasons) {
 
 HfJson HfBertConfig(const ModelOptions& options, const HfTokens& tokens) {
   const TransformerOptions& layer = options.transformer;
-  return {{"model_type", layer.post_norm ? "bert" : "megatron-bert"},
-          {"architectures",
-           HfJson::array({Architecture(layer.post_norm, options.sentence_order_head)})},
-          {"hidden_size", layer.hidden_size},
-          {"num_hidden_layers", layer.num_layers},
-          {"num_attention_heads", layer.num_attention_heads},
-          {"intermediate_size", layer.ffn_hidden_size},
-          {"hidden_act", layer.activation == ops::Activation::kGeluErf ? "gelu" : "gelu_new"},
-          {"max_position_embeddings", options.max_positions},
-          {"type_vocab_size", HfTokenTypes(options)},
-          {"layer_norm_eps", ShortestDouble(layer.norm.epsilon)},
-          {"position_embedding_type", "absolute"},
-          {"pad_token_id", TokenOrNull(tokens.pad)},  // its row gets no gradient there
-          {"hidden_dropout_prob", ShortestDouble(layer.hidden_dropout)},
-          {"attention_probs_dropout_prob", ShortestDouble(layer.attention_dropout)}};
+  HfJson config = {
+      {"model_type", layer.post_norm ? "bert" : "megatron-bert"},
+      {"architectures", HfJson::array({ClassOf(options)})},
+      {"hidden_size", layer.hidden_size},
+      {"num_hidden_layers", layer.num_layers},
+      {"num_attention_heads", layer.num_attention_heads},
+      {"intermediate_size", layer.ffn_hidden_size},
+      {"hidden_act", layer.activation == ops::Activation::kGeluErf ? "gelu" : "gelu_new"},
+      {"max_position_embeddings", options.max_positions},
+      {"type_vocab_size", HfTokenTypes(options)},
+      {"layer_norm_eps", ShortestDouble(layer.norm.epsilon)},
+      {"position_embedding_type", "absolute"},
+      {"pad_token_id", TokenOrNull(tokens.pad)},  // its row gets no gradient there
+      {"hidden_dropout_prob", ShortestDouble(layer.hidden_dropout)},
+      {"attention_probs_dropout_prob", ShortestDouble(layer.attention_dropout)}};
+  if (options.num_classes > 1) config["num_labels"] = options.num_classes;
+  return config;
 }
 
 }  // namespace megatron

@@ -25,7 +25,15 @@ class BertTable : public HfTable {
     if (layer_.post_norm) AddNormOf(embeddings + "LayerNorm", "embedding.layernorm.");
     for (int64_t i = 0; i < layer_.num_layers; ++i) AddLayer(i);
     if (!layer_.post_norm) AddNormOf("bert.encoder.ln", "encoder.final_layernorm.");
-    if (options_.sentence_order_head) AddDense("bert.pooler.dense", "pooler.dense");
+    if (options_.sentence_order_head || options_.num_classes > 0)
+      AddDense("bert.pooler.dense", "pooler.dense");
+    if (options_.num_classes > 0) {
+      const char* const ours =
+          options_.num_choices > 1 ? "multichoice_head" : "classification_head";
+      AddLinear("classifier", {ours, {options_.num_classes}, layer_.hidden_size}, /*bias=*/true,
+                options_.num_classes, SameRow);
+      return std::move(tensors_);
+    }
     const std::string head = "cls.predictions.";
     AddVector(head + "bias", "output_layer.bias", {options_.padded_vocab_size}, options_.vocab_size,
               SameRow);

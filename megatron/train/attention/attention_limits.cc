@@ -35,6 +35,7 @@ std::vector<AttentionLimit> LimitsOf(config::AttentionBackend::Type backend,
     limit(flash && model.attention_dropout() > 0, "takes windows without dropout alone",
           "model.attention_dropout");
   }
+  limit(model.has_attn_logit_softcapping(), "caps no scores", "model.attn_logit_softcapping");
   limit(ValueHeadDim(model) != model.kv_channels(), "has values that are as wide as keys alone",
         model.multi_latent_attention() ? "model.multi_latent_attention" : "model.v_head_dim");
   limit(flash && model.kv_channels() != 64 && model.kv_channels() != 128,

@@ -83,6 +83,13 @@ TEST(ChooseAttentionTest, WindowsLeaveOutWhatTakesNoneOfAllLayers) {
             "flash, fused 9.19.0, local");
 }
 
+TEST(ChooseAttentionTest, CappedScoresAreLeftToTheKernelsForAnyGpu) {
+  const AttentionChoice capped = Choose({"model.attn_logit_softcapping=50"}, kHopper);
+  EXPECT_EQ(capped.order, "local");
+  EXPECT_THAT(capped.left_out, ElementsAre(HasSubstr("flash: the kernel for Hopper caps no scores"),
+                                           HasSubstr("fused: cuDNN caps no scores")));
+}
+
 TEST(ChooseAttentionTest, AWrittenBackendIsTakenAlone) {
   EXPECT_EQ(Choose({"system.attention_backend=flash"}, kHopper).order, "flash, local");
   EXPECT_EQ(Choose({"system.attention_backend=fused"}, kHopper).order, "fused 9.19.0, local");

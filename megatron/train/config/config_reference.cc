@@ -42,8 +42,8 @@ using google::protobuf::SourceLocation;
 // Fields that contain a word are offered if the word is so long, and they are so few.
 constexpr size_t kShortestPart = 3, kMostOffered = 20;
 
-// The least room for sentences beside names.
-constexpr size_t kNarrowestProse = 30;
+// The least room for sentences beside names: formulas are not cut.
+constexpr size_t kNarrowestProse = 41;
 
 constexpr char kSchemaText[] =
 #include "megatron/train/config/config_schema_text.inc"

@@ -150,7 +150,7 @@ TEST(LoadConfigFromStringTest, WhatNeedsProcessorsIsReadWithoutADevice) {
 }
 
 TEST(ShippedConfigsTest, EachLoadsAsAPlanAndMeansTheSameWrittenOut) {
-  EXPECT_THAT(ShippedConfigs(), SizeIs(17));
+  EXPECT_THAT(ShippedConfigs(), SizeIs(18));
   for (const ShippedConfig& shipped : ShippedConfigs()) {
     const auto loaded =
         LoadConfigFromString(shipped.text, shipped.name, {}, ConfigPurpose::kDryRun);

@@ -163,6 +163,12 @@ absl::StatusOr<std::unique_ptr<ServedModel>> OpenTextEngine(FileSystem& fs,
         saved.directory, " is a ", saved.options.kind == ModelKind::kBert ? "BERT" : "T5",
         "; only a GPT continues text"));
   }
+  if (saved.options.transformer.HasStates()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        saved.directory,
+        " has layers M or G in hybrid_layer_pattern, and the engine has no cache of their states; "
+        "tools:generate_text continues texts with it"));
+  }
   saved.options = ForInference(saved.options);
   MEGATRON_RETURN_IF_ERROR(CheckLayout(saved.options, options));
   BatchedTextEngineOptions& engine = model->engine_options_;

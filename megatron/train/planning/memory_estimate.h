@@ -87,8 +87,8 @@ class MemoryEstimator {
   // The same of layers of both kinds, of which the first is a mixture or isn't.
   absl::StatusOr<StageBytes> BothKinds(const LayoutAxes& axes, size_t place, int64_t mixtures,
                                        int64_t dense, bool begins_with_mixture);
-  // The bytes of weights and gradients of layers at work, where they are shared out or come from
-  // host memory, and of a bucket's sum of gradients that comes from there, times its shards.
+  // The bytes of weights and gradients of layers at work, where they are shared out, rounded or come
+  // from host memory, and of a bucket's sum of gradients that comes from there, times its shards.
   struct Whole {
     double blocks = 0, sums = 0;
   };
@@ -104,8 +104,9 @@ class MemoryEstimator {
   const bool is_gpu_;
   PipelineSlots slots_;
   bool has_encoder_ = false;
-  std::vector<bool> is_mixture_;  // by layer
-  double weight_bytes_ = 4;       // the size of a weight
+  std::vector<bool> is_mixture_;   // by layer
+  double weight_bytes_ = 4;        // the size of a weight
+  bool rounds_gradients_ = false;  // whether gradients are kept in bf16
   std::map<std::array<int64_t, 13>, Places> probes_;
   std::map<std::array<int64_t, 17>, Whole> whole_;
   std::map<std::array<int64_t, 15>, PlannedStage> stages_;

@@ -125,9 +125,11 @@ MemoryNeeds PlannedBytes(config::PretrainConfig config, const LayoutAxes& axes) 
   return most;
 }
 
-void ExpectWithin(double bound, const std::string& model, int layouts) {
-  const ParsedConfig parsed = ParseConfig(absl::StrCat(model, kRest), "test");
+void ExpectWithin(double bound, const std::string& model, int layouts,
+                  config::MainGradsDtype::Type main_grads = config::MainGradsDtype::fp32) {
+  ParsedConfig parsed = ParseConfig(absl::StrCat(model, kRest), "test");
   ASSERT_TRUE(parsed.errors.empty()) << parsed.errors[0].message;
+  parsed.config.mutable_optimizer()->set_main_grads_dtype(main_grads);
   MemoryEstimator estimator(parsed.config, kVocab, /*is_gpu=*/true);
   std::mt19937 random(1234);
   int tried = 0, secondary = 0, hierarchical = 0, weights = 0, uneven = 0, in_v = 0, all = 0;
@@ -168,6 +170,10 @@ void ExpectWithin(double bound, const std::string& model, int layouts) {
 
 TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfADenseModel) {
   ExpectWithin(0.01, kDense, 70);
+}
+
+TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansWithGradientsIn16Bits) {
+  ExpectWithin(0.01, kDense, 20, config::MainGradsDtype::bf16);
 }
 
 TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAGatedModelWithQueryGroups) {

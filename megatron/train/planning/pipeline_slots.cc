@@ -5,6 +5,7 @@
 
 #include "megatron/pipeline/schedule_kind.h"
 #include "megatron/pipeline/stage_plan.h"
+#include "megatron/pipeline/zero_bubble_v.h"
 #include "megatron/train/config/config_defaults.h"
 #include "megatron/train/config/layer_pattern.h"
 #include "megatron/train/recipes/model_rules_of.h"
@@ -92,7 +93,12 @@ int64_t PipelineSlots::Enough(const LayoutAxes& axes, int64_t micro_batches) con
   if (axes.schedule == PlanSchedule::kGPipe) return micro_batches;
   const bool has_rounds = HasEqualStages(axes) && axes.schedule != PlanSchedule::kZeroBubbleV;
   const int64_t rounds = has_rounds ? kRounds : kRoundsOfUnequalStages;
-  return std::min(micro_batches, rounds * axes.pipeline);
+  int64_t enough = rounds * axes.pipeline;
+  // A large V has another order than a small one.
+  if (axes.schedule == PlanSchedule::kZeroBubbleV &&
+      axes.pipeline * micro_batches > kMostCellsOfZeroBubbleV)
+    enough = std::max(enough, kMostCellsOfZeroBubbleV / axes.pipeline + 1);
+  return std::min(micro_batches, enough);
 }
 
 const std::map<int64_t, PipelineSlots::Stage>& PipelineSlots::Of(const LayoutAxes& axes,
@@ -115,7 +121,9 @@ const std::map<int64_t, PipelineSlots::Stage>& PipelineSlots::Of(const LayoutAxe
   ApplyLayout(simple, is_gpu_, &config);
   SetMicroBatches(enough, &config);
   ResolveDefaults(&config);
-  return schedules_[key] = Plan(config, !HasEqualStages(axes));
+  // The inner stages of a V hold different numbers of micro-batches.
+  const bool are_unequal = !HasEqualStages(axes) || axes.schedule == PlanSchedule::kZeroBubbleV;
+  return schedules_[key] = Plan(config, are_unequal);
 }
 
 }  // namespace megatron

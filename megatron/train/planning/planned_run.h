@@ -31,7 +31,7 @@ absl::StatusOr<PlannedRun> ToPlannedRun(const config::PretrainConfig& config,
                                         int64_t padded_vocab_size, const Implementation& own);
 
 // Returns the bytes of an element of the gradients that ranks send each other.
-double SentGradientBytes(const config::ParallelConfig& config);
+double SentGradientBytes(const config::PretrainConfig& config);
 
 // Returns whether the hardware is a processor, whose ranks are no GPUs.
 bool IsProcessor(const Hardware& hardware);

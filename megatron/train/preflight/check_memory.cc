@@ -97,7 +97,8 @@ absl::Status CheckHostFits(int64_t planned, int64_t offloaded, std::optional<int
   return absl::InvalidArgumentError(absl::StrCat(
       "the run takes ", FormatBytes(planned), " of this machine's memory, ", FormatBytes(offloaded),
       " of it for what GPUs keep there (optimizer.optimizer_cpu_offload, "
-      "parallel.param_cpu_offload, recompute.cpu_offloading_num_layers, "
+      "parallel.grad_cpu_offload, parallel.param_cpu_offload, "
+      "recompute.cpu_offloading_num_layers, "
       "recompute.attention_chunks_on_host), and ",
       FormatBytes(*available),
       " are available; a smaller optimizer.optimizer_offload_fraction or fewer "

@@ -37,6 +37,7 @@ const std::map<std::string, std::string>& ResolvedLater() {
 const std::set<std::string>& NoPaths() {
   static const auto* const fields =
       new std::set<std::string>{"model.moe_layer_freq",
+                                "model.hybrid_layer_pattern",
                                 "model.window_attn_skip_freq",
                                 "model.no_rope_freq",
                                 "model.lora.target_modules",

@@ -49,7 +49,7 @@ TEST(RecipesTest, BertAndT5ReadSentencesAndOnlyBertHasClasses) {
     DataOptions data;
     PackerOptions packing;
     RecipeOf(kind).SetData(config, &data);
-    RecipeOf(kind).SetPacking(&packing);
+    RecipeOf(kind).SetPacking(config.model(), &packing);
     EXPECT_EQ(data.sentences.has_value(), kind != ModelKind::kGpt);
     if (data.sentences.has_value()) {
       EXPECT_EQ(data.sentences->model, kind);

@@ -126,6 +126,7 @@ TEST(ValidateDataTest, NamesOfValidationSetsDiffer) {
   EXPECT_THAT(with("[\"a\", \"a\"]"), OneError(kPath, "has \"a\" twice"));
   EXPECT_THAT(with("[\"a\", \"\"]"), OneError(kPath, "an empty name"));
   EXPECT_THAT(with("[\"ppl\", \"a\"]"), OneError(kPath, "the perplexity's name"));
+  EXPECT_THAT(with("[\"a\", \"b\\nc\"]"), OneError(kPath, "'b\\nc', which has a line break"));
   EXPECT_THAT(ErrorsWith({"data.mock_data=true", "train.validation_set_names=[\"a\"]"}),
               OneError(kPath, "has no effect with train.multiple_validation_sets = false"));
 }
@@ -150,6 +151,8 @@ TEST(ValidateDataTest, TasksArePartsOfEvaluations) {
               OneError("train.eval_tasks_interval", "must be a multiple of"));
   EXPECT_THAT(with({tasks, "train.overlapping_eval=1000000"}),
               OneError("train.overlapping_eval", "model.seq_length"));
+  EXPECT_THAT(with({"train.eval_tasks=[\"piqa=a\"]", "train.overlapping_eval=8"}),
+              OneError("train.overlapping_eval", "of which none is one text"));
   EXPECT_THAT(with({"train.eval_tasks_limit=3"}),
               OneError("train.eval_tasks_limit", "has no effect without train.eval_tasks"));
 }

@@ -36,6 +36,8 @@ void CheckWhatFreezes(ConfigChecker& check, absl::string_view field) {
          "its layers compute all gradients");
   refuse(config.parallel().param_cpu_offload(), "parallel.param_cpu_offload",
          "weights in host memory have gradients there");
+  refuse(config.parallel().grad_cpu_offload(), "parallel.grad_cpu_offload",
+         "weights whose states are in host memory have gradients there");
   refuse(config.precision().fp8_param_gather(), "precision.fp8_param_gather",
          "all ranks compute with the weights that were sent as codes, and these are not sent");
 }

@@ -28,8 +28,10 @@ void CheckLora(ConfigChecker& check) {
       return check.Error(kModules, absl::StrCat("names ", module, " twice"));
   }
   const auto refuse = [&](bool broken, absl::string_view path, absl::string_view because) {
-    if (broken && check.Usable({path}))
-      check.Error(kModules, absl::StrCat("cannot be used with ", check.Named(path), ": ", because));
+    if (broken && check.Usable({path})) {
+      check.MessageError("model.lora",
+                         absl::StrCat("cannot be used with ", check.Named(path), ": ", because));
+    }
   };
   refuse(model.num_experts() > 0 && modules.count("linear_fc1") + modules.count("linear_fc2") > 0,
          "model.num_experts", "experts have no adapters; linear_qkv and linear_proj may have them");
@@ -39,6 +41,15 @@ void CheckLora(ConfigChecker& check) {
          absl::StrCat("an adapter of linear_qkv needs a group of queries for each rank, and there "
                       "are ",
                       model.num_query_groups()));
+  if (model.lora().dropout() > 0) {
+    constexpr absl::string_view kPieces = "model.lora.dropout sees all tokens at once";
+    refuse(config.parallel().tp_comm_overlap(), "parallel.tp_comm_overlap", kPieces);
+    refuse(config.recompute().has_mlp_chunk_tokens(), "recompute.mlp_chunk_tokens", kPieces);
+    if (config.data().has_random_ltd()) {
+      check.MessageError("model.lora",
+                         absl::StrCat("cannot be used with data.random_ltd: ", kPieces));
+    }
+  }
   refuse(model.multi_latent_attention(), "model.multi_latent_attention",
          "its projections have no adapters");
   refuse(model.has_mtp_num_layers(), "model.mtp_num_layers",

@@ -76,6 +76,36 @@ void CheckActivationOffload(ConfigChecker& check) {
   }
 }
 
+void CheckGradientOffload(ConfigChecker& check) {
+  constexpr absl::string_view kGradients = "parallel.grad_cpu_offload";
+  constexpr absl::string_view kStrategy = "parallel.data_parallel_sharding_strategy";
+  const config::PretrainConfig& config = check.resolved();
+  const config::ParallelConfig& parallel = config.parallel();
+  if (!parallel.grad_cpu_offload() || !check.Usable({kGradients})) return;
+  const auto refuse = [&](bool broken, absl::string_view path, absl::string_view because) {
+    if (broken && check.Usable({path})) {
+      check.Error(kGradients,
+                  absl::StrCat("cannot be used with ", check.Named(path), ": ", because));
+    }
+  };
+  refuse(config.optimizer().optimizer_offload_fraction() != 1,
+         "optimizer.optimizer_offload_fraction", "the processor updates what has its gradients");
+  const bool shares_out = parallel.data_parallel_size() > 1 || parallel.context_parallel_size() > 1;
+  if (shares_out) {
+    refuse(!parallel.use_distributed_optimizer(), "parallel.use_distributed_optimizer",
+           "ranks with the same weights share gradients out, by optim_grads");
+  }
+  refuse(parallel.use_distributed_optimizer() &&
+             parallel.data_parallel_sharding_strategy() == config::DataParallelSharding::optim,
+         kStrategy, "all gradients are on the GPU then");
+  refuse(parallel.outer_dp_sharding_strategy() == config::OuterSharding::optim,
+         "parallel.outer_dp_sharding_strategy", "instances share out what lies in host memory");
+  const bool on_cpu =
+      config.system().has_device() && config.system().device() == config::Device::cpu;
+  refuse(!on_cpu && config.system().cuda_graph_impl() != config::CudaGraphImpl::none,
+         "system.cuda_graph_impl", "what another stream does meanwhile is not captured");
+}
+
 void CheckParameterOffload(ConfigChecker& check) {
   constexpr absl::string_view kWeights = "parallel.param_cpu_offload";
   constexpr absl::string_view kFraction = "optimizer.optimizer_offload_fraction";

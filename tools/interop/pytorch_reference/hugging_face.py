@@ -1,9 +1,15 @@
 """Hugging Face's BERT, MegatronBERT and T5, as model.py's models: shapes of weights, and losses of batches.
 
-Batches are model.py's, and BERT's have types [B, S] and classes [B], the labels of the sentence-order head.
+Batches are model.py's, and BERT's have types [B, S] and classes [B], the labels of the sentence-order head or of a
+classifier. Where a sample has several sequences, the first dim is that of all samples' sequences.
 """
 
 import transformers
+
+
+# Those whose labels are words.
+PRETRAINED = (transformers.BertForPreTraining, transformers.MegatronBertForPreTraining,
+              transformers.T5ForConditionalGeneration)
 
 
 def has(m):
@@ -25,6 +31,13 @@ def loss(model, batch):
     tokens = batch["tokens"]
     labels = batch["labels"].masked_fill(batch["labels"] < 0, -100)
     mask = (tokens >= 0).long()
+    if not isinstance(model, PRETRAINED):
+        rows = {"input_ids": tokens.clamp_min(0), "attention_mask": mask,
+                "token_type_ids": batch["types"].clamp_min(0)}
+        if "MultipleChoice" in type(model).__name__:
+            samples = batch["classes"].shape[0]
+            rows = {name: x.view(samples, -1, x.shape[-1]) for name, x in rows.items()}
+        return model(labels=batch["classes"], **rows).loss
     if not model.config.is_encoder_decoder:
         return model(input_ids=tokens.clamp_min(0), attention_mask=mask, labels=labels,
                      token_type_ids=batch["types"].clamp_min(0),
