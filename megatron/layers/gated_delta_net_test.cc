@@ -95,7 +95,7 @@ class Reference {
   }
 
   std::vector<double> Forward(const std::vector<double>& x, int64_t tokens, double epsilon) const {
-    std::vector<double> packed;  // of all tokens
+    std::vector<double> packed;  // what in_proj gives, for all tokens
     for (int64_t t = 0; t < tokens; ++t) {
       const std::vector<double> row(x.begin() + t * kHidden, x.begin() + (t + 1) * kHidden);
       const std::vector<double> projected = Times("in_proj.weight", row);

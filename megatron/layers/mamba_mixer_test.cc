@@ -15,7 +15,8 @@ namespace megatron {
 namespace {
 
 constexpr int64_t kHidden = 8, kGroups = 2, kHeads = 4, kChannels = 3, kState = 5;
-constexpr int64_t kOfGroup = kHeads / kGroups, kInner = kOfGroup * kChannels;  // of a group
+// The heads and the channels of a group.
+constexpr int64_t kOfGroup = kHeads / kGroups, kInner = kOfGroup * kChannels;
 constexpr int64_t kConvolved = kInner + 2 * kState;
 
 TransformerOptions Options() {
@@ -71,7 +72,7 @@ TEST(MambaMixerTest, ContextParallelRanksShareOutGroups) {
 TEST(MambaMixerTest, HybridLayersAreOneBranch) {
   for (int64_t layer = 0; layer < 3; ++layer) {
     TransformerOptions options = Options();
-    options.norm.zero_centered_gamma = true;  // of rows that are not small
+    options.norm.zero_centered_gamma = true;  // gains near 1 make rows that are not small
     LayerHarness harness({4, 2});
     ExpectGradients(&harness, MakeLayer(options, layer, harness.tensor_group()), kHidden);
     TransformerOptions recomputing = options;
@@ -98,7 +99,7 @@ class Reference {
   }
 
   std::vector<double> Forward(const std::vector<double>& x, int64_t tokens, double epsilon) const {
-    std::vector<double> packed;  // of all tokens
+    std::vector<double> packed;  // what in_proj gives, for all tokens
     for (int64_t t = 0; t < tokens; ++t) {
       const std::vector<double> row(x.begin() + t * kHidden, x.begin() + (t + 1) * kHidden);
       const std::vector<double> projected = Times("in_proj.weight", row);

@@ -192,7 +192,8 @@ TEST_P(StateSpaceTest, GradientsAreThoseOfTheRecurrence) {
     problem.Reference();
     problem.Backward(stream_);
     ExpectNear(problem.gradients(), problem.want_gradients(), 4 * OpTolerance(GetParam()));
-    ExpectNear(problem.parameter_gradients(), problem.want_parameters(), 3e-5);
+    // These are sums of hundreds of terms of both signs.
+    ExpectNear(problem.parameter_gradients(), problem.want_parameters(), 2e-5);
   }
 }
 

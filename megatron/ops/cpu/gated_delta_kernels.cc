@@ -29,7 +29,7 @@ struct GroupTiles {
   float *kk, *qk;  // [rows, rows]: products of a token's key, or query, and the key of one up to it
   float *q_norm, *k_norm;  // [rows]: the reciprocals of norms
   float* transposed;       // [k, rows]
-  float scale;             // of queries
+  float scale;             // the factor of queries
 };
 
 GroupTiles TakeGroup(const GatedDeltaProblem& problem, Pieces* pieces) {
@@ -226,9 +226,9 @@ struct GroupGradients {
 
 // The gradients of a head's decays and betas in a chunk.
 struct StepGradients {
-  float log_decay[kChunkTokens];  // of Decays::log_decay
+  float log_decay[kChunkTokens];  // the gradient of Decays::log_decay
   float beta[kChunkTokens];
-  float whole;  // of the logarithm of the decay over the chunk
+  float whole;  // the gradient of the logarithm of the decay over the chunk
 };
 
 // Adds what comes of the products within the chunk, from the gradients of a (with the other sign)

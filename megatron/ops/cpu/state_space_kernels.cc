@@ -139,8 +139,8 @@ void ChunkForward(const T*, const StateSpaceProblem& problem, const TokenChunk& 
 
 // The gradients of a chunk's steps, as they are summed up for one head.
 struct StepGradients {
-  float step[kChunkTokens];       // of what is multiplied by the step
-  float log_decay[kChunkTokens];  // of Decays::log_decay
+  float step[kChunkTokens];       // the gradient of what is multiplied by the step
+  float log_decay[kChunkTokens];  // the gradient of Decays::log_decay
 };
 
 // Adds what comes of the products within the chunk: writes `weights`, the factors of x in y, and
