@@ -86,8 +86,9 @@ absl::StatusOr<std::unique_ptr<OuterServer>> OuterServer::Start(const OuterServe
   }
   MEGATRON_ASSIGN_OR_RETURN(Socket listener, ListenTcp(options.listen));
   MEGATRON_ASSIGN_OR_RETURN(Endpoint endpoint, LocalEndpoint(listener));
-  std::unique_ptr<OuterServer> server(
-      new OuterServer(options, secret, fs, std::move(listener), std::move(endpoint)));
+  MEGATRON_ASSIGN_OR_RETURN(WakeEvent wake, WakeEvent::Create());
+  std::unique_ptr<OuterServer> server(new OuterServer(options, secret, fs, std::move(listener),
+                                                      std::move(endpoint), std::move(wake)));
   {
     absl::MutexLock lock(&server->mutex_);
     server->copy_ = std::move(copy);
@@ -102,11 +103,12 @@ absl::StatusOr<std::unique_ptr<OuterServer>> OuterServer::Start(const OuterServe
 }
 
 OuterServer::OuterServer(const OuterServerOptions& options, const JobSecret& secret, FileSystem& fs,
-                         Socket listener, Endpoint endpoint)
+                         Socket listener, Endpoint endpoint, WakeEvent wake)
     : options_(options),
       fs_(fs),
       endpoint_(std::move(endpoint)),
-      acceptor_(std::move(listener), secret) {}
+      acceptor_(std::move(listener), secret),
+      wake_(std::move(wake)) {}
 
 OuterServer::~OuterServer() {
   {

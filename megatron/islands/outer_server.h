@@ -122,7 +122,7 @@ class OuterServer {
   };
 
   OuterServer(const OuterServerOptions& options, const JobSecret& secret, FileSystem& fs,
-              Socket listener, Endpoint endpoint);
+              Socket listener, Endpoint endpoint, WakeEvent wake);
   static absl::Status RoundIsOver(int64_t round);
   static bool IsSending(const Island& island);
   void Accept();

@@ -69,7 +69,8 @@ struct Connection {
 
 class LinkProxyImpl : public LinkProxy {
  public:
-  explicit LinkProxyImpl(const LinkOptions& options) : options_(options), random_(options.seed) {
+  LinkProxyImpl(const LinkOptions& options, WakeEvent wake)
+      : options_(options), wake_(std::move(wake)), random_(options.seed) {
     thread_ = std::thread([this] { Run(); });
   }
 
@@ -344,7 +345,8 @@ absl::StatusOr<std::unique_ptr<LinkProxy>> LinkProxy::Create(const LinkOptions& 
     return absl::InvalidArgumentError(
         absl::StrCat("a link loses from 0 to less than 1 of its packets, not ", options.loss));
   }
-  return std::make_unique<LinkProxyImpl>(options);
+  MEGATRON_ASSIGN_OR_RETURN(WakeEvent wake, WakeEvent::Create());
+  return std::make_unique<LinkProxyImpl>(options, std::move(wake));
 }
 
 LinkRoute LinkProxy::RouteOf(int rank, std::vector<int> hosts) {

@@ -5,8 +5,12 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
+#include <utility>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "megatron/comm/socket/socket.h"
 
 namespace megatron {
@@ -14,7 +18,12 @@ namespace megatron {
 // Threads: any may set it; it waits for nobody.
 class WakeEvent {
  public:
-  WakeEvent() : event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+  // Fails where the process can have no more descriptors: nobody could wake the thread then.
+  static absl::StatusOr<WakeEvent> Create() {
+    Socket event(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    if (event.fd() < 0) return absl::ErrnoToStatus(errno, "eventfd");
+    return WakeEvent(std::move(event));
+  }
 
   int fd() const { return event_.fd(); }  // readable once it has been set
   void Set() const {
@@ -27,7 +36,9 @@ class WakeEvent {
   }
 
  private:
-  const Socket event_;
+  explicit WakeEvent(Socket event) : event_(std::move(event)) {}
+
+  Socket event_;
 };
 
 }  // namespace megatron

@@ -1,9 +1,7 @@
 #include "megatron/comm/store/tcp_store.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,6 +16,7 @@
 #include "megatron/base/steady_now.h"
 #include "megatron/comm/socket/acceptor.h"
 #include "megatron/comm/socket/handshake.h"
+#include "megatron/comm/socket/wake_event.h"
 #include "megatron/comm/store/memory_store.h"
 
 namespace megatron {
@@ -47,14 +46,13 @@ struct Client {
 // All of it runs on one thread; nothing in it waits but poll().
 class TcpStoreServer::Loop {
  public:
-  Loop(Socket listener, const JobSecret& secret)
+  Loop(Socket listener, const JobSecret& secret, WakeEvent stop)
       : acceptor_(std::move(listener), secret),
-        wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+        stop_(std::move(stop)),
         thread_([this] { Run(); }) {}
 
   ~Loop() {
-    const uint64_t one = 1;
-    (void)!write(wake_.fd(), &one, sizeof(one));
+    stop_.Set();
     thread_.join();
   }
 
@@ -63,7 +61,7 @@ class TcpStoreServer::Loop {
 
   void Run() {
     while (true) {
-      std::vector<pollfd> entries = {{wake_.fd(), POLLIN, 0}};
+      std::vector<pollfd> entries = {{stop_.fd(), POLLIN, 0}};
       for (const Client& client : clients_) {
         // A client that must read its answer first is not listened to; hanging up is always heard.
         const short events = client.out.empty() ? POLLIN : POLLOUT;
@@ -222,7 +220,7 @@ class TcpStoreServer::Loop {
   MemoryStore values_;
   Clients clients_;
   std::multimap<std::string, Client*> waiters_;
-  const Socket wake_;
+  const WakeEvent stop_;
   std::thread thread_;  // last: it uses all others
 };
 
@@ -240,7 +238,8 @@ absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Create(const End
 absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Create(Socket listener,
                                                                        const JobSecret& secret) {
   MEGATRON_ASSIGN_OR_RETURN(Endpoint endpoint, LocalEndpoint(listener));
-  auto loop = std::make_unique<Loop>(std::move(listener), secret);
+  MEGATRON_ASSIGN_OR_RETURN(WakeEvent stop, WakeEvent::Create(), _ << "while starting the store");
+  auto loop = std::make_unique<Loop>(std::move(listener), secret, std::move(stop));
   return std::unique_ptr<TcpStoreServer>(new TcpStoreServer(std::move(endpoint), std::move(loop)));
 }
 

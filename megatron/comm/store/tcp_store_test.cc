@@ -1,5 +1,6 @@
 #include "megatron/comm/store/tcp_store.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <fstream>
@@ -287,6 +288,20 @@ TEST(JobSecretTest, RefusesAFileThatOthersMayRead) {
   const auto read = JobSecret::FromFile(path);
   ASSERT_THAT(read, IsOk());
   EXPECT_EQ(read->bytes(), secret.bytes());
+}
+
+TEST(TcpStoreServer, IsNotStartedWhereItCouldNotBeStopped) {
+  auto listener = ListenTcp({"127.0.0.1", 0});
+  ASSERT_THAT(listener, IsOk());
+  const JobSecret secret = JobSecret::Random();
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit no_more = {0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &no_more), 0);
+  const auto server = TcpStoreServer::Create(*std::move(listener), secret);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_THAT(server, StatusIs(absl::StatusCode::kResourceExhausted,
+                               HasSubstr("while starting the store")));
 }
 
 }  // namespace

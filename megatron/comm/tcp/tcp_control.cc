@@ -27,8 +27,13 @@ TcpControl::Peer::Peer(int rank, TcpPeerSockets* sockets)
       last_heard(absl::ToUnixNanos(SteadyNow())) {}
 
 TcpControl::TcpControl(const TcpWorldOptions& options, std::vector<TcpPeerSockets>* sockets,
-                       const CallActivities* activities, std::function<void()> changed)
-    : options_(options), activities_(*activities), changed_(std::move(changed)), peers_([&] {
+                       const CallActivities* activities, WakeEvent wake,
+                       std::function<void()> changed)
+    : options_(options),
+      activities_(*activities),
+      changed_(std::move(changed)),
+      wake_(std::move(wake)),
+      peers_([&] {
         std::vector<std::unique_ptr<Peer>> peers(options.size);
         for (int peer = 0; peer < options.size; ++peer) {
           if (peer == options.rank) continue;

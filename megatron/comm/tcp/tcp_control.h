@@ -40,7 +40,7 @@ class TcpControl {
   // Takes the control connection of each of `sockets`. `changed` is called after a failure and
   // after a goodbye, and must not block. `activities` are the calls of this rank.
   TcpControl(const TcpWorldOptions& options, std::vector<TcpPeerSockets>* sockets,
-             const CallActivities* activities, std::function<void()> changed);
+             const CallActivities* activities, WakeEvent wake, std::function<void()> changed);
   ~TcpControl() { Stop(); }
 
   bool ok() const { return failure_.ok(); }

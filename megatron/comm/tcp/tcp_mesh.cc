@@ -20,14 +20,19 @@ constexpr absl::Duration kLockPatience = absl::Milliseconds(100);
 
 absl::StatusOr<std::shared_ptr<TcpMesh>> TcpMesh::Connect(Store* store, const JobSecret& secret,
                                                           const TcpWorldOptions& options) {
+  MEGATRON_ASSIGN_OR_RETURN(WakeEvent wake, WakeEvent::Create());
+  MEGATRON_ASSIGN_OR_RETURN(WakeEvent wake_control, WakeEvent::Create());
   MEGATRON_ASSIGN_OR_RETURN(std::vector<TcpPeerSockets> sockets,
                             ConnectRanks(store, secret, options));
-  return std::shared_ptr<TcpMesh>(new TcpMesh(options, std::move(sockets)));
+  return std::shared_ptr<TcpMesh>(
+      new TcpMesh(options, std::move(sockets), std::move(wake), std::move(wake_control)));
 }
 
-TcpMesh::TcpMesh(const TcpWorldOptions& options, std::vector<TcpPeerSockets> sockets)
+TcpMesh::TcpMesh(const TcpWorldOptions& options, std::vector<TcpPeerSockets> sockets,
+                 WakeEvent wake, WakeEvent wake_control)
     : options_(options),
-      control_(options, &sockets, &activities_, [this] { wake_.Set(); }),
+      wake_(std::move(wake)),
+      control_(options, &sockets, &activities_, std::move(wake_control), [this] { wake_.Set(); }),
       peers_(options.size) {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer != rank()) peers_[peer] = std::make_unique<Peer>(peer, std::move(sockets[peer].data));

@@ -124,7 +124,8 @@ class TcpMesh {
     TcpOperation* operation = nullptr;
   };
 
-  TcpMesh(const TcpWorldOptions& options, std::vector<TcpPeerSockets> sockets);
+  TcpMesh(const TcpWorldOptions& options, std::vector<TcpPeerSockets> sockets, WakeEvent wake,
+          WakeEvent wake_control);
 
   void Run();
   void CollectEntries(std::vector<pollfd>* entries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
