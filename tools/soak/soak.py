@@ -37,6 +37,8 @@ CANNOT_WRITE = 23
 HINDERS_WRITES = {"full_disk", "few_descriptors"}
 # What a program says that could not read something at its start.
 NO_DESCRIPTOR = "Too many open files"
+# The end of a program whose libraries the loader could not open.
+CANNOT_LOAD = 127
 DAMAGED_CHECKPOINT = 22
 MOVE_AWAY = re.compile(r"to continue from the checkpoint before it move (\S+) away")
 BEGIN_ANEW = re.compile(r"to begin anew move '(\S+)' away, or what is in it")
@@ -286,8 +288,8 @@ class Episode:
                 os.rename(path, os.path.join(away, os.path.basename(path)))
             return
         if code == CANNOT_WRITE and HINDERS_WRITES & set(self.struck) or (
-                "few_descriptors" in self.struck and not self.run.has_begun()
-                and NO_DESCRIPTOR in self.run.output()):
+                "few_descriptors" in self.struck and (code == CANNOT_LOAD or (
+                    not self.run.has_begun() and NO_DESCRIPTOR in self.run.output()))):
             self.is_harmless = False  # it has to be started again
             return
         if self.should_be_undisturbed() or code not in STARTS_AGAIN:
