@@ -53,6 +53,12 @@ CudaDeviceFacts CudaFacts(int device) {
           std::string(properties.uuid.bytes, sizeof(properties.uuid.bytes))};
 }
 
+std::string CudaPciBusId(int device) {
+  char id[32] = {};
+  MEGATRON_CHECK_CUDA(cudaDeviceGetPCIBusId(id, sizeof(id), device));
+  return id;
+}
+
 void* CudaAllocate(int device, int64_t bytes, const std::string& name) {
   const OnDevice current(device);
   void* memory = nullptr;

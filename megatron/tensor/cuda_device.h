@@ -24,6 +24,8 @@ struct CudaDeviceFacts {
   std::string uuid;  // 16 bytes that no other device has, here or elsewhere
 };
 CudaDeviceFacts CudaFacts(int device);
+// The device's place on the PCI bus, such as "0000:3B:00.0"; empty where it has none.
+std::string CudaPciBusId(int device);
 
 // Zeroed memory. `name` is for the message when there is not enough.
 void* CudaAllocate(int device, int64_t bytes, const std::string& name);

@@ -208,6 +208,8 @@ CudaDeviceFacts CudaFacts(int) {
           most_on_device - BytesOnDevice(), most_on_device, "emulated device."};
 }
 
+std::string CudaPciBusId(int) { return ""; }
+
 void* CudaAllocate(int device, int64_t bytes, const std::string& name) {
   CHECK_EQ(device, 0) << name;
   CheckCapturesNothing("memory is taken");

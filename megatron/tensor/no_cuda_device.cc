@@ -18,6 +18,7 @@ namespace {
 
 int CudaDeviceCount() { return 0; }
 CudaDeviceFacts CudaFacts(int) { NoCuda(); }
+std::string CudaPciBusId(int) { NoCuda(); }
 void* CudaAllocate(int, int64_t, const std::string&) { NoCuda(); }
 void CudaFree(int, void*) { NoCuda(); }
 void* CudaAllocateHost(int64_t, std::string*) { NoCuda(); }

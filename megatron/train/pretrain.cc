@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "megatron/base/core_binding.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/base/steady_now.h"
@@ -50,6 +51,7 @@
 #include "megatron/train/preflight/open_directories.h"
 #include "megatron/train/preflight/open_local_checkpoints.h"
 #include "megatron/train/preflight/plan_pretraining.h"
+#include "megatron/train/preflight/rank_cores.h"
 #include "megatron/train/print_lines.h"
 #include "megatron/train/print_plan.h"
 #include "megatron/train/rank/pretrain_rank.h"
@@ -142,6 +144,11 @@ class PretrainProcess {
   // Prints the error, which all processes know, once. Returns the exit code.
   int Leave(const absl::Status& error) const;
   bool one_of_several() const { return one_of_several_; }
+  // Returns the cores of the ranks of this machine, by their numbers on it; none where they are not
+  // bound, or where the machine does not say which it has.
+  std::vector<CoreShare> OpenCores(const RunOptions& options) const;
+  // Binds this thread, which is that of a rank, to its cores, if there are any.
+  void Bind(const std::vector<CoreShare>& cores, int local_rank) const;
   int RanksHere(const RunOptions& options) const {
     return one_of_several() ? launch_.local_world_size : options.num_ranks();
   }
@@ -163,7 +170,8 @@ class PretrainProcess {
   std::unique_ptr<FaultMonitor> monitor_;
   ProcessGroup processes_;
   std::optional<RunLock> save_lock_;
-  bool listens_ = false;  // to signals
+  const std::vector<int> allowed_threads_ = AllowedThreads();  // before any rank was bound
+  bool listens_ = false;                                       // to signals
 };
 
 int PretrainProcess::Leave(const absl::Status& error) const {
@@ -503,8 +511,32 @@ int PretrainProcess::WriteModel(const PretrainRun& run) {
   return kExitDone;
 }
 
+std::vector<CoreShare> PretrainProcess::OpenCores(const RunOptions& options) const {
+  if (!options.bind_cores) return {};
+  const absl::StatusOr<std::vector<CoreShare>> cores =
+      CoresOfRanks(options.device, RanksHere(options), allowed_threads_);
+  if (!cores.ok()) {
+    Warn(absl::StrCat("system.bind_cores_to_rank: ", cores.status().message(),
+                      "; ranks are not bound"));
+    return {};
+  }
+  if (is_reporting_rank()) {
+    for (size_t rank = 0; rank < cores->size(); ++rank)
+      PrintLine(absl::StrCat("rank ", rank, " of this machine runs on cores ",
+                             DescribeCores((*cores)[rank])));
+  }
+  return *cores;
+}
+
+void PretrainProcess::Bind(const std::vector<CoreShare>& cores, int local_rank) const {
+  if (cores.empty()) return;
+  const absl::Status bound = BindThisThread(cores[static_cast<size_t>(local_rank)].threads);
+  if (!bound.ok()) Warn(absl::StrCat("system.bind_cores_to_rank: ", bound.message()));
+}
+
 int PretrainProcess::RunRanks(const PretrainRun& run) {
   if (run.options().num_ranks() > 1) return RunThreads(run);
+  Bind(OpenCores(run.options()), 0);
   PretrainRank rank(run, ProcessGroup(), &failure_);
   const ExitCode code = rank.Run();
   const absl::Status first = failure_.Get();
@@ -517,11 +549,13 @@ int PretrainProcess::RunThreads(const PretrainRun& run) {
   options.deadline = run.options().ranks.timeout;
   ThreadWorld world(run.options().num_ranks(), options);
   FaultMonitor monitor(&world, MonitorOptions(run.options().ranks));
+  const std::vector<CoreShare> cores = OpenCores(run.options());
   ExitCode code = kExitDone;
   std::atomic<int64_t> iteration{0};
   auto run_rank = [&](int number, const ProcessGroup& group) -> absl::Status {
     pthread_setname_np(pthread_self(),
                        absl::StrCat("rank ", number).c_str());  // the name is for reports
+    Bind(cores, number);
     PretrainRank rank(run, group, &failure_);
     const FaultMonitor::Watch watch(&monitor, number, &rank.progress());
     const ExitCode left = rank.Run();
@@ -544,6 +578,7 @@ int PretrainProcess::RunThreads(const PretrainRun& run) {
 }
 
 int PretrainProcess::RunOneOfSeveral(const PretrainRun& run) {
+  Bind(OpenCores(run.options()), launch_.local_rank);
   PretrainRank rank(run, processes_, &failure_);
   const FaultMonitor::Watch watch(monitor_.get(), launch_.rank, &rank.progress());
   const ExitCode code = rank.Run();

@@ -541,6 +541,7 @@ constexpr absl::string_view kOurOwn[] = {
     "system.gemm_plan_file",
     "system.hardware_file",
     "system.kernels_file",
+    "system.bind_cores_to_rank",
     "system.num_threads",
     "system.time_gemm_kernels",
     "train.auto_layout",

@@ -65,6 +65,7 @@ constexpr Unpriced kUnpriced[] = {
     {"logging.profile", "false"},
     {"logging.timing_log_level", "0"},
     {"logging.diagnostics_interval", "0"},
+    {"system.bind_cores_to_rank", "false"},
     {"system.cuda_graph_impl", "none"},
     {"system.attention_backend", "auto"},
     {"system.deterministic_mode", "false"},

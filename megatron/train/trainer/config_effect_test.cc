@@ -504,7 +504,7 @@ std::string Describe(const RunOptions& o) {
          Line(o.generation.enabled, o.generation.prompt, o.generation.tokens,
               o.generation.sampling.temperature, o.generation.sampling.top_k,
               o.generation.sampling.top_p, o.generation.sampling.seed, o.seed, o.num_threads,
-              o.gemms.plan_file, o.gemms.time_kernels, o.gemms.fuse_bias_gradients,
+              o.bind_cores, o.gemms.plan_file, o.gemms.time_kernels, o.gemms.fuse_bias_gradients,
               o.gemms.fuse_gelu, o.attention.backend, o.attention.plan_file, o.deterministic,
               o.ranks.processes, o.ranks.restarts, o.ranks.min_data_size,
               o.ranks.in_process_recovery, o.ranks.replacements, o.ranks.backend,

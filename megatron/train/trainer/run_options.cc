@@ -598,6 +598,7 @@ RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size
   options.tasks = ToEvaluationTasks(config);
   options.seed = static_cast<uint64_t>(config.train().seed());
   options.device = DeviceOf(config.system());
+  options.bind_cores = config.system().bind_cores_to_rank();
   options.num_threads = config.system().num_threads() > 0
                             ? static_cast<int>(config.system().num_threads())
                             : AvailableCores();

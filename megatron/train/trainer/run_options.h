@@ -138,7 +138,8 @@ struct RunOptions {
   GenerationOptions generation;
   uint64_t seed = 1234;
   DeviceType device = DeviceType::kCpu;
-  int num_threads = 1;  // number of threads of all ranks of a machine together
+  int num_threads = 1;      // number of threads of all ranks of a machine together
+  bool bind_cores = false;  // whether each rank runs on cores of its own
   GemmOptions gemms;
   // What it chooses depends on the GPU, and is set where that is known.
   AttentionOptions attention;
