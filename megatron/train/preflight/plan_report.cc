@@ -360,7 +360,9 @@ class Screen {
       absl::StrAppend(&sum, "; in files, all ranks: ", FormatBytes(states + weights),
                       ", which each step reads and writes (",
                       FormatBytes((states + weights) * options_.loop.train_iters), " written in ",
-                      FormatQuantity(options_.loop.train_iters, "iteration"), ")");
+                      FormatQuantity(options_.loop.train_iters, "iteration"), ", ",
+                      FormatBytes((states + weights) * kSecondsOfADay),
+                      " a day with a step a second)");
       if (weights > 0)
         absl::StrAppend(&sum, " (", FormatBytes(weights), " of weights, which each pass reads)");
       if (machine_.disk_bytes)
@@ -466,6 +468,8 @@ Json FieldsJson(const Message& message) {
 
 Json MemoryJson(const PlannedPretraining& planned, const MachineMemory& machine) {
   const RunPlan& plan = planned.plan;
+  const int ranks = planned.options.num_ranks();
+  const int64_t written = plan.file_bytes(ranks) + plan.weight_file_bytes(ranks);
   Json stages = Json::array();
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
     const RankPlan& part = plan.stages[stage];
@@ -485,6 +489,9 @@ Json MemoryJson(const PlannedPretraining& planned, const MachineMemory& machine)
                  {"all_ranks_bytes", plan.rank_bytes()},
                  {"data_bytes", plan.data_bytes},
                  {"program_bytes", plan.program_bytes},
+                 {"file_bytes_written_a_step", written},
+                 {"file_bytes_written_in_all", written * planned.options.loop.train_iters},
+                 {"file_bytes_written_a_day_with_a_step_a_second", written * kSecondsOfADay},
                  {"host_bytes_available", nullptr},
                  {"devices", machine.devices},
                  {"device_bytes_available", nullptr},

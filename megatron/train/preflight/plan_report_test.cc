@@ -280,12 +280,20 @@ TEST(PlanScreenTest, SaysWhatLiesInFiles) {
         AllOf(HasSubstr("in files, all ranks: 1.39 GiB, which each step reads and writes"),
               HasSubstr(absl::StrCat(
                   "writes (", FormatBytes(rank.file_bytes * planned.run.options.loop.train_iters),
-                  " written in ", planned.run.options.loop.train_iters, " iterations)")),
+                  " written in ", planned.run.options.loop.train_iters, " iterations, ",
+                  FormatBytes(rank.file_bytes * 86400), " a day with a step a second)")),
               HasSubstr("free there: 10.00 GiB")));
     EXPECT_THAT(FormatFullPlan(planned.loaded, planned.run),
-                HasSubstr("and in a file in /nvme: 1.39 GiB"));
+                AllOf(HasSubstr("and in a file in /nvme: 1.39 GiB"),
+                      HasSubstr(absl::StrCat(FormatBytes(rank.file_bytes * 86400),
+                                             " written a day with a step a second"))));
     const Json json = JsonOf(planned, machine);
     EXPECT_EQ(json["memory"]["stages"][0]["file_bytes"], rank.file_bytes);
+    EXPECT_EQ(json["memory"]["file_bytes_written_a_step"], rank.file_bytes);
+    EXPECT_EQ(json["memory"]["file_bytes_written_in_all"],
+              rank.file_bytes * planned.run.options.loop.train_iters);
+    EXPECT_EQ(json["memory"]["file_bytes_written_a_day_with_a_step_a_second"],
+              rank.file_bytes * 86400);
     EXPECT_EQ(json["memory"]["disk_bytes_available"], 10 * kGiB);
   }
 }

@@ -304,14 +304,20 @@ void AppendMemory(const RunOptions& options, const RunPlan& plan, std::string* t
       AppendTable(part.host_memory, part.host_bytes(), text);
     }
     if (part.file_bytes > 0) {
-      absl::StrAppendFormat(text, "  and in a file in %s: %s, which each step reads and writes\n",
-                            options.trainer.state_directory, FormatBytes(part.file_bytes));
+      absl::StrAppendFormat(
+          text,
+          "  and in a file in %s: %s, which each step reads and writes: %s written "
+          "a day with a step a second\n",
+          options.trainer.state_directory, FormatBytes(part.file_bytes),
+          FormatBytes(part.file_bytes * kSecondsOfADay));
     }
     if (part.weight_file_bytes > 0) {
       absl::StrAppendFormat(
           text,
-          "  and in a file in %s: %s of weights, which each pass reads and each step writes\n",
-          options.trainer.weight_directory, FormatBytes(part.weight_file_bytes));
+          "  and in a file in %s: %s of weights, which each pass reads and each step writes: %s "
+          "written a day with a step a second\n",
+          options.trainer.weight_directory, FormatBytes(part.weight_file_bytes),
+          FormatBytes(part.weight_file_bytes * kSecondsOfADay));
     }
     if (part.local_bytes > 0) {
       const int copies = options.checkpoint.peer_copies;

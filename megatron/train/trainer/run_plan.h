@@ -15,6 +15,9 @@
 
 namespace megatron {
 
+// The number of steps in a day, if each takes a second.
+inline constexpr int64_t kSecondsOfADay = 86400;
+
 // One rank of each pipeline stage; the others of the stage are like it.
 struct RankPlan {
   int64_t parameters = 0;  // parameters that this rank holds
