@@ -40,6 +40,11 @@ void AsyncCheckpointWriter::WaitUntilRead() {
   changed_.wait(lock, [this] { return read_; });
 }
 
+bool AsyncCheckpointWriter::HasRead() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return read_;
+}
+
 absl::Status AsyncCheckpointWriter::Wait() {
   if (!in_progress()) return absl::OkStatus();
   thread_.join();

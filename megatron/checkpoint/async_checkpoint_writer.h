@@ -43,6 +43,8 @@ class AsyncCheckpointWriter {
   // Returns when the tensors of the save in progress have been read, or it has failed. At once
   // where there is none.
   void WaitUntilRead();
+  // Whether it would return at once.
+  bool HasRead();
 
   // Returns when the save in progress has ended, with its status; OK where there is none.
   absl::Status Wait();

@@ -30,12 +30,21 @@ std::map<std::string, float> DataParallel::LargestFloat8Weights() const {
   return float8_gather_ == nullptr ? std::map<std::string, float>() : float8_gather_->Largest();
 }
 
-void DataParallel::StartStep(int64_t micro_batches, int64_t iteration, bool own_gradients) {
+void DataParallel::StartStep(int64_t micro_batches, int64_t iteration, bool own_gradients,
+                             const CudaEvent* gradients_read) {
   micro_batches_ = micro_batches;
   sent_ = {};
   CHECK(!own_gradients || is_one_bit());
   compresses_ = compressor_ != nullptr &&
                 (is_one_bit() ? own_gradients : iteration >= options_.compression.start_iteration);
+  gradients_read_ = gradients_read;
+  if (gradients_read_ == nullptr) buffers_->ZeroGradients(stream_);
+}
+
+void DataParallel::ZeroGradients() {
+  if (gradients_read_ == nullptr) return;
+  gradients_read_->HoldBack(*stream_.cuda());
+  gradients_read_ = nullptr;
   buffers_->ZeroGradients(stream_);
 }
 
@@ -115,6 +124,7 @@ void DataParallel::StartBringingSum(int index) {
 }
 
 void DataParallel::BeginGradients(int block) {
+  ZeroGradients();
   if (!pools_gradients()) return;
   const int index = buffers_->bucket_group_of(block);
   BucketGroup& bucket_group = bucket_groups_[index];
@@ -226,6 +236,7 @@ void DataParallel::SumPartialGradient(const FlatParameter& flat) {
 }
 
 void DataParallel::FinalizeGradients() {
+  ZeroGradients();
   for (size_t i = bucket_groups_.size(); i-- > 0;) {
     BucketGroup& bucket_group = bucket_groups_[i];
     if (bucket_group.trained_elements == 0) continue;

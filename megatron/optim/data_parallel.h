@@ -76,6 +76,7 @@
 #include "megatron/optim/parameter_buffers.h"
 #include "megatron/optim/rank_average.h"
 #include "megatron/optim/weight_reader.h"
+#include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/weight_blocks.h"
 
 namespace megatron {
@@ -138,8 +139,11 @@ class DataParallel : public WeightBlocks, public RankAverage {
 
   // Zeroes the gradients. `micro_batches` is the number of EndGradients calls for each block, and
   // `iteration` the number of steps before this one, by which compression begins. With kOneBit,
-  // `own_gradients` says whether those of this step stay the ranks' own.
-  void StartStep(int64_t micro_batches, int64_t iteration = 0, bool own_gradients = false);
+  // `own_gradients` says whether those of this step stay the ranks' own. If `gradients_read` is
+  // set, a copy reads gradients until that event: they are zeroed behind it, before the first of
+  // them is formed, and the passes until then do not wait.
+  void StartStep(int64_t micro_batches, int64_t iteration = 0, bool own_gradients = false,
+                 const CudaEvent* gradients_read = nullptr);
   // Makes the gradients of this rank's optimizer range those of the whole batch: sums over
   // data-parallel and context ranks, over the axes in which a parameter is `partial`, and over the
   // copies of tied weights. The other gradients on this rank are undefined then. Where gradients
@@ -246,6 +250,8 @@ class DataParallel : public WeightBlocks, public RankAverage {
   bool shards_states_by_parts() const { return buffers_->options().shards_states_by_parts; }
   bool shards_gradients() const { return buffers_->shards(DataSharding::kGradients); }
 
+  // Zeroes the gradients if that was put off.
+  void ZeroGradients();
   // Gives the job, which concerns bucket group `index`, to the lane or runs it now. Returns the
   // lane's number for it, or 0.
   int64_t Submit(JobKind kind, int index, bool overlap);
@@ -351,6 +357,7 @@ class DataParallel : public WeightBlocks, public RankAverage {
   std::unique_ptr<Float8Gather> float8_gather_;  // null: weights are gathered as they are
   std::unique_ptr<WeightReader> weight_reader_;  // null: weights are in no file
   int64_t micro_batches_ = 0;
+  const CudaEvent* gradients_read_ = nullptr;  // StartStep's, until gradients are zeroed
   GradientParts* parts_ = nullptr;
   std::vector<InFlight> reductions_;  // sorted by the order in which they started
   // Last, since they use the others until they have ended. Gradients that go to host memory, and to

@@ -95,6 +95,13 @@ int64_t ScratchElements(const ParameterBuffers& buffers) {
   return std::max(gradients, buffers.has_masters_elsewhere() ? LargestSum(buffers) : 0);
 }
 
+std::optional<size_t> FindDelayedGradient(const std::vector<OptimizerState>& states) {
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (states[i].is_delayed_gradient) return i;
+  }
+  return std::nullopt;
+}
+
 // Makes the padding of staged weights what it is in the buffers.
 void ZeroPadding(absl::Span<const ops::OptimizerSegment> segments, const Tensor& weights) {
   if (weights.raw() == nullptr) return;  // on the meta device
@@ -117,6 +124,7 @@ Optimizer::Optimizer(std::unique_ptr<const UpdateRule> rule, ParameterBuffers* b
                      MemoryLedger* ledger)
     : rule_(std::move(rule)),
       buffers_(buffers),
+      delayed_state_(FindDelayedGradient(buffers->options().states)),
       statistics_(buffers->options().device, kStatisticsBytes, "optimizer statistics", ledger),
       sums_(statistics_.At(0, DType::kFloat32, {kNumStatistics}), "optimizer statistics"),
       count_(statistics_.At(kCountOffset, DType::kInt64, {1}), "optimizer statistics") {
@@ -196,12 +204,22 @@ absl::Status Optimizer::PrepareHostUpdate(const Stream& stream, int threads, Mem
   int64_t most = 0;
   for (const HostPart& part : host_parts_) most = std::max(most, part.gradients.numel());
   const ParameterBuffersOptions& options = buffers_->options();
-  std::optional<DType> gradients, weights;
-  if (!buffers_->gradients_on_host()) gradients = options.main_grads_dtype;
-  if (!options.weights_on_host) weights = options.model_dtype;
-  MEGATRON_ASSIGN_OR_RETURN(
-      host_update_, HostUpdate::Create(stream, most, gradients, weights, !buffers_->has_masters(),
-                                       threads, ledger));
+  if (delays()) {
+    CHECK_EQ(host_parts_.size(), optimizer_ranges_.size()) << "a part is updated on the device";
+    std::vector<Tensor> kept;
+    for (const OptimizerRange& whole : optimizer_ranges_)
+      kept.push_back(buffers_->State(*delayed_state_, *whole.bucket, whole.range));
+    MEGATRON_ASSIGN_OR_RETURN(
+        ahead_,
+        UpdateAhead::Create(stream, host_parts_, kept, !buffers_->has_masters(), threads, ledger));
+  } else {
+    std::optional<DType> gradients, weights;
+    if (!buffers_->gradients_on_host()) gradients = options.main_grads_dtype;
+    if (!options.weights_on_host) weights = options.model_dtype;
+    MEGATRON_ASSIGN_OR_RETURN(
+        host_update_, HostUpdate::Create(stream, most, gradients, weights, !buffers_->has_masters(),
+                                         threads, ledger));
+  }
   if (buffers_->rounds_gradients()) {
     host_elements_ =
         Buffer(stream.is_meta() ? stream.device() : Device(),
@@ -277,8 +295,11 @@ absl::Span<float> Optimizer::NumbersOf(size_t index) {
 
 absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const ProcessGroups& groups,
                                            const Stream& stream) {
-  average_ = options.average;
-  rank_step_ = rule_->StepAfter(applied_steps_);
+  // An update that is under way reads these, and has no others.
+  if (!delays()) {
+    average_ = options.average;
+    rank_step_ = rule_->StepAfter(applied_steps_);
+  }
   const bool own_gradients = rank_step_ != RankStep::kSum;
   CHECK(!own_gradients || (rule_->averages_over_ranks() && average_ != nullptr &&
                            options.islands == nullptr && options.observer == nullptr &&
@@ -328,12 +349,69 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
     result.log_requested = values[kLogRequested] != 0;
   }
   result.applied = result.finite;
+  result.weights_changed = pending_.exists;
+  if (pending_.exists) FinishPendingUpdate(stream);
   if (!result.applied) return result;
   double clip = 1;
   if (options.clip_grad > 0) clip = std::min(1.0, options.clip_grad / (norm + 1e-6));
+  const double grad_scale = unscale * clip * ranks;
   ++applied_steps_;
-  MEGATRON_RETURN_IF_ERROR(Update(options, unscale * clip * ranks, stream));
+  if (delays()) {
+    CHECK(options.observer == nullptr);
+    Delay(options, grad_scale, stream);
+    if (applied_steps_ > options.prompt_updates) return result;
+    FinishPendingUpdate(stream);
+  } else {
+    MEGATRON_RETURN_IF_ERROR(Update(options, grad_scale, stream));
+  }
+  result.weights_changed = true;
   return result;
+}
+
+void Optimizer::Delay(const StepOptions& options, double grad_scale, const Stream& stream) {
+  pending_ = {true,
+              options.lr,
+              options.decoupled_lr.value_or(options.lr),
+              options.scaled_lr.value_or(options.lr),
+              options.weight_decay,
+              grad_scale};
+  const TraceSpan span(stream, TimeCategory::kOptimizer, "keep gradients");
+  if (ahead_ != nullptr) return ahead_->TakeGradients();
+  for (const OptimizerRange& whole : optimizer_ranges_) {
+    ops::Copy(stream, buffers_->Gradients(*whole.bucket, whole.range),
+              buffers_->State(*delayed_state_, *whole.bucket, whole.range));
+  }
+}
+
+void Optimizer::StartPendingUpdate() {
+  if (!pending_.exists || ahead_ == nullptr || update_started_) return;
+  update_started_ = true;
+  SetRates(pending_);
+  ahead_->Start([this](size_t i, const HostPart& part, const Stream& host) {
+    const OptimizerRange& whole = optimizer_ranges_[i];
+    Apply(*whole.bucket, whole.range, whole.segments, whole.parameters, pending_.grad_scale, part,
+          host);
+  });
+}
+
+void Optimizer::FinishPendingUpdate(const Stream& stream) {
+  const TraceSpan span(stream, TimeCategory::kOptimizer, "update");
+  if (ahead_ != nullptr) {
+    StartPendingUpdate();
+    ahead_->Finish();
+    update_started_ = false;
+  } else {
+    SetRates(pending_);
+    for (const OptimizerRange& whole : optimizer_ranges_) {
+      UpdateElements(*whole.bucket, whole.range, whole.segments, whole.parameters,
+                     pending_.grad_scale, stream);
+    }
+  }
+  pending_ = {};
+}
+
+void Optimizer::WaitForStates() const {
+  if (ahead_ != nullptr) ahead_->WaitForGradients();
 }
 
 Tensor Optimizer::Scratch() const {
@@ -342,7 +420,9 @@ Tensor Optimizer::Scratch() const {
 }
 
 HostPart Optimizer::PartOf(const Bucket& bucket, const FlatRange& range) const {
-  return {buffers_->Gradients(bucket, range), buffers_->Weights(bucket, range)};
+  return {delays() ? buffers_->State(*delayed_state_, bucket, range)
+                   : buffers_->Gradients(bucket, range),
+          buffers_->Weights(bucket, range)};
 }
 
 bool Optimizer::IsStaged(const Bucket& bucket, const FlatRange& range) const {
@@ -379,8 +459,9 @@ UpdateRange Optimizer::RangeOf(const Bucket& bucket, const FlatRange& range,
   update.segments = segments;
   update.gradients = part.gradients;
   update.masters = buffers_->has_masters() ? buffers_->Masters(bucket, range) : part.weights;
-  for (size_t i = 0; i < buffers_->num_states(); ++i)
-    update.states.push_back(buffers_->State(i, bucket, range));
+  for (size_t i = 0; i < buffers_->num_states(); ++i) {
+    if (i != delayed_state_) update.states.push_back(buffers_->State(i, bucket, range));
+  }
   if (buffers_->has_masters()) update.weights = part.weights;
   update.bucket = &bucket;
   if (!numbers_.empty()) {
@@ -466,9 +547,16 @@ void Optimizer::UpdateObserved(const OptimizerRange& whole, UpdateObserver* obse
   }
 }
 
-absl::Status Optimizer::Update(const StepOptions& options, double grad_scale,
-                               const Stream& stream) {
-  const TraceSpan span(stream, TimeCategory::kOptimizer, "update");
+void Optimizer::SetRates(const PendingUpdate& pending) {
+  StepOptions options;
+  options.lr = pending.lr;
+  options.decoupled_lr = pending.decoupled_lr;
+  options.scaled_lr = pending.scaled_lr;
+  options.weight_decay = pending.weight_decay;
+  SetRates(options);
+}
+
+void Optimizer::SetRates(const StepOptions& options) {
   const auto rate_of = [&](const Parameter& parameter) {
     if (parameter.is_embedding_or_output && options.decoupled_lr) return *options.decoupled_lr;
     return parameter.has_scaled_lr ? options.scaled_lr.value_or(options.lr) : options.lr;
@@ -482,6 +570,12 @@ absl::Status Optimizer::Update(const StepOptions& options, double grad_scale,
           parameter.weight_decay ? static_cast<float>(options.weight_decay) : 0;
     }
   }
+}
+
+absl::Status Optimizer::Update(const StepOptions& options, double grad_scale,
+                               const Stream& stream) {
+  const TraceSpan span(stream, TimeCategory::kOptimizer, "update");
+  SetRates(options);
   const bool is_local = rank_step_ == RankStep::kLocal || rank_step_ == RankStep::kJoin;
   if (is_local) local_rates_ += options.lr;
   buffers_->StartUpdate();

@@ -3,13 +3,20 @@
 //
 //   parallel.FinalizeGradients();   // data_parallel.h
 //   MEGATRON_ASSIGN_OR_RETURN(StepResult result, optimizer.Step(options, groups, stream));
-//   if (result.applied) parallel.ShareWeights();
+//   if (result.weights_changed) parallel.ShareWeights();
 //   scaler.Update(!result.finite);
 //   if (result.applied) scheduler.Advance(global_batch_size);
 //
 // Where the buffers hold masters and states in host memory, the processor updates those
 // (host_update.h), with the same bits. Those in a file are read, updated and written extent by
 // extent.
+//
+// Where the buffers have a state for gradients of the last step (DelayedRule), updates come one
+// step late: step t applies the gradients of step t - 1, as they were scaled and clipped, with the
+// learning rate, the decay and the number of that step, and keeps its own for step t + 1. So the
+// passes of a step have the weights of one update before. Whether a step is skipped is found in
+// that step. Of a device all masters and states lie in host memory then, and the update may go on
+// beside the passes (update_ahead.h), with the same bits.
 //
 // What happens to a parameter follows from its Sharding alone. All ranks call all methods in the
 // same order, and all get the same answers. Results do not depend on the number of threads, and
@@ -29,8 +36,11 @@
 #include "megatron/ops/optimizer.h"
 #include "megatron/optim/host_update.h"
 #include "megatron/optim/parameter_buffers.h"
+#include "megatron/optim/pending_update.h"
 #include "megatron/optim/rank_average.h"
 #include "megatron/optim/rules/update_rule.h"
+#include "megatron/optim/update_ahead.h"
+#include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
@@ -75,15 +85,20 @@ struct StepOptions {
   // over data-parallel ranks of the squares of those of a rank's gradients, times the number of
   // ranks.
   const RankAverage* average = nullptr;
-  // If set, sees the update, whose bits do not depend on it.
+  // If set, sees the update, whose bits do not depend on it; not with updates that come late.
   UpdateObserver* observer = nullptr;
+  // The number of first updates that come in their own steps, where others come one step late.
+  int64_t prompt_updates = 0;
 };
 
 struct StepResult {
   // False if a gradient of some rank, or the norm, is infinite or NaN. Under a dynamic loss scale
   // that is expected now and then; otherwise the caller counts it and may stop the run.
   bool finite = true;
-  bool applied = true;  // equal to `finite`: such gradients are never applied
+  // Equal to `finite`: such gradients are never applied, and others are, in this step or the next.
+  bool applied = true;
+  // Whether this rank's groups have updated weights, with these gradients or earlier ones.
+  bool weights_changed = true;
   // L2 norm of the unscaled gradients before clipping; with islands the root of the mean of the
   // squares of their norms.
   double grad_norm = 0;
@@ -105,6 +120,20 @@ class Optimizer {
   // Takes what updates of whole parameters, or of averages over ranks, need, where the rule does
   // them; must be called before the first step then. The groups are those of the steps.
   void PrepareWholeParameters(const ProcessGroups& groups, MemoryLedger* ledger);
+
+  // Whether updates come one step late.
+  bool delays() const { return delayed_state_.has_value(); }
+  // Starts the update that is pending, if there is one, beside what is enqueued until the next
+  // Step, which finds it done. Until then masters and states are the update's. On the CPU nothing
+  // happens.
+  void StartPendingUpdate();
+  // The event behind which gradients may be written; null: at once.
+  const CudaEvent* gradients_taken() const { return ahead_ == nullptr ? nullptr : ahead_->taken(); }
+  // Waits until the host may read all states.
+  void WaitForStates() const;
+  // Part of a checkpoint, with the state that has its gradients.
+  const PendingUpdate& pending() const { return pending_; }
+  void set_pending(const PendingUpdate& pending) { pending_ = pending; }
 
   const UpdateRule& rule() const { return *rule_; }
 
@@ -153,6 +182,13 @@ class Optimizer {
   void PlanRanges();
   void PlanWholeParameters();
   absl::Status Update(const StepOptions& options, double grad_scale, const Stream& stream);
+  // Sets the segments' learning rates and decays.
+  void SetRates(const StepOptions& options);
+  void SetRates(const PendingUpdate& pending);
+  // Keeps the gradients, and what else their update needs.
+  void Delay(const StepOptions& options, double grad_scale, const Stream& stream);
+  // Makes the update that is pending.
+  void FinishPendingUpdate(const Stream& stream);
   // Updates the ranges on the device, and those in host memory meanwhile.
   void UpdateRanges(double grad_scale, const Stream& stream);
   // Whether the rule gets whole parameters.
@@ -165,7 +201,7 @@ class Optimizer {
                       absl::Span<const ops::OptimizerSegment> segments,
                       absl::Span<const FlatParameter* const> parameters, double grad_scale,
                       const Stream& stream);
-  // The same with these gradients and weights in place of the buffers', on their stream.
+  // The same with these gradients and weights in place of PartOf's, on their stream.
   void Apply(const Bucket& bucket, const FlatRange& range,
              absl::Span<const ops::OptimizerSegment> segments,
              absl::Span<const FlatParameter* const> parameters, double grad_scale,
@@ -179,6 +215,7 @@ class Optimizer {
   UpdateRange RangeOf(const Bucket& bucket, const FlatRange& range,
                       absl::Span<const ops::OptimizerSegment> segments,
                       absl::Span<const FlatParameter* const> parameters, const HostPart& part);
+  // The gradients that are applied, and the weights.
   HostPart PartOf(const Bucket& bucket, const FlatRange& range) const;
   Tensor Scratch() const;  // scratch_elements_
   // Finds out on the meta device what the rule needs for these parameters.
@@ -193,6 +230,8 @@ class Optimizer {
 
   const std::unique_ptr<const UpdateRule> rule_;
   ParameterBuffers* buffers_;
+  const std::optional<size_t> delayed_state_;  // the one that is_delayed_gradient
+  PendingUpdate pending_;
   int64_t applied_steps_ = 0;
   Buffer statistics_;
   HostMirror sums_, count_;  // mirrors of parts of statistics_
@@ -207,6 +246,9 @@ class Optimizer {
   std::unique_ptr<HostUpdate> host_update_;       // null: there are none
   std::vector<float> numbers_;                    // those of all parameters, in their order
   double local_rates_ = 0;
+  // The pending updates on a device; null: there are none. It uses the others on its thread.
+  std::unique_ptr<UpdateAhead> ahead_;
+  bool update_started_ = false;
   // Those of the step.
   RankStep rank_step_ = RankStep::kSum;
   const RankAverage* average_ = nullptr;

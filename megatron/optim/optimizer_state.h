@@ -13,6 +13,8 @@ namespace megatron {
 
 // The name of the state that is_remainder.
 inline constexpr char kMasterRemainder[] = "master_remainder";
+// The name of the state that is_delayed_gradient.
+inline constexpr char kDelayedGradient[] = "delayed_gradient";
 
 // The parameters that have a state: all, the weights that are matrices of hidden layers
 // (Parameter::matrix), or the others.
@@ -37,6 +39,9 @@ struct OptimizerState {
   // Whether it holds what masters of fp32 have besides weights in bf16 (ops::WeightOfMaster): there
   // are no other masters then. Masters begin as the weights.
   bool is_remainder = false;
+  // Whether it holds the gradients of the last step, whose update comes behind the passes of the
+  // next one. In host memory it is page-locked.
+  bool is_delayed_gradient = false;
 
   bool Has(const Parameter& parameter) const {
     return owners == StateOwners::kAll ||

@@ -127,7 +127,13 @@ ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
                                                                  : PlaceState(state));
     states_.emplace_back(state.device.value_or(device), elements * SizeOf(state.dtype), state.name,
                          ledger);
-    host_states_.push_back(take_on_host(state.dtype, state.name));
+    const bool locks = state.is_delayed_gradient && host_elements_ > 0;
+    CHECK(!state.is_delayed_gradient || (state_file_ == nullptr && !gradients_on_host()))
+        << "gradients of the last step are copied from the device to host memory";
+    host_states_.push_back(locks ? Buffer() : take_on_host(state.dtype, state.name));
+    locked_states_.push_back(locks ? Lock(host_elements_ * SizeOf(state.dtype),
+                                          absl::StrCat("host/", state.name), ledger)
+                                   : PinnedBuffer());
   }
   for (const FlatParameter& flat : layout_.parameters) {
     const Bucket& bucket = bucket_of(flat);
@@ -139,7 +145,7 @@ ParameterBuffers::ParameterBuffers(const std::vector<Parameter*>& parameters,
   }
 }
 
-PinnedBuffer ParameterBuffers::Lock(int64_t bytes, const char* name, MemoryLedger* ledger) {
+PinnedBuffer ParameterBuffers::Lock(int64_t bytes, const std::string& name, MemoryLedger* ledger) {
   absl::StatusOr<PinnedBuffer> locked = PinnedBuffer::Create(options_.device, bytes, name, ledger);
   locked_.Update(locked.status());
   // Tensors of nothing then.
@@ -298,8 +304,11 @@ Tensor ParameterBuffers::State(size_t index, const Bucket& bucket, const FlatRan
     const int64_t at = state_positions_[index][owner - first] + range.begin - here.begin;
     return states_[index].At(at * SizeOf(state.dtype), state.dtype, {range.size()});
   }
-  return Split(host_states_[index], FileTensorOf(index), states_[index],
-               options_.states[index].dtype, bucket, range);
+  const int64_t at = OptimizerPosition(bucket, range.begin);
+  if (locked_states_[index].bytes() > 0 && at < host_elements_)
+    return locked_states_[index].At(at * SizeOf(state.dtype), state.dtype, {range.size()});
+  return Split(host_states_[index], FileTensorOf(index), states_[index], state.dtype, bucket,
+               range);
 }
 
 FlatRange ParameterBuffers::HostRange(const Bucket& bucket, const FlatRange& range) const {
@@ -377,7 +386,10 @@ Tensor ParameterBuffers::state(size_t index) const {
 Tensor ParameterBuffers::host_masters() const { return All(host_masters_, DType::kFloat32); }
 
 Tensor ParameterBuffers::host_state(size_t index) const {
-  return All(host_states_[index], options_.states[index].dtype);
+  const DType dtype = options_.states[index].dtype;
+  const int64_t locked = locked_states_[index].bytes();
+  if (locked > 0) return locked_states_[index].At(0, dtype, {locked / SizeOf(dtype)});
+  return All(host_states_[index], dtype);
 }
 
 void ParameterBuffers::InitializeWeights(uint64_t seed, const Stream& stream) {

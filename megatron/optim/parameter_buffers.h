@@ -226,7 +226,7 @@ class ParameterBuffers {
   // The number of elements of a state that only some parameters have, where they are the most.
   int64_t MostElements(const OptimizerState& state) const;
   // Takes page-locked memory; where it can't, locked_ tells it.
-  PinnedBuffer Lock(int64_t bytes, const char* name, MemoryLedger* ledger);
+  PinnedBuffer Lock(int64_t bytes, const std::string& name, MemoryLedger* ledger);
   // The positions in such a state's memory where the parameters begin, in the order of the layout.
   std::vector<int64_t> PlaceState(const OptimizerState& state) const;
   // The first position of a parameter that is at least the fraction of all `optimized` ones.
@@ -274,6 +274,7 @@ class ParameterBuffers {
   Buffer arriving_gradients_;  // pieces of rounded gradients that come from host memory
   absl::Status locked_;        // that of both
   std::vector<Buffer> states_, host_states_;
+  std::vector<PinnedBuffer> locked_states_;  // in place of host_states_, where these are empty
   std::vector<std::vector<int64_t>> state_positions_;  // PlaceState's; empty for StateOwners::kAll
   std::unique_ptr<StateFile> state_file_, weight_file_;
 };

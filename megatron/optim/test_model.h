@@ -83,7 +83,7 @@ struct TestModel {
                                   const Stream& stream) {
     parallel->FinalizeGradients();
     absl::StatusOr<StepResult> result = optimizer->Step(how, groups, stream);
-    if (result.ok() && result->applied) parallel->ShareWeights();
+    if (result.ok() && result->weights_changed) parallel->ShareWeights();
     return result;
   }
 

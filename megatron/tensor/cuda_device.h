@@ -105,6 +105,9 @@ class CudaEvent {
 // part of a run to record; without one these cost next to nothing. Ranges of a thread nest.
 void PushCudaRange(const std::string& name);
 void PopCudaRange();
+// Tells the emulated device's clock that the processor has updated so many elements behind the
+// event, beside what the host did meanwhile; the host has waited for that. Costs nothing elsewhere.
+void RecordUpdateBeside(double elements, const CudaEvent& begin);
 void StartCudaProfiler();
 void StopCudaProfiler();
 

@@ -41,7 +41,6 @@ void EmulatedRecord::AddWork(EmulatedWork work, const EmulatedPoint& after) {
     if (behind != earlier.begin()) work.after.push_back(std::prev(behind)->second);
   };
   for (const auto& [stream, number] : after) wait_for(stream, number);
-  for (const auto& [stream, number] : host_) wait_for(stream, number);
   if (!of_stream_[work.stream].empty()) work.after.push_back(of_stream_[work.stream].back().second);
   std::sort(work.after.begin(), work.after.end());
   work.after.erase(std::unique(work.after.begin(), work.after.end()), work.after.end());
@@ -51,7 +50,9 @@ void EmulatedRecord::AddWork(EmulatedWork work, const EmulatedPoint& after) {
 void EmulatedRecord::Add(int64_t stream, int64_t number, const std::string& name,
                          const EmulatedCost& cost, const EmulatedPoint& after) {
   CHECK_NE(stream, kHostStream);
-  AddWork({name, stream, cost, {}}, after);
+  EmulatedPoint both = host_;
+  for (const auto& [of, operation] : after) both[of] = std::max(both[of], operation);
+  AddWork({name, stream, cost, {}}, both);
   of_stream_[stream].emplace_back(number, works_.size() - 1);
 }
 
@@ -63,18 +64,28 @@ void EmulatedRecord::HostWaited(const EmulatedPoint& point) {
 }
 
 void EmulatedRecord::AddOfHost(const std::string& name, const EmulatedCost& cost) {
-  AddWork({name, kHostStream, cost, {}}, {});
+  AddWork({name, kHostStream, cost, {}}, host_);
   auto& mine = of_stream_[kHostStream];
   mine.emplace_back(static_cast<int64_t>(mine.size()) + 1, works_.size() - 1);
   host_[kHostStream] = mine.back().first;
 }
 
-EmulatedPoint EmulatedRecord::AddOfDisk(const std::string& name, const EmulatedCost& cost) {
+EmulatedPoint EmulatedRecord::AddOfEngine(const std::string& name, const EmulatedCost& cost,
+                                          const EmulatedPoint& after) {
   const int64_t stream = kHostStream - static_cast<int64_t>(cost.engine);
-  AddWork({name, stream, cost, {}}, {});
+  AddWork({name, stream, cost, {}}, after);
   auto& mine = of_stream_[stream];
   mine.emplace_back(static_cast<int64_t>(mine.size()) + 1, works_.size() - 1);
   return {{stream, mine.back().first}};
+}
+
+EmulatedPoint EmulatedRecord::AddOfDisk(const std::string& name, const EmulatedCost& cost) {
+  return AddOfEngine(name, cost, host_);
+}
+
+EmulatedPoint EmulatedRecord::AddBeside(const std::string& name, const EmulatedCost& cost,
+                                        const EmulatedPoint& after) {
+  return AddOfEngine(name, cost, after);
 }
 
 EmulatedTimes PlayEmulated(const std::vector<EmulatedWork>& works, const EmulatedRates& rates) {

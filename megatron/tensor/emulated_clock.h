@@ -13,8 +13,8 @@
 // begin first.
 //
 // The host enqueues in no time. An update in host memory (optim/host_update.h) occupies the
-// processor. Transfers of a disk begin when the host starts them, in their order. Communication
-// between ranks takes no time.
+// processor, also one beside what the host does (optim/update_ahead.h). Transfers of a disk begin
+// when the host starts them, in their order. Communication between ranks takes no time.
 #ifndef MEGATRON_TENSOR_EMULATED_CLOCK_H_
 #define MEGATRON_TENSOR_EMULATED_CLOCK_H_
 
@@ -43,7 +43,7 @@ struct EmulatedCost {
 
 struct EmulatedWork {
   std::string name;
-  int64_t stream = 0;  // 0: the host; less: a disk
+  int64_t stream = 0;  // 0: the host; less: a disk, or the processor beside the host
   EmulatedCost cost;
   std::vector<size_t> after;  // the numbers of earlier works that it waits for
 };
@@ -61,11 +61,17 @@ class EmulatedRecord {
   void AddOfHost(const std::string& name, const EmulatedCost& cost);
   // The host has started this transfer of a disk. Returns the point behind it.
   EmulatedPoint AddOfDisk(const std::string& name, const EmulatedCost& cost);
+  // This was done behind the point, whatever the host had waited for. Returns the point behind it.
+  EmulatedPoint AddBeside(const std::string& name, const EmulatedCost& cost,
+                          const EmulatedPoint& after);
 
   const std::vector<EmulatedWork>& works() const { return works_; }
 
  private:
   void AddWork(EmulatedWork work, const EmulatedPoint& after);
+  // Adds work of the cost's engine as an operation of a stream of the engine.
+  EmulatedPoint AddOfEngine(const std::string& name, const EmulatedCost& cost,
+                            const EmulatedPoint& after);
 
   std::vector<EmulatedWork> works_;
   // By stream: numbers of its operations, ascending, and those of their works.

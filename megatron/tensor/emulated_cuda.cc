@@ -368,6 +368,13 @@ void PopCudaRange() {
   if (std::sscanf(name.c_str(), "update of %lf elements", &cost.operations) == 1)
     RecordHostWork(name, cost);
 }
+void RecordUpdateBeside(double elements, const CudaEvent& begin) {
+  if (begin.handle() == nullptr) return;
+  EmulatedCost cost;
+  cost.engine = EmulatedEngine::kProcessor;
+  cost.operations = elements;
+  RecordHostWait(RecordWorkBeside("update beside the next step", cost, RecordedIn(begin).point));
+}
 void StartCudaProfiler() {}
 void StopCudaProfiler() {}
 

@@ -96,7 +96,10 @@ class Order {
   void HostAfter(const EmulatedPoint& point) {
     const std::lock_guard<std::mutex> lock(mutex_);
     Merge(point, &host_[ThisThread()]);
-    if (record_ != nullptr) record_->HostWaited(point);
+    // A thread without streams enqueues nothing: it works beside the host.
+    const auto found = of_thread_.find(ThisThread());
+    if (record_ != nullptr && found != of_thread_.end() && found->second > 0)
+      record_->HostWaited(point);
   }
 
   void Record(EmulatedRecord* record) {
@@ -117,6 +120,12 @@ class Order {
   EmulatedPoint RecordDiskTransfer(const std::string& name, const EmulatedCost& cost) {
     const std::lock_guard<std::mutex> lock(mutex_);
     return record_ == nullptr ? EmulatedPoint() : record_->AddOfDisk(name, cost);
+  }
+
+  EmulatedPoint RecordWorkBeside(const std::string& name, const EmulatedCost& cost,
+                                 const EmulatedPoint& after) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return record_ == nullptr ? EmulatedPoint() : record_->AddBeside(name, cost, after);
   }
 
   void Forget(const EmulatedAccess& memory) {
@@ -229,6 +238,11 @@ void RecordHostWork(const std::string& name, const EmulatedCost& cost) {
 
 EmulatedPoint RecordDiskTransfer(const std::string& name, const EmulatedCost& cost) {
   return Order::Get().RecordDiskTransfer(name, cost);
+}
+
+EmulatedPoint RecordWorkBeside(const std::string& name, const EmulatedCost& cost,
+                               const EmulatedPoint& after) {
+  return Order::Get().RecordWorkBeside(name, cost, after);
 }
 
 OrderedOperation::OrderedOperation(const CudaStream& stream, std::string name)

@@ -66,10 +66,13 @@ void OrderOperation(const CudaStream& stream, const std::string& name,
 // one rank.
 void RecordEmulatedWork(EmulatedRecord* record);
 // Only for that record: the host has waited for the point, has done work, or has started a transfer
-// of a disk, behind which the returned point is.
+// of a disk, behind which the returned point is. Work beside what the host does comes after a point
+// alone.
 void RecordHostWait(const EmulatedPoint& point);
 void RecordHostWork(const std::string& name, const EmulatedCost& cost);
 EmulatedPoint RecordDiskTransfer(const std::string& name, const EmulatedCost& cost);
+EmulatedPoint RecordWorkBeside(const std::string& name, const EmulatedCost& cost,
+                               const EmulatedPoint& after);
 
 // An operation whose operands are known and not what it does with them: those whose bytes it changes
 // are the ones that it writes.

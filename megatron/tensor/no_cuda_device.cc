@@ -38,6 +38,7 @@ void CudaEvent::HoldBack(const CudaStream&) const { NoCuda(); }
 int64_t CudaEvent::Nanoseconds(const CudaEvent&, const CudaEvent&) { NoCuda(); }
 void PushCudaRange(const std::string&) { NoCuda(); }
 void PopCudaRange() { NoCuda(); }
+void RecordUpdateBeside(double, const CudaEvent&) { NoCuda(); }
 void StartCudaProfiler() { NoCuda(); }
 void StopCudaProfiler() { NoCuda(); }
 void CopyOnCuda(CudaStream*, const Tensor&, const Tensor&) { NoCuda(); }

@@ -484,6 +484,8 @@ constexpr absl::string_view kOurOwn[] = {
     "model.softmax_scale",
     "model.use_scaled_init_method",
     "optimizer.coeff_beta",
+    "optimizer.delayed_update",
+    "optimizer.delayed_update_warmup_steps",
     "optimizer.factor_max",
     "optimizer.factor_min",
     "optimizer.factor_threshold",

@@ -1,7 +1,10 @@
 #include "megatron/optim/rules/make_update_rule.h"
 
+#include <utility>
+
 #include "glog/logging.h"
 #include "megatron/optim/rules/adamw_rule.h"
+#include "megatron/optim/rules/delayed_rule.h"
 #include "megatron/optim/rules/lamb_rule.h"
 #include "megatron/optim/rules/lion_rule.h"
 #include "megatron/optim/rules/one_bit_adam_rule.h"
@@ -9,8 +12,9 @@
 #include "megatron/optim/rules/zero_one_adam_rule.h"
 
 namespace megatron {
+namespace {
 
-std::unique_ptr<UpdateRule> MakeUpdateRule(const OptimizerOptions& options) {
+std::unique_ptr<UpdateRule> MakePromptRule(const OptimizerOptions& options) {
   const AdamWRule adamw(options.adam_beta1, options.adam_beta2, options.adam_epsilon,
                         options.exp_avg_dtype, options.exp_avg_sq_dtype);
   switch (options.kind) {
@@ -41,6 +45,14 @@ std::unique_ptr<UpdateRule> MakeUpdateRule(const OptimizerOptions& options) {
   }
   LOG(FATAL) << "optimizer kind " << options.kind;
   return nullptr;
+}
+
+}  // namespace
+
+std::unique_ptr<UpdateRule> MakeUpdateRule(const OptimizerOptions& options) {
+  std::unique_ptr<UpdateRule> rule = MakePromptRule(options);
+  if (!options.delayed_gradients.has_value()) return rule;
+  return std::make_unique<DelayedRule>(std::move(rule), *options.delayed_gradients);
 }
 
 }  // namespace megatron

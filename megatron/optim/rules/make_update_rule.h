@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "megatron/optim/rules/muon_rule.h"
 #include "megatron/optim/rules/one_bit_lamb_rule.h"
@@ -29,6 +30,9 @@ struct OptimizerOptions {
   int64_t one_bit_adam_freeze_step = 100000;
   OneBitLambOptions one_bit_lamb;
   ZeroOneSchedule zero_one;
+  // The type of gradients whose updates come one step late (DelayedRule); not set: none do. With
+  // AdamW, SGD and Lion.
+  std::optional<DType> delayed_gradients;
 };
 
 std::unique_ptr<UpdateRule> MakeUpdateRule(const OptimizerOptions& options);

@@ -264,6 +264,7 @@ class LayoutRank {
       if (how_.eval_interval > 0 && i > 0 && i % how_.eval_interval == 0) {
         MEGATRON_RETURN_IF_ERROR(trainer_->Evaluate(source, 1).status());
       }
+      if (how_.update_ahead) trainer_->UpdateAhead();
       MEGATRON_ASSIGN_OR_RETURN(const StepReport report, trainer_->Step(source));
       // A NaN would differ from itself.
       outcome->losses.push_back(std::isnan(report.loss) ? std::numeric_limits<double>::infinity()

@@ -106,6 +106,7 @@ struct LayoutRun {
   int steps = 0;
   std::string load, save;  // directories of checkpoints; empty: none
   bool evaluate = false;
+  bool update_ahead = true;              // whether each step begins with Trainer::UpdateAhead
   int eval_interval = 0;                 // steps between evaluations during training; 0: none
   const SampleSource* scored = nullptr;  // whose tokens are scored after training; null: none are
   const LossScaler* scaler = nullptr;    // null: a constant 1

@@ -92,6 +92,7 @@ struct StepTimes {
 std::string RowOf(int64_t stream) {
   if (stream > 0) return absl::StrCat("stream ", stream);
   if (stream == 0) return "processor";
+  if (stream == -static_cast<int64_t>(EmulatedEngine::kProcessor)) return "processor, beside";
   return stream == -static_cast<int64_t>(EmulatedEngine::kDiskReads) ? "disk reads" : "disk writes";
 }
 
@@ -217,6 +218,25 @@ TEST_F(OffloadTimeTest, GradientsAndWeightsOfStatesOnTheHost) {
     const StepTimes with = Measure(absl::StrCat("states on the host, ", name), options, 8, rates);
     EXPECT_GT(Hidden(with, without), faster == 1 ? 0.82 : 0.45);
   }
+}
+
+// The update goes on beside the next step, and the gradients leave during its forward. What is lost
+// are the weights on their way back.
+TEST_F(OffloadTimeTest, DelayedUpdates) {
+  TrainerOptions options = Gpt(/*hidden=*/256, /*layers=*/6, /*length=*/16);
+  const EmulatedRates rates = Rates(1e12);
+  const StepTimes without = Measure("states on the device, all of them", options, 8, rates);
+  options.host_fraction = 1;
+  const StepTimes prompt = Measure("states on the host, updates in their steps", options, 8, rates);
+  options.optimizer.delayed_gradients = DType::kFloat32;
+  const StepTimes late = Measure("states on the host, updates one step late", options, 8, rates);
+  EXPECT_NEAR(late.processor, prompt.processor, 1e-6 * prompt.processor);
+  const double copies = late.to_host + late.from_host - without.to_host - without.from_host;
+  const double lost = late.step - without.step;
+  std::printf("  lost %.1f us, of weights that come back %.1f; hidden %.3f of updates and copies\n",
+              1e6 * lost, 1e6 * late.from_host, 1 - lost / (late.processor + copies));
+  EXPECT_LT(lost, 1.02 * late.from_host);
+  EXPECT_LT(lost, 0.3 * (prompt.step - without.step));
 }
 
 // What is lost are gradients on their way to the norm, and the first layer of each pass.

@@ -53,6 +53,7 @@ constexpr Unpriced kUnpriced[] = {
     {"optimizer.exp_avg_sq_dtype", "fp32"},
     {"optimizer.store_param_remainders", "false"},
     {"optimizer.optimizer_offload_path", nullptr},
+    {"optimizer.delayed_update", "false"},
     {"optimizer.qk_clip", "false"},
     {"train.rampup_batch_size.samples", nullptr},
     {"train.step_batch_size_schedule", nullptr},

@@ -82,8 +82,14 @@ std::vector<std::string> AdviceFor(const RunOptions& options, int ranks) {
         "model.lora without checkpoint.load: a run that begins trains adapters beside random "
         "weights, which are frozen");
   }
+  const bool delays = options.trainer.optimizer.delayed_gradients.has_value();
+  if (options.device != DeviceType::kCuda && delays) {
+    lines.push_back(
+        "optimizer.delayed_update hides nothing on the CPU: updates come one step late, as on a "
+        "GPU");
+  }
   if (options.device != DeviceType::kCuda && options.trainer.host_fraction > 0 &&
-      options.trainer.state_directory.empty()) {
+      options.trainer.state_directory.empty() && !delays) {
     lines.push_back(
         "optimizer.optimizer_cpu_offload does nothing on the CPU, whose memory is the host's");
   }

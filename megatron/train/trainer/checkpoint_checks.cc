@@ -130,6 +130,12 @@ absl::Status CheckSameOptimizer(const CheckpointReader& reader, Trainer& trainer
         absl::StrCat(reader.directory(), ": was saved by optimizer.optimizer = ", saved,
                      " and this run has ", ours, kFresh));
   }
+  if (HasPendingUpdate(reader) && !trainer.optimizer().delays()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        reader.directory(), ": was saved with an update to come (optimizer.delayed_update), which ",
+        "this run would lose; optimizer.delayed_update=true continues, and makes it at once where ",
+        "optimizer.delayed_update_warmup_steps is greater than the number of steps", kFresh));
+  }
   const int64_t saved_islands = SavedIslands(reader);
   const OuterOptimizer* const outer = trainer.outer_optimizer();
   const int64_t islands = outer == nullptr ? 0 : outer->islands();
@@ -151,10 +157,12 @@ absl::Status CheckSameOptimizer(const CheckpointReader& reader, Trainer& trainer
       const std::string name = SavedPrefix(reader, island, state, parameter) + parameter;
       const TensorEntry* const entry = FindTensor(reader.manifest(), name);
       if (entry == nullptr || entry->dtype == state.dtype) continue;
-      return absl::FailedPreconditionError(
-          absl::StrCat(reader.directory(), ": has ", name, " in ", StateTypeName(entry->dtype),
-                       ", and this run keeps it in ", StateTypeName(state.dtype),
-                       " (optimizer.exp_avg_dtype, optimizer.exp_avg_sq_dtype)", kFresh));
+      return absl::FailedPreconditionError(absl::StrCat(
+          reader.directory(), ": has ", name, " in ", StateTypeName(entry->dtype),
+          ", and this run keeps it in ", StateTypeName(state.dtype),
+          state.is_delayed_gradient ? " (optimizer.main_grads_dtype)"
+                                    : " (optimizer.exp_avg_dtype, optimizer.exp_avg_sq_dtype)",
+          kFresh));
     }
   }
   return absl::OkStatus();

@@ -152,6 +152,8 @@ std::string StatePrefix(absl::string_view state) {
   return absl::StrCat("optimizer.state.", state, ".");
 }
 
+bool HasPendingUpdate(const CheckpointReader& reader) { return reader.Float(kPendingScale).ok(); }
+
 int64_t SavedIslands(const CheckpointReader& reader) { return reader.Int(kIslands).value_or(0); }
 
 std::string SavedIsland(const CheckpointReader& reader, Trainer& trainer) {
@@ -244,7 +246,9 @@ std::vector<ShardedTensor> SavedBlocks(Trainer& trainer) {
     }
     if (buffers.has_masters()) append(kMasterPrefix, buffers.Masters(bucket, replica));
     for (size_t i = 0; i < states.size(); ++i) {
-      if (states[i].Has(*flat.parameter) && !states[i].restarts)
+      const bool is_of_nothing =
+          states[i].is_delayed_gradient && !trainer.optimizer().pending().exists;
+      if (states[i].Has(*flat.parameter) && !states[i].restarts && !is_of_nothing)
         append(StatePrefix(states[i].name), buffers.State(i, bucket, replica));
     }
   }

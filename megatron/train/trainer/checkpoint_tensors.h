@@ -22,6 +22,12 @@ inline constexpr char kCompressionShare[] = "gradient_compression.share";
 inline constexpr char kPhaseData[] = "phase_data";
 // Optimizer::local_rates, where ranks differ.
 inline constexpr char kLocalRates[] = "optimizer.local_rates";
+// What a pending update (optim/pending_update.h) has besides gradients, where there is one.
+inline constexpr char kPendingScale[] = "optimizer.pending.grad_scale";
+inline constexpr char kPendingLr[] = "optimizer.pending.lr";
+inline constexpr char kPendingDecoupledLr[] = "optimizer.pending.decoupled_lr";
+inline constexpr char kPendingScaledLr[] = "optimizer.pending.scaled_lr";
+inline constexpr char kPendingWeightDecay[] = "optimizer.pending.weight_decay";
 // The fragment that islands send each other, after which step they began, and of how many it is.
 inline constexpr char kFragmentInFlight[] = "diloco.fragment_in_flight";
 inline constexpr char kFragmentIteration[] = "diloco.fragment_iteration";
@@ -38,6 +44,9 @@ inline constexpr char kNumbers[] = "numbers";
 
 // Returns what stands before the names of the parameters whose state it is.
 std::string StatePrefix(absl::string_view state);
+
+// Returns whether the checkpoint has a pending update.
+bool HasPendingUpdate(const CheckpointReader& reader);
 
 // Returns the number of islands of the run that saved the checkpoint; 0: it had none.
 int64_t SavedIslands(const CheckpointReader& reader);

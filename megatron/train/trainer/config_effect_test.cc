@@ -413,11 +413,11 @@ std::string Describe(const TrainerOptions& o) {
               o.optimizer.one_bit_lamb.factor_min, o.optimizer.one_bit_lamb.factor_threshold,
               o.optimizer.zero_one.var_freeze_step, o.optimizer.zero_one.var_update_scaler,
               o.optimizer.zero_one.local_step_scaler, o.optimizer.zero_one.local_step_clipper,
-              o.qk_clip.enabled, o.qk_clip.threshold, o.qk_clip.alpha, o.host_fraction,
-              o.state_directory, o.main_grads_dtype, o.gradients_on_host, o.weights_on_host,
-              o.weight_directory, o.clip_grad, o.log_params_norm, o.log_num_zeros_in_grad,
-              o.diagnostics_interval, o.replica_check_interval, o.rerun.mode, o.rerun.interval,
-              o.rerun.spiky_loss_after) +
+              o.optimizer.delayed_gradients.has_value(), o.prompt_updates, o.qk_clip.enabled,
+              o.qk_clip.threshold, o.qk_clip.alpha, o.host_fraction, o.state_directory,
+              o.main_grads_dtype, o.gradients_on_host, o.weights_on_host, o.weight_directory,
+              o.clip_grad, o.log_params_norm, o.log_num_zeros_in_grad, o.diagnostics_interval,
+              o.replica_check_interval, o.rerun.mode, o.rerun.interval, o.rerun.spiky_loss_after) +
          Line(s.max_lr, s.min_lr, s.init_lr, s.lr_warmup_steps, s.lr_decay_steps, s.lr_decay_style,
               s.wsd_decay_style, s.wsd_decay_steps, s.start_weight_decay, s.end_weight_decay,
               s.weight_decay_steps, s.weight_decay_style, s.decoupled_max_lr.value_or(0),

@@ -141,6 +141,7 @@ absl::StatusOr<int64_t> RestoreKeptState(KeptState* mine, const StateInMemory& s
   trainer->scheduler().set_state(common.schedule);
   trainer->scaler().set_state(common.scaler);
   trainer->optimizer().set_applied_steps(common.applied_steps);
+  trainer->optimizer().set_pending(common.pending);
   SetNumbers(numbers, trainer);
   trainer->buffers().CopyMastersToWeights(stream);
   MEGATRON_RETURN_IF_ERROR(trainer->ShareWeights());

@@ -39,6 +39,8 @@ void LocalSaver::WaitUntilRead() {
   if (writer_ != nullptr) writer_->WaitUntilRead();
 }
 
+bool LocalSaver::HasRead() { return writer_ == nullptr || writer_->HasRead(); }
+
 absl::Status LocalSaver::Finish() {
   if (writer_ == nullptr) return absl::OkStatus();
   const absl::Status status = writer_->Wait();

@@ -27,8 +27,9 @@ class LocalSaver {
   bool IsDue(int64_t iteration) const;
   // Begins a save. The one before must have been finished.
   void Start(CheckpointState state);
-  // As AsyncCheckpointWriter::WaitUntilRead.
+  // As AsyncCheckpointWriter's.
   void WaitUntilRead();
+  bool HasRead();
   // Returns when the save in progress has ended. The error says which one it was.
   absl::Status Finish();
   // Removes what this machine has, which the run no longer needs.

@@ -358,6 +358,11 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
   options.state_directory = config.optimizer().optimizer_offload_path();
   if (config.optimizer().main_grads_dtype() == config::MainGradsDtype::bf16)
     options.main_grads_dtype = DType::kBFloat16;
+  // A search asks for other parts, too.
+  if (config.optimizer().delayed_update() && options.host_fraction == 1) {
+    options.optimizer.delayed_gradients = options.main_grads_dtype;
+    options.prompt_updates = config.optimizer().delayed_update_warmup_steps();
+  }
   options.gradients_on_host = config.parallel().grad_cpu_offload();
   options.weights_on_host = config.parallel().param_cpu_offload();
   options.weight_directory = config.parallel().param_offload_path();

@@ -197,6 +197,7 @@ absl::StatusOr<StepResult> Trainer::Update(const StepRequests& requests, Diagnos
   if (diagnostics != nullptr) step.observer = diagnostics->update_observer();
   if (optimizer_->rule().averages_over_ranks()) step.average = data_parallel_.get();
   if (outer_ != nullptr) step.islands = &groups_.data_context_replicas;
+  step.prompt_updates = options_.prompt_updates;
   const absl::StatusOr<StepResult> updated = optimizer_->Step(step, island_, stream_);
   MEGATRON_RETURN_IF_ERROR(WithExitCode(buffers_->status(), kExitIo));
   if (updated.ok() && !updated->finite) data_parallel_->ForgetStep();
@@ -253,7 +254,8 @@ absl::StatusOr<bool> Trainer::FinishRound(StepReport* report) {
   return true;
 }
 
-absl::Status Trainer::FinishUpdate(bool applied, StepReport* report) {
+absl::Status Trainer::FinishUpdate(StepReport* report) {
+  const bool applied = report->update.applied;
   bool joined = false;
   if (options_.islands.enabled()) {
     MEGATRON_ASSIGN_OR_RETURN(joined, FinishRound(report));
@@ -262,7 +264,7 @@ absl::Status Trainer::FinishUpdate(bool applied, StepReport* report) {
   }
   // Weights that are sent as codes have the scales of the next step.
   if (applied) stage_->float8_history().Record(stream_, data_parallel_->LargestFloat8Weights());
-  if (applied || joined) {
+  if (report->update.weights_changed || joined) {
     const TraceSpan span(stream_, DataCategory(groups_), "share weights");
     data_parallel_->ShareWeights();
   }
@@ -316,7 +318,8 @@ absl::Status Trainer::RunPasses(const Passes& passes) {
       passes.diagnostics->StartStep(passes.micro_batches, scaler_.scale());
     data_parallel_->StartStep(
         passes.micro_batches, progress_.iteration,
-        optimizer_->rule().StepAfter(optimizer_->applied_steps()) != RankStep::kSum);
+        optimizer_->rule().StepAfter(optimizer_->applied_steps()) != RankStep::kSum,
+        optimizer_->gradients_taken());
     if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
     if (qk_clip_ != nullptr) qk_clip_->StartStep(stream_);
     stage_->router_state().StartStep(stream_);
@@ -418,7 +421,11 @@ void Trainer::NoteEvaluation() {
 }
 
 CommonState Trainer::common_state(int64_t evaluated_iteration) const {
-  return {progress_, scheduler_.state(), scaler_.state(), optimizer_->applied_steps(),
+  return {progress_,
+          scheduler_.state(),
+          scaler_.state(),
+          optimizer_->applied_steps(),
+          optimizer_->pending(),
           evaluated_iteration};
 }
 
@@ -436,7 +443,7 @@ absl::Status Trainer::FinishStep(Diagnostics* diagnostics, StepReport* report) {
   std::optional<double> largest_score;
   if (qk_clip_ != nullptr && report->update.applied)
     largest_score = qk_clip_->Clip(island_.world, stream_);
-  MEGATRON_RETURN_IF_ERROR(FinishUpdate(report->update.applied, report));
+  MEGATRON_RETURN_IF_ERROR(FinishUpdate(report));
   MEGATRON_RETURN_IF_ERROR(CheckReplicas());
   if (options_.log_params_norm) report->params_norm = optimizer_->ParametersNorm(island_, stream_);
   if (diagnostics != nullptr)

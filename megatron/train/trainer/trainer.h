@@ -94,6 +94,8 @@ struct TrainerOptions {
   // CPU it is 0, unless there is a file.
   double host_fraction = 0;
   int host_threads = 1;  // number of threads that do so
+  // The number of first updates that are not late, with OptimizerOptions::delayed_gradients.
+  int64_t prompt_updates = 0;
   // The folder of the file that has that part; empty: it lies in host memory.
   std::string state_directory;
   int64_t state_extent_elements = StateFile::kExtentElements;  // see state_file.h
@@ -168,6 +170,10 @@ class Trainer {
   // later rounds. Collective.
   absl::StatusOr<std::optional<IslandLink::Round>> JoinIslands(IslandLink::Stop stop);
 
+  // Starts an update that came late (Optimizer::StartPendingUpdate) beside the next step, which must
+  // follow. Nobody reads masters and states until that step has ended. Without it the step makes the
+  // update behind its passes, with the same bits.
+  void UpdateAhead() { optimizer_->StartPendingUpdate(); }
   // Trains one iteration on `source`'s next samples. `before_update`, unless null, runs between the
   // last use of the old weights and their update, and returns this rank's requests.
   //
@@ -279,7 +285,7 @@ class Trainer {
   // Does what follows the optimizer's update in a step.
   absl::Status FinishStep(Diagnostics* diagnostics, StepReport* report);
   // Ends an update: makes the outer step if one is due, and sends weights that have changed.
-  absl::Status FinishUpdate(bool applied, StepReport* report);
+  absl::Status FinishUpdate(StepReport* report);
   // Takes part in a round of the outer server if the step ends with one. Returns whether masters
   // have changed.
   absl::StatusOr<bool> FinishRound(StepReport* report);

@@ -108,6 +108,20 @@ absl::Status LoadNumbers(const CheckpointReader& reader, Trainer* trainer) {
   return absl::OkStatus();
 }
 
+// Loads what the pending update has besides its gradients.
+absl::Status RestorePendingUpdate(const CheckpointReader& reader, Trainer* trainer) {
+  if (!HasPendingUpdate(reader)) return absl::OkStatus();
+  PendingUpdate pending;
+  pending.exists = true;
+  MEGATRON_ASSIGN_OR_RETURN(pending.grad_scale, reader.Float(kPendingScale));
+  MEGATRON_ASSIGN_OR_RETURN(pending.lr, reader.Float(kPendingLr));
+  MEGATRON_ASSIGN_OR_RETURN(pending.decoupled_lr, reader.Float(kPendingDecoupledLr));
+  MEGATRON_ASSIGN_OR_RETURN(pending.scaled_lr, reader.Float(kPendingScaledLr));
+  MEGATRON_ASSIGN_OR_RETURN(pending.weight_decay, reader.Float(kPendingWeightDecay));
+  trainer->optimizer().set_pending(pending);
+  return absl::OkStatus();
+}
+
 bool HasAdapters(const CheckpointReader& reader) {
   const auto& tensors = reader.manifest().tensors;
   return std::any_of(tensors.begin(), tensors.end(), [](const TensorEntry& tensor) {
@@ -185,6 +199,8 @@ void AppendStates(const ParameterState& state, const std::vector<OptimizerState>
                   std::vector<ShardedTensor>* blocks) {
   for (size_t i = 0; i < state.states.size(); ++i) {
     if (!kinds[i].Has(*state.parameter) || kinds[i].restarts) continue;
+    // A run whose updates were not late has kept none.
+    if (kinds[i].is_delayed_gradient && !HasPendingUpdate(reader)) continue;
     AppendBlocks(SavedPrefix(reader, island, kinds[i], state.parameter->name), *state.parameter,
                  state.range, state.states[i], blocks);
   }
@@ -294,6 +310,7 @@ CheckpointState MakeCheckpointState(Trainer& trainer, const RunDescription& run)
   const TrainingProgress& progress = trainer.progress();
   state.run_id = RunId(run.identity);
   state.iteration = progress.iteration;
+  trainer.optimizer().WaitForStates();
   trainer.host_parameters().Fetch(trainer.stream());
   const OuterOptimizer* const outer = trainer.outer_optimizer();
   if (outer != nullptr) outer->WaitForSums();
@@ -321,6 +338,13 @@ CheckpointState MakeCheckpointState(Trainer& trainer, const RunDescription& run)
   state.floats = {{"loss_scaler.scale", scaler.scale}};
   if (trainer.optimizer().local_rates() > 0)
     state.floats[kLocalRates] = trainer.optimizer().local_rates();
+  if (const PendingUpdate& pending = trainer.optimizer().pending(); pending.exists) {
+    state.floats[kPendingScale] = pending.grad_scale;
+    state.floats[kPendingLr] = pending.lr;
+    state.floats[kPendingDecoupledLr] = pending.decoupled_lr;
+    state.floats[kPendingScaledLr] = pending.scaled_lr;
+    state.floats[kPendingWeightDecay] = pending.weight_decay;
+  }
   state.strings = {{"identity", run.identity},
                    {"config", run.config_text},
                    {"optimizer", trainer.optimizer().rule().name()}};
@@ -440,7 +464,7 @@ absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
   MEGATRON_RETURN_IF_ERROR(RestoreLocalStates(reader, trainer, warnings));
   MEGATRON_ASSIGN_OR_RETURN(const int64_t applied, reader.Int("optimizer.applied_steps"));
   trainer->optimizer().set_applied_steps(applied);
-  return absl::OkStatus();
+  return RestorePendingUpdate(reader, trainer);
 }
 
 }  // namespace megatron

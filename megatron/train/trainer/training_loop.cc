@@ -254,6 +254,8 @@ std::optional<ExitCode> TrainingLoop::Iterate() {
   const absl::Time start = SteadyNow();
   const bool sampled = MaySample();
   if (sampled) sampler_.Begin();
+  const bool is_read = (writer_ == nullptr || writer_->HasRead()) && local_saver_.HasRead();
+  if (is_read) trainer_->UpdateAhead();
   const absl::StatusOr<StepReport> report = trainer_->Step(samples_, [this] {
     if (writer_ != nullptr) writer_->WaitUntilRead();
     local_saver_.WaitUntilRead();

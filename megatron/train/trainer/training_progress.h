@@ -6,6 +6,7 @@
 
 #include "megatron/optim/loss_scaler.h"
 #include "megatron/optim/lr_scheduler.h"
+#include "megatron/optim/pending_update.h"
 
 namespace megatron {
 
@@ -29,6 +30,7 @@ struct CommonState {
   OptimizerParamSchedulerState schedule;
   LossScalerState scaler;
   int64_t applied_steps = 0;
+  PendingUpdate pending;
   int64_t evaluated_iteration = -1;  // the last one after which the model was evaluated; -1: none
 };
 

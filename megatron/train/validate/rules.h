@@ -64,6 +64,7 @@ void CheckFloat8(ConfigChecker& check);
 void CheckActivationOffload(ConfigChecker& check);
 // Gradients, and weights, in host memory.
 void CheckGradientOffload(ConfigChecker& check);
+void CheckDelayedUpdate(ConfigChecker& check);
 void CheckParameterOffload(ConfigChecker& check);
 
 // Gradients in 16 bits.

@@ -206,6 +206,7 @@ std::vector<ConfigError> Validate(const config::PretrainConfig& config,
   CheckRecompute(check);
   CheckActivationOffload(check);
   CheckGradientOffload(check);
+  CheckDelayedUpdate(check);
   CheckParameterOffload(check);
   CheckMainGrads(check);
   CheckCurriculum(check);

@@ -106,6 +106,33 @@ void CheckGradientOffload(ConfigChecker& check) {
          "system.cuda_graph_impl", "what another stream does meanwhile is not captured");
 }
 
+void CheckDelayedUpdate(ConfigChecker& check) {
+  constexpr absl::string_view kDelayed = "optimizer.delayed_update";
+  const config::PretrainConfig& config = check.resolved();
+  if (!config.optimizer().delayed_update() || !check.Usable({kDelayed})) return;
+  const auto refuse = [&](bool broken, absl::string_view path, absl::string_view because) {
+    if (broken && check.Usable({path})) {
+      check.Error(kDelayed, absl::StrCat("cannot be used with ", check.Named(path), ": ", because));
+    }
+  };
+  refuse(config.optimizer().optimizer_offload_fraction() != 1,
+         "optimizer.optimizer_offload_fraction", "what the GPU updates would not be late");
+  refuse(config.optimizer().has_optimizer_offload_path(), "optimizer.optimizer_offload_path",
+         "gradients of the last step are kept in host memory, beside masters and states");
+  refuse(config.parallel().grad_cpu_offload(), "parallel.grad_cpu_offload",
+         "the next step's gradients come while those of the last one are used");
+  refuse(config.parallel().param_cpu_offload(), "parallel.param_cpu_offload",
+         "the passes read the weights that the update changes");
+  refuse(config.precision().fp8_param_gather(), "precision.fp8_param_gather",
+         "codes of weights have the scales of their own step");
+  refuse(config.logging().diagnostics_interval() > 0, "logging.diagnostics_interval",
+         "the update that it measures is not that of the step");
+  const bool on_cpu =
+      config.system().has_device() && config.system().device() == config::Device::cpu;
+  refuse(!on_cpu && config.system().cuda_graph_impl() != config::CudaGraphImpl::none,
+         "system.cuda_graph_impl", "gradients are zeroed in the middle of a pass");
+}
+
 void CheckParameterOffload(ConfigChecker& check) {
   constexpr absl::string_view kWeights = "parallel.param_cpu_offload";
   constexpr absl::string_view kFraction = "optimizer.optimizer_offload_fraction";
