@@ -26,7 +26,10 @@ struct Case {
   ModelOptions model;
   Layout layout;
   int64_t num_layers = 4;
-  bool weights_on_host = false, weights_in_file = false;
+  bool weights_on_host = false, weights_in_file = false, gradients_on_host = false;
+  bool delays_updates = false;
+  int steps = 1;
+  DType main_grads = DType::kFloat32;
   // Waits that put nothing behind anything: those of the first copy, into memory that was in no use
   // before, and those for reductions at the end of a backward, whose memory is not used again before
   // a later wait that covers them.
@@ -37,14 +40,13 @@ std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.nam
 
 class LostWaitTest : public testing::TestWithParam<Case> {
  protected:
-  // Trains a step, in which the first rank leaves out its wait of this number. Returns the number
-  // of its waits.
+  // Trains, and the first rank leaves out its wait of this number. Returns the number of its waits.
   static int64_t Train(const Case& c, int64_t number) {
     FakeNccl nccl;
     LostWait lost = {number};
     LayoutRun run;
     run.layout = c.layout;
-    run.steps = 1;
+    run.steps = c.steps;
     run.device = DeviceType::kCuda;
     run.wrap = [&](std::shared_ptr<Communicator> host) {
       // Sums are NCCL's: those in the order of ranks make the host wait when their memory grows.
@@ -57,7 +59,10 @@ class LostWaitTest : public testing::TestWithParam<Case> {
     TrainerOptions options = TinyRun(c.model, OptimizerOptions::kAdamW);
     options.model.transformer.num_layers = c.num_layers;
     options.weights_on_host = c.weights_on_host;
-    if (c.weights_on_host) options.host_fraction = 1;
+    options.gradients_on_host = c.gradients_on_host;
+    options.main_grads_dtype = c.main_grads;
+    if (c.weights_on_host || c.gradients_on_host || c.delays_updates) options.host_fraction = 1;
+    if (c.delays_updates) options.optimizer.delayed_gradients = DType::kFloat32;
     if (c.weights_in_file) options.weight_directory = testing::TempDir();
     TrainOnLayout(options, run, CountingSource());
     return lost.waits;
@@ -158,6 +163,30 @@ Case WeightsInFiles(const char* name) {
   return c;
 }
 
+// Two micro-batches, whose sums are kept in bf16, or in either type on the host.
+Case Gradients(const char* name, bool on_host, DType main_grads, std::set<int64_t> unneeded) {
+  Case c = Small(name, SmallGpt2());
+  c.layout.overlap = true;
+  c.layout.data = 2;
+  c.layout.micro_batch_size = 2;
+  c.layout.sharding = on_host ? DataSharding::kGradients : DataSharding::kNone;
+  c.gradients_on_host = on_host;
+  c.main_grads = main_grads;
+  c.unneeded = std::move(unneeded);
+  return c;
+}
+
+// Gradients leave in the first step, the update comes in the second one, and the third one uses it.
+Case DelayedUpdates(const char* name, std::set<int64_t> unneeded) {
+  Case c = Small(name, SmallGpt2());
+  c.layout.data = 2;
+  c.layout.micro_batch_size = 4;
+  c.delays_updates = true;
+  c.steps = 3;
+  c.unneeded = std::move(unneeded);
+  return c;
+}
+
 std::vector<Case> Cases() {
   return {
       Context("Ring", ContextParallel::kRing, 2, 1, 4),
@@ -176,6 +205,10 @@ std::vector<Case> Cases() {
       SumsOnHost("OffloadedWeightsOfTwoMicroBatches"),
       WeightsOnHost("OffloadedWeightsSharedOut", true),
       WeightsInFiles("OffloadedWeightsInFiles"),
+      DelayedUpdates("DelayedUpdates", {}),
+      Gradients("RoundedGradients", false, DType::kBFloat16, {}),
+      Gradients("OffloadedGradients", true, DType::kFloat32, {}),
+      Gradients("OffloadedRoundedGradients", true, DType::kBFloat16, {}),
   };
 }
 
