@@ -101,6 +101,33 @@ TEST_F(PretrainCudaTest, StatesInFilesLeaveTheSameBytesAndLoadWithAnyPart) {
   EXPECT_TRUE(left->empty());
 }
 
+TEST_F(PretrainCudaTest, DelayedUpdatesLeaveTheCpusBytesAndContinue) {
+  const Arguments half = {"--set=precision.bf16=true",
+                          "--set=optimizer.optimizer_cpu_offload=true"};
+  const Arguments late = Joined(half, {"--set=optimizer.delayed_update=true",
+                                       "--set=optimizer.delayed_update_warmup_steps=1"});
+  const Outcome cpu = Run(Joined({SaveTo("cpu")}, late));
+  ASSERT_EQ(cpu.exit_code, kExitDone) << cpu.output;
+  EXPECT_TRUE(absl::StrContains(cpu.output, "optimizer.delayed_update hides nothing on the CPU"))
+      << cpu.output;
+  // Each step but the first begins while the one before is being saved.
+  const Arguments saves = {"--set=checkpoint.async_save=true", "--set=checkpoint.save_interval=1"};
+  const Outcome cuda = RunOnCuda(Joined(Joined({SaveTo("cuda")}, saves), late));
+  ASSERT_EQ(cuda.exit_code, kExitDone) << cuda.output;
+  ExpectEqualCheckpoints("cpu", "cuda");
+
+  const Arguments parts = {SaveTo("parts")};
+  const Outcome first = RunOnCuda(Joined(Joined(parts, late), {"--set=train.exit_interval=5"}));
+  ASSERT_EQ(first.exit_code, kExitDone) << first.output;
+  const Outcome refused = RunOnCuda(Joined(parts, half));
+  EXPECT_EQ(refused.exit_code, kExitConfig) << refused.output;
+  EXPECT_TRUE(absl::StrContains(refused.output, "was saved with an update to come"))
+      << refused.output;
+  const Outcome last = RunOnCuda(Joined(parts, late));
+  ASSERT_EQ(last.exit_code, kExitDone) << last.output;
+  ExpectEqualCheckpoints("cpu", "parts");
+}
+
 TEST_F(PretrainCudaTest, StatesInHostMemoryLeaveTheSameBytesWithFloat8AndSharding) {
   const Arguments run = {"--set=precision.bf16=true",
                          "--set=precision.fp8_format=hybrid",
