@@ -180,10 +180,11 @@ void LatentAttention::AttendToLatents(const LayerContext& ctx, const RotaryTable
   }
 }
 
-void LatentAttention::Attend(const LayerContext& ctx, Arena* arena, Saved* saved) const {
+void LatentAttention::Attend(const LayerContext& ctx, Arena* output, Arena* others,
+                             Saved* saved) const {
   saved->context_TGRE =
-      arena->Allocate(dtype_, {saved->q_TND.dim(0), heads_, 1, value_size_}, "attention output");
-  core_.Forward(ctx, arena, Inputs(ctx, *saved), saved->context_TGRE, &saved->core);
+      output->Allocate(dtype_, {saved->q_TND.dim(0), heads_, 1, value_size_}, "attention output");
+  core_.Forward(ctx, others, Inputs(ctx, *saved), saved->context_TGRE, &saved->core);
 }
 
 void LatentAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary,
@@ -192,12 +193,13 @@ void LatentAttention::Forward(const LayerContext& ctx, const RotaryTables* rotar
   Arena::Scope scope(ctx.scratch);
   const Shape latents{x_TH.dim(0), width()};
   saved->x_TH = x_TH;
-  saved->latent_TL = ctx.saved->Allocate(dtype_, latents, "attention latents");
+  Arena* const qkv_arena = ctx.SavedBy(OffloadModule::kQkvLinear);
+  saved->latent_TL = qkv_arena->Allocate(dtype_, latents, "attention latents");
   if (q_down_ != nullptr) q_down_->Forward(ctx, x_TH, QueryLatent(saved->latent_TL));
   kv_down_.Forward(ctx, x_TH, KeyLatentAndSharedKey(saved->latent_TL));
   saved->normed_TL = saved->latent_TL;
   if (has_norms_) {
-    saved->normed_TL = ctx.saved->Allocate(dtype_, latents, "attention normalized latents");
+    saved->normed_TL = qkv_arena->Allocate(dtype_, latents, "attention normalized latents");
     if (q_norm_ != nullptr) {
       q_norm_->Forward(ctx, QueryLatent(saved->latent_TL), QueryLatent(saved->normed_TL),
                        &saved->q_norm);
@@ -214,12 +216,15 @@ void LatentAttention::Forward(const LayerContext& ctx, const RotaryTables* rotar
     return;
   }
   const bool keeps_heads = ReadsHeads(ctx) && !recompute_heads_;
-  MakeHeads(ctx, keeps_heads ? ctx.saved : ctx.scratch, rotary, x_TH, Gather(ctx, saved->normed_TL),
-            saved);
+  Arena* const core_arena = ctx.SavedBy(OffloadModule::kCoreAttention);
+  MakeHeads(ctx, keeps_heads ? core_arena : ctx.scratch, rotary, x_TH,
+            Gather(ctx, saved->normed_TL), saved);
   if (ctx.cached != nullptr) PutInCache(ctx, *saved);
-  Attend(ctx, recompute_core_ ? ctx.scratch : ctx.saved, saved);
+  const LayerContext of_proj = ctx.Of(OffloadModule::kAttentionProj);
+  Attend(ctx, recompute_core_ ? ctx.scratch : of_proj.saved,
+         recompute_core_ ? ctx.scratch : core_arena, saved);
   if (ctx.activations != nullptr) core_.MeasureScores(ctx, Inputs(ctx, *saved));
-  proj_.Forward(ctx, Flat(saved->context_TGRE), y_TH, &saved->proj);
+  proj_.Forward(of_proj, Flat(saved->context_TGRE), y_TH, &saved->proj);
 }
 
 void LatentAttention::Backward(const LayerContext& ctx, const RotaryTables* rotary,
@@ -231,7 +236,7 @@ void LatentAttention::Backward(const LayerContext& ctx, const RotaryTables* rota
   if (ReadsHeads(ctx) && recompute_heads_)
     MakeHeads(ctx, ctx.scratch, rotary, saved->x_TH, all_TL, saved);
   if (recompute_core_) {
-    Attend(ctx, ctx.kept(), saved);
+    Attend(ctx, ctx.kept(), ctx.kept(), saved);
     saved->proj.x_TI = Flat(saved->context_TGRE);
   }
   const Tensor dcontext_TGRE =

@@ -101,7 +101,8 @@ class LatentAttention {
   void AttendToLatents(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
                        const Tensor& all_TL, Saved* saved) const;
   // Fills saved->context and saved->core from the inputs, allocated in `arena`.
-  void Attend(const LayerContext& ctx, Arena* arena, Saved* saved) const;
+  // Allocates what it writes in one arena, and what else it keeps in the other.
+  void Attend(const LayerContext& ctx, Arena* output, Arena* others, Saved* saved) const;
   // Adds the gradients of the projections from latents; x of these projections is in *saved.
   void AddHeadGradients(const LayerContext& ctx, Saved* saved);
 

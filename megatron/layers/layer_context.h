@@ -29,6 +29,7 @@
 
 #include "megatron/comm/process_group.h"
 #include "megatron/layers/micro_batch.h"
+#include "megatron/layers/offload_modules.h"
 #include "megatron/layers/tensor_grid.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
@@ -51,6 +52,9 @@ struct LayerContext {
   bool sequence_parallel = false;
   Arena* recompute = nullptr;  // holds what recomputed layers save; null outside training
   Arena* deferred = nullptr;   // where set, backward puts parameter gradients off, as above
+  // Where set, the arena in place of `saved` for what these parts of a layer keep.
+  Arena* offloaded = nullptr;
+  OffloadModules offload_modules;
   // The number of tokens of each sample that layers see which drop tokens (token_dropping.h); 0:
   // all.
   int64_t kept_tokens = 0;
@@ -102,6 +106,23 @@ struct LayerContext {
   // The samples that attention and the loss see.
   const MicroBatch& inner_batch() const { return inner != nullptr ? *inner : *batch; }
   bool defers() const { return deferred != nullptr; }
+  // The arena for what a part of a layer keeps.
+  Arena* SavedBy(OffloadModule module) const {
+    return offloaded != nullptr && offload_modules.Has(module) ? offloaded : saved;
+  }
+  // The context of that part, whose `saved` is this arena.
+  LayerContext Of(OffloadModule module) const {
+    LayerContext part = *this;
+    part.saved = SavedBy(module);
+    return part;
+  }
+  // The context with one arena for all that is kept.
+  LayerContext SavingIn(Arena* arena) const {
+    LayerContext other = *this;
+    other.saved = arena;
+    other.offloaded = nullptr;
+    return other;
+  }
   // The arena for tensors that Backward makes and BackwardWeight reads.
   Arena* kept() const { return defers() ? deferred : scratch; }
   // This rank's rows of a tensor that has one entry per token.

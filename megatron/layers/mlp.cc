@@ -65,15 +65,16 @@ Tensor Mlp::ForwardToActivation(const LayerContext& ctx, const Tensor& x_TH, Are
                                 Saved* saved) const {
   const int64_t ranks = ctx.sequence_parallel ? ctx.tensor_group.size() : 1;
   const int64_t tokens = x_TH.dim(0) * ranks, width = fc1_.output_size();
+  const LayerContext part = ctx.Of(OffloadModule::kMlp);
   saved->pre_TI = arena->Allocate(dtype_, {tokens, width}, "mlp pre-activation");
   const Tensor activated_TI =
       (fc2_.keeps_codes(ctx) ? ctx.scratch : arena)
           ->Allocate(dtype_, {tokens, gated_ ? width / 2 : width}, "mlp activation");
   if (gated_) {
-    fc1_.Forward(ctx, x_TH, saved->pre_TI, &saved->fc1);
+    fc1_.Forward(part, x_TH, saved->pre_TI, &saved->fc1);
     ops::GateForward(ctx.stream, gate_, saved->pre_TI, activated_TI);
   } else {
-    fc1_.ForwardActivation(ctx, activation_, x_TH, saved->pre_TI, activated_TI, &saved->fc1);
+    fc1_.ForwardActivation(part, activation_, x_TH, saved->pre_TI, activated_TI, &saved->fc1);
   }
   return activated_TI;
 }
@@ -89,13 +90,16 @@ void Mlp::ForwardRows(const LayerContext& ctx, const Tensor& x_TH, const Tensor&
                       Saved* saved) const {
   Arena::Scope scope(ctx.scratch);
   const Tensor activated_TI = ForwardToActivation(ctx, x_TH, arena, saved);
-  fc2_.Forward(ctx, activated_TI, y_TH, &saved->fc2);
+  fc2_.Forward(ctx.Of(OffloadModule::kMlp), activated_TI, y_TH, &saved->fc2);
 }
 
 void Mlp::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH,
                   Saved* saved) const {
   const TraceSpan span(ctx.stream, "mlp");
-  if (chunk_ == 0) return ForwardRows(ctx, x_TH, y_TH, recompute_ ? ctx.scratch : ctx.saved, saved);
+  if (chunk_ == 0) {
+    Arena* const arena = recompute_ ? ctx.scratch : ctx.SavedBy(OffloadModule::kMlp);
+    return ForwardRows(ctx, x_TH, y_TH, arena, saved);
+  }
   ForEachChunk(ctx, x_TH.dim(0), [&](int64_t begin, int64_t end) {
     Saved forgotten;
     ForwardRows(ctx, x_TH.Slice(0, begin, end), y_TH.Slice(0, begin, end), ctx.scratch, &forgotten);

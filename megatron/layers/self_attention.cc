@@ -203,9 +203,10 @@ void SelfAttention::PutInCache(const LayerContext& ctx, const Saved& saved) cons
   ctx.cached->cache->Put(ctx.stream, layer_, new_TGW, ctx.cached->place_T11);
 }
 
-void SelfAttention::Attend(const LayerContext& ctx, Arena* arena, Saved* saved) const {
-  saved->context_TGRE = arena->Allocate(dtype_, OutputShape(saved->q_TGRD), "attention output");
-  core_.Forward(ctx, arena, Inputs(ctx, *saved), saved->context_TGRE, &saved->core);
+void SelfAttention::Attend(const LayerContext& ctx, Arena* output, Arena* others,
+                           Saved* saved) const {
+  saved->context_TGRE = output->Allocate(dtype_, OutputShape(saved->q_TGRD), "attention output");
+  core_.Forward(ctx, others, Inputs(ctx, *saved), saved->context_TGRE, &saved->core);
 }
 
 void SelfAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
@@ -215,25 +216,31 @@ void SelfAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary,
   Arena::Scope scope(ctx.scratch);
   const int64_t tokens = ctx.batch->num_tokens();
   const Shape packed{tokens, groups_, packed_size()};
-  Arena* const arena = core_.KeepsInputs(ctx) && !recompute_ && !qk_norm_ ? ctx.scratch : ctx.saved;
-  saved->qkv_TGS = arena->Allocate(dtype_, packed, "attention qkv");
+  Arena* const core_arena = ctx.SavedBy(OffloadModule::kCoreAttention);
+  const bool keeps_qkv = !core_.KeepsInputs(ctx) || recompute_ || qk_norm_;
+  saved->qkv_TGS =
+      (keeps_qkv ? core_arena : ctx.scratch)->Allocate(dtype_, packed, "attention qkv");
   const Tensor packed_TO = Packed(saved->qkv_TGS);
-  qkv_.Forward(ctx, x_TH, OwnColumns(packed_TO), &saved->qkv);
-  if (kv_ != nullptr) kv_->Forward(ctx, x_TH, SharedColumns(packed_TO), &saved->kv);
+  const LayerContext of_qkv = ctx.Of(OffloadModule::kQkvLinear);
+  qkv_.Forward(of_qkv, x_TH, OwnColumns(packed_TO), &saved->qkv);
+  if (kv_ != nullptr) kv_->Forward(of_qkv, x_TH, SharedColumns(packed_TO), &saved->kv);
   saved->q_TGRD = Queries(saved->qkv_TGS);
   saved->k_TGD = Keys(saved->qkv_TGS);
   if (qk_norm_) {
-    saved->q_TGRD = ctx.saved->Allocate(dtype_, saved->q_TGRD.shape(), "attention normalized q");
-    saved->k_TGD = ctx.saved->Allocate(dtype_, saved->k_TGD.shape(), "attention normalized k");
+    saved->q_TGRD = core_arena->Allocate(dtype_, saved->q_TGRD.shape(), "attention normalized q");
+    saved->k_TGD = core_arena->Allocate(dtype_, saved->k_TGD.shape(), "attention normalized k");
     NormalizeHeads(ctx, q_norm_, Queries(saved->qkv_TGS), saved->q_TGRD, &saved->q_norm);
     NormalizeHeads(ctx, k_norm_, Keys(saved->qkv_TGS), saved->k_TGD, &saved->k_norm);
   }
   Rotate(ctx, rotary, /*inverse=*/false, ctx.inner_batch().position_T, saved->q_TGRD, saved->k_TGD);
   if (ctx.cached != nullptr) PutInCache(ctx, *saved);
-  Attend(ctx, recompute_ ? ctx.scratch : ctx.saved, saved);
+  const LayerContext of_proj = ctx.Of(OffloadModule::kAttentionProj);
+  Attend(ctx, recompute_ ? ctx.scratch : of_proj.saved, recompute_ ? ctx.scratch : core_arena,
+         saved);
   if (ctx.activations != nullptr) core_.MeasureScores(ctx, Inputs(ctx, *saved));
-  proj_.Forward(ctx, saved->context_TGRE.View({tokens, groups_ * heads_per_group_ * value_size_}),
-                y_TH, &saved->proj);
+  proj_.Forward(of_proj,
+                saved->context_TGRE.View({tokens, groups_ * heads_per_group_ * value_size_}), y_TH,
+                &saved->proj);
 }
 
 void SelfAttention::Backward(const LayerContext& ctx, const RotaryTables* rotary,
@@ -244,7 +251,7 @@ void SelfAttention::Backward(const LayerContext& ctx, const RotaryTables* rotary
   const int64_t tokens = ctx.batch->num_tokens();
   const Shape flat_context{tokens, groups_ * heads_per_group_ * value_size_};
   if (recompute_) {
-    Attend(ctx, ctx.kept(), saved);
+    Attend(ctx, ctx.kept(), ctx.kept(), saved);
     saved->proj.x_TI = saved->context_TGRE.View(flat_context);
   }
   const Tensor dcontext_TGRE =

@@ -113,7 +113,8 @@ class SelfAttention {
   void Rotate(const LayerContext& ctx, const RotaryTables* rotary, bool inverse,
               const Tensor& position_T, const Tensor& q_TGRD, const Tensor& k_TGD) const;
   // Fills saved->context and saved->core from the inputs, allocated in `arena`.
-  void Attend(const LayerContext& ctx, Arena* arena, Saved* saved) const;
+  // Allocates what it writes in one arena, and what else it keeps in the other.
+  void Attend(const LayerContext& ctx, Arena* output, Arena* others, Saved* saved) const;
 
   // Forward and Backward in chunks.
   void ForwardInChunks(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,

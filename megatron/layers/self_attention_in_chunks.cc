@@ -101,8 +101,7 @@ void SelfAttention::MakeChunk(const LayerContext& ctx, const RotaryTables* rotar
   const Tensor k =
       exchanges ? ctx.scratch->Allocate(dtype_, k_shape, "attention k") : KeysOf(mine_CGW);
   if (qk_norm_) {
-    LayerContext forgetting = ctx;
-    forgetting.saved = ctx.scratch;
+    const LayerContext forgetting = ctx.SavingIn(ctx.scratch);
     NormLayer::Saved forgotten;
     q_norm_.Forward(forgetting, Queries(qkv_CGS), q, &forgotten);
     k_norm_.Forward(forgetting, Keys(qkv_CGS), k, &forgotten);
@@ -175,14 +174,15 @@ void SelfAttention::ForwardInChunks(const LayerContext& layer_ctx, const RotaryT
   const int64_t query_rows = QueryRows(chunks, chunk_);
   CHECK_EQ(groups * sharing, groups_);
   const Shape lse_shape{queries, groups, heads_per_group_};
-  Arena* const kept = ForAllTokens(ctx, ctx.saved);
+  Arena* const kept = ForAllTokens(ctx, ctx.SavedBy(OffloadModule::kCoreAttention));
   saved->qkv.x_TI = x_TH;
   saved->q_TGRD =
       kept->Allocate(dtype_, {queries, groups, heads_per_group_, head_size_}, "attention queries");
   saved->kv_TGW = kept->Allocate(dtype_, {tokens, groups, head_size_ + value_size_},
                                  "attention keys and values");
   if (!recompute_) {
-    saved->context_TGRE = kept->Allocate(dtype_, OutputShape(saved->q_TGRD), "attention output");
+    saved->context_TGRE = ForAllTokens(ctx, ctx.SavedBy(OffloadModule::kAttentionProj))
+                              ->Allocate(dtype_, OutputShape(saved->q_TGRD), "attention output");
     saved->core.lse_TGR = kept->Allocate(DType::kFloat32, lse_shape, "attention log-sum-exp");
   }
   Tensor sharp_lse_TGR;
@@ -235,8 +235,7 @@ void SelfAttention::ProjectChunkBack(const LayerContext& ctx, const RotaryTables
   if (qk_norm_) {
     // What was in front of the norms is computed again.
     Arena::Scope norm_scope(ctx.scratch);
-    LayerContext again = ctx;
-    again.saved = ctx.scratch;
+    const LayerContext again = ctx.SavingIn(ctx.scratch);
     const Tensor qkv_CGS = ProjectChunk(ctx, chunk, x_TH);
     const Tensor normed_CGRD = ctx.scratch->Allocate(dtype_, dq.shape(), "attention normalized q");
     const Tensor normed_CGD = ctx.scratch->Allocate(dtype_, dk.shape(), "attention normalized k");

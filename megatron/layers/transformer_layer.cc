@@ -163,11 +163,12 @@ TransformerLayer::LastSum TransformerLayer::ForwardBranches(
   Arena::Scope scope(ctx.scratch);
   if (is_hybrid_) return ForwardOneBranch(ctx, rotary, below, x_TH, branch_TH, saved);
   const Shape& shape = x_TH.shape();
-  Arena* norm_arena = recompute_norm_ ? ctx.scratch : ctx.saved;
+  Arena* const norm_arena = recompute_norm_ ? ctx.scratch : ctx.saved;
 
   Tensor normed_TH = x_TH;
   if (attention_norm_) {
-    normed_TH = (attention_ && attention_->keeps_codes(ctx) ? ctx.scratch : norm_arena)
+    const bool is_kept = !recompute_norm_ && !(attention_ && attention_->keeps_codes(ctx));
+    normed_TH = (is_kept ? ctx.SavedBy(OffloadModule::kQkvLinear) : ctx.scratch)
                     ->Allocate(dtype_, shape, "norm output");
   }
   NormalizeInput(ctx, below, x_TH, normed_TH, saved);
@@ -189,10 +190,12 @@ TransformerLayer::LastSum TransformerLayer::ForwardBranches(
     bias_H = cross_->output().bias();
     site = DropoutSite::kCrossAttentionOutput;
   }
-  const Tensor sum_TH = ctx.saved->Allocate(dtype_, shape, "residual");
+  const Tensor sum_TH = ctx.SavedBy(mlp_norm_ ? OffloadModule::kMlpNorm : OffloadModule::kMlp)
+                            ->Allocate(dtype_, shape, "residual");
   Tensor mlp_input_TH = sum_TH;
   if (mlp_norm_) {
-    mlp_input_TH = (mlp_ && mlp_->keeps_codes(ctx) ? ctx.scratch : norm_arena)
+    const bool is_kept = !recompute_norm_ && !(mlp_ && mlp_->keeps_codes(ctx));
+    mlp_input_TH = (is_kept ? ctx.SavedBy(OffloadModule::kMlp) : ctx.scratch)
                        ->Allocate(dtype_, shape, "norm output");
     mlp_norm_->ForwardResidual(ctx, Dropout(ctx, site), branch_TH, bias_H, residual_TH, sum_TH,
                                mlp_input_TH, &saved->mlp_norm);
@@ -224,7 +227,9 @@ TransformerLayer::LastSum TransformerLayer::ForwardOneBranch(
     const Tensor& branch_TH, Saved* saved) const {
   const bool keeps_codes =
       (attention_ && attention_->keeps_codes(ctx)) || (mlp_ && mlp_->keeps_codes(ctx));
-  const Tensor normed_TH = (recompute_norm_ || keeps_codes ? ctx.scratch : ctx.saved)
+  Arena* const norm_arena =
+      ctx.SavedBy(has_mlp() ? OffloadModule::kMlp : OffloadModule::kQkvLinear);
+  const Tensor normed_TH = (recompute_norm_ || keeps_codes ? ctx.scratch : norm_arena)
                                ->Allocate(dtype_, x_TH.shape(), "norm output");
   NormalizeInput(ctx, below, x_TH, normed_TH, saved);
   Attend(ctx, rotary, normed_TH, branch_TH, saved);
@@ -333,15 +338,17 @@ void TransformerLayer::ForwardPostNorm(const LayerContext& ctx, const RotaryTabl
   const Shape& shape = x_TH.shape();
   const Tensor branch_TH = ctx.scratch->Allocate(dtype_, shape, "branch");
   attention_->Forward(ctx, rotary, x_TH, branch_TH, &saved->attention);
-  const Tensor attention_sum_TH = ctx.saved->Allocate(dtype_, shape, "residual");
-  const Tensor normed_TH =
-      (recompute_norm_ ? ctx.scratch : ctx.saved)->Allocate(dtype_, shape, "norm output");
+  const Tensor attention_sum_TH =
+      ctx.SavedBy(OffloadModule::kAttentionNorm)->Allocate(dtype_, shape, "residual");
+  const Tensor normed_TH = (recompute_norm_ ? ctx.scratch : ctx.SavedBy(OffloadModule::kMlp))
+                               ->Allocate(dtype_, shape, "norm output");
   attention_norm_->ForwardResidual(ctx, Dropout(ctx, DropoutSite::kAttentionOutput), branch_TH,
                                    attention_->output().bias(), x_TH, attention_sum_TH, normed_TH,
                                    &saved->attention_norm);
   if (mlp_) mlp_->Forward(ctx, normed_TH, branch_TH, &saved->mlp);
   if (moe_) moe_->Forward(ctx, normed_TH, branch_TH, &saved->moe);
-  const Tensor mlp_sum_TH = ctx.saved->Allocate(dtype_, shape, "residual");
+  const Tensor mlp_sum_TH =
+      ctx.SavedBy(OffloadModule::kMlpNorm)->Allocate(dtype_, shape, "residual");
   mlp_norm_->ForwardResidual(ctx, Dropout(ctx, DropoutSite::kMlpOutput), branch_TH, LastBias(),
                              normed_TH, mlp_sum_TH, y_TH, &saved->mlp_norm);
 }

@@ -28,6 +28,7 @@
 #include "megatron/layers/moe/expert_groups.h"
 #include "megatron/layers/moe/moe_layer.h"
 #include "megatron/layers/norm_layer.h"
+#include "megatron/layers/offload_modules.h"
 #include "megatron/layers/self_attention.h"
 #include "megatron/layers/transformer_options.h"
 
@@ -74,6 +75,11 @@ class TransformerLayer {
                           const Tensor& x_TH, const Tensor& branch_TH, Saved* saved) const;
   static void AddLast(const LayerContext& ctx, const LastSum& sum, const Tensor& y_TH);
   bool post_norm() const { return post_norm_; }
+  // What reads the layer's input first.
+  OffloadModule input_module() const {
+    return attention_norm_ && !post_norm_ ? OffloadModule::kAttentionNorm
+                                          : OffloadModule::kQkvLinear;
+  }
   // The number in the whole model, an encoder's layers before the decoder's.
   int64_t number() const { return dropout_layer_; }
 

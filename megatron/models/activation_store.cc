@@ -11,9 +11,6 @@
 namespace megatron {
 namespace {
 
-// With two, a layer's forward would wait until the layer before it had left.
-constexpr int kMostWindows = 3;
-
 int64_t Aligned(int64_t bytes) { return RoundUp(bytes, Buffer::kAlignment); }
 
 }  // namespace
@@ -44,7 +41,7 @@ absl::StatusOr<std::unique_ptr<ActivationStore>> ActivationStore::Create(
     store->copy_stream_ =
         Trace::FollowBeside(stream, Stream::Cuda(device, store->copies_.get()), "offload");
   }
-  for (int i = 0; i < (measures ? kMostWindows : sizes.num_windows()); ++i) {
+  for (int i = 0; i < (measures ? OffloadSizes::kMostWindows : sizes.num_windows()); ++i) {
     Window window = {Arena(stream.device(), sizes.window, "activations/windows", ledger)};
     if (!measures) {
       window.bytes = window.arena.Allocate(DType::kUInt8, {sizes.window}, "window");
@@ -105,12 +102,20 @@ void ActivationStore::Copy(const char* name, const Tensor& in, const Tensor& out
 }
 
 Arena* ActivationStore::Slot::Begin(int64_t segment) {
-  Arena* const arena = &store_->WindowOf(segment).arena;
-  arena->Reset();
-  return arena;
+  Window& window = store_->WindowOf(segment);
+  window.slot = nullptr;
+  window.arena.Reset();
+  return &window.arena;
 }
 
+bool ActivationStore::Slot::IsInWindow(int64_t segment) const {
+  const Window& window = store_->WindowOf(segment);
+  return window.slot == this && window.segment == segment;
+}
+
+// What the copy out of a window reads, backward reads too.
 void ActivationStore::Slot::Acquire(int64_t segment) {
+  if (IsInWindow(segment)) return;
   const Window& window = store_->WindowOf(segment);
   if (window.copied != nullptr) window.copied->HoldBack(*store_->stream_.cuda());
 }
@@ -128,10 +133,14 @@ void ActivationStore::Slot::Leave(int64_t segment) {
   place.bytes = bytes;
   store_->Copy("activations to host", window.bytes.Slice(0, 0, bytes),
                host_.At(place.offset, DType::kUInt8, {bytes}), &window);
+  window.slot = this;
+  window.segment = segment;
 }
 
 void ActivationStore::Slot::Fetch(int64_t segment) {
+  if (IsInWindow(segment)) return;
   Window& window = store_->WindowOf(segment);
+  window.slot = nullptr;
   const Place& place = places_[segment];
   store_->Copy("activations from host", host_.At(place.offset, DType::kUInt8, {place.bytes}),
                window.bytes.Slice(0, 0, place.bytes), &window);

@@ -5,7 +5,8 @@
 //   slot->Acquire(i);                 //   before the first of them is written
 //   ...                               //   the segment's forward
 //   slot->Leave(i);                   //   the copy to the host begins
-//   slot->StartBackward();            // backward: the last segments come first
+//   slot->StartBackward();            // backward: the last segments come first, unless they have
+//                                     //   not left their windows since
 //   slot->Acquire(i);                 //   the tensors are at the same addresses again
 //   ...                               //   the segment's backward
 //   slot->Release(i);                 //   the next segment may come into the window
@@ -38,6 +39,9 @@
 namespace megatron {
 
 struct OffloadSizes {
+  // With two, a layer's forward would wait until the layer before it had left.
+  static constexpr int kMostWindows = 3;
+
   // The most bytes of each segment of each chunk, the segments in the order of the layers.
   std::vector<std::vector<int64_t>> segments;
   int64_t window = 0;  // bytes of one window
@@ -63,7 +67,8 @@ class ActivationStore {
     // Ends the segment's forward: the window's tensors are read by what follows on the stream until
     // the window is acquired again, and written by nothing.
     void Leave(int64_t segment);
-    // Begins to bring back the last segments, as many as there are windows.
+    // Begins to bring back the last segments, as many as there are windows and but for those whose
+    // tensors are still in theirs.
     void StartBackward();
     // Ends the segment's backward.
     void Release(int64_t segment);
@@ -77,6 +82,8 @@ class ActivationStore {
     };
 
     void Fetch(int64_t segment);
+    // Returns whether the segment's tensors have not left its window since its forward pass.
+    bool IsInWindow(int64_t segment) const;
 
     ActivationStore* store_ = nullptr;
     int chunk_ = 0;
@@ -110,6 +117,9 @@ class ActivationStore {
     // Points of the store's stream, behind the window's last copy, and of the device's, behind its
     // last use; null on the meta device.
     std::unique_ptr<CudaEvent> copied, used;
+    // The segment whose tensors have not left the window since its forward pass; null: there is none.
+    const Slot* slot = nullptr;
+    int64_t segment = 0;
   };
 
   explicit ActivationStore(const Stream& stream) : stream_(stream), copy_stream_(stream) {}

@@ -12,7 +12,9 @@ namespace megatron {
 
 LayerStack::LayerStack(const LayerStackOptions& options, const ProcessGroup& tensor_group,
                        const ExpertGroups& expert_groups)
-    : first_layer_(options.first_layer), layers_of_model_(options.transformer.num_layers) {
+    : first_layer_(options.first_layer),
+      layers_of_model_(options.transformer.num_layers),
+      offload_modules_(options.offload_modules) {
   const int64_t count = options.num_layers;
   for (int64_t i = options.first_layer; i < options.first_layer + count; ++i) {
     TransformerOptions of_layer = options.transformer;
@@ -129,6 +131,19 @@ void LayerStack::ForwardSegment(const LayerContext& ctx, const RotaryTables* rot
   *sum = {};
 }
 
+void LayerStack::SetWindow(Arena* window, LayerContext* ctx) const {
+  if (offload_modules_.empty()) {
+    ctx->saved = window;
+  } else {
+    ctx->offloaded = window;
+    ctx->offload_modules = offload_modules_;
+  }
+}
+
+bool LayerStack::OffloadsInput(const Segment& segment) const {
+  return offload_modules_.empty() || offload_modules_.Has(layers_[segment.begin]->input_module());
+}
+
 void LayerStack::Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
                          const Tensor& y_TH, Saved* saved) const {
   if (layers_.empty()) return ops::Copy(ctx.stream, x_TH, y_TH);
@@ -142,25 +157,31 @@ void LayerStack::Forward(const LayerContext& ctx, const RotaryTables* rotary, co
   const Tensor branch_TH = AllocateBranch(ctx, y_TH);
   TransformerLayer::LastSum sum;
   Tensor from_TH = x_TH;
-  Arena* arena = offload(0) ? offload(0)->Begin(0) : ctx.saved;  // the segment's
+  Arena* window = offload(0) ? offload(0)->Begin(0) : nullptr;  // the segment's
   for (size_t i = 0; i < segments_.size(); ++i) {
     const Segment& segment = segments_[i];
     const bool leaves = segment.end == num_layers();
-    Arena* const next_arena = offload(i + 1) ? offload(i + 1)->Begin(i + 1) : ctx.saved;
-    const Tensor to_TH = leaves ? y_TH : AllocateHidden(next_arena, y_TH, "layer output");
+    Arena* const next_window = offload(i + 1) ? offload(i + 1)->Begin(i + 1) : nullptr;
+    const bool to_window = next_window != nullptr && OffloadsInput(segments_[i + 1]);
+    const Tensor to_TH =
+        leaves ? y_TH : AllocateHidden(to_window ? next_window : ctx.saved, y_TH, "layer output");
     // What a sum reads of a recomputed segment goes with it.
     const bool ends = leaves || segment.recompute;
     saved->layer_input[segment.begin] = from_TH;
     if (offload(i)) offload(i)->Acquire(i);
     // Otherwise the next segment writes its input.
-    if (offload(i + 1) && (ends || branch_TH.empty())) offload(i + 1)->Acquire(i + 1);
+    if (to_window && (ends || branch_TH.empty())) offload(i + 1)->Acquire(i + 1);
     LayerContext of_segment = ctx;
-    of_segment.saved = segment.recompute ? ctx.recompute : arena;
+    if (segment.recompute) {
+      of_segment.saved = ctx.recompute;
+    } else if (window != nullptr) {
+      SetWindow(window, &of_segment);
+    }
     Arena::Scope scope(ctx.recompute);
     ForwardSegment(of_segment, rotary, segment, ends, branch_TH, to_TH, &sum, saved);
     if (offload(i)) offload(i)->Leave(i);
     from_TH = to_TH;
-    arena = next_arena;
+    window = next_window;
   }
   if (ctx.activations != nullptr)
     ctx.activations->AddOutput(ctx.stream, layers_.back()->number(), y_TH);
@@ -181,7 +202,7 @@ void LayerStack::ForwardOnly(const LayerContext& ctx, const RotaryTables* rotary
     for (int64_t i = segment.begin; i < segment.end; ++i) {
       LayerContext of_layer = ctx;
       if (in_window) {
-        of_layer.saved = offload->Begin(s);
+        SetWindow(offload->Begin(s), &of_layer);
         offload->Acquire(s);
       }
       Arena::Scope layer_scope(of_layer.saved);

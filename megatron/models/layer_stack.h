@@ -5,9 +5,9 @@
 // its forward again, in the arena ctx.recompute, or, where weight gradients are deferred, in
 // ctx.deferred.
 //
-// What the first layers keep may be *offloaded*: it lies in windows of an ActivationStore in place
-// of ctx.saved, and in host memory between forward and backward. Such a segment's input is its own,
-// but for that of the stack, which stays where the caller has it.
+// What the first layers keep may be *offloaded*, or some parts of it: it lies in windows of an
+// ActivationStore in place of ctx.saved, and in host memory between forward and backward. Such a
+// segment's input is its own, but for that of the stack, which stays where the caller has it.
 //
 // Where ctx.kept_tokens is set, all layers of the model but the first and the last see so many
 // tokens of each sample (token_dropping.h). Forward and Backward of a pass have it alike.
@@ -22,6 +22,7 @@
 
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/moe/expert_groups.h"
+#include "megatron/layers/offload_modules.h"
 #include "megatron/layers/rotary.h"
 #include "megatron/layers/token_dropping.h"
 #include "megatron/layers/transformer_layer.h"
@@ -39,6 +40,7 @@ struct LayerStackOptions {
   // The number of first layers that are offloaded where a store is given; of layers that are
   // recomputed together, the first one counts. Their weight gradients are not deferred then.
   int64_t num_offloaded_layers = 0;
+  OffloadModules offload_modules;  // the parts of what they keep that are; empty: all
 };
 
 class LayerStack {
@@ -82,6 +84,10 @@ class LayerStack {
     int next = WeightBlocks::kNone;  // the block behind it
   };
 
+  // Gives a layer's context the window for what is offloaded.
+  void SetWindow(Arena* window, LayerContext* ctx) const;
+  // Returns whether an offloaded segment's input lies in its window.
+  bool OffloadsInput(const Segment& segment) const;
   int BlockOf(int64_t layer) const { return first_block_ + static_cast<int>(layer); }
   int BlockBefore(int64_t layer) const {
     return layer == 0 ? WeightBlocks::kNone : BlockOf(layer - 1);
@@ -114,6 +120,7 @@ class LayerStack {
   std::vector<std::unique_ptr<TransformerLayer>> layers_;
   int64_t first_layer_, layers_of_model_;
   std::vector<Segment> segments_;
+  OffloadModules offload_modules_;
   int first_block_ = 0;
 };
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "megatron/layers/offload_modules.h"
 #include "megatron/layers/transformer_options.h"
 #include "megatron/models/layer_recompute.h"
 #include "megatron/models/model_kind.h"
@@ -46,6 +47,7 @@ struct ModelOptions {
   // The number of layers of each part of the model, its first ones, of which a GPU keeps in host
   // memory what backward needs. T5 has none.
   int64_t num_offloaded_layers = 0;
+  OffloadModules offload_modules;  // the parts of that; empty: all of it
   // Whether a GPU keeps in host memory what attention in chunks (RecomputeOptions) has of all
   // tokens.
   bool attention_on_host = false;

@@ -10,9 +10,9 @@ StackStage::StackStage(const ModelOptions& options, const Measures& measures,
   std::vector<MoeLayer*> experts;
   for (int c = 0; c < setup.placement.chunks; ++c) {
     const Part part = PartOf(c);
-    const LayerStackOptions stack = {this->options().transformer, options.layer_recompute,
-                                     part.begin, part.end - part.begin,
-                                     options.num_offloaded_layers};
+    const LayerStackOptions stack = {
+        this->options().transformer, options.layer_recompute,      part.begin,
+        part.end - part.begin,       options.num_offloaded_layers, options.offload_modules};
     Chunk chunk;
     chunk.first = part.first;
     chunk.last = part.last;

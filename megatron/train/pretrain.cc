@@ -323,6 +323,7 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const LoadedConfig& loaded,
   run.fs = &PosixFileSystem();
   run.plan = std::move(planned.plan);
   run.rank_order = std::move(planned.rank_order);
+  run.offload = std::move(planned.offload);
   run.tokenizer = std::move(planned.tokenizer);
   run.training.options = std::move(planned.options);
   run.training.speed = planned.speed;

@@ -119,7 +119,8 @@ void Experts::Activate(const LayerContext& ctx, absl::Span<const ops::RowGroup> 
   saved->pre_RI = arena->Allocate(dtype_, {rows, width}, "expert pre-activation");
   saved->activated_RI =
       arena->Allocate(dtype_, {rows, gated_ ? width / 2 : width}, "expert activation");
-  fc1_products_.Forward(ctx, groups, saved->in_RH, Fc1(fc1_.data), saved->pre_RI, &saved->fc1);
+  fc1_products_.Forward(ctx.Of(OffloadModule::kExpertFc1), groups, saved->in_RH, Fc1(fc1_.data),
+                        saved->pre_RI, &saved->fc1);
   AddBias(ctx, groups, fc1_bias_, saved->pre_RI);
   if (gated_) {
     ops::GateForward(ctx.stream, gate_, saved->pre_RI, saved->activated_RI);
@@ -132,8 +133,9 @@ void Experts::Forward(const LayerContext& ctx, absl::Span<const ops::RowGroup> g
                       const Tensor& in_RH, const Tensor& out_RH, Saved* saved) const {
   Arena::Scope scope(ctx.scratch);
   saved->in_RH = in_RH;
-  Activate(ctx, groups, recompute_ ? ctx.scratch : ctx.saved, saved);
-  fc2_products_.Forward(ctx, groups, saved->activated_RI, fc2_.data, out_RH, &saved->fc2);
+  const LayerContext of_activation = ctx.Of(OffloadModule::kMoeActivation);
+  Activate(ctx, groups, recompute_ ? ctx.scratch : of_activation.saved, saved);
+  fc2_products_.Forward(of_activation, groups, saved->activated_RI, fc2_.data, out_RH, &saved->fc2);
   if (is_first_) AddBias(ctx, groups, fc2_bias_, out_RH);
 }
 

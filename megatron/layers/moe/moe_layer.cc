@@ -85,9 +85,7 @@ void MoeLayer::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor
                        Saved* saved) const {
   if (!recompute_ || !ctx.training) return ForwardOnce(ctx, x_TH, y_TH, saved);
   Arena::Scope scope(ctx.recompute);
-  LayerContext forgetting = ctx;
-  forgetting.saved = ctx.recompute;
-  ForwardOnce(forgetting, x_TH, y_TH, saved);
+  ForwardOnce(ctx.SavingIn(ctx.recompute), x_TH, y_TH, saved);
 }
 
 void MoeLayer::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tensor& dx_TH,
@@ -97,8 +95,7 @@ void MoeLayer::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Tens
   {
     const TraceSpan span(ctx.stream, "recompute");
     Arena::Scope output_scope(ctx.scratch);
-    LayerContext recomputing = ctx;
-    recomputing.saved = ctx.defers() ? ctx.deferred : ctx.recompute;
+    const LayerContext recomputing = ctx.SavingIn(ctx.defers() ? ctx.deferred : ctx.recompute);
     // The output itself is not needed any more, but has to be written somewhere.
     const Tensor y_TH = ctx.scratch->Allocate(dtype_, dy_TH.shape(), "recomputed output");
     ForwardOnce(recomputing, saved->x_TH, y_TH, saved);
@@ -134,7 +131,8 @@ void MoeLayer::ForwardOnce(const LayerContext& ctx, const Tensor& x_TH, const Te
   TokenDispatcher::Plan& plan = saved->plan;
   dispatcher_.MakePlan(ctx, expert_MK, &plan);
   // The experts' inputs are kept here; their outputs are sent back and kept by the rank that asked.
-  Arena* const sent_arena = dispatcher_.alone() ? ctx.saved : ctx.scratch;
+  Arena* const in_arena = ctx.SavedBy(OffloadModule::kExpertFc1);
+  Arena* const sent_arena = dispatcher_.alone() ? in_arena : ctx.scratch;
   Arena* const out_arena = dispatcher_.alone() ? ctx.saved : ctx.scratch;
   const Tensor sent_SH =
       sent_arena->Allocate(dtype_, {plan.num_sent(), hidden_size_}, "rows of experts");
@@ -142,7 +140,7 @@ void MoeLayer::ForwardOnce(const LayerContext& ctx, const Tensor& x_TH, const Te
   arriving.Wait();
   ops::Permute(ctx.stream, x_MH, plan.place_NKC, sent_SH);
   Tensor in_RH;
-  const AsyncCall sending = dispatcher_.ToExperts(ctx, plan, sent_SH, ctx.saved, &in_RH);
+  const AsyncCall sending = dispatcher_.ToExperts(ctx, plan, sent_SH, in_arena, &in_RH);
   if (hosts_ == nullptr) shared_TH = Shared(ctx, x_TH, saved);
   sending.Wait();
   const Tensor out_RH = out_arena->Allocate(dtype_, in_RH.shape(), "rows returned");

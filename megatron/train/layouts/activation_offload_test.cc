@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -157,6 +158,109 @@ TEST_F(ActivationOffloadTest, StatesInHostMemoryAndMeasuredStepsGoWithIt) {
   TrainerOptions options = Gpt();
   options.host_fraction = 1;
   options.diagnostics_interval = 1;
+  ExpectSameBits(options, {5});
+}
+
+using Module = OffloadModule;
+
+TEST_F(ActivationOffloadTest, SingleModulesHaveTheSameBits) {
+  for (const Module module : {Module::kAttentionNorm, Module::kQkvLinear, Module::kCoreAttention,
+                              Module::kAttentionProj, Module::kMlpNorm, Module::kMlp}) {
+    SCOPED_TRACE(absl::StrCat("module ", static_cast<int>(module)));
+    TrainerOptions options = Gpt();
+    options.model.offload_modules = {module};
+    ExpectSameBits(options, {5});
+    source_ = &pairs_;
+    options = Of(SmallPostNormBert());
+    options.model.offload_modules = {module};
+    ExpectSameBits(options, {5});
+    source_ = &counting_;
+  }
+  for (const ModelOptions& model : {SmallMixtral(), SmallDeepSeek(), SmallBalanced()}) {
+    for (const Module module : {Module::kMlp, Module::kExpertFc1, Module::kMoeActivation}) {
+      TrainerOptions options = Of(model);
+      options.model.offload_modules = {module};
+      ExpectSameBits(options, {5});
+    }
+  }
+  TrainerOptions latent = Of(SmallLatent());
+  latent.model.offload_modules = {Module::kQkvLinear, Module::kCoreAttention};
+  ExpectSameBits(latent, {6});
+}
+
+// Bytes that leave are those of the module's tensors, and the arenas lose as many.
+TEST_F(ActivationOffloadTest, TheTensorsOfAModuleLeaveAndNoOthers) {
+  const TransformerOptions transformer = Gpt().model.transformer;
+  const int64_t hidden = CountingSource::kLength * transformer.hidden_size * 4;
+  const int64_t inner = CountingSource::kLength * transformer.ffn_hidden_size * 4;
+  const LayoutOutcome without = Train(Gpt(), 0, {});
+  for (const auto& [module, layer] :
+       {std::pair(Module::kAttentionNorm, hidden), std::pair(Module::kQkvLinear, hidden),
+        std::pair(Module::kAttentionProj, hidden), std::pair(Module::kMlpNorm, hidden),
+        std::pair(Module::kMlp, hidden + 2 * inner)}) {
+    SCOPED_TRACE(absl::StrCat("module ", static_cast<int>(module)));
+    TrainerOptions options = Gpt();
+    options.model.offload_modules = {module};
+    const LayoutOutcome with = Train(options, 5, {});
+    // The input of the first layer stays.
+    const int64_t layers = module == Module::kAttentionNorm ? 4 : 5;
+    EXPECT_EQ(Bytes(with, "host/activations"), layers * layer);
+    EXPECT_EQ(Bytes(without, "activations/saved") - Bytes(with, "activations/saved"),
+              layers * layer);
+    EXPECT_EQ(Bytes(with, "activations/windows"), 3 * layer);
+  }
+}
+
+TEST_F(ActivationOffloadTest, ModulesLeaveBesideRecomputation) {
+  TrainerOptions options = Gpt();
+  options.model.transformer.recompute.core_attention = true;
+  options.model.offload_modules = {Module::kCoreAttention, Module::kMlpNorm, Module::kMlp};
+  ExpectSameBits(options, {5});
+  options.model.transformer.recompute.norm = options.model.transformer.recompute.mlp = true;
+  options.model.offload_modules = {Module::kAttentionNorm, Module::kCoreAttention};
+  ExpectSameBits(options, {5});
+  TrainerOptions mixture = Of(SmallMixtral());
+  mixture.model.transformer.recompute.experts = true;
+  mixture.model.offload_modules = {Module::kCoreAttention, Module::kMlp};
+  ExpectSameBits(mixture, {5});
+  TrainerOptions chunks = Gpt();
+  chunks.model.transformer.recompute.attention_chunk_tokens = 8;
+  chunks.model.offload_modules = {Module::kCoreAttention, Module::kAttentionProj};
+  ExpectSameBits(chunks, {5});
+}
+
+TEST_F(ActivationOffloadTest, ModulesOfRanksAndOfMicroBatchesInFlightHaveTheSameBits) {
+  TrainerOptions options = Gpt(8);
+  options.model.offload_modules = {Module::kCoreAttention, Module::kMlpNorm};
+  Layout pipeline;
+  pipeline.pipeline = 2;
+  ExpectSameBits(options, {2, 4}, On(pipeline));
+  pipeline.chunks = 2;
+  ExpectSameBits(options, {2}, On(pipeline));
+  options.model.transformer.num_layers = 6;
+  options.model.offload_modules = {Module::kQkvLinear, Module::kCoreAttention,
+                                   Module::kAttentionProj, Module::kMlp};
+  Layout tensor;
+  tensor.tensor = 2;
+  tensor.sequence_parallel = tensor.tp_comm_overlap = true;
+  ExpectSameBits(options, {5}, On(tensor));
+  Layout context;
+  context.context = 2;
+  context.context_parallel = ContextParallel::kAllToAll;
+  ExpectSameBits(options, {5}, On(context));
+  Layout experts;
+  experts.data = experts.expert = 2;
+  TrainerOptions mixture = Of(SmallMixtral());
+  mixture.model.offload_modules = {Module::kExpertFc1, Module::kMoeActivation};
+  ExpectSameBits(mixture, {5}, On(experts));
+}
+
+TEST_F(ActivationOffloadTest, CodesOfProductsLeaveWithTheirModule) {
+  TrainerOptions options = Of(SmallLlama());
+  options.model.transformer.dtype = DType::kBFloat16;
+  options.model.transformer.ffn_hidden_size = 64;
+  options.model.transformer.float8.enabled = true;
+  options.model.offload_modules = {Module::kQkvLinear, Module::kAttentionProj, Module::kMlp};
   ExpectSameBits(options, {5});
 }
 

@@ -131,6 +131,12 @@ Case Offload(const char* name, const ModelOptions& model) {
   return c;
 }
 
+Case OffloadedModules(const char* name, const ModelOptions& model) {
+  Case c = Offload(name, model);
+  c.model.offload_modules = {OffloadModule::kAttentionNorm, OffloadModule::kCoreAttention};
+  return c;
+}
+
 // Two ranks that hold parts of each weight, or share all of them out.
 Case WeightsOnHost(const char* name, bool shared_out) {
   Case c = Small(name, SmallGpt2());
@@ -201,6 +207,7 @@ std::vector<Case> Cases() {
       DeduplicatedDispatch("DeduplicatedDispatch", SmallMixtral()),
       DeduplicatedDispatch("DeduplicatedDispatchAndASharedExpert", SmallDeepSeek()),
       Offload("OffloadedActivations", SmallGpt2()),
+      OffloadedModules("OffloadedModules", SmallGpt2()),
       WeightsOnHost("OffloadedWeights", false),
       SumsOnHost("OffloadedWeightsOfTwoMicroBatches"),
       WeightsOnHost("OffloadedWeightsSharedOut", true),

@@ -7,6 +7,7 @@
 // it is in wide models. Rates are chosen from the formulas of docs/offload.md and
 // docs/long_sequences.md: at `slack` 1 what the link carries takes just as long as what is computed
 // meanwhile, at 2 half as long.
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -20,6 +21,8 @@
 #include "gtest/gtest.h"
 #include "megatron/base/block_file.h"
 #include "megatron/models/model_harness.h"
+#include "megatron/models/offload_timeline.h"
+#include "megatron/pipeline/schedule.h"
 #include "megatron/tensor/emulated_clock.h"
 #include "megatron/tensor/emulated_order.h"
 #include "megatron/tensor/trace/trace.h"
@@ -335,6 +338,74 @@ TEST_F(OffloadTimeTest, ActivationsOnTheHost) {
     const StepTimes with =
         Measure(absl::StrCat("activations on the host, ", name), options, 8, rates);
     EXPECT_GT(Hidden(with, without), 0.99);
+  }
+}
+
+// One step's layers as the clock sees them: operations and bytes of a run of 12 layers, all of which
+// leave. Each layer's forward pass ends with a copy to the host; and the backward passes of all but
+// the last three, which come from the host, begin with the end of another layer's.
+TimedStage StageOf(const std::vector<EmulatedWork>& works, int64_t layers, double rate) {
+  double most = 0;  // bytes of a layer that has its input
+  for (const EmulatedWork& work : works) {
+    if (work.cost.engine == EmulatedEngine::kToHost) most = std::max(most, work.cost.bytes);
+  }
+  TimedStage stage;
+  stage.chunks.resize(1);
+  TimedChunk& chunk = stage.chunks[0];
+  double operations = 0, first = 0, forward = 0, backward = 0, between = 0;
+  int64_t left = 0, came = 0;
+  for (const EmulatedWork& work : works) {
+    if (work.cost.engine == EmulatedEngine::kKernels) operations += work.cost.operations;
+    const bool leaves = work.cost.engine == EmulatedEngine::kToHost && work.cost.bytes == most;
+    const bool comes = work.cost.engine == EmulatedEngine::kFromHost && work.cost.bytes == most;
+    if (left == 0 && work.cost.engine == EmulatedEngine::kToHost && work.cost.bytes < most)
+      first = work.cost.bytes;  // the last one before the others is that of the first layer
+    if (!leaves && !comes) continue;
+    if (leaves && ++left == 2) forward = operations;
+    if (comes && ++came == 1) between = operations;
+    if (comes && came == 2) backward = operations;
+    operations = 0;
+  }
+  for (int64_t i = 0; i < layers; ++i)
+    chunk.segments.push_back({{forward / rate, backward / rate}, i == 0 ? first : most});
+  // Between the last forward pass and the first copy back lie the head and one layer's backward.
+  chunk.head.forward = (between - backward) / rate;
+  return stage;
+}
+
+// The plan's choice hides, one layer more doesn't, and what is lost then is what the plan says.
+TEST_F(OffloadTimeTest, AsManyLayersAsTheLinkHides) {
+  const int64_t hidden = 64, layers = 12;
+  TrainerOptions options = Gpt(hidden, layers, /*length=*/32);
+  for (const int64_t micro_batch_size : {8, 4}) {
+    for (const double slack : {micro_batch_size == 8 ? 0.7 : 0.8}) {
+      const EmulatedRates rates = Rates(24.0 * hidden / 32 * kLink / slack);
+      options.model.num_offloaded_layers = layers;
+      TimedStage stage =
+          StageOf(Works(options, micro_batch_size, 1), layers, rates.operations_per_second);
+      for (int i = 0; i < 8 / micro_batch_size; ++i) {
+        stage.actions.push_back({ActionKind::kForward, i, 0});
+        stage.actions.push_back({ActionKind::kBackward, i, 0});
+      }
+      const int64_t chosen = MostHiddenSegments({stage}, kLink);
+      EXPECT_GT(chosen, 3);
+      EXPECT_LT(chosen, layers);
+      const auto measure = [&](int64_t count) {
+        options.model.num_offloaded_layers = count;
+        return Measure(absl::StrCat(count, " layers leave, ", 8 / micro_batch_size,
+                                    " micro-batches, slack ", slack),
+                       options, micro_batch_size, rates)
+            .step;
+      };
+      const double without = measure(0), planned = SecondsWithOffload(stage, 0, kLink);
+      EXPECT_NEAR(measure(chosen), without, 1e-4 * without);
+      for (const int64_t count : {chosen + 1, layers}) {
+        const double lost = measure(count) - without;
+        EXPECT_GT(lost, 1e-3 * without) << count << " layers";
+        EXPECT_NEAR(lost, SecondsWithOffload(stage, count, kLink) - planned, 0.02 * lost)
+            << count << " layers";
+      }
+    }
   }
 }
 

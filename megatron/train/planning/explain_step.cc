@@ -45,19 +45,6 @@ absl::StatusOr<std::vector<PartLayers>> LayersOfParts(const config::PretrainConf
   return layers;
 }
 
-std::vector<StagePlan> PlansOf(const config::PretrainConfig& config, const PlanLayout& layout) {
-  const PartCosts costs = ToActionCosts(config);
-  ScheduleOptions options;
-  options.kind = ToScheduleKind(config.parallel());
-  options.stages = static_cast<int>(layout.pp);
-  options.microbatches = static_cast<int>(layout.micro_batches);
-  options.chunks = static_cast<int>(layout.vpp);
-  options.group =
-      static_cast<int>(config.parallel().microbatch_group_size_per_virtual_pipeline_stage());
-  options.costs = costs.Mean();
-  return PlanStages(MakeSchedule(options), costs);
-}
-
 PartCosts ToCosts(const std::vector<PartSeconds>& parts) {
   std::vector<ActionCosts> costs;
   for (const PartSeconds& part : parts) {
@@ -146,6 +133,18 @@ int64_t Nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 
 }  // namespace
 
+Schedule ScheduleOfStep(const config::PretrainConfig& config, const PlanLayout& layout) {
+  ScheduleOptions options;
+  options.kind = ToScheduleKind(config.parallel());
+  options.stages = static_cast<int>(layout.pp);
+  options.microbatches = static_cast<int>(layout.micro_batches);
+  options.chunks = static_cast<int>(layout.vpp);
+  options.group =
+      static_cast<int>(config.parallel().microbatch_group_size_per_virtual_pipeline_stage());
+  options.costs = ToActionCosts(config).Mean();
+  return MakeSchedule(options);
+}
+
 absl::StatusOr<ActionCosts> PredictPassCosts(const config::PretrainConfig& config,
                                              int64_t padded_vocab_size, const Hardware& gpu,
                                              const Implementation& own,
@@ -171,7 +170,8 @@ absl::StatusOr<ExplainedStep> ExplainStep(const config::PretrainConfig& config,
                             PredictStep(gpu, program, kernels, model, layout));
   MEGATRON_ASSIGN_OR_RETURN(const PredictedParts parts,
                             PredictParts(gpu, program, kernels, model, layout, layers));
-  const std::vector<StagePlan> plans = PlansOf(config, layout);
+  const std::vector<StagePlan> plans =
+      PlanStages(ScheduleOfStep(config, layout), ToActionCosts(config));
   // The trainer's messages run beside its passes.
   step.simulated =
       SimulateStep(plans, ToCosts(parts.positions), {parts.message, /*beside_passes=*/true});

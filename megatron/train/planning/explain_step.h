@@ -52,6 +52,9 @@ absl::StatusOr<ActionCosts> PredictPassCosts(const config::PretrainConfig& confi
                                              const Implementation& own,
                                              const MeasuredKernels& kernels);
 
+// Returns the order of a step's passes.
+Schedule ScheduleOfStep(const config::PretrainConfig& config, const PlanLayout& layout);
+
 // Expects a valid configuration with its computed fields set; `padded_vocab_size` and `own` are
 // those of ToPlannedRun(). Errors are those of ToPlannedRun() and PredictParts().
 absl::StatusOr<ExplainedStep> ExplainStep(const config::PretrainConfig& config,

@@ -78,10 +78,12 @@ absl::StatusOr<config::PretrainConfig> Resolve(const config::PretrainConfig& con
     return absl::InvalidArgumentError(
         "train.global_batch_size: must be written, since the search keeps it in all layouts");
   }
-  if (config.recompute().cpu_offloading_num_layers() > 0) {
+  const bool is_auto = config.recompute().cpu_offloading_auto();
+  if (is_auto || config.recompute().cpu_offloading_num_layers() > 0) {
     return absl::UnimplementedError(
-        "recompute.cpu_offloading_num_layers: no layout is searched with activations in host "
-        "memory; leave it out, and add it to the layout that is found");
+        absl::StrCat("recompute.cpu_offloading_", is_auto ? "auto" : "num_layers",
+                     ": no layout is searched with activations in host memory; leave it out, and "
+                     "add it to the layout that is found"));
   }
   if (config.model().has_hybrid_layer_pattern()) {
     return absl::UnimplementedError(

@@ -48,6 +48,8 @@ constexpr Unpriced kUnpriced[] = {
     {"recompute.recompute_num_layers", "1"},
     {"recompute.recompute_modules", "[core_attn]"},
     {"recompute.cpu_offloading_num_layers", "0"},
+    {"recompute.cpu_offloading_auto", "false"},
+    {"recompute.offload_modules", nullptr},
     {"optimizer.optimizer", "adam", "muon"},
     {"optimizer.exp_avg_dtype", "fp32"},
     {"optimizer.exp_avg_sq_dtype", "fp32"},

@@ -103,7 +103,8 @@ std::vector<std::string> AdviceFor(const RunOptions& options, int ranks) {
   }
   if (options.device != DeviceType::kCuda && options.trainer.model.num_offloaded_layers > 0) {
     lines.push_back(
-        "recompute.cpu_offloading_num_layers does nothing on the CPU, whose memory is the host's");
+        "recompute.cpu_offloading_num_layers does nothing on the CPU, whose memory is the host's, "
+        "nor does recompute.cpu_offloading_auto");
   }
   if (options.device != DeviceType::kCuda && options.trainer.model.attention_on_host) {
     lines.push_back(

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "megatron/base/file_system.h"
@@ -9,6 +10,8 @@
 #include "megatron/data/tokenizer/tokenizer_factory.h"
 #include "megatron/models/huggingface/hf_config.h"
 #include "megatron/train/failure/exit_status.h"
+#include "megatron/train/planning/choose_offload.h"
+#include "megatron/train/planning/planning_facts.h"
 #include "megatron/train/preflight/check_tokenizer.h"
 #include "megatron/train/topology/axis_traffic.h"
 #include "megatron/train/topology/choose_rank_order.h"
@@ -45,6 +48,24 @@ absl::Status ChooseOrder(const config::PretrainConfig& config, RunOptions* optio
       _ << named);
   options->parallel.order = choice.order;
   *reason = choice.reason;
+  return absl::OkStatus();
+}
+
+// Plans the run once more with as many offloaded layers as the link hides.
+absl::Status ChooseOffloadedLayers(const config::PretrainConfig& config,
+                                   PlannedPretraining* planned) {
+  RunOptions& options = planned->options;
+  if (!config.recompute().cpu_offloading_auto() || options.device != DeviceType::kCuda)
+    return absl::OkStatus();
+  const std::string named = "for recompute.cpu_offloading_auto";
+  MEGATRON_ASSIGN_OR_RETURN(const PlanningFacts facts,
+                            ReadPlanningFacts(PosixFileSystem(), options.planning, /*is_gpu=*/true),
+                            _ << named);
+  MEGATRON_ASSIGN_OR_RETURN(OffloadChoice choice,
+                            ChooseOffload(config, options, planned->plan, facts), _ << named);
+  options.trainer.model.num_offloaded_layers = choice.num_layers;
+  planned->offload = std::move(choice.text);
+  MEGATRON_ASSIGN_OR_RETURN(planned->plan, PlanRun(options));
   return absl::OkStatus();
 }
 
@@ -95,6 +116,7 @@ absl::StatusOr<PlannedPretraining> Plan(const config::PretrainConfig& config) {
   }
   MEGATRON_RETURN_IF_ERROR(ChooseOrder(config, &planned.options, &planned.rank_order));
   MEGATRON_ASSIGN_OR_RETURN(planned.plan, PlanRun(planned.options));
+  MEGATRON_RETURN_IF_ERROR(ChooseOffloadedLayers(config, &planned));
   const int64_t vocab = planned.options.trainer.model.padded_vocab_size;
   planned.speed.flops_per_token =
       FlopsPerToken(config.model(), vocab, FlopsConvention::kCausalHalved);

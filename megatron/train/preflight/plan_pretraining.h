@@ -28,6 +28,8 @@ struct PlannedPretraining {
   SpeedBasis speed;  // set except for the devices' peak
   // With a topology file: the order of ranks that was taken, and why.
   std::string rank_order;
+  // With recompute.cpu_offloading_auto on GPUs: the number of layers that was taken, and why.
+  std::string offload;
 };
 
 // Expects a valid configuration whose paths are resolved. Errors carry kExitConfig.

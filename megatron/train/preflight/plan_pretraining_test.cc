@@ -61,6 +61,61 @@ TEST(PlanPretrainingTest, OnlyLayersThatDropTokensCountAsSuch) {
   EXPECT_DOUBLE_EQ(dropping.dropping_share, 0.5);
 }
 
+// Returns the plan of a run on GPUs that choose how many of 24 layers leave, with a link of this
+// speed.
+absl::StatusOr<PlannedPretraining> PlanWithLink(const std::string& link,
+                                                std::vector<std::string> overrides) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "/hardware.textproto");
+  const std::string text = absl::StrCat(
+      "hardware { name: 'mine' fp32_tflops: 20 bf16_tflops: 300 memory_gib: 80 "
+      "memory_gb_per_s: 2000 link_gb_per_s: 300 domain: 8 network_gb_per_s: 50 ",
+      link, " }");
+  EXPECT_THAT(WriteFileAtomically(PosixFileSystem(), path, text), IsOk());
+  overrides.insert(overrides.end(),
+                   {"system.device=cuda", absl::StrCat("system.hardware_file=\"", path, "\""),
+                    "parallel.tensor_model_parallel_size=1"});
+  return PlanPretraining(Config("gpt3_857m", overrides));
+}
+
+TEST(PlanPretrainingTest, ActivationsLeaveAsFarAsTheLinkHidesThem) {
+  const std::string is_auto = "recompute.cpu_offloading_auto=true",
+                    one_stage = "parallel.pipeline_model_parallel_size=1";
+  const auto layers = [&](const std::string& link, std::vector<std::string> overrides) {
+    overrides.insert(overrides.begin(), {is_auto, one_stage});
+    const auto planned = PlanWithLink(absl::StrCat("host_link_gb_per_s: ", link), overrides);
+    EXPECT_THAT(planned, IsOk());
+    EXPECT_THAT(planned->offload, HasSubstr("hardware.textproto (mine)"));
+    return planned->options.trainer.model.num_offloaded_layers;
+  };
+  EXPECT_EQ(layers("0.001", {}), 0);
+  EXPECT_EQ(layers("1e6", {}), 24);
+  const int64_t some = layers("63", {});
+  EXPECT_LE(layers("31.5", {}), some);
+  EXPECT_LE(some, layers("126", {}));
+  // What is recomputed keeps inputs alone, and a part of what a layer keeps is less than all of it.
+  EXPECT_GT(layers("63", {"recompute.recompute_granularity=full"}), some);
+  EXPECT_GT(layers("63", {"recompute.offload_modules=[mlp_norm]"}), some);
+  // Other micro-batches come between the passes of one in the first of two stages, whose last layer
+  // therefore stays.
+  EXPECT_EQ(layers("1e6", {"parallel.pipeline_model_parallel_size=2"}), 11);
+  // The plan is that of the number that was chosen.
+  const auto chosen = PlanWithLink("host_link_gb_per_s: 63", {is_auto, one_stage});
+  const auto written =
+      PlanWithLink("host_link_gb_per_s: 63",
+                   {absl::StrCat("recompute.cpu_offloading_num_layers=", some), one_stage});
+  ASSERT_THAT(chosen, IsOk());
+  ASSERT_THAT(written, IsOk());
+  EXPECT_EQ(chosen->plan.stages[0].all_memory(), written->plan.stages[0].all_memory());
+  EXPECT_EQ(written->offload, "");
+}
+
+TEST(PlanPretrainingTest, ActivationsNeedALinkOfKnownSpeed) {
+  EXPECT_THAT(PlanWithLink("", {"recompute.cpu_offloading_auto=true"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("for recompute.cpu_offloading_auto"),
+                             HasSubstr("has no host_link_gb_per_s"))));
+}
+
 // Returns the plan of eight ranks on the machines that `topology` describes.
 absl::StatusOr<PlannedPretraining> PlanOn(const std::string& topology,
                                           std::vector<std::string> overrides) {

@@ -273,6 +273,7 @@ class Screen {
     if (const PlanGrid grid = GridOf(options_); grid.is_grid())
       AppendRow(absl::StrCat(grid.mode(), " traffic"), DescribeGridTraffic(options_));
     if (!planned_.rank_order.empty()) AppendRow("rank order", planned_.rank_order);
+    if (!planned_.offload.empty()) AppendRow("offload", planned_.offload);
     AppendRow("batch", absl::StrFormat("%sglobal %d = micro-batch %d x accumulation %d x data %d",
                                        counts.grows ? "grows to " : "", counts.step_samples,
                                        options_.trainer.packing.layout.micro_batch_size,

@@ -57,6 +57,7 @@ struct PretrainRun {
   TrainingRun training;
   RunPlan plan;
   std::string rank_order;           // with a topology file: the order taken, and why
+  std::string offload;              // with cpu_offloading_auto: the layers that leave, and why
   std::vector<std::string> layout;  // with train.auto_layout: lines on what was chosen, and why
   std::unique_ptr<Tokenizer> tokenizer;
   StartingPoint start;

@@ -340,6 +340,27 @@ void SetParallelism(const config::PretrainConfig& config, TransformerOptions* op
   }
 }
 
+OffloadModule ToOffloadModule(int module) {
+  switch (module) {
+    case config::OffloadModule::attn_norm:
+      return OffloadModule::kAttentionNorm;
+    case config::OffloadModule::qkv_linear:
+      return OffloadModule::kQkvLinear;
+    case config::OffloadModule::core_attn:
+      return OffloadModule::kCoreAttention;
+    case config::OffloadModule::attn_proj:
+      return OffloadModule::kAttentionProj;
+    case config::OffloadModule::mlp_norm:
+      return OffloadModule::kMlpNorm;
+    case config::OffloadModule::mlp:
+      return OffloadModule::kMlp;
+    case config::OffloadModule::expert_fc1:
+      return OffloadModule::kExpertFc1;
+    default:
+      return OffloadModule::kMoeActivation;
+  }
+}
+
 }  // namespace
 
 ModelOptions ToModelOptions(const config::PretrainConfig& config, int64_t vocab_size) {
@@ -365,7 +386,12 @@ ModelOptions ToModelOptions(const config::PretrainConfig& config, int64_t vocab_
   options.xavier_uniform = model.init_method_xavier_uniform();
   options.xavier_embeddings = options.xavier_uniform && !model.has_embedding_init_method_std();
   options.layer_recompute = ToLayerRecompute(config.recompute());
-  options.num_offloaded_layers = config.recompute().cpu_offloading_num_layers();
+  for (const int module : config.recompute().offload_modules())
+    options.offload_modules.Add(ToOffloadModule(module));
+  // All layers are offloaded until their number is chosen (train/planning/choose_offload.h).
+  options.num_offloaded_layers = config.recompute().cpu_offloading_auto()
+                                     ? model.num_layers()
+                                     : config.recompute().cpu_offloading_num_layers();
   options.attention_on_host = config.recompute().attention_chunks_on_host();
   options.logits_chunk = config.train().logits_chunk_tokens();
   options.mtp_num_layers = model.mtp_num_layers();

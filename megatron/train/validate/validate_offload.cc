@@ -1,7 +1,10 @@
 #include <algorithm>
 #include <cstdint>
+#include <set>
+#include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "megatron/pipeline/pipeline_layout.h"
@@ -13,6 +16,8 @@ namespace megatron {
 namespace {
 
 constexpr absl::string_view kLayers = "recompute.cpu_offloading_num_layers";
+constexpr absl::string_view kAuto = "recompute.cpu_offloading_auto";
+constexpr absl::string_view kModules = "recompute.offload_modules";
 
 // Returns the largest number of layers of a part of the model; 0 where fields that say it are wrong
 // themselves.
@@ -40,25 +45,97 @@ void CheckAttentionOffload(ConfigChecker& check) {
   const std::string& schedule = config.parallel().pipeline_schedule();
   refuse(schedule == "zb_h1" || schedule == "zb_v", "parallel.pipeline_schedule",
          "what its later parts need stays on the GPU");
-  refuse(config.recompute().cpu_offloading_num_layers() > 0, kLayers,
-         "what attention keeps is in host memory already");
+  constexpr absl::string_view kThere = "what attention keeps is in host memory already";
+  refuse(config.recompute().cpu_offloading_num_layers() > 0, kLayers, kThere);
+  refuse(config.recompute().cpu_offloading_auto(), kAuto, kThere);
   const bool on_cpu =
       config.system().has_device() && config.system().device() == config::Device::cpu;
   refuse(!on_cpu && config.system().cuda_graph_impl() != config::CudaGraphImpl::none,
          "system.cuda_graph_impl", "what another stream does meanwhile is not captured");
 }
 
+// Refuses a part that the model has not, or that is computed again.
+void CheckOffloadModule(ConfigChecker& check, config::OffloadModule::Type module) {
+  using Module = config::OffloadModule;
+  const config::PretrainConfig& config = check.resolved();
+  const auto refuse = [&](bool broken, absl::string_view path, absl::string_view because) {
+    if (!broken || !check.Usable({path})) return;
+    check.Error(kModules, absl::StrCat(Module::Type_Name(module), " cannot be used with ",
+                                       check.Named(path), ": ", because));
+  };
+  const bool is_of_experts = module == Module::expert_fc1 || module == Module::moe_act;
+  if (is_of_experts && config.model().num_experts() == 0) {
+    check.Error(kModules, absl::StrCat(Module::Type_Name(module),
+                                       " is a part of experts, which the model has with "
+                                       "model.num_experts alone"));
+  }
+  refuse((module == Module::attn_norm || module == Module::mlp_norm) &&
+             config.model().reordered_norm(),
+         "model.reordered_norm", "no norm stands in front");
+  const config::RecomputeConfig& recompute = config.recompute();
+  if (recompute.recompute_granularity() != config::RecomputeGranularity::selective) return;
+  const auto again = [&](config::RecomputeModule::Type part) {
+    return absl::c_linear_search(recompute.recompute_modules(), part);
+  };
+  const bool has_norms = !again(config::RecomputeModule::layernorm);
+  const bool has_mlp = !again(config::RecomputeModule::mlp) && !recompute.has_mlp_chunk_tokens();
+  bool is_again = false;
+  switch (module) {
+    case Module::attn_proj:
+      is_again = again(config::RecomputeModule::core_attn);
+      break;
+    case Module::qkv_linear:
+      is_again = !has_norms && !config.model().multi_latent_attention();
+      break;
+    case Module::core_attn:
+      is_again = again(config::RecomputeModule::mla_up_proj);
+      break;
+    case Module::mlp:
+      is_again = !has_norms && !has_mlp && config.model().num_experts() == 0;
+      break;
+    case Module::expert_fc1:
+      is_again = again(config::RecomputeModule::moe);
+      break;
+    case Module::moe_act:
+      is_again = again(config::RecomputeModule::moe) || again(config::RecomputeModule::mlp);
+      break;
+    default:
+      break;
+  }
+  refuse(is_again, "recompute.recompute_modules", "it is computed again");
+}
+
+void CheckOffloadModules(ConfigChecker& check) {
+  const auto& modules = check.resolved().recompute().offload_modules();
+  if (modules.empty() || !check.Usable({kModules})) return;
+  const std::set<int> distinct(modules.begin(), modules.end());
+  if (static_cast<int>(distinct.size()) != modules.size())
+    check.Error(kModules, "names a module twice");
+  if (check.IsWritten("model.hybrid_layer_pattern")) {
+    check.Error(kModules,
+                absl::StrCat("cannot be used with ", check.Named("model.hybrid_layer_pattern"),
+                             ": layers of one branch have other parts"));
+    return;
+  }
+  for (const int module : distinct)
+    CheckOffloadModule(check, static_cast<config::OffloadModule::Type>(module));
+}
+
 }  // namespace
 
 void CheckActivationOffload(ConfigChecker& check) {
   CheckAttentionOffload(check);
+  CheckOffloadModules(check);
   const config::PretrainConfig& config = check.resolved();
   const int64_t layers = config.recompute().cpu_offloading_num_layers();
-  if (layers == 0 || !check.Usable({kLayers})) return;
+  const bool is_auto = config.recompute().cpu_offloading_auto();
+  const absl::string_view field = is_auto ? kAuto : kLayers;
+  if ((layers == 0 && !is_auto) || !check.Usable({field})) return;
   const auto refuse = [&](bool broken, absl::string_view path, absl::string_view because) {
     if (broken && check.Usable({path}))
-      check.Error(kLayers, absl::StrCat("cannot be used with ", check.Named(path), ": ", because));
+      check.Error(field, absl::StrCat("cannot be used with ", check.Named(path), ": ", because));
   };
+  refuse(is_auto && layers > 0, kLayers, "it chooses the number");
   const bool is_t5 = config.model().model_type() == config::ModelType::t5;
   refuse(is_t5, "model.model_type", "the layers of an encoder and its decoder stay on the GPU");
   const std::string& schedule = config.parallel().pipeline_schedule();
@@ -68,6 +145,7 @@ void CheckActivationOffload(ConfigChecker& check) {
       config.system().has_device() && config.system().device() == config::Device::cpu;
   refuse(!on_cpu && config.system().cuda_graph_impl() != config::CudaGraphImpl::none,
          "system.cuda_graph_impl", "what another stream does meanwhile is not captured");
+  if (is_auto) return;
   const int64_t most = is_t5 ? 0 : LayersOfLargestPart(check);
   if (most > 0 && layers > most) {
     check.Error(kLayers, absl::StrCat("must be at most ", most,
