@@ -74,8 +74,8 @@ std::vector<AttentionChunk> AttentionCore::Chunks(const LayerContext& ctx, int64
   const ContextBatch& context = ctx.batch->context;
   const int64_t end = ctx.batch->num_tokens() * ranks;
   if (ranks > 1) CHECK_EQ(tokens % (ranks * kContextStripe), 0) << tokens << " tokens of a chunk";
-  const bool gathers = ranks > 1 && options_.gathers_keys;
-  CHECK(!gathers || context.team_size == 1);
+  const bool gathers = ranks > 1 && context.team_size == 1;
+  CHECK(ranks == 1 || gathers || context.team_size == ranks);
   std::vector<AttentionChunk> chunks;
   for (int64_t begin = 0; begin < end; begin += tokens) {
     AttentionChunk chunk;
@@ -83,6 +83,7 @@ std::vector<AttentionChunk> AttentionCore::Chunks(const LayerContext& ctx, int64
     chunk.end = std::min(begin + tokens, end);
     chunk.ranks = ranks;
     chunk.gathers_keys = gathers;
+    chunk.keeps_own_keys = gathers && !options_.gathers_keys;
     chunk.rank = ctx.context_group.rank();
     for (int rank = 0; rank < (gathers ? ranks : 1); ++rank) {
       // The sequences among the tokens of a rank, or of all.

@@ -40,11 +40,13 @@ struct AttentionChunkPart {
 // Consecutive tokens of all ranks. Each of `ranks` context-parallel ranks has the same number of
 // them, in stripes. Attention is that of all these tokens and of a rank's share of the groups.
 // Where keys are gathered, it is that of a rank's own queries and all of its groups; the chunk of
-// keys then has the ranks' rows one behind the other.
+// keys then has the ranks' rows one behind the other. Where a rank keeps its own keys, it gathers a
+// chunk of them for each use.
 struct AttentionChunk {
   int64_t begin = 0, end = 0;
   int ranks = 1;
   bool gathers_keys = false;
+  bool keeps_own_keys = false;
   // One of all tokens, or where keys are gathered one of each rank's.
   absl::InlinedVector<AttentionChunkPart, 1> parts;
   int rank = 0;  // this one
@@ -59,6 +61,9 @@ struct AttentionChunk {
   int64_t q_begin() const { return gathers_keys ? begin / ranks : begin; }
   int64_t q_end() const { return gathers_keys ? end / ranks : end; }
   Tensor OfQueries(const Tensor& x_T) const { return x_T.Slice(0, q_begin(), q_end()); }
+  // The chunk in tensors of keys that are kept, which has k_end() - k_begin() rows.
+  int64_t k_begin() const { return keeps_own_keys ? begin / ranks : begin; }
+  int64_t k_end() const { return keeps_own_keys ? end / ranks : end; }
   // The keys of a part in those of the chunk.
   Tensor PartOf(const Tensor& x_C, int part) const {
     return gathers_keys ? x_C.Slice(0, part * rows(), (part + 1) * rows()) : x_C;

@@ -58,6 +58,22 @@ void GatherKeys(const LayerContext& ctx, const AttentionChunk& chunk, const Tens
                               ctx.stream);
 }
 
+// The most rows of a chunk of keys that are kept.
+int64_t KeyRows(const std::vector<AttentionChunk>& chunks, int64_t tokens) {
+  return chunks[0].keeps_own_keys ? tokens / chunks[0].ranks : tokens;
+}
+
+// Returns a chunk of keys and values of all ranks, of which kept_CGW is what this rank keeps.
+Tensor AllKeys(const LayerContext& ctx, const AttentionChunk& chunk, const Tensor& kept_CGW) {
+  if (!chunk.keeps_own_keys) return kept_CGW;
+  const Shape& shape = kept_CGW.shape();
+  const Tensor all_CGW = ctx.scratch->Allocate(
+      kept_CGW.dtype(), {chunk.end - chunk.begin, shape[1], shape[2]}, "gathered keys and values");
+  ops::Copy(ctx.stream, kept_CGW, chunk.PartOf(all_CGW, chunk.rank));
+  GatherKeys(ctx, chunk, all_CGW);
+  return all_CGW;
+}
+
 // Sums the ranks' gradients of a chunk of keys and values, each in this rank's part.
 Tensor SumOwnKeys(const LayerContext& ctx, const AttentionChunk& chunk, const Tensor& dkv_CGW) {
   const Tensor mine_CGW = chunk.PartOf(dkv_CGW, chunk.rank);
@@ -96,7 +112,7 @@ void SelfAttention::MakeChunk(const LayerContext& ctx, const RotaryTables* rotar
   const Shape q_shape{chunk.rows(), groups_, heads_per_group_, head_size_},
       k_shape{chunk.rows(), groups_, head_size_};
   const bool exchanges = chunk.exchanges();
-  const Tensor mine_CGW = chunk.PartOf(kv_CGW, chunk.rank);
+  const Tensor mine_CGW = chunk.keeps_own_keys ? kv_CGW : chunk.PartOf(kv_CGW, chunk.rank);
   const Tensor q = exchanges ? ctx.scratch->Allocate(dtype_, q_shape, "attention q") : q_CGRD;
   const Tensor k =
       exchanges ? ctx.scratch->Allocate(dtype_, k_shape, "attention k") : KeysOf(mine_CGW);
@@ -120,7 +136,7 @@ void SelfAttention::MakeChunk(const LayerContext& ctx, const RotaryTables* rotar
     ops::Copy(ctx.stream, k_all, KeysOf(kv_CGW));
   }
   ops::Copy(ctx.stream, v, ValuesOf(mine_CGW));
-  if (chunk.gathers_keys) GatherKeys(ctx, chunk, kv_CGW);
+  if (chunk.gathers_keys && !chunk.keeps_own_keys) GatherKeys(ctx, chunk, kv_CGW);
 }
 
 Tensor SelfAttention::OwnOutput(const LayerContext& ctx, const AttentionChunk& chunk,
@@ -142,7 +158,9 @@ void SelfAttention::AttendChunk(const LayerContext& ctx, const AttentionCore& co
       dtype_ == DType::kFloat32
           ? context_CGRE
           : ctx.scratch->Allocate(DType::kFloat32, context_CGRE.shape(), "attention sum");
-  const auto attend = [&](size_t j, const Tensor& keys_CGW, bool first) {
+  const auto attend = [&](size_t j, const Tensor& kept_CGW, bool first) {
+    Arena::Scope keys_scope(ctx.scratch);
+    const Tensor keys_CGW = AllKeys(ctx, chunks[j], kept_CGW);
     for (int part = 0; part < chunks[j].num_parts(); ++part) {
       const Tensor of_part = chunks[j].PartOf(keys_CGW, part);
       core.ForwardChunk(ctx, chunks[i], chunks[j], part, first && part == 0,
@@ -150,7 +168,9 @@ void SelfAttention::AttendChunk(const LayerContext& ctx, const AttentionCore& co
                         lse_CGR);
     }
   };
-  const auto bring = [&](size_t j) { (*earlier)[j % 2].Bring(chunks[j].begin, chunks[j].end); };
+  const auto bring = [&](size_t j) {
+    (*earlier)[j % 2].Bring(chunks[j].k_begin(), chunks[j].k_end());
+  };
   const size_t first = FirstSeen(core, chunks, i);
   if (first < i) bring(first);
   attend(i, kv_CGW, /*first=*/true);
@@ -171,15 +191,16 @@ void SelfAttention::ForwardInChunks(const LayerContext& layer_ctx, const RotaryT
   const int ranks = ctx.context_group.size(), sharing = chunks[0].exchanges() ? ranks : 1;
   const int64_t tokens = ctx.batch->num_tokens() * ranks, groups = groups_ / sharing;
   const int64_t queries = chunks[0].gathers_keys ? ctx.batch->num_tokens() : tokens;
-  const int64_t query_rows = QueryRows(chunks, chunk_);
+  const int64_t keys = chunks[0].keeps_own_keys ? queries : tokens;
+  const int64_t query_rows = QueryRows(chunks, chunk_), key_rows = KeyRows(chunks, chunk_);
   CHECK_EQ(groups * sharing, groups_);
   const Shape lse_shape{queries, groups, heads_per_group_};
   Arena* const kept = ForAllTokens(ctx, ctx.SavedBy(OffloadModule::kCoreAttention));
   saved->qkv.x_TI = x_TH;
   saved->q_TGRD =
       kept->Allocate(dtype_, {queries, groups, heads_per_group_, head_size_}, "attention queries");
-  saved->kv_TGW = kept->Allocate(dtype_, {tokens, groups, head_size_ + value_size_},
-                                 "attention keys and values");
+  saved->kv_TGW =
+      kept->Allocate(dtype_, {keys, groups, head_size_ + value_size_}, "attention keys and values");
   if (!recompute_) {
     saved->context_TGRE = ForAllTokens(ctx, ctx.SavedBy(OffloadModule::kAttentionProj))
                               ->Allocate(dtype_, OutputShape(saved->q_TGRD), "attention output");
@@ -188,8 +209,8 @@ void SelfAttention::ForwardInChunks(const LayerContext& layer_ctx, const RotaryT
   Tensor sharp_lse_TGR;
   if (ctx.activations != nullptr)
     sharp_lse_TGR = ctx.scratch->Allocate(DType::kFloat32, lse_shape, "attention log-sum-exp");
-  ChunkWindow q(ctx, saved->q_TGRD, query_rows, kQueries), kv(ctx, saved->kv_TGW, chunk_, kKeys);
-  std::vector<ChunkWindow> earlier = Two(ctx, saved->kv_TGW, chunk_, kKeys), attended;
+  ChunkWindow q(ctx, saved->q_TGRD, query_rows, kQueries), kv(ctx, saved->kv_TGW, key_rows, kKeys);
+  std::vector<ChunkWindow> earlier = Two(ctx, saved->kv_TGW, key_rows, kKeys), attended;
   if (!recompute_) {
     attended.emplace_back(ctx, saved->context_TGRE, query_rows, kOutput);
     attended.emplace_back(ctx, saved->core.lse_TGR, query_rows, kLogSumExp);
@@ -198,7 +219,7 @@ void SelfAttention::ForwardInChunks(const LayerContext& layer_ctx, const RotaryT
     Arena::Scope chunk_scope(ctx.scratch);
     const AttentionChunk& chunk = chunks[i];
     const Tensor q_CGRD = q.Begin(chunk.q_begin(), chunk.q_end());
-    const Tensor kv_CGW = kv.Begin(chunk.begin, chunk.end);
+    const Tensor kv_CGW = kv.Begin(chunk.k_begin(), chunk.k_end());
     MakeChunk(ctx, rotary, chunk, all_x_TH, q_CGRD, kv_CGW);
     q.Send();
     kv.Send();
@@ -298,8 +319,8 @@ void SelfAttention::ProjectOutputBack(const LayerContext& ctx,
   std::vector<ChunkWindow> q, kv, earlier;
   if (recompute_) {
     q = Two(ctx, saved.q_TGRD, rows, kQueries);
-    kv = Two(ctx, saved.kv_TGW, chunk_, kKeys);
-    earlier = Two(ctx, saved.kv_TGW, chunk_, kKeys);
+    kv = Two(ctx, saved.kv_TGW, KeyRows(chunks, chunk_), kKeys);
+    earlier = Two(ctx, saved.kv_TGW, KeyRows(chunks, chunk_), kKeys);
   }
   std::vector<ChunkWindow> context = Two(ctx, all.context_TGRE, rows, kOutput);
   ChunkWindow lse(ctx, all.lse_TGR, rows, kLogSumExp);
@@ -308,7 +329,7 @@ void SelfAttention::ProjectOutputBack(const LayerContext& ctx,
     const int64_t begin = chunks[i].q_begin(), end = chunks[i].q_end();
     if (!recompute_) return context[i % 2].Bring(begin, end);
     q[i % 2].Bring(begin, end);
-    kv[i % 2].Bring(chunks[i].begin, chunks[i].end);
+    kv[i % 2].Bring(chunks[i].k_begin(), chunks[i].k_end());
   };
   bring(0);
   for (size_t i = 0; i < chunks.size(); ++i) {
@@ -347,14 +368,16 @@ void SelfAttention::ProjectOutputBack(const LayerContext& ctx,
 void SelfAttention::AttendBack(const LayerContext& ctx, const RotaryTables* rotary,
                                const std::vector<AttentionChunk>& chunks, const Saved& saved,
                                const OfAllTokens& all, const Tensor& x_TH, const Tensor& dx_TH) {
-  std::vector<ChunkWindow> kv = Two(ctx, saved.kv_TGW, chunk_, kKeys);
+  std::vector<ChunkWindow> kv = Two(ctx, saved.kv_TGW, KeyRows(chunks, chunk_), kKeys);
   const int64_t rows = QueryRows(chunks, chunk_);
   std::vector<ChunkWindow> q = Two(ctx, saved.q_TGRD, rows, kQueries);
   std::vector<ChunkWindow> context = Two(ctx, all.context_TGRE, rows, kOutput);
   std::vector<ChunkWindow> lse = Two(ctx, all.lse_TGR, rows, kLogSumExp);
   std::vector<ChunkWindow> dcontext = Two(ctx, all.dcontext_TGRE, rows, kGradient);
   std::vector<ChunkWindow> dq = Two(ctx, all.dq_TGRD, rows, kGradient);
-  const auto bring_keys = [&](size_t j) { kv[j % 2].Bring(chunks[j].begin, chunks[j].end); };
+  const auto bring_keys = [&](size_t j) {
+    kv[j % 2].Bring(chunks[j].k_begin(), chunks[j].k_end());
+  };
   const auto bring = [&](std::vector<ChunkWindow>* windows, size_t at, size_t chunk) {
     (*windows)[at % 2].Bring(chunks[chunk].q_begin(), chunks[chunk].q_end());
   };
@@ -370,7 +393,7 @@ void SelfAttention::AttendBack(const LayerContext& ctx, const RotaryTables* rota
   for (size_t j = 0; j < count; ++j) {
     Arena::Scope chunk_scope(ctx.scratch);
     if (j + 1 < count) bring_keys(j + 1);
-    const Tensor kv_CGW = kv[j % 2].Await();
+    const Tensor kv_CGW = AllKeys(ctx, chunks[j], kv[j % 2].Await());
     const Tensor dkv_CGW =
         ctx.scratch->Allocate(DType::kFloat32, kv_CGW.shape(), "attention gradient sum");
     const Tensor dqkv_CGS = AllocatePacked(ctx, chunks[j], "attention gradient");

@@ -111,9 +111,9 @@ struct RecomputeOptions {
   // input alone. FP8 must be off then, and recompute.mlp changes nothing.
   int64_t mlp_chunk_tokens = 0;
   // Where above 0, self-attention runs over chunks of so many tokens (layers/self_attention.h). It
-  // must be causal, without relative positions, sequence parallelism and FP8. Context-parallel
-  // ranks must be of the kind kAllToAll and have stripes of tokens (context_slice.h), and a chunk
-  // is of the tokens of all of them.
+  // must be causal, without relative positions and FP8. Context-parallel ranks must not be of the
+  // kind kHierarchical and have stripes of tokens (context_slice.h), and a chunk is of the tokens of
+  // all of them.
   int64_t attention_chunk_tokens = 0;
 };
 

@@ -54,12 +54,20 @@ TEST(AttentionChunksTest, RanksThatGatherKeysTrainAsOneRankDoes) {
     for (const int ranks : {2, 4}) {
       for (const int64_t chunk : {16, 32, 64}) {
         SCOPED_TRACE(absl::StrCat(ranks, " ranks, chunks of ", chunk));
-        ExpectSameCurve(Train(model, chunk, ranks, 1, false, ContextParallel::kGather), one);
+        const LayoutOutcome all = Train(model, chunk, ranks, 1, false, ContextParallel::kGather);
+        ExpectSameCurve(all, one);
+        // Those that keep their own keys alone gather the same ones.
+        const LayoutOutcome own = Train(model, chunk, ranks, 1, false, ContextParallel::kRing);
+        EXPECT_EQ(own.losses, all.losses);
+        EXPECT_EQ(own.norms, all.norms);
+        EXPECT_EQ(own.state, all.state);
+        EXPECT_LT(own.memory.at("activations/saved"), all.memory.at("activations/saved"));
       }
     }
     for (const bool sequence_parallel : {false, true}) {
       if (model.transformer.num_query_groups % 2 != 0) continue;
-      ExpectSameCurve(Train(model, 16, 2, 2, sequence_parallel, ContextParallel::kGather), one);
+      for (const ContextParallel form : {ContextParallel::kGather, ContextParallel::kRing})
+        ExpectSameCurve(Train(model, 16, 2, 2, sequence_parallel, form), one);
     }
   }
 }
@@ -68,9 +76,11 @@ TEST(AttentionChunksTest, RanksThatGatherKeysHaveSinksAndRecomputation) {
   ModelOptions model = SmallLlama();
   model.transformer.sink = AttentionSink::kLearned;
   const LayoutOutcome one = Train(model, 0, 1);
-  ExpectSameCurve(Train(model, 16, 2, 1, false, ContextParallel::kGather), one);
-  model.transformer.recompute.core_attention = true;
-  ExpectSameCurve(Train(model, 16, 2, 1, false, ContextParallel::kGather), one);
+  for (const bool recomputes : {false, true}) {
+    model.transformer.recompute.core_attention = recomputes;
+    for (const ContextParallel form : {ContextParallel::kGather, ContextParallel::kRing})
+      ExpectSameCurve(Train(model, 16, 2, 1, false, form), one);
+  }
 }
 
 TEST(AttentionChunksTest, TensorAndContextParallelRanksTrainAsOneRankDoes) {

@@ -78,9 +78,8 @@ void CheckAttentionChunks(ConfigChecker& check) {
          "its scales are made of whole tensors");
   const int64_t ranks = config.parallel().context_parallel_size();
   if (!check.Usable({"parallel.context_parallel_size"}) || ranks == 1) return;
-  refuse(config.parallel().cp_comm_type() != config::ContextParallelComm::a2a &&
-             config.parallel().cp_comm_type() != config::ContextParallelComm::allgather,
-         "parallel.cp_comm_type", "of all ranks' chunks, a2a and allgather give whole ones");
+  refuse(config.parallel().cp_comm_type() == config::ContextParallelComm::a2a_p2p,
+         "parallel.cp_comm_type", "a team of ranks has no whole chunk of all ranks' tokens");
   refuse(config.model().num_experts() > 0, "model.num_experts",
          "with context parallelism, samples whose tokens are experts' are not cut into stripes");
   if (check.Usable({kChunk}) &&
