@@ -7,7 +7,9 @@
 // Runs are interleaved: all layouts once, then all again. --results keeps them, so that a later
 // call goes on where --seconds ended an earlier one. A run that other processes disturbed, or whose
 // cores were slower than when they were calibrated, is repeated in a later round. Two constants are
-// fitted on every fourth layout; the table has the errors before that, too.
+// fitted on every fourth layout; the tables before that have none. A machine whose speed drifts is
+// told by a short product and a pass over memory before and after each run: the second table has the
+// runs at the speed of the calibration.
 //
 //   planner_check --facts=hardware.textproto --kernels=kernels.csv --results=choice.csv --ranks=8
 //
@@ -178,30 +180,37 @@ absl::StatusOr<double> RunLayout(const CheckedLayout& layout, const std::string&
   return MedianOf(std::vector<double>(steps.begin() + kFirstSteps, steps.end()));
 }
 
-// Returns the rate of a core in the probe's product when it was calibrated.
-absl::StatusOr<double> CalibratedRate(const Facts& facts) {
+// Returns the rates of a core in the probe when it was calibrated.
+absl::StatusOr<ProbeRates> CalibratedRates(const Facts& facts) {
   const auto share = facts.kernels.ShareOfPeak(facts.hardware().name(), ProbeShape());
   if (!share.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--kernels has no product near that of the probe for '", facts.hardware().name(),
         "': let tools:calibrate write --facts and --kernels"));
   }
-  return facts.hardware().fp32_tflops() * 1e12 * *share;
+  ProbeRates rates;
+  rates.flops_per_s = facts.hardware().fp32_tflops() * 1e12 * *share;
+  rates.memory_bytes_per_s = facts.hardware().memory_gb_per_s() * 1e9;
+  return rates;
 }
 
 absl::StatusOr<CheckedRun> RunWatched(const CheckedLayout& layout, const std::string& config_file,
-                                      int cores, double rate) {
+                                      int cores, const ProbeRates& calibrated) {
   CheckedRun run;
-  const double before = MeasureProbe(cores, kProbeSeconds);
+  const ProbeRates before = MeasureProbe(cores, kProbeSeconds);
   const OtherWork others;
   MEGATRON_ASSIGN_OR_RETURN(run.seconds, RunLayout(layout, config_file));
   run.others = others.Share();
-  run.lost = 1 - std::min(before, MeasureProbe(cores, kProbeSeconds)) / rate;
+  const ProbeRates after = MeasureProbe(cores, kProbeSeconds);
+  const auto mean = [&](double ProbeRates::*rate) {
+    return (before.*rate + after.*rate) / 2 / calibrated.*rate;
+  };
+  run.lost = LostSpeed(mean(&ProbeRates::flops_per_s), mean(&ProbeRates::memory_bytes_per_s));
   return run;
 }
 
 absl::Status RunAll(const Facts& facts, const std::string& directory, Results* results) {
-  MEGATRON_ASSIGN_OR_RETURN(const double rate, CalibratedRate(facts));
+  MEGATRON_ASSIGN_OR_RETURN(const ProbeRates calibrated, CalibratedRates(facts));
   for (const CheckedModel& model : CheckedModels()) {
     MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(
         PosixFileSystem(), absl::StrCat(directory, "/", model.name, ".textproto"), model.config));
@@ -219,7 +228,7 @@ absl::Status RunAll(const Facts& facts, const std::string& directory, Results* r
       MEGATRON_ASSIGN_OR_RETURN(
           const CheckedRun run,
           RunWatched(layout, absl::StrCat(directory, "/", layout.model, ".textproto"),
-                     int(facts.hardware().cores()), rate));
+                     int(facts.hardware().cores()), calibrated));
       runs.push_back(run);
       MEGATRON_RETURN_IF_ERROR(WriteResults(absl::GetFlag(FLAGS_results), *results));
     }
@@ -242,6 +251,7 @@ absl::Status Report(const Facts& facts, const Results& results) {
   MEGATRON_ASSIGN_OR_RETURN(const Implementation* program,
                             FindImplementation(facts.facts, kProgram));
   std::vector<CheckedRow> rows;
+  std::vector<std::vector<double>> at_speed;  // their times, as if cores had not changed theirs
   std::vector<PlannedRun> planned;
   std::vector<Hardware> hardware;
   for (const CheckedLayout& layout : CheckedLayouts()) {
@@ -255,6 +265,7 @@ absl::Status Report(const Facts& facts, const Results& results) {
     const auto found = results.find({layout.model, layout.name});
     const auto runs = found == results.end() ? std::vector<CheckedRun>() : found->second;
     rows.push_back({layout.model, layout.name, RunsThatCount(runs), 0, Undisturbed(runs) == 0});
+    at_speed.push_back(AtCalibratedSpeed(runs));
     MEGATRON_RETURN_IF_ERROR(PredictStep(hardware.back(), planned.back().program, facts.kernels,
                                          planned.back().model, planned.back().layout)
                                  .status());
@@ -272,12 +283,15 @@ absl::Status Report(const Facts& facts, const Results& results) {
     return CheckReport(rows);
   };
   const std::string before = fill(*program);
+  for (size_t i = 0; i < rows.size(); ++i) rows[i].measured = at_speed[i];
+  const std::string at_calibrated = CheckReport(rows);
   MEGATRON_RETURN_IF_ERROR(WritePicture(rows));
   const Implementation fitted = RefitProgram(*program, rows, predict);
-  return WriteToStdout(
-      absl::StrFormat("as calibrated:\n%s\nwith two constants fitted on every fourth layout "
-                      "(measured_efficiency: %.2f, step_seconds: %.3f):\n%s",
-                      before, fitted.measured_efficiency(), fitted.step_seconds(), fill(fitted)));
+  return WriteToStdout(absl::StrFormat(
+      "as calibrated:\n%s\nas calibrated, each run at the cores' calibrated speed:\n%s\nwith two "
+      "constants fitted on every fourth of these layouts (measured_efficiency: %.2f, "
+      "step_seconds: %.3f):\n%s",
+      before, at_calibrated, fitted.measured_efficiency(), fitted.step_seconds(), fill(fitted)));
 }
 
 absl::StatusOr<LayoutSearch> SearchModel(const Facts& facts, const CheckedModel& model, int ranks) {
@@ -302,7 +316,7 @@ absl::StatusOr<LayoutSearch> SearchModel(const Facts& facts, const CheckedModel&
 // Runs the candidates of one model until the fastest is found, or the time has passed.
 absl::Status CheckChoice(const Facts& facts, const CheckedModel& model, const std::string& file,
                          const std::function<bool()>& is_over, Results* results) {
-  MEGATRON_ASSIGN_OR_RETURN(const double rate, CalibratedRate(facts));
+  MEGATRON_ASSIGN_OR_RETURN(const ProbeRates calibrated, CalibratedRates(facts));
   const int ranks = absl::GetFlag(FLAGS_ranks);
   MEGATRON_ASSIGN_OR_RETURN(const LayoutSearch found, SearchModel(facts, model, ranks));
   if (found.best.empty()) {
@@ -320,9 +334,9 @@ absl::Status CheckChoice(const Facts& facts, const CheckedModel& model, const st
     if (is_over()) break;
     MEGATRON_RETURN_IF_ERROR(
         WriteFileAtomically(PosixFileSystem(), file, found.best[*next].config.DebugString()));
-    MEGATRON_ASSIGN_OR_RETURN(
-        const CheckedRun run,
-        RunWatched({model.name, names[*next], {}}, file, int(facts.hardware().cores()), rate));
+    MEGATRON_ASSIGN_OR_RETURN(const CheckedRun run,
+                              RunWatched({model.name, names[*next], {}}, file,
+                                         int(facts.hardware().cores()), calibrated));
     runs[*next].push_back(run);
     (*results)[{key, names[*next]}] = runs[*next];
     MEGATRON_RETURN_IF_ERROR(WriteResults(absl::GetFlag(FLAGS_results), *results));

@@ -17,6 +17,8 @@ constexpr double kGoodError = 0.1;
 // of their calibrated speed.
 constexpr double kDisturbed = 0.04;
 constexpr double kSlow = 0.1;
+// The part of a step that is memory's in the mix by which the cores' speed is told.
+constexpr double kMemoryPart = 0.25;
 // The fewest candidates that are left in a search for the fastest.
 constexpr size_t kLeastLeft = 4;
 
@@ -43,6 +45,18 @@ std::string Regret(const std::string& model, const std::vector<const CheckedRow*
                          chosen != best && Tie(*chosen, *best) ? ", a tie" : "");
 }
 
+// Returns the runs that nothing disturbed; if there are none, the least disturbed one.
+std::vector<CheckedRun> CountedRuns(const std::vector<CheckedRun>& runs) {
+  std::vector<CheckedRun> counted;
+  for (const CheckedRun& run : runs) {
+    if (!run.is_disturbed()) counted.push_back(run);
+  }
+  if (!counted.empty() || runs.empty()) return counted;
+  return {*std::min_element(runs.begin(), runs.end(), [](const CheckedRun& a, const CheckedRun& b) {
+    return a.others + a.lost < b.others + b.lost;
+  })};
+}
+
 }  // namespace
 
 int Undisturbed(const std::vector<CheckedRun>& runs) {
@@ -52,15 +66,20 @@ int Undisturbed(const std::vector<CheckedRun>& runs) {
 
 bool CheckedRun::is_disturbed() const { return !(others <= kDisturbed && lost <= kSlow); }
 
+double LostSpeed(double products, double memory) {
+  return 1 - 1 / ((1 - kMemoryPart) / products + kMemoryPart / memory);
+}
+
 std::vector<double> RunsThatCount(const std::vector<CheckedRun>& runs) {
   std::vector<double> seconds;
-  for (const CheckedRun& run : runs) {
-    if (!run.is_disturbed()) seconds.push_back(run.seconds);
-  }
-  if (!seconds.empty() || runs.empty()) return seconds;
-  return {std::min_element(runs.begin(), runs.end(), [](const CheckedRun& a, const CheckedRun& b) {
-            return a.others + a.lost < b.others + b.lost;
-          })->seconds};
+  for (const CheckedRun& run : CountedRuns(runs)) seconds.push_back(run.seconds);
+  return seconds;
+}
+
+std::vector<double> AtCalibratedSpeed(const std::vector<CheckedRun>& runs) {
+  std::vector<double> seconds;
+  for (const CheckedRun& run : CountedRuns(runs)) seconds.push_back(run.seconds * (1 - run.lost));
+  return seconds;
 }
 
 double MedianOf(std::vector<double> values) { return Quantile(std::move(values), 0.5); }

@@ -16,10 +16,15 @@ namespace megatron {
 struct CheckedRun {
   double seconds = 0;  // of a step
   double others = 0;   // the share of the cores that other processes had
-  double lost = 0;     // the share of their calibrated speed that the cores had lost
+  double lost = 0;     // LostSpeed() beside it
 
   bool is_disturbed() const;
 };
+
+// Returns the share of their calibrated speed that cores have lost in a mix of three parts of
+// products and one of memory, whose rates are so many times those of the calibration. Below 0: the
+// cores are faster.
+double LostSpeed(double products, double memory);
 
 // Returns how many of the runs nothing disturbed.
 int Undisturbed(const std::vector<CheckedRun>& runs);
@@ -30,6 +35,10 @@ inline constexpr int kTriesOfARun = 3;
 // Returns the seconds of the runs that nothing disturbed; if there are none, those of the least
 // disturbed one.
 std::vector<double> RunsThatCount(const std::vector<CheckedRun>& runs);
+
+// Returns what the runs of RunsThatCount() would have taken if the cores had been as fast as when
+// they were calibrated: a run of 100 ms beside which they had lost 5 % of their speed counts as 95.
+std::vector<double> AtCalibratedSpeed(const std::vector<CheckedRun>& runs);
 
 struct CheckedRow {
   std::string model;

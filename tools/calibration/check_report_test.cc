@@ -42,6 +42,24 @@ TEST(CheckReportTest, DisturbedRunsCountOnlyWhereThereAreNoOthers) {
   EXPECT_THAT(CheckReport({{"gpt", "a", {2}, 1, true}}), HasSubstr(" -50.0 %  disturbed\n"));
 }
 
+TEST(CheckReportTest, RunsAreTakenToTheSpeedOfTheCalibration) {
+  // Cores at 0.9 of their speed in both have lost a tenth, and faster ones less than nothing.
+  EXPECT_NEAR(LostSpeed(0.9, 0.9), 0.1, 1e-12);
+  EXPECT_NEAR(LostSpeed(1, 1), 0, 1e-12);
+  EXPECT_LT(LostSpeed(1.1, 1.2), -0.1);
+  // Where memory alone has half of its rate, a quarter of the mix takes twice as long.
+  EXPECT_NEAR(LostSpeed(1, 0.5), 0.2, 1e-12);
+  // The same layout on a machine that drifts: the times agree, and the disturbed run is left out.
+  const std::vector<double> seconds =
+      AtCalibratedSpeed({{1 / 0.95, 0, 0.05}, {1 / 1.08, 0.01, -0.08}, {2, 0.5, 0}, {9, 0, 0.3}});
+  ASSERT_EQ(seconds.size(), 2);
+  EXPECT_NEAR(seconds[0], 1, 1e-12);
+  EXPECT_NEAR(seconds[1], 1, 1e-12);
+  // What nothing else is there of is scaled, too.
+  EXPECT_NEAR(AtCalibratedSpeed({{2, 0, 0.5}})[0], 1, 1e-12);
+  EXPECT_THAT(AtCalibratedSpeed({}), IsEmpty());
+}
+
 // Candidate 5 of 12 is the fastest, and the first one, which was chosen, takes 10 % longer.
 TEST(CheckReportTest, TheFasterHalfOfCandidatesRunsAgain) {
   std::vector<std::vector<CheckedRun>> runs(12);

@@ -45,7 +45,8 @@ std::string WithField(const std::string& text, const std::string& program, const
   const TextFormat::ParseInfoTree* const entry = places.GetTreeForNested(
       PlanFacts::descriptor()->FindFieldByName("implementation"), IndexOf(facts, program));
   const auto range = [&](const std::string& field) {
-    return entry->GetLocationRange(Implementation::descriptor()->FindFieldByName(field), 0);
+    return entry->GetLocationRange(Implementation::descriptor()->FindFieldByName(field),
+                                   /*index=*/-1);
   };
   std::string field = absl::StrFormat("%s: %.9g", name, value);
   TextFormat::ParseLocationRange place = range(name);

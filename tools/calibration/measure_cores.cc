@@ -364,7 +364,7 @@ void MeasureBetween(int cores, double seconds, CoreRates* rates) {
       kGatedNumbers, std::max(0.5 * gated, gated - rates->layer_overhead_seconds) / kTokens);
 }
 
-void MeasureMemory(int cores, double seconds, CoreRates* rates) {
+double MemoryRate(int cores, double seconds) {
   constexpr int64_t kCount = 1 << 23;
   const double scaling = SecondsOnAllCores(
       cores,
@@ -372,8 +372,12 @@ void MeasureMemory(int cores, double seconds, CoreRates* rates) {
         const Tensor x = rank->Make({kCount});
         return [rank, x] { ops::Scale(rank->stream(), 1.0f, x); };
       },
-      seconds / 3);
-  rates->memory_bytes_per_s = 8.0 * kCount / scaling;
+      seconds);
+  return 8.0 * kCount / scaling;
+}
+
+void MeasureMemory(int cores, double seconds, CoreRates* rates) {
+  rates->memory_bytes_per_s = MemoryRate(cores, seconds / 3);
   MeasureBetween(cores, seconds / 3, rates);
   constexpr int64_t kParameters = 1 << 21;
   const double update = SecondsOnAllCores(
@@ -417,8 +421,12 @@ CoreRates MeasureCores(int cores, double seconds) {
 
 KernelShape ProbeShape() { return {"product", "forward", 512, 1024, 256}; }
 
-double MeasureProbe(int cores, double seconds) {
-  return Flops(ProbeShape()) / SecondsOnAllCores(cores, Product(ProbeShape()), seconds);
+ProbeRates MeasureProbe(int cores, double seconds) {
+  ProbeRates rates;
+  rates.flops_per_s =
+      Flops(ProbeShape()) / SecondsOnAllCores(cores, Product(ProbeShape()), seconds);
+  rates.memory_bytes_per_s = MemoryRate(cores, seconds);
+  return rates;
 }
 
 }  // namespace megatron

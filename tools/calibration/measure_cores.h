@@ -39,10 +39,15 @@ CoreRates MeasureCores(int cores, double seconds);
 // A product of a small layer, by which machines are compared with themselves.
 KernelShape ProbeShape();
 
-// Returns the FLOP/s of each core in that product while all cores run it, for `seconds`. Cores of a
-// virtual machine may lose half of their speed to others on the same processor, of which nothing
-// tells but their speed.
-double MeasureProbe(int cores, double seconds);
+// What each core reaches while all cores run the same.
+struct ProbeRates {
+  double flops_per_s = 0;         // in the product of ProbeShape()
+  double memory_bytes_per_s = 0;  // read and written, as CoreRates has them
+};
+
+// Takes `seconds` for each of them. Cores of a virtual machine may lose half of their speed to
+// others on the same processor, of which nothing tells but their speed.
+ProbeRates MeasureProbe(int cores, double seconds);
 
 }  // namespace megatron
 
