@@ -4,6 +4,7 @@
 //   plan --predict=rows.csv --output=predicted.csv --assume=gpu=A100-80GB,recompute=full
 //   plan --config=gpt3_857m --gpus=8 --gpu=H100 --output=chosen.textproto
 //   plan --explain=gpt3_857m --gpu=H100 --price=2.5 --watts=1000 --html=page.html
+//   plan --guide=layout_guide.md
 //
 // Errors against the measured columns that a table has are printed.
 
@@ -26,6 +27,7 @@
 #include "megatron/plan/plan_facts.h"
 #include "megatron/plan/predict_rows.h"
 #include "tools/common/tool_main.h"
+#include "tools/layout_guide.h"
 #include "tools/plan_explain.h"
 #include "tools/plan_search.h"
 #include "tools/predicted_chart.h"
@@ -45,6 +47,8 @@ ABSL_FLAG(std::string, config, "",
           "A configuration, by its file or shipped name, whose layouts to search.");
 ABSL_FLAG(std::string, explain, "",
           "A configuration, by its file or shipped name: prints what a step of it costs, and why.");
+ABSL_FLAG(std::string, guide, "",
+          "Where to write a page with the fastest layouts of models of many sizes, in Markdown.");
 ABSL_FLAG(std::vector<std::string>, set, {}, "Fields of the configuration to change: a.b=c,...");
 ABSL_FLAG(std::string, gpu, "H100", "The GPU: a name of the hardware among the facts.");
 ABSL_FLAG(
@@ -63,10 +67,15 @@ ABSL_FLAG(double, price, 0, "Dollars of a GPU's hour.");
 ABSL_FLAG(double, watts, 0, "Watts of a GPU with its share of the machine.");
 ABSL_FLAG(double, tokens, 0, "Tokens of the whole run; 0: those of train.train_iters steps.");
 ABSL_FLAG(std::string, html, "", "Where to write what --explain finds as a page with pictures.");
-ABSL_FLAG(std::string, picture, "",
-          "Where to write an SVG picture of what --predict finds beside what was measured.");
+ABSL_FLAG(
+    std::string, picture, "",
+    "Where to write an SVG picture: of what --predict finds beside what was measured, or of the "
+    "step that --explain simulates.");
 ABSL_FLAG(std::string, timeline, "",
           "Where to write the simulated step as a trace for ui.perfetto.dev.");
+ABSL_FLAG(std::string, measured, "",
+          "The profile of a run (logging.profile_dir), whose last step stands beside the simulated "
+          "one in --timeline, --html and --picture.");
 
 namespace megatron {
 namespace {
@@ -101,11 +110,13 @@ ExplainArguments ToExplainArguments() {
   arguments.tokens = absl::GetFlag(FLAGS_tokens);
   arguments.html = absl::GetFlag(FLAGS_html);
   arguments.timeline = absl::GetFlag(FLAGS_timeline);
+  arguments.measured = absl::GetFlag(FLAGS_measured);
+  arguments.picture = absl::GetFlag(FLAGS_picture);
   return arguments;
 }
 
 // What the program is asked to do. A search is asked for by --config.
-enum Mode { kPredict = 1, kSearch = 2, kExplain = 4 };
+enum Mode { kPredict = 1, kSearch = 2, kExplain = 4, kGuide = 8 };
 
 struct ModeFlag {
   const char* name;
@@ -115,7 +126,7 @@ struct ModeFlag {
 // The flags that have no effect in some mode.
 constexpr ModeFlag kModeFlags[] = {{"output", kPredict | kSearch},
                                    {"assume", kPredict},
-                                   {"picture", kPredict},
+                                   {"picture", kPredict | kExplain},
                                    {"set", kSearch | kExplain},
                                    {"gpu", kSearch | kExplain},
                                    {"gpus", kSearch | kExplain},
@@ -127,13 +138,15 @@ constexpr ModeFlag kModeFlags[] = {{"output", kPredict | kSearch},
                                    {"watts", kExplain},
                                    {"tokens", kExplain},
                                    {"html", kExplain},
-                                   {"timeline", kExplain}};
+                                   {"timeline", kExplain},
+                                   {"measured", kExplain}};
 
 std::string ModeNames(int modes) {
   std::vector<std::string> names;
   if (modes & kPredict) names.push_back("--predict");
   if (modes & kSearch) names.push_back("--config (a search)");
   if (modes & kExplain) names.push_back("--explain");
+  if (modes & kGuide) names.push_back("--guide");
   return absl::StrJoin(names, " and ");
 }
 
@@ -219,14 +232,21 @@ absl::Status Search() {
   return WriteToStdout(text);
 }
 
+absl::Status Guide() {
+  MEGATRON_ASSIGN_OR_RETURN(const PlanFacts facts, ReadFacts());
+  MEGATRON_ASSIGN_OR_RETURN(const MeasuredKernels kernels, ReadKernels());
+  MEGATRON_ASSIGN_OR_RETURN(const std::string page, LayoutGuide(facts, kernels, {}));
+  return WriteFileAtomically(PosixFileSystem(), absl::GetFlag(FLAGS_guide), page);
+}
+
 absl::Status Main(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("'", arguments[0], "' is no flag"));
   }
   if (!absl::GetFlag(FLAGS_explain).empty() + !absl::GetFlag(FLAGS_config).empty() +
-          !absl::GetFlag(FLAGS_predict).empty() >
+          !absl::GetFlag(FLAGS_predict).empty() + !absl::GetFlag(FLAGS_guide).empty() >
       1) {
-    return absl::InvalidArgumentError("give one of --config, --explain and --predict");
+    return absl::InvalidArgumentError("give one of --config, --explain, --guide and --predict");
   }
   MEGATRON_RETURN_IF_ERROR(CheckNumbers());
   if (!absl::GetFlag(FLAGS_explain).empty()) {
@@ -238,6 +258,10 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   if (!absl::GetFlag(FLAGS_config).empty()) {
     MEGATRON_RETURN_IF_ERROR(CheckFlagsOf(kSearch));
     return Search();
+  }
+  if (!absl::GetFlag(FLAGS_guide).empty()) {
+    MEGATRON_RETURN_IF_ERROR(CheckFlagsOf(kGuide));
+    return Guide();
   }
   const std::string input = absl::GetFlag(FLAGS_predict);
   const std::string output = absl::GetFlag(FLAGS_output);

@@ -1,5 +1,7 @@
 #include "tools/plan_explain.h"
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -22,12 +24,18 @@
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/run_plan.h"
 #include "tools/common/tool_main.h"
+#include "tools/measured_timeline.h"
 #include "tools/missing_shapes.h"
+#include "tools/pictures/lane_chart.h"
 #include "tools/plan_explain_page.h"
 #include "tools/plan_explain_text.h"
+#include "tools/report/run_profile.h"
 
 namespace megatron {
 namespace {
+
+constexpr int kWide = 1080;  // pixels of a picture
+constexpr size_t kMostLanes = 32;
 
 // Returns the changes to the configuration: those that are asked for, and what follows from the GPUs.
 absl::StatusOr<std::vector<std::string>> FieldsOf(const ExplainArguments& arguments, bool is_gpu) {
@@ -89,6 +97,27 @@ void RefuseForms(const ExplainArguments& arguments, const std::vector<std::strin
   }
 }
 
+// Reads the profile of a run of so many ranks.
+absl::StatusOr<report::RunProfile> ReadMeasured(const std::string& directory, int64_t ranks) {
+  report::RunProfile measured = report::ReadRunProfile(PosixFileSystem(), directory);
+  if (!measured.warnings.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--measured=", directory, ": ", measured.warnings.front()));
+  }
+  if (measured.ranks.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--measured=", directory,
+        " has no trace_rank_0.json or the like: it is the directory in which a run with "
+        "logging.profile has written its profile"));
+  }
+  if (const int64_t last = measured.ranks.back().rank; last >= ranks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--measured=", directory, " has rank ", last, ", and this layout has ", ranks,
+                     " rank(s): explain the configuration and the fields of that run"));
+  }
+  return measured;
+}
+
 absl::StatusOr<Explanation> Explain(const ExplainArguments& arguments, const PlanFacts& facts,
                                     const MeasuredKernels& kernels) {
   Explanation e;
@@ -116,6 +145,9 @@ absl::StatusOr<Explanation> Explain(const ExplainArguments& arguments, const Pla
         {double(stage.parameters), double(stage.total_bytes()), double(stage.host_bytes())});
   e.unpriced = UnpricedFields(loaded.config);
   e.missing_shapes = MissingShapes(e.step.run, hardware, kernels);
+  if (!arguments.measured.empty()) {
+    MEGATRON_ASSIGN_OR_RETURN(e.measured, ReadMeasured(arguments.measured, options.num_ranks()));
+  }
   e.name = arguments.config;
   e.layout = options.num_ranks() == 1 ? "one rank" : DescribeSizes(options.parallel);
   e.gpu = hardware;
@@ -137,8 +169,14 @@ absl::Status ExplainPlan(const ExplainArguments& arguments, const PlanFacts& fac
         WriteFileAtomically(files, arguments.html, ExplanationPage(explanation, kernels)));
   }
   if (!arguments.timeline.empty()) {
-    MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(files, arguments.timeline,
-                                                 TraceJson(ToTrace(explanation.step.simulated))));
+    MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(
+        files, arguments.timeline,
+        TraceJson(TraceBeside(explanation.step.simulated, explanation.measured))));
+  }
+  if (!arguments.picture.empty()) {
+    LaneChart chart = ChartBeside(explanation.step.simulated, explanation.measured, kMostLanes);
+    chart.frame.width = kWide;
+    MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(files, arguments.picture, LaneChartAlone(chart)));
   }
   return WriteToStdout(ExplanationText(explanation));
 }

@@ -23,6 +23,8 @@ struct ExplainArguments {
   double tokens = 0;     // the whole run's; 0: those of train.train_iters steps
   std::string html;      // a page to write; empty: none
   std::string timeline;  // a trace to write; empty: none
+  std::string measured;  // the profile of a run, which the trace and the pictures have besides
+  std::string picture;   // a picture of the step to write; empty: none
 };
 
 // Prints the screen, and writes the page and the trace.

@@ -11,6 +11,7 @@
 #include "megatron/plan/tensor_forms.h"
 #include "megatron/train/planning/explain_step.h"
 #include "tools/report/document.h"
+#include "tools/report/run_profile.h"
 
 namespace megatron {
 
@@ -32,6 +33,7 @@ struct Explanation {
   std::vector<TensorForm> tensor_forms;  // in which the tensor-parallel ranks can cut the model
   std::vector<std::string> unpriced;     // fields that the prediction doesn't know: "path=value"
   std::string missing_shapes;            // of MissingShapes()
+  report::RunProfile measured;           // a profile of a run of it; without ranks: none
 };
 
 // Parts of a step that take time, with what they are: computing first.

@@ -47,5 +47,52 @@ TEST_F(ScalingCurveTest, AFixedBatchEndsDataParallelismAloneAndGrowingOnesKeepTh
   EXPECT_GT(weak.hybrid[3]->tokens_per_second / 1024, 0.7 * of_gpu);
 }
 
+TEST_F(ScalingCurveTest, GroupsOfTheMachinesShapeAndCodesSaveWhatTheNetworkTakes) {
+  ScalingOptions options;
+  options.gpus = {8, 512};
+  options.batch = 512;
+  const ScalingCurve curve = Curve("Llama3-8B", options);
+  for (const auto* points : {&curve.hybrid, &curve.shaped, &curve.coded}) {
+    ASSERT_EQ(points->size(), 2);
+    ASSERT_TRUE((*points)[0].has_value() && (*points)[1].has_value());
+  }
+  // Fast links join 8 GPUs: there nothing has a shape, and codes take longer than they save.
+  EXPECT_EQ(curve.shaped[0]->seconds, curve.hybrid[0]->seconds);
+  EXPECT_FALSE(curve.shaped[0]->layout.data_is_outermost);
+  EXPECT_EQ(curve.shaped[0]->layout.ranks_per_host, 0);
+  // Each curve has the layouts of the one before.
+  EXPECT_LE(curve.shaped[1]->seconds, curve.hybrid[1]->seconds);
+  EXPECT_LE(curve.coded[1]->seconds, curve.shaped[1]->seconds);
+  EXPECT_EQ(curve.hybrid[1]->layout.compression.form, PlanCompression::kNone);
+}
+
+TEST_F(ScalingCurveTest, OnASlowNetworkCodesPay) {
+  Hardware slow = **FindHardware(facts_, "H100");
+  slow.set_network_gb_per_s(1);
+  Implementation program = **FindImplementation(facts_, "megatron_core");
+  program.set_shards_optimizer(true);
+  ScalingOptions options;
+  options.gpus = {64};
+  options.batch = 64;
+  // A model of one layer has no pipeline, so that nodes have copies of it.
+  PlanModel model = **FindPlanModel(facts_, "Llama3-8B");
+  model.set_layers(1);
+  PlanLayout layout;
+  layout.sequence = 2048;
+  layout.compression.form = PlanCompression::kCodes;
+  const auto of = [&](const PlanLayout& of_config) {
+    return MakeScalingCurve(slow, program, MeasuredKernels(), model, of_config, options);
+  };
+  const ScalingCurve curve = of(layout);
+  ASSERT_TRUE(curve.shaped[0].has_value() && curve.coded[0].has_value());
+  EXPECT_EQ(curve.coded[0]->layout.compression.form, PlanCompression::kCodes);
+  EXPECT_LT(curve.coded[0]->seconds, 0.95 * curve.shaped[0]->seconds);
+  // The configuration's own codes are passed over by the other curves.
+  EXPECT_EQ(curve.shaped[0]->layout.compression.form, PlanCompression::kNone);
+  // Sums of gradients that are shared out aren't coded.
+  layout.shards_parameters = true;
+  EXPECT_FALSE(of(layout).coded[0].has_value());
+}
+
 }  // namespace
 }  // namespace megatron
