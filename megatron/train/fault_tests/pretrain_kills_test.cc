@@ -64,6 +64,11 @@ const std::vector<Layout>& Layouts() {
        {"--set=parallel.data_parallel_size=2", "--set=parallel.use_distributed_optimizer=true",
         "--set=parallel.num_distributed_optimizer_instances=2", "--set=diloco.sync_every=10",
         "--set=checkpoint.async_save=true"}},
+      // Ranks hold whole matrices, and cut ones are updated by all that have a block.
+      {"muon",
+       {"--set=parallel.tensor_model_parallel_size=2", "--set=parallel.data_parallel_size=2",
+        "--set=parallel.use_distributed_optimizer=true", "--set=optimizer.optimizer=muon",
+        "--set=optimizer.muon_tp_mode=distributed", "--set=checkpoint.async_save=true"}},
       {"errors",
        {"--set=parallel.data_parallel_size=2", "--set=gradient_compression.type=int8",
         "--set=gradient_compression.start_iteration=5"}},
