@@ -57,7 +57,7 @@ namespace {
 
 // Returns the seconds of a pass of a tensor from rank to rank, or around a ring.
 double PassSeconds(const Hardware& gpu, const Implementation& program, const PlanGroup& group,
-                   double bytes) {
+                   double bytes, bool is_ring) {
   if (group.ranks <= 1) return 0;
   const int64_t inside = RanksInDomain(group, gpu.domain());
   const double link = gpu.link_gb_per_s() * kGiga * program.link_efficiency() * group.ranks /
@@ -67,12 +67,12 @@ double PassSeconds(const Hardware& gpu, const Implementation& program, const Pla
   latency += OrElse(gpu.network_latency_us(), kNetworkLatency) *
              std::log2(static_cast<double>(group.ranks) / inside);
   const double network = gpu.network_gb_per_s() * kGiga * program.network_efficiency();
-  if (gpu.cores() > 0) {
+  if (!is_ring) {
     return latency +
            std::max(bytes * double(inside - 1) / group.ranks / link,
                     bytes * double(group.ranks - inside) / group.ranks / std::min(link, network));
   }
-  // The ranks of a group that share a node drive one network card each.
+  // The ranks of a group that share a node drive one network card each for the ring.
   const double rate = std::min(link, network * double(inside));
   return latency + bytes * (group.ranks - 1) / group.ranks / rate;
 }
@@ -96,7 +96,8 @@ double CollectiveSeconds(const Hardware& gpu, const Implementation& program, Tra
     links.far_latency = OrElse(gpu.network_latency_us(), kNetworkLatency);
     return RoutedSeconds(program.route(), call, group.ranks, inside, bytes, links);
   }
-  const double pass = PassSeconds(gpu, program, group, bytes);
+  const bool is_ring = gpu.cores() == 0 && call != TrafficCall::kAllToAll;
+  const double pass = PassSeconds(gpu, program, group, bytes, is_ring);
   if (call != TrafficCall::kAllReduce) return pass;
   // Threads meet once for both passes.
   const bool are_threads = gpu.cores() > 0 && inside == group.ranks;

@@ -63,6 +63,20 @@ TEST(CollectiveTimeTest, RanksOfANodeShareItsCards) {
   EXPECT_EQ(RanksInDomain({2, 2}, 8), 2);
 }
 
+// In an all-to-all each rank sends what leaves the node over its own card, and a ring enters it once.
+TEST(CollectiveTimeTest, AllToAllsLeaveANodeOverTheCardOfEachRank) {
+  const auto seconds = [](const PlanGroup& group, double bytes) {
+    return CollectiveSeconds(Gpu(), Ideal(), TrafficCall::kAllToAll, group, bytes);
+  };
+  const auto of_a_byte = [&](const PlanGroup& group) {
+    return (seconds(group, 2e12) - seconds(group, 1e12)) / 1e12;
+  };
+  EXPECT_NEAR(of_a_byte({16, 1}), 8.0 / 16 / 25e9, 1e-15);
+  EXPECT_NEAR(of_a_byte({16, 8}), 15.0 / 16 / 25e9, 1e-15);
+  EXPECT_EQ(seconds({8, 1}, 1e9),
+            CollectiveSeconds(Gpu(), Ideal(), TrafficCall::kAllGather, {8, 1}, 1e9));
+}
+
 // Each of 16 processor ranks in two nodes sends its share to the 8 ranks of the other node.
 TEST(CollectiveTimeTest, RanksOfProcessorsSendToEachRankOfAnotherNode) {
   Hardware cpu = Gpu();
