@@ -281,7 +281,7 @@ std::string Doubts(const Searched& searched, const FoundLayout& layout) {
   const std::string missing =
       MissingShapes(layout.run, *searched.planner.hardware, *searched.planner.kernels);
   if (!missing.empty()) absl::StrAppend(&text, missing, "\n");
-  const std::vector<std::string> unpriced = UnpricedFields(layout.config);
+  const std::vector<std::string> unpriced = UnpricedFields(layout.config, searched.planner.is_gpu);
   if (!unpriced.empty())
     absl::StrAppend(&text, "not priced: ", absl::StrJoin(unpriced, ", "), "\n");
   const std::string guesses = NameGuesses(*searched.planner.hardware, *searched.planner.program);

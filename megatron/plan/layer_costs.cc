@@ -6,6 +6,7 @@
 
 #include "megatron/plan/collective_time.h"
 #include "megatron/plan/compressed_attention.h"
+#include "megatron/plan/expert_dispatch.h"
 #include "megatron/plan/shared_cores.h"
 
 namespace megatron {
@@ -346,7 +347,7 @@ void LayerPredictor::AddGrid(LayerCosts* layer) const {
   }
 }
 
-void LayerPredictor::AddTensor(LayerCosts* layer) const {
+void LayerPredictor::AddTensor(bool is_mixture, LayerCosts* layer) const {
   if (l_.grid.is_grid()) return AddGrid(layer);
   const double bytes = rates_.element_bytes * tokens_ * model_.hidden();
   const auto seconds_of = [&](TrafficCall call) {
@@ -359,6 +360,7 @@ void LayerPredictor::AddTensor(LayerCosts* layer) const {
   layer->tensor_forward = 2 * sum;
   // With sequence parallelism the inputs of the products are gathered once more.
   layer->tensor_backward = 2 * sum + 2 * gather;
+  if (l_.overlaps_forward && l_.tp > 1) layer->tensor_forward = ForwardInPieces(is_mixture);
   if (!program_.overlaps_tensor_parallel()) return;
   // All parts but one pass beside products.
   const auto exposed = [&](double seconds, double products) {
@@ -423,7 +425,7 @@ void LayerPredictor::AddRing(const PlanGroup& group, LayerCosts* layer, double r
   AddMerges(double(group.ranks), layer, read);
   if (gpu_.cores() > 0) return AddRingOfProcessors(group, layer, read);
   const double bytes = rates_.element_bytes * read * double(group.ranks) * 2 * kv_width() / tp_;
-  const double pass = CollectiveSeconds(gpu_, program_, TrafficCall::kAllToAll, group, bytes);
+  const double pass = CollectiveSeconds(gpu_, program_, TrafficCall::kAllGather, group, bytes);
   layer->context_forward += ExposedSeconds(gpu_, pass, core, 0);
   layer->context_backward +=
       ExposedSeconds(gpu_, 2 * pass, 2 * core, 0) + pass / double(group.ranks);
@@ -466,22 +468,13 @@ void LayerPredictor::AddGather(const PlanGroup& group, LayerCosts* layer, double
   layer->context_backward += exposed(gather, core) + exposed(sum, core);
 }
 
-// Rows go to their experts and come back, in either pass. Ranks that share an expert gather its
-// rows and add up what it gives.
+// Rows that go to hosts are permuted there and added up behind the way back, in either pass.
 void LayerPredictor::AddExpertExchange(LayerCosts* layer) const {
-  const double bytes =
-      rates_.element_bytes * tokens_ / tp_ * model_.experts_per_token() * model_.hidden();
-  const PlanGroup parts{l_.etp, 1};
-  layer->expert =
-      4 * CollectiveSeconds(gpu_, program_, TrafficCall::kAllToAll, {l_.ep, l_.etp}, bytes) +
-      2 * CollectiveSeconds(gpu_, program_, TrafficCall::kAllReduce, parts, bytes * l_.etp);
-  if (l_.ep * l_.etp > 1) layer->expert += 4 * LaneSeconds(gpu_);
-  // The numbers of rows go first; what GPUs wait for them is in routing_seconds.
-  if (gpu_.cores() > 0 && !l_.drops_tokens) {
-    const double numbers = 4 * model_.experts() * double(l_.ep * l_.etp);
-    layer->expert +=
-        CollectiveSeconds(gpu_, program_, TrafficCall::kAllToAll, {l_.ep * l_.etp, 1}, numbers);
-  }
+  layer->expert = ExpertExchangeSeconds(gpu_, program_, model_, l_);
+  const double rows = ExpertRowsOf(model_, l_).of_hosts;
+  const double permutation = 2 * rates_.element_bytes * 2 * rows * model_.hidden() / rates_.memory;
+  layer->forward += permutation;
+  layer->backward += permutation;
 }
 
 void LayerPredictor::AddMemory(LayerCosts* layer, bool is_mixture) const {
@@ -539,7 +532,7 @@ LayerCosts LayerPredictor::Layer(bool is_mixture) const {
   }
   layer.parameters += 2 * model_.hidden();  // norms
   AddElementwise(&layer, ffn);
-  AddTensor(&layer);
+  AddTensor(is_mixture, &layer);
   AddContext(&layer, tokens_, layer.attention_core);
   if (is_mixture) AddExpertExchange(&layer);
   AddMemory(&layer, is_mixture);
@@ -548,7 +541,8 @@ LayerCosts LayerPredictor::Layer(bool is_mixture) const {
   layer.backward =
       std::max(layer.backward, program_.layer_seconds_backward() - layer.tensor_backward);
   if (is_mixture && !l_.drops_tokens) {
-    layer.forward += program_.routing_seconds();
+    // With deduplicated dispatch the host learns the rows of hosts, and then those of experts.
+    layer.forward += (l_.deduplicates_dispatch ? 2 : 1) * program_.routing_seconds();
     layer.backward += program_.routing_seconds();
   }
   return layer;

@@ -52,8 +52,8 @@ double ExposedSeconds(const Hardware& gpu, double seconds, double window, double
 PlanModel EncoderOf(const PlanModel& model);
 PlanLayout EncoderLayout(const PlanModel& model, PlanLayout layout);
 
-// The costs of the layers of one model in one layout, behind its encoder. The arguments of the constructor must live as
-// long as it does.
+// The costs of the layers of one model in one layout, behind its encoder. The arguments of the
+// constructor must live as long as it does.
 class LayerPredictor {
  public:
   LayerPredictor(const Hardware& gpu, const Implementation& program, const MeasuredKernels& kernels,
@@ -79,7 +79,8 @@ class LayerPredictor {
   void AddCrossAttention(LayerCosts* layer) const;
   void AddChunks(LayerCosts* layer) const;
   void AddElementwise(LayerCosts* layer, double ffn) const;
-  void AddTensor(LayerCosts* layer) const;
+  void AddTensor(bool is_mixture, LayerCosts* layer) const;
+  double ForwardInPieces(bool is_mixture) const;
   void AddGrid(LayerCosts* layer) const;
   LayerMatrices Matrices() const;
   void AddContext(LayerCosts* layer, double read, double core) const;

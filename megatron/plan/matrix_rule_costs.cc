@@ -1,4 +1,4 @@
-#include "megatron/plan/muon_costs.h"
+#include "megatron/plan/matrix_rule_costs.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -92,12 +92,16 @@ class Layer {
     return double(ranks) * sizes[most] / all;
   }
 
-  MuonLayer Take() { return std::move(layer_); }
+  MatrixRuleLayer Take() { return std::move(layer_); }
 
  private:
   void Add(const Matrix& matrix) {
     const double whole = matrix.width * matrix.ranks;
     const bool is_cut = matrix.ranks > 1;
+    if (l_.is_lamb) {
+      if (is_cut) AddCall(TrafficCall::kAllReduce, "norms of LAMB", matrix, 4, 2);
+      return;
+    }
     const double steps = double(l_.muon_steps);
     double side = std::min(matrix.width, hidden_), other = std::max(matrix.width, hidden_);
     if (is_cut && l_.muon_mode == PlanMuonMode::kDuplicated) {
@@ -132,27 +136,30 @@ class Layer {
   const PlanLayout& l_;
   const double hidden_;
   const bool shares_;
-  MuonLayer layer_;
+  MatrixRuleLayer layer_;
 };
 
 }  // namespace
 
-MuonLayer MuonLayerCosts(const Implementation& program, const PlanModel& model,
-                         const PlanLayout& layout, bool is_mixture) {
-  if (layout.muon_steps == 0) return {};
+MatrixRuleLayer MatrixRuleCosts(const Implementation& program, const PlanModel& model,
+                                const PlanLayout& layout, bool is_mixture) {
+  if (layout.muon_steps == 0 && !layout.is_lamb) return {};
   Layer layer(program, model, layout);
   const double dense = layer.Add(DenseWeights(model, layout, is_mixture), DenseCopies(layout));
   const double experts =
       is_mixture ? layer.Add(ExpertWeights(model, layout), ExpertCopies(layout)) : 1;
-  MuonLayer costs = layer.Take();
+  MatrixRuleLayer costs = layer.Take();
   costs.dense_padding = dense;
   costs.expert_padding = experts;
+  const int64_t instances = layout.shards_states_over_instances ? 1 : layout.instances;
+  if (layout.is_lamb)
+    costs.table_padding = std::max(1.0, double(DenseCopies(layout).ranks / instances));
   return costs;
 }
 
-double MuonLayerSeconds(const Hardware& gpu, const Implementation& program, const PlanModel& model,
-                        const PlanLayout& layout, bool is_mixture) {
-  const MuonLayer layer = MuonLayerCosts(program, model, layout, is_mixture);
+double MatrixRuleSeconds(const Hardware& gpu, const Implementation& program, const PlanModel& model,
+                         const PlanLayout& layout, bool is_mixture) {
+  const MatrixRuleLayer layer = MatrixRuleCosts(program, model, layout, is_mixture);
   const double peak =
       layout.muon_in_16_bits || gpu.fp32_tflops() == 0 ? gpu.bf16_tflops() : gpu.fp32_tflops();
   const double rate = peak * 1e12 * RankSpeed(gpu, layout.gpus()) * program.product_efficiency();

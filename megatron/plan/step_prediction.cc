@@ -11,7 +11,7 @@
 #include "megatron/plan/data_traffic.h"
 #include "megatron/plan/layer_costs.h"
 #include "megatron/plan/low_rank_costs.h"
-#include "megatron/plan/muon_costs.h"
+#include "megatron/plan/matrix_rule_costs.h"
 #include "megatron/plan/shared_cores.h"
 #include "megatron/plan/stage_shapes.h"
 
@@ -69,8 +69,10 @@ class Predictor {
   double SecondsOfMessage() const;
   double LevelSeconds(double parameters) const;
   double HeadFlops() const { return 2 * tokens_ * model_.hidden() * model_.vocab() / tp_; }
-  double OptimizerSeconds(double parameters, double expert_parameters) const;
-  double MuonSeconds(double mixture_share) const;  // the seconds of a mean layer
+  double OptimizerSeconds(double layers, double tables, double experts,
+                          const MatrixRuleLayer& rule) const;
+  double RuleSeconds(double mixture_share) const;  // the seconds of a mean layer
+  double ClipSeconds() const;
   double HostSeconds(double elements) const;
   double MemoryBytes(const StageShape& stage, bool is_first) const;
   double HostBytes(const StageShape& stage, bool is_first) const;
@@ -194,24 +196,40 @@ double Predictor::SecondsOf(const LayerCosts& layer) const {
 }
 
 // The processor updates its part while the GPU updates the rest.
-double Predictor::OptimizerSeconds(double parameters, double expert_parameters) const {
+double Predictor::OptimizerSeconds(double layers, double tables, double experts,
+                                   const MatrixRuleLayer& rule) const {
   const bool shares = program_.shards_optimizer() || l_.shards_parameters;
-  const double updated = shares ? parameters / StateShards(data_copies()) +
-                                      expert_parameters / StateShards(expert_copies())
-                                : parameters + expert_parameters;
-  const double on_gpu = 26 * (1 - l_.host_fraction) * updated / rates_.optimizer;
+  // Elements of the rank that has most.
+  const auto of_rank = [&](double elements, double padding, double copies) {
+    return shares ? elements * padding / StateShards(copies) : elements;
+  };
+  const double of_tables = of_rank(tables, rule.table_padding, data_copies());
+  const double of_matrices = of_rank(layers, rule.dense_padding, data_copies()) +
+                             of_rank(experts, rule.expert_padding, expert_copies());
+  const double updated = of_tables + of_matrices;
+  const double on_gpu = (1 - l_.host_fraction) *
+                        (UpdatedBytes(l_, /*is_of_table=*/true) * of_tables +
+                         UpdatedBytes(l_, /*is_of_table=*/false) * of_matrices) /
+                        rates_.optimizer;
   // The outer step reads the weight, the global copy, the momentum and the sum, and writes the
   // difference and the first three.
   const double outer =
       l_.sync_every > 0 ? 8 * 4 * updated / double(l_.sync_every) / rates_.optimizer : 0;
-  return 6 * (parameters + expert_parameters) / rates_.optimizer + outer +
+  return 6 * (layers + tables + experts) / rates_.optimizer + outer +
          std::max(on_gpu, HostSeconds(l_.host_fraction * updated));
 }
 
-double Predictor::MuonSeconds(double mixture_share) const {
-  if (l_.muon_steps == 0) return 0;
+// The largest scores of all heads are found over all ranks. What is clipped isn't known.
+double Predictor::ClipSeconds() const {
+  if (!l_.clips_scores) return 0;
+  return CollectiveSeconds(gpu_, program_, TrafficCall::kAllReduce, {l_.gpus(), 1},
+                           ScoreBytes(model_));
+}
+
+double Predictor::RuleSeconds(double mixture_share) const {
+  if (l_.muon_steps == 0 && !l_.is_lamb) return 0;
   const auto seconds = [&](bool is_mixture) {
-    return MuonLayerSeconds(gpu_, program_, model_, l_, is_mixture);
+    return MatrixRuleSeconds(gpu_, program_, model_, l_, is_mixture);
   };
   return (mixture_share > 0 ? mixture_share * seconds(true) : 0) +
          (mixture_share < 1 ? (1 - mixture_share) * seconds(false) : 0);
@@ -375,8 +393,9 @@ StepSeconds Predictor::Seconds(double mixtures, DataParallelWork* data) const {
   const double parameters = layers * layer.parameters,
                embedding = model_.vocab() * model_.hidden() / weight_ranks_;
   const double experts = layers * layer.expert_parameters;
-  const MuonLayer muon = MuonLayerCosts(program_, model_, l_, has_experts());
-  *data = {parameters * muon.dense_padding + embedding, experts * muon.expert_padding, work};
+  const MatrixRuleLayer rule = MatrixRuleCosts(program_, model_, l_, has_experts());
+  *data = {parameters * rule.dense_padding + embedding * rule.table_padding,
+           experts * rule.expert_padding, work};
   data->layers = layers + busiest.ends;
   data->mixtures = std::max(1.0, mixtures * layers);
   const LowRankSavings of_dense = LowRankSavingsOfLayer(model_, l_, /*is_mixture=*/false),
@@ -388,8 +407,9 @@ StepSeconds Predictor::Seconds(double mixtures, DataParallelWork* data) const {
       data->expert_parameters - layers * mixtures * of_mixture.experts;
   s.data_parallel =
       DataParallelSeconds(gpu_, program_, l_, *data) + FetchSeconds(layer, layers, work + head);
-  s.optimizer = OptimizerSeconds(parameters + embedding, experts) +
-                SumSeconds(parameters + embedding, experts) + layers * MuonSeconds(mixtures);
+  s.optimizer = OptimizerSeconds(parameters, embedding, experts, rule) +
+                SumSeconds(parameters + embedding, experts) + layers * RuleSeconds(mixtures) +
+                ClipSeconds();
   s.constant = program_.step_seconds();
   const double levels = LevelSeconds(parameters + embedding);
   s.tensor_parallel += levels;

@@ -82,6 +82,9 @@ struct PlanLayout {
   PlanRecompute recompute = PlanRecompute::kNone;
   PlanPrecision precision = PlanPrecision::k16Bits;
   bool is_sequence_parallel = false;
+  // Products of the forward pass are cut into pieces, beside which tensor-parallel ranks communicate
+  // (layers/tensor_overlap.h).
+  bool overlaps_forward = false;
   bool shards_parameters = false;  // as FSDP does
   bool shards_gradients = false;   // as ZeRO-2 does, of which memory is that of ZeRO-1 here
   // Runs of ranks with the same weights that each have all shards (HSDP), and whether they share the
@@ -95,6 +98,9 @@ struct PlanLayout {
   // Data-parallel ranks on the same one of hosts of so many neighbours communicate with each other
   // first (hierarchical collectives); 0: with all at once.
   int64_t ranks_per_host = 0;
+  // A token's row goes to each of these hosts that has experts of it once, and to the experts within
+  // it (docs/experts.md).
+  bool deduplicates_dispatch = false;
   // ZeRO++, where parameters are sharded: the number of hosts that each have all weights in
   // secondary shards (1: none has), weights in codes of 8 bits, gradients in codes of 4.
   int64_t hosts = 1;
@@ -112,6 +118,9 @@ struct PlanLayout {
   PlanMuonMode muon_mode = PlanMuonMode::kBlockwise;
   bool muon_in_16_bits = true;  // its products
   bool muon_splits_qkv = true;
+  bool is_lamb = false;  // LAMB updates all parameters
+  // QK-clip: the largest scores of attention are found in each step.
+  bool clips_scores = false;
   bool drops_tokens = false;  // experts have as many rows as their capacity
   // The part of the optimizer's states and main weights that lies in host memory, where the
   // processor updates it.
@@ -132,6 +141,11 @@ struct PlanLayout {
 // Returns whether tensor-parallel ranks that form no grid share out rows where nothing says so.
 inline bool AssumesSequenceParallel(const Implementation& program, int64_t tp) {
   return tp > 1 && program.is_fused();
+}
+
+// Returns the bytes of the largest scores that QK-clip finds: 32 bits for each head and layer.
+inline double ScoreBytes(const PlanModel& model) {
+  return 4 * double(model.layers()) * model.heads();
 }
 
 // Seconds of one step. The parts add up to `total`.

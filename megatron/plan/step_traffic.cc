@@ -4,8 +4,9 @@
 #include <utility>
 
 #include "megatron/plan/data_traffic.h"
+#include "megatron/plan/expert_dispatch.h"
 #include "megatron/plan/low_rank_costs.h"
-#include "megatron/plan/muon_costs.h"
+#include "megatron/plan/matrix_rule_costs.h"
 
 namespace megatron {
 namespace {
@@ -57,14 +58,17 @@ class Traffic {
     rows_.push_back(std::move(row));
   }
 
-  MuonLayer Muon(bool is_mixture) const { return MuonLayerCosts(program_, model_, l_, is_mixture); }
+  MatrixRuleLayer Rule(bool is_mixture) const {
+    return MatrixRuleCosts(program_, model_, l_, is_mixture);
+  }
 
   // The first rank has most of the weights of each layer.
-  void AddMuon() {
+  void AddRule() {
     for (const bool is_mixture : {false, true}) {
       const int64_t count = is_mixture ? stage_.layers.mixtures : stage_.layers.dense;
       if (count == 0) continue;
-      for (TrafficRow& row : Muon(is_mixture).traffic) {
+      MatrixRuleLayer rule = Rule(is_mixture);
+      for (TrafficRow& row : rule.traffic) {
         row.calls *= double(count);
         rows_.push_back(std::move(row));
       }
@@ -138,7 +142,7 @@ class Traffic {
           m * stage_.layers.mixtures * (forwards() + 1));
     }
     add(TrafficCall::kAllReduce, "sums of the loss", 4 * tokens(), 3 * m * stage_.has_head);
-    AddMuon();
+    AddRule();
   }
 
   // So many layers have queries of some tokens, which see keys and values of others.
@@ -211,14 +215,21 @@ class Traffic {
         4 * all_keys, CallsOf(attention));
   }
 
-  // Rows go to each part of their experts and come back, in either pass.
+  // Rows go to each part of their experts and come back, in either pass; so they do to hosts.
   void AddExperts() {
-    const PlanGroup group{l_.ep * l_.etp, 1};
-    const double rows = tokens() / l_.tp * model_.experts_per_token() * l_.etp;
-    Add(TrafficAxis::kExpert, TrafficCall::kAllToAll, "rows of experts", group,
-        element_bytes() * rows * model_.hidden(),
-        2 * micro_batches() * double(stage_.layers.mixtures) * (forwards() + 1),
-        /*is_of_experts=*/true);
+    const ExpertRows rows = ExpertRowsOf(model_, l_);
+    const double of_row = element_bytes() * model_.hidden();
+    const auto add = [&](const char* what, const PlanGroup& group, double bytes, double calls) {
+      Add(TrafficAxis::kExpert, TrafficCall::kAllToAll, what, group, bytes,
+          calls * micro_batches() * double(stage_.layers.mixtures), /*is_of_experts=*/true);
+    };
+    add("rows of experts", rows.to_experts, of_row * rows.of_experts * double(l_.etp),
+        2 * (forwards() + 1));
+    add("rows to hosts", rows.across_hosts, of_row * rows.of_hosts, 2 * (forwards() + 1));
+    add("choices of experts", rows.across_hosts, BytesOfChoices(model_) * rows.of_hosts,
+        forwards());
+    add("gradients of probabilities", rows.across_hosts,
+        BytesOfProbabilities(model_) * rows.of_hosts, 1);
   }
 
   void AddPipeline() {
@@ -279,10 +290,11 @@ class Traffic {
 
   void AddData() {
     // Padding is that of layers which are as most of the stage's.
-    const MuonLayer muon = Muon(stage_.layers.mixtures > stage_.layers.dense);
+    const MatrixRuleLayer rule = Rule(stage_.layers.mixtures > stage_.layers.dense);
     const double ends = EndParameters();
-    const double dense = ends + (DenseParameters() - ends) * muon.dense_padding;
-    const double experts = ExpertParameters() * muon.expert_padding;
+    const double dense =
+        ends * rule.table_padding + (DenseParameters() - ends) * rule.dense_padding;
+    const double experts = ExpertParameters() * rule.expert_padding;
     const LowRankSavings of_dense = LowRankSavingsOfLayer(model_, l_, /*is_mixture=*/false),
                          of_mixture = LowRankSavingsOfLayer(model_, l_, /*is_mixture=*/true);
     const double mixtures = double(stage_.layers.mixtures);
@@ -290,11 +302,16 @@ class Traffic {
                          mixtures * of_mixture.dense +
                          NumTables() * LowRankSavingsOfWordTable(model_, l_);
     for (const SharedParameters& parameters :
-         {SharedParameters{DenseCopies(l_), dense, false, GatheredBesides(), dense - saved,
+         {SharedParameters{DenseCopies(l_), dense, false, GatheredBesides() * rule.table_padding,
+                           dense - saved,
                            layers() + encoders() + stage_.has_embedding + stage_.has_head},
           SharedParameters{ExpertCopies(l_), experts, true, 0,
                            experts - mixtures * of_mixture.experts, std::max(1.0, mixtures)}}) {
       for (TrafficRow& row : DataTraffic(program_, l_, parameters)) rows_.push_back(std::move(row));
+    }
+    if (l_.clips_scores) {
+      Add(TrafficAxis::kData, TrafficCall::kAllReduce, kLargestScores, {l_.gpus(), 1},
+          ScoreBytes(model_), 1);
     }
   }
 

@@ -24,6 +24,9 @@ struct TrafficStage {
   double messages = 0;
 };
 
+// What all ranks send for QK-clip, which belongs to no axis: it is a row of TrafficAxis::kData.
+inline constexpr char kLargestScores[] = "largest scores of attention";
+
 // Returns rows with calls and bytes above 0 alone.
 std::vector<TrafficRow> StepTraffic(const Implementation& program, const PlanModel& model,
                                     const PlanLayout& layout, const TrafficStage& stage);

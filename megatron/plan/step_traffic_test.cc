@@ -5,6 +5,7 @@
 #include "gtest/gtest.h"
 #include "megatron/plan/collective_time.h"
 #include "megatron/plan/data_traffic.h"
+#include "megatron/plan/expert_dispatch.h"
 #include "megatron/plan/tensor_grid_traffic.h"
 
 namespace megatron {
@@ -254,6 +255,51 @@ TEST(StepTrafficTest, HierarchicalCallsSendAsMuchAndLessOfItOverTheNetwork) {
   EXPECT_EQ(CostOf(layout, processors).seconds, flat.seconds);
   layout.ranks_per_host = 1;
   EXPECT_EQ(CostOf(layout, processors).seconds, flat.seconds);
+}
+
+// docs/experts.md, "Bytes": N rows of a rank, D other hosts of a token, K choices, H b bytes a row.
+TEST(StepTrafficTest, DeduplicatedDispatchSendsARowToEachHostOnce) {
+  PlanModel model = Llama();
+  model.set_experts(64);
+  model.set_experts_per_token(8);
+  model.set_expert_ffn(1024);
+  PlanLayout layout = LayoutOf(3);
+  layout.dp = layout.ep = 16;
+  layout.ranks_per_host = 8;
+  TrafficStage stage;
+  stage.layers = {0, 32};
+  const auto sent = [&](bool between_hosts) {
+    double bytes = 0;
+    for (const TrafficRow& row : StepTraffic({}, model, layout, stage)) {
+      if (row.axis != TrafficAxis::kExpert) continue;
+      EXPECT_TRUE(row.is_of_experts);
+      bytes += between_hosts ? NetworkBytes(Gpus(), row) : SentBytes(row);
+    }
+    return bytes;
+  };
+  const double rows = 8192, row = 4096 * 2, calls = 3 * 32;
+  EXPECT_DOUBLE_EQ(sent(false), calls * 4 * rows * 8 * row * 15 / 16);
+  EXPECT_DOUBLE_EQ(sent(true), calls * 4 * rows * 8 * row / 2);
+  layout.deduplicates_dispatch = true;
+  const double others = ExpectedHosts(2, 64, 8) / 2;
+  const double across = rows * others * (4 * row + 3 * 4 * 8);
+  EXPECT_DOUBLE_EQ(sent(true), calls * across);
+  EXPECT_DOUBLE_EQ(sent(false), calls * (across + 4 * rows * 8 * row * 7 / 8));
+  // Forward passes are made again, gradients are not.
+  layout.recompute = PlanRecompute::kFull;
+  EXPECT_DOUBLE_EQ(sent(true), calls * rows * others * (6 * row + 5 * 4 * 8));
+}
+
+TEST(StepTrafficTest, TheLargestScoresGoToAllRanks) {
+  PlanLayout layout = LayoutOf(4);
+  layout.tp = 2;
+  layout.dp = 4;
+  const auto sent = SentByAxis({}, Llama(), layout, AllLayers());
+  layout.clips_scores = true;
+  const auto clipped = SentByAxis({}, Llama(), layout, AllLayers());
+  EXPECT_DOUBLE_EQ(clipped.at(TrafficAxis::kData) - sent.at(TrafficAxis::kData),
+                   2 * 7 / 8.0 * 4 * 32 * 32);
+  EXPECT_EQ(clipped.at(TrafficAxis::kTensor), sent.at(TrafficAxis::kTensor));
 }
 
 TEST(StepTrafficTest, SecondaryShardsKeepGathersWithinAHost) {

@@ -41,14 +41,12 @@ double FarBytes(const Hardware& gpu, const TrafficRow& row, const PlanGroup& gro
 
 double HierarchicalSeconds(const Hardware& gpu, const Implementation& program,
                            const TrafficRow& row) {
-  const double parts = std::max(kParts, std::ceil(row.bytes / kBytesOfPart));
-  const double part = row.bytes / parts;
-  const auto pass = [&](const PlanGroup& group, double bytes) {
-    return CollectiveSeconds(gpu, program, row.call, group, bytes) / Passes(row);
+  const auto pass = [&](const PlanGroup& group) {
+    return [&, group](double bytes) {
+      return CollectiveSeconds(gpu, program, row.call, group, bytes) / Passes(row);
+    };
   };
-  const double inside = pass(InHost(row), part);
-  const double between = pass(BetweenHosts(row), part / double(row.ranks_of_host));
-  return parts * std::max(inside, between) + std::min(inside, between);
+  return LevelSeconds(row.bytes, row.ranks_of_host, pass(InHost(row)), pass(BetweenHosts(row)));
 }
 
 }  // namespace
@@ -86,6 +84,15 @@ double NetworkBytes(const Hardware& gpu, const TrafficRow& row) {
   if (!HasTwoLevels(row)) return row.calls * FarBytes(gpu, row, row.group, row.bytes);
   return row.calls * (FarBytes(gpu, row, InHost(row), row.bytes) +
                       FarBytes(gpu, row, BetweenHosts(row), row.bytes / double(row.ranks_of_host)));
+}
+
+double LevelSeconds(double bytes, int64_t ranks_of_host,
+                    absl::FunctionRef<double(double part)> within,
+                    absl::FunctionRef<double(double part)> between) {
+  const double parts = std::max(kParts, std::ceil(bytes / kBytesOfPart));
+  const double inside = within(bytes / parts);
+  const double across = between(bytes / parts / double(ranks_of_host));
+  return parts * std::max(inside, across) + std::min(inside, across);
 }
 
 double TrafficSeconds(const Hardware& gpu, const Implementation& program, const TrafficRow& row) {

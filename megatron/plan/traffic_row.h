@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "absl/functional/function_ref.h"
 #include "megatron/plan/collective_time.h"
 #include "megatron/plan/plan_facts.pb.h"
 
@@ -41,8 +42,14 @@ double SentBytes(const TrafficRow& row);
 // each domain once; ranks of processors, and all-to-alls, send from rank to rank.
 double NetworkBytes(const Hardware& gpu, const TrafficRow& row);
 
-// Returns the seconds of the row's calls, one after the other. The two levels of a hierarchical
-// call run beside each other, but for the first part.
+// Returns the seconds of one pass of a hierarchical call of so many bytes, from those of a part of
+// it within hosts of `ranks_of_host` ranks and between them. The two levels run beside each other,
+// but for the first part.
+double LevelSeconds(double bytes, int64_t ranks_of_host,
+                    absl::FunctionRef<double(double part)> within,
+                    absl::FunctionRef<double(double part)> between);
+
+// Returns the seconds of the row's calls, one after the other.
 double TrafficSeconds(const Hardware& gpu, const Implementation& program, const TrafficRow& row);
 
 }  // namespace megatron

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -102,6 +103,7 @@ PlanLayout ToPlan(const Layout& layout) {
   plan.shards_parameters = layout.sharding == DataSharding::kWeights;
   plan.shards_gradients = layout.sharding == DataSharding::kGradients;
   plan.ranks_per_host = layout.ranks_per_host;
+  plan.deduplicates_dispatch = layout.deduplicated_dispatch;
   plan.hosts = layout.hosts;
   plan.instances = layout.optimizer_instances;
   plan.shards_states_over_instances = layout.shards_states_over_instances;
@@ -172,6 +174,8 @@ Sent SentBy(const TrainerOptions& run, const PlanModel& model, const Layout& lay
     plan.muon_mode = static_cast<PlanMuonMode>(run.optimizer.muon.tensor_mode);
     plan.muon_in_16_bits = run.optimizer.muon.product_dtype == DType::kBFloat16;
   }
+  plan.is_lamb = run.optimizer.kind == OptimizerOptions::kLamb;
+  plan.clips_scores = run.qk_clip.enabled;
   if (run.data_parallel.gradient_dtype != DType::kFloat32) program.set_gradient_bytes(2);
   plan.compression = ToPlan(run.data_parallel.compression);
   if (run.outer.gradient_type == OuterGradientType::kInt8) plan.outer_code_bytes = 1 + 4.0 / 256;
@@ -443,6 +447,44 @@ TEST(CountedTrafficTest, MuonSendsPaddedShardsAndWhatItsModesNeed) {
   }
 }
 
+// Shards of LAMB hold whole parameters, a word table too.
+TEST(CountedTrafficTest, LambSendsPaddedShards) {
+  TrainerOptions run = LlamaRun();
+  run.optimizer.kind = OptimizerOptions::kLamb;
+  for (const int ranks : {2, 4}) {
+    for (const DataSharding sharding :
+         {DataSharding::kNone, DataSharding::kStates, DataSharding::kWeights}) {
+      Layout layout;
+      layout.data = ranks;
+      layout.sharding = sharding;
+      SCOPED_TRACE(ToString(layout));
+      ExpectWithinOnePercent(SentOn(run, LlamaModel(), layout, 0));
+    }
+  }
+  Layout layout;
+  layout.tensor = layout.data = 2;
+  layout.sharding = DataSharding::kStates;
+  ExpectWithinOnePercent(SentOn(run, LlamaModel(), layout, 0));
+}
+
+// All else that ranks send is the same.
+TEST(CountedTrafficTest, LargestScoresAreSentOnceAStep) {
+  TrainerOptions run = LlamaRun();
+  Layout layout;
+  layout.tensor = layout.data = 2;
+  const auto counted = [&] {
+    return CountedBytes(*SentOn(run, LlamaModel(), layout, 0).all, /*group=*/"");
+  };
+  const double before = counted();
+  run.qk_clip.enabled = true;
+  double planned = 0;
+  for (const TrafficRow& row : SentOn(run, LlamaModel(), layout, 0).rows) {
+    if (row.what == std::string(kLargestScores)) planned += SentBytes(row);
+  }
+  EXPECT_EQ(planned, 2 * 3 / 4.0 * 4 * kLayers * kHeads);
+  EXPECT_EQ(counted() - before, planned);
+}
+
 // A model in which each of four ranks may have a group of heads.
 TrainerOptions ManyGroupsRun() {
   TrainerOptions run = LlamaRun();
@@ -585,6 +627,42 @@ TEST(CountedTrafficTest, BalancedExpertsSendWhatIsPlanned) {
   EXPECT_NEAR(sent.planned.at("etp-ep"), sent.counted.at("etp-ep"),
               0.01 * sent.counted.at("etp-ep"));
   EXPECT_NEAR(sent.planned.at("dp-cp"), sent.counted.at("dp-cp"), 0.01 * sent.counted.at("dp-cp"));
+}
+
+// Each token goes to all experts, so that each host gets one row of it.
+TEST(CountedTrafficTest, DeduplicatedDispatchSendsWhatIsPlannedWithinHostsAndBetweenThem) {
+  TrainerOptions run = LlamaRun();
+  MoeOptions& moe = run.model.transformer.moe;
+  moe.num_experts = moe.router.topk = 4;
+  moe.ffn_hidden_size = 128;
+  PlanModel model = LlamaModel();
+  model.set_experts(4);
+  model.set_experts_per_token(4);
+  model.set_expert_ffn(128);
+  Layout whole, cut;
+  whole.data = whole.expert = 4;
+  cut.tensor = cut.expert_tensor = cut.data = cut.expert = 2;
+  for (Layout layout : {whole, cut}) {
+    layout.ranks_per_host = 2;
+    layout.deduplicated_dispatch = true;
+    SCOPED_TRACE(ToString(layout));
+    const Sent sent = SentOn(run, model, layout, kLayers);
+    double within = 0, across = 0;
+    for (const TrafficRow& row : sent.rows) {
+      if (row.axis != TrafficAxis::kExpert) continue;
+      (row.group.stride == 1 ? within : across) += SentBytes(row);
+    }
+    EXPECT_GT(across, 0);
+    // Numbers of rows are left out.
+    for (const auto& [group, planned] :
+         {std::make_pair("etp-ep-host", within), std::make_pair("etp-ep-across-hosts", across)}) {
+      const double counted = CountedBytes(*sent.all, group);
+      EXPECT_NEAR(planned, counted, 0.01 * counted) << group;
+    }
+    EXPECT_EQ(double(sent.all->Of("etp-ep-across-hosts", Collective::kAllToAllV)), across);
+    const double flat = CountedBytes(*sent.all, "etp-ep-0");
+    EXPECT_LT(flat, 256);
+  }
 }
 
 }  // namespace

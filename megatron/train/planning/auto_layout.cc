@@ -171,7 +171,7 @@ SavedLayout Chooser::Describe(const PlanningFacts& facts, const LayoutSearch& fo
   chosen.add_line(absl::StrCat("layout: predicted from ", facts.source));
   if (const std::string losses = DescribeLosses(first.axes); !losses.empty())
     chosen.add_line(absl::StrCat("layout: ", losses));
-  const std::vector<std::string> unpriced = UnpricedFields(first.config);
+  const std::vector<std::string> unpriced = UnpricedFields(first.config, is_gpu_);
   if (!unpriced.empty())
     chosen.add_line(absl::StrCat("layout: not priced: ", absl::StrJoin(unpriced, ", ")));
   const std::string guesses = NameGuesses(facts.hardware, facts.program);

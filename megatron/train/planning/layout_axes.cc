@@ -44,6 +44,7 @@ void ClearLayout(config::ParallelConfig* parallel) {
   parallel->clear_hierarchical_context_parallel_sizes();
   parallel->clear_expert_model_parallel_size();
   parallel->clear_expert_tensor_parallel_size();
+  parallel->clear_moe_deduplicated_dispatch();
 }
 
 config::ContextParallelComm::Type CommTypeOf(PlanContext form) {
@@ -75,7 +76,11 @@ const char* NameOf(const LayoutAxes& axes) {
 }
 
 void ApplyAxes(const LayoutAxes& axes, bool has_experts, config::ParallelConfig* parallel) {
-  if (axes.tensor > 1) parallel->set_tensor_model_parallel_size(axes.tensor);
+  if (axes.tensor > 1) {
+    parallel->set_tensor_model_parallel_size(axes.tensor);
+  } else {
+    parallel->clear_tp_comm_overlap();
+  }
   if (axes.is_sequence_parallel) parallel->set_sequence_parallel(true);
   if (axes.context > 1) {
     parallel->set_context_parallel_size(axes.context);
@@ -101,6 +106,7 @@ void ApplyAxes(const LayoutAxes& axes, bool has_experts, config::ParallelConfig*
   if (has_experts) {
     parallel->set_expert_model_parallel_size(axes.expert);
     parallel->set_expert_tensor_parallel_size(axes.expert_tensor);
+    if (axes.deduplicates_dispatch) parallel->set_moe_deduplicated_dispatch(true);
   }
 }
 
@@ -193,7 +199,8 @@ int LayoutAxes::count() const {
          (expert_tensor > 1) + is_sequence_parallel + (host_fraction > 0) + weights_on_host +
          static_cast<int>(context_form) + static_cast<int>(recompute) +
          static_cast<int>(shared_out) + (instances > 1) + instances_share_states +
-         (ranks_per_host > 0) + (hosts > 1) + quantizes_weights + quantizes_gradients;
+         (ranks_per_host > 0) + deduplicates_dispatch + (hosts > 1) + quantizes_weights +
+         quantizes_gradients;
 }
 
 bool LayoutOverlaps(const config::PretrainConfig& config, bool is_gpu) {
@@ -278,6 +285,7 @@ std::string DescribeLayout(const LayoutAxes& axes) {
   if (axes.ranks_per_host > 0) {
     parts.push_back(absl::StrCat("hierarchical collectives in hosts of ", axes.ranks_per_host));
   }
+  if (axes.deduplicates_dispatch) parts.push_back("deduplicated dispatch");
   if (axes.host_fraction > 0) {
     parts.push_back(axes.host_fraction == 1
                         ? axes.weights_on_host ? "optimizer and weights on the host"

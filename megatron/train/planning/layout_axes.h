@@ -35,12 +35,13 @@ struct LayoutAxes {
   SharedOut shared_out = SharedOut::kNothing;
   int64_t instances = 1;  // runs of ranks over which that is shared out
   bool instances_share_states = false;
-  int64_t ranks_per_host = 0;        // ranks of a host of hierarchical collectives; 0: none are
-  int64_t hosts = 1;                 // several have all weights in secondary shards
-  bool quantizes_weights = false;    // whether gathers over all ranks carry codes
-  bool quantizes_gradients = false;  // whether reductions carry codes
-  double host_fraction = 0;          // part of the optimizer's states in host memory
-  bool weights_on_host = false;      // whether weights are there too; host_fraction is 1 then
+  int64_t ranks_per_host = 0;          // ranks of a host of hierarchical collectives; 0: none are
+  bool deduplicates_dispatch = false;  // whether tokens' rows go to these hosts once
+  int64_t hosts = 1;                   // several have all weights in secondary shards
+  bool quantizes_weights = false;      // whether gathers over all ranks carry codes
+  bool quantizes_gradients = false;    // whether reductions carry codes
+  double host_fraction = 0;            // part of the optimizer's states in host memory
+  bool weights_on_host = false;        // whether weights are there too; host_fraction is 1 then
 
   int64_t ranks() const { return tensor * context * pipeline * data; }
   // Returns how many ways of dividing are in use.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "megatron/base/status_macros.h"
+#include "megatron/plan/expert_dispatch.h"
 
 namespace megatron {
 namespace {
@@ -15,8 +16,9 @@ constexpr double kLeastSaved = 0.01;
 LayoutPredictor::LayoutPredictor(const Planner& planner, PlannedRun run, bool overlaps)
     : planner_(planner), run_(std::move(run)), overlaps_(overlaps) {}
 
-bool LayoutPredictor::WaitsForData(const StepPrediction& prediction) {
-  return prediction.seconds.data_parallel >= kLeastSaved * prediction.seconds.total;
+bool LayoutPredictor::WaitsForForms(const StepPrediction& prediction) {
+  const StepSeconds& seconds = prediction.seconds;
+  return seconds.data_parallel + seconds.expert_parallel >= kLeastSaved * seconds.total;
 }
 
 void LayoutPredictor::Set(const LayoutAxes& axes, int64_t samples) {
@@ -48,6 +50,7 @@ void LayoutPredictor::Set(const LayoutAxes& axes, int64_t samples) {
   layout.instances = axes.instances;
   layout.shards_states_over_instances = axes.instances_share_states;
   layout.ranks_per_host = axes.ranks_per_host;
+  layout.deduplicates_dispatch = axes.deduplicates_dispatch;
   layout.hosts = axes.hosts;
   layout.quantizes_weights = axes.quantizes_weights;
   layout.quantizes_gradients = axes.quantizes_gradients;
@@ -59,12 +62,23 @@ void LayoutPredictor::Set(const LayoutAxes& axes, int64_t samples) {
 bool LayoutPredictor::MayPay(const LayoutAxes& plain, const StepPrediction& prediction,
                              const LayoutAxes& form, int64_t samples) {
   const StepSeconds& seconds = prediction.seconds;
+  struct Waits {
+    double data = 0, experts = 0;
+  };
   const auto waits = [&](const LayoutAxes& axes) {
     Set(axes, samples);
-    return DataParallelSeconds(*planner_.hardware, run_.program, run_.layout, prediction.data);
+    return Waits{
+        DataParallelSeconds(*planner_.hardware, run_.program, run_.layout, prediction.data),
+        ExpertExchangeSeconds(*planner_.hardware, run_.program, run_.model, run_.layout)};
   };
-  const double saved = 1 - waits(form) / waits(plain);
-  return saved * seconds.data_parallel >= kLeastSaved * seconds.total;
+  const Waits before = waits(plain), after = waits(form);
+  const auto saved = [](double waited, double still, double part) {
+    return waited > 0 ? (1 - still / waited) * part : 0;
+  };
+  const double least = kLeastSaved * seconds.total;
+  const double of_experts = saved(before.experts, after.experts, seconds.expert_parallel);
+  if (form.deduplicates_dispatch && of_experts < least) return false;
+  return saved(before.data, after.data, seconds.data_parallel) + of_experts >= least;
 }
 
 absl::StatusOr<StepPrediction> LayoutPredictor::Predict(const LayoutAxes& axes, int64_t samples) {

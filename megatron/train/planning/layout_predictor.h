@@ -33,10 +33,11 @@ class LayoutPredictor {
   // Returns what a step of so many samples of all ranks takes. Errors are those of PredictStep().
   absl::StatusOr<StepPrediction> Predict(const LayoutAxes& axes, int64_t samples);
 
-  // Returns whether another form of data-parallel communication may save enough.
-  static bool WaitsForData(const StepPrediction& prediction);
+  // Returns whether another form of communication may save enough.
+  static bool WaitsForForms(const StepPrediction& prediction);
   // Returns whether `form` may save enough of the step that `plain`, from which it differs in the
-  // form of its data-parallel communication alone, is predicted to take.
+  // form of its data-parallel communication and in the way of tokens to their experts alone, is
+  // predicted to take. Another way to the experts has to save enough by itself.
   bool MayPay(const LayoutAxes& plain, const StepPrediction& prediction, const LayoutAxes& form,
               int64_t samples);
 

@@ -63,8 +63,13 @@ config::PretrainConfig ForDevice(config::PretrainConfig config, bool is_gpu) {
   return config;
 }
 
+// Returns the ranks of a host that rows of tokens go to once, on which what a layer saves depends.
+int64_t DispatchHost(const LayoutAxes& axes) {
+  return axes.deduplicates_dispatch ? axes.ranks_per_host : 0;
+}
+
 void ClearForms(LayoutAxes* axes) {
-  axes->ranks_per_host = 0;
+  axes->ranks_per_host = DispatchHost(*axes);
   axes->hosts = 1;
   axes->data_is_outermost = false;
   axes->quantizes_weights = axes->quantizes_gradients = false;
@@ -166,6 +171,7 @@ absl::StatusOr<MemoryEstimator::PlannedStage> MemoryEstimator::PlanStageAsItIs(
   for (const std::string& state : states) bytes.optimizer += Take(state, &plan.memory);
   // It does not grow with the layers: StageTotal adds it.
   if (rounds_gradients_) Take("optimizer statistics", &plan.memory);
+  Take("hierarchical collectives", &plan.memory);  // StageTotal adds what the whole layout has
   bytes.temporary = double(plan.sizes.recompute + plan.sizes.scratch);
   bytes.host_temporary = double(plan.sizes.host_recompute + plan.sizes.host_scratch);
   // "batches/graphs" stays: micro-batches in flight are few, and the batch is small.
@@ -183,7 +189,7 @@ absl::StatusOr<MemoryEstimator::PlannedStage> MemoryEstimator::PlanStageAsItIs(
 
 absl::StatusOr<const MemoryEstimator::PlannedStage*> MemoryEstimator::StageOf(LayoutAxes axes,
                                                                               int64_t stage) {
-  const std::array<int64_t, 15> key = {axes.tensor,
+  const std::array<int64_t, 16> key = {axes.tensor,
                                        axes.context,
                                        axes.pipeline,
                                        axes.chunks,
@@ -197,6 +203,7 @@ absl::StatusOr<const MemoryEstimator::PlannedStage*> MemoryEstimator::StageOf(La
                                        static_cast<int64_t>(axes.context_form),
                                        axes.context_team,
                                        static_cast<int64_t>(axes.recompute),
+                                       DispatchHost(axes),
                                        stage};
   const auto found = stages_.find(key);
   if (found != stages_.end()) return &found->second;
@@ -219,7 +226,7 @@ absl::StatusOr<const MemoryEstimator::PlannedStage*> MemoryEstimator::StageOf(La
 absl::StatusOr<const MemoryEstimator::Places*> MemoryEstimator::ProbeOf(const LayoutAxes& axes,
                                                                         bool is_mixture,
                                                                         int64_t layers) {
-  const std::array<int64_t, 13> key = {axes.tensor,
+  const std::array<int64_t, 14> key = {axes.tensor,
                                        axes.context,
                                        axes.pipeline > 1,
                                        static_cast<int64_t>(axes.schedule),
@@ -230,6 +237,7 @@ absl::StatusOr<const MemoryEstimator::Places*> MemoryEstimator::ProbeOf(const La
                                        static_cast<int64_t>(axes.context_form),
                                        axes.context_team,
                                        static_cast<int64_t>(axes.recompute),
+                                       DispatchHost(axes),
                                        is_mixture,
                                        layers};
   const auto found = probes_.find(key);
@@ -334,6 +342,7 @@ absl::StatusOr<MemoryEstimator::Whole> MemoryEstimator::WholeBytes(const LayoutA
   simple.host_fraction = axes.weights_on_host ? 1 : 0;
   simple.data_is_outermost = false;
   simple.ranks_per_host = 0;  // messages stay
+  simple.deduplicates_dispatch = false;
   simple.hosts = 1;
   config::PretrainConfig config = config_;
   ApplyLayout(simple, is_gpu_, &config);

@@ -105,6 +105,10 @@ LayoutAxes RandomAxes(const config::PretrainConfig& config, std::mt19937* random
   if (model.has_num_experts()) {
     axes.expert = OneOf({1, 2, 4, 8}, random);
     axes.expert_tensor = OneOf({1, axes.tensor}, random);
+    // A search has it where experts lie on several hosts that have all tensor-parallel ranks.
+    axes.deduplicates_dispatch =
+        axes.ranks_per_host > 0 && axes.expert > 1 && axes.ranks_per_host % axes.tensor == 0 &&
+        axes.expert * axes.expert_tensor > axes.ranks_per_host && (*random)() % 2 == 0;
   }
   return axes;
 }

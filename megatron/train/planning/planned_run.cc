@@ -100,7 +100,9 @@ double OuterCodeBytes(config::OuterGradient::Type dtype) {
   }
 }
 
-void SetMuon(const config::OptimizerConfig& optimizer, PlanLayout* layout) {
+void SetOptimizer(const config::OptimizerConfig& optimizer, PlanLayout* layout) {
+  layout->is_lamb = optimizer.optimizer() == config::Optimizer::lamb;
+  layout->clips_scores = optimizer.qk_clip();
   if (optimizer.optimizer() != config::Optimizer::muon) return;
   layout->muon_steps = optimizer.muon_num_ns_steps();
   layout->muon_in_16_bits = optimizer.muon_fp32_matmul_prec() == config::MatmulPrecision::medium;
@@ -204,7 +206,7 @@ PlanLayout ToPlanLayout(const config::PretrainConfig& config) {
   layout.attention_chunk = config.recompute().attention_chunk_tokens();
   layout.attention_chunks_on_host = config.recompute().attention_chunks_on_host() &&
                                     config.system().device() == config::Device::cuda;
-  SetMuon(config.optimizer(), &layout);
+  SetOptimizer(config.optimizer(), &layout);
   layout.is_sequence_parallel = parallel.sequence_parallel();
   if (config.system().device() == config::Device::cuda &&
       config.optimizer().optimizer_cpu_offload()) {
@@ -227,11 +229,11 @@ PlanLayout ToPlanLayout(const config::PretrainConfig& config) {
   }
   layout.compression = ToPlanCompression(config.gradient_compression());
   layout.ranks_per_host = parallel.hierarchical_collectives_ranks_per_host();
+  layout.deduplicates_dispatch = layout.ep > 1 && parallel.moe_deduplicated_dispatch();
   return layout;
 }
 
-}  // namespace
-
+// Returns the bytes of an element of the gradients that ranks send each other.
 double SentGradientBytes(const config::PretrainConfig& config) {
   const config::ParallelConfig& parallel = config.parallel();
   const bool is_narrow =
@@ -239,6 +241,14 @@ double SentGradientBytes(const config::PretrainConfig& config) {
       parallel.communication_data_type() != config::CommunicationDataType::fp32 ||
       config.optimizer().main_grads_dtype() != config::MainGradsDtype::fp32;
   return is_narrow ? 2 : 4;
+}
+
+}  // namespace
+
+void SetHeldCommunication(const config::PretrainConfig& config, PlannedRun* run) {
+  run->program.set_gradient_bytes(SentGradientBytes(config));
+  run->program.set_route(ToRoute(config.parallel().collective_algorithm()));
+  run->layout.overlaps_forward = config.parallel().tp_comm_overlap();
 }
 
 absl::StatusOr<PlannedRun> ToPlannedRun(const config::PretrainConfig& config,
@@ -250,8 +260,7 @@ absl::StatusOr<PlannedRun> ToPlannedRun(const config::PretrainConfig& config,
   const config::ParallelConfig& parallel = config.parallel();
   run.program.set_shards_optimizer(parallel.use_distributed_optimizer());
   run.program.set_overlaps_gradients(parallel.overlap_grad_reduce());
-  run.program.set_gradient_bytes(SentGradientBytes(config));
-  run.program.set_route(ToRoute(parallel.collective_algorithm()));
+  SetHeldCommunication(config, &run);
   return run;
 }
 

@@ -30,8 +30,10 @@ struct PlannedRun {
 absl::StatusOr<PlannedRun> ToPlannedRun(const config::PretrainConfig& config,
                                         int64_t padded_vocab_size, const Implementation& own);
 
-// Returns the bytes of an element of the gradients that ranks send each other.
-double SentGradientBytes(const config::PretrainConfig& config);
+// Sets what the configuration says about communication that no layout of a search has: the bytes of
+// an element of the gradients that ranks send each other, the way of collectives, and what
+// tensor-parallel ranks hide.
+void SetHeldCommunication(const config::PretrainConfig& config, PlannedRun* run);
 
 // Returns whether the hardware is a processor, whose ranks are no GPUs.
 bool IsProcessor(const Hardware& hardware);

@@ -92,6 +92,76 @@ TEST(PlannedRunTest, HasTheFormsOfDataParallelCommunication) {
   EXPECT_EQ(run->program.route(), Implementation::RING);
 }
 
+TEST(PlannedRunTest, HasTheOptimizerAndWhatTensorParallelRanksHide) {
+  auto run = ToPlannedRun(Load("gpt_demo", {}), 512, OwnProgram());
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_FALSE(run->layout.is_lamb || run->layout.clips_scores || run->layout.overlaps_forward);
+  run = ToPlannedRun(
+      Load("gpt_demo", {"optimizer.optimizer=lamb", "optimizer.qk_clip=true",
+                        "parallel.tensor_model_parallel_size=2", "parallel.tp_comm_overlap=true"}),
+      512, OwnProgram());
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_TRUE(run->layout.is_lamb && run->layout.clips_scores && run->layout.overlaps_forward);
+  run = ToPlannedRun(
+      Load("moe_tiny", {"parallel.data_parallel_size=4", "parallel.expert_model_parallel_size=4",
+                        "parallel.hierarchical_collectives_ranks_per_host=2",
+                        "parallel.moe_deduplicated_dispatch=true"}),
+      512, OwnProgram());
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_TRUE(run->layout.deduplicates_dispatch);
+  EXPECT_EQ(run->layout.ranks_per_host, 2);
+}
+
+// A step of LAMB passes over more memory, its tables and weights go whole, and scores are summed.
+TEST(PlannedRunTest, LambAndQkClipTakeLongerThanAdamW) {
+  const PlanFacts facts = *ParsePlanFacts(BuiltInPlanFacts());
+  const Hardware* gpu = *FindHardware(facts, "H100");
+  const auto predict = [&](std::vector<std::string> set) {
+    set.insert(set.end(),
+               {"parallel.tensor_model_parallel_size=1", "parallel.pipeline_model_parallel_size=1",
+                "parallel.data_parallel_size=8", "parallel.use_distributed_optimizer=true",
+                "train.global_batch_size=8", "train.micro_batch_size=1"});
+    auto run = ToPlannedRun(Load("gpt3_857m", set), 50304, OwnProgram());
+    EXPECT_TRUE(run.ok()) << run.status();
+    return PredictStep(*gpu, run->program, MeasuredKernels(), run->model, run->layout)->seconds;
+  };
+  const StepSeconds adam = predict({}), lamb = predict({"optimizer.optimizer=lamb"}),
+                    clip = predict({"optimizer.qk_clip=true"});
+  EXPECT_GT(lamb.optimizer, 4 * adam.optimizer);
+  EXPECT_GT(lamb.data_parallel, 1.5 * adam.data_parallel);
+  EXPECT_EQ(lamb.compute, adam.compute);
+  EXPECT_GT(clip.optimizer, adam.optimizer);
+  EXPECT_EQ(clip.data_parallel, adam.data_parallel);
+}
+
+// Large products hide all but the last piece. On a processor nothing is hidden, and there are more
+// calls.
+TEST(PlannedRunTest, CommunicationBesideForwardIsHiddenAsFarAsProductsGo) {
+  const PlanFacts facts = *ParsePlanFacts(BuiltInPlanFacts());
+  Hardware gpu = **FindHardware(facts, "H100");
+  const auto waits = [&](bool rows, bool overlaps) {
+    std::vector<std::string> set = {"parallel.pipeline_model_parallel_size=1",
+                                    "model.hidden_size=8192", "model.num_attention_heads=64",
+                                    "train.micro_batch_size=8"};
+    if (rows) set.push_back("parallel.sequence_parallel=true");
+    if (overlaps) set.push_back("parallel.tp_comm_overlap=true");
+    auto run = ToPlannedRun(Load("gpt3_857m", set), 50304, OwnProgram());
+    EXPECT_TRUE(run.ok()) << run.status();
+    return PredictStep(gpu, run->program, MeasuredKernels(), run->model, run->layout)
+        ->seconds.tensor_parallel;
+  };
+  for (const bool rows : {false, true}) {
+    gpu = **FindHardware(facts, "H100");
+    const double before = waits(rows, false), after = waits(rows, true);
+    EXPECT_LT(after, before) << rows;
+    // Backward is as it was.
+    EXPECT_GT(after, 0.5 * before) << rows;
+    gpu.set_cores(2);
+    gpu.set_thread_efficiency(1);
+    EXPECT_GT(waits(rows, true), waits(rows, false)) << rows;
+  }
+}
+
 // Modes divide the same model: its FLOPs and parameters are those of 1D. Levels have a copy of the
 // weights each, and a cube has none.
 TEST(PlannedRunTest, PricesGridsOfTensorParallelRanks) {

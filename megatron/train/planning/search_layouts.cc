@@ -63,7 +63,8 @@ bool ComesBefore(const Candidate& a, const Candidate& b) {
         axes.micro_batch, axes.is_sequence_parallel, static_cast<int>(axes.context_form),
         axes.context_team, static_cast<int>(axes.recompute), static_cast<int>(axes.shared_out),
         axes.instances, axes.instances_share_states, axes.host_fraction, axes.weights_on_host,
-        axes.ranks_per_host, axes.hosts, axes.quantizes_weights, axes.quantizes_gradients);
+        axes.ranks_per_host, axes.deduplicates_dispatch, axes.hosts, axes.quantizes_weights,
+        axes.quantizes_gradients);
   };
   return key(a) < key(b);
 }
@@ -159,9 +160,11 @@ class Search {
   // Predicts the layouts that are allowed: all, or of them those that keep least.
   absl::StatusOr<std::vector<Candidate>> Predict(LayoutPredictor* predictor, bool least_alone);
   absl::StatusOr<LayoutPredictor> MakePredictor() const;
-  // Returns the layouts that differ in the form of their data-parallel communication, and that are
-  // allowed.
+  // Returns the layouts that differ in the form of their data-parallel communication or in the way
+  // of tokens to their experts, and that are allowed.
   std::vector<LayoutAxes> FormsOf(const LayoutAxes& axes) const;
+  // Returns whether tokens may go to each host of their experts once.
+  bool MayDeduplicate(const LayoutAxes& axes, int64_t ranks_per_host) const;
   // The layouts that keep least are estimated, the smallest by formulas first.
   absl::StatusOr<bool> FitsSomewhere(const std::vector<Candidate>& candidates);
   absl::StatusOr<bool> FitsSomewhere(const std::vector<Candidate>& candidates, bool on_host);
@@ -208,7 +211,7 @@ absl::StatusOr<std::vector<Candidate>> Search::Predict(LayoutPredictor* predicto
     if (is_allowed) {
       MEGATRON_ASSIGN_OR_RETURN(plain, predictor->Predict(axes, samples));
       add(axes, plain);
-      if (!LayoutPredictor::WaitsForData(plain)) return true;
+      if (!LayoutPredictor::WaitsForForms(plain)) return true;
     } else {
       ++found_.not_allowed;
     }
@@ -227,6 +230,14 @@ absl::StatusOr<std::vector<Candidate>> Search::Predict(LayoutPredictor* predicto
   return candidates;
 }
 
+// The ranks that share experts begin with a host and fill several; parts of an expert share one.
+bool Search::MayDeduplicate(const LayoutAxes& axes, int64_t ranks_per_host) const {
+  const int64_t ranks = axes.expert * axes.expert_tensor;
+  return ranks_per_host > 1 && axes.expert > 1 && ranks > ranks_per_host &&
+         ranks % ranks_per_host == 0 && ranks_per_host % axes.expert_tensor == 0 &&
+         ranks_per_host % axes.tensor == 0 && !resolved_.model().moe_pad_expert_input_to_capacity();
+}
+
 // Codes change the loss: they are taken where the configuration has them alone, as the number of
 // ranks of a host is where it has one.
 std::vector<LayoutAxes> Search::FormsOf(const LayoutAxes& axes) const {
@@ -237,12 +248,10 @@ std::vector<LayoutAxes> Search::FormsOf(const LayoutAxes& axes) const {
   const int64_t copies = axes.data * axes.context;
   const int64_t hosts = layouts_.HostsOf(axes);
   std::vector<int64_t> levels = {0}, secondary = {1};
-  if (const int64_t ranks = parallel.hierarchical_collectives_ranks_per_host(); ranks > 0) {
-    levels.push_back(ranks);
-  } else if (const int64_t domain = planner_.hardware->domain();
-             hosts > 1 && axes.tensor * copies == domain * hosts) {
-    levels.push_back(domain);
-  }
+  const int64_t domain = planner_.hardware->domain();
+  const int64_t written = parallel.hierarchical_collectives_ranks_per_host();
+  const bool has_levels = written > 0 || (hosts > 1 && axes.tensor * copies == domain * hosts);
+  if (has_levels || MayDeduplicate(axes, domain)) levels.push_back(written > 0 ? written : domain);
   int64_t part = parallel.zero_hpz_partition_size();
   if (part == 0) part = parallel.hierarchical_collectives_ranks_per_host() / axes.tensor;
   if (has_parts && part > 1 && part < copies && copies % part == 0) {
@@ -263,7 +272,12 @@ std::vector<LayoutAxes> Search::FormsOf(const LayoutAxes& axes) const {
         for (const bool gradients : choices(parallel.zero_quantized_gradients())) {
           form.quantizes_gradients = gradients;
           const bool is_plain = ranks_per_host == 0 && count == 1 && !weights && !gradients;
-          if (!is_plain && IsAllowed(form)) forms.push_back(form);
+          if (!is_plain && (ranks_per_host == 0 || has_levels) && IsAllowed(form))
+            forms.push_back(form);
+          if (!MayDeduplicate(axes, ranks_per_host)) continue;
+          form.deduplicates_dispatch = true;
+          if (IsAllowed(form)) forms.push_back(form);
+          form.deduplicates_dispatch = false;
         }
       }
     }
@@ -431,7 +445,7 @@ absl::StatusOr<LayoutPredictor> Search::MakePredictor() const {
   MEGATRON_ASSIGN_OR_RETURN(
       PlannedRun run,
       ToPlannedRun(resolved_, options.trainer.model.padded_vocab_size, *planner_.program));
-  run.program.set_gradient_bytes(SentGradientBytes(config_));
+  SetHeldCommunication(config_, &run);
   return LayoutPredictor(planner_, std::move(run), LayoutOverlaps(config_, planner_.is_gpu));
 }
 

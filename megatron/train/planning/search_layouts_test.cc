@@ -297,6 +297,46 @@ TEST_F(SearchLayoutsTest, TakesCodesWhereTheyPayAndTheConfigurationHasThem) {
   EXPECT_FALSE(first().quantizes_weights || first().quantizes_gradients);
 }
 
+// Two hosts of four ranks, over which experts lie; each token goes to four of eight.
+TEST_F(SearchLayoutsTest, TakesDeduplicatedDispatchWhereTheNetworkIsSlow) {
+  config::PretrainConfig config = Config("moe_tiny");
+  config.mutable_train()->set_global_batch_size(64);
+  config.mutable_model()->set_num_experts(8);
+  config.mutable_model()->set_moe_router_topk(4);
+  Hardware hardware = *planner_.hardware;
+  hardware.set_domain(4);
+  planner_.hardware = &hardware;
+  SearchOptions options;
+  options.ranks = 8;
+  options.best = 1;
+  options.allows = [](const LayoutAxes& axes) {
+    return axes.expert == 8 && axes.instances == 1 && axes.shared_out == SharedOut::kNothing;
+  };
+  const auto first = [&] {
+    const auto found = Search(config, options);
+    EXPECT_TRUE(found.ok()) << found.status();
+    EXPECT_FALSE(found->best.empty()) << found->first_refusal;
+    return found->best.empty() ? FoundLayout() : found->best[0];
+  };
+  hardware.set_network_gb_per_s(0.1);
+  const FoundLayout slow = first();
+  EXPECT_TRUE(slow.axes.deduplicates_dispatch) << DescribeLayout(slow.axes);
+  EXPECT_TRUE(slow.config.parallel().moe_deduplicated_dispatch());
+  EXPECT_EQ(slow.config.parallel().hierarchical_collectives_ranks_per_host(), 4);
+  // A configuration that is chosen anew has it where it pays alone.
+  config.mutable_parallel()->set_moe_deduplicated_dispatch(true);
+  hardware.set_network_gb_per_s(300);
+  hardware.set_domain(8);
+  const FoundLayout fast = first();
+  EXPECT_FALSE(fast.axes.deduplicates_dispatch) << DescribeLayout(fast.axes);
+  EXPECT_FALSE(fast.config.parallel().has_moe_deduplicated_dispatch());
+  // One choice is on one host.
+  hardware.set_domain(4);
+  hardware.set_network_gb_per_s(0.1);
+  config.mutable_model()->set_moe_router_topk(1);
+  EXPECT_FALSE(first().axes.deduplicates_dispatch);
+}
+
 // Messages of many small micro-batches between nodes take longer than gradients once a step.
 TEST_F(SearchLayoutsTest, TakesAnOrderOfRanksByWhatTheySend) {
   const config::PretrainConfig config = Config("gpt3_857m");

@@ -7,11 +7,13 @@ namespace megatron {
 namespace {
 
 // A field, and the values with which predictions are made; null for a field that costs something
-// wherever it is written.
+// wherever it is written. Some are priced on processors.
 struct Unpriced {
   const char* path;
   const char* priced;
   const char* priced_too = nullptr;
+  const char* and_this = nullptr;
+  bool on_gpus_alone = false;
 };
 
 constexpr Unpriced kUnpriced[] = {
@@ -28,10 +30,8 @@ constexpr Unpriced kUnpriced[] = {
     {"model.mtp_num_layers", nullptr},
     {"model.lora.dim", nullptr},
     {"model.moe_pad_expert_input_to_capacity", "false"},
-    {"parallel.tp_comm_overlap", "false"},
     {"parallel.sum_in_rank_order", "false"},
     {"parallel.sparse_gradients", "false"},
-    {"parallel.moe_deduplicated_dispatch", "false"},
     {"parallel.check_collectives", "false"},
     {"parallel.check_weight_hash_across_dp_replicas_interval", "0"},
     {"parallel.ddp_bucket_size", "0"},
@@ -50,13 +50,14 @@ constexpr Unpriced kUnpriced[] = {
     {"recompute.cpu_offloading_num_layers", "0"},
     {"recompute.cpu_offloading_auto", "false"},
     {"recompute.offload_modules", nullptr},
-    {"optimizer.optimizer", "adam", "muon"},
+    {"optimizer.optimizer", "adam", "muon", "lamb"},
     {"optimizer.exp_avg_dtype", "fp32"},
     {"optimizer.exp_avg_sq_dtype", "fp32"},
     {"optimizer.store_param_remainders", "false"},
     {"optimizer.optimizer_offload_path", nullptr},
     {"optimizer.delayed_update", "false"},
-    {"optimizer.qk_clip", "false"},
+    // Attention then runs in kernels for any GPU, whose rate nobody has measured.
+    {"optimizer.qk_clip", "false", nullptr, nullptr, /*on_gpus_alone=*/true},
     {"train.rampup_batch_size.samples", nullptr},
     {"train.step_batch_size_schedule", nullptr},
     {"train.logits_chunk_tokens", nullptr},
@@ -81,7 +82,8 @@ bool Costs(const FieldRef& field, const Unpriced& unpriced) {
   if (!IsPresent(field) && (priced == nullptr || !field.field->has_default_value())) return false;
   if (priced == nullptr) return true;
   const std::string value = ValueText(field);
-  return value != priced && (unpriced.priced_too == nullptr || value != unpriced.priced_too);
+  return value != priced && (unpriced.priced_too == nullptr || value != unpriced.priced_too) &&
+         (unpriced.and_this == nullptr || value != unpriced.and_this);
 }
 
 }  // namespace
@@ -92,10 +94,11 @@ std::vector<std::string> UnpricedPaths() {
   return paths;
 }
 
-std::vector<std::string> UnpricedFields(const config::PretrainConfig& config) {
+std::vector<std::string> UnpricedFields(const config::PretrainConfig& config, bool is_gpu) {
   std::vector<std::string> fields;
   for (const Unpriced& unpriced : kUnpriced) {
     const FieldRef field = Resolve(config, unpriced.path);
+    if (unpriced.on_gpus_alone && !is_gpu) continue;
     if (Costs(field, unpriced))
       fields.push_back(absl::StrCat(unpriced.path, "=", ValueText(field)));
   }

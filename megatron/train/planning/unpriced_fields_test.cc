@@ -17,29 +17,33 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-std::vector<std::string> Fields(std::vector<std::string> overrides) {
+std::vector<std::string> Fields(std::vector<std::string> overrides, bool is_gpu = true) {
   overrides.insert(overrides.end(), {"model.hidden_dropout=0", "model.attention_dropout=0"});
   const auto loaded = LoadConfig("gpt3_857m", overrides, ConfigPurpose::kDryRun);
   EXPECT_TRUE(loaded.ok()) << loaded.status();
-  return UnpricedFields(loaded->config);
+  return UnpricedFields(loaded->config, is_gpu);
 }
 
 TEST(UnpricedFieldsTest, NamesWhatCostsSomething) {
   EXPECT_THAT(Fields({}), IsEmpty());
   EXPECT_THAT(
-      Fields({"parallel.tp_comm_overlap=true", "optimizer.exp_avg_dtype=bf16",
+      Fields({"parallel.sum_in_rank_order=true", "optimizer.exp_avg_dtype=bf16",
               "recompute.recompute_granularity=selective", "recompute.recompute_modules=[mlp]"}),
-      ElementsAre("parallel.tp_comm_overlap=true", "recompute.recompute_modules=[mlp]",
+      ElementsAre("parallel.sum_in_rank_order=true", "recompute.recompute_modules=[mlp]",
                   "optimizer.exp_avg_dtype=bf16"));
   EXPECT_THAT(Fields({"recompute.recompute_granularity=selective"}), IsEmpty());
   EXPECT_THAT(Fields({"train.logits_chunk_tokens=64"}),
               ElementsAre("train.logits_chunk_tokens=64"));
   EXPECT_THAT(Fields({"optimizer.optimizer=muon"}), IsEmpty());
-  EXPECT_THAT(Fields({"optimizer.optimizer=lamb"}), ElementsAre("optimizer.optimizer=lamb"));
+  EXPECT_THAT(Fields({"optimizer.optimizer=lamb"}), IsEmpty());
+  EXPECT_THAT(Fields({"optimizer.optimizer=lion"}), ElementsAre("optimizer.optimizer=lion"));
+  EXPECT_THAT(Fields({"optimizer.qk_clip=true"}), ElementsAre("optimizer.qk_clip=true"));
+  EXPECT_THAT(Fields({"optimizer.qk_clip=true"}, /*is_gpu=*/false), IsEmpty());
   // Dropout is on where nothing is written.
   const auto plain = LoadConfig("gpt3_857m", {"model.hidden_dropout="}, ConfigPurpose::kDryRun);
   ASSERT_TRUE(plain.ok()) << plain.status();
-  EXPECT_THAT(UnpricedFields(plain->config), ::testing::Contains("model.hidden_dropout=0.1"));
+  EXPECT_THAT(UnpricedFields(plain->config, /*is_gpu=*/true),
+              ::testing::Contains("model.hidden_dropout=0.1"));
 }
 
 // A new field of these sections is priced by ToPlannedRun(), changes no time, or is unpriced.
@@ -52,6 +56,7 @@ TEST(UnpricedFieldsTest, EveryFieldOfLayoutsAndPrecisionsIsPricedToldOrWithoutEf
       "parallel.pipeline_model_parallel_size",
       "parallel.data_parallel_size",
       "parallel.sequence_parallel",
+      "parallel.tp_comm_overlap",
       "parallel.num_layers_per_virtual_pipeline_stage",
       "parallel.decoder_first_pipeline_num_layers",
       "parallel.decoder_last_pipeline_num_layers",
@@ -75,6 +80,7 @@ TEST(UnpricedFieldsTest, EveryFieldOfLayoutsAndPrecisionsIsPricedToldOrWithoutEf
       "parallel.hierarchical_context_parallel_sizes",
       "parallel.expert_model_parallel_size",
       "parallel.expert_tensor_parallel_size",
+      "parallel.moe_deduplicated_dispatch",
       "parallel.ranks_as",
       "parallel.collective_algorithm",
       "parallel.hierarchical_collectives_ranks_per_host",

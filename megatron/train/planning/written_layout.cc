@@ -36,6 +36,7 @@ constexpr const char* kLayoutPaths[] = {
     "parallel.rank_order",
     "parallel.expert_model_parallel_size",
     "parallel.expert_tensor_parallel_size",
+    "parallel.moe_deduplicated_dispatch",
     "parallel.use_distributed_optimizer",
     "parallel.data_parallel_sharding_strategy",
     "parallel.num_distributed_optimizer_instances",
