@@ -1,7 +1,9 @@
 #include "megatron/train/topology/axis_traffic.h"
 
+#include "absl/strings/string_view.h"
 #include "glog/logging.h"
 #include "megatron/plan/data_traffic.h"
+#include "megatron/plan/expert_dispatch.h"
 #include "megatron/plan/plan_facts.pb.h"
 #include "megatron/plan/step_traffic.h"
 #include "megatron/train/planning/planned_run.h"
@@ -30,7 +32,25 @@ void SetRuns(const TrafficRow& row, const PlanGroup& copies, AxisTraffic* traffi
       static_cast<int>(traffic->is_across ? row.group.ranks : copies.ranks / row.group.ranks);
 }
 
-AxisTraffic ToAxisTraffic(const TrafficRow& row, const PlanLayout& layout) {
+// Gathers within the hosts of secondary shards are flat, and so is what codes exchange.
+void SetHosts(const TrafficRow& row, const PlannedRun& run, AxisTraffic* traffic) {
+  const PlanLayout& layout = run.layout;
+  const bool is_in_host = layout.hosts > 1 && traffic->runs > 1;
+  if (row.axis == TrafficAxis::kData && layout.ranks_per_host > 0 && !is_in_host &&
+      row.call != TrafficCall::kAllToAll) {
+    traffic->hosts = AxisTraffic::Hosts::kLevels;
+  }
+  if (row.axis != TrafficAxis::kExpert || !layout.deduplicates_dispatch) return;
+  const PlanGroup across = ExpertRowsOf(run.model, layout).across_hosts;
+  const bool is_across = row.group.stride == across.stride;
+  traffic->hosts = is_across ? AxisTraffic::Hosts::kAcross : AxisTraffic::Hosts::kWithin;
+  if (!is_across) return;
+  traffic->experts = run.model.experts();
+  traffic->choices = run.model.experts_per_token();
+  traffic->bytes /= ExpectedHosts(double(across.ranks), traffic->experts, traffic->choices);
+}
+
+AxisTraffic ToAxisTraffic(const TrafficRow& row, const PlannedRun& run) {
   AxisTraffic traffic;
   switch (row.axis) {
     case TrafficAxis::kTensor:
@@ -52,13 +72,16 @@ AxisTraffic ToAxisTraffic(const TrafficRow& row, const PlanLayout& layout) {
     case TrafficAxis::kData:
       traffic.name = "dp";
       traffic.axes = {Axis::kData, Axis::kContext};
-      SetRuns(row, row.is_of_experts ? ExpertCopies(layout) : DenseCopies(layout), &traffic);
+      SetRuns(row, row.is_of_experts ? ExpertCopies(run.layout) : DenseCopies(run.layout),
+              &traffic);
       break;
   }
   traffic.is_of_experts = row.is_of_experts;
   traffic.is_message = row.call == TrafficCall::kMessage;
+  traffic.is_exchange = row.call == TrafficCall::kAllToAll;
   traffic.calls = row.calls * (row.call == TrafficCall::kAllReduce ? 2 : 1);
   traffic.bytes = row.bytes;
+  SetHosts(row, run, &traffic);
   return traffic;
 }
 
@@ -73,7 +96,8 @@ std::vector<AxisTraffic> TrafficOf(const config::PretrainConfig& config,
   for (const TrafficRow& row :
        StepTraffic(run->program, run->model, run->layout, MeanStage(*run))) {
     const bool is_of_ends = row.axis == TrafficAxis::kPipeline && row.call != TrafficCall::kMessage;
-    if (!is_of_ends) traffic.push_back(ToAxisTraffic(row, run->layout));
+    const bool is_of_all = absl::string_view(row.what) == kLargestScores;
+    if (!is_of_ends && !is_of_all) traffic.push_back(ToAxisTraffic(row, *run));
   }
   return traffic;
 }

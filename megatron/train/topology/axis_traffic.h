@@ -17,15 +17,26 @@ struct AxisTraffic {
   // Ranks exchange within their run, or across runs with those in the same place.
   int runs = 1;
   bool is_across = false;
+  // What calls make of hosts (comm/rank_grid.h): nothing, or two levels where the group has several
+  // ranks on each of several hosts. With deduplicated dispatch they are among the group's ranks of a
+  // host, or among those in the same place of all hosts.
+  enum class Hosts { kNone, kLevels, kWithin, kAcross };
+  Hosts hosts = Hosts::kNone;
+  // Of kAcross: `bytes` are those of tokens that go to one host, and each goes to as many as have
+  // some of so many experts that it chooses.
+  double experts = 0;
+  double choices = 0;
   bool is_of_experts = false;  // the group is one of the expert grid
   bool is_message = false;     // between neighbours of the group, else collective
+  bool is_exchange = false;    // an all-to-all
   double calls = 0;            // calls of a rank in a step; an all-reduce counts as two
   double bytes = 0;            // a call's: a message, or the whole tensor of a gather or scatter
 };
 
 // Returns what StepTraffic() (plan/step_traffic.h) says of a stage that has the mean number of
 // layers, rounded up, and the embedding, without the gradients that the first and the last stage
-// add up. Expects a valid configuration with its computed fields set.
+// add up, and without what all ranks send, which costs the same in every order. Expects a valid
+// configuration with its computed fields set.
 std::vector<AxisTraffic> TrafficOf(const config::PretrainConfig& config, int64_t padded_vocab_size);
 
 }  // namespace megatron

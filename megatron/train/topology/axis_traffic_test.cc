@@ -103,6 +103,34 @@ TEST(AxisTrafficTest, InstancesExchangeWithinAndAcross) {
   EXPECT_DOUBLE_EQ(across, whole / 2);
 }
 
+TEST(AxisTrafficTest, LevelsAreToldAndDeduplicatedRowsGoToOneHostEach) {
+  const std::vector<std::string> mixture = {"model.num_experts=8",
+                                            "model.moe_router_topk=4",
+                                            "model.disable_bias_linear=true",
+                                            "parallel.data_parallel_size=4",
+                                            "parallel.expert_model_parallel_size=4",
+                                            "parallel.hierarchical_collectives_ranks_per_host=2"};
+  for (const AxisTraffic& row : Of(mixture)) {
+    EXPECT_EQ(row.hosts, std::string(row.name) == "dp" ? AxisTraffic::Hosts::kLevels
+                                                       : AxisTraffic::Hosts::kNone);
+  }
+  std::vector<std::string> deduplicated = mixture;
+  deduplicated.push_back("parallel.moe_deduplicated_dispatch=true");
+  double within = 0, across = 0;
+  for (const AxisTraffic& row : Of(deduplicated)) {
+    if (std::string(row.name) != "ep") continue;
+    EXPECT_TRUE(row.is_exchange);
+    (row.hosts == AxisTraffic::Hosts::kWithin ? within : across) += row.calls * row.bytes;
+    if (row.hosts != AxisTraffic::Hosts::kAcross) continue;
+    EXPECT_EQ(row.experts, 8);
+    EXPECT_EQ(row.choices, 4);
+  }
+  // 2 micro-batches of 64 tokens in 4 layers, there and back, forward and backward: to 4 experts
+  // each, and to one host with 8 bytes for each of 4 choices, of which 4 come back.
+  EXPECT_EQ(within, 2.0 * 4 * 4 * (64 * 4) * 64 * 4);
+  EXPECT_DOUBLE_EQ(across, 2.0 * 4 * 64 * (4 * 64 * 4 + 3 * 4 * 4));
+}
+
 TEST(AxisTrafficTest, ExpertsExchangeTheirRowsAndReduceAmongThemselves) {
   const std::vector<std::string> mixture = {"model.num_experts=4",
                                             "model.moe_router_topk=2",

@@ -2,16 +2,23 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "glog/logging.h"
 #include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/hierarchical/host_ranks.h"
+#include "megatron/comm/process_groups.h"
 #include "megatron/comm/rank_runs.h"
 #include "megatron/plan/collective_time.h"
+#include "megatron/plan/expert_dispatch.h"
+#include "megatron/plan/traffic_row.h"
 
 namespace megatron {
 namespace {
@@ -41,32 +48,55 @@ absl::Status CheckEven(const MachineShape& shape, int ranks) {
   return absl::OkStatus();
 }
 
+using Groups = std::vector<std::vector<int>>;
+
+// Returns the ranks of the groups that share a host, and those in the same place of all of a group's
+// hosts.
+std::pair<Groups, Groups> ByHost(const Groups& groups, int ranks_per_host) {
+  Groups within, across;
+  for (const std::vector<int>& group : groups) {
+    std::vector<int> hosts;
+    for (const int rank : group) hosts.push_back(rank / ranks_per_host);
+    const auto by_host = RanksByHost(hosts, "");
+    CHECK(by_host.ok()) << by_host.status();  // CheckHierarchicalGroups() has found none
+    const size_t first = across.size();
+    across.resize(first + by_host->front().size());
+    for (const std::vector<int>& of_host : *by_host) {
+      std::vector<int>& ranks = within.emplace_back();
+      for (size_t place = 0; place < of_host.size(); ++place) {
+        ranks.push_back(group[of_host[place]]);
+        across[first + place].push_back(ranks.back());
+      }
+    }
+  }
+  return {std::move(within), std::move(across)};
+}
+
 // Returns the groups of ranks that exchange.
-std::vector<std::vector<int>> GroupsOf(const RankGrid& grid, const AxisTraffic& row) {
-  const std::vector<std::vector<int>> groups = grid.Partition(row.axes);
+Groups GroupsOf(const RankGrid& grid, const AxisTraffic& row) {
+  const Groups groups = grid.Partition(row.axes);
+  if (row.hosts == AxisTraffic::Hosts::kWithin) return ByHost(groups, grid.ranks_per_host()).first;
+  if (row.hosts == AxisTraffic::Hosts::kAcross) return ByHost(groups, grid.ranks_per_host()).second;
   if (row.runs == 1) return groups;
   return row.is_across ? AcrossRuns(groups, row.runs) : RunsOf(groups, row.runs);
 }
 
-int64_t SizeOf(const RankGrid& grid, const AxisTraffic& row) {
-  return row.is_across ? row.runs : grid.size(row.axes) / row.runs;
-}
-
-// How the groups over some axes lie on the machine; the one that crosses most counts.
+// How groups lie on the machine; the one that crosses most counts.
 struct Lie {
+  int64_t ranks = 0;  // of a group
   Crossing crossing = Crossing::kDomain;
   int64_t together = 0;  // ranks of the group that reach each other without a network card
 };
 
-Lie LieOf(const MachineShape& shape, const RankGrid& grid, const AxisTraffic& row) {
+Lie LieOf(const MachineShape& shape, const Groups& groups, bool are_messages) {
   const int64_t node = shape.nodes.front().ranks, reach = shape.reach();
   Lie lie;
-  lie.together = SizeOf(grid, row);
-  for (const std::vector<int>& group : GroupsOf(grid, row)) {
+  lie.ranks = lie.together = int64_t(groups.front().size());
+  for (const std::vector<int>& group : groups) {
     int64_t together = 0;
     for (size_t i = 0; i < group.size(); ++i) {
       // The first speaks with all of a collective's group; messages go to the neighbour.
-      const int64_t from = row.is_message && i > 0 ? group[i - 1] : group[0], to = group[i];
+      const int64_t from = are_messages && i > 0 ? group[i - 1] : group[0], to = group[i];
       if (group[0] / reach == to / reach) ++together;
       const Crossing crossing = from / shape.domain == to / shape.domain ? Crossing::kDomain
                                 : from / node == to / node               ? Crossing::kNode
@@ -78,7 +108,9 @@ Lie LieOf(const MachineShape& shape, const RankGrid& grid, const AxisTraffic& ro
   return lie;
 }
 
-double SecondsOf(const MachineShape& shape, const RankGrid& grid, const AxisTraffic& row, Lie lie) {
+// Returns the seconds of one call.
+double CallSeconds(const MachineShape& shape, const Lie& lie, const AxisTraffic& row,
+                   double bytes) {
   Implementation program;
   program.set_link_efficiency(1);  // the file's speeds are those that are reached
   program.set_network_efficiency(1);
@@ -93,13 +125,38 @@ double SecondsOf(const MachineShape& shape, const RankGrid& grid, const AxisTraf
   const bool crosses = lie.crossing == Crossing::kNetwork;
   if (row.is_message) {
     hardware.set_domain(1);
-    return row.calls * MessageSeconds(hardware, program, crosses ? 1 : 0, row.bytes);
+    return MessageSeconds(hardware, program, crosses ? 1 : 0, bytes);
   }
-  const int64_t ranks = SizeOf(grid, row);
   // As many neighbours of the group share a domain as its ranks do.
-  hardware.set_domain(static_cast<int32_t>(crosses ? lie.together : ranks));
-  return row.calls *
-         CollectiveSeconds(hardware, program, TrafficCall::kAllGather, {ranks, 1}, row.bytes);
+  hardware.set_domain(static_cast<int32_t>(crosses ? lie.together : lie.ranks));
+  return CollectiveSeconds(hardware, program,
+                           row.is_exchange ? TrafficCall::kAllToAll : TrafficCall::kAllGather,
+                           {lie.ranks, 1}, bytes);
+}
+
+struct Cost {
+  Crossing crossing = Crossing::kDomain;
+  double seconds = 0;
+};
+
+Cost CostOf(const MachineShape& shape, const RankGrid& grid, const AxisTraffic& row) {
+  const Groups groups = GroupsOf(grid, row);
+  const Lie lie = LieOf(shape, groups, row.is_message);
+  if (lie.ranks == 1) return {};
+  if (row.hosts == AxisTraffic::Hosts::kLevels && grid.ranks_per_host() > 0) {
+    const auto [within, between] = ByHost(groups, grid.ranks_per_host());
+    const Lie near = LieOf(shape, within, false), far = LieOf(shape, between, false);
+    if (near.ranks > 1 && far.ranks > 1) {
+      const auto pass = [&](const Lie& level) {
+        return [&, level](double part) { return CallSeconds(shape, level, row, part); };
+      };
+      return {lie.crossing, row.calls * LevelSeconds(row.bytes, near.ranks, pass(near), pass(far))};
+    }
+  }
+  double bytes = row.bytes;
+  if (row.hosts == AxisTraffic::Hosts::kAcross)
+    bytes *= ExpectedHosts(double(lie.ranks), row.experts, row.choices);
+  return {lie.crossing, row.calls * CallSeconds(shape, lie, row, bytes)};
 }
 
 std::vector<OrderCost::Part> PartsOf(const MachineShape& shape,
@@ -108,13 +165,14 @@ std::vector<OrderCost::Part> PartsOf(const MachineShape& shape,
   std::vector<OrderCost::Part> parts;
   for (const AxisTraffic& row : traffic) {
     const RankGrid& grid = row.is_of_experts ? expert : dense;
-    if (SizeOf(grid, row) == 1) continue;
-    const Lie lie = LieOf(shape, grid, row);
+    if (grid.size(row.axes) == 1) continue;
+    const Cost cost = CostOf(shape, grid, row);
+    if (cost.seconds == 0) continue;
     if (parts.empty() || absl::string_view(parts.back().name) != row.name)
       parts.push_back({row.name, Crossing::kDomain, 0});
     OrderCost::Part& part = parts.back();
-    part.crossing = std::max(part.crossing, lie.crossing);
-    part.seconds += SecondsOf(shape, grid, row, lie);
+    part.crossing = std::max(part.crossing, cost.crossing);
+    part.seconds += cost.seconds;
   }
   return parts;
 }
@@ -145,7 +203,7 @@ absl::StatusOr<std::vector<OrderCost>> CostsOfOrders(const MachineShape& shape,
   MEGATRON_RETURN_IF_ERROR(CheckEven(shape, ranks));
   std::vector<OrderCost> costs;
   // Axes of one rank may stand anywhere.
-  std::map<std::vector<Axis>, std::vector<OrderCost::Part>> known;
+  std::map<std::vector<Axis>, std::optional<std::vector<OrderCost::Part>>> known;
   ParallelSizes ordered = sizes;
   for (const RankOrder& order : RankOrder::All()) {
     ordered.order = order;
@@ -157,8 +215,9 @@ absl::StatusOr<std::vector<OrderCost>> CostsOfOrders(const MachineShape& shape,
       if (dense.size(axis) > 1 || expert->size(axis) > 1) several.push_back(axis);
     }
     const auto [cost, is_new] = known.try_emplace(several);
-    if (is_new) cost->second = PartsOf(shape, traffic, dense, *expert);
-    costs.push_back({order, cost->second});
+    if (is_new && CheckHierarchicalGroups(dense, *expert).ok())
+      cost->second = PartsOf(shape, traffic, dense, *expert);
+    if (cost->second.has_value()) costs.push_back({order, *cost->second});
   }
   return costs;
 }

@@ -28,9 +28,10 @@ struct OrderCost {
   double seconds() const;
 };
 
-// Returns the cost of every order whose pipelines agree, as RankOrder::All() lists them: the
-// default first. Expects sizes that multiply to the ranks. Returns kFailedPrecondition where the
-// shape has fewer ranks, or nodes that differ.
+// Returns the cost of every order whose pipelines agree, and whose hosts of hierarchical calls and
+// of deduplicated dispatch are as a run needs them, as RankOrder::All() lists them: the default
+// first. Expects sizes that multiply to the ranks, and that a run may have in the default order.
+// Returns kFailedPrecondition where the shape has fewer ranks, or nodes that differ.
 absl::StatusOr<std::vector<OrderCost>> CostsOfOrders(const MachineShape& shape,
                                                      const std::vector<AxisTraffic>& traffic,
                                                      const ParallelSizes& sizes, int ranks);

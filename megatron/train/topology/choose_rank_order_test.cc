@@ -7,6 +7,8 @@
 #include "gtest/gtest.h"
 #include "megatron/comm/rank_runs.h"
 #include "megatron/plan/collective_time.h"
+#include "megatron/plan/expert_dispatch.h"
+#include "megatron/plan/traffic_row.h"
 
 namespace megatron {
 namespace {
@@ -205,6 +207,85 @@ TEST(ChooseRankOrderTest, GroupsOfInstancesHaveTheCostOfTheirRanks) {
   EXPECT_DOUBLE_EQ(
       cost.parts[1].seconds,
       2 * CollectiveSeconds(OfDomain(4), Ideal(), TrafficCall::kAllGather, {4, 4}, 1e9));
+}
+
+// Two nodes of 4 ranks, pipeline 2, data 4. Where pipelines lie inside a node, half of a group's
+// ranks are on each of two nodes.
+TEST(ChooseRankOrderTest, LevelsHaveTheCostOfLevels) {
+  ParallelSizes sizes = Sizes(1, 1, 2);
+  sizes.ranks_per_host = 4;
+  AxisTraffic data = Data(4e9);
+  const RankOrder inside = *RankOrder::Parse("pp-tp-cp-ep-dp");
+  const auto seconds = [&](const RankOrder& order) {
+    const auto costs = CostsOfOrders(Nodes(2, 4), {data, Messages(1)}, sizes, 8);
+    EXPECT_TRUE(costs.ok()) << costs.status();
+    for (const OrderCost& cost : *costs) {
+      if (cost.order == order) return cost.parts[0].seconds;
+    }
+    return 0.0;
+  };
+  sizes.ranks_per_host = 0;
+  const double flat = seconds(inside);
+  EXPECT_DOUBLE_EQ(
+      flat, 2 * CollectiveSeconds(OfDomain(4), Ideal(), TrafficCall::kAllGather, {4, 2}, 4e9));
+  sizes.ranks_per_host = 4;
+  // No level is used unless calls know it.
+  EXPECT_EQ(seconds(inside), flat);
+  data.hosts = AxisTraffic::Hosts::kLevels;
+  const auto pass = [](const PlanGroup& group) {
+    return [group](double bytes) {
+      return CollectiveSeconds(OfDomain(4), Ideal(), TrafficCall::kAllGather, group, bytes);
+    };
+  };
+  EXPECT_DOUBLE_EQ(seconds(inside), 2 * LevelSeconds(4e9, 2, pass({2, 1}), pass({2, 4})));
+}
+
+// An order in which no group has two levels can't be run.
+TEST(ChooseRankOrderTest, OrdersWithoutLevelsAreLeftOut) {
+  ParallelSizes sizes = Sizes(1, 1, 2);
+  const auto orders = [&](int data) {
+    const auto costs = CostsOfOrders(Nodes(2, 4), {Data(1e9)}, sizes, 2 * data);
+    EXPECT_TRUE(costs.ok()) << costs.status();
+    return costs->size();
+  };
+  EXPECT_EQ(orders(4), 120u);
+  // With hosts of two ranks a pipeline that lies inside a host leaves one rank of a group there.
+  sizes.ranks_per_host = 2;
+  EXPECT_EQ(orders(4), 60u);
+}
+
+// Rows of tokens that go to each host once: to more hosts where experts lie on more of them.
+TEST(ChooseRankOrderTest, DeduplicatedRowsGoToAsManyHostsAsExpertsLieOn) {
+  ParallelSizes sizes = Sizes(1, 1, 1);
+  sizes.expert = 8;
+  sizes.ranks_per_host = 4;
+  sizes.deduplicated_dispatch = true;
+  AxisTraffic across = Collective("ep", {Axis::kTensor, Axis::kExpert}, 100, 1e8);
+  across.is_of_experts = across.is_exchange = true;
+  across.hosts = AxisTraffic::Hosts::kAcross;
+  across.experts = 64;
+  across.choices = 8;
+  AxisTraffic within = across;
+  within.name = "ep within";
+  within.hosts = AxisTraffic::Hosts::kWithin;
+  const auto costs = CostsOfOrders(Nodes(4, 4), {within, across}, sizes, 16);
+  ASSERT_TRUE(costs.ok()) << costs.status();
+  // In the default order the eight ranks are two nodes; where data varies first they are four.
+  const auto check = [&](const OrderCost& cost, int64_t hosts) {
+    ASSERT_EQ(cost.parts.size(), 2u);
+    const auto seconds = [](int64_t ranks, int domain, double bytes) {
+      return 100 * CollectiveSeconds(OfDomain(domain), Ideal(), TrafficCall::kAllToAll, {ranks, 1},
+                                     bytes);
+    };
+    EXPECT_DOUBLE_EQ(cost.parts[0].seconds, seconds(8 / hosts, static_cast<int>(8 / hosts), 1e8));
+    EXPECT_DOUBLE_EQ(cost.parts[1].seconds,
+                     seconds(hosts, 1, 1e8 * ExpectedHosts(double(hosts), 64, 8)));
+    EXPECT_EQ(cost.parts[1].crossing, Crossing::kNetwork);
+  };
+  check(costs->front(), 2);
+  for (const OrderCost& cost : *costs) {
+    if (cost.order == *RankOrder::Parse("dp-tp-cp-ep-pp")) check(cost, 4);
+  }
 }
 
 TEST(ChooseRankOrderTest, RefusesNodesThatDiffer) {
