@@ -148,7 +148,9 @@ double OneBitLambRule::FrozenCoefficient(double momentum_norm, double step_norm,
       std::clamp(std::clamp(ratio * part + 1 - part, options_.factor_min, options_.factor_max),
                  last * (1 - options_.factor_threshold), last * (1 + options_.factor_threshold));
   numbers[kFactor] = static_cast<float>(factor);
-  return numbers[kCoefficient] * factor;
+  // A mean that no ratio has entered would hold the tensor still from here on.
+  const double coefficient = numbers[kCoefficient] == 0 ? 1 : numbers[kCoefficient];
+  return coefficient * factor;
 }
 
 }  // namespace megatron

@@ -28,7 +28,7 @@ struct OneBitLambOptions {
 //   p = m / (sqrt(v) + epsilon); u = p + decay * w; r = min(1, ‖p‖ / ‖u‖)
 //   F = r * max((sqrt(v) + epsilon) / (sqrt(f) + epsilon)) + 1 - r, within [factor_min, factor_max]
 //       and within factor_threshold of what it was, which is 1 at first
-//   w = w - lr * C * F * u
+//   w = w - lr * C * F * u, with 1 in the place of C if no c has entered it
 // The maximum is that of elements whose v is not 0. With s, momenta are of one size and can share
 // one scale of signs. A fused weight is one tensor; norms are those of all its parts on
 // tensor-parallel ranks.

@@ -112,13 +112,15 @@ Plain PlainProgram(int ranks, const OneBitRun& run) {
         factor = std::min(factor, plain.factor[t] * (1 + options.factor_threshold));
         factor = std::max(factor, plain.factor[t] * (1 - options.factor_threshold));
         plain.factor[t] = factor;
-        coefficient = plain.coefficient[t] * factor;
+        coefficient = (plain.coefficient[t] == 0 ? 1 : plain.coefficient[t]) * factor;
       } else {
         coefficient =
             std::min(NormOf(Doubles(plain.weights[t])) / NormOf(update), options.max_coeff);
         coefficient = std::max(coefficient, options.min_coeff);
-        plain.coefficient[t] =
-            options.coeff_beta * plain.coefficient[t] + (1 - options.coeff_beta) * coefficient;
+        if (coefficient != 1) {
+          plain.coefficient[t] =
+              options.coeff_beta * plain.coefficient[t] + (1 - options.coeff_beta) * coefficient;
+        }
       }
       for (int64_t i = 0; i < size; ++i)
         plain.weights[t][i] -= static_cast<float>(lr * coefficient * update[i]);
@@ -195,6 +197,19 @@ TEST(OneBitLambTest, FactorsChangeByTheThresholdAndStayWithinLimits) {
     EXPECT_GE(numbers[1], 0.95f);
     EXPECT_LE(numbers[1], 1.01f);
   }
+}
+
+// All ratios of the warm-up are 1, and none is in the mean.
+TEST(OneBitLambTest, ATensorWhoseRatiosWereAll1GoesOn) {
+  OneBitRun run = RunOfTest();
+  OneBitLambOptions& options = run.optimizer.one_bit_lamb;
+  options.min_coeff = options.max_coeff = 1;
+  ExpectPlainProgram(2, run);
+  OneBitRun warm_up = run;
+  warm_up.steps = static_cast<int>(options.freeze_step);
+  const OneBitTensors before = TrainOneBit(2, warm_up)[0].weights;
+  const OneBitTensors after = TrainOneBit(2, run)[0].weights;
+  for (int t = 0; t < kTensors; ++t) EXPECT_GT(WorstOffset({after[t]}, {before[t]}), 1e-3) << t;
 }
 
 TEST(OneBitLambTest, AStepWithANanOnOneRankIsSkippedByAllAndLeavesNothing) {
