@@ -202,16 +202,18 @@ int64_t NumberAfter(absl::string_view name, absl::string_view text) {
 
 // Reads the grid of the tensor-parallel ranks.
 absl::Status ReadGrid(Row* row, PlanLayout* layout) {
-  const std::string mode = row->Text({"tp_mode"});
-  if (mode.empty() || mode == "1d") return absl::OkStatus();
-  if (mode != "2d" && mode != "2.5d" && mode != "3d") {
+  std::string mode = row->Text({"tp_mode"});
+  if (mode.empty()) mode = "1d";
+  if (mode != "1d" && mode != "2d" && mode != "2.5d" && mode != "3d") {
     return absl::InvalidArgumentError(
         absl::StrCat("tp_mode: '", mode, "' is none of 1d, 2d, 2.5d, 3d"));
   }
-  int64_t depth = 0;
-  if (mode == "2.5d") {
-    MEGATRON_ASSIGN_OR_RETURN(depth, row->Integer({"tp_depth"}, 0));
+  MEGATRON_ASSIGN_OR_RETURN(const int64_t depth, row->Integer({"tp_depth"}, 0));
+  if (depth > 1 && mode != "2.5d") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tp_depth ", depth, " has no effect with tp_mode ", mode));
   }
+  if (mode == "1d") return absl::OkStatus();
   const absl::StatusOr<PlanGrid> grid = GridOfMode(mode, layout->tp, depth);
   if (!grid.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(

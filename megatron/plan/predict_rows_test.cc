@@ -206,6 +206,9 @@ TEST(PredictRowsTest, RefusesWhatTensorParallelRanksCanNotShare) {
   EXPECT_EQ(error("4,4,2.5d,1,16,2048,1,"),
             "tp_mode 2.5d with tp 4 and tp_depth 1: needs a depth of 2 or more: one level of ranks "
             "is 2d");
+  EXPECT_EQ(error("16,16,2d,4,16,2048,1,"), "tp_depth 4 has no effect with tp_mode 2d");
+  EXPECT_EQ(error("8,8,,2,16,2048,1,"), "tp_depth 2 has no effect with tp_mode 1d");
+  EXPECT_EQ(error("16,16,2d,1,16,2048,1,"), "");
   EXPECT_EQ(error("16,16,3d,,16,2048,1,"),
             "tp_mode 3d with tp 16: needs a cubic number of ranks: 8, 27, 64, ...");
   EXPECT_EQ(error("8,8,4d,,16,2048,1,"), "tp_mode: '4d' is none of 1d, 2d, 2.5d, 3d");
