@@ -59,6 +59,11 @@ std::string JoinWithAnd(const std::vector<std::string>& parts) {
   return absl::StrCat(first, first.empty() ? "" : " and ", parts.empty() ? "" : parts.back());
 }
 
+// Whether the field is a message, whose text is that of all its fields, on several lines.
+bool IsMessage(const FieldRef& ref) {
+  return ref.field->message_type() != nullptr && !ref.field->is_repeated();
+}
+
 }  // namespace
 
 ConfigChecker::ConfigChecker(const config::PretrainConfig& config, const ConfigLocations& locations,
@@ -99,7 +104,7 @@ std::string ConfigChecker::ValueOf(absl::string_view path) const { return ValueT
 
 std::string ConfigChecker::Named(absl::string_view path) const {
   const char* const unwritten = IsPresent(Ref(path)) ? "computed" : "default";
-  return absl::StrCat(path, " = ", ValueOf(path), " (",
+  return absl::StrCat(path, IsMessage(Ref(path)) ? "" : absl::StrCat(" = ", ValueOf(path)), " (",
                       locations_.IsSet(path) ? locations_.Where(path) : unwritten, ")");
 }
 
@@ -219,8 +224,10 @@ void ConfigChecker::HaveNoEffect(std::initializer_list<absl::string_view> paths,
 void ConfigChecker::NoEffectError(absl::string_view path, absl::string_view because) {
   // A file may be a shipped one, which the user cannot edit.
   const bool is_in_file = locations_.IsSet(path) && !absl::StartsWith(locations_.Where(path), "--");
-  Error(path, absl::StrCat("has no effect ", because,
-                           is_in_file ? absl::StrCat("; --set ", path, "= removes it") : ""));
+  const std::string message = absl::StrCat(
+      "has no effect ", because, is_in_file ? absl::StrCat("; --set ", path, "= removes it") : "");
+  if (IsMessage(Ref(path))) return MessageError(path, message);
+  Error(path, message);
 }
 
 }  // namespace megatron

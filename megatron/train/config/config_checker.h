@@ -57,7 +57,7 @@ class ConfigChecker {
   // Returns the value as text: "768", "adam".
   std::string ValueOf(absl::string_view path) const;
 
-  // Returns "model.hidden_size = 768 (gpt.textproto:4:3)".
+  // Returns "model.hidden_size = 768 (gpt.textproto:4:3)"; of a message "data.random_ltd (...)".
   std::string Named(absl::string_view path) const;
 
   // Returns "an integer from 1 to 10000".

@@ -54,7 +54,7 @@ TEST(ValidateMtpTest, RefusesWhatMultiTokenPredictionCannotBeUsedWith) {
       {{kMtp, kRope, "optimizer.optimizer=muon", "optimizer.qk_clip=true"},
        "the scores of its layers are not measured"},
       {{kMtp, kRope, "data.random_ltd={min_value: 8 require_steps: 10}"},
-       "its layers see all tokens"},
+       "cannot be used with data.random_ltd (--set data.random_ltd="},
       {{"model.mtp_loss_scaling_factor=0.5"}, "has no effect without model.mtp_num_layers"},
       {{"model.mtp_num_layers=5", kRope}, "expects an integer from 1 to 4"},
       {{kMtp, kRope, "parallel.pipeline_model_parallel_size=2",
