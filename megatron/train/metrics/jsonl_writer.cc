@@ -233,7 +233,7 @@ absl::StatusOr<std::unique_ptr<JsonlWriter>> JsonlWriter::Open(FileSystem& fs,
   MEGATRON_RETURN_IF_ERROR(file->Sync());
   MEGATRON_RETURN_IF_ERROR(fs.Rename(replacement, path));  // `file` stays open under its new name
   MEGATRON_RETURN_IF_ERROR(fs.SyncDir(directory));
-  return absl::WrapUnique(new JsonlWriter(std::move(file), kept.last_step));
+  return absl::WrapUnique(new JsonlWriter(fs, path, std::move(file), kept.last_step));
 }
 
 absl::Status JsonlWriter::WriteStep(const StepMetrics& step) { return WriteLine(ToJsonLine(step)); }
@@ -243,6 +243,17 @@ absl::Status JsonlWriter::WriteEvaluation(const EvaluationMetrics& evaluation) {
 }
 
 absl::Status JsonlWriter::WriteLine(absl::string_view line) {
+  if (!absl::IsNotFound(fs_.Stat(path_).status())) return Append(line);
+  // Records would go to a file without a name.
+  MEGATRON_RETURN_IF_ERROR(fs_.CreateDirs(ParentPath(path_)));
+  MEGATRON_ASSIGN_OR_RETURN(file_, fs_.Create(path_));
+  torn_ = false;
+  MEGATRON_RETURN_IF_ERROR(Append(line));
+  return absl::DataLossError(
+      absl::StrCat("'", path_, "' was removed while the run wrote to it; it begins anew"));
+}
+
+absl::Status JsonlWriter::Append(absl::string_view line) {
   const absl::Status written = file_->Append(torn_ ? absl::StrCat("\n", line) : std::string(line));
   torn_ = !written.ok();
   return written;

@@ -66,17 +66,22 @@ class JsonlWriter : public MetricsWriter {
   // The iteration of the last step whose record was kept; 0: none was.
   int64_t last_kept_step() const { return last_kept_step_; }
 
-  // A record whose write fails is lost or torn; the next ones are whole.
+  // A record whose write fails is lost or torn; the next ones are whole. Where the file was removed
+  // meanwhile, it begins anew with the record, and kDataLoss says so.
   absl::Status WriteStep(const StepMetrics& step) override;
   absl::Status WriteEvaluation(const EvaluationMetrics& evaluation) override;
   absl::Status Sync() override;
 
  private:
-  JsonlWriter(std::unique_ptr<WritableFile> file, int64_t last_kept_step)
-      : file_(std::move(file)), last_kept_step_(last_kept_step) {}
+  JsonlWriter(FileSystem& fs, std::string path, std::unique_ptr<WritableFile> file,
+              int64_t last_kept_step)
+      : fs_(fs), path_(std::move(path)), file_(std::move(file)), last_kept_step_(last_kept_step) {}
 
   absl::Status WriteLine(absl::string_view line);
+  absl::Status Append(absl::string_view line);
 
+  FileSystem& fs_;
+  const std::string path_;
   std::unique_ptr<WritableFile> file_;
   const int64_t last_kept_step_;
   bool torn_ = false;  // the last write failed, and may have left a part of its line

@@ -217,6 +217,17 @@ TEST_F(JsonlWriterTest, BeginsANewLineAfterAWriteThatFailedMidway) {
   EXPECT_EQ(Contents(), absl::StrCat(ToJsonLine(Step(1)), ToJsonLine(Step(4))));
 }
 
+TEST_F(JsonlWriterTest, AFileThatIsRemovedBeginsAnew) {
+  const auto writer = OpenAt(0);
+  ASSERT_THAT(writer->WriteStep(Step(1)), IsOk());
+  ASSERT_THAT(fs_.RemoveTree(ParentPath(path_)), IsOk());
+  const absl::Status told = writer->WriteStep(Step(2));
+  EXPECT_THAT(told, StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_THAT(told.message(), HasSubstr("metrics.jsonl' was removed"));
+  ASSERT_THAT(writer->WriteStep(Step(3)), IsOk());
+  EXPECT_EQ(Contents(), absl::StrCat(ToJsonLine(Step(2)), ToJsonLine(Step(3))));
+}
+
 TEST_F(JsonlWriterTest, TornLinesAreSkippedWhereverTheyAre) {
   const std::string first = ToJsonLine(Step(1)), second = ToJsonLine(Step(2));
   const std::string zeros(40, '\0');
