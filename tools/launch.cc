@@ -8,7 +8,8 @@
 // printed with "[rank N]" before them. The program ends with the code of the rank that failed
 // first. With --restarts it starts the ranks again when one was lost; the machines of the hostfile
 // behind the first --num_nodes are spares then. With --min_elastic_nodes or --min_ranks it goes on
-// with fewer where too few are sound.
+// with fewer where too few are sound. With --in_process_recovery the ranks that are left go on, and
+// lost ones are started again beside them.
 
 #include <limits.h>
 #include <signal.h>
@@ -60,18 +61,32 @@ ABSL_FLAG(std::string, include, "", "Machines, or slots of them, to use: 'worker
 ABSL_FLAG(std::string, exclude, "", "Machines, or slots of them, not to use, written likewise.");
 ABSL_FLAG(int, num_nodes, -1, "The first machines of the hostfile; -1: all.");
 ABSL_FLAG(int, num_gpus, -1, "The first slots of each machine; -1: all.");
-ABSL_FLAG(std::string, master_addr, "", "Where the ranks meet; empty: the first machine.");
-ABSL_FLAG(int, master_port, 29500, "The port there.");
+ABSL_FLAG(
+    std::string, master_addr, "",
+    "Where the ranks meet; empty: the first machine, or with --in_process_recovery this one.");
+ABSL_FLAG(int, master_port, 29500, "The port there; 0, with --in_process_recovery: any free one.");
 ABSL_FLAG(
     std::string, ssh,
     "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3",
     "The command that runs another on a machine: words, to which it and the command are added.");
 ABSL_FLAG(int, restarts, 0,
           "Times to start the ranks again when one was lost, hangs or was ended by a signal; the "
-          "program must continue where it was. Machines behind the first --num_nodes are spares.");
+          "program must continue where it was. Machines behind the first --num_nodes are spares, "
+          "also with --in_process_recovery.");
 ABSL_FLAG(int, min_elastic_nodes, -1,
           "With --restarts and --hostfile: the least machines to go on with, without those that "
           "failed twice and have no spare; -1: all are needed.");
+ABSL_FLAG(bool, in_process_recovery, false,
+          "The job goes on when ranks or machines are lost, as pretrain_gpt does with "
+          "parallel.in_process_recovery. They are started again beside the others. Ranks meet on "
+          "this machine, which the others must reach.");
+ABSL_FLAG(
+    int, replacements, 10,
+    "With --in_process_recovery: times that lost ranks are started again on each machine, and "
+    "machines that have lost all of theirs.");
+ABSL_FLAG(absl::Duration, stop_limit, absl::Seconds(18),
+          "With --in_process_recovery: a rank that is stopped for so long is ended and started "
+          "again; 0: it is waited for.");
 ABSL_FLAG(
     absl::Duration, rejoin_interval, absl::ZeroDuration(),
     "With --min_elastic_nodes: how often machines that were left out because ssh did not "
@@ -122,6 +137,18 @@ absl::StatusOr<LaunchResult> LaunchFewer(
   }
 }
 
+ChildrenOptions Children() {
+  ChildrenOptions options;
+  options.grace = absl::GetFlag(FLAGS_grace);
+  options.idle_limit = absl::GetFlag(FLAGS_idle_limit);
+  if (!absl::GetFlag(FLAGS_in_process_recovery)) return options;
+  options.goes_on = true;
+  options.replacements = absl::GetFlag(FLAGS_replacements);
+  options.stop_limit = absl::GetFlag(FLAGS_stop_limit);
+  options.tell = Tell;
+  return options;
+}
+
 RestartOptions Restarts() {
   RestartOptions options;
   options.restarts = absl::GetFlag(FLAGS_restarts);
@@ -161,7 +188,7 @@ absl::StatusOr<LaunchResult> LaunchOnFile(const std::string& path,
                        absl::GetFlag(FLAGS_num_nodes), absl::GetFlag(FLAGS_num_gpus)};
   MEGATRON_ASSIGN_OR_RETURN(std::vector<HostSlots> hosts, FilterHosts(all, filter));
   const int wanted = static_cast<int>(hosts.size());
-  if (restarts.restarts > 0) {
+  if (restarts.restarts > 0 || absl::GetFlag(FLAGS_in_process_recovery)) {
     filter.num_nodes = -1;
     MEGATRON_ASSIGN_OR_RETURN(hosts, FilterHosts(all, filter));
   }
@@ -174,8 +201,8 @@ absl::StatusOr<LaunchResult> LaunchOnFile(const std::string& path,
   options.agent = {OwnProgram(), "--agent"};
   options.master_addr = absl::GetFlag(FLAGS_master_addr);
   options.master_port = absl::GetFlag(FLAGS_master_port);
-  options.children.grace = absl::GetFlag(FLAGS_grace);
-  options.children.idle_limit = absl::GetFlag(FLAGS_idle_limit);
+  options.children = Children();
+  options.next_host = [&pool](size_t place) { return pool.Replace(place); };
   char directory[PATH_MAX];
   if (getcwd(directory, sizeof(directory)) == nullptr) {
     return absl::ErrnoToStatus(errno, "where this is");
@@ -241,11 +268,20 @@ absl::Status CheckLeast() {
   return absl::OkStatus();
 }
 
+absl::Status CheckRecovery() {
+  if (absl::GetFlag(FLAGS_replacements) < 0)
+    return absl::InvalidArgumentError("--replacements is negative");
+  if (absl::GetFlag(FLAGS_master_port) == 0 && !absl::GetFlag(FLAGS_in_process_recovery))
+    return absl::InvalidArgumentError("--master_port=0 needs --in_process_recovery");
+  return absl::OkStatus();
+}
+
 absl::StatusOr<LaunchResult> Launch(const std::vector<std::string>& command) {
   if (absl::GetFlag(FLAGS_agent)) return RunAgent(STDIN_FILENO);
   if (absl::GetFlag(FLAGS_restarts) < 0)
     return absl::InvalidArgumentError("--restarts is negative");
   MEGATRON_RETURN_IF_ERROR(CheckLeast());
+  MEGATRON_RETURN_IF_ERROR(CheckRecovery());
   if (absl::GetFlag(FLAGS_ranks) < 1 || command.empty()) {
     return absl::InvalidArgumentError(
         "usage: launch --ranks=N -- PROGRAM ARGUMENTS...  or  launch --hostfile=FILE -- PROGRAM "
@@ -255,8 +291,8 @@ absl::StatusOr<LaunchResult> Launch(const std::vector<std::string>& command) {
   if (!hostfile.empty()) return LaunchOnFile(hostfile, command);
   LaunchOptions options;
   options.ranks = absl::GetFlag(FLAGS_ranks);
-  options.children.grace = absl::GetFlag(FLAGS_grace);
-  options.children.idle_limit = absl::GetFlag(FLAGS_idle_limit);
+  options.children = Children();
+  options.serves_store = options.children.goes_on;
   options.command = command;
   const int wanted = options.ranks, least = absl::GetFlag(FLAGS_min_ranks);
   if (least > wanted) {

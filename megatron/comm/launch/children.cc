@@ -32,8 +32,10 @@ namespace megatron {
 namespace {
 
 constexpr int kForwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
-constexpr int kErrors = 1;           // index of a child's output of errors
-constexpr int kNoSuchProgram = 127;  // the convention of shells
+constexpr int kErrors = 1;  // index of a child's output of errors
+// The conventions of shells.
+constexpr int kNoSuchProgram = 127;
+constexpr int kSignalCode = 128;  // plus the signal
 // The time for what the last writers of a pipe have left in it.
 constexpr absl::Duration kDrainTime = absl::Seconds(1);
 // The time between two looks at children that should end.
@@ -118,8 +120,9 @@ class Runner {
  private:
   struct Running {
     pid_t pid = -1;  // -1: not started, or ended
-    // When a lost child is started again, and how it has ended.
+    // When a child takes the place of a lost one, which that is, and how the lost one has ended.
     absl::Time replace_at = absl::InfiniteFuture();
+    Child next;
     int lost_code = 0, lost_signal = 0;
     bool is_left_behind = false;  // the others have ended in good order without it
     std::unique_ptr<LinePrefixer> outputs[2];
@@ -314,7 +317,10 @@ class Runner {
       }
       // A child that was starting, such as one in the place of a lost one, ends at once when all
       // are asked to. The others end in good order, and have their time.
-      if (options_.goes_on && signal != 0 && signal == result_.asked && !result_.asked_twice) {
+      const int ended_by = signal != 0 ? signal : code - kSignalCode;
+      if (options_.goes_on && result_.asked != 0 && ended_by == result_.asked &&
+          !result_.asked_twice) {
+        child.lost_code = code;
         child.lost_signal = signal;
         continue;
       }
@@ -331,7 +337,9 @@ class Runner {
   }
   // Returns whether the others go on without a child that has ended so.
   bool IsLost(int code, int signal) const {
-    return options_.goes_on && MayReplace() && (signal != 0 || code == options_.hang_code);
+    return options_.goes_on && MayReplace() &&
+           (signal != 0 || code == options_.hang_code ||
+            (options_.is_lost && options_.is_lost(code)));
   }
 
   void Lose(int index, int code, int signal) {
@@ -341,14 +349,25 @@ class Runner {
     std::string how =
         signal > 0 ? absl::StrCat("was ended by signal ", signal, " (", strsignal(signal), ")")
                    : absl::StrCat("ended with code ", code);
-    if (replacements_ < options_.replacements) {
+    const std::string name = children_[index].name;
+    child.outputs[kErrors]->Read();
+    if (const std::string& reason = child.outputs[kErrors]->marked(); !reason.empty())
+      absl::StrAppend(&how, " (", reason, ")");
+    // Where all are lost there is nobody to join.
+    if (replacements_ < options_.replacements && CountRunning() > 0) {
       ++replacements_;
-      child.replace_at = SteadyNow() + options_.replacement_wait;
-      absl::StrAppend(&how, "; it is started again in ",
-                      absl::FormatDuration(options_.replacement_wait), " (", replacements_, " of ",
+      const absl::Duration wait = signal == 0 && code == options_.consequence_code
+                                      ? std::max(options_.grace, options_.replacement_wait)
+                                      : options_.replacement_wait;
+      child.replace_at = SteadyNow() + wait;
+      child.next = options_.replacement ? options_.replacement(index) : children_[index];
+      const std::string& next = child.next.name;
+      absl::StrAppend(&how, "; ",
+                      next == name ? "it is started again" : absl::StrCat(next, " takes its place"),
+                      " in ", absl::FormatDuration(wait), " (", replacements_, " of ",
                       options_.replacements, ")");
     }
-    if (options_.tell) options_.tell(absl::StrCat(children_[index].name, " ", how));
+    if (options_.tell) options_.tell(absl::StrCat(name, " ", how));
   }
 
   absl::Time NextReplacement() const {
@@ -366,6 +385,7 @@ class Runner {
       child.replace_at = absl::InfiniteFuture();
       if (!MayReplace()) continue;
       for (const auto& output : child.outputs) output->Finish();
+      children_[i] = std::move(child.next);
       if (!Start(i).ok()) continue;
       child.lost_code = child.lost_signal = 0;
       child.ticks = -1;
@@ -438,7 +458,7 @@ class Runner {
       if (stops && (was_away || child.stopped_since > now)) child.stopped_since = now;
     }
     // Something that stops them all, as a scheduler may, will let them continue.
-    if (stopped == CountRunning()) return;
+    if (stopped == CountRunning() && options_.control < 0) return;
     for (const Running& child : running_) {
       if (kill_at_ != absl::InfiniteFuture() || now < child.stopped_since + options_.stop_limit) {
         continue;
@@ -475,7 +495,7 @@ class Runner {
     if (result_.child >= 0) result_.reason = running_[result_.child].outputs[kErrors]->marked();
   }
 
-  const std::vector<Child> children_;
+  std::vector<Child> children_;
   const ChildrenOptions& options_;
   const SignalQueue signals_;
   std::vector<Running> running_;

@@ -40,13 +40,19 @@ struct ChildrenOptions {
   // ever hangs.
   absl::Duration idle_limit;
   // A child that is stopped for so long while another one is not hangs, too, also before any has
-  // ended. Zero: it does not.
+  // ended. With `control`, where others may run elsewhere, it hangs even if all are stopped. Zero:
+  // it does not.
   absl::Duration stop_limit;
   int hang_code = 31;
   // Whether the others go on when a signal ends a child, or it ends with hang_code. It is started
-  // again beside them after `replacement_wait`, so often in all. It counts as failed unless they end
-  // in good order without it.
+  // again beside them after `replacement_wait`, so often in all; after `grace` where it only missed
+  // others, in which time these end if they miss it, too. It counts as failed unless they end in
+  // good order without it.
   bool goes_on = false;
+  // Whether a child that ends with this code is lost, too; null: it is not.
+  std::function<bool(int code)> is_lost;
+  // Returns the child that takes the place of a lost one; null: the same is started again.
+  std::function<Child(size_t index)> replacement;
   int replacements = 0;
   absl::Duration replacement_wait = absl::Seconds(1);
   std::function<void(absl::string_view line)> tell;  // hears of what is started again; may be null

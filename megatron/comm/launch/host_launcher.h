@@ -7,6 +7,7 @@
 #ifndef MEGATRON_COMM_LAUNCH_HOST_LAUNCHER_H_
 #define MEGATRON_COMM_LAUNCH_HOST_LAUNCHER_H_
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,12 +25,18 @@ struct HostLaunchOptions {
   std::vector<std::string> ssh = {"ssh", "-o", "BatchMode=yes"};  // followed by host and command
   // The command that makes this program an agent on the machines: its path there and arguments.
   std::vector<std::string> agent;
-  std::string master_addr;  // empty: the first host
+  std::string master_addr;  // empty: the first host, or, with children.goes_on, this machine
   int master_port = 29500;
   std::string directory;  // working directory of the ranks; the same on all machines
   // Variables of the ranks, besides what each machine has itself.
   std::vector<std::pair<std::string, std::string>> environment;
+  // Of the ranks on each machine, and of the machines. With children.goes_on the others go on when a
+  // rank is lost, or a machine with all of its ranks. This process serves the job's store then;
+  // `master_addr` is its machine, and a free port is taken where `master_port` is 0.
   ChildrenOptions children;
+  // Returns the machine that takes the place of a lost one, with as many slots; null: the same. A
+  // place is an index of `hosts`.
+  std::function<HostSlots(size_t place)> next_host;
 };
 
 // The result names hosts as "host worker-1".

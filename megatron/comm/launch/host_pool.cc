@@ -71,6 +71,12 @@ void HostPool::Fail(const std::vector<std::string>& names) {
   }
 }
 
+HostSlots HostPool::Replace(size_t place) {
+  ++failures_[places_[place]];
+  places_[place] = ReplacementOf(place);
+  return Chosen()[place];
+}
+
 std::vector<HostSlots> HostPool::Chosen() const {
   std::vector<HostSlots> chosen;
   for (size_t place = 0; place < places_.size(); ++place) {

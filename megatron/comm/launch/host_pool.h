@@ -23,6 +23,10 @@ class HostPool {
   // such spare, the place of a host that failed twice is given up, unless the job needs it.
   void Fail(const std::vector<std::string>& names);
 
+  // Counts a failure of the host of a place while the job goes on, and returns the host that takes
+  // it: such a spare, or the same. No place is given up.
+  HostSlots Replace(size_t place);
+
   // Returns the hosts whose places were given up.
   std::vector<std::string> LeftOut() const;
   // Gives such a host its place again, behind the others. If it fails once more, it has failed

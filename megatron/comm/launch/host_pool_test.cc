@@ -71,6 +71,19 @@ TEST(HostPoolTest, AHostThatWasLeftOutIsTakenBackUntilItFailsAgain) {
   EXPECT_EQ(Text(pool), "b:0,1");
 }
 
+TEST(HostPoolTest, APlaceIsFilledAgainWhileTheJobGoesOn) {
+  HostPool pool({{"a", {0, 1}}, {"b", {0, 1}}, {"small", {0}}, {"spare", {0, 1, 2}}}, 2, 1);
+  EXPECT_EQ(pool.Replace(1).host, "spare");
+  EXPECT_EQ(Text(pool), "a:0,1 spare:0,1");
+  // The other one has failed as often.
+  EXPECT_EQ(pool.Replace(1).host, "spare");
+  EXPECT_EQ(pool.Replace(1).host, "b");
+  // It is not given up, though it has failed twice, as the spare has.
+  EXPECT_EQ(pool.Replace(1).host, "b");
+  EXPECT_EQ(pool.Replace(1).host, "spare");
+  EXPECT_EQ(Text(pool), "a:0,1 spare:0,1");
+}
+
 TEST(HostPoolTest, NeighboursThatFailTogetherAreBothGivenUp) {
   HostPool pool({{"a", {0}}, {"b", {0}}, {"c", {0, 1}}}, -1, 1);
   pool.Fail({"a", "b"});

@@ -340,6 +340,7 @@ absl::StatusOr<LaunchEnvironment> ReadLaunchEnvironment(const EnvironmentMap& en
                               reader.Number({{kStoreListenerVariable}}, std::nullopt));
   }
   launch.store_is_served = reader.Find({{kStoreServedVariable}}) != nullptr;
+  launch.host = reader.Text(kHostVariable);
   MEGATRON_ASSIGN_OR_RETURN(
       launch.restarts,
       reader.Number({{kRestartCountVariable, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"}},

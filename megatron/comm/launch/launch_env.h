@@ -36,6 +36,9 @@ constexpr char kStoreServedVariable[] = "MEGATRON_STORE_SERVED";
 constexpr char kRestartCountVariable[] = "MEGATRON_RESTART_COUNT";
 constexpr char kRestartReasonVariable[] = "MEGATRON_RESTART_REASON";
 
+// The variable by which LaunchOnHosts (host_launcher.h) tells ranks the name of their machine.
+constexpr char kHostVariable[] = "MEGATRON_HOST";
+
 // The variable by which LaunchRanks tells when it began, in milliseconds since 1970.
 constexpr char kLaunchTimeVariable[] = "MEGATRON_LAUNCH_TIME";
 
@@ -56,6 +59,7 @@ struct LaunchEnvironment {
   // A socket that listens at the master's address already, which rank 0 has inherited; -1: none.
   int listener = -1;
   bool store_is_served = false;  // the launcher serves the job's store; else rank 0 does
+  std::string host;  // this machine's name in the launcher's hostfile; empty: there is none
   // How often the job was started again before this start, and why the last time, as far as the
   // launcher says so: MEGATRON_RESTART_COUNT and MEGATRON_RESTART_REASON (restarts.h),
   // TORCHELASTIC_RESTART_COUNT, SLURM_RESTART_COUNT.

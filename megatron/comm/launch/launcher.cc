@@ -10,23 +10,9 @@
 #include "absl/time/time.h"
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
-#include "megatron/comm/socket/socket.h"
-#include "megatron/comm/store/tcp_store.h"
 
 namespace megatron {
 namespace {
-
-// Serves a job's store from a thread of this process, which takes no signal of it: those are for
-// whoever sees the ranks to their end.
-absl::StatusOr<std::unique_ptr<TcpStoreServer>> ServeStore(Socket listener,
-                                                           const JobSecret& secret) {
-  sigset_t all, before;
-  sigfillset(&all);
-  PCHECK(pthread_sigmask(SIG_SETMASK, &all, &before) == 0);
-  auto server = TcpStoreServer::Create(std::move(listener), secret);
-  PCHECK(pthread_sigmask(SIG_SETMASK, &before, nullptr) == 0);
-  return server;
-}
 
 // Returns the variables that tell a rank its number and where the others are.
 void AddPlace(const LaunchOptions& options, const JobPlace& job, int local_rank,
@@ -44,9 +30,20 @@ void AddPlace(const LaunchOptions& options, const JobPlace& job, int local_rank,
   variables[kLaunchTimeVariable] = absl::StrCat(absl::ToUnixMillis(launched));
   variables.erase(kStoreListenerVariable);
   variables.erase(kStoreServedVariable);
+  if (options.serves_store) variables[kStoreServedVariable] = "1";
 }
 
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<TcpStoreServer>> ServeStore(Socket listener,
+                                                           const JobSecret& secret) {
+  sigset_t all, before;
+  sigfillset(&all);
+  PCHECK(pthread_sigmask(SIG_SETMASK, &all, &before) == 0);
+  auto server = TcpStoreServer::Create(std::move(listener), secret);
+  PCHECK(pthread_sigmask(SIG_SETMASK, &before, nullptr) == 0);
+  return server;
+}
 
 absl::StatusOr<LaunchResult> LaunchRanks(const LaunchOptions& options) {
   if (options.ranks < 1 || options.command.empty()) {
@@ -77,7 +74,6 @@ absl::StatusOr<LaunchResult> LaunchRanks(const LaunchOptions& options) {
       child.inherited = listener.fd();
       child.environment[kStoreListenerVariable] = absl::StrCat(listener.fd());
     }
-    if (store != nullptr) child.environment[kStoreServedVariable] = "1";
   }
   return RunChildren(std::move(children), options.children);
 }

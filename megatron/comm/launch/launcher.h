@@ -11,6 +11,7 @@
 #ifndef MEGATRON_COMM_LAUNCH_LAUNCHER_H_
 #define MEGATRON_COMM_LAUNCH_LAUNCHER_H_
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,6 +20,8 @@
 #include "absl/status/statusor.h"
 #include "megatron/comm/launch/children.h"
 #include "megatron/comm/socket/job_secret.h"
+#include "megatron/comm/socket/socket.h"
+#include "megatron/comm/store/tcp_store.h"
 
 namespace megatron {
 
@@ -39,11 +42,16 @@ struct LaunchOptions {
   // Variables of the ranks, besides what this process has and what the launcher sets.
   std::vector<std::pair<std::string, std::string>> environment;
   std::optional<JobPlace> job;  // unset: these ranks are all
-  // Where these ranks are all: this process serves the job's store, so that the others can go on
-  // when rank 0 is lost. Else rank 0 does.
+  // Whether the launcher serves the job's store, so that the others can go on when rank 0 is lost:
+  // this process where these ranks are all, else the one that has made the job. If not, rank 0 does.
   bool serves_store = false;
   ChildrenOptions children;
 };
+
+// Serves a job's store from a thread of this process, which takes no signal of it: those are for
+// whoever sees the ranks to their end.
+absl::StatusOr<std::unique_ptr<TcpStoreServer>> ServeStore(Socket listener,
+                                                           const JobSecret& secret);
 
 // An error is one of starting the ranks: then none runs.
 absl::StatusOr<LaunchResult> LaunchRanks(const LaunchOptions& options);

@@ -219,9 +219,9 @@ int RegroupPlan::RankOf(int comer) const {
 }
 
 std::string EncodeRegroupPlan(const RegroupPlan& plan) {
-  std::string text =
-      absl::StrCat(plan.ends ? "end" : "go", " ", plan.iteration, " ", plan.parts, " ",
-                   plan.data_size, "\n", absl::StrReplaceAll(plan.reason, {{"\n", " "}}));
+  std::string text = absl::StrCat(plan.is_done ? "done" : (plan.ends ? "end" : "go"), " ",
+                                  plan.iteration, " ", plan.parts, " ", plan.data_size, "\n",
+                                  absl::StrReplaceAll(plan.reason, {{"\n", " "}}));
   for (const RegroupPlan::Rank& rank : plan.ranks)
     absl::StrAppend(&text, "\n", rank.comer, " ", rank.place, " ", rank.host);
   return text;
@@ -232,11 +232,12 @@ absl::StatusOr<RegroupPlan> DecodeRegroupPlan(absl::string_view text) {
   const std::vector<std::string> lines = absl::StrSplit(text, '\n');
   const std::vector<std::string> head = absl::StrSplit(lines[0], ' ');
   RegroupPlan plan;
-  if (lines.size() < 2 || head.size() != 4 || (head[0] != "end" && head[0] != "go") ||
+  plan.is_done = head[0] == "done";
+  plan.ends = plan.is_done || head[0] == "end";
+  if (lines.size() < 2 || head.size() != 4 || (!plan.ends && head[0] != "go") ||
       !absl::SimpleAtoi(head[1], &plan.iteration) || !absl::SimpleAtoi(head[2], &plan.parts) ||
       !absl::SimpleAtoi(head[3], &plan.data_size) || plan.parts < 1)
     return garbage;
-  plan.ends = head[0] == "end";
   plan.reason = lines[1];
   for (size_t i = 2; i < lines.size(); ++i) {
     const std::vector<std::string> parts = absl::StrSplit(lines[i], absl::MaxSplits(' ', 2));
@@ -325,7 +326,9 @@ absl::StatusOr<int64_t> Regroup::CountStarts(int place) {
 absl::StatusOr<int64_t> Regroup::CountWaiting() { return store_.Add(Key(next_, "comers"), 0); }
 
 absl::Status Regroup::End(absl::string_view reason) {
-  return store_.Set(Key(next_, "plan"), EncodeRegroupPlan(megatron::End(std::string(reason))));
+  RegroupPlan plan = megatron::End(std::string(reason));
+  plan.is_done = true;
+  return store_.Set(Key(next_, "plan"), EncodeRegroupPlan(plan));
 }
 
 absl::Status Regroup::Come(const Comer& me) {
@@ -384,7 +387,8 @@ absl::StatusOr<RegroupPlan> Regroup::MeetAsMember(
     const RegroupPlan plan = decide(comers);
     MEGATRON_RETURN_IF_ERROR(store_.Set(Key(number, "plan"), EncodeRegroupPlan(plan)));
     ++next_;
-    MEGATRON_RETURN_IF_ERROR(store_.Set(kNext, absl::StrCat(next_)));
+    // Processes that come after an end find it at this rendezvous.
+    MEGATRON_RETURN_IF_ERROR(store_.Set(kNext, absl::StrCat(plan.ends ? number : next_)));
     return plan;
   }
   ++next_;

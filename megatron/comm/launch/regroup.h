@@ -46,8 +46,9 @@ struct Comer {
 };
 
 struct RegroupPlan {
-  bool ends = false;   // nobody goes on
-  std::string reason;  // a line for people: why it ends, or who is left out and who has come
+  bool ends = false;     // nobody goes on
+  bool is_done = false;  // because the run has come to its end
+  std::string reason;    // a line for people: why it ends, or who is left out and who has come
   // The steps after which ranks go on from the memory of those that have that state; -1: they go on
   // from a checkpoint.
   int64_t iteration = -1;
@@ -107,7 +108,7 @@ class Regroup {
 
   // Returns how many spares have come to the next rendezvous.
   absl::StatusOr<int64_t> CountWaiting();
-  // Tells spares that they are not needed any more.
+  // Tells spares that they are not needed any more, since the run has come to its end.
   absl::Status End(absl::string_view reason);
 
   // The last rendezvous at which this process was: its number, which comer it was, and whether it

@@ -265,6 +265,7 @@ TEST_F(RegroupTest, MembersThatAreSilentAreLeftOutAndComeLater) {
   EXPECT_TRUE(first.End("the run has ended").ok());
   const RegroupPlan end = *late.MeetAsSpare({2, "a", -1, {}}, 3, [] { return false; });
   EXPECT_TRUE(end.ends);
+  EXPECT_TRUE(end.is_done);
   EXPECT_EQ(end.reason, "the run has ended");
 }
 
@@ -329,6 +330,13 @@ TEST_F(RegroupTest, MembersMeetAgainWhenTheirLeaderIsLost) {
   EXPECT_TRUE(regroup.leads());
   EXPECT_EQ(regroup.number(), 2);
   EXPECT_TRUE(plan->ends);  // one process is no world
+  // A process that comes only now finds it.
+  Regroup late(&store_, absl::Seconds(20));
+  EXPECT_TRUE(*late.IsOpen());
+  const auto end = late.MeetAsSpare({0, "a", -1, {}}, 2, [] { return false; });
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_TRUE(end->ends);
+  EXPECT_FALSE(end->is_done);
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ absl::StatusOr<std::unique_ptr<RankJob>> RankJob::Join(const LaunchEnvironment& 
 }
 
 Comer RankJob::Self(int rank, const std::vector<KeptPart>& kept) const {
-  return {launched_.rank, std::string(HostName()), rank, kept};
+  return {launched_.rank, launched_.host.empty() ? HostName() : launched_.host, rank, kept};
 }
 
 absl::Status RankJob::MakeWorld(RegroupPlan plan) {
@@ -107,6 +107,7 @@ absl::Status RankJob::MakeWorld(RegroupPlan plan) {
   launch_.local_rank = launch_.local_world_size = 0;
   for (size_t other = 0; other < plan.ranks.size(); ++other) {
     if (plan.ranks[other].host != plan.ranks[rank].host) continue;
+    if (launch_.local_world_size == 0) host_ = static_cast<int>(other);
     ++launch_.local_world_size;
     if (static_cast<int>(other) < rank) ++launch_.local_rank;
   }
@@ -120,7 +121,8 @@ absl::StatusOr<bool> RankJob::JoinAsSpare() {
         regroup_->MeetAsSpare(Self(-1, {}), launched_.world_size, [] { return StopSignal() != 0; });
     if (absl::IsCancelled(plan.status())) return false;
     MEGATRON_RETURN_IF_ERROR(WithExitCode(plan.status(), kExitPeerLost));
-    if (plan->ends) return false;
+    if (plan->is_done) return false;
+    if (plan->ends) return WithExitCode(absl::UnavailableError(plan->reason), kExitPeerLost);
     if (MakeWorld(*std::move(plan)).ok()) return true;
   }
 }

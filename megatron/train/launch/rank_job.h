@@ -36,6 +36,8 @@ class RankJob {
   TcpWorld& world() { return job_->world(); }
   // The place of this process among the ranks that there are now.
   const LaunchEnvironment& launch() const { return launch_; }
+  // A number of this process's host, which the ranks there have alike: the lowest of them.
+  int host() const { return host_; }
   // The number of ranks that the job was launched with.
   int launched_ranks() const { return launched_.world_size; }
   // What ranks agreed on when they made the world; null: it is that of the launch.
@@ -53,7 +55,10 @@ class RankJob {
 
  private:
   RankJob(const LaunchEnvironment& launch, const RanksOptions& options)
-      : launched_(launch), options_(options), launch_(launch) {}
+      : launched_(launch),
+        options_(options),
+        launch_(launch),
+        host_(launch.rank - launch.local_rank) {}
 
   Comer Self(int rank, const std::vector<KeptPart>& kept) const;
   absl::StatusOr<bool> JoinAsSpare();
@@ -62,6 +67,7 @@ class RankJob {
   const LaunchEnvironment launched_;
   const RanksOptions options_;
   LaunchEnvironment launch_;
+  int host_;
   std::unique_ptr<TcpJob> job_;
   std::unique_ptr<megatron::Regroup> regroup_;
   std::optional<RegroupPlan> plan_;
