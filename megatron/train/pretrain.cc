@@ -334,7 +334,10 @@ absl::StatusOr<PretrainRun> PretrainProcess::Prepare(const LoadedConfig& loaded,
   run.user.commands = UserCommands::OfThisProcess(command_.program);
   run.user.arguments = command_.arguments();
   run.user.has_launcher = one_of_several() && std::getenv(kTypedProgramVariable) == nullptr;
-  if (one_of_several()) run.local_rank = launch_.local_rank;
+  if (one_of_several()) {
+    run.local_rank = launch_.local_rank;
+    run.host = job_->host();
+  }
   const RunOptions& options = run.options();
   const int ranks_here = RanksHere(options);
   run.threads_per_rank = std::max(1, options.num_threads / ranks_here);
@@ -499,6 +502,12 @@ int PretrainProcess::RunWith(absl::StatusOr<LoadedConfig> read) {
     here.restart_reason = launch_.restart_reason;
     for (const std::string& line : command_.checkpoint_lines) PrintLine(line);
     for (const std::string& line : Introduce(planned->loaded.config, *run, here)) PrintLine(line);
+    if (ranks_.in_process_recovery && !launch_.store_is_served) {
+      Warn(
+          "parallel.in_process_recovery has no effect with this launcher, which ends all ranks "
+          "when "
+          "one is lost; launch --in_process_recovery goes on with them");
+    }
   }
   if (!std::exchange(listens_, true)) ListenForStopSignals(/*answer=*/is_reporting_rank());
   const int code = one_of_several() ? RunOneOfSeveral(*run) : RunRanks(*run);

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
 #include <random>
 #include <string>
 #include <utility>
@@ -21,8 +20,7 @@
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
 #include "megatron/train/failure/exit_code.h"
-#include "megatron/train/pretrain_harness.h"
-#include "nlohmann/json.hpp"
+#include "megatron/train/fault_tests/recovery_harness.h"
 
 namespace megatron {
 namespace {
@@ -30,59 +28,12 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// The bound of train/layouts for losses of different layouts.
-constexpr double kTolerance = 2e-6;
 int random_kills = 3;
 
-class PretrainInProcessRecoveryTest : public PretrainProgramTest {
+class PretrainInProcessRecoveryTest : public RecoveryTest {
  protected:
-  // SGD, whose rounding differences do not grow over many steps.
-  static Arguments Base(int data_size, int iterations) {
-    return {absl::StrCat("--set=parallel.data_parallel_size=", data_size),
-            absl::StrCat("--set=train.train_iters=", iterations),
-            "--set=train.global_batch_size=8",
-            "--set=train.micro_batch_size=1",
-            "--set=train.log_interval=1",
-            "--set=optimizer.optimizer=sgd",
-            "--set=parallel.ranks_as=processes",
-            "--set=parallel.in_process_recovery=true"};
-  }
   static Arguments Replacements(int count) {
     return {absl::StrCat("--set=parallel.rank_replacements=", count)};
-  }
-
-  static Arguments WithShardCopies(const std::string& strategy) {
-    return {"--set=parallel.use_distributed_optimizer=true",
-            absl::StrCat("--set=parallel.data_parallel_sharding_strategy=", strategy),
-            "--set=parallel.shard_copies=1"};
-  }
-
-  // The losses of all steps of a run, by iteration. A step that is there twice fails.
-  std::map<int, double> Losses(const std::string& run) const {
-    std::map<int, double> losses;
-    for (absl::string_view line :
-         absl::StrSplit(ReadTextFile(Path(run + "/metrics.jsonl")), '\n', absl::SkipEmpty())) {
-      const nlohmann::json step = nlohmann::json::parse(line);
-      if (!step.contains("lm loss")) continue;
-      const int iteration = step["iteration"];
-      EXPECT_EQ(losses.count(iteration), 0u) << iteration;
-      losses[iteration] = step["lm loss"];
-    }
-    return losses;
-  }
-
-  void ExpectSameCurve(const std::string& want, const std::string& got, size_t steps) const {
-    const std::map<int, double> wanted = Losses(want), losses = Losses(got);
-    EXPECT_EQ(wanted.size(), steps);
-    EXPECT_EQ(losses.size(), steps);
-    for (const auto& [iteration, loss] : wanted) {
-      const auto found = losses.find(iteration);
-      if (found == losses.end()) {
-        ADD_FAILURE() << "step " << iteration << " is missing";
-        continue;
-      }
-      EXPECT_NEAR(found->second, loss, kTolerance * loss) << "iteration " << iteration;
-    }
   }
 
   // The process that was launched as this rank; -1: there is none.
@@ -101,17 +52,6 @@ class PretrainInProcessRecoveryTest : public PretrainProgramTest {
     const pid_t pid = RankOf(launcher, rank);
     ASSERT_GT(pid, 0) << "rank " << rank;
     kill(pid, signal);
-  }
-
-  // Waits until the run has made `steps` more steps than it had.
-  void WaitForSteps(const std::string& run, int steps, const std::string& log) const {
-    const std::string file = Path(run + "/metrics.jsonl");
-    const int wanted = CountOf(ReadTextFile(file), "\"lm loss\"") + steps;
-    const absl::Time until = absl::Now() + absl::Seconds(60);
-    while (CountOf(ReadTextFile(file), "\"lm loss\"") < wanted) {
-      ASSERT_LT(absl::Now(), until) << ReadTextFile(log);
-      absl::SleepFor(absl::Milliseconds(5));
-    }
   }
 
   // Runs with these ranks killed after some steps, all at once.

@@ -219,6 +219,7 @@ class LayoutRank {
     options_ = OptionsOf(run, how.layout, dense.Coordinate(rank, Axis::kPipeline),
                          dense.Coordinate(rank, Axis::kData));
     options_.device = how.device;
+    if (how.ranks_of_host > 0) options_.host = rank / how.ranks_of_host;
   }
 
   absl::Status Start() {

@@ -113,6 +113,7 @@ struct LayoutRun {
   // A function that is called before each launch of a CUDA graph.
   GraphedStage::Comparison compare_graphs;
   DeviceType device = DeviceType::kCpu;  // kCuda: all ranks share device 0
+  int ranks_of_host = 0;                 // TrainerOptions::host follows from it; 0: all
   // If set, wraps each rank's communicator.
   std::function<std::shared_ptr<Communicator>(std::shared_ptr<Communicator>)> wrap;
   // If set, are called on each rank's thread: when weights were initialized, and after the last step.

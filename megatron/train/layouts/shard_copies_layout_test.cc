@@ -37,12 +37,14 @@ struct TrainedAndKept {
 };
 
 // Trains, and keeps what ranks would have if the world were lost then.
-TrainedAndKept TrainAndKeep(const TrainerOptions& run, const Layout& layout, int steps = kSteps) {
+TrainedAndKept TrainAndKeep(const TrainerOptions& run, const Layout& layout, int steps = kSteps,
+                            int ranks_of_host = 0) {
   TrainedAndKept result;
   result.kept.resize(static_cast<size_t>(layout.ranks()));
   LayoutRun how;
   how.layout = layout;
   how.steps = steps;
+  how.ranks_of_host = ranks_of_host;
   how.at_start = [](int, Trainer* trainer) { return trainer->CopyShards(-1); };
   how.at_end = [&](int rank, Trainer* trainer) {
     result.kept[rank] = KeepState(*trainer, -1);
@@ -141,6 +143,17 @@ TEST(ShardCopiesTest, AsManyNeighboursMayBeLostAsThereAreCopies) {
   const TrainedAndKept all = TrainAndKeep(many, DataRanks(2, DataSharding::kStates));
   EXPECT_EQ(all.kept[0]->shards.size(), 4u);
   ExpectSameState(GoOn(many, DataRanks(1, DataSharding::kNone), {1}, all), all.outcome);
+}
+
+// The shards of a host are on the other one.
+TEST(ShardCopiesTest, AHostMayBeLost) {
+  const TrainerOptions run = RunWith(OptimizerOptions::kAdamW);
+  for (const DataSharding sharding : {DataSharding::kStates, DataSharding::kWeights}) {
+    const TrainedAndKept trained =
+        TrainAndKeep(run, DataRanks(4, sharding), kSteps, /*ranks_of_host=*/2);
+    for (const std::vector<int>& left : {std::vector<int>{0, 1}, {2, 3}})
+      ExpectSameState(GoOn(run, DataRanks(2, sharding), left, trained), trained.outcome);
+  }
 }
 
 TEST(ShardCopiesTest, GridsAndInstances) {

@@ -90,6 +90,7 @@ absl::Status PretrainRank::BuildTrainer() {
             data_rank = dense.Coordinate(world_.rank(), Axis::kData);
   TrainerOptions trainer = options.TrainerOf(stage, data_rank);
   trainer.host_threads = run_.threads_per_rank;
+  trainer.host = run_.host;
   MEGATRON_ASSIGN_OR_RETURN(
       trainer_,
       Trainer::Create(trainer, scaler, groups, run_.plan.stages[stage].sizes, stream_, &ledger_));

@@ -67,6 +67,7 @@ struct PretrainRun {
   int threads_per_rank = 1;
   // This process's rank on its machine; unset when ranks are threads.
   std::optional<int> local_rank;
+  int host = 0;  // a number that ranks of one machine have alike
   AttentionChoice attention;
   DeviceLinks links;  // the connections between the GPUs of the ranks
   DeviceCalls* device_calls = nullptr;

@@ -216,9 +216,9 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
   }
   if (options.shard_copies > 0 && buffers.sharding != DataSharding::kNone &&
       island.data_context_shards.size() > 1) {
-    shard_copies_ =
-        std::make_unique<ShardCopies>(stage_->parameters(), buffers_.get(),
-                                      island.data_context_shards, options.shard_copies, ledger);
+    shard_copies_ = std::make_unique<ShardCopies>(stage_->parameters(), buffers_.get(),
+                                                  island.data_context_shards, options.host,
+                                                  options.shard_copies, stream, ledger);
   }
   if (options.replica_check_interval > 0)
     replica_check_ = std::make_unique<ReplicaCheck>(*buffers_, island, ledger);

@@ -6,6 +6,18 @@
 #include "megatron/base/round_up.h"
 
 namespace megatron {
+namespace {
+
+// Returns the hosts of all ranks of a group. After a failure of the group they do not matter.
+std::vector<int64_t> HostsOf(const ProcessGroup& group, int64_t host, const Stream& stream) {
+  std::vector<int64_t> hosts(static_cast<size_t>(group.size()), host);
+  if (stream.is_meta()) return hosts;
+  group.AllGather(Tensor(&host, DType::kInt64, {1}),
+                  Tensor(hosts.data(), DType::kInt64, {group.size()}), stream);
+  return hosts;
+}
+
+}  // namespace
 
 StateShards StateShards::Of(const ParameterBuffersOptions& options) {
   StateShards shards;
@@ -26,10 +38,11 @@ DataRank StateShards::Rank(int shard) const {
 }
 
 ShardCopies::ShardCopies(const std::vector<Parameter*>& parameters, const ParameterBuffers* buffers,
-                         const ProcessGroup& shards, int copies, MemoryLedger* ledger)
+                         const ProcessGroup& shards, int64_t host, int copies, const Stream& stream,
+                         MemoryLedger* ledger)
     : buffers_(*buffers),
       shards_(shards),
-      copies_(std::min(copies, shards.size() - 1)),
+      ring_(HostsOf(shards, host, stream), copies),
       sharing_(StateShards::Of(buffers->options())) {
   for (int rank = 0; rank < shards.size(); ++rank) {
     packed_.emplace_back(parameters, buffers_, sharing_.Rank(ShardOf(rank)), sharing_.by_parts);
@@ -37,7 +50,7 @@ ShardCopies::ShardCopies(const std::vector<Parameter*>& parameters, const Parame
   }
   most_bytes_ = RoundUp(most_bytes_, Buffer::kAlignment);
   for (Generation& generation : generations_) {
-    generation.memory = Buffer(buffers_.options().device, (1 + copies_) * most_bytes_,
+    generation.memory = Buffer(buffers_.options().device, (1 + ring_.copies()) * most_bytes_,
                                "copies of optimizer shards", ledger);
   }
 }
@@ -48,9 +61,8 @@ int ShardCopies::ShardOf(int rank) const {
   return sharing_.ShardOf(data);
 }
 
-Tensor ShardCopies::Place(const Generation& generation, int distance) const {
-  return generation.memory.At(distance * most_bytes_, DType::kUInt8,
-                              {packed_[Before(distance)].bytes()});
+Tensor ShardCopies::Place(const Generation& generation, int copy) const {
+  return generation.memory.At(copy * most_bytes_, DType::kUInt8, {packed_[KeptBy(copy)].bytes()});
 }
 
 absl::Status ShardCopies::Take(const CommonState& common, const std::vector<float>& numbers,
@@ -60,10 +72,10 @@ absl::Status ShardCopies::Take(const CommonState& common, const std::vector<floa
   const Tensor mine = Place(next, 0);
   packed_[shards_.rank()].Pack(buffers_, static_cast<char*>(mine.raw()));
   std::vector<Transfer> sends, receives;
-  for (int distance = 1; distance <= copies_; ++distance) {
-    const Tensor others = Place(next, distance);
-    if (mine.bytes() > 0) sends.push_back({(shards_.rank() + distance) % shards_.size(), mine});
-    if (others.bytes() > 0) receives.push_back({Before(distance), others});
+  for (int copy = 1; copy <= ring_.copies(); ++copy) {
+    const Tensor others = Place(next, copy);
+    if (mine.bytes() > 0) sends.push_back({ring_.KeeperOf(shards_.rank(), copy), mine});
+    if (others.bytes() > 0) receives.push_back({KeptBy(copy), others});
   }
   shards_.Exchange(sends, receives, stream);
   if (!shards_.status().ok()) return shards_.status();
@@ -87,10 +99,10 @@ int64_t ShardCopies::iteration() const {
 std::vector<KeptShard> ShardCopies::Keep() const {
   std::vector<KeptShard> kept;
   for (const Generation& generation : generations_) {
-    for (int distance = 0; generation.common.has_value() && distance <= copies_; ++distance) {
-      const Tensor bytes = Place(generation, distance);
+    for (int copy = 0; generation.common.has_value() && copy <= ring_.copies(); ++copy) {
+      const Tensor bytes = Place(generation, copy);
       kept.push_back(
-          {ShardOf(Before(distance)), *generation.common, generation.numbers,
+          {ShardOf(KeptBy(copy)), *generation.common, generation.numbers,
            std::string(static_cast<const char*>(bytes.raw()), static_cast<size_t>(bytes.bytes()))});
     }
   }

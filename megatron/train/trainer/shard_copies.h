@@ -1,8 +1,8 @@
 // Copies of sharded master weights and optimizer states in the memory of other ranks.
 //
 // Where states are sharded, one rank alone has a shard. With copies, each rank packs its shard at
-// the end of a step and sends it to the ranks behind it, as many as there are copies. The two newest
-// generations stay: the older one is whole on all ranks until all have the newer one, since an
+// the end of a step and sends it to other ranks, as many as there are copies, at best on other hosts
+// (copy_ring.h). The two newest generations stay: the older one is whole on all ranks until all have the newer one, since an
 // exchange begins after a step that all ranks had to enter. So when ranks are lost at any moment,
 // those that are left have one generation of all shards, as long as one of the ranks that hold a
 // shard is left.
@@ -24,6 +24,7 @@
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/parameter.h"
 #include "megatron/tensor/stream.h"
+#include "megatron/train/trainer/copy_ring.h"
 #include "megatron/train/trainer/training_progress.h"
 
 namespace megatron {
@@ -53,9 +54,11 @@ struct KeptShard {
 class ShardCopies {
  public:
   // The states of `buffers`, which must outlive this, are sharded over `shards`. At most as many
-  // copies are made as there are other ranks.
+  // copies are made as there are other ranks. `host` is a number that ranks of one host have alike.
+  // Collective over `shards`, unless the stream is meta.
   ShardCopies(const std::vector<Parameter*>& parameters, const ParameterBuffers* buffers,
-              const ProcessGroup& shards, int copies, MemoryLedger* ledger);
+              const ProcessGroup& shards, int64_t host, int copies, const Stream& stream,
+              MemoryLedger* ledger);
 
   // Makes a generation of what ranks have now. Collective over `shards`. After an error the
   // generations before are as they were, but for the older one.
@@ -72,20 +75,20 @@ class ShardCopies {
   struct Generation {
     std::optional<CommonState> common;  // none: it is not whole
     std::vector<float> numbers;
-    Buffer memory;  // this rank's shard, and then those of the ranks in front of it
+    Buffer memory;  // this rank's shard, and then the copies of others by their number
   };
 
-  // The number within the group of the rank that is so far in front of this one.
-  int Before(int distance) const {
-    return (shards_.rank() - distance + shards_.size()) % shards_.size();
+  // The number within the group of the rank whose copy of that number this one keeps; 0: itself.
+  int KeptBy(int copy) const {
+    return copy == 0 ? shards_.rank() : ring_.KeptBy(shards_.rank(), copy);
   }
   // The shard of a rank of the group.
   int ShardOf(int rank) const;
-  Tensor Place(const Generation& generation, int distance) const;
+  Tensor Place(const Generation& generation, int copy) const;
 
   const ParameterBuffers& buffers_;
   const ProcessGroup shards_;
-  const int copies_;
+  const CopyRing ring_;
   const StateShards sharing_;
   std::vector<PackedStates> packed_;  // by rank of the group
   int64_t most_bytes_ = 0;            // those of the largest shard

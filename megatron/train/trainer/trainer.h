@@ -126,6 +126,7 @@ struct TrainerOptions {
   // are sharded, and number of steps from one after which they are made to the next; on the CPU.
   int shard_copies = 0;
   int64_t shard_copy_interval = 1;
+  int64_t host = 0;  // a number that ranks of one host have alike
 
   GeneratorLimits generation_limits() const {
     return {model.vocab_size, max_generation_context, max_encoder_context};
