@@ -42,10 +42,15 @@ class Hosts:
         os.chmod(self.ssh, 0o755)
         return True
 
-    def launcher(self, launch, port):
-        """The command that starts a program on the hosts, without the program."""
-        return [launch, f"--hostfile={self.hostfile}", f"--ssh={self.ssh}",
-                f"--master_addr={self.address}1", f"--master_port={port}", "--restarts=1000000", "--"]
+    def launcher(self, launch, port, in_process):
+        """The command that starts a program on the hosts, without the program. Where the ranks that
+        are left are to go on, it runs on the first host, since it serves their store."""
+        command = [launch, f"--hostfile={self.hostfile}", f"--ssh={self.ssh}",
+                   f"--master_addr={self.address}1", f"--master_port={port}", "--restarts=1000000"]
+        if in_process:
+            command = ["ip", "netns", "exec", self.names[0], *command, "--in_process_recovery",
+                       "--replacements=1000000"]
+        return [*command, "--"]
 
     def set_link(self, up):
         _ip("-n", self.names[0], "link", "set", self.devices[0], "up" if up else "down", check=False)

@@ -97,22 +97,23 @@ class Episode:
         self.is_harmless = rng.random() < 0.25
         self.number = number
         self.run = None
-        self.mode = rng.choice(["driver", "restarts", "in_process", "in_process", "hosts"])
-        if self.mode == "hosts" and (not soak.options.launch or os.geteuid() != 0):
+        self.mode = rng.choice(["driver", "restarts", "in_process", "in_process", "hosts",
+                                "hosts_in_process"])
+        if self.on_hosts and (not soak.options.launch or os.geteuid() != 0):
             self.mode = "driver"
         layouts = [layout for layout in faults.LAYOUTS if layout.get("dp", 1) > 1]
         if self.mode == "driver":
             layouts = faults.LAYOUTS
-        if self.mode == "hosts":
+        if self.on_hosts:
             layouts = [layout for layout in layouts if layout.get("dp") % 2 == 0]
         # Eight ranks take much of a small machine's time.
         self.layout = rng.choices(layouts, [1 if ranks_of(each) == 8 else 3 for each in layouts])[0]
         allowed = [fault for fault in faults.ALL.values()
                    if not soak.options.faults or fault.__name__ in soak.options.faults]
-        if self.mode != "hosts":
+        if not self.on_hosts:
             allowed = [fault for fault in allowed if fault not in faults.OF_HOSTS]
         # A job that is started again waits longer each time.
-        waits = self.mode in ("restarts", "hosts")
+        waits = self.mode == "restarts" or self.on_hosts
         harm = 0 if self.is_harmless else rng.randint(2, 4) if waits else rng.randint(6, 14)
         self.up = self.choose(allowed, faults.HARMFUL, harm)
         self.up += self.choose(allowed, faults.HARMLESS, rng.randint(8, 20))
@@ -121,7 +122,7 @@ class Episode:
         if self.mode != "driver":
             down = [fault for fault in down if fault is not faults.change_layout]
         self.down = [] if self.is_harmless or not down else [rng.choice(down) for _ in range(10)]
-        self.local = rng.random() < 0.4 and self.mode != "hosts"  # they would share it
+        self.local = rng.random() < 0.4 and not self.on_hosts  # they would share it
         self.port = rng.randint(20000, 29999)
         self.has_copies = rng.random() < 0.7  # of sharded states
         self.small_disk = rng.random() < 0.4 and os.geteuid() == 0
@@ -133,6 +134,14 @@ class Episode:
         if rng.random() < 0.2:
             self.settings += ["--set=train.rerun_mode=validate_results",
                               f"--set=train.rerun_interval={rng.choice([3, 7])}"]
+
+    @property
+    def on_hosts(self):
+        return self.mode.startswith("hosts")
+
+    @property
+    def in_process(self):
+        return self.mode.endswith("in_process")
 
     def choose(self, allowed, kinds, count):
         chosen = [fault for fault in allowed if fault in kinds]
@@ -150,9 +159,10 @@ class Episode:
         more.append(f"--set=parallel.heartbeat_timeout_seconds={faults.HEARTBEAT}")
         if self.mode in ("restarts", "in_process"):
             more.append("--set=parallel.restarts=1000000")
-        if self.mode == "in_process":
-            more += ["--set=parallel.in_process_recovery=true",
-                     "--set=parallel.rank_replacements=1000000"]
+        if self.in_process:
+            more.append("--set=parallel.in_process_recovery=true")
+            if not self.on_hosts:
+                more.append("--set=parallel.rank_replacements=1000000")
             if "zero" in self.layout and self.has_copies:
                 more.append("--set=parallel.shard_copies=1")
         return more
@@ -165,11 +175,11 @@ class Episode:
             mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", SMALL_DISK, "soak", run.save],
                                      capture_output=True)
             self.small_disk = mounted.returncode == 0
-        if self.mode == "hosts":
+        if self.on_hosts:
             run.hosts = Hosts(self.directory, self.number)
             if not run.hosts.make(ranks_of(self.layout) // 2):
                 raise SystemExit("this machine makes no network namespaces: leave --launch out")
-            run.launcher = run.hosts.launcher(self.soak.options.launch, self.port)
+            run.launcher = run.hosts.launcher(self.soak.options.launch, self.port, self.in_process)
         if self.soak.options.clock:
             run.use_clock(self.soak.options.clock)
         try:
@@ -310,7 +320,7 @@ class Episode:
         missing = [step for step in range(1, steps + 1) if step not in losses]
         if missing and not HINDERS_WRITES & set(self.struck):
             raise Wrong(f"iterations {missing[:5]} are not in metrics.jsonl")
-        same_layout = self.mode != "in_process" and "change_layout" not in self.struck
+        same_layout = not self.in_process and "change_layout" not in self.struck
         wanted, shards = self.soak.reference(self.layout)
         bound = 0 if same_layout else TOLERANCE
         for step, loss in losses.items():
