@@ -324,6 +324,8 @@ class Runner {
         child.lost_signal = signal;
         continue;
       }
+      // It was cut off from the others, which have not needed it.
+      if (options_.goes_on && code == options_.consequence_code && OthersEndedWell()) continue;
       any_ended_ = true;
       if (options_.idle_limit > absl::ZeroDuration()) {
         next_look_ = std::min(next_look_, SteadyNow());
@@ -393,9 +395,13 @@ class Runner {
     }
   }
 
+  bool OthersEndedWell() const {
+    return any_ended_ && (result_.child < 0 || Weight(result_.exit_code) == 0);
+  }
+
   // Lost children are failures, unless others have ended in good order without them.
   void JudgeLost() {
-    if (any_ended_ && (result_.child < 0 || Weight(result_.exit_code) == 0)) return;
+    if (OthersEndedWell()) return;
     for (size_t i = 0; i < running_.size(); ++i) {
       const Running& child = running_[i];
       if (child.lost_code != 0 || child.lost_signal != 0)

@@ -284,6 +284,44 @@ TEST(LauncherTest, OrderlyCodesLetTheOthersFinish) {
   EXPECT_EQ(launched.output, "[rank 0] saved\n");
 }
 
+TEST(LauncherTest, AnotherChildTakesThePlaceOfALostOne) {
+  const std::string here = TempPath("here");
+  std::remove(here.c_str());
+  LaunchOptions options;
+  options.children.goes_on = true;
+  options.children.is_lost = [](int code) { return code == 77; };
+  options.children.replacements = 1;
+  options.children.replacement_wait = absl::Milliseconds(10);
+  options.children.replacement = [&](size_t index) {
+    EXPECT_EQ(index, 1u);
+    Child child;
+    child.name = "the spare";
+    child.prefix = "[spare] ";
+    child.command = {"sh", "-c", absl::StrCat("echo comes; echo yes > ", here)};
+    child.environment = ProcessEnvironment();
+    return child;
+  };
+  std::string told;
+  options.children.tell = [&](absl::string_view line) { told = std::string(line); };
+  const Launched launched =
+      LaunchShell(2,
+                  absl::StrCat("test $MEGATRON_RANK = 1 && exit 77; while test ! -s ", here,
+                               "; do sleep 0.01; done"),
+                  options);
+  EXPECT_EQ(launched.result.exit_code, 0) << launched.result.Describe();
+  EXPECT_EQ(launched.output, "[spare] comes\n");
+  EXPECT_EQ(told, "rank 1 ended with code 77; the spare takes its place in 10ms (1 of 1)");
+}
+
+TEST(LauncherTest, ARankThatWasCutOffUntilTheOthersHadEndedIsNoFailure) {
+  LaunchOptions options;
+  options.children.goes_on = true;
+  const char* const script = "test $MEGATRON_RANK = 0 && exit 0; sleep 0.3; exit 30";
+  EXPECT_EQ(LaunchShell(2, script, options).result.exit_code, 0);
+  options.children.goes_on = false;
+  EXPECT_EQ(LaunchShell(2, script, options).result.exit_code, 30);
+}
+
 TEST(LauncherTest, ChildrenOfARankEndWithIt) {
   const std::string pid_file = TempPath("grandchild");
   const Launched launched =
