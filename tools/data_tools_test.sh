@@ -33,6 +33,8 @@ rm questions.jsonl
 "$tools/make_stories" --bytes=1 --questions=texts |
   grep -qx '{"text": "User: [^"]*?\\nAssistant: [A-Za-z]*"}' || fail "no texts"
 expect_code 20 'neither' "$tools/make_stories" --questions=some
+"$tools/make_stories" --bytes=1 --sentences=3 | grep -qxE '\{"text": "([^.]*\.){3}"\}' || fail "no short story"
+expect_code 20 'sentences=1 is not from 2 to 6' "$tools/make_stories" --sentences=1
 [[ $(ls) == $'output\nstories.jsonl' ]] || fail "other files: $(ls)"
 
 # A file and stdin, one worker and three give the same bytes.

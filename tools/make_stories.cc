@@ -20,6 +20,8 @@ ABSL_FLAG(int64_t, bytes, 4000000, "Bytes of story text to write; the last story
 ABSL_FLAG(uint64_t, seed, 1, "Every seed has its own stories, the same on every machine.");
 ABSL_FLAG(uint64_t, first, 0,
           "Number of the first story: the next ones of a stream make held-out text.");
+ABSL_FLAG(int32_t, sentences, megatron::kStorySentences,
+          "Sentences of a story, from 2 on: the first ones of the whole story.");
 ABSL_FLAG(std::string, output, "-", "File to write; - writes to stdout.");
 ABSL_FLAG(
     std::string, questions, "",
@@ -58,7 +60,7 @@ absl::Status WriteStories(absl::FunctionRef<absl::Status(absl::string_view)> wri
   uint64_t index = absl::GetFlag(FLAGS_first);
   std::string buffer;
   for (int64_t left = absl::GetFlag(FLAGS_bytes); left > 0; ++index) {
-    const std::string story = MakeStory(seed, index);
+    const std::string story = MakeStory(seed, index, absl::GetFlag(FLAGS_sentences));
     left -= static_cast<int64_t>(story.size());
     buffer += Line(story, seed, index);
     if (buffer.size() < kBufferSize && left > 0) continue;
@@ -84,8 +86,13 @@ absl::Status WriteFile(const std::string& path) {
 absl::Status Main(const std::vector<std::string>& arguments) {
   if (!arguments.empty())
     return absl::InvalidArgumentError(absl::StrCat("unexpected argument '", arguments[0], "'"));
+  const int sentences = absl::GetFlag(FLAGS_sentences);
+  if (sentences < kFewestStorySentences || sentences > kStorySentences) {
+    return absl::InvalidArgumentError(absl::StrCat("--sentences=", sentences, " is not from ",
+                                                   kFewestStorySentences, " to ", kStorySentences));
+  }
   if (absl::GetFlag(FLAGS_print_entropy)) {
-    const StoryEntropy entropy = ComputeStoryEntropy();
+    const StoryEntropy entropy = ComputeStoryEntropy(sentences);
     absl::PrintF("%.4f nats in a story of %.2f bytes\n", entropy.nats_per_story,
                  entropy.bytes_per_story);
     absl::PrintF("%.6f nats per byte\n", entropy.nats_per_byte());

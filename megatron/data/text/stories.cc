@@ -7,6 +7,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_split.h"
+#include "absl/types/span.h"
 #include "glog/logging.h"
 #include "megatron/base/philox.h"
 
@@ -128,6 +129,12 @@ bool IsCast(absl::string_view slot) {
   return slot == "hero" || slot == "friend" || slot == "treasure" || slot == "he";
 }
 
+// Returns the templates of the first sentences.
+absl::Span<const std::vector<absl::string_view>> FirstTemplates(int sentences) {
+  CHECK(sentences > 0 && sentences <= kStorySentences) << sentences;
+  return absl::MakeConstSpan(StoryTemplates()).first(static_cast<size_t>(sentences));
+}
+
 double MeanLength(const Words& words) {
   double sum = 0;
   for (const absl::string_view word : words) sum += static_cast<double>(word.size());
@@ -170,14 +177,15 @@ const std::vector<std::vector<absl::string_view>>& StoryTemplates() {
        "That day {number} {adjective} {animal}s {verb} {number} {adjective} {thing}s.",
        "And {he} {verb} {number} {adjective} {thing}s with a {adjective} {animal}."},
   };
+  CHECK_EQ(templates.size(), size_t{kStorySentences});
   return templates;
 }
 
-std::string MakeStory(uint64_t seed, uint64_t index) {
+std::string MakeStory(uint64_t seed, uint64_t index, int sentences) {
   Chooser chooser(seed, index);
   const Cast cast = ChooseCast(&chooser);
   std::string story;
-  for (const auto& alternatives : StoryTemplates()) {
+  for (const auto& alternatives : FirstTemplates(sentences)) {
     if (!story.empty()) story += ' ';
     ForEachPart(
         alternatives[chooser.Choose(alternatives.size())],
@@ -202,14 +210,14 @@ std::vector<StoryQuestion> MakeStoryQuestions(uint64_t seed, uint64_t index) {
   return questions;
 }
 
-StoryEntropy ComputeStoryEntropy() {
+StoryEntropy ComputeStoryEntropy(int sentences) {
+  CHECK_GE(sentences, kFewestStorySentences);
   const double names = static_cast<double>(StoryWords("hero").size());
   StoryEntropy entropy;
   entropy.nats_per_story = std::log(names) + std::log(names - 1) +
                            std::log(static_cast<double>(StoryWords("treasure").size()));
-  entropy.bytes_per_story =
-      static_cast<double>(StoryTemplates().size()) - 1;  // blanks between sentences
-  for (const auto& alternatives : StoryTemplates()) {
+  entropy.bytes_per_story = sentences - 1;  // blanks between sentences
+  for (const auto& alternatives : FirstTemplates(sentences)) {
     const double count = static_cast<double>(alternatives.size());
     entropy.nats_per_story += std::log(count);
     for (const absl::string_view text : alternatives) {

@@ -26,11 +26,15 @@
 
 namespace megatron {
 
-// Returns story number `index` of the stream `seed`. Any thread may call, in any order.
-std::string MakeStory(uint64_t seed, uint64_t index);
+// The sentences of a whole story, and the first ones, in which hero, friend and treasure are named.
+constexpr int kStorySentences = 6, kFewestStorySentences = 2;
 
-// A question about a story, whose answer is a word of the story: the hero, the friend or the
-// treasure.
+// Returns the first `sentences` sentences of story number `index` of the stream `seed`. Any thread
+// may call, in any order.
+std::string MakeStory(uint64_t seed, uint64_t index, int sentences = kStorySentences);
+
+// A question about a story, whose answer is a word of its first kFewestStorySentences sentences: the
+// hero, the friend or the treasure.
 struct StoryQuestion {
   std::string question, answer;
 };
@@ -48,7 +52,8 @@ struct StoryEntropy {
   double nats_per_token() const { return nats_per_story / (bytes_per_story + 1); }
 };
 
-StoryEntropy ComputeStoryEntropy();
+// `sentences`, as many as the stories have, is kFewestStorySentences or more.
+StoryEntropy ComputeStoryEntropy(int sentences = kStorySentences);
 
 // Returns the grammar: the templates of each sentence in turn. A template is text with slots in
 // braces. {hero}, {friend} and {treasure} are drawn once per story, {he} follows from the hero, and

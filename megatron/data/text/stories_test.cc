@@ -164,6 +164,32 @@ TEST(StoriesTest, AStoryDependsOnlyOnItsSeedAndIndex) {
             "got 36 tall peas with a calm bat.");
 }
 
+TEST(StoriesTest, AShortStoryIsTheBeginningOfAWholeOne) {
+  EXPECT_EQ(MakeStory(1, 0, 2),
+            "Once Tom the fat owl took 15 sad cones for a mild lamp. By a bumpy bay he saw Ana the "
+            "clean frog with 42 sacks.");
+  for (uint64_t i = 0; i < 200; ++i) {
+    const std::string whole = MakeStory(5, i), brief = MakeStory(5, i, kFewestStorySentences);
+    EXPECT_TRUE(absl::StartsWith(whole, brief + " ")) << brief;
+    for (const StoryQuestion& asked : MakeStoryQuestions(5, i))
+      EXPECT_NE((" " + brief).find(" " + asked.answer), std::string::npos) << brief;
+  }
+  // The entropy of six sentences is that of four and of what the two others choose.
+  const double two_more =
+      ComputeStoryEntropy().nats_per_story - ComputeStoryEntropy(4).nats_per_story;
+  const double adjective = std::log(64), animal = std::log(32), thing = std::log(64),
+               place = std::log(32), verb = std::log(16), number = std::log(90);
+  EXPECT_NEAR(two_more,
+              2 * std::log(3) +
+                  (2 * adjective + animal + verb + number + thing + 2 * adjective + place + number +
+                   thing + verb + number + 2 * adjective + animal + thing) /
+                      3 +
+                  (2 * adjective + verb + number + thing + 2 * number + 2 * adjective + animal +
+                   verb + thing + verb + number + 2 * adjective + thing + animal) /
+                      3,
+              1e-9);
+}
+
 TEST(StoriesTest, TheHeroKeepsNamePronounAndTreasureThroughAStory) {
   const auto& names = StoryWords("hero");
   for (uint64_t i = 0; i < 200; ++i) {
