@@ -70,10 +70,6 @@ bool IsNeutral(const Json& value) {
          ((value.is_array() || value.is_object() || value.is_string()) && value.empty());
 }
 
-absl::Status Refuse(absl::string_view key, const Json& value, absl::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat("\"", key, "\" is ", value.dump(), ": ", why));
-}
-
 }  // namespace
 
 std::vector<HfAdapter> HfAdapters(const ModelOptions& options) {
@@ -116,8 +112,10 @@ absl::StatusOr<HfAdapterConfig> ParseHfAdapterConfig(absl::string_view json) {
                           "rank_pattern", "alpha_pattern", "modules_to_save", "layer_replication",
                           "trainable_token_indices", "target_parameters"}) {
     const auto found = config.find(key);
-    if (found != config.end() && !IsNeutral(*found))
-      return Refuse(key, *found, "there is nothing the same here");
+    if (found != config.end() && !IsNeutral(*found)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", key, "\" is ", found->dump(), ", which adapters here do not have"));
+    }
   }
   HfAdapterConfig read;
   const auto rank = config.find("r"), alpha = config.find("lora_alpha");

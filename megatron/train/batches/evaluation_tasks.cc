@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
+#include "megatron/base/quoted.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/evaluate/task_examples.h"
 
@@ -12,7 +13,7 @@ absl::StatusOr<std::pair<std::string, std::string>> SplitTaskAndFile(absl::strin
   const size_t equals = text.find('=');
   if (equals == text.npos || equals + 1 == text.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("\"", text, "\" is not the name of a task, \"=\" and its file"));
+        absl::StrCat(Quoted(text), " has no file: tasks are written as TASK=FILE"));
   }
   const absl::string_view name = text.substr(0, equals);
   MEGATRON_RETURN_IF_ERROR(FindTask(name).status());

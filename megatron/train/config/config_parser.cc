@@ -1,6 +1,7 @@
 #include "megatron/train/config/config_parser.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,6 +45,13 @@ std::string Shown(absl::string_view value) {
   return value.size() <= kLongestShownValue
              ? std::string(value)
              : absl::StrCat(value.substr(0, kLongestShownValue), "...");
+}
+
+// Returns what stands between quotes, or `value` if it has none around it.
+absl::string_view WithoutQuotes(absl::string_view value) {
+  const bool is_quoted =
+      value.size() >= 2 && (value[0] == '"' || value[0] == '\'') && value.back() == value[0];
+  return is_quoted ? value.substr(1, value.size() - 2) : value;
 }
 
 std::string Joined(absl::string_view parent, absl::string_view name) {
@@ -92,7 +100,8 @@ std::string WrongTypeMessage(const FieldDescriptor& field, const std::vector<std
   if (field.message_type() != nullptr)
     return absl::StrCat("expects fields in braces: ",
                         MessageSpelling(*field.message_type(), values));
-  const absl::string_view value = values.empty() ? "" : absl::string_view(values.front());
+  const absl::string_view value =
+      values.empty() ? "" : WithoutQuotes(absl::string_view(values.front()));
   std::string message = absl::StrCat("expects ", DescribeAccepted(field));
   if (field.enum_type() == nullptr) return message;
   std::vector<std::string> names;
@@ -144,7 +153,7 @@ class Binder {
     if (!parsed_.locations.IsSet(path)) parsed_.locations.Set(path, Where(field.position));
     if (field.is_message != (known->message_type() != nullptr) ||
         (field.is_list && !known->is_repeated())) {
-      Refuse(field, *known, path, field.values);
+      Refuse(field, path, field.values, WrongTypeMessage(*known, field.values));
     } else if (field.is_message) {
       BindFields(field.fields, path, message->GetReflection()->MutableMessage(message, known));
     } else {
@@ -153,9 +162,9 @@ class Binder {
   }
 
  private:
-  void Refuse(const SyntaxField& field, const FieldDescriptor& known, const std::string& path,
-              const std::vector<std::string>& values) {
-    AddError(field.position, path, absl::StrJoin(values, ", "), WrongTypeMessage(known, values));
+  void Refuse(const SyntaxField& field, const std::string& path,
+              const std::vector<std::string>& values, const std::string& message) {
+    AddError(field.position, path, absl::StrJoin(values, ", "), message);
     parsed_.locations.MarkBroken(path);
   }
 
@@ -166,7 +175,13 @@ class Binder {
     parser.RecordErrorsTo(&silent);
     if (parser.ParseFieldValueFromString(value, &known, message)) return;
     message->GetReflection()->ClearField(message, &known);  // "4 5" would leave a 4
-    Refuse(field, known, path, {value});
+    const std::string bare(WithoutQuotes(value));
+    const std::unique_ptr<Message> scratch(message->New());
+    const bool fits_bare =
+        bare != value && parser.ParseFieldValueFromString(bare, &known, scratch.get());
+    Refuse(field, path, {value},
+           fits_bare ? absl::StrCat("is written without quotes: ", bare)
+                     : WrongTypeMessage(known, {value}));
   }
 
   ParsedConfig& parsed_;

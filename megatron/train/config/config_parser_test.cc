@@ -15,10 +15,12 @@ namespace {
 
 using ::google::protobuf::TextFormat;
 using ::google::protobuf::util::MessageDifferencer;
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 std::vector<std::string> Errors(const ParsedConfig& parsed) {
@@ -116,6 +118,29 @@ TEST(ConfigOverrideTest, WinsOverTheFileAndTheLastOneWins) {
   EXPECT_EQ(parsed.config.train().seed(), 5);
   EXPECT_EQ(parsed.locations.Where("model.num_layers"), "--set model.num_layers = 4");
   EXPECT_EQ(parsed.locations.Where("model.hidden_size"), "x:1:23");
+}
+
+TEST(ConfigParserTest, TellsThatAValueIsWrittenWithoutQuotes) {
+  const ParsedConfig parsed = ParseConfig(
+      "model {\n"
+      "  normalization: \"RMSNorm\"\n"
+      "  num_layers: '12'\n"
+      "  swiglu: \"true\"\n"
+      "}\n"
+      "optimizer { lr_decay_style: \"cosin\" }\n"
+      "data { sft_tokenizer_prompt_format: \"\" }\n",
+      "x", {"system.device=\"cpu\""});
+  EXPECT_THAT(
+      Errors(parsed),
+      ElementsAre("x:2:3: model.normalization = \"RMSNorm\": is written without quotes: RMSNorm",
+                  "x:3:3: model.num_layers = '12': is written without quotes: 12",
+                  "x:4:3: model.swiglu = \"true\": is written without quotes: true",
+                  AllOf(HasSubstr("optimizer.lr_decay_style = \"cosin\": expects one of "),
+                        HasSubstr("did you mean cosine?")),
+                  AllOf(HasSubstr("data.sft_tokenizer_prompt_format = \"\": expects one of "),
+                        Not(HasSubstr("did you mean"))),
+                  "--set system.device=\"cpu\": system.device = \"cpu\": is written without "
+                  "quotes: cpu"));
 }
 
 TEST(ConfigOverrideTest, TakesEveryKindOfValue) {

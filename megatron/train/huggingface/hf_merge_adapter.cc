@@ -47,7 +47,7 @@ absl::Status AddAdapter(const CheckpointReader& reader, const LoraOptions& lora,
   if (dim == 0 || a_entry->shape != Shape({dim, inputs}) ||
       b_entry->shape.numel() != outputs * dim) {
     return absl::DataLossError(absl::StrCat(reader.directory(), ": the adapter of ", name,
-                                            " is not the one of the configuration"));
+                                            " has other shapes than model.lora says"));
   }
   MEGATRON_ASSIGN_OR_RETURN(const std::vector<float> a, Read(reader, *a_entry));
   MEGATRON_ASSIGN_OR_RETURN(const std::vector<float> b, Read(reader, *b_entry));

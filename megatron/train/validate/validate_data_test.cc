@@ -140,8 +140,8 @@ TEST(ValidateDataTest, TasksArePartsOfEvaluations) {
   EXPECT_THAT(with({tasks}), IsEmpty());
   EXPECT_THAT(with({tasks, "train.eval_interval=50", "train.eval_tasks_interval=100"}), IsEmpty());
   const char* const kPath = "train.eval_tasks";
-  EXPECT_THAT(with({"train.eval_tasks=[\"piqa\"]"}), OneError(kPath, "its file"));
-  EXPECT_THAT(with({"train.eval_tasks=[\"piqa=\"]"}), OneError(kPath, "its file"));
+  EXPECT_THAT(with({"train.eval_tasks=[\"piqa\"]"}), OneError(kPath, "TASK=FILE"));
+  EXPECT_THAT(with({"train.eval_tasks=[\"piqa=\"]"}), OneError(kPath, "TASK=FILE"));
   EXPECT_THAT(with({"train.eval_tasks=[\"piqua=a\"]"}),
               OneError(kPath, "there is no task 'piqua'"));
   EXPECT_THAT(with({"train.eval_tasks=[\"piqa=a\", \"piqa=b\"]"}), OneError(kPath, "piqa twice"));
