@@ -86,6 +86,27 @@ TEST_F(ActivationOffloadTest, EveryModelHasTheSameBits) {
   }
 }
 
+TEST_F(ActivationOffloadTest, ClassifiersHaveTheSameBits) {
+  source_ = &pairs_;
+  for (ModelOptions model : {SmallBert(), SmallPostNormBert()}) {
+    SCOPED_TRACE(model.transformer.post_norm);
+    model.num_classes = 2;
+    TrainerOptions options = Of(model);
+    ExpectSameBits(options, {2, 5});
+    const LayoutOutcome without = Train(options, 0, {});
+    // The optimizer's states and the gradients go to the host as well.
+    options.host_fraction = 1;
+    options.gradients_on_host = true;
+    const LayoutOutcome with = Train(options, 5, {});
+    EXPECT_EQ(without.state.count("classification_head.weight"), 1u);
+    EXPECT_EQ(with.losses, without.losses);
+    EXPECT_EQ(with.norms, without.norms);
+    EXPECT_EQ(with.state, without.state);
+    EXPECT_GT(Bytes(with, "host/gradients"), 0);
+    EXPECT_EQ(Bytes(without, "host/"), 0);
+  }
+}
+
 TEST_F(ActivationOffloadTest, ReducedPrecisionHasTheSameBits) {
   TrainerOptions options = Of(SmallLlama());
   options.model.transformer.dtype = DType::kBFloat16;
