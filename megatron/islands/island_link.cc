@@ -283,7 +283,8 @@ absl::StatusOr<IslandMessage> IslandLink::Await(IslandMessage poll, absl::Time s
   if (leads() && now >= std::max(since, told_) + options_.tell_interval) {
     told_ = now;
     LOG(WARNING) << "island " << options_.island << " has waited "
-                 << absl::Trunc(now - since, absl::Seconds(1)) << " for the end of round " << round_
+                 << absl::Trunc(now - since, absl::Seconds(1)) << " for the end of round "
+                 << round_ + 1
                  << ": the outer server waits for other islands, as --min_islands and "
                  << "--round_timeout say";
   }

@@ -142,7 +142,7 @@ absl::Status IslandLink::TakeSumStep(const IslandMessage& state, SecureSumMember
   // goes on from the next copy.
   const auto leave = [this](const absl::Status& why) {
     LOG(WARNING) << "island " << options_.island << " takes no further part in the sum of round "
-                 << round_ << ": " << why.message();
+                 << round_ + 1 << ": " << why.message();
     return Abstain(why);
   };
   absl::Status mine;

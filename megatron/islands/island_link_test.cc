@@ -418,7 +418,7 @@ class WarningSink : public google::LogSink {
 TEST_F(IslandLinkTest, AnIslandThatWaitsForAnotherSaysSo) {
   tell_interval_ = absl::Seconds(2);
   Start(2);
-  WarningSink warnings("island 0 has waited ");
+  WarningSink warnings(" for the end of round 1: the outer server waits for other islands");
   bool told = false;
   std::vector<Island> islands = {{0, {}, 1}, {1, {}, 1}};
   Run(&islands, [&](int island, int round, int64_t i) {

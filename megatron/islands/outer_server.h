@@ -149,6 +149,8 @@ class OuterServer {
   // `known` is the last step of the round's sum that the island knows of.
   IslandMessage State(int island, SumStep known) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Leave(Connection* connection, const char* how) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The number of the open round, which the copy that it makes will have.
+  int64_t open_round() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return copy_->round + 1; }
   // Ends the round if it may end.
   void EndRound() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeStep(const std::vector<int>& islands) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

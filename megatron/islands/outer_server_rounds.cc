@@ -183,7 +183,7 @@ absl::Status OuterServer::Finish(int number, Island* island, const IslandMessage
   }
   const absl::Status fits = CheckUpdate(island->values);
   if (!fits.ok()) {
-    LOG(WARNING) << "island " << number << " is left out of round " << copy_->round << ": "
+    LOG(WARNING) << "island " << number << " is left out of round " << open_round() << ": "
                  << fits.message();
     island->values = {};
     island->awaited = false;
@@ -204,7 +204,7 @@ absl::Status OuterServer::TakePart(int number, Island* island, const IslandMessa
       island->state == IslandState::kFetches)
     return RoundIsOver(copy_->round);
   if (message.kind == IslandMessageKind::kAbstain) {
-    LOG(WARNING) << "island " << number << " is left out of round " << copy_->round << ": "
+    LOG(WARNING) << "island " << number << " is left out of round " << open_round() << ": "
                  << Quoted(message.note);
     if (!island->sent) {
       island->awaited = false;
@@ -226,7 +226,7 @@ absl::Status OuterServer::TakePart(int number, Island* island, const IslandMessa
     const absl::StatusOr<bool> in = secure_->Advertise(message.members[0]);
     MEGATRON_RETURN_IF_ERROR(in.status());
     if (!*in)
-      LOG(INFO) << "the sum of round " << copy_->round << " has begun without island " << number;
+      LOG(INFO) << "the sum of round " << open_round() << " has begun without island " << number;
     island->sent = true;
     if (deadline_ == absl::InfiniteFuture()) deadline_ = SteadyNow() + options_.round_timeout;
   } else {
@@ -288,7 +288,7 @@ void OuterServer::EndRound() {
                         : options_.min_islands;
   if (static_cast<int>(sent.size()) < least) {
     if (late && !std::exchange(told_too_few_, true)) {
-      LOG(WARNING) << "round " << copy_->round << " waits for more islands: "
+      LOG(WARNING) << "round " << open_round() << " waits for more islands: "
                    << FormatQuantity(static_cast<int64_t>(sent.size()), "island")
                    << " sent in time, and it takes " << least;
     }
