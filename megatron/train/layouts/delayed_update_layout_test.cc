@@ -86,13 +86,15 @@ TEST_F(DelayedUpdateLayoutTest, EveryShardingHasTheSameBits) {
   for (const DataSharding sharding : {DataSharding::kNone, DataSharding::kStates,
                                       DataSharding::kGradients, DataSharding::kWeights}) {
     for (const bool overlap : {false, true}) {
-      LayoutRun how;
-      how.layout.data = 2;
-      how.layout.sharding = sharding;
-      how.layout.overlap = overlap;
-      how.evaluate = true;
-      SCOPED_TRACE(ToString(how.layout));
-      ExpectSameBits(With(DType::kBFloat16), how);
+      for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+        LayoutRun how;
+        how.layout.data = 2;
+        how.layout.sharding = sharding;
+        how.layout.overlap = overlap;
+        how.evaluate = true;
+        SCOPED_TRACE(absl::StrCat(ToString(how.layout), ", ", SizeOf(dtype), " bytes"));
+        ExpectSameBits(With(dtype), how);
+      }
     }
   }
 }

@@ -353,6 +353,14 @@ absl::Status Trainer::RunPasses(const Passes& passes) {
   return GroupStatus();
 }
 
+// Weights that the update reads leave the device when it starts. They have arrived by then.
+void Trainer::UpdateAhead() {
+  const bool reads_weights = !buffers_->has_masters();
+  if (stream_.device().type == DeviceType::kCuda && optimizer_->pending().exists && reads_weights)
+    data_parallel_->WaitForWeights();
+  optimizer_->StartPendingUpdate();
+}
+
 absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
                                          const std::function<StepRequests()>& before_update) {
   made_step_.reset();

@@ -174,7 +174,7 @@ class Trainer {
   // Starts an update that came late (Optimizer::StartPendingUpdate) beside the next step, which must
   // follow. Nobody reads masters and states until that step has ended. Without it the step makes the
   // update behind its passes, with the same bits.
-  void UpdateAhead() { optimizer_->StartPendingUpdate(); }
+  void UpdateAhead();
   // Trains one iteration on `source`'s next samples. `before_update`, unless null, runs between the
   // last use of the old weights and their update, and returns this rank's requests.
   //
