@@ -52,9 +52,15 @@ TEST(MeasuredTimelineTest, OneTraceHasBothStepsWithTheirFirstPassesAtTheSameTime
     const int process = event.at("pid");
     const double begin = event.at("ts");
     (process < 2 ? simulated : measured) += 1;
-    if (process == 0) EXPECT_DOUBLE_EQ(begin, 2000);
-    if (process == 2) EXPECT_DOUBLE_EQ(begin, 2000);
-    if (process == 3) EXPECT_DOUBLE_EQ(begin, 13000);
+    if (process == 0) {
+      EXPECT_DOUBLE_EQ(begin, 2000);
+    }
+    if (process == 2) {
+      EXPECT_DOUBLE_EQ(begin, 2000);
+    }
+    if (process == 3) {
+      EXPECT_DOUBLE_EQ(begin, 13000);
+    }
   }
   EXPECT_EQ(processes, 4);
   EXPECT_EQ(simulated, 2);

@@ -84,7 +84,7 @@ done
 # A measured step stands beside the simulated one: in one trace, on the page and in a picture.
 pipeline=model.num_layers=2,model.hidden_size=64,model.num_attention_heads=4,model.seq_length=64
 pipeline+=,train.micro_batch_size=1,train.global_batch_size=4,parallel.pipeline_model_parallel_size=2
-"$pretrain_gpt" --config=gpt_demo --set=${pipeline//,/ --set=} --set=train.train_iters=3 --set=train.eval_iters=0 \
+"$pretrain_gpt" --config=gpt_demo --set=${pipeline//,/ --set=} --set=train.train_iters=3 --set=train.eval_iters=0 --set=optimizer.lr_warmup_iters=1 \
   --set=logging.profile=true --set=logging.profile_step_start=1 --set=logging.profile_step_end=2 \
   --set='logging.profile_ranks=[0, 1]' --set=logging.profile_dir="$PWD/profile" > run 2>&1 || fail "$(cat run)"
 expect_code 0 'pipeline 2' --explain=gpt_demo --set=$pipeline --gpu=CPU --measured=profile \

@@ -63,6 +63,9 @@ std::string AxisOf(absl::string_view group) {
 
 bool IsStep(const Span& span) { return WithoutNumber(span.name) == "step"; }
 
+// The passes of a step lie within one span, and are its parts as what lies beside that is.
+bool HoldsPasses(const Span& span) { return span.name == "forward-backward"; }
+
 class Reader {
  public:
   void ReadEvent(const Json& event) {
@@ -145,6 +148,10 @@ class Reader {
       }
       const bool is_part = open.back().is_step, is_call = !span.group.empty();
       const double end = std::min(span.end, open.back().end);
+      if (is_part && HoldsPasses(span)) {
+        open.push_back({"other", end, true});
+        continue;
+      }
       const std::string kind = is_call   ? absl::StrCat("communication ", AxisOf(span.group))
                                : is_part ? WithoutNumber(span.name)
                                          : open.back().kind;

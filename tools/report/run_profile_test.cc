@@ -51,6 +51,31 @@ TracedStream Steps() {
   return stream;
 }
 
+// The trainer's passes lie in a span of their own.
+TEST(RankProfileTest, PassesArePartsOfTheStepThatHoldsThem) {
+  TracedStream stream = {"compute"};
+  stream.spans = {Span("step 11", 0, 100),
+                  Span("data", 0, 5),
+                  Span("forward-backward", 5, 90),
+                  Span("wait for other stages", 5, 10),
+                  Span("forward 0", 10, 40),
+                  Span("decoder.layers.0", 12, 30),
+                  Span("all-reduce", 15, 20, "tp-0"),
+                  Span("backward 0", 42, 88),
+                  Span("optimizer", 90, 98)};
+  const auto profile = ParseRankProfile(TraceJson(0, "rank 0 of 1", {stream}));
+  ASSERT_THAT(profile, IsOk());
+  EXPECT_THAT(profile->milliseconds,
+              ElementsAre(Pair("backward", 46), Pair("communication tp", 5), Pair("data", 5),
+                          Pair("forward", 25), Pair("optimizer", 8), Pair("other", 6),
+                          Pair("wait for other stages", 5)));
+  ASSERT_THAT(profile->parts, SizeIs(6));
+  EXPECT_EQ(profile->parts[2].name, "forward 0");
+  EXPECT_FALSE(profile->parts[2].inside);
+  EXPECT_EQ(profile->parts[3].name, "all-reduce");
+  EXPECT_TRUE(profile->parts[3].inside);
+}
+
 TEST(RankProfileTest, TheKindsOfPartsAddUpToTheStep) {
   const auto profile = ParseRankProfile(TraceJson(3, "rank 3 of 4", {Steps()}));
   ASSERT_THAT(profile, IsOk());
