@@ -92,6 +92,7 @@ void UpdateAhead::Finish() {
   if (stream_.is_meta()) return;
   CHECK(thread_.joinable());
   thread_.join();
+  ready_->Wait();  // as the thread has: what is enqueued from now on comes after the copies
   double elements = 0;
   for (const Part& part : parts_) elements += static_cast<double>(part.gradients.numel());
   RecordUpdateBeside(elements, *ready_);
