@@ -27,7 +27,7 @@ struct Case {
   Layout layout;
   int64_t num_layers = 4;
   bool weights_on_host = false, weights_in_file = false, gradients_on_host = false;
-  bool delays_updates = false;
+  bool delays_updates = false, evaluates = false;
   int steps = 1;
   DType main_grads = DType::kFloat32;
   // Waits that put nothing behind anything: those of the first copy, into memory that was in no use
@@ -47,6 +47,7 @@ class LostWaitTest : public testing::TestWithParam<Case> {
     LayoutRun run;
     run.layout = c.layout;
     run.steps = c.steps;
+    run.evaluate = c.evaluates;
     run.device = DeviceType::kCuda;
     run.wrap = [&](std::shared_ptr<Communicator> host) {
       // Sums are NCCL's: those in the order of ranks make the host wait when their memory grows.
@@ -178,6 +179,7 @@ Case Gradients(const char* name, bool on_host, DType main_grads, std::set<int64_
   c.layout.sharding = on_host ? DataSharding::kGradients : DataSharding::kNone;
   c.gradients_on_host = on_host;
   c.main_grads = main_grads;
+  c.evaluates = on_host;  // waits for weights that are gathered beside the next step
   c.unneeded = std::move(unneeded);
   return c;
 }
@@ -213,7 +215,7 @@ std::vector<Case> Cases() {
       WeightsOnHost("OffloadedWeightsSharedOut", true),
       WeightsInFiles("OffloadedWeightsInFiles"),
       DelayedUpdates("DelayedUpdates", {}),
-      Gradients("RoundedGradients", false, DType::kBFloat16, {}),
+      Gradients("RoundedGradients", false, DType::kBFloat16, {1, 7, 9, 15, 21, 23, 25}),
       Gradients("OffloadedGradients", true, DType::kFloat32, {}),
       Gradients("OffloadedRoundedGradients", true, DType::kBFloat16, {}),
   };
