@@ -7,7 +7,6 @@
 // it is in wide models. Rates are chosen from the formulas of docs/offload.md and
 // docs/long_sequences.md: at `slack` 1 what the link carries takes just as long as what is computed
 // meanwhile, at 2 half as long.
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -345,10 +344,13 @@ TEST_F(OffloadTimeTest, ActivationsOnTheHost) {
 // leave. Each layer's forward pass ends with a copy to the host; and the backward passes of all but
 // the last three, which come from the host, begin with the end of another layer's.
 TimedStage StageOf(const std::vector<EmulatedWork>& works, int64_t layers, double rate) {
-  double most = 0;  // bytes of a layer that has its input
+  // Bytes of a layer that has its input: the most of which there are copies of all of them.
+  std::map<double, int64_t> copies;
   for (const EmulatedWork& work : works) {
-    if (work.cost.engine == EmulatedEngine::kToHost) most = std::max(most, work.cost.bytes);
+    if (work.cost.engine == EmulatedEngine::kToHost) ++copies[work.cost.bytes];
   }
+  double most = 0;
+  for (const auto& [bytes, count] : copies) most = count + 1 >= layers ? bytes : most;
   TimedStage stage;
   stage.chunks.resize(1);
   TimedChunk& chunk = stage.chunks[0];
