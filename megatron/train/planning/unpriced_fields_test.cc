@@ -36,7 +36,8 @@ TEST(UnpricedFieldsTest, NamesWhatCostsSomething) {
               ElementsAre("train.logits_chunk_tokens=64"));
   EXPECT_THAT(Fields({"optimizer.optimizer=muon"}), IsEmpty());
   EXPECT_THAT(Fields({"optimizer.optimizer=lamb"}), IsEmpty());
-  EXPECT_THAT(Fields({"optimizer.optimizer=lion"}), ElementsAre("optimizer.optimizer=lion"));
+  EXPECT_THAT(Fields({"optimizer.optimizer=lion", "optimizer.adam_beta2="}),
+              ElementsAre("optimizer.optimizer=lion"));
   EXPECT_THAT(Fields({"optimizer.qk_clip=true"}), ElementsAre("optimizer.qk_clip=true"));
   EXPECT_THAT(Fields({"optimizer.qk_clip=true"}, /*is_gpu=*/false), IsEmpty());
   // Dropout is on where nothing is written.
