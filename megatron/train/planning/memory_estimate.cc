@@ -390,7 +390,9 @@ absl::Status MemoryEstimator::ShareOut(const LayoutAxes& axes, int64_t stage, in
     return absl::OkStatus();
   }
   bytes->gradients *= share;
-  if (axes.hosts > 1) bytes->fixed += bytes->weights * of_all * double(axes.hosts);
+  // The trainer keeps no secondary shards where a host has one rank of those with the same weights.
+  const bool has_secondary = axes.hosts > 1 && axes.data * axes.context / axes.hosts > 1;
+  if (has_secondary) bytes->fixed += bytes->weights * of_all * double(axes.hosts);
   if (axes.shared_out == SharedOut::kWeights) bytes->weights *= share;
   MEGATRON_ASSIGN_OR_RETURN(const Whole whole, WholeBytes(axes, stage));
   bytes->fixed += whole.blocks + whole.sums * double(axes.instances) / ranks;

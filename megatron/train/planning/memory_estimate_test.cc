@@ -200,5 +200,23 @@ TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAModelInChunksOnTheHost) 
   ExpectWithin(0.01, absl::StrCat(kInChunks, " attention_chunks_on_host: true }"), 15);
 }
 
+// ApplyLayout() writes a partition of one rank, which stands for no secondary shards.
+TEST(MemoryEstimateTest, HostsOfOneRankHaveNoSecondaryShards) {
+  const ParsedConfig parsed = ParseConfig(absl::StrCat(kExperts, kRest), "test");
+  ASSERT_TRUE(parsed.errors.empty()) << parsed.errors[0].message;
+  MemoryEstimator estimator(parsed.config, kVocab, /*is_gpu=*/true);
+  const auto bytes = [&](int64_t data, int64_t hosts) {
+    LayoutAxes axes;
+    axes.data = data;
+    axes.shared_out = SharedOut::kWeights;
+    axes.hosts = hosts;
+    const auto needs = estimator.Bytes(axes);
+    EXPECT_TRUE(needs.ok()) << needs.status();
+    return needs.ok() ? needs->device : 0;
+  };
+  EXPECT_EQ(bytes(2, 2), bytes(2, 1));
+  EXPECT_GT(bytes(4, 2), bytes(4, 1));
+}
+
 }  // namespace
 }  // namespace megatron
