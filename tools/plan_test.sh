@@ -81,25 +81,6 @@ for text in 'what saves communication' 'and gradients in codes of 8 bits'; do
   grep -q "$text" page.html || fail "no '$text' in the page"
 done
 
-# A measured step stands beside the simulated one: in one trace, on the page and in a picture.
-pipeline=model.num_layers=2,model.hidden_size=64,model.num_attention_heads=4,model.seq_length=64
-pipeline+=,train.micro_batch_size=1,train.global_batch_size=4,parallel.pipeline_model_parallel_size=2
-"$pretrain_gpt" --config=gpt_demo --set=${pipeline//,/ --set=} --set=train.train_iters=3 --set=train.eval_iters=0 --set=optimizer.lr_warmup_iters=1 \
-  --set=logging.profile=true --set=logging.profile_step_start=1 --set=logging.profile_step_end=2 \
-  --set='logging.profile_ranks=[0, 1]' --set=logging.profile_dir="$PWD/profile" > run 2>&1 || fail "$(cat run)"
-expect_code 0 'pipeline 2' --explain=gpt_demo --set=$pipeline --gpu=CPU --measured=profile \
-  --timeline=both.json --html=both.html --picture=both.svg
-for title in 'simulated stage 0 of 2' 'simulated stage 1 of 2' 'measured rank 0' 'measured rank 1'; do
-  grep -q "$title" both.json || fail "no '$title' in the trace"
-done
-[[ $(grep -o '"forward 3"' both.json | wc -l) == 4 ]] || fail 'two stages and two ranks have 4 micro-batches'
-for file in both.html both.svg; do
-  grep -q 'A step, simulated and measured' $file || fail "no measured step in $file"
-done
-expect_code 20 'has rank 1, and this layout has 1 rank(s)' --explain=gpt_demo --measured=profile
-expect_code 20 'has no trace_rank_0.json' --explain=gpt_demo --measured=.
-expect_code 20 'measured belongs to --explain' --config=gpt_demo --gpus=2 --measured=profile
-
 # Tensor-parallel ranks that form a grid are compared in all forms, those of no grid in none.
 grep -q 'Forms of tensor parallelism' output && fail "two ranks form no grid: $(cat output)"
 grep -q '^These 2 tensor-parallel ranks form no grid, .*: 1d is their only form\.$' output || fail "$(cat output)"
@@ -122,6 +103,25 @@ expect_code 0 '^  2d is refused: .*cannot be used with optimizer.optimizer = muo
   --gpus=8 --set=parallel.tensor_model_parallel_size=4,train.micro_batch_size=2,optimizer.optimizer=muon
 expect_code 0 '^  1d does NOT fit: a GPU of H100 has 80' --explain=gpt3_857m --gpus=8 \
   --set=parallel.tensor_model_parallel_size=8,parallel.pipeline_model_parallel_size=,model.hidden_size=12288,model.num_attention_heads=96,train.micro_batch_size=4,train.global_batch_size=16
+
+# A measured step stands beside the simulated one: in one trace, on the page and in a picture.
+pipeline=model.num_layers=2,model.hidden_size=64,model.num_attention_heads=4,model.seq_length=64
+pipeline+=,train.micro_batch_size=1,train.global_batch_size=4,parallel.pipeline_model_parallel_size=2
+"$pretrain_gpt" --config=gpt_demo --set=${pipeline//,/ --set=} --set=train.train_iters=3 --set=train.eval_iters=0 --set=optimizer.lr_warmup_iters=1 \
+  --set=logging.profile=true --set=logging.profile_step_start=1 --set=logging.profile_step_end=2 \
+  --set='logging.profile_ranks=[0, 1]' --set=logging.profile_dir="$PWD/profile" > run 2>&1 || fail "$(cat run)"
+expect_code 0 'pipeline 2' --explain=gpt_demo --set=$pipeline --gpu=CPU --measured=profile \
+  --timeline=both.json --html=both.html --picture=both.svg
+for title in 'simulated stage 0 of 2' 'simulated stage 1 of 2' 'measured rank 0' 'measured rank 1'; do
+  grep -q "$title" both.json || fail "no '$title' in the trace"
+done
+[[ $(grep -o '"forward 3"' both.json | wc -l) == 4 ]] || fail 'two stages and two ranks have 4 micro-batches'
+for file in both.html both.svg; do
+  grep -q 'A step, simulated and measured' $file || fail "no measured step in $file"
+done
+expect_code 20 'has rank 1, and this layout has 1 rank(s)' --explain=gpt_demo --measured=profile
+expect_code 20 'has no trace_rank_0.json' --explain=gpt_demo --measured=.
+expect_code 20 'measured belongs to --explain' --config=gpt_demo --gpus=2 --measured=profile
 
 # A list is one value, and so are quotes with commas.
 expect_code 0 'tensor 1 x context 8 x pipeline 1' --explain=gpt3_857m --gpus=8 \

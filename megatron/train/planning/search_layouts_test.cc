@@ -334,6 +334,7 @@ TEST_F(SearchLayoutsTest, TakesDeduplicatedDispatchWhereTheNetworkIsSlow) {
   hardware.set_domain(4);
   hardware.set_network_gb_per_s(0.1);
   config.mutable_model()->set_moe_router_topk(1);
+  config.mutable_model()->set_moe_router_pre_softmax(true);
   EXPECT_FALSE(first().axes.deduplicates_dispatch);
 }
 
