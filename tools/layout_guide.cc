@@ -1,6 +1,7 @@
 #include "tools/layout_guide.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <utility>
 
@@ -85,8 +86,10 @@ std::string RowText(const Row& row, const Hardware& hardware) {
   }
   const StepPrediction& step = row.layout->prediction;
   const double seconds = step.seconds.total;
-  return absl::StrFormat("| %s | %s | %s | %.3g s | %.1f %% | %.1f GiB |\n", row.model->name,
-                         FormatCount(row.gpus), DescribeLayout(row.layout->axes), seconds,
+  const std::string three_digits = seconds < 1000 ? absl::StrFormat("%.3g", seconds)
+                                                  : FormatCount(std::llround(seconds / 10) * 10);
+  return absl::StrFormat("| %s | %s | %s | %s s | %.1f %% | %.1f GiB |\n", row.model->name,
+                         FormatCount(row.gpus), DescribeLayout(row.layout->axes), three_digits,
                          100 * step.model_flops / seconds / (1e12 * hardware.bf16_tflops()),
                          double(row.layout->memory_bytes) / kGiB);
 }
