@@ -100,6 +100,7 @@ TEST_F(PretrainEventsTest, AKilledRankIsToldByOneOfTheOthers) {
         Start(Joined(Joined(kTwoProcesses, OnEvent()), {"--set=train.train_iters=100000"}),
               Path("log.txt"));
     WaitFor(" iteration ", Path("log.txt"));
+    WaitFor("\"start\"", Path("events"));  // its command runs beside the first steps
     const std::vector<pid_t> ranks = ChildrenOf(pid);
     ASSERT_EQ(ranks.size(), 2u);
     kill(ranks[victim], SIGKILL);
