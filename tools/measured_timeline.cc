@@ -22,7 +22,7 @@ using report::RunProfile;
 using report::StepPart;
 
 constexpr int kWait = 3;      // the color of calls with other ranks, and of waiting for them
-constexpr int kRest = 1;      // that of other parts
+constexpr int kRest = 1;      // the color of other parts
 constexpr double kMs = 1e-3;  // seconds
 
 int64_t Nanoseconds(double milliseconds) { return std::llround(milliseconds * 1e6); }

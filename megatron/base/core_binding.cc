@@ -21,7 +21,7 @@ namespace megatron {
 namespace {
 
 constexpr int kMostNumbers = 8192;               // more than Linux has hardware threads or nodes
-constexpr std::streamsize kMostBytes = 1 << 16;  // of a file; a list of all numbers has fewer
+constexpr std::streamsize kMostBytes = 1 << 16;  // a file has; a list of all numbers has fewer
 
 // Returns the text of a small file; nothing where it cannot be read.
 std::optional<std::string> ReadSmallFile(const std::string& path) {

@@ -5,9 +5,9 @@
 //   MEGATRON_RETURN_IF_ERROR(BindThisThread(share.threads));
 //
 // A NUMA node has cores and the memory nearest to them. A thread takes memory of its core's node,
-// where Linux's rules have not been changed, and threads begin on the cores of the thread that makes
-// them. So a rank whose first thread is bound computes, and updates what is offloaded, on its cores,
-// with memory of their node.
+// where Linux's rules have not been changed, and threads begin on the cores of the thread that
+// makes them. So a rank whose first thread is bound computes, and updates what is offloaded, on its
+// cores, with memory of their node.
 #ifndef MEGATRON_BASE_CORE_BINDING_H_
 #define MEGATRON_BASE_CORE_BINDING_H_
 
@@ -38,13 +38,13 @@ struct CoreShare {
   std::vector<int> threads;
 };
 
-// Parses a list of numbers as Linux writes it, such as "0-3,8\n": ascending, without repetition, and
-// less than 8192. An empty list is one.
+// Parses a list of numbers as Linux writes it, such as "0-3,8\n": ascending, without repetition,
+// and less than 8192. An empty list is one.
 absl::StatusOr<std::vector<int>> ParseNumberList(absl::string_view text);
 
-// Reads what /sys, which lies in the folder `sys`, says of the hardware threads `allowed`. A machine
-// whose kernel knows no nodes is one node, and a thread whose core is not told is a core. Fails where
-// a file is there and not as Linux writes it, or where no node has an allowed thread.
+// Reads what /sys, which lies in the folder `sys`, says of the hardware threads `allowed`. A
+// machine whose kernel knows no nodes is one node, and a thread whose core is not told is a core.
+// Fails where a file is there and not as Linux writes it, or where no node has an allowed thread.
 absl::StatusOr<CoreTopology> ReadCoreTopology(const std::string& sys,
                                               absl::Span<const int> allowed);
 

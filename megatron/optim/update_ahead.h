@@ -61,7 +61,7 @@ class UpdateAhead {
   struct Part {
     HostPart device;
     Tensor gradients;
-    int64_t begin;  // of its weights in weights_
+    int64_t begin;  // where its weights begin in weights_
   };
 
   UpdateAhead(const Stream& stream, bool reads_weights, int threads)

@@ -34,7 +34,7 @@ inline double UpdatedBytes(const PlanLayout& layout, bool is_of_table) {
   // The step is zeros first; decay is copied, scaled and added; both norms read; the step is scaled
   // by its ratio and by the rate, and added; weights are made from masters.
   constexpr double kStep = 4 + (8 + 8 + 12) + 8 + 8 + 8 + 12 + 4;
-  // Of matrices, weights and step are copied, and the step is copied back.
+  // The weights and the step of a matrix are copied, and the step is copied back.
   constexpr double kCopies = 3 * 8;
   return kAdamW + kStep + (is_of_table ? 0 : kCopies);
 }

@@ -30,9 +30,10 @@ struct HostLaunchOptions {
   std::string directory;  // working directory of the ranks; the same on all machines
   // Variables of the ranks, besides what each machine has itself.
   std::vector<std::pair<std::string, std::string>> environment;
-  // Of the ranks on each machine, and of the machines. With children.goes_on the others go on when a
-  // rank is lost, or a machine with all of its ranks. This process serves the job's store then;
-  // `master_addr` is its machine, and a free port is taken where `master_port` is 0.
+  // How long this process waits for the ranks of a machine, and for the machines, and what it does
+  // about those that it loses. With children.goes_on the others go on when a rank is lost, or a
+  // machine with all of its ranks. This process serves the job's store then; `master_addr` is its
+  // machine, and a free port is taken where `master_port` is 0.
   ChildrenOptions children;
   // Returns the machine that takes the place of a lost one, with as many slots; null: the same. A
   // place is an index of `hosts`.

@@ -33,8 +33,8 @@ constexpr int kStorySentences = 6, kFewestStorySentences = 2;
 // may call, in any order.
 std::string MakeStory(uint64_t seed, uint64_t index, int sentences = kStorySentences);
 
-// A question about a story, whose answer is a word of its first kFewestStorySentences sentences: the
-// hero, the friend or the treasure.
+// A question about a story, whose answer is a word of its first kFewestStorySentences sentences:
+// the hero, the friend or the treasure.
 struct StoryQuestion {
   std::string question, answer;
 };

@@ -22,8 +22,8 @@ struct AxisTraffic {
   // host, or among those in the same place of all hosts.
   enum class Hosts { kNone, kLevels, kWithin, kAcross };
   Hosts hosts = Hosts::kNone;
-  // Of kAcross: `bytes` are those of tokens that go to one host, and each goes to as many as have
-  // some of so many experts that it chooses.
+  // With kAcross `bytes` are those of tokens that go to one host, and each token goes to as many
+  // hosts as have some of the experts that it chooses, `choices` of `experts`.
   double experts = 0;
   double choices = 0;
   bool is_of_experts = false;  // the group is one of the expert grid

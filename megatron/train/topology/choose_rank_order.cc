@@ -83,7 +83,7 @@ Groups GroupsOf(const RankGrid& grid, const AxisTraffic& row) {
 
 // How groups lie on the machine; the one that crosses most counts.
 struct Lie {
-  int64_t ranks = 0;  // of a group
+  int64_t ranks = 0;  // a group has
   Crossing crossing = Crossing::kDomain;
   int64_t together = 0;  // ranks of the group that reach each other without a network card
 };
