@@ -9,91 +9,19 @@
 #include "glog/logging.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/ops/elementwise.h"
-#include "megatron/optim/main_replica.h"
 #include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
 namespace {
 
-// The numbers that all ranks add up before they decide about a step: the first over an island, the
-// others over all islands.
-enum Statistic {
-  kSumOfSquares,
-  kNonFinite,
-  kStopRequested,
-  kLogRequested,
-  kSumOfSquaresOfIslands,
-  kNumStatistics
-};
-constexpr int64_t kCountOffset = 24;  // offset in bytes: an int64 follows the floats
-constexpr int64_t kStatisticsBytes = 32;
 constexpr char kTemporaries[] = "optimizer temporaries";
 
 // The most elements of a part that is updated in host memory: enough that neither a copy nor a loop
 // over threads is short.
 constexpr int64_t kHostElements = UpdateObserver::kMostElements;
-// The most elements of gradients that come to the device at once where they lie in host memory:
-// enough that launches cost little, and no more memory than a layer takes.
-constexpr int64_t kGradientElements = int64_t{1} << 22;
 // The most elements of gradients that a processor makes fp32 at once: few enough that caches have
 // them when they are used.
 constexpr int64_t kCachedElements = int64_t{1} << 16;
-
-// Calls body(bucket, range) on ranges that cover all elements of which this rank is the main
-// replica; with `on_each_data_rank` data-parallel ranks are no replicas of each other. A range may
-// include padding between parameters, which is zero in gradients and masters. The ranges, and so
-// the order of sums, are the same whatever is sharded.
-template <typename Body>
-void ForEachMainReplicaRange(const ParameterBuffers& buffers, const ProcessGroups& groups,
-                             bool on_each_data_rank, Body body) {
-  const Bucket* first = nullptr;  // the bucket in which `range` begins; null: no range is open
-  FlatRange range;
-  const auto finish = [&] {
-    if (first != nullptr) body(*first, range);
-    first = nullptr;
-  };
-  const Bucket* previous = nullptr;
-  for (const FlatParameter& flat : buffers.parameters()) {
-    const FlatRange replica = on_each_data_rank ? MainReplicaOnDataRank(buffers, flat, groups)
-                                                : MainReplicaRange(buffers, flat, groups);
-    const Bucket& bucket = buffers.bucket_of(flat);
-    const bool follows = previous == &bucket || first == nullptr ||
-                         (on_each_data_rank ? bucket.range.begin == previous->range.end
-                                            : bucket.part.begin == previous->part.end);
-    if (replica.size() == 0 || !follows) finish();
-    previous = &bucket;
-    if (replica.size() == 0) continue;
-    if (first == nullptr) {
-      first = &bucket;
-      range.begin = replica.begin;
-    }
-    range.end = replica.end;
-  }
-  finish();
-}
-
-// The most elements whose squares are summed at once: those in host memory come to the device for
-// it. The sum depends on the number by rounding, and not on where they are.
-int64_t LargestSum(const ParameterBuffers& buffers) {
-  return std::min(UpdateObserver::kMostElements, buffers.layout().num_elements);
-}
-
-// Calls body(part) on parts of a range, each of as many elements as squares of gradients are summed
-// at once. The sum depends on the number by rounding, and not on where gradients lie.
-template <typename Body>
-void ForEachGradientPart(const FlatRange& range, Body body) {
-  for (FlatRange part = {range.begin, 0}; part.begin < range.end; part.begin = part.end) {
-    part.end = std::min(range.end, part.begin + kGradientElements);
-    body(part);
-  }
-}
-
-// The elements that are made fp32, or come to the device, at once to be summed there.
-int64_t ScratchElements(const ParameterBuffers& buffers) {
-  const int64_t gradients =
-      buffers.copies_gradients() ? std::min(kGradientElements, buffers.layout().num_elements) : 0;
-  return std::max(gradients, buffers.has_masters_elsewhere() ? LargestSum(buffers) : 0);
-}
 
 std::optional<size_t> FindDelayedGradient(const std::vector<OptimizerState>& states) {
   for (size_t i = 0; i < states.size(); ++i) {
@@ -125,9 +53,7 @@ Optimizer::Optimizer(std::unique_ptr<const UpdateRule> rule, ParameterBuffers* b
     : rule_(std::move(rule)),
       buffers_(buffers),
       delayed_state_(FindDelayedGradient(buffers->options().states)),
-      statistics_(buffers->options().device, kStatisticsBytes, "optimizer statistics", ledger),
-      sums_(statistics_.At(0, DType::kFloat32, {kNumStatistics}), "optimizer statistics"),
-      count_(statistics_.At(kCountOffset, DType::kInt64, {1}), "optimizer statistics") {
+      statistics_(buffers, ledger) {
   CHECK_EQ(buffers->num_states(), rule_->states().size());
   CHECK(buffers->options().unit == rule_->unit());
   for (size_t i = 0; i < buffers->parameters().size(); ++i) {
@@ -145,10 +71,6 @@ Optimizer::Optimizer(std::unique_ptr<const UpdateRule> rule, ParameterBuffers* b
                            buffers_->weight_file() != nullptr
                                ? Tensor()
                                : buffers_->Weights(*whole.bucket, whole.range)});
-  }
-  if (const int64_t elements = ScratchElements(*buffers); elements > 0) {
-    scratch_elements_ = Buffer(buffers->options().device, elements * SizeOf(DType::kFloat32),
-                               "optimizer statistics", ledger);
   }
 }
 
@@ -308,46 +230,18 @@ absl::StatusOr<StepResult> Optimizer::Step(const StepOptions& options, const Pro
   const double unscale = 1 / options.loss_scale;
   // Each rank's own gradients are a mean's summands.
   const double ranks = own_gradients ? average_->ranks() : 1;
-  const Tensor statistics = statistics_.At(0, DType::kFloat32, {kNumStatistics});
-  float* const values = sums_.host().data<float>();
-  if (values != nullptr) {
-    values[kSumOfSquares] = values[kNonFinite] = values[kSumOfSquaresOfIslands] = 0;
-    values[kStopRequested] = options.stop_requested ? 1 : 0;
-    values[kLogRequested] = options.log_requested ? 1 : 0;
-  }
-  {
-    const TraceSpan span(stream, TimeCategory::kOptimizer, "gradient norm");
-    sums_.StartSend(stream);
-    ForEachMainReplicaRange(
-        *buffers_, groups, own_gradients, [&](const Bucket& bucket, const FlatRange& range) {
-          ForEachGradientPart(range, [&](const FlatRange& part) {
-            ops::SumOfSquares(stream, static_cast<float>(unscale),
-                              buffers_->GradientsOnDevice(bucket, part, Scratch(), stream),
-                              statistics.Slice(0, kSumOfSquares, kNonFinite + 1));
-          });
-        });
-    groups.world.AllReduce(statistics, ReduceOp::kSum, stream);
-    ops::Copy(stream, statistics.Slice(0, kSumOfSquares, kSumOfSquares + 1),
-              statistics.Slice(0, kSumOfSquaresOfIslands, kSumOfSquaresOfIslands + 1));
-    if (options.islands != nullptr) {
-      options.islands->AllReduce(statistics.Slice(0, kNonFinite, kNumStatistics), ReduceOp::kSum,
-                                 stream);
-    }
-    sums_.Fetch(stream);
-  }
-  if (absl::Status status = groups.world.status(); !status.ok()) return status;
+  MEGATRON_ASSIGN_OR_RETURN(const StepSums sums,
+                            statistics_.SumStep({unscale, own_gradients, options.stop_requested,
+                                                 options.log_requested, options.islands},
+                                                groups, stream));
 
   StepResult result;
-  double norm = 0;
-  if (values != nullptr) {
-    const int islands = options.islands == nullptr ? 1 : options.islands->size();
-    norm = std::sqrt(static_cast<double>(values[kSumOfSquares]) * ranks);
-    result.grad_norm =
-        std::sqrt(static_cast<double>(values[kSumOfSquaresOfIslands]) * ranks / islands);
-    result.finite = values[kNonFinite] == 0 && std::isfinite(result.grad_norm);
-    result.stop_requested = values[kStopRequested] != 0;
-    result.log_requested = values[kLogRequested] != 0;
-  }
+  const int islands = options.islands == nullptr ? 1 : options.islands->size();
+  const double norm = std::sqrt(sums.squares * ranks);
+  result.grad_norm = std::sqrt(sums.squares_of_islands * ranks / islands);
+  result.finite = sums.non_finite == 0 && std::isfinite(result.grad_norm);
+  result.stop_requested = sums.stop_requests != 0;
+  result.log_requested = sums.log_requests != 0;
   result.applied = result.finite;
   result.weights_changed = pending_.exists;
   if (pending_.exists) FinishPendingUpdate(stream);
@@ -412,11 +306,6 @@ void Optimizer::FinishPendingUpdate(const Stream& stream) {
 
 void Optimizer::WaitForStates() const {
   if (ahead_ != nullptr) ahead_->WaitForGradients();
-}
-
-Tensor Optimizer::Scratch() const {
-  return scratch_elements_.At(0, DType::kFloat32,
-                              {scratch_elements_.bytes() / SizeOf(DType::kFloat32)});
 }
 
 HostPart Optimizer::PartOf(const Bucket& bucket, const FlatRange& range) const {
@@ -494,8 +383,11 @@ void Optimizer::ApplyRounded(const Bucket& bucket, const FlatRange& range,
                              absl::Span<const ops::OptimizerSegment> segments,
                              absl::Span<const FlatParameter* const> parameters, double grad_scale,
                              const HostPart& part, const Stream& stream) {
-  const Buffer& buffer = IsStaged(bucket, range) ? host_elements_ : scratch_elements_;
-  int64_t most = buffer.bytes() / SizeOf(DType::kFloat32);
+  const Tensor scratch = IsStaged(bucket, range)
+                             ? host_elements_.At(0, DType::kFloat32,
+                                                 {host_elements_.bytes() / SizeOf(DType::kFloat32)})
+                             : statistics_.scratch();
+  int64_t most = scratch.numel();
   if (stream.device().type == DeviceType::kCpu) most = std::min(most, kCachedElements);
   for (int64_t begin = 0, end = 0; begin < range.size(); begin = end) {
     end = std::min(range.size(), begin + most);
@@ -510,7 +402,7 @@ void Optimizer::ApplyRounded(const Bucket& bucket, const FlatRange& range,
       parameters_here.push_back(parameters[i]);
     }
     if (segments_here.empty()) continue;  // padding
-    const Tensor gradients = buffer.At(0, DType::kFloat32, {end - begin});
+    const Tensor gradients = scratch.Slice(0, 0, end - begin);
     ops::Copy(stream, part.gradients.Slice(0, begin, end), gradients);
     Apply(bucket, {range.begin + begin, range.begin + end}, segments_here, parameters_here,
           grad_scale, {gradients, part.weights.Slice(0, begin, end)}, stream);
@@ -613,40 +505,6 @@ void Optimizer::UpdateRanges(double grad_scale, const Stream& stream) {
   }
   CHECK(host_update_ != nullptr) << "PrepareHostUpdate was not called";
   host_update_->Run(host_parts_, on_device, on_host);
-}
-
-int64_t Optimizer::CountZeroGradients(const ProcessGroups& groups, const Stream& stream) const {
-  const Tensor count = statistics_.At(kCountOffset, DType::kInt64, {1});
-  ops::Zero(stream, count);
-  for (const FlatParameter& flat : buffers_->parameters()) {
-    const FlatRange replica = MainReplicaRange(*buffers_, flat, groups);
-    ForEachGradientPart(replica, [&](const FlatRange& part) {
-      ops::CountZeros(
-          stream, buffers_->GradientsOnDevice(buffers_->bucket_of(flat), part, Scratch(), stream),
-          count);
-    });
-  }
-  groups.world.AllReduce(count, ReduceOp::kSum, stream);
-  count_.Fetch(stream);
-  return stream.is_meta() ? 0 : *count_.host().data<int64_t>();
-}
-
-double Optimizer::ParametersNorm(const ProcessGroups& groups, const Stream& stream) const {
-  const Tensor statistics = statistics_.At(0, DType::kFloat32, {kNumStatistics});
-  ops::Zero(stream, statistics);
-  const auto add_squares = [&](const Bucket& bucket, const FlatRange& range) {
-    const Tensor scratch = Scratch();
-    for (FlatRange part = {range.begin, 0}; part.begin < range.end; part.begin = part.end) {
-      part.end = std::min(range.end, part.begin + LargestSum(*buffers_));
-      ops::SumOfSquares(stream, 1, buffers_->MastersOnDevice(bucket, part, scratch, stream),
-                        statistics.Slice(0, kSumOfSquares, kNonFinite + 1));
-    }
-  };
-  ForEachMainReplicaRange(*buffers_, groups, /*on_each_data_rank=*/false, add_squares);
-  groups.world.AllReduce(statistics, ReduceOp::kSum, stream);
-  sums_.Fetch(stream);
-  if (stream.is_meta()) return 0;
-  return std::sqrt(static_cast<double>(sums_.host().data<float>()[kSumOfSquares]));
 }
 
 }  // namespace megatron

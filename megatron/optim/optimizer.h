@@ -39,9 +39,9 @@
 #include "megatron/optim/pending_update.h"
 #include "megatron/optim/rank_average.h"
 #include "megatron/optim/rules/update_rule.h"
+#include "megatron/optim/step_statistics.h"
 #include "megatron/optim/update_ahead.h"
 #include "megatron/tensor/cuda_device.h"
-#include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
 
@@ -146,9 +146,13 @@ class Optimizer {
 
   // The number of elements of the whole model whose gradient is exactly zero. The gradients must be
   // complete.
-  int64_t CountZeroGradients(const ProcessGroups& groups, const Stream& stream) const;
+  int64_t CountZeroGradients(const ProcessGroups& groups, const Stream& stream) const {
+    return statistics_.CountZeroGradients(groups, stream);
+  }
   // The L2 norm of the whole model's master weights; undefined after an error of the buffers' file.
-  double ParametersNorm(const ProcessGroups& groups, const Stream& stream) const;
+  double ParametersNorm(const ProcessGroups& groups, const Stream& stream) const {
+    return statistics_.ParametersNorm(groups, stream);
+  }
 
   // The number of updates applied so far; AdamW's bias correction depends on it. Part of a
   // checkpoint.
@@ -217,7 +221,6 @@ class Optimizer {
                       absl::Span<const FlatParameter* const> parameters, const HostPart& part);
   // The gradients that are applied, and the weights.
   HostPart PartOf(const Bucket& bucket, const FlatRange& range) const;
-  Tensor Scratch() const;  // scratch_elements_
   // Finds out on the meta device what the rule needs for these parameters.
   void PlanUpdate(absl::Span<const ops::OptimizerSegment> segments,
                   absl::Span<const FlatParameter* const> parameters, int64_t elements) const;
@@ -233,10 +236,8 @@ class Optimizer {
   const std::optional<size_t> delayed_state_;  // the one that is_delayed_gradient
   PendingUpdate pending_;
   int64_t applied_steps_ = 0;
-  Buffer statistics_;
-  HostMirror sums_, count_;  // mirrors of parts of statistics_
-  Buffer scratch_elements_;  // for what is not on the device as fp32, and is summed there
-  Buffer host_elements_;     // for gradients that become fp32 in host memory
+  StepStatistics statistics_;
+  Buffer host_elements_;  // for gradients that become fp32 in host memory
   ProcessGroup tensor_group_, expert_tensor_group_;  // those of whole parameters
   std::unique_ptr<Arena> scratch_;
   Buffer planned_scratch_;  // what scratch_ will take, on the meta device
