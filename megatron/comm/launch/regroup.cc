@@ -22,6 +22,8 @@ namespace megatron {
 namespace {
 
 constexpr char kNext[] = "regroup/next";
+constexpr char kAttempt[] = "regroup/attempt";
+constexpr char kOpened[] = "regroup/opened";  // the attempt that made the first world
 constexpr absl::Duration kLook = absl::Milliseconds(10);
 constexpr absl::Duration kGlance = absl::Milliseconds(250);
 // A value that is there is read at once; one whose writer was lost never comes.
@@ -309,7 +311,26 @@ std::string Regroup::Key(int number, absl::string_view what) {
   return absl::StrCat("regroup/", number, "/", what);
 }
 
-absl::Status Regroup::Open() { return store_.Set(kNext, "1"); }
+absl::Status Regroup::BeginAttempt() { return store_.Add(kAttempt, 1).status(); }
+
+absl::StatusOr<int64_t> Regroup::NewestAttempt() { return store_.Add(kAttempt, 0); }
+
+absl::StatusOr<bool> Regroup::IsOver(int64_t attempt) {
+  MEGATRON_ASSIGN_OR_RETURN(const int64_t newest, NewestAttempt());
+  if (newest != attempt) return true;
+  MEGATRON_ASSIGN_OR_RETURN(const bool is_open, IsOpen());
+  if (!is_open) return false;
+  const absl::StatusOr<std::string> opened = store_.Get(kOpened, kReadTime);
+  // Ranks that lost the one that should have opened have met without it.
+  if (absl::IsDeadlineExceeded(opened.status())) return true;
+  MEGATRON_RETURN_IF_ERROR(opened.status());
+  return *opened != absl::StrCat(attempt);
+}
+
+absl::Status Regroup::Open(int64_t attempt) {
+  MEGATRON_RETURN_IF_ERROR(store_.Set(kOpened, absl::StrCat(attempt)));
+  return store_.Set(kNext, "1");
+}
 
 absl::StatusOr<bool> Regroup::IsOpen() {
   const absl::StatusOr<std::string> next = store_.Get(kNext, kReadTime);

@@ -198,8 +198,24 @@ class RegroupTest : public ::testing::Test {
   RegroupRules rules_ = Rules(1, 1, 4);
 };
 
+TEST_F(RegroupTest, AnAttemptIsOverWhereANewerOneBeganOrAnotherMadeTheWorld) {
+  Regroup regroup(&store_, absl::Seconds(20));
+  EXPECT_EQ(*regroup.NewestAttempt(), 0);
+  EXPECT_FALSE(*regroup.IsOver(0));
+  ASSERT_TRUE(regroup.BeginAttempt().ok());
+  EXPECT_EQ(*regroup.NewestAttempt(), 1);
+  EXPECT_TRUE(*regroup.IsOver(0));
+  EXPECT_FALSE(*regroup.IsOver(1));
+  // Rank 0 opened it, while others may still be on their way into it.
+  ASSERT_TRUE(regroup.Open(1).ok());
+  EXPECT_FALSE(*regroup.IsOver(1));
+  ASSERT_TRUE(regroup.BeginAttempt().ok());
+  EXPECT_TRUE(*regroup.IsOver(1));
+  EXPECT_TRUE(*regroup.IsOver(2));
+}
+
 TEST_F(RegroupTest, MembersAgreeAndASpareJoins) {
-  ASSERT_TRUE(Regroup(&store_, absl::Seconds(20)).Open().ok());
+  ASSERT_TRUE(Regroup(&store_, absl::Seconds(20)).Open(0).ok());
   std::vector<RegroupPlan> plans(4);
   std::vector<int> comers(4);
   std::vector<std::thread> threads;
@@ -271,7 +287,7 @@ TEST_F(RegroupTest, MembersThatAreSilentAreLeftOutAndComeLater) {
 
 // A spare that is asked to end leaves, and is not taken for a rank.
 TEST_F(RegroupTest, ASpareThatLeavesIsNotWaitedFor) {
-  ASSERT_TRUE(Regroup(&store_, absl::Seconds(20)).Open().ok());
+  ASSERT_TRUE(Regroup(&store_, absl::Seconds(20)).Open(0).ok());
   Regroup spare(&store_, absl::Seconds(20));
   bool stop = false;
   const auto left =
@@ -298,7 +314,7 @@ TEST_F(RegroupTest, ASpareThatLeavesIsNotWaitedFor) {
 
 // Each rank was lost and started again before another one could take it in.
 TEST_F(RegroupTest, SparesEndWhenThereIsNoMemberLeft) {
-  ASSERT_TRUE(Regroup(&store_, absl::Seconds(20)).Open().ok());
+  ASSERT_TRUE(Regroup(&store_, absl::Seconds(20)).Open(0).ok());
   std::vector<std::thread> threads;
   for (const int place : {0, 1, 1}) {
     threads.emplace_back([&, place] {

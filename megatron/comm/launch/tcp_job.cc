@@ -79,13 +79,14 @@ absl::StatusOr<std::unique_ptr<TcpJob>> TcpJob::Meet(const LaunchEnvironment& la
   return job;
 }
 
-absl::Status TcpJob::MakeWorld(int rank, int size, const std::string& name,
-                               absl::Duration deadline) {
+absl::Status TcpJob::MakeWorld(int rank, int size, const std::string& name, absl::Duration deadline,
+                               std::function<bool()> is_over) {
   TcpWorldOptions options = options_;
   options.rank = rank;
   options.size = size;
   options.name = name;
   options.connect_deadline = deadline;
+  options.is_over = std::move(is_over);
   MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<TcpWorld> world,
                             TcpWorld::Create(store_.get(), secret_, options));
   world_ = std::move(world);

@@ -8,6 +8,7 @@
 #ifndef MEGATRON_COMM_LAUNCH_TCP_JOB_H_
 #define MEGATRON_COMM_LAUNCH_TCP_JOB_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -40,8 +41,9 @@ class TcpJob {
 
   // Makes a world of `size` processes, of which this one is `rank`. All of them give the same name,
   // which no other world of the job has. The new world takes the place of the one before, which
-  // this process leaves then; after an error it stays.
-  absl::Status MakeWorld(int rank, int size, const std::string& name, absl::Duration deadline);
+  // this process leaves then; after an error it stays. `is_over` is TcpWorldOptions'.
+  absl::Status MakeWorld(int rank, int size, const std::string& name, absl::Duration deadline,
+                         std::function<bool()> is_over = nullptr);
 
   TcpWorld& world() { return *world_; }
   bool has_world() const { return world_ != nullptr; }

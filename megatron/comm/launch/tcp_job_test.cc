@@ -60,6 +60,47 @@ TEST(TcpJobTest, RanksJoinByTheirEnvironment) {
   for (std::thread& rank : ranks) rank.join();
 }
 
+// Rank 0 is lost when rank 1 has met it and rank 2 has not come.
+TEST(TcpJobTest, AWorldThatIsNotWaitedForAnyLongerIsMadeUnderAnotherName) {
+  const int port = FreePort();
+  const JobSecret secret = JobSecret::Random();
+  const auto server = TcpStoreServer::Create(Endpoint{"127.0.0.1", port}, secret);
+  ASSERT_THAT(server, IsOk());
+  std::atomic<bool> over{false};
+  const auto meet = [&](int rank) {
+    LaunchEnvironment launch;
+    launch.rank = rank;
+    launch.world_size = launch.local_world_size = 3;
+    launch.master_addr = "127.0.0.1";
+    launch.master_port = port;
+    launch.store_is_served = true;
+    return TcpJob::Meet(launch, secret).value();
+  };
+  const auto is_over = [&over] { return over.load(); };
+  std::thread lost([&] {
+    EXPECT_THAT(meet(0)->MakeWorld(0, 3, "world", absl::Seconds(2)),
+                StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("missing: rank 2")));
+    over = true;
+  });
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const std::unique_ptr<TcpJob> job = meet(rank);
+      if (rank == 1) {
+        EXPECT_THAT(job->MakeWorld(rank, 3, "world", absl::Minutes(5), is_over),
+                    StatusIs(absl::StatusCode::kCancelled));
+      }
+      ASSERT_THAT(job->MakeWorld(rank, 3, "again", absl::Minutes(5)), IsOk());
+      const ProcessGroup world(job->world().communicator());
+      ThreadPool pool(1);
+      world.Barrier(Stream::Cpu(&pool));
+      EXPECT_THAT(world.status(), IsOk());
+    });
+  }
+  lost.join();
+  for (std::thread& rank : ranks) rank.join();
+}
+
 // Strangers at the job's door while it works: nothing it computes changes, and nobody is kept out.
 TEST(TcpJobTest, HostileConnectionsChangeNothing) {
   const int port = FreePort();

@@ -2,8 +2,10 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -46,6 +48,7 @@ class RankConnector {
     const absl::Status connected = ConnectToThoseBelow();
     if (!connected.ok()) give_up_ = true;
     acceptor.join();
+    if (is_over_) return absl::CancelledError("the ranks that are there meet elsewhere");
     MEGATRON_RETURN_IF_ERROR(connected);
     MEGATRON_RETURN_IF_ERROR(accepted);
     return std::move(peers_);
@@ -54,10 +57,36 @@ class RankConnector {
  private:
   std::string Key(int rank) const { return absl::StrCat(options_.name, "/rank/", rank); }
 
+  // Returns what wait(until) does, which ends at `until`, as soon as it succeeds, fails for another
+  // reason than time, or this process gives up.
+  template <typename Wait>
+  auto Await(Wait wait) -> decltype(wait(absl::Time())) {
+    while (true) {
+      // A peer that answers slowly must have the time to: what ends early begins anew.
+      const absl::Time until =
+          options_.is_over ? std::min(deadline_, SteadyNow() + kPatience) : deadline_;
+      auto result = wait(until);
+      const absl::StatusCode code = result.status().code();
+      const bool is_late =
+          code == absl::StatusCode::kDeadlineExceeded || code == absl::StatusCode::kUnavailable;
+      if (!is_late || until == deadline_ || SteadyNow() < until || GivesUp()) return result;
+    }
+  }
+
+  bool GivesUp() {
+    if (give_up_ || !options_.is_over) return give_up_;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (SteadyNow() < next_question_) return give_up_;
+    if (options_.is_over()) give_up_ = is_over_ = true;
+    next_question_ = SteadyNow() + kQuestions;
+    return give_up_;
+  }
+
   absl::Status ConnectToThoseBelow() {
     for (int peer = 0; peer < options_.rank; ++peer) {
-      MEGATRON_ASSIGN_OR_RETURN(const std::string address,
-                                store_.Get(Key(peer), deadline_ - SteadyNow()));
+      MEGATRON_ASSIGN_OR_RETURN(const std::string address, Await([&](absl::Time until) {
+                                  return store_.Get(Key(peer), until - SteadyNow());
+                                }));
       MEGATRON_ASSIGN_OR_RETURN(Endpoint endpoint, Endpoint::Parse(address));
       peers_[peer].address = address;
       if (options_.route) {
@@ -77,7 +106,8 @@ class RankConnector {
     id.from = options_.rank;
     id.to = peer;
     id.world = world_;
-    absl::StatusOr<Socket> socket = ConnectToJob(endpoint, secret_, id, deadline_);
+    absl::StatusOr<Socket> socket =
+        Await([&](absl::Time until) { return ConnectToJob(endpoint, secret_, id, until); });
     MEGATRON_RETURN_IF_ERROR(
         socket.status(), _ << "while connecting " << Name(options_.rank) << " to " << Name(peer));
     return socket;
@@ -87,7 +117,8 @@ class RankConnector {
     Acceptor acceptor(std::move(listener), secret_);
     const absl::Time begin = SteadyNow();
     absl::Duration notice = options_.first_notice;
-    for (std::vector<int> missing = Missing(); !missing.empty() && !give_up_; missing = Missing()) {
+    for (std::vector<int> missing = Missing(); !missing.empty() && !GivesUp();
+         missing = Missing()) {
       if (SteadyNow() >= deadline_) {
         return absl::DeadlineExceededError(absl::StrCat(
             Name(options_.rank), ": after ", absl::FormatDuration(options_.connect_deadline),
@@ -136,13 +167,17 @@ class RankConnector {
   std::string Name(int rank) const { return absl::StrCat("rank ", rank, " of ", options_.name); }
 
   static constexpr absl::Duration kGlance = absl::Milliseconds(50);
+  static constexpr absl::Duration kPatience = absl::Seconds(3);
+  static constexpr absl::Duration kQuestions = absl::Seconds(1);
 
   Store& store_;
   const JobSecret& secret_;
   const TcpWorldOptions& options_;
   const absl::Time deadline_;
   uint64_t world_ = 0;
-  std::atomic<bool> give_up_{false};
+  std::atomic<bool> give_up_{false}, is_over_{false};
+  std::mutex mutex_;  // held while options_.is_over is asked
+  absl::Time next_question_ = SteadyNow() + kQuestions;
   // The two halves touch different elements.
   std::vector<TcpPeerSockets> peers_;
 };

@@ -32,6 +32,9 @@ struct TcpWorldOptions {
   // be null.
   std::function<void(const std::vector<int>& missing)> on_waiting;
   absl::Duration first_notice = absl::Seconds(10);
+  // Asked every second while ranks are missing, by one thread at a time: true says that they need
+  // not be waited for, and the world fails with kCancelled. May be null.
+  std::function<bool()> is_over;
   // The longest time that one wait of a call takes.
   absl::Duration deadline = absl::Minutes(10);
   // A rank that gives no sign of life for the limit is lost, whether or not it is waited for.

@@ -73,24 +73,47 @@ absl::StatusOr<std::unique_ptr<RankJob>> RankJob::Join(const LaunchEnvironment& 
   job->job_ = *std::move(met);
   job->regroup_ =
       std::make_unique<megatron::Regroup>(&job->job_->store(), options.heartbeat_timeout);
-  if (options.in_process_recovery) {
-    const absl::StatusOr<int64_t> starts = job->regroup_->CountStarts(launch.rank);
-    if (!starts.ok()) return JoinError(launch, starts.status());
-    // Before the others have met once, this process may still be the rank that it is to be.
-    const absl::StatusOr<bool> open = *starts > 1 ? job->regroup_->IsOpen() : false;
-    if (!open.ok()) return JoinError(launch, open.status());
-    if (*open) {
-      MEGATRON_ASSIGN_OR_RETURN(const bool is_in, job->JoinAsSpare());
-      if (!is_in) return std::unique_ptr<RankJob>();
-      return job;
-    }
+  if (!options.in_process_recovery) {
+    const absl::Status status =
+        job->job_->MakeWorld(launch.rank, launch.world_size, "world", options.start_timeout);
+    if (!status.ok()) return JoinError(launch, status);
+    return job;
   }
-  absl::Status status =
-      job->job_->MakeWorld(launch.rank, launch.world_size, "world", options.start_timeout);
-  if (status.ok() && options.in_process_recovery && launch.rank == 0)
-    status = job->regroup_->Open();
-  if (!status.ok()) return JoinError(launch, status);
+  const absl::StatusOr<bool> made = job->MakeFirstWorld();
+  if (!made.ok()) return JoinError(launch, made.status());
+  if (*made) return job;
+  MEGATRON_ASSIGN_OR_RETURN(const bool is_in, job->JoinAsSpare());
+  if (!is_in) return std::unique_ptr<RankJob>();
   return job;
+}
+
+absl::StatusOr<bool> RankJob::MakeFirstWorld() {
+  MEGATRON_ASSIGN_OR_RETURN(const int64_t starts, regroup_->CountStarts(launched_.rank));
+  // Whom the lost process had met would miss it in the attempt that it was in.
+  bool is_late = starts > 1;
+  if (is_late) {
+    MEGATRON_RETURN_IF_ERROR(regroup_->BeginAttempt());
+  }
+  while (true) {
+    MEGATRON_ASSIGN_OR_RETURN(const int64_t attempt, regroup_->NewestAttempt());
+    if (is_late) {
+      MEGATRON_ASSIGN_OR_RETURN(const bool is_open, regroup_->IsOpen());
+      if (is_open) return false;
+    }
+    const absl::Status status =
+        job_->MakeWorld(launched_.rank, launched_.world_size,
+                        attempt == 0 ? "world" : absl::StrCat("world.attempt.", attempt),
+                        options_.start_timeout, [&] {
+                          const absl::StatusOr<bool> over = regroup_->IsOver(attempt);
+                          return over.ok() && *over;
+                        });
+    if (status.ok() && launched_.rank == 0) {
+      MEGATRON_RETURN_IF_ERROR(regroup_->Open(attempt));
+    }
+    if (status.ok()) return true;
+    if (!absl::IsCancelled(status)) return status;
+    is_late = true;
+  }
 }
 
 Comer RankJob::Self(int rank, const std::vector<KeptPart>& kept) const {

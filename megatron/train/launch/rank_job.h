@@ -60,6 +60,8 @@ class RankJob {
         launch_(launch),
         host_(launch.rank - launch.local_rank) {}
 
+  // Makes the world of the launch. False: the others have one without this process.
+  absl::StatusOr<bool> MakeFirstWorld();
   Comer Self(int rank, const std::vector<KeptPart>& kept) const;
   absl::StatusOr<bool> JoinAsSpare();
   absl::Status MakeWorld(RegroupPlan plan);
