@@ -62,6 +62,8 @@ class BlendedDataset : public SampleSource {
 
   int64_t size() const override { return static_cast<int64_t>(index_.dataset.size()); }
   absl::Status Get(int64_t index, Sample* sample) const override;
+  // The sample's dataset.
+  int SourceOf(int64_t index) const override { return index_.dataset[index]; }
 
  private:
   BlendedDataset(std::vector<std::unique_ptr<SampleSource>> datasets, BlendIndex index);

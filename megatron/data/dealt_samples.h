@@ -29,10 +29,15 @@ class DealtSamples : public SampleSource {
       return absl::OutOfRangeError(
           absl::StrCat("sample ", index, " is not one of the ", size(), " of this run"));
     }
-    return all_->Get((index / batch_ * runs_ + run_) * batch_ + index % batch_, sample);
+    return all_->Get(PlaceOf(index), sample);
   }
+  int SourceOf(int64_t index) const override { return all_->SourceOf(PlaceOf(index)); }
 
  private:
+  int64_t PlaceOf(int64_t index) const {
+    return (index / batch_ * runs_ + run_) * batch_ + index % batch_;
+  }
+
   const std::unique_ptr<SampleSource> all_;
   const int64_t batch_, run_, runs_;
 };

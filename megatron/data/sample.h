@@ -44,6 +44,10 @@ class SampleSource {
   // with kDataLoss, naming the position, if the data holds a token outside the vocabulary. After an
   // error the contents of `sample` must not be used.
   virtual absl::Status Get(int64_t index, Sample* sample) const = 0;
+
+  // Returns which of several sources, in their order, a sample in [0, size()) is of (blend.h); 0
+  // where there is one.
+  virtual int SourceOf(int64_t /*index*/) const { return 0; }
 };
 
 }  // namespace megatron

@@ -76,6 +76,7 @@ class OrderedSamples : public SampleSource {
 
   int64_t size() const override;
   absl::Status Get(int64_t index, Sample* sample) const override;
+  int SourceOf(int64_t index) const override { return source_->SourceOf(order_->SampleOf(index)); }
 
  private:
   const std::unique_ptr<SampleSource> source_;

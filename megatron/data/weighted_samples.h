@@ -22,6 +22,7 @@ class WeightedSamples : public SampleSource {
     for (float& weight : sample->loss_mask) weight *= weight_;
     return status;
   }
+  int SourceOf(int64_t index) const override { return source_->SourceOf(index); }
 
  private:
   const std::unique_ptr<SampleSource> source_;

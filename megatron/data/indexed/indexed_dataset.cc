@@ -55,10 +55,14 @@ void Widen(TokenType type, const char* data, absl::Span<int32_t> out) {
 
 }  // namespace
 
+absl::string_view IndexedDataset::PrefixOf(absl::string_view path) {
+  if (!absl::ConsumeSuffix(&path, ".idx")) absl::ConsumeSuffix(&path, ".bin");
+  return path;
+}
+
 absl::StatusOr<IndexedDataset> IndexedDataset::Open(absl::string_view path,
                                                     const IndexedDatasetOptions& options) {
-  if (!absl::ConsumeSuffix(&path, ".idx")) absl::ConsumeSuffix(&path, ".bin");
-  const std::string prefix(path);
+  const std::string prefix(PrefixOf(path));
   MEGATRON_ASSIGN_OR_RETURN(MappedFile idx, MappedFile::Open(prefix + ".idx"),
                             _ << "while opening the dataset " << prefix);
   IndexedDataset dataset(prefix, std::move(idx), {});

@@ -41,7 +41,8 @@ class IndexedDataset : public TokenSequences {
   static absl::StatusOr<IndexedDataset> Open(absl::string_view path,
                                              const IndexedDatasetOptions& options = {});
 
-  // The path without .idx and .bin.
+  // Returns the path without .idx and .bin.
+  static absl::string_view PrefixOf(absl::string_view path);
   const std::string& prefix() const { return prefix_; }
   TokenType token_type() const { return index_.token_type; }
   bool has_modes() const { return index_.modes != nullptr; }
