@@ -100,6 +100,7 @@ void LmHead::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& 
   saved->normed_TH = Norm(ctx, x_TH, saved);
   saved->transformed_TH = Transform(ctx, saved->normed_TH, saved);
   saved->sums = sums;
+  saved->scores = scores;
   if (chunk_ == 0) {
     const int64_t tokens = ctx.batch->num_tokens();
     const Tensor logits_TV = Allocate(ctx.saved, tokens, vocab_part_, "logits");
@@ -149,15 +150,14 @@ Tensor LmHead::RowOf(const Tensor& sums, MeasureKind kind) const {
 }
 
 LmHead::TokenScores LmHead::OutputsOr(const TokenScores& scores, const LayerContext& ctx) const {
-  if (scores.loss_T) return scores;
   const auto allocate = [&] {
     return ctx.scratch->Allocate(DType::kFloat32, {ctx.batch->num_tokens()}, "loss");
   };
-  TokenScores outputs;
-  outputs.loss_T = allocate();
+  TokenScores outputs = scores;
+  if (!outputs.loss_T) outputs.loss_T = allocate();
   const bool counts_hits = megatron::RowOf(measures_, MeasureKind::kLmAccuracy) >= 0 ||
                            megatron::RowOf(measures_, MeasureKind::kExactSpanAccuracy) >= 0;
-  if (counts_hits) outputs.hit_T = allocate();
+  if (counts_hits && !outputs.hit_T) outputs.hit_T = allocate();
   return outputs;
 }
 
@@ -217,7 +217,7 @@ void LmHead::Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved
     reducing = MultiplyBack(ctx, dlogits_TV, d_TH);
   } else {
     const Tensor summand_TH = SummandOf(ctx, d_TH);
-    RunChunks(ctx, *saved, summand_TH, TokenScores());
+    RunChunks(ctx, *saved, summand_TH, saved->scores);
     reducing = StartReduce(ctx, summand_TH, d_TH);
   }
   if (chunk_ == 0 && !PutsOff(ctx)) AddWordsGradient(ctx, *saved);

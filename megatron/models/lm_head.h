@@ -34,6 +34,8 @@ namespace megatron {
 
 class LmHead {
  public:
+  using TokenScores = VocabParallelCrossEntropy::Outputs;
+
   struct Saved {
     NormLayer::Saved norm;
     Tensor normed_TH, transformed_TH;
@@ -41,6 +43,7 @@ class LmHead {
     SequenceHead::Saved order;
     VocabParallelCrossEntropy::Saved loss;
     Tensor sums;
+    TokenScores scores;
   };
 
   // `words` is the output matrix, which the embedding may share, and outlives this. `used_later`:
@@ -48,12 +51,10 @@ class LmHead {
   LmHead(const ModelOptions& options, const Measures& measures, const ProcessGroup& tensor_group,
          Parameter* words, bool used_later = false);
 
-  using TokenScores = VocabParallelCrossEntropy::Outputs;
-
   // Adds to each measure's row of `sums` (fp32 [measures, 2]) the sum of weight * value and that of
   // weight; what is measured on logits that come in chunks is added by Backward, if there is one. x
   // must live as long as *saved. Where `scores` has tensors, they get the loss and the hit of each
-  // token; not in training.
+  // token; where logits come in chunks, in Backward, if there is one.
   void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& sums, Saved* saved,
                const TokenScores& scores = TokenScores()) const;
   // dx (=), parameter gradients (+=). Only the gradient of the output matrix is deferred: BERT's
@@ -96,7 +97,7 @@ class LmHead {
   }
   // A measure's row of the sums; empty: the model does not measure it.
   Tensor RowOf(const Tensor& sums, MeasureKind kind) const;
-  // Returns `scores`, or such tensors in scratch, for all tokens.
+  // Returns `scores` and, of what the measures need besides, tensors in scratch, for all tokens.
   TokenScores OutputsOr(const TokenScores& scores, const LayerContext& ctx) const;
   // Adds the losses and hits of all tokens to the sums.
   void Measure(const LayerContext& ctx, const TokenScores& found, const Tensor& sums) const;

@@ -217,7 +217,8 @@ void ModelStage::RunLayers(const LayerStack& stack, const LayerContext& ctx,
 
 void ModelStage::RunHead(const LayerContext& ctx, const Tensor& y_TH, HeadSaved* saved) const {
   if (classifier_ != nullptr) {
-    if (has_loss()) classifier_->Forward(ctx, y_TH, loss_sums_, &saved->classifier);
+    const Tensor losses_T = training() ? step_.token_losses_T : Tensor();
+    if (has_loss()) classifier_->Forward(ctx, y_TH, loss_sums_, &saved->classifier, losses_T);
     return;
   }
   if (step_.mode != StageMode::kPredict) {
@@ -226,6 +227,8 @@ void ModelStage::RunHead(const LayerContext& ctx, const Tensor& y_TH, HeadSaved*
       const Tensor scores_2T = step_.token_scores_M2T.Select(0, ctx.batch - step_.batches->data());
       scores = {scores_2T.Select(0, 0), scores_2T.Select(0, 1)};
     }
+    if (step_.token_losses_T && training())
+      scores.loss_T = step_.token_losses_T.Slice(0, 0, ctx.batch->num_tokens());
     return head_->Forward(ctx, y_TH, loss_sums_, saved, scores);
   }
   if (step_.predicted_P) head_->Predict(ctx, y_TH, step_.predicted_P, step_.predicted_logits_PV);

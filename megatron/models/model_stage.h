@@ -84,6 +84,10 @@ struct StepInputs {
   // Where set, the last stage writes there the loss of each token in kEvaluate, and 1 where its
   // label is the likeliest token, else 0: fp32 [micro-batches, 2, T], T that of each micro-batch.
   Tensor token_scores_M2T;
+  // Where set, the last stage writes there the loss of each token of the micro-batch in kTrain, or
+  // of each sequence or group that has a class, in the pass that forms the logits: fp32 [T], T at
+  // least that of each micro-batch.
+  Tensor token_losses_T;
   // Where set, the batch of kPredict has new tokens of sequences that a cache holds.
   const CachedTokens* cached = nullptr;
   // The number of tokens of each sample that layers which drop tokens see in kTrain; 0: all.

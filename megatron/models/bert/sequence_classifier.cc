@@ -40,7 +40,7 @@ SequenceClassifier::SequenceClassifier(const ModelOptions& options, const Measur
 }
 
 void SequenceClassifier::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& sums,
-                                 Saved* saved) const {
+                                 Saved* saved, const Tensor& losses) const {
   const TraceSpan span(ctx.stream, "head");
   Arena::Scope scope(ctx.scratch);
   const WeightsInUse weights(ctx.blocks, block_);
@@ -50,7 +50,7 @@ void SequenceClassifier::Forward(const LayerContext& ctx, const Tensor& x_TH, co
     norm_->Forward(ctx, x_TH, normed_TH, &saved->norm);
   }
   head_.Forward(ctx, normed_TH, RowOf(measures_, sums, MeasureKind::kLmLoss),
-                RowOf(measures_, sums, MeasureKind::kClassAccuracy), &saved->head);
+                RowOf(measures_, sums, MeasureKind::kClassAccuracy), &saved->head, losses);
 }
 
 void SequenceClassifier::Backward(const LayerContext& ctx, const Tensor& dx_TH,

@@ -29,7 +29,9 @@ class SequenceClassifier {
   SequenceClassifier(const ModelOptions& options, const Measures& measures);
 
   // Adds to the measures' rows of `sums` (fp32 [measures, 2]) the losses and hits of sequences.
-  void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& sums, Saved* saved) const;
+  // `losses` is that of SequenceHead::Forward.
+  void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& sums, Saved* saved,
+               const Tensor& losses = Tensor()) const;
   // dx (=), parameter gradients (+=).
   void Backward(const LayerContext& ctx, const Tensor& dx_TH, const Saved& saved);
 

@@ -75,7 +75,7 @@ int64_t SequenceHead::GroupsOf(const MicroBatch& batch) const {
 }
 
 void SequenceHead::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& loss_sums,
-                           const Tensor& hit_sums, Saved* saved) const {
+                           const Tensor& hit_sums, Saved* saved, const Tensor& losses) const {
   Arena::Scope scope(ctx.scratch);
   const MicroBatch& batch = *ctx.batch;
   const int64_t sequences = batch.num_sequences(), groups = GroupsOf(batch);
@@ -110,7 +110,8 @@ void SequenceHead::Forward(const LayerContext& ctx, const Tensor& x_TH, const Te
   const auto scratch = [&] {
     return ctx.scratch->Allocate(DType::kFloat32, {groups}, "sequence loss");
   };
-  const Tensor target_G = scratch(), loss_G = scratch(), hit_G = scratch();
+  const Tensor target_G = scratch(), hit_G = scratch();
+  const Tensor loss_G = losses ? losses.Slice(0, 0, groups) : scratch();
   const Tensor label_G = batch.sequence_label_S.Slice(0, 0, groups),
                weight_G = batch.sequence_weight_S.Slice(0, 0, groups);
   const ops::VocabRange range = {0, told_apart()};

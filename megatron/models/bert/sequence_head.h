@@ -40,8 +40,9 @@ class SequenceHead {
 
   // Adds to `loss_sums` (fp32 [2]) the sums of sequence_weight * loss and of sequence_weight, to
   // `hit_sums` those of sequence_weight * hit (1 for a right prediction) and of sequence_weight.
+  // Unless `losses` (fp32) is empty, its first G elements get the loss of each group.
   void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& loss_sums,
-               const Tensor& hit_sums, Saved* saved) const;
+               const Tensor& hit_sums, Saved* saved, const Tensor& losses = Tensor()) const;
   // dx (+=), parameter gradients (+=).
   void Backward(const LayerContext& ctx, const Tensor& dx_TH, const Saved& saved);
 
