@@ -95,7 +95,7 @@ class MicroBatchPacker {
   MicroBatch HostBatch(int64_t micro_batch) const {
     return OnHost(staging_[current_].host, batches_[micro_batch]);
   }
-  // The most tokens of a micro-batch on this rank, unless samples have varied lengths.
+  // The most tokens of a micro-batch on this rank.
   int64_t most_tokens() const { return LargestSize().tokens / options_.context_parallel_size; }
   // The memory (uint8) of one of them, in which all its tensors lie.
   Tensor BlockOf(int64_t micro_batch) const {

@@ -29,6 +29,10 @@ class PhaseSamples : public SampleSource {
     }
     return samples_->Get(index - taken_before_, sample);
   }
+  // The data before have no sources here: their samples are of source 0.
+  int SourceOf(int64_t index) const override {
+    return index < taken_before_ ? 0 : samples_->SourceOf(index - taken_before_);
+  }
 
  private:
   const SampleSource* samples_;

@@ -147,6 +147,37 @@ TEST(BertTrainingTest, ClassifiersTrainOnEveryLayoutWhatTheyDoOnOneRank) {
   }
 }
 
+template <typename Source>
+LayoutOutcome TrainSources(const ModelOptions& model, const Layout& layout) {
+  TrainerOptions run = TinyRun(model, OptimizerOptions::kSgd);
+  run.num_sources = SeveralSources<Source>::kSources;
+  LayoutRun how;
+  how.layout = layout;
+  how.steps = 3;
+  return TrainOnLayout(run, how, SeveralSources<Source>());
+}
+
+// A sequence, or a group of them, counts as often as its label does.
+TEST(BertTrainingTest, SourcesOfClassifiersHaveTheirOwnLossesOnEveryLayout) {
+  ModelOptions classes = SmallBert(), choices = SmallBert();
+  classes.num_classes = 2;
+  choices.num_classes = 1;
+  choices.num_choices = 2;
+  for (const ModelOptions& model : {classes, choices}) {
+    const bool chooses = model.num_choices > 1;
+    const auto train = chooses ? TrainSources<ChoiceSource> : TrainSources<ClassSource>;
+    const LayoutOutcome alone = train(model, Layout());
+    ExpectLossesOfSources(alone, alone);
+    EXPECT_EQ(alone.sources[1][0].weight + alone.sources[1][1].weight + alone.sources[1][2].weight,
+              8);
+    for (const Layout& layout : Layouts()) {
+      if (chooses && layout.context > 1) continue;
+      SCOPED_TRACE(ToString(layout));
+      ExpectLossesOfSources(train(model, layout), alone);
+    }
+  }
+}
+
 TEST(BertTrainingTest, ChoicesAreMadeOnEveryLayoutAsOnOneRank) {
   ModelOptions model = SmallBert();
   model.num_classes = 1;

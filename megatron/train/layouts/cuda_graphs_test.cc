@@ -42,6 +42,7 @@ class CudaGraphsTest : public testing::Test {
     EXPECT_EQ(got.losses, want.losses);
     EXPECT_EQ(got.norms, want.norms);
     EXPECT_EQ(got.evaluation, want.evaluation);
+    EXPECT_TRUE(got.sources == want.sources);
     EXPECT_TRUE(got.state == want.state);
     EXPECT_GT(got.graphs.launched, 0);
     EXPECT_NE(want.losses.front(), want.losses.back());
@@ -103,6 +104,17 @@ TEST_F(CudaGraphsTest, LogitsInChunksAreCapturedToo) {
   TrainerOptions options = Options(SmallLlama());
   options.model.logits_chunk = 5;
   ExpectSameWithGraphs(options, {}, source_);
+}
+
+// Micro-batches of any sources have the same graphs.
+TEST_F(CudaGraphsTest, LossesOfSourcesNeedNoGraphsOfTheirOwn) {
+  using Sources = SeveralSources<CountingSource>;
+  for (const int64_t chunk : {0, 5}) {
+    TrainerOptions options = Options(SmallLlama());
+    options.model.logits_chunk = chunk;
+    options.num_sources = Sources::kSources;
+    EXPECT_EQ(ExpectSameWithGraphs(options, {}, Sources()).captured, 2);
+  }
 }
 
 TEST_F(CudaGraphsTest, HalfPrecisionTrainsTheSame) {

@@ -31,6 +31,8 @@ class CudaPlacementTest : public testing::Test {
     how.evaluate = true;
     if (options.model.kind == ModelKind::kT5) return TrainOnLayout(options, how, GapSource());
     if (options.model.kind == ModelKind::kBert) return TrainOnLayout(options, how, PairSource());
+    if (options.num_sources > 0)
+      return TrainOnLayout(options, how, SeveralSources<CountingSource>());
     return TrainOnLayout(options, how, CountingSource());
   }
 
@@ -50,6 +52,15 @@ class CudaPlacementTest : public testing::Test {
     for (int i = 0; i < how.steps; ++i) {
       ExpectSame(cuda.losses[i], cpu.losses[i], multiple);
       ExpectSame(cuda.norms[i], cpu.norms[i], 20 * multiple);
+    }
+    ASSERT_EQ(cuda.sources.size(), cpu.sources.size());
+    for (size_t i = 0; i < cpu.sources.size(); ++i) {
+      ASSERT_EQ(cuda.sources[i].size(), cpu.sources[i].size());
+      for (size_t j = 0; j < cpu.sources[i].size(); ++j) {
+        EXPECT_EQ(cuda.sources[i][j].source, cpu.sources[i][j].source);
+        EXPECT_EQ(cuda.sources[i][j].weight, cpu.sources[i][j].weight);
+        ExpectSame(cuda.sources[i][j].sum, cpu.sources[i][j].sum, multiple);
+      }
     }
     ExpectSame(cuda.evaluation, cpu.evaluation, multiple);
     ASSERT_EQ(cuda.token_losses.size(), cpu.token_losses.size());
@@ -226,6 +237,18 @@ TEST_F(CudaPlacementTest, TokensAreScoredAsOnTheCpu) {
   ExpectSameOnBoth(options, run);
   run.layout.tensor = run.layout.context = run.layout.pipeline = 2;
   ExpectSameOnBoth(options, run);
+}
+
+TEST_F(CudaPlacementTest, SourcesHaveTheLossesThatTheyHaveOnTheCpu) {
+  TrainerOptions options = TinyRun(SmallLlama(), OptimizerOptions::kAdamW);
+  options.num_sources = SeveralSources<CountingSource>::kSources;
+  LayoutRun run = Alone();
+  run.layout.micro_batch_size = 4;
+  ExpectSameOnBoth(options, run);
+  run.layout.tensor = run.layout.context = run.layout.pipeline = 2;
+  ExpectSameOnBoth(options, run);
+  options.model.logits_chunk = 5;
+  ExpectSameOnBoth(options, Alone());
 }
 
 TEST_F(CudaPlacementTest, GradientsSentAsCodesTrainAsOnTheCpu) {

@@ -276,6 +276,10 @@ class LayoutRank {
         outcome->sent_gradients.push_back(*report.sent_gradients);
       outcome->balances.push_back(report.load_balancing_loss);
       outcome->z_losses.push_back(report.z_loss);
+      for (const auto& [measure, value] : report.values) {
+        if (measure.kind == MeasureKind::kLmLoss) outcome->lm_losses.push_back(value);
+      }
+      outcome->sources.push_back(report.sources);
       outcome->diagnostics.push_back(report.diagnostics);
       outcome->reruns.push_back(report.rerun);
     }
@@ -494,6 +498,7 @@ LayoutOutcome TrainOnLayout(const TrainerOptions& run, const LayoutRun& how,
     EXPECT_EQ(outcome.balances, outcomes[0].balances);
     EXPECT_EQ(outcome.z_losses, outcomes[0].z_losses);
     EXPECT_EQ(outcome.evaluation, outcomes[0].evaluation);
+    EXPECT_TRUE(outcome.sources == outcomes[0].sources);
     EXPECT_EQ(outcome.token_losses, outcomes[0].token_losses);
     EXPECT_EQ(outcome.token_hits, outcomes[0].token_hits);
     for (size_t i = 0; i < outcome.diagnostics.size(); ++i)

@@ -87,6 +87,18 @@ class PairSource : public SampleSource {
   absl::Status Get(int64_t index, Sample* sample) const override;
 };
 
+// The samples of `Source`, which come from four sources: the third has few, and the fourth none.
+template <typename Source>
+class SeveralSources : public Source {
+ public:
+  static constexpr int kSources = 4;
+  using Source::Source;
+
+  int SourceOf(int64_t index) const override {
+    return index % 11 == 10 ? 2 : static_cast<int>(index * index % 5 % 2);
+  }
+};
+
 // Options of a run of `model` with batches of 8 samples, but for what the layout decides.
 TrainerOptions TinyRun(const ModelOptions& model, OptimizerOptions::Kind optimizer);
 
@@ -100,6 +112,10 @@ struct WholeTensor {
     return a.dtype == b.dtype && a.shape == b.shape && a.bytes == b.bytes;
   }
 };
+
+inline bool operator==(const SourceLoss& a, const SourceLoss& b) {
+  return a.source == b.source && a.sum == b.sum && a.weight == b.weight;
+}
 
 struct LayoutRun {
   Layout layout;
@@ -133,9 +149,11 @@ struct LayoutOutcome {
   double smallest_margin = 1;
   double evaluation = 0;
   std::vector<float> token_losses, token_hits;  // those of LayoutRun::scored
-  std::vector<DiagnosticValues> diagnostics;    // those of each step
-  std::vector<StepFinding> reruns;              // likewise
-  GraphedStage::Counts graphs;                  // counts of the first rank
+  std::vector<double> lm_losses;
+  std::vector<std::vector<SourceLoss>> sources;  // with TrainerOptions::num_sources
+  std::vector<DiagnosticValues> diagnostics;     // those of each step
+  std::vector<StepFinding> reruns;               // likewise
+  GraphedStage::Counts graphs;                   // counts of the first rank
   // The first rank's bytes by kind at its peak, and what it sent in its steps.
   std::map<std::string, int64_t> memory;
   std::shared_ptr<BytesSent> sent = std::make_shared<BytesSent>();

@@ -45,6 +45,28 @@ LayoutOutcome TrainSentences(const ModelOptions& model, const Layout& layout, in
   return TrainOnLayout(run, how, source);
 }
 
+void ExpectLossesOfSources(const LayoutOutcome& got, const LayoutOutcome& want) {
+  ASSERT_EQ(got.sources.size(), want.sources.size());
+  for (size_t step = 0; step < got.sources.size(); ++step) {
+    SCOPED_TRACE(step);
+    const std::vector<SourceLoss>&mine = got.sources[step], &theirs = want.sources[step];
+    // The first step has no sample of the third source, and none has one of the fourth.
+    ASSERT_EQ(mine.size(), step == 0 ? 2u : 3u);
+    ASSERT_EQ(theirs.size(), mine.size());
+    double sum = 0, weight = 0;
+    for (size_t i = 0; i < mine.size(); ++i) {
+      EXPECT_EQ(mine[i].source, static_cast<int>(i));
+      EXPECT_EQ(mine[i].weight, theirs[i].weight);
+      EXPECT_NEAR(mine[i].sum, theirs[i].sum, 1e-5 * theirs[i].sum);
+      EXPECT_GT(mine[i].weight, 0);
+      sum += mine[i].sum;
+      weight += mine[i].weight;
+    }
+    EXPECT_NEAR(sum / weight, got.lm_losses[step], 2e-6 * got.lm_losses[step]);
+    EXPECT_GT(std::abs(mine[0].sum / mine[0].weight - mine[1].sum / mine[1].weight), 1e-6);
+  }
+}
+
 void ExpectSameCurve(const LayoutOutcome& got, const LayoutOutcome& want) {
   ASSERT_EQ(got.losses.size(), want.losses.size());
   for (size_t i = 0; i < want.losses.size(); ++i) {

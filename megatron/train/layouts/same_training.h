@@ -15,6 +15,10 @@ namespace megatron {
 LayoutOutcome TrainSentences(const ModelOptions& model, const Layout& layout, int steps,
                              const SampleSource& source);
 
+// Expects that the losses of SeveralSources in each step, which are there where the source has
+// samples, are those of the other run to 1e-5, and that they make up the step's loss.
+void ExpectLossesOfSources(const LayoutOutcome& got, const LayoutOutcome& want);
+
 // The ways to compare a tensor's elements. kNone: not at all, for elements that are nothing but
 // rounding error. kAbsolute: by their differences, to 1e-9, for sums that nearly cancel, so that
 // rounding error is as large as they are. kRelative: by the relative L2 norm of all, to 2e-6.

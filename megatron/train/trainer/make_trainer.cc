@@ -92,6 +92,14 @@ bool GradientsComeInOrder(ScheduleKind schedule) {
   return schedule != ScheduleKind::kZeroBubbleH1 && schedule != ScheduleKind::kZeroBubbleV;
 }
 
+std::unique_ptr<SourceLosses> MakeSourceLosses(const TrainerOptions& options,
+                                               const MicroBatchPacker& packer, Device device,
+                                               MemoryLedger* ledger) {
+  if (options.num_sources == 0 || !options.placement.last()) return nullptr;
+  return std::make_unique<SourceLosses>(options.model, options.num_sources, packer.most_tokens(),
+                                        device, ledger);
+}
+
 ExpertGroups ExpertGroupsOf(const ProcessGroups& groups) {
   return {groups.expert, groups.expert_tensor,     groups.expert_model,
           groups.data,   groups.expert_model_host, groups.expert_model_across_hosts};
@@ -161,8 +169,10 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
       stage_(MakeStage(options.model, {stream.device(), ledger, options.placement, groups.tensor,
                                        groups.context, ExpertGroupsOf(island), GridOf(groups)})),
       packer_(PackingFor(options, groups, /*inner=*/false), stream.device(), ledger),
-      measures_(stage_.get(), options_.model.transformer, options_.placement, groups_, stream,
-                ledger) {
+      source_losses_(MakeSourceLosses(options, packer_, stream.device(), ledger)),
+      measures_(stage_.get(), options_.model.transformer, options_.placement, groups_,
+                {options.num_sources, source_losses_ ? source_losses_->sums_S2() : Tensor()},
+                stream, ledger) {
   CHECK(options.placement.order == OrderOf(options.pipeline_schedule));
   const absl::StatusOr<NamePatterns> frozen = NamePatterns::Create(options.freeze);
   CHECK(frozen.ok()) << frozen.status();

@@ -67,7 +67,7 @@ absl::Status Trainer::ScoreTokens(const SampleSource& source, TakeTokenScores ta
   const TraceSpan span(stream_, TimeCategory::kEvaluation, "evaluate tasks");
   // Ranks put the scores together on the host, whatever they compute on.
   const bool on_host = stream_.device().type == DeviceType::kCpu;
-  const MicroBatchPacker& of_losses = inner_packer_ != nullptr ? *inner_packer_ : packer_;
+  const MicroBatchPacker& of_losses = PackerOfLosses(packer_);
   UseCommonWeights(true);
   for (int64_t first = 0; first < source.size(); first += batch) {
     rank_progress_->Enter(Phase::kEvaluate);

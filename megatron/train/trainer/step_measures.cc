@@ -10,19 +10,16 @@
 namespace megatron {
 namespace {
 
-// Each measure has two sums: that of weighted values and that of weights.
-Shape ReportShape(const ModelStage& stage) {
-  return {static_cast<int64_t>(stage.measures().size()), 2};
-}
-
 // A row for each balance loss (RouterState::Layer::losses_B2).
 Shape RouterShape(const TransformerOptions& model) {
   return {static_cast<int64_t>(model.moe.balances().size()), 2};
 }
 
-// The sums of the measures, and the routers' losses behind them.
-Shape WholeReport(const ModelStage& stage, const TransformerOptions& model) {
-  return {ReportShape(stage).numel() + RouterShape(model).numel()};
+// Each measure and each source has two sums: that of weighted values and that of weights. The
+// routers' losses lie behind them.
+Shape WholeReport(const ModelStage& stage, int64_t sources, const TransformerOptions& model) {
+  const auto measures = static_cast<int64_t>(stage.measures().size());
+  return {2 * (measures + sources) + RouterShape(model).numel()};
 }
 
 const char* NameOf(BalanceUnit unit) {
@@ -35,15 +32,18 @@ const char* NameOf(BalanceUnit unit) {
 
 StepMeasures::StepMeasures(ModelStage* stage, const TransformerOptions& model,
                            const StagePlacement& placement, const ProcessGroups& groups,
-                           const Stream& stream, MemoryLedger* ledger)
+                           const Sources& sources, const Stream& stream, MemoryLedger* ledger)
     : stage_(stage),
       model_(model),
       placement_(placement),
       groups_(groups),
+      sources_(sources),
       stream_(stream),
-      report_(stream.device(), WholeReport(*stage, model).numel() * SizeOf(DType::kFloat32), "loss",
+      report_(stream.device(),
+              WholeReport(*stage, sources.count, model).numel() * SizeOf(DType::kFloat32), "loss",
               ledger),
-      host_report_(report_.At(0, DType::kFloat32, WholeReport(*stage, model)), "loss") {}
+      host_report_(report_.At(0, DType::kFloat32, WholeReport(*stage, sources.count, model)),
+                   "loss") {}
 
 int64_t StepMeasures::MoeLayers() const {
   const TransformerOptions& options = model_;
@@ -57,18 +57,22 @@ int64_t StepMeasures::MoeLayers() const {
          });
 }
 
-int64_t StepMeasures::NumSums() const { return ReportShape(*stage_).numel(); }
+int64_t StepMeasures::NumMeasures() const {
+  return static_cast<int64_t>(stage_->measures().size());
+}
 
-void StepMeasures::Start(bool router_losses) {
+void StepMeasures::Start(bool training) {
   const TraceSpan span(stream_, TimeCategory::kCompute, "measure");
-  const Tensor sums = report_.At(0, DType::kFloat32, ReportShape(*stage_));
+  const int64_t measures = NumMeasures(), rows = measures + (training ? sources_.count : 0);
+  const Tensor sums = report_.At(0, DType::kFloat32, {rows, 2});
   if (placement_.last()) {
-    ops::Copy(stream_, stage_->loss_sums(), sums);
+    ops::Copy(stream_, stage_->loss_sums(), sums.Slice(0, 0, measures));
+    if (rows > measures) ops::Copy(stream_, sources_.sums_S2, sums.Slice(0, measures, rows));
     groups_.data_context.AllReduce(sums, ReduceOp::kSum, stream_);
     SumOverGrid(sums);
   }
   groups_.pipeline.Broadcast(sums, placement_.last_stage(), stream_);
-  if (router_losses && MoeLayers() > 0) SumRouterLosses();
+  if (training && MoeLayers() > 0) SumRouterLosses();
   host_report_.StartFetch(stream_);
 }
 
@@ -105,6 +109,13 @@ Measured StepMeasures::Finish() {
     sum += 2;
   }
   return measured;
+}
+
+void StepMeasures::ReportSources(StepReport* report) const {
+  const float* sum = host_report_.host().data<float>() + 2 * NumMeasures();
+  for (int source = 0; source < sources_.count; ++source, sum += 2) {
+    if (sum[1] != 0) report->sources.push_back({source, sum[0], sum[1]});
+  }
 }
 
 void StepMeasures::ReportRouterLosses(StepReport* report) const {

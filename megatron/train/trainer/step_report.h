@@ -25,7 +25,15 @@ struct Measured {
   std::vector<const char*> undefined_means;
 };
 
+// The losses of the tokens of one of several sources in a step: the sums of weight * loss and of
+// weight. A step without tokens of a source that count has none of it.
+struct SourceLoss {
+  int source = 0;  // SampleSource::SourceOf
+  double sum = 0, weight = 0;
+};
+
 struct StepReport : Measured {
+  std::vector<SourceLoss> sources;  // with TrainerOptions::num_sources
   // Means over the global batch's samples and the layers with experts, without their coefficients;
   // 1 where all experts are chosen alike, and the mean square of the router's log-sum-exp.
   double load_balancing_loss = 0, z_loss = 0;

@@ -108,6 +108,7 @@ StepInputs Trainer::InputsOf(const std::vector<MicroBatch>& batches, StageMode m
   if (inner_packer_ != nullptr) inputs.inner_batches = &inner_packer_->batches();
   inputs.mode = mode;
   if (qk_clip_ != nullptr) inputs.largest_scores_LN = qk_clip_->largest_scores_LN();
+  if (source_losses_ != nullptr) inputs.token_losses_T = source_losses_->token_losses_T();
   return inputs;
 }
 
@@ -118,29 +119,32 @@ Diagnostics* Trainer::NextDiagnostics() const {
 }
 
 // A graph has no place for what a measured step does besides.
-absl::Status Trainer::RunPipeline(const std::vector<MicroBatch>& batches, int64_t micro_batches,
-                                  Diagnostics* diagnostics) {
-  const StagePlan& plan = PlanFor(micro_batches);
+absl::Status Trainer::RunPipeline(const Passes& passes) {
+  Diagnostics* const diagnostics = passes.diagnostics;
+  const StagePlan& plan = PlanFor(passes.micro_batches);
   // A graph would keep the scales of the moment, which a step has as long as there are no others.
   const Float8History& history = stage_->float8_history();
   const bool graphed =
       graphed_stage_ != nullptr && diagnostics == nullptr && (history.empty() || history.known());
   const int64_t kept_tokens = KeptTokensAfter(progress_.iteration);
   if (graphed) graphed_stage_->StartStep(kept_tokens);
-  StepInputs inputs = InputsOf(graphed ? graphed_stage_->batches() : batches, StageMode::kTrain);
+  StepInputs inputs =
+      InputsOf(graphed ? graphed_stage_->batches() : passes.packer->batches(), StageMode::kTrain);
   inputs.kept_tokens = kept_tokens;
   if (diagnostics != nullptr) inputs.activations = diagnostics->activations();
   stage_->StartStep(inputs);
   Stage* inner = stage_.get();
   if (graphed) inner = graphed_stage_.get();
-  ReportingStage reporting(inner, rank_progress_);
+  SourceLossStage by_source(inner, source_losses_.get(), options_.placement.chunks - 1,
+                            *passes.source, PackerOfLosses(*passes.packer));
+  ReportingStage reporting(&by_source, rank_progress_);
   CountedStage stage(&reporting, *memory_);
   if (!options_.measure_pipeline)
     return RunSchedule(plan, &stage, groups_.pipeline, &memory_->edges, stream_);
   MEGATRON_ASSIGN_OR_RETURN(
       const Timeline mine,
       RunScheduleAndMeasure(plan, &stage, groups_.pipeline, &memory_->edges, stream_));
-  measured_.schedule = MakeSchedule(ScheduleFor(micro_batches));
+  measured_.schedule = MakeSchedule(ScheduleFor(passes.micro_batches));
   MEGATRON_ASSIGN_OR_RETURN(measured_.timelines,
                             GatherTimelines(measured_.schedule, mine, groups_.pipeline, stream_));
   return absl::OkStatus();
@@ -321,22 +325,22 @@ absl::Status Trainer::RunPasses(const Passes& passes) {
         optimizer_->rule().StepAfter(optimizer_->applied_steps()) != RankStep::kSum,
         optimizer_->gradients_taken());
     if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());
+    if (source_losses_ != nullptr) source_losses_->StartStep(stream_);
     if (qk_clip_ != nullptr) qk_clip_->StartStep(stream_);
     stage_->router_state().StartStep(stream_);
     stage_->float8_history().StartStep(stream_);
   }
   {
     const TraceSpan span(stream_, TimeCategory::kOther, "forward-backward");
-    MEGATRON_RETURN_IF_ERROR(
-        RunPipeline(*passes.batches, passes.micro_batches, passes.diagnostics));
+    MEGATRON_RETURN_IF_ERROR(RunPipeline(passes));
   }
   rank_progress_->Enter(Phase::kReduce);
   if (passes.executed != nullptr && KeepsOwnGradients()) {
     passes.executed->local = ChecksumOfGradients(/*all=*/true, /*finite=*/nullptr);
     passes.executed->local_at = call_record_->Now();
   }
-  measures_.Start(/*router_losses=*/true);
-  if (passes.source != nullptr) ReadAhead(*passes.source, GlobalBatchSize());
+  measures_.Start(/*training=*/true);
+  if (passes.read_ahead) ReadAhead(*passes.source, GlobalBatchSize());
   {
     const TraceSpan span(stream_, DataCategory(groups_), "reduce gradients");
     data_parallel_->FinalizeGradients();
@@ -380,8 +384,9 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
     MEGATRON_RETURN_IF_ERROR(Pack(source, packed));
   }
   ExecutedStep executed;
-  MEGATRON_RETURN_IF_ERROR(RunPasses({&packer_.batches(), packed.micro_batches, diagnostics,
-                                      &source, validator_ == nullptr ? nullptr : &executed}));
+  MEGATRON_RETURN_IF_ERROR(
+      RunPasses({&source, &packer_, packed.micro_batches, diagnostics,
+                 /*read_ahead=*/true, validator_ == nullptr ? nullptr : &executed}));
   if (options_.data_parallel.sent_elements_vary()) report.sent_gradients = SentGradients();
   if (validator_ != nullptr) {
     MEGATRON_ASSIGN_OR_RETURN(report.rerun, ValidateStep(source, packed, diagnostics, executed));
@@ -399,6 +404,7 @@ absl::StatusOr<StepReport> Trainer::Step(const SampleSource& source,
   // A GPU may never do what it was given before the error.
   if (!finished.ok() && stream_.device().type != DeviceType::kCpu) return finished;
   static_cast<Measured&>(report) = measures_.Finish();
+  measures_.ReportSources(&report);
   measures_.ReportRouterLosses(&report);
   scaler_.Update(!report.update.finite);
   if (report.update.applied) scheduler_.Advance(report.global_batch_size);
@@ -489,7 +495,7 @@ absl::StatusOr<Measured> Trainer::Evaluate(const SampleSource& source, int64_t i
         RunSchedule(plan, stage_.get(), groups_.pipeline, &memory_->edges, stream_));
     progress_.consumed_valid_samples += batch;
   }
-  measures_.Start(/*router_losses=*/false);
+  measures_.Start(/*training=*/false);
   const Measured measured = measures_.Finish();
   UseCommonWeights(false);
   MEGATRON_RETURN_IF_ERROR(GroupStatus());

@@ -47,6 +47,7 @@
 #include "megatron/train/graphs/graphed_stage.h"
 #include "megatron/train/rerun/step_validator.h"
 #include "megatron/train/trainer/shard_copies.h"
+#include "megatron/train/trainer/source_losses.h"
 #include "megatron/train/trainer/step_measures.h"
 #include "megatron/train/trainer/step_report.h"
 #include "megatron/train/trainer/training_progress.h"
@@ -114,6 +115,9 @@ struct TrainerOptions {
   CudaGraphOptions cuda_graphs;     // used on a GPU
   // Whether the losses of single tokens are asked for (ScoreTokens).
   bool scores_tokens = false;
+  // Number of the sources of training samples whose losses are told apart (SampleSource::SourceOf);
+  // 0: none are.
+  int64_t num_sources = 0;
   bool log_params_norm = false;
   bool log_num_zeros_in_grad = false;
   // Number of steps from one that is measured (diagnostics.h) to the next; 0: none is.
@@ -257,18 +261,22 @@ class Trainer {
   StagePlan PlanForward(int64_t micro_batches) const;
   std::vector<int64_t> MicroBatchesToMeasure() const;
   StepInputs InputsOf(const std::vector<MicroBatch>& batches, StageMode mode) const;
+  // The packer of the samples of whose tokens `packer`'s micro-batches have the losses.
+  const MicroBatchPacker& PackerOfLosses(const MicroBatchPacker& packer) const {
+    return inner_packer_ != nullptr ? *inner_packer_ : packer;
+  }
   // The diagnostics of the next step; null: it is not measured.
   Diagnostics* NextDiagnostics() const;
-  absl::Status RunPipeline(const std::vector<MicroBatch>& batches, int64_t micro_batches,
-                           Diagnostics* diagnostics);
   // What the passes of a step begin with, and what they tell besides.
   struct Passes {
-    const std::vector<MicroBatch>* batches;
+    const SampleSource* source;  // of the samples
+    const MicroBatchPacker* packer;
     int64_t micro_batches;
     Diagnostics* diagnostics;
-    const SampleSource* source = nullptr;  // of which the next step is read ahead; null: of none
-    ExecutedStep* executed = nullptr;      // receives what they computed; may be null
+    bool read_ahead = false;           // whether the next step is
+    ExecutedStep* executed = nullptr;  // receives what they computed; may be null
   };
+  absl::Status RunPipeline(const Passes& passes);
   // Runs the forward and backward passes of all micro-batches, and reduces gradients.
   absl::Status RunPasses(const Passes& passes);
   // Whether a rank can compute another one's samples, and tell whether the gradients are the same.
@@ -350,6 +358,7 @@ class Trainer {
   Tensor token_scores_M2T_;
   HostMirror host_token_scores_;
   std::unique_ptr<GraphedStage> graphed_stage_;
+  std::unique_ptr<SourceLosses> source_losses_;  // null on other stages, and without num_sources
   StepMeasures measures_;
   StagePlan plan_;  // schedule for the last step's number of micro-batches
   MeasuredSchedule measured_;

@@ -70,8 +70,8 @@ absl::StatusOr<StepFinding> Trainer::ValidateStep(const SampleSource& source,
       MEGATRON_RETURN_IF_ERROR(next_packer_->Pack(source, packed, SamplesGroup(), stream_));
     }
     ExecutedStep executed;
-    MEGATRON_RETURN_IF_ERROR(RunPasses({&packer->batches(), packed.micro_batches, diagnostics,
-                                        /*source=*/nullptr, &executed}));
+    MEGATRON_RETURN_IF_ERROR(RunPasses({&source, packer, packed.micro_batches, diagnostics,
+                                        /*read_ahead=*/false, &executed}));
     return executed;
   };
   MEGATRON_ASSIGN_OR_RETURN(StepFinding finding, validator_->Validate(first, execute));
