@@ -57,6 +57,24 @@ TEST_F(PretrainFinetuneTest, ConversationsAreLearnedAndTold) {
   EXPECT_LT(NumberAfter(outcome.output, "lm loss: "), 1.2) << outcome.output;
 }
 
+// Samples are packed of conversations of one file.
+TEST_F(PretrainFinetuneTest, FilesOfConversationsHaveLossesOfTheirOwn) {
+  {
+    std::ofstream file(Path("same.jsonl"));
+    for (int i = 0; i < 60; ++i) file << Line(0);
+  }
+  const Outcome outcome = Run(
+      Joined(Conversations(), {absl::StrCat("--set=data.data_path=[\"0.5\", \"", Path("chat.jsonl"),
+                                            "\", \"0.5\", \"", Path("same.jsonl"), "\"]"),
+                               "--set=train.train_iters=80", "--set=optimizer.lr=1e-2"}));
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  // One letter is learned at once.
+  const double letters = NumberAfter(outcome.output, "| lm loss train chat.jsonl: "),
+               same = NumberAfter(outcome.output, "| lm loss train same.jsonl: ");
+  EXPECT_LT(same, 0.5 * letters) << outcome.output;
+  EXPECT_GT(same, 0) << outcome.output;
+}
+
 TEST_F(PretrainFinetuneTest, LayoutsAndStopsChangeNothing) {
   ASSERT_EQ(Run(Joined(Conversations(), {SaveTo("whole")})).exit_code, kExitDone);
   ASSERT_EQ(

@@ -1,5 +1,6 @@
 // Tests of fine-tuning BERT and T5 for labelled tasks as a user does it: from a pretrained checkpoint,
 // on files in the forms of their authors.
+#include <algorithm>
 #include <fstream>
 #include <functional>
 #include <string>
@@ -152,6 +153,33 @@ TEST_F(PretrainTasksTest, AT5AnswersTextsWithTexts) {
   ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("120 examples, "));
   EXPECT_GT(NumberAfter(outcome.output, "| exact span accuracy value: "), 0.95) << outcome.output;
+}
+
+// The second task counts a quarter, and has its whole loss.
+TEST_F(PretrainTasksTest, TasksOfAT5HaveLossesOfTheirOwn) {
+  const std::string pairs = WritePairs(),
+                    longer = Write("longer.jsonl", "", [](int i) {
+                      return absl::StrCat(R"({"inputs": "all: )", kWords[i % 4],
+                                          R"(", "targets": ")", kWords[i % 4], " was sad and ",
+                                          kWords[(i + 2) % 4], " was happy\"}");
+                    });
+  const Outcome outcome =
+      RunOf("t5", Joined(Tuning("text_to_text", pairs, "t5"),
+                         {absl::StrCat("--set=data.train_data_path=[\"0.5\", \"", pairs,
+                                       "\", \"0.5\", \"", longer, "\"]"),
+                          "--set=data.loss_weights=[1, 0.25]", "--set=model.decoder_seq_length=16",
+                          "--set=data.vocab_extra_ids=10", "--set=checkpoint.load=",
+                          "--set=checkpoint.finetune=", "--set=train.train_iters=40",
+                          "--set=train.eval_interval=40", "--set=parallel.data_parallel_size=2"}));
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  const double first = NumberAfter(outcome.output, "| lm loss train pairs.jsonl: "),
+               second = NumberAfter(outcome.output, "| lm loss train longer.jsonl: "),
+               all = NumberAfter(outcome.output, "| lm loss: ");
+  EXPECT_GT(first, 0);
+  EXPECT_GT(second, 0);
+  EXPECT_NE(first, second);
+  EXPECT_GT(all, std::min(first, second) - 0.05) << outcome.output;
+  EXPECT_LT(all, std::max(first, second) + 0.05) << outcome.output;
 }
 
 TEST_F(PretrainTasksTest, WhatDoesNotFitIsRefused) {

@@ -83,6 +83,7 @@ std::vector<Panel> Pictures() {
             on_test_set ? "megatron_lm_loss_test" : "megatron_lm_loss_validation", evaluated);
     }
   }
+  AddTo(&panels, "training files", "megatron_training_file_loss", "{{file}}");
   AddTo(&panels, "validation sets", "megatron_validation_set_loss", "{{set}}");
   AddTo(&panels, "tasks", "megatron_task", "{{task}} {{metric}}");
   return panels;

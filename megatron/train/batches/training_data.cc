@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -15,11 +18,14 @@
 #include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/all_samples.h"
+#include "megatron/data/blend.h"
 #include "megatron/data/chat/chat_template.h"
 #include "megatron/data/dealt_samples.h"
 #include "megatron/data/gpt/gpt_dataset.h"
 #include "megatron/data/gpt/story_sequences.h"
+#include "megatron/data/indexed/indexed_dataset.h"
 #include "megatron/data/sample_order.h"
+#include "megatron/data/tokenizer/unicode.h"
 #include "megatron/train/batches/data_files.h"
 #include "megatron/train/batches/per_split_paths.h"
 
@@ -113,6 +119,13 @@ absl::Status SetSourceOptions(const DataOptions& options, DataFiles* train) {
   return train->SetLossWeights(options.loss_weights);
 }
 
+std::string DescribeTraining(const DataOptions& options, const DataFiles& train) {
+  const std::string description = train.Description(options);
+  if (train.Prefixes().size() <= kMostSources) return description;
+  return absl::StrCat(description, ", without losses by file, which up to ", kMostSources,
+                      " files have");
+}
+
 absl::StatusOr<TrainingData> OpenFiles(const DataOptions& options, const DataText& text) {
   MEGATRON_ASSIGN_OR_RETURN(DataFiles files, DataFiles::Open(options, text, options.data_path),
                             _.SetPrepend()
@@ -121,7 +134,7 @@ absl::StatusOr<TrainingData> OpenFiles(const DataOptions& options, const DataTex
   MEGATRON_RETURN_IF_ERROR(SetSourceOptions(options, &files));
   MEGATRON_ASSIGN_OR_RETURN(const SplitShares shares, ParseSplit(options.split));
   TrainingData data;
-  data.description = files.Description(options);
+  data.description = DescribeTraining(options, files);
   data.fingerprint = files.Fingerprint();
   MEGATRON_RETURN_IF_ERROR(OpenParts(
       options, &data, [&](Split split) { return files.PartOf(options, text, split, shares); }));
@@ -143,9 +156,24 @@ absl::StatusOr<DataFiles> OpenPart(const DataOptions& options, const DataText& t
   return files;
 }
 
+// Returns the names of the files without their directories, or the whole prefixes of those that
+// would be called alike.
+std::vector<std::string> FileNames(const std::vector<std::string>& prefixes) {
+  const auto name_of = [](const std::string& prefix) {
+    return prefix.substr(prefix.rfind('/') + 1);  // npos + 1 is 0
+  };
+  std::map<std::string, std::set<std::string>> called;
+  for (const std::string& prefix : prefixes) called[name_of(prefix)].insert(prefix);
+  std::vector<std::string> names;
+  for (const std::string& prefix : prefixes) {
+    const std::string name = name_of(prefix);
+    names.push_back(called[name].size() == 1 ? name : prefix);
+  }
+  return names;
+}
+
 // Returns the names of the sets in these files: those that the options give or, where they give
-// none, those of the files without their directories, or the whole prefixes of those that would be
-// called alike.
+// none, FileNames.
 absl::StatusOr<std::vector<std::string>> SetNames(const DataOptions& options,
                                                   const std::vector<std::string>& prefixes) {
   const std::vector<std::string>& given = options.validation_set_names;
@@ -156,18 +184,11 @@ absl::StatusOr<std::vector<std::string>> SetNames(const DataOptions& options,
                      FormatQuantity(static_cast<int64_t>(given.size()), "name"), " for ",
                      FormatQuantity(static_cast<int64_t>(prefixes.size()), "file")));
   }
-  std::map<std::string, int> uses;
-  const auto name_of = [](const std::string& prefix) {
-    return prefix.substr(prefix.rfind('/') + 1);  // npos + 1 is 0
-  };
-  for (const std::string& prefix : prefixes) ++uses[name_of(prefix)];
-  std::vector<std::string> names;
-  for (const std::string& prefix : prefixes) {
-    const std::string name = name_of(prefix);
-    names.push_back(uses[name] == 1 ? name : prefix);
-    if (std::count(names.begin(), names.end(), names.back()) > 1)
-      return absl::InvalidArgumentError(absl::StrCat("names ", prefix, " twice"));
-    if (names.back() == kPerplexitySuffix) {
+  std::vector<std::string> names = FileNames(prefixes);
+  for (const std::string& name : names) {
+    if (std::count(names.begin(), names.end(), name) > 1)
+      return absl::InvalidArgumentError(absl::StrCat("names ", name, " twice"));
+    if (name == kPerplexitySuffix) {
       return absl::InvalidArgumentError(absl::StrCat(
           "a validation set can't be called ", kPerplexitySuffix,
           ", since metrics have \"lm loss validation ", kPerplexitySuffix, "\": rename the file"));
@@ -207,7 +228,7 @@ absl::StatusOr<TrainingData> OpenFilesPerSplit(const DataOptions& options, const
                             OpenPart(options, text, "train", options.train_data_path));
   MEGATRON_RETURN_IF_ERROR(SetSourceOptions(options, &train));
   TrainingData data;
-  data.description = train.Description(options);
+  data.description = DescribeTraining(options, train);
   data.fingerprint = absl::StrCat("train ", train.Fingerprint());
   MEGATRON_ASSIGN_OR_RETURN(data.train, train.PartOf(options, text, Split::kTrain, {1, 0, 0}),
                             _ << "for data.train_data_path");
@@ -301,6 +322,24 @@ int64_t EstimateTextBytes(const DataOptions& options) {
 }
 
 }  // namespace
+
+std::vector<std::string> SourceNames(const DataOptions& options) {
+  if (options.stories || options.mock) return {};
+  const absl::StatusOr<BlendSpec> spec =
+      ParseBlend(options.train_data_path.empty() ? options.data_path : options.train_data_path);
+  if (!spec.ok() || spec->prefixes.size() > kMostSources) return {};
+  const bool is_text = options.conversations.has_value() || options.task.has_value();
+  std::vector<std::string> prefixes;
+  for (const std::string& path : spec->prefixes)
+    prefixes.emplace_back(is_text ? path : IndexedDataset::PrefixOf(path));
+  std::vector<std::string> names = FileNames(prefixes);
+  for (std::string& name : names) {  // metrics have them
+    name = ReplaceInvalidUtf8(name);
+    absl::c_replace_if(name, absl::ascii_iscntrl, '_');
+  }
+  const bool differ = absl::c_any_of(names, [&](const std::string& n) { return n != names[0]; });
+  return differ ? names : std::vector<std::string>();
+}
 
 int64_t EstimateDataBytes(const DataOptions& options) {
   if (options.conversations.has_value() || options.task.has_value())

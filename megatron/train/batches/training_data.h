@@ -101,6 +101,14 @@ struct TrainingData {
 // conversations or a task's.
 int64_t EstimateDataBytes(const DataOptions& options);
 
+// The most training files whose losses are told apart.
+constexpr size_t kMostSources = 128;
+// Returns the names of the training files in their order, where there are several and their losses
+// are told apart; else nothing. Their numbers are those of SampleSource::SourceOf. A file has its
+// name without the directories, or its whole prefix where two files would be called alike; one that
+// is given twice has the same name twice. Expects that lists of paths were read.
+std::vector<std::string> SourceNames(const DataOptions& options);
+
 // Sets data_path to the words of the file that options->data_args_path names; does nothing if that
 // is empty.
 absl::Status ReadDataArgs(FileSystem& fs, DataOptions* options);

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "megatron/base/file_system.h"
 #include "megatron/data/indexed/indexed_dataset_writer.h"
 #include "megatron/data/tokenizer/tokenizer_factory.h"
+#include "megatron/train/batches/phase_samples.h"
 
 namespace megatron {
 namespace {
@@ -19,7 +21,10 @@ namespace {
 using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 class TrainingDataTest : public ::testing::Test {
@@ -144,6 +149,93 @@ TEST_F(TrainingDataTest, LossWeightsAreThoseOfTrainingFiles) {
   options_.loss_weights = {1};
   EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kInvalidArgument,
                                HasSubstr("data.loss_weights has 1 number for 2 training files")));
+}
+
+// Fails unless each sample's source is the file whose tokens it has: token t is file t - 1.
+void ExpectSourcesOfTokens(const SampleSource& samples, int64_t count) {
+  std::set<int> seen;
+  Sample sample;
+  for (int64_t i = 0; i < count; ++i) {
+    ASSERT_THAT(samples.Get(i, &sample), IsOk());
+    EXPECT_EQ(samples.SourceOf(i), sample.tokens[0] - 1) << i;
+    seen.insert(samples.SourceOf(i));
+  }
+  EXPECT_EQ(seen, (std::set<int>{0, 1, 2}));
+}
+
+TEST_F(TrainingDataTest, SamplesTellTheirFileInAnyOrder) {
+  options_.train_data_path = {"0.2", Write("first", 1, 60), "0.5", Write("second", 2, 60),
+                              "0.3", Write("third", 3, 60)};
+  options_.run.eval_interval = 0;
+  ExpectSourcesOfTokens(*Open()->train, 40);
+  options_.loss_weights = {1, 0.5, 2};
+  ExpectSourcesOfTokens(*Open()->train, 40);
+  const auto data = Open();
+  const PhaseSamples later(data->train.get(), /*taken_before=*/8);
+  EXPECT_EQ(later.SourceOf(3), 0);
+  for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(later.SourceOf(8 + i), data->train->SourceOf(i)) << i;
+  options_.cyclic = true;
+  ExpectSourcesOfTokens(*Open()->train, 90);  // more than an epoch
+  options_.cyclic = false;
+  options_.run.training_runs = 3;
+  for (options_.training_run = 0; options_.training_run < 3; ++options_.training_run)
+    ExpectSourcesOfTokens(*Open()->train, 12);
+}
+
+TEST_F(TrainingDataTest, OneFileIsOneSource) {
+  options_.data_path = {Write("one", 1, 60)};
+  const auto data = Open();
+  for (int64_t i = 0; i < 40; ++i) EXPECT_EQ(data->train->SourceOf(i), 0);
+}
+
+TEST(SourceNamesTest, TrainingFilesAreCalledAsValidationSetsAre) {
+  DataOptions options;
+  options.data_path = {"0.5", "/data/de/text.bin", "0.25", "/data/fr/text.idx", "0.25", "books"};
+  EXPECT_THAT(SourceNames(options), ElementsAre("/data/de/text", "/data/fr/text", "books"));
+  options.train_data_path = {"/data/news", "/data/books"};
+  EXPECT_THAT(SourceNames(options), ElementsAre("news", "books"));
+  // A file that is given twice is one source, of both of its numbers.
+  options.train_data_path = {"0.5", "/data/news", "0.3", "/data/books", "0.2", "/data/news"};
+  EXPECT_THAT(SourceNames(options), ElementsAre("news", "books", "news"));
+  options.task = TaskDataOptions{LabelledTask::kTextToText};
+  options.train_data_path = {"copy.jsonl", "data.bin"};
+  EXPECT_THAT(SourceNames(options), ElementsAre("copy.jsonl", "data.bin"));
+  options.train_data_path = {"a\nb",
+                             "c\xff"
+                             "d"};  // metrics are lines of UTF-8
+  EXPECT_THAT(SourceNames(options), ElementsAre("a_b",
+                                                "c\xef\xbf\xbd"
+                                                "d"));
+}
+
+TEST(SourceNamesTest, OneFileHasNoLossOfItsOwn) {
+  DataOptions options;
+  EXPECT_THAT(SourceNames(options), IsEmpty());
+  options.data_path = {"a"};
+  EXPECT_THAT(SourceNames(options), IsEmpty());
+  options.data_path = {"0.5", "a", "0.5", "a"};
+  EXPECT_THAT(SourceNames(options), IsEmpty());
+  options.data_path = {"0.5", "a", "b", "c"};  // refused when it is opened
+  EXPECT_THAT(SourceNames(options), IsEmpty());
+  options.data_path.clear();
+  for (size_t i = 0; i < kMostSources; ++i) options.data_path.push_back(absl::StrCat("f", i));
+  EXPECT_EQ(SourceNames(options).size(), kMostSources);
+  options.data_path.push_back("one more");
+  EXPECT_THAT(SourceNames(options), IsEmpty());
+  options.data_path = {"a", "b", "c"};
+  EXPECT_EQ(SourceNames(options).size(), 3u);
+  options.mock = true;
+  EXPECT_THAT(SourceNames(options), IsEmpty());
+}
+
+TEST_F(TrainingDataTest, TooManyFilesAreSaidToHaveNoLossesOfTheirOwn) {
+  options_.split = "1";
+  options_.run.eval_interval = 0;
+  const std::string one = Write("one", 1, 2);
+  options_.data_path.assign(kMostSources, one);
+  EXPECT_THAT(Open()->description, Not(HasSubstr("without losses by file")));
+  options_.data_path.push_back(one);
+  EXPECT_THAT(Open()->description, HasSubstr("without losses by file"));
 }
 
 TEST_F(TrainingDataTest, AlphaNeedsSeveralFiles) {

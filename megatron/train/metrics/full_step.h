@@ -20,6 +20,7 @@ inline StepMetrics FullStep() {
   for (const Metric& measure : ModelMeasures()) {
     if (measure.key != absl::string_view(kLmLossName)) step.others.push_back({measure.key, 1});
   }
+  step.sources = {{"news", 1, /*is_loss=*/true}};
   step.world_size = 1;
   step.interval.emplace();
   step.memory_bytes = step.peak_memory_bytes = 1;

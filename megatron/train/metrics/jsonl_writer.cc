@@ -79,6 +79,9 @@ StepMetrics ReadStep(const Json& object) {
   }
   VisitValues(step, read);
   for (const auto& [key, value] : object.items()) {
+    const absl::string_view source = SourceOf(key);
+    if (!source.empty())
+      step.sources.push_back({std::string(source), ReadNumber(object, key), /*is_loss=*/true});
     if (FindLayerMetric(key) != nullptr && !value.is_array())
       step.diagnostics.layers.push_back({key, ReadNumber(object, key)});
   }
@@ -184,6 +187,8 @@ std::string ToJsonLine(const StepMetrics& step) {
   VisitPosition(step, write);
   object[kLmLossName] = Number(step.loss);
   for (const NamedValue& other : step.others) object[other.name] = Number(other.value);
+  for (const NamedValue& source : step.sources)
+    object[SourceLossName(source.name)] = Number(source.value);
   VisitValues(step, write);
   for (const LayerValue& value : step.diagnostics.layers) object[value.name] = Number(value.value);
   for (const ExpertLoad& load : step.diagnostics.experts)

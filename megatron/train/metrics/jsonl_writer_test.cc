@@ -25,6 +25,7 @@ using ::absl_testing::IsOkAndHolds;
 using ::absl_testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 StepMetrics Step(int64_t iteration) {
   StepMetrics step;
@@ -94,6 +95,20 @@ TEST_F(JsonlWriterTest, OtherValuesOfAModelHaveTheirNames) {
   EXPECT_THAT(ToJsonLine(evaluation), ::testing::HasSubstr(",\"lm accuracy validation\":0.25}"));
   evaluation.on_test_set = true;
   EXPECT_THAT(ToJsonLine(evaluation), ::testing::HasSubstr(",\"lm accuracy test\":0.25}"));
+}
+
+TEST_F(JsonlWriterTest, TrainingFilesHaveTheirNames) {
+  StepMetrics step = Step(1);
+  step.sources = {{"news", 1.5, /*is_loss=*/true}, {"a b/validation", 2, /*is_loss=*/true}};
+  const std::string line = ToJsonLine(step);
+  EXPECT_THAT(line, HasSubstr(",\"lm loss train news\":1.5,\"lm loss train a b/validation\":2.0,"));
+  const auto history = ParseMetrics(line);
+  ASSERT_THAT(history, IsOk());
+  ASSERT_EQ(history->steps.size(), 1);
+  ASSERT_EQ(history->steps[0].sources.size(), 2);
+  EXPECT_EQ(history->steps[0].sources[1].name, "a b/validation");
+  EXPECT_EQ(ToJsonLine(history->steps[0]), line);
+  EXPECT_THAT(ToJsonLine(Step(1)), Not(HasSubstr("lm loss train")));
 }
 
 TEST_F(JsonlWriterTest, ValidationSetsHaveTheirNames) {

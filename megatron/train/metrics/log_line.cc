@@ -2,11 +2,13 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "megatron/train/metrics/metric_table.h"
 
 namespace megatron {
 
@@ -61,6 +63,16 @@ std::string FormatSpeed(const Speed& speed) {
   return text;
 }
 
+// A line with more losses could not be read.
+std::string FormatSources(const std::vector<NamedValue>& sources) {
+  constexpr size_t kMostLosses = 8;
+  std::string text;
+  if (sources.size() > kMostLosses) return text;
+  for (const NamedValue& source : sources)
+    absl::StrAppendFormat(&text, " %s: %.6E |", SourceLossName(source.name), source.value);
+  return text;
+}
+
 std::string FormatLossAndPerplexity(absl::string_view name, double value) {
   return absl::StrFormat("%s value: %.6E | %s PPL: %.6E | ", name, value, name, Perplexity(value));
 }
@@ -68,7 +80,8 @@ std::string FormatLossAndPerplexity(absl::string_view name, double value) {
 }  // namespace
 
 std::string FormatLogLine(const StepMetrics& step, absl::TimeZone zone) {
-  return FormatIteration(step, zone) + FormatSpeed(step.interval->speed);
+  return FormatIteration(step, zone) + FormatSources(step.sources) +
+         FormatSpeed(step.interval->speed);
 }
 
 std::string FormatValidationBlock(const EvaluationMetrics& evaluation) {

@@ -82,6 +82,17 @@ TEST(LogLineTest, ACurriculumsLengthAndTokensAreThere) {
                                                 "  64 | random ltd length:    32 | lm loss")));
 }
 
+TEST(LogLineTest, TrainingFilesHaveALossEachWhereTheyAreFew) {
+  StepMetrics step = Step();
+  step.sources = {{"books", 2, /*is_loss=*/true}, {"news", 5.5, /*is_loss=*/true}};
+  EXPECT_THAT(FormatLogLine(step, absl::UTCTimeZone()),
+              testing::HasSubstr(" | number of nan iterations:   0 | lm loss train books: "
+                                 "2.000000E+00 | lm loss train news: 5.500000E+00 | tokens/s: "));
+  step.sources.resize(9, {"more", 1, /*is_loss=*/true});
+  EXPECT_THAT(FormatLogLine(step, absl::UTCTimeZone()),
+              testing::HasSubstr(" | number of nan iterations:   0 | tokens/s: "));
+}
+
 TEST(LogLineTest, OfSkippedIterationsTheLastLossIsThere) {
   StepMetrics step = Step();
   step.interval->losses.clear();

@@ -121,7 +121,7 @@ const std::vector<Metric>& TimerMetrics() {
   return *metrics;
 }
 
-constexpr absl::string_view kLayer = "LAYER", kTasks = "tasks/";
+constexpr absl::string_view kLayer = "LAYER", kTasks = "tasks/", kSources = "lm loss train ";
 
 constexpr Metric OfLayer(const char* name, const char* unit, const char* help) {
   return {name, name, unit, kIterations, kStep, "", help};
@@ -140,6 +140,15 @@ const Metric kConsumedSamples = {"consumed_samples",
                                  kStep,
                                  "",
                                  "Number of training samples up to and with this step."};
+const Metric kSourceLoss = {
+    "lm loss train FILE",
+    "lm loss train FILE",
+    "nats per token",
+    kIterations,
+    kLogLine,
+    "",
+    "Mean cross-entropy since the last log line of the tokens of one training file that count, "
+    "where a run reads several; FILE is its name."};
 const Metric kLearningRate = {"learning-rate",
                               "learning-rate",
                               "",
@@ -447,6 +456,7 @@ absl::Span<const Metric* const> AllMetrics() {
     auto* const metrics =
         new std::vector<const Metric*>{&metric::kIteration, &metric::kConsumedSamples};
     for (const Metric& measure : kMeasures) metrics->push_back(&measure);
+    metrics->push_back(&metric::kSourceLoss);
     for (const Metric* metric : {&metric::kLearningRate,    &metric::kDecoupledLearningRate,
                                  &metric::kGradNorm,        &metric::kParamsNorm,
                                  &metric::kNumZeros,        &metric::kSentGradients,
@@ -537,6 +547,12 @@ absl::string_view ValidationSetOf(absl::string_view name) {
     return absl::string_view();
   }
   return name;
+}
+
+std::string SourceLossName(absl::string_view source) { return absl::StrCat(kSources, source); }
+
+absl::string_view SourceOf(absl::string_view name) {
+  return absl::ConsumePrefix(&name, kSources) ? name : absl::string_view();
 }
 
 std::string TaskMetricName(absl::string_view metric) { return absl::StrCat(kTasks, metric); }

@@ -44,6 +44,8 @@ extern const Metric kWorldSize, kSkippedIterations, kNanIterations, kMemory, kPe
     kCommunicationShare, kHiddenShare, kSlowestRank, kSlowestExcess;
 // Values of the steps that logging.diagnostics_interval measures.
 extern const Metric kMaxAttentionLogit, kNoiseScale;
+// The loss on each of several training files; see SourceLossName.
+extern const Metric kSourceLoss;
 // Those of each layer; see LayerMetricName.
 extern const Metric kLayerGradNorm, kLayerParamsNorm, kLayerUpdateNorm, kLayerUpdateRatio,
     kLayerOutputRms, kLayerOutputMax, kLayerAttentionLogit, kLayerMostLoaded, kLayerLeastLoaded,
@@ -91,6 +93,10 @@ std::string EvaluationName(absl::string_view measure, bool on_test_set);
 std::string ValidationSetName(absl::string_view set);
 // Returns the set in such a name; empty if it is none.
 absl::string_view ValidationSetOf(absl::string_view name);
+// Returns the name of the loss on one of several training files: "lm loss train news".
+std::string SourceLossName(absl::string_view source);
+// Returns the file in such a name; empty if it is none.
+absl::string_view SourceOf(absl::string_view name);
 // Returns the name of a task's metric, which is "hellaswag/acc" in EvaluationMetrics:
 // "tasks/hellaswag/acc".
 std::string TaskMetricName(absl::string_view metric);

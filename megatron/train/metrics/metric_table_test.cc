@@ -80,6 +80,15 @@ TEST(MetricTableTest, ValidationSetsAreFoundInNames) {
     EXPECT_EQ(ValidationSetOf(other), "") << other;
 }
 
+TEST(MetricTableTest, TrainingFilesAreFoundInNames) {
+  EXPECT_EQ(SourceLossName("news"), "lm loss train news");
+  EXPECT_EQ(SourceOf("lm loss train news"), "news");
+  EXPECT_EQ(SourceOf("lm loss train /data/a validation"), "/data/a validation");
+  EXPECT_EQ(ValidationSetOf(SourceLossName("a validation")), "");
+  for (const char* other : {"lm loss train", "lm loss validation news", "lm loss", "news", ""})
+    EXPECT_EQ(SourceOf(other), "") << other;
+}
+
 TEST(MetricTableTest, TheDescriptionHasTheUnit) {
   EXPECT_EQ(DescribeMetric(metric::kIterationTime),
             "Time of the step, without evaluations and saves. Unit: s.");

@@ -40,6 +40,7 @@ constexpr char kLastStepTime[] = "megatron_last_step_timestamp_seconds";
 constexpr char kLastSaveTime[] = "megatron_last_checkpoint_timestamp_seconds";
 constexpr char kLastSave[] = "megatron_last_checkpoint_iteration";
 constexpr char kLossIsFinite[] = "megatron_loss_is_finite";
+constexpr char kSourceLoss[] = "megatron_training_file_loss";
 constexpr char kSetLoss[] = "megatron_validation_set_loss";
 constexpr char kTaskMetric[] = "megatron_task";
 
@@ -59,6 +60,8 @@ const std::vector<PrometheusMetric>& OwnMetrics() {
       {kLastSaveTime, false, "Time of this program's last checkpoint; 0 before it."},
       {kLastSave, false, "Step of this program's last checkpoint; 0 before it."},
       {kLossIsFinite, false, "1 if the loss of the last step is a number, 0 if not."},
+      {kSourceLoss, false,
+       "Loss on each of several training files up to the last log line that has it, by file."},
       {kSetLoss, false, "Loss on each of several validation sets, by set."},
       {kTaskMetric, false, "Metrics of the tasks of train.eval_tasks, by task and metric."},
   };
@@ -125,10 +128,11 @@ std::optional<double> ToDouble(const std::optional<T>& value) {
 std::optional<ScaledMetric> ToPrometheus(const Metric& metric) {
   const bool is_position = &metric == &metric::kIteration || &metric == &metric::kConsumedSamples;
   const absl::string_view tag = is_position ? metric.key : metric.tag;
-  // Values of single layers are not exported. Those of tasks have labels, and the numbers since the
-  // last log line are counters of another name.
+  // Values of single layers are not exported. Those of tasks and of training files have labels, and
+  // the numbers since the last log line are counters of another name.
   if (tag.empty() || FindLayerMetric(metric.key) == &metric || &metric == &metric::kTask ||
-      &metric == &metric::kSkippedIterations || &metric == &metric::kNanIterations)
+      &metric == &metric::kSourceLoss || &metric == &metric::kSkippedIterations ||
+      &metric == &metric::kNanIterations)
     return std::nullopt;
   ScaledMetric scaled;
   scaled.metric = {MeasureName(tag, &metric), false, metric.help};
@@ -187,6 +191,8 @@ void PrometheusPage::SetStep(const StepMetrics& step) {
   Set(kLossIsFinite, std::isfinite(step.loss) ? 1 : 0);
   SetMeasure(kLmLossName, std::nullopt, step.loss);
   for (const NamedValue& other : step.others) SetMeasure(other.name, std::nullopt, other.value);
+  for (const NamedValue& source : step.sources)
+    values_[kSourceLoss][absl::StrCat(",file=\"", EscapeLabel(source.name), "\"")] = source.value;
   const auto set = [this](const Metric& metric, const auto& field) {
     const std::optional<double> value = ToDouble(field);
     if (value) Set(metric, *value);

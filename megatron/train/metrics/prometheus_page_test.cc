@@ -158,6 +158,19 @@ TEST(PrometheusPageTest, HasEvaluationsAndEvents) {
   }
 }
 
+TEST(PrometheusPageTest, TrainingFilesKeepTheirLastLosses) {
+  PrometheusPage page = PageOf("a");
+  StepMetrics step = StepOf(1, 1);
+  EXPECT_THAT(page.Text(), Not(HasSubstr("megatron_training_file_loss")));
+  step.sources = {{"a \"b\"", 3, /*is_loss=*/true}, {"c", 4, /*is_loss=*/true}};
+  page.SetStep(step);
+  step.sources = {{"c", 2, /*is_loss=*/true}};
+  page.SetStep(step);
+  EXPECT_THAT(page.Text(),
+              HasSubstr("megatron_training_file_loss{run=\"a\",file=\"a \\\"b\\\"\"} 3\n"
+                        "megatron_training_file_loss{run=\"a\",file=\"c\"} 2\n"));
+}
+
 TEST(PrometheusPageTest, EachLineIsOfTheFormat) {
   PrometheusPage page = PageOf("a");
   page.SetStep(StepOf(1, 1));

@@ -19,6 +19,13 @@ void TakeMeasured(const Measured& measured, double* lm_loss, std::vector<NamedVa
   }
 }
 
+std::vector<NamedValue> MeansOf(const std::map<std::string, SourceLoss>& sources) {
+  std::vector<NamedValue> means;
+  for (const auto& [name, loss] : sources)
+    means.push_back({name, loss.sum / loss.weight, /*is_loss=*/true});
+  return means;
+}
+
 std::vector<NamedValue> LossesOf(const StepMetrics& step) {
   std::vector<NamedValue> losses = {{kLmLossName, step.loss, /*is_loss=*/true}};
   for (const NamedValue& other : step.others) {
@@ -101,6 +108,14 @@ void StepMeter::AddToInterval(const StepMetrics& step, const Work& work, absl::D
   }
 }
 
+void StepMeter::AddSources(const StepReport& report) {
+  for (const SourceLoss& loss : report.sources) {
+    SourceLoss& sum = interval_.sources[options_.sources[loss.source]];
+    sum.sum += loss.sum;
+    sum.weight += loss.weight;
+  }
+}
+
 IntervalMetrics StepMeter::FinishInterval(int64_t iteration) {
   const Interval finished = std::exchange(interval_, Interval());
   const double iterations = static_cast<double>(finished.advanced + finished.skipped);
@@ -146,8 +161,11 @@ StepMetrics StepMeter::Measure(const StepReport& report, const TrainingProgress&
   step.world_size = options_.num_ranks();
   step.speed = SpeedOf(absl::ToDoubleSeconds(elapsed), work, step.iteration);
   AddToInterval(step, work, elapsed);
-  if (IsLogged(step.iteration, report.update.log_requested))
+  if (!step.skipped) AddSources(report);
+  if (IsLogged(step.iteration, report.update.log_requested)) {
+    step.sources = MeansOf(interval_.sources);
     step.interval = FinishInterval(step.iteration);
+  }
   return step;
 }
 

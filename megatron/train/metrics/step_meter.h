@@ -3,6 +3,7 @@
 #define MEGATRON_TRAIN_METRICS_STEP_METER_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -52,6 +53,7 @@ class StepMeter {
   // was updated) has no part in the means, as in Megatron.
   struct Interval {
     std::vector<NamedValue> sums;
+    std::map<std::string, SourceLoss> sources;  // by the files' names
     Work work;
     int64_t advanced = 0, skipped = 0, nans = 0;
     absl::Duration elapsed = absl::ZeroDuration();
@@ -61,6 +63,7 @@ class StepMeter {
   Work WorkOf(const StepReport& report) const;
   Speed SpeedOf(double seconds, const Work& work, int64_t iteration) const;
   void AddToInterval(const StepMetrics& step, const Work& work, absl::Duration elapsed);
+  void AddSources(const StepReport& report);
   IntervalMetrics FinishInterval(int64_t iteration);
 
   const RunOptions& options_;

@@ -1,6 +1,8 @@
 #include "megatron/train/metrics/step_meter.h"
 
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
@@ -106,6 +108,36 @@ TEST(StepMeterTest, AnIntervalsMeansLeaveSkippedIterationsOut) {
   EXPECT_EQ(step.interval->skipped_iterations, 2);
   EXPECT_EQ(step.interval->nan_iterations, 1);
   EXPECT_EQ(step.speed.elapsed_ms, 6000);
+}
+
+// The mean of a file is that over its tokens since the last log line.
+TEST(StepMeterTest, EachTrainingFileHasItsMeanOverTheInterval) {
+  RunOptions options = Options();
+  options.SetSources({"news", "books", "news", "poems"});  // one file is there twice
+  EXPECT_EQ(options.trainer.num_sources, 4);
+  StepMeter meter(options, {}, /*last_iteration=*/-3);
+  const auto step = [&](int64_t iteration, std::vector<SourceLoss> sources, bool finite = true) {
+    StepReport report = Report(1, finite);
+    report.sources = std::move(sources);
+    return MeasureStep(&meter, iteration, report).sources;
+  };
+  EXPECT_TRUE(step(1, {{0, 30, 10}}).empty());
+  EXPECT_TRUE(step(2, {{0, 10, 10}, {1, 8, 2}, {2, 20, 20}}).empty());
+  EXPECT_TRUE(step(3, {{1, kInf, 100}, {3, 1, 1}}, /*finite=*/false).empty());
+  const std::vector<NamedValue> logged = step(4, {{1, 4, 4}});
+  ASSERT_EQ(logged.size(), 2);  // the step with poems was skipped
+  EXPECT_EQ(logged[0].name, "books");
+  EXPECT_EQ(logged[0].value, 2);
+  EXPECT_EQ(logged[1].name, "news");
+  EXPECT_EQ(logged[1].value, 1.5);
+  // The next interval begins anew, and has no value of a file that it has no tokens of.
+  EXPECT_TRUE(step(5, {{3, 6, 2}}).empty());
+  EXPECT_TRUE(step(6, {}).empty());
+  EXPECT_TRUE(step(7, {}).empty());
+  const std::vector<NamedValue> next = step(8, {});
+  ASSERT_EQ(next.size(), 1);
+  EXPECT_EQ(next[0].name, "poems");
+  EXPECT_EQ(next[0].value, 3);
 }
 
 TEST(StepMeterTest, WithACurriculumTheLengthOfEachStepCounts) {

@@ -76,6 +76,10 @@ struct StepMetrics {
   double loss = 0;                      // kLmLossName
   std::vector<NamedValue> others = {};  // other measures of the model
   double total_loss = 0;                // the sum of the losses of the model's head
+  // The loss on each of several training files since the last log line, by the files' names: the
+  // mean over its tokens that count in iterations that were not skipped. Set at iterations that are
+  // logged; files without such tokens aren't there.
+  std::vector<NamedValue> sources = {};
   double learning_rate = 0;
   std::optional<double> decoupled_learning_rate;  // set with optimizer.decoupled_lr
   double loss_scale = 1;

@@ -186,6 +186,8 @@ absl::Status TensorboardWriter::WriteStep(const StepMetrics& step) {
   AddNamed(kLmLossName, FindMeasure(kLmLossName), step.loss);
   for (const NamedValue& other : step.others)
     AddNamed(other.name, FindMeasure(other.name), other.value);
+  for (const NamedValue& source : step.sources)
+    AddNamed(SourceLossName(source.name), &metric::kSourceLoss, source.value);
   VisitValues(step, [this](const Metric& metric, const auto& field) {
     const std::optional<double> value = ToDouble(field);
     if (value && !absl::string_view(metric.tag).empty()) Add(metric, *value);

@@ -183,6 +183,7 @@ TEST_F(TensorboardWriterTest, AStepThatIsLoggedHasMore) {
   step.time_shares.categories[static_cast<int>(TimeCategory::kCompute)] = 0.75;
   step.time_shares.slowest_rank = 5;
   step.timers = {{"optimizer-time", 0.25}};
+  step.sources = {{"news", 2.5, /*is_loss=*/true}};
   ASSERT_THAT(OpenAt(0)->WriteStep(step), IsOk());
   const Curves curves = AllPoints(Events());
   for (const auto& [tag, value] : std::map<std::string, float>{{"world-size", 2},
@@ -196,6 +197,7 @@ TEST_F(TensorboardWriterTest, AStepThatIsLoggedHasMore) {
                                                                {"mfu", 0.5},
                                                                {"share/compute", 0.75},
                                                                {"slowest-rank", 5},
+                                                               {"lm loss train news", 2.5},
                                                                {"optimizer-time", 0.25}}) {
     ASSERT_THAT(curves, Contains(Key(tag)));
     EXPECT_THAT(curves.at(tag), ElementsAre(Pair(1, value))) << tag;

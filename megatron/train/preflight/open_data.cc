@@ -48,6 +48,12 @@ absl::StatusOr<EvaluationTasks> OpenTasks(FileSystem& fs, EvaluationTaskOptions 
   return WithExitCode(OpenEvaluationTasks(fs, options, tokenizer), kExitData);
 }
 
+void ReadListedSources(FileSystem& fs, RunOptions* options) {
+  DataOptions data = options->data;
+  if (data.data_args_path.empty() && data.per_split_data_args_path.empty()) return;
+  if (ResolveDataPaths(fs, &data).ok()) options->SetSources(SourceNames(data));
+}
+
 std::string ProblemOfTexts(FileSystem& fs, const DataOptions& options, const Tokenizer& tokenizer) {
   if (!options.conversations.has_value() && !options.task.has_value()) return "";
   return std::string(Open(fs, options, tokenizer).status().message());

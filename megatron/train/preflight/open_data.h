@@ -8,6 +8,7 @@
 #include "megatron/data/tokenizer/tokenizer.h"
 #include "megatron/train/batches/evaluation_tasks.h"
 #include "megatron/train/batches/training_data.h"
+#include "megatron/train/trainer/run_options.h"
 
 namespace megatron {
 
@@ -15,6 +16,10 @@ namespace megatron {
 // outlive the data.
 absl::StatusOr<TrainingData> OpenData(FileSystem& fs, DataOptions options,
                                       const Tokenizer& tokenizer);
+
+// Sets the names of the run's sources where a file lists its data. A list that can't be read gives
+// none: OpenData tells what is wrong with it.
+void ReadListedSources(FileSystem& fs, RunOptions* options);
 
 // Returns what is wrong with data that are read whole, conversations or a task's examples; empty:
 // nothing, or the data are of another kind.

@@ -1,6 +1,8 @@
 #include "megatron/train/preflight/open_data.h"
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/status_matchers.h"
 #include "gtest/gtest.h"
@@ -43,6 +45,27 @@ TEST_F(OpenDataTest, MissingFilesMeanTheCodeOfData) {
   options_.data_path.clear();
   options_.per_split_data_args_path = "/nowhere/paths.json";
   EXPECT_EQ(ExitCodeOf(OpenData(fs_, options_, *tokenizer_).status()), kExitData);
+}
+
+TEST_F(OpenDataTest, SourcesMayStandInAList) {
+  RunOptions run;
+  run.data.run.eval_interval = 0;
+  run.data.data_args_path = ::testing::TempDir() + "/list.txt";
+  run.data.per_split_data_args_path = "";
+  ReadListedSources(fs_, &run);  // the list is not there
+  EXPECT_TRUE(run.sources.empty());
+  ASSERT_THAT(WriteFileAtomically(fs_, run.data.data_args_path, "0.5 /x/news 0.5 /x/books\n"),
+              IsOk());
+  ReadListedSources(fs_, &run);
+  EXPECT_EQ(run.sources, (std::vector<std::string>{"news", "books"}));
+  EXPECT_EQ(run.trainer.num_sources, 2);
+  run.data.data_args_path = "";
+  run.data.per_split_data_args_path = ::testing::TempDir() + "/lists.json";
+  ASSERT_THAT(WriteFileAtomically(fs_, run.data.per_split_data_args_path,
+                                  R"({"train": ["a", "b", "c"], "valid": null, "test": null})"),
+              IsOk());
+  ReadListedSources(fs_, &run);
+  EXPECT_EQ(run.sources, (std::vector<std::string>{"a", "b", "c"}));
 }
 
 }  // namespace

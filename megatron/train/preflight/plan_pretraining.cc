@@ -13,6 +13,7 @@
 #include "megatron/train/planning/choose_offload.h"
 #include "megatron/train/planning/planning_facts.h"
 #include "megatron/train/preflight/check_tokenizer.h"
+#include "megatron/train/preflight/open_data.h"
 #include "megatron/train/topology/axis_traffic.h"
 #include "megatron/train/topology/choose_rank_order.h"
 #include "megatron/train/topology/topology_file.h"
@@ -103,6 +104,7 @@ absl::StatusOr<PlannedPretraining> Plan(const config::PretrainConfig& config) {
   PlannedPretraining planned;
   MEGATRON_ASSIGN_OR_RETURN(planned.tokenizer, CreateTokenizer(ToTokenizerOptions(config.data())));
   planned.options = ToRunOptions(config, planned.tokenizer->vocab_size());
+  ReadListedSources(PosixFileSystem(), &planned.options);
   MEGATRON_RETURN_IF_ERROR(CheckTokenizer(planned.options, *planned.tokenizer));
   if (const CheckpointOptions& checkpoint = planned.options.checkpoint;
       !checkpoint.save_huggingface.empty()) {

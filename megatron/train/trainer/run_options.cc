@@ -595,6 +595,7 @@ RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size
   options.planning = ToPlanningOptions(config);
   options.precision = ToPrecision(config.precision());
   options.data = ToDataOptions(config);
+  options.SetSources(SourceNames(options.data));
   options.tokenizer = ToTokenizerOptions(config.data());
   options.loop = ToLoop(config);
   options.checkpoint = ToCheckpointOptions(config.checkpoint());

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/container/btree_set.h"
 #include "absl/status/statusor.h"
@@ -131,6 +133,7 @@ struct RunOptions {
   std::string topology_file;  // the file that chooses the order of ranks; empty: none
   PrecisionOptions precision;
   DataOptions data;
+  std::vector<std::string> sources;  // SourceNames; empty: losses are not told apart
   EvaluationTaskOptions tasks;
   TokenizerOptions tokenizer;
   LoopOptions loop;
@@ -148,6 +151,11 @@ struct RunOptions {
   ProfileOptions profile;
   PlanningOptions planning;
 
+  // Sets the names of sources, for the trainer too.
+  void SetSources(std::vector<std::string> names) {
+    trainer.num_sources = static_cast<int64_t>(names.size());
+    sources = std::move(names);
+  }
   int num_ranks() const {
     return parallel.tensor * parallel.context * parallel.pipeline * parallel.data;
   }

@@ -92,7 +92,8 @@ def main():
     # What other models, layouts, devices and options have.
     elsewhere = re.compile(r"megatron_(.*(accuracy_ratio|balancing_loss)|sop_loss|z_loss|lm_loss_test|mfu_ratio|params_norm"
                            r"|share_(bubble|cp|ep|pp|tp)_ratio|curriculum_seqlen|random_ltd_length"
-                           r"|decoupled_learning_rate|epsilon|mtp_\d+_loss|task|validation_set_loss)")
+                           r"|decoupled_learning_rate|epsilon|mtp_\d+_loss|task|training_file_loss"
+                           r"|validation_set_loss)")
     missing = {name for name in shown - names if not elsewhere.fullmatch(name)}
     check(f"the dashboard's metrics are there in this run: {missing or 'none is missing'}", not missing)
     runs.finish()
