@@ -54,6 +54,8 @@ BOTH_AXES = frozenset((
 # All three trackers take such names as they are.
 NAME = re.compile(r"[A-Za-z0-9][\w .-]*(/[A-Za-z0-9][\w .-]*)*", re.ASCII)
 LONGEST_NAME = 200
+# Losses whose names end in the name of a training file or a validation set, which may be any text.
+FREE_NAME = re.compile("(lm loss (?:train|validation) )(.+)", re.DOTALL)
 
 # A step or an evaluation. `kind` is "step", "validation" or "test", `samples` the consumed samples or
 # None, and `values` maps the trackers' names to floats.
@@ -96,7 +98,7 @@ def parse_record(line):
     if type(record.get("consumed_samples")) not in (int, type(None)):
         return None
     for name, value in record.items():
-        if not NAME.fullmatch(name) or len(name) > LONGEST_NAME:
+        if not NAME.fullmatch(tracker_name(name)) or len(tracker_name(name)) > LONGEST_NAME:
             return None
         if isinstance(value, list):
             continue  # values of single experts, which no tracker gets
@@ -105,6 +107,14 @@ def parse_record(line):
         if isinstance(value, int) and not -1 << 62 < value < 1 << 62:
             return None
     return record
+
+
+def tracker_name(name):
+    """Returns the name of a value for trackers: in names of files and sets other characters become _."""
+    free = FREE_NAME.fullmatch(name)
+    if free is None or NAME.fullmatch(name) and len(name) <= LONGEST_NAME:
+        return name
+    return (free[1] + re.sub(r"[^A-Za-z0-9_ .-]", "_", free[2]))[:LONGEST_NAME]
 
 
 def kind_of(record):
@@ -124,7 +134,7 @@ def values_of(record):
         elif name == "consumed_tokens":
             values["consumed-tokens"] = to_float(value)
         elif name not in ("iteration", "consumed_samples") and not isinstance(value, list):
-            values[name] = to_float(value)
+            values[tracker_name(name)] = to_float(value)
     return values
 
 

@@ -554,6 +554,18 @@ class TrackTest(unittest.TestCase):
                 self.assertEqual(track.has_second_curve(sent[0]), bool(star), key)
                 self.assertTrue(track.NAME.fullmatch(sent[0]))
 
+    def test_names_of_files_and_sets_may_be_any_text(self):
+        records = [{**step(1), "lm loss train ../dé/a+b": 2.0, "lm loss train /data/news": 3.0,
+                    "lm loss train " + "x" * 300: 4.0},
+                   {**evaluation(1), "lm loss validation ~a": 5.0}]
+        self.write(records)
+        self.assertEqual(self.track("--to=wandb", "--once", "run")[0], 0)
+        self.assertEqual(self.steps(), [1])
+        for name, value in (("lm loss train .._d__a_b", 2.0), ("lm loss train /data/news", 3.0),
+                            (("lm loss train " + "x" * 300)[:track.LONGEST_NAME], 4.0), ("lm loss validation _a", 5.0)):
+            self.assertEqual([v for _, _, v in self.points(name)], [value], name)
+            self.assertTrue(track.NAME.fullmatch(name))
+
     def test_any_bytes_are_read(self):
         random.seed(5)
         good = [lines([step(1)])[:-1].encode(), event_file("a {\n b: 1\n}\n"), b'{"iteration":1,"lm loss":{"a":[]}}']

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "megatron/train/metrics/step_metrics.h"
 #include "tools/pictures/line_chart.h"
 #include "tools/pictures/stack_chart.h"
 #include "tools/report/numbers.h"
@@ -213,6 +214,36 @@ CurveLook LookOf(const Source& source, size_t runs) {
   return runs > kMostRunsWithPoints ? CurveLook::kSmoothedOnly : CurveLook::kSmoothed;
 }
 
+// Returns the curves of a metric in one picture. More than a few of `kinds` are drawn smoothed.
+Figure CurvesOf(const std::vector<RunRecord>& runs, const std::string& title, const Metric* metric,
+                std::vector<Source> sources, size_t kinds, const std::string& id) {
+  const Scale scale = ScaleOf(sources, metric == nullptr ? "" : metric->unit);
+  LineChart chart;
+  chart.x_label = "iteration";
+  chart.y_label = scale.unit;
+  chart.marks = MarksOf(runs);
+  Figure figure;
+  figure.title = title;
+  bool smoothed = false, has_far_values = false;
+  for (Source& source : sources) {
+    for (auto& point : source.points) point.second *= scale.factor;
+    const CurveLook look = LookOf(source, kinds);
+    smoothed = smoothed || look == CurveLook::kSmoothed || look == CurveLook::kSmoothedOnly;
+    if (!source.validation) has_far_values |= WantsLogScale(source.points);
+    chart.frame.description += Describe(source);
+    chart.curves.push_back({source.name, source.points, look, source.number});
+    if (sources.size() > 1) figure.legend.push_back({CurveKey(look, source.number), source.name});
+  }
+  chart.log_y = has_far_values && IsPositive(sources);
+  chart.frame.title = absl::StrCat(title, " over iterations");
+  figure.svg = LineChartInPage(chart, id);
+  figure.caption = absl::StrCat(metric == nullptr ? "" : metric->help,
+                                smoothed ? " Smoothed over 2 % of the steps." : "",
+                                chart.log_y ? " Logarithmic scale." : "");
+  figure.values = ValuesOf(title, sources, scale);
+  return figure;
+}
+
 // Returns the ends of the intervals of stacked shares: where there are values, or fewer. Shares may
 // be recorded at logged steps alone, each for the steps since the last one.
 std::vector<double> EdgesOf(const std::vector<Source>& parts) {
@@ -300,7 +331,15 @@ std::vector<Block> MetricFigures::Of(MetricGroup group) {
   if (group == MetricGroup::kShares) {
     AddShares(bases, &blocks);
   } else {
-    for (const std::string& base : bases) AddCurves(base, &blocks);
+    std::vector<std::string> files;
+    for (const std::string& base : bases) {
+      if (SourceOf(base).empty()) {
+        AddCurves(base, &blocks);
+      } else {
+        files.push_back(base);
+      }
+    }
+    AddFiles(files, &blocks);
   }
   return blocks;
 }
@@ -312,32 +351,30 @@ void MetricFigures::AddCurves(const std::string& base, std::vector<Block>* block
     ++left_out_;
     return;
   }
-  const Metric* const metric = FindMetric(base);
-  const Scale scale = ScaleOf(sources, metric == nullptr ? "" : metric->unit);
-  LineChart chart;
-  chart.x_label = "iteration";
-  chart.y_label = scale.unit;
-  chart.marks = MarksOf(runs_);
-  Figure figure;
-  figure.title = base;
-  bool smoothed = false, has_far_values = false;
-  for (Source& source : sources) {
-    for (auto& point : source.points) point.second *= scale.factor;
-    const CurveLook look = LookOf(source, runs_.size());
-    smoothed = smoothed || look == CurveLook::kSmoothed || look == CurveLook::kSmoothedOnly;
-    if (!source.validation) has_far_values |= WantsLogScale(source.points);
-    chart.frame.description += Describe(source);
-    chart.curves.push_back({source.name, source.points, look, source.number});
-    if (sources.size() > 1) figure.legend.push_back({CurveKey(look, source.number), source.name});
+  blocks->push_back(
+      CurvesOf(runs_, base, FindMetric(base), std::move(sources), runs_.size(), NextId()));
+}
+
+void MetricFigures::AddFiles(const std::vector<std::string>& bases, std::vector<Block>* blocks) {
+  for (const RunRecord& run : runs_) {
+    std::vector<Source> sources;
+    for (size_t i = 0; i < bases.size(); ++i) {
+      const PlotPoints& points = PointsOf(run, bases[i]);
+      if (points.empty()) continue;
+      sources.push_back(
+          {&run, static_cast<int>(i), false, points, std::string(SourceOf(bases[i]))});
+    }
+    if (sources.empty() || IsConstant(sources)) continue;
+    if (figures_ >= kMostFigures) {
+      ++left_out_;
+      continue;
+    }
+    const std::string title = absl::StrCat(kLmLossName, " by training file",
+                                           runs_.size() == 1 ? "" : absl::StrCat(", ", run.name));
+    const size_t curves = sources.size();
+    blocks->push_back(
+        CurvesOf(runs_, title, &metric::kSourceLoss, std::move(sources), curves, NextId()));
   }
-  chart.log_y = has_far_values && IsPositive(sources);
-  chart.frame.title = absl::StrCat(base, " over iterations");
-  figure.svg = LineChartInPage(chart, NextId());
-  figure.caption = absl::StrCat(metric == nullptr ? "" : metric->help,
-                                smoothed ? " Smoothed over 2 % of the steps." : "",
-                                chart.log_y ? " Logarithmic scale." : "");
-  figure.values = ValuesOf(base, sources, scale);
-  blocks->push_back(std::move(figure));
 }
 
 void MetricFigures::AddShares(const std::vector<std::string>& bases, std::vector<Block>* blocks) {

@@ -17,7 +17,8 @@ class MetricFigures {
   explicit MetricFigures(const std::vector<RunRecord>& runs);
 
   // Returns the pictures of a group: a picture for each metric that changes, with all runs in it.
-  // kShares has a picture for each run and each whole.
+  // kShares has a picture for each run and each whole, and the losses on training files are in one
+  // picture for each run.
   std::vector<Block> Of(MetricGroup group);
 
   // Returns the metrics that never changed, with their values; no rows if all did.
@@ -29,6 +30,8 @@ class MetricFigures {
 
  private:
   void AddCurves(const std::string& base, std::vector<Block>* blocks);
+  // Adds the losses on training files.
+  void AddFiles(const std::vector<std::string>& bases, std::vector<Block>* blocks);
   void AddShares(const std::vector<std::string>& bases, std::vector<Block>* blocks);
   std::string NextId();
 

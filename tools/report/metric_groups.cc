@@ -34,8 +34,9 @@ bool IsSpeed(const Metric& metric) {
 
 MetricName SplitMetricName(absl::string_view key) {
   MetricName name;
+  name.base = std::string(key);
+  if (!SourceOf(key).empty()) return name;
   if (IsOfEvaluationsAlone(key)) {
-    name.base = std::string(key);
     name.validation = true;
     return name;
   }
@@ -51,6 +52,7 @@ bool IsOfEvaluationsAlone(absl::string_view key) {
 }
 
 const Metric* FindMetric(absl::string_view name) {
+  if (!SourceOf(name).empty()) return &metric::kSourceLoss;
   for (const Metric* metric : AllMetrics()) {
     if (Name(*metric) == name) return metric;
   }
@@ -66,6 +68,7 @@ MetricGroup GroupOf(absl::string_view base) {
                                &metric::kWorldSize, &metric::kPerplexity}) {
     if (metric == hidden) return MetricGroup::kHidden;
   }
+  if (metric == &metric::kSourceLoss) return MetricGroup::kLoss;
   if (FindMeasure(base) != nullptr) {
     const bool is_experts = absl::string_view(metric->chart) == "experts";
     return is_experts ? MetricGroup::kExperts : MetricGroup::kLoss;

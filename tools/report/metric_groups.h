@@ -34,6 +34,7 @@ MetricName SplitMetricName(absl::string_view key);
 bool IsOfEvaluationsAlone(absl::string_view key);
 
 // Returns the metric with that key or, if metrics.jsonl lacks it, that tag; null if there is none.
+// The loss on each of several training files is one metric.
 const Metric* FindMetric(absl::string_view name);
 
 MetricGroup GroupOf(absl::string_view base);

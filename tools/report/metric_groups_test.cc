@@ -22,6 +22,11 @@ TEST(MetricGroupsTest, ANameIsSplitFromWhatEvaluationsAdd) {
   // The loss on one of several validation sets is a metric of its own.
   EXPECT_EQ(SplitMetricName("lm loss validation my test").base, "lm loss validation my test");
   EXPECT_TRUE(SplitMetricName("lm loss validation my test").validation);
+  // So is the loss on a training file, whatever its name.
+  for (const char* name : {"lm loss train my test", "lm loss train a validation ppl"}) {
+    EXPECT_EQ(SplitMetricName(name).base, name);
+    EXPECT_FALSE(SplitMetricName(name).validation || SplitMetricName(name).test);
+  }
   // And so is a task's.
   EXPECT_EQ(SplitMetricName("tasks/piqa/acc").base, "tasks/piqa/acc");
   EXPECT_TRUE(SplitMetricName("tasks/piqa/acc").validation);
@@ -40,6 +45,8 @@ TEST(MetricGroupsTest, EveryMetricOfTheTableHasAPlace) {
   EXPECT_EQ(GroupOf("what is this"), MetricGroup::kOther);
   EXPECT_EQ(GroupOf("lm loss validation news"), MetricGroup::kLoss);
   EXPECT_EQ(GroupOf("tasks/piqa/acc"), MetricGroup::kLoss);
+  EXPECT_EQ(GroupOf("lm loss train news"), MetricGroup::kLoss);
+  EXPECT_EQ(FindMetric("lm loss train news"), &metric::kSourceLoss);
 }
 
 Metric Named(const char* key, const char* unit) {

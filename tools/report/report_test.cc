@@ -93,6 +93,26 @@ TEST(ReportTest, SeveralValidationSetsHaveANumberAndACurveEach) {
   EXPECT_THAT(PageOf(runs), HasSubstr(">lm loss validation news</h3>"));
 }
 
+// Not every log line has tokens of each file.
+TEST(ReportTest, TrainingFilesAreInOnePicture) {
+  std::string metrics;
+  for (int i = 1; i <= 30; ++i) {
+    absl::StrAppend(&metrics, "{\"iteration\":", i, ",\"consumed_samples\":", 8 * i,
+                    ",\"lm loss\":", 5 - 0.1 * i);
+    if (i % 2 == 0) absl::StrAppend(&metrics, ",\"lm loss train news\":", 6 - 0.1 * i);
+    if (i % 3 == 0) absl::StrAppend(&metrics, ",\"lm loss train books test\":", 4 - 0.1 * i);
+    absl::StrAppend(&metrics, "}\n");
+  }
+  const std::string one = PageOf({RunOf("small", metrics)});
+  EXPECT_THAT(one, HasSubstr(">lm loss by training file</h3>"));
+  EXPECT_THAT(one, HasSubstr("news, mean"));
+  EXPECT_THAT(one, HasSubstr("books test, mean"));
+  EXPECT_THAT(one, Not(HasSubstr(">lm loss train news</h3>")));
+  const std::string two = PageOf({RunOf("small", metrics), RunOf("large", metrics)});
+  EXPECT_THAT(two, HasSubstr(">lm loss by training file, small</h3>"));
+  EXPECT_THAT(two, HasSubstr(">lm loss by training file, large</h3>"));
+}
+
 TEST(ReportTest, TheTextHasTheSharesOfAStepWithTheLeastAndTheMostOfAllRanks) {
   std::string metrics;
   for (const double compute : {0.5, 0.7}) {

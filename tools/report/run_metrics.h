@@ -40,7 +40,7 @@ struct RunMetrics {
   int64_t repeated_records = 0;  // dropped because a step was taken again
   int64_t ignored_keys = 0;      // keys beyond the most columns, counted once for each value
 
-  static constexpr size_t kMostColumns = 128, kMostLayerColumns = 4096;
+  static constexpr size_t kMostColumns = 384, kMostLayerColumns = 4096;
   // Layers beyond the first number have no load, nor have layers with more experts.
   static constexpr size_t kMostLoads = 256, kMostExperts = 1024;
 
