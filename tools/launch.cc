@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -36,6 +37,7 @@
 #include "absl/time/time.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/launch/claim_line.h"
 #include "megatron/comm/launch/host_launcher.h"
 #include "megatron/comm/launch/host_pool.h"
 #include "megatron/comm/launch/host_watch.h"
@@ -44,6 +46,7 @@
 #include "megatron/comm/launch/own_program.h"
 #include "megatron/comm/launch/rank_slots.h"
 #include "megatron/comm/launch/restarts.h"
+#include "megatron/train/failure/run_lock.h"
 #include "tools/common/tool_main.h"
 
 ABSL_FLAG(int, ranks, 2, "Processes to start on this machine, without --hostfile.");
@@ -71,8 +74,9 @@ ABSL_FLAG(
     "The command that runs another on a machine: words, to which it and the command are added.");
 ABSL_FLAG(int, restarts, 0,
           "Times to start the ranks again when one was lost, hangs or was ended by a signal; the "
-          "program must continue where it was. Machines behind the first --num_nodes are spares, "
-          "also with --in_process_recovery.");
+          "program must continue where it was. Meanwhile no other run gets the directory to which "
+          "pretrain_gpt saves. Machines behind the first --num_nodes are spares, also with "
+          "--in_process_recovery.");
 ABSL_FLAG(int, min_elastic_nodes, -1,
           "With --restarts and --hostfile: the least machines to go on with, without those that "
           "failed twice and have no spare; -1: all are needed.");
@@ -137,10 +141,45 @@ absl::StatusOr<LaunchResult> LaunchFewer(
   }
 }
 
-ChildrenOptions Children() {
+// The claim on the directory to which the job's ranks save (claim_line.h), for as long as this
+// program lives. Without restarts nothing is claimed.
+class DirectoryClaim {
+ public:
+  // The variables that tell ranks of it.
+  std::vector<std::pair<std::string, std::string>> Environment() const {
+    if (!claims_) return {};
+    return {{kClaimantVariable, name_}};
+  }
+  // Claims the directory that a line asks for. Returns whether it is such a line.
+  bool Hears(absl::string_view line) {
+    if (!claims_) return PassClaimLineOn(line);
+    const std::optional<std::string> directory = ReadClaimLine(line);
+    if (!directory) return false;
+    claim_ = RunLock();  // a rank that asks again finds another directory there
+    absl::StatusOr<RunLock> claim = RunLock::Claim(*directory, name_, kPatience);
+    if (claim.ok()) {
+      claim_ = *std::move(claim);
+    } else {
+      Tell(absl::StrCat("another run may begin in ", *directory,
+                        " while this one waits to be started again: ", claim.status().message()));
+    }
+    return true;
+  }
+
+ private:
+  // Whoever looks whether there is a claim disturbs one that is just made.
+  static constexpr absl::Duration kPatience = absl::Seconds(1);
+
+  const bool claims_ = absl::GetFlag(FLAGS_restarts) > 0;
+  const std::string name_ = DescribeClaimant("launch");
+  RunLock claim_;
+};
+
+ChildrenOptions Children(DirectoryClaim* claim) {
   ChildrenOptions options;
   options.grace = absl::GetFlag(FLAGS_grace);
   options.idle_limit = absl::GetFlag(FLAGS_idle_limit);
+  options.takes_line = [claim](absl::string_view line) { return claim->Hears(line); };
   if (!absl::GetFlag(FLAGS_in_process_recovery)) return options;
   options.goes_on = true;
   options.replacements = absl::GetFlag(FLAGS_replacements);
@@ -179,7 +218,8 @@ bool WasEndedToGrow(const LaunchResult& result) {
 }
 
 absl::StatusOr<LaunchResult> LaunchOnFile(const std::string& path,
-                                          const std::vector<std::string>& command) {
+                                          const std::vector<std::string>& command,
+                                          DirectoryClaim* claim) {
   MEGATRON_ASSIGN_OR_RETURN(const std::string text,
                             AsArgument(ReadFileToString(PosixFileSystem(), path, kMaxHostfile)));
   const RestartOptions restarts = Restarts();
@@ -201,7 +241,7 @@ absl::StatusOr<LaunchResult> LaunchOnFile(const std::string& path,
   options.agent = {OwnProgram(), "--agent"};
   options.master_addr = absl::GetFlag(FLAGS_master_addr);
   options.master_port = absl::GetFlag(FLAGS_master_port);
-  options.children = Children();
+  options.children = Children(claim);
   options.next_host = [&pool](size_t place) { return pool.Replace(place); };
   char directory[PATH_MAX];
   if (getcwd(directory, sizeof(directory)) == nullptr) {
@@ -211,6 +251,7 @@ absl::StatusOr<LaunchResult> LaunchOnFile(const std::string& path,
   for (const auto& [name, value] : ProcessEnvironment()) {
     if (Travels(name, absl::GetFlag(FLAGS_export))) options.environment.emplace_back(name, value);
   }
+  for (auto& variable : claim->Environment()) options.environment.push_back(std::move(variable));
   std::set<std::string> unreachable;  // hosts whose last failure was one of ssh
   const auto launch = [&](const StartOfJob& start) -> absl::StatusOr<LaunchResult> {
     HostLaunchOptions job = options;
@@ -287,11 +328,12 @@ absl::StatusOr<LaunchResult> Launch(const std::vector<std::string>& command) {
         "usage: launch --ranks=N -- PROGRAM ARGUMENTS...  or  launch --hostfile=FILE -- PROGRAM "
         "ARGUMENTS...");
   }
+  DirectoryClaim claim;
   const std::string hostfile = absl::GetFlag(FLAGS_hostfile);
-  if (!hostfile.empty()) return LaunchOnFile(hostfile, command);
+  if (!hostfile.empty()) return LaunchOnFile(hostfile, command, &claim);
   LaunchOptions options;
   options.ranks = absl::GetFlag(FLAGS_ranks);
-  options.children = Children();
+  options.children = Children(&claim);
   options.serves_store = options.children.goes_on;
   options.command = command;
   const int wanted = options.ranks, least = absl::GetFlag(FLAGS_min_ranks);
@@ -311,6 +353,8 @@ absl::StatusOr<LaunchResult> Launch(const std::vector<std::string>& command) {
                                 slots.Take(count);
                                 options.ranks = count;
                                 options.environment = start.Environment();
+                                for (auto& variable : claim.Environment())
+                                  options.environment.push_back(std::move(variable));
                                 for (auto& variable : slots.Environment(ProcessEnvironment()))
                                   options.environment.push_back(std::move(variable));
                                 return LaunchRanks(options);

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests launch --hostfile: what ranks get on each host, that failures and signals reach all hosts,
-# and that no process stays behind. A script stands in for ssh.
+# that no process stays behind, and that no other run gets the directory of one that is started
+# again. A script stands in for ssh.
 #
 # Usage: launch_hosts_test.sh LAUNCH PRETRAIN_GPT
 set -eu
@@ -162,4 +163,34 @@ run --master_port="$(port)" -- "$pretrain" --config=run.textproto '--set=checkpo
 for shard in 0 1; do
   cmp {alone,hosts_run}/iter_0000004/shard_0000${shard}_of_00002.bin || fail "shard $shard differs"
 done
+
+# Nobody else gets the directory of a run while launch waits to start it again.
+endless=(--config=run.textproto --set=train.train_iters=100000 '--set=checkpoint.save="kept"')
+by_hand() {  # gives the code of a run of one process there
+  code=0
+  "$pretrain" "${endless[@]}" --set=train.exit_interval=1 > by_hand 2>&1 || code=$?
+}
+until_told() {  # $1: a text of the output
+  for _ in $(seq 1200); do
+    grep -q "$1" out && return
+    sleep 0.05
+  done
+  fail "nothing says '$1'"
+}
+rm -f pid0 pid1
+start --restarts=3 --grace=1s --master_port="$(port)" -- \
+  sh -c 'echo $$ > pid$MEGATRON_RANK; exec "$0" "$@"' "$pretrain" "${endless[@]}"
+until_told 'first step done'
+kill -KILL "$(cat pid1)"
+until_told 'starting again in 1s (1 of 3)'
+by_hand
+[ "$code" = 20 ] || fail "another run in the directory of a run that waits gives $code: $(cat by_hand)"
+grep -q "another run has .*kept: that of launch (process $pid on " by_hand || fail "$(cat by_hand)"
+until_told 'restart 1: '
+grep -q 'megatron claims' out && fail "a line that is meant for launch is printed"
+# A launcher that is killed leaves no claim.
+kill -KILL "$pid"
+both_end 'SIGKILL of a run with a claim'
+by_hand
+[ "$code" = 0 ] || fail "a claim of a killed launcher gives $code: $(cat by_hand)"
 echo "PASSED"

@@ -527,15 +527,23 @@ def lock(path):
 
 
 def is_alive(folder):
-    """Returns whether a run holds the lock of its directory; None where that cannot be known.
+    """Returns whether a run, or a launcher that may start it again, holds a lock of its directory.
 
-    It takes the lock for a moment if it is free, which delays a run that starts just then.
+    None says that this cannot be known. A lock that is free is taken for a moment, which delays a run
+    that starts just then.
     """
+    if is_locked(os.path.join(folder, ".launcher"), fcntl.LOCK_SH):
+        return True
+    return is_locked(os.path.join(folder, ".lock"), fcntl.LOCK_EX)
+
+
+def is_locked(path, kind):
+    """Returns whether a lock of this kind is not to be had; None where that cannot be known."""
     for flags in (os.O_RDWR, os.O_RDONLY):  # a lock needs the first on some file systems
         with contextlib.suppress(OSError):
-            lock = os.open(os.path.join(folder, ".lock"), flags)
+            lock = os.open(path, flags)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, kind | fcntl.LOCK_NB)
                 return False
             except BlockingIOError:
                 return True

@@ -489,6 +489,19 @@ class TrackTest(unittest.TestCase):
         self.assertEqual(self.steps(), [1, 2])
         self.assertTrue(self.told()[-1]["finished"])
 
+    def test_a_run_that_waits_to_be_started_again_has_not_ended(self):
+        self.write([step(1)])
+        lock = open(os.path.join(self.run_folder, ".lock"), "w")  # nobody holds it between two starts
+        claim = open(os.path.join(self.run_folder, ".launcher"), "w")
+        fcntl.flock(claim, fcntl.LOCK_EX)
+        process = self.start("--to=mlflow", "run")
+        self.wait_for(lambda: self.steps() == [1])
+        time.sleep(1)
+        self.assertIsNone(process.poll())
+        claim.close()
+        self.assertEqual(self.end(process)[0], 0)
+        lock.close()
+
     def test_it_waits_for_the_file(self):
         process = self.start("--to=wandb", "run")
         self.assertIn("waits for", process.stderr.readline())

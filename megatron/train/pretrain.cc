@@ -485,8 +485,9 @@ int PretrainProcess::RunWith(absl::StatusOr<LoadedConfig> read) {
   const RunOptions& options = planned->run.options;
   recovery_.Plan(options.parallel, !options.checkpoint.save.empty());
   if (!one_of_several() && options.ranks.processes && options.num_ranks() > 1) {
-    const absl::StatusOr<RunLock> lock = HoldSaveDirectory(PosixFileSystem(), options.checkpoint);
-    if (!lock.ok()) return Leave(lock.status());
+    const absl::StatusOr<RunLock> claim =
+        ClaimSaveDirectory(PosixFileSystem(), options.checkpoint, command_.program);
+    if (!claim.ok()) return Leave(claim.status());
     setenv(kTypedProgramVariable, command_.program.c_str(), /*overwrite=*/1);
     return StartRanks(options.num_ranks(), options.parallel.data, command_.arguments(),
                       options.ranks, [this](int64_t data_size) { return Fits(data_size); });

@@ -196,8 +196,10 @@ class Runner {
     running.pid = pid;
     const int targets[2] = {options_.output, options_.errors};
     for (int i = 0; i < 2; ++i) {
+      const bool is_errors = i == kErrors;
       running.outputs[i] = std::make_unique<LinePrefixer>(
-          std::move(read_ends[i]), child.prefix, targets[i], i == kErrors ? child.reason_mark : "");
+          std::move(read_ends[i]), child.prefix, targets[i], is_errors ? child.reason_mark : "",
+          is_errors ? options_.takes_line : nullptr);
     }
     SendInput(running, child.input);
     return absl::OkStatus();

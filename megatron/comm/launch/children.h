@@ -56,6 +56,9 @@ struct ChildrenOptions {
   int replacements = 0;
   absl::Duration replacement_wait = absl::Seconds(1);
   std::function<void(absl::string_view line)> tell;  // hears of what is started again; may be null
+  // Hears each line of the children's errors, and returns whether it takes it: such a line is not
+  // passed on. Null: none is taken.
+  std::function<bool(absl::string_view line)> takes_line;
   int output = 1;
   int errors = 2;
   // A descriptor with lines as a child with `input` gets them; -1: none. Then children read nothing

@@ -16,6 +16,7 @@
 #include "megatron/base/host_name.h"
 #include "megatron/base/shell_command.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/launch/claim_line.h"
 #include "megatron/comm/socket/socket.h"
 #include "megatron/comm/socket/wire.h"
 #include "megatron/comm/store/tcp_store.h"
@@ -221,6 +222,7 @@ absl::StatusOr<LaunchResult> RunAgent(int input) {
     return absl::ErrnoToStatus(errno, absl::StrCat("go to ", agent.directory));
   }
   agent.launch.children.control = input;
+  agent.launch.children.takes_line = PassClaimLineOn;
   agent.launch.children.tell = [](absl::string_view line) {
     std::fprintf(stderr, "%s%s\n", kAgentReason, std::string(line).c_str());
   };

@@ -10,10 +10,14 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status_matchers.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -90,6 +94,24 @@ TEST(LauncherTest, RanksGetTheirNumbersAndPrefixes) {
       Lines(launched.output),
       UnorderedElementsAre("[rank 0] 0/0 of 3", "[rank 0] no newline", "[rank 1] 1/1 of 3",
                            "[rank 1] no newline", "[rank 2] 2/2 of 3", "[rank 2] no newline"));
+}
+
+TEST(LauncherTest, LinesOfErrorsThatItTakesAreNotPassedOn) {
+  LaunchOptions options;
+  std::vector<std::string> taken;
+  options.children.takes_line = [&](absl::string_view line) {
+    const bool takes = absl::StartsWith(line, "take ");
+    if (takes) taken.emplace_back(line);
+    return takes;
+  };
+  const Launched launched = LaunchShell(
+      2, "for line in 'take one' two; do echo $line; echo $line >&2; done; printf 'take end' >&2",
+      std::move(options));
+  EXPECT_EQ(launched.result.exit_code, 0);
+  EXPECT_THAT(taken, UnorderedElementsAre("take one", "take one", "take end", "take end"));
+  EXPECT_THAT(Lines(launched.output),
+              UnorderedElementsAre("[rank 0] take one", "[rank 0] two", "[rank 0] two",
+                                   "[rank 1] take one", "[rank 1] two", "[rank 1] two"));
 }
 
 TEST(LauncherTest, OutputThatCannotBeWrittenIsTold) {

@@ -50,8 +50,10 @@ void LinePrefixer::Append(absl::string_view bytes) {
 
 void LinePrefixer::Print() {
   if (!mark_.empty() && absl::StartsWith(line_, mark_)) marked_ = line_.substr(mark_.size());
-  const int error = WriteAll(to_, absl::StrCat(prefix_, line_, "\n"));
-  if (error_ == 0) error_ = error;
+  if (!takes_line_ || !takes_line_(line_)) {
+    const int error = WriteAll(to_, absl::StrCat(prefix_, line_, "\n"));
+    if (error_ == 0) error_ = error;
+  }
   line_.clear();
 }
 

@@ -2,6 +2,7 @@
 #ifndef MEGATRON_COMM_LAUNCH_LINE_PREFIXER_H_
 #define MEGATRON_COMM_LAUNCH_LINE_PREFIXER_H_
 
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -14,9 +15,14 @@ namespace megatron {
 class LinePrefixer {
  public:
   // Reads from a descriptor that does not block. Lines that begin with `mark` are remembered,
-  // unless it is empty.
-  LinePrefixer(Socket from, std::string prefix, int to, std::string mark = "")
-      : from_(std::move(from)), prefix_(std::move(prefix)), to_(to), mark_(std::move(mark)) {}
+  // unless it is empty. Lines for which `takes_line` returns true are not passed on; null: all are.
+  LinePrefixer(Socket from, std::string prefix, int to, std::string mark = "",
+               std::function<bool(absl::string_view line)> takes_line = nullptr)
+      : from_(std::move(from)),
+        prefix_(std::move(prefix)),
+        to_(to),
+        mark_(std::move(mark)),
+        takes_line_(std::move(takes_line)) {}
 
   // -1 after the end.
   int fd() const { return from_.fd(); }
@@ -41,6 +47,7 @@ class LinePrefixer {
   const std::string prefix_;
   const int to_;
   const std::string mark_;
+  const std::function<bool(absl::string_view line)> takes_line_;
   std::string line_, marked_;
   int error_ = 0;
 };

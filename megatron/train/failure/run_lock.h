@@ -2,7 +2,9 @@
 // the system releases however a process ends.
 //
 // One process of a run takes the lock and then shares it with the others, so that the next run
-// waits for the last process of this one.
+// waits for the last process of this one. A launcher that may start the run again claims the
+// directory besides, by the lock of another file: between two starts, when the run has no process,
+// no other run gets the directory.
 #ifndef MEGATRON_TRAIN_FAILURE_RUN_LOCK_H_
 #define MEGATRON_TRAIN_FAILURE_RUN_LOCK_H_
 
@@ -17,12 +19,22 @@ namespace megatron {
 
 class RunLock {
  public:
-  // Returns kFailedPrecondition if another run holds the lock for longer than `patience`. A run
-  // that was killed takes a moment to release it.
-  static absl::StatusOr<RunLock> Take(const std::string& directory, absl::Duration patience);
+  // Returns kFailedPrecondition if for longer than `patience` another run holds the lock, or another
+  // launcher than `claimant`, that of this run, has claimed the directory. A run that was killed
+  // takes a moment to release it.
+  static absl::StatusOr<RunLock> Take(const std::string& directory, const std::string& claimant,
+                                      absl::Duration patience);
   // Shares the lock: from now on the other processes of the run may Join.
   absl::Status Share();
   static absl::StatusOr<RunLock> Join(const std::string& directory);
+
+  // Claims the directory for the runs that a launcher starts. `claimant` says which one that is, in
+  // a line that no other launcher has (comm/launch/claim_line.h). Returns kFailedPrecondition if
+  // another one has claimed it for longer than `patience`.
+  static absl::StatusOr<RunLock> Claim(const std::string& directory, const std::string& claimant,
+                                       absl::Duration patience);
+  // Returns whose claim there is; an empty text: nobody's.
+  static absl::StatusOr<std::string> Claimant(const std::string& directory);
 
   RunLock() = default;
   RunLock(RunLock&& other) noexcept { *this = std::move(other); }
@@ -30,14 +42,15 @@ class RunLock {
   ~RunLock();
 
  private:
-  RunLock(std::string directory, int descriptor)
-      : directory_(std::move(directory)), descriptor_(descriptor) {}
+  RunLock(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
 
-  static absl::StatusOr<RunLock> Open(const std::string& directory);
-  // `operation` is an operation of flock(2).
-  absl::Status Lock(int operation) const;
+  static absl::StatusOr<RunLock> Open(const std::string& path, int flags);
+  static absl::Status CheckClaim(const std::string& directory, const std::string& claimant);
+  // Returns whether the lock was to be had. `operation` is an operation of flock(2).
+  absl::StatusOr<bool> Lock(int operation) const;
+  absl::Status LockForRun(int operation, const std::string& directory) const;
 
-  std::string directory_;
+  std::string path_;
   int descriptor_ = -1;
 };
 

@@ -103,7 +103,7 @@ TEST_F(PretrainRestartsTest, AnotherRunDoesNotGetTheDirectoryMeanwhile) {
   }
   const Outcome other = Run(args);
   EXPECT_EQ(other.exit_code, kExitConfig) << other.output;
-  EXPECT_THAT(other.output, HasSubstr("another process is saving to "));
+  EXPECT_THAT(other.output, HasSubstr(absl::StrCat("that of pretrain_gpt (process ", pid, " on ")));
   WaitForSteps("restart 3: rank ", log);
   kill(pid, SIGTERM);
   const Outcome outcome = FinishProgram(pid, log);

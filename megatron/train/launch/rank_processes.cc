@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/launch/claim_line.h"
 #include "megatron/comm/launch/launcher.h"
 #include "megatron/comm/launch/own_program.h"
 #include "megatron/comm/launch/rank_slots.h"
@@ -68,6 +69,7 @@ int StartRanks(int ranks, int64_t data_size, const std::vector<std::string>& arg
     std::fprintf(stderr, "error: %s\n", std::string(line).c_str());
   };
   options.children.tell = tell;
+  options.children.takes_line = PassClaimLineOn;  // for a launcher that has started this process
   const auto launch = [&](const StartOfJob& start) -> absl::StatusOr<LaunchResult> {
     int64_t size = data_size;
     if (ranks_options.min_data_size > 0)

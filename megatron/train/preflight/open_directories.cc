@@ -1,7 +1,6 @@
 #include "megatron/train/preflight/open_directories.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 
 #include <string>
 
@@ -10,6 +9,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/checkpoint/checkpoint_reader.h"
 #include "megatron/checkpoint/find_checkpoint.h"
+#include "megatron/comm/launch/claim_line.h"
 #include "megatron/train/failure/exit_status.h"
 
 namespace megatron {
@@ -57,21 +57,29 @@ absl::Status AnotherRunOr(ExitCode otherwise, const absl::Status& status) {
       status, status.code() == absl::StatusCode::kFailedPrecondition ? kExitConfig : otherwise);
 }
 
-// The variable that names the process which holds the lock for the ranks that it starts.
-constexpr char kLockHolderVariable[] = "MEGATRON_RUN_LOCK_HOLDER";
-
-bool IsHeldByParent() {
-  const char* const holder = getenv(kLockHolderVariable);
-  return holder != nullptr && holder == absl::StrCat(getppid());
+// Returns who claims the directory for this run; empty: nobody does.
+std::string ClaimantOfRun() {
+  const char* const claimant = getenv(kClaimantVariable);
+  return claimant == nullptr ? "" : claimant;
 }
 
 absl::StatusOr<RunLock> TakeLock(const std::string& directory, bool shared) {
-  if (IsHeldByParent()) return RunLock::Join(directory);
-  MEGATRON_ASSIGN_OR_RETURN(RunLock lock, RunLock::Take(directory, kLockPatience));
+  const std::string claimant = ClaimantOfRun();
+  MEGATRON_ASSIGN_OR_RETURN(RunLock lock, RunLock::Take(directory, claimant, kLockPatience));
   if (shared) {
     MEGATRON_RETURN_IF_ERROR(lock.Share());
   }
+  if (claimant.empty()) return lock;
+  MEGATRON_ASSIGN_OR_RETURN(const std::string claimed_by, RunLock::Claimant(directory));
+  if (claimed_by != claimant) AskForClaim(directory);
   return lock;
+}
+
+absl::StatusOr<RunLock> TakeClaim(const std::string& directory, const std::string& claimant) {
+  // A run that is there now is told of as one that saves, before any rank is started.
+  MEGATRON_ASSIGN_OR_RETURN(const RunLock lock,
+                            RunLock::Take(directory, /*claimant=*/"", kLockPatience));
+  return RunLock::Claim(directory, claimant, kLockPatience);
 }
 
 }  // namespace
@@ -93,13 +101,15 @@ absl::StatusOr<RunLock> OpenSaveDirectory(FileSystem& fs, const CheckpointOption
   return lock;
 }
 
-absl::StatusOr<RunLock> HoldSaveDirectory(FileSystem& fs, const CheckpointOptions& checkpoint) {
-  if (checkpoint.save.empty()) return RunLock();
+absl::StatusOr<RunLock> ClaimSaveDirectory(FileSystem& fs, const CheckpointOptions& checkpoint,
+                                           const std::string& program) {
+  if (checkpoint.save.empty() || !ClaimantOfRun().empty()) return RunLock();
   MEGATRON_RETURN_IF_ERROR(CheckWritable(fs, "checkpoint.save", checkpoint.save, /*process=*/0));
-  absl::StatusOr<RunLock> lock = TakeLock(checkpoint.save, /*shared=*/true);
-  if (!lock.ok()) return AnotherRunOr(kExitIo, lock.status());
-  setenv(kLockHolderVariable, absl::StrCat(getpid()).c_str(), /*overwrite=*/1);
-  return lock;
+  const std::string claimant = DescribeClaimant(program);
+  absl::StatusOr<RunLock> claim = TakeClaim(checkpoint.save, claimant);
+  if (!claim.ok()) return AnotherRunOr(kExitIo, claim.status());
+  setenv(kClaimantVariable, claimant.c_str(), /*overwrite=*/1);
+  return claim;
 }
 
 absl::StatusOr<RunLock> JoinSaveDirectory(const CheckpointOptions& checkpoint) {

@@ -20,7 +20,8 @@ absl::Status OpenProfileDirectory(FileSystem& fs, const ProfileOptions& profile,
 
 // Makes the directory of checkpoints and checks that this process, one of `num_processes`, can
 // write to it. The first process takes the lock on it as well, lets the others join, and sees that
-// no other run has saved there. Without checkpoint.save nothing happens, and nothing is locked.
+// no other run has saved there. If a launcher that claims directories (comm/launch/claim_line.h) has
+// started the run, it is asked to. Without checkpoint.save nothing happens, and nothing is locked.
 //
 // Errors carry kExitIo where the directory can't be written, kExitConfig where another run has it,
 // and kExitCorruptCheckpoint where the checkpoint in it can't be read.
@@ -28,10 +29,12 @@ absl::StatusOr<RunLock> OpenSaveDirectory(FileSystem& fs, const CheckpointOption
                                           const std::string& run_id, int process,
                                           int num_processes);
 
-// Takes the lock for the ranks that this process starts, for as long as it lives: no other run gets
-// the directory while they are started again. OpenSaveDirectory joins it in these ranks, which learn
-// of it by a variable that this sets. It makes and checks the directory first, as that does.
-absl::StatusOr<RunLock> HoldSaveDirectory(FileSystem& fs, const CheckpointOptions& checkpoint);
+// Claims the directory for the ranks that this process, which is `program`, starts: no other run
+// gets it while they are started again. They learn of it by a variable that this sets. It makes and
+// checks the directory first, as OpenSaveDirectory does. If a launcher that claims directories has
+// started this process, nothing is claimed here.
+absl::StatusOr<RunLock> ClaimSaveDirectory(FileSystem& fs, const CheckpointOptions& checkpoint,
+                                           const std::string& program);
 
 // Joins the lock of the first process, after that has opened the directory.
 absl::StatusOr<RunLock> JoinSaveDirectory(const CheckpointOptions& checkpoint);

@@ -1,10 +1,16 @@
 #include "megatron/train/preflight/open_directories.h"
 
+#include <stdlib.h>
+
+#include <optional>
 #include <string>
 
 #include "absl/status/status_matchers.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/comm/launch/claim_line.h"
 #include "megatron/train/failure/exit_status.h"
 
 namespace megatron {
@@ -20,6 +26,16 @@ class OpenDirectoriesTest : public ::testing::Test {
   OpenDirectoriesTest() {
     EXPECT_THAT(fs_.RemoveTree(JoinPath(::testing::TempDir(), "open_directories")), IsOk());
     checkpoint_.save = JoinPath(::testing::TempDir(), "open_directories/save");
+    unsetenv(kClaimantVariable);
+  }
+  ~OpenDirectoriesTest() override { unsetenv(kClaimantVariable); }
+
+  // Opens the directory as the only process of a run, and returns the one that a claim was asked for.
+  std::optional<std::string> OpenAndReadErrors(absl::StatusOr<RunLock>* lock) {
+    ::testing::internal::CaptureStderr();
+    *lock = OpenSaveDirectory(fs_, checkpoint_, "run", 0, 1);
+    const std::string errors = ::testing::internal::GetCapturedStderr();
+    return ReadClaimLine(absl::StripSuffix(errors, "\n"));
   }
 
   FileSystem& fs_ = PosixFileSystem();
@@ -65,6 +81,61 @@ TEST_F(OpenDirectoriesTest, OtherProcessesOfTheRunJoin) {
   ASSERT_THAT(first, IsOk());
   EXPECT_THAT(OpenSaveDirectory(fs_, checkpoint_, "run", 1, 2), IsOk());
   EXPECT_THAT(JoinSaveDirectory(checkpoint_), IsOk());
+}
+
+TEST_F(OpenDirectoriesTest, ALauncherIsAskedToClaimTheDirectoryUntilItHas) {
+  absl::StatusOr<RunLock> lock;
+  EXPECT_EQ(OpenAndReadErrors(&lock), std::nullopt);  // nobody listens
+  ASSERT_THAT(lock, IsOk());
+  *lock = RunLock();
+  setenv(kClaimantVariable, "launch (process 7)", /*overwrite=*/1);
+  EXPECT_EQ(OpenAndReadErrors(&lock), checkpoint_.save);
+  ASSERT_THAT(lock, IsOk());
+  absl::StatusOr<RunLock> claim =
+      RunLock::Claim(checkpoint_.save, "launch (process 7)", absl::ZeroDuration());
+  ASSERT_THAT(claim, IsOk());
+  *lock = RunLock();
+  EXPECT_EQ(OpenAndReadErrors(&lock), std::nullopt);  // it is started again
+  ASSERT_THAT(lock, IsOk());
+  *lock = RunLock();
+  unsetenv(kClaimantVariable);
+  const absl::Status other = OpenSaveDirectory(fs_, checkpoint_, "run", 0, 1).status();
+  EXPECT_EQ(ExitCodeOf(other), kExitConfig);
+  EXPECT_THAT(std::string(other.message()), HasSubstr("that of launch (process 7), "));
+}
+
+TEST_F(OpenDirectoriesTest, WhoeverStartsRanksClaimsTheDirectoryForThem) {
+  absl::StatusOr<RunLock> claim = ClaimSaveDirectory(fs_, checkpoint_, "/usr/bin/pretrain_gpt");
+  ASSERT_THAT(claim, IsOk());
+  absl::StatusOr<RunLock> lock;
+  EXPECT_EQ(OpenAndReadErrors(&lock), std::nullopt);
+  ASSERT_THAT(lock, IsOk());
+  *lock = RunLock();
+  unsetenv(kClaimantVariable);  // as in a program that it has not started
+  const absl::Status other = ClaimSaveDirectory(fs_, checkpoint_, "pretrain_gpt").status();
+  EXPECT_EQ(ExitCodeOf(other), kExitConfig);
+  EXPECT_THAT(std::string(other.message()), HasSubstr("that of pretrain_gpt (process "));
+  *claim = RunLock();
+  EXPECT_THAT(OpenSaveDirectory(fs_, checkpoint_, "run", 0, 1), IsOk());
+}
+
+TEST_F(OpenDirectoriesTest, ADirectoryThatIsInUseIsNotClaimed) {
+  const auto lock = OpenSaveDirectory(fs_, checkpoint_, "run", 0, 1);
+  ASSERT_THAT(lock, IsOk());
+  const absl::Status claim = ClaimSaveDirectory(fs_, checkpoint_, "pretrain_gpt").status();
+  EXPECT_EQ(ExitCodeOf(claim), kExitConfig);
+  EXPECT_THAT(std::string(claim.message()), HasSubstr("another process is saving to "));
+  EXPECT_EQ(getenv(kClaimantVariable), nullptr);
+}
+
+// The launcher above has the claim.
+TEST_F(OpenDirectoriesTest, WhoeverALauncherHasStartedClaimsNothing) {
+  setenv(kClaimantVariable, "launch (process 7)", /*overwrite=*/1);
+  EXPECT_THAT(ClaimSaveDirectory(fs_, checkpoint_, "pretrain_gpt"), IsOk());
+  EXPECT_STREQ(getenv(kClaimantVariable), "launch (process 7)");
+  absl::StatusOr<RunLock> lock;
+  EXPECT_EQ(OpenAndReadErrors(&lock), checkpoint_.save);
+  EXPECT_THAT(lock, IsOk());
 }
 
 TEST_F(OpenDirectoriesTest, ACheckpointThatCannotBeReadIsDamaged) {
