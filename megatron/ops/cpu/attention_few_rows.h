@@ -19,6 +19,54 @@ constexpr int64_t kFewRows = 4;
 
 static_assert(kKeyBlock % kLanes == 0);
 
+// Packs a block of keys and values as PackKeys does. The rows of a cache lie as far apart as the
+// groups of a token are wide, and a processor fetches ahead only what lies close by: kRowsAhead of
+// them are asked for before they are read.
+template <typename T>
+class CachedRows {
+ public:
+  CachedRows(const AttentionProblem& problem, const AttentionPiece& piece, const Geometry& shape,
+             const Rows& rows)
+      : problem_(problem), piece_(piece), shape_(shape), end_(rows.KeysForSome()) {
+    for (int64_t i = 0; i < kRowsAhead; ++i)
+      Ask(rows.FirstKeyForSome() / kKeyBlock * kKeyBlock + i);
+  }
+
+  void Pack(const Keys& keys, float* k, float* v) const {
+    for (int64_t j = 0; j < keys.count; ++j) {
+      Ask(keys.first + j + kRowsAhead);
+      const int64_t token = piece_.k_begin + keys.first + j;
+      Put(At<T>(problem_.k, token, piece_.group, 0), shape_.key, j, k);
+      Put(At<T>(problem_.v, token, piece_.group, 0), shape_.value, j, v);
+    }
+    for (int64_t j = keys.count; j < keys.padded; ++j) {
+      Clear(shape_.key.width, k + j * shape_.key.width);
+      Clear(shape_.value.width, v + j * shape_.value.width);
+    }
+  }
+
+ private:
+  static constexpr int64_t kRowsAhead = 12;
+  static constexpr int64_t kLine = 64 / sizeof(T);  // elements of a line of the caches
+
+  static void Put(const T* row, const Columns& columns, int64_t j, float* out) {
+    Widen(row, columns.dim, 1, columns.width, out + j * columns.width);
+  }
+  void Ask(int64_t key) const {
+    if (key >= end_) return;
+    const int64_t token = piece_.k_begin + key;
+    const T* const k = At<T>(problem_.k, token, piece_.group, 0);
+    const T* const v = At<T>(problem_.v, token, piece_.group, 0);
+    for (int64_t d = 0; d < shape_.key.dim; d += kLine) __builtin_prefetch(k + d);
+    for (int64_t d = 0; d < shape_.value.dim; d += kLine) __builtin_prefetch(v + d);
+  }
+
+  const AttentionProblem& problem_;
+  const AttentionPiece& piece_;
+  const Geometry& shape_;
+  const int64_t end_;
+};
+
 // scores[row, key] (rows of kKeyBlock) = q k. q [kRows, width] is scaled; k has rows of `width`.
 template <int kRows>
 void ScoresOfFewRows(const Columns& columns, const LaneKeys& seen, const float* q, const float* k,

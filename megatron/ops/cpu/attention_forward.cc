@@ -147,11 +147,11 @@ void ForwardFewRows(const AttentionProblem& problem, const AttentionPiece& piece
                     const Geometry& shape, const Rows& rows, const Workspace& work,
                     Softmax* softmax) {
   const int64_t first_block = rows.FirstKeyForSome() / kKeyBlock;
+  const CachedRows<T> cached(problem, piece, shape, rows);
   for (int64_t block = first_block; block * kKeyBlock < rows.KeysForSome(); ++block) {
     const Keys keys(rows, block);
     const LaneKeys seen(rows, keys, 0);  // rows are fewer than lanes
-    PackKeys<T>(problem.k, piece, shape.key, keys, work.k);
-    PackKeys<T>(problem.v, piece, shape.value, keys, work.v);
+    cached.Pack(keys, work.k, work.v);
     ScoresOfFewRows<kRows>(shape.key, seen, work.q, work.k, work.scores);
     for (int64_t r = 0; r < kRows; ++r) {
       softmax->correction[r] = UpdateSoftmaxOfRow(rows, keys, seen, r, work.scores + r * kKeyBlock,
