@@ -1,22 +1,29 @@
-"""Times generated tokens of a random GPT-2 by transformers and by generate_text, in turn.
+"""Times generated tokens of a random GPT-2 by transformers, llama.cpp and generate_text, in turn.
 
-    generation_speed.py BAZEL_BIN FOLDER
+    generation_speed.py BAZEL_BIN FOLDER LLAMA_PYTHON
 
-A program's time for one token is the difference between a long and a short text, divided by the
-difference of their tokens; loading the model is in neither. The best of three is printed. The greedy
-texts of both are compared.
+LLAMA_PYTHON is a Python that has llama_cpp. A program's time for one token is the difference between
+a long and a short text, divided by the difference of their tokens; loading the model is in neither.
+The best of three is printed. The greedy texts are compared.
 """
 
+import itertools
+import json
 import os
 import subprocess
 import sys
 import time
 
+import numpy
 import torch
 import transformers
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "llama_cpp"))
+import gguf_file  # noqa: E402
+
 PROMPT = [50, 4312, 7, 991, 15, 2718, 88, 301]
 SHORT, LONG = 8, 136
+REPEATS = 3
 
 
 def seconds(body):
@@ -54,27 +61,52 @@ def ours(binaries, checkpoint, tokens):
 def per_token(generate):
     generate(SHORT)
     best = min(seconds(lambda: generate(LONG)) - seconds(lambda: generate(SHORT))
-               for _ in range(3))
+               for _ in range(REPEATS))
     return best / (LONG - SHORT)
 
 
+def llamas(python, path, cores, sequences):
+    """Returns what llama_speed.py prints of a GGUF file."""
+    script = os.path.join(os.path.dirname(gguf_file.__file__), "llama_speed.py")
+    numbers = [cores, sequences, REPEATS, SHORT, LONG] + PROMPT
+    out = subprocess.run([python, script, path] + list(map(str, numbers)), check=True,
+                         stdout=subprocess.PIPE, text=True).stdout
+    return json.loads(out.splitlines()[-1])
+
+
 def main():
-    binaries, folder = sys.argv[1:]
+    binaries, folder, llama_python = sys.argv[1:]
     cores = len(os.sched_getaffinity(0))
     torch.set_num_threads(cores)
     model = make_model(os.path.join(folder, "hf"))
     checkpoint = os.path.join(folder, "imported")
     subprocess.run([os.path.join(binaries, "tools/import_hf"), "--no_tokenizer",
                     "--save=" + checkpoint, os.path.join(folder, "hf")], check=True)
-    want, found = theirs(model, LONG), ours(binaries, checkpoint, LONG)
-    print("PyTorch %s, transformers %s, %d threads, fp32" %
-          (torch.__version__, transformers.__version__, cores))
-    print("greedy texts of %d tokens: %s" % (LONG, "equal" if want == found else "differ"))
+    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    files = {}
+    for name, dtype in (("fp32", numpy.float32), ("fp16", numpy.float16)):
+        files[name] = os.path.join(folder, name + ".gguf")
+        gguf_file.write(files[name], model.config, state, dtype)
+    llama = llamas(llama_python, files["fp32"], cores, 1)
+    want = theirs(model, LONG)
+    print("PyTorch %s, transformers %s, llama-cpp-python %s, %d threads, fp32 but where it says fp16" %
+          (torch.__version__, transformers.__version__, llama["version"], cores))
+    for name, found in (("generate_text", ours(binaries, checkpoint, LONG)),
+                        ("llama.cpp", llama["tokens"])):
+        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(want, found)))
+        print("greedy text of %-14s %s" %
+              (name, "equal" if want == found else
+               "differs from the %d. of %d tokens on" % (same + 1, len(want))))
     for name, generate in (("transformers", lambda tokens: theirs(model, tokens)),
                            ("generate_text", lambda tokens: ours(binaries, checkpoint, tokens))):
         print("%-14s %6.2f tokens/s" % (name, 1 / per_token(generate)))
-    print("%-14s %6.2f tokens/s of 16 sequences" %
-          ("transformers", 16 / per_token(lambda tokens: theirs(model, tokens, 16))))
+    print("%-14s %6.2f tokens/s" % ("llama.cpp", 1 / llama["seconds"]))
+    print("%-14s %6.2f tokens/s, weights in fp16" %
+          ("llama.cpp", 1 / llamas(llama_python, files["fp16"], cores, 1)["seconds"]))
+    for name, per_step in (
+            ("transformers", per_token(lambda tokens: theirs(model, tokens, 16))),
+            ("llama.cpp", llamas(llama_python, files["fp32"], cores, 16)["seconds"])):
+        print("%-14s %6.2f tokens/s of 16 sequences" % (name, 16 / per_step))
 
 
 if __name__ == "__main__":

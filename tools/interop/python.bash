@@ -9,6 +9,7 @@
 #   use_tensorboard_packages   # or
 #   use_tracker_packages       # or
 #   use_evaluation_packages    # or
+#   use_llama_packages         # or
 #   use_nvdisasm
 #
 # Afterwards "$venv_python" is the Python of a virtual environment with those packages, and $scratch an
@@ -16,8 +17,8 @@
 # ~/.cache/megatron-python, and shared by all scripts; another pin or another Python makes a new one.
 # There are several: transformers wants an older tokenizers than the one that ours are compared with,
 # whoever reads TensorBoard's files, those of W&B, MLflow and trackio, or machine code, needs neither,
-# lm_eval brings many packages along, and speed is compared with the index's PyTorch, which newer
-# families of models need as well.
+# lm_eval brings many packages along, llama.cpp is compiled, and speed is compared with the index's
+# PyTorch, which newer families of models need as well.
 #
 # PyTorch is that of $PYTHON, of python3 or of the system's python3. Where none has it, Debian's
 # python3-torch is installed, or, without apt or the right to use it, the index's torch. use_index_torch
@@ -46,6 +47,9 @@ readonly INDEX_TORCH_PACKAGES=(numpy==2.2.6 torch==2.9.1 huggingface_hub==0.36.2
 readonly DEEPSPEED_PACKAGES=(annotated-types==0.8.0 deepspeed==0.19.8 einops==0.8.2 hjson==3.1.0
   msgpack==1.2.4 ninja==1.13.2 packaging==26.4 psutil==7.2.2 py-cpuinfo==9.0.0 pydantic==2.14.4
   pydantic_core==2.50.5 tqdm==4.70.1 typing-inspection==0.4.5)
+# What llama-cpp-python imports, and what its source is built with.
+readonly LLAMA_PACKAGES=(cmake==4.4.4 diskcache==5.6.3 Jinja2==3.1.6 MarkupSafe==3.0.4 ninja==1.13.2
+  numpy==2.2.6 packaging==26.4 pathspec==1.1.1 scikit-build-core==1.1.2 typing_extensions==4.16.0)
 readonly PEFT_PACKAGES=(accelerate==1.0.1 Jinja2==3.1.6 MarkupSafe==3.0.4 packaging==24.2 safetensors==0.4.5
   transformers==4.46.3)
 # It wants a PyTorch that is newer than Debian's by its number alone.
@@ -156,6 +160,15 @@ use_tracker_packages() { use_own_packages trackers --no-deps "${TRACKER_PACKAGES
 use_nvdisasm() {
   local pins=tools/gpu/nvdisasm.txt
   use_own_packages "nvdisasm-$(sha256sum <"$pins" | cut -c1-8)" --require-hashes -r "$pins"
+}
+
+# llama.cpp with its Python package, compiled here for this machine's processor from the source, which is
+# known by its hash.
+use_llama_packages() {
+  local pins=tools/interop/llama_cpp/requirements.txt
+  CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF" use_own_packages \
+    "llama-$(sha256sum <"$pins" | cut -c1-8)" "${LLAMA_PACKAGES[@]}" -- --no-deps --no-build-isolation \
+    --no-binary=llama-cpp-python --require-hashes -r "$pins"
 }
 
 use_index_torch() {
