@@ -12,8 +12,10 @@
 #include "megatron/plan/layer_costs.h"
 #include "megatron/plan/low_rank_costs.h"
 #include "megatron/plan/matrix_rule_costs.h"
+#include "megatron/plan/rank_states.h"
 #include "megatron/plan/shared_cores.h"
 #include "megatron/plan/stage_shapes.h"
+#include "megatron/plan/update_seconds.h"
 
 namespace megatron {
 namespace {
@@ -69,11 +71,8 @@ class Predictor {
   double SecondsOfMessage() const;
   double LevelSeconds(double parameters) const;
   double HeadFlops() const { return 2 * tokens_ * model_.hidden() * model_.vocab() / tp_; }
-  double OptimizerSeconds(double layers, double tables, double experts,
-                          const MatrixRuleLayer& rule) const;
   double RuleSeconds(double mixture_share) const;  // the seconds of a mean layer
   double ClipSeconds() const;
-  double HostSeconds(double elements) const;
   double MemoryBytes(const StageShape& stage, bool is_first) const;
   double HostBytes(const StageShape& stage, bool is_first) const;
   double EndParameters(const StageShape& stage) const;
@@ -81,22 +80,6 @@ class Predictor {
   double IdleSeconds(double mixture_share) const;
   double EndCallSeconds(const StageShape& stage) const;
   void AddHead(PartSeconds* part) const;
-  double SumSeconds(double parameters, double expert_parameters) const;
-  double FetchSeconds(const LayerCosts& layer, double layers, double window) const;
-  double MovableBytes(double parameters, double copies) const;
-  double MovedBytes(double parameters, double copies) const;
-  double ErrorBytes(double copies) const;
-  double StateBytes(double parameters, double copies) const;
-
-  // The ranks with the same weights, and with the same experts.
-  double data_copies() const { return double(l_.dp * l_.cp); }
-  double expert_copies() const {
-    return std::max<double>(1, double(l_.dp * l_.cp * l_.tp) / (l_.ep * l_.etp));
-  }
-  double Shards(double copies) const { return copies / double(l_.instances); }
-  double StateShards(double copies) const {
-    return l_.shards_states_over_instances ? copies : Shards(copies);
-  }
 
   const Hardware& gpu_;
   const Implementation& program_;
@@ -195,30 +178,6 @@ double Predictor::SecondsOf(const LayerCosts& layer) const {
          (is_full ? 1.5 : 1) * layer.expert;
 }
 
-// The processor updates its part while the GPU updates the rest.
-double Predictor::OptimizerSeconds(double layers, double tables, double experts,
-                                   const MatrixRuleLayer& rule) const {
-  const bool shares = program_.shards_optimizer() || l_.shards_parameters;
-  // Elements of the rank that has most.
-  const auto of_rank = [&](double elements, double padding, double copies) {
-    return shares ? elements * padding / StateShards(copies) : elements;
-  };
-  const double of_tables = of_rank(tables, rule.table_padding, data_copies());
-  const double of_matrices = of_rank(layers, rule.dense_padding, data_copies()) +
-                             of_rank(experts, rule.expert_padding, expert_copies());
-  const double updated = of_tables + of_matrices;
-  const double on_gpu = (1 - l_.host_fraction) *
-                        (UpdatedBytes(l_, /*is_of_table=*/true) * of_tables +
-                         UpdatedBytes(l_, /*is_of_table=*/false) * of_matrices) /
-                        rates_.optimizer;
-  // The outer step reads the weight, the global copy, the momentum and the sum, and writes the
-  // difference and the first three.
-  const double outer =
-      l_.sync_every > 0 ? 8 * 4 * updated / double(l_.sync_every) / rates_.optimizer : 0;
-  return 6 * (layers + tables + experts) / rates_.optimizer + outer +
-         std::max(on_gpu, HostSeconds(l_.host_fraction * updated));
-}
-
 // The largest scores of all heads are found over all ranks. What is clipped isn't known.
 double Predictor::ClipSeconds() const {
   if (!l_.clips_scores) return 0;
@@ -235,99 +194,11 @@ double Predictor::RuleSeconds(double mixture_share) const {
          (mixture_share < 1 ? (1 - mixture_share) * seconds(false) : 0);
 }
 
-// A gradient of 32 bits comes to the host and a weight goes back; weights of 32 bits, which are
-// their own masters, come too. The link carries both directions at once. Where all lie in host
-// memory, gradients went to the GPU before, for their norm. AdamW reads and writes the master and
-// both moments, reads the gradient and writes the weight. Elements move while others are updated.
-double Predictor::HostSeconds(double elements) const {
-  if (elements == 0) return 0;
-  const bool has_masters = l_.precision != PlanPrecision::k32Bits;
-  const double moved = has_masters ? std::max(4, 2) : std::max(4 + 4, 4);
-  const double touched = has_masters ? 4 + 3 * 8 + 2 : 4 + 3 * 8;
-  const double link = gpu_.host_link_gb_per_s() * 1e9 * program_.link_efficiency();
-  const double update =
-      touched / (gpu_.host_memory_gb_per_s() * 1e9 * program_.memory_efficiency());
-  return elements * (l_.weights_on_host ? 4 / link + update : std::max(moved / link, update));
-}
-
-// Weights of 32 bits need no master copies.
-double Predictor::MovableBytes(double parameters, double copies) const {
-  const bool shares = program_.shards_optimizer() || l_.shards_parameters;
-  return (l_.precision == PlanPrecision::k32Bits ? 8 : 12) * parameters /
-         (shares ? StateShards(copies) : 1);
-}
-
-// Returns the bytes of weights, gradients, masters and states in host memory.
-double Predictor::MovedBytes(double parameters, double copies) const {
-  const double weights =
-      (rates_.element_bytes + 4) * parameters / (l_.shards_parameters ? Shards(copies) : 1);
-  return l_.host_fraction * MovableBytes(parameters, copies) + (l_.weights_on_host ? weights : 0);
-}
-
-// What compressed gradients lack is an element for each that is summed, and with codes one more for
-// each of a rank's part of a sum that all need.
-double Predictor::ErrorBytes(double copies) const {
-  if (l_.compression.form == PlanCompression::kNone || copies < 2) return 0;
-  const bool is_between = l_.instances > 1;
-  const double errors = is_between ? 4 / Shards(copies) : 4;
-  const bool codes_sums = l_.compression.form == PlanCompression::kCodes &&
-                          (is_between || !program_.shards_optimizer());
-  return errors + (codes_sums ? 4 / copies : 0);
-}
-
-double Predictor::StateBytes(double parameters, double copies) const {
-  const double moved = MovedBytes(parameters, copies);
-  const bool has_masters = l_.precision != PlanPrecision::k32Bits;
-  const double kept = has_masters ? 6 : 8, states = has_masters ? 12 : 8;
-  // Islands hold a global copy and a momentum.
-  const double outer = l_.sync_every > 0 ? 8 / Shards(copies) : 0;
-  const double errors = ErrorBytes(copies);
-  if (l_.shards_parameters) {
-    const double secondary = l_.hosts > 1 ? rates_.element_bytes * double(l_.hosts) / copies : 0;
-    return parameters *
-               (kept / Shards(copies) + states / StateShards(copies) + secondary + outer + errors) -
-           moved;
-  }
-  if (program_.shards_optimizer())
-    return parameters * (kept + states / StateShards(copies) + outer + errors) - moved;
-  const double all = has_masters && !program_.holds_fp32_gradients() ? 16 : kept + states;
-  return parameters * (all + errors) - moved;
-}
-
 double Predictor::HostBytes(const StageShape& stage, bool is_first) const {
   const LayerCosts layer = LayerOf(stage, MixtureShare(is_first));
-  return MovedBytes(stage.layers * layer.parameters + EndParameters(stage), data_copies()) +
-         MovedBytes(stage.layers * layer.expert_parameters, expert_copies());
-}
-
-// Weights in host memory cross the link for each pass, and gradients to it and, after the first
-// micro-batch, from it, while others go the other way. All but the first layer of a pass come
-// beside the passes of a micro-batch, which take `window`.
-double Predictor::FetchSeconds(const LayerCosts& layer, double layers, double window) const {
-  if (!l_.weights_on_host) return 0;
-  const auto shard = [&](double parameters, double copies) {
-    return parameters / (l_.shards_parameters ? Shards(copies) : 1);
-  };
-  const double of_layer =
-      shard(layer.parameters, data_copies()) + shard(layer.expert_parameters, expert_copies());
-  const double tables = shard(model_.vocab() * model_.hidden() / weight_ranks_, data_copies());
-  const double link = gpu_.host_link_gb_per_s() * 1e9 * program_.link_efficiency();
-  const double m = double(l_.micro_batches);
-  const double first = 2 * of_layer * rates_.element_bytes / link;
-  const double moved = std::max(2 * rates_.element_bytes + 4 * (1 - 1 / m), 4.0);
-  return m * std::max(first, (layers * of_layer + tables) * moved / link - window);
-}
-
-// Gradients that are shared out are zeros in front of each micro-batch, and each rank adds its part
-// of their sum to that of the micro-batches before.
-double Predictor::SumSeconds(double parameters, double expert_parameters) const {
-  if (!l_.shards_parameters && !l_.shards_gradients) return 0;
-  const auto bytes = [&](double count, double copies) {
-    return count * (4 + 3 * 4 / Shards(copies));
-  };
-  return double(l_.micro_batches) *
-         (bytes(parameters, data_copies()) + bytes(expert_parameters, expert_copies())) /
-         rates_.optimizer;
+  return HostStateBytes(program_, l_, stage.layers * layer.parameters + EndParameters(stage),
+                        NumDenseCopies(l_)) +
+         HostStateBytes(program_, l_, stage.layers * layer.expert_parameters, NumExpertCopies(l_));
 }
 
 // Returns the parameters of a stage's word tables.
@@ -350,8 +221,9 @@ double Predictor::MemoryBytes(const StageShape& stage, bool is_first) const {
   if (l_.shards_parameters || l_.weights_on_host)
     bytes += 2 * rates_.element_bytes * (layer.parameters + layer.expert_parameters);
   return bytes + layer.widest +
-         StateBytes(layers * layer.parameters + EndParameters(stage), data_copies()) +
-         StateBytes(layers * layer.expert_parameters, expert_copies());
+         StateBytes(program_, l_, layers * layer.parameters + EndParameters(stage),
+                    NumDenseCopies(l_)) +
+         StateBytes(program_, l_, layers * layer.expert_parameters, NumExpertCopies(l_));
 }
 
 double Predictor::Recomputed(const LayerCosts& layer) const {
@@ -405,11 +277,11 @@ StepSeconds Predictor::Seconds(double mixtures, DataParallelWork* data) const {
       LowRankSavingsOfWordTable(model_, l_);
   data->low_rank_expert_parameters =
       data->expert_parameters - layers * mixtures * of_mixture.experts;
-  s.data_parallel =
-      DataParallelSeconds(gpu_, program_, l_, *data) + FetchSeconds(layer, layers, work + head);
-  s.optimizer = OptimizerSeconds(parameters, embedding, experts, rule) +
-                SumSeconds(parameters + embedding, experts) + layers * RuleSeconds(mixtures) +
-                ClipSeconds();
+  s.data_parallel = DataParallelSeconds(gpu_, program_, l_, *data) +
+                    FetchSeconds(gpu_, program_, l_, rates_, layer, layers, embedding, work + head);
+  const RankParameters of_rank = {parameters, embedding, experts};
+  s.optimizer = UpdateSeconds(gpu_, program_, l_, rates_, of_rank, rule) +
+                SumSeconds(l_, rates_, of_rank) + layers * RuleSeconds(mixtures) + ClipSeconds();
   s.constant = program_.step_seconds();
   const double levels = LevelSeconds(parameters + embedding);
   s.tensor_parallel += levels;
