@@ -40,9 +40,11 @@ double ExpertExchangeSeconds(const Hardware& gpu, const Implementation& program,
   // Ranks that share an expert gather its rows and add up what it gives.
   const int64_t cut = layout.etp;
   const double bytes = of_row * rows.of_experts;
-  double seconds =
-      4 * exchange({rows.to_experts.ranks / cut, cut}, bytes) +
-      2 * CollectiveSeconds(gpu, program, TrafficCall::kAllReduce, {cut, 1}, bytes * double(cut));
+  const auto whole = [&](TrafficCall call) {
+    return CollectiveSeconds(gpu, program, call, {cut, 1}, bytes * double(cut));
+  };
+  double seconds = 4 * exchange({rows.to_experts.ranks / cut, cut}, bytes) +
+                   2 * (whole(TrafficCall::kAllGather) + whole(TrafficCall::kReduceScatter));
   const bool is_by_host = rows.across_hosts.ranks > 1;
   if (is_by_host) {
     const double to_hosts = of_row * rows.of_hosts;

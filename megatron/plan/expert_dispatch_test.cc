@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "megatron/plan/measured_kernels.h"
+#include "megatron/plan/step_prediction.h"
 
 namespace megatron {
 namespace {
@@ -122,6 +124,42 @@ TEST(ExpertDispatchTest, ItTakesLongerWhereNothingIsSaved) {
   Hardware joined = Gpus(25);
   joined.set_domain(16);
   EXPECT_FALSE(saves(joined, Mixture(64, 2)));
+}
+
+// Attention gathers and sums up activations, and so does a shared expert. What experts give is summed
+// up where ranks don't share out rows.
+TEST(ExpertDispatchTest, ExpertsGatherNoActivationsOfTensorParallelRanks) {
+  Hardware gpu = Gpus(25);
+  gpu.set_bf16_tflops(100);
+  gpu.set_memory_gb_per_s(1000);
+  Implementation program = Ideal();
+  program.set_product_efficiency(1);
+  program.set_attention_efficiency(1);
+  program.set_memory_efficiency(1);
+  PlanLayout layout;
+  layout.tp = 4;
+  layout.sequence = 4096;
+  const auto seconds = [&](double experts, double shared) {
+    PlanModel model = Mixture(experts, experts > 0 ? 2 : 0);
+    model.set_layers(4);
+    model.set_heads(16);
+    model.set_kv_heads(16);
+    model.set_head_dim(64);
+    model.set_ffn(4096);
+    model.set_vocab(1024);
+    model.set_expert_ffn(512);
+    model.set_shared_ffn(shared);
+    const auto step = PredictStep(gpu, program, MeasuredKernels(), model, layout);
+    EXPECT_TRUE(step.ok()) << step.status();
+    return step->seconds.tensor_parallel;
+  };
+  const double summed = seconds(0, 0);
+  EXPECT_NEAR(seconds(8, 0) / summed, 1, 1e-12);
+  EXPECT_NEAR(seconds(8, 512) / summed, 1.5, 1e-12);
+  layout.is_sequence_parallel = true;
+  const double gathered = seconds(0, 0);
+  EXPECT_NEAR(seconds(8, 0) / gathered, 0.5, 1e-12);
+  EXPECT_NEAR(seconds(8, 512) / gathered, 1, 1e-12);
 }
 
 TEST(ExpertDispatchTest, ExpertsOnOneRankSendNothing) {

@@ -22,7 +22,7 @@ double PassesBeside(double pass, double product, int64_t ranks) {
 // Returns the seconds for which the forward pass of a layer waits, and those that products of fewer
 // rows take more. Pieces are those of layers/tensor_overlap.cc: four sums, or, where ranks share out
 // rows, the rows of each rank, and two sums of which a piece has rows of all ranks. What the experts
-// of a mixture give is added up in the open.
+// of a mixture give is added up in the open where rows aren't shared out.
 double LayerPredictor::ForwardInPieces(bool is_mixture) const {
   const bool gathers = l_.is_sequence_parallel, hides = gpu_.cores() == 0;
   const double h = model_.hidden(), bytes = rates_.element_bytes * tokens_ * h;
@@ -55,11 +55,10 @@ double LayerPredictor::ForwardInPieces(bool is_mixture) const {
       gathered((query_width() + 2 * kv_width()) / tp_) + summed(query_width() / tp_);
   if (!is_mixture)
     return attention + gathered(halves * model_.ffn() / tp_) + summed(model_.ffn() / tp_);
-  const auto whole = [&](TrafficCall call) {
-    return CollectiveSeconds(gpu_, program_, call, {l_.tp, 1}, bytes);
-  };
-  return attention + (gathers ? whole(TrafficCall::kAllGather) + whole(TrafficCall::kReduceScatter)
-                              : whole(TrafficCall::kAllReduce));
+  const double shared = model_.shared_ffn() / tp_;
+  return attention + (shared > 0 ? gathered(halves * shared) + summed(shared) : 0) +
+         (gathers ? 0
+                  : CollectiveSeconds(gpu_, program_, TrafficCall::kAllReduce, {l_.tp, 1}, bytes));
 }
 
 }  // namespace megatron

@@ -19,6 +19,14 @@ constexpr const char* kWeightGradient = "weight_gradient";
 
 double Saturation(double size, double half) { return size / (size + half); }
 
+// Returns how many branches of a layer gather or sum up the activations of tensor-parallel ranks:
+// attention, and an MLP or a shared expert. Experts gather rows and give them back themselves, and
+// what they give is summed up where ranks don't share out rows.
+int CutBranches(const PlanModel& model, bool is_sequence_parallel, bool is_mixture) {
+  if (!is_mixture) return 2;
+  return 1 + (model.shared_ffn() > 0 ? 1 : 0) + (is_sequence_parallel ? 0 : 1);
+}
+
 }  // namespace
 
 RankRates RatesOf(const Hardware& gpu, const Implementation& program, const PlanLayout& layout) {
@@ -357,9 +365,10 @@ void LayerPredictor::AddTensor(bool is_mixture, LayerCosts* layer) const {
   const double gather = gathers ? seconds_of(TrafficCall::kAllGather) : 0;
   const double sum = gathers ? gather + seconds_of(TrafficCall::kReduceScatter)
                              : seconds_of(TrafficCall::kAllReduce);
-  layer->tensor_forward = 2 * sum;
+  const int branches = CutBranches(model_, l_.is_sequence_parallel, is_mixture);
+  layer->tensor_forward = branches * sum;
   // With sequence parallelism the inputs of the products are gathered once more.
-  layer->tensor_backward = 2 * sum + 2 * gather;
+  layer->tensor_backward = branches * (sum + gather);
   if (l_.overlaps_forward && l_.tp > 1) layer->tensor_forward = ForwardInPieces(is_mixture);
   if (!program_.overlaps_tensor_parallel()) return;
   // All parts but one pass beside products.

@@ -99,9 +99,12 @@ class Traffic {
       Add(TrafficAxis::kTensor, call, what, group, bytes, calls);
     };
     const double m = micro_batches();
-    // Attention and the MLP of a dense layer; experts gather and give back rows themselves.
+    const double mixtures = double(stage_.layers.mixtures);
+    // Experts gather rows and give them back themselves.
     const double cut = layers() + double(stage_.layers.dense);
+    const double shared = model_.shared_ffn() > 0 ? mixtures : 0;
     const char* const inner = "activations of attention and MLP";
+    const char* const of_shared = "activations of shared experts";
     const char* const ends = "activations of embedding and head";
     const char* const encoder = "activations of the encoder";
     const char* const cross = "activations of attention to the encoder";
@@ -121,6 +124,8 @@ class Traffic {
           m * stage_.has_embedding);
       add(TrafficCall::kAllGather, inner, activation(), m * cut * (forwards() + 2));
       add(TrafficCall::kReduceScatter, inner, activation(), m * cut * (forwards() + 1));
+      add(TrafficCall::kAllGather, of_shared, activation(), m * shared * (forwards() + 2));
+      add(TrafficCall::kReduceScatter, of_shared, activation(), m * shared * (forwards() + 1));
       add(TrafficCall::kAllGather, ends, activation(),
           m * (stage_.has_embedding + 2 * stage_.has_head));
       add(TrafficCall::kReduceScatter, ends, activation(),
@@ -135,12 +140,15 @@ class Traffic {
       add(TrafficCall::kAllReduce, "activations of the encoder's embedding", read_activation(),
           m * stage_.has_embedding);
       add(TrafficCall::kAllReduce, inner, activation(), m * cut * (forwards() + 1));
+      add(TrafficCall::kAllReduce, of_shared, activation(), m * shared * (forwards() + 1));
       add(TrafficCall::kAllReduce, ends, activation(),
           m * (stage_.has_embedding + stage_.has_head));
       // Results and input gradients of experts, of which each rank has a share of the rows.
       add(TrafficCall::kAllReduce, "rows of experts", activation(),
-          m * stage_.layers.mixtures * (forwards() + 1));
+          m * mixtures * (forwards() + 1));
     }
+    add(TrafficCall::kAllReduce, "gradients of routers",
+        4 * model_.hidden() * model_.experts() * mixtures, 1);
     add(TrafficCall::kAllReduce, "sums of the loss", 4 * tokens(), 3 * m * stage_.has_head);
     AddRule();
   }

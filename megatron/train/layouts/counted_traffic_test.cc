@@ -624,6 +624,32 @@ TEST(CountedTrafficTest, BalancedExpertsSendWhatIsPlanned) {
   EXPECT_NEAR(sent.planned.at("dp-cp"), sent.counted.at("dp-cp"), 0.01 * sent.counted.at("dp-cp"));
 }
 
+// Experts gather rows themselves, whose number depends on the router; the others gather and sum up
+// activations.
+TEST(CountedTrafficTest, TensorParallelRanksOfAMixtureSendWhatIsPlanned) {
+  TrainerOptions run = LlamaRun();
+  MoeOptions& moe = run.model.transformer.moe;
+  moe.num_experts = 4;
+  moe.ffn_hidden_size = 128;
+  PlanModel model = LlamaModel();
+  model.set_experts(4);
+  model.set_experts_per_token(double(moe.router.topk));
+  model.set_expert_ffn(128);
+  for (const int shared : {0, 128}) {
+    moe.shared_ffn_hidden_size = shared;
+    model.set_shared_ffn(shared);
+    for (const bool sequence_parallel : {false, true}) {
+      Layout layout;
+      layout.tensor = 2;
+      layout.sequence_parallel = sequence_parallel;
+      SCOPED_TRACE(testing::Message() << ToString(layout) << ", shared " << shared);
+      const Sent sent = SentOn(run, model, layout, kLayers);
+      EXPECT_GT(sent.counted.at("tp"), 0);
+      EXPECT_NEAR(sent.planned.at("tp"), sent.counted.at("tp"), 0.01 * sent.counted.at("tp"));
+    }
+  }
+}
+
 // Each token goes to all experts, so that each host gets one row of it.
 TEST(CountedTrafficTest, DeduplicatedDispatchSendsWhatIsPlannedWithinHostsAndBetweenThem) {
   TrainerOptions run = LlamaRun();
