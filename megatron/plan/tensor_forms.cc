@@ -9,20 +9,6 @@ namespace {
 // No micro-batch has more tokens.
 constexpr int64_t kMostTokens = int64_t{1} << 30;
 
-// Returns 1D, and the grids of so many ranks: squares by depth, then a cube.
-std::vector<PlanGrid> GridsOf(int64_t ranks) {
-  std::vector<PlanGrid> grids = {PlanGrid()};
-  for (int64_t depth = 1; depth * 4 <= ranks; ++depth) {
-    for (int64_t side = 2; side * side * depth <= ranks; ++side) {
-      if (side * side * depth == ranks) grids.push_back({side, depth, /*is_cube=*/false});
-    }
-  }
-  for (int64_t side = 2; side * side * side <= ranks; ++side) {
-    if (side * side * side == ranks) grids.push_back({side, side, /*is_cube=*/true});
-  }
-  return grids;
-}
-
 class Comparison {
  public:
   Comparison(const Hardware& gpu, const Implementation& program, const MeasuredKernels& kernels,
@@ -42,7 +28,7 @@ class Comparison {
     form.grid = grid;
     form.is_sequence_parallel = SharesRows(grid);
     if (grid.is_grid()) {
-      form.samples = grid.side * grid.depth;
+      form.samples = grid.samples();
       // A grid that can cut the model can do so with other micro-batches than the layout's.
       const absl::StatusOr<StepPrediction> step = Predict(grid, form.samples);
       if (!step.ok()) return Refused(step.status(), form);
@@ -129,7 +115,8 @@ std::vector<TensorForm> CompareTensorForms(const Hardware& gpu, const Implementa
                                            const PlanLayout& layout) {
   const Comparison comparison(gpu, program, kernels, model, layout);
   std::vector<TensorForm> forms;
-  for (const PlanGrid& grid : GridsOf(layout.tp)) forms.push_back(comparison.Form(grid));
+  forms.push_back(comparison.Form(PlanGrid()));
+  for (const PlanGrid& grid : TensorGridsOf(layout.tp)) forms.push_back(comparison.Form(grid));
   return forms;
 }
 

@@ -72,6 +72,19 @@ LayerMatrices MatricesOf(int64_t hidden, int64_t ffn, bool gated, int64_t heads,
   return layer;
 }
 
+std::vector<PlanGrid> TensorGridsOf(int64_t ranks) {
+  std::vector<PlanGrid> grids;
+  for (int64_t depth = 1; depth * 4 <= ranks; ++depth) {
+    for (int64_t side = 2; side * side * depth <= ranks; ++side) {
+      if (side * side * depth == ranks) grids.push_back({side, depth, /*is_cube=*/false});
+    }
+  }
+  for (int64_t side = 2; side * side * side <= ranks; ++side) {
+    if (side * side * side == ranks) grids.push_back({side, side, /*is_cube=*/true});
+  }
+  return grids;
+}
+
 std::vector<GridCall> GridCallsOf(const LayerMatrices& layer, const PlanGrid& grid, double tokens,
                                   double element_bytes) {
   return grid.is_cube ? CallsOfCube(layer, grid, tokens, element_bytes)

@@ -35,10 +35,15 @@ struct PlanGrid {
 
   bool is_grid() const { return side > 1; }
   int64_t ranks() const { return side * side * depth; }
+  // Returns of how many samples a micro-batch has a multiple.
+  int64_t samples() const { return side * depth; }
   // Returns the number of ranks that share out a weight.
   int64_t weight_ranks() const { return is_cube ? ranks() : side * side; }
   const char* mode() const { return is_cube ? "3D" : depth > 1 ? "2.5D" : "2D"; }
 };
+
+// Returns the grids that so many ranks form: squares by depth, then a cube.
+std::vector<PlanGrid> TensorGridsOf(int64_t ranks);
 
 // Calls of the passes of a layer for one micro-batch. What each rank of the group broadcasts in
 // turn is counted as one call that gathers.

@@ -109,11 +109,6 @@ absl::Status Chooser::CountRanks() {
 
 // What is wrong in any layout has its place in the file.
 absl::Status Chooser::CheckBase() const {
-  if (config_.parallel().tensor_parallel_mode() != "1d") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "parallel.tensor_parallel_mode = \"", config_.parallel().tensor_parallel_mode(),
-        "\": it looks at layouts that cut layers along one dim"));
-  }
   if (!config_.train().has_global_batch_size()) {
     return absl::InvalidArgumentError(
         "train.global_batch_size: must be written, since layouts share it out "

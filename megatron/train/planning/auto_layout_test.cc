@@ -186,6 +186,20 @@ TEST_F(AutoLayoutTest, AFileThatIsNoLayoutIsPassedOver) {
   }
 }
 
+TEST_F(AutoLayoutTest, AGridThatIsWrittenIsKept) {
+  for (const std::string mode : {"2d", "2.5d", "3d"}) {
+    const std::vector<std::string> set = {absl::StrCat("parallel.tensor_parallel_mode=", mode)};
+    const auto chosen = Choose(8, set);
+    ASSERT_THAT(chosen, IsOk()) << mode;
+    EXPECT_EQ(RanksOf(*chosen, set), 8) << mode;
+    const auto loaded = LoadConfigFromString(kText, "x.textproto", WithLayout(set, *chosen),
+                                             ConfigPurpose::kDryRun);
+    ASSERT_THAT(loaded, IsOk());
+    EXPECT_EQ(loaded->config.parallel().tensor_parallel_mode(), mode);
+    EXPECT_GT(loaded->config.parallel().tensor_model_parallel_size(), 1);
+  }
+}
+
 TEST_F(AutoLayoutTest, MistakesAreNamed) {
   struct Case {
     std::vector<std::string> set;
@@ -193,8 +207,6 @@ TEST_F(AutoLayoutTest, MistakesAreNamed) {
   };
   const std::vector<Case> cases = {
       {{"train.global_batch_size="}, "train.global_batch_size: must be written"},
-      {{"parallel.tensor_parallel_mode=2d"},
-       "parallel.tensor_parallel_mode = \"2d\": it looks at layouts that cut layers along one dim"},
       {{"train.auto_layout_ranks=2"}, "the launcher has started 8 ranks"},
       {{"system.hardware_file=none"}, "system.hardware_file = none: "},
       {{"system.kernels_file=hardware.textproto"}, "system.kernels_file = hardware.textproto: "},

@@ -75,11 +75,20 @@ const char* NameOf(const LayoutAxes& axes) {
   return "";
 }
 
+const char* ModeOf(const PlanGrid& grid) {
+  return grid.is_cube ? "3d" : grid.depth > 1 ? "2.5d" : "2d";
+}
+
 void ApplyAxes(const LayoutAxes& axes, bool has_experts, config::ParallelConfig* parallel) {
   if (axes.tensor > 1) {
     parallel->set_tensor_model_parallel_size(axes.tensor);
   } else {
     parallel->clear_tp_comm_overlap();
+  }
+  if (axes.grid.is_grid()) {
+    parallel->set_tensor_parallel_mode(ModeOf(axes.grid));
+    if (!axes.grid.is_cube && axes.grid.depth > 1)
+      parallel->set_tensor_parallel_depth(axes.grid.depth);
   }
   if (axes.is_sequence_parallel) parallel->set_sequence_parallel(true);
   if (axes.context > 1) {
@@ -194,13 +203,13 @@ PartSizes SizesOfParts(const LayoutAxes& axes, int64_t layers) {
 }
 
 int LayoutAxes::count() const {
-  return (tensor > 1) + (context > 1) + (pipeline > 1) + (chunks > 1) + static_cast<int>(schedule) +
-         (last_layers > 0) + (encoder_stages > 0) + data_is_outermost + (data > 1) + (expert > 1) +
-         (expert_tensor > 1) + is_sequence_parallel + (host_fraction > 0) + weights_on_host +
-         static_cast<int>(context_form) + static_cast<int>(recompute) +
-         static_cast<int>(shared_out) + (instances > 1) + instances_share_states +
-         (ranks_per_host > 0) + deduplicates_dispatch + (hosts > 1) + quantizes_weights +
-         quantizes_gradients;
+  return (tensor > 1) + grid.is_grid() + (context > 1) + (pipeline > 1) + (chunks > 1) +
+         static_cast<int>(schedule) + (last_layers > 0) + (encoder_stages > 0) + data_is_outermost +
+         (data > 1) + (expert > 1) + (expert_tensor > 1) + is_sequence_parallel +
+         (host_fraction > 0) + weights_on_host + static_cast<int>(context_form) +
+         static_cast<int>(recompute) + static_cast<int>(shared_out) + (instances > 1) +
+         instances_share_states + (ranks_per_host > 0) + deduplicates_dispatch + (hosts > 1) +
+         quantizes_weights + quantizes_gradients;
 }
 
 bool LayoutOverlaps(const config::PretrainConfig& config, bool is_gpu) {
@@ -246,8 +255,12 @@ std::string DescribeLosses(const LayoutAxes& axes) {
 
 std::string DescribeLayout(const LayoutAxes& axes) {
   std::vector<std::string> parts;
-  if (axes.tensor > 1)
+  if (axes.tensor > 1) {
     parts.push_back(absl::StrCat("tp ", axes.tensor, axes.is_sequence_parallel ? " sp" : ""));
+    if (axes.grid.is_grid()) absl::StrAppend(&parts.back(), " ", ModeOf(axes.grid));
+    if (!axes.grid.is_cube && axes.grid.depth > 1)
+      absl::StrAppend(&parts.back(), " of depth ", axes.grid.depth);
+  }
   if (axes.context > 1) {
     parts.push_back(absl::StrCat(
         "cp ", axes.context, " ",

@@ -15,6 +15,7 @@ enum class SharedOut { kNothing, kOptimizer, kGradients, kWeights };
 
 struct LayoutAxes {
   int64_t tensor = 1;
+  PlanGrid grid;  // that of the tensor-parallel ranks
   int64_t context = 1;
   int64_t pipeline = 1;
   int64_t chunks = 1;  // the number of a pipeline rank's chunks

@@ -24,6 +24,7 @@ bool LayoutPredictor::WaitsForForms(const StepPrediction& prediction) {
 void LayoutPredictor::Set(const LayoutAxes& axes, int64_t samples) {
   PlanLayout& layout = run_.layout;
   layout.tp = axes.tensor;
+  layout.grid = axes.grid;
   layout.cp = axes.context;
   layout.context = axes.context_form;
   layout.cp_team = axes.context_team;

@@ -33,7 +33,7 @@ bool Divides(int64_t part, int64_t whole) { return whole % part == 0; }
 
 LayoutSpace::LayoutSpace(const config::PretrainConfig& resolved, int64_t ranks, int64_t domain,
                          int64_t ranks_of_host, std::vector<double> host_fractions,
-                         PlanSchedule schedule)
+                         PlanSchedule schedule, GridRules grids)
     : model_(resolved.model()),
       layers_(TotalLayers(model_)),
       has_encoder_(model_.model_type() == config::ModelType::t5),
@@ -46,7 +46,13 @@ LayoutSpace::LayoutSpace(const config::PretrainConfig& resolved, int64_t ranks, 
       domain_(domain),
       ranks_of_host_(ranks_of_host),
       host_fractions_(std::move(host_fractions)),
-      schedule_(schedule) {}
+      schedule_(schedule),
+      grids_(std::move(grids)),
+      matrices_(MatricesOf(model_.hidden_size(), model_.ffn_hidden_size(),
+                           model_.swiglu() || model_.gated_linear_unit(),
+                           model_.num_attention_heads(), model_.num_query_groups(),
+                           model_.kv_channels())),
+      element_bytes_(resolved.precision().bf16() || resolved.precision().fp16() ? 2 : 4) {}
 
 std::vector<PrunedLayouts> LayoutSpace::pruned() const {
   return {{absl::StrCat("tensor parallelism over more than the ", domain_,
@@ -54,7 +60,9 @@ std::vector<PrunedLayouts> LayoutSpace::pruned() const {
            across_domains_},
           {"heads, layers, positions or samples that can't be shared out", indivisible_},
           {absl::StrCat("less than ", kLeastPositions, " positions on a context-parallel rank"),
-           short_}};
+           short_},
+          {"layouts with grids of tensor-parallel ranks that receive more than along one dim",
+           larger_grids_}};
 }
 
 bool LayoutSpace::AllowsTensor(int64_t ranks) const {
@@ -64,6 +72,22 @@ bool LayoutSpace::AllowsTensor(int64_t ranks) const {
   }
   const int64_t groups = model_.num_query_groups();
   return Divides(ranks, groups) || Divides(groups, ranks);
+}
+
+std::vector<PlanGrid> LayoutSpace::GridsWithin(int64_t ranks) const {
+  std::vector<PlanGrid> grids;
+  if (!grids_.allows || ranks > domain_) return grids;
+  for (const PlanGrid& grid : TensorGridsOf(ranks)) {
+    if (grids_.allows(grid)) grids.push_back(grid);
+  }
+  return grids;
+}
+
+bool LayoutSpace::GridSendsMore(const LayoutAxes& axes, const PlanGrid& grid) const {
+  if (!AllowsTensor(axes.tensor)) return false;
+  const int64_t tokens = axes.micro_batch * length_;
+  return BytesReceivedOnGrid(matrices_, grid, tokens, element_bytes_) >
+         BytesReceivedIn1d(matrices_, axes.tensor, tokens, element_bytes_);
 }
 
 bool LayoutSpace::CanCutChunks(int64_t context) const {
@@ -78,7 +102,8 @@ bool LayoutSpace::IsPossible(const LayoutAxes& axes) {
   // Samples of a T5 are filled up to what ranks can share.
   const bool is_cut = axes.context == 1 || has_encoder_ ||
                       (Divides(2 * axes.context, length_) && CanCutChunks(axes.context));
-  if (!AllowsTensor(axes.tensor) || !is_layered || !is_cut || !Divides(axes.data, samples_)) {
+  const bool has_form = AllowsTensor(axes.tensor) || !GridsWithin(axes.tensor).empty();
+  if (!has_form || !is_layered || !is_cut || !Divides(axes.data, samples_)) {
     ++indivisible_;
     return false;
   }
@@ -195,13 +220,31 @@ absl::StatusOr<bool> LayoutSpace::VisitBatches(LayoutAxes axes, LayoutVisit visi
 }
 
 absl::StatusOr<bool> LayoutSpace::VisitRows(LayoutAxes axes, LayoutVisit visit) {
-  MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitContexts(axes, visit));
+  MEGATRON_ASSIGN_OR_RETURN(bool goes_on, VisitGrids(axes, visit));
+  if (!goes_on || !AllowsTensor(axes.tensor)) return goes_on;
+  MEGATRON_ASSIGN_OR_RETURN(goes_on, VisitContexts(axes, visit));
   const bool can_cut_rows = axes.tensor > 1 &&
                             (has_encoder_ || Divides(axes.tensor, length_ / axes.context)) &&
                             recompute_.attention_chunk_tokens() == 0;
   if (!goes_on || !can_cut_rows) return goes_on;
   axes.is_sequence_parallel = true;
   return VisitContexts(axes, visit);
+}
+
+// Rows of a grid have whole samples of a micro-batch.
+absl::StatusOr<bool> LayoutSpace::VisitGrids(LayoutAxes axes, LayoutVisit visit) {
+  if (axes.tensor == 1 || axes.context > 1) return true;
+  for (const PlanGrid& grid : GridsWithin(axes.tensor)) {
+    if (!Divides(grid.samples(), axes.micro_batch)) continue;
+    if (!grids_.keeps_larger && GridSendsMore(axes, grid)) {
+      ++larger_grids_;
+      continue;
+    }
+    axes.grid = grid;
+    MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitOrders(axes, visit));
+    if (!goes_on) return false;
+  }
+  return true;
 }
 
 bool LayoutSpace::CanExchangeHeads(const LayoutAxes& axes, int64_t ranks) const {
@@ -310,7 +353,10 @@ absl::StatusOr<bool> LayoutSpace::VisitHosts(LayoutAxes axes, LayoutVisit visit)
   // Weights lie there too where a rank has its own shards, or is alone with all of them.
   const bool may_have_weights =
       axes.shared_out == SharedOut::kWeights || axes.data * axes.context == 1;
-  if (axes.host_fraction < 1 || !may_have_weights || axes.instances_share_states) return true;
+  if (axes.host_fraction < 1 || !may_have_weights || axes.instances_share_states ||
+      axes.grid.is_grid()) {
+    return true;
+  }
   axes.weights_on_host = true;
   return visit(axes);
 }

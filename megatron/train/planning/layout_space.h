@@ -7,6 +7,7 @@
 #define MEGATRON_TRAIN_PLANNING_LAYOUT_SPACE_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "megatron/optim/batch_size_schedule.h"
+#include "megatron/plan/tensor_grid_traffic.h"
 #include "megatron/train/config/config.pb.h"
 #include "megatron/train/planning/layout_axes.h"
 
@@ -23,6 +25,12 @@ namespace megatron {
 struct PrunedLayouts {
   std::string rule;
   int64_t count = 0;
+};
+
+// The grids of tensor-parallel ranks that are looked at.
+struct GridRules {
+  std::function<bool(const PlanGrid& grid)> allows;  // null: there are none
+  bool keeps_larger = false;                         // also those on which a rank receives more
 };
 
 // What is visited of a layout; returns whether to go on.
@@ -36,7 +44,7 @@ class LayoutSpace {
   // lie on the host, ascending from 0. Of GPipe and ZB-V the one that is given as `schedule` is there.
   LayoutSpace(const config::PretrainConfig& resolved, int64_t ranks, int64_t domain,
               int64_t ranks_of_host, std::vector<double> host_fractions,
-              PlanSchedule schedule = PlanSchedule::kOneForwardOneBackward);
+              PlanSchedule schedule = PlanSchedule::kOneForwardOneBackward, GridRules grids = {});
 
   // Returns the number of runs of data-parallel ranks of which each lies on one host: as few as can
   // be; 1 where none of several ranks does, or where all ranks are one.
@@ -53,6 +61,11 @@ class LayoutSpace {
  private:
   bool IsPossible(const LayoutAxes& axes);
   bool AllowsTensor(int64_t ranks) const;
+  // Returns the grids of so many tensor-parallel ranks, within the domain.
+  std::vector<PlanGrid> GridsWithin(int64_t ranks) const;
+  // Returns whether a rank of the grid receives more bytes than one of as many along one dim, if
+  // these can be.
+  bool GridSendsMore(const LayoutAxes& axes, const PlanGrid& grid) const;
   bool CanExchangeHeads(const LayoutAxes& axes, int64_t ranks) const;
   // Returns whether attention in chunks, if it is written, allows this many context-parallel ranks.
   bool CanCutChunks(int64_t context) const;
@@ -62,6 +75,7 @@ class LayoutSpace {
   absl::StatusOr<bool> VisitSchedules(LayoutAxes axes, LayoutVisit visit);
   absl::StatusOr<bool> VisitBatches(LayoutAxes axes, LayoutVisit visit);
   absl::StatusOr<bool> VisitRows(LayoutAxes axes, LayoutVisit visit);
+  absl::StatusOr<bool> VisitGrids(LayoutAxes axes, LayoutVisit visit);
   absl::StatusOr<bool> VisitContexts(LayoutAxes axes, LayoutVisit visit);
   absl::StatusOr<bool> VisitExperts(LayoutAxes axes, LayoutVisit visit);
   absl::StatusOr<bool> VisitOrders(LayoutAxes axes, LayoutVisit visit);
@@ -82,10 +96,14 @@ class LayoutSpace {
   const int64_t ranks_of_host_;
   const std::vector<double> host_fractions_;
   const PlanSchedule schedule_;
+  const GridRules grids_;
+  const LayerMatrices matrices_;
+  const int element_bytes_;
   int64_t divisions_ = 0;
   int64_t across_domains_ = 0;
   int64_t indivisible_ = 0;
   int64_t short_ = 0;
+  int64_t larger_grids_ = 0;  // layouts
 };
 
 }  // namespace megatron

@@ -163,6 +163,53 @@ TEST(LayoutSpaceTest, InstancesLieWithinTheDomainOfFastLinks) {
   for (const LayoutAxes& axes : Visited(config, 8, 8)) EXPECT_EQ(axes.instances, 1);
 }
 
+// The model has 16 heads, and 1024 channels in samples of 2048 tokens.
+TEST(LayoutSpaceTest, HasGridsOfTensorParallelRanksThatSendLess) {
+  const config::PretrainConfig config =
+      Resolved({"model.hidden_size=1024", "model.num_attention_heads=16",
+                "model.make_vocab_size_divisible_by=128", "train.global_batch_size=64"});
+  const auto visited = [&](const GridRules& rules, int64_t* left_out) {
+    std::vector<LayoutAxes> grids;
+    LayoutSpace space(config, 8, 8, 8, {0}, PlanSchedule::kOneForwardOneBackward, rules);
+    const absl::Status status = space.VisitAll([&](const LayoutAxes& axes) -> absl::StatusOr<bool> {
+      if (axes.grid.is_grid()) grids.push_back(axes);
+      return true;
+    });
+    EXPECT_TRUE(status.ok()) << status;
+    *left_out = space.pruned().back().count;
+    return grids;
+  };
+  GridRules rules;
+  int64_t left_out = 0;
+  EXPECT_TRUE(visited(rules, &left_out).empty());
+  EXPECT_EQ(left_out, 0);
+  rules.allows = [](const PlanGrid&) { return true; };
+  const auto grids = visited(rules, &left_out);
+  EXPECT_GT(left_out, 0);
+  std::set<std::string> modes;
+  for (const LayoutAxes& axes : grids) {
+    EXPECT_EQ(axes.grid.ranks(), axes.tensor);
+    EXPECT_EQ(axes.micro_batch % axes.grid.samples(), 0);
+    EXPECT_EQ(axes.context, 1);
+    EXPECT_FALSE(axes.is_sequence_parallel);
+    EXPECT_FALSE(axes.weights_on_host);
+    const LayerMatrices matrices = MatricesOf(1024, 4096, false, 16, 16, 64);
+    const int64_t tokens = axes.micro_batch * config.model().seq_length();
+    const int element_bytes = config.precision().bf16() ? 2 : 4;
+    EXPECT_LE(BytesReceivedOnGrid(matrices, axes.grid, tokens, element_bytes),
+              BytesReceivedIn1d(matrices, axes.tensor, tokens, element_bytes));
+    modes.insert(axes.grid.mode());
+  }
+  EXPECT_EQ(modes, (std::set<std::string>{"2D", "2.5D", "3D"}));
+  // Those that send more are there where they are asked for.
+  rules.keeps_larger = true;
+  EXPECT_GT(visited(rules, &left_out).size(), grids.size());
+  EXPECT_EQ(left_out, 0);
+  // The trainer may refuse some.
+  rules.allows = [](const PlanGrid& grid) { return grid.is_cube; };
+  for (const LayoutAxes& axes : visited(rules, &left_out)) EXPECT_TRUE(axes.grid.is_cube);
+}
+
 TEST(LayoutSpaceTest, EndsWhereAVisitSays) {
   const config::PretrainConfig config = Resolved({});
   LayoutSpace space(config, 8, 8, 8, {0});

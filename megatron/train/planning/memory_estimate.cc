@@ -189,7 +189,9 @@ absl::StatusOr<MemoryEstimator::PlannedStage> MemoryEstimator::PlanStageAsItIs(
 
 absl::StatusOr<const MemoryEstimator::PlannedStage*> MemoryEstimator::StageOf(LayoutAxes axes,
                                                                               int64_t stage) {
-  const std::array<int64_t, 16> key = {axes.tensor,
+  const std::array<int64_t, 18> key = {axes.tensor,
+                                       axes.grid.depth,
+                                       axes.grid.is_grid() + axes.grid.is_cube,
                                        axes.context,
                                        axes.pipeline,
                                        axes.chunks,
@@ -226,7 +228,9 @@ absl::StatusOr<const MemoryEstimator::PlannedStage*> MemoryEstimator::StageOf(La
 absl::StatusOr<const MemoryEstimator::Places*> MemoryEstimator::ProbeOf(const LayoutAxes& axes,
                                                                         bool is_mixture,
                                                                         int64_t layers) {
-  const std::array<int64_t, 14> key = {axes.tensor,
+  const std::array<int64_t, 16> key = {axes.tensor,
+                                       axes.grid.depth,
+                                       axes.grid.is_grid() + axes.grid.is_cube,
                                        axes.context,
                                        axes.pipeline > 1,
                                        static_cast<int64_t>(axes.schedule),
@@ -313,7 +317,9 @@ absl::StatusOr<MemoryEstimator::Whole> MemoryEstimator::WholeBytes(const LayoutA
     micro_batches = slots_.Enough(axes, samples / (axes.micro_batch * axes.data));
   }
   const bool is_alone = axes.data * axes.context == 1;  // with weights on the host
-  const std::array<int64_t, 17> key = {axes.tensor,
+  const std::array<int64_t, 19> key = {axes.tensor,
+                                       axes.grid.depth,
+                                       axes.grid.is_grid() + axes.grid.is_cube,
                                        axes.context,
                                        axes.pipeline,
                                        axes.chunks,
@@ -333,7 +339,7 @@ absl::StatusOr<MemoryEstimator::Whole> MemoryEstimator::WholeBytes(const LayoutA
   const auto found = whole_.find(key);
   if (found != whole_.end()) return found->second;
   LayoutAxes simple = axes;
-  simple.micro_batch = 1;
+  simple.micro_batch = axes.grid.samples();
   // The order of a V's passes depends on what they take.
   if (!IsV(axes)) simple.recompute = PlanRecompute::kNone;
   if (!is_alone) simple.data = 2 * LeastData(axes);

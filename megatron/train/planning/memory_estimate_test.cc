@@ -4,9 +4,11 @@
 #include <cmath>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "megatron/plan/tensor_grid_traffic.h"
 #include "megatron/train/config/config_defaults.h"
 #include "megatron/train/config/config_parser.h"
 #include "megatron/train/planning/layout_axes.h"
@@ -198,6 +200,41 @@ TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAModelInChunks) {
 
 TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAModelInChunksOnTheHost) {
   ExpectWithin(0.01, absl::StrCat(kInChunks, " attention_chunks_on_host: true }"), 15);
+}
+
+// Ranks that form a grid have blocks of the layers' weights and of what lies between them.
+TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfGrids) {
+  for (const char* model : {kDense, kGated}) {
+    const ParsedConfig parsed = ParseConfig(absl::StrCat(model, kRest), "test");
+    ASSERT_TRUE(parsed.errors.empty()) << parsed.errors[0].message;
+    MemoryEstimator estimator(parsed.config, kVocab, /*is_gpu=*/true);
+    std::mt19937 random(1234);
+    for (int tried = 0; tried < 12;) {
+      LayoutAxes axes = RandomAxes(parsed.config, &random);
+      axes.tensor = OneOf({4, 8}, &random);
+      const std::vector<PlanGrid> grids = TensorGridsOf(axes.tensor);
+      axes.grid = grids[random() % grids.size()];
+      axes.micro_batch = axes.grid.samples() * OneOf({1, 2}, &random);
+      axes.context = axes.context_team = 1;
+      axes.context_form = PlanContext::kRing;
+      axes.is_sequence_parallel = axes.weights_on_host = false;
+      axes.host_fraction = axes.host_fraction == 0.5 ? 0 : axes.host_fraction;
+      if (axes.data == 1) {
+        axes.shared_out = SharedOut::kNothing;
+        axes.instances = axes.hosts = 1;
+        axes.instances_share_states = false;
+        axes.ranks_per_host = 0;
+      }
+      const MemoryNeeds planned = PlannedBytes(parsed.config, axes);
+      if (planned.device == 0) continue;
+      ++tried;
+      SCOPED_TRACE(DescribeLayout(axes));
+      const auto estimated = estimator.Bytes(axes);
+      ASSERT_TRUE(estimated.ok()) << estimated.status();
+      EXPECT_NEAR(estimated->device / planned.device, 1, 0.01);
+      EXPECT_NEAR(estimated->host, planned.host, 0.01 * planned.host + kMostStaged);
+    }
+  }
 }
 
 // ApplyLayout() writes a partition of one rank, which stands for no secondary shards.

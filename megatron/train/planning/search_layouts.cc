@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -58,13 +59,13 @@ bool ComesBefore(const Candidate& a, const Candidate& b) {
     const LayoutAxes& axes = candidate.axes;
     return std::make_tuple(
         std::llround(std::log(candidate.seconds) / kSameTime), axes.count(), axes.tensor,
-        axes.pipeline, axes.context, axes.chunks, static_cast<int>(axes.schedule), axes.last_layers,
-        axes.encoder_stages, axes.data_is_outermost, axes.expert, axes.expert_tensor,
-        axes.micro_batch, axes.is_sequence_parallel, static_cast<int>(axes.context_form),
-        axes.context_team, static_cast<int>(axes.recompute), static_cast<int>(axes.shared_out),
-        axes.instances, axes.instances_share_states, axes.host_fraction, axes.weights_on_host,
-        axes.ranks_per_host, axes.deduplicates_dispatch, axes.hosts, axes.quantizes_weights,
-        axes.quantizes_gradients);
+        axes.grid.depth, axes.grid.is_cube, axes.pipeline, axes.context, axes.chunks,
+        static_cast<int>(axes.schedule), axes.last_layers, axes.encoder_stages,
+        axes.data_is_outermost, axes.expert, axes.expert_tensor, axes.micro_batch,
+        axes.is_sequence_parallel, static_cast<int>(axes.context_form), axes.context_team,
+        static_cast<int>(axes.recompute), static_cast<int>(axes.shared_out), axes.instances,
+        axes.instances_share_states, axes.host_fraction, axes.weights_on_host, axes.ranks_per_host,
+        axes.deduplicates_dispatch, axes.hosts, axes.quantizes_weights, axes.quantizes_gradients);
   };
   return key(a) < key(b);
 }
@@ -151,7 +152,9 @@ class Search {
         layouts_(resolved_, options.ranks,
                  planner.hardware->cores() > 0 ? options.ranks : planner.hardware->domain(),
                  planner.hardware->domain(), HostFractions(config, offloads_),
-                 WrittenSchedule(config.parallel())) {}
+                 WrittenSchedule(config.parallel()),
+                 {[this](const PlanGrid& grid) { return AllowsGrid(grid); },
+                  /*keeps_larger=*/config.parallel().has_tensor_parallel_mode()}) {}
 
   absl::StatusOr<LayoutSearch> Run();
   absl::StatusOr<bool> FitsSomewhere();
@@ -163,6 +166,8 @@ class Search {
   // Returns the layouts that differ in the form of their data-parallel communication or in the way
   // of tokens to their experts, and that are allowed.
   std::vector<LayoutAxes> FormsOf(const LayoutAxes& axes) const;
+  // Returns whether the trainer takes the grid in the simplest layout that has it.
+  bool AllowsGrid(const PlanGrid& grid);
   // Returns whether tokens may go to each host of their experts once.
   bool MayDeduplicate(const LayoutAxes& axes, int64_t ranks_per_host) const;
   // The layouts that keep least are estimated, the smallest by formulas first.
@@ -193,7 +198,8 @@ class Search {
   MemoryEstimator estimator_;
   LayoutSpace layouts_;
   LayoutSearch found_;
-  int tries_ = 0;  // layouts that were planned
+  std::map<std::tuple<int64_t, int64_t, bool>, bool> grids_;  // whether each is allowed
+  int tries_ = 0;                                             // layouts that were planned
 };
 
 absl::StatusOr<std::vector<Candidate>> Search::Predict(LayoutPredictor* predictor,
@@ -228,6 +234,24 @@ absl::StatusOr<std::vector<Candidate>> Search::Predict(LayoutPredictor* predicto
   found_.pruned_divisions = layouts_.pruned();
   std::sort(candidates.begin(), candidates.end(), ComesBefore);
   return candidates;
+}
+
+bool Search::AllowsGrid(const PlanGrid& grid) {
+  const auto key = std::make_tuple(grid.side, grid.depth, grid.is_cube);
+  const auto found = grids_.find(key);
+  if (found != grids_.end()) return found->second;
+  LayoutAxes axes;
+  axes.tensor = grid.ranks();
+  axes.grid = grid;
+  axes.micro_batch = grid.samples();
+  config::PretrainConfig config = config_;
+  ApplyLayout(axes, planner_.is_gpu, &config);
+  config.mutable_train()->set_global_batch_size(grid.samples() *
+                                                config_.train().global_batch_size());
+  // What is chosen for the ranks that there are is no part of a layout.
+  config.mutable_train()->clear_auto_layout();
+  config.mutable_train()->clear_auto_layout_ranks();
+  return grids_[key] = CheckLayout(config).ok();
 }
 
 // The ranks that share experts begin with a host and fill several; parts of an expert share one.

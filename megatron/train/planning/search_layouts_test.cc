@@ -247,6 +247,33 @@ SearchOptions SharedWeights() {
   return options;
 }
 
+// Eight tensor-parallel ranks of micro-batches of 8192 tokens and more, 8 times the hidden size.
+TEST_F(SearchLayoutsTest, TakesGridsOfTensorParallelRanksWhereTheySendLess) {
+  Hardware slow = *planner_.hardware;
+  slow.set_link_gb_per_s(5);
+  planner_.hardware = &slow;
+  SearchOptions options;
+  options.ranks = 8;
+  options.allows = [](const LayoutAxes& axes) { return axes.tensor == 8 && axes.micro_batch >= 4; };
+  const auto found = Search(Config("gpt3_857m"), options);
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_FALSE(found->best.empty());
+  const FoundLayout& best = found->best[0];
+  EXPECT_TRUE(best.axes.grid.is_grid()) << DescribeLayout(best.axes);
+  EXPECT_NE(best.config.parallel().tensor_parallel_mode(), "1d");
+  const auto loaded = LoadConfigFromString(best.config.ShortDebugString(), "grid",
+                                           {"system.device=cuda"}, ConfigPurpose::kDryRun);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  const int64_t padded = ToRunOptions(loaded->config, kVocab).trainer.model.padded_vocab_size;
+  const auto step = ExplainStep(loaded->config, padded, slow, *planner_.program, kernels_);
+  ASSERT_TRUE(step.ok()) << step.status();
+  EXPECT_EQ(step->seconds.total, best.prediction.seconds.total);
+  // Experts are cut along one dim.
+  const auto experts = Search(Config("moe_tiny"), {/*ranks=*/8});
+  ASSERT_TRUE(experts.ok()) << experts.status();
+  for (const FoundLayout& layout : experts->best) EXPECT_FALSE(layout.axes.grid.is_grid());
+}
+
 TEST_F(SearchLayoutsTest, TakesTwoLevelsWhereTheNetworkIsSlow) {
   const config::PretrainConfig config = Config("gpt3_857m");
   Hardware hardware = *planner_.hardware;

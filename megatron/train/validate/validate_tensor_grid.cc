@@ -149,8 +149,6 @@ void CheckTensorGrid(ConfigChecker& check) {
          "it measures whole rows of what lies between layers");
   refuse(check.IsWritten("parallel.topology_file"), "parallel.topology_file",
          "it orders ranks by the messages of layers that are cut along one dim");
-  refuse(config.train().auto_layout(), "train.auto_layout",
-         "it looks at layouts that cut layers along one dim");
   refuse(config.system().cuda_graph_impl() != config::CudaGraphImpl::none, "system.cuda_graph_impl",
          "ranks of a grid have samples of their own, and with them graphs");
 }

@@ -82,7 +82,6 @@ TEST(ValidateTensorGridTest, RefusesEachBrokenRuleByName) {
        "cannot be used with logging.diagnostics_interval"},
       {{kSquare, kFour, "parallel.topology_file=machines.txt"},
        "cannot be used with parallel.topology_file"},
-      {{kSquare, kFour, "train.auto_layout=true"}, "cannot be used with train.auto_layout"},
       {{kSquare, kFour, "optimizer.optimizer_cpu_offload=true", "parallel.param_cpu_offload=true"},
        "cannot be used with parallel.param_cpu_offload"},
       {{kSquare, kFour, "system.device=cuda", "system.cuda_graph_impl=local"},
