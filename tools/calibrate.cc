@@ -92,6 +92,11 @@ std::string BusyWarning(int cores) {
       load, cores);
 }
 
+// Returns a line as a comment of the file; nothing for none.
+std::string Comment(const std::string& line) {
+  return line.empty() ? "" : absl::StrCat("# ", line);
+}
+
 double MemoryGib() {
   struct sysinfo info = {};
   if (sysinfo(&info) != 0) return 1;
@@ -117,14 +122,15 @@ std::string Summary(const MeasuredMachine& machine) {
       "%s: each of %d cores: %.1f GFLOP/s at most, %.2f GB/s of memory; a rank of all cores has "
       "%.0f %% of their speed\n"
       "threads: %.2f GB/s, %.0f us and %.1f us a rank; processes: %.2f GB/s, %.0f us\n"
-      "between products %.2f (with gates %.2f), optimizer %.2f of the memory's rate; %.0f us more "
-      "in "
-      "a layer; %d kernels\n",
+      "between products %.2f (with gates %.2f), optimizer %.2f of the memory's rate, far memory "
+      "%.2f; %.0f us more in a layer; %d kernels\n"
+      "threads of a rank meet in %.1f us; a router takes %.1f ns for a token and expert\n",
       machine.name, machine.cores, core.peak_flops_per_s * 1e-9, core.memory_bytes_per_s * 1e-9,
       100 * core.thread_efficiency, machine.threads.bytes_per_s * 1e-9, machine.threads.latency_us,
       machine.threads.rank_latency_us, machine.processes.bytes_per_s * 1e-9,
       machine.processes.latency_us, core.memory_efficiency, core.gated_memory_efficiency,
-      core.optimizer_efficiency, 1e6 * core.layer_overhead_seconds, core.kernels.size());
+      core.optimizer_efficiency, core.far_memory_efficiency, 1e6 * core.layer_overhead_seconds,
+      core.kernels.size(), 1e6 * core.thread_meeting_seconds, 1e9 * core.routing_score_seconds);
 }
 
 absl::Status Refit(const std::string& run) {
@@ -160,16 +166,16 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   MEGATRON_ASSIGN_OR_RETURN(const PlanFacts built_in, ParsePlanFacts(BuiltInPlanFacts()));
   MEGATRON_ASSIGN_OR_RETURN(const Implementation* program, FindImplementation(built_in, kProgram));
   MEGATRON_ASSIGN_OR_RETURN(const MeasuredMachine machine, Measure());
+  PlanFacts facts = CalibratedFacts(machine, *program);
+  const CsvTable kernels = CalibratedKernels(machine);
   std::string text;
-  google::protobuf::TextFormat::PrintToString(CalibratedFacts(machine, *program), &text);
+  google::protobuf::TextFormat::PrintToString(facts, &text);
   // What is written can be read.
   MEGATRON_RETURN_IF_ERROR(ParsePlanFacts(text).status());
-  const CsvTable kernels = CalibratedKernels(machine);
   MEGATRON_RETURN_IF_ERROR(MeasuredKernels::Parse(kernels).status());
-  MEGATRON_RETURN_IF_ERROR(
-      WriteFileAtomically(PosixFileSystem(), absl::GetFlag(FLAGS_output),
-                          absl::StrCat("# Written by tools:calibrate.\n",
-                                       warning.empty() ? "" : absl::StrCat("# ", warning), text)));
+  MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(
+      PosixFileSystem(), absl::GetFlag(FLAGS_output),
+      absl::StrCat("# Written by tools:calibrate.\n", Comment(warning), text)));
   MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(
       PosixFileSystem(), absl::GetFlag(FLAGS_kernels_output), FormatCsv(kernels)));
   return WriteToStdout(Summary(machine));

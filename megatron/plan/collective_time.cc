@@ -77,12 +77,24 @@ double PassSeconds(const Hardware& gpu, const Implementation& program, const Pla
   return latency + bytes * (group.ranks - 1) / group.ranks / rate;
 }
 
+// Returns the seconds of a call of threads. They meet once and read each other's memory. Whatever
+// their number, each reads a whole tensor and writes one, of which it has a part alone behind a
+// reduce-scatter.
+double ThreadCallSeconds(const Hardware& gpu, const Implementation& program, TrafficCall call,
+                         int64_t ranks, double bytes) {
+  const double written = call == TrafficCall::kReduceScatter ? 1 / double(ranks) : 1;
+  return LinkLatency(gpu, ranks) +
+         (1 + written) / 2 * bytes / (gpu.link_gb_per_s() * kGiga * program.link_efficiency());
+}
+
 }  // namespace
 
 double CollectiveSeconds(const Hardware& gpu, const Implementation& program, TrafficCall call,
                          const PlanGroup& group, double bytes) {
   if (group.ranks <= 1) return 0;
   const int64_t inside = RanksInDomain(group, gpu.domain());
+  if (gpu.cores() > 0 && inside == group.ranks)
+    return ThreadCallSeconds(gpu, program, call, group.ranks, bytes);
   const bool is_sum_or_gather = call == TrafficCall::kAllReduce ||
                                 call == TrafficCall::kReduceScatter ||
                                 call == TrafficCall::kAllGather;
@@ -98,10 +110,7 @@ double CollectiveSeconds(const Hardware& gpu, const Implementation& program, Tra
   }
   const bool is_ring = gpu.cores() == 0 && call != TrafficCall::kAllToAll;
   const double pass = PassSeconds(gpu, program, group, bytes, is_ring);
-  if (call != TrafficCall::kAllReduce) return pass;
-  // Threads meet once for both passes.
-  const bool are_threads = gpu.cores() > 0 && inside == group.ranks;
-  return 2 * pass - (are_threads ? LinkLatency(gpu, group.ranks) : 0);
+  return call == TrafficCall::kAllReduce ? 2 * pass : pass;
 }
 
 double LaneSeconds(const Hardware& gpu) {

@@ -90,8 +90,8 @@ TEST(CollectiveTimeTest, RanksOfProcessorsSendToEachRankOfAnotherNode) {
             CollectiveSeconds(Gpu(), Ideal(), TrafficCall::kAllGather, {16, 8}, 1e12));
 }
 
-// Threads meet once for a sum, and processes and GPUs twice.
-TEST(CollectiveTimeTest, ThreadsMeetOnceForAnAllReduce) {
+// Threads meet once for a sum, and read each other's memory; processes and GPUs send twice.
+TEST(CollectiveTimeTest, ThreadsMeetOnceAndReadEachOthersMemory) {
   Hardware cpu = Gpu();
   cpu.set_cores(8);
   cpu.set_link_latency_us(50);
@@ -102,9 +102,13 @@ TEST(CollectiveTimeTest, ThreadsMeetOnceForAnAllReduce) {
   };
   EXPECT_NEAR(microseconds(TrafficCall::kAllGather, 0), 70, 1e-9);
   EXPECT_NEAR(microseconds(TrafficCall::kAllReduce, 0), 70, 1e-9);
-  // Its bytes are those of both passes.
-  EXPECT_NEAR(microseconds(TrafficCall::kAllReduce, 1e9) - 70,
-              2 * (microseconds(TrafficCall::kAllGather, 1e9) - 70), 1e-6);
+  // Each reads a tensor and writes one, or a quarter of it.
+  const double whole = 1e6 * 1e9 / (cpu.link_gb_per_s() * 1e9);
+  for (const TrafficCall call :
+       {TrafficCall::kAllReduce, TrafficCall::kAllGather, TrafficCall::kAllToAll}) {
+    EXPECT_NEAR(microseconds(call, 1e9) - 70, whole, 1e-6);
+  }
+  EXPECT_NEAR(microseconds(TrafficCall::kReduceScatter, 1e9) - 70, whole * 5 / 8, 1e-6);
   cpu.set_domain(1);
   EXPECT_NEAR(microseconds(TrafficCall::kAllReduce, 0), 2 * 140, 1e-9);
   cpu.set_cores(0);

@@ -6,7 +6,6 @@
 
 #include "megatron/plan/collective_time.h"
 #include "megatron/plan/compressed_attention.h"
-#include "megatron/plan/expert_dispatch.h"
 #include "megatron/plan/shared_cores.h"
 
 namespace megatron {
@@ -16,6 +15,13 @@ constexpr double kTera = 1e12;
 constexpr const char* kForward = "forward";
 constexpr const char* kInputGradient = "input_gradient";
 constexpr const char* kWeightGradient = "weight_gradient";
+
+// Kernels between the products of a layer: norms, rotations of queries and of keys, sums, the
+// activation, and backward the gradients of biases, too.
+constexpr double kKernelsForward = 7;
+constexpr double kKernelsBackward = 11;
+// Kernels of the embedding and of the loss in both passes.
+constexpr double kEndKernels = 5;
 
 double Saturation(double size, double half) { return size / (size + half); }
 
@@ -79,7 +85,8 @@ LayerPredictor::LayerPredictor(const Hardware& gpu, const Implementation& progra
       rates_(RatesOf(gpu, program, layout)),
       tokens_(double(layout.micro_batch) * layout.sequence / layout.cp),
       tp_(double(layout.tp)),
-      sp_(layout.shares_rows() ? double(layout.tp) : 1) {}
+      sp_(layout.shares_rows() ? double(layout.tp) : 1),
+      meeting_(ThreadMeetingSeconds(gpu, layout.gpus())) {}
 
 // The share of a layer that one tensor-parallel rank has; AddProduct() cuts what a grid has. Experts
 // aren't cut.
@@ -114,12 +121,12 @@ double LayerPredictor::ProductSeconds(const KernelShape& shape, double peak) con
   const double k = shape.k;
   if (peak == rates_.flops) {
     const auto measured = MeasuredSeconds(shape, 2 * m * n * k);
-    if (measured.has_value()) return *measured;
+    if (measured.has_value()) return meeting_ + *measured;
   }
   const double half = program_.product_half_size();
   const double share = program_.product_efficiency() * Saturation(m, half) * Saturation(n, half) *
                        Saturation(k, half);
-  return 2 * m * n * k / (peak * share) +
+  return meeting_ + 2 * m * n * k / (peak * share) +
          rates_.element_bytes * (m * n + n * k + m * k) / rates_.memory;
 }
 
@@ -167,45 +174,6 @@ void LayerPredictor::AddProducts(LayerCosts* layer, const MatrixProducts& produc
   }
 }
 
-// Returns one rank's share of the experts' product, of which m are the rows of all its experts.
-MatrixProduct LayerPredictor::OfRank(MatrixProduct product) const {
-  const double cut = double(l_.etp);
-  product.m *= product.count * cut / tp_;
-  (product.is_mlp_input ? product.n : product.k) /= cut;
-  product.weight_matrices /= l_.ep;
-  return product;
-}
-
-double LayerPredictor::GroupedSeconds(const char* pass, const MatrixProduct& product) const {
-  const double rows = product.m;
-  // Processors have a product for the rows of each rank that sends some.
-  const double senders = gpu_.cores() > 0 ? double(l_.ep * l_.etp) : 1;
-  const double experts = product.weight_matrices * senders;
-  const double flops = 2 * rows * product.n * product.k;
-  if (rates_.product_flops == rates_.flops) {
-    const auto measured =
-        MeasuredSeconds({"grouped", pass, rows / experts, product.n, product.k}, flops);
-    if (measured.has_value()) return *measured;
-  }
-  const double share =
-      program_.product_efficiency() * Saturation(rows / experts, program_.grouped_half_rows());
-  const double bytes =
-      rates_.element_bytes * (experts * product.n * product.k + rows * (product.n + product.k));
-  return flops / (rates_.product_flops * share) + bytes / rates_.memory;
-}
-
-// Routers balance: all experts have as many rows. Each row is permuted there and back.
-void LayerPredictor::AddExperts(LayerCosts* layer, const MatrixProduct& product) const {
-  const double rows = product.m;
-  const double permutation = rates_.element_bytes * 2 * rows * model_.hidden() / rates_.memory;
-  layer->forward += GroupedSeconds(kForward, product) + permutation;
-  const double weight = GroupedSeconds(kWeightGradient, product);
-  layer->backward += GroupedSeconds(kInputGradient, product) + weight + permutation;
-  layer->backward_weight += weight;
-  layer->flops += 2 * rows * product.n * product.k;
-  layer->expert_parameters += product.weight_matrices * product.n * product.k;
-}
-
 void LayerPredictor::AddAttentionCore(LayerCosts* layer) const {
   // Under the causal mask a position sees half of the others, and of a window all.
   double seen = 1;
@@ -244,9 +212,9 @@ void LayerPredictor::AddCore(LayerCosts* layer, double read, double seen, bool i
   const auto pass = [&](const char* name, double times, double half) {
     const auto measured =
         MeasuredSeconds({"attention", name, positions, heads, channels}, times * work);
-    if (measured.has_value()) return *measured;
+    if (measured.has_value()) return meeting_ + *measured;
     const double filled = l_.micro_batch * heads * positions / 4096;
-    return times * seconds / Saturation(filled, half);
+    return meeting_ + times * seconds / Saturation(filled, half);
   };
   const double forward = pass(kForward, 1, program_.attention_half_heads());
   layer->attention_core += forward;
@@ -333,8 +301,8 @@ void LayerPredictor::AddElementwise(LayerCosts* layer, double ffn) const {
   if (model_.is_gated() && program_.gated_memory_efficiency() > 0)
     rate *= program_.gated_memory_efficiency() / program_.memory_efficiency();
   const double overhead = program_.layer_overhead_seconds() / 2.6;
-  layer->forward += bytes / rate + overhead;
-  layer->backward += 1.6 * (bytes / rate + overhead);
+  layer->forward += bytes / rate + overhead + kKernelsForward * meeting_;
+  layer->backward += 1.6 * (bytes / rate + overhead) + kKernelsBackward * meeting_;
 }
 
 LayerMatrices LayerPredictor::Matrices() const {
@@ -446,8 +414,7 @@ void LayerPredictor::AddRingOfProcessors(const PlanGroup& group, LayerCosts* lay
                                          double read) const {
   const double elements = 2 * read * kv_width() / tp_, hops = double(group.ranks - 1);
   const auto exchange = [&](double bytes) {
-    return CollectiveSeconds(gpu_, program_, TrafficCall::kAllToAll, {2, group.stride}, 2 * bytes) +
-           LaneSeconds(gpu_);
+    return MessageSeconds(gpu_, program_, group.stride, bytes) + LaneSeconds(gpu_);
   };
   const double keys = rates_.element_bytes * elements, sums = 4 * elements;
   layer->context_forward += hops * exchange(keys);
@@ -475,15 +442,6 @@ void LayerPredictor::AddGather(const PlanGroup& group, LayerCosts* layer, double
   };
   layer->context_forward += exposed(gather, core / 2);
   layer->context_backward += exposed(gather, core) + exposed(sum, core);
-}
-
-// Rows that go to hosts are permuted there and added up behind the way back, in either pass.
-void LayerPredictor::AddExpertExchange(LayerCosts* layer) const {
-  layer->expert = ExpertExchangeSeconds(gpu_, program_, model_, l_);
-  const double rows = ExpertRowsOf(model_, l_).of_hosts;
-  const double permutation = 2 * rates_.element_bytes * 2 * rows * model_.hidden() / rates_.memory;
-  layer->forward += permutation;
-  layer->backward += permutation;
 }
 
 void LayerPredictor::AddMemory(LayerCosts* layer, bool is_mixture) const {
@@ -543,7 +501,10 @@ LayerCosts LayerPredictor::Layer(bool is_mixture) const {
   AddElementwise(&layer, ffn);
   AddTensor(is_mixture, &layer);
   AddContext(&layer, tokens_, layer.attention_core);
-  if (is_mixture) AddExpertExchange(&layer);
+  if (is_mixture) {
+    AddExpertExchange(&layer);
+    AddRouter(&layer);
+  }
   AddMemory(&layer, is_mixture);
   if (model_.encoder_layers() > 0) AddCrossAttention(&layer);
   layer.forward = std::max(layer.forward, program_.layer_seconds() - layer.tensor_forward);
@@ -560,7 +521,7 @@ LayerCosts LayerPredictor::Layer(bool is_mixture) const {
 double LayerPredictor::HeadSeconds() const {
   const double vocab = model_.vocab() / tp_;
   const double bytes = rates_.element_bytes * (program_.is_fused() ? 2 : 6) * tokens_ * vocab;
-  double seconds = 3 * bytes / rates_.memory;
+  double seconds = 3 * bytes / rates_.memory + kEndKernels * meeting_;
   for (const char* pass : {kForward, kInputGradient, kWeightGradient}) {
     seconds += ProductSeconds({"product", pass, tokens_, vocab, model_.hidden()}, rates_.flops);
   }

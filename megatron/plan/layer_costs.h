@@ -23,8 +23,9 @@ struct LayerCosts {
   double context_forward = 0;  // what attention does not hide
   double context_backward = 0;
   double expert = 0;
-  double flops = 0;       // the forward pass's, as the model's FLOPs count them
-  double parameters = 0;  // this rank's, without experts
+  double expert_products = 0;  // seconds of them in both passes
+  double flops = 0;            // the forward pass's, as the model's FLOPs count them
+  double parameters = 0;       // this rank's, without experts
   double expert_parameters = 0;
   double saved_bytes = 0;    // held for the backward pass
   double input_bytes = 0;    // held with full recomputation
@@ -91,6 +92,7 @@ class LayerPredictor {
   void AddRingOfProcessors(const PlanGroup& group, LayerCosts* layer, double read) const;
   void AddGather(const PlanGroup& group, LayerCosts* layer, double read, double core) const;
   void AddExpertExchange(LayerCosts* layer) const;
+  void AddRouter(LayerCosts* layer) const;
   void AddMemory(LayerCosts* layer, bool is_mixture) const;
 
   const Hardware& gpu_;
@@ -101,7 +103,8 @@ class LayerPredictor {
   const RankRates rates_;
   const double tokens_;
   const double tp_;
-  const double sp_;  // ranks that share out what lies between layers
+  const double sp_;       // ranks that share out what lies between layers
+  const double meeting_;  // seconds in which a rank's threads meet behind a kernel
 };
 
 }  // namespace megatron

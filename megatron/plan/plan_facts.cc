@@ -101,6 +101,11 @@ absl::Status CheckHardware(const Hardware& gpu) {
   MEGATRON_RETURN_IF_ERROR(
       CheckRange(entry, "network_latency_us", gpu.network_latency_us(), 0, 1e6));
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "lane_latency_us", gpu.lane_latency_us(), 0, 1e6));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "thread_meeting_us", gpu.thread_meeting_us(), 0, 1e6));
+  if (gpu.far_memory_efficiency() != 0) {
+    MEGATRON_RETURN_IF_ERROR(
+        CheckRange(entry, "far_memory_efficiency", gpu.far_memory_efficiency(), 1e-3, 1));
+  }
   return CheckRange(entry, "network_gb_per_s", gpu.network_gb_per_s(), 1e-3, 1e6);
 }
 
@@ -167,6 +172,10 @@ absl::Status CheckImplementation(const Implementation& program) {
       CheckRange(entry, "gated_memory_efficiency", program.gated_memory_efficiency(), 0, 100));
   MEGATRON_RETURN_IF_ERROR(
       CheckRange(entry, "layer_overhead_seconds", program.layer_overhead_seconds(), 0, 1));
+  MEGATRON_RETURN_IF_ERROR(
+      CheckRange(entry, "routing_score_seconds", program.routing_score_seconds(), 0, 1));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "expert_wait", program.expert_wait(), 0, 10));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "turn_cost", program.turn_cost(), 0, 10));
   return CheckRange(entry, "layer_seconds", program.layer_seconds(), 0, 1);
 }
 

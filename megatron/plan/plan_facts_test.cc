@@ -28,6 +28,17 @@ TEST(PlanFactsTest, GuessesAreNamesOfFigures) {
   EXPECT_THAT(facts.status().message(), AllOf(HasSubstr("'mine'"), HasSubstr("'speed'")));
 }
 
+TEST(PlanFactsTest, AProcessorsRanksLoseAShareOfItsSpeed) {
+  EXPECT_TRUE(ParsePlanFacts(HardwareText("far_memory_efficiency: 0.9")).ok());
+  for (const char* wrong : {"far_memory_efficiency: 1.1", "far_memory_efficiency: 1e-4",
+                            "far_memory_efficiency: -1", "thread_meeting_us: -1"}) {
+    const auto facts = ParsePlanFacts(HardwareText(wrong));
+    ASSERT_EQ(facts.status().code(), absl::StatusCode::kInvalidArgument) << wrong;
+    const std::string field = std::string(wrong).substr(0, std::string(wrong).find(':'));
+    EXPECT_THAT(facts.status().message(), HasSubstr(field));
+  }
+}
+
 TEST(PlanFactsTest, AHostHasPossibleRates) {
   for (const char* wrong :
        {"host_link_gb_per_s: -1", "host_memory_gb_per_s: 1e7", "host_memory_gb: nan"}) {

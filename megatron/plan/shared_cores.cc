@@ -10,6 +10,10 @@
 namespace megatron {
 namespace {
 
+// The bytes of a core between which memory becomes slower (Hardware.far_memory_efficiency).
+constexpr double kNearBytes = 32 << 20;
+constexpr double kFarBytes = 256 << 20;
+
 // Returns the share of its cores' speed that a rank of so many threads has. Each doubling of the
 // threads costs the same share.
 double ThreadEfficiency(const Hardware& hardware, int64_t threads) {
@@ -106,6 +110,18 @@ double RankSpeed(const Hardware& hardware, int64_t ranks) {
   return cores <= 1 ? 1 : double(cores) * ThreadEfficiency(hardware, cores);
 }
 
+double ThreadMeetingSeconds(const Hardware& hardware, int64_t ranks) {
+  const bool has_threads = hardware.cores() / std::max<int64_t>(1, ranks) > 1;
+  return has_threads ? 1e-6 * hardware.thread_meeting_us() : 0;
+}
+
+double MemoryShareOf(const Hardware& hardware, int64_t ranks, double bytes) {
+  if (hardware.cores() == 0 || hardware.far_memory_efficiency() == 0) return 1;
+  const double of_core = bytes * double(ranks) / hardware.cores();
+  const double way = std::log(of_core / kNearBytes) / std::log(kFarBytes / kNearBytes);
+  return std::pow(hardware.far_memory_efficiency(), std::clamp(way, 0.0, 1.0));
+}
+
 double MemoryOfRank(const Hardware& hardware, int64_t ranks) {
   return hardware.memory_gib() * (1 << 30) / (hardware.cores() > 0 ? double(ranks) : 1);
 }
@@ -122,13 +138,15 @@ double IdleSecondsOfCores(const Schedule& schedule, const PartCosts& seconds, in
   return Player(schedule, seconds).Play(double(ranks), double(cores));
 }
 
-void ShareCores(const Hardware& hardware, const PlanLayout& layout, double excess, double idle,
-                StepSeconds* seconds) {
+void ShareCores(const Hardware& hardware, const Implementation& program, const PlanLayout& layout,
+                double excess, double idle, StepSeconds* seconds) {
   if (!HasMoreRanksThanCores(hardware, layout.gpus())) return;
   StepSeconds& s = *seconds;
   const double alone = s.total - s.constant;
   s.compute -= excess;
-  const double ranks_of_a_core = double(layout.gpus()) / hardware.cores();
+  // What a rank needs of a core, as a multiple of what it would need of its own.
+  const double ranks_of_a_core =
+      double(layout.gpus()) / hardware.cores() * (1 + program.turn_cost());
   const double busy = alone - s.bubble - excess;
   const double shared = ranks_of_a_core * busy + idle;
   for (double StepSeconds::*part :

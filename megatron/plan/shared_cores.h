@@ -22,6 +22,15 @@ bool HasMoreRanksThanCores(const Hardware& hardware, int64_t ranks);
 // `ranks` ranks in all; 1 for a GPU.
 double RankSpeed(const Hardware& hardware, int64_t ranks);
 
+// Returns the seconds that a kernel of one of `ranks` ranks takes more than its share of the work,
+// whose threads meet at its end; 0 for a rank of one core, and for a GPU.
+double ThreadMeetingSeconds(const Hardware& hardware, int64_t ranks);
+
+// Returns the share of the memory's rate that is left where `ranks` ranks hold so many bytes each,
+// over which a step passes before it comes back to them; 1 for a GPU. It falls with the logarithm of
+// a core's bytes.
+double MemoryShareOf(const Hardware& hardware, int64_t ranks, double bytes);
+
 // Returns the bytes of memory that each of `ranks` ranks may have: those of a GPU, or an equal part
 // of what ranks of a processor share. 0: unknown.
 double MemoryOfRank(const Hardware& hardware, int64_t ranks);
@@ -38,8 +47,8 @@ double IdleSecondsOfCores(const Schedule& schedule, const PartCosts& seconds, in
 // Turns the seconds of a rank that never waits for a core into those on the hardware's cores, of
 // which `excess` are those of computing that stages have less on average. Cores are idle for `idle`
 // seconds. It changes nothing for GPUs, and for no more ranks than cores.
-void ShareCores(const Hardware& hardware, const PlanLayout& layout, double excess, double idle,
-                StepSeconds* seconds);
+void ShareCores(const Hardware& hardware, const Implementation& program, const PlanLayout& layout,
+                double excess, double idle, StepSeconds* seconds);
 
 }  // namespace megatron
 

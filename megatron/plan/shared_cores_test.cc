@@ -1,5 +1,7 @@
 #include "megatron/plan/shared_cores.h"
 
+#include <cmath>
+
 #include "gtest/gtest.h"
 #include "megatron/pipeline/schedule.h"
 #include "megatron/plan/measured_kernels.h"
@@ -130,6 +132,98 @@ TEST(SharedCoresTest, WideElementsTakeTwiceTheBytes) {
   EXPECT_NEAR(wide.compute / narrow.compute, 2, 0.01);
   EXPECT_NEAR(wide.tensor_parallel / narrow.tensor_parallel, 2, 0.01);
   EXPECT_NEAR(wide.optimizer / narrow.optimizer, 1, 0.01);
+}
+
+// A layer has 4 products, in three passes each, and attention in two; the loss's product has three.
+TEST(SharedCoresTest, ThreadsOfARankMeetBehindEachKernel) {
+  Hardware cpu = TwoCores();
+  const auto compute = [&](int64_t ranks) { return Predict(cpu, Layout(ranks, 1, 4)).compute; };
+  const double one = compute(1), two = compute(2);
+  cpu.set_thread_meeting_us(50);
+  EXPECT_NEAR(compute(1) - one, 4 * (8 * (12 + 2 + 7 + 11) + 3 + 5) * 50e-6, 1e-9);
+  EXPECT_EQ(compute(2), two);
+}
+
+TEST(SharedCoresTest, MemoryIsSlowerTheMoreOfItAllRanksHold) {
+  Hardware cpu = TwoCores();
+  EXPECT_EQ(MemoryShareOf(cpu, 2, 1e12), 1);
+  cpu.set_far_memory_efficiency(0.25);
+  EXPECT_EQ(MemoryShareOf(cpu, 2, 32 << 20), 1);
+  EXPECT_NEAR(MemoryShareOf(cpu, 1, 1 << 29), 0.25, 1e-9);
+  EXPECT_NEAR(MemoryShareOf(cpu, 4, 1e12), 0.25, 1e-9);
+  EXPECT_NEAR(MemoryShareOf(cpu, 2, std::sqrt(32.0 * 256) * (1 << 20)), 0.5, 1e-9);
+  cpu.set_cores(0);
+  EXPECT_EQ(MemoryShareOf(cpu, 2, 1e12), 1);
+}
+
+// Weights are read in either pass, their gradients read and written, and all that the optimizer
+// passes over. Each of two ranks has 25 million parameters of 16 bytes.
+TEST(SharedCoresTest, WeightsThatAllRanksHoldAreReadAtTheRateOfFarMemory) {
+  Hardware cpu = TwoCores();
+  cpu.set_memory_gb_per_s(10);
+  const StepSeconds near = Predict(cpu, Layout(2, 1, 4));
+  cpu.set_far_memory_efficiency(0.5);
+  const StepSeconds far = Predict(cpu, Layout(2, 1, 4));
+  const double parameters = 8 * (12.0 * 512 * 512 + 2 * 512);
+  EXPECT_NEAR(far.compute - near.compute, 4 * 16 * parameters / 10e9, 1e-6);
+  EXPECT_NEAR(far.optimizer / near.optimizer, 2, 1e-9);
+  EXPECT_GT(far.data_parallel, near.data_parallel);
+}
+
+// A router scores each expert for each token of its rank, and its counts are added up over ranks with
+// parts of the same samples.
+TEST(SharedCoresTest, RoutersAndTurnsTakeWhatTheyWereCalibratedToTake) {
+  const PlanFacts facts = *ParsePlanFacts(BuiltInPlanFacts());
+  Implementation program = **FindImplementation(facts, "megatron_cc");
+  Hardware cpu = TwoCores();
+  PlanModel model;
+  model.set_layers(8);
+  model.set_hidden(512);
+  model.set_heads(8);
+  model.set_kv_heads(8);
+  model.set_head_dim(64);
+  model.set_vocab(2);
+  model.set_experts(4);
+  model.set_experts_per_token(2);
+  model.set_expert_ffn(512);
+  const auto seconds = [&](int64_t tp) {
+    PlanLayout layout = Layout(1, 1, 4);
+    layout.tp = tp;
+    return PredictStep(cpu, program, MeasuredKernels(), model, layout)->seconds;
+  };
+  const StepSeconds one = seconds(1), two = seconds(2);
+  program.set_routing_score_seconds(1e-6);
+  // A rank of both cores, and half of the tokens on each of two.
+  EXPECT_NEAR(seconds(1).compute - one.compute, 4 * 8 * 512 * 4 * 1e-6 / 1.8, 1e-9);
+  EXPECT_NEAR(seconds(2).compute - two.compute, 4 * 8 * 256 * 4 * 1e-6, 1e-9);
+  // Ranks that share out experts wait for each other, but not for a core.
+  const auto waits = [&](int64_t ranks) {
+    PlanLayout layout = Layout(ranks, 1, 4);
+    layout.ep = 2;
+    Implementation waiting = program;
+    waiting.set_expert_wait(0.5);
+    const auto expert = [&](const Implementation& its) {
+      return PredictStep(cpu, its, MeasuredKernels(), model, layout)->seconds.expert_parallel;
+    };
+    return expert(waiting) - expert(program);
+  };
+  // Two products of 512 rows for each of two experts, three passes, at 50 GFLOP/s at most.
+  EXPECT_GT(waits(2), 0.5 * 4 * 8 * 6 * 2 * 1024.0 * 512 * 512 / 50e9);
+  EXPECT_LT(waits(2), 3 * 0.5 * 4 * 8 * 6 * 2 * 1024.0 * 512 * 512 / 50e9);
+  EXPECT_EQ(waits(4), 0);
+  // Turns cost more ranks than cores alone.
+  const auto total = [&](int64_t ranks) {
+    return PredictStep(cpu, program, MeasuredKernels(), model, Layout(ranks, 1, 4))->seconds.total;
+  };
+  const double of_two = total(2), of_eight = total(8);
+  program.set_turn_cost(0.25);
+  EXPECT_EQ(total(2), of_two);
+  EXPECT_NEAR(total(8) / of_eight, 1.25, 1e-9);
+  program.set_turn_cost(0);
+  // Four sums forward and backward, that of the counts, and in all the embedding and the loss.
+  const double latencies = two.tensor_parallel;
+  cpu.set_link_latency_us(100);
+  EXPECT_NEAR(seconds(2).tensor_parallel - latencies, 4 * (8 * (4 + 1) + 5) * 100e-6, 1e-6);
 }
 
 // In front of each micro-batch gradients are zeros, and behind it half of them are read twice and

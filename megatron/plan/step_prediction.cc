@@ -51,7 +51,9 @@ class Predictor {
         tokens_(double(layout.micro_batch) * layout.sequence / layout.cp),
         tp_(double(layout.tp)),
         weight_ranks_(double(layout.weight_ranks())),
-        stages_(model, layout) {}
+        stages_(model, layout) {
+    SlowMemory();
+  }
 
   StepPrediction Predict() const;
   PredictedParts Parts(const std::vector<PartLayers>& positions) const;
@@ -62,6 +64,10 @@ class Predictor {
   LayerCosts EncoderLayer(const MeasuredKernels& kernels) const;
   LayerCosts MeanLayer(double mixture_share) const;
   LayerCosts LayerOf(const StageShape& stage, double mixture_share) const;
+  LayerCosts MeanOfAll() const;
+  double MemoryShare() const;
+  void SlowMemory();
+  double DataSeconds(const DataParallelWork& work) const;
   double SecondsOf(const LayerCosts& layer) const;
   double AllSeconds(double mixture_share) const;
   StageShape Busiest(double mixture_share) const;
@@ -86,15 +92,16 @@ class Predictor {
   const PlanModel& model_;
   const PlanLayout& l_;
   const LayerPredictor layers_;
-  const LayerCosts dense_;
-  const LayerCosts mixture_;
-  const LayerCosts encoder_;  // of a model that has one
+  LayerCosts dense_;
+  LayerCosts mixture_;
+  LayerCosts encoder_;  // of a model that has one
   const double head_seconds_;
-  const RankRates rates_;
+  RankRates rates_;
   const double tokens_;
   const double tp_;
   const double weight_ranks_;  // those that share out a weight
   const StageShapes stages_;
+  double memory_share_ = 1;  // the share of memory's rate that weights and their states have
 };
 
 // Returns the seconds of all layers for a micro-batch.
@@ -167,6 +174,52 @@ LayerCosts Predictor::MeanLayer(double share) const { return Mean(dense_, mixtur
 LayerCosts Predictor::LayerOf(const StageShape& stage, double mixture_share) const {
   if (stage.encoders == 0) return MeanLayer(mixture_share);
   return Mean(MeanLayer(mixture_share), encoder_, stage.encoders / stage.layers);
+}
+
+// Returns the mean over the layers of all stages.
+LayerCosts Predictor::MeanOfAll() const {
+  StageShape all;
+  all.layers = double(model_.layers());
+  all.encoders = double(model_.encoder_layers());
+  return LayerOf(all, (MixtureShare(true) + (l_.pp - 1) * MixtureShare(false)) / l_.pp);
+}
+
+double Predictor::MemoryShare() const {
+  if (gpu_.cores() == 0) return 1;
+  const LayerCosts mean = MeanOfAll();
+  const double layers = double(model_.layers()) / double(l_.pp);
+  const double tables =
+      (model_.is_tied() ? 1 : 2) * model_.vocab() * model_.hidden() / weight_ranks_ / double(l_.pp);
+  const double bytes =
+      StateBytes(program_, l_, layers * mean.parameters + tables, NumDenseCopies(l_)) +
+      StateBytes(program_, l_, layers * mean.expert_parameters, NumExpertCopies(l_));
+  return MemoryShareOf(gpu_, l_.gpus(), bytes);
+}
+
+// The passes of a micro-batch come back to weights, whose gradients they read and write, when they
+// have been through all others. Kernels were calibrated with operands that caches of the machine
+// hold.
+void Predictor::SlowMemory() {
+  memory_share_ = MemoryShare();
+  if (memory_share_ >= 1) return;
+  const double of_byte = (1 / memory_share_ - 1) * program_.memory_efficiency() / rates_.memory;
+  for (LayerCosts* layer : {&dense_, &mixture_, &encoder_}) {
+    const double parameters = layer->parameters + layer->expert_parameters;
+    const double weights = rates_.element_bytes * parameters * of_byte;
+    const double gradients = 2 * 4 * parameters * of_byte;
+    layer->forward += weights;
+    layer->backward += weights + gradients;
+    layer->backward_weight += gradients;
+  }
+  rates_.optimizer *= memory_share_;
+}
+
+// Threads read each other's gradients and weights.
+double Predictor::DataSeconds(const DataParallelWork& work) const {
+  if (memory_share_ >= 1) return DataParallelSeconds(gpu_, program_, l_, work);
+  Hardware slowed = gpu_;
+  slowed.set_link_gb_per_s(memory_share_ * gpu_.link_gb_per_s());
+  return DataParallelSeconds(slowed, program_, l_, work);
 }
 
 // Returns the seconds of all passes of a layer for a micro-batch, with what they wait for.
@@ -277,7 +330,7 @@ StepSeconds Predictor::Seconds(double mixtures, DataParallelWork* data) const {
       LowRankSavingsOfWordTable(model_, l_);
   data->low_rank_expert_parameters =
       data->expert_parameters - layers * mixtures * of_mixture.experts;
-  s.data_parallel = DataParallelSeconds(gpu_, program_, l_, *data) +
+  s.data_parallel = DataSeconds(*data) +
                     FetchSeconds(gpu_, program_, l_, rates_, layer, layers, embedding, work + head);
   const RankParameters of_rank = {parameters, embedding, experts};
   s.optimizer = UpdateSeconds(gpu_, program_, l_, rates_, of_rank, rule) +
@@ -289,7 +342,7 @@ StepSeconds Predictor::Seconds(double mixtures, DataParallelWork* data) const {
             s.constant;
   // What stages have less of it on average.
   const double mean = (AllSeconds(mixtures) + head_seconds_) / double(l_.pp);
-  ShareCores(gpu_, l_, m * (layers * of_layer + head - mean), IdleSeconds(mixtures), &s);
+  ShareCores(gpu_, program_, l_, m * (layers * of_layer + head - mean), IdleSeconds(mixtures), &s);
   return s;
 }
 
@@ -422,10 +475,7 @@ StepPrediction Predictor::Predict() const {
   const double slowest = l_.pp == 1 ? first : others;
   StepPrediction step;
   step.seconds = Seconds(slowest, &step.data);
-  StageShape all;
-  all.layers = double(model_.layers());
-  all.encoders = double(model_.encoder_layers());
-  const LayerCosts mean = LayerOf(all, (first + (l_.pp - 1) * others) / l_.pp);
+  const LayerCosts mean = MeanOfAll();
   step.model_flops =
       3 * double(l_.micro_batches) / l_.pp * (model_.layers() * mean.flops + HeadFlops());
   const bool has_uneven_ends =

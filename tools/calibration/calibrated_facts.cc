@@ -44,6 +44,8 @@ PlanFacts CalibratedFacts(const MeasuredMachine& machine, const Implementation& 
   hardware->set_name(machine.name);
   hardware->set_cores(machine.cores);
   hardware->set_thread_efficiency(machine.cores == 1 ? 1 : core.thread_efficiency);
+  hardware->set_thread_meeting_us(1e6 * core.thread_meeting_seconds);
+  hardware->set_far_memory_efficiency(core.far_memory_efficiency);
   hardware->set_fp32_tflops(Peak(core) * 1e-12);
   hardware->set_bf16_tflops(Peak(core) * 1e-12 * core.bf16_products);
   hardware->set_memory_gib(machine.memory_gib);
@@ -65,6 +67,7 @@ PlanFacts CalibratedFacts(const MeasuredMachine& machine, const Implementation& 
   calibrated->set_memory_efficiency(core.memory_efficiency);
   calibrated->set_gated_memory_efficiency(core.gated_memory_efficiency);
   calibrated->set_layer_overhead_seconds(core.layer_overhead_seconds);
+  calibrated->set_routing_score_seconds(core.routing_score_seconds);
   calibrated->set_optimizer_efficiency(core.optimizer_efficiency);
   calibrated->set_link_efficiency(1);
   calibrated->set_network_efficiency(1);

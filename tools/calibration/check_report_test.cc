@@ -117,7 +117,17 @@ TEST(CalibratedFactsTest, TheyAreFactsThatThePlannerTakes) {
   machine.name = "mine";
   machine.cores = 4;
   machine.memory_gib = 16;
-  machine.core = {1e11, 0.5, 0.9, 1e10, 1.5, 1.2, 2e-5, 0.9, {}};
+  machine.core.peak_flops_per_s = 1e11;
+  machine.core.bf16_products = 0.5;
+  machine.core.thread_efficiency = 0.9;
+  machine.core.thread_meeting_seconds = 3e-6;
+  machine.core.memory_bytes_per_s = 1e10;
+  machine.core.far_memory_efficiency = 0.5;
+  machine.core.memory_efficiency = 1.5;
+  machine.core.gated_memory_efficiency = 1.2;
+  machine.core.layer_overhead_seconds = 2e-5;
+  machine.core.optimizer_efficiency = 0.9;
+  machine.core.routing_score_seconds = 4e-9;
   machine.core.kernels = {{{"product", "forward", 512, 256, 128}, 8e10},
                           {{"attention", "forward", 512, 4, 64}, 9e10}};
   machine.threads = {1e10, 10, 1};
@@ -131,6 +141,9 @@ TEST(CalibratedFactsTest, TheyAreFactsThatThePlannerTakes) {
   EXPECT_NEAR(hardware->bf16_tflops(), 0.05, 1e-9);
   EXPECT_EQ(read->implementation(0).gated_memory_efficiency(), 1.2);
   EXPECT_EQ(read->implementation(0).layer_overhead_seconds(), 2e-5);
+  EXPECT_EQ(read->implementation(0).routing_score_seconds(), 4e-9);
+  EXPECT_NEAR(hardware->thread_meeting_us(), 3, 1e-9);
+  EXPECT_EQ(hardware->far_memory_efficiency(), 0.5);
   const auto kernels = MeasuredKernels::Parse(CalibratedKernels(machine));
   ASSERT_TRUE(kernels.ok()) << kernels.status();
   EXPECT_NEAR(*kernels->ShareOfPeak("mine", {"product", "forward", 512, 256, 128}), 0.8, 1e-9);

@@ -1,15 +1,10 @@
 #include "tools/calibration/measure_cores.h"
 
+#include <sys/sysinfo.h>
+
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <ctime>
-#include <deque>
-#include <functional>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -20,114 +15,29 @@
 #include "megatron/ops/cpu/fma_peak.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/linear.h"
+#include "megatron/ops/moe/permute.h"
+#include "megatron/ops/moe/router.h"
 #include "megatron/ops/norm.h"
 #include "megatron/ops/optimizer.h"
 #include "megatron/ops/rope.h"
-#include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
+#include "tools/calibration/calibration_rank.h"
 
 namespace megatron {
 namespace {
+
+using calibration::ColdSets;
+using calibration::Kernel;
+using calibration::MakeKernel;
+using calibration::Median;
+using calibration::Rank;
+using calibration::SecondsOfARank;
+using calibration::SecondsOnAllCores;
 
 constexpr double kShareOfProducts = 0.6;  // the products' share of the time
 constexpr double kShareOfAttention = 0.2;
 constexpr double kMostShares = 10;
 constexpr double kLongestKernel = 1.0;  // seconds of one kernel's runs
-// Bytes of the operands that a kernel goes through in turn, on each core.
-constexpr int64_t kColdBytes = 32 << 20;
-
-// A rank of some threads with tensors of its own.
-class Rank {
- public:
-  explicit Rank(int threads) : pool_(threads), stream_(Stream::Cpu(&pool_)) {}
-
-  const Stream& stream() const { return stream_; }
-
-  Tensor Make(const Shape& shape, DType dtype = DType::kFloat32) {
-    return MakeMany(1, shape, dtype).front();
-  }
-
-  std::vector<Tensor> MakeMany(int64_t count, const Shape& shape, DType dtype) {
-    const int64_t bytes = shape.numel() * SizeOf(dtype);
-    buffers_.emplace_back(Device{}, count * bytes, "calibration", nullptr);
-    // Values around 0.5 in any of the formats: no denormals, no infinities.
-    uint16_t* const words = static_cast<uint16_t*>(buffers_.back().data());
-    for (int64_t i = 0; i < bytes / 2; ++i) words[i] = uint16_t(0x3f00 + i % 7);
-    std::vector<Tensor> tensors;
-    for (int64_t i = 0; i < count; ++i) {
-      if (i > 0) std::memcpy(words + i * bytes / 2, words, bytes);
-      tensors.push_back(buffers_.back().At(i * bytes, dtype, shape));
-    }
-    return tensors;
-  }
-
- private:
-  ThreadPool pool_;
-  Stream stream_;
-  std::deque<Buffer> buffers_;
-};
-
-// Returns how many sets of operands of so many bytes a kernel goes through.
-int64_t ColdSets(int64_t bytes) { return std::max<int64_t>(1, kColdBytes / bytes); }
-
-using Kernel = std::function<void()>;
-using MakeKernel = std::function<Kernel(Rank*)>;
-
-using Clock = double (*)();
-
-double WallSeconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// Other processes' turns on the core don't count.
-double ThreadSeconds() {
-  timespec now = {};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return double(now.tv_sec) + 1e-9 * double(now.tv_nsec);
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
-
-// Returns the median seconds of a run, of as many as the time suffices for.
-double MedianSeconds(const Kernel& kernel, double seconds, Clock clock) {
-  std::vector<double> runs;
-  double sum = 0;
-  while (runs.empty() || (sum < seconds && runs.size() < 1000)) {
-    const double start = clock();
-    kernel();
-    runs.push_back(clock() - start);
-    sum += runs.back();
-  }
-  return Median(std::move(runs));
-}
-
-// Returns the mean over ranks of their median seconds on their cores, while all of them run.
-double SecondsOnAllCores(int cores, const MakeKernel& make, double seconds) {
-  std::vector<double> medians(cores);
-  std::atomic<int> ready{0};
-  std::atomic<int> measured{0};
-  std::vector<std::thread> threads;
-  for (int core = 0; core < cores; ++core) {
-    threads.emplace_back([&, core] {
-      Rank rank(1);
-      const Kernel kernel = make(&rank);
-      kernel();
-      ++ready;
-      while (ready < cores) std::this_thread::yield();
-      medians[core] = MedianSeconds(kernel, seconds, ThreadSeconds);
-      // The others shall not see an idle core.
-      ++measured;
-      while (measured < cores) kernel();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  double sum = 0;
-  for (double median : medians) sum += median;
-  return sum / cores;
-}
 
 // A step comes back to a layer's weights, their gradients and saved activations when caches have
 // lost them, whether it reads or writes them. What the kernel before has just written is still
@@ -249,22 +159,33 @@ void MeasureKernels(int cores, const std::vector<KernelShape>& shapes, double se
   }
 }
 
-// Products of a small layer, by one rank of all cores and by as many ranks of one.
-double ThreadEfficiency(int cores, double seconds) {
-  double logs = 0;
-  int count = 0;
+struct ThreadCosts {
+  double efficiency = 1;
+  double meeting = 0;  // seconds
+};
+
+// Products of a small layer, of few rows and of many, by one rank of all cores and by as many ranks
+// of one. Beside the ideal share, what the rank takes is a share of it and a time that is the same
+// for all: the line through them all is that with the least squares of relative errors.
+ThreadCosts MeasureThreadCosts(int cores, double seconds) {
+  if (cores == 1) return {};
+  double count = 0, u = 0, v = 0, uu = 0, uv = 0;
   for (const char* pass : {"forward", "input_gradient", "weight_gradient"}) {
-    for (double n : {256, 1024}) {
-      const KernelShape shape = {"product", pass, 512, n, 256};
-      const double alone = SecondsOnAllCores(cores, Product(shape), seconds / 12);
-      Rank rank(cores);
-      const Kernel kernel = Product(shape)(&rank);
-      kernel();
-      logs += std::log(alone / cores / MedianSeconds(kernel, seconds / 12, WallSeconds));
-      ++count;
+    for (double m : {128, 512}) {
+      for (double n : {256, 1024}) {
+        const KernelShape shape = {"product", pass, m, n, 256};
+        const double share = SecondsOnAllCores(cores, Product(shape), seconds / 24) / double(cores);
+        const double taken = SecondsOfARank(cores, Product(shape), seconds / 24);
+        ++count;
+        u += 1 / share;
+        v += taken / share;
+        uu += 1 / (share * share);
+        uv += taken / (share * share);
+      }
     }
   }
-  return std::exp(logs / count);
+  const double meeting = std::max(0.0, (count * uv - u * v) / (count * uu - u * u));
+  return {std::min(1.0, count / (v - meeting * u)), meeting};
 }
 
 // The kernels between the products of a layer, forward and backward. Layers without biases lack
@@ -364,20 +285,63 @@ void MeasureBetween(int cores, double seconds, CoreRates* rates) {
       kGatedNumbers, std::max(0.5 * gated, gated - rates->layer_overhead_seconds) / kTokens);
 }
 
-double MemoryRate(int cores, double seconds) {
-  constexpr int64_t kCount = 1 << 23;
+// Returns the rate at which each core passes over so many numbers.
+double MemoryRate(int cores, int64_t count, double seconds) {
   const double scaling = SecondsOnAllCores(
       cores,
-      [](Rank* rank) -> Kernel {
-        const Tensor x = rank->Make({kCount});
+      [count](Rank* rank) -> Kernel {
+        const Tensor x = rank->Make({count});
         return [rank, x] { ops::Scale(rank->stream(), 1.0f, x); };
       },
       seconds);
-  return 8.0 * kCount / scaling;
+  return 8.0 * double(count) / scaling;
+}
+
+constexpr int64_t kNearNumbers = 1 << 23, kFarNumbers = 1 << 26;  // of 32 and of 256 MiB
+
+// Returns how fast memory is that the machine's caches don't hold either, as a share of its rate.
+// Machines that have little memory for so many cores aren't asked.
+double FarMemory(int cores, double seconds, double rate) {
+  struct sysinfo info = {};
+  const double bytes = 4.0 * kFarNumbers * cores;
+  if (sysinfo(&info) != 0 || 4 * bytes > double(info.totalram) * info.mem_unit) return 1;
+  return std::min(1.0, MemoryRate(cores, kFarNumbers, seconds) / rate);
+}
+
+// Returns the seconds of a router's kernels in both passes for each token and expert.
+double RoutingSeconds(int cores, double seconds) {
+  constexpr int64_t kTokens = 512, kExperts = 8;
+  const MakeKernel make = [](Rank* rank) -> Kernel {
+    const ops::Router router;
+    const Stream& stream = rank->stream();
+    const Tensor logits = rank->Make({kTokens, kExperts}), dlogits = rank->Make(logits.shape());
+    for (int64_t i = 0; i < logits.numel(); ++i)
+      logits.data<float>()[i] = float(i * 7919 % 101) / 50;
+    const Shape choices = {kTokens, router.topk};
+    const Tensor expert = rank->Make(choices, DType::kInt32);
+    const Tensor probability = rank->Make(choices), dprobability = rank->Make(choices);
+    const Tensor place = rank->Make({kTokens, router.topk, 1}, DType::kInt32);
+    const Tensor rows = rank->Make({1, 1, kExperts}, DType::kInt64);
+    const Tensor values = rank->Make({kTokens, 2}), sums = rank->Make({2});
+    ops::RouterLosses losses;
+    losses.counts_UE = rank->Make({1, kExperts}, DType::kInt64);
+    losses.units = {0, kTokens, Tensor()};
+    losses.balance_weight = 0.01f;
+    return [=, &stream] {
+      ops::RouterForward(stream, router, logits, Tensor(), expert, probability);
+      ops::PlaceByExpert(stream, expert, place, rows, /*padded=*/0);
+      ops::Zero(stream, losses.counts_UE);
+      ops::CountChoices(stream, expert, losses.units, losses.counts_UE);
+      ops::RouterBackward(stream, router, logits, expert, dprobability, losses, dlogits, values);
+      ops::Zero(stream, sums);
+      ops::AddRouterLosses(stream, values, 1, 0, sums);
+    };
+  };
+  return SecondsOnAllCores(cores, make, seconds) / double(kTokens * kExperts);
 }
 
 void MeasureMemory(int cores, double seconds, CoreRates* rates) {
-  rates->memory_bytes_per_s = MemoryRate(cores, seconds / 3);
+  rates->memory_bytes_per_s = MemoryRate(cores, kNearNumbers, seconds / 3);
   MeasureBetween(cores, seconds / 3, rates);
   constexpr int64_t kParameters = 1 << 21;
   const double update = SecondsOnAllCores(
@@ -410,8 +374,12 @@ CoreRates MeasureCores(int cores, double seconds) {
   const KernelShape shape = ProbeShape();
   rates.bf16_products = SecondsOnAllCores(cores, Product(shape), rest / 10) /
                         SecondsOnAllCores(cores, Product(shape, DType::kBFloat16), rest / 10);
-  rates.thread_efficiency = ThreadEfficiency(cores, 0.4 * rest);
-  MeasureMemory(cores, 0.4 * rest, &rates);
+  const ThreadCosts threads = MeasureThreadCosts(cores, 0.3 * rest);
+  rates.thread_efficiency = threads.efficiency;
+  rates.thread_meeting_seconds = threads.meeting;
+  MeasureMemory(cores, 0.3 * rest, &rates);
+  rates.far_memory_efficiency = FarMemory(cores, 0.05 * rest, rates.memory_bytes_per_s);
+  rates.routing_score_seconds = RoutingSeconds(cores, 0.05 * rest);
   MeasureKernels(cores, Products(), kShareOfProducts * seconds, rates.peak_flops_per_s,
                  &rates.kernels);
   MeasureKernels(cores, AttentionShapes(), kShareOfAttention * seconds, rates.peak_flops_per_s,
@@ -425,7 +393,7 @@ ProbeRates MeasureProbe(int cores, double seconds) {
   ProbeRates rates;
   rates.flops_per_s =
       Flops(ProbeShape()) / SecondsOnAllCores(cores, Product(ProbeShape()), seconds);
-  rates.memory_bytes_per_s = MemoryRate(cores, seconds);
+  rates.memory_bytes_per_s = MemoryRate(cores, kNearNumbers, seconds);
   return rates;
 }
 

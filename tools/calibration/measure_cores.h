@@ -18,10 +18,12 @@ struct KernelRate {
 };
 
 struct CoreRates {
-  double peak_flops_per_s = 0;    // one core's rate of fused multiply-adds in fp32
-  double bf16_products = 0;       // speed of products in bf16 as a share of those in fp32
-  double thread_efficiency = 0;   // see Hardware.thread_efficiency
-  double memory_bytes_per_s = 0;  // read and written, of one core
+  double peak_flops_per_s = 0;        // one core's rate of fused multiply-adds in fp32
+  double bf16_products = 0;           // speed of products in bf16 as a share of those in fp32
+  double thread_efficiency = 0;       // see Hardware.thread_efficiency
+  double thread_meeting_seconds = 0;  // see Hardware.thread_meeting_us
+  double memory_bytes_per_s = 0;      // read and written, of one core
+  double far_memory_efficiency = 1;   // see Hardware.far_memory_efficiency
   // Share of the memory's rate that kernels between products reach, by the planner's count of their
   // bytes; they are above 1 where caches hold the operands.
   double memory_efficiency = 0;
@@ -29,7 +31,8 @@ struct CoreRates {
   // Seconds of these kernels in both passes of a layer beside those of their bytes.
   double layer_overhead_seconds = 0;
   double optimizer_efficiency = 0;
-  std::vector<KernelRate> kernels;  // products and attention
+  double routing_score_seconds = 0;  // see Implementation.routing_score_seconds
+  std::vector<KernelRate> kernels;   // products and attention
 };
 
 // Takes about `seconds`. The less time there is, the more of the large kernels are left out. No

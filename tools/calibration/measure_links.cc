@@ -26,19 +26,26 @@
 namespace megatron {
 namespace {
 
-constexpr int64_t kSmall = 4096;
-constexpr int64_t kLarge = 1 << 20;
+// Activations have about as many bytes as the small calls, and gradients of a layer as the large.
+constexpr int64_t kSmall = 1 << 17;
+constexpr int64_t kLarge = 1 << 22;
 constexpr int kMostRanksOfACore = 4;
 constexpr int kBatches = 9;
-constexpr int kCallsOfABatch = 20;
+constexpr int kSmallCallsOfABatch = 20, kLargeCallsOfABatch = 3;
 constexpr double kLeastCall = 1e-7;
 
-// Seconds of a call between products, a mean of all-gather and reduce-scatter, of ranks that each
-// have a core; and of a small one more, if a thread of its own makes it.
+// Seconds of an all-reduce, an all-gather and a reduce-scatter together, each between products, of
+// ranks that each have a core; and of a small call more, if a thread of its own makes it.
 struct Times {
   double small = 0;
   double large = 0;
   double lane = 0;
+};
+
+// What these calls have of one latency, and of the bytes of a tensor at the rate.
+struct Counts {
+  double latencies = 0;
+  double tensors = 0;
 };
 
 using RunWorld =
@@ -60,6 +67,7 @@ class Operands {
         own_(Make({part_})) {}
 
   void Multiply() const { ops::LinearForward(stream_, x_, w_, Tensor(), y_); }
+  void Sum() const { world_.AllReduce(all_, ReduceOp::kSum, stream_); }
   void Gather() const { world_.AllGather(own_, all_, stream_); }
   void Scatter() const { world_.ReduceScatter(all_, own_, stream_); }
   void Barrier() const { world_.Barrier(stream_); }
@@ -91,17 +99,17 @@ class Operands {
   const Tensor x_, w_, y_, all_, own_;
 };
 
-// Returns the median seconds of a turn, which all ranks do together. Batches go from barrier to
-// barrier, so that the turns of ranks that share this one's core count too.
-double TurnSeconds(const Operands& operands, const std::function<void()>& turn) {
+// Returns the median seconds of a turn, which all ranks do together. Batches of so many go from
+// barrier to barrier, so that the turns of ranks that share this one's core count too.
+double TurnSeconds(const Operands& operands, int turns, const std::function<void()>& turn) {
   std::vector<double> seconds;
   operands.Barrier();
   auto begin = std::chrono::steady_clock::now();
   for (int batch = 0; batch < kBatches; ++batch) {
-    for (int i = 0; i < kCallsOfABatch; ++i) turn();
+    for (int i = 0; i < turns; ++i) turn();
     operands.Barrier();
     const auto end = std::chrono::steady_clock::now();
-    seconds.push_back(std::chrono::duration<double>(end - begin).count() / kCallsOfABatch);
+    seconds.push_back(std::chrono::duration<double>(end - begin).count() / turns);
     begin = end;
   }
   std::nth_element(seconds.begin(), seconds.begin() + kBatches / 2, seconds.end());
@@ -113,27 +121,28 @@ double TurnSeconds(const Operands& operands, const std::function<void()>& turn) 
 // what a product and a call take beside a product alone.
 double CallSeconds(const ProcessGroup& world, int64_t bytes) {
   const Operands operands(world, bytes);
-  const double alone = TurnSeconds(operands, [&] { operands.Multiply(); });
-  const double gather = TurnSeconds(operands, [&] {
-    operands.Multiply();
-    operands.Gather();
-  });
-  const double scatter = TurnSeconds(operands, [&] {
-    operands.Multiply();
-    operands.Scatter();
-  });
-  return std::max(kLeastCall, (gather + scatter) / 2 - alone);
+  const int turns = bytes > kSmall ? kLargeCallsOfABatch : kSmallCallsOfABatch;
+  const double alone = TurnSeconds(operands, turns, [&] { operands.Multiply(); });
+  double sum = 0;
+  for (void (Operands::*call)() const : {&Operands::Sum, &Operands::Gather, &Operands::Scatter}) {
+    const double both = TurnSeconds(operands, turns, [&] {
+      operands.Multiply();
+      (operands.*call)();
+    });
+    sum += std::max(kLeastCall, both - alone);
+  }
+  return sum;
 }
 
 // Returns what a call takes more that is handed to another thread, and waited for.
 absl::StatusOr<double> MeasureLane(const ProcessGroup& world) {
   const Operands operands(world, kSmall);
   MEGATRON_ASSIGN_OR_RETURN(const ProcessGroup beside, WithAsyncCalls(world, operands.stream()));
-  const double on_lane = TurnSeconds(operands, [&] {
+  const double on_lane = TurnSeconds(operands, kSmallCallsOfABatch, [&] {
     operands.Multiply();
     operands.GatherOnLane(beside);
   });
-  const double here = TurnSeconds(operands, [&] {
+  const double here = TurnSeconds(operands, kSmallCallsOfABatch, [&] {
     operands.Multiply();
     operands.Gather();
   });
@@ -164,10 +173,15 @@ absl::StatusOr<Times> MeasureWorld(int cores, int ranks, const RunWorld& run) {
   return result;
 }
 
-// Returns the rate that makes the call of that many ranks take its time (CollectiveSeconds).
-double Rate(const Times& times, int ranks) {
-  const double bytes = double(kLarge - kSmall) * (ranks - 1) / ranks;
-  return bytes / std::max(1e-9, times.large - times.small);
+// Returns the rate at which the calls take their times (CollectiveSeconds).
+double Rate(const Times& times, const Counts& counts) {
+  return counts.tensors * double(kLarge - kSmall) / std::max(1e-6, times.large - times.small);
+}
+
+// Returns the seconds of one latency.
+double Latency(const Times& times, const Counts& counts, double rate) {
+  const double of_bytes = counts.tensors * double(kSmall) / rate;
+  return std::max(kLeastCall, times.small - of_bytes) / counts.latencies;
 }
 
 // The rates of few and of many ranks count alike.
@@ -175,22 +189,25 @@ double MeanRate(double few, double many) { return std::sqrt(few * many); }
 
 }  // namespace
 
+// Threads meet once in a call, and read and write a tensor, a part of it behind a reduce-scatter.
 absl::StatusOr<LinkRates> MeasureThreads(int cores) {
   const RunWorld run = [](int ranks, const auto& body) { return RunRanks(ranks, body); };
   const int few = 2;
   const int many = kMostRanksOfACore * std::max(2, cores);
   MEGATRON_ASSIGN_OR_RETURN(const Times of_few, MeasureWorld(cores, few, run));
   MEGATRON_ASSIGN_OR_RETURN(const Times of_many, MeasureWorld(cores, many, run));
-  // CollectiveSeconds expects rings of few ranks to be slower, as they are on GPUs.
-  const auto ring = [](int ranks) { return (ranks + 0.61) / ranks; };
+  const auto counts = [](int ranks) { return Counts{3, 2.5 + 0.5 / ranks}; };
   LinkRates rates;
-  rates.bytes_per_s = MeanRate(Rate(of_few, few) * ring(few), Rate(of_many, many) * ring(many));
-  rates.rank_latency_us = std::max(0.01, (of_many.small - of_few.small) / (many - few) * 1e6);
-  rates.latency_us = std::max(0.1, of_few.small * 1e6 - few * rates.rank_latency_us);
+  rates.bytes_per_s = MeanRate(Rate(of_few, counts(few)), Rate(of_many, counts(many)));
+  const double small = Latency(of_few, counts(few), rates.bytes_per_s);
+  const double large = Latency(of_many, counts(many), rates.bytes_per_s);
+  rates.rank_latency_us = std::max(0.01, (large - small) / (many - few) * 1e6);
+  rates.latency_us = std::max(0.1, small * 1e6 - few * rates.rank_latency_us);
   rates.lane_us = 1e6 * of_few.lane;
   return rates;
 }
 
+// An all-reduce is two passes, and the others are one.
 absl::StatusOr<LinkRates> MeasureProcesses(int cores) {
   const RunWorld run = [](int ranks, const auto& body) {
     return RunTcpRanksInProcesses(ranks, body);
@@ -199,10 +216,13 @@ absl::StatusOr<LinkRates> MeasureProcesses(int cores) {
   const int many = kMostRanksOfACore * std::max(2, cores);
   MEGATRON_ASSIGN_OR_RETURN(const Times of_few, MeasureWorld(cores, few, run));
   MEGATRON_ASSIGN_OR_RETURN(const Times of_many, MeasureWorld(cores, many, run));
+  const auto counts = [](int ranks) { return Counts{4, 4.0 * (ranks - 1) / ranks}; };
   LinkRates rates;
-  rates.bytes_per_s = MeanRate(Rate(of_few, few), Rate(of_many, many));
-  rates.latency_us =
-      std::max(0.1, 1e6 * MeanRate(of_few.small / std::log2(few), of_many.small / std::log2(many)));
+  rates.bytes_per_s = MeanRate(Rate(of_few, counts(few)), Rate(of_many, counts(many)));
+  const auto latency = [&](const Times& times, int ranks) {
+    return Latency(times, counts(ranks), rates.bytes_per_s) / std::log2(ranks);
+  };
+  rates.latency_us = std::max(0.1, 1e6 * MeanRate(latency(of_few, few), latency(of_many, many)));
   return rates;
 }
 
