@@ -4,6 +4,8 @@
 //   calibrate --output=hardware.textproto --kernels_output=kernels.csv
 //   plan --facts=hardware.textproto --kernels=kernels.csv --predict=rows.csv --output=out.csv
 //
+// Then it trains small models of its own, and fits five constants to their steps.
+//
 //   calibrate --refit=run --output=hardware.textproto --kernels_output=kernels.csv
 //
 // A machine that does other work is measured all the same, and a warning says so.
@@ -36,6 +38,7 @@
 #include "tools/calibration/calibrated_facts.h"
 #include "tools/calibration/measure_cores.h"
 #include "tools/calibration/measure_links.h"
+#include "tools/calibration/reference_runs.h"
 #include "tools/calibration/refit_from_run.h"
 #include "tools/common/tool_main.h"
 
@@ -63,12 +66,17 @@ ABSL_FLAG(megatron::RunToFit, refit, {},
           "A run's checkpoint.save: measures nothing, and fits two constants of --output, which is "
           "there, to the steps of that run.");
 ABSL_FLAG(std::string, name, "", "The machine's name in both files; else its processor's.");
+ABSL_FLAG(bool, train, true,
+          "Whether small models are trained, to whose steps five constants are fitted.");
 
 namespace megatron {
 namespace {
 
 constexpr const char* kProgram = "megatron_cc";
 constexpr double kBusy = 0.2;  // processes of each core that want to run
+// Runs of each reference layout, where kernels have so many seconds.
+constexpr int kRounds = 3;
+constexpr double kSecondsOfRounds = 30;
 
 std::string ProcessorName() {
   // Its size is 0 for the file system, so that it is read as a stream.
@@ -139,7 +147,7 @@ absl::Status Refit(const std::string& run) {
         "--refit is empty: it names the checkpoint.save of a run that has compared itself with its "
         "prediction");
   }
-  for (const char* name : {"seconds", "name"}) {
+  for (const char* name : {"seconds", "name", "train"}) {
     const absl::CommandLineFlag* const flag = absl::FindCommandLineFlag(name);
     CHECK(flag != nullptr) << name;
     if (flag->CurrentValue() == flag->DefaultValue()) continue;
@@ -152,6 +160,21 @@ absl::Status Refit(const std::string& run) {
   return WriteToStdout(line + "\n");
 }
 
+// Fits the program's constants to reference runs. Returns a line about it.
+absl::StatusOr<std::string> Train(const CsvTable& table, PlanFacts* facts) {
+  MEGATRON_ASSIGN_OR_RETURN(const MeasuredKernels kernels, MeasuredKernels::Parse(table));
+  const int rounds = absl::GetFlag(FLAGS_seconds) < kSecondsOfRounds ? 1 : kRounds;
+  Implementation* const program = facts->mutable_implementation(0);
+  MEGATRON_ASSIGN_OR_RETURN(*program,
+                            FitToReferenceRuns(facts->hardware(0), *program, kernels, rounds));
+  return absl::StrFormat(
+      "fitted to %d runs of reference models: measured_efficiency %.3f, step_seconds %.4f, "
+      "turn_cost %.3f, routing_seconds %.6f, expert_wait %.2f\n",
+      rounds * int(ReferenceLayouts().size()), program->measured_efficiency(),
+      program->step_seconds(), program->turn_cost(), program->routing_seconds(),
+      program->expert_wait());
+}
+
 absl::Status Main(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("'", arguments[0], "' is no flag"));
@@ -161,6 +184,9 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   if (!(seconds >= 1 && seconds <= 3600)) {
     return absl::InvalidArgumentError(absl::StrCat("--seconds lies from 1 to 3600, not ", seconds));
   }
+  if (absl::GetFlag(FLAGS_train)) {
+    MEGATRON_RETURN_IF_ERROR(CheckTrainingProgram());
+  }
   const std::string warning = BusyWarning(AvailableCores());
   MEGATRON_RETURN_IF_ERROR(WriteToStdout(warning));
   MEGATRON_ASSIGN_OR_RETURN(const PlanFacts built_in, ParsePlanFacts(BuiltInPlanFacts()));
@@ -168,6 +194,10 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   MEGATRON_ASSIGN_OR_RETURN(const MeasuredMachine machine, Measure());
   PlanFacts facts = CalibratedFacts(machine, *program);
   const CsvTable kernels = CalibratedKernels(machine);
+  std::string fitted;
+  if (absl::GetFlag(FLAGS_train)) {
+    MEGATRON_ASSIGN_OR_RETURN(fitted, Train(kernels, &facts));
+  }
   std::string text;
   google::protobuf::TextFormat::PrintToString(facts, &text);
   // What is written can be read.
@@ -175,10 +205,10 @@ absl::Status Main(const std::vector<std::string>& arguments) {
   MEGATRON_RETURN_IF_ERROR(MeasuredKernels::Parse(kernels).status());
   MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(
       PosixFileSystem(), absl::GetFlag(FLAGS_output),
-      absl::StrCat("# Written by tools:calibrate.\n", Comment(warning), text)));
+      absl::StrCat("# Written by tools:calibrate.\n", Comment(warning), Comment(fitted), text)));
   MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(
       PosixFileSystem(), absl::GetFlag(FLAGS_kernels_output), FormatCsv(kernels)));
-  return WriteToStdout(Summary(machine));
+  return WriteToStdout(absl::StrCat(Summary(machine), fitted));
 }
 
 }  // namespace

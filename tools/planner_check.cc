@@ -24,37 +24,31 @@
 #include <cstdlib>
 #include <functional>
 #include <map>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
-#include "megatron/comm/launch/own_program.h"
 #include "megatron/plan/csv_table.h"
 #include "megatron/plan/measured_kernels.h"
 #include "megatron/plan/plan_facts.h"
-#include "megatron/plan/predict_rows.h"
-#include "megatron/plan/step_prediction.h"
 #include "megatron/train/config/config_error.h"
 #include "megatron/train/config/config_parser.h"
-#include "megatron/train/configs/config_loader.h"
 #include "megatron/train/planning/layout_axes.h"
 #include "megatron/train/planning/planned_run.h"
 #include "megatron/train/planning/search_layouts.h"
 #include "tools/calibration/check_layouts.h"
 #include "tools/calibration/check_report.h"
 #include "tools/calibration/measure_cores.h"
-#include "tools/calibration/other_work.h"
+#include "tools/calibration/planned_layout.h"
+#include "tools/calibration/watched_run.h"
 #include "tools/common/tool_main.h"
 #include "tools/predicted_chart.h"
 
@@ -74,12 +68,8 @@ namespace {
 
 constexpr const char* kProgram = "megatron_cc";
 constexpr int64_t kVocab = 257;  // bytes, and the end of a document
-constexpr int64_t kPaddedVocab = 384;
-constexpr const char* kStepText = "elapsed time per iteration (ms): ";
-constexpr double kProbeSeconds = 0.1;
 // The layouts of --ranks that run, the fastest predicted ones.
 constexpr int kCandidates = 40;
-constexpr int kFirstSteps = 3;
 constexpr const char* kColumns = "model,layout,step_s,others,lost";
 
 using Results = std::map<std::pair<std::string, std::string>, std::vector<CheckedRun>>;
@@ -145,72 +135,9 @@ const std::string& ConfigOf(const std::string& model) {
       ->config;
 }
 
-// The training program lies beside this one in the build.
-std::string TrainingProgram() {
-  const std::string own = OwnProgram();
-  return absl::StrCat(own.substr(0, own.rfind("/tools/")), "/megatron/train/pretrain_gpt");
-}
-
-// Returns the median of the steps after the first few, in seconds. A program's first steps take
-// longer, as long as memory comes from the system and threads find their cores.
-absl::StatusOr<double> RunLayout(const CheckedLayout& layout, const std::string& config_file) {
-  std::string command = absl::StrCat("'", TrainingProgram(), "' --config='", config_file, "'");
-  for (const std::string& field : layout.overrides) absl::StrAppend(&command, " --set=", field);
-  absl::StrAppend(&command, " 2>&1");
-  std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
-  if (pipe == nullptr) return absl::InternalError(absl::StrCat("can't start ", command));
-  std::string output;
-  char buffer[4096];
-  while (const size_t count = fread(buffer, 1, sizeof(buffer), pipe.get())) {
-    output.append(buffer, count);
-  }
-  std::vector<double> steps;
-  for (absl::string_view line : absl::StrSplit(output, '\n')) {
-    const size_t at = line.find(kStepText);
-    if (at == absl::string_view::npos) continue;
-    const absl::string_view rest = line.substr(at + std::char_traits<char>::length(kStepText));
-    double milliseconds = 0;
-    if (absl::SimpleAtod(rest.substr(0, rest.find(' ')), &milliseconds)) {
-      steps.push_back(milliseconds * 1e-3);
-    }
-  }
-  if (pclose(pipe.release()) != 0 || steps.size() <= kFirstSteps) {
-    return absl::InternalError(absl::StrCat(layout.model, " ", layout.name, " failed:\n", output));
-  }
-  return MedianOf(std::vector<double>(steps.begin() + kFirstSteps, steps.end()));
-}
-
-// Returns the rates of a core in the probe when it was calibrated.
-absl::StatusOr<ProbeRates> CalibratedRates(const Facts& facts) {
-  const auto share = facts.kernels.ShareOfPeak(facts.hardware().name(), ProbeShape());
-  if (!share.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--kernels has no product near that of the probe for '", facts.hardware().name(),
-        "': let tools:calibrate write --facts and --kernels"));
-  }
-  ProbeRates rates;
-  rates.flops_per_s = facts.hardware().fp32_tflops() * 1e12 * *share;
-  rates.memory_bytes_per_s = facts.hardware().memory_gb_per_s() * 1e9;
-  return rates;
-}
-
-absl::StatusOr<CheckedRun> RunWatched(const CheckedLayout& layout, const std::string& config_file,
-                                      int cores, const ProbeRates& calibrated) {
-  CheckedRun run;
-  const ProbeRates before = MeasureProbe(cores, kProbeSeconds);
-  const OtherWork others;
-  MEGATRON_ASSIGN_OR_RETURN(run.seconds, RunLayout(layout, config_file));
-  run.others = others.Share();
-  const ProbeRates after = MeasureProbe(cores, kProbeSeconds);
-  const auto mean = [&](double ProbeRates::*rate) {
-    return (before.*rate + after.*rate) / 2 / calibrated.*rate;
-  };
-  run.lost = LostSpeed(mean(&ProbeRates::flops_per_s), mean(&ProbeRates::memory_bytes_per_s));
-  return run;
-}
-
 absl::Status RunAll(const Facts& facts, const std::string& directory, Results* results) {
-  MEGATRON_ASSIGN_OR_RETURN(const ProbeRates calibrated, CalibratedRates(facts));
+  MEGATRON_ASSIGN_OR_RETURN(const ProbeRates calibrated,
+                            CalibratedRates(facts.hardware(), facts.kernels));
   for (const CheckedModel& model : CheckedModels()) {
     MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(
         PosixFileSystem(), absl::StrCat(directory, "/", model.name, ".textproto"), model.config));
@@ -252,31 +179,19 @@ absl::Status Report(const Facts& facts, const Results& results) {
                             FindImplementation(facts.facts, kProgram));
   std::vector<CheckedRow> rows;
   std::vector<std::vector<double>> at_speed;  // their times, as if cores had not changed theirs
-  std::vector<PlannedRun> planned;
-  std::vector<Hardware> hardware;
+  std::vector<PlannedLayout> planned;
   for (const CheckedLayout& layout : CheckedLayouts()) {
-    MEGATRON_ASSIGN_OR_RETURN(const LoadedConfig loaded,
-                              LoadConfigFromString(ConfigOf(layout.model), layout.model,
-                                                   layout.overrides, ConfigPurpose::kRun));
-    MEGATRON_ASSIGN_OR_RETURN(PlannedRun run, ToPlannedRun(loaded.config, kPaddedVocab, *program));
-    planned.push_back(std::move(run));
-    hardware.push_back(
-        HardwareOfRun(loaded.config, planned.back().layout.gpus(), facts.hardware()));
+    MEGATRON_ASSIGN_OR_RETURN(PlannedLayout its, PlanCheckedLayout(ConfigOf(layout.model), layout,
+                                                                   *program, facts.hardware()));
+    planned.push_back(std::move(its));
     const auto found = results.find({layout.model, layout.name});
     const auto runs = found == results.end() ? std::vector<CheckedRun>() : found->second;
     rows.push_back({layout.model, layout.name, RunsThatCount(runs), 0, Undisturbed(runs) == 0});
     at_speed.push_back(AtCalibratedSpeed(runs));
-    MEGATRON_RETURN_IF_ERROR(PredictStep(hardware.back(), planned.back().program, facts.kernels,
-                                         planned.back().model, planned.back().layout)
-                                 .status());
+    MEGATRON_RETURN_IF_ERROR(planned.back().Seconds(*program, facts.kernels).status());
   }
   const PredictRow predict = [&](const Implementation& fitted, int row) {
-    Implementation its_program = planned[row].program;
-    its_program.set_measured_efficiency(fitted.measured_efficiency());
-    its_program.set_step_seconds(fitted.step_seconds());
-    return PredictStep(hardware[row], its_program, facts.kernels, planned[row].model,
-                       planned[row].layout)
-        ->seconds.total;
+    return *planned[row].Seconds(fitted, facts.kernels);
   };
   const auto fill = [&](const Implementation& fitted) {
     for (size_t i = 0; i < rows.size(); ++i) rows[i].predicted = predict(fitted, int(i));
@@ -316,7 +231,8 @@ absl::StatusOr<LayoutSearch> SearchModel(const Facts& facts, const CheckedModel&
 // Runs the candidates of one model until the fastest is found, or the time has passed.
 absl::Status CheckChoice(const Facts& facts, const CheckedModel& model, const std::string& file,
                          const std::function<bool()>& is_over, Results* results) {
-  MEGATRON_ASSIGN_OR_RETURN(const ProbeRates calibrated, CalibratedRates(facts));
+  MEGATRON_ASSIGN_OR_RETURN(const ProbeRates calibrated,
+                            CalibratedRates(facts.hardware(), facts.kernels));
   const int ranks = absl::GetFlag(FLAGS_ranks);
   MEGATRON_ASSIGN_OR_RETURN(const LayoutSearch found, SearchModel(facts, model, ranks));
   if (found.best.empty()) {

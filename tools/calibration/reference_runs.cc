@@ -1,0 +1,245 @@
+#include "tools/calibration/reference_runs.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "megatron/base/file_system.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/plan/shared_cores.h"
+#include "tools/calibration/watched_run.h"
+
+namespace megatron {
+namespace {
+
+// The most that the planner takes.
+constexpr double kMostTurnCost = 10;
+constexpr double kMostRouting = 1;
+constexpr double kMostWait = 10;
+
+constexpr const char* kTraining = R"(
+optimizer { lr: 1e-3 }
+data { stories { num_bytes: 1000000 seed: 2 } }
+)";
+
+constexpr const char* kNarrow = R"(
+model {
+  num_layers: 6 hidden_size: 320 num_attention_heads: 10 seq_length: 192
+  position_embedding_type: rope hidden_dropout: 0 attention_dropout: 0
+}
+train { micro_batch_size: 1 global_batch_size: 4 train_iters: 10 eval_iters: 0 log_interval: 1 }
+)";
+
+constexpr const char* kWide = R"(
+model {
+  num_layers: 3 hidden_size: 384 num_attention_heads: 6 seq_length: 320
+  position_embedding_type: rope normalization: RMSNorm swiglu: true disable_bias_linear: true
+  untie_embeddings_and_output_weights: true hidden_dropout: 0 attention_dropout: 0
+}
+train { micro_batch_size: 1 global_batch_size: 8 train_iters: 10 eval_iters: 0 log_interval: 1 }
+)";
+
+constexpr const char* kMixture = R"(
+model {
+  num_layers: 3 hidden_size: 256 num_attention_heads: 4 seq_length: 160
+  position_embedding_type: rope normalization: RMSNorm swiglu: true disable_bias_linear: true
+  untie_embeddings_and_output_weights: true hidden_dropout: 0 attention_dropout: 0
+  num_experts: 4 moe_ffn_hidden_size: 320 moe_router_topk: 2 moe_aux_loss_coeff: 0.01
+}
+train { micro_batch_size: 1 global_batch_size: 8 train_iters: 10 eval_iters: 0 log_interval: 1 }
+)";
+
+constexpr const char* kData = "parallel.data_parallel_size=2";
+constexpr const char* kExperts = "parallel.expert_model_parallel_size=2";
+
+using Measured = std::vector<std::pair<int, double>>;  // by row
+
+double SquaredErrors(const Implementation& program, const Measured& rows,
+                     const PredictRow& predict) {
+  double sum = 0;
+  for (const auto& [row, seconds] : rows) {
+    const double error = std::log(predict(program, row) / seconds);
+    sum += error * error;
+  }
+  return sum;
+}
+
+// Looks at one efficiency after the other, with the step_seconds that make the mean error 0.
+Implementation FitPlain(const Implementation& program, const Measured& rows,
+                        const PredictRow& predict) {
+  Implementation best = program;
+  double least = INFINITY;
+  for (double efficiency = 0.3; efficiency < 1.5; efficiency += 0.005) {
+    Implementation tried = program;
+    tried.set_measured_efficiency(efficiency);
+    tried.set_step_seconds(0);
+    double missing = 0, weights = 0;
+    for (const auto& [row, seconds] : rows) {
+      // Relative errors count: the seconds of a short step weigh more.
+      missing += (seconds - predict(tried, row)) / (seconds * seconds);
+      weights += 1 / (seconds * seconds);
+    }
+    tried.set_step_seconds(std::max(0.0, missing / weights));
+    const double errors = SquaredErrors(tried, rows, predict);
+    if (errors < least) {
+      least = errors;
+      best = tried;
+    }
+  }
+  return best;
+}
+
+// Returns the value of a constant, on which predictions depend linearly, with which the rows are
+// predicted to take what they took, as a mean.
+double FitConstant(const Implementation& program, const Measured& rows, const PredictRow& predict,
+                   double most, void (Implementation::*set)(double)) {
+  Implementation without = program, with = program;
+  (without.*set)(0);
+  (with.*set)(most);
+  double sum = 0;
+  int count = 0;
+  for (const auto& [row, seconds] : rows) {
+    const double none = predict(without, row);
+    const double slope = (predict(with, row) - none) / most;
+    if (slope <= 0) continue;
+    sum += (seconds - none) / slope;
+    ++count;
+  }
+  return count == 0 ? 0 : std::clamp(sum / count, 0.0, most);
+}
+
+// A folder for configurations, which ends with this.
+class Folder {
+ public:
+  Folder() {
+    const char* const scratch = std::getenv("TMPDIR");
+    path_ = absl::StrCat(scratch != nullptr ? scratch : "/tmp", "/calibrate.XXXXXX");
+    if (mkdtemp(path_.data()) == nullptr) path_.clear();
+  }
+  ~Folder() {
+    if (!is_made()) return;
+    for (const CheckedModel& model : ReferenceModels()) remove(FileOf(model.name).c_str());
+    remove(path_.c_str());
+  }
+
+  bool is_made() const { return !path_.empty(); }
+  std::string FileOf(const std::string& model) const {
+    return absl::StrCat(path_, "/", model, ".textproto");
+  }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace
+
+const std::vector<CheckedModel>& ReferenceModels() {
+  static const auto* const models =
+      new std::vector<CheckedModel>{{"narrow", absl::StrCat(kNarrow, kTraining)},
+                                    {"wide", absl::StrCat(kWide, kTraining)},
+                                    {"mixture", absl::StrCat(kMixture, kTraining)}};
+  return *models;
+}
+
+const std::vector<CheckedLayout>& ReferenceLayouts() {
+  static const auto* const layouts = new std::vector<CheckedLayout>{
+      {"narrow", "dp1", {}},
+      {"narrow", "dp2", {kData}},
+      {"narrow", "tp2", {"parallel.tensor_model_parallel_size=2"}},
+      {"wide", "dp1", {}},
+      {"wide", "dp2", {kData}},
+      {"narrow", "dp4", {"parallel.data_parallel_size=4"}},
+      {"narrow", "pp2 dp2", {"parallel.pipeline_model_parallel_size=2", kData}},
+      {"wide", "dp4", {"parallel.data_parallel_size=4"}},
+      {"mixture", "dp1", {}},
+      {"mixture", "dp2", {kData}},
+      {"mixture", "dp2 ep2", {kData, kExperts}}};
+  return *layouts;
+}
+
+const std::string& ReferenceConfig(const std::string& model) {
+  const auto& models = ReferenceModels();
+  return std::find_if(models.begin(), models.end(),
+                      [&](const CheckedModel& its) { return its.name == model; })
+      ->config;
+}
+
+ReferenceRow::Kind KindOf(const PlannedLayout& planned) {
+  if (HasMoreRanksThanCores(planned.hardware, planned.run.layout.gpus()))
+    return ReferenceRow::kTurns;
+  if (planned.run.layout.ep > 1) return ReferenceRow::kSharedExperts;
+  return planned.run.model.experts() > 0 ? ReferenceRow::kExperts : ReferenceRow::kPlain;
+}
+
+Implementation FitToReferences(Implementation program, const std::vector<ReferenceRow>& rows,
+                               const PredictRow& predict) {
+  const auto of_kind = [&](ReferenceRow::Kind kind) {
+    Measured measured;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i].kind == kind) measured.emplace_back(int(i), rows[i].measured);
+    }
+    return measured;
+  };
+  const Measured plain = of_kind(ReferenceRow::kPlain);
+  if (!plain.empty()) program = FitPlain(program, plain, predict);
+  const auto fit = [&](ReferenceRow::Kind kind, double most, void (Implementation::*set)(double)) {
+    (program.*set)(FitConstant(program, of_kind(kind), predict, most, set));
+  };
+  fit(ReferenceRow::kTurns, kMostTurnCost, &Implementation::set_turn_cost);
+  fit(ReferenceRow::kExperts, kMostRouting, &Implementation::set_routing_seconds);
+  fit(ReferenceRow::kSharedExperts, kMostWait, &Implementation::set_expert_wait);
+  return program;
+}
+
+absl::Status CheckTrainingProgram() {
+  if (access(TrainingProgram().c_str(), X_OK) == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      TrainingProgram(),
+      " isn't there, which trains the reference models: build //megatron/train:pretrain_gpt, or "
+      "leave them out with --train=false"));
+}
+
+absl::StatusOr<Implementation> FitToReferenceRuns(const Hardware& hardware,
+                                                  const Implementation& program,
+                                                  const MeasuredKernels& kernels, int rounds) {
+  MEGATRON_ASSIGN_OR_RETURN(const ProbeRates calibrated, CalibratedRates(hardware, kernels));
+  const Folder folder;
+  if (!folder.is_made()) return absl::InternalError("no folder can be made for configurations");
+  std::vector<PlannedLayout> planned;
+  for (const CheckedModel& model : ReferenceModels()) {
+    MEGATRON_RETURN_IF_ERROR(
+        WriteFileAtomically(PosixFileSystem(), folder.FileOf(model.name), model.config));
+  }
+  for (const CheckedLayout& layout : ReferenceLayouts()) {
+    MEGATRON_ASSIGN_OR_RETURN(PlannedLayout its, PlanCheckedLayout(ReferenceConfig(layout.model),
+                                                                   layout, program, hardware));
+    MEGATRON_RETURN_IF_ERROR(its.Seconds(program, kernels).status());
+    planned.push_back(std::move(its));
+  }
+  std::vector<std::vector<CheckedRun>> runs(planned.size());
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < planned.size(); ++i) {
+      const CheckedLayout& layout = ReferenceLayouts()[i];
+      MEGATRON_ASSIGN_OR_RETURN(
+          const CheckedRun run,
+          RunWatched(layout, folder.FileOf(layout.model), int(hardware.cores()), calibrated));
+      runs[i].push_back(run);
+    }
+  }
+  std::vector<ReferenceRow> rows;
+  for (size_t i = 0; i < planned.size(); ++i) {
+    rows.push_back({KindOf(planned[i]), MedianOf(AtCalibratedSpeed(runs[i]))});
+  }
+  return FitToReferences(program, rows, [&](const Implementation& fitted, int row) {
+    return *planned[row].Seconds(fitted, kernels);
+  });
+}
+
+}  // namespace megatron

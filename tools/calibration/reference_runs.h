@@ -1,0 +1,56 @@
+// Trains small models, and fits five constants to what their steps take beside the kernels and calls
+// that were calibrated one by one. The models are none of those that planner_check runs.
+#ifndef TOOLS_CALIBRATION_REFERENCE_RUNS_H_
+#define TOOLS_CALIBRATION_REFERENCE_RUNS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "megatron/plan/measured_kernels.h"
+#include "megatron/plan/plan_facts.pb.h"
+#include "tools/calibration/check_layouts.h"
+#include "tools/calibration/check_report.h"
+#include "tools/calibration/planned_layout.h"
+
+namespace megatron {
+
+const std::vector<CheckedModel>& ReferenceModels();
+const std::vector<CheckedLayout>& ReferenceLayouts();
+
+// Returns the configuration of one of these models.
+const std::string& ReferenceConfig(const std::string& model);
+
+// What a layout has beyond others, and what a step of it was measured to take.
+struct ReferenceRow {
+  enum Kind {
+    kPlain,
+    kTurns,          // more ranks than cores
+    kExperts,        // that all ranks have
+    kSharedExperts,  // that ranks share out
+  };
+  Kind kind = kPlain;
+  double measured = 0;
+};
+
+ReferenceRow::Kind KindOf(const PlannedLayout& planned);
+
+// Returns the program with measured_efficiency and step_seconds fitted to plain rows, by least
+// squares of the logarithms' errors, and then a constant to each other kind: turn_cost,
+// routing_seconds and expert_wait. These are the means of what their rows need, and no less than 0.
+Implementation FitToReferences(Implementation program, const std::vector<ReferenceRow>& rows,
+                               const PredictRow& predict);
+
+// Returns kInvalidArgument if the training program isn't beside this one.
+absl::Status CheckTrainingProgram();
+
+// Trains the reference models in turn, `rounds` times, as long as that takes, and fits the program
+// to the medians at the speed that cores had when they were calibrated.
+absl::StatusOr<Implementation> FitToReferenceRuns(const Hardware& hardware,
+                                                  const Implementation& program,
+                                                  const MeasuredKernels& kernels, int rounds);
+
+}  // namespace megatron
+
+#endif  // TOOLS_CALIBRATION_REFERENCE_RUNS_H_
