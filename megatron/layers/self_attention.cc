@@ -4,6 +4,7 @@
 
 #include "megatron/layers/attention_options.h"
 #include "megatron/layers/kv_cache.h"
+#include "megatron/ops/activation.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/rope.h"
 #include "megatron/tensor/trace/trace.h"
@@ -17,7 +18,10 @@ LinearOptions QkvLinear(const TransformerOptions& options, const std::string& na
   linear.input_size = options.hidden_size;
   const int64_t heads_per_group = options.num_attention_heads / options.num_query_groups;
   const int64_t key_size = options.kv_channels, value_size = options.value_size();
-  if (value_size == key_size) {
+  if (options.output_gate) {
+    linear.output_shape = {options.num_query_groups, 2 * heads_per_group + 2, key_size};
+    linear.matrix.parts = {heads_per_group, heads_per_group, 1, 1};
+  } else if (value_size == key_size) {
     linear.output_shape = {options.num_query_groups, heads_per_group + 2, key_size};
     linear.matrix.parts = {heads_per_group, 1, 1};
     linear.attention_layer = layer;
@@ -95,6 +99,7 @@ SelfAttention::SelfAttention(const TransformerOptions& options, const std::strin
       heads_per_group_(options.num_attention_heads / tensor_group.size() / groups_),
       head_size_(options.kv_channels),
       value_size_(options.value_size()),
+      gates_per_group_(options.output_gate ? heads_per_group_ : 0),
       chunk_(options.recompute.attention_chunk_tokens),
       recompute_(options.recompute.core_attention),
       qk_norm_(options.qk_norm),
@@ -119,6 +124,11 @@ SelfAttention::SelfAttention(const TransformerOptions& options, const std::strin
   }
   // A rank would have rows of other heads, or a share of a group.
   CHECK(!qk_norm_all_heads_ || (chunk_ == 0 && kv_ == nullptr && !options.grid.is_grid())) << name;
+  // A rank that shares a group would have rows of two places, and codes of FP8 stand for what has
+  // not been gated.
+  CHECK(!has_gates() || (chunk_ == 0 && kv_ == nullptr && !options.grid.is_grid() &&
+                         !options.float8.enabled && value_size_ == head_size_))
+      << name;
   if (chunk_ == 0) return;
   CHECK(options.causal && options.relative_positions.buckets == 0) << name;
   // Scales are made of a whole tensor.
@@ -209,6 +219,41 @@ void SelfAttention::Attend(const LayerContext& ctx, Arena* output, Arena* others
   core_.Forward(ctx, others, Inputs(ctx, *saved), saved->context_TGRE, &saved->core);
 }
 
+Tensor SelfAttention::GateOperands(const LayerContext& ctx, const Saved& saved) const {
+  const int64_t tokens = saved.context_TGRE.dim(0), width = heads_per_group_ * head_size_;
+  const Tensor operands =
+      ctx.scratch->Allocate(dtype_, {tokens, 2 * groups_, width}, "attention gates");
+  ops::Copy(ctx.stream, Gates(saved.qkv_TGS), operands.Slice(1, 0, groups_));
+  ops::Copy(ctx.stream, saved.context_TGRE.View({tokens, groups_, width}),
+            operands.Slice(1, groups_, 2 * groups_));
+  return operands.View({tokens, 2, groups_ * width});
+}
+
+Tensor SelfAttention::Gated(const LayerContext& ctx, Arena* arena, const Saved& saved) const {
+  const Shape flat = {saved.context_TGRE.dim(0), groups_ * heads_per_group_ * value_size_};
+  if (!has_gates()) return saved.context_TGRE.View(flat);
+  const Tensor gated_TI = arena->Allocate(dtype_, flat, "gated attention output");
+  Arena::Scope scope(ctx.scratch);
+  ops::GateForward(ctx.stream, ops::Activation::kSigmoid, GateOperands(ctx, saved), gated_TI);
+  return gated_TI;
+}
+
+void SelfAttention::GateBack(const LayerContext& ctx, const Saved& saved,
+                             const Tensor& dcontext_TGRE, const Tensor& dqkv_TGS) const {
+  if (!has_gates()) return;
+  Arena::Scope scope(ctx.scratch);
+  const int64_t tokens = dcontext_TGRE.dim(0), width = heads_per_group_ * head_size_;
+  const Tensor operands_T2I = GateOperands(ctx, saved);
+  const Tensor gradients =
+      ctx.scratch->Allocate(dtype_, {tokens, 2 * groups_, width}, "attention gates");
+  ops::GateBackward(ctx.stream, ops::Activation::kSigmoid,
+                    dcontext_TGRE.View({tokens, groups_ * width}), operands_T2I,
+                    gradients.View(operands_T2I.shape()));
+  ops::Copy(ctx.stream, gradients.Slice(1, 0, groups_), Gates(dqkv_TGS));
+  ops::Copy(ctx.stream, gradients.Slice(1, groups_, 2 * groups_),
+            dcontext_TGRE.View({tokens, groups_, width}));
+}
+
 void SelfAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
                             const Tensor& y_TH, Saved* saved) const {
   const TraceSpan span(ctx.stream, "attention");
@@ -217,7 +262,7 @@ void SelfAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary,
   const int64_t tokens = ctx.batch->num_tokens();
   const Shape packed{tokens, groups_, packed_size()};
   Arena* const core_arena = ctx.SavedBy(OffloadModule::kCoreAttention);
-  const bool keeps_qkv = !core_.KeepsInputs(ctx) || recompute_ || qk_norm_;
+  const bool keeps_qkv = !core_.KeepsInputs(ctx) || recompute_ || qk_norm_ || has_gates();
   saved->qkv_TGS =
       (keeps_qkv ? core_arena : ctx.scratch)->Allocate(dtype_, packed, "attention qkv");
   const Tensor packed_TO = Packed(saved->qkv_TGS);
@@ -238,9 +283,7 @@ void SelfAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary,
   Attend(ctx, recompute_ ? ctx.scratch : of_proj.saved, recompute_ ? ctx.scratch : core_arena,
          saved);
   if (ctx.activations != nullptr) core_.MeasureScores(ctx, Inputs(ctx, *saved));
-  proj_.Forward(of_proj,
-                saved->context_TGRE.View({tokens, groups_ * heads_per_group_ * value_size_}), y_TH,
-                &saved->proj);
+  proj_.Forward(of_proj, Gated(ctx, ctx.scratch, *saved), y_TH, &saved->proj);
 }
 
 void SelfAttention::Backward(const LayerContext& ctx, const RotaryTables* rotary,
@@ -250,16 +293,15 @@ void SelfAttention::Backward(const LayerContext& ctx, const RotaryTables* rotary
   Arena::Scope scope(ctx.scratch);
   const int64_t tokens = ctx.batch->num_tokens();
   const Shape flat_context{tokens, groups_ * heads_per_group_ * value_size_};
-  if (recompute_) {
-    Attend(ctx, ctx.kept(), ctx.kept(), saved);
-    saved->proj.x_TI = saved->context_TGRE.View(flat_context);
-  }
+  if (recompute_) Attend(ctx, ctx.kept(), ctx.kept(), saved);
+  if (recompute_ || has_gates()) saved->proj.x_TI = Gated(ctx, ctx.kept(), *saved);
   const Tensor dcontext_TGRE =
       ctx.scratch->Allocate(dtype_, saved->context_TGRE.shape(), "attention gradient");
   proj_.BackwardInput(ctx, dy_TH, dcontext_TGRE.View(flat_context), &saved->proj);
 
   const Tensor dqkv_TGS =
       ctx.kept()->Allocate(dtype_, saved->qkv_TGS.shape(), "attention gradient");
+  GateBack(ctx, *saved, dcontext_TGRE, dqkv_TGS);
   const Tensor dq_TGRD = Queries(dqkv_TGS), dk_TGD = Keys(dqkv_TGS);
   core_.Backward(
       ctx, Inputs(ctx, *saved), saved->context_TGRE, dcontext_TGRE,

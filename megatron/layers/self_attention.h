@@ -3,9 +3,11 @@
 //
 // The packed projection is [q of the group's R heads, k, v] for each group, as Megatron lays it
 // out: its weight is [groups, R + 2, D, H], or [groups, R D + D + E, H] where values are not as wide
-// as keys. Tensor-parallel ranks hold whole groups; where there are more ranks than groups, several
-// share one: each has some of its query heads, and all have its keys and values, of whose gradients
-// each has a summand.
+// as keys. With TransformerOptions::output_gate it is [groups, 2 R + 2, D, H]: behind a group's
+// queries stand as many gates, and what a head gives is multiplied by the sigmoid of its gate.
+// Tensor-parallel ranks hold whole groups; where there are more ranks than groups, several share
+// one: each has some of its query heads, and all have its keys and values, of whose gradients each
+// has a summand.
 //
 // Where RecomputeOptions::attention_chunk_tokens says so, all of it is computed *in chunks* of
 // tokens (the order of J. Yao et al., "Fully Pipelined Distributed Transformer", arXiv 2408.16978):
@@ -21,7 +23,8 @@
 // cache; not in chunks. Their bits are those of a pass over the whole sequences.
 //
 // Legend: T tokens, C tokens of a chunk, H hidden, G groups of this rank, R query heads that it has
-// of each, D size of a query and key head, E of a value head, S = R D + D + E, W = D + E.
+// of each, D size of a query and key head, E of a value head, S = R D + D + E, W = D + E. With
+// gates S = 2 R D + 2 D.
 #ifndef MEGATRON_LAYERS_SELF_ATTENTION_H_
 #define MEGATRON_LAYERS_SELF_ATTENTION_H_
 
@@ -81,13 +84,21 @@ class SelfAttention {
   Tensor Keys(const Tensor& qkv_TGS) const { return KeysOf(KeysAndValues(qkv_TGS)); }
   Tensor Values(const Tensor& qkv_TGS) const { return ValuesOf(KeysAndValues(qkv_TGS)); }
   Tensor KeysAndValues(const Tensor& qkv_TGS) const {
-    return qkv_TGS.Slice(2, heads_per_group_ * head_size_, packed_size());
+    return qkv_TGS.Slice(2, (heads_per_group_ + gates_per_group_) * head_size_, packed_size());
   }
+  // The gates of each group's heads, [T, G, R D].
+  Tensor Gates(const Tensor& qkv_TGS) const {
+    const int64_t queries = heads_per_group_ * head_size_;
+    return qkv_TGS.Slice(2, queries, queries + gates_per_group_ * head_size_);
+  }
+  bool has_gates() const { return gates_per_group_ > 0; }
   Tensor KeysOf(const Tensor& kv_TGW) const { return kv_TGW.Slice(2, 0, head_size_); }
   Tensor ValuesOf(const Tensor& kv_TGW) const {
     return kv_TGW.Slice(2, head_size_, head_size_ + value_size_);
   }
-  int64_t packed_size() const { return (heads_per_group_ + 1) * head_size_ + value_size_; }
+  int64_t packed_size() const {
+    return (heads_per_group_ + gates_per_group_ + 1) * head_size_ + value_size_;
+  }
   // Returns the shape of what attention gives for these queries.
   Shape OutputShape(const Tensor& q_TGRD) const {
     return {q_TGRD.dim(0), q_TGRD.dim(1), q_TGRD.dim(2), value_size_};
@@ -105,6 +116,15 @@ class SelfAttention {
   Tensor JoinedHeads(const LayerContext& ctx, const Tensor& heads) const;
   // What attention reads: the tokens' own keys and values or, with a cache, all that it has.
   ops::AttentionInputs Inputs(const LayerContext& ctx, const Saved& saved) const;
+  // Returns the gates and, behind them, what attention gave, of each token, in ctx.scratch:
+  // [T, 2, G R D].
+  Tensor GateOperands(const LayerContext& ctx, const Saved& saved) const;
+  // Returns the input of the output projection, in `arena` where there are gates.
+  Tensor Gated(const LayerContext& ctx, Arena* arena, const Saved& saved) const;
+  // Replaces dcontext, the gradient of the output projection's input, by that of what attention
+  // gave, and writes the gates' part of dqkv.
+  void GateBack(const LayerContext& ctx, const Saved& saved, const Tensor& dcontext_TGRE,
+                const Tensor& dqkv_TGS) const;
   // Puts the tokens' keys and values in the cache.
   void PutInCache(const LayerContext& ctx, const Saved& saved) const;
   // Scores of the sinks of this rank's heads, perhaps in ctx.scratch; empty if there are none.
@@ -164,7 +184,8 @@ class SelfAttention {
 
   int64_t layer_;  // number in the whole model
   int64_t groups_, heads_per_group_, head_size_, value_size_;
-  int64_t chunk_;  // RecomputeOptions::attention_chunk_tokens
+  int64_t gates_per_group_;  // heads_per_group_ or 0
+  int64_t chunk_;            // RecomputeOptions::attention_chunk_tokens
   bool recompute_, qk_norm_, qk_norm_all_heads_;
   bool rotates_, has_window_;
   AttentionSink sink_;

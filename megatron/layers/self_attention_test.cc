@@ -1,5 +1,6 @@
 #include "megatron/layers/self_attention.h"
 
+#include <cmath>
 #include <memory>
 #include <vector>
 
@@ -101,6 +102,58 @@ TEST(SelfAttentionTest, NormsOfAllHeadsAreOthersThanOfEach) {
   TransformerOptions all = each;
   all.qk_norm_all_heads = true;
   EXPECT_NE(Output(each, nullptr), Output(all, nullptr));
+}
+
+TEST(SelfAttentionTest, GradientsThroughGatesAreThoseOfFiniteDifferences) {
+  const RotaryTables tables = Tables();
+  for (int64_t groups : {1, 2, 4}) {
+    for (const bool recompute : {false, true}) {
+      TransformerOptions options = Options(groups);
+      options.output_gate = options.rotary = options.qk_norm = true;
+      options.recompute.core_attention = recompute;
+      ExpectAttentionGradients(options, &tables);
+    }
+  }
+}
+
+// Where the gates' rows are 0 and their biases b, all that attention gives is multiplied by the
+// sigmoid of b.
+TEST(SelfAttentionTest, AGateMultipliesWhatItsHeadGivesByItsSigmoid) {
+  constexpr int64_t kGroups = 2, kOfGroup = kHeads / kGroups;
+  TransformerOptions options = Options(kGroups);
+  LayerHarness plain({6, 2}), gated({6, 2});
+  const LayerCalls plain_calls = MakeAttention(options, nullptr, {});
+  options.output_gate = true;
+  const LayerCalls gated_calls = MakeAttention(options, nullptr, {});
+  plain.Bind(plain_calls.parameters);
+  gated.Bind(gated_calls.parameters);
+  ASSERT_EQ(gated_calls.parameters[0]->name, "attention.linear_qkv.weight");
+  ASSERT_EQ(gated_calls.parameters[1]->name, "attention.linear_qkv.bias");
+  ASSERT_EQ(gated_calls.parameters[0]->sharding.global_shape,
+            (Shape{kGroups, 2 * kOfGroup + 2, kHeadSize, kHidden}));
+  constexpr double kBias = 0.75;
+  for (int64_t group = 0; group < kGroups; ++group) {
+    for (int64_t slot = 0; slot < 2 * kOfGroup + 2; ++slot) {
+      const bool is_gate = slot >= kOfGroup && slot < 2 * kOfGroup;
+      const int64_t from = slot < kOfGroup ? slot : slot - kOfGroup;
+      for (int64_t d = 0; d < kHeadSize; ++d) {
+        const int64_t row = (group * (2 * kOfGroup + 2) + slot) * kHeadSize + d;
+        const int64_t plain_row = (group * (kOfGroup + 2) + from) * kHeadSize + d;
+        gated.values()[1].Set(row, is_gate ? kBias : plain.values()[1].Get(plain_row));
+        for (int64_t h = 0; h < kHidden; ++h) {
+          gated.values()[0].Set(row * kHidden + h,
+                                is_gate ? 0 : plain.values()[0].Get(plain_row * kHidden + h));
+        }
+      }
+    }
+  }
+  const auto x = ops::HostTensor::Normal({8, kHidden}, DType::kFloat32, 1);
+  const ops::HostTensor y({8, kHidden}, DType::kFloat32), z({8, kHidden}, DType::kFloat32);
+  plain.Forward(plain_calls, x, y);
+  gated.Forward(gated_calls, x, z);
+  std::vector<double> want = y.Values();
+  for (double& value : want) value /= 1 + std::exp(-kBias);
+  ops::ExpectNear(z, want, 3e-6);
 }
 
 TEST(SelfAttentionTest, GradientsOfCappedScoresAreThoseOfFiniteDifferences) {
@@ -281,6 +334,20 @@ TEST(SelfAttentionTest, TwoTensorParallelRanksEqualOne) {
     options.rotary = true;
     options.window_size = 2;
     options.sink = AttentionSink::kLearned;
+    ExpectTwoRanksEqualOne(
+        {5, 3},
+        [&](const ProcessGroup& group, bool sequence_parallel) {
+          return MakeAttention(options, &tables, group, sequence_parallel);
+        },
+        kHidden);
+  }
+}
+
+TEST(SelfAttentionTest, TwoTensorParallelRanksWithGatesEqualOne) {
+  const RotaryTables tables = Tables();
+  for (const int64_t groups : {4, 2}) {
+    TransformerOptions options = Options(groups);
+    options.output_gate = options.rotary = options.qk_norm = true;
     ExpectTwoRanksEqualOne(
         {5, 3},
         [&](const ProcessGroup& group, bool sequence_parallel) {

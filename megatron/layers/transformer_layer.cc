@@ -77,6 +77,7 @@ TransformerLayer::TransformerLayer(const TransformerOptions& options, int64_t la
     : name_(LayerName(options, layer)),
       dropout_layer_(options.first_dropout_layer + layer),
       post_norm_(options.post_norm),
+      residual_multiplier_(options.residual_multiplier),
       hidden_dropout_(options.hidden_dropout),
       recompute_norm_(options.recompute.norm),
       dtype_(options.dtype),
@@ -86,6 +87,8 @@ TransformerLayer::TransformerLayer(const TransformerOptions& options, int64_t la
     if (!is_hybrid_) mlp_norm_ = std::make_unique<NormLayer>(MlpNorm(options, layer));
   }
   const std::string attention = LayerName(options, layer) + ".self_attention";
+  CHECK(residual_multiplier_ == 1 ||
+        (!options.post_norm && !options.linear_bias && !options.cross_attention));
   CHECK(!is_hybrid_ || (!options.post_norm && !options.sandwich_norm && !options.reordered_norm &&
                         !options.cross_attention));
   if (is_hybrid_ && options.hybrid_layers[layer] == HybridLayer::kMamba) {
@@ -176,6 +179,7 @@ TransformerLayer::LastSum TransformerLayer::ForwardBranches(
   Attend(ctx, rotary, normed_TH, attention_TH, saved);
   if (post_attention_norm_)
     post_attention_norm_->Forward(ctx, attention_TH, branch_TH, &saved->post_attention_norm);
+  Multiply(ctx, branch_TH);
 
   // The residual to which the next norm adds the branch, and the bias that goes with it.
   Tensor residual_TH = x_TH, bias_H = AttentionOutput().bias();
@@ -206,6 +210,7 @@ TransformerLayer::LastSum TransformerLayer::ForwardBranches(
   if (mlp_) mlp_->Forward(ctx, mlp_input_TH, mlp_TH, &saved->mlp);
   if (moe_) moe_->Forward(ctx, mlp_input_TH, mlp_TH, &saved->moe);
   if (post_mlp_norm_) post_mlp_norm_->Forward(ctx, mlp_TH, branch_TH, &saved->post_mlp_norm);
+  Multiply(ctx, branch_TH);
   return {Dropout(ctx, DropoutSite::kMlpOutput), branch_TH, LastBias(), sum_TH};
 }
 
@@ -235,7 +240,20 @@ TransformerLayer::LastSum TransformerLayer::ForwardOneBranch(
   Attend(ctx, rotary, normed_TH, branch_TH, saved);
   if (mlp_) mlp_->Forward(ctx, normed_TH, branch_TH, &saved->mlp);
   if (moe_) moe_->Forward(ctx, normed_TH, branch_TH, &saved->moe);
+  Multiply(ctx, branch_TH);
   return {Dropout(ctx, LastSite()), branch_TH, LastBias(), x_TH};
+}
+
+void TransformerLayer::Multiply(const LayerContext& ctx, const Tensor& branch_TH) const {
+  if (residual_multiplier_ != 1) ops::Scale(ctx.stream, residual_multiplier_, branch_TH);
+}
+
+Tensor TransformerLayer::Multiplied(const LayerContext& ctx, const Tensor& dy_TH) const {
+  if (residual_multiplier_ == 1) return dy_TH;
+  const Tensor dbranch_TH = ctx.kept()->Allocate(dtype_, dy_TH.shape(), "branch gradient");
+  ops::Copy(ctx.stream, dy_TH, dbranch_TH);
+  Multiply(ctx, dbranch_TH);
+  return dbranch_TH;
 }
 
 Tensor TransformerLayer::BranchOutput(const LayerContext& ctx, const Tensor& branch_TH) const {
@@ -275,10 +293,10 @@ void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rot
       has_norms ? ctx.scratch->Allocate(dtype_, shape, "norm gradient") : Tensor();
   Tensor dsum_TH = ctx.scratch->Allocate(dtype_, shape, "residual gradient");
 
-  const Tensor dmlp_TH =
-      NormedGradient(ctx, post_mlp_norm_.get(), saved->post_mlp_norm,
-                     BranchGradient(ctx, Dropout(ctx, DropoutSite::kMlpOutput), dy_TH,
-                                    biases.output_is_done ? Tensor() : LastBiasGradient()));
+  const Tensor dmlp_TH = NormedGradient(
+      ctx, post_mlp_norm_.get(), saved->post_mlp_norm,
+      Multiplied(ctx, BranchGradient(ctx, Dropout(ctx, DropoutSite::kMlpOutput), dy_TH,
+                                     biases.output_is_done ? Tensor() : LastBiasGradient())));
   const Tensor dmlp_input_TH = has_norms ? dnormed_TH : dsum_TH;
   if (mlp_) mlp_->Backward(ctx, dmlp_TH, dmlp_input_TH, &saved->mlp);
   if (moe_) moe_->Backward(ctx, dmlp_TH, dmlp_input_TH, &saved->moe);
@@ -300,10 +318,10 @@ void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rot
     ops::Add(ctx.stream, dy_TH, dsum_TH);
   }
 
-  const Tensor dattention_TH =
-      NormedGradient(ctx, post_attention_norm_.get(), saved->post_attention_norm,
-                     BranchGradient(ctx, Dropout(ctx, DropoutSite::kAttentionOutput), dsum_TH,
-                                    WithBranch(ctx, dbias_H)));
+  const Tensor dattention_TH = NormedGradient(
+      ctx, post_attention_norm_.get(), saved->post_attention_norm,
+      Multiplied(ctx, BranchGradient(ctx, Dropout(ctx, DropoutSite::kAttentionOutput), dsum_TH,
+                                     WithBranch(ctx, dbias_H))));
   if (has_norms) {
     AttendBackward(ctx, rotary, dattention_TH, dnormed_TH, saved);
     return attention_norm_->Backward(ctx, dnormed_TH, dsum_TH, dx_TH, saved->attention_norm,
@@ -323,8 +341,9 @@ void TransformerLayer::BackwardOneBranch(const LayerContext& ctx, const RotaryTa
     attention_norm_->Recompute(ctx, saved->attention_norm, input_TH);
   }
   const Tensor dnormed_TH = ctx.scratch->Allocate(dtype_, dy_TH.shape(), "norm gradient");
-  const Tensor dbranch_TH = BranchGradient(ctx, Dropout(ctx, LastSite()), dy_TH,
-                                           biases.output_is_done ? Tensor() : LastBiasGradient());
+  const Tensor dbranch_TH =
+      Multiplied(ctx, BranchGradient(ctx, Dropout(ctx, LastSite()), dy_TH,
+                                     biases.output_is_done ? Tensor() : LastBiasGradient()));
   AttendBackward(ctx, rotary, dbranch_TH, dnormed_TH, saved);
   if (mlp_) mlp_->Backward(ctx, dbranch_TH, dnormed_TH, &saved->mlp);
   if (moe_) moe_->Backward(ctx, dbranch_TH, dnormed_TH, &saved->moe);

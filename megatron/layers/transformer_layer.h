@@ -139,6 +139,10 @@ class TransformerLayer {
   }
   // The memory of a branch's output: branch_TH, or what the norm behind it reads.
   Tensor BranchOutput(const LayerContext& ctx, const Tensor& branch_TH) const;
+  // Multiplies what a branch gives, in place.
+  void Multiply(const LayerContext& ctx, const Tensor& branch_TH) const;
+  // Returns the branch's gradient from that of the product: dy itself, or a tensor in ctx.kept().
+  Tensor Multiplied(const LayerContext& ctx, const Tensor& dy_TH) const;
   // Returns the gradient in front of the norm behind a branch; dy where there is no such norm.
   Tensor NormedGradient(const LayerContext& ctx, NormLayer* norm, const NormLayer::Saved& saved,
                         const Tensor& dy_TH) const;
@@ -166,6 +170,7 @@ class TransformerLayer {
   std::string name_;  // "decoder.layers.3"
   int64_t dropout_layer_;
   bool post_norm_;
+  float residual_multiplier_;
   float hidden_dropout_;
   bool recompute_norm_;
   DType dtype_;

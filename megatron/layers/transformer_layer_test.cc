@@ -83,8 +83,22 @@ TEST(TransformerLayerTest, GradientsWithNormsBehindBranchesAreThoseOfFiniteDiffe
   ExpectLayerGradients(Reordered());
 }
 
+// What branches give is gated and multiplied, as in Qwen3-Next and in Granite.
+TransformerOptions Multiplied(TransformerOptions options) {
+  options.linear_bias = options.qkv_bias = false;
+  options.output_gate = true;
+  options.residual_multiplier = 0.4f;
+  return options;
+}
+
+TEST(TransformerLayerTest, GradientsOfMultipliedBranchesAreThoseOfFiniteDifferences) {
+  for (const TransformerOptions& options : {Options(), Sandwich(), Reordered()})
+    ExpectLayerGradients(Multiplied(options));
+}
+
 TEST(TransformerLayerTest, RecomputationChangesNoBit) {
-  for (const TransformerOptions& options : {Options(), Sandwich(), Reordered()}) {
+  for (const TransformerOptions& options :
+       {Options(), Sandwich(), Reordered(), Multiplied(Options())}) {
     TransformerOptions recomputing = options;
     recomputing.recompute = {true, true, true};
     ExpectSameBits({4, 2}, MakeLayer(options, {}), MakeLayer(recomputing, {}), kHidden);
@@ -94,7 +108,8 @@ TEST(TransformerLayerTest, RecomputationChangesNoBit) {
 TEST(TransformerLayerTest, TwoTensorParallelRanksEqualOne) {
   TransformerOptions post_norm = Options();
   post_norm.post_norm = true;
-  for (const TransformerOptions& options : {Options(), post_norm, Sandwich(), Reordered()}) {
+  for (const TransformerOptions& options :
+       {Options(), post_norm, Sandwich(), Reordered(), Multiplied(Sandwich())}) {
     ExpectTwoRanksEqualOne(
         {5, 3},
         [&](const ProcessGroup& group, bool sequence_parallel) {

@@ -152,6 +152,10 @@ struct TransformerOptions {
   bool qkv_bias = true;
   bool qk_norm = false;
   bool qk_norm_all_heads = false;  // the norms are of all heads of a token together
+  // Self-attention's output is multiplied by a sigmoid of another projection of its input. Values
+  // are as wide as keys then, no ranks share a group of queries, and there are neither a grid nor
+  // FP8 nor chunks of tokens.
+  bool output_gate = false;
   LatentOptions latent;
   bool rotary = false;
   RotaryOptions rotary_options;
@@ -177,6 +181,10 @@ struct TransformerOptions {
   // Norms stand behind each branch, before its sum with the residual stream, and not in front of it.
   // Linear layers have no biases then, and layers no cross-attention.
   bool reordered_norm = false;
+  // Factor of what a branch gives, before its sum with the residual stream. Where it is not 1,
+  // linear layers have no biases, norms stand in no layer behind a sum, and layers have no
+  // cross-attention.
+  float residual_multiplier = 1;
   std::string name = "decoder";  // prefix of the parameters' names
   std::string layer_name;        // name of the only layer; empty: "decoder.layers.0" and so on
 

@@ -57,6 +57,9 @@ ModelOptions OneBranch() {
   ModelOptions options = SmallHybrid();
   options.transformer.hybrid_layers[0] = HybridLayer::kAttention;
   options.transformer.hybrid_layers[1] = HybridLayer::kMlp;
+  options.transformer.num_query_groups = options.transformer.num_attention_heads;
+  options.transformer.output_gate = true;
+  options.transformer.residual_multiplier = 0.7f;
   return options;
 }
 

@@ -29,6 +29,9 @@ std::vector<ModelOptions> Models() {
   models[1].transformer.qk_norm = true;
   models[1].logits_chunk = 16;
   models[2].transformer.linear_bias = false;  // then a branch's gradient is its sum's
+  models.push_back(SmallLlama());
+  models.back().transformer.output_gate = true;
+  models.back().transformer.residual_multiplier = 0.6f;
   return models;
 }
 
@@ -41,8 +44,9 @@ std::vector<ModelOptions> WithRecomputation(const ModelOptions& options) {
   ways[4].transformer.recompute = {true, true, true, true};
   if (options.transformer.float8.enabled) return {ways.begin(), ways.end() - 1};
   ways[5].transformer.recompute.mlp_chunk_tokens = 16;
-  // Attention in chunks is for decoders alone.
-  const bool has_chunks = options.kind == ModelKind::kGpt && !options.transformer.is_latent();
+  // Attention in chunks is for decoders without gates alone.
+  const bool has_chunks = options.kind == ModelKind::kGpt && !options.transformer.is_latent() &&
+                          !options.transformer.output_gate;
   if (has_chunks) ways[5].transformer.recompute.attention_chunk_tokens = 12;
   return ways;
 }
@@ -137,9 +141,9 @@ TEST(SplitBackwardTest, BothPartsTogetherGiveTheGradientsOfAWholeBackward) {
 // The layouts include more ranks than query groups, and gathers in each part.
 TEST(SplitBackwardTest, TensorParallelRanksMaySplitToo) {
   for (ModelOptions model : Models()) {
-    // Cross-attention and latent attention know no groups, and FP8 no shared ones.
+    // Cross-attention and latent attention know no groups, and FP8 and gates no shared ones.
     if (model.kind != ModelKind::kT5 && !model.transformer.float8.enabled &&
-        !model.transformer.is_latent())
+        !model.transformer.is_latent() && !model.transformer.output_gate)
       model.transformer.num_query_groups = 1;
     for (bool sequence_parallel : {false, true}) {
       model.transformer.sequence_parallel = sequence_parallel;

@@ -49,7 +49,7 @@ MatrixProducts Projections(const LayerShape& layer, double tokens, double read) 
   if (layer.kv_latent > 0) {
     products = LatentProjections(layer, tokens);
   } else {
-    products = {Weights("query", tokens, layer.query_width, layer.hidden),
+    products = {Weights("query", tokens, layer.query_width + layer.gate_width, layer.hidden),
                 Weights("key and value", read, KeyAndValueWidth(layer), layer.hidden),
                 Weights("projection", tokens, layer.hidden, ValueWidth(layer))};
   }

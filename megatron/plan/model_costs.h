@@ -19,6 +19,7 @@ struct LayerShape {
   int64_t query_width = 0;      // attention heads times their channels
   int64_t key_value_width = 0;  // query groups times their channels
   int64_t value_width = 0;      // attention heads times the channels of values; 0: query_width
+  int64_t gate_width = 0;       // attention heads times the channels of gates of attention's output
   // Latent attention (layers/latent_attention.h).
   int64_t kv_latent = 0;  // width of what keys and values are made from; 0: there is none
   int64_t q_latent = 0;   // the width of the queries' vector; 0: they are made from the input

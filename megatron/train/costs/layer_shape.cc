@@ -14,6 +14,7 @@ LayerShape ToLayerShape(const config::ModelConfig& model) {
   layer.query_width = model.num_attention_heads() * model.kv_channels();
   layer.key_value_width = model.num_query_groups() * model.kv_channels();
   layer.value_width = model.num_attention_heads() * ValueHeadDim(model);
+  if (model.attention_output_gate()) layer.gate_width = layer.query_width;
   if (model.multi_latent_attention()) {
     layer.kv_latent = model.kv_lora_rank();
     layer.q_latent = model.q_lora_rank();
@@ -53,8 +54,9 @@ int64_t NormWeights(const config::ModelConfig& model, int64_t channels) {
 int64_t AttentionBiases(const config::ModelConfig& model) {
   const LayerShape layer = ToLayerShape(model);
   // Only the last projection of latent attention has a bias.
-  const int64_t qkv =
-      model.multi_latent_attention() ? 0 : layer.query_width + KeyAndValueWidth(layer);
+  const int64_t qkv = model.multi_latent_attention()
+                          ? 0
+                          : layer.query_width + layer.gate_width + KeyAndValueWidth(layer);
   if (model.disable_bias_linear()) return model.add_qkv_bias() ? qkv : 0;
   return qkv + layer.hidden;
 }

@@ -21,7 +21,8 @@ int64_t LoraWeights(const config::ModelConfig& model) {
   int64_t features = 0;  // inputs and outputs
   for (const std::string& module : LoraModules(model.lora())) {
     features += layer.hidden;
-    if (module == "linear_qkv") features += layer.query_width + KeyAndValueWidth(layer);
+    if (module == "linear_qkv")
+      features += layer.query_width + layer.gate_width + KeyAndValueWidth(layer);
     if (module == "linear_proj") features += layer.value_width;
     if (module == "linear_fc1") features += layer.is_gated ? 2 * layer.ffn : layer.ffn;
     if (module == "linear_fc2") features += layer.ffn;

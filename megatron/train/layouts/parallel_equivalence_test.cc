@@ -259,7 +259,14 @@ TrainerOptions RunOf(const Case& c) {
     run.model.logit_softcap = 1.2f;
   }
   // States matter where the norms of what they give are those of small rows too.
-  if (c[kModel] == kHybrid) run.model.transformer.norm.epsilon = 1e-5f;
+  if (c[kModel] == kHybrid) {
+    TransformerOptions& layer = run.model.transformer;
+    layer.norm.epsilon = 1e-5f;
+    layer.num_query_groups = layer.num_attention_heads;  // gates share no group
+    layer.output_gate = true;
+    layer.residual_multiplier = 0.8f;
+    run.model.output_scale = 0.75f;
+  }
   // Routers make few decisions, with scores far apart; one stage has no experts.
   if (HasExperts(c)) {
     run.model.transformer.moe.layers = {false, true, false, true};

@@ -23,6 +23,10 @@ absl::StatusOr<PlanModel> ToPlanModel(const config::ModelConfig& config,
     return absl::UnimplementedError(
         "model.hybrid_layer_pattern: times of layers with one branch are not predicted");
   }
+  if (config.attention_output_gate()) {
+    return absl::UnimplementedError(
+        "model.attention_output_gate: times of gated attention are not predicted");
+  }
   const LayerShape layer = ToLayerShape(config);
   PlanModel model;
   model.set_layers(static_cast<int32_t>(config.num_layers()));

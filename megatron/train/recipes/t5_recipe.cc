@@ -14,7 +14,6 @@ class T5 : public Recipe {
     options->transformer.num_layers = model.decoder_num_layers();
     options->num_encoder_layers = model.encoder_num_layers();
     options->output_bias = model.add_output_bias();
-    options->output_scale = static_cast<float>(model.output_scale());
   }
 
   void SetData(const config::PretrainConfig& config, DataOptions* options) const override {

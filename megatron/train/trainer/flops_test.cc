@@ -43,6 +43,13 @@ TEST(CountParametersTest, CountsTheBiasesAndNormsThatAreAskedFor) {
                             384),
             plain + 4 * 6 * 32);
   EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.reordered_norm=true"}), 384), plain);
+  // A gate for each of 4 query heads of 32 channels, from a width of 128.
+  EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.attention_output_gate=true"}), 384),
+            plain + 4 * 4 * 32 * 128);
+  EXPECT_EQ(CountParameters(Model("llama_tiny",
+                                  {"model.attention_output_gate=true", "model.add_qkv_bias=true"}),
+                            384),
+            plain + 4 * (4 * 32 * 128 + (8 + 4) * 32));
   EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.sandwich_norm=true"}), 384),
             plain + 4 * 2 * 128);
 }

@@ -282,6 +282,7 @@ TransformerOptions ToTransformer(const config::PretrainConfig& config) {
   options.qkv_bias = !model.disable_bias_linear() || model.add_qkv_bias();
   options.qk_norm = model.qk_layernorm();
   options.qk_norm_all_heads = model.qk_layernorm_all_heads();
+  options.output_gate = model.attention_output_gate();
   options.rotary = model.position_embedding_type() == config::PositionEmbedding::rope ||
                    model.position_embedding_type() == config::PositionEmbedding::yarn;
   options.rotary_options = ToRotary(model);
@@ -301,6 +302,7 @@ TransformerOptions ToTransformer(const config::PretrainConfig& config) {
   options.post_norm = model.post_norm();
   options.sandwich_norm = model.sandwich_norm();
   options.reordered_norm = model.reordered_norm();
+  options.residual_multiplier = static_cast<float>(model.residual_multiplier());
   options.hidden_dropout = static_cast<float>(model.hidden_dropout());
   options.attention_dropout = static_cast<float>(model.attention_dropout());
   options.init_std = static_cast<float>(model.init_method_std());
@@ -377,6 +379,7 @@ ModelOptions ToModelOptions(const config::PretrainConfig& config, int64_t vocab_
   options.tied_embeddings = !model.untie_embeddings_and_output_weights();
   options.embedding_init_std = static_cast<float>(model.embedding_init_method_std());
   options.embedding_scale = static_cast<float>(model.embedding_scale());
+  options.output_scale = static_cast<float>(model.output_scale());
   if (model.use_mup()) {
     options.mup_width_mult = MupWidthMult(model);
     options.embedding_output_scale = static_cast<float>(model.mup_embedding_mult());

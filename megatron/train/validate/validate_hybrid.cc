@@ -67,7 +67,7 @@ class Hybrid {
     }
     if (!Has('*')) {
       check_.HaveNoEffect({"model.qk_layernorm", "model.window_size", "model.softmax_type",
-                           "model.multi_latent_attention"},
+                           "model.multi_latent_attention", "model.attention_output_gate"},
                           absl::StrCat("without a layer * in ", check_.Named(kPattern)));
     }
   }

@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kWidestAttention = 1 << 22;  // num_attention_heads * kv_channels
 
-void CheckHeads(ConfigChecker& check) {
+void CheckHeadsAndNorms(ConfigChecker& check) {
   const config::ModelConfig& model = check.resolved().model();
   if (!check.raw().model().has_kv_channels() && !model.multi_latent_attention() &&
       check.Usable({"model.hidden_size", "model.num_attention_heads"}) &&
@@ -113,8 +113,8 @@ void CheckLongRope(ConfigChecker& check) {
   }
 }
 
-// Norms of all heads together need all of a token's heads, cut evenly over the ranks.
-void CheckNorms(ConfigChecker& check) {
+// Norms of all heads together, and gates, need all of a group's heads, cut evenly over the ranks.
+void CheckHeadsAndNorms(ConfigChecker& check) {
   constexpr char kAllHeads[] = "model.qk_layernorm_all_heads";
   constexpr char kReordered[] = "model.reordered_norm";
   const config::PretrainConfig& config = check.resolved();
@@ -133,6 +133,23 @@ void CheckNorms(ConfigChecker& check) {
            "parallel.tensor_parallel_mode", "heads are cut by 1d tensor parallelism alone");
     refuse(kAllHeads, check.IsWritten("recompute.attention_chunk_tokens"),
            "recompute.attention_chunk_tokens", "a chunk has heads of another cut");
+  }
+  constexpr char kGate[] = "model.attention_output_gate";
+  if (model.attention_output_gate()) {
+    refuse(kGate,
+           config.parallel().tensor_model_parallel_size() > model.num_query_groups() &&
+               check.Usable({"model.num_query_groups"}),
+           "parallel.tensor_model_parallel_size", "ranks would share a group of queries");
+    refuse(kGate, !check.IsDefault("parallel.tensor_parallel_mode"),
+           "parallel.tensor_parallel_mode", "heads are cut by 1d tensor parallelism alone");
+    refuse(kGate, check.IsWritten("recompute.attention_chunk_tokens"),
+           "recompute.attention_chunk_tokens", "chunks have no gates");
+    refuse(kGate, model.v_head_dim() > 0 && model.v_head_dim() != model.kv_channels(),
+           "model.v_head_dim", "gates are as wide as keys");
+    refuse(kGate, config.precision().fp8_format() != config::Fp8Format::none,
+           "precision.fp8_format", "the output projection keeps codes of what was not gated");
+    refuse(kGate, config.optimizer().qk_clip(), "optimizer.qk_clip",
+           "it finds queries and keys in groups without gates");
   }
   const config::RecomputeConfig& recompute = config.recompute();
   refuse(kReordered,
@@ -171,10 +188,10 @@ void CheckPositions(ConfigChecker& check) {
 }  // namespace
 
 void CheckModel(ConfigChecker& check) {
-  CheckHeads(check);
+  CheckHeadsAndNorms(check);
   CheckPositions(check);
   CheckAttention(check);
-  CheckNorms(check);
+  CheckHeadsAndNorms(check);
   ModelRulesOf(check.resolved().model()).Check(check);
 }
 
