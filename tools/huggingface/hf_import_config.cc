@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "megatron/base/round_up.h"
@@ -49,7 +50,11 @@ void SetLongRope(const LongRopeOptions& longrope, config::ModelConfig* config) {
 void SetPositions(const ModelOptions& model, config::ModelConfig* config) {
   const RotaryOptions& rotary = model.transformer.rotary_options;
   config->set_max_position_embeddings(model.max_positions);
-  if (!model.transformer.rotary) return;
+  if (!model.transformer.rotary) {
+    if (model.transformer.is_hybrid())
+      config->set_position_embedding_type(config::PositionEmbedding::none);
+    return;
+  }
   const bool yarn = rotary.yarn.factor > 0;
   config->set_position_embedding_type(yarn ? config::PositionEmbedding::yarn
                                            : config::PositionEmbedding::rope);
@@ -133,7 +138,6 @@ void SetT5(const ModelOptions& model, config::ModelConfig* config) {
   config->set_num_layers(model.num_encoder_layers);
   config->set_decoder_num_layers(decoder.num_layers);
   config->set_add_output_bias(model.output_bias);
-  config->set_output_scale(Shortest(model.output_scale));
   if (decoder.relative_positions.buckets == 0) return;
   config->set_position_embedding_type(config::PositionEmbedding::relative);
   config->set_relative_attention_num_buckets(decoder.relative_positions.buckets);
@@ -147,6 +151,41 @@ void SetLatents(const TransformerOptions& layer, config::ModelConfig* config) {
   config->set_qk_head_dim(layer.kv_channels - layer.latent.rotated_size);
   config->set_qk_pos_emb_head_dim(layer.latent.rotated_size);
   config->set_v_head_dim(layer.value_size());
+}
+
+// Sets the layers of a hybrid model, and the sizes of the mixers that it has.
+void SetHybridLayers(const TransformerOptions& layer, config::ModelConfig* config) {
+  if (!layer.is_hybrid()) return;
+  std::string pattern;
+  for (int64_t i = 0; i < layer.num_layers; ++i) {
+    switch (layer.hybrid_layers[i]) {
+      case HybridLayer::kMamba:
+        pattern += 'M';
+        break;
+      case HybridLayer::kDelta:
+        pattern += 'G';
+        break;
+      case HybridLayer::kAttention:
+        pattern += '*';
+        break;
+      case HybridLayer::kMlp:
+        pattern += layer.moe.IsMoeLayer(i) ? 'E' : '-';
+    }
+  }
+  config->set_hybrid_layer_pattern(pattern);
+  if (absl::StrContains(pattern, 'M')) {
+    config->set_mamba_state_dim(layer.mamba.state_dim);
+    config->set_mamba_head_dim(layer.mamba.head_dim);
+    config->set_mamba_num_groups(layer.mamba.num_groups);
+    config->set_mamba_num_heads(layer.mamba.num_heads);
+  }
+  if (absl::StrContains(pattern, 'G')) {
+    config->set_linear_conv_kernel_dim(layer.delta.conv_taps);
+    config->set_linear_key_head_dim(layer.delta.key_head_dim);
+    config->set_linear_value_head_dim(layer.delta.value_head_dim);
+    config->set_linear_num_key_heads(layer.delta.num_key_heads);
+    config->set_linear_num_value_heads(layer.delta.num_value_heads);
+  }
 }
 
 void SetModel(const ModelOptions& model, config::ModelConfig* config) {
@@ -199,6 +238,11 @@ void SetModel(const ModelOptions& model, config::ModelConfig* config) {
   if (layer.softmax_scale != 0 && !layer.is_latent())
     config->set_softmax_scale(Shortest(layer.softmax_scale));
   config->set_embedding_scale(Shortest(model.embedding_scale));
+  config->set_attention_output_gate(layer.output_gate);
+  if (layer.residual_multiplier != 1)
+    config->set_residual_multiplier(Shortest(layer.residual_multiplier));
+  if (model.output_scale != 1) config->set_output_scale(Shortest(model.output_scale));
+  SetHybridLayers(layer, config);
   SetWindow(layer, config);
   SetExperts(layer.moe, config);
   SetPositions(model, config);

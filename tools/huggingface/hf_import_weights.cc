@@ -36,8 +36,9 @@ absl::Status Report(const std::string& directory, std::vector<std::string> probl
 }
 
 // The layers behind those that num_hidden_layers counts are those of multi-token prediction of
-// DeepSeek-V3, which transformers leaves out, too.
+// DeepSeek-V3, which transformers leaves out, too. Qwen3-Next's have names of their own.
 bool IsOfNextTokens(absl::string_view name, const ModelOptions& model) {
+  if (model.transformer.output_gate && absl::StartsWith(name, "mtp.")) return true;
   return model.transformer.moe.router.score == ops::RouterScore::kSigmoid &&
          absl::StartsWith(name, absl::StrCat("model.layers.", model.transformer.num_layers, "."));
 }

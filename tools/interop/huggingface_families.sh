@@ -7,6 +7,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 source tools/interop/python.bash
 use_index_torch
-./bazelw build //tools:export_hf //tools:generate_text //tools:import_hf //tools/interop/huggingface:dump_logits
+./bazelw build //megatron/train:pretrain_gpt //tools:export_hf //tools:generate_text \
+  //tools:import_hf //tools/interop/huggingface:dump_logits
 PYTHONDONTWRITEBYTECODE=1 "$venv_python" tools/interop/huggingface/families.py \
   "$(./bazelw info bazel-bin 2>/dev/null)" "$scratch/work"

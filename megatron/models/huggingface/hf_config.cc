@@ -20,8 +20,30 @@ namespace {
 
 using Json = HfJson;
 
+// Returns the text with null in place of Infinity, which is no JSON. transformers writes it where a
+// number has no upper limit.
+std::string WithoutInfinity(absl::string_view text) {
+  constexpr absl::string_view kInfinity = "Infinity";
+  std::string result;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"') in_string = !in_string;
+    if (in_string && text[i] == '\\' && i + 1 < text.size()) result += text[i++];
+    const bool is_infinity = !in_string && text.substr(i, kInfinity.size()) == kInfinity &&
+                             (i == 0 || text[i - 1] != '-');
+    if (is_infinity) {
+      result += "null";
+      i += kInfinity.size() - 1;
+    } else {
+      result += text[i];
+    }
+  }
+  return result;
+}
+
 // The object in `text`; duplicate keys, at any depth, are errors.
-absl::StatusOr<Json> ParseObject(absl::string_view text) {
+absl::StatusOr<Json> ParseObject(absl::string_view original) {
+  const std::string text = WithoutInfinity(original);
   if (static_cast<int64_t>(text.size()) > kMaxHfConfigBytes) {
     return absl::DataLossError("is too large for a model's configuration");
   }
@@ -54,6 +76,27 @@ std::string ModelTypes() {
   return absl::StrJoin(names, ", ");
 }
 
+// Model types whose layers are close to those of known families, and what they have that is not
+// here.
+constexpr std::pair<absl::string_view, absl::string_view> kMissingParts[] = {
+    {"falcon_h1", "a layer has attention and a mixer side by side"},
+    {"falcon_mamba", "its mixers are those of the first Mamba"},
+    {"jamba", "its mixers are those of the first Mamba"},
+    {"mamba", "its mixers are those of the first Mamba"},
+    {"lfm2", "its layers have gated convolutions in place of a mixer"},
+    {"nemotron_h", "transformers 4.57 does not have it, so that nothing can be compared"},
+    {"zamba", "layers share the weights of their attention"},
+    {"zamba2", "layers share the weights of their attention"},
+};
+
+// Returns why models of the type are not read.
+std::string ReasonAgainst(absl::string_view model_type) {
+  for (const auto& [type, reason] : kMissingParts) {
+    if (model_type == type) return absl::StrCat(type, " is not read: ", reason);
+  }
+  return absl::StrCat("must be one of ", ModelTypes());
+}
+
 }  // namespace
 
 absl::StatusOr<ModelOptions> ParseHfConfig(absl::string_view text) {
@@ -74,7 +117,7 @@ absl::StatusOr<ModelOptions> ParseHfConfig(absl::string_view text) {
   } else if (type == "t5") {
     ReadHfT5(fields, &options);
   } else {
-    fields.Error("model_type", absl::StrCat("must be one of ", ModelTypes()));
+    fields.Error("model_type", ReasonAgainst(type));
   }
   // Each of a family's parts may be known here, and together be no model that is written.
   if (errors.empty()) errors = HfReasonsAgainst(options, type);

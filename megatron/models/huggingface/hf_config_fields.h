@@ -91,6 +91,26 @@ class HfFields {
     return otherwise;
   }
 
+  // Returns for each of the layers whether its entry of layer_types is `type`. The others are
+  // `other`. Where there is no such list it is `otherwise`, one for each layer.
+  std::vector<bool> LayersOfType(const char* type, const char* other,
+                                 const std::vector<bool>& otherwise) const {
+    if (!Has("layer_types")) return otherwise;
+    const HfJson& types = Get("layer_types");
+    if (!types.is_array() || types.size() != otherwise.size()) {
+      Error("layer_types", "must be a list with an entry for each layer");
+      return otherwise;
+    }
+    std::vector<bool> layers;
+    bool holds = true;
+    for (const HfJson& entry : types) {
+      holds &= entry == type || entry == other;
+      layers.push_back(entry == type);
+    }
+    if (!holds) Error("layer_types", absl::StrCat("must be ", type, " and ", other));
+    return layers;
+  }
+
   void Refuse(const std::string& key, bool value, absl::string_view reason) const {
     if (Bool(key, !value) == value) Error(key, reason);
   }

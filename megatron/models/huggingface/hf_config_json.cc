@@ -51,6 +51,11 @@ void CheckPlain(const ModelOptions& options, Reasons* reasons) {
   require(layer.score_softcap == 0 && options.logit_softcap == 0,
           "attn_logit_softcapping, final_logit_softcapping: gpt2, bert and t5 have no caps");
   require(!layer.reordered_norm, "reordered_norm: gpt2, bert and t5 have norms in other places");
+  require(!layer.is_hybrid(),
+          "hybrid_layer_pattern: each layer of gpt2, bert and t5 has attention and an MLP");
+  require(!layer.output_gate, "attention_output_gate: gpt2, bert and t5 have no gates");
+  require(layer.residual_multiplier == 1,
+          "residual_multiplier: branches of gpt2, bert and t5 have no factor");
 }
 
 void CheckGpt(const ModelOptions& options, Reasons* reasons) {
@@ -60,12 +65,11 @@ void CheckGpt(const ModelOptions& options, Reasons* reasons) {
   Require(options.num_token_types == 0, "token types: decoders have none", reasons);
   Require(options.transformer.relative_positions.buckets == 0,
           "position_embedding_type relative: only t5 has it", reasons);
-  Require(!options.transformer.is_hybrid(),
-          "hybrid_layer_pattern: each layer of these models has attention and an MLP", reasons);
   Require(options.mtp_num_layers == 0, "mtp_num_layers: these models predict the next token alone",
           reasons);
-  Require(options.output_scale == 1 && !options.output_bias,
-          "a scale in front of the output matrix, or a bias behind it", reasons);
+  Require(!options.learned_positions || options.output_scale == 1,
+          "output_scale: gpt2 has no factor in front of its output matrix", reasons);
+  Require(!options.output_bias, "a bias behind the output matrix", reasons);
 }
 
 // Refuses options that gpt2 and bert do not have.

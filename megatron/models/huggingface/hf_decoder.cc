@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "megatron/models/huggingface/hf_mixers.h"
 
 namespace megatron {
 namespace {
@@ -87,6 +88,7 @@ constexpr HfDecoder GptOss() {
 
 constexpr HfDecoder Gemma2() {
   HfDecoder family{"gemma2", "Gemma2ForCausalLM"};
+  family.zero_centered = true;
   family.windows = HfWindows::kByLayer;
   family.window = 4096;
   family.gate = HfGate::kGeluTanh;
@@ -99,6 +101,18 @@ constexpr HfDecoder Olmo2() {
   family.head_width = HfHeadWidth::kFixed;
   family.qk_norm = family.qk_norm_all_heads = family.reordered_norm = true;
   family.scaled_rotation = false;
+  family.epsilon = 1e-5;
+  return family;
+}
+
+constexpr HfDecoder Olmo3() {
+  HfDecoder family{"olmo3", "Olmo3ForCausalLM"};
+  family.head_width = HfHeadWidth::kQuotient;
+  family.windows = HfWindows::kByLayer;
+  family.window = 4096;
+  family.window_period = 4;
+  family.plain_windows = true;
+  family.qk_norm = family.qk_norm_all_heads = family.reordered_norm = true;
   family.epsilon = 1e-5;
   return family;
 }
@@ -118,8 +132,9 @@ constexpr HfDecoder Gemma3() {
   family.window = 4096;
   family.gate = HfGate::kGeluTanh;
   family.qk_norm = true;
-  family.gemma = true;
+  family.gemma = family.zero_centered = true;
   family.local_rotation = true;
+  family.window_period = 6;
   family.rope_theta = 1e6;
   family.tied = true;
   return family;
@@ -144,6 +159,45 @@ constexpr HfDecoder Phi3() {
   return family;
 }
 
+constexpr HfDecoder Mamba2() {
+  HfDecoder family{"mamba2", "Mamba2ForCausalLM"};
+  family.mixers = HfMixers::kMamba2;
+  family.positions = HfPositions::kNone;
+  family.epsilon = 1e-5;
+  return family;
+}
+
+constexpr HfDecoder Bamba() {
+  HfDecoder family{"bamba", "BambaForCausalLM"};
+  family.mixers = HfMixers::kBamba;
+  family.head_width = HfHeadWidth::kFixed;
+  family.partial_rotation = true;
+  family.rotated_share = 0.5;
+  family.epsilon = 1e-5;
+  return family;
+}
+
+constexpr HfDecoder GraniteMoeHybrid() {
+  HfDecoder family{"granitemoehybrid", "GraniteMoeHybridForCausalLM"};
+  family.mixers = HfMixers::kGranite;
+  family.positions = HfPositions::kOptional;
+  family.head_width = HfHeadWidth::kFixed;
+  family.experts = HfExperts::kGranite;
+  family.multipliers = true;
+  return family;
+}
+
+constexpr HfDecoder Qwen3Next() {
+  HfDecoder family{"qwen3_next", "Qwen3NextForCausalLM"};
+  family.mixers = HfMixers::kQwen3Next;
+  family.experts = HfExperts::kQwen;
+  family.gated_shared_expert = true;
+  family.qk_norm = family.zero_centered = family.output_gate = true;
+  family.partial_rotation = true;
+  family.rotated_share = 0.25;
+  return family;
+}
+
 // Returns how many kinds of weights only one of the two has. A model that differs in fewer is
 // closer than one that differs in sizes.
 int PartsThatDiffer(const HfDecoder& family, const TransformerOptions& layer) {
@@ -164,13 +218,20 @@ int PartsThatDiffer(const HfDecoder& family, const TransformerOptions& layer) {
       biases = no_biases || all_biases;
   }
   const bool experts = family.experts != HfExperts::kNone;
-  return static_cast<int>(!biases) + static_cast<int>(experts != (layer.moe.num_experts > 0)) +
+  const bool has_delta = HasHybridLayer(layer, HybridLayer::kDelta);
+  const bool has_mlp = layer.HasMlp(layer.num_layers - 1);
+  return static_cast<int>(family.is_hybrid() != layer.is_hybrid()) +
+         static_cast<int>((family.mixers == HfMixers::kQwen3Next) != has_delta) +
+         static_cast<int>((family.mixers != HfMixers::kMamba2) != has_mlp) +
+         static_cast<int>(!biases) + static_cast<int>(experts != (layer.moe.num_experts > 0)) +
          static_cast<int>(family.qk_norm != layer.qk_norm) +
          static_cast<int>(family.is_latent() != layer.is_latent()) +
          static_cast<int>((family.experts == HfExperts::kDeepSeekV3) !=
                           (layer.moe.router.score == ops::RouterScore::kSigmoid)) +
          static_cast<int>(family.sinks != (layer.sink == AttentionSink::kLearned)) +
          static_cast<int>(family.gemma != layer.sandwich_norm) +
+         static_cast<int>(family.output_gate != layer.output_gate) +
+         static_cast<int>(!family.multipliers && layer.residual_multiplier != 1) +
          static_cast<int>(family.reordered_norm != layer.reordered_norm) +
          static_cast<int>(family.qk_norm_all_heads != layer.qk_norm_all_heads);
 }
@@ -187,10 +248,15 @@ constexpr HfDecoder kFamilies[] = {
     Gemma2(),
     Gemma3(),
     Olmo2(),
+    Olmo3(),
     Olmoe(),
     DeepSeek("deepseek_v2", "DeepseekV2ForCausalLM", HfExperts::kDeepSeekV2),
     DeepSeek("deepseek_v3", "DeepseekV3ForCausalLM", HfExperts::kDeepSeekV3),
-    Phi3()};
+    Phi3(),
+    Mamba2(),
+    Bamba(),
+    GraniteMoeHybrid(),
+    Qwen3Next()};
 
 }  // namespace
 

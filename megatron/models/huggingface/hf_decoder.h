@@ -4,12 +4,15 @@
 // To add a family whose parts are here already, add a row, and its name to docs/huggingface.md. A
 // part that no family has yet gets a field here, and a place in hf_decoder_read.cc (config.json to
 // our options), hf_decoder_write.cc (what has no counterpart, and our options to config.json) and
-// hf_decoder_weights.cc (names and shapes of tensors).
+// hf_decoder_weights.cc (names and shapes of tensors). Experts are in hf_experts.cc and the layers
+// of hybrid families in hf_mixers.cc.
 #ifndef MEGATRON_MODELS_HUGGINGFACE_HF_DECODER_H_
 #define MEGATRON_MODELS_HUGGINGFACE_HF_DECODER_H_
 
 #include <cstdint>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "megatron/models/huggingface/hf_config_fields.h"
@@ -48,12 +51,30 @@ enum class HfExperts {
   kQwen,     // decoder_sparse_step and mlp_only_layers say which layers have experts
   kOlmoe,    // all layers have experts, which are intermediate_size wide
   kGptOss,   // one tensor for all experts, gates and ups in turn
+  // All layers have experts, each kind in one tensor, and a shared one without a gate; or none has,
+  // and the shared one is the MLP.
+  kGranite,
   // first_k_dense_replace layers have none, and the others a shared one without a gate.
   kDeepSeekV2,  // softmax over all experts, and perhaps groups, chosen by their best expert
   kDeepSeekV3,  // sigmoid scores, with biases that balance, and groups, chosen by their two best
 };
 
 enum class HfGate { kSilu, kGeluTanh, kGptOss };
+
+// The mixers of a hybrid family (hf_mixers.h): what its layers have in place of attention.
+enum class HfMixers {
+  kNone,
+  kMamba2,     // all layers have a Mamba-2 mixer, and nothing else
+  kBamba,      // attn_layer_indices says which layers have attention, the others have Mamba-2
+  kGranite,    // layer_types says it
+  kQwen3Next,  // layer_types says which layers have attention, the others have gated delta nets
+};
+
+enum class HfPositions {
+  kRotary,
+  kNone,
+  kOptional,  // position_embedding_type says whether there is a rotation
+};
 
 struct HfDecoder {
   const char* model_type;
@@ -64,6 +85,8 @@ struct HfDecoder {
   HfWindows windows = HfWindows::kNone;
   HfExperts experts = HfExperts::kNone;
   HfGate gate = HfGate::kSilu;
+  HfMixers mixers = HfMixers::kNone;
+  HfPositions positions = HfPositions::kRotary;
   bool gated_shared_expert = false;  // every layer with experts has one, with a gate
   bool qk_norm = false;              // each query and key head is normalized
   bool qk_norm_all_heads = false;    // all heads of queries, and of keys, are normalized together
@@ -72,17 +95,24 @@ struct HfDecoder {
   bool partial_rotation = false;  // partial_rotary_factor
   bool longrope = false;          // rope_scaling may be LongRoPE's
   bool fused = false;             // q, k and v are one tensor, and so are gate and up
+  bool zero_centered = false;     // gains are stored less one
+  bool output_gate = false;       // q_proj has a gate behind each query head
+  bool multipliers = false;       // those of the embedding, of branches, of scores and of logits
   // Gains are stored less one, norms stand on both sides of a branch, the embedding is scaled by
   // the root of hidden_size, and the scores as query_pre_attn_scalar says.
   bool gemma = false;
   bool local_rotation = false;  // layers with windows rotate by a base of their own
+  bool plain_windows = false;   // rope_scaling counts in the layers without windows alone
   bool softcaps = false;        // attn_logit_softcapping and final_logit_softcapping
   bool reordered_norm = false;  // norms stand behind the branches alone
   // The values where config.json has none; without a window if it is 0.
+  double rotated_share = 1;   // of the channels of a head, with partial_rotation
+  int64_t window_period = 2;  // the last of so many layers sees everything; of windows by layer
   double epsilon = 1e-6, rope_theta = 10000;
   int64_t window = 0;
   bool tied = false;
 
+  bool is_hybrid() const { return mixers != HfMixers::kNone; }
   bool is_latent() const { return attention == HfAttention::kLatent; }
   bool is_deepseek() const {
     return experts == HfExperts::kDeepSeekV2 || experts == HfExperts::kDeepSeekV3;
@@ -98,6 +128,22 @@ const HfDecoder* FindHfDecoder(absl::string_view model_type);
 // model comes closest to.
 const HfDecoder* ChooseHfDecoder(const ModelOptions& options, absl::string_view model_type,
                                  HfReasons* reasons);
+
+// Adds as a reason what does not hold, with the name of the family.
+class HfRequirements {
+ public:
+  HfRequirements(const HfDecoder& family, HfReasons* reasons)
+      : family_(family), reasons_(*reasons) {}
+
+  // `option` is ours, `there` what the family has in its place.
+  void operator()(bool holds, const char* option, const std::string& there) const {
+    if (!holds) reasons_.push_back(absl::StrCat(option, ": ", family_.model_type, " has ", there));
+  }
+
+ private:
+  const HfDecoder& family_;
+  HfReasons& reasons_;
+};
 
 void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions* options);
 void CheckHfDecoder(const HfDecoder& family, const ModelOptions& options, HfReasons* reasons);

@@ -10,13 +10,11 @@
 #include "megatron/layers/latent_scale.h"
 #include "megatron/layers/longrope_scale.h"
 #include "megatron/models/huggingface/hf_decoder.h"
+#include "megatron/models/huggingface/hf_experts.h"
+#include "megatron/models/huggingface/hf_mixers.h"
 
 namespace megatron {
 namespace {
-
-constexpr int64_t kMaxExperts = 1024;
-// More than any model has; each is several tensors, which cost memory.
-constexpr int64_t kMaxExpertsOfAllLayers = int64_t{1} << 17;
 
 void ReadYarn(const HfFields& rope, double factor, YarnOptions* yarn) {
   constexpr double kMost = 1e6;
@@ -95,7 +93,7 @@ void ReadRope(const HfDecoder& family, const HfFields& fields, RotaryOptions* ro
 void ReadShareOfRotation(const HfDecoder& family, const HfFields& fields,
                          TransformerOptions* layer) {
   double& share = layer->rotary_options.percent;
-  share = fields.Number("partial_rotary_factor", 0, 1, 1);
+  share = fields.Number("partial_rotary_factor", 0, 1, family.rotated_share);
   const auto rotated = static_cast<int64_t>(static_cast<double>(layer->kv_channels) * share);
   if (share != 1 && !family.partial_rotation) {
     fields.Error("partial_rotary_factor", "all channels of a head are rotated");
@@ -138,8 +136,8 @@ void ReadLongRope(const HfDecoder& family, const HfFields& fields, ModelOptions*
 void ReadHeads(const HfDecoder& family, const HfFields& fields, TransformerOptions* layer) {
   layer->num_attention_heads = fields.Size("num_attention_heads", kMaxHfHeads);
   // Other families have a number of their own where the file has none.
-  const bool has_default =
-      family.biases == HfBiases::kOptional || family.fused || family.qk_norm_all_heads;
+  const bool has_default = family.biases == HfBiases::kOptional || family.fused ||
+                           family.qk_norm_all_heads || family.mixers == HfMixers::kGranite;
   if (!has_default && !fields.Has("num_key_value_heads"))
     fields.Error("num_key_value_heads", "is missing");
   layer->num_query_groups =
@@ -190,22 +188,12 @@ void ReadLatents(const HfFields& fields, TransformerOptions* layer) {
 // Returns which layers have the window: layer_types, or what stands for it in older files.
 std::vector<bool> ReadLayersWithWindow(const HfDecoder& family, const HfFields& fields,
                                        int64_t num_layers) {
-  const int64_t each =
-      family.local_rotation ? fields.Size("sliding_window_pattern", kMaxHfLayers, 6) : 2;
+  const int64_t each = family.local_rotation ? fields.Size("sliding_window_pattern", kMaxHfLayers,
+                                                           family.window_period)
+                                             : family.window_period;
   std::vector<bool> layers(static_cast<size_t>(num_layers));
   for (size_t i = 0; i < layers.size(); ++i) layers[i] = static_cast<int64_t>(i + 1) % each != 0;
-  if (!fields.Has("layer_types")) return layers;
-  const HfJson& types = fields.Get("layer_types");
-  if (!types.is_array() || types.size() != layers.size()) {
-    fields.Error("layer_types", "must be a list with an entry for each layer");
-    return layers;
-  }
-  for (size_t i = 0; i < layers.size(); ++i) {
-    if (types[i] != "sliding_attention" && types[i] != "full_attention")
-      fields.Error("layer_types", "must be sliding_attention and full_attention");
-    layers[i] = types[i] == "sliding_attention";
-  }
-  return layers;
+  return fields.LayersOfType("sliding_attention", "full_attention", layers);
 }
 
 // The window matters where it is shorter than the positions. Theirs has the position itself.
@@ -237,111 +225,11 @@ void ReadWindow(const HfDecoder& family, const HfFields& fields, int64_t positio
   } else {
     layer->window_size = window - 1;
   }
-}
-
-// Returns which layers have experts.
-std::vector<bool> ReadLayersWithExperts(const HfFields& fields, int64_t num_layers) {
-  const int64_t step = fields.Size("decoder_sparse_step", kMaxHfLayers, 1);
-  std::vector<bool> layers(static_cast<size_t>(num_layers));
-  for (size_t i = 0; i < layers.size(); ++i) layers[i] = static_cast<int64_t>(i + 1) % step == 0;
-  if (!fields.Has("mlp_only_layers")) return layers;
-  const HfJson& dense = fields.Get("mlp_only_layers");
-  bool holds = dense.is_array();
-  for (const HfJson& number : holds ? dense : HfJson::array()) {
-    const bool is_layer = number.is_number_unsigned() && number.get<uint64_t>() < layers.size();
-    holds &= is_layer;
-    if (is_layer) layers[number.get<size_t>()] = false;
+  RotaryOptions& rotary = layer->rotary_options;
+  if (family.plain_windows &&
+      (rotary.interpolation_factor != 1 || rotary.scaling_factor > 0 || rotary.yarn.factor > 0)) {
+    rotary.local_base = rotary.base;
   }
-  if (!holds) fields.Error("mlp_only_layers", "must be a list of numbers of layers");
-  return layers;
-}
-
-// Says which experts a token goes to.
-void ReadDeepSeekRouter(const HfDecoder& family, const HfFields& fields, MoeOptions* moe) {
-  const bool v3 = family.experts == HfExperts::kDeepSeekV3;
-  ops::Router& router = moe->router;
-  router.scaling_factor =
-      static_cast<float>(fields.Number("routed_scaling_factor", 1e-6, 1e6, v3 ? 2.5 : 1));
-  int64_t groups = fields.Size("n_group", kMaxExperts, 1);
-  const int64_t group_topk = fields.Size("topk_group", 32, 1);
-  const std::string method = fields.Text("topk_method", v3 ? "noaux_tc" : "greedy");
-  const std::string scores = fields.Text("scoring_func", v3 ? "sigmoid" : "softmax");
-  if (scores != (v3 ? "sigmoid" : "softmax"))
-    fields.Error("scoring_func", v3 ? "must be sigmoid" : "must be softmax");
-  if (v3) {
-    router.score = ops::RouterScore::kSigmoid;
-    moe->expert_bias = true;
-    fields.Refuse("norm_topk_prob", false, "the chosen experts' scores are divided by their sum");
-    if (method != "noaux_tc") fields.Error("topk_method", "must be noaux_tc");
-    if (router.topk < 2) fields.Error("num_experts_per_tok", "must be at least 2");
-  } else {
-    router.pre_softmax = true;
-    fields.Refuse("norm_topk_prob", true, "probabilities are those of all experts here");
-    if (method == "greedy") groups = 1;
-    if (method != "greedy" && method != "group_limited_greedy")
-      fields.Error("topk_method", "must be greedy or group_limited_greedy");
-  }
-  if (groups == 1 || group_topk == groups) return;
-  router.num_groups = static_cast<int>(groups);
-  router.group_topk = static_cast<int>(group_topk);
-  router.group_score_topk = v3 ? 2 : 1;
-  const int64_t of_group = moe->num_experts / groups;
-  if (moe->num_experts % groups != 0 || group_topk > groups || of_group < router.group_score_topk ||
-      of_group * group_topk < router.topk) {
-    fields.Error("topk_group", "the groups are not equal, or the chosen ones have too few experts");
-  }
-}
-
-void ReadDeepSeekExperts(const HfDecoder& family, const HfFields& fields,
-                         TransformerOptions* layer) {
-  MoeOptions& moe = layer->moe;
-  moe.num_experts = fields.Size("n_routed_experts", kMaxExperts);
-  moe.router.topk = static_cast<int>(fields.Size("num_experts_per_tok", 32));
-  moe.balance = BalanceUnit::kNone;
-  if (moe.num_experts < 2 || moe.router.topk > moe.num_experts)
-    fields.Error("num_experts_per_tok", "must be at most the number of experts, at least two");
-  moe.ffn_hidden_size = fields.Size("moe_intermediate_size", kMaxHfHeads);
-  moe.shared_ffn_hidden_size = fields.Size("n_shared_experts", 64) * moe.ffn_hidden_size;
-  const auto dense =
-      static_cast<int64_t>(fields.Number("first_k_dense_replace", 0, kMaxHfLayers, 0));
-  if (fields.Number("moe_layer_freq", 0, kMaxHfLayers, 1) != 1)
-    fields.Error("moe_layer_freq", "must be 1");
-  if (dense >= layer->num_layers) fields.Error("first_k_dense_replace", "no layer has experts");
-  if (dense > 0) moe.layers.assign(static_cast<size_t>(layer->num_layers), true);
-  for (int64_t i = 0; i < std::min(dense, layer->num_layers); ++i)
-    moe.layers[static_cast<size_t>(i)] = false;
-  if ((layer->num_layers - dense) * moe.num_experts > kMaxExpertsOfAllLayers)
-    fields.Error("n_routed_experts", "all layers have too many together");
-  ReadDeepSeekRouter(family, fields, &moe);
-}
-
-void ReadExperts(const HfDecoder& family, const HfFields& fields, TransformerOptions* layer) {
-  if (family.experts == HfExperts::kNone) return;
-  if (family.is_deepseek()) return ReadDeepSeekExperts(family, fields, layer);
-  const bool qwen = family.experts == HfExperts::kQwen, olmoe = family.experts == HfExperts::kOlmoe;
-  const char* const number = qwen || olmoe ? "num_experts" : "num_local_experts";
-  MoeOptions& moe = layer->moe;
-  moe.num_experts = fields.Size(number, kMaxExperts);
-  moe.router.topk = static_cast<int>(fields.Size("num_experts_per_tok", 32));
-  moe.balance = BalanceUnit::kNone;
-  if (moe.num_experts < 2 || moe.router.topk > moe.num_experts)
-    fields.Error("num_experts_per_tok", "must be at most the number of experts, at least two");
-  moe.ffn_hidden_size =
-      qwen ? fields.Size("moe_intermediate_size", kMaxHfWidth) : layer->ffn_hidden_size;
-  if (qwen || olmoe) moe.router.pre_softmax = !fields.Bool("norm_topk_prob", false);
-  int64_t with = layer->num_layers;
-  if (qwen) {
-    moe.layers = ReadLayersWithExperts(fields, layer->num_layers);
-    with = std::count(moe.layers.begin(), moe.layers.end(), true);
-    if (with == layer->num_layers) moe.layers.clear();
-  }
-  if (family.gated_shared_expert) {
-    moe.shared_ffn_hidden_size = fields.Size("shared_expert_intermediate_size", kMaxHfWidth);
-    moe.shared_expert_gate = true;
-  }
-  if (with == 0) fields.Error("mlp_only_layers", "no layer has experts");
-  if (with * moe.num_experts > kMaxExpertsOfAllLayers)
-    fields.Error(number, "all layers have too many together");
 }
 
 void ReadGate(const HfDecoder& family, const HfFields& fields, TransformerOptions* layer) {
@@ -388,7 +276,7 @@ void ReadBiases(const HfDecoder& family, const HfFields& fields, TransformerOpti
 
 void ReadGemma(const HfDecoder& family, const HfFields& fields, ModelOptions* options) {
   TransformerOptions& layer = options->transformer;
-  layer.norm.zero_centered_gamma = layer.sandwich_norm = true;
+  layer.sandwich_norm = true;
   options->embedding_scale = std::sqrt(static_cast<float>(layer.hidden_size));
   const double scalar = fields.Number("query_pre_attn_scalar", 1e-6, 1e6, 256);
   if (scalar != static_cast<double>(layer.kv_channels))
@@ -405,6 +293,43 @@ void ReadGemma(const HfDecoder& family, const HfFields& fields, ModelOptions* op
   layer.score_softcap = cap("attn_logit_softcapping", 50);
   options->logit_softcap = cap("final_logit_softcapping", 30);
   fields.Refuse("use_bidirectional_attention", true, "attention sees what came before here");
+}
+
+// A norm, a mixer and nothing else are a layer of mamba2.
+void ReadMamba2(const HfDecoder& family, const HfFields& fields, ModelOptions* options) {
+  // The file has no number of positions, and the model none: it reads as many tokens as come.
+  constexpr int64_t kPositions = int64_t{1} << 20;
+  TransformerOptions& layer = options->transformer;
+  layer.norm.epsilon =
+      static_cast<float>(fields.Number("layer_norm_epsilon", 0, 1, family.epsilon));
+  if (fields.Text("hidden_act", "silu") != "silu") fields.Error("hidden_act", "must be silu");
+  ReadHfMixers(family, fields, &layer);
+  options->max_positions = kPositions;
+  // No layer has these parts. The sizes are such that ranks can share them out as mixers.
+  layer.num_attention_heads = layer.num_query_groups = layer.mamba.num_heads;
+  layer.kv_channels = layer.mamba.head_dim;
+  layer.ffn_hidden_size = 4 * layer.hidden_size;
+  layer.linear_bias = layer.qkv_bias = false;
+}
+
+void ReadMultipliers(const HfFields& fields, ModelOptions* options) {
+  constexpr double kLeast = 1e-6, kMost = 1e6;
+  options->embedding_scale =
+      static_cast<float>(fields.Number("embedding_multiplier", kLeast, kMost, 1));
+  options->output_scale = static_cast<float>(1 / fields.Number("logits_scaling", kLeast, kMost, 1));
+  TransformerOptions& layer = options->transformer;
+  layer.residual_multiplier =
+      static_cast<float>(fields.Number("residual_multiplier", kLeast, kMost, 1));
+  layer.softmax_scale = static_cast<float>(fields.Number("attention_multiplier", kLeast, kMost, 1));
+}
+
+// Returns whether the model has rotary positions.
+bool ReadRotates(const HfDecoder& family, const HfFields& fields) {
+  if (family.positions != HfPositions::kOptional) return family.positions == HfPositions::kRotary;
+  const std::string type = fields.Text("position_embedding_type", "nope");
+  if (type != "rope" && type != "nope")
+    fields.Error("position_embedding_type", "must be rope or nope");
+  return type == "rope";
 }
 
 // Weights may be in 8-bit floats with a scale for each block of 128 x 128 of them.
@@ -428,31 +353,39 @@ void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions
   TransformerOptions& layer = options->transformer;
   layer.hidden_size = fields.Size("hidden_size", kMaxHfWidth);
   layer.num_layers = fields.Size("num_hidden_layers", kMaxHfLayers);
+  layer.norm.kind = ops::Norm::kRmsNorm;
+  layer.norm.zero_centered_gamma = family.zero_centered;
+  layer.hidden_dropout = layer.attention_dropout = 0;
+  options->learned_positions = false;
+  options->tied_embeddings = fields.Bool("tie_word_embeddings", family.tied);
+  if (family.mixers == HfMixers::kMamba2) return ReadMamba2(family, fields, options);
   layer.ffn_hidden_size = fields.Size("intermediate_size", kMaxHfWidth);
   layer.qk_norm = family.qk_norm;
   layer.qk_norm_all_heads = family.qk_norm_all_heads;
   layer.reordered_norm = family.reordered_norm;
+  layer.output_gate = family.output_gate;
   layer.sink = family.sinks ? AttentionSink::kLearned : AttentionSink::kNone;
-  layer.norm.kind = ops::Norm::kRmsNorm;
   layer.norm.epsilon = static_cast<float>(fields.Number("rms_norm_eps", 0, 1, family.epsilon));
   if (family.is_latent()) {
     ReadLatents(fields, &layer);
   } else {
     ReadHeads(family, fields, &layer);
   }
-  layer.rotary = true;
-  ReadRope(family, fields, &layer.rotary_options);
-  ReadShareOfRotation(family, fields, &layer);
+  layer.rotary = ReadRotates(family, fields);
+  if (layer.rotary) {
+    ReadRope(family, fields, &layer.rotary_options);
+    ReadShareOfRotation(family, fields, &layer);
+  }
   ReadGate(family, fields, &layer);
   ReadBiases(family, fields, &layer);
-  options->learned_positions = false;
   options->max_positions = fields.Size("max_position_embeddings", kMaxHfIds);
   ReadLongRope(family, fields, options);
   ReadWindow(family, fields, options->max_positions, &layer);
-  ReadExperts(family, fields, &layer);
-  options->tied_embeddings = fields.Bool("tie_word_embeddings", family.tied);
+  ReadHfExperts(family, fields, &layer);
   layer.attention_dropout = HfDropout(fields, "attention_dropout", 0);
-  layer.hidden_dropout = family.fused ? HfDropout(fields, "resid_pdrop", 0) : 0;
+  if (family.fused) layer.hidden_dropout = HfDropout(fields, "resid_pdrop", 0);
+  ReadHfMixers(family, fields, &layer);
+  if (family.multipliers) ReadMultipliers(fields, options);
   if (family.gemma) ReadGemma(family, fields, options);
   if (family.qk_norm_all_heads && fields.Has("clip_qkv"))
     fields.Error("clip_qkv", "queries, keys and values are not clipped here");

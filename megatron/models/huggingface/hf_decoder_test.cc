@@ -2,6 +2,7 @@
 
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status_matchers.h"
@@ -9,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "megatron/models/huggingface/hf_config.h"
 #include "megatron/models/huggingface/hf_family_models.h"
+#include "megatron/models/huggingface/hf_mixers.h"
 #include "nlohmann/json.hpp"
 
 namespace megatron {
@@ -69,6 +71,24 @@ TEST(HfDecoderTest, EachFamilyIsWrittenAndReadAsItself) {
     EXPECT_EQ(x.moe.router.group_score_topk, y.moe.router.group_score_topk) << config;
     EXPECT_EQ(x.qk_norm_all_heads, y.qk_norm_all_heads) << config;
     EXPECT_EQ(x.reordered_norm, y.reordered_norm) << config;
+    EXPECT_EQ(x.output_gate, y.output_gate) << config;
+    EXPECT_EQ(x.residual_multiplier, y.residual_multiplier) << config;
+    EXPECT_EQ(x.rotary, y.rotary) << config;
+    EXPECT_EQ(x.hybrid_layers, y.hybrid_layers) << config;
+    if (HasHybridLayer(x, HybridLayer::kMamba)) {
+      EXPECT_EQ(x.mamba.state_dim, y.mamba.state_dim) << config;
+      EXPECT_EQ(x.mamba.head_dim, y.mamba.head_dim) << config;
+      EXPECT_EQ(x.mamba.num_groups, y.mamba.num_groups) << config;
+      EXPECT_EQ(x.mamba.num_heads, y.mamba.num_heads) << config;
+    }
+    if (HasHybridLayer(x, HybridLayer::kDelta)) {
+      EXPECT_EQ(x.delta.conv_taps, y.delta.conv_taps) << config;
+      EXPECT_EQ(x.delta.key_head_dim, y.delta.key_head_dim) << config;
+      EXPECT_EQ(x.delta.value_head_dim, y.delta.value_head_dim) << config;
+      EXPECT_EQ(x.delta.num_key_heads, y.delta.num_key_heads) << config;
+      EXPECT_EQ(x.delta.num_value_heads, y.delta.num_value_heads) << config;
+    }
+    EXPECT_EQ(model.options.output_scale, back->output_scale) << config;
     EXPECT_EQ(x.score_softcap, y.score_softcap) << config;
     EXPECT_EQ(model.options.logit_softcap, back->logit_softcap) << config;
     const LongRopeOptions &a = x.rotary_options.longrope, &b = y.rotary_options.longrope;
@@ -157,6 +177,29 @@ TEST(HfDecoderTest, RefusesToImportWhatChangesTheModel) {
   ExpectRefused("deepseek_v3", {{"first_k_dense_replace", 3}}, "no layer has experts");
   ExpectRefused("deepseek_v3", {{"norm_topk_prob", false}}, "norm_topk_prob");
   ExpectRefused("deepseek_v3", {{"q_lora_rank", "x"}}, "q_lora_rank");
+  ExpectRefused("olmo3", {{"layer_types", {"full_attention"}}}, "layer_types");
+  ExpectRefused("mamba2", {{"n_groups", 2}}, "n_groups: must be 1");
+  ExpectRefused("mamba2", {{"num_heads", 5}}, "num_heads: times head_dim");
+  ExpectRefused("mamba2", {{"expand", 3}}, "as expand says");
+  ExpectRefused("mamba2", {{"conv_kernel", 3}}, "conv_kernel: must be 4");
+  ExpectRefused("mamba2", {{"use_conv_bias", false}}, "use_conv_bias");
+  ExpectRefused("mamba2", {{"use_bias", true}}, "use_bias");
+  ExpectRefused("mamba2", {{"rms_norm", false}}, "rms_norm");
+  ExpectRefused("mamba2", {{"time_step_limit", {0.0, 0.5}}}, "time_step_limit");
+  ExpectRefused("mamba2", {{"state_size", nullptr}}, "state_size: is missing");
+  ExpectRefused("bamba", {{"attn_layer_indices", {3}}}, "attn_layer_indices");
+  ExpectRefused("bamba", {{"mamba_proj_bias", true}}, "mamba_proj_bias");
+  ExpectRefused("granitemoehybrid", {{"layer_types", {"mamba", "linear_attention"}}},
+                "layer_types: must be attention and mamba");
+  ExpectRefused("granitemoehybrid", {{"position_embedding_type", "alibi"}},
+                "position_embedding_type: must be rope or nope");
+  ExpectRefused("granitemoehybrid", {{"residual_multiplier", 0}}, "residual_multiplier");
+  ExpectRefused("granitemoehybrid", {{"num_local_experts", 4}, {"num_experts_per_tok", 5}},
+                "num_experts_per_tok");
+  ExpectRefused("qwen3_next", {{"linear_num_key_heads", 3}}, "linear_num_key_heads");
+  ExpectRefused("qwen3_next", {{"full_attention_interval", 8}, {"layer_types", nullptr}},
+                "attention in some layer");
+  ExpectRefused("qwen3_next", {{"attention_bias", true}}, "attention_bias");
   // Mistral's window and scaled positions are each known, and together no model that is written.
   ExpectRefused("mistral", {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2}}}},
                 "scaled rotary positions");
@@ -209,6 +252,72 @@ TEST(HfDecoderTest, OlderFilesSayWhichLayersHaveWindowsInOtherWays) {
   gpt_oss.erase("layer_types");
   EXPECT_EQ(ParseHfConfig(gpt_oss.dump())->transformer.window_layers,
             (std::vector<bool>{true, false, true}));
+}
+
+TEST(HfDecoderTest, OlmosLayersWithWindowsAreNotScaled) {
+  Json config = ConfigOf(ModelOf("olmo3"));
+  config.erase("layer_types");  // every fourth sees all
+  EXPECT_EQ(ParseHfConfig(config.dump())->transformer.window_layers, std::vector<bool>());
+  EXPECT_EQ(ParseHfConfig(config.dump())->transformer.rotary_options.local_base, 10000);
+  config["rope_scaling"] = nullptr;
+  EXPECT_EQ(ParseHfConfig(config.dump())->transformer.rotary_options.local_base, 0);
+  // An olmo3 without windows is an olmo2, whose rotation is not scaled.
+  ModelOptions options = ModelOf("olmo3");
+  options.transformer.window_size = 0;
+  options.transformer.window_layers.clear();
+  options.transformer.rotary_options.local_base = 0;
+  EXPECT_EQ(ConfigOf(options)["model_type"], "olmo3");
+  options.transformer.rotary_options.yarn = YarnOptions();
+  EXPECT_EQ(ConfigOf(options)["model_type"], "olmo2");
+  // With another base in its layers with windows it is neither.
+  options = ModelOf("olmo3");
+  options.transformer.rotary_options.local_base = 500;
+  EXPECT_THAT(HfConfigJson(options, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rotary_base_local")));
+}
+
+// transformers spells what JSON cannot say as Python does.
+TEST(HfDecoderTest, AnInfiniteLimitOfStepsIsNone) {
+  std::string config = ConfigOf(ModelOf("mamba2")).dump();
+  config.insert(1, R"("time_step_limit": [0.0, Infinity], "note": "\"Infinity", )");
+  EXPECT_THAT(ParseHfConfig(config), IsOk());
+  config.insert(1, R"("min": -Infinity, )");
+  EXPECT_THAT(ParseHfConfig(config), StatusIs(absl::StatusCode::kDataLoss));
+}
+
+TEST(HfDecoderTest, MixersAreTakenFromTheLayersThatAreNamed) {
+  Json bamba = ConfigOf(ModelOf("bamba"));
+  EXPECT_EQ(bamba["num_hidden_layers"], 3);
+  EXPECT_EQ(bamba["attn_layer_indices"], Json::array({1}));
+  bamba["attn_layer_indices"] = nullptr;
+  bamba["mamba_d_head"] = "auto";
+  const auto all_mamba = ParseHfConfig(bamba.dump());
+  ASSERT_THAT(all_mamba, IsOk());
+  EXPECT_FALSE(HasHybridLayer(all_mamba->transformer, HybridLayer::kAttention));
+  EXPECT_EQ(all_mamba->transformer.mamba.head_dim, 16);
+  Json qwen = ConfigOf(ModelOf("qwen3_next"));
+  EXPECT_EQ(qwen["mlp_only_layers"], Json::array({1}));
+  qwen["layer_types"] = nullptr;
+  qwen["full_attention_interval"] = 2;
+  const auto interval = ParseHfConfig(qwen.dump());
+  ASSERT_THAT(interval, IsOk());
+  EXPECT_EQ(interval->transformer.hybrid_layers[2], HybridLayer::kAttention);
+  EXPECT_EQ(interval->transformer.hybrid_layers[4], HybridLayer::kDelta);
+  // A hybrid whose mixers do not take turns with MLPs is no model of theirs.
+  ModelOptions options = ModelOf("bamba");
+  std::swap(options.transformer.hybrid_layers[1], options.transformer.hybrid_layers[2]);
+  EXPECT_THAT(HfConfigJson(options, {}), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                  HasSubstr("each with a layer - or E behind it")));
+  options = ModelOf("bamba");
+  options.transformer.mamba.num_groups = 2;
+  EXPECT_THAT(HfConfigJson(options, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("mamba_num_groups: bamba")));
+}
+
+TEST(HfDecoderTest, OtherHybridsAreRefusedWithThePartThatIsMissing) {
+  ExpectRefused("bamba", {{"model_type", "falcon_h1"}}, "attention and a mixer side by side");
+  ExpectRefused("bamba", {{"model_type", "zamba2"}}, "zamba2 is not read: layers share");
+  ExpectRefused("bamba", {{"model_type", "another"}}, "must be one of gpt2, ");
 }
 
 TEST(HfDecoderTest, AModelOfSeveralFamiliesIsWrittenAsTheOneThatIsNamed) {

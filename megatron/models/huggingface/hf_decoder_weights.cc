@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "megatron/models/huggingface/hf_decoder.h"
+#include "megatron/models/huggingface/hf_mixers.h"
 #include "megatron/models/huggingface/hf_table.h"
 
 namespace megatron {
@@ -26,15 +27,128 @@ class DecoderTable : public HfTable {
       : HfTable(options), family_(family) {}
 
   std::vector<HfTensor> Build() {
-    AddTable("model.embed_tokens.weight", "embedding.word_embeddings.weight", options_.vocab_size);
-    for (int64_t i = 0; i < layer_.num_layers; ++i) AddLayer(i);
-    AddNorm("model.norm", "decoder.final_layernorm.weight", "");
+    AddTable(IsMamba2() ? "backbone.embeddings.weight" : "model.embed_tokens.weight",
+             "embedding.word_embeddings.weight", options_.vocab_size);
+    for (int64_t i = 0; i < layer_.num_layers; ++i) {
+      if (family_.is_hybrid()) {
+        AddHybridLayer(i);
+      } else {
+        AddLayer(i);
+      }
+    }
+    AddNorm(IsMamba2()                           ? "backbone.norm_f"
+            : family_.mixers == HfMixers::kBamba ? "model.final_layernorm"
+                                                 : "model.norm",
+            family_.is_hybrid() ? "decoder.final_norm.weight" : "decoder.final_layernorm.weight",
+            "");
     if (!options_.tied_embeddings)
       AddTable(kHfHeadName, "output_layer.weight", options_.vocab_size);
     return std::move(tensors_);
   }
 
  private:
+  bool IsMamba2() const { return family_.mixers == HfMixers::kMamba2; }
+  bool IsGranite() const { return family_.experts == HfExperts::kGranite; }
+
+  // One of our layers, which is a layer there or half of one.
+  void AddHybridLayer(int64_t i) {
+    const int64_t number = i * HfLayers(family_, layer_) / layer_.num_layers;
+    const std::string theirs =
+        absl::StrCat(IsMamba2() ? "backbone.layers." : "model.layers.", number);
+    const std::string ours = absl::StrCat("decoder.layers.", i);
+    const bool bamba = family_.mixers == HfMixers::kBamba;
+    switch (layer_.hybrid_layers[i]) {
+      case HybridLayer::kMamba:
+        AddNorm(theirs + (IsMamba2() ? ".norm" : ".input_layernorm"),
+                ours + ".mixer.in_proj.layer_norm_weight", "");
+        return AddMamba(theirs + (IsMamba2() ? ".mixer" : ".mamba"), ours + ".mixer");
+      case HybridLayer::kDelta:
+        AddNorm(theirs + ".input_layernorm", ours + ".self_attention.in_proj.layer_norm_weight",
+                "");
+        return AddDelta(theirs + ".linear_attn", ours + ".self_attention");
+      case HybridLayer::kAttention:
+        AddLayerNorm(theirs + ".input_layernorm", Qkv(ours).name);
+        return AddAttention(theirs + ".self_attn", ours);
+      case HybridLayer::kMlp:
+        AddNorm(theirs + (bamba ? ".pre_ff_layernorm" : ".post_attention_layernorm"),
+                MlpNorm(i, ours), "");
+        if (layer_.moe.IsMoeLayer(i)) return AddExperts(theirs, ours + ".mlp");
+        return AddMlp(theirs + (bamba         ? ".feed_forward"
+                                : IsGranite() ? ".shared_mlp"
+                                              : ".mlp"),
+                      Fc1(ours), Fc2(ours));
+    }
+  }
+
+  // The norm in front of an MLP or experts.
+  std::string MlpNorm(int64_t i, const std::string& ours) const {
+    return layer_.moe.IsMoeLayer(i) ? ours + ".pre_mlp_layernorm.weight"
+                                    : Fc1(ours).name + ".layer_norm_weight";
+  }
+
+  // A Mamba-2 mixer, whose heads are one group: its rows stand in the same order here and there.
+  void AddMamba(const std::string& theirs, const std::string& ours) {
+    constexpr int64_t kTaps = 4;
+    const MambaOptions& mamba = layer_.mamba;
+    const int64_t inner = mamba.num_heads * mamba.head_dim;
+    const int64_t convolved = inner + 2 * mamba.state_dim;
+    const int64_t packed = inner + convolved + mamba.num_heads;
+    AddMatrix(theirs + ".in_proj.weight", ours + ".in_proj.weight", {1, packed, layer_.hidden_size},
+              packed, SameRow);
+    AddConvolution(theirs, ours, {1, convolved, kTaps}, SameRow);
+    AddVector(theirs + ".conv1d.bias", ours + ".conv1d.bias", {1, convolved}, convolved, SameRow);
+    for (const char* name : {".dt_bias", ".A_log", ".D"})
+      AddPlain(name, mamba.num_heads, theirs, ours);
+    AddPlain(".norm.weight", inner, theirs, ours);
+    AddMatrix(theirs + ".out_proj.weight", ours + ".out_proj.weight", {layer_.hidden_size, inner},
+              layer_.hidden_size, SameRow);
+  }
+
+  // A gated delta net. Here a group is a key head and its value heads: q, k, v, gates, betas and
+  // decays.
+  // There in_proj_qkvz has the first four of each group and in_proj_ba the others, and the
+  // convolution has the queries of all groups, then all keys, then all values.
+  void AddDelta(const std::string& theirs, const std::string& ours) {
+    const DeltaOptions& delta = layer_.delta;
+    const int64_t groups = delta.num_key_heads, key = delta.key_head_dim;
+    const int64_t heads = delta.num_value_heads / groups, values = heads * delta.value_head_dim;
+    const int64_t all_values = groups * values;
+    const int64_t vectors = 2 * key + 2 * values, packed = vectors + 2 * heads;
+    const Shape in_proj = {groups, packed, layer_.hidden_size};
+    AddMatrix(theirs + ".in_proj_qkvz.weight", ours + ".in_proj.weight", in_proj, groups * vectors,
+              [=](int64_t r) { return r / vectors * packed + r % vectors; });
+    AddMatrix(theirs + ".in_proj_ba.weight", ours + ".in_proj.weight", in_proj, groups * 2 * heads,
+              [=](int64_t r) { return r / (2 * heads) * packed + vectors + r % (2 * heads); });
+    const int64_t convolved = 2 * key + values;
+    AddConvolution(theirs, ours, {groups, convolved, delta.conv_taps}, [=](int64_t r) {
+      if (r < groups * key) return r / key * convolved + r % key;
+      r -= groups * key;
+      if (r < groups * key) return r / key * convolved + key + r % key;
+      r -= groups * key;
+      return r / values * convolved + 2 * key + r % values;
+    });
+    for (const char* name : {".dt_bias", ".A_log"})
+      AddPlain(name, delta.num_value_heads, theirs, ours);
+    AddVector(theirs + ".norm.weight", ours + ".out_norm.weight", {delta.value_head_dim},
+              delta.value_head_dim, SameRow);
+    AddMatrix(theirs + ".out_proj.weight", ours + ".out_proj.weight",
+              {layer_.hidden_size, all_values}, layer_.hidden_size, SameRow);
+  }
+
+  // The taps of a convolution of each channel by itself.
+  void AddConvolution(const std::string& theirs, const std::string& ours, const Shape& shape,
+                      Row row) {
+    const int64_t channels = shape[0] * shape[1];
+    AddMatrix(theirs + ".conv1d.weight", ours + ".conv1d.weight", shape, channels, std::move(row))
+        ->shape = {channels, 1, shape[2]};
+  }
+
+  // A vector of the same name here and there.
+  void AddPlain(const char* name, int64_t size, const std::string& theirs,
+                const std::string& ours) {
+    AddVector(theirs + name, ours + name, {size}, size, SameRow);
+  }
+
   void AddLayer(int64_t i) {
     const std::string theirs = absl::StrCat("model.layers.", i);
     const std::string ours = absl::StrCat("decoder.layers.", i);
@@ -48,8 +162,7 @@ class DecoderTable : public HfTable {
       AddLayerNorm(theirs + ".input_layernorm", Qkv(ours).name);
       AddAttention(theirs + ".self_attn", ours);
     }
-    const std::string mlp_norm =
-        experts ? ours + ".pre_mlp_layernorm.weight" : Fc1(ours).name + ".layer_norm_weight";
+    const std::string mlp_norm = MlpNorm(i, ours);
     if (layer_.reordered_norm) {
       AddNorm(theirs + ".post_attention_layernorm", ours + ".post_self_attn_layernorm.weight", "");
     } else if (layer_.sandwich_norm) {
@@ -75,8 +188,13 @@ class DecoderTable : public HfTable {
       AddLinear(theirs + ".qkv_proj", ours, bias, qkv.query_rows() + 2 * qkv.key_rows(),
                 [qkv](int64_t r) { return qkv.Concatenated(r); });
     } else {
-      AddLinear(theirs + ".q_proj", ours, bias, qkv.query_rows(),
-                [qkv](int64_t r) { return qkv.Query(r); });
+      if (family_.output_gate) {
+        AddLinear(theirs + ".q_proj", ours, bias, 2 * qkv.query_rows(),
+                  [qkv](int64_t r) { return qkv.QueryOrGate(r); });
+      } else {
+        AddLinear(theirs + ".q_proj", ours, bias, qkv.query_rows(),
+                  [qkv](int64_t r) { return qkv.Query(r); });
+      }
       AddLinear(theirs + ".k_proj", ours, bias, qkv.key_rows(),
                 [qkv](int64_t r) { return qkv.Key(r); });
       AddLinear(theirs + ".v_proj", ours, bias, qkv.key_rows(),
@@ -135,6 +253,10 @@ class DecoderTable : public HfTable {
   void AddMlp(const std::string& theirs, const Source& fc1, const Source& fc2) {
     const bool bias = layer_.linear_bias;
     const int64_t ffn = fc2.inputs;
+    if (IsGranite()) {
+      AddLinear(theirs + ".input_linear", fc1, bias, 2 * ffn, SameRow);
+      return AddLinear(theirs + ".output_linear", fc2, bias, layer_.hidden_size, SameRow);
+    }
     if (family_.fused) {
       AddLinear(theirs + ".gate_up_proj", fc1, bias, 2 * ffn, SameRow);
     } else {
@@ -145,6 +267,7 @@ class DecoderTable : public HfTable {
   }
 
   void AddExperts(const std::string& theirs, const std::string& ours) {
+    if (IsGranite()) return AddGraniteExperts(theirs, ours);
     const bool mixtral = family_.experts == HfExperts::kMixtral;
     const std::string mlp = theirs + (mixtral ? ".block_sparse_moe" : ".mlp");
     const bool gpt_oss = family_.experts == HfExperts::kGptOss;
@@ -174,6 +297,23 @@ class DecoderTable : public HfTable {
     if (!family_.gated_shared_expert) return;
     AddMatrix(mlp + ".shared_expert_gate.weight", shared + ".gate_weight", {1, layer_.hidden_size},
               1, SameRow);
+  }
+
+  // All experts in one tensor, whose order is ours, and the shared one beside them.
+  void AddGraniteExperts(const std::string& theirs, const std::string& ours) {
+    const int64_t experts = layer_.moe.num_experts, hidden = layer_.hidden_size;
+    const int64_t ffn = layer_.moe.ffn_hidden_size, shared = layer_.moe.shared_ffn_hidden_size;
+    const std::string moe = theirs + ".block_sparse_moe";
+    AddMatrix(moe + ".router.layer.weight", ours + ".router.weight", {experts, hidden}, experts,
+              SameRow);
+    AddMatrix(moe + ".input_linear.weight", ours + ".experts.experts.linear_fc1.weight",
+              {experts, 2, ffn, hidden}, experts * 2 * ffn, SameRow)
+        ->shape = {experts, 2 * ffn, hidden};
+    AddMatrix(moe + ".output_linear.weight", ours + ".experts.experts.linear_fc2.weight",
+              {experts, hidden, ffn}, experts * hidden, SameRow)
+        ->shape = {experts, hidden, ffn};
+    AddMlp(theirs + ".shared_mlp", {ours + ".shared_experts.linear_fc1", {2, shared}, hidden},
+           {ours + ".shared_experts.linear_fc2", {hidden}, shared});
   }
 
   // One of the experts of [experts, 2, I, H] and [experts, H, I].

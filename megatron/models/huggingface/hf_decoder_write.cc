@@ -7,27 +7,14 @@
 #include "megatron/layers/latent_scale.h"
 #include "megatron/layers/longrope_scale.h"
 #include "megatron/models/huggingface/hf_decoder.h"
+#include "megatron/models/huggingface/hf_experts.h"
+#include "megatron/models/huggingface/hf_mixers.h"
 
 namespace megatron {
 namespace {
 
-// Adds as a reason what does not hold, with the name of the family.
-class Requirements {
- public:
-  Requirements(const HfDecoder& family, HfReasons* reasons) : family_(family), reasons_(*reasons) {}
-
-  // `option` is ours, `there` what the family has in its place.
-  void operator()(bool holds, const char* option, const std::string& there) const {
-    if (!holds) reasons_.push_back(absl::StrCat(option, ": ", family_.model_type, " has ", there));
-  }
-
- private:
-  const HfDecoder& family_;
-  HfReasons& reasons_;
-};
-
 void CheckBiases(const HfDecoder& family, const TransformerOptions& layer,
-                 const Requirements& require) {
+                 const HfRequirements& require) {
   const bool all = layer.linear_bias && layer.qkv_bias, any = layer.linear_bias || layer.qkv_bias;
   switch (family.biases) {
     case HfBiases::kNone:
@@ -43,11 +30,12 @@ void CheckBiases(const HfDecoder& family, const TransformerOptions& layer,
 }
 
 void CheckRotation(const HfDecoder& family, const TransformerOptions& layer,
-                   const Requirements& require) {
+                   const HfRequirements& require) {
   const RotaryOptions& rotary = layer.rotary_options;
   const bool linear = rotary.interpolation_factor != 1, llama3 = rotary.scaling_factor > 0;
   const bool yarn = rotary.yarn.factor > 0, longrope = !rotary.longrope.long_factors.empty();
-  require(layer.rotary, "position_embedding_type none", "rotary positions");
+  require(layer.rotary || family.positions == HfPositions::kOptional,
+          "position_embedding_type none", "rotary positions");
   require(rotary.percent == 1 || family.partial_rotation, "rotary_percent",
           "rotation of all channels of a head");
   require(linear + llama3 + yarn + longrope <= 1,
@@ -61,90 +49,27 @@ void CheckRotation(const HfDecoder& family, const TransformerOptions& layer,
   require(family.longrope || !longrope, "longrope_long_factors", "one factor of all wavelengths");
   require(layer.rotary_layers.empty(), "no_rope_freq", "rotation in all layers");
   // Their layers with windows are not scaled.
+  if (family.plain_windows) {
+    const bool differ = layer.window_size > 0 && (linear || llama3 || yarn);
+    return require(rotary.local_base == rotary.base || (rotary.local_base == 0 && !differ),
+                   "rotary_base_local, or its absence,",
+                   "rotary_base in layers with windows, which nothing scales");
+  }
   const bool local = family.local_rotation && layer.window_size > 0;
   require((rotary.local_base > 0) == local, "rotary_base_local, or its absence,",
           local ? "another base in layers with windows" : "one base");
 }
 
 void CheckWindows(const HfDecoder& family, const TransformerOptions& layer,
-                  const Requirements& require) {
+                  const HfRequirements& require) {
   const bool none = family.windows == HfWindows::kNone || family.windows == HfWindows::kRefused;
   require(!none || layer.window_size == 0, "window_size", "attention that sees all before");
   require(family.windows == HfWindows::kByLayer || layer.window_layers.empty(),
           "window_attn_skip_freq", "layers that are alike");
 }
 
-// Returns the number of first layers without experts; -1 if there are others, too.
-int64_t DenseLayers(const TransformerOptions& layer) {
-  int64_t dense = 0;
-  while (dense < layer.num_layers && !layer.moe.IsMoeLayer(dense)) ++dense;
-  for (int64_t i = dense; i < layer.num_layers; ++i) {
-    if (!layer.moe.IsMoeLayer(i)) return -1;
-  }
-  return dense;
-}
-
-// The number of scores of its experts that are a group's.
-int ScoresOfGroup(const ops::Router& router) {
-  return router.group_score_topk > 0 ? router.group_score_topk : router.topk / router.group_topk;
-}
-
-void CheckDeepSeekExperts(const HfDecoder& family, const TransformerOptions& layer,
-                          const Requirements& require) {
-  const MoeOptions& moe = layer.moe;
-  const ops::Router& router = moe.router;
-  const bool v3 = family.experts == HfExperts::kDeepSeekV3;
-  require(DenseLayers(layer) >= 0, "moe_layer_freq", "first layers without experts, and then all");
-  require(moe.shared_ffn_hidden_size > 0 && !moe.shared_expert_gate &&
-              moe.shared_ffn_hidden_size % moe.ffn_hidden_size == 0,
-          "moe_shared_expert_intermediate_size",
-          "a shared expert as wide as several experts, without a gate");
-  if (!v3) {
-    require(
-        router.score == ops::RouterScore::kSoftmax && router.pre_softmax && !router.choose_by_logit,
-        "moe_router_score_function, or no moe_router_pre_softmax,", "softmax over all experts");
-    require(router.num_groups == 1 || ScoresOfGroup(router) == 1,
-            "moe_router_group_score_topk other than 1",
-            "groups that are chosen by their best expert");
-    return require(!moe.expert_bias, "moe_router_enable_expert_bias", "no such bias");
-  }
-  require(router.score == ops::RouterScore::kSigmoid && !router.choose_by_logit,
-          "moe_router_score_function", "sigmoid");
-  require(router.topk >= 2, "moe_router_topk: 1", "two and more");
-  require(router.num_groups == 1 || ScoresOfGroup(router) == 2,
-          "moe_router_group_score_topk other than 2", "groups that are chosen by their two best");
-}
-
-void CheckExperts(const HfDecoder& family, const TransformerOptions& layer,
-                  const Requirements& require) {
-  const MoeOptions& moe = layer.moe;
-  if (family.experts == HfExperts::kNone)
-    return require(moe.num_experts == 0, "num_experts", "no experts");
-  if (moe.num_experts == 0) return require(false, "no num_experts", "experts");
-  require(!moe.capacity_factor.has_value(), "moe_expert_capacity_factor",
-          "experts that take all tokens");
-  if (family.is_deepseek()) return CheckDeepSeekExperts(family, layer, require);
-  const bool qwen = family.experts == HfExperts::kQwen;
-  const bool olmoe = family.experts == HfExperts::kOlmoe;
-  require(qwen || DenseLayers(layer) == 0, "moe_layer_freq", "experts in all layers");
-  require(qwen || moe.ffn_hidden_size == layer.ffn_hidden_size,
-          "moe_ffn_hidden_size other than ffn_hidden_size", "one width");
-  const bool shared = family.gated_shared_expert;
-  require((moe.shared_ffn_hidden_size > 0) == shared && moe.shared_expert_gate == shared,
-          "moe_shared_expert_intermediate_size and moe_shared_expert_gate",
-          shared ? "both" : "no shared expert");
-  const ops::Router& router = moe.router;
-  require(router.score == ops::RouterScore::kSoftmax && !router.choose_by_logit,
-          "moe_router_score_function, or sinkhorn,", "softmax");
-  require(qwen || olmoe || !router.pre_softmax, "moe_router_pre_softmax",
-          "softmax over the chosen experts");
-  require(router.scaling_factor == 1, "moe_router_topk_scaling_factor", "none");
-  require(router.num_groups == 1, "moe_router_num_groups", "no groups of experts");
-  require(!moe.expert_bias, "moe_router_enable_expert_bias", "no such bias");
-}
-
 void CheckGate(const HfDecoder& family, const TransformerOptions& layer,
-               const Requirements& require) {
+               const HfRequirements& require) {
   switch (family.gate) {
     case HfGate::kSilu:
       require(layer.gated && layer.gate == ops::Activation::kSilu, "no swiglu", "swiglu");
@@ -164,31 +89,39 @@ void CheckGate(const HfDecoder& family, const TransformerOptions& layer,
   }
 }
 
+// Returns what 1 is divided by to give the scale.
+double Inverse(double scale) {
+  const double inverse = 1 / scale, whole = std::round(inverse);
+  return std::abs(inverse - whole) < 1e-6 * whole ? whole : inverse;
+}
+
 // The number whose root scores are divided by.
 double QueryScalar(const TransformerOptions& layer) {
   if (layer.softmax_scale == 0) return static_cast<double>(layer.kv_channels);
   const double scale = layer.softmax_scale;
-  const double scalar = 1 / (scale * scale), whole = std::round(scalar);
-  return std::abs(scalar - whole) < 1e-6 * whole ? whole : scalar;
+  return Inverse(scale * scale);
 }
 
 void CheckScales(const HfDecoder& family, const ModelOptions& options,
-                 const Requirements& require) {
+                 const HfRequirements& require) {
   const TransformerOptions& layer = options.transformer;
-  require(layer.norm.zero_centered_gamma == family.gemma,
-          family.gemma ? "no apply_layernorm_1p" : "apply_layernorm_1p",
-          family.gemma ? "gains that are stored less one"
-                       : "gains that are stored as they are; adding the one would round them");
+  require(layer.norm.zero_centered_gamma == family.zero_centered,
+          family.zero_centered ? "no apply_layernorm_1p" : "apply_layernorm_1p",
+          family.zero_centered
+              ? "gains that are stored less one"
+              : "gains that are stored as they are; adding the one would round them");
   require(layer.reordered_norm == family.reordered_norm, "reordered_norm, or its absence,",
           family.reordered_norm ? "norms behind branches alone" : "norms in front of branches");
   require(family.softcaps || (layer.score_softcap == 0 && options.logit_softcap == 0),
           "attn_logit_softcapping, or final_logit_softcapping,", "no caps");
   require(layer.sandwich_norm == family.gemma, "sandwich_norm, or its absence,",
           family.gemma ? "norms on both sides of a branch" : "none behind branches");
+  require(options.embedding_output_scale == 1, "use_mup", "embeddings without a factor");
+  if (family.multipliers) return;
   const float scale = family.gemma ? std::sqrt(static_cast<float>(layer.hidden_size)) : 1.0f;
   require(options.embedding_scale == scale, "embedding_scale", absl::StrCat("the factor ", scale));
-  require(options.output_scale == 1 && options.embedding_output_scale == 1, "use_mup",
-          "embeddings and logits without a factor");
+  require(options.output_scale == 1, "output_scale, or use_mup,", "logits without a factor");
+  require(layer.residual_multiplier == 1, "residual_multiplier", "branches without a factor");
   if (family.is_latent()) {
     return require(layer.softmax_scale == LatentSoftmaxScale(layer), "softmax_scale",
                    "scores that are scaled by kv_channels and YaRN");
@@ -247,48 +180,6 @@ void WriteLatents(const TransformerOptions& layer, HfJson* config) {
                   {"v_head_dim", layer.value_size()}});
 }
 
-void WriteDeepSeekExperts(const HfDecoder& family, const TransformerOptions& layer,
-                          HfJson* config) {
-  const MoeOptions& moe = layer.moe;
-  const bool v3 = family.experts == HfExperts::kDeepSeekV3;
-  const bool groups = moe.router.num_groups > 1;
-  config->update({{"n_routed_experts", moe.num_experts},
-                  {"num_experts_per_tok", moe.router.topk},
-                  {"moe_intermediate_size", moe.ffn_hidden_size},
-                  {"n_shared_experts", moe.shared_ffn_hidden_size / moe.ffn_hidden_size},
-                  {"first_k_dense_replace", DenseLayers(layer)},
-                  {"routed_scaling_factor", ShortestDouble(moe.router.scaling_factor)},
-                  {"norm_topk_prob", v3},
-                  {"scoring_func", v3 ? "sigmoid" : "softmax"},
-                  {"topk_method", v3       ? "noaux_tc"
-                                  : groups ? "group_limited_greedy"
-                                           : "greedy"},
-                  {"n_group", moe.router.num_groups},
-                  {"topk_group", moe.router.group_topk}});
-  if (v3) (*config)["rope_interleave"] = true;
-}
-
-void WriteExperts(const HfDecoder& family, const TransformerOptions& layer, HfJson* config) {
-  if (family.is_deepseek()) return WriteDeepSeekExperts(family, layer, config);
-  const MoeOptions& moe = layer.moe;
-  const bool qwen = family.experts == HfExperts::kQwen, olmoe = family.experts == HfExperts::kOlmoe;
-  config->update({{qwen || olmoe ? "num_experts" : "num_local_experts", moe.num_experts},
-                  {"num_experts_per_tok", moe.router.topk},
-                  {"router_aux_loss_coef", ShortestDouble(moe.aux_loss_coeff)},
-                  {"output_router_logits", false}});
-  if (qwen || olmoe) (*config)["norm_topk_prob"] = !moe.router.pre_softmax;
-  if (!qwen) return;
-  HfJson dense = HfJson::array();
-  for (int64_t i = 0; i < layer.num_layers; ++i) {
-    if (!moe.IsMoeLayer(i)) dense.push_back(i);
-  }
-  config->update({{"moe_intermediate_size", moe.ffn_hidden_size},
-                  {"decoder_sparse_step", 1},
-                  {"mlp_only_layers", dense}});
-  if (family.gated_shared_expert)
-    (*config)["shared_expert_intermediate_size"] = moe.shared_ffn_hidden_size;
-}
-
 void WriteWindow(const HfDecoder& family, const TransformerOptions& layer, HfJson* config) {
   // One that is longer than any text is none.
   constexpr int64_t kNever = 4096;
@@ -308,13 +199,42 @@ void WriteWindow(const HfDecoder& family, const TransformerOptions& layer, HfJso
   }
 }
 
+void WriteMultipliers(const ModelOptions& options, HfJson* config) {
+  const TransformerOptions& layer = options.transformer;
+  const double usual = 1 / std::sqrt(static_cast<double>(layer.kv_channels));
+  config->update({{"embedding_multiplier", ShortestDouble(options.embedding_scale)},
+                  {"logits_scaling", Inverse(ShortestDouble(options.output_scale))},
+                  {"residual_multiplier", ShortestDouble(layer.residual_multiplier)},
+                  {"attention_multiplier",
+                   layer.softmax_scale == 0 ? usual : ShortestDouble(layer.softmax_scale)},
+                  {"position_embedding_type", layer.rotary ? "rope" : "nope"}});
+}
+
+// Returns the parts of a model of mamba2, which has no attention.
+HfJson Mamba2Config(const HfDecoder& family, const TransformerOptions& layer) {
+  HfJson config = {{"model_type", family.model_type},
+                   {"architectures", HfJson::array({family.architecture})},
+                   {"hidden_size", layer.hidden_size},
+                   {"num_hidden_layers", layer.num_layers},
+                   {"layer_norm_epsilon", ShortestDouble(layer.norm.epsilon)},
+                   {"hidden_act", "silu"},
+                   {"residual_in_fp32", false}};
+  WriteHfMixers(family, layer, &config);
+  return config;
+}
+
 }  // namespace
 
 void CheckHfDecoder(const HfDecoder& family, const ModelOptions& options, HfReasons* reasons) {
   const TransformerOptions& layer = options.transformer;
-  const Requirements require(family, reasons);
-  CheckRotation(family, layer, require);
+  const HfRequirements require(family, reasons);
   require(layer.norm.kind == ops::Norm::kRmsNorm, "normalization LayerNorm", "RMSNorm");
+  CheckHfMixers(family, layer, require);
+  if (family.mixers == HfMixers::kMamba2) {
+    CheckHfExperts(family, layer, require);
+    return CheckScales(family, options, require);
+  }
+  CheckRotation(family, layer, require);
   require(
       layer.is_latent() == family.is_latent(),
       family.is_latent() ? "no multi_latent_attention" : "multi_latent_attention",
@@ -325,12 +245,15 @@ void CheckHfDecoder(const HfDecoder& family, const ModelOptions& options, HfReas
   CheckGate(family, layer, require);
   CheckBiases(family, layer, require);
   CheckWindows(family, layer, require);
-  CheckExperts(family, layer, require);
+  CheckHfExperts(family, layer, require);
   CheckScales(family, options, require);
   require(
       layer.qk_norm_all_heads == family.qk_norm_all_heads,
       "qk_layernorm_all_heads, or its absence,",
       family.qk_norm_all_heads ? "norms of all heads together" : "no norms of all heads together");
+  require(layer.output_gate == family.output_gate,
+          family.output_gate ? "no attention_output_gate" : "attention_output_gate",
+          family.output_gate ? "gates of attention's output" : "no gates of attention's output");
   require(layer.qk_norm == family.qk_norm, family.qk_norm ? "no qk_layernorm" : "qk_layernorm",
           family.qk_norm ? "norms of queries and keys" : "none");
   require(
@@ -350,12 +273,13 @@ void CheckHfDecoder(const HfDecoder& family, const ModelOptions& options, HfReas
 
 HfJson HfDecoderConfig(const HfDecoder& family, const ModelOptions& options) {
   const TransformerOptions& layer = options.transformer;
+  if (family.mixers == HfMixers::kMamba2) return Mamba2Config(family, layer);
   HfJson config = {{"model_type", family.model_type},
                    {"architectures", HfJson::array({family.architecture})},
                    {"max_position_embeddings", options.max_positions},
                    {"hidden_size", layer.hidden_size},
                    {"intermediate_size", layer.ffn_hidden_size},
-                   {"num_hidden_layers", layer.num_layers},
+                   {"num_hidden_layers", HfLayers(family, layer)},
                    {"num_attention_heads", layer.num_attention_heads},
                    {"num_key_value_heads", layer.num_query_groups},
 
@@ -376,7 +300,7 @@ HfJson HfDecoderConfig(const HfDecoder& family, const ModelOptions& options) {
   }
   if (family.gate == HfGate::kGptOss) config["swiglu_limit"] = 7.0;
   WriteWindow(family, layer, &config);
-  if (family.experts != HfExperts::kNone) WriteExperts(family, layer, &config);
+  if (family.experts != HfExperts::kNone) WriteHfExperts(family, layer, &config);
   if (family.partial_rotation) config["partial_rotary_factor"] = layer.rotary_options.percent;
   if (family.fused) {
     config["resid_pdrop"] = config["embd_pdrop"] = ShortestDouble(layer.hidden_dropout);
@@ -385,6 +309,8 @@ HfJson HfDecoderConfig(const HfDecoder& family, const ModelOptions& options) {
         longrope.long_factors.empty() ? options.max_positions
                                       : static_cast<int64_t>(longrope.original_context);
   }
+  WriteHfMixers(family, layer, &config);
+  if (family.multipliers) WriteMultipliers(options, &config);
   if (!family.gemma) return config;
   const double scalar = QueryScalar(layer);
   const auto whole = static_cast<int64_t>(scalar);

@@ -138,6 +138,18 @@ ModelOptions Olmo2() {
   return options;
 }
 
+// The layer without a window is scaled, the others are not.
+ModelOptions Olmo3() {
+  ModelOptions options = Olmo2();
+  TransformerOptions& layer = options.transformer;
+  layer.window_size = 9;
+  layer.window_layers = {true, false, true};
+  layer.rotary_options.yarn.factor = 4;
+  layer.rotary_options.yarn.original_context = 16;
+  layer.rotary_options.local_base = layer.rotary_options.base;
+  return options;
+}
+
 ModelOptions Olmoe() {
   ModelOptions options = Narrow();
   SetExperts(24, &options);
@@ -220,6 +232,74 @@ ModelOptions Phi3WithLongRope() {
   return options;
 }
 
+constexpr HybridLayer kM = HybridLayer::kMamba, kG = HybridLayer::kDelta,
+                      kA = HybridLayer::kAttention, kF = HybridLayer::kMlp;
+
+void SetLayers(const std::vector<HybridLayer>& layers, TransformerOptions* options) {
+  options->hybrid_layers = layers;
+  options->num_layers = static_cast<int64_t>(layers.size());
+  options->mamba = {/*state_dim=*/6, /*head_dim=*/16, /*num_groups=*/1, /*num_heads=*/4};
+  options->delta = {/*conv_taps=*/4, /*key_head_dim=*/6, /*value_head_dim=*/10,
+                    /*num_key_heads=*/2, /*num_value_heads=*/4};
+}
+
+ModelOptions Mamba2() {
+  ModelOptions options = Llama();
+  TransformerOptions& layer = options.transformer;
+  SetLayers({kM, kM, kM}, &layer);
+  layer.rotary = layer.gated = false;
+  layer.num_query_groups = 4;
+  layer.kv_channels = 16;
+  layer.ffn_hidden_size = 128;
+  return options;
+}
+
+// Half of a head is rotated.
+ModelOptions Bamba() {
+  ModelOptions options = Narrow();
+  SetLayers({kM, kF, kA, kF, kM, kF}, &options.transformer);
+  options.transformer.rotary_options.percent = 0.5;
+  return options;
+}
+
+ModelOptions Granite() {
+  ModelOptions options = Narrow();
+  TransformerOptions& layer = options.transformer;
+  SetLayers({kM, kF, kA, kF}, &layer);
+  layer.residual_multiplier = 0.22f;
+  layer.softmax_scale = 0.015625f;
+  options.embedding_scale = 12;
+  options.output_scale = 0.125f;
+  return options;
+}
+
+// Without positions.
+ModelOptions GraniteWithExperts() {
+  ModelOptions options = Granite();
+  TransformerOptions& layer = options.transformer;
+  layer.rotary = false;
+  SetExperts(24, &options);
+  layer.moe.layers = {false, true, false, true};
+  layer.moe.shared_ffn_hidden_size = 20;
+  options.output_scale = 1 / 6.0f;
+  return options;
+}
+
+// One layer has an MLP in place of experts.
+ModelOptions Qwen3Next() {
+  ModelOptions options = Llama();
+  TransformerOptions& layer = options.transformer;
+  SetLayers({kG, kF, kG, kF, kA, kF}, &layer);
+  layer.kv_channels = 16;
+  layer.rotary_options.percent = 0.25;
+  layer.qk_norm = layer.norm.zero_centered_gamma = layer.output_gate = true;
+  SetExperts(16, &options);
+  layer.moe.layers = {false, true, false, false, false, true};
+  layer.moe.shared_ffn_hidden_size = 20;
+  layer.moe.shared_expert_gate = true;
+  return options;
+}
+
 }  // namespace
 
 std::vector<HfFamilyModel> HfFamilyModels() {
@@ -239,12 +319,18 @@ std::vector<HfFamilyModel> HfFamilyModels() {
           {"gemma2", Gemma2()},
           {"gemma3_text", Gemma3()},
           {"olmo2", Olmo2()},
+          {"olmo3", Olmo3()},
           {"olmoe", Olmoe()},
           {"deepseek_v2", DeepSeekV2()},
           {"deepseek_v2", DeepSeekV2WithGroups()},
           {"deepseek_v3", DeepSeekV3()},
           {"phi3", Phi3()},
-          {"phi3", Phi3WithLongRope()}};
+          {"phi3", Phi3WithLongRope()},
+          {"mamba2", Mamba2()},
+          {"bamba", Bamba()},
+          {"granitemoehybrid", Granite()},
+          {"granitemoehybrid", GraniteWithExperts()},
+          {"qwen3_next", Qwen3Next()}};
 }
 
 }  // namespace megatron

@@ -17,13 +17,14 @@
 namespace megatron {
 
 // The places of the rows of q, k and v in linear_qkv: [groups, heads of the group then key then
-// value, head_size].
+// value, head_size]. Where there are gates, those of the group stand behind its heads.
 class QkvRows {
  public:
   explicit QkvRows(const TransformerOptions& options)
       : heads_(options.num_attention_heads),
         groups_(options.num_query_groups),
         heads_per_group_(heads_ / groups_),
+        gates_per_group_(options.output_gate ? heads_per_group_ : 0),
         head_size_(options.kv_channels),
         rotated_(
             static_cast<int64_t>(static_cast<double>(head_size_) * options.rotary_options.percent) /
@@ -38,10 +39,17 @@ class QkvRows {
     return Row(head / heads_per_group_, head % heads_per_group_, Rotated(r % head_size_));
   }
   int64_t Key(int64_t r) const {
-    return Row(r / head_size_, heads_per_group_, Rotated(r % head_size_));
+    return Row(r / head_size_, heads_per_group_ + gates_per_group_, Rotated(r % head_size_));
   }
   int64_t Value(int64_t r) const {
-    return Row(r / head_size_, heads_per_group_ + 1, r % head_size_);
+    return Row(r / head_size_, heads_per_group_ + gates_per_group_ + 1, r % head_size_);
+  }
+  // The queries of all heads, each with its gate behind it.
+  int64_t QueryOrGate(int64_t r) const {
+    const int64_t head = r / (2 * head_size_), channel = r % (2 * head_size_);
+    if (channel < head_size_) return Query(head * head_size_ + channel);
+    return Row(head / heads_per_group_, heads_per_group_ + head % heads_per_group_,
+               channel - head_size_);
   }
   // q, k and v one after the other.
   int64_t Concatenated(int64_t r) const {
@@ -59,10 +67,10 @@ class QkvRows {
 
  private:
   int64_t Row(int64_t group, int64_t slot, int64_t channel) const {
-    return (group * (heads_per_group_ + 2) + slot) * head_size_ + channel;
+    return (group * (heads_per_group_ + gates_per_group_ + 2) + slot) * head_size_ + channel;
   }
 
-  int64_t heads_, groups_, heads_per_group_, head_size_, rotated_;
+  int64_t heads_, groups_, heads_per_group_, gates_per_group_, head_size_, rotated_;
   bool interleaved_;
 };
 
@@ -83,7 +91,8 @@ class HfTable {
   static int64_t SameRow(int64_t r) { return r; }
 
   Source Qkv(const std::string& ours) const {
-    const int64_t per_group = layer_.num_attention_heads / layer_.num_query_groups + 2;
+    const int64_t heads = layer_.num_attention_heads / layer_.num_query_groups;
+    const int64_t per_group = (layer_.output_gate ? 2 * heads : heads) + 2;
     return {ours + ".self_attention.linear_qkv",
             {layer_.num_query_groups, per_group, layer_.kv_channels},
             layer_.hidden_size};

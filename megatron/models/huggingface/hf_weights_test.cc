@@ -66,7 +66,8 @@ TEST(HfWeightsTest, EachRowOfEachParameterIsInOneTensor) {
     for (const auto& [name, shape] : shapes) {
       const bool vocabulary =
           name == "embedding.word_embeddings.weight" || absl::StartsWith(name, "output_layer.");
-      const int64_t columns = absl::StrContains(name, "bias") || absl::StrContains(name, "norm") ||
+      const int64_t columns = shape.rank() == 1 || absl::StrContains(name, "bias") ||
+                                      absl::StrContains(name, "norm") ||
                                       absl::StrContains(name, "softmax_offset")
                                   ? 1
                                   : shape[-1];
@@ -195,6 +196,55 @@ TEST(HfWeightsTest, ARotatedShareOfAHeadIsReordered) {
   std::vector<int64_t> channels;
   for (int64_t r = 0; r < 8; ++r) channels.push_back(tensor.row(r));
   EXPECT_THAT(channels, ElementsAre(0, 2, 4, 1, 3, 5, 6, 7));
+}
+
+// Two groups of a key head of 6 channels and two value heads of 10.
+TEST(HfWeightsTest, MixersOfQwen3NextAreCutByGroupsHere) {
+  const ModelOptions& options = FamilyModel("qwen3_next");
+  const std::string theirs = "model.layers.1.linear_attn";
+  const HfTensor vectors = Named(options, theirs + ".in_proj_qkvz.weight");
+  EXPECT_EQ(vectors.parameter, "decoder.layers.2.self_attention.in_proj.weight");
+  EXPECT_THAT(vectors.shape, ElementsAre(2 * 52, 32));
+  EXPECT_EQ(vectors.row(51), 51);
+  EXPECT_EQ(vectors.row(52), 56);  // the second group's first query channel
+  const HfTensor scalars = Named(options, theirs + ".in_proj_ba.weight");
+  EXPECT_EQ(scalars.row(0), 52);
+  EXPECT_EQ(scalars.row(4), 56 + 52);
+  const HfTensor taps = Named(options, theirs + ".conv1d.weight");
+  EXPECT_THAT(taps.shape, ElementsAre(2 * 32, 1, 4));
+  EXPECT_EQ(taps.row(6), 32);        // the second group's first query channel
+  EXPECT_EQ(taps.row(12), 6);        // the first key channel
+  EXPECT_EQ(taps.row(24), 12);       // the first value channel
+  EXPECT_EQ(taps.row(44), 32 + 12);  // that of the second group
+}
+
+// Two groups of two heads of 16 channels.
+TEST(HfWeightsTest, AGateStandsBehindEachQueryThereAndBehindAllOfItsGroupHere) {
+  const ModelOptions& options = FamilyModel("qwen3_next");
+  const HfTensor queries = Named(options, "model.layers.2.self_attn.q_proj.weight");
+  EXPECT_EQ(queries.parameter, "decoder.layers.4.self_attention.linear_qkv.weight");
+  EXPECT_EQ(queries.parameter_shape, (Shape{2, 6, 16, 32}));
+  EXPECT_EQ(queries.row(16), 2 * 16);  // the first head's gate
+  EXPECT_EQ(queries.row(32), 1 * 16);  // the second head
+  EXPECT_EQ(queries.row(48), 3 * 16);
+  EXPECT_EQ(queries.row(64), 6 * 16);  // the first head of the second group
+  EXPECT_EQ(Named(options, "model.layers.2.self_attn.k_proj.weight").row(16), (6 + 4) * 16);
+  EXPECT_EQ(Named(options, "model.layers.2.self_attn.v_proj.weight").row(0), 5 * 16);
+}
+
+TEST(HfWeightsTest, AllExpertsOfGraniteAreOneTensorInOurOrder) {
+  for (const HfFamilyModel& model : HfFamilyModels()) {
+    if (model.model_type != "granitemoehybrid" || model.options.transformer.moe.num_experts == 0)
+      continue;
+    const HfTensor inputs =
+        Named(model.options, "model.layers.1.block_sparse_moe.input_linear.weight");
+    EXPECT_EQ(inputs.parameter, "decoder.layers.3.mlp.experts.experts.linear_fc1.weight");
+    EXPECT_THAT(inputs.shape, ElementsAre(5, 48, 32));
+    const HfTensor mixer = Named(model.options, "model.layers.0.mamba.in_proj.weight");
+    EXPECT_EQ(mixer.parameter_shape, (Shape{1, 2 * 64 + 2 * 6 + 4, 32}));
+    return;
+  }
+  ADD_FAILURE() << "no Granite with experts";
 }
 
 TEST(HfWeightsTest, KnowsNamesOfOtherVersions) {

@@ -43,6 +43,24 @@ LATENT = dict(num_key_value_heads=4, qk_nope_head_dim=12, qk_rope_head_dim=8, v_
               kv_lora_rank=20, moe_intermediate_size=24, n_shared_experts=2,
               first_k_dense_replace=1)
 
+MAMBA = dict(mamba_n_heads=6, mamba_d_head=16, mamba_n_groups=1, mamba_d_state=12, mamba_expand=2,
+             mamba_chunk_size=4)
+
+DELTA = dict(linear_key_head_dim=6, linear_value_head_dim=10, linear_num_key_heads=2,
+             linear_num_value_heads=6)
+
+GRANITE = dict(MAMBA, embedding_multiplier=12.0, logits_scaling=6.0, residual_multiplier=0.22,
+               attention_multiplier=0.35, shared_intermediate_size=40)
+
+QWEN_NEXT = dict(DELTA, head_dim=16, moe_intermediate_size=24, shared_expert_intermediate_size=40,
+                 num_experts=6, num_experts_per_tok=3)
+
+
+def layers(letters, **names):
+    """The entries of layer_types, or of what is in its place, that the letters stand for."""
+    return [names[letter] for letter in letters]
+
+
 MODELS = {
     "llama with yarn": config("LlamaConfig", rope_scaling=dict(YARN)),
     "llama with yarn and mscale": config("LlamaConfig", rope_scaling=dict(
@@ -86,6 +104,35 @@ MODELS = {
     "olmo2": config("Olmo2Config"),
     "olmo2, a key for each head": config("Olmo2Config", num_key_value_heads=4,
                                          tie_word_embeddings=True),
+    "olmo3": config("Olmo3Config", sliding_window=5, layer_types=layers(
+        "sfs", s="sliding_attention", f="full_attention")),
+    "olmo3 with yarn, wide heads": config(
+        "Olmo3Config", sliding_window=5, head_dim=20, rope_scaling=dict(YARN), layer_types=layers(
+            "ssf", s="sliding_attention", f="full_attention")),
+    "mamba2": config("Mamba2Config", num_heads=6, head_dim=16, n_groups=1, state_size=12,
+                     chunk_size=4, layer_norm_epsilon=1e-6),
+    "mamba2, three times as wide": config(
+        "Mamba2Config", num_heads=12, head_dim=12, n_groups=1, state_size=8, expand=3,
+        chunk_size=16),
+    "bamba": config("BambaConfig", **MAMBA, attn_layer_indices=[1]),
+    "bamba, two of three with attention": config(
+        "BambaConfig", **dict(MAMBA, mamba_n_heads=12, mamba_d_head=8), attn_layer_indices=[0, 2],
+        tie_word_embeddings=True, rms_norm_eps=1e-6),
+    "granitemoehybrid": config("GraniteMoeHybridConfig", **GRANITE, num_local_experts=0,
+                               position_embedding_type="rope", layer_types=layers(
+                                   "mam", m="mamba", a="attention")),
+    "granitemoehybrid with experts, no positions": config(
+        "GraniteMoeHybridConfig", **GRANITE, num_local_experts=5, num_experts_per_tok=3,
+        layer_types=layers("mma", m="mamba", a="attention"), tie_word_embeddings=True),
+    "granitemoehybrid without mixers": config(
+        "GraniteMoeHybridConfig", **GRANITE, num_local_experts=4, num_experts_per_tok=2,
+        position_embedding_type="rope", layer_types=["attention"] * 3),
+    "qwen3_next": config("Qwen3NextConfig", **QWEN_NEXT, layer_types=layers(
+        "lfl", l="linear_attention", f="full_attention")),
+    "qwen3_next, a layer without experts, not normalized": config(
+        "Qwen3NextConfig", **dict(QWEN_NEXT, head_dim=20, linear_conv_kernel_dim=3),
+        partial_rotary_factor=0.5, mlp_only_layers=[1], norm_topk_prob=False, layer_types=layers(
+            "llf", l="linear_attention", f="full_attention")),
     "olmoe": config("OlmoeConfig", num_experts=6, num_experts_per_tok=3),
     "olmoe normalized, with yarn": config(
         "OlmoeConfig", num_experts=4, num_experts_per_tok=2, norm_topk_prob=True,
@@ -130,8 +177,10 @@ def make_model(config):
         for parameter in model.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.2)
         for name, parameter in model.named_parameters():
-            if name.endswith(("norm.weight", "layernorm.weight")):
-                parameter.add_(0.0 if "gemma" in config.model_type else 1.0)
+            if name.endswith(("norm.weight", "layernorm.weight", "norm_f.weight")):
+                zero_centered = "gemma" in config.model_type or (
+                    config.model_type == "qwen3_next" and "linear_attn" not in name)
+                parameter.add_(0.0 if zero_centered else 1.0)
         # Where a score and its bias are below 0, transformers takes an expert of a group that was not
         # chosen; no bias here is.
         for name, buffer in model.named_buffers():
@@ -149,7 +198,7 @@ def their_results(model):
     """Logits after each token, and the gradients of the mean loss of the second to the last."""
     tokens = torch.tensor([TOKENS])
     model.zero_grad()
-    logits = model(tokens).logits[0].float()
+    logits = model(tokens, use_cache=False).logits[0].float()
     torch.nn.functional.cross_entropy(logits[:-1], tokens[0, 1:]).backward()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()
                  if parameter.grad is not None}
@@ -167,7 +216,8 @@ def greedy(model, count):
     tokens = list(TOKENS)
     with torch.no_grad():
         for _ in range(count):
-            tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
+            logits = model(torch.tensor([tokens]), use_cache=False).logits[0, -1]
+            tokens.append(int(logits.argmax()))
             if tokens[-1] == 0:
                 break
     return tokens
@@ -199,11 +249,25 @@ def check_model(index, name, config):
         torch.equal(states[0][key], states[1][key]) for key in states[0]))
     check(f"{name}: exported again, the same bits", np.array_equal(their_results(again)[0], logits))
     check_pairs(name, config, there, path(f"pairs{index}"), logits, states[0])
+    check_count(name, model, here)
     text = run("tools/generate_text", "--temperature=0", "--tokens_to_generate=12",
                "--prompt=" + " ".join(map(str, TOKENS)), here)
     expected = greedy(model, 12)
     expected = expected[:-1] if expected[-1] == 0 else expected
     check(f"{name}: the same text", text.split() == list(map(str, expected)), text)
+
+
+def check_count(name, model, here):
+    """The number of parameters that a dry run prints, with the rows that pad the vocabulary."""
+    said = run("megatron/train/pretrain_gpt", "--dry_run=json",
+               "--config=" + os.path.join(here, "config.textproto"))
+    plan = json.loads(said[said.index("{"):said.rindex("}") + 1])
+    rows = 128 - VOCABULARY
+    tables = 1 if model.config.tie_word_embeddings else 2
+    expected = sum(parameter.numel() for parameter in model.parameters())
+    expected += tables * rows * model.config.hidden_size
+    check(f"{name}: as many parameters", plan["parameters"] == expected,
+          f"{plan['parameters']} and not {expected}")
 
 
 def check_pairs(name, config, there, here, logits, state):
@@ -342,6 +406,8 @@ def check_refused():
 
 # Models whose parts this project does not have, and what the refusal names.
 REFUSED = [
+    ("mamba2 with two groups", config("Mamba2Config", num_heads=6, head_dim=16, n_groups=2,
+                                      state_size=12), "n_groups"),
     ("gemma", config("GemmaConfig", head_dim=16), "model_type"),
     ("olmoe with clipped queries", config("OlmoeConfig", num_experts=4, num_experts_per_tok=2,
                                           clip_qkv=8.0), "clip_qkv"),
