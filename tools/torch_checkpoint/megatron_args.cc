@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "megatron/base/status_macros.h"
 #include "tools/from_megatron/from_megatron.h"
 
@@ -41,6 +42,7 @@ constexpr absl::string_view kOfModel[] = {
     "norm_epsilon",
     "apply_layernorm_1p",
     "qk_layernorm",
+    "attention_output_gate",
     "swiglu",
     "squared_relu",
     "quick_geglu",
@@ -81,17 +83,23 @@ constexpr absl::string_view kOfModel[] = {
     "fp16",
     "use_mup",
     "scaling_recipe",
+    "is_hybrid_model",
+    "hybrid_override_pattern",
+    "hybrid_layer_pattern",
     // Without a counterpart, which is said of them.
-    "attention_output_gate",
     "qk_l2_norm",
     "apply_residual_connection_post_layernorm",
     "moe_latent_size",
     "experimental_attention_variant",
     "heterogeneous_layers_config_path",
-    "is_hybrid_model",
-    "hybrid_override_pattern",
-    "hybrid_layer_pattern",
 };
+
+// These count where a hybrid model has layers M, or layers G; Megatron writes their defaults, too.
+constexpr absl::string_view kOfMamba[] = {"mamba_state_dim", "mamba_head_dim", "mamba_num_groups",
+                                          "mamba_num_heads"};
+constexpr absl::string_view kOfDelta[] = {"linear_conv_kernel_dim", "linear_key_head_dim",
+                                          "linear_value_head_dim", "linear_num_key_heads",
+                                          "linear_num_value_heads"};
 
 // These count with muP alone; Megatron writes their defaults, too.
 constexpr absl::string_view kOfMup[] = {
@@ -176,6 +184,27 @@ bool HasMup(const PickleValue& arguments) {
          (recipe != nullptr && recipe->is(Kind::kText) && recipe->text == "mup");
 }
 
+// Returns whether a hybrid model has a layer of that letter.
+bool HasLayer(const PickleValue& arguments, char letter) {
+  for (const char* name : {"hybrid_override_pattern", "hybrid_layer_pattern"}) {
+    const PickleValue* const pattern = arguments.Get(name);
+    if (pattern != nullptr && pattern->is(Kind::kText) && absl::StrContains(pattern->text, letter))
+      return true;
+  }
+  return false;
+}
+
+// Appends the flags of the arguments of those names that are there.
+absl::Status AppendFlags(const PickleValue& arguments, absl::Span<const absl::string_view> names,
+                         std::string* flags) {
+  for (const absl::string_view name : names) {
+    const PickleValue* const value = arguments.Get(name);
+    if (value == nullptr) continue;
+    MEGATRON_RETURN_IF_ERROR(AppendFlag(name, *value, flags));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 int64_t MegatronNumber(const PickleValue& arguments, absl::string_view name) {
@@ -187,15 +216,15 @@ absl::StatusOr<config::PretrainConfig> ConfigOfMegatronArgs(const PickleValue& a
   if (arguments.Get("num_layers") == nullptr)
     return absl::InvalidArgumentError("the checkpoint's arguments name no number of layers");
   std::string flags;
-  for (const absl::string_view name : kOfModel) {
-    const PickleValue* const value = arguments.Get(name);
-    if (value == nullptr) continue;
-    MEGATRON_RETURN_IF_ERROR(AppendFlag(name, *value, &flags));
+  MEGATRON_RETURN_IF_ERROR(AppendFlags(arguments, kOfModel, &flags));
+  if (HasMup(arguments)) {
+    MEGATRON_RETURN_IF_ERROR(AppendFlags(arguments, kOfMup, &flags));
   }
-  for (const absl::string_view name : kOfMup) {
-    const PickleValue* const value = arguments.Get(name);
-    if (value == nullptr || !HasMup(arguments)) continue;
-    MEGATRON_RETURN_IF_ERROR(AppendFlag(name, *value, &flags));
+  if (HasLayer(arguments, 'M')) {
+    MEGATRON_RETURN_IF_ERROR(AppendFlags(arguments, kOfMamba, &flags));
+  }
+  if (HasLayer(arguments, 'G')) {
+    MEGATRON_RETURN_IF_ERROR(AppendFlags(arguments, kOfDelta, &flags));
   }
   if (IsOff(arguments, "add_bias_linear")) absl::StrAppend(&flags, " --disable-bias-linear");
   // Older names.
@@ -212,8 +241,6 @@ absl::StatusOr<config::PretrainConfig> ConfigOfMegatronArgs(const PickleValue& a
   input.model = "gpt";
   MEGATRON_ASSIGN_OR_RETURN(const FromMegatronResult result, FromMegatron(input));
   std::vector<std::string> reasons;
-  if (result.config.model().has_hybrid_layer_pattern())
-    reasons.push_back("hybrid_layer_pattern: layers of one branch are not read");
   for (const Finding& finding : result.findings) {
     if (finding.effect == Effect::kResults)
       reasons.push_back(absl::StrCat(finding.subject, ": ", finding.text));

@@ -130,15 +130,25 @@ TEST(MegatronArgsTest, NumbersOfMupCountWithMupAlone) {
   EXPECT_EQ(config->model().mup_base_hidden_size(), 32);
 }
 
-TEST(MegatronArgsTest, RefusesWhatHasNoCounterpart) {
-  EXPECT_THAT(ConfigOfMegatronArgs(Llama().Set("attention_output_gate", true).all()),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("attention-output-gate")));
+TEST(MegatronArgsTest, SizesOfMixersCountInHybridModelsThatHaveThem) {
   for (const char* const name : {"hybrid_override_pattern", "hybrid_layer_pattern"}) {
     Arguments arguments = Llama();
     arguments.Set("is_hybrid_model", true).Set(name, std::string("M*-"));
-    EXPECT_THAT(ConfigOfMegatronArgs(arguments.all()),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("hybrid_layer_pattern")));
+    arguments.Set("mamba_state_dim", int64_t{32}).Set("linear_key_head_dim", int64_t{64});
+    const auto config = ConfigOfMegatronArgs(arguments.all());
+    ASSERT_THAT(config, IsOk());
+    EXPECT_EQ(config->model().hybrid_layer_pattern(), "M*-");
+    EXPECT_EQ(config->model().mamba_state_dim(), 32);
+    EXPECT_FALSE(config->model().has_linear_key_head_dim());
   }
+  const auto gated = ConfigOfMegatronArgs(Llama().Set("attention_output_gate", true).all());
+  ASSERT_THAT(gated, IsOk());
+  EXPECT_TRUE(gated->model().attention_output_gate());
+}
+
+TEST(MegatronArgsTest, RefusesWhatHasNoCounterpart) {
+  EXPECT_THAT(ConfigOfMegatronArgs(Llama().Set("qk_l2_norm", true).all()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("qk-l2-norm")));
   EXPECT_THAT(ConfigOfMegatronArgs(Arguments().all()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no number of layers")));
   // No value reaches a command line that could end it.

@@ -1,6 +1,7 @@
 #include "tools/torch_checkpoint/torch_import.h"
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "megatron/base/status_macros.h"
 #include "megatron/models/make_stage.h"
 #include "tools/common/interrupt.h"
 
@@ -73,6 +75,40 @@ bool Fits(const std::vector<int64_t>& theirs, bool indexed, const std::string& n
 
 }  // namespace
 
+std::vector<TorchImport::Part> TorchImport::PartsOf(const TransformerOptions& layer,
+                                                    absl::string_view parameter) {
+  const auto ends = [&](absl::string_view end) { return absl::EndsWith(parameter, end); };
+  if (layer.hybrid_layers.empty()) return {};
+  const MambaOptions& mamba = layer.mamba;
+  const int64_t heads = mamba.num_heads / mamba.num_groups, inner = heads * mamba.head_dim;
+  if (ends(".mixer.in_proj.weight")) {
+    return {{".z", inner},
+            {".x", inner},
+            {".B", mamba.state_dim},
+            {".C", mamba.state_dim},
+            {".dt", heads}};
+  }
+  if (ends(".mixer.conv1d.weight") || ends(".mixer.conv1d.bias"))
+    return {{".x", inner}, {".B", mamba.state_dim}, {".C", mamba.state_dim}};
+  const DeltaOptions& delta = layer.delta;
+  const int64_t of_key = delta.num_value_heads / delta.num_key_heads;
+  const int64_t key = delta.key_head_dim, values = of_key * delta.value_head_dim;
+  if (ends(".self_attention.in_proj.weight")) {
+    return {{".query", key}, {".key", key},     {".value", values},
+            {".z", values},  {".beta", of_key}, {".alpha", of_key}};
+  }
+  if (ends(".self_attention.conv1d.weight"))
+    return {{".query", key}, {".key", key}, {".value", values}};
+  return {};
+}
+
+std::vector<std::string> TorchImport::NamesOf(const Found& found, absl::string_view prefix) {
+  if (found.parts.empty()) return {absl::StrCat(prefix, found.name)};
+  std::vector<std::string> names;
+  for (const Part& part : found.parts) names.push_back(absl::StrCat(prefix, found.name, part.name));
+  return names;
+}
+
 absl::StatusOr<TorchImport> TorchImport::Match(const TorchWeights& weights,
                                                const ModelOptions& model) {
   TorchImport import(weights);
@@ -91,6 +127,24 @@ absl::StatusOr<TorchImport> TorchImport::Match(const TorchWeights& weights,
       found.name = of.name;
       found.index = of.layer;
       if (theirs != nullptr && (theirs->empty() || of.layer >= (*theirs)[0])) theirs = nullptr;
+    }
+    if (theirs == nullptr) found.parts = PartsOf(model.transformer, parameter);
+    if (!found.parts.empty()) {
+      found.name = parameter;
+      found.index = -1;
+      for (size_t i = 0; i < found.parts.size(); ++i) {
+        const std::string name = NamesOf(found, "")[i];
+        const std::vector<int64_t>* const part = weights.ShapeOf(name);
+        Shape expected = shape;
+        expected[1] = found.parts[i].rows;
+        if (part == nullptr || !Fits(*part, false, name, expected, model.vocab_size)) {
+          problems.push_back(absl::StrCat("'", name, "' is missing, or not [",
+                                          absl::StrJoin(expected.dims(), ", "), "]"));
+        }
+        rest.erase(name);
+      }
+      import.found_.push_back(std::move(found));
+      return;
     }
     if (theirs == nullptr) {
       problems.push_back(absl::StrCat("'", parameter, "' is missing"));
@@ -124,16 +178,40 @@ absl::StatusOr<TorchImport> TorchImport::Match(const TorchWeights& weights,
                                           absl::StrJoin(problems, "\n  ")));
 }
 
+absl::Status TorchImport::ReadParts(const Found& found, absl::string_view prefix,
+                                    const Tensor& out) const {
+  const int64_t groups = found.shape[0], rows = found.shape[1];
+  const int64_t row_bytes = found.shape.numel() / (groups * rows) * SizeOf(out.dtype());
+  const std::vector<std::string> names = NamesOf(found, prefix);
+  int64_t first = 0;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const int64_t of_group = found.parts[i].rows * row_bytes;
+    // Aligned for any type.
+    std::vector<int64_t> memory(static_cast<size_t>(groups * of_group + 7) / 8);
+    const Tensor part(memory.data(), out.dtype(), {groups * of_group / SizeOf(out.dtype())});
+    MEGATRON_RETURN_IF_ERROR(weights_->Read(names[i], /*index=*/-1, part));
+    for (int64_t group = 0; group < groups; ++group) {
+      std::memcpy(static_cast<char*>(out.raw()) + (group * rows + first) * row_bytes,
+                  reinterpret_cast<const char*>(memory.data()) + group * of_group,
+                  static_cast<size_t>(of_group));
+    }
+    first += found.parts[i].rows;
+  }
+  return absl::OkStatus();
+}
+
 ShardedTensor TorchImport::Block(const Found& found, const std::string& ours,
-                                 const std::string& theirs, DType dtype) const {
+                                 absl::string_view prefix, DType dtype) const {
   ShardedTensor block;
   block.name = ours;
   block.tensor = Tensor(nullptr, dtype, found.shape, {DeviceType::kMeta});
   block.global_shape = found.shape;
   block.offset = Shape(std::vector<int64_t>(static_cast<size_t>(found.shape.rank()), 0));
-  block.source = [this, theirs, index = found.index](const Tensor& out) {
+  block.source = [this, found, prefix = std::string(prefix)](const Tensor& out) {
     const absl::Status interrupted = CheckInterrupted();
-    return interrupted.ok() ? weights_->Read(theirs, index, out) : interrupted;
+    if (!interrupted.ok()) return interrupted;
+    if (!found.parts.empty()) return ReadParts(found, prefix, out);
+    return weights_->Read(absl::StrCat(prefix, found.name), found.index, out);
   };
   return block;
 }
@@ -141,14 +219,15 @@ ShardedTensor TorchImport::Block(const Found& found, const std::string& ours,
 std::vector<ShardedTensor> TorchImport::Blocks() const {
   std::vector<ShardedTensor> blocks;
   for (const Found& found : found_) {
-    blocks.push_back(
-        Block(found, found.parameter, found.name, found.is_state ? DType::kFloat32 : dtype_));
+    blocks.push_back(Block(found, found.parameter, "", found.is_state ? DType::kFloat32 : dtype_));
     if (found.is_state || dtype_ == DType::kFloat32) continue;
-    const std::string master = absl::StrCat(kMaster, found.name);
-    const std::vector<int64_t>* const shape = weights_->ShapeOf(master);
-    const bool is_there = shape != nullptr && *shape == *weights_->ShapeOf(found.name);
+    bool are_there = true;
+    for (const std::string& name : NamesOf(found, "")) {
+      const std::vector<int64_t>* const shape = weights_->ShapeOf(absl::StrCat(kMaster, name));
+      are_there &= shape != nullptr && *shape == *weights_->ShapeOf(name);
+    }
     blocks.push_back(Block(found, absl::StrCat(kMaster, found.parameter),
-                           is_there ? master : found.name, DType::kFloat32));
+                           are_there ? kMaster : absl::string_view(), DType::kFloat32));
   }
   return blocks;
 }

@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "megatron/checkpoint/checkpoint_state.h"
 #include "megatron/models/model_options.h"
 #include "tools/torch_checkpoint/torch_weights.h"
@@ -19,7 +21,8 @@ class TorchImport {
   // Finds every weight of the model, and accounts for every tensor of the checkpoint but the
   // optimizer's. A layer's weight is there under its own name, or as one of those of all layers
   // ("decoder.layers.mlp.linear_fc1.weight", whose first dim are the layers). Rows that pad the
-  // vocabulary may be missing. kDataLoss names what is missing, has another shape, or has no place.
+  // vocabulary may be missing. What a mixer of a hybrid model projects, and its convolution, are there
+  // in parts ("in_proj.weight.z"), each of all groups. kDataLoss names what is missing, has another shape, or has no place.
   static absl::StatusOr<TorchImport> Match(const TorchWeights& weights, const ModelOptions& model);
 
   // The parameters in the model's type, and of 16-bit ones the fp32 masters: the checkpoint's own
@@ -28,17 +31,28 @@ class TorchImport {
   std::vector<ShardedTensor> Blocks() const;
 
  private:
+  // A part of a parameter: so many rows of each of its groups, which are its first dim.
+  struct Part {
+    std::string name;  // behind that of the parameter
+    int64_t rows = 0;
+  };
   struct Found {
     std::string parameter;
     Shape shape;
     std::string name;    // there
     int64_t index = -1;  // in the first dim there; -1: it is all of it
     bool is_state = false;
+    std::vector<Part> parts;  // in the order of a group's rows; empty: it is one tensor there
   };
 
   explicit TorchImport(const TorchWeights& weights) : weights_(&weights) {}
 
-  ShardedTensor Block(const Found& found, const std::string& ours, const std::string& theirs,
+  static std::vector<Part> PartsOf(const TransformerOptions& layer, absl::string_view parameter);
+  // Returns the names there of a found parameter's tensors, or of their masters.
+  static std::vector<std::string> NamesOf(const Found& found, absl::string_view prefix);
+  absl::Status ReadParts(const Found& found, absl::string_view prefix, const Tensor& out) const;
+  // `prefix` stands in front of the names there.
+  ShardedTensor Block(const Found& found, const std::string& ours, absl::string_view prefix,
                       DType dtype) const;
 
   const TorchWeights* weights_;

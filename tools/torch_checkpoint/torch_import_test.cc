@@ -1,5 +1,6 @@
 #include "tools/torch_checkpoint/torch_import.h"
 
+#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
@@ -116,6 +117,89 @@ TEST(TorchImportTest, FindsLayersUnderTheirOwnNamesToo) {
   weights.shapes["embedding.word_embeddings.weight"] = {49, 32};
   EXPECT_THAT(TorchImport::Match(weights, Llama()).status(),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("word_embeddings")));
+}
+
+// Writes numbers that say which element of which tensor they are.
+class NumberedWeights : public FakeWeights {
+ public:
+  absl::Status Read(absl::string_view name, int64_t index, const Tensor& out) const override {
+    EXPECT_EQ(index, -1) << name;
+    int64_t count = 1;
+    for (const int64_t size : *ShapeOf(name)) count *= size;
+    const auto first =
+        static_cast<float>(1000 * std::distance(shapes.begin(), shapes.find(std::string(name))));
+    for (int64_t i = 0; i < count; ++i) out.data<float>()[i] = first + static_cast<float>(i);
+    return absl::OkStatus();
+  }
+  // Element i of the tensor.
+  float At(const std::string& name, int64_t i) const {
+    return 1000 * static_cast<float>(std::distance(shapes.begin(), shapes.find(name))) +
+           static_cast<float>(i);
+  }
+};
+
+TEST(TorchImportTest, PartsOfMixersAreThoseOfAllGroups) {
+  ModelOptions options = Llama();
+  TransformerOptions& layer = options.transformer;
+  layer.dtype = DType::kFloat32;
+  layer.hidden_size = 2;
+  layer.num_layers = 2;
+  layer.hybrid_layers = {HybridLayer::kMamba, HybridLayer::kDelta};
+  layer.mamba = {/*state_dim=*/3, /*head_dim=*/2, /*num_groups=*/2, /*num_heads=*/4};
+  layer.delta = {/*conv_taps=*/4, /*key_head_dim=*/2, /*value_head_dim=*/3, /*num_key_heads=*/2,
+                 /*num_value_heads=*/4};
+  NumberedWeights weights;
+  const auto stage = MakeStage(options, {{DeviceType::kMeta}});
+  for (const Parameter* parameter : stage->parameters())
+    weights.shapes[parameter->name] = parameter->sharding.global_shape.dims();
+  const std::string mamba = "decoder.layers.0.mixer.", delta = "decoder.layers.1.self_attention.";
+  for (const std::string& name :
+       {mamba + "in_proj.weight", mamba + "conv1d.weight", mamba + "conv1d.bias",
+        delta + "in_proj.weight", delta + "conv1d.weight"})
+    ASSERT_EQ(weights.shapes.erase(name), 1u) << name;
+  for (const auto& [part, rows] :
+       std::map<std::string, int64_t>{{"z", 8}, {"x", 8}, {"B", 6}, {"C", 6}, {"dt", 4}}) {
+    weights.shapes[mamba + "in_proj.weight." + part] = {rows, 2};
+    if (part == "z" || part == "dt") continue;
+    weights.shapes[mamba + "conv1d.weight." + part] = {rows, 1, 4};
+    weights.shapes[mamba + "conv1d.bias." + part] = {rows};
+  }
+  for (const auto& [part, rows] : std::map<std::string, int64_t>{
+           {"query", 4}, {"key", 4}, {"value", 12}, {"z", 12}, {"beta", 4}, {"alpha", 4}}) {
+    weights.shapes[delta + "in_proj.weight." + part] = {rows, 2};
+    if (part == "query" || part == "key" || part == "value")
+      weights.shapes[delta + "conv1d.weight." + part] = {rows, 1, 4};
+  }
+  const auto import = TorchImport::Match(weights, options);
+  ASSERT_THAT(import, IsOk());
+  const auto values = [&](const std::string& name) {
+    for (const ShardedTensor& block : import->Blocks()) {
+      if (block.name != name) continue;
+      std::vector<float> values(static_cast<size_t>(block.global_shape.numel()));
+      EXPECT_THAT(block.source(Tensor(values.data(), DType::kFloat32, block.global_shape)), IsOk());
+      return values;
+    }
+    return std::vector<float>();
+  };
+  // A group has 4 rows of z and of x, 3 of B and of C, and 2 steps: the second begins at row 16.
+  const std::vector<float> packed = values(mamba + "in_proj.weight");
+  ASSERT_EQ(packed.size(), 2u * 16 * 2);
+  EXPECT_EQ(packed[0], weights.At(mamba + "in_proj.weight.z", 0));
+  EXPECT_EQ(packed[(4 + 1) * 2 + 1], weights.At(mamba + "in_proj.weight.x", 1 * 2 + 1));
+  EXPECT_EQ(packed[(16 + 8) * 2], weights.At(mamba + "in_proj.weight.B", 3 * 2));
+  EXPECT_EQ(packed[(16 + 15) * 2 + 1], weights.At(mamba + "in_proj.weight.dt", 3 * 2 + 1));
+  // And of the convolution 4, 3 and 3.
+  EXPECT_EQ(values(mamba + "conv1d.bias")[10 + 7], weights.At(mamba + "conv1d.bias.C", 3));
+  // A key head has 2 rows of q and of k, 6 of v and of gates, 2 of betas and of decays.
+  const std::vector<float> vectors = values(delta + "in_proj.weight");
+  EXPECT_EQ(vectors[(20 + 4) * 2], weights.At(delta + "in_proj.weight.value", 6 * 2));
+  EXPECT_EQ(vectors[(20 + 18) * 2], weights.At(delta + "in_proj.weight.alpha", 2 * 2));
+  EXPECT_EQ(values(delta + "conv1d.weight")[(10 + 2) * 4],
+            weights.At(delta + "conv1d.weight.key", 2 * 4));
+
+  weights.shapes[mamba + "in_proj.weight.B"] = {5, 2};
+  EXPECT_THAT(TorchImport::Match(weights, options).status(),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("in_proj.weight.B' is missing, or")));
 }
 
 TEST(TorchImportTest, RefusesACheckpointOfAnotherModel) {

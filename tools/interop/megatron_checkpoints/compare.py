@@ -187,6 +187,60 @@ def check_experts():
     check_same("torch_dist with experts", path("experts"), model)
 
 
+def mixer(state, theirs, config):
+    """Megatron's tensors of a Mamba-2 mixer, whose projection and convolution it keeps in parts."""
+    inner, states = config.mamba_expand * config.hidden_size, config.mamba_d_state
+    tensors = {"mixer.in_proj.layer_norm_weight": state[theirs + "input_layernorm.weight"]}
+    theirs += "mamba."
+    for name, parts in [("in_proj.weight", dict(z=inner, x=inner, B=states, C=states,
+                                                dt=config.mamba_n_heads)),
+                        ("conv1d.weight", dict(x=inner, B=states, C=states)),
+                        ("conv1d.bias", dict(x=inner, B=states, C=states))]:
+        cuts = torch.split(state[theirs + name], list(parts.values()))
+        tensors.update({f"mixer.{name}.{part}": cut for part, cut in zip(parts, cuts)})
+    for name in ["dt_bias", "A_log", "D", "norm.weight", "out_proj.weight"]:
+        tensors["mixer." + name] = state[theirs + name]
+    return tensors
+
+
+def check_hybrid():
+    config = transformers.BambaConfig(
+        vocab_size=VOCABULARY, hidden_size=48, intermediate_size=80, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32, bos_token_id=0,
+        eos_token_id=0, pad_token_id=None, attn_layer_indices=[1], mamba_n_heads=6,
+        mamba_d_head=16, mamba_n_groups=1, mamba_d_state=12, mamba_chunk_size=4)
+    model = make_model(config)
+    state = model.state_dict()
+    tensors = {"embedding.word_embeddings.weight": padded(state["model.embed_tokens.weight"]),
+               "decoder.final_norm.weight": state["model.final_layernorm.weight"],
+               "output_layer.weight": padded(state["lm_head.weight"])}
+    for i in range(config.num_hidden_layers):
+        theirs = f"model.layers.{i}."
+        if i in config.attn_layer_indices:
+            layer = {"self_attention.linear_qkv.layer_norm_weight":
+                     state[theirs + "input_layernorm.weight"],
+                     "self_attention.linear_qkv.weight": qkv(state, i, config),
+                     "self_attention.linear_proj.weight": state[theirs + "self_attn.o_proj.weight"]}
+        else:
+            layer = mixer(state, theirs, config)
+        tensors.update({f"decoder.layers.{2 * i}.{name}": value for name, value in layer.items()})
+        mlp, theirs = f"decoder.layers.{2 * i + 1}.mlp.", theirs + "feed_forward."
+        tensors[mlp + "linear_fc1.layer_norm_weight"] = state[
+            f"model.layers.{i}.pre_ff_layernorm.weight"]
+        tensors[mlp + "linear_fc1.weight"] = torch.cat([
+            state[theirs + "gate_proj.weight"], state[theirs + "up_proj.weight"]])
+        tensors[mlp + "linear_fc2.weight"] = state[theirs + "down_proj.weight"]
+    arguments = arguments_of(config)
+    arguments.update(num_layers=6, is_hybrid_model=True, hybrid_override_pattern="M-*-M-",
+                     rotary_percent=0.5, mamba_state_dim=12, mamba_head_dim=16, mamba_num_groups=1,
+                     mamba_num_heads=6)
+    # Parts as those of 2 tensor-parallel ranks.
+    parts = {name: (2,) + (1,) * (tensor.dim() - 1) for name, tensor in tensors.items()
+             if ".mixer.in_proj.weight." in name or ".mixer.conv1d." in name}
+    dcp.save(path("hybrid"), tensors, arguments, parts)
+    check_same("torch_dist of a hybrid", path("hybrid"), model)
+
+
 def check_configuration():
     """Without arguments in the checkpoint a configuration says what the model is."""
     config = llama(tie_word_embeddings=False)
@@ -215,7 +269,7 @@ def check_refused():
         dcp.save(directory, changed, arguments_of(config))
         said = refused("tools/torch_checkpoint/import_megatron", "--save=" + path("none"), directory)
         check(f"refused: {reason}", said is not None and reason in said, said)
-    for argument in ["attention_output_gate", "qk_l2_norm"]:
+    for argument in ["qk_l2_norm"]:
         directory = path("refused " + argument)
         dcp.save(directory, tensors, {**arguments_of(config), argument: True})
         said = refused("tools/torch_checkpoint/import_megatron", "--save=" + path("none"), directory)
@@ -297,6 +351,7 @@ def main():
     check_torch_dist()
     check_half()
     check_experts()
+    check_hybrid()
     check_configuration()
     check_refused()
     check_nothing_is_executed()
