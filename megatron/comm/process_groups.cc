@@ -19,16 +19,19 @@ namespace {
 
 using Partition = std::vector<std::vector<int>>;
 
-// Puts the first and the last rank of each pipeline together, and every other rank alone.
+// Puts the ranks of each pipeline together that hold the embedding, and every other rank alone.
 Partition TiedEmbeddingPartition(const RankGrid& grid) {
   Partition partition;
   for (const std::vector<int>& pipeline : grid.Partition({Axis::kPipeline})) {
-    for (size_t i = 1; i + 1 < pipeline.size(); ++i) partition.push_back({pipeline[i]});
-    if (pipeline.size() == 1) {
-      partition.push_back(pipeline);
-    } else {
-      partition.push_back({pipeline.front(), pipeline.back()});
+    std::vector<int> holders;
+    for (size_t stage = 0; stage < pipeline.size(); ++stage) {
+      if (absl::c_linear_search(grid.embedding_stages(), static_cast<int>(stage))) {
+        holders.push_back(pipeline[stage]);
+      } else {
+        partition.push_back({pipeline[stage]});
+      }
     }
+    partition.push_back(std::move(holders));
   }
   return partition;
 }

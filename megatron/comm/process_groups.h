@@ -44,8 +44,8 @@ struct ProcessGroups {
   // data_context, cut into hosts (rank_grid.h): the ranks of this rank's host, and the ranks in the
   // same place of every host. Default groups where there is one host.
   ProcessGroup data_context_host, data_context_across_hosts;
-  // The first and the last pipeline stage, which hold a tied embedding. A default group on the
-  // stages between.
+  // The pipeline stages that hold a tied embedding (RankGrid::embedding_stages), the first among
+  // them. A default group on other stages.
   ProcessGroup tied_embedding;
   ProcessGroup expert;
   ProcessGroup expert_tensor;

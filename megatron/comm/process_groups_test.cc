@@ -296,6 +296,31 @@ TEST(ProcessGroupsTest, TheFirstAndTheLastStageShareTiedEmbeddings) {
   EXPECT_EQ(GroupsForPlanning(grid, grid, 3).tied_embedding.rank(), 1);
 }
 
+TEST(ProcessGroupsTest, NamedStagesShareTiedEmbeddings) {
+  ParallelSizes sizes;
+  sizes.pipeline = 4;
+  sizes.tensor = 2;
+  sizes.embedding_stages = {0, 2, 3};
+  const RankGrid grid = *RankGrid::Create(sizes, 8);
+  for (int rank = 0; rank < 8; ++rank) {
+    const ProcessGroup& group = GroupsForPlanning(grid, grid, rank).tied_embedding;
+    const int stage = rank / 2;
+    EXPECT_EQ(group.size(), stage == 1 ? 1 : 3) << rank;
+    EXPECT_EQ(group.rank(), stage == 0 || stage == 1 ? 0 : stage - 1) << rank;
+  }
+  const absl::Status status = RunRanks(8, [&](int rank, const ProcessGroup& world) -> absl::Status {
+    ThreadPool pool(1);
+    const Stream stream = Stream::Cpu(&pool);
+    MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
+                              MakeGroups(grid, grid, world.communicator()));
+    const int column = rank % 2;
+    EXPECT_EQ(Members(groups.tied_embedding, rank, stream),
+              rank / 2 == 1 ? 1 << rank : 0b1010001 << column);
+    return world.status();
+  });
+  EXPECT_THAT(status, absl_testing::IsOk());
+}
+
 TEST(ProcessGroupsTest, OneRankNeedsNoCommunicator) {
   const auto groups = MakeGroups(RankGrid(), RankGrid(), nullptr);
   ASSERT_THAT(groups, absl_testing::IsOk());

@@ -1,5 +1,8 @@
 #include "megatron/comm/rank_grid.h"
 
+#include <algorithm>
+#include <functional>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -38,6 +41,14 @@ absl::Status CheckPositive(const ParallelSizes& sizes, int world_size) {
   if (sizes.tensor_cube && sizes.tensor_depth != side) {
     return absl::InvalidArgumentError(
         absl::StrCat(sizes.tensor_depth, " squares of ", side, " rows do not form a cube"));
+  }
+  const std::vector<int>& stages = sizes.embedding_stages;
+  const bool ascend =
+      std::adjacent_find(stages.begin(), stages.end(), std::greater_equal<>()) == stages.end();
+  if (!stages.empty() && (!ascend || stages.front() != 0 || stages.back() >= sizes.pipeline)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("stages ", absl::StrJoin(stages, ", "), " of ", sizes.pipeline,
+                     " cannot share the embedding: they must ascend from 0"));
   }
   return absl::OkStatus();
 }
@@ -150,11 +161,15 @@ RankGrid::RankGrid(const std::array<int, kNumAxes>& sizes, const ParallelSizes& 
       hosts_(asked.hosts),
       ranks_per_host_(asked.ranks_per_host),
       deduplicated_dispatch_(asked.deduplicated_dispatch),
+      embedding_stages_(asked.embedding_stages),
       algorithm_(asked.algorithm) {
   for (Axis axis : asked.order.axes()) {
     axes_[At(axis)] = {sizes[At(axis)], world_size_};
     world_size_ *= sizes[At(axis)];
   }
+  if (!embedding_stages_.empty()) return;
+  embedding_stages_ = {0};
+  if (asked.pipeline > 1) embedding_stages_.push_back(asked.pipeline - 1);
 }
 
 int RankGrid::size(AxisSet axes) const {

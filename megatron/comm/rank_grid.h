@@ -37,6 +37,9 @@
 // for hierarchical collectives (hierarchical/hierarchical_communicator.h). 0: there are none. Rows
 // of tokens then may go to each host of their experts once (deduplicated dispatch).
 //
+// Some pipeline stages hold the word embedding, which they share: the first and the last, or others
+// that are named.
+//
 // The algorithm is that of all groups' collectives (comm/collective.h).
 #ifndef MEGATRON_COMM_RANK_GRID_H_
 #define MEGATRON_COMM_RANK_GRID_H_
@@ -69,6 +72,7 @@ struct ParallelSizes {
   int hosts = 1;
   int ranks_per_host = 0;
   bool deduplicated_dispatch = false;
+  std::vector<int> embedding_stages;  // ascending, from the first on; empty: the first and the last
   CollectiveAlgorithm algorithm = CollectiveAlgorithm::kMesh;
   RankOrder order;
 };
@@ -78,9 +82,9 @@ class RankGrid {
   // The grid of one rank.
   RankGrid() = default;
 
-  // Create the dense and the expert grid. They fail if the sizes do not multiply to the world, or
-  // if the ranks with the same weights do not divide into the instances and hosts; the message
-  // names the sizes. CreateExpert also fails if the order of the axes gives the two grids different
+  // Create the dense and the expert grid. They fail if the sizes do not multiply to the world, if
+  // the ranks with the same weights do not divide into the instances and hosts, or if a stage of the
+  // embedding is none; the message names the sizes. CreateExpert also fails if the order of the axes gives the two grids different
   // pipelines; the message names two that differ.
   static absl::StatusOr<RankGrid> Create(const ParallelSizes& sizes, int world_size);
   static absl::StatusOr<RankGrid> CreateExpert(const ParallelSizes& sizes, int world_size);
@@ -96,6 +100,8 @@ class RankGrid {
   int hosts() const { return hosts_; }
   int ranks_per_host() const { return ranks_per_host_; }
   bool deduplicated_dispatch() const { return deduplicated_dispatch_; }
+  // Returns the pipeline stages that share the word embedding, ascending.
+  const std::vector<int>& embedding_stages() const { return embedding_stages_; }
   CollectiveAlgorithm algorithm() const { return algorithm_; }
 
   int Coordinate(int rank, Axis axis) const;
@@ -128,6 +134,7 @@ class RankGrid {
   int hosts_ = 1;
   int ranks_per_host_ = 0;
   bool deduplicated_dispatch_ = false;
+  std::vector<int> embedding_stages_ = {0};
   CollectiveAlgorithm algorithm_ = CollectiveAlgorithm::kMesh;
 };
 

@@ -312,5 +312,21 @@ TEST(RankGridTest, IsRightForAHundredThousandRanks) {
   EXPECT_TRUE(std::is_sorted(peers.begin(), peers.end()));
 }
 
+TEST(RankGridTest, TheFirstAndTheLastStageHaveTheEmbeddingUnlessOthersAreNamed) {
+  ParallelSizes sizes;
+  EXPECT_THAT(RankGrid().embedding_stages(), ElementsAre(0));
+  EXPECT_THAT(RankGrid::Create(sizes, 1)->embedding_stages(), ElementsAre(0));
+  sizes.pipeline = 4;
+  EXPECT_THAT(RankGrid::Create(sizes, 4)->embedding_stages(), ElementsAre(0, 3));
+  sizes.embedding_stages = {0, 2};
+  EXPECT_THAT(RankGrid::Create(sizes, 4)->embedding_stages(), ElementsAre(0, 2));
+  for (const std::vector<int>& wrong :
+       {std::vector<int>{1, 3}, {0, 4}, {0, 2, 2}, {0, 3, 2}, {-1, 0}}) {
+    sizes.embedding_stages = wrong;
+    EXPECT_THAT(RankGrid::Create(sizes, 4), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                     HasSubstr("cannot share the embedding")));
+  }
+}
+
 }  // namespace
 }  // namespace megatron
