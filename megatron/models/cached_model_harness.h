@@ -13,15 +13,21 @@ namespace megatron {
 
 // A rank's part of a model with random weights, and its place.
 struct RankModel {
-  RankModel(const ModelOptions& model_options, const ProcessGroups& of_rank)
+  // `heads_are_alone`: the first stage has all of a model with multi-token prediction but the heads,
+  // which the second has.
+  RankModel(const ModelOptions& model_options, const ProcessGroups& of_rank,
+            bool heads_are_alone = false)
       : options(model_options),
         groups(of_rank),
+        mtp_before_last(heads_are_alone),
         harness(model_options, groups.tensor, /*seed=*/5, /*threads=*/2, Placement()) {}
 
   StagePlacement Placement() const {
     StagePlacement placement;
     placement.stage = groups.pipeline.rank();
     placement.stages = groups.pipeline.size();
+    placement.mtp_before_last = mtp_before_last;
+    if (mtp_before_last) placement.layers = {options.transformer.num_layers, 0};
     return placement;
   }
 
@@ -48,6 +54,7 @@ struct RankModel {
 
   ModelOptions options;
   ProcessGroups groups;
+  bool mtp_before_last;
   ModelHarness harness;
   MemoryLedger ledger;
 };

@@ -308,6 +308,25 @@ TEST(CachedModelTest, TensorAndPipelineParallelRanksHaveTheBitsOfWholeTextsToo) 
   }
 }
 
+TEST(CachedModelTest, HeadsThatAreAloneOnAStagePredictTheBitsOfOneRank) {
+  const ModelOptions options = Long(SmallMtp());
+  const Text text = RandomText(20, 8);
+  RankModel alone(options, ProcessGroups());
+  const std::vector<float> want = Whole(&alone).Logits(text);
+  ParallelSizes sizes;
+  sizes.pipeline = 2;
+  const RankGrid grid = *RankGrid::Create(sizes, 2);
+  const auto status = RunRanks(2, [&](int, const ProcessGroup& world) -> absl::Status {
+    MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
+                              MakeGroups(grid, grid, world.communicator()));
+    RankModel rank(options, groups, /*heads_are_alone=*/true);
+    EXPECT_EQ(Whole(&rank).Logits(text), want);
+    CheckRandomPortions(&rank, 4);
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 Text GreedyText(Whole* whole, Text text, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const size_t begin = text.size() > kContext ? text.size() - kContext : 0;

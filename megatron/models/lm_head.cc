@@ -37,7 +37,6 @@ LmHead::LmHead(const ModelOptions& options, const Measures& measures,
       tied_(options.tied_embeddings),
       is_used_later_(used_later || (options.tied_embeddings && words->owner)),
       output_scale_(options.output_scale),
-      keeps_normed_(options.mtp_num_layers > 0),
       chunk_(options.logits_chunk),
       softcap_(options.logit_softcap),
       cross_entropy_({tensor_group.rank() * vocab_part_, options.vocab_size}, softcap_) {
@@ -45,7 +44,7 @@ LmHead::LmHead(const ModelOptions& options, const Measures& measures,
   // The names of Megatron's checkpoints.
   const std::string norm =
       transformer.name + (transformer.is_hybrid() ? ".final_norm." : ".final_layernorm.");
-  if (!transformer.post_norm) {
+  if (!transformer.post_norm && options.mtp_num_layers == 0) {
     norm_ = std::make_unique<NormLayer>(
         NormOptions{transformer.norm, norm + "weight", norm + "bias", hidden_size_,
                     /*partial_over_tensor=*/transformer.sequence_parallel, transformer.grid});
@@ -62,7 +61,7 @@ LmHead::LmHead(const ModelOptions& options, const Measures& measures,
   CHECK(!transformer.grid.is_grid() ||
         (chunk_ == 0 && !options.output_bias && !options.masked_lm_transform));
   CHECK(options.masked_lm_transform || !options.sentence_order_head);
-  CHECK(output_scale_ == 1 || (norm_ != nullptr && transform_ == nullptr));
+  CHECK(output_scale_ == 1 || transform_ == nullptr);
   if (options.sentence_order_head)
     order_ = std::make_unique<SequenceHead>(transformer, SequenceHeadOptions{"binary_head"});
 }
@@ -77,8 +76,8 @@ Tensor LmHead::Norm(const LayerContext& ctx, const Tensor& x_TH, Saved* saved) c
 Tensor LmHead::Transform(const LayerContext& ctx, const Tensor& normed_TH, Saved* saved) const {
   if (transform_ == nullptr) {
     if (output_scale_ == 1) return normed_TH;
-    Tensor scaled_TH = normed_TH;  // in place, where nothing else reads the norm's output
-    if (keeps_normed_) {
+    Tensor scaled_TH = normed_TH;  // in place, where it is this head's
+    if (norm_ == nullptr) {
       scaled_TH = ctx.saved->Allocate(dtype_, normed_TH.shape(), "scaled norm output");
       ops::Copy(ctx.stream, normed_TH, scaled_TH);
     }
@@ -195,8 +194,7 @@ void LmHead::RunChunks(const LayerContext& ctx, const Saved& saved, const Tensor
   Measure(ctx, found, saved.sums);
 }
 
-void LmHead::Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved,
-                      const Tensor& dnormed_TH) {
+void LmHead::Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved) {
   const TraceSpan span(ctx.stream, "head");
   Arena::Scope scope(ctx.scratch);
   const WeightsInUse own(OwnBlocks(ctx), own_block_, words_->block);
@@ -229,7 +227,6 @@ void LmHead::Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved
     d_TH = dnormed_TH;
   }
   if (order_ != nullptr) order_->Backward(ctx, d_TH, saved->order);
-  if (!dnormed_TH.empty()) ops::Add(ctx.stream, dnormed_TH, d_TH);
   if (norm_ != nullptr) norm_->Backward(ctx, d_TH, Tensor(), dx_TH, saved->norm);
 }
 

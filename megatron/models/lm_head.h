@@ -1,5 +1,6 @@
 // The end of a model: the last norm, the product with the vocabulary, and the loss; for BERT also
-// its transform in front of the product and its binary head.
+// its transform in front of the product and its binary head. What heads of models with multi-token
+// prediction read is normalized already (multi_token_prediction.h), as in a post-norm model.
 //
 // The logits are the largest tensor of most models, so they may be formed *in chunks* of some
 // tokens. Then the product, the loss and the gradients of one chunk follow each other, all of them
@@ -47,7 +48,7 @@ class LmHead {
   };
 
   // `words` is the output matrix, which the embedding may share, and outlives this. `used_later`:
-  // in backward another head of the stage uses it after this one.
+  // in backward another head of the stage, or multi-token prediction, uses it after this one.
   LmHead(const ModelOptions& options, const Measures& measures, const ProcessGroup& tensor_group,
          Parameter* words, bool used_later = false);
 
@@ -58,10 +59,8 @@ class LmHead {
   void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& sums, Saved* saved,
                const TokenScores& scores = TokenScores()) const;
   // dx (=), parameter gradients (+=). Only the gradient of the output matrix is deferred: BERT's
-  // other parameters here are small. Unless it is empty, dnormed is the gradient of the normalized
-  // hidden states from what else reads them.
-  void Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved,
-                const Tensor& dnormed_TH = Tensor());
+  // other parameters here are small.
+  void Backward(const LayerContext& ctx, const Tensor& dx_TH, Saved* saved);
   void BackwardWeight(const LayerContext& ctx, const Saved& saved);
   // The logits (fp32 [P, padded vocabulary]) of P tokens of x, whose numbers are int32, on every
   // tensor-parallel rank.
@@ -75,7 +74,7 @@ class LmHead {
   Tensor Allocate(Arena* arena, int64_t rows, int64_t columns, const char* name) const {
     return arena->Allocate(dtype_, {rows, columns}, name);
   }
-  // Returns x normalized; in a post-norm model x is that already.
+  // Returns x normalized, or x where it is that already.
   Tensor Norm(const LayerContext& ctx, const Tensor& x_TH, Saved* saved) const;
   // Returns the hidden states that are multiplied with the output matrix.
   Tensor Transform(const LayerContext& ctx, const Tensor& normed_TH, Saved* saved) const;
@@ -121,13 +120,12 @@ class LmHead {
   Parameter* words_;
   Measures measures_;
   bool tied_;
-  // In backward the embedding of the same stage, or another head, uses the matrix after the head.
+  // In backward an embedding of the same stage, or another head, uses the matrix after the head.
   bool is_used_later_;
   float output_scale_;
-  bool keeps_normed_;                // whether something else reads the normalized hidden states
-  int64_t chunk_;                    // ModelOptions::logits_chunk
-  Parameter bias_V_;                 // has no name if there is no bias
-  std::unique_ptr<NormLayer> norm_;  // null in a post-norm model
+  int64_t chunk_;                                 // ModelOptions::logits_chunk
+  Parameter bias_V_;                              // has no name if there is no bias
+  std::unique_ptr<NormLayer> norm_;               // null where x is normalized
   std::unique_ptr<MaskedLmTransform> transform_;  // may be null
   std::unique_ptr<SequenceHead> order_;           // may be null
   int own_block_ = WeightBlocks::kNone;           // block of all parameters but the output matrix

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "absl/algorithm/container.h"
 #include "glog/logging.h"
 
 namespace megatron {
@@ -18,13 +19,15 @@ ModelStage::ModelStage(const ModelOptions& options, const Measures& measures,
   if (float8.recipe == Float8Recipe::kDelayed) float8.history = &float8_history_;
   const int64_t layers = options.num_encoder_layers + options.transformer.num_layers;
   StagePlacement& placement = setup_.placement;
-  const int parts = placement.stages * placement.chunks;
+  const int parts = placement.parts();
   if (placement.layers.empty()) {
     CHECK_EQ(layers % parts, 0) << layers << " over " << parts;
     placement.layers.assign(parts, layers / parts);
   }
   CHECK_EQ(static_cast<int>(placement.layers.size()), parts);
   CHECK_EQ(std::accumulate(placement.layers.begin(), placement.layers.end(), int64_t{0}), layers);
+  CHECK(!placement.mtp_before_last ||
+        (options.mtp_num_layers > 0 && parts > 1 && placement.layers.back() == 0));
   if (setup.tensor_grid.is_grid()) {
     CHECK(options.kind == ModelKind::kGpt);
     options_.transformer.grid = setup.tensor_grid.Place();
@@ -40,6 +43,7 @@ ModelStage::Part ModelStage::PartOf(int chunk) const {
   Part part;
   part.first = index == 0;
   part.last = index == static_cast<int>(placement.layers.size()) - 1;
+  part.has_mtp = options_.mtp_num_layers > 0 && index == placement.mtp_part();
   part.begin = std::accumulate(begin, begin + index, int64_t{0});
   part.end = part.begin + placement.layers[index];
   return part;
@@ -70,11 +74,12 @@ std::unique_ptr<VocabParallelEmbedding> ModelStage::MakeTable(const std::string&
 
 void ModelStage::MakeEmbedding() {
   const StagePlacement& placement = setup_.placement;
-  const bool is_shared =
-      options_.num_classes == 0 && (options_.tied_embeddings || options_.mtp_num_layers > 0);
-  if (placement.first() || (placement.last() && is_shared)) {
+  const bool predicts_words = options_.num_classes == 0;
+  const std::vector<int> with_words = placement.StagesWithWords(
+      predicts_words && options_.tied_embeddings, predicts_words && options_.mtp_num_layers > 0);
+  if (absl::c_linear_search(with_words, placement.stage)) {
     word_embeddings_ = MakeTable("embedding.word_embeddings.weight", options_.embedding_init_std);
-    word_embeddings_->weight().tied = is_shared && placement.last_stage() != 0;
+    word_embeddings_->weight().tied = with_words.size() > 1;
     word_embeddings_->weight().owner = placement.first();
   }
   if (placement.first())
@@ -101,7 +106,10 @@ void ModelStage::MakeLmHead() {
       sharding = SplitOutputMatrix(sharding.global_shape, grid);
     }
   }
-  head_ = std::make_unique<LmHead>(options_, measures_, setup_.layer_group(), output_matrix());
+  // Multi-token prediction goes back after the head, and looks up words.
+  const bool used_later = options_.tied_embeddings && has_mtp();
+  head_ = std::make_unique<LmHead>(options_, measures_, setup_.layer_group(), output_matrix(),
+                                   used_later);
 }
 
 std::vector<Parameter*> ModelStage::parameters() {
@@ -234,10 +242,9 @@ void ModelStage::RunHead(const LayerContext& ctx, const Tensor& y_TH, HeadSaved*
   if (step_.predicted_P) head_->Predict(ctx, y_TH, step_.predicted_P, step_.predicted_logits_PV);
 }
 
-void ModelStage::RunHeadBack(const LayerContext& ctx, const Tensor& dy_TH, HeadSaved* saved,
-                             const Tensor& dnormed_TH) const {
+void ModelStage::RunHeadBack(const LayerContext& ctx, const Tensor& dy_TH, HeadSaved* saved) const {
   if (classifier_ != nullptr) return classifier_->Backward(ctx, dy_TH, saved->classifier);
-  head_->Backward(ctx, dy_TH, saved, dnormed_TH);
+  head_->Backward(ctx, dy_TH, saved);
 }
 
 void ModelStage::RunHeadBackWeight(const LayerContext& ctx, const HeadSaved& saved) const {

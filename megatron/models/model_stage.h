@@ -143,6 +143,7 @@ class ModelStage : public Stage {
   // decoder's.
   struct Part {
     bool first = false, last = false;  // whether it is the model's first part, its last
+    bool has_mtp = false;              // whether it has the layers of multi-token prediction
     int64_t begin = 0, end = 0;
   };
 
@@ -173,12 +174,15 @@ class ModelStage : public Stage {
                  ActivationStore::Slot* offload = nullptr) const;
   void RunHead(const LayerContext& ctx, const Tensor& y_TH, HeadSaved* saved) const;
   // Goes back through the head, and through what it put off (lm_head.h).
-  void RunHeadBack(const LayerContext& ctx, const Tensor& dy_TH, HeadSaved* saved,
-                   const Tensor& dnormed_TH = Tensor()) const;
+  void RunHeadBack(const LayerContext& ctx, const Tensor& dy_TH, HeadSaved* saved) const;
   void RunHeadBackWeight(const LayerContext& ctx, const HeadSaved& saved) const;
   // Returns whether forward passes write the loss.
   bool has_loss() const { return step_.mode != StageMode::kPredict; }
-  // The word table; null unless this is the first stage, or the last and it has a copy.
+  // Returns whether this stage has the layers of multi-token prediction.
+  bool has_mtp() const {
+    return options_.mtp_num_layers > 0 && setup_.placement.mtp_stage() == setup_.placement.stage;
+  }
+  // The word table; null unless this is one of StagePlacement::StagesWithWords.
   VocabParallelEmbedding* word_embeddings() const { return word_embeddings_.get(); }
   // The output matrix of the last stage, which may be the word table.
   Parameter* output_matrix() const {
@@ -205,8 +209,7 @@ class ModelStage : public Stage {
   RouterState router_state_;
   Float8History float8_history_;
   std::vector<std::string> float8_weights_;
-  // The embedding of the first stage; if it is tied, or read by multi-token prediction, the last
-  // stage has a copy of it.
+  // The embedding of the first stage, or a copy of it.
   std::unique_ptr<VocabParallelEmbedding> word_embeddings_;
   std::unique_ptr<VocabParallelEmbedding> output_layer_;  // the last stage's, where not tied
   std::unique_ptr<TokenEmbedding> embedding_;

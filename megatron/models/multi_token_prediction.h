@@ -1,14 +1,16 @@
 // Multi-token prediction (DeepSeek-AI, "DeepSeek-V3", arXiv 2412.19437): layers behind the model,
 // each of which predicts the tokens that are a place further on than those before it.
 //
-//   h_0 = the model's normalized hidden states
+//   h_0 = norm(output of the model's last layer)
 //   h_d = norm(layer(W_d [norm(embedding of the token d places on) ; norm(h_d-1)]))
 //
 // The embedding has the factors that the model's has.
 //
-// The loss of depth d is that of the model's output matrix applied to h_d; the embedding is the
-// model's too. What is read and predicted is in MicroBatch::mtp. Gradients of parameters are never
-// deferred here, and LayerContext::activations and largest_scores_LN stay as they are.
+// The loss of the model is that of the output matrix applied to h_0, and the loss of depth d that of
+// the same matrix applied to h_d. Heads for them are elsewhere, perhaps on another stage; the
+// embedding is the model's too. What is read and predicted is in MicroBatch::mtp. Gradients of
+// parameters are never deferred here, and LayerContext::activations and largest_scores_LN stay as
+// they are.
 //
 // Legend: T tokens (of the residual stream: those of this rank), H hidden, D depths.
 #ifndef MEGATRON_MODELS_MULTI_TOKEN_PREDICTION_H_
@@ -18,6 +20,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/moe/expert_groups.h"
 #include "megatron/layers/moe/moe_layer.h"
@@ -26,7 +29,6 @@
 #include "megatron/layers/rotary.h"
 #include "megatron/layers/vocab_parallel_embedding.h"
 #include "megatron/models/layer_stack.h"
-#include "megatron/models/lm_head.h"
 #include "megatron/models/model_options.h"
 #include "megatron/tensor/parameter.h"
 #include "megatron/tensor/weight_blocks.h"
@@ -36,44 +38,56 @@ namespace megatron {
 class MultiTokenPrediction {
  public:
   struct OfDepth {
-    NormLayer::Saved embedding_norm, hidden_norm;
-    Tensor joined_TI;  // both norms' outputs, one behind the other
+    NormLayer::Saved embedding_norm, hidden_norm, last_norm;
+    Tensor joined_TI;  // the outputs of the first two norms, one behind the other
     LayerStack::Saved layer;
-    LmHead::Saved head;
   };
   struct Saved {
+    NormLayer::Saved norm;
     std::vector<OfDepth> depths;
   };
 
-  // `embedding` and `words`, the output matrix, outlive this. The model is pre-norm, and has no
-  // learned positions and no grid of tensor-parallel ranks.
+  // `embedding` outlives this. The model is pre-norm, and has no learned positions, no hybrid layers
+  // and no grid of tensor-parallel ranks.
   MultiTokenPrediction(const ModelOptions& options, const ProcessGroup& tensor_group,
-                       const ExpertGroups& expert_groups, VocabParallelEmbedding* embedding,
-                       Parameter* words);
+                       const ExpertGroups& expert_groups, VocabParallelEmbedding* embedding);
 
-  // Adds the losses of depth d to row d + 1 of `sums` (LmHead::Forward). `hidden` is h_0, which must
-  // live as long as *saved. `rotary` may be null.
-  void Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& hidden_TH,
-               const Tensor& sums, Saved* saved) const;
-  // dhidden (=), parameter gradients (+=). It comes in front of the backward of the model's head.
-  void Backward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dhidden_TH,
-                Saved* saved);
+  // Returns the context in which a depth's layer and head work, whose batch is
+  // ctx.batch->AtDepth(depth).
+  static LayerContext ContextOfDepth(const LayerContext& ctx, const MicroBatch& batch);
 
-  // Appends all parameters but the embedding and the output matrix.
+  // hidden[d] = h_d; `hidden` has D + 1 tensors, or one where no further tokens are predicted. x, and
+  // of `hidden` all but the last must live as long as *saved. `rotary` may be null.
+  void Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
+               absl::Span<const Tensor> hidden, Saved* saved) const;
+  // dx (=), parameter gradients (+=). dhidden[d] is the gradient of h_d by its head. The heads of
+  // the same stage have gone back before.
+  void Backward(const LayerContext& ctx, const RotaryTables* rotary,
+                absl::Span<const Tensor> dhidden, const Tensor& dx_TH, Saved* saved);
+
+  // Appends all parameters but the embedding.
   void AppendParameters(std::vector<Parameter*>* out);
   std::vector<MoeLayer*> moe_layers() const;
 
  private:
+  // A norm that is a block by itself.
+  struct NormBlock {
+    std::unique_ptr<NormLayer> norm;
+    int block = WeightBlocks::kNone;
+  };
   struct Depth {
     std::unique_ptr<NormLayer> embedding_norm, hidden_norm;
     std::unique_ptr<ReplicatedLinear> projection;
     std::unique_ptr<LayerStack> layer;
-    std::unique_ptr<LmHead> head;
-    int own_block = WeightBlocks::kNone;  // the block of the norms and the projection
+    NormBlock last_norm;
+    int own_block = WeightBlocks::kNone;  // the block of the first two norms and the projection
   };
 
-  // The context of a depth, whose batch is `batch`.
-  static LayerContext ContextOf(const LayerContext& ctx, const MicroBatch& batch);
+  void Normalize(const LayerContext& ctx, const NormBlock& norm, const Tensor& x_TH,
+                 const Tensor& y_TH, NormLayer::Saved* saved) const;
+  void NormalizeBack(const LayerContext& ctx, const NormBlock& norm, const Tensor& dy_TH,
+                     const Tensor& dx_TH, const NormLayer::Saved& saved) const;
+  static void AppendNorm(NormBlock* norm, std::vector<Parameter*>* out);
   Tensor Allocate(Arena* arena, const LayerContext& ctx, const char* name) const {
     return arena->Allocate(dtype_, {ctx.rows(), hidden_size_}, name);
   }
@@ -90,6 +104,7 @@ class MultiTokenPrediction {
   VocabParallelEmbedding* embedding_;
   // Whether nothing uses the embedding's gradient after this in the backward of the stage.
   bool ends_embedding_;
+  NormBlock norm_;  // the model's last
   std::vector<Depth> depths_;
 };
 

@@ -1,7 +1,10 @@
 // One rank's part of a model that is one stack of layers, GPT or BERT: one chunk of consecutive
 // layers, or with an interleaved schedule several. The embedding is in front of the model's first
-// chunk, the head behind its last, and multi-token prediction behind that. A model on one rank is a
-// single chunk.
+// chunk, and the head behind its last. A model on one rank is a single chunk.
+//
+// Layers of multi-token prediction are in the last chunk too, in front of its heads, or behind the
+// layers of the chunk before. Then the edge between the two carries the hidden states that each head
+// reads, and the last chunk has heads alone.
 //
 // Legend: T tokens (of the residual stream: those of this rank), H hidden.
 #ifndef MEGATRON_MODELS_STACK_STAGE_H_
@@ -10,8 +13,11 @@
 #include <memory>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
+#include "megatron/layers/micro_batch.h"
 #include "megatron/layers/rotary.h"
+#include "megatron/models/lm_head.h"
 #include "megatron/models/model_stage.h"
 #include "megatron/models/multi_token_prediction.h"
 
@@ -35,9 +41,10 @@ class StackStage : public ModelStage {
     TokenEmbedding::Saved embedding;
     HeadSaved head;
     MultiTokenPrediction::Saved mtp;
+    std::vector<LmHead::Saved> mtp_heads;
   };
   struct Chunk {
-    bool first = false, last = false;  // whether it is the model's first part, its last
+    Part part;
     std::unique_ptr<LayerStack> layers;
     std::vector<Saved> saved;  // one entry a slot
   };
@@ -46,13 +53,29 @@ class StackStage : public ModelStage {
   void SetSlots(const StageMemory::Slots& slots) override;
 
   const RotaryTables* rotary() const { return rotary_.get(); }
+  // What the heads read: the model's normalized hidden states, and those of each depth of
+  // multi-token prediction.
+  using HiddenStates = absl::InlinedVector<Tensor, 1 + kMostMtpDepths>;
+
+  // Returns how many there are in this mode.
+  int64_t NumHidden() const;
+  HiddenStates AllocateHiddenStates(Arena* arena, const LayerContext& ctx, const char* name) const;
+  // Returns whether the chunk has heads alone, which another chunk's multi-token prediction feeds.
+  bool HasHeadsAlone(const Chunk& chunk) const {
+    return chunk.part.last && !chunk.part.has_mtp && depths_ > 0;
+  }
+  std::vector<TensorSpec> EdgeSpecs(int microbatch, int64_t tensors) const;
+  void RunHeads(const LayerContext& ctx, absl::Span<const Tensor> hidden, Saved* saved) const;
+  void RunHeadsBack(const LayerContext& ctx, absl::Span<const Tensor> dhidden, Saved* saved);
   // The input of the chunk's layers: the embedding, or what the stage before sent.
   Tensor ChunkInput(const LayerContext& ctx, const Chunk& chunk, absl::Span<const Tensor> inputs,
                     TokenEmbedding::Saved* saved) const;
 
   std::unique_ptr<RotaryTables> rotary_;
   std::vector<Chunk> chunks_;
-  std::unique_ptr<MultiTokenPrediction> mtp_;  // the last stage's; may be null
+  const int64_t depths_;                            // of multi-token prediction
+  std::unique_ptr<MultiTokenPrediction> mtp_;       // null unless a chunk has it
+  std::vector<std::unique_ptr<LmHead>> mtp_heads_;  // the last stage's, one a depth
 };
 
 }  // namespace megatron
