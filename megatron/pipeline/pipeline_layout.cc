@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -113,28 +113,31 @@ absl::StatusOr<std::string> LettersOf(absl::string_view text) {
   if (letters.back() != 'L' || letters.find('L') != letters.size() - 1)
     return absl::InvalidArgumentError("it must end with L, the loss, and hold no other");
   const size_t first = letters.find('m');
-  if (first != std::string::npos && letters.find_first_not_of('m', first) != letters.size() - 1) {
+  if (first == std::string::npos) return letters;
+  const absl::string_view behind =
+      absl::string_view(letters).substr(letters.find_first_not_of('m', first));
+  if (behind != "L" && behind != "|L") {
     return absl::InvalidArgumentError(
-        "m, a layer of multi-token prediction, must stand in the last part, in front of L");
+        "all m, layers of multi-token prediction, must stand in one part behind all t: in the "
+        "last, "
+        "in front of L, or in the part before, with nothing but L in the last");
   }
   return letters;
 }
 
 }  // namespace
 
-absl::StatusOr<int64_t> CountMtpLayers(absl::string_view text) {
+absl::StatusOr<PipelineLayout> ParsePipelineLayout(absl::string_view text) {
   MEGATRON_ASSIGN_OR_RETURN(const std::string letters, LettersOf(text));
-  return absl::c_count(letters, 'm');
-}
-
-absl::StatusOr<std::vector<int64_t>> ParsePipelineLayout(absl::string_view text) {
-  MEGATRON_ASSIGN_OR_RETURN(const std::string letters, LettersOf(text));
-  std::vector<int64_t> layers = {0};
+  PipelineLayout layout;
+  layout.layers = {0};
   for (char letter : letters) {
-    if (letter == '|') layers.push_back(0);
-    if (letter == 't') ++layers.back();
+    if (letter == '|') layout.layers.push_back(0);
+    if (letter == 't') ++layout.layers.back();
+    if (letter == 'm') ++layout.mtp_layers;
   }
-  return layers;
+  layout.mtp_before_last = absl::EndsWith(letters, "m|L");
+  return layout;
 }
 
 }  // namespace megatron

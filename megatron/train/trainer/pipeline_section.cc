@@ -23,8 +23,8 @@ int64_t ChunksOf(const config::PretrainConfig& config) {
   const config::ParallelConfig& parallel = config.parallel();
   const int64_t stages = parallel.pipeline_model_parallel_size();
   if (parallel.has_pipeline_model_parallel_layout()) {
-    const auto parts = ParsePipelineLayout(parallel.pipeline_model_parallel_layout());
-    return parts.ok() ? static_cast<int64_t>(parts->size()) / stages : 1;
+    const auto layout = ParsePipelineLayout(parallel.pipeline_model_parallel_layout());
+    return layout.ok() ? static_cast<int64_t>(layout->layers.size()) / stages : 1;
   }
   if (parallel.pipeline_schedule() == "zb_v") return stages > 1 ? 2 : 1;
   if (parallel.has_num_virtual_stages_per_pipeline_rank())
@@ -51,7 +51,10 @@ StagePlacement ToPlacement(const config::PretrainConfig& config) {
   placement.order = OrderOf(ToScheduleKind(parallel));
   const int64_t parts = int64_t{placement.stages} * placement.chunks;
   if (parallel.has_pipeline_model_parallel_layout()) {
-    placement.layers = ParsePipelineLayout(parallel.pipeline_model_parallel_layout()).value();
+    const PipelineLayout layout =
+        ParsePipelineLayout(parallel.pipeline_model_parallel_layout()).value();
+    placement.layers = layout.layers;
+    placement.mtp_before_last = layout.mtp_before_last;
     return placement;
   }
   if (parallel.has_pipeline_model_parallel_split_rank()) {
@@ -166,6 +169,14 @@ PartCosts ToActionCosts(const config::PretrainConfig& config) {
     if (count == 0) part = Divided(CostsOf(config, layers.front()), kEmptyPartsOfALayer);
     for (int64_t i = 0; i < count; ++i) part = Sum(part, CostsOf(config, *layer++));
     costs.push_back(part);
+  }
+  // Each layer of multi-token prediction is like the last. In the last part they count as nothing,
+  // as the heads do.
+  if (placement.mtp_before_last) {
+    ActionCosts& part = costs[placement.mtp_part()];
+    if (counts[placement.mtp_part()] == 0) part = {0, 0, 0};
+    for (int64_t depth = 0; depth < config.model().mtp_num_layers(); ++depth)
+      part = Sum(part, CostsOf(config, layers.back()));
   }
   const double unit = PartCosts(costs).Mean().forward;
   for (ActionCosts& part : costs) part = Divided(part, unit);

@@ -64,6 +64,46 @@ TEST(PipelineSectionTest, ALayoutSaysWhereLayersGo) {
   EXPECT_THAT(four.layers, ElementsAre(0, 5, 3, 0));
 }
 
+TEST(PipelineSectionTest, MultiTokenPredictionHasAPartAndACopyOfTheWords) {
+  const auto placement = [](int stages, const std::string& layout, const std::string& schedule) {
+    return PlacementWith({"pipeline_model_parallel_size=" + std::to_string(stages),
+                          "pipeline_model_parallel_layout=" + layout,
+                          "pipeline_schedule=" + schedule, "model.mtp_num_layers=2",
+                          "model.position_embedding_type=rope"});
+  };
+  const auto words = [](const StagePlacement& of, bool is_output_matrix) {
+    return of.StagesWithWords(is_output_matrix, /*has_mtp=*/true);
+  };
+  const StagePlacement in_last = placement(4, "Ett|tt|tt|ttm*2L", "1f1b");
+  EXPECT_FALSE(in_last.mtp_before_last);
+  EXPECT_EQ(in_last.mtp_stage(), 3);
+  EXPECT_THAT(words(in_last, false), ElementsAre(0, 3));
+  const StagePlacement alone = placement(4, "Et*4|t*4|mm|L", "zb_h1");
+  EXPECT_TRUE(alone.mtp_before_last);
+  EXPECT_THAT(alone.layers, ElementsAre(4, 4, 0, 0));
+  EXPECT_EQ(alone.mtp_stage(), 2);
+  EXPECT_THAT(words(alone, false), ElementsAre(0, 2));
+  EXPECT_THAT(words(alone, true), ElementsAre(0, 2, 3));
+  const StagePlacement turned = placement(2, "Ett|tttt|ttmm|L", "zb_v");
+  EXPECT_EQ(turned.mtp_stage(), 1);
+  EXPECT_EQ(turned.last_stage(), 0);
+  EXPECT_THAT(words(turned, true), ElementsAre(0, 1));
+  const StagePlacement interleaved = placement(2, "Ett|tttt|ttmm|L", "interleaved");
+  EXPECT_EQ(interleaved.mtp_stage(), 0);
+  EXPECT_THAT(words(interleaved, false), ElementsAre(0));
+  EXPECT_THAT(words(interleaved, true), ElementsAre(0, 1));
+}
+
+TEST(PipelineSectionTest, MultiTokenPredictionBeforeTheLastPartCostsItsLayers) {
+  const auto loaded =
+      Load({"pipeline_model_parallel_size=4", "pipeline_model_parallel_layout=Et*4|t*4|mm|L",
+            "model.mtp_num_layers=2", "model.position_embedding_type=rope"});
+  ASSERT_THAT(loaded, absl_testing::IsOk());
+  const PartCosts costs = ToActionCosts(loaded->config);
+  EXPECT_DOUBLE_EQ(costs.At(2).forward, costs.At(0).forward / 2);
+  EXPECT_DOUBLE_EQ(costs.At(3).forward, costs.At(0).forward / 8);
+}
+
 TEST(PipelineSectionTest, ZbVHasTwoPartsOnEachRankAndBothEndsOnTheFirst) {
   const StagePlacement even = PlacementWith({"pipeline_schedule=zb_v"});
   EXPECT_EQ(even.chunks, 2);

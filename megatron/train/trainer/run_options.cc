@@ -591,6 +591,10 @@ RunOptions ToRunOptions(const config::PretrainConfig& config, int64_t vocab_size
   const absl::StatusOr<ParallelSizes> parallel = ToParallelSizes(config.parallel());
   CHECK(parallel.ok()) << parallel.status();  // Validation has read them.
   options.parallel = *parallel;
+  if (const StagePlacement& placement = options.trainer.placement; placement.mtp_before_last) {
+    options.parallel.embedding_stages = placement.StagesWithWords(
+        options.trainer.model.tied_embeddings, options.trainer.model.mtp_num_layers > 0);
+  }
   options.topology_file = config.parallel().topology_file();
   options.planning = ToPlanningOptions(config);
   options.precision = ToPrecision(config.precision());

@@ -5,6 +5,7 @@
 
 #include "absl/status/status_matchers.h"
 #include "gtest/gtest.h"
+#include "megatron/comm/rank_grid.h"
 #include "megatron/train/configs/config_loader.h"
 
 namespace megatron {
@@ -41,6 +42,23 @@ TEST(RunOptionsTest, GradientsIn16BitsHaveDeepSpeedsFactors) {
   EXPECT_EQ(megatrons.gradient_dtype, DType::kBFloat16);
   EXPECT_EQ(megatrons.gradient_scale, 1);
   EXPECT_EQ(OptionsWith({"parallel.data_parallel_size=4"}).gradient_dtype, DType::kFloat32);
+}
+
+TEST(RunOptionsTest, StagesShareTheEmbeddingThatMultiTokenPredictionReads) {
+  const auto stages = [](const std::string& layout, bool untie) {
+    const auto loaded = LoadConfigFromString(
+        kBase, "base",
+        {"parallel.pipeline_model_parallel_size=4", "model.position_embedding_type=rope",
+         "model.mtp_num_layers=1", "parallel.pipeline_model_parallel_layout=" + layout,
+         std::string("model.untie_embeddings_and_output_weights=") + (untie ? "true" : "false")},
+        ConfigPurpose::kDryRun);
+    EXPECT_THAT(loaded, absl_testing::IsOk());
+    const ParallelSizes sizes = ToRunOptions(loaded->config, /*vocab_size=*/257).parallel;
+    return RankGrid::Create(sizes, 4)->embedding_stages();
+  };
+  EXPECT_EQ(stages("Et|t|t|tmL", true), (std::vector<int>{0, 3}));
+  EXPECT_EQ(stages("Ett|tt|m|L", true), (std::vector<int>{0, 2}));
+  EXPECT_EQ(stages("Ett|tt|m|L", false), (std::vector<int>{0, 2, 3}));
 }
 
 TEST(RunOptionsTest, AsManyRowsAreSparseAsARankHasTokensInAStep) {

@@ -1,3 +1,6 @@
+#include <string>
+#include <utility>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/train/validate/validation_errors.h"
@@ -63,10 +66,26 @@ TEST(ValidateMtpTest, RefusesWhatMultiTokenPredictionCannotBeUsedWith) {
       {{"parallel.pipeline_model_parallel_size=2",
         "parallel.pipeline_model_parallel_layout=\"Ett|ttmL\""},
        "has 1 layers m of multi-token prediction, not 0"},
+      {{kMtp, kRope, "parallel.pipeline_model_parallel_size=2",
+        "parallel.pipeline_model_parallel_layout=\"Ettm|ttL\""},
+       "must stand in one part behind all t"},
+      {{kMtp, kRope, "parallel.pipeline_model_parallel_size=2",
+        "parallel.pipeline_model_parallel_layout=\"Et|ttt|m||L\""},
+       "must stand in one part behind all t"},
+      {{"model.mtp_num_layers=2", kRope, "parallel.pipeline_model_parallel_size=4",
+        "parallel.pipeline_model_parallel_layout=\"Ett|tt|m|L\""},
+       "has 1 layers m of multi-token prediction, not 2"},
   });
-  EXPECT_THAT(ErrorsOf(kGoodConfig, {kMtp, kRope, "parallel.pipeline_model_parallel_size=2",
-                                     "parallel.pipeline_model_parallel_layout=\"Ett|ttmL\""}),
-              testing::IsEmpty());
+  for (const auto& [stages, layout] : {std::pair<std::string, std::string>{"2", "Ett|ttmL"},
+                                       {"2", "Ettttm|L"},
+                                       {"4", "Ett|tt|m|L"},
+                                       {"4", "E|ttt|tm|L"}}) {
+    EXPECT_THAT(
+        ErrorsOf(kGoodConfig, {kMtp, kRope, "parallel.pipeline_model_parallel_size=" + stages,
+                               "parallel.pipeline_model_parallel_layout=\"" + layout + "\""}),
+        testing::IsEmpty())
+        << layout;
+  }
 }
 
 }  // namespace

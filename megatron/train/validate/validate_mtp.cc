@@ -13,11 +13,11 @@ void CheckMultiTokenPrediction(ConfigChecker& check) {
   const bool has_number = !check.IsWritten(kLayers) || check.Usable({kLayers});
   if (check.IsWritten(kLayout) && check.Usable({kLayout}) && has_number) {
     // A layout that cannot be read is an error of its own.
-    const auto layers = CountMtpLayers(config.parallel().pipeline_model_parallel_layout());
-    if (layers.ok() && *layers != model.mtp_num_layers()) {
-      check.Error(kLayout,
-                  absl::StrCat("has ", *layers, " layers m of multi-token prediction, not ",
-                               model.mtp_num_layers(), " as ", kLayers, " says"));
+    const auto layout = ParsePipelineLayout(config.parallel().pipeline_model_parallel_layout());
+    if (layout.ok() && layout->mtp_layers != model.mtp_num_layers()) {
+      check.Error(kLayout, absl::StrCat("has ", layout->mtp_layers,
+                                        " layers m of multi-token prediction, not ",
+                                        model.mtp_num_layers(), " as ", kLayers, " says"));
     }
   }
   if (!check.IsWritten(kLayers)) return;

@@ -53,15 +53,16 @@ void CheckWrittenLayout(ConfigChecker& check) {
   const std::string with = absl::StrCat("with ", check.Named(kLayout));
   check.HaveNoEffect(
       {kVirtualLayers, kVirtualStages, kFirst, kLast, kSplit, kEmbeddingCounts, kLossCounts}, with);
-  const auto parts =
+  const auto layout =
       ParsePipelineLayout(check.resolved().parallel().pipeline_model_parallel_layout());
-  if (!parts.ok()) return check.Error(kLayout, parts.status().message());
+  if (!layout.ok()) return check.Error(kLayout, layout.status().message());
+  const std::vector<int64_t>& parts = layout->layers;
   const int64_t stages = check.resolved().parallel().pipeline_model_parallel_size();
-  if (static_cast<int64_t>(parts->size()) % stages != 0) {
-    check.Error(kLayout, absl::StrCat("has ", parts->size(), " parts, which ", check.Named(kStages),
+  if (static_cast<int64_t>(parts.size()) % stages != 0) {
+    check.Error(kLayout, absl::StrCat("has ", parts.size(), " parts, which ", check.Named(kStages),
                                       " ranks cannot share evenly"));
   }
-  const int64_t layers = std::accumulate(parts->begin(), parts->end(), int64_t{0});
+  const int64_t layers = std::accumulate(parts.begin(), parts.end(), int64_t{0});
   if (layers != TotalLayers(check.resolved().model()))
     check.Error(kLayout, absl::StrCat("has ", layers, " layers, not ", NamedLayers(check)));
 }
