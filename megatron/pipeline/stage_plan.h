@@ -65,6 +65,10 @@ struct StagePlan {
   int chunks() const { return static_cast<int>(slots.size()); }
   bool has_input(int chunk) const { return positions[chunk] > 0; }
   bool has_output(int chunk) const { return positions[chunk] < stages * chunks() - 1; }
+  // Returns the position of the part in front of the edge that the message crosses.
+  int EdgeOf(const Message& message, bool is_sent) const {
+    return positions[message.chunk] - (is_sent == message.gradient ? 1 : 0);
+  }
 };
 
 // The schedule must pass CheckSchedule. `costs` say when messages are sent, by its clock.

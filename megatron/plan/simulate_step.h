@@ -17,8 +17,14 @@
 namespace megatron {
 
 struct MessageCosts {
-  double seconds = 0;          // the time of one message between two stages
+  double seconds = 0;          // the time of one tensor between two stages
   bool beside_passes = false;  // messages go beside passes; else stages pause for them
+  // The number of tensors that cross the edge behind each part but the last; empty: one.
+  std::vector<double> tensors = {};
+
+  // Returns the number of tensors of the messages.
+  double TensorsOf(const StagePlan& plan, const std::vector<Message>& messages,
+                   bool are_sent) const;
 };
 
 struct SimulatedExchange {

@@ -16,7 +16,7 @@
 
 namespace megatron {
 
-// What a stage holds, and the messages that it sends in a step.
+// What a stage holds, and the tensors that it sends to other stages in a step.
 struct TrafficStage {
   PartLayers layers;
   bool has_embedding = true;

@@ -73,7 +73,17 @@ void SetPasses(const StagePlan& plan, const PredictedParts& parts, const Simulat
       simulated.seconds + seconds->data_parallel + seconds->optimizer + seconds->constant;
 }
 
-TrafficStage StageOf(const StagePlan& plan, const std::vector<PartLayers>& layers) {
+// Heads of multi-token prediction that are alone on a part read what the part before computes for
+// each of them.
+std::vector<double> TensorsOfEdges(const config::PretrainConfig& config) {
+  const StagePlacement placement = ToPlacement(config);
+  std::vector<double> tensors(placement.parts() - 1, 1);
+  if (placement.mtp_before_last) tensors.back() += double(config.model().mtp_num_layers());
+  return tensors;
+}
+
+TrafficStage StageOf(const StagePlan& plan, const std::vector<PartLayers>& layers,
+                     const MessageCosts& messages) {
   TrafficStage stage;
   stage.has_embedding = stage.has_head = false;
   for (int chunk = 0; chunk < plan.chunks(); ++chunk) {
@@ -84,7 +94,8 @@ TrafficStage StageOf(const StagePlan& plan, const std::vector<PartLayers>& layer
     stage.has_embedding |= !plan.has_input(chunk);
     stage.has_head |= !plan.has_output(chunk);
   }
-  for (const Step& step : plan.steps) stage.messages += double(step.sends.size());
+  for (const Step& step : plan.steps)
+    stage.messages += messages.TensorsOf(plan, step.sends, /*are_sent=*/true);
   return stage;
 }
 
@@ -173,14 +184,14 @@ absl::StatusOr<ExplainedStep> ExplainStep(const config::PretrainConfig& config,
   const std::vector<StagePlan> plans =
       PlanStages(ScheduleOfStep(config, layout), ToActionCosts(config));
   // The trainer's messages run beside its passes.
-  step.simulated =
-      SimulateStep(plans, ToCosts(parts.positions), {parts.message, /*beside_passes=*/true});
+  const MessageCosts messages = {parts.message, /*beside_passes=*/true, TensorsOfEdges(config)};
+  step.simulated = SimulateStep(plans, ToCosts(parts.positions), messages);
   step.stage = step.simulated.busiest;
   step.seconds = predicted.seconds;
   step.shares_cores = HasMoreRanksThanCores(gpu, layout.gpus());
   if (!step.shares_cores) SetPasses(plans[step.stage], parts, step.simulated, &step.seconds);
-  step.traffic = ByAxis(StepTraffic(program, model, layout, StageOf(plans[step.stage], layers)),
-                        gpu, program, step.seconds);
+  const TrafficStage stage = StageOf(plans[step.stage], layers, messages);
+  step.traffic = ByAxis(StepTraffic(program, model, layout, stage), gpu, program, step.seconds);
   step.model_flops = predicted.model_flops;
   step.parameters = predicted.total_parameters;
   // As the log counts them: those that an encoder reads, where there is one.

@@ -106,6 +106,24 @@ TEST(ExplainStepTest, EveryAxisHasItsTraffic) {
   }
 }
 
+// The last stage's heads read what the stage before computes for each depth, and send gradients.
+TEST(ExplainStepTest, EachDepthOfMultiTokenPredictionHasAMessageToHeadsThatAreAlone) {
+  const auto messages = [](const std::string& layout) {
+    const ExplainedStep step =
+        Explain("gpt3_857m",
+                {"parallel.pipeline_model_parallel_size=3", "train.micro_batch_size=1",
+                 "train.global_batch_size=32", "model.position_embedding_type=rope",
+                 "model.mtp_num_layers=2", "parallel.pipeline_model_parallel_layout=" + layout});
+    EXPECT_EQ(step.stage, 1);  // the busiest
+    for (const TrafficOfAxis& axis : step.traffic) {
+      if (axis.axis == TrafficAxis::kPipeline) return axis.rows[0].calls;
+    }
+    return 0.0;
+  };
+  EXPECT_EQ(messages("Et*2|t*22|m*2L"), 32 * 2);
+  EXPECT_EQ(messages("Et*2|t*22m*2|L"), 32 * (3 + 1));
+}
+
 // megatron/train/pretrain_timeline_test.cc compares it with a profile of the trainer.
 TEST(ExplainStepTest, TheTraceHasAProcessForEachStage) {
   const ExplainedStep step = Explain("gpt3_857m", Pipeline("1f1b"));
