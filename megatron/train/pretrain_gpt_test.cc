@@ -497,6 +497,26 @@ TEST_F(PretrainGptTest, RanksThatShareSamplesTrainAndTellWhatOneDoes) {
   }
 }
 
+TEST_F(PretrainGptTest, MultiTokenPredictionMayHaveAStageOfItsOwn) {
+  const std::vector<std::string> model = {
+      "--set=model.position_embedding_type=rope", "--set=model.mtp_num_layers=1",
+      "--set=generation={prompt: \"Sam\" tokens_to_generate: 12 temperature: 0}"};
+  const Outcome alone = Run(Joined({SaveTo("alone")}, model));
+  ASSERT_EQ(alone.exit_code, kExitDone) << alone.output;
+  const Outcome together = Run(Joined(Joined({SaveTo("together")}, model),
+                                      {"--set=parallel.pipeline_model_parallel_size=4",
+                                       "--set=parallel.pipeline_model_parallel_layout=Et|t|m|L"}));
+  ASSERT_EQ(together.exit_code, kExitDone) << together.output;
+  for (const char* number : {"lm loss: ", "mtp_1 loss: ", "lm loss value: "}) {
+    const double want = NumberAfter(alone.output, number);
+    EXPECT_NEAR(NumberAfter(together.output, number), want, 1e-5 * want) << number;
+  }
+  EXPECT_EQ(TextOfTheModel(together), TextOfTheModel(alone));
+  const Outcome continued = Run(Joined({SaveTo("together"), "--set=train.train_iters=15"}, model));
+  EXPECT_EQ(continued.exit_code, kExitDone) << continued.output;
+  EXPECT_EQ(CountOf(continued.output, "at iteration 12\n"), 1) << continued.output;
+}
+
 TEST_F(PretrainGptTest, ACheckpointOfEightRanksContinuesOnAnyOthers) {
   ASSERT_EQ(Run(Joined({SaveTo("save")}, EightRanks())).exit_code, kExitDone);
   const std::vector<std::vector<std::string>> layouts = {

@@ -153,6 +153,11 @@ TEST_F(CudaPlacementTest, RanksWithPartsOfAModelTrainAsOnTheCpu) {
   ExpectSameOnBoth(TinyRun(SmallLatent(), OptimizerOptions::kAdamW), context);
   ExpectSameOnBoth(TinyRun(SmallLatent(), OptimizerOptions::kAdamW), tensor);
   ExpectSameOnBoth(TinyRun(SmallMtp(), OptimizerOptions::kAdamW), pipeline);
+  LayoutRun mtp_stage = Alone();
+  mtp_stage.layout.pipeline = 3;
+  mtp_stage.layout.layers = {4, 0, 0};
+  mtp_stage.layout.mtp_before_last = true;
+  ExpectSameOnBoth(TinyRun(SmallMtp(), OptimizerOptions::kAdamW), mtp_stage);
   ExpectSameOnBoth(TinyRun(SmallMtp(), OptimizerOptions::kAdamW), context);
   ExpectSameOnBoth(TinyRun(SmallMixtral(), OptimizerOptions::kAdamW), experts);
   ExpectSameOnBoth(TinyRun(SmallLlama(), OptimizerOptions::kAdamW), pipeline);

@@ -35,14 +35,21 @@ const RunDescription& Description() {
   return *description;
 }
 
+StagePlacement PlacementOf(const Layout& layout, int stage) {
+  StagePlacement placement;
+  placement.stages = layout.pipeline;
+  placement.stage = stage;
+  placement.chunks = layout.chunks;
+  placement.layers = layout.layers;
+  placement.mtp_before_last = layout.mtp_before_last;
+  placement.order = OrderOf(layout.schedule);
+  return placement;
+}
+
 TrainerOptions OptionsOf(const TrainerOptions& run, const Layout& layout, int stage,
                          int data_rank) {
   TrainerOptions options = run;
-  options.placement.stages = layout.pipeline;
-  options.placement.stage = stage;
-  options.placement.chunks = layout.chunks;
-  options.placement.layers = layout.layers;
-  options.placement.order = OrderOf(layout.schedule);
+  options.placement = PlacementOf(layout, stage);
   options.pipeline_schedule = layout.schedule;
   options.model.transformer.sequence_parallel = layout.sequence_parallel;
   options.model.transformer.tp_comm_overlap = layout.tp_comm_overlap;
@@ -368,6 +375,7 @@ std::string ToString(const Layout& layout) {
   absl::StrAppend(&text, kSchedules[static_cast<int>(layout.schedule)]);
   if (layout.chunks > 1) absl::StrAppend(&text, " chunks ", layout.chunks);
   if (!layout.layers.empty()) absl::StrAppend(&text, " layers ", absl::StrJoin(layout.layers, "+"));
+  if (layout.mtp_before_last) absl::StrAppend(&text, " mtp before the last");
   if (layout.context > 1) {
     constexpr const char* kKinds[] = {"ring", "all-to-all", "gather", "hierarchical"};
     absl::StrAppend(&text, " cp", layout.context, " ",
@@ -478,7 +486,11 @@ TrainerOptions TinyRun(const ModelOptions& model, OptimizerOptions::Kind optimiz
 LayoutOutcome TrainOnLayout(const TrainerOptions& run, const LayoutRun& how,
                             const SampleSource& source) {
   const int ranks = how.layout.ranks();
-  const ParallelSizes sizes = SizesOf(how.layout, run.model.transformer.moe.num_experts > 0);
+  ParallelSizes sizes = SizesOf(how.layout, run.model.transformer.moe.num_experts > 0);
+  if (how.layout.mtp_before_last) {
+    sizes.embedding_stages = PlacementOf(how.layout, /*stage=*/0)
+                                 .StagesWithWords(run.model.tied_embeddings, /*has_mtp=*/true);
+  }
   const auto dense = RankGrid::Create(sizes, ranks), expert = RankGrid::CreateExpert(sizes, ranks);
   CHECK(dense.ok() && expert.ok());
   Gathering gathering;

@@ -34,7 +34,8 @@ struct Layout {
   int expert_tensor = 1;      // ranks with parts of the same experts
   int chunks = 1;             // parts of the model on each pipeline rank
   ScheduleKind schedule = ScheduleKind::kOneForwardOneBackward;
-  std::vector<int64_t> layers;  // number of layers of each part of the model; empty: even
+  std::vector<int64_t> layers;   // number of layers of each part of the model; empty: even
+  bool mtp_before_last = false;  // StagePlacement::mtp_before_last
   bool sequence_parallel = false;
   bool tp_comm_overlap = false;
   DataSharding sharding = DataSharding::kNone;

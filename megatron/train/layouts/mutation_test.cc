@@ -25,6 +25,7 @@ enum class Fault {
   kDropped,    // the call is not made
   kDoubled,    // a sum is made twice
   kHalved,     // the result of a sum is halved
+  kLeftOut,    // the second rank of a group adds nothing to a sum
   kRotated,    // each rank gets what the one before it should get
   kWrongRoot,  // a broadcast comes from the next rank
 };
@@ -73,6 +74,10 @@ class MutatedCommunicator : public ForwardingCommunicator {
         inner().Run(call, stream);
         ScaleFloats(result, 0.5f);
         break;
+      case Fault::kLeftOut:
+        if (rank() == 1) ScaleFloats(call.in, 0);
+        inner().Run(call, stream);
+        break;
       case Fault::kRotated: {
         CollectiveCall rotated = call;
         // A gathered result is rotated afterwards, and before what is sent in parts.
@@ -118,6 +123,7 @@ enum Model {
   kRounded,
   kLatent,
   kMtp,
+  kTiedMtp,
   kModels
 };
 
@@ -174,6 +180,11 @@ std::vector<Scene> Scenes() {
   squares.micro_batch_size = 4;
   Layout cube = squares;
   cube.tensor_cube = true;
+  Layout mtp_stage;
+  mtp_stage.pipeline = 4;
+  mtp_stage.data = 2;
+  mtp_stage.layers = {2, 2, 0, 0};
+  mtp_stage.mtp_before_last = true;
   return {
       {"tensor, pipeline and data",
        EightRanks(DataSharding::kNone),
@@ -265,6 +276,19 @@ std::vector<Scene> Scenes() {
          Fault::kDropped},
         {"the copied table not sent", "embedding", Collective::kBroadcast, Fault::kDropped}},
        kMtp},
+      {"multi-token prediction on a stage of its own",
+       mtp_stage,
+       {{"gradients of its copy of the table left out", "embedding", Collective::kAllReduce,
+         Fault::kLeftOut},
+        {"its copy of the table not sent", "embedding", Collective::kBroadcast, Fault::kDropped}},
+       kMtp},
+      {"multi-token prediction on a stage of its own, and two copies of the table",
+       mtp_stage,
+       {{"gradients of one copy left out", "embedding", Collective::kAllReduce, Fault::kLeftOut},
+        {"gradients of the copies not summed", "embedding", Collective::kAllReduce,
+         Fault::kDropped},
+        {"the copies not sent", "embedding", Collective::kBroadcast, Fault::kDropped}},
+       kTiedMtp},
       {"instances of sharded weights",
        instances,
        {{"gradients not summed over instances", "dp-cp-replicas", Collective::kAllReduce,
@@ -519,7 +543,8 @@ TEST(MutationTest, EveryWrongCollectiveIsDetected) {
                                        OfDropping(),
                                        OfRounded(),
                                        {TinyRun(SmallLatent(), OptimizerOptions::kSgd)},
-                                       OfMtp()};
+                                       OfMtp(),
+                                       {TinyRun(SmallMtp(), OptimizerOptions::kSgd)}};
   Layout one;
   one.micro_batch_size = 4;
   LayoutOutcome outcomes[kModels];

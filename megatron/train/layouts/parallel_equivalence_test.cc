@@ -39,6 +39,7 @@ enum Parts {
   kZeroBubbleV,
   kUnevenV,
   kEmptyParts,
+  kMtpAlone,
   kNumParts
 };
 
@@ -117,6 +118,17 @@ Layout LayoutOf(const Case& c) {
     layout.chunks = 2;
     layout.layers = {0, 3, 1, 0};
   }
+  // Multi-token prediction is behind no layer on the third stage of four, or behind one on the second
+  // stage of a V, whose first has the heads.
+  if (c[kParts] == kMtpAlone) {
+    layout.mtp_before_last = true;
+    layout.layers = {2, 2, 0, 0};
+    if (layout.pipeline == 2) {
+      layout.schedule = ScheduleKind::kZeroBubbleV;
+      layout.chunks = 2;
+      layout.layers = {2, 1, 1, 0};
+    }
+  }
   return layout;
 }
 
@@ -174,7 +186,11 @@ bool IsValid(const Case& c) {
   if (HasExperts(c) && c[kDocuments] == 1) return false;
   if (layout.tensor * layout.context * layout.data % (layout.expert * layout.expert_tensor) != 0)
     return false;
-  if (c[kParts] != kEven && layout.pipeline != 2) return false;
+  if (c[kParts] == kMtpAlone) {
+    if (c[kModel] != kMtp || layout.pipeline == 1) return false;
+  } else if (c[kParts] != kEven && layout.pipeline != 2) {
+    return false;
+  }
   const int64_t micro_batches = 8 / (layout.micro_batch_size * layout.data);
   const bool interleaved = c[kParts] == kInterleaved || c[kParts] == kEmptyParts;
   if (interleaved && micro_batches % layout.pipeline != 0) return false;
@@ -414,7 +430,7 @@ TEST(ParallelEquivalenceTest, StatesOfHybridLayersAreFarAboveRounding) {
   }
 }
 
-// The word table of the last stage is a copy, which the output matrix is not. Layers of multi-token
+// The word table of the stage with multi-token prediction is a copy, which the output matrix is not. Layers of multi-token
 // prediction have experts.
 TEST(ParallelEquivalenceTest, MultiTokenPredictionHasACopyOfAnEmbeddingOfItsOwn) {
   TrainerOptions run = TinyRun(SmallMtpMixture(), OptimizerOptions::kSgd);
@@ -427,7 +443,7 @@ TEST(ParallelEquivalenceTest, MultiTokenPredictionHasACopyOfAnEmbeddingOfItsOwn)
   how.evaluate = true;
   how.layout.micro_batch_size = 4;
   const LayoutOutcome want = TrainOnLayout(run, how, source);
-  Layout pipeline, zero_bubble, experts, weights;
+  Layout pipeline, zero_bubble, experts, weights, alone;
   pipeline.pipeline = pipeline.tensor = 2;
   pipeline.sequence_parallel = true;
   zero_bubble.pipeline = zero_bubble.chunks = 2;
@@ -435,7 +451,12 @@ TEST(ParallelEquivalenceTest, MultiTokenPredictionHasACopyOfAnEmbeddingOfItsOwn)
   experts.pipeline = experts.data = experts.expert = 2;
   weights.data = weights.context = 2;
   weights.sharding = DataSharding::kWeights;
-  for (const Layout& layout : {pipeline, zero_bubble, experts, weights}) {
+  alone.pipeline = 4;
+  alone.layers = {2, 2, 0, 0};
+  alone.mtp_before_last = true;
+  alone.data = alone.expert = 2;
+  alone.sharding = DataSharding::kStates;
+  for (const Layout& layout : {pipeline, zero_bubble, experts, weights, alone}) {
     SCOPED_TRACE(ToString(layout));
     how.layout = layout;
     const LayoutOutcome got = TrainOnLayout(run, how, source);
