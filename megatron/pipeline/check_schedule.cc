@@ -78,12 +78,18 @@ class Player {
       const double ready = ReadyTime(stage, action);
       if (ready == kNever) break;
       const double start = std::max(ready, played.empty() ? 0 : played.back().end);
-      const double end = start + CostOf(action.kind, costs_.At(Position(stage, action.chunk)));
+      const double end = start + Cost(stage, action);
       played.push_back({action, start, end});
       SetEnd(stage, action, end);
       ran = true;
     }
     return ran;
+  }
+
+  double Cost(int stage, const Action& action) const {
+    const int position = Position(stage, action.chunk);
+    const bool is_empty = action.kind != ActionKind::kForward && position < schedule_.first_trained;
+    return is_empty ? 0 : CostOf(action.kind, costs_.At(position));
   }
 
   // Checks the action against what the stage itself did before.

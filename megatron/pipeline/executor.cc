@@ -57,7 +57,8 @@ class Runner {
       gradients_.push_back(Allocate(plan.gradient_slots[chunk], output, "pipeline/gradients"));
       receiving_inputs_.emplace_back(plan.input_slots[chunk]);
       receiving_gradients_.emplace_back(plan.gradient_slots[chunk]);
-      outgoing_bytes = std::max({outgoing_bytes, input, output});
+      outgoing_bytes = std::max(outgoing_bytes, output);
+      if (plan.has_input_gradient(chunk)) outgoing_bytes = std::max(outgoing_bytes, input);
     }
     if (plan.stages > 1) outgoing_ = Allocate(kOutgoing, outgoing_bytes, "pipeline/outgoing");
   }
@@ -132,12 +133,12 @@ class Runner {
   // Waits for what the action reads, and for the place of its result.
   void Await(const Step& step) {
     const auto [kind, microbatch, chunk] = step.action;
-    if (kind == ActionKind::kBackwardWeight) return;
+    if (kind == ActionKind::kBackwardWeight || plan_.IsEmpty(step)) return;
     const bool forward = kind == ActionKind::kForward;
     if (forward && plan_.has_input(chunk)) Await(&receiving_inputs_[chunk][step.input_slot]);
     if (!forward && plan_.has_output(chunk))
       Await(&receiving_gradients_[chunk][step.gradient_slot]);
-    const bool has_result = forward ? plan_.has_output(chunk) : plan_.has_input(chunk);
+    const bool has_result = forward ? plan_.has_output(chunk) : plan_.has_input_gradient(chunk);
     if (has_result && step.result_slot < 0) Await(&sending_[next_]);
   }
 
@@ -148,7 +149,7 @@ class Runner {
     const double start = timeline_ == nullptr ? 0 : Now();
     if (kind == ActionKind::kForward) {
       Forward(step);
-    } else {
+    } else if (!plan_.IsEmpty(step)) {
       Backward(step);
     }
     if (timeline_ != nullptr) timeline_->push_back({step.action, start, Now()});
@@ -171,7 +172,7 @@ class Runner {
     const WorkItem item = {microbatch, chunk, step.slot, step.deferred_slot};
     if (kind == ActionKind::kBackwardWeight) return stage_.BackwardWeight(item, stream_);
     Tensors input_gradients;
-    if (plan_.has_input(chunk)) {
+    if (plan_.has_input_gradient(chunk)) {
       input_gradients =
           Place(stage_.InputSpecs(microbatch, chunk),
                 step.result_slot < 0 ? outgoing_[next_] : gradients_[chunk - 1][step.result_slot]);

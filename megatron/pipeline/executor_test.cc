@@ -1,5 +1,6 @@
 #include "megatron/pipeline/executor.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -57,7 +58,7 @@ class ProductStage : public Stage {
     if (stream.is_meta()) return;
     Saved& saved = saved_[{item.chunk, item.slot}];
     EXPECT_FALSE(saved.live) << "the slot is in use";
-    saved.live = training_;
+    saved.live = training_ && Position(item.chunk) >= schedule_.first_trained;
     saved.microbatch = item.microbatch;
     saved.inputs.assign(inputs.begin(), inputs.end());
     const int64_t count = Rows(item.microbatch) * kWidth;
@@ -87,7 +88,8 @@ class ProductStage : public Stage {
       const auto [a, b] = Input(saved, i);
       const auto [da, db] = Gradient(item.chunk, output_gradients, i);
       kept.push_back(da);
-      if (Position(item.chunk) == 0) continue;
+      EXPECT_EQ(input_gradients.empty(), Position(item.chunk) == schedule_.first_trained);
+      if (input_gradients.empty()) continue;
       input_gradients[0].data<float>()[i] = Weight(item.chunk) * da + b * db;
       input_gradients[1].data<float>()[i] = da + a * db;
     }
@@ -229,6 +231,21 @@ TEST(ExecutorTest, AnyNumberOfStagesGivesTheSerialResultBitForBit) {
     EXPECT_EQ(RunStages(SplitBackwards(InterleavedSchedule({2, microbatches, 2, 3}))), serial);
     EXPECT_EQ(RunStages(ZeroBubbleSchedule(4, microbatches)), serial) << microbatches;
     EXPECT_EQ(RunStages(ZeroBubbleVSchedule(2, microbatches)), serial) << microbatches;
+  }
+}
+
+// What the parts in front of the first trained one have no gradients of.
+TEST(ExecutorTest, BackwardEndsAtTheFirstTrainedPart) {
+  const Result all = RunSerially(4, 8);
+  for (const int first : {1, 2, 3}) {
+    Result expected = all;
+    std::fill(expected.gradients.begin(), expected.gradients.begin() + first, 0);
+    for (Schedule schedule :
+         {GPipeSchedule(4, 8), InterleavedSchedule({4, 8}), InterleavedSchedule({2, 8, 2, 0}),
+          ZeroBubbleSchedule(4, 8), ZeroBubbleVSchedule(2, 8), InterleavedSchedule({1, 8, 4, 8})}) {
+      schedule.first_trained = first;
+      EXPECT_EQ(RunStages(schedule), expected) << first << ", " << schedule.stages << " stages";
+    }
   }
 }
 

@@ -125,12 +125,12 @@ class Begun {
   std::vector<size_t> AwaitedBy(const Step& step) {
     const auto [kind, microbatch, chunk] = step.action;
     std::vector<size_t> awaited;
-    if (kind == ActionKind::kBackwardWeight) return awaited;
+    if (kind == ActionKind::kBackwardWeight || plan_.IsEmpty(step)) return awaited;
     const bool forward = kind == ActionKind::kForward;
     const int slot = forward ? step.input_slot : step.gradient_slot;
     if (const auto it = receiving_.find({!forward, chunk, slot}); it != receiving_.end())
       awaited.push_back(it->second);
-    const bool has_result = forward ? plan_.has_output(chunk) : plan_.has_input(chunk);
+    const bool has_result = forward ? plan_.has_output(chunk) : plan_.has_input_gradient(chunk);
     if (has_result && step.result_slot < 0 && sending_[next_]) awaited.push_back(*sending_[next_]);
     return awaited;
   }

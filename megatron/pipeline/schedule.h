@@ -75,6 +75,10 @@ struct Schedule {
   int microbatches = 1;
   std::vector<std::vector<Action>> actions;  // one list for each stage
   PartOrder order = PartOrder::kRoundRobin;
+  // The position of the first part that has parameters to train. The parts before it have no
+  // backward: the lists name it all the same, so that a stage waits for the others at the same
+  // places, but it takes no time, and no gradients are sent to these parts.
+  int first_trained = 0;
 
   int positions() const { return stages * chunks; }
   int PositionAt(int stage, int chunk) const { return PositionOf(order, stages, {stage, chunk}); }

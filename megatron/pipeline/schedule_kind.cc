@@ -9,7 +9,9 @@ PartOrder OrderOf(ScheduleKind kind) {
   return kind == ScheduleKind::kZeroBubbleV ? PartOrder::kBackAndForth : PartOrder::kRoundRobin;
 }
 
-Schedule MakeSchedule(const ScheduleOptions& options) {
+namespace {
+
+Schedule MakeScheduleOfKind(const ScheduleOptions& options) {
   switch (options.kind) {
     case ScheduleKind::kGPipe:
       CHECK_EQ(options.chunks, 1);
@@ -25,6 +27,14 @@ Schedule MakeSchedule(const ScheduleOptions& options) {
       return ZeroBubbleVSchedule(options.stages, options.microbatches, options.costs);
   }
   LOG(FATAL) << "no such schedule";
+}
+
+}  // namespace
+
+Schedule MakeSchedule(const ScheduleOptions& options) {
+  Schedule schedule = MakeScheduleOfKind(options);
+  schedule.first_trained = options.first_trained;
+  return schedule;
 }
 
 Schedule MakeForwards(const ScheduleOptions& options) {

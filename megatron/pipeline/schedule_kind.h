@@ -21,8 +21,9 @@ struct ScheduleOptions {
   int stages = 1;
   int microbatches = 1;
   int chunks = 1;
-  int group = 0;      // InterleavedOptions::group
-  ActionCosts costs;  // ZB-V's order follows from them
+  int group = 0;          // InterleavedOptions::group
+  ActionCosts costs;      // ZB-V's order follows from them
+  int first_trained = 0;  // Schedule::first_trained
 };
 
 Schedule MakeSchedule(const ScheduleOptions& options);

@@ -7,10 +7,11 @@
 // outputs and computes the loss.
 //
 // Memory. A work item lives in a *slot* of its chunk, a number below StagePlan::slots[chunk], from
-// its forward until its backward is complete; no two live items of one chunk share one. What a
-// stage saves for backward it saves per chunk and slot, so its memory is planned and reused. In the
-// same way a backward in two parts has a *deferred slot*, a number below
-// StagePlan::deferred_slots[chunk], from its first part until its second is complete.
+// its forward until its backward is complete, or until the end of its forward where it has no
+// backward; no two live items of one chunk share one. What a stage saves for backward it saves per
+// chunk and slot, so its memory is planned and reused. In the same way a backward in two parts has
+// a *deferred slot*, a number below StagePlan::deferred_slots[chunk], from its first part until its
+// second is complete.
 //
 // Threads: all calls come from one thread.
 #ifndef MEGATRON_PIPELINE_STAGE_H_
@@ -51,14 +52,16 @@ class Stage {
   virtual std::vector<TensorSpec> OutputSpecs(int microbatch, int chunk) const = 0;
 
   // outputs = the chunk applied to inputs. `inputs` stay where they are, unchanged, until the
-  // item's backward is complete: they need not be copied. `outputs` are gone when Forward has
-  // returned.
+  // item's backward is complete, or its forward where it has no backward: they need not be copied.
+  // `outputs` are gone when Forward has returned.
   virtual void Forward(const WorkItem& item, absl::Span<const Tensor> inputs,
                        absl::Span<const Tensor> outputs, const Stream& stream) = 0;
 
   // input_gradients = the gradients of inputs; parameter gradients += theirs, or where the item has
   // a deferred slot as few of them as may be: BackwardWeight follows, with other items between.
-  // `output_gradients` are gone when Backward has returned.
+  // `output_gradients` are gone when Backward has returned. `input_gradients` are empty where no
+  // part before this one has parameters to train (Schedule::first_trained). Those parts have no
+  // Backward.
   virtual void Backward(const WorkItem& item, absl::Span<const Tensor> output_gradients,
                         absl::Span<const Tensor> input_gradients, const Stream& stream) = 0;
 

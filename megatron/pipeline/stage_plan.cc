@@ -96,6 +96,7 @@ class Planner {
     plan_.stages = schedule_.stages;
     plan_.stage = stage_;
     plan_.microbatches = schedule_.microbatches;
+    plan_.first_trained = schedule_.first_trained;
     for (int chunk = 0; chunk < schedule_.chunks; ++chunk)
       plan_.positions.push_back(schedule_.PositionAt(stage_, chunk));
     plan_.slots = items_.Counts();
@@ -111,14 +112,16 @@ class Planner {
   static double ShortestAction(const ScheduleReport& report) {
     double shortest = std::numeric_limits<double>::infinity();
     for (const Timeline& stage : report.stages) {
-      for (const TimedAction& timed : stage) shortest = std::min(shortest, timed.end - timed.start);
+      for (const TimedAction& timed : stage) {
+        if (timed.end > timed.start) shortest = std::min(shortest, timed.end - timed.start);
+      }
     }
     return shortest;
   }
 
   // Returns false at the ends of the model.
   bool Neighbour(Place place, int step, Place* neighbour) const {
-    const int position = schedule_.PositionAt(place.stage, place.chunk) + step;
+    const int position = PositionOf(place) + step;
     if (position < 0 || position >= schedule_.positions()) return false;
     *neighbour = PlaceOf(schedule_.order, schedule_.stages, position);
     return true;
@@ -126,8 +129,14 @@ class Planner {
 
   // The destination of an action's result.
   bool Destination(Place place, ActionKind kind, Place* to) const {
+    if (kind == ActionKind::kForward) return Neighbour(place, 1, to);
     if (kind == ActionKind::kBackwardWeight) return false;
-    return Neighbour(place, kind == ActionKind::kForward ? 1 : -1, to);
+    return PositionOf(place) > schedule_.first_trained && Neighbour(place, -1, to);
+  }
+
+  int PositionOf(Place place) const { return schedule_.PositionAt(place.stage, place.chunk); }
+  bool HasBackward(int chunk) const {
+    return PositionOf({stage_, chunk}) >= schedule_.first_trained;
   }
 
   // All messages to and from this stage, in the common order.
@@ -167,8 +176,9 @@ class Planner {
     const auto [kind, microbatch, chunk] = action;
     step.slot = kind == ActionKind::kForward ? items_.Take(microbatch, chunk)
                                              : items_.Find(microbatch, chunk);
-    step.deferred_slot = kind == ActionKind::kBackwardInput ? deferred_.Take(microbatch, chunk)
-                                                            : deferred_.Find(microbatch, chunk);
+    const bool defers = kind == ActionKind::kBackwardInput && HasBackward(chunk);
+    step.deferred_slot =
+        defers ? deferred_.Take(microbatch, chunk) : deferred_.Find(microbatch, chunk);
     step.input_slot = inputs_.Find(microbatch, chunk);
     step.gradient_slot = gradients_.Find(microbatch, chunk);
     Place to;
@@ -184,7 +194,7 @@ class Planner {
 
   // Returns whether nothing of the item comes after.
   bool IsLast(const Action& action) const {
-    if (action.kind == ActionKind::kForward) return forward_only_;
+    if (action.kind == ActionKind::kForward) return forward_only_ || !HasBackward(action.chunk);
     return action.kind != ActionKind::kBackwardInput;
   }
 

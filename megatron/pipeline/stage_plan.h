@@ -13,6 +13,9 @@
 // backward, or the first part of it. A backward in two parts has a *deferred slot* from the first
 // to the end of the second, where the Stage keeps what that needs. Always the lowest free number of
 // the chunk is taken. What is sent is gone after its exchange: no slots are planned for it.
+//
+// Parts without backward (Schedule::first_trained). The slots of an item end with its forward, and
+// the steps of its backward do nothing.
 #ifndef MEGATRON_PIPELINE_STAGE_PLAN_H_
 #define MEGATRON_PIPELINE_STAGE_PLAN_H_
 
@@ -61,6 +64,7 @@ struct StagePlan {
   std::vector<int> slots, input_slots, gradient_slots, deferred_slots;
 
   std::vector<int> positions;  // position in the model, by chunk
+  int first_trained = 0;       // Schedule::first_trained
 
   int chunks() const { return static_cast<int>(slots.size()); }
   bool has_input(int chunk) const { return positions[chunk] > 0; }
@@ -68,6 +72,14 @@ struct StagePlan {
   // Returns the position of the part in front of the edge that the message crosses.
   int EdgeOf(const Message& message, bool is_sent) const {
     return positions[message.chunk] - (is_sent == message.gradient ? 1 : 0);
+  }
+  bool has_backward(int chunk) const { return positions[chunk] >= first_trained; }
+  // Whether the gradient of the chunk's input goes to the part before it.
+  bool has_input_gradient(int chunk) const { return positions[chunk] > first_trained; }
+  // Whether the step is an action without work.
+  bool IsEmpty(const Step& step) const {
+    return !step.is_exchange() && step.action.kind != ActionKind::kForward &&
+           !has_backward(step.action.chunk);
   }
 };
 

@@ -121,6 +121,7 @@ class PlanPlayer {
     const StagePlan& plan = plans_[s];
     const auto [kind, microbatch, chunk] = step.action;
     actions_[s].push_back(step.action);
+    if (plan.IsEmpty(step)) return;
     const bool forward = kind == ActionKind::kForward;
     if (step.slot < 0 || step.slot >= plan.slots[chunk]) Fail("no such slot");
     if (forward) Fill(&items_[s], chunk, step.slot, microbatch);
@@ -141,7 +142,8 @@ class PlanPlayer {
            microbatch);
     }
     if (!forward && !weight) gradients_[s].erase({chunk, step.gradient_slot});
-    if (kind == ActionKind::kBackward || weight || (forward && ForwardOnly())) {
+    const bool ends_forward = ForwardOnly() || !plan.has_backward(chunk);
+    if (kind == ActionKind::kBackward || weight || (forward && ends_forward)) {
       items_[s].erase({chunk, step.slot});
       inputs_[s].erase({chunk, step.input_slot});
       deferred_[s].erase({chunk, step.deferred_slot});
@@ -189,6 +191,55 @@ TEST(StagePlanTest, PlansOfEverySmallScheduleRunWithoutBuffering) {
   }
 }
 
+// Returns the schedule of a model whose parts in front of `first` have nothing to train.
+Schedule TrainedFrom(int first, Schedule schedule) {
+  schedule.first_trained = first;
+  return schedule;
+}
+
+TEST(StagePlanTest, PlansOfPartsWithoutBackwardRunWithoutBuffering) {
+  for (int stages = 2; stages <= 4; ++stages) {
+    for (int microbatches = 1; microbatches <= 9; ++microbatches) {
+      std::vector<Schedule> schedules = {
+          GPipeSchedule(stages, microbatches), InterleavedSchedule({stages, microbatches}),
+          ZeroBubbleSchedule(stages, microbatches), ZeroBubbleVSchedule(stages, microbatches)};
+      if (microbatches % stages == 0)
+        schedules.push_back(InterleavedSchedule({stages, microbatches, 2, 0}));
+      for (size_t i = 0; i < schedules.size(); ++i) {
+        for (int first = 1; first < schedules[i].positions(); ++first) {
+          EXPECT_EQ(PlanPlayer(TrainedFrom(first, schedules[i])).Play(), "")
+              << stages << " stages, " << microbatches << " micro-batches, schedule " << i
+              << ", trained from " << first;
+        }
+      }
+    }
+  }
+}
+
+TEST(StagePlanTest, NoGradientsAreSentToPartsWithoutBackward) {
+  const Schedule schedule = TrainedFrom(2, InterleavedSchedule({4, 16}));
+  for (int stage = 0; stage < 4; ++stage) {
+    const StagePlan plan = PlanStage(schedule, stage);
+    int gradients = 0;
+    for (const Step& step : plan.steps) {
+      for (const Message& message : step.sends) gradients += message.gradient;
+    }
+    EXPECT_EQ(gradients, stage == 3 ? 16 : 0);
+    EXPECT_EQ(plan.has_backward(0), stage >= 2);
+    EXPECT_EQ(plan.has_input_gradient(0), stage == 3);
+    EXPECT_EQ(plan.slots, std::vector<int>({stage < 2 ? 1 : 4 - stage}));
+    if (stage < 2) EXPECT_EQ(plan.gradient_slots, std::vector<int>({0}));
+    // The stages in front do not run ahead of the others.
+    EXPECT_LE(plan.input_slots[0], stage == 0 ? 0 : 4 - stage + 1);
+  }
+}
+
+TEST(StagePlanTest, PartsWithoutBackwardPutNothingOff) {
+  const Schedule schedule = TrainedFrom(1, ZeroBubbleSchedule(4, 16));
+  EXPECT_EQ(PlanStage(schedule, 0).deferred_slots, std::vector<int>({0}));
+  EXPECT_GT(PlanStage(schedule, 1).deferred_slots[0], 0);
+}
+
 // A schedule that can run, otherwise without any order: each stage picks among what is ready.
 Schedule RandomSchedule(std::mt19937* random) {
   const auto draw = [&](int count) { return static_cast<int>((*random)() % count); };
@@ -231,7 +282,11 @@ Schedule RandomSchedule(std::mt19937* random) {
 TEST(StagePlanTest, PlansOfRandomSchedulesRunWithoutBuffering) {
   std::mt19937 random(1);
   for (int i = 0; i < 1000; ++i) {
-    EXPECT_EQ(PlanPlayer(RandomSchedule(&random)).Play(), "") << "schedule " << i;
+    const Schedule schedule = RandomSchedule(&random);
+    EXPECT_EQ(PlanPlayer(schedule).Play(), "") << "schedule " << i;
+    const int first = static_cast<int>(random() % schedule.positions());
+    EXPECT_EQ(PlanPlayer(TrainedFrom(first, schedule)).Play(), "")
+        << "schedule " << i << ", trained from " << first;
   }
 }
 

@@ -16,6 +16,7 @@ double Seconds(const Step& step, const StagePlan& plan, const PartCosts& seconds
     return messages.seconds * std::max(messages.TensorsOf(plan, step.sends, /*are_sent=*/true),
                                        messages.TensorsOf(plan, step.receives, false));
   }
+  if (plan.IsEmpty(step)) return 0;
   return CostOf(step.action.kind, seconds.At(plan.positions[step.action.chunk]));
 }
 
