@@ -49,6 +49,9 @@ struct LayerContext {
   const MicroBatch* batch;
   uint64_t seed = 0;     // the seed of dropout
   bool training = true;  // false: no dropout
+  // Whether a backward pass follows in training. Where none does, routers add to their sums in
+  // Forward what they otherwise add in Backward.
+  bool has_backward = true;
   bool sequence_parallel = false;
   Arena* recompute = nullptr;  // holds what recomputed layers save; null outside training
   Arena* deferred = nullptr;   // where set, backward puts parameter gradients off, as above

@@ -50,6 +50,8 @@ class NormLayer {
                 const Tensor& dx_TH, const Saved& saved, const Tensor& dbias_H = Tensor());
 
   void AppendParameters(std::vector<Parameter*>* out);
+  // Returns whether any of the parameters is not frozen.
+  bool IsTrained() const { return !weight_.frozen || (is_layer_norm() && !bias_.frozen); }
 
  private:
   bool is_layer_norm() const { return norm_.kind == ops::Norm::kLayerNorm; }

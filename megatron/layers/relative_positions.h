@@ -35,6 +35,7 @@ class RelativePositions {
   void Backward(const LayerContext& ctx, const Tensor& dbias_WN);
 
   void AppendParameters(std::vector<Parameter*>* out) { AppendBlock({&table_}, out); }
+  bool IsTrained() const { return !table_.frozen; }
 
  private:
   Parameter table_;  // [buckets, heads], cut by heads

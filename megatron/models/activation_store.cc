@@ -101,10 +101,18 @@ void ActivationStore::Copy(const char* name, const Tensor& in, const Tensor& out
   window->copied->Record(*copies_);
 }
 
+void ActivationStore::Count(int chunk, int64_t segment, int64_t bytes) {
+  std::vector<int64_t>& most = most_kept_[chunk];
+  most.resize(std::max(most.size(), static_cast<size_t>(segment) + 1));
+  most[segment] = std::max(most[segment], bytes);
+}
+
 Arena* ActivationStore::Slot::Begin(int64_t segment) {
   Window& window = store_->WindowOf(segment);
   window.slot = nullptr;
   window.arena.Reset();
+  // A segment that keeps nothing needs a window, too.
+  if (store_->copies_ == nullptr) store_->Count(chunk_, segment, 0);
   return &window.arena;
 }
 
@@ -123,12 +131,7 @@ void ActivationStore::Slot::Acquire(int64_t segment) {
 void ActivationStore::Slot::Leave(int64_t segment) {
   Window& window = store_->WindowOf(segment);
   const int64_t bytes = window.arena.Mark();
-  if (store_->copies_ == nullptr) {
-    std::vector<int64_t>& most = store_->most_kept_[chunk_];
-    most.resize(std::max(most.size(), static_cast<size_t>(segment) + 1));
-    most[segment] = std::max(most[segment], bytes);
-    return;
-  }
+  if (store_->copies_ == nullptr) return store_->Count(chunk_, segment, bytes);
   Place& place = places_[segment];
   place.bytes = bytes;
   store_->Copy("activations to host", window.bytes.Slice(0, 0, bytes),

@@ -126,6 +126,8 @@ class ActivationStore {
   Window& WindowOf(int64_t segment) {
     return windows_[static_cast<size_t>(segment) % windows_.size()];
   }
+  // Counts what a segment keeps, on the meta device.
+  void Count(int chunk, int64_t segment, int64_t bytes);
   // Copies on the store's stream, behind all that the device's stream has to do so far.
   void Copy(const char* name, const Tensor& in, const Tensor& out, Window* window);
 

@@ -38,14 +38,27 @@ LayerStack::LayerStack(const LayerStackOptions& options, const ProcessGroup& ten
 
 void LayerStack::AppendParameters(std::vector<Parameter*>* out) {
   first_block_ = NextBlock(*out);
+  parameters_.clear();
   for (const auto& layer : layers_) {
     std::vector<Parameter*> block;
     layer->AppendParameters(&block);
     AppendBlock(block, out);
+    parameters_.emplace_back(block.begin(), block.end());
   }
   for (Segment& segment : segments_) {
     segment.next = segment.end == num_layers() ? WeightBlocks::kNone : BlockOf(segment.end);
   }
+}
+
+int64_t LayerStack::NumFrozen() const {
+  const auto first = std::find_if(parameters_.begin(), parameters_.end(),
+                                  [](const auto& of_layer) { return AnyIsTrained(of_layer); });
+  return first - parameters_.begin();
+}
+
+LayerStack::Segment LayerStack::Behind(int64_t frozen, Segment segment) {
+  segment.begin = std::max(segment.begin, frozen);
+  return segment;
 }
 
 std::vector<MoeLayer*> LayerStack::moe_layers() const {
@@ -69,16 +82,16 @@ bool LayerStack::DropsTokens(const LayerContext& ctx) const {
 }
 
 void LayerStack::ForwardLayer(const LayerContext& ctx, const RotaryTables* rotary, int64_t i,
-                              const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const {
-  if (!DropsTokens(ctx, i)) return layers_[i]->Forward(ctx, rotary, x_TH, y_TH, &saved->layers[i]);
+                              const Tensor& x_TH, const Tensor& y_TH,
+                              TransformerLayer::Saved* saved, KeptTokens* kept) const {
+  if (!DropsTokens(ctx, i)) return layers_[i]->Forward(ctx, rotary, x_TH, y_TH, saved);
   Arena::Scope scope(ctx.scratch);
-  KeptTokens* const kept = &saved->kept[i];
   ChooseKept(ctx, first_layer_ + i, kept);
   const Shape shape = {kept->Context(ctx).rows(), x_TH.dim(1)};
   const Tensor x_KH = ctx.saved->Allocate(x_TH.dtype(), shape, "layer input of kept tokens");
   const Tensor y_KH = ctx.scratch->Allocate(y_TH.dtype(), shape, "layer output of kept tokens");
   TakeKept(ctx, *kept, x_TH, x_KH);
-  layers_[i]->Forward(kept->Context(ctx), rotary, x_KH, y_KH, &saved->layers[i]);
+  layers_[i]->Forward(kept->Context(ctx), rotary, x_KH, y_KH, saved);
   PutKept(ctx, *kept, y_KH, x_TH, y_TH);
 }
 
@@ -117,7 +130,8 @@ void LayerStack::ForwardSegment(const LayerContext& ctx, const RotaryTables* rot
     const Tensor out_TH = last ? y_TH : AllocateHidden(ctx.saved, y_TH, "layer output");
     const WeightsInUse weights(ctx.blocks, BlockOf(i), last ? segment.next : BlockOf(i + 1));
     if (branch_TH.empty()) {
-      ForwardLayer(ctx, rotary, i, in_TH, out_TH, saved);
+      ForwardLayer(ctx, rotary, i, in_TH, out_TH, &saved->layers[i],
+                   DropsTokens(ctx, i) ? &saved->kept[i] : nullptr);
     } else {
       *sum = layers_[i]->ForwardBranches(ctx, rotary, *sum, in_TH, branch_TH, &saved->layers[i]);
     }
@@ -153,13 +167,20 @@ void LayerStack::Forward(const LayerContext& ctx, const RotaryTables* rotary, co
   const auto offload = [&](size_t segment) {
     return segment < segments_.size() && segments_[segment].offloaded ? saved->offload : nullptr;
   };
+  const int64_t frozen = NumFrozen(*saved);
+  Tensor from_TH = x_TH;
+  if (frozen > 0) {
+    if (frozen < num_layers()) from_TH = AllocateHidden(ctx.saved, y_TH, "layer output");
+    ForwardFirst(ctx, rotary, frozen, x_TH, frozen < num_layers() ? from_TH : y_TH, saved->offload);
+  }
+  size_t first = 0;
+  while (first < segments_.size() && segments_[first].end <= frozen) ++first;
   Arena::Scope branch_scope(ctx.scratch);
   const Tensor branch_TH = AllocateBranch(ctx, y_TH);
   TransformerLayer::LastSum sum;
-  Tensor from_TH = x_TH;
-  Arena* window = offload(0) ? offload(0)->Begin(0) : nullptr;  // the segment's
-  for (size_t i = 0; i < segments_.size(); ++i) {
-    const Segment& segment = segments_[i];
+  Arena* window = offload(first) ? offload(first)->Begin(first) : nullptr;  // the segment's
+  for (size_t i = first; i < segments_.size(); ++i) {
+    const Segment segment = Behind(frozen, segments_[i]);
     const bool leaves = segment.end == num_layers();
     Arena* const next_window = offload(i + 1) ? offload(i + 1)->Begin(i + 1) : nullptr;
     const bool to_window = next_window != nullptr && OffloadsInput(segments_[i + 1]);
@@ -191,26 +212,37 @@ void LayerStack::ForwardOnly(const LayerContext& ctx, const RotaryTables* rotary
                              const Tensor& x_TH, const Tensor& y_TH,
                              ActivationStore::Slot* offload) const {
   if (layers_.empty()) return ops::Copy(ctx.stream, x_TH, y_TH);
+  ForwardFirst(ctx, rotary, num_layers(), x_TH, y_TH, offload);
+}
+
+void LayerStack::ForwardFirst(const LayerContext& ctx, const RotaryTables* rotary, int64_t count,
+                              const Tensor& x_TH, const Tensor& y_TH,
+                              ActivationStore::Slot* offload) const {
   Arena::Scope scope(ctx.saved);
   const Tensor between_TH = AllocateHidden(ctx.saved, y_TH, "layer output");
   // The outputs alternate between two places, so that the last one is y.
   Tensor from_TH = x_TH;
-  for (size_t s = 0; s < segments_.size(); ++s) {
+  for (size_t s = 0; s < segments_.size() && segments_[s].begin < count; ++s) {
     const Segment& segment = segments_[s];
     // The windows of recomputed layers have no room for more than their inputs.
     const bool in_window = offload != nullptr && segment.offloaded && !segment.recompute;
-    for (int64_t i = segment.begin; i < segment.end; ++i) {
+    for (int64_t i = segment.begin; i < std::min(segment.end, count); ++i) {
       LayerContext of_layer = ctx;
+      of_layer.has_backward = false;
       if (in_window) {
         SetWindow(offload->Begin(s), &of_layer);
         offload->Acquire(s);
       }
       Arena::Scope layer_scope(of_layer.saved);
       TransformerLayer::Saved discarded;
-      const Tensor to_TH = (num_layers() - i) % 2 == 1 ? y_TH : between_TH;
+      KeptTokens discarded_tokens;
+      const Tensor to_TH = (count - i) % 2 == 1 ? y_TH : between_TH;
       const WeightsInUse weights(ctx.blocks, BlockOf(i),
                                  i + 1 == num_layers() ? WeightBlocks::kNone : BlockOf(i + 1));
-      layers_[i]->Forward(of_layer, rotary, from_TH, to_TH, &discarded);
+      ForwardLayer(of_layer, rotary, i, from_TH, to_TH, &discarded, &discarded_tokens);
+      // The next layer's segment, or the end of the stack, adds the last output.
+      if (ctx.activations != nullptr && i + 1 < count)
+        ctx.activations->AddOutput(ctx.stream, layers_[i]->number(), to_TH);
       from_TH = to_TH;
     }
   }
@@ -223,8 +255,8 @@ Tensor LayerStack::BiasGradientBelow(const LayerContext& ctx, int64_t i) const {
 }
 
 void LayerStack::BackwardSegment(const LayerContext& ctx, const RotaryTables* rotary,
-                                 const Segment& segment, const Tensor& dy_TH, const Tensor& dx_TH,
-                                 Saved* saved) {
+                                 const Segment& segment, bool ends, const Tensor& dy_TH,
+                                 const Tensor& dx_TH, Saved* saved) {
   Arena::Scope scope(ctx.scratch);
   Arena::Scope recompute_scope(ctx.recompute);
   // The recomputation ends with the layer that the backward begins with: it is held over both.
@@ -247,7 +279,9 @@ void LayerStack::BackwardSegment(const LayerContext& ctx, const RotaryTables* ro
   for (int64_t i = segment.end - 1; i >= segment.begin; --i) {
     const Tensor to_TH =
         i == segment.begin ? dx_TH : AllocateHidden(ctx.scratch, dx_TH, "layer gradient");
-    const WeightsInUse weights(ctx.blocks, BlockOf(i), BlockBefore(i));
+    const bool is_last = i == segment.begin && ends;
+    const WeightsInUse weights(ctx.blocks, BlockOf(i),
+                               is_last ? WeightBlocks::kNone : BlockOf(i - 1));
     const GradientsInUse gradients(ctx.blocks, BlockOf(i), /*last=*/!ctx.defers());
     BackwardLayer(ctx, rotary, i, from_TH, to_TH, saved);
     from_TH = to_TH;
@@ -257,24 +291,27 @@ void LayerStack::BackwardSegment(const LayerContext& ctx, const RotaryTables* ro
 void LayerStack::Backward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
                           const Tensor& dx_TH, Saved* saved) {
   if (layers_.empty()) return ops::Copy(ctx.stream, dy_TH, dx_TH);
+  const int64_t frozen = NumFrozen(*saved);
+  if (frozen == num_layers()) return;
   Arena::Scope scope(ctx.scratch);
   const Tensor between_TH = AllocateHidden(ctx.scratch, dx_TH, "layer gradient");
   // The gradients alternate between two places, so that the last one is dx.
   Tensor from_TH = dy_TH;
   CHECK(saved->offload == nullptr || !ctx.defers());
   if (saved->offload != nullptr) saved->offload->StartBackward();
-  for (size_t i = segments_.size(); i-- > 0;) {
+  for (size_t i = segments_.size(); i-- > 0 && segments_[i].end > frozen;) {
+    const Segment segment = Behind(frozen, segments_[i]);
     const Tensor to_TH = i % 2 == 0 ? dx_TH : between_TH;
     ActivationStore::Slot* const offload = segments_[i].offloaded ? saved->offload : nullptr;
     if (offload != nullptr) offload->Acquire(i);
-    BackwardSegment(ctx, rotary, segments_[i], from_TH, to_TH, saved);
+    BackwardSegment(ctx, rotary, segment, /*ends=*/segment.begin == frozen, from_TH, to_TH, saved);
     if (offload != nullptr) offload->Release(i);
     from_TH = to_TH;
   }
 }
 
 void LayerStack::BackwardWeight(const LayerContext& ctx, Saved* saved) {
-  for (int64_t i = num_layers() - 1; i >= 0; --i) {
+  for (int64_t i = num_layers() - 1; i >= NumFrozen(*saved); --i) {
     const GradientsInUse gradients(ctx.blocks, BlockOf(i));
     layers_[i]->BackwardWeight(DropsTokens(ctx, i) ? saved->kept[i].Context(ctx) : ctx,
                                &saved->layers[i]);

@@ -7,7 +7,12 @@
 //
 // What the first layers keep may be *offloaded*, or some parts of it: it lies in windows of an
 // ActivationStore in place of ctx.saved, and in host memory between forward and backward. Such a
-// segment's input is its own, but for that of the stack, which stays where the caller has it.
+// segment's input is its own, but for that of the first one, which stays where the caller or the
+// frozen layers have it.
+//
+// Where nothing in front of the stack is trained, its first layers may be *frozen*: layers all of
+// whose parameters keep their values, up to the first one that has others. They are run forward
+// alone and keep nothing. Behind them begins the first segment.
 //
 // Where ctx.kept_tokens is set, all layers of the model but the first and the last see so many
 // tokens of each sample (token_dropping.h). Forward and Backward of a pass have it alike.
@@ -48,6 +53,8 @@ class LayerStack {
   struct Saved {
     // Where set, before Forward and until the end of Backward, the place of what is offloaded.
     ActivationStore::Slot* offload = nullptr;
+    // Whether anything in front of the stack is trained; as long as `offload`.
+    bool trains_in_front = true;
     std::vector<Tensor> layer_input;
     std::vector<TransformerLayer::Saved> layers;
     std::vector<KeptTokens> kept;  // those of layers that drop tokens
@@ -63,7 +70,8 @@ class LayerStack {
   // offloaded in training work in its windows.
   void ForwardOnly(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
                    const Tensor& y_TH, ActivationStore::Slot* offload = nullptr) const;
-  // dx (=), parameter gradients (+=). dx may not be dy.
+  // dx (=), parameter gradients (+=). dx may not be dy. Where nothing in front of the stack is
+  // trained, dx is memory to work in.
   void Backward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
                 const Tensor& dx_TH, Saved* saved);
   void BackwardWeight(const LayerContext& ctx, Saved* saved);
@@ -75,6 +83,8 @@ class LayerStack {
   int first_block() const { return layers_.empty() ? WeightBlocks::kNone : first_block_; }
   // The layers that have experts, in order.
   std::vector<MoeLayer*> moe_layers() const;
+  // Returns whether any of the parameters, which were appended before, is not frozen.
+  bool IsTrained() const { return NumFrozen() < num_layers(); }
 
  private:
   struct Segment {
@@ -89,18 +99,25 @@ class LayerStack {
   // Returns whether an offloaded segment's input lies in its window.
   bool OffloadsInput(const Segment& segment) const;
   int BlockOf(int64_t layer) const { return first_block_ + static_cast<int>(layer); }
-  int BlockBefore(int64_t layer) const {
-    return layer == 0 ? WeightBlocks::kNone : BlockOf(layer - 1);
-  }
+  // Returns the number of first layers without a parameter to train.
+  int64_t NumFrozen() const;
+  // Returns the number of those that keep nothing.
+  int64_t NumFrozen(const Saved& saved) const { return saved.trains_in_front ? 0 : NumFrozen(); }
+  // Returns the part of a segment that is not frozen.
+  static Segment Behind(int64_t frozen, Segment segment);
   Tensor AllocateHidden(Arena* arena, const Tensor& like_TH, const char* name) const {
     return arena->Allocate(like_TH.dtype(), like_TH.shape(), name);
   }
   // Returns whether layer i of the stack drops tokens in this pass, and whether any of them does.
   bool DropsTokens(const LayerContext& ctx, int64_t i) const;
   bool DropsTokens(const LayerContext& ctx) const;
-  // Calls the layer, for its kept tokens if it drops any.
+  // Calls the layer, for its kept tokens if it drops any; else `kept` is not used.
   void ForwardLayer(const LayerContext& ctx, const RotaryTables* rotary, int64_t i,
-                    const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const;
+                    const Tensor& x_TH, const Tensor& y_TH, TransformerLayer::Saved* saved,
+                    KeptTokens* kept) const;
+  // Runs the first `count` layers without keeping anything.
+  void ForwardFirst(const LayerContext& ctx, const RotaryTables* rotary, int64_t count,
+                    const Tensor& x_TH, const Tensor& y_TH, ActivationStore::Slot* offload) const;
   void BackwardLayer(const LayerContext& ctx, const RotaryTables* rotary, int64_t i,
                      const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved);
   // The gradient of the last bias of the layer below, if it comes with the gradient of layer i's
@@ -114,10 +131,12 @@ class LayerStack {
   void ForwardSegment(const LayerContext& ctx, const RotaryTables* rotary, const Segment& segment,
                       bool ends, const Tensor& branch_TH, const Tensor& y_TH,
                       TransformerLayer::LastSum* sum, Saved* saved) const;
+  // `ends`: nothing in front of the segment goes backward.
   void BackwardSegment(const LayerContext& ctx, const RotaryTables* rotary, const Segment& segment,
-                       const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved);
+                       bool ends, const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved);
 
   std::vector<std::unique_ptr<TransformerLayer>> layers_;
+  std::vector<std::vector<const Parameter*>> parameters_;  // those of each layer
   int64_t first_layer_, layers_of_model_;
   std::vector<Segment> segments_;
   OffloadModules offload_modules_;

@@ -54,6 +54,59 @@ TEST(LayerStackTest, GradientsThatAreDeferredWithRecomputationAreTheSameBits) {
   ExpectGradients(&harness, MakeStack(Options(2, {LayerRecompute::kUniform, 2})), kHidden);
 }
 
+// The calls of five layers of which the first `frozen` are frozen, and in front of which nothing is
+// trained.
+LayerCalls MakeFrozen(int64_t frozen, const LayerRecompute& recompute) {
+  const auto stack = std::make_shared<LayerStack>(Options(5, recompute), ProcessGroup());
+  const auto saved = std::make_shared<LayerStack::Saved>();
+  LayerCalls calls = CallsOf(stack, /*rotary=*/nullptr);
+  const size_t of_layer = calls.parameters.size() / 5;
+  for (size_t i = 0; i < frozen * of_layer; ++i) calls.parameters[i]->frozen = true;
+  calls.forward = [=](const LayerContext& ctx, const Tensor& x, const Tensor& y) {
+    *saved = {};
+    saved->trains_in_front = false;
+    stack->Forward(ctx, nullptr, x, y, saved.get());
+  };
+  calls.backward = [=](const LayerContext& ctx, const Tensor& dy, const Tensor& dx) {
+    stack->Backward(ctx, nullptr, dy, dx, saved.get());
+  };
+  calls.backward_weight = [=](const LayerContext& ctx) { stack->BackwardWeight(ctx, saved.get()); };
+  return calls;
+}
+
+// Segments of two and of three layers begin in front of the first trained layer.
+TEST(LayerStackTest, FrozenFirstLayersKeepNothingAndChangeNoBitOfTheOthers) {
+  const ops::HostTensor x = ops::HostTensor::Normal({6, kHidden}, DType::kFloat32, 1);
+  const ops::HostTensor dy = ops::HostTensor::Normal({6, kHidden}, DType::kFloat32, 2);
+  for (const LayerRecompute& recompute :
+       {LayerRecompute{}, LayerRecompute{LayerRecompute::kUniform, 2},
+        LayerRecompute{LayerRecompute::kUniform, 3}, LayerRecompute{LayerRecompute::kBlock, 4}}) {
+    for (const bool deferred : {false, true}) {
+      LayerHarness whole(kLengths);
+      const LayerCalls all = MakeFrozen(0, recompute);
+      whole.Bind(all.parameters);
+      const LayerHarness::Results want = whole.Run(all, x, dy, deferred);
+      for (const int64_t frozen : {1, 2, 3, 5}) {
+        SCOPED_TRACE(testing::Message() << frozen << " frozen, method " << recompute.method << ", "
+                                        << recompute.num_layers << " layers");
+        LayerHarness harness(kLengths);
+        const LayerCalls calls = MakeFrozen(frozen, recompute);
+        harness.Bind(calls.parameters);
+        const LayerHarness::Results got = harness.Run(calls, x, dy, deferred);
+        EXPECT_EQ(got.y, want.y);
+        for (size_t i = 0; i < calls.parameters.size(); ++i) {
+          const bool is_zero = calls.parameters[i]->frozen;
+          const std::vector<double> zeros(want.gradients[i].size(), 0);
+          EXPECT_EQ(got.gradients[i], is_zero ? zeros : want.gradients[i])
+              << calls.parameters[i]->name;
+        }
+        if (recompute.method == LayerRecompute::kNone && frozen > 1)
+          EXPECT_LT(harness.context().saved->high_water(), whole.context().saved->high_water());
+      }
+    }
+  }
+}
+
 // Two samples of six tokens, of which layers 1, 2 and 3 of five see some.
 const std::vector<int> kEqualLengths = {6, 6};
 

@@ -46,6 +46,8 @@ ModelStage::Part ModelStage::PartOf(int chunk) const {
   part.has_mtp = options_.mtp_num_layers > 0 && index == placement.mtp_part();
   part.begin = std::accumulate(begin, begin + index, int64_t{0});
   part.end = part.begin + placement.layers[index];
+  part.trains_before = index > placement.first_trained;
+  part.has_backward = index >= placement.first_trained;
   return part;
 }
 

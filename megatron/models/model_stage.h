@@ -145,6 +145,8 @@ class ModelStage : public Stage {
     bool first = false, last = false;  // whether it is the model's first part, its last
     bool has_mtp = false;              // whether it has the layers of multi-token prediction
     int64_t begin = 0, end = 0;
+    bool trains_before = false;  // whether a part before it has parameters to train
+    bool has_backward = true;    // whether it or a part before it has
   };
 
   ModelStage(const ModelOptions& options, const Measures& measures, const StageSetup& setup);

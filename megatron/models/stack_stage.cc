@@ -93,13 +93,18 @@ void StackStage::Forward(const WorkItem& item, absl::Span<const Tensor> inputs,
   const Tensor x_TH = ChunkInput(ctx, chunk, inputs, &saved->embedding);
   const bool is_sent = !part.last && !part.has_mtp;
   const Tensor y_TH = is_sent ? outputs[0] : AllocateHidden(ctx.saved, ctx, "layer output");
+  saved->layers.trains_in_front = TrainsInFront(chunk);
   RunLayers(*chunk.layers, ctx, rotary(), x_TH, y_TH, &saved->layers, OffloadOf(item));
-  if (is_sent) return;
+  const auto forget = [&] {  // what nothing reads any more
+    if (training() && !part.has_backward) ctx.saved->Reset();
+  };
+  if (is_sent) return forget();
   if (!part.has_mtp) return RunHead(ctx, y_TH, &saved->head);
   HiddenStates hidden = AllocateHiddenStates(ctx.saved, ctx, "norm output");
   mtp_->Forward(ctx, rotary(), y_TH, hidden, &saved->mtp);
   if (part.last) return RunHeads(ctx, hidden, saved);
   for (size_t i = 0; i < hidden.size(); ++i) ops::Copy(stream, hidden[i], outputs[i]);
+  forget();
 }
 
 void StackStage::RunHeads(const LayerContext& ctx, absl::Span<const Tensor> hidden,
@@ -133,7 +138,11 @@ void StackStage::Backward(const WorkItem& item, absl::Span<const Tensor> output_
   Saved& saved = chunk.saved[item.slot];
   Arena::Scope scope(ctx.scratch);
   const Part& part = chunk.part;
-  if (HasHeadsAlone(chunk)) return RunHeadsBack(ctx, input_gradients, &saved);
+  if (HasHeadsAlone(chunk)) {
+    HiddenStates dhidden(input_gradients.begin(), input_gradients.end());
+    if (dhidden.empty()) dhidden = AllocateHiddenStates(ctx.scratch, ctx, "norm gradient");
+    return RunHeadsBack(ctx, dhidden, &saved);
+  }
   const bool is_received = !part.last && !part.has_mtp;
   const Tensor dy_TH =
       is_received ? output_gradients[0] : AllocateHidden(ctx.scratch, ctx, "layer gradient");
@@ -147,10 +156,10 @@ void StackStage::Backward(const WorkItem& item, absl::Span<const Tensor> output_
   } else if (part.last) {
     RunHeadBack(ctx, dy_TH, &saved.head);
   }
-  const Tensor dx_TH =
-      part.first ? AllocateHidden(ctx.scratch, ctx, "layer gradient") : input_gradients[0];
+  const Tensor dx_TH = input_gradients.empty() ? AllocateHidden(ctx.scratch, ctx, "layer gradient")
+                                               : input_gradients[0];
   chunk.layers->Backward(ctx, rotary(), dy_TH, dx_TH, &saved.layers);
-  if (part.first) embedding()->Backward(ctx, dx_TH, saved.embedding);
+  if (part.first && TrainsInFront(chunk)) embedding()->Backward(ctx, dx_TH, saved.embedding);
 }
 
 void StackStage::BackwardWeight(const WorkItem& item, const Stream& stream) {

@@ -67,6 +67,10 @@ class StackStage : public ModelStage {
   std::vector<TensorSpec> EdgeSpecs(int microbatch, int64_t tensors) const;
   void RunHeads(const LayerContext& ctx, absl::Span<const Tensor> hidden, Saved* saved) const;
   void RunHeadsBack(const LayerContext& ctx, absl::Span<const Tensor> dhidden, Saved* saved);
+  // Returns whether anything in front of the chunk's layers is trained.
+  bool TrainsInFront(const Chunk& chunk) const {
+    return chunk.part.first ? embedding()->IsTrained() : chunk.part.trains_before;
+  }
   // The input of the chunk's layers: the embedding, or what the stage before sent.
   Tensor ChunkInput(const LayerContext& ctx, const Chunk& chunk, absl::Span<const Tensor> inputs,
                     TokenEmbedding::Saved* saved) const;

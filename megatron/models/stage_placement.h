@@ -22,6 +22,8 @@ struct StagePlacement {
   // Whether the layers of multi-token prediction are behind those of the part in front of the last,
   // which then holds nothing but the heads. Else they are in the last part.
   bool mtp_before_last = false;
+  // The first part, in the model's order, that has parameters to train (first_trained_part.h).
+  int first_trained = 0;
 
   int parts() const { return stages * chunks; }
   bool first() const { return stage == 0; }            // holds the embedding

@@ -105,9 +105,13 @@ void TokenEmbedding::AppendParameters(std::vector<Parameter*>* out) {
     if (!table->name.empty()) rest.push_back(table);
   }
   if (norm_ != nullptr) norm_->AppendParameters(&rest);
+  parameters_.assign(rest.begin(), rest.end());
+  parameters_.push_back(&words_->weight());
   if (rest.empty()) return;
   rest_block_ = NextBlock(*out);
   AppendBlock(rest, out);
 }
+
+bool TokenEmbedding::IsTrained() const { return AnyIsTrained(parameters_); }
 
 }  // namespace megatron

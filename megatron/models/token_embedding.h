@@ -37,6 +37,8 @@ class TokenEmbedding {
                 DropoutSite site = DropoutSite::kEmbedding, bool last = true);
 
   void AppendParameters(std::vector<Parameter*>* out);
+  // Returns whether any of the parameters, which were appended before, is not frozen.
+  bool IsTrained() const;
 
  private:
   // A table that every tensor-parallel rank holds whole.
@@ -55,6 +57,7 @@ class TokenEmbedding {
   Parameter positions_, types_;           // have no name if there is no such table
   std::unique_ptr<NormLayer> norm_;       // may be null
   int rest_block_ = WeightBlocks::kNone;  // block of all parameters but the word table
+  std::vector<const Parameter*> parameters_;
 };
 
 }  // namespace megatron

@@ -155,12 +155,12 @@ void DataParallel::BeginGradients(int block) {
 }
 
 void DataParallel::EndGradients(int block) {
+  if (!trains_block_[block]) return;
   const int index = buffers_->bucket_group_of(block);
   BucketGroup& bucket_group = bucket_groups_[index];
   ++bucket_group.ends;
   CHECK_LE(bucket_group.ends, micro_batches_ * bucket_group.blocks) << "block " << block;
   if (parts_ != nullptr) parts_->AfterMicroBatch(block, stream_);
-  if (bucket_group.trained_elements == 0) return;
   if (pools_gradients()) {
     Bind(&Parameter::grad, bucket_group, Tensor());
     StartReduce(index);

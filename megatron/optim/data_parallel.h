@@ -194,7 +194,7 @@ class DataParallel : public WeightBlocks, public RankAverage {
   // are reduced by it alone.
   enum JobKind { kReduce, kLastReduce, kGatherShards, kGather, kGatherFromHost, kBringSum };
   struct BucketGroup {
-    int blocks = 0;  // number of its blocks
+    int blocks = 0;  // number of its blocks that have parameters to train
     std::vector<const Bucket*> buckets;
     int64_t elements = 0, trained_elements = 0;  // the second without frozen parameters
     int users = 0;  // Acquire calls without their Release, where weights are fetched
@@ -353,6 +353,7 @@ class DataParallel : public WeightBlocks, public RankAverage {
   const Bucket* sparse_bucket_ = nullptr;  // the one that has the sparse table
   SentElements sent_;
   std::vector<BucketGroup> bucket_groups_;
+  std::vector<bool> trains_block_;  // whether a block has parameters to train
   BlockPool weights_pool_, gradients_pool_;
   std::unique_ptr<Float8Gather> float8_gather_;  // null: weights are gathered as they are
   std::unique_ptr<WeightReader> weight_reader_;  // null: weights are in no file

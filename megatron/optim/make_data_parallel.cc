@@ -93,9 +93,15 @@ DataParallel::DataParallel(const DataParallelOptions& options, const ProcessGrou
       stream_(stream),
       weights_pool_(stream.device(), sizes.weights, "weights/gathered", ledger),
       gradients_pool_(stream.device(), sizes.gradients, "gradients/whole", ledger) {
-  for (const int index : buffers->layout().bucket_group_of_block) {
+  const std::vector<int>& group_of_block = buffers->layout().bucket_group_of_block;
+  trains_block_.resize(group_of_block.size());
+  for (const FlatParameter& flat : buffers->parameters()) {
+    if (!flat.parameter->frozen) trains_block_[flat.parameter->block] = true;
+  }
+  for (size_t block = 0; block < group_of_block.size(); ++block) {
+    const int index = group_of_block[block];
     if (index >= static_cast<int>(bucket_groups_.size())) bucket_groups_.resize(index + 1);
-    ++bucket_groups_[index].blocks;
+    if (trains_block_[block]) ++bucket_groups_[index].blocks;
   }
   for (const Bucket& bucket : buffers->buckets()) {
     const ProcessGroup& shards = ShardsOf(groups, bucket);

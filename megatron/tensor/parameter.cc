@@ -85,6 +85,11 @@ float XavierBound(const Parameter& parameter) {
   return static_cast<float>(std::sqrt(6.0 / static_cast<double>(rows + columns)));
 }
 
+bool AnyIsTrained(const std::vector<const Parameter*>& parameters) {
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [](const Parameter* parameter) { return !parameter->frozen; });
+}
+
 void AppendBlock(const std::vector<Parameter*>& block, std::vector<Parameter*>* out) {
   const int number = NextBlock(*out);
   for (Parameter* parameter : block) {

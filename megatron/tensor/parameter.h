@@ -100,6 +100,9 @@ struct Parameter {
 // an expert's tensor has one for each expert: sqrt(6 / (rows + columns)).
 float XavierBound(const Parameter& parameter);
 
+// Returns whether any of them is not frozen.
+bool AnyIsTrained(const std::vector<const Parameter*>& parameters);
+
 // The block of parameters that come behind these.
 inline int NextBlock(const std::vector<Parameter*>& parameters) {
   return parameters.empty() ? 0 : parameters.back()->block + 1;

@@ -121,6 +121,13 @@ void RouterLayer::Forward(const LayerContext& ctx, const Tensor& x_NH, Saved* sa
     Drop(ctx, *saved);
   }
   if (observer_) observer_(*saved, bias);
+  if (!ctx.training || ctx.has_backward) return;
+  const Tensor none_NK =
+      ctx.scratch->Allocate(DType::kFloat32, saved->probability_NK.shape(), "no gradient");
+  const Tensor unused_NE =
+      ctx.scratch->Allocate(DType::kFloat32, saved->logits_NE.shape(), "router gradient");
+  ops::Zero(ctx.stream, none_NK);
+  AddLosses(ctx, none_NK, *saved, unused_NE);
 }
 
 // An expert's capacity is shared out over whole samples, whose rows other ranks may hold.
@@ -243,17 +250,15 @@ void RouterLayer::AddFurtherLosses(const LayerContext& ctx, const Saved& saved,
   }
 }
 
-void RouterLayer::Backward(const LayerContext& ctx, const Tensor& dprobability_NK,
-                           const Tensor& dx_NH, const Saved& saved) {
+void RouterLayer::AddLosses(const LayerContext& ctx, const Tensor& dprobability_NK,
+                            const Saved& saved, const Tensor& dlogits_NE) const {
   Arena::Scope scope(ctx.scratch);
-  const int64_t rows = dx_NH.dim(0);
   const bool balances =
       options_.balance != BalanceUnit::kNone || !options_.further_balances.empty();
   const Tensor expert_NK = balances ? UnbiasedChoices(ctx, saved) : Tensor();
   const Losses losses = FindLosses(ctx, {options_.balance, options_.aux_loss_coeff}, expert_NK);
-  const Tensor dlogits_NE =
-      ctx.scratch->Allocate(DType::kFloat32, saved.logits_NE.shape(), "router gradient");
-  const Tensor values_N2 = ctx.scratch->Allocate(DType::kFloat32, {rows, 2}, "router losses");
+  const Tensor values_N2 =
+      ctx.scratch->Allocate(DType::kFloat32, {dlogits_NE.dim(0), 2}, "router losses");
   ops::RouterBackward(ctx.stream, options_.router, saved.logits_NE, saved.chosen_NK,
                       dprobability_NK, losses.terms, dlogits_NE, values_N2);
   ops::AddRouterLosses(ctx.stream, values_N2, losses.balance_factor, losses.z_factor,
@@ -265,6 +270,14 @@ void RouterLayer::Backward(const LayerContext& ctx, const Tensor& dprobability_N
   }
   if (!state_.margins_EQ.empty()) CountMargins(ctx, saved);
   if (!state_.load_2E.empty()) CountLoad(ctx, saved);
+}
+
+void RouterLayer::Backward(const LayerContext& ctx, const Tensor& dprobability_NK,
+                           const Tensor& dx_NH, const Saved& saved) {
+  Arena::Scope scope(ctx.scratch);
+  const Tensor dlogits_NE =
+      ctx.scratch->Allocate(DType::kFloat32, saved.logits_NE.shape(), "router gradient");
+  AddLosses(ctx, dprobability_NK, saved, dlogits_NE);
   const Tensor dbias_E = has_bias() ? bias_.grad : Tensor();
   if (!weight_.frozen || !dbias_E.empty())
     AddLinearGradients(ctx.stream, dlogits_NE, Input(ctx, saved.x_NH), weight_, dbias_E);

@@ -42,6 +42,7 @@ class RouterLayer {
   void set_observer(Observer observer) { observer_ = std::move(observer); }
   void set_state(const RouterState::Layer& state) { state_ = state; }
 
+  // Where no backward follows in training, it adds to the sums of the state.
   void Forward(const LayerContext& ctx, const Tensor& x_NH, Saved* saved) const;
   // Adds to dx, from the probabilities' gradients and the losses, to the weight's gradient and to
   // the sums of the state.
@@ -84,6 +85,10 @@ class RouterLayer {
   // The terms of one balance loss; `expert_NK` are the unbiased choices.
   Losses FindLosses(const LayerContext& ctx, const BalanceLoss& loss,
                     const Tensor& expert_NK) const;
+  // Writes dlogits, from the probabilities' gradients and the losses, and adds to the sums of the
+  // state.
+  void AddLosses(const LayerContext& ctx, const Tensor& dprobability_NK, const Saved& saved,
+                 const Tensor& dlogits_NE) const;
   // Adds what balance losses but the first add to dlogits and to the sums of the state.
   void AddFurtherLosses(const LayerContext& ctx, const Saved& saved, const Tensor& expert_NK,
                         const Tensor& dlogits_NE) const;

@@ -59,8 +59,7 @@ T5Stage::Chunk T5Stage::MakeChunk(int index) const {
   const Part part = PartOf(index);
   const int64_t border = options().num_encoder_layers;
   Chunk chunk;
-  chunk.first = part.first;
-  chunk.last = part.last;
+  chunk.part = part;
   chunk.in_encoder = part.begin < border;
   chunk.in_decoder = part.end >= border;
   chunk.encoder = std::make_unique<LayerStack>(
@@ -120,12 +119,12 @@ std::vector<TensorSpec> T5Stage::EdgeSpecs(int microbatch, bool in_encoder) cons
 }
 
 std::vector<TensorSpec> T5Stage::InputSpecs(int microbatch, int chunk) const {
-  if (chunks_[chunk].first) return {};
+  if (chunks_[chunk].part.first) return {};
   return EdgeSpecs(microbatch, chunks_[chunk].in_encoder);
 }
 
 std::vector<TensorSpec> T5Stage::OutputSpecs(int microbatch, int chunk) const {
-  if (chunks_[chunk].last) return {};
+  if (chunks_[chunk].part.last) return {};
   return EdgeSpecs(microbatch, !chunks_[chunk].in_decoder);
 }
 
@@ -143,6 +142,26 @@ T5Stage::Contexts::Contexts(const LayerContext& ctx)
 
 Tensor T5Stage::AllocateBias(Arena* arena) const {
   return arena->Allocate(DType::kFloat32, encoder_positions_->bias_shape(), "relative positions");
+}
+
+bool T5Stage::TrainsInFront(const Chunk& chunk) const {
+  if (!chunk.part.first) return chunk.part.trains_before;
+  return embedding()->IsTrained() ||
+         (relative() && (encoder_positions_->IsTrained() || decoder_positions_->IsTrained()));
+}
+
+bool T5Stage::TrainsInFrontOfDecoder(const Chunk& chunk) const {
+  return TrainsInFront(chunk) || chunk.encoder->IsTrained() ||
+         (chunk.ends_encoder() && encoder_norm_->IsTrained());
+}
+
+T5Stage::Streams T5Stage::AllocateGradients(const Contexts& contexts, const WorkItem& item) const {
+  Arena* const scratch = contexts.decoder.scratch;
+  const Chunk& chunk = chunks_[item.chunk];
+  std::vector<Tensor> tensors;
+  for (const TensorSpec& spec : EdgeSpecs(item.microbatch, chunk.in_encoder))
+    tensors.push_back(scratch->Allocate(spec.dtype, spec.shape, "layer gradient"));
+  return FromEdge(tensors, chunk.in_encoder);
 }
 
 T5Stage::Streams T5Stage::Embed(const Contexts& contexts, Saved* saved) const {
@@ -196,9 +215,10 @@ void T5Stage::ForwardDecoder(const Chunk& chunk, Contexts* contexts, const Strea
   if (!chunk.in_encoder) saved->encoder_output_UH = saved->in.encoder_UH;
   ctx.encoder_UH = saved->encoder_output_UH;
   ctx.relative_bias_WN = saved->in.decoder_bias_WN;
-  const Tensor y_TH = chunk.last ? AllocateHidden(ctx.saved, ctx, "layer output") : out.decoder_TH;
+  const Tensor y_TH =
+      chunk.part.last ? AllocateHidden(ctx.saved, ctx, "layer output") : out.decoder_TH;
   RunLayers(*chunk.decoder, ctx, nullptr, saved->in.decoder_TH, y_TH, &saved->decoder);
-  if (!chunk.last) {
+  if (!chunk.part.last) {
     Pass(ctx.stream, saved->encoder_output_UH, out.encoder_UH);
     Pass(ctx.stream, saved->in.decoder_bias_WN, out.decoder_bias_WN);
   } else {
@@ -213,17 +233,21 @@ void T5Stage::Forward(const WorkItem& item, absl::Span<const Tensor> inputs,
   contexts.decoder.saved->Reset();
   Saved forgotten;
   Saved* const saved = training() ? &chunk.saved[item.slot] : &forgotten;
-  saved->in = chunk.first ? Embed(contexts, saved) : FromEdge(inputs, chunk.in_encoder);
-  const Streams out = chunk.last ? Streams() : FromEdge(outputs, !chunk.in_decoder);
+  saved->in = chunk.part.first ? Embed(contexts, saved) : FromEdge(inputs, chunk.in_encoder);
+  const Streams out = chunk.part.last ? Streams() : FromEdge(outputs, !chunk.in_decoder);
+  saved->encoder.trains_in_front = TrainsInFront(chunk);
+  saved->decoder.trains_in_front = TrainsInFrontOfDecoder(chunk);
   if (chunk.in_encoder) ForwardEncoder(chunk, contexts, out, saved);
   if (chunk.in_decoder) ForwardDecoder(chunk, &contexts, out, saved);
+  // Nothing reads it any more.
+  if (training() && !chunk.part.has_backward) contexts.decoder.saved->Reset();
 }
 
 void T5Stage::BackwardDecoder(const Chunk& chunk, Contexts* contexts, const Streams& dout,
                               const Streams& din, Saved* saved) {
   LayerContext& ctx = contexts->decoder;
   Tensor dy_TH = dout.decoder_TH;
-  if (chunk.last) {
+  if (chunk.part.last) {
     dy_TH = AllocateHidden(ctx.scratch, ctx, "layer gradient");
     RunHeadBack(ctx, dy_TH, &saved->head);
   }
@@ -263,16 +287,9 @@ void T5Stage::Backward(const WorkItem& item, absl::Span<const Tensor> output_gra
   Saved& saved = chunk.saved[item.slot];
   Arena* const scratch = contexts.decoder.scratch;
   Arena::Scope scope(scratch);
-  Streams dout = chunk.last ? Streams() : FromEdge(output_gradients, !chunk.in_decoder);
-  Streams din;
-  if (chunk.first) {
-    din.encoder_UH = AllocateHidden(scratch, contexts.encoder, "layer gradient");
-    din.decoder_TH = AllocateHidden(scratch, contexts.decoder, "layer gradient");
-    if (relative()) din.decoder_bias_WN = AllocateBias(scratch);
-    if (relative()) din.encoder_bias_WN = AllocateBias(scratch);
-  } else {
-    din = FromEdge(input_gradients, chunk.in_encoder);
-  }
+  Streams dout = chunk.part.last ? Streams() : FromEdge(output_gradients, !chunk.in_decoder);
+  const Streams din = input_gradients.empty() ? AllocateGradients(contexts, item)
+                                              : FromEdge(input_gradients, chunk.in_encoder);
   if (chunk.in_decoder) {
     Streams decoder_in = din;
     if (chunk.in_encoder)
@@ -281,15 +298,16 @@ void T5Stage::Backward(const WorkItem& item, absl::Span<const Tensor> output_gra
     dout = {decoder_in.encoder_UH, Tensor(), Tensor(),
             Tensor()};  // gradient of the encoder's output
   }
-  if (chunk.in_encoder) BackwardEncoder(chunk, &contexts, dout, din, &saved);
-  if (chunk.first) EmbedBackward(contexts, din, saved);
+  if (chunk.in_encoder && TrainsInFrontOfDecoder(chunk))
+    BackwardEncoder(chunk, &contexts, dout, din, &saved);
+  if (chunk.part.first && TrainsInFront(chunk)) EmbedBackward(contexts, din, saved);
 }
 
 void T5Stage::BackwardWeight(const WorkItem& item, const Stream& stream) {
   Chunk& chunk = chunks_[item.chunk];
   Contexts contexts(Context(item, stream));
   Saved& saved = chunk.saved[item.slot];
-  if (chunk.last) RunHeadBackWeight(contexts.decoder, saved.head);
+  if (chunk.part.last) RunHeadBackWeight(contexts.decoder, saved.head);
   chunk.decoder->BackwardWeight(contexts.decoder, &saved.decoder);
   chunk.encoder->BackwardWeight(contexts.encoder, &saved.encoder);
 }

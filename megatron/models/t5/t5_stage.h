@@ -54,7 +54,7 @@ class T5Stage : public ModelStage {
     HeadSaved head;
   };
   struct Chunk {
-    bool first = false, last = false;  // whether it is the model's first part, its last
+    Part part;
     // in_encoder is true if its input is in front of the encoder's end, in_decoder if its output is
     // behind it.
     bool in_encoder = false, in_decoder = false;
@@ -82,6 +82,12 @@ class T5Stage : public ModelStage {
   std::vector<TensorSpec> EdgeSpecs(int microbatch, bool in_encoder) const;
   Streams FromEdge(absl::Span<const Tensor> tensors, bool in_encoder) const;
   Tensor AllocateBias(Arena* arena) const;
+  // Returns whether anything in front of the chunk's layers is trained, and whether anything in
+  // front of its decoder's layers is.
+  bool TrainsInFront(const Chunk& chunk) const;
+  bool TrainsInFrontOfDecoder(const Chunk& chunk) const;
+  // Returns memory in scratch for the gradients of a chunk's input that are not sent.
+  Streams AllocateGradients(const Contexts& contexts, const WorkItem& item) const;
 
   Streams Embed(const Contexts& contexts, Saved* saved) const;
   void EmbedBackward(const Contexts& contexts, const Streams& gradients, const Saved& saved);

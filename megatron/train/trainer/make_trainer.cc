@@ -12,6 +12,7 @@
 #include "megatron/comm/island_groups.h"
 #include "megatron/layers/moe/expert_groups.h"
 #include "megatron/layers/tensor_grid.h"
+#include "megatron/models/first_trained_part.h"
 #include "megatron/models/make_stage.h"
 #include "megatron/optim/mup.h"
 #include "megatron/tensor/name_patterns.h"
@@ -117,6 +118,10 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
   if (options.cuda_graphs.enabled && stream.device().type == DeviceType::kCuda) {
     MEGATRON_RETURN_IF_ERROR(CheckMessagesCanBeCaptured(groups));
   }
+  MEGATRON_ASSIGN_OR_RETURN(const NamePatterns frozen, NamePatterns::Create(options.freeze));
+  TrainerOptions placed = options;
+  if (!options.freeze.empty())
+    placed.placement.first_trained = FirstTrainedPart(options.model, options.placement, frozen);
   ProcessGroups all = groups;
   MEGATRON_RETURN_IF_ERROR(AddTensorReplicas(options.model, stream, &all));
   MEGATRON_RETURN_IF_ERROR(AddLanes(options.model.transformer, stream, &all));
@@ -124,8 +129,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
   if (options.outer.enabled()) {
     MEGATRON_ASSIGN_OR_RETURN(island, GroupsOfIsland(all, /*planning=*/stream.is_meta()));
   }
-  std::unique_ptr<Trainer> trainer(
-      new Trainer(options, scaler, scheduler, batch_sizes, all, island, sizes, stream, ledger));
+  std::unique_ptr<Trainer> trainer(new Trainer(placed, frozen, scaler, scheduler, batch_sizes, all,
+                                               island, sizes, stream, ledger));
   MEGATRON_RETURN_IF_ERROR(trainer->buffers_->status());  // locked memory
   MEGATRON_ASSIGN_OR_RETURN(trainer->data_parallel_,
                             DataParallel::Create(options.data_parallel, island,
@@ -155,10 +160,11 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
   return trainer;
 }
 
-Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
-                 OptimizerParamScheduler scheduler, BatchSizeSchedule batch_sizes,
-                 const ProcessGroups& groups, const ProcessGroups& island,
-                 const StageMemorySizes& sizes, const Stream& stream, MemoryLedger* ledger)
+Trainer::Trainer(const TrainerOptions& options, const NamePatterns& frozen,
+                 const LossScaler& scaler, OptimizerParamScheduler scheduler,
+                 BatchSizeSchedule batch_sizes, const ProcessGroups& groups,
+                 const ProcessGroups& island, const StageMemorySizes& sizes, const Stream& stream,
+                 MemoryLedger* ledger)
     : options_(options),
       groups_(groups),
       island_(island),
@@ -174,10 +180,8 @@ Trainer::Trainer(const TrainerOptions& options, const LossScaler& scaler,
                 {options.num_sources, source_losses_ ? source_losses_->sums_S2() : Tensor()},
                 stream, ledger) {
   CHECK(options.placement.order == OrderOf(options.pipeline_schedule));
-  const absl::StatusOr<NamePatterns> frozen = NamePatterns::Create(options.freeze);
-  CHECK(frozen.ok()) << frozen.status();
   for (Parameter* parameter : stage_->parameters()) {
-    parameter->frozen = frozen->Match(parameter->name);
+    parameter->frozen = frozen.Match(parameter->name);
     if (options.model.mup_width_mult != 1)
       ApplyMup(options.optimizer.kind, options.model.mup_width_mult, parameter);
     const bool is_embedding = absl::StartsWith(parameter->name, "embedding.");

@@ -55,6 +55,7 @@ ScheduleOptions Trainer::ScheduleFor(int64_t micro_batches) const {
   schedule.chunks = options_.placement.chunks;
   schedule.group = options_.microbatch_group;
   schedule.costs = options_.action_costs.Mean();
+  schedule.first_trained = options_.placement.first_trained;
   return schedule;
 }
 

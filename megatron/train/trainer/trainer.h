@@ -43,6 +43,7 @@
 #include "megatron/pipeline/timeline_text.h"
 #include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/memory.h"
+#include "megatron/tensor/name_patterns.h"
 #include "megatron/train/batches/micro_batch_packer.h"
 #include "megatron/train/graphs/graphed_stage.h"
 #include "megatron/train/rerun/step_validator.h"
@@ -245,7 +246,7 @@ class Trainer {
   void PassOverIteration();
 
  private:
-  Trainer(const TrainerOptions& options, const LossScaler& scaler,
+  Trainer(const TrainerOptions& options, const NamePatterns& frozen, const LossScaler& scaler,
           OptimizerParamScheduler scheduler, BatchSizeSchedule batch_sizes,
           const ProcessGroups& groups, const ProcessGroups& island, const StageMemorySizes& sizes,
           const Stream& stream, MemoryLedger* ledger);
