@@ -18,6 +18,7 @@
 #include "megatron/train/topology/choose_rank_order.h"
 #include "megatron/train/topology/topology_file.h"
 #include "megatron/train/trainer/flops.h"
+#include "megatron/train/trainer/trained_layers.h"
 
 namespace megatron {
 
@@ -71,32 +72,36 @@ absl::Status ChooseOffloadedLayers(const config::PretrainConfig& config,
 }
 
 // FLOPs of a token grow evenly with the length of samples, which are longer than one token.
-void SetGrowthOfFlops(const config::PretrainConfig& config, int64_t vocab, SpeedBasis* speed) {
+void SetGrowthOfFlops(const config::PretrainConfig& config, int64_t vocab,
+                      const TrainedLayers& trained, SpeedBasis* speed) {
   config::ModelConfig shortest = config.model();
   shortest.set_seq_length(1);
   const auto longer = static_cast<double>(std::max<int64_t>(config.model().seq_length() - 1, 1));
   speed->flops_per_token_and_length =
-      (speed->flops_per_token - FlopsPerToken(shortest, vocab, FlopsConvention::kCausalHalved)) /
+      (speed->flops_per_token -
+       FlopsPerToken(shortest, vocab, FlopsConvention::kCausalHalved, trained)) /
       longer;
   speed->full_flops_per_token_and_length =
-      (speed->full_flops_per_token - FlopsPerToken(shortest, vocab, FlopsConvention::kClassic)) /
+      (speed->full_flops_per_token -
+       FlopsPerToken(shortest, vocab, FlopsConvention::kClassic, trained)) /
       longer;
 }
 
 // The layers that drop no tokens are the first and the last.
 void SetDroppingFlops(const config::PretrainConfig& config, const MoeOptions& moe, int64_t vocab,
-                      SpeedBasis* speed) {
+                      TrainedLayers trained, SpeedBasis* speed) {
   config::ModelConfig few = config.model();
   few.set_num_layers(2);
   if (few.has_num_experts()) {
     few.set_moe_layer_freq(absl::StrCat("[", moe.IsMoeLayer(0), ",",
                                         moe.IsMoeLayer(config.model().num_layers() - 1), "]"));
   }
+  if (!trained.layers.empty()) trained.layers = {trained.layers.front(), trained.layers.back()};
   const auto layers = static_cast<double>(config.model().num_layers());
   speed->dropping_flops_per_token =
-      speed->flops_per_token - FlopsPerToken(few, vocab, FlopsConvention::kCausalHalved);
+      speed->flops_per_token - FlopsPerToken(few, vocab, FlopsConvention::kCausalHalved, trained);
   speed->dropping_full_flops_per_token =
-      speed->full_flops_per_token - FlopsPerToken(few, vocab, FlopsConvention::kClassic);
+      speed->full_flops_per_token - FlopsPerToken(few, vocab, FlopsConvention::kClassic, trained);
   speed->dropping_share = (layers - 2) / layers;
 }
 
@@ -120,15 +125,16 @@ absl::StatusOr<PlannedPretraining> Plan(const config::PretrainConfig& config) {
   MEGATRON_ASSIGN_OR_RETURN(planned.plan, PlanRun(planned.options));
   MEGATRON_RETURN_IF_ERROR(ChooseOffloadedLayers(config, &planned));
   const int64_t vocab = planned.options.trainer.model.padded_vocab_size;
+  const TrainedLayers& trained = planned.plan.trained_layers;
   planned.speed.flops_per_token =
-      FlopsPerToken(config.model(), vocab, FlopsConvention::kCausalHalved);
+      FlopsPerToken(config.model(), vocab, FlopsConvention::kCausalHalved, trained);
   planned.speed.full_flops_per_token =
-      FlopsPerToken(config.model(), vocab, FlopsConvention::kClassic);
+      FlopsPerToken(config.model(), vocab, FlopsConvention::kClassic, trained);
   const TrainerOptions& trainer = planned.options.trainer;
   if (trainer.curriculum.enabled() || trainer.random_ltd.enabled())
-    SetGrowthOfFlops(config, vocab, &planned.speed);
+    SetGrowthOfFlops(config, vocab, trained, &planned.speed);
   if (trainer.random_ltd.enabled())
-    SetDroppingFlops(config, trainer.model.transformer.moe, vocab, &planned.speed);
+    SetDroppingFlops(config, trainer.model.transformer.moe, vocab, trained, &planned.speed);
   return planned;
 }
 

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "megatron/plan/model_costs.h"
 #include "megatron/train/config/config.pb.h"
+#include "megatron/train/trainer/trained_layers.h"
 
 namespace megatron {
 
@@ -23,9 +24,10 @@ int64_t CountParameters(const config::ModelConfig& model, int64_t padded_vocab_s
 // Counts the training FLOPs per token, at samples of seq_length tokens; of T5, whose decoder's part
 // is shared out over them, at the most that the decoder writes. The matrix products of forward and
 // backward count, a multiplication and an addition each as one, and nothing for recomputation. Of
-// experts those count that a token goes to.
+// experts those count that a token goes to. Of what is frozen those products count that are
+// computed, and those of adapters.
 double FlopsPerToken(const config::ModelConfig& model, int64_t padded_vocab_size,
-                     FlopsConvention convention);
+                     FlopsConvention convention, const TrainedLayers& trained = {});
 
 enum class MatmulPrecision { kFp32, kHalf };
 

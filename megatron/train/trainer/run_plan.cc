@@ -236,6 +236,8 @@ absl::StatusOr<RunPlan> PlanRun(const RunOptions& options) {
   MEGATRON_ASSIGN_OR_RETURN(const RankGrid expert, RankGrid::CreateExpert(options.parallel, world));
   RunPlan plan;
   MEGATRON_ASSIGN_OR_RETURN(plan.frozen_parameters, CountFrozen(options.trainer));
+  MEGATRON_ASSIGN_OR_RETURN(plan.trained_layers,
+                            FindTrainedLayers(options.trainer.model, options.trainer.freeze));
   plan.ranks_per_stage = world / options.parallel.pipeline;
   plan.data_bytes = EstimateDataBytes(options.data);
   plan.program_bytes =
@@ -364,10 +366,10 @@ std::string FormatRunPlan(const config::PretrainConfig& config, const RunOptions
   const ModelOptions& model = options.trainer.model;
   const int64_t parameters = CountParameters(config.model(), model.padded_vocab_size);
   const int64_t tokens = options.trainer.batch_size.global_batch_size * config.model().seq_length();
-  const double causal =
-      FlopsPerToken(config.model(), model.padded_vocab_size, FlopsConvention::kCausalHalved);
-  const double classic =
-      FlopsPerToken(config.model(), model.padded_vocab_size, FlopsConvention::kClassic);
+  const double causal = FlopsPerToken(config.model(), model.padded_vocab_size,
+                                      FlopsConvention::kCausalHalved, plan.trained_layers);
+  const double classic = FlopsPerToken(config.model(), model.padded_vocab_size,
+                                       FlopsConvention::kClassic, plan.trained_layers);
   std::string text;
   absl::StrAppendFormat(&text, "ranks: %d = %s\n", options.num_ranks(),
                         DescribeSizes(options.parallel));

@@ -12,6 +12,7 @@
 #include "megatron/models/stage_memory.h"
 #include "megatron/train/config/config.pb.h"
 #include "megatron/train/trainer/run_options.h"
+#include "megatron/train/trainer/trained_layers.h"
 
 namespace megatron {
 
@@ -46,7 +47,8 @@ struct RunPlan {
   std::vector<RankPlan> stages;
   int64_t ranks_per_stage = 1;
   int64_t frozen_parameters = 0;  // of the whole model
-  int64_t data_bytes = 0;         // bytes of the process for its data
+  TrainedLayers trained_layers;
+  int64_t data_bytes = 0;  // bytes of the process for its data
   // Bytes resident before anything is allocated (in this process, now), and the kernels'
   // workspaces.
   int64_t program_bytes = 0;
