@@ -143,7 +143,7 @@ absl::StatusOr<Explanation> Explain(const ExplainArguments& arguments, const Pla
   for (const RankPlan& stage : plan.stages)
     e.stages.push_back(
         {double(stage.parameters), double(stage.total_bytes()), double(stage.host_bytes())});
-  e.unpriced = UnpricedFields(loaded.config, !IsProcessor(*gpu));
+  e.unpriced = UnpricedFields(loaded.config, !IsProcessor(*gpu), /*searches=*/false);
   e.missing_shapes = MissingShapes(e.step.run, hardware, kernels);
   if (!arguments.measured.empty()) {
     MEGATRON_ASSIGN_OR_RETURN(e.measured, ReadMeasured(arguments.measured, options.num_ranks()));

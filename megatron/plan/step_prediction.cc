@@ -73,6 +73,7 @@ class Predictor {
   StageShape Busiest(double mixture_share) const;
   double Recomputed(const LayerCosts& layer) const;
   void AddLayers(PartSeconds* part, const LayerCosts& layer, double count) const;
+  void AddForward(PartSeconds* part, const LayerCosts& layer, double count) const;
   double BubbleSeconds(const StageShape& busiest, double mixture_share) const;
   double SecondsOfMessage() const;
   double LevelSeconds(double parameters) const;
@@ -85,7 +86,7 @@ class Predictor {
   StepSeconds Seconds(double mixtures, DataParallelWork* data) const;
   double IdleSeconds(double mixture_share) const;
   double EndCallSeconds(const StageShape& stage) const;
-  void AddHead(PartSeconds* part) const;
+  void AddHead(PartSeconds* part, double weights = 1) const;
 
   const Hardware& gpu_;
   const Implementation& program_;
@@ -425,6 +426,15 @@ void Predictor::AddLayers(PartSeconds* part, const LayerCosts& layer, double cou
   part->backward_calls = part->tensor + part->context + part->expert - part->forward_calls;
 }
 
+// Adds layers that have no backward.
+void Predictor::AddForward(PartSeconds* part, const LayerCosts& layer, double count) const {
+  part->forward += count * layer.forward;
+  part->tensor += count * layer.tensor_forward;
+  part->context += count * layer.context_forward;
+  part->expert += count * layer.expert / 2;
+  part->forward_calls += count * (layer.tensor_forward + layer.context_forward + layer.expert / 2);
+}
+
 // Without weights' gradients that are put off, a micro-batch passes the other stages while the
 // busiest one waits.
 double Predictor::BubbleSeconds(const StageShape& busiest, double mixture_share) const {
@@ -452,21 +462,24 @@ PredictedParts Predictor::Parts(const std::vector<PartLayers>& positions) const 
   PredictedParts parts;
   for (const PartLayers& layers : positions) {
     PartSeconds part;
-    AddLayers(&part, dense_, double(layers.dense));
-    AddLayers(&part, mixture_, double(layers.mixtures));
-    AddLayers(&part, encoder_, double(layers.encoders));
+    AddLayers(&part, dense_, double(layers.dense - layers.forward_dense));
+    AddLayers(&part, mixture_, double(layers.mixtures - layers.forward_mixtures));
+    AddLayers(&part, encoder_, double(layers.encoders - layers.forward_encoders));
+    part.backward_weight *= layers.weights;
+    AddForward(&part, dense_, double(layers.forward_dense));
+    AddForward(&part, mixture_, double(layers.forward_mixtures));
+    AddForward(&part, encoder_, double(layers.forward_encoders));
     parts.positions.push_back(part);
   }
   parts.message = SecondsOfMessage();
-  AddHead(&parts.positions.back());
+  AddHead(&parts.positions.back(), positions.back().head_weights);
   return parts;
 }
 
-void Predictor::AddHead(PartSeconds* part) const {
-  for (double PartSeconds::*pass :
-       {&PartSeconds::forward, &PartSeconds::backward_input, &PartSeconds::backward_weight}) {
-    part->*pass += head_seconds_ / 3;
-  }
+void Predictor::AddHead(PartSeconds* part, double weights) const {
+  part->forward += head_seconds_ / 3;
+  part->backward_input += head_seconds_ / 3;
+  part->backward_weight += weights * head_seconds_ / 3;
 }
 
 StepPrediction Predictor::Predict() const {

@@ -216,6 +216,14 @@ struct PartLayers {
   int64_t dense = 0;
   int64_t mixtures = 0;
   int64_t encoders = 0;  // those of an encoder
+  // The numbers of those of them that are only run forward, because nothing in front is trained.
+  int64_t forward_dense = 0;
+  int64_t forward_mixtures = 0;
+  int64_t forward_encoders = 0;
+  // The part of the other layers' products with weights whose weights' gradients are computed, and
+  // that of the head.
+  double weights = 1;
+  double head_weights = 1;
 };
 
 struct PredictedParts {

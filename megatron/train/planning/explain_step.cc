@@ -6,30 +6,70 @@
 
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/models/first_trained_part.h"
 #include "megatron/pipeline/schedule_kind.h"
 #include "megatron/pipeline/span_names.h"
 #include "megatron/pipeline/stage_plan.h"
 #include "megatron/plan/shared_cores.h"
+#include "megatron/tensor/name_patterns.h"
 #include "megatron/train/config/layer_pattern.h"
 #include "megatron/train/recipes/model_rules_of.h"
+#include "megatron/train/trainer/flops.h"
 #include "megatron/train/trainer/pipeline_section.h"
+#include "megatron/train/trainer/run_options.h"
+#include "megatron/train/trainer/trained_layers.h"
 
 namespace megatron {
 namespace {
 
-absl::StatusOr<std::vector<PartLayers>> LayersOfParts(const config::PretrainConfig& config) {
+// The parts of a model, what is trained of its layers, and the first part that is trained.
+struct ModelParts {
+  std::vector<PartLayers> layers;
+  TrainedLayers trained;
+  int first_trained = 0;
+};
+
+// Sets what is trained of a part whose layers begin with this one.
+void SetTrained(const TrainedLayers& trained, int64_t first, const std::vector<bool>& is_mixture,
+                PartLayers* part) {
+  if (trained.layers.empty()) return;
+  const int64_t count = part->dense + part->mixtures + part->encoders;
+  double weights = 0;
+  int64_t with_backward = 0;
+  for (int64_t i = first; i < first + count; ++i) {
+    const TrainedLayer& layer = trained.layers[i];
+    if (layer.has_backward) {
+      weights += layer.weights;
+      ++with_backward;
+    } else {
+      ++(i < first + part->encoders ? part->forward_encoders
+         : is_mixture[i]            ? part->forward_mixtures
+                                    : part->forward_dense);
+    }
+  }
+  if (with_backward > 0) part->weights = weights / double(with_backward);
+  part->head_weights = trained.head_weights;
+}
+
+absl::StatusOr<ModelParts> PartsOf(const config::PretrainConfig& config, int64_t vocab_size) {
   const config::ModelConfig& model = config.model();
+  ModelParts parts;
+  const TrainerOptions trainer = ToRunOptions(config, vocab_size).trainer;
+  MEGATRON_ASSIGN_OR_RETURN(parts.trained, FindTrainedLayers(trainer.model, trainer.freeze));
+  if (!trainer.freeze.empty()) {
+    MEGATRON_ASSIGN_OR_RETURN(const NamePatterns frozen, NamePatterns::Create(trainer.freeze));
+    parts.first_trained = FirstTrainedPart(trainer.model, trainer.placement, frozen);
+  }
   const StagePlacement placement = ToPlacement(config);
-  const int64_t parts = int64_t{placement.stages} * placement.chunks;
+  const int64_t num_parts = int64_t{placement.stages} * placement.chunks;
   std::vector<int64_t> counts = placement.layers;
   const int64_t all = TotalLayers(model);
-  if (counts.empty()) counts.assign(parts, all / parts);
+  if (counts.empty()) counts.assign(num_parts, all / num_parts);
   std::vector<bool> is_mixture(all, false);
   if (model.num_experts() > 0) {
     MEGATRON_ASSIGN_OR_RETURN(is_mixture,
                               ParseLayerPattern(model.moe_layer_freq(), model.num_layers()));
   }
-  std::vector<PartLayers> layers;
   const bool has_encoder = model.model_type() == config::ModelType::t5;
   int64_t encoders = has_encoder ? model.encoder_num_layers() : 0;  // those that are left
   auto layer = is_mixture.begin();
@@ -38,11 +78,47 @@ absl::StatusOr<std::vector<PartLayers>> LayersOfParts(const config::PretrainConf
     part.encoders = std::min(encoders, count);
     part.mixtures = std::count(layer, layer + count, true);
     part.dense = count - part.mixtures - part.encoders;
+    SetTrained(parts.trained, layer - is_mixture.begin(), is_mixture, &part);
     encoders -= part.encoders;
     layer += count;
-    layers.push_back(part);
+    parts.layers.push_back(part);
   }
-  return layers;
+  return parts;
+}
+
+// Returns the part of a stage's parameters that is trained, as a mean over its layers.
+double TrainedShare(const StagePlan& plan, const ModelParts& parts) {
+  if (parts.trained.layers.empty()) return 1;
+  double trained = 0, layers = 0;
+  for (const int position : plan.positions) {
+    const auto count_of = [](const PartLayers& part) {
+      return part.dense + part.mixtures + part.encoders;
+    };
+    int64_t first = 0;
+    for (int i = 0; i < position; ++i) first += count_of(parts.layers[i]);
+    const int64_t count = count_of(parts.layers[position]);
+    for (int64_t i = first; i < first + count; ++i) trained += parts.trained.layers[i].parameters;
+    layers += double(count);
+  }
+  return layers == 0 ? 1 : trained / layers;
+}
+
+// Leaves out the optimizer's time for parameters that are frozen, and that of their gradients'
+// messages. Where weights are shared out, they are gathered all the same: these messages stay.
+void SetTrainedParameters(double share, const Hardware& gpu, const PlannedRun& run,
+                          DataParallelWork work, StepSeconds* seconds) {
+  if (share == 1) return;
+  seconds->total -= seconds->optimizer + seconds->data_parallel;
+  seconds->optimizer *= share;
+  if (!run.layout.shards_parameters) {
+    for (double DataParallelWork::*part :
+         {&DataParallelWork::parameters, &DataParallelWork::expert_parameters,
+          &DataParallelWork::low_rank_parameters, &DataParallelWork::low_rank_expert_parameters}) {
+      work.*part *= share;
+    }
+    seconds->data_parallel = DataParallelSeconds(gpu, run.program, run.layout, work);
+  }
+  seconds->total += seconds->optimizer + seconds->data_parallel;
 }
 
 PartCosts ToCosts(const std::vector<PartSeconds>& parts) {
@@ -161,9 +237,10 @@ absl::StatusOr<ActionCosts> PredictPassCosts(const config::PretrainConfig& confi
                                              const Implementation& own,
                                              const MeasuredKernels& kernels) {
   MEGATRON_ASSIGN_OR_RETURN(const PlannedRun run, ToPlannedRun(config, padded_vocab_size, own));
-  MEGATRON_ASSIGN_OR_RETURN(const std::vector<PartLayers> layers, LayersOfParts(config));
-  MEGATRON_ASSIGN_OR_RETURN(const PredictedParts parts,
-                            PredictParts(gpu, run.program, kernels, run.model, run.layout, layers));
+  MEGATRON_ASSIGN_OR_RETURN(const ModelParts of_model, PartsOf(config, padded_vocab_size));
+  MEGATRON_ASSIGN_OR_RETURN(
+      const PredictedParts parts,
+      PredictParts(gpu, run.program, kernels, run.model, run.layout, of_model.layers));
   return ToCosts(parts.positions).Mean();
 }
 
@@ -176,23 +253,37 @@ absl::StatusOr<ExplainedStep> ExplainStep(const config::PretrainConfig& config,
   const PlanModel& model = step.run.model;
   const PlanLayout& layout = step.run.layout;
   const Implementation& program = step.run.program;
-  MEGATRON_ASSIGN_OR_RETURN(const std::vector<PartLayers> layers, LayersOfParts(config));
+  MEGATRON_ASSIGN_OR_RETURN(const ModelParts of_model, PartsOf(config, padded_vocab_size));
+  const std::vector<PartLayers>& layers = of_model.layers;
   MEGATRON_ASSIGN_OR_RETURN(const StepPrediction predicted,
                             PredictStep(gpu, program, kernels, model, layout));
   MEGATRON_ASSIGN_OR_RETURN(const PredictedParts parts,
                             PredictParts(gpu, program, kernels, model, layout, layers));
-  const std::vector<StagePlan> plans =
-      PlanStages(ScheduleOfStep(config, layout), ToActionCosts(config));
+  Schedule schedule = ScheduleOfStep(config, layout);
+  schedule.first_trained = of_model.first_trained;
+  const std::vector<StagePlan> plans = PlanStages(schedule, ToActionCosts(config));
   // The trainer's messages run beside its passes.
   const MessageCosts messages = {parts.message, /*beside_passes=*/true, TensorsOfEdges(config)};
   step.simulated = SimulateStep(plans, ToCosts(parts.positions), messages);
   step.stage = step.simulated.busiest;
   step.seconds = predicted.seconds;
+  const double share = TrainedShare(plans[step.stage], of_model);
+  SetTrainedParameters(share, gpu, step.run, predicted.data, &step.seconds);
   step.shares_cores = HasMoreRanksThanCores(gpu, layout.gpus());
   if (!step.shares_cores) SetPasses(plans[step.stage], parts, step.simulated, &step.seconds);
-  const TrafficStage stage = StageOf(plans[step.stage], layers, messages);
-  step.traffic = ByAxis(StepTraffic(program, model, layout, stage), gpu, program, step.seconds);
+  std::vector<TrafficRow> rows =
+      StepTraffic(program, model, layout, StageOf(plans[step.stage], layers, messages));
+  for (TrafficRow& row : rows) {
+    if (row.axis == TrafficAxis::kData && !layout.shards_parameters) row.bytes *= share;
+  }
+  step.traffic = ByAxis(rows, gpu, program, step.seconds);
+  const auto flops = [&](const TrainedLayers& trained) {
+    return FlopsPerToken(config.model(), padded_vocab_size, FlopsConvention::kCausalHalved,
+                         trained);
+  };
   step.model_flops = predicted.model_flops;
+  if (!of_model.trained.layers.empty())
+    step.model_flops *= flops(of_model.trained) / flops(TrainedLayers());
   step.parameters = predicted.total_parameters;
   // As the log counts them: those that an encoder reads, where there is one.
   const double length =

@@ -49,6 +49,30 @@ std::vector<std::string> Pipeline(const std::string& schedule) {
           "parallel.pipeline_schedule=\"" + schedule + "\""};
 }
 
+// The first two of four stages have nothing to train, the word table included.
+TEST(ExplainStepTest, FrozenFirstLayersAreOnlyRunForward) {
+  const char* const freeze = R"(optimizer.freeze=["^embedding", "layers\\.([0-9]|1[01])\\."])";
+  for (const char* schedule : {"zb_h1", "1f1b", "gpipe"}) {
+    auto overrides = Pipeline(schedule);
+    const ExplainedStep all = Explain("gpt3_857m", overrides);
+    overrides.push_back(freeze);
+    const ExplainedStep half = Explain("gpt3_857m", overrides);
+    for (int stage = 0; stage < 2; ++stage) {
+      // Of a forward pass and a backward pass, which takes about twice as long.
+      const double share = half.simulated.stages[stage].work / all.simulated.stages[stage].work;
+      EXPECT_GT(share, 0.25) << schedule;
+      EXPECT_LT(share, 0.4) << schedule;
+    }
+    EXPECT_NEAR(half.simulated.stages[2].work, all.simulated.stages[2].work,
+                1e-9 * all.simulated.stages[2].work);
+    // The head's weights have no gradient.
+    EXPECT_LT(half.simulated.stages[3].work, all.simulated.stages[3].work);
+    EXPECT_LT(half.seconds.total, all.seconds.total) << schedule;
+    EXPECT_LT(half.model_flops, 0.75 * all.model_flops);
+    EXPECT_GT(half.model_flops, 0.6 * all.model_flops);
+  }
+}
+
 TEST(ExplainStepTest, PartsAddUpToTheStepWithEverySchedule) {
   std::map<std::string, double> bubbles;
   for (const char* schedule : {"zb_v", "zb_h1", "1f1b", "gpipe"}) {

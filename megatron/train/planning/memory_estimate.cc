@@ -118,6 +118,7 @@ MemoryEstimator::MemoryEstimator(const config::PretrainConfig& config, int64_t v
     if (pattern.ok()) is_mixture_ = *pattern;
   }
   has_encoder_ = resolved_.model().model_type() == config::ModelType::t5;
+  freezes_ = resolved_.optimizer().freeze_size() > 0;
   if (config.precision().bf16() || config.precision().fp16()) weight_bytes_ = 2;
   rounds_gradients_ = config.optimizer().main_grads_dtype() != config::MainGradsDtype::fp32;
 }
@@ -189,12 +190,13 @@ absl::StatusOr<MemoryEstimator::PlannedStage> MemoryEstimator::PlanStageAsItIs(
 
 absl::StatusOr<const MemoryEstimator::PlannedStage*> MemoryEstimator::StageOf(LayoutAxes axes,
                                                                               int64_t stage) {
-  const std::array<int64_t, 18> key = {axes.tensor,
+  const std::array<int64_t, 19> key = {axes.tensor,
                                        axes.grid.depth,
                                        axes.grid.is_grid() + axes.grid.is_cube,
                                        axes.context,
                                        axes.pipeline,
                                        axes.chunks,
+                                       axes.last_layers,
                                        static_cast<int64_t>(axes.schedule),
                                        axes.ends_count,
                                        axes.encoder_stages,
@@ -416,9 +418,12 @@ absl::StatusOr<MemoryEstimator::Held> MemoryEstimator::HeldByStacks(
     held.host_saved += slots.counts[chunk] * part.host_saved;
   }
   if (has_encoder_) return held;
-  // A V's two parts of the model, of which the second comes back to the first stage.
   const std::vector<int64_t> parts = LayersOfParts(axes, resolved_.model().num_layers());
-  for (const int64_t part : {stage, int64_t(parts.size()) - 1 - stage}) {
+  for (int64_t chunk = 0; chunk < axes.chunks; ++chunk) {
+    // A V's second part of the model comes back to the first stage.
+    const bool comes_back = IsV(axes) && chunk == 1;
+    const int64_t part =
+        comes_back ? int64_t(parts.size()) - 1 - stage : chunk * axes.pipeline + stage;
     const auto begin =
         is_mixture_.begin() + std::accumulate(parts.begin(), parts.begin() + part, int64_t{0});
     held.mixtures += std::count(begin, begin + parts[part], true);
@@ -428,7 +433,7 @@ absl::StatusOr<MemoryEstimator::Held> MemoryEstimator::HeldByStacks(
 
 absl::StatusOr<MemoryEstimator::Held> MemoryEstimator::HeldBytes(
     const LayoutAxes& axes, int64_t stage, const PipelineSlots::Stage& slots) {
-  if (has_encoder_ || IsV(axes)) return HeldByStacks(axes, stage, slots);
+  if (has_encoder_ || IsV(axes) || freezes_) return HeldByStacks(axes, stage, slots);
   const size_t place = stage == 0 ? 0 : stage + 1 == axes.pipeline ? 2 : 1;
   const std::vector<int64_t> parts = LayersOfParts(axes, resolved_.model().num_layers());
   Held held;

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <functional>
 
+#include "megatron/models/first_trained_part.h"
 #include "megatron/pipeline/schedule_kind.h"
 #include "megatron/pipeline/stage_plan.h"
 #include "megatron/pipeline/zero_bubble_v.h"
+#include "megatron/tensor/name_patterns.h"
 #include "megatron/train/config/config_defaults.h"
 #include "megatron/train/config/layer_pattern.h"
 #include "megatron/train/recipes/model_rules_of.h"
@@ -23,7 +25,8 @@ constexpr double kOutgoing = 2;
 bool HasEqualLayers(config::PretrainConfig config) {
   ResolveDefaults(&config);
   const config::ModelConfig& model = config.model();
-  if (model.model_type() == config::ModelType::t5) return false;
+  if (model.model_type() == config::ModelType::t5 || config.optimizer().freeze_size() > 0)
+    return false;
   if (!model.has_num_experts()) return true;
   const auto is_mixture = ParseLayerPattern(model.moe_layer_freq(), model.num_layers());
   return !is_mixture.ok() || std::adjacent_find(is_mixture->begin(), is_mixture->end(),
@@ -58,6 +61,10 @@ std::map<int64_t, PipelineSlots::Stage> PipelineSlots::Plan(const config::Pretra
   schedule.microbatches = static_cast<int>(options.packing.max_micro_batches);
   schedule.group = options.microbatch_group;
   schedule.costs = options.action_costs.Mean();
+  if (const auto frozen = NamePatterns::Create(options.freeze);
+      frozen.ok() && !options.freeze.empty()) {
+    schedule.first_trained = FirstTrainedPart(options.model, options.placement, *frozen);
+  }
   const SampleLengths lengths = ModelRulesOf(config.model()).LengthsOf(config.model());
   const double message = double(lengths.seq_length + lengths.encoder_seq_length) *
                          double(config.model().hidden_size()) * element_bytes_;

@@ -14,6 +14,7 @@ struct Unpriced {
   const char* priced_too = nullptr;
   const char* and_this = nullptr;
   bool on_gpus_alone = false;
+  bool in_searches_alone = false;
 };
 
 constexpr Unpriced kUnpriced[] = {
@@ -55,6 +56,8 @@ constexpr Unpriced kUnpriced[] = {
     {"optimizer.exp_avg_dtype", "fp32"},
     {"optimizer.exp_avg_sq_dtype", "fp32"},
     {"optimizer.store_param_remainders", "false"},
+    {"optimizer.freeze", nullptr, nullptr, nullptr, /*on_gpus_alone=*/false,
+     /*in_searches_alone=*/true},
     {"optimizer.optimizer_offload_path", nullptr},
     {"optimizer.delayed_update", "false"},
     // Attention then runs in kernels for any GPU, whose rate nobody has measured.
@@ -95,11 +98,12 @@ std::vector<std::string> UnpricedPaths() {
   return paths;
 }
 
-std::vector<std::string> UnpricedFields(const config::PretrainConfig& config, bool is_gpu) {
+std::vector<std::string> UnpricedFields(const config::PretrainConfig& config, bool is_gpu,
+                                        bool searches) {
   std::vector<std::string> fields;
   for (const Unpriced& unpriced : kUnpriced) {
     const FieldRef field = Resolve(config, unpriced.path);
-    if (unpriced.on_gpus_alone && !is_gpu) continue;
+    if ((unpriced.on_gpus_alone && !is_gpu) || (unpriced.in_searches_alone && !searches)) continue;
     if (Costs(field, unpriced))
       fields.push_back(absl::StrCat(unpriced.path, "=", ValueText(field)));
   }

@@ -14,7 +14,9 @@ namespace megatron {
 std::vector<std::string> UnpricedPaths();
 
 // Returns those that cost something in this configuration, as "path=value", on a GPU or a processor.
-std::vector<std::string> UnpricedFields(const config::PretrainConfig& config, bool is_gpu);
+// `searches`: also those that ExplainStep() knows and searches of layouts don't.
+std::vector<std::string> UnpricedFields(const config::PretrainConfig& config, bool is_gpu,
+                                        bool searches = true);
 
 }  // namespace megatron
 

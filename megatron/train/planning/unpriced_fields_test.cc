@@ -40,6 +40,8 @@ TEST(UnpricedFieldsTest, NamesWhatCostsSomething) {
               ElementsAre("optimizer.optimizer=lion"));
   EXPECT_THAT(Fields({"optimizer.qk_clip=true"}), ElementsAre("optimizer.qk_clip=true"));
   EXPECT_THAT(Fields({"optimizer.qk_clip=true"}, /*is_gpu=*/false), IsEmpty());
+  EXPECT_THAT(Fields({"optimizer.freeze=embedding"}),
+              ElementsAre("optimizer.freeze=[\"embedding\"]"));
   // Dropout is on where nothing is written.
   const auto plain = LoadConfig("gpt3_857m", {"model.hidden_dropout="}, ConfigPurpose::kDryRun);
   ASSERT_TRUE(plain.ok()) << plain.status();
