@@ -59,16 +59,16 @@ void ExpectFrozen(const TrainerOptions& run, const LayoutOutcome& got, const Lay
 // Models whose first update can be compared with that of a run that freezes nothing: gradients are
 // the same, and none of them is clipped.
 void ExpectFirstUpdateOfTheOthers(const ModelOptions& model, const SampleSource& source,
-                                  const std::vector<std::vector<std::string>>& sets) {
+                                  const std::vector<std::vector<std::string>>& sets,
+                                  const Layout& layout = Layout()) {
   TrainerOptions all = Freezing(model, {});
   all.clip_grad = 0;
-  const LayoutOutcome first = Train(all, Layout(), 0, source),
-                      want = Train(all, Layout(), 1, source);
+  const LayoutOutcome first = Train(all, Layout(), 0, source), want = Train(all, layout, 1, source);
   for (const std::vector<std::string>& freeze : sets) {
     SCOPED_TRACE(freeze[0]);
     TrainerOptions run = all;
     run.freeze = freeze;
-    const LayoutOutcome got = Train(run, Layout(), 1, source);
+    const LayoutOutcome got = Train(run, layout, 1, source);
     EXPECT_EQ(got.losses, want.losses);
     EXPECT_LT(got.norms[0], want.norms[0]);
     ExpectFrozen(run, got, first);
@@ -96,8 +96,15 @@ TEST(FreezeLayoutTest, TheOthersAreUpdatedAsTheyAreWithout) {
       {{"experts"}, {"router"}, {"linear_fc1"}, {"embedding", "attention"}});
 }
 
+// Where the first layers are frozen, and what is in front of them, gradients end behind them.
+std::vector<std::vector<std::string>> FrozenInFront() {
+  return {{"embedding", R"(layers\.0\.)"},
+          {"embedding", R"(layers\.[0-2]\.)"},
+          {"embedding", R"(layers\.)"}};
+}
+
 std::vector<Layout> Layouts() {
-  std::vector<Layout> layouts(9);
+  std::vector<Layout> layouts(12);
   layouts[0].tensor = 2;
   layouts[0].sequence_parallel = true;
   layouts[1].pipeline = 4;  // all of the first stage is frozen
@@ -119,7 +126,106 @@ std::vector<Layout> Layouts() {
   layouts[8].optimizer_instances = 2;
   layouts[8].shards_states_over_instances = true;
   layouts[8].overlap = true;
+  layouts[9].pipeline = layouts[9].chunks = 2;
+  layouts[9].schedule = ScheduleKind::kZeroBubbleV;
+  layouts[10].pipeline = layouts[10].data = 2;
+  layouts[10].schedule = ScheduleKind::kGPipe;
+  layouts[10].sharding = DataSharding::kStates;
+  layouts[11].pipeline = 2;
+  layouts[11].layers = {1, 3};
+  layouts[11].context = 2;
   return layouts;
+}
+
+TEST(FreezeLayoutTest, TheOthersAreUpdatedAsTheyAreWithoutOnEveryLayout) {
+  for (const Layout& layout : Layouts()) {
+    SCOPED_TRACE(ToString(layout));
+    ExpectFirstUpdateOfTheOthers(SmallGpt2(), CountingSource(), FrozenInFront(), layout);
+    ExpectFirstUpdateOfTheOthers(SmallLlama(), CountingSource(), {FrozenInFront()[1]}, layout);
+  }
+}
+
+TEST(FreezeLayoutTest, TheOthersOfAnyModelAreUpdatedAsTheyAreWithout) {
+  Layout stages;
+  stages.pipeline = 2;
+  for (const Layout& layout : {Layout(), stages}) {
+    SCOPED_TRACE(ToString(layout));
+    ExpectFirstUpdateOfTheOthers(SmallBert(), PairSource(), FrozenInFront(), layout);
+    ExpectFirstUpdateOfTheOthers(SmallPostNormBert(), PairSource(), FrozenInFront(), layout);
+    ExpectFirstUpdateOfTheOthers(SmallMtp(), CountingSource(), FrozenInFront(), layout);
+    ExpectFirstUpdateOfTheOthers(SmallHybrid(), CountingSource(), FrozenInFront(), layout);
+    ExpectFirstUpdateOfTheOthers(SmallLatent(), CountingSource(), FrozenInFront(), layout);
+    // The encoder, a part of it, or all but the decoder's last layers.
+    const std::vector<std::vector<std::string>> of_t5 = {
+        {"^embedding", R"(^encoder\.layers\.[01]\.)"},
+        {"^embedding", "^encoder"},
+        {"^embedding", "relative_pos", "^encoder", R"(^decoder\.layers\.0\.)"},
+        {"^embedding", "relative_pos", "layers"}};
+    ExpectFirstUpdateOfTheOthers(SmallT5(), GapSource(), of_t5, layout);
+    ExpectFirstUpdateOfTheOthers(SmallMegatronT5(), GapSource(), {of_t5[0], of_t5[1]}, layout);
+  }
+}
+
+TEST(FreezeLayoutTest, RecomputationOfFrozenLayersChangesNoBit) {
+  for (const LayerRecompute& recompute :
+       {LayerRecompute{LayerRecompute::kUniform, 2}, LayerRecompute{LayerRecompute::kUniform, 3},
+        LayerRecompute{LayerRecompute::kBlock, 2}}) {
+    TrainerOptions run = Freezing(SmallLlama(), FrozenInFront()[0]);
+    const LayoutOutcome want = Train(run, Layout());
+    run.model.layer_recompute = recompute;
+    const LayoutOutcome got = Train(run, Layout());
+    EXPECT_EQ(got.losses, want.losses);
+    EXPECT_TRUE(got.state == want.state);
+  }
+}
+
+// What routers add up in backward otherwise: losses, and what the biases follow from.
+TEST(FreezeLayoutTest, RoutersOfFrozenLayersAreMeasuredAsTheyAreWithout) {
+  ModelOptions recomputed = SmallMixtral();
+  recomputed.transformer.recompute.experts = true;
+  for (const ModelOptions& model : {SmallMixtral(), SmallDeepSeek(), recomputed}) {
+    Layout layout;
+    layout.data = layout.expert = 2;
+    const LayoutOutcome want = Train(Freezing(model, {}), layout, 1),
+                        got = Train(Freezing(model, FrozenInFront()[1]), layout, 1);
+    ASSERT_EQ(got.balances.size(), 1u);
+    EXPECT_GT(want.balances[0], 0);
+    EXPECT_NEAR(got.balances[0], want.balances[0], 1e-5 * want.balances[0]);
+    EXPECT_NEAR(got.z_losses[0], want.z_losses[0], 1e-5 * want.z_losses[0]);
+    int biases = 0;
+    for (const auto& [name, tensor] : want.state) {
+      if (!absl::StrContains(name, "expert_bias")) continue;
+      EXPECT_TRUE(got.state.at(name) == tensor) << name;
+      ++biases;
+    }
+    EXPECT_EQ(biases > 0, model.transformer.moe.expert_bias);
+  }
+}
+
+// Half of the layers keep nothing; so do stages in front of the first trained layer, which get no
+// gradients either.
+TEST(FreezeLayoutTest, FrozenFirstLayersKeepNothing) {
+  const auto held = [](const std::vector<std::string>& freeze, int stages) {
+    Layout layout;
+    layout.pipeline = stages;
+    return Train(Freezing(SmallLlama(), freeze), layout).memory;
+  };
+  const auto saved = [&](const std::vector<std::string>& freeze, int stages) {
+    return held(freeze, stages).at("activations/saved");
+  };
+  const std::vector<std::string> half = {"embedding", R"(layers\.[01]\.)"};
+  const int64_t all = saved({}, 1), three = saved({"embedding", R"(layers\.0\.)"}, 1),
+                two = saved(half, 1);
+  // A frozen layer saves as much as another one.
+  EXPECT_LT(two, three);
+  EXPECT_LT(three, all);
+  // Gradients that flow through frozen layers need what these keep.
+  EXPECT_GT(saved({R"(layers\.[01]\.)"}, 1), two);
+  // Stage 0 of 4 has up to 4 micro-batches in flight; frozen, one at a time.
+  EXPECT_LE(2 * saved(half, 4), saved({}, 4));
+  // Two outputs that are sent, of 16 tokens and 32 channels.
+  EXPECT_EQ(held(half, 4).at("activations/edges"), 2 * 16 * 32 * 4);
+  EXPECT_GT(held({}, 4).at("activations/edges"), 2 * 16 * 32 * 4);
 }
 
 void ExpectTheSame(const LayoutOutcome& got, const LayoutOutcome& want) {
