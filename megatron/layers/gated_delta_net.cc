@@ -101,6 +101,18 @@ Tensor GatedDeltaNet::Convolve(const LayerContext& ctx, const Tensor& packed_TGS
   return conv_TGC;
 }
 
+ops::GatedDeltaScratch GatedDeltaNet::Scratch(const LayerContext& ctx,
+                                              const ops::GatedDeltaInputs& in) const {
+  const auto allocate = [&](const Shape& shape) {
+    return ctx.scratch->Allocate(DType::kFloat32, shape, "delta net states");
+  };
+  ops::GatedDeltaScratch scratch;
+  scratch.states = allocate(ops::GatedDeltaStates(in));
+  scratch.keys_THK = allocate(ops::GatedDeltaKeys(in));
+  scratch.values_THE = allocate(ops::GatedDeltaValues(in));
+  return scratch;
+}
+
 void GatedDeltaNet::Normalize(const LayerContext& ctx, const Saved& saved,
                               const Tensor& normed_TGRE) const {
   Arena::Scope scope(ctx.scratch);
@@ -126,8 +138,8 @@ void GatedDeltaNet::Forward(const LayerContext& ctx, const Tensor& x_TH, const T
   {
     Arena::Scope of_convolution(ctx.scratch);
     const Tensor conv_TGC = Convolve(ctx, saved->packed_TGS);
-    ops::GatedDeltaForward(ctx.stream, ctx.batch->cu_seqlens,
-                           Inputs(ctx, conv_TGC, saved->packed_TGS), saved->y_TGRE);
+    const ops::GatedDeltaInputs in = Inputs(ctx, conv_TGC, saved->packed_TGS);
+    ops::GatedDeltaForward(ctx.stream, ctx.batch->cu_seqlens, in, Scratch(ctx, in), saved->y_TGRE);
   }
   const Tensor normed_TGRE = ctx.scratch->Allocate(dtype_, by_heads, "delta net norm output");
   Normalize(ctx, *saved, normed_TGRE);
@@ -179,8 +191,10 @@ void GatedDeltaNet::BackwardShare(const LayerContext& ctx, const Tensor& dnormed
     const auto allocate = [&](const Shape& shape) {
       return ctx.scratch->Allocate(DType::kFloat32, shape, "delta net states");
     };
-    const ops::GatedDeltaScratch scratch = {allocate(ops::GatedDeltaStates(in)),
-                                            allocate(ops::GatedDeltaTokenSums(in))};
+    ops::GatedDeltaScratch scratch = Scratch(ctx, in);
+    scratch.state_gradients = allocate(ops::GatedDeltaStates(in));
+    scratch.value_gradients_THE = allocate(ops::GatedDeltaValues(in));
+    scratch.token_sums = allocate(ops::GatedDeltaTokenSums(in));
     ops::GatedDeltaInputs gradients = Inputs(ctx, dconv_TGC, dpacked_TGS);
     gradients.bias_H = of(decay_bias_);
     gradients.a_log_H = of(a_log_);

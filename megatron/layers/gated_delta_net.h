@@ -73,6 +73,8 @@ class GatedDeltaNet {
   ops::GatedNormInputs NormInputs(const Saved& saved) const;
   // Returns the convolution's output, in ctx.scratch.
   Tensor Convolve(const LayerContext& ctx, const Tensor& packed_TGS) const;
+  // Returns the memory of the forward recurrence, in ctx.scratch.
+  ops::GatedDeltaScratch Scratch(const LayerContext& ctx, const ops::GatedDeltaInputs& in) const;
   // Writes the input of the output projection.
   void Normalize(const LayerContext& ctx, const Saved& saved, const Tensor& normed_TGRE) const;
   // Does what lies between the two projections, for all tokens of the share: reads and overwrites

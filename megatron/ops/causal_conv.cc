@@ -9,6 +9,7 @@
 #include "megatron/ops/cpu/causal_conv_kernels.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/ops/cpu/workspace.h"
+#include "megatron/ops/cuda/kernel_table.h"
 
 namespace megatron::ops {
 namespace {
@@ -19,7 +20,6 @@ void Check(const Stream& stream, const Tensor& cu_seqlens, const CausalConvInput
            const Tensor& y_TGK) {
   CheckFloating(in.x_TGK);
   CHECK(in.x_TGK.rank() == 3 && in.weight_GKW.rank() == 3) << in.x_TGK << " " << in.weight_GKW;
-  CHECK(!RunsOnCuda(stream)) << "there is no kernel for CUDA devices";
   const DType dtype = in.x_TGK.dtype();
   const int64_t groups = in.x_TGK.dim(1), channels = in.x_TGK.dim(2), taps = in.weight_GKW.dim(2);
   CHECK(taps >= 1 && taps <= kMostConvTaps) << taps << " taps";
@@ -68,6 +68,7 @@ void ForEachBlock(const Stream& stream, const Tensor& x_TGK,
 void CausalConvForward(const Stream& stream, const Tensor& cu_seqlens, const CausalConvInputs& in,
                        const Tensor& y_TGK) {
   Check(stream, cu_seqlens, in, y_TGK);
+  if (RunsOnCuda(stream)) return OnCuda<CausalConvForward>(stream, cu_seqlens, in, y_TGK);
   if (!RunsOnCpu(stream)) return;
   const ConvProblem problem = ProblemOf(cu_seqlens, in, y_TGK);
   const auto kernel =
@@ -85,6 +86,9 @@ void CausalConvBackward(const Stream& stream, const Tensor& cu_seqlens, const Ca
   CHECK_EQ(gradients.bias_GK.empty(), in.bias_GK.empty());
   if (!in.bias_GK.empty())
     CheckContiguous(stream, gradients.bias_GK, DType::kFloat32, in.bias_GK.shape());
+  if (RunsOnCuda(stream)) {
+    return OnCuda<CausalConvBackward>(stream, cu_seqlens, in, dy_TGK, gradients);
+  }
   if (!RunsOnCpu(stream)) return;
   for (int d = 0; d < 2; ++d) CHECK_EQ(gradients.x_TGK.stride(d), in.x_TGK.stride(d));
   ConvProblem problem = ProblemOf(cu_seqlens, in, dy_TGK);

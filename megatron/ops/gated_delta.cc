@@ -6,6 +6,7 @@
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/ops/cpu/packed_sequences.h"
 #include "megatron/ops/cpu/workspace.h"
+#include "megatron/ops/cuda/kernel_table.h"
 
 namespace megatron::ops {
 namespace {
@@ -32,13 +33,19 @@ void Check(const Stream& stream, const Tensor& cu_seqlens, const GatedDeltaInput
            const Tensor& out_TGRE) {
   CheckFloating(in.v_TGRE);
   CHECK(in.v_TGRE.rank() == 4 && in.k_TGK.rank() == 3) << in.v_TGRE << " " << in.k_TGK;
-  CHECK(!RunsOnCuda(stream)) << "there is no kernel for CUDA devices";
   CheckTokens(stream, in, in);
   const Shape heads = {in.v_TGRE.dim(1) * in.v_TGRE.dim(2)};
   for (const Tensor* tensor : {&in.bias_H, &in.a_log_H})
     CheckContiguous(stream, *tensor, in.v_TGRE.dtype(), heads);
   CheckContiguous(stream, out_TGRE, in.v_TGRE.dtype(), in.v_TGRE.shape());
   CheckContiguous(stream, cu_seqlens, DType::kInt32, cu_seqlens.shape());
+}
+
+void CheckForwardScratch(const Stream& stream, const GatedDeltaInputs& in,
+                         const GatedDeltaScratch& scratch) {
+  CheckContiguous(stream, scratch.states, DType::kFloat32, GatedDeltaStates(in));
+  CheckContiguous(stream, scratch.keys_THK, DType::kFloat32, GatedDeltaKeys(in));
+  CheckContiguous(stream, scratch.values_THE, DType::kFloat32, GatedDeltaValues(in));
 }
 
 GatedDeltaProblem ProblemOf(const GatedDeltaInputs& in) {
@@ -78,13 +85,24 @@ Shape GatedDeltaStates(const GatedDeltaInputs& in) {
           PaddedChunk(in.k_TGK.dim(2)), PaddedChunk(in.v_TGRE.dim(3))};
 }
 
+Shape GatedDeltaKeys(const GatedDeltaInputs& in) {
+  return {in.v_TGRE.dim(0), in.v_TGRE.dim(1) * in.v_TGRE.dim(2), in.k_TGK.dim(2)};
+}
+
+Shape GatedDeltaValues(const GatedDeltaInputs& in) {
+  return {in.v_TGRE.dim(0), in.v_TGRE.dim(1) * in.v_TGRE.dim(2), in.v_TGRE.dim(3)};
+}
+
 Shape GatedDeltaTokenSums(const GatedDeltaInputs& in) {
   return {in.v_TGRE.dim(0), in.v_TGRE.dim(1) * in.v_TGRE.dim(2), 2};
 }
 
 void GatedDeltaForward(const Stream& stream, const Tensor& cu_seqlens, const GatedDeltaInputs& in,
-                       const Tensor& out_TGRE) {
+                       const GatedDeltaScratch& scratch, const Tensor& out_TGRE) {
   Check(stream, cu_seqlens, in, out_TGRE);
+  CheckForwardScratch(stream, in, scratch);
+  if (RunsOnCuda(stream))
+    return OnCuda<GatedDeltaForward>(stream, cu_seqlens, in, scratch, out_TGRE);
   if (!RunsOnCpu(stream)) return;
   const auto kernel =
       ActiveIsa() == CpuIsa::kAvx512 ? avx512::GatedDeltaForward : avx2::GatedDeltaForward;
@@ -104,8 +122,13 @@ void GatedDeltaBackward(const Stream& stream, const Tensor& cu_seqlens, const Ga
   CheckTokens(stream, in, gradients);
   for (const Tensor* tensor : {&gradients.bias_H, &gradients.a_log_H})
     CheckContiguous(stream, *tensor, DType::kFloat32, in.bias_H.shape());
-  CheckContiguous(stream, scratch.states, DType::kFloat32, GatedDeltaStates(in));
+  CheckForwardScratch(stream, in, scratch);
+  CheckContiguous(stream, scratch.state_gradients, DType::kFloat32, GatedDeltaStates(in));
+  CheckContiguous(stream, scratch.value_gradients_THE, DType::kFloat32, GatedDeltaValues(in));
   CheckContiguous(stream, scratch.token_sums, DType::kFloat32, GatedDeltaTokenSums(in));
+  if (RunsOnCuda(stream)) {
+    return OnCuda<GatedDeltaBackward>(stream, cu_seqlens, in, dout_TGRE, scratch, gradients);
+  }
   if (!RunsOnCpu(stream)) return;
   const auto kernel =
       ActiveIsa() == CpuIsa::kAvx512 ? avx512::GatedDeltaBackward : avx2::GatedDeltaBackward;

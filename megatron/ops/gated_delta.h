@@ -35,17 +35,23 @@ struct GatedDeltaInputs {
   Tensor bias_H, a_log_H;
 };
 
+// fp32 memory in which the op works, of the shapes of the functions below. Not every device uses all
+// of it.
+struct GatedDeltaScratch {
+  Tensor states;
+  Tensor keys_THK, values_THE;
+  // For backward alone; that of the values has their shape, and that of the states theirs.
+  Tensor state_gradients, value_gradients_THE, token_sums;
+};
+Shape GatedDeltaStates(const GatedDeltaInputs& in);
+Shape GatedDeltaKeys(const GatedDeltaInputs& in);
+Shape GatedDeltaValues(const GatedDeltaInputs& in);
+Shape GatedDeltaTokenSums(const GatedDeltaInputs& in);
+
 // Writes out (=, contiguous, the inputs' dtype). cu_seqlens is int32 [sequences + 1], first 0, last
 // T.
 void GatedDeltaForward(const Stream& stream, const Tensor& cu_seqlens, const GatedDeltaInputs& in,
-                       const Tensor& out_TGRE);
-
-// fp32 memory in which the backward pass works, of these shapes.
-struct GatedDeltaScratch {
-  Tensor states, token_sums;
-};
-Shape GatedDeltaStates(const GatedDeltaInputs& in);
-Shape GatedDeltaTokenSums(const GatedDeltaInputs& in);
+                       const GatedDeltaScratch& scratch, const Tensor& out_TGRE);
 
 // Writes the gradients of the tensors with tokens (=, the inputs' dtype), and adds those of bias and
 // a_log (+=, fp32). dout is contiguous.

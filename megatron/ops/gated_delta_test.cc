@@ -52,11 +52,21 @@ class Problem {
   GatedDeltaInputs Inputs() const { return Parts(packed_, parameters_); }
   GatedDeltaInputs Gradients() const { return Parts(gradients_, parameter_gradients_); }
 
-  void Forward(const Stream& stream) { GatedDeltaForward(stream, cu_seqlens_, Inputs(), out_); }
+  void Forward(const Stream& stream) {
+    const HostTensor states(GatedDeltaStates(Inputs()), DType::kFloat32),
+        keys(GatedDeltaKeys(Inputs()), DType::kFloat32),
+        values(GatedDeltaValues(Inputs()), DType::kFloat32);
+    GatedDeltaForward(stream, cu_seqlens_, Inputs(), {states, keys, values}, out_);
+  }
   void Backward(const Stream& stream) {
     const HostTensor states(GatedDeltaStates(Inputs()), DType::kFloat32),
+        keys(GatedDeltaKeys(Inputs()), DType::kFloat32),
+        values(GatedDeltaValues(Inputs()), DType::kFloat32),
+        state_gradients(GatedDeltaStates(Inputs()), DType::kFloat32),
+        value_gradients(GatedDeltaValues(Inputs()), DType::kFloat32),
         sums(GatedDeltaTokenSums(Inputs()), DType::kFloat32);
-    GatedDeltaBackward(stream, cu_seqlens_, Inputs(), dout_, {states, sums}, Gradients());
+    GatedDeltaBackward(stream, cu_seqlens_, Inputs(), dout_,
+                       {states, keys, values, state_gradients, value_gradients, sums}, Gradients());
   }
 
   // The formula, a token at a time in double, and its gradients.

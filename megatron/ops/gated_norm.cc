@@ -5,6 +5,7 @@
 #include "megatron/ops/cpu/gated_norm_kernels.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/ops/cpu/rows.h"
+#include "megatron/ops/cuda/kernel_table.h"
 
 namespace megatron::ops {
 namespace {
@@ -22,7 +23,6 @@ void CheckParts(const Stream& stream, const GatedNormInputs& in, const Tensor& x
 void Check(const Stream& stream, const GatedNormInputs& in, const Tensor& y_TGS) {
   CheckFloating(in.x_TGS);
   CHECK(in.x_TGS.rank() == 3 || in.x_TGS.rank() == 4) << in.x_TGS;
-  CHECK(!RunsOnCuda(stream)) << "there is no kernel for CUDA devices";
   CheckParts(stream, in, in.x_TGS);
   CheckParts(stream, in, in.z_TGS);
   const Shape& gamma = in.gamma_GS.shape();
@@ -56,6 +56,7 @@ GatedPart MakePart(const GatedNorm& norm, const GatedNormInputs& in, int64_t tok
 void GatedNormForward(const Stream& stream, const GatedNorm& norm, const GatedNormInputs& in,
                       const Tensor& y_TGS) {
   Check(stream, in, y_TGS);
+  if (RunsOnCuda(stream)) return OnCuda<GatedNormForward>(stream, norm, in, y_TGS);
   if (!RunsOnCpu(stream)) return;
   const auto kernel =
       ActiveIsa() == CpuIsa::kAvx512 ? avx512::GatedPartForward : avx2::GatedPartForward;
@@ -75,6 +76,7 @@ void GatedNormBackward(const Stream& stream, const GatedNorm& norm, const GatedN
   CheckParts(stream, in, gradients.x_TGS);
   CheckParts(stream, in, gradients.z_TGS);
   CheckContiguous(stream, gradients.gamma_GS, DType::kFloat32, in.gamma_GS.shape());
+  if (RunsOnCuda(stream)) return OnCuda<GatedNormBackward>(stream, norm, in, dy_TGS, gradients);
   if (!RunsOnCpu(stream)) return;
   const auto kernel =
       ActiveIsa() == CpuIsa::kAvx512 ? avx512::GatedPartBackward : avx2::GatedPartBackward;

@@ -134,8 +134,8 @@ struct DeltaCase {
 const DeltaCase kDeltas[] = {{4, 2, 128, 128}, {8, 1, 64, 64}};
 
 struct DeltaOperands {
-  HostTensor packed, gradients, parameters, parameter_gradients, out, states, sums,
-      cu_seqlens = CuSeqlens();
+  HostTensor packed, gradients, parameters, parameter_gradients, out, states, keys, values,
+      state_gradients, value_gradients, sums, cu_seqlens = CuSeqlens();
   GatedDeltaInputs in, of_gradients;
 
   explicit DeltaOperands(const DeltaCase& c)
@@ -145,10 +145,17 @@ struct DeltaOperands {
         parameter_gradients({2, c.groups * c.heads}, kF32),
         out(HostTensor::Normal({kTokens, c.groups, c.heads, c.value}, kF32, 3)),
         states(GatedDeltaStates(Parts(c, packed, parameters)), kF32),
+        keys(GatedDeltaKeys(Parts(c, packed, parameters)), kF32),
+        values(GatedDeltaValues(Parts(c, packed, parameters)), kF32),
+        state_gradients(states.tensor().shape(), kF32),
+        value_gradients(values.tensor().shape(), kF32),
         sums(GatedDeltaTokenSums(Parts(c, packed, parameters)), kF32),
         in(Parts(c, packed, parameters)),
         of_gradients(Parts(c, gradients, parameter_gradients)) {}
 
+  GatedDeltaScratch Scratch() const {
+    return {states, keys, values, state_gradients, value_gradients, sums};
+  }
   static int64_t Width(const DeltaCase& c) { return 2 * c.key + c.heads * c.value + 2 * c.heads; }
   static GatedDeltaInputs Parts(const DeltaCase& c, const HostTensor& x,
                                 const HostTensor& of_heads) {
@@ -169,7 +176,7 @@ void BM_GatedDeltaForward(benchmark::State& state) {
   ThreadPool pool(AvailableCores());
   const DeltaOperands x(c);
   Compare(state, &pool, c.Forward(),
-          [&] { GatedDeltaForward(Stream::Cpu(&pool), x.cu_seqlens, x.in, x.out); });
+          [&] { GatedDeltaForward(Stream::Cpu(&pool), x.cu_seqlens, x.in, x.Scratch(), x.out); });
 }
 BENCHMARK(BM_GatedDeltaForward)->DenseRange(0, 1)->UseManualTime();
 
@@ -178,8 +185,7 @@ void BM_GatedDeltaBackward(benchmark::State& state) {
   ThreadPool pool(AvailableCores());
   const DeltaOperands x(c);
   Compare(state, &pool, c.Backward(), [&] {
-    GatedDeltaBackward(Stream::Cpu(&pool), x.cu_seqlens, x.in, x.out, {x.states, x.sums},
-                       x.of_gradients);
+    GatedDeltaBackward(Stream::Cpu(&pool), x.cu_seqlens, x.in, x.out, x.Scratch(), x.of_gradients);
   });
 }
 BENCHMARK(BM_GatedDeltaBackward)->DenseRange(0, 1)->UseManualTime();

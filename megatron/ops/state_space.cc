@@ -8,6 +8,7 @@
 #include "megatron/ops/cpu/packed_sequences.h"
 #include "megatron/ops/cpu/state_space_kernels.h"
 #include "megatron/ops/cpu/workspace.h"
+#include "megatron/ops/cuda/kernel_table.h"
 
 namespace megatron::ops {
 namespace {
@@ -37,7 +38,6 @@ void Check(const Stream& stream, const Tensor& cu_seqlens, const StateSpaceInput
            const Tensor& y_TGRP) {
   CheckFloating(in.x_TGRP);
   CHECK(in.x_TGRP.rank() == 4 && in.b_TGN.rank() == 3) << in.x_TGRP << " " << in.b_TGN;
-  CHECK(!RunsOnCuda(stream)) << "there is no kernel for CUDA devices";
   CheckTokens(stream, in, in);
   const DType dtype = in.x_TGRP.dtype();
   const Shape heads = {in.x_TGRP.dim(1) * in.x_TGRP.dim(2)};
@@ -93,6 +93,7 @@ void StateSpaceForward(const Stream& stream, const Tensor& cu_seqlens, const Sta
                        const Tensor& states, const Tensor& y_TGRP) {
   Check(stream, cu_seqlens, in, y_TGRP);
   CheckContiguous(stream, states, DType::kFloat32, StateSpaceStates(in));
+  if (RunsOnCuda(stream)) return OnCuda<StateSpaceForward>(stream, cu_seqlens, in, states, y_TGRP);
   if (!RunsOnCpu(stream)) return;
   const bool wide = ActiveIsa() == CpuIsa::kAvx512;
   const auto carry = wide ? avx512::StateSpaceCarry : avx2::StateSpaceCarry;
@@ -121,6 +122,9 @@ void StateSpaceBackward(const Stream& stream, const Tensor& cu_seqlens, const St
   for (const Tensor* tensor : {&scratch.states, &scratch.state_gradients})
     CheckContiguous(stream, *tensor, DType::kFloat32, StateSpaceStates(in));
   CheckContiguous(stream, scratch.sums, DType::kFloat32, StateSpaceSums(in));
+  if (RunsOnCuda(stream)) {
+    return OnCuda<StateSpaceBackward>(stream, cu_seqlens, in, dy_TGRP, scratch, gradients);
+  }
   if (!RunsOnCpu(stream)) return;
   const bool wide = ActiveIsa() == CpuIsa::kAvx512;
   const auto carry = wide ? avx512::StateSpaceCarry : avx2::StateSpaceCarry;

@@ -3,6 +3,7 @@
 #include "megatron/ops/activation.h"
 #include "megatron/ops/attention.h"
 #include "megatron/ops/bias_gradient.h"
+#include "megatron/ops/causal_conv.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/cuda/emulated_op.h"
 #include "megatron/ops/cut_norm.h"
@@ -12,6 +13,8 @@
 #include "megatron/ops/float8/flat.h"
 #include "megatron/ops/float8/quantize.h"
 #include "megatron/ops/float8/quantize_blocks.h"
+#include "megatron/ops/gated_delta.h"
+#include "megatron/ops/gated_norm.h"
 #include "megatron/ops/group_codes.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/moe/grouped_linear.h"
@@ -24,6 +27,7 @@
 #include "megatron/ops/rope.h"
 #include "megatron/ops/sequence_part.h"
 #include "megatron/ops/shared_key.h"
+#include "megatron/ops/state_space.h"
 #include "megatron/ops/token_subset.h"
 #include "megatron/ops/weighted_sum.h"
 
@@ -39,7 +43,9 @@ namespace {
     LinearActivationBackwardInput, LinearBackwardWeight, NormForward, ResidualNormForward,
     NormBackward, CutNormSums, CutNormForward, CutNormGradientSums, CutNormBackward, Rope,
     JoinSharedKey, SplitSharedKey, PartOfSequences, WeightedSum, ChooseTokens, FindKeptRows,
-    FindKeptPart, GatherNumbers>();
+    FindKeptPart, GatherNumbers, CausalConvForward, CausalConvBackward, GatedNormForward,
+    GatedNormBackward, StateSpaceForward, StateSpaceBackward, GatedDeltaForward,
+    GatedDeltaBackward>();
 
 // The emulated device counts as one that the kernels for Hopper run on.
 [[maybe_unused]] const bool hopper_is_available =

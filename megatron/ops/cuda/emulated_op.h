@@ -15,13 +15,17 @@
 #include "glog/logging.h"
 #include "megatron/ops/activation_type.h"
 #include "megatron/ops/attention.h"
+#include "megatron/ops/causal_conv.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/cuda/kernel_table.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/float8/float8_tensor.h"
+#include "megatron/ops/gated_delta.h"
+#include "megatron/ops/gated_norm.h"
 #include "megatron/ops/moe/router.h"
 #include "megatron/ops/norm.h"
 #include "megatron/ops/optimizer.h"
+#include "megatron/ops/state_space.h"
 #include "megatron/ops/token_subset.h"
 #include "megatron/tensor/emulated_cuda.h"
 #include "megatron/tensor/emulated_graph.h"
@@ -88,10 +92,42 @@ inline KeptPart View(const KeptPart& part) {
   return {View(part.cu_seqlens), View(part.place_M), View(part.sample_M), View(part.position_M)};
 }
 
+inline CausalConvInputs View(const CausalConvInputs& in) {
+  return {View(in.x_TGK), View(in.weight_GKW), View(in.bias_GK)};
+}
+
+inline GatedNormInputs View(const GatedNormInputs& in) {
+  return {View(in.x_TGS), View(in.z_TGS), View(in.gamma_GS)};
+}
+
+inline StateSpaceInputs View(const StateSpaceInputs& in) {
+  return {View(in.x_TGRP),      View(in.b_TGN),   View(in.c_TGN), View(in.step_TGR),
+          View(in.step_bias_H), View(in.a_log_H), View(in.skip_H)};
+}
+
+inline StateSpaceScratch View(const StateSpaceScratch& scratch) {
+  return {View(scratch.states), View(scratch.state_gradients), View(scratch.sums)};
+}
+
+inline GatedDeltaInputs View(const GatedDeltaInputs& in) {
+  return {View(in.q_TGK),     View(in.k_TGK),  View(in.v_TGRE), View(in.beta_TGR),
+          View(in.decay_TGR), View(in.bias_H), View(in.a_log_H)};
+}
+
+inline GatedDeltaScratch View(const GatedDeltaScratch& scratch) {
+  return {View(scratch.states),
+          View(scratch.keys_THK),
+          View(scratch.values_THE),
+          View(scratch.state_gradients),
+          View(scratch.value_gradients_THE),
+          View(scratch.token_sums)};
+}
+
 inline PhiloxKey View(PhiloxKey key) { return key; }
 inline SampleCut View(const SampleCut& cut) { return cut; }
 inline Norm View(const Norm& norm) { return norm; }
 inline Gate View(const Gate& gate) { return gate; }
+inline GatedNorm View(const GatedNorm& norm) { return norm; }
 inline VocabRange View(const VocabRange& range) { return range; }
 inline Router View(const Router& router) { return router; }
 inline AdamWOptions View(const AdamWOptions& options) { return options; }
@@ -143,6 +179,20 @@ class OperandText {
            x.dropout, x.add_to_queries, x.add_to_keys, x.largest_scores_N);
   }
   void Add(const AttentionInputs& x) { AddAll(x.q_TGRD, x.k_UGD, x.v_UGE, x.bias_WN, x.sink_N); }
+  void Add(const CausalConvInputs& x) { AddAll(x.x_TGK, x.weight_GKW, x.bias_GK); }
+  void Add(const GatedNorm& x) { AddAll(x.epsilon, x.norm_before_gate); }
+  void Add(const GatedNormInputs& x) { AddAll(x.x_TGS, x.z_TGS, x.gamma_GS); }
+  void Add(const StateSpaceInputs& x) {
+    AddAll(x.x_TGRP, x.b_TGN, x.c_TGN, x.step_TGR, x.step_bias_H, x.a_log_H, x.skip_H);
+  }
+  void Add(const StateSpaceScratch& x) { AddAll(x.states, x.state_gradients, x.sums); }
+  void Add(const GatedDeltaInputs& x) {
+    AddAll(x.q_TGK, x.k_TGK, x.v_TGRE, x.beta_TGR, x.decay_TGR, x.bias_H, x.a_log_H);
+  }
+  void Add(const GatedDeltaScratch& x) {
+    AddAll(x.states, x.keys_THK, x.values_THE, x.state_gradients, x.value_gradients_THE,
+           x.token_sums);
+  }
   void Add(const Gate& x) { AddAll(x.activation, x.limit, x.offset); }
   void Add(const Norm& x) { AddAll(x.kind, x.epsilon, x.zero_centered_gamma); }
   void Add(const NormTensors& x) { AddAll(x.gamma_H, x.beta_H, x.mean_T, x.rstd_T); }

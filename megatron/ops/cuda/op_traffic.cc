@@ -5,15 +5,19 @@
 #include "megatron/ops/activation.h"
 #include "megatron/ops/attention.h"
 #include "megatron/ops/bias_gradient.h"
+#include "megatron/ops/causal_conv.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/cuda/kernel_table.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
+#include "megatron/ops/gated_delta.h"
+#include "megatron/ops/gated_norm.h"
 #include "megatron/ops/linear.h"
 #include "megatron/ops/norm.h"
 #include "megatron/ops/optimizer.h"
 #include "megatron/ops/rope.h"
+#include "megatron/ops/state_space.h"
 #include "megatron/ops/weighted_sum.h"
 
 namespace megatron::ops::cuda {
@@ -65,7 +69,9 @@ OpTraffic::OpTraffic()
                  DropoutBackward, Copy, Add, Scale, EmbeddingForward, EmbeddingBackward,
                  LinearForward, LinearActivationForward, LinearBackwardInput,
                  LinearActivationBackwardInput, LinearBackwardWeight, NormForward,
-                 ResidualNormForward, NormBackward, Rope, WeightedSum, AdamWUpdate, SumOfSquares>();
+                 ResidualNormForward, NormBackward, Rope, WeightedSum, AdamWUpdate, SumOfSquares,
+                 CausalConvForward, CausalConvBackward, GatedNormForward, GatedNormBackward,
+                 StateSpaceForward, StateSpaceBackward, GatedDeltaForward, GatedDeltaBackward>();
 }
 
 }  // namespace megatron::ops::cuda
