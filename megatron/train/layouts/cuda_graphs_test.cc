@@ -100,6 +100,10 @@ TEST_F(CudaGraphsTest, RecomputationIsCapturedToo) {
   }
 }
 
+TEST_F(CudaGraphsTest, LayersWithAStateAreCapturedToo) {
+  ExpectSameWithGraphs(Options(SmallHybrid()), {}, source_);
+}
+
 TEST_F(CudaGraphsTest, LogitsInChunksAreCapturedToo) {
   TrainerOptions options = Options(SmallLlama());
   options.model.logits_chunk = 5;

@@ -94,6 +94,7 @@ std::vector<NamedModel> Models() {
       {"Llama", SmallLlama()},
       {"windows and sinks", SmallWindowed()},
       {"latent attention", SmallLatent()},
+      {"layers with a state", SmallHybrid()},
       {"multi-token prediction", SmallMtp()},
       {"multi-token prediction with experts", SmallMtpMixture()},
       {"values narrower than keys",
@@ -152,6 +153,9 @@ TEST_F(CudaPlacementTest, RanksWithPartsOfAModelTrainAsOnTheCpu) {
   ExpectSameOnBoth(TinyRun(SmallWindowed(), OptimizerOptions::kAdamW), tensor);
   ExpectSameOnBoth(TinyRun(SmallLatent(), OptimizerOptions::kAdamW), context);
   ExpectSameOnBoth(TinyRun(SmallLatent(), OptimizerOptions::kAdamW), tensor);
+  ExpectSameOnBoth(TinyRun(SmallHybrid(), OptimizerOptions::kAdamW), tensor);
+  ExpectSameOnBoth(TinyRun(SmallHybrid(), OptimizerOptions::kAdamW), context);
+  ExpectSameOnBoth(TinyRun(SmallHybrid(), OptimizerOptions::kAdamW), pipeline);
   ExpectSameOnBoth(TinyRun(SmallMtp(), OptimizerOptions::kAdamW), pipeline);
   LayoutRun mtp_stage = Alone();
   mtp_stage.layout.pipeline = 3;

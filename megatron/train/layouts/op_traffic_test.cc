@@ -72,6 +72,9 @@ Table OfStep(const ModelOptions& model, int64_t layers) {
   TrainerOptions options = TinyRun(model, OptimizerOptions::kAdamW);
   TransformerOptions& transformer = options.model.transformer;
   transformer.num_layers = layers;
+  if (!transformer.hybrid_layers.empty())
+    transformer.hybrid_layers.assign(static_cast<size_t>(layers),
+                                     transformer.hybrid_layers.front());
   transformer.hidden_dropout = transformer.attention_dropout = 0;
   LayoutRun how;
   how.layout.micro_batch_size = 8;
@@ -115,6 +118,14 @@ ModelOptions Gpt2() {
   transformer.hidden_size = kHidden;
   transformer.ffn_hidden_size = 4 * kHidden;
   transformer.kv_channels = kHidden / transformer.num_attention_heads;
+  return model;
+}
+
+// Layers with a state of one kind.
+ModelOptions LayersOf(HybridLayer kind) {
+  ModelOptions model = SmallHybrid();
+  model.transformer.dtype = DType::kBFloat16;
+  model.transformer.hybrid_layers = {kind};
   return model;
 }
 
@@ -179,6 +190,49 @@ TEST(OpTrafficTest, GeluAndBiasesInProductsTakeOffLaunchesAndBytes) {
   const Table backward = OfGpt2Layer("fuse_gelu: backward, fuse_bias_gradients", planning);
   EXPECT_EQ(Sum(backward).launches, 24);
   EXPECT_EQ(RowsBesideProducts(backward), 28);
+}
+
+// The convolution and the norm are computed again in backward. States, and their gradients, pass
+// from chunk to chunk in launches of their own, also where sequences have one chunk.
+TEST(OpTrafficTest, LayersWithAStateLaunchNoMoreThanThis) {
+  const auto launches = [](const char* title, HybridLayer kind) {
+    const Table layer = OfLayer(LayersOf(kind));
+    Print(title, layer);
+    std::map<std::string, int64_t> counts;
+    for (const auto& [op, traffic] : layer) {
+      if (!absl::StartsWith(op, "Linear")) counts[op] = traffic.launches;
+    }
+    return counts;
+  };
+  const std::map<std::string, int64_t> mamba = launches("a Mamba-2 layer", HybridLayer::kMamba),
+                                       delta = launches("a gated delta net", HybridLayer::kDelta);
+  for (const auto* counts : {&mamba, &delta}) {
+    EXPECT_EQ(counts->at("CausalConvForward"), 2);
+    EXPECT_EQ(counts->at("GatedNormForward"), 2);
+    EXPECT_EQ(counts->at("GatedNormBackward"), 4);
+  }
+  EXPECT_EQ(mamba.at("CausalConvBackward"), 3);
+  EXPECT_EQ(mamba.at("StateSpaceForward"), 3);
+  EXPECT_EQ(mamba.at("StateSpaceBackward"), 7);
+  EXPECT_EQ(delta.at("CausalConvBackward"), 2);  // there is no bias
+  EXPECT_EQ(delta.at("GatedDeltaForward"), 3);
+  EXPECT_EQ(delta.at("GatedDeltaBackward"), 7);
+}
+
+// Each element of the operands is read once a launch, and each result written once: in bf16 two
+// bytes for each of the 4 groups' 2 x 8 + 2 x 6 convolved columns, and of their 2 x 8 normalized.
+TEST(OpTrafficTest, ConvolutionsAndGatedNormsMoveTheirOperandsOnce) {
+  const Table layer = OfLayer(LayersOf(HybridLayer::kMamba));
+  constexpr double kConvolved = 2 * 4 * 28, kNormed = 2 * 4 * 16;
+  EXPECT_EQ(layer.at("CausalConvForward").read, 2 * kConvolved);
+  EXPECT_EQ(layer.at("CausalConvForward").written, 2 * kConvolved);
+  EXPECT_EQ(layer.at("CausalConvBackward").read, 2 * kConvolved);
+  EXPECT_EQ(layer.at("CausalConvBackward").written, kConvolved);
+  EXPECT_EQ(layer.at("GatedNormForward").read, 2 * 2 * kNormed);
+  EXPECT_EQ(layer.at("GatedNormForward").written, 2 * kNormed);
+  // The statistics, the sums for gamma and the gradients each read x, z and dy.
+  EXPECT_EQ(layer.at("GatedNormBackward").read, 3 * 3 * kNormed);
+  EXPECT_EQ(layer.at("GatedNormBackward").written, 2 * kNormed);
 }
 
 }  // namespace

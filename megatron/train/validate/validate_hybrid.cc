@@ -6,7 +6,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "megatron/tensor/cuda_device.h"
 #include "megatron/train/config/layer_pattern.h"
 #include "megatron/train/validate/rules.h"
 
@@ -162,10 +161,6 @@ class Hybrid {
     Refuse(parallel_.context_parallel_size() > 1 &&
                parallel_.cp_comm_type() == config::ContextParallelComm::a2a_p2p,
            "parallel.cp_comm_type", "all context-parallel ranks exchange tokens for heads");
-    const config::SystemConfig& system = check_.resolved().system();
-    if (system.has_device() ? system.device() == config::Device::cuda : CudaDeviceCount() > 0)
-      check_.Error(kPattern,
-                   "needs system.device: cpu: its layers M and G have no kernels for GPUs");
   }
 
   ConfigChecker& check_;
