@@ -16,8 +16,8 @@ import calibration
 # tag.
 TESTS = ("ops/cuda/hopper:tiles_device_test", "ops/cuda/hopper:attention_test", "ops/cuda:kernels_test",
          "ops/cuda:large_tensors_test", "ops/cuda:layer_norm_test", "train/layouts:cuda_placement_test",
-         "ops/cuda:float8_kernels_test", "ops/cuda:moe_kernels_test", "comm/overlap:comm_stream_test",
-         "tensor/trace:trace_test", "comm/nccl:nccl_device_test")
+         "ops/cuda:float8_kernels_test", "ops/cuda:moe_kernels_test", "ops/cuda:recurrence_kernels_test",
+         "comm/overlap:comm_stream_test", "tensor/trace:trace_test", "comm/nccl:nccl_device_test")
 # Tests that are built once more, with waits for barriers that give up and say so.
 _WATCHED = ("ops/cuda/hopper:tiles_device_test", "ops/cuda/hopper:attention_test")
 BENCHMARKS = ("ops/cuda:kernels_benchmark",)

@@ -23,6 +23,7 @@ _SANITIZED = (
      ":*Optimizers*:*Attention*", SANITIZER_TOOLS),
     ("float8_kernels_test", "*", SANITIZER_TOOLS),
     ("moe_kernels_test", "*", SANITIZER_TOOLS),
+    ("recurrence_kernels_test", "*", SANITIZER_TOOLS),
     ("comm_stream_test", "*", SANITIZER_TOOLS),
 )
 # About how many seconds the tests of a program take; others take _SECONDS_OF_TESTS.
@@ -30,7 +31,8 @@ _SECONDS_OF_PROGRAM = {"tiles_device_test": 5, "attention_test": 15, "kernels_te
                        "cuda_placement_test": 25}
 _SECONDS_OF_TESTS = 10
 # Programs whose tests take little of the GPU and are many: so many run at a time.
-_AT_ONCE = {"attention_test": 4, "kernels_test": 4, "float8_kernels_test": 4, "moe_kernels_test": 4}
+_AT_ONCE = {"attention_test": 4, "kernels_test": 4, "float8_kernels_test": 4, "moe_kernels_test": 4,
+            "recurrence_kernels_test": 4}
 
 
 def _sanitize(session, tool, name, filter):

@@ -262,8 +262,8 @@ elif name == "plot_loss":
     write(options["--output"], "<svg/>")
 '''
 TESTS = ("tiles_device_test", "attention_test", "kernels_test", "large_tensors_test", "layer_norm_test",
-         "cuda_placement_test", "float8_kernels_test", "moe_kernels_test", "comm_stream_test", "trace_test",
-         "nccl_device_test")
+         "cuda_placement_test", "float8_kernels_test", "moe_kernels_test", "recurrence_kernels_test",
+         "comm_stream_test", "trace_test", "nccl_device_test")
 PROGRAMS = TESTS + ("kernels_benchmark", "pretrain_gpt", "comm_bench", "plot_loss")
 
 
@@ -525,7 +525,7 @@ class GpuCheckTest(unittest.TestCase):
     def test_the_sanitizer_must_be_there_and_find_nothing(self):
         sanitized = [(tool, name) for tool in ("memcheck", "initcheck")
                      for name in ("kernels_test", "layer_norm_test", "float8_kernels_test", "moe_kernels_test",
-                                  "comm_stream_test")]
+                                  "recurrence_kernels_test", "comm_stream_test")]
         sanitized.append(("memcheck", "attention_test"))
         for does, why in (("finds", "no errors"), ("silent", "no report")):
             self.expect_failures("check", ["memcheck", "initcheck"], {"compute-sanitizer": does},
