@@ -8,6 +8,7 @@
 #include "megatron/ops/checks.h"
 #include "megatron/ops/cpu/causal_conv_kernels.h"
 #include "megatron/ops/cpu/isa.h"
+#include "megatron/ops/cpu/packed_sequences.h"
 #include "megatron/ops/cpu/workspace.h"
 #include "megatron/ops/cuda/kernel_table.h"
 
@@ -100,6 +101,33 @@ void CausalConvBackward(const Stream& stream, const Tensor& cu_seqlens, const Ca
   ForEachBlock(stream, in.x_TGK, [&](int64_t group, int64_t first, int64_t count) {
     kernel(problem, group, first, count, Workspace(WorkspaceKind::kPrivate, kConvScratch));
   });
+}
+
+void CausalConvContinue(const Stream& stream, const Tensor& cu_seqlens, const Tensor& position_T,
+                        const CausalConvInputs& in, const Tensor& recent_SWGK,
+                        const Tensor& y_TGK) {
+  Check(stream, cu_seqlens, in, y_TGK);
+  const int64_t groups = in.x_TGK.dim(1), channels = in.x_TGK.dim(2);
+  CheckContiguous(stream, position_T, DType::kInt32, {in.x_TGK.dim(0)});
+  CheckContiguous(stream, recent_SWGK, in.x_TGK.dtype(),
+                  {cu_seqlens.numel() - 1, in.weight_GKW.dim(2) - 1, groups, channels});
+  if (RunsOnCuda(stream)) {
+    return OnCuda<CausalConvContinue>(stream, cu_seqlens, position_T, in, recent_SWGK, y_TGK);
+  }
+  if (!RunsOnCpu(stream)) return;
+  const ConvProblem problem = ProblemOf(cu_seqlens, in, y_TGK);
+  const auto kernel =
+      ActiveIsa() == CpuIsa::kAvx512 ? avx512::CausalConvContinue : avx2::CausalConvContinue;
+  const int64_t blocks = (channels + kConvChannels - 1) / kConvChannels;
+  ForEachPortion(stream, PackedSequences(cu_seqlens, in.x_TGK.dim(0)), position_T, groups * blocks,
+                 [&](const SequencePortion& portion, int64_t block) {
+                   const int64_t first = block % blocks * kConvChannels;
+                   kernel(problem,
+                          {portion.begin, portion.end, portion.anew,
+                           recent_SWGK.Select(0, portion.slot).raw()},
+                          block / blocks, first, std::min(kConvChannels, channels - first),
+                          Workspace(WorkspaceKind::kPrivate, kConvScratch));
+                 });
 }
 
 }  // namespace megatron::ops

@@ -7,6 +7,7 @@
 #include "megatron/base/thread_pool.h"
 #include "megatron/ops/finite_difference.h"
 #include "megatron/ops/host_tensor.h"
+#include "megatron/ops/portions.h"
 #include "megatron/ops/tolerances.h"
 
 namespace megatron::ops {
@@ -34,6 +35,21 @@ class Problem {
   }
 
   void Forward(const Stream& stream) { CausalConvForward(stream, cu_seqlens_, Inputs(), y_); }
+  // Computes y in portions of up to `most` tokens of each sequence. What is in front of them is not
+  // zero before.
+  void Continue(const Stream& stream, int most) {
+    const HostTensor recent =
+        HostTensor::Normal({4, taps_ - 1, kGroups, channels_}, y_.tensor().dtype(), 9);
+    ForEachPortions(
+        {1, 7, 0, 7}, most,
+        [&](const std::vector<int64_t>& rows, const Tensor& cu_seqlens, const Tensor& position) {
+          const HostTensor x = RowsOf(x_, rows), y = RowsOf(y_, rows);
+          CausalConvInputs in = Inputs();
+          in.x_TGK = Columns(x);
+          CausalConvContinue(stream, cu_seqlens, position, in, recent, y);
+          PutRows(y, rows, y_);
+        });
+  }
   void Backward(const Stream& stream) {
     CausalConvBackward(stream, cu_seqlens_, Inputs(), dy_,
                        {Columns(dx_), dweight_.tensor(), has_bias_ ? dbias_.tensor() : Tensor()});
@@ -87,6 +103,19 @@ TEST_P(CausalConvTest, IsTheFormula) {
       Problem problem(GetParam(), taps, has_bias);
       problem.Forward(Stream::Cpu(&pool_));
       ExpectNear(problem.y(), problem.Want(), OpTolerance(GetParam()));
+    }
+  }
+}
+
+// A token's results do not depend on which tokens come with it.
+TEST_P(CausalConvTest, SequencesInPortionsHaveTheSameBits) {
+  for (int64_t taps : {1, 2, 4, 16}) {
+    Problem whole(GetParam(), taps, /*has_bias=*/taps != 2);
+    whole.Forward(Stream::Cpu(&pool_));
+    for (int most : {1, 3, 7}) {
+      Problem in_portions(GetParam(), taps, /*has_bias=*/taps != 2);
+      in_portions.Continue(Stream::Cpu(&pool_), most);
+      EXPECT_EQ(in_portions.y().Bytes(), whole.y().Bytes()) << taps << " taps, " << most;
     }
   }
 }

@@ -149,4 +149,30 @@ void GatedDeltaBackward(const Stream& stream, const Tensor& cu_seqlens, const Ga
   AddTokenSums(scratch.token_sums, gradients);
 }
 
+void GatedDeltaContinue(const Stream& stream, const Tensor& cu_seqlens, const Tensor& position_T,
+                        const GatedDeltaInputs& in, const Tensor& state_SHKE,
+                        const Tensor& out_TGRE) {
+  Check(stream, cu_seqlens, in, out_TGRE);
+  const int64_t tokens = in.v_TGRE.dim(0), heads = in.v_TGRE.dim(1) * in.v_TGRE.dim(2);
+  CheckContiguous(stream, position_T, DType::kInt32, {tokens});
+  CheckContiguous(stream, state_SHKE, DType::kFloat32,
+                  {cu_seqlens.numel() - 1, heads, in.k_TGK.dim(2), in.v_TGRE.dim(3)});
+  if (RunsOnCuda(stream)) {
+    return OnCuda<GatedDeltaContinue>(stream, cu_seqlens, position_T, in, state_SHKE, out_TGRE);
+  }
+  if (!RunsOnCpu(stream)) return;
+  const auto kernel =
+      ActiveIsa() == CpuIsa::kAvx512 ? avx512::GatedDeltaContinue : avx2::GatedDeltaContinue;
+  GatedDeltaProblem problem = ProblemOf(in);
+  problem.out = OperandOf(out_TGRE);
+  const int64_t floats = GatedDeltaScratchFloats(problem);
+  ForEachPortion(stream, PackedSequences(cu_seqlens, tokens), position_T, problem.groups,
+                 [&](const SequencePortion& portion, int64_t group) {
+                   kernel(problem,
+                          {portion.begin, portion.end, portion.anew,
+                           state_SHKE.Select(0, portion.slot).data<float>()},
+                          group, Workspace(WorkspaceKind::kPrivate, floats));
+                 });
+}
+
 }  // namespace megatron::ops

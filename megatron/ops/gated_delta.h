@@ -59,6 +59,15 @@ void GatedDeltaBackward(const Stream& stream, const Tensor& cu_seqlens, const Ga
                         const Tensor& dout_TGRE, const GatedDeltaScratch& scratch,
                         const GatedDeltaInputs& gradients);
 
+// Does what GatedDeltaForward does for sequences that come in portions, a token at a time: the inputs
+// have their new tokens, and `state` [sequences, H, K, E] (contiguous, fp32) the states behind those
+// in front, which are replaced. A sequence whose first new token has position 0 (position is int32
+// [T]) begins with it; one without new tokens keeps its state. How a sequence is cut into portions,
+// and which others there are, changes no bit. The order of sums is not that of chunks.
+void GatedDeltaContinue(const Stream& stream, const Tensor& cu_seqlens, const Tensor& position_T,
+                        const GatedDeltaInputs& in, const Tensor& state_SHKE,
+                        const Tensor& out_TGRE);
+
 }  // namespace megatron::ops
 
 #endif  // MEGATRON_OPS_GATED_DELTA_H_

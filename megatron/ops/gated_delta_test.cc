@@ -8,6 +8,7 @@
 #include "megatron/base/thread_pool.h"
 #include "megatron/ops/finite_difference.h"
 #include "megatron/ops/host_tensor.h"
+#include "megatron/ops/portions.h"
 #include "megatron/ops/tolerances.h"
 
 namespace megatron::ops {
@@ -57,6 +58,20 @@ class Problem {
         keys(GatedDeltaKeys(Inputs()), DType::kFloat32),
         values(GatedDeltaValues(Inputs()), DType::kFloat32);
     GatedDeltaForward(stream, cu_seqlens_, Inputs(), {states, keys, values}, out_);
+  }
+  // Computes the output in portions of up to `most` tokens of each sequence. The states are not zero
+  // before.
+  void Continue(const Stream& stream, int most) {
+    const int64_t sequences = static_cast<int64_t>(sizes_.lengths.size());
+    const HostTensor state =
+        HostTensor::Normal({sequences, Heads(), sizes_.key, sizes_.value}, DType::kFloat32, 9);
+    ForEachPortions(
+        sizes_.lengths, most,
+        [&](const std::vector<int64_t>& rows, const Tensor& cu_seqlens, const Tensor& position) {
+          const HostTensor packed = RowsOf(packed_, rows), out = RowsOf(out_, rows);
+          GatedDeltaContinue(stream, cu_seqlens, position, Parts(packed, parameters_), state, out);
+          PutRows(out, rows, out_);
+        });
   }
   void Backward(const Stream& stream) {
     const HostTensor states(GatedDeltaStates(Inputs()), DType::kFloat32),
@@ -238,6 +253,15 @@ TEST_P(GatedDeltaTest, IsTheRecurrence) {
   }
 }
 
+TEST_P(GatedDeltaTest, SequencesInPortionsAreTheRecurrence) {
+  for (const Sizes& sizes : AllSizes()) {
+    Problem problem(sizes, GetParam());
+    problem.Reference();
+    problem.Continue(stream_, /*most=*/40);
+    ExpectNear(problem.out(), problem.want_out(), 4 * OpTolerance(GetParam()));
+  }
+}
+
 TEST_P(GatedDeltaTest, GradientsAreThoseOfTheRecurrence) {
   for (const Sizes& sizes : AllSizes()) {
     Problem problem(sizes, GetParam());
@@ -306,6 +330,22 @@ TEST(GatedDeltaBitsTest, ASequenceDoesNotDependOnItsCompanyOrOnThreads) {
   };
   expect_same(among.out(), alone.out());
   expect_same(among.gradients(), alone.gradients());
+}
+
+// Neither do they depend on how it is cut into portions.
+TEST(GatedDeltaBitsTest, PortionsDoNotDependOnTheirSizeOrCompany) {
+  ThreadPool one(1), three(3);
+  const std::vector<int> lengths = {1, 200, 0, 64, 5};
+  Problem singly({lengths}, DType::kFloat32), in_parts({lengths}, DType::kFloat32);
+  singly.Continue(Stream::Cpu(&one), 1);
+  in_parts.Continue(Stream::Cpu(&three), 200);
+  EXPECT_EQ(singly.out().Bytes(), in_parts.out().Bytes());
+  Problem alone({{150}}, DType::kFloat32), among({{150, 3}}, DType::kFloat32);
+  alone.Continue(Stream::Cpu(&one), 64);
+  among.Continue(Stream::Cpu(&three), 1000);
+  const std::vector<char> all = among.out().Bytes(), want = alone.out().Bytes();
+  // The first rows of both have the same inputs.
+  EXPECT_TRUE(std::equal(want.begin(), want.end(), all.begin()));
 }
 
 TEST(GatedDeltaBitsTest, MemoryGrowsLinearly) {

@@ -154,4 +154,30 @@ void StateSpaceBackward(const Stream& stream, const Tensor& cu_seqlens, const St
   AddSums(scratch.sums, gradients);
 }
 
+void StateSpaceContinue(const Stream& stream, const Tensor& cu_seqlens, const Tensor& position_T,
+                        const StateSpaceInputs& in, const Tensor& state_SHNP,
+                        const Tensor& y_TGRP) {
+  Check(stream, cu_seqlens, in, y_TGRP);
+  const int64_t tokens = in.x_TGRP.dim(0), heads = in.x_TGRP.dim(1) * in.x_TGRP.dim(2);
+  CheckContiguous(stream, position_T, DType::kInt32, {tokens});
+  CheckContiguous(stream, state_SHNP, DType::kFloat32,
+                  {cu_seqlens.numel() - 1, heads, in.b_TGN.dim(2), in.x_TGRP.dim(3)});
+  if (RunsOnCuda(stream)) {
+    return OnCuda<StateSpaceContinue>(stream, cu_seqlens, position_T, in, state_SHNP, y_TGRP);
+  }
+  if (!RunsOnCpu(stream)) return;
+  const auto kernel =
+      ActiveIsa() == CpuIsa::kAvx512 ? avx512::StateSpaceContinue : avx2::StateSpaceContinue;
+  StateSpaceProblem problem = ProblemOf(in, Tensor());
+  problem.y = OperandOf(y_TGRP);
+  const int64_t floats = StateSpaceScratchFloats(problem);
+  ForEachPortion(stream, PackedSequences(cu_seqlens, tokens), position_T, heads,
+                 [&](const SequencePortion& portion, int64_t head) {
+                   kernel(problem,
+                          {portion.begin, portion.end, portion.anew,
+                           state_SHNP.Select(0, portion.slot).data<float>()},
+                          head, Workspace(WorkspaceKind::kPrivate, floats));
+                 });
+}
+
 }  // namespace megatron::ops

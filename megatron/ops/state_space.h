@@ -52,6 +52,14 @@ void StateSpaceBackward(const Stream& stream, const Tensor& cu_seqlens, const St
                         const Tensor& dy_TGRP, const StateSpaceScratch& scratch,
                         const StateSpaceInputs& gradients);
 
+// Does what StateSpaceForward does for sequences that come in portions, a token at a time: the inputs
+// have their new tokens, and `state` [sequences, H, N, P] (contiguous, fp32) the states behind those
+// in front, which are replaced. A sequence whose first new token has position 0 (position is int32
+// [T]) begins with it; one without new tokens keeps its state. How a sequence is cut into portions,
+// and which others there are, changes no bit. The order of sums is not that of chunks.
+void StateSpaceContinue(const Stream& stream, const Tensor& cu_seqlens, const Tensor& position_T,
+                        const StateSpaceInputs& in, const Tensor& state_SHNP, const Tensor& y_TGRP);
+
 }  // namespace megatron::ops
 
 #endif  // MEGATRON_OPS_STATE_SPACE_H_

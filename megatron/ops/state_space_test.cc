@@ -8,6 +8,7 @@
 #include "megatron/base/thread_pool.h"
 #include "megatron/ops/finite_difference.h"
 #include "megatron/ops/host_tensor.h"
+#include "megatron/ops/portions.h"
 #include "megatron/ops/tolerances.h"
 
 namespace megatron::ops {
@@ -48,6 +49,20 @@ class Problem {
   void Forward(const Stream& stream) {
     const HostTensor states(StateSpaceStates(Inputs()), DType::kFloat32);
     StateSpaceForward(stream, cu_seqlens_, Inputs(), states, y_);
+  }
+  // Computes y in portions of up to `most` tokens of each sequence. The states are not zero before.
+  void Continue(const Stream& stream, int most) {
+    const int64_t sequences = static_cast<int64_t>(sizes_.lengths.size());
+    const HostTensor state =
+        HostTensor::Normal({sequences, sizes_.groups * sizes_.heads, sizes_.state, sizes_.channels},
+                           DType::kFloat32, 9);
+    ForEachPortions(
+        sizes_.lengths, most,
+        [&](const std::vector<int64_t>& rows, const Tensor& cu_seqlens, const Tensor& position) {
+          const HostTensor packed = RowsOf(packed_, rows), y = RowsOf(y_, rows);
+          StateSpaceContinue(stream, cu_seqlens, position, Parts(packed, parameters_), state, y);
+          PutRows(y, rows, y_);
+        });
   }
   void Backward(const Stream& stream) {
     const HostTensor states(StateSpaceStates(Inputs()), DType::kFloat32),
@@ -186,6 +201,15 @@ TEST_P(StateSpaceTest, IsTheRecurrence) {
   }
 }
 
+TEST_P(StateSpaceTest, SequencesInPortionsAreTheRecurrence) {
+  for (const Sizes& sizes : AllSizes()) {
+    Problem problem(sizes, GetParam());
+    problem.Reference();
+    problem.Continue(stream_, /*most=*/40);
+    ExpectNear(problem.y(), problem.want_y(), 2 * OpTolerance(GetParam()));
+  }
+}
+
 TEST_P(StateSpaceTest, GradientsAreThoseOfTheRecurrence) {
   for (const Sizes& sizes : AllSizes()) {
     Problem problem(sizes, GetParam());
@@ -255,6 +279,21 @@ TEST(StateSpaceBitsTest, ASequenceDoesNotDependOnItsCompanyOrOnThreads) {
   };
   expect_same(among.y(), alone.y());
   expect_same(among.gradients(), alone.gradients());
+}
+
+// Neither do they depend on how it is cut into portions.
+TEST(StateSpaceBitsTest, PortionsDoNotDependOnTheirSizeOrCompany) {
+  ThreadPool one(1), three(3);
+  Problem singly({kLengths}, DType::kFloat32), in_parts({kLengths}, DType::kFloat32);
+  singly.Continue(Stream::Cpu(&one), 1);
+  in_parts.Continue(Stream::Cpu(&three), 200);
+  EXPECT_EQ(singly.y().Bytes(), in_parts.y().Bytes());
+  Problem alone({{150}}, DType::kFloat32), among({{150, 3}}, DType::kFloat32);
+  alone.Continue(Stream::Cpu(&one), 64);
+  among.Continue(Stream::Cpu(&three), 1000);
+  const std::vector<char> all = among.y().Bytes(), want = alone.y().Bytes();
+  // The first rows of both have the same inputs.
+  EXPECT_TRUE(std::equal(want.begin(), want.end(), all.begin()));
 }
 
 // A decay that underflows, and steps that are too small to change 1.

@@ -57,6 +57,46 @@ void Forward(const T*, const ConvProblem& problem, int64_t group, int64_t first,
 }
 
 template <typename T>
+void Continue(const T*, const ConvProblem& problem, const ConvPortion& portion, int64_t group,
+              int64_t first, int64_t count, float* scratch) {
+  const Taps<T> taps(problem, group, first, count, scratch);
+  const int64_t before = problem.taps - 1, tokens = portion.end - portion.begin;
+  const T* const x = static_cast<const T*>(problem.x) + group * problem.group_stride + first +
+                     portion.begin * problem.token_stride;
+  T* const y = static_cast<T*>(problem.y) + group * problem.channels + first +
+               portion.begin * problem.y_stride;
+  T* const recent = static_cast<T*>(portion.recent) + group * problem.channels + first;
+  if (portion.anew) {
+    for (int64_t i = 0; i < before; ++i) {
+      ForEachVec(count, [&](auto access, int64_t c) {
+        access.store(recent + i * problem.y_stride + c, Zero());
+      });
+    }
+  }
+  // The row of a token, counted from the portion's first one.
+  const auto row = [&](int64_t token) {
+    return token >= 0 ? x + token * problem.token_stride
+                      : recent + (before + token) * problem.y_stride;
+  };
+  for (int64_t t = 0; t < tokens; ++t) {
+    ForEachVec(count, [&](auto access, int64_t c) {
+      Vec sum = access.load(taps.bias + c);
+      for (int64_t i = 0; i < problem.taps; ++i)
+        sum = Fma(access.load(taps.weight + i * kConvChannels + c),
+                  access.load(row(t - before + i) + c), sum);
+      access.store(y + t * problem.y_stride + c, Activate<Activation::kSilu>(sum));
+    });
+  }
+  // Rows move towards the front, the front ones first.
+  for (int64_t i = 0; i < before; ++i) {
+    const T* const from = row(tokens - before + i);
+    ForEachVec(count, [&](auto access, int64_t c) {
+      access.store(recent + i * problem.y_stride + c, access.load(from + c));
+    });
+  }
+}
+
+template <typename T>
 void Backward(const T*, const ConvProblem& problem, int64_t group, int64_t first, int64_t count,
               float* scratch) {
   const Taps<T> taps(problem, group, first, count, scratch);
@@ -121,6 +161,12 @@ void CausalConvBackward(const ConvProblem& problem, int64_t group, int64_t first
                         float* scratch) {
   WithType(problem.dtype,
            [&](auto* type) { Backward(type, problem, group, first, count, scratch); });
+}
+
+void CausalConvContinue(const ConvProblem& problem, const ConvPortion& portion, int64_t group,
+                        int64_t first, int64_t count, float* scratch) {
+  WithType(problem.dtype,
+           [&](auto* type) { Continue(type, problem, portion, group, first, count, scratch); });
 }
 
 }  // namespace megatron::ops::MEGATRON_ISA

@@ -25,6 +25,15 @@ struct ConvProblem {
   float *dweight = nullptr, *dbias = nullptr;
 };
 
+// The new tokens of a sequence that comes in portions, rows [begin, end) of x and y, and what it has
+// of the tokens in front of them: [taps - 1, groups, channels], which is replaced. It is not read
+// where the portion is the sequence's first one.
+struct ConvPortion {
+  int64_t begin = 0, end = 0;
+  bool anew = false;
+  void* recent = nullptr;
+};
+
 // Number of floats of scratch: weights, sums of their gradients, and a token's gradients for each
 // tap, of a block.
 constexpr int64_t kConvScratch = kConvChannels * (3 * kConvTaps + 2);
@@ -34,12 +43,16 @@ void CausalConvForward(const ConvProblem& problem, int64_t group, int64_t first,
                        float* scratch);
 void CausalConvBackward(const ConvProblem& problem, int64_t group, int64_t first, int64_t count,
                         float* scratch);
+void CausalConvContinue(const ConvProblem& problem, const ConvPortion& portion, int64_t group,
+                        int64_t first, int64_t count, float* scratch);
 }  // namespace avx2
 namespace avx512 {
 void CausalConvForward(const ConvProblem& problem, int64_t group, int64_t first, int64_t count,
                        float* scratch);
 void CausalConvBackward(const ConvProblem& problem, int64_t group, int64_t first, int64_t count,
                         float* scratch);
+void CausalConvContinue(const ConvProblem& problem, const ConvPortion& portion, int64_t group,
+                        int64_t first, int64_t count, float* scratch);
 }  // namespace avx512
 
 }  // namespace megatron::ops

@@ -107,6 +107,29 @@ void FillDecays(const DecayOperands& in, int64_t group_heads, const TokenChunk& 
   decays->whole = decays->from_begin[kChunkTokens - 1];
 }
 
+// p[0, count) = 0, for any count.
+inline void ClearState(int64_t count, float* p) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) Store(p + i, Zero());
+  if (i < count) StorePartial(p + i, Zero(), static_cast<int>(count - i));
+}
+
+// The step and the decay of a head's state at one token.
+struct TokenDecay {
+  float step, decay;
+};
+
+template <typename T>
+TokenDecay DecayAt(const DecayOperands& in, int64_t token, int64_t group, int64_t of_group,
+                   int64_t head) {
+  const float raw =
+      ElementOf<T>(At<T>(in.raw, token, group, of_group), 0) + ElementOf<T>(in.bias, head);
+  float step[kLanes], decay[kLanes];
+  Store(step, Softplus(Set(raw)));
+  Store(decay, Exp(Set(-step[0] * __builtin_expf(ElementOf<T>(in.a_log, head)))));
+  return {step[0], decay[0]};
+}
+
 // Returns the decay of the state from behind the tokens j + lane to the i-th; 0 for tokens behind
 // the i-th.
 MEGATRON_INLINE Vec DecayBetween(const Decays& decays, int64_t i, int64_t j) {

@@ -193,6 +193,67 @@ void Forward(const T*, const GatedDeltaProblem& problem, int64_t begin, int64_t 
   }
 }
 
+// Goes through one token with one head, whose state has rows of the head's own width. q and k are
+// unit vectors, q times its scale.
+template <typename T>
+void ContinueHead(const GatedDeltaProblem& problem, int64_t token, int64_t head, const float* q,
+                  const float* k, float* state, Pieces pieces) {
+  const Sizes sizes(problem);
+  const int64_t group = head / problem.group_heads, of_group = head % problem.group_heads;
+  float* const written = pieces.Take(sizes.v);  // at first v
+  float* const read = pieces.Take(sizes.v);
+  float* const out = pieces.Take(sizes.v);
+  Widen(At<T>(problem.v, token, group, of_group), problem.value, 1, sizes.v, written);
+  const Vec decay = Set(DecayAt<T>(problem.decay, token, group, of_group, head).decay);
+  const Vec beta = Set(Logistic(ElementOf<T>(At<T>(problem.beta, token, group, of_group), 0)));
+  Clear(sizes.v, read);
+  Clear(sizes.v, out);
+  for (int64_t i = 0; i < problem.key; ++i) {
+    const Vec key = Set(k[i]);
+    float* const row = state + i * problem.value;
+    ForEachVec(problem.value, [&](auto access, int64_t d) {
+      const Vec s = decay * access.load(row + d);
+      access.store(row + d, s);
+      Store(read + d, Fma(key, s, Load(read + d)));
+    });
+  }
+  for (int64_t d = 0; d < sizes.v; d += kLanes)
+    Store(written + d, beta * (Load(written + d) - Load(read + d)));
+  for (int64_t i = 0; i < problem.key; ++i) {
+    const Vec key = Set(k[i]), query = Set(q[i]);
+    float* const row = state + i * problem.value;
+    ForEachVec(problem.value, [&](auto access, int64_t d) {
+      const Vec s = Fma(key, Load(written + d), access.load(row + d));
+      access.store(row + d, s);
+      Store(out + d, Fma(query, s, Load(out + d)));
+    });
+  }
+  Narrow(out, problem.value, 1, At<T>(problem.out, token, group, of_group));
+}
+
+template <typename T>
+void Continue(const T*, const GatedDeltaProblem& problem, const StatePortion& portion,
+              int64_t group, float* scratch) {
+  const Sizes sizes(problem);
+  const int64_t size = problem.key * problem.value;
+  Pieces pieces(scratch);
+  float* const q = pieces.Take(sizes.k);
+  float* const k = pieces.Take(sizes.k);
+  float* const states = portion.states + group * problem.group_heads * size;
+  if (portion.anew) ClearState(problem.group_heads * size, states);
+  const float scale = 1 / __builtin_sqrtf(static_cast<float>(problem.key));
+  for (int64_t t = portion.begin; t < portion.end; ++t) {
+    float norm;
+    Widen(At<T>(problem.q, t, group, 0), problem.key, 1, sizes.k, q);
+    Widen(At<T>(problem.k, t, group, 0), problem.key, 1, sizes.k, k);
+    Normalize(1, sizes.k, scale, q, &norm);
+    Normalize(1, sizes.k, 1, k, &norm);
+    for (int64_t of_group = 0; of_group < problem.group_heads; ++of_group)
+      ContinueHead<T>(problem, t, group * problem.group_heads + of_group, q, k,
+                      states + of_group * size, pieces);
+  }
+}
+
 float* StateOf(const GatedDeltaProblem& problem, int64_t place, int64_t head) {
   const Sizes sizes(problem);
   return problem.states + (place * problem.groups * problem.group_heads + head) * sizes.k * sizes.v;
@@ -428,6 +489,11 @@ void GatedDeltaForward(const GatedDeltaProblem& problem, int64_t begin, int64_t 
 void GatedDeltaBackward(const GatedDeltaProblem& problem, int64_t begin, int64_t end, int64_t group,
                         float* scratch) {
   WithType(problem.dtype, [&](auto* type) { Backward(type, problem, begin, end, group, scratch); });
+}
+
+void GatedDeltaContinue(const GatedDeltaProblem& problem, const StatePortion& portion,
+                        int64_t group, float* scratch) {
+  WithType(problem.dtype, [&](auto* type) { Continue(type, problem, portion, group, scratch); });
 }
 
 }  // namespace megatron::ops::MEGATRON_ISA

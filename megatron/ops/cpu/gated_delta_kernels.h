@@ -34,12 +34,18 @@ void GatedDeltaForward(const GatedDeltaProblem& problem, int64_t begin, int64_t 
 // Writes the states, too.
 void GatedDeltaBackward(const GatedDeltaProblem& problem, int64_t begin, int64_t end, int64_t group,
                         float* scratch);
+// Goes through a portion's tokens with a group's heads, one after the other.
+void GatedDeltaContinue(const GatedDeltaProblem& problem, const StatePortion& portion,
+                        int64_t group, float* scratch);
 }  // namespace avx2
 namespace avx512 {
 void GatedDeltaForward(const GatedDeltaProblem& problem, int64_t begin, int64_t end, int64_t group,
                        float* scratch);
 void GatedDeltaBackward(const GatedDeltaProblem& problem, int64_t begin, int64_t end, int64_t group,
                         float* scratch);
+// Goes through a portion's tokens with a group's heads, one after the other.
+void GatedDeltaContinue(const GatedDeltaProblem& problem, const StatePortion& portion,
+                        int64_t group, float* scratch);
 }  // namespace avx512
 
 }  // namespace megatron::ops

@@ -57,6 +57,32 @@ inline void ForEachSequence(
   });
 }
 
+// The new tokens of a sequence that comes in portions.
+struct SequencePortion {
+  int64_t slot = 0;            // its number among the sequences
+  int64_t begin = 0, end = 0;  // rows of the batch
+  bool anew = false;           // the first of them is the sequence's first token
+};
+
+// Calls body(portion, part) for each sequence that has tokens and each of `parts` parts of it, in
+// parallel.
+inline void ForEachPortion(
+    const Stream& stream, const PackedSequences& sequences, const Tensor& position_T, int64_t parts,
+    absl::FunctionRef<void(const SequencePortion& portion, int64_t part)> body) {
+  const int32_t* const position = position_T.data<int32_t>();
+  stream.pool()->ParallelFor(sequences.count * parts, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      SequencePortion portion;
+      portion.slot = i / parts;
+      portion.begin = sequences.begins[portion.slot];
+      portion.end = sequences.begins[portion.slot + 1];
+      if (portion.begin == portion.end) continue;
+      portion.anew = position[portion.begin] == 0;
+      body(portion, i % parts);
+    }
+  });
+}
+
 // Calls body(chunk, group) for each chunk and group, in parallel. The chunks that begin in the same
 // kChunkTokens rows are one thread's, in their order.
 inline void ForEachChunk(const Stream& stream, const PackedSequences& sequences, int64_t tokens,

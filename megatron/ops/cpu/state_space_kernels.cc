@@ -137,6 +137,40 @@ void ChunkForward(const T*, const StateSpaceProblem& problem, const TokenChunk& 
   }
 }
 
+template <typename T>
+void Continue(const T*, const StateSpaceProblem& problem, const StatePortion& portion, int64_t head,
+              float* scratch) {
+  const Sizes sizes(problem);
+  const int64_t group = head / problem.group_heads, of_group = head % problem.group_heads;
+  Pieces pieces(scratch);
+  float* const b = pieces.Take(sizes.n);
+  float* const c = pieces.Take(sizes.n);
+  float* const x = pieces.Take(sizes.p);
+  float* const y = pieces.Take(sizes.p);
+  float* const state = portion.states + head * problem.state * problem.channels;
+  if (portion.anew) ClearState(problem.state * problem.channels, state);
+  const Vec skip = Set(ElementOf<T>(problem.skip, head));
+  for (int64_t t = portion.begin; t < portion.end; ++t) {
+    Widen(At<T>(problem.b, t, group, 0), problem.state, 1, sizes.n, b);
+    Widen(At<T>(problem.c, t, group, 0), problem.state, 1, sizes.n, c);
+    Widen(At<T>(problem.x, t, group, of_group), problem.channels, 1, sizes.p, x);
+    const TokenDecay at = DecayAt<T>(problem.decay, t, group, of_group, head);
+    const Vec decay = Set(at.decay);
+    Clear(sizes.p, y);
+    for (int64_t n = 0; n < problem.state; ++n) {
+      const Vec write = Set(at.step * b[n]), read = Set(c[n]);
+      float* const row = state + n * problem.channels;
+      ForEachVec(problem.channels, [&](auto access, int64_t d) {
+        const Vec s = Fma(write, Load(x + d), decay * access.load(row + d));
+        access.store(row + d, s);
+        Store(y + d, Fma(read, s, Load(y + d)));
+      });
+    }
+    for (int64_t d = 0; d < sizes.p; d += kLanes) Store(y + d, Fma(skip, Load(x + d), Load(y + d)));
+    Narrow(y, problem.channels, 1, At<T>(problem.y, t, group, of_group));
+  }
+}
+
 // The gradients of a chunk's steps, as they are summed up for one head.
 struct StepGradients {
   float step[kChunkTokens];       // the gradient of what is multiplied by the step
@@ -286,6 +320,11 @@ void StateSpaceChunkForward(const StateSpaceProblem& problem, const TokenChunk& 
 void StateSpaceChunkBackward(const StateSpaceProblem& problem, const TokenChunk& chunk,
                              int64_t group, float* scratch) {
   WithType(problem.dtype, [&](auto* type) { ChunkBackward(type, problem, chunk, group, scratch); });
+}
+
+void StateSpaceContinue(const StateSpaceProblem& problem, const StatePortion& portion, int64_t head,
+                        float* scratch) {
+  WithType(problem.dtype, [&](auto* type) { Continue(type, problem, portion, head, scratch); });
 }
 
 }  // namespace megatron::ops::MEGATRON_ISA

@@ -44,6 +44,9 @@ void StateSpaceChunkForward(const StateSpaceProblem& problem, const TokenChunk& 
                             int64_t group, float* scratch);
 void StateSpaceChunkBackward(const StateSpaceProblem& problem, const TokenChunk& chunk,
                              int64_t group, float* scratch);
+// Goes through a portion's tokens with one head, one after the other.
+void StateSpaceContinue(const StateSpaceProblem& problem, const StatePortion& portion, int64_t head,
+                        float* scratch);
 }  // namespace avx2
 namespace avx512 {
 void StateSpaceCarry(const StateSpaceProblem& problem, int64_t begin, int64_t end, int64_t head,
@@ -54,6 +57,9 @@ void StateSpaceChunkForward(const StateSpaceProblem& problem, const TokenChunk& 
                             int64_t group, float* scratch);
 void StateSpaceChunkBackward(const StateSpaceProblem& problem, const TokenChunk& chunk,
                              int64_t group, float* scratch);
+// Goes through a portion's tokens with one head, one after the other.
+void StateSpaceContinue(const StateSpaceProblem& problem, const StatePortion& portion, int64_t head,
+                        float* scratch);
 }  // namespace avx512
 
 }  // namespace megatron::ops

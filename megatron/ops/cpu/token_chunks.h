@@ -28,6 +28,15 @@ struct DecayOperands {
   const void *bias = nullptr, *a_log = nullptr;  // one entry a head
 };
 
+// The new tokens of a sequence that comes in portions, rows [begin, end) of the batch, and the states
+// that it has: [heads, N, P] or [heads, K, E] in fp32, which are replaced. They are not read where
+// the sequence begins with these tokens.
+struct StatePortion {
+  int64_t begin = 0, end = 0;
+  bool anew = false;
+  float* states = nullptr;
+};
+
 // Rows and columns of packed matrices are padded to multiples of this number.
 constexpr int64_t kChunkPadding = 16;
 static inline int64_t PaddedChunk(int64_t n) {
