@@ -136,7 +136,7 @@ void ExpectEqual(const std::vector<ScoredToken>& a, const std::vector<ScoredToke
 
 TEST(BatchedTextEngineTest, ARequestIsAnsweredAlikeInAnyCompany) {
   for (const ModelOptions& model :
-       {SmallGpt2(), SmallLlama(), Dropless(SmallMixtral()), SmallDeepSeek()}) {
+       {SmallGpt2(), SmallLlama(), Dropless(SmallMixtral()), SmallDeepSeek(), SmallHybrid()}) {
     std::mt19937 random(3);
     std::vector<TextRequest> requests;
     for (int i = 0; i < 12; ++i) requests.push_back(RandomRequest(&random));
@@ -180,8 +180,7 @@ TEST(BatchedTextEngineTest, ARequestIsAnsweredAlikeInAnyCompany) {
   }
 }
 
-TEST(BatchedTextEngineTest, TokensAreThoseOfTheTextGenerator) {
-  const ModelOptions options = SmallLlama();
+void ExpectTokensOfTheTextGenerator(const ModelOptions& options) {
   RankModel rank(options, ProcessGroups());
   const GeneratorLimits limits = {50, kContext};
   StageMemory memory(Device(), rank.SizesFor([&](const GeneratorSetup& setup) {
@@ -204,6 +203,11 @@ TEST(BatchedTextEngineTest, TokensAreThoseOfTheTextGenerator) {
               std::vector<int32_t>(text.begin() + static_cast<int64_t>(request.prompt.size()),
                                    text.end()));
   }
+}
+
+TEST(BatchedTextEngineTest, TokensAreThoseOfTheTextGenerator) {
+  ExpectTokensOfTheTextGenerator(SmallLlama());
+  ExpectTokensOfTheTextGenerator(SmallHybrid());
 }
 
 TEST(BatchedTextEngineTest, LogprobsArePromptsAndContinuationsOwn) {
@@ -399,26 +403,26 @@ TEST(BatchedTextEngineTest, ManyRanksAnswerAlikeInAnyCompany) {
   std::mt19937 random(5);
   std::vector<TextRequest> requests;
   for (int i = 0; i < 8; ++i) requests.push_back(RandomRequest(&random));
-  EXPECT_THAT(OverFourRanks(SmallLlama(), /*lost=*/-1,
-                            [&](BatchedTextEngine* engine) {
-                              std::vector<std::shared_ptr<Collector>> alone, together;
-                              for (const TextRequest& request : requests) {
-                                alone.push_back(std::make_shared<Collector>());
-                                EXPECT_THAT(engine->Submit(request, alone.back()), IsOk());
-                                alone.back()->ended.WaitForNotification();
-                              }
-                              for (const TextRequest& request : requests) {
-                                together.push_back(std::make_shared<Collector>());
-                                EXPECT_THAT(engine->Submit(request, together.back()), IsOk());
-                              }
-                              for (size_t i = 0; i < requests.size(); ++i) {
-                                together[i]->ended.WaitForNotification();
-                                EXPECT_EQ(together[i]->reason, FinishReason::kLength);
-                                ExpectEqual(together[i]->prompt, alone[i]->prompt);
-                                ExpectEqual(together[i]->tokens, alone[i]->tokens);
-                              }
-                            }),
-              IsOk());
+  const auto answer_twice = [&](BatchedTextEngine* engine) {
+    std::vector<std::shared_ptr<Collector>> alone, together;
+    for (const TextRequest& request : requests) {
+      alone.push_back(std::make_shared<Collector>());
+      EXPECT_THAT(engine->Submit(request, alone.back()), IsOk());
+      alone.back()->ended.WaitForNotification();
+    }
+    for (const TextRequest& request : requests) {
+      together.push_back(std::make_shared<Collector>());
+      EXPECT_THAT(engine->Submit(request, together.back()), IsOk());
+    }
+    for (size_t i = 0; i < requests.size(); ++i) {
+      together[i]->ended.WaitForNotification();
+      EXPECT_EQ(together[i]->reason, FinishReason::kLength);
+      ExpectEqual(together[i]->prompt, alone[i]->prompt);
+      ExpectEqual(together[i]->tokens, alone[i]->tokens);
+    }
+  };
+  for (const ModelOptions& model : {SmallLlama(), SmallHybrid()})
+    EXPECT_THAT(OverFourRanks(model, /*lost=*/-1, answer_twice), IsOk());
 }
 
 TEST(BatchedTextEngineTest, ALostRankFailsAllRequests) {

@@ -4,6 +4,7 @@
 
 #include "glog/logging.h"
 #include "megatron/layers/context_heads.h"
+#include "megatron/layers/kv_cache.h"
 #include "megatron/layers/parameter_gradient.h"
 #include "megatron/tensor/trace/trace.h"
 
@@ -40,8 +41,9 @@ LinearOptions OutLinear(const TransformerOptions& options, const std::string& na
 }  // namespace
 
 GatedDeltaNet::GatedDeltaNet(const TransformerOptions& options, const std::string& name,
-                             const ProcessGroup& tensor_group)
-    : groups_(options.delta.num_key_heads / tensor_group.size()),
+                             int64_t layer, const ProcessGroup& tensor_group)
+    : layer_(layer),
+      groups_(options.delta.num_key_heads / tensor_group.size()),
       heads_(options.delta.num_value_heads / options.delta.num_key_heads),
       key_(options.delta.key_head_dim),
       value_(options.delta.value_head_dim),
@@ -73,6 +75,14 @@ GatedDeltaNet::GatedDeltaNet(const TransformerOptions& options, const std::strin
     parameter->weight_decay = false;
 }
 
+StateShapes GatedDeltaNet::ShapesOf(const TransformerOptions& options, int ranks) {
+  const DeltaOptions& delta = options.delta;
+  const int64_t groups = delta.num_key_heads / ranks, heads = delta.num_value_heads / ranks;
+  const int64_t convolved = 2 * delta.key_head_dim + heads / groups * delta.value_head_dim;
+  return {{heads, delta.key_head_dim, delta.value_head_dim},
+          {delta.conv_taps - 1, groups, convolved}};
+}
+
 ops::CausalConvInputs GatedDeltaNet::ConvInputs(const LayerContext& ctx,
                                                 const Tensor& packed_TGS) const {
   return {ConvInput(packed_TGS), ShareOf(ctx, conv_weight_.data), Tensor()};
@@ -97,7 +107,13 @@ ops::GatedNormInputs GatedDeltaNet::NormInputs(const Saved& saved) const {
 Tensor GatedDeltaNet::Convolve(const LayerContext& ctx, const Tensor& packed_TGS) const {
   const Tensor conv_TGC = ctx.scratch->Allocate(
       dtype_, {packed_TGS.dim(0), packed_TGS.dim(1), convolved()}, "delta net convolution");
-  ops::CausalConvForward(ctx.stream, ctx.batch->cu_seqlens, ConvInputs(ctx, packed_TGS), conv_TGC);
+  const ops::CausalConvInputs in = ConvInputs(ctx, packed_TGS);
+  if (ctx.cached == nullptr) {
+    ops::CausalConvForward(ctx.stream, ctx.batch->cu_seqlens, in, conv_TGC);
+  } else {
+    ops::CausalConvContinue(ctx.stream, ctx.batch->cu_seqlens, ctx.batch->position_T, in,
+                            ctx.cached->states->Recent(layer_), conv_TGC);
+  }
   return conv_TGC;
 }
 
@@ -111,6 +127,16 @@ ops::GatedDeltaScratch GatedDeltaNet::Scratch(const LayerContext& ctx,
   scratch.keys_THK = allocate(ops::GatedDeltaKeys(in));
   scratch.values_THE = allocate(ops::GatedDeltaValues(in));
   return scratch;
+}
+
+void GatedDeltaNet::Recur(const LayerContext& ctx, const ops::GatedDeltaInputs& in,
+                          const Tensor& y_TGRE) const {
+  if (ctx.cached != nullptr) {
+    return ops::GatedDeltaContinue(ctx.stream, ctx.batch->cu_seqlens, ctx.batch->position_T, in,
+                                   ctx.cached->states->States(layer_), y_TGRE);
+  }
+  Arena::Scope scope(ctx.scratch);
+  ops::GatedDeltaForward(ctx.stream, ctx.batch->cu_seqlens, in, Scratch(ctx, in), y_TGRE);
 }
 
 void GatedDeltaNet::Normalize(const LayerContext& ctx, const Saved& saved,
@@ -138,8 +164,7 @@ void GatedDeltaNet::Forward(const LayerContext& ctx, const Tensor& x_TH, const T
   {
     Arena::Scope of_convolution(ctx.scratch);
     const Tensor conv_TGC = Convolve(ctx, saved->packed_TGS);
-    const ops::GatedDeltaInputs in = Inputs(ctx, conv_TGC, saved->packed_TGS);
-    ops::GatedDeltaForward(ctx.stream, ctx.batch->cu_seqlens, in, Scratch(ctx, in), saved->y_TGRE);
+    Recur(ctx, Inputs(ctx, conv_TGC, saved->packed_TGS), saved->y_TGRE);
   }
   const Tensor normed_TGRE = ctx.scratch->Allocate(dtype_, by_heads, "delta net norm output");
   Normalize(ctx, *saved, normed_TGRE);

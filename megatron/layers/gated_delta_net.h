@@ -11,6 +11,9 @@
 // Megatron's order. Context-parallel ranks share out the groups, and each has all tokens of its
 // share (context_heads.h). Backward computes again the convolution, the norm and the states.
 //
+// With LayerContext::cached, Forward computes new tokens of sequences whose states are in a cache,
+// which it brings up to date.
+//
 // Legend: T tokens, H hidden, G groups of this rank (of its share where tensors have all context
 // ranks' tokens), R value heads of each, K width of a key head, E of a value head,
 // S = 2 K + 2 R E + 2 R, C = 2 K + R E.
@@ -23,6 +26,7 @@
 
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/parallel_linear.h"
+#include "megatron/layers/state_cache.h"
 #include "megatron/layers/transformer_options.h"
 #include "megatron/ops/causal_conv.h"
 #include "megatron/ops/gated_delta.h"
@@ -38,11 +42,15 @@ class GatedDeltaNet {
     Tensor packed_TGS, y_TGRE;  // those of the share
   };
 
-  // `name` is "decoder.layers.0.self_attention". The number of key heads is divisible by the number
-  // of tensor-parallel ranks times that of context-parallel ranks, which must not be of the kind
+  // `name` is "decoder.layers.0.self_attention", and `layer` its number in the whole model, which is
+  // that of its states in a cache. The number of key heads is divisible by the number of
+  // tensor-parallel ranks times that of context-parallel ranks, which must not be of the kind
   // kHierarchical. TransformerOptions::grid and float8 must be off.
-  GatedDeltaNet(const TransformerOptions& options, const std::string& name,
+  GatedDeltaNet(const TransformerOptions& options, const std::string& name, int64_t layer,
                 const ProcessGroup& tensor_group);
+
+  // The shapes of a sequence's states on one of so many tensor-parallel ranks.
+  static StateShapes ShapesOf(const TransformerOptions& options, int ranks);
 
   void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const;
   // Writes dx, which may not be x. Reads saved->in.x_TI; dy must lie in ctx.kept().
@@ -71,10 +79,12 @@ class GatedDeltaNet {
   ops::GatedDeltaInputs Inputs(const LayerContext& ctx, const Tensor& conv_TGC,
                                const Tensor& packed_TGS) const;
   ops::GatedNormInputs NormInputs(const Saved& saved) const;
-  // Returns the convolution's output, in ctx.scratch.
+  // Returns the convolution's output, in ctx.scratch. With a cache it replaces the last inputs there.
   Tensor Convolve(const LayerContext& ctx, const Tensor& packed_TGS) const;
   // Returns the memory of the forward recurrence, in ctx.scratch.
   ops::GatedDeltaScratch Scratch(const LayerContext& ctx, const ops::GatedDeltaInputs& in) const;
+  // Writes the recurrence's output. With a cache it replaces the states there.
+  void Recur(const LayerContext& ctx, const ops::GatedDeltaInputs& in, const Tensor& y_TGRE) const;
   // Writes the input of the output projection.
   void Normalize(const LayerContext& ctx, const Saved& saved, const Tensor& normed_TGRE) const;
   // Does what lies between the two projections, for all tokens of the share: reads and overwrites
@@ -82,6 +92,7 @@ class GatedDeltaNet {
   void BackwardShare(const LayerContext& ctx, const Tensor& dnormed_TGRE, const Tensor& dpacked_TGS,
                      const Saved& saved);
 
+  int64_t layer_;
   int64_t groups_, heads_, key_, value_;  // value heads of a group
   ops::GatedNorm norm_;
   DType dtype_;

@@ -37,7 +37,7 @@ TransformerOptions Options() {
 LayerCalls MakeMixer(TransformerOptions options, const ProcessGroup& group,
                      bool sequence_parallel = false) {
   options.sequence_parallel = sequence_parallel;
-  return CallsOf(std::make_shared<GatedDeltaNet>(options, "mixer", group));
+  return CallsOf(std::make_shared<GatedDeltaNet>(options, "mixer", /*layer=*/0, group));
 }
 
 LayerCalls MakeLayer(TransformerOptions options, const ProcessGroup& group,

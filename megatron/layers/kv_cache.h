@@ -61,10 +61,13 @@ class KvCache {
   Tensor cu_seqlens_, position_U_;
 };
 
-// What a pass needs of the cache besides its micro-batch, whose sequences are the slots (some of
+class StateCache;
+
+// What a pass needs of the caches besides its micro-batch, whose sequences are the slots (some of
 // them may have no new tokens) and whose position_T are the places in the slots.
 struct CachedTokens {
   const KvCache* cache = nullptr;
+  const StateCache* states = nullptr;  // that of layers with a state (state_cache.h)
   Tensor place_T11;  // int32: the place of each new token among those of all slots
 };
 

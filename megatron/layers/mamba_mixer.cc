@@ -4,6 +4,7 @@
 
 #include "glog/logging.h"
 #include "megatron/layers/context_heads.h"
+#include "megatron/layers/kv_cache.h"
 #include "megatron/layers/parameter_gradient.h"
 #include "megatron/tensor/trace/trace.h"
 
@@ -53,9 +54,10 @@ Parameter Cut(const std::string& name, const Shape& shape, const Initializer& in
 
 }  // namespace
 
-MambaMixer::MambaMixer(const TransformerOptions& options, const std::string& name,
+MambaMixer::MambaMixer(const TransformerOptions& options, const std::string& name, int64_t layer,
                        const ProcessGroup& tensor_group)
-    : groups_(options.mamba.num_groups / tensor_group.size()),
+    : layer_(layer),
+      groups_(options.mamba.num_groups / tensor_group.size()),
       heads_(options.mamba.num_heads / options.mamba.num_groups),
       channels_(options.mamba.head_dim),
       state_(options.mamba.state_dim),
@@ -76,6 +78,13 @@ MambaMixer::MambaMixer(const TransformerOptions& options, const std::string& nam
   a_log_ = make(".A_log", {mamba.num_heads}, Initializer::LogUniform(1, 16));
   skip_ = make(".D", {mamba.num_heads}, Initializer::Ones());
   norm_weight_ = make(".norm.weight", {mamba.num_groups * inner()}, Initializer::Ones());
+}
+
+StateShapes MambaMixer::ShapesOf(const TransformerOptions& options, int ranks) {
+  const MambaOptions& mamba = options.mamba;
+  const int64_t groups = mamba.num_groups / ranks, heads = mamba.num_heads / ranks;
+  const int64_t convolved = heads / groups * mamba.head_dim + 2 * mamba.state_dim;
+  return {{heads, mamba.state_dim, mamba.head_dim}, {kTaps - 1, groups, convolved}};
 }
 
 ops::CausalConvInputs MambaMixer::ConvInputs(const LayerContext& ctx,
@@ -102,8 +111,26 @@ ops::GatedNormInputs MambaMixer::NormInputs(const LayerContext& ctx, const Saved
 Tensor MambaMixer::Convolve(const LayerContext& ctx, const Tensor& packed_TGS) const {
   const Tensor conv_TGK = ctx.scratch->Allocate(
       dtype_, {packed_TGS.dim(0), packed_TGS.dim(1), convolved()}, "mamba convolution");
-  ops::CausalConvForward(ctx.stream, ctx.batch->cu_seqlens, ConvInputs(ctx, packed_TGS), conv_TGK);
+  const ops::CausalConvInputs in = ConvInputs(ctx, packed_TGS);
+  if (ctx.cached == nullptr) {
+    ops::CausalConvForward(ctx.stream, ctx.batch->cu_seqlens, in, conv_TGK);
+  } else {
+    ops::CausalConvContinue(ctx.stream, ctx.batch->cu_seqlens, ctx.batch->position_T, in,
+                            ctx.cached->states->Recent(layer_), conv_TGK);
+  }
   return conv_TGK;
+}
+
+void MambaMixer::Recur(const LayerContext& ctx, const ops::StateSpaceInputs& in,
+                       const Tensor& y_TGRP) const {
+  if (ctx.cached != nullptr) {
+    return ops::StateSpaceContinue(ctx.stream, ctx.batch->cu_seqlens, ctx.batch->position_T, in,
+                                   ctx.cached->states->States(layer_), y_TGRP);
+  }
+  Arena::Scope scope(ctx.scratch);
+  const Tensor states =
+      ctx.scratch->Allocate(DType::kFloat32, ops::StateSpaceStates(in), "mamba states");
+  ops::StateSpaceForward(ctx.stream, ctx.batch->cu_seqlens, in, states, y_TGRP);
 }
 
 void MambaMixer::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH,
@@ -123,12 +150,9 @@ void MambaMixer::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tens
   saved->y_TGRP = ctx.saved->Allocate(dtype_, ShareShape(ctx, {tokens, groups_, heads_, channels_}),
                                       "mamba output");
   {
-    Arena::Scope of_states(ctx.scratch);
-    const ops::StateSpaceInputs in =
-        Inputs(ctx, Convolve(ctx, saved->packed_TGS), saved->packed_TGS);
-    const Tensor states =
-        ctx.scratch->Allocate(DType::kFloat32, ops::StateSpaceStates(in), "mamba states");
-    ops::StateSpaceForward(ctx.stream, ctx.batch->cu_seqlens, in, states, saved->y_TGRP);
+    Arena::Scope of_convolution(ctx.scratch);
+    const Tensor conv_TGK = Convolve(ctx, saved->packed_TGS);
+    Recur(ctx, Inputs(ctx, conv_TGK, saved->packed_TGS), saved->y_TGRP);
   }
   const Tensor normed_TGI = ctx.scratch->Allocate(dtype_, by_groups, "mamba norm output");
   Normalize(ctx, *saved, normed_TGI);

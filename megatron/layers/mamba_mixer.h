@@ -12,6 +12,9 @@
 // all tokens of its share (context_heads.h). Backward computes again the convolution, the norm and
 // the states.
 //
+// With LayerContext::cached, Forward computes new tokens of sequences whose states are in a cache,
+// which it brings up to date.
+//
 // Legend: T tokens, H hidden, G groups of this rank (of its share where tensors have all context
 // ranks' tokens), R heads of each, P channels of a head, N size of the state, S = 2 R P + 2 N + R,
 // K = R P + 2 N.
@@ -24,6 +27,7 @@
 
 #include "megatron/layers/layer_context.h"
 #include "megatron/layers/parallel_linear.h"
+#include "megatron/layers/state_cache.h"
 #include "megatron/layers/transformer_options.h"
 #include "megatron/ops/causal_conv.h"
 #include "megatron/ops/gated_norm.h"
@@ -39,11 +43,15 @@ class MambaMixer {
     Tensor packed_TGS, y_TGRP;  // those of the share
   };
 
-  // `name` is "decoder.layers.0.mixer". The number of groups is divisible by the number of
+  // `name` is "decoder.layers.0.mixer", and `layer` its number in the whole model, which is that of
+  // its states in a cache. The number of groups is divisible by the number of
   // tensor-parallel ranks times that of context-parallel ranks, which must not be of the kind
   // kHierarchical. TransformerOptions::grid and float8 must be off.
-  MambaMixer(const TransformerOptions& options, const std::string& name,
+  MambaMixer(const TransformerOptions& options, const std::string& name, int64_t layer,
              const ProcessGroup& tensor_group);
+
+  // The shapes of a sequence's states on one of so many tensor-parallel ranks.
+  static StateShapes ShapesOf(const TransformerOptions& options, int ranks);
 
   void Forward(const LayerContext& ctx, const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const;
   // Writes dx, which may not be x. Reads saved->in.x_TI; dy must lie in ctx.kept().
@@ -72,9 +80,10 @@ class MambaMixer {
   ops::StateSpaceInputs Inputs(const LayerContext& ctx, const Tensor& conv_TGK,
                                const Tensor& packed_TGS) const;
   ops::GatedNormInputs NormInputs(const LayerContext& ctx, const Saved& saved) const;
-  // Returns the convolution's output, in ctx.scratch.
+  // Returns the convolution's output, in ctx.scratch. With a cache it replaces the last inputs there.
   Tensor Convolve(const LayerContext& ctx, const Tensor& packed_TGS) const;
-
+  // Writes the recurrence's output. With a cache it replaces the states there.
+  void Recur(const LayerContext& ctx, const ops::StateSpaceInputs& in, const Tensor& y_TGRP) const;
   // Writes the input of the output projection.
   void Normalize(const LayerContext& ctx, const Saved& saved, const Tensor& normed_TGI) const;
   // Does what lies between the two projections, for all tokens of the share: reads and overwrites
@@ -82,6 +91,7 @@ class MambaMixer {
   void BackwardShare(const LayerContext& ctx, const Tensor& dnormed_TGI, const Tensor& dpacked_TGS,
                      const Saved& saved);
 
+  int64_t layer_;
   int64_t groups_, heads_, channels_, state_;  // heads of a group
   ops::GatedNorm norm_;
   DType dtype_;

@@ -37,7 +37,7 @@ TransformerOptions Options() {
 LayerCalls MakeMixer(TransformerOptions options, const ProcessGroup& group,
                      bool sequence_parallel = false) {
   options.sequence_parallel = sequence_parallel;
-  return CallsOf(std::make_shared<MambaMixer>(options, "mixer", group));
+  return CallsOf(std::make_shared<MambaMixer>(options, "mixer", /*layer=*/0, group));
 }
 
 LayerCalls MakeLayer(TransformerOptions options, int64_t layer, const ProcessGroup& group,

@@ -92,9 +92,10 @@ TransformerLayer::TransformerLayer(const TransformerOptions& options, int64_t la
   CHECK(!is_hybrid_ || (!options.post_norm && !options.sandwich_norm && !options.reordered_norm &&
                         !options.cross_attention));
   if (is_hybrid_ && options.hybrid_layers[layer] == HybridLayer::kMamba) {
-    mamba_ = std::make_unique<MambaMixer>(options, MixerName(options, layer), tensor_group);
+    mamba_ = std::make_unique<MambaMixer>(options, MixerName(options, layer), layer, tensor_group);
   } else if (is_hybrid_ && options.hybrid_layers[layer] == HybridLayer::kDelta) {
-    delta_ = std::make_unique<GatedDeltaNet>(options, MixerName(options, layer), tensor_group);
+    delta_ =
+        std::make_unique<GatedDeltaNet>(options, MixerName(options, layer), layer, tensor_group);
   }
   if (!options.HasAttention(layer)) {
     // It has another branch.

@@ -16,6 +16,8 @@ CachedModel::CachedModel(const GeneratorSetup& setup, const CachedModelLimits& l
       limits_(limits),
       stream_(stream),
       cache_(setup.stage->MakeCache(limits.slots, limits.max_context, stream, ledger)),
+      states_(setup.stage->MakeStates(limits.slots, stream, ledger)),
+      next_position_(setup.stage->HasStates() ? limits.slots : 0),
       batches_(1) {
   const int64_t tokens = limits.max_tokens, rows = limits.max_logits;
   const int64_t numbers = 5 * RoundUp(tokens * SizeOf(DType::kInt64), Buffer::kAlignment) +
@@ -41,6 +43,7 @@ CachedModel::CachedModel(const GeneratorSetup& setup, const CachedModelLimits& l
   logits_PV_ = logits_.At(0, DType::kFloat32, logits);
   host_logits_ = HostMirror(logits_PV_, "generation");
   cached_.cache = &cache_;
+  cached_.states = &states_;
 }
 
 MicroBatch CachedModel::FirstTokens(int64_t tokens, int64_t longest) const {
@@ -96,6 +99,13 @@ bool CachedModel::Run(absl::Span<const NewToken> tokens) {
       const NewToken& before = tokens[i - 1];
       CHECK(before.slot < mine.slot ||
             (before.slot == mine.slot && before.position + 1 == mine.position));
+    }
+    if (has_states()) {
+      int64_t& next = next_position_[mine.slot];
+      CHECK(mine.position == 0 || mine.position == next)
+          << "slot " << mine.slot << " has the states of " << next << " tokens, and goes on at "
+          << mine.position;
+      next = mine.position + 1;
     }
     token[i] = mine.token;
     position[i] = mine.position;

@@ -6,10 +6,11 @@
 //   const float* logits = model.logits(0);       // those that follow the second token
 //   model.Run({{0, 2, next, true}});             // costs one token
 //
-// A token's logits have the bits that a pass over its whole sequence gives on the CPU, whatever
-// other tokens are run with it and in however many runs its sequence has come. Where several ranks
-// hold the model, all make the same calls and get the same logits. The weights must not change
-// while a sequence is continued.
+// A token's logits have the same bits on the CPU whatever other tokens are run with it and in however
+// many runs its sequence has come. They are the bits of a pass over its whole sequence or, where the
+// cache has latents or states, the same within rounding. Where several ranks hold the model, all
+// make the same calls and get the same logits. The weights must not change while a sequence is
+// continued.
 #ifndef MEGATRON_MODELS_CACHED_MODEL_H_
 #define MEGATRON_MODELS_CACHED_MODEL_H_
 
@@ -19,6 +20,7 @@
 #include "absl/types/span.h"
 #include "megatron/layers/kv_cache.h"
 #include "megatron/layers/micro_batch.h"
+#include "megatron/layers/state_cache.h"
 #include "megatron/models/generator_setup.h"
 #include "megatron/pipeline/stage_plan.h"
 #include "megatron/tensor/host_mirror.h"
@@ -52,8 +54,9 @@ class CachedModel {
   void Measure();
 
   // Runs one token or more, ascending by slot and position. The positions of a slot follow one
-  // another, and all before them have been run. What the slot has from there on is forgotten.
-  // Returns false if a peer was lost.
+  // another, and all before them have been run. What the slot has from there on is forgotten; where
+  // layers have states, a slot's first new position is the next one, or 0. Returns false if a peer
+  // was lost.
   bool Run(absl::Span<const NewToken> tokens);
   // The logits (of the padded vocabulary) that follow the i-th token that wanted them in the last
   // run.
@@ -62,8 +65,12 @@ class CachedModel {
   const CachedModelLimits& limits() const { return limits_; }
   const Stream& stream() const { return stream_; }
   const KvCache& cache() const { return cache_; }
-  // The bytes of the cache, of tokens and of logits.
-  int64_t bytes() const { return cache_.bytes() + numbers_.bytes() + logits_.bytes(); }
+  const StateCache& states() const { return states_; }
+  // Returns whether layers have states, here or on other ranks.
+  bool has_states() const { return !next_position_.empty(); }
+  // The bytes of the caches, and of these, tokens and logits.
+  int64_t cache_bytes() const { return cache_.bytes() + states_.bytes(); }
+  int64_t bytes() const { return cache_bytes() + numbers_.bytes() + logits_.bytes(); }
 
  private:
   // The batch of the first `tokens` of all_, the longest of whose sequences has `longest`.
@@ -75,6 +82,8 @@ class CachedModel {
   CachedModelLimits limits_;
   Stream stream_;
   KvCache cache_;
+  StateCache states_;
+  std::vector<int64_t> next_position_;  // the position behind each slot's states; empty: no states
   Buffer numbers_, logits_;
   HostMirror host_numbers_, host_logits_;
   std::vector<MicroBatch> batches_;

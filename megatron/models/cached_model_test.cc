@@ -63,6 +63,18 @@ ModelOptions OneBranch() {
   return options;
 }
 
+// A hybrid model without keys and values, whose heads have widths of their own.
+ModelOptions StatesAlone() {
+  ModelOptions options = SmallHybrid();
+  options.transformer.hybrid_layers = {HybridLayer::kMamba, HybridLayer::kDelta,
+                                       HybridLayer::kDelta, HybridLayer::kMamba};
+  options.transformer.mamba = {/*state_dim=*/16, /*head_dim=*/20, /*num_groups=*/2,
+                               /*num_heads=*/4};
+  options.transformer.delta = {/*conv_taps=*/2, /*key_head_dim=*/17, /*value_head_dim=*/32,
+                               /*num_key_heads=*/2, /*num_value_heads=*/2};
+  return options;
+}
+
 std::vector<NamedModel> Models() {
   std::vector<NamedModel> models = {{"gpt2", SmallGpt2()},
                                     {"llama", SmallLlama()},
@@ -74,8 +86,10 @@ std::vector<NamedModel> Models() {
                                     {"latent attention", SmallLatent()},
                                     {"latent attention without norms", SmallLatentMixture()},
                                     {"keys of all heads made of latents", SmallLatent()},
-                                    {"layers of one branch", OneBranch()}};
-  models[models.size() - 2].options.transformer.latent.caches_latents = false;
+                                    {"layers of one branch", OneBranch()},
+                                    {"layers with states", SmallHybrid()},
+                                    {"layers with states alone", StatesAlone()}};
+  models[9].options.transformer.latent.caches_latents = false;
   for (NamedModel& model : models) model.options = Long(model.options);
   NamedModel bf16 = models[1];
   bf16.name = "llama in bf16";
@@ -149,9 +163,10 @@ class Whole {
   StageMemory memory_;
 };
 
-// Returns whether a cache has latents, from which sums are made in another order.
-bool CachesLatents(const ModelOptions& options) {
-  return options.transformer.is_latent() && options.transformer.latent.caches_latents;
+// Returns whether a cache has latents or states, from which sums are made in another order.
+bool AddsInAnotherOrder(const ModelOptions& options) {
+  return options.transformer.HasStates() ||
+         (options.transformer.is_latent() && options.transformer.latent.caches_latents);
 }
 
 // Continues texts in random portions, several at once, and compares the logits of every portion's
@@ -192,7 +207,7 @@ void CheckRandomPortions(RankModel* rank, uint32_t seed) {
       const float* const logits = cached.model.logits(static_cast<int64_t>(i));
       const std::vector<float> got(logits, logits + 64), want = whole.Logits(wanted[i]);
       SCOPED_TRACE(absl::StrCat("after ", wanted[i].size(), " tokens, step ", step));
-      if (CachesLatents(rank->options)) {
+      if (AddsInAnotherOrder(rank->options)) {
         EXPECT_THAT(got, ::testing::Pointwise(::testing::FloatNear(2e-5f), want));
       } else {
         EXPECT_EQ(got, want);
@@ -246,6 +261,49 @@ TEST(CachedModelTest, MemoryIsThatOfKeysAndValues) {
   });
 }
 
+TEST(CachedModelTest, MemoryOfStatesDoesNotDependOnTheContext) {
+  const auto bytes = [](int64_t context, DType dtype) {
+    ModelOptions options = Long(SmallHybrid());
+    options.transformer.dtype = dtype;
+    RankModel rank(options, ProcessGroups());
+    Cached cached(&rank, {kSlots, context, 10, 2});
+    EXPECT_EQ(cached.model.cache_bytes(),
+              cached.model.cache().bytes() + cached.model.states().bytes());
+    MemoryLedger planned;
+    rank.SizesFor([&](const GeneratorSetup& setup) {
+      CachedModel model(setup, cached.limits, Stream::Meta(), &planned);
+      EXPECT_EQ(planned.current_bytes(), model.bytes());
+      EXPECT_EQ(model.bytes(), cached.model.bytes());
+    });
+    return cached.model.states().bytes();
+  };
+  // The states of 8 heads of Mamba-2, 6 x 8, and of a gated delta net, 6 x 4, in fp32; and 3 inputs
+  // of the convolutions of 4 groups, with 16 + 12 and 12 + 8 channels.
+  const int64_t states = kSlots * 8 * (6 * 8 + 6 * 4) * 4, inputs = kSlots * 3 * 4 * (28 + 20);
+  EXPECT_NEAR(static_cast<double>(bytes(20, DType::kFloat32)),
+              static_cast<double>(states + 4 * inputs), 512);
+  EXPECT_NEAR(static_cast<double>(bytes(20, DType::kBFloat16)),
+              static_cast<double>(states + 2 * inputs), 512);
+  EXPECT_EQ(bytes(20, DType::kFloat32), bytes(kContext, DType::kFloat32));
+}
+
+// A slot's states are those of its own sequence alone.
+TEST(CachedModelTest, ASlotThatIsUsedAgainBeginsAnew) {
+  RankModel rank(Long(StatesAlone()), ProcessGroups());
+  Cached cached(&rank, {2, kContext, kContext, 1});
+  const auto logits = [&](int32_t slot, const Text& text) {
+    std::vector<NewToken> tokens;
+    for (size_t i = 0; i < text.size(); ++i)
+      tokens.push_back({slot, static_cast<int32_t>(i), text[i], i + 1 == text.size()});
+    EXPECT_TRUE(cached.model.Run(tokens));
+    return std::vector<float>(cached.model.logits(0), cached.model.logits(0) + 50);
+  };
+  const Text first = RandomText(9, 1), second = RandomText(2, 2);
+  const std::vector<float> want = logits(0, second);
+  EXPECT_NE(logits(1, first), want);
+  EXPECT_EQ(logits(1, second), want);
+}
+
 TEST(CachedModelTest, LatentsTakeLessMemoryThanKeysAndValuesOfAllHeads) {
   ModelOptions options = Long(SmallLatent());
   const auto bytes = [](const ModelOptions& of) {
@@ -263,9 +321,10 @@ TEST(CachedModelTest, LatentsTakeLessMemoryThanKeysAndValuesOfAllHeads) {
   EXPECT_NEAR(static_cast<double>(bytes(options)), static_cast<double>(heads), 512);
 }
 
-// What is computed with a token changes no bit of it, absorbed as it is.
-TEST(CachedModelTest, LogitsOfLatentsDoNotDependOnHowATextIsCut) {
-  for (const ModelOptions& options : {Long(SmallLatent()), Long(SmallLatentMixture())}) {
+// What is computed with a token changes no bit of it.
+TEST(CachedModelTest, LogitsOfLatentsAndStatesDoNotDependOnHowATextIsCut) {
+  for (const ModelOptions& options : {Long(SmallLatent()), Long(SmallLatentMixture()),
+                                      Long(SmallHybrid()), Long(StatesAlone())}) {
     RankModel rank(options, ProcessGroups());
     Cached cached(&rank, {kSlots, kContext, kContext, 1});
     const Text text = RandomText(40, 5), other = RandomText(9, 6);
@@ -290,8 +349,8 @@ TEST(CachedModelTest, LogitsOfLatentsDoNotDependOnHowATextIsCut) {
 }
 
 TEST(CachedModelTest, TensorAndPipelineParallelRanksHaveTheBitsOfWholeTextsToo) {
-  for (ModelOptions options :
-       {SmallGpt2(), SmallLlama(), SmallWindowed(), SmallLatent(), SharedGroup()}) {
+  for (ModelOptions options : {SmallGpt2(), SmallLlama(), SmallWindowed(), SmallLatent(),
+                               SharedGroup(), SmallHybrid(), StatesAlone()}) {
     options = Long(options);
     ParallelSizes sizes;
     sizes.tensor = sizes.pipeline = 2;
@@ -360,6 +419,8 @@ void CheckGreedyTexts(const ModelOptions& options) {
 TEST(CachedModelTest, GeneratedTextIsThatOfWholeTextsAlsoBeyondTheContext) {
   CheckGreedyTexts(Long(SmallGpt2()));
   CheckGreedyTexts(Long(SmallLatent()));
+  CheckGreedyTexts(Long(SmallHybrid()));
+  CheckGreedyTexts(Long(StatesAlone()));
 }
 
 TEST(CachedModelDeathTest, RefusesPositionsThatDoNotFollow) {
@@ -369,6 +430,14 @@ TEST(CachedModelDeathTest, RefusesPositionsThatDoNotFollow) {
   EXPECT_DEATH(cached.model.Run({{1, 0, 1, false}, {0, 0, 1, true}}), "");
   EXPECT_DEATH(cached.model.Run({{kSlots, 0, 1, true}}), "slot 3");
   EXPECT_DEATH(cached.model.Run({{0, kContext, 1, true}}), "position 150");
+}
+
+TEST(CachedModelDeathTest, RefusesToGoBackToAStateThatIsGone) {
+  RankModel rank(Long(SmallHybrid()), ProcessGroups());
+  Cached cached(&rank, {kSlots, kContext, 10, 2});
+  ASSERT_TRUE(cached.model.Run({{1, 0, 5, false}, {1, 1, 6, false}, {1, 2, 7, true}}));
+  EXPECT_DEATH(cached.model.Run({{1, 1, 6, true}}), "states of 3 tokens");
+  EXPECT_DEATH(cached.model.Run({{0, 1, 6, true}}), "states of 0 tokens");
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 
 #include "absl/algorithm/container.h"
 #include "glog/logging.h"
+#include "megatron/layers/gated_delta_net.h"
+#include "megatron/layers/mamba_mixer.h"
 
 namespace megatron {
 
@@ -140,7 +142,16 @@ bool ModelStage::TakesCache() const {
   const TransformerOptions& transformer = options_.transformer;
   return options_.kind == ModelKind::kGpt && !transformer.float8.enabled &&
          !transformer.moe.capacity_factor.has_value() && !transformer.grid.is_grid() &&
-         transformer.recompute.attention_chunk_tokens == 0 && !transformer.HasStates();
+         transformer.recompute.attention_chunk_tokens == 0;
+}
+
+std::vector<int64_t> ModelStage::Layers() const {
+  std::vector<int64_t> layers;
+  for (int chunk = 0; chunk < setup_.placement.chunks; ++chunk) {
+    const Part part = PartOf(chunk);
+    for (int64_t layer = part.begin; layer < part.end; ++layer) layers.push_back(layer);
+  }
+  return layers;
 }
 
 KvCache ModelStage::MakeCache(int64_t slots, int64_t capacity, const Stream& stream,
@@ -148,11 +159,8 @@ KvCache ModelStage::MakeCache(int64_t slots, int64_t capacity, const Stream& str
   CHECK(TakesCache());
   const TransformerOptions& transformer = options_.transformer;
   KvCacheOptions cache;
-  for (int chunk = 0; chunk < setup_.placement.chunks; ++chunk) {
-    const Part part = PartOf(chunk);
-    for (int64_t layer = part.begin; layer < part.end; ++layer)
-      if (transformer.HasAttention(layer)) cache.layers.push_back(layer);
-  }
+  for (const int64_t layer : Layers())
+    if (transformer.HasAttention(layer)) cache.layers.push_back(layer);
   cache.slots = slots;
   cache.capacity = capacity;
   if (transformer.is_latent() && transformer.latent.caches_latents) {
@@ -165,6 +173,21 @@ KvCache ModelStage::MakeCache(int64_t slots, int64_t capacity, const Stream& str
   }
   cache.dtype = transformer.dtype;
   return KvCache(cache, stream, ledger);
+}
+
+StateCache ModelStage::MakeStates(int64_t slots, const Stream& stream, MemoryLedger* ledger) const {
+  const TransformerOptions& transformer = options_.transformer;
+  const int ranks = setup_.layer_group().size();
+  StateCacheOptions cache;
+  cache.slots = slots;
+  cache.dtype = transformer.dtype;
+  for (const int64_t layer : Layers()) {
+    if (transformer.HasAttention(layer) || transformer.HasMlp(layer)) continue;
+    cache.layers.push_back({layer, transformer.hybrid_layers[layer] == HybridLayer::kMamba
+                                       ? MambaMixer::ShapesOf(transformer, ranks)
+                                       : GatedDeltaNet::ShapesOf(transformer, ranks)});
+  }
+  return StateCache(cache, stream, ledger);
 }
 
 ActivationStore::Slot* ModelStage::OffloadOf(const WorkItem& item) const {

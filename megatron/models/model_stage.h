@@ -27,6 +27,7 @@
 #include "megatron/layers/moe/moe_layer.h"
 #include "megatron/layers/moe/router_state.h"
 #include "megatron/layers/rotary.h"
+#include "megatron/layers/state_cache.h"
 #include "megatron/layers/tensor_grid.h"
 #include "megatron/layers/vocab_parallel_embedding.h"
 #include "megatron/models/activation_store.h"
@@ -130,9 +131,13 @@ class ModelStage : public Stage {
   const std::vector<MoeLayer*>& moe_layers() const { return moe_layers_; }
   // Returns whether kPredict can take a cache.
   bool TakesCache() const;
+  // Returns whether layers of the model, on whatever stage, have states in place of keys and values.
+  bool HasStates() const { return options_.transformer.HasStates(); }
   // Returns a cache for this stage's layers: `slots` sequences of up to `capacity` tokens.
   KvCache MakeCache(int64_t slots, int64_t capacity, const Stream& stream,
                     MemoryLedger* ledger) const;
+  // Returns one for the states of this stage's layers, which is empty where none has a state.
+  StateCache MakeStates(int64_t slots, const Stream& stream, MemoryLedger* ledger) const;
 
  protected:
   // What the head keeps for backward: one of the two is in use.
@@ -161,6 +166,8 @@ class ModelStage : public Stage {
     return embedding_.get();
   }  // null unless this is the first stage
   Part PartOf(int chunk) const;
+  // The numbers of the layers of all parts.
+  std::vector<int64_t> Layers() const;
   const MicroBatch& batch(int microbatch) const { return (*step_.batches)[microbatch]; }
 
   bool training() const { return step_.mode == StageMode::kTrain; }

@@ -4,8 +4,8 @@
 // hold the model, all call the same methods with the same arguments and get the same tokens.
 //
 // A GPT's earlier tokens lie in a cache (cached_model.h), so that a token costs a pass over itself.
-// A token costs a pass over the whole text where the text outgrows the context, and where the stage
-// takes no cache (ModelStage::TakesCache).
+// A token costs a pass over all that the model sees where the text outgrows the context, and where
+// the stage takes no cache (ModelStage::TakesCache).
 #ifndef MEGATRON_MODELS_TEXT_GENERATOR_H_
 #define MEGATRON_MODELS_TEXT_GENERATOR_H_
 

@@ -44,6 +44,13 @@ absl::Status CheckLayout(const ModelOptions& model, const TextEngineOptions& opt
     MEGATRON_RETURN_IF_ERROR(divides(layer.moe.ffn_hidden_size, "columns of its experts"));
     MEGATRON_RETURN_IF_ERROR(divides(layer.moe.shared_ffn_hidden_size, "columns of its expert"));
   }
+  for (const HybridLayer kind : layer.hybrid_layers) {
+    if (kind == HybridLayer::kMamba) {
+      MEGATRON_RETURN_IF_ERROR(divides(layer.mamba.num_groups, "groups of Mamba-2 heads"));
+    } else if (kind == HybridLayer::kDelta) {
+      MEGATRON_RETURN_IF_ERROR(divides(layer.delta.num_key_heads, "key heads of gated delta nets"));
+    }
+  }
   MEGATRON_RETURN_IF_ERROR(divides(model.padded_vocab_size, "rows of its vocabulary"));
   if (stages > layer.num_layers) {
     return absl::InvalidArgumentError(absl::StrCat("the model's ", layer.num_layers,
@@ -97,7 +104,7 @@ int64_t ServedModel::weight_bytes() const { return SumOf("weights"); }
 
 int64_t ServedModel::cache_bytes() const {
   int64_t sum = 0;
-  for (const auto& part : parts_) sum += part->model->cache().bytes();
+  for (const auto& part : parts_) sum += part->model->cache_bytes();
   return sum;
 }
 
@@ -162,12 +169,6 @@ absl::StatusOr<std::unique_ptr<ServedModel>> OpenTextEngine(FileSystem& fs,
     return absl::InvalidArgumentError(absl::StrCat(
         saved.directory, " is a ", saved.options.kind == ModelKind::kBert ? "BERT" : "T5",
         "; only a GPT continues text"));
-  }
-  if (saved.options.transformer.HasStates()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        saved.directory,
-        " has layers M or G in hybrid_layer_pattern, and the engine has no cache of their states; "
-        "tools:generate_text continues texts with it"));
   }
   saved.options = ForInference(saved.options);
   MEGATRON_RETURN_IF_ERROR(CheckLayout(saved.options, options));

@@ -50,7 +50,7 @@ class ServedModel {
   const ModelOptions& options() const { return saved_.options; }
   int64_t iteration() const { return saved_.iteration; }
   const std::string& directory() const { return saved_.directory; }  // that of the iteration
-  // The bytes that all ranks hold: of weights, of keys and values, and all together.
+  // The bytes that all ranks hold: of weights, of keys, values and states, and all together.
   int64_t weight_bytes() const;
   int64_t cache_bytes() const;
   int64_t total_bytes() const;

@@ -116,6 +116,33 @@ TEST_F(OpenTextEngineTest, ExpertsOfLimitedCapacityTakeAllTokens) {
   EXPECT_FALSE((*Open("moe"))->options().transformer.moe.capacity_factor.has_value());
 }
 
+// Layers with states, of both kinds, beside attention and an MLP.
+Arguments Hybrid(int mamba_groups) {
+  return {"--set=model.num_layers=4",
+          "--set=model.hybrid_layer_pattern=MG*-",
+          "--set=model.position_embedding_type=none",
+          "--set=model.mamba_head_dim=16",
+          "--set=model.mamba_state_dim=8",
+          absl::StrCat("--set=model.mamba_num_groups=", mamba_groups),
+          "--set=model.linear_key_head_dim=8",
+          "--set=model.linear_value_head_dim=8",
+          "--set=model.linear_num_key_heads=2",
+          "--set=model.linear_num_value_heads=4"};
+}
+
+TEST_F(OpenTextEngineTest, HybridModelsGoOnWithTheirStates) {
+  const Outcome outcome = Run(Joined({SaveTo("hybrid")}, Hybrid(2)));
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  const std::vector<int32_t> want = ByGenerator("hybrid");
+  ASSERT_EQ(static_cast<int64_t>(want.size()), kTokens);
+  for (const auto& [tensor, pipeline] : {std::pair(1, 1), std::pair(2, 1), std::pair(2, 2)})
+    EXPECT_EQ(ByEngine("hybrid", tensor, pipeline), want) << tensor << pipeline;
+  const Outcome whole = Run(Joined({SaveTo("one group")}, Hybrid(1)));
+  ASSERT_EQ(whole.exit_code, kExitDone) << whole.output;
+  EXPECT_THAT(Open("one group", 2).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1 groups of Mamba-2 heads")));
+}
+
 TEST_F(OpenTextEngineTest, WhatCannotBeServedIsRefusedByName) {
   EXPECT_THAT(Open("nothing").status(), StatusIs(absl::StatusCode::kNotFound));
   const Outcome outcome = Run({SaveTo("gpt")});
