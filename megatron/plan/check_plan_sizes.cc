@@ -1,11 +1,13 @@
 #include "megatron/plan/check_plan_sizes.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/plan/hybrid_layers.h"
 #include "megatron/plan/tensor_cuts.h"
 
 namespace megatron {
@@ -52,6 +54,47 @@ absl::Status CheckCuts(const PlanModel& model, const PlanLayout& layout) {
   return status;
 }
 
+absl::Status CheckHybridLayers(const PlanModel& model, const PlanLayout& layout) {
+  if (model.hybrid_layers().empty()) return absl::OkStatus();
+  if (!AreLettersOfLayers(model.hybrid_layers()) ||
+      int64_t(model.hybrid_layers().size()) != model.layers()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", model.hybrid_layers(), "' has no letter M, G, *, - or E for each of the ",
+                     model.layers(), " layers"));
+  }
+  if (model.encoder_layers() > 0 || layout.grid.is_grid() ||
+      layout.precision == PlanPrecision::kFp8 || layout.precision == PlanPrecision::kFp4) {
+    return absl::InvalidArgumentError(
+        "layers of one branch have no encoder, no grid of tensor-parallel ranks and no products of "
+        "8 or 4 bits");
+  }
+  if (layout.muon_steps > 0 || layout.is_lamb ||
+      layout.compression.form == PlanCompression::kLowRank) {
+    return absl::InvalidArgumentError(
+        "layers of one branch aren't predicted with Muon, LAMB or gradients of low rank");
+  }
+  const BranchCounts counts = CountBranches(model.hybrid_layers());
+  if ((counts[kExpertsBranch] > 0) != (model.experts() > 0))
+    return absl::InvalidArgumentError("experts need a layer E, and layers E experts");
+  const auto check = [&](PlanBranch branch, double groups, double heads, double width,
+                         double state) {
+    if (counts[branch] == 0) return true;
+    const double ranks = double(layout.tp * layout.cp);
+    return groups >= 1 && width >= 1 && state >= 1 && std::fmod(heads, groups) == 0 &&
+           std::fmod(groups, ranks) == 0 &&
+           (layout.cp == 1 || layout.context != PlanContext::kTeams);
+  };
+  if (!check(kMambaBranch, model.mamba_groups(), model.mamba_heads(), model.mamba_head_dim(),
+             model.mamba_state()) ||
+      !check(kDeltaBranch, model.delta_key_heads(), model.delta_value_heads(),
+             model.delta_value_dim(), model.delta_key_dim())) {
+    return absl::InvalidArgumentError(
+        "layers M and G need groups of heads that the tensor- times context-parallel ranks, which "
+        "form no teams, can share out");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckPlanSizes(const Hardware& gpu, const PlanModel& model, const PlanLayout& layout) {
@@ -71,6 +114,7 @@ absl::Status CheckPlanSizes(const Hardware& gpu, const PlanModel& model, const P
     return absl::InvalidArgumentError(
         absl::StrCat(model.layers(), " layers can't make ", layout.pp * layout.vpp, " stages"));
   }
+  MEGATRON_RETURN_IF_ERROR(CheckHybridLayers(model, layout));
   const PlanGrid& grid = layout.grid;
   if (grid.is_grid() && grid.ranks() != layout.tp) {
     return absl::InvalidArgumentError(absl::StrCat("a grid of ", grid.ranks(), " ranks can't be ",

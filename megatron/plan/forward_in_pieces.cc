@@ -19,11 +19,11 @@ double PassesBeside(double pass, double product, int64_t ranks) {
 
 }  // namespace
 
-// Returns the seconds for which the forward pass of a layer waits, and those that products of fewer
-// rows take more. Pieces are those of layers/tensor_overlap.cc: four sums, or, where ranks share out
-// rows, the rows of each rank, and two sums of which a piece has rows of all ranks. What the experts
-// of a mixture give is added up in the open where rows aren't shared out.
-double LayerPredictor::ForwardInPieces(bool is_mixture) const {
+// Returns the seconds for which the forward pass of a branch waits whose first product gives `in`
+// channels and whose last one reads `out`, and those that products of fewer rows take more. Pieces
+// are those of layers/tensor_overlap.cc: four sums, or, where ranks share out rows, the rows of each
+// rank, and two sums of which a piece has rows of all ranks.
+double LayerPredictor::PiecesBeside(double in, double out) const {
   const bool gathers = l_.is_sequence_parallel, hides = gpu_.cores() == 0;
   const double h = model_.hidden(), bytes = rates_.element_bytes * tokens_ * h;
   const auto product = [&](double rows, double n, double k) {
@@ -50,13 +50,19 @@ double LayerPredictor::ForwardInPieces(bool is_mixture) const {
     return (hides ? SumsBeside(sum, piece, pieces) : pieces * sum) +
            std::max(0.0, pieces * piece - product(tokens_, h, width));
   };
+  return gathered(in) + summed(out);
+}
+
+// What the experts of a mixture give is added up in the open where rows aren't shared out.
+double LayerPredictor::ForwardInPieces(bool is_mixture) const {
+  const bool gathers = l_.is_sequence_parallel;
+  const double bytes = rates_.element_bytes * tokens_ * model_.hidden();
   const double halves = model_.is_gated() ? 2 : 1;
   const double attention =
-      gathered((query_width() + 2 * kv_width()) / tp_) + summed(query_width() / tp_);
-  if (!is_mixture)
-    return attention + gathered(halves * model_.ffn() / tp_) + summed(model_.ffn() / tp_);
+      PiecesBeside((query_width() + 2 * kv_width()) / tp_, query_width() / tp_);
+  if (!is_mixture) return attention + PiecesBeside(halves * model_.ffn() / tp_, model_.ffn() / tp_);
   const double shared = model_.shared_ffn() / tp_;
-  return attention + (shared > 0 ? gathered(halves * shared) + summed(shared) : 0) +
+  return attention + (shared > 0 ? PiecesBeside(halves * shared, shared) : 0) +
          (gathers ? 0
                   : CollectiveSeconds(gpu_, program_, TrafficCall::kAllReduce, {l_.tp, 1}, bytes));
 }

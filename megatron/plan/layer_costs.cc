@@ -97,6 +97,7 @@ LayerShape LayerPredictor::RankShape() const {
   shape.hidden = int64_t(model_.hidden());
   shape.query_width = of_rank(query_width());
   shape.key_value_width = of_rank(kv_width());
+  SetStateSizes(model_, cut, &shape);
   shape.ffn = of_rank(model_.ffn());
   shape.is_gated = model_.is_gated();
   shape.num_experts = int64_t(model_.experts());
@@ -287,6 +288,12 @@ void LayerPredictor::AddChunks(LayerCosts* layer) const {
         CollectiveSeconds(gpu_, program_, TrafficCall::kAllToAll, {l_.cp, l_.tp}, bytes * queries);
 }
 
+// Returns the bytes that kernels between products pass over in a second.
+double LayerPredictor::ElementwiseRate() const {
+  if (!model_.is_gated() || program_.gated_memory_efficiency() == 0) return rates_.memory;
+  return rates_.memory * program_.gated_memory_efficiency() / program_.memory_efficiency();
+}
+
 void LayerPredictor::AddElementwise(LayerCosts* layer, double ffn) const {
   const double h = model_.hidden();
   double bytes = 0;
@@ -297,9 +304,7 @@ void LayerPredictor::AddElementwise(LayerCosts* layer, double ffn) const {
   } else {
     bytes = rates_.element_bytes * tokens_ * (12 * h / sp_ + 18 * h / tp_);
   }
-  double rate = rates_.memory;
-  if (model_.is_gated() && program_.gated_memory_efficiency() > 0)
-    rate *= program_.gated_memory_efficiency() / program_.memory_efficiency();
+  const double rate = ElementwiseRate();
   const double overhead = program_.layer_overhead_seconds() / 2.6;
   layer->forward += bytes / rate + overhead + kKernelsForward * meeting_;
   layer->backward += 1.6 * (bytes / rate + overhead) + kKernelsBackward * meeting_;

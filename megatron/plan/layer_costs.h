@@ -3,8 +3,11 @@
 #ifndef MEGATRON_PLAN_LAYER_COSTS_H_
 #define MEGATRON_PLAN_LAYER_COSTS_H_
 
+#include <utility>
+
 #include "absl/types/optional.h"
 #include "megatron/plan/collective_time.h"
+#include "megatron/plan/hybrid_layers.h"
 #include "megatron/plan/measured_kernels.h"
 #include "megatron/plan/model_costs.h"
 #include "megatron/plan/plan_facts.pb.h"
@@ -61,6 +64,8 @@ class LayerPredictor {
                  const PlanModel& model, const PlanLayout& layout);
 
   LayerCosts Layer(bool is_mixture) const;
+  // The costs of a hybrid model's layer.
+  LayerCosts Branch(PlanBranch branch) const;
   double HeadSeconds() const;  // all passes together
 
  private:
@@ -79,9 +84,18 @@ class LayerPredictor {
   void AddCore(LayerCosts* layer, double read, double seen, bool is_causal) const;
   void AddCrossAttention(LayerCosts* layer) const;
   void AddChunks(LayerCosts* layer) const;
+  double ElementwiseRate() const;
   void AddElementwise(LayerCosts* layer, double ffn) const;
   void AddTensor(bool is_mixture, LayerCosts* layer) const;
+  double PiecesBeside(double in, double out) const;
   double ForwardInPieces(bool is_mixture) const;
+  RecurrenceCosts Recurrence(PlanBranch branch) const;
+  std::pair<double, double> BranchWidths(PlanBranch branch) const;
+  void AddRecurrence(LayerCosts* layer, const RecurrenceCosts& costs) const;
+  void AddStateExchange(LayerCosts* layer, const RecurrenceCosts& costs) const;
+  void AddBranchTensor(PlanBranch branch, LayerCosts* layer) const;
+  void AddBranchElementwise(PlanBranch branch, double ffn, LayerCosts* layer) const;
+  void AddBranchMemory(PlanBranch branch, double ffn, LayerCosts* layer) const;
   void AddGrid(LayerCosts* layer) const;
   LayerMatrices Matrices() const;
   void AddContext(LayerCosts* layer, double read, double core) const;

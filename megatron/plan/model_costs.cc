@@ -146,6 +146,19 @@ MatrixProducts DeltaProducts(const LayerShape& layer, double tokens) {
       Weights("delta net output", tokens, layer.hidden, layer.delta_values)};
 }
 
+int64_t MambaVectorWeights(const LayerShape& layer) {
+  constexpr int64_t kTaps = 4;
+  const int64_t convolved = layer.mamba_inner + 2 * layer.mamba_groups * layer.mamba_state;
+  // The convolution with its biases; of each head the bias of steps, A_log and D; the norm.
+  return (kTaps + 1) * convolved + 3 * layer.mamba_heads + layer.mamba_inner;
+}
+
+int64_t DeltaVectorWeights(const LayerShape& layer) {
+  // The convolution; of each value head the bias of decays and A_log; the norm of all heads.
+  return layer.delta_taps * (2 * layer.delta_keys + layer.delta_values) + 2 * layer.delta_heads +
+         layer.delta_values / layer.delta_heads;
+}
+
 MatrixProducts HeadProducts(const LayerShape& layer, double tokens, int64_t padded_vocab_size) {
   return {Weights("head", tokens, padded_vocab_size, layer.hidden)};
 }

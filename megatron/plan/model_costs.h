@@ -34,7 +34,8 @@ struct LayerShape {
   int64_t delta_keys = 0;    // key heads times their channels
   int64_t delta_values = 0;  // value heads times their channels
   int64_t delta_heads = 0;   // value heads
-  int64_t delta_taps = 0;    // tokens that the convolution sees
+  int64_t delta_key_heads = 0;
+  int64_t delta_taps = 0;  // tokens that the convolution sees
   int64_t ffn = 0;
   bool is_gated = false;  // the MLP's first product has two halves
   // The experts of a mixture, in place of the MLP.
@@ -94,6 +95,9 @@ MatrixProducts MixtureProducts(const LayerShape& layer, double tokens);
 MatrixProducts MambaProducts(const LayerShape& layer, double tokens);
 // A gated delta net. Its convolution and recurrence count as in Megatron.
 MatrixProducts DeltaProducts(const LayerShape& layer, double tokens);
+// Return the number of weights of the two that belong to no product.
+int64_t MambaVectorWeights(const LayerShape& layer);
+int64_t DeltaVectorWeights(const LayerShape& layer);
 // The head over a vocabulary of `padded_vocab_size`.
 MatrixProducts HeadProducts(const LayerShape& layer, double tokens, int64_t padded_vocab_size);
 

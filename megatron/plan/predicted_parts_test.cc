@@ -8,6 +8,7 @@
 #include "megatron/pipeline/schedule_kind.h"
 #include "megatron/pipeline/stage_plan.h"
 #include "megatron/plan/collective_time.h"
+#include "megatron/plan/hybrid_layers.h"
 #include "megatron/plan/measured_kernels.h"
 #include "megatron/plan/plan_facts.h"
 #include "megatron/plan/simulate_step.h"
@@ -458,6 +459,181 @@ TEST_F(InstancesTest, ThatDoNotDivideTheRanksAreRefused) {
   layout_.instances = 3;
   EXPECT_EQ(PredictStep(gpu_, program_, kernels_, model_, layout_).status().code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+// Layers of one branch of this project's own program.
+class HybridPartsTest : public PredictedPartsTest {
+ protected:
+  HybridPartsTest() {
+    program_ = **FindImplementation(facts_, "megatron_cc");
+    model_.Clear();
+    model_.set_hidden(2048);
+    model_.set_ffn(8192);
+    model_.set_heads(16);
+    model_.set_kv_heads(8);
+    model_.set_head_dim(128);
+    model_.set_vocab(32000);
+    model_.set_mamba_heads(64);
+    model_.set_mamba_head_dim(64);
+    model_.set_mamba_groups(8);
+    model_.set_mamba_state(128);
+    model_.set_delta_key_heads(16);
+    model_.set_delta_key_dim(128);
+    model_.set_delta_value_heads(32);
+    model_.set_delta_value_dim(128);
+    model_.set_delta_taps(4);
+    layout_.sequence = 4096;
+    layout_.micro_batch = 2;
+    layout_.micro_batches = 16;
+  }
+
+  void SetLayers(const std::string& letters) {
+    model_.set_layers(static_cast<int32_t>(letters.size()));
+    model_.set_hybrid_layers(letters);
+  }
+
+  absl::StatusOr<StepPrediction> Predict() const {
+    return PredictStep(gpu_, program_, kernels_, model_, layout_);
+  }
+
+  PredictedParts PartsOf(const std::vector<std::string>& letters) const {
+    std::vector<PartLayers> layers;
+    for (const std::string& of_part : letters) {
+      PartLayers part;
+      part.branches = CountBranches(of_part);
+      layers.push_back(part);
+    }
+    return *PredictParts(gpu_, program_, kernels_, model_, layout_, layers);
+  }
+
+  PlanLayout layout_;
+};
+
+// Attention and an MLP in layers of their own are a layer of a GPT.
+TEST_F(HybridPartsTest, PairsOfBranchesAreLayersOfAGpt) {
+  for (const bool is_gated : {false, true}) {
+    for (const double experts : {0.0, 8.0}) {
+      for (const bool is_sequence_parallel : {false, true}) {
+        model_.set_is_gated(is_gated);
+        model_.set_experts(experts);
+        model_.set_experts_per_token(experts > 0 ? 2 : 0);
+        model_.set_expert_ffn(experts > 0 ? 1024 : 0);
+        layout_.tp = 4;
+        layout_.is_sequence_parallel = is_sequence_parallel;
+        SetLayers(experts > 0 ? "*E*E*E*E" : "*-*-*-*-");
+        const auto hybrid = Predict();
+        ASSERT_TRUE(hybrid.ok()) << hybrid.status();
+        model_.clear_hybrid_layers();
+        model_.set_layers(4);
+        const auto gpt = Predict();
+        ASSERT_TRUE(gpt.ok()) << gpt.status();
+        const auto expect_same = [](double a, double b) { EXPECT_NEAR(a, b, 1e-9 * b); };
+        expect_same(hybrid->seconds.compute, gpt->seconds.compute);
+        expect_same(hybrid->seconds.tensor_parallel, gpt->seconds.tensor_parallel);
+        expect_same(hybrid->seconds.expert_parallel, gpt->seconds.expert_parallel);
+        expect_same(hybrid->seconds.optimizer, gpt->seconds.optimizer);
+        expect_same(hybrid->model_flops, gpt->model_flops);
+        expect_same(hybrid->total_parameters, gpt->total_parameters);
+        EXPECT_NEAR(hybrid->memory_bytes, gpt->memory_bytes, 0.15 * gpt->memory_bytes);
+      }
+    }
+  }
+}
+
+TEST_F(HybridPartsTest, ArePredictedAsTheyArePlayed) {
+  layout_.pp = 4;
+  SetLayers("M-M-G-M-MM*-MMM-");
+  const auto step = Predict();
+  ASSERT_TRUE(step.ok()) << step.status();
+  const PredictedParts parts = PartsOf({"M-M-", "G-M-", "MM*-", "MMM-"});
+  std::vector<ActionCosts> costs;
+  for (const PartSeconds& part : parts.positions) {
+    costs.push_back({part.forward + part.forward_calls, part.backward_input + part.backward_calls,
+                     part.backward_weight});
+  }
+  ScheduleOptions options;
+  options.stages = 4;
+  options.microbatches = 16;
+  const PartCosts seconds(costs);
+  const SimulatedStep simulated = SimulateStep(PlanStages(MakeSchedule(options), seconds), seconds,
+                                               {0, /*beside_passes=*/true});
+  const StepSeconds& s = step->seconds;
+  EXPECT_NEAR(s.compute, simulated.stages[simulated.busiest].work, 1e-9);
+  EXPECT_NEAR((s.compute + s.bubble - 3 * 2 * parts.message) / simulated.seconds, 1, 0.05);
+}
+
+TEST_F(HybridPartsTest, PartsHaveTheTimesOfTheirLayers) {
+  SetLayers("MG*-");
+  const auto seconds = [&](const std::string& letters) {
+    const PartSeconds part = PartsOf({letters}).positions[0];
+    return part.forward + part.backward_input + part.backward_weight;
+  };
+  const double head = seconds("");
+  double sum = head;
+  for (const char* letter : {"M", "G", "*", "-"}) {
+    EXPECT_GT(seconds(letter), head) << letter;
+    sum += seconds(letter) - head;
+  }
+  EXPECT_NEAR(seconds("MG*-"), sum, 1e-9 * sum);
+  EXPECT_NEAR(seconds("MM"), 2 * seconds("M") - head, 1e-9 * sum);
+}
+
+// Attention takes longer in long samples, and recurrences as long for a token. A state twice as wide
+// takes longer.
+TEST_F(HybridPartsTest, RecurrencesCostTheSameForEachToken) {
+  const auto compute = [&](const char* letters, int64_t samples, double state) {
+    SetLayers(letters);
+    layout_.micro_batch = samples;
+    layout_.sequence = 32768 / samples;
+    model_.set_mamba_state(state);
+    const auto step = Predict();
+    EXPECT_TRUE(step.ok()) << step.status();
+    return step->seconds.compute;
+  };
+  for (const char* letters : {"MMMM", "GGGG"})
+    EXPECT_NEAR(compute(letters, 1, 128), compute(letters, 8, 128), 1e-9) << letters;
+  EXPECT_GT(compute("****", 1, 128), 1.5 * compute("****", 8, 128));
+  EXPECT_GT(compute("MMMM", 1, 256), 1.05 * compute("MMMM", 1, 128));
+}
+
+// Ranks exchange projections and what norms give: two calls forward and three backward.
+TEST_F(HybridPartsTest, ContextParallelRanksExchangeGroupsOfHeads) {
+  SetLayers("MM");
+  layout_.cp = 4;
+  layout_.micro_batches = 1;
+  const auto step = Predict();
+  ASSERT_TRUE(step.ok()) << step.status();
+  const double tokens = 2 * 4096 / 4.0, inner = 64 * 64;
+  const auto exchange = [&](double channels) {
+    return CollectiveSeconds(gpu_, program_, TrafficCall::kAllToAll, {4, 1}, 2 * tokens * channels);
+  };
+  const double packed = 2 * inner + 2 * 8 * 128 + 64;
+  EXPECT_NEAR(step->seconds.context_parallel, 2 * (2 * exchange(packed) + 3 * exchange(inner)),
+              1e-9);
+}
+
+TEST_F(HybridPartsTest, RefusesWhatTheTrainerRefuses) {
+  SetLayers("M-G*");
+  EXPECT_TRUE(Predict().ok());
+  const auto refused = [&](const std::string& why) {
+    const auto step = Predict();
+    EXPECT_EQ(step.status().code(), absl::StatusCode::kInvalidArgument) << why;
+    EXPECT_NE(step.status().message().find(why), std::string::npos) << step.status();
+  };
+  layout_.tp = layout_.cp = 4;
+  refused("groups of heads");
+  layout_.tp = layout_.cp = 2;
+  layout_.context = PlanContext::kTeams;
+  refused("groups of heads");
+  layout_ = PlanLayout();
+  layout_.sequence = 4096;
+  layout_.muon_steps = 5;
+  refused("Muon");
+  layout_.muon_steps = 0;
+  model_.set_layers(5);
+  refused("letter");
+  SetLayers("M-E");
+  refused("experts");
 }
 
 TEST_F(PredictedPartsTest, RefusesTeamsThatDoNotDivideTheRanks) {

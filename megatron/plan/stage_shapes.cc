@@ -1,6 +1,7 @@
 #include "megatron/plan/stage_shapes.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace megatron {
 
@@ -75,19 +76,24 @@ StageShape StageShapes::Part(int64_t position) const {
   }
   const double before = position == 0 ? 0 : LayersOfPart(0) + double(position - 1) * inner_layers_;
   part.layers = LayersOfPart(position);
+  if (!model_.hybrid_layers().empty()) {
+    part.branches = CountBranches(model_.hybrid_layers().substr(size_t(std::llround(before)),
+                                                                size_t(std::llround(part.layers))));
+  }
   part.encoders = std::min(part.layers, std::max(0.0, encoders - before));
   return part;
 }
 
 StageShape StageShapes::At(int64_t number) const {
   StageShape stage = number == 0 ? First() : number + 1 == l_.pp ? Last() : Inner();
-  if (model_.encoder_layers() == 0) return stage;
+  if (!HasSeveralKinds()) return stage;
   stage.layers = 0;
   for (int64_t chunk = 0; chunk < l_.vpp; ++chunk) {
     const bool comes_back = l_.schedule == PlanSchedule::kZeroBubbleV && chunk == 1;
     const StageShape part = Part(chunk * l_.pp + (comes_back ? l_.pp - 1 - number : number));
     stage.layers += part.layers;
     stage.encoders += part.encoders;
+    AddBranches(part.branches, &stage.branches);
   }
   return stage;
 }

@@ -11,8 +11,9 @@ namespace megatron {
 
 struct StageShape {
   double layers = 0;
-  double encoders = 0;  // those of them that are an encoder's
-  int ends = 0;         // the number of embeddings and heads
+  double encoders = 0;      // those of them that are an encoder's
+  BranchCounts branches{};  // all of them, of a hybrid model
+  int ends = 0;             // the number of embeddings and heads
   bool has_head = false;
   double flight = 1;  // micro-batches whose activations are held
 };
@@ -22,13 +23,18 @@ class StageShapes {
  public:
   StageShapes(const PlanModel& model, const PlanLayout& layout);
 
-  // The stages of a model without an encoder: those between the first and the last are alike.
+  // The stages of a model without an encoder, by the number of their layers: those between the first
+  // and the last are alike.
   StageShape First() const;
   StageShape Inner() const;
   StageShape Last() const;
   // The stage of that number of any model.
   StageShape At(int64_t number) const;
-  // The layers and encoders of one of the model's parts, of which a stage has `vpp`.
+  // Returns whether stages with as many layers may have others.
+  bool HasSeveralKinds() const {
+    return model_.encoder_layers() > 0 || !model_.hybrid_layers().empty();
+  }
+  // The layers of one of the model's parts, of which a stage has `vpp`.
   StageShape Part(int64_t position) const;
 
  private:

@@ -1,6 +1,7 @@
 #include "megatron/plan/step_prediction.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "megatron/plan/check_plan_sizes.h"
 #include "megatron/plan/collective_time.h"
 #include "megatron/plan/data_traffic.h"
+#include "megatron/plan/hybrid_layers.h"
 #include "megatron/plan/layer_costs.h"
 #include "megatron/plan/low_rank_costs.h"
 #include "megatron/plan/matrix_rule_costs.h"
@@ -43,9 +45,10 @@ class Predictor {
         model_(model),
         l_(layout),
         layers_(gpu, program, kernels, model, layout),
-        dense_(layers_.Layer(/*is_mixture=*/false)),
-        mixture_(has_experts() ? layers_.Layer(/*is_mixture=*/true) : LayerCosts()),
+        dense_(is_hybrid() ? LayerCosts() : layers_.Layer(/*is_mixture=*/false)),
+        mixture_(has_experts() && !is_hybrid() ? layers_.Layer(/*is_mixture=*/true) : LayerCosts()),
         encoder_(EncoderLayer(kernels)),
+        branches_(is_hybrid() ? Branches() : BranchCosts()),
         head_seconds_(layers_.HeadSeconds()),
         rates_(RatesOf(gpu, program, layout)),
         tokens_(double(layout.micro_batch) * layout.sequence / layout.cp),
@@ -59,7 +62,11 @@ class Predictor {
   PredictedParts Parts(const std::vector<PartLayers>& positions) const;
 
  private:
+  using BranchCosts = std::array<LayerCosts, kPlanBranches>;
+
   bool has_experts() const { return model_.experts() > 0; }
+  bool is_hybrid() const { return !model_.hybrid_layers().empty(); }
+  BranchCosts Branches() const;
   double MixtureShare(bool is_first) const;
   LayerCosts EncoderLayer(const MeasuredKernels& kernels) const;
   LayerCosts MeanLayer(double mixture_share) const;
@@ -69,6 +76,7 @@ class Predictor {
   void SlowMemory();
   double DataSeconds(const DataParallelWork& work) const;
   double SecondsOf(const LayerCosts& layer) const;
+  StageShape AllLayers() const;
   double AllSeconds(double mixture_share) const;
   StageShape Busiest(double mixture_share) const;
   double Recomputed(const LayerCosts& layer) const;
@@ -95,7 +103,8 @@ class Predictor {
   const LayerPredictor layers_;
   LayerCosts dense_;
   LayerCosts mixture_;
-  LayerCosts encoder_;  // of a model that has one
+  LayerCosts encoder_;    // of a model that has one
+  BranchCosts branches_;  // of a hybrid model, of the branches that it has
   const double head_seconds_;
   RankRates rates_;
   const double tokens_;
@@ -105,8 +114,17 @@ class Predictor {
   double memory_share_ = 1;  // the share of memory's rate that weights and their states have
 };
 
+Predictor::BranchCosts Predictor::Branches() const {
+  BranchCosts costs;
+  const BranchCounts counts = CountBranches(model_.hybrid_layers());
+  for (int branch = 0; branch < kPlanBranches; ++branch)
+    if (counts[branch] > 0) costs[branch] = layers_.Branch(static_cast<PlanBranch>(branch));
+  return costs;
+}
+
 // Returns the seconds of all layers for a micro-batch.
 double Predictor::AllSeconds(double mixture_share) const {
+  if (is_hybrid()) return double(model_.layers()) * SecondsOf(LayerOf(AllLayers(), 0));
   const double encoders = double(model_.encoder_layers());
   const double others = double(model_.layers()) - encoders;
   return others * SecondsOf(MeanLayer(mixture_share)) +
@@ -117,13 +135,13 @@ double Predictor::AllSeconds(double mixture_share) const {
 StageShape Predictor::Busiest(double mixture_share) const {
   const double of_layer = SecondsOf(MeanLayer(mixture_share));
   const auto seconds = [&](const StageShape& stage) {
-    const double layers = stage.encoders == 0
-                              ? stage.layers * of_layer
-                              : stage.layers * SecondsOf(LayerOf(stage, mixture_share));
+    const double layers = stages_.HasSeveralKinds()
+                              ? stage.layers * SecondsOf(LayerOf(stage, mixture_share))
+                              : stage.layers * of_layer;
     return layers + (stage.has_head ? head_seconds_ : 0);
   };
   StageShape busiest = stages_.Last();
-  if (model_.encoder_layers() > 0) {
+  if (stages_.HasSeveralKinds()) {
     busiest = stages_.At(l_.pp - 1);
     for (int64_t number = 0; number + 1 < l_.pp; ++number) {
       const StageShape stage = stages_.At(number);
@@ -146,18 +164,28 @@ double Predictor::MixtureShare(bool is_first) const {
   return l_.pp == 1 ? 0 : 1 - std::min(1.0, dense / (layers * (l_.pp - 1)));
 }
 
-LayerCosts Mean(const LayerCosts& a, const LayerCosts& b, double share_of_b) {
-  if (share_of_b == 0) return a;
-  if (share_of_b == 1) return b;
-  LayerCosts mean = b;
+// Adds the costs of one layer to those of others, of which temporary memory is that of the largest.
+void Add(const LayerCosts& layer, double times, LayerCosts* sum) {
   for (double LayerCosts::*part :
        {&LayerCosts::forward, &LayerCosts::backward, &LayerCosts::backward_weight,
         &LayerCosts::attention_core, &LayerCosts::tensor_forward, &LayerCosts::tensor_backward,
         &LayerCosts::context_forward, &LayerCosts::context_backward, &LayerCosts::expert,
         &LayerCosts::flops, &LayerCosts::parameters, &LayerCosts::expert_parameters,
         &LayerCosts::saved_bytes, &LayerCosts::input_bytes}) {
-    mean.*part = share_of_b * b.*part + (1 - share_of_b) * a.*part;
+    sum->*part += times * layer.*part;
   }
+  sum->widest = std::max(sum->widest, layer.widest);
+  sum->weight_shapes = std::max(sum->weight_shapes, layer.weight_shapes);
+}
+
+LayerCosts Mean(const LayerCosts& a, const LayerCosts& b, double share_of_b) {
+  if (share_of_b == 0) return a;
+  if (share_of_b == 1) return b;
+  LayerCosts mean;
+  Add(a, 1 - share_of_b, &mean);
+  Add(b, share_of_b, &mean);
+  mean.widest = b.widest;
+  mean.weight_shapes = b.weight_shapes;
   return mean;
 }
 
@@ -171,18 +199,22 @@ LayerCosts Predictor::EncoderLayer(const MeasuredKernels& kernels) const {
 LayerCosts Predictor::MeanLayer(double share) const { return Mean(dense_, mixture_, share); }
 
 // Returns the mean over the stage's layers, of which those that are no encoder's have this share of
-// mixtures.
+// mixtures. A hybrid model's are known.
 LayerCosts Predictor::LayerOf(const StageShape& stage, double mixture_share) const {
+  if (is_hybrid()) {
+    LayerCosts mean;
+    for (int branch = 0; branch < kPlanBranches; ++branch)
+      if (stage.branches[branch] > 0)
+        Add(branches_[branch], double(stage.branches[branch]) / stage.layers, &mean);
+    return mean;
+  }
   if (stage.encoders == 0) return MeanLayer(mixture_share);
   return Mean(MeanLayer(mixture_share), encoder_, stage.encoders / stage.layers);
 }
 
 // Returns the mean over the layers of all stages.
 LayerCosts Predictor::MeanOfAll() const {
-  StageShape all;
-  all.layers = double(model_.layers());
-  all.encoders = double(model_.encoder_layers());
-  return LayerOf(all, (MixtureShare(true) + (l_.pp - 1) * MixtureShare(false)) / l_.pp);
+  return LayerOf(AllLayers(), (MixtureShare(true) + (l_.pp - 1) * MixtureShare(false)) / l_.pp);
 }
 
 double Predictor::MemoryShare() const {
@@ -204,7 +236,9 @@ void Predictor::SlowMemory() {
   memory_share_ = MemoryShare();
   if (memory_share_ >= 1) return;
   const double of_byte = (1 / memory_share_ - 1) * program_.memory_efficiency() / rates_.memory;
-  for (LayerCosts* layer : {&dense_, &mixture_, &encoder_}) {
+  std::vector<LayerCosts*> layers = {&dense_, &mixture_, &encoder_};
+  for (LayerCosts& branch : branches_) layers.push_back(&branch);
+  for (LayerCosts* layer : layers) {
     const double parameters = layer->parameters + layer->expert_parameters;
     const double weights = rates_.element_bytes * parameters * of_byte;
     const double gradients = 2 * 4 * parameters * of_byte;
@@ -291,6 +325,8 @@ double Predictor::Recomputed(const LayerCosts& layer) const {
 StepSeconds Predictor::Seconds(double mixtures, DataParallelWork* data) const {
   const double m = double(l_.micro_batches);
   const StageShape busiest = Busiest(mixtures);
+  if (is_hybrid() && busiest.layers > 0)
+    mixtures = double(busiest.branches[kExpertsBranch]) / busiest.layers;
   const LayerCosts layer = LayerOf(busiest, mixtures);
   const double again = Recomputed(layer);
   double tensor = layer.tensor_forward + layer.tensor_backward;
@@ -465,10 +501,15 @@ PredictedParts Predictor::Parts(const std::vector<PartLayers>& positions) const 
     AddLayers(&part, dense_, double(layers.dense - layers.forward_dense));
     AddLayers(&part, mixture_, double(layers.mixtures - layers.forward_mixtures));
     AddLayers(&part, encoder_, double(layers.encoders - layers.forward_encoders));
+    for (int branch = 0; branch < kPlanBranches; ++branch)
+      AddLayers(&part, branches_[branch],
+                double(layers.branches[branch] - layers.forward_branches[branch]));
     part.backward_weight *= layers.weights;
     AddForward(&part, dense_, double(layers.forward_dense));
     AddForward(&part, mixture_, double(layers.forward_mixtures));
     AddForward(&part, encoder_, double(layers.forward_encoders));
+    for (int branch = 0; branch < kPlanBranches; ++branch)
+      AddForward(&part, branches_[branch], double(layers.forward_branches[branch]));
     parts.positions.push_back(part);
   }
   parts.message = SecondsOfMessage();
@@ -480,6 +521,14 @@ void Predictor::AddHead(PartSeconds* part, double weights) const {
   part->forward += head_seconds_ / 3;
   part->backward_input += head_seconds_ / 3;
   part->backward_weight += weights * head_seconds_ / 3;
+}
+
+StageShape Predictor::AllLayers() const {
+  StageShape all;
+  all.layers = double(model_.layers());
+  all.encoders = double(model_.encoder_layers());
+  if (is_hybrid()) all.branches = CountBranches(model_.hybrid_layers());
+  return all;
 }
 
 StepPrediction Predictor::Predict() const {
@@ -497,7 +546,7 @@ StepPrediction Predictor::Predict() const {
     step.memory_bytes = std::max(step.memory_bytes, MemoryBytes(stage, is_first));
     step.host_bytes = std::max(step.host_bytes, HostBytes(stage, is_first));
   };
-  if (model_.encoder_layers() > 0) {
+  if (stages_.HasSeveralKinds()) {
     for (int64_t number = 0; number < l_.pp; ++number) add(stages_.At(number), number == 0);
   } else {
     add(stages_.First(), true);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "megatron/plan/hybrid_layers.h"
 #include "megatron/plan/measured_kernels.h"
 #include "megatron/plan/plan_facts.pb.h"
 #include "megatron/plan/tensor_grid_traffic.h"
@@ -215,11 +216,13 @@ struct PartSeconds {
 struct PartLayers {
   int64_t dense = 0;
   int64_t mixtures = 0;
-  int64_t encoders = 0;  // those of an encoder
+  int64_t encoders = 0;     // those of an encoder
+  BranchCounts branches{};  // those of a hybrid model, which has no others
   // The numbers of those of them that are only run forward, because nothing in front is trained.
   int64_t forward_dense = 0;
   int64_t forward_mixtures = 0;
   int64_t forward_encoders = 0;
+  BranchCounts forward_branches{};
   // The part of the other layers' products with weights whose weights' gradients are computed, and
   // that of the head.
   double weights = 1;

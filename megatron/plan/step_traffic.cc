@@ -5,6 +5,7 @@
 
 #include "megatron/plan/data_traffic.h"
 #include "megatron/plan/expert_dispatch.h"
+#include "megatron/plan/hybrid_layers.h"
 #include "megatron/plan/low_rank_costs.h"
 #include "megatron/plan/matrix_rule_costs.h"
 
@@ -36,8 +37,17 @@ class Traffic {
   double read() const { return double(l_.micro_batch) * model_.encoder_sequence() / double(l_.cp); }
   double read_activation() const { return element_bytes() * read() * model_.hidden(); }
   // The layers that are no encoder's, and those of them that attend to one.
-  double layers() const { return double(stage_.layers.dense + stage_.layers.mixtures); }
+  double layers() const {
+    return double(stage_.layers.dense + stage_.layers.mixtures +
+                  AllBranches(stage_.layers.branches));
+  }
   double encoders() const { return double(stage_.layers.encoders); }
+  double Of(PlanBranch branch) const { return double(stage_.layers.branches[branch]); }
+  // The layers that attend to each other's tokens, and those that have experts.
+  double attending() const {
+    return double(stage_.layers.dense + stage_.layers.mixtures) + Of(kAttentionBranch);
+  }
+  double mixtures() const { return double(stage_.layers.mixtures) + Of(kExpertsBranch); }
   double readers() const { return model_.encoder_layers() > 0 ? layers() : 0; }
   // Passes forward of a micro-batch, and passes in all: recomputation is a forward pass.
   double forwards() const { return l_.recompute == PlanRecompute::kFull ? 2 : 1; }
@@ -99,10 +109,11 @@ class Traffic {
       Add(TrafficAxis::kTensor, call, what, group, bytes, calls);
     };
     const double m = micro_batches();
-    const double mixtures = double(stage_.layers.mixtures);
-    // Experts gather rows and give them back themselves.
-    const double cut = layers() + double(stage_.layers.dense);
-    const double shared = model_.shared_ffn() > 0 ? mixtures : 0;
+    // Attention and the MLP of a dense layer, and one branch of a hybrid model's. Experts gather rows
+    // and give them back themselves.
+    const double cut = 2 * double(stage_.layers.dense) + double(stage_.layers.mixtures) +
+                       double(AllBranches(stage_.layers.branches)) - Of(kExpertsBranch);
+    const double shared = model_.shared_ffn() > 0 ? mixtures() : 0;
     const char* const inner = "activations of attention and MLP";
     const char* const of_shared = "activations of shared experts";
     const char* const ends = "activations of embedding and head";
@@ -130,7 +141,8 @@ class Traffic {
           m * (stage_.has_embedding + 2 * stage_.has_head));
       add(TrafficCall::kReduceScatter, ends, activation(),
           m * (stage_.has_embedding + stage_.has_head));
-      const double norms = 2 * (layers() + encoders()) + readers() + stage_.has_head;
+      const double norms = (model_.hybrid_layers().empty() ? 2 : 1) * layers() + 2 * encoders() +
+                           readers() + stage_.has_head;
       add(TrafficCall::kAllReduce, "gradients of norms", 4 * model_.hidden() * norms, 1);
     } else {
       add(TrafficCall::kAllReduce, encoder, read_activation(),
@@ -145,10 +157,12 @@ class Traffic {
           m * (stage_.has_embedding + stage_.has_head));
       // Results and input gradients of experts, of which each rank has a share of the rows.
       add(TrafficCall::kAllReduce, "rows of experts", activation(),
-          m * mixtures * (forwards() + 1));
+          m * mixtures() * (forwards() + 1));
     }
     add(TrafficCall::kAllReduce, "gradients of routers",
-        4 * model_.hidden() * model_.experts() * mixtures, 1);
+        4 * model_.hidden() * model_.experts() * mixtures(), 1);
+    add(TrafficCall::kAllReduce, "gradients of heads' norms",
+        4 * Of(kDeltaBranch) * model_.delta_value_dim(), 1);
     add(TrafficCall::kAllReduce, "sums of the loss", 4 * tokens(), 3 * m * stage_.has_head);
     AddRule();
   }
@@ -165,7 +179,9 @@ class Traffic {
   void AddContext() {
     const char* const keys = "keys and values";
     const char* const gradients = "gradients of keys and values";
-    AddContext({keys, gradients, tokens(), tokens(), layers()});
+    AddContext({keys, gradients, tokens(), tokens(), attending()});
+    AddStates(kMambaBranch);
+    AddStates(kDeltaBranch);
     AddContext({"keys and values of the encoder", "gradients of keys and values of the encoder",
                 read(), read(), encoders()});
     AddContext({"keys and values of the encoder's output",
@@ -187,6 +203,26 @@ class Traffic {
         AddHeadExchange({l_.cp_team, l_.tp}, attention);
         return AddRing({l_.cp / l_.cp_team, l_.tp * l_.cp_team}, attention);
     }
+  }
+
+  // Tokens are exchanged for groups of heads in front of a recurrence, and back behind its norm; in
+  // backward gradients go both ways, and what the norm gives once more.
+  void AddStates(PlanBranch branch) {
+    if (Of(branch) == 0) return;
+    const RecurrenceCosts costs = Recurrence(branch);
+    const auto add = [&](const char* what, double channels, double passes) {
+      Add(TrafficAxis::kContext, TrafficCall::kAllToAll, what, {l_.cp, l_.tp},
+          element_bytes() * tokens() * channels, micro_batches() * Of(branch) * passes);
+    };
+    add("projections of groups of heads", costs.packed, forwards() + 1);
+    add("outputs of groups of heads", costs.outputs, forwards() + 2);
+  }
+
+  // Those of each tensor-parallel rank.
+  RecurrenceCosts Recurrence(PlanBranch branch) const {
+    LayerShape layer;
+    SetStateSizes(model_, double(l_.tp), &layer);
+    return RecurrenceOf(branch, layer);
   }
 
   double CallsOf(const Attention& attention) const { return micro_batches() * attention.layers; }
@@ -229,7 +265,7 @@ class Traffic {
     const double of_row = element_bytes() * model_.hidden();
     const auto add = [&](const char* what, const PlanGroup& group, double bytes, double calls) {
       Add(TrafficAxis::kExpert, TrafficCall::kAllToAll, what, group, bytes,
-          calls * micro_batches() * double(stage_.layers.mixtures), /*is_of_experts=*/true);
+          calls * micro_batches() * mixtures(), /*is_of_experts=*/true);
     };
     add("rows of experts", rows.to_experts, of_row * rows.of_experts * double(l_.etp),
         2 * (forwards() + 1));
@@ -269,6 +305,16 @@ class Traffic {
     const double mixture =
         h * model_.experts() + halves * h * model_.shared_ffn() / l_.tp;  // with the router
     const double mlp = halves * h * model_.ffn() / weight_ranks();
+    if (!model_.hybrid_layers().empty()) {
+      double branches = layers() * h + Of(kAttentionBranch) * attention + Of(kMlpBranch) * mlp +
+                        Of(kExpertsBranch) * mixture;
+      for (const PlanBranch branch : {kMambaBranch, kDeltaBranch}) {
+        if (Of(branch) == 0) continue;
+        const RecurrenceCosts costs = Recurrence(branch);
+        branches += Of(branch) * (h * (costs.packed + costs.outputs) + costs.vectors);
+      }
+      return branches + EndParameters();
+    }
     return (layers() + encoders()) * (attention + 2 * h) + readers() * (attention + h) +
            double(stage_.layers.mixtures) * mixture +
            (double(stage_.layers.dense) + encoders()) * mlp + EndParameters();
@@ -292,8 +338,8 @@ class Traffic {
 
   double ExpertParameters() const {
     const double halves = model_.is_gated() ? 3 : 2;
-    return double(stage_.layers.mixtures) * halves * model_.hidden() * model_.expert_ffn() *
-           model_.experts() / double(l_.ep * l_.etp);
+    return mixtures() * halves * model_.hidden() * model_.expert_ffn() * model_.experts() /
+           double(l_.ep * l_.etp);
   }
 
   void AddData() {
@@ -305,16 +351,15 @@ class Traffic {
     const double experts = ExpertParameters() * rule.expert_padding;
     const LowRankSavings of_dense = LowRankSavingsOfLayer(model_, l_, /*is_mixture=*/false),
                          of_mixture = LowRankSavingsOfLayer(model_, l_, /*is_mixture=*/true);
-    const double mixtures = double(stage_.layers.mixtures);
     const double saved = double(stage_.layers.dense) * of_dense.dense +
-                         mixtures * of_mixture.dense +
+                         mixtures() * of_mixture.dense +
                          NumTables() * LowRankSavingsOfWordTable(model_, l_);
     for (const SharedParameters& parameters :
          {SharedParameters{DenseCopies(l_), dense, false, GatheredBesides() * rule.table_padding,
                            dense - saved,
                            layers() + encoders() + stage_.has_embedding + stage_.has_head},
           SharedParameters{ExpertCopies(l_), experts, true, 0,
-                           experts - mixtures * of_mixture.experts, std::max(1.0, mixtures)}}) {
+                           experts - mixtures() * of_mixture.experts, std::max(1.0, mixtures())}}) {
       for (TrafficRow& row : DataTraffic(program_, l_, parameters)) rows_.push_back(std::move(row));
     }
     if (l_.clips_scores) {

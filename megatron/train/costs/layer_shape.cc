@@ -29,6 +29,7 @@ LayerShape ToLayerShape(const config::ModelConfig& model) {
     layer.delta_keys = model.linear_num_key_heads() * model.linear_key_head_dim();
     layer.delta_values = model.linear_num_value_heads() * model.linear_value_head_dim();
     layer.delta_heads = model.linear_num_value_heads();
+    layer.delta_key_heads = model.linear_num_key_heads();
     layer.delta_taps = model.linear_conv_kernel_dim();
   }
   layer.ffn = model.ffn_hidden_size();
@@ -72,21 +73,6 @@ int64_t MlpBiases(const config::ModelConfig& model, bool has_experts) {
 
 int64_t LayerBiases(const config::ModelConfig& model, bool has_experts) {
   return AttentionBiases(model) + MlpBiases(model, has_experts);
-}
-
-int64_t DeltaVectorWeights(const config::ModelConfig& model) {
-  const LayerShape layer = ToLayerShape(model);
-  // The convolution; of each value head the bias of decays and A_log; the norm of all heads.
-  return layer.delta_taps * (2 * layer.delta_keys + layer.delta_values) + 2 * layer.delta_heads +
-         model.linear_value_head_dim();
-}
-
-int64_t MambaVectorWeights(const config::ModelConfig& model) {
-  constexpr int64_t kTaps = 4;
-  const LayerShape layer = ToLayerShape(model);
-  const int64_t convolved = layer.mamba_inner + 2 * layer.mamba_groups * layer.mamba_state;
-  // The convolution with its biases; of each head the bias of steps, A_log and D; the norm.
-  return (kTaps + 1) * convolved + 3 * layer.mamba_heads + layer.mamba_inner;
 }
 
 }  // namespace megatron

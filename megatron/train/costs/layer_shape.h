@@ -29,11 +29,6 @@ int64_t AttentionBiases(const config::ModelConfig& model);
 int64_t MlpBiases(const config::ModelConfig& model, bool has_experts = false);
 int64_t LayerBiases(const config::ModelConfig& model, bool has_experts = false);
 
-// Return the number of weights of a Mamba-2 layer and of a gated delta net that belong to no matrix
-// product.
-int64_t MambaVectorWeights(const config::ModelConfig& model);
-int64_t DeltaVectorWeights(const config::ModelConfig& model);
-
 }  // namespace megatron
 
 #endif  // MEGATRON_TRAIN_COSTS_LAYER_SHAPE_H_

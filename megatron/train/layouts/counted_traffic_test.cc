@@ -10,6 +10,7 @@
 
 #include "gtest/gtest.h"
 #include "megatron/models/model_harness.h"
+#include "megatron/plan/hybrid_layers.h"
 #include "megatron/plan/step_traffic.h"
 #include "megatron/train/layouts/layout_harness.h"
 
@@ -308,6 +309,52 @@ TEST(CountedTrafficTest, AModelWithAnEncoderSendsWhatIsPlanned) {
     stage.layers.encoders = kLayers;
     stage.layers.dense = layout.pipeline == 1 ? kLayers : 0;
     ExpectWithinOnePercent(SentBy(run, model, layout, stage, WholeGaps(), WholeGaps::kWritten));
+  }
+}
+
+// A layer of each kind but experts.
+TEST(CountedTrafficTest, AHybridModelSendsWhatIsPlanned) {
+  TrainerOptions run = LlamaRun();
+  TransformerOptions& transformer = run.model.transformer;
+  transformer.rotary = false;
+  transformer.hybrid_layers = {HybridLayer::kMamba, HybridLayer::kDelta, HybridLayer::kAttention,
+                               HybridLayer::kMlp};
+  transformer.mamba = {/*state_dim=*/16, /*head_dim=*/32, /*num_groups=*/4, /*num_heads=*/8};
+  transformer.delta = {/*conv_taps=*/4, /*key_head_dim=*/16, /*value_head_dim=*/32,
+                       /*num_key_heads=*/4, /*num_value_heads=*/8};
+  const std::string letters = "MG*-";
+  PlanModel model = LlamaModel();
+  model.set_hybrid_layers(letters);
+  model.set_mamba_heads(8);
+  model.set_mamba_head_dim(32);
+  model.set_mamba_groups(4);
+  model.set_mamba_state(16);
+  model.set_delta_key_heads(4);
+  model.set_delta_key_dim(16);
+  model.set_delta_value_heads(8);
+  model.set_delta_value_dim(32);
+  model.set_delta_taps(4);
+  std::vector<Layout> layouts(9);
+  layouts[0].tensor = 2;
+  layouts[1].tensor = 2;
+  layouts[1].sequence_parallel = true;
+  layouts[2].pipeline = 2;
+  layouts[3].data = 2;
+  layouts[4].data = 2;
+  layouts[4].sharding = DataSharding::kStates;
+  layouts[5].data = 2;
+  layouts[5].sharding = DataSharding::kWeights;
+  layouts[6].context = 2;
+  layouts[7].context = 2;
+  layouts[7].context_parallel = ContextParallel::kAllToAll;
+  layouts[8].tensor = layouts[8].context = 2;
+  for (const Layout& layout : layouts) {
+    SCOPED_TRACE(ToString(layout));
+    TrafficStage stage = FirstStage(layout, 0);
+    stage.layers = PartLayers();
+    stage.layers.branches = CountBranches(letters.substr(0, kLayers / layout.pipeline));
+    ExpectWithinOnePercent(
+        SentBy(run, model, layout, stage, CountingSource(), CountingSource::kLength));
   }
 }
 

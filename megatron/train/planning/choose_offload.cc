@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -10,6 +11,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/models/offload_timeline.h"
 #include "megatron/models/stage_placement.h"
+#include "megatron/plan/hybrid_layers.h"
 #include "megatron/plan/step_prediction.h"
 #include "megatron/train/planning/explain_step.h"
 #include "megatron/train/planning/planned_run.h"
@@ -18,9 +20,10 @@
 namespace megatron {
 namespace {
 
-// One micro-batch in a layer of either kind, and in the head.
+// One micro-batch in each layer of the model, and in the head.
 struct LayerSeconds {
-  SegmentSeconds dense, mixture, head;
+  std::vector<SegmentSeconds> layers;
+  SegmentSeconds head;
 };
 
 SegmentSeconds Difference(const SegmentSeconds& a, const SegmentSeconds& b) {
@@ -40,16 +43,26 @@ absl::StatusOr<SegmentSeconds> SecondsOfLastPart(const PlannedRun& run, const Ha
                         last.backward_input + last.backward_weight + last.backward_calls};
 }
 
-absl::StatusOr<LayerSeconds> PredictLayers(const PlannedRun& run, const Hardware& gpu,
-                                           const PlanningFacts& facts) {
+PartLayers OneLayer(const PlannedRun& run, const ModelOptions& model, int64_t layer) {
+  const std::string& letters = run.model.hybrid_layers();
+  PartLayers part;
+  if (!letters.empty()) {
+    part.branches = CountBranches(letters.substr(layer, 1));
+  } else {
+    (model.transformer.moe.IsMoeLayer(layer) ? part.mixtures : part.dense) = 1;
+  }
+  return part;
+}
+
+absl::StatusOr<LayerSeconds> PredictLayers(const PlannedRun& run, const ModelOptions& model,
+                                           const Hardware& gpu, const PlanningFacts& facts) {
   LayerSeconds seconds;
-  MEGATRON_ASSIGN_OR_RETURN(seconds.head, SecondsOfLastPart(run, gpu, facts, {0, 0, 0}));
-  MEGATRON_ASSIGN_OR_RETURN(const SegmentSeconds dense,
-                            SecondsOfLastPart(run, gpu, facts, {1, 0, 0}));
-  MEGATRON_ASSIGN_OR_RETURN(const SegmentSeconds mixture,
-                            SecondsOfLastPart(run, gpu, facts, {0, 1, 0}));
-  seconds.dense = Difference(dense, seconds.head);
-  seconds.mixture = Difference(mixture, seconds.head);
+  MEGATRON_ASSIGN_OR_RETURN(seconds.head, SecondsOfLastPart(run, gpu, facts, PartLayers()));
+  for (int64_t layer = 0; layer < model.transformer.num_layers; ++layer) {
+    MEGATRON_ASSIGN_OR_RETURN(const SegmentSeconds with_head,
+                              SecondsOfLastPart(run, gpu, facts, OneLayer(run, model, layer)));
+    seconds.layers.push_back(Difference(with_head, seconds.head));
+  }
   return seconds;
 }
 
@@ -82,8 +95,7 @@ std::vector<TimedStage> TimedStages(const ModelOptions& model, const StagePlacem
         TimedSegment segment;
         segment.bytes = static_cast<double>(bytes);
         for (int64_t i = 0; i < layers_of_segment && layer < end; ++i, ++layer) {
-          const SegmentSeconds& one =
-              model.transformer.moe.IsMoeLayer(layer) ? seconds.mixture : seconds.dense;
+          const SegmentSeconds& one = seconds.layers[layer];
           segment.seconds.forward += one.forward;
           segment.seconds.backward += one.backward;
         }
@@ -111,7 +123,7 @@ absl::StatusOr<OffloadChoice> ChooseOffload(const config::PretrainConfig& config
   MEGATRON_ASSIGN_OR_RETURN(const PlannedRun run,
                             ToPlannedRun(config, model.padded_vocab_size, facts.program));
   const Hardware gpu = HardwareOfRun(config, options.num_ranks(), facts.hardware);
-  MEGATRON_ASSIGN_OR_RETURN(const LayerSeconds seconds, PredictLayers(run, gpu, facts));
+  MEGATRON_ASSIGN_OR_RETURN(const LayerSeconds seconds, PredictLayers(run, model, gpu, facts));
   const StagePlacement placement = ToPlacement(config);
   const std::vector<int64_t> layers = LayersOfParts(placement, model.transformer.num_layers);
   const int64_t most = *std::max_element(layers.begin(), layers.end());

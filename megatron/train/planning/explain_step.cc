@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,7 @@
 #include "megatron/pipeline/schedule_kind.h"
 #include "megatron/pipeline/span_names.h"
 #include "megatron/pipeline/stage_plan.h"
+#include "megatron/plan/hybrid_layers.h"
 #include "megatron/plan/shared_cores.h"
 #include "megatron/tensor/name_patterns.h"
 #include "megatron/train/config/layer_pattern.h"
@@ -29,11 +31,16 @@ struct ModelParts {
   int first_trained = 0;
 };
 
-// Sets what is trained of a part whose layers begin with this one.
+int64_t CountOf(const PartLayers& part) {
+  return part.dense + part.mixtures + part.encoders + AllBranches(part.branches);
+}
+
+// Sets what is trained of a part whose layers begin with this one. `letters` are those of a hybrid
+// model, or none.
 void SetTrained(const TrainedLayers& trained, int64_t first, const std::vector<bool>& is_mixture,
-                PartLayers* part) {
+                const std::string& letters, PartLayers* part) {
   if (trained.layers.empty()) return;
-  const int64_t count = part->dense + part->mixtures + part->encoders;
+  const int64_t count = CountOf(*part);
   double weights = 0;
   int64_t with_backward = 0;
   for (int64_t i = first; i < first + count; ++i) {
@@ -41,6 +48,8 @@ void SetTrained(const TrainedLayers& trained, int64_t first, const std::vector<b
     if (layer.has_backward) {
       weights += layer.weights;
       ++with_backward;
+    } else if (!letters.empty()) {
+      AddBranches(CountBranches(letters.substr(i, 1)), &part->forward_branches);
     } else {
       ++(i < first + part->encoders ? part->forward_encoders
          : is_mixture[i]            ? part->forward_mixtures
@@ -65,6 +74,10 @@ absl::StatusOr<ModelParts> PartsOf(const config::PretrainConfig& config, int64_t
   std::vector<int64_t> counts = placement.layers;
   const int64_t all = TotalLayers(model);
   if (counts.empty()) counts.assign(num_parts, all / num_parts);
+  std::string letters;  // those of a hybrid model
+  if (model.has_hybrid_layer_pattern()) {
+    MEGATRON_ASSIGN_OR_RETURN(letters, HybridLayers(model));
+  }
   std::vector<bool> is_mixture(all, false);
   if (model.num_experts() > 0) {
     MEGATRON_ASSIGN_OR_RETURN(is_mixture,
@@ -75,10 +88,15 @@ absl::StatusOr<ModelParts> PartsOf(const config::PretrainConfig& config, int64_t
   auto layer = is_mixture.begin();
   for (const int64_t count : counts) {
     PartLayers part;
-    part.encoders = std::min(encoders, count);
-    part.mixtures = std::count(layer, layer + count, true);
-    part.dense = count - part.mixtures - part.encoders;
-    SetTrained(parts.trained, layer - is_mixture.begin(), is_mixture, &part);
+    const int64_t first = layer - is_mixture.begin();
+    if (!letters.empty()) {
+      part.branches = CountBranches(letters.substr(first, count));
+    } else {
+      part.encoders = std::min(encoders, count);
+      part.mixtures = std::count(layer, layer + count, true);
+      part.dense = count - part.mixtures - part.encoders;
+    }
+    SetTrained(parts.trained, first, is_mixture, letters, &part);
     encoders -= part.encoders;
     layer += count;
     parts.layers.push_back(part);
@@ -91,12 +109,9 @@ double TrainedShare(const StagePlan& plan, const ModelParts& parts) {
   if (parts.trained.layers.empty()) return 1;
   double trained = 0, layers = 0;
   for (const int position : plan.positions) {
-    const auto count_of = [](const PartLayers& part) {
-      return part.dense + part.mixtures + part.encoders;
-    };
     int64_t first = 0;
-    for (int i = 0; i < position; ++i) first += count_of(parts.layers[i]);
-    const int64_t count = count_of(parts.layers[position]);
+    for (int i = 0; i < position; ++i) first += CountOf(parts.layers[i]);
+    const int64_t count = CountOf(parts.layers[position]);
     for (int64_t i = first; i < first + count; ++i) trained += parts.trained.layers[i].parameters;
     layers += double(count);
   }
@@ -167,6 +182,7 @@ TrafficStage StageOf(const StagePlan& plan, const std::vector<PartLayers>& layer
     stage.layers.dense += layers[position].dense;
     stage.layers.mixtures += layers[position].mixtures;
     stage.layers.encoders += layers[position].encoders;
+    AddBranches(layers[position].branches, &stage.layers.branches);
     stage.has_embedding |= !plan.has_input(chunk);
     stage.has_head |= !plan.has_output(chunk);
   }

@@ -90,6 +90,16 @@ bool LayoutSpace::GridSendsMore(const LayoutAxes& axes, const PlanGrid& grid) co
          BytesReceivedIn1d(matrices_, axes.tensor, tokens, element_bytes_);
 }
 
+bool LayoutSpace::HasLayers(char letter) const {
+  return model_.hybrid_layer_pattern().find(letter) != std::string::npos;
+}
+
+// Layers with a state have groups of heads, which tensor- and context-parallel ranks share out.
+bool LayoutSpace::AllowsStates(int64_t ranks) const {
+  return (!HasLayers('M') || Divides(ranks, model_.mamba_num_groups())) &&
+         (!HasLayers('G') || Divides(ranks, model_.linear_num_key_heads()));
+}
+
 bool LayoutSpace::CanCutChunks(int64_t context) const {
   const int64_t chunk = recompute_.attention_chunk_tokens();
   const int64_t multiple = kContextStripe * context;
@@ -103,7 +113,8 @@ bool LayoutSpace::IsPossible(const LayoutAxes& axes) {
   const bool is_cut = axes.context == 1 || has_encoder_ ||
                       (Divides(2 * axes.context, length_) && CanCutChunks(axes.context));
   const bool has_form = AllowsTensor(axes.tensor) || !GridsWithin(axes.tensor).empty();
-  if (!has_form || !is_layered || !is_cut || !Divides(axes.data, samples_)) {
+  if (!has_form || !AllowsStates(axes.tensor * axes.context) || !is_layered || !is_cut ||
+      !Divides(axes.data, samples_)) {
     ++indivisible_;
     return false;
   }
@@ -262,7 +273,8 @@ absl::StatusOr<bool> LayoutSpace::VisitContexts(LayoutAxes axes, LayoutVisit vis
     MEGATRON_ASSIGN_OR_RETURN(const bool goes_on, VisitExperts(axes, visit));
     if (!goes_on) return false;
   }
-  if (recompute_.attention_chunk_tokens() > 0) return true;
+  // Recurrences have no teams.
+  if (recompute_.attention_chunk_tokens() > 0 || HasLayers('M') || HasLayers('G')) return true;
   axes.context_form = PlanContext::kTeams;
   for (const int64_t team : Divisors(axes.context)) {
     const bool is_team = team > 1 && team < axes.context && team * axes.tensor <= domain_;

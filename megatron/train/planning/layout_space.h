@@ -66,6 +66,9 @@ class LayoutSpace {
   // Returns whether a rank of the grid receives more bytes than one of as many along one dim, if
   // these can be.
   bool GridSendsMore(const LayoutAxes& axes, const PlanGrid& grid) const;
+  // Returns whether a hybrid model has layers with that letter.
+  bool HasLayers(char letter) const;
+  bool AllowsStates(int64_t ranks) const;
   bool CanExchangeHeads(const LayoutAxes& axes, int64_t ranks) const;
   // Returns whether attention in chunks, if it is written, allows this many context-parallel ranks.
   bool CanCutChunks(int64_t context) const;

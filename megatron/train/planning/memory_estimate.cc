@@ -119,6 +119,7 @@ MemoryEstimator::MemoryEstimator(const config::PretrainConfig& config, int64_t v
   }
   has_encoder_ = resolved_.model().model_type() == config::ModelType::t5;
   freezes_ = resolved_.optimizer().freeze_size() > 0;
+  is_hybrid_ = resolved_.model().has_hybrid_layer_pattern();
   if (config.precision().bf16() || config.precision().fp16()) weight_bytes_ = 2;
   rounds_gradients_ = config.optimizer().main_grads_dtype() != config::MainGradsDtype::fp32;
 }
@@ -433,7 +434,7 @@ absl::StatusOr<MemoryEstimator::Held> MemoryEstimator::HeldByStacks(
 
 absl::StatusOr<MemoryEstimator::Held> MemoryEstimator::HeldBytes(
     const LayoutAxes& axes, int64_t stage, const PipelineSlots::Stage& slots) {
-  if (has_encoder_ || IsV(axes) || freezes_) return HeldByStacks(axes, stage, slots);
+  if (has_encoder_ || is_hybrid_ || IsV(axes) || freezes_) return HeldByStacks(axes, stage, slots);
   const size_t place = stage == 0 ? 0 : stage + 1 == axes.pipeline ? 2 : 1;
   const std::vector<int64_t> parts = LayersOfParts(axes, resolved_.model().num_layers());
   Held held;

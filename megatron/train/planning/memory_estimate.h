@@ -3,9 +3,9 @@
 // Stages of few layers are planned on the meta device, as a run is, once for all layouts that cut a
 // layer and its samples in the same way. Bytes are linear in layers and in micro-batches in flight,
 // whose number a plan of the schedule gives. So the estimate follows the code. What data-parallel
-// ranks share out is divided by their number. Stages of a T5, which has two kinds of layers, of
-// ZB-V, whose first stage has both ends of the model, and those with optimizer.freeze, which names
-// layers, are planned as they are.
+// ranks share out is divided by their number. Stages of a T5 and of a hybrid model, which have
+// several kinds of layers, of ZB-V, whose first stage has both ends of the model, and those with
+// optimizer.freeze, which names layers, are planned as they are.
 //
 //   MemoryEstimator estimator(config, vocab_size, /*is_gpu=*/true);
 //   MEGATRON_ASSIGN_OR_RETURN(const double bytes, estimator.Bytes(axes));
@@ -105,6 +105,7 @@ class MemoryEstimator {
   const bool is_gpu_;
   PipelineSlots slots_;
   bool has_encoder_ = false;
+  bool is_hybrid_ = false;
   bool freezes_ = false;           // whether layers differ in what is frozen
   std::vector<bool> is_mixture_;   // by layer
   double weight_bytes_ = 4;        // the size of a weight

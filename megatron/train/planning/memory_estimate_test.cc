@@ -45,6 +45,18 @@ constexpr char kTwoStacks[] = R"(
   model { model_type: t5 encoder_num_layers: 6 decoder_num_layers: 6 hidden_size: 256
           num_attention_heads: 8 encoder_seq_length: 512 decoder_seq_length: 128 }
   precision { bf16: true })";
+constexpr char kHybrid[] = R"(
+  model { hybrid_layer_pattern: "M-M*M-G-*-MG" hidden_size: 256 num_attention_heads: 8
+          seq_length: 512 position_embedding_type: none normalization: RMSNorm
+          disable_bias_linear: true hidden_dropout: 0 attention_dropout: 0 mamba_head_dim: 32
+          mamba_num_groups: 4 mamba_state_dim: 32 linear_key_head_dim: 32
+          linear_value_head_dim: 32 linear_num_key_heads: 4 linear_num_value_heads: 8 }
+  precision { bf16: true })";
+constexpr char kOneBranch[] = R"(
+  model { hybrid_layer_pattern: "*-*E*E*-*E" hidden_size: 256 num_attention_heads: 8
+          seq_length: 512 normalization: RMSNorm disable_bias_linear: true hidden_dropout: 0
+          attention_dropout: 0 num_experts: 8 moe_ffn_hidden_size: 256 moe_router_topk: 2 }
+  precision { bf16: true })";
 constexpr char kRest[] = R"(
   optimizer { lr: 1e-3 }
   train { micro_batch_size: 1 global_batch_size: 96 train_iters: 10 }
@@ -56,6 +68,13 @@ int64_t OneOf(const std::vector<int64_t>& values, std::mt19937* random) {
   return values[(*random)() % values.size()];
 }
 
+int64_t LayersOf(const config::ModelConfig& model) {
+  if (model.model_type() == config::ModelType::t5)
+    return model.encoder_num_layers() + model.decoder_num_layers();
+  return model.has_num_layers() ? model.num_layers()
+                                : static_cast<int64_t>(model.hybrid_layer_pattern().size());
+}
+
 LayoutAxes RandomAxes(const config::PretrainConfig& config, std::mt19937* random) {
   const config::ModelConfig& model = config.model();
   LayoutAxes axes;
@@ -63,8 +82,7 @@ LayoutAxes RandomAxes(const config::PretrainConfig& config, std::mt19937* random
   axes.context = OneOf({1, 1, 2, 4}, random);
   axes.pipeline = OneOf({1, 2, 3, 4, 5, 6}, random);
   const bool has_encoder = model.model_type() == config::ModelType::t5;
-  const int64_t layers =
-      has_encoder ? model.encoder_num_layers() + model.decoder_num_layers() : model.num_layers();
+  const int64_t layers = LayersOf(model);
   axes.ends_count = layers % axes.pipeline != 0;
   axes.chunks = axes.pipeline > 1 ? OneOf({1, 1, 2, 2, 3}, random) : 1;
   // Every part has a layer.
@@ -116,10 +134,10 @@ LayoutAxes RandomAxes(const config::PretrainConfig& config, std::mt19937* random
 }
 
 // Returns the bytes of the ranks that hold most, or none for a layout that the trainer refuses.
-MemoryNeeds PlannedBytes(config::PretrainConfig config, const LayoutAxes& axes) {
-  ApplyLayout(axes, /*is_gpu=*/true, &config);
+MemoryNeeds PlannedBytes(config::PretrainConfig config, const LayoutAxes& axes, bool is_gpu) {
+  ApplyLayout(axes, is_gpu, &config);
   if (!Validate(config, ConfigLocations("random"), ConfigPurpose::kDryRun).empty()) return {};
-  SetPlannedDevice(/*is_gpu=*/true, &config);
+  SetPlannedDevice(is_gpu, &config);
   ResolveDefaults(&config);
   const auto plan = PlanRun(ToRunOptions(config, kVocab));
   EXPECT_TRUE(plan.ok()) << plan.status();
@@ -132,17 +150,22 @@ MemoryNeeds PlannedBytes(config::PretrainConfig config, const LayoutAxes& axes) 
 }
 
 void ExpectWithin(double bound, const std::string& model, int layouts,
-                  config::MainGradsDtype::Type main_grads = config::MainGradsDtype::fp32) {
+                  config::MainGradsDtype::Type main_grads = config::MainGradsDtype::fp32,
+                  bool is_gpu = true) {
   ParsedConfig parsed = ParseConfig(absl::StrCat(model, kRest), "test");
   ASSERT_TRUE(parsed.errors.empty()) << parsed.errors[0].message;
   parsed.config.mutable_optimizer()->set_main_grads_dtype(main_grads);
-  MemoryEstimator estimator(parsed.config, kVocab, /*is_gpu=*/true);
+  MemoryEstimator estimator(parsed.config, kVocab, is_gpu);
   std::mt19937 random(1234);
   int tried = 0, secondary = 0, hierarchical = 0, weights = 0, uneven = 0, in_v = 0, all = 0;
   double worst = 0;
   while (tried < layouts) {
-    const LayoutAxes axes = RandomAxes(parsed.config, &random);
-    const MemoryNeeds planned = PlannedBytes(parsed.config, axes);
+    LayoutAxes axes = RandomAxes(parsed.config, &random);
+    if (!is_gpu) {
+      axes.host_fraction = 0;
+      axes.weights_on_host = false;
+    }
+    const MemoryNeeds planned = PlannedBytes(parsed.config, axes, is_gpu);
     if (planned.device == 0) continue;
     ++tried;
     secondary += axes.hosts > 1;
@@ -164,7 +187,7 @@ void ExpectWithin(double bound, const std::string& model, int layouts,
     EXPECT_LE(error, bound) << estimated->device << " estimated, " << planned.device << " planned";
   }
   EXPECT_GT(hierarchical, 0);
-  EXPECT_GT(weights, 0);
+  EXPECT_EQ(weights > 0, is_gpu);
   if (layouts >= 50) {
     EXPECT_GT(secondary, 0);
     EXPECT_EQ(uneven > 0, parsed.config.model().model_type() != config::ModelType::t5);
@@ -225,7 +248,7 @@ TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfGrids) {
         axes.instances_share_states = false;
         axes.ranks_per_host = 0;
       }
-      const MemoryNeeds planned = PlannedBytes(parsed.config, axes);
+      const MemoryNeeds planned = PlannedBytes(parsed.config, axes, /*is_gpu=*/true);
       if (planned.device == 0) continue;
       ++tried;
       SCOPED_TRACE(DescribeLayout(axes));
@@ -235,6 +258,14 @@ TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfGrids) {
       EXPECT_NEAR(estimated->host, planned.host, 0.01 * planned.host + kMostStaged);
     }
   }
+}
+
+TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAHybridModel) {
+  ExpectWithin(0.01, kHybrid, 40, config::MainGradsDtype::fp32, /*is_gpu=*/false);
+}
+
+TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfLayersOfOneBranchWithExperts) {
+  ExpectWithin(0.01, kOneBranch, 30);
 }
 
 // ApplyLayout() writes a partition of one rank, which stands for no secondary shards.

@@ -25,7 +25,8 @@ constexpr double kOutgoing = 2;
 bool HasEqualLayers(config::PretrainConfig config) {
   ResolveDefaults(&config);
   const config::ModelConfig& model = config.model();
-  if (model.model_type() == config::ModelType::t5 || config.optimizer().freeze_size() > 0)
+  if (model.model_type() == config::ModelType::t5 || model.has_hybrid_layer_pattern() ||
+      config.optimizer().freeze_size() > 0)
     return false;
   if (!model.has_num_experts()) return true;
   const auto is_mixture = ParseLayerPattern(model.moe_layer_freq(), model.num_layers());

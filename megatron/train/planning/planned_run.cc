@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include "megatron/base/status_macros.h"
@@ -17,12 +18,34 @@
 namespace megatron {
 namespace {
 
+void SetHybridLayers(const config::ModelConfig& config, const std::string& letters,
+                     PlanModel* model) {
+  model->set_hybrid_layers(letters);
+  model->set_mamba_heads(double(config.mamba_num_heads()));
+  model->set_mamba_head_dim(double(config.mamba_head_dim()));
+  model->set_mamba_groups(double(config.mamba_num_groups()));
+  model->set_mamba_state(double(config.mamba_state_dim()));
+  model->set_delta_key_heads(double(config.linear_num_key_heads()));
+  model->set_delta_key_dim(double(config.linear_key_head_dim()));
+  model->set_delta_value_heads(double(config.linear_num_value_heads()));
+  model->set_delta_value_dim(double(config.linear_value_head_dim()));
+  model->set_delta_taps(double(config.linear_conv_kernel_dim()));
+}
+
+// Returns the share of the layers with attention that see a window. `letters` are those of a hybrid
+// model, or none.
+double WindowedShare(const std::vector<bool>& has_window, const std::string& letters) {
+  double windowed = 0, all = 0;
+  for (size_t i = 0; i < has_window.size(); ++i) {
+    if (!letters.empty() && letters[i] != '*') continue;
+    windowed += has_window[i];
+    ++all;
+  }
+  return all > 0 ? windowed / all : 0;
+}
+
 absl::StatusOr<PlanModel> ToPlanModel(const config::ModelConfig& config,
                                       int64_t padded_vocab_size) {
-  if (config.has_hybrid_layer_pattern()) {
-    return absl::UnimplementedError(
-        "model.hybrid_layer_pattern: times of layers with one branch are not predicted");
-  }
   if (config.attention_output_gate()) {
     return absl::UnimplementedError(
         "model.attention_output_gate: times of gated attention are not predicted");
@@ -44,17 +67,25 @@ absl::StatusOr<PlanModel> ToPlanModel(const config::ModelConfig& config,
     model.set_encoder_layers(static_cast<int32_t>(config.encoder_num_layers()));
     model.set_encoder_sequence(double(config.seq_length()));
   }
+  std::string letters;
+  if (config.has_hybrid_layer_pattern()) {
+    MEGATRON_ASSIGN_OR_RETURN(letters, HybridLayers(config));
+    SetHybridLayers(config, letters, &model);
+  }
   if (config.has_window_size()) {
     MEGATRON_ASSIGN_OR_RETURN(const std::vector<bool> has_window, WindowLayers(config));
     model.set_window(double(config.window_size() + 1));
-    model.set_windowed_share(double(std::count(has_window.begin(), has_window.end(), true)) /
-                             double(config.num_layers()));
+    model.set_windowed_share(WindowedShare(has_window, letters));
   }
   if (layer.num_experts == 0) return model;
   model.set_experts(double(layer.num_experts));
   model.set_experts_per_token(double(layer.experts_per_token));
   model.set_expert_ffn(double(layer.expert_ffn));
   model.set_shared_ffn(double(layer.shared_expert_ffn));
+  if (!letters.empty()) {
+    model.set_dense_layers(static_cast<int32_t>(std::count(letters.begin(), letters.end(), '-')));
+    return model;
+  }
   MEGATRON_ASSIGN_OR_RETURN(const std::vector<bool> is_mixture,
                             ParseLayerPattern(config.moe_layer_freq(), config.num_layers()));
   model.set_dense_layers(

@@ -227,7 +227,8 @@ TEST(PlannedRunTest, HasTheFormOfCompressedGradients) {
 TEST(PlannedRunTest, CountsTheFlopsThatTheLogCounts) {
   const PlanFacts facts = *ParsePlanFacts(BuiltInPlanFacts());
   const Hardware* gpu = *FindHardware(facts, "H100");
-  for (const char* name : {"gpt3_857m", "gpt2_124m", "llama_1500m", "moe_tiny", "t5_220m"}) {
+  for (const char* name :
+       {"gpt3_857m", "gpt2_124m", "llama_1500m", "moe_tiny", "t5_220m", "hybrid_tiny"}) {
     const auto config = Load(name, {});
     const int64_t vocab = 50304;
     auto run = ToPlannedRun(config, vocab, OwnProgram());
@@ -240,6 +241,25 @@ TEST(PlannedRunTest, CountsTheFlopsThatTheLogCounts) {
     EXPECT_NEAR(step->model_flops * double(run->layout.gpus()) / logged, 1, 2e-3) << name;
     EXPECT_NEAR(step->total_parameters / CountParameters(config.model(), vocab), 1, 0.02) << name;
   }
+}
+
+// A window is that of the layers with attention, and dense layers are those with an MLP.
+TEST(PlannedRunTest, HasTheLayersOfAHybridModel) {
+  const auto run = ToPlannedRun(
+      Load("hybrid_tiny", {"model.hybrid_layer_pattern=M-GE*E*-", "model.num_experts=4",
+                           "model.window_size=63,0", "model.window_attn_skip_freq=[0]*6+[1]*2"}),
+      512, OwnProgram());
+  ASSERT_TRUE(run.ok()) << run.status();
+  const PlanModel& model = run->model;
+  EXPECT_EQ(model.hybrid_layers(), "M-GE*E*-");
+  EXPECT_EQ(model.layers(), 8);
+  EXPECT_EQ(model.dense_layers(), 2);
+  EXPECT_EQ(model.experts(), 4);
+  EXPECT_EQ(model.windowed_share(), 0.5);
+  EXPECT_EQ(model.mamba_heads() * model.mamba_head_dim(), 256);
+  EXPECT_EQ(model.mamba_state(), 32);
+  EXPECT_EQ(model.delta_value_heads() * model.delta_value_dim(), 256);
+  EXPECT_EQ(model.delta_taps(), 4);
 }
 
 TEST(PlannedRunTest, ProcessesOnAProcessorAreJoinedByItsNetwork) {

@@ -87,11 +87,6 @@ absl::StatusOr<config::PretrainConfig> Resolve(const config::PretrainConfig& con
                      ": no layout is searched with activations in host memory; leave it out, and "
                      "add it to the layout that is found"));
   }
-  if (config.model().has_hybrid_layer_pattern()) {
-    return absl::UnimplementedError(
-        "model.hybrid_layer_pattern: no layout is searched for layers that differ from each other; "
-        "write the layout, and plan it with --dry_run");
-  }
   if (config.diloco().sync_every() > 0) {
     return absl::UnimplementedError(
         "diloco.sync_every: no layout is searched with islands; search one for an island alone, "

@@ -445,6 +445,44 @@ TEST_F(SearchLayoutsTest, FindsLayoutsOfModelsWithEncoders) {
   }
 }
 
+// Each stage has other layers, and ranks share out groups of heads.
+TEST_F(SearchLayoutsTest, FindsLayoutsOfHybridModels) {
+  Hardware cpu;
+  cpu.set_name("processor");
+  cpu.set_cores(4);
+  cpu.set_thread_efficiency(1);
+  cpu.set_bf16_tflops(0.1);
+  cpu.set_fp32_tflops(0.1);
+  cpu.set_memory_gib(32);
+  cpu.set_memory_gb_per_s(10);
+  cpu.set_link_gb_per_s(10);
+  cpu.set_network_gb_per_s(1);
+  cpu.set_domain(4);
+  planner_.hardware = &cpu;
+  planner_.is_gpu = false;
+  config::PretrainConfig config = Config("hybrid_tiny");
+  config.mutable_train()->set_global_batch_size(16);
+  SearchOptions options;
+  options.ranks = 4;
+  options.best = 20;
+  const auto found = Search(config, options);
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_GT(found->best.size(), 5) << found->first_refusal;
+  std::set<int64_t> pipelines;
+  for (const FoundLayout& layout : found->best) {
+    pipelines.insert(layout.axes.pipeline);
+    EXPECT_LE(layout.axes.tensor * layout.axes.context, 2) << DescribeLayout(layout.axes);
+    const auto loaded = LoadConfigFromString(layout.config.ShortDebugString(), "hybrid_tiny", {},
+                                             ConfigPurpose::kDryRun);
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    const int64_t padded = ToRunOptions(loaded->config, kVocab).trainer.model.padded_vocab_size;
+    const auto step = ExplainStep(loaded->config, padded, cpu, *planner_.program, kernels_);
+    ASSERT_TRUE(step.ok()) << step.status();
+    EXPECT_EQ(step->seconds.total, layout.prediction.seconds.total) << DescribeLayout(layout.axes);
+  }
+  EXPECT_GT(pipelines.size(), 1);
+}
+
 // On even stages the first has 8 of the encoder's 12 layers, which take longer than the decoder's.
 TEST_F(SearchLayoutsTest, ATextToTextModelMayHaveStagesForItsEncoderAlone) {
   config::PretrainConfig config = Config("t5_220m");

@@ -17,8 +17,8 @@ std::vector<bool> LayersWithExperts(const config::ModelConfig& model) {
 // Returns the number of parameters of a layer of a hybrid model that are in no matrix product.
 int64_t VectorsOfHybridLayer(const config::ModelConfig& model, char layer, int64_t attention) {
   const int64_t norm = NormWeights(model, model.hidden_size());
-  if (layer == 'M') return norm + MambaVectorWeights(model);
-  if (layer == 'G') return norm + DeltaVectorWeights(model);
+  if (layer == 'M') return norm + MambaVectorWeights(ToLayerShape(model));
+  if (layer == 'G') return norm + DeltaVectorWeights(ToLayerShape(model));
   return norm +
          (layer == '*' ? attention + AttentionBiases(model) : MlpBiases(model, layer == 'E'));
 }
