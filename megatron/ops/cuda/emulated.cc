@@ -51,15 +51,14 @@ namespace {
 [[maybe_unused]] const bool hopper_is_available =
     RegisterCudaKernel<&HopperAttentionIsAvailable>(+[] { return true; });
 
-// Graphs contain neither updates of weights nor experts.
-[[maybe_unused]] const bool outside_graphs =
-    EmulateOutsideGraphs<Jitter, GroupedLinearForward, GroupedLinearBackwardInput,
-                         GroupedLinearBackwardWeight, FirstChoiceOfHost, PackChoices, UnpackChoices,
-                         PlaceByExpert, Permute, PermuteBackward, Unpermute, UnpermuteBackward,
-                         RouterForward, CountChoices, CountMargins, RouterBackward, AddRouterLosses,
-                         DropOverCapacity, SinkhornBias, AdamWUpdate, JoinMasters, SgdUpdate,
-                         LionUpdate, SumOfSquares, CountZeros, EncodeFloat8, DecodeFloat8,
-                         EncodeGroups, DecodeGroups, AddDecodedGroups>();
+// Graphs contain neither updates of weights, nor experts, nor passes with a cache.
+[[maybe_unused]] const bool outside_graphs = EmulateOutsideGraphs<
+    Jitter, GroupedLinearForward, GroupedLinearBackwardInput, GroupedLinearBackwardWeight,
+    FirstChoiceOfHost, PackChoices, UnpackChoices, PlaceByExpert, Permute, PermuteBackward,
+    Unpermute, UnpermuteBackward, RouterForward, CountChoices, CountMargins, RouterBackward,
+    AddRouterLosses, DropOverCapacity, SinkhornBias, AdamWUpdate, JoinMasters, SgdUpdate,
+    LionUpdate, SumOfSquares, CountZeros, EncodeFloat8, DecodeFloat8, EncodeGroups, DecodeGroups,
+    AddDecodedGroups, CausalConvContinue, StateSpaceContinue, GatedDeltaContinue>();
 
 }  // namespace
 }  // namespace megatron::ops::cuda
