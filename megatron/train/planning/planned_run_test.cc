@@ -247,7 +247,7 @@ TEST(PlannedRunTest, CountsTheFlopsThatTheLogCounts) {
 TEST(PlannedRunTest, HasTheLayersOfAHybridModel) {
   const auto run = ToPlannedRun(
       Load("hybrid_tiny", {"model.hybrid_layer_pattern=M-GE*E*-", "model.num_experts=4",
-                           "model.window_size=63,0", "model.window_attn_skip_freq=[0]*6+[1]*2"}),
+                           "model.window_size=63", "model.window_attn_skip_freq=\"[0]*6+[1]*2\""}),
       512, OwnProgram());
   ASSERT_TRUE(run.ok()) << run.status();
   const PlanModel& model = run->model;
