@@ -26,7 +26,9 @@ struct Case {
   ModelOptions model;
   Layout layout;
   int64_t num_layers = 4;
-  bool weights_on_host = false, weights_in_file = false;
+  bool weights_on_host = false, weights_in_file = false, gradients_on_host = false;
+  bool delays_updates = false, evaluates = false;
+  int steps = 1;
   DType main_grads = DType::kFloat32;
   // Waits that put nothing behind anything: those of the first copy, into memory that was in no use
   // before, and those for reductions at the end of a backward, whose memory is not used again before
@@ -38,14 +40,14 @@ std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.nam
 
 class LostWaitTest : public testing::TestWithParam<Case> {
  protected:
-  // Trains a step, in which the first rank leaves out its wait of this number. Returns the number
-  // of its waits.
+  // Trains, and the first rank leaves out its wait of this number. Returns the number of its waits.
   static int64_t Train(const Case& c, int64_t number) {
     FakeNccl nccl;
     LostWait lost = {number};
     LayoutRun run;
     run.layout = c.layout;
-    run.steps = 1;
+    run.steps = c.steps;
+    run.evaluate = c.evaluates;
     run.device = DeviceType::kCuda;
     run.wrap = [&](std::shared_ptr<Communicator> host) {
       // Sums are NCCL's: those in the order of ranks make the host wait when their memory grows.
@@ -58,8 +60,10 @@ class LostWaitTest : public testing::TestWithParam<Case> {
     TrainerOptions options = TinyRun(c.model, OptimizerOptions::kAdamW);
     options.model.transformer.num_layers = c.num_layers;
     options.weights_on_host = c.weights_on_host;
+    options.gradients_on_host = c.gradients_on_host;
     options.main_grads_dtype = c.main_grads;
-    if (c.weights_on_host) options.host_fraction = 1;
+    if (c.weights_on_host || c.gradients_on_host || c.delays_updates) options.host_fraction = 1;
+    if (c.delays_updates) options.optimizer.delayed_gradients = DType::kFloat32;
     if (c.weights_in_file) options.weight_directory = testing::TempDir();
     TrainOnLayout(options, run, CountingSource());
     return lost.waits;
@@ -166,14 +170,28 @@ Case WeightsInFiles(const char* name) {
   return c;
 }
 
-// Two micro-batches, whose sums are kept in bf16.
-Case RoundedGradients(const char* name) {
+// Two micro-batches, whose sums are kept in bf16, or in either type on the host.
+Case Gradients(const char* name, bool on_host, DType main_grads, std::set<int64_t> unneeded) {
   Case c = Small(name, SmallGpt2());
   c.layout.overlap = true;
   c.layout.data = 2;
   c.layout.micro_batch_size = 2;
-  c.main_grads = DType::kBFloat16;
-  c.unneeded = {1, 7, 9, 15, 21, 23, 25};
+  c.layout.sharding = on_host ? DataSharding::kGradients : DataSharding::kNone;
+  c.gradients_on_host = on_host;
+  c.main_grads = main_grads;
+  c.evaluates = on_host;  // waits for weights that are gathered beside the next step
+  c.unneeded = std::move(unneeded);
+  return c;
+}
+
+// Gradients leave in the first step, the update comes in the second one, and the third one uses it.
+Case DelayedUpdates(const char* name, std::set<int64_t> unneeded) {
+  Case c = Small(name, SmallGpt2());
+  c.layout.data = 2;
+  c.layout.micro_batch_size = 4;
+  c.delays_updates = true;
+  c.steps = 3;
+  c.unneeded = std::move(unneeded);
   return c;
 }
 
@@ -196,7 +214,10 @@ std::vector<Case> Cases() {
       SumsOnHost("OffloadedWeightsOfTwoMicroBatches"),
       WeightsOnHost("OffloadedWeightsSharedOut", true),
       WeightsInFiles("OffloadedWeightsInFiles"),
-      RoundedGradients("RoundedGradients"),
+      DelayedUpdates("DelayedUpdates", {}),
+      Gradients("RoundedGradients", false, DType::kBFloat16, {1, 7, 9, 15, 21, 23, 25}),
+      Gradients("OffloadedGradients", true, DType::kFloat32, {}),
+      Gradients("OffloadedRoundedGradients", true, DType::kBFloat16, {}),
   };
 }
 
