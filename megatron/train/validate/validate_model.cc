@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kWidestAttention = 1 << 22;  // num_attention_heads * kv_channels
 
-void CheckHeadsAndNorms(ConfigChecker& check) {
+void CheckHeads(ConfigChecker& check) {
   const config::ModelConfig& model = check.resolved().model();
   if (!check.raw().model().has_kv_channels() && !model.multi_latent_attention() &&
       check.Usable({"model.hidden_size", "model.num_attention_heads"}) &&
@@ -114,7 +114,7 @@ void CheckLongRope(ConfigChecker& check) {
 }
 
 // Norms of all heads together, and gates, need all of a group's heads, cut evenly over the ranks.
-void CheckHeadsAndNorms(ConfigChecker& check) {
+void CheckNormsAndGates(ConfigChecker& check) {
   constexpr char kAllHeads[] = "model.qk_layernorm_all_heads";
   constexpr char kReordered[] = "model.reordered_norm";
   const config::PretrainConfig& config = check.resolved();
@@ -188,10 +188,10 @@ void CheckPositions(ConfigChecker& check) {
 }  // namespace
 
 void CheckModel(ConfigChecker& check) {
-  CheckHeadsAndNorms(check);
+  CheckHeads(check);
   CheckPositions(check);
   CheckAttention(check);
-  CheckHeadsAndNorms(check);
+  CheckNormsAndGates(check);
   ModelRulesOf(check.resolved().model()).Check(check);
 }
 
