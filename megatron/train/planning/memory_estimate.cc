@@ -464,7 +464,9 @@ absl::StatusOr<MemoryNeeds> MemoryEstimator::StageTotal(const LayoutAxes& axes, 
                                                         const PipelineSlots::Stage& slots) {
   MEGATRON_ASSIGN_OR_RETURN(const Held held, HeldBytes(axes, stage, slots));
   StageBytes bytes = held.bytes;
-  const double elements = bytes.weights / weight_bytes_;
+  // Those that the optimizer updates.
+  const double elements =
+      freezes_ ? bytes.gradients / (rounds_gradients_ ? 2 : 4) : bytes.weights / weight_bytes_;
   MEGATRON_RETURN_IF_ERROR(ShareOut(axes, stage, held.mixtures, &bytes));
   bytes.fixed += HierarchicalBytes(axes, resolved_.model().has_num_experts());
   const double micro_batches =

@@ -151,10 +151,12 @@ MemoryNeeds PlannedBytes(config::PretrainConfig config, const LayoutAxes& axes, 
 
 void ExpectWithin(double bound, const std::string& model, int layouts,
                   config::MainGradsDtype::Type main_grads = config::MainGradsDtype::fp32,
-                  bool is_gpu = true) {
+                  bool is_gpu = true, const std::vector<std::string>& freeze = {}) {
   ParsedConfig parsed = ParseConfig(absl::StrCat(model, kRest), "test");
   ASSERT_TRUE(parsed.errors.empty()) << parsed.errors[0].message;
   parsed.config.mutable_optimizer()->set_main_grads_dtype(main_grads);
+  for (const std::string& expression : freeze)
+    parsed.config.mutable_optimizer()->add_freeze(expression);
   MemoryEstimator estimator(parsed.config, kVocab, is_gpu);
   std::mt19937 random(1234);
   int tried = 0, secondary = 0, hierarchical = 0, weights = 0, uneven = 0, in_v = 0, all = 0;
@@ -187,7 +189,7 @@ void ExpectWithin(double bound, const std::string& model, int layouts,
     EXPECT_LE(error, bound) << estimated->device << " estimated, " << planned.device << " planned";
   }
   EXPECT_GT(hierarchical, 0);
-  EXPECT_EQ(weights > 0, is_gpu);
+  EXPECT_EQ(weights > 0, is_gpu && freeze.empty());  // else they are refused
   if (layouts >= 50) {
     EXPECT_GT(secondary, 0);
     EXPECT_EQ(uneven > 0, parsed.config.model().model_type() != config::ModelType::t5);
@@ -203,6 +205,11 @@ TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfADenseModel) {
 
 TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansWithGradientsIn16Bits) {
   ExpectWithin(0.01, kDense, 20, config::MainGradsDtype::bf16);
+}
+
+TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansWithFrozenLayers) {
+  ExpectWithin(0.01, kDense, 20, config::MainGradsDtype::fp32, /*is_gpu=*/true,
+               {"^embedding", R"(layers\.[0-4]\.)"});
 }
 
 TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAGatedModelWithQueryGroups) {
