@@ -97,8 +97,9 @@ void ExpectMeans(const Json& record, const std::vector<Json>& each, int64_t firs
     }
     const int64_t samples = SamplesIn(file, first, last);
     ASSERT_EQ(record.contains(kNames[file]), samples > 0) << record;
-    if (samples > 0)
+    if (samples > 0) {
       EXPECT_NEAR(record.at(kNames[file]), sum / static_cast<double>(samples), 1e-5) << record;
+    }
   }
 }
 
@@ -166,8 +167,9 @@ TEST_F(PretrainSourcesTest, LayoutsHaveTheSameLosses) {
     for (int64_t step = 0; step < kSteps; ++step) {
       for (const char* name : kNames) {
         ASSERT_EQ(other[step].contains(name), one[step].contains(name)) << layout[0];
-        if (one[step].contains(name))
+        if (one[step].contains(name)) {
           EXPECT_NEAR(other[step].at(name), one[step].at(name), 2e-5) << layout[0];
+        }
       }
     }
   }
