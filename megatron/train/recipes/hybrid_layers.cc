@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "megatron/train/config/layer_pattern.h"
@@ -13,8 +14,12 @@ namespace megatron {
 
 void ResolveHybridLayers(config::ModelConfig* model) {
   if (!model->has_hybrid_layer_pattern()) return;
-  if (!model->has_mamba_num_heads() && model->hidden_size() > 0 && model->mamba_head_dim() > 0)
+  // Without a layer M a number would have no effect, and the text of the configuration be refused.
+  const bool has_mamba = absl::StrContains(model->hybrid_layer_pattern(), 'M');
+  if (has_mamba && !model->has_mamba_num_heads() && model->hidden_size() > 0 &&
+      model->mamba_head_dim() > 0) {
     model->set_mamba_num_heads(2 * model->hidden_size() / model->mamba_head_dim());
+  }
   const absl::StatusOr<std::string> layers = HybridLayers(*model);
   if (!layers.ok()) return;
   if (!model->has_num_layers()) model->set_num_layers(static_cast<int64_t>(layers->size()));
