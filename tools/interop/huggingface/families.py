@@ -43,8 +43,7 @@ LATENT = dict(num_key_value_heads=4, qk_nope_head_dim=12, qk_rope_head_dim=8, v_
               kv_lora_rank=20, moe_intermediate_size=24, n_shared_experts=2,
               first_k_dense_replace=1)
 
-MAMBA = dict(mamba_n_heads=6, mamba_d_head=16, mamba_n_groups=1, mamba_d_state=12, mamba_expand=2,
-             mamba_chunk_size=4)
+MAMBA = dict(mamba_n_heads=6, mamba_d_head=16, mamba_n_groups=1, mamba_d_state=12, mamba_expand=2)
 
 DELTA = dict(linear_key_head_dim=6, linear_value_head_dim=10, linear_num_key_heads=2,
              linear_num_value_heads=6)
@@ -110,10 +109,9 @@ MODELS = {
         "Olmo3Config", sliding_window=5, head_dim=20, rope_scaling=dict(YARN), layer_types=layers(
             "ssf", s="sliding_attention", f="full_attention")),
     "mamba2": config("Mamba2Config", num_heads=6, head_dim=16, n_groups=1, state_size=12,
-                     chunk_size=4, layer_norm_epsilon=1e-6),
+                     layer_norm_epsilon=1e-6),
     "mamba2, three times as wide": config(
-        "Mamba2Config", num_heads=12, head_dim=12, n_groups=1, state_size=8, expand=3,
-        chunk_size=16),
+        "Mamba2Config", num_heads=12, head_dim=12, n_groups=1, state_size=8, expand=3),
     "bamba": config("BambaConfig", **MAMBA, attn_layer_indices=[1]),
     "bamba, two of three with attention": config(
         "BambaConfig", **dict(MAMBA, mamba_n_heads=12, mamba_d_head=8), attn_layer_indices=[0, 2],
@@ -259,7 +257,7 @@ def check_model(index, name, config):
 
 def check_count(name, model, here):
     """The number of parameters that a dry run prints, with the rows that pad the vocabulary."""
-    said = run("megatron/train/pretrain_gpt", "--dry_run=json",
+    said = run("megatron/train/pretrain_gpt", "--dry_run", "--json",
                "--config=" + os.path.join(here, "config.textproto"))
     plan = json.loads(said[said.index("{"):said.rindex("}") + 1])
     rows = 128 - VOCABULARY
