@@ -383,13 +383,14 @@ std::string Describe(const TrainerOptions& o) {
               o.packing.mtp_loss_factor, o.model.num_classes, o.model.num_choices,
               o.packing.sequences_per_sample) +
          Line(o.placement.stages, o.placement.chunks, absl::StrJoin(o.placement.layers, " "),
-              o.sharding, o.shards_states_over_instances, o.shard_copies, o.shard_copy_interval,
-              o.data_parallel.overlap_grad_reduce, o.data_parallel.overlap_param_gather,
-              o.data_parallel.gradient_dtype, o.data_parallel.gradient_scale,
-              o.data_parallel.sparse_table, o.data_parallel.most_sparse_rows,
-              o.data_parallel.float8_param_gather, o.data_parallel.secondary_shards,
-              o.data_parallel.quantized_weights, o.data_parallel.quantized_gradients,
-              o.data_parallel.compression.type, o.data_parallel.compression.start_iteration,
+              o.placement.mtp_before_last, o.sharding, o.shards_states_over_instances,
+              o.shard_copies, o.shard_copy_interval, o.data_parallel.overlap_grad_reduce,
+              o.data_parallel.overlap_param_gather, o.data_parallel.gradient_dtype,
+              o.data_parallel.gradient_scale, o.data_parallel.sparse_table,
+              o.data_parallel.most_sparse_rows, o.data_parallel.float8_param_gather,
+              o.data_parallel.secondary_shards, o.data_parallel.quantized_weights,
+              o.data_parallel.quantized_gradients, o.data_parallel.compression.type,
+              o.data_parallel.compression.start_iteration,
               o.data_parallel.compression.error_feedback, o.data_parallel.compression.density,
               o.data_parallel.compression.threshold, o.data_parallel.compression.max_density,
               o.data_parallel.compression.rank, o.data_parallel.compression.min_compression_rate,
@@ -477,7 +478,8 @@ std::string Describe(const RunOptions& o) {
               o.parallel.tensor_cube, o.parallel.context, o.parallel.pipeline, o.parallel.data,
               o.parallel.expert, o.parallel.expert_tensor, o.parallel.optimizer_instances,
               o.parallel.hosts, o.parallel.ranks_per_host, o.parallel.deduplicated_dispatch,
-              Name(o.parallel.algorithm), o.parallel.order.ToString(), o.topology_file) +
+              absl::StrJoin(o.parallel.embedding_stages, " "), Name(o.parallel.algorithm),
+              o.parallel.order.ToString(), o.topology_file) +
          Line(o.planning.auto_layout, o.planning.ranks, o.planning.hardware_file,
               o.planning.kernels_file) +
          Line(o.precision.dynamic_loss_scale, o.precision.constant_loss_scale,
