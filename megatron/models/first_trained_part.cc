@@ -19,9 +19,10 @@ bool IsTrained(ModelStage* part, const NamePatterns& frozen) {
 // Each part is made as a stage of its own, without memory.
 int FirstTrainedPart(const ModelOptions& options, const StagePlacement& placement,
                      const NamePatterns& frozen) {
-  StagePlacement part;
-  part.stages = placement.stages * placement.chunks;
-  part.layers = placement.layers;
+  StagePlacement part = placement;
+  part.stages = placement.parts();
+  part.chunks = 1;
+  part.order = PartOrder::kRoundRobin;
   for (part.stage = 0; part.stage + 1 < part.stages; ++part.stage) {
     const std::unique_ptr<ModelStage> stage =
         MakeStage(options, {{DeviceType::kMeta}, /*ledger=*/nullptr, part});

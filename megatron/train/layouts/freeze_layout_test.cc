@@ -336,5 +336,18 @@ TEST(FreezeLayoutTest, CheckpointsGoFromLayoutToLayout) {
   }
 }
 
+// The stage of multi-token prediction ends backward, or the one behind it, which has heads alone.
+TEST(FreezeLayoutTest, HeadsAreTrainedBehindMultiTokenPredictionOnAStageOfItsOwn) {
+  ModelOptions model = SmallMtp();
+  model.tied_embeddings = false;
+  Layout layout;
+  layout.pipeline = 4;
+  layout.layers = {2, 2, 0, 0};
+  layout.mtp_before_last = true;
+  ExpectFirstUpdateOfTheOthers(model, CountingSource(),
+                               {{"decoder\\.layers", "embedding"}, {"decoder", "embedding", "mtp"}},
+                               layout);
+}
+
 }  // namespace
 }  // namespace megatron
