@@ -111,8 +111,9 @@ TEST(ReferenceRunsTest, ModelsAreNoneOfThoseThatAreChecked) {
       const auto sizes = [](const std::string& config) {
         return config.substr(config.find("hidden_size"), 16);
       };
-      if (reference.name == checked.name)
+      if (reference.name == checked.name) {
         EXPECT_NE(sizes(reference.config), sizes(checked.config)) << reference.name;
+      }
       EXPECT_NE(reference.config, checked.config);
     }
   }
