@@ -226,7 +226,7 @@ Tensor SelfAttention::GateOperands(const LayerContext& ctx, const Saved& saved) 
   ops::Copy(ctx.stream, Gates(saved.qkv_TGS), operands.Slice(1, 0, groups_));
   ops::Copy(ctx.stream, saved.context_TGRE.View({tokens, groups_, width}),
             operands.Slice(1, groups_, 2 * groups_));
-  return operands.View({tokens, 2, groups_ * width});
+  return operands.View({tokens, 2 * groups_ * width});
 }
 
 Tensor SelfAttention::Gated(const LayerContext& ctx, Arena* arena, const Saved& saved) const {
@@ -243,12 +243,12 @@ void SelfAttention::GateBack(const LayerContext& ctx, const Saved& saved,
   if (!has_gates()) return;
   Arena::Scope scope(ctx.scratch);
   const int64_t tokens = dcontext_TGRE.dim(0), width = heads_per_group_ * head_size_;
-  const Tensor operands_T2I = GateOperands(ctx, saved);
+  const Tensor operands = GateOperands(ctx, saved);
   const Tensor gradients =
       ctx.scratch->Allocate(dtype_, {tokens, 2 * groups_, width}, "attention gates");
   ops::GateBackward(ctx.stream, ops::Activation::kSigmoid,
-                    dcontext_TGRE.View({tokens, groups_ * width}), operands_T2I,
-                    gradients.View(operands_T2I.shape()));
+                    dcontext_TGRE.View({tokens, groups_ * width}), operands,
+                    gradients.View(operands.shape()));
   ops::Copy(ctx.stream, gradients.Slice(1, 0, groups_), Gates(dqkv_TGS));
   ops::Copy(ctx.stream, gradients.Slice(1, groups_, 2 * groups_),
             dcontext_TGRE.View({tokens, groups_, width}));

@@ -117,7 +117,7 @@ class SelfAttention {
   // What attention reads: the tokens' own keys and values or, with a cache, all that it has.
   ops::AttentionInputs Inputs(const LayerContext& ctx, const Saved& saved) const;
   // Returns the gates and, behind them, what attention gave, of each token, in ctx.scratch:
-  // [T, 2, G R D].
+  // [T, 2 G R D].
   Tensor GateOperands(const LayerContext& ctx, const Saved& saved) const;
   // Returns the input of the output projection, in `arena` where there are gates.
   Tensor Gated(const LayerContext& ctx, Arena* arena, const Saved& saved) const;
