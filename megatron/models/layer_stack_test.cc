@@ -100,8 +100,9 @@ TEST(LayerStackTest, FrozenFirstLayersKeepNothingAndChangeNoBitOfTheOthers) {
           EXPECT_EQ(got.gradients[i], is_zero ? zeros : want.gradients[i])
               << calls.parameters[i]->name;
         }
-        if (recompute.method == LayerRecompute::kNone && frozen > 1)
+        if (recompute.method == LayerRecompute::kNone && frozen > 1) {
           EXPECT_LT(harness.context().saved->high_water(), whole.context().saved->high_water());
+        }
       }
     }
   }

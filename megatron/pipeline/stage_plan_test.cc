@@ -228,7 +228,7 @@ TEST(StagePlanTest, NoGradientsAreSentToPartsWithoutBackward) {
     EXPECT_EQ(plan.has_backward(0), stage >= 2);
     EXPECT_EQ(plan.has_input_gradient(0), stage == 3);
     EXPECT_EQ(plan.slots, std::vector<int>({stage < 2 ? 1 : 4 - stage}));
-    if (stage < 2) EXPECT_EQ(plan.gradient_slots, std::vector<int>({0}));
+    EXPECT_EQ(plan.gradient_slots[0] > 0, stage == 2);
     // The stages in front do not run ahead of the others.
     EXPECT_LE(plan.input_slots[0], stage == 0 ? 0 : 4 - stage + 1);
   }
