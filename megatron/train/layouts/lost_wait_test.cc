@@ -214,10 +214,10 @@ std::vector<Case> Cases() {
       SumsOnHost("OffloadedWeightsOfTwoMicroBatches"),
       WeightsOnHost("OffloadedWeightsSharedOut", true),
       WeightsInFiles("OffloadedWeightsInFiles"),
-      DelayedUpdates("DelayedUpdates", {}),
+      DelayedUpdates("DelayedUpdates", {0, 2, 4, 6, 8}),
       Gradients("RoundedGradients", false, DType::kBFloat16, {1, 7, 9, 15, 21, 23, 25}),
-      Gradients("OffloadedGradients", true, DType::kFloat32, {}),
-      Gradients("OffloadedRoundedGradients", true, DType::kBFloat16, {}),
+      Gradients("OffloadedGradients", true, DType::kFloat32, {1, 7, 9, 15, 21, 23, 25, 28, 29}),
+      Gradients("OffloadedRoundedGradients", true, DType::kBFloat16, {1, 7, 15, 21, 25, 28, 29}),
   };
 }
 
