@@ -39,8 +39,9 @@ Layout TurnAround() {
   return layout;
 }
 
-TrainerOptions UnclippedRun(const ModelOptions& model) {
-  TrainerOptions run = TinyRun(model, OptimizerOptions::kSgd);
+TrainerOptions UnclippedRun(const ModelOptions& model,
+                            OptimizerOptions::Kind optimizer = OptimizerOptions::kSgd) {
+  TrainerOptions run = TinyRun(model, optimizer);
   run.clip_grad = 0;  // The norm is a sum over stages, which is rounded.
   return run;
 }
@@ -57,18 +58,21 @@ LayoutOutcome TrainSteps(const TrainerOptions& run, const Layout& layout, int st
 }
 
 // The table is a copy of the first stage's on one stage either way, so sums of its gradients have
-// the same summands. The other layers stay on their stages: a stage that defers weight gradients may
-// sum up those of several micro-batches before it scatters them, and of how many depends on its place.
+// the same summands. The other layers stay on their stages: a stage that defers weight gradients
+// may sum up those of several micro-batches before it scatters them, and of how many depends on its
+// place.
 TEST(MtpStageTest, AStageOfItsOwnComputesTheBitsOfTheLastStage) {
-  const TrainerOptions run = UnclippedRun(SmallMtpMixture());
   for (const ScheduleKind schedule :
        {ScheduleKind::kOneForwardOneBackward, ScheduleKind::kGPipe, ScheduleKind::kZeroBubbleH1}) {
     for (const DataSharding sharding : {DataSharding::kNone, DataSharding::kWeights}) {
+      const bool shards = sharding == DataSharding::kWeights;
+      const TrainerOptions run = UnclippedRun(
+          SmallMtpMixture(), shards ? OptimizerOptions::kAdamW : OptimizerOptions::kSgd);
       Layout alone = FourStages();
       alone.data = 2;
       alone.schedule = schedule;
       alone.sharding = sharding;
-      alone.overlap = sharding == DataSharding::kWeights;
+      alone.overlap = shards;
       SCOPED_TRACE(ToString(alone));
       Layout in_last = alone;
       in_last.mtp_before_last = false;
@@ -82,7 +86,7 @@ TEST(MtpStageTest, AStageOfItsOwnComputesTheBitsOfTheLastStage) {
 
 TEST(MtpStageTest, RecomputationAndRowsOfTensorParallelRanksComputeTheBitsOfTheLastStage) {
   for (const bool recomputes_layers : {false, true}) {
-    TrainerOptions run = UnclippedRun(SmallMtpMixture());
+    TrainerOptions run = UnclippedRun(SmallMtpMixture(), OptimizerOptions::kAdamW);
     run.model.transformer.dtype = DType::kBFloat16;
     run.model.logits_chunk = 5;
     if (recomputes_layers) {

@@ -118,8 +118,8 @@ Layout LayoutOf(const Case& c) {
     layout.chunks = 2;
     layout.layers = {0, 3, 1, 0};
   }
-  // Multi-token prediction is behind no layer on the third stage of four, or behind one on the second
-  // stage of a V, whose first has the heads.
+  // Multi-token prediction is behind no layer on the third stage of four, or behind one on the
+  // second stage of a V, whose first has the heads.
   if (c[kParts] == kMtpAlone) {
     layout.mtp_before_last = true;
     layout.layers = {2, 2, 0, 0};
@@ -187,7 +187,9 @@ bool IsValid(const Case& c) {
   if (layout.tensor * layout.context * layout.data % (layout.expert * layout.expert_tensor) != 0)
     return false;
   if (c[kParts] == kMtpAlone) {
-    if (c[kModel] != kMtp || layout.pipeline == 1) return false;
+    // AdamW divides gradients by themselves, and so magnifies the rounding of those that nearly
+    // cancel: three stages sum up those of the tied table. mtp_stage_test has the bits of AdamW.
+    if (c[kModel] != kMtp || c[kOptimizer] != 0 || layout.pipeline == 1) return false;
   } else if (c[kParts] != kEven && layout.pipeline != 2) {
     return false;
   }
@@ -430,8 +432,8 @@ TEST(ParallelEquivalenceTest, StatesOfHybridLayersAreFarAboveRounding) {
   }
 }
 
-// The word table of the stage with multi-token prediction is a copy, which the output matrix is not. Layers of multi-token
-// prediction have experts.
+// The word table of the stage with multi-token prediction is a copy, which the output matrix is not.
+// Layers of multi-token prediction have experts.
 TEST(ParallelEquivalenceTest, MultiTokenPredictionHasACopyOfAnEmbeddingOfItsOwn) {
   TrainerOptions run = TinyRun(SmallMtpMixture(), OptimizerOptions::kSgd);
   // Scores of all experts decide nothing.
