@@ -31,8 +31,9 @@ struct Case {
   int steps = 1;
   DType main_grads = DType::kFloat32;
   // Waits that put nothing behind anything: those of the first copy, into memory that was in no use
-  // before, and those for reductions at the end of a backward, whose memory is not used again before
-  // a later wait that covers them.
+  // before; those for reductions at the end of a backward, whose memory is not used again before a
+  // later wait that covers them; and those of an update in host memory. The host has waited for the
+  // sums of the step's gradients by then, and so for all that the update's copies read or overwrite.
   std::set<int64_t> unneeded;
 };
 
