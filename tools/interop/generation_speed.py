@@ -1,8 +1,8 @@
 """Times generated tokens of a random GPT-2 by transformers, llama.cpp and generate_text, in turn.
 
-    generation_speed.py BAZEL_BIN FOLDER LLAMA_PYTHON
+    generation_speed.py BAZEL_BIN FOLDER [LLAMA_PYTHON]
 
-LLAMA_PYTHON is a Python that has llama_cpp. A program's time for one token is the difference between
+LLAMA_PYTHON is a Python that has llama_cpp; without it, llama.cpp is left out. A program's time for one token is the difference between
 a long and a short text, divided by the difference of their tokens; loading the model is in neither.
 The best of three is printed. The greedy texts are compared.
 """
@@ -65,6 +65,16 @@ def per_token(generate):
     return best / (LONG - SHORT)
 
 
+def write_gguf(model, folder):
+    """Writes the model for llama.cpp; returns the files by the type of their matrices."""
+    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    files = {}
+    for name, dtype in (("fp32", numpy.float32), ("fp16", numpy.float16)):
+        files[name] = os.path.join(folder, name + ".gguf")
+        gguf_file.write(files[name], model.config, state, dtype)
+    return files
+
+
 def llamas(python, path, cores, sequences):
     """Returns what llama_speed.py prints of a GGUF file."""
     script = os.path.join(os.path.dirname(gguf_file.__file__), "llama_speed.py")
@@ -75,24 +85,24 @@ def llamas(python, path, cores, sequences):
 
 
 def main():
-    binaries, folder, llama_python = sys.argv[1:]
+    binaries, folder = sys.argv[1:3]
+    llama_python = sys.argv[3] if len(sys.argv) > 3 else None
     cores = len(os.sched_getaffinity(0))
     torch.set_num_threads(cores)
     model = make_model(os.path.join(folder, "hf"))
     checkpoint = os.path.join(folder, "imported")
     subprocess.run([os.path.join(binaries, "tools/import_hf"), "--no_tokenizer",
                     "--save=" + checkpoint, os.path.join(folder, "hf")], check=True)
-    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    files = {}
-    for name, dtype in (("fp32", numpy.float32), ("fp16", numpy.float16)):
-        files[name] = os.path.join(folder, name + ".gguf")
-        gguf_file.write(files[name], model.config, state, dtype)
-    llama = llamas(llama_python, files["fp32"], cores, 1)
     want = theirs(model, LONG)
-    print("PyTorch %s, transformers %s, llama-cpp-python %s, %d threads, fp32 but where it says fp16" %
-          (torch.__version__, transformers.__version__, llama["version"], cores))
-    for name, found in (("generate_text", ours(binaries, checkpoint, LONG)),
-                        ("llama.cpp", llama["tokens"])):
+    texts = {"generate_text": ours(binaries, checkpoint, LONG)}
+    print("PyTorch %s, transformers %s, %d threads, fp32 but where it says fp16" %
+          (torch.__version__, transformers.__version__, cores))
+    if llama_python:
+        files = write_gguf(model, folder)
+        llama = llamas(llama_python, files["fp32"], cores, 1)
+        print("llama-cpp-python %s" % llama["version"])
+        texts["llama.cpp"] = llama["tokens"]
+    for name, found in texts.items():
         same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(want, found)))
         print("greedy text of %-14s %s" %
               (name, "equal" if want == found else
@@ -100,13 +110,14 @@ def main():
     for name, generate in (("transformers", lambda tokens: theirs(model, tokens)),
                            ("generate_text", lambda tokens: ours(binaries, checkpoint, tokens))):
         print("%-14s %6.2f tokens/s" % (name, 1 / per_token(generate)))
-    print("%-14s %6.2f tokens/s" % ("llama.cpp", 1 / llama["seconds"]))
-    print("%-14s %6.2f tokens/s, weights in fp16" %
-          ("llama.cpp", 1 / llamas(llama_python, files["fp16"], cores, 1)["seconds"]))
-    for name, per_step in (
-            ("transformers", per_token(lambda tokens: theirs(model, tokens, 16))),
-            ("llama.cpp", llamas(llama_python, files["fp32"], cores, 16)["seconds"])):
-        print("%-14s %6.2f tokens/s of 16 sequences" % (name, 16 / per_step))
+    print("%-14s %6.2f tokens/s of 16 sequences" %
+          ("transformers", 16 / per_token(lambda tokens: theirs(model, tokens, 16))))
+    if llama_python:
+        print("%-14s %6.2f tokens/s" % ("llama.cpp", 1 / llama["seconds"]))
+        print("%-14s %6.2f tokens/s, weights in fp16" %
+              ("llama.cpp", 1 / llamas(llama_python, files["fp16"], cores, 1)["seconds"]))
+        print("%-14s %6.2f tokens/s of 16 sequences" %
+              ("llama.cpp", 16 / llamas(llama_python, files["fp32"], cores, 16)["seconds"]))
 
 
 if __name__ == "__main__":
