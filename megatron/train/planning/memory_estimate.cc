@@ -471,8 +471,10 @@ absl::StatusOr<MemoryNeeds> MemoryEstimator::StageTotal(const LayoutAxes& axes, 
   bytes.fixed += HierarchicalBytes(axes, resolved_.model().has_num_experts());
   const double micro_batches =
       double(resolved_.train().global_batch_size()) / double(axes.micro_batch * axes.data);
-  const double rows = double(axes.micro_batch) / double(axes.context) /
-                      double(axes.is_sequence_parallel ? axes.tensor : 1);
+  // The ranks of a grid have blocks of what stages send each other, too.
+  const bool cuts_edges = axes.is_sequence_parallel || axes.grid.is_grid();
+  const double rows =
+      double(axes.micro_batch) / double(axes.context) / double(cuts_edges ? axes.tensor : 1);
   MemoryNeeds needs;
   needs.host = held.host_saved + bytes.host_temporary;
   double moved = axes.host_fraction * bytes.optimizer;
