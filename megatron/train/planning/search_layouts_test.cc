@@ -464,7 +464,7 @@ TEST_F(SearchLayoutsTest, FindsLayoutsOfHybridModels) {
   config.mutable_train()->set_global_batch_size(16);
   SearchOptions options;
   options.ranks = 4;
-  options.best = 20;
+  options.best = 100;  // on a processor the first ones have no pipeline
   const auto found = Search(config, options);
   ASSERT_TRUE(found.ok()) << found.status();
   ASSERT_GT(found->best.size(), 5) << found->first_refusal;
