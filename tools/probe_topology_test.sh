@@ -20,7 +20,7 @@ printf 'GPU0 GPU1 GPU2 GPU3 NIC0\nGPU0 X NV4 SYS SYS PIX\nGPU1 NV4 X SYS SYS PIX
   'GPU2 SYS SYS X NV4 SYS' 'GPU3 SYS SYS NV4 X SYS' > "$work/links"
 
 "$launch" --ranks=4 -- "$probe" --bytes=64K "--output=$work/probed" > "$work/log" 2>&1
-expect "a rank's line has its speeds and latencies" '\] 3  *[0-9.]*  *[0-9.]*  *[0-9.]*  *-' \
+expect "a rank's line has its speeds and latencies" '\] 3  *[0-9.e+]*  *[0-9.e+]*  *[0-9.e+]*  *-' \
   "$work/log"
 expect "ranks of a machine are a node" "ranks: 4 rails: 1 }" "$work/probed"
 expect "and a domain" "^domain: 4" "$work/probed"
