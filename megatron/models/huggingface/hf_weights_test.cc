@@ -215,7 +215,7 @@ TEST(HfWeightsTest, MixersOfQwen3NextAreCutByGroupsHere) {
   EXPECT_EQ(taps.row(6), 32);        // the second group's first query channel
   EXPECT_EQ(taps.row(12), 6);        // the first key channel
   EXPECT_EQ(taps.row(24), 12);       // the first value channel
-  EXPECT_EQ(taps.row(44), 32 + 12);  // that of the second group
+  EXPECT_EQ(taps.row(44), 32 + 12);  // a row of the second group
 }
 
 // Two groups of two heads of 16 channels.
