@@ -158,7 +158,8 @@ class HfToolsTest : public ::testing::Test {
     return absl::OkStatus();
   }
 
-  // The model in fp32, and PEFT's adapters of it in "adapter", of which q, k and v have their own A.
+  // The model in fp32, and PEFT's adapters of it in "adapter", of which q, k and v have their own
+  // A.
   Values WriteAdaptedModel(const ModelOptions& options) {
     Values values;
     for (const char* name : {"model", "adapter"}) {

@@ -37,7 +37,8 @@ namespace {
 constexpr int kWide = 1080;  // pixels of a picture
 constexpr size_t kMostLanes = 32;
 
-// Returns the changes to the configuration: those that are asked for, and what follows from the GPUs.
+// Returns the changes to the configuration: those that are asked for, and what follows from the
+// GPUs.
 absl::StatusOr<std::vector<std::string>> FieldsOf(const ExplainArguments& arguments, bool is_gpu) {
   std::vector<std::string> fields = arguments.set;
   MEGATRON_ASSIGN_OR_RETURN(const FoundConfig found, FindConfig(arguments.config));

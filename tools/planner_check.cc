@@ -8,13 +8,14 @@
 // call goes on where --seconds ended an earlier one. A run that other processes disturbed, or whose
 // cores were slower than when they were calibrated, is repeated in a later round. Two constants are
 // fitted on every fourth layout; the tables before that have none. A machine whose speed drifts is
-// told by a short product and a pass over memory before and after each run: the second table has the
-// runs at the speed of the calibration.
+// told by a short product and a pass over memory before and after each run: the second table has
+// the runs at the speed of the calibration.
 //
 //   planner_check --facts=hardware.textproto --kernels=kernels.csv --results=choice.csv --ranks=8
 //
 // looks whether the layout that a search (train.auto_layout) chooses for so many ranks is the
-// fastest: the 40 that are predicted to be fastest run, and the faster half of them again and again.
+// fastest: the 40 that are predicted to be fastest run, and the faster half of them again and
+// again.
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -40,8 +40,8 @@ class BlockFile {
  public:
   static constexpr int64_t kAlignment = 4096;
 
-  // Makes the file at `path`, where nothing may be yet, and takes its space on the disk: a disk that
-  // is too full fails here.
+  // Makes the file at `path`, where nothing may be yet, and takes its space on the disk: a disk
+  // that is too full fails here.
   static absl::StatusOr<std::unique_ptr<BlockFile>> Create(const std::string& path, int64_t bytes,
                                                            const BlockFileOptions& options);
   // The same on a file that is open already, with an engine for it. `fd` becomes the BlockFile's.
@@ -51,8 +51,8 @@ class BlockFile {
   BlockFile& operator=(const BlockFile&) = delete;
   ~BlockFile();
 
-  // Starts a transfer, and returns its number for Finish. Its memory must stay until then. Transfers
-  // that overlap in the file while both are on their way have no order.
+  // Starts a transfer, and returns its number for Finish. Its memory must stay until then.
+  // Transfers that overlap in the file while both are on their way have no order.
   int64_t StartRead(int64_t offset, absl::Span<char> into);
   int64_t StartWrite(int64_t offset, absl::Span<const char> from);
   // Waits for the transfer, once for each.

@@ -1,5 +1,5 @@
-// The rate at which a BlockFile of 256 MiB is written and read, in pieces of 32 MiB of which two are
-// on their way. tools/interop/disk_speed.bash runs fio beside it. The file lies in
+// The rate at which a BlockFile of 256 MiB is written and read, in pieces of 32 MiB of which two
+// are on their way. tools/interop/disk_speed.bash runs fio beside it. The file lies in
 // $BLOCK_FILE_DIRECTORY, or else in $TEST_TMPDIR or /tmp.
 #include <cstdlib>
 #include <memory>

@@ -19,8 +19,8 @@ std::set<pid_t> ThreadIds();
 // Those that were not there before.
 std::set<pid_t> ThreadsSince(const std::set<pid_t>& before);
 
-// Keeps threads of this process, wherever they are, in a signal handler for so long. Returns at once.
-// Uses SIGUSR2.
+// Keeps threads of this process, wherever they are, in a signal handler for so long. Returns at
+// once. Uses SIGUSR2.
 void Starve(const std::set<pid_t>& threads, absl::Duration time);
 
 }  // namespace megatron

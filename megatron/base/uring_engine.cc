@@ -88,7 +88,8 @@ class UringEngine : public BlockEngine {
   int capacity() const override { return capacity_; }
 
   void Start(const Block& block) override {
-    // Only this thread writes the tail. All entries before it were consumed by their io_uring_enter.
+    // Only this thread writes the tail. All entries before it were consumed by their
+    // io_uring_enter.
     const uint32_t tail = *submitted_;
     const uint32_t index = tail & submission_mask_;
     io_uring_sqe* const entry = entries_.At<io_uring_sqe>(0) + index;

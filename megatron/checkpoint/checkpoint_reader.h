@@ -37,9 +37,9 @@ class CheckpointReader {
   // header; the contents are when they are read. `fs` must outlive the reader.
   static absl::StatusOr<CheckpointReader> Open(FileSystem& fs, const std::string& directory);
 
-  // A checkpoint whose shards do not lie in one directory, or one shard of it: `open` gives the file
-  // of a shard that `manifest`, which has been checked, lists. Messages call the whole `name`, and
-  // it is directory() here.
+  // A checkpoint whose shards do not lie in one directory, or one shard of it: `open` gives the
+  // file of a shard that `manifest`, which has been checked, lists. Messages call the whole `name`,
+  // and it is directory() here.
   using ShardOpener = std::function<absl::StatusOr<std::unique_ptr<RandomAccessFile>>(int index)>;
   static CheckpointReader OfParts(const std::string& name, Manifest manifest, ShardOpener open);
 

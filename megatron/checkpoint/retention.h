@@ -18,9 +18,10 @@ struct Retention {
 };
 
 // Removes from `save_directory`, of this run's checkpoints only: those before `iteration` but for
-// the newest keep - 1 and multiples of `interval`, and what interrupted saves and removals left. Checkpoints of other runs, of
-// later iterations (the run went back), directories with any foreign file in them and links stay.
-// Durable in an order that leaves no half-removed checkpoint under its name.
+// the newest keep - 1 and multiples of `interval`, and what interrupted saves and removals left.
+// Checkpoints of other runs, of later iterations (the run went back), directories with any foreign
+// file in them and links stay. Durable in an order that leaves no half-removed checkpoint under its
+// name.
 absl::Status RemoveOldCheckpoints(FileSystem& fs, const std::string& save_directory,
                                   const Retention& retention);
 

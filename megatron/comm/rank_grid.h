@@ -28,8 +28,8 @@
 // Likewise it is cut into *hosts*, runs of neighbours whose network is faster than that between
 // runs, for what is sent within a host first or only.
 //
-// The d * q * q tensor-parallel ranks of 2D, 2.5D and 3D tensor parallelism form d squares of side q
-// (layers/tensor_grid.h): rank t among them is on level t % d, in row t / d % q and column
+// The d * q * q tensor-parallel ranks of 2D, 2.5D and 3D tensor parallelism form d squares of side
+// q (layers/tensor_grid.h): rank t among them is on level t % d, in row t / d % q and column
 // t / (d * q), so the ranks of a column are neighbours. 2D has one level; 3D has as many as rows,
 // and is a cube. The side is 1 where each layer is cut along one dim.
 //
@@ -83,9 +83,9 @@ class RankGrid {
   RankGrid() = default;
 
   // Create the dense and the expert grid. They fail if the sizes do not multiply to the world, if
-  // the ranks with the same weights do not divide into the instances and hosts, or if a stage of the
-  // embedding is none; the message names the sizes. CreateExpert also fails if the order of the axes gives the two grids different
-  // pipelines; the message names two that differ.
+  // the ranks with the same weights do not divide into the instances and hosts, or if a stage of
+  // the embedding is none; the message names the sizes. CreateExpert also fails if the order of the
+  // axes gives the two grids different pipelines; the message names two that differ.
   static absl::StatusOr<RankGrid> Create(const ParallelSizes& sizes, int world_size);
   static absl::StatusOr<RankGrid> CreateExpert(const ParallelSizes& sizes, int world_size);
 

@@ -1,4 +1,5 @@
-// What Python's methods of str do to text in UTF-8, for rules of tasks that are published as Python.
+// What Python's methods of str do to text in UTF-8, for rules of tasks that are published as
+// Python.
 #ifndef MEGATRON_EVALUATE_PYTHON_TEXT_H_
 #define MEGATRON_EVALUATE_PYTHON_TEXT_H_
 

@@ -25,8 +25,8 @@ double SquaredNorm(absl::Span<const float> values);
 
 // Returns the factor that makes a norm at most clip_norm: 1, or clip_norm / norm. Both are less by
 // 2^-20, which covers the roundings of SquaredNorm up to 2^32 elements, and have 24 bits, so that
-// the order in which slices were added nearly never makes another factor. Returns kInvalidArgument if
-// the norm is no finite number.
+// the order in which slices were added nearly never makes another factor. Returns kInvalidArgument
+// if the norm is no finite number.
 absl::StatusOr<double> ClipScale(double squared_norm, double clip_norm);
 
 // `encoded` has the size of `values`. Returns kInvalidArgument, and leaves `encoded` undefined, for

@@ -1,5 +1,5 @@
-// Tokens that a GPT-2 of 124 million parameters generates, beside what limits them, measured in turn
-// in the same process on the same threads.
+// Tokens that a GPT-2 of 124 million parameters generates, beside what limits them, measured in
+// turn in the same process on the same threads.
 //
 // For one sequence that is reading the weights and the cache: `of_bandwidth` is the rate at which a
 // step reads them divided by that of a loop that only reads the weights. For a batch it is the

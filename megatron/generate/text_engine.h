@@ -54,7 +54,8 @@ enum class FinishReason {
   kFailed,     // the engine has failed, or ends
 };
 
-// Is told of a request's progress, on a thread of the engine. A slow observer holds up all requests.
+// Is told of a request's progress, on a thread of the engine. A slow observer holds up all
+// requests.
 class TextObserver {
  public:
   virtual ~TextObserver() = default;

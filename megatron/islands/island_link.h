@@ -10,9 +10,10 @@
 // The first rank speaks for the island. What it hears, it tells the others.
 //
 // With FederatedOptions a round is a secure sum (secure_round.h). The update is clipped by the norm
-// over all ranks and becomes integers, which the gradients hold as bits. Each rank adds the masks of
-// its elements, by their places in the order of the model (model_order.h). The first rank has the
-// keys, new ones for each attempt, so that what is sent again after a lost connection has others.
+// over all ranks and becomes integers, which the gradients hold as bits. Each rank adds the masks
+// of its elements, by their places in the order of the model (model_order.h). The first rank has
+// the keys, new ones for each attempt, so that what is sent again after a lost connection has
+// others.
 //
 // A lost connection is no failure: all ranks try again, with pauses that grow to half a minute,
 // until `stop` says so on any rank.

@@ -56,7 +56,8 @@ constexpr int64_t kModel = 700 + 33 * 5 + 64 * 48;
 
 float StartOf(int64_t i) { return 0.01f * std::sin(static_cast<float>(i)); }
 
-// What an island's steps take from element i in a round. Island 1 has taken more than the clip norm.
+// What an island's steps take from element i in a round. Island 1 has taken more than the clip
+// norm.
 float StepsOf(int island, int round, int64_t i) {
   const float scale = island == 1 ? 0.5f : 0.01f;
   return scale * std::sin(static_cast<float>(i * (island + 2) + 97 * round));

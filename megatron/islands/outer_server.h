@@ -19,9 +19,9 @@
 // the copy. An update that may not be in the sum is left out, and its island gets the copy.
 //
 // With FederatedOptions the updates of a round are a secure sum (secure_round.h). What ends a round
-// above begins its sum, whose steps each have `round_timeout`. The mean has noise, and is shown only
-// when the file counts the round in the privacy budget. A sum that fails ends the round without an
-// outer step. At the end of the budget islands are told so, and get the copy alone.
+// above begins its sum, whose steps each have `round_timeout`. The mean has noise, and is shown
+// only when the file counts the round in the privacy budget. A sum that fails ends the round
+// without an outer step. At the end of the budget islands are told so, and get the copy alone.
 //
 // Connections prove that they know the secret. One that sends what is no message, or what does not
 // fit the model, is closed and named in the log, and the others go on. An island whose agreement is

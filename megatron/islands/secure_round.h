@@ -1,5 +1,5 @@
-// The secure sum of one round at the server (federated/secure_sum.h): who is in it, what each of its
-// steps waits for, and the sum of the masked vectors.
+// The secure sum of one round at the server (federated/secure_sum.h): who is in it, what each of
+// its steps waits for, and the sum of the masked vectors.
 //
 //   kAdvertising   Advertise      the server says when it ends: CloseStep
 //   kSharing       Share          from here on a step that IsComplete() may be closed, and at the
@@ -7,9 +7,9 @@
 //   kRevealing     Reveal
 //   kUnmasking     Take
 //
-// An island that is lost is waited for no longer, and its messages are not taken. If it has sent its
-// masked vector, this stays in the sum. Errors of messages are kOutOfRange for what comes too late,
-// and kInvalidArgument for what no honest island sends.
+// An island that is lost is waited for no longer, and its messages are not taken. If it has sent
+// its masked vector, this stays in the sum. Errors of messages are kOutOfRange for what comes too
+// late, and kInvalidArgument for what no honest island sends.
 //
 // Threads: one at a time.
 #ifndef MEGATRON_ISLANDS_SECURE_ROUND_H_

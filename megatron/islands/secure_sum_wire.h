@@ -1,6 +1,6 @@
-// The parts of a secure sum's messages (federated/secure_sum.h) as bytes, for the islands' protocol.
-// What a reader takes, the writer writes as the same bytes. Readers return kInvalidArgument for
-// what no writer writes; bytes that are missing are told by the WireReader.
+// The parts of a secure sum's messages (federated/secure_sum.h) as bytes, for the islands'
+// protocol. What a reader takes, the writer writes as the same bytes. Readers return
+// kInvalidArgument for what no writer writes; bytes that are missing are told by the WireReader.
 #ifndef MEGATRON_ISLANDS_SECURE_SUM_WIRE_H_
 #define MEGATRON_ISLANDS_SECURE_SUM_WIRE_H_
 

@@ -157,7 +157,8 @@ class TestIsland {
     }
   }
 
-  // The steps of a secure sum. Each after the first waits for the server's answer to the one before.
+  // The steps of a secure sum. Each after the first waits for the server's answer to the one
+  // before.
   absl::Status Advertise() {
     member_ = std::make_unique<SecureSumMember>(
         number_, SecureSumOptions{SecureRoundName(run, round), federated_.secure_sum_threshold});

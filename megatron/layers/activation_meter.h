@@ -3,8 +3,8 @@
 // Layers add to it where LayerContext has one, which is in the forward passes of steps that are
 // measured, and not while layers are recomputed. Nothing here waits for the stream.
 //
-// Legend: L layers of the whole model, an encoder's before the decoder's; P forward passes of a step
-// through a layer, T rows of the residual stream on this rank, H hidden.
+// Legend: L layers of the whole model, an encoder's before the decoder's; P forward passes of a
+// step through a layer, T rows of the residual stream on this rank, H hidden.
 #ifndef MEGATRON_LAYERS_ACTIVATION_METER_H_
 #define MEGATRON_LAYERS_ACTIVATION_METER_H_
 

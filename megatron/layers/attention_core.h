@@ -1,8 +1,8 @@
 // The core of attention, between its projections: softmax attention of this rank's heads, for this
 // rank's tokens, over the keys of all context-parallel ranks.
 //
-// Legend: T tokens of this rank, G groups of this rank, R query heads that it has of each, D width of
-// a query and key head, E of a value head.
+// Legend: T tokens of this rank, G groups of this rank, R query heads that it has of each, D width
+// of a query and key head, E of a value head.
 #ifndef MEGATRON_LAYERS_ATTENTION_CORE_H_
 #define MEGATRON_LAYERS_ATTENTION_CORE_H_
 

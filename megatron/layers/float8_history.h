@@ -46,8 +46,8 @@ class Float8History {
   explicit Float8History(const Float8HistoryOptions& options) : options_(options) {}
 
   // Adds a layer, by the name of its weight, and returns its number. Of a weight that has several
-  // matrices, such as those of all experts, also of other ranks', each is a layer, and the number is
-  // that of the first. Not after Allocate().
+  // matrices, such as those of all experts, also of other ranks', each is a layer, and the number
+  // is that of the first. Not after Allocate().
   int64_t Add(const std::string& name, int64_t matrices = 1);
   void Allocate(Device device, MemoryLedger* ledger);
 
@@ -56,7 +56,8 @@ class Float8History {
   // moment.
   bool known() const { return known_; }
   Layer layer(int64_t index) const;
-  // Returns what the scale of a layer's weight is made of (fp32 [1]); empty where that is not known.
+  // Returns what the scale of a layer's weight is made of (fp32 [1]); empty where that is not
+  // known.
   Tensor AmaxOfWeight(const std::string& name) const;
 
   // The tensors that are to be saved, or loaded before Restored() is called.
@@ -67,8 +68,8 @@ class Float8History {
   // `groups` together are all ranks that have parts of the operands. The host has the result when
   // it has waited for the stream.
   void StartReduce(absl::Span<const ProcessGroup> groups, const Stream& stream) const;
-  // `weights`: the largest magnitudes of weights of one matrix that this rank may not have whole, by
-  // name; they count in place of those of the passes.
+  // `weights`: the largest magnitudes of weights of one matrix that this rank may not have whole,
+  // by name; they count in place of those of the passes.
   void Record(const Stream& stream, const std::map<std::string, float>& weights = {});
 
  private:

@@ -42,8 +42,8 @@ class GatedDeltaNet {
     Tensor packed_TGS, y_TGRE;  // those of the share
   };
 
-  // `name` is "decoder.layers.0.self_attention", and `layer` its number in the whole model, which is
-  // that of its states in a cache. The number of key heads is divisible by the number of
+  // `name` is "decoder.layers.0.self_attention", and `layer` its number in the whole model, which
+  // is that of its states in a cache. The number of key heads is divisible by the number of
   // tensor-parallel ranks times that of context-parallel ranks, which must not be of the kind
   // kHierarchical. TransformerOptions::grid and float8 must be off.
   GatedDeltaNet(const TransformerOptions& options, const std::string& name, int64_t layer,
@@ -79,7 +79,8 @@ class GatedDeltaNet {
   ops::GatedDeltaInputs Inputs(const LayerContext& ctx, const Tensor& conv_TGC,
                                const Tensor& packed_TGS) const;
   ops::GatedNormInputs NormInputs(const Saved& saved) const;
-  // Returns the convolution's output, in ctx.scratch. With a cache it replaces the last inputs there.
+  // Returns the convolution's output, in ctx.scratch. With a cache it replaces the last inputs
+  // there.
   Tensor Convolve(const LayerContext& ctx, const Tensor& packed_TGS) const;
   // Returns the memory of the forward recurrence, in ctx.scratch.
   ops::GatedDeltaScratch Scratch(const LayerContext& ctx, const ops::GatedDeltaInputs& in) const;

@@ -7,8 +7,8 @@
 // slot up to its own position, whatever stands behind. So a slot is begun anew by tokens from
 // position 0 on, and cut by going on from an earlier position.
 //
-// Legend: S slots, U places of all slots, T new tokens, G groups of this rank, W width of a key and a
-// value together.
+// Legend: S slots, U places of all slots, T new tokens, G groups of this rank, W width of a key and
+// a value together.
 #ifndef MEGATRON_LAYERS_KV_CACHE_H_
 #define MEGATRON_LAYERS_KV_CACHE_H_
 
@@ -67,7 +67,7 @@ class StateCache;
 // them may have no new tokens) and whose position_T are the places in the slots.
 struct CachedTokens {
   const KvCache* cache = nullptr;
-  const StateCache* states = nullptr;  // that of layers with a state (state_cache.h)
+  const StateCache* states = nullptr;  // what layers with a state have (state_cache.h)
   Tensor place_T11;  // int32: the place of each new token among those of all slots
 };
 

@@ -6,10 +6,11 @@
 //   [k own | v] of head n              = norm(kv latent) W_kv,n
 //   k of head n  = [k own | shared key]
 //
-// Without a q latent, queries are made from x. The norms are there where TransformerOptions::qk_norm
-// says so. Only what is made from latents is cut over tensor-parallel ranks, by heads. Latents are
-// those of this rank's rows of the residual stream, and travel in one message: gathered forward, and
-// their gradients, which all ranks' heads have summands of, reduced backward.
+// Without a q latent, queries are made from x. The norms are there where
+// TransformerOptions::qk_norm says so. Only what is made from latents is cut over tensor-parallel
+// ranks, by heads. Latents are those of this rank's rows of the residual stream, and travel in one
+// message: gathered forward, and their gradients, which all ranks' heads have summands of, reduced
+// backward.
 //
 // With LayerContext::cached, the cache has each token's kv latent and shared key, as one key of all
 // heads whose value is the latent, and W_kv,n is *absorbed* in what is on either side of attention
@@ -20,8 +21,8 @@
 //
 // Without LatentOptions::caches_latents it has keys and values of all heads.
 //
-// Legend: T tokens, or rows of the residual stream on this rank, H hidden, L latents and shared key,
-// N heads of this rank, D size of a query and key head, E of a value head.
+// Legend: T tokens, or rows of the residual stream on this rank, H hidden, L latents and shared
+// key, N heads of this rank, D size of a query and key head, E of a value head.
 #ifndef MEGATRON_LAYERS_LATENT_ATTENTION_H_
 #define MEGATRON_LAYERS_LATENT_ATTENTION_H_
 

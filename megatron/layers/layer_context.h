@@ -69,9 +69,9 @@ struct LayerContext {
   // chunks keeps there what it has of all tokens. It makes all copies to and from them.
   HostCopies* host_copies = nullptr;
 
-  // Where set, the micro-batch has the new tokens of sequences whose earlier tokens' keys and values
-  // are in a cache (kv_cache.h), and self-attention sees those; layers with a state go on with it
-  // (state_cache.h). Passes without backward have it.
+  // Where set, the micro-batch has the new tokens of sequences whose earlier tokens' keys and
+  // values are in a cache (kv_cache.h), and self-attention sees those; layers with a state go on
+  // with it (state_cache.h). Passes without backward have it.
   const CachedTokens* cached = nullptr;
 
   // Where set, forward passes add the extremes of what they compute to it.

@@ -10,8 +10,8 @@
 
 namespace megatron {
 
-// Adds the gradient of the weight, if it is trained, and the column sums of dy to dbias, unless it is
-// empty, as that of a frozen bias is.
+// Adds the gradient of the weight, if it is trained, and the column sums of dy to dbias, unless it
+// is empty, as that of a frozen bias is.
 inline void AddLinearGradients(const Stream& stream, const Tensor& dy_TO, const Tensor& x_TI,
                                const Parameter& weight, const Tensor& dbias_O) {
   if (!weight.frozen) {

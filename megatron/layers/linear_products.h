@@ -1,9 +1,9 @@
 // The matrix products of a linear layer: in the dtype of its weight, or in 8-bit floats (*FP8*).
 //
 // For a product in FP8 both operands are quantized (ops/float8). The recipe (float8_options.h) says
-// what scales are made of; where that is the tensor's own largest magnitude, and ranks hold parts of
-// the tensor, cut along features or by the micro-batch's tokens, it is the largest of all parts: so
-// the codes do not depend on the layout. Only the operands are FP8: results, biases and their
+// what scales are made of; where that is the tensor's own largest magnitude, and ranks hold parts
+// of the tensor, cut along features or by the micro-batch's tokens, it is the largest of all parts:
+// so the codes do not depend on the layout. Only the operands are FP8: results, biases and their
 // gradients, and sums of weight gradients are what they are without it.
 //
 // Legend: T tokens, I input features, O output features, both of this rank.

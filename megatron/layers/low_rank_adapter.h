@@ -3,11 +3,11 @@
 //
 //   y += alpha / dim · (x Aᵀ) Bᵀ,
 //
-// where A is [dim, I] and begins as in PEFT, uniform between ±1 / sqrt(I); B is [O, dim] and begins with
-// zeros. Of tensor-parallel ranks each has the columns of A or the rows of B that belong to its part
-// of W, and the other matrix whole; its output and its dx are then summands or columns as those of W
-// are, so that the adapter sends nothing of its own in a pass. The gradient of the whole matrix is a
-// summand.
+// where A is [dim, I] and begins as in PEFT, uniform between ±1 / sqrt(I); B is [O, dim] and begins
+// with zeros. Of tensor-parallel ranks each has the columns of A or the rows of B that belong to
+// its part of W, and the other matrix whole; its output and its dx are then summands or columns as
+// those of W are, so that the adapter sends nothing of its own in a pass. The gradient of the whole
+// matrix is a summand.
 //
 // With dropout, A reads x with some of its elements dropped in training. An element's fate is that
 // of its sample, place and column (ops/dropout.h), and so the same on any layout; x then has all of
@@ -43,8 +43,8 @@ class LowRankAdapter {
 
   bool empty() const { return options_.dim == 0; }
 
-  // y += the adapter's output of the same rows of x. Does nothing if the adapter is empty, as all of
-  // these.
+  // y += the adapter's output of the same rows of x. Does nothing if the adapter is empty, as all
+  // of these.
   void AddForward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& y_TO) const;
   // dx += the gradient of x through the adapter.
   void AddBackwardInput(const LayerContext& ctx, const Tensor& dy_TO, const Tensor& dx_TI) const;

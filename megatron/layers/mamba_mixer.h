@@ -80,7 +80,8 @@ class MambaMixer {
   ops::StateSpaceInputs Inputs(const LayerContext& ctx, const Tensor& conv_TGK,
                                const Tensor& packed_TGS) const;
   ops::GatedNormInputs NormInputs(const LayerContext& ctx, const Saved& saved) const;
-  // Returns the convolution's output, in ctx.scratch. With a cache it replaces the last inputs there.
+  // Returns the convolution's output, in ctx.scratch. With a cache it replaces the last inputs
+  // there.
   Tensor Convolve(const LayerContext& ctx, const Tensor& packed_TGS) const;
   // Writes the recurrence's output. With a cache it replaces the states there.
   void Recur(const LayerContext& ctx, const ops::StateSpaceInputs& in, const Tensor& y_TGRP) const;

@@ -49,8 +49,8 @@ struct SpanBatch {
 };
 
 // What multi-token prediction reads and predicts: for each of D depths, the tokens and labels of
-// the places so many further on in the same sequence. Where a sequence has no such place, tokens are
-// 0, labels -1 and weights 0.
+// the places so many further on in the same sequence. Where a sequence has no such place, tokens
+// are 0, labels -1 and weights 0.
 struct MtpBatch {
   Tensor tokens_DT, labels_DT;                // int32
   Tensor loss_weight_DT, gradient_weight_DT;  // fp32; gradients with the factor of the loss

@@ -58,8 +58,8 @@ struct LinearOptions {
   bool keep_codes = false;
   // Not with `block`: an adapter adds to whole rows of y.
   LowRankOptions adapter;
-  // Without `block`, `sequence_parallel`, `float8`, `overlap` and `adapter`. In a cube a column layer that has a
-  // bias is cut along dim 0.
+  // Without `block`, `sequence_parallel`, `float8`, `overlap` and `adapter`. In a cube a column
+  // layer that has a bias is cut along dim 0.
   TensorGrid grid;
 };
 
@@ -151,7 +151,7 @@ class RowParallelLinear {
   void BackwardWeight(const LayerContext& ctx, const LinearSaved& saved);
 
   Tensor bias() const { return has_bias_ ? bias_.data : Tensor(); }
-  Tensor bias_gradient() const { return has_bias_ ? bias_.grad : Tensor(); }  // empty if frozen
+  Tensor bias_gradient() const { return has_bias_ && !bias_.frozen ? bias_.grad : Tensor(); }
   void AppendParameters(std::vector<Parameter*>* out);
 
  private:

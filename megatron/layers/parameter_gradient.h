@@ -9,8 +9,8 @@
 
 namespace megatron {
 
-// Returns the gradient of the parameter or, if it is frozen and has none, memory of ctx.scratch that
-// nobody reads.
+// Returns the gradient of the parameter or, if it is frozen and has none, memory of ctx.scratch
+// that nobody reads.
 inline Tensor GradientOf(const LayerContext& ctx, const Parameter& parameter) {
   if (!parameter.frozen) return parameter.grad;
   const Tensor unread = ctx.scratch->Allocate(DType::kFloat32, parameter.sharding.local_shape,

@@ -222,8 +222,8 @@ void RingAttentionBackward(const LayerContext& ctx, const ContextAttention& atte
   const Tensor dq_TGRD = Fp32Of(ctx, gradients.q_TGRD);
   PackedKeys keys = AllocateKeys(ctx.scratch, in.k_UGD.dtype(), in, "ring keys and values");
   PackedKeys next = AllocateKeys(ctx.scratch, in.k_UGD.dtype(), in, "ring keys and values");
-  // The sums that arrive, and this rank's summand: of this step, and with what arrived added, of the
-  // step before, which is being sent.
+  // The sums that arrive, and this rank's summand: of this step, and with what arrived added, of
+  // the step before, which is being sent.
   const PackedKeys arriving = AllocateKeys(ctx.scratch, DType::kFloat32, in, "ring gradients");
   PackedKeys dkeys = AllocateKeys(ctx.scratch, DType::kFloat32, in, "ring gradients");
   PackedKeys leaving = AllocateKeys(ctx.scratch, DType::kFloat32, in, "ring gradients");

@@ -2,12 +2,12 @@
 // projection back.
 //
 // The packed projection is [q of the group's R heads, k, v] for each group, as Megatron lays it
-// out: its weight is [groups, R + 2, D, H], or [groups, R D + D + E, H] where values are not as wide
-// as keys. With TransformerOptions::output_gate it is [groups, 2 R + 2, D, H]: behind a group's
-// queries stand as many gates, and what a head gives is multiplied by the sigmoid of its gate.
-// Tensor-parallel ranks hold whole groups; where there are more ranks than groups, several share
-// one: each has some of its query heads, and all have its keys and values, of whose gradients each
-// has a summand.
+// out: its weight is [groups, R + 2, D, H], or [groups, R D + D + E, H] where values are not as
+// wide as keys. With TransformerOptions::output_gate it is [groups, 2 R + 2, D, H]: behind a
+// group's queries stand as many gates, and what a head gives is multiplied by the sigmoid of its
+// gate. Tensor-parallel ranks hold whole groups; where there are more ranks than groups, several
+// share one: each has some of its query heads, and all have its keys and values, of whose gradients
+// each has a summand.
 //
 // Where RecomputeOptions::attention_chunk_tokens says so, all of it is computed *in chunks* of
 // tokens (the order of J. Yao et al., "Fully Pipelined Distributed Transformer", arXiv 2408.16978):
@@ -19,8 +19,8 @@
 // With LayerContext::host_copies, tensors of all tokens lie in host memory, and chunks of them come
 // and go beside computing.
 //
-// With LayerContext::cached, Forward computes new tokens of sequences whose keys and values are in a
-// cache; not in chunks. Their bits are those of a pass over the whole sequences.
+// With LayerContext::cached, Forward computes new tokens of sequences whose keys and values are in
+// a cache; not in chunks. Their bits are those of a pass over the whole sequences.
 //
 // Legend: T tokens, C tokens of a chunk, H hidden, G groups of this rank, R query heads that it has
 // of each, D size of a query and key head, E of a value head, S = R D + D + E, W = D + E. With

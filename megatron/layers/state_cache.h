@@ -1,5 +1,6 @@
-// StateCache: what layers with a state (mamba_mixer.h, gated_delta_net.h) have of several sequences,
-// where attention has keys and values (kv_cache.h), so that what follows costs its new tokens alone.
+// StateCache: what layers with a state (mamba_mixer.h, gated_delta_net.h) have of several
+// sequences, where attention has keys and values (kv_cache.h), so that what follows costs its new
+// tokens alone.
 //
 // Each slot has for each of these layers the state of the recurrence, in fp32, and the last inputs
 // of the convolution. Their size does not depend on the number of tokens. A slot is that of the
@@ -31,7 +32,7 @@ struct StateCacheOptions {
   };
   std::vector<Layer> layers;
   int64_t slots = 1;
-  DType dtype = DType::kFloat32;  // that of the convolution's inputs
+  DType dtype = DType::kFloat32;  // the type of the convolution's inputs
 };
 
 class StateCache {

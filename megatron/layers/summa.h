@@ -4,8 +4,8 @@
 // Forward, round l: the ranks of column l broadcast x along their rows, those of row l broadcast
 // the weight along their columns, and every rank adds the product to y. Backward, the broadcasts of
 // one operand meet the gradient, and the products, which are summands of another rank's block, are
-// summed over the row or the column. Each rank receives in a forward pass (q - 1) blocks of x and as
-// many of the weight, and in a backward pass twice that.
+// summed over the row or the column. Each rank receives in a forward pass (q - 1) blocks of x and
+// as many of the weight, and in a backward pass twice that.
 //
 // A round's product has the dtype of y, to which it is added: a sum is rounded once a round.
 //

@@ -47,7 +47,8 @@ struct TensorGrid {
   bool is_grid() const { return side > 1; }
   // Returns this rank's part of so many columns.
   int64_t PartOf(int64_t columns) const { return columns / side; }
-  // The part of a micro-batch's samples that this rank has in the residual layout, and their number.
+  // The part of a micro-batch's samples that this rank has in the residual layout, and their
+  // number.
   int sample_part() const { return row * depth + level; }
   int sample_parts() const { return side * depth; }
   // The same in a cube's inner layout.

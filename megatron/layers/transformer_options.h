@@ -112,8 +112,8 @@ struct RecomputeOptions {
   int64_t mlp_chunk_tokens = 0;
   // Where above 0, self-attention runs over chunks of so many tokens (layers/self_attention.h). It
   // must be causal, without relative positions and FP8. Context-parallel ranks must not be of the
-  // kind kHierarchical and have stripes of tokens (context_slice.h), and a chunk is of the tokens of
-  // all of them.
+  // kind kHierarchical and have stripes of tokens (context_slice.h), and a chunk is of the tokens
+  // of all of them.
   int64_t attention_chunk_tokens = 0;
 };
 
@@ -175,11 +175,11 @@ struct TransformerOptions {
   // Norms stand behind each sum with the residual stream, as in the first transformers, and not in
   // front of each branch.
   bool post_norm = false;
-  // Norms also stand behind each branch, before its sum with the residual stream. Linear layers have
-  // no biases then, and layers no cross-attention.
+  // Norms also stand behind each branch, before its sum with the residual stream. Linear layers
+  // have no biases then, and layers no cross-attention.
   bool sandwich_norm = false;
-  // Norms stand behind each branch, before its sum with the residual stream, and not in front of it.
-  // Linear layers have no biases then, and layers no cross-attention.
+  // Norms stand behind each branch, before its sum with the residual stream, and not in front of
+  // it. Linear layers have no biases then, and layers no cross-attention.
   bool reordered_norm = false;
   // Factor of what a branch gives, before its sum with the residual stream. Where it is not 1,
   // linear layers have no biases, norms stand in no layer behind a sum, and layers have no

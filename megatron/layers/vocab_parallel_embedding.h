@@ -1,9 +1,9 @@
 // The word table, whose rows are cut over the tensor-parallel ranks; also the output projection
 // where the two are tied.
 //
-// On a grid of ranks (tensor_grid.h) the ranks over which words are cut, a column or a cube's columns
-// of all levels, have the same columns of the table. Each looks up the tokens of all of them, and
-// they add up what they find and take the rows of their own tokens.
+// On a grid of ranks (tensor_grid.h) the ranks over which words are cut, a column or a cube's
+// columns of all levels, have the same columns of the table. Each looks up the tokens of all of
+// them, and they add up what they find and take the rows of their own tokens.
 //
 // Legend: T tokens, V rows of this rank, H hidden.
 #ifndef MEGATRON_LAYERS_VOCAB_PARALLEL_EMBEDDING_H_

@@ -12,11 +12,11 @@
 //   slot->Release(i);                 //   the next segment may come into the window
 //
 // A *segment* is what leaves and comes back at once: all that a layer keeps or, of layers that are
-// recomputed together, their input. A *window* is memory of the device in which a segment lies while
-// the device computes with it; segment i has window i % windows in every micro-batch, so that its
-// tensors have the same addresses in both passes. Copies are made on a stream of the store's own:
-// that out of a window ends before the window is used again, and that into it begins when the last
-// segment there has been used.
+// recomputed together, their input. A *window* is memory of the device in which a segment lies
+// while the device computes with it; segment i has window i % windows in every micro-batch, so that
+// its tensors have the same addresses in both passes. Copies are made on a stream of the store's
+// own: that out of a window ends before the window is used again, and that into it begins when the
+// last segment there has been used.
 //
 // On the meta device nothing is copied, and HighWater() returns the memory that a real store needs.
 //
@@ -117,7 +117,8 @@ class ActivationStore {
     // Points of the store's stream, behind the window's last copy, and of the device's, behind its
     // last use; null on the meta device.
     std::unique_ptr<CudaEvent> copied, used;
-    // The segment whose tensors have not left the window since its forward pass; null: there is none.
+    // The segment whose tensors have not left the window since its forward pass; null: there is
+    // none.
     const Slot* slot = nullptr;
     int64_t segment = 0;
   };

@@ -6,11 +6,11 @@
 //   const float* logits = model.logits(0);       // those that follow the second token
 //   model.Run({{0, 2, next, true}});             // costs one token
 //
-// A token's logits have the same bits on the CPU whatever other tokens are run with it and in however
-// many runs its sequence has come. They are the bits of a pass over its whole sequence or, where the
-// cache has latents or states, the same within rounding. Where several ranks hold the model, all
-// make the same calls and get the same logits. The weights must not change while a sequence is
-// continued.
+// A token's logits have the same bits on the CPU whatever other tokens are run with it and in
+// however many runs its sequence has come. They are the bits of a pass over its whole sequence or,
+// where the cache has latents or states, the same within rounding. Where several ranks hold the
+// model, all make the same calls and get the same logits. The weights must not change while a
+// sequence is continued.
 #ifndef MEGATRON_MODELS_CACHED_MODEL_H_
 #define MEGATRON_MODELS_CACHED_MODEL_H_
 

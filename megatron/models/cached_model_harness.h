@@ -13,8 +13,8 @@ namespace megatron {
 
 // A rank's part of a model with random weights, and its place.
 struct RankModel {
-  // `heads_are_alone`: the first stage has all of a model with multi-token prediction but the heads,
-  // which the second has.
+  // `heads_are_alone`: the first stage has all of a model with multi-token prediction but the
+  // heads, which the second has.
   RankModel(const ModelOptions& model_options, const ProcessGroups& of_rank,
             bool heads_are_alone = false)
       : options(model_options),

@@ -79,8 +79,8 @@ struct StepInputs {
   WeightBlocks* blocks = nullptr;
   const std::vector<MicroBatch>* batches = nullptr;  // the step's micro-batches, by number
   StageMode mode = StageMode::kTrain;
-  // The inputs of kPredict: the numbers of P tokens in the batch (int32; empty: none), and the place
-  // of their logits (fp32 [P, padded vocabulary], whole on every tensor-parallel rank).
+  // The inputs of kPredict: the numbers of P tokens in the batch (int32; empty: none), and the
+  // place of their logits (fp32 [P, padded vocabulary], whole on every tensor-parallel rank).
   Tensor predicted_P, predicted_logits_PV;
   // Where set, the last stage writes there the loss of each token in kEvaluate, and 1 where its
   // label is the likeliest token, else 0: fp32 [micro-batches, 2, T], T that of each micro-batch.
@@ -131,7 +131,8 @@ class ModelStage : public Stage {
   const std::vector<MoeLayer*>& moe_layers() const { return moe_layers_; }
   // Returns whether kPredict can take a cache.
   bool TakesCache() const;
-  // Returns whether layers of the model, on whatever stage, have states in place of keys and values.
+  // Returns whether layers of the model, on whatever stage, have states in place of keys and
+  // values.
   bool HasStates() const { return options_.transformer.HasStates(); }
   // Returns a cache for this stage's layers: `slots` sequences of up to `capacity` tokens.
   KvCache MakeCache(int64_t slots, int64_t capacity, const Stream& stream,

@@ -6,8 +6,8 @@
 //
 // The embedding has the factors that the model's has.
 //
-// The loss of the model is that of the output matrix applied to h_0, and the loss of depth d that of
-// the same matrix applied to h_d. Heads for them are elsewhere, perhaps on another stage; the
+// The loss of the model is that of the output matrix applied to h_0, and the loss of depth d that
+// of the same matrix applied to h_d. Heads for them are elsewhere, perhaps on another stage; the
 // embedding is the model's too. What is read and predicted is in MicroBatch::mtp. Gradients of
 // parameters are never deferred here, and LayerContext::activations and largest_scores_LN stay as
 // they are.
@@ -47,8 +47,8 @@ class MultiTokenPrediction {
     std::vector<OfDepth> depths;
   };
 
-  // `embedding` outlives this. The model is pre-norm, and has no learned positions, no hybrid layers
-  // and no grid of tensor-parallel ranks.
+  // `embedding` outlives this. The model is pre-norm, and has no learned positions, no hybrid
+  // layers and no grid of tensor-parallel ranks.
   MultiTokenPrediction(const ModelOptions& options, const ProcessGroup& tensor_group,
                        const ExpertGroups& expert_groups, VocabParallelEmbedding* embedding);
 
@@ -56,8 +56,8 @@ class MultiTokenPrediction {
   // ctx.batch->AtDepth(depth).
   static LayerContext ContextOfDepth(const LayerContext& ctx, const MicroBatch& batch);
 
-  // hidden[d] = h_d; `hidden` has D + 1 tensors, or one where no further tokens are predicted. x, and
-  // of `hidden` all but the last must live as long as *saved. `rotary` may be null.
+  // hidden[d] = h_d; `hidden` has D + 1 tensors, or one where no further tokens are predicted. x,
+  // and of `hidden` all but the last must live as long as *saved. `rotary` may be null.
   void Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
                absl::Span<const Tensor> hidden, Saved* saved) const;
   // dx (=), parameter gradients (+=). dhidden[d] is the gradient of h_d by its head. The heads of

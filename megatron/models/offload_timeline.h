@@ -1,7 +1,8 @@
 // The time that a stage needs whose first layers keep in host memory what backward reads: the work
 // of ActivationStore, with a length for each pass and each copy.
 //
-//   const int64_t segments = MostHiddenSegments({first_stage, last_stage}, /*bytes_per_second=*/5e10);
+//   const int64_t segments =
+//       MostHiddenSegments({first_stage, last_stage}, /*bytes_per_second=*/5e10);
 #ifndef MEGATRON_MODELS_OFFLOAD_TIMELINE_H_
 #define MEGATRON_MODELS_OFFLOAD_TIMELINE_H_
 

@@ -106,8 +106,9 @@ class TwoMicroBatches {
   std::vector<MicroBatch> batches_;
 };
 
-// The matrix to which several parts of a model add: head and embedding in turn to a tied table, head
-// and multi-token prediction to the output matrix. The order is another when the head's is deferred.
+// The matrix to which several parts of a model add: head and embedding in turn to a tied table,
+// head and multi-token prediction to the output matrix. The order is another when the head's is
+// deferred.
 std::string SharedMatrix(const ModelOptions& options) {
   if (options.tied_embeddings) return kTable;
   return options.mtp_num_layers > 0 ? "output_layer.weight" : "";

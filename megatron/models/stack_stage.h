@@ -3,8 +3,8 @@
 // chunk, and the head behind its last. A model on one rank is a single chunk.
 //
 // Layers of multi-token prediction are in the last chunk too, in front of its heads, or behind the
-// layers of the chunk before. Then the edge between the two carries the hidden states that each head
-// reads, and the last chunk has heads alone.
+// layers of the chunk before. Then the edge between the two carries the hidden states that each
+// head reads, and the last chunk has heads alone.
 //
 // Legend: T tokens (of the residual stream: those of this rank), H hidden.
 #ifndef MEGATRON_MODELS_STACK_STAGE_H_
@@ -77,7 +77,7 @@ class StackStage : public ModelStage {
 
   std::unique_ptr<RotaryTables> rotary_;
   std::vector<Chunk> chunks_;
-  const int64_t depths_;                            // of multi-token prediction
+  const int64_t depths_;                            // how far multi-token prediction goes
   std::unique_ptr<MultiTokenPrediction> mtp_;       // null unless a chunk has it
   std::vector<std::unique_ptr<LmHead>> mtp_heads_;  // the last stage's, one a depth
 };

@@ -100,8 +100,8 @@ void TextGenerator::Measure() {
 }
 
 // What the cache has in common with the tokens stays. Where a text has outgrown the context, its
-// first token goes with each new one, and that is nothing. States are those of all tokens seen: where
-// these are not the first ones of the text, it begins anew.
+// first token goes with each new one, and that is nothing. States are those of all tokens seen:
+// where these are not the first ones of the text, it begins anew.
 const float* TextGenerator::PredictFromCache(absl::Span<const int32_t> tokens) {
   size_t first = 0;
   while (first + 1 < tokens.size() && first < seen_.size() && seen_[first] == tokens[first])

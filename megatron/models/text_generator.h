@@ -1,7 +1,7 @@
 // Continues a sequence of tokens with a GPT, or with the decoder of a model that has an encoder.
 //
-// Tokens are drawn as sampling.h says. Equal seeds and prompts give equal texts. Where several ranks
-// hold the model, all call the same methods with the same arguments and get the same tokens.
+// Tokens are drawn as sampling.h says. Equal seeds and prompts give equal texts. Where several
+// ranks hold the model, all call the same methods with the same arguments and get the same tokens.
 //
 // A GPT's earlier tokens lie in a cache (cached_model.h), so that a token costs a pass over itself.
 // A token costs a pass over all that the model sees where the text outgrows the context, and where

@@ -1,6 +1,6 @@
 // The beginning of a model: each token becomes the sum of its word's row, its position's and, where
-// the model has them, its type's; or its word's row times a number; normalized in a post-norm model;
-// times a number; with dropout.
+// the model has them, its type's; or its word's row times a number; normalized in a post-norm
+// model; times a number; with dropout.
 //
 // Legend: T tokens (of the residual stream: those of this rank), H hidden.
 #ifndef MEGATRON_MODELS_TOKEN_EMBEDDING_H_

@@ -115,9 +115,9 @@ MEGATRON_HOST_DEVICE inline float RoundToMoment8(float x, uint32_t random) {
 }
 
 // A master weight of fp32 can be kept as the model's weight in bf16 and a remainder: the last 16 of
-// the master's bits. The weight is the master rounded to nearest and, where two numbers are as near,
-// away from zero. So the remainder's first bit says whether it was rounded up, and both together are
-// the master, to the bit.
+// the master's bits. The weight is the master rounded to nearest and, where two numbers are as
+// near, away from zero. So the remainder's first bit says whether it was rounded up, and both
+// together are the master, to the bit.
 MEGATRON_HOST_DEVICE inline uint16_t WeightOfMaster(float master) {
   return static_cast<uint16_t>((BitsOf(master) + 0x8000u) >> 16);
 }

@@ -31,8 +31,8 @@ namespace megatron::ops {
 struct Attention {
   AttentionKernels kernels;
   float scale = 1;
-  // Where above 0, a score s becomes c tanh(s / c) of this number c. There is no bias then. Of a CUDA
-  // device's kernels, kOwn alone does it.
+  // Where above 0, a score s becomes c tanh(s / c) of this number c. There is no bias then. Of a
+  // CUDA device's kernels, kOwn alone does it.
   float softcap = 0;
   // A query sees the keys of its own sequence: all of them or, if causal, those up to its own
   // position. Positions are counted from the sequence's end, so equal lengths give the usual

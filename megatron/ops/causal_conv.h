@@ -4,8 +4,8 @@
 //
 // Tokens in front of the sequence are zero. Sequences are packed, as in attention.h.
 //
-// Legend: T tokens, G groups of channels, K channels of a group, W taps, the last of which meets the
-// token itself.
+// Legend: T tokens, G groups of channels, K channels of a group, W taps, the last of which meets
+// the token itself.
 #ifndef MEGATRON_OPS_CAUSAL_CONV_H_
 #define MEGATRON_OPS_CAUSAL_CONV_H_
 
@@ -34,10 +34,10 @@ void CausalConvBackward(const Stream& stream, const Tensor& cu_seqlens, const Ca
                         const Tensor& dy_TGK, const CausalConvInputs& gradients);
 
 // Does what CausalConvForward does for sequences that come in portions: x has their new tokens, and
-// `recent` [sequences, W - 1, G, K] (contiguous, the inputs' dtype) the rows in front of these, which
-// are replaced by the last ones. A sequence whose first new token has position 0 (position is int32
-// [T]) begins with it; one without new tokens keeps its rows. On the CPU results have the bits of a
-// pass over whole sequences.
+// `recent` [sequences, W - 1, G, K] (contiguous, the inputs' dtype) the rows in front of these,
+// which are replaced by the last ones. A sequence whose first new token has position 0 (position is
+// int32 [T]) begins with it; one without new tokens keeps its rows. On the CPU results have the
+// bits of a pass over whole sequences.
 void CausalConvContinue(const Stream& stream, const Tensor& cu_seqlens, const Tensor& position_T,
                         const CausalConvInputs& in, const Tensor& recent_SWGK, const Tensor& y_TGK);
 

@@ -41,9 +41,9 @@ void CrossEntropyHits(const Stream& stream, const Tensor& max_T, const Tensor& t
                       const Tensor& hit_T);
 
 // logits (=) weight[t] * (softmax - one_hot(label)). A label outside the vocabulary has no one-hot
-// entry; its weight should be 0. If the weight is 0, the gradient is 0 even if a logit is NaN. Where
-// softcap is above 0, SoftCap (elementwise.h) made the logits with it, and the gradient is that of
-// what it read.
+// entry; its weight should be 0. If the weight is 0, the gradient is 0 even if a logit is NaN.
+// Where softcap is above 0, SoftCap (elementwise.h) made the logits with it, and the gradient is
+// that of what it read.
 void CrossEntropyBackward(const Stream& stream, const Tensor& logits_TV, const Tensor& labels_T,
                           const VocabRange& range, const Tensor& max_T, const Tensor& sum_T,
                           const Tensor& weight_T, float softcap = 0);

@@ -9,9 +9,9 @@
 // serves the value heads of its group.
 //
 // It is computed in chunks of kGatedDeltaChunk tokens, counted from the beginning of each sequence,
-// by the products of matrices and a triangular system. So a sequence's results do not depend, to the
-// bit, on the number of threads, on the other sequences of the batch, or on which of the groups this
-// rank holds. Memory and work grow linearly with the number of tokens.
+// by the products of matrices and a triangular system. So a sequence's results do not depend, to
+// the bit, on the number of threads, on the other sequences of the batch, or on which of the groups
+// this rank holds. Memory and work grow linearly with the number of tokens.
 //
 // Legend: T tokens, G groups, R value heads of each, K width of a query and key head, E of a value
 // head, H value heads (G R).
@@ -27,16 +27,16 @@ namespace megatron::ops {
 
 constexpr int64_t kGatedDeltaChunk = 64;
 
-// All have the same dtype (fp32, bf16 or fp16). Those with tokens may have any strides, but the last
-// dim is contiguous; those of heads are contiguous.
+// All have the same dtype (fp32, bf16 or fp16). Those with tokens may have any strides, but the
+// last dim is contiguous; those of heads are contiguous.
 struct GatedDeltaInputs {
   Tensor q_TGK, k_TGK, v_TGRE;
   Tensor beta_TGR, decay_TGR;  // before sigmoid and softplus
   Tensor bias_H, a_log_H;
 };
 
-// fp32 memory in which the op works, of the shapes of the functions below. Not every device uses all
-// of it.
+// fp32 memory in which the op works, of the shapes of the functions below. Not every device uses
+// all of it.
 struct GatedDeltaScratch {
   Tensor states;
   Tensor keys_THK, values_THE;
@@ -53,17 +53,18 @@ Shape GatedDeltaTokenSums(const GatedDeltaInputs& in);
 void GatedDeltaForward(const Stream& stream, const Tensor& cu_seqlens, const GatedDeltaInputs& in,
                        const GatedDeltaScratch& scratch, const Tensor& out_TGRE);
 
-// Writes the gradients of the tensors with tokens (=, the inputs' dtype), and adds those of bias and
-// a_log (+=, fp32). dout is contiguous.
+// Writes the gradients of the tensors with tokens (=, the inputs' dtype), and adds those of bias
+// and a_log (+=, fp32). dout is contiguous.
 void GatedDeltaBackward(const Stream& stream, const Tensor& cu_seqlens, const GatedDeltaInputs& in,
                         const Tensor& dout_TGRE, const GatedDeltaScratch& scratch,
                         const GatedDeltaInputs& gradients);
 
-// Does what GatedDeltaForward does for sequences that come in portions, a token at a time: the inputs
-// have their new tokens, and `state` [sequences, H, K, E] (contiguous, fp32) the states behind those
-// in front, which are replaced. A sequence whose first new token has position 0 (position is int32
-// [T]) begins with it; one without new tokens keeps its state. How a sequence is cut into portions,
-// and which others there are, changes no bit. The order of sums is not that of chunks.
+// Does what GatedDeltaForward does for sequences that come in portions, a token at a time: the
+// inputs have their new tokens, and `state` [sequences, H, K, E] (contiguous, fp32) the states
+// behind those in front, which are replaced. A sequence whose first new token has position 0
+// (position is int32 [T]) begins with it; one without new tokens keeps its state. How a sequence is
+// cut into portions, and which others there are, changes no bit. The order of sums is not that of
+// chunks.
 void GatedDeltaContinue(const Stream& stream, const Tensor& cu_seqlens, const Tensor& position_T,
                         const GatedDeltaInputs& in, const Tensor& state_SHKE,
                         const Tensor& out_TGRE);

@@ -59,8 +59,8 @@ class Problem {
         values(GatedDeltaValues(Inputs()), DType::kFloat32);
     GatedDeltaForward(stream, cu_seqlens_, Inputs(), {states, keys, values}, out_);
   }
-  // Computes the output in portions of up to `most` tokens of each sequence. The states are not zero
-  // before.
+  // Computes the output in portions of up to `most` tokens of each sequence. The states are not
+  // zero before.
   void Continue(const Stream& stream, int most) {
     const int64_t sequences = static_cast<int64_t>(sizes_.lengths.size());
     const HostTensor state =

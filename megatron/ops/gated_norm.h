@@ -29,8 +29,8 @@ struct GatedNormInputs {
 void GatedNormForward(const Stream& stream, const GatedNorm& norm, const GatedNormInputs& in,
                       const Tensor& y_TGS);
 
-// Writes the gradients of x and z (=, any strides, but the last dim is contiguous), and adds that of
-// gamma (+=, fp32). dy is contiguous; the gradient of x may be its memory.
+// Writes the gradients of x and z (=, any strides, but the last dim is contiguous), and adds that
+// of gamma (+=, fp32). dy is contiguous; the gradient of x may be its memory.
 void GatedNormBackward(const Stream& stream, const GatedNorm& norm, const GatedNormInputs& in,
                        const Tensor& dy_TGS, const GatedNormInputs& gradients);
 

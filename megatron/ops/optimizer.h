@@ -25,8 +25,8 @@ struct OptimizerSegment {
 //   w = w - lr * decay * w - lr * (m / c1) / (sqrt(v / c2) + epsilon)
 // with c1 = 1 - b1^step, c2 = 1 - b2^step. The betas are double since 1 - b2 is needed to fp32.
 // m and v are fp32, bf16 or kUInt8, each by itself. The latter are codes of FirstMoment8 and
-// SecondMoment8; they and bf16 are rounded by chance (adamw_element.h). master is fp32 or, where out
-// is bf16, the remainders of fp32 masters whose weights are in out (kUInt16).
+// SecondMoment8; they and bf16 are rounded by chance (adamw_element.h). master is fp32 or, where
+// out is bf16, the remainders of fp32 masters whose weights are in out (kUInt16).
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999;
   float epsilon = 1e-8f;

@@ -10,8 +10,8 @@
 // do not depend, to the bit, on the number of threads, on the other sequences of the batch, or on
 // which of the groups this rank holds. Memory and work grow linearly with the number of tokens.
 //
-// Legend: T tokens, G groups of heads, R heads of each, P channels of a head, N size of the state, H
-// heads (G R), C chunks.
+// Legend: T tokens, G groups of heads, R heads of each, P channels of a head, N size of the state,
+// H heads (G R), C chunks.
 #ifndef MEGATRON_OPS_STATE_SPACE_H_
 #define MEGATRON_OPS_STATE_SPACE_H_
 
@@ -24,8 +24,8 @@ namespace megatron::ops {
 
 constexpr int64_t kStateSpaceChunk = 64;
 
-// All have the same dtype (fp32, bf16 or fp16). Those with tokens may have any strides, but the last
-// dim is contiguous; those of heads are contiguous. B writes the state and C reads it.
+// All have the same dtype (fp32, bf16 or fp16). Those with tokens may have any strides, but the
+// last dim is contiguous; those of heads are contiguous. B writes the state and C reads it.
 struct StateSpaceInputs {
   Tensor x_TGRP, b_TGN, c_TGN, step_TGR;
   Tensor step_bias_H, a_log_H, skip_H;
@@ -52,11 +52,12 @@ void StateSpaceBackward(const Stream& stream, const Tensor& cu_seqlens, const St
                         const Tensor& dy_TGRP, const StateSpaceScratch& scratch,
                         const StateSpaceInputs& gradients);
 
-// Does what StateSpaceForward does for sequences that come in portions, a token at a time: the inputs
-// have their new tokens, and `state` [sequences, H, N, P] (contiguous, fp32) the states behind those
-// in front, which are replaced. A sequence whose first new token has position 0 (position is int32
-// [T]) begins with it; one without new tokens keeps its state. How a sequence is cut into portions,
-// and which others there are, changes no bit. The order of sums is not that of chunks.
+// Does what StateSpaceForward does for sequences that come in portions, a token at a time: the
+// inputs have their new tokens, and `state` [sequences, H, N, P] (contiguous, fp32) the states
+// behind those in front, which are replaced. A sequence whose first new token has position 0
+// (position is int32 [T]) begins with it; one without new tokens keeps its state. How a sequence is
+// cut into portions, and which others there are, changes no bit. The order of sums is not that of
+// chunks.
 void StateSpaceContinue(const Stream& stream, const Tensor& cu_seqlens, const Tensor& position_T,
                         const StateSpaceInputs& in, const Tensor& state_SHNP, const Tensor& y_TGRP);
 

@@ -68,8 +68,8 @@ TEST(BatchSizeScheduleTest, StepsOfARampNeedNotBeWholeNumbersOfSamples) {
   EXPECT_EQ(ramp.GlobalBatchSize(5859376), 1536);
 }
 
-// The size is Megatron's: start + int(consumed / (samples / steps)) * increment up to `samples`, and
-// the last size after it.
+// The size is Megatron's: start + int(consumed / (samples / steps)) * increment up to `samples`,
+// and the last size after it.
 TEST(BatchSizeScheduleTest, ARampIsMegatronsAtEverySample) {
   for (const int64_t samples : {1, 2, 7, 99, 100, 101, 1000}) {
     for (const int64_t count : {1, 2, 3, 7, 49}) {

@@ -76,8 +76,8 @@ void DataParallel::StartGather(int index) {
   bucket_group.gathered = true;
 }
 
-// The pass goes on in the direction in which it went from `block` to `next`. With overlap `next` has
-// been read already.
+// The pass goes on in the direction in which it went from `block` to `next`. With overlap `next`
+// has been read already.
 void DataParallel::ReadWeightsAhead(int block, int next) {
   if (weight_reader_ == nullptr || next == kNone) return;
   const int here = buffers_->bucket_group_of(block), there = buffers_->bucket_group_of(next);

@@ -41,16 +41,16 @@
 //
 // Gradients that are kept in bf16 (ParameterBuffersOptions::main_grads_dtype) are formed block by
 // block in fp32, from 0 in each micro-batch. Behind a block's backward they are added to the sum
-// over the micro-batches before, and the sum is rounded to the nearest, ties to even. Where gradients
-// are sharded, they are rounded and summed over ranks before that; otherwise the ranks' sums are
-// summed in the end. Ranks send them in bf16.
+// over the micro-batches before, and the sum is rounded to the nearest, ties to even. Where
+// gradients are sharded, they are rounded and summed over ranks before that; otherwise the ranks'
+// sums are summed in the end. Ranks send them in bf16.
 //
 // Quantized weights are gathered over all ranks as codes of 8 bits, and quantized gradients are
 // reduced as codes of 4 bits (quantized_collectives.h), where weights are sharded.
 //
 // A table whose gradient has few rows that are not zero, and that is a bucket by itself, may be
-// summed by gathering these rows (sparse_row_sum.h), with one optimizer instance and where gradients
-// are not sharded.
+// summed by gathering these rows (sparse_row_sum.h), with one optimizer instance and where
+// gradients are not sharded.
 //
 // A stage that does not use WeightBlocks may neither overlap nor shard
 // gradients and weights.
@@ -292,8 +292,8 @@ class DataParallel : public WeightBlocks, public RankAverage {
   // this step has it. False: it has none, and nothing was done.
   bool SumCompressed(const Bucket& bucket, const Tensor& gradients, const ProcessGroup& group,
                      const Stream& stream);
-  // Sums the bucket's gradients by the rows of its table. False: it has not the sparse table, or too
-  // many rows of it, and nothing was done.
+  // Sums the bucket's gradients by the rows of its table. False: it has not the sparse table, or
+  // too many rows of it, and nothing was done.
   bool SumSparseRows(const Bucket& bucket, const Tensor& gradients, const ProcessGroup& group,
                      const Stream& stream);
   size_t IndexOf(const Bucket& bucket) const { return &bucket - buffers_->buckets().data(); }

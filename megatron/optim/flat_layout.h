@@ -3,8 +3,8 @@
 // One layout serves weights, gradients, master weights and optimizer states: an element has the
 // same position in each. Parameters stand in reverse order of registration, which is about the
 // order in which backward finishes their gradients, in five *sections*: frozen dense parameters,
-// frozen expert parameters, copies of tied weights that another stage owns, dense parameters, expert
-// parameters. Each parameter starts at a multiple of 64 elements.
+// frozen expert parameters, copies of tied weights that another stage owns, dense parameters,
+// expert parameters. Each parameter starts at a multiple of 64 elements.
 //
 // A *block* (Parameter::block) is a run of parameters that a stage uses together. A *bucket group*
 // is what is communicated at once: one block, or as many blocks, from the last one on, as have

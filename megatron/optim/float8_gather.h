@@ -1,9 +1,9 @@
 // Gathers weights of which FP8 products need only the codes: one byte for each element.
 //
 // The owner of an element sends its code, and the others decode it. What they get is quantized to
-// the same codes (ops/float8/flat.h), so that products have the bits that they have when weights are
-// gathered in the model's dtype. An owner keeps its elements as they are. Weights of other layers,
-// norms and biases are sent in the model's dtype along with the codes.
+// the same codes (ops/float8/flat.h), so that products have the bits that they have when weights
+// are gathered in the model's dtype. An owner keeps its elements as they are. Weights of other
+// layers, norms and biases are sent in the model's dtype along with the codes.
 #ifndef MEGATRON_OPTIM_FLOAT8_GATHER_H_
 #define MEGATRON_OPTIM_FLOAT8_GATHER_H_
 

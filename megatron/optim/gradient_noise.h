@@ -1,8 +1,8 @@
 // GradientNoise: the scale of the noise in gradients, as a number of samples (S. McCandlish et al.,
 // "An Empirical Model of Large-Batch Training", arXiv 1812.06162, appendix A.1).
 //
-// A batch much smaller than it gives gradients that are mostly noise, so that twice the batch trains
-// about twice as fast per step; with a batch much larger than it most samples are wasted.
+// A batch much smaller than it gives gradients that are mostly noise, so that twice the batch
+// trains about twice as fast per step; with a batch much larger than it most samples are wasted.
 //
 // The expected square norm of the mean gradient of b samples is |G|^2 + tr(S) / b, where G is the
 // gradient of all data and S the covariance of single samples' gradients. Two batch sizes give
@@ -24,8 +24,8 @@ class GradientNoise {
   // norm of that of all `batch` samples, which is more. Values that are not finite are passed over.
   void Add(double part_squares, double part, double batch_squares, double batch);
 
-  // The noise scale tr(S) / |G|^2; nothing before the first step, while noise hides the gradient, so
-  // that the estimate of |G|^2 is not positive, and while that of tr(S) is negative.
+  // The noise scale tr(S) / |G|^2; nothing before the first step, while noise hides the gradient,
+  // so that the estimate of |G|^2 is not positive, and while that of tr(S) is negative.
   std::optional<double> samples() const;
   // The averages of the two estimates. Their common factor, 1 - kDecay^steps, cancels in samples();
   // it is divided out here.

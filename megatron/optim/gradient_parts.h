@@ -3,11 +3,11 @@
 //
 // With several data-parallel ranks the parts are what each of them reduces: its share of the batch,
 // or where gradients are sharded, or kept in bf16, its micro-batches one by one. On one
-// data-parallel rank the parts are the micro-batches where gradients are kept in bf16. Otherwise the
-// part is the first half of the micro-batches, whose gradient lies in memory between two backward
-// passes. So nothing is computed twice. A step of one micro-batch on one rank has no parts. Neither
-// have steps with context parallelism, whose ranks hold parts of the same samples, and those of one
-// data-parallel rank whose schedule puts gradients of weights off.
+// data-parallel rank the parts are the micro-batches where gradients are kept in bf16. Otherwise
+// the part is the first half of the micro-batches, whose gradient lies in memory between two
+// backward passes. So nothing is computed twice. A step of one micro-batch on one rank has no
+// parts. Neither have steps with context parallelism, whose ranks hold parts of the same samples,
+// and those of one data-parallel rank whose schedule puts gradients of weights off.
 //
 // Both norms are those of the dense parameters whose gradients are complete on each data-parallel
 // rank: without experts, tied weights of several stages, and those of which tensor-parallel ranks
@@ -25,9 +25,9 @@ namespace megatron {
 
 class GradientParts {
  public:
-  // `sums` is fp32 [2, 2], of the parts and of the whole, as ops::SumOfSquares writes it; the caller
-  // zeroes it before a step. Sums over the world are what part_factor() is for. The buffers must
-  // outlive this.
+  // `sums` is fp32 [2, 2], of the parts and of the whole, as ops::SumOfSquares writes it; the
+  // caller zeroes it before a step. Sums over the world are what part_factor() is for. The buffers
+  // must outlive this.
   GradientParts(const ParameterBuffers& buffers, const ProcessGroups& groups, const Tensor& sums);
 
   // Measures the step that begins; the gradients are multiplied by `scale`. `in_order`: the

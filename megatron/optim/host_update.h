@@ -1,5 +1,5 @@
-// HostUpdate: updates of elements of which gradients and weights, or weights alone, lie on a device,
-// and masters and states in host memory.
+// HostUpdate: updates of elements of which gradients and weights, or weights alone, lie on a
+// device, and masters and states in host memory.
 //
 //   host_update.Run(parts, meanwhile, [&](size_t i, const HostPart& part, const Stream& host) {
 //     ...
@@ -40,8 +40,8 @@ struct HostPart {
 class HostUpdate {
  public:
   // Takes page-locked memory for parts of at most `most_elements`. `stream` is that of the device.
-  // Gradients or weights without a dtype lie in host memory, for which nothing is taken; when Run is
-  // called, the host has waited for all copies from and to them. Gradients have a dtype only if
+  // Gradients or weights without a dtype lie in host memory, for which nothing is taken; when Run
+  // is called, the host has waited for all copies from and to them. Gradients have a dtype only if
   // weights have. The update, which `reads_weights` or only writes them, has `threads` threads.
   // Fails where the system locks no more memory.
   static absl::StatusOr<std::unique_ptr<HostUpdate>> Create(
@@ -52,9 +52,9 @@ class HostUpdate {
 
   // Calls update(i, copy, host) for each part in turn, where `copy` is the host's copy of parts[i]
   // and `host` the stream to use. The gradients of the copy are those of the part. Its weights are
-  // the device's if the update reads them, and undefined otherwise; those that it has afterwards are
-  // sent. Where all parts lie in host memory, the copy is the part. `meanwhile` is called once, when
-  // the first transfers are on their way.
+  // the device's if the update reads them, and undefined otherwise; those that it has afterwards
+  // are sent. Where all parts lie in host memory, the copy is the part. `meanwhile` is called once,
+  // when the first transfers are on their way.
   void Run(absl::Span<const HostPart> parts, absl::FunctionRef<void()> meanwhile,
            absl::FunctionRef<void(size_t, const HostPart&, const Stream&)> update);
 

@@ -145,9 +145,9 @@ class ParameterBuffers {
   FlatRange optimizer_range(const Bucket& bucket) const;
   // The elements of the bucket whose weights are stored on this rank.
   FlatRange weight_range(const Bucket& bucket) const;
-  // Elements `range` of a bucket, flat. They must be stored on this rank. What lies in host memory is
-  // tensors of the CPU. A frozen parameter has weights alone. Masters are the weights where there
-  // are none.
+  // Elements `range` of a bucket, flat. They must be stored on this rank. What lies in host memory
+  // is tensors of the CPU. A frozen parameter has weights alone. Masters are the weights where
+  // there are none.
   Tensor Weights(const Bucket& bucket, const FlatRange& range) const;
   Tensor Gradients(const Bucket& bucket, const FlatRange& range) const;
   Tensor Masters(const Bucket& bucket, const FlatRange& range) const;
@@ -180,8 +180,8 @@ class ParameterBuffers {
     return Position(bucket, begin, shards(DataSharding::kWeights));
   }
   // Returns masters of any elements on the device of the buffers: they themselves, or a copy in
-  // `scratch`, which is fp32, flat and on the device, where has_masters_elsewhere(). Where it copies
-  // from the host it waits for the stream.
+  // `scratch`, which is fp32, flat and on the device, where has_masters_elsewhere(). Where it
+  // copies from the host it waits for the stream.
   Tensor MastersOnDevice(const Bucket& bucket, const FlatRange& range, const Tensor& scratch,
                          const Stream& stream) const;
 

@@ -1,5 +1,5 @@
-// PendingUpdate: an update that comes after the passes of the step behind its own. Its gradients are
-// a state of the optimizer (OptimizerState::is_delayed_gradient).
+// PendingUpdate: an update that comes after the passes of the step behind its own. Its gradients
+// are a state of the optimizer (OptimizerState::is_delayed_gradient).
 #ifndef MEGATRON_OPTIM_PENDING_UPDATE_H_
 #define MEGATRON_OPTIM_PENDING_UPDATE_H_
 

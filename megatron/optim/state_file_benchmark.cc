@@ -1,7 +1,7 @@
-// The rate at which AdamW updates masters and both moments of 24 * 2^20 elements in a StateFile, read
-// and written bytes together, beside a pass that changes nothing, and beside the update in memory.
-// tools/interop/disk_speed.bash runs fio beside it. The file lies in $BLOCK_FILE_DIRECTORY, or else
-// in $TEST_TMPDIR or /tmp.
+// The rate at which AdamW updates masters and both moments of 24 * 2^20 elements in a StateFile,
+// read and written bytes together, beside a pass that changes nothing, and beside the update in
+// memory. tools/interop/disk_speed.bash runs fio beside it. The file lies in $BLOCK_FILE_DIRECTORY,
+// or else in $TEST_TMPDIR or /tmp.
 #include <unistd.h>
 
 #include <cstdint>

@@ -33,8 +33,8 @@ struct StepSums {
   double squares_of_islands = 0;
 };
 
-// All ranks call all methods in the same order, and get the same answers. Sums are taken in an order
-// that does not depend on what is sharded, nor on where gradients and weights lie.
+// All ranks call all methods in the same order, and get the same answers. Sums are taken in an
+// order that does not depend on what is sharded, nor on where gradients and weights lie.
 class StepStatistics {
  public:
   // The buffers must outlive it.

@@ -3,7 +3,8 @@
 //
 //   reader->ReadAhead(next);               // while the device computes
 //   ...
-//   reader->Bring(bucket, place, stream);  // brings `next`: waits for the file, enqueues the copies
+//   reader->Bring(bucket, place, stream);  // brings `next`: waits for the file, enqueues the
+//   copies
 //
 // Page-locked memory has the weights of the three bucket groups that were used last. They are read
 // once while they are there, unless the file is written meanwhile.

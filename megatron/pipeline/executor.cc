@@ -181,7 +181,8 @@ class Runner {
                     stream_);
   }
 
-  // Starts an exchange. Edges are tuples: each message is as many transfers as its edge has tensors.
+  // Starts an exchange. Edges are tuples: each message is as many transfers as its edge has
+  // tensors.
   void Exchange(const Step& step) {
     absl::InlinedVector<Transfer, 4> sends, receives;
     for (const Message& message : step.sends) {

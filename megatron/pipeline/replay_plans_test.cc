@@ -89,8 +89,8 @@ TEST(ReplayPlansTest, MessagesBesideActionsDelayOnlyThoseThatNeedThem) {
   // The first stage's F to 5 and to 10, the second message to 10.5, F of the second stage to 11.5,
   // its B to 13.5 and to 15.5; B of the first stage from 14 to 16, the message to 16.5, B to 18.5.
   EXPECT_THAT(ReplayPlans(partners, &awaited, times), ElementsAre(DoubleEq(18.5), DoubleEq(16.5)));
-  // F to 5, the message to 5.5, F to 10.5, the message to 11, F to 12, B to 14, the message to 14.5,
-  // B of both to 16.5, the message to 17, B to 19.
+  // F to 5, the message to 5.5, F to 10.5, the message to 11, F to 12, B to 14, the message to
+  // 14.5, B of both to 16.5, the message to 17, B to 19.
   EXPECT_THAT(ReplayPlans(partners, nullptr, times), ElementsAre(DoubleEq(19), DoubleEq(17)));
 }
 

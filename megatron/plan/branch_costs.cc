@@ -73,8 +73,8 @@ std::pair<double, double> LayerPredictor::BranchWidths(PlanBranch branch) const 
   }
 }
 
-// Experts gather rows and give them back themselves, and a shared one is as an MLP. What experts give
-// is summed up, in the open, where ranks don't share out rows.
+// Experts gather rows and give them back themselves, and a shared one is as an MLP. What experts
+// give is summed up, in the open, where ranks don't share out rows.
 void LayerPredictor::AddBranchTensor(PlanBranch branch, LayerCosts* layer) const {
   if (l_.tp == 1) return;
   const bool is_mixture = branch == kExpertsBranch, gathers = l_.is_sequence_parallel;

@@ -26,9 +26,9 @@ int64_t RanksInDomain(const PlanGroup& group, int64_t domain);
 
 // Seconds of a call of a tensor of `bytes` in all, or of an all-to-all of which each rank sends
 // `bytes` (its own part included). Groups that lie beside this one run at the same time. GPUs form
-// rings, which enter each node once, but for an all-to-all, in which each sends what leaves the node
-// over a network card of its own; the ranks of processors read each other's memory over links, and
-// send from rank to rank between nodes, or by the program's route.
+// rings, which enter each node once, but for an all-to-all, in which each sends what leaves the
+// node over a network card of its own; the ranks of processors read each other's memory over links,
+// and send from rank to rank between nodes, or by the program's route.
 double CollectiveSeconds(const Hardware& gpu, const Implementation& program, TrafficCall call,
                          const PlanGroup& group, double bytes);
 

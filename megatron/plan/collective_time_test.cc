@@ -63,7 +63,8 @@ TEST(CollectiveTimeTest, RanksOfANodeShareItsCards) {
   EXPECT_EQ(RanksInDomain({2, 2}, 8), 2);
 }
 
-// In an all-to-all each rank sends what leaves the node over its own card, and a ring enters it once.
+// In an all-to-all each rank sends what leaves the node over its own card, and a ring enters it
+// once.
 TEST(CollectiveTimeTest, AllToAllsLeaveANodeOverTheCardOfEachRank) {
   const auto seconds = [](const PlanGroup& group, double bytes) {
     return CollectiveSeconds(Gpu(), Ideal(), TrafficCall::kAllToAll, group, bytes);
@@ -135,7 +136,8 @@ TEST(CollectiveTimeTest, MessagesBetweenNodesTakeTheNetwork) {
   EXPECT_NEAR(between, 0.12, 1e-4);
 }
 
-// Two blocks of two neighbours, eight ranks apart; a domain may join a part of a block, one, or all.
+// Two blocks of two neighbours, eight ranks apart; a domain may join a part of a block, one, or
+// all.
 TEST(CollectiveTimeTest, RanksLieInBlocks) {
   const PlanGroup group = {4, 1, 2, 8};
   EXPECT_EQ(RanksInDomain(group, 1), 1);

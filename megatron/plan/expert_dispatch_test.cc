@@ -126,8 +126,8 @@ TEST(ExpertDispatchTest, ItTakesLongerWhereNothingIsSaved) {
   EXPECT_FALSE(saves(joined, Mixture(64, 2)));
 }
 
-// Attention gathers and sums up activations, and so does a shared expert. What experts give is summed
-// up where ranks don't share out rows.
+// Attention gathers and sums up activations, and so does a shared expert. What experts give is
+// summed up where ranks don't share out rows.
 TEST(ExpertDispatchTest, ExpertsGatherNoActivationsOfTensorParallelRanks) {
   Hardware gpu = Gpus(25);
   gpu.set_bf16_tflops(100);

@@ -21,8 +21,8 @@ double PassesBeside(double pass, double product, int64_t ranks) {
 
 // Returns the seconds for which the forward pass of a branch waits whose first product gives `in`
 // channels and whose last one reads `out`, and those that products of fewer rows take more. Pieces
-// are those of layers/tensor_overlap.cc: four sums, or, where ranks share out rows, the rows of each
-// rank, and two sums of which a piece has rows of all ranks.
+// are those of layers/tensor_overlap.cc: four sums, or, where ranks share out rows, the rows of
+// each rank, and two sums of which a piece has rows of all ranks.
 double LayerPredictor::PiecesBeside(double in, double out) const {
   const bool gathers = l_.is_sequence_parallel, hides = gpu_.cores() == 0;
   const double h = model_.hidden(), bytes = rates_.element_bytes * tokens_ * h;

@@ -12,8 +12,8 @@ constexpr char kLetters[] = "MG*-E";
 // A token sees half of its chunk on average.
 constexpr double kSeen = kRecurrenceChunk / 2.0;
 
-// Within a chunk there is a product of C and B for each group, and one with x for each head; forward
-// states are written and read, and in backward they and their gradients.
+// Within a chunk there is a product of C and B for each group, and one with x for each head;
+// forward states are written and read, and in backward they and their gradients.
 RecurrenceCosts MambaRecurrence(const LayerShape& layer) {
   const double inner = double(layer.mamba_inner), state = double(layer.mamba_state);
   const double of_groups = double(layer.mamba_groups) * state;

@@ -1,5 +1,5 @@
-// The layers of a hybrid model (docs/hybrid.md), each of which has one branch, and what a branch that
-// hands a state from token to token does between its two projections.
+// The layers of a hybrid model (docs/hybrid.md), each of which has one branch, and what a branch
+// that hands a state from token to token does between its two projections.
 #ifndef MEGATRON_PLAN_HYBRID_LAYERS_H_
 #define MEGATRON_PLAN_HYBRID_LAYERS_H_
 
@@ -29,15 +29,16 @@ bool AreLettersOfLayers(const std::string& letters);
 // Tokens of a chunk of a recurrence.
 inline constexpr int64_t kRecurrenceChunk = 64;
 
-// One token's between the projections of a layer. All counts are those of the ranks that the layer's
-// sizes are of.
+// One token's between the projections of a layer. All counts are those of the ranks that the
+// layer's sizes are of.
 struct RecurrenceCosts {
   double packed = 0;     // channels of the first projection
   double convolved = 0;  // those of them that the convolution takes
   double outputs = 0;    // channels that the recurrence and the norm give
   double states = 0;     // numbers of the states
   // Pairs of a multiplication and an addition, as the products within chunks of tokens and those
-  // with states take them (ops/state_space.h, ops/gated_delta.h). In backward states are found again.
+  // with states take them (ops/state_space.h, ops/gated_delta.h). In backward states are found
+  // again.
   double forward = 0, backward = 0;
   double vectors = 0;  // parameters that belong to no product
 };

@@ -88,8 +88,8 @@ LayerPredictor::LayerPredictor(const Hardware& gpu, const Implementation& progra
       sp_(layout.shares_rows() ? double(layout.tp) : 1),
       meeting_(ThreadMeetingSeconds(gpu, layout.gpus())) {}
 
-// The share of a layer that one tensor-parallel rank has; AddProduct() cuts what a grid has. Experts
-// aren't cut.
+// The share of a layer that one tensor-parallel rank has; AddProduct() cuts what a grid has.
+// Experts aren't cut.
 LayerShape LayerPredictor::RankShape() const {
   const double cut = l_.grid.is_grid() ? 1 : tp_;
   const auto of_rank = [&](double size) { return int64_t(std::ceil(size / cut)); };
@@ -263,8 +263,8 @@ void LayerPredictor::AddCrossAttention(LayerCosts* layer) const {
 
 // Each chunk attends to those before it, pair by pair. Partial results are merged in 32 bits, and
 // so are the gradients of queries, keys and values. From the host come keys and values forward, and
-// backward queries, outputs, their gradients and the sum, which goes back meanwhile. Pairs hide what
-// the next ones need.
+// backward queries, outputs, their gradients and the sum, which goes back meanwhile. Pairs hide
+// what the next ones need.
 void LayerPredictor::AddChunks(LayerCosts* layer) const {
   if (l_.attention_chunk == 0 || l_.attention_chunk >= l_.sequence) return;
   const double chunks = std::ceil(double(l_.sequence) / double(l_.attention_chunk));

@@ -163,7 +163,8 @@ absl::StatusOr<PlanPrecision> ReadPrecision(Row* row) {
       absl::StrCat("dtype: '", text, "' is none of fp32, bf16, fp16, fp8, MXFP8, NVFP4"));
 }
 
-// The text may also say whether the tensor-parallel ranks share out rows, as a column of its own may.
+// The text may also say whether the tensor-parallel ranks share out rows, as a column of its own
+// may.
 absl::Status ReadRecompute(const Implementation& program, Row* row, PlanLayout* layout) {
   std::string text = row->Text({"recompute"});
   if (text.empty()) {

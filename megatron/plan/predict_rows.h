@@ -21,11 +21,11 @@ using PlanAssumptions = absl::btree_map<std::string, std::string>;
 absl::StatusOr<PlanAssumptions> ParseAssumptions(const std::string& text);
 
 // Returns the table with predicted_step_s, predicted_tokens_per_s_per_gpu,
-// predicted_TFLOPs_per_gpu, predicted_mfu_pct, predicted_memory_GiB, fits, assumed and error. `fits`
-// is "yes", or "no" with the memory that there is; `assumed` lists what the row doesn't say. A row
-// that can't be predicted, or that the trainer would refuse for what its tensor-parallel ranks must
-// share out, has empty cells and its reason in `error`. Returns kInvalidArgument if the table has
-// one of these columns.
+// predicted_TFLOPs_per_gpu, predicted_mfu_pct, predicted_memory_GiB, fits, assumed and error.
+// `fits` is "yes", or "no" with the memory that there is; `assumed` lists what the row doesn't say.
+// A row that can't be predicted, or that the trainer would refuse for what its tensor-parallel
+// ranks must share out, has empty cells and its reason in `error`. Returns kInvalidArgument if the
+// table has one of these columns.
 absl::StatusOr<CsvTable> PredictRows(const PlanFacts& facts, const MeasuredKernels& kernels,
                                      const CsvTable& rows, const PlanAssumptions& assumptions);
 
@@ -40,8 +40,8 @@ struct ComparedColumn {
   std::vector<ComparedRow> rows;
 };
 
-// Returns each measured column that CompareWithMeasured() knows, with the rows that were measured and
-// predicted, in the table's order.
+// Returns each measured column that CompareWithMeasured() knows, with the rows that were measured
+// and predicted, in the table's order.
 std::vector<ComparedColumn> ComparedColumns(const CsvTable& predicted);
 
 // Absolute errors of predictions, in percent of what was measured.

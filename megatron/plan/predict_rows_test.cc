@@ -167,8 +167,8 @@ TEST(PlanFactsTest, ErrorsNameTheFieldOrTheLine) {
   EXPECT_NE(facts.status().message().find("bf16_tflops"), std::string::npos) << facts.status();
 }
 
-// A GPT of 12288 columns on 64 tensor-parallel ranks in one domain of fast links: squares are slower
-// than 1D with 8192 tokens, and faster with 65536.
+// A GPT of 12288 columns on 64 tensor-parallel ranks in one domain of fast links: squares are
+// slower than 1D with 8192 tokens, and faster with 65536.
 TEST(PredictRowsTest, PricesGridsOfTensorParallelRanks) {
   const auto seconds = [](const std::string& mode, int sequence) {
     const CsvTable table = Predicted(

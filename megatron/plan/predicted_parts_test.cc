@@ -578,8 +578,8 @@ TEST_F(HybridPartsTest, PartsHaveTheTimesOfTheirLayers) {
   EXPECT_NEAR(seconds("MM"), 2 * seconds("M") - head, 1e-9 * sum);
 }
 
-// Attention takes longer in long samples, and recurrences as long for a token. A state twice as wide
-// takes longer.
+// Attention takes longer in long samples, and recurrences as long for a token. A state twice as
+// wide takes longer.
 TEST_F(HybridPartsTest, RecurrencesCostTheSameForEachToken) {
   const auto compute = [&](const char* letters, int64_t samples, double state) {
     SetLayers(letters);

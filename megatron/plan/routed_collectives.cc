@@ -48,8 +48,8 @@ RoutedCall RouteRing(TrafficCall call, int64_t ranks, int64_t of_host) {
   return routed;
 }
 
-// Partial sums go up to rank 0 and the result comes down. What a rank has that is gathered goes down
-// the tree whose ranks are shifted by it.
+// Partial sums go up to rank 0 and the result comes down. What a rank has that is gathered goes
+// down the tree whose ranks are shifted by it.
 RoutedCall RouteTree(TrafficCall call, int64_t ranks, int64_t of_host) {
   const double n = double(ranks);
   Sent sent{std::vector<double>((ranks + of_host - 1) / of_host, 0)};

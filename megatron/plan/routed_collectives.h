@@ -1,5 +1,6 @@
-// The time of collectives that go by ring or tree (comm/collective_routes.h) between ranks which are
-// processes, on hosts that share a link each. docs/communication.md has the ways and their bytes.
+// The time of collectives that go by ring or tree (comm/collective_routes.h) between ranks which
+// are processes, on hosts that share a link each. docs/communication.md has the ways and their
+// bytes.
 #ifndef MEGATRON_PLAN_ROUTED_COLLECTIVES_H_
 #define MEGATRON_PLAN_ROUTED_COLLECTIVES_H_
 

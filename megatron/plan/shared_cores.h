@@ -27,15 +27,16 @@ double RankSpeed(const Hardware& hardware, int64_t ranks);
 double ThreadMeetingSeconds(const Hardware& hardware, int64_t ranks);
 
 // Returns the share of the memory's rate that is left where `ranks` ranks hold so many bytes each,
-// over which a step passes before it comes back to them; 1 for a GPU. It falls with the logarithm of
-// a core's bytes.
+// over which a step passes before it comes back to them; 1 for a GPU. It falls with the logarithm
+// of a core's bytes.
 double MemoryShareOf(const Hardware& hardware, int64_t ranks, double bytes);
 
 // Returns the bytes of memory that each of `ranks` ranks may have: those of a GPU, or an equal part
 // of what ranks of a processor share. 0: unknown.
 double MemoryOfRank(const Hardware& hardware, int64_t ranks);
 
-// Returns the hardware with no more than `cores` of its cores, which its ranks share; a GPU as it is.
+// Returns the hardware with no more than `cores` of its cores, which its ranks share; a GPU as it
+// is.
 Hardware WithFewerCores(Hardware hardware, int64_t cores);
 
 // Returns for how many seconds of a step a core is idle, on average, because too few stages have

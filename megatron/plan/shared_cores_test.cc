@@ -170,8 +170,8 @@ TEST(SharedCoresTest, WeightsThatAllRanksHoldAreReadAtTheRateOfFarMemory) {
   EXPECT_GT(far.data_parallel, near.data_parallel);
 }
 
-// A router scores each expert for each token of its rank, and its counts are added up over ranks with
-// parts of the same samples.
+// A router scores each expert for each token of its rank, and its counts are added up over ranks
+// with parts of the same samples.
 TEST(SharedCoresTest, RoutersAndTurnsTakeWhatTheyWereCalibratedToTake) {
   const PlanFacts facts = *ParsePlanFacts(BuiltInPlanFacts());
   Implementation program = **FindImplementation(facts, "megatron_cc");

@@ -23,8 +23,8 @@ class StageShapes {
  public:
   StageShapes(const PlanModel& model, const PlanLayout& layout);
 
-  // The stages of a model without an encoder, by the number of their layers: those between the first
-  // and the last are alike.
+  // The stages of a model without an encoder, by the number of their layers: those between the
+  // first and the last are alike.
   StageShape First() const;
   StageShape Inner() const;
   StageShape Last() const;

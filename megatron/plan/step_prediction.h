@@ -83,13 +83,13 @@ struct PlanLayout {
   PlanRecompute recompute = PlanRecompute::kNone;
   PlanPrecision precision = PlanPrecision::k16Bits;
   bool is_sequence_parallel = false;
-  // Products of the forward pass are cut into pieces, beside which tensor-parallel ranks communicate
-  // (layers/tensor_overlap.h).
+  // Products of the forward pass are cut into pieces, beside which tensor-parallel ranks
+  // communicate (layers/tensor_overlap.h).
   bool overlaps_forward = false;
   bool shards_parameters = false;  // as FSDP does
   bool shards_gradients = false;   // as ZeRO-2 does, of which memory is that of ZeRO-1 here
-  // Runs of ranks with the same weights that each have all shards (HSDP), and whether they share the
-  // optimizer's states.
+  // Runs of ranks with the same weights that each have all shards (HSDP), and whether they share
+  // the optimizer's states.
   int64_t instances = 1;
   bool shards_states_over_instances = false;
   // DiLoCo: the instances are islands that send each other outer gradients every so many steps; 0:
@@ -99,8 +99,8 @@ struct PlanLayout {
   // Data-parallel ranks on the same one of hosts of so many neighbours communicate with each other
   // first (hierarchical collectives); 0: with all at once.
   int64_t ranks_per_host = 0;
-  // A token's row goes to each of these hosts that has experts of it once, and to the experts within
-  // it (docs/experts.md).
+  // A token's row goes to each of these hosts that has experts of it once, and to the experts
+  // within it (docs/experts.md).
   bool deduplicates_dispatch = false;
   // ZeRO++, where parameters are sharded: the number of hosts that each have all weights in
   // secondary shards (1: none has), weights in codes of 8 bits, gradients in codes of 4.

@@ -109,8 +109,8 @@ class Traffic {
       Add(TrafficAxis::kTensor, call, what, group, bytes, calls);
     };
     const double m = micro_batches();
-    // Attention and the MLP of a dense layer, and one branch of a hybrid model's. Experts gather rows
-    // and give them back themselves.
+    // Attention and the MLP of a dense layer, and one branch of a hybrid model's. Experts gather
+    // rows and give them back themselves.
     const double cut = 2 * double(stage_.layers.dense) + double(stage_.layers.mixtures) +
                        double(AllBranches(stage_.layers.branches)) - Of(kExpertsBranch);
     const double shared = model_.shared_ffn() > 0 ? mixtures() : 0;

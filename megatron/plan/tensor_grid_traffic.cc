@@ -30,9 +30,9 @@ std::vector<GridCall> CallsOfSquares(const LayerMatrices& layer, const PlanGrid&
           {"gradients of weights", grid.side, column, true, false, 4, kGradientBytes * weights}};
 }
 
-// The inputs of two matrices have the residual layout, in which the ranks of a column have different
-// tokens, and those of the others the inner one, in which the ranks of a row have. With outputs it
-// is the other way around.
+// The inputs of two matrices have the residual layout, in which the ranks of a column have
+// different tokens, and those of the others the inner one, in which the ranks of a row have. With
+// outputs it is the other way around.
 std::vector<GridCall> CallsOfCube(const LayerMatrices& layer, const PlanGrid& grid, double tokens,
                                   double element_bytes) {
   const double side = static_cast<double>(grid.side);

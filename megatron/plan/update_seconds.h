@@ -17,8 +17,8 @@ struct RankParameters {
   double experts = 0;
 };
 
-// Returns the seconds of the gradients' norm, of the update of the parameters that the rank updates,
-// padded as the rule says, and of the outer step of islands.
+// Returns the seconds of the gradients' norm, of the update of the parameters that the rank
+// updates, padded as the rule says, and of the outer step of islands.
 double UpdateSeconds(const Hardware& gpu, const Implementation& program, const PlanLayout& layout,
                      const RankRates& rates, const RankParameters& parameters,
                      const MatrixRuleLayer& rule);

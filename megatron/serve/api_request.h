@@ -53,8 +53,8 @@ struct TextCall {
   std::vector<std::string> Warnings() const;
 };
 
-// These return kInvalidArgument, or kNotFound for a model of another name, with a message that names
-// the field. `seed` is taken where the request has none.
+// These return kInvalidArgument, or kNotFound for a model of another name, with a message that
+// names the field. `seed` is taken where the request has none.
 absl::StatusOr<TextCall> ReadCompletion(const nlohmann::json& body, const ApiContext& context,
                                         uint64_t seed);
 absl::StatusOr<TextCall> ReadChat(const nlohmann::json& body, const ApiContext& context,

@@ -11,8 +11,8 @@
 namespace megatron::serve {
 
 // The tokens are those of ByteLevelTokenizer. The likeliest one after a letter is the next letter
-// of the alphabet; after "z" the end of the text; after "$" the three bytes of a euro sign, and then
-// "a"; after all else "a". `delay` in milliseconds, which may change, is what a token takes.
+// of the alphabet; after "z" the end of the text; after "$" the three bytes of a euro sign, and
+// then "a"; after all else "a". `delay` in milliseconds, which may change, is what a token takes.
 std::unique_ptr<TextEngine> MakeScriptedEngine(int64_t max_context, int max_queue,
                                                const std::atomic<int>* delay);
 

@@ -29,8 +29,8 @@ class TextRun {
   // room. kResourceExhausted where it takes none.
   absl::Status Start();
 
-  // Waits for news, at most so long. Returns whether all choices have ended. kDeadlineExceeded after
-  // the deadline; the engine's error, or kUnavailable, where it could not go on.
+  // Waits for news, at most so long. Returns whether all choices have ended. kDeadlineExceeded
+  // after the deadline; the engine's error, or kUnavailable, where it could not go on.
   absl::StatusOr<bool> Wait(absl::Duration time);
 
   // The choices as far as Wait has seen them.

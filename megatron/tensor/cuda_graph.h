@@ -11,9 +11,9 @@
 // addresses and numbers are still right.
 //
 // While a stream is captured its thread waits for nothing of a device, takes and frees no device
-// memory, and copies nothing to or from the host; and no operation wants a larger workspace than one
-// did before. An operation that comes for the first time may do any of these: it has run once before
-// it is captured.
+// memory, and copies nothing to or from the host; and no operation wants a larger workspace than
+// one did before. An operation that comes for the first time may do any of these: it has run once
+// before it is captured.
 //
 // A stream that waits for an event of the captured one is captured from then on, too. The captured
 // stream must wait for all of them before the end. Nobody asks for an event of a capture, and only

@@ -3,9 +3,9 @@
 // A test that links //megatron/ops/cuda:emulated sees one CUDA device. Its operations are the CPU's
 // and have happened when they return, but its memory is out of the host's reach: code that reads or
 // writes it other than by an operation or a copy dies of SIGSEGV, there and then. So what passes
-// with it keeps host and device apart; of kernels it says nothing. Copies that are enqueued reach the
-// host when it has waited for them (emulated_transfers.h), and what operations of several streams do
-// with the same memory must be in an order (emulated_order.h).
+// with it keeps host and device apart; of kernels it says nothing. Copies that are enqueued reach
+// the host when it has waited for them (emulated_transfers.h), and what operations of several
+// streams do with the same memory must be in an order (emulated_order.h).
 #ifndef MEGATRON_TENSOR_EMULATED_CUDA_H_
 #define MEGATRON_TENSOR_EMULATED_CUDA_H_
 

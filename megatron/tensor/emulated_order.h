@@ -1,11 +1,11 @@
 // Checks the order of operations on the streams of the emulated device.
 //
 // A real device may run operations of two streams in any order that events and the host's waits
-// allow. The emulated one runs them at once, in the order of the host, so that a missing event would
-// change nothing. Therefore each operation says here which memory it reads and writes. The program
-// ends if two operations of different streams touch the same memory, one of them writes, and neither
-// an event nor a wait of the host puts one behind the other. An event that the host only asks for
-// (CudaEvent::Reached) orders nothing, since on a real device the answer may be no.
+// allow. The emulated one runs them at once, in the order of the host, so that a missing event
+// would change nothing. Therefore each operation says here which memory it reads and writes. The
+// program ends if two operations of different streams touch the same memory, one of them writes,
+// and neither an event nor a wait of the host puts one behind the other. An event that the host
+// only asks for (CudaEvent::Reached) orders nothing, since on a real device the answer may be no.
 //
 // The streams that one thread has made, those of a rank, are compared with each other.
 #ifndef MEGATRON_TENSOR_EMULATED_ORDER_H_
@@ -74,8 +74,8 @@ EmulatedPoint RecordDiskTransfer(const std::string& name, const EmulatedCost& co
 EmulatedPoint RecordWorkBeside(const std::string& name, const EmulatedCost& cost,
                                const EmulatedPoint& after);
 
-// An operation whose operands are known and not what it does with them: those whose bytes it changes
-// are the ones that it writes.
+// An operation whose operands are known and not what it does with them: those whose bytes it
+// changes are the ones that it writes.
 //
 //   OrderedOperation operation(stream, "add");
 //   ... EmulatedOperand(x) for each of its tensors ...

@@ -96,8 +96,8 @@ struct Parameter {
   Tensor grad;
 };
 
-// Returns the bound of Glorot and Bengio's uniform distribution for the parameter's matrix, of which
-// an expert's tensor has one for each expert: sqrt(6 / (rows + columns)).
+// Returns the bound of Glorot and Bengio's uniform distribution for the parameter's matrix, of
+// which an expert's tensor has one for each expert: sqrt(6 / (rows + columns)).
 float XavierBound(const Parameter& parameter);
 
 // Returns whether any of them is not frozen.

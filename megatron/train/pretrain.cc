@@ -132,7 +132,8 @@ class PretrainProcess {
 
   // Finds the state that the run starts from.
   absl::Status FindStart(const LoadedConfig& loaded, PretrainRun* run);
-  // Makes a world of the processes that go on. Nothing if this one does not: `code` is its exit code.
+  // Makes a world of the processes that go on. Nothing if this one does not: `code` is its exit
+  // code.
   std::optional<absl::StatusOr<LoadedConfig>> GoOn(int* code);
 
   // Returns the failure that ends this process after its world has failed.

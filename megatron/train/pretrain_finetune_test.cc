@@ -1,4 +1,5 @@
-// Tests of fine-tuning as a user does it: on conversations, with all weights or with adapters alone.
+// Tests of fine-tuning as a user does it: on conversations, with all weights or with adapters
+// alone.
 #include <fstream>
 #include <string>
 
@@ -144,8 +145,8 @@ TEST_F(PretrainFinetuneTest, ABrokenLineIsToldByNumber) {
   EXPECT_THAT(outcome.output, HasSubstr("chat.jsonl, line 3: is no JSON"));
 }
 
-// With two parts of a copy chosen at even odds, and activations that powers pass through, the mixture
-// computes what the dense model did.
+// With two parts of a copy chosen at even odds, and activations that powers pass through, the
+// mixture computes what the dense model did.
 TEST_F(PretrainFinetuneTest, ExpertsBeginAsPartsOfADenseModel) {
   const Arguments model = {"--set=model.activation_func=squared_relu",
                            "--set=model.disable_bias_linear=true",

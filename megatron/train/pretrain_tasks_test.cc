@@ -1,5 +1,5 @@
-// Tests of fine-tuning BERT and T5 for labelled tasks as a user does it: from a pretrained checkpoint,
-// on files in the forms of their authors.
+// Tests of fine-tuning BERT and T5 for labelled tasks as a user does it: from a pretrained
+// checkpoint, on files in the forms of their authors.
 #include <algorithm>
 #include <fstream>
 #include <functional>

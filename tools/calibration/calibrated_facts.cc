@@ -10,12 +10,12 @@ namespace {
 
 // Ranks of one machine are all joined by its memory.
 constexpr int kDomain = 1 << 16;
-// MeasuredKernels refuses shares that are larger. Attention, which counts what a mask hides, has up to
-// twice the peak; more says that the clock was slower while products were measured.
+// MeasuredKernels refuses shares that are larger. Attention, which counts what a mask hides, has up
+// to twice the peak; more says that the clock was slower while products were measured.
 constexpr double kMostShare = 2;
 
-// Returns the rate of fused multiply-adds, or that of the fastest product where the clock was slower
-// while those were measured.
+// Returns the rate of fused multiply-adds, or that of the fastest product where the clock was
+// slower while those were measured.
 double Peak(const CoreRates& core) {
   double peak = core.peak_flops_per_s;
   for (const KernelRate& rate : core.kernels) {

@@ -30,8 +30,8 @@ class Rank {
   std::deque<Buffer> buffers_;
 };
 
-// Returns how many sets of operands of so many bytes a kernel goes through, so that caches of a core
-// have lost each when it comes back to it.
+// Returns how many sets of operands of so many bytes a kernel goes through, so that caches of a
+// core have lost each when it comes back to it.
 int64_t ColdSets(int64_t bytes);
 
 using Kernel = std::function<void()>;

@@ -1,5 +1,5 @@
-// Measures collectives between ranks that share this machine's cores, for the planner: calls between
-// products, as a step has them.
+// Measures collectives between ranks that share this machine's cores, for the planner: calls
+// between products, as a step has them.
 #ifndef TOOLS_CALIBRATION_MEASURE_LINKS_H_
 #define TOOLS_CALIBRATION_MEASURE_LINKS_H_
 

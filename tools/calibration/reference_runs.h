@@ -1,5 +1,5 @@
-// Trains small models, and fits five constants to what their steps take beside the kernels and calls
-// that were calibrated one by one. The models are none of those that planner_check runs.
+// Trains small models, and fits five constants to what their steps take beside the kernels and
+// calls that were calibrated one by one. The models are none of those that planner_check runs.
 #ifndef TOOLS_CALIBRATION_REFERENCE_RUNS_H_
 #define TOOLS_CALIBRATION_REFERENCE_RUNS_H_
 

@@ -17,8 +17,9 @@ struct RefitFiles {
 
 // Finds the measured_efficiency with which the run's computing is predicted to take what it took,
 // and the step_seconds that its steps took beside what is predicted at all, and writes both into
-// the hardware file, whose comments stay. Returns a line about it. Errors are kInvalidArgument where a file is wrong,
-// and kFailedPrecondition where no measured kernel is near the run's products.
+// the hardware file, whose comments stay. Returns a line about it. Errors are kInvalidArgument
+// where a file is wrong, and kFailedPrecondition where no measured kernel is near the run's
+// products.
 absl::StatusOr<std::string> RefitFromRun(FileSystem& fs, const RefitFiles& files);
 
 }  // namespace megatron

@@ -1,5 +1,5 @@
-// Weights in 8-bit floats (E4M3) with a scale for each block of 128 x 128 of them, as DeepSeek-V3 is
-// published: a weight is its code times the scale of its block. Blocks at the ends of rows and
+// Weights in 8-bit floats (E4M3) with a scale for each block of 128 x 128 of them, as DeepSeek-V3
+// is published: a weight is its code times the scale of its block. Blocks at the ends of rows and
 // columns may be smaller.
 #ifndef MEGATRON_TOOLS_HUGGINGFACE_BLOCK_FLOAT8_H_
 #define MEGATRON_TOOLS_HUGGINGFACE_BLOCK_FLOAT8_H_

@@ -21,9 +21,9 @@ namespace megatron {
 class HfImportWeights {
  public:
   // Finds every weight of `model`, of that model type, in the directory's files, and accounts for
-  // every tensor there. Experts of gpt_oss may be in MXFP4 (mxfp4.h), whose values are exact in bf16,
-  // and matrices of others in blocks of 8-bit floats (block_float8.h), which are rounded to the type
-  // of the embedding. kDataLoss names what is missing, has another shape, or has no place;
+  // every tensor there. Experts of gpt_oss may be in MXFP4 (mxfp4.h), whose values are exact in
+  // bf16, and matrices of others in blocks of 8-bit floats (block_float8.h), which are rounded to
+  // the type of the embedding. kDataLoss names what is missing, has another shape, or has no place;
   // kInvalidArgument says that the type can't be trained.
   static absl::StatusOr<HfImportWeights> Open(const std::string& directory,
                                               const ModelOptions& model,

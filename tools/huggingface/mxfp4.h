@@ -1,7 +1,7 @@
-// Weights in MXFP4, as gpt-oss is published: blocks of 32 numbers that have a power of two in common
-// (OCP Microscaling Formats 1.0). A number has four bits, of which the first is the sign, and is one
-// of 0, 0.5, 1, 1.5, 2, 3, 4 and 6. Two of them are in a byte, the first in its low half. A scale has
-// eight bits and means 2 to the power of it less 127.
+// Weights in MXFP4, as gpt-oss is published: blocks of 32 numbers that have a power of two in
+// common (OCP Microscaling Formats 1.0). A number has four bits, of which the first is the sign,
+// and is one of 0, 0.5, 1, 1.5, 2, 3, 4 and 6. Two of them are in a byte, the first in its low
+// half. A scale has eight bits and means 2 to the power of it less 127.
 #ifndef MEGATRON_TOOLS_HUGGINGFACE_MXFP4_H_
 #define MEGATRON_TOOLS_HUGGINGFACE_MXFP4_H_
 

@@ -5,8 +5,9 @@
 // embeddings), Llama (RMS norm, rotary positions, SwiGLU, grouped queries, no biases, untied), the
 // same with windows, sinks and rotations that differ from layer to layer, BERT as in the paper and
 // as Megatron's, T5 1.0, 1.1 and as Megatron's; the first on conversations whose answers it learns,
-// the first two with low-rank adapters, and BERTs that classify sequences or choose among them. Each with AdamW and with SGD: 20 steps in fp32 on the
-// CPU, without dropout, the global batch in two micro-batches.
+// the first two with low-rank adapters, and BERTs that classify sequences or choose among them.
+// Each with AdamW and with SGD: 20 steps in fp32 on the CPU, without dropout, the global batch in
+// two micro-batches.
 #ifndef MEGATRON_TOOLS_INTEROP_REFERENCE_RUNS_H_
 #define MEGATRON_TOOLS_INTEROP_REFERENCE_RUNS_H_
 

@@ -37,8 +37,8 @@ Numbers ReadGoldens(const std::string& run) {
 }
 
 // Unless keys are rotated, the gradient of their biases is nothing but rounding error, which AdamW
-// turns into steps of full size. compare.py compares these tensors separately. So it is with the one
-// bias of choices.
+// turns into steps of full size. compare.py compares these tensors separately. So it is with the
+// one bias of choices.
 bool IsCompared(const std::string& weight, const Shape& shape, bool rotates) {
   if (weight == "classifier.bias" && shape.numel() == 1) return false;
   if (rotates) return true;

@@ -21,8 +21,8 @@ inline constexpr int64_t kReferenceLength = 32, kReferenceDecoderLength = 24;
 
 // Samples for GPT: kReferenceLength tokens of a noisy arithmetic sequence, each to be predicted.
 std::vector<Sample> NextTokenSamples(int64_t count);
-// Samples of conversations about sums, in the bytes of the form "plain": kReferenceChatLength tokens,
-// two or three conversations each. The vocabulary is that of bytes.
+// Samples of conversations about sums, in the bytes of the form "plain": kReferenceChatLength
+// tokens, two or three conversations each. The vocabulary is that of bytes.
 std::vector<Sample> ChatSamples(int64_t count);
 // Samples for BERT: two pieces of such a sequence, in every third sample in the wrong order; every
 // fourth token masked.

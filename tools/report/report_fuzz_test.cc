@@ -1,5 +1,5 @@
-// Tests that no metrics, no profile and no times of ranks crash the report, and that its pages keep what they are
-// given as text.
+// Tests that no metrics, no profile and no times of ranks crash the report, and that its pages keep
+// what they are given as text.
 //
 // The input is metrics.jsonl, perhaps followed by a zero byte and a trace or the times of ranks.
 

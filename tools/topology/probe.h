@@ -31,7 +31,8 @@ struct PairTimes {
 };
 
 // Returns nodes and domains without speeds. Each rank gives its host. Collective over `ranks`,
-// which takes tensors in host memory. Returns kFailedPrecondition if ranks of a host are no neighbours.
+// which takes tensors in host memory. Returns kFailedPrecondition if ranks of a host are no
+// neighbours.
 absl::StatusOr<MachineShape> GroupByHost(const ProbedHost& host, const ProcessGroup& ranks);
 
 // Returns all pairs of few ranks. Of many: those of the first rank on its node, of neighbours on

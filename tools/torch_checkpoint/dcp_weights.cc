@@ -138,8 +138,8 @@ bool Overlap(const DcpChunk& a, const DcpChunk& b, size_t first_dim) {
   return true;
 }
 
-// Calls body(element of the chunk, element of the tensor, count) for each run of elements that stand
-// one after another in both, of dims `first` and on.
+// Calls body(element of the chunk, element of the tensor, count) for each run of elements that
+// stand one after another in both, of dims `first` and on.
 template <typename Body>
 void ForEachRun(const Sizes& shape, const DcpChunk& chunk, size_t first, Body body) {
   const size_t rank = shape.size();

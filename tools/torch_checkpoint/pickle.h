@@ -1,6 +1,6 @@
-// Reads Python pickles as data. Nothing that a pickle asks to call is called: a call becomes a value
-// that names the function and its arguments, and an object one that names its class and its state.
-// So what an attacker wrote can at most be something else than what the caller expects.
+// Reads Python pickles as data. Nothing that a pickle asks to call is called: a call becomes a
+// value that names the function and its arguments, and an object one that names its class and its
+// state. So what an attacker wrote can at most be something else than what the caller expects.
 #ifndef MEGATRON_TOOLS_TORCH_CHECKPOINT_PICKLE_H_
 #define MEGATRON_TOOLS_TORCH_CHECKPOINT_PICKLE_H_
 
@@ -40,7 +40,8 @@ struct PickleValue {
   std::vector<const PickleValue*> items;
   // Of kDict, in the order of the file; of kObject what was put into it.
   std::vector<std::pair<const PickleValue*, const PickleValue*>> entries;
-  // Of kObject: what was called, with which arguments, and the state that was set; each may be null.
+  // Of kObject: what was called, with which arguments, and the state that was set; each may be
+  // null.
   const PickleValue* callable = nullptr;
   const PickleValue* arguments = nullptr;
   const PickleValue* state = nullptr;

@@ -1,5 +1,5 @@
-// Tests that no bytes crash the reader of torch.save's files, and that the tensors that it finds lie
-// within them.
+// Tests that no bytes crash the reader of torch.save's files, and that the tensors that it finds
+// lie within them.
 
 #include <cstddef>
 #include <cstdint>

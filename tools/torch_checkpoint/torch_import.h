@@ -21,8 +21,9 @@ class TorchImport {
   // Finds every weight of the model, and accounts for every tensor of the checkpoint but the
   // optimizer's. A layer's weight is there under its own name, or as one of those of all layers
   // ("decoder.layers.mlp.linear_fc1.weight", whose first dim are the layers). Rows that pad the
-  // vocabulary may be missing. What a mixer of a hybrid model projects, and its convolution, are there
-  // in parts ("in_proj.weight.z"), each of all groups. kDataLoss names what is missing, has another shape, or has no place.
+  // vocabulary may be missing. What a mixer of a hybrid model projects, and its convolution, are
+  // there in parts ("in_proj.weight.z"), each of all groups. kDataLoss names what is missing, has
+  // another shape, or has no place.
   static absl::StatusOr<TorchImport> Match(const TorchWeights& weights, const ModelOptions& model);
 
   // The parameters in the model's type, and of 16-bit ones the fp32 masters: the checkpoint's own

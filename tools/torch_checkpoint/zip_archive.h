@@ -12,8 +12,8 @@ namespace megatron {
 
 class ZipArchive {
  public:
-  // kDataLoss for what is no such archive, or one whose entries lie outside `bytes`, which must live
-  // as long.
+  // kDataLoss for what is no such archive, or one whose entries lie outside `bytes`, which must
+  // live as long.
   static absl::StatusOr<ZipArchive> Parse(absl::string_view bytes);
 
   // Returns the contents of an entry, named without the archive's folder ("data.pkl", "data/0");

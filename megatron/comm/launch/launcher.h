@@ -43,7 +43,8 @@ struct LaunchOptions {
   std::vector<std::pair<std::string, std::string>> environment;
   std::optional<JobPlace> job;  // unset: these ranks are all
   // Whether the launcher serves the job's store, so that the others can go on when rank 0 is lost:
-  // this process where these ranks are all, else the one that has made the job. If not, rank 0 does.
+  // this process where these ranks are all, else the one that has made the job. If not, rank 0
+  // does.
   bool serves_store = false;
   ChildrenOptions children;
 };

@@ -88,9 +88,9 @@ class Regroup {
   // `patience` is the longest time that a leader waits for members that seem to be alive.
   Regroup(Store* store, absl::Duration patience) : store_(*store), patience_(patience) {}
 
-  // The job's first world is made in an attempt of number 0 or, where a rank is lost before all have
-  // found each other, in a later one: the process that is started in its place begins that, and the
-  // others follow.
+  // The job's first world is made in an attempt of number 0 or, where a rank is lost before all
+  // have found each other, in a later one: the process that is started in its place begins that,
+  // and the others follow.
   absl::Status BeginAttempt();
   absl::StatusOr<int64_t> NewestAttempt();
   // Returns whether an attempt will make no world: there is a newer one, or the job has its world.

@@ -158,8 +158,8 @@ class Library : public NcclApi {
   }
 
  private:
-  // Groups are used side by side and aborted one by one: they share nothing. A library that is older
-  // than the header reads as much of the configuration as it knows.
+  // Groups are used side by side and aborted one by one: they share nothing. A library that is
+  // older than the header reads as much of the configuration as it knows.
   ncclConfig_t NonBlocking(const std::string& name) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
@@ -186,8 +186,8 @@ class Library : public NcclApi {
 
 }  // namespace
 
-// A rank's groups enqueue on several streams. In the order of the host their kernels cannot wait for
-// each other in a circle over the ranks. NCCL reads the variable when it makes its first
+// A rank's groups enqueue on several streams. In the order of the host their kernels cannot wait
+// for each other in a circle over the ranks. NCCL reads the variable when it makes its first
 // communicator.
 NcclApi* NcclLibrary() {
   static Library& library = *[] {

@@ -15,8 +15,8 @@
 // run as on any other, and in no order with these.
 //
 // Where a group has no lane, StartAsync makes the calls on `stream` before it returns: on the meta
-// device, in a group of one rank, and where CUDA tensors travel through the host's memory, for which
-// the host waits anyway.
+// device, in a group of one rank, and where CUDA tensors travel through the host's memory, for
+// which the host waits anyway.
 //
 // Threads: a group's calls come from one thread.
 #ifndef MEGATRON_COMM_OVERLAP_ASYNC_GROUP_H_
@@ -35,8 +35,8 @@
 
 namespace megatron {
 
-// The spans of a computing stream while it waits for a lane: for calls between stages of a pipeline,
-// and for all others.
+// The spans of a computing stream while it waits for a lane: for calls between stages of a
+// pipeline, and for all others.
 inline constexpr char kWaitForStages[] = "wait for other stages";
 inline constexpr char kWaitForLane[] = "wait for communication";
 

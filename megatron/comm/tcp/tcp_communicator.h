@@ -57,8 +57,8 @@ class TcpWorld : public World {
   // thread.
   const std::shared_ptr<Communicator>& communicator() const { return communicator_; }
 
-  // Returns the ranks that are not known to be lost or to have left, this one among them, ascending.
-  // After a failure it goes on finding ranks that end.
+  // Returns the ranks that are not known to be lost or to have left, this one among them,
+  // ascending. After a failure it goes on finding ranks that end.
   std::vector<int> LiveRanks() const;
 
   int size() const override;

@@ -115,8 +115,8 @@ absl::Status RunAsProcesses(int size, const RankBody& body) {
   return statuses[0];
 }
 
-// On a machine that has too much to do the monitor gets no processor either, and what it did not see
-// says nothing about its ranks.
+// On a machine that has too much to do the monitor gets no processor either, and what it did not
+// see says nothing about its ranks.
 TEST(StarvedMonitorTest, LosesNoRank) {
   FaultMonitorOptions options = ShortOptions();
   options.stuck_after = absl::Seconds(3);

@@ -1,10 +1,11 @@
 // Samples of conversations for supervised fine-tuning: as many whole conversations as fit, one
-// behind the other. Each is a document of its own, which attends to itself alone and whose positions
-// count from 0. The predictions of answers count in the loss, and no others. A last document
-// without loss fills the sample up.
+// behind the other. Each is a document of its own, which attends to itself alone and whose
+// positions count from 0. The predictions of answers count in the loss, and no others. A last
+// document without loss fills the sample up.
 //
-// Conversations are shuffled and put into samples once, each into the first of the last samples that
-// has room for it. Each epoch takes these samples in another order. Both depend on the seed alone.
+// Conversations are shuffled and put into samples once, each into the first of the last samples
+// that has room for it. Each epoch takes these samples in another order. Both depend on the seed
+// alone.
 #ifndef MEGATRON_DATA_CHAT_CONVERSATION_DATASET_H_
 #define MEGATRON_DATA_CHAT_CONVERSATION_DATASET_H_
 

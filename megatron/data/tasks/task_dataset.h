@@ -1,12 +1,12 @@
 // Samples of a labelled task, each epoch in another order, which depends on the seed alone.
 //
 // BERT's are [CLS] first text [SEP] second text [SEP], with token types 0 and 1, cut at the end to
-// seq_length tokens, of which the last is [SEP] always. Of a task with choices they stand one behind
-// the other, each a document of its own.
+// seq_length tokens, of which the last is [SEP] always. Of a task with choices they stand one
+// behind the other, each a document of its own.
 //
 // T5's are the first text and end of text for the encoder; the decoder begins with BOS, or padding
-// where the vocabulary has no BOS, and writes the second text and end of text. All that it writes is
-// one span, so that the model's exact spans are its exact answers.
+// where the vocabulary has no BOS, and writes the second text and end of text. All that it writes
+// is one span, so that the model's exact spans are its exact answers.
 #ifndef MEGATRON_DATA_TASKS_TASK_DATASET_H_
 #define MEGATRON_DATA_TASKS_TASK_DATASET_H_
 

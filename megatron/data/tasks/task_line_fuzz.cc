@@ -1,5 +1,5 @@
-// Fuzzes AppendTaskExamples: any bytes as a line of any task give either an error, or examples whose
-// labels are in range and whose texts are as many as the task has choices.
+// Fuzzes AppendTaskExamples: any bytes as a line of any task give either an error, or examples
+// whose labels are in range and whose texts are as many as the task has choices.
 
 #include <cstddef>
 #include <cstdint>

@@ -14,8 +14,8 @@ struct ExpertGroups {
   ProcessGroup model;
   ProcessGroup data;  // a group of the dense grid: these hold the other samples of the global batch
   // For deduplicated dispatch (host_dispatcher.h): the ranks of `model` on this rank's host, which
-  // are neighbours there, and those in the same place of every host. Rows then go over these two and
-  // not over `model`. Else both are default groups.
+  // are neighbours there, and those in the same place of every host. Rows then go over these two
+  // and not over `model`. Else both are default groups.
   ProcessGroup host, across_hosts;
 
   bool dispatches_by_host() const { return across_hosts.size() > 1; }

@@ -8,9 +8,9 @@
 namespace megatron {
 namespace {
 
-// The rows of one expert, as its products take them: one behind the other, and as many as GPUs need,
-// at least some, with rows of zeros behind them. Zeros change no largest magnitude and no sum, so an
-// expert without rows is no special case.
+// The rows of one expert, as its products take them: one behind the other, and as many as GPUs
+// need, at least some, with rows of zeros behind them. Zeros change no largest magnitude and no
+// sum, so an expert without rows is no special case.
 //
 // Where the rows lie like that, they are used in place. Memory for a copy is taken all the same, so
 // that the plan, for which one expert has all rows, has room for any other.
@@ -77,8 +77,8 @@ GroupedProducts::GroupedProducts(const Float8Options& options, LinearProducts::C
     of_expert_.emplace_back(options, cut, index + expert);
 }
 
-// An expert's rows are whole on each rank that has them: no other rank has parts of a micro-batch of
-// them, but those that share the expert have parts of its features.
+// An expert's rows are whole on each rank that has them: no other rank has parts of a micro-batch
+// of them, but those that share the expert have parts of its features.
 LayerContext GroupedProducts::ContextOfExperts(const LayerContext& ctx) const {
   LayerContext of_experts = ctx;
   of_experts.tensor_group = tensor_group_;

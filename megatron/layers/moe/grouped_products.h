@@ -2,9 +2,9 @@
 // (ops/moe/grouped_linear.h), or in 8-bit floats (layers/linear_products.h), where each expert has
 // scales of its own.
 //
-// The scales of `tensorwise` are made of the rows that this rank has of an expert at that moment, so
-// they depend on how many ranks and micro-batches the rows are spread over; those of `delayed` are
-// the same on all layouts.
+// The scales of `tensorwise` are made of the rows that this rank has of an expert at that moment,
+// so they depend on how many ranks and micro-batches the rows are spread over; those of `delayed`
+// are the same on all layouts.
 //
 // Legend: R rows in groups by expert, E experts of this rank, I input features, O output features.
 #ifndef MEGATRON_LAYERS_MOE_GROUPED_PRODUCTS_H_

@@ -4,13 +4,13 @@
 //   token ──► ranks of its place on the hosts ──► experts of each host (token_dispatcher.h)
 //   y = Σ over hosts ◄── Σ p · expert(x) over the experts of a host
 //
-// A rank sends to the ranks in its place on all hosts. There the rows that arrive are those to route
-// within the host; the tokens' choices travel with them. On the way back the rank that passed a row
-// on sums the weighted results of its host's experts in the order of choices, rounds the sum to the
-// rows' type, and sends it to the token's rank, which sums over hosts in the order in which the
-// token's choices name them first. The gradients of the rows are summed in the same two steps. These
-// are other roundings than without hosts, where all choices are summed at once, and they depend on
-// nothing but the choices.
+// A rank sends to the ranks in its place on all hosts. There the rows that arrive are those to
+// route within the host; the tokens' choices travel with them. On the way back the rank that passed
+// a row on sums the weighted results of its host's experts in the order of choices, rounds the sum
+// to the rows' type, and sends it to the token's rank, which sums over hosts in the order in which
+// the token's choices name them first. The gradients of the rows are summed in the same two steps.
+// These are other roundings than without hosts, where all choices are summed at once, and they
+// depend on nothing but the choices.
 //
 // Between hosts each host is to the dispatch what an expert is within one, with one difference: a
 // token chooses it once.
@@ -54,8 +54,8 @@ class HostDispatcher {
   // Returns the tokens' choices as rows for ToHosts, in ctx.scratch.
   Tensor Packed(const LayerContext& ctx, const Tensor& expert_NK,
                 const Tensor& probability_NK) const;
-  // Takes what ToHosts brought apart. Experts count from the first one of this host; those elsewhere
-  // are -1, as dropped choices are.
+  // Takes what ToHosts brought apart. Experts count from the first one of this host; those
+  // elsewhere are -1, as dropped choices are.
   void Unpack(const LayerContext& ctx, const Tensor& packed, const Tensor& expert_RK,
               const Tensor& probability_RK) const;
 

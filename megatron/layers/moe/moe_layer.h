@@ -11,8 +11,8 @@
 // Where RecomputeOptions::experts says so, Forward keeps its input alone, and Backward begins with
 // another Forward. All that forward communicates is sent again then.
 //
-// Legend: T rows of the residual stream that this rank holds, N those of them that it routes, M rows
-// that go to experts from here, S rows sent to them, R rows received, H hidden.
+// Legend: T rows of the residual stream that this rank holds, N those of them that it routes, M
+// rows that go to experts from here, S rows sent to them, R rows received, H hidden.
 #ifndef MEGATRON_LAYERS_MOE_MOE_LAYER_H_
 #define MEGATRON_LAYERS_MOE_MOE_LAYER_H_
 

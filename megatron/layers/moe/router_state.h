@@ -26,8 +26,8 @@ class RouterState {
  public:
   // One layer's part.
   struct Layer {
-    // fp32, summed over all layers and samples. Row 0 is the balance loss and the z loss; the others
-    // begin with those of MoeOptions::further_balances.
+    // fp32, summed over all layers and samples. Row 0 is the balance loss and the z loss; the
+    // others begin with those of MoeOptions::further_balances.
     Tensor losses_B2;
     Tensor bias_E;    // fp32; empty without expert_bias
     Tensor chosen_E;  // int64, +=; empty without expert_bias, and with quantile_bins

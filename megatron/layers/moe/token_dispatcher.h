@@ -38,8 +38,8 @@ class TokenDispatcher {
     int64_t num_received() const;
   };
 
-  // Where the groups dispatch by host, rows go to the ranks and experts of this host alone: the rows
-  // to route, and the numbers of experts, are those that a HostDispatcher gives.
+  // Where the groups dispatch by host, rows go to the ranks and experts of this host alone: the
+  // rows to route, and the numbers of experts, are those that a HostDispatcher gives.
   TokenDispatcher(const MoeOptions& options, const ExpertGroups& groups);
 
   // Returns whether this rank is alone, so that rows are received as they were sent.
@@ -50,12 +50,13 @@ class TokenDispatcher {
 
   // `expert` has -1 for dropped choices. Ranks of a group work in step.
   void MakePlan(const LayerContext& ctx, const Tensor& expert_NK, Plan* plan) const;
-  // Starts to write *rows, the rows that all ranks send to this rank's experts, allocated in `arena`;
-  // where alone(), they are the rows that were sent. `plan` lives until the call has been waited
-  // for.
+  // Starts to write *rows, the rows that all ranks send to this rank's experts, allocated in
+  // `arena`; where alone(), they are the rows that were sent. `plan` lives until the call has been
+  // waited for.
   [[nodiscard]] AsyncCall ToExperts(const LayerContext& ctx, const Plan& plan,
                                     const Tensor& sent_SH, Arena* arena, Tensor* rows_RH) const;
-  // Starts to write *returned, the rows of the way back, of results or gradients, as ToExperts does.
+  // Starts to write *returned, the rows of the way back, of results or gradients, as ToExperts
+  // does.
   [[nodiscard]] AsyncCall FromExperts(const LayerContext& ctx, const Plan& plan,
                                       const Tensor& rows_RH, Arena* arena,
                                       Tensor* returned_SH) const;

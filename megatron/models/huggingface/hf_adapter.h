@@ -25,8 +25,8 @@ struct HfAdapter {
   HfTensor a, b;
 };
 
-// All adapters of the model (options.transformer.lora) but those of BERT and T5, which have none, in
-// the order of HfTensors.
+// All adapters of the model (options.transformer.lora) but those of BERT and T5, which have none,
+// in the order of HfTensors.
 std::vector<HfAdapter> HfAdapters(const ModelOptions& options);
 
 // The contents of adapter_config.json for these adapters.

@@ -97,7 +97,7 @@ struct HfDecoder {
   bool fused = false;             // q, k and v are one tensor, and so are gate and up
   bool zero_centered = false;     // gains are stored less one
   bool output_gate = false;       // q_proj has a gate behind each query head
-  bool multipliers = false;       // those of the embedding, of branches, of scores and of logits
+  bool multipliers = false;       // embedding, branches, scores and logits have each a multiplier
   // Gains are stored less one, norms stand on both sides of a branch, the embedding is scaled by
   // the root of hidden_size, and the scores as query_pre_attn_scalar says.
   bool gemma = false;
@@ -106,8 +106,8 @@ struct HfDecoder {
   bool softcaps = false;        // attn_logit_softcapping and final_logit_softcapping
   bool reordered_norm = false;  // norms stand behind the branches alone
   // The values where config.json has none; without a window if it is 0.
-  double rotated_share = 1;   // of the channels of a head, with partial_rotation
-  int64_t window_period = 2;  // the last of so many layers sees everything; of windows by layer
+  double rotated_share = 1;   // the share of a head's channels that partial_rotation rotates
+  int64_t window_period = 2;  // of so many layers the last sees everything, where layers differ
   double epsilon = 1e-6, rope_theta = 10000;
   int64_t window = 0;
   bool tied = false;

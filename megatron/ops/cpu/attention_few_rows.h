@@ -1,7 +1,7 @@
 // Attention of a block of few rows, such as the newest token of a text that is being continued. The
-// kernel for many rows has rows in the lanes of vectors, most of which would be empty. Here lanes are
-// keys in the product with the keys, and channels in that with the values. Each sum is formed in the
-// same order, so the bits are the same.
+// kernel for many rows has rows in the lanes of vectors, most of which would be empty. Here lanes
+// are keys in the product with the keys, and channels in that with the values. Each sum is formed
+// in the same order, so the bits are the same.
 #ifndef MEGATRON_OPS_CPU_ATTENTION_FEW_ROWS_H_
 #define MEGATRON_OPS_CPU_ATTENTION_FEW_ROWS_H_
 

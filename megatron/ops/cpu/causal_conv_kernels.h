@@ -25,9 +25,9 @@ struct ConvProblem {
   float *dweight = nullptr, *dbias = nullptr;
 };
 
-// The new tokens of a sequence that comes in portions, rows [begin, end) of x and y, and what it has
-// of the tokens in front of them: [taps - 1, groups, channels], which is replaced. It is not read
-// where the portion is the sequence's first one.
+// The new tokens of a sequence that comes in portions, rows [begin, end) of x and y, and what it
+// has of the tokens in front of them: [taps - 1, groups, channels], which is replaced. It is not
+// read where the portion is the sequence's first one.
 struct ConvPortion {
   int64_t begin = 0, end = 0;
   bool anew = false;

@@ -89,8 +89,8 @@ MEGATRON_INLINE const float* StepOf(const float* a, int64_t m, int64_t step) {
   return a + m / kPanelRows * kPanelFloatsA + m % kPanelRows * kLongStride + step;
 }
 
-// sums[kRows][kLanes] += kLanes steps of kRows rows of A, from row m on, times a square of B. Sums of
-// several rows are independent chains of multiply-adds.
+// sums[kRows][kLanes] += kLanes steps of kRows rows of A, from row m on, times a square of B. Sums
+// of several rows are independent chains of multiply-adds.
 template <int kRows>
 MEGATRON_INLINE void AddProducts(const float* a, int64_t m, int64_t step, const Vec* square,
                                  float* sums) {

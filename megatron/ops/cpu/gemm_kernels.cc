@@ -11,17 +11,18 @@
 namespace megatron::ops::MEGATRON_ISA {
 namespace {
 
-// A block of B is packed, and a group of A's panels, whole cache lines at a time; then each panel of
-// one is multiplied by each of the other. The sums of a block are kept in memory between blocks of K.
+// A block of B is packed, and a group of A's panels, whole cache lines at a time; then each panel
+// of one is multiplied by each of the other. The sums of a block are kept in memory between blocks
+// of K.
 #if defined(MEGATRON_ISA_AVX512)
-// A panel of A stays in the first-level cache while the block of B passes, which stays in the second
-// level.
+// A panel of A stays in the first-level cache while the block of B passes, which stays in the
+// second level.
 constexpr bool kColumnsOutside = false;
 constexpr int64_t kBlockColumns = 384, kGroupRowPanels = kPanelRows > kLanes ? 4 : 8;
 constexpr int64_t kBlockRowPanels = kPanelRows > kLanes ? 32 : 96;
 #else
-// A panel of B stays in the first-level cache while the group of A passes, which stays in the second
-// level; a block of B may be larger.
+// A panel of B stays in the first-level cache while the group of A passes, which stays in the
+// second level; a block of B may be larger.
 constexpr bool kColumnsOutside = true;
 constexpr int64_t kBlockColumns = 768, kGroupRowPanels = 16, kBlockRowPanels = 176;
 #endif

@@ -30,10 +30,10 @@ constexpr int kStepMultiple = kLanes;
 constexpr int kStepMultiple = 1;
 #endif
 
-// A panel of A has kPanelRows rows of kLongStride steps (*long*), or kBlockSteps rows of kShortStride
-// steps of different rows of A (*short*): what needs no transposition, except that AMX wants long
-// ones. Short rows are stored in whole vectors, each over the end of the one before it. The extra
-// cache line keeps panels and rows in different cache sets.
+// A panel of A has kPanelRows rows of kLongStride steps (*long*), or kBlockSteps rows of
+// kShortStride steps of different rows of A (*short*): what needs no transposition, except that AMX
+// wants long ones. Short rows are stored in whole vectors, each over the end of the one before it.
+// The extra cache line keeps panels and rows in different cache sets.
 constexpr int kLongStride = kBlockSteps + 16;
 #if defined(MEGATRON_ISA_AVX512)
 constexpr int kShortStride = kLanes;

@@ -70,8 +70,8 @@ float SumInOrder(Bf16Products products, int64_t depth, const Factor& a, const Fa
   return sum;
 }
 
-// The first rows of A [kM, depth] times B [depth, kN]; each is contiguous along K or along its other
-// dim.
+// The first rows of A [kM, depth] times B [depth, kN]; each is contiguous along K or along its
+// other dim.
 template <typename T>
 std::vector<float> Product(int threads, int64_t rows, int64_t depth, bool a_along_k, bool b_along_k,
                            const std::vector<T>& a, const std::vector<T>& b) {

@@ -38,8 +38,8 @@ void StateSpaceCarry(const StateSpaceProblem& problem, int64_t begin, int64_t en
                      float* scratch);
 void StateSpaceCarryBack(const StateSpaceProblem& problem, int64_t begin, int64_t end, int64_t head,
                          float* scratch);
-// Write what a chunk has of the outputs, or gradients, of a group's heads. Backward adds to the sums
-// of the chunk's rows.
+// Write what a chunk has of the outputs, or gradients, of a group's heads. Backward adds to the
+// sums of the chunk's rows.
 void StateSpaceChunkForward(const StateSpaceProblem& problem, const TokenChunk& chunk,
                             int64_t group, float* scratch);
 void StateSpaceChunkBackward(const StateSpaceProblem& problem, const TokenChunk& chunk,

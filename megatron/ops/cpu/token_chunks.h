@@ -28,9 +28,9 @@ struct DecayOperands {
   const void *bias = nullptr, *a_log = nullptr;  // one entry a head
 };
 
-// The new tokens of a sequence that comes in portions, rows [begin, end) of the batch, and the states
-// that it has: [heads, N, P] or [heads, K, E] in fp32, which are replaced. They are not read where
-// the sequence begins with these tokens.
+// The new tokens of a sequence that comes in portions, rows [begin, end) of the batch, and the
+// states that it has: [heads, N, P] or [heads, K, E] in fp32, which are replaced. They are not read
+// where the sequence begins with these tokens.
 struct StatePortion {
   int64_t begin = 0, end = 0;
   bool anew = false;

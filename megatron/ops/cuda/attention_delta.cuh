@@ -8,9 +8,9 @@
 
 namespace megatron::ops::cuda {
 
-// Returns the delta of the quad's query, and stores it for the kernel of keys; 0 if there is no such
-// query. All lanes of the warp must call it. Rows of the output and of its gradient are 16-byte
-// aligned.
+// Returns the delta of the quad's query, and stores it for the kernel of keys; 0 if there is no
+// such query. All lanes of the warp must call it. Rows of the output and of its gradient are
+// 16-byte aligned.
 template <typename T, int kHead>
 __device__ float ComputeDelta(const AttentionArgs& args, int64_t query, int64_t group, int64_t head,
                               bool is_there) {

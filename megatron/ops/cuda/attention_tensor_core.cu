@@ -1,6 +1,6 @@
 // Attention with tensor cores, for bf16 and fp16 and heads of 64 and 128 channels, where values are
-// as wide as keys, with any mask, dropout and parts of keys that attention.cu supports. attention.cu
-// takes the other calls.
+// as wide as keys, with any mask, dropout and parts of keys that attention.cu supports.
+// attention.cu takes the other calls.
 //
 // A block has 64 rows, 16 per warp: queries in Forward and BackwardQuery, keys in BackwardKey. They
 // stay in registers while tiles of the other side pass through shared memory. Scores never leave

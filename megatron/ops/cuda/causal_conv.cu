@@ -80,8 +80,8 @@ __global__ void __launch_bounds__(kThreads) Forward(ConvArgs args) {
   }
 }
 
-// Each thread goes back through a slice of the tokens, from as far behind it as the gradients of its
-// last token come from.
+// Each thread goes back through a slice of the tokens, from as far behind it as the gradients of
+// its last token come from.
 template <typename T, int kTaps>
 __global__ void __launch_bounds__(kThreads) Backward(ConvArgs args) {
   const int64_t channel = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;

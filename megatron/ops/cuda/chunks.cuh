@@ -17,12 +17,13 @@ constexpr int kChunk = 64;  // tokens of a chunk; the last of a sequence may be 
 inline int64_t ChunkPlaces(int64_t tokens) { return (tokens + kChunk - 1) / kChunk; }
 
 struct TokenChunk {
-  int64_t begin;  // row of the batch
+  int64_t begin;  // its first row of the batch
   int count;
-  bool first, last;  // of its sequence
+  bool first, last;  // whether it is its sequence's first, its last chunk
 
   // A chunk that is not the first of its sequence has a place among the states at the beginnings of
-  // chunks: that of the kChunk rows of the batch in which it begins, where no other such chunk does.
+  // chunks: that of the kChunk rows of the batch in which it begins, where no other such chunk
+  // does.
   __device__ int64_t Place() const { return begin / kChunk; }
   __device__ int64_t NextPlace() const { return begin / kChunk + 1; }
 };
@@ -227,8 +228,8 @@ class ChunkTile {
     }
   }
 
-  // out[row] += the sum over columns of value(row, column, sum). `out` is shared memory; each of its
-  // entries is one thread's.
+  // out[row] += the sum over columns of value(row, column, sum). `out` is shared memory; each of
+  // its entries is one thread's.
   template <typename Value>
   __device__ void AddRowSums(int rows, int columns, Value value, float* out) const {
     for (int r = 0; r < kSide; ++r) {

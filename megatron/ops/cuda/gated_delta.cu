@@ -1,6 +1,6 @@
 // The gated delta rule in chunks (gated_delta.cuh), in fp32 arithmetic. The systems of all chunks
-// are solved at once. Then a block has some columns of a head's state, and goes with them from chunk
-// to chunk of a sequence. The outputs are those of all chunks at once again.
+// are solved at once. Then a block has some columns of a head's state, and goes with them from
+// chunk to chunk of a sequence. The outputs are those of all chunks at once again.
 #include "megatron/ops/cuda/chunks.cuh"
 #include "megatron/ops/cuda/device.cuh"
 #include "megatron/ops/cuda/gated_delta.cuh"
@@ -52,8 +52,8 @@ __global__ void __launch_bounds__(kThreads) SolveKernel(GatedDeltaArgs args) {
   });
 }
 
-// Goes with kChunk columns of a head's state through a sequence: makes u of `values`, and writes the
-// states at the beginnings of chunks.
+// Goes with kChunk columns of a head's state through a sequence: makes u of `values`, and writes
+// the states at the beginnings of chunks.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) CarryKernel(GatedDeltaArgs args) {
   __shared__ ProductParts parts;

@@ -1,8 +1,8 @@
 // Parts that the kernels of gated_delta.cu and gated_delta_backward.cu share.
 //
 // Within a chunk, with the decays D_ij from token j to token i and the state S in front of it, what
-// the tokens write is u = (1 + A)^-1 (beta (v - D S^T k)) with A_ij = beta_i D_ij k_i k_j for j < i.
-// The inverse is found for all chunks at once, and with it u = values - keys S, where
+// the tokens write is u = (1 + A)^-1 (beta (v - D S^T k)) with A_ij = beta_i D_ij k_i k_j for j <
+// i. The inverse is found for all chunks at once, and with it u = values - keys S, where
 //
 //   values = (1 + A)^-1 beta v,   keys = (1 + A)^-1 beta D k
 //   out_i = D_i S^T q_i + sum over j <= i of P_ij u_j,   P_ij = D_ij q_i k_j

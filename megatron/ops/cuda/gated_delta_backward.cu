@@ -1,7 +1,7 @@
 // The gradients of the gated delta rule in chunks (gated_delta.cuh). They go the forward pass's way
-// back: from outputs to u within all chunks, from chunk to chunk of a sequence, and then through all
-// chunks' systems. The gradients of queries and keys are sums over the heads of a group, which one
-// block adds up.
+// back: from outputs to u within all chunks, from chunk to chunk of a sequence, and then through
+// all chunks' systems. The gradients of queries and keys are sums over the heads of a group, which
+// one block adds up.
 #include "megatron/ops/cuda/chunks.cuh"
 #include "megatron/ops/cuda/column_sums.h"
 #include "megatron/ops/cuda/device.cuh"
@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kThreads) HeadGradientsKernel(GatedDeltaArgs a
     const auto query = [&](int i, int64_t d) { return in.Q(i, d); };
     const auto key = [&](int i, int64_t d) { return in.K(i, d); };
     {
-      ChunkTile gradients;  // of the system's matrix, with the other sign
+      ChunkTile gradients;  // the system's matrix's, with the other sign
       gradients.Add<kDepth, kDepth>(count, count, args.value, right_side, written, &parts);
       gradients.AddRowSums(
           count, count,
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kThreads) HeadGradientsKernel(GatedDeltaArgs a
     }
     {
       FillWithin(in, args.key, &below, &parts);
-      ChunkTile gradients;  // of `within`
+      ChunkTile gradients;  // those of `within`
       gradients.Add<kDepth, kDepth>(count, count, args.value, dout, written, &parts);
       gradients.ForEach(count, count, [&](int i, int j, float sum) {
         if (j < i) decaying.at[i][j] = fmaf(sum, below.at[i][j], decaying.at[i][j]);
@@ -224,8 +224,8 @@ __global__ void __launch_bounds__(kThreads) HeadGradientsKernel(GatedDeltaArgs a
   args.sums[args.places * args.states.heads + i] = of_a_log;
 }
 
-// Writes the gradients of queries or keys from those of their unit vectors, times `scale`, which are
-// in the group's rows of the scratch memory of keys. A warp has a token.
+// Writes the gradients of queries or keys from those of their unit vectors, times `scale`, which
+// are in the group's rows of the scratch memory of keys. A warp has a token.
 template <typename T, typename Unit>
 __device__ void WriteUnnormalized(const GatedDeltaArgs& args, const TokenChunk& chunk,
                                   int64_t group, float scale, const float* scales, Unit unit,

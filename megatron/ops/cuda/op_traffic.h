@@ -5,7 +5,8 @@
 //   traffic.ops().at("NormForward").launches
 //
 // A kernel belongs to the op that launches it, and not to those that call that op. Products of
-// cuBLASLt are launches, of whose bytes only those of epilogues are known; copies and fills of memory are none.
+// cuBLASLt are launches, of whose bytes only those of epilogues are known; copies and fills of
+// memory are none.
 #ifndef MEGATRON_OPS_CUDA_OP_TRAFFIC_H_
 #define MEGATRON_OPS_CUDA_OP_TRAFFIC_H_
 
@@ -21,7 +22,8 @@ class OpTraffic {
  public:
   struct Op {
     int64_t launches = 0;
-    // The bytes by the names under which memory was taken ("activations/saved", "weights", "workspace").
+    // The bytes by the names under which memory was taken ("activations/saved", "weights",
+    // "workspace").
     std::map<std::string, emulation::AccessedBytes> by_memory;
   };
 

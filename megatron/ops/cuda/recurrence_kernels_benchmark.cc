@@ -1,5 +1,5 @@
-// Speed of the ops of layers with a state, for 8 sequences of 2048 tokens, in the shapes of published
-// layers. Operations are those that the chunked forms need (ops/recurrence_benchmark.cc).
+// Speed of the ops of layers with a state, for 8 sequences of 2048 tokens, in the shapes of
+// published layers. Operations are those that the chunked forms need (ops/recurrence_benchmark.cc).
 #include <cstdint>
 #include <vector>
 

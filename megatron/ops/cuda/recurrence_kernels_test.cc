@@ -1,5 +1,5 @@
-// The tests of kernels_test.cc for the ops of layers with a state: causal convolutions, gated norms,
-// the recurrence of Mamba-2 and the gated delta rule.
+// The tests of kernels_test.cc for the ops of layers with a state: causal convolutions, gated
+// norms, the recurrence of Mamba-2 and the gated delta rule.
 //
 // Scratch memory holds NaN before an op, and becomes zero before operands are compared, since a
 // device writes there what it likes.

@@ -1,9 +1,10 @@
 // A matrix in 8-bit floats: quantize.h and quantize_blocks.h make it, and product.h multiplies it.
 //
 // The value of an element is the value of its code (tensor/float8.h) times the inverse scale of the
-// part of the matrix that it lies in. Products sum along the rows of both operands, so a matrix is kept as it is, transposed, or both,
-// depending on the products that read it. Legend: R rows, C columns, a multiple of
-// kFloat8Alignment; S is R rounded up to a multiple of it, and elements behind R are zero.
+// part of the matrix that it lies in. Products sum along the rows of both operands, so a matrix is
+// kept as it is, transposed, or both, depending on the products that read it. Legend: R rows, C
+// columns, a multiple of kFloat8Alignment; S is R rounded up to a multiple of it, and elements
+// behind R are zero.
 #ifndef MEGATRON_OPS_FLOAT8_FLOAT8_TENSOR_H_
 #define MEGATRON_OPS_FLOAT8_FLOAT8_TENSOR_H_
 

@@ -4,8 +4,8 @@
 //
 // Legend: M and N rows of the operands, K the summed dim. N and K are multiples of
 // kFloat8Alignment. At least one of the two formats is E4M3. Either both operands have one scale or
-// neither has. On CUDA not both may have kBlocks, and M must be a multiple of 4 where neither has one
-// scale.
+// neither has. On CUDA not both may have kBlocks, and M must be a multiple of 4 where neither has
+// one scale.
 #ifndef MEGATRON_OPS_FLOAT8_PRODUCT_H_
 #define MEGATRON_OPS_FLOAT8_PRODUCT_H_
 

@@ -1,5 +1,5 @@
-// Quantization to 8-bit floats with one scale per tensor, from a largest magnitude: the tensor's own
-// (*current scaling*), or that of earlier steps (*delayed scaling*). The former has two steps;
+// Quantization to 8-bit floats with one scale per tensor, from a largest magnitude: the tensor's
+// own (*current scaling*), or that of earlier steps (*delayed scaling*). The former has two steps;
 // between them, ranks that hold parts of one tensor take the maximum over their parts. The scale
 // stays on the device, so the host does not wait.
 //

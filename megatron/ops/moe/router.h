@@ -38,10 +38,11 @@ void CountChoices(const Stream& stream, const Tensor& expert_TK, const RouterUni
 
 // Counts how far each token is from choosing each expert, for the biases that would balance them
 // (layers/moe/quantile_bias.h). Scores are sigmoids. expert_TJ has each token's best J experts by
-// score + bias in descending order, without groups, of which the token chooses all but the last. The
-// margin of expert e is the last one's score + bias, less e's score: a token that has chosen e keeps
-// it while e's bias is above. counts[e, b] += number of tokens whose margin is in bin b of B equal
-// ones between min(bias) - 1 and max(bias) + 1; the first and the last have those beyond, too.
+// score + bias in descending order, without groups, of which the token chooses all but the last.
+// The margin of expert e is the last one's score + bias, less e's score: a token that has chosen e
+// keeps it while e's bias is above. counts[e, b] += number of tokens whose margin is in bin b of B
+// equal ones between min(bias) - 1 and max(bias) + 1; the first and the last have those beyond,
+// too.
 void CountMargins(const Stream& stream, const Tensor& logits_TE, const Tensor& bias_E,
                   const Tensor& expert_TJ, const Tensor& counts_EB);
 

@@ -6,7 +6,8 @@
 //              in codes too, with an error of their own.
 //   kTopK      Each rank sends all others the elements of largest magnitude, a part `density` of a
 //              bucket, and their places.
-//   kThreshold Each rank sends the elements whose magnitude is above a threshold, or where these are
+//   kThreshold Each rank sends the elements whose magnitude is above a threshold, or where these
+//   are
 //              more than a part `max_density` of a bucket, the largest of them. The messages of all
 //              ranks have room for as many elements as the rank with most of them sends.
 //   kPowerSgd  Matrices are summed as matrices of low rank (low_rank_sum.h).

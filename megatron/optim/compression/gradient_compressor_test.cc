@@ -206,8 +206,8 @@ TEST(GradientCompressorTest, CodesAreThoseOfAPlainProgram) {
   }
 }
 
-// A plain program for topk and threshold, bit for bit: each rank takes out its largest elements, and
-// how many those are is `taken(magnitudes, which descend)`.
+// A plain program for topk and threshold, bit for bit: each rank takes out its largest elements,
+// and how many those are is `taken(magnitudes, which descend)`.
 void ExpectSumsOfLargest(const GradientCompressionOptions& options,
                          const std::function<size_t(const Floats&)>& taken) {
   constexpr int kRanks = 3, kSteps = 3;
@@ -421,8 +421,8 @@ TEST(GradientCompressorTest, SumsOfLowRankAreThoseOfAPlainProgram) {
   }
 }
 
-// What the test above is for: a program that begins each step with the first Q again has other sums,
-// and so has one that forgets the errors.
+// What the test above is for: a program that begins each step with the first Q again has other
+// sums, and so has one that forgets the errors.
 TEST(GradientCompressorTest, ALostWarmStartIsSeen) {
   GradientCompressionOptions options;
   options.type = CompressionType::kPowerSgd;

@@ -19,8 +19,9 @@ namespace megatron {
 
 class SparseRowSum {
  public:
-  // Tables of so many rows, of which a rank has at most `most_rows` that are not zero. `everywhere`:
-  // all ranks need the whole sum, or else each a shard of it, for which half as many bytes are sent.
+  // Tables of so many rows, of which a rank has at most `most_rows` that are not zero.
+  // `everywhere`: all ranks need the whole sum, or else each a shard of it, for which half as many
+  // bytes are sent.
   SparseRowSum(int64_t rows, int64_t columns, int64_t most_rows, int ranks, bool everywhere);
 
   // The most rows of a rank that are gathered.

@@ -3,9 +3,9 @@
 // - kInt8: messages of 8 bits of ops/group_codes.h, with an fp32 scale for each group.
 // - kE3M0: blocks of kE3M0Block elements, the last of which may be shorter. A block is a byte e,
 // and
-//   four bits for each element: a sign, and a magnitude that is 0 or one of 2^(e - 6), 2^(e - 5) ...
-//   2^e, rounded to the nearest; halfway away from zero. 2^e is the power of two that is nearest to
-//   the largest magnitude. The first element of a pair has the low bits.
+//   four bits for each element: a sign, and a magnitude that is 0 or one of 2^(e - 6), 2^(e - 5)
+//   ... 2^e, rounded to the nearest; halfway away from zero. 2^e is the power of two that is
+//   nearest to the largest magnitude. The first element of a pair has the low bits.
 //
 // A group or block with an infinity or a NaN becomes NaNs, so that it is noticed by all islands.
 #ifndef MEGATRON_OPTIM_OUTER_OUTER_CODEC_H_

@@ -125,7 +125,8 @@ void MicroBatchPacker::Append(const Sample& sample, int64_t ordinal, MicroBatchS
   used->tokens += length;
 }
 
-// A sample of several sequences has one label. What fills a micro-batch up stands behind all samples.
+// A sample of several sequences has one label. What fills a micro-batch up stands behind all
+// samples.
 void MicroBatchPacker::AppendClasses(const Sample& sample, int64_t ordinal,
                                      const MicroBatchSize& used, MicroBatch* batch) {
   std::copy(sample.types.begin(), sample.types.end(),

@@ -49,8 +49,8 @@ bool IsPresent(const FieldRef& ref);
 // b]`.
 std::string ValueText(const FieldRef& ref);
 
-// Returns ValueText() of each element of a repeated field. Another field has one element: its value,
-// or its default; none if it has neither.
+// Returns ValueText() of each element of a repeated field. Another field has one element: its
+// value, or its default; none if it has neither.
 std::vector<std::string> ElementTexts(const FieldRef& ref);
 
 }  // namespace megatron

@@ -120,8 +120,8 @@ absl::StatusOr<ElasticRule> ElasticRuleOf(const config::PretrainConfig& config) 
   return rule;
 }
 
-// The losses of routers, FP8's scales and QK-clip see all tokens, whatever their weight, and a mean of
-// micro-batches' means weighs micro-batches alike.
+// The losses of routers, FP8's scales and QK-clip see all tokens, whatever their weight, and a mean
+// of micro-batches' means weighs micro-batches alike.
 bool MayShareUnevenly(const config::PretrainConfig& config) {
   return config.parallel().in_process_recovery() && config.train().calculate_per_token_loss() &&
          !config.model().has_num_experts() && !config.optimizer().qk_clip() &&

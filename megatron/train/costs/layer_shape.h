@@ -23,8 +23,8 @@ double MupWidthMult(const config::ModelConfig& model);
 // LayerNorm a bias each.
 int64_t NormWeights(const config::ModelConfig& model, int64_t channels);
 
-// Return the number of biases in a layer's self-attention, in its MLP, or in its router and experts,
-// and in both.
+// Return the number of biases in a layer's self-attention, in its MLP, or in its router and
+// experts, and in both.
 int64_t AttentionBiases(const config::ModelConfig& model);
 int64_t MlpBiases(const config::ModelConfig& model, bool has_experts = false);
 int64_t LayerBiases(const config::ModelConfig& model, bool has_experts = false);

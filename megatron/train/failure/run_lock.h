@@ -19,9 +19,9 @@ namespace megatron {
 
 class RunLock {
  public:
-  // Returns kFailedPrecondition if for longer than `patience` another run holds the lock, or another
-  // launcher than `claimant`, that of this run, has claimed the directory. A run that was killed
-  // takes a moment to release it.
+  // Returns kFailedPrecondition if for longer than `patience` another run holds the lock, or
+  // another launcher than `claimant`, that of this run, has claimed the directory. A run that was
+  // killed takes a moment to release it.
   static absl::StatusOr<RunLock> Take(const std::string& directory, const std::string& claimant,
                                       absl::Duration patience);
   // Shares the lock: from now on the other processes of the run may Join.

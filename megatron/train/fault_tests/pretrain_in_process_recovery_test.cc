@@ -1,6 +1,6 @@
-// Runs whose ranks are killed or stopped and that go on in the processes that are left: the losses of
-// all steps are those of the undisturbed run, and no step is missing. An argument is the number of
-// kills at random moments; more than one makes a test of its own.
+// Runs whose ranks are killed or stopped and that go on in the processes that are left: the losses
+// of all steps are those of the undisturbed run, and no step is missing. An argument is the number
+// of kills at random moments; more than one makes a test of its own.
 
 #include <signal.h>
 

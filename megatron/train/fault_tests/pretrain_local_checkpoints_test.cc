@@ -1,5 +1,6 @@
-// Runs that lose all processes of one of two machines, and what these had on their own disk: started
-// again they take the newest local checkpoint, and end with the bytes of the undisturbed run.
+// Runs that lose all processes of one of two machines, and what these had on their own disk:
+// started again they take the newest local checkpoint, and end with the bytes of the undisturbed
+// run.
 
 #include <signal.h>
 

@@ -1,7 +1,7 @@
 // Kills (kill -9) a run whose masters and states are in a file at random moments, again and again:
 // each time the same command goes on from its last checkpoint, and every run that ends has the
-// bytes of the undisturbed one. A fifth as often it kills a run on the emulated device whose weights
-// are in a file too. The first argument is the number of kills.
+// bytes of the undisturbed one. A fifth as often it kills a run on the emulated device whose
+// weights are in a file too. The first argument is the number of kills.
 
 #include <signal.h>
 

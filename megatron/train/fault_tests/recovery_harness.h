@@ -1,5 +1,5 @@
-// What tests of runs that lose ranks and go on have in common: the runs' options, and the comparison
-// of their losses with those of an undisturbed run.
+// What tests of runs that lose ranks and go on have in common: the runs' options, and the
+// comparison of their losses with those of an undisturbed run.
 #ifndef MEGATRON_TRAIN_FAULT_TESTS_RECOVERY_HARNESS_H_
 #define MEGATRON_TRAIN_FAULT_TESTS_RECOVERY_HARNESS_H_
 
@@ -19,7 +19,8 @@ class RecoveryTest : public PretrainProgramTest {
 
   // The losses of all steps of a run, by iteration. A step that is there twice fails.
   std::map<int, double> Losses(const std::string& run) const;
-  // Fails where the losses differ by more than those of different layouts may, or a step is missing.
+  // Fails where the losses differ by more than those of different layouts may, or a step is
+  // missing.
   void ExpectSameCurve(const std::string& want, const std::string& got, size_t steps) const;
   // The number of steps that a run has made.
   int StepsOf(const std::string& run) const;

@@ -11,8 +11,8 @@
 namespace megatron {
 
 // Writes the model of the last checkpoint if that is the one of options.loop.train_iters. Nothing
-// happens without checkpoint.save_huggingface. What is in the place of the model stays. Returns a line
-// for the log, or nothing. Errors carry an exit code.
+// happens without checkpoint.save_huggingface. What is in the place of the model stays. Returns a
+// line for the log, or nothing. Errors carry an exit code.
 absl::StatusOr<std::string> SaveHuggingface(FileSystem& fs, const RunOptions& options);
 
 }  // namespace megatron

@@ -28,8 +28,8 @@ namespace megatron {
 class RankJob {
  public:
   // Returns when all ranks have found each other or, in a process that was started in the place of
-  // a lost rank, when the others have taken it in. Null: they ended without it. Errors carry an exit
-  // code.
+  // a lost rank, when the others have taken it in. Null: they ended without it. Errors carry an
+  // exit code.
   static absl::StatusOr<std::unique_ptr<RankJob>> Join(const LaunchEnvironment& launch,
                                                        const RanksOptions& options);
 

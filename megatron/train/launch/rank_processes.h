@@ -19,7 +19,8 @@ namespace megatron {
 //
 // With `options.min_data_size`, places whose rank failed twice are left out: the ranks get the
 // greatest data_parallel_size, from that one on, that `fits` and for which there are places, as an
-// argument. `data_size` is the configuration's, which `ranks` are. Where none fits, all are started.
+// argument. `data_size` is the configuration's, which `ranks` are. Where none fits, all are
+// started.
 //
 // With `options.in_process_recovery` single lost ranks are started again beside the others, up to
 // `options.replacements` times in each start of all.

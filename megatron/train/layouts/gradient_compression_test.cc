@@ -122,8 +122,8 @@ TEST_F(GradientCompressionTest, OverlapDecidesNothing) {
   }
 }
 
-// With a random Q, factors of full rank have all that matrices have, also those of the rows that are
-// in a shard. The Q of later steps knows the rows of the gradient before alone, which may be of
+// With a random Q, factors of full rank have all that matrices have, also those of the rows that
+// are in a shard. The Q of later steps knows the rows of the gradient before alone, which may be of
 // lower rank.
 TEST_F(GradientCompressionTest, FactorsOfFullRankSumAllOfTheFirstGradients) {
   for (const Layout& layout : Layouts()) {

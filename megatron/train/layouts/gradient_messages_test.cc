@@ -1,5 +1,5 @@
-// Tests runs whose gradients are sent in 16 bits with a scale, and runs whose word table is summed by
-// the rows that occur (optim/data_parallel.h).
+// Tests runs whose gradients are sent in 16 bits with a scale, and runs whose word table is summed
+// by the rows that occur (optim/data_parallel.h).
 
 #include <cmath>
 #include <cstdint>

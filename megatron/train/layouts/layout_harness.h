@@ -133,7 +133,8 @@ struct LayoutRun {
   int ranks_of_host = 0;                 // TrainerOptions::host follows from it; 0: all
   // If set, wraps each rank's communicator.
   std::function<std::shared_ptr<Communicator>(std::shared_ptr<Communicator>)> wrap;
-  // If set, are called on each rank's thread: when weights were initialized, and after the last step.
+  // If set, are called on each rank's thread: when weights were initialized, and after the last
+  // step.
   std::function<absl::Status(int rank, Trainer*trainer)> at_start, at_end;
   // If set, is called before each piece of work of a rank, on its thread.
   std::function<void(int rank, Phase phase, ParameterBuffers* buffers)> on_piece;

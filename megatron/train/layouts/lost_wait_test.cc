@@ -33,7 +33,8 @@ struct Case {
   // Waits that put nothing behind anything: those of the first copy, into memory that was in no use
   // before; those for reductions at the end of a backward, whose memory is not used again before a
   // later wait that covers them; and those of an update in host memory. The host has waited for the
-  // sums of the step's gradients by then, and so for all that the update's copies read or overwrite.
+  // sums of the step's gradients by then, and so for all that the update's copies read or
+  // overwrite.
   std::set<int64_t> unneeded;
 };
 

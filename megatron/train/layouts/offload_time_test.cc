@@ -340,9 +340,9 @@ TEST_F(OffloadTimeTest, ActivationsOnTheHost) {
   }
 }
 
-// One step's layers as the clock sees them: operations and bytes of a run of 12 layers, all of which
-// leave. Each layer's forward pass ends with a copy to the host; and the backward passes of all but
-// the last three, which come from the host, begin with the end of another layer's.
+// One step's layers as the clock sees them: operations and bytes of a run of 12 layers, all of
+// which leave. Each layer's forward pass ends with a copy to the host; and the backward passes of
+// all but the last three, which come from the host, begin with the end of another layer's.
 TimedStage StageOf(const std::vector<EmulatedWork>& works, int64_t layers, double rate) {
   // Bytes of a layer that has its input: the most of which there are copies of all of them.
   std::map<double, int64_t> copies;

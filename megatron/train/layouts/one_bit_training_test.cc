@@ -119,8 +119,8 @@ TEST_P(OneBitTrainingTest, EvaluationsChangeNothing) {
   EXPECT_TRUE(got.state == want.state);
 }
 
-// As long as gradients are summed ranks are as in a plain run; then each number of ranks has a curve
-// of its own.
+// As long as gradients are summed ranks are as in a plain run; then each number of ranks has a
+// curve of its own.
 TEST_P(OneBitTrainingTest, LayoutsHaveTheSameCurveAsLongAsGradientsAreSummed) {
   const int sums = GetParam() == kZeroOne ? kFreeze - 1 : kFreeze;
   const LayoutOutcome one = Train(Run(), LayoutOf(1, 1, 1), kSteps);
@@ -182,9 +182,9 @@ TEST(OneBitPipelineTest, APipelineHasTheCurveOfOneStage) {
   }
 }
 
-// The gradient of an embedding of which two stages have a copy is the sum of their two sums, for any
-// number of stages. On one stage it is one sum, which is rounded differently: so its signs differ
-// more with each step.
+// The gradient of an embedding of which two stages have a copy is the sum of their two sums, for
+// any number of stages. On one stage it is one sum, which is rounded differently: so its signs
+// differ more with each step.
 TEST(OneBitPipelineTest, ATiedEmbeddingIsOneTensorOnTheStagesThatHoldIt) {
   for (const Kind kind : kKinds) {
     TrainerOptions run = RunWith(kind);

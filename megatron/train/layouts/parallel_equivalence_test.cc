@@ -216,9 +216,9 @@ std::vector<Case> AllCases(Case c, const std::array<bool, kNumSettings>& is_fixe
   }
 }
 
-// Multi-token prediction in the part in front of the last. AdamW divides gradients by themselves, and
-// so magnifies the rounding of those that nearly cancel, and three stages sum up those of the tied
-// table: these cases have SGD. mtp_stage_test has the bits of AdamW.
+// Multi-token prediction in the part in front of the last. AdamW divides gradients by themselves,
+// and so magnifies the rounding of those that nearly cancel, and three stages sum up those of the
+// tied table: these cases have SGD. mtp_stage_test has the bits of AdamW.
 std::vector<Case> MtpAloneCases() {
   Case c{};
   c[kModel] = kMtp;
@@ -450,8 +450,8 @@ TEST(ParallelEquivalenceTest, StatesOfHybridLayersAreFarAboveRounding) {
   }
 }
 
-// The word table of the stage with multi-token prediction is a copy, which the output matrix is not.
-// Layers of multi-token prediction have experts.
+// The word table of the stage with multi-token prediction is a copy, which the output matrix is
+// not. Layers of multi-token prediction have experts.
 TEST(ParallelEquivalenceTest, MultiTokenPredictionHasACopyOfAnEmbeddingOfItsOwn) {
   TrainerOptions run = TinyRun(SmallMtpMixture(), OptimizerOptions::kSgd);
   // Scores of all experts decide nothing.

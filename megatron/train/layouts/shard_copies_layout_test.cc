@@ -1,5 +1,5 @@
-// Ranks that share out states and are lost: what the others have in their memory is the state of the
-// undisturbed run, bit for bit, on any layout that is left.
+// Ranks that share out states and are lost: what the others have in their memory is the state of
+// the undisturbed run, bit for bit, on any layout that is left.
 #include <algorithm>
 #include <map>
 #include <optional>

@@ -25,7 +25,8 @@ struct RankTimes {
   // a step. Of the time that computing waits for messages beside it, that part is waiting which
   // exceeds their transfer: the end of a message, which is not hidden, is its transfer.
   std::array<int64_t, kNumTimeCategories> by_category = {};
-  // Communication on a thread or stream of its own, less the time for which computing waited for it.
+  // Communication on a thread or stream of its own, less the time for which computing waited for
+  // it.
   int64_t hidden = 0;
   std::array<int64_t, kNumTimers> timers = {};
   int64_t stage = 0;  // the rank's pipeline stage

@@ -30,8 +30,8 @@ struct PartTime {
 // in none of them.
 struct StepTimes {
   PartTime head;  // until the pipeline begins
-  // The steps of the stage's plan (pipeline/stage_plan.h) in order: all of them, or the actions where
-  // exchanges run beside them.
+  // The steps of the stage's plan (pipeline/stage_plan.h) in order: all of them, or the actions
+  // where exchanges run beside them.
   std::vector<PartTime> pipeline;
   std::vector<int64_t> beside;  // the times of the exchanges that run beside the actions, in order
   PartTime tail;  // from there until the norm of the gradients is known, for which all ranks wait

@@ -41,7 +41,8 @@ class LayoutSpace {
   // Expects a configuration with its computed fields, which must live as long as the space. Fast
   // links join `domain` ranks, which tensor parallelism does not leave; `ranks_of_host` of them are
   // where instances lie. `host_fractions` are the parts of the optimizer's states that may
-  // lie on the host, ascending from 0. Of GPipe and ZB-V the one that is given as `schedule` is there.
+  // lie on the host, ascending from 0. Of GPipe and ZB-V the one that is given as `schedule` is
+  // there.
   LayoutSpace(const config::PretrainConfig& resolved, int64_t ranks, int64_t domain,
               int64_t ranks_of_host, std::vector<double> host_fractions,
               PlanSchedule schedule = PlanSchedule::kOneForwardOneBackward, GridRules grids = {});

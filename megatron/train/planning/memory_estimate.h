@@ -88,8 +88,9 @@ class MemoryEstimator {
   // The same of layers of both kinds, of which the first is a mixture or isn't.
   absl::StatusOr<StageBytes> BothKinds(const LayoutAxes& axes, size_t place, int64_t mixtures,
                                        int64_t dense, bool begins_with_mixture);
-  // The bytes of weights and gradients of layers at work, where they are shared out, rounded or come
-  // from host memory, and of a bucket's sum of gradients that comes from there, times its shards.
+  // The bytes of weights and gradients of layers at work, where they are shared out, rounded or
+  // come from host memory, and of a bucket's sum of gradients that comes from there, times its
+  // shards.
   struct Whole {
     double blocks = 0, sums = 0;
   };

@@ -13,8 +13,8 @@ namespace megatron {
 // Returns the paths of all fields that predictions don't know.
 std::vector<std::string> UnpricedPaths();
 
-// Returns those that cost something in this configuration, as "path=value", on a GPU or a processor.
-// `searches`: also those that ExplainStep() knows and searches of layouts don't.
+// Returns those that cost something in this configuration, as "path=value", on a GPU or a
+// processor. `searches`: also those that ExplainStep() knows and searches of layouts don't.
 std::vector<std::string> UnpricedFields(const config::PretrainConfig& config, bool is_gpu,
                                         bool searches = true);
 

@@ -35,9 +35,9 @@ struct StartingPoint {
 absl::StatusOr<StartingPoint> OpenCheckpoint(FileSystem& fs, const CheckpointOptions& options,
                                              absl::FunctionRef<void(const std::string&)> warn);
 
-// Returns an error with kExitConfig if the run would silently go on otherwise than the checkpoint's:
-// with another global batch, which nobody has written, or to a length in samples that other batches
-// have begun.
+// Returns an error with kExitConfig if the run would silently go on otherwise than the
+// checkpoint's: with another global batch, which nobody has written, or to a length in samples that
+// other batches have begun.
 absl::Status CheckBatches(const CheckpointReader& checkpoint, const config::PretrainConfig& config,
                           const ConfigLocations& written);
 

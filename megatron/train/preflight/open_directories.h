@@ -20,8 +20,9 @@ absl::Status OpenProfileDirectory(FileSystem& fs, const ProfileOptions& profile,
 
 // Makes the directory of checkpoints and checks that this process, one of `num_processes`, can
 // write to it. The first process takes the lock on it as well, lets the others join, and sees that
-// no other run has saved there. If a launcher that claims directories (comm/launch/claim_line.h) has
-// started the run, it is asked to. Without checkpoint.save nothing happens, and nothing is locked.
+// no other run has saved there. If a launcher that claims directories (comm/launch/claim_line.h)
+// has started the run, it is asked to. Without checkpoint.save nothing happens, and nothing is
+// locked.
 //
 // Errors carry kExitIo where the directory can't be written, kExitConfig where another run has it,
 // and kExitCorruptCheckpoint where the checkpoint in it can't be read.

@@ -30,7 +30,8 @@ class OpenDirectoriesTest : public ::testing::Test {
   }
   ~OpenDirectoriesTest() override { unsetenv(kClaimantVariable); }
 
-  // Opens the directory as the only process of a run, and returns the one that a claim was asked for.
+  // Opens the directory as the only process of a run, and returns the one that a claim was asked
+  // for.
   std::optional<std::string> OpenAndReadErrors(absl::StatusOr<RunLock>* lock) {
     ::testing::internal::CaptureStderr();
     *lock = OpenSaveDirectory(fs_, checkpoint_, "run", 0, 1);

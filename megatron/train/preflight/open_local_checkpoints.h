@@ -1,5 +1,5 @@
-// The local checkpoints of a run (checkpoint/local): where they lie on this machine, and whether the
-// run starts from one of them.
+// The local checkpoints of a run (checkpoint/local): where they lie on this machine, and whether
+// the run starts from one of them.
 #ifndef MEGATRON_TRAIN_PREFLIGHT_OPEN_LOCAL_CHECKPOINTS_H_
 #define MEGATRON_TRAIN_PREFLIGHT_OPEN_LOCAL_CHECKPOINTS_H_
 

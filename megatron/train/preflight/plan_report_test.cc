@@ -85,9 +85,9 @@ TEST(PlanScreenTest, ParametersOfMegatronsExamplesAreThoseOfTheirArchitectures) 
   EXPECT_EQ(JsonOf(Plan("mixtral_8x7b"))["parameters"],
             2 * 32000 * 4096 + 32 * (attention + 8 * mlp + 8 * 4096 + 2 * 4096) + 4096);
   EXPECT_EQ(JsonOf(Plan("mixtral_8x7b"))["parameters"], 46702792704);
-  // Latent attention: down to 1536 for queries and to 512 and the shared 64 for keys and values, both
-  // normalized, up to 128 heads of 192, and of 128 and 128, and back. Then experts, a shared one and
-  // the router, or an MLP in the first three layers, and two norms.
+  // Latent attention: down to 1536 for queries and to 512 and the shared 64 for keys and values,
+  // both normalized, up to 128 heads of 192, and of 128 and 128, and back. Then experts, a shared
+  // one and the router, or an MLP in the first three layers, and two norms.
   const int64_t d = 7168, latent = d * (1536 + 512 + 64) + 1536 + 512 + 128 * 192 * 1536 +
                                    128 * (128 + 128) * 512 + d * 128 * 128;
   const int64_t dense = latent + 3 * d * 18432 + 2 * d;
@@ -103,8 +103,8 @@ TEST(PlanScreenTest, ParametersOfMegatronsExamplesAreThoseOfTheirArchitectures) 
   EXPECT_EQ(JsonOf(Plan("gpt_oss_20b"))["parameters"],
             2 * 201088 * o + 24 * (heads + 32 * expert + 32 * o + 32 + 2 * o) + o);
   EXPECT_EQ(JsonOf(Plan("gpt_oss_20b"))["parameters"], 20914757184);  // as published
-  // Embeddings of words, positions and token types; layers; the last norm; the head's layer and norm
-  // with a bias for each word; the pooler and two classes.
+  // Embeddings of words, positions and token types; layers; the last norm; the head's layer and
+  // norm with a bias for each word; the pooler and two classes.
   const int64_t b = 1024;
   EXPECT_EQ(JsonOf(Plan("bert_345m"))["parameters"],
             (30592 + 512 + 2) * b + 24 * (12 * b * b + 13 * b) + 2 * b + (b * b + b) + 2 * b +

@@ -40,8 +40,8 @@ class PretrainRank {
 
   // Whether it has left so that other processes become ranks of the run.
   bool makes_room() const { return makes_room_; }
-  // Copies what ranks go on from to `kept`, after Run(). That stays as it is where this rank has not
-  // come so far that it had a state.
+  // Copies what ranks go on from to `kept`, after Run(). That stays as it is where this rank has
+  // not come so far that it had a state.
   void Keep(KeptRank* kept);
 
   // This rank's current work, for its monitor.

@@ -6,7 +6,8 @@
 
 namespace megatron {
 
-// Sets the unset fields of a hybrid model that follow from others, and the layers that have experts.
+// Sets the unset fields of a hybrid model that follow from others, and the layers that have
+// experts.
 void ResolveHybridLayers(config::ModelConfig* model);
 
 }  // namespace megatron

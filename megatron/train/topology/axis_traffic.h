@@ -13,13 +13,14 @@ namespace megatron {
 struct AxisTraffic {
   const char* name = "";
   AxisSet axes;  // the group whose ranks exchange
-  // The group is cut into so many runs of neighbours, as instances and hosts are (comm/rank_grid.h).
-  // Ranks exchange within their run, or across runs with those in the same place.
+  // The group is cut into so many runs of neighbours, as instances and hosts are
+  // (comm/rank_grid.h). Ranks exchange within their run, or across runs with those in the same
+  // place.
   int runs = 1;
   bool is_across = false;
   // What calls make of hosts (comm/rank_grid.h): nothing, or two levels where the group has several
-  // ranks on each of several hosts. With deduplicated dispatch they are among the group's ranks of a
-  // host, or among those in the same place of all hosts.
+  // ranks on each of several hosts. With deduplicated dispatch they are among the group's ranks of
+  // a host, or among those in the same place of all hosts.
   enum class Hosts { kNone, kLevels, kWithin, kAcross };
   Hosts hosts = Hosts::kNone;
   // With kAcross `bytes` are those of tokens that go to one host, and each token goes to as many

@@ -97,8 +97,8 @@ TEST(AxisTrafficTest, InstancesExchangeWithinAndAcross) {
     EXPECT_EQ(row.runs, 2);
     (row.is_across ? across : within) += row.calls * row.bytes;
   }
-  // Gradients are scattered and weights gathered within an instance, of whole tensors; a half of the
-  // gradients is all-reduced between the two.
+  // Gradients are scattered and weights gathered within an instance, of whole tensors; a half of
+  // the gradients is all-reduced between the two.
   EXPECT_DOUBLE_EQ(within, whole);
   EXPECT_DOUBLE_EQ(across, whole / 2);
 }

@@ -50,8 +50,8 @@ absl::Status CheckEven(const MachineShape& shape, int ranks) {
 
 using Groups = std::vector<std::vector<int>>;
 
-// Returns the ranks of the groups that share a host, and those in the same place of all of a group's
-// hosts.
+// Returns the ranks of the groups that share a host, and those in the same place of all of a
+// group's hosts.
 std::pair<Groups, Groups> ByHost(const Groups& groups, int ranks_per_host) {
   Groups within, across;
   for (const std::vector<int>& group : groups) {

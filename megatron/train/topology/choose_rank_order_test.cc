@@ -165,8 +165,8 @@ TEST(ChooseRankOrderTest, ExpertsGoByTheirOwnGridAndTheOrdersThatItAllows) {
   EXPECT_THAT(choice->reason, HasSubstr("ep "));
 }
 
-// Two nodes of 4 ranks, pipeline 2, data 4 in two instances. What an instance exchanges stays inside a
-// node also in an order in which the messages between stages do.
+// Two nodes of 4 ranks, pipeline 2, data 4 in two instances. What an instance exchanges stays
+// inside a node also in an order in which the messages between stages do.
 TEST(ChooseRankOrderTest, InstancesNeedNotLieOnOneNodeTogether) {
   AxisTraffic within = Data(4e9), across = Data(1e6);
   const auto choose = [&](int runs) {

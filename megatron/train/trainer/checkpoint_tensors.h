@@ -87,8 +87,8 @@ std::vector<ShardedTensor> HistoryBlocks(Trainer& trainer);
 // use to the same rank in the same layout. Empty: gradients are not compressed.
 std::string CompressionLayout(Trainer& trainer);
 
-// Lists how much of the gradients is sent, where a field says that. What was not sent is of use with
-// any other such number.
+// Lists how much of the gradients is sent, where a field says that. What was not sent is of use
+// with any other such number.
 std::string CompressionShare(Trainer& trainer);
 
 // Returns this rank's states of gradient compression, each one row of elements.

@@ -1,8 +1,9 @@
 // The state of a rank between two steps, kept in memory while the ranks of a run change.
 //
-// Ranks can go on from memory where those that are left have all of the state: copies of it, or with
-// sharded states copies of shards (shard_copies.h). No rank has a state of its own then (experts,
-// islands, FP8's history, errors of compression, signs). Others continue from a checkpoint.
+// Ranks can go on from memory where those that are left have all of the state: copies of it, or
+// with sharded states copies of shards (shard_copies.h). No rank has a state of its own then
+// (experts, islands, FP8's history, errors of compression, signs). Others continue from a
+// checkpoint.
 #ifndef MEGATRON_TRAIN_TRAINER_KEPT_STATE_H_
 #define MEGATRON_TRAIN_TRAINER_KEPT_STATE_H_
 
@@ -33,10 +34,11 @@ struct StateInMemory {
   int shards = 1;  // those that states were cut into
 };
 
-// Gives each rank of the trainer's world that state: at least one of the ranks with the same part of
-// the model has kept each shard, and sends it to the others. `mine` is what this rank has kept, and
-// stays as it is; null: nothing. Returns the last iteration after which all of them had evaluated. Collective over
-// the trainer's world. After an error the trainer's contents are undefined.
+// Gives each rank of the trainer's world that state: at least one of the ranks with the same part
+// of the model has kept each shard, and sends it to the others. `mine` is what this rank has kept,
+// and stays as it is; null: nothing. Returns the last iteration after which all of them had
+// evaluated. Collective over the trainer's world. After an error the trainer's contents are
+// undefined.
 absl::StatusOr<int64_t> RestoreKeptState(KeptState* mine, const StateInMemory& state,
                                          Trainer* trainer);
 

@@ -15,8 +15,8 @@ namespace megatron {
 // Returns "name = value; name = value". No name and no value has a semicolon or an equals sign.
 std::string JoinNamed(const std::vector<std::pair<std::string, std::string>>& values);
 
-// Returns the values that differ between two such lists, by name, in the order of `now`; empty where
-// none does. What one list lacks, or is no such list, is passed over.
+// Returns the values that differ between two such lists, by name, in the order of `now`; empty
+// where none does. What one list lacks, or is no such list, is passed over.
 std::string NameChanges(absl::string_view before, absl::string_view now);
 
 }  // namespace megatron

@@ -29,11 +29,12 @@ absl::StatusOr<TensorGridShape> TensorGridShapeOf(const config::ParallelConfig& 
 // is no order. Where TensorGridShapeOf fails, which validation tells, there is no grid.
 absl::StatusOr<ParallelSizes> ToParallelSizes(const config::ParallelConfig& config);
 
-// Returns the ranks with the same weights on each host of hierarchical collectives; 1 where there are
-// no such hosts, or other fields have errors.
+// Returns the ranks with the same weights on each host of hierarchical collectives; 1 where there
+// are no such hosts, or other fields have errors.
 int64_t CopiesOnAHost(const config::ParallelConfig& config);
 
-// Returns the ranks that have secondary shards among them, of zero_hpz_partition_size; 1: none have.
+// Returns the ranks that have secondary shards among them, of zero_hpz_partition_size; 1: none
+// have.
 int64_t SecondaryShardRanks(const config::ParallelConfig& config);
 
 }  // namespace megatron

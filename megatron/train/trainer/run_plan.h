@@ -33,8 +33,8 @@ struct RankPlan {
   int64_t file_bytes = 0;
   // Bytes of its file of weights, which each pass of a micro-batch reads and each step writes.
   int64_t weight_file_bytes = 0;
-  // Bytes of the rank's shard of a local checkpoint; 0 without checkpoint.local_save. The first rank
-  // of the stage has the largest.
+  // Bytes of the rank's shard of a local checkpoint; 0 without checkpoint.local_save. The first
+  // rank of the stage has the largest.
   int64_t local_bytes = 0;
 
   int64_t total_bytes() const;  // bytes on the device

@@ -1,11 +1,11 @@
 // Copies of sharded master weights and optimizer states in the memory of other ranks.
 //
 // Where states are sharded, one rank alone has a shard. With copies, each rank packs its shard at
-// the end of a step and sends it to other ranks, as many as there are copies, at best on other hosts
-// (copy_ring.h). The two newest generations stay: the older one is whole on all ranks until all have the newer one, since an
-// exchange begins after a step that all ranks had to enter. So when ranks are lost at any moment,
-// those that are left have one generation of all shards, as long as one of the ranks that hold a
-// shard is left.
+// the end of a step and sends it to other ranks, as many as there are copies, at best on other
+// hosts (copy_ring.h). The two newest generations stay: the older one is whole on all ranks until
+// all have the newer one, since an exchange begins after a step that all ranks had to enter. So
+// when ranks are lost at any moment, those that are left have one generation of all shards, as long
+// as one of the ranks that hold a shard is left.
 //
 // A shard is kept twice where it is and twice for each copy.
 #ifndef MEGATRON_TRAIN_TRAINER_SHARD_COPIES_H_

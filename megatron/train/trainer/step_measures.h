@@ -29,9 +29,9 @@ class StepMeasures {
                const ProcessGroups& groups, const Sources& sources, const Stream& stream,
                MemoryLedger* ledger);
 
-  // Sums over all ranks the sums of the last stage since they were zeroed, and in a step of training
-  // those of sources and of the routers. The host has the result after its next wait for the stream,
-  // which it makes once in a step.
+  // Sums over all ranks the sums of the last stage since they were zeroed, and in a step of
+  // training those of sources and of the routers. The host has the result after its next wait for
+  // the stream, which it makes once in a step.
   void Start(bool training);
   Measured Finish();  // the means
   // Add the losses of sources, and the means of the routers' losses, after Finish().

@@ -176,9 +176,9 @@ class Trainer {
   // later rounds. Collective.
   absl::StatusOr<std::optional<IslandLink::Round>> JoinIslands(IslandLink::Stop stop);
 
-  // Starts an update that came late (Optimizer::StartPendingUpdate) beside the next step, which must
-  // follow. Nobody reads masters and states until that step has ended. Without it the step makes the
-  // update behind its passes, with the same bits.
+  // Starts an update that came late (Optimizer::StartPendingUpdate) beside the next step, which
+  // must follow. Nobody reads masters and states until that step has ended. Without it the step
+  // makes the update behind its passes, with the same bits.
   void UpdateAhead();
   // Trains one iteration on `source`'s next samples. `before_update`, unless null, runs between the
   // last use of the old weights and their update, and returns this rank's requests.
@@ -192,8 +192,8 @@ class Trainer {
   // counts them there, with islands by the global weights. Behind the last whole batch comes the
   // first one again.
   absl::StatusOr<Measured> Evaluate(const SampleSource& source, int64_t iterations);
-  // Takes samples [first, first + losses.size() / seq_length): the loss of each of their tokens, and
-  // 1 where its label is the likeliest token, else 0.
+  // Takes samples [first, first + losses.size() / seq_length): the loss of each of their tokens,
+  // and 1 where its label is the likeliest token, else 0.
   using TakeTokenScores = absl::FunctionRef<void(int64_t first, absl::Span<const float> losses,
                                                  absl::Span<const float> hits)>;
   // Gives every rank the scores of all tokens of `source`, whose size is a multiple of the global
@@ -284,8 +284,8 @@ class Trainer {
   bool CanComputeForOthers() const;
   // Whether the gradients of all samples of this rank are there before they are reduced.
   bool KeepsOwnGradients() const;
-  // The checksum of gradients, all of them or those that are this rank's to update; `finite`, unless
-  // it is null, becomes false if one is not.
+  // The checksum of gradients, all of them or those that are this rank's to update; `finite`,
+  // unless it is null, becomes false if one is not.
   uint32_t ChecksumOfGradients(bool all, bool* finite) const;
   // Computes the step that `first` is of again if it is due.
   absl::StatusOr<StepFinding> ValidateStep(const SampleSource& source,

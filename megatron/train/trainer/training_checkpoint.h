@@ -68,8 +68,8 @@ std::string OtherInstructionSet(const CheckpointReader& reader, const RunDescrip
 // kFailedPrecondition with all differences if the checkpoint is of another model or, unless only
 // weights are wanted, of another run. After an error the trainer's contents are undefined. Appends
 // to *warnings what of the checkpoint is of no use to this run, or is missing in it: texts that are
-// the same on all ranks. Adapters that the checkpoint lacks, which only kWeights allows, stay as they
-// are.
+// the same on all ranks. Adapters that the checkpoint lacks, which only kWeights allows, stay as
+// they are.
 absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
                                const RunDescription& run, Trainer* trainer,
                                std::vector<std::string>* warnings);

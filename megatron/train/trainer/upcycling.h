@@ -3,9 +3,9 @@
 // arXiv 2410.07524).
 //
 // With g = ffn_hidden_size / moe_ffn_hidden_size, expert e has the (e mod g)-th of g parts of the
-// dense MLP, and its router's row is row floor(e / g) of a router with initial weights: a token that
-// chooses a copy chooses all its parts first. Experts' weights are scaled, so that a layer's output
-// keeps its size when a token goes to some of the copies alone.
+// dense MLP, and its router's row is row floor(e / g) of a router with initial weights: a token
+// that chooses a copy chooses all its parts first. Experts' weights are scaled, so that a layer's
+// output keeps its size when a token goes to some of the copies alone.
 #ifndef MEGATRON_TRAIN_TRAINER_UPCYCLING_H_
 #define MEGATRON_TRAIN_TRAINER_UPCYCLING_H_
 

@@ -168,8 +168,8 @@ BlasProduct::Descriptions::~Descriptions() {
 
 void BlasProduct::Descriptions::FindAlgorithms(cublasLtHandle_t handle, const Gemm& gemm,
                                                const Search& search) {
-  // Parts of a sum are added up in fp32, by a separate step, if there is a kernel that does. Results
-  // in fp32 are added up in fp32 by two schemes.
+  // Parts of a sum are added up in fp32, by a separate step, if there is a kernel that does.
+  // Results in fp32 are added up in fp32 by two schemes.
   uint32_t in_fp32 = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   if (gemm.out == DType::kFloat32) in_fp32 |= CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
   for (const uint32_t reductions : {in_fp32, uint32_t{CUBLASLT_REDUCTION_SCHEME_MASK}}) {

@@ -181,8 +181,8 @@ __device__ void ConsumeKeys(const AttentionArgs& args, const Buffers<Of>& buffer
   }
 }
 
-// The gradient of queries, and delta for the other kernel. Grid: x counts tiles of queries, those with the most keys first; y
-// counts groups * group_heads.
+// The gradient of queries, and delta for the other kernel. Grid: x counts tiles of queries, those
+// with the most keys first; y counts groups * group_heads.
 template <typename T, typename Of, bool kDropout>
 __global__ void __launch_bounds__(Of::kThreads, 1)
     BackwardQuery(const __grid_constant__ Maps maps, const __grid_constant__ AttentionArgs args) {

@@ -2,8 +2,8 @@
 // thread of the remaining one copies tiles of keys and values to a ring in shared memory, ahead of
 // the others.
 //
-// A block takes one tile of queries after another. While the warpgroups that compute finish one, the
-// queries of the next and its first keys are on their way.
+// A block takes one tile of queries after another. While the warpgroups that compute finish one,
+// the queries of the next and its first keys are on their way.
 //
 // The scores of a tile are multiplied while the values of the previous tile are, and the softmax of
 // the one overlaps the product of the other. Scores never leave registers: rounded, they are the
@@ -35,7 +35,8 @@ struct Shape : WarpgroupShape<kHeadDim == 64 && !kWithDropout ? 3 : 2> {
   static constexpr int kSharedBytes = Queries::kBytes + 2 * kStages * Keys::kBytes;
 };
 
-// A tile of queries of one head, and the keys of its sequence, as one thread tells it to the others.
+// A tile of queries of one head, and the keys of its sequence, as one thread tells it to the
+// others.
 struct Work {
   static constexpr int kNoMore = -1;
   static constexpr int kSeesAll = 1 << 30;  // beyond any query
@@ -133,8 +134,8 @@ __device__ int TilesSeenBy(const Work& work, int query) {
   return (work.KeysSeenBy(query) + Of::kKeys - 1) / Of::kKeys;
 }
 
-// Loads the tiles of work `i` in the order in which they are waited for; `before` tiles of keys came
-// before them. One thread runs this.
+// Loads the tiles of work `i` in the order in which they are waited for; `before` tiles of keys
+// came before them. One thread runs this.
 template <typename Of>
 __device__ void ProduceWork(const Maps& maps, const AttentionArgs& args, const Buffers<Of>& buffers,
                             const Work& work, int i, int before) {
