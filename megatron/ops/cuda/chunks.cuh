@@ -160,6 +160,7 @@ struct TokenSquare {
 
 // Which index of an operand goes along contiguous memory: that of the summed dim, or the other.
 enum class Contiguous { kDepth, kOther };
+constexpr auto kDepth = Contiguous::kDepth, kOther = Contiguous::kOther;
 
 // Parts of both operands of a product in shared memory.
 constexpr int kProductDepth = 16;

@@ -10,8 +10,6 @@
 namespace megatron::ops::cuda {
 namespace {
 
-constexpr auto kDepth = Contiguous::kDepth, kOther = Contiguous::kOther;
-
 // Writes keys and values, the latter for an empty state in front of the chunk.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) SolveKernel(GatedDeltaArgs args) {
@@ -19,14 +17,11 @@ __global__ void __launch_bounds__(kThreads) SolveKernel(GatedDeltaArgs args) {
   __shared__ DeltaTokens tokens;
   __shared__ TokenSquare below;
   __shared__ TokenSquare inverse;
-  const BlockHead at(blockIdx.x, args.groups, args.group_heads);
-  ForEachChunk(args.sequences, at.outer, [&](const TokenChunk& chunk) {
-    const int count = chunk.count;
-    const DeltaInputs<T> in{args, chunk, tokens, at.group, at.of_group};
-    FillTokens<T>(args, chunk, at, &tokens);
+  ForEachInputs<T>(args, &tokens, [&](const DeltaInputs<T>& in) {
+    const int count = in.chunk.count;
     FillInverse(in, args.key, &below, &inverse, &parts);
     const auto inverse_at = [&](int i, int64_t j) { return inverse.at[i][j]; };
-    if (!chunk.first) {
+    if (!in.chunk.first) {
       ForEachPart(args.key, [&](int first, int columns) {
         ChunkTile keys;
         keys.Add<kDepth, kOther>(
@@ -58,16 +53,15 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) CarryKernel(GatedDeltaArgs args) {
   __shared__ ProductParts parts;
   __shared__ DeltaTokens tokens;
-  const int tiles = (args.value + kChunk - 1) / kChunk;
-  const int first = blockIdx.x % tiles * kChunk, columns = min(kChunk, args.value - first);
-  const BlockHead at(blockIdx.x / tiles, args.groups, args.group_heads);
-  const int64_t begin = args.sequences.begins[at.outer], end = args.sequences.begins[at.outer + 1];
+  const CarriedColumns carried(args);
+  const BlockHead& at = carried.at;
+  const int first = carried.first, columns = carried.count;
+  const int64_t begin = carried.begin, end = carried.end;
   if (end - begin <= kChunk) return;
   const int64_t stride = args.states.columns;
   for (int64_t row = begin; row < end; row += kChunk) {
     const TokenChunk chunk = ChunkAt(begin, end, row);
-    const DeltaInputs<T> in{args, chunk, tokens, at.group, at.of_group};
-    FillTokens<T>(args, chunk, at, &tokens);
+    const DeltaInputs<T> in = FillInputs<T>(args, chunk, at, &tokens);
     const float* const state =
         chunk.first ? nullptr : args.states.Of(chunk.Place(), at.head) + first;
     if (!chunk.first) {
@@ -100,19 +94,16 @@ __global__ void __launch_bounds__(kThreads) OutputsKernel(GatedDeltaArgs args) {
   __shared__ ProductParts parts;
   __shared__ DeltaTokens tokens;
   __shared__ TokenSquare within;
-  const BlockHead at(blockIdx.x, args.groups, args.group_heads);
-  ForEachChunk(args.sequences, at.outer, [&](const TokenChunk& chunk) {
-    const int count = chunk.count;
-    const DeltaInputs<T> in{args, chunk, tokens, at.group, at.of_group};
-    FillTokens<T>(args, chunk, at, &tokens);
+  ForEachInputs<T>(args, &tokens, [&](const DeltaInputs<T>& in) {
+    const int count = in.chunk.count;
     FillWithin(in, args.key, &within, &parts);
     ForEachPart(args.value, [&](int first, int columns) {
       ChunkTile out;
       out.Add<kDepth, kOther>(
           count, columns, count, [&](int i, int64_t j) { return within.at[i][j]; },
           [&](int64_t j, int e) { return in.Written(j, first + e); }, &parts);
-      if (!chunk.first) {
-        const float* const state = args.states.Of(chunk.Place(), at.head) + first;
+      if (!in.chunk.first) {
+        const float* const state = args.states.Of(in.chunk.Place(), in.at.head) + first;
         out.Add<kDepth, kOther>(
             count, columns, args.key,
             [&](int i, int64_t d) { return tokens.decays.from_begin[i] * in.Q(i, d); },
@@ -159,10 +150,7 @@ void FindDeltaStates(const Stream& stream, DType dtype, const GatedDeltaArgs& ar
     using T = std::remove_pointer_t<decltype(type)>;
     SolveKernel<T><<<Blocks(args.places * args.heads(), 1), kThreads, 0, Handle(stream)>>>(args);
     CheckLaunched("systems of delta rules");
-    const int64_t tiles = (args.value + kChunk - 1) / kChunk;
-    CarryKernel<T>
-        <<<Blocks(args.sequences.count * args.heads() * tiles, 1), kThreads, 0, Handle(stream)>>>(
-            args);
+    CarryKernel<T><<<CarryingBlocks(args), kThreads, 0, Handle(stream)>>>(args);
     CheckLaunched("states of delta rules");
   });
 }

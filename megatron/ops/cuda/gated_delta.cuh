@@ -37,6 +37,9 @@ struct GatedDeltaArgs {
   float* sums = nullptr;  // [2, places, heads]: gradients of bias and a_log
 
   int64_t heads() const { return groups * group_heads; }
+  // The parts of at most kChunk columns of a head's state.
+  __host__ __device__ int state_parts() const { return (value + kChunk - 1) / kChunk; }
+  __device__ BlockHead HeadAt(int64_t index) const { return {index, groups, group_heads}; }
 };
 
 // What is computed from one head's inputs at the tokens of a chunk, in shared memory. Queries and
@@ -92,13 +95,13 @@ struct DeltaInputs {
   const GatedDeltaArgs& args;
   const TokenChunk& chunk;
   const DeltaTokens& tokens;
-  const int64_t group, of_group;
+  const BlockHead at;
 
   __device__ float Q(int i, int64_t d) const {
-    return tokens.q_scale[i] * ToFloat(args.q.Row<const T>(Token(i), group, 0)[d]);
+    return tokens.q_scale[i] * ToFloat(args.q.Row<const T>(Token(i), at.group, 0)[d]);
   }
   __device__ float K(int i, int64_t d) const {
-    return tokens.k_scale[i] * ToFloat(args.k.Row<const T>(Token(i), group, 0)[d]);
+    return tokens.k_scale[i] * ToFloat(args.k.Row<const T>(Token(i), at.group, 0)[d]);
   }
   __device__ float V(int i, int64_t e) const { return Of<T>(args.v, i, e); }
   __device__ float Dout(int i, int64_t e) const { return Of<T>(args.dout, i, e); }
@@ -112,22 +115,57 @@ struct DeltaInputs {
   __device__ int64_t Token(int i) const { return chunk.begin + i; }
   template <typename U>
   __device__ U* Row(const TokenRows& rows, int i) const {
-    return rows.Row<U>(Token(i), group, of_group);
+    return rows.Row<U>(Token(i), at.group, at.of_group);
   }
 
  private:
   template <typename U>
-  __device__ float Of(const TokenRows& rows, int i, int64_t at) const {
-    return ToFloat(Row<const U>(rows, i)[at]);
+  __device__ float Of(const TokenRows& rows, int i, int64_t element) const {
+    return ToFloat(Row<const U>(rows, i)[element]);
   }
 };
+
+// Fills `tokens`, and returns the inputs that it is a part of.
+template <typename T>
+__device__ DeltaInputs<T> FillInputs(const GatedDeltaArgs& args, const TokenChunk& chunk,
+                                     const BlockHead& at, DeltaTokens* tokens) {
+  FillTokens<T>(args, chunk, at, tokens);
+  return {args, chunk, *tokens, at};
+}
+
+// Calls body(inputs) for the chunks of the place and the head that the block works for.
+template <typename T, typename Body>
+__device__ void ForEachInputs(const GatedDeltaArgs& args, DeltaTokens* tokens, Body body) {
+  const BlockHead at = args.HeadAt(blockIdx.x);
+  ForEachChunk(args.sequences, at.outer,
+               [&](const TokenChunk& chunk) { body(FillInputs<T>(args, chunk, at, tokens)); });
+}
+
+// The columns of a head's state with which a block goes through a sequence.
+struct CarriedColumns {
+  BlockHead at;  // `outer` is the sequence
+  int first, count;
+  int64_t begin, end;  // the sequence's tokens
+
+  __device__ explicit CarriedColumns(const GatedDeltaArgs& args)
+      : at(args.HeadAt(blockIdx.x / args.state_parts())),
+        first(blockIdx.x % args.state_parts() * kChunk),
+        count(min(kChunk, args.value - first)),
+        begin(args.sequences.begins[at.outer]),
+        end(args.sequences.begins[at.outer + 1]) {}
+};
+
+// The number of blocks that have all columns of all heads in all sequences.
+inline unsigned CarryingBlocks(const GatedDeltaArgs& args) {
+  return Blocks(args.sequences.count * args.heads() * args.state_parts(), 1);
+}
 
 // Fills within(i, j) with P, the products of queries with keys up to them, times the decays.
 template <typename T>
 __device__ void FillWithin(const DeltaInputs<T>& in, int key, TokenSquare* within,
                            ProductParts* parts) {
   ChunkTile products;
-  products.Add<Contiguous::kDepth, Contiguous::kDepth>(
+  products.Add<kDepth, kDepth>(
       in.chunk.count, in.chunk.count, key, [&](int i, int64_t d) { return in.Q(i, d); },
       [&](int64_t d, int j) { return in.K(j, d); }, parts);
   products.ForEach(in.chunk.count, in.chunk.count, [&](int i, int j, float product) {
@@ -142,7 +180,7 @@ __device__ void FillInverse(const DeltaInputs<T>& in, int key, TokenSquare* belo
                             TokenSquare* inverse, ProductParts* parts) {
   const int count = in.chunk.count;
   ChunkTile products;
-  products.Add<Contiguous::kDepth, Contiguous::kDepth>(
+  products.Add<kDepth, kDepth>(
       count, count, key, [&](int i, int64_t d) { return in.K(i, d); },
       [&](int64_t d, int j) { return in.K(j, d); }, parts);
   products.ForEach(count, count, [&](int i, int j, float product) {

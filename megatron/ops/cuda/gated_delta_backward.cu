@@ -12,19 +12,14 @@
 namespace megatron::ops::cuda {
 namespace {
 
-constexpr auto kDepth = Contiguous::kDepth, kOther = Contiguous::kOther;
-
 // Writes what the gradients of u have from the outputs of their chunk.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) WithinGradientsKernel(GatedDeltaArgs args) {
   __shared__ ProductParts parts;
   __shared__ DeltaTokens tokens;
   __shared__ TokenSquare within;
-  const BlockHead at(blockIdx.x, args.groups, args.group_heads);
-  ForEachChunk(args.sequences, at.outer, [&](const TokenChunk& chunk) {
-    const int count = chunk.count;
-    const DeltaInputs<T> in{args, chunk, tokens, at.group, at.of_group};
-    FillTokens<T>(args, chunk, at, &tokens);
+  ForEachInputs<T>(args, &tokens, [&](const DeltaInputs<T>& in) {
+    const int count = in.chunk.count;
     FillWithin(in, args.key, &within, &parts);
     ForEachPart(args.value, [&](int first, int columns) {
       ChunkTile gradient;
@@ -44,16 +39,15 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) CarryBackKernel(GatedDeltaArgs args) {
   __shared__ ProductParts parts;
   __shared__ DeltaTokens tokens;
-  const int tiles = (args.value + kChunk - 1) / kChunk;
-  const int first = blockIdx.x % tiles * kChunk, columns = min(kChunk, args.value - first);
-  const BlockHead at(blockIdx.x / tiles, args.groups, args.group_heads);
-  const int64_t begin = args.sequences.begins[at.outer], end = args.sequences.begins[at.outer + 1];
+  const CarriedColumns carried(args);
+  const BlockHead& at = carried.at;
+  const int first = carried.first, columns = carried.count;
+  const int64_t begin = carried.begin, end = carried.end;
   if (end - begin <= kChunk) return;
   const int64_t stride = args.state_gradients.columns;
   for (int64_t c = (end - begin - 1) / kChunk; c >= 0; --c) {
     const TokenChunk chunk = ChunkAt(begin, end, begin + c * kChunk);
-    const DeltaInputs<T> in{args, chunk, tokens, at.group, at.of_group};
-    FillTokens<T>(args, chunk, at, &tokens);
+    const DeltaInputs<T> in = FillInputs<T>(args, chunk, at, &tokens);
     const float* const behind =
         chunk.last ? nullptr : args.state_gradients.Of(chunk.NextPlace(), at.head) + first;
     if (!chunk.last) {
@@ -122,12 +116,11 @@ __global__ void __launch_bounds__(kThreads) HeadGradientsKernel(GatedDeltaArgs a
   __shared__ float partial[kWarps];
   TokenSquare& decaying = inverse;  // gradients of logarithms of decays from token to token
   const Decays& decays = tokens.decays;
-  const BlockHead at(blockIdx.x, args.groups, args.group_heads);
+  const BlockHead at = args.HeadAt(blockIdx.x);
   float of_bias = 0, of_a_log = 0;
-  ForEachChunk(args.sequences, at.outer, [&](const TokenChunk& chunk) {
+  ForEachInputs<T>(args, &tokens, [&](const DeltaInputs<T>& in) {
+    const TokenChunk& chunk = in.chunk;
     const int count = chunk.count, t = threadIdx.x;
-    const DeltaInputs<T> in{args, chunk, tokens, at.group, at.of_group};
-    FillTokens<T>(args, chunk, at, &tokens);
     if (t < kChunk) {
       sums.of_values[t] = sums.of_keys[t] = sums.of_queries[t] = 0;
       sums.of_update[t] = sums.of_beta[t] = 0;
@@ -257,12 +250,10 @@ __global__ void __launch_bounds__(kThreads) GroupGradientsKernel(GatedDeltaArgs 
   const int64_t stride = args.states.columns;
   ForEachChunk(args.sequences, place, [&](const TokenChunk& chunk) {
     const int count = chunk.count;
-    // Calls body(inputs, head) for the heads of the group.
+    // Calls body(inputs) for the heads of the group.
     const auto for_each_head = [&](auto body) {
       for (int64_t r = 0; r < args.group_heads; ++r) {
-        const BlockHead at(group * args.group_heads + r, args.groups, args.group_heads);
-        FillTokens<T>(args, chunk, at, &tokens);
-        body(DeltaInputs<T>{args, chunk, tokens, group, r}, at.head);
+        body(FillInputs<T>(args, chunk, args.HeadAt(group * args.group_heads + r), &tokens));
       }
     };
     const auto write = [&](const ChunkTile& tile, int first, int columns) {
@@ -271,7 +262,7 @@ __global__ void __launch_bounds__(kThreads) GroupGradientsKernel(GatedDeltaArgs 
       });
     };
     ChunkTile with_keys, with_queries;
-    for_each_head([&](const DeltaInputs<T>& in, int64_t) {
+    for_each_head([&](const DeltaInputs<T>& in) {
       const auto written = [&](int64_t e, int j) { return in.Written(j, e); };
       ChunkTile gradients, of_within;
       gradients.Add<kDepth, kDepth>(
@@ -290,7 +281,7 @@ __global__ void __launch_bounds__(kThreads) GroupGradientsKernel(GatedDeltaArgs 
     with_queries.ForEach(count, count, [&](int i, int j, float sum) { of_queries.at[i][j] = sum; });
 
     // The scales of the group's queries and keys are the same for each head.
-    const DeltaInputs<T> shared{args, chunk, tokens, group, 0};
+    const DeltaInputs<T> shared{args, chunk, tokens, args.HeadAt(group * args.group_heads)};
     const auto query = [&](int i, int64_t d) { return shared.Q(i, d); };
     const auto key = [&](int i, int64_t d) { return shared.K(i, d); };
     ForEachPart(args.key, [&](int first, int columns) {
@@ -300,8 +291,8 @@ __global__ void __launch_bounds__(kThreads) GroupGradientsKernel(GatedDeltaArgs 
           count, columns, count, [&](int i, int64_t j) { return of_queries.at[i][j]; }, keys,
           &parts);
       if (!chunk.first) {
-        for_each_head([&](const DeltaInputs<T>& in, int64_t head) {
-          const float* const state = args.states.Of(chunk.Place(), head) + first * stride;
+        for_each_head([&](const DeltaInputs<T>& in) {
+          const float* const state = args.states.Of(chunk.Place(), in.at.head) + first * stride;
           dq.Add<kDepth, kDepth>(
               count, columns, args.value,
               [&](int i, int64_t e) { return decays.from_begin[i] * in.Dout(i, e); },
@@ -322,9 +313,9 @@ __global__ void __launch_bounds__(kThreads) GroupGradientsKernel(GatedDeltaArgs 
       dk.Add<kOther, kOther>(
           count, columns, count, [&](int j, int64_t i) { return of_queries.at[i][j]; },
           [&](int64_t i, int d) { return shared.Q(i, first + d); }, &parts);
-      for_each_head([&](const DeltaInputs<T>& in, int64_t head) {
+      for_each_head([&](const DeltaInputs<T>& in) {
         if (!chunk.first) {
-          const float* const state = args.states.Of(chunk.Place(), head) + first * stride;
+          const float* const state = args.states.Of(chunk.Place(), in.at.head) + first * stride;
           dk.Add<kDepth, kDepth>(
               count, columns, args.value,
               [&](int i, int64_t e) {
@@ -334,7 +325,7 @@ __global__ void __launch_bounds__(kThreads) GroupGradientsKernel(GatedDeltaArgs 
         }
         if (!chunk.last) {
           const float* const dstate =
-              args.state_gradients.Of(chunk.NextPlace(), head) + first * stride;
+              args.state_gradients.Of(chunk.NextPlace(), in.at.head) + first * stride;
           dk.Add<kDepth, kDepth>(
               count, columns, args.value,
               [&](int i, int64_t e) { return decays.to_end[i] * in.Written(i, e); },
@@ -369,10 +360,7 @@ void GatedDeltaBackward(const Stream& stream, const Tensor& cu_seqlens, const Ga
     const unsigned chunks = Blocks(args.places * args.heads(), 1);
     WithinGradientsKernel<T><<<chunks, kThreads, 0, Handle(stream)>>>(args);
     CheckLaunched("gradients within chunks");
-    const int64_t tiles = (args.value + kChunk - 1) / kChunk;
-    CarryBackKernel<T>
-        <<<Blocks(args.sequences.count * args.heads() * tiles, 1), kThreads, 0, Handle(stream)>>>(
-            args);
+    CarryBackKernel<T><<<CarryingBlocks(args), kThreads, 0, Handle(stream)>>>(args);
     CheckLaunched("gradients of delta rules' states");
     HeadGradientsKernel<T><<<chunks, kThreads, 0, Handle(stream)>>>(args);
     CheckLaunched("gradients of delta rules' heads");

@@ -15,7 +15,6 @@ namespace megatron::ops::cuda {
 namespace {
 
 static_assert(kChunk == kStateSpaceChunk);
-constexpr auto kDepth = Contiguous::kDepth, kOther = Contiguous::kOther;
 
 struct StateSpaceArgs {
   Sequences sequences;
