@@ -4,189 +4,23 @@
 #include "absl/strings/strip.h"
 #include "glog/logging.h"
 #include "megatron/base/thread_pool.h"
-#include "megatron/federated/federated_options.h"
-#include "megatron/optim/mup.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/config/batch_sizes.h"
 #include "megatron/train/config/elastic_batch.h"
-#include "megatron/train/costs/layer_shape.h"
 #include "megatron/train/recipes/model_rules_of.h"
 #include "megatron/train/recipes/recipes.h"
+#include "megatron/train/trainer/data_parallel_section.h"
 #include "megatron/train/trainer/data_section.h"
 #include "megatron/train/trainer/model_section.h"
+#include "megatron/train/trainer/optimizer_section.h"
 #include "megatron/train/trainer/parallel_section.h"
 #include "megatron/train/trainer/pipeline_section.h"
-#include "megatron/train/trainer/run_identity.h"
 
 namespace megatron {
 namespace {
 
 // Names without the part that those of adapters have (layers/low_rank_adapter.h).
 constexpr char kAllButAdapters[] = "^(?!.*\\.adapter\\.)";
-
-DataSharding ToSharding(const config::ParallelConfig& config) {
-  if (!config.use_distributed_optimizer()) return DataSharding::kNone;
-  switch (config.data_parallel_sharding_strategy()) {
-    case config::DataParallelSharding::optim:
-      return DataSharding::kStates;
-    case config::DataParallelSharding::optim_grads:
-      return DataSharding::kGradients;
-    case config::DataParallelSharding::optim_grads_params:
-      return DataSharding::kWeights;
-  }
-  return DataSharding::kNone;
-}
-
-OptimizerOptions::Kind ToOptimizerKind(config::Optimizer::Type optimizer) {
-  switch (optimizer) {
-    case config::Optimizer::adam:
-      return OptimizerOptions::kAdamW;
-    case config::Optimizer::sgd:
-      return OptimizerOptions::kSgd;
-    case config::Optimizer::lion:
-      return OptimizerOptions::kLion;
-    case config::Optimizer::muon:
-      return OptimizerOptions::kMuon;
-    case config::Optimizer::lamb:
-      return OptimizerOptions::kLamb;
-    case config::Optimizer::onebit_adam:
-      return OptimizerOptions::kOneBitAdam;
-    case config::Optimizer::zero_one_adam:
-      return OptimizerOptions::kZeroOneAdam;
-    case config::Optimizer::onebit_lamb:
-      return OptimizerOptions::kOneBitLamb;
-  }
-  LOG(FATAL) << "there is no optimizer " << optimizer;
-}
-
-bool AveragesBySigns(OptimizerOptions::Kind kind) {
-  return kind == OptimizerOptions::kOneBitAdam || kind == OptimizerOptions::kZeroOneAdam ||
-         kind == OptimizerOptions::kOneBitLamb;
-}
-
-OuterGradientType ToOuterGradientType(config::OuterGradient::Type type) {
-  switch (type) {
-    case config::OuterGradient::fp32:
-      return OuterGradientType::kFloat32;
-    case config::OuterGradient::int8:
-      return OuterGradientType::kInt8;
-    case config::OuterGradient::e3m0:
-      return OuterGradientType::kE3M0;
-  }
-  LOG(FATAL) << "there is no form " << type;
-}
-
-FederatedOptions ToFederatedOptions(const config::FederatedConfig& config) {
-  FederatedOptions options;
-  options.clip_norm = config.clip_norm();
-  options.secure_sum_threshold = static_cast<int>(config.secure_sum_threshold());
-  options.noise_multiplier = config.noise_multiplier();
-  options.delta = config.delta();
-  options.max_epsilon = config.max_epsilon();
-  return options;
-}
-
-CompressionType ToCompressionType(config::GradientCompression::Type type) {
-  switch (type) {
-    case config::GradientCompression::none:
-      return CompressionType::kNone;
-    case config::GradientCompression::int8:
-      return CompressionType::kInt8;
-    case config::GradientCompression::topk:
-      return CompressionType::kTopK;
-    case config::GradientCompression::powersgd:
-      return CompressionType::kPowerSgd;
-    case config::GradientCompression::threshold:
-      return CompressionType::kThreshold;
-  }
-  LOG(FATAL) << "there is no form " << type;
-}
-
-GradientCompressionOptions ToCompression(const config::PretrainConfig& run) {
-  GradientCompressionOptions options;
-  const OptimizerOptions::Kind kind = ToOptimizerKind(run.optimizer().optimizer());
-  if (AveragesBySigns(kind)) {
-    options.type = CompressionType::kOneBit;
-    options.joins_tensors = kind == OptimizerOptions::kOneBitLamb;
-    return options;
-  }
-  const config::GradientCompressionConfig& config = run.gradient_compression();
-  options.type = ToCompressionType(config.type());
-  options.start_iteration = config.start_iteration();
-  options.error_feedback = config.error_feedback();
-  options.density = config.density();
-  options.threshold = static_cast<float>(config.threshold());
-  options.max_density = config.max_density();
-  options.rank = static_cast<int>(config.matrix_approximation_rank());
-  options.min_compression_rate = config.min_compression_rate();
-  return options;
-}
-
-// A rank has its summand of the gradient of the whole batch. DeepSpeed's ranks have the gradient of
-// their own samples' mean, which is that times the number of ranks.
-void SetGradientDType(const config::ParallelConfig& config, DataParallelOptions* options) {
-  if (config.grad_reduce_in_bf16()) options->gradient_dtype = DType::kBFloat16;
-  if (config.communication_data_type() == config::CommunicationDataType::fp32) return;
-  options->gradient_dtype = config.communication_data_type() == config::CommunicationDataType::fp16
-                                ? DType::kFloat16
-                                : DType::kBFloat16;
-  if (config.prescale_gradients()) return;
-  const auto ranks =
-      static_cast<double>(config.data_parallel_size() * config.context_parallel_size());
-  options->gradient_scale = static_cast<float>(ranks / config.gradient_predivide_factor());
-}
-
-// A step has a gradient in as many rows as it has tokens on a rank, or fewer.
-void SetSparseTable(const config::PretrainConfig& config, TrainerOptions* options) {
-  if (!config.parallel().sparse_gradients()) return;
-  const PackerOptions& packing = options->packing;
-  const int64_t tokens = packing.max_micro_batches * packing.layout.micro_batch_size *
-                         (packing.seq_length + packing.encoder_seq_length);
-  options->data_parallel.sparse_table = "embedding.word_embeddings.weight";
-  options->data_parallel.most_sparse_rows =
-      (tokens + config.parallel().context_parallel_size() - 1) /
-      config.parallel().context_parallel_size();
-}
-
-DType ToDType(config::MomentDtype::Type dtype) {
-  switch (dtype) {
-    case config::MomentDtype::bf16:
-      return DType::kBFloat16;
-    case config::MomentDtype::fp8:
-      return DType::kUInt8;
-    default:
-      return DType::kFloat32;
-  }
-}
-
-// Muon's modes are numbered as those of the configuration.
-static_assert(static_cast<int>(MuonScaleMode::kSpectral) == config::MuonScaleMode::spectral &&
-              static_cast<int>(MuonScaleMode::kUnitRmsNorm) ==
-                  config::MuonScaleMode::unit_rms_norm &&
-              static_cast<int>(MuonScaleMode::kShapeScaling) ==
-                  config::MuonScaleMode::shape_scaling);
-static_assert(static_cast<int>(MuonTensorMode::kBlockwise) == config::MuonTpMode::blockwise &&
-              static_cast<int>(MuonTensorMode::kDuplicated) == config::MuonTpMode::duplicated &&
-              static_cast<int>(MuonTensorMode::kDistributed) == config::MuonTpMode::distributed);
-
-MuonOptions ToMuonOptions(const config::OptimizerConfig& config) {
-  MuonOptions options;
-  options.momentum = config.muon_momentum();
-  options.nesterov = config.muon_use_nesterov();
-  options.num_ns_steps = static_cast<int>(config.muon_num_ns_steps());
-  options.scale_mode = static_cast<MuonScaleMode>(config.muon_scale_mode());
-  options.extra_scale_factor = config.muon_extra_scale_factor();
-  options.split_qkv = config.muon_split_qkv();
-  options.tensor_mode = static_cast<MuonTensorMode>(config.muon_tp_mode());
-  options.product_dtype = config.muon_fp32_matmul_prec() == config::MatmulPrecision::high
-                              ? DType::kFloat32
-                              : DType::kBFloat16;
-  return options;
-}
-
-QkClipOptions ToQkClipOptions(const config::OptimizerConfig& config) {
-  return {config.qk_clip(), config.qk_clip_threshold(), config.qk_clip_alpha()};
-}
 
 RerunOptions ToRerunOptions(const config::PretrainConfig& run) {
   constexpr int64_t kStepsBeforeSpikes = 100;
@@ -200,82 +34,6 @@ RerunOptions ToRerunOptions(const config::PretrainConfig& run) {
   if (config.check_for_spiky_loss()) options.spiky_loss_after = kStepsBeforeSpikes;
   options.gradients_may_overflow = run.precision().fp16() && !run.precision().has_loss_scale();
   return options;
-}
-
-OptimizerOptions ToOptimizerOptions(const config::OptimizerConfig& config) {
-  OptimizerOptions options;
-  options.kind = ToOptimizerKind(config.optimizer());
-  options.adam_beta1 = config.adam_beta1();
-  options.adam_beta2 = config.adam_beta2();
-  options.adam_epsilon = config.adam_eps();
-  options.exp_avg_dtype = ToDType(config.exp_avg_dtype());
-  options.exp_avg_sq_dtype = ToDType(config.exp_avg_sq_dtype());
-  options.store_param_remainders = config.store_param_remainders();
-  options.sgd_momentum = config.sgd_momentum();
-  options.lion_beta1 = config.lion_beta1();
-  options.lion_beta2 = config.lion_beta2();
-  options.muon = ToMuonOptions(config);
-  options.lamb_min_coeff = config.lamb_min_coeff();
-  options.lamb_max_coeff = config.lamb_max_coeff();
-  options.one_bit_adam_freeze_step = config.freeze_step();
-  options.one_bit_lamb = {
-      config.freeze_step(), config.lamb_min_coeff(), config.lamb_max_coeff(),  config.coeff_beta(),
-      config.factor_max(),  config.factor_min(),     config.factor_threshold()};
-  options.zero_one = {config.var_freeze_step(), config.var_update_scaler(),
-                      config.local_step_scaler(), config.local_step_clipper()};
-  return options;
-}
-
-// The styles of lr_scheduler.h are numbered as those of the configuration.
-template <typename Style>
-constexpr bool Same(Style style, int in_config) {
-  return static_cast<int>(style) == in_config;
-}
-static_assert(Same(LrDecayStyle::kConstant, config::LrDecayStyle::constant) &&
-              Same(LrDecayStyle::kLinear, config::LrDecayStyle::linear) &&
-              Same(LrDecayStyle::kCosine, config::LrDecayStyle::cosine) &&
-              Same(LrDecayStyle::kInverseSquareRoot, config::LrDecayStyle::inverse_square_root) &&
-              Same(LrDecayStyle::kWsd, config::LrDecayStyle::WSD));
-static_assert(Same(WsdDecayStyle::kExponential, config::LrWsdDecayStyle::exponential) &&
-              Same(WsdDecayStyle::kLinear, config::LrWsdDecayStyle::linear) &&
-              Same(WsdDecayStyle::kCosine, config::LrWsdDecayStyle::cosine) &&
-              Same(WsdDecayStyle::kMinusSqrt, config::LrWsdDecayStyle::minus_sqrt));
-static_assert(Same(WeightDecayStyle::kConstant, config::WeightDecayIncrStyle::constant) &&
-              Same(WeightDecayStyle::kLinear, config::WeightDecayIncrStyle::linear) &&
-              Same(WeightDecayStyle::kCosine, config::WeightDecayIncrStyle::cosine));
-
-OptimizerParamSchedule ToSchedule(const config::PretrainConfig& config) {
-  const config::OptimizerConfig& optimizer = config.optimizer();
-  const int64_t batch = config.train().global_batch_size();
-  OptimizerParamSchedule schedule;
-  schedule.max_lr = optimizer.lr();
-  schedule.min_lr = optimizer.min_lr();
-  schedule.init_lr = optimizer.lr_warmup_init();
-  const bool in_samples = config.train().has_train_samples();
-  schedule.lr_decay_steps =
-      in_samples ? optimizer.lr_decay_samples() : optimizer.lr_decay_iters() * batch;
-  schedule.lr_warmup_steps =
-      optimizer.has_lr_warmup_fraction()
-          ? static_cast<int64_t>(optimizer.lr_warmup_fraction() *
-                                 static_cast<double>(schedule.lr_decay_steps))
-      : in_samples ? optimizer.lr_warmup_samples()
-                   : optimizer.lr_warmup_iters() * batch;
-  schedule.lr_decay_style = static_cast<LrDecayStyle>(optimizer.lr_decay_style());
-  schedule.wsd_decay_style = static_cast<WsdDecayStyle>(optimizer.lr_wsd_decay_style());
-  schedule.wsd_decay_steps =
-      in_samples ? optimizer.lr_wsd_decay_samples() : optimizer.lr_wsd_decay_iters() * batch;
-  if (optimizer.has_decoupled_lr()) {
-    schedule.decoupled_max_lr = optimizer.decoupled_lr();
-    schedule.decoupled_min_lr = optimizer.decoupled_min_lr();
-  }
-  schedule.scaled_lr_factor =
-      MupLrFactor(ToOptimizerKind(optimizer.optimizer()), MupWidthMult(config.model()));
-  schedule.start_weight_decay = optimizer.start_weight_decay();
-  schedule.end_weight_decay = optimizer.end_weight_decay();
-  schedule.weight_decay_steps =
-      in_samples ? config.train().train_samples() : config.train().train_iters() * batch;
-  schedule.weight_decay_style = static_cast<WeightDecayStyle>(optimizer.weight_decay_incr_style());
-  return schedule;
 }
 
 BatchSizeOptions ToBatchSize(const config::PretrainConfig& config) {
@@ -317,34 +75,9 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
       config.parallel().outer_dp_sharding_strategy() == config::OuterSharding::optim;
   options.shard_copies = static_cast<int>(config.parallel().shard_copies());
   options.shard_copy_interval = config.parallel().shard_copy_interval();
-  options.data_parallel.overlap_grad_reduce = config.parallel().overlap_grad_reduce();
-  options.data_parallel.overlap_param_gather = config.parallel().overlap_param_gather();
-  options.outer.sync_every = config.diloco().sync_every();
-  options.outer.lr = config.diloco().outer_lr();
-  options.outer.momentum = config.diloco().outer_momentum();
-  options.outer.nesterov = config.diloco().nesterov();
-  options.outer.gradient_type = ToOuterGradientType(config.diloco().outer_gradient_dtype());
-  options.outer.num_fragments = static_cast<int>(config.diloco().num_fragments());
-  options.outer.sync_delay = config.diloco().fragment_sync_delay();
-  options.outer.update_alpha = config.diloco().fragment_update_alpha();
-  options.outer.last_step = config.train().train_iters();
-  options.outer.elsewhere = config.diloco().has_server_address();
-  if (options.outer.elsewhere) {
-    options.islands.server_address = config.diloco().server_address();
-    options.islands.secret_file = config.diloco().secret_file();
-    options.islands.island = static_cast<int>(config.diloco().island());
-    options.islands.agreement = IslandAgreementText(config);
-    options.islands.outer = {options.outer.lr, options.outer.momentum, options.outer.nesterov};
-    options.islands.gradient_type = options.outer.gradient_type;
-    options.islands.federated = ToFederatedOptions(config.federated());
-  }
+  options.outer = ToOuterOptimizerOptions(config);
+  options.islands = ToIslandLinkOptions(config);
   options.bucket_size = config.parallel().ddp_bucket_size();
-  SetGradientDType(config.parallel(), &options.data_parallel);
-  options.data_parallel.secondary_shards = SecondaryShardRanks(config.parallel()) > 1;
-  options.data_parallel.quantized_weights = config.parallel().zero_quantized_weights();
-  options.data_parallel.quantized_gradients = config.parallel().zero_quantized_gradients();
-  options.data_parallel.compression = ToCompression(config);
-  options.data_parallel.float8_param_gather = config.precision().fp8_param_gather();
   const SampleLengths lengths = ModelRulesOf(config.model()).LengthsOf(config.model());
   options.scores_tokens = config.train().eval_tasks_size() > 0;
   if (config.has_generation()) {
@@ -384,7 +117,7 @@ TrainerOptions ToTrainer(const config::PretrainConfig& config, int64_t vocab_siz
         options.model.mtp_loss_scaling_factor / static_cast<float>(options.model.mtp_num_layers);
   }
   RecipeOf(options.model.kind).SetPacking(config.model(), &options.packing);
-  SetSparseTable(config, &options);
+  options.data_parallel = ToDataParallelOptions(config, options.packing);
   if (config.parallel().sequence_parallel() && options.packing.lengths_vary())
     options.packing.token_multiple = config.parallel().tensor_model_parallel_size();
   options.clip_grad = config.optimizer().clip_grad();

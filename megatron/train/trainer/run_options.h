@@ -1,6 +1,6 @@
 // Turns a configuration into the option structs of the libraries. The differences between kinds of
-// models are in train/recipes; the model's, the data's and the pipeline's options are in
-// model_section.h, data_section.h and pipeline_section.h.
+// models are in train/recipes. The *_section.h have the options of single subjects: the model, the
+// data, the pipeline, the optimizer, and what data-parallel ranks send.
 #ifndef MEGATRON_TRAIN_TRAINER_RUN_OPTIONS_H_
 #define MEGATRON_TRAIN_TRAINER_RUN_OPTIONS_H_
 

@@ -24,26 +24,6 @@ DataParallelOptions OptionsWith(const std::vector<std::string>& overrides) {
   return ToRunOptions(loaded->config, /*vocab_size=*/257).trainer.data_parallel;
 }
 
-// DeepSpeed's ranks have the gradient of their own samples' mean, ours a part of the whole batch's.
-TEST(RunOptionsTest, GradientsIn16BitsHaveDeepSpeedsFactors) {
-  const auto scale = [](std::vector<std::string> overrides) {
-    overrides.push_back("parallel.communication_data_type=fp16");
-    const DataParallelOptions options = OptionsWith(overrides);
-    EXPECT_EQ(options.gradient_dtype, DType::kFloat16);
-    return options.gradient_scale;
-  };
-  EXPECT_EQ(scale({"parallel.data_parallel_size=4"}), 4);
-  EXPECT_EQ(scale({"parallel.data_parallel_size=2", "parallel.context_parallel_size=2"}), 4);
-  EXPECT_EQ(scale({"parallel.data_parallel_size=4", "parallel.gradient_predivide_factor=8"}), 0.5);
-  EXPECT_EQ(scale({"parallel.data_parallel_size=4", "parallel.prescale_gradients=true"}), 1);
-  const DataParallelOptions megatrons =
-      OptionsWith({"parallel.data_parallel_size=4", "precision.bf16=true",
-                   "parallel.grad_reduce_in_bf16=true"});
-  EXPECT_EQ(megatrons.gradient_dtype, DType::kBFloat16);
-  EXPECT_EQ(megatrons.gradient_scale, 1);
-  EXPECT_EQ(OptionsWith({"parallel.data_parallel_size=4"}).gradient_dtype, DType::kFloat32);
-}
-
 TEST(RunOptionsTest, StagesShareTheEmbeddingThatMultiTokenPredictionReads) {
   const auto stages = [](const std::string& layout, bool untie) {
     const auto loaded = LoadConfigFromString(
