@@ -1,0 +1,205 @@
+#include "megatron/train/prepare_run.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "megatron/base/file_system.h"
+#include "megatron/base/status_macros.h"
+#include "megatron/ops/cpu/isa.h"
+#include "megatron/train/command_line/user_commands.h"
+#include "megatron/train/config/config_text.h"
+#include "megatron/train/failure/exit_status.h"
+#include "megatron/train/planning/predict_run.h"
+#include "megatron/train/preflight/check_memory.h"
+#include "megatron/train/preflight/check_same_kernels.h"
+#include "megatron/train/preflight/check_same_run.h"
+#include "megatron/train/preflight/open_checkpoint.h"
+#include "megatron/train/preflight/open_data.h"
+#include "megatron/train/preflight/open_devices.h"
+#include "megatron/train/preflight/open_directories.h"
+#include "megatron/train/preflight/open_local_checkpoints.h"
+#include "megatron/train/print_lines.h"
+#include "megatron/train/trainer/consensus.h"
+#include "megatron/train/trainer/run_identity.h"
+#include "megatron/train/trainer/run_plan.h"
+
+namespace megatron {
+
+absl::StatusOr<PlannedRun> RunPreparation::Plan(absl::StatusOr<LoadedConfig> read,
+                                                const std::optional<SavedLayout>& layout) const {
+  PlannedRun planned;
+  planned.layout = layout;
+  MEGATRON_ASSIGN_OR_RETURN(planned.loaded,
+                            process_.Agree(ForThisProgram(command_, std::move(read))));
+  MEGATRON_ASSIGN_OR_RETURN(planned.run, process_.Agree(PlanPretraining(planned.loaded.config)));
+  const RunOptions& options = planned.options();
+  absl::StatusOr<std::optional<PlanningFacts>> facts = std::nullopt;
+  if (process_.is_first())
+    facts = WithExitCode(ReadFactsOfRun(PosixFileSystem(), options), kExitConfig);
+  MEGATRON_ASSIGN_OR_RETURN(planned.facts, process_.Agree(std::move(facts)));
+  const RunPlan& plan = planned.run.plan;
+  const int ranks_here = process_.RanksHere(options);
+  MEGATRON_RETURN_IF_ERROR(process_.Agree(CheckMemory(options, plan, ranks_here)));
+  MEGATRON_RETURN_IF_ERROR(process_.Agree(CheckDisk(PosixFileSystem(), options, plan, ranks_here)));
+  return planned;
+}
+
+PretrainRun RunPreparation::Begin(PlannedPretraining planned) const {
+  PretrainRun run;
+  run.fs = &PosixFileSystem();
+  run.plan = std::move(planned.plan);
+  run.rank_order = std::move(planned.rank_order);
+  run.offload = std::move(planned.offload);
+  run.tokenizer = std::move(planned.tokenizer);
+  run.training.options = std::move(planned.options);
+  run.training.speed = planned.speed;
+  run.training.program_start = run_start_;
+  run.training.restart_reason = process_.launch().restart_reason;
+  run.device_calls = shared_.device_calls;
+  run.on_piece = command_.on_piece;
+  run.user.commands = UserCommands::OfThisProcess(command_.program);
+  run.user.arguments = command_.arguments();
+  run.user.has_launcher =
+      process_.one_of_several() && std::getenv(kTypedProgramVariable) == nullptr;
+  if (process_.one_of_several()) {
+    run.local_rank = process_.launch().local_rank;
+    run.host = process_.job()->host();
+  }
+  run.threads_per_rank = std::max(1, run.options().num_threads / process_.RanksHere(run.options()));
+  return run;
+}
+
+absl::StatusOr<RunLock> RunPreparation::OpenDirectories(const PretrainRun& run) const {
+  const LaunchEnvironment& launch = process_.launch();
+  const ProfileOptions& profile = run.options().profile;
+  if (profile.enabled && (!process_.one_of_several() || profile.Covers(launch.rank))) {
+    MEGATRON_RETURN_IF_ERROR(OpenProfileDirectory(*run.fs, profile, launch.rank));
+  }
+  if (const std::string& folder = run.options().trainer.state_directory; !folder.empty()) {
+    MEGATRON_RETURN_IF_ERROR(WithExitCode(run.fs->CreateDirs(folder), kExitConfig),
+                             _ << "for optimizer.optimizer_offload_path");
+  }
+  if (const std::string& folder = run.options().trainer.weight_directory; !folder.empty()) {
+    MEGATRON_RETURN_IF_ERROR(WithExitCode(run.fs->CreateDirs(folder), kExitConfig),
+                             _ << "for parallel.param_offload_path");
+  }
+  if (shared_.recovery->goes_on()) return RunLock();
+  return OpenSaveDirectory(*run.fs, run.options().checkpoint,
+                           RunId(run.training.description.identity), launch.rank,
+                           launch.world_size);
+}
+
+// The first process has taken the lock; the others join it.
+absl::Status RunPreparation::TakeSaveLock(const PretrainRun& run) {
+  MEGATRON_ASSIGN_OR_RETURN(RunLock opened, process_.Agree(OpenDirectories(run)));
+  if (save_lock_) return process_.Agree(absl::OkStatus());
+  const bool has_it = process_.is_first() && !shared_.recovery->goes_on();
+  absl::StatusOr<RunLock> lock = has_it ? absl::StatusOr<RunLock>(std::move(opened))
+                                        : JoinSaveDirectory(run.options().checkpoint);
+  MEGATRON_RETURN_IF_ERROR(process_.Agree(lock.status()));
+  save_lock_ = *std::move(lock);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PretrainRun> RunPreparation::Prepare(PlannedRun* planned) {
+  const config::PretrainConfig& config = planned->loaded.config;
+  PretrainRun run = Begin(std::move(planned->run));
+  const RunOptions& options = run.options();
+  MEGATRON_ASSIGN_OR_RETURN(
+      run.links, process_.Agree(OpenDeviceLinks(options, process_.launch(), process_.group())));
+  run.training.speed.peak_flops = PeakFlops(options, process_.RanksHere(options));
+  MEGATRON_ASSIGN_OR_RETURN(run.attention, process_.Agree(OpenAttention(*run.fs, config, options)));
+  run.training.options.trainer.model.transformer.attention_kernels = run.attention.kernels;
+  MEGATRON_ASSIGN_OR_RETURN(run.training.data,
+                            process_.Agree(OpenData(*run.fs, options.data, *run.tokenizer)));
+  MEGATRON_ASSIGN_OR_RETURN(run.training.tasks,
+                            process_.Agree(OpenTasks(*run.fs, options.tasks, *run.tokenizer)));
+  const std::string& fingerprint = run.training.data.fingerprint;
+  const std::string instruction_set = options.device == DeviceType::kCpu ? ops::IsaName() : "";
+  run.training.description.identity = RunIdentity(config, fingerprint);
+  run.training.description.config_text = EffectiveConfigText(config);
+  run.training.description.phase_transitions = options.loop.phase_transitions;
+  run.training.description.phase_data = fingerprint;
+  run.training.description.seed = options.seed;
+  MEGATRON_ASSIGN_OR_RETURN(run.training.prediction,
+                            Predict(*planned, options.trainer.model.padded_vocab_size));
+  shared_.events->Open(process_.one_of_several(), &run.training);
+  run.training.description.instruction_set = instruction_set;
+  if (options.ranks.in_process_recovery && process_.is_first())
+    run.training.others_come = shared_.recovery->OthersCome();
+  MEGATRON_RETURN_IF_ERROR(TakeSaveLock(run));
+  const auto warn = [this](const std::string& warning) { process_.Warn(warning); };
+  MEGATRON_ASSIGN_OR_RETURN(
+      run.training.local,
+      OpenLocalPlace(*run.fs, options.checkpoint, options.num_ranks(), process_.group(), warn));
+  if (planned->layout) {
+    run.layout = {planned->layout->line().begin(), planned->layout->line().end()};
+    const std::string& save = options.checkpoint.save;
+    const bool saves = process_.is_first() && !save.empty();
+    MEGATRON_RETURN_IF_ERROR(process_.Agree(WithExitCode(
+        saves ? SaveLayout(*run.fs, save, *planned->layout) : absl::OkStatus(), kExitIo)));
+  }
+  // The plans may lie in the directory of checkpoints, which is there now.
+  MEGATRON_ASSIGN_OR_RETURN(const std::string gemm_plans,
+                            process_.Agree(OpenGemmPlans(*run.fs, options)));
+  std::string& kernels = run.training.description.kernels;
+  kernels = DescribeKernels(options, run.attention, gemm_plans);
+  MEGATRON_RETURN_IF_ERROR(FindStart(planned->loaded, &run));
+  const std::string checkpoint =
+      run.start.checkpoint == nullptr ? "" : run.start.checkpoint->directory();
+  MEGATRON_RETURN_IF_ERROR(
+      process_.Agree(CheckSameRun({config, fingerprint, gemm_plans, run.attention.order, checkpoint,
+                                   instruction_set, options.parallel.order.ToString()},
+                                  process_.group())));
+  MEGATRON_RETURN_IF_ERROR(
+      process_.Agree(CheckSameKernels(run.start, kernels, options.deterministic, warn)));
+  return run;
+}
+
+absl::Status RunPreparation::FindStart(const LoadedConfig& loaded, PretrainRun* run) const {
+  RankRecovery& recovery = *shared_.recovery;
+  if (recovery.goes_on()) {
+    recovery.DescribeGoingOn(&run->training);
+    const RegroupPlan& plan = *process_.job()->plan();
+    if (plan.iteration >= 0) {
+      run->state_in_memory = {plan.iteration, plan.parts};
+      run->kept = &recovery.kept();
+      run->training.starts_from_local = true;
+      return absl::OkStatus();
+    }
+  }
+  const auto warn = [this](const std::string& warning) { process_.Warn(warning); };
+  const CheckpointOptions& options = run->options().checkpoint;
+  MEGATRON_ASSIGN_OR_RETURN(run->start, process_.Agree(OpenCheckpoint(*run->fs, options, warn)));
+  MEGATRON_RETURN_IF_ERROR(PreferLocalCheckpoint(
+      *run->fs, options, RunId(run->training.description.identity), run->training.local,
+      process_.group(), [this](const std::string& line) { process_.Print(line); }, warn,
+      &run->start));
+  run->training.starts_from_local = run->start.peer_files != nullptr;
+  if (run->start.checkpoint == nullptr || BeginsRun(run->start.restore)) return absl::OkStatus();
+  const std::string other = OtherInstructionSet(*run->start.checkpoint, run->training.description);
+  if (!other.empty()) warn(other);
+  return process_.Agree(CheckBatches(*run->start.checkpoint, loaded.config, loaded.locations));
+}
+
+absl::StatusOr<StepComparison> RunPreparation::Predict(const PlannedRun& planned,
+                                                       int64_t padded_vocab_size) const {
+  StepComparison mine;
+  if (planned.facts) {
+    const auto predicted = PredictRun(planned.loaded.config, padded_vocab_size, *planned.facts);
+    if (predicted.ok()) {
+      mine = *predicted;
+    } else {
+      PrintLine(absl::StrCat("no step of this run is predicted: ", predicted.status().message()));
+    }
+  }
+  StepComparison first;
+  const std::string text = Consensus(process_.group()).OfFirst(mine.SerializeAsString());
+  if (!first.ParseFromString(text)) return absl::InternalError("a prediction can't be read");
+  return first;
+}
+
+}  // namespace megatron

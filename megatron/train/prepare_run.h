@@ -1,0 +1,88 @@
+// Preparing a run: from a configuration that was read to the inputs of its ranks, before any of
+// them starts.
+//
+//   RunPreparation preparation(command, process, start, shared);
+//   MEGATRON_ASSIGN_OR_RETURN(PlannedRun planned, preparation.Plan(std::move(read), layout));
+//   MEGATRON_ASSIGN_OR_RETURN(const PretrainRun run, preparation.Prepare(&planned));
+#ifndef MEGATRON_TRAIN_PREPARE_RUN_H_
+#define MEGATRON_TRAIN_PREPARE_RUN_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "megatron/train/configs/config_loader.h"
+#include "megatron/train/failure/run_lock.h"
+#include "megatron/train/metrics/step_comparison.pb.h"
+#include "megatron/train/planning/auto_layout.h"
+#include "megatron/train/planning/planning_facts.h"
+#include "megatron/train/preflight/plan_pretraining.h"
+#include "megatron/train/pretrain_command.h"
+#include "megatron/train/rank/device_calls.h"
+#include "megatron/train/rank/pretrain_run.h"
+#include "megatron/train/rank_recovery.h"
+#include "megatron/train/run_events.h"
+#include "megatron/train/run_process.h"
+
+namespace megatron {
+
+// What a run will be, checked before anything is opened.
+struct PlannedRun {
+  LoadedConfig loaded;
+  PlannedPretraining run;
+  std::optional<SavedLayout> layout;   // with train.auto_layout
+  std::optional<PlanningFacts> facts;  // on the first process of a run that is to be predicted
+
+  const RunOptions& options() const { return run.options; }
+};
+
+// All processes of a run go through the same calls, and what goes wrong in one is the error of all.
+// It holds the lock on the directory of checkpoints from the first Prepare on, also while the run
+// goes on with other ranks.
+class RunPreparation {
+ public:
+  // Parts of the process that the run gets to know; they outlive it.
+  struct Shared {
+    RankRecovery* recovery;
+    RunEvents* events;
+    DeviceCalls* device_calls;
+  };
+
+  // `command` and `process` outlive this. `run_start` is SteadyNow() at the start of the run.
+  RunPreparation(const PretrainCommand& command, const RunProcess& process, absl::Time run_start,
+                 const Shared& shared)
+      : command_(command), process_(process), run_start_(run_start), shared_(shared) {}
+
+  // Checks the configuration, and whether memory and disks suffice. `layout` is the one that the
+  // configuration was read with, if it was chosen.
+  absl::StatusOr<PlannedRun> Plan(absl::StatusOr<LoadedConfig> read,
+                                  const std::optional<SavedLayout>& layout) const;
+  // Opens devices, data, directories and the state that the run starts from. The run takes over
+  // planned->run.
+  absl::StatusOr<PretrainRun> Prepare(PlannedRun* planned);
+
+ private:
+  // Returns what needs nothing opened.
+  PretrainRun Begin(PlannedPretraining planned) const;
+  // Makes the directories that this process writes to. The first process locks that of checkpoints.
+  absl::StatusOr<RunLock> OpenDirectories(const PretrainRun& run) const;
+  absl::Status TakeSaveLock(const PretrainRun& run);
+  // Finds the state that the run starts from.
+  absl::Status FindStart(const LoadedConfig& loaded, PretrainRun* run) const;
+  // Returns what is expected of a step, on all processes alike; without parts if there is nothing
+  // to predict it from.
+  absl::StatusOr<StepComparison> Predict(const PlannedRun& planned,
+                                         int64_t padded_vocab_size) const;
+
+  const PretrainCommand& command_;
+  const RunProcess& process_;
+  const absl::Time run_start_;
+  const Shared shared_;
+  std::optional<RunLock> save_lock_;
+};
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_PREPARE_RUN_H_

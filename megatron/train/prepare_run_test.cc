@@ -1,0 +1,91 @@
+#include "megatron/train/prepare_run.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status_matchers.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/base/file_system.h"
+#include "megatron/base/steady_now.h"
+#include "megatron/train/configs/config_loader.h"
+#include "megatron/train/failure/exit_status.h"
+#include "megatron/train/failure/failure.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::testing::HasSubstr;
+
+constexpr char kBase[] =
+    "model { num_layers: 2 hidden_size: 32 num_attention_heads: 2 seq_length: 16 }\n"
+    "optimizer { lr: 0.1 }\n"
+    "train { micro_batch_size: 2 global_batch_size: 4 train_iters: 3 }\n"
+    "system { num_threads: 1 }\n"
+    "data { stories {} }\n";
+
+// A process that is a whole run, and prepares it.
+struct Process {
+  const PretrainCommand command;
+  RunProcess process{LaunchEnvironment()};
+  RanksOptions ranks;
+  FirstFailure failure;
+  RunEvents events;
+  DeviceCalls device_calls;
+  RankRecovery recovery{ranks, process.launch(), failure, [](int64_t) { return false; }};
+  RunPreparation preparation{command, process, SteadyNow(), {&recovery, &events, &device_calls}};
+
+  absl::StatusOr<PlannedRun> Plan(const std::vector<std::string>& overrides) {
+    return preparation.Plan(LoadConfigFromString(kBase, "base", overrides, ConfigPurpose::kRun),
+                            /*layout=*/std::nullopt);
+  }
+  absl::StatusOr<PretrainRun> Prepare(const std::vector<std::string>& overrides) {
+    absl::StatusOr<PlannedRun> planned = Plan(overrides);
+    if (!planned.ok()) return planned.status();
+    return preparation.Prepare(&*planned);
+  }
+};
+
+TEST(PrepareRunTest, OpensWhatTheRanksNeed) {
+  Process process;
+  absl::StatusOr<PlannedRun> planned = process.Plan({});
+  ASSERT_THAT(planned, IsOk());
+  const absl::StatusOr<PretrainRun> run = process.preparation.Prepare(&*planned);
+  ASSERT_THAT(run, IsOk());
+  EXPECT_EQ(planned->loaded.config.train().train_iters(), 3);
+  EXPECT_EQ(run->options().loop.train_iters, 3);
+  EXPECT_NE(run->tokenizer, nullptr);
+  EXPECT_FALSE(run->training.data.fingerprint.empty());
+  EXPECT_FALSE(run->training.description.identity.empty());
+  EXPECT_EQ(run->start.checkpoint, nullptr);
+  EXPECT_EQ(run->threads_per_rank, 1);
+  EXPECT_FALSE(run->local_rank.has_value());
+}
+
+TEST(PrepareRunTest, APlanRefusesWhatIsWrongBeforeAnythingIsOpened) {
+  Process process;
+  const std::string save = absl::StrCat(testing::TempDir(), "/never");
+  const absl::Status wrong =
+      process.Prepare({"optimizer.lr=-1", "checkpoint.save=" + save}).status();
+  EXPECT_THAT(wrong.message(), HasSubstr("optimizer.lr"));
+  EXPECT_EQ(ExitCodeOf(wrong), kExitConfig);
+  EXPECT_TRUE(absl::IsNotFound(PosixFileSystem().Stat(save).status()));
+}
+
+TEST(PrepareRunTest, TheDirectoryOfCheckpointsIsLockedAsLongAsThePreparationLives) {
+  const std::string save = absl::StrCat("checkpoint.save=", testing::TempDir(), "/save");
+  std::optional<Process> first(std::in_place);
+  ASSERT_THAT(first->Prepare({save}), IsOk());
+  Process second;
+  EXPECT_EQ(ExitCodeOf(second.Prepare({save}).status()), kExitConfig);
+  first.reset();
+  EXPECT_THAT(second.Prepare({save}), IsOk());
+}
+
+}  // namespace
+}  // namespace megatron
