@@ -178,7 +178,9 @@ Trainer::Trainer(const TrainerOptions& options, const NamePatterns& frozen,
       source_losses_(MakeSourceLosses(options, packer_, stream.device(), ledger)),
       measures_(stage_.get(), options_.model.transformer, options_.placement, groups_,
                 {options.num_sources, source_losses_ ? source_losses_->sums_S2() : Tensor()},
-                stream, ledger) {
+                stream, ledger),
+      plans_(options.pipeline_schedule, options.microbatch_group, options.placement,
+             options.action_costs) {
   CHECK(options.placement.order == OrderOf(options.pipeline_schedule));
   for (Parameter* parameter : stage_->parameters()) {
     parameter->frozen = frozen.Match(parameter->name);

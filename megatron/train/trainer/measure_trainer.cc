@@ -36,8 +36,8 @@ StageMemorySizes Trainer::Measure() {
   packer_.PackShapes(micro_batches);
   if (inner_packer_ != nullptr) inner_packer_->PackShapes(micro_batches);
   std::vector<StagePlan> plans;
-  for (int64_t count : MicroBatchesToMeasure()) plans.push_back(MakePlan(count));
-  plans.push_back(PlanForward(micro_batches));
+  for (int64_t count : MicroBatchesToMeasure()) plans.push_back(plans_.Make(count));
+  plans.push_back(plans_.Forward(micro_batches));
   StageMemorySizes slots;
   slots.slots.assign(options_.placement.chunks, {0, 0});
   slots.deferred = slots.slots;

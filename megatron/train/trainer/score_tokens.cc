@@ -63,7 +63,7 @@ absl::Status Trainer::ScoreTokens(const SampleSource& source, TakeTokenScores ta
   MicroBatchPacker::Step packed;
   packed.micro_batches = options_.batch_size.MicroBatchesOf(batch);
   if (batch % options_.batch_size.granularity != 0) packed.samples = batch;
-  const StagePlan plan = PlanForward(packed.micro_batches);
+  const StagePlan plan = plans_.Forward(packed.micro_batches);
   const TraceSpan span(stream_, TimeCategory::kEvaluation, "evaluate tasks");
   // Ranks put the scores together on the host, whatever they compute on.
   const bool on_host = stream_.device().type == DeviceType::kCpu;

@@ -47,41 +47,6 @@ const ParameterMirror& Trainer::host_parameters() {
   return *host_parameters_;
 }
 
-ScheduleOptions Trainer::ScheduleFor(int64_t micro_batches) const {
-  ScheduleOptions schedule;
-  schedule.kind = options_.pipeline_schedule;
-  schedule.stages = options_.placement.stages;
-  schedule.microbatches = static_cast<int>(micro_batches);
-  schedule.chunks = options_.placement.chunks;
-  schedule.group = options_.microbatch_group;
-  schedule.costs = options_.action_costs.Mean();
-  schedule.first_trained = options_.placement.first_trained;
-  return schedule;
-}
-
-StagePlan Trainer::MakePlan(int64_t micro_batches) const {
-  return PlanStage(MakeSchedule(ScheduleFor(micro_batches)), options_.placement.stage,
-                   options_.action_costs);
-}
-
-const StagePlan& Trainer::PlanFor(int64_t micro_batches) {
-  if (plan_.microbatches != micro_batches || plan_.steps.empty()) plan_ = MakePlan(micro_batches);
-  return plan_;
-}
-
-std::vector<StagePlan> Trainer::PlansOfAllStages() const {
-  const Schedule schedule = MakeSchedule(ScheduleFor(plan_.microbatches));
-  std::vector<StagePlan> plans;
-  for (int stage = 0; stage < schedule.stages; ++stage)
-    plans.push_back(PlanStage(schedule, stage, options_.action_costs));
-  return plans;
-}
-
-StagePlan Trainer::PlanForward(int64_t micro_batches) const {
-  return PlanStage(MakeForwards(ScheduleFor(micro_batches)), options_.placement.stage,
-                   options_.action_costs);
-}
-
 TextGenerator Trainer::MakeGenerator(MemoryLedger* ledger) {
   return TextGenerator({stage_.get(), memory_.get(), data_parallel_.get(), groups_.pipeline},
                        options_.generation_limits(), stream_, ledger);
@@ -122,7 +87,7 @@ Diagnostics* Trainer::NextDiagnostics() const {
 // A graph has no place for what a measured step does besides.
 absl::Status Trainer::RunPipeline(const Passes& passes) {
   Diagnostics* const diagnostics = passes.diagnostics;
-  const StagePlan& plan = PlanFor(passes.micro_batches);
+  const StagePlan& plan = plans_.Of(passes.micro_batches);
   // A graph would keep the scales of the moment, which a step has as long as there are no others.
   const Float8History& history = stage_->float8_history();
   const bool graphed =
@@ -145,7 +110,7 @@ absl::Status Trainer::RunPipeline(const Passes& passes) {
   MEGATRON_ASSIGN_OR_RETURN(
       const Timeline mine,
       RunScheduleAndMeasure(plan, &stage, groups_.pipeline, &memory_->edges, stream_));
-  measured_.schedule = MakeSchedule(ScheduleFor(passes.micro_batches));
+  measured_.schedule = plans_.ScheduleOf(passes.micro_batches);
   MEGATRON_ASSIGN_OR_RETURN(measured_.timelines,
                             GatherTimelines(measured_.schedule, mine, groups_.pipeline, stream_));
   return absl::OkStatus();
@@ -481,7 +446,7 @@ absl::StatusOr<Measured> Trainer::Evaluate(const SampleSource& source, int64_t i
   MicroBatchPacker::Step packed;
   packed.micro_batches = options_.batch_size.MicroBatchesOf(batch);
   if (batch % options_.batch_size.granularity != 0) packed.samples = batch;
-  const StagePlan plan = PlanForward(packed.micro_batches);
+  const StagePlan plan = plans_.Forward(packed.micro_batches);
   const TraceSpan span(stream_, TimeCategory::kEvaluation, "evaluate");
   UseCommonWeights(true);
   if (options_.placement.last()) ops::Zero(stream_, stage_->loss_sums());

@@ -49,6 +49,7 @@
 #include "megatron/train/rerun/step_validator.h"
 #include "megatron/train/trainer/shard_copies.h"
 #include "megatron/train/trainer/source_losses.h"
+#include "megatron/train/trainer/stage_plans.h"
 #include "megatron/train/trainer/step_measures.h"
 #include "megatron/train/trainer/step_report.h"
 #include "megatron/train/trainer/training_progress.h"
@@ -218,7 +219,7 @@ class Trainer {
   const MeasuredSchedule& measured_pipeline() const { return measured_; }
 
   // Returns the plans of all stages for a step of as many micro-batches as the last one had.
-  std::vector<StagePlan> PlansOfAllStages() const;
+  std::vector<StagePlan> PlansOfAllStages() const { return plans_.OfAllStages(); }
 
   TrainingProgress& progress() { return progress_; }
   ParameterBuffers& buffers() { return *buffers_; }
@@ -253,13 +254,8 @@ class Trainer {
 
   bool OffloadsActivations() const;
   bool OffloadsAttention() const;
-  // The schedule of a step of so many micro-batches.
-  ScheduleOptions ScheduleFor(int64_t micro_batches) const;
-  StagePlan MakePlan(int64_t micro_batches) const;
-  const StagePlan& PlanFor(int64_t micro_batches);  // the last one is kept
   // What is packed of a step on all ranks after so many samples.
   MicroBatchPacker::Step PackedAfter(int64_t consumed_samples) const;
-  StagePlan PlanForward(int64_t micro_batches) const;
   std::vector<int64_t> MicroBatchesToMeasure() const;
   StepInputs InputsOf(const std::vector<MicroBatch>& batches, StageMode mode) const;
   // The packer of the samples of whose tokens `packer`'s micro-batches have the losses.
@@ -361,7 +357,7 @@ class Trainer {
   std::unique_ptr<GraphedStage> graphed_stage_;
   std::unique_ptr<SourceLosses> source_losses_;  // null on other stages, and without num_sources
   StepMeasures measures_;
-  StagePlan plan_;  // schedule for the last step's number of micro-batches
+  StagePlans plans_;
   MeasuredSchedule measured_;
   TrainingProgress progress_;
   std::optional<StepReport> made_step_;
