@@ -28,7 +28,7 @@ cat > rows.csv <<END
 layers,hidden,vocab,gpus,dp,tp,seq,gbs
 4,256,512,4,2,2,256,8
 END
-"$tools/plan" --facts=hardware.textproto --kernels=kernels.csv --predict=rows.csv \
+"$tools/plan/plan" --facts=hardware.textproto --kernels=kernels.csv --predict=rows.csv \
   --output=predicted.csv --assume=gpu=mine,implementation=megatron_cc,dtype=fp32 > output 2>&1 ||
   fail "plan: $(cat output)"
 grep -q '^4,256,512,4,2,2,256,8,[0-9.]' predicted.csv || fail "no prediction: $(cat predicted.csv)"

@@ -51,7 +51,7 @@
 #include "tools/calibration/planned_layout.h"
 #include "tools/calibration/watched_run.h"
 #include "tools/common/tool_main.h"
-#include "tools/predicted_chart.h"
+#include "tools/plan/predicted_chart.h"
 
 ABSL_FLAG(std::string, facts, "hardware.textproto", "The hardware, as calibrate writes it.");
 ABSL_FLAG(std::string, kernels, "kernels.csv", "The measured kernels, as calibrate writes them.");

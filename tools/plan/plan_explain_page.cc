@@ -1,4 +1,4 @@
-#include "tools/plan_explain_page.h"
+#include "tools/plan/plan_explain_page.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -9,10 +9,10 @@
 #include "absl/strings/str_format.h"
 #include "megatron/pipeline/check_schedule.h"
 #include "megatron/plan/scaling_curve.h"
-#include "tools/measured_timeline.h"
 #include "tools/pictures/line_chart.h"
 #include "tools/pictures/schedule_svg.h"
 #include "tools/pictures/stack_chart.h"
+#include "tools/plan/measured_timeline.h"
 #include "tools/report/html.h"
 
 namespace megatron {

@@ -1,6 +1,6 @@
 // A profiled step of a run, as `plan --explain --measured` shows it beside the simulated one.
-#ifndef MEGATRON_TOOLS_MEASURED_TIMELINE_H_
-#define MEGATRON_TOOLS_MEASURED_TIMELINE_H_
+#ifndef MEGATRON_TOOLS_PLAN_MEASURED_TIMELINE_H_
+#define MEGATRON_TOOLS_PLAN_MEASURED_TIMELINE_H_
 
 #include <cstddef>
 #include <vector>
@@ -28,4 +28,4 @@ LaneChart ChartBeside(const SimulatedStep& simulated, const report::RunProfile& 
 
 }  // namespace megatron
 
-#endif  // MEGATRON_TOOLS_MEASURED_TIMELINE_H_
+#endif  // MEGATRON_TOOLS_PLAN_MEASURED_TIMELINE_H_

@@ -1,4 +1,4 @@
-#include "tools/plan_explain_text.h"
+#include "tools/plan/plan_explain_text.h"
 
 #include <algorithm>
 #include <cmath>

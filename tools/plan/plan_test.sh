@@ -14,7 +14,7 @@ fail() {
 expect_code() {
   local code="$1" pattern="$2"
   shift 2
-  "$tools/plan" "$@" > output 2>&1
+  "$tools/plan/plan" "$@" > output 2>&1
   local got=$?
   [[ $got == "$code" ]] || fail "$* ended with $got, not $code: $(cat output)"
   grep -q -e "$pattern" output || fail "$* did not say '$pattern': $(cat output)"

@@ -1,6 +1,6 @@
 // tools:plan --explain: what a step of a configuration costs, and why.
-#ifndef MEGATRON_TOOLS_PLAN_EXPLAIN_H_
-#define MEGATRON_TOOLS_PLAN_EXPLAIN_H_
+#ifndef MEGATRON_TOOLS_PLAN_PLAN_EXPLAIN_H_
+#define MEGATRON_TOOLS_PLAN_PLAN_EXPLAIN_H_
 
 #include <cstdint>
 #include <string>
@@ -33,4 +33,4 @@ absl::Status ExplainPlan(const ExplainArguments& arguments, const PlanFacts& fac
 
 }  // namespace megatron
 
-#endif  // MEGATRON_TOOLS_PLAN_EXPLAIN_H_
+#endif  // MEGATRON_TOOLS_PLAN_PLAN_EXPLAIN_H_

@@ -1,6 +1,6 @@
 // Draws what was predicted beside what was measured.
-#ifndef TOOLS_PREDICTED_CHART_H_
-#define TOOLS_PREDICTED_CHART_H_
+#ifndef TOOLS_PLAN_PREDICTED_CHART_H_
+#define TOOLS_PLAN_PREDICTED_CHART_H_
 
 #include <string>
 
@@ -14,4 +14,4 @@ std::string PredictedChart(const std::string& title, ComparedColumn column);
 
 }  // namespace megatron
 
-#endif  // TOOLS_PREDICTED_CHART_H_
+#endif  // TOOLS_PLAN_PREDICTED_CHART_H_

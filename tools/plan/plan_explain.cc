@@ -1,4 +1,4 @@
-#include "tools/plan_explain.h"
+#include "tools/plan/plan_explain.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -24,11 +24,11 @@
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/run_plan.h"
 #include "tools/common/tool_main.h"
-#include "tools/measured_timeline.h"
-#include "tools/missing_shapes.h"
 #include "tools/pictures/lane_chart.h"
-#include "tools/plan_explain_page.h"
-#include "tools/plan_explain_text.h"
+#include "tools/plan/measured_timeline.h"
+#include "tools/plan/missing_shapes.h"
+#include "tools/plan/plan_explain_page.h"
+#include "tools/plan/plan_explain_text.h"
 #include "tools/report/run_profile.h"
 
 namespace megatron {

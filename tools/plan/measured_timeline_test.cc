@@ -1,4 +1,4 @@
-#include "tools/measured_timeline.h"
+#include "tools/plan/measured_timeline.h"
 
 #include <string>
 

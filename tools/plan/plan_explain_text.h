@@ -1,6 +1,6 @@
 // The words and tables of tools:plan --explain.
-#ifndef MEGATRON_TOOLS_PLAN_EXPLAIN_TEXT_H_
-#define MEGATRON_TOOLS_PLAN_EXPLAIN_TEXT_H_
+#ifndef MEGATRON_TOOLS_PLAN_PLAN_EXPLAIN_TEXT_H_
+#define MEGATRON_TOOLS_PLAN_PLAN_EXPLAIN_TEXT_H_
 
 #include <cstdint>
 #include <string>
@@ -59,4 +59,4 @@ std::string ExplanationText(const Explanation& explanation);
 
 }  // namespace megatron
 
-#endif  // MEGATRON_TOOLS_PLAN_EXPLAIN_TEXT_H_
+#endif  // MEGATRON_TOOLS_PLAN_PLAN_EXPLAIN_TEXT_H_

@@ -1,8 +1,8 @@
 // A guide by model size: the fastest predicted layouts of models of many sizes, as a page.
 //
 //   MEGATRON_ASSIGN_OR_RETURN(const std::string page, LayoutGuide(facts, kernels, {}));
-#ifndef MEGATRON_TOOLS_LAYOUT_GUIDE_H_
-#define MEGATRON_TOOLS_LAYOUT_GUIDE_H_
+#ifndef MEGATRON_TOOLS_PLAN_LAYOUT_GUIDE_H_
+#define MEGATRON_TOOLS_PLAN_LAYOUT_GUIDE_H_
 
 #include <cstdint>
 #include <string>
@@ -36,4 +36,4 @@ absl::StatusOr<std::string> LayoutGuide(const PlanFacts& facts, const MeasuredKe
 
 }  // namespace megatron
 
-#endif  // MEGATRON_TOOLS_LAYOUT_GUIDE_H_
+#endif  // MEGATRON_TOOLS_PLAN_LAYOUT_GUIDE_H_

@@ -1,4 +1,4 @@
-#include "tools/predicted_chart.h"
+#include "tools/plan/predicted_chart.h"
 
 #include <algorithm>
 

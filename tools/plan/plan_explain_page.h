@@ -1,12 +1,12 @@
 // The page of tools:plan --explain --html: the tables, the timeline of the simulated step, and how
 // the speed grows with the number of GPUs.
-#ifndef MEGATRON_TOOLS_PLAN_EXPLAIN_PAGE_H_
-#define MEGATRON_TOOLS_PLAN_EXPLAIN_PAGE_H_
+#ifndef MEGATRON_TOOLS_PLAN_PLAN_EXPLAIN_PAGE_H_
+#define MEGATRON_TOOLS_PLAN_PLAN_EXPLAIN_PAGE_H_
 
 #include <string>
 
 #include "megatron/plan/measured_kernels.h"
-#include "tools/plan_explain_text.h"
+#include "tools/plan/plan_explain_text.h"
 
 namespace megatron {
 
@@ -14,4 +14,4 @@ std::string ExplanationPage(const Explanation& explanation, const MeasuredKernel
 
 }  // namespace megatron
 
-#endif  // MEGATRON_TOOLS_PLAN_EXPLAIN_PAGE_H_
+#endif  // MEGATRON_TOOLS_PLAN_PLAN_EXPLAIN_PAGE_H_

@@ -27,10 +27,10 @@
 #include "megatron/plan/plan_facts.h"
 #include "megatron/plan/predict_rows.h"
 #include "tools/common/tool_main.h"
-#include "tools/layout_guide.h"
-#include "tools/plan_explain.h"
-#include "tools/plan_search.h"
-#include "tools/predicted_chart.h"
+#include "tools/plan/layout_guide.h"
+#include "tools/plan/plan_explain.h"
+#include "tools/plan/plan_search.h"
+#include "tools/plan/predicted_chart.h"
 
 ABSL_FLAG(std::string, predict, "", "The table of runs, as CSV with a header.");
 ABSL_FLAG(std::string, output, "",

@@ -1,4 +1,4 @@
-#include "tools/plan_search.h"
+#include "tools/plan/plan_search.h"
 
 #include <algorithm>
 #include <memory>
@@ -27,7 +27,7 @@
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/run_plan.h"
 #include "tools/common/tool_main.h"
-#include "tools/missing_shapes.h"
+#include "tools/plan/missing_shapes.h"
 
 namespace megatron {
 namespace {

@@ -1,6 +1,6 @@
 // The products of a run that no measured kernel is near to.
-#ifndef MEGATRON_TOOLS_MISSING_SHAPES_H_
-#define MEGATRON_TOOLS_MISSING_SHAPES_H_
+#ifndef MEGATRON_TOOLS_PLAN_MISSING_SHAPES_H_
+#define MEGATRON_TOOLS_PLAN_MISSING_SHAPES_H_
 
 #include <string>
 
@@ -17,4 +17,4 @@ std::string MissingShapes(const PlannedRun& run, const Hardware& hardware,
 
 }  // namespace megatron
 
-#endif  // MEGATRON_TOOLS_MISSING_SHAPES_H_
+#endif  // MEGATRON_TOOLS_PLAN_MISSING_SHAPES_H_

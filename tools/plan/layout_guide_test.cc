@@ -1,4 +1,4 @@
-#include "tools/layout_guide.h"
+#include "tools/plan/layout_guide.h"
 
 #include <string>
 

@@ -1,6 +1,6 @@
 // Searches the layouts of a configuration for people: the part of `plan --config`.
-#ifndef MEGATRON_TOOLS_PLAN_SEARCH_H_
-#define MEGATRON_TOOLS_PLAN_SEARCH_H_
+#ifndef MEGATRON_TOOLS_PLAN_PLAN_SEARCH_H_
+#define MEGATRON_TOOLS_PLAN_PLAN_SEARCH_H_
 
 #include <cstdint>
 #include <string>
@@ -30,4 +30,4 @@ absl::StatusOr<std::string> SearchPlan(const PlanSearchOptions& options, const P
 
 }  // namespace megatron
 
-#endif  // MEGATRON_TOOLS_PLAN_SEARCH_H_
+#endif  // MEGATRON_TOOLS_PLAN_PLAN_SEARCH_H_

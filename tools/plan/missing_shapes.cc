@@ -1,4 +1,4 @@
-#include "tools/missing_shapes.h"
+#include "tools/plan/missing_shapes.h"
 
 #include <algorithm>
 #include <utility>
