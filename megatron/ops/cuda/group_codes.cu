@@ -2,9 +2,9 @@
 #include <cmath>
 #include <cstdint>
 
+#include "megatron/ops/compression/group_codes.h"
 #include "megatron/ops/cuda/device.cuh"
 #include "megatron/ops/cuda/kernel_table.h"
-#include "megatron/ops/group_codes.h"
 
 namespace megatron::ops::cuda {
 namespace {

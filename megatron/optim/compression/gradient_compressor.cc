@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "glog/logging.h"
+#include "megatron/ops/compression/largest_elements.h"
 #include "megatron/ops/elementwise.h"
-#include "megatron/ops/largest_elements.h"
 #include "megatron/optim/compression/gathered_counts.h"
 #include "megatron/optim/compression/quantized_collectives.h"
 

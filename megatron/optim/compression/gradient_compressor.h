@@ -2,14 +2,13 @@
 // messages lack of its gradients is added to its gradients of the next step.
 //
 //   kInt8      Each rank sends every other one its summands of that rank's shard in codes of 8 bits
-//              (ops/group_codes.h). Where all ranks need the whole sum, the sums of shards are sent
-//              in codes too, with an error of their own.
+//              (ops/compression/group_codes.h). Where all ranks need the whole sum, the sums of
+//              shards are sent in codes too, with an error of their own.
 //   kTopK      Each rank sends all others the elements of largest magnitude, a part `density` of a
 //              bucket, and their places.
 //   kThreshold Each rank sends the elements whose magnitude is above a threshold, or where these
-//   are
-//              more than a part `max_density` of a bucket, the largest of them. The messages of all
-//              ranks have room for as many elements as the rank with most of them sends.
+//              are more than a part `max_density` of a bucket, the largest of them. The messages of
+//              all ranks have room for as many elements as the rank with most of them sends.
 //   kPowerSgd  Matrices are summed as matrices of low rank (low_rank_sum.h).
 //   kOneBit    Gradients are not summed. The optimizer makes momentum of a rank's own gradients,
 //              and has it averaged over ranks with signs for its elements (sign_mean.h). The update

@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/thread/run_ranks.h"
-#include "megatron/ops/group_codes.h"
+#include "megatron/ops/compression/group_codes.h"
 #include "megatron/ops/host_tensor.h"
 
 namespace megatron {
@@ -145,7 +145,7 @@ TEST(GradientCompressorTest, AllRanksGetTheSameBits) {
   }
 }
 
-// What a receiver gets of codes of 8 bits, by the definition in ops/group_codes.h.
+// What a receiver gets of codes of 8 bits, by the definition in ops/compression/group_codes.h.
 Floats Received(const Floats& x) {
   constexpr size_t kGroup = ops::GroupSize(ops::CodeBits::k8);
   Floats received;

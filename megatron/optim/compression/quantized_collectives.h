@@ -1,12 +1,12 @@
-// Collectives that send elements as codes of few bits (ops/group_codes.h), for flat tensors. Their
-// messages lie in `scratch`, bytes on the tensors' device.
+// Collectives that send elements as codes of few bits (ops/compression/group_codes.h), for flat
+// tensors. Their messages lie in `scratch`, bytes on the tensors' device.
 #ifndef MEGATRON_OPTIM_COMPRESSION_QUANTIZED_COLLECTIVES_H_
 #define MEGATRON_OPTIM_COMPRESSION_QUANTIZED_COLLECTIVES_H_
 
 #include <cstdint>
 
 #include "megatron/comm/process_group.h"
-#include "megatron/ops/group_codes.h"
+#include "megatron/ops/compression/group_codes.h"
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/tensor.h"
 

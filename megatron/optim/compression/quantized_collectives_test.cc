@@ -12,7 +12,7 @@
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/comm/thread/run_ranks.h"
-#include "megatron/ops/group_codes.h"
+#include "megatron/ops/compression/group_codes.h"
 #include "megatron/ops/host_tensor.h"
 
 namespace megatron {
@@ -24,7 +24,7 @@ using ops::HostTensor;
 
 constexpr int64_t kShard = 200;  // the last group is not full
 
-// What a receiver gets of the elements, by the definition in ops/group_codes.h.
+// What a receiver gets of the elements, by the definition in ops/compression/group_codes.h.
 std::vector<double> Received(const std::vector<double>& x, CodeBits bits) {
   const auto count = static_cast<int64_t>(x.size()), size = ops::GroupSize(bits);
   const float c = bits == CodeBits::k8 ? 127 : 7;

@@ -4,8 +4,8 @@
 #include <numeric>
 
 #include "glog/logging.h"
+#include "megatron/ops/compression/sign_codes.h"
 #include "megatron/ops/elementwise.h"
-#include "megatron/ops/sign_codes.h"
 
 namespace megatron {
 namespace {

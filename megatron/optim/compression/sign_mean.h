@@ -3,7 +3,8 @@
 //
 // Each tensor is padded with zeros, so that each of n ranks has a chunk of whole bytes of codes.
 //   A rank adds its error to its tensor, and sends each other rank the signs of that one's chunk,
-//   with one scale for the tensor (ops/sign_codes.h). What codes lack is its error again.
+//   with one scale for the tensor (ops/compression/sign_codes.h). What codes lack is its error
+//   again.
 //   The rank of a chunk adds up what all ranks sent, over n, and its error of the chunk. It sends
 //   the signs of this to all, with one scale for the chunk. What codes lack is its error again.
 // The mean of a chunk is its sign times its scale. All ranks get the same bits.

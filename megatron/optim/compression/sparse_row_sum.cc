@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "glog/logging.h"
-#include "megatron/ops/sparse_rows.h"
+#include "megatron/ops/compression/sparse_rows.h"
 #include "megatron/optim/compression/gathered_counts.h"
 
 namespace megatron {

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "glog/logging.h"
-#include "megatron/ops/group_codes.h"
+#include "megatron/ops/compression/group_codes.h"
 
 namespace megatron {
 namespace {

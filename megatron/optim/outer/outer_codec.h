@@ -1,6 +1,6 @@
 // The codes in which islands send each other outer gradients (outer_optimizer.h).
 //
-// - kInt8: messages of 8 bits of ops/group_codes.h, with an fp32 scale for each group.
+// - kInt8: messages of 8 bits of ops/compression/group_codes.h, with an fp32 scale for each group.
 // - kE3M0: blocks of kE3M0Block elements, the last of which may be shorter. A block is a byte e,
 // and
 //   four bits for each element: a sign, and a magnitude that is 0 or one of 2^(e - 6), 2^(e - 5)

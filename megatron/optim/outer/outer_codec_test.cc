@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "megatron/ops/group_codes.h"
+#include "megatron/ops/compression/group_codes.h"
 
 namespace megatron {
 namespace {

@@ -1,6 +1,6 @@
 #include "megatron/optim/rules/one_bit_adam_rule.h"
 
-#include "megatron/ops/sign_codes.h"
+#include "megatron/ops/compression/sign_codes.h"
 
 namespace megatron {
 

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <limits>
 
+#include "megatron/ops/compression/sign_codes.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/one_bit_steps.h"
-#include "megatron/ops/sign_codes.h"
 
 namespace megatron {
 namespace {

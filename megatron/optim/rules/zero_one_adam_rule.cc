@@ -1,9 +1,9 @@
 #include "megatron/optim/rules/zero_one_adam_rule.h"
 
 #include "absl/container/inlined_vector.h"
+#include "megatron/ops/compression/sign_codes.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/one_bit_steps.h"
-#include "megatron/ops/sign_codes.h"
 
 namespace megatron {
 namespace {

@@ -10,8 +10,8 @@
 // in one byte the first is in the low bits. Its size is rounded up to 16 bytes. Legend: N elements,
 // M bytes. x is fp32, bf16 or fp16; all tensors are contiguous. A GPU writes the bits that the CPU
 // does.
-#ifndef MEGATRON_OPS_GROUP_CODES_H_
-#define MEGATRON_OPS_GROUP_CODES_H_
+#ifndef MEGATRON_OPS_COMPRESSION_GROUP_CODES_H_
+#define MEGATRON_OPS_COMPRESSION_GROUP_CODES_H_
 
 #include <cstdint>
 
@@ -37,4 +37,4 @@ void AddDecodedGroups(const Stream& stream, CodeBits bits, const Tensor& message
 
 }  // namespace megatron::ops
 
-#endif  // MEGATRON_OPS_GROUP_CODES_H_
+#endif  // MEGATRON_OPS_COMPRESSION_GROUP_CODES_H_

@@ -1,4 +1,4 @@
-#include "megatron/ops/sign_codes.h"
+#include "megatron/ops/compression/sign_codes.h"
 
 #include <cmath>
 #include <cstdint>

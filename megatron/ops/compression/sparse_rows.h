@@ -1,8 +1,8 @@
 // The rows of a table that are not zero, apart from the others. Legend: V rows of H columns, K of
 // them taken. All tensors are contiguous; values are fp32, indices int32. A row is zero if all bits
 // of it are. These ops run on the CPU.
-#ifndef MEGATRON_OPS_SPARSE_ROWS_H_
-#define MEGATRON_OPS_SPARSE_ROWS_H_
+#ifndef MEGATRON_OPS_COMPRESSION_SPARSE_ROWS_H_
+#define MEGATRON_OPS_COMPRESSION_SPARSE_ROWS_H_
 
 #include <cstdint>
 
@@ -25,4 +25,4 @@ void AddRows(const Stream& stream, const Tensor& indices_K, const Tensor& rows_K
 
 }  // namespace megatron::ops
 
-#endif  // MEGATRON_OPS_SPARSE_ROWS_H_
+#endif  // MEGATRON_OPS_COMPRESSION_SPARSE_ROWS_H_

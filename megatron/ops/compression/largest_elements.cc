@@ -1,4 +1,4 @@
-#include "megatron/ops/largest_elements.h"
+#include "megatron/ops/compression/largest_elements.h"
 
 #include <algorithm>
 #include <atomic>

@@ -1,8 +1,8 @@
 // Codes of one bit: the sign of each element, with one scale for all of them. Legend: N elements,
 // a multiple of 8. All tensors are contiguous; values and scales are fp32, codes bytes. These ops
 // run on the CPU.
-#ifndef MEGATRON_OPS_SIGN_CODES_H_
-#define MEGATRON_OPS_SIGN_CODES_H_
+#ifndef MEGATRON_OPS_COMPRESSION_SIGN_CODES_H_
+#define MEGATRON_OPS_COMPRESSION_SIGN_CODES_H_
 
 #include "megatron/tensor/stream.h"
 #include "megatron/tensor/tensor.h"
@@ -25,4 +25,4 @@ void ZeroWhereZero(const Stream& stream, const Tensor& other_N, const Tensor& x_
 
 }  // namespace megatron::ops
 
-#endif  // MEGATRON_OPS_SIGN_CODES_H_
+#endif  // MEGATRON_OPS_COMPRESSION_SIGN_CODES_H_

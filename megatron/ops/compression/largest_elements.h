@@ -1,7 +1,7 @@
 // The elements of largest magnitude, apart from the others. Legend: N elements, K of them taken.
 // All tensors are contiguous; values are fp32, indices int32. These ops run on the CPU.
-#ifndef MEGATRON_OPS_LARGEST_ELEMENTS_H_
-#define MEGATRON_OPS_LARGEST_ELEMENTS_H_
+#ifndef MEGATRON_OPS_COMPRESSION_LARGEST_ELEMENTS_H_
+#define MEGATRON_OPS_COMPRESSION_LARGEST_ELEMENTS_H_
 
 #include <cstdint>
 
@@ -26,4 +26,4 @@ void AddAtIndices(const Stream& stream, const Tensor& indices_K, const Tensor& v
 
 }  // namespace megatron::ops
 
-#endif  // MEGATRON_OPS_LARGEST_ELEMENTS_H_
+#endif  // MEGATRON_OPS_COMPRESSION_LARGEST_ELEMENTS_H_

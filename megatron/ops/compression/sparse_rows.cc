@@ -1,4 +1,4 @@
-#include "megatron/ops/sparse_rows.h"
+#include "megatron/ops/compression/sparse_rows.h"
 
 #include <algorithm>
 #include <cstring>

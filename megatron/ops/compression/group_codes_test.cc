@@ -1,4 +1,4 @@
-#include "megatron/ops/group_codes.h"
+#include "megatron/ops/compression/group_codes.h"
 
 #include <algorithm>
 #include <cmath>
