@@ -6,6 +6,7 @@
 #include "megatron/layers/context_heads.h"
 #include "megatron/layers/kv_cache.h"
 #include "megatron/layers/parameter_gradient.h"
+#include "megatron/ops/elementwise.h"
 #include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
@@ -62,12 +63,14 @@ MambaMixer::MambaMixer(const TransformerOptions& options, const std::string& nam
       channels_(options.mamba.head_dim),
       state_(options.mamba.state_dim),
       norm_{options.norm.epsilon, /*norm_before_gate=*/false},
+      norm_all_groups_(options.mamba.norm_all_groups),
       dtype_(options.dtype),
       in_(InLinear(options, name), tensor_group),
       out_(OutLinear(options, name), tensor_group) {
   const MambaOptions& mamba = options.mamba;
   CHECK(!options.grid.is_grid() && !options.float8.enabled) << name;
   CHECK_EQ(mamba.num_heads % mamba.num_groups, 0) << name;
+  CHECK(!norm_all_groups_ || tensor_group.size() == 1) << name;
   const auto make = [&](const char* part, const Shape& shape, const Initializer& initializer) {
     return Cut(name + part, shape, initializer, tensor_group);
   };
@@ -103,9 +106,19 @@ ops::StateSpaceInputs MambaMixer::Inputs(const LayerContext& ctx, const Tensor& 
           ShareOf(ctx, skip_.data)};
 }
 
+Tensor MambaMixer::NormParts(const Tensor& x_TGI) const {
+  return norm_all_groups_ ? x_TGI.View({x_TGI.dim(0), 1, x_TGI.dim(1) * x_TGI.dim(2)}) : x_TGI;
+}
+
 ops::GatedNormInputs MambaMixer::NormInputs(const LayerContext& ctx, const Saved& saved) const {
-  return {ByGroups(saved.y_TGRP), Gates(saved.packed_TGS),
-          ShareOf(ctx, norm_weight_.data.View({groups_, inner()}))};
+  const Tensor y_TGI = ByGroups(saved.y_TGRP);
+  Tensor gates_TGI = Gates(saved.packed_TGS);
+  if (norm_all_groups_) {
+    CHECK_EQ(y_TGI.dim(1), groups_);  // ranks share out none
+    gates_TGI = ctx.scratch->Allocate(dtype_, y_TGI.shape(), "mamba gates");
+    ops::Copy(ctx.stream, Gates(saved.packed_TGS), gates_TGI);
+  }
+  return {NormParts(y_TGI), NormParts(gates_TGI), ShareOf(ctx, Gains(norm_weight_.data))};
 }
 
 Tensor MambaMixer::Convolve(const LayerContext& ctx, const Tensor& packed_TGS) const {
@@ -163,7 +176,7 @@ void MambaMixer::Normalize(const LayerContext& ctx, const Saved& saved,
                            const Tensor& normed_TGI) const {
   Arena::Scope scope(ctx.scratch);
   const Tensor share_TGI = ShareMemory(ctx, normed_TGI, "mamba norm output");
-  ops::GatedNormForward(ctx.stream, norm_, NormInputs(ctx, saved), share_TGI);
+  ops::GatedNormForward(ctx.stream, norm_, NormInputs(ctx, saved), NormParts(share_TGI));
   ShareToTokens(ctx, share_TGI, normed_TGI);
 }
 
@@ -195,15 +208,26 @@ void MambaMixer::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Te
   reducing.Wait();
 }
 
+void MambaMixer::BackwardNorm(const LayerContext& ctx, const Tensor& dnormed_TGI,
+                              const Tensor& dpacked_TGS, const Saved& saved) {
+  Arena::Scope scope(ctx.scratch);
+  const Tensor dgates_TGI =
+      norm_all_groups_ ? ctx.scratch->Allocate(dtype_, dnormed_TGI.shape(), "mamba gradient")
+                       : Gates(dpacked_TGS);
+  const Tensor dnormed = NormParts(dnormed_TGI);
+  ops::GatedNormBackward(
+      ctx.stream, norm_, NormInputs(ctx, saved), dnormed,
+      {dnormed, NormParts(dgates_TGI), ShareOf(ctx, Gains(GradientOf(ctx, norm_weight_)))});
+  if (norm_all_groups_) ops::Copy(ctx.stream, dgates_TGI, Gates(dpacked_TGS));
+}
+
 void MambaMixer::BackwardShare(const LayerContext& ctx, const Tensor& dnormed_TGI,
                                const Tensor& dpacked_TGS, const Saved& saved) {
   Arena::Scope scope(ctx.scratch);
   const auto of = [&](const Parameter& parameter) {
     return ShareOf(ctx, GradientOf(ctx, parameter));
   };
-  const Tensor dnorm_GI = ShareOf(ctx, GradientOf(ctx, norm_weight_).View({groups_, inner()}));
-  ops::GatedNormBackward(ctx.stream, norm_, NormInputs(ctx, saved), dnormed_TGI,
-                         {dnormed_TGI, Gates(dpacked_TGS), dnorm_GI});
+  BackwardNorm(ctx, dnormed_TGI, dpacked_TGS, saved);
   const Tensor dconv_TGK = ctx.scratch->Allocate(
       dtype_, {dpacked_TGS.dim(0), dpacked_TGS.dim(1), convolved()}, "mamba gradient");
   {

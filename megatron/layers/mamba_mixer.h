@@ -4,13 +4,13 @@
 //   [z | x | B | C | step] = in_proj(input)
 //   [x | B | C]            = silu(conv1d([x | B | C]))      each channel by itself
 //   y                      = the recurrence of ops/state_space.h
-//   output                 = out_proj(norm(y silu(z)))      each group of heads by itself
+//   output                 = out_proj(norm(y silu(z)))      each group of heads by itself, or all
 //
 // Nothing of one sequence reaches another. The projection is packed by groups of heads, each with
 // its part of z, x, B, C and steps, so that tensor-parallel ranks hold whole groups; within a group
 // the parts stand in Megatron's order. Context-parallel ranks share out the groups, and each has
 // all tokens of its share (context_heads.h). Backward computes again the convolution, the norm and
-// the states.
+// the states. With MambaOptions::norm_all_groups neither kind of ranks may be several.
 //
 // With LayerContext::cached, Forward computes new tokens of sequences whose states are in a cache,
 // which it brings up to date.
@@ -72,6 +72,11 @@ class MambaMixer {
   Tensor Steps(const Tensor& packed_TGS) const {
     return packed_TGS.Slice(2, inner() + convolved(), inner() + convolved() + heads_);
   }
+  // The norm's gains, and their gradients, by its parts.
+  Tensor Gains(const Tensor& weight) const {
+    const int64_t parts = norm_all_groups_ ? 1 : groups_;
+    return weight.View({parts, groups_ * inner() / parts});
+  }
   // A tensor of all heads' channels, group by group.
   Tensor ByGroups(const Tensor& y_TGRP) const {
     return y_TGRP.View({y_TGRP.dim(0), y_TGRP.dim(1), inner()});
@@ -79,7 +84,13 @@ class MambaMixer {
   ops::CausalConvInputs ConvInputs(const LayerContext& ctx, const Tensor& packed_TGS) const;
   ops::StateSpaceInputs Inputs(const LayerContext& ctx, const Tensor& conv_TGK,
                                const Tensor& packed_TGS) const;
+  // Returns what the norm takes for its parts: the groups, or all of them as one.
+  Tensor NormParts(const Tensor& x_TGI) const;
+  // The gates are a copy in ctx.scratch where all groups are one part.
   ops::GatedNormInputs NormInputs(const LayerContext& ctx, const Saved& saved) const;
+  // Does the norm's backward: reads and overwrites dnormed, and writes the gates' part of dpacked.
+  void BackwardNorm(const LayerContext& ctx, const Tensor& dnormed_TGI, const Tensor& dpacked_TGS,
+                    const Saved& saved);
   // Returns the convolution's output, in ctx.scratch. With a cache it replaces the last inputs
   // there.
   Tensor Convolve(const LayerContext& ctx, const Tensor& packed_TGS) const;
@@ -95,6 +106,7 @@ class MambaMixer {
   int64_t layer_;
   int64_t groups_, heads_, channels_, state_;  // heads of a group
   ops::GatedNorm norm_;
+  bool norm_all_groups_;
   DType dtype_;
   ColumnParallelLinear in_;
   RowParallelLinear out_;

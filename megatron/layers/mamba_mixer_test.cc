@@ -34,6 +34,13 @@ TransformerOptions Options() {
   return options;
 }
 
+// With a norm of all groups together.
+TransformerOptions Together() {
+  TransformerOptions options = Options();
+  options.mamba.norm_all_groups = true;
+  return options;
+}
+
 LayerCalls MakeMixer(TransformerOptions options, const ProcessGroup& group,
                      bool sequence_parallel = false) {
   options.sequence_parallel = sequence_parallel;
@@ -48,8 +55,10 @@ LayerCalls MakeLayer(TransformerOptions options, int64_t layer, const ProcessGro
 }
 
 TEST(MambaMixerTest, GradientsAreThoseOfFiniteDifferences) {
-  LayerHarness harness({6, 1, 70});
-  ExpectGradients(&harness, MakeMixer(Options(), harness.tensor_group()), kHidden);
+  for (const TransformerOptions& options : {Options(), Together()}) {
+    LayerHarness harness({6, 1, 70});
+    ExpectGradients(&harness, MakeMixer(options, harness.tensor_group()), kHidden);
+  }
 }
 
 TEST(MambaMixerTest, TwoTensorParallelRanksEqualOne) {
@@ -98,7 +107,8 @@ class Reference {
       weights_[parameters[i]->name.substr(std::string("mixer.").size())] = values[i].Values();
   }
 
-  std::vector<double> Forward(const std::vector<double>& x, int64_t tokens, double epsilon) const {
+  std::vector<double> Forward(const std::vector<double>& x, int64_t tokens, double epsilon,
+                              bool norm_all_groups) const {
     std::vector<double> packed;  // what in_proj gives, for all tokens
     for (int64_t t = 0; t < tokens; ++t) {
       const std::vector<double> row(x.begin() + t * kHidden, x.begin() + (t + 1) * kHidden);
@@ -108,12 +118,11 @@ class Reference {
     std::vector<double> y;
     std::vector<std::vector<double>> state(kHeads, std::vector<double>(kState * kChannels));
     for (int64_t t = 0; t < tokens; ++t) {
-      std::vector<double> normed;
+      std::vector<double> gated;
+      std::vector<double> squares(kGroups);
       for (int64_t group = 0; group < kGroups; ++group) {
         const std::vector<double> conv = Convolved(packed, group, t);
         const double* const row = &packed[(t * kGroups + group) * kWidth];
-        std::vector<double> gated;
-        double squares = 0;
         for (int64_t i = 0; i < kInner; ++i) {
           const int64_t head = group * kOfGroup + i / kChannels;
           const double raw = row[kInner + kConvolved + i / kChannels] + At("dt_bias", head);
@@ -126,12 +135,14 @@ class Reference {
             out += conv[kInner + kState + n] * s;
           }
           gated.push_back(out * row[i] / (1 + std::exp(-row[i])));
-          squares += gated.back() * gated.back();
+          squares[group] += gated.back() * gated.back();
         }
-        for (int64_t i = 0; i < kInner; ++i) {
-          normed.push_back(gated[i] / std::sqrt(squares / kInner + epsilon) *
-                           At("norm.weight", group * kInner + i));
-        }
+      }
+      const double all = (squares[0] + squares[1]) / kGroups;
+      std::vector<double> normed;
+      for (int64_t i = 0; i < kGroups * kInner; ++i) {
+        const double mean = (norm_all_groups ? all : squares[i / kInner]) / kInner;
+        normed.push_back(gated[i] / std::sqrt(mean + epsilon) * At("norm.weight", i));
       }
       const std::vector<double> out = Times("out_proj.weight", normed);
       y.insert(y.end(), out.begin(), out.end());
@@ -172,15 +183,20 @@ class Reference {
 
 TEST(MambaMixerTest, IsTheFormula) {
   constexpr int64_t kTokens = 150;
-  LayerHarness harness({kTokens});
-  const LayerCalls calls = MakeMixer(Options(), {});
-  harness.Bind(calls.parameters);
-  const auto x = ops::HostTensor::Normal({kTokens, kHidden}, DType::kFloat32, 1);
-  const ops::HostTensor y({kTokens, kHidden}, DType::kFloat32);
-  harness.Forward(calls, x, y);
-  const double epsilon = static_cast<double>(Options().norm.epsilon);
-  ops::ExpectNear(
-      y, Reference(calls.parameters, harness.values()).Forward(x.Values(), kTokens, epsilon), 5e-6);
+  for (const TransformerOptions& options : {Options(), Together()}) {
+    LayerHarness harness({kTokens});
+    const LayerCalls calls = MakeMixer(options, {});
+    harness.Bind(calls.parameters);
+    const auto x = ops::HostTensor::Normal({kTokens, kHidden}, DType::kFloat32, 1);
+    const ops::HostTensor y({kTokens, kHidden}, DType::kFloat32);
+    harness.Forward(calls, x, y);
+    const Reference reference(calls.parameters, harness.values());
+    ops::ExpectNear(
+        y,
+        reference.Forward(x.Values(), kTokens, static_cast<double>(options.norm.epsilon),
+                          options.mamba.norm_all_groups),
+        5e-6);
+  }
 }
 
 // A second sequence is computed as if it were alone.

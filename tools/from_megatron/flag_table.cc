@@ -469,6 +469,7 @@ constexpr absl::string_view kOurOwn[] = {
     "model.longrope_original_max_position_embeddings",
     "model.longrope_short_factors",
     "model.lora",
+    "model.mamba_norm_all_groups",
     "model.model_type",
     "model.moe_router_group_score_topk",
     "model.num_choices",

@@ -96,7 +96,8 @@ bool LayoutSpace::HasLayers(char letter) const {
 
 // Layers with a state have groups of heads, which tensor- and context-parallel ranks share out.
 bool LayoutSpace::AllowsStates(int64_t ranks) const {
-  return (!HasLayers('M') || Divides(ranks, model_.mamba_num_groups())) &&
+  const int64_t groups = model_.mamba_norm_all_groups() ? 1 : model_.mamba_num_groups();
+  return (!HasLayers('M') || Divides(ranks, groups)) &&
          (!HasLayers('G') || Divides(ranks, model_.linear_num_key_heads()));
 }
 

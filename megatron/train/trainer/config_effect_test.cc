@@ -330,8 +330,8 @@ std::string DescribeHybrid(const TransformerOptions& o) {
   std::vector<int> kinds;
   for (const HybridLayer layer : o.hybrid_layers) kinds.push_back(static_cast<int>(layer));
   return Line(absl::StrJoin(kinds, ""), o.mamba.state_dim, o.mamba.head_dim, o.mamba.num_groups,
-              o.mamba.num_heads, o.delta.conv_taps, o.delta.key_head_dim, o.delta.value_head_dim,
-              o.delta.num_key_heads, o.delta.num_value_heads);
+              o.mamba.num_heads, o.mamba.norm_all_groups, o.delta.conv_taps, o.delta.key_head_dim,
+              o.delta.value_head_dim, o.delta.num_key_heads, o.delta.num_value_heads);
 }
 
 std::string Describe(const TransformerOptions& o) {

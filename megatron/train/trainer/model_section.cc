@@ -245,7 +245,7 @@ void SetHybridLayers(const config::ModelConfig& model, TransformerOptions* optio
                                                     : HybridLayer::kMlp);
   }
   options->mamba = {model.mamba_state_dim(), model.mamba_head_dim(), model.mamba_num_groups(),
-                    model.mamba_num_heads()};
+                    model.mamba_num_heads(), model.mamba_norm_all_groups()};
   options->delta = {model.linear_conv_kernel_dim(), model.linear_key_head_dim(),
                     model.linear_value_head_dim(), model.linear_num_key_heads(),
                     model.linear_num_value_heads()};

@@ -8,6 +8,7 @@ namespace {
 constexpr char kLayers[] = "model.num_layers=";
 constexpr char kMamba[] = "model.hybrid_layer_pattern=M*-M";
 constexpr char kGroups[] = "model.mamba_num_groups=2";
+constexpr char kAllGroups[] = "model.mamba_norm_all_groups=true";
 constexpr char kDelta[] = "model.hybrid_layer_pattern=G*-G";
 constexpr char kPlain[] = "model.hybrid_layer_pattern=*-*-";
 
@@ -36,6 +37,11 @@ TEST(ValidateHybridTest, RefusesHeadsThatCannotBeShared) {
        "must divide 2 times model.hidden_size"},
       {{kLayers, kMamba, "model.mamba_num_groups=1", "parallel.tensor_model_parallel_size=2"},
        "must be divisible by parallel.tensor_model_parallel_size = 2"},
+      {{kLayers, kMamba, kGroups, kAllGroups, "parallel.tensor_model_parallel_size=2"},
+       "parallel.tensor_model_parallel_size = 2: ranks would share out the groups"},
+      {{kLayers, kMamba, kGroups, kAllGroups, "parallel.context_parallel_size=2"},
+       "parallel.context_parallel_size = 2: ranks would share out the groups"},
+      {{kLayers, kDelta, kAllGroups}, "without a layer M"},
       {{kLayers, kDelta, "model.linear_num_value_heads=8"},
        "must be divisible by model.linear_num_key_heads = 16"},
       {{kLayers, kDelta, "model.linear_num_key_heads=1", "parallel.tensor_model_parallel_size=2"},
@@ -65,6 +71,7 @@ TEST(ValidateHybridTest, AcceptsLayersOfOneBranch) {
   for (const char* pattern : {kMamba, "model.hybrid_layer_pattern=MMGG"}) {
     EXPECT_THAT(ErrorsOf(kGoodConfig, {kLayers, pattern, kGroups}), testing::IsEmpty()) << pattern;
   }
+  EXPECT_THAT(ErrorsOf(kGoodConfig, {kLayers, kMamba, kGroups, kAllGroups}), testing::IsEmpty());
   for (const char* pattern : {kDelta, kPlain})
     EXPECT_THAT(ErrorsOf(kGoodConfig, {kLayers, pattern}), testing::IsEmpty()) << pattern;
   EXPECT_THAT(ErrorsOf(kGoodConfig, {"model.num_layers=4", kPlain}), testing::IsEmpty());
