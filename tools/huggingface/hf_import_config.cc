@@ -47,6 +47,19 @@ void SetLongRope(const LongRopeOptions& longrope, config::ModelConfig* config) {
       static_cast<int64_t>(longrope.original_context));
 }
 
+// Returns the pattern that says of each layer whether it is one of `layers`: "[1]*5+[0]".
+std::string Pattern(const std::vector<bool>& layers) {
+  std::string pattern;
+  for (size_t begin = 0; begin < layers.size();) {
+    size_t end = begin;
+    while (end < layers.size() && layers[end] == layers[begin]) ++end;
+    absl::StrAppend(&pattern, begin == 0 ? "" : "+", layers[begin] ? "[1]" : "[0]", "*",
+                    end - begin);
+    begin = end;
+  }
+  return pattern;
+}
+
 void SetPositions(const ModelOptions& model, config::ModelConfig* config) {
   const RotaryOptions& rotary = model.transformer.rotary_options;
   config->set_max_position_embeddings(model.max_positions);
@@ -64,25 +77,15 @@ void SetPositions(const ModelOptions& model, config::ModelConfig* config) {
     config->set_rotary_interleaved(rotary.interleaved);
   }
   if (rotary.local_base > 0) config->set_rotary_base_local(rotary.local_base);
+  std::vector<bool> still = model.transformer.rotary_layers;  // that do not rotate
+  still.flip();
+  if (!still.empty()) config->set_no_rope_freq(Pattern(still));
   if (yarn) return SetYarn(rotary.yarn, config);
   SetLongRope(rotary.longrope, config);
   config->set_rotary_seq_len_interpolation_factor(rotary.interpolation_factor);
   if (rotary.scaling_factor == 0) return;
   config->set_use_rope_scaling(true);
   config->set_rope_scaling_factor(rotary.scaling_factor);
-}
-
-// Returns the pattern that says of each layer whether it is one of `layers`: "[1]*5+[0]".
-std::string Pattern(const std::vector<bool>& layers) {
-  std::string pattern;
-  for (size_t begin = 0; begin < layers.size();) {
-    size_t end = begin;
-    while (end < layers.size() && layers[end] == layers[begin]) ++end;
-    absl::StrAppend(&pattern, begin == 0 ? "" : "+", layers[begin] ? "[1]" : "[0]", "*",
-                    end - begin);
-    begin = end;
-  }
-  return pattern;
 }
 
 void SetWindow(const TransformerOptions& layer, config::ModelConfig* config) {
@@ -178,6 +181,7 @@ void SetHybridLayers(const TransformerOptions& layer, config::ModelConfig* confi
     config->set_mamba_head_dim(layer.mamba.head_dim);
     config->set_mamba_num_groups(layer.mamba.num_groups);
     config->set_mamba_num_heads(layer.mamba.num_heads);
+    config->set_mamba_norm_all_groups(layer.mamba.norm_all_groups);
   }
   if (absl::StrContains(pattern, 'G')) {
     config->set_linear_conv_kernel_dim(layer.delta.conv_taps);

@@ -134,7 +134,8 @@ TEST(HfConfigTest, WritesTheNamesThatTransformersReads) {
   EXPECT_EQ(ConfigOf(options)["model_type"], "llama");
   EXPECT_EQ(ConfigOf(options)["head_dim"], 16);
   options.transformer.qkv_bias = true;
-  EXPECT_THAT(HfConfigJson(options, {}),
+  EXPECT_EQ(ConfigOf(options)["architectures"], Json::array({"SeedOssForCausalLM"}));
+  EXPECT_THAT(HfConfigJson(options, {}, "qwen2"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("kv_channels")));
   options.transformer.kv_channels = 8;
   EXPECT_EQ(ConfigOf(options)["architectures"], Json::array({"Qwen2ForCausalLM"}));
@@ -179,16 +180,15 @@ TEST(HfConfigTest, RefusesToExportWithAllReasonsAtOnce) {
                              HasSubstr("num_query_groups"), HasSubstr("disable_bias_linear"),
                              HasSubstr("kv_channels"))));
   options = Llama();
-  options.transformer.rotary = options.transformer.gated = false;
+  options.transformer.rotary = false;
   options.transformer.norm.kind = ops::Norm::kLayerNorm;
   options.transformer.rotary_options.percent = 0.5;
   options.transformer.rotary_options.interpolation_factor = 2;
   options.transformer.rotary_options.scaling_factor = 8;
-  EXPECT_THAT(
-      HfConfigJson(options, {}),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               AllOf(HasSubstr("position_embedding_type"), HasSubstr("no swiglu"),
-                     HasSubstr("LayerNorm"), HasSubstr("rotary_percent"), HasSubstr("together"))));
+  EXPECT_THAT(HfConfigJson(options, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("position_embedding_type"), HasSubstr("LayerNorm: llama"),
+                             HasSubstr("rotary_percent"), HasSubstr("together"))));
 }
 
 TEST(HfConfigTest, ABertWithGeluByTanhInItsHeadTooIsTheirs) {

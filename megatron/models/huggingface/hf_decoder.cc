@@ -92,7 +92,8 @@ constexpr HfDecoder Gemma2() {
   family.windows = HfWindows::kByLayer;
   family.window = 4096;
   family.gate = HfGate::kGeluTanh;
-  family.gemma = family.softcaps = family.tied = true;
+  family.gemma = family.query_scalar = family.sandwich_norm = true;
+  family.softcaps = family.tied = true;
   return family;
 }
 
@@ -132,7 +133,7 @@ constexpr HfDecoder Gemma3() {
   family.window = 4096;
   family.gate = HfGate::kGeluTanh;
   family.qk_norm = true;
-  family.gemma = family.zero_centered = true;
+  family.gemma = family.query_scalar = family.sandwich_norm = family.zero_centered = true;
   family.local_rotation = true;
   family.window_period = 6;
   family.rope_theta = 1e6;
@@ -155,6 +156,7 @@ constexpr HfDecoder Phi3() {
   family.scaled_rotation = false;
   family.partial_rotation = family.longrope = true;
   family.fused = true;
+  family.dropout_key = "resid_pdrop";
   family.epsilon = 1e-5;
   return family;
 }
@@ -198,6 +200,139 @@ constexpr HfDecoder Qwen3Next() {
   return family;
 }
 
+constexpr HfDecoder Gemma() {
+  HfDecoder family{"gemma", "GemmaForCausalLM"};
+  family.zero_centered = family.gemma = family.tied = true;
+  family.gate = HfGate::kGeluTanh;
+  family.scaled_rotation = false;
+  return family;
+}
+
+constexpr HfDecoder Granite(const char* model_type, const char* architecture, HfExperts experts) {
+  HfDecoder family{model_type, architecture};
+  family.head_width = HfHeadWidth::kFixed;
+  family.experts = experts;
+  family.multipliers = true;
+  return family;
+}
+
+constexpr HfDecoder SmolLm3() {
+  HfDecoder family{"smollm3", "SmolLM3ForCausalLM"};
+  family.biases = HfBiases::kOptional;
+  family.head_width = HfHeadWidth::kQuotient;
+  family.windows = HfWindows::kRefused;
+  family.window = 4096;
+  family.rotated_layers = HfRotatedLayers::kListed;
+  family.rope_theta = 2e6;
+  family.tied = true;
+  return family;
+}
+
+constexpr HfDecoder SeedOss() {
+  HfDecoder family{"seed_oss", "SeedOssForCausalLM"};
+  family.biases = HfBiases::kOptionalQkv;
+  family.has_biases = true;
+  family.dropout_key = "residual_dropout";
+  return family;
+}
+
+constexpr HfDecoder Ernie() {
+  HfDecoder family{"ernie4_5", "Ernie4_5ForCausalLM"};
+  family.biases = HfBiases::kUseBias;
+  family.interleaved = true;
+  family.epsilon = 1e-5;
+  family.rope_theta = 500000;
+  family.tied = true;
+  return family;
+}
+
+constexpr HfDecoder Glm(const char* model_type, const char* architecture, bool sandwich_norm) {
+  HfDecoder family{model_type, architecture};
+  family.biases = HfBiases::kOptionalQkv;
+  family.has_biases = true;
+  family.scaled_rotation = false;
+  family.partial_rotation = family.interleaved = true;
+  family.rotated_share = 0.5;
+  family.fused_gate = true;
+  family.sandwich_norm = sandwich_norm;
+  family.epsilon = 1.5625e-7;
+  return family;
+}
+
+constexpr HfDecoder Glm4Moe() {
+  HfDecoder family{"glm4_moe", "Glm4MoeForCausalLM"};
+  family.biases = HfBiases::kOptionalQkv;
+  family.head_width = HfHeadWidth::kQuotient;
+  family.experts = HfExperts::kDeepSeekV3;
+  family.optional_qk_norm = true;
+  family.partial_rotation = true;
+  family.rotated_share = 0.5;
+  family.epsilon = 1e-5;
+  return family;
+}
+
+constexpr HfDecoder Dots1() {
+  HfDecoder family{"dots1", "Dots1ForCausalLM"};
+  family.head_width = HfHeadWidth::kQuotient;
+  family.windows = HfWindows::kByLayer;
+  family.window = 4096;
+  family.window_period = 0;
+  family.experts = HfExperts::kDeepSeekV3;
+  family.qk_norm = true;
+  return family;
+}
+
+constexpr HfDecoder Starcoder2() {
+  HfDecoder family{"starcoder2", "Starcoder2ForCausalLM"};
+  family.biases = HfBiases::kUseBias;
+  family.has_biases = true;
+  family.head_width = HfHeadWidth::kFixed;
+  family.windows = HfWindows::kAllLayers;
+  family.gate = HfGate::kUngatedGelu;
+  family.layer_norm = true;
+  family.scaled_rotation = false;
+  family.dropout_key = "residual_dropout";
+  family.epsilon_key = "norm_epsilon";
+  family.epsilon = 1e-5;
+  family.tied = true;
+  return family;
+}
+
+constexpr HfDecoder Nemotron() {
+  HfDecoder family{"nemotron", "NemotronForCausalLM"};
+  family.biases = HfBiases::kOptional;
+  family.head_width = HfHeadWidth::kQuotient;
+  family.gate = HfGate::kUngatedSquaredRelu;
+  family.layer_norm = family.zero_centered = true;
+  family.scaled_rotation = false;
+  family.partial_rotation = true;
+  family.rotated_share = 0.5;
+  family.epsilon_key = "norm_eps";
+  family.epsilon = 1e-5;
+  return family;
+}
+
+constexpr HfDecoder Arcee() {
+  HfDecoder family{"arcee", "ArceeForCausalLM"};
+  family.biases = HfBiases::kOptional;
+  family.head_width = HfHeadWidth::kQuotient;
+  family.gate = HfGate::kUngatedSquaredRelu;
+  family.epsilon = 1e-5;
+  return family;
+}
+
+constexpr HfDecoder Exaone4() {
+  HfDecoder family{"exaone4", "Exaone4ForCausalLM"};
+  family.head_width = HfHeadWidth::kQuotient;
+  family.windows = HfWindows::kByLayer;
+  family.window = 4096;
+  family.window_period = 4;
+  family.rotated_layers = HfRotatedLayers::kWithWindow;
+  family.qk_norm = family.reordered_norm = true;
+  family.epsilon = 1e-5;
+  return family;
+}
+
 // Returns how many kinds of weights only one of the two has. A model that differs in fewer is
 // closer than one that differs in sizes.
 int PartsThatDiffer(const HfDecoder& family, const TransformerOptions& layer) {
@@ -215,7 +350,11 @@ int PartsThatDiffer(const HfDecoder& family, const TransformerOptions& layer) {
       biases = all_biases;
       break;
     case HfBiases::kOptional:
+    case HfBiases::kUseBias:
       biases = no_biases || all_biases;
+      break;
+    case HfBiases::kOptionalQkv:
+      biases = !layer.linear_bias;
   }
   const bool experts = family.experts != HfExperts::kNone;
   const bool has_delta = HasHybridLayer(layer, HybridLayer::kDelta);
@@ -224,12 +363,14 @@ int PartsThatDiffer(const HfDecoder& family, const TransformerOptions& layer) {
          static_cast<int>((family.mixers == HfMixers::kQwen3Next) != has_delta) +
          static_cast<int>((family.mixers != HfMixers::kMamba2) != has_mlp) +
          static_cast<int>(!biases) + static_cast<int>(experts != (layer.moe.num_experts > 0)) +
-         static_cast<int>(family.qk_norm != layer.qk_norm) +
+         static_cast<int>(!family.optional_qk_norm && family.qk_norm != layer.qk_norm) +
+         static_cast<int>(family.layer_norm != (layer.norm.kind == ops::Norm::kLayerNorm)) +
+         static_cast<int>(has_mlp && family.is_gated() != layer.gated) +
          static_cast<int>(family.is_latent() != layer.is_latent()) +
          static_cast<int>((family.experts == HfExperts::kDeepSeekV3) !=
                           (layer.moe.router.score == ops::RouterScore::kSigmoid)) +
          static_cast<int>(family.sinks != (layer.sink == AttentionSink::kLearned)) +
-         static_cast<int>(family.gemma != layer.sandwich_norm) +
+         static_cast<int>(family.sandwich_norm != layer.sandwich_norm) +
          static_cast<int>(family.output_gate != layer.output_gate) +
          static_cast<int>(!family.multipliers && layer.residual_multiplier != 1) +
          static_cast<int>(family.reordered_norm != layer.reordered_norm) +
@@ -256,7 +397,22 @@ constexpr HfDecoder kFamilies[] = {
     Mamba2(),
     Bamba(),
     GraniteMoeHybrid(),
-    Qwen3Next()};
+    Qwen3Next(),
+    Gemma(),
+    Granite("granite", "GraniteForCausalLM", HfExperts::kNone),
+    Granite("granitemoe", "GraniteMoeForCausalLM", HfExperts::kGraniteMoe),
+    Granite("granitemoeshared", "GraniteMoeSharedForCausalLM", HfExperts::kGraniteMoeShared),
+    SmolLm3(),
+    SeedOss(),
+    Glm("glm", "GlmForCausalLM", /*sandwich_norm=*/false),
+    Glm("glm4", "Glm4ForCausalLM", /*sandwich_norm=*/true),
+    Glm4Moe(),
+    Dots1(),
+    Ernie(),
+    Starcoder2(),
+    Nemotron(),
+    Arcee(),
+    Exaone4()};
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// The families of decoders with rotary positions and RMSNorm, one row of a table each. What a row
-// says is all that tells the families apart; the functions below read and write any of them.
+// The families of decoders with rotary positions, one row of a table each. What a row says is all
+// that tells the families apart; the functions below read and write any of them.
 //
 // To add a family whose parts are here already, add a row, and its name to docs/huggingface.md. A
 // part that no family has yet gets a field here, and a place in hf_decoder_read.cc (config.json to
@@ -22,9 +22,11 @@ namespace megatron {
 
 enum class HfBiases {
   kNone,
-  kQkv,       // on the projections of queries, keys and values
-  kAll,       // on all projections, the router and the experts
-  kOptional,  // on all projections or on none, as attention_bias and mlp_bias say
+  kQkv,          // on the projections of queries, keys and values
+  kAll,          // on all projections, the router and the experts
+  kOptional,     // on all projections or on none, as attention_bias and mlp_bias say
+  kUseBias,      // the same, as use_bias says
+  kOptionalQkv,  // on the projections of queries, keys and values or on none, as attention_bias says
 };
 
 enum class HfHeadWidth {
@@ -45,6 +47,13 @@ enum class HfWindows {
   kByLayer,    // layer_types says which layers have the window
 };
 
+// Which layers rotate queries and keys.
+enum class HfRotatedLayers {
+  kAll,
+  kListed,      // no_rope_layers or no_rope_layer_interval says it
+  kWithWindow,  // those with the window; all where sliding_window is null
+};
+
 enum class HfExperts {
   kNone,
   kMixtral,  // all layers have experts: block_sparse_moe, w1, w2 and w3
@@ -54,12 +63,21 @@ enum class HfExperts {
   // All layers have experts, each kind in one tensor, and a shared one without a gate; or none has,
   // and the shared one is the MLP.
   kGranite,
+  kGraniteMoe,        // as Granite's, without a shared one
+  kGraniteMoeShared,  // as Granite's; the shared one may be missing
   // first_k_dense_replace layers have none, and the others a shared one without a gate.
   kDeepSeekV2,  // softmax over all experts, and perhaps groups, chosen by their best expert
   kDeepSeekV3,  // sigmoid scores, with biases that balance, and groups, chosen by their two best
 };
 
-enum class HfGate { kSilu, kGeluTanh, kGptOss };
+// The gate of MLPs and experts, or what is in its place.
+enum class HfGate {
+  kSilu,
+  kGeluTanh,
+  kGptOss,
+  kUngatedGelu,         // GELU by tanh between c_fc and c_proj
+  kUngatedSquaredRelu,  // between up_proj and down_proj
+};
 
 // The mixers of a hybrid family (hf_mixers.h): what its layers have in place of attention.
 enum class HfMixers {
@@ -87,32 +105,51 @@ struct HfDecoder {
   HfGate gate = HfGate::kSilu;
   HfMixers mixers = HfMixers::kNone;
   HfPositions positions = HfPositions::kRotary;
+  HfRotatedLayers rotated_layers = HfRotatedLayers::kAll;
   bool gated_shared_expert = false;  // every layer with experts has one, with a gate
   bool qk_norm = false;              // each query and key head is normalized
+  bool optional_qk_norm = false;     // they are if use_qk_norm says so
   bool qk_norm_all_heads = false;    // all heads of queries, and of keys, are normalized together
   bool sinks = false;                // each head learns the score of one more key
   bool scaled_rotation = true;  // rope_scaling counts in all versions of transformers that have it
   bool partial_rotation = false;  // partial_rotary_factor
   bool longrope = false;          // rope_scaling may be LongRoPE's
+  bool interleaved = false;       // pairs of channels that rotate are neighbours
   bool fused = false;             // q, k and v are one tensor, and so are gate and up
+  bool fused_gate = false;        // gate and up are one tensor
+  bool layer_norm = false;        // norms are LayerNorm, and not RMSNorm
   bool zero_centered = false;     // gains are stored less one
   bool output_gate = false;       // q_proj has a gate behind each query head
   bool multipliers = false;       // embedding, branches, scores and logits have each a multiplier
-  // Gains are stored less one, norms stand on both sides of a branch, the embedding is scaled by
-  // the root of hidden_size, and the scores as query_pre_attn_scalar says.
+  // The embedding is scaled by the root of hidden_size, hidden_activation names the gate, and norms
+  // have Gemma's names.
   bool gemma = false;
+  bool query_scalar = false;    // query_pre_attn_scalar says how scores are scaled
+  bool sandwich_norm = false;   // norms stand on both sides of a branch
   bool local_rotation = false;  // layers with windows rotate by a base of their own
   bool plain_windows = false;   // rope_scaling counts in the layers without windows alone
   bool softcaps = false;        // attn_logit_softcapping and final_logit_softcapping
   bool reordered_norm = false;  // norms stand behind the branches alone
+  const char* epsilon_key = "rms_norm_eps";
+  const char* dropout_key = nullptr;  // what names the dropout of branches, if something does
+  bool has_biases = false;  // kUseBias and kOptionalQkv, where config.json does not say it
   // The values where config.json has none; without a window if it is 0.
-  double rotated_share = 1;   // the share of a head's channels that partial_rotation rotates
-  int64_t window_period = 2;  // of so many layers the last sees everything, where layers differ
+  double rotated_share = 1;  // the share of a head's channels that partial_rotation rotates
+  // Of so many layers the last sees everything, where layers differ; where it is 0, the first
+  // max_window_layers do.
+  int64_t window_period = 2;
   double epsilon = 1e-6, rope_theta = 10000;
   int64_t window = 0;
   bool tied = false;
 
   bool is_hybrid() const { return mixers != HfMixers::kNone; }
+  bool is_gated() const {
+    return gate != HfGate::kUngatedGelu && gate != HfGate::kUngatedSquaredRelu;
+  }
+  bool is_granite() const {
+    return experts == HfExperts::kGranite || experts == HfExperts::kGraniteMoe ||
+           experts == HfExperts::kGraniteMoeShared;
+  }
   bool is_latent() const { return attention == HfAttention::kLatent; }
   bool is_deepseek() const {
     return experts == HfExperts::kDeepSeekV2 || experts == HfExperts::kDeepSeekV3;

@@ -28,10 +28,12 @@ void ReadYarn(const HfFields& rope, double factor, YarnOptions* yarn) {
   yarn->beta_fast = rope.Number("beta_fast", 1e-6, kMost, 32);
   yarn->beta_slow = rope.Number("beta_slow", 1e-6, kMost, 1);
   yarn->round_range = rope.Bool("truncate", true);
-  // There both count or neither does.
-  if (rope.Has("mscale") != rope.Has("mscale_all_dim"))
-    rope.Error("mscale", "must be there with mscale_all_dim, or neither");
+  // There both count or neither does; alone, 1 says what is so without it.
   const double mscale = rope.Number("mscale", 0, kMost, 0);
+  if (rope.Has("mscale") != rope.Has("mscale_all_dim") &&
+      (rope.Has("mscale_all_dim") || mscale != 1)) {
+    rope.Error("mscale", "must be there with mscale_all_dim, or neither");
+  }
   const double mscale_all_dim = rope.Number("mscale_all_dim", 0, kMost, 0);
   if (mscale > 0 && mscale_all_dim > 0) {
     yarn->mscale = mscale;
@@ -137,7 +139,7 @@ void ReadHeads(const HfDecoder& family, const HfFields& fields, TransformerOptio
   layer->num_attention_heads = fields.Size("num_attention_heads", kMaxHfHeads);
   // Other families have a number of their own where the file has none.
   const bool has_default = family.biases == HfBiases::kOptional || family.fused ||
-                           family.qk_norm_all_heads || family.mixers == HfMixers::kGranite;
+                           family.qk_norm_all_heads || family.multipliers;
   if (!has_default && !fields.Has("num_key_value_heads"))
     fields.Error("num_key_value_heads", "is missing");
   layer->num_query_groups =
@@ -188,12 +190,41 @@ void ReadLatents(const HfFields& fields, TransformerOptions* layer) {
 // Returns which layers have the window: layer_types, or what stands for it in older files.
 std::vector<bool> ReadLayersWithWindow(const HfDecoder& family, const HfFields& fields,
                                        int64_t num_layers) {
-  const int64_t each = family.local_rotation ? fields.Size("sliding_window_pattern", kMaxHfLayers,
-                                                           family.window_period)
-                                             : family.window_period;
   std::vector<bool> layers(static_cast<size_t>(num_layers));
+  if (fields.Has("layer_types"))
+    return fields.LayersOfType("sliding_attention", "full_attention", layers);
+  if (family.window_period == 0) {
+    const double first = fields.Number("max_window_layers", 0, kMaxHfLayers, kMaxHfLayers);
+    const bool any = !fields.IsNull("sliding_window");
+    for (size_t i = 0; i < layers.size(); ++i) layers[i] = any && static_cast<double>(i) >= first;
+    return layers;
+  }
+  const bool says = family.local_rotation || family.rotated_layers == HfRotatedLayers::kWithWindow;
+  const int64_t each =
+      says ? fields.Size("sliding_window_pattern", kMaxHfLayers, family.window_period)
+           : family.window_period;
   for (size_t i = 0; i < layers.size(); ++i) layers[i] = static_cast<int64_t>(i + 1) % each != 0;
-  return fields.LayersOfType("sliding_attention", "full_attention", layers);
+  return layers;
+}
+
+// Sets which layers rotate, where the file lists them.
+void ReadRotatedLayers(const HfFields& fields, TransformerOptions* layer) {
+  const auto count = static_cast<size_t>(layer->num_layers);
+  const int64_t each = fields.Size("no_rope_layer_interval", kMaxHfLayers, 4);
+  std::vector<bool> rotate(count);
+  for (size_t i = 0; i < count; ++i) rotate[i] = static_cast<int64_t>(i + 1) % each != 0;
+  if (fields.Has("no_rope_layers")) {
+    const HfJson& list = fields.Get("no_rope_layers");
+    bool holds = list.is_array() && list.size() == count;
+    for (size_t i = 0; holds && i < count; ++i) {
+      holds = list[i] == 0 || list[i] == 1;
+      rotate[i] = list[i] == 1;
+    }
+    if (!holds) fields.Error("no_rope_layers", "must be a list of a 0 or a 1 for each layer");
+  }
+  const auto with = std::count(rotate.begin(), rotate.end(), true);
+  if (with == 0) fields.Error("no_rope_layers", "no layer rotates queries and keys");
+  if (with < layer->num_layers) layer->rotary_layers = rotate;
 }
 
 // The window matters where it is shorter than the positions. Theirs has the position itself.
@@ -202,12 +233,16 @@ void ReadWindow(const HfDecoder& family, const HfFields& fields, int64_t positio
   if (family.windows == HfWindows::kNone) return;
   if (family.windows == HfWindows::kRefused && !fields.Bool("use_sliding_window", false)) return;
   const bool by_layer = family.windows == HfWindows::kByLayer;
+  const bool rotates_there = family.rotated_layers == HfRotatedLayers::kWithWindow;
   if (by_layer) {
     layer->window_layers = ReadLayersWithWindow(family, fields, layer->num_layers);
     const auto begin = layer->window_layers.begin(), end = layer->window_layers.end();
     const auto with = std::count(begin, end, true);
     if (with == 0 || with == end - begin) layer->window_layers.clear();
+    if (with == 0 && rotates_there && !fields.IsNull("sliding_window"))
+      fields.Error("layer_types", "no layer rotates queries and keys, as none has the window");
     if (with == 0) return;
+    if (rotates_there) layer->rotary_layers = layer->window_layers;
     if (fields.IsNull("sliding_window")) fields.Error("sliding_window", "must be a number");
   }
   if (!by_layer && fields.IsNull("sliding_window")) return;
@@ -233,14 +268,22 @@ void ReadWindow(const HfDecoder& family, const HfFields& fields, int64_t positio
 }
 
 void ReadGate(const HfDecoder& family, const HfFields& fields, TransformerOptions* layer) {
-  layer->gated = true;
+  const auto require = [&](const char* key, const std::string& name) {
+    if (fields.Text(key, name) != name) fields.Error(key, absl::StrCat("must be ", name));
+  };
+  layer->gated = family.is_gated();
+  if (family.gate == HfGate::kUngatedGelu) return require("hidden_act", "gelu_pytorch_tanh");
+  if (family.gate == HfGate::kUngatedSquaredRelu) {
+    layer->activation = ops::Activation::kSquaredRelu;
+    return require("hidden_act", "relu2");
+  }
   if (family.gate == HfGate::kGeluTanh) {
     layer->gate = ops::Activation::kGeluTanh;
-    if (fields.Text("hidden_activation", "gelu_pytorch_tanh") != "gelu_pytorch_tanh")
-      fields.Error("hidden_activation", "must be gelu_pytorch_tanh");
-    return;
+    // Versions of transformers differ in which of the two counts for the first Gemma.
+    if (!family.query_scalar) require("hidden_act", "gelu_pytorch_tanh");
+    return require("hidden_activation", "gelu_pytorch_tanh");
   }
-  if (fields.Text("hidden_act", "silu") != "silu") fields.Error("hidden_act", "must be silu");
+  require("hidden_act", "silu");
   if (family.gate == HfGate::kSilu) return;
   // Its activation is the same whatever hidden_act says.
   layer->gate = ops::Activation::kQuickGelu;
@@ -271,16 +314,25 @@ void ReadBiases(const HfDecoder& family, const HfFields& fields, TransformerOpti
       fields.Error("attention_bias",
                    "must be as mlp_bias: here biases are on all projections, on "
                    "those of q, k and v, or on none");
+      break;
+    case HfBiases::kUseBias:
+      layer->linear_bias = layer->qkv_bias = fields.Bool("use_bias", family.has_biases);
+      break;
+    case HfBiases::kOptionalQkv:
+      layer->qkv_bias = fields.Bool("attention_bias", family.has_biases);
+      for (const char* key : {"attention_out_bias", "mlp_bias"})
+        fields.Refuse(key, true, "biases are on the projections of q, k and v alone here");
   }
 }
 
 void ReadGemma(const HfDecoder& family, const HfFields& fields, ModelOptions* options) {
   TransformerOptions& layer = options->transformer;
-  layer.sandwich_norm = true;
   options->embedding_scale = std::sqrt(static_cast<float>(layer.hidden_size));
-  const double scalar = fields.Number("query_pre_attn_scalar", 1e-6, 1e6, 256);
-  if (scalar != static_cast<double>(layer.kv_channels))
-    layer.softmax_scale = static_cast<float>(1 / std::sqrt(scalar));
+  if (family.query_scalar) {
+    const double scalar = fields.Number("query_pre_attn_scalar", 1e-6, 1e6, 256);
+    if (scalar != static_cast<double>(layer.kv_channels))
+      layer.softmax_scale = static_cast<float>(1 / std::sqrt(scalar));
+  }
   if (family.local_rotation && layer.window_size > 0)
     layer.rotary_options.local_base = fields.Number("rope_local_base_freq", 1, 1e12, 10000);
   // A null switches a cap off.
@@ -353,19 +405,20 @@ void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions
   TransformerOptions& layer = options->transformer;
   layer.hidden_size = fields.Size("hidden_size", kMaxHfWidth);
   layer.num_layers = fields.Size("num_hidden_layers", kMaxHfLayers);
-  layer.norm.kind = ops::Norm::kRmsNorm;
+  layer.norm.kind = family.layer_norm ? ops::Norm::kLayerNorm : ops::Norm::kRmsNorm;
   layer.norm.zero_centered_gamma = family.zero_centered;
   layer.hidden_dropout = layer.attention_dropout = 0;
   options->learned_positions = false;
   options->tied_embeddings = fields.Bool("tie_word_embeddings", family.tied);
   if (family.mixers == HfMixers::kMamba2) return ReadMamba2(family, fields, options);
   layer.ffn_hidden_size = fields.Size("intermediate_size", kMaxHfWidth);
-  layer.qk_norm = family.qk_norm;
+  layer.qk_norm = family.optional_qk_norm ? fields.Bool("use_qk_norm", false) : family.qk_norm;
   layer.qk_norm_all_heads = family.qk_norm_all_heads;
   layer.reordered_norm = family.reordered_norm;
+  layer.sandwich_norm = family.sandwich_norm;
   layer.output_gate = family.output_gate;
   layer.sink = family.sinks ? AttentionSink::kLearned : AttentionSink::kNone;
-  layer.norm.epsilon = static_cast<float>(fields.Number("rms_norm_eps", 0, 1, family.epsilon));
+  layer.norm.epsilon = static_cast<float>(fields.Number(family.epsilon_key, 0, 1, family.epsilon));
   if (family.is_latent()) {
     ReadLatents(fields, &layer);
   } else {
@@ -375,6 +428,8 @@ void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions
   if (layer.rotary) {
     ReadRope(family, fields, &layer.rotary_options);
     ReadShareOfRotation(family, fields, &layer);
+    if (family.interleaved) layer.rotary_options.interleaved = true;
+    if (family.rotated_layers == HfRotatedLayers::kListed) ReadRotatedLayers(fields, &layer);
   }
   ReadGate(family, fields, &layer);
   ReadBiases(family, fields, &layer);
@@ -383,7 +438,8 @@ void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions
   ReadWindow(family, fields, options->max_positions, &layer);
   ReadHfExperts(family, fields, &layer);
   layer.attention_dropout = HfDropout(fields, "attention_dropout", 0);
-  if (family.fused) layer.hidden_dropout = HfDropout(fields, "resid_pdrop", 0);
+  if (family.dropout_key != nullptr)
+    layer.hidden_dropout = HfDropout(fields, family.dropout_key, 0);
   ReadHfMixers(family, fields, &layer);
   if (family.multipliers) ReadMultipliers(fields, options);
   if (family.gemma) ReadGemma(family, fields, options);

@@ -39,11 +39,12 @@ ModelOptions ModelOf(const std::string& model_type) {
 TEST(HfDecoderTest, EachFamilyIsWrittenAndReadAsItself) {
   std::set<std::string> seen;
   for (const HfFamilyModel& model : HfFamilyModels()) {
-    const Json config = ConfigOf(model.options);
+    EXPECT_EQ(ConfigOf(model.options)["model_type"], model.written_as());
+    const Json config = ConfigOf(model.options, model.model_type);
     EXPECT_EQ(config["model_type"], model.model_type);
     const auto back = ParseHfConfig(config.dump());
     ASSERT_THAT(back, IsOk()) << config;
-    EXPECT_EQ(ConfigOf(*back), config);
+    EXPECT_EQ(ConfigOf(*back, model.model_type), config);
     EXPECT_EQ(*ParseHfModelType(config.dump()), model.model_type);
     seen.insert(model.model_type);
     const TransformerOptions &x = model.options.transformer, &y = back->transformer;
@@ -56,6 +57,11 @@ TEST(HfDecoderTest, EachFamilyIsWrittenAndReadAsItself) {
     EXPECT_EQ(x.gate_limit, y.gate_limit) << config;
     EXPECT_EQ(x.gate_offset, y.gate_offset) << config;
     EXPECT_EQ(x.norm.zero_centered_gamma, y.norm.zero_centered_gamma) << config;
+    EXPECT_EQ(x.norm.kind, y.norm.kind) << config;
+    EXPECT_EQ(x.gated, y.gated) << config;
+    EXPECT_TRUE(x.gated || !x.HasMlp(0) || x.activation == y.activation) << config;
+    EXPECT_EQ(x.rotary_layers, y.rotary_layers) << config;
+    EXPECT_EQ(x.rotary_options.interleaved, y.rotary_options.interleaved) << config;
     EXPECT_EQ(x.sandwich_norm, y.sandwich_norm) << config;
     EXPECT_EQ(x.softmax_scale, y.softmax_scale) << config;
     EXPECT_EQ(x.sink, y.sink) << config;
@@ -80,6 +86,7 @@ TEST(HfDecoderTest, EachFamilyIsWrittenAndReadAsItself) {
       EXPECT_EQ(x.mamba.head_dim, y.mamba.head_dim) << config;
       EXPECT_EQ(x.mamba.num_groups, y.mamba.num_groups) << config;
       EXPECT_EQ(x.mamba.num_heads, y.mamba.num_heads) << config;
+      EXPECT_EQ(x.mamba.norm_all_groups, y.mamba.norm_all_groups) << config;
     }
     if (HasHybridLayer(x, HybridLayer::kDelta)) {
       EXPECT_EQ(x.delta.conv_taps, y.delta.conv_taps) << config;
@@ -178,7 +185,7 @@ TEST(HfDecoderTest, RefusesToImportWhatChangesTheModel) {
   ExpectRefused("deepseek_v3", {{"norm_topk_prob", false}}, "norm_topk_prob");
   ExpectRefused("deepseek_v3", {{"q_lora_rank", "x"}}, "q_lora_rank");
   ExpectRefused("olmo3", {{"layer_types", {"full_attention"}}}, "layer_types");
-  ExpectRefused("mamba2", {{"n_groups", 2}}, "n_groups: must be 1");
+  ExpectRefused("mamba2", {{"n_groups", 3}}, "n_groups: must divide num_heads");
   ExpectRefused("mamba2", {{"num_heads", 5}}, "num_heads: times head_dim");
   ExpectRefused("mamba2", {{"expand", 3}}, "as expand says");
   ExpectRefused("mamba2", {{"conv_kernel", 3}}, "conv_kernel: must be 4");
@@ -200,6 +207,32 @@ TEST(HfDecoderTest, RefusesToImportWhatChangesTheModel) {
   ExpectRefused("qwen3_next", {{"full_attention_interval", 8}, {"layer_types", nullptr}},
                 "attention in some layer");
   ExpectRefused("qwen3_next", {{"attention_bias", true}}, "attention_bias");
+  ExpectRefused("gemma", {{"hidden_act", "gelu"}}, "hidden_act: must be gelu_pytorch_tanh");
+  ExpectRefused("gemma", {{"final_logit_softcapping", 30.0}}, "final_logit_softcapping");
+  ExpectRefused("granite", {{"attention_bias", true}}, "attention_bias: granite has no biases");
+  ExpectRefused("granite", {{"logits_scaling", 0}}, "logits_scaling");
+  ExpectRefused("granitemoe", {{"num_local_experts", 0}}, "num_experts_per_tok");
+  ExpectRefused("granitemoeshared", {{"shared_intermediate_size", -1}}, "shared_intermediate_size");
+  ExpectRefused("smollm3", {{"no_rope_layers", {1, 0}}}, "no_rope_layers: must be a list");
+  ExpectRefused("smollm3", {{"no_rope_layers", {0, 0, 0}}}, "no layer rotates");
+  ExpectRefused("smollm3", {{"no_rope_layers", {1, 2, 0}}}, "no_rope_layers: must be a list");
+  ExpectRefused("smollm3", {{"use_sliding_window", true}, {"sliding_window", 8}},
+                "sliding_window: smollm3's attention sees all");
+  ExpectRefused("seed_oss", {{"attention_out_bias", true}}, "attention_out_bias");
+  ExpectRefused("glm", {{"mlp_bias", true}}, "mlp_bias");
+  ExpectRefused("glm4", {{"partial_rotary_factor", 0.05}}, "partial_rotary_factor");
+  ExpectRefused("glm4", {{"hidden_act", "gelu"}}, "hidden_act");
+  ExpectRefused("glm4_moe", {{"norm_topk_prob", false}}, "norm_topk_prob");
+  ExpectRefused("dots1", {{"layer_types", {"full_attention"}}}, "layer_types");
+  ExpectRefused("dots1", {{"sliding_window", nullptr}}, "sliding_window: must be a number");
+  ExpectRefused("starcoder2", {{"hidden_act", "gelu"}}, "hidden_act: must be gelu_pytorch_tanh");
+  ExpectRefused("starcoder2", {{"use_bias", 1}}, "use_bias");
+  ExpectRefused("starcoder2", {{"norm_epsilon", -1}}, "norm_epsilon");
+  ExpectRefused("nemotron", {{"mlp_bias", true}}, "attention_bias: must be as mlp_bias");
+  ExpectRefused("arcee", {{"hidden_act", "silu"}}, "hidden_act: must be relu2");
+  ExpectRefused("exaone4",
+                {{"layer_types", {"full_attention", "full_attention", "full_attention"}}},
+                "no layer rotates");
   // Mistral's window and scaled positions are each known, and together no model that is written.
   ExpectRefused("mistral", {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2}}}},
                 "scaled rotary positions");
@@ -208,6 +241,69 @@ TEST(HfDecoderTest, RefusesToImportWhatChangesTheModel) {
   huge["num_local_experts"] = 1024;
   EXPECT_THAT(ParseHfConfig(huge.dump()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("too many together")));
+}
+
+TEST(HfDecoderTest, LayersThatRotateAreThoseThatTheFileNames) {
+  Json smol = ConfigOf(ModelOf("smollm3"));
+  EXPECT_EQ(smol["no_rope_layers"], Json::array({1, 0, 1}));
+  smol.erase("no_rope_layers");  // every fourth does not rotate
+  EXPECT_EQ(ParseHfConfig(smol.dump())->transformer.rotary_layers, std::vector<bool>());
+  smol["no_rope_layer_interval"] = 3;
+  EXPECT_EQ(ParseHfConfig(smol.dump())->transformer.rotary_layers,
+            (std::vector<bool>{true, true, false}));
+  // Without windows all layers of an exaone4 rotate.
+  Json exaone = ConfigOf(ModelOf("exaone4"));
+  exaone["sliding_window"] = nullptr;
+  exaone["layer_types"] = {"full_attention", "full_attention", "full_attention"};
+  const auto read = ParseHfConfig(exaone.dump());
+  ASSERT_THAT(read, IsOk());
+  EXPECT_EQ(read->transformer.rotary_layers, std::vector<bool>());
+  EXPECT_EQ(ConfigOf(*read, "exaone4")["sliding_window"], nullptr);
+  // Where all layers have windows, all rotate.
+  exaone["sliding_window"] = 10;
+  exaone["layer_types"] = {"sliding_attention", "sliding_attention", "sliding_attention"};
+  EXPECT_EQ(ParseHfConfig(exaone.dump())->transformer.rotary_layers, std::vector<bool>());
+  ModelOptions options = ModelOf("exaone4");
+  options.transformer.rotary_layers.clear();
+  EXPECT_THAT(HfConfigJson(options, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no_rope_freq")));
+}
+
+TEST(HfDecoderTest, TheLastLayersOfDotsMayHaveWindows) {
+  Json dots = ConfigOf(ModelOf("dots1"));
+  dots.erase("layer_types");
+  EXPECT_EQ(ParseHfConfig(dots.dump())->transformer.window_size, 0);
+  dots["max_window_layers"] = 2;
+  EXPECT_EQ(ParseHfConfig(dots.dump())->transformer.window_layers,
+            (std::vector<bool>{false, false, true}));
+  dots["sliding_window"] = nullptr;
+  EXPECT_EQ(ParseHfConfig(dots.dump())->transformer.window_size, 0);
+}
+
+TEST(HfDecoderTest, BiasesAreThoseThatTheFileNames) {
+  Json glm = ConfigOf(ModelOf("glm4"));
+  EXPECT_EQ(glm["attention_bias"], true);
+  glm["attention_bias"] = false;
+  EXPECT_FALSE(ParseHfConfig(glm.dump())->transformer.qkv_bias);
+  glm.erase("attention_bias");
+  EXPECT_TRUE(ParseHfConfig(glm.dump())->transformer.qkv_bias);
+  Json starcoder = ConfigOf(ModelOf("starcoder2"));
+  starcoder["use_bias"] = false;
+  EXPECT_FALSE(ParseHfConfig(starcoder.dump())->transformer.linear_bias);
+  Json moe = ConfigOf(ModelOf("glm4_moe"));
+  moe.erase("attention_bias");
+  EXPECT_FALSE(ParseHfConfig(moe.dump())->transformer.qkv_bias);
+}
+
+TEST(HfDecoderTest, AnMscaleOfOneAloneIsNone) {
+  Json config = ConfigOf(ModelOf("qwen3_moe"));
+  config["rope_scaling"]["mscale"] = 1.0;
+  const auto read = ParseHfConfig(config.dump());
+  ASSERT_THAT(read, IsOk());
+  EXPECT_EQ(ConfigOf(*read)["rope_scaling"].count("mscale"), 0u);
+  config["rope_scaling"]["mscale"] = 0.7;
+  EXPECT_THAT(ParseHfConfig(config.dump()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("mscale")));
 }
 
 TEST(HfDecoderTest, GptOssMayBeInMxfp4) {
@@ -310,8 +406,8 @@ TEST(HfDecoderTest, MixersAreTakenFromTheLayersThatAreNamed) {
                                                   HasSubstr("each with a layer - or E behind it")));
   options = ModelOf("bamba");
   options.transformer.mamba.num_groups = 2;
-  EXPECT_THAT(HfConfigJson(options, {}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("mamba_num_groups: bamba")));
+  EXPECT_THAT(HfConfigJson(options, {}), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                  HasSubstr("no mamba_norm_all_groups: bamba")));
 }
 
 TEST(HfDecoderTest, OtherHybridsAreRefusedWithThePartThatIsMissing) {
@@ -349,7 +445,9 @@ TEST(HfDecoderTest, TheReasonsAreThoseAgainstTheClosestFamily) {
   options = ModelOf("llama");
   options.embedding_scale = 2;
   EXPECT_THAT(HfConfigJson(options, {}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("embedding_scale")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("embedding_scale: llama")));
+  options.transformer.kv_channels = 8;  // with heads of this width it is a Granite
+  EXPECT_EQ(ConfigOf(options)["model_type"], "granite");
 }
 
 }  // namespace

@@ -1,9 +1,12 @@
 // The tensors of a family of decoders.
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "megatron/models/huggingface/hf_decoder.h"
 #include "megatron/models/huggingface/hf_mixers.h"
 #include "megatron/models/huggingface/hf_table.h"
@@ -24,7 +27,7 @@ constexpr MlpNames kMixtralExpert = {".w1", ".w3", ".w2"};
 class DecoderTable : public HfTable {
  public:
   DecoderTable(const HfDecoder& family, const ModelOptions& options)
-      : HfTable(options), family_(family) {}
+      : HfTable(options, family.interleaved), family_(family) {}
 
   std::vector<HfTensor> Build() {
     AddTable(IsMamba2() ? "backbone.embeddings.weight" : "model.embed_tokens.weight",
@@ -39,8 +42,7 @@ class DecoderTable : public HfTable {
     AddNorm(IsMamba2()                           ? "backbone.norm_f"
             : family_.mixers == HfMixers::kBamba ? "model.final_layernorm"
                                                  : "model.norm",
-            family_.is_hybrid() ? "decoder.final_norm.weight" : "decoder.final_layernorm.weight",
-            "");
+            family_.is_hybrid() ? "decoder.final_norm.weight" : "decoder.final_layernorm.weight");
     if (!options_.tied_embeddings)
       AddTable(kHfHeadName, "output_layer.weight", options_.vocab_size);
     return std::move(tensors_);
@@ -48,7 +50,14 @@ class DecoderTable : public HfTable {
 
  private:
   bool IsMamba2() const { return family_.mixers == HfMixers::kMamba2; }
-  bool IsGranite() const { return family_.experts == HfExperts::kGranite; }
+  bool IsGranite() const { return family_.is_granite(); }
+
+  // `weight` is the norm's gain here. What a LayerNorm adds has the same name but for the end.
+  void AddNorm(const std::string& theirs, const std::string& weight) {
+    absl::string_view name = weight;
+    absl::ConsumeSuffix(&name, "weight");
+    HfTable::AddNorm(theirs, weight, absl::StrCat(name, "bias"));
+  }
 
   // One of our layers, which is a layer there or half of one.
   void AddHybridLayer(int64_t i) {
@@ -60,18 +69,17 @@ class DecoderTable : public HfTable {
     switch (layer_.hybrid_layers[i]) {
       case HybridLayer::kMamba:
         AddNorm(theirs + (IsMamba2() ? ".norm" : ".input_layernorm"),
-                ours + ".mixer.in_proj.layer_norm_weight", "");
+                ours + ".mixer.in_proj.layer_norm_weight");
         return AddMamba(theirs + (IsMamba2() ? ".mixer" : ".mamba"), ours + ".mixer");
       case HybridLayer::kDelta:
-        AddNorm(theirs + ".input_layernorm", ours + ".self_attention.in_proj.layer_norm_weight",
-                "");
+        AddNorm(theirs + ".input_layernorm", ours + ".self_attention.in_proj.layer_norm_weight");
         return AddDelta(theirs + ".linear_attn", ours + ".self_attention");
       case HybridLayer::kAttention:
         AddLayerNorm(theirs + ".input_layernorm", Qkv(ours).name);
         return AddAttention(theirs + ".self_attn", ours);
       case HybridLayer::kMlp:
         AddNorm(theirs + (bamba ? ".pre_ff_layernorm" : ".post_attention_layernorm"),
-                MlpNorm(i, ours), "");
+                MlpNorm(i, ours));
         if (layer_.moe.IsMoeLayer(i)) return AddExperts(theirs, ours + ".mlp");
         return AddMlp(theirs + (bamba         ? ".feed_forward"
                                 : IsGranite() ? ".shared_mlp"
@@ -86,17 +94,36 @@ class DecoderTable : public HfTable {
                                     : Fc1(ours).name + ".layer_norm_weight";
   }
 
-  // A Mamba-2 mixer, whose heads are one group: its rows stand in the same order here and there.
+  // Returns our row of a matrix whose rows are parts of so many a group. There a part of all groups
+  // stands behind the part before, here the parts of a group stand together.
+  static Row ByGroups(int64_t groups, std::vector<int64_t> parts) {
+    return [groups, parts = std::move(parts)](int64_t r) {
+      const int64_t all = std::accumulate(parts.begin(), parts.end(), int64_t{0});
+      int64_t begin = 0;  // of the part in its group
+      for (const int64_t part : parts) {
+        if (r < groups * part) return r / part * all + begin + r % part;
+        r -= groups * part;
+        begin += part;
+      }
+      return all * groups;
+    };
+  }
+
+  // A Mamba-2 mixer: gates, x, B and C of the states, and steps.
   void AddMamba(const std::string& theirs, const std::string& ours) {
     constexpr int64_t kTaps = 4;
     const MambaOptions& mamba = layer_.mamba;
-    const int64_t inner = mamba.num_heads * mamba.head_dim;
-    const int64_t convolved = inner + 2 * mamba.state_dim;
-    const int64_t packed = inner + convolved + mamba.num_heads;
-    AddMatrix(theirs + ".in_proj.weight", ours + ".in_proj.weight", {1, packed, layer_.hidden_size},
-              packed, SameRow);
-    AddConvolution(theirs, ours, {1, convolved, kTaps}, SameRow);
-    AddVector(theirs + ".conv1d.bias", ours + ".conv1d.bias", {1, convolved}, convolved, SameRow);
+    const int64_t inner = mamba.num_heads * mamba.head_dim, groups = mamba.num_groups;
+    const int64_t channels = inner / groups, heads = mamba.num_heads / groups;
+    const int64_t state = mamba.state_dim, convolved = channels + 2 * state;
+    const int64_t packed = channels + convolved + heads;
+    AddMatrix(theirs + ".in_proj.weight", ours + ".in_proj.weight",
+              {groups, packed, layer_.hidden_size}, groups * packed,
+              ByGroups(groups, {channels, channels, state, state, heads}));
+    const Row taps = ByGroups(groups, {channels, state, state});
+    AddConvolution(theirs, ours, {groups, convolved, kTaps}, taps);
+    AddVector(theirs + ".conv1d.bias", ours + ".conv1d.bias", {groups, convolved},
+              groups * convolved, taps);
     for (const char* name : {".dt_bias", ".A_log", ".D"})
       AddPlain(name, mamba.num_heads, theirs, ours);
     AddPlain(".norm.weight", inner, theirs, ours);
@@ -120,13 +147,8 @@ class DecoderTable : public HfTable {
     AddMatrix(theirs + ".in_proj_ba.weight", ours + ".in_proj.weight", in_proj, groups * 2 * heads,
               [=](int64_t r) { return r / (2 * heads) * packed + vectors + r % (2 * heads); });
     const int64_t convolved = 2 * key + values;
-    AddConvolution(theirs, ours, {groups, convolved, delta.conv_taps}, [=](int64_t r) {
-      if (r < groups * key) return r / key * convolved + r % key;
-      r -= groups * key;
-      if (r < groups * key) return r / key * convolved + key + r % key;
-      r -= groups * key;
-      return r / values * convolved + 2 * key + r % values;
-    });
+    AddConvolution(theirs, ours, {groups, convolved, delta.conv_taps},
+                   ByGroups(groups, {key, key, values}));
     for (const char* name : {".dt_bias", ".A_log"})
       AddPlain(name, delta.num_value_heads, theirs, ours);
     AddVector(theirs + ".norm.weight", ours + ".out_norm.weight", {delta.value_head_dim},
@@ -154,7 +176,7 @@ class DecoderTable : public HfTable {
     const std::string ours = absl::StrCat("decoder.layers.", i);
     const bool experts = layer_.moe.IsMoeLayer(i);
     if (family_.is_latent()) {
-      AddNorm(theirs + ".input_layernorm", ours + ".input_layernorm.weight", "");
+      AddNorm(theirs + ".input_layernorm", ours + ".input_layernorm.weight");
       AddLatentAttention(theirs + ".self_attn.", ours);
     } else if (layer_.reordered_norm) {
       AddAttention(theirs + ".self_attn", ours);
@@ -164,20 +186,25 @@ class DecoderTable : public HfTable {
     }
     const std::string mlp_norm = MlpNorm(i, ours);
     if (layer_.reordered_norm) {
-      AddNorm(theirs + ".post_attention_layernorm", ours + ".post_self_attn_layernorm.weight", "");
-    } else if (layer_.sandwich_norm) {
-      AddNorm(theirs + ".post_attention_layernorm", ours + ".post_self_attn_layernorm.weight", "");
-      AddNorm(theirs + ".pre_feedforward_layernorm", mlp_norm, "");
+      AddNorm(theirs + ".post_attention_layernorm", ours + ".post_self_attn_layernorm.weight");
+    } else if (layer_.sandwich_norm && family_.gemma) {
+      AddNorm(theirs + ".post_attention_layernorm", ours + ".post_self_attn_layernorm.weight");
+      AddNorm(theirs + ".pre_feedforward_layernorm", mlp_norm);
     } else {
-      AddNorm(theirs + ".post_attention_layernorm", mlp_norm, "");
+      if (layer_.sandwich_norm)
+        AddNorm(theirs + ".post_self_attn_layernorm", ours + ".post_self_attn_layernorm.weight");
+      AddNorm(theirs + ".post_attention_layernorm", mlp_norm);
     }
     if (experts) {
       AddExperts(theirs, ours + ".mlp");
     } else {
       AddMlp(theirs + ".mlp", Fc1(ours), Fc2(ours));
     }
-    if (layer_.sandwich_norm || layer_.reordered_norm)
-      AddNorm(theirs + ".post_feedforward_layernorm", ours + ".post_mlp_layernorm.weight", "");
+    if (layer_.sandwich_norm || layer_.reordered_norm) {
+      const bool gemma = family_.gemma || layer_.reordered_norm;
+      AddNorm(theirs + (gemma ? ".post_feedforward_layernorm" : ".post_mlp_layernorm"),
+              ours + ".post_mlp_layernorm.weight");
+    }
   }
 
   void AddAttention(const std::string& theirs, const std::string& layer) {
@@ -201,7 +228,7 @@ class DecoderTable : public HfTable {
                 [qkv](int64_t r) { return qkv.Value(r); });
     }
     const std::string attention = layer + ".self_attention";
-    if (family_.qk_norm) {
+    if (layer_.qk_norm) {
       const int64_t width = layer_.kv_channels;
       const auto rotated = [qkv, width](int64_t r) {
         return r / width * width + qkv.Rotated(r % width);
@@ -257,7 +284,13 @@ class DecoderTable : public HfTable {
       AddLinear(theirs + ".input_linear", fc1, bias, 2 * ffn, SameRow);
       return AddLinear(theirs + ".output_linear", fc2, bias, layer_.hidden_size, SameRow);
     }
-    if (family_.fused) {
+    if (!layer_.gated) {
+      const bool gpt = family_.gate == HfGate::kUngatedGelu;
+      AddLinear(theirs + (gpt ? ".c_fc" : ".up_proj"), fc1, bias, ffn, SameRow);
+      return AddLinear(theirs + (gpt ? ".c_proj" : ".down_proj"), fc2, bias, layer_.hidden_size,
+                       SameRow);
+    }
+    if (family_.fused || family_.fused_gate) {
       AddLinear(theirs + ".gate_up_proj", fc1, bias, 2 * ffn, SameRow);
     } else {
       AddLinear(theirs + ".gate_proj", fc1, bias, ffn, SameRow);
@@ -312,6 +345,7 @@ class DecoderTable : public HfTable {
     AddMatrix(moe + ".output_linear.weight", ours + ".experts.experts.linear_fc2.weight",
               {experts, hidden, ffn}, experts * hidden, SameRow)
         ->shape = {experts, hidden, ffn};
+    if (shared == 0) return;
     AddMlp(theirs + ".shared_mlp", {ours + ".shared_experts.linear_fc1", {2, shared}, hidden},
            {ours + ".shared_experts.linear_fc2", {hidden}, shared});
   }

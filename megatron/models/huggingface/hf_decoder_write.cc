@@ -25,7 +25,26 @@ void CheckBiases(const HfDecoder& family, const TransformerOptions& layer,
     case HfBiases::kAll:
       return require(all, "disable_bias_linear", "biases on all projections");
     case HfBiases::kOptional:
+    case HfBiases::kUseBias:
       return require(all == any, "add_qkv_bias", "biases on all projections or on none");
+    case HfBiases::kOptionalQkv:
+      return require(!layer.linear_bias, "biases, without disable_bias_linear",
+                     "those of q, k and v or none");
+  }
+}
+
+void CheckRotatedLayers(const HfDecoder& family, const TransformerOptions& layer,
+                        const HfRequirements& require) {
+  switch (family.rotated_layers) {
+    case HfRotatedLayers::kListed:
+      return;
+    case HfRotatedLayers::kAll:
+      return require(layer.rotary_layers.empty(), "no_rope_freq", "rotation in all layers");
+    case HfRotatedLayers::kWithWindow:
+      const std::vector<bool> with =
+          layer.window_size > 0 ? layer.window_layers : std::vector<bool>();
+      require(layer.rotary_layers == with, "no_rope_freq, or its absence,",
+              "rotation in the layers with windows alone");
   }
 }
 
@@ -47,7 +66,7 @@ void CheckRotation(const HfDecoder& family, const TransformerOptions& layer,
               (rotary.yarn.mscale == 1 && rotary.yarn.mscale_all_dim == 0),
           "one of yarn_mscale and yarn_mscale_all_dim", "both or neither");
   require(family.longrope || !longrope, "longrope_long_factors", "one factor of all wavelengths");
-  require(layer.rotary_layers.empty(), "no_rope_freq", "rotation in all layers");
+  CheckRotatedLayers(family, layer, require);
   // Their layers with windows are not scaled.
   if (family.plain_windows) {
     const bool differ = layer.window_size > 0 && (linear || llama3 || yarn);
@@ -71,6 +90,13 @@ void CheckWindows(const HfDecoder& family, const TransformerOptions& layer,
 void CheckGate(const HfDecoder& family, const TransformerOptions& layer,
                const HfRequirements& require) {
   switch (family.gate) {
+    case HfGate::kUngatedGelu:
+      return require(!layer.gated && layer.activation == ops::Activation::kGeluTanh,
+                     "swiglu, or activation_func other than gelu_tanh,", "gelu_tanh and no gate");
+    case HfGate::kUngatedSquaredRelu:
+      return require(!layer.gated && layer.activation == ops::Activation::kSquaredRelu,
+                     "swiglu, or activation_func other than squared_relu,",
+                     "squared_relu and no gate");
     case HfGate::kSilu:
       require(layer.gated && layer.gate == ops::Activation::kSilu, "no swiglu", "swiglu");
       return require(layer.has_plain_gate(), "activation_func_clamp_value, or glu_linear_offset",
@@ -114,8 +140,8 @@ void CheckScales(const HfDecoder& family, const ModelOptions& options,
           family.reordered_norm ? "norms behind branches alone" : "norms in front of branches");
   require(family.softcaps || (layer.score_softcap == 0 && options.logit_softcap == 0),
           "attn_logit_softcapping, or final_logit_softcapping,", "no caps");
-  require(layer.sandwich_norm == family.gemma, "sandwich_norm, or its absence,",
-          family.gemma ? "norms on both sides of a branch" : "none behind branches");
+  require(layer.sandwich_norm == family.sandwich_norm, "sandwich_norm, or its absence,",
+          family.sandwich_norm ? "norms on both sides of a branch" : "none behind branches");
   require(options.embedding_output_scale == 1, "use_mup", "embeddings without a factor");
   if (family.multipliers) return;
   const float scale = family.gemma ? std::sqrt(static_cast<float>(layer.hidden_size)) : 1.0f;
@@ -127,7 +153,7 @@ void CheckScales(const HfDecoder& family, const ModelOptions& options,
                    "scores that are scaled by kv_channels and YaRN");
   }
   require(layer.softmax_scale == 0 ||
-              (family.gemma &&
+              (family.query_scalar &&
                static_cast<float>(1 / std::sqrt(QueryScalar(layer))) == layer.softmax_scale),
           "softmax_scale", "scores that are divided by the root of head_dim");
 }
@@ -194,7 +220,11 @@ void WriteWindow(const HfDecoder& family, const TransformerOptions& layer, HfJso
           layer.window_size > 0 ? HfJson(layer.window_size + 1) : HfJson();
       return;
     case HfWindows::kByLayer:
-      (*config)["sliding_window"] = layer.window_size > 0 ? layer.window_size + 1 : kNever;
+      if (layer.window_size == 0 && family.rotated_layers == HfRotatedLayers::kWithWindow) {
+        (*config)["sliding_window"] = nullptr;
+      } else {
+        (*config)["sliding_window"] = layer.window_size > 0 ? layer.window_size + 1 : kNever;
+      }
       (*config)["layer_types"] = LayerTypes(layer);
   }
 }
@@ -206,8 +236,50 @@ void WriteMultipliers(const ModelOptions& options, HfJson* config) {
                   {"logits_scaling", Inverse(ShortestDouble(options.output_scale))},
                   {"residual_multiplier", ShortestDouble(layer.residual_multiplier)},
                   {"attention_multiplier",
-                   layer.softmax_scale == 0 ? usual : ShortestDouble(layer.softmax_scale)},
-                  {"position_embedding_type", layer.rotary ? "rope" : "nope"}});
+                   layer.softmax_scale == 0 ? usual : ShortestDouble(layer.softmax_scale)}});
+}
+
+void WriteRotatedLayers(const TransformerOptions& layer, HfJson* config) {
+  HfJson rotate = HfJson::array();
+  for (int64_t i = 0; i < layer.num_layers; ++i) rotate.push_back(layer.Rotates(i) ? 1 : 0);
+  (*config)["no_rope_layers"] = rotate;
+}
+
+void WriteBiases(const HfDecoder& family, const TransformerOptions& layer, HfJson* config) {
+  switch (family.biases) {
+    case HfBiases::kNone:
+      if (family.qk_norm) (*config)["attention_bias"] = false;
+      return;
+    case HfBiases::kQkv:
+      return;
+    case HfBiases::kAll:
+      (*config)["attention_bias"] = true;
+      return;
+    case HfBiases::kOptional:
+      (*config)["attention_bias"] = (*config)["mlp_bias"] = layer.linear_bias;
+      return;
+    case HfBiases::kUseBias:
+      (*config)["use_bias"] = layer.linear_bias;
+      return;
+    case HfBiases::kOptionalQkv:
+      (*config)["attention_bias"] = layer.qkv_bias;
+      (*config)["attention_out_bias"] = (*config)["mlp_bias"] = false;
+  }
+}
+
+// The name of what an MLP or an expert has between its linear layers.
+const char* ActivationName(HfGate gate) {
+  switch (gate) {
+    case HfGate::kSilu:
+    case HfGate::kGptOss:
+      return "silu";
+    case HfGate::kGeluTanh:
+    case HfGate::kUngatedGelu:
+      return "gelu_pytorch_tanh";
+    case HfGate::kUngatedSquaredRelu:
+      return "relu2";
+  }
+  return "";
 }
 
 // Returns the parts of a model of mamba2, which has no attention.
@@ -228,7 +300,9 @@ HfJson Mamba2Config(const HfDecoder& family, const TransformerOptions& layer) {
 void CheckHfDecoder(const HfDecoder& family, const ModelOptions& options, HfReasons* reasons) {
   const TransformerOptions& layer = options.transformer;
   const HfRequirements require(family, reasons);
-  require(layer.norm.kind == ops::Norm::kRmsNorm, "normalization LayerNorm", "RMSNorm");
+  require((layer.norm.kind == ops::Norm::kLayerNorm) == family.layer_norm,
+          family.layer_norm ? "normalization RMSNorm" : "normalization LayerNorm",
+          family.layer_norm ? "LayerNorm" : "RMSNorm");
   CheckHfMixers(family, layer, require);
   if (family.mixers == HfMixers::kMamba2) {
     CheckHfExperts(family, layer, require);
@@ -254,7 +328,8 @@ void CheckHfDecoder(const HfDecoder& family, const ModelOptions& options, HfReas
   require(layer.output_gate == family.output_gate,
           family.output_gate ? "no attention_output_gate" : "attention_output_gate",
           family.output_gate ? "gates of attention's output" : "no gates of attention's output");
-  require(layer.qk_norm == family.qk_norm, family.qk_norm ? "no qk_layernorm" : "qk_layernorm",
+  require(family.optional_qk_norm || layer.qk_norm == family.qk_norm,
+          family.qk_norm ? "no qk_layernorm" : "qk_layernorm",
           family.qk_norm ? "norms of queries and keys" : "none");
   require(
       (layer.sink == AttentionSink::kLearned) == family.sinks && layer.sink != AttentionSink::kZero,
@@ -282,8 +357,7 @@ HfJson HfDecoderConfig(const HfDecoder& family, const ModelOptions& options) {
                    {"num_hidden_layers", HfLayers(family, layer)},
                    {"num_attention_heads", layer.num_attention_heads},
                    {"num_key_value_heads", layer.num_query_groups},
-
-                   {"rms_norm_eps", ShortestDouble(layer.norm.epsilon)},
+                   {family.epsilon_key, ShortestDouble(layer.norm.epsilon)},
                    {"rope_theta", layer.rotary_options.base},
                    {"rope_scaling", RopeScaling(layer.rotary_options)},
                    {"attention_dropout", ShortestDouble(layer.attention_dropout)}};
@@ -292,18 +366,18 @@ HfJson HfDecoderConfig(const HfDecoder& family, const ModelOptions& options) {
   } else {
     config["head_dim"] = layer.kv_channels;
   }
-  config[family.gemma ? "hidden_activation" : "hidden_act"] =
-      family.gate == HfGate::kGeluTanh ? "gelu_pytorch_tanh" : "silu";
-  if (family.biases == HfBiases::kOptional) config["mlp_bias"] = layer.linear_bias;
-  if (family.biases == HfBiases::kOptional || family.biases == HfBiases::kAll || family.qk_norm) {
-    config["attention_bias"] = layer.linear_bias;
-  }
+  config[family.gemma ? "hidden_activation" : "hidden_act"] = ActivationName(family.gate);
+  WriteBiases(family, layer, &config);
+  if (family.optional_qk_norm) config["use_qk_norm"] = layer.qk_norm;
+  if (family.rotated_layers == HfRotatedLayers::kListed) WriteRotatedLayers(layer, &config);
   if (family.gate == HfGate::kGptOss) config["swiglu_limit"] = 7.0;
   WriteWindow(family, layer, &config);
   if (family.experts != HfExperts::kNone) WriteHfExperts(family, layer, &config);
   if (family.partial_rotation) config["partial_rotary_factor"] = layer.rotary_options.percent;
+  if (family.dropout_key != nullptr)
+    config[family.dropout_key] = ShortestDouble(layer.hidden_dropout);
   if (family.fused) {
-    config["resid_pdrop"] = config["embd_pdrop"] = ShortestDouble(layer.hidden_dropout);
+    config["embd_pdrop"] = ShortestDouble(layer.hidden_dropout);
     const LongRopeOptions& longrope = layer.rotary_options.longrope;
     config["original_max_position_embeddings"] =
         longrope.long_factors.empty() ? options.max_positions
@@ -311,7 +385,9 @@ HfJson HfDecoderConfig(const HfDecoder& family, const ModelOptions& options) {
   }
   WriteHfMixers(family, layer, &config);
   if (family.multipliers) WriteMultipliers(options, &config);
-  if (!family.gemma) return config;
+  if (family.positions == HfPositions::kOptional)
+    config["position_embedding_type"] = layer.rotary ? "rope" : "nope";
+  if (!family.query_scalar) return config;
   const double scalar = QueryScalar(layer);
   const auto whole = static_cast<int64_t>(scalar);
   const bool is_whole = static_cast<double>(whole) == scalar;

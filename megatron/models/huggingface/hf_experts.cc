@@ -89,12 +89,21 @@ void ReadDeepSeekExperts(const HfDecoder& family, const HfFields& fields,
   ReadDeepSeekRouter(family, fields, &moe);
 }
 
-// The shared expert is the MLP where there are no others.
-void ReadGraniteExperts(const HfFields& fields, TransformerOptions* layer) {
+// The width of Granite's shared expert; 0 if there is none.
+int64_t ReadGraniteShared(const HfDecoder& family, const HfFields& fields) {
+  constexpr char kShared[] = "shared_intermediate_size";
+  if (family.experts == HfExperts::kGranite) return fields.Size(kShared, kMaxHfWidth);
+  if (family.experts == HfExperts::kGraniteMoe || !fields.Has(kShared)) return 0;
+  return fields.Get(kShared) == 0 ? 0 : fields.Size(kShared, kMaxHfWidth);
+}
+
+// In hybrids the shared expert is the MLP where there are no others.
+void ReadGraniteExperts(const HfDecoder& family, const HfFields& fields,
+                        TransformerOptions* layer) {
   MoeOptions& moe = layer->moe;
-  const int64_t shared = fields.Size("shared_intermediate_size", kMaxHfWidth);
+  const int64_t shared = ReadGraniteShared(family, fields);
   moe.num_experts = static_cast<int64_t>(fields.Number("num_local_experts", 0, kMaxExperts, 8));
-  if (moe.num_experts == 0) {
+  if (family.is_hybrid() && moe.num_experts == 0) {
     layer->ffn_hidden_size = shared;
     return;
   }
@@ -175,14 +184,14 @@ void WriteDeepSeekExperts(const HfDecoder& family, const TransformerOptions& lay
                                            : "greedy"},
                   {"n_group", moe.router.num_groups},
                   {"topk_group", moe.router.group_topk}});
-  if (v3) (*config)["rope_interleave"] = true;
+  if (v3 && family.is_latent()) (*config)["rope_interleave"] = true;
 }
 
 }  // namespace
 
 void ReadHfExperts(const HfDecoder& family, const HfFields& fields, TransformerOptions* layer) {
   if (family.experts == HfExperts::kNone) return;
-  if (family.experts == HfExperts::kGranite) return ReadGraniteExperts(fields, layer);
+  if (family.is_granite()) return ReadGraniteExperts(family, fields, layer);
   if (family.is_deepseek()) return ReadDeepSeekExperts(family, fields, layer);
   const bool qwen = family.experts == HfExperts::kQwen, olmoe = family.experts == HfExperts::kOlmoe;
   const char* const number = qwen || olmoe ? "num_experts" : "num_local_experts";
@@ -224,14 +233,16 @@ void CheckHfExperts(const HfDecoder& family, const TransformerOptions& layer,
   const bool olmoe = family.experts == HfExperts::kOlmoe;
   require(qwen || HasExpertsThroughout(layer), "moe_layer_freq", "experts in all layers");
   const bool granite = family.experts == HfExperts::kGranite;
-  require(qwen || granite || moe.ffn_hidden_size == layer.ffn_hidden_size,
+  require(qwen || family.is_hybrid() || moe.ffn_hidden_size == layer.ffn_hidden_size,
           "moe_ffn_hidden_size other than ffn_hidden_size", "one width");
   const bool gate = family.gated_shared_expert, shared = gate || granite;
-  require((moe.shared_ffn_hidden_size > 0) == shared && moe.shared_expert_gate == gate,
-          "moe_shared_expert_intermediate_size and moe_shared_expert_gate",
-          gate     ? "both"
-          : shared ? "a shared expert without a gate"
-                   : "no shared expert");
+  const bool optional = family.experts == HfExperts::kGraniteMoeShared;
+  require(
+      (optional || (moe.shared_ffn_hidden_size > 0) == shared) && moe.shared_expert_gate == gate,
+      "moe_shared_expert_intermediate_size and moe_shared_expert_gate",
+      gate                 ? "both"
+      : shared || optional ? "a shared expert without a gate"
+                           : "no shared expert");
   const ops::Router& router = moe.router;
   require(router.score == ops::RouterScore::kSoftmax && !router.choose_by_logit,
           "moe_router_score_function, or sinkhorn,", "softmax");
@@ -248,6 +259,8 @@ void WriteHfExperts(const HfDecoder& family, const TransformerOptions& layer, Hf
         layer.moe.num_experts > 0 ? layer.moe.shared_ffn_hidden_size : layer.ffn_hidden_size;
     if (layer.moe.num_experts > 0) (*config)["intermediate_size"] = layer.moe.ffn_hidden_size;
   }
+  if (family.experts == HfExperts::kGraniteMoeShared)
+    (*config)["shared_intermediate_size"] = layer.moe.shared_ffn_hidden_size;
   if (family.is_deepseek()) return WriteDeepSeekExperts(family, layer, config);
   const MoeOptions& moe = layer.moe;
   const bool qwen = family.experts == HfExperts::kQwen, olmoe = family.experts == HfExperts::kOlmoe;

@@ -300,6 +300,125 @@ ModelOptions Qwen3Next() {
   return options;
 }
 
+// Mixers whose heads are two groups.
+ModelOptions WithTwoGroups(ModelOptions options) {
+  options.transformer.mamba.num_groups = 2;
+  options.transformer.mamba.norm_all_groups = true;
+  return options;
+}
+
+ModelOptions Gemma() {
+  ModelOptions options = Llama();
+  TransformerOptions& layer = options.transformer;
+  layer.norm.zero_centered_gamma = true;
+  layer.gate = ops::Activation::kGeluTanh;
+  options.embedding_scale = std::sqrt(32.0f);
+  options.tied_embeddings = true;
+  return options;
+}
+
+ModelOptions DenseGranite() {
+  ModelOptions options = Narrow();
+  options.transformer.residual_multiplier = 0.22f;
+  options.transformer.softmax_scale = 0.015625f;
+  options.embedding_scale = 12;
+  options.output_scale = 0.125f;
+  return options;
+}
+
+ModelOptions GraniteMoe(int64_t shared_ffn_hidden_size) {
+  ModelOptions options = DenseGranite();
+  SetExperts(24, &options);
+  options.transformer.moe.shared_ffn_hidden_size = shared_ffn_hidden_size;
+  return options;
+}
+
+// The second layer does not rotate.
+ModelOptions SmolLm3() {
+  ModelOptions options = Llama();
+  options.transformer.rotary_layers = {true, false, true};
+  return options;
+}
+
+ModelOptions SeedOss() {
+  ModelOptions options = Llama();
+  options.transformer.qkv_bias = true;
+  return options;
+}
+
+// Half of a head rotates, in pairs of neighbours.
+ModelOptions Glm() {
+  ModelOptions options = Llama();
+  options.transformer.qkv_bias = true;
+  options.transformer.rotary_options.percent = 0.5;
+  options.transformer.rotary_options.interleaved = true;
+  return options;
+}
+
+ModelOptions Glm4() {
+  ModelOptions options = Glm();
+  options.transformer.sandwich_norm = true;
+  return options;
+}
+
+// The experts of DeepSeek V3.
+void SetBalancedExperts(ModelOptions* options) {
+  options->transformer.moe = DeepSeekV3().transformer.moe;
+}
+
+ModelOptions Glm4Moe(bool qk_norm) {
+  ModelOptions options = Llama();
+  options.transformer.qkv_bias = true;
+  options.transformer.qk_norm = qk_norm;
+  options.transformer.rotary_options.percent = 0.5;
+  SetBalancedExperts(&options);
+  return options;
+}
+
+ModelOptions Dots1() {
+  ModelOptions options = Qwen3();
+  options.transformer.window_size = 9;
+  options.transformer.window_layers = {false, true, true};
+  SetBalancedExperts(&options);
+  return options;
+}
+
+ModelOptions Starcoder2() {
+  ModelOptions options = Narrow();
+  TransformerOptions& layer = options.transformer;
+  layer.norm.kind = ops::Norm::kLayerNorm;
+  layer.gated = false;
+  layer.linear_bias = layer.qkv_bias = true;
+  layer.window_size = 9;
+  options.tied_embeddings = true;
+  return options;
+}
+
+ModelOptions Arcee() {
+  ModelOptions options = Llama();
+  options.transformer.gated = false;
+  options.transformer.activation = ops::Activation::kSquaredRelu;
+  return options;
+}
+
+ModelOptions Nemotron() {
+  ModelOptions options = Arcee();
+  options.transformer.norm.kind = ops::Norm::kLayerNorm;
+  options.transformer.norm.zero_centered_gamma = true;
+  options.transformer.rotary_options.percent = 0.5;
+  return options;
+}
+
+// The last layer has neither a window nor a rotation.
+ModelOptions Exaone4() {
+  ModelOptions options = Qwen3();
+  TransformerOptions& layer = options.transformer;
+  layer.reordered_norm = true;
+  layer.window_size = 9;
+  layer.window_layers = layer.rotary_layers = {true, true, false};
+  return options;
+}
+
 }  // namespace
 
 std::vector<HfFamilyModel> HfFamilyModels() {
@@ -307,6 +426,8 @@ std::vector<HfFamilyModel> HfFamilyModels() {
   biases.transformer.linear_bias = biases.transformer.qkv_bias = true;
   biases.transformer.rotary_options.scaling_factor = 8;
   mistral.transformer.window_size = 9;
+  ModelOptions ernie = Llama();
+  ernie.transformer.rotary_options.interleaved = true;
   return {{"llama", Llama()},
           {"llama", biases},
           {"mistral", mistral},
@@ -327,10 +448,28 @@ std::vector<HfFamilyModel> HfFamilyModels() {
           {"phi3", Phi3()},
           {"phi3", Phi3WithLongRope()},
           {"mamba2", Mamba2()},
+          {"mamba2", WithTwoGroups(Mamba2())},
           {"bamba", Bamba()},
+          {"bamba", WithTwoGroups(Bamba())},
           {"granitemoehybrid", Granite()},
           {"granitemoehybrid", GraniteWithExperts()},
-          {"qwen3_next", Qwen3Next()}};
+          {"qwen3_next", Qwen3Next()},
+          {"gemma", Gemma()},
+          {"granite", DenseGranite()},
+          {"granitemoe", GraniteMoe(0)},
+          {"granitemoeshared", GraniteMoe(20)},
+          {"smollm3", SmolLm3()},
+          {"seed_oss", SeedOss()},
+          {"glm", Glm()},
+          {"glm4", Glm4()},
+          {"glm4_moe", Glm4Moe(false)},
+          {"glm4_moe", Glm4Moe(true)},
+          {"dots1", Dots1()},
+          {"ernie4_5", ernie, "llama"},
+          {"starcoder2", Starcoder2()},
+          {"nemotron", Nemotron()},
+          {"arcee", Arcee()},
+          {"exaone4", Exaone4()}};
 }
 
 }  // namespace megatron

@@ -12,6 +12,10 @@ namespace megatron {
 struct HfFamilyModel {
   std::string model_type;
   ModelOptions options;
+  // What it is written as where no family is named; empty: as what it is.
+  std::string first_type = "";
+
+  const std::string& written_as() const { return first_type.empty() ? model_type : first_type; }
 };
 
 // Their sizes differ from each other, so that none can stand for another; biases, windows and

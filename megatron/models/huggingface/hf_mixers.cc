@@ -73,13 +73,12 @@ void ReadMamba(const HfDecoder& family, const HfFields& fields, TransformerOptio
   MambaOptions& mamba = layer->mamba;
   mamba.state_dim = fields.Size(names.state, 1024);
   mamba.num_groups = fields.Size(names.groups, kMaxHfHeads);
-  if (mamba.num_groups != 1) {
-    fields.Error(names.groups,
-                 "must be 1: transformers normalizes the outputs of all groups together, and here "
-                 "each group is normalized by itself");
+  mamba.norm_all_groups = mamba.num_groups > 1;
+  mamba.num_heads = fields.Size(names.heads, kMaxHfHeads);
+  if (mamba.num_heads % mamba.num_groups != 0) {
+    fields.Error(names.groups, absl::StrCat("must divide ", names.heads));
     mamba.num_groups = 1;
   }
-  mamba.num_heads = fields.Size(names.heads, kMaxHfHeads);
   const double expand = fields.Number(names.expand, 1e-6, 1e6, 2);
   const auto inner = static_cast<int64_t>(expand * static_cast<double>(layer->hidden_size));
   const bool is_computed = fields.Has(names.head_dim) && fields.Get(names.head_dim) == "auto";
@@ -201,8 +200,8 @@ void CheckHfMixers(const HfDecoder& family, const TransformerOptions& layer,
   require(family.mixers != HfMixers::kQwen3Next || HasHybridLayer(layer, HybridLayer::kAttention),
           "hybrid_layer_pattern without *", "attention in some layer");
   if (!HasHybridLayer(layer, HybridLayer::kMamba)) return;
-  require(layer.mamba.num_groups == 1, "mamba_num_groups",
-          "one group, as transformers normalizes all groups together");
+  require(layer.mamba.num_groups == 1 || layer.mamba.norm_all_groups, "no mamba_norm_all_groups",
+          "a norm of all groups together");
   require(layer.mamba.num_heads * layer.mamba.head_dim % layer.hidden_size == 0, "mamba_num_heads",
           "heads whose channels are a multiple of hidden_size");
 }

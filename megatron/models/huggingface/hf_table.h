@@ -20,7 +20,8 @@ namespace megatron {
 // value, head_size]. Where there are gates, those of the group stand behind its heads.
 class QkvRows {
  public:
-  explicit QkvRows(const TransformerOptions& options)
+  // `pairs_there`: whether pairs of channels that rotate are neighbours there.
+  explicit QkvRows(const TransformerOptions& options, bool pairs_there = false)
       : heads_(options.num_attention_heads),
         groups_(options.num_query_groups),
         heads_per_group_(heads_ / groups_),
@@ -29,7 +30,8 @@ class QkvRows {
         rotated_(
             static_cast<int64_t>(static_cast<double>(head_size_) * options.rotary_options.percent) /
             2 * 2),
-        interleaved_(options.rotary && options.rotary_options.interleaved) {}
+        interleaved_(options.rotary && options.rotary_options.interleaved),
+        pairs_there_(options.rotary && pairs_there) {}
 
   int64_t query_rows() const { return heads_ * head_size_; }
   int64_t key_rows() const { return groups_ * head_size_; }
@@ -57,11 +59,12 @@ class QkvRows {
     r -= query_rows();
     return r < key_rows() ? Key(r) : Value(r - key_rows());
   }
-  // Returns our channel of a query or key head that is theirs: the first half of what they rotate
-  // are the first members of all pairs.
+  // Returns our channel of a query or key head that is theirs. Where pairs are no neighbours, the
+  // first half of what rotates are the first members of all pairs.
   int64_t Rotated(int64_t channel) const {
-    if (!interleaved_ || channel >= rotated_) return channel;
+    if (interleaved_ == pairs_there_ || channel >= rotated_) return channel;
     const int64_t half = rotated_ / 2;
+    if (pairs_there_) return channel / 2 + channel % 2 * half;
     return channel < half ? 2 * channel : 2 * (channel - half) + 1;
   }
 
@@ -71,7 +74,7 @@ class QkvRows {
   }
 
   int64_t heads_, groups_, heads_per_group_, gates_per_group_, head_size_, rotated_;
-  bool interleaved_;
+  bool interleaved_, pairs_there_;
 };
 
 // A linear layer, a norm or a table of ours: the first dims of its weight, and the last.
@@ -83,8 +86,8 @@ struct Source {
 
 class HfTable {
  public:
-  explicit HfTable(const ModelOptions& options)
-      : options_(options), layer_(options.transformer), qkv_(options.transformer) {}
+  explicit HfTable(const ModelOptions& options, bool pairs_there = false)
+      : options_(options), layer_(options.transformer), qkv_(options.transformer, pairs_there) {}
 
  protected:
   using Row = std::function<int64_t(int64_t)>;

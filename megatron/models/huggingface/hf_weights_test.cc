@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-std::vector<ModelOptions> Models() {
+std::vector<HfFamilyModel> Models() {
   std::vector<ModelOptions> models = {SmallGpt2(),  SmallGpt2(), SmallLlama(),       SmallLlama(),
                                       SmallLlama(), SmallBert(), SmallPostNormBert()};
   models[1].tied_embeddings = false;
@@ -28,13 +28,16 @@ std::vector<ModelOptions> Models() {
   models[3].transformer.rotary_options.interleaved = true;
   models[4].transformer.qkv_bias = models[4].transformer.linear_bias = true;
   models[4].transformer.num_query_groups = 1;
+  std::vector<HfFamilyModel> all;
+  for (const ModelOptions& options : models) all.push_back({"", options});
   for (const HfFamilyModel& family : HfFamilyModels()) {
-    models.push_back(family.options);
+    all.push_back(family);
     if (family.options.transformer.is_latent()) continue;  // it is interleaved
-    models.push_back(family.options);
-    models.back().transformer.rotary_options.interleaved = true;
+    all.push_back(family);
+    bool& interleaved = all.back().options.transformer.rotary_options.interleaved;
+    interleaved = !interleaved;
   }
-  return models;
+  return all;
 }
 
 // The number of the first row of the tensor's part.
@@ -43,14 +46,15 @@ int64_t FirstRow(const HfTensor& tensor) {
 }
 
 TEST(HfWeightsTest, EachRowOfEachParameterIsInOneTensor) {
-  for (const ModelOptions& options : Models()) {
+  for (const HfFamilyModel& model : Models()) {
+    const ModelOptions& options = model.options;
     std::map<std::string, Shape> shapes;
     const auto stage = MakeStage(options, {{DeviceType::kMeta}});
     for (Parameter* parameter : stage->parameters()) {
       shapes.emplace(parameter->name, parameter->sharding.global_shape);
     }
     std::map<std::string, std::set<int64_t>> rows;
-    for (const HfTensor& tensor : HfTensors(options)) {
+    for (const HfTensor& tensor : HfTensors(options, model.model_type)) {
       if (tensor.is_state) continue;
       ASSERT_EQ(shapes.count(tensor.parameter), 1u) << tensor.parameter;
       EXPECT_EQ(shapes[tensor.parameter], tensor.parameter_shape);
@@ -79,9 +83,9 @@ TEST(HfWeightsTest, EachRowOfEachParameterIsInOneTensor) {
 }
 
 TEST(HfWeightsTest, CopyingThereAndBackIsTheIdentity) {
-  for (const ModelOptions& options : Models()) {
+  for (const HfFamilyModel& model : Models()) {
     for (int64_t size : {1, 2, 4, 8}) {
-      for (const HfTensor& tensor : HfTensors(options)) {
+      for (const HfTensor& tensor : HfTensors(model.options, model.model_type)) {
         std::vector<char> theirs(static_cast<size_t>(tensor.rows * tensor.columns * size));
         for (size_t i = 0; i < theirs.size(); ++i) theirs[i] = static_cast<char>(i * 31 + i / 256);
         std::vector<char> ours(static_cast<size_t>(tensor.part_shape().numel() * size));
@@ -230,6 +234,63 @@ TEST(HfWeightsTest, AGateStandsBehindEachQueryThereAndBehindAllOfItsGroupHere) {
   EXPECT_EQ(queries.row(64), 6 * 16);  // the first head of the second group
   EXPECT_EQ(Named(options, "model.layers.2.self_attn.k_proj.weight").row(16), (6 + 4) * 16);
   EXPECT_EQ(Named(options, "model.layers.2.self_attn.v_proj.weight").row(0), 5 * 16);
+}
+
+// Two groups of two heads of 16 channels, with states of 6 channels: a group has 78 rows of the
+// projection and 44 channels of the convolution.
+TEST(HfWeightsTest, PartsOfGroupsStandTogetherHereAndThoseOfAllGroupsThere) {
+  ModelOptions options = FamilyModel("mamba2");
+  options.transformer.mamba.num_groups = 2;
+  options.transformer.mamba.norm_all_groups = true;
+  const auto rows_are = [&](const char* name, const std::map<int64_t, int64_t>& ours_of_theirs) {
+    const HfTensor tensor = Named(options, std::string("backbone.layers.0.mixer.") + name);
+    for (const auto& [theirs, ours] : ours_of_theirs)
+      EXPECT_EQ(tensor.row(theirs), ours) << name << " " << theirs;
+  };
+  rows_are("in_proj.weight", {{31, 31},        // gates
+                              {32, 78},        // those of the second group
+                              {64, 32},        // x
+                              {96, 78 + 32},   //
+                              {128, 64},       // B
+                              {134, 78 + 64},  //
+                              {140, 70},       // C
+                              {146, 78 + 70},  //
+                              {153, 77},       // steps
+                              {155, 78 + 77}});
+  for (const char* name : {"conv1d.weight", "conv1d.bias"}) {
+    rows_are(name, {{31, 31}, {32, 44}, {64, 32}, {70, 44 + 32}, {76, 38}, {87, 44 + 43}});
+  }
+  rows_are("norm.weight", {{32, 32}, {63, 63}});
+}
+
+// Six of twelve channels rotate.
+TEST(HfWeightsTest, NeighboursThatRotateThereMayBeHalvesHere) {
+  ModelOptions options = FamilyModel("glm");
+  const auto channels = [&] {
+    const HfTensor tensor = Named(options, "model.layers.0.self_attn.q_proj.weight");
+    std::vector<int64_t> rows;
+    for (int64_t r = 0; r < 8; ++r) rows.push_back(tensor.row(r));
+    return rows;
+  };
+  EXPECT_THAT(channels(), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+  options.transformer.rotary_options.interleaved = false;
+  EXPECT_THAT(channels(), ElementsAre(0, 3, 1, 4, 2, 5, 6, 7));
+}
+
+TEST(HfWeightsTest, NamesOfOtherMlpsAndNorms) {
+  const std::string layer = "model.layers.1.";
+  const HfTensor up = Named(FamilyModel("starcoder2"), layer + "mlp.c_fc.bias");
+  EXPECT_EQ(up.parameter, "decoder.layers.1.mlp.linear_fc1.bias");
+  const HfTensor bias = Named(FamilyModel("nemotron"), layer + "post_attention_layernorm.bias");
+  EXPECT_EQ(bias.parameter, "decoder.layers.1.mlp.linear_fc1.layer_norm_bias");
+  EXPECT_EQ(Named(FamilyModel("nemotron"), "model.norm.bias").parameter,
+            "decoder.final_layernorm.bias");
+  EXPECT_EQ(Named(FamilyModel("glm4"), layer + "post_self_attn_layernorm.weight").parameter,
+            "decoder.layers.1.post_self_attn_layernorm.weight");
+  EXPECT_EQ(Named(FamilyModel("glm4"), layer + "post_attention_layernorm.weight").parameter,
+            "decoder.layers.1.mlp.linear_fc1.layer_norm_weight");
+  const HfTensor gates = Named(FamilyModel("glm4"), layer + "mlp.gate_up_proj.weight");
+  EXPECT_THAT(gates.shape, ElementsAre(48, 32));
 }
 
 TEST(HfWeightsTest, AllExpertsOfGraniteAreOneTensorInOurOrder) {
