@@ -26,7 +26,7 @@ enum class HfBiases {
   kAll,          // on all projections, the router and the experts
   kOptional,     // on all projections or on none, as attention_bias and mlp_bias say
   kUseBias,      // the same, as use_bias says
-  kOptionalQkv,  // on the projections of queries, keys and values or on none, as attention_bias says
+  kOptionalQkv,  // on those of queries, keys and values or on none, as attention_bias says
 };
 
 enum class HfHeadWidth {

@@ -11,7 +11,9 @@
 //   experts          one parameter of all experts here; there tensors of each, or, in gpt_oss, one
 //                    whose gates and ups take turns
 //   latents          the same here and there
-//   rotary           pairs (i, i + D/2) there; interleaved ones (2i, 2i + 1) are reordered
+//   rotary           pairs (i, i + D/2) there, or (2i, 2i + 1) in some families; here either, so that
+//                    channels may be reordered
+//   mixers           rows by groups here; there the same part of all groups together
 //   vocabulary       the rows of padding exist only here; coming from there they are zero
 //   tied embeddings  one tensor, here and there
 #ifndef MEGATRON_MODELS_HUGGINGFACE_HF_WEIGHTS_H_

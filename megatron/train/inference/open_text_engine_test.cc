@@ -141,6 +141,13 @@ TEST_F(OpenTextEngineTest, HybridModelsGoOnWithTheirStates) {
   ASSERT_EQ(whole.exit_code, kExitDone) << whole.output;
   EXPECT_THAT(Open("one group", 2).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1 groups of Mamba-2 heads")));
+  const Outcome together =
+      Run(Joined({SaveTo("together"), "--set=model.mamba_norm_all_groups=true"}, Hybrid(2)));
+  ASSERT_EQ(together.exit_code, kExitDone) << together.output;
+  EXPECT_EQ(ByEngine("together", 1, 2), ByGenerator("together"));
+  EXPECT_THAT(Open("together", 2).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("norm of all groups of Mamba-2 heads")));
 }
 
 TEST_F(OpenTextEngineTest, WhatCannotBeServedIsRefusedByName) {

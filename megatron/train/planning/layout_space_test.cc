@@ -1,5 +1,6 @@
 #include "megatron/train/planning/layout_space.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <utility>
@@ -42,6 +43,18 @@ TEST(LayoutSpaceTest, HasEachLayoutOnceAndAllOnTheRanks) {
     names.insert(DescribeLayout(axes));
   }
   EXPECT_EQ(names.size(), layouts.size());
+}
+
+TEST(LayoutSpaceTest, RanksShareOutNoGroupsThatAreNormalizedTogether) {
+  const std::string layers = "model.hybrid_layer_pattern=M-M-M-M-M-M-M-M-M-M-M-M-";
+  const auto most = [&](const char* together) {
+    int64_t ranks = 0;
+    for (const LayoutAxes& axes : Visited(Resolved({layers, together}), 16, 8))
+      ranks = std::max(ranks, axes.tensor * axes.context);
+    return ranks;
+  };
+  EXPECT_EQ(most("model.mamba_norm_all_groups=false"), 8);  // as many as there are groups
+  EXPECT_EQ(most("model.mamba_norm_all_groups=true"), 1);
 }
 
 TEST(LayoutSpaceTest, HasEveryFormOfContextParallelism) {

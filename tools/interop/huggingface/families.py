@@ -48,8 +48,15 @@ MAMBA = dict(mamba_n_heads=6, mamba_d_head=16, mamba_n_groups=1, mamba_d_state=1
 DELTA = dict(linear_key_head_dim=6, linear_value_head_dim=10, linear_num_key_heads=2,
              linear_num_value_heads=6)
 
-GRANITE = dict(MAMBA, embedding_multiplier=12.0, logits_scaling=6.0, residual_multiplier=0.22,
-               attention_multiplier=0.35, shared_intermediate_size=40)
+MULTIPLIERS = dict(embedding_multiplier=12.0, logits_scaling=6.0, residual_multiplier=0.22,
+                   attention_multiplier=0.35)
+
+GRANITE = dict(MAMBA, **MULTIPLIERS, shared_intermediate_size=40)
+
+# Experts of DeepSeek V3 behind attention of other families.
+BALANCED = dict(n_routed_experts=8, num_experts_per_tok=3, n_group=1, topk_group=1,
+                n_shared_experts=1, moe_intermediate_size=24, first_k_dense_replace=1,
+                norm_topk_prob=True, routed_scaling_factor=1.5)
 
 # Norms of heads' small outputs magnify rounding: with an epsilon of 1e-6 fp32 gradients of transformers
 # itself are 2.5e-4 from those in double.
@@ -114,6 +121,13 @@ MODELS = {
                      layer_norm_epsilon=1e-6),
     "mamba2, three times as wide": config(
         "Mamba2Config", num_heads=12, head_dim=12, n_groups=1, state_size=8, expand=3),
+    "mamba2, three groups": config("Mamba2Config", num_heads=6, head_dim=16, n_groups=3,
+                                   state_size=12, layer_norm_epsilon=1e-6),
+    "bamba, two groups": config("BambaConfig", **dict(MAMBA, mamba_n_groups=2),
+                                attn_layer_indices=[1]),
+    "granitemoehybrid, two groups": config(
+        "GraniteMoeHybridConfig", **dict(GRANITE, mamba_n_groups=2), num_local_experts=4,
+        num_experts_per_tok=2, layer_types=layers("mam", m="mamba", a="attention")),
     "bamba": config("BambaConfig", **MAMBA, attn_layer_indices=[1]),
     "bamba, two of three with attention": config(
         "BambaConfig", **dict(MAMBA, mamba_n_heads=12, mamba_d_head=8), attn_layer_indices=[0, 2],
@@ -154,6 +168,52 @@ MODELS = {
     "deepseek_v3 with yarn, one group": config(
         "DeepseekV3Config", **LATENT, q_lora_rank=None, n_routed_experts=6, num_experts_per_tok=3,
         n_group=1, topk_group=1, rope_scaling=dict(YARN, mscale=0.7, mscale_all_dim=0.7)),
+    "gemma": config("GemmaConfig", head_dim=16),
+    "granite": config("GraniteConfig", **MULTIPLIERS),
+    "granite, tied, with yarn": config("GraniteConfig", **MULTIPLIERS, tie_word_embeddings=True,
+                                       rope_scaling=dict(YARN)),
+    "granitemoe": config("GraniteMoeConfig", **MULTIPLIERS, num_local_experts=5,
+                         num_experts_per_tok=3),
+    "granitemoeshared": config("GraniteMoeSharedConfig", **MULTIPLIERS, num_local_experts=4,
+                               num_experts_per_tok=2, shared_intermediate_size=40),
+    "granitemoeshared without a shared one": config(
+        "GraniteMoeSharedConfig", **MULTIPLIERS, num_local_experts=4, num_experts_per_tok=2,
+        shared_intermediate_size=0),
+    "smollm3": config("SmolLM3Config", no_rope_layers=[1, 0, 1]),
+    "smollm3, the last does not rotate": config(
+        "SmolLM3Config", no_rope_layer_interval=3, rope_scaling=dict(YARN),
+        tie_word_embeddings=False),
+    "seed_oss": config("SeedOssConfig", head_dim=20, attention_dropout=0.0, residual_dropout=0.0),
+    "seed_oss without biases": config("SeedOssConfig", head_dim=16, attention_bias=False,
+                                      attention_dropout=0.0, residual_dropout=0.0),
+    "glm": config("GlmConfig", head_dim=16),
+    "glm, a quarter rotated, no biases": config("GlmConfig", head_dim=16, attention_bias=False,
+                                                partial_rotary_factor=0.25),
+    "glm4": config("Glm4Config", head_dim=20, partial_rotary_factor=0.4),
+    "glm4, tied, whole heads rotated": config("Glm4Config", head_dim=12, partial_rotary_factor=1.0,
+                                              tie_word_embeddings=True),
+    "glm4_moe": config("Glm4MoeConfig", **BALANCED, head_dim=16, attention_bias=True),
+    "glm4_moe with norms of heads, groups": config(
+        "Glm4MoeConfig", **dict(BALANCED, n_group=4, topk_group=2, num_experts_per_tok=4),
+        use_qk_norm=True),
+    "dots1": config("Dots1Config", **BALANCED, head_dim=16),
+    "dots1 with windows": config("Dots1Config", **dict(BALANCED, n_shared_experts=2), head_dim=12,
+                                 sliding_window=5, max_window_layers=1),
+    "ernie4_5": config("Ernie4_5Config", head_dim=16),
+    "ernie4_5 with biases": config("Ernie4_5Config", head_dim=12, use_bias=True,
+                                   tie_word_embeddings=False),
+    "starcoder2": config("Starcoder2Config"),
+    "starcoder2 with a window, no biases": config("Starcoder2Config", sliding_window=5,
+                                                  use_bias=False, tie_word_embeddings=False),
+    "nemotron": config("NemotronConfig", head_dim=16),
+    "nemotron with biases": config("NemotronConfig", attention_bias=True, mlp_bias=True,
+                                   partial_rotary_factor=1.0, tie_word_embeddings=True),
+    "arcee": config("ArceeConfig", rope_scaling=dict(YARN, mscale=1.0)),
+    "arcee with biases": config("ArceeConfig", head_dim=20, attention_bias=True, mlp_bias=True),
+    "exaone4": config("Exaone4Config", sliding_window=5, layer_types=layers(
+        "sfs", s="sliding_attention", f="full_attention")),
+    "exaone4 without windows": config("Exaone4Config", head_dim=20, sliding_window=None,
+                                      layer_types=["full_attention"] * 3),
     "phi3": config("Phi3Config"),
     "phi3 with a window, three quarters rotated": config(
         "Phi3Config", hidden_size=64, sliding_window=7, partial_rotary_factor=0.75),
@@ -178,7 +238,7 @@ def make_model(config):
             parameter.copy_(torch.randn_like(parameter) * 0.2)
         for name, parameter in model.named_parameters():
             if name.endswith(("norm.weight", "layernorm.weight", "norm_f.weight")):
-                zero_centered = "gemma" in config.model_type or (
+                zero_centered = config.model_type == "nemotron" or "gemma" in config.model_type or (
                     config.model_type == "qwen3_next" and "linear_attn" not in name)
                 parameter.add_(0.0 if zero_centered else 1.0)
         # Where a score and its bias are below 0, transformers takes an expert of a group that was not
@@ -406,9 +466,12 @@ def check_refused():
 
 # Models whose parts this project does not have, and what the refusal names.
 REFUSED = [
-    ("mamba2 with two groups", config("Mamba2Config", num_heads=6, head_dim=16, n_groups=2,
-                                      state_size=12), "n_groups"),
-    ("gemma", config("GemmaConfig", head_dim=16), "model_type"),
+    ("mamba2 with two taps", config("Mamba2Config", num_heads=6, head_dim=16, n_groups=2,
+                                    state_size=12, conv_kernel=2), "conv_kernel"),
+    ("helium", config("HeliumConfig", head_dim=12), "model_type"),
+    ("granite with biases", config("GraniteConfig", attention_bias=True), "attention_bias"),
+    ("seed_oss with biases behind attention", config(
+        "SeedOssConfig", head_dim=12, attention_out_bias=True), "attention_out_bias"),
     ("olmoe with clipped queries", config("OlmoeConfig", num_experts=4, num_experts_per_tok=2,
                                           clip_qkv=8.0), "clip_qkv"),
     ("olmo2 with scaled rotation", config("Olmo2Config", rope_scaling=dict(
