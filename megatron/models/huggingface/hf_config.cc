@@ -71,7 +71,7 @@ absl::StatusOr<Json> ParseObject(absl::string_view original) {
 
 // Returns the names of all model types.
 std::string ModelTypes() {
-  std::vector<std::string> names = {"gpt2", "bert", "megatron-bert", "t5"};
+  std::vector<std::string> names = {"gpt2", "bert", "megatron-bert", "t5", "mt5"};
   for (const HfDecoder& family : HfDecoders()) names.push_back(family.model_type);
   return absl::StrJoin(names, ", ");
 }
@@ -114,8 +114,8 @@ absl::StatusOr<ModelOptions> ParseHfConfig(absl::string_view text) {
     ReadHfDecoder(*family, fields, &options);
   } else if (type == "bert" || type == "megatron-bert") {
     ReadHfBert(fields, type, &options);
-  } else if (type == "t5") {
-    ReadHfT5(fields, &options);
+  } else if (type == "t5" || type == "mt5") {
+    ReadHfT5(fields, type, &options);
   } else {
     fields.Error("model_type", ReasonAgainst(type));
   }

@@ -4,7 +4,7 @@
 //
 //   gpt2                  learned positions, LayerNorm, GELU, biases
 //   bert, megatron-bert   post-norm and pre-norm, with or without the sentence-order head
-//   t5                    relative positions, RMSNorm, no biases (1.0, 1.1 and what is like them)
+//   t5, mt5               relative positions, RMSNorm, no biases (1.0, 1.1 and what is like them)
 //   llama and others      rotary positions or mixers: the table of hf_decoder.h
 //
 // Nothing is approximated: what the other side cannot express is refused, with all reasons at

@@ -103,7 +103,7 @@ Json ModelConfig(const ModelOptions& options, const HfTokens& tokens,
     case ModelKind::kBert:
       return HfBertConfig(options, tokens);
     case ModelKind::kT5: {
-      Json config = HfT5Config(options);
+      Json config = HfT5Config(options, model_type == "mt5" ? "mt5" : "t5");
       config.update(HfT5Tokens(tokens));
       return config;
     }

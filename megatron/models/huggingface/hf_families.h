@@ -18,10 +18,10 @@ void ReadHfBert(const HfFields& fields, const std::string& type, ModelOptions* o
 void CheckHfBert(const ModelOptions& options, HfReasons* reasons);
 HfJson HfBertConfig(const ModelOptions& options, const HfTokens& tokens);
 
-// Reading and writing for T5.
-void ReadHfT5(const HfFields& fields, ModelOptions* options);
+// Reading and writing for T5; `type` is "t5" or "mt5".
+void ReadHfT5(const HfFields& fields, const std::string& type, ModelOptions* options);
 void CheckHfT5(const ModelOptions& options, HfReasons* reasons);
-HfJson HfT5Config(const ModelOptions& options);
+HfJson HfT5Config(const ModelOptions& options, absl::string_view type);
 // The first token of the decoder, in both files. A text that is written begins with BOS, else with
 // padding (restored_text.h). Where the tokenizer has neither it is 0, the padding of T5 as
 // published: generate() needs one.

@@ -1,4 +1,4 @@
-// T5's config.json.
+// T5's config.json, and that of mT5, which is a T5 with other defaults.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -36,8 +36,9 @@ const FeedForward* FeedForwardOf(const TransformerOptions& layer) {
   return nullptr;
 }
 
-void ReadFeedForward(const HfFields& fields, TransformerOptions* layer) {
-  const std::string name = fields.Text("feed_forward_proj", "relu");
+void ReadFeedForward(const HfFields& fields, const std::string& otherwise,
+                     TransformerOptions* layer) {
+  const std::string name = fields.Text("feed_forward_proj", otherwise);
   for (const FeedForward& candidate : kFeedForwards) {
     if (name != candidate.name) continue;
     layer->gated = candidate.gated;
@@ -71,10 +72,15 @@ float TiedScale(int64_t hidden_size) {
   return static_cast<float>(1 / std::sqrt(static_cast<double>(hidden_size)));
 }
 
+const char* ArchitectureOf(absl::string_view type) {
+  return type == "mt5" ? "MT5ForConditionalGeneration" : "T5ForConditionalGeneration";
+}
+
 }  // namespace
 
-void ReadHfT5(const HfFields& fields, ModelOptions* options) {
-  CheckCommonHfFields(fields, "T5ForConditionalGeneration");
+void ReadHfT5(const HfFields& fields, const std::string& type, ModelOptions* options) {
+  CheckCommonHfFields(fields, ArchitectureOf(type));
+  const bool multilingual = type == "mt5";
   TransformerOptions& layer = options->transformer;
   layer.hidden_size = fields.Size("d_model", kMaxHfWidth);
   layer.kv_channels = fields.Size("d_kv", kMaxHfWidth, 64);
@@ -89,12 +95,12 @@ void ReadHfT5(const HfFields& fields, ModelOptions* options) {
   layer.norm.epsilon = static_cast<float>(fields.Number("layer_norm_epsilon", 0, 1, 1e-6));
   layer.linear_bias = layer.qkv_bias = false;
   layer.softmax_scale = 1;
-  ReadFeedForward(fields, &layer);
+  ReadFeedForward(fields, multilingual ? "gated-gelu" : "relu", &layer);
   ReadPositions(fields, &layer.relative_positions);
   fields.Refuse("is_encoder_decoder", false, "an encoder alone is not a model here");
   options->learned_positions = false;
   options->max_positions = fields.Size("n_positions", kMaxHfIds, 512);
-  options->tied_embeddings = fields.Bool("tie_word_embeddings", true);
+  options->tied_embeddings = fields.Bool("tie_word_embeddings", !multilingual);
   if (options->tied_embeddings) options->output_scale = TiedScale(layer.hidden_size);
   layer.hidden_dropout = layer.attention_dropout = HfDropout(fields, "dropout_rate", 0.1);
 }
@@ -123,10 +129,10 @@ HfJson HfT5Tokens(const HfTokens& tokens) {
   return {{"pad_token_id", pad}, {"decoder_start_token_id", tokens.bos >= 0 ? tokens.bos : pad}};
 }
 
-HfJson HfT5Config(const ModelOptions& options) {
+HfJson HfT5Config(const ModelOptions& options, absl::string_view type) {
   const TransformerOptions& layer = options.transformer;
-  return {{"model_type", "t5"},
-          {"architectures", HfJson::array({"T5ForConditionalGeneration"})},
+  return {{"model_type", std::string(type)},
+          {"architectures", HfJson::array({ArchitectureOf(type)})},
           {"is_encoder_decoder", true},
           {"d_model", layer.hidden_size},
           {"d_kv", layer.kv_channels},

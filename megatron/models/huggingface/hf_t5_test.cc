@@ -84,6 +84,23 @@ TEST(HfT5Test, ConfigurationsReadBackAsTheyWereWritten) {
   }
 }
 
+TEST(HfT5Test, AnMt5IsAT5OfOtherDefaults) {
+  // Of its kind of MLP and of the output matrix it says nothing.
+  const absl::StatusOr<ModelOptions> options = ParseHfConfig(
+      R"({"model_type": "mt5", "architectures": ["MT5ForConditionalGeneration"],
+      "vocab_size": 50, "d_model": 32, "d_kv": 12, "d_ff": 48, "num_layers": 2,
+      "num_decoder_layers": 3, "num_heads": 4, "relative_attention_num_buckets": 8,
+      "relative_attention_max_distance": 12, "dropout_rate": 0.0})");
+  ASSERT_TRUE(options.ok()) << options.status();
+  const std::string t5 = *HfConfigJson(*ParseHfConfig(Config("gated-gelu", /*tied=*/false)), {});
+  EXPECT_EQ(*HfConfigJson(*options, {}), t5);  // it is written as a T5 unless it is named
+  const absl::StatusOr<std::string> named = HfConfigJson(*options, {}, "mt5");
+  ASSERT_TRUE(named.ok()) << named.status();
+  EXPECT_THAT(*named, testing::HasSubstr("\"model_type\": \"mt5\""));
+  EXPECT_THAT(*named, testing::HasSubstr("MT5ForConditionalGeneration"));
+  EXPECT_EQ(*HfConfigJson(*ParseHfConfig(*named), {}), t5);
+}
+
 // Their T5 begins to write with a token that both files name, or refuses to.
 TEST(HfT5Test, DecodersBeginWithBosElseWithPadding) {
   const ModelOptions model = SmallT5();

@@ -49,6 +49,8 @@ def check_logits(name, ours, theirs):
 
 def class_of(config):
     """Whose from_config and from_pretrained make the model that is trained."""
+    if config.model_type == "mt5":
+        return transformers.AutoModelForSeq2SeqLM
     if config.model_type in ("bert", "megatron-bert", "t5"):
         return transformers.AutoModelForPreTraining
     return transformers.AutoModelForCausalLM
@@ -111,11 +113,11 @@ def bert(kind=transformers.BertConfig, **changes):
     return kind(**options)
 
 
-def t5(**changes):
+def t5(kind=transformers.T5Config, **changes):
     options = dict(vocab_size=VOCABULARY, d_model=48, d_kv=20, d_ff=80, num_layers=2,
                    num_decoder_layers=3, num_heads=4, decoder_start_token_id=0)
     options.update(changes)
-    return transformers.T5Config(**options)
+    return kind(**options)
 
 
 THEIR_MODELS = {
@@ -146,6 +148,7 @@ THEIR_MODELS = {
     "t5 with GELU": t5(feed_forward_proj="gelu"),
     "t5 with GELU by tanh": t5(feed_forward_proj="gelu_new"),
     "t5 with gated ReLU": t5(feed_forward_proj="gated-relu"),
+    "mt5": t5(transformers.MT5Config),
 }
 
 
@@ -154,7 +157,7 @@ def make_model(config):
     model = class_of(config).from_config(config)
     # Biases and norms, which start at 0 and 1, are changed too. T5's attention scores are not
     # scaled: with larger weights their softmax would amplify rounding errors.
-    deviation = 0.05 if config.model_type == "t5" else 0.2
+    deviation = 0.05 if config.model_type in ("t5", "mt5") else 0.2
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * deviation)
@@ -168,7 +171,8 @@ def check_their_model(index, name, config):
     model.save_pretrained(there, **shards)
     run("tools/import_hf", "--save=" + here, there)
     check_logits(f"{name}: imported, the same logits", our_logits(here), their_logits(model))
-    run("tools/export_hf", "--output=" + back, here)
+    family = ["--model_type=mt5"] if config.model_type == "mt5" else []
+    run("tools/export_hf", *family, "--output=" + back, here)
     again = load(back)
     check(f"{name}: exported again, the same class", type(again) in (
         type(model), transformers.LlamaForCausalLM))
