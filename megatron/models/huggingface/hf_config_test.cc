@@ -180,15 +180,19 @@ TEST(HfConfigTest, RefusesToExportWithAllReasonsAtOnce) {
                              HasSubstr("num_query_groups"), HasSubstr("disable_bias_linear"),
                              HasSubstr("kv_channels"))));
   options = Llama();
-  options.transformer.rotary = false;
+  options.transformer.rotary = options.transformer.gated = false;
   options.transformer.norm.kind = ops::Norm::kLayerNorm;
   options.transformer.rotary_options.percent = 0.5;
   options.transformer.rotary_options.interpolation_factor = 2;
   options.transformer.rotary_options.scaling_factor = 8;
-  EXPECT_THAT(HfConfigJson(options, {}),
+  EXPECT_THAT(
+      HfConfigJson(options, {}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("position_embedding_type"), HasSubstr("kv_channels: starcoder2"),
+                     HasSubstr("rotary_percent"), HasSubstr("together"))));
+  EXPECT_THAT(HfConfigJson(options, {}, "llama"),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("position_embedding_type"), HasSubstr("LayerNorm: llama"),
-                             HasSubstr("rotary_percent"), HasSubstr("together"))));
+                       AllOf(HasSubstr("no swiglu"), HasSubstr("LayerNorm: llama"))));
 }
 
 TEST(HfConfigTest, ABertWithGeluByTanhInItsHeadTooIsTheirs) {

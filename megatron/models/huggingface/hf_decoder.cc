@@ -298,6 +298,21 @@ constexpr HfDecoder Starcoder2() {
   return family;
 }
 
+constexpr HfDecoder StableLm() {
+  HfDecoder family{"stablelm", "StableLmForCausalLM"};
+  family.biases = HfBiases::kOptionalQkv;
+  family.bias_key = "use_qkv_bias";
+  family.head_width = HfHeadWidth::kFixed;
+  family.layer_norm = true;
+  family.scaled_rotation = false;
+  family.partial_rotation = true;
+  family.rotated_share = 0.25;
+  family.dropout_key = "hidden_dropout";
+  family.epsilon_key = "layer_norm_eps";
+  family.epsilon = 1e-5;
+  return family;
+}
+
 constexpr HfDecoder Nemotron() {
   HfDecoder family{"nemotron", "NemotronForCausalLM"};
   family.biases = HfBiases::kOptional;
@@ -410,6 +425,7 @@ constexpr HfDecoder kFamilies[] = {
     Dots1(),
     Ernie(),
     Starcoder2(),
+    StableLm(),
     Nemotron(),
     Arcee(),
     Exaone4()};

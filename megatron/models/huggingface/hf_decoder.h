@@ -26,7 +26,7 @@ enum class HfBiases {
   kAll,          // on all projections, the router and the experts
   kOptional,     // on all projections or on none, as attention_bias and mlp_bias say
   kUseBias,      // the same, as use_bias says
-  kOptionalQkv,  // on those of queries, keys and values or on none, as attention_bias says
+  kOptionalQkv,  // on those of queries, keys and values or on none, as bias_key says
 };
 
 enum class HfHeadWidth {
@@ -131,7 +131,8 @@ struct HfDecoder {
   bool softcaps = false;        // attn_logit_softcapping and final_logit_softcapping
   bool reordered_norm = false;  // norms stand behind the branches alone
   const char* epsilon_key = "rms_norm_eps";
-  const char* dropout_key = nullptr;  // what names the dropout of branches, if something does
+  const char* bias_key = "attention_bias";  // of kOptionalQkv
+  const char* dropout_key = nullptr;        // what names the dropout of branches, if something does
   bool has_biases = false;  // kUseBias and kOptionalQkv, where config.json does not say it
   // The values where config.json has none; without a window if it is 0.
   double rotated_share = 1;  // the share of a head's channels that partial_rotation rotates

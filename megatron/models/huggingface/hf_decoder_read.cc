@@ -319,7 +319,7 @@ void ReadBiases(const HfDecoder& family, const HfFields& fields, TransformerOpti
       layer->linear_bias = layer->qkv_bias = fields.Bool("use_bias", family.has_biases);
       break;
     case HfBiases::kOptionalQkv:
-      layer->qkv_bias = fields.Bool("attention_bias", family.has_biases);
+      layer->qkv_bias = fields.Bool(family.bias_key, family.has_biases);
       for (const char* key : {"attention_out_bias", "mlp_bias"})
         fields.Refuse(key, true, "biases are on the projections of q, k and v alone here");
   }
@@ -402,6 +402,8 @@ void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions
   CheckCommonHfFields(fields, family.architecture,
                       family.experts == HfExperts::kGptOss ? "mxfp4" : "fp8");
   CheckBlocksOfFloat8(fields);
+  fields.Refuse("use_parallel_residual", true, "an MLP reads what attention gave here");
+  fields.Refuse("qk_layernorm", true, "each head has gains of its own there");
   TransformerOptions& layer = options->transformer;
   layer.hidden_size = fields.Size("hidden_size", kMaxHfWidth);
   layer.num_layers = fields.Size("num_hidden_layers", kMaxHfLayers);

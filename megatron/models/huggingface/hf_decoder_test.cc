@@ -228,6 +228,8 @@ TEST(HfDecoderTest, RefusesToImportWhatChangesTheModel) {
   ExpectRefused("starcoder2", {{"hidden_act", "gelu"}}, "hidden_act: must be gelu_pytorch_tanh");
   ExpectRefused("starcoder2", {{"use_bias", 1}}, "use_bias");
   ExpectRefused("starcoder2", {{"norm_epsilon", -1}}, "norm_epsilon");
+  ExpectRefused("stablelm", {{"use_parallel_residual", true}}, "use_parallel_residual");
+  ExpectRefused("stablelm", {{"qk_layernorm", true}}, "qk_layernorm");
   ExpectRefused("nemotron", {{"mlp_bias", true}}, "attention_bias: must be as mlp_bias");
   ExpectRefused("arcee", {{"hidden_act", "silu"}}, "hidden_act: must be relu2");
   ExpectRefused("exaone4",

@@ -262,8 +262,7 @@ void WriteBiases(const HfDecoder& family, const TransformerOptions& layer, HfJso
       (*config)["use_bias"] = layer.linear_bias;
       return;
     case HfBiases::kOptionalQkv:
-      (*config)["attention_bias"] = layer.qkv_bias;
-      (*config)["attention_out_bias"] = (*config)["mlp_bias"] = false;
+      (*config)[family.bias_key] = layer.qkv_bias;
   }
 }
 

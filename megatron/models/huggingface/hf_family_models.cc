@@ -394,6 +394,15 @@ ModelOptions Starcoder2() {
   return options;
 }
 
+// A quarter of a head rotates.
+ModelOptions StableLm() {
+  ModelOptions options = Narrow();
+  options.transformer.norm.kind = ops::Norm::kLayerNorm;
+  options.transformer.qkv_bias = true;
+  options.transformer.rotary_options.percent = 0.25;
+  return options;
+}
+
 ModelOptions Arcee() {
   ModelOptions options = Llama();
   options.transformer.gated = false;
@@ -467,6 +476,7 @@ std::vector<HfFamilyModel> HfFamilyModels() {
           {"dots1", Dots1()},
           {"ernie4_5", ernie, "llama"},
           {"starcoder2", Starcoder2()},
+          {"stablelm", StableLm()},
           {"nemotron", Nemotron()},
           {"arcee", Arcee()},
           {"exaone4", Exaone4()}};

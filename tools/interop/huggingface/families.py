@@ -205,6 +205,9 @@ MODELS = {
     "starcoder2": config("Starcoder2Config"),
     "starcoder2 with a window, no biases": config("Starcoder2Config", sliding_window=5,
                                                   use_bias=False, tie_word_embeddings=False),
+    "stablelm": config("StableLmConfig", hidden_size=64, use_qkv_bias=True),
+    "stablelm, half rotated, no biases": config("StableLmConfig", hidden_size=64,
+                                                partial_rotary_factor=0.5),
     "nemotron": config("NemotronConfig", head_dim=16),
     "nemotron with biases": config("NemotronConfig", attention_bias=True, mlp_bias=True,
                                    partial_rotary_factor=1.0, tie_word_embeddings=True),
@@ -469,6 +472,8 @@ REFUSED = [
     ("mamba2 with two taps", config("Mamba2Config", num_heads=6, head_dim=16, n_groups=2,
                                     state_size=12, conv_kernel=2), "conv_kernel"),
     ("helium", config("HeliumConfig", head_dim=12), "model_type"),
+    ("stablelm with parallel branches", config("StableLmConfig", hidden_size=64,
+                                               use_parallel_residual=True), "use_parallel_residual"),
     ("granite with biases", config("GraniteConfig", attention_bias=True), "attention_bias"),
     ("seed_oss with biases behind attention", config(
         "SeedOssConfig", head_dim=12, attention_out_bias=True), "attention_out_bias"),
