@@ -195,7 +195,7 @@ MODELS = {
     "glm4_moe": config("Glm4MoeConfig", **BALANCED, head_dim=16, attention_bias=True),
     "glm4_moe with norms of heads, groups": config(
         "Glm4MoeConfig", **dict(BALANCED, n_group=4, topk_group=2, num_experts_per_tok=4),
-        use_qk_norm=True),
+        attention_bias=True, use_qk_norm=True),
     "dots1": config("Dots1Config", **BALANCED, head_dim=16),
     "dots1 with windows": config("Dots1Config", **dict(BALANCED, n_shared_experts=2), head_dim=12,
                                  sliding_window=5, max_window_layers=1),
