@@ -130,6 +130,43 @@ absl::Status ReadPlaces(const PickleValue& root, Tensors* tensors) {
   return absl::OkStatus();
 }
 
+// Gives a tensor whose blocks were flattened its own shape. Returns false unless the blocks divide
+// it, and each chunk is of one block.
+bool Unflatten(Sizes shape, DcpTensor* tensor) {
+  const size_t rank = shape.size();
+  if (rank == 0 || tensor->shape.size() != rank + 1) return false;
+  Sizes block;
+  for (size_t d = 0; d < rank; ++d) {
+    if (tensor->shape[d] < 1 || shape[d] % tensor->shape[d] != 0) return false;
+    block.push_back(shape[d] / tensor->shape[d]);
+  }
+  if (tensor->shape[rank] != Product(block)) return false;
+  for (const DcpChunk& chunk : tensor->chunks) {
+    for (size_t d = 0; d < rank; ++d) {
+      if (chunk.size[d] != 1) return false;
+    }
+  }
+  tensor->shape = std::move(shape);
+  tensor->block = std::move(block);
+  return true;
+}
+
+// Reads what Megatron adds to the metadata: the shapes of tensors whose blocks were flattened.
+absl::Status ReadFlattened(const PickleValue& root, Tensors* tensors) {
+  const PickleValue* const all = root.Get("mcore_data");
+  if (all == nullptr || !all->is(Kind::kDict)) return absl::OkStatus();
+  for (const auto& [name, value] : all->entries) {
+    const PickleValue* const original = value->Get("nd_reformulated_orig_global_shape");
+    if (original == nullptr || !name->is(Kind::kText)) continue;
+    const auto found = tensors->find(name->text);
+    if (found == tensors->end()) continue;
+    MEGATRON_ASSIGN_OR_RETURN(Sizes shape, TorchSizes(*original));
+    if (!Unflatten(std::move(shape), &found->second))
+      return Broken(absl::StrCat(name->text, " is flattened in another way than Megatron's"));
+  }
+  return absl::OkStatus();
+}
+
 bool Overlap(const DcpChunk& a, const DcpChunk& b, size_t first_dim) {
   for (size_t d = first_dim; d < a.offset.size(); ++d) {
     if (a.offset[d] + a.size[d] <= b.offset[d] || b.offset[d] + b.size[d] <= a.offset[d])
@@ -159,12 +196,48 @@ void ForEachRun(const Sizes& shape, const DcpChunk& chunk, size_t first, Body bo
   }
 }
 
+// Returns the elements of a flattened block that are of this index of the tensor's first dim, or of
+// any index where it is negative: the first one, and the one behind the last.
+std::pair<int64_t, int64_t> WantedOfBlock(const DcpTensor& tensor, const DcpChunk& chunk,
+                                          int64_t index) {
+  const int64_t begin = chunk.offset.back(), end = begin + chunk.size.back();
+  if (index < 0) return {begin, end};
+  const int64_t row = index - chunk.offset[0] * tensor.block[0];
+  if (row < 0 || row >= tensor.block[0]) return {begin, begin};
+  const int64_t count = Product(tensor.block) / tensor.block[0];
+  const int64_t first = std::clamp(row * count, begin, end);
+  return {first, std::clamp((row + 1) * count, begin, end)};
+}
+
+// Calls body(element of the chunk, element of the result, count) for each run of wanted elements of
+// a flattened chunk. The result is the tensor, or one index of its first dim.
+template <typename Body>
+void ForEachFlatRun(const DcpTensor& tensor, const DcpChunk& chunk, int64_t index, Body body) {
+  const Sizes& block = tensor.block;
+  const size_t rank = block.size(), first = index < 0 ? 0 : 1;
+  const auto [begin, end] = WantedOfBlock(tensor, chunk, index);
+  // A run ends with a row of the block. An index of a vector is one element.
+  const int64_t width = rank > first ? block[rank - 1] : 1;
+  for (int64_t at = begin; at < end;) {
+    const int64_t count = std::min(width - at % width, end - at);
+    int64_t rest = at, to = 0, stride = 1;
+    for (size_t d = rank; d-- > first;) {
+      to += (chunk.offset[d] * block[d] + rest % block[d]) * stride;
+      rest /= block[d];
+      stride *= tensor.shape[d];
+    }
+    body(at - chunk.offset[rank], to, count);
+    at += count;
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<Tensors> ParseDcpMetadata(absl::string_view text) {
   MEGATRON_ASSIGN_OR_RETURN(const Pickle pickle, Pickle::Parse(text));
   MEGATRON_ASSIGN_OR_RETURN(Tensors tensors, ReadTensors(pickle.root()));
   MEGATRON_RETURN_IF_ERROR(ReadPlaces(pickle.root(), &tensors));
+  MEGATRON_RETURN_IF_ERROR(ReadFlattened(pickle.root(), &tensors));
   return tensors;
 }
 
@@ -211,7 +284,11 @@ absl::Status DcpWeights::ReadChunk(const DcpTensor& tensor, const DcpChunk& chun
   const absl::StatusOr<TorchTensor> part = saved->TensorOf(saved->root());
   if (!part.ok()) return broken(part.status().message());
   if (part->shape != chunk.size) return broken("the part has another shape than .metadata says");
-  if (index < 0) {
+  if (!tensor.block.empty()) {
+    ForEachFlatRun(tensor, chunk, index, [&](int64_t from, int64_t to, int64_t count) {
+      CopyElements(*part, from, count, out, to);
+    });
+  } else if (index < 0) {
     ForEachRun(tensor.shape, chunk, 0, [&](int64_t from, int64_t to, int64_t count) {
       CopyElements(*part, from, count, out, to);
     });
@@ -229,23 +306,32 @@ absl::Status DcpWeights::ReadChunk(const DcpTensor& tensor, const DcpChunk& chun
 absl::Status DcpWeights::Read(absl::string_view name, int64_t index, const Tensor& out) const {
   const DcpTensor& tensor = tensors_.find(name)->second;
   const size_t first = index < 0 ? 0 : 1;
+  const bool is_flat = !tensor.block.empty();
   std::vector<const DcpChunk*> chunks;
   int64_t all = 1;
   for (size_t d = first; d < tensor.shape.size(); ++d) all *= tensor.shape[d];
   int64_t elements = 0;
   for (const DcpChunk& chunk : tensor.chunks) {
-    const bool has_index =
-        index < 0 || (chunk.offset[0] <= index && index - chunk.offset[0] < chunk.size[0]);
-    if (!has_index) continue;
-    chunks.push_back(&chunk);
     int64_t count = 1;
-    for (size_t d = first; d < chunk.size.size(); ++d) count *= chunk.size[d];
+    if (is_flat) {
+      const auto [begin, end] = WantedOfBlock(tensor, chunk, index);
+      if (begin == end) continue;
+      count = end - begin;
+    } else {
+      const bool has_index =
+          index < 0 || (chunk.offset[0] <= index && index - chunk.offset[0] < chunk.size[0]);
+      if (!has_index) continue;
+      for (size_t d = first; d < chunk.size.size(); ++d) count *= chunk.size[d];
+    }
+    chunks.push_back(&chunk);
     elements += count;
     if (elements > all) break;  // so that no sum leaves 64 bits
   }
   bool holds = elements == all && chunks.size() <= kMostChunks;
   for (size_t i = 0; holds && i < chunks.size(); ++i) {
-    for (size_t j = 0; holds && j < i; ++j) holds = !Overlap(*chunks[i], *chunks[j], first);
+    for (size_t j = 0; holds && j < i; ++j) {
+      holds = !Overlap(*chunks[i], *chunks[j], is_flat ? 0 : first);
+    }
   }
   if (!holds)
     return absl::DataLossError(absl::StrCat("the parts of ", name, " overlap or leave holes"));

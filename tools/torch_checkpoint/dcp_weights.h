@@ -25,7 +25,12 @@ struct DcpChunk {
 
 struct DcpTensor {
   std::vector<int64_t> shape;
-  std::vector<DcpChunk> chunks;  // each lies within the shape
+  // Each lies within the shape, or where `block` is set within the numbers of blocks along each dim
+  // and, as a last dim, the elements of a block.
+  std::vector<DcpChunk> chunks;
+  // The shape of a block, of which each chunk has consecutive elements: Megatron's distributed
+  // optimizer keeps its states so (fully_sharded_model_space). Empty for any other tensor.
+  std::vector<int64_t> block;
 };
 
 // Reads the text of a `.metadata`. Tensors of types that are not floating, and objects, are left

@@ -1,5 +1,8 @@
 #include "tools/torch_checkpoint/dcp_weights.h"
 
+#include <algorithm>
+#include <fstream>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -8,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
+#include "tools/torch_checkpoint/torch_test_writer.h"
 
 namespace megatron {
 namespace {
@@ -92,6 +96,87 @@ TEST(DcpWeightsTest, RefusesFilesThatDoNotHoldTheParts) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss, HasSubstr("shorter")));
   }
   EXPECT_GE(failed, 2);
+}
+
+// A tensor whose elements count up.
+TestTensor Counting(const std::vector<int64_t>& shape) {
+  TestTensor tensor = {shape, {}};
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  for (int64_t i = 0; i < count; ++i) tensor.values.push_back(static_cast<float>(i));
+  return tensor;
+}
+
+// Megatron's distributed optimizer keeps a state as pieces of its flattened blocks.
+TEST(DcpWeightsTest, ReadsBlocksThatWereFlattened) {
+  const std::string directory = JoinPath(testing::TempDir(), "flattened");
+  ASSERT_THAT(PosixFileSystem().CreateDirs(directory), IsOk());
+  DcpWriter writer;
+  writer.AddFlattened("of_layers", Counting({3, 4, 6}), {3, 2, 1}, 3);
+  writer.AddFlattened("by_columns", Counting({4, 6}), {1, 3}, 2);
+  writer.AddFlattened("cube", Counting({2, 4, 6}), {1, 2, 2}, 5);
+  writer.AddFlattened("vector", Counting({10}), {2}, 3);
+  writer.Write(directory);
+  const auto weights = DcpWeights::Open(directory);
+  ASSERT_THAT(weights, IsOk());
+  for (const auto& [name, shape] :
+       std::map<std::string, std::vector<int64_t>>{{"of_layers", {3, 4, 6}},
+                                                   {"by_columns", {4, 6}},
+                                                   {"cube", {2, 4, 6}},
+                                                   {"vector", {10}}}) {
+    ASSERT_NE((*weights)->ShapeOf(name), nullptr);
+    EXPECT_EQ(*(*weights)->ShapeOf(name), shape);
+    const std::vector<float> all = Counting(shape).values;
+    const auto count = static_cast<int64_t>(all.size());
+    EXPECT_EQ(Read(**weights, name, -1, count), all) << name;
+    const int64_t part = count / shape[0];
+    for (int64_t i = 0; i < shape[0]; ++i) {
+      EXPECT_EQ(Read(**weights, name, i, part),
+                std::vector<float>(all.begin() + i * part, all.begin() + (i + 1) * part))
+          << name << " " << i;
+    }
+  }
+}
+
+// No byte that is changed makes the program end or read elsewhere.
+TEST(DcpWeightsTest, DamagedBlocksAreRefusedOrReadAsOtherValues) {
+  const std::string directory = JoinPath(testing::TempDir(), "damaged_blocks");
+  ASSERT_THAT(PosixFileSystem().CreateDirs(directory), IsOk());
+  DcpWriter writer;
+  writer.AddFlattened("w", Counting({2, 4, 3}), {2, 2, 1}, 2);
+  writer.Write(directory);
+  const std::string path = JoinPath(directory, ".metadata"), whole = writer.Metadata();
+  for (size_t at = 0; at < whole.size(); ++at) {
+    std::string damaged = whole;
+    damaged[at] = static_cast<char>(damaged[at] ^ (at % 2 == 0 ? 0x01 : 0x06));
+    std::ofstream(path, std::ios::binary) << damaged;
+    const auto weights = DcpWeights::Open(directory);
+    if (!weights.ok()) continue;
+    const std::vector<int64_t>* const shape = (*weights)->ShapeOf("w");
+    if (shape == nullptr) continue;
+    int64_t count = 1;
+    for (const int64_t size : *shape) count *= size;
+    if (count > 4096) continue;
+    std::vector<float> values(static_cast<size_t>(count));
+    const Tensor out(values.data(), DType::kFloat32, {count});
+    (*weights)->Read("w", -1, out).IgnoreError();
+    for (int64_t i = 0; !shape->empty() && i < std::min<int64_t>((*shape)[0], 8); ++i)
+      (*weights)->Read("w", i, out).IgnoreError();
+  }
+}
+
+TEST(DcpWeightsTest, RefusesBlocksThatDoNotDivideTheTensor) {
+  DcpWriter writer;
+  writer.AddFlattened("w", Counting({2, 4, 3}), {2, 2, 1}, 2);
+  std::string metadata = writer.Metadata();
+  const std::string shape = PickleWriter().BeginTuple().Int(2).Int(4).Int(3).Finish().substr(2, 31);
+  const std::string other = PickleWriter().BeginTuple().Int(2).Int(4).Int(6).Finish().substr(2, 31);
+  ASSERT_EQ(shape.size(), other.size());
+  const size_t at = metadata.rfind(shape);
+  ASSERT_NE(at, std::string::npos);
+  metadata.replace(at, other.size(), other);
+  EXPECT_THAT(ParseDcpMetadata(metadata).status(),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("flattened in another way")));
 }
 
 // No byte that is changed makes the program end.
