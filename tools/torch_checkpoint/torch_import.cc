@@ -2,15 +2,18 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/models/make_stage.h"
 #include "tools/common/interrupt.h"
@@ -21,7 +24,10 @@ namespace {
 constexpr size_t kProblemsShown = 20;
 constexpr absl::string_view kLayers = ".layers.";
 constexpr absl::string_view kOptimizer = "optimizer.";
-constexpr absl::string_view kMaster = "optimizer.state.fp32_param.";
+constexpr absl::string_view kStates = "optimizer.state.";
+constexpr absl::string_view kBuffers = "optimizer.distributed.";
+constexpr absl::string_view kMaster = "fp32_param";
+constexpr absl::string_view kMoments[] = {"exp_avg", "exp_avg_sq"};
 constexpr absl::string_view kBias = ".mlp.router.expert_bias";
 
 int64_t Product(const std::vector<int64_t>& shape, size_t first) {
@@ -49,13 +55,26 @@ OfAllLayers WithoutLayer(absl::string_view name) {
   return of;
 }
 
+// Returns the name without what an optimizer for several kinds of parameters puts in front of it:
+// "chained_1.optimizer.state.exp_avg.NAME".
+absl::string_view WithoutChain(absl::string_view name) {
+  absl::string_view rest = name;
+  int64_t number;
+  const size_t end = name.find('.');
+  if (end == absl::string_view::npos || !absl::ConsumePrefix(&rest, "chained_") ||
+      !absl::SimpleAtoi(rest.substr(0, rest.find('.')), &number))
+    return name;
+  return name.substr(end + 1);
+}
+
 bool IsOfVocabulary(absl::string_view name) {
   return name == "embedding.word_embeddings.weight" || name == "output_layer.weight";
 }
 
 // What a model has besides weights, and what follows from the configuration.
 bool IsNoWeight(absl::string_view name) {
-  return absl::StartsWith(name, kOptimizer) || absl::StrContains(name, "_extra_state") ||
+  return absl::StartsWith(WithoutChain(name), kOptimizer) ||
+         absl::StrContains(name, "_extra_state") ||
          absl::EndsWith(name, ".local_tokens_per_expert") || absl::EndsWith(name, ".inv_freq") ||
          !absl::StrContains(name, '.');
 }
@@ -71,6 +90,16 @@ bool Fits(const std::vector<int64_t>& theirs, bool indexed, const std::string& n
   if (count == ours.numel()) return true;
   return !indexed && IsOfVocabulary(name) && matrices && theirs[0] >= vocab_size &&
          theirs[0] <= ours[0] && count == theirs[0] * ours[-1];
+}
+
+// Returns the first problems, a line each.
+std::string Listed(std::vector<std::string> problems) {
+  const size_t count = problems.size();
+  if (count > kProblemsShown) {
+    problems.resize(kProblemsShown);
+    problems.push_back(absl::StrCat("and ", count - kProblemsShown, " more"));
+  }
+  return absl::StrJoin(problems, "\n  ");
 }
 
 }  // namespace
@@ -102,10 +131,35 @@ std::vector<TorchImport::Part> TorchImport::PartsOf(const TransformerOptions& la
   return {};
 }
 
-std::vector<std::string> TorchImport::NamesOf(const Found& found, absl::string_view prefix) {
-  if (found.parts.empty()) return {absl::StrCat(prefix, found.name)};
+std::vector<std::string> TorchImport::NamesOf(const Found& found) {
+  if (found.parts.empty()) return {found.name};
   std::vector<std::string> names;
-  for (const Part& part : found.parts) names.push_back(absl::StrCat(prefix, found.name, part.name));
+  for (const Part& part : found.parts) names.push_back(absl::StrCat(found.name, part.name));
+  return names;
+}
+
+void TorchImport::AddState(const std::string& name) {
+  absl::string_view rest = WithoutChain(name);
+  has_buffers_ |= absl::StartsWith(rest, kBuffers);
+  if (!absl::ConsumePrefix(&rest, kStates)) return;
+  const size_t end = rest.find('.');
+  if (end == absl::string_view::npos) return;
+  absl::string_view state = rest.substr(0, end);
+  if (state == "param") state = kMaster;  // so Megatron's fully_reshardable form calls it
+  states_[std::string(state)].emplace(rest.substr(end + 1), name);
+}
+
+std::vector<std::string> TorchImport::StateNamesOf(const Found& found,
+                                                   absl::string_view state) const {
+  const auto all = states_.find(state);
+  if (all == states_.end()) return {};
+  std::vector<std::string> names;
+  for (const std::string& name : NamesOf(found)) {
+    const auto of = all->second.find(name);
+    if (of == all->second.end() || *weights_->ShapeOf(of->second) != *weights_->ShapeOf(name))
+      return {};
+    names.push_back(of->second);
+  }
   return names;
 }
 
@@ -116,6 +170,7 @@ absl::StatusOr<TorchImport> TorchImport::Match(const TorchWeights& weights,
   std::vector<std::string> problems;
   std::set<std::string> rest;
   for (std::string& name : weights.Names()) {
+    import.AddState(name);
     if (!IsNoWeight(name)) rest.insert(std::move(name));
   }
   const auto take = [&](const std::string& parameter, const Shape& shape, bool is_state) {
@@ -133,7 +188,7 @@ absl::StatusOr<TorchImport> TorchImport::Match(const TorchWeights& weights,
       found.name = parameter;
       found.index = -1;
       for (size_t i = 0; i < found.parts.size(); ++i) {
-        const std::string name = NamesOf(found, "")[i];
+        const std::string name = NamesOf(found)[i];
         const std::vector<int64_t>* const part = weights.ShapeOf(name);
         Shape expected = shape;
         expected[1] = found.parts[i].rows;
@@ -169,20 +224,14 @@ absl::StatusOr<TorchImport> TorchImport::Match(const TorchWeights& weights,
   for (const std::string& name : rest)
     problems.push_back(absl::StrCat("'", name, "' has no place in this model"));
   if (problems.empty()) return import;
-  const size_t count = problems.size();
-  if (count > kProblemsShown) {
-    problems.resize(kProblemsShown);
-    problems.push_back(absl::StrCat("and ", count - kProblemsShown, " more"));
-  }
-  return absl::DataLossError(absl::StrCat("the checkpoint does not hold this model:\n  ",
-                                          absl::StrJoin(problems, "\n  ")));
+  return absl::DataLossError(
+      absl::StrCat("the checkpoint does not hold this model:\n  ", Listed(problems)));
 }
 
-absl::Status TorchImport::ReadParts(const Found& found, absl::string_view prefix,
+absl::Status TorchImport::ReadParts(const Found& found, const std::vector<std::string>& names,
                                     const Tensor& out) const {
   const int64_t groups = found.shape[0], rows = found.shape[1];
   const int64_t row_bytes = found.shape.numel() / (groups * rows) * SizeOf(out.dtype());
-  const std::vector<std::string> names = NamesOf(found, prefix);
   int64_t first = 0;
   for (size_t i = 0; i < names.size(); ++i) {
     const int64_t of_group = found.parts[i].rows * row_bytes;
@@ -201,17 +250,17 @@ absl::Status TorchImport::ReadParts(const Found& found, absl::string_view prefix
 }
 
 ShardedTensor TorchImport::Block(const Found& found, const std::string& ours,
-                                 absl::string_view prefix, DType dtype) const {
+                                 std::vector<std::string> names, DType dtype) const {
   ShardedTensor block;
   block.name = ours;
   block.tensor = Tensor(nullptr, dtype, found.shape, {DeviceType::kMeta});
   block.global_shape = found.shape;
   block.offset = Shape(std::vector<int64_t>(static_cast<size_t>(found.shape.rank()), 0));
-  block.source = [this, found, prefix = std::string(prefix)](const Tensor& out) {
+  block.source = [this, found, names = std::move(names)](const Tensor& out) {
     const absl::Status interrupted = CheckInterrupted();
     if (!interrupted.ok()) return interrupted;
-    if (!found.parts.empty()) return ReadParts(found, prefix, out);
-    return weights_->Read(absl::StrCat(prefix, found.name), found.index, out);
+    if (!found.parts.empty()) return ReadParts(found, names, out);
+    return weights_->Read(names[0], found.index, out);
   };
   return block;
 }
@@ -219,17 +268,52 @@ ShardedTensor TorchImport::Block(const Found& found, const std::string& ours,
 std::vector<ShardedTensor> TorchImport::Blocks() const {
   std::vector<ShardedTensor> blocks;
   for (const Found& found : found_) {
-    blocks.push_back(Block(found, found.parameter, "", found.is_state ? DType::kFloat32 : dtype_));
+    blocks.push_back(
+        Block(found, found.parameter, NamesOf(found), found.is_state ? DType::kFloat32 : dtype_));
     if (found.is_state || dtype_ == DType::kFloat32) continue;
-    bool are_there = true;
-    for (const std::string& name : NamesOf(found, "")) {
-      const std::vector<int64_t>* const shape = weights_->ShapeOf(absl::StrCat(kMaster, name));
-      are_there &= shape != nullptr && *shape == *weights_->ShapeOf(name);
-    }
-    blocks.push_back(Block(found, absl::StrCat(kMaster, found.parameter),
-                           are_there ? kMaster : absl::string_view(), DType::kFloat32));
+    std::vector<std::string> masters = StateNamesOf(found, kMaster);
+    if (masters.empty()) masters = NamesOf(found);
+    blocks.push_back(Block(found, absl::StrCat(kStates, kMaster, ".", found.parameter),
+                           std::move(masters), DType::kFloat32));
   }
   return blocks;
+}
+
+absl::StatusOr<std::vector<ShardedTensor>> TorchImport::BlocksWithStates() const {
+  if (states_.empty() && has_buffers_) {
+    return absl::InvalidArgumentError(
+        "the optimizer's states are in buffers that change with the layout (dp_reshardable, "
+        "Megatron's default), which are not read; Megatron-LM itself loads this checkpoint in its "
+        "layout and saves it by parameter with --dist-ckpt-optim-fully-reshardable");
+  }
+  for (const auto& [state, names] : states_) {
+    if (state != kMaster && absl::c_find(kMoments, state) == std::end(kMoments)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the optimizer's state ", state, " is none of Adam's; only runs with Adam go on here"));
+    }
+  }
+  std::vector<ShardedTensor> blocks = Blocks();
+  std::vector<std::string> problems;
+  for (const Found& found : found_) {
+    if (found.is_state) continue;
+    const auto missing = [&](absl::string_view state) {
+      problems.push_back(absl::StrCat("'", kStates, state, ".", found.name,
+                                      "' is missing, or has another shape than ", found.name));
+    };
+    if (dtype_ != DType::kFloat32 && StateNamesOf(found, kMaster).empty()) missing(kMaster);
+    for (const absl::string_view state : kMoments) {
+      std::vector<std::string> names = StateNamesOf(found, state);
+      if (names.empty()) {
+        missing(state);
+        continue;
+      }
+      blocks.push_back(Block(found, absl::StrCat(kStates, state, ".", found.parameter),
+                             std::move(names), DType::kFloat32));
+    }
+  }
+  if (problems.empty()) return blocks;
+  return absl::DataLossError(
+      absl::StrCat("the checkpoint does not hold the optimizer's states:\n  ", Listed(problems)));
 }
 
 }  // namespace megatron

@@ -3,6 +3,8 @@
 #define MEGATRON_TOOLS_TORCH_CHECKPOINT_TORCH_IMPORT_H_
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,7 +33,16 @@ class TorchImport {
   // must live as long.
   std::vector<ShardedTensor> Blocks() const;
 
+  // The same, and Adam's moments in fp32. kDataLoss names what the checkpoint lacks of them or of
+  // the masters; kInvalidArgument states of another optimizer, and states that are not kept by
+  // parameter.
+  absl::StatusOr<std::vector<ShardedTensor>> BlocksWithStates() const;
+
  private:
+  // The name there of each tensor that a state of the optimizer has, by the name of the parameter's
+  // tensor.
+  using StateNames = std::map<std::string, std::string, std::less<>>;
+
   // A part of a parameter: so many rows of each of its groups, which are its first dim.
   struct Part {
     std::string name;  // behind that of the parameter
@@ -49,16 +60,24 @@ class TorchImport {
   explicit TorchImport(const TorchWeights& weights) : weights_(&weights) {}
 
   static std::vector<Part> PartsOf(const TransformerOptions& layer, absl::string_view parameter);
-  // Returns the names there of a found parameter's tensors, or of their masters.
-  static std::vector<std::string> NamesOf(const Found& found, absl::string_view prefix);
-  absl::Status ReadParts(const Found& found, absl::string_view prefix, const Tensor& out) const;
-  // `prefix` stands in front of the names there.
-  ShardedTensor Block(const Found& found, const std::string& ours, absl::string_view prefix,
+  // Returns the names there of a found parameter's tensors.
+  static std::vector<std::string> NamesOf(const Found& found);
+  // Notes the name of a tensor of the optimizer's.
+  void AddState(const std::string& name);
+  // Returns the names there of a state's tensors ("exp_avg"), or nothing where one is missing or
+  // has another shape than the parameter's.
+  std::vector<std::string> StateNamesOf(const Found& found, absl::string_view state) const;
+  absl::Status ReadParts(const Found& found, const std::vector<std::string>& names,
+                         const Tensor& out) const;
+  // The block is read from the tensors of these names.
+  ShardedTensor Block(const Found& found, const std::string& ours, std::vector<std::string> names,
                       DType dtype) const;
 
   const TorchWeights* weights_;
   DType dtype_ = DType::kFloat32;
   std::vector<Found> found_;
+  std::map<std::string, StateNames, std::less<>> states_;  // by the state's name
+  bool has_buffers_ = false;  // the optimizer's states are in buffers of many parameters
 };
 
 }  // namespace megatron

@@ -119,6 +119,63 @@ TEST(TorchImportTest, FindsLayersUnderTheirOwnNamesToo) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("word_embeddings")));
 }
 
+// Adds the states of Adam that a checkpoint in bf16 has, with this prefix.
+void AddStates(const std::string& prefix, FakeWeights* weights) {
+  const auto shapes = weights->shapes;
+  for (const auto& [name, shape] : shapes) {
+    if (name.rfind("optimizer.", 0) == 0) continue;
+    for (const char* state : {"param", "exp_avg", "exp_avg_sq"})
+      weights->shapes[absl::StrCat(prefix, "optimizer.state.", state, ".", name)] = shape;
+  }
+}
+
+TEST(TorchImportTest, FindsTheStatesOfTheOptimizer) {
+  for (const char* prefix : {"", "chained_0."}) {
+    FakeWeights weights = AllLayersTogether();
+    AddStates(prefix, &weights);
+    if (*prefix != '\0')
+      weights.shapes.erase("optimizer.state.exp_avg.decoder.layers.mlp.linear_fc2.weight");
+    const auto import = TorchImport::Match(weights, Llama());
+    ASSERT_THAT(import, IsOk());
+    const auto blocks = import->BlocksWithStates();
+    ASSERT_THAT(blocks, IsOk());
+    EXPECT_EQ(blocks->size(), 4u * (2 + 3 * 6));
+    EXPECT_EQ(
+        ReadOf(weights, *blocks,
+               "optimizer.state.exp_avg_sq.decoder.layers.1.mlp.linear_fc1.weight"),
+        absl::StrCat(prefix, "optimizer.state.exp_avg_sq.decoder.layers.mlp.linear_fc1.weight 1"));
+    EXPECT_EQ(ReadOf(weights, *blocks, "optimizer.state.fp32_param.decoder.final_layernorm.weight"),
+              absl::StrCat(prefix, "optimizer.state.param.decoder.final_layernorm.weight -1"));
+  }
+}
+
+TEST(TorchImportTest, RefusesARunWithoutItsStates) {
+  const auto expect = [](const FakeWeights& weights, absl::StatusCode code, const char* message) {
+    const auto import = TorchImport::Match(weights, Llama());
+    ASSERT_THAT(import, IsOk());
+    EXPECT_THAT(import->BlocksWithStates().status(), StatusIs(code, HasSubstr(message)));
+  };
+  FakeWeights weights = AllLayersTogether();
+  AddStates("", &weights);
+  FakeWeights changed = weights;
+  changed.shapes["optimizer.state.exp_avg.decoder.final_layernorm.weight"] = {31};
+  expect(changed, absl::StatusCode::kDataLoss,
+         "'optimizer.state.exp_avg.decoder.final_layernorm.weight' is missing, or has another");
+  // A model in bf16 has masters.
+  changed = weights;
+  changed.shapes.erase("optimizer.state.param.decoder.final_layernorm.weight");
+  expect(changed, absl::StatusCode::kDataLoss,
+         "'optimizer.state.fp32_param.decoder.final_layernorm.weight' is missing");
+  changed = weights;
+  changed.shapes["optimizer.state.momentum_buffer.decoder.final_layernorm.weight"] = {32};
+  expect(changed, absl::StatusCode::kInvalidArgument, "momentum_buffer is none of Adam's");
+  changed = AllLayersTogether();
+  for (auto shape = changed.shapes.begin(); shape != changed.shapes.end();)
+    shape = shape->first.rfind("optimizer.", 0) == 0 ? changed.shapes.erase(shape) : ++shape;
+  changed.shapes["chained_1.optimizer.distributed.dp_group_idx_0.bucket_idx_0.exp_avg"] = {99};
+  expect(changed, absl::StatusCode::kInvalidArgument, "--dist-ckpt-optim-fully-reshardable");
+}
+
 // Writes numbers that say which element of which tensor they are.
 class NumberedWeights : public FakeWeights {
  public:

@@ -144,17 +144,27 @@ absl::StatusOr<std::unique_ptr<UniversalWeights>> UniversalWeights::Open(
   if (!names.ok()) return absl::DataLossError(absl::StrCat(zero, ": ", names.status().message()));
   std::unique_ptr<UniversalWeights> weights(new UniversalWeights());
   for (const auto& [name, ours] : *names) {
-    Place place;
-    place.path = JoinPath(JoinPath(zero, name), "fp32.pt");
-    MEGATRON_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(place.path));
-    MEGATRON_ASSIGN_OR_RETURN(const TorchFile saved, TorchFile::Parse(file.data()),
-                              _.SetPrepend() << place.path << ": ");
-    MEGATRON_ASSIGN_OR_RETURN(const TorchTensor tensor, ParameterOf(saved),
-                              _.SetPrepend() << place.path << ": ");
-    place.shape = tensor.shape;
-    weights->places_[ours] = std::move(place);
+    const std::string folder = JoinPath(zero, name);
+    MEGATRON_RETURN_IF_ERROR(weights->Add(ours, JoinPath(folder, "fp32.pt")));
+    weights->places_[absl::StrCat("optimizer.state.fp32_param.", ours)] = weights->places_[ours];
+    for (const char* state : {"exp_avg", "exp_avg_sq"}) {
+      const std::string path = JoinPath(folder, absl::StrCat(state, ".pt"));
+      if (!PosixFileSystem().Stat(path).ok()) continue;
+      MEGATRON_RETURN_IF_ERROR(
+          weights->Add(absl::StrCat("optimizer.state.", state, ".", ours), path));
+    }
   }
   return weights;
+}
+
+absl::Status UniversalWeights::Add(const std::string& name, const std::string& path) {
+  MEGATRON_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  MEGATRON_ASSIGN_OR_RETURN(const TorchFile saved, TorchFile::Parse(file.data()),
+                            _.SetPrepend() << path << ": ");
+  MEGATRON_ASSIGN_OR_RETURN(const TorchTensor tensor, ParameterOf(saved),
+                            _.SetPrepend() << path << ": ");
+  places_[name] = {path, tensor.shape};
+  return absl::OkStatus();
 }
 
 std::vector<std::string> UniversalWeights::Names() const {

@@ -1,6 +1,8 @@
 // The weights of a universal checkpoint of DeepSpeed: a directory `zero` with one for each
-// parameter, in which fp32.pt holds the whole of it. Names are those of Megatron-DeepSpeed's GPT,
-// with pipeline stages or without, and become ours.
+// parameter, in which fp32.pt holds the whole of it, and exp_avg.pt and exp_avg_sq.pt Adam's
+// moments. Names are those of Megatron-DeepSpeed's GPT, with pipeline stages or without, and become
+// ours: "optimizer.state.exp_avg.NAME" for a moment. fp32.pt is "optimizer.state.fp32_param.NAME"
+// too.
 #ifndef MEGATRON_TOOLS_TORCH_CHECKPOINT_UNIVERSAL_WEIGHTS_H_
 #define MEGATRON_TOOLS_TORCH_CHECKPOINT_UNIVERSAL_WEIGHTS_H_
 
@@ -35,6 +37,9 @@ class UniversalWeights : public TorchWeights {
   };
 
   UniversalWeights() = default;
+
+  // Opens the file and notes it under this name.
+  absl::Status Add(const std::string& name, const std::string& path);
 
   std::map<std::string, Place, std::less<>> places_;
 };
