@@ -108,6 +108,39 @@ constexpr absl::string_view kOfMup[] = {
     "scaling_base_head_dim",
 };
 
+// The arguments that say how a run trains, besides its length and its batch.
+constexpr absl::string_view kOfTraining[] = {
+    "optimizer",
+    "lr",
+    "min_lr",
+    "lr_decay_style",
+    "lr_warmup_fraction",
+    "lr_warmup_init",
+    "decoupled_lr",
+    "decoupled_min_lr",
+    "weight_decay",
+    "weight_decay_incr_style",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_eps",
+    "clip_grad",
+    "micro_batch_size",
+    "global_batch_size",
+    "seed",
+    "calculate_per_token_loss",
+    "reset_position_ids",
+    "reset_attention_mask",
+    "eod_mask_loss",
+};
+// And these with weight decay that grows, with fp16, and with experts.
+constexpr absl::string_view kOfWeightDecay[] = {"start_weight_decay", "end_weight_decay"};
+constexpr absl::string_view kOfLossScale[] = {"loss_scale", "initial_loss_scale", "min_loss_scale",
+                                              "loss_scale_window", "hysteresis"};
+constexpr absl::string_view kOfExperts[] = {
+    "moe_router_load_balancing_type", "moe_aux_loss_coeff",         "moe_z_loss_coeff",
+    "moe_router_bias_update_rate",    "moe_expert_capacity_factor", "moe_input_jitter_eps",
+};
+
 // Returns the number with the fewest digits that read back as it.
 std::string ShortestText(double number) {
   char text[32];
@@ -194,6 +227,24 @@ bool HasLayer(const PickleValue& arguments, char letter) {
   return false;
 }
 
+// Appends a flag with several values: a list of words or numbers, or one of either, that holds no
+// spaces.
+absl::Status AppendListFlag(absl::string_view name, const PickleValue& value, std::string* flags) {
+  const bool is_list = value.is(Kind::kList) || value.is(Kind::kTuple);
+  std::vector<const PickleValue*> items = {&value};
+  if (is_list) items = value.items;
+  std::string shown;
+  for (const PickleValue* item : items) {
+    const std::string one = item->is(Kind::kTuple) || item->is(Kind::kList) ? "" : Shown(*item);
+    if (one.empty())
+      return absl::InvalidArgumentError(
+          absl::StrCat("the argument ", name, " has a value of another type than Megatron's"));
+    absl::StrAppend(&shown, " '", one, "'");
+  }
+  absl::StrAppend(flags, " --", absl::StrReplaceAll(name, {{"_", "-"}}), shown);
+  return absl::OkStatus();
+}
+
 // Appends the flags of the arguments of those names that are there.
 absl::Status AppendFlags(const PickleValue& arguments, absl::Span<const absl::string_view> names,
                          std::string* flags) {
@@ -205,17 +256,11 @@ absl::Status AppendFlags(const PickleValue& arguments, absl::Span<const absl::st
   return absl::OkStatus();
 }
 
-}  // namespace
-
-int64_t MegatronNumber(const PickleValue& arguments, absl::string_view name) {
-  const PickleValue* const value = arguments.Get(name);
-  return value != nullptr && value->is(Kind::kInt) ? value->integer : -1;
-}
-
-absl::StatusOr<config::PretrainConfig> ConfigOfMegatronArgs(const PickleValue& arguments) {
+// Appends the flags that say what the model is.
+absl::Status AppendModel(const PickleValue& arguments, std::string* all) {
+  std::string& flags = *all;
   if (arguments.Get("num_layers") == nullptr)
     return absl::InvalidArgumentError("the checkpoint's arguments name no number of layers");
-  std::string flags;
   MEGATRON_RETURN_IF_ERROR(AppendFlags(arguments, kOfModel, &flags));
   if (HasMup(arguments)) {
     MEGATRON_RETURN_IF_ERROR(AppendFlags(arguments, kOfMup, &flags));
@@ -235,6 +280,73 @@ absl::StatusOr<config::PretrainConfig> ConfigOfMegatronArgs(const PickleValue& a
   }
   if (IsSet(arguments, "use_rotary_position_embeddings"))
     absl::StrAppend(&flags, " --position-embedding-type rope");
+  return absl::OkStatus();
+}
+
+// Appends the flag of an argument unless it is absent, off or 0.
+absl::Status AppendUnlessZero(const PickleValue& arguments, absl::string_view name,
+                              std::string* flags) {
+  const PickleValue* const value = arguments.Get(name);
+  if (value == nullptr || (value->is(Kind::kInt) && value->integer == 0)) return absl::OkStatus();
+  return AppendFlag(name, *value, flags);
+}
+
+bool IsThere(const PickleValue& arguments, absl::string_view name) {
+  const PickleValue* const value = arguments.Get(name);
+  return value != nullptr && !value->is(Kind::kNone);
+}
+
+bool HasText(const PickleValue& arguments, absl::string_view name, absl::string_view text) {
+  const PickleValue* const value = arguments.Get(name);
+  return value != nullptr && value->is(Kind::kText) && value->text == text;
+}
+
+// Appends the flags that say how the run trains.
+absl::Status AppendTraining(const PickleValue& arguments, std::string* flags) {
+  MEGATRON_RETURN_IF_ERROR(AppendFlags(arguments, kOfTraining, flags));
+  const bool in_samples = IsThere(arguments, "train_samples");
+  const std::string unit = in_samples ? "samples" : "iters";
+  // Megatron computes one length from the other. Megatron-DeepSpeed's schedules may be in tokens.
+  const std::string of_schedule = IsThere(arguments, "lr_decay_tokens") ? "tokens" : unit;
+  MEGATRON_RETURN_IF_ERROR(AppendUnlessZero(arguments, absl::StrCat("train_", unit), flags));
+  MEGATRON_RETURN_IF_ERROR(
+      AppendUnlessZero(arguments, absl::StrCat("lr_decay_", of_schedule), flags));
+  MEGATRON_RETURN_IF_ERROR(
+      AppendUnlessZero(arguments, absl::StrCat("lr_warmup_", of_schedule), flags));
+  if (HasText(arguments, "lr_decay_style", "WSD")) {
+    for (const std::string& name :
+         {std::string("lr_wsd_decay_style"), absl::StrCat("lr_wsd_decay_", unit)}) {
+      MEGATRON_RETURN_IF_ERROR(AppendFlags(arguments, {name}, flags));
+    }
+  }
+  if (!HasText(arguments, "weight_decay_incr_style", "constant")) {
+    MEGATRON_RETURN_IF_ERROR(AppendFlags(arguments, kOfWeightDecay, flags));
+  }
+  if (IsSet(arguments, "fp16")) {
+    MEGATRON_RETURN_IF_ERROR(AppendFlags(arguments, kOfLossScale, flags));
+  }
+  if (IsThere(arguments, "num_experts")) {
+    for (const absl::string_view name : kOfExperts) {
+      if (!IsThere(arguments, name)) continue;
+      MEGATRON_RETURN_IF_ERROR(AppendListFlag(name, *arguments.Get(name), flags));
+    }
+  }
+  if (IsThere(arguments, "mtp_num_layers")) {
+    MEGATRON_RETURN_IF_ERROR(AppendFlags(arguments, {"mtp_loss_scaling_factor"}, flags));
+  }
+  if (IsThere(arguments, "rampup_batch_size")) {
+    MEGATRON_RETURN_IF_ERROR(
+        AppendListFlag("rampup_batch_size", *arguments.Get("rampup_batch_size"), flags));
+  }
+  const PickleValue* const split = arguments.Get("split");
+  if (split == nullptr || !split->is(Kind::kText)) return absl::OkStatus();
+  PickleValue tight = *split;
+  tight.text = absl::StrReplaceAll(split->text, {{" ", ""}});
+  return AppendFlag("split", tight, flags);
+}
+
+// Returns the configuration that the flags say.
+absl::StatusOr<config::PretrainConfig> ConfigOfFlags(const std::string& flags) {
   FromMegatronInput input;
   input.source = "the checkpoint's arguments";
   input.script = absl::StrCat("python pretrain_gpt.py", flags, "\n");
@@ -246,13 +358,49 @@ absl::StatusOr<config::PretrainConfig> ConfigOfMegatronArgs(const PickleValue& a
       reasons.push_back(absl::StrCat(finding.subject, ": ", finding.text));
   }
   if (!reasons.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the checkpoint's model has no counterpart here:\n  ", absl::StrJoin(reasons, "\n  ")));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the checkpoint's arguments have no counterpart here:\n  ",
+                     absl::StrJoin(reasons, "\n  ")));
   }
+  return result.config;
+}
+
+}  // namespace
+
+int64_t MegatronNumber(const PickleValue& arguments, absl::string_view name) {
+  const PickleValue* const value = arguments.Get(name);
+  return value != nullptr && value->is(Kind::kInt) ? value->integer : -1;
+}
+
+absl::StatusOr<config::PretrainConfig> ConfigOfMegatronArgs(const PickleValue& arguments) {
+  std::string flags;
+  MEGATRON_RETURN_IF_ERROR(AppendModel(arguments, &flags));
+  MEGATRON_ASSIGN_OR_RETURN(const config::PretrainConfig all, ConfigOfFlags(flags));
   config::PretrainConfig config;
-  *config.mutable_model() = result.config.model();
-  *config.mutable_precision() = result.config.precision();
+  *config.mutable_model() = all.model();
+  *config.mutable_precision() = all.precision();
   return config;
+}
+
+absl::StatusOr<config::PretrainConfig> ConfigOfMegatronRun(const PickleValue& arguments) {
+  std::string flags;
+  MEGATRON_RETURN_IF_ERROR(AppendModel(arguments, &flags));
+  MEGATRON_RETURN_IF_ERROR(AppendTraining(arguments, &flags));
+  MEGATRON_ASSIGN_OR_RETURN(const config::PretrainConfig all, ConfigOfFlags(flags));
+  config::PretrainConfig config;
+  *config.mutable_model() = all.model();
+  *config.mutable_precision() = all.precision();
+  *config.mutable_optimizer() = all.optimizer();
+  *config.mutable_train() = all.train();
+  CopySamples(all.data(), config.mutable_data());
+  return config;
+}
+
+void CopySamples(const config::DataConfig& from, config::DataConfig* to) {
+  if (from.has_split()) to->set_split(from.split());
+  if (from.reset_position_ids()) to->set_reset_position_ids(true);
+  if (from.reset_attention_mask()) to->set_reset_attention_mask(true);
+  if (from.eod_mask_loss()) to->set_eod_mask_loss(true);
 }
 
 }  // namespace megatron

@@ -1,4 +1,4 @@
-// The arguments that a checkpoint of Megatron keeps, as a model of ours.
+// The arguments that a checkpoint of Megatron keeps, as a model or a run of ours.
 #ifndef MEGATRON_TOOLS_TORCH_CHECKPOINT_MEGATRON_ARGS_H_
 #define MEGATRON_TOOLS_TORCH_CHECKPOINT_MEGATRON_ARGS_H_
 
@@ -15,6 +15,13 @@ namespace megatron {
 // kInvalidArgument for arguments that are none, and for options of the model without a counterpart,
 // which it names.
 absl::StatusOr<config::PretrainConfig> ConfigOfMegatronArgs(const PickleValue& arguments);
+
+// Returns the same, and how the run trains: the sections `optimizer` and `train`, and of `data`
+// what says how samples are made. The files, the layout and what is logged are left out.
+absl::StatusOr<config::PretrainConfig> ConfigOfMegatronRun(const PickleValue& arguments);
+
+// Copies how samples are made of the files: the split, and what ends of documents mean.
+void CopySamples(const config::DataConfig& from, config::DataConfig* to);
 
 // Returns an argument that is a whole number; -1 where there is none.
 int64_t MegatronNumber(const PickleValue& arguments, absl::string_view name);

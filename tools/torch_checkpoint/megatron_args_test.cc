@@ -146,6 +146,80 @@ TEST(MegatronArgsTest, SizesOfMixersCountInHybridModelsThatHaveThem) {
   EXPECT_TRUE(gated->model().attention_output_gate());
 }
 
+// Arguments of a run, as Megatron completes them: with defaults, and with the length in both units.
+Arguments TrainingRun() {
+  Arguments arguments = Llama();
+  arguments.Set("optimizer", std::string("adam")).Set("lr", 3e-4).Set("min_lr", 3e-5);
+  arguments.Set("lr_decay_style", std::string("cosine")).Set("lr_warmup_init", 0.0);
+  arguments.Set("lr_warmup_iters", int64_t{20}).Set("lr_warmup_samples", int64_t{0});
+  arguments.Set("train_iters", int64_t{500}).Set("lr_decay_iters", int64_t{400});
+  arguments.Set("weight_decay", 0.1).Set("start_weight_decay", 0.1).Set("end_weight_decay", 0.1);
+  arguments.Set("weight_decay_incr_style", std::string("constant"));
+  arguments.Set("adam_beta1", 0.9).Set("adam_beta2", 0.95).Set("adam_eps", 1e-8);
+  arguments.Set("clip_grad", 1.0).Set("seed", int64_t{7}).Set("split", std::string("99, 1, 0"));
+  arguments.Set("micro_batch_size", int64_t{2}).Set("global_batch_size", int64_t{16});
+  arguments.Set("eod_mask_loss", true).Set("reset_position_ids", false);
+  arguments.Set("lr_wsd_decay_style", std::string("exponential"));
+  arguments.Set("initial_loss_scale", 4294967296.0).Set("hysteresis", int64_t{2});
+  arguments.Set("train_samples", int64_t{0}, Kind::kNone);
+  arguments.Set("moe_aux_loss_coeff", 0.0);
+  return arguments;
+}
+
+TEST(MegatronArgsTest, DescribesHowTheRunTrains) {
+  const auto config = ConfigOfMegatronRun(TrainingRun().all());
+  ASSERT_THAT(config, IsOk());
+  EXPECT_EQ(config->model().num_layers(), 3);
+  const config::OptimizerConfig& optimizer = config->optimizer();
+  EXPECT_EQ(optimizer.lr(), 3e-4);
+  EXPECT_EQ(optimizer.min_lr(), 3e-5);
+  EXPECT_EQ(optimizer.lr_decay_style(), config::LrDecayStyle::cosine);
+  EXPECT_EQ(optimizer.lr_decay_iters(), 400);
+  EXPECT_EQ(optimizer.lr_warmup_iters(), 20);
+  EXPECT_EQ(optimizer.weight_decay(), 0.1);
+  EXPECT_EQ(optimizer.adam_beta2(), 0.95);
+  EXPECT_EQ(config->train().train_iters(), 500);
+  EXPECT_EQ(config->train().global_batch_size(), 16);
+  EXPECT_EQ(config->train().seed(), 7);
+  // Megatron's default, which is another one here.
+  EXPECT_FALSE(config->train().calculate_per_token_loss());
+  EXPECT_EQ(config->data().split(), "99,1,0");
+  EXPECT_TRUE(config->data().eod_mask_loss());
+  EXPECT_FALSE(config->data().has_reset_position_ids());
+}
+
+TEST(MegatronArgsTest, ARunCountsInSamplesOrInIterations) {
+  Arguments arguments = Llama();
+  // Megatron has computed the iterations of the samples.
+  arguments.Set("lr", 3e-4).Set("train_samples", int64_t{8000}).Set("train_iters", int64_t{500});
+  arguments.Set("lr_decay_samples", int64_t{6400}).Set("lr_warmup_samples", int64_t{320});
+  arguments.Set("lr_warmup_iters", int64_t{0}).Set("global_batch_size", int64_t{16});
+  arguments.Set("num_experts", int64_t{4}).Set("moe_aux_loss_coeff", 0.01);
+  arguments.Set("moe_router_load_balancing_type", std::string("aux_loss"));
+  arguments.SetList("rampup_batch_size", {8, 4, 160}, Kind::kList);
+  const auto config = ConfigOfMegatronRun(arguments.all());
+  ASSERT_THAT(config, IsOk());
+  EXPECT_EQ(config->train().train_samples(), 8000);
+  EXPECT_FALSE(config->train().has_train_iters());
+  EXPECT_EQ(config->optimizer().lr_decay_samples(), 6400);
+  EXPECT_EQ(config->optimizer().lr_warmup_samples(), 320);
+  EXPECT_EQ(config->train().rampup_batch_size().increment(), 4);
+  ASSERT_EQ(config->model().moe_aux_loss_coeff_size(), 1);
+  EXPECT_EQ(config->model().moe_aux_loss_coeff(0), 0.01);
+  // Samples of 16 tokens.
+  Arguments tokens = Llama();
+  tokens.Set("lr", 3e-4).Set("train_samples", int64_t{8000}).Set("lr_decay_tokens", int64_t{1600});
+  tokens.Set("lr_decay_samples", int64_t{1});
+  const auto of_tokens = ConfigOfMegatronRun(tokens.all());
+  ASSERT_THAT(of_tokens, IsOk());
+  EXPECT_EQ(of_tokens->optimizer().lr_decay_samples(), 100);
+}
+
+TEST(MegatronArgsTest, ARunWithoutACounterpartIsRefused) {
+  EXPECT_THAT(ConfigOfMegatronRun(TrainingRun().Set("split", std::string("1'; b")).all()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("split")));
+}
+
 TEST(MegatronArgsTest, RefusesWhatHasNoCounterpart) {
   EXPECT_THAT(ConfigOfMegatronArgs(Llama().Set("qk_l2_norm", true).all()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("qk-l2-norm")));
