@@ -36,13 +36,19 @@
 #include "tools/torch_checkpoint/megatron_args.h"
 #include "tools/torch_checkpoint/torch_file.h"
 #include "tools/torch_checkpoint/torch_import.h"
+#include "tools/torch_checkpoint/torch_progress.h"
 #include "tools/torch_checkpoint/universal_weights.h"
 
 ABSL_FLAG(std::string, save, "",
           "The directory of checkpoints to write, as pretrain_gpt's checkpoint.load.");
 ABSL_FLAG(std::string, config, "",
           "A configuration, whose sections model and precision count in place of the checkpoint's "
-          "own arguments.");
+          "own arguments; with --continue_run so do optimizer, train and, of data, how samples are "
+          "made.");
+ABSL_FLAG(
+    bool, continue_run, false,
+    "Takes Adam's moments and updates, the iteration, the consumed samples and the schedule's "
+    "step too, so that the run goes on where it stopped.");
 
 namespace megatron {
 namespace {
@@ -107,6 +113,11 @@ absl::StatusOr<TheirModel> ReadModel(FileSystem& fs, const Checkpoint& checkpoin
                               LoadConfig(given, {}, ConfigPurpose::kDryRun));
     *model.config.mutable_model() = loaded.config.model();
     *model.config.mutable_precision() = loaded.config.precision();
+    if (absl::GetFlag(FLAGS_continue_run)) {
+      *model.config.mutable_optimizer() = loaded.config.optimizer();
+      *model.config.mutable_train() = loaded.config.train();
+      CopySamples(loaded.config.data(), model.config.mutable_data());
+    }
     model.vocab_size = loaded.config.data().vocab_size();
     return model;
   }
@@ -122,8 +133,10 @@ absl::StatusOr<TheirModel> ReadModel(FileSystem& fs, const Checkpoint& checkpoin
     return absl::InvalidArgumentError(
         absl::StrCat(path, " has no arguments of Megatron: --config=FILE says what the model is"));
   }
-  MEGATRON_ASSIGN_OR_RETURN(model.config, ConfigOfMegatronArgs(*arguments),
-                            _.SetPrepend() << path << ": ");
+  const bool goes_on = absl::GetFlag(FLAGS_continue_run);
+  MEGATRON_ASSIGN_OR_RETURN(
+      model.config, goes_on ? ConfigOfMegatronRun(*arguments) : ConfigOfMegatronArgs(*arguments),
+      _.SetPrepend() << path << ": ");
   model.vocab_size = std::max<int64_t>(MegatronNumber(*arguments, "vocab_size"), 0);
   return model;
 }
@@ -131,16 +144,16 @@ absl::StatusOr<TheirModel> ReadModel(FileSystem& fs, const Checkpoint& checkpoin
 // The rows of the embedding are the vocabulary. Text is ids until the user names a tokenizer.
 absl::Status SetVocabulary(const Checkpoint& checkpoint, int64_t vocab_size,
                            config::PretrainConfig* config) {
-  constexpr int64_t kUsual = 128;
+  const int64_t usual = config->model().make_vocab_size_divisible_by();
   const std::vector<int64_t>* const words = checkpoint.weights->ShapeOf(kWords);
   if (words == nullptr || words->size() != 2 || (*words)[0] < 1)
     return absl::DataLossError(absl::StrCat(checkpoint.directory, " has no ", kWords));
   const int64_t rows = (*words)[0];
   if (vocab_size < 1 || vocab_size > rows) vocab_size = rows;
   // A universal checkpoint has no padding.
-  const int64_t padded = checkpoint.is_universal ? RoundUp(vocab_size, kUsual) : rows;
+  const int64_t padded = checkpoint.is_universal ? RoundUp(vocab_size, usual) : rows;
   config->mutable_model()->set_make_vocab_size_divisible_by(
-      RoundUp(vocab_size, kUsual) == padded ? kUsual : padded);
+      RoundUp(vocab_size, usual) == padded ? usual : padded);
   config->mutable_data()->set_tokenizer_type(config::Tokenizer::NullTokenizer);
   config->mutable_data()->set_vocab_size(vocab_size);
   return absl::OkStatus();
@@ -149,7 +162,9 @@ absl::Status SetVocabulary(const Checkpoint& checkpoint, int64_t vocab_size,
 // The configuration as text, and the model that it describes.
 struct CheckedConfig {
   std::string text;
+  std::string identity;  // of a run without data
   ModelOptions model;
+  bool is_fp16 = false;
 };
 
 absl::StatusOr<CheckedConfig> Check(config::PretrainConfig config) {
@@ -161,8 +176,25 @@ absl::StatusOr<CheckedConfig> Check(config::PretrainConfig config) {
       const LoadedConfig loaded,
       LoadConfigFromString(checked.text, "configuration of the imported model", {},
                            ConfigPurpose::kDryRun));
+  checked.identity = RunIdentity(loaded.config, "none");
   checked.model = ToRunOptions(loaded.config, vocab_size).trainer.model;
+  checked.is_fp16 = loaded.config.precision().fp16();
   return checked;
+}
+
+// Reads how far the run had come.
+absl::StatusOr<TorchProgress> ReadProgress(const Checkpoint& checkpoint, bool is_fp16) {
+  const std::string& path = checkpoint.arguments;
+  MEGATRON_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  MEGATRON_ASSIGN_OR_RETURN(const TorchFile saved, TorchFile::Parse(file.data()),
+                            _.SetPrepend() << path << ": ");
+  const absl::StatusOr<TorchProgress> progress =
+      checkpoint.is_universal
+          ? UniversalProgress(saved, JoinPath(checkpoint.directory, "zero"), is_fp16)
+          : MegatronProgress(saved, is_fp16);
+  if (progress.ok()) return progress;
+  return absl::Status(progress.status().code(),
+                      absl::StrCat(path, " ", progress.status().message()));
 }
 
 absl::StatusOr<std::string> AbsolutePath(const std::string& path) {
@@ -171,14 +203,36 @@ absl::StatusOr<std::string> AbsolutePath(const std::string& path) {
   return absl::ErrnoToStatus(errno, absl::StrCat("resolve '", path, "'"));
 }
 
+// Makes the checkpoint one of a run that goes on: with the optimizer's states, and with how far it
+// had come.
+absl::Status SetRun(const Checkpoint& checkpoint, const TorchImport& import,
+                    const CheckedConfig& checked, CheckpointState* state) {
+  MEGATRON_ASSIGN_OR_RETURN(state->tensors, import.BlocksWithStates(),
+                            _.SetPrepend() << checkpoint.directory << ": ");
+  MEGATRON_ASSIGN_OR_RETURN(const TorchProgress progress,
+                            ReadProgress(checkpoint, checked.is_fp16));
+  SetProgress(progress, state);
+  state->strings["identity"] = checked.identity;
+  state->strings[kSavedBy] = checkpoint.is_universal ? "DeepSpeed" : "Megatron-LM";
+  return absl::OkStatus();
+}
+
 absl::Status Save(FileSystem& fs, const std::string& save, const Checkpoint& checkpoint) {
   MEGATRON_ASSIGN_OR_RETURN(TheirModel theirs, ReadModel(fs, checkpoint));
   config::PretrainConfig& config = theirs.config;
   MEGATRON_RETURN_IF_ERROR(SetVocabulary(checkpoint, theirs.vocab_size, &config));
+  const bool goes_on = absl::GetFlag(FLAGS_continue_run);
   config.mutable_data()->set_mock_data(true);
-  config.mutable_optimizer()->set_lr(1e-5);
-  config.mutable_train()->set_micro_batch_size(1);
-  config.mutable_train()->set_train_iters(1000);
+  if (!goes_on) {
+    config.mutable_optimizer()->set_lr(1e-5);
+    config.mutable_train()->set_micro_batch_size(1);
+    config.mutable_train()->set_train_iters(1000);
+  }
+  if (goes_on && config.optimizer().optimizer() != config::Optimizer::adam) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the run's optimizer is ", config::Optimizer::Type_Name(config.optimizer().optimizer()),
+        "; only runs with adam go on, and --nocontinue_run takes the weights alone"));
+  }
   MEGATRON_ASSIGN_OR_RETURN(const CheckedConfig checked, Check(config));
   MEGATRON_ASSIGN_OR_RETURN(const TorchImport import,
                             TorchImport::Match(*checkpoint.weights, checked.model),
@@ -187,19 +241,26 @@ absl::Status Save(FileSystem& fs, const std::string& save, const Checkpoint& che
   MEGATRON_ASSIGN_OR_RETURN(const std::string absolute, AbsolutePath(save));
   CheckpointState state;
   state.run_id = RunId(checked.text);
-  state.tensors = import.Blocks();
-  state.ints = {{"iteration", 0}};
-  state.strings = {{"config", checked.text},
-                   {"identity", absl::StrCat("imported from PyTorch\n", checked.text)}};
+  state.strings["config"] = checked.text;
+  if (goes_on) {
+    MEGATRON_RETURN_IF_ERROR(SetRun(checkpoint, import, checked, &state));
+  } else {
+    state.tensors = import.Blocks();
+    state.ints = {{"iteration", 0}};
+    state.strings["identity"] = absl::StrCat("imported from PyTorch\n", checked.text);
+  }
   SaveOptions options;
   options.directory = save;
   MEGATRON_RETURN_IF_ERROR(SaveCheckpoint(fs, options, state));
   config.mutable_checkpoint()->set_load(absolute);
-  config.mutable_checkpoint()->set_finetune(true);
+  config.mutable_checkpoint()->set_finetune(!goes_on);
   MEGATRON_ASSIGN_OR_RETURN(const CheckedConfig training, Check(config));
   const std::string path = JoinPath(save, "config.textproto");
   MEGATRON_RETURN_IF_ERROR(WriteFileAtomically(fs, path, training.text));
-  std::cout << "wrote " << save << ", and " << path << " to train from it\n";
+  std::cout << "wrote " << save << ", and " << path << " to "
+            << (goes_on ? absl::StrCat("go on after iteration ", state.iteration)
+                        : std::string("train from it"))
+            << "\n";
   return absl::OkStatus();
 }
 
@@ -228,8 +289,9 @@ absl::Status Import(const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   return megatron::RunTool(
       argc, argv,
-      "Makes a checkpoint of one of Megatron-LM or DeepSpeed; docs/checkpoint_format.md says which."
-      "\n\n  import_megatron --save=DIRECTORY CHECKPOINT\n\n"
+      "Makes a checkpoint of one of Megatron-LM or DeepSpeed; docs/torch_checkpoints.md says which."
+      "\n\n  import_megatron --save=DIRECTORY CHECKPOINT\n"
+      "  import_megatron --continue_run --save=DIRECTORY CHECKPOINT\n\n"
       "CHECKPOINT is a directory of Megatron's --ckpt-format torch_dist, with or without its "
       "iteration, or one that DeepSpeed's ds_to_universal.py wrote.",
       megatron::Import);

@@ -16,6 +16,7 @@
 #include "megatron/optim/outer/outer_optimizer.h"
 #include "megatron/train/config/config_difference.h"
 #include "megatron/train/trainer/checkpoint_tensors.h"
+#include "megatron/train/trainer/run_identity.h"
 #include "megatron/train/trainer/upcycling.h"
 
 namespace megatron {
@@ -56,10 +57,18 @@ bool MayBeginAnew(const std::string& name, const ModelOptions& model) {
   return model.num_classes > 0 && SequenceClassifier::IsOwn(name);
 }
 
-std::string Difference(absl::string_view saved, absl::string_view now) {
+// Returns whether the checkpoint of another program says what this field of a run is.
+bool IsOfModel(absl::string_view field) {
+  return absl::StartsWith(field, "model.") || absl::StartsWith(field, "precision.");
+}
+
+// Returns the differences, a line each, of all fields or of those that say what the model is.
+std::string Difference(absl::string_view saved, absl::string_view now, bool of_model) {
   std::string text;
-  for (const ConfigDifference& field : DifferencesOf(saved, now))
+  for (const ConfigDifference& field : DifferencesOf(saved, now)) {
+    if (of_model && !IsOfModel(field.field)) continue;
     absl::StrAppend(&text, "\n  ", field.field, ": saved ", field.first, ", now ", field.other);
+  }
   return text;
 }
 
@@ -171,12 +180,20 @@ absl::Status CheckSameOptimizer(const CheckpointReader& reader, Trainer& trainer
 absl::Status CheckSameRun(const CheckpointReader& reader, const std::string& identity) {
   MEGATRON_ASSIGN_OR_RETURN(const std::string saved, reader.String("identity"));
   if (saved == identity) return absl::OkStatus();
+  const absl::StatusOr<std::string> program = reader.String(kSavedBy);
+  const std::string differences = Difference(saved, identity, /*of_model=*/program.ok());
+  if (program.ok()) {
+    if (differences.empty()) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        reader.directory(), ": is of a run of ", *program, " whose model is another one; the ",
+        "configuration beside it has its model. What differs:", differences));
+  }
   return absl::FailedPreconditionError(
       absl::StrCat(reader.directory(),
                    ": is a checkpoint of another run; to start a new run from its weights set ",
                    "checkpoint.finetune, to start afresh give another checkpoint.load and "
                    "checkpoint.save. What differs:",
-                   Difference(saved, identity)));
+                   differences));
 }
 
 }  // namespace megatron

@@ -29,7 +29,8 @@ absl::Status CheckRemainders(const CheckpointReader& reader, bool with_states, T
 // islands or of other types.
 absl::Status CheckSameOptimizer(const CheckpointReader& reader, Trainer& trainer);
 
-// Returns an error unless the checkpoint is of the run with this identity (RunIdentity()).
+// Returns an error unless the checkpoint is of the run with this identity (RunIdentity()), or was
+// made of one of another program's (kSavedBy) with this model.
 absl::Status CheckSameRun(const CheckpointReader& reader, const std::string& identity);
 
 }  // namespace megatron
