@@ -6,6 +6,7 @@ exported again they must be the same, bit for bit, and give the same logits.
 """
 
 import argparse
+import json
 import os
 import shutil
 
@@ -170,6 +171,61 @@ def check_half():
         masters.state_dict(), config, True).items()})
     dcp.save(path("half"), tensors, arguments_of(config, torch.bfloat16), cut(tensors))
     check_same("torch_dist in bf16", path("half"), model)
+
+
+def saved(directory):
+    """The tensors in fp32 of a checkpoint of ours with one shard."""
+    directory = os.path.join(directory, "iter_0000007")
+    with open(os.path.join(directory, "manifest.json")) as file:
+        manifest = json.load(file)
+    with open(os.path.join(directory, manifest["shards"][0]["file"]), "rb") as file:
+        data = file.read()
+    tensors = {}
+    for tensor in manifest["tensors"]:
+        if tensor["dtype"] != "fp32":
+            continue
+        values = np.zeros(tensor["shape"], np.float32)
+        for piece in tensor["pieces"]:
+            place = tuple(slice(start, start + extent)
+                          for start, extent in zip(piece["start"], piece["extent"]))
+            values[place] = np.frombuffer(data, np.float32, piece["bytes"] // 4,
+                                          piece["offset"]).reshape(piece["extent"])
+        tensors[tensor["name"]] = torch.from_numpy(values)
+    return tensors
+
+
+def check_states():
+    """Masters and moments of a run that goes on, in both forms of the distributed optimizer's."""
+    config = llama(tie_word_embeddings=False)
+    model = make_model(config, torch.bfloat16)
+    weights = megatron_state(model.state_dict(), config, True)
+    arguments = arguments_of(config, torch.bfloat16)
+    arguments.update(micro_batch_size=1, global_batch_size=8, train_iters=100, optimizer="adam",
+                     consumed_train_samples=56, consumed_valid_samples=0)
+    more = {"optimizer": {"optimizer": {"param_groups": [{"step": 7}, {"step": 7}]}},
+            "opt_param_scheduler": {"num_steps": 56}}
+    for form, master in [("fully_sharded_model_space", "fp32_param"),
+                         ("fully_reshardable", "param")]:
+        states = {f"optimizer.state.{state}.{key}": torch.rand(weight.shape)
+                  for state in [master, "exp_avg", "exp_avg_sq"] for key, weight in weights.items()}
+        parts = {key: PARTS.get(key.split(".", 3)[3], (1,) * state.dim())
+                 for key, state in states.items()}
+        flat = parts if form == "fully_sharded_model_space" else {}
+        dcp.save(path(form), {**weights, **states}, arguments, {**cut(weights), **parts}, flat,
+                 more)
+        here = path(form + " here")
+        run("tools/torch_checkpoint/import_megatron", "--continue_run", "--save=" + here,
+            path(form))
+        ours = saved(here)
+        same = True
+        for key, state in states.items():
+            key = key.replace(".param.", ".fp32_param.")
+            if ".layers." not in key:
+                same &= torch.equal(ours[key], state)
+                continue
+            for i in range(config.num_hidden_layers):
+                same &= torch.equal(ours[key.replace(".layers.", f".layers.{i}.")], state[i])
+        check(f"{form}: the same masters and moments, bit for bit", same)
 
 
 def check_experts():
@@ -350,6 +406,7 @@ def main():
     os.makedirs(WORK)
     check_torch_dist()
     check_half()
+    check_states()
     check_experts()
     check_hybrid()
     check_configuration()
