@@ -4,7 +4,9 @@
 
 #include "megatron/layers/attention_options.h"
 #include "megatron/layers/kv_cache.h"
+#include "megatron/layers/tensor_parallel.h"
 #include "megatron/ops/activation.h"
+#include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/rope.h"
 #include "megatron/tensor/trace/trace.h"
@@ -100,7 +102,6 @@ SelfAttention::SelfAttention(const TransformerOptions& options, const std::strin
       head_size_(options.kv_channels),
       value_size_(options.value_size()),
       gates_per_group_(options.output_gate ? heads_per_group_ : 0),
-      chunk_(options.recompute.attention_chunk_tokens),
       recompute_(options.recompute.core_attention),
       qk_norm_(options.qk_norm),
       qk_norm_all_heads_(options.qk_norm_all_heads),
@@ -109,6 +110,9 @@ SelfAttention::SelfAttention(const TransformerOptions& options, const std::strin
       sink_(options.sink),
       dtype_(options.dtype),
       core_(SelfAttentionCore(options, layer, tensor_group)),
+      in_chunks_({options.recompute.attention_chunk_tokens, groups_, heads_per_group_, head_size_,
+                  value_size_, recompute_, dtype_},
+                 core_),
       qkv_(OwnLinear(options, name, layer, tensor_group), tensor_group),
       kv_(SharedLinear(options, name, layer, tensor_group)),
       proj_(AttentionOutputLinear(options, name), tensor_group),
@@ -123,13 +127,14 @@ SelfAttention::SelfAttention(const TransformerOptions& options, const std::strin
     CHECK(!options.grid.is_grid()) << name;
   }
   // A rank would have rows of other heads, or a share of a group.
-  CHECK(!qk_norm_all_heads_ || (chunk_ == 0 && kv_ == nullptr && !options.grid.is_grid())) << name;
+  CHECK(!qk_norm_all_heads_ || (!in_chunks_.is_on() && kv_ == nullptr && !options.grid.is_grid()))
+      << name;
   // A rank that shares a group would have rows of two places, and codes of FP8 stand for what has
   // not been gated.
-  CHECK(!has_gates() || (chunk_ == 0 && kv_ == nullptr && !options.grid.is_grid() &&
+  CHECK(!has_gates() || (!in_chunks_.is_on() && kv_ == nullptr && !options.grid.is_grid() &&
                          !options.float8.enabled && value_size_ == head_size_))
       << name;
-  if (chunk_ == 0) return;
+  if (!in_chunks_.is_on()) return;
   CHECK(options.causal && options.relative_positions.buckets == 0) << name;
   // Scales are made of a whole tensor.
   CHECK(!options.float8.enabled) << name;
@@ -257,7 +262,7 @@ void SelfAttention::GateBack(const LayerContext& ctx, const Saved& saved,
 void SelfAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
                             const Tensor& y_TH, Saved* saved) const {
   const TraceSpan span(ctx.stream, "attention");
-  if (chunk_ > 0) return ForwardInChunks(ctx, rotary, x_TH, y_TH, saved);
+  if (in_chunks_.is_on()) return ForwardInChunks(ctx, rotary, x_TH, y_TH, saved);
   Arena::Scope scope(ctx.scratch);
   const int64_t tokens = ctx.batch->num_tokens();
   const Shape packed{tokens, groups_, packed_size()};
@@ -289,7 +294,7 @@ void SelfAttention::Forward(const LayerContext& ctx, const RotaryTables* rotary,
 void SelfAttention::Backward(const LayerContext& ctx, const RotaryTables* rotary,
                              const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved) {
   const TraceSpan span(ctx.stream, "attention");
-  if (chunk_ > 0) return BackwardInChunks(ctx, rotary, dy_TH, dx_TH, saved);
+  if (in_chunks_.is_on()) return BackwardInChunks(ctx, rotary, dy_TH, dx_TH, saved);
   Arena::Scope scope(ctx.scratch);
   const int64_t tokens = ctx.batch->num_tokens();
   const Shape flat_context{tokens, groups_ * heads_per_group_ * value_size_};
@@ -329,10 +334,110 @@ void SelfAttention::Backward(const LayerContext& ctx, const RotaryTables* rotary
 }
 
 void SelfAttention::BackwardWeight(const LayerContext& ctx, Saved* saved) {
-  if (chunk_ > 0) return;
+  if (in_chunks_.is_on()) return;
   proj_.BackwardWeight(ctx, saved->proj);
   qkv_.BackwardWeight(ctx, saved->qkv);
   if (kv_ != nullptr) kv_->BackwardWeight(ctx, saved->kv);
+}
+
+Tensor SelfAttention::AllocatePacked(const LayerContext& ctx, const AttentionChunk& chunk,
+                                     const char* name) const {
+  return ctx.scratch->Allocate(dtype_, {chunk.rows(), groups_, packed_size()}, name);
+}
+
+Tensor SelfAttention::ProjectChunk(const LayerContext& ctx, const AttentionChunk& chunk,
+                                   const Tensor& x_TH) const {
+  const Tensor qkv_CGS = AllocatePacked(ctx, chunk, "attention qkv");
+  LinearSaved forgotten;
+  qkv_.Forward(ctx, chunk.RowsOf(x_TH), OwnColumns(Packed(qkv_CGS)), &forgotten);
+  if (kv_ != nullptr)
+    kv_->Forward(ctx, chunk.RowsOf(x_TH), SharedColumns(Packed(qkv_CGS)), &forgotten);
+  return qkv_CGS;
+}
+
+Tensor SelfAttention::MakeChunk(const LayerContext& ctx, const RotaryTables* rotary,
+                                const AttentionChunk& chunk, const Tensor& x_TH,
+                                const Tensor& q_CGRD, const Tensor& k_CGD) const {
+  const Tensor qkv_CGS = ProjectChunk(ctx, chunk, x_TH);
+  if (qk_norm_) {
+    const LayerContext forgetting = ctx.SavingIn(ctx.scratch);
+    NormLayer::Saved forgotten;
+    q_norm_.Forward(forgetting, Queries(qkv_CGS), q_CGRD, &forgotten);
+    k_norm_.Forward(forgetting, Keys(qkv_CGS), k_CGD, &forgotten);
+  } else {
+    ops::Copy(ctx.stream, Queries(qkv_CGS), q_CGRD);
+    ops::Copy(ctx.stream, Keys(qkv_CGS), k_CGD);
+  }
+  Rotate(ctx, rotary, /*inverse=*/false, chunk.RowsOf(ctx.batch->position_T), q_CGRD, k_CGD);
+  return Values(qkv_CGS);
+}
+
+void SelfAttention::ProjectChunkBack(const LayerContext& ctx, const RotaryTables* rotary,
+                                     const AttentionChunk& chunk, const Tensor& dqkv_CGS,
+                                     const Tensor& x_TH, const Tensor& dx_TH) {
+  Arena::Scope scope(ctx.scratch);
+  const Tensor dq = Queries(dqkv_CGS), dk = Keys(dqkv_CGS);
+  Rotate(ctx, rotary, /*inverse=*/true, chunk.RowsOf(ctx.batch->position_T), dq, dk);
+  if (qk_norm_) {
+    // What was in front of the norms is computed again.
+    Arena::Scope norm_scope(ctx.scratch);
+    const LayerContext again = ctx.SavingIn(ctx.scratch);
+    const Tensor qkv_CGS = ProjectChunk(ctx, chunk, x_TH);
+    const Tensor normed_CGRD = ctx.scratch->Allocate(dtype_, dq.shape(), "attention normalized q");
+    const Tensor normed_CGD = ctx.scratch->Allocate(dtype_, dk.shape(), "attention normalized k");
+    NormLayer::Saved q_norm, k_norm;
+    q_norm_.Forward(again, Queries(qkv_CGS), normed_CGRD, &q_norm);
+    k_norm_.Forward(again, Keys(qkv_CGS), normed_CGD, &k_norm);
+    q_norm_.Backward(ctx, dq, Tensor(), dq, q_norm);
+    k_norm_.Backward(ctx, dk, Tensor(), dk, k_norm);
+  }
+  const Tensor dpacked_CO = Packed(dqkv_CGS), dx_CH = chunk.RowsOf(dx_TH);
+  LinearSaved own, shared;
+  own.x_TI = shared.x_TI = chunk.RowsOf(x_TH);
+  const AsyncCall reducing = qkv_.BackwardInput(ctx, OwnColumns(dpacked_CO), dx_CH, &own);
+  AsyncCall reducing_shared;
+  Tensor dshared_CH;
+  if (kv_ != nullptr) {
+    dshared_CH = ctx.scratch->Allocate(dtype_, dx_CH.shape(), "attention gradient");
+    reducing_shared = kv_->BackwardInput(ctx, SharedColumns(dpacked_CO), dshared_CH, &shared);
+  }
+  qkv_.BackwardWeight(ctx, own);
+  if (kv_ != nullptr) kv_->BackwardWeight(ctx, shared);
+  reducing.Wait();
+  reducing_shared.Wait();
+  if (kv_ != nullptr)
+    ops::BiasDropoutAdd(ctx.stream, ops::Dropout(), dshared_CH, Tensor(), dx_CH, dx_CH);
+}
+
+void SelfAttention::ForwardInChunks(const LayerContext& ctx, const RotaryTables* rotary,
+                                    const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const {
+  Arena::Scope scope(ctx.scratch);
+  const Tensor all_x_TH = Gather(ctx, x_TH);
+  saved->qkv.x_TI = x_TH;
+  in_chunks_.Forward(
+      ctx,
+      [&](const LayerContext& at, const AttentionChunk& chunk, const Tensor& q_CGRD,
+          const Tensor& k_CGD) { return MakeChunk(at, rotary, chunk, all_x_TH, q_CGRD, k_CGD); },
+      Sinks(ctx), proj_, y_TH, &saved->chunks);
+}
+
+void SelfAttention::BackwardInChunks(const LayerContext& ctx, const RotaryTables* rotary,
+                                     const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved) {
+  Arena::Scope scope(ctx.scratch);
+  const AttentionInChunks::Sinks sinks = {Sinks(ctx), SinkGradients()};
+  const AttentionInChunks::OfAllTokens all =
+      in_chunks_.BackwardOutput(ctx, dy_TH, sinks.sink_N, &proj_, saved->chunks);
+  const Tensor all_x_TH = Gather(ctx, saved->qkv.x_TI), all_dx_TH = SummandOf(ctx, dx_TH);
+  Tensor dqkv_CGS;  // of the chunk at work
+  const auto allocate = [&](const LayerContext& at, const AttentionChunk& chunk) {
+    dqkv_CGS = AllocatePacked(at, chunk, "attention gradient");
+    return AttentionInChunks::Gradients{Queries(dqkv_CGS), Keys(dqkv_CGS), Values(dqkv_CGS)};
+  };
+  const auto give_back = [&](const LayerContext& at, const AttentionChunk& chunk) {
+    ProjectChunkBack(at, rotary, chunk, dqkv_CGS, all_x_TH, all_dx_TH);
+  };
+  in_chunks_.BackwardHeads(ctx, all, allocate, give_back, sinks, saved->chunks);
+  if (ctx.sequence_parallel) Reduce(ctx, all_dx_TH, dx_TH);
 }
 
 void SelfAttention::AppendParameters(std::vector<Parameter*>* out) {

@@ -9,15 +9,9 @@
 // share one: each has some of its query heads, and all have its keys and values, of whose gradients
 // each has a summand.
 //
-// Where RecomputeOptions::attention_chunk_tokens says so, all of it is computed *in chunks* of
-// tokens (the order of J. Yao et al., "Fully Pipelined Distributed Transformer", arXiv 2408.16978):
-// Forward projects one chunk after the other, and merges what its queries see of its own and of
-// earlier chunks. Backward takes the chunks of keys in ascending order, with each of them the
-// queries of its own and of later chunks, and then projects back the chunk, whose gradients are
-// complete. So what is packed, and what gradients of projections need, is there for one chunk.
-// Weight gradients, to which each chunk adds its own, are not deferred: what they read is gone.
-// With LayerContext::host_copies, tensors of all tokens lie in host memory, and chunks of them come
-// and go beside computing.
+// Where RecomputeOptions::attention_chunk_tokens says so, all of it is computed in chunks of tokens
+// (attention_in_chunks.h): what is packed, and what gradients of projections need, is there for one
+// chunk.
 //
 // With LayerContext::cached, Forward computes new tokens of sequences whose keys and values are in
 // a cache; not in chunks. Their bits are those of a pass over the whole sequences.
@@ -33,7 +27,7 @@
 #include <vector>
 
 #include "megatron/layers/attention_core.h"
-#include "megatron/layers/chunk_window.h"
+#include "megatron/layers/attention_in_chunks.h"
 #include "megatron/layers/norm_layer.h"
 #include "megatron/layers/parallel_linear.h"
 #include "megatron/layers/rotary.h"
@@ -51,8 +45,7 @@ class SelfAttention {
     Tensor q_TGRD, k_TGD;
     Tensor context_TGRE;
     AttentionCore::Saved core;
-    // In chunks, of all tokens, in place of qkv_TGS and k_TGD.
-    Tensor kv_TGW;
+    AttentionInChunks::Saved chunks;  // in chunks, in place of the others but for qkv.x_TI
   };
 
   // `name` is "decoder.layers.0.self_attention", `layer` the layer's number in the whole model,
@@ -147,35 +140,9 @@ class SelfAttention {
   // Returns the packed projection of a chunk, in ctx.scratch.
   Tensor ProjectChunk(const LayerContext& ctx, const AttentionChunk& chunk,
                       const Tensor& x_TH) const;
-  // Writes a chunk of the queries, keys and values: with context-parallel ranks, those of all
-  // ranks' tokens and of this rank's share of the groups or, where keys are gathered, this rank's
-  // queries and all ranks' keys and values, of all groups.
-  void MakeChunk(const LayerContext& ctx, const RotaryTables* rotary, const AttentionChunk& chunk,
-                 const Tensor& x_TH, const Tensor& q_CGRD, const Tensor& kv_CGW) const;
-  // Returns attention's output for this rank's rows of a chunk, and all of its heads: what is given
-  // or, with context-parallel ranks, in ctx.scratch.
-  Tensor OwnOutput(const LayerContext& ctx, const AttentionChunk& chunk,
-                   const Tensor& context_CGRE) const;
-  // Writes a chunk of what attention gives, from the chunk's queries, keys and values and, through
-  // `earlier`, those of the chunks before. `core` is core_ or what is made of it.
-  void AttendChunk(const LayerContext& ctx, const AttentionCore& core,
-                   const std::vector<AttentionChunk>& chunks, size_t i, const Tensor& q_CGRD,
-                   const Tensor& kv_CGW, const Tensor& sink_N, std::vector<ChunkWindow>* earlier,
-                   const Tensor& context_CGRE, const Tensor& lse_CGR) const;
-  // What backward in chunks has of all tokens besides *saved.
-  struct OfAllTokens {
-    Tensor context_TGRE, lse_TGR;  // those of *saved, unless they are computed again
-    Tensor dcontext_TGRE;
-    Tensor dq_TGRD;  // fp32 sums
-  };
-  // Writes the gradient of attention's output and, where these are computed again, the output and
-  // its log-sum-exp. Adds the gradient of the output projection's weight.
-  void ProjectOutputBack(const LayerContext& ctx, const std::vector<AttentionChunk>& chunks,
-                         const Tensor& dy_TH, const Saved& saved, const OfAllTokens& all);
-  // Writes dx from all rows of x, and adds the gradients of the weights that read x.
-  void AttendBack(const LayerContext& ctx, const RotaryTables* rotary,
-                  const std::vector<AttentionChunk>& chunks, const Saved& saved,
-                  const OfAllTokens& all, const Tensor& x_TH, const Tensor& dx_TH);
+  // Writes the queries and keys of a chunk, and returns its values, in ctx.scratch.
+  Tensor MakeChunk(const LayerContext& ctx, const RotaryTables* rotary, const AttentionChunk& chunk,
+                   const Tensor& x_TH, const Tensor& q_CGRD, const Tensor& k_CGD) const;
   // Writes a chunk of dx from the packed gradients of the chunk's queries, keys and values, which
   // it rotates back in place, and adds the weights' gradients.
   void ProjectChunkBack(const LayerContext& ctx, const RotaryTables* rotary,
@@ -185,12 +152,12 @@ class SelfAttention {
   int64_t layer_;  // number in the whole model
   int64_t groups_, heads_per_group_, head_size_, value_size_;
   int64_t gates_per_group_;  // heads_per_group_ or 0
-  int64_t chunk_;            // RecomputeOptions::attention_chunk_tokens
   bool recompute_, qk_norm_, qk_norm_all_heads_;
   bool rotates_, has_window_;
   AttentionSink sink_;
   DType dtype_;
   AttentionCore core_;
+  AttentionInChunks in_chunks_;
   ColumnParallelLinear qkv_;                  // the queries alone where the group is shared
   std::unique_ptr<ColumnParallelLinear> kv_;  // keys and values of a shared group, else null
   RowParallelLinear proj_;

@@ -1,13 +1,9 @@
-// Self-attention in chunks of tokens.
-#include <vector>
+#include "megatron/layers/attention_in_chunks.h"
 
 #include "glog/logging.h"
-#include "megatron/layers/chunk_window.h"
 #include "megatron/layers/context_attention.h"
 #include "megatron/layers/host_copies.h"
-#include "megatron/layers/self_attention.h"
 #include "megatron/layers/tensor_parallel.h"
-#include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 
 namespace megatron {
@@ -20,16 +16,6 @@ constexpr char kQueries[] = "queries", kKeys[] = "keys and values", kOutput[] = 
 // The arena for tensors of all tokens that live as long as those of `arena`.
 Arena* ForAllTokens(const LayerContext& ctx, Arena* arena) {
   return ctx.host_copies != nullptr ? arena->host() : arena;
-}
-
-// The context of a layer that reads all rows of its input and writes this rank's summands of all
-// rows: chunks cut the rows of all tensor-parallel ranks.
-LayerContext OfAllRows(const LayerContext& ctx) {
-  LayerContext of_all_rows = ctx;
-  if (!ctx.sequence_parallel) return of_all_rows;
-  of_all_rows.sequence_parallel = false;
-  of_all_rows.tensor_group = ProcessGroup();
-  return of_all_rows;
 }
 
 // Two windows of a tensor: one for the chunk at work and one for the next.
@@ -81,6 +67,13 @@ Tensor SumOwnKeys(const LayerContext& ctx, const AttentionChunk& chunk, const Te
   return mine_CGW;
 }
 
+// The context in which each chunk adds to the gradients of weights.
+LayerContext AtOnce(const LayerContext& ctx) {
+  LayerContext at_once = OfAllRows(ctx);
+  at_once.deferred = nullptr;
+  return at_once;
+}
+
 // [C, G, R, D] as the rows that the output projection reads.
 Tensor Rows(const Tensor& x_CGRD) {
   return x_CGRD.View({x_CGRD.dim(0), x_CGRD.numel() / x_CGRD.dim(0)});
@@ -88,49 +81,31 @@ Tensor Rows(const Tensor& x_CGRD) {
 
 }  // namespace
 
-Tensor SelfAttention::AllocatePacked(const LayerContext& ctx, const AttentionChunk& chunk,
-                                     const char* name) const {
-  return ctx.scratch->Allocate(dtype_, {chunk.rows(), groups_, packed_size()}, name);
+LayerContext OfAllRows(const LayerContext& ctx) {
+  LayerContext of_all_rows = ctx;
+  if (!ctx.sequence_parallel) return of_all_rows;
+  of_all_rows.sequence_parallel = false;
+  of_all_rows.tensor_group = ProcessGroup();
+  return of_all_rows;
 }
 
-Tensor SelfAttention::ProjectChunk(const LayerContext& ctx, const AttentionChunk& chunk,
-                                   const Tensor& x_TH) const {
-  const Tensor qkv_CGS = AllocatePacked(ctx, chunk, "attention qkv");
-  LinearSaved forgotten;
-  qkv_.Forward(ctx, chunk.RowsOf(x_TH), OwnColumns(Packed(qkv_CGS)), &forgotten);
-  if (kv_ != nullptr)
-    kv_->Forward(ctx, chunk.RowsOf(x_TH), SharedColumns(Packed(qkv_CGS)), &forgotten);
-  return qkv_CGS;
-}
-
-void SelfAttention::MakeChunk(const LayerContext& ctx, const RotaryTables* rotary,
-                              const AttentionChunk& chunk, const Tensor& x_TH, const Tensor& q_CGRD,
-                              const Tensor& kv_CGW) const {
+void AttentionInChunks::MakeChunk(const LayerContext& ctx, Make make, const AttentionChunk& chunk,
+                                  const Tensor& q_CGRD, const Tensor& kv_CGW) const {
   Arena::Scope scope(ctx.scratch);
-  const Tensor qkv_CGS = ProjectChunk(ctx, chunk, x_TH);
   // Shapes of this rank's rows and all of its heads.
-  const Shape q_shape{chunk.rows(), groups_, heads_per_group_, head_size_},
-      k_shape{chunk.rows(), groups_, head_size_};
+  const Shape q_shape{chunk.rows(), heads_.groups, heads_.heads_per_group, heads_.head_size},
+      k_shape{chunk.rows(), heads_.groups, heads_.head_size};
   const bool exchanges = chunk.exchanges();
   const Tensor mine_CGW = chunk.keeps_own_keys ? kv_CGW : chunk.PartOf(kv_CGW, chunk.rank);
-  const Tensor q = exchanges ? ctx.scratch->Allocate(dtype_, q_shape, "attention q") : q_CGRD;
+  const Tensor q = exchanges ? ctx.scratch->Allocate(heads_.dtype, q_shape, "attention q") : q_CGRD;
   const Tensor k =
-      exchanges ? ctx.scratch->Allocate(dtype_, k_shape, "attention k") : KeysOf(mine_CGW);
-  if (qk_norm_) {
-    const LayerContext forgetting = ctx.SavingIn(ctx.scratch);
-    NormLayer::Saved forgotten;
-    q_norm_.Forward(forgetting, Queries(qkv_CGS), q, &forgotten);
-    k_norm_.Forward(forgetting, Keys(qkv_CGS), k, &forgotten);
-  } else {
-    ops::Copy(ctx.stream, Queries(qkv_CGS), q);
-    ops::Copy(ctx.stream, Keys(qkv_CGS), k);
-  }
-  Rotate(ctx, rotary, /*inverse=*/false, chunk.RowsOf(ctx.batch->position_T), q, k);
-  Tensor v = Values(qkv_CGS);
+      exchanges ? ctx.scratch->Allocate(heads_.dtype, k_shape, "attention k") : KeysOf(mine_CGW);
+  Tensor v = make(ctx, chunk, q, k);
   if (exchanges) {
-    const Tensor k_all = ctx.scratch->Allocate(dtype_, KeysOf(kv_CGW).shape(), "exchanged keys");
+    const Tensor k_all =
+        ctx.scratch->Allocate(heads_.dtype, KeysOf(kv_CGW).shape(), "exchanged keys");
     const Tensor v_all =
-        ctx.scratch->Allocate(dtype_, ValuesOf(kv_CGW).shape(), "exchanged values");
+        ctx.scratch->Allocate(heads_.dtype, ValuesOf(kv_CGW).shape(), "exchanged values");
     ExchangeToHeads(ctx, {{q, q_CGRD}, {k, k_all}, {v, v_all}});
     v = v_all;
     ops::Copy(ctx.stream, k_all, KeysOf(kv_CGW));
@@ -139,23 +114,24 @@ void SelfAttention::MakeChunk(const LayerContext& ctx, const RotaryTables* rotar
   if (chunk.gathers_keys && !chunk.keeps_own_keys) GatherKeys(ctx, chunk, kv_CGW);
 }
 
-Tensor SelfAttention::OwnOutput(const LayerContext& ctx, const AttentionChunk& chunk,
-                                const Tensor& context_CGRE) const {
+Tensor AttentionInChunks::OwnOutput(const LayerContext& ctx, const AttentionChunk& chunk,
+                                    const Tensor& context_CGRE) const {
   if (!chunk.exchanges()) return context_CGRE;
   const Tensor mine = ctx.scratch->Allocate(
-      dtype_, {chunk.rows(), groups_, heads_per_group_, value_size_}, "attention output");
+      heads_.dtype, {chunk.rows(), heads_.groups, heads_.heads_per_group, heads_.value_size},
+      "attention output");
   ExchangeToTokens(ctx, {{mine, context_CGRE}});
   return mine;
 }
 
-void SelfAttention::AttendChunk(const LayerContext& ctx, const AttentionCore& core,
-                                const std::vector<AttentionChunk>& chunks, size_t i,
-                                const Tensor& q_CGRD, const Tensor& kv_CGW, const Tensor& sink_N,
-                                std::vector<ChunkWindow>* earlier, const Tensor& context_CGRE,
-                                const Tensor& lse_CGR) const {
+void AttentionInChunks::AttendChunk(const LayerContext& ctx, const AttentionCore& core,
+                                    const std::vector<AttentionChunk>& chunks, size_t i,
+                                    const Tensor& q_CGRD, const Tensor& kv_CGW,
+                                    const Tensor& sink_N, std::vector<ChunkWindow>* earlier,
+                                    const Tensor& context_CGRE, const Tensor& lse_CGR) const {
   Arena::Scope scope(ctx.scratch);
   const Tensor sum_CGRD =
-      dtype_ == DType::kFloat32
+      heads_.dtype == DType::kFloat32
           ? context_CGRE
           : ctx.scratch->Allocate(DType::kFloat32, context_CGRE.shape(), "attention sum");
   const auto attend = [&](size_t j, const Tensor& kept_CGW, bool first) {
@@ -178,56 +154,60 @@ void SelfAttention::AttendChunk(const LayerContext& ctx, const AttentionCore& co
     if (j + 1 < i) bring(j + 1);
     attend(j, (*earlier)[j % 2].Await(), /*first=*/false);
   }
-  if (dtype_ != DType::kFloat32) ops::Copy(ctx.stream, sum_CGRD, context_CGRE);
+  if (heads_.dtype != DType::kFloat32) ops::Copy(ctx.stream, sum_CGRD, context_CGRE);
 }
 
-void SelfAttention::ForwardInChunks(const LayerContext& layer_ctx, const RotaryTables* rotary,
-                                    const Tensor& x_TH, const Tensor& y_TH, Saved* saved) const {
+void AttentionInChunks::Forward(const LayerContext& layer_ctx, Make make, const Tensor& sink_N,
+                                const RowParallelLinear& proj, const Tensor& y_TH,
+                                Saved* saved) const {
   const LayerContext ctx = OfAllRows(layer_ctx);
   Arena::Scope scope(ctx.scratch);
-  const Tensor all_x_TH = Gather(layer_ctx, x_TH), all_y_TH = SummandOf(layer_ctx, y_TH);
-  const std::vector<AttentionChunk> chunks = core_.Chunks(ctx, chunk_);
+  const Tensor all_y_TH = SummandOf(layer_ctx, y_TH);
+  const std::vector<AttentionChunk> chunks = core_.Chunks(ctx, heads_.chunk_tokens);
   // All ranks' tokens, and this rank's share of its groups; or its own queries and all groups.
   const int ranks = ctx.context_group.size(), sharing = chunks[0].exchanges() ? ranks : 1;
-  const int64_t tokens = ctx.batch->num_tokens() * ranks, groups = groups_ / sharing;
+  const int64_t tokens = ctx.batch->num_tokens() * ranks, groups = heads_.groups / sharing;
   const int64_t queries = chunks[0].gathers_keys ? ctx.batch->num_tokens() : tokens;
   const int64_t keys = chunks[0].keeps_own_keys ? queries : tokens;
-  const int64_t query_rows = QueryRows(chunks, chunk_), key_rows = KeyRows(chunks, chunk_);
-  CHECK_EQ(groups * sharing, groups_);
-  const Shape lse_shape{queries, groups, heads_per_group_};
+  const int64_t query_rows = QueryRows(chunks, heads_.chunk_tokens),
+                key_rows = KeyRows(chunks, heads_.chunk_tokens);
+  CHECK_EQ(groups * sharing, heads_.groups);
+  const Shape lse_shape{queries, groups, heads_.heads_per_group};
   Arena* const kept = ForAllTokens(ctx, ctx.SavedBy(OffloadModule::kCoreAttention));
-  saved->qkv.x_TI = x_TH;
   saved->q_TGRD =
-      kept->Allocate(dtype_, {queries, groups, heads_per_group_, head_size_}, "attention queries");
-  saved->kv_TGW =
-      kept->Allocate(dtype_, {keys, groups, head_size_ + value_size_}, "attention keys and values");
-  if (!recompute_) {
-    saved->context_TGRE = ForAllTokens(ctx, ctx.SavedBy(OffloadModule::kAttentionProj))
-                              ->Allocate(dtype_, OutputShape(saved->q_TGRD), "attention output");
-    saved->core.lse_TGR = kept->Allocate(DType::kFloat32, lse_shape, "attention log-sum-exp");
+      kept->Allocate(heads_.dtype, {queries, groups, heads_.heads_per_group, heads_.head_size},
+                     "attention queries");
+  saved->kv_TGW = kept->Allocate(heads_.dtype, {keys, groups, heads_.head_size + heads_.value_size},
+                                 "attention keys and values");
+  if (!heads_.recompute) {
+    saved->context_TGRE =
+        ForAllTokens(ctx, ctx.SavedBy(OffloadModule::kAttentionProj))
+            ->Allocate(heads_.dtype, OutputShape(saved->q_TGRD), "attention output");
+    saved->lse_TGR = kept->Allocate(DType::kFloat32, lse_shape, "attention log-sum-exp");
   }
   Tensor sharp_lse_TGR;
   if (ctx.activations != nullptr)
     sharp_lse_TGR = ctx.scratch->Allocate(DType::kFloat32, lse_shape, "attention log-sum-exp");
   ChunkWindow q(ctx, saved->q_TGRD, query_rows, kQueries), kv(ctx, saved->kv_TGW, key_rows, kKeys);
   std::vector<ChunkWindow> earlier = Two(ctx, saved->kv_TGW, key_rows, kKeys), attended;
-  if (!recompute_) {
+  if (!heads_.recompute) {
     attended.emplace_back(ctx, saved->context_TGRE, query_rows, kOutput);
-    attended.emplace_back(ctx, saved->core.lse_TGR, query_rows, kLogSumExp);
+    attended.emplace_back(ctx, saved->lse_TGR, query_rows, kLogSumExp);
   }
   for (size_t i = 0; i < chunks.size(); ++i) {
     Arena::Scope chunk_scope(ctx.scratch);
     const AttentionChunk& chunk = chunks[i];
     const Tensor q_CGRD = q.Begin(chunk.q_begin(), chunk.q_end());
     const Tensor kv_CGW = kv.Begin(chunk.k_begin(), chunk.k_end());
-    MakeChunk(ctx, rotary, chunk, all_x_TH, q_CGRD, kv_CGW);
+    MakeChunk(ctx, make, chunk, q_CGRD, kv_CGW);
     q.Send();
     kv.Send();
     Tensor context_CGRE, lse_CGR;
-    if (recompute_) {
-      context_CGRE = ctx.scratch->Allocate(dtype_, OutputShape(q_CGRD), "attention output");
-      lse_CGR = ctx.scratch->Allocate(DType::kFloat32, {q_CGRD.dim(0), groups, heads_per_group_},
-                                      "attention log-sum-exp");
+    if (heads_.recompute) {
+      context_CGRE = ctx.scratch->Allocate(heads_.dtype, OutputShape(q_CGRD), "attention output");
+      lse_CGR =
+          ctx.scratch->Allocate(DType::kFloat32, {q_CGRD.dim(0), groups, heads_.heads_per_group},
+                                "attention log-sum-exp");
     } else {
       context_CGRE = attended[0].Begin(chunk.q_begin(), chunk.q_end());
       lse_CGR = attended[1].Begin(chunk.q_begin(), chunk.q_end());
@@ -236,98 +216,61 @@ void SelfAttention::ForwardInChunks(const LayerContext& layer_ctx, const RotaryT
       AttendChunk(ctx, core_.Sharp(ctx), chunks, i, q_CGRD, kv_CGW, Tensor(), &earlier,
                   context_CGRE, chunk.OfQueries(sharp_lse_TGR));
     }
-    AttendChunk(ctx, core_, chunks, i, q_CGRD, kv_CGW, Sinks(ctx), &earlier, context_CGRE, lse_CGR);
+    AttendChunk(ctx, core_, chunks, i, q_CGRD, kv_CGW, sink_N, &earlier, context_CGRE, lse_CGR);
     for (ChunkWindow& window : attended) window.Send();
     LinearSaved forgotten;
-    proj_.Forward(ctx, Rows(OwnOutput(ctx, chunk, context_CGRE)), chunk.RowsOf(all_y_TH),
-                  &forgotten);
+    proj.Forward(ctx, Rows(OwnOutput(ctx, chunk, context_CGRE)), chunk.RowsOf(all_y_TH),
+                 &forgotten);
   }
   if (layer_ctx.sequence_parallel) Reduce(layer_ctx, all_y_TH, y_TH);
   if (ctx.host_copies != nullptr) ctx.host_copies->AwaitAll();
   if (ctx.activations != nullptr) core_.AddScores(ctx, sharp_lse_TGR);
 }
 
-void SelfAttention::ProjectChunkBack(const LayerContext& ctx, const RotaryTables* rotary,
-                                     const AttentionChunk& chunk, const Tensor& dqkv_CGS,
-                                     const Tensor& x_TH, const Tensor& dx_TH) {
-  Arena::Scope scope(ctx.scratch);
-  const Tensor dq = Queries(dqkv_CGS), dk = Keys(dqkv_CGS);
-  Rotate(ctx, rotary, /*inverse=*/true, chunk.RowsOf(ctx.batch->position_T), dq, dk);
-  if (qk_norm_) {
-    // What was in front of the norms is computed again.
-    Arena::Scope norm_scope(ctx.scratch);
-    const LayerContext again = ctx.SavingIn(ctx.scratch);
-    const Tensor qkv_CGS = ProjectChunk(ctx, chunk, x_TH);
-    const Tensor normed_CGRD = ctx.scratch->Allocate(dtype_, dq.shape(), "attention normalized q");
-    const Tensor normed_CGD = ctx.scratch->Allocate(dtype_, dk.shape(), "attention normalized k");
-    NormLayer::Saved q_norm, k_norm;
-    q_norm_.Forward(again, Queries(qkv_CGS), normed_CGRD, &q_norm);
-    k_norm_.Forward(again, Keys(qkv_CGS), normed_CGD, &k_norm);
-    q_norm_.Backward(ctx, dq, Tensor(), dq, q_norm);
-    k_norm_.Backward(ctx, dk, Tensor(), dk, k_norm);
-  }
-  const Tensor dpacked_CO = Packed(dqkv_CGS), dx_CH = chunk.RowsOf(dx_TH);
-  LinearSaved own, shared;
-  own.x_TI = shared.x_TI = chunk.RowsOf(x_TH);
-  const AsyncCall reducing = qkv_.BackwardInput(ctx, OwnColumns(dpacked_CO), dx_CH, &own);
-  AsyncCall reducing_shared;
-  Tensor dshared_CH;
-  if (kv_ != nullptr) {
-    dshared_CH = ctx.scratch->Allocate(dtype_, dx_CH.shape(), "attention gradient");
-    reducing_shared = kv_->BackwardInput(ctx, SharedColumns(dpacked_CO), dshared_CH, &shared);
-  }
-  qkv_.BackwardWeight(ctx, own);
-  if (kv_ != nullptr) kv_->BackwardWeight(ctx, shared);
-  reducing.Wait();
-  reducing_shared.Wait();
-  if (kv_ != nullptr)
-    ops::BiasDropoutAdd(ctx.stream, ops::Dropout(), dshared_CH, Tensor(), dx_CH, dx_CH);
-}
-
-void SelfAttention::BackwardInChunks(const LayerContext& ctx, const RotaryTables* rotary,
-                                     const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved) {
-  LayerContext at_once = OfAllRows(ctx);
-  at_once.deferred = nullptr;
-  Arena::Scope scope(ctx.scratch);
-  const std::vector<AttentionChunk> chunks = core_.Chunks(ctx, chunk_);
+AttentionInChunks::OfAllTokens AttentionInChunks::BackwardOutput(const LayerContext& ctx,
+                                                                 const Tensor& dy_TH,
+                                                                 const Tensor& sink_N,
+                                                                 RowParallelLinear* proj,
+                                                                 const Saved& saved) const {
   Arena* const arena = ForAllTokens(ctx, ctx.scratch);
-  const Shape& shape = saved->q_TGRD.shape();
-  OfAllTokens all = {saved->context_TGRE, saved->core.lse_TGR, Tensor(), Tensor()};
-  if (recompute_) {
-    all.context_TGRE = arena->Allocate(dtype_, OutputShape(saved->q_TGRD), "attention output");
+  const Shape& shape = saved.q_TGRD.shape();
+  OfAllTokens all;
+  all.chunks = core_.Chunks(ctx, heads_.chunk_tokens);
+  all.context_TGRE = saved.context_TGRE;
+  all.lse_TGR = saved.lse_TGR;
+  if (heads_.recompute) {
+    all.context_TGRE = arena->Allocate(heads_.dtype, OutputShape(saved.q_TGRD), "attention output");
     all.lse_TGR =
         arena->Allocate(DType::kFloat32, {shape[0], shape[1], shape[2]}, "attention log-sum-exp");
   }
-  all.dcontext_TGRE = arena->Allocate(dtype_, OutputShape(saved->q_TGRD), "attention gradient");
+  all.dcontext_TGRE =
+      arena->Allocate(heads_.dtype, OutputShape(saved.q_TGRD), "attention gradient");
   {
     Arena::Scope rows_scope(ctx.scratch);
-    ProjectOutputBack(at_once, chunks, Gather(ctx, dy_TH), *saved, all);
+    ProjectOutputBack(AtOnce(ctx), Gather(ctx, dy_TH), sink_N, proj, saved, all);
   }
   all.dq_TGRD = arena->Allocate(DType::kFloat32, shape, "attention gradient sum");
-  const Tensor all_x_TH = Gather(ctx, saved->qkv.x_TI), all_dx_TH = SummandOf(ctx, dx_TH);
-  AttendBack(at_once, rotary, chunks, *saved, all, all_x_TH, all_dx_TH);
-  if (ctx.sequence_parallel) Reduce(ctx, all_dx_TH, dx_TH);
-  if (ctx.host_copies != nullptr) ctx.host_copies->AwaitAll();
+  return all;
 }
 
-void SelfAttention::ProjectOutputBack(const LayerContext& ctx,
-                                      const std::vector<AttentionChunk>& chunks,
-                                      const Tensor& dy_TH, const Saved& saved,
-                                      const OfAllTokens& all) {
+void AttentionInChunks::ProjectOutputBack(const LayerContext& ctx, const Tensor& dy_TH,
+                                          const Tensor& sink_N, RowParallelLinear* proj,
+                                          const Saved& saved, const OfAllTokens& all) const {
+  const std::vector<AttentionChunk>& chunks = all.chunks;
   Arena::Scope scope(ctx.scratch);
-  const int64_t rows = QueryRows(chunks, chunk_);
+  const int64_t rows = QueryRows(chunks, heads_.chunk_tokens);
   std::vector<ChunkWindow> q, kv, earlier;
-  if (recompute_) {
+  if (heads_.recompute) {
     q = Two(ctx, saved.q_TGRD, rows, kQueries);
-    kv = Two(ctx, saved.kv_TGW, KeyRows(chunks, chunk_), kKeys);
-    earlier = Two(ctx, saved.kv_TGW, KeyRows(chunks, chunk_), kKeys);
+    kv = Two(ctx, saved.kv_TGW, KeyRows(chunks, heads_.chunk_tokens), kKeys);
+    earlier = Two(ctx, saved.kv_TGW, KeyRows(chunks, heads_.chunk_tokens), kKeys);
   }
   std::vector<ChunkWindow> context = Two(ctx, all.context_TGRE, rows, kOutput);
   ChunkWindow lse(ctx, all.lse_TGR, rows, kLogSumExp);
   ChunkWindow dcontext(ctx, all.dcontext_TGRE, rows, kGradient);
   const auto bring = [&](size_t i) {
     const int64_t begin = chunks[i].q_begin(), end = chunks[i].q_end();
-    if (!recompute_) return context[i % 2].Bring(begin, end);
+    if (!heads_.recompute) return context[i % 2].Bring(begin, end);
     q[i % 2].Bring(begin, end);
     kv[i % 2].Bring(chunks[i].k_begin(), chunks[i].k_end());
   };
@@ -337,27 +280,28 @@ void SelfAttention::ProjectOutputBack(const LayerContext& ctx,
     const AttentionChunk& chunk = chunks[i];
     if (i + 1 < chunks.size()) bring(i + 1);
     Tensor context_CGRE;
-    if (recompute_) {
+    if (heads_.recompute) {
       context_CGRE = context[i % 2].Begin(chunk.q_begin(), chunk.q_end());
-      AttendChunk(ctx, core_, chunks, i, q[i % 2].Await(), kv[i % 2].Await(), Sinks(ctx), &earlier,
+      AttendChunk(ctx, core_, chunks, i, q[i % 2].Await(), kv[i % 2].Await(), sink_N, &earlier,
                   context_CGRE, lse.Begin(chunk.q_begin(), chunk.q_end()));
       context[i % 2].Send();
       lse.Send();
     } else {
       context_CGRE = context[i % 2].Await();
     }
-    LinearSaved proj;
-    proj.x_TI = Rows(OwnOutput(ctx, chunk, context_CGRE));
+    LinearSaved of_proj;
+    of_proj.x_TI = Rows(OwnOutput(ctx, chunk, context_CGRE));
     const Tensor dcontext_CGRE = dcontext.Begin(chunk.q_begin(), chunk.q_end());
-    const Tensor mine =
-        !chunk.exchanges()
-            ? dcontext_CGRE
-            : ctx.scratch->Allocate(dtype_, {chunk.rows(), groups_, heads_per_group_, value_size_},
-                                    "attention gradient");
-    proj_.BackwardInput(ctx, chunk.RowsOf(dy_TH), Rows(mine), &proj);
+    const Tensor mine = !chunk.exchanges()
+                            ? dcontext_CGRE
+                            : ctx.scratch->Allocate(heads_.dtype,
+                                                    {chunk.rows(), heads_.groups,
+                                                     heads_.heads_per_group, heads_.value_size},
+                                                    "attention gradient");
+    proj->BackwardInput(ctx, chunk.RowsOf(dy_TH), Rows(mine), &of_proj);
     if (chunk.exchanges()) ExchangeToHeads(ctx, {{mine, dcontext_CGRE}});
     dcontext.Send();
-    proj_.BackwardWeight(ctx, proj);
+    proj->BackwardWeight(ctx, of_proj);
   }
   if (ctx.host_copies != nullptr) ctx.host_copies->AwaitAll();
 }
@@ -365,11 +309,14 @@ void SelfAttention::ProjectOutputBack(const LayerContext& ctx,
 // The pairs of chunks stand in one line: the keys' chunks ascend, with each of them the queries'
 // from its own on, as far as they may see these keys. While one pair is computed, what the next one
 // needs arrives.
-void SelfAttention::AttendBack(const LayerContext& ctx, const RotaryTables* rotary,
-                               const std::vector<AttentionChunk>& chunks, const Saved& saved,
-                               const OfAllTokens& all, const Tensor& x_TH, const Tensor& dx_TH) {
-  std::vector<ChunkWindow> kv = Two(ctx, saved.kv_TGW, KeyRows(chunks, chunk_), kKeys);
-  const int64_t rows = QueryRows(chunks, chunk_);
+void AttentionInChunks::BackwardHeads(const LayerContext& layer_ctx, const OfAllTokens& all,
+                                      Allocate allocate, GiveBack give_back, const Sinks& sinks,
+                                      const Saved& saved) const {
+  const LayerContext ctx = AtOnce(layer_ctx);
+  const std::vector<AttentionChunk>& chunks = all.chunks;
+  Arena::Scope scope(ctx.scratch);
+  std::vector<ChunkWindow> kv = Two(ctx, saved.kv_TGW, KeyRows(chunks, heads_.chunk_tokens), kKeys);
+  const int64_t rows = QueryRows(chunks, heads_.chunk_tokens);
   std::vector<ChunkWindow> q = Two(ctx, saved.q_TGRD, rows, kQueries);
   std::vector<ChunkWindow> context = Two(ctx, all.context_TGRE, rows, kOutput);
   std::vector<ChunkWindow> lse = Two(ctx, all.lse_TGR, rows, kLogSumExp);
@@ -385,7 +332,6 @@ void SelfAttention::AttendBack(const LayerContext& ctx, const RotaryTables* rota
     for (std::vector<ChunkWindow>* windows : {&q, &context, &lse, &dcontext})
       bring(windows, pair, i);
   };
-  const Tensor sink_N = Sinks(ctx);
   const size_t count = chunks.size();
   bring_keys(0);
   bring_queries(0, 0);
@@ -396,16 +342,16 @@ void SelfAttention::AttendBack(const LayerContext& ctx, const RotaryTables* rota
     const Tensor kv_CGW = AllKeys(ctx, chunks[j], kv[j % 2].Await());
     const Tensor dkv_CGW =
         ctx.scratch->Allocate(DType::kFloat32, kv_CGW.shape(), "attention gradient sum");
-    const Tensor dqkv_CGS = AllocatePacked(ctx, chunks[j], "attention gradient");
+    const Gradients gradients = allocate(ctx, chunks[j]);
     // Gradients of all ranks' tokens, in the model's dtype, are exchanged for those of all of this
     // rank's heads.
     const bool exchanges = chunks[j].exchanges();
     const auto all_tokens = [&](const Tensor& mine, const Shape& shape) {
-      return exchanges ? ctx.scratch->Allocate(dtype_, shape, "attention gradient") : mine;
+      return exchanges ? ctx.scratch->Allocate(heads_.dtype, shape, "attention gradient") : mine;
     };
-    const Tensor dq_all = all_tokens(Queries(dqkv_CGS), chunks[j].OfQueries(all.dq_TGRD).shape()),
-                 dk_all = all_tokens(Keys(dqkv_CGS), KeysOf(kv_CGW).shape()),
-                 dv_all = all_tokens(Values(dqkv_CGS), ValuesOf(kv_CGW).shape());
+    const Tensor dq_all = all_tokens(gradients.q_CGRD, chunks[j].OfQueries(all.dq_TGRD).shape()),
+                 dk_all = all_tokens(gradients.k_CGD, KeysOf(kv_CGW).shape()),
+                 dv_all = all_tokens(gradients.v_CGE, ValuesOf(kv_CGW).shape());
     for (size_t i = j; i < count && core_.MaySee(chunks[i], chunks[j]); ++i, ++pair) {
       // The next pair, if there is one, is that of these.
       const bool turns = i + 1 == count || !core_.MaySee(chunks[i + 1], chunks[j]);
@@ -425,9 +371,9 @@ void SelfAttention::AttendBack(const LayerContext& ctx, const RotaryTables* rota
         const Tensor keys = chunks[j].PartOf(kv_CGW, part), dkeys = chunks[j].PartOf(dkv_CGW, part);
         core_.BackwardChunk(ctx, chunks[i], chunks[j], part, first && part == 0,
                             /*first_queries=*/i == j,
-                            {q_CGRD, KeysOf(keys), ValuesOf(keys), Tensor(), sink_N}, context_CGRE,
-                            lse_CGR, dcontext_CGRE,
-                            {dq_CGRD, KeysOf(dkeys), ValuesOf(dkeys), Tensor(), SinkGradients()});
+                            {q_CGRD, KeysOf(keys), ValuesOf(keys), Tensor(), sinks.sink_N},
+                            context_CGRE, lse_CGR, dcontext_CGRE,
+                            {dq_CGRD, KeysOf(dkeys), ValuesOf(dkeys), Tensor(), sinks.gradient_N});
       }
       if (i == j) {
         ops::Copy(ctx.stream, dq_CGRD, dq_all);
@@ -441,10 +387,11 @@ void SelfAttention::AttendBack(const LayerContext& ctx, const RotaryTables* rota
     ops::Copy(ctx.stream, ValuesOf(summed), dv_all);
     if (exchanges) {
       ExchangeToTokens(
-          ctx, {{Queries(dqkv_CGS), dq_all}, {Keys(dqkv_CGS), dk_all}, {Values(dqkv_CGS), dv_all}});
+          ctx, {{gradients.q_CGRD, dq_all}, {gradients.k_CGD, dk_all}, {gradients.v_CGE, dv_all}});
     }
-    ProjectChunkBack(ctx, rotary, chunks[j], dqkv_CGS, x_TH, dx_TH);
+    give_back(ctx, chunks[j]);
   }
+  if (ctx.host_copies != nullptr) ctx.host_copies->AwaitAll();
 }
 
 }  // namespace megatron
