@@ -3,6 +3,7 @@
 #include "glog/logging.h"
 #include "megatron/ops/activation.h"
 #include "megatron/ops/bias_gradient.h"
+#include "megatron/ops/elementwise.h"
 #include "megatron/ops/float8/product.h"
 #include "megatron/ops/float8/quantize.h"
 #include "megatron/ops/float8/quantize_blocks.h"
@@ -19,6 +20,19 @@ Tensor AllocateScales(Arena* arena, const Shape& shape) {
 // The part of amax_2 that belongs to an operand; nothing of nothing.
 Tensor Part(const Tensor& amax_2, int64_t operand) {
   return amax_2.empty() ? Tensor() : amax_2.Slice(0, operand, operand + 1);
+}
+
+// Returns memory for y that is contiguous: y itself, or that of ctx.scratch.
+Tensor DenseMemory(const LayerContext& ctx, const Tensor& y_RC) {
+  if (y_RC.is_contiguous()) return y_RC;
+  return ctx.scratch->Allocate(y_RC.dtype(), y_RC.shape(), "fp8 dense rows");
+}
+
+// Returns x itself, or a copy that is contiguous.
+Tensor Dense(const LayerContext& ctx, const Tensor& x_RC) {
+  const Tensor dense_RC = DenseMemory(ctx, x_RC);
+  if (!x_RC.is_contiguous()) ops::Copy(ctx.stream, x_RC, dense_RC);
+  return dense_RC;
 }
 
 // Two forms of a tensor with one scale have the same.
@@ -82,7 +96,7 @@ Tensor LinearProducts::AmaxOfGradient(const LayerContext& ctx, const Tensor& dy_
   if (predicts()) return history_->layer(index_).amax_3.Slice(0, kGradient, kGradient + 1);
   const Tensor amax = saved.amax_dy_1;
   ops::AbsMax(ctx.stream, dy_TO, amax);
-  if (cut_ == Cut::kOutput) ctx.tensor_group.AllReduce(amax, ReduceOp::kMax, ctx.stream);
+  if (cut_ != Cut::kInput) ctx.tensor_group.AllReduce(amax, ReduceOp::kMax, ctx.stream);
   ctx.context_group.AllReduce(amax, ReduceOp::kMax, ctx.stream);
   return amax;
 }
@@ -110,10 +124,11 @@ ops::Float8Matrix LinearProducts::Transposed(const LayerContext& ctx, Operand op
   return out;
 }
 
-void LinearProducts::Forward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& w_OI,
+void LinearProducts::Forward(const LayerContext& ctx, const Tensor& any_x_TI, const Tensor& w_OI,
                              const Tensor& bias_O, const Tensor& y_TO, Saved* saved) const {
-  if (!options_.enabled) return ops::LinearForward(ctx.stream, x_TI, w_OI, bias_O, y_TO);
+  if (!options_.enabled) return ops::LinearForward(ctx.stream, any_x_TI, w_OI, bias_O, y_TO);
   Arena::Scope scope(ctx.scratch);
+  const Tensor x_TI = Dense(ctx, any_x_TI), dense_y_TO = DenseMemory(ctx, y_TO);
   saved->amax_2 = AmaxOfInputs(ctx, x_TI, w_OI);
   ops::Float8Matrix x8 = Allocate(ctx.scratch, kInput, x_TI, Form::kAsItIs);
   saved->x_IT = {};
@@ -124,7 +139,8 @@ void LinearProducts::Forward(const LayerContext& ctx, const Tensor& x_TI, const 
   const ops::Float8Matrix w8 = Allocate(ctx.scratch, kWeight, w_OI, Form::kAsItIs);
   Quantize(ctx, kInput, x_TI, Part(saved->amax_2, kInput), ctx.training, x8, saved->x_IT);
   Quantize(ctx, kWeight, w_OI, Part(saved->amax_2, kWeight), ctx.training, w8, {});
-  ops::Float8Product(ctx.stream, x8, w8, bias_O, y_TO);
+  ops::Float8Product(ctx.stream, x8, w8, bias_O, dense_y_TO);
+  if (!y_TO.is_contiguous()) ops::Copy(ctx.stream, dense_y_TO, y_TO);
 }
 
 void LinearProducts::Reserve(const LayerContext& ctx, const Tensor& dy_TO, Saved* saved) const {
@@ -134,16 +150,18 @@ void LinearProducts::Reserve(const LayerContext& ctx, const Tensor& dy_TO, Saved
     saved->dy_OT = Allocate(ctx.kept(), kGradient, dy_TO, Form::kTransposed);
 }
 
-void LinearProducts::BackwardInput(const LayerContext& ctx, const Tensor& dy_TO, const Tensor& w_OI,
-                                   const Tensor& dx_TI, Saved* saved) const {
-  if (!options_.enabled) return ops::LinearBackwardInput(ctx.stream, dy_TO, w_OI, dx_TI);
+void LinearProducts::BackwardInput(const LayerContext& ctx, const Tensor& any_dy_TO,
+                                   const Tensor& w_OI, const Tensor& dx_TI, Saved* saved) const {
+  if (!options_.enabled) return ops::LinearBackwardInput(ctx.stream, any_dy_TO, w_OI, dx_TI);
   Arena::Scope scope(ctx.scratch);
+  const Tensor dy_TO = Dense(ctx, any_dy_TO), dense_dx_TI = DenseMemory(ctx, dx_TI);
   saved->amax_dy_1 = AmaxOfGradient(ctx, dy_TO, *saved);
   ops::Float8Matrix dy = Allocate(ctx.scratch, kGradient, dy_TO, Form::kAsItIs);
   if (!saved->dy_OT.codes.empty()) ShareScale(&dy, saved->dy_OT);
   Quantize(ctx, kGradient, dy_TO, saved->amax_dy_1, /*measures=*/true, dy, saved->dy_OT);
   ops::Float8Product(ctx.stream, dy, Transposed(ctx, kWeight, w_OI, Part(saved->amax_2, kWeight)),
-                     Tensor(), dx_TI);
+                     Tensor(), dense_dx_TI);
+  if (!dx_TI.is_contiguous()) ops::Copy(ctx.stream, dense_dx_TI, dx_TI);
 }
 
 void LinearProducts::BackwardWeight(const LayerContext& ctx, const Tensor& dy_TO,
@@ -151,11 +169,13 @@ void LinearProducts::BackwardWeight(const LayerContext& ctx, const Tensor& dy_TO
                                     const Saved& saved) const {
   if (reads_dy()) return ops::LinearBackwardWeight(ctx.stream, dy_TO, x_TI, dw_OI, dbias_O);
   Arena::Scope scope(ctx.scratch);
-  const ops::Float8Matrix x_IT = !saved.x_IT.codes.empty()
-                                     ? saved.x_IT
-                                     : Transposed(ctx, kInput, x_TI, Part(saved.amax_2, kInput));
+  const ops::Float8Matrix x_IT =
+      !saved.x_IT.codes.empty()
+          ? saved.x_IT
+          : Transposed(ctx, kInput, Dense(ctx, x_TI), Part(saved.amax_2, kInput));
   const ops::Float8Matrix dy_OT =
-      keep_gradient_codes_ ? saved.dy_OT : Transposed(ctx, kGradient, dy_TO, saved.amax_dy_1);
+      keep_gradient_codes_ ? saved.dy_OT
+                           : Transposed(ctx, kGradient, Dense(ctx, dy_TO), saved.amax_dy_1);
   ops::AddFloat8Product(ctx.stream, dy_OT, x_IT, dw_OI);
   if (!dbias_O.empty()) ops::BiasBackward(ctx.stream, dy_TO, dbias_O);
 }

@@ -24,8 +24,9 @@ namespace megatron {
 
 class LinearProducts {
  public:
-  // The side that is cut over the tensor-parallel ranks besides the weight: x or y.
-  enum class Cut { kInput, kOutput };
+  // The side that is cut over the tensor-parallel ranks besides the weight: x or y. With kRows each
+  // of them has the whole weight, and with sequence parallelism rows of its own of x and y.
+  enum class Cut { kInput, kOutput, kRows };
 
   struct Saved {
     // What the scales of x and of the weight are made of, and that of dy; none with kBlockwise.
@@ -47,7 +48,8 @@ class LinearProducts {
   // Returns whether x need not outlive Forward; BackwardWeight then does not read it.
   bool keeps_codes(const LayerContext& ctx) const;
 
-  // The products of ops/linear.h. What `saved` gets lies in ctx.saved.
+  // The products of ops/linear.h. What `saved` gets lies in ctx.saved. The rows of operands and
+  // results may lie apart: products in FP8 then work on copies in ctx.scratch.
   void Forward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& w_OI,
                const Tensor& bias_O, const Tensor& y_TO, Saved* saved) const;
   // Takes room in ctx.kept() for what BackwardInput leaves to BackwardWeight. It is called before

@@ -154,6 +154,72 @@ TEST(LinearProductsTest, ContextParallelRanksUseTheScalesOfOneRank) {
               }).ok());
 }
 
+// Each rank has the whole weight, and rows of its own.
+TEST(LinearProductsTest, RanksWithRowsOfTheirOwnUseTheScalesOfOneRank) {
+  Layer whole = Random(kF32);
+  const Layer before = Random(kF32);
+  TrainAlone(Enabled(), &whole);
+  ASSERT_TRUE(RunRanks(2, [&](int rank, const ProcessGroup& world) {
+                Layer part(kTokens / 2, kIn, kOut, kF32);
+                Move(before.x, &part.x, true, false, rank);
+                Move(before.w, &part.w, false, false, rank);
+                Move(before.bias, &part.bias, false, false, rank);
+                Move(before.dy, &part.dy, true, false, rank);
+                Train(Products(Enabled(), Cut::kRows), world, ProcessGroup(), &part);
+                ExpectPart(whole.y, &part.y, true, false, rank);
+                ExpectPart(whole.dx, &part.dx, true, false, rank);
+                return world.status();
+              }).ok());
+}
+
+// The columns of a wider tensor, as latents are that travel in one message.
+class Columns {
+ public:
+  explicit Columns(const HostTensor& values)
+      : wide_({values.tensor().dim(0), values.tensor().dim(1) + 5}, values.tensor().dtype()),
+        columns_(values.tensor().dim(1)) {
+    for (int64_t i = 0; i < values.numel(); ++i) wide_.Set(Place(i), values.Get(i));
+  }
+  Tensor view() const { return wide_.tensor().Slice(1, 2, 2 + columns_); }
+  void ExpectEqual(const HostTensor& want) const {
+    for (int64_t i = 0; i < want.numel(); ++i) ASSERT_EQ(wide_.Get(Place(i)), want.Get(i)) << i;
+    for (int64_t r = 0; r < wide_.tensor().dim(0); ++r)
+      for (const int64_t c : {int64_t{1}, 2 + columns_})
+        EXPECT_EQ(wide_.Get(r * (columns_ + 5) + c), 0);
+  }
+
+ private:
+  int64_t Place(int64_t i) const { return i / columns_ * (columns_ + 5) + 2 + i % columns_; }
+
+  HostTensor wide_;
+  int64_t columns_;
+};
+
+TEST(LinearProductsTest, RowsMayLieApart) {
+  Float8Options blocks = Enabled(), high = Enabled();
+  blocks.recipe = Float8Recipe::kBlockwise;
+  high.weight_gradient = false;
+  for (const Float8Options& options : {Enabled(), blocks, high, Float8Options()}) {
+    Layer dense = Random(kF32);
+    Layer apart = Random(kF32);
+    TrainAlone(options, &dense);
+    ThreadPool pool(1);
+    Arena saved({}, 1 << 22, "saved", nullptr), scratch({}, 1 << 22, "scratch", nullptr);
+    const LayerContext ctx = {ProcessGroup(), Stream::Cpu(&pool), &saved, &scratch, nullptr};
+    const Columns x(apart.x), dy(apart.dy), y(HostTensor({kTokens, kOut}, kF32)),
+        dx(HostTensor({kTokens, kIn}, kF32));
+    const LinearProducts products = Products(options);
+    LinearProducts::Saved kept;
+    products.Forward(ctx, x.view(), apart.w, apart.bias, y.view(), &kept);
+    products.Reserve(ctx, dy.view(), &kept);
+    products.BackwardInput(ctx, dy.view(), apart.w, dx.view(), &kept);
+    products.BackwardWeight(ctx, dy.view(), x.view(), apart.dw, Tensor(), kept);
+    y.ExpectEqual(dense.y);
+    dx.ExpectEqual(dense.dx);
+    EXPECT_EQ(apart.dw.Bytes(), dense.dw.Bytes());
+  }
+}
+
 TEST(LinearProductsTest, LayersAtTheEndsMayBeLeftOut) {
   Float8Options options = Enabled();
   options.first_layers_without = 1;

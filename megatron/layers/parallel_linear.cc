@@ -104,6 +104,7 @@ ColumnParallelLinear::ColumnParallelLinear(const LinearOptions& options,
                       : options.grid.PartOf(options.input_size)),
       has_bias_(options.bias),
       overlaps_(Overlaps(options, tensor_group)),
+      sums_input_gradient_(options.sums_input_gradient),
       products_(options.float8, LinearProducts::Cut::kOutput, options.name + ".weight",
                 KeepsCodes(options)),
       weight_(MakeWeight(options, InputSharding(options, tensor_group))),
@@ -168,7 +169,7 @@ AsyncCall ColumnParallelLinear::BackwardInput(const LayerContext& ctx, const Ten
   const Tensor summand_TI = SummandOf(ctx, dx_TI);
   products_.BackwardInput(ctx, dy_TO, weight_OI(), summand_TI, &saved->products);
   adapter_.AddBackwardInput(ctx, dy_TO, summand_TI);
-  return StartReduce(ctx, summand_TI, dx_TI);
+  return sums_input_gradient_ ? StartReduce(ctx, summand_TI, dx_TI) : AsyncCall();
 }
 
 void ColumnParallelLinear::BackwardWeight(const LayerContext& ctx, const LinearSaved& saved) {

@@ -53,6 +53,9 @@ struct LinearOptions {
   // Whether forward communicates beside its products, in pieces (tensor_overlap.h). Products in FP8
   // need all rows at once and are not cut.
   bool overlap = false;
+  // Whether a column layer sums dx over the tensor-parallel ranks. Else dx is this rank's summand,
+  // and the context must be without sequence parallelism.
+  bool sums_input_gradient = true;
   // Whether codes of the input are kept for backward, where that is done in FP8, and not the input.
   // An adapter reads the input, so that none are kept with one.
   bool keep_codes = false;
@@ -94,10 +97,11 @@ class ColumnParallelLinear {
   // Writes pre and y = activation(pre).
   void ForwardActivation(const LayerContext& ctx, ops::Activation activation, const Tensor& x_TI,
                          const Tensor& pre_TO, const Tensor& y_TO, LinearSaved* saved) const;
-  // Starts to write dx, summed over the tensor-parallel ranks, which is there once the result has
-  // been waited for: behind BackwardWeight, whose product hides the sum's time. dy must live until
-  // BackwardWeight has run; both calls must have the same ctx.defers(). Whatever else it keeps lies
-  // in ctx.kept() and, until both are done, in ctx.scratch, where the caller's scope must hold it.
+  // Starts to write dx, by default summed over the tensor-parallel ranks, which is there once the
+  // result has been waited for: behind BackwardWeight, whose product hides the sum's time. dy must
+  // live until BackwardWeight has run; both calls must have the same ctx.defers(). Whatever else it
+  // keeps lies in ctx.kept() and, until both are done, in ctx.scratch, where the caller's scope
+  // must hold it.
   [[nodiscard]] AsyncCall BackwardInput(const LayerContext& ctx, const Tensor& dy_TO,
                                         const Tensor& dx_TI, LinearSaved* saved) const;
   void BackwardWeight(const LayerContext& ctx, const LinearSaved& saved);
@@ -122,7 +126,7 @@ class ColumnParallelLinear {
 
   TensorGrid grid_;
   int64_t input_size_;  // that of this rank's weight
-  bool has_bias_, overlaps_;
+  bool has_bias_, overlaps_, sums_input_gradient_;
   LinearProducts products_;
   Parameter weight_, bias_;
   LowRankAdapter adapter_;
