@@ -21,6 +21,13 @@
 //
 // Without LatentOptions::caches_latents it has keys and values of all heads.
 //
+// Where RecomputeOptions::attention_chunk_tokens says so, heads are made, and attended to, in
+// chunks of tokens (attention_in_chunks.h). Latents are made of all tokens at once, and heads are
+// kept, whatever RecomputeOptions::latent_heads says. With LayerContext::cached there are no chunks.
+//
+// Of FP8's products those from the residual stream to latents have scales of all ranks' rows.
+// Norms, and the absorbed form, are in the layer's dtype.
+//
 // Legend: T tokens, or rows of the residual stream on this rank, H hidden, L latents and shared
 // key, N heads of this rank, D size of a query and key head, E of a value head.
 #ifndef MEGATRON_LAYERS_LATENT_ATTENTION_H_
@@ -31,6 +38,8 @@
 #include <vector>
 
 #include "megatron/layers/attention_core.h"
+#include "megatron/layers/attention_in_chunks.h"
+#include "megatron/layers/linear_products.h"
 #include "megatron/layers/norm_layer.h"
 #include "megatron/layers/parallel_linear.h"
 #include "megatron/layers/replicated_linear.h"
@@ -47,10 +56,12 @@ class LatentAttention {
     Tensor normed_TL;  // the same normalized, with the shared key rotated; without norms latent_TL
     Tensor dlatent_TL;
     NormLayer::Saved q_norm, kv_norm;
+    LinearProducts::Saved q_down, kv_down;
     LinearSaved q, kv, proj;
     Tensor q_TND, k_TND, kv_TNC;  // kv: each head's own key, then its value
     Tensor context_TGRE;
     AttentionCore::Saved core;
+    AttentionInChunks::Saved chunks;  // in chunks, in place of the heads, the context and `core`
   };
 
   // `name` is "decoder.layers.0.self_attention", `layer` the layer's number in the whole model,
@@ -77,6 +88,10 @@ class LatentAttention {
   Tensor SharedKey(const Tensor& x_TL) const { return x_TL.Slice(1, q_rank_ + kv_rank_, width()); }
   Tensor KeyLatentAndSharedKey(const Tensor& x_TL) const { return x_TL.Slice(1, q_rank_, width()); }
   int64_t width() const { return q_rank_ + kv_rank_ + rotated_size_; }
+  // The part of queries [T, N, D] that is rotated.
+  Tensor RotatedPart(const Tensor& q_TND) const {
+    return q_TND.Slice(2, own_size_, own_size_ + rotated_size_);
+  }
   // The parts of a tensor [T, N, own key and value].
   Tensor OwnKeys(const Tensor& kv_TNC) const { return kv_TNC.Slice(2, 0, own_size_); }
   Tensor Values(const Tensor& kv_TNC) const {
@@ -86,13 +101,17 @@ class LatentAttention {
   bool ReadsHeads(const LayerContext& ctx) const {
     return recompute_core_ || !core_.KeepsInputs(ctx);
   }
-  // The context in which each rank works alone.
-  static LayerContext Alone(const LayerContext& ctx);
+  // The context of layers that read all rows.
+  static LayerContext WithAllRows(const LayerContext& ctx);
   void Rotate(const LayerContext& ctx, const RotaryTables* rotary, bool inverse,
               const Tensor& position_T, const Tensor& x) const;
-  // Makes q from x and the queries' latents.
-  void MakeQueries(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
-                   const Tensor& all_TL, Saved* saved) const;
+  // Makes q, at these positions, from x and the queries' latents.
+  void MakeQueries(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& position_T,
+                   const Tensor& x_TH, const Tensor& all_TL, const Tensor& q_TND,
+                   LinearSaved* saved) const;
+  // Makes k and kv from the other latents.
+  void MakeKeys(const LayerContext& ctx, const Tensor& all_TL, const Tensor& k_TND,
+                const Tensor& kv_TNC, LinearSaved* saved) const;
   // Makes q, k and kv from x and from all rows of the normalized latents, in `arena`.
   void MakeHeads(const LayerContext& ctx, Arena* arena, const RotaryTables* rotary,
                  const Tensor& x_TH, const Tensor& all_TL, Saved* saved) const;
@@ -104,14 +123,34 @@ class LatentAttention {
   // Fills saved->context and saved->core from the inputs, allocated in `arena`.
   // Allocates what it writes in one arena, and what else it keeps in the other.
   void Attend(const LayerContext& ctx, Arena* output, Arena* others, Saved* saved) const;
-  // Adds the gradients of the projections from latents; x of these projections is in *saved.
-  void AddHeadGradients(const LayerContext& ctx, Saved* saved);
+  // The gradients of heads. Those of queries and keys are with their rotated parts.
+  struct HeadGradients {
+    Tensor dq_TND, dk_TND, dkv_TNC;
+  };
+  // Writes this rank's summands of the gradients of the latents that all_TL has rows of. Without a
+  // q latent it starts to write dx, too. Puts into *q and *kv what AddHeadGradients reads.
+  AsyncCall HeadsBack(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& position_T,
+                      const HeadGradients& gradients, const Tensor& x_TH, const Tensor& all_TL,
+                      const Tensor& dx_TH, const Tensor& summand_TL, LinearSaved* q,
+                      LinearSaved* kv) const;
+  // Adds the gradients of the projections to heads.
+  void AddHeadGradients(const LayerContext& ctx, const LinearSaved& q, const LinearSaved& kv);
+  // Writes the gradient of the latents in front of their norms, and dx or what is still missing of
+  // it, from that of the normalized latents, which it turns back.
+  void LatentsBack(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dnormed_TL,
+                   const Tensor& dx_TH, Saved* saved);
+  // Forward from the latents on, and Backward, in chunks. `x_TH` has this rank's rows.
+  void ForwardInChunks(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& x_TH,
+                       const Tensor& y_TH, Saved* saved) const;
+  void BackwardInChunks(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
+                        const Tensor& dx_TH, Saved* saved);
 
   int64_t layer_;  // number in the whole model
   int64_t heads_, own_size_, rotated_size_, value_size_, q_rank_, kv_rank_;
   bool recompute_core_, recompute_heads_, has_norms_, rotates_, has_window_, caches_latents_;
   DType dtype_;
   AttentionCore core_;
+  AttentionInChunks in_chunks_;
   std::unique_ptr<ReplicatedLinear> q_down_;  // null without a q latent
   ReplicatedLinear kv_down_;
   std::unique_ptr<NormLayer> q_norm_, kv_norm_;  // may be null

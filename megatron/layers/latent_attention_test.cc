@@ -113,6 +113,92 @@ TEST(LatentAttentionTest, TwoTensorParallelRanksEqualOne) {
   }
 }
 
+TransformerOptions InChunks(TransformerOptions options, int64_t tokens) {
+  options.recompute.attention_chunk_tokens = tokens;
+  return options;
+}
+
+TEST(LatentAttentionTest, GradientsInChunksAreThoseOfFiniteDifferences) {
+  const RotaryTables tables = Tables();
+  for (TransformerOptions options : Kinds()) {
+    for (const int64_t chunk : {1, 3, 8}) {
+      options.recompute.core_attention = chunk == 3;
+      LayerHarness harness({4, 1, 3});
+      ExpectGradients(&harness,
+                      MakeAttention(InChunks(options, chunk), &tables, harness.tensor_group()),
+                      kHidden);
+    }
+  }
+}
+
+TEST(LatentAttentionTest, AChunkOfAllTokensChangesNoBit) {
+  const RotaryTables tables = Tables();
+  for (TransformerOptions options : Kinds()) {
+    options.attention_dropout = 0.3f;
+    for (const bool recompute : {false, true}) {
+      options.recompute.core_attention = recompute;
+      ExpectSameBits({150, 37}, MakeAttention(options, &tables, {}),
+                     MakeAttention(InChunks(options, 187), &tables, {}), kHidden);
+    }
+  }
+}
+
+TEST(LatentAttentionTest, ChunksGiveTheResultsOfAllTokensAtOnce) {
+  constexpr int64_t kTokens = 187;
+  const RotaryTables tables = Tables();
+  const auto near = [](const std::vector<double>& got, const std::vector<double>& want) {
+    const Shape shape{static_cast<int64_t>(want.size())};
+    ops::ExpectNear(ops::HostTensor::Of(shape, DType::kFloat32, got), want, 1e-5);
+  };
+  for (TransformerOptions options : Kinds()) {
+    options.attention_dropout = 0.3f;
+    std::vector<LayerHarness::Results> results;
+    for (const int64_t chunk : {0, 16, 100}) {
+      SCOPED_TRACE(chunk);
+      LayerHarness harness({150, 2, 35});
+      const LayerCalls calls = MakeAttention(InChunks(options, chunk), &tables, {});
+      harness.Bind(calls.parameters);
+      results.push_back(
+          harness.Run(calls, ops::HostTensor::Normal({kTokens, kHidden}, DType::kFloat32, 1),
+                      ops::HostTensor::Normal({kTokens, kHidden}, DType::kFloat32, 2)));
+      near(results.back().y, results.front().y);
+      near(results.back().dx, results.front().dx);
+      for (size_t i = 0; i < calls.parameters.size(); ++i)
+        near(results.back().gradients[i], results.front().gradients[i]);
+    }
+  }
+}
+
+// Forward keeps queries, whole keys, values and outputs of all tokens, with the latents. There are
+// no projections of all tokens, in which keys' own parts are once more.
+TEST(LatentAttentionTest, InChunksTheProjectionsOfAllTokensAreNotKept) {
+  const RotaryTables tables = Tables();
+  const auto kept = [&](int64_t chunk) {
+    LayerHarness harness({64});
+    const LayerCalls calls = MakeAttention(InChunks(Options(), chunk), &tables, {});
+    harness.Bind(calls.parameters);
+    harness.Run(calls, ops::HostTensor::Normal({64, kHidden}, DType::kFloat32, 1),
+                ops::HostTensor::Normal({64, kHidden}, DType::kFloat32, 2));
+    return harness.context().saved->high_water();
+  };
+  EXPECT_EQ(kept(0) - kept(16), 64 * kHeads * kOwn * SizeOf(DType::kFloat32));
+}
+
+TEST(LatentAttentionTest, TwoTensorParallelRanksEqualOneInChunks) {
+  const RotaryTables tables = Tables();
+  for (TransformerOptions options : Kinds()) {
+    for (bool recompute : {false, true}) {
+      options.recompute.core_attention = recompute;
+      ExpectTwoRanksEqualOne(
+          {5, 3},
+          [&](const ProcessGroup& group, bool sequence_parallel) {
+            return MakeAttention(InChunks(options, 3), &tables, group, sequence_parallel);
+          },
+          kHidden);
+    }
+  }
+}
+
 LayerCalls MakeLayer(TransformerOptions options, const RotaryTables* rotary,
                      const ProcessGroup& group, bool sequence_parallel = false) {
   options.sequence_parallel = sequence_parallel;

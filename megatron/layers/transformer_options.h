@@ -112,10 +112,10 @@ struct RecomputeOptions {
   // Where above 0, an MLP runs over chunks of about so many tokens (layers/mlp.h) and keeps its
   // input alone. FP8 must be off then, and recompute.mlp changes nothing.
   int64_t mlp_chunk_tokens = 0;
-  // Where above 0, self-attention runs over chunks of so many tokens (layers/self_attention.h). It
-  // must be causal, without relative positions and FP8. Context-parallel ranks must not be of the
-  // kind kHierarchical and have stripes of tokens (context_slice.h), and a chunk is of the tokens
-  // of all of them.
+  // Where above 0, self-attention and latent attention run over chunks of so many tokens
+  // (layers/attention_in_chunks.h). They must be causal, without relative positions and FP8.
+  // Context-parallel ranks must not be of the kind kHierarchical and have stripes of tokens
+  // (context_slice.h), and a chunk is of the tokens of all of them.
   int64_t attention_chunk_tokens = 0;
 };
 

@@ -167,6 +167,15 @@ ModelOptions SmallLatent() {
   return options;
 }
 
+ModelOptions SmallWideLatent() {
+  ModelOptions options = SmallLatent();
+  TransformerOptions& transformer = options.transformer;
+  transformer.kv_channels = 32;
+  transformer.value_channels = 16;
+  transformer.latent = {/*kv_rank=*/16, /*q_rank=*/32, /*rotated_size=*/16};
+  return options;
+}
+
 ModelOptions SmallLatentMixture() {
   ModelOptions options = SmallDeepSeek();
   const ModelOptions latent = SmallLatent();

@@ -26,7 +26,10 @@ ModelOptions SmallMixtral();
 ModelOptions SmallDeepSeek();
 // Latent attention with YaRN, and values narrower than keys.
 ModelOptions SmallLatent();
-// The same without a vector for queries and without norms, in a dense layer and in one of experts.
+// The same with matrices whose sizes are multiples of 16 on two ranks, as FP8 needs them.
+ModelOptions SmallWideLatent();
+// Latent attention without a vector for queries and without norms, in a dense layer and in one of
+// experts.
 ModelOptions SmallLatentMixture();
 // Two layers of multi-token prediction.
 ModelOptions SmallMtp();

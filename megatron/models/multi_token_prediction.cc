@@ -126,7 +126,7 @@ void MultiTokenPrediction::Forward(const LayerContext& ctx, const RotaryTables* 
       depth.embedding_norm->Forward(at, embedding_TH, EmbeddingPart(kept.joined_TI),
                                     &kept.embedding_norm);
       depth.hidden_norm->Forward(at, hidden[d], HiddenPart(kept.joined_TI), &kept.hidden_norm);
-      depth.projection->Forward(at, kept.joined_TI, input_TH);
+      depth.projection->Forward(at, kept.joined_TI, input_TH, &kept.projection);
     }
     const Tensor y_TH = Allocate(at.saved, at, "layer output");
     if (at.training) {
@@ -162,8 +162,8 @@ void MultiTokenPrediction::Backward(const LayerContext& ctx, const RotaryTables*
     {
       const WeightsInUse own(at.blocks, depth.own_block);
       const GradientsInUse gradients(at.blocks, depth.own_block);
-      depth.projection->BackwardInput(at, dinput_TH, djoined_TI);
-      depth.projection->BackwardWeight(at, dinput_TH, kept.joined_TI);
+      depth.projection->BackwardInput(at, dinput_TH, djoined_TI, &kept.projection);
+      depth.projection->BackwardWeight(at, dinput_TH, kept.joined_TI, kept.projection);
       depth.embedding_norm->Backward(at, EmbeddingPart(djoined_TI), Tensor(), dembedding_TH,
                                      kept.embedding_norm);
       depth.hidden_norm->Backward(at, HiddenPart(djoined_TI), dhidden[d], sum_TH, kept.hidden_norm);

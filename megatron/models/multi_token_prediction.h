@@ -22,6 +22,7 @@
 
 #include "absl/types/span.h"
 #include "megatron/layers/layer_context.h"
+#include "megatron/layers/linear_products.h"
 #include "megatron/layers/moe/expert_groups.h"
 #include "megatron/layers/moe/moe_layer.h"
 #include "megatron/layers/norm_layer.h"
@@ -40,6 +41,7 @@ class MultiTokenPrediction {
   struct OfDepth {
     NormLayer::Saved embedding_norm, hidden_norm, last_norm;
     Tensor joined_TI;  // the outputs of the first two norms, one behind the other
+    LinearProducts::Saved projection;
     LayerStack::Saved layer;
   };
   struct Saved {

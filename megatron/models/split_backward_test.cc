@@ -45,8 +45,7 @@ std::vector<ModelOptions> WithRecomputation(const ModelOptions& options) {
   if (options.transformer.float8.enabled) return {ways.begin(), ways.end() - 1};
   ways[5].transformer.recompute.mlp_chunk_tokens = 16;
   // Attention in chunks is for decoders without gates alone.
-  const bool has_chunks = options.kind == ModelKind::kGpt && !options.transformer.is_latent() &&
-                          !options.transformer.output_gate;
+  const bool has_chunks = options.kind == ModelKind::kGpt && !options.transformer.output_gate;
   if (has_chunks) ways[5].transformer.recompute.attention_chunk_tokens = 12;
   return ways;
 }

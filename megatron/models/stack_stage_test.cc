@@ -527,7 +527,7 @@ TEST(StackStageTest, MlpsInChunksGiveTheSameLossAndGradients) {
 TEST(StackStageTest, AttentionInChunksGivesTheSameLossAndGradients) {
   for (const NamedModel& named : Models()) {
     const TransformerOptions& layers = named.options.transformer;
-    const bool is_chunked = !layers.is_latent() && !layers.qk_norm_all_heads && !layers.output_gate;
+    const bool is_chunked = !layers.qk_norm_all_heads && !layers.output_gate;
     if (named.options.kind != ModelKind::kGpt || !is_chunked) continue;
     HostBatch batch = RandomBatch({15, 18}, named.options.vocab_size, 2);
     ModelHarness whole(named.options, ProcessGroup(), 77);

@@ -159,6 +159,48 @@ TEST_F(PretrainFloat8Test, DelayedScalesDependOnNoLayout) {
   EXPECT_NEAR(NumberAfter(rest.output, "lm loss value: "), want, 2e-3 * want);
 }
 
+const Arguments& Latent() {
+  static const auto* const args = new Arguments{"--set=model.multi_latent_attention=true",
+                                                "--set=model.position_embedding_type=rope",
+                                                "--set=model.qk_layernorm=true",
+                                                "--set=model.q_lora_rank=48",
+                                                "--set=model.kv_lora_rank=32",
+                                                "--set=model.qk_head_dim=16",
+                                                "--set=model.qk_pos_emb_head_dim=16",
+                                                "--set=model.v_head_dim=16"};
+  return *args;
+}
+
+TEST_F(PretrainFloat8Test, LatentAttentionContinuesBitForBitAndTrainsTheSameOnAnyAxis) {
+  int number = 0;
+  for (const Arguments& fp8 : {Fp8("hybrid"), Delayed()}) {
+    SCOPED_TRACE(fp8.back());
+    const Arguments latent = Joined(Joined(fp8, Latent()), {"--set=train.micro_batch_size=1"});
+    const std::string whole = absl::StrCat("whole", number), part = absl::StrCat("part", number);
+    ++number;
+    const Outcome alone = Run(Joined(latent, {SaveTo(whole)}));
+    ASSERT_EQ(alone.exit_code, kExitDone) << alone.output;
+    const Arguments parts = Joined(latent, {SaveTo(part), "--set=system.num_threads=3"});
+    ASSERT_EQ(Run(Joined(parts, {"--set=train.exit_interval=5"})).exit_code, kExitDone);
+    ASSERT_EQ(Run(parts).exit_code, kExitDone);
+    ExpectEqualCheckpoints(whole, part);
+    const double want = NumberAfter(alone.output, "lm loss value: ");
+    for (const Arguments& layout :
+         std::vector<Arguments>{{"--set=parallel.tensor_model_parallel_size=2",
+                                 "--set=parallel.sequence_parallel=true",
+                                 "--set=parallel.pipeline_model_parallel_size=2",
+                                 "--set=parallel.data_parallel_size=2",
+                                 "--set=parallel.use_distributed_optimizer=true",
+                                 "--set=precision.fp8_param_gather=true"},
+                                {"--set=parallel.context_parallel_size=2",
+                                 "--set=parallel.tensor_model_parallel_size=2"}}) {
+      const Outcome together = Run(Joined(latent, layout));
+      ASSERT_EQ(together.exit_code, kExitDone) << together.output;
+      EXPECT_NEAR(NumberAfter(together.output, "lm loss value: "), want, 4e-3 * want);
+    }
+  }
+}
+
 TEST_F(PretrainFloat8Test, ARunFromABf16CheckpointSaysThatItKnowsNoEarlierSteps) {
   ASSERT_EQ(Run(Joined({SaveTo("bf16")}, Bf16())).exit_code, kExitDone);
   const Outcome outcome = Run(Joined(Delayed(), {"--set=checkpoint.load=\"" + Path("bf16") + "\"",

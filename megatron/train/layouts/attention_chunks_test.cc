@@ -32,7 +32,7 @@ LayoutOutcome Train(const ModelOptions& model, int64_t chunk, int ranks, int ten
 TEST(AttentionChunksTest, ContextParallelRanksTrainAsOneRankDoes) {
   ModelOptions llama = SmallLlama();
   llama.transformer.qk_norm = true;
-  for (ModelOptions model : {SmallGpt2(), llama, SmallWindowed()}) {
+  for (ModelOptions model : {SmallGpt2(), llama, SmallWindowed(), SmallLatent()}) {
     model.transformer.hidden_dropout = model.transformer.attention_dropout = 0.2f;
     const LayoutOutcome one = Train(model, 0, 1);
     for (const int64_t chunk : {8, 24, 64}) {
@@ -48,7 +48,7 @@ TEST(AttentionChunksTest, RanksThatGatherKeysTrainAsOneRankDoes) {
   llama.transformer.qk_norm = true;
   ModelOptions one_group = SmallLlama();
   one_group.transformer.num_query_groups = 1;
-  for (ModelOptions model : {SmallGpt2(), llama, SmallWindowed(), one_group}) {
+  for (ModelOptions model : {SmallGpt2(), llama, SmallWindowed(), SmallLatent(), one_group}) {
     model.transformer.hidden_dropout = model.transformer.attention_dropout = 0.2f;
     const LayoutOutcome one = Train(model, 0, 1);
     for (const int ranks : {2, 4}) {
@@ -86,7 +86,9 @@ TEST(AttentionChunksTest, RanksThatGatherKeysHaveSinksAndRecomputation) {
 TEST(AttentionChunksTest, TensorAndContextParallelRanksTrainAsOneRankDoes) {
   ModelOptions windowed = SmallWindowed();
   windowed.transformer.num_query_groups = 4;
-  for (const ModelOptions& model : {SmallGpt2(), windowed}) {
+  ModelOptions without_q_latent = SmallLatent();
+  without_q_latent.transformer.latent.q_rank = 0;
+  for (const ModelOptions& model : {SmallGpt2(), windowed, SmallLatent(), without_q_latent}) {
     const LayoutOutcome one = Train(model, 0, 1);
     for (const bool sequence_parallel : {false, true})
       ExpectSameCurve(Train(model, 8, 2, 2, sequence_parallel), one);
@@ -98,7 +100,7 @@ TEST(AttentionChunksTest, TensorAndContextParallelRanksTrainAsOneRankDoes) {
 TEST(AttentionChunksTest, SequenceParallelRanksHaveTheFirstLossOfTensorParallelOnes) {
   ModelOptions llama = SmallLlama();
   llama.transformer.qk_norm = true;
-  for (const ModelOptions& model : {SmallGpt2(), llama, SmallWindowed()}) {
+  for (const ModelOptions& model : {SmallGpt2(), llama, SmallWindowed(), SmallLatent()}) {
     const LayoutOutcome one = Train(model, 0, 1);
     for (const int64_t chunk : {8, 24, 64}) {
       const LayoutOutcome with = Train(model, chunk, 1, 2, true),

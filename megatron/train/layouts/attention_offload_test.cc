@@ -59,8 +59,8 @@ TEST(AttentionOffloadTest, ChunksOfAnySizeHaveTheSameBits) {
 }
 
 TEST(AttentionOffloadTest, EveryModelHasTheSameBits) {
-  for (const ModelOptions& model :
-       {SmallLlama(), SmallWindowed(), SmallMixtral(), SmallDeepSeek(), SmallBalanced()}) {
+  for (const ModelOptions& model : {SmallLlama(), SmallWindowed(), SmallLatent(), SmallMixtral(),
+                                    SmallDeepSeek(), SmallBalanced()}) {
     ExpectSameBits(Of(model, 5));
   }
   TrainerOptions norms = Of(SmallLlama(), 5);
@@ -90,6 +90,7 @@ TEST(AttentionOffloadTest, RanksHaveTheSameBits) {
   LayoutRun tensor, pipeline, context, data;
   tensor.layout.tensor = 2;
   ExpectSameBits(Of(SmallGpt2(), 5), tensor);
+  ExpectSameBits(Of(SmallLatent(), 5), tensor);
   pipeline.layout.pipeline = 2;
   ExpectSameBits(Of(SmallGpt2(), 5), pipeline);
   context.layout.context = 2;

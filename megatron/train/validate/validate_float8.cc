@@ -6,6 +6,7 @@
 #include "absl/strings/string_view.h"
 #include "megatron/ops/float8/float8_tensor.h"
 #include "megatron/tensor/cuda_device.h"
+#include "megatron/train/costs/layer_shape.h"
 #include "megatron/train/recipes/model_rules_of.h"
 #include "megatron/train/validate/rules.h"
 
@@ -54,6 +55,39 @@ std::vector<CutFeatures> CutFeaturesOf(ConfigChecker& check) {
   return all;
 }
 
+// What the matrices of latent attention read and write, on a rank, and the fields that make it.
+struct LatentFeatures {
+  const char* path;
+  int64_t features;
+  bool is_cut;  // over tensor-parallel ranks, as heads are
+};
+std::vector<LatentFeatures> LatentFeaturesOf(ConfigChecker& check) {
+  constexpr char kOwn[] = "model.qk_head_dim", kRotated[] = "model.qk_pos_emb_head_dim",
+                 kValue[] = "model.v_head_dim", kQueries[] = "model.q_lora_rank",
+                 kKeys[] = "model.kv_lora_rank";
+  const config::ModelConfig& model = check.resolved().model();
+  const int64_t ranks = check.resolved().parallel().tensor_model_parallel_size();
+  if (!check.Usable(
+          {"model.num_attention_heads", kOwn, kRotated, kValue, kQueries, kKeys, kTensor}))
+    return {};
+  if (model.num_attention_heads() % ranks != 0) return {};
+  const int64_t heads = model.num_attention_heads() / ranks, value = ValueHeadDim(model);
+  return {{kQueries, model.q_lora_rank(), false},
+          {kKeys, model.kv_lora_rank(), false},
+          {kRotated, model.kv_lora_rank() + model.qk_pos_emb_head_dim(), false},
+          {kOwn, heads * (model.qk_head_dim() + model.qk_pos_emb_head_dim()), true},
+          {kOwn, heads * (model.qk_head_dim() + value), true},
+          {kValue, heads * value, true}};
+}
+
+// Sizes are often sums of others, so that the first one that is wrong is told.
+void CheckLatentSizes(ConfigChecker& check) {
+  for (const LatentFeatures& size : LatentFeaturesOf(check)) {
+    if (size.features % ops::kFloat8Alignment == 0) continue;
+    return MustBeAligned(check, size.path, size.features);
+  }
+}
+
 // Other rules refuse sizes that do not divide evenly over ranks.
 void CheckSizes(ConfigChecker& check) {
   const config::ModelConfig& model = check.resolved().model();
@@ -63,6 +97,7 @@ void CheckSizes(ConfigChecker& check) {
   for (const CutFeatures& cut : CutFeaturesOf(check)) {
     if (cut.features % cut.ranks == 0) MustBeAligned(check, cut.path, cut.features / cut.ranks);
   }
+  if (model.multi_latent_attention()) return CheckLatentSizes(check);
   if (!check.Usable(
           {"model.kv_channels", "model.num_attention_heads", "model.num_query_groups", kTensor})) {
     return;
@@ -79,7 +114,7 @@ void CheckSizes(ConfigChecker& check) {
 }
 
 // Blocks of 128 features must not lie on two ranks: they would have two scales.
-void CheckBlocks(ConfigChecker& check) {
+void CheckCutsOfBlocks(ConfigChecker& check) {
   const config::ModelConfig& model = check.resolved().model();
   const int64_t ranks = check.resolved().parallel().tensor_model_parallel_size();
   const auto check_cut = [&](absl::string_view path, int64_t features, int64_t over) {
@@ -89,6 +124,11 @@ void CheckBlocks(ConfigChecker& check) {
                                    " needs a multiple of ", kFloat8Block));
   };
   for (const CutFeatures& cut : CutFeaturesOf(check)) check_cut(cut.path, cut.features, cut.ranks);
+  if (model.multi_latent_attention()) {
+    for (const LatentFeatures& size : LatentFeaturesOf(check))
+      if (size.is_cut) check_cut(size.path, size.features * ranks, ranks);
+    return;
+  }
   if (!check.Usable(
           {kTensor, "model.kv_channels", "model.num_attention_heads", "model.num_query_groups"})) {
     return;
@@ -96,15 +136,24 @@ void CheckBlocks(ConfigChecker& check) {
   const int64_t heads = model.num_attention_heads(), groups = model.num_query_groups();
   check_cut("model.kv_channels", heads * model.kv_channels(), ranks);
   check_cut("model.kv_channels", (heads + 2 * groups) * model.kv_channels(), ranks);
+}
+
+void CheckBlocks(ConfigChecker& check) {
+  CheckCutsOfBlocks(check);
+  const config::ModelConfig& model = check.resolved().model();
+  const config::ParallelConfig& parallel = check.resolved().parallel();
   const config::SystemConfig& system = check.resolved().system();
   if (system.has_device() ? system.device() != config::Device::cuda : CudaDeviceCount() == 0)
     return;
   const int64_t length = model.seq_length();
-  const int64_t context = check.resolved().parallel().context_parallel_size();
+  // Under sequence parallelism each rank makes the latents of rows of its own.
+  const bool has_own_rows = model.multi_latent_attention() && parallel.sequence_parallel();
+  const int64_t ranks =
+      parallel.context_parallel_size() * (has_own_rows ? parallel.tensor_model_parallel_size() : 1);
   if (model.model_type() != config::ModelType::gpt) {
     check.Error(kRecipe, "is available on a GPU with model.model_type: gpt alone");
-  } else if (check.Usable({"model.seq_length"}) && length % (4 * context) != 0) {
-    check.Error("model.seq_length", absl::StrCat("gives a rank ", length / context,
+  } else if (check.Usable({"model.seq_length"}) && length % (4 * ranks) != 0) {
+    check.Error("model.seq_length", absl::StrCat("gives a rank ", length / ranks,
                                                  " tokens of a sample: ", check.Named(kRecipe),
                                                  " needs a multiple of 4 on a GPU"));
   }

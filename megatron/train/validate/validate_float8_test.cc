@@ -53,6 +53,40 @@ TEST(ValidateFloat8Test, AcceptsWhatWorks) {
               IsEmpty());
 }
 
+// DeepSeek-V3's attention, on 4 heads.
+ConfigOverrides Latent(const ConfigOverrides& more) {
+  ConfigOverrides overrides = {"model.multi_latent_attention=true",
+                               "model.position_embedding_type=rope",
+                               "model.q_lora_rank=48",
+                               "model.kv_lora_rank=32",
+                               "model.qk_head_dim=128",
+                               "model.qk_pos_emb_head_dim=64",
+                               "model.v_head_dim=128"};
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  return overrides;
+}
+
+TEST(ValidateFloat8Test, LatentAttentionNeedsSizesOfItsOwn) {
+  const std::string two = "parallel.tensor_model_parallel_size=2";
+  const std::string blocks = "precision.fp8_recipe=blockwise";
+  EXPECT_THAT(ErrorsWith(Latent({})), IsEmpty());
+  EXPECT_THAT(ErrorsWith(Latent({two, "parallel.sequence_parallel=true"})), IsEmpty());
+  EXPECT_THAT(ErrorsWith(Latent({blocks, two, "model.ffn_hidden_size=256"})), IsEmpty());
+  const std::pair<ConfigOverrides, std::string> cases[] = {
+      {{"model.q_lora_rank=40"}, "q_lora_rank = 40: makes matrices with 40 features on a rank"},
+      {{"model.kv_lora_rank=24"}, "kv_lora_rank = 24: makes matrices with 24 features on a rank"},
+      {{"model.qk_pos_emb_head_dim=8"}, "makes matrices with 40 features on a rank"},
+      {{"model.qk_head_dim=34"}, "makes matrices with 392 features on a rank"},
+      {{"model.qk_head_dim=64", "model.v_head_dim=30"}, "makes matrices with 376 features"},
+      {{blocks, two, "model.ffn_hidden_size=256", "model.qk_head_dim=96"},
+       "is cut into 320 features for each of several ranks"},
+      {{blocks, two, "model.ffn_hidden_size=256", "model.qk_head_dim=64", "model.v_head_dim=32"},
+       "is cut into 192 features for each of several ranks"},
+  };
+  for (const auto& [more, message] : cases)
+    EXPECT_THAT(ErrorsWith(Latent(more)), Contains(HasSubstr(message))) << message;
+}
+
 TEST(ValidateFloat8Test, RefusesUnsupportedSettings) {
   const std::vector<std::pair<ConfigOverrides, std::string>> cases = {
       {{"precision.bf16=false"}, "needs precision.bf16: true"},
@@ -114,6 +148,12 @@ TEST(ValidateFloat8Test, OnAGpuBlocksNeedAMultipleOfFourTokens) {
   EXPECT_THAT(errors_with("model.model_type=bert"), Contains(HasSubstr("model_type: gpt alone")));
   EXPECT_THAT(errors_with("model.seq_length=30"), Contains(HasSubstr("30 tokens of a sample")));
   EXPECT_THAT(errors_with("model.seq_length=36"), Not(Contains(HasSubstr("tokens of a sample"))));
+  // Each of two ranks has rows of latents.
+  ConfigOverrides latent =
+      Latent({"parallel.tensor_model_parallel_size=2", "parallel.sequence_parallel=true"});
+  latent.insert(latent.end(), base.begin(), base.end());
+  latent.push_back("model.seq_length=36");
+  EXPECT_THAT(ErrorsWith(latent), Contains(HasSubstr("gives a rank 18 tokens of a sample")));
 }
 
 TEST(ValidateFloat8Test, ReportsAllErrorsAtOnce) {

@@ -18,8 +18,9 @@ void CheckWidths(ConfigChecker& check, absl::string_view path) {
     if (broken && check.Usable({other}))
       check.Error(path, absl::StrCat("cannot be used with ", check.Named(other), ": ", because));
   };
-  refuse(config.precision().fp8_format() != config::Fp8Format::none, "precision.fp8_format",
-         "its projections are in the type of the activations");
+  refuse(!config.model().multi_latent_attention() &&
+             config.precision().fp8_format() != config::Fp8Format::none,
+         "precision.fp8_format", "its projections are in the type of the activations");
   refuse(!check.IsDefault("parallel.tensor_parallel_mode"), "parallel.tensor_parallel_mode",
          "heads are cut by 1d tensor parallelism alone");
   refuse(config.optimizer().qk_clip(), "optimizer.qk_clip",
@@ -67,6 +68,13 @@ void CheckLatentAttention(ConfigChecker& check) {
                                    check.Named("model.qk_head_dim"), " plus ",
                                    check.Named("model.qk_pos_emb_head_dim"), "; leave it out"));
   }
+  if (check.IsWritten("recompute.attention_chunk_tokens") &&
+      absl::c_linear_search(config.recompute().recompute_modules(),
+                            config::RecomputeModule::mla_up_proj)) {
+    check.Error(kModules, absl::StrCat("names mla_up_proj, which has no effect with ",
+                                       check.Named("recompute.attention_chunk_tokens"),
+                                       ": chunks are made of heads that are kept"));
+  }
   const auto refuse = [&](bool broken, absl::string_view other, absl::string_view because) {
     if (broken && check.Usable({other}))
       check.Error(kLatent, absl::StrCat("cannot be used with ", check.Named(other), ": ", because));
@@ -77,8 +85,6 @@ void CheckLatentAttention(ConfigChecker& check) {
          "its heads have no sinks");
   refuse(model.post_norm(), "model.post_norm", "norms stand in front of its layers");
   refuse(model.add_qkv_bias(), "model.add_qkv_bias", "queries, keys and values have no biases");
-  refuse(check.IsWritten("recompute.attention_chunk_tokens"), "recompute.attention_chunk_tokens",
-         "it has all tokens at once");
   refuse(config.parallel().tensor_model_parallel_size() > 0 &&
              model.num_attention_heads() % config.parallel().tensor_model_parallel_size() != 0,
          "parallel.tensor_model_parallel_size",

@@ -25,7 +25,9 @@ TEST(ValidateLatentTest, RefusesWhatLatentAttentionCannotBeUsedWith) {
       {{kLatent, kRope, "model.post_norm=true"}, "norms stand in front of its layers"},
       {{kLatent, kRope, "model.disable_bias_linear=true", "model.add_qkv_bias=true"},
        "queries, keys and values have no biases"},
-      {{kLatent, kRope, "recompute.attention_chunk_tokens=8"}, "it has all tokens at once"},
+      {{kLatent, kRope, "recompute.attention_chunk_tokens=8",
+        "recompute.recompute_granularity=selective", "recompute.recompute_modules=[mla_up_proj]"},
+       "has no effect with recompute.attention_chunk_tokens = 8"},
       {{kLatent, kRope, "optimizer.optimizer=muon", "optimizer.qk_clip=true"},
        "cannot be used with optimizer.qk_clip = true"},
       {{"model.kv_lora_rank=8"}, "has no effect with model.multi_latent_attention = false"},
@@ -47,6 +49,13 @@ TEST(ValidateLatentTest, AcceptsLatentAttentionAndWidths) {
                              "model.qk_layernorm=true", "recompute.recompute_granularity=selective",
                              "recompute.recompute_modules=[mla_up_proj]"}),
       testing::IsEmpty());
+  EXPECT_THAT(ErrorsOf(kGoodConfig, {kLatent, kRope, "recompute.attention_chunk_tokens=8",
+                                     "recompute.recompute_granularity=selective",
+                                     "recompute.recompute_modules=[core_attn, layernorm]"}),
+              testing::IsEmpty());
+  EXPECT_THAT(ErrorsOf(kGoodConfig, {kLatent, kRope, "precision.bf16=true",
+                                     "precision.fp8_format=hybrid", "model.q_lora_rank=48"}),
+              testing::IsEmpty());
   EXPECT_THAT(ErrorsOf(kGoodConfig, {"model.v_head_dim=8"}), testing::IsEmpty());
 }
 
