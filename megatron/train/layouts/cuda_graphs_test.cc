@@ -104,6 +104,29 @@ TEST_F(CudaGraphsTest, LayersWithAStateAreCapturedToo) {
   ExpectSameWithGraphs(Options(SmallHybrid()), {}, source_);
 }
 
+TEST_F(CudaGraphsTest, LatentAttentionIsCapturedToo) {
+  ModelOptions without_q_latent = SmallLatent();
+  without_q_latent.transformer.latent.q_rank = 0;
+  for (const ModelOptions& model : {SmallLatent(), without_q_latent}) {
+    TrainerOptions options = Options(model);
+    EXPECT_EQ(ExpectSameWithGraphs(options, {}, source_).captured, 2);
+    options.model.transformer.recompute.latent_heads = true;
+    ExpectSameWithGraphs(options, {}, source_);
+  }
+  LayoutRun how;
+  how.layout.pipeline = 2;
+  how.layout.schedule = ScheduleKind::kZeroBubbleH1;
+  ExpectSameWithGraphs(Options(SmallLatent()), how, source_);
+}
+
+TEST_F(CudaGraphsTest, AttentionInChunksIsCapturedToo) {
+  for (const ModelOptions& model : {SmallLlama(), SmallLatent()}) {
+    TrainerOptions options = Options(model);
+    options.model.transformer.recompute.attention_chunk_tokens = 5;
+    ExpectSameWithGraphs(options, {}, source_);
+  }
+}
+
 TEST_F(CudaGraphsTest, LogitsInChunksAreCapturedToo) {
   TrainerOptions options = Options(SmallLlama());
   options.model.logits_chunk = 5;
@@ -131,12 +154,13 @@ TEST_F(CudaGraphsTest, HalfPrecisionTrainsTheSame) {
 TEST_F(CudaGraphsTest, EveryRecipeOfFloat8TrainsTheSame) {
   for (const Float8Recipe recipe :
        {Float8Recipe::kTensorwise, Float8Recipe::kDelayed, Float8Recipe::kBlockwise}) {
-    TrainerOptions options = Options(SmallLlama());
-    options.model.transformer.dtype = DType::kBFloat16;
-    options.model.transformer.ffn_hidden_size = 64;
-    options.model.transformer.float8.enabled = true;
-    options.model.transformer.float8.recipe = recipe;
-    ExpectSameWithGraphs(options, {}, source_);
+    for (ModelOptions model : {SmallLlama(), SmallWideLatent()}) {
+      model.transformer.dtype = DType::kBFloat16;
+      model.transformer.ffn_hidden_size = 64;
+      model.transformer.float8.enabled = true;
+      model.transformer.float8.recipe = recipe;
+      ExpectSameWithGraphs(Options(model), {}, source_);
+    }
   }
 }
 
