@@ -40,12 +40,14 @@ struct Float8Options {
   Float8History* history = nullptr;
 };
 
-// The options of layer `layer`, counted from 0, of a stack of num_layers.
+// The options of layer `layer`, counted from 0, of a stack of num_layers. Layers behind the stack,
+// which predict later tokens, are not at its ends.
 inline Float8Options Float8OfLayer(const Float8Options& options, int64_t layer,
                                    int64_t num_layers) {
   Float8Options of_layer = options;
-  of_layer.enabled = options.enabled && layer >= options.first_layers_without &&
-                     layer < num_layers - options.last_layers_without;
+  const bool is_inner =
+      layer >= options.first_layers_without && layer < num_layers - options.last_layers_without;
+  of_layer.enabled = options.enabled && (is_inner || layer >= num_layers);
   return of_layer;
 }
 

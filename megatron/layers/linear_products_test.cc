@@ -226,6 +226,7 @@ TEST(LinearProductsTest, LayersAtTheEndsMayBeLeftOut) {
   options.last_layers_without = 2;
   for (int64_t layer = 0; layer < 6; ++layer)
     EXPECT_EQ(Float8OfLayer(options, layer, 6).enabled, layer >= 1 && layer < 4) << layer;
+  EXPECT_TRUE(Float8OfLayer(options, 6, 6).enabled);
   options.enabled = false;
   EXPECT_FALSE(Float8OfLayer(options, 2, 6).enabled);
 }

@@ -20,8 +20,8 @@ using Gradients = std::map<std::string, std::vector<float>>;
 
 // Features of all matrices are multiples of 16, on two ranks, too.
 std::vector<ModelOptions> Models() {
-  std::vector<ModelOptions> models = {SmallGpt2(), SmallLlama(), SmallPostNormBert(),
-                                      SmallMegatronT5(), SmallWideLatent()};
+  std::vector<ModelOptions> models = {SmallGpt2(),       SmallLlama(),      SmallPostNormBert(),
+                                      SmallMegatronT5(), SmallWideLatent(), SmallMtp()};
   for (ModelOptions& model : models) {
     model.transformer.ffn_hidden_size = 64;
     model.transformer.float8.enabled = true;
@@ -172,7 +172,8 @@ std::vector<float> BlockOf(const std::vector<float>& whole, const Sharding& shar
 // weight that every rank has is a summand.
 bool IsCompared(const std::string& name, bool sequence_parallel) {
   return absl::EndsWith(name, "linear_fc2.weight") || absl::EndsWith(name, "up_proj.weight") ||
-         (!sequence_parallel && absl::EndsWith(name, "down_proj.weight"));
+         (!sequence_parallel &&
+          (absl::EndsWith(name, "down_proj.weight") || absl::EndsWith(name, "eh_proj.weight")));
 }
 
 // They differ by roundings of fp32 alone, which take an element to another code now and then.

@@ -48,7 +48,7 @@ MultiTokenPrediction::MultiTokenPrediction(const ModelOptions& options,
       ends_embedding_(!embedding->weight().owner) {
   const TransformerOptions& transformer = options.transformer;
   CHECK(!transformer.post_norm && !options.learned_positions && !transformer.grid.is_grid());
-  CHECK(!transformer.float8.enabled && !options.output_bias && !options.masked_lm_transform);
+  CHECK(!options.output_bias && !options.masked_lm_transform);
   CHECK(!transformer.is_hybrid());
   norm_.norm = MakeNorm(transformer, transformer.name + ".final_layernorm");
   for (int64_t d = 0; d < options.mtp_num_layers; ++d) {
@@ -57,9 +57,9 @@ MultiTokenPrediction::MultiTokenPrediction(const ModelOptions& options,
     Depth depth;
     depth.embedding_norm = MakeNorm(transformer, name + ".enorm");
     depth.hidden_norm = MakeNorm(transformer, name + ".hnorm");
-    depth.projection = std::make_unique<ReplicatedLinear>(
-        ReplicatedLinearOptions{name + ".eh_proj", 2 * hidden_size_, hidden_size_,
-                                transformer.init_std, transformer.sequence_parallel});
+    depth.projection = std::make_unique<ReplicatedLinear>(ReplicatedLinearOptions{
+        name + ".eh_proj", 2 * hidden_size_, hidden_size_, transformer.init_std,
+        transformer.sequence_parallel, transformer.float8});
     depth.layer = std::make_unique<LayerStack>(
         LayerStackOptions{of_depth.transformer, options.layer_recompute, transformer.num_layers + d,
                           /*num_layers=*/1},

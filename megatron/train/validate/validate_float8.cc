@@ -146,8 +146,9 @@ void CheckBlocks(ConfigChecker& check) {
   if (system.has_device() ? system.device() != config::Device::cuda : CudaDeviceCount() == 0)
     return;
   const int64_t length = model.seq_length();
-  // Under sequence parallelism each rank makes the latents of rows of its own.
-  const bool has_own_rows = model.multi_latent_attention() && parallel.sequence_parallel();
+  // Under sequence parallelism each rank has rows of its own where weights are whole.
+  const bool has_own_rows = parallel.sequence_parallel() &&
+                            (model.multi_latent_attention() || model.mtp_num_layers() > 0);
   const int64_t ranks =
       parallel.context_parallel_size() * (has_own_rows ? parallel.tensor_model_parallel_size() : 1);
   if (model.model_type() != config::ModelType::gpt) {

@@ -85,6 +85,9 @@ TEST(ValidateMtpTest, RefusesWhatMultiTokenPredictionCannotBeUsedWith) {
         "parallel.pipeline_model_parallel_layout=\"Ett|tt|m|L\""},
        "has 1 layers m of multi-token prediction, not 2"},
   });
+  EXPECT_THAT(
+      ErrorsOf(kGoodConfig, {kMtp, kRope, "precision.bf16=true", "precision.fp8_format=hybrid"}),
+      testing::IsEmpty());
   for (const auto& [stages, layout] : {std::pair<std::string, std::string>{"2", "Ett|ttmL"},
                                        {"2", "Ettttm|L"},
                                        {"4", "Ett|tt|m|L"},

@@ -28,8 +28,6 @@ void CheckMultiTokenPrediction(ConfigChecker& check) {
   refuse(model.position_embedding_type() == config::PositionEmbedding::learned_absolute,
          "model.position_embedding_type", "its layers know positions by rotation alone");
   refuse(model.post_norm(), "model.post_norm", "norms stand in front of its layers");
-  refuse(config.precision().fp8_format() != config::Fp8Format::none, "precision.fp8_format",
-         "its products are in the type of the activations");
   refuse(!check.IsDefault("parallel.tensor_parallel_mode"), "parallel.tensor_parallel_mode",
          "its layers are cut by 1d tensor parallelism alone");
   refuse(config.parallel().sparse_gradients(), "parallel.sparse_gradients",
