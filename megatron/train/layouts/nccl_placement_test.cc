@@ -117,6 +117,20 @@ TEST_F(NcclPlacementTest, ForwardBesideTensorParallelMessagesTrainsAsOnTheCpu) {
   }
 }
 
+// Largest magnitudes go among the messages of latents.
+TEST_F(NcclPlacementTest, LatentAttentionInFloat8TrainsAsOnTheCpu) {
+  TrainerOptions options = TinyRun(SmallWideLatent(), OptimizerOptions::kAdamW);
+  options.model.transformer.dtype = DType::kBFloat16;
+  options.model.transformer.ffn_hidden_size = 64;
+  options.model.transformer.float8.enabled = true;
+  Layout layout;
+  layout.tensor = layout.context = 2;
+  for (const bool rows : {false, true}) {
+    layout.sequence_parallel = rows;
+    ExpectSameAsOnTheCpu(options, layout, source_, /*graphs=*/true);
+  }
+}
+
 // Messages of a pass are part of its graph.
 TEST_F(NcclPlacementTest, RanksWithGraphsTrainAsOnTheCpu) {
   Layout layout;
@@ -125,6 +139,7 @@ TEST_F(NcclPlacementTest, RanksWithGraphsTrainAsOnTheCpu) {
     layout.sequence_parallel = rows;
     ExpectSameWithGraphs(SmallLlama(), layout);
     ExpectSameWithGraphs(SmallGpt2(), layout);
+    ExpectSameWithGraphs(SmallLatent(), layout);
   }
   Layout wide;
   wide.tensor = 4;
