@@ -22,9 +22,11 @@ std::vector<ModelOptions> Models() {
       SmallGpt2(),   SmallLlama(),         SmallGpt2(),       SmallMixtral(),    SmallDeepSeek(),
       SmallBert(),   SmallPostNormBert(),  SmallMegatronT5(), SmallT5(),         SmallBalanced(),
       SmallLatent(), SmallLatentMixture(), SmallMtp(),        SmallMtpMixture(), SmallHybrid()};
-  models.push_back(SmallGpt2());
-  models.back().transformer.ffn_hidden_size = 64;
-  models.back().transformer.float8.enabled = true;
+  for (ModelOptions float8 : {SmallGpt2(), SmallWideLatent()}) {
+    float8.transformer.ffn_hidden_size = 64;
+    float8.transformer.float8.enabled = true;
+    models.push_back(float8);
+  }
   models[0].transformer.hidden_dropout = models[0].transformer.attention_dropout = 0.2f;
   models[1].transformer.qk_norm = true;
   models[1].logits_chunk = 16;
