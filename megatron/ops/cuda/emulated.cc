@@ -44,20 +44,19 @@ namespace {
     NormBackward, CutNormSums, CutNormForward, CutNormGradientSums, CutNormBackward, Rope,
     JoinSharedKey, SplitSharedKey, PartOfSequences, WeightedSum, ChooseTokens, FindKeptRows,
     FindKeptPart, GatherNumbers, CausalConvForward, CausalConvBackward, GatedNormForward,
-    GatedNormBackward, StateSpaceForward, StateSpaceBackward, GatedDeltaForward,
-    GatedDeltaBackward>();
+    GatedNormBackward, StateSpaceForward, StateSpaceBackward, GatedDeltaForward, GatedDeltaBackward,
+    Jitter, GroupedLinearForward, GroupedLinearBackwardInput, GroupedLinearBackwardWeight,
+    PlaceByExpert, Permute, PermuteBackward, Unpermute, UnpermuteBackward, RouterForward,
+    CountChoices, CountMargins, RouterBackward, AddRouterLosses, DropOverCapacity, SinkhornBias>();
 
 // The emulated device counts as one that the kernels for Hopper run on.
 [[maybe_unused]] const bool hopper_is_available =
     RegisterCudaKernel<&HopperAttentionIsAvailable>(+[] { return true; });
 
-// Graphs contain neither updates of weights, nor experts, nor passes with a cache.
+// Graphs contain neither updates of weights, nor dispatch by host, nor passes with a cache.
 [[maybe_unused]] const bool outside_graphs = EmulateOutsideGraphs<
-    Jitter, GroupedLinearForward, GroupedLinearBackwardInput, GroupedLinearBackwardWeight,
-    FirstChoiceOfHost, PackChoices, UnpackChoices, PlaceByExpert, Permute, PermuteBackward,
-    Unpermute, UnpermuteBackward, RouterForward, CountChoices, CountMargins, RouterBackward,
-    AddRouterLosses, DropOverCapacity, SinkhornBias, AdamWUpdate, JoinMasters, SgdUpdate,
-    LionUpdate, SumOfSquares, CountZeros, EncodeFloat8, DecodeFloat8, EncodeGroups, DecodeGroups,
+    FirstChoiceOfHost, PackChoices, UnpackChoices, AdamWUpdate, JoinMasters, SgdUpdate, LionUpdate,
+    SumOfSquares, CountZeros, EncodeFloat8, DecodeFloat8, EncodeGroups, DecodeGroups,
     AddDecodedGroups, CausalConvContinue, StateSpaceContinue, GatedDeltaContinue>();
 
 }  // namespace

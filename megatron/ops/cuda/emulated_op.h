@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -22,6 +23,7 @@
 #include "megatron/ops/float8/float8_tensor.h"
 #include "megatron/ops/gated_delta.h"
 #include "megatron/ops/gated_norm.h"
+#include "megatron/ops/moe/grouped_linear.h"
 #include "megatron/ops/moe/router.h"
 #include "megatron/ops/norm.h"
 #include "megatron/ops/optimizer.h"
@@ -145,6 +147,17 @@ std::enable_if_t<std::is_arithmetic_v<Number> || std::is_enum_v<Number>, Number>
   return number;
 }
 
+// Kept returns an operand as a graph keeps it: elements that the caller has may have changed when it
+// is launched.
+template <typename Operand>
+Operand Kept(const Operand& operand) {
+  return operand;
+}
+template <typename T>
+std::vector<T> Kept(absl::Span<const T> span) {
+  return std::vector<T>(span.begin(), span.end());
+}
+
 // The name of an op and everything that its operands say.
 class OperandText {
  public:
@@ -201,6 +214,18 @@ class OperandText {
   void Add(const VocabRange& x) { AddAll(x.first_column, x.vocab_size); }
   void Add(const PhiloxKey& x) { AddAll(x.lo, x.hi); }
   void Add(const SampleCut& x) { AddAll(x.size, x.rank); }
+  void Add(const RowGroup& x) { AddAll(x.expert, x.begin, x.end); }
+  void Add(absl::Span<const RowGroup> groups) {
+    for (const RowGroup& group : groups) Add(group);
+  }
+  void Add(const Router& x) {
+    AddAll(x.score, x.topk, x.pre_softmax, x.scaling_factor, x.choose_by_logit, x.num_groups,
+           x.group_topk, x.group_score_topk);
+  }
+  void Add(const RouterUnits& x) { AddAll(x.first_token, x.tokens_per_unit, x.number_T); }
+  void Add(const RouterLosses& x) {
+    AddAll(x.counts_UE, x.units, x.share_U, x.balance_weight, x.z_weight);
+  }
   void Add(const KeptRows& x) { AddAll(x.row_K, x.place_T, x.bypass_T); }
   void Add(const KeptPart& x) { AddAll(x.cu_seqlens, x.place_M, x.sample_M, x.position_M); }
 
@@ -262,8 +287,10 @@ struct EmulatedOp<op> {
   // Runs the op now or, if the stream is being captured, with every launch of the graph, which
   // keeps the operands by value.
   static void RunOrCapture(const Stream& stream, Operands... operands) {
-    const auto run = [stream, operands...] { RunNow(stream, operands...); };
-    if (!IsBeingCaptured(*stream.cuda())) return run();
+    if (!IsBeingCaptured(*stream.cuda())) return RunNow(stream, operands...);
+    const auto run = [stream, kept = std::make_tuple(Kept(operands)...)] {
+      std::apply([&](const auto&... all) { RunNow(stream, all...); }, kept);
+    };
     WriteDown(*stream.cuda(), {OperandText(CudaOpName<op>(), operands...).str(), run});
   }
 

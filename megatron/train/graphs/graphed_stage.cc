@@ -1,5 +1,7 @@
 #include "megatron/train/graphs/graphed_stage.h"
 
+#include <cstring>
+
 #include "glog/logging.h"
 #include "megatron/tensor/trace/trace.h"
 
@@ -86,13 +88,17 @@ void GraphedStage::Run(const Pass& pass, const Stream& stream) {
   live.passes.push_back(pass);
 }
 
-// The weight of a sample is not a fact: only experts read it.
-void GraphedStage::AppendFacts(const MicroBatch& batch, Facts* facts) {
+void GraphedStage::AppendFacts(const MicroBatch& batch, Facts* facts) const {
   for (const int64_t fact :
        {batch.num_tokens(), batch.num_sequences(), batch.max_seqlen, batch.num_samples,
         batch.encoder.num_tokens(), batch.encoder.max_seqlen, batch.spans.num_spans()}) {
     facts->push_back(fact);
   }
+  if (!options_.reads_sample_weight) return;
+  uint32_t weight_bits;
+  static_assert(sizeof(weight_bits) == sizeof(batch.sample_weight));
+  std::memcpy(&weight_bits, &batch.sample_weight, sizeof(weight_bits));
+  facts->push_back(weight_bits);
 }
 
 void GraphedStage::AppendFacts(const Pass& pass, Facts* facts) {

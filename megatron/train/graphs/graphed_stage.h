@@ -10,11 +10,12 @@
 // A pass (forward, backward, the second part of a backward) of one micro-batch is one graph. What
 // the host decides in it, the *facts*, is its key: the chunk and the slots, the numbers of the
 // micro-batch that the host knows, the number of tokens that layers keep which drop some, the
-// addresses of all tensors that come from and go to other stages. Everything else that a step
-// changes lies in the device's memory: tokens, weights and gradients, dropout's counters, the loss
-// scale in the tokens' weights. A pass whose facts come for the first time, and each pass of the
-// first steps, runs as without graphs, and kernels are then loaded and timed, and the workspace
-// grows; when the facts come again the pass is captured.
+// addresses of all tensors that come from and go to other stages; with experts also the weight of a
+// sample, in which the loss scale is. Everything else that a step changes lies in the device's
+// memory: tokens, weights and gradients, dropout's counters, the loss scale in the tokens' weights.
+// A pass whose facts come for the first time, and each pass of the first steps, runs as without
+// graphs, and kernels are then loaded and timed, and the workspace grows; when the facts come again
+// the pass is captured.
 //
 // The wrapped stage remembers between the passes of a micro-batch where its tensors lie, and a
 // launch does not update that. So if a pass is not launched and one before it was, the earlier
@@ -23,8 +24,8 @@
 //
 // The stage must enqueue all work of a pass on its stream and on lanes that the stream forks and
 // joins (comm_stream.h), and wait for no counts on the host. Messages in a pass are those of
-// tensor- and context-parallel ranks, which have the same facts in the same order: so all of them
-// capture the same passes and launch them in one order.
+// tensor-, context- and expert-parallel ranks, which must have the same facts in the same order: so
+// all of them capture the same passes and launch them in one order, as NCCL demands.
 //
 // Threads: one.
 #ifndef MEGATRON_TRAIN_GRAPHS_GRAPHED_STAGE_H_
@@ -54,6 +55,8 @@ struct CudaGraphOptions {
   // The limit on graphs: a pass whose facts are hardly ever the same would fill the memory with
   // them.
   int64_t max_graphs = 256;
+  // Whether passes read the weight of a sample, which the losses of routers are multiplied by.
+  bool reads_sample_weight = false;
 };
 
 class GraphedStage : public StageWrapper {
@@ -106,7 +109,7 @@ class GraphedStage : public StageWrapper {
   };
 
   void Run(const Pass& pass, const Stream& stream);
-  static void AppendFacts(const MicroBatch& batch, Facts* facts);
+  void AppendFacts(const MicroBatch& batch, Facts* facts) const;
   static void AppendFacts(const Pass& pass, Facts* facts);
   Known* Find(const Facts& facts);  // null: there are too many
   bool MayCapture(const Known* known) const;

@@ -60,6 +60,13 @@ class CudaGraphsTest : public testing::Test {
     return TinyRun(model, OptimizerOptions::kAdamW);
   }
 
+  // Experts that the host sends rows to without knowing the choices.
+  static TrainerOptions PaddedExperts(ModelOptions model) {
+    model.transformer.moe.capacity_factor = 1;
+    model.transformer.moe.pad_to_capacity = true;
+    return Options(model);
+  }
+
   CountingSource source_;
 };
 
@@ -125,6 +132,47 @@ TEST_F(CudaGraphsTest, AttentionInChunksIsCapturedToo) {
     options.model.transformer.recompute.attention_chunk_tokens = 5;
     ExpectSameWithGraphs(options, {}, source_);
   }
+}
+
+TEST_F(CudaGraphsTest, ExpertsWithPaddedRowsAreCapturedToo) {
+  for (const ModelOptions& model : {SmallMixtral(), SmallBalanced(), SmallDeepSeek()}) {
+    const GraphedStage::Counts counts = ExpectSameWithGraphs(PaddedExperts(model), {}, source_);
+    EXPECT_EQ(counts.captured, 2);
+    EXPECT_EQ(counts.launched, 2 * kMicroBatches * (kSteps - 1) - 2);
+  }
+}
+
+TEST_F(CudaGraphsTest, ExpertsTrainTheSameInEveryForm) {
+  TrainerOptions options = PaddedExperts(SmallMixtral());
+  TransformerOptions& transformer = options.model.transformer;
+  transformer.moe.balance = BalanceUnit::kMicroBatch;
+  transformer.moe.further_balances = {{BalanceUnit::kSample, 0.02f}};
+  LayoutRun how;
+  how.layout.micro_batch_size = 2;
+  ExpectSameWithGraphs(options, how, CountingSource(/*documents=*/true));
+  transformer.recompute.experts = true;
+  ExpectSameWithGraphs(options, how, source_);
+  how.layout.pipeline = 2;
+  how.layout.schedule = ScheduleKind::kZeroBubbleH1;
+  ExpectSameWithGraphs(options, how, source_);
+  transformer.dtype = DType::kBFloat16;
+  transformer.moe.ffn_hidden_size = 32;
+  transformer.float8.enabled = true;
+  ExpectSameWithGraphs(options, {}, source_);
+}
+
+// The losses of routers are multiplied by it on the host. It grows after each two steps.
+TEST_F(CudaGraphsTest, EachLossScaleHasGraphsOfItsOwnWithExperts) {
+  TrainerOptions options = PaddedExperts(SmallMixtral());
+  options.model.transformer.dtype = DType::kFloat16;
+  DynamicLossScaleOptions dynamic;
+  dynamic.initial_scale = 8;
+  dynamic.window = 2;
+  const absl::StatusOr<LossScaler> scaler = LossScaler::CreateDynamic(dynamic);
+  ASSERT_TRUE(scaler.ok());
+  LayoutRun how;
+  how.scaler = &*scaler;
+  EXPECT_GT(ExpectSameWithGraphs(options, how, source_).captured, 2);
 }
 
 TEST_F(CudaGraphsTest, LogitsInChunksAreCapturedToo) {

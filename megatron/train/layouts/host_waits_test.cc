@@ -49,6 +49,22 @@ TEST_F(HostWaitsTest, AStepWithGraphsDoesNotWaitMoreOften) {
   EXPECT_EQ(counts.allocations, 0);
 }
 
+// Without padding the host waits in each layer for the numbers of rows.
+TEST_F(HostWaitsTest, PaddedExpertsLeaveTheHostNothingToWaitFor) {
+  TrainerOptions options = TinyRun(SmallMixtral(), OptimizerOptions::kAdamW);
+  const EmulatedCudaCounts told = OfSteps(options, 3);
+  options.model.transformer.moe.pad_to_capacity = true;
+  const EmulatedCudaCounts padded = OfSteps(options, 3);
+  options.cuda_graphs.enabled = true;
+  options.cuda_graphs.warmup_steps = 1;
+  const EmulatedCudaCounts graphed = OfSteps(options, 3);
+  const int64_t layers = options.model.transformer.num_layers;
+  EXPECT_GE(told.host_waits - padded.host_waits, 3 * layers);
+  EXPECT_EQ(graphed.host_waits, padded.host_waits);
+  EXPECT_EQ(padded.allocations, 0);
+  EXPECT_EQ(graphed.allocations, 0);
+}
+
 TEST_F(HostWaitsTest, EachOptionalLoggedValueAddsOneWait) {
   TrainerOptions options = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
   options.log_params_norm = options.log_num_zeros_in_grad = true;

@@ -182,18 +182,39 @@ TEST_F(NcclPlacementTest, ContextParallelRanksWithSamplesOfAnyLengthAndGraphsTra
   EXPECT_EQ(nccl_.counts().aborted, 0);
 }
 
+// Rows travel to experts and back in the graphs, also beside a shared expert.
+TEST_F(NcclPlacementTest, ExpertParallelRanksWithGraphsTrainAsOnTheCpu) {
+  Layout samples, rows, parts;
+  samples.data = samples.expert = samples.pipeline = 2;
+  rows.tensor = rows.data = rows.expert = 2;
+  rows.sequence_parallel = true;
+  parts.context = parts.data = parts.expert = parts.expert_tensor = 2;
+  for (ModelOptions model : {SmallMixtral(), SmallDeepSeek()}) {
+    model.transformer.moe.capacity_factor = 1;
+    model.transformer.moe.pad_to_capacity = true;
+    for (const Layout& layout : {samples, rows, parts}) ExpectSameWithGraphs(model, layout);
+  }
+  EXPECT_EQ(nccl_.counts().aborted, 0);
+}
+
 void TrainWithGraphsOverTheHost(int Layout::*ranks) {
   TrainerOptions options = TinyRun(SmallGpt2(), OptimizerOptions::kAdamW);
   options.cuda_graphs.enabled = true;
   LayoutRun run;
   run.device = DeviceType::kCuda;
   run.layout.*ranks = 2;
+  if (ranks == &Layout::expert) {
+    run.layout.data = 2;
+    options.model = SmallMixtral();
+    options.model.transformer.moe.pad_to_capacity = true;
+  }
   TrainOnLayout(options, run, CountingSource());
 }
 
 TEST_F(NcclPlacementTest, GraphsRefuseMessagesOfTheHost) {
   EXPECT_NONFATAL_FAILURE(TrainWithGraphsOverTheHost(&Layout::tensor), "only NCCL's are captured");
   EXPECT_NONFATAL_FAILURE(TrainWithGraphsOverTheHost(&Layout::context), "only NCCL's are captured");
+  EXPECT_NONFATAL_FAILURE(TrainWithGraphsOverTheHost(&Layout::expert), "only NCCL's are captured");
 }
 
 TEST_F(NcclPlacementTest, CommunicatorsHaveTheNamesOfTheirGroups) {

@@ -1,7 +1,9 @@
 // The construction of a trainer.
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
@@ -11,6 +13,7 @@
 #include "megatron/comm/communicator.h"
 #include "megatron/comm/island_groups.h"
 #include "megatron/layers/moe/expert_groups.h"
+#include "megatron/layers/moe/moe_options.h"
 #include "megatron/layers/tensor_grid.h"
 #include "megatron/models/first_trained_part.h"
 #include "megatron/models/make_stage.h"
@@ -68,9 +71,20 @@ absl::Status AddTensorReplicas(const ModelOptions& model, const Stream& stream,
   return absl::OkStatus();
 }
 
+// Returns whether the host neither reads how many rows experts get, nor counts the micro-batches
+// whose choices a loss balances.
+bool ExpertsCanBeCaptured(const MoeOptions& moe) {
+  if (moe.num_experts == 0) return true;
+  const std::vector<BalanceLoss> balances = moe.balances();
+  return moe.pad_to_capacity &&
+         std::none_of(balances.begin(), balances.end(), [](const BalanceLoss& loss) {
+           return loss.unit == BalanceUnit::kStep;
+         });
+}
+
 // Returns whether the host makes no calls in a stage's passes but those that enqueue work.
 bool CanBeCaptured(const TrainerOptions& options, const ProcessGroups& groups) {
-  return options.model.transformer.moe.num_experts == 0 &&
+  return ExpertsCanBeCaptured(options.model.transformer.moe) &&
          (groups.data_context.size() == 1 || options.sharding < DataSharding::kGradients) &&
          !options.weights_on_host && !options.gradients_on_host &&
          options.main_grads_dtype == DType::kFloat32 &&
@@ -79,11 +93,11 @@ bool CanBeCaptured(const TrainerOptions& options, const ProcessGroups& groups) {
 
 // Messages that go through the host's memory can't be part of a graph.
 absl::Status CheckMessagesCanBeCaptured(const ProcessGroups& groups) {
-  for (const ProcessGroup* group : {&groups.tensor, &groups.context}) {
+  for (const ProcessGroup* group : {&groups.tensor, &groups.context, &groups.expert_model}) {
     if (group->size() == 1 || group->communicator()->TakesTensorsOf(DeviceType::kCuda)) continue;
     return absl::InvalidArgumentError(
-        "system.cuda_graph_impl = local: the host sends the messages of tensor- and "
-        "context-parallel ranks, and only NCCL's are captured");
+        "system.cuda_graph_impl = local: the host sends the messages of tensor-, context- and "
+        "expert-parallel ranks, and only NCCL's are captured");
   }
   return absl::OkStatus();
 }
@@ -265,8 +279,10 @@ Trainer::Trainer(const TrainerOptions& options, const NamePatterns& frozen,
   memory_ = std::make_unique<StageMemory>(stream.device(), memory, ledger);
   if (options.cuda_graphs.enabled && stream.device().type == DeviceType::kCuda) {
     CHECK(CanBeCaptured(options, groups));
-    graphed_stage_ = std::make_unique<GraphedStage>(stage_.get(), options.cuda_graphs, sizes.slots,
-                                                    packer_, stream.device(), ledger);
+    CudaGraphOptions graphs = options.cuda_graphs;
+    graphs.reads_sample_weight = options.model.transformer.moe.num_experts > 0;
+    graphed_stage_ = std::make_unique<GraphedStage>(stage_.get(), graphs, sizes.slots, packer_,
+                                                    stream.device(), ledger);
   }
 }
 

@@ -73,6 +73,23 @@ TEST(ValidateExpertsTest, DispatchMayBeDeduplicatedWhereExpertsAreOnSeveralHosts
       ElementsAre(HasSubstr("does not go with model.moe_pad_expert_input_to_capacity")));
 }
 
+// Each rank's documents are its own, unless its experts' rows come from it alone.
+TEST(ValidateExpertsTest, ExpertsWithPaddedRowsGoWithCudaGraphs) {
+  const ConfigOverrides padded = {
+      "system.device=cuda", "parallel.distributed_backend=nccl", "system.cuda_graph_impl=local",
+      "model.moe_expert_capacity_factor=1", "model.moe_pad_expert_input_to_capacity=true"};
+  const std::vector<ConfigOverrides> with = {
+      {},
+      {"parallel.data_parallel_size=2", "parallel.expert_model_parallel_size=2"},
+      {"parallel.data_parallel_size=2", "data.reset_attention_mask=true"},
+      {"parallel.data_parallel_size=1", "parallel.context_parallel_size=2",
+       "parallel.expert_model_parallel_size=2", "data.reset_attention_mask=true"}};
+  for (ConfigOverrides overrides : with) {
+    overrides.insert(overrides.end(), padded.begin(), padded.end());
+    EXPECT_THAT(ErrorsWith(overrides), IsEmpty());
+  }
+}
+
 TEST(ValidateExpertsTest, BalanceLossesMayBeSeveral) {
   EXPECT_THAT(ErrorsWith({"model.moe_router_load_balancing_type=[seq_aux_loss, global_aux_loss]",
                           "model.moe_aux_loss_coeff=[0.01, 0.001]"}),
