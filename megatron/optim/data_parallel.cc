@@ -278,7 +278,7 @@ void DataParallel::ShareWeights() {
     if (range.size() > 0) ShareTied(bucket, range);
   }
   if (sharded && float8_gather_ != nullptr)
-    float8_gather_->Measure({groups_.tensor, groups_.data_context}, stream_);
+    float8_gather_->Measure(groups_.tensor, groups_.data_context, stream_);
   if (!sharded || shards_weights()) CHECK(weights_pool_.empty());
   if (!sharded) return;
   for (size_t i = 0; i < bucket_groups_.size(); ++i) {

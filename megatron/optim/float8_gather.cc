@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <set>
 
+#include "glog/logging.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/float8/flat.h"
+#include "megatron/ops/float8/flat_blocks.h"
 #include "megatron/ops/float8/quantize.h"
 
 namespace megatron {
@@ -17,6 +19,18 @@ FlatRange ShardOf(const Bucket& bucket, int64_t rank) {
   return {rank * size, (rank + 1) * size};
 }
 
+// Products see all dims but the last as rows.
+int64_t ColumnsOf(const Parameter& weight) {
+  const Shape& shape = weight.sharding.local_shape;
+  return shape[shape.rank() - 1];
+}
+
+int64_t ScalesOf(const Parameter& weight, Float8Scaling scaling) {
+  if (scaling == Float8Scaling::kTensor) return 1;
+  const int64_t columns = ColumnsOf(weight);
+  return ops::NumFloat8Blocks(weight.sharding.local_shape.numel() / columns, columns);
+}
+
 int64_t RanksOf(const Bucket& bucket) {
   return bucket.shard.size() == 0 ? 1 : bucket.range.size() / bucket.shard.size();
 }
@@ -25,48 +39,67 @@ int64_t RanksOf(const Bucket& bucket) {
 
 Float8Gather::Float8Gather(const Float8Weights& weights, const ParameterBuffers* buffers,
                            MemoryLedger* ledger)
-    : buffers_(buffers), predicted_(weights.predicted) {
+    : buffers_(buffers),
+      predicted_(weights.predicted),
+      scaling_(weights.scaling),
+      power_of_two_(weights.power_of_two) {
+  CHECK(scaling_ == Float8Scaling::kTensor || has_blocks());
   const std::set<std::string> names(weights.names.begin(), weights.names.end());
+  int64_t count = 0;
+  std::map<const Parameter*, int64_t> first;
   for (const FlatParameter& flat : buffers->parameters()) {
     if (names.count(flat.parameter->name) == 0) continue;
-    const int number = static_cast<int>(number_of_.size());
-    number_of_.emplace(flat.parameter, number);
+    weights_[flat.parameter].columns = ColumnsOf(*flat.parameter);
+    first[flat.parameter] = count;
+    count += ScalesOf(*flat.parameter, scaling_);
   }
   const Device device = buffers->options().device;
-  const auto count = static_cast<int64_t>(number_of_.size());
   const int64_t bytes = count * SizeOf(DType::kFloat32);
   buffer_ = Buffer(device, 2 * bytes, "fp8 scales", ledger);
   largest_ = buffer_.At(0, DType::kFloat32, {count});
   amax_ = buffer_.At(bytes, DType::kFloat32, {count});
-  host_largest_ = HostMirror(largest_, "fp8 scales");
+  for (auto& [parameter, weight] : weights_) {
+    const int64_t begin = first[parameter], end = begin + ScalesOf(*parameter, scaling_);
+    weight.largest = largest_.Slice(0, begin, end);
+    weight.amax = amax_.Slice(0, begin, end);
+  }
+  if (!has_blocks()) host_largest_ = HostMirror(largest_, "fp8 scales");
   int64_t most = 0;
   for (const Bucket& bucket : buffers->buckets())
     most = std::max(most, BytesOf(bucket) * RanksOf(bucket));
   messages_ = Buffer(device, most, "fp8 weights", ledger);
 }
 
-void Float8Gather::Measure(absl::Span<const ProcessGroup> groups, const Stream& stream) {
+// Blocks lie on one tensor-parallel rank each.
+void Float8Gather::Measure(const ProcessGroup& tensor, const ProcessGroup& data,
+                           const Stream& stream) {
   measured_ = true;
-  if (number_of_.empty()) return;
-  host_largest_.Finish();
+  if (weights_.empty()) return;
+  if (!has_blocks()) host_largest_.Finish();
   ops::Zero(stream, largest_);
   for (const FlatParameter& flat : buffers_->parameters()) {
-    const auto found = number_of_.find(flat.parameter);
-    if (found == number_of_.end()) continue;
+    const auto found = weights_.find(flat.parameter);
+    if (found == weights_.end()) continue;
+    const Weight& weight = found->second;
     const Bucket& bucket = buffers_->bucket_of(flat);
     const FlatRange mine = Common(flat.range, bucket.part);
-    const int number = found->second;
-    if (mine.size() > 0) {
-      ops::AbsMax(stream, buffers_->Weights(bucket, mine), largest_.Slice(0, number, number + 1));
+    if (mine.size() == 0) continue;
+    const Tensor elements = buffers_->Weights(bucket, mine);
+    if (has_blocks()) {
+      ops::AbsMaxOfBlocks(stream, elements, {mine.begin - flat.range.begin, weight.columns},
+                          weight.largest);
+    } else {
+      ops::AbsMax(stream, elements, weight.largest);
     }
   }
-  for (const ProcessGroup& group : groups) group.AllReduce(largest_, ReduceOp::kMax, stream);
-  host_largest_.StartFetch(stream);
+  if (!has_blocks()) tensor.AllReduce(largest_, ReduceOp::kMax, stream);
+  data.AllReduce(largest_, ReduceOp::kMax, stream);
+  if (!has_blocks()) host_largest_.StartFetch(stream);
   ops::Copy(stream, largest_, amax_);
-  if (predicted_ == nullptr) return;
-  for (const auto& [parameter, number] : number_of_) {
+  if (predicted_ == nullptr || has_blocks()) return;
+  for (const auto& [parameter, weight] : weights_) {
     const Tensor predicted = predicted_(parameter->name);
-    if (!predicted.empty()) ops::Copy(stream, predicted, Amax(number));
+    if (!predicted.empty()) ops::Copy(stream, predicted, weight.amax);
   }
 }
 
@@ -74,36 +107,37 @@ std::map<std::string, float> Float8Gather::Largest() const {
   std::map<std::string, float> largest;
   if (!measured_ || host_largest_.host().raw() == nullptr) return largest;
   host_largest_.Finish();
-  for (const auto& [parameter, number] : number_of_)
-    largest[parameter->name] = host_largest_.host().data<float>()[number];
+  for (const auto& [parameter, weight] : weights_)
+    largest[parameter->name] = *host_largest_.Of(weight.largest).data<float>();
   return largest;
 }
 
 std::vector<Float8Gather::Run> Float8Gather::RunsOf(const Bucket& bucket,
                                                     const FlatRange& shard) const {
   std::vector<Run> runs;
-  const auto append = [&](const FlatRange& range, int weight) {
+  const auto append = [&](const FlatRange& range, const Weight* weight) {
     const FlatRange common = Common(range, shard);
-    if (common.size() > 0) runs.push_back({common, weight});
+    if (common.size() > 0) runs.push_back({common, weight, common.begin - range.begin});
   };
   int64_t at = 0;
   for (int i = bucket.first_parameter; i < bucket.last_parameter; ++i) {
     const FlatParameter& flat = buffers_->parameters()[i];
-    const auto found = number_of_.find(flat.parameter);
-    if (found == number_of_.end()) continue;
+    const auto found = weights_.find(flat.parameter);
+    if (found == weights_.end()) continue;
     const FlatRange range = {flat.range.begin - bucket.range.begin,
                              flat.range.end - bucket.range.begin};
-    append({at, range.begin}, -1);
-    append(range, found->second);
+    append({at, range.begin}, nullptr);
+    append(range, &found->second);
     at = range.end;
   }
-  append({at, bucket.range.size()}, -1);
+  append({at, bucket.range.size()}, nullptr);
   return runs;
 }
 
 int64_t Float8Gather::BytesOf(const std::vector<Run>& runs, int64_t element_bytes) {
   int64_t bytes = 0;
-  for (const Run& run : runs) bytes += run.range.size() * (run.weight < 0 ? element_bytes : 1);
+  for (const Run& run : runs)
+    bytes += run.range.size() * (run.weight == nullptr ? element_bytes : 1);
   return bytes;
 }
 
@@ -117,6 +151,22 @@ int64_t Float8Gather::BytesOf(const Bucket& bucket) const {
   return (most + kMessageAlignment - 1) / kMessageAlignment * kMessageAlignment;
 }
 
+void Float8Gather::Encode(const Tensor& x, const Run& run, const Tensor& codes,
+                          const Stream& stream) const {
+  const Weight& weight = *run.weight;
+  if (!has_blocks()) return ops::EncodeFloat8(stream, x, weight.amax, codes);
+  ops::EncodeFloat8Blocks(stream, x, {run.first, weight.columns}, weight.amax, power_of_two_,
+                          codes);
+}
+
+void Float8Gather::Decode(const Tensor& codes, const Run& run, const Tensor& x,
+                          const Stream& stream) const {
+  const Weight& weight = *run.weight;
+  if (!has_blocks()) return ops::DecodeFloat8(stream, codes, weight.amax, x);
+  ops::DecodeFloat8Blocks(stream, codes, {run.first, weight.columns}, weight.amax, power_of_two_,
+                          x);
+}
+
 // Elements that are sent as they are come first in a message, so that they are aligned.
 void Float8Gather::Convert(const std::vector<Run>& runs, int64_t origin, const Tensor& elements,
                            int64_t message, bool back, const Stream& stream) const {
@@ -124,7 +174,7 @@ void Float8Gather::Convert(const std::vector<Run>& runs, int64_t origin, const T
   int64_t at = message;
   for (const bool codes : {false, true}) {
     for (const Run& run : runs) {
-      if ((run.weight >= 0) != codes) continue;
+      if ((run.weight != nullptr) != codes) continue;
       const int64_t size = run.range.size();
       const Tensor part = elements.Slice(0, run.range.begin - origin, run.range.end - origin);
       const int64_t bytes = size * (codes ? 1 : SizeOf(dtype));
@@ -132,10 +182,8 @@ void Float8Gather::Convert(const std::vector<Run>& runs, int64_t origin, const T
       at += bytes;
       if (!codes) {
         back ? ops::Copy(stream, sent, part) : ops::Copy(stream, part, sent);
-      } else if (back) {
-        ops::DecodeFloat8(stream, sent, Amax(run.weight), part);
       } else {
-        ops::EncodeFloat8(stream, part, Amax(run.weight), sent);
+        back ? Decode(sent, run, part, stream) : Encode(part, run, sent, stream);
       }
     }
   }

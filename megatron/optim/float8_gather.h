@@ -1,9 +1,10 @@
 // Gathers weights of which FP8 products need only the codes: one byte for each element.
 //
 // The owner of an element sends its code, and the others decode it. What they get is quantized to
-// the same codes (ops/float8/flat.h), so that products have the bits that they have when weights
-// are gathered in the model's dtype. An owner keeps its elements as they are. Weights of other
-// layers, norms and biases are sent in the model's dtype along with the codes.
+// the same codes (ops/float8/flat.h, or flat_blocks.h where each block of a weight has a scale), so
+// that products have the bits that they have when weights are gathered in the model's dtype. An
+// owner keeps its elements as they are. Weights of other layers, norms and biases are sent in the
+// model's dtype along with the codes.
 #ifndef MEGATRON_OPTIM_FLOAT8_GATHER_H_
 #define MEGATRON_OPTIM_FLOAT8_GATHER_H_
 
@@ -13,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "megatron/comm/process_group.h"
 #include "megatron/optim/parameter_buffers.h"
+#include "megatron/tensor/float8_scaling.h"
 #include "megatron/tensor/host_mirror.h"
 #include "megatron/tensor/memory.h"
 #include "megatron/tensor/stream.h"
@@ -28,6 +29,10 @@ struct Float8Weights {
   // Returns what the scale of a weight is made of (fp32 [1]), or nothing where that is the weight's
   // own largest magnitude; null: it always is.
   std::function<Tensor(const std::string& name)> predicted;
+  // The parts of a weight that have scales: kTensor, or kBlocks, whose scales are never predicted.
+  // Blocks are those of a rank's own part of a weight that is cut over tensor-parallel ranks.
+  Float8Scaling scaling = Float8Scaling::kTensor;
+  bool power_of_two = true;  // as in ops::QuantizeBlocks
 };
 
 class Float8Gather {
@@ -38,10 +43,11 @@ class Float8Gather {
   // Whether Measure has been called. Before that, weights are the initial ones, which every rank
   // computes, or must be gathered in the model's dtype.
   bool measured() const { return measured_; }
-  // Finds the largest magnitude of each weight, and what its scale is made of. `groups` are those
-  // over which weights are cut or sharded. It is called when the weights have changed.
-  void Measure(absl::Span<const ProcessGroup> groups, const Stream& stream);
-  // Returns the largest magnitudes by name; none before Measure.
+  // Finds the largest magnitude of each weight, and what its scale is made of. `tensor` are the
+  // ranks that weights are cut over, `data` those that they are sharded over. It is called when the
+  // weights have changed.
+  void Measure(const ProcessGroup& tensor, const ProcessGroup& data, const Stream& stream);
+  // Returns the largest magnitudes by name; none before Measure, and none of blocks.
   std::map<std::string, float> Largest() const;
   // Writes the bucket's weights to `whole`, of which this rank's shard may be the stored weights
   // themselves.
@@ -52,27 +58,35 @@ class Float8Gather {
   int64_t BytesOf(const Bucket& bucket) const;
 
  private:
+  // A weight that is sent as codes.
+  struct Weight {
+    Tensor largest, amax;  // an element for each part that has a scale
+    int64_t columns = 1;
+  };
   // Elements that are sent alike, counted from the bucket's begin.
   struct Run {
     FlatRange range;
-    int weight =
-        -1;  // the number of the weight whose codes are sent; -1: they are sent as they are
+    const Weight* weight = nullptr;  // the one whose codes are sent; null: sent as they are
+    int64_t first = 0;               // the place of the first element in the weight
   };
   std::vector<Run> RunsOf(const Bucket& bucket, const FlatRange& shard) const;
   static int64_t BytesOf(const std::vector<Run>& runs, int64_t element_bytes);
   // Converts the runs of `elements`, which begin at `origin`, to the message at this byte, or back.
   void Convert(const std::vector<Run>& runs, int64_t origin, const Tensor& elements,
                int64_t message, bool back, const Stream& stream) const;
-  // What the scale of a weight is made of.
-  Tensor Amax(int weight) const { return amax_.Slice(0, weight, weight + 1); }
+  void Encode(const Tensor& x, const Run& run, const Tensor& codes, const Stream& stream) const;
+  void Decode(const Tensor& codes, const Run& run, const Tensor& x, const Stream& stream) const;
+  bool has_blocks() const { return scaling_ == Float8Scaling::kBlocks; }
 
   const ParameterBuffers* buffers_;
   std::function<Tensor(const std::string& name)> predicted_;
-  std::map<const Parameter*, int> number_of_;
+  Float8Scaling scaling_;
+  bool power_of_two_;
+  std::map<const Parameter*, Weight> weights_;
   bool measured_ = false;
   Buffer buffer_, messages_;
-  Tensor largest_, amax_;  // an element for each weight
-  HostMirror host_largest_;
+  Tensor largest_, amax_;    // those of all weights
+  HostMirror host_largest_;  // without blocks
 };
 
 }  // namespace megatron

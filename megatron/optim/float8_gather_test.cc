@@ -8,7 +8,9 @@
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/thread/run_ranks.h"
 #include "megatron/ops/float8/flat.h"
+#include "megatron/ops/float8/float8_tensor.h"
 #include "megatron/ops/float8/quantize.h"
+#include "megatron/ops/float8/quantize_blocks.h"
 #include "megatron/ops/host_tensor.h"
 #include "megatron/optim/test_model.h"
 
@@ -52,7 +54,7 @@ TEST(Float8GatherTest, ReceiversGetTheCodesOfTheOwnersWeights) {
                     Float8Gather gather({{"a.weight", "b.weight", "of another stage"}, nullptr},
                                         cut.buffers.get(), nullptr);
                     EXPECT_FALSE(gather.measured());
-                    gather.Measure({world}, stream);
+                    gather.Measure(ProcessGroup(), world, stream);
                     EXPECT_TRUE(gather.measured());
                     EXPECT_EQ(gather.Largest().size(), 2u);
                     const Bucket& bucket = cut.buffers->buckets()[0];
@@ -72,6 +74,76 @@ TEST(Float8GatherTest, ReceiversGetTheCodesOfTheOwnersWeights) {
                     }
                     return world.status();
                   }).ok());
+    }
+  }
+}
+
+// What products read of a weight whose blocks have scales.
+std::vector<std::vector<char>> BlocksOf(const Tensor& x, int64_t rows, int64_t columns,
+                                        bool power_of_two, const Stream& stream) {
+  constexpr Float8Scaling kBlocks = Float8Scaling::kBlocks;
+  constexpr Float8Format kE4M3 = Float8Format::kE4M3;
+  const int64_t padded = ops::Float8Padded(rows);
+  const HostTensor codes({rows, columns}, DType::kUInt8),
+      transposed({columns, padded}, DType::kUInt8),
+      scales(ops::Float8ScalesShape(kBlocks, rows, columns), DType::kFloat32),
+      transposed_scales(ops::Float8ScalesShape(kBlocks, columns, padded), DType::kFloat32);
+  ops::QuantizeBlocks(stream, x.View({rows, columns}), power_of_two,
+                      {kE4M3, codes, scales, kBlocks},
+                      {kE4M3, transposed, transposed_scales, kBlocks});
+  return {codes.Bytes(), transposed.Bytes(), scales.Bytes(), transposed_scales.Bytes()};
+}
+
+// Shards cut blocks.
+TEST(Float8GatherTest, ReceiversGetTheBlocksOfTheOwnersWeights) {
+  for (int ranks : {2, 3}) {
+    for (const bool power_of_two : {false, true}) {
+      ASSERT_TRUE(
+          RunRanks(ranks, [&](int rank, const ProcessGroup& world) {
+            ThreadPool pool(1);
+            const Stream stream = Stream::Cpu(&pool);
+            TestModel whole({}, DType::kBFloat16), cut({}, DType::kBFloat16);
+            for (TestModel* model : {&whole, &cut}) {
+              model->Add("a.weight", Replicated({300, 144}));
+              model->Add("a.bias", Replicated({50}));
+              model->Add("b.weight", Replicated({2, 70, 272}));
+            }
+            cut.buffer_options.sharding = DataSharding::kStates;
+            cut.buffer_options.data = {world.size(), rank};
+            for (TestModel* model : {&whole, &cut}) {
+              model->Build();
+              model->buffers->InitializeWeights(5, stream);
+            }
+            Float8Weights weights = {{"a.weight", "b.weight"}, nullptr};
+            weights.scaling = Float8Scaling::kBlocks;
+            weights.power_of_two = power_of_two;
+            Float8Gather gather(weights, cut.buffers.get(), nullptr);
+            gather.Measure(ProcessGroup(), world, stream);
+            EXPECT_TRUE(gather.Largest().empty());
+            const Bucket& bucket = cut.buffers->buckets()[0];
+            EXPECT_EQ(gather.BytesOf(bucket),
+                      Float8Gather({{"a.weight", "b.weight"}, nullptr}, cut.buffers.get(), nullptr)
+                          .BytesOf(bucket));
+            const HostTensor gathered({bucket.range.size()}, DType::kBFloat16);
+            gather.Gather(bucket, gathered, world, stream);
+            const Bucket& all = whole.buffers->buckets()[0];
+            for (size_t i = 0; i < 3; ++i) {
+              const FlatParameter& to = cut.buffers->parameters()[i];
+              const FlatParameter& from = whole.buffers->parameters()[i];
+              const Tensor got = gathered.tensor().Slice(0, to.range.begin, to.range.end),
+                           want = whole.buffers->Weights(all, from.range);
+              const bool has_codes = to.parameter->name != "a.bias";
+              const FlatRange mine = Common(to.range, bucket.shard);
+              EXPECT_EQ(BytesOf(got) == BytesOf(want), !has_codes || mine.size() == to.range.size())
+                  << to.parameter->name;
+              if (!has_codes) continue;
+              const int64_t columns = i == 0 ? 144 : 272, rows = got.numel() / columns;
+              EXPECT_TRUE(BlocksOf(got, rows, columns, power_of_two, stream) ==
+                          BlocksOf(want, rows, columns, power_of_two, stream))
+                  << to.parameter->name;
+            }
+            return world.status();
+          }).ok());
     }
   }
 }

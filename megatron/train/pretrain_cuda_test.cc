@@ -129,18 +129,38 @@ TEST_F(PretrainCudaTest, DelayedUpdatesLeaveTheCpusBytesAndContinue) {
 }
 
 TEST_F(PretrainCudaTest, StatesInHostMemoryLeaveTheSameBytesWithFloat8AndSharding) {
-  const Arguments run = {"--set=precision.bf16=true",
-                         "--set=precision.fp8_format=hybrid",
-                         "--set=precision.fp8_param_gather=true",
-                         "--set=parallel.data_parallel_size=2",
-                         "--set=parallel.use_distributed_optimizer=true",
-                         "--set=parallel.data_parallel_sharding_strategy=optim_grads_params"};
-  const Outcome without = RunOnCuda(Joined({SaveTo("without")}, run));
-  ASSERT_EQ(without.exit_code, kExitDone) << without.output;
-  const Outcome with =
-      RunOnCuda(Joined({SaveTo("with"), "--set=optimizer.optimizer_cpu_offload=true"}, run));
-  ASSERT_EQ(with.exit_code, kExitDone) << with.output;
-  ExpectEqualCheckpoints("without", "with");
+  for (const std::string recipe : {"tensorwise", "blockwise"}) {
+    SCOPED_TRACE(recipe);
+    const Arguments run = {"--set=precision.bf16=true",
+                           "--set=precision.fp8_format=hybrid",
+                           "--set=precision.fp8_recipe=" + recipe,
+                           "--set=precision.fp8_param_gather=true",
+                           "--set=parallel.data_parallel_size=2",
+                           "--set=parallel.use_distributed_optimizer=true",
+                           "--set=parallel.data_parallel_sharding_strategy=optim_grads_params"};
+    const Outcome cpu = Run(Joined({SaveTo("cpu_" + recipe)}, run));
+    ASSERT_EQ(cpu.exit_code, kExitDone) << cpu.output;
+    const Outcome without = RunOnCuda(Joined({SaveTo("without_" + recipe)}, run));
+    ASSERT_EQ(without.exit_code, kExitDone) << without.output;
+    const Outcome with = RunOnCuda(
+        Joined({SaveTo("with_" + recipe), "--set=optimizer.optimizer_cpu_offload=true"}, run));
+    ASSERT_EQ(with.exit_code, kExitDone) << with.output;
+    ExpectEqualCheckpoints("cpu_" + recipe, "without_" + recipe);
+    ExpectEqualCheckpoints("without_" + recipe, "with_" + recipe);
+  }
+}
+
+TEST_F(PretrainCudaTest, ExpertsInGraphsLeaveTheCpusBytes) {
+  const Arguments run = {"--set=model.num_experts=4", "--set=model.disable_bias_linear=true",
+                         "--set=model.moe_aux_loss_coeff=0.01",
+                         "--set=model.moe_expert_capacity_factor=1",
+                         "--set=model.moe_pad_expert_input_to_capacity=true"};
+  const Outcome cpu = Run(Joined({SaveTo("cpu")}, run));
+  ASSERT_EQ(cpu.exit_code, kExitDone) << cpu.output;
+  const Outcome cuda =
+      RunOnCuda(Joined({SaveTo("cuda"), "--set=system.cuda_graph_impl=local"}, run));
+  ASSERT_EQ(cuda.exit_code, kExitDone) << cuda.output;
+  ExpectEqualCheckpoints("cpu", "cuda");
 }
 
 TEST_F(PretrainCudaTest, WeightsInHostMemoryLeaveTheSameBytesAndARunGoesOnWithoutThem) {

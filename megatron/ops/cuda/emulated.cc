@@ -12,6 +12,7 @@
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
 #include "megatron/ops/float8/flat.h"
+#include "megatron/ops/float8/flat_blocks.h"
 #include "megatron/ops/float8/quantize.h"
 #include "megatron/ops/float8/quantize_blocks.h"
 #include "megatron/ops/gated_delta.h"
@@ -54,10 +55,12 @@ namespace {
     RegisterCudaKernel<&HopperAttentionIsAvailable>(+[] { return true; });
 
 // Graphs contain neither updates of weights, nor dispatch by host, nor passes with a cache.
-[[maybe_unused]] const bool outside_graphs = EmulateOutsideGraphs<
-    FirstChoiceOfHost, PackChoices, UnpackChoices, AdamWUpdate, JoinMasters, SgdUpdate, LionUpdate,
-    SumOfSquares, CountZeros, EncodeFloat8, DecodeFloat8, EncodeGroups, DecodeGroups,
-    AddDecodedGroups, CausalConvContinue, StateSpaceContinue, GatedDeltaContinue>();
+[[maybe_unused]] const bool outside_graphs =
+    EmulateOutsideGraphs<FirstChoiceOfHost, PackChoices, UnpackChoices, AdamWUpdate, JoinMasters,
+                         SgdUpdate, LionUpdate, SumOfSquares, CountZeros, EncodeFloat8,
+                         DecodeFloat8, AbsMaxOfBlocks, EncodeFloat8Blocks, DecodeFloat8Blocks,
+                         EncodeGroups, DecodeGroups, AddDecodedGroups, CausalConvContinue,
+                         StateSpaceContinue, GatedDeltaContinue>();
 
 }  // namespace
 }  // namespace megatron::ops::cuda

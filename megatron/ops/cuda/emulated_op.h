@@ -20,6 +20,7 @@
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/cuda/kernel_table.h"
 #include "megatron/ops/dropout.h"
+#include "megatron/ops/float8/flat_blocks.h"
 #include "megatron/ops/float8/float8_tensor.h"
 #include "megatron/ops/gated_delta.h"
 #include "megatron/ops/gated_norm.h"
@@ -127,6 +128,7 @@ inline GatedDeltaScratch View(const GatedDeltaScratch& scratch) {
 
 inline PhiloxKey View(PhiloxKey key) { return key; }
 inline SampleCut View(const SampleCut& cut) { return cut; }
+inline MatrixRun View(const MatrixRun& run) { return run; }
 inline Norm View(const Norm& norm) { return norm; }
 inline Gate View(const Gate& gate) { return gate; }
 inline GatedNorm View(const GatedNorm& norm) { return norm; }
@@ -147,8 +149,8 @@ std::enable_if_t<std::is_arithmetic_v<Number> || std::is_enum_v<Number>, Number>
   return number;
 }
 
-// Kept returns an operand as a graph keeps it: elements that the caller has may have changed when it
-// is launched.
+// Kept returns an operand as a graph keeps it: the caller's elements may have changed when it is
+// launched.
 template <typename Operand>
 Operand Kept(const Operand& operand) {
   return operand;

@@ -1,7 +1,9 @@
-// Quantization to 8-bit floats with a scale for each part of a matrix.
+// Quantization to 8-bit floats with a scale for each part of a matrix, and codes of runs of such a
+// matrix.
 #include "megatron/ops/cuda/device.cuh"
 #include "megatron/ops/cuda/float8.cuh"
 #include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/float8/flat_blocks.h"
 #include "megatron/ops/float8/quantize_blocks.h"
 
 namespace megatron::ops::cuda {
@@ -27,9 +29,9 @@ struct BlocksArgs {
   Form as_it_is, transposed;
 };
 
-__device__ float PartScale(const BlocksArgs& args, float amax) {
-  const float scale = ScaleOf(args.largest_code, amax);
-  return args.power_of_two ? ldexpf(1, ilogbf(scale)) : scale;
+__device__ float PartScale(float largest_code, float amax, bool power_of_two) {
+  const float scale = ScaleOf(largest_code, amax);
+  return power_of_two ? ldexpf(1, ilogbf(scale)) : scale;
 }
 
 // The kHalf elements of x that a thread has of a row or a column of its block.
@@ -91,7 +93,8 @@ __device__ void QuantizeForm(const BlocksArgs& args, const Form& form, const Lin
     __syncthreads();
     largest = fmaxf(halves[i], halves[kBlock + i]);
   }
-  const float scale = exists || args.whole_blocks ? PartScale(args, largest) : 1;
+  const float scale =
+      exists || args.whole_blocks ? PartScale(args.largest_code, largest, args.power_of_two) : 1;
   if (half == 0 && (!args.whole_blocks || i == 0))
     WriteScale(form, args.whole_blocks, row_block, column_block, i, 1 / scale);
   // The last column of blocks has the scales up to a multiple of four.
@@ -138,7 +141,125 @@ Form FormOf(const Float8Matrix& out) {
           out.inverse_scales.dim(0), out.inverse_scales.dim(1)};
 }
 
+// A run of a matrix's elements.
+struct RunArgs {
+  int64_t begin, count, columns, across;  // `across`: the blocks of a row
+  float largest_code;
+  bool power_of_two;
+};
+
+// A block of threads finds the largest magnitude in one block of the matrix.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    RaiseLargest(RunArgs args, const T* x, int64_t first_row_of_blocks, float* largest) {
+  __shared__ float partial[kWarps];
+  const int64_t row_block = first_row_of_blocks + blockIdx.x, column_block = blockIdx.y;
+  float most = 0;
+  for (int e = static_cast<int>(threadIdx.x); e < kBlock * kBlock; e += kThreads) {
+    const int64_t row = row_block * kBlock + e / kBlock,
+                  column = column_block * kBlock + e % kBlock;
+    const int64_t i = row * args.columns + column - args.begin;
+    if (column < args.columns && i >= 0 && i < args.count) most = fmaxf(most, fabsf(ToFloat(x[i])));
+  }
+  most = BlockMax(most, partial);
+  float& of_block = largest[row_block * args.across + column_block];
+  if (threadIdx.x == 0) of_block = fmaxf(of_block, most);
+}
+
+// Consecutive elements of a thread, which finds its row by one division.
+constexpr int kOfThread = 8;
+
+// Calls body(i, largest, scale, begins) for a thread's elements of the run; `begins` is whether the
+// element's block is another one than that of the element before.
+template <typename Body>
+__device__ void ForEachElement(const RunArgs& args, const float* largest, Body body) {
+  int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kOfThread;
+  if (i >= args.count) return;
+  const int64_t end = min(args.count, i + kOfThread);
+  int64_t row = (args.begin + i) / args.columns, column = args.begin + i - row * args.columns;
+  float most = 0, scale = 1;
+  for (bool begins = true; i < end; ++i) {
+    if (begins) {
+      most = largest[row / kBlock * args.across + column / kBlock];
+      scale = PartScale(args.largest_code, most, args.power_of_two);
+    }
+    body(i, most, scale, begins);
+    if (++column == args.columns) {
+      column = 0;
+      ++row;
+    }
+    begins = column % kBlock == 0;
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    EncodeRun(RunArgs args, const T* x, const float* largest, uint8_t* codes) {
+  ForEachElement(args, largest, [&](int64_t i, float, float scale, bool) {
+    codes[i] = Code(__NV_E4M3, ToFloat(x[i]) * scale);
+  });
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    DecodeRun(RunArgs args, const uint8_t* codes, const float* largest, T* x) {
+  float inverse = 1;
+  int largest_code = 0;
+  ForEachElement(args, largest, [&](int64_t i, float most, float scale, bool begins) {
+    if (begins) {
+      inverse = 1 / scale;
+      largest_code = Code(__NV_E4M3, most * scale);
+    }
+    const bool is_largest = (codes[i] & 0x7f) == largest_code;
+    const float value =
+        is_largest ? ((codes[i] & 0x80) != 0 ? -most : most) : ValueOfE4M3(codes[i]) * inverse;
+    x[i] = FromFloat<T>(value);
+  });
+}
+
+RunArgs ArgsOf(const MatrixRun& run, int64_t count, bool power_of_two) {
+  return {run.begin,
+          count,
+          run.columns,
+          Float8BlocksAlong(run.columns),
+          Float8Max(Float8Format::kE4M3),
+          power_of_two};
+}
+
 }  // namespace
+
+void AbsMaxOfBlocks(const Stream& stream, const Tensor& x_N, const MatrixRun& run,
+                    const Tensor& largest_B) {
+  const RunArgs args = ArgsOf(run, x_N.numel(), false);
+  const int64_t elements = kBlock * run.columns;  // of a row of blocks
+  const int64_t first = run.begin / elements, last = (run.begin + args.count - 1) / elements;
+  const dim3 blocks(Blocks(last - first + 1, 1), Blocks(args.across, 1));
+  WithType(x_N.dtype(), [&](auto* type) {
+    RaiseLargest<<<blocks, kThreads, 0, Handle(stream)>>>(args, As(type, x_N), first,
+                                                          largest_B.data<float>());
+  });
+  CheckLaunched("the largest magnitudes of blocks");
+}
+
+void EncodeFloat8Blocks(const Stream& stream, const Tensor& x_N, const MatrixRun& run,
+                        const Tensor& largest_B, bool power_of_two, const Tensor& codes_N) {
+  const RunArgs args = ArgsOf(run, x_N.numel(), power_of_two);
+  WithType(x_N.dtype(), [&](auto* type) {
+    EncodeRun<<<Blocks(args.count, kThreads * kOfThread), kThreads, 0, Handle(stream)>>>(
+        args, As(type, x_N), largest_B.data<float>(), codes_N.data<uint8_t>());
+  });
+  CheckLaunched("codes of a run in blocks");
+}
+
+void DecodeFloat8Blocks(const Stream& stream, const Tensor& codes_N, const MatrixRun& run,
+                        const Tensor& largest_B, bool power_of_two, const Tensor& x_N) {
+  const RunArgs args = ArgsOf(run, x_N.numel(), power_of_two);
+  WithType(x_N.dtype(), [&](auto* type) {
+    DecodeRun<<<Blocks(args.count, kThreads * kOfThread), kThreads, 0, Handle(stream)>>>(
+        args, codes_N.data<uint8_t>(), largest_B.data<float>(), As(type, x_N));
+  });
+  CheckLaunched("values of a run in blocks");
+}
 
 void QuantizeBlocks(const Stream& stream, const Tensor& x_RC, bool power_of_two,
                     const Float8Matrix& as_it_is, const Float8Matrix& transposed) {
@@ -163,6 +284,9 @@ void QuantizeBlocks(const Stream& stream, const Tensor& x_RC, bool power_of_two,
   CheckLaunched("quantization of blocks");
 }
 
+MEGATRON_CUDA_KERNEL(AbsMaxOfBlocks);
+MEGATRON_CUDA_KERNEL(EncodeFloat8Blocks);
+MEGATRON_CUDA_KERNEL(DecodeFloat8Blocks);
 MEGATRON_CUDA_KERNEL(QuantizeBlocks);
 
 }  // namespace megatron::ops::cuda

@@ -5,6 +5,7 @@
 #include "megatron/ops/bias_gradient.h"
 #include "megatron/ops/cuda/agreement.h"
 #include "megatron/ops/float8/flat.h"
+#include "megatron/ops/float8/flat_blocks.h"
 #include "megatron/ops/float8/product.h"
 #include "megatron/ops/float8/quantize.h"
 #include "megatron/ops/float8/quantize_blocks.h"
@@ -123,6 +124,26 @@ TEST_P(Float8KernelsTest, RunsOfElementsAreTheSame) {
     EncodeFloat8(stream, at[0].Slice(0, 1, 1001), at[1], at[2].Slice(0, 1, 1001));
     DecodeFloat8(stream, at[2], at[1], at[3]);
   });
+}
+
+// Runs that begin and end in the middle of rows and blocks.
+TEST_P(Float8KernelsTest, RunsOfElementsInBlocksAreTheSame) {
+  constexpr int64_t kBegin = 1000, kCount = 25001;
+  for (int64_t columns : {1, 48, 144, 400}) {
+    const int64_t rows = (kBegin + kCount + columns - 1) / columns;
+    HostTensor x = HostTensor::Normal({kCount}, GetParam(), 1),
+               largest({NumFloat8Blocks(rows, columns)}, kF32), codes({kCount}, kCodes),
+               decoded({kCount}, GetParam());
+    for (bool power_of_two : {false, true}) {
+      ExpectAgreement({&x, &largest, &codes, &decoded}, 0, [&](const Stream& stream, At at) {
+        const MatrixRun all = {kBegin, columns}, rest = {kBegin + 1, columns};
+        AbsMaxOfBlocks(stream, at[0], all, at[1]);
+        EncodeFloat8Blocks(stream, at[0].Slice(0, 1, kCount), rest, at[1], power_of_two,
+                           at[2].Slice(0, 1, kCount));
+        DecodeFloat8Blocks(stream, at[2], all, at[1], power_of_two, at[3]);
+      });
+    }
+  }
 }
 
 TEST_P(Float8KernelsTest, BiasGradients) {

@@ -77,9 +77,8 @@ bool ExpertsCanBeCaptured(const MoeOptions& moe) {
   if (moe.num_experts == 0) return true;
   const std::vector<BalanceLoss> balances = moe.balances();
   return moe.pad_to_capacity &&
-         std::none_of(balances.begin(), balances.end(), [](const BalanceLoss& loss) {
-           return loss.unit == BalanceUnit::kStep;
-         });
+         std::none_of(balances.begin(), balances.end(),
+                      [](const BalanceLoss& loss) { return loss.unit == BalanceUnit::kStep; });
 }
 
 // Returns whether the host makes no calls in a stage's passes but those that enqueue work.
@@ -113,6 +112,17 @@ std::unique_ptr<SourceLosses> MakeSourceLosses(const TrainerOptions& options,
   if (options.num_sources == 0 || !options.placement.last()) return nullptr;
   return std::make_unique<SourceLosses>(options.model, options.num_sources, packer.most_tokens(),
                                         device, ledger);
+}
+
+// The stage outlives what is returned.
+Float8Weights Float8WeightsOf(const Float8Options& options, ModelStage* stage) {
+  Float8Weights weights;
+  weights.names = stage->float8_weights();
+  const Float8History* const history = &stage->float8_history();
+  weights.predicted = [history](const std::string& name) { return history->AmaxOfWeight(name); };
+  if (options.recipe == Float8Recipe::kBlockwise) weights.scaling = Float8Scaling::kBlocks;
+  weights.power_of_two = options.power_of_two_scales;
+  return weights;
 }
 
 ExpertGroups ExpertGroupsOf(const ProcessGroups& groups) {
@@ -161,11 +171,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
         trainer->optimizer_->PrepareHostUpdate(stream, options.host_threads, ledger));
   }
   MEGATRON_RETURN_IF_ERROR(trainer->OpenFiles());
-  const Float8History* const history = &trainer->stage_->float8_history();
   trainer->data_parallel_->SetFloat8Weights(
-      {trainer->stage_->float8_weights(),
-       [history](const std::string& name) { return history->AmaxOfWeight(name); }},
-      ledger);
+      Float8WeightsOf(options.model.transformer.float8, trainer->stage_.get()), ledger);
   if (trainer->diagnostics_ != nullptr)
     trainer->data_parallel_->set_parts(trainer->diagnostics_->parts());
   if (trainer->outer_ != nullptr) {

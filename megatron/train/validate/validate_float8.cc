@@ -184,10 +184,6 @@ void CheckFloat8(ConfigChecker& check) {
   if (!precision.bf16()) check.Error(kFormat, "needs precision.bf16: true");
   CheckSizes(check);
   if (precision.fp8_recipe() == config::Fp8Recipe::blockwise) CheckBlocks(check);
-  if (precision.fp8_param_gather() && precision.fp8_recipe() == config::Fp8Recipe::blockwise) {
-    check.Error("precision.fp8_param_gather",
-                absl::StrCat("is not available with ", check.Named(kRecipe)));
-  }
   CheckEnds(check);
 }
 

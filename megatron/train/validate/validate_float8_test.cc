@@ -48,6 +48,10 @@ TEST(ValidateFloat8Test, AcceptsWhatWorks) {
   EXPECT_THAT(
       ErrorsWith({"precision.fp8_recipe=blockwise", "precision.fp8_power_of_two_scales=false"}),
       IsEmpty());
+  EXPECT_THAT(
+      ErrorsWith({"precision.fp8_recipe=blockwise", "precision.fp8_param_gather=true",
+                  "parallel.use_distributed_optimizer=true", "parallel.data_parallel_size=2"}),
+      IsEmpty());
   EXPECT_THAT(ErrorsWith({"precision.fp8_recipe=blockwise", "parallel.tensor_model_parallel_size=2",
                           "model.kv_channels=128", "model.ffn_hidden_size=256"}),
               IsEmpty());
@@ -95,9 +99,6 @@ TEST(ValidateFloat8Test, RefusesUnsupportedSettings) {
        "is not available; expects one of tensorwise, delayed, blockwise"},
       {{"precision.fp8_param_gather=true"},
        "has no effect with parallel.use_distributed_optimizer = false"},
-      {{"precision.fp8_param_gather=true", "parallel.use_distributed_optimizer=true",
-        "parallel.data_parallel_size=2", "precision.fp8_recipe=blockwise"},
-       "is not available with precision.fp8_recipe = blockwise"},
       {{"precision.fp8_margin=1"}, "has no effect with precision.fp8_recipe = tensorwise"},
       {{"precision.fp8_recipe=blockwise", "precision.fp8_amax_history_len=4"},
        "has no effect with precision.fp8_recipe = blockwise"},
