@@ -47,8 +47,7 @@ Tensor Float8History::AmaxOfWeight(const std::string& name) const {
   const auto found = std::find_if(weights_.begin(), weights_.end(),
                                   [&](const Weight& weight) { return weight.name == name; });
   if (!known_ || found == weights_.end()) return Tensor();
-  CHECK_EQ(found->matrices, 1) << name;
-  return amax_L3_.Select(0, found->first).Slice(0, kWeight, kWeight + 1);
+  return amax_L3_.Slice(0, found->first, found->first + found->matrices).Select(1, kWeight);
 }
 
 std::vector<Float8History::Named> Float8History::Tensors() const {
@@ -80,14 +79,17 @@ float* Float8History::HistoryOf(int64_t layer) const {
   return history_LH3_.data<float>() + layer * options_.length * kOperands;
 }
 
-void Float8History::Record(const Stream& stream, const std::map<std::string, float>& weights) {
+void Float8History::Record(const Stream& stream,
+                           const std::map<std::string, std::vector<float>>& weights) {
   if (empty() || stream.is_meta()) return;
   host_seen_.Finish();
   const float* const host_seen = host_seen_.host().data<float>();
   std::map<int64_t, float> of_layers;
   for (const Weight& weight : weights_) {
     const auto found = weights.find(weight.name);
-    if (found != weights.end()) of_layers[weight.first] = found->second;
+    if (found == weights.end()) continue;
+    CHECK_EQ(static_cast<int64_t>(found->second.size()), weight.matrices) << weight.name;
+    for (int64_t i = 0; i < weight.matrices; ++i) of_layers[weight.first + i] = found->second[i];
   }
   for (int64_t layer = 0; layer < num_layers(); ++layer) {
     const float* const seen = host_seen + layer * kOperands;

@@ -56,7 +56,7 @@ class Float8History {
   // moment.
   bool known() const { return known_; }
   Layer layer(int64_t index) const;
-  // Returns what the scale of a layer's weight is made of (fp32 [1]); empty where that is not
+  // Returns what the scales of a weight are made of (fp32 [matrices]); empty where that is not
   // known.
   Tensor AmaxOfWeight(const std::string& name) const;
 
@@ -68,9 +68,9 @@ class Float8History {
   // `groups` together are all ranks that have parts of the operands. The host has the result when
   // it has waited for the stream.
   void StartReduce(absl::Span<const ProcessGroup> groups, const Stream& stream) const;
-  // `weights`: the largest magnitudes of weights of one matrix that this rank may not have whole,
+  // `weights`: the largest magnitudes of the matrices of weights that this rank may not have whole,
   // by name; they count in place of those of the passes.
-  void Record(const Stream& stream, const std::map<std::string, float>& weights = {});
+  void Record(const Stream& stream, const std::map<std::string, std::vector<float>>& weights = {});
 
  private:
   // A weight, whose matrices are layers [first, first + matrices).

@@ -80,10 +80,29 @@ TEST_F(Float8HistoryTest, AWeightsMagnitudeMayComeFromElsewhere) {
   history.StartStep(stream_);
   for (int i = 0; i < 3; ++i) history.layer(0).seen_3.data<float>()[i] = 4;
   history.StartReduce({}, stream_);
-  history.Record(stream_, {{"a.weight", 7}, {"c.weight", 9}});
+  history.Record(stream_, {{"a.weight", {7}}, {"c.weight", {9}}});
   EXPECT_EQ(Amax(history), (Values{4, 7, 4}));
   EXPECT_EQ(*history.AmaxOfWeight("a.weight").data<float>(), 7);
   EXPECT_TRUE(history.AmaxOfWeight("c.weight").empty());
+}
+
+// Of experts, each is a matrix.
+TEST_F(Float8HistoryTest, MagnitudesOfSeveralMatricesMayComeFromElsewhere) {
+  Float8History history{Float8HistoryOptions{}};
+  EXPECT_EQ(history.Add("dense.weight"), 0);
+  EXPECT_EQ(history.Add("experts.weight", 2), 1);
+  history.Allocate({}, nullptr);
+  history.StartStep(stream_);
+  for (int layer = 0; layer < 3; ++layer) {
+    for (int i = 0; i < 3; ++i) history.layer(layer).seen_3.data<float>()[i] = 4;
+  }
+  history.StartReduce({}, stream_);
+  history.Record(stream_, {{"experts.weight", {7, 8}}});
+  const Tensor amax = history.AmaxOfWeight("experts.weight");
+  EXPECT_EQ(amax.shape(), (Shape{2}));
+  EXPECT_EQ(*amax.Select(0, 0).data<float>(), 7);
+  EXPECT_EQ(*amax.Select(0, 1).data<float>(), 8);
+  EXPECT_EQ(*history.AmaxOfWeight("dense.weight").data<float>(), 4);
 }
 
 TEST_F(Float8HistoryTest, WhatWasSavedGoesOnWithTheSameScales) {

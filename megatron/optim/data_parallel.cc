@@ -26,8 +26,9 @@ void DataParallel::SetFloat8Weights(const Float8Weights& weights, MemoryLedger* 
     float8_gather_ = std::make_unique<Float8Gather>(weights, buffers_, ledger);
 }
 
-std::map<std::string, float> DataParallel::LargestFloat8Weights() const {
-  return float8_gather_ == nullptr ? std::map<std::string, float>() : float8_gather_->Largest();
+std::map<std::string, std::vector<float>> DataParallel::LargestFloat8Weights() const {
+  if (float8_gather_ == nullptr) return {};
+  return float8_gather_->Largest();
 }
 
 void DataParallel::StartStep(int64_t micro_batches, int64_t iteration, bool own_gradients,
@@ -278,7 +279,7 @@ void DataParallel::ShareWeights() {
     if (range.size() > 0) ShareTied(bucket, range);
   }
   if (sharded && float8_gather_ != nullptr)
-    float8_gather_->Measure(groups_.tensor, groups_.data_context, stream_);
+    float8_gather_->Measure(groups_.tensor, groups_.data_context, groups_.expert_data, stream_);
   if (!sharded || shards_weights()) CHECK(weights_pool_.empty());
   if (!sharded) return;
   for (size_t i = 0; i < bucket_groups_.size(); ++i) {

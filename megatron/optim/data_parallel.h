@@ -156,7 +156,7 @@ class DataParallel : public WeightBlocks, public RankAverage {
   void SetFloat8Weights(const Float8Weights& weights, MemoryLedger* ledger);
   // Returns the largest magnitudes of those weights when they were last sent, by name; none where
   // weights are not sent as codes.
-  std::map<std::string, float> LargestFloat8Weights() const;
+  std::map<std::string, std::vector<float>> LargestFloat8Weights() const;
   // Sends updated weights to the other ranks that store them: to copies of tied weights, and to the
   // other data-parallel ranks where states are sharded and weights are not.
   void ShareWeights();

@@ -19,18 +19,6 @@ FlatRange ShardOf(const Bucket& bucket, int64_t rank) {
   return {rank * size, (rank + 1) * size};
 }
 
-// Products see all dims but the last as rows.
-int64_t ColumnsOf(const Parameter& weight) {
-  const Shape& shape = weight.sharding.local_shape;
-  return shape[shape.rank() - 1];
-}
-
-int64_t ScalesOf(const Parameter& weight, Float8Scaling scaling) {
-  if (scaling == Float8Scaling::kTensor) return 1;
-  const int64_t columns = ColumnsOf(weight);
-  return ops::NumFloat8Blocks(weight.sharding.local_shape.numel() / columns, columns);
-}
-
 int64_t RanksOf(const Bucket& bucket) {
   return bucket.shard.size() == 0 ? 1 : bucket.range.size() / bucket.shard.size();
 }
@@ -46,23 +34,22 @@ Float8Gather::Float8Gather(const Float8Weights& weights, const ParameterBuffers*
   CHECK(scaling_ == Float8Scaling::kTensor || has_blocks());
   const std::set<std::string> names(weights.names.begin(), weights.names.end());
   int64_t count = 0;
-  std::map<const Parameter*, int64_t> first;
-  for (const FlatParameter& flat : buffers->parameters()) {
-    if (names.count(flat.parameter->name) == 0) continue;
-    weights_[flat.parameter].columns = ColumnsOf(*flat.parameter);
-    first[flat.parameter] = count;
-    count += ScalesOf(*flat.parameter, scaling_);
+  for (const bool experts : {false, true}) {
+    for (const FlatParameter& flat : buffers->parameters()) {
+      const Parameter& parameter = *flat.parameter;
+      if (names.count(parameter.name) == 0 || parameter.sharding.expert_grid != experts) continue;
+      Weight& weight = weights_[&parameter] = WeightOf(parameter);
+      weight.begin += count;
+      weight.end += count;
+      count = weight.end;
+    }
+    if (!experts) num_dense_ = count;
   }
   const Device device = buffers->options().device;
   const int64_t bytes = count * SizeOf(DType::kFloat32);
   buffer_ = Buffer(device, 2 * bytes, "fp8 scales", ledger);
   largest_ = buffer_.At(0, DType::kFloat32, {count});
   amax_ = buffer_.At(bytes, DType::kFloat32, {count});
-  for (auto& [parameter, weight] : weights_) {
-    const int64_t begin = first[parameter], end = begin + ScalesOf(*parameter, scaling_);
-    weight.largest = largest_.Slice(0, begin, end);
-    weight.amax = amax_.Slice(0, begin, end);
-  }
   if (!has_blocks()) host_largest_ = HostMirror(largest_, "fp8 scales");
   int64_t most = 0;
   for (const Bucket& bucket : buffers->buckets())
@@ -70,9 +57,34 @@ Float8Gather::Float8Gather(const Float8Weights& weights, const ParameterBuffers*
   messages_ = Buffer(device, most, "fp8 weights", ledger);
 }
 
+// Products see all dims of a matrix but the last as rows.
+Float8Gather::Weight Float8Gather::WeightOf(const Parameter& parameter) const {
+  const Sharding& sharding = parameter.sharding;
+  const Shape& shape = sharding.local_shape;
+  const bool experts = sharding.expert_grid;
+  Weight weight;
+  weight.matrices = experts ? shape[0] : 1;
+  weight.size = shape.numel() / weight.matrices;
+  weight.columns = shape[shape.rank() - 1];
+  if (has_blocks()) {
+    weight.end =
+        weight.matrices * ops::NumFloat8Blocks(weight.size / weight.columns, weight.columns);
+  } else {
+    weight.end = experts ? sharding.global_shape[0] : 1;
+    weight.first = experts ? sharding.offset[0] : 0;
+  }
+  return weight;
+}
+
+Tensor Float8Gather::ScalesOf(const Tensor& of_all, const Weight& weight, int64_t matrix) const {
+  const int64_t count = has_blocks() ? (weight.end - weight.begin) / weight.matrices : 1;
+  const int64_t begin = weight.begin + (weight.first + matrix) * count;
+  return of_all.Slice(0, begin, begin + count);
+}
+
 // Blocks lie on one tensor-parallel rank each.
 void Float8Gather::Measure(const ProcessGroup& tensor, const ProcessGroup& data,
-                           const Stream& stream) {
+                           const ProcessGroup& expert_data, const Stream& stream) {
   measured_ = true;
   if (weights_.empty()) return;
   if (!has_blocks()) host_largest_.Finish();
@@ -82,42 +94,54 @@ void Float8Gather::Measure(const ProcessGroup& tensor, const ProcessGroup& data,
     if (found == weights_.end()) continue;
     const Weight& weight = found->second;
     const Bucket& bucket = buffers_->bucket_of(flat);
-    const FlatRange mine = Common(flat.range, bucket.part);
-    if (mine.size() == 0) continue;
-    const Tensor elements = buffers_->Weights(bucket, mine);
-    if (has_blocks()) {
-      ops::AbsMaxOfBlocks(stream, elements, {mine.begin - flat.range.begin, weight.columns},
-                          weight.largest);
-    } else {
-      ops::AbsMax(stream, elements, weight.largest);
+    for (int64_t i = 0; i < weight.matrices; ++i) {
+      const int64_t begin = flat.range.begin + i * weight.size;
+      const FlatRange mine = Common({begin, begin + weight.size}, bucket.part);
+      if (mine.size() == 0) continue;
+      const Tensor elements = buffers_->Weights(bucket, mine);
+      const Tensor largest = ScalesOf(largest_, weight, i);
+      if (has_blocks()) {
+        ops::AbsMaxOfBlocks(stream, elements, {mine.begin - begin, weight.columns}, largest);
+      } else {
+        ops::AbsMax(stream, elements, largest);
+      }
     }
   }
-  if (!has_blocks()) tensor.AllReduce(largest_, ReduceOp::kMax, stream);
-  data.AllReduce(largest_, ReduceOp::kMax, stream);
-  if (!has_blocks()) host_largest_.StartFetch(stream);
+  if (has_blocks()) {
+    const auto reduce = [&](const ProcessGroup& group, int64_t begin, int64_t end) {
+      if (begin < end) group.AllReduce(largest_.Slice(0, begin, end), ReduceOp::kMax, stream);
+    };
+    reduce(data, 0, num_dense_);
+    reduce(expert_data, num_dense_, largest_.numel());
+    return ops::Copy(stream, largest_, amax_);
+  }
+  for (const ProcessGroup* group : {&tensor, &data})
+    group->AllReduce(largest_, ReduceOp::kMax, stream);
+  host_largest_.StartFetch(stream);
   ops::Copy(stream, largest_, amax_);
-  if (predicted_ == nullptr || has_blocks()) return;
+  if (predicted_ == nullptr) return;
   for (const auto& [parameter, weight] : weights_) {
     const Tensor predicted = predicted_(parameter->name);
-    if (!predicted.empty()) ops::Copy(stream, predicted, weight.amax);
+    if (!predicted.empty()) ops::Copy(stream, predicted, amax_.Slice(0, weight.begin, weight.end));
   }
 }
 
-std::map<std::string, float> Float8Gather::Largest() const {
-  std::map<std::string, float> largest;
+std::map<std::string, std::vector<float>> Float8Gather::Largest() const {
+  std::map<std::string, std::vector<float>> largest;
   if (!measured_ || host_largest_.host().raw() == nullptr) return largest;
   host_largest_.Finish();
+  const float* const all = host_largest_.host().data<float>();
   for (const auto& [parameter, weight] : weights_)
-    largest[parameter->name] = *host_largest_.Of(weight.largest).data<float>();
+    largest[parameter->name].assign(all + weight.begin, all + weight.end);
   return largest;
 }
 
 std::vector<Float8Gather::Run> Float8Gather::RunsOf(const Bucket& bucket,
                                                     const FlatRange& shard) const {
   std::vector<Run> runs;
-  const auto append = [&](const FlatRange& range, const Weight* weight) {
+  const auto append = [&](const FlatRange& range, const Weight* weight, int64_t matrix) {
     const FlatRange common = Common(range, shard);
-    if (common.size() > 0) runs.push_back({common, weight, common.begin - range.begin});
+    if (common.size() > 0) runs.push_back({common, weight, matrix, common.begin - range.begin});
   };
   int64_t at = 0;
   for (int i = bucket.first_parameter; i < bucket.last_parameter; ++i) {
@@ -126,11 +150,15 @@ std::vector<Float8Gather::Run> Float8Gather::RunsOf(const Bucket& bucket,
     if (found == weights_.end()) continue;
     const FlatRange range = {flat.range.begin - bucket.range.begin,
                              flat.range.end - bucket.range.begin};
-    append({at, range.begin}, nullptr);
-    append(range, &found->second);
+    append({at, range.begin}, nullptr, 0);
+    const Weight& weight = found->second;
+    for (int64_t i = 0; i < weight.matrices; ++i) {
+      const int64_t begin = range.begin + i * weight.size;
+      append({begin, begin + weight.size}, &weight, i);
+    }
     at = range.end;
   }
-  append({at, bucket.range.size()}, nullptr);
+  append({at, bucket.range.size()}, nullptr, 0);
   return runs;
 }
 
@@ -153,18 +181,16 @@ int64_t Float8Gather::BytesOf(const Bucket& bucket) const {
 
 void Float8Gather::Encode(const Tensor& x, const Run& run, const Tensor& codes,
                           const Stream& stream) const {
-  const Weight& weight = *run.weight;
-  if (!has_blocks()) return ops::EncodeFloat8(stream, x, weight.amax, codes);
-  ops::EncodeFloat8Blocks(stream, x, {run.first, weight.columns}, weight.amax, power_of_two_,
-                          codes);
+  const Tensor amax = ScalesOf(amax_, *run.weight, run.matrix);
+  if (!has_blocks()) return ops::EncodeFloat8(stream, x, amax, codes);
+  ops::EncodeFloat8Blocks(stream, x, {run.first, run.weight->columns}, amax, power_of_two_, codes);
 }
 
 void Float8Gather::Decode(const Tensor& codes, const Run& run, const Tensor& x,
                           const Stream& stream) const {
-  const Weight& weight = *run.weight;
-  if (!has_blocks()) return ops::DecodeFloat8(stream, codes, weight.amax, x);
-  ops::DecodeFloat8Blocks(stream, codes, {run.first, weight.columns}, weight.amax, power_of_two_,
-                          x);
+  const Tensor amax = ScalesOf(amax_, *run.weight, run.matrix);
+  if (!has_blocks()) return ops::DecodeFloat8(stream, codes, amax, x);
+  ops::DecodeFloat8Blocks(stream, codes, {run.first, run.weight->columns}, amax, power_of_two_, x);
 }
 
 // Elements that are sent as they are come first in a message, so that they are aligned.

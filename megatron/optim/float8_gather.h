@@ -26,11 +26,12 @@ namespace megatron {
 // The weights that are sent as codes.
 struct Float8Weights {
   std::vector<std::string> names;  // weights of this stage, or also of others
-  // Returns what the scale of a weight is made of (fp32 [1]), or nothing where that is the weight's
-  // own largest magnitude; null: it always is.
+  // Returns what the scale of a weight is made of, or nothing where that is the weight's own largest
+  // magnitude; null: it always is. It is fp32 [1]; of experts, each of which has a scale, [experts],
+  // those of all ranks.
   std::function<Tensor(const std::string& name)> predicted;
-  // The parts of a weight that have scales: kTensor, or kBlocks, whose scales are never predicted.
-  // Blocks are those of a rank's own part of a weight that is cut over tensor-parallel ranks.
+  // The parts of a matrix that have scales: kTensor, or kBlocks, whose scales are never predicted.
+  // Blocks are those of a rank's own part of a matrix that is cut over tensor-parallel ranks.
   Float8Scaling scaling = Float8Scaling::kTensor;
   bool power_of_two = true;  // as in ops::QuantizeBlocks
 };
@@ -44,11 +45,14 @@ class Float8Gather {
   // computes, or must be gathered in the model's dtype.
   bool measured() const { return measured_; }
   // Finds the largest magnitude of each weight, and what its scale is made of. `tensor` are the
-  // ranks that weights are cut over, `data` those that they are sharded over. It is called when the
-  // weights have changed.
-  void Measure(const ProcessGroup& tensor, const ProcessGroup& data, const Stream& stream);
-  // Returns the largest magnitudes by name; none before Measure, and none of blocks.
-  std::map<std::string, float> Largest() const;
+  // ranks that weights are cut over, `data` those that they are sharded over, and `expert_data`
+  // those that experts are sharded over. The first two together are all ranks with other experts,
+  // too. It is called when the weights have changed.
+  void Measure(const ProcessGroup& tensor, const ProcessGroup& data,
+               const ProcessGroup& expert_data, const Stream& stream);
+  // Returns the largest magnitudes by name, as `predicted` does; none before Measure, and none of
+  // blocks.
+  std::map<std::string, std::vector<float>> Largest() const;
   // Writes the bucket's weights to `whole`, of which this rank's shard may be the stored weights
   // themselves.
   void Gather(const Bucket& bucket, const Tensor& whole, const ProcessGroup& group,
@@ -58,17 +62,22 @@ class Float8Gather {
   int64_t BytesOf(const Bucket& bucket) const;
 
  private:
-  // A weight that is sent as codes.
+  // A weight that is sent as codes: a matrix, or those of this rank's experts.
   struct Weight {
-    Tensor largest, amax;  // an element for each part that has a scale
-    int64_t columns = 1;
+    int64_t matrices = 1, size = 0, columns = 1;  // the elements and columns of a matrix
+    // Its elements of largest_ and amax_: with kTensor one for each matrix, also those of other
+    // ranks' experts, of which `first` is the first one here; else those of the matrices' blocks.
+    int64_t begin = 0, end = 0, first = 0;
   };
   // Elements that are sent alike, counted from the bucket's begin.
   struct Run {
     FlatRange range;
     const Weight* weight = nullptr;  // the one whose codes are sent; null: sent as they are
-    int64_t first = 0;               // the place of the first element in the weight
+    int64_t matrix = 0, first = 0;   // the matrix, and the place of the first element in it
   };
+  Weight WeightOf(const Parameter& parameter) const;
+  // The part of largest_ or amax_ that belongs to a matrix.
+  Tensor ScalesOf(const Tensor& of_all, const Weight& weight, int64_t matrix) const;
   std::vector<Run> RunsOf(const Bucket& bucket, const FlatRange& shard) const;
   static int64_t BytesOf(const std::vector<Run>& runs, int64_t element_bytes);
   // Converts the runs of `elements`, which begin at `origin`, to the message at this byte, or back.
@@ -85,7 +94,8 @@ class Float8Gather {
   std::map<const Parameter*, Weight> weights_;
   bool measured_ = false;
   Buffer buffer_, messages_;
-  Tensor largest_, amax_;    // those of all weights
+  Tensor largest_, amax_;    // those of all weights, experts last
+  int64_t num_dense_ = 0;    // the elements in front of those of experts
   HostMirror host_largest_;  // without blocks
 };
 

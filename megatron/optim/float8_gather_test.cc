@@ -54,7 +54,7 @@ TEST(Float8GatherTest, ReceiversGetTheCodesOfTheOwnersWeights) {
                     Float8Gather gather({{"a.weight", "b.weight", "of another stage"}, nullptr},
                                         cut.buffers.get(), nullptr);
                     EXPECT_FALSE(gather.measured());
-                    gather.Measure(ProcessGroup(), world, stream);
+                    gather.Measure(ProcessGroup(), world, ProcessGroup(), stream);
                     EXPECT_TRUE(gather.measured());
                     EXPECT_EQ(gather.Largest().size(), 2u);
                     const Bucket& bucket = cut.buffers->buckets()[0];
@@ -118,7 +118,7 @@ TEST(Float8GatherTest, ReceiversGetTheBlocksOfTheOwnersWeights) {
             weights.scaling = Float8Scaling::kBlocks;
             weights.power_of_two = power_of_two;
             Float8Gather gather(weights, cut.buffers.get(), nullptr);
-            gather.Measure(ProcessGroup(), world, stream);
+            gather.Measure(ProcessGroup(), world, ProcessGroup(), stream);
             EXPECT_TRUE(gather.Largest().empty());
             const Bucket& bucket = cut.buffers->buckets()[0];
             EXPECT_EQ(gather.BytesOf(bucket),
@@ -145,6 +145,61 @@ TEST(Float8GatherTest, ReceiversGetTheBlocksOfTheOwnersWeights) {
             return world.status();
           }).ok());
     }
+  }
+}
+
+// Shards cut experts.
+TEST(Float8GatherTest, EachExpertHasScalesOfItsOwn) {
+  constexpr int64_t kExperts = 4, kRows = 140, kColumns = 48, kSize = kRows * kColumns;
+  for (const Float8Scaling scaling : {Float8Scaling::kTensor, Float8Scaling::kBlocks}) {
+    ASSERT_TRUE(RunRanks(3, [&](int rank, const ProcessGroup& world) {
+                  ThreadPool pool(1);
+                  const Stream stream = Stream::Cpu(&pool);
+                  TestModel whole({}, DType::kBFloat16), cut({}, DType::kBFloat16);
+                  for (TestModel* model : {&whole, &cut}) {
+                    model->Add("dense.weight", Replicated({48, 16}));
+                    Sharding experts = Replicated({kExperts, kRows, kColumns});
+                    experts.expert_grid = true;
+                    model->Add("experts.weight", experts);
+                  }
+                  cut.buffer_options.sharding = DataSharding::kStates;
+                  cut.buffer_options.data = cut.buffer_options.expert_data = {world.size(), rank};
+                  for (TestModel* model : {&whole, &cut}) {
+                    model->Build();
+                    model->buffers->InitializeWeights(5, stream);
+                  }
+                  Float8Weights weights = {{"dense.weight", "experts.weight"}, nullptr};
+                  weights.scaling = scaling;
+                  Float8Gather gather(weights, cut.buffers.get(), nullptr);
+                  gather.Measure(ProcessGroup(), world, world, stream);
+                  const FlatParameter& to = cut.buffers->parameters()[1];
+                  const FlatParameter& from = whole.buffers->parameters()[1];
+                  EXPECT_EQ(to.parameter->name, "experts.weight");
+                  const Bucket& bucket = cut.buffers->bucket_of(to);
+                  EXPECT_LT(gather.BytesOf(bucket), bucket.shard.size() * 3 / 2);
+                  const HostTensor gathered({bucket.range.size()}, DType::kBFloat16);
+                  gather.Gather(bucket, gathered, world, stream);
+                  const Tensor got = gathered.tensor().Slice(0, to.range.begin - bucket.range.begin,
+                                                             to.range.end - bucket.range.begin),
+                               want = whole.buffers->Weights(whole.buffers->bucket_of(from),
+                                                             from.range);
+                  EXPECT_NE(BytesOf(got), BytesOf(want));
+                  for (int64_t begin = 0; begin < kExperts * kSize; begin += kSize) {
+                    const Tensor of_got = got.Slice(0, begin, begin + kSize),
+                                 of_want = want.Slice(0, begin, begin + kSize);
+                    if (scaling == Float8Scaling::kTensor) {
+                      EXPECT_EQ(CodesOf(of_got, stream), CodesOf(of_want, stream));
+                    } else {
+                      EXPECT_TRUE(BlocksOf(of_got, kRows, kColumns, true, stream) ==
+                                  BlocksOf(of_want, kRows, kColumns, true, stream));
+                    }
+                  }
+                  if (scaling == Float8Scaling::kTensor) {
+                    EXPECT_EQ(gather.Largest().at("dense.weight").size(), 1u);
+                    EXPECT_EQ(gather.Largest().at("experts.weight").size(), size_t{kExperts});
+                  }
+                  return world.status();
+                }).ok());
   }
 }
 

@@ -110,6 +110,33 @@ const Arguments& Mixture() {
   return *args;
 }
 
+// Two ranks have other experts, or parts of them, and two ranks share their states out.
+TEST_F(PretrainFloat8Test, ExpertsGatheredAsCodesGiveTheSameBits) {
+  const std::pair<Arguments, const char*> cases[] = {{Fp8("hybrid"), "model"},
+                                                     {Delayed(), "model"},
+                                                     {Recipe("blockwise"), "model"},
+                                                     {Fp8("hybrid"), "tensor"},
+                                                     {Recipe("blockwise"), "tensor"}};
+  int number = 0;
+  for (const auto& [fp8, axis] : cases) {
+    SCOPED_TRACE(absl::StrCat(fp8.back(), " ", axis));
+    const Arguments shared =
+        Joined(Joined(fp8, Mixture()),
+               {"--set=train.micro_batch_size=1", "--set=parallel.data_parallel_size=4",
+                absl::StrCat("--set=parallel.expert_", axis, "_parallel_size=2"),
+                "--set=parallel.use_distributed_optimizer=true",
+                "--set=parallel.data_parallel_sharding_strategy=optim_grads_params"});
+    const std::string plain = absl::StrCat("plain", number), codes = absl::StrCat("codes", number);
+    ++number;
+    const Outcome without = Run(Joined({SaveTo(plain)}, shared));
+    ASSERT_EQ(without.exit_code, kExitDone) << without.output;
+    const Outcome with =
+        Run(Joined(shared, {SaveTo(codes), "--set=precision.fp8_param_gather=true"}));
+    ASSERT_EQ(with.exit_code, kExitDone) << with.output;
+    ExpectEqualCheckpoints(plain, codes);
+  }
+}
+
 TEST_F(PretrainFloat8Test, AMixtureContinuesBitForBitAndMayPutGradientsOff) {
   int number = 0;
   for (const Arguments& fp8 : {Fp8("hybrid"), Delayed(), Recipe("blockwise")}) {

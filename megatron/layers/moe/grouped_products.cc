@@ -73,6 +73,7 @@ GroupedProducts::GroupedProducts(const Float8Options& options, LinearProducts::C
   const int64_t local = num_experts / groups.expert.size();
   int64_t index = local * groups.expert.rank();
   if (options.history != nullptr) index += options.history->Add(name, num_experts);
+  if (options.weights != nullptr) options.weights->push_back(name);
   for (int64_t expert = 0; expert < local; ++expert)
     of_expert_.emplace_back(options, cut, index + expert);
 }
