@@ -15,6 +15,8 @@ namespace {
 constexpr const char* kColumns[] = {"gpu", "kernel", "pass", "m", "n", "k", "share_of_peak"};
 constexpr size_t kNeighbours = 4;
 constexpr double kFarthest = 1.3862943611198906;  // ln 4
+constexpr double kRounding = 1e-9;
+constexpr const char* kAttention = "attention";
 
 template <size_t size>
 bool IsOneOf(const std::string& name, const char* const (&names)[size]) {
@@ -45,7 +47,7 @@ absl::StatusOr<MeasuredKernels> MeasuredKernels::Parse(const CsvTable& table) {
     const auto error = [&](absl::string_view what) {
       return absl::InvalidArgumentError(absl::StrCat("row ", i + 1, ": ", what));
     };
-    if (!IsOneOf(row[at[1]], {"product", "grouped", "attention"})) {
+    if (!IsOneOf(row[at[1]], {"product", "grouped", kAttention})) {
       return error(absl::StrCat("there is no kernel '", row[at[1]], "'"));
     }
     if (!IsOneOf(row[at[2]], {"forward", "input_gradient", "weight_gradient"})) {
@@ -55,6 +57,7 @@ absl::StatusOr<MeasuredKernels> MeasuredKernels::Parse(const CsvTable& table) {
     for (size_t axis = 0; axis < 3; ++axis) {
       const auto size = NumberIn(row[at[3 + axis]], 1, 1e9);
       if (!size.ok()) return error(size.status().message());
+      point.sizes[axis] = *size;
       point.logs[axis] = std::log(*size);
     }
     const auto share = NumberIn(row[at[6]], 1e-6, 2);
@@ -65,11 +68,51 @@ absl::StatusOr<MeasuredKernels> MeasuredKernels::Parse(const CsvTable& table) {
   return kernels;
 }
 
+// The nearest measured sizes below and above are the ends of a box around the shape, of which all
+// corners are needed.
+absl::optional<double> MeasuredKernels::ShareBetween(const std::vector<Point>& points,
+                                                     const Sizes& sizes) {
+  Sizes below, above;
+  for (size_t axis = 0; axis < sizes.size(); ++axis) {
+    below[axis] = 0;
+    above[axis] = INFINITY;
+    for (const Point& point : points) {
+      const double size = point.sizes[axis];
+      if (size <= sizes[axis]) below[axis] = std::max(below[axis], size);
+      if (size >= sizes[axis]) above[axis] = std::min(above[axis], size);
+    }
+    if (below[axis] == 0 || above[axis] == INFINITY) return absl::nullopt;
+  }
+  const auto work = [](const Sizes& of) { return of[0] * of[1] * of[2]; };
+  double seconds = 0, weights = 0;
+  for (const Point& point : points) {
+    double weight = 1;
+    for (size_t axis = 0; axis < sizes.size(); ++axis) {
+      const double size = point.sizes[axis], width = above[axis] - below[axis];
+      if (size != below[axis] && size != above[axis]) {
+        weight = 0;
+      } else if (width > 0) {
+        weight *= 1 - std::abs(size - sizes[axis]) / width;
+      }
+    }
+    seconds += weight * work(point.sizes) / point.share;
+    weights += weight;
+  }
+  // A corner that is missing leaves its weight out, and one that is there twice counts twice.
+  if (std::abs(weights - 1) > kRounding) return absl::nullopt;
+  return work(sizes) / seconds;
+}
+
 absl::optional<double> MeasuredKernels::ShareOfPeak(const std::string& gpu,
                                                     const KernelShape& shape) const {
   const auto found = points_.find({gpu, shape.kernel, shape.pass});
   if (found == points_.end()) return absl::nullopt;
-  const std::array<double, 3> logs = {std::log(shape.m), std::log(shape.n), std::log(shape.k)};
+  // The work of attention isn't linear in its positions.
+  if (shape.kernel != kAttention) {
+    const auto between = ShareBetween(found->second, {shape.m, shape.n, shape.k});
+    if (between.has_value()) return between;
+  }
+  const Sizes logs = {std::log(shape.m), std::log(shape.n), std::log(shape.k)};
   std::vector<std::pair<double, double>> near;  // distances and shares
   for (const Point& point : found->second) {
     double square = 0;
@@ -81,7 +124,7 @@ absl::optional<double> MeasuredKernels::ShareOfPeak(const std::string& gpu,
   const size_t count = std::min(kNeighbours, near.size());
   std::partial_sort(near.begin(), near.begin() + count, near.end());
   if (near[0].first > kFarthest) return absl::nullopt;
-  if (near[0].first < 1e-9) return near[0].second;
+  if (near[0].first < kRounding) return near[0].second;
   double sum = 0;
   double weights = 0;
   for (size_t i = 0; i < count; ++i) {

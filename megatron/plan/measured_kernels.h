@@ -39,16 +39,21 @@ class MeasuredKernels {
   // share that isn't above 0 and at most 2; or with the column that is missing.
   static absl::StatusOr<MeasuredKernels> Parse(const CsvTable& table);
 
-  // Returns the share of the peak of the measured shape, or of the four nearest ones in the
-  // logarithms of m, n and k, weighted by the inverse squares of their distances. Returns nothing
-  // where none lies within a factor of 4 in all.
+  // Returns the share of the peak of the measured shape. Of a product that lies between measured
+  // sizes, of which all combinations were measured, seconds are linear in m, n and k. Else returns
+  // that of the four nearest shapes in the logarithms of m, n and k, weighted by the inverse
+  // squares of their distances, or nothing where none lies within a factor of 4 in all.
   absl::optional<double> ShareOfPeak(const std::string& gpu, const KernelShape& shape) const;
 
  private:
+  using Sizes = std::array<double, 3>;
   struct Point {
-    std::array<double, 3> logs;
+    Sizes sizes;
+    Sizes logs;
     double share;
   };
+  static absl::optional<double> ShareBetween(const std::vector<Point>& points, const Sizes& sizes);
+
   std::map<std::array<std::string, 3>, std::vector<Point>> points_;
 };
 

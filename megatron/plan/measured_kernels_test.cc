@@ -60,15 +60,41 @@ TEST(MeasuredKernelsTest, AShapeThatIsLeftOutIsFoundFromItsNeighbours) {
   EXPECT_LE(median("attention"), 0.119);
 }
 
-TEST(MeasuredKernelsTest, AShapeBetweenTwoHasTheirMean) {
+TEST(MeasuredKernelsTest, SecondsBetweenMeasuredProductsAreLinearInEachSize) {
+  const auto parsed = Parsed(
+      "G,grouped,forward,20,8,1,0.25\n"
+      "G,grouped,forward,80,8,1,0.4\n"
+      "G,grouped,forward,20,32,1,0.5\n"
+      "G,grouped,forward,80,32,1,0.8\n");
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  const auto share = [&](double m, double n) {
+    return *parsed->ShareOfPeak("G", {"grouped", "forward", m, n, 1});
+  };
+  // The four take 640, 1600, 1280 and 3200, where the peak is 1.
+  EXPECT_NEAR(50 * 8 / share(50, 8), 1120, 1e-6);
+  EXPECT_NEAR(20 * 14 / share(20, 14), 640 + 640 * 0.25, 1e-6);
+  EXPECT_NEAR(35 * 20 / share(35, 20), (640 * 3 + 1600 + 1280 * 3 + 3200) / 8.0, 1e-6);
+  EXPECT_NEAR(share(80, 32), 0.8, 1e-12);
+  // Beside the measured sizes, and where a corner is missing, the nearest shapes count.
+  EXPECT_GT(share(19, 8), 0.25);
+  const auto open = Parsed(
+      "G,grouped,forward,20,8,1,0.25\n"
+      "G,grouped,forward,80,8,1,0.4\n"
+      "G,grouped,forward,20,32,1,0.5\n");
+  ASSERT_TRUE(open.ok()) << open.status();
+  const double near = *open->ShareOfPeak("G", {"grouped", "forward", 40, 16, 1});
+  EXPECT_NEAR(near, (0.25 + 0.4 + 0.5) / 3, 1e-9);
+}
+
+TEST(MeasuredKernelsTest, AttentionBetweenTwoHasTheirMean) {
   const auto kernels = Parsed(
-      "G,product,forward,100,64,64,0.4\n"
-      "G,product,forward,400,64,64,0.6\n"
-      "G,product,weight_gradient,200,64,64,0.1\n");
+      "G,attention,forward,100,64,64,0.4\n"
+      "G,attention,forward,400,64,64,0.6\n"
+      "G,attention,input_gradient,200,64,64,0.1\n");
   ASSERT_TRUE(kernels.ok()) << kernels.status();
-  EXPECT_NEAR(*kernels->ShareOfPeak("G", {"product", "forward", 200, 64, 64}), 0.5, 1e-9);
+  EXPECT_NEAR(*kernels->ShareOfPeak("G", {"attention", "forward", 200, 64, 64}), 0.5, 1e-9);
   // ln 4/2 and ln 4/2 + ln 1.5 away: weights are the inverse squares.
-  const double near = *kernels->ShareOfPeak("G", {"product", "forward", 133.333333, 64, 64});
+  const double near = *kernels->ShareOfPeak("G", {"attention", "forward", 133.333333, 64, 64});
   const double a = 1 / (0.287682 * 0.287682);
   const double b = 1 / (1.098612 * 1.098612);
   EXPECT_NEAR(near, (0.4 * a + 0.6 * b) / (a + b), 1e-4);
