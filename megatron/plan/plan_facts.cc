@@ -176,6 +176,9 @@ absl::Status CheckImplementation(const Implementation& program) {
       CheckRange(entry, "routing_score_seconds", program.routing_score_seconds(), 0, 1));
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "expert_wait", program.expert_wait(), 0, 10));
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "turn_cost", program.turn_cost(), 0, 10));
+  MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "turn_seconds", program.turn_seconds(), 0, 1));
+  MEGATRON_RETURN_IF_ERROR(
+      CheckRange(entry, "permutation_efficiency", program.permutation_efficiency(), 0, 100));
   return CheckRange(entry, "layer_seconds", program.layer_seconds(), 0, 1);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <vector>
 
 #include "megatron/pipeline/check_schedule.h"
@@ -24,42 +25,52 @@ double ThreadEfficiency(const Hardware& hardware, int64_t threads) {
 // Plays a schedule, pass by pass.
 class Player {
  public:
-  Player(const Schedule& schedule, const PartCosts& seconds)
+  Player(const Schedule& schedule, const PartCosts& seconds, double turn)
       : schedule_(schedule),
         seconds_(seconds),
+        turn_(turn),
         stages_(schedule.stages),
-        forwarded_(Cells(), false),
-        backwarded_(Cells(), false) {}
+        forwarded_(Cells(), kNever),
+        backwarded_(Cells(), kNever) {}
 
   // Returns the time in which the cores do nothing, divided by their number.
   double Play(double ranks, double cores) {
-    double now = 0, work = 0;
+    double work = 0;
     while (true) {
-      double running = 0, least = 0;
+      double running = 0, least = kNever;
+      next_turn_ = kNever;
       for (int stage = 0; stage < schedule_.stages; ++stage) {
         if (!Runs(stage)) continue;
-        least = running == 0 ? stages_[stage].left : std::min(least, stages_[stage].left);
+        least = std::min(least, stages_[stage].left);
         ++running;
       }
-      if (running == 0) return now - work;
-      now += least * std::max(1.0, running * ranks / cores);
+      if (running == 0 && next_turn_ == kNever) return now_ - work;
+      if (running == 0) {
+        now_ = next_turn_;
+        continue;
+      }
+      // A stage whose turn comes sooner than a pass ends makes the others slower.
+      const double slowness = std::max(1.0, running * ranks / cores);
+      least = std::min(least, (next_turn_ - now_) / slowness);
+      now_ += least * slowness;
       work += least * running * ranks / cores;
       for (int stage = 0; stage < schedule_.stages; ++stage) {
         Stage& its = stages_[stage];
         if (!its.runs) continue;
         its.left -= least;
-        if (its.left <= kSame * least) Finish(stage);
+        if (its.left <= kSame * its.seconds) Finish(stage);
       }
     }
   }
 
  private:
   static constexpr double kSame = 1e-9;
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
 
   struct Stage {
     size_t next = 0;  // the action that it does, or waits for
     bool runs = false;
-    double left = 0;  // seconds of it
+    double seconds = 0, left = 0;  // those of the action, and those that are left of it
   };
 
   size_t Cells() const { return size_t(schedule_.positions()) * size_t(schedule_.microbatches); }
@@ -75,28 +86,40 @@ class Player {
     const int position = schedule_.PositionAt(number, action.chunk);
     const bool is_forward = action.kind == ActionKind::kForward;
     const int before = is_forward ? position - 1 : position + 1;
-    const bool waits = action.kind != ActionKind::kBackwardWeight && before >= 0 &&
-                       before < schedule_.positions() &&
-                       !(is_forward ? forwarded_ : backwarded_)[Cell(before, action)];
-    if (waits) return false;
-    stage.left = CostOf(action.kind, seconds_.At(position));
+    if (action.kind != ActionKind::kBackwardWeight && before >= 0 &&
+        before < schedule_.positions()) {
+      const double ready = (is_forward ? forwarded_ : backwarded_)[Cell(before, action)];
+      if (ready > now_ + kSame * turn_) {
+        next_turn_ = std::min(next_turn_, ready);
+        return false;
+      }
+    }
+    stage.seconds = stage.left = CostOf(action.kind, seconds_.At(position));
     return stage.runs = true;
   }
 
+  // A stage goes on with what it made itself at once.
   void Finish(int number) {
     Stage& stage = stages_[number];
     const Action& action = schedule_.actions[number][stage.next++];
     stage.runs = false;
     if (action.kind == ActionKind::kBackwardWeight) return;
-    (action.kind == ActionKind::kForward
-         ? forwarded_
-         : backwarded_)[Cell(schedule_.PositionAt(number, action.chunk), action)] = true;
+    const int position = schedule_.PositionAt(number, action.chunk);
+    const bool is_forward = action.kind == ActionKind::kForward;
+    const int after = is_forward ? position + 1 : position - 1;
+    const bool is_sent = after >= 0 && after < schedule_.positions() &&
+                         PlaceOf(schedule_.order, schedule_.stages, after).stage != number;
+    (is_forward ? forwarded_ : backwarded_)[Cell(position, action)] = now_ + (is_sent ? turn_ : 0);
   }
 
   const Schedule& schedule_;
   const PartCosts& seconds_;
+  const double turn_;
+  double now_ = 0;
+  double next_turn_ = kNever;  // the first time at which something that was sent has waited
   std::vector<Stage> stages_;
-  std::vector<bool> forwarded_, backwarded_;  // by position and micro-batch
+  // The times from which results are used, by position and micro-batch.
+  std::vector<double> forwarded_, backwarded_;
 };
 
 }  // namespace
@@ -134,8 +157,8 @@ Hardware WithFewerCores(Hardware hardware, int64_t cores) {
 }
 
 double IdleSecondsOfCores(const Schedule& schedule, const PartCosts& seconds, int64_t ranks,
-                          int64_t cores) {
-  return Player(schedule, seconds).Play(double(ranks), double(cores));
+                          int64_t cores, double turn) {
+  return Player(schedule, seconds, turn).Play(double(ranks), double(cores));
 }
 
 void ShareCores(const Hardware& hardware, const Implementation& program, const PlanLayout& layout,

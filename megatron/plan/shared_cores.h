@@ -41,9 +41,10 @@ Hardware WithFewerCores(Hardware hardware, int64_t cores);
 
 // Returns for how many seconds of a step a core is idle, on average, because too few stages have
 // something to do: the schedule is played, with passes that take `seconds` on a core of their own.
-// A stage has `ranks` ranks, and ranks that have something to do share the cores evenly.
+// A stage has `ranks` ranks, and ranks that have something to do share the cores evenly. What a
+// stage has been sent waits for `turn` seconds before the stage goes on with it.
 double IdleSecondsOfCores(const Schedule& schedule, const PartCosts& seconds, int64_t ranks,
-                          int64_t cores);
+                          int64_t cores, double turn);
 
 // Turns the seconds of a rank that never waits for a core into those on the hardware's cores, of
 // which `excess` are those of computing that stages have less on average. Cores are idle for `idle`

@@ -409,7 +409,8 @@ double Predictor::IdleSeconds(double mixture_share) const {
   // Other numbers of micro-batches can't be interleaved: they go in one group.
   if (!FillsGroups(options.stages, 0, options.microbatches)) options.group = options.microbatches;
   options.costs = seconds.Mean();
-  return IdleSecondsOfCores(MakeSchedule(options), seconds, l_.gpus() / l_.pp, gpu_.cores());
+  return IdleSecondsOfCores(MakeSchedule(options), seconds, l_.gpus() / l_.pp, gpu_.cores(),
+                            program_.turn_seconds());
 }
 
 // Returns the seconds of the calls of an embedding and a head in all passes of a micro-batch. The

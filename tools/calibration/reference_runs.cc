@@ -23,6 +23,9 @@ namespace {
 constexpr double kMostTurnCost = 10;
 constexpr double kMostRouting = 1;
 constexpr double kMostWait = 10;
+// Schedulers of systems let a rank have a core for no longer than some milliseconds.
+constexpr double kMostTurnSeconds = 0.02;
+constexpr int kTurnsTried = 100;
 
 constexpr const char* kTraining = R"(
 optimizer { lr: 1e-3 }
@@ -115,6 +118,24 @@ double FitConstant(const Implementation& program, const Measured& rows, const Pr
   return count == 0 ? 0 : std::clamp(sum / count, 0.0, most);
 }
 
+// Returns the program with the turn_seconds of the least squares of errors. Steps don't depend on
+// it linearly: other passes hide a part of the waiting.
+Implementation FitTurnSeconds(const Implementation& program, const Measured& rows,
+                              const PredictRow& predict) {
+  Implementation best = program;
+  best.set_turn_seconds(0);
+  double least = SquaredErrors(best, rows, predict);
+  for (int i = 1; i <= kTurnsTried; ++i) {
+    Implementation tried = program;
+    tried.set_turn_seconds(kMostTurnSeconds * i / kTurnsTried);
+    const double errors = SquaredErrors(tried, rows, predict);
+    if (errors >= least) continue;
+    least = errors;
+    best = tried;
+  }
+  return best;
+}
+
 // A folder for configurations, which ends with this.
 class Folder {
  public:
@@ -157,6 +178,7 @@ const std::vector<CheckedLayout>& ReferenceLayouts() {
       {"wide", "dp2", {kData}},
       {"narrow", "dp4", {"parallel.data_parallel_size=4"}},
       {"narrow", "pp2 dp2", {"parallel.pipeline_model_parallel_size=2", kData}},
+      {"narrow", "pp3", {"parallel.pipeline_model_parallel_size=3", "train.global_batch_size=8"}},
       {"wide", "dp4", {"parallel.data_parallel_size=4"}},
       {"mixture", "dp1", {}},
       {"mixture", "dp2", {kData}},
@@ -173,7 +195,7 @@ const std::string& ReferenceConfig(const std::string& model) {
 
 ReferenceRow::Kind KindOf(const PlannedLayout& planned) {
   if (HasMoreRanksThanCores(planned.hardware, planned.run.layout.gpus()))
-    return ReferenceRow::kTurns;
+    return planned.run.layout.pp > 1 ? ReferenceRow::kStageTurns : ReferenceRow::kTurns;
   if (planned.run.layout.ep > 1) return ReferenceRow::kSharedExperts;
   return planned.run.model.experts() > 0 ? ReferenceRow::kExperts : ReferenceRow::kPlain;
 }
@@ -193,6 +215,7 @@ Implementation FitToReferences(Implementation program, const std::vector<Referen
     (program.*set)(FitConstant(program, of_kind(kind), predict, most, set));
   };
   fit(ReferenceRow::kTurns, kMostTurnCost, &Implementation::set_turn_cost);
+  program = FitTurnSeconds(program, of_kind(ReferenceRow::kStageTurns), predict);
   fit(ReferenceRow::kExperts, kMostRouting, &Implementation::set_routing_seconds);
   fit(ReferenceRow::kSharedExperts, kMostWait, &Implementation::set_expert_wait);
   return program;

@@ -1,4 +1,4 @@
-// Trains small models, and fits five constants to what their steps take beside the kernels and
+// Trains small models, and fits six constants to what their steps take beside the kernels and
 // calls that were calibrated one by one. The models are none of those that planner_check runs.
 #ifndef TOOLS_CALIBRATION_REFERENCE_RUNS_H_
 #define TOOLS_CALIBRATION_REFERENCE_RUNS_H_
@@ -27,6 +27,7 @@ struct ReferenceRow {
   enum Kind {
     kPlain,
     kTurns,          // more ranks than cores
+    kStageTurns,     // these in several pipeline stages
     kExperts,        // that all ranks have
     kSharedExperts,  // that ranks share out
   };
@@ -38,7 +39,8 @@ ReferenceRow::Kind KindOf(const PlannedLayout& planned);
 
 // Returns the program with measured_efficiency and step_seconds fitted to plain rows, by least
 // squares of the logarithms' errors, and then a constant to each other kind: turn_cost,
-// routing_seconds and expert_wait. These are the means of what their rows need, and no less than 0.
+// turn_seconds, routing_seconds and expert_wait. turn_seconds has the least squares, too; the
+// others are the means of what their rows need, and no less than 0.
 Implementation FitToReferences(Implementation program, const std::vector<ReferenceRow>& rows,
                                const PredictRow& predict);
 
