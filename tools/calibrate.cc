@@ -4,7 +4,7 @@
 //   calibrate --output=hardware.textproto --kernels_output=kernels.csv
 //   plan --facts=hardware.textproto --kernels=kernels.csv --predict=rows.csv --output=out.csv
 //
-// Then it trains small models of its own, and fits five constants to their steps.
+// Then it trains small models of its own, and fits six constants to their steps.
 //
 //   calibrate --refit=run --output=hardware.textproto --kernels_output=kernels.csv
 //
@@ -67,7 +67,7 @@ ABSL_FLAG(megatron::RunToFit, refit, {},
           "there, to the steps of that run.");
 ABSL_FLAG(std::string, name, "", "The machine's name in both files; else its processor's.");
 ABSL_FLAG(bool, train, true,
-          "Whether small models are trained, to whose steps five constants are fitted.");
+          "Whether small models are trained, to whose steps six constants are fitted.");
 
 namespace megatron {
 namespace {
@@ -132,13 +132,15 @@ std::string Summary(const MeasuredMachine& machine) {
       "threads: %.2f GB/s, %.0f us and %.1f us a rank; processes: %.2f GB/s, %.0f us\n"
       "between products %.2f (with gates %.2f), optimizer %.2f of the memory's rate, far memory "
       "%.2f; %.0f us more in a layer; %d kernels\n"
-      "threads of a rank meet in %.1f us; a router takes %.1f ns for a token and expert\n",
+      "threads of a rank meet in %.1f us; a router takes %.1f ns for a token and expert; rows come "
+      "to experts and back at %.2f of the memory's rate\n",
       machine.name, machine.cores, core.peak_flops_per_s * 1e-9, core.memory_bytes_per_s * 1e-9,
       100 * core.thread_efficiency, machine.threads.bytes_per_s * 1e-9, machine.threads.latency_us,
       machine.threads.rank_latency_us, machine.processes.bytes_per_s * 1e-9,
       machine.processes.latency_us, core.memory_efficiency, core.gated_memory_efficiency,
       core.optimizer_efficiency, core.far_memory_efficiency, 1e6 * core.layer_overhead_seconds,
-      core.kernels.size(), 1e6 * core.thread_meeting_seconds, 1e9 * core.routing_score_seconds);
+      core.kernels.size(), 1e6 * core.thread_meeting_seconds, 1e9 * core.routing_score_seconds,
+      core.permutation_efficiency);
 }
 
 absl::Status Refit(const std::string& run) {
@@ -169,10 +171,10 @@ absl::StatusOr<std::string> Train(const CsvTable& table, PlanFacts* facts) {
                             FitToReferenceRuns(facts->hardware(0), *program, kernels, rounds));
   return absl::StrFormat(
       "fitted to %d runs of reference models: measured_efficiency %.3f, step_seconds %.4f, "
-      "turn_cost %.3f, routing_seconds %.6f, expert_wait %.2f\n",
+      "turn_cost %.3f, turn_seconds %.4f, routing_seconds %.6f, expert_wait %.2f\n",
       rounds * int(ReferenceLayouts().size()), program->measured_efficiency(),
-      program->step_seconds(), program->turn_cost(), program->routing_seconds(),
-      program->expert_wait());
+      program->step_seconds(), program->turn_cost(), program->turn_seconds(),
+      program->routing_seconds(), program->expert_wait());
 }
 
 absl::Status Main(const std::vector<std::string>& arguments) {

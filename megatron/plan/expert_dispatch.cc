@@ -37,14 +37,20 @@ double ExpertExchangeSeconds(const Hardware& gpu, const Implementation& program,
   const auto exchange = [&](const PlanGroup& group, double bytes) {
     return CollectiveSeconds(gpu, program, TrafficCall::kAllToAll, group, bytes);
   };
-  // Ranks that share an expert gather its rows and add up what it gives.
   const int64_t cut = layout.etp;
   const double bytes = of_row * rows.of_experts;
-  const auto whole = [&](TrafficCall call) {
-    return CollectiveSeconds(gpu, program, call, {cut, 1}, bytes * double(cut));
-  };
-  double seconds = 4 * exchange({rows.to_experts.ranks / cut, cut}, bytes) +
-                   2 * (whole(TrafficCall::kAllGather) + whole(TrafficCall::kReduceScatter));
+  double seconds = 0;
+  if (gpu.cores() > 0) {
+    // A row goes to each of the ranks that share its expert, in the same call.
+    seconds = 4 * exchange(rows.to_experts, bytes * double(cut));
+  } else {
+    // Ranks that share an expert gather its rows and add up what it gives.
+    const auto whole = [&](TrafficCall call) {
+      return CollectiveSeconds(gpu, program, call, {cut, 1}, bytes * double(cut));
+    };
+    seconds = 4 * exchange({rows.to_experts.ranks / cut, cut}, bytes) +
+              2 * (whole(TrafficCall::kAllGather) + whole(TrafficCall::kReduceScatter));
+  }
   const bool is_by_host = rows.across_hosts.ranks > 1;
   if (is_by_host) {
     const double to_hosts = of_row * rows.of_hosts;

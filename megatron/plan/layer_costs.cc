@@ -155,7 +155,8 @@ void LayerPredictor::AddProduct(LayerCosts* layer, double m, double n, double k)
   layer->weight_shapes += weights;
 }
 
-// Programs run neighbouring products of one input as one: that of query, key and value.
+// Programs run neighbouring products of one input as one: that of query, key and value. Each
+// tensor-parallel rank routes a part of the tokens.
 void LayerPredictor::AddProducts(LayerCosts* layer, const MatrixProducts& products) const {
   for (size_t i = 0; i < products.size(); ++i) {
     const MatrixProduct& product = products[i];
@@ -166,7 +167,8 @@ void LayerPredictor::AddProducts(LayerCosts* layer, const MatrixProducts& produc
     }
     double n = product.n;
     if (std::string(product.name) == "query" && i + 1 < products.size()) n += products[++i].n;
-    AddProduct(layer, product.m, n, product.k);
+    const double m = std::string(product.name) == "router" ? product.m / tp_ : product.m;
+    AddProduct(layer, m, n, product.k);
     // In chunks, what lies between the matrices of an MLP is computed again.
     if (product.is_mlp_input && l_.mlp_chunk > 0) {
       layer->backward +=

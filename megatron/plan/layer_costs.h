@@ -26,9 +26,10 @@ struct LayerCosts {
   double context_forward = 0;  // what attention does not hide
   double context_backward = 0;
   double expert = 0;
-  double expert_products = 0;  // seconds of them in both passes
-  double flops = 0;            // the forward pass's, as the model's FLOPs count them
-  double parameters = 0;       // this rank's, without experts
+  double expert_products = 0;         // seconds of them in both passes
+  double expert_weight_products = 0;  // those of weights' gradients
+  double flops = 0;                   // the forward pass's, as the model's FLOPs count them
+  double parameters = 0;              // this rank's, without experts
   double expert_parameters = 0;
   double saved_bytes = 0;    // held for the backward pass
   double input_bytes = 0;    // held with full recomputation
@@ -79,6 +80,7 @@ class LayerPredictor {
   void AddProducts(LayerCosts* layer, const MatrixProducts& products) const;
   MatrixProduct OfRank(MatrixProduct product) const;
   double GroupedSeconds(const char* pass, const MatrixProduct& product) const;
+  double PermutationRate() const;
   void AddExperts(LayerCosts* layer, const MatrixProduct& product) const;
   void AddAttentionCore(LayerCosts* layer) const;
   void AddCore(LayerCosts* layer, double read, double seen, bool is_causal) const;
@@ -105,6 +107,7 @@ class LayerPredictor {
   void AddRing(const PlanGroup& group, LayerCosts* layer, double read, double core) const;
   void AddRingOfProcessors(const PlanGroup& group, LayerCosts* layer, double read) const;
   void AddGather(const PlanGroup& group, LayerCosts* layer, double read, double core) const;
+  double HiddenReturn(const LayerCosts& layer) const;
   void AddExpertExchange(LayerCosts* layer) const;
   void AddRouter(LayerCosts* layer) const;
   void AddMemory(LayerCosts* layer, bool is_mixture) const;

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "megatron/plan/collective_time.h"
 #include "megatron/plan/expert_dispatch.h"
 #include "megatron/plan/layer_costs.h"
@@ -39,10 +41,16 @@ double LayerPredictor::GroupedSeconds(const char* pass, const MatrixProduct& pro
   return experts * meeting_ + flops / (rates_.product_flops * share) + bytes / rates_.memory;
 }
 
+// Returns the bytes that permutations of rows pass over in a second.
+double LayerPredictor::PermutationRate() const {
+  if (program_.permutation_efficiency() == 0) return rates_.memory;
+  return rates_.memory * program_.permutation_efficiency() / program_.memory_efficiency();
+}
+
 // Routers balance: all experts have as many rows. Each row is permuted there and back.
 void LayerPredictor::AddExperts(LayerCosts* layer, const MatrixProduct& product) const {
   const double rows = product.m;
-  const double permutation = rates_.element_bytes * 2 * rows * model_.hidden() / rates_.memory;
+  const double permutation = rates_.element_bytes * 2 * rows * model_.hidden() / PermutationRate();
   const double forward = GroupedSeconds("forward", product);
   const double input = GroupedSeconds("input_gradient", product);
   const double weight = GroupedSeconds("weight_gradient", product);
@@ -50,18 +58,35 @@ void LayerPredictor::AddExperts(LayerCosts* layer, const MatrixProduct& product)
   layer->backward += input + weight + permutation;
   layer->backward_weight += weight;
   layer->expert_products += forward + input + weight;
+  layer->expert_weight_products += weight;
   layer->flops += 2 * rows * product.n * product.k;
   layer->expert_parameters += product.weight_matrices * product.n * product.k;
+}
+
+// Returns the seconds of the last call of the backward pass that are not waited for. On a processor
+// it is beside the products of weights' gradients, unless these are put off; but its bytes take the
+// core. More ranks than cores don't wait.
+double LayerPredictor::HiddenReturn(const LayerCosts& layer) const {
+  const bool puts_off =
+      l_.schedule == PlanSchedule::kZeroBubbleH1 || l_.schedule == PlanSchedule::kZeroBubbleV;
+  if (gpu_.cores() == 0 || puts_off || HasMoreRanksThanCores(gpu_, l_.gpus())) return 0;
+  const ExpertRows rows = ExpertRowsOf(model_, l_);
+  const PlanGroup& group = rows.across_hosts.ranks > 1 ? rows.across_hosts : rows.to_experts;
+  if (group.ranks == 1) return 0;
+  const double waiting =
+      CollectiveSeconds(gpu_, program_, TrafficCall::kAllToAll, group, 0) + LaneSeconds(gpu_);
+  return std::min(waiting, layer.expert_weight_products);
 }
 
 // All ranks wait for the one with most rows. Rows that go to hosts are permuted there and added up
 // behind the way back, in either pass.
 void LayerPredictor::AddExpertExchange(LayerCosts* layer) const {
-  layer->expert = ExpertExchangeSeconds(gpu_, program_, model_, l_);
+  layer->expert = ExpertExchangeSeconds(gpu_, program_, model_, l_) - HiddenReturn(*layer);
   if (l_.ep > 1 && !HasMoreRanksThanCores(gpu_, l_.gpus()))
     layer->expert += program_.expert_wait() * layer->expert_products;
   const double rows = ExpertRowsOf(model_, l_).of_hosts;
-  const double permutation = 2 * rates_.element_bytes * 2 * rows * model_.hidden() / rates_.memory;
+  const double permutation =
+      2 * rates_.element_bytes * 2 * rows * model_.hidden() / PermutationRate();
   layer->forward += permutation;
   layer->backward += permutation;
 }

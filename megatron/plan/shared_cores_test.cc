@@ -42,6 +42,20 @@ StepSeconds Predict(const Hardware& cpu, const PlanLayout& layout) {
   return step->seconds;
 }
 
+PlanModel Mixture() {
+  PlanModel model;
+  model.set_layers(8);
+  model.set_hidden(512);
+  model.set_heads(8);
+  model.set_kv_heads(8);
+  model.set_head_dim(64);
+  model.set_vocab(2);
+  model.set_experts(4);
+  model.set_experts_per_token(2);
+  model.set_expert_ffn(512);
+  return model;
+}
+
 PlanLayout Layout(int64_t dp, int64_t pp, int64_t micro_batches) {
   PlanLayout layout;
   layout.dp = dp;
@@ -84,10 +98,11 @@ TEST(SharedCoresTest, RanksBeyondTheCoresTakeTurns) {
 }
 
 TEST(SharedCoresTest, CoresAreIdleWhereTooFewStagesHaveSomethingToDo) {
-  const auto idle = [](int stages, int micro_batches, int64_t ranks, int64_t cores) {
+  const auto idle = [](int stages, int micro_batches, int64_t ranks, int64_t cores,
+                       double turn = 0) {
     const PartCosts seconds(ActionCosts{1, 1.5, 0.5});
     return IdleSecondsOfCores(InterleavedSchedule({stages, micro_batches, 1, 0}), seconds, ranks,
-                              cores);
+                              cores, turn);
   };
   // One micro-batch is on one stage at a time: 9 seconds, in which one of two cores does nothing.
   EXPECT_NEAR(idle(3, 1, 1, 2), 4.5, 1e-9);
@@ -99,7 +114,36 @@ TEST(SharedCoresTest, CoresAreIdleWhereTooFewStagesHaveSomethingToDo) {
   EXPECT_NEAR(idle(4, 4, 1, 2), 3, 1e-9);
   // With chunks a core has something to do sooner.
   const PartCosts halves(ActionCosts{0.5, 0.75, 0.25});
-  EXPECT_LT(IdleSecondsOfCores(InterleavedSchedule({4, 8, 2, 0}), halves, 1, 2), 3);
+  EXPECT_LT(IdleSecondsOfCores(InterleavedSchedule({4, 8, 2, 0}), halves, 1, 2, 0), 3);
+  // What is sent twice forward and twice backward waits as often.
+  EXPECT_NEAR(idle(3, 1, 1, 2, 0.25), 4.5 + 4 * 0.25, 1e-9);
+  // Where there is other work, some of the waiting is hidden behind it.
+  const double hidden = idle(4, 8, 1, 2, 0.25) - 3;
+  EXPECT_GT(hidden, 0);
+  EXPECT_LT(hidden, 2 * 8 * 3 * 0.25);
+}
+
+TEST(SharedCoresTest, StagesOfSharedCoresWaitForTheirTurn) {
+  const PlanFacts facts = *ParsePlanFacts(BuiltInPlanFacts());
+  Implementation program = **FindImplementation(facts, "megatron_cc");
+  PlanModel model;
+  model.set_layers(8);
+  model.set_hidden(512);
+  model.set_ffn(2048);
+  model.set_heads(8);
+  model.set_kv_heads(8);
+  model.set_head_dim(64);
+  model.set_vocab(1);
+  const auto total = [&](int64_t dp, int64_t pp) {
+    return PredictStep(TwoCores(), program, MeasuredKernels(), model, Layout(dp, pp, 4))
+        ->seconds.total;
+  };
+  const double four_stages = total(1, 4), two_stages = total(1, 2), four_copies = total(4, 1);
+  program.set_turn_seconds(four_stages / 100);
+  EXPECT_GT(total(1, 4), 1.01 * four_stages);
+  EXPECT_LT(total(1, 4), 1.25 * four_stages);
+  EXPECT_EQ(total(1, 2), two_stages);
+  EXPECT_EQ(total(4, 1), four_copies);
 }
 
 // With four stages on two cores, a micro-batch's time on one of them is lost.
@@ -176,16 +220,7 @@ TEST(SharedCoresTest, RoutersAndTurnsTakeWhatTheyWereCalibratedToTake) {
   const PlanFacts facts = *ParsePlanFacts(BuiltInPlanFacts());
   Implementation program = **FindImplementation(facts, "megatron_cc");
   Hardware cpu = TwoCores();
-  PlanModel model;
-  model.set_layers(8);
-  model.set_hidden(512);
-  model.set_heads(8);
-  model.set_kv_heads(8);
-  model.set_head_dim(64);
-  model.set_vocab(2);
-  model.set_experts(4);
-  model.set_experts_per_token(2);
-  model.set_expert_ffn(512);
+  const PlanModel model = Mixture();
   const auto seconds = [&](int64_t tp) {
     PlanLayout layout = Layout(1, 1, 4);
     layout.tp = tp;
@@ -224,6 +259,70 @@ TEST(SharedCoresTest, RoutersAndTurnsTakeWhatTheyWereCalibratedToTake) {
   const double latencies = two.tensor_parallel;
   cpu.set_link_latency_us(100);
   EXPECT_NEAR(seconds(2).tensor_parallel - latencies, 4 * (8 * (4 + 1) + 5) * 100e-6, 1e-6);
+}
+
+// Numbers of rows go first, and then rows to experts and back in either pass, to all ranks that
+// share an expert at once. The last call is beside the products of weights' gradients.
+TEST(SharedCoresTest, ExpertsWaitForCallsThatNothingIsBeside) {
+  const PlanFacts facts = *ParsePlanFacts(BuiltInPlanFacts());
+  const Implementation program = **FindImplementation(facts, "megatron_cc");
+  const auto waits = [&](const PlanLayout& layout) {
+    const auto expert = [&](double latency_us, double lane_us) {
+      Hardware cpu = TwoCores();
+      cpu.set_cores(int32_t(layout.gpus()));
+      cpu.set_link_latency_us(latency_us);
+      cpu.set_lane_latency_us(lane_us);
+      const auto step = PredictStep(cpu, program, MeasuredKernels(), Mixture(), layout);
+      EXPECT_TRUE(step.ok()) << step.status();
+      return step->seconds.expert_parallel;
+    };
+    // Microseconds of a layer's micro-batch, for latencies of 100 and lanes of 10.
+    const double layers = 8.0 / double(layout.pp);
+    return 1e6 * (expert(101, 11) - expert(1, 1)) / (double(layout.micro_batches) * layers);
+  };
+  PlanLayout shared = Layout(2, 1, 4);
+  shared.ep = 2;
+  EXPECT_NEAR(waits(shared), (5 - 1) * 100 + (4 - 1) * 10, 1e-3);
+  PlanLayout cut = Layout(1, 1, 4);
+  cut.tp = cut.etp = 2;
+  EXPECT_NEAR(waits(cut), (5 - 1) * 100 + (4 - 1) * 10, 1e-3);
+  PlanLayout both = Layout(2, 1, 4);
+  both.tp = both.etp = both.ep = 2;
+  EXPECT_NEAR(waits(both), (5 - 1) * 100 + (4 - 1) * 10, 1e-3);
+  // Weights' gradients that are put off are beside nothing.
+  PlanLayout put_off = Layout(2, 2, 4);
+  put_off.ep = 2;
+  EXPECT_NEAR(waits(put_off), (5 - 1) * 100 + (4 - 1) * 10, 1e-3);
+  put_off.schedule = PlanSchedule::kZeroBubbleH1;
+  EXPECT_NEAR(waits(put_off), 5 * 100 + 4 * 10, 1e-3);
+}
+
+// Each of two products has its rows brought there or back in either pass.
+TEST(SharedCoresTest, RowsArePermutedAtTheirOwnRate) {
+  const PlanFacts facts = *ParsePlanFacts(BuiltInPlanFacts());
+  Implementation program = **FindImplementation(facts, "megatron_cc");
+  Hardware cpu = TwoCores();
+  cpu.set_memory_gb_per_s(1);
+  const auto compute = [&] {
+    return PredictStep(cpu, program, MeasuredKernels(), Mixture(), Layout(2, 1, 4))
+        ->seconds.compute;
+  };
+  const double before = compute();
+  EXPECT_EQ(program.memory_efficiency(), 0.8);
+  program.set_permutation_efficiency(1.6);
+  const double permuted = 4 * 2 * 4.0 * 2 * 512 * 512 / 0.8e9;
+  EXPECT_NEAR(before - compute(), 4 * 8 * permuted / 2, 1e-6);
+}
+
+TEST(SharedCoresTest, TensorParallelRanksRouteAPartOfTheTokensEach) {
+  const PlanFacts facts = *ParsePlanFacts(BuiltInPlanFacts());
+  const Implementation program = **FindImplementation(facts, "megatron_cc");
+  const auto flops = [&](int64_t tp) {
+    PlanLayout layout = Layout(1, 1, 4);
+    layout.tp = tp;
+    return PredictStep(TwoCores(), program, MeasuredKernels(), Mixture(), layout)->model_flops;
+  };
+  EXPECT_NEAR(2 * flops(2) / flops(1), 1, 1e-12);
 }
 
 // In front of each micro-batch gradients are zeros, and behind it half of them are read twice and

@@ -128,6 +128,7 @@ TEST(CalibratedFactsTest, TheyAreFactsThatThePlannerTakes) {
   machine.core.layer_overhead_seconds = 2e-5;
   machine.core.optimizer_efficiency = 0.9;
   machine.core.routing_score_seconds = 4e-9;
+  machine.core.permutation_efficiency = 0.6;
   machine.core.kernels = {{{"product", "forward", 512, 256, 128}, 8e10},
                           {{"attention", "forward", 512, 4, 64}, 9e10}};
   machine.threads = {1e10, 10, 1};
@@ -142,6 +143,7 @@ TEST(CalibratedFactsTest, TheyAreFactsThatThePlannerTakes) {
   EXPECT_EQ(read->implementation(0).gated_memory_efficiency(), 1.2);
   EXPECT_EQ(read->implementation(0).layer_overhead_seconds(), 2e-5);
   EXPECT_EQ(read->implementation(0).routing_score_seconds(), 4e-9);
+  EXPECT_EQ(read->implementation(0).permutation_efficiency(), 0.6);
   EXPECT_NEAR(hardware->thread_meeting_us(), 3, 1e-9);
   EXPECT_EQ(hardware->far_memory_efficiency(), 0.5);
   const auto kernels = MeasuredKernels::Parse(CalibratedKernels(machine));

@@ -120,10 +120,13 @@ double Flops(const KernelShape& shape) {
   return (shape.pass == "forward" ? 4 : 10) * shape.m * shape.m * shape.n * shape.k;
 }
 
+// An expert may have as few rows as 16, of which products have kernels of their own, and a router
+// as few outputs as 8. All combinations are there, so that what lies between them is between
+// measured shapes.
 std::vector<KernelShape> Products() {
   std::vector<KernelShape> shapes;
-  for (double m : {32, 128, 512, 2048}) {
-    for (double n : {64, 128, 256, 512, 1024, 2048}) {
+  for (double m : {16, 32, 128, 512, 2048}) {
+    for (double n : {8, 64, 128, 256, 512, 1024, 2048}) {
       for (double k : {64, 128, 256, 512, 1024, 2048}) {
         for (const char* pass : {"forward", "input_gradient", "weight_gradient"}) {
           shapes.push_back({"product", pass, m, n, k});
@@ -308,6 +311,44 @@ double FarMemory(int cores, double seconds, double rate) {
   return std::min(1.0, MemoryRate(cores, kFarNumbers, seconds) / rate);
 }
 
+// The bytes of a row that is brought to its expert and back, and so is its gradient, as
+// mixture_costs.cc counts them: each time it is read and written.
+constexpr double kPermutationBytes = 4 * 2 * 4;
+
+// Returns the share of the memory's rate at which tokens' rows are brought to the order of their
+// experts and back, in both passes. A step comes back to the rows that an expert reads and to those
+// that it writes.
+double PermutationEfficiency(int cores, double seconds, double memory_bytes_per_s) {
+  constexpr int64_t kTokens = 256, kHidden = 256, kChoices = 2, kExperts = 8;
+  constexpr int64_t kRows = kTokens * kChoices;
+  const MakeKernel make = [](Rank* rank) -> Kernel {
+    const Stream& stream = rank->stream();
+    const Tensor expert = rank->Make({kTokens, kChoices}, DType::kInt32);
+    for (int64_t i = 0; i < expert.numel(); ++i)
+      expert.data<int32_t>()[i] = int32_t(i * 7919 % kExperts);
+    const Tensor place = rank->Make({kTokens, kChoices, 1}, DType::kInt32);
+    const Tensor rows = rank->Make({1, 1, kExperts}, DType::kInt64);
+    ops::PlaceByExpert(stream, expert, place, rows, /*padded=*/0);
+    const Tensor x = rank->Make({kTokens, kHidden}), y = rank->Make({kTokens, kHidden});
+    const Tensor gradients = rank->Make({kRows, kHidden});
+    const Tensor probability = rank->Make({kTokens, kChoices});
+    const Tensor dprobability = rank->Make({kTokens, kChoices});
+    const int64_t count = ColdSets(2 * 4 * kRows * kHidden);
+    const auto sent = rank->MakeMany(count, {kRows, kHidden}, DType::kFloat32);
+    const auto returned = rank->MakeMany(count, {kRows, kHidden}, DType::kFloat32);
+    int64_t i = 0;
+    return [=, &stream]() mutable {
+      i = (i + 1) % count;
+      ops::Permute(stream, x, place, sent[i]);
+      ops::Unpermute(stream, returned[i], place, probability, y);
+      ops::UnpermuteBackward(stream, y, returned[i], place, probability, gradients, dprobability);
+      ops::PermuteBackward(stream, gradients, place, x);
+    };
+  };
+  return kPermutationBytes * double(kRows * kHidden) / SecondsOnAllCores(cores, make, seconds) /
+         memory_bytes_per_s;
+}
+
 // Returns the seconds of a router's kernels in both passes for each token and expert.
 double RoutingSeconds(int cores, double seconds) {
   constexpr int64_t kTokens = 512, kExperts = 8;
@@ -380,6 +421,8 @@ CoreRates MeasureCores(int cores, double seconds) {
   MeasureMemory(cores, 0.3 * rest, &rates);
   rates.far_memory_efficiency = FarMemory(cores, 0.05 * rest, rates.memory_bytes_per_s);
   rates.routing_score_seconds = RoutingSeconds(cores, 0.05 * rest);
+  rates.permutation_efficiency =
+      PermutationEfficiency(cores, 0.05 * rest, rates.memory_bytes_per_s);
   MeasureKernels(cores, Products(), kShareOfProducts * seconds, rates.peak_flops_per_s,
                  &rates.kernels);
   MeasureKernels(cores, AttentionShapes(), kShareOfAttention * seconds, rates.peak_flops_per_s,

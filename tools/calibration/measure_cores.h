@@ -31,8 +31,9 @@ struct CoreRates {
   // Seconds of these kernels in both passes of a layer beside those of their bytes.
   double layer_overhead_seconds = 0;
   double optimizer_efficiency = 0;
-  double routing_score_seconds = 0;  // see Implementation.routing_score_seconds
-  std::vector<KernelRate> kernels;   // products and attention
+  double routing_score_seconds = 0;   // see Implementation.routing_score_seconds
+  double permutation_efficiency = 0;  // see Implementation.permutation_efficiency
+  std::vector<KernelRate> kernels;    // products and attention
 };
 
 // Takes about `seconds`. The less time there is, the more of the large kernels are left out. No
