@@ -109,10 +109,10 @@ void GatedDeltaForward(const Stream& stream, const Tensor& cu_seqlens, const Gat
   GatedDeltaProblem problem = ProblemOf(in);
   problem.out = OperandOf(out_TGRE);
   const int64_t floats = GatedDeltaScratchFloats(problem);
-  ForEachSequence(stream, PackedSequences(cu_seqlens, in.v_TGRE.dim(0)), problem.groups,
-                  [&](int64_t begin, int64_t end, int64_t group) {
-                    kernel(problem, begin, end, group, Workspace(WorkspaceKind::kPrivate, floats));
-                  });
+  ForEachHeads(stream, PackedSequences(cu_seqlens, in.v_TGRE.dim(0)), problem.groups,
+               problem.group_heads, [&](const HeadsOfSequence& part) {
+                 kernel(problem, part, Workspace(WorkspaceKind::kPrivate, floats));
+               });
 }
 
 void GatedDeltaBackward(const Stream& stream, const Tensor& cu_seqlens, const GatedDeltaInputs& in,
@@ -142,10 +142,11 @@ void GatedDeltaBackward(const Stream& stream, const Tensor& cu_seqlens, const Ga
   problem.states = scratch.states.data<float>();
   problem.token_sums = scratch.token_sums.data<float>();
   const int64_t floats = GatedDeltaScratchFloats(problem);
-  ForEachSequence(stream, PackedSequences(cu_seqlens, in.v_TGRE.dim(0)), problem.groups,
-                  [&](int64_t begin, int64_t end, int64_t group) {
-                    kernel(problem, begin, end, group, Workspace(WorkspaceKind::kPrivate, floats));
-                  });
+  // The gradients of a query and key head are sums over the heads of its group.
+  ForEachGroup(stream, PackedSequences(cu_seqlens, in.v_TGRE.dim(0)), problem.groups,
+               problem.group_heads, [&](const HeadsOfSequence& part) {
+                 kernel(problem, part, Workspace(WorkspaceKind::kPrivate, floats));
+               });
   AddTokenSums(scratch.token_sums, gradients);
 }
 

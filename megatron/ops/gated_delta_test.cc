@@ -348,6 +348,25 @@ TEST(GatedDeltaBitsTest, PortionsDoNotDependOnTheirSizeOrCompany) {
   EXPECT_TRUE(std::equal(want.begin(), want.end(), all.begin()));
 }
 
+// A decay of exp(-92) is not a normal number. The thread's own arithmetic keeps such numbers.
+TEST(GatedDeltaBitsTest, DecaysBelowTheLeastNormalNumberAreZero) {
+  ThreadPool pool(1);
+  Problem problem({{3}, 1, 1, /*key=*/2, /*value=*/1}, DType::kFloat32);
+  // Rows of the query, the key, the value, beta, the raw decay and a column that nobody reads. Later
+  // keys are orthogonal to the first, so that nothing of it is overwritten.
+  const Vector rows = {1, 0, 1, 0, 1e20, 0, 46, 0,  //
+                       1, 0, 0, 1, 0,    0, 46, 0,  //
+                       1, 0, 0, 1, 0,    0, 46, 0};
+  for (size_t i = 0; i < rows.size(); ++i) problem.packed().Set(i, rows[i]);
+  for (int i = 0; i < 2; ++i) problem.parameters().Set(i, 0);
+  problem.Forward(Stream::Cpu(&pool));
+  problem.Backward(Stream::Cpu(&pool));
+  EXPECT_NEAR(problem.out().Get(1), 0.5e20 * std::exp(-46) / std::sqrt(2), 1e-3);
+  EXPECT_EQ(problem.out().Get(2), 0);
+  const volatile float tiny = 1e-40f;
+  EXPECT_GT(tiny * 0.5f, 0);
+}
+
 TEST(GatedDeltaBitsTest, MemoryGrowsLinearly) {
   const auto floats = [](int length) {
     return GatedDeltaStates(Problem({{length}}, DType::kFloat32).Inputs()).numel();

@@ -1,12 +1,19 @@
-// Speed of the recurrences of Mamba-2 and of gated delta nets in the shapes of published layers,
-// beside the peak of the same threads' arithmetic, measured in turn: `of_peak` is the share of it.
-// A multiply-add counts as two operations, and those that the chunked form needs are counted.
+// Speed of the ops of Mamba-2 layers and of gated delta nets in the shapes of published layers.
+// `of_bound` is the share that they reach of what bounds them: of the peak of the threads'
+// arithmetic for the operations that the chunked form needs, or of the memory's bandwidth for the
+// operands, whichever takes longer. Both are measured in turn with the op, the bandwidth by scaling
+// a tensor in place. A multiply-add counts as two operations; each byte of the operands counts once,
+// and those of scratch memory don't.
+#include <algorithm>
 #include <chrono>
 
 #include "benchmark/benchmark.h"
 #include "megatron/base/thread_pool.h"
+#include "megatron/ops/causal_conv.h"
 #include "megatron/ops/cpu/fma_peak.h"
+#include "megatron/ops/elementwise.h"
 #include "megatron/ops/gated_delta.h"
+#include "megatron/ops/gated_norm.h"
 #include "megatron/ops/host_tensor.h"
 #include "megatron/ops/state_space.h"
 
@@ -24,19 +31,26 @@ double Seconds(const Body& body) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+double BytesOf(const HostTensor& x) { return static_cast<double>(x.tensor().bytes()); }
+
 template <typename Op>
-void Compare(benchmark::State& state, ThreadPool* pool, double operations, const Op& op) {
+void Compare(benchmark::State& state, ThreadPool* pool, double operations, double bytes,
+             const Op& op) {
+  const HostTensor scaled({1 << 26}, kF32);
+  const auto scale = [&] { Scale(Stream::Cpu(pool), 1.0f, scaled); };
+  scale();
   op();
-  double seconds = 0, peak_seconds = 0;
+  double seconds = 0, bound = 0;
   for (auto _ : state) {
     const double of_op = Seconds(op);
     seconds += of_op;
-    peak_seconds += operations / MeasureFmaPeak(pool);
+    bound += std::max(operations / MeasureFmaPeak(pool), bytes / BytesOf(scaled) * Seconds(scale));
     state.SetIterationTime(of_op);
   }
-  state.counters["FLOP/s"] =
-      benchmark::Counter(operations, benchmark::Counter::kIsIterationInvariantRate);
-  state.counters["of_peak"] = peak_seconds / seconds;
+  const auto rate = benchmark::Counter::kIsIterationInvariantRate;
+  state.counters["FLOP/s"] = benchmark::Counter(operations, rate);
+  state.counters["B/s"] = benchmark::Counter(bytes, rate);
+  state.counters["of_bound"] = bound / seconds;
 }
 
 HostTensor CuSeqlens() {
@@ -100,7 +114,7 @@ void BM_StateSpaceForward(benchmark::State& state) {
   const StateSpaceCase& c = kStateSpaces[state.range(0)];
   ThreadPool pool(AvailableCores());
   const StateSpaceOperands x(c);
-  Compare(state, &pool, c.Forward(),
+  Compare(state, &pool, c.Forward(), BytesOf(x.packed) + BytesOf(x.y),
           [&] { StateSpaceForward(Stream::Cpu(&pool), x.cu_seqlens, x.in, x.states, x.y); });
 }
 BENCHMARK(BM_StateSpaceForward)->DenseRange(0, 2)->UseManualTime();
@@ -109,7 +123,8 @@ void BM_StateSpaceBackward(benchmark::State& state) {
   const StateSpaceCase& c = kStateSpaces[state.range(0)];
   ThreadPool pool(AvailableCores());
   const StateSpaceOperands x(c);
-  Compare(state, &pool, c.Backward(), [&] {
+  const double bytes = BytesOf(x.packed) + BytesOf(x.y) + BytesOf(x.gradients);
+  Compare(state, &pool, c.Backward(), bytes, [&] {
     StateSpaceBackward(Stream::Cpu(&pool), x.cu_seqlens, x.in, x.y,
                        {x.states, x.state_gradients, x.sums}, x.out);
   });
@@ -175,7 +190,7 @@ void BM_GatedDeltaForward(benchmark::State& state) {
   const DeltaCase& c = kDeltas[state.range(0)];
   ThreadPool pool(AvailableCores());
   const DeltaOperands x(c);
-  Compare(state, &pool, c.Forward(),
+  Compare(state, &pool, c.Forward(), BytesOf(x.packed) + BytesOf(x.out),
           [&] { GatedDeltaForward(Stream::Cpu(&pool), x.cu_seqlens, x.in, x.Scratch(), x.out); });
 }
 BENCHMARK(BM_GatedDeltaForward)->DenseRange(0, 1)->UseManualTime();
@@ -184,11 +199,80 @@ void BM_GatedDeltaBackward(benchmark::State& state) {
   const DeltaCase& c = kDeltas[state.range(0)];
   ThreadPool pool(AvailableCores());
   const DeltaOperands x(c);
-  Compare(state, &pool, c.Backward(), [&] {
+  const double bytes = BytesOf(x.packed) + BytesOf(x.out) + BytesOf(x.gradients);
+  Compare(state, &pool, c.Backward(), bytes, [&] {
     GatedDeltaBackward(Stream::Cpu(&pool), x.cu_seqlens, x.in, x.out, x.Scratch(), x.of_gradients);
   });
 }
 BENCHMARK(BM_GatedDeltaBackward)->DenseRange(0, 1)->UseManualTime();
+
+// Groups and channels of each, as those of x, B and C of the first Mamba-2 layer above.
+constexpr int64_t kConvGroups = 8, kConvChannels = 384, kTaps = 4;
+
+struct ConvOperands {
+  HostTensor x, weight, y, dx, dweight, cu_seqlens = CuSeqlens();
+
+  ConvOperands()
+      : x(HostTensor::Normal({kTokens, kConvGroups, kConvChannels}, kF32, 1)),
+        weight(HostTensor::Normal({kConvGroups, kConvChannels, kTaps}, kF32, 2)),
+        y(HostTensor::Normal({kTokens, kConvGroups, kConvChannels}, kF32, 3)),
+        dx({kTokens, kConvGroups, kConvChannels}, kF32),
+        dweight({kConvGroups, kConvChannels, kTaps}, kF32) {}
+};
+
+void BM_CausalConvForward(benchmark::State& state) {
+  ThreadPool pool(AvailableCores());
+  const ConvOperands c;
+  Compare(state, &pool, 0, 2 * BytesOf(c.x), [&] {
+    CausalConvForward(Stream::Cpu(&pool), c.cu_seqlens, {c.x, c.weight, Tensor()}, c.y);
+  });
+}
+BENCHMARK(BM_CausalConvForward)->UseManualTime();
+
+void BM_CausalConvBackward(benchmark::State& state) {
+  ThreadPool pool(AvailableCores());
+  const ConvOperands c;
+  Compare(state, &pool, 0, 3 * BytesOf(c.x), [&] {
+    CausalConvBackward(Stream::Cpu(&pool), c.cu_seqlens, {c.x, c.weight, Tensor()}, c.y,
+                       {c.dx, c.dweight, Tensor()});
+  });
+}
+BENCHMARK(BM_CausalConvBackward)->UseManualTime();
+
+// The norm's parts are groups of Mamba-2 heads.
+constexpr int64_t kParts = 8, kPartWidth = 256;
+
+struct NormOperands {
+  HostTensor x, z, gamma, y, dx, dz, dgamma;
+
+  NormOperands()
+      : x(HostTensor::Normal({kTokens, kParts, kPartWidth}, kF32, 1)),
+        z(HostTensor::Normal({kTokens, kParts, kPartWidth}, kF32, 2)),
+        gamma(HostTensor::Normal({kParts, kPartWidth}, kF32, 3)),
+        y(HostTensor::Normal({kTokens, kParts, kPartWidth}, kF32, 4)),
+        dx({kTokens, kParts, kPartWidth}, kF32),
+        dz({kTokens, kParts, kPartWidth}, kF32),
+        dgamma({kParts, kPartWidth}, kF32) {}
+};
+
+void BM_GatedNormForward(benchmark::State& state) {
+  ThreadPool pool(AvailableCores());
+  const NormOperands c;
+  Compare(state, &pool, 0, 3 * BytesOf(c.x), [&] {
+    GatedNormForward(Stream::Cpu(&pool), GatedNorm(), {c.x, c.z, c.gamma}, c.y);
+  });
+}
+BENCHMARK(BM_GatedNormForward)->UseManualTime();
+
+void BM_GatedNormBackward(benchmark::State& state) {
+  ThreadPool pool(AvailableCores());
+  const NormOperands c;
+  Compare(state, &pool, 0, 5 * BytesOf(c.x), [&] {
+    GatedNormBackward(Stream::Cpu(&pool), GatedNorm(), {c.x, c.z, c.gamma}, c.y,
+                      {c.dx, c.dz, c.dgamma});
+  });
+}
+BENCHMARK(BM_GatedNormBackward)->UseManualTime();
 
 }  // namespace
 }  // namespace megatron::ops

@@ -47,7 +47,7 @@ void Check(const Stream& stream, const Tensor& cu_seqlens, const StateSpaceInput
   CheckContiguous(stream, cu_seqlens, DType::kInt32, cu_seqlens.shape());
 }
 
-StateSpaceProblem ProblemOf(const StateSpaceInputs& in, const Tensor& states) {
+StateSpaceProblem ProblemOf(const StateSpaceInputs& in) {
   StateSpaceProblem problem;
   problem.dtype = in.x_TGRP.dtype();
   problem.groups = in.x_TGRP.dim(1);
@@ -59,7 +59,6 @@ StateSpaceProblem ProblemOf(const StateSpaceInputs& in, const Tensor& states) {
   problem.c = OperandOf(in.c_TGN);
   problem.decay = {StepOperandOf(in.step_TGR), in.step_bias_H.raw(), in.a_log_H.raw()};
   problem.skip = in.skip_H.raw();
-  problem.states = states.data<float>();
   return problem;
 }
 
@@ -95,20 +94,14 @@ void StateSpaceForward(const Stream& stream, const Tensor& cu_seqlens, const Sta
   CheckContiguous(stream, states, DType::kFloat32, StateSpaceStates(in));
   if (RunsOnCuda(stream)) return OnCuda<StateSpaceForward>(stream, cu_seqlens, in, states, y_TGRP);
   if (!RunsOnCpu(stream)) return;
-  const bool wide = ActiveIsa() == CpuIsa::kAvx512;
-  const auto carry = wide ? avx512::StateSpaceCarry : avx2::StateSpaceCarry;
-  const auto forward = wide ? avx512::StateSpaceChunkForward : avx2::StateSpaceChunkForward;
-  StateSpaceProblem problem = ProblemOf(in, states);
+  const auto kernel =
+      ActiveIsa() == CpuIsa::kAvx512 ? avx512::StateSpaceForward : avx2::StateSpaceForward;
+  StateSpaceProblem problem = ProblemOf(in);
   problem.y = OperandOf(y_TGRP);
-  const int64_t tokens = in.x_TGRP.dim(0), floats = StateSpaceScratchFloats(problem);
-  const PackedSequences sequences(cu_seqlens, tokens);
-  ForEachSequence(stream, sequences, problem.groups * problem.group_heads,
-                  [&](int64_t begin, int64_t end, int64_t head) {
-                    carry(problem, begin, end, head, Workspace(WorkspaceKind::kPrivate, floats));
-                  });
-  ForEachChunk(stream, sequences, tokens, problem.groups,
-               [&](const TokenChunk& chunk, int64_t group) {
-                 forward(problem, chunk, group, Workspace(WorkspaceKind::kPrivate, floats));
+  const int64_t floats = StateSpaceScratchFloats(problem);
+  ForEachHeads(stream, PackedSequences(cu_seqlens, in.x_TGRP.dim(0)), problem.groups,
+               problem.group_heads, [&](const HeadsOfSequence& part) {
+                 kernel(problem, part, Workspace(WorkspaceKind::kPrivate, floats));
                });
 }
 
@@ -128,9 +121,9 @@ void StateSpaceBackward(const Stream& stream, const Tensor& cu_seqlens, const St
   if (!RunsOnCpu(stream)) return;
   const bool wide = ActiveIsa() == CpuIsa::kAvx512;
   const auto carry = wide ? avx512::StateSpaceCarry : avx2::StateSpaceCarry;
-  const auto carry_back = wide ? avx512::StateSpaceCarryBack : avx2::StateSpaceCarryBack;
   const auto backward = wide ? avx512::StateSpaceChunkBackward : avx2::StateSpaceChunkBackward;
-  StateSpaceProblem problem = ProblemOf(in, scratch.states);
+  StateSpaceProblem problem = ProblemOf(in);
+  problem.states = scratch.states.data<float>();
   problem.dy = OperandOf(dy_TGRP);
   problem.dx = OperandOf(gradients.x_TGRP);
   problem.db = OperandOf(gradients.b_TGN);
@@ -141,12 +134,10 @@ void StateSpaceBackward(const Stream& stream, const Tensor& cu_seqlens, const St
   std::fill_n(problem.sums, scratch.sums.numel(), 0.0f);
   const int64_t tokens = in.x_TGRP.dim(0), floats = StateSpaceScratchFloats(problem);
   const PackedSequences sequences(cu_seqlens, tokens);
-  ForEachSequence(stream, sequences, problem.groups * problem.group_heads,
-                  [&](int64_t begin, int64_t end, int64_t head) {
-                    float* const memory = Workspace(WorkspaceKind::kPrivate, floats);
-                    carry(problem, begin, end, head, memory);
-                    carry_back(problem, begin, end, head, memory);
-                  });
+  ForEachHeads(stream, sequences, problem.groups, problem.group_heads,
+               [&](const HeadsOfSequence& part) {
+                 carry(problem, part, Workspace(WorkspaceKind::kPrivate, floats));
+               });
   ForEachChunk(stream, sequences, tokens, problem.groups,
                [&](const TokenChunk& chunk, int64_t group) {
                  backward(problem, chunk, group, Workspace(WorkspaceKind::kPrivate, floats));
@@ -168,7 +159,7 @@ void StateSpaceContinue(const Stream& stream, const Tensor& cu_seqlens, const Te
   if (!RunsOnCpu(stream)) return;
   const auto kernel =
       ActiveIsa() == CpuIsa::kAvx512 ? avx512::StateSpaceContinue : avx2::StateSpaceContinue;
-  StateSpaceProblem problem = ProblemOf(in, Tensor());
+  StateSpaceProblem problem = ProblemOf(in);
   problem.y = OperandOf(y_TGRP);
   const int64_t floats = StateSpaceScratchFloats(problem);
   ForEachPortion(stream, PackedSequences(cu_seqlens, tokens), position_T, heads,

@@ -37,7 +37,7 @@ Shape StateSpaceStates(const StateSpaceInputs& in);
 Shape StateSpaceSums(const StateSpaceInputs& in);
 
 // Writes y (=, contiguous, the inputs' dtype). cu_seqlens is int32 [sequences + 1], first 0, last
-// T. `states` is scratch memory, fp32.
+// T. `states` is scratch memory, fp32, which a CPU does not use.
 void StateSpaceForward(const Stream& stream, const Tensor& cu_seqlens, const StateSpaceInputs& in,
                        const Tensor& states, const Tensor& y_TGRP);
 

@@ -189,7 +189,11 @@ class StateSpaceTest : public testing::TestWithParam<DType> {
 const std::vector<int> kLengths = {1, 200, 0, 64, 5, 3, 128, 65};
 
 std::vector<Sizes> AllSizes() {
-  return {{kLengths}, {{130}, 1, 1, 1, 1}, {{67, 2}, 1, 2, 16, 32}, {{100}, 3, 1, 33, 20}};
+  return {{kLengths},
+          {{130}, 1, 1, 1, 1},
+          {{67, 2}, 1, 2, 16, 32},
+          {{100}, 3, 1, 33, 20},
+          {{66, 129}, 1, 19, 2, 3}};  // more heads than go through a sequence together
 }
 
 TEST_P(StateSpaceTest, IsTheRecurrence) {
@@ -309,6 +313,22 @@ TEST(StateSpaceBitsTest, ExtremeStepsStayFinite) {
     ExpectNear(problem.y(), problem.want_y(), 1e-5);
     ExpectNear(problem.gradients(), problem.want_gradients(), 1e-4);
   }
+}
+
+// A decay of exp(-92) is not a normal number. The thread's own arithmetic keeps such numbers.
+TEST(StateSpaceBitsTest, DecaysBelowTheLeastNormalNumberAreZero) {
+  ThreadPool pool(1);
+  Problem problem({{3}, 1, 1, 1, 1}, DType::kFloat32);
+  // Rows of x, B, C, the raw step and a column that nobody reads.
+  const std::vector<double> rows = {1e20, 1, 1, 46, 0, 0, 1, 1, 46, 0, 0, 1, 1, 46, 0};
+  for (size_t i = 0; i < rows.size(); ++i) problem.packed().Set(i, rows[i]);
+  for (int i = 0; i < 3; ++i) problem.parameters().Set(i, 0);
+  problem.Forward(Stream::Cpu(&pool));
+  problem.Backward(Stream::Cpu(&pool));
+  EXPECT_NEAR(problem.y().Get(1), 1e20 * 46 * std::exp(-46), 1e-3);
+  EXPECT_EQ(problem.y().Get(2), 0);
+  const volatile float tiny = 1e-40f;
+  EXPECT_GT(tiny * 0.5f, 0);
 }
 
 TEST(StateSpaceBitsTest, MemoryGrowsLinearly) {

@@ -28,15 +28,38 @@ class Pieces {
   float* next_;
 };
 
+// While it lives, its thread takes numbers below the least normal one, 2^-126, for zeros, as operands
+// and as results. Decays over a chunk reach such numbers, and processors take a hundred times as long
+// for a sum with one of them.
+class FlushDenormals {
+ public:
+  MEGATRON_INLINE_MEMBER FlushDenormals() : saved_(_mm_getcsr()) {
+    constexpr unsigned kResults = 1u << 15, kOperands = 1u << 6;
+    _mm_setcsr(saved_ | kResults | kOperands);
+  }
+  MEGATRON_INLINE_MEMBER ~FlushDenormals() { _mm_setcsr(saved_); }
+  FlushDenormals(const FlushDenormals&) = delete;
+  FlushDenormals& operator=(const FlushDenormals&) = delete;
+
+ private:
+  unsigned saved_;
+};
+
 template <typename T>
 T* At(const ChunkOperand& x, int64_t token, int64_t group, int64_t head) {
   return static_cast<T*>(x.data) + token * x.token_stride + group * x.group_stride +
          head * x.head_stride;
 }
 
+MEGATRON_INLINE float First(const float* x) { return *x; }
+template <typename T>
+MEGATRON_INLINE float First(const T* x) {
+  return Sum(LoadPartial(x, 1));
+}
+
 template <typename T>
 float ElementOf(const void* x, int64_t i) {
-  return Sum(LoadPartial(static_cast<const T*>(x) + i, 1));
+  return First(static_cast<const T*>(x) + i);
 }
 
 template <typename T>
@@ -51,7 +74,7 @@ MEGATRON_INLINE Vec Softplus(Vec x) {
   return Max(Zero(), x) + log;
 }
 
-inline float Logistic(float x) { return 1 / (1 + __builtin_expf(-x)); }
+MEGATRON_INLINE Vec Logistic(Vec x) { return Set(1.0f) / (Set(1.0f) + Exp(Zero() - x)); }
 
 // A chunk that is not the first of its sequence has a place among the states at the beginnings of
 // chunks: that of the kChunkTokens rows of the batch in which it begins, where no other such chunk
@@ -146,12 +169,14 @@ MEGATRON_INLINE Vec InFrontOf(int64_t i, int64_t j, Vec x) {
   return Select(FirstLanes(seen), x, Zero());
 }
 
-// Packs a chunk's rows of one head or group, with zeros behind them.
+// Packs a chunk's rows of one head or group, each times its factor if there are factors, with zeros
+// behind them.
 template <typename T>
 void Pack(const ChunkOperand& x, const TokenChunk& chunk, int64_t group, int64_t head,
-          int64_t width, int64_t padded, float* out) {
+          int64_t width, int64_t padded, float* out, const float* factor = nullptr) {
   for (int64_t i = 0; i < chunk.count; ++i)
-    Widen(At<T>(x, chunk.begin + i, group, head), width, 1, padded, out + i * padded);
+    Widen(At<T>(x, chunk.begin + i, group, head), width, factor == nullptr ? 1 : factor[i], padded,
+          out + i * padded);
   Clear((PaddedChunk(chunk.count) - chunk.count) * padded, out + chunk.count * padded);
 }
 
@@ -165,18 +190,41 @@ inline void ScaleRows(const float* in, const float* factor, int64_t rows, int64_
   }
 }
 
-inline float DotProduct(const float* a, const float* b, int64_t width) {
-  Vec sum = Zero();
-  for (int64_t d = 0; d < width; d += kLanes) sum = Fma(Load(a + d), Load(b + d), sum);
-  return Sum(sum);
+// Sums that do not wait for each other.
+constexpr int kDots = 4;
+
+// out[i] = the product of the i-th rows of a and b; rows is a multiple of kDots.
+inline void DotRows(const float* a, const float* b, int64_t rows, int64_t width, float* out) {
+  for (int64_t i = 0; i < rows; i += kDots) {
+    Vec sum[kDots] = {Zero(), Zero(), Zero(), Zero()};
+    for (int64_t d = 0; d < width; d += kLanes) {
+#pragma GCC unroll 4
+      for (int r = 0; r < kDots; ++r) {
+        const int64_t at = (i + r) * width + d;
+        sum[r] = Fma(Load(a + at), Load(b + at), sum[r]);
+      }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kDots; ++r) out[i + r] = Sum(sum[r]);
+  }
 }
 
-inline void ScaleAll(float factor, int64_t count, float* x) {
-  for (int64_t i = 0; i < count; i += kLanes) Store(x + i, Load(x + i) * Set(factor));
+// Returns the product of two packed matrices as vectors; count is a multiple of kDots kLanes.
+inline float DotAll(const float* a, const float* b, int64_t count) {
+  Vec sum[kDots] = {Zero(), Zero(), Zero(), Zero()};
+  for (int64_t i = 0; i < count; i += kDots * kLanes) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kDots; ++r) {
+      const int64_t at = i + r * kLanes;
+      sum[r] = Fma(Load(a + at), Load(b + at), sum[r]);
+    }
+  }
+  return Sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-inline void CopyAll(const float* in, int64_t count, float* out) {
-  for (int64_t i = 0; i < count; i += kLanes) Store(out + i, Load(in + i));
+// out = factor in; the two may be the same.
+inline void ScaleAll(const float* in, float factor, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; i += kLanes) Store(out + i, Load(in + i) * Set(factor));
 }
 
 inline void AddAll(const float* in, int64_t count, float* out) {
@@ -204,10 +252,72 @@ struct LowerLeftTransposed {
   Depth operator()(int64_t m, int64_t, int64_t) const { return {m, rows}; }
 };
 
-// sum[left width, right width] += over rows, the outer products of rows of the two.
-inline void AddOuterProducts(int64_t rows, Matrix<const float> left, Matrix<const float> right,
-                             float* sum) {
-  MatrixProduct<true, true>(left.stride, right.stride, All{rows}, left, right, {sum, right.stride});
+// behind[left width, right width] = decay before + over rows, the outer products of rows of the two.
+// `before` may be `behind`; without it there is nothing to decay.
+inline void CarryOuterProducts(int64_t rows, Matrix<const float> left, Matrix<const float> right,
+                               float decay, const float* before, float* behind) {
+  const Matrix<float> sum = {behind, right.stride};
+  if (before == nullptr) {
+    MatrixProduct<true, false>(left.stride, right.stride, All{rows}, left, right, sum);
+  } else {
+    ScaleAll(before, decay, left.stride * right.stride, behind);
+    MatrixProduct<true, true>(left.stride, right.stride, All{rows}, left, right, sum);
+  }
+}
+
+// Solves kVecs vectors' columns of the systems below, a tile of rows after the other.
+template <int kVecs, bool kUpper>
+void SolveColumns(int64_t rows, int64_t width, const float* a, float* x) {
+  // The factor of row j in the sum of row i.
+  const auto factor = [&](int64_t i, int64_t j) {
+    return Set(kUpper ? a[j * rows + i] : a[i * rows + j]);
+  };
+  for (int64_t done = 0; done < rows; done += kTileRows) {
+    const int64_t m = kUpper ? rows - kTileRows - done : done;
+    Vec sum[kTileRows][kVecs];
+#pragma GCC unroll 8
+    for (int i = 0; i < kTileRows; ++i) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kVecs; ++v) sum[i][v] = Load(x + (m + i) * width + v * kLanes);
+    }
+    const int64_t solved = kUpper ? m + kTileRows : 0;
+    for (int64_t j = solved; j < solved + done; ++j) {
+      Vec right[kVecs];
+#pragma GCC unroll 2
+      for (int v = 0; v < kVecs; ++v) right[v] = Load(x + j * width + v * kLanes);
+#pragma GCC unroll 8
+      for (int i = 0; i < kTileRows; ++i) {
+        const Vec left = factor(m + i, j);
+#pragma GCC unroll 2
+        for (int v = 0; v < kVecs; ++v) sum[i][v] = NegatedFma(left, right[v], sum[i][v]);
+      }
+    }
+#pragma GCC unroll 8
+    for (int k = 0; k < kTileRows; ++k) {
+      const int j = kUpper ? static_cast<int>(kTileRows) - 1 - k : k;
+#pragma GCC unroll 8
+      for (int i = 0; i < kTileRows; ++i) {
+        if (kUpper ? i >= j : i <= j) continue;
+        const Vec left = factor(m + i, m + j);
+#pragma GCC unroll 2
+        for (int v = 0; v < kVecs; ++v) sum[i][v] = NegatedFma(left, sum[j][v], sum[i][v]);
+      }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < kTileRows; ++i) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kVecs; ++v) Store(x + (m + i) * width + v * kLanes, sum[i][v]);
+    }
+  }
+}
+
+// Solves (1 + a) x = x in place, or the same with the transpose of a [rows, rows], of which only
+// what lies in front of the diagonal is read. Rows of x are `width` long, whole vectors.
+template <bool kUpper>
+void Solve(int64_t rows, int64_t width, const float* a, float* x) {
+  int64_t n = 0;
+  for (; n + 2 * kLanes <= width; n += 2 * kLanes) SolveColumns<2, kUpper>(rows, width, a, x + n);
+  if (n < width) SolveColumns<1, kUpper>(rows, width, a, x + n);
 }
 
 }  // namespace megatron::ops::MEGATRON_ISA

@@ -46,11 +46,19 @@ GroupTiles TakeGroup(const GatedDeltaProblem& problem, Pieces* pieces) {
   return tiles;
 }
 
+// Divides a row by its norm and multiplies it by scale.
+void NormalizeRow(int64_t width, float scale, float* row) {
+  Vec sum = Zero();
+  for (int64_t d = 0; d < width; d += kLanes) sum = Fma(Load(row + d), Load(row + d), sum);
+  ScaleAll(row, scale / __builtin_sqrtf(Sum(sum) + kEpsilon), width, row);
+}
+
+// The same for rows, kDots of them or a multiple; norm becomes the reciprocals of their norms.
 void Normalize(int64_t rows, int64_t width, float scale, float* x, float* norm) {
+  DotRows(x, x, rows, width, norm);
   for (int64_t i = 0; i < rows; ++i) {
-    float* const row = x + i * width;
-    norm[i] = 1 / __builtin_sqrtf(DotProduct(row, row, width) + kEpsilon);
-    ScaleAll(norm[i] * scale, width, row);
+    norm[i] = 1 / __builtin_sqrtf(norm[i] + kEpsilon);
+    ScaleAll(x + i * width, norm[i] * scale, width, x + i * width);
   }
 }
 
@@ -92,30 +100,6 @@ HeadTiles TakeHead(const GatedDeltaProblem& problem, Pieces* pieces) {
   return tiles;
 }
 
-// Solves (1 + a) x = x in place, with a zero on and behind the diagonal.
-void SolveLower(int64_t rows, int64_t width, const float* a, float* x) {
-  for (int64_t i = 1; i < rows; ++i) {
-    for (int64_t d = 0; d < width; d += kLanes) {
-      Vec sum = Load(x + i * width + d);
-      for (int64_t j = 0; j < i; ++j)
-        sum = NegatedFma(Set(a[i * rows + j]), Load(x + j * width + d), sum);
-      Store(x + i * width + d, sum);
-    }
-  }
-}
-
-// The same with the transpose of a.
-void SolveUpper(int64_t rows, int64_t width, const float* a, float* x) {
-  for (int64_t i = rows - 2; i >= 0; --i) {
-    for (int64_t d = 0; d < width; d += kLanes) {
-      Vec sum = Load(x + i * width + d);
-      for (int64_t j = i + 1; j < rows; ++j)
-        sum = NegatedFma(Set(a[j * rows + i]), Load(x + j * width + d), sum);
-      Store(x + i * width + d, sum);
-    }
-  }
-}
-
 // Fills the head's tiles from those of its group and the state in front of the chunk.
 template <typename T>
 void FillHead(const GatedDeltaProblem& problem, const TokenChunk& chunk, int64_t head,
@@ -124,10 +108,12 @@ void FillHead(const GatedDeltaProblem& problem, const TokenChunk& chunk, int64_t
   const int64_t rows = PaddedChunk(chunk.count);
   const int64_t group = head / problem.group_heads, of_group = head % problem.group_heads;
   FillDecays<T>(problem.decay, problem.group_heads, chunk, head, &tiles->decays);
-  for (int64_t i = 0; i < kChunkTokens; ++i) tiles->beta[i] = 0;
   for (int64_t i = 0; i < chunk.count; ++i)
-    tiles->beta[i] =
-        Logistic(ElementOf<T>(At<T>(problem.beta, chunk.begin + i, group, of_group), 0));
+    tiles->beta[i] = ElementOf<T>(At<T>(problem.beta, chunk.begin + i, group, of_group), 0);
+  for (int64_t i = chunk.count; i < kChunkTokens; ++i) tiles->beta[i] = 0;
+  for (int64_t i = 0; i < kChunkTokens; i += kLanes)
+    Store(tiles->beta + i, Logistic(Load(tiles->beta + i)));
+  for (int64_t i = chunk.count; i < kChunkTokens; ++i) tiles->beta[i] = 0;
   for (int64_t i = 0; i < rows; ++i) {
     const Vec beta = Set(tiles->beta[i]);
     for (int64_t j = 0; j <= i; j += kLanes) {
@@ -148,47 +134,48 @@ void FillHead(const GatedDeltaProblem& problem, const TokenChunk& chunk, int64_t
     }
   }
   ScaleRows(tiles->gap, tiles->beta, rows, sizes.v, tiles->written);
-  SolveLower(rows, sizes.v, tiles->a, tiles->written);
+  Solve</*kUpper=*/false>(rows, sizes.v, tiles->a, tiles->written);
 }
 
-// state = the state behind the chunk.
+// Writes the state behind the chunk from that in front of it, which may be the same memory.
 void CarryState(const Sizes& sizes, const TokenChunk& chunk, const GroupTiles& group_tiles,
-                const HeadTiles& tiles, float* state) {
+                const HeadTiles& tiles, const float* before, float* behind) {
   const int64_t rows = PaddedChunk(chunk.count);
-  ScaleAll(tiles.decays.whole, sizes.k * sizes.v, state);
   ScaleRows(group_tiles.k, tiles.decays.to_end, rows, sizes.k, tiles.factor);
-  AddOuterProducts(rows, {tiles.factor, sizes.k}, {tiles.written, sizes.v}, state);
+  CarryOuterProducts(rows, {tiles.factor, sizes.k}, {tiles.written, sizes.v}, tiles.decays.whole,
+                     chunk.first ? nullptr : before, behind);
 }
 
 template <typename T>
-void Forward(const T*, const GatedDeltaProblem& problem, int64_t begin, int64_t end, int64_t group,
+void Forward(const T*, const GatedDeltaProblem& problem, const HeadsOfSequence& part,
              float* scratch) {
   const Sizes sizes(problem);
+  const int64_t group = part.first_head / problem.group_heads;
   Pieces pieces(scratch);
   const GroupTiles group_tiles = TakeGroup(problem, &pieces);
   HeadTiles tiles = TakeHead(problem, &pieces);
   float* const out = pieces.Take(kChunkTokens * sizes.v);
   float* const states = pieces.Take(problem.group_heads * sizes.k * sizes.v);
-  Clear(problem.group_heads * sizes.k * sizes.v, states);
-  for (int64_t at = begin; at < end; at += kChunkTokens) {
-    const TokenChunk chunk = ChunkAt(begin, end, at);
+  for (int64_t at = part.begin; at < part.end; at += kChunkTokens) {
+    const TokenChunk chunk = ChunkAt(part.begin, part.end, at);
     const int64_t rows = PaddedChunk(chunk.count);
     PackGroup<T>(problem, chunk, group, group_tiles);
-    for (int64_t of_group = 0; of_group < problem.group_heads; ++of_group) {
-      float* const state = states + of_group * sizes.k * sizes.v;
-      FillHead<T>(problem, chunk, group * problem.group_heads + of_group, group_tiles, state,
-                  &tiles);
-      MatrixProduct<false, false>(rows, sizes.v, LowerLeft(), {tiles.p, rows},
-                                  {tiles.written, sizes.v}, {out, sizes.v});
-      if (!chunk.first) {
-        ScaleRows(group_tiles.q, tiles.decays.from_begin, rows, sizes.k, tiles.factor);
-        MatrixProduct<false, true>(rows, sizes.v, All{sizes.k}, {tiles.factor, sizes.k},
-                                   {state, sizes.v}, {out, sizes.v});
+    for (int64_t head = part.first_head; head < part.end_head; ++head) {
+      float* const state = states + (head - part.first_head) * sizes.k * sizes.v;
+      FillHead<T>(problem, chunk, head, group_tiles, state, &tiles);
+      const Matrix<const float> p = {tiles.p, rows}, written = {tiles.written, sizes.v};
+      if (chunk.first) {
+        MatrixProduct<false, false>(rows, sizes.v, LowerLeft(), p, written, {out, sizes.v});
+      } else {
+        MatrixProduct<false, false>(rows, sizes.v, All{sizes.k}, {group_tiles.q, sizes.k},
+                                    {state, sizes.v}, {out, sizes.v});
+        ScaleRows(out, tiles.decays.from_begin, rows, sizes.v, out);
+        MatrixProduct<false, true>(rows, sizes.v, LowerLeft(), p, written, {out, sizes.v});
       }
       for (int64_t i = 0; i < chunk.count; ++i)
         Narrow(out + i * sizes.v, problem.value, 1,
-               At<T>(problem.out, chunk.begin + i, group, of_group));
-      if (!chunk.last) CarryState(sizes, chunk, group_tiles, tiles, state);
+               At<T>(problem.out, chunk.begin + i, group, head % problem.group_heads));
+      if (!chunk.last) CarryState(sizes, chunk, group_tiles, tiles, state, state);
     }
   }
 }
@@ -205,7 +192,7 @@ void ContinueHead(const GatedDeltaProblem& problem, int64_t token, int64_t head,
   float* const out = pieces.Take(sizes.v);
   Widen(At<T>(problem.v, token, group, of_group), problem.value, 1, sizes.v, written);
   const Vec decay = Set(DecayAt<T>(problem.decay, token, group, of_group, head).decay);
-  const Vec beta = Set(Logistic(ElementOf<T>(At<T>(problem.beta, token, group, of_group), 0)));
+  const Vec beta = Logistic(Set(ElementOf<T>(At<T>(problem.beta, token, group, of_group), 0)));
   Clear(sizes.v, read);
   Clear(sizes.v, out);
   for (int64_t i = 0; i < problem.key; ++i) {
@@ -243,11 +230,10 @@ void Continue(const T*, const GatedDeltaProblem& problem, const StatePortion& po
   if (portion.anew) ClearState(problem.group_heads * size, states);
   const float scale = 1 / __builtin_sqrtf(static_cast<float>(problem.key));
   for (int64_t t = portion.begin; t < portion.end; ++t) {
-    float norm;
     Widen(At<T>(problem.q, t, group, 0), problem.key, 1, sizes.k, q);
     Widen(At<T>(problem.k, t, group, 0), problem.key, 1, sizes.k, k);
-    Normalize(1, sizes.k, scale, q, &norm);
-    Normalize(1, sizes.k, 1, k, &norm);
+    NormalizeRow(sizes.k, scale, q);
+    NormalizeRow(sizes.k, 1, k);
     for (int64_t of_group = 0; of_group < problem.group_heads; ++of_group)
       ContinueHead<T>(problem, t, group * problem.group_heads + of_group, q, k,
                       states + of_group * size, pieces);
@@ -259,22 +245,19 @@ float* StateOf(const GatedDeltaProblem& problem, int64_t place, int64_t head) {
   return problem.states + (place * problem.groups * problem.group_heads + head) * sizes.k * sizes.v;
 }
 
-// Finds the states in front of the chunks.
+// Finds the states in front of the chunks but the first.
 template <typename T>
-void FindStates(const GatedDeltaProblem& problem, int64_t begin, int64_t end, int64_t group,
-                const GroupTiles& group_tiles, HeadTiles* tiles, float* states) {
+void FindStates(const GatedDeltaProblem& problem, const HeadsOfSequence& part,
+                const GroupTiles& group_tiles, HeadTiles* tiles) {
   const Sizes sizes(problem);
-  const int64_t size = sizes.k * sizes.v;
-  Clear(problem.group_heads * size, states);
-  for (int64_t at = begin; at + kChunkTokens < end; at += kChunkTokens) {
-    const TokenChunk chunk = ChunkAt(begin, end, at);
-    PackGroup<T>(problem, chunk, group, group_tiles);
-    for (int64_t of_group = 0; of_group < problem.group_heads; ++of_group) {
-      const int64_t head = group * problem.group_heads + of_group;
-      float* const state = states + of_group * size;
-      FillHead<T>(problem, chunk, head, group_tiles, state, tiles);
-      CarryState(sizes, chunk, group_tiles, *tiles, state);
-      CopyAll(state, size, StateOf(problem, NextPlaceOf(chunk), head));
+  for (int64_t at = part.begin; at + kChunkTokens < part.end; at += kChunkTokens) {
+    const TokenChunk chunk = ChunkAt(part.begin, part.end, at);
+    PackGroup<T>(problem, chunk, part.first_head / problem.group_heads, group_tiles);
+    for (int64_t head = part.first_head; head < part.end_head; ++head) {
+      const float* const before = chunk.first ? nullptr : StateOf(problem, PlaceOf(chunk), head);
+      FillHead<T>(problem, chunk, head, group_tiles, before, tiles);
+      CarryState(sizes, chunk, group_tiles, *tiles, before,
+                 StateOf(problem, NextPlaceOf(chunk), head));
     }
   }
 }
@@ -325,12 +308,15 @@ void WriteSteps(const GatedDeltaProblem& problem, const TokenChunk& chunk, int64
                 const HeadTiles& tiles, const StepGradients& gradients) {
   const int64_t heads = problem.groups * problem.group_heads;
   const int64_t group = head / problem.group_heads, of_group = head % problem.group_heads;
+  float of_raw[kChunkTokens];
+  for (int64_t i = 0; i < kChunkTokens; i += kLanes)
+    Store(of_raw + i, Logistic(Load(tiles.decays.raw + i)));
   // The decay up to a token has the steps up to it.
   float behind = gradients.whole;
   for (int64_t i = chunk.count - 1; i >= 0; --i) {
     behind += gradients.log_decay[i];
     const int64_t token = chunk.begin + i;
-    const float draw = -tiles.decays.rate * behind * Logistic(tiles.decays.raw[i]);
+    const float draw = -tiles.decays.rate * behind * of_raw[i];
     float* const sums = problem.token_sums + 2 * (token * heads + head);
     sums[0] = draw;
     sums[1] = -tiles.decays.rate * tiles.decays.step[i] * behind;
@@ -345,9 +331,11 @@ template <typename T>
 void WriteUnnormalized(const TokenChunk& chunk, int64_t group, int64_t width, int64_t padded,
                        float scale, const float* unit, const float* norm, float* dunit,
                        const ChunkOperand& dx) {
+  float dots[kChunkTokens];
+  DotRows(dunit, unit, PaddedChunk(chunk.count), padded, dots);
   for (int64_t i = 0; i < chunk.count; ++i) {
     float* const row = dunit + i * padded;
-    const float along = DotProduct(row, unit + i * padded, padded) / scale;
+    const float along = dots[i] / scale;
     for (int64_t d = 0; d < padded; d += kLanes) {
       const Vec gradient =
           NegatedFma(Set(along), Load(unit + i * padded + d), Set(scale) * Load(row + d));
@@ -358,15 +346,17 @@ void WriteUnnormalized(const TokenChunk& chunk, int64_t group, int64_t width, in
 }
 
 template <typename T>
-void Backward(const T*, const GatedDeltaProblem& problem, int64_t begin, int64_t end, int64_t group,
+void Backward(const T*, const GatedDeltaProblem& problem, const HeadsOfSequence& part,
               float* scratch) {
   const Sizes sizes(problem);
+  const int64_t begin = part.begin, end = part.end;
+  const int64_t group = part.first_head / problem.group_heads;
   const int64_t k = sizes.k, v = sizes.v, size = k * v;
   Pieces pieces(scratch);
   const GroupTiles group_tiles = TakeGroup(problem, &pieces);
   HeadTiles tiles = TakeHead(problem, &pieces);
   float* const dstates = pieces.Take(problem.group_heads * size);
-  FindStates<T>(problem, begin, end, group, group_tiles, &tiles, dstates);
+  FindStates<T>(problem, part, group_tiles, &tiles);
 
   GroupGradients group_gradients;
   group_gradients.dq = pieces.Take(kChunkTokens * k);
@@ -381,7 +371,7 @@ void Backward(const T*, const GatedDeltaProblem& problem, int64_t begin, int64_t
   float* const dp = pieces.Take(kChunkTokens * kChunkTokens);
   float* const transposed = pieces.Take(kChunkTokens * v);
   float* const state_transposed = pieces.Take(size);
-  float* const before = pieces.Take(size);  // the gradient of the state in front of the chunk
+  // Of a head, the gradient of the state behind the chunk, and then of that in front of it.
   Clear(problem.group_heads * size, dstates);
   const int64_t chunks = (end - begin + kChunkTokens - 1) / kChunkTokens;
   for (int64_t c = chunks - 1; c >= 0; --c) {
@@ -411,58 +401,55 @@ void Backward(const T*, const GatedDeltaProblem& problem, int64_t begin, int64_t
         ScaleRows(group_tiles.k, decays.to_end, rows, k, tiles.factor);
         MatrixProduct<false, true>(rows, v, All{k}, {tiles.factor, k}, {dstate, v}, {dwritten, v});
       }
-      SolveUpper(rows, v, tiles.a, dwritten);
+      Solve</*kUpper=*/true>(rows, v, tiles.a, dwritten);
       Transpose(rows, v, {tiles.written, v}, {transposed, rows});
       MatrixProduct<false, false>(rows, rows, LowerResult{v}, {dwritten, v}, {transposed, rows},
                                   {minus_da, rows});
       MatrixProduct<false, false>(rows, rows, LowerResult{v}, {dout, v}, {transposed, rows},
                                   {dp, rows});
       BackwardWithin(group_tiles, tiles, rows, minus_da, dp, group_gradients, &gradients);
-      for (int64_t i = 0; i < rows; ++i)
-        gradients.beta[i] += DotProduct(dwritten + i * v, tiles.gap + i * v, v);
+      float dots[kChunkTokens];
+      DotRows(dwritten, tiles.gap, rows, v, dots);
+      for (int64_t i = 0; i < rows; ++i) gradients.beta[i] += dots[i];
       ScaleRows(dwritten, tiles.beta, rows, v, dwritten);  // the gradient of v
       for (int64_t i = 0; i < chunk.count; ++i)
         Narrow(dwritten + i * v, problem.value, 1,
                At<T>(problem.dv, chunk.begin + i, group, of_group));
 
-      Clear(size, before);
-      if (!chunk.last && !chunk.first) {
-        gradients.whole += decays.whole * DotProduct(dstate, state, size);
-        CopyAll(dstate, size, before);
-        ScaleAll(decays.whole, size, before);
-      }
       if (!chunk.last) {
+        if (!chunk.first) gradients.whole += decays.whole * DotAll(dstate, state, size);
         Transpose(k, v, {dstate, v}, {state_transposed, k});
         ScaleRows(tiles.written, decays.to_end, rows, v, scaled);
         MatrixProduct<false, false>(rows, k, All{v}, {scaled, v}, {state_transposed, k},
                                     {through, k});
+        DotRows(group_tiles.k, through, rows, k, dots);
         for (int64_t i = 0; i < rows; ++i) {
-          const float dot = DotProduct(group_tiles.k + i * k, through + i * k, k);
-          gradients.log_decay[i] -= dot;
-          gradients.whole += dot;
+          gradients.log_decay[i] -= dots[i];
+          gradients.whole += dots[i];
         }
         AddAll(through, rows * k, group_gradients.dk);
+        ScaleAll(dstate, decays.whole, size, dstate);
       }
       if (!chunk.first) {
         Transpose(k, v, {state, v}, {state_transposed, k});
         // Through what is read at keys, with the other sign.
-        ScaleRows(dwritten, decays.from_begin, rows, v, scaled);
-        ScaleAll(-1, rows * v, scaled);
-        for (int64_t i = 0; i < rows; ++i)
-          gradients.log_decay[i] += DotProduct(scaled + i * v, tiles.read + i * v, v);
+        float minus_decay[kChunkTokens];
+        ScaleAll(decays.from_begin, -1, kChunkTokens, minus_decay);
+        ScaleRows(dwritten, minus_decay, rows, v, scaled);
+        DotRows(scaled, tiles.read, rows, v, dots);
+        for (int64_t i = 0; i < rows; ++i) gradients.log_decay[i] += dots[i];
         MatrixProduct<false, true>(rows, k, All{v}, {scaled, v}, {state_transposed, k},
                                    {group_gradients.dk, k});
-        AddOuterProducts(rows, {group_tiles.k, k}, {scaled, v}, before);
+        MatrixProduct<true, true>(k, v, All{rows}, {group_tiles.k, k}, {scaled, v}, {dstate, v});
         // And at queries.
         ScaleRows(dout, decays.from_begin, rows, v, scaled);
         MatrixProduct<false, false>(rows, k, All{v}, {scaled, v}, {state_transposed, k},
                                     {through, k});
-        for (int64_t i = 0; i < rows; ++i)
-          gradients.log_decay[i] += DotProduct(group_tiles.q + i * k, through + i * k, k);
+        DotRows(group_tiles.q, through, rows, k, dots);
+        for (int64_t i = 0; i < rows; ++i) gradients.log_decay[i] += dots[i];
         AddAll(through, rows * k, group_gradients.dq);
-        AddOuterProducts(rows, {group_tiles.q, k}, {scaled, v}, before);
+        MatrixProduct<true, true>(k, v, All{rows}, {group_tiles.q, k}, {scaled, v}, {dstate, v});
       }
-      CopyAll(before, size, dstate);
       WriteSteps<T>(problem, chunk, head, tiles, gradients);
     }
     const Matrix<const float> dkk = {group_gradients.dkk, rows}, dqk = {group_gradients.dqk, rows};
@@ -481,18 +468,21 @@ void Backward(const T*, const GatedDeltaProblem& problem, int64_t begin, int64_t
 
 }  // namespace
 
-void GatedDeltaForward(const GatedDeltaProblem& problem, int64_t begin, int64_t end, int64_t group,
+void GatedDeltaForward(const GatedDeltaProblem& problem, const HeadsOfSequence& part,
                        float* scratch) {
-  WithType(problem.dtype, [&](auto* type) { Forward(type, problem, begin, end, group, scratch); });
+  const FlushDenormals flush;
+  WithType(problem.dtype, [&](auto* type) { Forward(type, problem, part, scratch); });
 }
 
-void GatedDeltaBackward(const GatedDeltaProblem& problem, int64_t begin, int64_t end, int64_t group,
+void GatedDeltaBackward(const GatedDeltaProblem& problem, const HeadsOfSequence& part,
                         float* scratch) {
-  WithType(problem.dtype, [&](auto* type) { Backward(type, problem, begin, end, group, scratch); });
+  const FlushDenormals flush;
+  WithType(problem.dtype, [&](auto* type) { Backward(type, problem, part, scratch); });
 }
 
 void GatedDeltaContinue(const GatedDeltaProblem& problem, const StatePortion& portion,
                         int64_t group, float* scratch) {
+  const FlushDenormals flush;
   WithType(problem.dtype, [&](auto* type) { Continue(type, problem, portion, group, scratch); });
 }
 

@@ -1,4 +1,4 @@
-// The kernels of gated_delta.h: the heads of a group over a sequence, on one thread.
+// The kernels of gated_delta.h: heads of a group over a sequence, on one thread.
 #ifndef MEGATRON_OPS_CPU_GATED_DELTA_KERNELS_H_
 #define MEGATRON_OPS_CPU_GATED_DELTA_KERNELS_H_
 
@@ -24,24 +24,24 @@ struct GatedDeltaProblem {
 // Number of floats of scratch that each function below needs.
 static inline int64_t GatedDeltaScratchFloats(const GatedDeltaProblem& problem) {
   const int64_t k = PaddedChunk(problem.key), v = PaddedChunk(problem.value);
-  return kChunkTokens * (8 * k + 8 * v + 8 * kChunkTokens) + (problem.group_heads + 3) * k * v +
+  return kChunkTokens * (8 * k + 8 * v + 8 * kChunkTokens) + (problem.group_heads + 1) * k * v +
          8 * kChunkTokens;
 }
 
 namespace avx2 {
-void GatedDeltaForward(const GatedDeltaProblem& problem, int64_t begin, int64_t end, int64_t group,
+void GatedDeltaForward(const GatedDeltaProblem& problem, const HeadsOfSequence& part,
                        float* scratch);
-// Writes the states, too.
-void GatedDeltaBackward(const GatedDeltaProblem& problem, int64_t begin, int64_t end, int64_t group,
+// Takes all heads of a group. Writes the states, too.
+void GatedDeltaBackward(const GatedDeltaProblem& problem, const HeadsOfSequence& part,
                         float* scratch);
 // Goes through a portion's tokens with a group's heads, one after the other.
 void GatedDeltaContinue(const GatedDeltaProblem& problem, const StatePortion& portion,
                         int64_t group, float* scratch);
 }  // namespace avx2
 namespace avx512 {
-void GatedDeltaForward(const GatedDeltaProblem& problem, int64_t begin, int64_t end, int64_t group,
+void GatedDeltaForward(const GatedDeltaProblem& problem, const HeadsOfSequence& part,
                        float* scratch);
-void GatedDeltaBackward(const GatedDeltaProblem& problem, int64_t begin, int64_t end, int64_t group,
+void GatedDeltaBackward(const GatedDeltaProblem& problem, const HeadsOfSequence& part,
                         float* scratch);
 // Goes through a portion's tokens with a group's heads, one after the other.
 void GatedDeltaContinue(const GatedDeltaProblem& problem, const StatePortion& portion,

@@ -45,15 +45,40 @@ inline ChunkOperand StepOperandOf(const Tensor& x_TGR) {
 // The number of places of the states at the beginnings of chunks.
 inline int64_t ChunkPlaces(int64_t tokens) { return (tokens + kChunkTokens - 1) / kChunkTokens; }
 
-// Calls body(begin, end, head) for each sequence and head, in parallel.
-inline void ForEachSequence(
-    const Stream& stream, const PackedSequences& sequences, int64_t heads,
-    absl::FunctionRef<void(int64_t begin, int64_t end, int64_t head)> body) {
-  stream.pool()->ParallelFor(sequences.count * heads, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      const int64_t sequence = i / heads;
-      body(sequences.begins[sequence], sequences.begins[sequence + 1], i % heads);
+// Calls body(part) for the heads of each sequence, in parallel. A part has heads of one group, as
+// many as one thread takes of it. Each thread takes about as many heads of each sequence as the
+// others, so that sequences of different lengths occupy all of them.
+inline void ForEachHeads(const Stream& stream, const PackedSequences& sequences, int64_t groups,
+                         int64_t group_heads,
+                         absl::FunctionRef<void(const HeadsOfSequence& part)> body) {
+  const int64_t count = sequences.count;
+  // Number i is of head i / count and sequence i % count.
+  stream.pool()->ParallelFor(groups * group_heads * count, [&](int64_t first, int64_t last) {
+    for (int64_t s = 0; s < count; ++s) {
+      HeadsOfSequence part;
+      part.begin = sequences.begins[s];
+      part.end = sequences.begins[s + 1];
+      // The first head whose number of this sequence is not below `number`.
+      const auto head_from = [&](int64_t number) { return (number - s + count - 1) / count; };
+      const int64_t end_head = head_from(last);
+      for (int64_t head = head_from(first); head < end_head; head = part.end_head) {
+        part.first_head = head;
+        part.end_head = std::min(end_head, (head / group_heads + 1) * group_heads);
+        body(part);
+      }
     }
+  });
+}
+
+// The same with the heads of whole groups.
+inline void ForEachGroup(const Stream& stream, const PackedSequences& sequences, int64_t groups,
+                         int64_t group_heads,
+                         absl::FunctionRef<void(const HeadsOfSequence& part)> body) {
+  ForEachHeads(stream, sequences, groups, /*group_heads=*/1, [&](const HeadsOfSequence& group) {
+    HeadsOfSequence part = group;
+    part.first_head = group.first_head * group_heads;
+    part.end_head = group.end_head * group_heads;
+    body(part);
   });
 }
 

@@ -19,120 +19,157 @@ float* StateOf(const StateSpaceProblem& problem, float* states, int64_t place, i
   return states + (place * problem.groups * problem.group_heads + head) * sizes.n * sizes.p;
 }
 
+// Writes the states in front of the chunks but the first, transposed.
 template <typename T>
-void Carry(const T*, const StateSpaceProblem& problem, int64_t begin, int64_t end, int64_t head,
+void Carry(const T*, const StateSpaceProblem& problem, const HeadsOfSequence& part,
            float* scratch) {
-  if (end - begin <= kChunkTokens) return;
   const Sizes sizes(problem);
-  const int64_t group = head / problem.group_heads, of_group = head % problem.group_heads;
+  const int64_t n = sizes.n, p = sizes.p, group = part.first_head / problem.group_heads;
   Pieces pieces(scratch);
-  float* const b = pieces.Take(kChunkTokens * sizes.n);
-  float* const x = pieces.Take(kChunkTokens * sizes.p);
-  float* const state = pieces.Take(sizes.n * sizes.p);
-  Clear(sizes.n * sizes.p, state);
-  for (int64_t at = begin; at + kChunkTokens < end; at += kChunkTokens) {
-    const TokenChunk chunk = ChunkAt(begin, end, at);
-    Decays steps;
-    FillDecays<T>(problem.decay, problem.group_heads, chunk, head, &steps);
-    float factor[kChunkTokens];
-    for (int64_t i = 0; i < kChunkTokens; ++i) factor[i] = steps.to_end[i] * steps.step[i];
-    Pack<T>(problem.b, chunk, group, 0, problem.state, sizes.n, b);
-    Pack<T>(problem.x, chunk, group, of_group, problem.channels, sizes.p, x);
-    ScaleRows(x, factor, kChunkTokens, sizes.p, x);
-    ScaleAll(steps.whole, sizes.n * sizes.p, state);
-    AddOuterProducts(kChunkTokens, {b, sizes.n}, {x, sizes.p}, state);
-    CopyAll(state, sizes.n * sizes.p, StateOf(problem, problem.states, NextPlaceOf(chunk), head));
+  float* const b = pieces.Take(kChunkTokens * n);
+  float* const x = pieces.Take(kChunkTokens * p);
+  for (int64_t at = part.begin; at + kChunkTokens < part.end; at += kChunkTokens) {
+    const TokenChunk chunk = ChunkAt(part.begin, part.end, at);
+    Pack<T>(problem.b, chunk, group, 0, problem.state, n, b);
+    for (int64_t head = part.first_head; head < part.end_head; ++head) {
+      Decays steps;
+      FillDecays<T>(problem.decay, problem.group_heads, chunk, head, &steps);
+      float factor[kChunkTokens];
+      for (int64_t i = 0; i < kChunkTokens; ++i) factor[i] = steps.to_end[i] * steps.step[i];
+      Pack<T>(problem.x, chunk, group, head % problem.group_heads, problem.channels, p, x, factor);
+      CarryOuterProducts(
+          kChunkTokens, {x, p}, {b, n}, steps.whole,
+          chunk.first ? nullptr : StateOf(problem, problem.states, PlaceOf(chunk), head),
+          StateOf(problem, problem.states, NextPlaceOf(chunk), head));
+    }
   }
 }
 
+// Writes the gradients of the same.
 template <typename T>
-void CarryBack(const T*, const StateSpaceProblem& problem, int64_t begin, int64_t end, int64_t head,
+void CarryBack(const T*, const StateSpaceProblem& problem, const HeadsOfSequence& part,
                float* scratch) {
-  if (end - begin <= kChunkTokens) return;
   const Sizes sizes(problem);
-  const int64_t group = head / problem.group_heads, of_group = head % problem.group_heads;
+  const int64_t n = sizes.n, p = sizes.p, group = part.first_head / problem.group_heads;
   Pieces pieces(scratch);
-  float* const c = pieces.Take(kChunkTokens * sizes.n);
-  float* const dy = pieces.Take(kChunkTokens * sizes.p);
-  float* const gradient = pieces.Take(sizes.n * sizes.p);
-  Clear(sizes.n * sizes.p, gradient);
-  const int64_t chunks = (end - begin + kChunkTokens - 1) / kChunkTokens;
+  float* const c = pieces.Take(kChunkTokens * n);
+  float* const dy = pieces.Take(kChunkTokens * p);
+  const int64_t chunks = (part.end - part.begin + kChunkTokens - 1) / kChunkTokens;
   for (int64_t i = chunks - 1; i > 0; --i) {
-    const TokenChunk chunk = ChunkAt(begin, end, begin + i * kChunkTokens);
-    const int64_t rows = PaddedChunk(chunk.count);
-    Decays steps;
-    FillDecays<T>(problem.decay, problem.group_heads, chunk, head, &steps);
-    Pack<T>(problem.c, chunk, group, 0, problem.state, sizes.n, c);
-    Pack<T>(problem.dy, chunk, group, of_group, problem.channels, sizes.p, dy);
-    ScaleRows(dy, steps.from_begin, rows, sizes.p, dy);
-    ScaleAll(steps.whole, sizes.n * sizes.p, gradient);
-    AddOuterProducts(rows, {c, sizes.n}, {dy, sizes.p}, gradient);
-    CopyAll(gradient, sizes.n * sizes.p,
-            StateOf(problem, problem.state_gradients, PlaceOf(chunk), head));
+    const TokenChunk chunk = ChunkAt(part.begin, part.end, part.begin + i * kChunkTokens);
+    Pack<T>(problem.c, chunk, group, 0, problem.state, n, c);
+    for (int64_t head = part.first_head; head < part.end_head; ++head) {
+      Decays steps;
+      FillDecays<T>(problem.decay, problem.group_heads, chunk, head, &steps);
+      Pack<T>(problem.dy, chunk, group, head % problem.group_heads, problem.channels, p, dy,
+              steps.from_begin);
+      CarryOuterProducts(PaddedChunk(chunk.count), {dy, p}, {c, n}, steps.whole,
+                         chunk.last
+                             ? nullptr
+                             : StateOf(problem, problem.state_gradients, NextPlaceOf(chunk), head),
+                         StateOf(problem, problem.state_gradients, PlaceOf(chunk), head));
+    }
   }
 }
 
 // What the heads of a group share of a chunk.
 struct GroupTiles {
   int64_t rows;
-  float *b, *c;  // [rows, n]
-  float* cb;     // [rows, rows]: products of C of a token and B of one up to it
+  float *b, *c;       // [rows, n]
+  float* cb;          // [rows, rows]: products of C of a token and B of one up to it
+  float* transposed;  // [n, rows]
 };
 
-template <typename T>
-GroupTiles PackGroup(const StateSpaceProblem& problem, const TokenChunk& chunk, int64_t group,
-                     Pieces* pieces) {
+GroupTiles TakeGroup(const StateSpaceProblem& problem, Pieces* pieces) {
   const Sizes sizes(problem);
   GroupTiles tiles;
-  tiles.rows = PaddedChunk(chunk.count);
+  tiles.rows = 0;
   tiles.b = pieces->Take(kChunkTokens * sizes.n);
   tiles.c = pieces->Take(kChunkTokens * sizes.n);
   tiles.cb = pieces->Take(kChunkTokens * kChunkTokens);
-  float* const transposed = pieces->Take(kChunkTokens * sizes.n);
-  Pack<T>(problem.b, chunk, group, 0, problem.state, sizes.n, tiles.b);
-  Pack<T>(problem.c, chunk, group, 0, problem.state, sizes.n, tiles.c);
-  Transpose(tiles.rows, sizes.n, {tiles.b, sizes.n}, {transposed, tiles.rows});
-  MatrixProduct<false, false>(tiles.rows, tiles.rows, LowerResult{sizes.n}, {tiles.c, sizes.n},
-                              {transposed, tiles.rows}, {tiles.cb, tiles.rows});
+  tiles.transposed = pieces->Take(kChunkTokens * sizes.n);
   return tiles;
 }
 
 template <typename T>
-void ChunkForward(const T*, const StateSpaceProblem& problem, const TokenChunk& chunk,
-                  int64_t group, float* scratch) {
+void PackGroup(const StateSpaceProblem& problem, const TokenChunk& chunk, int64_t group,
+               GroupTiles* tiles) {
+  const Sizes sizes(problem);
+  const int64_t rows = PaddedChunk(chunk.count);
+  tiles->rows = rows;
+  Pack<T>(problem.b, chunk, group, 0, problem.state, sizes.n, tiles->b);
+  Pack<T>(problem.c, chunk, group, 0, problem.state, sizes.n, tiles->c);
+  Transpose(rows, sizes.n, {tiles->b, sizes.n}, {tiles->transposed, rows});
+  MatrixProduct<false, false>(rows, rows, LowerResult{sizes.n}, {tiles->c, sizes.n},
+                              {tiles->transposed, rows}, {tiles->cb, rows});
+}
+
+// One head's part of a chunk: [rows, rows] the factors of x in y, and [rows, p].
+struct HeadTiles {
+  float *weights, *x, *y;
+};
+
+// Adds x times `skip` to what the weights make of x.
+void AddSkip(int64_t rows, float skip, float* weights) {
+  for (int64_t i = 0; i < rows; ++i) weights[i * rows + i] += skip;
+}
+
+// Writes a head's outputs of a chunk. The state in front of it becomes that behind it.
+template <typename T>
+void ForwardHead(const StateSpaceProblem& problem, const TokenChunk& chunk, int64_t head,
+                 const GroupTiles& group, const HeadTiles& tiles, float* state) {
+  const Sizes sizes(problem);
+  const int64_t rows = group.rows, n = sizes.n, p = sizes.p;
+  const int64_t of_group = head % problem.group_heads;
+  Decays steps;
+  FillDecays<T>(problem.decay, problem.group_heads, chunk, head, &steps);
+  Pack<T>(problem.x, chunk, head / problem.group_heads, of_group, problem.channels, p, tiles.x);
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j <= i; j += kLanes) {
+      const int64_t at = i * rows + j;
+      Store(tiles.weights + at,
+            Load(group.cb + at) * DecayBetween(steps, i, j) * Load(steps.step + j));
+    }
+  }
+  AddSkip(rows, ElementOf<T>(problem.skip, head), tiles.weights);
+  const Matrix<const float> weights = {tiles.weights, rows}, x = {tiles.x, p};
+  if (chunk.first) {
+    MatrixProduct<false, false>(rows, p, LowerLeft(), weights, x, {tiles.y, p});
+  } else {
+    MatrixProduct<false, false>(rows, p, All{n}, {group.c, n}, {state, p}, {tiles.y, p});
+    ScaleRows(tiles.y, steps.from_begin, rows, p, tiles.y);
+    MatrixProduct<false, true>(rows, p, LowerLeft(), weights, x, {tiles.y, p});
+  }
+  for (int64_t i = 0; i < chunk.count; ++i)
+    Narrow(tiles.y + i * p, problem.channels, 1,
+           At<T>(problem.y, chunk.begin + i, head / problem.group_heads, of_group));
+  if (chunk.last) return;
+  float factor[kChunkTokens];
+  for (int64_t i = 0; i < kChunkTokens; ++i) factor[i] = steps.to_end[i] * steps.step[i];
+  ScaleRows(tiles.x, factor, rows, p, tiles.x);
+  CarryOuterProducts(rows, {group.b, n}, x, steps.whole, chunk.first ? nullptr : state, state);
+}
+
+template <typename T>
+void Forward(const T*, const StateSpaceProblem& problem, const HeadsOfSequence& part,
+             float* scratch) {
   const Sizes sizes(problem);
   Pieces pieces(scratch);
-  const GroupTiles tiles = PackGroup<T>(problem, chunk, group, &pieces);
-  const int64_t rows = tiles.rows;
-  float* const weights = pieces.Take(kChunkTokens * kChunkTokens);
-  float* const x = pieces.Take(kChunkTokens * sizes.p);
-  float* const y = pieces.Take(kChunkTokens * sizes.p);
-  float* const scaled = pieces.Take(kChunkTokens * sizes.n);
-  for (int64_t of_group = 0; of_group < problem.group_heads; ++of_group) {
-    const int64_t head = group * problem.group_heads + of_group;
-    Decays steps;
-    FillDecays<T>(problem.decay, problem.group_heads, chunk, head, &steps);
-    Pack<T>(problem.x, chunk, group, of_group, problem.channels, sizes.p, x);
-    for (int64_t i = 0; i < rows; ++i) {
-      for (int64_t j = 0; j <= i; j += kLanes) {
-        const int64_t at = i * rows + j;
-        Store(weights + at, Load(tiles.cb + at) * DecayBetween(steps, i, j) * Load(steps.step + j));
-      }
-    }
-    MatrixProduct<false, false>(rows, sizes.p, LowerLeft(), {weights, rows}, {x, sizes.p},
-                                {y, sizes.p});
-    if (!chunk.first) {
-      ScaleRows(tiles.c, steps.from_begin, rows, sizes.n, scaled);
-      MatrixProduct<false, true>(rows, sizes.p, All{sizes.n}, {scaled, sizes.n},
-                                 {StateOf(problem, problem.states, PlaceOf(chunk), head), sizes.p},
-                                 {y, sizes.p});
-    }
-    const Vec skip = Set(ElementOf<T>(problem.skip, head));
-    for (int64_t i = 0; i < chunk.count; ++i) {
-      float* const row = y + i * sizes.p;
-      for (int64_t d = 0; d < sizes.p; d += kLanes)
-        Store(row + d, Fma(skip, Load(x + i * sizes.p + d), Load(row + d)));
-      Narrow(row, problem.channels, 1, At<T>(problem.y, chunk.begin + i, group, of_group));
+  GroupTiles group = TakeGroup(problem, &pieces);
+  HeadTiles tiles;
+  tiles.weights = pieces.Take(kChunkTokens * kChunkTokens);
+  tiles.x = pieces.Take(kChunkTokens * sizes.p);
+  tiles.y = pieces.Take(kChunkTokens * sizes.p);
+  float* const states = pieces.Take(0);
+  for (int64_t first = part.first_head; first < part.end_head; first += kHeadsTogether) {
+    const int64_t end =
+        first + kHeadsTogether < part.end_head ? first + kHeadsTogether : part.end_head;
+    for (int64_t at = part.begin; at < part.end; at += kChunkTokens) {
+      const TokenChunk chunk = ChunkAt(part.begin, part.end, at);
+      PackGroup<T>(problem, chunk, first / problem.group_heads, &group);
+      for (int64_t head = first; head < end; ++head)
+        ForwardHead<T>(problem, chunk, head, group, tiles,
+                       states + (head - first) * sizes.n * sizes.p);
     }
   }
 }
@@ -205,7 +242,8 @@ void ChunkBackward(const T*, const StateSpaceProblem& problem, const TokenChunk&
   const Sizes sizes(problem);
   const int64_t heads = problem.groups * problem.group_heads;
   Pieces pieces(scratch);
-  const GroupTiles tiles = PackGroup<T>(problem, chunk, group, &pieces);
+  GroupTiles tiles = TakeGroup(problem, &pieces);
+  PackGroup<T>(problem, chunk, group, &tiles);
   const int64_t rows = tiles.rows, n = sizes.n, p = sizes.p;
   float* const weights = pieces.Take(kChunkTokens * kChunkTokens);
   float* const dweights = pieces.Take(kChunkTokens * kChunkTokens);
@@ -217,7 +255,6 @@ void ChunkBackward(const T*, const StateSpaceProblem& problem, const TokenChunk&
   float* const dy = pieces.Take(kChunkTokens * p);
   float* const dx = pieces.Take(kChunkTokens * p);
   float* const scaled = pieces.Take(kChunkTokens * p);
-  float* const through = pieces.Take(kChunkTokens * p);
   float* const transposed = pieces.Take(kChunkTokens * p);
   float* const state_transposed = pieces.Take(n * p);
   Clear(rows * rows, dcb);
@@ -236,61 +273,62 @@ void ChunkBackward(const T*, const StateSpaceProblem& problem, const TokenChunk&
     MatrixProduct<false, false>(rows, rows, LowerResult{p}, {dy, p}, {transposed, rows},
                                 {dweights, rows});
     BackwardWithin(tiles, steps, dweights, weights, dcb, &gradients);
-    MatrixProduct<true, false>(rows, p, LowerLeftTransposed{rows}, {weights, rows}, {dy, p},
-                               {dx, p});
+    AddSkip(rows, ElementOf<T>(problem.skip, head), weights);
     float whole = 0;  // the gradient of the logarithm of the decay over the chunk
-    if (!chunk.last) {
+    float dots[kChunkTokens];
+    if (chunk.last) {
+      MatrixProduct<true, false>(rows, p, LowerLeftTransposed{rows}, {weights, rows}, {dy, p},
+                                 {dx, p});
+    } else {
       const float* const dstate =
           StateOf(problem, problem.state_gradients, NextPlaceOf(chunk), head);
-      MatrixProduct<false, false>(rows, p, All{n}, {tiles.b, n}, {dstate, p}, {through, p});
+      Transpose(p, n, {dstate, n}, {state_transposed, p});
+      MatrixProduct<false, false>(rows, p, All{n}, {tiles.b, n}, {state_transposed, p}, {dx, p});
+      DotRows(x, dx, rows, p, dots);
       float factor[kChunkTokens];
       for (int64_t i = 0; i < rows; ++i) {
         factor[i] = steps.to_end[i] * steps.step[i];
-        const float dot = DotProduct(x + i * p, through + i * p, p);
-        gradients.step[i] += steps.to_end[i] * dot;
-        gradients.log_decay[i] -= factor[i] * dot;
-        whole += factor[i] * dot;
-        for (int64_t d = 0; d < p; d += kLanes)
-          Store(dx + i * p + d,
-                Fma(Set(factor[i]), Load(through + i * p + d), Load(dx + i * p + d)));
+        gradients.step[i] += steps.to_end[i] * dots[i];
+        gradients.log_decay[i] -= factor[i] * dots[i];
+        whole += factor[i] * dots[i];
       }
+      ScaleRows(dx, factor, rows, p, dx);
+      MatrixProduct<true, true>(rows, p, LowerLeftTransposed{rows}, {weights, rows}, {dy, p},
+                                {dx, p});
       ScaleRows(x, factor, rows, p, scaled);
-      Transpose(n, p, {dstate, p}, {state_transposed, n});
-      MatrixProduct<false, true>(rows, n, All{p}, {scaled, p}, {state_transposed, n}, {db, n});
+      MatrixProduct<false, true>(rows, n, All{p}, {scaled, p}, {dstate, n}, {db, n});
       if (!chunk.first) {
         whole += steps.whole *
-                 DotProduct(dstate, StateOf(problem, problem.states, PlaceOf(chunk), head), n * p);
+                 DotAll(dstate, StateOf(problem, problem.states, PlaceOf(chunk), head), n * p);
       }
     }
     if (!chunk.first) {
       ScaleRows(dy, steps.from_begin, rows, p, scaled);
-      Transpose(n, p, {StateOf(problem, problem.states, PlaceOf(chunk), head), p},
-                {state_transposed, n});
-      MatrixProduct<false, false>(rows, n, All{p}, {scaled, p}, {state_transposed, n}, {read, n});
-      for (int64_t i = 0; i < rows; ++i)
-        gradients.log_decay[i] += DotProduct(tiles.c + i * n, read + i * n, n);
+      MatrixProduct<false, false>(rows, n, All{p}, {scaled, p},
+                                  {StateOf(problem, problem.states, PlaceOf(chunk), head), n},
+                                  {read, n});
+      DotRows(tiles.c, read, rows, n, dots);
+      for (int64_t i = 0; i < rows; ++i) gradients.log_decay[i] += dots[i];
       AddAll(read, rows * n, dc);
     }
     // The decay up to a token has the steps up to it.
-    float behind = whole, drate = 0, dbias = 0, dskip = 0;
-    const float skip = ElementOf<T>(problem.skip, head);
+    float of_raw[kChunkTokens];
+    for (int64_t i = 0; i < kChunkTokens; i += kLanes)
+      Store(of_raw + i, Logistic(Load(steps.raw + i)));
+    float behind = whole, drate = 0, dbias = 0;
     for (int64_t i = chunk.count - 1; i >= 0; --i) {
       behind += gradients.log_decay[i];
       const float dstep = gradients.step[i] - steps.rate * behind;
       drate -= steps.step[i] * behind;
-      const float draw = dstep * Logistic(steps.raw[i]);
+      const float draw = dstep * of_raw[i];
       dbias += draw;
-      dskip += DotProduct(dy + i * p, x + i * p, p);
-      float* const row = dx + i * p;
-      for (int64_t d = 0; d < p; d += kLanes)
-        Store(row + d, Fma(Set(skip), Load(dy + i * p + d), Load(row + d)));
-      Narrow(row, problem.channels, 1, At<T>(problem.dx, chunk.begin + i, group, of_group));
+      Narrow(dx + i * p, problem.channels, 1, At<T>(problem.dx, chunk.begin + i, group, of_group));
       StoreElement<T>(problem.dstep, chunk.begin + i, group, of_group, draw);
     }
     float* const sums = problem.sums + 3 * (PlaceOf(chunk) * heads + head);
     sums[0] += dbias;
     sums[1] += drate * steps.rate;
-    sums[2] += dskip;
+    sums[2] += DotAll(dy, x, rows * p);
   }
   MatrixProduct<true, true>(rows, n, LowerLeftTransposed{rows}, {dcb, rows}, {tiles.c, n}, {db, n});
   MatrixProduct<false, true>(rows, n, LowerLeft(), {dcb, rows}, {tiles.b, n}, {dc, n});
@@ -302,28 +340,30 @@ void ChunkBackward(const T*, const StateSpaceProblem& problem, const TokenChunk&
 
 }  // namespace
 
-void StateSpaceCarry(const StateSpaceProblem& problem, int64_t begin, int64_t end, int64_t head,
+void StateSpaceForward(const StateSpaceProblem& problem, const HeadsOfSequence& part,
+                       float* scratch) {
+  const FlushDenormals flush;
+  WithType(problem.dtype, [&](auto* type) { Forward(type, problem, part, scratch); });
+}
+
+void StateSpaceCarry(const StateSpaceProblem& problem, const HeadsOfSequence& part,
                      float* scratch) {
-  WithType(problem.dtype, [&](auto* type) { Carry(type, problem, begin, end, head, scratch); });
-}
-
-void StateSpaceCarryBack(const StateSpaceProblem& problem, int64_t begin, int64_t end, int64_t head,
-                         float* scratch) {
-  WithType(problem.dtype, [&](auto* type) { CarryBack(type, problem, begin, end, head, scratch); });
-}
-
-void StateSpaceChunkForward(const StateSpaceProblem& problem, const TokenChunk& chunk,
-                            int64_t group, float* scratch) {
-  WithType(problem.dtype, [&](auto* type) { ChunkForward(type, problem, chunk, group, scratch); });
+  const FlushDenormals flush;
+  WithType(problem.dtype, [&](auto* type) {
+    Carry(type, problem, part, scratch);
+    CarryBack(type, problem, part, scratch);
+  });
 }
 
 void StateSpaceChunkBackward(const StateSpaceProblem& problem, const TokenChunk& chunk,
                              int64_t group, float* scratch) {
+  const FlushDenormals flush;
   WithType(problem.dtype, [&](auto* type) { ChunkBackward(type, problem, chunk, group, scratch); });
 }
 
 void StateSpaceContinue(const StateSpaceProblem& problem, const StatePortion& portion, int64_t head,
                         float* scratch) {
+  const FlushDenormals flush;
   WithType(problem.dtype, [&](auto* type) { Continue(type, problem, portion, head, scratch); });
 }
 

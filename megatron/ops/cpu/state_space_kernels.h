@@ -1,7 +1,7 @@
 // The kernels of state_space.h: one piece of work on one thread.
 //
-// The states at the beginnings of chunks are found first, and the gradients of these states in
-// backward; then the chunks are independent of each other.
+// Forward goes through a sequence with its heads. Backward finds the states at the beginnings of
+// chunks first, and the gradients of these states; then the chunks are independent of each other.
 #ifndef MEGATRON_OPS_CPU_STATE_SPACE_KERNELS_H_
 #define MEGATRON_OPS_CPU_STATE_SPACE_KERNELS_H_
 
@@ -21,27 +21,31 @@ struct StateSpaceProblem {
   const void* skip = nullptr;          // one entry a head
   ChunkOperand y;                      // forward
   ChunkOperand dy, dx, db, dc, dstep;  // backward
-  // [places, heads, padded state, padded channels].
+  // Backward: [places, heads, padded channels, padded state].
   float *states = nullptr, *state_gradients = nullptr;
   float* sums = nullptr;  // [places, heads, 3]: gradients of step bias, a_log and skip
 };
 
+// The most heads of a group with which a thread goes through a sequence at once. They share the
+// products of B and C, and their states stay in the caches next to the thread.
+constexpr int64_t kHeadsTogether = 16;
+
 // Number of floats of scratch that each function below needs.
 static inline int64_t StateSpaceScratchFloats(const StateSpaceProblem& problem) {
   const int64_t p = PaddedChunk(problem.channels), n = PaddedChunk(problem.state);
-  return kChunkTokens * (7 * n + 6 * p + 4 * kChunkTokens) + 3 * n * p;
+  const int64_t states =
+      problem.group_heads < kHeadsTogether ? problem.group_heads : kHeadsTogether;
+  return kChunkTokens * (6 * n + 5 * p + 4 * kChunkTokens) + states * n * p;
 }
 
 namespace avx2 {
-// Find the states, or their gradients, at the beginnings of the chunks of a sequence's head.
-void StateSpaceCarry(const StateSpaceProblem& problem, int64_t begin, int64_t end, int64_t head,
-                     float* scratch);
-void StateSpaceCarryBack(const StateSpaceProblem& problem, int64_t begin, int64_t end, int64_t head,
-                         float* scratch);
-// Write what a chunk has of the outputs, or gradients, of a group's heads. Backward adds to the
-// sums of the chunk's rows.
-void StateSpaceChunkForward(const StateSpaceProblem& problem, const TokenChunk& chunk,
-                            int64_t group, float* scratch);
+// Writes the outputs of some heads of a group over a sequence.
+void StateSpaceForward(const StateSpaceProblem& problem, const HeadsOfSequence& part,
+                       float* scratch);
+// Finds the states at the beginnings of the chunks, and their gradients, of the same.
+void StateSpaceCarry(const StateSpaceProblem& problem, const HeadsOfSequence& part, float* scratch);
+// Writes what a chunk has of the gradients of a group's heads, and adds to the sums of the chunk's
+// rows.
 void StateSpaceChunkBackward(const StateSpaceProblem& problem, const TokenChunk& chunk,
                              int64_t group, float* scratch);
 // Goes through a portion's tokens with one head, one after the other.
@@ -49,15 +53,11 @@ void StateSpaceContinue(const StateSpaceProblem& problem, const StatePortion& po
                         float* scratch);
 }  // namespace avx2
 namespace avx512 {
-void StateSpaceCarry(const StateSpaceProblem& problem, int64_t begin, int64_t end, int64_t head,
-                     float* scratch);
-void StateSpaceCarryBack(const StateSpaceProblem& problem, int64_t begin, int64_t end, int64_t head,
-                         float* scratch);
-void StateSpaceChunkForward(const StateSpaceProblem& problem, const TokenChunk& chunk,
-                            int64_t group, float* scratch);
+void StateSpaceForward(const StateSpaceProblem& problem, const HeadsOfSequence& part,
+                       float* scratch);
+void StateSpaceCarry(const StateSpaceProblem& problem, const HeadsOfSequence& part, float* scratch);
 void StateSpaceChunkBackward(const StateSpaceProblem& problem, const TokenChunk& chunk,
                              int64_t group, float* scratch);
-// Goes through a portion's tokens with one head, one after the other.
 void StateSpaceContinue(const StateSpaceProblem& problem, const StatePortion& portion, int64_t head,
                         float* scratch);
 }  // namespace avx512

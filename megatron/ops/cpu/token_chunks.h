@@ -28,6 +28,12 @@ struct DecayOperands {
   const void *bias = nullptr, *a_log = nullptr;  // one entry a head
 };
 
+// Heads [first_head, end_head) of one group over a sequence, rows [begin, end) of the batch.
+struct HeadsOfSequence {
+  int64_t begin = 0, end = 0;
+  int64_t first_head = 0, end_head = 0;
+};
+
 // The new tokens of a sequence that comes in portions, rows [begin, end) of the batch, and the
 // states that it has: [heads, N, P] or [heads, K, E] in fp32, which are replaced. They are not read
 // where the sequence begins with these tokens.
