@@ -1,5 +1,5 @@
-// Measures this machine's processor for the planner: products by shape, attention, kernels that are
-// bound by memory, collectives of threads and of processes.
+// Measures this machine's processor for the planner: products, attention and recurrences by shape,
+// kernels that are bound by memory, collectives of threads and of processes.
 //
 //   calibrate --output=hardware.textproto --kernels_output=kernels.csv
 //   plan --facts=hardware.textproto --kernels=kernels.csv --predict=rows.csv --output=out.csv

@@ -14,6 +14,15 @@ constexpr double kKernelsBackward = 5.5;
 constexpr double kStateKernelsForward = 4;
 constexpr double kStateKernelsBackward = 8;
 
+// What a recurrence does for one token in one pass.
+struct RecurrencePass {
+  const char* name;  // of measured kernels
+  double pairs;      // of a multiplication and an addition
+  double channels;   // numbers that it, the convolution and the norm read and write
+  double own;        // those of them that are the recurrence's
+  double states;     // times that a chunk's states are read and written
+};
+
 bool HasState(PlanBranch branch) { return branch == kMambaBranch || branch == kDeltaBranch; }
 
 }  // namespace
@@ -24,21 +33,30 @@ RecurrenceCosts LayerPredictor::Recurrence(PlanBranch branch) const {
 
 // Recurrences are computed in 32 bits, whatever type activations have. A channel of the convolution
 // is read and written forward, read with its gradient and written backward, and computed again
-// there; the norm, which has a gate, is computed again too. Each chunk's states are in memory.
-void LayerPredictor::AddRecurrence(LayerCosts* layer, const RecurrenceCosts& costs) const {
+// there; the norm, which has a gate, is computed again too. Each chunk's states are in memory. What
+// is measured of a recurrence includes its memory.
+void LayerPredictor::AddRecurrence(PlanBranch branch, LayerCosts* layer) const {
+  const LayerShape shape = RankShape();
+  const RecurrenceCosts costs = Recurrence(branch);
   const double peak = gpu_.fp32_tflops() > 0
                           ? gpu_.fp32_tflops() * 1e12 * RankSpeed(gpu_, l_.gpus())
                           : rates_.flops;
   const double rate = peak * program_.product_efficiency();
   const double states = 4 * costs.states / double(kRecurrenceChunk);
-  const auto seconds = [&](double pairs, double channels, double times) {
-    const double bytes = rates_.element_bytes * channels + times * states;
-    return tokens_ * (2 * pairs / rate + bytes / rates_.memory);
+  const auto seconds = [&](const RecurrencePass& pass) {
+    const double flops = 2 * tokens_ * pass.pairs;
+    const auto measured = MeasuredSeconds(RecurrenceKernel(branch, shape, pass.name), flops, peak);
+    const double channels = measured.has_value() ? pass.channels - pass.own : pass.channels;
+    const double moving = rates_.element_bytes * tokens_ * channels / rates_.memory;
+    if (measured.has_value()) return *measured + moving;
+    return flops / rate + moving + tokens_ * pass.states * states / rates_.memory;
   };
-  layer->forward += seconds(costs.forward, 3 * costs.convolved + 4 * costs.outputs, 2) +
+  const double in = costs.convolved, out = costs.outputs;
+  layer->forward += seconds({"forward", costs.forward, 3 * in + 4 * out, in + out, 2}) +
                     kStateKernelsForward * meeting_;
-  layer->backward += seconds(costs.backward, 7 * costs.convolved + 9 * costs.outputs, 4) +
-                     kStateKernelsBackward * meeting_;
+  layer->backward +=
+      seconds({"input_gradient", costs.backward, 7 * in + 9 * out, 2 * in + out, 4}) +
+      kStateKernelsBackward * meeting_;
   layer->parameters += costs.vectors;
 }
 
@@ -141,7 +159,7 @@ LayerCosts LayerPredictor::Branch(PlanBranch branch) const {
           branch == kMambaBranch ? MambaProducts(shape, tokens_) : DeltaProducts(shape, tokens_);
       AddProducts(&layer, products);
       layer.flops += 2 * ActivationMultiplyAdds(products);
-      AddRecurrence(&layer, Recurrence(branch));
+      AddRecurrence(branch, &layer);
       AddStateExchange(&layer, Recurrence(branch));
       break;
     }

@@ -9,6 +9,10 @@ namespace {
 // The letters in the order of PlanBranch.
 constexpr char kLetters[] = "MG*-E";
 
+// Names of measured kernels.
+constexpr const char* kStateSpace = "state_space";
+constexpr const char* kGatedDelta = "gated_delta";
+
 // A token sees half of its chunk on average.
 constexpr double kSeen = kRecurrenceChunk / 2.0;
 
@@ -79,6 +83,34 @@ void SetStateSizes(const PlanModel& model, double ranks, LayerShape* layer) {
 
 RecurrenceCosts RecurrenceOf(PlanBranch branch, const LayerShape& layer) {
   return branch == kMambaBranch ? MambaRecurrence(layer) : DeltaRecurrence(layer);
+}
+
+KernelShape RecurrenceKernel(PlanBranch branch, const LayerShape& layer, const std::string& pass) {
+  if (branch == kMambaBranch) {
+    const double heads = double(layer.mamba_heads);
+    return {kStateSpace, pass, heads / double(layer.mamba_groups),
+            double(layer.mamba_inner) / heads, double(layer.mamba_state)};
+  }
+  const double heads = double(layer.delta_heads), groups = double(layer.delta_key_heads);
+  return {kGatedDelta, pass, heads / groups, double(layer.delta_values) / heads,
+          double(layer.delta_keys) / groups};
+}
+
+RecurrenceCosts CostsOfRecurrenceKernel(const KernelShape& shape) {
+  const int64_t heads = int64_t(shape.m), channels = int64_t(shape.n), rows = int64_t(shape.k);
+  LayerShape layer;
+  if (shape.kernel == kStateSpace) {
+    layer.mamba_inner = heads * channels;
+    layer.mamba_heads = heads;
+    layer.mamba_groups = 1;
+    layer.mamba_state = rows;
+    return MambaRecurrence(layer);
+  }
+  layer.delta_keys = rows;
+  layer.delta_values = heads * channels;
+  layer.delta_heads = heads;
+  layer.delta_key_heads = 1;
+  return DeltaRecurrence(layer);
 }
 
 }  // namespace megatron

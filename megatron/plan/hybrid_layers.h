@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "megatron/plan/measured_kernels.h"
 #include "megatron/plan/model_costs.h"
 #include "megatron/plan/plan_facts.pb.h"
 
@@ -47,6 +48,10 @@ struct RecurrenceCosts {
 void SetStateSizes(const PlanModel& model, double ranks, LayerShape* layer);
 // Returns the costs of a branch that has a state.
 RecurrenceCosts RecurrenceOf(PlanBranch branch, const LayerShape& layer);
+// Returns the shape by which the recurrence of such a branch is measured.
+KernelShape RecurrenceKernel(PlanBranch branch, const LayerShape& layer, const std::string& pass);
+// Returns the costs of one group of heads whose recurrence has that shape.
+RecurrenceCosts CostsOfRecurrenceKernel(const KernelShape& shape);
 
 }  // namespace megatron
 

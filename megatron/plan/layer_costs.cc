@@ -108,12 +108,12 @@ LayerShape LayerPredictor::RankShape() const {
 }
 
 // Returns nothing where the GPU's table has no such shape, or the products aren't of 16 bits.
-absl::optional<double> LayerPredictor::MeasuredSeconds(const KernelShape& shape,
-                                                       double flops) const {
+absl::optional<double> LayerPredictor::MeasuredSeconds(const KernelShape& shape, double flops,
+                                                       double peak) const {
   if (program_.measured_efficiency() == 0) return absl::nullopt;
   const auto share = kernels_.ShareOfPeak(gpu_.name(), shape);
   if (!share.has_value()) return absl::nullopt;
-  return flops / (rates_.flops * *share * program_.measured_efficiency());
+  return flops / (peak * *share * program_.measured_efficiency());
 }
 
 double LayerPredictor::ProductSeconds(const KernelShape& shape, double peak) const {
@@ -121,7 +121,7 @@ double LayerPredictor::ProductSeconds(const KernelShape& shape, double peak) con
   const double n = shape.n;
   const double k = shape.k;
   if (peak == rates_.flops) {
-    const auto measured = MeasuredSeconds(shape, 2 * m * n * k);
+    const auto measured = MeasuredSeconds(shape, 2 * m * n * k, peak);
     if (measured.has_value()) return meeting_ + *measured;
   }
   const double half = program_.product_half_size();
@@ -213,8 +213,8 @@ void LayerPredictor::AddCore(LayerCosts* layer, double read, double seen, bool i
   const double positions =
       l_.attention_chunk > 0 ? std::min(double(l_.attention_chunk), reached) : reached;
   const auto pass = [&](const char* name, double times, double half) {
-    const auto measured =
-        MeasuredSeconds({"attention", name, positions, heads, channels}, times * work);
+    const auto measured = MeasuredSeconds({"attention", name, positions, heads, channels},
+                                          times * work, rates_.flops);
     if (measured.has_value()) return meeting_ + *measured;
     const double filled = l_.micro_batch * heads * positions / 4096;
     return meeting_ + times * seconds / Saturation(filled, half);

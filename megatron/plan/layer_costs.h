@@ -74,7 +74,7 @@ class LayerPredictor {
   double kv_width() const { return model_.kv_heads() * model_.head_dim(); }
 
   LayerShape RankShape() const;
-  absl::optional<double> MeasuredSeconds(const KernelShape& shape, double flops) const;
+  absl::optional<double> MeasuredSeconds(const KernelShape& shape, double flops, double peak) const;
   double ProductSeconds(const KernelShape& shape, double peak) const;
   void AddProduct(LayerCosts* layer, double m, double n, double k) const;
   void AddProducts(LayerCosts* layer, const MatrixProducts& products) const;
@@ -93,7 +93,7 @@ class LayerPredictor {
   double ForwardInPieces(bool is_mixture) const;
   RecurrenceCosts Recurrence(PlanBranch branch) const;
   std::pair<double, double> BranchWidths(PlanBranch branch) const;
-  void AddRecurrence(LayerCosts* layer, const RecurrenceCosts& costs) const;
+  void AddRecurrence(PlanBranch branch, LayerCosts* layer) const;
   void AddStateExchange(LayerCosts* layer, const RecurrenceCosts& costs) const;
   void AddBranchTensor(PlanBranch branch, LayerCosts* layer) const;
   void AddBranchElementwise(PlanBranch branch, double ffn, LayerCosts* layer) const;

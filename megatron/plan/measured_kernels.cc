@@ -16,7 +16,7 @@ constexpr const char* kColumns[] = {"gpu", "kernel", "pass", "m", "n", "k", "sha
 constexpr size_t kNeighbours = 4;
 constexpr double kFarthest = 1.3862943611198906;  // ln 4
 constexpr double kRounding = 1e-9;
-constexpr const char* kAttention = "attention";
+constexpr const char *kProduct = "product", *kGrouped = "grouped";
 
 template <size_t size>
 bool IsOneOf(const std::string& name, const char* const (&names)[size]) {
@@ -47,7 +47,7 @@ absl::StatusOr<MeasuredKernels> MeasuredKernels::Parse(const CsvTable& table) {
     const auto error = [&](absl::string_view what) {
       return absl::InvalidArgumentError(absl::StrCat("row ", i + 1, ": ", what));
     };
-    if (!IsOneOf(row[at[1]], {"product", "grouped", kAttention})) {
+    if (!IsOneOf(row[at[1]], {kProduct, kGrouped, "attention", "state_space", "gated_delta"})) {
       return error(absl::StrCat("there is no kernel '", row[at[1]], "'"));
     }
     if (!IsOneOf(row[at[2]], {"forward", "input_gradient", "weight_gradient"})) {
@@ -107,8 +107,8 @@ absl::optional<double> MeasuredKernels::ShareOfPeak(const std::string& gpu,
                                                     const KernelShape& shape) const {
   const auto found = points_.find({gpu, shape.kernel, shape.pass});
   if (found == points_.end()) return absl::nullopt;
-  // The work of attention isn't linear in its positions.
-  if (shape.kernel != kAttention) {
+  // The work of attention isn't linear in its positions, nor that of recurrences in each size.
+  if (shape.kernel == kProduct || shape.kernel == kGrouped) {
     const auto between = ShareBetween(found->second, {shape.m, shape.n, shape.k});
     if (between.has_value()) return between;
   }

@@ -596,6 +596,37 @@ TEST_F(HybridPartsTest, RecurrencesCostTheSameForEachToken) {
   EXPECT_GT(compute("MMMM", 1, 256), 1.05 * compute("MMMM", 1, 128));
 }
 
+// A recurrence takes what its nearest measured shapes say, in 32 bits; what is far from all of them
+// takes the constant share.
+TEST_F(HybridPartsTest, RecurrencesTakeWhatWasMeasured) {
+  program_.set_measured_efficiency(1);
+  const auto seconds = [&](const std::string& letter, double forward, double backward) {
+    const std::string kernel = gpu_.name() + (letter == "M" ? ",state_space," : ",gated_delta,"),
+                      shape = letter == "M" ? ",8,64,128," : ",2,128,128,";
+    kernels_ = *MeasuredKernels::Parse(
+        *ParseCsv(absl::StrCat("gpu,kernel,pass,m,n,k,share_of_peak\n", kernel, "forward", shape,
+                               forward, "\n", kernel, "input_gradient", shape, backward, "\n")));
+    SetLayers(letter);
+    const PartSeconds part = PartsOf({letter}).positions[0];
+    return part.forward + part.backward_input + part.backward_weight;
+  };
+  const double of_token = 2 * 4096 * 2 / (gpu_.fp32_tflops() * 1e12);
+  const double seen = 32, mamba_states = 64 * 64 * 128, delta_states = 32 * 128 * 128;
+  // Twice the share takes half as long.
+  const auto expect = [&](const std::string& letter, double forward, double backward) {
+    const double fast = seconds(letter, 0.2, 0.2);
+    EXPECT_NEAR((seconds(letter, 0.1, 0.2) - fast) / (5 * of_token * forward), 1, 1e-6) << letter;
+    EXPECT_NEAR((seconds(letter, 0.2, 0.1) - fast) / (5 * of_token * backward), 1, 1e-6) << letter;
+  };
+  expect("M", seen * (8 * 128 + 64 * 64) + 2 * mamba_states,
+         seen * (3 * 8 * 128 + 2 * 64 * 64) + 5 * mamba_states);
+  expect("G", seen * 2 * (16 * 128 + 32 * 128) + 3 * delta_states,
+         seen * (8 * 16 * 128 + 6 * 32 * 128) + 9 * delta_states);
+  EXPECT_GT(seconds("M", 0.001, 0.001), 10 * seconds("M", 0.1, 0.1));
+  model_.set_mamba_state(1024);
+  EXPECT_EQ(seconds("M", 0.001, 0.001), seconds("M", 0.1, 0.1));
+}
+
 // Ranks exchange projections and what norms give: two calls forward and three backward.
 TEST_F(HybridPartsTest, ContextParallelRanksExchangeGroupsOfHeads) {
   SetLayers("MM");

@@ -57,6 +57,13 @@ std::vector<Tensor> Rank::MakeMany(int64_t count, const Shape& shape, DType dtyp
   return tensors;
 }
 
+Tensor Rank::MakeEnds(int64_t tokens) {
+  const Tensor ends = Make({2}, DType::kInt32);
+  ends.data<int32_t>()[0] = 0;
+  ends.data<int32_t>()[1] = static_cast<int32_t>(tokens);
+  return ends;
+}
+
 int64_t ColdSets(int64_t bytes) { return std::max<int64_t>(1, kColdBytes / bytes); }
 
 double Median(std::vector<double> values) {

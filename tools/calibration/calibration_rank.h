@@ -23,6 +23,8 @@ class Rank {
   // Values are around 0.5 in any of the formats.
   Tensor Make(const Shape& shape, DType dtype = DType::kFloat32);
   std::vector<Tensor> MakeMany(int64_t count, const Shape& shape, DType dtype);
+  // Returns the ends of one sequence of so many tokens, int32 [2].
+  Tensor MakeEnds(int64_t tokens);
 
  private:
   ThreadPool pool_;

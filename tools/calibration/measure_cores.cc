@@ -22,20 +22,26 @@
 #include "megatron/ops/rope.h"
 #include "megatron/tensor/stream.h"
 #include "tools/calibration/calibration_rank.h"
+#include "tools/calibration/recurrence_kernels.h"
 
 namespace megatron {
 namespace {
 
 using calibration::ColdSets;
+using calibration::IsRecurrence;
 using calibration::Kernel;
 using calibration::MakeKernel;
 using calibration::Median;
 using calibration::Rank;
+using calibration::RecurrenceFlops;
+using calibration::RecurrenceOfShape;
+using calibration::RecurrenceShapes;
 using calibration::SecondsOfARank;
 using calibration::SecondsOnAllCores;
 
-constexpr double kShareOfProducts = 0.6;  // the products' share of the time
+constexpr double kShareOfProducts = 0.55;  // the products' share of the time
 constexpr double kShareOfAttention = 0.2;
+constexpr double kShareOfRecurrences = 0.05;
 constexpr double kMostShares = 10;
 constexpr double kLongestKernel = 1.0;  // seconds of one kernel's runs
 
@@ -94,9 +100,7 @@ MakeKernel AttentionOf(const KernelShape& shape) {
     const Tensor lse = rank->Make({positions, heads, 1});
     ops::Attention attention;
     attention.scale = float(1 / std::sqrt(double(dim)));
-    const Tensor ends = rank->Make({2}, DType::kInt32);
-    ends.data<int32_t>()[0] = 0;
-    ends.data<int32_t>()[1] = int32_t(positions);
+    const Tensor ends = rank->MakeEnds(positions);
     attention.cu_seqlens_q = attention.cu_seqlens_k = ends;
     attention.max_seqlen_q = attention.max_seqlen_k = positions;
     ops::AttentionForward(stream, attention, {q[0], k[0], v[0], {}}, out[0], lse);
@@ -116,8 +120,14 @@ MakeKernel AttentionOf(const KernelShape& shape) {
 }
 
 double Flops(const KernelShape& shape) {
+  if (IsRecurrence(shape)) return RecurrenceFlops(shape);
   if (shape.kernel != "attention") return 2 * shape.m * shape.n * shape.k;
   return (shape.pass == "forward" ? 4 : 10) * shape.m * shape.m * shape.n * shape.k;
+}
+
+MakeKernel KernelOf(const KernelShape& shape) {
+  if (IsRecurrence(shape)) return RecurrenceOfShape(shape);
+  return shape.kernel == "product" ? Product(shape) : AttentionOf(shape);
 }
 
 // An expert may have as few rows as 16, of which products have kernels of their own, and a router
@@ -157,8 +167,7 @@ void MeasureKernels(int cores, const std::vector<KernelShape>& shapes, double se
   const double each = std::min(kLongestKernel, seconds / double(shapes.size()));
   for (const KernelShape& shape : shapes) {
     if (Flops(shape) / peak > kMostShares * each) continue;
-    const MakeKernel make = shape.kernel == "product" ? Product(shape) : AttentionOf(shape);
-    rates->push_back({shape, Flops(shape) / SecondsOnAllCores(cores, make, each)});
+    rates->push_back({shape, Flops(shape) / SecondsOnAllCores(cores, KernelOf(shape), each)});
   }
 }
 
@@ -411,7 +420,7 @@ CoreRates MeasureCores(int cores, double seconds) {
   std::vector<double> peaks;
   for (int i = 0; i < 20; ++i) peaks.push_back(ops::MeasureFmaPeak(&pool) / cores);
   rates.peak_flops_per_s = Median(std::move(peaks));
-  const double rest = (1 - kShareOfProducts - kShareOfAttention) * seconds;
+  const double rest = (1 - kShareOfProducts - kShareOfAttention - kShareOfRecurrences) * seconds;
   const KernelShape shape = ProbeShape();
   rates.bf16_products = SecondsOnAllCores(cores, Product(shape), rest / 10) /
                         SecondsOnAllCores(cores, Product(shape, DType::kBFloat16), rest / 10);
@@ -426,6 +435,8 @@ CoreRates MeasureCores(int cores, double seconds) {
   MeasureKernels(cores, Products(), kShareOfProducts * seconds, rates.peak_flops_per_s,
                  &rates.kernels);
   MeasureKernels(cores, AttentionShapes(), kShareOfAttention * seconds, rates.peak_flops_per_s,
+                 &rates.kernels);
+  MeasureKernels(cores, RecurrenceShapes(), kShareOfRecurrences * seconds, rates.peak_flops_per_s,
                  &rates.kernels);
   return rates;
 }

@@ -33,7 +33,7 @@ struct CoreRates {
   double optimizer_efficiency = 0;
   double routing_score_seconds = 0;   // see Implementation.routing_score_seconds
   double permutation_efficiency = 0;  // see Implementation.permutation_efficiency
-  std::vector<KernelRate> kernels;    // products and attention
+  std::vector<KernelRate> kernels;    // products, attention and recurrences
 };
 
 // Takes about `seconds`. The less time there is, the more of the large kernels are left out. No
