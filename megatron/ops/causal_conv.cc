@@ -50,17 +50,29 @@ ConvProblem ProblemOf(const Tensor& cu_seqlens, const CausalConvInputs& in, cons
   return problem;
 }
 
+// The channels of a group in blocks. Wide ones read long pieces of a row, and there are some for each
+// thread.
+struct Blocks {
+  int64_t channels, width, count;
+
+  Blocks(const Stream& stream, const Tensor& x_TGK) : channels(x_TGK.dim(2)) {
+    constexpr int64_t kLeast = 64, kOfEachThread = 4;
+    const int64_t blocks = kOfEachThread * stream.pool()->num_threads();
+    const int64_t share = (x_TGK.dim(1) * channels + blocks - 1) / blocks;
+    width = std::min(kConvChannels, (share + kLeast - 1) / kLeast * kLeast);
+    count = (channels + width - 1) / width;
+  }
+  int64_t First(int64_t block) const { return block % count * width; }
+  int64_t Width(int64_t block) const { return std::min(width, channels - First(block)); }
+};
+
 // Calls body(group, first channel, number of channels) for blocks of channels, in parallel. A block
 // goes through all tokens, so that its sums have the order of the tokens.
 void ForEachBlock(const Stream& stream, const Tensor& x_TGK,
                   absl::FunctionRef<void(int64_t, int64_t, int64_t)> body) {
-  const int64_t channels = x_TGK.dim(2);
-  const int64_t blocks = (channels + kConvChannels - 1) / kConvChannels;
-  stream.pool()->ParallelFor(x_TGK.dim(1) * blocks, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t first = i % blocks * kConvChannels;
-      body(i / blocks, first, std::min(kConvChannels, channels - first));
-    }
+  const Blocks blocks(stream, x_TGK);
+  stream.pool()->ParallelFor(x_TGK.dim(1) * blocks.count, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) body(i / blocks.count, blocks.First(i), blocks.Width(i));
   });
 }
 
@@ -118,14 +130,13 @@ void CausalConvContinue(const Stream& stream, const Tensor& cu_seqlens, const Te
   const ConvProblem problem = ProblemOf(cu_seqlens, in, y_TGK);
   const auto kernel =
       ActiveIsa() == CpuIsa::kAvx512 ? avx512::CausalConvContinue : avx2::CausalConvContinue;
-  const int64_t blocks = (channels + kConvChannels - 1) / kConvChannels;
-  ForEachPortion(stream, PackedSequences(cu_seqlens, in.x_TGK.dim(0)), position_T, groups * blocks,
-                 [&](const SequencePortion& portion, int64_t block) {
-                   const int64_t first = block % blocks * kConvChannels;
+  const Blocks blocks(stream, in.x_TGK);
+  ForEachPortion(stream, PackedSequences(cu_seqlens, in.x_TGK.dim(0)), position_T,
+                 groups * blocks.count, [&](const SequencePortion& portion, int64_t block) {
                    kernel(problem,
                           {portion.begin, portion.end, portion.anew,
                            recent_SWGK.Select(0, portion.slot).raw()},
-                          block / blocks, first, std::min(kConvChannels, channels - first),
+                          block / blocks.count, blocks.First(block), blocks.Width(block),
                           Workspace(WorkspaceKind::kPrivate, kConvScratch));
                  });
 }

@@ -5,6 +5,7 @@
 #include "megatron/ops/cpu/gated_norm_kernels.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/ops/cpu/rows.h"
+#include "megatron/ops/cpu/workspace.h"
 #include "megatron/ops/cuda/kernel_table.h"
 
 namespace megatron::ops {
@@ -48,6 +49,7 @@ GatedPart MakePart(const GatedNorm& norm, const GatedNormInputs& in, int64_t tok
   made.z = PartOf(in.z_TGS, token, part);
   const Tensor gamma_S = in.gamma_GS.Select(0, in.gamma_GS.dim(0) == 1 ? 0 : part);
   made.gamma = gamma_S.raw();
+  made.scratch = Workspace(WorkspaceKind::kPrivate, made.width);
   return made;
 }
 

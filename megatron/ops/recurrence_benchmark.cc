@@ -207,17 +207,17 @@ void BM_GatedDeltaBackward(benchmark::State& state) {
 BENCHMARK(BM_GatedDeltaBackward)->DenseRange(0, 1)->UseManualTime();
 
 // Groups and channels of each, as those of x, B and C of the first Mamba-2 layer above.
-constexpr int64_t kConvGroups = 8, kConvChannels = 384, kTaps = 4;
+constexpr int64_t kConvGroups = 8, kChannels = 384, kTaps = 4;
 
 struct ConvOperands {
   HostTensor x, weight, y, dx, dweight, cu_seqlens = CuSeqlens();
 
   ConvOperands()
-      : x(HostTensor::Normal({kTokens, kConvGroups, kConvChannels}, kF32, 1)),
-        weight(HostTensor::Normal({kConvGroups, kConvChannels, kTaps}, kF32, 2)),
-        y(HostTensor::Normal({kTokens, kConvGroups, kConvChannels}, kF32, 3)),
-        dx({kTokens, kConvGroups, kConvChannels}, kF32),
-        dweight({kConvGroups, kConvChannels, kTaps}, kF32) {}
+      : x(HostTensor::Normal({kTokens, kConvGroups, kChannels}, kF32, 1)),
+        weight(HostTensor::Normal({kConvGroups, kChannels, kTaps}, kF32, 2)),
+        y(HostTensor::Normal({kTokens, kConvGroups, kChannels}, kF32, 3)),
+        dx({kTokens, kConvGroups, kChannels}, kF32),
+        dweight({kConvGroups, kChannels, kTaps}, kF32) {}
 };
 
 void BM_CausalConvForward(benchmark::State& state) {

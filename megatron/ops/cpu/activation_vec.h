@@ -22,6 +22,11 @@ MEGATRON_INLINE Vec GeluErfGate(Vec x) {
   return Fma(Erf(x * Set(0.707106781f)), Set(0.5f), Set(0.5f));
 }
 
+// The derivative of x sigmoid(x).
+MEGATRON_INLINE Vec SiluSlope(Vec x, Vec sigmoid) {
+  return sigmoid * Fma(x, Set(1.0f) - sigmoid, Set(1.0f));
+}
+
 template <Activation kActivation>
 MEGATRON_INLINE Vec Activate(Vec x) {
   if constexpr (kActivation == Activation::kGeluTanh) return x * GeluTanhGate(x);
@@ -56,10 +61,7 @@ MEGATRON_INLINE Vec ActivationSlope(Vec x) {
     return Set(1.0f) - tanh * tanh;
   }
   if constexpr (kActivation == Activation::kRelu) return Select(Less(Zero(), x), Set(1.0f), Zero());
-  if constexpr (kActivation == Activation::kSilu) {
-    const Vec sigmoid = Sigmoid(x);
-    return sigmoid * Fma(x, Set(1.0f) - sigmoid, Set(1.0f));
-  }
+  if constexpr (kActivation == Activation::kSilu) return SiluSlope(x, Sigmoid(x));
   if constexpr (kActivation == Activation::kSigmoid) {
     const Vec sigmoid = Sigmoid(x);
     return sigmoid * (Set(1.0f) - sigmoid);

@@ -114,6 +114,11 @@ void Backward(const T*, const ConvProblem& problem, int64_t group, int64_t first
     for (int64_t t = begin; t < end + problem.taps - 1; ++t) {
       float* const of_token = recent + t % problem.taps * kConvChannels;
       const int64_t done = t - problem.taps + 1;
+      const int64_t first_tap = done < begin ? begin - done : 0;
+      // The gradients that each tap's weight takes to the token that is done.
+      const float* of_tap[kConvTaps];
+      for (int64_t i = 0; i < problem.taps; ++i)
+        of_tap[i] = recent + (t + problem.taps - i) % problem.taps * kConvChannels;
       ForEachVec(count, [&](auto access, int64_t c) {
         Vec gradient = Zero();
         if (t < end) {
@@ -121,8 +126,7 @@ void Backward(const T*, const ConvProblem& problem, int64_t group, int64_t first
           gradient =
               access.load(dy + t * problem.y_stride + c) * ActivationSlope<Activation::kSilu>(sum);
           access.store(dbias + c, access.load(dbias + c) + gradient);
-          for (int64_t i = t - begin < problem.taps - 1 ? problem.taps - 1 - (t - begin) : 0;
-               i < problem.taps; ++i) {
+          for (int64_t i = first_tap; i < problem.taps; ++i) {
             const T* const row = x + (t - problem.taps + 1 + i) * problem.token_stride;
             float* const out = dweight + i * kConvChannels + c;
             access.store(out, Fma(gradient, access.load(row + c), access.load(out)));
@@ -132,10 +136,8 @@ void Backward(const T*, const ConvProblem& problem, int64_t group, int64_t first
         if (done < begin) return;
         Vec total = Zero();
         for (int64_t i = 0; i < problem.taps; ++i) {
-          const float* const from =
-              recent + (done + problem.taps - 1 - i) % problem.taps * kConvChannels;
-          total =
-              Fma(access.load(taps.weight + i * kConvChannels + c), access.load(from + c), total);
+          total = Fma(access.load(taps.weight + i * kConvChannels + c), access.load(of_tap[i] + c),
+                      total);
         }
         access.store(dx + done * problem.token_stride + c, total);
       });

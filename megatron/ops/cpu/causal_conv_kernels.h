@@ -8,8 +8,8 @@
 
 namespace megatron::ops {
 
-constexpr int64_t kConvChannels = 64;  // the most channels of a block
-constexpr int64_t kConvTaps = 16;      // the most taps
+constexpr int64_t kConvChannels = 512;  // the most channels of a block
+constexpr int64_t kConvTaps = 16;       // the most taps
 
 struct ConvProblem {
   DType dtype = DType::kFloat32;

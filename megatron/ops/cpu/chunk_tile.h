@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "megatron/ops/cpu/activation_vec.h"
 #include "megatron/ops/cpu/attention_tile.h"
 #include "megatron/ops/cpu/packed_rows.h"
 #include "megatron/ops/cpu/token_chunks.h"
@@ -73,8 +74,6 @@ MEGATRON_INLINE Vec Softplus(Vec x) {
   const Vec log = Select(Less(Zero(), d), Log(w) * (u / d), u);
   return Max(Zero(), x) + log;
 }
-
-MEGATRON_INLINE Vec Logistic(Vec x) { return Set(1.0f) / (Set(1.0f) + Exp(Zero() - x)); }
 
 // A chunk that is not the first of its sequence has a place among the states at the beginnings of
 // chunks: that of the kChunkTokens rows of the batch in which it begins, where no other such chunk

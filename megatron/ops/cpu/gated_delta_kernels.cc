@@ -112,7 +112,7 @@ void FillHead(const GatedDeltaProblem& problem, const TokenChunk& chunk, int64_t
     tiles->beta[i] = ElementOf<T>(At<T>(problem.beta, chunk.begin + i, group, of_group), 0);
   for (int64_t i = chunk.count; i < kChunkTokens; ++i) tiles->beta[i] = 0;
   for (int64_t i = 0; i < kChunkTokens; i += kLanes)
-    Store(tiles->beta + i, Logistic(Load(tiles->beta + i)));
+    Store(tiles->beta + i, Sigmoid(Load(tiles->beta + i)));
   for (int64_t i = chunk.count; i < kChunkTokens; ++i) tiles->beta[i] = 0;
   for (int64_t i = 0; i < rows; ++i) {
     const Vec beta = Set(tiles->beta[i]);
@@ -192,7 +192,7 @@ void ContinueHead(const GatedDeltaProblem& problem, int64_t token, int64_t head,
   float* const out = pieces.Take(sizes.v);
   Widen(At<T>(problem.v, token, group, of_group), problem.value, 1, sizes.v, written);
   const Vec decay = Set(DecayAt<T>(problem.decay, token, group, of_group, head).decay);
-  const Vec beta = Logistic(Set(ElementOf<T>(At<T>(problem.beta, token, group, of_group), 0)));
+  const Vec beta = Sigmoid(Set(ElementOf<T>(At<T>(problem.beta, token, group, of_group), 0)));
   Clear(sizes.v, read);
   Clear(sizes.v, out);
   for (int64_t i = 0; i < problem.key; ++i) {
@@ -310,7 +310,7 @@ void WriteSteps(const GatedDeltaProblem& problem, const TokenChunk& chunk, int64
   const int64_t group = head / problem.group_heads, of_group = head % problem.group_heads;
   float of_raw[kChunkTokens];
   for (int64_t i = 0; i < kChunkTokens; i += kLanes)
-    Store(of_raw + i, Logistic(Load(tiles.decays.raw + i)));
+    Store(of_raw + i, Sigmoid(Load(tiles.decays.raw + i)));
   // The decay up to a token has the steps up to it.
   float behind = gradients.whole;
   for (int64_t i = chunk.count - 1; i >= 0; --i) {

@@ -7,21 +7,40 @@
 namespace megatron::ops::MEGATRON_ISA {
 namespace {
 
-MEGATRON_INLINE Vec Silu(Vec x) { return Activate<Activation::kSilu>(x); }
+// A part's inputs, and what its gates take longest to compute.
+template <typename T>
+struct Inputs {
+  const T *x, *z, *gamma;
+  float* sigmoid;  // of z
+
+  explicit Inputs(const GatedPart& part)
+      : x(static_cast<const T*>(part.x)),
+        z(static_cast<const T*>(part.z)),
+        gamma(static_cast<const T*>(part.gamma)),
+        sigmoid(part.scratch) {
+    ForEachVec(part.width, [&](auto access, int64_t c) {
+      access.store(sigmoid + c, Sigmoid(access.load(z + c)));
+    });
+  }
+
+  template <typename Access>
+  MEGATRON_INLINE_MEMBER Vec Gate(Access access, int64_t c) const {
+    return access.load(z + c) * access.load(sigmoid + c);
+  }
+};
 
 // What is normalized at column c.
 template <typename T, typename Access>
-MEGATRON_INLINE Vec Normed(const GatedPart& part, Access access, const T* x, const T* z,
-                           int64_t c) {
-  const Vec value = access.load(x + c);
-  return part.norm_before_gate ? value : value * Silu(access.load(z + c));
+MEGATRON_INLINE Vec Normed(const GatedPart& part, Access access, const Inputs<T>& in, int64_t c) {
+  const Vec value = access.load(in.x + c);
+  return part.norm_before_gate ? value : value * in.Gate(access, c);
 }
 
 template <typename T>
-float ReciprocalRms(const GatedPart& part, const T* x, const T* z) {
+float ReciprocalRms(const GatedPart& part, const Inputs<T>& in) {
   Vec sum = Zero();
   ForEachVec(part.width, [&](auto access, int64_t c) {
-    const Vec v = Normed(part, access, x, z, c);
+    const Vec v = Normed(part, access, in, c);
     sum = Fma(v, v, sum);
   });
   return 1 / __builtin_sqrtf(Sum(sum) / static_cast<float>(part.width) + part.epsilon);
@@ -29,47 +48,46 @@ float ReciprocalRms(const GatedPart& part, const T* x, const T* z) {
 
 template <typename T>
 void Forward(const T*, const GatedPart& part) {
-  const T *const x = static_cast<const T*>(part.x), *const z = static_cast<const T*>(part.z),
-                 *const gamma = static_cast<const T*>(part.gamma);
+  const Inputs<T> in(part);
   T* const y = static_cast<T*>(part.y);
-  const Vec rms = Set(ReciprocalRms(part, x, z));
+  const Vec rms = Set(ReciprocalRms(part, in));
   ForEachVec(part.width, [&](auto access, int64_t c) {
-    const Vec normed = Normed(part, access, x, z, c) * rms * access.load(gamma + c);
-    access.store(y + c, part.norm_before_gate ? normed * Silu(access.load(z + c)) : normed);
+    const Vec normed = Normed(part, access, in, c) * rms * access.load(in.gamma + c);
+    access.store(y + c, part.norm_before_gate ? normed * in.Gate(access, c) : normed);
   });
 }
 
 template <typename T>
 void Backward(const T*, const GatedPart& part) {
-  const T *const x = static_cast<const T*>(part.x), *const z = static_cast<const T*>(part.z),
-                 *const gamma = static_cast<const T*>(part.gamma),
-                 *const dy = static_cast<const T*>(part.dy);
+  const Inputs<T> in(part);
+  const T* const dy = static_cast<const T*>(part.dy);
   T *const dx = static_cast<T*>(part.dx), *const dz = static_cast<T*>(part.dz);
-  const float reciprocal = ReciprocalRms(part, x, z);
+  const float reciprocal = ReciprocalRms(part, in);
   const Vec rms = Set(reciprocal);
   // The gradient of what is normalized, times its value over the rms, on average.
   Vec sum = Zero();
   const auto behind_norm = [&](auto access, int64_t c) {
     const Vec gradient = access.load(dy + c);
-    return part.norm_before_gate ? gradient * Silu(access.load(z + c)) : gradient;
+    return part.norm_before_gate ? gradient * in.Gate(access, c) : gradient;
   };
   ForEachVec(part.width, [&](auto access, int64_t c) {
-    sum = Fma(behind_norm(access, c) * access.load(gamma + c), Normed(part, access, x, z, c) * rms,
+    sum = Fma(behind_norm(access, c) * access.load(in.gamma + c), Normed(part, access, in, c) * rms,
               sum);
   });
   const Vec along = Set(Sum(sum) / static_cast<float>(part.width));
   ForEachVec(part.width, [&](auto access, int64_t c) {
-    const Vec gate = access.load(z + c), gradient = access.load(dy + c), value = access.load(x + c);
-    const Vec normalized = Normed(part, access, x, z, c) * rms, scale = access.load(gamma + c);
+    const Vec gate = access.load(in.z + c), sigmoid = access.load(in.sigmoid + c);
+    const Vec gradient = access.load(dy + c), value = access.load(in.x + c);
+    const Vec normalized = Normed(part, access, in, c) * rms, scale = access.load(in.gamma + c);
     const Vec behind = behind_norm(access, c);
     access.store(part.dgamma + c, Fma(behind, normalized, access.load(part.dgamma + c)));
     const Vec of_normed = rms * (behind * scale - normalized * along);
-    const Vec slope = ActivationSlope<Activation::kSilu>(gate);
+    const Vec slope = SiluSlope(gate, sigmoid);
     if (part.norm_before_gate) {
       access.store(dx + c, of_normed);
       access.store(dz + c, gradient * normalized * scale * slope);
     } else {
-      access.store(dx + c, of_normed * Silu(gate));
+      access.store(dx + c, of_normed * (gate * sigmoid));
       access.store(dz + c, of_normed * value * slope);
     }
   });

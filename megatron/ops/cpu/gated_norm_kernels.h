@@ -15,6 +15,7 @@ struct GatedPart {
   bool norm_before_gate = false;
   const void *x = nullptr, *z = nullptr, *gamma = nullptr;
   void* y = nullptr;
+  float* scratch = nullptr;  // [width]
   // Backward.
   const void* dy = nullptr;
   void *dx = nullptr, *dz = nullptr;

@@ -314,7 +314,7 @@ void ChunkBackward(const T*, const StateSpaceProblem& problem, const TokenChunk&
     // The decay up to a token has the steps up to it.
     float of_raw[kChunkTokens];
     for (int64_t i = 0; i < kChunkTokens; i += kLanes)
-      Store(of_raw + i, Logistic(Load(steps.raw + i)));
+      Store(of_raw + i, Sigmoid(Load(steps.raw + i)));
     float behind = whole, drate = 0, dbias = 0;
     for (int64_t i = chunk.count - 1; i >= 0; --i) {
       behind += gradients.log_decay[i];
