@@ -62,16 +62,19 @@ StateSpaceProblem ProblemOf(const StateSpaceInputs& in) {
   return problem;
 }
 
-// Adds the sums of all places to the gradients of a head's parameters, in their order.
-void AddSums(const Tensor& sums, const StateSpaceInputs& gradients) {
+// Adds the sums of all sequences to the gradients of a head's parameters, in their order.
+void AddSums(const float* sums, const PackedSequences& sequences,
+             const StateSpaceInputs& gradients) {
   const Tensor* const outs[kSums] = {&gradients.step_bias_H, &gradients.a_log_H, &gradients.skip_H};
-  const int64_t places = sums.dim(0), heads = sums.dim(1);
+  const int64_t heads = gradients.skip_H.dim(0);
   for (int k = 0; k < kSums; ++k) {
     float* const out = outs[k]->data<float>();
     for (int64_t head = 0; head < heads; ++head) {
       float sum = 0;
-      for (int64_t place = 0; place < places; ++place)
-        sum += sums.data<float>()[(place * heads + head) * kSums + k];
+      for (int64_t s = 0; s < sequences.count; ++s) {
+        const int64_t begin = sequences.begins[s];
+        if (begin < sequences.begins[s + 1]) sum += sums[(begin * heads + head) * kSums + k];
+      }
       out[head] += sum;
     }
   }
@@ -120,29 +123,42 @@ void StateSpaceBackward(const Stream& stream, const Tensor& cu_seqlens, const St
   }
   if (!RunsOnCpu(stream)) return;
   const bool wide = ActiveIsa() == CpuIsa::kAvx512;
-  const auto carry = wide ? avx512::StateSpaceCarry : avx2::StateSpaceCarry;
-  const auto backward = wide ? avx512::StateSpaceChunkBackward : avx2::StateSpaceChunkBackward;
+  const auto backward = wide ? avx512::StateSpaceBackward : avx2::StateSpaceBackward;
+  const auto add_blocks = wide ? avx512::StateSpaceAddBlocks : avx2::StateSpaceAddBlocks;
   StateSpaceProblem problem = ProblemOf(in);
-  problem.states = scratch.states.data<float>();
   problem.dy = OperandOf(dy_TGRP);
   problem.dx = OperandOf(gradients.x_TGRP);
   problem.db = OperandOf(gradients.b_TGN);
   problem.dc = OperandOf(gradients.c_TGN);
   problem.dstep = StepOperandOf(gradients.step_TGR);
-  problem.state_gradients = scratch.state_gradients.data<float>();
-  problem.sums = scratch.sums.data<float>();
-  std::fill_n(problem.sums, scratch.sums.numel(), 0.0f);
-  const int64_t tokens = in.x_TGRP.dim(0), floats = StateSpaceScratchFloats(problem);
+  const int64_t tokens = in.x_TGRP.dim(0), heads = problem.groups * problem.group_heads;
+  const HeadBlocks blocks = HeadBlocksOf(problem);
+  problem.states = scratch.states.data<float>();
+  problem.sums = scratch.state_gradients.data<float>();
+  problem.block_gradients = problem.sums + tokens * heads * kSums;
+  if (blocks.count > 1) {
+    CHECK_LE(
+        tokens * (heads * kSums + problem.groups * blocks.count * 2 * PaddedChunk(problem.state)),
+        scratch.state_gradients.numel());
+  }
+  const int64_t floats = StateSpaceScratchFloats(problem);
   const PackedSequences sequences(cu_seqlens, tokens);
-  ForEachHeads(stream, sequences, problem.groups, problem.group_heads,
-               [&](const HeadsOfSequence& part) {
-                 carry(problem, part, Workspace(WorkspaceKind::kPrivate, floats));
+  ForEachHeads(stream, sequences, problem.groups * blocks.count, /*group_heads=*/1,
+               [&](const HeadsOfSequence& block) {
+                 HeadsOfSequence part = block;
+                 const int64_t group = block.first_head / blocks.count * problem.group_heads;
+                 part.first_head = group + block.first_head % blocks.count * blocks.heads;
+                 part.end_head =
+                     std::min(part.first_head + blocks.heads, group + problem.group_heads);
+                 backward(problem, part, Workspace(WorkspaceKind::kPrivate, floats));
                });
-  ForEachChunk(stream, sequences, tokens, problem.groups,
-               [&](const TokenChunk& chunk, int64_t group) {
-                 backward(problem, chunk, group, Workspace(WorkspaceKind::kPrivate, floats));
-               });
-  AddSums(scratch.sums, gradients);
+  if (blocks.count > 1) {
+    stream.pool()->ParallelFor(tokens * problem.groups, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i)
+        add_blocks(problem, i / problem.groups, i % problem.groups);
+    });
+  }
+  AddSums(problem.sums, sequences, gradients);
 }
 
 void StateSpaceContinue(const Stream& stream, const Tensor& cu_seqlens, const Tensor& position_T,

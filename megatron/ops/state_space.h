@@ -37,11 +37,11 @@ Shape StateSpaceStates(const StateSpaceInputs& in);
 Shape StateSpaceSums(const StateSpaceInputs& in);
 
 // Writes y (=, contiguous, the inputs' dtype). cu_seqlens is int32 [sequences + 1], first 0, last
-// T. `states` is scratch memory, fp32, which a CPU does not use.
+// T. `states` is scratch memory, fp32.
 void StateSpaceForward(const Stream& stream, const Tensor& cu_seqlens, const StateSpaceInputs& in,
                        const Tensor& states, const Tensor& y_TGRP);
 
-// fp32 memory in which the backward pass works.
+// fp32 memory in which the backward pass works. Not every device uses all of it.
 struct StateSpaceScratch {
   Tensor states, state_gradients, sums;
 };

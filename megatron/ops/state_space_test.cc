@@ -193,7 +193,8 @@ std::vector<Sizes> AllSizes() {
           {{130}, 1, 1, 1, 1},
           {{67, 2}, 1, 2, 16, 32},
           {{100}, 3, 1, 33, 20},
-          {{66, 129}, 1, 19, 2, 3}};  // more heads than go through a sequence together
+          {{66, 129}, 1, 19, 2, 3},       // more heads than go through a sequence together
+          {{70, 3, 129}, 2, 9, 33, 20}};  // and several blocks of them in backward
 }
 
 TEST_P(StateSpaceTest, IsTheRecurrence) {
@@ -257,32 +258,35 @@ TEST(StateSpaceBitsTest, GradientsAreThoseOfFiniteDifferences) {
 // The bits of a sequence of 150 tokens, computed by itself, among others, and by more threads.
 TEST(StateSpaceBitsTest, ASequenceDoesNotDependOnItsCompanyOrOnThreads) {
   ThreadPool one(1), three(3);
-  Problem alone({{150}}, DType::kFloat32), threads({{150}}, DType::kFloat32);
-  alone.Forward(Stream::Cpu(&one));
-  alone.Backward(Stream::Cpu(&one));
-  threads.Forward(Stream::Cpu(&three));
-  threads.Backward(Stream::Cpu(&three));
-  EXPECT_EQ(alone.y().Bytes(), threads.y().Bytes());
-  EXPECT_EQ(alone.gradients().Bytes(), threads.gradients().Bytes());
-  EXPECT_EQ(alone.parameter_gradients().Bytes(), threads.parameter_gradients().Bytes());
+  for (Sizes sizes : {Sizes{{150}}, Sizes{{150}, 2, 9, 33, 20}}) {
+    Problem alone(sizes, DType::kFloat32), threads(sizes, DType::kFloat32);
+    alone.Forward(Stream::Cpu(&one));
+    alone.Backward(Stream::Cpu(&one));
+    threads.Forward(Stream::Cpu(&three));
+    threads.Backward(Stream::Cpu(&three));
+    EXPECT_EQ(alone.y().Bytes(), threads.y().Bytes());
+    EXPECT_EQ(alone.gradients().Bytes(), threads.gradients().Bytes());
+    EXPECT_EQ(alone.parameter_gradients().Bytes(), threads.parameter_gradients().Bytes());
 
-  Problem among({{37, 150, 64}}, DType::kFloat32);
-  const auto put = [](const HostTensor& from, const HostTensor& to) {
-    const int64_t row = from.numel() / 150;
-    for (int64_t i = 0; i < from.numel(); ++i)
-      to.tensor().data<float>()[37 * row + i] = from.tensor().data<float>()[i];
-  };
-  put(alone.packed(), among.packed());
-  put(alone.dy(), among.dy());
-  among.Forward(Stream::Cpu(&three));
-  among.Backward(Stream::Cpu(&three));
-  const auto expect_same = [](const HostTensor& whole, const HostTensor& part) {
-    const std::vector<char> all = whole.Bytes(), want = part.Bytes();
-    const auto from = all.begin() + static_cast<int64_t>(want.size()) / 150 * 37;
-    EXPECT_TRUE(std::equal(want.begin(), want.end(), from));
-  };
-  expect_same(among.y(), alone.y());
-  expect_same(among.gradients(), alone.gradients());
+    sizes.lengths = {37, 150, 64};
+    Problem among(sizes, DType::kFloat32);
+    const auto put = [](const HostTensor& from, const HostTensor& to) {
+      const int64_t row = from.numel() / 150;
+      for (int64_t i = 0; i < from.numel(); ++i)
+        to.tensor().data<float>()[37 * row + i] = from.tensor().data<float>()[i];
+    };
+    put(alone.packed(), among.packed());
+    put(alone.dy(), among.dy());
+    among.Forward(Stream::Cpu(&three));
+    among.Backward(Stream::Cpu(&three));
+    const auto expect_same = [](const HostTensor& whole, const HostTensor& part) {
+      const std::vector<char> all = whole.Bytes(), want = part.Bytes();
+      const auto from = all.begin() + static_cast<int64_t>(want.size()) / 150 * 37;
+      EXPECT_TRUE(std::equal(want.begin(), want.end(), from));
+    };
+    expect_same(among.y(), alone.y());
+    expect_same(among.gradients(), alone.gradients());
+  }
 }
 
 // Neither do they depend on how it is cut into portions.

@@ -108,33 +108,6 @@ inline void ForEachPortion(
   });
 }
 
-// Calls body(chunk, group) for each chunk and group, in parallel. The chunks that begin in the same
-// kChunkTokens rows are one thread's, in their order.
-inline void ForEachChunk(const Stream& stream, const PackedSequences& sequences, int64_t tokens,
-                         int64_t groups,
-                         absl::FunctionRef<void(const TokenChunk& chunk, int64_t group)> body) {
-  stream.pool()->ParallelFor(ChunkPlaces(tokens) * groups, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      const int64_t from = i / groups * kChunkTokens, to = from + kChunkTokens;
-      const int32_t* const ends = sequences.begins + 1;
-      for (int64_t s = std::upper_bound(ends, ends + sequences.count, from) - ends;
-           s < sequences.count && sequences.begins[s] < to; ++s) {
-        const int64_t begin = sequences.begins[s], end = sequences.begins[s + 1];
-        const int64_t before = std::max<int64_t>(0, from - begin);
-        for (int64_t at = begin + ChunkPlaces(before) * kChunkTokens; at < std::min(end, to);
-             at += kChunkTokens) {
-          TokenChunk chunk;
-          chunk.begin = at;
-          chunk.count = std::min(kChunkTokens, end - at);
-          chunk.first = at == begin;
-          chunk.last = at + chunk.count == end;
-          body(chunk, i % groups);
-        }
-      }
-    }
-  });
-}
-
 }  // namespace megatron::ops
 
 #endif  // MEGATRON_OPS_CPU_PACKED_SEQUENCES_H_

@@ -14,9 +14,16 @@ struct Sizes {
       : n(PaddedChunk(problem.state)), p(PaddedChunk(problem.channels)) {}
 };
 
-float* StateOf(const StateSpaceProblem& problem, float* states, int64_t place, int64_t head) {
+float* StateOf(const StateSpaceProblem& problem, int64_t place, int64_t head) {
   const Sizes sizes(problem);
-  return states + (place * problem.groups * problem.group_heads + head) * sizes.n * sizes.p;
+  return problem.states + (place * problem.groups * problem.group_heads + head) * sizes.n * sizes.p;
+}
+
+// What a block of heads has of the gradients of B and C at a token, one behind the other.
+float* BlockRow(const StateSpaceProblem& problem, int64_t token, int64_t group, int64_t block) {
+  const int64_t blocks = HeadBlocksOf(problem).count;
+  return problem.block_gradients +
+         ((token * problem.groups + group) * blocks + block) * 2 * Sizes(problem).n;
 }
 
 // Writes the states in front of the chunks but the first, transposed.
@@ -37,37 +44,9 @@ void Carry(const T*, const StateSpaceProblem& problem, const HeadsOfSequence& pa
       float factor[kChunkTokens];
       for (int64_t i = 0; i < kChunkTokens; ++i) factor[i] = steps.to_end[i] * steps.step[i];
       Pack<T>(problem.x, chunk, group, head % problem.group_heads, problem.channels, p, x, factor);
-      CarryOuterProducts(
-          kChunkTokens, {x, p}, {b, n}, steps.whole,
-          chunk.first ? nullptr : StateOf(problem, problem.states, PlaceOf(chunk), head),
-          StateOf(problem, problem.states, NextPlaceOf(chunk), head));
-    }
-  }
-}
-
-// Writes the gradients of the same.
-template <typename T>
-void CarryBack(const T*, const StateSpaceProblem& problem, const HeadsOfSequence& part,
-               float* scratch) {
-  const Sizes sizes(problem);
-  const int64_t n = sizes.n, p = sizes.p, group = part.first_head / problem.group_heads;
-  Pieces pieces(scratch);
-  float* const c = pieces.Take(kChunkTokens * n);
-  float* const dy = pieces.Take(kChunkTokens * p);
-  const int64_t chunks = (part.end - part.begin + kChunkTokens - 1) / kChunkTokens;
-  for (int64_t i = chunks - 1; i > 0; --i) {
-    const TokenChunk chunk = ChunkAt(part.begin, part.end, part.begin + i * kChunkTokens);
-    Pack<T>(problem.c, chunk, group, 0, problem.state, n, c);
-    for (int64_t head = part.first_head; head < part.end_head; ++head) {
-      Decays steps;
-      FillDecays<T>(problem.decay, problem.group_heads, chunk, head, &steps);
-      Pack<T>(problem.dy, chunk, group, head % problem.group_heads, problem.channels, p, dy,
-              steps.from_begin);
-      CarryOuterProducts(PaddedChunk(chunk.count), {dy, p}, {c, n}, steps.whole,
-                         chunk.last
-                             ? nullptr
-                             : StateOf(problem, problem.state_gradients, NextPlaceOf(chunk), head),
-                         StateOf(problem, problem.state_gradients, PlaceOf(chunk), head));
+      CarryOuterProducts(kChunkTokens, {x, p}, {b, n}, steps.whole,
+                         chunk.first ? nullptr : StateOf(problem, PlaceOf(chunk), head),
+                         StateOf(problem, NextPlaceOf(chunk), head));
     }
   }
 }
@@ -236,106 +215,168 @@ void BackwardWithin(const GroupTiles& tiles, const Decays& steps, const float* d
   }
 }
 
-template <typename T>
-void ChunkBackward(const T*, const StateSpaceProblem& problem, const TokenChunk& chunk,
-                   int64_t group, float* scratch) {
+// What the backward pass of a chunk works in.
+struct BackwardTiles {
+  float *weights, *dweights, *dcb;  // [rows, rows]
+  float *db, *dc, *read;            // [rows, n]
+  float *x, *dy, *dx, *scaled;      // [rows, p]
+  float* transposed;                // [p, rows]
+  float* state_transposed;          // [n, p]
+};
+
+BackwardTiles TakeBackward(const StateSpaceProblem& problem, Pieces* pieces) {
   const Sizes sizes(problem);
-  const int64_t heads = problem.groups * problem.group_heads;
-  Pieces pieces(scratch);
-  GroupTiles tiles = TakeGroup(problem, &pieces);
-  PackGroup<T>(problem, chunk, group, &tiles);
-  const int64_t rows = tiles.rows, n = sizes.n, p = sizes.p;
-  float* const weights = pieces.Take(kChunkTokens * kChunkTokens);
-  float* const dweights = pieces.Take(kChunkTokens * kChunkTokens);
-  float* const dcb = pieces.Take(kChunkTokens * kChunkTokens);
-  float* const db = pieces.Take(kChunkTokens * n);
-  float* const dc = pieces.Take(kChunkTokens * n);
-  float* const read = pieces.Take(kChunkTokens * n);
-  float* const x = pieces.Take(kChunkTokens * p);
-  float* const dy = pieces.Take(kChunkTokens * p);
-  float* const dx = pieces.Take(kChunkTokens * p);
-  float* const scaled = pieces.Take(kChunkTokens * p);
-  float* const transposed = pieces.Take(kChunkTokens * p);
-  float* const state_transposed = pieces.Take(n * p);
-  Clear(rows * rows, dcb);
-  Clear(rows * n, db);
-  Clear(rows * n, dc);
-  for (int64_t of_group = 0; of_group < problem.group_heads; ++of_group) {
-    const int64_t head = group * problem.group_heads + of_group;
-    Decays steps;
-    FillDecays<T>(problem.decay, problem.group_heads, chunk, head, &steps);
-    StepGradients gradients;
-    Clear(kChunkTokens, gradients.step);
-    Clear(kChunkTokens, gradients.log_decay);
-    Pack<T>(problem.x, chunk, group, of_group, problem.channels, p, x);
-    Pack<T>(problem.dy, chunk, group, of_group, problem.channels, p, dy);
-    Transpose(rows, p, {x, p}, {transposed, rows});
-    MatrixProduct<false, false>(rows, rows, LowerResult{p}, {dy, p}, {transposed, rows},
-                                {dweights, rows});
-    BackwardWithin(tiles, steps, dweights, weights, dcb, &gradients);
-    AddSkip(rows, ElementOf<T>(problem.skip, head), weights);
-    float whole = 0;  // the gradient of the logarithm of the decay over the chunk
-    float dots[kChunkTokens];
-    if (chunk.last) {
-      MatrixProduct<true, false>(rows, p, LowerLeftTransposed{rows}, {weights, rows}, {dy, p},
-                                 {dx, p});
-    } else {
-      const float* const dstate =
-          StateOf(problem, problem.state_gradients, NextPlaceOf(chunk), head);
-      Transpose(p, n, {dstate, n}, {state_transposed, p});
-      MatrixProduct<false, false>(rows, p, All{n}, {tiles.b, n}, {state_transposed, p}, {dx, p});
-      DotRows(x, dx, rows, p, dots);
-      float factor[kChunkTokens];
-      for (int64_t i = 0; i < rows; ++i) {
-        factor[i] = steps.to_end[i] * steps.step[i];
-        gradients.step[i] += steps.to_end[i] * dots[i];
-        gradients.log_decay[i] -= factor[i] * dots[i];
-        whole += factor[i] * dots[i];
-      }
-      ScaleRows(dx, factor, rows, p, dx);
-      MatrixProduct<true, true>(rows, p, LowerLeftTransposed{rows}, {weights, rows}, {dy, p},
-                                {dx, p});
-      ScaleRows(x, factor, rows, p, scaled);
-      MatrixProduct<false, true>(rows, n, All{p}, {scaled, p}, {dstate, n}, {db, n});
-      if (!chunk.first) {
-        whole += steps.whole *
-                 DotAll(dstate, StateOf(problem, problem.states, PlaceOf(chunk), head), n * p);
-      }
+  BackwardTiles tiles;
+  for (float** tile : {&tiles.weights, &tiles.dweights, &tiles.dcb})
+    *tile = pieces->Take(kChunkTokens * kChunkTokens);
+  for (float** tile : {&tiles.db, &tiles.dc, &tiles.read})
+    *tile = pieces->Take(kChunkTokens * sizes.n);
+  for (float** tile : {&tiles.x, &tiles.dy, &tiles.dx, &tiles.scaled, &tiles.transposed})
+    *tile = pieces->Take(kChunkTokens * sizes.p);
+  tiles.state_transposed = pieces->Take(sizes.n * sizes.p);
+  return tiles;
+}
+
+// Writes a head's gradients of x and steps in a chunk, and adds to those of B, of C, of their
+// products and of the head's parameters. The gradient of the state behind the chunk becomes that of
+// the state in front of it; both are transposed.
+template <typename T>
+void BackwardHead(const StateSpaceProblem& problem, const TokenChunk& chunk, int64_t head,
+                  const GroupTiles& group, const BackwardTiles& tiles, float* dstate, float* sums) {
+  const Sizes sizes(problem);
+  const int64_t rows = group.rows, n = sizes.n, p = sizes.p;
+  const int64_t number = head / problem.group_heads, of_group = head % problem.group_heads;
+  const float* const state = chunk.first ? nullptr : StateOf(problem, PlaceOf(chunk), head);
+  Decays steps;
+  FillDecays<T>(problem.decay, problem.group_heads, chunk, head, &steps);
+  StepGradients gradients;
+  Clear(kChunkTokens, gradients.step);
+  Clear(kChunkTokens, gradients.log_decay);
+  Pack<T>(problem.x, chunk, number, of_group, problem.channels, p, tiles.x);
+  Pack<T>(problem.dy, chunk, number, of_group, problem.channels, p, tiles.dy);
+  Transpose(rows, p, {tiles.x, p}, {tiles.transposed, rows});
+  MatrixProduct<false, false>(rows, rows, LowerResult{p}, {tiles.dy, p}, {tiles.transposed, rows},
+                              {tiles.dweights, rows});
+  BackwardWithin(group, steps, tiles.dweights, tiles.weights, tiles.dcb, &gradients);
+  AddSkip(rows, ElementOf<T>(problem.skip, head), tiles.weights);
+  const Matrix<const float> weights = {tiles.weights, rows}, dy = {tiles.dy, p};
+  float whole = 0;  // the gradient of the logarithm of the decay over the chunk
+  float dots[kChunkTokens];
+  if (chunk.last) {
+    MatrixProduct<true, false>(rows, p, LowerLeftTransposed{rows}, weights, dy, {tiles.dx, p});
+  } else {
+    Transpose(p, n, {dstate, n}, {tiles.state_transposed, p});
+    MatrixProduct<false, false>(rows, p, All{n}, {group.b, n}, {tiles.state_transposed, p},
+                                {tiles.dx, p});
+    DotRows(tiles.x, tiles.dx, rows, p, dots);
+    float factor[kChunkTokens];
+    for (int64_t i = 0; i < rows; ++i) {
+      factor[i] = steps.to_end[i] * steps.step[i];
+      gradients.step[i] += steps.to_end[i] * dots[i];
+      gradients.log_decay[i] -= factor[i] * dots[i];
+      whole += factor[i] * dots[i];
     }
-    if (!chunk.first) {
-      ScaleRows(dy, steps.from_begin, rows, p, scaled);
-      MatrixProduct<false, false>(rows, n, All{p}, {scaled, p},
-                                  {StateOf(problem, problem.states, PlaceOf(chunk), head), n},
-                                  {read, n});
-      DotRows(tiles.c, read, rows, n, dots);
-      for (int64_t i = 0; i < rows; ++i) gradients.log_decay[i] += dots[i];
-      AddAll(read, rows * n, dc);
-    }
-    // The decay up to a token has the steps up to it.
-    float of_raw[kChunkTokens];
-    for (int64_t i = 0; i < kChunkTokens; i += kLanes)
-      Store(of_raw + i, Sigmoid(Load(steps.raw + i)));
-    float behind = whole, drate = 0, dbias = 0;
-    for (int64_t i = chunk.count - 1; i >= 0; --i) {
-      behind += gradients.log_decay[i];
-      const float dstep = gradients.step[i] - steps.rate * behind;
-      drate -= steps.step[i] * behind;
-      const float draw = dstep * of_raw[i];
-      dbias += draw;
-      Narrow(dx + i * p, problem.channels, 1, At<T>(problem.dx, chunk.begin + i, group, of_group));
-      StoreElement<T>(problem.dstep, chunk.begin + i, group, of_group, draw);
-    }
-    float* const sums = problem.sums + 3 * (PlaceOf(chunk) * heads + head);
-    sums[0] += dbias;
-    sums[1] += drate * steps.rate;
-    sums[2] += DotAll(dy, x, rows * p);
+    ScaleRows(tiles.dx, factor, rows, p, tiles.dx);
+    MatrixProduct<true, true>(rows, p, LowerLeftTransposed{rows}, weights, dy, {tiles.dx, p});
+    ScaleRows(tiles.x, factor, rows, p, tiles.scaled);
+    MatrixProduct<false, true>(rows, n, All{p}, {tiles.scaled, p}, {dstate, n}, {tiles.db, n});
+    if (!chunk.first) whole += steps.whole * DotAll(dstate, state, n * p);
   }
-  MatrixProduct<true, true>(rows, n, LowerLeftTransposed{rows}, {dcb, rows}, {tiles.c, n}, {db, n});
-  MatrixProduct<false, true>(rows, n, LowerLeft(), {dcb, rows}, {tiles.b, n}, {dc, n});
+  if (!chunk.first) {
+    ScaleRows(tiles.dy, steps.from_begin, rows, p, tiles.scaled);
+    MatrixProduct<false, false>(rows, n, All{p}, {tiles.scaled, p}, {state, n}, {tiles.read, n});
+    DotRows(group.c, tiles.read, rows, n, dots);
+    for (int64_t i = 0; i < rows; ++i) gradients.log_decay[i] += dots[i];
+    AddAll(tiles.read, rows * n, tiles.dc);
+    CarryOuterProducts(rows, {tiles.scaled, p}, {group.c, n}, steps.whole,
+                       chunk.last ? nullptr : dstate, dstate);
+  }
+  // The decay up to a token has the steps up to it.
+  float of_raw[kChunkTokens];
+  for (int64_t i = 0; i < kChunkTokens; i += kLanes)
+    Store(of_raw + i, Sigmoid(Load(steps.raw + i)));
+  float behind = whole, drate = 0, dbias = 0;
+  for (int64_t i = chunk.count - 1; i >= 0; --i) {
+    behind += gradients.log_decay[i];
+    const float dstep = gradients.step[i] - steps.rate * behind;
+    drate -= steps.step[i] * behind;
+    const float draw = dstep * of_raw[i];
+    dbias += draw;
+    Narrow(tiles.dx + i * p, problem.channels, 1,
+           At<T>(problem.dx, chunk.begin + i, number, of_group));
+    StoreElement<T>(problem.dstep, chunk.begin + i, number, of_group, draw);
+  }
+  sums[0] += dbias;
+  sums[1] += drate * steps.rate;
+  sums[2] += DotAll(tiles.dy, tiles.x, rows * p);
+}
+
+// Writes the gradients of B and C in a chunk, or what one of several blocks of heads has of them.
+template <typename T>
+void WriteGroup(const StateSpaceProblem& problem, const TokenChunk& chunk, int64_t first_head,
+                const BackwardTiles& tiles) {
+  const Sizes sizes(problem);
+  const HeadBlocks blocks = HeadBlocksOf(problem);
+  const int64_t n = sizes.n, group = first_head / problem.group_heads;
+  if (blocks.count == 1) {
+    for (int64_t i = 0; i < chunk.count; ++i) {
+      const int64_t token = chunk.begin + i;
+      Narrow(tiles.db + i * n, problem.state, 1, At<T>(problem.db, token, group, 0));
+      Narrow(tiles.dc + i * n, problem.state, 1, At<T>(problem.dc, token, group, 0));
+    }
+    return;
+  }
+  const int64_t block = first_head % problem.group_heads / blocks.heads;
   for (int64_t i = 0; i < chunk.count; ++i) {
-    Narrow(db + i * n, problem.state, 1, At<T>(problem.db, chunk.begin + i, group, 0));
-    Narrow(dc + i * n, problem.state, 1, At<T>(problem.dc, chunk.begin + i, group, 0));
+    float* const out = BlockRow(problem, chunk.begin + i, group, block);
+    for (int64_t d = 0; d < n; d += kLanes) {
+      Store(out + d, Load(tiles.db + i * n + d));
+      Store(out + n + d, Load(tiles.dc + i * n + d));
+    }
   }
+}
+
+template <typename T>
+void Backward(const T*, const StateSpaceProblem& problem, const HeadsOfSequence& part,
+              float* scratch) {
+  const Sizes sizes(problem);
+  const int64_t n = sizes.n, p = sizes.p, first_head = part.first_head;
+  const int64_t heads = problem.groups * problem.group_heads;
+  float* const sums = problem.sums + 3 * (part.begin * heads + first_head);
+  for (int64_t i = 0; i < 3 * (part.end_head - first_head); ++i) sums[i] = 0;
+  Pieces pieces(scratch);
+  GroupTiles group = TakeGroup(problem, &pieces);
+  const BackwardTiles tiles = TakeBackward(problem, &pieces);
+  float* const dstates = pieces.Take(0);
+  const int64_t chunks = (part.end - part.begin + kChunkTokens - 1) / kChunkTokens;
+  for (int64_t c = chunks - 1; c >= 0; --c) {
+    const TokenChunk chunk = ChunkAt(part.begin, part.end, part.begin + c * kChunkTokens);
+    PackGroup<T>(problem, chunk, first_head / problem.group_heads, &group);
+    const int64_t rows = group.rows;
+    Clear(rows * rows, tiles.dcb);
+    Clear(rows * n, tiles.db);
+    Clear(rows * n, tiles.dc);
+    for (int64_t head = first_head; head < part.end_head; ++head) {
+      const int64_t i = head - first_head;
+      BackwardHead<T>(problem, chunk, head, group, tiles, dstates + i * n * p, sums + 3 * i);
+    }
+    MatrixProduct<true, true>(rows, n, LowerLeftTransposed{rows}, {tiles.dcb, rows}, {group.c, n},
+                              {tiles.db, n});
+    MatrixProduct<false, true>(rows, n, LowerLeft(), {tiles.dcb, rows}, {group.b, n},
+                               {tiles.dc, n});
+    WriteGroup<T>(problem, chunk, first_head, tiles);
+  }
+}
+
+template <typename T>
+void AddBlocks(const T*, const StateSpaceProblem& problem, int64_t token, int64_t group) {
+  const Sizes sizes(problem);
+  const HeadBlocks blocks = HeadBlocksOf(problem);
+  float* const sum = BlockRow(problem, token, group, 0);
+  for (int64_t block = 1; block < blocks.count; ++block)
+    AddAll(BlockRow(problem, token, group, block), 2 * sizes.n, sum);
+  Narrow(sum, problem.state, 1, At<T>(problem.db, token, group, 0));
+  Narrow(sum + sizes.n, problem.state, 1, At<T>(problem.dc, token, group, 0));
 }
 
 }  // namespace
@@ -346,19 +387,19 @@ void StateSpaceForward(const StateSpaceProblem& problem, const HeadsOfSequence& 
   WithType(problem.dtype, [&](auto* type) { Forward(type, problem, part, scratch); });
 }
 
-void StateSpaceCarry(const StateSpaceProblem& problem, const HeadsOfSequence& part,
-                     float* scratch) {
+void StateSpaceBackward(const StateSpaceProblem& problem, const HeadsOfSequence& part,
+                        float* scratch) {
+  if (part.begin == part.end) return;
   const FlushDenormals flush;
   WithType(problem.dtype, [&](auto* type) {
     Carry(type, problem, part, scratch);
-    CarryBack(type, problem, part, scratch);
+    Backward(type, problem, part, scratch);
   });
 }
 
-void StateSpaceChunkBackward(const StateSpaceProblem& problem, const TokenChunk& chunk,
-                             int64_t group, float* scratch) {
+void StateSpaceAddBlocks(const StateSpaceProblem& problem, int64_t token, int64_t group) {
   const FlushDenormals flush;
-  WithType(problem.dtype, [&](auto* type) { ChunkBackward(type, problem, chunk, group, scratch); });
+  WithType(problem.dtype, [&](auto* type) { AddBlocks(type, problem, token, group); });
 }
 
 void StateSpaceContinue(const StateSpaceProblem& problem, const StatePortion& portion, int64_t head,
