@@ -50,8 +50,8 @@ ConvProblem ProblemOf(const Tensor& cu_seqlens, const CausalConvInputs& in, cons
   return problem;
 }
 
-// The channels of a group in blocks. Wide ones read long pieces of a row, and there are some for each
-// thread.
+// The channels of a group in blocks. Wide ones read long pieces of a row, and there are some for
+// each thread.
 struct Blocks {
   int64_t channels, width, count;
 

@@ -352,8 +352,8 @@ TEST(GatedDeltaBitsTest, PortionsDoNotDependOnTheirSizeOrCompany) {
 TEST(GatedDeltaBitsTest, DecaysBelowTheLeastNormalNumberAreZero) {
   ThreadPool pool(1);
   Problem problem({{3}, 1, 1, /*key=*/2, /*value=*/1}, DType::kFloat32);
-  // Rows of the query, the key, the value, beta, the raw decay and a column that nobody reads. Later
-  // keys are orthogonal to the first, so that nothing of it is overwritten.
+  // Rows of the query, the key, the value, beta, the raw decay and a column that nobody reads.
+  // Later keys are orthogonal to the first, so that nothing of it is overwritten.
   const Vector rows = {1, 0, 1, 0, 1e20, 0, 46, 0,  //
                        1, 0, 0, 1, 0,    0, 46, 0,  //
                        1, 0, 0, 1, 0,    0, 46, 0};

@@ -2,8 +2,8 @@
 // `of_bound` is the share that they reach of what bounds them: of the peak of the threads'
 // arithmetic for the operations that the chunked form needs, or of the memory's bandwidth for the
 // operands, whichever takes longer. Both are measured in turn with the op, the bandwidth by scaling
-// a tensor in place. A multiply-add counts as two operations; each byte of the operands counts once,
-// and those of scratch memory don't.
+// a tensor in place. A multiply-add counts as two operations. Bytes of the operands count once, and
+// those of scratch memory don't.
 #include <algorithm>
 #include <chrono>
 

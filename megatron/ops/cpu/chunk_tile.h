@@ -29,9 +29,8 @@ class Pieces {
   float* next_;
 };
 
-// While it lives, its thread takes numbers below the least normal one, 2^-126, for zeros, as operands
-// and as results. Decays over a chunk reach such numbers, and processors take a hundred times as long
-// for a sum with one of them.
+// While it lives, its thread takes numbers below the least normal one, 2^-126, for zeros, as
+// operands and as results. Decays over a chunk reach such numbers, with which processors are slow.
 class FlushDenormals {
  public:
   MEGATRON_INLINE_MEMBER FlushDenormals() : saved_(_mm_getcsr()) {
@@ -251,8 +250,8 @@ struct LowerLeftTransposed {
   Depth operator()(int64_t m, int64_t, int64_t) const { return {m, rows}; }
 };
 
-// behind[left width, right width] = decay before + over rows, the outer products of rows of the two.
-// `before` may be `behind`; without it there is nothing to decay.
+// behind[left width, right width] = decay before + over rows, the outer products of rows of the
+// two. `before` may be `behind`; without it there is nothing to decay.
 inline void CarryOuterProducts(int64_t rows, Matrix<const float> left, Matrix<const float> right,
                                float decay, const float* before, float* behind) {
   const Matrix<float> sum = {behind, right.stride};
