@@ -7,12 +7,13 @@
 //
 // Columns of the table: gpu, kernel (product, grouped, attention, state_space, gated_delta), pass
 // (forward, input_gradient, weight_gradient), m, n, k and share_of_peak. A product's shape is that
-// of its forward pass: m tokens (of one group, for grouped ones), n outputs, k inputs. Attention has
-// m positions, n heads and k channels of a key; its share counts scores that the causal mask hides
-// as work, and all of its backward pass is its input gradient, of 2.5 times the forward FLOPs.
-// Recurrences of Mamba-2 layers and gated delta nets have m heads of a group, n channels of a head's
-// outputs and k rows of its state; their work is that of RecurrenceCosts (hybrid_layers.h), and all
-// of their backward pass is their input gradient. They are computed in 32 bits.
+// of its forward pass: m tokens (of one group, for grouped ones), n outputs, k inputs. Attention
+// has m positions, n heads and k channels of a key; its share counts scores that the causal mask
+// hides as work, and all of its backward pass is its input gradient, of 2.5 times the forward
+// FLOPs. Recurrences of Mamba-2 layers and gated delta nets have m heads of a group, n channels of
+// a head's outputs and k rows of its state; their work is that of RecurrenceCosts
+// (hybrid_layers.h), and all of their backward pass is their input gradient. They are computed in
+// 32 bits.
 #ifndef MEGATRON_PLAN_MEASURED_KERNELS_H_
 #define MEGATRON_PLAN_MEASURED_KERNELS_H_
 
