@@ -227,12 +227,17 @@ struct BackwardTiles {
 BackwardTiles TakeBackward(const StateSpaceProblem& problem, Pieces* pieces) {
   const Sizes sizes(problem);
   BackwardTiles tiles;
-  for (float** tile : {&tiles.weights, &tiles.dweights, &tiles.dcb})
-    *tile = pieces->Take(kChunkTokens * kChunkTokens);
-  for (float** tile : {&tiles.db, &tiles.dc, &tiles.read})
-    *tile = pieces->Take(kChunkTokens * sizes.n);
-  for (float** tile : {&tiles.x, &tiles.dy, &tiles.dx, &tiles.scaled, &tiles.transposed})
-    *tile = pieces->Take(kChunkTokens * sizes.p);
+  tiles.weights = pieces->Take(kChunkTokens * kChunkTokens);
+  tiles.dweights = pieces->Take(kChunkTokens * kChunkTokens);
+  tiles.dcb = pieces->Take(kChunkTokens * kChunkTokens);
+  tiles.db = pieces->Take(kChunkTokens * sizes.n);
+  tiles.dc = pieces->Take(kChunkTokens * sizes.n);
+  tiles.read = pieces->Take(kChunkTokens * sizes.n);
+  tiles.x = pieces->Take(kChunkTokens * sizes.p);
+  tiles.dy = pieces->Take(kChunkTokens * sizes.p);
+  tiles.dx = pieces->Take(kChunkTokens * sizes.p);
+  tiles.scaled = pieces->Take(kChunkTokens * sizes.p);
+  tiles.transposed = pieces->Take(kChunkTokens * sizes.p);
   tiles.state_transposed = pieces->Take(sizes.n * sizes.p);
   return tiles;
 }
