@@ -182,11 +182,30 @@ class Pieces {
         heads_(in.q_TGRD.dim(2)),
         cut_(cut) {}
 
+  // Joins groups of the sequences of which TakesFewRows, so that a piece reads what lies together
+  // in a cache, and that threads have about as much to do.
+  void JoinGroups(const AttentionProblem& problem, int64_t threads) {
+    constexpr int64_t kManyPieces = 8;  // of a thread: then it does not matter who has the last one
+    few_rows_ = 0;
+    int64_t few = 0;
+    for (int64_t s = 0; s < sequences_; ++s) {
+      const int64_t rows = (q_begin_[s + 1] - q_begin_[s]) * heads_;
+      if (rows == 0 || !TakesFewRows(problem, rows)) continue;
+      few_rows_ = std::max(few_rows_, rows);
+      ++few;
+    }
+    int64_t parts = 1;
+    while (parts < groups_ && few * parts < kManyPieces * threads && few * parts % threads != 0)
+      ++parts;
+    joined_ = (groups_ + parts - 1) / parts;
+  }
+  bool HaveFewRows() const { return few_rows_ > 0; }
+
   // Finds piece `index`; the indices passed to one object must ascend. Returns false if there are
   // no more pieces.
   bool Find(int64_t index, AttentionPiece* piece) {
-    while (sequence_ < sequences_ && index >= first_ + groups_ * PerGroup()) {
-      first_ += groups_ * PerGroup();
+    while (sequence_ < sequences_ && index >= first_ + PerSequence()) {
+      first_ += PerSequence();
       first_row_block_ += groups_ * RowBlocks(QLength() * heads_);
       ++sequence_;
     }
@@ -195,7 +214,8 @@ class Pieces {
     piece->q_length = QLength();
     piece->k_begin = k_begin_[sequence_];
     piece->k_length = KLength();
-    piece->group = (index - first_) / PerGroup();
+    piece->group = (index - first_) / PerGroup() * Joined();
+    piece->end_group = std::min(groups_, piece->group + Joined());
     piece->end_row_block = RowBlocks(QLength() * heads_);
     piece->end_key_block = KeyBlocks(KLength());
     piece->row_blocks_before = first_row_block_ + piece->group * piece->end_row_block;
@@ -215,6 +235,12 @@ class Pieces {
  private:
   int64_t QLength() const { return q_begin_[sequence_ + 1] - q_begin_[sequence_]; }
   int64_t KLength() const { return k_begin_[sequence_ + 1] - k_begin_[sequence_]; }
+  // The groups of each piece of the sequence.
+  int64_t Joined() const {
+    const int64_t rows = QLength() * heads_;
+    return rows == 0 || rows > few_rows_ ? 1 : std::min(joined_, kAttentionRows / rows);
+  }
+  int64_t PerSequence() const { return (groups_ + Joined() - 1) / Joined() * PerGroup(); }
   int64_t PerGroup() const {
     switch (cut_) {
       case Cut::kRowBlocks:
@@ -230,6 +256,8 @@ class Pieces {
   const int32_t *q_begin_, *k_begin_;
   int64_t sequences_, groups_, heads_;
   Cut cut_;
+  int64_t few_rows_ = 0;  // the most rows of sequences whose groups are joined
+  int64_t joined_ = 1;
   int64_t sequence_ = 0;
   int64_t first_ = 0;            // index of the sequence's first piece
   int64_t first_row_block_ = 0;  // index of the sequence's first one among all row blocks
@@ -245,9 +273,18 @@ void RunPieces(const Stream& stream, const Pieces& pieces, const AttentionProble
   stream.pool()->ParallelFor(stream.pool()->num_threads(), [&](int64_t, int64_t) {
     float* const scratch = Workspace(WorkspaceKind::kPrivate, scratch_floats);
     Pieces mine = pieces;
-    AttentionPiece piece;
-    while (mine.Find(next.fetch_add(1, std::memory_order_relaxed), &piece))
+    AttentionPiece piece, following;
+    const auto find = [&](AttentionPiece* found) {
+      return mine.Find(next.fetch_add(1, std::memory_order_relaxed), found);
+    };
+    for (bool found = find(&piece); found; piece = following) {
+      // Short pieces ask for what the next one reads.
+      const bool knows_next = pieces.HaveFewRows();
+      if (knows_next) found = find(&following);
+      piece.next = knows_next && found ? &following : nullptr;
       kernel(problem, piece, scratch);
+      if (!knows_next) found = find(&following);
+    }
   });
 }
 
@@ -317,8 +354,10 @@ void AttentionForward(const Stream& stream, const Attention& attention, const At
   CheckLengths(attention.cu_seqlens_q, in.q_TGRD.dim(0));
   CheckLengths(attention.cu_seqlens_k, in.k_UGD.dim(0));
   const AttentionProblem problem = MakeProblem(attention, in, out_TGRE, lse_TGR, SumSizes());
+  Pieces pieces(attention, in, Cut::kRowBlocks);
+  pieces.JoinGroups(problem, stream.pool()->num_threads());
   RunPieces(
-      stream, Pieces(attention, in, Cut::kRowBlocks), problem, AttentionForwardScratch(problem),
+      stream, pieces, problem, AttentionForwardScratch(problem),
       ActiveIsa() == CpuIsa::kAvx512 ? avx512::AttentionForwardPiece : avx2::AttentionForwardPiece);
 }
 

@@ -570,15 +570,20 @@ void RunAlone(Problem* p, int s, ThreadPool* pool) {
 
 TEST(AttentionBitsTest, BitsOfADocumentAreThoseOfTheDocumentAlone) {
   ThreadPool pool(2);
-  const Sizes setup = {{70, 1, 33, 129}, {70, 1, 33, 129}, 2, 2, 16, true, 0.2f};
-  Problem packed(setup, DType::kBFloat16), alone(setup, DType::kBFloat16);
-  packed.Forward(&pool);
-  packed.Backward(&pool);
-  for (int s = 0; s < 4; ++s) RunAlone(&alone, s, &pool);
-  EXPECT_EQ(packed.out.Bytes(), alone.out.Bytes());
-  EXPECT_EQ(packed.dq.Bytes(), alone.dq.Bytes());
-  EXPECT_EQ(packed.dk.Bytes(), alone.dk.Bytes());
-  EXPECT_EQ(packed.dv.Bytes(), alone.dv.Bytes());
+  // In the second one some continue with few rows: a thread takes several of their groups.
+  for (const Sizes& setup :
+       std::vector<Sizes>{{{70, 1, 33, 129}, {70, 1, 33, 129}, 2, 2, 16, true, 0.2f},
+                          {{1, 33, 2, 1}, {70, 150, 2, 129}, 5, 2, 16, true}}) {
+    Problem packed(setup, DType::kBFloat16), alone(setup, DType::kBFloat16);
+    packed.Forward(&pool);
+    packed.Backward(&pool);
+    for (int s = 0; s < 4; ++s) RunAlone(&alone, s, &pool);
+    EXPECT_EQ(packed.out.Bytes(), alone.out.Bytes());
+    EXPECT_EQ(packed.lse.Bytes(), alone.lse.Bytes());
+    EXPECT_EQ(packed.dq.Bytes(), alone.dq.Bytes());
+    EXPECT_EQ(packed.dk.Bytes(), alone.dk.Bytes());
+    EXPECT_EQ(packed.dv.Bytes(), alone.dv.Bytes());
+  }
 }
 
 TEST(AttentionBitsTest, BitsOfAHeadDoNotDependOnTheRankThatHoldsIt) {
@@ -612,13 +617,15 @@ TEST(AttentionBitsTest, BitsOfFewRowsAreThoseOfMany) {
     bool sinks;
   };
   for (const Case& each : std::vector<Case>{{1, 64, 64, 0, false},
+                                            {1, 80, 96, 0, false},
+                                            {2, 44, 128, 30, false},
                                             {2, 20, 36, 0, true},
                                             {4, 16, 48, 40, false},
                                             {3, 8, 8, 70, true}}) {
-    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
       Sizes all;
       all.q_lengths = all.k_lengths = {kTokens};
-      all.groups = 2;
+      all.groups = 3;
       all.heads = each.heads;
       all.dim = each.dim;
       all.value_dim = each.value_dim;
@@ -682,6 +689,22 @@ TEST(AttentionEdgesTest, ScoresOfAnyMagnitudeAreFine) {
   // Scores reach 1e5 where fp32 has steps of 0.01.
   ExpectNear(p.out, want.out, 0.03);
   for (double x : p.dq.Values()) ASSERT_TRUE(std::isfinite(x));
+}
+
+TEST(AttentionEdgesTest, AWindowMayHaveLeftAllKeysBehind) {
+  ThreadPool pool(1);
+  Sizes setup;
+  setup.q_lengths = {1};
+  setup.k_lengths = {32};
+  setup.window = 5;
+  Problem p(setup, DType::kFloat32);
+  const HostTensor place_q = HostTensor::Of({1}, DType::kInt32, {100});
+  const HostTensor place_k = HostTensor::Of({32}, DType::kInt32, std::vector<double>(32, 3));
+  p.attention.place_q_T = place_q;
+  p.attention.place_k_U = place_k;
+  p.Forward(&pool);
+  for (int64_t i = 0; i < p.out.numel(); ++i) EXPECT_EQ(p.out.Get(i), 0);
+  EXPECT_EQ(p.lse.Get(0), -std::numeric_limits<double>::infinity());
 }
 
 TEST(AttentionEdgesTest, NotANumberComesThrough) {

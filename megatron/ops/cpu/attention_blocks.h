@@ -110,12 +110,16 @@ struct Rows {
         count(Min(kRowBlock, shape.rows - first)),
         padded(RoundUp(count, kLanes)) {
     for (int64_t i = 0; i < padded; ++i) {
-      const int64_t row = first + Min(i, count - 1);
-      const int64_t query = row / shape.heads;
-      token[i] = piece.q_begin + query;
-      head[i] = row % shape.heads;
       begin[i] = i > 0 ? begin[i - 1] : 0;
       limit[i] = i > 0 ? limit[i - 1] : static_cast<int32_t>(piece.k_length);
+      if (i >= count) {
+        token[i] = token[i - 1];
+        head[i] = head[i - 1];
+        continue;
+      }
+      const int64_t row = first + i, query = row / shape.heads;
+      token[i] = piece.q_begin + query;
+      head[i] = row % shape.heads;
       if (!problem.causal || (i > 0 && token[i] == token[i - 1])) continue;
       if (problem.place_q == nullptr) {
         SetVisible(query + shape.diagonal, problem.window_size, piece.k_length, i);

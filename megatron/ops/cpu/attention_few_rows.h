@@ -2,6 +2,9 @@
 // kernel for many rows has rows in the lanes of vectors, most of which would be empty. Here lanes
 // are keys in the product with the keys, and channels in that with the values. Each sum is formed
 // in the same order, so the bits are the same.
+//
+// Keys and values are read where they lie. A token's groups are neighbours in a cache, so a piece
+// has several groups: all of them use a block of keys, and then the next block.
 #ifndef MEGATRON_OPS_CPU_ATTENTION_FEW_ROWS_H_
 #define MEGATRON_OPS_CPU_ATTENTION_FEW_ROWS_H_
 
@@ -10,91 +13,100 @@
 #include "megatron/ops/cpu/attention_blocks.h"
 #include "megatron/ops/cpu/attention_kernels.h"
 #include "megatron/ops/cpu/attention_tile.h"
+#include "megatron/ops/cpu/square_vec.h"
 #include "megatron/ops/cpu/vec.h"
 
 namespace megatron::ops::MEGATRON_ISA {
 
-// The most rows of a block that is computed so.
-constexpr int64_t kFewRows = 4;
-
 static_assert(kKeyBlock % kLanes == 0);
 
-// Packs a block of keys and values as PackKeys does. The rows of a cache lie as far apart as the
-// groups of a token are wide, and a processor fetches ahead only what lies close by: kRowsAhead of
-// them are asked for before they are read.
+// The keys or the values of a block, for one group.
 template <typename T>
-class CachedRows {
- public:
-  CachedRows(const AttentionProblem& problem, const AttentionPiece& piece, const Geometry& shape,
-             const Rows& rows)
-      : problem_(problem), piece_(piece), shape_(shape), end_(rows.KeysForSome()) {
-    for (int64_t i = 0; i < kRowsAhead; ++i)
-      Ask(rows.FirstKeyForSome() / kKeyBlock * kKeyBlock + i);
-  }
+struct RowsOfCache {
+  const T* first;
+  int64_t stride;
 
-  void Pack(const Keys& keys, float* k, float* v) const {
-    for (int64_t j = 0; j < keys.count; ++j) {
-      Ask(keys.first + j + kRowsAhead);
-      const int64_t token = piece_.k_begin + keys.first + j;
-      Put(At<T>(problem_.k, token, piece_.group, 0), shape_.key, j, k);
-      Put(At<T>(problem_.v, token, piece_.group, 0), shape_.value, j, v);
-    }
-    for (int64_t j = keys.count; j < keys.padded; ++j) {
-      Clear(shape_.key.width, k + j * shape_.key.width);
-      Clear(shape_.value.width, v + j * shape_.value.width);
+  RowsOfCache(const AttentionOperand& x, int64_t token, int64_t group)
+      : first(At<T>(x, token, group, 0)), stride(x.token_stride) {}
+};
+
+// Asks for keys and values before they are read, in the order in which they lie in memory: a
+// processor fetches ahead only what is read in that order.
+template <typename T>
+class KeysAhead {
+ public:
+  KeysAhead(const AttentionProblem& problem, const Geometry& shape)
+      : problem_(problem), shape_(shape) {}
+
+  // What follows, in so many calls of Ask(), are keys [first, end) of the piece's sequence.
+  void Start(const AttentionPiece& piece, int64_t first, int64_t end, int64_t calls) {
+    group_ = first_group_ = piece.group;
+    end_group_ = piece.end_group;
+    token_ = piece.k_begin + first;
+    end_ = piece.k_begin + end;
+    at_once_ = ((end - first) * (end_group_ - group_) + calls - 1) / calls;
+  }
+  void Stop() { token_ = end_; }
+
+  void Ask() {
+    for (int64_t i = 0; i < at_once_ && token_ < end_; ++i) {
+      AskFor(problem_.k, shape_.key.dim);
+      AskFor(problem_.v, shape_.value.dim);
+      if (++group_ < end_group_) continue;
+      group_ = first_group_;
+      ++token_;
     }
   }
 
  private:
-  static constexpr int64_t kRowsAhead = 12;
-  static constexpr int64_t kLine = 64 / sizeof(T);  // elements of a line of the caches
+  static constexpr int64_t kLine = 64 / sizeof(T);  // elements of a cache line
 
-  static void Put(const T* row, const Columns& columns, int64_t j, float* out) {
-    Widen(row, columns.dim, 1, columns.width, out + j * columns.width);
-  }
-  void Ask(int64_t key) const {
-    if (key >= end_) return;
-    const int64_t token = piece_.k_begin + key;
-    const T* const k = At<T>(problem_.k, token, piece_.group, 0);
-    const T* const v = At<T>(problem_.v, token, piece_.group, 0);
-    for (int64_t d = 0; d < shape_.key.dim; d += kLine) __builtin_prefetch(k + d);
-    for (int64_t d = 0; d < shape_.value.dim; d += kLine) __builtin_prefetch(v + d);
+  // They go to the second level: a block of all groups is too large for the first.
+  void AskFor(const AttentionOperand& x, int64_t dim) const {
+    const T* const row = At<T>(x, token_, group_, 0);
+    for (int64_t d = 0; d < dim; d += kLine) __builtin_prefetch(row + d, /*rw=*/0, /*locality=*/2);
   }
 
   const AttentionProblem& problem_;
-  const AttentionPiece& piece_;
   const Geometry& shape_;
-  const int64_t end_;
+  int64_t token_ = 0, end_ = 0, group_ = 0, first_group_ = 0, end_group_ = 0, at_once_ = 0;
 };
 
-// scores[row, key] (rows of kKeyBlock) = q k. q [kRows, width] is scaled; k has rows of `width`.
-template <int kRows>
-void ScoresOfFewRows(const Columns& columns, const LaneKeys& seen, const float* q, const float* k,
-                     float* scores) {
+// scores[row, key] (rows of kKeyBlock) = q k, for the lanes of keys that some row sees. q [kRows,
+// width] is scaled. The block has `count` keys.
+template <int kRows, typename T>
+void ScoresOfFewRows(const Columns& columns, int64_t count, const LaneKeys& seen, const float* q,
+                     const RowsOfCache<T>& k, KeysAhead<T>* ahead, float* scores) {
+  constexpr int kElements = Square<T>::kElements;
   const int64_t width = columns.width;
   for (int64_t j = seen.begin / kLanes * kLanes; j < seen.end; j += kLanes) {
+    const T* row[kLanes];  // behind the last key, that one again
+    for (int l = 0; l < kLanes; ++l) {
+      row[l] = k.first + Min(j + l, count - 1) * k.stride;
+      ahead->Ask();
+    }
     Vec sum[kRows];
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) sum[r] = Zero();
-    for (int64_t d = 0; d < columns.dim; d += kLanes) {
-      Vec key[kLanes];  // after the transposition a channel of kLanes keys
+    for (int64_t d = 0; d < columns.dim; d += kElements) {
+      const int64_t left = columns.dim - d;
+      Square<T> square;
 #pragma GCC unroll 16
-      for (int l = 0; l < kLanes; ++l) key[l] = Load(k + (j + l) * width + d);
-      TransposeStep<1>(key);
-      TransposeStep<2>(key);
-      TransposeStep<4>(key);
-#if defined(MEGATRON_ISA_AVX512)
-      TransposeStep<8>(key);
-#endif
-      const auto add = [&](int64_t l) {
+      for (int l = 0; l < kLanes; ++l) square.SetRow(l, row[l] + d, left);
+      square.Turn();
+      const auto add = [&](int e) {
+        const Vec key = square.Across(e);
 #pragma GCC unroll 4
-        for (int r = 0; r < kRows; ++r) sum[r] = Fma(key[l], Set(q[r * width + d + l]), sum[r]);
+        for (int r = 0; r < kRows; ++r) sum[r] = Fma(key, Set(q[r * width + d + e]), sum[r]);
       };
-      if (d + kLanes <= columns.dim) {
-#pragma GCC unroll 16
-        for (int l = 0; l < kLanes; ++l) add(l);
+      if (left >= kElements) {
+#pragma GCC unroll 32
+        for (int e = 0; e < kElements; ++e) add(e);
       } else {
-        for (int64_t l = 0; d + l < columns.dim; ++l) add(l);
+#pragma GCC unroll 32
+        for (int e = 0; e < kElements; ++e) {
+          if (e < left) add(e);
+        }
       }
     }
 #pragma GCC unroll 4
@@ -102,10 +114,10 @@ void ScoresOfFewRows(const Columns& columns, const LaneKeys& seen, const float* 
   }
 }
 
-// Scores of row r become exp(score - max so far), 0 for keys that it does not see; its max and sum
-// are updated. Returns the factor of the previous sums.
+// Scores of row r become exp(score - max so far), 0 for keys that it does not see; its max is
+// updated. Returns the factor of the previous sums.
 inline float UpdateSoftmaxOfRow(const Rows& rows, const Keys& keys, const LaneKeys& seen, int64_t r,
-                                float* scores, float* max, float* sum) {
+                                float* scores, float* max) {
   const int64_t begin = Clamp(rows.begin[r] - keys.first, 0, keys.count);
   const int64_t end = Clamp(rows.limit[r] - keys.first, begin, keys.count);
   const int64_t first = seen.begin / kLanes * kLanes, last = RoundUp(seen.end, kLanes);
@@ -118,48 +130,78 @@ inline float UpdateSoftmaxOfRow(const Rows& rows, const Keys& keys, const LaneKe
   for (int l = 0; l < kLanes; ++l) greatest = __builtin_fmaxf(greatest, lanes[l]);
   const Vec base = Max(Set(greatest), Set(-3e38f));
   Store(lanes, Exp(Set(*max) - base));
-  const float correction = lanes[0];
-  float total = *sum * correction;
   for (int64_t j = first; j < last; j += kLanes) Store(scores + j, Exp(Load(scores + j) - base));
-  for (int64_t j = begin; j < end; ++j) total = total + scores[j];
   *max = greatest;
-  *sum = total;
-  return correction;
+  return lanes[0];
 }
 
-// out[row, columns] += scores[row, key] v[key, columns] over the keys that some row sees. Unless it
-// is null, `factor` multiplies each row of out first.
-template <int kRows>
+// out[row, columns] += scores[row, key] v[key, columns] over the keys that some row sees, for kVecs
+// vectors of columns of which `left` columns are there. Unless it is null, `factor` multiplies each
+// row of out first. If kSums, the scores are added to `sum` too; they are 0 where a row sees no key.
+template <int kRows, int kVecs, bool kSums, typename T>
+MEGATRON_INLINE void AddValueColumns(const LaneKeys& seen, int64_t left, const float* scores,
+                                     const T* v, int64_t stride, const float* factor, float* sum,
+                                     float* out, int64_t width) {
+  Vec total[kRows], sums[kRows][kVecs];
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+    if constexpr (kSums) total[r] = Set(sum[r]);
+#pragma GCC unroll 4
+    for (int i = 0; i < kVecs; ++i) {
+      sums[r][i] = Load(out + r * width + i * kLanes);
+      if (factor != nullptr) sums[r][i] = sums[r][i] * Set(factor[r]);
+    }
+  }
+  for (int64_t j = seen.begin; j < seen.end; ++j) {
+    Vec value[kVecs];
+#pragma GCC unroll 4
+    for (int i = 0; i < kVecs; ++i) {
+      const T* const at = v + j * stride + i * kLanes;
+      value[i] = kVecs > 1 ? Load(at) : LoadUpTo(at, left);
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const Vec p = Set(scores[r * kKeyBlock + j]);
+      if constexpr (kSums) total[r] = total[r] + p;
+#pragma GCC unroll 4
+      for (int i = 0; i < kVecs; ++i) sums[r][i] = Fma(p, value[i], sums[r][i]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+    if constexpr (kSums) {
+      float lanes[kLanes];
+      Store(lanes, total[r]);
+      sum[r] = lanes[0];
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < kVecs; ++i) Store(out + r * width + i * kLanes, sums[r][i]);
+  }
+}
+
+// The same for all columns, and for the sums.
+template <int kRows, typename T>
 void AddValuesOfFewRows(const Columns& columns, const LaneKeys& seen, const float* scores,
-                        const float* v, const float* factor, float* out) {
-  constexpr int kVecs = 2;
+                        const RowsOfCache<T>& v, const float* factor, float* sum, float* out) {
+  constexpr int kVecs = kLanes == 16 ? 4 : 2;  // as many as there are registers for
   const int64_t width = columns.width;
-  for (int64_t d = 0; d < width; d += kVecs * kLanes) {
-    const bool both = d + kLanes < width;
-    Vec sum[kRows][kVecs];
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-      sum[r][0] = Load(out + r * width + d);
-      sum[r][1] = both ? Load(out + r * width + d + kLanes) : Zero();
-      if (factor == nullptr) continue;
-      sum[r][0] = sum[r][0] * Set(factor[r]);
-      sum[r][1] = sum[r][1] * Set(factor[r]);
-    }
-    for (int64_t j = seen.begin; j < seen.end; ++j) {
-      const Vec low = Load(v + j * width + d);
-      const Vec high = both ? Load(v + j * width + d + kLanes) : Zero();
-#pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) {
-        const Vec p = Set(scores[r * kKeyBlock + j]);
-        sum[r][0] = Fma(p, low, sum[r][0]);
-        sum[r][1] = Fma(p, high, sum[r][1]);
-      }
-    }
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-      Store(out + r * width + d, sum[r][0]);
-      if (both) Store(out + r * width + d + kLanes, sum[r][1]);
-    }
+  int64_t d = 0;
+  if (columns.dim >= kVecs * kLanes) {
+    AddValueColumns<kRows, kVecs, true>(seen, columns.dim, scores, v.first, v.stride, factor, sum,
+                                        out, width);
+    d = kVecs * kLanes;
+  } else {
+    AddValueColumns<kRows, 1, true>(seen, columns.dim, scores, v.first, v.stride, factor, sum, out,
+                                    width);
+    d = kLanes;
+  }
+  for (; d + kVecs * kLanes <= columns.dim; d += kVecs * kLanes) {
+    AddValueColumns<kRows, kVecs, false>(seen, columns.dim - d, scores, v.first + d, v.stride,
+                                         factor, sum, out + d, width);
+  }
+  for (; d < columns.dim; d += kLanes) {
+    AddValueColumns<kRows, 1, false>(seen, columns.dim - d, scores, v.first + d, v.stride, factor,
+                                     sum, out + d, width);
   }
 }
 

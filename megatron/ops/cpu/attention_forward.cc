@@ -69,17 +69,16 @@ inline float LogSumExp(float a, float b) {
   return __builtin_fmaxf(a, b) + __builtin_log1pf(__builtin_expf(-__builtin_fabsf(a - b)));
 }
 
+// `max`, `sum` and `out` are those of the rows of one group.
 template <typename T>
-void StoreRows(const AttentionProblem& problem, const AttentionPiece& piece, const Geometry& shape,
-               const Rows& rows, const Softmax& softmax, const float* out) {
+void StoreRows(const AttentionProblem& problem, int64_t group, const Geometry& shape,
+               const Rows& rows, const float* max, const float* sum, const float* out) {
   for (int64_t i = 0; i < rows.count; ++i) {
-    const float sum = softmax.sum[i];
-    float* const stored_lse =
-        MutableAt<float>(problem.lse, rows.token[i], piece.group, rows.head[i]);
+    float* const stored_lse = MutableAt<float>(problem.lse, rows.token[i], group, rows.head[i]);
     const bool sees_none = rows.SeesNone(i);
     if (sees_none && problem.add_to_queries && problem.sink == nullptr) continue;
-    float factor = sees_none ? 0 : 1 / sum, keep = 0;
-    float lse = softmax.max[i] + __builtin_logf(sum);
+    float factor = sees_none ? 0 : 1 / sum[i], keep = 0;
+    float lse = max[i] + __builtin_logf(sum[i]);
     if (problem.add_to_queries && sees_none) {
       lse = *stored_lse;
       keep = 1;
@@ -91,12 +90,12 @@ void StoreRows(const AttentionProblem& problem, const AttentionPiece& piece, con
     }
     if (problem.sink != nullptr) {
       const float before = lse;
-      lse = LogSumExp(before, problem.sink[piece.group * problem.group_heads + rows.head[i]]);
+      lse = LogSumExp(before, problem.sink[group * problem.group_heads + rows.head[i]]);
       keep *= __builtin_expf(before - lse);
       factor *= __builtin_expf(before - lse);
     }
     WriteRow<T>(out + i * shape.value.width, shape.value.dim, factor, keep, problem.out,
-                rows.token[i], piece.group, rows.head[i]);
+                rows.token[i], group, rows.head[i]);
     *stored_lse = lse;
   }
 }
@@ -110,10 +109,11 @@ void RaiseTo(float score, float* largest) {
   }
 }
 
-void RaiseLargestScores(const AttentionProblem& problem, const AttentionPiece& piece,
-                        const Rows& rows, const Softmax& softmax) {
-  float* const largest = problem.largest_scores + piece.group * problem.group_heads;
-  for (int64_t i = 0; i < rows.count; ++i) RaiseTo(softmax.max[i], largest + rows.head[i]);
+void RaiseLargestScores(const AttentionProblem& problem, int64_t group, const Rows& rows,
+                        const float* max) {
+  if (problem.largest_scores == nullptr) return;
+  float* const largest = problem.largest_scores + group * problem.group_heads;
+  for (int64_t i = 0; i < rows.count; ++i) RaiseTo(max[i], largest + rows.head[i]);
 }
 
 template <typename T>
@@ -142,36 +142,74 @@ void ForwardBlock(const AttentionProblem& problem, const AttentionPiece& piece,
                             {work.out, value_width});
 }
 
+// Starts asking for the block behind `keys` or, behind the last one, for the first block of the next
+// piece.
+template <typename T>
+void AskForNextBlock(const AttentionProblem& problem, const AttentionPiece& piece,
+                     const Geometry& shape, const Rows& rows, const Keys& keys, int64_t calls,
+                     KeysAhead<T>* ahead) {
+  const int64_t next = keys.first + kKeyBlock, end = rows.KeysForSome();
+  if (next < end) return ahead->Start(piece, next, Min(next + kKeyBlock, end), calls);
+  ahead->Stop();
+  if (piece.next == nullptr) return;
+  const Geometry next_shape(problem, *piece.next);
+  if (!TakesFewRows(problem, next_shape.rows)) return;
+  const Rows next_rows(problem, *piece.next, next_shape, 0);
+  const int64_t first = next_rows.FirstKeyForSome();
+  const int64_t behind = (first / kKeyBlock + 1) * kKeyBlock;
+  ahead->Start(*piece.next, first, Min(behind, next_rows.KeysForSome()), calls);
+}
+
+// q, out and the softmax have the rows of one group after another.
 template <typename T, int kRows>
 void ForwardFewRows(const AttentionProblem& problem, const AttentionPiece& piece,
-                    const Geometry& shape, const Rows& rows, const Workspace& work,
-                    Softmax* softmax) {
+                    const Geometry& shape, const Rows& rows, const Workspace& work) {
+  const int64_t key_width = shape.key.width, value_width = shape.value.width;
+  const int64_t all = (piece.end_group - piece.group) * kRows;
+  Softmax softmax;
+  for (int64_t i = 0; i < all; ++i) {
+    const int64_t r = i % kRows;
+    Widen(At<T>(problem.q, rows.token[r], piece.group + i / kRows, rows.head[r]), shape.key.dim,
+          problem.scale, key_width, work.q + i * key_width);
+    softmax.max[i] = -__builtin_inff();
+    softmax.sum[i] = 0;
+  }
+  Clear(all * value_width, work.out);
+  KeysAhead<T> ahead(problem, shape);
   const int64_t first_block = rows.FirstKeyForSome() / kKeyBlock;
-  const CachedRows<T> cached(problem, piece, shape, rows);
   for (int64_t block = first_block; block * kKeyBlock < rows.KeysForSome(); ++block) {
     const Keys keys(rows, block);
     const LaneKeys seen(rows, keys, 0);  // rows are fewer than lanes
-    cached.Pack(keys, work.k, work.v);
-    ScoresOfFewRows<kRows>(shape.key, seen, work.q, work.k, work.scores);
-    for (int64_t r = 0; r < kRows; ++r) {
-      softmax->correction[r] = UpdateSoftmaxOfRow(rows, keys, seen, r, work.scores + r * kKeyBlock,
-                                                  softmax->max + r, softmax->sum + r);
+    if (seen.begin == seen.end) continue;
+    const int64_t lanes = RoundUp(seen.end, kLanes) - seen.begin / kLanes * kLanes;
+    AskForNextBlock(problem, piece, shape, rows, keys, lanes * (piece.end_group - piece.group),
+                    &ahead);
+    for (int64_t i = 0; i < all; i += kRows) {
+      const int64_t token = piece.k_begin + keys.first, group = piece.group + i / kRows;
+      ScoresOfFewRows<kRows>(shape.key, keys.count, seen, work.q + i * key_width,
+                             RowsOfCache<T>(problem.k, token, group), &ahead, work.scores);
+      for (int64_t r = 0; r < kRows; ++r) {
+        softmax.correction[r] = UpdateSoftmaxOfRow(rows, keys, seen, r, work.scores + r * kKeyBlock,
+                                                   softmax.max + i + r);
+        softmax.sum[i + r] *= softmax.correction[r];
+      }
+      AddValuesOfFewRows<kRows>(shape.value, seen, work.scores,
+                                RowsOfCache<T>(problem.v, token, group),
+                                block > first_block ? softmax.correction : nullptr, softmax.sum + i,
+                                work.out + i * value_width);
     }
-    AddValuesOfFewRows<kRows>(shape.value, seen, work.scores, work.v,
-                              block > first_block ? softmax->correction : nullptr, work.out);
+  }
+  for (int64_t i = 0; i < all; i += kRows) {
+    const int64_t group = piece.group + i / kRows;
+    StoreRows<T>(problem, group, shape, rows, softmax.max + i, softmax.sum + i,
+                 work.out + i * value_width);
+    RaiseLargestScores(problem, group, rows, softmax.max + i);
   }
 }
 
-// Whether rows take the way of few, which lacks what generation does not need.
-bool AreFew(const AttentionProblem& problem, const Rows& rows) {
-  return rows.count <= kFewRows && !problem.dropout && problem.bias == nullptr &&
-         problem.softcap == 0;
-}
-
 template <typename T>
-void ForwardRows(const AttentionProblem& problem, const AttentionPiece& piece,
-                 const Geometry& shape, int64_t row_block, const Workspace& work) {
-  const Rows rows(problem, piece, shape, row_block);
+void ForwardManyRows(const AttentionProblem& problem, const AttentionPiece& piece,
+                     const Geometry& shape, const Rows& rows, const Workspace& work) {
   const DropoutRows random(problem, piece, rows);
   const BiasRows bias(problem, piece, shape, rows);
   PackRows<T>(problem.q, piece, shape.key, rows, problem.scale, work.q);
@@ -181,22 +219,15 @@ void ForwardRows(const AttentionProblem& problem, const AttentionPiece& piece,
     softmax.sum[i] = 0;
   }
   Clear(rows.padded * shape.value.width, work.out);
-  if (AreFew(problem, rows)) {
-    constexpr void (*kForward[])(const AttentionProblem&, const AttentionPiece&, const Geometry&,
-                                 const Rows&, const Workspace&, Softmax*) = {
-        ForwardFewRows<T, 1>, ForwardFewRows<T, 2>, ForwardFewRows<T, 3>, ForwardFewRows<T, 4>};
-    kForward[rows.count - 1](problem, piece, shape, rows, work, &softmax);
-  } else {
-    Transpose(rows.padded, shape.key.width, {work.q, shape.key.width},
-              {work.q_transposed, kRowBlock});
-    const int64_t first_block = rows.FirstKeyForSome() / kKeyBlock;
-    for (int64_t block = first_block; block * kKeyBlock < rows.KeysForSome(); ++block) {
-      ForwardBlock<T>(problem, piece, shape, rows, random, bias, first_block * kKeyBlock, block,
-                      work, &softmax);
-    }
+  Transpose(rows.padded, shape.key.width, {work.q, shape.key.width},
+            {work.q_transposed, kRowBlock});
+  const int64_t first_block = rows.FirstKeyForSome() / kKeyBlock;
+  for (int64_t block = first_block; block * kKeyBlock < rows.KeysForSome(); ++block) {
+    ForwardBlock<T>(problem, piece, shape, rows, random, bias, first_block * kKeyBlock, block, work,
+                    &softmax);
   }
-  StoreRows<T>(problem, piece, shape, rows, softmax, work.out);
-  if (problem.largest_scores != nullptr) RaiseLargestScores(problem, piece, rows, softmax);
+  StoreRows<T>(problem, piece.group, shape, rows, softmax.max, softmax.sum, work.out);
+  RaiseLargestScores(problem, piece.group, rows, softmax.max);
 }
 
 template <typename T>
@@ -204,7 +235,16 @@ void ForwardPiece(const AttentionProblem& problem, const AttentionPiece& piece, 
   const Geometry shape(problem, piece);
   const Workspace work(shape, scratch);
   for (int64_t block = piece.first_row_block; block < piece.end_row_block; ++block) {
-    ForwardRows<T>(problem, piece, shape, block, work);
+    const Rows rows(problem, piece, shape, block);
+    if (!TakesFewRows(problem, rows.count)) {
+      ForwardManyRows<T>(problem, piece, shape, rows, work);
+      continue;
+    }
+    constexpr void (*kForward[kAttentionFewRows])(const AttentionProblem&, const AttentionPiece&,
+                                                  const Geometry&, const Rows&,
+                                                  const Workspace&) = {
+        ForwardFewRows<T, 1>, ForwardFewRows<T, 2>, ForwardFewRows<T, 3>, ForwardFewRows<T, 4>};
+    kForward[rows.count - 1](problem, piece, shape, rows, work);
   }
 }
 

@@ -60,15 +60,25 @@ struct AttentionProblem {
   const int32_t* position = nullptr;
 };
 
-// One sequence and group, and those of its blocks that the piece covers.
+// One sequence and group, and those of its blocks that the piece covers. A piece of a forward pass
+// may have several groups where TakesFewRows.
 struct AttentionPiece {
   int64_t q_begin = 0, q_length = 0, k_begin = 0, k_length = 0;
-  int64_t group = 0;
+  int64_t group = 0, end_group = 1;
   int64_t first_row_block = 0, end_row_block = 0;
   int64_t first_key_block = 0, end_key_block = 0;
   int64_t row_blocks_before = 0;           // row blocks of other sequences and groups
   bool wants_dq = true, wants_dkv = true;  // dq needs all key blocks, dk and dv need all row blocks
+  const AttentionPiece* next = nullptr;    // the thread's next one in a forward pass, or null
 };
+
+// The most rows of a block that has a way of its own through the forward kernel, which lacks what
+// generation does not need. A piece of such blocks has kAttentionRows of them at most.
+constexpr int64_t kAttentionFewRows = 4;
+static inline bool TakesFewRows(const AttentionProblem& problem, int64_t rows) {
+  return rows <= kAttentionFewRows && !problem.dropout && problem.bias == nullptr &&
+         problem.softcap == 0;
+}
 
 // Number of floats of scratch that a piece needs with any instruction set.
 static inline int64_t AttentionForwardScratch(const AttentionProblem& problem) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "megatron/ops/cpu/square_vec.h"
 #include "megatron/ops/cpu/vec.h"
 
 namespace megatron::ops::MEGATRON_ISA {
@@ -78,45 +79,6 @@ __attribute__((noinline)) void MatrixProduct(int64_t rows, int64_t columns, cons
   }
 }
 
-// Lane l of the result is lane l ^ kStep of a.
-template <int kStep>
-MEGATRON_INLINE Vec SwapLanes(Vec a) {
-#if defined(MEGATRON_ISA_AVX512)
-  if constexpr (kStep == 1) return {_mm512_permute_ps(a.v, 0xb1)};
-  if constexpr (kStep == 2) return {_mm512_permute_ps(a.v, 0x4e)};
-  if constexpr (kStep == 4) return {_mm512_shuffle_f32x4(a.v, a.v, 0xb1)};
-  if constexpr (kStep == 8) return {_mm512_shuffle_f32x4(a.v, a.v, 0x4e)};
-#else
-  if constexpr (kStep == 1) return {_mm256_permute_ps(a.v, 0xb1)};
-  if constexpr (kStep == 2) return {_mm256_permute_ps(a.v, 0x4e)};
-  if constexpr (kStep == 4) return {_mm256_permute2f128_ps(a.v, a.v, 1)};
-#endif
-}
-
-// Takes the lanes whose number has bit kStep set from b, and the others from a.
-template <int kStep>
-MEGATRON_INLINE Vec BlendLanes(Vec a, Vec b) {
-#if defined(MEGATRON_ISA_AVX512)
-  constexpr int kMask = kStep == 1 ? 0xaaaa : kStep == 2 ? 0xcccc : kStep == 4 ? 0xf0f0 : 0xff00;
-  return {_mm512_mask_blend_ps(kMask, a.v, b.v)};
-#else
-  constexpr int kMask = kStep == 1 ? 0xaa : kStep == 2 ? 0xcc : 0xf0;
-  return {_mm256_blend_ps(a.v, b.v, kMask)};
-#endif
-}
-
-// Exchanges the off-diagonal kStep x kStep blocks of every 2 kStep x 2 kStep block.
-template <int kStep>
-MEGATRON_INLINE void TransposeStep(Vec row[kLanes]) {
-#pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) {
-    if ((i & kStep) != 0) continue;
-    const Vec upper = row[i], lower = row[i + kStep];
-    row[i] = BlendLanes<kStep>(upper, SwapLanes<kStep>(lower));
-    row[i + kStep] = BlendLanes<kStep>(SwapLanes<kStep>(upper), lower);
-  }
-}
-
 // out[columns, rows] = in[rows, columns]; both counts are multiples of kLanes.
 static inline void Transpose(int64_t rows, int64_t columns, Matrix<const float> in,
                              Matrix<float> out) {
@@ -125,12 +87,7 @@ static inline void Transpose(int64_t rows, int64_t columns, Matrix<const float> 
       Vec row[kLanes];
 #pragma GCC unroll 16
       for (int l = 0; l < kLanes; ++l) row[l] = Load(in.data + (i + l) * in.stride + j);
-      TransposeStep<1>(row);
-      TransposeStep<2>(row);
-      TransposeStep<4>(row);
-#if defined(MEGATRON_ISA_AVX512)
-      TransposeStep<8>(row);
-#endif
+      Transpose(row);
 #pragma GCC unroll 16
       for (int l = 0; l < kLanes; ++l) Store(out.data + (j + l) * out.stride + i, row[l]);
     }

@@ -84,29 +84,40 @@ static inline void MultiplyFewRows(const BFloat16* b, int64_t column_stride, int
 // The most rows for which this is faster than packing.
 constexpr int64_t kFewRows = 16;
 
-// Returns where a step of row m of A is, which is in long panels.
-MEGATRON_INLINE const float* StepOf(const float* a, int64_t m, int64_t step) {
-  return a + m / kPanelRows * kPanelFloatsA + m % kPanelRows * kLongStride + step;
+// Returns a step of all columns of a square.
+#if defined(MEGATRON_ISA_BF16_PRODUCTS)
+MEGATRON_INLINE Vec StepAcross(const Square<BFloat16>& square, int step) {
+  return square.vec[step];
 }
+#else
+template <typename T>
+MEGATRON_INLINE Vec StepAcross(const Square<T>& square, int step) {
+  return square.Across(step);
+}
+#endif
 
-// sums[kRows][kLanes] += kLanes steps of kRows rows of A, from row m on, times a square of B. Sums
-// of several rows are independent chains of multiply-adds.
-template <int kRows>
-MEGATRON_INLINE void AddProducts(const float* a, int64_t m, int64_t step, const Vec* square,
+// The most rows that a square is multiplied by at once: sums of several rows are independent chains
+// of multiply-adds.
+constexpr int kRowsAtOnce = kLanes == 16 ? 8 : 4;
+
+// sums[kRows][kLanes] += the steps of kRows rows of A from `step` on, times a square of B.
+template <int kRows, typename T>
+MEGATRON_INLINE void AddProducts(const float* const* rows, int64_t step, const Square<T>& square,
                                  float* sums) {
   Vec sum[kRows];
   const float* row[kRows];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
     sum[i] = Load(sums + i * kLanes);
-    row[i] = StepOf(a, m + i, step);
+    row[i] = rows[i] + step;
   }
-#pragma GCC unroll 16
-  for (int j = 0; j < kLanes; ++j) {
-#pragma GCC unroll 4
-    for (int i = 0; i < kRows; ++i) sum[i] = MultiplyAdd(Set(row[i][j]), square[j], sum[i]);
+#pragma GCC unroll 32
+  for (int j = 0; j < kSquareSteps<T>; ++j) {
+    const Vec across = StepAcross(square, j);
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) sum[i] = MultiplyAdd(Set(row[i][j]), across, sum[i]);
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) Store(sums + i * kLanes, sum[i]);
 }
 
@@ -118,20 +129,30 @@ MEGATRON_INLINE void MultiplySquares(const T* b, int64_t column_stride, int64_t 
                                      int64_t depth, const float* a, int64_t rows, bool add,
                                      float* tile) {
   alignas(64) float sums[kFewRows * kLanes];
-  for (int64_t m = 0; m < rows; ++m) Store(sums + m * kLanes, Zero());
-  for (int64_t k = 0; k < depth; k += kStepElements * kLanes) {
-    Vec square[kLanes];
+  const float* row[kFewRows];
+  for (int64_t m = 0; m < rows; ++m) {
+    Store(sums + m * kLanes, Zero());
+    row[m] = a + m / kPanelRows * kPanelFloatsA + m % kPanelRows * kLongStride;
+  }
+  for (int64_t k = 0; k < depth; k += Square<T>::kElements) {
+    Square<T> square;
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes; ++i) {
       const T* const column = b + i * column_stride + k;
       __builtin_prefetch(column + kPrefetchedColumns * column_stride);
-      square[i] = i < columns ? LoadAlong(column, depth - k) : Zero();
+      if (i < columns) {
+        square.SetRow(i, column, depth - k);
+      } else {
+        square.ClearRow(i);
+      }
     }
-    Transpose(square);
+    square.Turn();
+    const int64_t step = k / kStepElements;
     int64_t m = 0;
-    for (; m + 4 <= rows; m += 4)
-      AddProducts<4>(a, m, k / kStepElements, square, sums + m * kLanes);
-    for (; m < rows; ++m) AddProducts<1>(a, m, k / kStepElements, square, sums + m * kLanes);
+    for (; m + kRowsAtOnce <= rows; m += kRowsAtOnce)
+      AddProducts<kRowsAtOnce>(row + m, step, square, sums + m * kLanes);
+    for (; m + 4 <= rows; m += 4) AddProducts<4>(row + m, step, square, sums + m * kLanes);
+    for (; m < rows; ++m) AddProducts<1>(row + m, step, square, sums + m * kLanes);
   }
   for (int64_t m = 0; m < rows; ++m) {
     float* const out = tile + m / kPanelRows * kTileFloats + m % kPanelRows * kPanelColumns;

@@ -8,6 +8,7 @@
 #ifndef MEGATRON_OPS_CPU_GEMM_PACK_H_
 #define MEGATRON_OPS_CPU_GEMM_PACK_H_
 
+#include "megatron/ops/cpu/square_vec.h"
 #include "megatron/ops/cpu/vec.h"
 
 namespace megatron::ops::MEGATRON_ISA {
@@ -51,21 +52,13 @@ constexpr int kLineFloats = 16;  // a cache line
 
 MEGATRON_INLINE int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-template <typename T>
-MEGATRON_INLINE Vec LoadUpTo(const T* p, int64_t available) {
-  return available >= kLanes ? Load(p) : LoadPartial(p, static_cast<int>(available));
-}
-
 #if defined(MEGATRON_ISA_BF16_PRODUCTS)
 
 constexpr int kStepElements = 2;
 
 // Returns kLanes steps of elements that are contiguous along K.
 MEGATRON_INLINE Vec LoadAlong(const BFloat16* p, int64_t available) {
-  if (available >= kStepElements * kLanes) {
-    return {_mm512_castsi512_ps(_mm512_loadu_si512(p))};
-  }
-  return {_mm512_castsi512_ps(_mm512_maskz_loadu_epi16((__mmask32{1} << available) - 1, p))};
+  return LoadPairsUpTo(p, available);
 }
 
 // Returns elements in the low halves of 32 bits.
@@ -99,6 +92,10 @@ MEGATRON_INLINE Vec LoadAcross(const T* p, int64_t /*stride*/, int64_t available
 
 #endif
 
+// The steps of a Square of a matrix that is contiguous along K (square_vec.h).
+template <typename T>
+constexpr int kSquareSteps = Square<T>::kElements / kStepElements;
+
 // Fetches the cache lines of `count` elements, which may lie beyond an operand's end.
 template <typename T>
 MEGATRON_INLINE void Prefetch(const T* p, int64_t count) {
@@ -106,80 +103,22 @@ MEGATRON_INLINE void Prefetch(const T* p, int64_t count) {
   for (int64_t i = 0; i < count; i += kLine) __builtin_prefetch(p + i);
 }
 
-// Packs `rows` rows of A, each contiguous along K, into long panels.
+// Packs `rows` rows of A, each contiguous along K, into long panels. They end with zeros up to a
+// multiple of kSquareSteps.
 template <typename T>
 static inline void PackRowsOfA(const T* a, int64_t row_stride, int64_t rows, int64_t depth,
                                float* panels) {
   for (int64_t i = 0; i < rows; ++i) {
     float* out = panels + i / kPanelRows * kPanelFloatsA + i % kPanelRows * kLongStride;
-    for (int64_t k = 0; k < depth; k += kStepElements * kLanes) {
+    int64_t step = 0;
+    for (; step * kStepElements < depth; step += kLanes) {
+      const int64_t k = step * kStepElements;
       __builtin_prefetch(a + (i + kPrefetchedRows) * row_stride + k);
-      Store(out + k / kStepElements, LoadAlong(a + i * row_stride + k, depth - k));
+      Store(out + step, LoadAlong(a + i * row_stride + k, depth - k));
     }
+    for (; step % kSquareSteps<T> != 0; step += kLanes) Store(out + step, Zero());
   }
 }
-
-// Transposes a square of kLanes x kLanes floats.
-#if defined(MEGATRON_ISA_AVX512)
-MEGATRON_INLINE void Transpose(Vec square[kLanes]) {
-  __m512 pairs[16], quads[16], halves[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    pairs[2 * i] = _mm512_unpacklo_ps(square[2 * i].v, square[2 * i + 1].v);
-    pairs[2 * i + 1] = _mm512_unpackhi_ps(square[2 * i].v, square[2 * i + 1].v);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-#pragma GCC unroll 2
-    for (int j = 0; j < 2; ++j) {
-      const __m512d low = _mm512_castps_pd(pairs[4 * i + j]);
-      const __m512d high = _mm512_castps_pd(pairs[4 * i + 2 + j]);
-      quads[4 * i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
-      quads[4 * i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
-    }
-  }
-  // Quarter q of quads[4 g + c] is now column 4 q + c of rows 4 g ... 4 g + 3.
-#pragma GCC unroll 4
-  for (int c = 0; c < 4; ++c) {
-#pragma GCC unroll 2
-    for (int g = 0; g < 2; ++g) {
-      halves[8 * g + c] = _mm512_shuffle_f32x4(quads[8 * g + c], quads[8 * g + 4 + c], 0x88);
-      halves[8 * g + 4 + c] = _mm512_shuffle_f32x4(quads[8 * g + c], quads[8 * g + 4 + c], 0xdd);
-    }
-  }
-#pragma GCC unroll 4
-  for (int c = 0; c < 4; ++c) {
-    square[c].v = _mm512_shuffle_f32x4(halves[c], halves[8 + c], 0x88);
-    square[8 + c].v = _mm512_shuffle_f32x4(halves[c], halves[8 + c], 0xdd);
-    square[4 + c].v = _mm512_shuffle_f32x4(halves[4 + c], halves[12 + c], 0x88);
-    square[12 + c].v = _mm512_shuffle_f32x4(halves[4 + c], halves[12 + c], 0xdd);
-  }
-}
-#else
-MEGATRON_INLINE void Transpose(Vec square[kLanes]) {
-  __m256 pairs[8], quads[8];
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    pairs[2 * i] = _mm256_unpacklo_ps(square[2 * i].v, square[2 * i + 1].v);
-    pairs[2 * i + 1] = _mm256_unpackhi_ps(square[2 * i].v, square[2 * i + 1].v);
-  }
-#pragma GCC unroll 2
-  for (int i = 0; i < 2; ++i) {
-#pragma GCC unroll 2
-    for (int j = 0; j < 2; ++j) {
-      const __m256d low = _mm256_castps_pd(pairs[4 * i + j]);
-      const __m256d high = _mm256_castps_pd(pairs[4 * i + 2 + j]);
-      quads[4 * i + 2 * j] = _mm256_castpd_ps(_mm256_unpacklo_pd(low, high));
-      quads[4 * i + 2 * j + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(low, high));
-    }
-  }
-#pragma GCC unroll 4
-  for (int c = 0; c < 4; ++c) {
-    square[c].v = _mm256_permute2f128_ps(quads[c], quads[4 + c], 0x20);
-    square[4 + c].v = _mm256_permute2f128_ps(quads[c], quads[4 + c], 0x31);
-  }
-}
-#endif
 
 // Adds the elements of a step to the sums of rows.
 template <typename T>

@@ -116,7 +116,7 @@ void ExpectSumsInOrder(Bf16Products products, int64_t rows, int64_t depth) {
 // Depths within, at and just above blocks, pairs and the 32 of AMX.
 constexpr int64_t kDepths[] = {1, 2, 31, 65, 384, 768, 801, 1537};
 // Few rows have a kernel of their own, up to 16.
-constexpr int64_t kRows[] = {1, 5, 16, 17, 32, kM};
+constexpr int64_t kRows[] = {1, 5, 13, 16, 17, 32, kM};
 
 TEST(GemmTest, Fp32SumsHaveTheDocumentedOrder) {
   for (const int64_t rows : kRows) {
