@@ -272,10 +272,12 @@ void LmHead::Predict(const LayerContext& ctx, const Tensor& x_TH, const Tensor& 
   const Tensor x_PH = Allocate(ctx.saved, rows, x_TH.dim(1), "predicting tokens");
   ops::EmbeddingForward(ctx.stream, token_P, x_TH, /*first_row=*/0, /*accumulate=*/false, x_PH);
   const Tensor output_PH = Transform(ctx, Norm(ctx, x_PH, &forgotten), &forgotten);
-  const Tensor mine_PV = Allocate(ctx.scratch, rows, vocab_part_, "logits");
+  const int ranks = ctx.tensor_group.size();
+  const bool in_place = ranks == 1 && logits_PV.dtype() == dtype_;
+  const Tensor mine_PV = in_place ? logits_PV : Allocate(ctx.scratch, rows, vocab_part_, "logits");
   Multiply(ctx, output_PH, mine_PV);
   if (softcap_ > 0) ops::SoftCap(ctx.stream, softcap_, mine_PV);
-  const int ranks = ctx.tensor_group.size();
+  if (in_place) return;
   if (ranks == 1) return ops::Copy(ctx.stream, mine_PV, logits_PV);
   const Tensor all_RPV =
       ctx.scratch->Allocate(dtype_, {ranks, rows, vocab_part_}, "logits of all ranks");
