@@ -2,9 +2,9 @@
 
     generation_speed.py BAZEL_BIN FOLDER [LLAMA_PYTHON]
 
-LLAMA_PYTHON is a Python that has llama_cpp; without it, llama.cpp is left out. A program's time for one token is the difference between
-a long and a short text, divided by the difference of their tokens; loading the model is in neither.
-The best of three is printed. The greedy texts are compared.
+LLAMA_PYTHON is a Python that has llama_cpp; without it, llama.cpp is left out. A program's time for
+one token is the difference between a long and a short text, divided by the difference of their
+tokens; loading the model is in neither. The best of three is printed. The greedy texts are compared.
 """
 
 import itertools

@@ -14,9 +14,18 @@ import time
 import llama_cpp
 import numpy
 
+ERROR = 4  # ggml's number of errors among the levels of its messages
+
+
+@llama_cpp.llama_log_callback
+def tell_errors(level, text, _):
+    if level == ERROR:
+        sys.stderr.write(text.decode(errors="replace"))
+
 
 class Generator:
     def __init__(self, path, cores, sequences, prompt, most):
+        llama_cpp.llama_log_set(tell_errors, None)
         llama_cpp.llama_backend_init()
         params = llama_cpp.llama_context_default_params()
         params.n_ctx, params.n_seq_max = (prompt + most) * sequences, sequences
