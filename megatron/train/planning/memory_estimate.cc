@@ -313,12 +313,16 @@ absl::StatusOr<MemoryEstimator::StageBytes> MemoryEstimator::BothKinds(const Lay
 // Blocks of layers take turns in a pool, whose size depends on their order: all layers are planned.
 absl::StatusOr<MemoryEstimator::Whole> MemoryEstimator::WholeBytes(const LayoutAxes& axes,
                                                                    int64_t stage) {
-  // In the second round blocks of several chunks are at work at once.
-  int64_t micro_batches = axes.chunks > 1 ? 2 * axes.pipeline : 2;
-  if (IsV(axes)) {
-    const int64_t samples = resolved_.train().global_batch_size();
-    micro_batches = slots_.Enough(axes, samples / (axes.micro_batch * axes.data));
+  const int64_t of_rank = resolved_.train().global_batch_size() / (axes.micro_batch * axes.data);
+  // Blocks of layers that differ find other places in the pool from one micro-batch to the next,
+  // the last time in the third. In the second round blocks of several chunks are at work at once.
+  int64_t micro_batches = 2;
+  if (axes.chunks > 1) {
+    micro_batches = 2 * axes.pipeline;
+  } else if (!slots_.has_equal_layers() && of_rank > 2) {
+    micro_batches = 3;
   }
+  if (IsV(axes)) micro_batches = slots_.Enough(axes, of_rank);
   const bool is_alone = axes.data * axes.context == 1;  // with weights on the host
   const std::array<int64_t, 19> key = {axes.tensor,
                                        axes.grid.depth,
@@ -464,9 +468,8 @@ absl::StatusOr<MemoryNeeds> MemoryEstimator::StageTotal(const LayoutAxes& axes, 
                                                         const PipelineSlots::Stage& slots) {
   MEGATRON_ASSIGN_OR_RETURN(const Held held, HeldBytes(axes, stage, slots));
   StageBytes bytes = held.bytes;
-  // Those that the optimizer updates.
-  const double elements =
-      freezes_ ? bytes.gradients / (rounds_gradients_ ? 2 : 4) : bytes.weights / weight_bytes_;
+  // The optimizer takes room for all that a rank has, frozen ones included (step_statistics.cc).
+  const double elements = bytes.weights / weight_bytes_;
   MEGATRON_RETURN_IF_ERROR(ShareOut(axes, stage, held.mixtures, &bytes));
   bytes.fixed += HierarchicalBytes(axes, resolved_.model().has_num_experts());
   const double micro_batches =

@@ -31,6 +31,8 @@ class PipelineSlots {
   const std::map<int64_t, Stage>& Of(const LayoutAxes& axes, int64_t micro_batches);
   // Returns how many micro-batches have as many in flight as `micro_batches` have.
   int64_t Enough(const LayoutAxes& axes, int64_t micro_batches) const;
+  // Returns whether all layers of the model are alike.
+  bool has_equal_layers() const { return has_equal_layers_; }
 
  private:
   std::map<int64_t, Stage> Plan(const config::PretrainConfig& config, bool all_stages) const;
