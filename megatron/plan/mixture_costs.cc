@@ -29,8 +29,8 @@ double LayerPredictor::GroupedSeconds(const char* pass, const MatrixProduct& pro
   const double experts = product.weight_matrices * senders;
   const double flops = 2 * rows * product.n * product.k;
   if (rates_.product_flops == rates_.flops) {
-    const auto measured =
-        MeasuredSeconds({"grouped", pass, rows / experts, product.n, product.k}, flops);
+    const auto measured = MeasuredSeconds({"grouped", pass, rows / experts, product.n, product.k},
+                                          flops, rates_.flops);
     if (measured.has_value()) return experts * meeting_ + *measured;
   }
   const double of_expert = rows / experts;
