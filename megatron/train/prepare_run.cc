@@ -28,23 +28,23 @@
 
 namespace megatron {
 
-absl::StatusOr<PlannedRun> RunPreparation::Plan(absl::StatusOr<LoadedConfig> read,
+absl::StatusOr<CheckedRun> RunPreparation::Plan(absl::StatusOr<LoadedConfig> read,
                                                 const std::optional<SavedLayout>& layout) const {
-  PlannedRun planned;
-  planned.layout = layout;
-  MEGATRON_ASSIGN_OR_RETURN(planned.loaded,
+  CheckedRun checked;
+  checked.layout = layout;
+  MEGATRON_ASSIGN_OR_RETURN(checked.loaded,
                             process_.Agree(ForThisProgram(command_, std::move(read))));
-  MEGATRON_ASSIGN_OR_RETURN(planned.run, process_.Agree(PlanPretraining(planned.loaded.config)));
-  const RunOptions& options = planned.options();
+  MEGATRON_ASSIGN_OR_RETURN(checked.run, process_.Agree(PlanPretraining(checked.loaded.config)));
+  const RunOptions& options = checked.options();
   absl::StatusOr<std::optional<PlanningFacts>> facts = std::nullopt;
   if (process_.is_first())
     facts = WithExitCode(ReadFactsOfRun(PosixFileSystem(), options), kExitConfig);
-  MEGATRON_ASSIGN_OR_RETURN(planned.facts, process_.Agree(std::move(facts)));
-  const RunPlan& plan = planned.run.plan;
+  MEGATRON_ASSIGN_OR_RETURN(checked.facts, process_.Agree(std::move(facts)));
+  const RunPlan& plan = checked.run.plan;
   const int ranks_here = process_.RanksHere(options);
   MEGATRON_RETURN_IF_ERROR(process_.Agree(CheckMemory(options, plan, ranks_here)));
   MEGATRON_RETURN_IF_ERROR(process_.Agree(CheckDisk(PosixFileSystem(), options, plan, ranks_here)));
-  return planned;
+  return checked;
 }
 
 PretrainRun RunPreparation::Begin(PlannedPretraining planned) const {
@@ -104,9 +104,9 @@ absl::Status RunPreparation::TakeSaveLock(const PretrainRun& run) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<PretrainRun> RunPreparation::Prepare(PlannedRun* planned) {
-  const config::PretrainConfig& config = planned->loaded.config;
-  PretrainRun run = Begin(std::move(planned->run));
+absl::StatusOr<PretrainRun> RunPreparation::Prepare(CheckedRun* checked) {
+  const config::PretrainConfig& config = checked->loaded.config;
+  PretrainRun run = Begin(std::move(checked->run));
   const RunOptions& options = run.options();
   MEGATRON_ASSIGN_OR_RETURN(
       run.links, process_.Agree(OpenDeviceLinks(options, process_.launch(), process_.group())));
@@ -125,7 +125,7 @@ absl::StatusOr<PretrainRun> RunPreparation::Prepare(PlannedRun* planned) {
   run.training.description.phase_data = fingerprint;
   run.training.description.seed = options.seed;
   MEGATRON_ASSIGN_OR_RETURN(run.training.prediction,
-                            Predict(*planned, options.trainer.model.padded_vocab_size));
+                            Predict(*checked, options.trainer.model.padded_vocab_size));
   shared_.events->Open(process_.one_of_several(), &run.training);
   run.training.description.instruction_set = instruction_set;
   if (options.ranks.in_process_recovery && process_.is_first())
@@ -135,19 +135,19 @@ absl::StatusOr<PretrainRun> RunPreparation::Prepare(PlannedRun* planned) {
   MEGATRON_ASSIGN_OR_RETURN(
       run.training.local,
       OpenLocalPlace(*run.fs, options.checkpoint, options.num_ranks(), process_.group(), warn));
-  if (planned->layout) {
-    run.layout = {planned->layout->line().begin(), planned->layout->line().end()};
+  if (checked->layout) {
+    run.layout = {checked->layout->line().begin(), checked->layout->line().end()};
     const std::string& save = options.checkpoint.save;
     const bool saves = process_.is_first() && !save.empty();
     MEGATRON_RETURN_IF_ERROR(process_.Agree(WithExitCode(
-        saves ? SaveLayout(*run.fs, save, *planned->layout) : absl::OkStatus(), kExitIo)));
+        saves ? SaveLayout(*run.fs, save, *checked->layout) : absl::OkStatus(), kExitIo)));
   }
   // The plans may lie in the directory of checkpoints, which is there now.
   MEGATRON_ASSIGN_OR_RETURN(const std::string gemm_plans,
                             process_.Agree(OpenGemmPlans(*run.fs, options)));
   std::string& kernels = run.training.description.kernels;
   kernels = DescribeKernels(options, run.attention, gemm_plans);
-  MEGATRON_RETURN_IF_ERROR(FindStart(planned->loaded, &run));
+  MEGATRON_RETURN_IF_ERROR(FindStart(checked->loaded, &run));
   const std::string checkpoint =
       run.start.checkpoint == nullptr ? "" : run.start.checkpoint->directory();
   MEGATRON_RETURN_IF_ERROR(
@@ -185,11 +185,11 @@ absl::Status RunPreparation::FindStart(const LoadedConfig& loaded, PretrainRun* 
   return process_.Agree(CheckBatches(*run->start.checkpoint, loaded.config, loaded.locations));
 }
 
-absl::StatusOr<StepComparison> RunPreparation::Predict(const PlannedRun& planned,
+absl::StatusOr<StepComparison> RunPreparation::Predict(const CheckedRun& checked,
                                                        int64_t padded_vocab_size) const {
   StepComparison mine;
-  if (planned.facts) {
-    const auto predicted = PredictRun(planned.loaded.config, padded_vocab_size, *planned.facts);
+  if (checked.facts) {
+    const auto predicted = PredictRun(checked.loaded.config, padded_vocab_size, *checked.facts);
     if (predicted.ok()) {
       mine = *predicted;
     } else {

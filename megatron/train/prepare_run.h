@@ -2,8 +2,8 @@
 // them starts.
 //
 //   RunPreparation preparation(command, process, start, shared);
-//   MEGATRON_ASSIGN_OR_RETURN(PlannedRun planned, preparation.Plan(std::move(read), layout));
-//   MEGATRON_ASSIGN_OR_RETURN(const PretrainRun run, preparation.Prepare(&planned));
+//   MEGATRON_ASSIGN_OR_RETURN(CheckedRun checked, preparation.Plan(std::move(read), layout));
+//   MEGATRON_ASSIGN_OR_RETURN(const PretrainRun run, preparation.Prepare(&checked));
 #ifndef MEGATRON_TRAIN_PREPARE_RUN_H_
 #define MEGATRON_TRAIN_PREPARE_RUN_H_
 
@@ -29,7 +29,7 @@
 namespace megatron {
 
 // What a run will be, checked before anything is opened.
-struct PlannedRun {
+struct CheckedRun {
   LoadedConfig loaded;
   PlannedPretraining run;
   std::optional<SavedLayout> layout;   // with train.auto_layout
@@ -57,11 +57,11 @@ class RunPreparation {
 
   // Checks the configuration, and whether memory and disks suffice. `layout` is the one that the
   // configuration was read with, if it was chosen.
-  absl::StatusOr<PlannedRun> Plan(absl::StatusOr<LoadedConfig> read,
+  absl::StatusOr<CheckedRun> Plan(absl::StatusOr<LoadedConfig> read,
                                   const std::optional<SavedLayout>& layout) const;
   // Opens devices, data, directories and the state that the run starts from. The run takes over
-  // planned->run.
-  absl::StatusOr<PretrainRun> Prepare(PlannedRun* planned);
+  // checked->run.
+  absl::StatusOr<PretrainRun> Prepare(CheckedRun* checked);
 
  private:
   // Returns what needs nothing opened.
@@ -73,7 +73,7 @@ class RunPreparation {
   absl::Status FindStart(const LoadedConfig& loaded, PretrainRun* run) const;
   // Returns what is expected of a step, on all processes alike; without parts if there is nothing
   // to predict it from.
-  absl::StatusOr<StepComparison> Predict(const PlannedRun& planned,
+  absl::StatusOr<StepComparison> Predict(const CheckedRun& checked,
                                          int64_t padded_vocab_size) const;
 
   const PretrainCommand& command_;
