@@ -216,7 +216,7 @@ TEST(MegatronArgsTest, ARunCountsInSamplesOrInIterations) {
 }
 
 TEST(MegatronArgsTest, ARunWithoutACounterpartIsRefused) {
-  EXPECT_THAT(ConfigOfMegatronRun(TrainingRun().Set("split", std::string("1'; b")).all()),
+  EXPECT_THAT(ConfigOfMegatronRun(Llama().Set("split", std::string("1'; b")).all()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("split")));
 }
 
