@@ -29,9 +29,16 @@ constexpr char kBase[] =
     "system { num_threads: 1 }\n"
     "data { stories {} }\n";
 
+PretrainCommand Command() {
+  PretrainCommand command;
+  command.program = "pretrain_gpt";
+  command.config = "base";
+  return command;
+}
+
 // A process that is a whole run, and prepares it.
 struct Process {
-  const PretrainCommand command;
+  const PretrainCommand command = Command();
   RunProcess process{LaunchEnvironment()};
   RanksOptions ranks;
   FirstFailure failure;
