@@ -82,7 +82,7 @@ TEST_F(ClosingTest, AFinishedRunSaysWhatCameOfItAndWhatToDoNext) {
             "next:\n"
             "  ./generate_text '--prompt=Sam ' run\n"
             "  ./report run\n"
-            "  ./inspect_checkpoint run\n");
+            "  ./export_hf --output=run-hf run\n");
 }
 
 TEST_F(ClosingTest, EvaluationsAreAmongTheFigures) {
