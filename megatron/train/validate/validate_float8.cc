@@ -61,10 +61,13 @@ struct LatentFeatures {
   int64_t features;
   bool is_cut;  // over tensor-parallel ranks, as heads are
 };
+constexpr char kOwn[] = "model.qk_head_dim";
+constexpr char kRotated[] = "model.qk_pos_emb_head_dim";
+constexpr char kValue[] = "model.v_head_dim";
+constexpr char kQueries[] = "model.q_lora_rank";
+constexpr char kKeys[] = "model.kv_lora_rank";
+
 std::vector<LatentFeatures> LatentFeaturesOf(ConfigChecker& check) {
-  constexpr char kOwn[] = "model.qk_head_dim", kRotated[] = "model.qk_pos_emb_head_dim",
-                 kValue[] = "model.v_head_dim", kQueries[] = "model.q_lora_rank",
-                 kKeys[] = "model.kv_lora_rank";
   const config::ModelConfig& model = check.resolved().model();
   const int64_t ranks = check.resolved().parallel().tensor_model_parallel_size();
   if (!check.Usable(
