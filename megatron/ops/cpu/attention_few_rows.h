@@ -137,7 +137,7 @@ inline float UpdateSoftmaxOfRow(const Rows& rows, const Keys& keys, const LaneKe
 
 // out[row, columns] += scores[row, key] v[key, columns] over the keys that some row sees, for kVecs
 // vectors of columns of which `left` columns are there. Unless it is null, `factor` multiplies each
-// row of out first. If kSums, the scores are added to `sum` too; they are 0 where a row sees no key.
+// row of out first. If kSums, the scores (0 for keys that a row does not see) are added to `sum`.
 template <int kRows, int kVecs, bool kSums, typename T>
 MEGATRON_INLINE void AddValueColumns(const LaneKeys& seen, int64_t left, const float* scores,
                                      const T* v, int64_t stride, const float* factor, float* sum,
