@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -30,6 +32,38 @@ int OpenNew(const std::string& path) {
 
 bool IsAligned(int64_t value) { return value % BlockFile::kAlignment == 0; }
 
+// Writes zeros to all of the file, and returns errno's number of what went wrong, or 0. The C
+// library's own way for such file systems writes single bytes, which O_DIRECT refuses.
+int WriteZeros(int fd, int64_t bytes) {
+  if (ftruncate(fd, bytes) != 0) return errno;  // tells at once what no file can have
+  const int64_t block = std::min(bytes, int64_t{1} << 20);
+  void* zeros = nullptr;
+  if (const int error = posix_memalign(&zeros, BlockFile::kAlignment, block); error != 0)
+    return error;
+  std::memset(zeros, 0, block);
+  int error = 0;
+  for (int64_t at = 0; at < bytes && error == 0;) {
+    const ssize_t written = pwrite(fd, zeros, std::min(block, bytes - at), at);
+    if (written > 0) {
+      at += written;
+    } else if (written == 0 || errno != EINTR) {
+      error = written == 0 ? ENOSPC : errno;
+    }
+  }
+  std::free(zeros);
+  return error;
+}
+
+// Takes the file's space on the disk, and returns errno's number of what went wrong, or 0.
+int TakeSpace(int fd, int64_t bytes, bool may_fallocate) {
+  while (may_fallocate) {
+    if (fallocate(fd, 0, 0, bytes) == 0) return 0;
+    if (errno == EOPNOTSUPP || errno == ENOSYS) break;
+    if (errno != EINTR) return errno;
+  }
+  return WriteZeros(fd, bytes);
+}
+
 std::atomic<BlockFileObserver*> observer = nullptr;
 
 }  // namespace
@@ -41,7 +75,7 @@ absl::StatusOr<std::unique_ptr<BlockFile>> BlockFile::Create(const std::string& 
   CHECK(bytes > 0 && IsAligned(bytes)) << bytes;
   const int fd = OpenNew(path);
   if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("create '", path, "'"));
-  if (const int error = posix_fallocate(fd, 0, bytes); error != 0) {
+  if (const int error = TakeSpace(fd, bytes, options.may_fallocate); error != 0) {
     close(fd);
     return absl::ErrnoToStatus(error, absl::StrCat("take ", bytes, " bytes for '", path, "'"));
   }

@@ -34,6 +34,7 @@ struct BlockFileOptions {
   int64_t block_bytes = int64_t{1} << 20;  // pieces into which transfers are cut
   int blocks_at_once = 16;
   bool may_use_uring = true;
+  bool may_fallocate = true;  // false: as on a file system that can't
 };
 
 class BlockFile {

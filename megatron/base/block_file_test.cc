@@ -119,6 +119,20 @@ TEST(BlockFileErrorTest, CreatingNamesTheFile) {
   unlink(path.c_str());
 }
 
+// As on ext3. The file is larger than what is written at once, and no multiple of it.
+TEST(BlockFileSpaceTest, WithoutFallocateZerosTakeTheSpace) {
+  constexpr int64_t kBytes = 600 * kPage;
+  BlockFileOptions options;
+  options.may_fallocate = false;
+  const auto file = BlockFile::Create(TestPath("zeros"), kBytes, options);
+  ASSERT_THAT(file, IsOk());
+  Pages read(kBytes);
+  read.Fill(3);
+  EXPECT_THAT((*file)->Finish((*file)->StartRead(0, read.span())), IsOk());
+  const absl::Span<char> got = read.span();
+  EXPECT_TRUE(std::all_of(got.begin(), got.end(), [](char byte) { return byte == 0; }));
+}
+
 TEST(BlockFileErrorTest, SpaceThatIsNotThereIsToldBeforeAnythingIsWritten) {
   const std::string path = TestPath("too_large");
   EXPECT_THAT(BlockFile::Create(path, int64_t{1} << 60, {}),
