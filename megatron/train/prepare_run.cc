@@ -28,23 +28,23 @@
 
 namespace megatron {
 
-absl::StatusOr<CheckedRun> RunPreparation::Plan(absl::StatusOr<LoadedConfig> read,
-                                                const std::optional<SavedLayout>& layout) const {
-  CheckedRun checked;
-  checked.layout = layout;
-  MEGATRON_ASSIGN_OR_RETURN(checked.loaded,
+absl::StatusOr<AcceptedRun> RunPreparation::Plan(absl::StatusOr<LoadedConfig> read,
+                                                 const std::optional<SavedLayout>& layout) const {
+  AcceptedRun accepted;
+  accepted.layout = layout;
+  MEGATRON_ASSIGN_OR_RETURN(accepted.loaded,
                             process_.Agree(ForThisProgram(command_, std::move(read))));
-  MEGATRON_ASSIGN_OR_RETURN(checked.run, process_.Agree(PlanPretraining(checked.loaded.config)));
-  const RunOptions& options = checked.options();
+  MEGATRON_ASSIGN_OR_RETURN(accepted.run, process_.Agree(PlanPretraining(accepted.loaded.config)));
+  const RunOptions& options = accepted.options();
   absl::StatusOr<std::optional<PlanningFacts>> facts = std::nullopt;
   if (process_.is_first())
     facts = WithExitCode(ReadFactsOfRun(PosixFileSystem(), options), kExitConfig);
-  MEGATRON_ASSIGN_OR_RETURN(checked.facts, process_.Agree(std::move(facts)));
-  const RunPlan& plan = checked.run.plan;
+  MEGATRON_ASSIGN_OR_RETURN(accepted.facts, process_.Agree(std::move(facts)));
+  const RunPlan& plan = accepted.run.plan;
   const int ranks_here = process_.RanksHere(options);
   MEGATRON_RETURN_IF_ERROR(process_.Agree(CheckMemory(options, plan, ranks_here)));
   MEGATRON_RETURN_IF_ERROR(process_.Agree(CheckDisk(PosixFileSystem(), options, plan, ranks_here)));
-  return checked;
+  return accepted;
 }
 
 PretrainRun RunPreparation::Begin(PlannedPretraining planned) const {
@@ -104,9 +104,9 @@ absl::Status RunPreparation::TakeSaveLock(const PretrainRun& run) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<PretrainRun> RunPreparation::Prepare(CheckedRun* checked) {
-  const config::PretrainConfig& config = checked->loaded.config;
-  PretrainRun run = Begin(std::move(checked->run));
+absl::StatusOr<PretrainRun> RunPreparation::Prepare(AcceptedRun* accepted) {
+  const config::PretrainConfig& config = accepted->loaded.config;
+  PretrainRun run = Begin(std::move(accepted->run));
   const RunOptions& options = run.options();
   MEGATRON_ASSIGN_OR_RETURN(
       run.links, process_.Agree(OpenDeviceLinks(options, process_.launch(), process_.group())));
@@ -125,7 +125,7 @@ absl::StatusOr<PretrainRun> RunPreparation::Prepare(CheckedRun* checked) {
   run.training.description.phase_data = fingerprint;
   run.training.description.seed = options.seed;
   MEGATRON_ASSIGN_OR_RETURN(run.training.prediction,
-                            Predict(*checked, options.trainer.model.padded_vocab_size));
+                            Predict(*accepted, options.trainer.model.padded_vocab_size));
   shared_.events->Open(process_.one_of_several(), &run.training);
   run.training.description.instruction_set = instruction_set;
   if (options.ranks.in_process_recovery && process_.is_first())
@@ -135,19 +135,19 @@ absl::StatusOr<PretrainRun> RunPreparation::Prepare(CheckedRun* checked) {
   MEGATRON_ASSIGN_OR_RETURN(
       run.training.local,
       OpenLocalPlace(*run.fs, options.checkpoint, options.num_ranks(), process_.group(), warn));
-  if (checked->layout) {
-    run.layout = {checked->layout->line().begin(), checked->layout->line().end()};
+  if (accepted->layout) {
+    run.layout = {accepted->layout->line().begin(), accepted->layout->line().end()};
     const std::string& save = options.checkpoint.save;
     const bool saves = process_.is_first() && !save.empty();
     MEGATRON_RETURN_IF_ERROR(process_.Agree(WithExitCode(
-        saves ? SaveLayout(*run.fs, save, *checked->layout) : absl::OkStatus(), kExitIo)));
+        saves ? SaveLayout(*run.fs, save, *accepted->layout) : absl::OkStatus(), kExitIo)));
   }
   // The plans may lie in the directory of checkpoints, which is there now.
   MEGATRON_ASSIGN_OR_RETURN(const std::string gemm_plans,
                             process_.Agree(OpenGemmPlans(*run.fs, options)));
   std::string& kernels = run.training.description.kernels;
   kernels = DescribeKernels(options, run.attention, gemm_plans);
-  MEGATRON_RETURN_IF_ERROR(FindStart(checked->loaded, &run));
+  MEGATRON_RETURN_IF_ERROR(FindStart(accepted->loaded, &run));
   const std::string checkpoint =
       run.start.checkpoint == nullptr ? "" : run.start.checkpoint->directory();
   MEGATRON_RETURN_IF_ERROR(
@@ -185,11 +185,11 @@ absl::Status RunPreparation::FindStart(const LoadedConfig& loaded, PretrainRun* 
   return process_.Agree(CheckBatches(*run->start.checkpoint, loaded.config, loaded.locations));
 }
 
-absl::StatusOr<StepComparison> RunPreparation::Predict(const CheckedRun& checked,
+absl::StatusOr<StepComparison> RunPreparation::Predict(const AcceptedRun& accepted,
                                                        int64_t padded_vocab_size) const {
   StepComparison mine;
-  if (checked.facts) {
-    const auto predicted = PredictRun(checked.loaded.config, padded_vocab_size, *checked.facts);
+  if (accepted.facts) {
+    const auto predicted = PredictRun(accepted.loaded.config, padded_vocab_size, *accepted.facts);
     if (predicted.ok()) {
       mine = *predicted;
     } else {

@@ -2,8 +2,8 @@
 // them starts.
 //
 //   RunPreparation preparation(command, process, start, shared);
-//   MEGATRON_ASSIGN_OR_RETURN(CheckedRun checked, preparation.Plan(std::move(read), layout));
-//   MEGATRON_ASSIGN_OR_RETURN(const PretrainRun run, preparation.Prepare(&checked));
+//   MEGATRON_ASSIGN_OR_RETURN(AcceptedRun accepted, preparation.Plan(std::move(read), layout));
+//   MEGATRON_ASSIGN_OR_RETURN(const PretrainRun run, preparation.Prepare(&accepted));
 #ifndef MEGATRON_TRAIN_PREPARE_RUN_H_
 #define MEGATRON_TRAIN_PREPARE_RUN_H_
 
@@ -28,8 +28,8 @@
 
 namespace megatron {
 
-// What a run will be, checked before anything is opened.
-struct CheckedRun {
+// What a run will be: its configuration is accepted, and nothing is opened yet.
+struct AcceptedRun {
   LoadedConfig loaded;
   PlannedPretraining run;
   std::optional<SavedLayout> layout;   // with train.auto_layout
@@ -57,11 +57,11 @@ class RunPreparation {
 
   // Checks the configuration, and whether memory and disks suffice. `layout` is the one that the
   // configuration was read with, if it was chosen.
-  absl::StatusOr<CheckedRun> Plan(absl::StatusOr<LoadedConfig> read,
-                                  const std::optional<SavedLayout>& layout) const;
+  absl::StatusOr<AcceptedRun> Plan(absl::StatusOr<LoadedConfig> read,
+                                   const std::optional<SavedLayout>& layout) const;
   // Opens devices, data, directories and the state that the run starts from. The run takes over
-  // checked->run.
-  absl::StatusOr<PretrainRun> Prepare(CheckedRun* checked);
+  // accepted->run.
+  absl::StatusOr<PretrainRun> Prepare(AcceptedRun* accepted);
 
  private:
   // Returns what needs nothing opened.
@@ -73,7 +73,7 @@ class RunPreparation {
   absl::Status FindStart(const LoadedConfig& loaded, PretrainRun* run) const;
   // Returns what is expected of a step, on all processes alike; without parts if there is nothing
   // to predict it from.
-  absl::StatusOr<StepComparison> Predict(const CheckedRun& checked,
+  absl::StatusOr<StepComparison> Predict(const AcceptedRun& accepted,
                                          int64_t padded_vocab_size) const;
 
   const PretrainCommand& command_;

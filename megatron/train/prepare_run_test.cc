@@ -47,24 +47,24 @@ struct Process {
   RankRecovery recovery{ranks, process.launch(), failure, [](int64_t) { return false; }};
   RunPreparation preparation{command, process, SteadyNow(), {&recovery, &events, &device_calls}};
 
-  absl::StatusOr<CheckedRun> Plan(const std::vector<std::string>& overrides) {
+  absl::StatusOr<AcceptedRun> Plan(const std::vector<std::string>& overrides) {
     return preparation.Plan(LoadConfigFromString(kBase, "base", overrides, ConfigPurpose::kRun),
                             /*layout=*/std::nullopt);
   }
   absl::StatusOr<PretrainRun> Prepare(const std::vector<std::string>& overrides) {
-    absl::StatusOr<CheckedRun> checked = Plan(overrides);
-    if (!checked.ok()) return checked.status();
-    return preparation.Prepare(&*checked);
+    absl::StatusOr<AcceptedRun> accepted = Plan(overrides);
+    if (!accepted.ok()) return accepted.status();
+    return preparation.Prepare(&*accepted);
   }
 };
 
 TEST(PrepareRunTest, OpensWhatTheRanksNeed) {
   Process process;
-  absl::StatusOr<CheckedRun> checked = process.Plan({});
-  ASSERT_THAT(checked, IsOk());
-  const absl::StatusOr<PretrainRun> run = process.preparation.Prepare(&*checked);
+  absl::StatusOr<AcceptedRun> accepted = process.Plan({});
+  ASSERT_THAT(accepted, IsOk());
+  const absl::StatusOr<PretrainRun> run = process.preparation.Prepare(&*accepted);
   ASSERT_THAT(run, IsOk());
-  EXPECT_EQ(checked->loaded.config.train().train_iters(), 3);
+  EXPECT_EQ(accepted->loaded.config.train().train_iters(), 3);
   EXPECT_EQ(run->options().loop.train_iters, 3);
   EXPECT_NE(run->tokenizer, nullptr);
   EXPECT_FALSE(run->training.data.fingerprint.empty());

@@ -274,9 +274,9 @@ int PretrainProcess::Run() {
 }
 
 int PretrainProcess::RunWith(absl::StatusOr<LoadedConfig> read) {
-  absl::StatusOr<CheckedRun> checked = preparation_.Plan(std::move(read), layout_);
-  if (!checked.ok()) return Leave(checked.status());
-  const RunOptions& options = checked->options();
+  absl::StatusOr<AcceptedRun> accepted = preparation_.Plan(std::move(read), layout_);
+  if (!accepted.ok()) return Leave(accepted.status());
+  const RunOptions& options = accepted->options();
   recovery_.Plan(options.parallel, !options.checkpoint.save.empty());
   if (!process_.one_of_several() && options.ranks.processes && options.num_ranks() > 1) {
     const absl::StatusOr<RunLock> claim =
@@ -286,7 +286,7 @@ int PretrainProcess::RunWith(absl::StatusOr<LoadedConfig> read) {
     return StartRanks(options.num_ranks(), options.parallel.data, command_.arguments(),
                       options.ranks, [this](int64_t data_size) { return Fits(data_size); });
   }
-  const absl::StatusOr<PretrainRun> run = preparation_.Prepare(&*checked);
+  const absl::StatusOr<PretrainRun> run = preparation_.Prepare(&*accepted);
   if (!run.ok()) return Leave(run.status());
   if (process_.is_reporting_rank() && !recovery_.goes_on()) {
     RanksOfMachine here;
@@ -296,7 +296,7 @@ int PretrainProcess::RunWith(absl::StatusOr<LoadedConfig> read) {
     here.restarts = process_.launch().restarts;
     here.restart_reason = process_.launch().restart_reason;
     for (const std::string& line : command_.checkpoint_lines) PrintLine(line);
-    for (const std::string& line : Introduce(checked->loaded.config, *run, here)) PrintLine(line);
+    for (const std::string& line : Introduce(accepted->loaded.config, *run, here)) PrintLine(line);
     if (ranks_.in_process_recovery && !process_.launch().store_is_served) {
       process_.Warn(
           "parallel.in_process_recovery has no effect with this launcher, which ends all ranks "
