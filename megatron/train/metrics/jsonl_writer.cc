@@ -26,6 +26,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr absl::string_view kRecordStart = "{\"iteration\":";
+constexpr size_t kMostKept = 65536;
 
 bool HasEvaluation(const Json& object, bool on_test_set) {
   return object.contains(EvaluationName(kLmLossName, on_test_set));
@@ -177,6 +178,23 @@ absl::StatusOr<Records> KeptRecords(FileSystem& fs, const std::string& path,
   return records;
 }
 
+// Replaces the file atomically, and returns it, open for more.
+absl::StatusOr<std::unique_ptr<WritableFile>> Replace(FileSystem& fs, const std::string& path,
+                                                      absl::string_view text) {
+  const std::string replacement = absl::StrCat(path, ".tmp");
+  MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, fs.Create(replacement));
+  absl::Status replaced = file->Append(text);
+  if (replaced.ok()) replaced = file->Sync();
+  if (replaced.ok())
+    replaced = fs.Rename(replacement, path);  // `file` stays open under its new name
+  if (!replaced.ok()) {
+    fs.Remove(replacement).IgnoreError();
+    return replaced;
+  }
+  MEGATRON_RETURN_IF_ERROR(fs.SyncDir(ParentPath(path)));
+  return file;
+}
+
 }  // namespace
 
 std::string ToJsonLine(const StepMetrics& step) {
@@ -229,17 +247,13 @@ absl::StatusOr<MetricsHistory> ParseMetrics(absl::string_view text) {
 absl::StatusOr<std::unique_ptr<JsonlWriter>> JsonlWriter::Open(FileSystem& fs,
                                                                const std::string& path,
                                                                int64_t last_iteration) {
-  const std::string directory = ParentPath(path);
-  MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(directory));
-  MEGATRON_ASSIGN_OR_RETURN(const Records kept, KeptRecords(fs, path, last_iteration));
-  const std::string replacement = absl::StrCat(path, ".tmp");
-  MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, fs.Create(replacement));
-  MEGATRON_RETURN_IF_ERROR(file->Append(kept.text));
-  MEGATRON_RETURN_IF_ERROR(file->Sync());
-  MEGATRON_RETURN_IF_ERROR(fs.Rename(replacement, path));  // `file` stays open under its new name
-  MEGATRON_RETURN_IF_ERROR(fs.SyncDir(directory));
-  return absl::WrapUnique(new JsonlWriter(fs, path, std::move(file), kept.last_step));
+  MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(ParentPath(path)));
+  MEGATRON_ASSIGN_OR_RETURN(const Records records, KeptRecords(fs, path, last_iteration));
+  MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, Replace(fs, path, records.text));
+  return absl::WrapUnique(new JsonlWriter(fs, path, std::move(file), records.last_step));
 }
+
+JsonlWriter::~JsonlWriter() { WriteKept().IgnoreError(); }
 
 absl::Status JsonlWriter::WriteStep(const StepMetrics& step) { return WriteLine(ToJsonLine(step)); }
 
@@ -247,23 +261,42 @@ absl::Status JsonlWriter::WriteEvaluation(const EvaluationMetrics& evaluation) {
   return WriteLine(ToJsonLine(evaluation));
 }
 
-absl::Status JsonlWriter::WriteLine(absl::string_view line) {
-  if (!absl::IsNotFound(fs_.Stat(path_).status())) return Append(line);
+absl::Status JsonlWriter::WriteLine(std::string line) {
+  kept_.push_back(std::move(line));
+  if (kept_.size() > kMostKept) kept_.pop_front();
+  if (!absl::IsNotFound(fs_.Stat(path_).status())) return WriteKept();
   // Records would go to a file without a name.
   MEGATRON_RETURN_IF_ERROR(fs_.CreateDirs(ParentPath(path_)));
   MEGATRON_ASSIGN_OR_RETURN(file_, fs_.Create(path_));
-  torn_ = false;
-  MEGATRON_RETURN_IF_ERROR(Append(line));
+  torn_ = has_torn_line_ = false;
+  MEGATRON_RETURN_IF_ERROR(WriteKept());
   return absl::DataLossError(
       absl::StrCat("'", path_, "' was removed while the run wrote to it; it begins anew"));
 }
 
-absl::Status JsonlWriter::Append(absl::string_view line) {
-  const absl::Status written = file_->Append(torn_ ? absl::StrCat("\n", line) : std::string(line));
-  torn_ = !written.ok();
-  return written;
+// The brace makes a torn line of all that a failed write may have left, also of a whole record whose
+// line feed alone is missing, which would be there twice.
+absl::Status JsonlWriter::WriteKept() {
+  for (; !kept_.empty(); kept_.pop_front()) {
+    const std::string& line = kept_.front();
+    const absl::Status written = file_->Append(torn_ ? absl::StrCat("{\n", line) : line);
+    torn_ = !written.ok();
+    has_torn_line_ |= torn_;
+    MEGATRON_RETURN_IF_ERROR(written);
+  }
+  return absl::OkStatus();
 }
 
-absl::Status JsonlWriter::Sync() { return file_->Sync(); }
+absl::Status JsonlWriter::Sync() {
+  MEGATRON_RETURN_IF_ERROR(WriteKept());
+  if (has_torn_line_) {
+    MEGATRON_ASSIGN_OR_RETURN(
+        const Records records,
+        KeptRecords(fs_, path_, /*last_iteration=*/std::numeric_limits<int64_t>::max()));
+    MEGATRON_ASSIGN_OR_RETURN(file_, Replace(fs_, path_, records.text));
+    has_torn_line_ = false;
+  }
+  return file_->Sync();
+}
 
 }  // namespace megatron

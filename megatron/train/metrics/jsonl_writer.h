@@ -17,13 +17,13 @@
 //
 // A line is *torn* when it is not JSON and begins as a record does, begins with a zero byte, or is
 // empty: this is what a crash, a full disk or a power cut leaves of a record. Readers pass over
-// torn lines, JsonlWriter::Open removes them, and a record that follows one starts on a line of its
-// own.
+// torn lines, JsonlWriter removes them, and a record that follows one starts on a line of its own.
 
 #ifndef MEGATRON_TRAIN_METRICS_JSONL_WRITER_H_
 #define MEGATRON_TRAIN_METRICS_JSONL_WRITER_H_
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -66,25 +66,30 @@ class JsonlWriter : public MetricsWriter {
   // The iteration of the last step whose record was kept; 0: none was.
   int64_t last_kept_step() const { return last_kept_step_; }
 
-  // A record whose write fails is lost or torn; the next ones are whole. Where the file was removed
-  // meanwhile, it begins anew with the record, and kDataLoss says so.
+  // A record whose write fails, as on a full disk, is written before the next one: up to 65,536 are
+  // kept, the newest. Until then its line may be torn. Where the file was removed meanwhile, it
+  // begins anew with these, and kDataLoss says so.
   absl::Status WriteStep(const StepMetrics& step) override;
   absl::Status WriteEvaluation(const EvaluationMetrics& evaluation) override;
+  // Removes torn lines, too.
   absl::Status Sync() override;
+  ~JsonlWriter() override;
 
  private:
   JsonlWriter(FileSystem& fs, std::string path, std::unique_ptr<WritableFile> file,
               int64_t last_kept_step)
       : fs_(fs), path_(std::move(path)), file_(std::move(file)), last_kept_step_(last_kept_step) {}
 
-  absl::Status WriteLine(absl::string_view line);
-  absl::Status Append(absl::string_view line);
+  absl::Status WriteLine(std::string line);
+  absl::Status WriteKept();
 
   FileSystem& fs_;
   const std::string path_;
   std::unique_ptr<WritableFile> file_;
   const int64_t last_kept_step_;
-  bool torn_ = false;  // the last write failed, and may have left a part of its line
+  std::deque<std::string> kept_;  // lines that are not in the file yet
+  bool torn_ = false;             // the last write failed, and may have left a part of its line
+  bool has_torn_line_ = false;    // a line in the file may be torn
 };
 
 }  // namespace megatron

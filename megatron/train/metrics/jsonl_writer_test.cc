@@ -212,7 +212,7 @@ TEST_F(JsonlWriterTest, DropsALineThatACrashCutShort) {
   }
 }
 
-TEST_F(JsonlWriterTest, BeginsANewLineAfterAWriteThatFailedMidway) {
+TEST_F(JsonlWriterTest, WhatAFullDiskRefusedIsWrittenLater) {
   FaultFileSystem full(&fs_);
   auto writer = JsonlWriter::Open(full, path_, 0);
   ASSERT_THAT(writer, IsOk());
@@ -227,9 +227,47 @@ TEST_F(JsonlWriterTest, BeginsANewLineAfterAWriteThatFailedMidway) {
   ASSERT_THAT(history, IsOk());
   std::vector<int64_t> iterations;
   for (const StepMetrics& step : history->steps) iterations.push_back(step.iteration);
-  EXPECT_THAT(iterations, ElementsAre(1, 4, 5));
-  OpenAt(4);
-  EXPECT_EQ(Contents(), absl::StrCat(ToJsonLine(Step(1)), ToJsonLine(Step(4))));
+  EXPECT_THAT(iterations, ElementsAre(1, 2, 3, 4, 5));
+  ASSERT_THAT((*writer)->Sync(), IsOk());
+  ASSERT_THAT((*writer)->WriteStep(Step(6)), IsOk());
+  std::string whole;
+  for (int i = 1; i <= 6; ++i) absl::StrAppend(&whole, ToJsonLine(Step(i)));
+  EXPECT_EQ(Contents(), whole);
+}
+
+// A disk may be full again while torn lines are removed.
+TEST_F(JsonlWriterTest, AnyFailureLeavesEachRecordOnceInTheEnd) {
+  std::string whole;
+  for (int i = 1; i <= 4; ++i) absl::StrAppend(&whole, ToJsonLine(Step(i)));
+  for (const bool lasting : {false, true}) {
+    for (int fault = 0; fault < 30; ++fault) {
+      FaultFileSystem disk(&fs_);
+      auto writer = JsonlWriter::Open(disk, path_, 0);
+      ASSERT_THAT(writer, IsOk());
+      disk.FailAt(fault, ENOSPC, lasting);
+      for (int i = 1; i <= 3; ++i) {
+        (*writer)->WriteStep(Step(i)).IgnoreError();
+        (*writer)->Sync().IgnoreError();
+      }
+      disk.ClearFault();
+      ASSERT_THAT((*writer)->WriteStep(Step(4)), IsOk());
+      ASSERT_THAT((*writer)->Sync(), IsOk());
+      EXPECT_EQ(Contents(), whole) << fault;
+      EXPECT_FALSE(fs_.Stat(absl::StrCat(path_, ".tmp")).ok()) << fault;
+    }
+  }
+}
+
+TEST_F(JsonlWriterTest, TheLastRecordsAreWrittenAtTheEnd) {
+  FaultFileSystem full(&fs_);
+  auto writer = JsonlWriter::Open(full, path_, 0);
+  ASSERT_THAT(writer, IsOk());
+  full.FailAt(0, ENOSPC, /*lasting=*/true);
+  EXPECT_FALSE((*writer)->WriteStep(Step(1)).ok());
+  full.ClearFault();
+  writer->reset();
+  OpenAt(1);
+  EXPECT_EQ(Contents(), ToJsonLine(Step(1)));
 }
 
 TEST_F(JsonlWriterTest, AFileThatIsRemovedBeginsAnew) {
