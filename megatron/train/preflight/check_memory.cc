@@ -2,9 +2,14 @@
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 #include <string>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/tensor/cuda_device.h"
@@ -18,23 +23,30 @@ int64_t FreeDeviceBytes() {
   return bytes;
 }
 
-// Returns the first number of a file; nothing if there is none.
+// Returns the number that a file begins with; nothing if there is none or it is negative.
 std::optional<int64_t> NumberIn(const std::string& path) {
   std::ifstream file(path);
   int64_t number = 0;
-  if (file >> number) return number;
+  if (file >> number && number >= 0) return number;
   return std::nullopt;
 }
 
-// Returns the number behind the name in a file of names and numbers; 0 if it is not there.
+// Returns the number behind the name in a file of names and numbers; 0 if it is not there or
+// negative.
 int64_t NumberOf(const std::string& path, const std::string& wanted) {
   std::ifstream file(path);
   std::string name;
   int64_t number = 0;
   while (file >> name >> number) {
-    if (name == wanted) return number;
+    if (name == wanted) return std::max<int64_t>(0, number);
   }
   return 0;
+}
+
+// Returns what is left of a limit. No sum of these numbers, none of which is negative, overflows.
+int64_t Left(int64_t most, int64_t used, int64_t droppable) {
+  used -= std::min(used, droppable);
+  return most - std::min(most, used);
 }
 
 std::optional<int64_t> Smaller(std::optional<int64_t> a, std::optional<int64_t> b) {
@@ -43,14 +55,53 @@ std::optional<int64_t> Smaller(std::optional<int64_t> a, std::optional<int64_t> 
 }
 
 // Returns what the system could give without swapping.
-std::optional<int64_t> SystemBytes() {
-  std::ifstream meminfo("/proc/meminfo");
+std::optional<int64_t> SystemBytes(const std::string& root) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 1024;
+  std::ifstream meminfo(root + "/proc/meminfo");
   std::string name, unit;
   int64_t kilobytes = 0;
   while (meminfo >> name >> kilobytes >> unit) {
-    if (name == "MemAvailable:") return kilobytes * 1024;
+    if (name == "MemAvailable:" && kilobytes >= 0 && kilobytes <= kMost) return kilobytes * 1024;
   }
   return std::nullopt;
+}
+
+// Returns the least that the group at `path` below the mounted directory, or a group above it, has
+// left. Where the path is one of another name space, only those levels that are mounted here count.
+std::optional<int64_t> BytesOfGroupAndAncestors(const std::string& mounted,
+                                                absl::string_view path) {
+  std::optional<int64_t> least = ControlGroupBytes(mounted);
+  const std::vector<absl::string_view> names = absl::StrSplit(path, '/', absl::SkipEmpty());
+  // A group outside of this name space's root has no directory below the mounted one.
+  if (absl::c_linear_search(names, "..")) return least;
+  std::string directory = mounted;
+  for (const absl::string_view name : names) {
+    absl::StrAppend(&directory, "/", name);
+    least = Smaller(least, ControlGroupBytes(directory));
+  }
+  return least;
+}
+
+// Returns the least that this process's control groups have left.
+std::optional<int64_t> BytesOfOwnGroups(const std::string& root) {
+  // Linux has no longer path of a group.
+  constexpr size_t kLongestPath = 4096;
+  const std::string version_2 = root + "/sys/fs/cgroup", version_1 = version_2 + "/memory";
+  std::optional<int64_t> least =
+      Smaller(ControlGroupBytes(version_2), ControlGroupBytes(version_1));
+  std::ifstream groups(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    // A line is "hierarchy:controllers:path".
+    const std::vector<absl::string_view> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (parts.size() < 3 || parts[2].size() > kLongestPath) continue;
+    const std::vector<absl::string_view> controllers = absl::StrSplit(parts[1], ',');
+    if (parts[0] == "0" && parts[1].empty()) {
+      least = Smaller(least, BytesOfGroupAndAncestors(version_2, parts[2]));
+    } else if (absl::c_linear_search(controllers, "memory")) {
+      least = Smaller(least, BytesOfGroupAndAncestors(version_1, parts[2]));
+    }
+  }
+  return least;
 }
 
 }  // namespace
@@ -59,19 +110,18 @@ std::optional<int64_t> ControlGroupBytes(const std::string& directory) {
   const std::string file = absl::StrCat(directory, "/memory.");
   // "max" is no number: without a limit, nothing is returned.
   if (const std::optional<int64_t> most = NumberIn(file + "max")) {
-    return std::max<int64_t>(0, *most - NumberIn(file + "current").value_or(0) +
-                                    NumberOf(file + "stat", "inactive_file"));
+    return Left(*most, NumberIn(file + "current").value_or(0),
+                NumberOf(file + "stat", "inactive_file"));
   }
   if (const std::optional<int64_t> most = NumberIn(file + "limit_in_bytes")) {
-    return std::max<int64_t>(0, *most - NumberIn(file + "usage_in_bytes").value_or(0) +
-                                    NumberOf(file + "stat", "total_inactive_file"));
+    return Left(*most, NumberIn(file + "usage_in_bytes").value_or(0),
+                NumberOf(file + "stat", "total_inactive_file"));
   }
   return std::nullopt;
 }
 
-std::optional<int64_t> AvailableHostBytes() {
-  return Smaller(SystemBytes(), Smaller(ControlGroupBytes("/sys/fs/cgroup"),
-                                        ControlGroupBytes("/sys/fs/cgroup/memory")));
+std::optional<int64_t> AvailableHostBytes(const std::string& root) {
+  return Smaller(SystemBytes(root), BytesOfOwnGroups(root));
 }
 
 int64_t HostBytes(const RunOptions& options, const RunPlan& plan, int ranks) {

@@ -13,8 +13,9 @@
 namespace megatron {
 
 // Returns the bytes that the system could give this process without swapping, and no more than its
-// control group (a container's limit) has left; nothing where nobody says.
-std::optional<int64_t> AvailableHostBytes();
+// control group (the limit of a container, a job or a service) and each group above it have left;
+// nothing where nobody says. /proc and /sys are those below `root`.
+std::optional<int64_t> AvailableHostBytes(const std::string& root = "");
 
 // Returns the bytes that a control group whose files are in the directory has left (version 2's
 // memory.max or version 1's memory.limit_in_bytes); nothing where there is no limit. File pages

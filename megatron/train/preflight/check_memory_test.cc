@@ -160,5 +160,94 @@ TEST_F(ControlGroupTest, TheFirstVersionsFilesAreReadToo) {
   EXPECT_EQ(ControlGroupBytes(directory_), 610);
 }
 
+TEST_F(ControlGroupTest, NumbersThatCanNotBeAreHarmless) {
+  Write("memory.max", "-5\n");
+  EXPECT_EQ(ControlGroupBytes(directory_), std::nullopt);
+  Write("memory.max", "99999999999999999999999\n");
+  EXPECT_EQ(ControlGroupBytes(directory_), std::nullopt);
+  Write("memory.max", "9223372036854775807\n");
+  Write("memory.current", "-9223372036854775808\n");
+  Write("memory.stat", "inactive_file 9223372036854775807\n");
+  EXPECT_EQ(ControlGroupBytes(directory_), INT64_MAX);
+  Write("memory.max", "1000\n");
+  Write("memory.current", "400\n");
+  EXPECT_EQ(ControlGroupBytes(directory_), 1000);
+  Write("memory.stat", "inactive_file -9223372036854775808\n");
+  EXPECT_EQ(ControlGroupBytes(directory_), 600);
+}
+
+// A made-up /proc and /sys.
+class AvailableHostBytesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    Write("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable: 8000 kB\nHugePages_Total: 0\n");
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+  void Write(const std::string& path, const std::string& text) const {
+    const std::filesystem::path file = root_ + "/" + path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+  // Gives the group of version 2 a limit, of which `used` bytes are in use.
+  void Limit(const std::string& group, int64_t most, int64_t used) const {
+    Write("sys/fs/cgroup" + group + "/memory.max", std::to_string(most));
+    Write("sys/fs/cgroup" + group + "/memory.current", std::to_string(used));
+  }
+  const std::string root_ = testing::TempDir() + "/available_host_bytes";
+};
+
+TEST_F(AvailableHostBytesTest, WithoutControlGroupsIsWhatTheSystemHas) {
+  EXPECT_EQ(AvailableHostBytes(root_), 8000 * 1024);
+  EXPECT_EQ(AvailableHostBytes(root_ + "/nothing"), std::nullopt);
+}
+
+TEST_F(AvailableHostBytesTest, TheLeastOfTheOwnGroupAndThoseAboveItCounts) {
+  Write("proc/self/cgroup", "0::/jobs/7/step\n");
+  Write("sys/fs/cgroup/jobs/7/step/memory.max", "max\n");
+  EXPECT_EQ(AvailableHostBytes(root_), 8000 * 1024);
+  Limit("/jobs/7", 5000, 1000);
+  EXPECT_EQ(AvailableHostBytes(root_), 4000);
+  Limit("/jobs/7/step", 3000, 500);
+  EXPECT_EQ(AvailableHostBytes(root_), 2500);
+  Limit("/jobs", 9000, 7000);
+  EXPECT_EQ(AvailableHostBytes(root_), 2000);
+  Limit("", 1000, 0);
+  EXPECT_EQ(AvailableHostBytes(root_), 1000);
+  // Other groups' limits are not this process's.
+  Limit("/jobs/8", 10, 0);
+  EXPECT_EQ(AvailableHostBytes(root_), 1000);
+}
+
+TEST_F(AvailableHostBytesTest, TheFirstVersionsGroupIsReadToo) {
+  Write("proc/self/cgroup", "5:cpu,cpuacct:/jobs/6\n4:hugetlb,memory:/jobs/7\n0::/jobs/9\n");
+  Write("sys/fs/cgroup/memory/jobs/6/memory.limit_in_bytes", "10");
+  EXPECT_EQ(AvailableHostBytes(root_), 8000 * 1024);
+  Write("sys/fs/cgroup/memory/jobs/7/memory.limit_in_bytes", "5000");
+  Write("sys/fs/cgroup/memory/jobs/7/memory.usage_in_bytes", "2000");
+  EXPECT_EQ(AvailableHostBytes(root_), 3000);
+  Write("sys/fs/cgroup/memory/jobs/memory.limit_in_bytes", "100");
+  EXPECT_EQ(AvailableHostBytes(root_), 100);
+}
+
+TEST_F(AvailableHostBytesTest, APathThatIsNotMountedHereIsSkipped) {
+  Write("proc/self/cgroup", "0::/docker/abc\n");
+  Limit("", 5000, 1000);
+  EXPECT_EQ(AvailableHostBytes(root_), 4000);
+}
+
+TEST_F(AvailableHostBytesTest, HostileTextsAreHarmless) {
+  Limit("", 5000, 1000);
+  Write("sys/fs/outside/memory.max", "1");
+  for (const std::string& text :
+       {std::string("0::/../outside\n"), std::string("0::/a/../../outside"), std::string("0::"),
+        std::string("::\n:\n\n0:\n"), std::string(100, '\0'), "0::/" + std::string(100000, 'x'),
+        "0::" + std::string(100000, '/'), std::string("memory:/outside\n99999999999:memory:\n")}) {
+    Write("proc/self/cgroup", text);
+    EXPECT_EQ(AvailableHostBytes(root_), 4000) << text.substr(0, 40);
+  }
+  Write("proc/meminfo", "MemAvailable: 9223372036854775807 kB\n");
+  EXPECT_EQ(AvailableHostBytes(root_), 4000);
+}
+
 }  // namespace
 }  // namespace megatron
