@@ -1,12 +1,16 @@
 #include "megatron/train/preflight/check_memory.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -104,6 +108,22 @@ std::optional<int64_t> BytesOfOwnGroups(const std::string& root) {
   return least;
 }
 
+// Returns what `of` returns for the directory, or for the nearest one above it if it is not there;
+// nothing if that fails.
+template <typename Value, typename Of>
+std::optional<Value> OfNearest(const std::string& directory, const Of& of) {
+  for (std::string path = directory;; path = ParentPath(path)) {
+    const absl::StatusOr<Value> value = of(path);
+    if (value.ok()) return *value;
+    if (!absl::IsNotFound(value.status()) || path == ParentPath(path)) return std::nullopt;
+  }
+}
+
+bool AreOnOneDevice(const DeviceOfPath& device_of, const std::string& a, const std::string& b) {
+  const std::optional<uint64_t> device = OfNearest<uint64_t>(a, device_of);
+  return a == b || (device.has_value() && device == OfNearest<uint64_t>(b, device_of));
+}
+
 }  // namespace
 
 std::optional<int64_t> ControlGroupBytes(const std::string& directory) {
@@ -156,30 +176,42 @@ absl::Status CheckHostFits(int64_t planned, int64_t offloaded, std::optional<int
 }
 
 std::optional<int64_t> FreeDiskBytes(FileSystem& fs, const std::string& directory) {
-  for (std::string path = directory;; path = ParentPath(path)) {
-    const absl::StatusOr<int64_t> free = fs.FreeBytes(path);
-    if (free.ok()) return *free;
-    if (!absl::IsNotFound(free.status()) || path == ParentPath(path)) return std::nullopt;
-  }
+  return OfNearest<int64_t>(directory, [&](const std::string& path) { return fs.FreeBytes(path); });
 }
 
-absl::Status CheckDisk(FileSystem& fs, const RunOptions& options, const RunPlan& plan, int ranks) {
+absl::StatusOr<uint64_t> DeviceOnDisk(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0)
+    return absl::ErrnoToStatus(errno, absl::StrCat("stat '", path, "'"));
+  return static_cast<uint64_t>(info.st_dev);
+}
+
+absl::Status CheckDisk(FileSystem& fs, const RunOptions& options, const RunPlan& plan, int ranks,
+                       const DeviceOfPath& device_of) {
+  const std::string& of_states = options.trainer.state_directory;
+  const std::string& of_weights = options.trainer.weight_directory;
+  const int64_t states = plan.file_bytes(ranks), weights = plan.weight_file_bytes(ranks);
+  // `places` names the folders whose files need the room together.
   const auto check = [&](const char* field, const std::string& directory, int64_t planned,
-                         const char* remedy) {
+                         const std::string& places, const char* remedy) {
     const std::optional<int64_t> free = planned == 0 ? std::nullopt : FreeDiskBytes(fs, directory);
     if (!free.has_value() || planned <= *free) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(
         field, ": the files of ", FormatQuantity(ranks, "rank"), " take ", FormatBytes(planned),
-        " in '", directory, "' and ", FormatBytes(*free), " are free; ", remedy));
+        " in ", places, " and ", FormatBytes(*free), " are free; ", remedy));
   };
-  const std::string& of_states = options.trainer.state_directory;
-  const std::string& of_weights = options.trainer.weight_directory;
-  const int64_t states = plan.file_bytes(ranks), weights = plan.weight_file_bytes(ranks);
+  const std::string quoted_states = absl::StrCat("'", of_states, "'");
+  const std::string quoted_weights = absl::StrCat("'", of_weights, "'");
   MEGATRON_RETURN_IF_ERROR(check("optimizer.optimizer_offload_path", of_states, states,
+                                 quoted_states,
                                  "a smaller optimizer.optimizer_offload_fraction takes less"));
-  // In one folder there is room for both.
-  return check("parallel.param_offload_path", of_weights,
-               weights > 0 && of_weights == of_states ? states + weights : weights,
+  // On one device there is room for both.
+  const bool together =
+      weights > 0 && states > 0 && AreOnOneDevice(device_of, of_states, of_weights);
+  return check("parallel.param_offload_path", of_weights, together ? states + weights : weights,
+               together && of_states != of_weights
+                   ? absl::StrCat(quoted_states, " and ", quoted_weights, ", which share a disk,")
+                   : quoted_weights,
                "without it weights lie in host memory");
 }
 

@@ -2,10 +2,12 @@
 #define MEGATRON_TRAIN_PREFLIGHT_CHECK_MEMORY_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "megatron/base/file_system.h"
 #include "megatron/train/trainer/run_options.h"
 #include "megatron/train/trainer/run_plan.h"
@@ -43,9 +45,16 @@ absl::Status CheckHostFits(int64_t planned, int64_t offloaded, std::optional<int
 // directory above it if it is not there; nothing where nobody says.
 std::optional<int64_t> FreeDiskBytes(FileSystem& fs, const std::string& directory);
 
+// Returns the number of the device that holds a path; kNotFound if the path is not there.
+using DeviceOfPath = std::function<absl::StatusOr<uint64_t>(const std::string& path)>;
+
+// The operating system's DeviceOfPath. A link is on the device of what it refers to.
+absl::StatusOr<uint64_t> DeviceOnDisk(const std::string& path);
+
 // Checks that the folders of optimizer.optimizer_offload_path and parallel.param_offload_path have
-// room for the files of `ranks` ranks of the run.
-absl::Status CheckDisk(FileSystem& fs, const RunOptions& options, const RunPlan& plan, int ranks);
+// room for the files of `ranks` ranks of the run. Folders on one device share its room.
+absl::Status CheckDisk(FileSystem& fs, const RunOptions& options, const RunPlan& plan, int ranks,
+                       const DeviceOfPath& device_of = DeviceOnDisk);
 
 }  // namespace megatron
 

@@ -3,10 +3,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <string>
 
 #include "absl/status/status_matchers.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/file_system.h"
@@ -16,6 +19,7 @@ namespace megatron {
 namespace {
 
 using ::absl_testing::IsOk;
+using ::absl_testing::IsOkAndHolds;
 using ::absl_testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -80,6 +84,12 @@ TEST(CheckMemoryTest, RanksOnGpusTakeHostMemoryForWhatIsOffloaded) {
                                                       HasSubstr("optimizer_offload_fraction")));
 }
 
+// A machine on which each directory of the root is a device of its own, and "not" is not there.
+absl::StatusOr<uint64_t> DeviceOfFirstName(const std::string& path) {
+  if (absl::StrContains(path, "/not")) return absl::NotFoundError(path);
+  return std::hash<std::string>()(path.substr(0, path.find('/', 1)));
+}
+
 TEST(CheckDiskTest, SaysHowMuchTheFilesOfAllRanksHereLack) {
   MemoryFileSystem disk;
   ASSERT_THAT(disk.CreateDirs("/nvme"), IsOk());
@@ -87,13 +97,13 @@ TEST(CheckDiskTest, SaysHowMuchTheFilesOfAllRanksHereLack) {
   RunPlan plan = PlanOf(1);
   RunOptions options = TwoRanks();
   options.trainer.state_directory = "/nvme/not/there/yet";
-  EXPECT_THAT(CheckDisk(disk, options, plan, 2), IsOk());
+  EXPECT_THAT(CheckDisk(disk, options, plan, 2, DeviceOfFirstName), IsOk());
   plan.stages[0].file_bytes = 1500;
   EXPECT_EQ(plan.file_bytes(2), 3000);
-  EXPECT_THAT(CheckDisk(disk, options, plan, 2), IsOk());
+  EXPECT_THAT(CheckDisk(disk, options, plan, 2, DeviceOfFirstName), IsOk());
   plan.stages[0].file_bytes = 2048;
-  EXPECT_THAT(CheckDisk(disk, options, plan, 1), IsOk());
-  EXPECT_THAT(CheckDisk(disk, options, plan, 2),
+  EXPECT_THAT(CheckDisk(disk, options, plan, 1, DeviceOfFirstName), IsOk());
+  EXPECT_THAT(CheckDisk(disk, options, plan, 2, DeviceOfFirstName),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("optimizer_offload_path"), HasSubstr("2 ranks"),
                              HasSubstr("take 4.00 KiB in '/nvme/not/there/yet'"),
@@ -110,17 +120,40 @@ TEST(CheckDiskTest, FilesOfWeightsNeedRoomBesideThoseOfStates) {
   options.trainer.weight_directory = "/weights";
   plan.stages[0].file_bytes = plan.stages[0].weight_file_bytes = 1024;
   EXPECT_EQ(plan.weight_file_bytes(2), 2048);
-  EXPECT_THAT(CheckDisk(disk, options, plan, 2), IsOk());
+  EXPECT_THAT(CheckDisk(disk, options, plan, 2, DeviceOfFirstName), IsOk());
   options.trainer.weight_directory = "/states";
-  EXPECT_THAT(CheckDisk(disk, options, plan, 1), IsOk());
-  EXPECT_THAT(CheckDisk(disk, options, plan, 2),
+  EXPECT_THAT(CheckDisk(disk, options, plan, 1, DeviceOfFirstName), IsOk());
+  EXPECT_THAT(CheckDisk(disk, options, plan, 2, DeviceOfFirstName),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("parallel.param_offload_path"), HasSubstr("2 ranks"),
                              HasSubstr("take 4.00 KiB in '/states'"))));
   options.trainer.weight_directory = "/weights";
   plan.stages[0].weight_file_bytes = 1600;
-  EXPECT_THAT(CheckDisk(disk, options, plan, 2),
+  EXPECT_THAT(CheckDisk(disk, options, plan, 2, DeviceOfFirstName),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("in '/weights'")));
+}
+
+TEST(CheckDiskTest, FoldersOfOneDeviceShareItsRoom) {
+  MemoryFileSystem disk;
+  for (const char* folder : {"/nvme", "/other"}) ASSERT_THAT(disk.CreateDirs(folder), IsOk());
+  disk.set_free_bytes(3000);
+  RunPlan plan = PlanOf(1);
+  plan.stages[0].file_bytes = plan.stages[0].weight_file_bytes = 1024;
+  RunOptions options = TwoRanks();
+  options.trainer.state_directory = "/nvme/states/not/there";
+  options.trainer.weight_directory = "/nvme/weights";
+  EXPECT_THAT(CheckDisk(disk, options, plan, 1, DeviceOfFirstName), IsOk());
+  EXPECT_THAT(CheckDisk(disk, options, plan, 2, DeviceOfFirstName),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("parallel.param_offload_path"),
+                             HasSubstr("take 4.00 KiB in '/nvme/states/not/there' and "
+                                       "'/nvme/weights', which share a disk, and 2.93 KiB"))));
+  options.trainer.weight_directory = "/other/weights";
+  EXPECT_THAT(CheckDisk(disk, options, plan, 2, DeviceOfFirstName), IsOk());
+  // Folders without files need no room.
+  options.trainer.weight_directory = "/nvme/weights";
+  plan.stages[0].file_bytes = 0;
+  EXPECT_THAT(CheckDisk(disk, options, plan, 2, DeviceOfFirstName), IsOk());
 }
 
 TEST(CheckDiskTest, ADirectoryThatIsNotThereHasTheSpaceOfTheOneAboveIt) {
@@ -128,6 +161,20 @@ TEST(CheckDiskTest, ADirectoryThatIsNotThereHasTheSpaceOfTheOneAboveIt) {
   ASSERT_TRUE(free.has_value());
   EXPECT_GT(*free, 0);
   EXPECT_EQ(FreeDiskBytes(PosixFileSystem(), "/proc/version/no/directory"), std::nullopt);
+}
+
+TEST(CheckDiskTest, ALinkIsOnTheDeviceOfWhatItRefersTo) {
+  const std::string folder = testing::TempDir() + "/device_on_disk", link = folder + "/link";
+  std::filesystem::create_directories(folder);
+  std::filesystem::remove(link);
+  std::filesystem::create_symlink("/proc", link);
+  const auto here = DeviceOnDisk(folder), proc = DeviceOnDisk("/proc");
+  ASSERT_THAT(here, IsOk());
+  ASSERT_THAT(proc, IsOk());
+  EXPECT_NE(*here, *proc);
+  EXPECT_THAT(DeviceOnDisk(link), IsOkAndHolds(*proc));
+  EXPECT_THAT(DeviceOnDisk(folder + "/absent"), StatusIs(absl::StatusCode::kNotFound));
+  std::filesystem::remove_all(folder);
 }
 
 class ControlGroupTest : public testing::Test {
