@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "megatron/base/file_system.h"
@@ -52,6 +53,11 @@ int PrintPlan(const PretrainCommand& command) {
     const std::string& folder =
         trainer.state_directory.empty() ? trainer.weight_directory : trainer.state_directory;
     if (!folder.empty()) machine.disk_bytes = FreeDiskBytes(PosixFileSystem(), folder);
+    if (const int ranks = RanksPlannedHere(planned->options, machine.devices); ranks > 0) {
+      const absl::Status disk =
+          CheckDisk(PosixFileSystem(), planned->options, planned->plan, ranks);
+      machine.disk_refusal = std::string(disk.message());
+    }
     report = command.dry_run == DryRun::kJson ? FormatPlanJson(*loaded, *planned, machine)
                                               : FormatPlanScreen(*loaded, *planned, machine);
   }

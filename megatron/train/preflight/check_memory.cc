@@ -215,16 +215,20 @@ absl::Status CheckDisk(FileSystem& fs, const RunOptions& options, const RunPlan&
                "without it weights lie in host memory");
 }
 
+absl::Status CheckHostMemory(const RunOptions& options, const RunPlan& plan, int ranks,
+                             std::optional<int64_t> available) {
+  if (options.device != DeviceType::kCuda)
+    return CheckFits(HostBytes(options, plan, ranks), available, /*on_gpus=*/false);
+  const int64_t offloaded = plan.host_bytes(ranks);
+  if (offloaded == 0) return absl::OkStatus();
+  return CheckHostFits(HostBytesBesideGpus(options, plan, ranks), offloaded, available);
+}
+
 absl::Status CheckMemory(const RunOptions& options, const RunPlan& plan, int ranks) {
-  if (options.device == DeviceType::kCuda) {
-    if (const int64_t offloaded = plan.host_bytes(ranks); offloaded > 0) {
-      MEGATRON_RETURN_IF_ERROR(CheckHostFits(HostBytesBesideGpus(options, plan, ranks), offloaded,
-                                             AvailableHostBytes()));
-    }
-    return CheckFits(plan.rank_bytes() / options.num_ranks() * ranks, FreeDeviceBytes(),
-                     /*on_gpus=*/true);
-  }
-  return CheckFits(HostBytes(options, plan, ranks), AvailableHostBytes(), /*on_gpus=*/false);
+  MEGATRON_RETURN_IF_ERROR(CheckHostMemory(options, plan, ranks, AvailableHostBytes()));
+  if (options.device != DeviceType::kCuda) return absl::OkStatus();
+  return CheckFits(plan.rank_bytes() / options.num_ranks() * ranks, FreeDeviceBytes(),
+                   /*on_gpus=*/true);
 }
 
 }  // namespace megatron

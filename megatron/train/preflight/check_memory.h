@@ -30,6 +30,11 @@ int64_t HostBytes(const RunOptions& options, const RunPlan& plan, int ranks);
 // The host memory that `ranks` ranks on GPUs take of this machine beside their GPUs'.
 int64_t HostBytesBesideGpus(const RunOptions& options, const RunPlan& plan, int ranks);
 
+// Checks that `available` bytes of this machine's memory are enough for `ranks` ranks of the run,
+// which on GPUs need it for what they offload.
+absl::Status CheckHostMemory(const RunOptions& options, const RunPlan& plan, int ranks,
+                             std::optional<int64_t> available);
+
 // Checks that this machine's memory, and that of its GPUs, is enough for `ranks` ranks of the run.
 absl::Status CheckMemory(const RunOptions& options, const RunPlan& plan, int ranks);
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -97,15 +98,30 @@ int64_t HostBytesOfAll(const PlannedPretraining& planned) {
   return HostBytes(planned.options, planned.plan, planned.options.num_ranks());
 }
 
-// Returns whether the run's ranks find the memory that they take here; nothing if it is unknown. On
-// GPUs each rank is thought to have one of its own.
+// Returns the reasons for which the run's ranks don't find here what they take. On GPUs each rank
+// is thought to have one of its own.
+std::vector<std::string> Shortages(const PlannedPretraining& planned,
+                                   const MachineMemory& machine) {
+  std::vector<std::string> shortages;
+  const int ranks = RanksPlannedHere(planned.options, machine.devices);
+  if (ranks == 0) return shortages;
+  const RunPlan& plan = planned.plan;
+  if (planned.options.device == DeviceType::kCuda &&
+      plan.stages[WorstStage(plan)].total_bytes() > machine.device_bytes)
+    shortages.push_back("the memory that is available here is not enough");
+  const absl::Status host = CheckHostMemory(planned.options, plan, ranks, machine.host_bytes);
+  if (!host.ok()) shortages.emplace_back(host.message());
+  if (!machine.disk_refusal.empty()) shortages.push_back(machine.disk_refusal);
+  return shortages;
+}
+
+// Returns whether nothing is short here; nothing if it is unknown.
 std::optional<bool> Fits(const PlannedPretraining& planned, const MachineMemory& machine) {
-  if (planned.options.device == DeviceType::kCuda) {
-    if (machine.devices == 0) return std::nullopt;
-    return planned.plan.stages[WorstStage(planned.plan)].total_bytes() <= machine.device_bytes;
-  }
-  if (!machine.host_bytes) return std::nullopt;
-  return HostBytesOfAll(planned) <= *machine.host_bytes;
+  if (!Shortages(planned, machine).empty()) return false;
+  const bool is_known = planned.options.device == DeviceType::kCuda
+                            ? machine.devices > 0
+                            : machine.host_bytes.has_value();
+  return is_known ? std::optional<bool>(true) : std::nullopt;
 }
 
 // Returns whether the field was written with another value than its default. Required fields, which
@@ -130,10 +146,8 @@ std::vector<std::string> FieldsSetOtherwise(const LoadedConfig& loaded) {
 }
 
 std::vector<std::string> Warnings(const PlannedPretraining& planned, const MachineMemory& machine) {
-  std::vector<std::string> warnings;
+  std::vector<std::string> warnings = Shortages(planned, machine);
   const RunOptions& options = planned.options;
-  if (!Fits(planned, machine).value_or(true))
-    warnings.push_back("the memory that is available here is not enough");
   if (options.checkpoint.save.empty())
     warnings.push_back("nothing would be saved: checkpoint.save is not set");
   if (options.device == DeviceType::kCuda && machine.devices == 0) {
@@ -497,7 +511,8 @@ Json MemoryJson(const PlannedPretraining& planned, const MachineMemory& machine)
                  {"devices", machine.devices},
                  {"device_bytes_available", nullptr},
                  {"disk_bytes_available", nullptr},
-                 {"fits", nullptr}};
+                 {"fits", nullptr},
+                 {"shortages", Shortages(planned, machine)}};
   if (machine.host_bytes) memory["host_bytes_available"] = *machine.host_bytes;
   if (machine.disk_bytes) memory["disk_bytes_available"] = *machine.disk_bytes;
   if (machine.devices > 0) memory["device_bytes_available"] = machine.device_bytes;
@@ -531,6 +546,13 @@ MachineMemory MemoryOfThisMachine() {
     machine.device_bytes = device == 0 ? free : std::min(machine.device_bytes, free);
   }
   return machine;
+}
+
+int RanksPlannedHere(const RunOptions& options, int devices) {
+  const int ranks = options.num_ranks();
+  if (options.device != DeviceType::kCuda) return ranks;
+  if (devices == 0) return 0;
+  return options.ranks.processes ? std::min(ranks, devices) : ranks;
 }
 
 std::string FormatPlanScreen(const LoadedConfig& loaded, const PlannedPretraining& planned,

@@ -18,11 +18,19 @@ struct MachineMemory {
   int64_t device_bytes = 0;           // free bytes of the GPU that has the least
   // Free bytes where optimizer states would lie in files, if there are any and the system tells.
   std::optional<int64_t> disk_bytes;
+  // The reason for which the files of the ranks planned here find too little room; empty: there is
+  // none.
+  std::string disk_refusal;
   // The reason for which a run would be refused here, on its CPU or its GPUs; empty: there is none.
   std::string refusal;
 };
 
 MachineMemory MemoryOfThisMachine();
+
+// Returns how many of the run's ranks are compared with this machine, which has `devices` GPUs. On
+// the CPU, and as threads of one process, it runs all of them; of processes on GPUs it runs one on
+// each GPU. The number is 0 where a plan is for GPUs and this machine has none.
+int RanksPlannedHere(const RunOptions& options, int devices);
 
 // Returns one screen: at most 40 lines of at most 80 columns, but for long words.
 std::string FormatPlanScreen(const LoadedConfig& loaded, const PlannedPretraining& planned,

@@ -18,6 +18,7 @@
 #include "megatron/train/config/config_paths.h"
 #include "megatron/train/configs/config_loader.h"
 #include "megatron/train/configs/config_shipped.h"
+#include "megatron/train/preflight/check_memory.h"
 #include "nlohmann/json.hpp"
 
 namespace megatron {
@@ -57,6 +58,11 @@ MachineMemory Host(int64_t bytes) {
 
 std::string ScreenOf(const Planned& planned, const MachineMemory& machine = Host(64 * kGiB)) {
   return FormatPlanScreen(planned.loaded, planned.run, machine);
+}
+
+// Returns the text's words, without the breaks of lines.
+std::string WordsOf(const std::string& text) {
+  return absl::StrJoin(absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty()), " ");
 }
 
 Json JsonOf(const Planned& planned, const MachineMemory& machine = Host(64 * kGiB)) {
@@ -173,8 +179,10 @@ TEST(PlanScreenTest, LongListsOfFieldsAndLongValuesAreCut) {
 
 TEST(PlanScreenTest, SaysWhereMemoryIsShort) {
   const Planned planned = Plan("gpt2_124m", {"system.device=cpu", "checkpoint.save=x"});
-  EXPECT_THAT(ScreenOf(planned, Host(kGiB)), HasSubstr("available here is not enough"));
-  EXPECT_THAT(ScreenOf(planned), Not(HasSubstr("not enough")));
+  EXPECT_THAT(WordsOf(ScreenOf(planned, Host(kGiB))),
+              AllOf(HasSubstr("WARNING: the run takes "),
+                    HasSubstr(" of memory and 1.00 GiB are available; --dry_run says")));
+  EXPECT_THAT(ScreenOf(planned), Not(HasSubstr("the run takes")));
   const Planned on_gpu = Plan("gpt2_124m", {"system.device=cuda", "checkpoint.save=x"});
   EXPECT_THAT(ScreenOf(on_gpu), HasSubstr("no GPU here"));
   MachineMemory machine = Host(kGiB);
@@ -184,6 +192,54 @@ TEST(PlanScreenTest, SaysWhereMemoryIsShort) {
               AllOf(HasSubstr("free on a GPU here: 1.00 GiB"), HasSubstr("not enough")));
   machine.device_bytes = 80 * kGiB;
   EXPECT_THAT(ScreenOf(on_gpu, machine), Not(HasSubstr("not enough")));
+}
+
+TEST(PlanScreenTest, SaysWhereHostMemoryIsShortForWhatIsOffloaded) {
+  const Planned planned =
+      Plan("gpt2_124m", {"system.device=cuda", "precision.bf16=true",
+                         "optimizer.optimizer_cpu_offload=true", "checkpoint.save=x"});
+  MachineMemory machine = Host(kGiB);
+  machine.devices = 1;
+  machine.device_bytes = 80 * kGiB;
+  // The message is that of the run.
+  const absl::Status refused =
+      CheckHostMemory(planned.run.options, planned.run.plan, 1, machine.host_bytes);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(WordsOf(ScreenOf(planned, machine)),
+              HasSubstr(absl::StrCat("WARNING: ", refused.message())));
+  const Json json = JsonOf(planned, machine);
+  EXPECT_EQ(json["memory"]["fits"], false);
+  EXPECT_EQ(json["memory"]["shortages"], Json::array({std::string(refused.message())}));
+  machine.host_bytes = 64 * kGiB;
+  EXPECT_EQ(JsonOf(planned, machine)["memory"]["fits"], true);
+  EXPECT_EQ(JsonOf(planned, machine)["memory"]["shortages"], Json::array());
+  // The plan may be for another machine, which has GPUs.
+  EXPECT_TRUE(JsonOf(planned, Host(kGiB))["memory"]["fits"].is_null());
+  EXPECT_EQ(JsonOf(planned, Host(kGiB))["memory"]["shortages"], Json::array());
+}
+
+TEST(PlanScreenTest, SaysWhereFilesFindTooLittleRoom) {
+  MachineMemory machine = Host(64 * kGiB);
+  machine.disk_refusal = "optimizer.optimizer_offload_path: the files take too much";
+  const Planned planned = Plan("gpt_demo", {"system.device=cpu", "checkpoint.save=x"});
+  EXPECT_THAT(WordsOf(ScreenOf(planned, machine)), HasSubstr("WARNING: " + machine.disk_refusal));
+  const Json json = JsonOf(planned, machine);
+  EXPECT_EQ(json["memory"]["fits"], false);
+  EXPECT_EQ(json["memory"]["shortages"], Json::array({machine.disk_refusal}));
+  machine.host_bytes.reset();
+  EXPECT_EQ(JsonOf(planned, machine)["memory"]["fits"], false);
+}
+
+TEST(PlanScreenTest, ComparesTheRanksThatThisMachineWouldRun) {
+  RunOptions options;
+  options.parallel.data = 16;
+  EXPECT_EQ(RanksPlannedHere(options, 0), 16);
+  options.device = DeviceType::kCuda;
+  EXPECT_EQ(RanksPlannedHere(options, 0), 0);
+  EXPECT_EQ(RanksPlannedHere(options, 8), 16);
+  options.ranks.processes = true;
+  EXPECT_EQ(RanksPlannedHere(options, 8), 8);
+  EXPECT_EQ(RanksPlannedHere(options, 32), 16);
 }
 
 TEST(PlanScreenTest, SaysWhatLayersKeepInHostMemory) {
@@ -274,9 +330,7 @@ TEST(PlanScreenTest, SaysWhatLiesInFiles) {
     MachineMemory machine = Host(64 * kGiB);
     machine.disk_bytes = 10 * kGiB;
     EXPECT_THAT(
-        absl::StrJoin(
-            absl::StrSplit(ScreenOf(planned, machine), absl::ByAnyChar(" \n"), absl::SkipEmpty()),
-            " "),
+        WordsOf(ScreenOf(planned, machine)),
         AllOf(HasSubstr("in files, all ranks: 1.39 GiB, which each step reads and writes"),
               HasSubstr(absl::StrCat(
                   "writes (", FormatBytes(rank.file_bytes * planned.run.options.loop.train_iters),
