@@ -33,7 +33,7 @@ namespace megatron {
 
 struct ChunkedHeads {
   int64_t chunk_tokens = 0;  // 0: attention is not in chunks
-  int64_t groups = 0, heads_per_group = 0, head_size = 0, value_size = 0;  // of this rank
+  int64_t groups = 0, heads_per_group = 0, head_size = 0, value_size = 0;  // this rank's sizes
   // Whether the output and its log-sum-exp are computed again in backward.
   bool recompute = false;
   DType dtype = DType::kFloat32;
@@ -42,7 +42,7 @@ struct ChunkedHeads {
 class AttentionInChunks {
  public:
   struct Saved {
-    Tensor q_TGRD, kv_TGW;  // of all tokens
+    Tensor q_TGRD, kv_TGW;  // those of all tokens
     Tensor context_TGRE, lse_TGR;
   };
   // Scores of the sinks of this rank's heads, and their gradients; empty if there are none.

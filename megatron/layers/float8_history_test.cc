@@ -86,7 +86,7 @@ TEST_F(Float8HistoryTest, AWeightsMagnitudeMayComeFromElsewhere) {
   EXPECT_TRUE(history.AmaxOfWeight("c.weight").empty());
 }
 
-// Of experts, each is a matrix.
+// Each expert is a matrix.
 TEST_F(Float8HistoryTest, MagnitudesOfSeveralMatricesMayComeFromElsewhere) {
   Float8History history{Float8HistoryOptions{}};
   EXPECT_EQ(history.Add("dense.weight"), 0);

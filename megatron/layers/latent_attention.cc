@@ -375,7 +375,7 @@ void LatentAttention::BackwardInChunks(const LayerContext& ctx, const RotaryTabl
                  : saved->dlatent_TL;
   const Tensor summand_TL = SummandOf(ctx, dnormed_TL);
   const int64_t key_size = own_size_ + rotated_size_;
-  HeadGradients d;  // of the chunk at work
+  HeadGradients d;  // those of the chunk at work
   const auto allocate = [&](const LayerContext& at, const AttentionChunk& chunk) {
     const auto heads = [&](int64_t size) {
       return at.scratch->Allocate(dtype_, {chunk.rows(), heads_, size}, "attention gradient");

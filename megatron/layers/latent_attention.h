@@ -23,9 +23,10 @@
 //
 // Where RecomputeOptions::attention_chunk_tokens says so, heads are made, and attended to, in
 // chunks of tokens (attention_in_chunks.h). Latents are made of all tokens at once, and heads are
-// kept, whatever RecomputeOptions::latent_heads says. With LayerContext::cached there are no chunks.
+// kept, whatever RecomputeOptions::latent_heads says. With LayerContext::cached there are no
+// chunks.
 //
-// Of FP8's products those from the residual stream to latents have scales of all ranks' rows.
+// In FP8 the products from the residual stream to latents have scales of all ranks' rows.
 // Norms, and the absorbed form, are in the layer's dtype.
 //
 // Legend: T tokens, or rows of the residual stream on this rank, H hidden, L latents and shared

@@ -428,7 +428,7 @@ void SelfAttention::BackwardInChunks(const LayerContext& ctx, const RotaryTables
   const AttentionInChunks::OfAllTokens all =
       in_chunks_.BackwardOutput(ctx, dy_TH, sinks.sink_N, &proj_, saved->chunks);
   const Tensor all_x_TH = Gather(ctx, saved->qkv.x_TI), all_dx_TH = SummandOf(ctx, dx_TH);
-  Tensor dqkv_CGS;  // of the chunk at work
+  Tensor dqkv_CGS;  // that of the chunk at work
   const auto allocate = [&](const LayerContext& at, const AttentionChunk& chunk) {
     dqkv_CGS = AllocatePacked(at, chunk, "attention gradient");
     return AttentionInChunks::Gradients{Queries(dqkv_CGS), Keys(dqkv_CGS), Values(dqkv_CGS)};

@@ -26,9 +26,9 @@ namespace megatron {
 // The weights that are sent as codes.
 struct Float8Weights {
   std::vector<std::string> names;  // weights of this stage, or also of others
-  // Returns what the scale of a weight is made of, or nothing where that is the weight's own largest
-  // magnitude; null: it always is. It is fp32 [1]; of experts, each of which has a scale, [experts],
-  // those of all ranks.
+  // Returns what the scale of a weight is made of, or nothing where that is the weight's own
+  // largest magnitude; null: it always is. It is fp32 [1]; of experts, each of which has a scale,
+  // [experts], those of all ranks.
   std::function<Tensor(const std::string& name)> predicted;
   // The parts of a matrix that have scales: kTensor, or kBlocks, whose scales are never predicted.
   // Blocks are those of a rank's own part of a matrix that is cut over tensor-parallel ranks.

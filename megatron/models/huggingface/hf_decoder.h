@@ -131,12 +131,12 @@ struct HfDecoder {
   bool softcaps = false;        // attn_logit_softcapping and final_logit_softcapping
   bool reordered_norm = false;  // norms stand behind the branches alone
   const char* epsilon_key = "rms_norm_eps";
-  const char* bias_key = "attention_bias";  // of kOptionalQkv
+  const char* bias_key = "attention_bias";  // the key that kOptionalQkv asks for
   const char* dropout_key = nullptr;        // what names the dropout of branches, if something does
   bool has_biases = false;  // kUseBias and kOptionalQkv, where config.json does not say it
   // The values where config.json has none; without a window if it is 0.
   double rotated_share = 1;  // the share of a head's channels that partial_rotation rotates
-  // Of so many layers the last sees everything, where layers differ; where it is 0, the first
+  // The last of so many layers sees everything, where layers differ; where it is 0, the first
   // max_window_layers do.
   int64_t window_period = 2;
   double epsilon = 1e-6, rope_theta = 10000;

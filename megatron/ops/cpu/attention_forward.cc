@@ -142,8 +142,8 @@ void ForwardBlock(const AttentionProblem& problem, const AttentionPiece& piece,
                             {work.out, value_width});
 }
 
-// Starts asking for the block behind `keys` or, behind the last one, for the first block of the next
-// piece.
+// Starts asking for the block behind `keys` or, behind the last one, for the first block of the
+// next piece.
 template <typename T>
 void AskForNextBlock(const AttentionProblem& problem, const AttentionPiece& piece,
                      const Geometry& shape, const Rows& rows, const Keys& keys, int64_t calls,

@@ -1,5 +1,5 @@
-// Compares the planner's traffic (plan/step_traffic.h) of models with experts with the bytes that the
-// trainer's communicators count.
+// Compares the planner's traffic (plan/step_traffic.h) of models with experts with the bytes that
+// the trainer's communicators count.
 
 #include <utility>
 

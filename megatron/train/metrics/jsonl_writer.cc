@@ -274,8 +274,8 @@ absl::Status JsonlWriter::WriteLine(std::string line) {
       absl::StrCat("'", path_, "' was removed while the run wrote to it; it begins anew"));
 }
 
-// The brace makes a torn line of all that a failed write may have left, also of a whole record whose
-// line feed alone is missing, which would be there twice.
+// The brace makes a torn line of all that a failed write may have left, also of a whole record
+// whose line feed alone is missing, which would be there twice.
 absl::Status JsonlWriter::WriteKept() {
   for (; !kept_.empty(); kept_.pop_front()) {
     const std::string& line = kept_.front();
