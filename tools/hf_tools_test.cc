@@ -358,10 +358,22 @@ TEST_F(HfToolsTest, RefusesAdaptersOfAnotherModel) {
   WriteModel("llama", Llama(DType::kFloat32));
   EXPECT_NE(import("llama"), 0);
   EXPECT_THAT(output_, HasSubstr("has no place in this model"));
-  ASSERT_THAT(WriteFileAtomically(fs_, Path("adapter/adapter_config.json"),
-                                  R"({"peft_type": "LORA", "r": 4, "lora_alpha": 8,
-                                      "use_dora": true})"),
-              IsOk());
+  ModelOptions deeper = Gpt2();
+  deeper.transformer.num_layers += 2;
+  WriteModel("deeper", deeper);
+  EXPECT_NE(import("deeper"), 0);
+  EXPECT_THAT(output_,
+              AllOf(HasSubstr("adapter_model.safetensors: 'base_model.model.transformer.h."),
+                    HasSubstr("mlp.c_fc.lora_A.weight' is missing, which other layers")));
+  const auto write_config = [&](const std::string& more) {
+    return WriteFileAtomically(
+        fs_, Path("adapter/adapter_config.json"),
+        absl::StrCat(R"({"peft_type": "LORA", "r": 4, "lora_alpha": 8, )", more, "}"));
+  };
+  ASSERT_THAT(write_config(R"("layers_to_transform": [0, 1])"), IsOk());
+  EXPECT_EQ(import("deeper"), 0) << output_;
+  ASSERT_THAT(fs_.RemoveTree(Path("save")), IsOk());
+  ASSERT_THAT(write_config(R"("use_dora": true)"), IsOk());
   EXPECT_NE(import("model"), 0);
   EXPECT_THAT(output_, AllOf(HasSubstr("adapter_config.json"), HasSubstr("use_dora")));
   // A model without adapters has none to export.

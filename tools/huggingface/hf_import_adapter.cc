@@ -63,6 +63,26 @@ std::string ModuleOf(const HfAdapter& adapter) {
   return parts[parts.size() - 4];  // in front of adapter.linear_in.weight
 }
 
+// An adapter of a model with fewer layers has names and shapes that fit, too.
+absl::Status CheckAllLayers(const std::map<std::string, std::vector<Part>>& layers) {
+  std::set<std::string> modules;
+  for (const auto& [name, parts] : layers) {
+    for (const Part& part : parts) {
+      if (!part.a.empty()) modules.insert(HfModuleOf(part.adapter));
+    }
+  }
+  for (const auto& [name, parts] : layers) {
+    for (const Part& part : parts) {
+      if (!part.a.empty() || modules.count(HfModuleOf(part.adapter)) == 0) continue;
+      return absl::DataLossError(
+          absl::StrCat("'", part.adapter.a.name,
+                       "' is missing, which other layers have: this is an adapter of another "
+                       "model, or adapter_config.json lacks \"layers_to_transform\""));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Returns the number of different A that the parts of one layer of ours need.
 int64_t DifferentA(const std::vector<Part>& parts) {
   const Part* first = nullptr;
@@ -116,6 +136,9 @@ absl::StatusOr<HfImportAdapter> HfImportAdapter::Open(FileSystem& fs, const std:
     }
   }
   if (modules.empty()) return absl::DataLossError(absl::StrCat(path, ": holds no adapter"));
+  if (config.is_of_all_layers) {
+    MEGATRON_RETURN_IF_ERROR(CheckAllLayers(layers), _.SetPrepend() << path << ": ");
+  }
   int64_t copies = 1;
   for (const auto& [name, parts] : layers) copies = std::max(copies, DifferentA(parts));
   model->transformer.lora = {config.rank * copies,

@@ -3,7 +3,9 @@
 #include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -53,14 +55,9 @@ HfAdapter AdapterOf(const HfTensor& weight, int64_t dim) {
   return adapter;
 }
 
-// The last two parts of the names of layers with adapters: "self_attn.q_proj".
 std::vector<std::string> TargetModules(const ModelOptions& options) {
   std::set<std::string> modules;
-  for (const HfAdapter& adapter : HfAdapters(options)) {
-    const std::vector<std::string> parts = absl::StrSplit(adapter.a.name, '.');
-    const size_t layer = parts.size() - 3;  // in front of lora_A.weight
-    modules.insert(absl::StrCat(parts[layer - 1], ".", parts[layer]));
-  }
+  for (const HfAdapter& adapter : HfAdapters(options)) modules.insert(HfModuleOf(adapter));
   return std::vector<std::string>(modules.begin(), modules.end());
 }
 
@@ -68,6 +65,26 @@ std::vector<std::string> TargetModules(const ModelOptions& options) {
 bool IsNeutral(const Json& value) {
   return value.is_null() || value == false || value == 0 || value == "none" ||
          ((value.is_array() || value.is_object() || value.is_string()) && value.empty());
+}
+
+// Returns whether a name of target_modules has the number of a layer.
+bool NamesALayer(const Json& target) {
+  if (!target.is_string()) return false;
+  for (const absl::string_view part : absl::StrSplit(target.get_ref<const std::string&>(), '.')) {
+    if (!part.empty() && absl::c_all_of(part, absl::ascii_isdigit)) return true;
+  }
+  return false;
+}
+
+// A text in place of a list of target_modules is a pattern.
+bool ChoosesLayers(const Json& config) {
+  for (const char* key : {"layers_to_transform", "layers_pattern", "exclude_modules"}) {
+    const auto found = config.find(key);
+    if (found != config.end() && !IsNeutral(*found)) return true;
+  }
+  const auto targets = config.find("target_modules");
+  if (targets == config.end()) return false;
+  return targets->is_string() || (targets->is_array() && absl::c_any_of(*targets, NamesALayer));
 }
 
 }  // namespace
@@ -83,6 +100,12 @@ std::vector<HfAdapter> HfAdapters(const ModelOptions& options) {
       adapters.push_back(AdapterOf(tensor, lora.dim));
   }
   return adapters;
+}
+
+std::string HfModuleOf(const HfAdapter& adapter) {
+  const std::vector<std::string> parts = absl::StrSplit(adapter.a.name, '.');
+  const size_t layer = parts.size() - 3;  // in front of lora_A.weight
+  return absl::StrCat(parts[layer - 1], ".", parts[layer]);
 }
 
 std::string HfAdapterConfigJson(const ModelOptions& options) {
@@ -126,6 +149,7 @@ absl::StatusOr<HfAdapterConfig> ParseHfAdapterConfig(absl::string_view json) {
     return absl::InvalidArgumentError("\"lora_alpha\" is no number above 0 and up to 1000000");
   read.rank = rank->get<int64_t>();
   read.alpha = alpha->get<double>();
+  read.is_of_all_layers = !ChoosesLayers(config);
   return read;
 }
 

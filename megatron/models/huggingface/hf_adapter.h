@@ -29,12 +29,18 @@ struct HfAdapter {
 // in the order of HfTensors.
 std::vector<HfAdapter> HfAdapters(const ModelOptions& options);
 
+// The last two parts of the name of the layer there: "self_attn.q_proj".
+std::string HfModuleOf(const HfAdapter& adapter);
+
 // The contents of adapter_config.json for these adapters.
 std::string HfAdapterConfigJson(const ModelOptions& options);
 
 struct HfAdapterConfig {
   int64_t rank = 0;
   double alpha = 0;
+  // Whether nothing in it chooses among layers: a module that one layer has an adapter of is then
+  // one of all layers.
+  bool is_of_all_layers = true;
 };
 
 // Reads adapter_config.json. kInvalidArgument, with the key, for adapters that are computed in

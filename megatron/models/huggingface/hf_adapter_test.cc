@@ -80,6 +80,24 @@ TEST(HfAdapterTest, TheConfigurationIsReadBack) {
   ASSERT_THAT(config, IsOk());
   EXPECT_EQ(config->rank, 4);
   EXPECT_EQ(config->alpha, 8);
+  EXPECT_TRUE(config->is_of_all_layers);
+}
+
+TEST(HfAdapterTest, WhatChoosesAmongLayersIsRead) {
+  const auto of_all = [](const std::string& more) {
+    const auto config = ParseHfAdapterConfig(
+        absl::StrCat(R"({"peft_type": "LORA", "r": 8, "lora_alpha": 16)", more, "}"));
+    EXPECT_THAT(config, IsOk());
+    return config->is_of_all_layers;
+  };
+  EXPECT_TRUE(of_all(""));
+  EXPECT_TRUE(of_all(R"(, "target_modules": ["q_proj", "mlp.up_proj"])"));
+  EXPECT_TRUE(of_all(R"(, "layers_to_transform": null, "exclude_modules": null)"));
+  EXPECT_FALSE(of_all(R"(, "target_modules": ["layers.11.self_attn.q_proj"])"));
+  EXPECT_FALSE(of_all(R"(, "target_modules": ".*[13]\\.mlp.*")"));
+  EXPECT_FALSE(of_all(R"(, "layers_to_transform": [0, 1])"));
+  EXPECT_FALSE(of_all(R"(, "layers_to_transform": 1)"));
+  EXPECT_FALSE(of_all(R"(, "exclude_modules": ["0.mlp"])"));
 }
 
 TEST(HfAdapterTest, OtherAdaptersAreRefusedByName) {

@@ -11,8 +11,8 @@
 //   experts          one parameter of all experts here; there tensors of each, or, in gpt_oss, one
 //                    whose gates and ups take turns
 //   latents          the same here and there
-//   rotary           pairs (i, i + D/2) there, or (2i, 2i + 1) in some families; here either, so that
-//                    channels may be reordered
+//   rotary           pairs (i, i + D/2) there, or (2i, 2i + 1) in some families; here either, so
+//                    that channels may be reordered
 //   mixers           rows by groups here; there the same part of all groups together
 //   vocabulary       the rows of padding exist only here; coming from there they are zero
 //   tied embeddings  one tensor, here and there
