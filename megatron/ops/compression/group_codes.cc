@@ -9,6 +9,7 @@
 #include "megatron/ops/checks.h"
 #include "megatron/ops/cpu/parallel_elements.h"
 #include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/element_conversion.h"
 
 namespace megatron::ops {
 namespace {
@@ -16,13 +17,6 @@ namespace {
 constexpr int64_t kMessageAlignment = 16;
 // fp32 numbers of this magnitude are integers: adding and subtracting it rounds to the nearest.
 constexpr float kRounder = 12582912;  // 1.5 * 2^23
-
-float ToFloat(float x) { return x; }
-using megatron::ToFloat;
-
-void FromFloat(float from, float* to) { *to = from; }
-void FromFloat(float from, BFloat16* to) { *to = ToBFloat16(from); }
-void FromFloat(float from, Float16* to) { *to = ToFloat16(from); }
 
 int64_t GroupsOf(CodeBits bits, int64_t elements) {
   return (elements + GroupSize(bits) - 1) / GroupSize(bits);

@@ -3,19 +3,13 @@
 #include "megatron/ops/checks.h"
 #include "megatron/ops/cpu/parallel_elements.h"
 #include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/element_conversion.h"
 #include "megatron/tensor/float8.h"
 
 namespace megatron::ops {
 namespace {
 
 constexpr Float8Format kFormat = Float8Format::kE4M3;
-
-float ToFloat(float x) { return x; }
-using megatron::ToFloat;
-
-void FromFloat(float from, float* to) { *to = from; }
-void FromFloat(float from, BFloat16* to) { *to = ToBFloat16(from); }
-void FromFloat(float from, Float16* to) { *to = ToFloat16(from); }
 
 void Check(const Stream& stream, const Tensor& x, const Tensor& amax, const Tensor& codes) {
   CheckFloating(x);

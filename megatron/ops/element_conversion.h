@@ -1,0 +1,18 @@
+// An element of a floating tensor to fp32 and back, for code that is written once for all types.
+#ifndef MEGATRON_OPS_ELEMENT_CONVERSION_H_
+#define MEGATRON_OPS_ELEMENT_CONVERSION_H_
+
+#include "megatron/tensor/dtype.h"
+
+namespace megatron::ops {
+
+inline float ToFloat(float x) { return x; }
+using megatron::ToFloat;
+
+inline void FromFloat(float from, float* to) { *to = from; }
+inline void FromFloat(float from, BFloat16* to) { *to = ToBFloat16(from); }
+inline void FromFloat(float from, Float16* to) { *to = ToFloat16(from); }
+
+}  // namespace megatron::ops
+
+#endif  // MEGATRON_OPS_ELEMENT_CONVERSION_H_
