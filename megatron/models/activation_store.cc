@@ -110,6 +110,8 @@ void ActivationStore::Count(int chunk, int64_t segment, int64_t bytes) {
 Arena* ActivationStore::Slot::Begin(int64_t segment) {
   Window& window = store_->WindowOf(segment);
   window.slot = nullptr;
+  // The host arena has what backward reads of the segment that was here before.
+  window.arena.set_host(nullptr);
   window.arena.Reset();
   // A segment that keeps nothing needs a window, too.
   if (store_->copies_ == nullptr) store_->Count(chunk_, segment, 0);

@@ -59,7 +59,8 @@ class ActivationStore {
   class Slot {
    public:
     // Empties the segment's window and returns it. What is taken from it may be written after
-    // Acquire().
+    // Acquire(). It has no host arena; one that the caller gives it keeps its pieces, and is the
+    // window's until the next Begin().
     Arena* Begin(int64_t segment);
     // The stream's operations from now on find the window free or, after StartBackward(), what the
     // segment kept.

@@ -146,6 +146,8 @@ void LayerStack::ForwardSegment(const LayerContext& ctx, const RotaryTables* rot
 }
 
 void LayerStack::SetWindow(Arena* window, LayerContext* ctx) const {
+  // What layers keep on the host themselves does not leave and come back.
+  window->set_host(ctx->saved->host());
   if (offload_modules_.empty()) {
     ctx->saved = window;
   } else {

@@ -8,7 +8,7 @@
 // What the first layers keep may be *offloaded*, or some parts of it: it lies in windows of an
 // ActivationStore in place of ctx.saved, and in host memory between forward and backward. Such a
 // segment's input is its own, but for that of the first one, which stays where the caller or the
-// frozen layers have it.
+// frozen layers have it. What layers keep in the host arena of ctx.saved lies there all the time.
 //
 // Where nothing in front of the stack is trained, its first layers may be *frozen*: layers all of
 // whose parameters keep their values, up to the first one that has others. They are run forward
@@ -94,7 +94,7 @@ class LayerStack {
     int next = WeightBlocks::kNone;  // the block behind it
   };
 
-  // Gives a layer's context the window for what is offloaded.
+  // Gives a layer's context the window for what is offloaded, with the host arena of ctx->saved.
   void SetWindow(Arena* window, LayerContext* ctx) const;
   // Returns whether an offloaded segment's input lies in its window.
   bool OffloadsInput(const Segment& segment) const;
