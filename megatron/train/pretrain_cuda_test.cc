@@ -232,6 +232,12 @@ TEST_F(PretrainCudaTest, AttentionInHostMemoryLeavesTheSameBytes) {
       RunOnCuda(Joined({SaveTo("with"), "--set=recompute.attention_chunks_on_host=true"}, chunks));
   ASSERT_EQ(with.exit_code, kExitDone) << with.output;
   ExpectEqualCheckpoints("without", "with");
+  const Outcome layers =
+      RunOnCuda(Joined({SaveTo("layers"), "--set=recompute.attention_chunks_on_host=true",
+                        "--set=recompute.cpu_offloading_num_layers=2"},
+                       chunks));
+  ASSERT_EQ(layers.exit_code, kExitDone) << layers.output;
+  ExpectEqualCheckpoints("without", "layers");
 }
 
 TEST_F(PretrainCudaTest, OffloadSaysThatItDoesNothingOnTheCpu) {

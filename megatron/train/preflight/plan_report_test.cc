@@ -261,6 +261,32 @@ TEST(PlanScreenTest, SaysWhatLayersKeepInHostMemory) {
   EXPECT_EQ(Plan("gpt2_124m", some).run.plan.stages[0].host_bytes(), 0);
 }
 
+TEST(PlanScreenTest, SaysWhatLayersAndAttentionInChunksKeepInHostMemory) {
+  std::vector<std::string> chunks = {"system.device=cuda", "precision.bf16=true",
+                                     "recompute.attention_chunk_tokens=256"};
+  const Planned on_gpu = Plan("gpt2_124m", chunks);
+  chunks.push_back("recompute.attention_chunks_on_host=true");
+  const Planned attention = Plan("gpt2_124m", chunks);
+  chunks.push_back("recompute.cpu_offloading_num_layers=8");
+  const Planned both = Plan("gpt2_124m", chunks);
+  const RankPlan &none = on_gpu.run.plan.stages[0], &some = attention.run.plan.stages[0],
+                 &most = both.run.plan.stages[0];
+  EXPECT_EQ(none.host_bytes(), 0);
+  EXPECT_LT(some.memory.at("activations/saved"), none.memory.at("activations/saved"));
+  // What layers keep besides goes from one to the other, and the windows come on top. The first
+  // layer's input stays.
+  const int64_t leaving = most.host_bytes() - some.host_bytes();
+  const int64_t windows = most.memory.at("activations/windows");
+  EXPECT_GT(leaving, 7 * windows / 3);
+  EXPECT_LT(leaving, 8 * windows / 3);
+  EXPECT_EQ(most.memory.at("activations/saved") + most.host_bytes(),
+            some.memory.at("activations/saved") + some.host_bytes());
+  EXPECT_EQ(most.total_bytes() + most.host_bytes(),
+            some.total_bytes() + some.host_bytes() + windows);
+  EXPECT_THAT(FormatFullPlan(both.loaded, both.run),
+              AllOf(HasSubstr("activations/windows"), HasSubstr("and in host memory: ")));
+}
+
 TEST(PlanScreenTest, SaysWhatLiesInHostMemory) {
   const std::vector<std::string> half = {"system.device=cuda", "precision.bf16=true"};
   std::vector<std::string> offload = half;

@@ -18,6 +18,7 @@ namespace {
 constexpr absl::string_view kLayers = "recompute.cpu_offloading_num_layers";
 constexpr absl::string_view kAuto = "recompute.cpu_offloading_auto";
 constexpr absl::string_view kModules = "recompute.offload_modules";
+constexpr absl::string_view kAttentionOnHost = "recompute.attention_chunks_on_host";
 
 // Returns the largest number of layers of a part of the model; 0 where fields that say it are wrong
 // themselves.
@@ -35,19 +36,18 @@ int64_t LayersOfLargestPart(const ConfigChecker& check) {
 }
 
 void CheckAttentionOffload(ConfigChecker& check) {
-  constexpr absl::string_view kOnHost = "recompute.attention_chunks_on_host";
   const config::PretrainConfig& config = check.resolved();
-  if (!config.recompute().attention_chunks_on_host() || !check.Usable({kOnHost})) return;
+  if (!config.recompute().attention_chunks_on_host() || !check.Usable({kAttentionOnHost})) return;
   const auto refuse = [&](bool broken, absl::string_view path, absl::string_view because) {
-    if (broken && check.Usable({path}))
-      check.Error(kOnHost, absl::StrCat("cannot be used with ", check.Named(path), ": ", because));
+    if (!broken || !check.Usable({path})) return;
+    check.Error(kAttentionOnHost,
+                absl::StrCat("cannot be used with ", check.Named(path), ": ", because));
   };
   const std::string& schedule = config.parallel().pipeline_schedule();
   refuse(schedule == "zb_h1" || schedule == "zb_v", "parallel.pipeline_schedule",
          "what its later parts need stays on the GPU");
-  constexpr absl::string_view kThere = "what attention keeps is in host memory already";
-  refuse(config.recompute().cpu_offloading_num_layers() > 0, kLayers, kThere);
-  refuse(config.recompute().cpu_offloading_auto(), kAuto, kThere);
+  refuse(config.recompute().cpu_offloading_auto(), kAuto,
+         "it reckons with a link that carries nothing else");
   const bool on_cpu =
       config.system().has_device() && config.system().device() == config::Device::cpu;
   refuse(!on_cpu && config.system().cuda_graph_impl() != config::CudaGraphImpl::none,
@@ -73,6 +73,9 @@ void CheckOffloadModule(ConfigChecker& check, config::OffloadModule::Type module
              config.model().reordered_norm(),
          "model.reordered_norm", "no norm stands in front");
   const config::RecomputeConfig& recompute = config.recompute();
+  refuse((module == Module::core_attn || module == Module::attn_proj) &&
+             recompute.attention_chunks_on_host(),
+         kAttentionOnHost, "what attention keeps is in host memory already");
   if (recompute.recompute_granularity() != config::RecomputeGranularity::selective) return;
   const auto again = [&](config::RecomputeModule::Type part) {
     return absl::c_linear_search(recompute.recompute_modules(), part);
