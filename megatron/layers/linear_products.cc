@@ -124,24 +124,63 @@ ops::Float8Matrix LinearProducts::Transposed(const LayerContext& ctx, Operand op
   return out;
 }
 
+LinearProducts::Pieces LinearProducts::Prepare(const LayerContext& ctx, const Tensor& x_TI,
+                                               const Tensor& w_OI, bool at_once,
+                                               Saved* saved) const {
+  saved->amax_2 = AmaxOfInputs(ctx, x_TI, w_OI);
+  saved->x_IT = {};
+  if (keeps_codes(ctx)) saved->x_IT = Allocate(ctx.saved, kInput, x_TI, Form::kTransposed);
+  Pieces pieces;
+  if (at_once) {
+    pieces.x_TI = Allocate(ctx.scratch, kInput, x_TI, Form::kAsItIs);
+    if (!saved->x_IT.codes.empty()) ShareScale(&pieces.x_TI, saved->x_IT);
+  }
+  pieces.w_OI = Allocate(ctx.scratch, kWeight, w_OI, Form::kAsItIs);
+  if (!pieces.x_TI.codes.empty() || !saved->x_IT.codes.empty()) {
+    Quantize(ctx, kInput, x_TI, Part(saved->amax_2, kInput), ctx.training, pieces.x_TI,
+             saved->x_IT);
+  }
+  Quantize(ctx, kWeight, w_OI, Part(saved->amax_2, kWeight), ctx.training, pieces.w_OI, {});
+  return pieces;
+}
+
+LinearProducts::Pieces LinearProducts::Pieces::Rows(int64_t begin, int64_t end) const {
+  Pieces rows = *this;
+  if (!x_TI.codes.empty()) rows.x_TI.codes = x_TI.codes.Slice(0, begin, end);
+  return rows;
+}
+
+LinearProducts::Pieces LinearProducts::StartForward(const LayerContext& ctx, const Tensor& x_TI,
+                                                    const Tensor& w_OI, Saved* saved) const {
+  if (!options_.enabled) return {};
+  const bool has_all_rows = !(cut_ == Cut::kOutput && ctx.sequence_parallel);
+  // The scales of rows lie apart, so that codes with scales for parts of x are not cut.
+  return Prepare(ctx, Dense(ctx, x_TI), w_OI, /*at_once=*/has_all_rows && !blockwise(), saved);
+}
+
 void LinearProducts::Forward(const LayerContext& ctx, const Tensor& any_x_TI, const Tensor& w_OI,
-                             const Tensor& bias_O, const Tensor& y_TO, Saved* saved) const {
+                             const Tensor& bias_O, const Tensor& y_TO, Saved* saved,
+                             const Pieces* pieces) const {
   if (!options_.enabled) return ops::LinearForward(ctx.stream, any_x_TI, w_OI, bias_O, y_TO);
   Arena::Scope scope(ctx.scratch);
-  const Tensor x_TI = Dense(ctx, any_x_TI), dense_y_TO = DenseMemory(ctx, y_TO);
-  saved->amax_2 = AmaxOfInputs(ctx, x_TI, w_OI);
-  ops::Float8Matrix x8 = Allocate(ctx.scratch, kInput, x_TI, Form::kAsItIs);
-  saved->x_IT = {};
-  if (keeps_codes(ctx)) {
-    saved->x_IT = Allocate(ctx.saved, kInput, x_TI, Form::kTransposed);
-    ShareScale(&x8, saved->x_IT);
+  const Tensor dense_y_TO = DenseMemory(ctx, y_TO);
+  Pieces operands;
+  if (pieces == nullptr) {
+    operands = Prepare(ctx, Dense(ctx, any_x_TI), w_OI, /*at_once=*/true, saved);
+  } else {
+    operands = *pieces;
   }
-  const ops::Float8Matrix w8 = Allocate(ctx.scratch, kWeight, w_OI, Form::kAsItIs);
-  Quantize(ctx, kInput, x_TI, Part(saved->amax_2, kInput), ctx.training, x8, saved->x_IT);
-  Quantize(ctx, kWeight, w_OI, Part(saved->amax_2, kWeight), ctx.training, w8, {});
-  ops::Float8Product(ctx.stream, x8, w8, bias_O, dense_y_TO);
+  if (operands.x_TI.codes.empty()) {
+    const Tensor x_TI = Dense(ctx, any_x_TI);
+    operands.x_TI = Allocate(ctx.scratch, kInput, x_TI, Form::kAsItIs);
+    Quantize(ctx, kInput, x_TI, Part(saved->amax_2, kInput), ctx.training, operands.x_TI, {});
+  }
+  ops::Float8Product(ctx.stream, operands.x_TI, operands.w_OI, bias_O, dense_y_TO);
   if (!y_TO.is_contiguous()) ops::Copy(ctx.stream, dense_y_TO, y_TO);
 }
+
+// The multiple that a product on CUDA needs where parts of x have scales (ops/float8/product.h).
+int64_t LinearProducts::row_multiple() const { return options_.enabled && blockwise() ? 4 : 1; }
 
 void LinearProducts::Reserve(const LayerContext& ctx, const Tensor& dy_TO, Saved* saved) const {
   saved->dy_OT = {};
@@ -182,12 +221,12 @@ void LinearProducts::BackwardWeight(const LayerContext& ctx, const Tensor& dy_TO
 
 void LinearProducts::ForwardActivation(const LayerContext& ctx, ops::Activation activation,
                                        const Tensor& x_TI, const Tensor& w_OI, const Tensor& bias_O,
-                                       const Tensor& pre_TO, const Tensor& y_TO,
-                                       Saved* saved) const {
+                                       const Tensor& pre_TO, const Tensor& y_TO, Saved* saved,
+                                       const Pieces* pieces) const {
   if (!options_.enabled) {
     return ops::LinearActivationForward(ctx.stream, activation, x_TI, w_OI, bias_O, pre_TO, y_TO);
   }
-  Forward(ctx, x_TI, w_OI, bias_O, pre_TO, saved);
+  Forward(ctx, x_TI, w_OI, bias_O, pre_TO, saved, pieces);
   ops::ActivationForward(ctx.stream, activation, pre_TO, y_TO);
 }
 

@@ -34,6 +34,15 @@ class LinearProducts {
     ops::Float8Matrix x_IT, dy_OT;  // for the weight's gradient; x only where codes are kept
   };
 
+  // The codes that the pieces of one forward product share; none where products are not in FP8.
+  struct Pieces {
+    // Returns what the piece of these rows reads.
+    Pieces Rows(int64_t begin, int64_t end) const;
+
+    ops::Float8Matrix w_OI;
+    ops::Float8Matrix x_TI;  // none where each piece makes its own
+  };
+
   // `name` is that of the weight; Float8History knows the layer by it. With `keep_codes`, forward
   // keeps the codes of x for BackwardWeight, where it needs no more of x than those.
   LinearProducts(const Float8Options& options, Cut cut, const std::string& name,
@@ -49,9 +58,19 @@ class LinearProducts {
   bool keeps_codes(const LayerContext& ctx) const;
 
   // The products of ops/linear.h. What `saved` gets lies in ctx.saved. The rows of operands and
-  // results may lie apart: products in FP8 then work on copies in ctx.scratch.
+  // results may lie apart: products in FP8 then work on copies in ctx.scratch. With `pieces`, x and
+  // y are the rows of a piece, for which Rows() returned it, and StartForward has filled in *saved.
   void Forward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& w_OI,
-               const Tensor& bias_O, const Tensor& y_TO, Saved* saved) const;
+               const Tensor& bias_O, const Tensor& y_TO, Saved* saved,
+               const Pieces* pieces = nullptr) const;
+  // Prepares a forward product in pieces of rows: calls of Forward or ForwardActivation that
+  // together give the bits of one for all rows. x is all rows; with Cut::kOutput under sequence
+  // parallelism it is this rank's, and pieces are of all ranks' rows. What is returned lies in
+  // ctx.scratch.
+  Pieces StartForward(const LayerContext& ctx, const Tensor& x_TI, const Tensor& w_OI,
+                      Saved* saved) const;
+  // Returns the number at whose multiples pieces have to begin.
+  int64_t row_multiple() const;
   // Takes room in ctx.kept() for what BackwardInput leaves to BackwardWeight. It is called before
   // BackwardInput, outside of any scope that ends before BackwardWeight.
   void Reserve(const LayerContext& ctx, const Tensor& dy_TO, Saved* saved) const;
@@ -63,7 +82,7 @@ class LinearProducts {
   // unless it is empty (ops::ActivationBackwardAndBias).
   void ForwardActivation(const LayerContext& ctx, ops::Activation activation, const Tensor& x_TI,
                          const Tensor& w_OI, const Tensor& bias_O, const Tensor& pre_TO,
-                         const Tensor& y_TO, Saved* saved) const;
+                         const Tensor& y_TO, Saved* saved, const Pieces* pieces = nullptr) const;
   void BackwardInputActivation(const LayerContext& ctx, ops::Activation activation,
                                const Tensor& dy_TO, const Tensor& w_OI, const Tensor& pre_TI,
                                const Tensor& dx_TI, const Tensor& dbias_I, Saved* saved) const;
@@ -84,6 +103,9 @@ class LinearProducts {
   void Quantize(const LayerContext& ctx, Operand operand, const Tensor& x_RC, const Tensor& amax_1,
                 bool measures, const ops::Float8Matrix& as_it_is,
                 const ops::Float8Matrix& transposed) const;
+  // Fills in *saved, and returns the codes in ctx.scratch; those of x only where `at_once`.
+  Pieces Prepare(const LayerContext& ctx, const Tensor& x_TI, const Tensor& w_OI, bool at_once,
+                 Saved* saved) const;
   // Returns the transposed form in ctx.scratch.
   ops::Float8Matrix Transposed(const LayerContext& ctx, Operand operand, const Tensor& x_RC,
                                const Tensor& amax_1) const;

@@ -67,7 +67,7 @@ Parameter MakeBias(const LinearOptions& options, const Sharding& sharding) {
 }
 
 bool Overlaps(const LinearOptions& options, const ProcessGroup& tensor_group) {
-  return options.overlap && !options.float8.enabled && tensor_group.size() > 1;
+  return options.overlap && tensor_group.size() > 1;
 }
 
 Sharding RowWeightSharding(const LinearOptions& options, const ProcessGroup& tensor_group) {
@@ -115,14 +115,20 @@ ColumnParallelLinear::ColumnParallelLinear(const LinearOptions& options,
   CHECK(!options.grid.is_cube || !options.bias || options.split_dim == 0) << options.name;
 }
 
-void ColumnParallelLinear::ForAllRows(
-    const LayerContext& ctx, const Tensor& x_TI, const Tensor& pre_TO, const Tensor& y_TO,
-    absl::FunctionRef<void(const Tensor&, const Tensor&, const Tensor&)> product) const {
-  if (!overlaps_) return product(Gather(ctx, x_TI), pre_TO, y_TO);
+void ColumnParallelLinear::ForAllRows(const LayerContext& ctx, const Tensor& x_TI,
+                                      const Tensor& pre_TO, const Tensor& y_TO, LinearSaved* saved,
+                                      RowsProduct product) const {
+  if (!overlaps_ || !ctx.sequence_parallel)
+    return product(Gather(ctx, x_TI), pre_TO, y_TO, /*pieces=*/nullptr);
+  std::optional<LinearProducts::Pieces> pieces;
   GatherInPieces(ctx, x_TI, [&](const Tensor& rows_TI, int64_t begin) {
+    // Scales are found here and not before, so that the other ranks' rows are on their way by now.
+    if (!pieces.has_value())
+      pieces = products_.StartForward(ctx, x_TI, weight_OI(), &saved->products);
     const int64_t end = begin + rows_TI.dim(0);
+    const LinearProducts::Pieces rows = pieces->Rows(begin, end);
     product(rows_TI, pre_TO.empty() ? Tensor() : pre_TO.Slice(0, begin, end),
-            y_TO.Slice(0, begin, end));
+            y_TO.Slice(0, begin, end), &rows);
   });
 }
 
@@ -131,10 +137,12 @@ void ColumnParallelLinear::Forward(const LayerContext& ctx, const Tensor& x_TI, 
   Arena::Scope scope(ctx.scratch);
   saved->x_TI = keeps_codes(ctx) ? Tensor() : x_TI;
   if (ctx.is_grid()) return GridForward(ctx, GridTurn::kInward, x_TI, weight_OI(), bias_O(), y_TO);
-  ForAllRows(ctx, x_TI, Tensor(), y_TO, [&](const Tensor& x, const Tensor&, const Tensor& y) {
-    products_.Forward(ctx, x, weight_OI(), bias_O(), y, &saved->products);
-    adapter_.AddForward(ctx, x, y);
-  });
+  ForAllRows(
+      ctx, x_TI, Tensor(), y_TO, saved,
+      [&](const Tensor& x, const Tensor&, const Tensor& y, const LinearProducts::Pieces* pieces) {
+        products_.Forward(ctx, x, weight_OI(), bias_O(), y, &saved->products, pieces);
+        adapter_.AddForward(ctx, x, y);
+      });
 }
 
 void ColumnParallelLinear::ForwardActivation(const LayerContext& ctx, ops::Activation activation,
@@ -146,15 +154,17 @@ void ColumnParallelLinear::ForwardActivation(const LayerContext& ctx, ops::Activ
     GridForward(ctx, GridTurn::kInward, x_TI, weight_OI(), bias_O(), pre_TO);
     return ops::ActivationForward(ctx.stream, activation, pre_TO, y_TO);
   }
-  ForAllRows(ctx, x_TI, pre_TO, y_TO, [&](const Tensor& x, const Tensor& pre, const Tensor& y) {
-    if (adapter_.empty()) {
-      return products_.ForwardActivation(ctx, activation, x, weight_OI(), bias_O(), pre, y,
-                                         &saved->products);
-    }
-    products_.Forward(ctx, x, weight_OI(), bias_O(), pre, &saved->products);
-    adapter_.AddForward(ctx, x, pre);
-    ops::ActivationForward(ctx.stream, activation, pre, y);
-  });
+  ForAllRows(ctx, x_TI, pre_TO, y_TO, saved,
+             [&](const Tensor& x, const Tensor& pre, const Tensor& y,
+                 const LinearProducts::Pieces* pieces) {
+               if (adapter_.empty()) {
+                 return products_.ForwardActivation(ctx, activation, x, weight_OI(), bias_O(), pre,
+                                                    y, &saved->products, pieces);
+               }
+               products_.Forward(ctx, x, weight_OI(), bias_O(), pre, &saved->products, pieces);
+               adapter_.AddForward(ctx, x, pre);
+               ops::ActivationForward(ctx.stream, activation, pre, y);
+             });
 }
 
 AsyncCall ColumnParallelLinear::BackwardInput(const LayerContext& ctx, const Tensor& dy_TO,
@@ -217,11 +227,16 @@ void RowParallelLinear::Forward(const LayerContext& ctx, const Tensor& x_TI, con
   if (ctx.is_grid())
     return GridForward(ctx, GridTurn::kOutward, x_TI, weight_.data, Tensor(), y_TO);
   if (overlaps_) {
-    return ReduceInPieces(ctx, y_TO, [&](int64_t begin, int64_t end, const Tensor& summand) {
-      const Tensor rows_TI = x_TI.Slice(0, begin, end);
-      products_.Forward(ctx, rows_TI, weight_.data, Tensor(), summand, &saved->products);
-      adapter_.AddForward(ctx, rows_TI, summand);
-    });
+    const LinearProducts::Pieces pieces =
+        products_.StartForward(ctx, x_TI, weight_.data, &saved->products);
+    return ReduceInPieces(ctx, y_TO, products_.row_multiple(),
+                          [&](int64_t begin, int64_t end, const Tensor& summand) {
+                            const Tensor rows_TI = x_TI.Slice(0, begin, end);
+                            const LinearProducts::Pieces rows = pieces.Rows(begin, end);
+                            products_.Forward(ctx, rows_TI, weight_.data, Tensor(), summand,
+                                              &saved->products, &rows);
+                            adapter_.AddForward(ctx, rows_TI, summand);
+                          });
   }
   const Tensor summand_TO = SummandOf(ctx, y_TO);
   products_.Forward(ctx, x_TI, weight_.data, Tensor(), summand_TO, &saved->products);

@@ -50,8 +50,7 @@ struct LinearOptions {
   bool sequence_parallel = false;  // whether a row layer's bias meets this rank's rows only
   float init_std = 0.02f;
   Float8Options float8;
-  // Whether forward communicates beside its products, in pieces (tensor_overlap.h). Products in FP8
-  // need all rows at once and are not cut.
+  // Whether forward communicates beside its products, in pieces (tensor_overlap.h).
   bool overlap = false;
   // Whether a column layer sums dx over the tensor-parallel ranks. Else dx is this rank's summand,
   // and the context must be without sequence parallelism.
@@ -112,10 +111,12 @@ class ColumnParallelLinear {
   void AppendParameters(std::vector<Parameter*>* out);
 
  private:
-  // Calls product(rows of x, rows of y, the same rows of pre) for all of them.
-  void ForAllRows(
-      const LayerContext& ctx, const Tensor& x_TI, const Tensor& pre_TO, const Tensor& y_TO,
-      absl::FunctionRef<void(const Tensor&, const Tensor&, const Tensor&)> product) const;
+  using RowsProduct =
+      absl::FunctionRef<void(const Tensor& x_TI, const Tensor& pre_TO, const Tensor& y_TO,
+                             const LinearProducts::Pieces* pieces)>;
+  // Calls product with rows of x and the same rows of pre and y, until it has had all of them.
+  void ForAllRows(const LayerContext& ctx, const Tensor& x_TI, const Tensor& pre_TO,
+                  const Tensor& y_TO, LinearSaved* saved, RowsProduct product) const;
   Tensor bias_O() const { return has_bias_ ? BiasPart(bias_.data) : Tensor(); }
   // The part of the bias, or of its gradient, that goes with this rank's outputs.
   Tensor BiasPart(const Tensor& bias) const {

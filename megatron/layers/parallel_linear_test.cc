@@ -1,13 +1,19 @@
 #include "megatron/layers/parallel_linear.h"
 
 #include <cmath>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/comm/collective.h"
+#include "megatron/comm/communicator.h"
+#include "megatron/comm/counted_communicator.h"
 #include "megatron/comm/overlap/async_group.h"
 #include "megatron/comm/thread/run_ranks.h"
+#include "megatron/layers/float8_history.h"
 #include "megatron/layers/layer_harness.h"
 
 namespace megatron {
@@ -127,6 +133,105 @@ TEST(ParallelLinearTest, ForwardInPiecesGivesTheSameBits) {
     options.sequence_parallel = rows;
     ExpectSameBitsInPieces<ColumnParallelLinear>(options, 12, 5, rows, false);
     ExpectSameBitsInPieces<RowParallelLinear>(options, 3, 20, false, rows);
+  }
+}
+
+// What three steps of training a layer gave.
+struct Float8Steps {
+  std::vector<double> values;  // results, gradients and the history behind each step
+  int64_t messages = 0;
+
+  void Append(const std::vector<double>& more) {
+    values.insert(values.end(), more.begin(), more.end());
+  }
+};
+
+// Trains a layer in FP8 on `world`. Rows further behind are larger, so that no piece has the largest
+// magnitudes of all.
+template <typename Linear>
+absl::StatusOr<Float8Steps> TrainInFloat8(LinearOptions options, const ProcessGroup& world,
+                                          bool beside, int64_t input, int64_t output, bool rows_in,
+                                          bool rows_out) {
+  BytesSent sent;
+  LayerHarness harness({17, 9, 3, 31}, ProcessGroup(Counted(world.communicator(), &sent)),
+                       rows_in || rows_out);
+  LayerContext& ctx = harness.context();
+  if (beside) {
+    MEGATRON_ASSIGN_OR_RETURN(ctx.tensor_group, WithAsyncCalls(ctx.tensor_group, ctx.stream));
+  }
+  Float8History history({/*length=*/2, /*most_recent=*/false});
+  options.float8.history = &history;
+  const auto linear = std::make_shared<Linear>(options, world);
+  history.Allocate(Device(), nullptr);
+  const LayerCalls calls = CallsOfLinear(linear);
+  harness.Bind(calls.parameters);
+  const int64_t tokens = harness.batch().num_tokens(), rows = ctx.rows();
+  ops::HostTensor x({rows_in ? rows : tokens, input}, DType::kFloat32),
+      dy({rows_out ? rows : tokens, output}, DType::kFloat32);
+  Float8Steps steps;
+  for (int step = 1; step <= 3; ++step) {
+    const auto fill = [&](ops::HostTensor* to, int64_t width) {
+      for (int64_t i = 0; i < to->numel(); ++i)
+        to->Set(i, std::sin(1.7 * i + world.rank()) * static_cast<double>(1 + i / width) / step);
+    };
+    fill(&x, input), fill(&dy, output);
+    history.StartStep(ctx.stream);
+    const LayerHarness::Results results = harness.Run(calls, x, dy);
+    steps.Append(results.y), steps.Append(results.dx);
+    for (const std::vector<double>& gradient : results.gradients) steps.Append(gradient);
+    history.StartReduce({world}, ctx.stream);
+    history.Record(ctx.stream);
+    for (const Float8History::Named& entries : history.Tensors()) {
+      const float* const begin = entries.tensor.template data<float>();
+      steps.Append(std::vector<double>(begin, begin + entries.tensor.numel()));
+    }
+  }
+  for (const Collective kind : {Collective::kAllReduce, Collective::kAllGather,
+                                Collective::kReduceScatter, Collective::kExchange})
+    steps.messages += sent.CallsOf("", kind);
+  return steps;
+}
+
+// Expects the same bits of four ranks in pieces, with and without a lane, and as many messages more
+// in each forward.
+template <typename Linear>
+void ExpectSameFloat8InPieces(const LinearOptions& whole, int64_t input, int64_t output,
+                              bool rows_in, bool rows_out, int64_t more_messages) {
+  LinearOptions pieces = whole;
+  pieces.overlap = true;
+  const absl::Status status = RunRanks(4, [&](int, const ProcessGroup& world) -> absl::Status {
+    const auto train = [&](const LinearOptions& options, bool beside) {
+      return TrainInFloat8<Linear>(options, world, beside, input, output, rows_in, rows_out);
+    };
+    MEGATRON_ASSIGN_OR_RETURN(const Float8Steps want, train(whole, false));
+    for (const bool beside : {false, true}) {
+      MEGATRON_ASSIGN_OR_RETURN(const Float8Steps got, train(pieces, beside));
+      EXPECT_EQ(got.values, want.values);
+      EXPECT_EQ(got.messages, want.messages + 3 * more_messages);
+    }
+    return world.status();
+  });
+  EXPECT_EQ(status, absl::OkStatus());
+}
+
+TEST(ParallelLinearTest, ForwardInPiecesGivesTheSameBitsInFloat8) {
+  LinearOptions options = Options();
+  options.input_size = options.output_shape[0] = 64;
+  options.float8.enabled = true;
+  for (const Float8Recipe recipe :
+       {Float8Recipe::kTensorwise, Float8Recipe::kDelayed, Float8Recipe::kBlockwise}) {
+    for (const bool rows : {false, true}) {
+      for (const bool keep_codes : {false, true}) {
+        SCOPED_TRACE(testing::Message()
+                     << "recipe " << static_cast<int>(recipe) << (rows ? ", sequence parallel" : "")
+                     << (keep_codes ? ", codes are kept" : ""));
+        options.float8.recipe = recipe;
+        options.sequence_parallel = rows;
+        options.keep_codes = keep_codes;
+        ExpectSameFloat8InPieces<ColumnParallelLinear>(options, 64, 16, rows, false, rows ? 2 : 0);
+        ExpectSameFloat8InPieces<RowParallelLinear>(options, 16, 64, false, rows, rows ? 1 : 3);
+      }
+    }
   }
 }
 

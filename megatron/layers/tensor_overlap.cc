@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "glog/logging.h"
 #include "megatron/comm/overlap/async_group.h"
 #include "megatron/layers/tensor_parallel.h"
 
@@ -29,7 +30,7 @@ AsyncCall StartPass(const LayerContext& ctx, int step, const Tensor& mine_TH,
 
 void GatherInPieces(const LayerContext& ctx, const Tensor& x_TH,
                     absl::FunctionRef<void(const Tensor&, int64_t)> product) {
-  if (!ctx.sequence_parallel) return product(x_TH, 0);
+  CHECK(ctx.sequence_parallel);
   const int ranks = ctx.tensor_group.size(), rank = ctx.tensor_group.rank();
   const int64_t rows = x_TH.dim(0);
   const Tensor all_TH = AllRowsOf(ctx, x_TH);
@@ -45,14 +46,17 @@ void GatherInPieces(const LayerContext& ctx, const Tensor& x_TH,
   }
 }
 
-void ReduceInPieces(const LayerContext& ctx, const Tensor& y_TH,
+void ReduceInPieces(const LayerContext& ctx, const Tensor& y_TH, int64_t row_multiple,
                     absl::FunctionRef<void(int64_t, int64_t, const Tensor&)> product) {
   const Tensor summand_TH = SummandOf(ctx, y_TH);
   const int64_t rows = y_TH.dim(0), parts = ctx.sequence_parallel ? ctx.tensor_group.size() : 1;
   const int64_t pieces = ctx.sequence_parallel ? kReduceScatters : kAllReduces;
+  const auto begin_of = [&](int64_t piece) {
+    return piece == pieces ? rows : rows * piece / pieces / row_multiple * row_multiple;
+  };
   std::vector<AsyncCall> sums;
   for (int64_t piece = 0; piece < pieces; ++piece) {
-    const int64_t begin = rows * piece / pieces, end = rows * (piece + 1) / pieces;
+    const int64_t begin = begin_of(piece), end = begin_of(piece + 1);
     if (begin == end) continue;
     // A piece's rows lie together: those of rank 0, then those of rank 1, and so on.
     const Tensor piece_TH = summand_TH.Slice(0, parts * begin, parts * end);

@@ -14,18 +14,19 @@
 
 namespace megatron {
 
-// Calls product(rows, begin) for pieces that together are all rows of x, each once: `rows` are rows
-// `begin` and following of all. With sequence parallelism there is a piece for each rank, this
-// rank's first, and each of the others follows when its rows have arrived; else there is one piece.
-// Takes memory of ctx.scratch, where the caller's scope must hold it until all work is done.
+// Calls product(rows, begin) for the rows x of each rank, under sequence parallelism: `rows` are
+// rows `begin` and following of all. This rank's are first, while the others' are on their way
+// already, and each of the others follows when its rows have arrived. Takes memory of ctx.scratch,
+// where the caller's scope must hold it until all work is done.
 void GatherInPieces(const LayerContext& ctx, const Tensor& x_TH,
                     absl::FunctionRef<void(const Tensor& rows_TH, int64_t begin)> product);
 
 // Writes to y the sum of all ranks' summands. product(begin, end, summand) is called for pieces
 // that together are all rows, and writes the summand of rows [begin, end); the sum of the pieces
-// before runs meanwhile. Takes memory as GatherInPieces does.
+// before runs meanwhile. Pieces begin at multiples of row_multiple, of all rows or of each rank's.
+// Takes memory as GatherInPieces does.
 void ReduceInPieces(
-    const LayerContext& ctx, const Tensor& y_TH,
+    const LayerContext& ctx, const Tensor& y_TH, int64_t row_multiple,
     absl::FunctionRef<void(int64_t begin, int64_t end, const Tensor& summand_TH)> product);
 
 }  // namespace megatron
