@@ -109,6 +109,16 @@ Case TensorParallel(const char* name, bool tp_comm_overlap) {
   return c;
 }
 
+// The pieces of a product in FP8 share codes in scratch memory.
+Case TensorParallelInFloat8(const char* name) {
+  Case c = TensorParallel(name, /*tp_comm_overlap=*/true);
+  TransformerOptions& transformer = c.model.transformer;
+  transformer.dtype = DType::kBFloat16;
+  transformer.ffn_hidden_size = 64;
+  transformer.float8.enabled = true;
+  return c;
+}
+
 Case Experts(const char* name, const ModelOptions& model) {
   Case c = Small(name, model);
   c.layout.data = c.layout.expert = 2;
@@ -206,6 +216,7 @@ std::vector<Case> Cases() {
       Context("Hierarchical", ContextParallel::kHierarchical, 4, 2, 4),
       TensorParallel("TensorInBackward", false),
       TensorParallel("TensorInBothPasses", true),
+      TensorParallelInFloat8("TensorInBothPassesInFloat8"),
       Experts("Experts", SmallMixtral()),
       Experts("ExpertsAndASharedOne", SmallDeepSeek()),
       DeduplicatedDispatch("DeduplicatedDispatch", SmallMixtral()),

@@ -117,6 +117,33 @@ TEST_F(NcclPlacementTest, ForwardBesideTensorParallelMessagesTrainsAsOnTheCpu) {
   }
 }
 
+// The largest magnitudes of all rows are found while rows are on their way.
+TEST_F(NcclPlacementTest, Float8BesideTensorParallelMessagesTrainsAsOnTheCpuAndAsInTurn) {
+  for (const Float8Recipe recipe :
+       {Float8Recipe::kTensorwise, Float8Recipe::kDelayed, Float8Recipe::kBlockwise}) {
+    for (const ModelOptions& model : {SmallGpt2(), SmallLlama()}) {
+      TrainerOptions options = TinyRun(model, OptimizerOptions::kAdamW);
+      options.model.transformer.dtype = DType::kBFloat16;
+      options.model.transformer.ffn_hidden_size = 64;
+      options.model.transformer.float8.enabled = true;
+      options.model.transformer.float8.recipe = recipe;
+      for (const bool rows : {false, true}) {
+        LayoutRun run;
+        run.layout.tensor = 2;
+        run.layout.sequence_parallel = rows;
+        run.steps = kSteps;
+        const LayoutOutcome in_turn = TrainOnLayout(options, run, source_);
+        run.layout.tp_comm_overlap = true;
+        const LayoutOutcome beside = TrainOnLayout(options, run, source_);
+        EXPECT_EQ(beside.losses, in_turn.losses);
+        EXPECT_EQ(beside.norms, in_turn.norms);
+        EXPECT_TRUE(beside.state == in_turn.state);
+        ExpectSameAsOnTheCpu(options, run.layout, source_, /*graphs=*/true);
+      }
+    }
+  }
+}
+
 // Largest magnitudes go among the messages of latents.
 TEST_F(NcclPlacementTest, LatentAttentionInFloat8TrainsAsOnTheCpu) {
   TrainerOptions options = TinyRun(SmallWideLatent(), OptimizerOptions::kAdamW);

@@ -149,9 +149,11 @@ void CheckBlocks(ConfigChecker& check) {
   if (system.has_device() ? system.device() != config::Device::cuda : CudaDeviceCount() == 0)
     return;
   const int64_t length = model.seq_length();
-  // Under sequence parallelism each rank has rows of its own where weights are whole.
-  const bool has_own_rows = parallel.sequence_parallel() &&
-                            (model.multi_latent_attention() || model.mtp_num_layers() > 0);
+  // Under sequence parallelism each rank has rows of its own where weights are whole, and those of
+  // each rank are multiplied alone where they are gathered in pieces.
+  const bool has_own_rows =
+      parallel.sequence_parallel() &&
+      (model.multi_latent_attention() || model.mtp_num_layers() > 0 || parallel.tp_comm_overlap());
   const int64_t ranks =
       parallel.context_parallel_size() * (has_own_rows ? parallel.tensor_model_parallel_size() : 1);
   if (model.model_type() != config::ModelType::gpt) {

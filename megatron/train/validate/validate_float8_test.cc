@@ -2,6 +2,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/train/validate/validation_errors.h"
@@ -38,6 +39,13 @@ TEST(ValidateFloat8Test, AcceptsWhatWorks) {
   EXPECT_THAT(ErrorsWith({"parallel.tensor_model_parallel_size=2", "model.swiglu=true",
                           "parallel.sequence_parallel=true"}),
               IsEmpty());
+  for (const char* recipe : {"tensorwise", "delayed", "blockwise"}) {
+    EXPECT_THAT(
+        ErrorsWith({absl::StrCat("precision.fp8_recipe=", recipe),
+                    "parallel.tensor_model_parallel_size=2", "parallel.tp_comm_overlap=true",
+                    "model.kv_channels=128", "model.ffn_hidden_size=256"}),
+        IsEmpty());
+  }
   EXPECT_THAT(ErrorsWith({"model.num_experts=4", "model.disable_bias_linear=true"}), IsEmpty());
   EXPECT_THAT(ErrorsWith({"parallel.context_parallel_size=2"}), IsEmpty());
   EXPECT_THAT(ErrorsWith({"model.model_type=bert"}), IsEmpty());
@@ -155,6 +163,13 @@ TEST(ValidateFloat8Test, OnAGpuBlocksNeedAMultipleOfFourTokens) {
   latent.insert(latent.end(), base.begin(), base.end());
   latent.push_back("model.seq_length=36");
   EXPECT_THAT(ErrorsWith(latent), Contains(HasSubstr("gives a rank 18 tokens of a sample")));
+  // The rows of each of two ranks are multiplied alone.
+  ConfigOverrides pieces = base;
+  pieces.insert(pieces.end(), {"parallel.tensor_model_parallel_size=2",
+                               "parallel.sequence_parallel=true", "model.seq_length=36"});
+  EXPECT_THAT(ErrorsWith(pieces), Not(Contains(HasSubstr("tokens of a sample"))));
+  pieces.push_back("parallel.tp_comm_overlap=true");
+  EXPECT_THAT(ErrorsWith(pieces), Contains(HasSubstr("gives a rank 18 tokens of a sample")));
 }
 
 TEST(ValidateFloat8Test, ReportsAllErrorsAtOnce) {
