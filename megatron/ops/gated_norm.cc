@@ -21,7 +21,7 @@ void CheckParts(const Stream& stream, const GatedNormInputs& in, const Tensor& x
   CHECK(x_TGS.stride(-1) == 1 || x_TGS.dim(-1) == 1) << x_TGS;
 }
 
-void Check(const Stream& stream, const GatedNormInputs& in, const Tensor& y_TGS) {
+void CheckInputs(const Stream& stream, const GatedNormInputs& in) {
   CheckFloating(in.x_TGS);
   CHECK(in.x_TGS.rank() == 3 || in.x_TGS.rank() == 4) << in.x_TGS;
   CheckParts(stream, in, in.x_TGS);
@@ -29,7 +29,19 @@ void Check(const Stream& stream, const GatedNormInputs& in, const Tensor& y_TGS)
   const Shape& gamma = in.gamma_GS.shape();
   CHECK(gamma.rank() == 2 && (gamma[0] == 1 || gamma[0] == PartsOf(in.x_TGS))) << in.gamma_GS;
   CheckContiguous(stream, in.gamma_GS, in.x_TGS.dtype(), {gamma[0], in.x_TGS.dim(-1)});
+}
+
+void CheckSums(const Stream& stream, const GatedNormInputs& in, const Tensor& sums_T) {
+  CheckContiguous(stream, sums_T, DType::kFloat32, {in.x_TGS.dim(0)});
+}
+
+void Check(const Stream& stream, const GatedNorm& norm, const GatedNormInputs& in,
+           const Tensor& y_TGS) {
+  CheckInputs(stream, in);
   CheckContiguous(stream, y_TGS, in.x_TGS.dtype(), in.x_TGS.shape());
+  if (norm.squares_T.empty()) return;
+  CheckSums(stream, in, norm.squares_T);
+  CHECK_GE(norm.columns, PartsOf(in.x_TGS) * in.x_TGS.dim(-1));
 }
 
 void* PartOf(const Tensor& x_TGS, int64_t token, int64_t part) {
@@ -50,14 +62,56 @@ GatedPart MakePart(const GatedNorm& norm, const GatedNormInputs& in, int64_t tok
   const Tensor gamma_S = in.gamma_GS.Select(0, in.gamma_GS.dim(0) == 1 ? 0 : part);
   made.gamma = gamma_S.raw();
   made.scratch = Workspace(WorkspaceKind::kPrivate, made.width);
+  const bool by_parts = norm.squares_T.empty();
+  made.columns = by_parts ? made.width : norm.columns;
+  if (!by_parts) made.squares = norm.squares_T.data<float>() + token;
+  if (!norm.products_T.empty()) made.products = norm.products_T.data<float>() + token;
   return made;
+}
+
+// Writes for each row the sum of what the kernel returns for its parts.
+void SumParts(const Stream& stream, const GatedNorm& norm, const GatedNormInputs& in,
+              const Tensor& dy_TGS, float (*kernel)(const GatedPart& part), const Tensor& sums_T) {
+  const int64_t parts = PartsOf(in.x_TGS);
+  ParallelRows(stream.pool(), in.x_TGS.dim(0), parts * in.x_TGS.dim(-1), [&](int64_t token) {
+    float sum = 0;
+    for (int64_t i = 0; i < parts; ++i) {
+      GatedPart part = MakePart(norm, in, token, i);
+      if (!dy_TGS.empty()) part.dy = PartOf(dy_TGS, token, i);
+      sum += kernel(part);
+    }
+    sums_T.data<float>()[token] = sum;
+  });
 }
 
 }  // namespace
 
+void GatedNormSums(const Stream& stream, const GatedNorm& norm, const GatedNormInputs& in,
+                   const Tensor& sums_T) {
+  CheckInputs(stream, in);
+  CheckSums(stream, in, sums_T);
+  if (RunsOnCuda(stream)) return OnCuda<GatedNormSums>(stream, norm, in, sums_T);
+  if (!RunsOnCpu(stream)) return;
+  SumParts(stream, norm, in, Tensor(),
+           ActiveIsa() == CpuIsa::kAvx512 ? avx512::GatedPartSquares : avx2::GatedPartSquares,
+           sums_T);
+}
+
+void GatedNormGradientSums(const Stream& stream, const GatedNorm& norm, const GatedNormInputs& in,
+                           const Tensor& dy_TGS, const Tensor& sums_T) {
+  CheckInputs(stream, in);
+  CheckContiguous(stream, dy_TGS, in.x_TGS.dtype(), in.x_TGS.shape());
+  CheckSums(stream, in, sums_T);
+  if (RunsOnCuda(stream)) return OnCuda<GatedNormGradientSums>(stream, norm, in, dy_TGS, sums_T);
+  if (!RunsOnCpu(stream)) return;
+  SumParts(stream, norm, in, dy_TGS,
+           ActiveIsa() == CpuIsa::kAvx512 ? avx512::GatedPartProducts : avx2::GatedPartProducts,
+           sums_T);
+}
+
 void GatedNormForward(const Stream& stream, const GatedNorm& norm, const GatedNormInputs& in,
                       const Tensor& y_TGS) {
-  Check(stream, in, y_TGS);
+  Check(stream, norm, in, y_TGS);
   if (RunsOnCuda(stream)) return OnCuda<GatedNormForward>(stream, norm, in, y_TGS);
   if (!RunsOnCpu(stream)) return;
   const auto kernel =
@@ -74,7 +128,9 @@ void GatedNormForward(const Stream& stream, const GatedNorm& norm, const GatedNo
 
 void GatedNormBackward(const Stream& stream, const GatedNorm& norm, const GatedNormInputs& in,
                        const Tensor& dy_TGS, const GatedNormInputs& gradients) {
-  Check(stream, in, dy_TGS);
+  Check(stream, norm, in, dy_TGS);
+  CHECK_EQ(norm.products_T.empty(), norm.squares_T.empty());
+  if (!norm.products_T.empty()) CheckSums(stream, in, norm.products_T);
   CheckParts(stream, in, gradients.x_TGS);
   CheckParts(stream, in, gradients.z_TGS);
   CheckContiguous(stream, gradients.gamma_GS, DType::kFloat32, in.gamma_GS.shape());

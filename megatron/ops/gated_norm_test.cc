@@ -139,6 +139,74 @@ TEST(GatedNormGroupsTest, PartsMayBeInGroups) {
       EXPECT_EQ(dz.Get(gate_at(row / 6, row % 6) + c), want_dz.Get(row * kWidth + c));
 }
 
+// Two ranks have one and two of a row's parts. Theirs are the results of rows of one part.
+TEST_P(GatedNormTest, PartsOfSeveralRanksAreNormalizedTogether) {
+  const auto& [dtype, before_gate, shared] = GetParam();
+  if (shared) return;
+  const Stream stream = Stream::Cpu(&pool_);
+  const HostTensor x = HostTensor::Normal({kTokens, kParts, kWidth}, dtype, 1),
+                   z = HostTensor::Normal({kTokens, kParts, kWidth}, dtype, 2),
+                   gamma = HostTensor::Normal({kParts, kWidth}, dtype, 3),
+                   dy = HostTensor::Normal({kTokens, kParts, kWidth}, dtype, 4),
+                   y({kTokens, kParts, kWidth}, dtype), dx({kTokens, kParts, kWidth}, dtype),
+                   dz({kTokens, kParts, kWidth}, dtype), dgamma({kParts, kWidth}, DType::kFloat32),
+                   got_dx({kTokens, kParts, kWidth}, dtype),
+                   got_dz({kTokens, kParts, kWidth}, dtype);
+  const auto one = [](const HostTensor& a) {
+    return a.tensor().View({kTokens, 1, kParts * kWidth});
+  };
+  const auto flat = [](const HostTensor& a) { return a.tensor().View({1, kParts * kWidth}); };
+  GatedNorm norm = {kEpsilon, before_gate};
+  GatedNormForward(stream, norm, {one(x), one(z), flat(gamma)}, one(y));
+  GatedNormBackward(stream, norm, {one(x), one(z), flat(gamma)}, one(dy),
+                    {one(dx), one(dz), flat(dgamma)});
+
+  const HostTensor squares({kTokens}, DType::kFloat32), products({kTokens}, DType::kFloat32);
+  norm.columns = kParts * kWidth;
+  constexpr int64_t kCuts[] = {0, 1, kParts};
+  const auto of_rank = [&](const HostTensor& all, int rank) {
+    return all.tensor().Slice(1, kCuts[rank], kCuts[rank + 1]);
+  };
+  const auto copy = [&](const HostTensor& all, int rank) {
+    const int64_t parts = kCuts[rank + 1] - kCuts[rank];
+    std::vector<double> values;
+    for (int64_t i = 0; i < kTokens * parts * kWidth; ++i) {
+      const int64_t token = i / (parts * kWidth), rest = i % (parts * kWidth);
+      values.push_back(all.Get((token * kParts + kCuts[rank]) * kWidth + rest));
+    }
+    return HostTensor::Of({kTokens, parts, kWidth}, dtype, values);
+  };
+  const auto inputs = [&](int rank) -> GatedNormInputs {
+    return {of_rank(x, rank), of_rank(z, rank),
+            gamma.tensor().Slice(0, kCuts[rank], kCuts[rank + 1])};
+  };
+  for (int rank = 0; rank < 2; ++rank) {
+    const HostTensor of_values({kTokens}, DType::kFloat32),
+        of_gradients({kTokens}, DType::kFloat32);
+    GatedNormSums(stream, norm, inputs(rank), of_values);
+    GatedNormGradientSums(stream, norm, inputs(rank), copy(dy, rank), of_gradients);
+    for (int64_t token = 0; token < kTokens; ++token) {
+      squares.tensor().data<float>()[token] += of_values.tensor().data<float>()[token];
+      products.tensor().data<float>()[token] += of_gradients.tensor().data<float>()[token];
+    }
+  }
+  norm.squares_T = squares;
+  norm.products_T = products;
+  const HostTensor got_dgamma({kParts, kWidth}, DType::kFloat32);
+  for (int rank = 0; rank < 2; ++rank) {
+    SCOPED_TRACE(rank);
+    const HostTensor want = copy(y, rank), got(want.tensor().shape(), dtype);
+    GatedNormForward(stream, norm, inputs(rank), got);
+    ExpectNear(got, want.Values(), OpTolerance(dtype));
+    GatedNormBackward(stream, norm, inputs(rank), copy(dy, rank),
+                      {of_rank(got_dx, rank), of_rank(got_dz, rank),
+                       got_dgamma.tensor().Slice(0, kCuts[rank], kCuts[rank + 1])});
+  }
+  ExpectNear(got_dx, dx.Values(), OpTolerance(dtype));
+  ExpectNear(got_dz, dz.Values(), OpTolerance(dtype));
+  ExpectNear(got_dgamma, dgamma.Values(), OpTolerance(DType::kFloat32));
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, GatedNormTest,
                          testing::Combine(testing::Values(DType::kFloat32, DType::kBFloat16,
                                                           DType::kFloat16),

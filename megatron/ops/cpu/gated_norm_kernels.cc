@@ -29,6 +29,11 @@ struct Inputs {
   }
 };
 
+template <typename T>
+Inputs<T> InputsOf(const T*, const GatedPart& part) {
+  return Inputs<T>(part);
+}
+
 // What is normalized at column c.
 template <typename T, typename Access>
 MEGATRON_INLINE Vec Normed(const GatedPart& part, Access access, const Inputs<T>& in, int64_t c) {
@@ -36,14 +41,37 @@ MEGATRON_INLINE Vec Normed(const GatedPart& part, Access access, const Inputs<T>
   return part.norm_before_gate ? value : value * in.Gate(access, c);
 }
 
+// The gradient behind the norm and gamma at column c.
+template <typename T, typename Access>
+MEGATRON_INLINE Vec Behind(const GatedPart& part, Access access, const Inputs<T>& in, int64_t c) {
+  const Vec gradient = access.load(static_cast<const T*>(part.dy) + c);
+  return part.norm_before_gate ? gradient * in.Gate(access, c) : gradient;
+}
+
 template <typename T>
-float ReciprocalRms(const GatedPart& part, const Inputs<T>& in) {
+float Squares(const GatedPart& part, const Inputs<T>& in) {
   Vec sum = Zero();
   ForEachVec(part.width, [&](auto access, int64_t c) {
     const Vec v = Normed(part, access, in, c);
     sum = Fma(v, v, sum);
   });
-  return 1 / __builtin_sqrtf(Sum(sum) / static_cast<float>(part.width) + part.epsilon);
+  return Sum(sum);
+}
+
+template <typename T>
+float Products(const GatedPart& part, const Inputs<T>& in) {
+  Vec sum = Zero();
+  ForEachVec(part.width, [&](auto access, int64_t c) {
+    sum = Fma(Behind(part, access, in, c) * access.load(in.gamma + c), Normed(part, access, in, c),
+              sum);
+  });
+  return Sum(sum);
+}
+
+template <typename T>
+float ReciprocalRms(const GatedPart& part, const Inputs<T>& in) {
+  const float squares = part.squares != nullptr ? *part.squares : Squares(part, in);
+  return 1 / __builtin_sqrtf(squares / static_cast<float>(part.columns) + part.epsilon);
 }
 
 template <typename T>
@@ -65,21 +93,13 @@ void Backward(const T*, const GatedPart& part) {
   const float reciprocal = ReciprocalRms(part, in);
   const Vec rms = Set(reciprocal);
   // The gradient of what is normalized, times its value over the rms, on average.
-  Vec sum = Zero();
-  const auto behind_norm = [&](auto access, int64_t c) {
-    const Vec gradient = access.load(dy + c);
-    return part.norm_before_gate ? gradient * in.Gate(access, c) : gradient;
-  };
-  ForEachVec(part.width, [&](auto access, int64_t c) {
-    sum = Fma(behind_norm(access, c) * access.load(in.gamma + c), Normed(part, access, in, c) * rms,
-              sum);
-  });
-  const Vec along = Set(Sum(sum) / static_cast<float>(part.width));
+  const float products = part.products != nullptr ? *part.products : Products(part, in);
+  const Vec along = Set(reciprocal * products / static_cast<float>(part.columns));
   ForEachVec(part.width, [&](auto access, int64_t c) {
     const Vec gate = access.load(in.z + c), sigmoid = access.load(in.sigmoid + c);
     const Vec gradient = access.load(dy + c), value = access.load(in.x + c);
     const Vec normalized = Normed(part, access, in, c) * rms, scale = access.load(in.gamma + c);
-    const Vec behind = behind_norm(access, c);
+    const Vec behind = Behind(part, access, in, c);
     access.store(part.dgamma + c, Fma(behind, normalized, access.load(part.dgamma + c)));
     const Vec of_normed = rms * (behind * scale - normalized * along);
     const Vec slope = SiluSlope(gate, sigmoid);
@@ -94,6 +114,18 @@ void Backward(const T*, const GatedPart& part) {
 }
 
 }  // namespace
+
+float GatedPartSquares(const GatedPart& part) {
+  float sum = 0;
+  WithType(part.dtype, [&](auto* type) { sum = Squares(part, InputsOf(type, part)); });
+  return sum;
+}
+
+float GatedPartProducts(const GatedPart& part) {
+  float sum = 0;
+  WithType(part.dtype, [&](auto* type) { sum = Products(part, InputsOf(type, part)); });
+  return sum;
+}
 
 void GatedPartForward(const GatedPart& part) {
   WithType(part.dtype, [&](auto* type) { Forward(type, part); });

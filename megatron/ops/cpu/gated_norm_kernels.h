@@ -16,6 +16,10 @@ struct GatedPart {
   const void *x = nullptr, *z = nullptr, *gamma = nullptr;
   void* y = nullptr;
   float* scratch = nullptr;  // [width]
+  // The number of columns that are normalized together and, where these are not the part's alone,
+  // the sums over them (gated_norm.h).
+  int64_t columns = 0;
+  const float *squares = nullptr, *products = nullptr;
   // Backward.
   const void* dy = nullptr;
   void *dx = nullptr, *dz = nullptr;
@@ -23,10 +27,15 @@ struct GatedPart {
 };
 
 namespace avx2 {
+// Return the part's summands of GatedNormSums and of GatedNormGradientSums.
+float GatedPartSquares(const GatedPart& part);
+float GatedPartProducts(const GatedPart& part);
 void GatedPartForward(const GatedPart& part);
 void GatedPartBackward(const GatedPart& part);
 }  // namespace avx2
 namespace avx512 {
+float GatedPartSquares(const GatedPart& part);
+float GatedPartProducts(const GatedPart& part);
 void GatedPartForward(const GatedPart& part);
 void GatedPartBackward(const GatedPart& part);
 }  // namespace avx512

@@ -44,11 +44,12 @@ namespace {
     LinearActivationBackwardInput, LinearBackwardWeight, NormForward, ResidualNormForward,
     NormBackward, CutNormSums, CutNormForward, CutNormGradientSums, CutNormBackward, Rope,
     JoinSharedKey, SplitSharedKey, PartOfSequences, WeightedSum, ChooseTokens, FindKeptRows,
-    FindKeptPart, GatherNumbers, CausalConvForward, CausalConvBackward, GatedNormForward,
-    GatedNormBackward, StateSpaceForward, StateSpaceBackward, GatedDeltaForward, GatedDeltaBackward,
-    Jitter, GroupedLinearForward, GroupedLinearBackwardInput, GroupedLinearBackwardWeight,
-    PlaceByExpert, Permute, PermuteBackward, Unpermute, UnpermuteBackward, RouterForward,
-    CountChoices, CountMargins, RouterBackward, AddRouterLosses, DropOverCapacity, SinkhornBias>();
+    FindKeptPart, GatherNumbers, CausalConvForward, CausalConvBackward, GatedNormSums,
+    GatedNormGradientSums, GatedNormForward, GatedNormBackward, StateSpaceForward,
+    StateSpaceBackward, GatedDeltaForward, GatedDeltaBackward, Jitter, GroupedLinearForward,
+    GroupedLinearBackwardInput, GroupedLinearBackwardWeight, PlaceByExpert, Permute,
+    PermuteBackward, Unpermute, UnpermuteBackward, RouterForward, CountChoices, CountMargins,
+    RouterBackward, AddRouterLosses, DropOverCapacity, SinkhornBias>();
 
 // The emulated device counts as one that the kernels for Hopper run on.
 [[maybe_unused]] const bool hopper_is_available =

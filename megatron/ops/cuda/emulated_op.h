@@ -99,6 +99,12 @@ inline CausalConvInputs View(const CausalConvInputs& in) {
   return {View(in.x_TGK), View(in.weight_GKW), View(in.bias_GK)};
 }
 
+inline GatedNorm View(GatedNorm norm) {
+  norm.squares_T = View(norm.squares_T);
+  norm.products_T = View(norm.products_T);
+  return norm;
+}
+
 inline GatedNormInputs View(const GatedNormInputs& in) {
   return {View(in.x_TGS), View(in.z_TGS), View(in.gamma_GS)};
 }
@@ -131,7 +137,6 @@ inline SampleCut View(const SampleCut& cut) { return cut; }
 inline MatrixRun View(const MatrixRun& run) { return run; }
 inline Norm View(const Norm& norm) { return norm; }
 inline Gate View(const Gate& gate) { return gate; }
-inline GatedNorm View(const GatedNorm& norm) { return norm; }
 inline VocabRange View(const VocabRange& range) { return range; }
 inline Router View(const Router& router) { return router; }
 inline AdamWOptions View(const AdamWOptions& options) { return options; }
@@ -195,7 +200,9 @@ class OperandText {
   }
   void Add(const AttentionInputs& x) { AddAll(x.q_TGRD, x.k_UGD, x.v_UGE, x.bias_WN, x.sink_N); }
   void Add(const CausalConvInputs& x) { AddAll(x.x_TGK, x.weight_GKW, x.bias_GK); }
-  void Add(const GatedNorm& x) { AddAll(x.epsilon, x.norm_before_gate); }
+  void Add(const GatedNorm& x) {
+    AddAll(x.epsilon, x.norm_before_gate, x.squares_T, x.products_T, x.columns);
+  }
   void Add(const GatedNormInputs& x) { AddAll(x.x_TGS, x.z_TGS, x.gamma_GS); }
   void Add(const StateSpaceInputs& x) {
     AddAll(x.x_TGRP, x.b_TGN, x.c_TGN, x.step_TGR, x.step_bias_H, x.a_log_H, x.skip_H);

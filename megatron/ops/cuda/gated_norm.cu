@@ -1,5 +1,6 @@
-// A warp has a part of a row. Backward finds the statistics of all parts first, then sums up the
-// gradient of gamma, and writes those of x and z last: that of x may be the memory of y's.
+// A warp has a part of a row or, for sums over whole rows, a row. Backward finds the statistics of
+// all parts first, then sums up the gradient of gamma, and writes those of x and z last: that of x
+// may be the memory of y's.
 #include "megatron/ops/cuda/activation.cuh"
 #include "megatron/ops/cuda/column_sums.cuh"
 #include "megatron/ops/cuda/column_sums.h"
@@ -13,11 +14,13 @@ namespace {
 
 struct NormArgs {
   int64_t tokens = 0, parts = 0, of_group = 1;  // parts of a row and of a group
-  int64_t width = 0;
+  int64_t width = 0, columns = 0;               // of a part, and those that are normalized together
   float epsilon = 0;
   bool norm_before_gate = false, shares_gamma = false;
   TokenRows x, z, y, dy, dx, dz;
   const void* gamma = nullptr;
+  // The sums over whole rows; null where parts are normalized by themselves.
+  const float *squares = nullptr, *products = nullptr;
   float* statistics = nullptr;  // [tokens, parts, 2]: the reciprocal of the rms, and `along`
 };
 
@@ -48,14 +51,26 @@ struct Part {
   __device__ float Behind(const T* dy, int64_t c) const {
     return args.norm_before_gate ? ToFloat(dy[c]) * Gate(c) : ToFloat(dy[c]);
   }
-  // Returns the reciprocal of the rms to every lane.
-  __device__ float ReciprocalRms() const {
+  // Return the part's sums to every lane.
+  __device__ float Squares() const {
     float sum = 0;
     for (int64_t c = threadIdx.x % kWarp; c < args.width; c += kWarp) {
       const float value = Normed(c);
       sum = fmaf(value, value, sum);
     }
-    return 1.0f / sqrtf(WarpSum(sum) / static_cast<float>(args.width) + args.epsilon);
+    return WarpSum(sum);
+  }
+  __device__ float Products() const {
+    const T* const dy = Row(args.dy);
+    float sum = 0;
+    for (int64_t c = threadIdx.x % kWarp; c < args.width; c += kWarp)
+      sum = fmaf(Behind(dy, c) * ToFloat(gamma[c]), Normed(c), sum);
+    return WarpSum(sum);
+  }
+  // Returns the reciprocal of the rms to every lane.
+  __device__ float ReciprocalRms() const {
+    const float squares = args.squares != nullptr ? args.squares[token] : Squares();
+    return 1.0f / sqrtf(squares / static_cast<float>(args.columns) + args.epsilon);
   }
   __device__ float* Statistics() const { return args.statistics + 2 * (token * args.parts + part); }
 };
@@ -63,6 +78,19 @@ struct Part {
 // The warp's part in the order of all rows' parts.
 __device__ int64_t PartOfWarp() {
   return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+}
+
+// The sums over the parts of each row, of one of the two kinds.
+template <typename T, bool of_gradients>
+__global__ void __launch_bounds__(kThreads) SumsKernel(NormArgs args, float* sums) {
+  const int64_t token = PartOfWarp();
+  if (token >= args.tokens) return;
+  float sum = 0;
+  for (int64_t i = 0; i < args.parts; ++i) {
+    const Part<T> part(args, token, i);
+    sum += of_gradients ? part.Products() : part.Squares();
+  }
+  if (threadIdx.x % kWarp == 0) sums[token] = sum;
 }
 
 template <typename T>
@@ -84,12 +112,9 @@ __global__ void __launch_bounds__(kThreads) StatisticsKernel(NormArgs args) {
   if (i >= args.tokens * args.parts) return;
   const Part<T> part(args, i / args.parts, i % args.parts);
   const float rms = part.ReciprocalRms();
-  const T* const dy = part.Row(args.dy);
   // The gradient of what is normalized, times its value over the rms, on average.
-  float along = 0;
-  for (int64_t c = threadIdx.x % kWarp; c < args.width; c += kWarp)
-    along = fmaf(part.Behind(dy, c) * ToFloat(part.gamma[c]), part.Normed(c) * rms, along);
-  along = WarpSum(along) / static_cast<float>(args.width);
+  const float products = args.products != nullptr ? args.products[part.token] : part.Products();
+  const float along = rms * products / static_cast<float>(args.columns);
   if (threadIdx.x % kWarp > 0) return;
   part.Statistics()[0] = rms;
   part.Statistics()[1] = along;
@@ -140,6 +165,10 @@ NormArgs ArgsOf(const GatedNorm& norm, const GatedNormInputs& in) {
   args.of_group = x.rank() == 4 ? x.dim(2) : 1;
   args.parts = x.dim(1) * args.of_group;
   args.width = x.dim(-1);
+  const bool by_parts = norm.squares_T.empty();
+  args.columns = by_parts ? args.width : norm.columns;
+  if (!by_parts) args.squares = static_cast<const float*>(norm.squares_T.raw());
+  if (!norm.products_T.empty()) args.products = static_cast<const float*>(norm.products_T.raw());
   args.epsilon = norm.epsilon;
   args.norm_before_gate = norm.norm_before_gate;
   args.shares_gamma = in.gamma_GS.dim(0) == 1;
@@ -149,7 +178,31 @@ NormArgs ArgsOf(const GatedNorm& norm, const GatedNormInputs& in) {
   return args;
 }
 
+template <bool of_gradients>
+void SumParts(const Stream& stream, const NormArgs& args, DType dtype, const Tensor& sums_T) {
+  WithType(dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    SumsKernel<T, of_gradients><<<Blocks(args.tokens, kWarps), kThreads, 0, Handle(stream)>>>(
+        args, static_cast<float*>(sums_T.raw()));
+  });
+  CheckLaunched("sums of gated norms");
+}
+
 }  // namespace
+
+void GatedNormSums(const Stream& stream, const GatedNorm& norm, const GatedNormInputs& in,
+                   const Tensor& sums_T) {
+  if (in.x_TGS.numel() == 0) return;
+  SumParts</*of_gradients=*/false>(stream, ArgsOf(norm, in), in.x_TGS.dtype(), sums_T);
+}
+
+void GatedNormGradientSums(const Stream& stream, const GatedNorm& norm, const GatedNormInputs& in,
+                           const Tensor& dy_TGS, const Tensor& sums_T) {
+  if (in.x_TGS.numel() == 0) return;
+  NormArgs args = ArgsOf(norm, in);
+  args.dy = RowsOf(dy_TGS);
+  SumParts</*of_gradients=*/true>(stream, args, in.x_TGS.dtype(), sums_T);
+}
 
 void GatedNormForward(const Stream& stream, const GatedNorm& norm, const GatedNormInputs& in,
                       const Tensor& y_TGS) {
@@ -189,6 +242,8 @@ void GatedNormBackward(const Stream& stream, const GatedNorm& norm, const GatedN
             Handle(stream));
 }
 
+MEGATRON_CUDA_KERNEL(GatedNormSums);
+MEGATRON_CUDA_KERNEL(GatedNormGradientSums);
 MEGATRON_CUDA_KERNEL(GatedNormForward);
 MEGATRON_CUDA_KERNEL(GatedNormBackward);
 

@@ -123,6 +123,36 @@ TEST_P(CudaOpTest, GatedNormsAndTheirGradients) {
   }
 }
 
+// Rows are normalized in whole, with the sums of two ranks that have as much of them.
+TEST_P(CudaOpTest, GatedNormsOfWholeRowsAndTheirGradients) {
+  for (const bool before_gate : {false, true}) {
+    for (const int64_t width : {1, 20, 96}) {
+      const Shape rows = {43, 3, width};
+      HostTensor x = Normal(rows, 1), z = Normal({43, 3, width + 5}, 2),
+                 gamma = Normal({3, width}, 3), y = Poisoned(rows), dy = Normal(rows, 4),
+                 dz = Normal({43, 3, width + 5}, 5),
+                 dgamma = HostTensor::Normal({3, width}, kF32, 6);
+      HostTensor squares = HostTensor::Normal({43}, kF32, 7),
+                 products = HostTensor::Normal({43}, kF32, 8);
+      ExpectAgreement({&x, &z, &gamma, &y, &dy, &dz, &dgamma, &squares, &products},
+                      SumTolerance(dtype()), [&](const Stream& stream, At at) {
+                        const auto gates = [&](const Tensor& all) {
+                          return all.Slice(2, 2, 2 + width);
+                        };
+                        GatedNorm norm = {1e-2f, before_gate};
+                        const GatedNormInputs in = {at[0], gates(at[1]), at[2]};
+                        GatedNormSums(stream, norm, in, at[7]);
+                        GatedNormGradientSums(stream, norm, in, at[4], at[8]);
+                        norm.squares_T = at[7];
+                        norm.products_T = at[8];
+                        norm.columns = 2 * 3 * width;
+                        GatedNormForward(stream, norm, in, at[3]);
+                        GatedNormBackward(stream, norm, in, at[4], {at[4], gates(at[5]), at[6]});
+                      });
+    }
+  }
+}
+
 struct StateSpaceSizes {
   std::vector<int64_t> lengths;
   int64_t groups = 2, heads = 2, channels = 5, state = 7;  // heads of a group
