@@ -6,7 +6,6 @@
 #include "megatron/layers/context_heads.h"
 #include "megatron/layers/kv_cache.h"
 #include "megatron/layers/parameter_gradient.h"
-#include "megatron/ops/elementwise.h"
 #include "megatron/tensor/trace/trace.h"
 
 namespace megatron {
@@ -70,7 +69,7 @@ MambaMixer::MambaMixer(const TransformerOptions& options, const std::string& nam
   const MambaOptions& mamba = options.mamba;
   CHECK(!options.grid.is_grid() && !options.float8.enabled) << name;
   CHECK_EQ(mamba.num_heads % mamba.num_groups, 0) << name;
-  CHECK(!norm_all_groups_ || tensor_group.size() == 1) << name;
+  norm_.columns = mamba.num_heads * mamba.head_dim;
   const auto make = [&](const char* part, const Shape& shape, const Initializer& initializer) {
     return Cut(name + part, shape, initializer, tensor_group);
   };
@@ -106,19 +105,20 @@ ops::StateSpaceInputs MambaMixer::Inputs(const LayerContext& ctx, const Tensor& 
           ShareOf(ctx, skip_.data)};
 }
 
-Tensor MambaMixer::NormParts(const Tensor& x_TGI) const {
-  return norm_all_groups_ ? x_TGI.View({x_TGI.dim(0), 1, x_TGI.dim(1) * x_TGI.dim(2)}) : x_TGI;
+ops::GatedNorm MambaMixer::NormOf(const Saved& saved) const {
+  ops::GatedNorm norm = norm_;
+  norm.squares_T = saved.squares_T;
+  return norm;
 }
 
 ops::GatedNormInputs MambaMixer::NormInputs(const LayerContext& ctx, const Saved& saved) const {
-  const Tensor y_TGI = ByGroups(saved.y_TGRP);
-  Tensor gates_TGI = Gates(saved.packed_TGS);
-  if (norm_all_groups_) {
-    CHECK_EQ(y_TGI.dim(1), groups_);  // ranks share out none
-    gates_TGI = ctx.scratch->Allocate(dtype_, y_TGI.shape(), "mamba gates");
-    ops::Copy(ctx.stream, Gates(saved.packed_TGS), gates_TGI);
-  }
-  return {NormParts(y_TGI), NormParts(gates_TGI), ShareOf(ctx, Gains(norm_weight_.data))};
+  return {ByGroups(saved.y_TGRP), Gates(saved.packed_TGS), ShareOf(ctx, Gains(norm_weight_.data))};
+}
+
+// Both groups of ranks have the same tokens, in the same order.
+void MambaMixer::SumOverRanks(const LayerContext& ctx, const Tensor& sums_T) {
+  ctx.tensor_group.AllReduce(sums_T, ReduceOp::kSum, ctx.stream);
+  ctx.context_group.AllReduce(sums_T, ReduceOp::kSum, ctx.stream);
 }
 
 Tensor MambaMixer::Convolve(const LayerContext& ctx, const Tensor& packed_TGS) const {
@@ -167,6 +167,12 @@ void MambaMixer::Forward(const LayerContext& ctx, const Tensor& x_TH, const Tens
     const Tensor conv_TGK = Convolve(ctx, saved->packed_TGS);
     Recur(ctx, Inputs(ctx, conv_TGK, saved->packed_TGS), saved->y_TGRP);
   }
+  if (norm_all_groups_) {
+    saved->squares_T =
+        ctx.saved->Allocate(DType::kFloat32, {saved->y_TGRP.dim(0)}, "mamba norm sums");
+    ops::GatedNormSums(ctx.stream, norm_, NormInputs(ctx, *saved), saved->squares_T);
+    SumOverRanks(ctx, saved->squares_T);
+  }
   const Tensor normed_TGI = ctx.scratch->Allocate(dtype_, by_groups, "mamba norm output");
   Normalize(ctx, *saved, normed_TGI);
   out_.Forward(ctx, normed_TGI.View({tokens, groups_ * inner()}), y_TH, &saved->out);
@@ -176,7 +182,7 @@ void MambaMixer::Normalize(const LayerContext& ctx, const Saved& saved,
                            const Tensor& normed_TGI) const {
   Arena::Scope scope(ctx.scratch);
   const Tensor share_TGI = ShareMemory(ctx, normed_TGI, "mamba norm output");
-  ops::GatedNormForward(ctx.stream, norm_, NormInputs(ctx, saved), NormParts(share_TGI));
+  ops::GatedNormForward(ctx.stream, NormOf(saved), NormInputs(ctx, saved), share_TGI);
   ShareToTokens(ctx, share_TGI, normed_TGI);
 }
 
@@ -211,14 +217,17 @@ void MambaMixer::Backward(const LayerContext& ctx, const Tensor& dy_TH, const Te
 void MambaMixer::BackwardNorm(const LayerContext& ctx, const Tensor& dnormed_TGI,
                               const Tensor& dpacked_TGS, const Saved& saved) {
   Arena::Scope scope(ctx.scratch);
-  const Tensor dgates_TGI =
-      norm_all_groups_ ? ctx.scratch->Allocate(dtype_, dnormed_TGI.shape(), "mamba gradient")
-                       : Gates(dpacked_TGS);
-  const Tensor dnormed = NormParts(dnormed_TGI);
+  ops::GatedNorm norm = NormOf(saved);
+  const ops::GatedNormInputs in = NormInputs(ctx, saved);
+  if (norm_all_groups_) {
+    norm.products_T =
+        ctx.scratch->Allocate(DType::kFloat32, saved.squares_T.shape(), "mamba norm sums");
+    ops::GatedNormGradientSums(ctx.stream, norm, in, dnormed_TGI, norm.products_T);
+    SumOverRanks(ctx, norm.products_T);
+  }
   ops::GatedNormBackward(
-      ctx.stream, norm_, NormInputs(ctx, saved), dnormed,
-      {dnormed, NormParts(dgates_TGI), ShareOf(ctx, Gains(GradientOf(ctx, norm_weight_)))});
-  if (norm_all_groups_) ops::Copy(ctx.stream, dgates_TGI, Gates(dpacked_TGS));
+      ctx.stream, norm, in, dnormed_TGI,
+      {dnormed_TGI, Gates(dpacked_TGS), ShareOf(ctx, Gains(GradientOf(ctx, norm_weight_)))});
 }
 
 void MambaMixer::BackwardShare(const LayerContext& ctx, const Tensor& dnormed_TGI,

@@ -10,7 +10,8 @@
 // its part of z, x, B, C and steps, so that tensor-parallel ranks hold whole groups; within a group
 // the parts stand in Megatron's order. Context-parallel ranks share out the groups, and each has
 // all tokens of its share (context_heads.h). Backward computes again the convolution, the norm and
-// the states. With MambaOptions::norm_all_groups neither kind of ranks may be several.
+// the states. With MambaOptions::norm_all_groups both kinds of ranks add up what a row's norm needs
+// of each: a number of fp32 for each token, forward and backward.
 //
 // With LayerContext::cached, Forward computes new tokens of sequences whose states are in a cache,
 // which it brings up to date.
@@ -41,6 +42,7 @@ class MambaMixer {
   struct Saved {
     LinearSaved in, out;
     Tensor packed_TGS, y_TGRP;  // those of the share
+    Tensor squares_T;           // of whole rows that are normalized; empty: of each group
   };
 
   // `name` is "decoder.layers.0.mixer", and `layer` its number in the whole model, which is that of
@@ -72,11 +74,8 @@ class MambaMixer {
   Tensor Steps(const Tensor& packed_TGS) const {
     return packed_TGS.Slice(2, inner() + convolved(), inner() + convolved() + heads_);
   }
-  // The norm's gains, and their gradients, by its parts.
-  Tensor Gains(const Tensor& weight) const {
-    const int64_t parts = norm_all_groups_ ? 1 : groups_;
-    return weight.View({parts, groups_ * inner() / parts});
-  }
+  // The norm's gains, and their gradients, by groups.
+  Tensor Gains(const Tensor& weight) const { return weight.View({groups_, inner()}); }
   // A tensor of all heads' channels, group by group.
   Tensor ByGroups(const Tensor& y_TGRP) const {
     return y_TGRP.View({y_TGRP.dim(0), y_TGRP.dim(1), inner()});
@@ -84,10 +83,10 @@ class MambaMixer {
   ops::CausalConvInputs ConvInputs(const LayerContext& ctx, const Tensor& packed_TGS) const;
   ops::StateSpaceInputs Inputs(const LayerContext& ctx, const Tensor& conv_TGK,
                                const Tensor& packed_TGS) const;
-  // Returns what the norm takes for its parts: the groups, or all of them as one.
-  Tensor NormParts(const Tensor& x_TGI) const;
-  // The gates are a copy in ctx.scratch where all groups are one part.
+  ops::GatedNorm NormOf(const Saved& saved) const;
   ops::GatedNormInputs NormInputs(const LayerContext& ctx, const Saved& saved) const;
+  // Adds up the sums of the ranks that have parts of the same rows.
+  static void SumOverRanks(const LayerContext& ctx, const Tensor& sums_T);
   // Does the norm's backward: reads and overwrites dnormed, and writes the gates' part of dpacked.
   void BackwardNorm(const LayerContext& ctx, const Tensor& dnormed_TGI, const Tensor& dpacked_TGS,
                     const Saved& saved);

@@ -62,20 +62,24 @@ TEST(MambaMixerTest, GradientsAreThoseOfFiniteDifferences) {
 }
 
 TEST(MambaMixerTest, TwoTensorParallelRanksEqualOne) {
-  ExpectTwoRanksEqualOne(
-      {70, 6},
-      [](const ProcessGroup& group, bool sequence_parallel) {
-        return MakeMixer(Options(), group, sequence_parallel);
-      },
-      kHidden);
+  for (const TransformerOptions& options : {Options(), Together()}) {
+    ExpectTwoRanksEqualOne(
+        {70, 6},
+        [&](const ProcessGroup& group, bool sequence_parallel) {
+          return MakeMixer(options, group, sequence_parallel);
+        },
+        kHidden);
+  }
 }
 
 TEST(MambaMixerTest, ContextParallelRanksShareOutGroups) {
-  const auto make = [] { return MakeMixer(Options(), {}); };
-  ExpectContextRanksEqualOne({70, 1, 9}, {/*size=*/2}, make, kHidden);
-  ExpectContextRanksEqualOne({70, 1, 9}, {2, 0, /*sample_length=*/0, /*team_size=*/2}, make,
-                             kHidden);
-  ExpectContextRanksEqualOne({72, 72}, {2, 0, /*sample_length=*/72}, make, kHidden);
+  for (const TransformerOptions& options : {Options(), Together()}) {
+    const auto make = [&] { return MakeMixer(options, {}); };
+    ExpectContextRanksEqualOne({70, 1, 9}, {/*size=*/2}, make, kHidden);
+    ExpectContextRanksEqualOne({70, 1, 9}, {2, 0, /*sample_length=*/0, /*team_size=*/2}, make,
+                               kHidden);
+    ExpectContextRanksEqualOne({72, 72}, {2, 0, /*sample_length=*/72}, make, kHidden);
+  }
 }
 
 TEST(MambaMixerTest, HybridLayersAreOneBranch) {

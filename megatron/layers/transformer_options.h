@@ -89,7 +89,7 @@ struct MambaOptions {
   int64_t head_dim = 64;   // channels of a head
   int64_t num_groups = 8;  // groups of heads that read and write their states alike
   int64_t num_heads = 0;
-  // The norm is of the outputs of all groups together. Each rank then has all groups.
+  // The norm is of the outputs of all groups together, those of other ranks included.
   bool norm_all_groups = false;
 };
 
