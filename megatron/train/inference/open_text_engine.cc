@@ -46,9 +46,7 @@ absl::Status CheckLayout(const ModelOptions& model, const TextEngineOptions& opt
   }
   for (const HybridLayer kind : layer.hybrid_layers) {
     if (kind == HybridLayer::kMamba) {
-      MEGATRON_RETURN_IF_ERROR(layer.mamba.norm_all_groups
-                                   ? divides(1, "norm of all groups of Mamba-2 heads")
-                                   : divides(layer.mamba.num_groups, "groups of Mamba-2 heads"));
+      MEGATRON_RETURN_IF_ERROR(divides(layer.mamba.num_groups, "groups of Mamba-2 heads"));
     } else if (kind == HybridLayer::kDelta) {
       MEGATRON_RETURN_IF_ERROR(divides(layer.delta.num_key_heads, "key heads of gated delta nets"));
     }

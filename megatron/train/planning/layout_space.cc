@@ -96,8 +96,7 @@ bool LayoutSpace::HasLayers(char letter) const {
 
 // Layers with a state have groups of heads, which tensor- and context-parallel ranks share out.
 bool LayoutSpace::AllowsStates(int64_t ranks) const {
-  const int64_t groups = model_.mamba_norm_all_groups() ? 1 : model_.mamba_num_groups();
-  return (!HasLayers('M') || Divides(ranks, groups)) &&
+  return (!HasLayers('M') || Divides(ranks, model_.mamba_num_groups())) &&
          (!HasLayers('G') || Divides(ranks, model_.linear_num_key_heads()));
 }
 

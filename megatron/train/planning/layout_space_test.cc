@@ -45,7 +45,7 @@ TEST(LayoutSpaceTest, HasEachLayoutOnceAndAllOnTheRanks) {
   EXPECT_EQ(names.size(), layouts.size());
 }
 
-TEST(LayoutSpaceTest, RanksShareOutNoGroupsThatAreNormalizedTogether) {
+TEST(LayoutSpaceTest, AsManyRanksAsThereAreGroupsShareThemOut) {
   const std::string layers = "model.hybrid_layer_pattern=M-M-M-M-M-M-M-M-M-M-M-M-";
   const auto most = [&](const char* together) {
     int64_t ranks = 0;
@@ -53,8 +53,8 @@ TEST(LayoutSpaceTest, RanksShareOutNoGroupsThatAreNormalizedTogether) {
       ranks = std::max(ranks, axes.tensor * axes.context);
     return ranks;
   };
-  EXPECT_EQ(most("model.mamba_norm_all_groups=false"), 8);  // as many as there are groups
-  EXPECT_EQ(most("model.mamba_norm_all_groups=true"), 1);
+  EXPECT_EQ(most("model.mamba_norm_all_groups=false"), 8);
+  EXPECT_EQ(most("model.mamba_norm_all_groups=true"), 8);
 }
 
 TEST(LayoutSpaceTest, HasEveryFormOfContextParallelism) {

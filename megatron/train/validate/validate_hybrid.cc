@@ -120,18 +120,6 @@ class Hybrid {
     check_.MustDivide(kGroups, kHeads, model_.mamba_num_groups(), model_.mamba_num_heads());
     CheckShares(kGroups, model_.mamba_num_groups());
     CheckWidth(kHeads, kHead, model_.mamba_num_heads(), model_.mamba_head_dim());
-    if (model_.mamba_norm_all_groups()) CheckNormOfAllGroups();
-  }
-
-  void CheckNormOfAllGroups() const {
-    constexpr absl::string_view kAll = "model.mamba_norm_all_groups";
-    const auto refuse = [&](absl::string_view path, int64_t ranks) {
-      if (ranks == 1 || !check_.Usable({kAll, path})) return;
-      check_.Error(kAll, absl::StrCat("cannot be used with ", check_.Named(path),
-                                      ": ranks would share out the groups"));
-    };
-    refuse("parallel.tensor_model_parallel_size", parallel_.tensor_model_parallel_size());
-    refuse("parallel.context_parallel_size", parallel_.context_parallel_size());
   }
 
   void CheckDelta() const {

@@ -37,10 +37,6 @@ TEST(ValidateHybridTest, RefusesHeadsThatCannotBeShared) {
        "must divide 2 times model.hidden_size"},
       {{kLayers, kMamba, "model.mamba_num_groups=1", "parallel.tensor_model_parallel_size=2"},
        "must be divisible by parallel.tensor_model_parallel_size = 2"},
-      {{kLayers, kMamba, kGroups, kAllGroups, "parallel.tensor_model_parallel_size=2"},
-       "cannot be used with parallel.tensor_model_parallel_size = 2"},
-      {{kLayers, kMamba, kGroups, kAllGroups, "parallel.context_parallel_size=2"},
-       "cannot be used with parallel.context_parallel_size = 2"},
       {{kLayers, kDelta, kAllGroups}, "without a layer M"},
       {{kLayers, kDelta, "model.linear_num_value_heads=8"},
        "must be divisible by model.linear_num_key_heads = 16"},
@@ -71,7 +67,13 @@ TEST(ValidateHybridTest, AcceptsLayersOfOneBranch) {
   for (const char* pattern : {kMamba, "model.hybrid_layer_pattern=MMGG"}) {
     EXPECT_THAT(ErrorsOf(kGoodConfig, {kLayers, pattern, kGroups}), testing::IsEmpty()) << pattern;
   }
-  EXPECT_THAT(ErrorsOf(kGoodConfig, {kLayers, kMamba, kGroups, kAllGroups}), testing::IsEmpty());
+  for (const char* ranks :
+       {"parallel.tensor_model_parallel_size=1", "parallel.tensor_model_parallel_size=2",
+        "parallel.context_parallel_size=2"}) {
+    EXPECT_THAT(ErrorsOf(kGoodConfig, {kLayers, kMamba, kGroups, kAllGroups, ranks}),
+                testing::IsEmpty())
+        << ranks;
+  }
   for (const char* pattern : {kDelta, kPlain})
     EXPECT_THAT(ErrorsOf(kGoodConfig, {kLayers, pattern}), testing::IsEmpty()) << pattern;
   EXPECT_THAT(ErrorsOf(kGoodConfig, {"model.num_layers=4", kPlain}), testing::IsEmpty());
