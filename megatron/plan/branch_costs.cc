@@ -33,8 +33,9 @@ RecurrenceCosts LayerPredictor::Recurrence(PlanBranch branch) const {
 
 // Recurrences are computed in 32 bits, whatever type activations have. A channel of the convolution
 // is read and written forward, read with its gradient and written backward, and computed again
-// there; the norm, which has a gate, is computed again too. Each chunk's states are in memory. What
-// is measured of a recurrence includes its memory.
+// there; the norm, which has a gate, is computed again too. For a norm of all groups what is
+// normalized is read once more in each pass, in backward with its gradient. Each chunk's states are
+// in memory. What is measured of a recurrence includes its memory.
 void LayerPredictor::AddRecurrence(PlanBranch branch, LayerCosts* layer) const {
   const LayerShape shape = RankShape();
   const RecurrenceCosts costs = Recurrence(branch);
@@ -52,11 +53,13 @@ void LayerPredictor::AddRecurrence(PlanBranch branch, LayerCosts* layer) const {
     return flops / rate + moving + tokens_ * pass.states * states / rates_.memory;
   };
   const double in = costs.convolved, out = costs.outputs;
-  layer->forward += seconds({"forward", costs.forward, 3 * in + 4 * out, in + out, 2}) +
-                    kStateKernelsForward * meeting_;
+  const double sums = NormsAllGroups(branch, model_) ? 1 : 0;  // kernels of a pass
+  layer->forward +=
+      seconds({"forward", costs.forward, 3 * in + (4 + 2 * sums) * out, in + out, 2}) +
+      (kStateKernelsForward + sums) * meeting_;
   layer->backward +=
-      seconds({"input_gradient", costs.backward, 7 * in + 9 * out, 2 * in + out, 4}) +
-      kStateKernelsBackward * meeting_;
+      seconds({"input_gradient", costs.backward, 7 * in + (9 + 3 * sums) * out, 2 * in + out, 4}) +
+      (kStateKernelsBackward + sums) * meeting_;
   layer->parameters += costs.vectors;
 }
 
@@ -72,6 +75,19 @@ void LayerPredictor::AddStateExchange(LayerCosts* layer, const RecurrenceCosts& 
   const double packed = exchange(costs.packed), outputs = exchange(costs.outputs);
   layer->context_forward += packed + outputs;
   layer->context_backward += packed + 2 * outputs;
+}
+
+// Each rank that has some of the groups has all of their tokens.
+void LayerPredictor::AddNormSums(LayerCosts* layer) const {
+  const auto sum = [&](const PlanGroup& group) {
+    return CollectiveSeconds(gpu_, program_, TrafficCall::kAllReduce, group,
+                             NormSumBytes(tokens_ * double(l_.cp)));
+  };
+  const double tensor = sum({l_.tp, 1}), context = sum({l_.cp, l_.tp});
+  layer->tensor_forward += tensor;
+  layer->tensor_backward += tensor;
+  layer->context_forward += context;
+  layer->context_backward += context;
 }
 
 // Returns the channels of a branch's first product on this rank, and those that its last one reads.
@@ -135,6 +151,7 @@ void LayerPredictor::AddBranchMemory(PlanBranch branch, double ffn, LayerCosts* 
     channels += costs.packed + costs.outputs;
     widest = costs.packed + costs.outputs + 2 * costs.convolved;
     layer->widest = 8 * tokens_ * costs.states / double(kRecurrenceChunk);
+    if (NormsAllGroups(branch, model_)) others = NormSumBytes(double(l_.cp));
   } else if (branch == kAttentionBranch) {
     channels += 2 * (query_width() + kv_width()) / tp_;
     others = 4 * model_.heads() / tp_;
@@ -182,6 +199,7 @@ LayerCosts LayerPredictor::Branch(PlanBranch branch) const {
   layer.parameters += model_.hidden();  // the norm
   AddBranchElementwise(branch, ffn, &layer);
   AddBranchTensor(branch, &layer);
+  if (NormsAllGroups(branch, model_)) AddNormSums(&layer);
   if (branch == kExpertsBranch) {
     AddExpertExchange(&layer);
     AddRouter(&layer);

@@ -68,6 +68,10 @@ bool AreLettersOfLayers(const std::string& letters) {
   return letters.find_first_not_of(kLetters) == std::string::npos;
 }
 
+bool NormsAllGroups(PlanBranch branch, const PlanModel& model) {
+  return branch == kMambaBranch && model.mamba_norm_all_groups();
+}
+
 void SetStateSizes(const PlanModel& model, double ranks, LayerShape* layer) {
   const auto of_rank = [ranks](double size) { return int64_t(std::ceil(size / ranks)); };
   layer->mamba_inner = of_rank(model.mamba_heads() * model.mamba_head_dim());

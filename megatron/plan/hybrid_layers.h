@@ -44,6 +44,11 @@ struct RecurrenceCosts {
   double vectors = 0;  // parameters that belong to no product
 };
 
+// Returns whether the branch normalizes all groups of heads together. Ranks that share out the
+// groups then add up so many bytes in each pass.
+bool NormsAllGroups(PlanBranch branch, const PlanModel& model);
+inline double NormSumBytes(double tokens) { return 4 * tokens; }
+
 // Sets the sizes of layers with a state on one of so many tensor-parallel ranks.
 void SetStateSizes(const PlanModel& model, double ranks, LayerShape* layer);
 // Returns the costs of a branch that has a state.

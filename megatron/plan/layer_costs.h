@@ -95,6 +95,7 @@ class LayerPredictor {
   std::pair<double, double> BranchWidths(PlanBranch branch) const;
   void AddRecurrence(PlanBranch branch, LayerCosts* layer) const;
   void AddStateExchange(LayerCosts* layer, const RecurrenceCosts& costs) const;
+  void AddNormSums(LayerCosts* layer) const;
   void AddBranchTensor(PlanBranch branch, LayerCosts* layer) const;
   void AddBranchElementwise(PlanBranch branch, double ffn, LayerCosts* layer) const;
   void AddBranchMemory(PlanBranch branch, double ffn, LayerCosts* layer) const;

@@ -643,6 +643,27 @@ TEST_F(HybridPartsTest, ContextParallelRanksExchangeGroupsOfHeads) {
               1e-9);
 }
 
+// Tensor- and context-parallel ranks add up a number of each token in both passes of two layers.
+TEST_F(HybridPartsTest, NormsOfAllGroupsTakeASumOverTheRanksOfARow) {
+  SetLayers("MM");
+  layout_.tp = 2;
+  layout_.cp = 4;
+  layout_.micro_batches = 1;
+  const auto apart = Predict();
+  model_.set_mamba_norm_all_groups(true);
+  const auto together = Predict();
+  ASSERT_TRUE(apart.ok() && together.ok()) << apart.status() << together.status();
+  const auto sums = [&](const PlanGroup& group) {
+    return 4 * CollectiveSeconds(gpu_, program_, TrafficCall::kAllReduce, group, 4 * 2 * 4096);
+  };
+  EXPECT_NEAR(together->seconds.tensor_parallel - apart->seconds.tensor_parallel, sums({2, 1}),
+              1e-9);
+  EXPECT_NEAR(together->seconds.context_parallel - apart->seconds.context_parallel, sums({4, 2}),
+              1e-9);
+  EXPECT_GT(together->seconds.compute, apart->seconds.compute);
+  EXPECT_GT(together->memory_bytes, apart->memory_bytes);
+}
+
 TEST_F(HybridPartsTest, RefusesWhatTheTrainerRefuses) {
   SetLayers("M-G*");
   EXPECT_TRUE(Predict().ok());

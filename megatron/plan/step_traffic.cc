@@ -163,6 +163,7 @@ class Traffic {
         4 * model_.hidden() * model_.experts() * mixtures(), 1);
     add(TrafficCall::kAllReduce, "gradients of heads' norms",
         4 * Of(kDeltaBranch) * model_.delta_value_dim(), 1);
+    AddNormSums(TrafficAxis::kTensor, group);
     add(TrafficCall::kAllReduce, "sums of the loss", 4 * tokens(), 3 * m * stage_.has_head);
     AddRule();
   }
@@ -216,6 +217,15 @@ class Traffic {
     };
     add("projections of groups of heads", costs.packed, forwards() + 1);
     add("outputs of groups of heads", costs.outputs, forwards() + 2);
+    if (branch == kMambaBranch) AddNormSums(TrafficAxis::kContext, {l_.cp, l_.tp});
+  }
+
+  // Each rank that has some groups of heads which are normalized together has all of their tokens.
+  void AddNormSums(TrafficAxis axis, const PlanGroup& group) {
+    if (!NormsAllGroups(kMambaBranch, model_)) return;
+    Add(axis, TrafficCall::kAllReduce, "sums of norms of all groups of heads", group,
+        NormSumBytes(tokens() * double(l_.cp)),
+        micro_batches() * Of(kMambaBranch) * (forwards() + 1));
   }
 
   // Those of each tensor-parallel rank.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -115,7 +116,9 @@ TEST(CountedTrafficTest, AModelWithAnEncoderSendsWhatIsPlanned) {
 }
 
 // A layer of each kind but experts.
-TEST(CountedTrafficTest, AHybridModelSendsWhatIsPlanned) {
+constexpr char kHybridLetters[] = "MG*-";
+
+TrainerOptions HybridRun() {
   TrainerOptions run = LlamaRun();
   TransformerOptions& transformer = run.model.transformer;
   transformer.rotary = false;
@@ -124,9 +127,12 @@ TEST(CountedTrafficTest, AHybridModelSendsWhatIsPlanned) {
   transformer.mamba = {/*state_dim=*/16, /*head_dim=*/32, /*num_groups=*/4, /*num_heads=*/8};
   transformer.delta = {/*conv_taps=*/4, /*key_head_dim=*/16, /*value_head_dim=*/32,
                        /*num_key_heads=*/4, /*num_value_heads=*/8};
-  const std::string letters = "MG*-";
+  return run;
+}
+
+PlanModel HybridModel() {
   PlanModel model = LlamaModel();
-  model.set_hybrid_layers(letters);
+  model.set_hybrid_layers(kHybridLetters);
   model.set_mamba_heads(8);
   model.set_mamba_head_dim(32);
   model.set_mamba_groups(4);
@@ -136,6 +142,18 @@ TEST(CountedTrafficTest, AHybridModelSendsWhatIsPlanned) {
   model.set_delta_value_heads(8);
   model.set_delta_value_dim(32);
   model.set_delta_taps(4);
+  return model;
+}
+
+Sent SentByHybrid(const TrainerOptions& run, const PlanModel& model, const Layout& layout) {
+  TrafficStage stage = FirstStage(layout, 0);
+  stage.layers = PartLayers();
+  stage.layers.branches =
+      CountBranches(std::string(kHybridLetters).substr(0, kLayers / layout.pipeline));
+  return SentBy(run, model, layout, stage, CountingSource(), CountingSource::kLength);
+}
+
+TEST(CountedTrafficTest, AHybridModelSendsWhatIsPlanned) {
   std::vector<Layout> layouts(9);
   layouts[0].tensor = 2;
   layouts[1].tensor = 2;
@@ -152,11 +170,33 @@ TEST(CountedTrafficTest, AHybridModelSendsWhatIsPlanned) {
   layouts[8].tensor = layouts[8].context = 2;
   for (const Layout& layout : layouts) {
     SCOPED_TRACE(ToString(layout));
-    TrafficStage stage = FirstStage(layout, 0);
-    stage.layers = PartLayers();
-    stage.layers.branches = CountBranches(letters.substr(0, kLayers / layout.pipeline));
-    ExpectWithinOnePercent(
-        SentBy(run, model, layout, stage, CountingSource(), CountingSource::kLength));
+    ExpectWithinOnePercent(SentByHybrid(HybridRun(), HybridModel(), layout));
+  }
+}
+
+// They are few beside the activations, so that what they add is compared.
+TEST(CountedTrafficTest, NormsOfAllGroupsSendWhatIsPlanned) {
+  TrainerOptions run = HybridRun();
+  run.model.transformer.mamba.norm_all_groups = true;
+  PlanModel model = HybridModel();
+  model.set_mamba_norm_all_groups(true);
+  std::vector<Layout> layouts(4);
+  layouts[0].tensor = 2;
+  layouts[1].tensor = 2;
+  layouts[1].sequence_parallel = true;
+  layouts[2].context = 2;
+  layouts[3].tensor = layouts[3].context = 2;
+  for (const Layout& layout : layouts) {
+    SCOPED_TRACE(ToString(layout));
+    const Sent together = SentByHybrid(run, model, layout);
+    const Sent apart = SentByHybrid(HybridRun(), HybridModel(), layout);
+    for (const auto& [group, ranks] :
+         {std::pair("tp", layout.tensor), std::pair("cp", layout.context)}) {
+      if (ranks == 1) continue;
+      const double counted = together.counted.at(group) - apart.counted.at(group);
+      EXPECT_GT(counted, 0) << group;
+      EXPECT_NEAR(together.planned.at(group) - apart.planned.at(group), counted, 0.5) << group;
+    }
   }
 }
 

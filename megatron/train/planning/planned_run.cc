@@ -25,6 +25,7 @@ void SetHybridLayers(const config::ModelConfig& config, const std::string& lette
   model->set_mamba_head_dim(double(config.mamba_head_dim()));
   model->set_mamba_groups(double(config.mamba_num_groups()));
   model->set_mamba_state(double(config.mamba_state_dim()));
+  model->set_mamba_norm_all_groups(config.mamba_norm_all_groups());
   model->set_delta_key_heads(double(config.linear_num_key_heads()));
   model->set_delta_key_dim(double(config.linear_key_head_dim()));
   model->set_delta_value_heads(double(config.linear_num_value_heads()));

@@ -246,8 +246,9 @@ TEST(PlannedRunTest, CountsTheFlopsThatTheLogCounts) {
 // A window is that of the layers with attention, and dense layers are those with an MLP.
 TEST(PlannedRunTest, HasTheLayersOfAHybridModel) {
   const auto run = ToPlannedRun(
-      Load("hybrid_tiny", {"model.hybrid_layer_pattern=M-GE*E*-", "model.num_experts=4",
-                           "model.window_size=63", "model.window_attn_skip_freq=\"[0]*6+[1]*2\""}),
+      Load("hybrid_tiny",
+           {"model.hybrid_layer_pattern=M-GE*E*-", "model.num_experts=4", "model.window_size=63",
+            "model.window_attn_skip_freq=\"[0]*6+[1]*2\"", "model.mamba_norm_all_groups=true"}),
       512, OwnProgram());
   ASSERT_TRUE(run.ok()) << run.status();
   const PlanModel& model = run->model;
@@ -258,6 +259,7 @@ TEST(PlannedRunTest, HasTheLayersOfAHybridModel) {
   EXPECT_EQ(model.windowed_share(), 0.5);
   EXPECT_EQ(model.mamba_heads() * model.mamba_head_dim(), 256);
   EXPECT_EQ(model.mamba_state(), 32);
+  EXPECT_TRUE(model.mamba_norm_all_groups());
   EXPECT_EQ(model.delta_value_heads() * model.delta_value_dim(), 256);
   EXPECT_EQ(model.delta_taps(), 4);
 }

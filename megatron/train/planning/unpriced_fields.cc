@@ -23,7 +23,6 @@ constexpr Unpriced kUnpriced[] = {
     {"model.qk_layernorm", "false"},
     {"model.sandwich_norm", "false"},
     {"model.qk_layernorm_all_heads", "false"},
-    {"model.mamba_norm_all_groups", "false"},
     {"model.residual_multiplier", "1"},
     {"model.attn_logit_softcapping", nullptr},
     {"model.final_logit_softcapping", nullptr},
