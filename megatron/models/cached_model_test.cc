@@ -95,6 +95,9 @@ std::vector<NamedModel> Models() {
   bf16.name = "llama in bf16";
   bf16.options.transformer.dtype = DType::kBFloat16;
   models.push_back(bf16);
+  NamedModel together = {"layers with states, norms of all groups", Long(SmallHybrid())};
+  together.options.transformer.mamba.norm_all_groups = true;
+  models.push_back(together);
   return models;
 }
 

@@ -108,7 +108,11 @@ TEST_F(CudaGraphsTest, RecomputationIsCapturedToo) {
 }
 
 TEST_F(CudaGraphsTest, LayersWithAStateAreCapturedToo) {
-  ExpectSameWithGraphs(Options(SmallHybrid()), {}, source_);
+  ModelOptions model = SmallHybrid();
+  for (const bool together : {false, true}) {
+    model.transformer.mamba.norm_all_groups = together;
+    ExpectSameWithGraphs(Options(model), {}, source_);
+  }
 }
 
 TEST_F(CudaGraphsTest, LatentAttentionIsCapturedToo) {

@@ -156,6 +156,10 @@ TEST_F(CudaPlacementTest, RanksWithPartsOfAModelTrainAsOnTheCpu) {
   ExpectSameOnBoth(TinyRun(SmallHybrid(), OptimizerOptions::kAdamW), tensor);
   ExpectSameOnBoth(TinyRun(SmallHybrid(), OptimizerOptions::kAdamW), context);
   ExpectSameOnBoth(TinyRun(SmallHybrid(), OptimizerOptions::kAdamW), pipeline);
+  const ModelOptions together =
+      Changed(SmallHybrid(), [](ModelOptions* o) { o->transformer.mamba.norm_all_groups = true; });
+  ExpectSameOnBoth(TinyRun(together, OptimizerOptions::kAdamW), tensor);
+  ExpectSameOnBoth(TinyRun(together, OptimizerOptions::kAdamW), context);
   ExpectSameOnBoth(TinyRun(SmallMtp(), OptimizerOptions::kAdamW), pipeline);
   LayoutRun mtp_stage = Alone();
   mtp_stage.layout.pipeline = 3;

@@ -516,6 +516,43 @@ void ExpectTheSame(const LayoutOutcome& got, const LayoutOutcome& want, bool sgd
   CompareWeights(got, want, sgd);
 }
 
+// Ranks that share out groups of heads add up the sums of the norm over all groups.
+TEST(ParallelEquivalenceTest, NormsOfAllGroupsOfHeadsAreThoseOfOneRank) {
+  std::vector<Layout> layouts(8);
+  layouts[0].tensor = 2;
+  layouts[1].tensor = 4;
+  layouts[1].sequence_parallel = true;
+  layouts[2].context = 2;
+  layouts[2].context_parallel = ContextParallel::kAllToAll;
+  layouts[3].context = 4;
+  layouts[4].tensor = layouts[4].context = 2;
+  layouts[5].tensor = layouts[5].context = 2;
+  layouts[5].sequence_parallel = true;
+  layouts[6].tensor = layouts[6].pipeline = 2;
+  layouts[6].schedule = ScheduleKind::kZeroBubbleH1;
+  layouts[7].tensor = layouts[7].context = layouts[7].data = 2;
+  layouts[7].sharding = DataSharding::kWeights;
+  for (const int optimizer : {0, 1}) {
+    Case c{};
+    c[kModel] = kHybrid;
+    c[kOptimizer] = optimizer;
+    TrainerOptions run = RunOf(c);
+    const LayoutOutcome apart = TrainAlone(run, /*documents=*/false);
+    run.model.transformer.mamba.norm_all_groups = true;
+    const LayoutOutcome want = TrainAlone(run, /*documents=*/false);
+    EXPECT_GT(std::fabs(apart.evaluation - want.evaluation), 10 * kLossTolerance);
+    for (const Layout& layout : layouts) {
+      SCOPED_TRACE(ToString(layout));
+      ExpectTheSame(Train(run, layout, /*documents=*/false), want, optimizer == 0);
+    }
+    TrainerOptions recomputing = run;
+    recomputing.model.layer_recompute = {LayerRecompute::kUniform, 1};
+    SCOPED_TRACE("full recomputation");
+    ExpectTheSame(Train(recomputing, layouts[4], /*documents=*/true),
+                  TrainAlone(run, /*documents=*/true), optimizer == 0);
+  }
+}
+
 // All cases but those of MtpAloneCases(), and those of the covering arrays, which take a while to
 // find.
 struct Cases {
