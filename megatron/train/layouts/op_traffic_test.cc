@@ -235,5 +235,22 @@ TEST(OpTrafficTest, ConvolutionsAndGatedNormsMoveTheirOperandsOnce) {
   EXPECT_EQ(layer.at("GatedNormBackward").written, 2 * kNormed);
 }
 
+// A norm of all groups passes over what is normalized once more in either pass, for sums of four
+// bytes a token.
+TEST(OpTrafficTest, NormsOfAllGroupsReadTheirOperandsOnceMore) {
+  ModelOptions model = LayersOf(HybridLayer::kMamba);
+  model.transformer.mamba.norm_all_groups = true;
+  const Table layer = OfLayer(model);
+  constexpr double kNormed = 2 * 4 * 16, kSum = 4;
+  const Traffic values = layer.at("GatedNormSums"), gradients = layer.at("GatedNormGradientSums");
+  EXPECT_EQ(values.launches, 1);
+  EXPECT_EQ(values.read, 2 * kNormed);
+  EXPECT_EQ(values.written, kSum);
+  EXPECT_EQ(gradients.launches, 1);
+  EXPECT_EQ(gradients.read, 3 * kNormed);
+  EXPECT_EQ(gradients.written, kSum);
+  EXPECT_EQ(layer.at("GatedNormForward").read, 2 * (2 * kNormed + kSum));
+}
+
 }  // namespace
 }  // namespace megatron
