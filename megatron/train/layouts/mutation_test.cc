@@ -124,6 +124,7 @@ enum Model {
   kLatent,
   kMtp,
   kTiedMtp,
+  kStates,
   kModels
 };
 
@@ -344,6 +345,11 @@ std::vector<Scene> Scenes() {
        {{"keys in the wrong order", "cp", Collective::kAllGather, Fault::kRotated},
         {"gradients of keys to the wrong rank", "cp", Collective::kReduceScatter,
          Fault::kRotated}}},
+      {"a norm of all groups of heads, over context",
+       context,
+       {{"sums of rows not added up", "cp", Collective::kAllReduce, Fault::kDropped},
+        {"sums of rows added up twice", "cp", Collective::kAllReduce, Fault::kDoubled}},
+       kStates},
       {"experts over context and data",
        experts,
        {{"choices not gathered over context", "cp", Collective::kAllReduce, Fault::kDropped},
@@ -533,6 +539,14 @@ Training OfMtp() {
   return {run};
 }
 
+// What is normalized is small: epsilon must not hide its sums.
+Training OfStates() {
+  TrainerOptions run = TinyRun(SmallHybrid(), OptimizerOptions::kSgd);
+  run.model.transformer.norm.epsilon = 1e-5f;
+  run.model.transformer.mamba.norm_all_groups = true;
+  return {run};
+}
+
 TEST(MutationTest, EveryWrongCollectiveIsDetected) {
   const Training trainings[kModels] = {{TinyRun(SmallGpt2(), OptimizerOptions::kSgd)},
                                        {RunWithExperts()},
@@ -544,7 +558,8 @@ TEST(MutationTest, EveryWrongCollectiveIsDetected) {
                                        OfRounded(),
                                        {TinyRun(SmallLatent(), OptimizerOptions::kSgd)},
                                        OfMtp(),
-                                       {TinyRun(SmallMtp(), OptimizerOptions::kSgd)}};
+                                       {TinyRun(SmallMtp(), OptimizerOptions::kSgd)},
+                                       OfStates()};
   Layout one;
   one.micro_batch_size = 4;
   LayoutOutcome outcomes[kModels];
