@@ -344,7 +344,31 @@ absl::StatusOr<int64_t> Regroup::CountStarts(int place) {
   return store_.Add(absl::StrCat("regroup/starts/", place), 1);
 }
 
-absl::StatusOr<int64_t> Regroup::CountWaiting() { return store_.Add(Key(next_, "comers"), 0); }
+absl::StatusOr<int64_t> Regroup::CountWaiting() {
+  // One that has not said yet who it is counts the next time: a step waits for this.
+  MEGATRON_ASSIGN_OR_RETURN(const std::vector<Comer> comers,
+                            ReadComers(next_, absl::ZeroDuration()));
+  return absl::c_count_if(comers, [](const Comer& comer) { return comer.place >= 0; });
+}
+
+absl::Status Regroup::GiveUp() { return store_.Set(Key(number(), "given_up"), ""); }
+
+absl::StatusOr<bool> Regroup::IsGivenUp(const RegroupPlan& plan) {
+  const absl::Status given_up =
+      store_.Get(Key(number(), "given_up"), absl::ZeroDuration()).status();
+  if (!absl::IsDeadlineExceeded(given_up)) {
+    MEGATRON_RETURN_IF_ERROR(given_up);
+    return true;
+  }
+  // Each process looks after one other, so that the store has few questions to answer.
+  const int next = (plan.RankOf(comer_) + 1) % static_cast<int>(plan.ranks.size());
+  MEGATRON_ASSIGN_OR_RETURN(
+      const std::string text,
+      store_.Get(Key(number(), absl::StrCat("comer/", plan.ranks[next].comer)), kReadTime));
+  if (DecodeComer(text).has_value()) return false;
+  MEGATRON_RETURN_IF_ERROR(GiveUp());
+  return true;
+}
 
 absl::Status Regroup::End(absl::string_view reason) {
   RegroupPlan plan = megatron::End(std::string(reason));
@@ -356,16 +380,16 @@ absl::Status Regroup::Come(const Comer& me) {
   MEGATRON_ASSIGN_OR_RETURN(const int64_t comer, store_.Add(Key(next_, "comers"), 1));
   comer_ = static_cast<int>(comer);
   came_to_ = next_;
-  return store_.Set(Key(next_, absl::StrCat("comer/", comer)), EncodeComer(me));
+  return store_.Hold(Key(next_, absl::StrCat("comer/", comer)), EncodeComer(me));
 }
 
 // One that was lost between its two messages leaves a gap.
-absl::StatusOr<std::vector<Comer>> Regroup::ReadComers(int number) {
+absl::StatusOr<std::vector<Comer>> Regroup::ReadComers(int number, absl::Duration patience) {
   MEGATRON_ASSIGN_OR_RETURN(const int64_t count, store_.Add(Key(number, "comers"), 0));
   std::vector<Comer> comers(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
     const absl::StatusOr<std::string> text =
-        store_.Get(Key(number, absl::StrCat("comer/", i + 1)), kReadTime);
+        store_.Get(Key(number, absl::StrCat("comer/", i + 1)), patience);
     if (absl::IsDeadlineExceeded(text.status())) continue;
     MEGATRON_RETURN_IF_ERROR(text.status());
     if (const std::optional<Comer> comer = DecodeComer(*text)) comers[i] = *comer;
@@ -377,7 +401,7 @@ absl::StatusOr<std::vector<Comer>> Regroup::AwaitMembers(
     absl::FunctionRef<std::vector<int>()> live) {
   const absl::Time deadline = SteadyNow() + patience_;
   while (true) {
-    MEGATRON_ASSIGN_OR_RETURN(std::vector<Comer> comers, ReadComers(next_));
+    MEGATRON_ASSIGN_OR_RETURN(std::vector<Comer> comers, ReadComers(next_, kReadTime));
     const std::vector<int> alive = live();
     const bool all_are_here = absl::c_all_of(alive, [&](int rank) {
       return absl::c_any_of(comers, [&](const Comer& comer) { return comer.rank == rank; });
@@ -442,7 +466,7 @@ absl::StatusOr<RegroupPlan> Regroup::MeetAsSpare(const Comer& me, int processes,
       if (plan->ends || plan->RankOf(comer_) >= 0) return *std::move(plan);
       continue;
     }
-    MEGATRON_ASSIGN_OR_RETURN(const std::vector<Comer> comers, ReadComers(next_));
+    MEGATRON_ASSIGN_OR_RETURN(const std::vector<Comer> comers, ReadComers(next_, kReadTime));
     if (AreAllSpares(comers, processes)) {
       return absl::UnavailableError(
           "the last ranks of the run were lost before others had taken their places");

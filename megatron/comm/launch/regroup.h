@@ -5,7 +5,8 @@
 // for the other members that are alive, decides, and writes the plan. Those whom the plan names
 // make the next world, which is named by the rendezvous, so that its handshake refuses messages of
 // another one. The others are spares from then on and come to the next rendezvous. Where a leader
-// is lost, or the world cannot be made, members meet again at the next one.
+// is lost, or the world cannot be made, members meet again at the next one. The store notices when
+// a process ends that has come: it gets no place, or the world that has one for it is given up.
 //
 // PlanRegroup is the decision. Ranks that hold the same weights are *copies*; those that hold one
 // whole model between them are a *replica*. A replica that has lost a rank goes on only if another
@@ -114,7 +115,13 @@ class Regroup {
   absl::StatusOr<RegroupPlan> MeetAsSpare(const Comer& me, int processes,
                                           absl::FunctionRef<bool()> stop);
 
-  // Returns how many spares have come to the next rendezvous.
+  // Tells the others that the world of the last plan, in which this process has a place, cannot be
+  // made.
+  absl::Status GiveUp();
+  // Returns whether another process has said so, or the one of the next rank has ended.
+  absl::StatusOr<bool> IsGivenUp(const RegroupPlan& plan);
+
+  // Returns how many spares have come to the next rendezvous and wait there.
   absl::StatusOr<int64_t> CountWaiting();
   // Tells spares that they are not needed any more, since the run has come to its end.
   absl::Status End(absl::string_view reason);
@@ -128,7 +135,8 @@ class Regroup {
  private:
   static std::string Key(int number, absl::string_view what);
   absl::Status Come(const Comer& me);
-  absl::StatusOr<std::vector<Comer>> ReadComers(int number);
+  // Waits for one that has come without having said who it is, but no longer than the patience.
+  absl::StatusOr<std::vector<Comer>> ReadComers(int number, absl::Duration patience);
   // Waits until all members that are alive have come, but no longer than the patience.
   absl::StatusOr<std::vector<Comer>> AwaitMembers(absl::FunctionRef<std::vector<int>()> live);
   // Returns nothing if the plan is not there in time.

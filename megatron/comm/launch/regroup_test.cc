@@ -1,17 +1,28 @@
 #include "megatron/comm/launch/regroup.h"
 
+#include <memory>
 #include <set>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/status_matchers.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/base/steady_now.h"
+#include "megatron/comm/socket/job_secret.h"
+#include "megatron/comm/socket/socket.h"
 #include "megatron/comm/store/memory_store.h"
+#include "megatron/comm/store/store.h"
+#include "megatron/comm/store/tcp_store.h"
 
 namespace megatron {
 namespace {
@@ -310,6 +321,127 @@ TEST_F(RegroupTest, ASpareThatLeavesIsNotWaitedFor) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_THAT(Places(plans[0]), ElementsAre(0, 1));
+}
+
+// The store of a process that may be killed: then its connections end, and its calls fail.
+class MortalStore : public Store {
+ public:
+  explicit MortalStore(std::unique_ptr<Store> store) : store_(std::move(store)) {}
+
+  void Kill() { store_.reset(); }
+
+  absl::Status Set(absl::string_view key, absl::string_view value) override {
+    return store_ ? store_->Set(key, value) : Killed();
+  }
+  absl::Status Hold(absl::string_view key, absl::string_view value) override {
+    return store_ ? store_->Hold(key, value) : Killed();
+  }
+  absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override {
+    if (!store_) return Killed();
+    return store_->Get(key, timeout);
+  }
+  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta) override {
+    if (!store_) return Killed();
+    return store_->Add(key, delta);
+  }
+  absl::Status Wait(absl::Span<const std::string> keys, absl::Duration timeout) override {
+    return store_ ? store_->Wait(keys, timeout) : Killed();
+  }
+
+ private:
+  static absl::Status Killed() { return absl::UnavailableError("killed"); }
+
+  std::unique_ptr<Store> store_;
+};
+
+class ServedRegroupTest : public RegroupTest {
+ protected:
+  ServedRegroupTest()
+      : server_(TcpStoreServer::Create(Endpoint{"127.0.0.1", 0}, secret_).value()),
+        first_(Connect()),
+        second_(Connect()),
+        third_(Connect()) {}
+
+  std::unique_ptr<Store> Connect() {
+    return TcpStoreClient::Connect(server_->endpoint(), secret_, absl::Minutes(1)).value();
+  }
+
+  // Ranks 0 and 1 meet, each by its own regroup.
+  std::vector<RegroupPlan> MeetAsTwo(Regroup* zero, Regroup* one) {
+    std::vector<RegroupPlan> plans(2);
+    std::vector<std::thread> threads;
+    for (const int rank : {0, 1}) {
+      threads.emplace_back([&, rank] {
+        plans[rank] = *(rank == 0 ? zero : one)
+                           ->MeetAsMember(
+                               {rank, "a", rank, {{5}}},
+                               [] {
+                                 return std::vector<int>{0, 1};
+                               },
+                               [&](const std::vector<Comer>& all) { return Decide(all); });
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return plans;
+  }
+
+  // Returns whether it becomes true.
+  static bool Await(absl::FunctionRef<bool()> condition) {
+    const absl::Time deadline = SteadyNow() + absl::Minutes(1);
+    while (SteadyNow() < deadline) {
+      if (condition()) return true;
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    return false;
+  }
+
+  const JobSecret secret_ = JobSecret::Random();
+  const std::unique_ptr<TcpStoreServer> server_;
+  const std::unique_ptr<Store> first_, second_;
+  MortalStore third_;
+};
+
+TEST_F(ServedRegroupTest, AProcessThatEndsAfterItHasComeGetsNoPlace) {
+  Regroup zero(first_.get(), absl::Minutes(5)), one(second_.get(), absl::Minutes(5));
+  ASSERT_TRUE(zero.Open(0).ok());
+  Regroup spare(&third_, absl::Minutes(5));
+  bool has_come = false;
+  const auto killed = spare.MeetAsSpare({2, "a", -1, {}}, 3, [&] {
+    if (std::exchange(has_come, true)) {
+      EXPECT_EQ(*zero.CountWaiting(), 1);
+      third_.Kill();
+    }
+    return false;
+  });
+  EXPECT_TRUE(absl::IsUnavailable(killed.status())) << killed.status();
+  EXPECT_TRUE(Await([&] { return *zero.CountWaiting() == 0; }));
+  rules_.sizes.data = 2;
+  rules_.most_data_size = 3;
+  for (const RegroupPlan& plan : MeetAsTwo(&zero, &one))
+    EXPECT_THAT(Places(plan), ElementsAre(0, 1));
+}
+
+TEST_F(ServedRegroupTest, AWorldIsGivenUpWhenAProcessEndsThatHasAPlaceInIt) {
+  Regroup zero(first_.get(), absl::Minutes(5)), one(second_.get(), absl::Minutes(5));
+  ASSERT_TRUE(zero.Open(0).ok());
+  rules_.sizes.data = 2;
+  rules_.most_data_size = 3;
+  std::thread joiner([&] {
+    Regroup spare(&third_, absl::Minutes(5));
+    const auto plan = spare.MeetAsSpare({2, "a", -1, {}}, 3, [] { return false; });
+    EXPECT_TRUE(plan.ok()) << plan.status();
+  });
+  EXPECT_TRUE(Await([&] { return *zero.CountWaiting() == 1; }));
+  const std::vector<RegroupPlan> plans = MeetAsTwo(&zero, &one);
+  joiner.join();
+  ASSERT_THAT(Places(plans[0]), ElementsAre(0, 1, 2));
+  EXPECT_FALSE(*zero.IsGivenUp(plans[0]));
+  EXPECT_FALSE(*one.IsGivenUp(plans[1]));
+  third_.Kill();
+  EXPECT_TRUE(Await([&] { return *one.IsGivenUp(plans[1]); }));
+  EXPECT_TRUE(*zero.IsGivenUp(plans[0])) << "the other one has told it";
+  for (const RegroupPlan& plan : MeetAsTwo(&zero, &one))
+    EXPECT_THAT(Places(plan), ElementsAre(0, 1));
 }
 
 // Each rank was lost and started again before another one could take it in.

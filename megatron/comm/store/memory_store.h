@@ -15,6 +15,10 @@ namespace megatron {
 class MemoryStore : public Store {
  public:
   absl::Status Set(absl::string_view key, absl::string_view value) override;
+  // All who use this store end with it.
+  absl::Status Hold(absl::string_view key, absl::string_view value) override {
+    return Set(key, value);
+  }
   absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override;
   absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta) override;
   absl::Status Wait(absl::Span<const std::string> keys, absl::Duration timeout) override;

@@ -29,6 +29,9 @@ class Store {
   virtual ~Store() = default;
 
   virtual absl::Status Set(absl::string_view key, absl::string_view value) = 0;
+  // Sets a key whose value becomes empty when this process ends, or its connection to the store
+  // does. It holds one key; the one before keeps its value.
+  virtual absl::Status Hold(absl::string_view key, absl::string_view value) = 0;
   // Waits until the key is there.
   virtual absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) = 0;
   // Adds to a counter, which starts at 0, and returns the new value. The key then holds the number

@@ -27,6 +27,16 @@ TEST_P(StoreConformanceTest, GivesBackTheLatestValue) {
   EXPECT_THAT(store->Get("key", absl::ZeroDuration()), IsOkAndHolds(bytes));
 }
 
+TEST_P(StoreConformanceTest, AKeyThatIsHeldHasItsValue) {
+  const std::shared_ptr<Store> store = GetParam()();
+  EXPECT_THAT(store->Hold("first", "1"), IsOk());
+  EXPECT_THAT(store->Hold("second", "2"), IsOk());
+  EXPECT_THAT(store->Get("first", absl::ZeroDuration()), IsOkAndHolds("1"));
+  EXPECT_THAT(store->Get("second", absl::ZeroDuration()), IsOkAndHolds("2"));
+  EXPECT_THAT(store->Hold(std::string(kMaxStoreKey + 1, 'k'), ""),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
 TEST_P(StoreConformanceTest, GetWaitsForTheKey) {
   const std::shared_ptr<Store> store = GetParam()();
   std::thread writer([&] {

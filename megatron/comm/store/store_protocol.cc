@@ -45,7 +45,7 @@ absl::StatusOr<StoreRequest> DecodeStoreRequest(absl::string_view body) {
   for (uint32_t i = 0; i < keys && reader.ok(); ++i) {
     request.keys.emplace_back(reader.GetString());
   }
-  if (!reader.ok() || operation > static_cast<uint8_t>(StoreOperation::kWait) || milliseconds < 0 ||
+  if (!reader.ok() || operation > static_cast<uint8_t>(StoreOperation::kHold) || milliseconds < 0 ||
       milliseconds > absl::ToInt64Milliseconds(kLongestTimeout)) {
     return absl::InvalidArgumentError("not a request to a store");
   }
@@ -55,7 +55,8 @@ absl::StatusOr<StoreRequest> DecodeStoreRequest(absl::string_view body) {
   if (request.operation != StoreOperation::kWait && request.keys.size() != 1) {
     return absl::InvalidArgumentError(absl::StrCat("a request with ", keys, " keys"));
   }
-  if (request.operation != StoreOperation::kSet && !request.value.empty()) {
+  if (request.operation != StoreOperation::kSet && request.operation != StoreOperation::kHold &&
+      !request.value.empty()) {
     return absl::InvalidArgumentError("a value that is not to be set");
   }
   return request;

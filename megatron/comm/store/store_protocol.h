@@ -21,12 +21,12 @@ namespace megatron {
 constexpr size_t kStoreLengthBytes = 4;
 constexpr size_t kMaxStoreFrame = kMaxStoreKey + kMaxStoreValue + 64;
 
-enum class StoreOperation : uint8_t { kSet, kGet, kAdd, kWait };
+enum class StoreOperation : uint8_t { kSet, kGet, kAdd, kWait, kHold };
 
 struct StoreRequest {
   StoreOperation operation = StoreOperation::kSet;
   std::vector<std::string> keys;  // one, except of a Wait
-  std::string value;              // set by a Set
+  std::string value;              // set by a Set or Hold
   int64_t delta = 0;              // added by an Add
   absl::Duration timeout;         // limit of a Get or Wait
 };

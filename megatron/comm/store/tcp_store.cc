@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <list>
 #include <map>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -39,7 +40,20 @@ struct Client {
   StoreRequest request;
   std::vector<std::string> awaited;  // keys that the request waits for
   absl::Time deadline;
+  std::optional<std::string> held;  // the key that is emptied when the client goes
 };
+
+// Sends a request, and waits for the reply.
+absl::StatusOr<StoreReply> Ask(const Socket& socket, const StoreRequest& request) {
+  const absl::Time deadline = SteadyNow() + request.timeout + kAnswerTime;
+  MEGATRON_RETURN_IF_ERROR(SendAll(socket, EncodeStoreRequest(request), deadline));
+  std::string length(kStoreLengthBytes, '\0');
+  MEGATRON_RETURN_IF_ERROR(ReceiveAll(socket, &length[0], length.size(), deadline));
+  MEGATRON_ASSIGN_OR_RETURN(const size_t bytes, StoreFrameLength(length));
+  std::string body(bytes, '\0');
+  MEGATRON_RETURN_IF_ERROR(ReceiveAll(socket, &body[0], body.size(), deadline));
+  return DecodeStoreReply(body);
+}
 
 }  // namespace
 
@@ -76,7 +90,9 @@ class TcpStoreServer::Loop {
         const auto current = client++;
         if (entry->revents == 0 || Serve(&*current)) continue;
         StopWaiting(&*current);
+        const std::optional<std::string> held = std::move(current->held);
         clients_.erase(current);
+        if (held.has_value()) Put(*held, "").IgnoreError();
       }
       AnswerWhoWaitedTooLong();
       for (AcceptedChannel& channel : acceptor_.Accept()) {
@@ -130,8 +146,11 @@ class TcpStoreServer::Loop {
     StoreReply reply;
     switch (request.operation) {
       case StoreOperation::kSet:
-        reply.status = values_.Set(key, request.value);
-        if (reply.status.ok()) WakeWaiters(key);
+        reply.status = Put(key, request.value);
+        return Answer(client, reply);
+      case StoreOperation::kHold:
+        reply.status = Put(key, request.value);
+        if (reply.status.ok()) client->held = key;
         return Answer(client, reply);
       case StoreOperation::kAdd: {
         const absl::StatusOr<int64_t> count = values_.Add(key, request.delta);
@@ -153,6 +172,12 @@ class TcpStoreServer::Loop {
     client->awaited = values_.Missing(request.keys);
     for (const std::string& missing : client->awaited) waiters_.emplace(missing, client);
     return true;
+  }
+
+  absl::Status Put(const std::string& key, const std::string& value) {
+    MEGATRON_RETURN_IF_ERROR(values_.Set(key, value));
+    WakeWaiters(key);
+    return absl::OkStatus();
   }
 
   // Answers a Get or Wait.
@@ -276,22 +301,20 @@ absl::StatusOr<Socket> TcpStoreClient::TakeConnection() {
 absl::StatusOr<StoreReply> TcpStoreClient::Request(const StoreRequest& request) {
   const auto ask = [&]() -> absl::StatusOr<StoreReply> {
     MEGATRON_ASSIGN_OR_RETURN(Socket socket, TakeConnection());
-    const absl::Time deadline = SteadyNow() + request.timeout + kAnswerTime;
-    MEGATRON_RETURN_IF_ERROR(SendAll(socket, EncodeStoreRequest(request), deadline));
-    std::string length(kStoreLengthBytes, '\0');
-    MEGATRON_RETURN_IF_ERROR(ReceiveAll(socket, &length[0], length.size(), deadline));
-    MEGATRON_ASSIGN_OR_RETURN(const size_t bytes, StoreFrameLength(length));
-    std::string body(bytes, '\0');
-    MEGATRON_RETURN_IF_ERROR(ReceiveAll(socket, &body[0], body.size(), deadline));
+    MEGATRON_ASSIGN_OR_RETURN(StoreReply reply, Ask(socket, request));
     absl::MutexLock lock(&mutex_);
     idle_.push_back(std::move(socket));
-    return DecodeStoreReply(body);
+    return reply;
   };
   absl::StatusOr<StoreReply> reply = ask();
   if (reply.ok()) return reply;
-  // Whatever it is, the store is lost to us.
+  return Lost(reply.status());
+}
+
+// Whatever it is, the store is lost to us.
+absl::Status TcpStoreClient::Lost(const absl::Status& status) const {
   return absl::UnavailableError(
-      absl::StrCat("the job's store at ", server_.ToString(), ": ", reply.status().message()));
+      absl::StrCat("the job's store at ", server_.ToString(), ": ", status.message()));
 }
 
 absl::Status TcpStoreClient::Set(absl::string_view key, absl::string_view value) {
@@ -302,6 +325,24 @@ absl::Status TcpStoreClient::Set(absl::string_view key, absl::string_view value)
   request.value = std::string(value);
   MEGATRON_ASSIGN_OR_RETURN(const StoreReply reply, Request(request));
   return reply.status;
+}
+
+absl::Status TcpStoreClient::Hold(absl::string_view key, absl::string_view value) {
+  MEGATRON_RETURN_IF_ERROR(CheckStoreSizes(key, value));
+  StoreRequest request;
+  request.operation = StoreOperation::kHold;
+  request.keys = {std::string(key)};
+  request.value = std::string(value);
+  absl::MutexLock lock(&hold_mutex_);
+  if (!holder_.valid()) {
+    absl::StatusOr<Socket> socket = TakeConnection();
+    if (!socket.ok()) return Lost(socket.status());
+    holder_ = *std::move(socket);
+  }
+  const absl::StatusOr<StoreReply> reply = Ask(holder_, request);
+  if (reply.ok()) return reply->status;
+  holder_.Close();
+  return Lost(reply.status());
 }
 
 absl::StatusOr<std::string> TcpStoreClient::Get(absl::string_view key, absl::Duration timeout) {

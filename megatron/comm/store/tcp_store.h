@@ -54,6 +54,7 @@ class TcpStoreClient : public Store {
                                                                  absl::Duration timeout);
 
   absl::Status Set(absl::string_view key, absl::string_view value) override;
+  absl::Status Hold(absl::string_view key, absl::string_view value) override;
   absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override;
   absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta) override;
   absl::Status Wait(absl::Span<const std::string> keys, absl::Duration timeout) override;
@@ -67,12 +68,16 @@ class TcpStoreClient : public Store {
 
   absl::StatusOr<Socket> TakeConnection();
   absl::StatusOr<StoreReply> Request(const StoreRequest& request);
+  // Returns the error of a call whose connection has failed.
+  absl::Status Lost(const absl::Status& status) const;
 
   const Endpoint server_;
   const JobSecret secret_;
   std::string local_host_;
   absl::Mutex mutex_;
   std::vector<Socket> idle_ ABSL_GUARDED_BY(mutex_);
+  absl::Mutex hold_mutex_;
+  Socket holder_ ABSL_GUARDED_BY(hold_mutex_);  // the connection that holds a key
 };
 
 }  // namespace megatron

@@ -235,6 +235,20 @@ TEST(TcpStoreTest, AClientThatGoesWhileItWaitsIsForgotten) {
   EXPECT_THAT(served.client->Get("key", kPatience), IsOkAndHolds("value"));
 }
 
+TEST(TcpStoreTest, WhatAClientHoldsIsEmptiedWhenItEnds) {
+  const ServedStore served;
+  std::unique_ptr<TcpStoreClient> other = served.Connect();
+  EXPECT_THAT(other->Hold("before", "value"), IsOk());
+  EXPECT_THAT(other->Hold("last", "value"), IsOk());
+  EXPECT_THAT(served.client->Get("last", kPatience), IsOkAndHolds("value"));
+  other.reset();
+  const absl::Time deadline = SteadyNow() + kPatience;
+  while (*served.client->Get("last", kPatience) != "" && SteadyNow() < deadline)
+    absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_THAT(served.client->Get("last", kPatience), IsOkAndHolds(""));
+  EXPECT_THAT(served.client->Get("before", kPatience), IsOkAndHolds("value"));
+}
+
 TEST(TcpStoreTest, ALostServerIsAnErrorAtOnceForThoseWhoWait) {
   ServedStore served;
   std::thread closer([&] {

@@ -122,9 +122,16 @@ Comer RankJob::Self(int rank, const std::vector<KeptPart>& kept) const {
 
 absl::Status RankJob::MakeWorld(RegroupPlan plan) {
   const int rank = plan.RankOf(regroup_->comer());
-  MEGATRON_RETURN_IF_ERROR(job_->MakeWorld(rank, static_cast<int>(plan.ranks.size()),
-                                           absl::StrCat("world.", regroup_->number()),
-                                           options_.heartbeat_timeout));
+  const absl::Status made =
+      job_->MakeWorld(rank, static_cast<int>(plan.ranks.size()),
+                      absl::StrCat("world.", regroup_->number()), options_.heartbeat_timeout, [&] {
+                        const absl::StatusOr<bool> over = regroup_->IsGivenUp(plan);
+                        return over.ok() && *over;
+                      });
+  if (!made.ok()) {
+    regroup_->GiveUp().IgnoreError();
+    return made;
+  }
   launch_.rank = rank;
   launch_.world_size = static_cast<int>(plan.ranks.size());
   launch_.local_rank = launch_.local_world_size = 0;

@@ -1,0 +1,128 @@
+#include "megatron/train/launch/rank_job.h"
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/status_matchers.h"
+#include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "megatron/base/steady_now.h"
+#include "megatron/comm/launch/launch_env.h"
+#include "megatron/comm/launch/regroup.h"
+#include "megatron/comm/launch/tcp_job.h"
+#include "megatron/comm/socket/job_secret.h"
+#include "megatron/comm/socket/socket.h"
+#include "megatron/comm/store/tcp_store.h"
+#include "megatron/comm/tcp/tcp_communicator.h"
+#include "megatron/train/trainer/run_options.h"
+
+namespace megatron {
+namespace {
+
+using ::absl_testing::IsOk;
+using ::absl_testing::IsOkAndHolds;
+using ::absl_testing::StatusIs;
+
+constexpr int kRanks = 3;
+constexpr absl::Duration kHeartbeatTimeout = absl::Minutes(2);
+
+// Rank 2 is lost; the process in its place is lost, too, when the others have counted on it: before
+// it has connected to them, or when it has connected to the first one.
+void LoseARankAndThenTheOneInItsPlace(bool has_connected) {
+  const JobSecret secret = JobSecret::Random();
+  setenv(kJobSecretVariable, secret.ToHex().c_str(), /*overwrite=*/1);
+  const auto server = TcpStoreServer::Create(Endpoint{"127.0.0.1", 0}, secret);
+  ASSERT_THAT(server, IsOk());
+  const auto launch_of = [&](int rank) {
+    LaunchEnvironment launch;
+    launch.rank = launch.local_rank = rank;
+    launch.world_size = launch.local_world_size = kRanks;
+    launch.master_addr = "127.0.0.1";
+    launch.master_port = (*server)->endpoint().port;
+    launch.store_is_served = true;
+    return launch;
+  };
+  RanksOptions options;
+  options.processes = options.in_process_recovery = true;
+  options.heartbeat_timeout = kHeartbeatTimeout;
+
+  std::vector<std::unique_ptr<RankJob>> jobs(2);
+  std::unique_ptr<TcpJob> lost;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      absl::StatusOr<std::unique_ptr<RankJob>> job = RankJob::Join(launch_of(rank), options);
+      ASSERT_THAT(job, IsOk());
+      jobs[rank] = *std::move(job);
+    });
+  }
+  threads.emplace_back([&] {
+    absl::StatusOr<std::unique_ptr<TcpJob>> job = TcpJob::Meet(launch_of(2), secret);
+    ASSERT_THAT(job, IsOk());
+    lost = *std::move(job);
+    ASSERT_THAT(lost->MakeWorld(2, kRanks, "world", absl::Minutes(5)), IsOk());
+  });
+  for (std::thread& thread : threads) thread.join();
+  threads.clear();
+  ASSERT_TRUE(jobs[0] != nullptr && jobs[1] != nullptr && lost != nullptr);
+
+  std::thread joiner([&] {
+    TcpWorldOptions to_the_first;
+    to_the_first.route = [](int peer, const Endpoint& address) -> absl::StatusOr<Endpoint> {
+      if (peer == 0) return address;
+      return absl::AbortedError("lost");
+    };
+    absl::StatusOr<std::unique_ptr<TcpJob>> job = TcpJob::Meet(launch_of(2), secret, to_the_first);
+    ASSERT_THAT(job, IsOk());
+    Regroup regroup(&(*job)->store(), kHeartbeatTimeout);
+    const absl::StatusOr<RegroupPlan> plan =
+        regroup.MeetAsSpare({2, "host", -1, {}}, kRanks, [] { return false; });
+    ASSERT_THAT(plan, IsOk());
+    EXPECT_EQ(static_cast<int>(plan->ranks.size()), kRanks);
+    if (has_connected) {
+      EXPECT_THAT((*job)->MakeWorld(2, kRanks, "world.1", absl::Minutes(5)),
+                  StatusIs(absl::StatusCode::kAborted));
+    }
+    // All of its connections end here.
+  });
+  const absl::Time deadline = SteadyNow() + absl::Minutes(1);
+  while (jobs[0]->CountWaiting() < 1 && SteadyNow() < deadline)
+    absl::SleepFor(absl::Milliseconds(1));
+  lost.reset();
+
+  RegroupRules rules;
+  rules.sizes.data = rules.most_data_size = kRanks;
+  rules.fits = [](int64_t) { return true; };
+  rules.from_checkpoint = true;
+  const absl::Time begin = SteadyNow();
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back(
+        [&, rank] { EXPECT_THAT(jobs[rank]->Regroup({}, rules), IsOkAndHolds(true)); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  joiner.join();
+  EXPECT_LT(SteadyNow() - begin, kHeartbeatTimeout / 2);
+  for (const std::unique_ptr<RankJob>& job : jobs) {
+    ASSERT_NE(job->plan(), nullptr);
+    EXPECT_EQ(job->plan()->reason, "without rank 2");
+    EXPECT_EQ(job->launch().world_size, 2);
+  }
+}
+
+TEST(RankJobTest, AProcessThatIsLostBeforeItConnectsIsNotWaitedForUntilItsHeartbeatEnds) {
+  LoseARankAndThenTheOneInItsPlace(/*has_connected=*/false);
+}
+
+TEST(RankJobTest, AProcessThatIsLostAsItConnectsIsNotWaitedForUntilItsHeartbeatEnds) {
+  LoseARankAndThenTheOneInItsPlace(/*has_connected=*/true);
+}
+
+}  // namespace
+}  // namespace megatron
