@@ -246,14 +246,29 @@ absl::StatusOr<MetricsHistory> ParseMetrics(absl::string_view text) {
 
 absl::StatusOr<std::unique_ptr<JsonlWriter>> JsonlWriter::Open(FileSystem& fs,
                                                                const std::string& path,
-                                                               int64_t last_iteration) {
-  MEGATRON_RETURN_IF_ERROR(fs.CreateDirs(ParentPath(path)));
-  MEGATRON_ASSIGN_OR_RETURN(const Records records, KeptRecords(fs, path, last_iteration));
-  MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, Replace(fs, path, records.text));
-  return absl::WrapUnique(new JsonlWriter(fs, path, std::move(file), records.last_step));
+                                                               int64_t last_iteration,
+                                                               const StepMetrics* last_step) {
+  auto writer = absl::WrapUnique(new JsonlWriter(
+      fs, path, last_iteration, last_step == nullptr ? "" : ToJsonLine(*last_step)));
+  writer->opened_ = writer->WriteKept();
+  if (absl::IsInvalidArgument(writer->opened_) || absl::IsFailedPrecondition(writer->opened_))
+    return writer->opened_;
+  return writer;
 }
 
-JsonlWriter::~JsonlWriter() { WriteKept().IgnoreError(); }
+JsonlWriter::~JsonlWriter() {
+  if (!kept_.empty()) WriteKept().IgnoreError();
+}
+
+absl::Status JsonlWriter::Prepare() {
+  if (file_ != nullptr) return absl::OkStatus();
+  MEGATRON_RETURN_IF_ERROR(fs_.CreateDirs(ParentPath(path_)));
+  MEGATRON_ASSIGN_OR_RETURN(const Records records, KeptRecords(fs_, path_, last_iteration_));
+  MEGATRON_ASSIGN_OR_RETURN(file_, Replace(fs_, path_, records.text));
+  if (!last_line_.empty() && records.last_step < last_iteration_)
+    kept_.push_front(std::move(last_line_));
+  return absl::OkStatus();
+}
 
 absl::Status JsonlWriter::WriteStep(const StepMetrics& step) { return WriteLine(ToJsonLine(step)); }
 
@@ -264,7 +279,7 @@ absl::Status JsonlWriter::WriteEvaluation(const EvaluationMetrics& evaluation) {
 absl::Status JsonlWriter::WriteLine(std::string line) {
   kept_.push_back(std::move(line));
   if (kept_.size() > kMostKept) kept_.pop_front();
-  if (!absl::IsNotFound(fs_.Stat(path_).status())) return WriteKept();
+  if (file_ == nullptr || !absl::IsNotFound(fs_.Stat(path_).status())) return WriteKept();
   // Records would go to a file without a name.
   MEGATRON_RETURN_IF_ERROR(fs_.CreateDirs(ParentPath(path_)));
   MEGATRON_ASSIGN_OR_RETURN(file_, fs_.Create(path_));
@@ -277,6 +292,7 @@ absl::Status JsonlWriter::WriteLine(std::string line) {
 // The brace makes a torn line of all that a failed write may have left, also of a whole record
 // whose line feed alone is missing, which would be there twice.
 absl::Status JsonlWriter::WriteKept() {
+  MEGATRON_RETURN_IF_ERROR(Prepare());
   for (; !kept_.empty(); kept_.pop_front()) {
     const std::string& line = kept_.front();
     const absl::Status written = file_->Append(torn_ ? absl::StrCat("{\n", line) : line);

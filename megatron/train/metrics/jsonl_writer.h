@@ -59,12 +59,15 @@ class JsonlWriter : public MetricsWriter {
   // Keeps the records of iterations up to `last_iteration` (0 when training starts from the
   // beginning) and removes later ones atomically: a crash leaves the old file or the new one.
   // Removes torn lines, too. Makes the directory if there is none. Fails on a file that holds
-  // anything other than metrics, and leaves it as it is.
+  // anything other than metrics, and leaves it as it is. Where the file can't be written, as on a
+  // full disk, all this is done later, before the first record that can be.
+  // `last_step` is the step of `last_iteration`, whose record may be missing; null: it is not.
   static absl::StatusOr<std::unique_ptr<JsonlWriter>> Open(FileSystem& fs, const std::string& path,
-                                                           int64_t last_iteration);
+                                                           int64_t last_iteration,
+                                                           const StepMetrics* last_step = nullptr);
 
-  // The iteration of the last step whose record was kept; 0: none was.
-  int64_t last_kept_step() const { return last_kept_step_; }
+  // Returns why Open could not write the file.
+  const absl::Status& opened() const { return opened_; }
 
   // A record whose write fails, as on a full disk, is written before the next one: up to 65,536 are
   // kept, the newest. Until then its line may be torn. Where the file was removed meanwhile, it
@@ -76,20 +79,25 @@ class JsonlWriter : public MetricsWriter {
   ~JsonlWriter() override;
 
  private:
-  JsonlWriter(FileSystem& fs, std::string path, std::unique_ptr<WritableFile> file,
-              int64_t last_kept_step)
-      : fs_(fs), path_(std::move(path)), file_(std::move(file)), last_kept_step_(last_kept_step) {}
+  JsonlWriter(FileSystem& fs, std::string path, int64_t last_iteration, std::string last_line)
+      : fs_(fs),
+        path_(std::move(path)),
+        last_iteration_(last_iteration),
+        last_line_(std::move(last_line)) {}
 
+  absl::Status Prepare();
   absl::Status WriteLine(std::string line);
   absl::Status WriteKept();
 
   FileSystem& fs_;
   const std::string path_;
-  std::unique_ptr<WritableFile> file_;
-  const int64_t last_kept_step_;
-  std::deque<std::string> kept_;  // lines that are not in the file yet
-  bool torn_ = false;             // the last write failed, and may have left a part of its line
-  bool has_torn_line_ = false;    // a line in the file may be torn
+  const int64_t last_iteration_;
+  std::string last_line_;  // the record of that step, which may be missing; empty: it is not
+  absl::Status opened_;
+  std::unique_ptr<WritableFile> file_;  // null: it could not be written so far
+  std::deque<std::string> kept_;        // lines that are not in the file yet
+  bool torn_ = false;           // the last write failed, and may have left a part of its line
+  bool has_torn_line_ = false;  // a line in the file may be torn
 };
 
 }  // namespace megatron

@@ -58,6 +58,7 @@ class JsonlWriterTest : public ::testing::Test {
   std::unique_ptr<JsonlWriter> OpenAt(int64_t last_iteration) {
     auto writer = JsonlWriter::Open(fs_, path_, last_iteration);
     EXPECT_THAT(writer, IsOk());
+    EXPECT_THAT((*writer)->opened(), IsOk());
     return *std::move(writer);
   }
 
@@ -309,7 +310,9 @@ TEST_F(JsonlWriterTest, OpensTheFileThatAPowerCutLeaves) {
   for (int i = 7; i <= 12; ++i) ASSERT_THAT((*writer)->WriteStep(Step(i)), IsOk());
   for (uint64_t seed = 0; seed < 100; ++seed) {
     const auto image = disk.CrashImage(disk.operation_count(), CrashModel::kTearUnsynced, seed);
-    ASSERT_THAT(JsonlWriter::Open(*image, "run/metrics.jsonl", 6), IsOk()) << seed;
+    const auto after = JsonlWriter::Open(*image, "run/metrics.jsonl", 6);
+    ASSERT_THAT(after, IsOk()) << seed;
+    ASSERT_THAT((*after)->opened(), IsOk()) << seed;
     EXPECT_THAT(ReadFileToString(*image, "run/metrics.jsonl"), IsOkAndHolds(synced)) << seed;
   }
 }
@@ -326,8 +329,49 @@ TEST_F(JsonlWriterTest, LeavesAForeignFileAlone) {
   }
 }
 
-TEST_F(JsonlWriterTest, OpeningFailsWhereItCannotWrite) {
-  EXPECT_FALSE(JsonlWriter::Open(fs_, "/proc/metrics/metrics.jsonl", 0).ok());
+TEST_F(JsonlWriterTest, WhereItCannotWriteItSaysSo) {
+  const auto writer = JsonlWriter::Open(fs_, "/proc/metrics/metrics.jsonl", 0);
+  ASSERT_THAT(writer, IsOk());
+  EXPECT_FALSE((*writer)->opened().ok());
+  EXPECT_FALSE((*writer)->WriteStep(Step(1)).ok());
+  EXPECT_FALSE((*writer)->Sync().ok());
+}
+
+TEST_F(JsonlWriterTest, AFileThatAFullDiskKeptClosedIsOpenedLater) {
+  StepMetrics repeated = Step(3);
+  repeated.loss = 9;
+  const std::string before = ToJsonLine(Step(1)) + ToJsonLine(Step(2)) + ToJsonLine(repeated);
+  WriteFile(before);
+  FaultFileSystem full(&fs_);
+  full.FailAt(0, ENOSPC, /*lasting=*/true);
+  const auto writer = JsonlWriter::Open(full, path_, 2);
+  ASSERT_THAT(writer, IsOk());
+  EXPECT_THAT((*writer)->opened(), StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_THAT((*writer)->WriteStep(Step(3)), StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(Contents(), before);
+  full.ClearFault();
+  ASSERT_THAT((*writer)->WriteStep(Step(4)), IsOk());
+  std::string whole;
+  for (int i = 1; i <= 4; ++i) absl::StrAppend(&whole, ToJsonLine(Step(i)));
+  EXPECT_EQ(Contents(), whole);
+}
+
+TEST_F(JsonlWriterTest, TheLastStepIsWrittenIfItsRecordIsMissing) {
+  const std::string whole = ToJsonLine(Step(1)) + ToJsonLine(Step(2)) + ToJsonLine(Step(3));
+  const StepMetrics last = Step(2);
+  for (const bool is_full : {false, true}) {
+    for (const bool is_missing : {false, true}) {
+      WriteFile(is_missing ? ToJsonLine(Step(1)) : ToJsonLine(Step(1)) + ToJsonLine(last));
+      FaultFileSystem full(&fs_);
+      if (is_full) full.FailAt(0, ENOSPC, /*lasting=*/true);
+      const auto writer = JsonlWriter::Open(full, path_, 2, &last);
+      ASSERT_THAT(writer, IsOk());
+      EXPECT_EQ((*writer)->opened().ok(), !is_full);
+      full.ClearFault();
+      ASSERT_THAT((*writer)->WriteStep(Step(3)), IsOk());
+      EXPECT_EQ(Contents(), whole) << is_full << is_missing;
+    }
+  }
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "megatron/train/metrics/metrics_writers.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -71,24 +72,23 @@ absl::StatusOr<MetricsWriters> OpenMetricsWriters(const LoopOptions& options, co
                                                   FileSystem& fs, RankConsole* console) {
   MetricsWriters::List writers;
   if (!console->prints()) return MetricsWriters(std::move(writers), console);
+  std::optional<size_t> said;  // the writer whose error has been printed
   if (!options.metrics_file.empty()) {
     absl::StatusOr<std::unique_ptr<JsonlWriter>> jsonl =
-        JsonlWriter::Open(fs, options.metrics_file, start.last_iteration);
+        JsonlWriter::Open(fs, options.metrics_file, start.last_iteration, start.last_step);
     // What is something else is not written over.
-    if (absl::IsInvalidArgument(jsonl.status()) || absl::IsFailedPrecondition(jsonl.status())) {
+    if (!jsonl.ok()) {
       return absl::Status(jsonl.status().code(),
                           absl::StrCat("logging.metrics_file: ", jsonl.status().message()));
     }
-    if (jsonl.ok()) {
-      if (start.last_step != nullptr && (*jsonl)->last_kept_step() < start.last_iteration) {
-        MEGATRON_RETURN_IF_ERROR((*jsonl)->WriteStep(*start.last_step));
-      }
-      writers.push_back(*std::move(jsonl));
-      writers.push_back(std::make_unique<RankTimesWriter>(fs, RankTimesPath(options.metrics_file)));
-    } else {
-      console->WarnOwn(absl::StrCat("logging.metrics_file: ", jsonl.status().message(),
-                                    "; training continues without it"));
+    if (!(*jsonl)->opened().ok()) {
+      console->WarnOwn(absl::StrCat("logging.metrics_file: ", (*jsonl)->opened().message(),
+                                    "; training continues, and its lines are written as soon as "
+                                    "they can be"));
+      said = writers.size();
     }
+    writers.push_back(*std::move(jsonl));
+    writers.push_back(std::make_unique<RankTimesWriter>(fs, RankTimesPath(options.metrics_file)));
   }
   if (!options.tensorboard_dir.empty())
     writers.push_back(std::make_unique<TensorboardWriter>(fs, options.tensorboard_dir, start));
@@ -100,7 +100,9 @@ absl::StatusOr<MetricsWriters> OpenMetricsWriters(const LoopOptions& options, co
   if (!options.pipeline_timeline_file.empty()) {
     writers.push_back(std::make_unique<PipelineTimelineWriter>(fs, options.pipeline_timeline_file));
   }
-  return MetricsWriters(std::move(writers), console);
+  MetricsWriters opened(std::move(writers), console);
+  if (said) opened.logged_.emplace(*said, false);
+  return opened;
 }
 
 }  // namespace megatron

@@ -35,6 +35,9 @@ class MetricsWriters {
   void WriteSummary(const RunSummary& summary);
 
  private:
+  friend absl::StatusOr<MetricsWriters> OpenMetricsWriters(const LoopOptions&, const RunStart&,
+                                                           FileSystem&, RankConsole*);
+
   void LogFirstError(size_t writer, const absl::Status& status);
 
   List writers_;
@@ -43,8 +46,9 @@ class MetricsWriters {
 };
 
 // Opens what the options ask for. The rank that prints for all has writers, the others have none.
-// Fails if the file of metrics can't be opened; TensorBoard's files are opened at the first step,
-// and an error of theirs, of Prometheus's file or of its port ends nothing.
+// Fails if the file of metrics is something else. One that can't be written is tried again at each
+// step; TensorBoard's files are opened at the first step. An error of theirs, of Prometheus's file
+// or of its port ends nothing.
 absl::StatusOr<MetricsWriters> OpenMetricsWriters(const LoopOptions& options, const RunStart& start,
                                                   FileSystem& fs, RankConsole* console);
 

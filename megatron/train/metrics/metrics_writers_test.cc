@@ -19,6 +19,7 @@ namespace {
 using ::absl_testing::IsOk;
 using ::absl_testing::IsOkAndHolds;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class CountingWriter : public MetricsWriter {
  public:
@@ -63,7 +64,7 @@ TEST(MetricsWritersTest, OnlyTheRankThatPrintsWrites) {
               IsOkAndHolds(HasSubstr("\"iteration\":0")));
 }
 
-TEST(MetricsWritersTest, AFileThatCannotBeOpenedIsSaidAndLosesNothingElse) {
+TEST(MetricsWritersTest, AFileThatCannotBeOpenedIsSaidOnceAndWrittenWhenItCanBe) {
   MemoryFileSystem disk;
   FaultFileSystem full(&disk);
   full.FailAt(0, ENOSPC, /*lasting=*/true);
@@ -77,7 +78,12 @@ TEST(MetricsWritersTest, AFileThatCannotBeOpenedIsSaidAndLosesNothingElse) {
   writers->WriteStep({});
   const std::string said = ::testing::internal::GetCapturedStdout();
   EXPECT_THAT(said, HasSubstr("logging.metrics_file: "));
-  EXPECT_THAT(said, HasSubstr("training continues without it"));
+  EXPECT_THAT(said, HasSubstr("its lines are written as soon as they can be"));
+  EXPECT_THAT(said, Not(HasSubstr("metrics could not be written")));
+  full.ClearFault();
+  writers->WriteStep({});
+  const std::string lines = *ReadFileToString(disk, options.metrics_file);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 2);
 }
 
 TEST(MetricsWritersTest, AFileOfSomethingElseIsAnErrorAndIsLeftAsItIs) {
