@@ -13,6 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -121,6 +122,27 @@ TEST_F(PretrainInProcessRecoveryTest, AReplicaOfSeveralRanksIsLeftOutAsAWhole) {
     for (const char* run : {"whole", "recovered"})
       ASSERT_TRUE(PosixFileSystem().RemoveTree(Path(run)).ok());
   }
+}
+
+// The checkpoint was saved by the ranks before, and what they go on from is none.
+TEST_F(PretrainInProcessRecoveryTest, ASaveThatFailsAfterALossNamesTheNewestCheckpoint) {
+  // Directories that no run of this program has made are not removed, and saves end there.
+  for (int iteration = 8; iteration < 60; iteration += 4) {
+    const std::string taken = Path(absl::StrFormat("recovered/iter_%07d.tmp", iteration));
+    ASSERT_TRUE(PosixFileSystem().CreateDirs(taken).ok());
+    ASSERT_TRUE(WriteFileAtomically(PosixFileSystem(), taken + "/notes.txt", "mine\n").ok());
+  }
+  const Outcome outcome =
+      RunAndKill(Joined(Joined(Base(4, 60), Replacements(0)),
+                        {"--set=checkpoint.save_interval=4", "--set=checkpoint.async_save=false"}),
+                 {1});
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  const size_t goes_on = outcome.output.find("training goes on after iteration ");
+  ASSERT_NE(goes_on, std::string::npos) << outcome.output;
+  const std::string rest = outcome.output.substr(goes_on);
+  EXPECT_THAT(rest, HasSubstr("from the memory of ranks"));
+  EXPECT_THAT(rest, HasSubstr("and the newest checkpoint is of iteration 4\n"));
+  EXPECT_THAT(rest, Not(HasSubstr("no checkpoint has been saved")));
 }
 
 // What is left of two replicas is a replica.

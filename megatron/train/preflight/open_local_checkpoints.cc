@@ -135,7 +135,10 @@ absl::Status PreferLocalCheckpoint(FileSystem& fs, const CheckpointOptions& opti
   for (const std::string& warning : found->warnings) warn(warning);
   if (!found->checkpoint) return absl::OkStatus();
   const Manifest& manifest = found->checkpoint->manifest;
-  const std::string name = JoinPath(options.local_save, DirectoryName(manifest.iteration));
+  // The path as the user has it, whose variables are those of each machine.
+  const std::string run = place.directory.substr(place.directory.rfind('/') + 1);
+  const std::string name =
+      JoinPath(JoinPath(options.local_save, run), DirectoryName(manifest.iteration));
   const std::string newest =
       saved < 0 ? absl::StrCat(options.save, " has none")
                 : absl::StrCat("the newest in ", options.save, " is of iteration ", saved);

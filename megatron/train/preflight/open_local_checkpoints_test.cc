@@ -6,8 +6,12 @@
 #include <vector>
 
 #include "absl/status/status_matchers.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "megatron/base/file_system.h"
 #include "megatron/base/memory_file_system.h"
 #include "megatron/checkpoint/local/save_local_checkpoint.h"
 #include "megatron/checkpoint/save_checkpoint.h"
@@ -73,6 +77,12 @@ class OpenLocalCheckpointsTest : public ::testing::Test {
     ASSERT_THAT(SaveCheckpoint(fs_, save, StateOf(iteration)), IsOk());
   }
 
+  // Returns the path of what is in the run's directory on this machine.
+  std::string Local(absl::string_view name) {
+    const std::string run = *ReadFileToString(fs_, "/save/local_checkpoints.txt");
+    return absl::StrCat("/local/", absl::StripAsciiWhitespace(run), "/", name);
+  }
+
   // Returns the directory that a run would start from; what it tells is in `told_`.
   std::string Start() {
     told_.clear();
@@ -96,15 +106,16 @@ class OpenLocalCheckpointsTest : public ::testing::Test {
 TEST_F(OpenLocalCheckpointsTest, TheNewerOneIsTaken) {
   EXPECT_EQ(Start(), "");
   SaveLocal(3);
-  EXPECT_EQ(Start(), "/local/iter_0000003");
-  EXPECT_THAT(told_, ElementsAre("taking the local checkpoint /local/iter_0000003, 1 shard: /save "
-                                 "has none"));
+  EXPECT_EQ(Start(), Local("iter_0000003"));
+  EXPECT_TRUE(fs_.Stat(Local("iter_0000003")).ok());
+  EXPECT_THAT(told_, ElementsAre(absl::StrCat("taking the local checkpoint ", Local("iter_0000003"),
+                                              ", 1 shard: /save has none")));
   Save(3);
   EXPECT_EQ(Start(), "/save/iter_0000003");
   EXPECT_THAT(told_, IsEmpty());
   SaveLocal(4);
   SaveLocal(5);
-  EXPECT_EQ(Start(), "/local/iter_0000005");
+  EXPECT_EQ(Start(), Local("iter_0000005"));
   EXPECT_THAT(told_, ElementsAre(HasSubstr("the newest in /save is of iteration 3")));
 }
 
@@ -123,7 +134,7 @@ TEST_F(OpenLocalCheckpointsTest, OwnLocalCheckpointsComeBeforeThoseThatWereLoade
   options_.finetune = true;
   EXPECT_EQ(Start(), "/other/iter_0001000");
   SaveLocal(5);
-  EXPECT_EQ(Start(), "/local/iter_0000005");
+  EXPECT_EQ(Start(), Local("iter_0000005"));
 }
 
 TEST_F(OpenLocalCheckpointsTest, WithoutAnotherMachineThereAreNoCopies) {

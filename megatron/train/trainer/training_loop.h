@@ -176,6 +176,7 @@ class TrainingLoop {
   void FinishLocalSave();
   // Prints that the save that was started last has failed; `next` says when the next one is.
   void WarnOfFailedSave(const absl::Status& status, absl::string_view next);
+  std::string DescribeNewestCheckpoint() const;
   // Prints how many steps of a run that ends well were skipped, where that is not as it should be.
   void WarnOfSkippedSteps();
   // Tells what a step that was computed again has found, and in the end how often.
@@ -204,7 +205,8 @@ class TrainingLoop {
   TimeReport times_;                      // those of the last log line
   MetricsWriters metrics_;
   int64_t saving_iteration_ = -1;  // the iteration of the save that was started last
-  // The iteration of the newest checkpoint; -1: none was saved or loaded in the directory of saves.
+  // The iteration of the newest checkpoint; -1: these ranks have saved none, nor loaded one from
+  // the directory of saves.
   int64_t saved_iteration_ = -1;
   int64_t last_evaluated_iteration_ = -1;
   int64_t consecutive_failures_ = 0;

@@ -1,9 +1,13 @@
 // How a training loop saves, and how it leaves.
 #include <algorithm>
+#include <string>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "megatron/base/steady_now.h"
+#include "megatron/checkpoint/find_checkpoint.h"
 #include "megatron/tensor/trace/trace.h"
 #include "megatron/train/failure/exit_status.h"
 #include "megatron/train/trainer/training_loop.h"
@@ -37,13 +41,22 @@ std::optional<ExitCode> TrainingLoop::SaveOrLeave(bool stop_requested) {
   return std::nullopt;
 }
 
+std::string TrainingLoop::DescribeNewestCheckpoint() const {
+  int64_t iteration = saved_iteration_;
+  if (iteration < 0) {
+    const absl::StatusOr<FoundCheckpoint> found =
+        FindLatestCheckpoint(fs_, options().checkpoint.save);
+    if (!found.ok()) return "no checkpoint has been saved since the start";
+    iteration = found->iteration;
+  }
+  return absl::StrCat("the newest checkpoint is of iteration ", iteration);
+}
+
 void TrainingLoop::WarnOfFailedSave(const absl::Status& status, absl::string_view next) {
+  if (!rank_.console->prints()) return;
   const std::string message = absl::StrCat(
       "the checkpoint of iteration ", saving_iteration_, " was not saved: ", status.message(),
-      "; training continues, the next save is ", next, ", and ",
-      saved_iteration_ < 0
-          ? "no checkpoint has been saved since the start"
-          : absl::StrCat("the newest checkpoint is of iteration ", saved_iteration_));
+      "; training continues, the next save is ", next, ", and ", DescribeNewestCheckpoint());
   rank_.console->Warn(message);
   Tell(RunEventKind::kSaveFailed, saving_iteration_, message);
 }
