@@ -241,12 +241,14 @@ TEST_F(PretrainGptTest, LogsTheFirstStepsThenByTheFirstRanksClockAndTheLastOne) 
 }
 
 TEST_F(PretrainGptTest, ASignalSavesAndLeaves) {
-  for (int signal_number : {SIGTERM, SIGINT}) {
+  signal(SIGHUP, SIG_DFL);  // what ignores it hands that on to the programs that it starts
+  for (int signal_number : {SIGTERM, SIGINT, SIGHUP}) {
     const std::string log = Path("signal.txt"), save = absl::StrCat("signal", signal_number);
     const pid_t pid =
         Start({SaveTo(save), "--set=train.train_iters=100000", "--set=train.log_interval=1"}, log);
     WaitFor("iteration        2/", log);
     kill(pid, signal_number);
+    if (signal_number == SIGHUP) kill(pid, SIGHUP);  // from the shell, and from the terminal
     const Outcome outcome = FinishProgram(pid, log);
     EXPECT_EQ(outcome.exit_code, kExitSavedOnSignal) << outcome.output;
     EXPECT_EQ(CountOf(outcome.output, "by a signal"), 1) << outcome.output;

@@ -263,13 +263,16 @@ TEST_F(PretrainProcessesTest, RanksEndWithTheProcessThatStartedThem) {
 }
 
 TEST_F(PretrainProcessesTest, ASignalSavesOneStepEverywhere) {
-  const std::string log = Path("log.txt");
-  const pid_t pid = StartEndless(Joined({SaveTo("save")}, kFourRanks), log);
-  kill(pid, SIGTERM);
-  const Outcome outcome = FinishProgram(pid, log);
-  EXPECT_EQ(outcome.exit_code, kExitSavedOnSignal) << outcome.output;
-  EXPECT_EQ(CountOf(outcome.output, "saved checkpoint"), 1) << outcome.output;
-  EXPECT_EQ(Checkpoint("save").size(), 5u);  // a shard of each rank, and the manifest
+  signal(SIGHUP, SIG_DFL);  // what ignores it hands that on to the programs that it starts
+  for (const int signal_number : {SIGTERM, SIGHUP}) {
+    const std::string log = Path("log.txt"), save = absl::StrCat("save", signal_number);
+    const pid_t pid = StartEndless(Joined({SaveTo(save)}, kFourRanks), log);
+    kill(pid, signal_number);
+    const Outcome outcome = FinishProgram(pid, log);
+    EXPECT_EQ(outcome.exit_code, kExitSavedOnSignal) << outcome.output;
+    EXPECT_EQ(CountOf(outcome.output, "saved checkpoint"), 1) << outcome.output;
+    EXPECT_EQ(Checkpoint(save).size(), 5u);  // a shard of each rank, and the manifest
+  }
 }
 
 TEST_F(PretrainProcessesTest, AnErrorIsReportedOnceWithItsExitCode) {

@@ -65,6 +65,8 @@ class SignalQueue {
     sigemptyset(&mask_);
     sigaddset(&mask_, SIGCHLD);
     for (int signal : kForwarded) sigaddset(&mask_, signal);
+    // A signal that is blocked would be queued though it is ignored.
+    if (IgnoresHangups()) sigdelset(&mask_, SIGHUP);
     PCHECK(sigprocmask(SIG_BLOCK, &mask_, &old_mask_) == 0);
     fd_ = Socket(signalfd(-1, &mask_, SFD_NONBLOCK | SFD_CLOEXEC));
     PCHECK(fd_.valid());
@@ -556,6 +558,12 @@ std::vector<std::string> NamesToBlame(const LaunchResult& result) {
 
 bool IsRequestToEnd(int signal) {
   return signal == SIGINT || signal == SIGTERM || signal == SIGHUP;
+}
+
+bool IgnoresHangups() {
+  struct sigaction action = {};
+  PCHECK(sigaction(SIGHUP, nullptr, &action) == 0);
+  return action.sa_handler == SIG_IGN;
 }
 
 absl::StatusOr<LaunchResult> RunChildren(std::vector<Child> children,

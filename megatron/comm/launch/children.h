@@ -96,6 +96,9 @@ std::vector<std::string> NamesToBlame(const LaunchResult& result);
 
 // Returns whether a signal asks a program to end: SIGINT, SIGTERM or SIGHUP.
 bool IsRequestToEnd(int signal);
+// Returns whether this process ignores SIGHUP, as nohup starts it: then it asks for nothing, and
+// children ignore it, too.
+bool IgnoresHangups();
 
 // When a child fails, the others have `grace` to end by themselves and are killed then. Whatever
 // they have started ends with them, and they end when this process is killed. An error is one of

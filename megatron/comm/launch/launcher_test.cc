@@ -391,6 +391,15 @@ TEST(LauncherTest, SignalsArePassedOn) {
   }
 }
 
+// The rank has ended before the launcher looks again, and both wait for it then.
+TEST(LauncherTest, AHangupThatIsIgnoredAsksForNothing) {
+  const auto before = signal(SIGHUP, SIG_IGN);
+  const Launched launched = LaunchShell(1, "kill -HUP $PPID; exit 3");
+  signal(SIGHUP, before);
+  EXPECT_EQ(launched.result.asked, 0);
+  EXPECT_EQ(launched.result.exit_code, 3);
+}
+
 TEST(LauncherTest, ASecondSignalIsTheCauseOfTheEnd) {
   const std::string ready = TempPath("deaf_ready"), asked = TempPath("deaf_asked");
   for (const std::string& path : {ready, asked}) {

@@ -21,6 +21,7 @@ int WaitUnlessAsked(absl::Duration wait) {
   sigset_t mask, old_mask;
   sigemptyset(&mask);
   for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) sigaddset(&mask, signal);
+  if (IgnoresHangups()) sigdelset(&mask, SIGHUP);
   PCHECK(sigprocmask(SIG_BLOCK, &mask, &old_mask) == 0);
   int asked = 0;
   const absl::Time until = SteadyNow() + wait;

@@ -162,6 +162,29 @@ TEST_F(RestartsTest, ASignalEndsTheWait) {
   EXPECT_EQ(result->Describe(), "asked to end by signal 15 (Terminated)");
 }
 
+// The signal is blocked before it is waited for, so that it would be seen.
+TEST_F(RestartsTest, AHangupThatIsIgnoredDoesNotEndTheWait) {
+  RestartOptions options = Quick(3);
+  options.first_wait = options.longest_wait = absl::Minutes(10);
+  const pthread_t launcher = pthread_self();
+  sigset_t mask, old_mask;
+  sigemptyset(&mask);
+  sigaddset(&mask, SIGHUP);
+  sigaddset(&mask, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &mask, &old_mask);
+  const auto before = signal(SIGHUP, SIG_IGN);
+  const auto result = LaunchWithRestarts(
+      options, [&](const StartOfJob&) -> absl::StatusOr<LaunchResult> { return Ended(30); },
+      [&](absl::string_view) {
+        pthread_kill(launcher, SIGHUP);
+        pthread_kill(launcher, SIGTERM);
+      });
+  pthread_sigmask(SIG_SETMASK, &old_mask, nullptr);
+  signal(SIGHUP, before);
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->asked, SIGTERM);
+}
+
 TEST_F(RestartsTest, ProcessesAreStartedAgain) {
   LaunchOptions options;
   options.ranks = 2;

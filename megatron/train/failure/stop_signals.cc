@@ -22,6 +22,7 @@ void Handle(int signal_number) {
     [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kMessage, sizeof(kMessage) - 1);
     return;
   }
+  if (signal_number == SIGHUP) return;
   signal(signal_number, SIG_DFL);
   raise(signal_number);
 }
@@ -36,6 +37,9 @@ void ListenForStopSignals(bool answer) {
   sigemptyset(&action.sa_mask);
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGINT, &action, nullptr);
+  struct sigaction before = {};
+  sigaction(SIGHUP, nullptr, &before);
+  if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
 }
 
 int StopSignal() { return received.load(); }

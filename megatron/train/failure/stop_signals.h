@@ -1,5 +1,7 @@
-// SIGTERM and SIGINT ask for a stop. The first one stops at the end of the step, with a checkpoint;
-// the second one ends the process at once, as without a handler.
+// SIGTERM, SIGINT and SIGHUP ask for a stop. The first one stops at the end of the step, with a
+// checkpoint; a second SIGTERM or SIGINT ends the process at once, as without a handler. A second
+// SIGHUP has no effect: a terminal that is closed may send several. None has where the process was
+// started without them, as nohup does.
 #ifndef MEGATRON_TRAIN_FAILURE_STOP_SIGNALS_H_
 #define MEGATRON_TRAIN_FAILURE_STOP_SIGNALS_H_
 

@@ -1,0 +1,44 @@
+#include "megatron/train/failure/stop_signals.h"
+
+#include <signal.h>
+
+#include <cstdlib>
+
+#include "gtest/gtest.h"
+
+namespace megatron {
+namespace {
+
+constexpr int kStopped = 7;
+
+// Gets the signals one after another, and exits with kStopped if the first one is the stop signal.
+[[noreturn]] void Get(int first, int second) {
+  signal(SIGHUP, SIG_DFL);
+  ListenForStopSignals(/*answer=*/false);
+  raise(first);
+  raise(second);
+  std::_Exit(StopSignal() == first ? kStopped : 1);
+}
+
+TEST(StopSignalsDeathTest, AHangupStopsTheRunHoweverOftenItComes) {
+  EXPECT_EXIT(Get(SIGHUP, SIGHUP), ::testing::ExitedWithCode(kStopped), "");
+  EXPECT_EXIT(Get(SIGTERM, SIGHUP), ::testing::ExitedWithCode(kStopped), "");
+}
+
+TEST(StopSignalsDeathTest, ASecondSignalOfAnotherKindEndsTheProcess) {
+  EXPECT_EXIT(Get(SIGHUP, SIGTERM), ::testing::KilledBySignal(SIGTERM), "");
+  EXPECT_EXIT(Get(SIGTERM, SIGINT), ::testing::KilledBySignal(SIGINT), "");
+}
+
+TEST(StopSignalsDeathTest, AHangupThatWasIgnoredAtTheStartIsIgnored) {
+  const auto get = [] {
+    signal(SIGHUP, SIG_IGN);
+    ListenForStopSignals(/*answer=*/false);
+    raise(SIGHUP);
+    std::_Exit(StopSignal() == 0 ? kStopped : 1);
+  };
+  EXPECT_EXIT(get(), ::testing::ExitedWithCode(kStopped), "");
+}
+
+}  // namespace
+}  // namespace megatron
