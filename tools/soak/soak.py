@@ -26,8 +26,8 @@ sys.dont_write_bytecode = True
 
 import faults
 from hosts import Hosts
-from runs import (TOLERANCE, TRACKER, Run, checkpoints_of, losses_of, name_of, processes_with,
-                  ranks_of, send, shards_of)
+from runs import (OPTIMIZERS, TOLERANCE, TRACKER, Run, checkpoints_of, losses_of, name_of,
+                  processes_with, ranks_of, send, shards_of)
 
 MOST_STARTS_WITHOUT_STEPS = 12
 STARTS_AGAIN = {10, 30, 31, 128 + signal.SIGKILL, 128 + signal.SIGTERM, -signal.SIGKILL,
@@ -58,22 +58,23 @@ class Soak:
 
     def __init__(self, options, directory):
         self.options, self.directory = options, directory
-        self.references = {}  # by the layout's name: the losses and the last checkpoint's shards
+        # By optimizer and layout: the losses and the last checkpoint's shards.
+        self.references = {}
         self.lock = threading.Lock()
         self.log = open(os.path.join(directory, "faults.txt"), "a", encoding="utf-8", buffering=1)
         self.playing = []  # episodes
         self.ends = False
 
-    def reference(self, layout):
-        """What an undisturbed run of this layout gives."""
+    def reference(self, optimizer, layout):
+        """What an undisturbed run with this optimizer and layout gives."""
         with self.lock:
-            return self.reference_locked(layout)
+            return self.reference_locked(optimizer, layout)
 
-    def reference_locked(self, layout):
-        name = name_of(layout)
+    def reference_locked(self, optimizer, layout):
+        name = f"{optimizer} {name_of(layout)}"
         if name not in self.references:
             run = Run(self.options.pretrain, os.path.join(self.directory, f"whole {name}".replace(
-                " ", "_")), self.options.steps, ["--set=checkpoint.save_interval=1000000"])
+                " ", "_")), self.options.steps, ["--set=checkpoint.save_interval=1000000"], optimizer)
             run.layout = layout
             run.start()
             if run.process.wait() != 0:
@@ -106,8 +107,9 @@ class Episode:
             layouts = faults.LAYOUTS
         if self.on_hosts:
             layouts = [layout for layout in layouts if layout.get("dp") % 2 == 0]
-        # Eight ranks take much of a small machine's time.
-        self.layout = rng.choices(layouts, [1 if ranks_of(each) == 8 else 3 for each in layouts])[0]
+        # Runs take turns. AdamW mostly shares out its states.
+        self.optimizer = list(OPTIMIZERS)[number % len(OPTIMIZERS)]
+        self.layout = rng.choices(layouts, [self.weight(each) for each in layouts])[0]
         allowed = [fault for fault in faults.ALL.values()
                    if not soak.options.faults or fault.__name__ in soak.options.faults]
         if not self.on_hosts:
@@ -134,6 +136,12 @@ class Episode:
         if rng.random() < 0.2:
             self.settings += ["--set=train.rerun_mode=validate_results",
                               f"--set=train.rerun_interval={rng.choice([3, 7])}"]
+
+    def weight(self, layout):
+        """How often a layout is chosen, beside others."""
+        if ranks_of(layout) == 8:
+            return 1  # it takes much of a small machine's time
+        return 9 if self.optimizer == "adamw" and "zero" in layout else 3
 
     @property
     def on_hosts(self):
@@ -169,7 +177,8 @@ class Episode:
 
     def play(self):
         """Returns the verdict: survived, lost or wrong, and why."""
-        self.run = run = Run(self.soak.options.pretrain, self.directory, self.soak.options.steps, [])
+        self.run = run = Run(self.soak.options.pretrain, self.directory, self.soak.options.steps, [],
+                             self.optimizer)
         run.layout = dict(self.layout)
         if self.small_disk:
             mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", SMALL_DISK, "soak", run.save],
@@ -253,7 +262,7 @@ class Episode:
         with open(self.run.log, "ab") as log:
             log.write(f"--- {self.described[-1]}\n".encode())
         self.soak.log.write(f"{time.strftime('%T')} run {self.number} ({self.mode}, "
-                            f"{name_of(self.layout)}), {self.described[-1]}\n")
+                            f"{self.optimizer}, {name_of(self.layout)}), {self.described[-1]}\n")
 
     def wait_for_a_moment(self):
         """Waits until the next fault is due. Returns whether the run is there."""
@@ -321,8 +330,8 @@ class Episode:
         if missing and not HINDERS_WRITES & set(self.struck):
             raise Wrong(f"iterations {missing[:5]} are not in metrics.jsonl")
         same_layout = not self.in_process and "change_layout" not in self.struck
-        wanted, shards = self.soak.reference(self.layout)
-        bound = 0 if same_layout else TOLERANCE
+        wanted, shards = self.soak.reference(self.optimizer, self.layout)
+        bound = 0 if same_layout else TOLERANCE[self.optimizer]
         for step, loss in losses.items():
             if abs(loss - wanted[step]) > bound * abs(wanted[step]):
                 raise Wrong(f"iteration {step} has the loss {loss}, and undisturbed {wanted[step]}")
@@ -350,7 +359,7 @@ def summarize(counts, episodes, options, seconds):
 
 def tell(number, episode, verdict, why, seconds):
     """Prints a line about a run, and what was done to one that failed."""
-    print(f"run {number}: {episode.mode}, {name_of(episode.layout)}"
+    print(f"run {number}: {episode.mode}, {episode.optimizer}, {name_of(episode.layout)}"
           f"{', harmless' if episode.is_harmless else ''}, {episode.run.starts} starts, "
           f"{len(episode.struck)} faults, {seconds:.1f} s: {verdict}{': ' + why if why else ''}",
           flush=True)

@@ -20,6 +20,8 @@ steps = int(re.search(r"train_iters=(\d+)", text).group(1))
 save = re.search(r'checkpoint.save="([^"]*)"', text).group(1)
 interval = int(re.search(r"save_interval=(\d+)", text).group(1))
 wrong = "" if "/whole" in save else os.environ["STUB"]
+with open(re.search(r"--config=(\S+)", text).group(1)) as file:
+    scale = 3 if "adam" in file.read() else 1
 asked = []
 signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
 made = [int(name[5:]) for name in os.listdir(save) if name.startswith("iter_")]
@@ -40,7 +42,7 @@ def write(checkpoint):
             file.write("other" if wrong == "bytes" else "bytes")
 print("first step done", flush=True)
 for step in range(first + 1, steps + 1):
-    loss = 2 / step if wrong == "loss" and step == 50 else 1 / step
+    loss = scale * (2 if wrong == "loss" and step == 50 else 1) / step
     if not (wrong == "step" and step == 50):
         lines.append(json.dumps({"iteration": step, "lm loss": loss}))
     if wrong == "twice" and step == 50:
@@ -79,6 +81,15 @@ class SoakVerdictsTest(unittest.TestCase):
         faults = int(re.search(r"soak: (\d+) faults of \d+ kinds in \d+ runs", text).group(1))
         self.assertGreater(faults, 0, text)
         self.assertIn(f"{faults} survived, 0 lost, 0 wrong", text)
+
+    def test_runs_take_turns_with_optimizers_and_have_a_reference_of_the_same(self):
+        for episode, optimizer in enumerate(["sgd", "adamw"]):
+            code, text = self.soak("nothing", f"--episode={episode}")
+            self.assertEqual(code, 0, text)
+            self.assertRegex(text, rf"run {episode}: \w+, {optimizer}, .*: survived")
+        code, text = self.soak("loss", "--episode=1")
+        self.assertEqual(code, 1, text)
+        self.assertIn("iteration 50 has the loss", text)
 
     def test_what_is_wrong_is_seen(self):
         told = {"loss": "iteration 50 has the loss", "step": "iterations [50] are not in",
