@@ -13,6 +13,7 @@ from runs import TRACKER, checkpoints_of, losses_of, send
 
 HEARTBEAT = 2  # seconds after which a silent rank is lost, in all runs
 LONG_STOP = 4.0  # that, and the time in which the others find it
+REPLACEMENT_TIME = 5.0  # in which a lost rank has been started again, if it will be
 
 
 def _a_rank(run, random, number=1):
@@ -28,6 +29,23 @@ def kill_rank(run, random):
 def kill_two_ranks(run, random):
     struck = [rank for rank, pid in _a_rank(run, random, 2) if send(pid, signal.SIGKILL)]
     return struck and f"ranks {struck}"
+
+
+def kill_rank_twice(run, random):
+    """A rank, and the process in its place while that joins the others."""
+    for rank, pid in _a_rank(run, random):
+        if not send(pid, signal.SIGKILL):
+            return None
+        until = time.monotonic() + REPLACEMENT_TIME
+        while time.monotonic() < until and run.code() is None:
+            again = run.ranks().get(rank, pid)
+            if again != pid:
+                seconds = random.uniform(0, 1)
+                time.sleep(seconds)
+                send(again, signal.SIGKILL)
+                return f"rank {rank}, again after {seconds:.1f} s"
+            time.sleep(0.02)
+        return f"rank {rank}, which nobody has replaced"
 
 
 def kill_parent(run, random):
@@ -128,6 +146,15 @@ def term_parent_twice(run, random):
         return None
     time.sleep(random.uniform(0, 0.2))
     return send(run.process.pid, signal.SIGTERM) and "parent"
+
+
+def hangup_parent(run, random):
+    """As a terminal that is closed does, and the shell in it."""
+    if not send(run.process.pid, signal.SIGHUP):
+        return None
+    time.sleep(random.uniform(0, 0.2))
+    send(run.process.pid, signal.SIGHUP)
+    return "parent"
 
 
 def term_rank(run, random):
@@ -341,8 +368,9 @@ LAYOUTS = [{"dp": 4}, {"dp": 2}, {"dp": 1}, {"dp": 3}, {"dp": 2, "tp": 2}, {"dp"
 HARMLESS = [stop_rank_shortly, stop_parent, stop_all, slow_rank, few_descriptors, full_disk, stranger,
             second_run, jump_clock, cut_link_shortly, bad_link]
 # One of the ranks, or of the processes, is lost, or asked to end.
-HARMFUL = [kill_rank, kill_two_ranks, kill_parent, kill_all, crash_rank, no_memory, stop_rank_long,
-           term_parent, term_parent_twice, term_rank, cut_link_long, kill_host]
+HARMFUL = [kill_rank, kill_two_ranks, kill_rank_twice, kill_parent, kill_all, crash_rank, no_memory,
+           stop_rank_long, term_parent, term_parent_twice, hangup_parent, term_rank, cut_link_long,
+           kill_host]
 # These are of runs on several hosts.
 OF_HOSTS = [cut_link_shortly, cut_link_long, bad_link, kill_host]
 # These strike between an end and the next start.

@@ -30,8 +30,8 @@ from runs import (OPTIMIZERS, TOLERANCE, TRACKER, Run, checkpoints_of, losses_of
                   processes_with, ranks_of, send, shards_of)
 
 MOST_STARTS_WITHOUT_STEPS = 12
-STARTS_AGAIN = {10, 30, 31, 128 + signal.SIGKILL, 128 + signal.SIGTERM, -signal.SIGKILL,
-                -signal.SIGTERM}
+STARTS_AGAIN = {10, 30, 31} | {code for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
+                               for code in (128 + number, -number)}
 # The end of a run that could not write, which these may be the reason of.
 CANNOT_WRITE = 23
 HINDERS_WRITES = {"full_disk", "few_descriptors"}
