@@ -63,15 +63,20 @@ StageSetup SetupOf(const ModelOptions& options, const ProcessGroups& groups, boo
   return setup;
 }
 
-StageMemorySizes MeasureStage(const ModelOptions& options, const ProcessGroups& groups,
-                              absl::FunctionRef<void(const GeneratorSetup& setup)> measure) {
+struct StageSizes {
+  int64_t weights = 0;  // number of bytes
+  StageMemorySizes memory;
+};
+
+StageSizes MeasureStage(const ModelOptions& options, const ProcessGroups& groups,
+                        absl::FunctionRef<void(const GeneratorSetup& setup)> measure) {
   const Device meta = {DeviceType::kMeta};
   const std::unique_ptr<ModelStage> stage =
       MakeStage(options, SetupOf(options, groups, /*planned=*/true, nullptr));
   StageMemory memory(meta, {}, nullptr);
-  BindWeights(options, nullptr, stage.get());
+  const int64_t weights = BindWeights(options, nullptr, stage.get());
   measure({stage.get(), &memory, nullptr, Planned(groups.pipeline)});
-  return memory.HighWater();
+  return {weights, memory.HighWater()};
 }
 
 }  // namespace
@@ -81,9 +86,16 @@ InferenceStage::InferenceStage(const ModelOptions& options, const ProcessGroups&
                                MemoryLedger* ledger)
     : pipeline_(groups.pipeline),
       stage_(MakeStage(options, SetupOf(options, groups, /*planned=*/false, ledger))) {
-  weights_ = Buffer({}, BindWeights(options, nullptr, stage_.get()), "weights", ledger);
+  const StageSizes sizes = MeasureStage(options, groups, measure);
+  weights_ = Buffer({}, sizes.weights, "weights", ledger);
   BindWeights(options, &weights_, stage_.get());
-  memory_ = std::make_unique<StageMemory>(Device(), MeasureStage(options, groups, measure), ledger);
+  memory_ = std::make_unique<StageMemory>(Device(), sizes.memory, ledger);
+}
+
+int64_t InferenceStage::PlannedBytes(const ModelOptions& options, const ProcessGroups& groups,
+                                     absl::FunctionRef<void(const GeneratorSetup& setup)> measure) {
+  const StageSizes sizes = MeasureStage(options, groups, measure);
+  return sizes.weights + sizes.memory.total();
 }
 
 InferenceStage::~InferenceStage() = default;

@@ -2,6 +2,7 @@
 #ifndef MEGATRON_TRAIN_INFERENCE_INFERENCE_STAGE_H_
 #define MEGATRON_TRAIN_INFERENCE_INFERENCE_STAGE_H_
 
+#include <cstdint>
 #include <memory>
 
 #include "absl/functional/function_ref.h"
@@ -25,6 +26,10 @@ class InferenceStage {
                  absl::FunctionRef<void(const GeneratorSetup& setup)> measure,
                  MemoryLedger* ledger);
   ~InferenceStage();
+
+  // Returns the bytes that such a stage takes for its weights and its work. It takes none of them.
+  static int64_t PlannedBytes(const ModelOptions& options, const ProcessGroups& groups,
+                              absl::FunctionRef<void(const GeneratorSetup& setup)> measure);
 
   // Reads this rank's weights from a checkpoint of any layout.
   absl::Status LoadWeights(const CheckpointReader& reader);

@@ -10,7 +10,9 @@
 #include "megatron/comm/process_groups.h"
 #include "megatron/comm/rank_grid.h"
 #include "megatron/comm/thread/run_ranks.h"
+#include "megatron/train/inference/batch_memory.h"
 #include "megatron/train/inference/inference_stage.h"
+#include "megatron/train/preflight/check_memory.h"
 
 namespace megatron {
 namespace {
@@ -72,6 +74,51 @@ ModelOptions ForInference(ModelOptions model) {
   return model;
 }
 
+struct RankGrids {
+  RankGrid dense, expert;
+};
+
+absl::StatusOr<RankGrids> GridsOf(const TextEngineOptions& options) {
+  ParallelSizes sizes;
+  sizes.tensor = options.tensor_parallel;
+  sizes.pipeline = options.pipeline_parallel;
+  const int ranks = options.tensor_parallel * options.pipeline_parallel;
+  RankGrids grids;
+  MEGATRON_ASSIGN_OR_RETURN(grids.dense, RankGrid::Create(sizes, ranks));
+  MEGATRON_ASSIGN_OR_RETURN(grids.expert, RankGrid::CreateExpert(sizes, ranks));
+  return grids;
+}
+
+// The engine of `batch` requests.
+BatchedTextEngineOptions EngineOptions(const SavedModel& saved, const TextEngineOptions& options,
+                                       int batch) {
+  BatchedTextEngineOptions engine;
+  engine.vocab_size = saved.limits.vocab_size;
+  engine.max_context = options.max_context > 0 ? options.max_context : saved.limits.max_context;
+  engine.max_batch = batch;
+  engine.max_queue = options.max_queue;
+  engine.max_step_tokens = std::max<int64_t>(options.max_step_tokens, batch);
+  engine.max_step_logits = std::max<int64_t>(options.max_step_logits, batch);
+  return engine;
+}
+
+// Returns the bytes that all ranks will take.
+int64_t PlannedBytes(const ModelOptions& model, const RankGrids& grids,
+                     const CachedModelLimits& limits) {
+  int64_t bytes = 0;
+  const auto measure = [&](const GeneratorSetup& setup) {
+    CachedModel cached(setup, limits, Stream::Meta(), nullptr);
+    cached.Measure();
+    bytes += cached.bytes();
+  };
+  for (int rank = 0; rank < grids.dense.world_size(); ++rank) {
+    const ProcessGroups groups = GroupsForPlanning(grids.dense, grids.expert, rank);
+    const int64_t of_stage = InferenceStage::PlannedBytes(model, groups, measure);
+    bytes += of_stage;
+  }
+  return bytes;
+}
+
 }  // namespace
 
 struct ServedModel::RankPart {
@@ -116,13 +163,9 @@ int64_t ServedModel::total_bytes() const {
 
 absl::Status ServedModel::RunRank(FileSystem& fs, const TextEngineOptions& options, int rank,
                                   const ProcessGroup& world) {
-  ParallelSizes sizes;
-  sizes.tensor = options.tensor_parallel;
-  sizes.pipeline = options.pipeline_parallel;
-  MEGATRON_ASSIGN_OR_RETURN(const RankGrid dense, RankGrid::Create(sizes, world.size()));
-  MEGATRON_ASSIGN_OR_RETURN(const RankGrid expert, RankGrid::CreateExpert(sizes, world.size()));
+  MEGATRON_ASSIGN_OR_RETURN(const RankGrids grids, GridsOf(options));
   MEGATRON_ASSIGN_OR_RETURN(const ProcessGroups groups,
-                            MakeGroups(dense, expert, world.communicator()));
+                            MakeGroups(grids.dense, grids.expert, world.communicator()));
   RankPart& part = *parts_[rank];
   const CachedModelLimits limits = BatchedTextEngine::ModelLimits(engine_options_);
   part.stage = std::make_unique<InferenceStage>(
@@ -172,22 +215,24 @@ absl::StatusOr<std::unique_ptr<ServedModel>> OpenTextEngine(FileSystem& fs,
   }
   saved.options = ForInference(saved.options);
   MEGATRON_RETURN_IF_ERROR(CheckLayout(saved.options, options));
-  BatchedTextEngineOptions& engine = model->engine_options_;
-  engine.vocab_size = saved.limits.vocab_size;
-  engine.max_context = options.max_context > 0 ? options.max_context : saved.limits.max_context;
-  if (engine.max_context > saved.options.max_positions) {
-    return absl::InvalidArgumentError(absl::StrCat("a context of ", engine.max_context,
-                                                   " tokens: the model has ",
-                                                   saved.options.max_positions, " positions"));
-  }
   if (options.max_batch < 1 || options.max_queue < 0) {
     return absl::InvalidArgumentError(absl::StrCat("a batch of ", options.max_batch,
                                                    " requests and a queue of ", options.max_queue));
   }
-  engine.max_batch = options.max_batch;
-  engine.max_queue = options.max_queue;
-  engine.max_step_tokens = std::max<int64_t>(options.max_step_tokens, options.max_batch);
-  engine.max_step_logits = std::max<int64_t>(options.max_step_logits, options.max_batch);
+  model->engine_options_ = EngineOptions(saved, options, options.max_batch);
+  const int64_t context = model->engine_options_.max_context;
+  if (context > saved.options.max_positions) {
+    return absl::InvalidArgumentError(absl::StrCat("a context of ", context,
+                                                   " tokens: the model has ",
+                                                   saved.options.max_positions, " positions"));
+  }
+  MEGATRON_ASSIGN_OR_RETURN(const RankGrids grids, GridsOf(options));
+  MEGATRON_RETURN_IF_ERROR(
+      CheckBatchMemory(options.max_batch, context, AvailableHostBytes(), [&](int64_t batch) {
+        return PlannedBytes(
+            saved.options, grids,
+            BatchedTextEngine::ModelLimits(EngineOptions(saved, options, static_cast<int>(batch))));
+      }));
   MEGATRON_RETURN_IF_ERROR(model->Start(fs, options));
   return model;
 }

@@ -76,8 +76,9 @@ class ServedModel {
   std::thread ranks_;
 };
 
-// Fails where the checkpoint cannot be read, is of another kind of model than GPT, or cannot be cut
-// as asked; the message then names what does not divide.
+// Fails where the checkpoint cannot be read, is of another kind of model than GPT, cannot be cut as
+// asked, or does not fit this machine's memory with so large a batch. The message then names what
+// does not divide, or how many requests fit.
 absl::StatusOr<std::unique_ptr<ServedModel>> OpenTextEngine(FileSystem& fs,
                                                             const TextEngineOptions& options);
 

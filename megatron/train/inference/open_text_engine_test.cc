@@ -1,5 +1,6 @@
 #include "megatron/train/inference/open_text_engine.h"
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -19,6 +20,7 @@ namespace {
 
 using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr int64_t kTokens = 20;
@@ -169,6 +171,26 @@ TEST_F(OpenTextEngineTest, WhatCannotBeServedIsRefusedByName) {
   options.max_batch = 0;
   EXPECT_THAT(OpenTextEngine(PosixFileSystem(), options).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a batch of 0")));
+}
+
+TEST_F(OpenTextEngineTest, ABatchBeyondMemoryIsRefusedWithWhatFits) {
+  const Outcome outcome = Run({SaveTo("gpt")});
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  const auto model = Open("gpt");
+  ASSERT_THAT(model, IsOk());
+  TextEngineOptions options;
+  options.checkpoint = Path("gpt");
+  options.max_batch = std::numeric_limits<int>::max();
+  EXPECT_THAT(OpenTextEngine(PosixFileSystem(), options).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has room for")));
+  // All places can be numbered, and no machine has the memory.
+  options.max_batch /= static_cast<int>((*model)->engine().limits().max_context);
+  for (const int ranks : {1, 2}) {
+    options.tensor_parallel = options.pipeline_parallel = ranks;
+    EXPECT_THAT(OpenTextEngine(PosixFileSystem(), options).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("of memory have room for"), HasSubstr("a request "))));
+  }
 }
 
 }  // namespace

@@ -230,6 +230,9 @@ def check_key():
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     check("key: a file that others may read is refused", refused.returncode != 0 and "chmod 600" in refused.stdout)
     os.chmod(f"{WORK}/keys", 0o600)
+    refused = subprocess.run([f"{BIN}/tools/serve", f"--checkpoint={WORK}/model", "--max_batch=2147483647"],
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    check("max_batch: more than can be is refused with a number", refused.returncode > 0 and "has room for" in refused.stdout)
     server, address = serve("with_key", f"--api_key_file={WORK}/keys")
     for key, known in (("another key of more than sixteen letters", False), (KEY, True)):
         client = openai.OpenAI(base_url=f"{address}/v1", api_key=key, max_retries=0)
