@@ -160,6 +160,9 @@ ParsedRequest ParseRequest(absl::string_view bytes, const RequestLimits& limits)
   ParsedRequest parsed = ReadHead(bytes.substr(0, head_end + kLineEnd.size()), limits);
   if (parsed.state == ParsedRequest::State::kBad) return parsed;
   Request& request = parsed.request;
+  const auto is_host = [](const auto& field) { return field.first == "host"; };
+  if (std::count_if(request.fields.begin(), request.fields.end(), is_host) > 1)
+    return Bad(400, "there is more than one field Host");
   if (!request.is_http_1_0 && request.Field("host").empty())
     return Bad(400, "the field Host is missing");
   uint64_t length = 0;

@@ -7,7 +7,7 @@
 // What is taken: the methods' tokens, a target that begins with '/', versions 1.0 and 1.1, header
 // fields, and a body of a length that Content-Length gives. A body in chunks is refused (411), and
 // so is whatever could be read in two ways: spaces before a colon, folded lines, two lengths that
-// differ, bare line feeds within a line.
+// differ, two hosts, bare line feeds within a line.
 #ifndef MEGATRON_HTTP_REQUEST_H_
 #define MEGATRON_HTTP_REQUEST_H_
 

@@ -76,6 +76,8 @@ TEST(RequestTest, RefusesWhatIsTooLarge) {
 TEST(RequestTest, RefusesWhatCouldBeReadInTwoWays) {
   const std::string line = "POST / HTTP/1.1\r\nHost: a\r\n";
   ExpectBad(line + "Transfer-Encoding: chunked\r\n\r\n", 411, "Content-Length");
+  ExpectBad(line + "HOST: b\r\n\r\n", 400, "more than one field Host");
+  ExpectBad("GET / HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n", 400, "more than one field Host");
   ExpectBad(line + "Content-Length: 1\r\nContent-Length: 2\r\n\r\n", 400, "Content-Length");
   ExpectBad(line + "Content-Length: +1\r\n\r\n", 400, "Content-Length");
   ExpectBad(line + "Content-Length: 1, 1\r\n\r\n", 400, "Content-Length");
