@@ -147,7 +147,7 @@ void Server::Accept() {
 void Server::Open(Socket socket) {
   absl::MutexLock lock(&mutex_);
   if (static_cast<int>(connections_.size()) >= options_.connections) {
-    Response full = ErrorResponse(503, "there are too many connections; try again later");
+    Response full = options_.error(503, "there are too many connections; try again later");
     full.fields = {{"Retry-After", "1"}};
     // Nobody waits for a client that does not read.
     SendAll(socket, ResponseText(full, false, false), SteadyNow()).IgnoreError();
@@ -205,7 +205,7 @@ bool Server::ServeOne(const Socket& socket, std::string* received) const {
   const bool in_chunks = !parsed.request.is_http_1_0;
   ConnectedClient client(socket, options_.send_time, in_chunks);
   const Response response =
-      bad ? ErrorResponse(parsed.status, parsed.reason) : Answer(parsed.request, client);
+      bad ? options_.error(parsed.status, parsed.reason) : Answer(parsed.request, client);
   received->erase(0, parsed.bytes);
   const bool keep_alive = !bad && parsed.request.keep_alive && (!response.stream || in_chunks);
   if (!response.stream)
@@ -219,7 +219,7 @@ bool Server::ServeOne(const Socket& socket, std::string* received) const {
 Response Server::Answer(const Request& request, const Client& client) const {
   const absl::string_view host = request.Field("host");
   if (IsLoopback(options_.listen.host) && !host.empty() && !NamesLoopback(host))
-    return ErrorResponse(400, "the field Host does not name this machine");
+    return options_.error(400, "the field Host does not name this machine");
   return handler_(request, client);
 }
 

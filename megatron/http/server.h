@@ -24,6 +24,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "megatron/comm/socket/socket.h"
@@ -39,6 +40,9 @@ struct ServerOptions {
   absl::Duration request_time = absl::Seconds(10);  // from a request's first byte to its last
   absl::Duration idle_time = absl::Seconds(60);     // between requests
   absl::Duration send_time = absl::Seconds(10);     // for an answer, or a piece of a streamed one
+  // Makes the answer to what no handler sees: requests that cannot be read or name another host,
+  // and connections for which there is no place.
+  std::function<Response(int status, absl::string_view sentence)> error = ErrorResponse;
 };
 
 using Handler = std::function<Response(const Request&, const Client&)>;

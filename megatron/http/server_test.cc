@@ -5,6 +5,7 @@
 #include <atomic>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status_matchers.h"
@@ -144,6 +145,33 @@ TEST_F(ServerTest, MistakesAreAnsweredAndEndTheConnection) {
   EXPECT_THAT(Ask("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 65\r\n\r\n"),
               StartsWith("HTTP/1.1 413 "));
   EXPECT_EQ(calls_, 0);
+}
+
+TEST_F(ServerTest, ItsOwnErrorsHaveTheFormThatIsAskedFor) {
+  options_.error = [](int status, absl::string_view sentence) {
+    Response response;
+    response.status = status;
+    response.body = absl::StrCat("<", sentence, ">");
+    return response;
+  };
+  Start();
+  for (const auto& [request, status, sentence] :
+       {std::tuple("nonsense\r\n\r\n", 400, "<the request line is not"),
+        std::tuple("GET / HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n", 400,
+                   "<the field Host does not name this machine>"),
+        std::tuple("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 65\r\n\r\n", 413,
+                   "<the body has more than 64 bytes>"),
+        std::tuple("GET / HTTP/1.1\r\n", 408, "<the request took too long>")}) {
+    const std::string answer = Ask(request);
+    EXPECT_THAT(answer, StartsWith(absl::StrCat("HTTP/1.1 ", status, " ")));
+    EXPECT_THAT(answer, HasSubstr(sentence));
+  }
+  options_.connections = 1;
+  Start();
+  const Socket first = Connect();
+  Send(first, "GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  ASSERT_TRUE(Becomes(calls_, 1));
+  EXPECT_THAT(ReadAll(Connect()), HasSubstr("<there are too many connections"));
 }
 
 TEST_F(ServerTest, AnotherNameOfThisMachineIsRefused) {

@@ -1,6 +1,7 @@
 #include "megatron/serve/api_error.h"
 
 #include <optional>
+#include <utility>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
@@ -28,6 +29,27 @@ const char* TypeName(int status) {
     default:
       return status < 500 ? "invalid_request_error" : "server_error";
   }
+}
+
+Json ErrorObject(int status, absl::string_view message, Json field, Json code) {
+  Json object;
+  object["message"] = std::string(message);
+  object["type"] = TypeName(status);
+  object["param"] = std::move(field);
+  object["code"] = std::move(code);
+  Json json;
+  json["error"] = std::move(object);
+  return json;
+}
+
+http::Response ResponseOf(int status, const Json& error) {
+  http::Response response;
+  response.status = status;
+  response.content_type = "application/json";
+  response.body = JsonText(error) + "\n";
+  if (status == 401) response.fields = {{"WWW-Authenticate", "Bearer"}};
+  if (status == 429 || status == 503) response.fields = {{"Retry-After", "1"}};
+  return response;
 }
 
 }  // namespace
@@ -64,24 +86,16 @@ int HttpStatus(const absl::Status& error) {
 }
 
 Json ErrorJson(const absl::Status& error) {
-  Json object;
-  object["message"] = std::string(error.message());
-  object["type"] = TypeName(HttpStatus(error));
-  object["param"] = Payload(error, kField);
-  object["code"] = Payload(error, kCode);
-  Json json;
-  json["error"] = std::move(object);
-  return json;
+  return ErrorObject(HttpStatus(error), error.message(), Payload(error, kField),
+                     Payload(error, kCode));
 }
 
 http::Response ApiErrorResponse(const absl::Status& error) {
-  http::Response response;
-  response.status = HttpStatus(error);
-  response.content_type = "application/json";
-  response.body = JsonText(ErrorJson(error)) + "\n";
-  if (response.status == 401) response.fields = {{"WWW-Authenticate", "Bearer"}};
-  if (response.status == 429 || response.status == 503) response.fields = {{"Retry-After", "1"}};
-  return response;
+  return ResponseOf(HttpStatus(error), ErrorJson(error));
+}
+
+http::Response ApiErrorResponse(int status, absl::string_view message) {
+  return ResponseOf(status, ErrorObject(status, message, nullptr, nullptr));
 }
 
 std::string JsonText(const Json& json) {

@@ -26,6 +26,8 @@ nlohmann::ordered_json ErrorJson(const absl::Status& error);
 
 // An answer that says when to try again, where that helps.
 http::Response ApiErrorResponse(const absl::Status& error);
+// The same for a status of HTTP that no absl::Status has.
+http::Response ApiErrorResponse(int status, absl::string_view message);
 
 // Returns the JSON in one line; what is not UTF-8 becomes U+FFFD.
 std::string JsonText(const nlohmann::ordered_json& json);

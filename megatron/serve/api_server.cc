@@ -109,6 +109,9 @@ absl::StatusOr<std::unique_ptr<ApiServer>> ApiServer::Start(const ApiServerOptio
   http.limits.body_bytes = options.body_bytes;
   http.connections = options.connections;
   http.send_time = options.send_time;
+  http.error = [](int status, absl::string_view sentence) {
+    return ApiErrorResponse(status, sentence);
+  };
   ApiServer* const self = server.get();
   MEGATRON_ASSIGN_OR_RETURN(
       server->http_,

@@ -257,7 +257,11 @@ TEST_F(ApiServerTest, MistakesAreTold) {
   EXPECT_EQ(answer.status, 405);
   EXPECT_THAT(answer.head, HasSubstr("Allow: POST\r\n"));
   EXPECT_EQ(Ask("/health", "{}").status, 405);
-  EXPECT_EQ(Ask(kCompletions, std::string(options_.body_bytes + 1, ' ')).status, 413);
+  answer = Ask(kCompletions, std::string(options_.body_bytes + 1, ' '));
+  EXPECT_EQ(answer.status, 413);
+  EXPECT_THAT(answer.head, HasSubstr("Content-Type: application/json\r\n"));
+  EXPECT_EQ(answer.Json()["error"]["type"], "invalid_request_error");
+  EXPECT_THAT(answer.Json()["error"]["message"].get<std::string>(), HasSubstr("2097152 bytes"));
   // A page of another site, in a browser of this machine.
   answer = Ask(kCompletions, R"({"prompt": "a"})", "Origin: https://evil.example\r\n");
   EXPECT_EQ(answer.status, 403);
@@ -294,6 +298,20 @@ TEST_F(ApiServerTest, AnUnknownTemplateAndAPortInUseAreErrors) {
   wrong.listen = server_->endpoint();
   EXPECT_THAT(ApiServer::Start(wrong, engine_.get(), tokenizer_).status().message(),
               HasSubstr("in use"));
+}
+
+TEST_F(ApiServerTest, OneConnectionTooManyIsToldInJson) {
+  options_.connections = 1;
+  delay_ = 20;
+  Start();
+  HttpClient first(server_->endpoint());
+  first.Send(kCompletions, R"({"prompt": "a", "max_tokens": 400, "ignore_eos": true})");
+  ASSERT_TRUE(Becomes([&] { return engine_->state().running == 1; }));
+  const HttpAnswer answer = HttpClient(server_->endpoint()).Read();
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_THAT(answer.head, HasSubstr("Retry-After: 1\r\n"));
+  EXPECT_EQ(answer.Json()["error"]["type"], "server_error");
+  EXPECT_TRUE(answer.Json()["error"]["code"].is_null());
 }
 
 TEST_F(ApiServerTest, OneRequestTooManyIsToldToComeAgain) {
