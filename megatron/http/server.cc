@@ -146,7 +146,7 @@ void Server::Accept() {
 
 void Server::Open(Socket socket) {
   absl::MutexLock lock(&mutex_);
-  if (static_cast<int>(connections_.size()) >= options_.connections) {
+  if (!MakePlace()) {
     Response full = options_.error(503, "there are too many connections; try again later");
     full.fields = {{"Retry-After", "1"}};
     // Nobody waits for a client that does not read.
@@ -155,6 +155,21 @@ void Server::Open(Socket socket) {
   }
   Connection& connection = connections_.emplace_back(std::move(socket));
   connection.thread = std::thread([this, &connection] { Serve(&connection); });
+}
+
+bool Server::MakePlace() {
+  int open = 0;
+  Connection* idle = nullptr;
+  for (Connection& connection : connections_) {
+    if (connection.closing) continue;
+    ++open;
+    if (idle == nullptr || connection.idle_since < idle->idle_since) idle = &connection;
+  }
+  if (open < options_.connections) return true;
+  if (idle == nullptr || idle->idle_since == absl::InfiniteFuture()) return false;
+  idle->closing = true;
+  shutdown(idle->socket.fd(), SHUT_RDWR);
+  return true;
 }
 
 void Server::JoinFinished() {
@@ -172,17 +187,30 @@ void Server::JoinFinished() {
 
 void Server::Serve(Connection* connection) {
   std::string received;
-  while (ServeOne(connection->socket, &received)) {
-  }
+  bool is_first = true;
+  while (AwaitRequest(connection, is_first, &received) && ServeOne(connection->socket, &received))
+    is_first = false;
   Leave(connection->socket);
   absl::MutexLock lock(&mutex_);
   connection->done = true;
 }
 
+bool Server::AwaitRequest(Connection* connection, bool is_first, std::string* received) {
+  if (!received->empty()) return true;
+  if (!is_first) {
+    absl::MutexLock lock(&mutex_);
+    connection->idle_since = SteadyNow();
+  }
+  const absl::Duration time = is_first ? options_.request_time : options_.idle_time;
+  const Received got = Receive(connection->socket, SteadyNow() + time, received);
+  absl::MutexLock lock(&mutex_);
+  connection->idle_since = absl::InfiniteFuture();
+  return got == Received::kBytes && !connection->closing;
+}
+
 bool Server::ServeOne(const Socket& socket, std::string* received) const {
-  absl::Time deadline =
-      SteadyNow() + (received->empty() ? options_.idle_time : options_.request_time);
-  bool begun = !received->empty(), continued = false;
+  const absl::Time deadline = SteadyNow() + options_.request_time;
+  bool continued = false;
   ParsedRequest parsed = ParseRequest(*received, options_.limits);
   while (parsed.state == ParsedRequest::State::kIncomplete) {
     if (parsed.expects_continue && !std::exchange(continued, true)) {
@@ -190,14 +218,13 @@ bool Server::ServeOne(const Socket& socket, std::string* received) const {
       if (!SendAll(socket, "HTTP/1.1 100 Continue\r\n\r\n", sent_by).ok()) return false;
     }
     const Received got = Receive(socket, deadline, received);
-    if (got == Received::kEnd || (got == Received::kLate && !begun)) return false;
+    if (got == Received::kEnd) return false;
     if (got == Received::kLate) {
       parsed.state = ParsedRequest::State::kBad;
       parsed.status = 408;
       parsed.reason = "the request took too long";
       break;
     }
-    if (!std::exchange(begun, true)) deadline = SteadyNow() + options_.request_time;
     parsed = ParseRequest(*received, options_.limits);
   }
   const bool bad = parsed.state == ParsedRequest::State::kBad;

@@ -4,8 +4,9 @@
 //   MEGATRON_ASSIGN_OR_RETURN(auto server, Server::Start(options, handler));
 //   ... server->endpoint().port ...
 //
-// Each connection has a thread. There are at most `connections`; one more is told 503 and closed.
-// A connection that sends its request too slowly, sends nothing, or does not read its answer is
+// Each connection has a thread. There are at most `connections`. For one more, the one that has
+// waited longest between two requests is closed; where none waits, it is told 503 and closed. A
+// connection that sends its request too slowly, sends nothing, or does not read its answer is
 // closed at a deadline, so that nobody keeps a place for ever. Handlers are called on these
 // threads, several at once, for every request that can be read; HEAD is GET whose body is not sent.
 // A handler that waits long asks now and then whether its client is gone. One that answers piece by
@@ -37,9 +38,11 @@ struct ServerOptions {
   Endpoint listen = {"127.0.0.1", 0};  // port 0: any free one
   RequestLimits limits;
   int connections = 16;
-  absl::Duration request_time = absl::Seconds(10);  // from a request's first byte to its last
-  absl::Duration idle_time = absl::Seconds(60);     // between requests
-  absl::Duration send_time = absl::Seconds(10);     // for an answer, or a piece of a streamed one
+  // From a request's first byte to its last; also from the beginning of a connection to the first
+  // byte of its first request.
+  absl::Duration request_time = absl::Seconds(10);
+  absl::Duration idle_time = absl::Seconds(60);  // between requests
+  absl::Duration send_time = absl::Seconds(10);  // for an answer, or a piece of a streamed one
   // Makes the answer to what no handler sees: requests that cannot be read or name another host,
   // and connections for which there is no place.
   std::function<Response(int status, absl::string_view sentence)> error = ErrorResponse;
@@ -62,15 +65,23 @@ class Server {
     explicit Connection(Socket s) : socket(std::move(s)) {}
     const Socket socket;
     std::thread thread;
-    bool done = false;  // guarded by mutex_: its thread needs only to be joined
+    // The rest is guarded by mutex_.
+    absl::Time idle_since = absl::InfiniteFuture();  // finite between two requests
+    bool closing = false;  // its place is another's: nothing more is read of it
+    bool done = false;     // its thread needs only to be joined
   };
 
   Server(const ServerOptions& options, Handler handler, Socket listener, Endpoint endpoint);
   void Accept();
   void Open(Socket socket);
   void JoinFinished();
+  // Returns whether there is a place for one more connection, and makes it if it can.
+  bool MakePlace() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Serve(Connection* connection);
-  // Reads the next request into `received` and answers it. Returns false when the connection ends.
+  // Waits until something of a request is received. Returns false when the connection ends.
+  bool AwaitRequest(Connection* connection, bool is_first, std::string* received);
+  // Reads the next request into `received`, of which something is there, and answers it. Returns
+  // false when the connection ends.
   bool ServeOne(const Socket& socket, std::string* received) const;
   Response Answer(const Request& request, const Client& client) const;
 
