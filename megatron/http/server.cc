@@ -126,6 +126,30 @@ Server::~Server() {
   for (Connection& connection : rest) connection.thread.join();
 }
 
+void Server::Drain(absl::Time deadline) {
+  absl::MutexLock lock(&mutex_);
+  draining_ = true;
+  for (Connection& connection : connections_) {
+    if (connection.waiting) CloseWaiting(&connection);
+  }
+  const auto all_done = [this] {
+    mutex_.AssertHeld();
+    return std::all_of(connections_.begin(), connections_.end(),
+                       [](const Connection& connection) { return connection.done; });
+  };
+  mutex_.AwaitWithTimeout(absl::Condition(&all_done), deadline - SteadyNow());
+}
+
+bool Server::draining() {
+  absl::MutexLock lock(&mutex_);
+  return draining_;
+}
+
+void Server::CloseWaiting(Connection* connection) {
+  connection->closing = true;
+  shutdown(connection->socket.fd(), SHUT_RDWR);
+}
+
 void Server::Accept() {
   for (;;) {
     pollfd entry = {listener_.fd(), POLLIN, 0};
@@ -146,8 +170,10 @@ void Server::Accept() {
 
 void Server::Open(Socket socket) {
   absl::MutexLock lock(&mutex_);
-  if (!MakePlace()) {
-    Response full = options_.error(503, "there are too many connections; try again later");
+  if (draining_ || !MakePlace()) {
+    Response full =
+        options_.error(503, draining_ ? "the server is stopping"
+                                      : "there are too many connections; try again later");
     full.fields = {{"Retry-After", "1"}};
     // Nobody waits for a client that does not read.
     SendAll(socket, ResponseText(full, false, false), SteadyNow()).IgnoreError();
@@ -167,8 +193,7 @@ bool Server::MakePlace() {
   }
   if (open < options_.connections) return true;
   if (idle == nullptr || idle->idle_since == absl::InfiniteFuture()) return false;
-  idle->closing = true;
-  shutdown(idle->socket.fd(), SHUT_RDWR);
+  CloseWaiting(idle);
   return true;
 }
 
@@ -196,19 +221,22 @@ void Server::Serve(Connection* connection) {
 }
 
 bool Server::AwaitRequest(Connection* connection, bool is_first, std::string* received) {
-  if (!received->empty()) return true;
-  if (!is_first) {
+  {
     absl::MutexLock lock(&mutex_);
-    connection->idle_since = SteadyNow();
+    if (draining_) return false;
+    if (!received->empty()) return true;
+    connection->waiting = true;
+    if (!is_first) connection->idle_since = SteadyNow();
   }
   const absl::Duration time = is_first ? options_.request_time : options_.idle_time;
   const Received got = Receive(connection->socket, SteadyNow() + time, received);
   absl::MutexLock lock(&mutex_);
+  connection->waiting = false;
   connection->idle_since = absl::InfiniteFuture();
   return got == Received::kBytes && !connection->closing;
 }
 
-bool Server::ServeOne(const Socket& socket, std::string* received) const {
+bool Server::ServeOne(const Socket& socket, std::string* received) {
   const absl::Time deadline = SteadyNow() + options_.request_time;
   bool continued = false;
   ParsedRequest parsed = ParseRequest(*received, options_.limits);
@@ -234,7 +262,8 @@ bool Server::ServeOne(const Socket& socket, std::string* received) const {
   const Response response =
       bad ? options_.error(parsed.status, parsed.reason) : Answer(parsed.request, client);
   received->erase(0, parsed.bytes);
-  const bool keep_alive = !bad && parsed.request.keep_alive && (!response.stream || in_chunks);
+  const bool keep_alive =
+      !bad && parsed.request.keep_alive && (!response.stream || in_chunks) && !draining();
   if (!response.stream)
     return client.SendBytes(ResponseText(response, to_head, keep_alive)) && keep_alive;
   if (!client.SendBytes(StreamHead(response, in_chunks, keep_alive))) return false;

@@ -58,6 +58,11 @@ class Server {
   // Closes all connections, waits for handlers that run, and leaves no thread.
   ~Server();
 
+  // Takes no more connections, closes those that wait for a request, and ends each of the others
+  // after the answer that it is being given. Returns when all have ended, at the latest at the
+  // deadline, a time of SteadyNow().
+  void Drain(absl::Time deadline);
+
   const Endpoint& endpoint() const { return endpoint_; }
 
  private:
@@ -66,8 +71,9 @@ class Server {
     const Socket socket;
     std::thread thread;
     // The rest is guarded by mutex_.
+    bool waiting = false;                            // for a request's first byte
     absl::Time idle_since = absl::InfiniteFuture();  // finite between two requests
-    bool closing = false;  // its place is another's: nothing more is read of it
+    bool closing = false;  // nothing more is read of it, and its place is free
     bool done = false;     // its thread needs only to be joined
   };
 
@@ -75,6 +81,9 @@ class Server {
   void Accept();
   void Open(Socket socket);
   void JoinFinished();
+  bool draining();
+  // Closes a connection that waits for a request, and leaves its thread to end by itself.
+  void CloseWaiting(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns whether there is a place for one more connection, and makes it if it can.
   bool MakePlace() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Serve(Connection* connection);
@@ -82,7 +91,7 @@ class Server {
   bool AwaitRequest(Connection* connection, bool is_first, std::string* received);
   // Reads the next request into `received`, of which something is there, and answers it. Returns
   // false when the connection ends.
-  bool ServeOne(const Socket& socket, std::string* received) const;
+  bool ServeOne(const Socket& socket, std::string* received);
   Response Answer(const Request& request, const Client& client) const;
 
   const ServerOptions options_;
@@ -91,6 +100,7 @@ class Server {
   const Endpoint endpoint_;
   absl::Mutex mutex_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   std::list<Connection> connections_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;  // the last member: it uses the others
 };

@@ -11,6 +11,7 @@
 #include "absl/status/status_matchers.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -48,6 +49,7 @@ class ServerTest : public ::testing::Test {
         while (!client.Gone()) absl::SleepFor(absl::Milliseconds(5));
         ++gone_;
       }
+      if (request.path == "/slow") go_on_.WaitForNotification();
       if (request.path == "/stream") {
         response.stream = [this](Client* reader) {
           bool sent = reader->Send("one") && reader->Send("") && reader->Send("two");
@@ -109,6 +111,7 @@ class ServerTest : public ::testing::Test {
   std::string tail_ = "|";
   bool endless_ = false;
   std::atomic<int> calls_{0}, gone_{0};
+  absl::Notification go_on_;
   std::unique_ptr<Server> server_;
 };
 
@@ -317,6 +320,39 @@ TEST_F(ServerTest, AStreamEndsWithoutAReader) {
   const Socket deaf = Connect();
   Send(deaf, "GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_TRUE(Becomes(gone_, 2));
+}
+
+TEST_F(ServerTest, DrainingEndsConnectionsAfterTheirAnswers) {
+  options_.request_time = options_.idle_time = absl::Seconds(600);
+  Start();
+  const Socket busy = Connect(), idle = Connect(), silent = Connect();
+  // The second request, and those of connections from now on, are not answered.
+  Send(busy, absl::StrCat("GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n", kGet));
+  ASSERT_TRUE(Becomes(calls_, 1));
+  Send(idle, kGet);
+  EXPECT_THAT(ReadUntil(idle, "|"), HasSubstr("200 OK"));
+  std::thread drain([this] { server_->Drain(SteadyNow() + absl::Seconds(600)); });
+  EXPECT_TRUE(EndsInSilence(idle));
+  EXPECT_TRUE(EndsInSilence(silent));
+  EXPECT_THAT(ReadAll(Connect()), HasSubstr("the server is stopping"));
+  go_on_.Notify();
+  const std::string answer = ReadAll(busy);
+  drain.join();
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(answer, HasSubstr("Connection: close\r\n"));
+  EXPECT_TRUE(absl::EndsWith(answer, "GET /slow |")) << answer;
+  EXPECT_EQ(calls_, 2);
+}
+
+TEST_F(ServerTest, DrainingEndsAtItsDeadline) {
+  Start();
+  const Socket busy = Connect();
+  Send(busy, "GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  ASSERT_TRUE(Becomes(calls_, 1));
+  server_->Drain(SteadyNow() + absl::Milliseconds(100));
+  EXPECT_EQ(gone_, 0);
+  server_.reset();
+  EXPECT_EQ(gone_, 1);
 }
 
 TEST_F(ServerTest, NoThreadOutlivesIt) {
