@@ -53,6 +53,9 @@ ABSL_FLAG(
 ABSL_FLAG(int, max_queue, 256, "The most texts that wait for the model; one more is told 429.");
 ABSL_FLAG(absl::Duration, request_timeout, absl::Minutes(10),
           "The longest time from a request to the end of its answer.");
+ABSL_FLAG(absl::Duration, stop_timeout, absl::Seconds(10),
+          "How long answers may go on after SIGTERM or Ctrl-C; those that have not ended then are "
+          "cut off, and their clients told so.");
 
 namespace megatron {
 namespace {
@@ -93,6 +96,8 @@ absl::StatusOr<serve::ApiServerOptions> ServerOptions() {
   options.request_time = absl::GetFlag(FLAGS_request_timeout);
   if (options.request_time <= absl::ZeroDuration())
     return absl::InvalidArgumentError("--request_timeout is greater than 0");
+  if (absl::GetFlag(FLAGS_stop_timeout) < absl::ZeroDuration())
+    return absl::InvalidArgumentError("--stop_timeout is at least 0");
   const std::string keys = absl::GetFlag(FLAGS_api_key_file);
   if (!keys.empty()) {
     MEGATRON_ASSIGN_OR_RETURN(options.api_keys, ReadKeys(keys));
@@ -146,7 +151,10 @@ absl::Status Serve(const std::vector<std::string>& arguments) {
   sigwait(&signals, &signal);
   // A second one ends the program at once.
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
-  LOG(INFO) << "ends";
+  const absl::Duration grace = absl::GetFlag(FLAGS_stop_timeout);
+  LOG(INFO) << "stops; answers on their way have " << absl::FormatDuration(grace)
+            << ", and a second signal ends them at once";
+  server->Stop(grace);
   return absl::OkStatus();
 }
 

@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "megatron/base/quoted.h"
 #include "megatron/base/status_macros.h"
+#include "megatron/base/steady_now.h"
 #include "megatron/serve/api_answer.h"
 #include "megatron/serve/api_error.h"
 #include "megatron/serve/api_fields.h"
@@ -27,6 +28,7 @@ constexpr absl::Duration kLook = absl::Milliseconds(50);
 // The status of an answer that nobody was there to read, in the metrics alone.
 constexpr int kClientGone = 499;
 constexpr absl::string_view kModels = "/v1/models";
+constexpr char kStopping[] = "the server is stopping";
 
 http::Response JsonResponse(const Json& json) {
   http::Response response;
@@ -121,6 +123,32 @@ absl::StatusOr<std::unique_ptr<ApiServer>> ApiServer::Start(const ApiServerOptio
   return server;
 }
 
+void ApiServer::Stop(absl::Duration grace) {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    const auto no_texts = [this] {
+      mutex_.AssertHeld();
+      return texts_ == 0;
+    };
+    mutex_.AwaitWithTimeout(absl::Condition(&no_texts), grace);
+  }
+  cut_ = true;
+  // A client has so long to read a piece, and a second is for what comes before and after.
+  http_->Drain(SteadyNow() + options_.send_time + absl::Seconds(1));
+}
+
+bool ApiServer::BeginTexts() {
+  absl::MutexLock lock(&mutex_);
+  if (!stopping_) ++texts_;
+  return !stopping_;
+}
+
+void ApiServer::EndTexts() {
+  absl::MutexLock lock(&mutex_);
+  --texts_;
+}
+
 // ------------------------------------------------------------------------------ who may ask what
 
 absl::Status ApiServer::CheckCaller(const Route& route, const http::Request& request) const {
@@ -188,8 +216,13 @@ http::Response ApiServer::Page(const http::Request&, const http::Client&) {
 }
 
 http::Response ApiServer::Health(const http::Request&, const http::Client&) {
-  http::Response response = JsonResponse({{"status", failed_ ? "the model has stopped" : "ok"}});
-  if (failed_) response.status = 503;
+  std::string status = failed_ ? "the model has stopped" : "ok";
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stopping_) status = kStopping;
+  }
+  http::Response response = JsonResponse({{"status", status}});
+  if (status != "ok") response.status = 503;
   return response;
 }
 
@@ -270,8 +303,13 @@ http::Response ApiServer::Write(absl::StatusOr<TextCall> call, const http::Clien
   head.id = absl::BytesToHexString(RandomBytes(12));
   head.created = absl::ToUnixSeconds(absl::Now());
   head.model = options_.model;
-  const auto work = std::make_shared<Work>(*std::move(call), engine_, tokenizer_, std::move(head),
-                                           options_.request_time);
+  if (!BeginTexts()) return ApiErrorResponse(absl::UnavailableError(kStopping));
+  const std::shared_ptr<Work> work(
+      new Work(*std::move(call), engine_, tokenizer_, std::move(head), options_.request_time),
+      [this](Work* ended) {
+        delete ended;
+        EndTexts();
+      });
   const absl::Status status = work->run.Start();
   if (!status.ok()) {
     if (!absl::IsResourceExhausted(status)) return ApiErrorResponse(status);
@@ -296,7 +334,11 @@ absl::StatusOr<bool> ApiServer::GoesOn(Work* work, const http::Client& client) {
     if (!is_own && !client.Gone()) failed_ = true;
     return ended.status();
   }
-  if (*ended) metrics_.CountText(absl::Now() - work->start);
+  if (*ended) {
+    metrics_.CountText(absl::Now() - work->start);
+  } else if (cut_) {
+    return absl::UnavailableError(kStopping);
+  }
   return !*ended;
 }
 
@@ -331,13 +373,11 @@ void ApiServer::WriteStream(Work* work, http::Client* client) {
     if (!news.ok()) {
       status = HttpStatus(news.status());
       absl::StrAppend(&events, ServerSentEvent(ErrorJson(news.status())));
-    } else if (!goes_on) {
-      if (work->call.include_usage) {
-        absl::StrAppend(&events,
-                        ServerSentEvent(work->answer.UsageChunk(work->run.completion_tokens())));
-      }
-      absl::StrAppend(&events, kLastEvent);
+    } else if (!goes_on && work->call.include_usage) {
+      absl::StrAppend(&events,
+                      ServerSentEvent(work->answer.UsageChunk(work->run.completion_tokens())));
     }
+    if (!goes_on) absl::StrAppend(&events, kLastEvent);
     if (!client->Send(events) || (goes_on && client->Gone())) status = kClientGone;
     events.clear();
   }

@@ -13,9 +13,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "megatron/comm/socket/hmac_sha256.h"
 #include "megatron/comm/socket/socket.h"
@@ -53,6 +55,11 @@ class ApiServer {
   // Closes all connections, and ends what the engine does for them.
   ~ApiServer();
 
+  // Refuses further requests for texts with 503, and lets those that are being answered go on for
+  // so long. What is not written then is cut off with an error: a stream ends with an event that
+  // has it, and any other answer is 503. Returns when all clients have what is theirs.
+  void Stop(absl::Duration grace);
+
   const Endpoint& endpoint() const { return http_->endpoint(); }
 
  private:
@@ -77,6 +84,9 @@ class ApiServer {
   http::Response Complete(const http::Request&, const http::Client&);
   http::Response Chat(const http::Request&, const http::Client&);
 
+  // Counts a request for texts, unless the server stops.
+  bool BeginTexts();
+  void EndTexts();
   http::Response Write(absl::StatusOr<TextCall> call, const http::Client& client);
   http::Response WriteWhole(Work* work, const http::Client& client);
   void WriteStream(Work* work, http::Client* client);
@@ -91,8 +101,12 @@ class ApiServer {
   std::optional<ChatTemplate> chat_;
   ApiContext context_;
   ServeMetrics metrics_;
-  std::atomic<bool> failed_{false};     // the engine has failed
-  std::unique_ptr<http::Server> http_;  // the last member: its threads use the others
+  std::atomic<bool> failed_{false};  // the engine has failed
+  std::atomic<bool> cut_{false};     // no text goes on
+  absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  int texts_ ABSL_GUARDED_BY(mutex_) = 0;  // the requests for texts that are being answered
+  std::unique_ptr<http::Server> http_;     // the last member: its threads use the others
 };
 
 }  // namespace megatron::serve

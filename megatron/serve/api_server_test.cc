@@ -348,7 +348,9 @@ TEST_F(ApiServerTest, ARequestEndsAtItsDeadline) {
   EXPECT_EQ(answer.status, 504);
   EXPECT_THAT(answer.body, HasSubstr("longer than this server allows"));
   const auto events = Ask(kCompletions, absl::StrCat("{", slow, R"(, "stream": true})")).Events();
-  EXPECT_THAT(events.back(), HasSubstr("longer than this server allows"));
+  ASSERT_GE(events.size(), 2u);
+  EXPECT_THAT(events[events.size() - 2], HasSubstr("longer than this server allows"));
+  EXPECT_EQ(events.back(), "[DONE]");
   EXPECT_EQ(Ask("/health").status, 200);
 }
 
@@ -411,6 +413,61 @@ TEST_F(ApiServerTest, ManyClientsAtOnce) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(right, kClients * kRequests);
   EXPECT_TRUE(Becomes([&] { return Idle() && ThreadsOfThisProcess() <= before; }));
+}
+
+TEST_F(ApiServerTest, AServerThatStopsEndsItsAnswersFirst) {
+  delay_ = 100;
+  Start();
+  const std::string body = R"("prompt": "a", "max_tokens": 400, "ignore_eos": true)";
+  HttpClient stream(server_->endpoint()), whole(server_->endpoint());
+  stream.Send(kCompletions, absl::StrCat("{", body, R"(, "stream": true})"));
+  whole.Send(kCompletions, absl::StrCat("{", body, "}"));
+  ASSERT_TRUE(Becomes([&] {
+    const EngineState state = engine_->state();
+    return state.running == 1 && state.waiting == 1;
+  }));
+  std::thread stop([&] { server_->Stop(absl::Seconds(600)); });
+  EXPECT_TRUE(Becomes([&] { return Ask("/health").status == 503; }));
+  const HttpAnswer refused = Ask(kCompletions, R"({"prompt": "a"})");
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_THAT(refused.head, HasSubstr("Retry-After: 1\r\n"));
+  EXPECT_EQ(refused.Json()["error"]["message"], "the server is stopping");
+  // It tells others as long as it writes.
+  EXPECT_EQ(Ask("/metrics").status, 200);
+  delay_ = 0;
+  const std::vector<std::string> events = stream.Read().Events();
+  const HttpAnswer answer = whole.Read();
+  stop.join();
+  ASSERT_GE(events.size(), 2u);
+  EXPECT_EQ(Json::parse(events[events.size() - 2])["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(events.back(), "[DONE]");
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.Json()["usage"]["completion_tokens"], 400);
+}
+
+TEST_F(ApiServerTest, AnswersThatOutlastTheGraceAreCutOffWithAnError) {
+  delay_ = 100;
+  Start();
+  const std::string body = R"("prompt": "a", "max_tokens": 400, "ignore_eos": true)";
+  HttpClient stream(server_->endpoint()), whole(server_->endpoint()), idle(server_->endpoint());
+  stream.Send(kCompletions, absl::StrCat("{", body, R"(, "stream": true})"));
+  whole.Send(kCompletions, absl::StrCat("{", body, "}"));
+  ASSERT_TRUE(Becomes([&] {
+    const EngineState state = engine_->state();
+    return state.running == 1 && state.waiting == 1;
+  }));
+  server_->Stop(absl::ZeroDuration());
+  const std::vector<std::string> events = stream.Read().Events();
+  ASSERT_GE(events.size(), 2u);
+  const Json error = Json::parse(events[events.size() - 2])["error"];
+  EXPECT_EQ(error["type"], "server_error");
+  EXPECT_EQ(error["message"], "the server is stopping");
+  EXPECT_EQ(events.back(), "[DONE]");
+  const HttpAnswer answer = whole.Read();
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_EQ(answer.Json()["error"], error);
+  EXPECT_EQ(idle.Read().status, 0);
+  EXPECT_TRUE(Becomes([&] { return Idle(); }));
 }
 
 TEST_F(ApiServerTest, AServerThatEndsLeavesNothing) {

@@ -297,6 +297,7 @@ def main():
     stream = client.completions.create(model="model", prompt="Once ", max_tokens=50, stream=True, extra_body={"ignore_eos": True})
     next(iter(stream))
     server.send_signal(signal.SIGINT)
+    check("Ctrl-C: the text is written to its end", [piece.choices[0].finish_reason for piece in stream][-1] == "length")
     check("Ctrl-C ends the server well while it writes", server.wait(TIMEOUT) == 0)
     runs.finish()
 
