@@ -17,9 +17,12 @@ constexpr int64_t kMaxLatestBytes = 4096;
 // Those that may be loaded, the best first.
 absl::StatusOr<std::vector<IterationDirectory>> ListCandidates(FileSystem& fs,
                                                                const std::string& directory) {
-  MEGATRON_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(directory));
+  const absl::StatusOr<std::vector<std::string>> names = fs.List(directory);
+  if (absl::IsNotFound(names.status()))
+    return absl::NotFoundError(absl::StrCat("there is no directory '", directory, "'"));
+  if (!names.ok()) return names.status();
   std::vector<IterationDirectory> candidates;
-  for (const std::string& name : names) {
+  for (const std::string& name : *names) {
     IterationDirectory parsed;
     const bool matches = ParseDirectoryName(name, &parsed);
     if (matches && parsed.kind != DirectoryKind::kTemporary) candidates.push_back(parsed);

@@ -52,7 +52,8 @@ TEST_F(FindLatestCheckpointTest, FindsTheOneThatTheLatestFileNames) {
 }
 
 TEST_F(FindLatestCheckpointTest, AFreshStartIsNotFound) {
-  EXPECT_THAT(FindLatestCheckpoint(fs_, "/save"), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(FindLatestCheckpoint(fs_, "/save"),
+              StatusIs(absl::StatusCode::kNotFound, "there is no directory '/save'"));
   ASSERT_THAT(fs_.CreateDirs("/save/tensorboard"), IsOk());
   ASSERT_THAT(fs_.CreateDirs("/save/iter_0000010.tmp"), IsOk());
   EXPECT_THAT(FindLatestCheckpoint(fs_, "/save"), StatusIs(absl::StatusCode::kNotFound));
