@@ -97,7 +97,12 @@ absl::Status ReadPrompts(ApiFields* fields, const ApiContext& context, TextCall*
       "prompt is a text, a list of texts, a list of tokens or a list of those";
   if (prompt == nullptr) return RequestError("prompt", kForms);
   if (prompt->is_string()) return AddPrompt(*prompt, form, context, call);
-  if (!prompt->is_array() || prompt->empty()) return RequestError("prompt", kForms);
+  if (!prompt->is_array()) return RequestError("prompt", kForms);
+  if (prompt->empty()) {
+    return RequestError("prompt",
+                        "prompt is an empty list, and there is nothing to continue; a text that "
+                        "begins a document is asked for with \"\" or [[]]");
+  }
   if (prompt->front().is_number()) return AddPrompt(*prompt, form, context, call);
   if (static_cast<int64_t>(prompt->size()) > context.max_choices) {
     return RequestError("prompt", absl::StrCat("there are ", prompt->size(), " prompts; at most ",

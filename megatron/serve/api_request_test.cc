@@ -92,10 +92,11 @@ TEST_F(ApiRequestTest, APromptHasFourForms) {
     EXPECT_THAT(call->prompts[0].tokens, ElementsAre(kEod));
     EXPECT_EQ(call->prompts[0].text, "");
   }
-  for (const char* wrong : {"{}", R"({"prompt": 5})", R"({"prompt": []})", R"({"prompt": {}})",
-                            R"({"prompt": [true]})", R"({"prompt": ["a", [1]]})"}) {
+  for (const char* wrong : {"{}", R"({"prompt": 5})", R"({"prompt": {}})", R"({"prompt": [true]})",
+                            R"({"prompt": ["a", [1]]})"}) {
     ExpectRefused(wrong, "prompt", "prompt is a text");
   }
+  ExpectRefused(R"({"prompt": []})", "prompt", "prompt is an empty list");
   for (const char* wrong :
        {R"({"prompt": [1, "a"]})", R"({"prompt": [257]})", R"({"prompt": [-1]})",
         R"({"prompt": [[1.5]]})", R"({"prompt": [99999999999999999999]})"}) {
