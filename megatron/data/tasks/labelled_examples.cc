@@ -57,7 +57,9 @@ absl::StatusOr<LabelledExamples> LabelledExamples::Read(const std::string& path,
 }
 
 absl::Status LabelledExamples::AddLine(absl::string_view line, const Tokenizer& tokenizer) {
-  if (IsBlankJsonLine(line)) return absl::OkStatus();
+  // Tabs alone are columns that lack their texts.
+  const bool is_blank = HasHeader(task_) ? line.empty() || line == "\r" : IsBlankJsonLine(line);
+  if (is_blank) return absl::OkStatus();
   std::vector<TaskExample> examples;
   MEGATRON_RETURN_IF_ERROR(AppendTaskExamples(task_, line, &examples));
   if (examples.empty()) ++skipped_;

@@ -194,6 +194,9 @@ TEST_F(TaskDatasetTest, ErrorsNameTheFileAndTheLine) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("examples, line 3: the label")));
   EXPECT_THAT(Read(LabelledTask::kMnli, "a\tb\tc\td\te\tf\tg\th\ti\tj\n"),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("examples, line 1: has 10 columns")));
+  EXPECT_THAT(Read(LabelledTask::kQqp, "header\n\n1\t2\t3\ta\tb\t1\n\t\t\t\t\t\n\n"),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("examples, line 4: has tabs")));
+  EXPECT_THAT(Read(LabelledTask::kQqp, "header\r\n\r\n1\t2\t3\ta\tb\t1\r\n\n"), IsOk());
   EXPECT_THAT(Read(LabelledTask::kQqp, "header\n"),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("has no example")));
   TokenizerOptions bytes;

@@ -171,6 +171,8 @@ absl::Status CheckTaskHeader(LabelledTask task, absl::string_view line) {
 
 absl::Status AppendTaskExamples(LabelledTask task, absl::string_view line,
                                 std::vector<TaskExample>* examples) {
+  if (HasHeader(task) && absl::StripAsciiWhitespace(line).empty())
+    return absl::DataLossError("has tabs and blanks alone");
   switch (task) {
     case LabelledTask::kMnli: {
       MEGATRON_ASSIGN_OR_RETURN(TaskExample example, MnliExample(Columns(line)));

@@ -31,7 +31,7 @@ absl::Status CheckTaskHeader(LabelledTask task, absl::string_view line);
 //
 // MNLI: columns with tabs between them, of which 8 and 9 are the texts and the last is the label.
 // QQP: six columns; 3 and 4 are the questions and 5 the label. As in Megatron, a line of other
-// numbers of columns, or with an empty question, has no example.
+// numbers of columns, or with an empty question, has no example; one of white space alone is wrong.
 // RACE: {"article": "...", "questions": [...], "options": [[four], ...], "answers": ["A", ...]}.
 // The first text of a choice is the question with the option in place of each "_", or behind it.
 // Text to text: {"inputs": "...", "targets": "..."}.

@@ -82,6 +82,8 @@ TEST(TaskLineTest, WrongLinesSayWhatIsWrong) {
            {LabelledTask::kMnli, "0\t1\t2\t3\t4\t5\t6\t7\ta\tb\tno",
             "the label in the last column"},
            {LabelledTask::kMnli, "0\t1\t2\t3\t4\t5\t6\t7\ta\t \tneutral", "an empty text"},
+           {LabelledTask::kMnli, "\t\t\t\t\t\t\t\t\t\t\t", "has tabs and blanks alone"},
+           {LabelledTask::kQqp, "\t\t\t\t\t\r", "has tabs and blanks alone"},
            {LabelledTask::kQqp, "7\t1\t2\ta\tb\t2", "is '2', and not 0 or 1"},
            {LabelledTask::kRace, "[]", "is no JSON object"},
            {LabelledTask::kRace, R"({"article": 1})", "needs a text \"article\""},
