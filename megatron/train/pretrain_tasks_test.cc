@@ -110,6 +110,33 @@ TEST_F(PretrainTasksTest, ABertIsTunedForEachTask) {
   }
 }
 
+TEST_F(PretrainTasksTest, AClassifierIsTunedForAnotherNumberOfClasses) {
+  PretrainBert();
+  const Arguments mnli = Tuning("MNLI", WriteMnli(), "mnli");
+  ASSERT_EQ(RunOf("bert", mnli).exit_code, kExitDone);
+  const Arguments from_mnli = {absl::StrCat("--set=checkpoint.load=", Path("mnli"))};
+  const Arguments qqp = Joined(Tuning("QQP", WriteQqp(), "qqp"), from_mnli);
+  const Outcome outcome = RunOf("bert", Joined(qqp, {"--set=train.exit_interval=100"}));
+  ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr("has another number of classes in classification_head.bias, "
+                              "classification_head.weight, so that these begin anew"),
+                    Not(HasSubstr("has no classification_head"))));
+  const Outcome rest = RunOf("bert", qqp);
+  ASSERT_EQ(rest.exit_code, kExitDone) << rest.output;
+  EXPECT_THAT(rest.output, Not(HasSubstr("begin anew")));
+  EXPECT_GT(NumberAfter(rest.output, "| accuracy value: "), 0.95) << rest.output;
+  // With as many classes the head goes on.
+  const Outcome again = RunOf("bert", Joined(Tuning("MNLI", WriteMnli(), "again"), from_mnli));
+  ASSERT_EQ(again.exit_code, kExitDone) << again.output;
+  EXPECT_THAT(again.output, Not(HasSubstr("begin anew")));
+  // A run does not go on with another task.
+  const Outcome other =
+      RunOf("bert", Joined(Tuning("QQP", WriteQqp(), "other"),
+                           Joined(from_mnli, {"--set=checkpoint.finetune=false"})));
+  EXPECT_EQ(other.exit_code, kExitConfig) << other.output;
+}
+
 // Were the head's weights zero, nothing below them would ever have a gradient.
 TEST_F(PretrainTasksTest, ABertWithoutABinaryHeadGetsAPooler) {
   PretrainBert({"--set=model.bert_binary_head=false", "--set=model.num_tokentypes=2"});

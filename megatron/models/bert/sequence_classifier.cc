@@ -79,6 +79,10 @@ bool SequenceClassifier::IsOwn(absl::string_view name) {
          absl::StartsWith(name, "pooler.");
 }
 
+bool SequenceClassifier::HasClasses(absl::string_view name) {
+  return absl::StartsWith(name, kClasses);
+}
+
 bool SequenceClassifier::IsOfOtherHead(absl::string_view name) {
   return IsOwn(name) || absl::StartsWith(name, "lm_head.") ||
          absl::StartsWith(name, "binary_head.") || absl::StartsWith(name, "output_layer.");

@@ -40,6 +40,8 @@ class SequenceClassifier {
   // Returns whether a parameter of this name is part of a classifier, which a pretrained BERT lacks
   // or may lack.
   static bool IsOwn(absl::string_view name);
+  // Returns whether a parameter of this name has a row for each class.
+  static bool HasClasses(absl::string_view name);
   // Returns whether a parameter of this name belongs to a head that a pretrained BERT, or one for
   // another task, has in its place.
   static bool IsOfOtherHead(absl::string_view name);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <set>
+#include <map>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -14,6 +14,8 @@
 #include "megatron/models/bert/sequence_classifier.h"
 #include "megatron/models/make_stage.h"
 #include "megatron/optim/outer/outer_optimizer.h"
+#include "megatron/tensor/parameter.h"
+#include "megatron/tensor/tensor.h"
 #include "megatron/train/config/config_difference.h"
 #include "megatron/train/trainer/checkpoint_tensors.h"
 #include "megatron/train/trainer/run_identity.h"
@@ -22,13 +24,16 @@
 namespace megatron {
 namespace {
 
-// Returns the names of the whole model's weights. This rank may have only some of them.
-std::set<std::string> WeightNames(const ModelOptions& model) {
+// Returns the shapes of the whole model's weights by their names. This rank may have only some of
+// them.
+std::map<std::string, Shape> WeightShapes(const ModelOptions& model) {
   const auto whole = MakeStage(model, {{DeviceType::kMeta}});
-  std::set<std::string> names;
-  for (const Parameter* parameter : whole->parameters()) names.insert(parameter->name);
-  for (const RouterState::Named& state : whole->router_state().Tensors()) names.insert(state.name);
-  return names;
+  std::map<std::string, Shape> shapes;
+  for (const Parameter* parameter : whole->parameters())
+    shapes[parameter->name] = parameter->sharding.global_shape;
+  for (const RouterState::Named& state : whole->router_state().Tensors())
+    shapes[state.name] = state.tensor.shape();
+  return shapes;
 }
 
 // Returns an error where the checkpoint has a fragment in flight that this run can't receive.
@@ -78,23 +83,30 @@ absl::StatusOr<std::vector<std::string>> CheckSameModel(const CheckpointReader& 
                                                         bool only_weights, bool is_dense,
                                                         Trainer& trainer) {
   const ModelOptions& model = trainer.options().model;
-  std::set<std::string> ours = WeightNames(model);
+  std::map<std::string, Shape> ours = WeightShapes(model);
   if (is_dense) {
-    std::set<std::string> dense;
-    for (const std::string& name : ours) dense.insert(Upcycling::DenseName(name));
+    std::map<std::string, Shape> dense;
+    for (const auto& [name, shape] : ours) dense[Upcycling::DenseName(name)] = shape;
     dense.erase("");
     ours = std::move(dense);
   }
   std::string differences;
   for (const TensorEntry& tensor : reader.manifest().tensors) {
     if (absl::StartsWith(tensor.name, "optimizer.state.")) continue;
-    if (ours.erase(tensor.name) > 0) continue;
+    const auto found = ours.find(tensor.name);
+    if (found != ours.end()) {
+      const bool is_of_other_classes = only_weights &&
+                                       SequenceClassifier::HasClasses(tensor.name) &&
+                                       tensor.shape != found->second;
+      if (!is_of_other_classes) ours.erase(found);
+      continue;
+    }
     if (only_weights && model.num_classes > 0 && SequenceClassifier::IsOfOtherHead(tensor.name))
       continue;
     absl::StrAppend(&differences, "\n  only saved: ", tensor.name);
   }
   std::vector<std::string> missing;
-  for (const std::string& name : ours) {
+  for (const auto& [name, shape] : ours) {
     if (only_weights && MayBeginAnew(name, model)) {
       missing.push_back(name);
     } else {

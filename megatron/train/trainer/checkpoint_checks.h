@@ -14,9 +14,10 @@
 namespace megatron {
 
 // Returns an error unless the checkpoint has the weights of this model and no others. With
-// `only_weights`, low-rank adapters and the head of a classifier may be missing, and the heads that
-// a classifier has not may be there. With `is_dense` it has those of the dense model that this one
-// begins from (upcycling.h). Returns the names of the parameters that are missing.
+// `only_weights`, low-rank adapters and the head of a classifier may be missing, the head may have
+// another number of classes, and the heads that a classifier has not may be there. With `is_dense`
+// it has those of the dense model that this one begins from (upcycling.h). Returns the names of the
+// parameters that are missing, or have rows for other classes.
 absl::StatusOr<std::vector<std::string>> CheckSameModel(const CheckpointReader& reader,
                                                         bool only_weights, bool is_dense,
                                                         Trainer& trainer);

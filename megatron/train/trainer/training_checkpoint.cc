@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -140,10 +141,30 @@ std::string NamesOf(const std::vector<std::string>& missing, const CheckpointRea
   return text;
 }
 
+// Tells which parameters begin anew although the checkpoint's are loaded, and why.
+void WarnOfMissing(const std::vector<std::string>& missing, const CheckpointReader& reader,
+                   std::vector<std::string>* warnings) {
+  std::vector<std::string> absent, of_other_classes;
+  for (const std::string& name : missing) {
+    const bool is_absent = FindTensor(reader.manifest(), name) == nullptr;
+    (is_absent ? absent : of_other_classes).push_back(name);
+  }
+  if (!absent.empty()) {
+    warnings->push_back(absl::StrCat(reader.directory(), ": has no ", NamesOf(absent, reader),
+                                     ", so that these begin anew"));
+  }
+  if (!of_other_classes.empty()) {
+    warnings->push_back(absl::StrCat(reader.directory(), ": has another number of classes in ",
+                                     NamesOf(of_other_classes, reader),
+                                     ", so that these begin anew"));
+  }
+}
+
 // The weights of a checkpoint, or what those of a dense model become.
 struct SavedWeights {
   const CheckpointReader& reader;
   std::optional<Upcycling> upcycling;
+  std::set<std::string> anew;  // the names of parameters that CheckSameModel allows to be missing
 
   // Returns whether the checkpoint has the tensor. A router's weights then begin anew.
   bool Has(const std::string& name) const {
@@ -157,13 +178,12 @@ struct SavedWeights {
 };
 
 // Appends the blocks of masters to load; with islands these are the global copy. The model's
-// weights are not loaded: they are the rounded masters. What the checkpoint lacks, which
-// CheckSameModel allows, stays as it began.
+// weights are not loaded: they are the rounded masters. What begins anew stays as it began.
 void AppendMasters(const ParameterState& state, const SavedWeights& saved,
                    std::vector<ShardedTensor>* blocks) {
-  if (state.master.empty()) return;
-  // Where a remainder is loaded with the states, weights are loaded as they are.
   const std::string& name = state.parameter->name;
+  if (state.master.empty() || saved.anew.count(name) > 0) return;
+  // Where a remainder is loaded with the states, weights are loaded as they are.
   const bool has_master =
       state.master.dtype() == DType::kFloat32 && saved.Has(kMasterPrefix + name);
   if (!has_master && !saved.Has(name)) return;
@@ -418,14 +438,14 @@ absl::Status RestoreCheckpoint(const CheckpointReader& reader, Restore what,
     MEGATRON_RETURN_IF_ERROR(CheckPhase(reader, run, *trainer));
   }
   const bool is_dense = what == Restore::kDenseWeights;
-  SavedWeights saved = {reader, std::nullopt};
+  SavedWeights saved = {reader, std::nullopt, {}};
   if (is_dense) saved.upcycling.emplace(trainer->options().model.transformer, run.seed);
   MEGATRON_ASSIGN_OR_RETURN(
       const std::vector<std::string> missing,
       CheckSameModel(reader, /*only_weights=*/what == Restore::kWeights, is_dense, *trainer));
   if (!missing.empty()) {
-    warnings->push_back(absl::StrCat(reader.directory(), ": has no ", NamesOf(missing, reader),
-                                     ", so that these begin anew"));
+    WarnOfMissing(missing, reader, warnings);
+    saved.anew.insert(missing.begin(), missing.end());
     // What is loaded goes to the device with all that is beside it in the host's copy.
     trainer->host_parameters().Fetch(trainer->stream());
   }
