@@ -227,7 +227,8 @@ TEST_F(PretrainTasksTest, WhatDoesNotFitIsRefused) {
   expect({"--set=data.task=RACE", "--set=parallel.context_parallel_size=2"}, kExitConfig,
          "parallel.context_parallel_size = 2: is not there with data.task = RACE");
   expect({"--set=data.tokenizer_type=ByteLevel"}, kExitData, "has no [CLS]");
-  expect({"--set=generation.prompt=\"[MASK]\""}, kExitConfig, "the model writes no words");
+  expect({"--set=generation.prompt=\"[MASK]\""}, kExitConfig, "--set generation= takes it away");
+  expect({"--set=generation.prompt=\"[MASK]\"", "--set=generation=", "--dry_run"}, kExitDone, "");
 }
 
 }  // namespace

@@ -53,7 +53,8 @@ void CheckTask(ConfigChecker& check) {
       absl::StrCat("with ", check.Named("data.task"), ", whose model has no output matrix"));
   if (check.resolved().has_generation()) {
     check.MessageError("generation", absl::StrCat("is not there with ", check.Named("data.task"),
-                                                  ": the model writes no words"));
+                                                  ": the model writes no words; --set generation= "
+                                                  "takes it away"));
   }
   if (labels.choices == 1) return;
   for (const char* path : {"parallel.context_parallel_size", "model.num_experts"}) {

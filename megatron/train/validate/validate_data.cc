@@ -5,6 +5,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -152,27 +153,36 @@ void CheckIdsOfNullTokenizer(ConfigChecker& check) {
   }
 }
 
-}  // namespace
-
-void CheckData(ConfigChecker& check) {
-  const config::DataConfig& data = check.resolved().data();
-  std::vector<std::string> sources;
-  if (data.data_path_size() > 0) sources.push_back(check.Named("data.data_path"));
-  if (!data.data_args_path().empty()) sources.push_back(check.Named("data.data_args_path"));
-  if (data.train_data_path_size() > 0) sources.push_back(check.Named("data.train_data_path"));
-  if (!data.per_split_data_args_path().empty())
-    sources.push_back(check.Named("data.per_split_data_args_path"));
-  if (data.mock_data()) sources.push_back(check.Named("data.mock_data"));
-  if (data.has_stories())
-    sources.push_back(absl::StrCat("data.stories (", check.locations().Where("data.stories"), ")"));
+void CheckOneSource(ConfigChecker& check, const config::DataConfig& data) {
+  std::vector<const char*> sources;
+  if (data.data_path_size() > 0) sources.push_back("data.data_path");
+  if (!data.data_args_path().empty()) sources.push_back("data.data_args_path");
+  if (data.train_data_path_size() > 0) sources.push_back("data.train_data_path");
+  if (!data.per_split_data_args_path().empty()) sources.push_back("data.per_split_data_args_path");
+  if (data.mock_data()) sources.push_back("data.mock_data");
+  if (data.has_stories()) sources.push_back("data.stories");
   if (sources.empty() && !check.locations().IsBroken("data.data_path")) {
     check.Error("data.data_path",
                 "there is no data: set data.data_path, data.stories or data.mock_data");
   }
+  // What the command line asks for is wanted rather than what a file has.
+  const auto is_of_file = [&](const char* path) {
+    return !absl::StartsWith(check.locations().Where(path), "--set");
+  };
   for (size_t i = 1; i < sources.size(); ++i) {
-    check.MessageError("data",
-                       absl::StrCat(sources[i], " contradicts ", sources[0], "; choose one"));
+    const bool keeps_other = is_of_file(sources[0]) && !is_of_file(sources[i]);
+    const char* const unwanted = keeps_other ? sources[0] : sources[i];
+    check.MessageError(
+        "data", absl::StrCat(check.Named(sources[i]), " contradicts ", check.Named(sources[0]),
+                             "; choose one: --set ", unwanted, "= takes ", unwanted, " away"));
   }
+}
+
+}  // namespace
+
+void CheckData(ConfigChecker& check) {
+  const config::DataConfig& data = check.resolved().data();
+  CheckOneSource(check, data);
   CheckDataFiles(check);
   CheckSetNames(check);
   CheckTasks(check);

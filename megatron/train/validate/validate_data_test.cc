@@ -40,6 +40,27 @@ TEST(ValidateDataTest, OneSourceIsNeededAndNoMore) {
   EXPECT_THAT(
       ErrorsWith({"data.mock_data=true", "data.train_data_path=b", "data.valid_data_path=c"}),
       OneError("data.mock_data", "contradicts"));
+  EXPECT_THAT(ErrorsWith({"data.data_path=a", "data.stories={num_bytes: 10000}"}),
+              OneError("data.stories", "choose one: --set data.stories= takes data.stories away"));
+  EXPECT_THAT(ErrorsWith({"data.stories={num_bytes: 10000}", "data.stories=", "data.data_path=a"}),
+              IsEmpty());
+}
+
+TEST(ValidateDataTest, OfTwoSourcesTheFilesIsToGo) {
+  const auto errors_of = [](const std::string& data, const ConfigOverrides& overrides) {
+    return ErrorsOf(
+        "model { num_layers: 4 hidden_size: 64 num_attention_heads: 4 seq_length: 32 }\n"
+        "optimizer { lr: 1e-3 }\n"
+        "train { micro_batch_size: 2 train_iters: 10 }\n" +
+            data,
+        overrides, ConfigPurpose::kRun);
+  };
+  const std::string stories = "data { stories { num_bytes: 10000 } }\n";
+  EXPECT_THAT(errors_of(stories, {"data.data_path=a"}),
+              OneError("data.stories", "--set data.stories= takes data.stories away"));
+  EXPECT_THAT(errors_of(stories, {"data.data_path=a", "data.stories="}), IsEmpty());
+  EXPECT_THAT(errors_of("data { data_path: \"a\" }\n", {"data.stories={num_bytes: 10000}"}),
+              OneError("data.stories", "--set data.data_path= takes data.data_path away"));
 }
 
 TEST(ValidateDataTest, PartsWithFilesOfTheirOwnNeedBothAndNoSplit) {
