@@ -147,10 +147,11 @@ TransformerOptions Llama() {
 
 TEST(TensorGridTest, TransformerLayersEqualThoseOfOneRank) {
   const RotaryTables tables(RotaryOptions(), /*head_size=*/4, /*positions=*/8, {}, nullptr);
-  TransformerOptions recomputing = Gpt(), post_norm = Gpt();
+  TransformerOptions recomputing = Gpt(), post_norm = Gpt(), parallel = Gpt();
   recomputing.recompute = {true, true, true};
   post_norm.post_norm = true;
-  for (const TransformerOptions& options : {Gpt(), Llama(), recomputing, post_norm}) {
+  parallel.parallel_residual = parallel.parallel_shared_norm = true;
+  for (const TransformerOptions& options : {Gpt(), Llama(), recomputing, post_norm, parallel}) {
     const auto make = [&](const ProcessGroup& heads, const TensorGrid& grid) {
       TransformerOptions mine = options;
       mine.grid = grid;

@@ -81,16 +81,22 @@ TransformerLayer::TransformerLayer(const TransformerOptions& options, int64_t la
       hidden_dropout_(options.hidden_dropout),
       recompute_norm_(options.recompute.norm),
       dtype_(options.dtype),
-      is_hybrid_(options.is_hybrid()) {
+      is_hybrid_(options.is_hybrid()),
+      is_parallel_(options.parallel_residual) {
   if (!options.reordered_norm) {
     attention_norm_ = std::make_unique<NormLayer>(FirstNorm(options, layer));
-    if (!is_hybrid_) mlp_norm_ = std::make_unique<NormLayer>(MlpNorm(options, layer));
+    if (!is_hybrid_ && !options.parallel_shared_norm)
+      mlp_norm_ = std::make_unique<NormLayer>(MlpNorm(options, layer));
   }
   const std::string attention = LayerName(options, layer) + ".self_attention";
   CHECK(residual_multiplier_ == 1 ||
         (!options.post_norm && !options.linear_bias && !options.cross_attention));
   CHECK(!is_hybrid_ || (!options.post_norm && !options.sandwich_norm && !options.reordered_norm &&
                         !options.cross_attention));
+  CHECK(!is_parallel_ ||
+        (!options.post_norm && !options.sandwich_norm && !options.reordered_norm && !is_hybrid_ &&
+         !options.cross_attention && !options.is_latent() && !options.moe.IsMoeLayer(layer)));
+  CHECK(is_parallel_ || !options.parallel_shared_norm);
   if (is_hybrid_ && options.hybrid_layers[layer] == HybridLayer::kMamba) {
     mamba_ = std::make_unique<MambaMixer>(options, MixerName(options, layer), layer, tensor_group);
   } else if (is_hybrid_ && options.hybrid_layers[layer] == HybridLayer::kDelta) {
@@ -166,6 +172,7 @@ TransformerLayer::LastSum TransformerLayer::ForwardBranches(
   CHECK(!post_norm_);
   Arena::Scope scope(ctx.scratch);
   if (is_hybrid_) return ForwardOneBranch(ctx, rotary, below, x_TH, branch_TH, saved);
+  if (is_parallel_) return ForwardParallel(ctx, rotary, below, x_TH, branch_TH, saved);
   const Shape& shape = x_TH.shape();
   Arena* const norm_arena = recompute_norm_ ? ctx.scratch : ctx.saved;
 
@@ -245,6 +252,36 @@ TransformerLayer::LastSum TransformerLayer::ForwardOneBranch(
   return {Dropout(ctx, LastSite()), branch_TH, LastBias(), x_TH};
 }
 
+TransformerLayer::LastSum TransformerLayer::ForwardParallel(
+    const LayerContext& ctx, const RotaryTables* rotary, const LastSum& below, const Tensor& x_TH,
+    const Tensor& branch_TH, Saved* saved) const {
+  const Shape& shape = x_TH.shape();
+  const bool shares_norm = mlp_norm_ == nullptr;
+  const auto norm_output = [&](OffloadModule reader, bool is_read_again) {
+    return (is_read_again && !recompute_norm_ ? ctx.SavedBy(reader) : ctx.scratch)
+        ->Allocate(dtype_, shape, "norm output");
+  };
+  const bool mlp_reads_again = !mlp_->keeps_codes(ctx);
+  const Tensor normed_TH = norm_output(
+      OffloadModule::kQkvLinear, !attention_->keeps_codes(ctx) || (shares_norm && mlp_reads_again));
+  NormalizeInput(ctx, below, x_TH, normed_TH, saved);
+  Attend(ctx, rotary, normed_TH, branch_TH, saved);
+  Multiply(ctx, branch_TH);
+  // The caller reads it, after this layer's scratch memory is gone.
+  const Tensor sum_TH = ctx.saved->Allocate(dtype_, shape, "residual");
+  AddLast(ctx,
+          {Dropout(ctx, DropoutSite::kAttentionOutput), branch_TH, AttentionOutput().bias(), x_TH},
+          sum_TH);
+  Tensor mlp_input_TH = normed_TH;
+  if (!shares_norm) {
+    mlp_input_TH = norm_output(OffloadModule::kMlp, mlp_reads_again);
+    mlp_norm_->Forward(ctx, x_TH, mlp_input_TH, &saved->mlp_norm);
+  }
+  mlp_->Forward(ctx, mlp_input_TH, branch_TH, &saved->mlp);
+  Multiply(ctx, branch_TH);
+  return {Dropout(ctx, DropoutSite::kMlpOutput), branch_TH, LastBias(), sum_TH};
+}
+
 void TransformerLayer::Multiply(const LayerContext& ctx, const Tensor& branch_TH) const {
   if (residual_multiplier_ != 1) ops::Scale(ctx.stream, residual_multiplier_, branch_TH);
 }
@@ -276,6 +313,7 @@ void TransformerLayer::Backward(const LayerContext& ctx, const RotaryTables* rot
   const TraceSpan span(ctx.stream, name_.c_str());
   if (post_norm_) return BackwardPostNorm(ctx, rotary, dy_TH, dx_TH, saved);
   if (is_hybrid_) return BackwardOneBranch(ctx, rotary, dy_TH, dx_TH, saved, biases);
+  if (is_parallel_) return BackwardParallel(ctx, rotary, dy_TH, dx_TH, saved, biases);
   Arena::Scope scope(ctx.scratch);
   const Shape& shape = dy_TH.shape();
   if (recompute_norm_ && attention_norm_) {
@@ -349,6 +387,42 @@ void TransformerLayer::BackwardOneBranch(const LayerContext& ctx, const RotaryTa
   if (mlp_) mlp_->Backward(ctx, dbranch_TH, dnormed_TH, &saved->mlp);
   if (moe_) moe_->Backward(ctx, dbranch_TH, dnormed_TH, &saved->moe);
   attention_norm_->Backward(ctx, dnormed_TH, dy_TH, dx_TH, saved->attention_norm, biases.below_H);
+}
+
+void TransformerLayer::BackwardParallel(const LayerContext& ctx, const RotaryTables* rotary,
+                                        const Tensor& dy_TH, const Tensor& dx_TH, Saved* saved,
+                                        const ResidualBiasGradients& biases) {
+  Arena::Scope scope(ctx.scratch);
+  const Shape& shape = dy_TH.shape();
+  const bool shares_norm = mlp_norm_ == nullptr;
+  if (recompute_norm_) {
+    AttentionInput(saved) = ctx.kept()->Allocate(dtype_, shape, "norm output");
+    attention_norm_->Recompute(ctx, saved->attention_norm, AttentionInput(saved));
+    if (shares_norm) {
+      MlpInput(saved) = AttentionInput(saved);
+    } else {
+      MlpInput(saved) = ctx.kept()->Allocate(dtype_, shape, "norm output");
+      mlp_norm_->Recompute(ctx, saved->mlp_norm, MlpInput(saved));
+    }
+  }
+  const Tensor dnormed_TH = ctx.scratch->Allocate(dtype_, shape, "norm gradient");
+  // What the MLP adds to the gradient of the norm's output, or, behind a norm of its own, to dy.
+  const Tensor dother_TH = ctx.scratch->Allocate(dtype_, shape, "residual gradient");
+
+  const Tensor dmlp_TH =
+      Multiplied(ctx, BranchGradient(ctx, Dropout(ctx, DropoutSite::kMlpOutput), dy_TH,
+                                     biases.output_is_done ? Tensor() : LastBiasGradient()));
+  mlp_->Backward(ctx, dmlp_TH, shares_norm ? dother_TH : dnormed_TH, &saved->mlp);
+  if (!shares_norm) mlp_norm_->Backward(ctx, dnormed_TH, dy_TH, dother_TH, saved->mlp_norm);
+
+  // Both biases have the column sums of dy, and the layer above adds those of the last one alone.
+  const Tensor dattention_TH =
+      Multiplied(ctx, BranchGradient(ctx, Dropout(ctx, DropoutSite::kAttentionOutput), dy_TH,
+                                     AttentionOutput().bias_gradient()));
+  AttendBackward(ctx, rotary, dattention_TH, dnormed_TH, saved);
+  if (shares_norm) ops::Add(ctx.stream, dother_TH, dnormed_TH);
+  attention_norm_->Backward(ctx, dnormed_TH, shares_norm ? dy_TH : dother_TH, dx_TH,
+                            saved->attention_norm, biases.below_H);
 }
 
 void TransformerLayer::ForwardPostNorm(const LayerContext& ctx, const RotaryTables* rotary,

@@ -4,9 +4,11 @@
 //   post-norm   h = norm(x + attention(x)),  y = norm(h + mlp(h))
 //   sandwich    h = x + norm(attention(norm(x))),  y = h + norm(mlp(norm(h)))
 //   reordered   h = x + norm(attention(x)),  y = h + norm(mlp(h))
+//   parallel    y = x + attention(norm(x)) + mlp(norm(x))
 //
 // A sandwich layer is a pre-norm one with a norm behind each branch as well, and a reordered layer
-// one of these without the norms in front. A pre-norm layer may
+// one of these without the norms in front. The norms of a parallel layer are two, or one that both
+// branches read. A pre-norm layer may
 // have a mixture of experts in place of the MLP, cross-attention, with a norm of its own, in front
 // of it, and latent attention in place of self-attention. A hybrid layer is a pre-norm one with one
 // branch, whichever it is: y = x + branch(norm(x)).
@@ -133,6 +135,11 @@ class TransformerLayer {
                            Saved* saved) const;
   void BackwardOneBranch(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
                          const Tensor& dx_TH, Saved* saved, const ResidualBiasGradients& biases);
+  // Do for a parallel layer what ForwardBranches and Backward do.
+  LastSum ForwardParallel(const LayerContext& ctx, const RotaryTables* rotary, const LastSum& below,
+                          const Tensor& x_TH, const Tensor& branch_TH, Saved* saved) const;
+  void BackwardParallel(const LayerContext& ctx, const RotaryTables* rotary, const Tensor& dy_TH,
+                        const Tensor& dx_TH, Saved* saved, const ResidualBiasGradients& biases);
   // The place of the last dropout.
   DropoutSite LastSite() const {
     return has_mlp() ? DropoutSite::kMlpOutput : DropoutSite::kAttentionOutput;
@@ -174,9 +181,10 @@ class TransformerLayer {
   float hidden_dropout_;
   bool recompute_norm_;
   DType dtype_;
-  bool is_hybrid_;
+  bool is_hybrid_, is_parallel_;
   // The norms in front of the branch they are named after, or behind it. A reordered layer has
-  // none, a hybrid layer the first alone, in front of its branch.
+  // none, a hybrid layer the first alone, in front of its branch, and a parallel layer whose
+  // branches share a norm the first alone, in front of both.
   std::unique_ptr<NormLayer> attention_norm_, mlp_norm_;
   std::unique_ptr<NormLayer> post_attention_norm_,
       post_mlp_norm_;  // null but in a sandwich layer and a reordered one

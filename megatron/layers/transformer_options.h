@@ -183,6 +183,11 @@ struct TransformerOptions {
   // Norms stand behind each branch, before its sum with the residual stream, and not in front of
   // it. Linear layers have no biases then, and layers no cross-attention.
   bool reordered_norm = false;
+  // Attention and the MLP both read the layer's input, and the residual stream gets the sum of what
+  // they give. Norms stand in front of the branches, layers have neither cross-attention nor latent
+  // attention nor experts, and the model is not hybrid. With `parallel_shared_norm` there is one
+  // norm, whose output both branches read.
+  bool parallel_residual = false, parallel_shared_norm = false;
   // Factor of what a branch gives, before its sum with the residual stream. Where it is not 1,
   // linear layers have no biases, norms stand in no layer behind a sum, and layers have no
   // cross-attention.

@@ -63,6 +63,13 @@ ModelOptions OneBranch() {
   return options;
 }
 
+// Attention and MLP read the same norm.
+ModelOptions ParallelBranches() {
+  ModelOptions options = SmallGpt2();
+  options.transformer.parallel_residual = options.transformer.parallel_shared_norm = true;
+  return options;
+}
+
 // A hybrid model without keys and values, whose heads have widths of their own.
 ModelOptions StatesAlone() {
   ModelOptions options = SmallHybrid();
@@ -88,7 +95,8 @@ std::vector<NamedModel> Models() {
                                     {"keys of all heads made of latents", SmallLatent()},
                                     {"layers of one branch", OneBranch()},
                                     {"layers with states", SmallHybrid()},
-                                    {"layers with states alone", StatesAlone()}};
+                                    {"layers with states alone", StatesAlone()},
+                                    {"parallel branches", ParallelBranches()}};
   models[9].options.transformer.latent.caches_latents = false;
   for (NamedModel& model : models) model.options = Long(model.options);
   NamedModel bf16 = models[1];

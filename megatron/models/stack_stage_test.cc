@@ -112,6 +112,18 @@ std::vector<NamedModel> Models() {
               o->transformer.hidden_dropout = 0.2f;
               o->output_scale = 0.5f;
             })},
+      {"parallel branches with a norm each, dropout", With(SmallGpt2(),
+                                                           [](ModelOptions* o) {
+                                                             o->transformer.parallel_residual =
+                                                                 true;
+                                                             o->transformer.hidden_dropout = 0.2f;
+                                                           })},
+      {"parallel branches that share a norm, multiplied",
+       With(SmallLlama(),
+            [](ModelOptions* o) {
+              o->transformer.parallel_residual = o->transformer.parallel_shared_norm = true;
+              o->transformer.residual_multiplier = 0.6f;
+            })},
       {"sinks with score zero", With(SmallGpt2(),
                                      [](ModelOptions* o) {
                                        o->transformer.sink = AttentionSink::kZero;
