@@ -476,6 +476,8 @@ constexpr absl::string_view kOurOwn[] = {
     "model.num_classes",
     "model.num_tokentypes",
     "model.output_scale",
+    "model.parallel_residual",
+    "model.parallel_residual_shared_norm",
     "model.post_norm",
     "model.qk_layernorm_all_heads",
     "model.reordered_norm",

@@ -235,6 +235,8 @@ void SetModel(const ModelOptions& model, config::ModelConfig* config) {
   config->set_qk_layernorm(layer.qk_norm);
   config->set_qk_layernorm_all_heads(layer.qk_norm_all_heads);
   config->set_reordered_norm(layer.reordered_norm);
+  config->set_parallel_residual(layer.parallel_residual);
+  config->set_parallel_residual_shared_norm(layer.parallel_shared_norm);
   if (layer.score_softcap > 0) config->set_attn_logit_softcapping(Shortest(layer.score_softcap));
   if (model.logit_softcap > 0) config->set_final_logit_softcapping(Shortest(model.logit_softcap));
   if (layer.sink == AttentionSink::kLearned)

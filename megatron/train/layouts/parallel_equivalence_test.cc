@@ -286,7 +286,11 @@ TrainerOptions RunOf(const Case& c) {
     run.model.transformer.qk_norm = run.model.transformer.sandwich_norm = true;
     run.model.embedding_scale = 1.5f;
   }
-  if (c[kModel] == kWindowed) run.model.transformer.score_softcap = 0.7f;
+  if (c[kModel] == kWindowed) {
+    run.model.transformer.score_softcap = 0.7f;
+    run.model.transformer.parallel_residual = true;
+    run.model.transformer.parallel_shared_norm = c[kOptimizer] == 0;
+  }
   if (c[kModel] == kMtp) {
     TransformerOptions& layer = run.model.transformer;
     layer.num_query_groups = layer.num_attention_heads;  // norms of all heads share no group

@@ -30,7 +30,7 @@ std::vector<int64_t> ParametersOfLayers(const config::ModelConfig& model) {
   const int64_t normed = model.multi_latent_attention() ? model.q_lora_rank() + model.kv_lora_rank()
                                                         : heads * model.kv_channels();
   const int64_t qk_norms = model.qk_layernorm() ? NormWeights(model, normed) : 0;
-  const int64_t norms = model.sandwich_norm() ? 4 : 2;
+  const int64_t norms = model.sandwich_norm() ? 4 : model.parallel_residual_shared_norm() ? 1 : 2;
   const int64_t sinks =
       model.softmax_type() == config::SoftmaxType::learnable ? model.num_attention_heads() : 0;
   const std::vector<bool> has_experts = LayersWithExperts(model);

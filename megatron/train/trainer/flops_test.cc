@@ -43,6 +43,11 @@ TEST(CountParametersTest, CountsTheBiasesAndNormsThatAreAskedFor) {
                             384),
             plain + 4 * 6 * 32);
   EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.reordered_norm=true"}), 384), plain);
+  EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.parallel_residual=true"}), 384), plain);
+  EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.parallel_residual=true",
+                                                 "model.parallel_residual_shared_norm=true"}),
+                            384),
+            plain - 4 * 128);
   // A gate for each of 4 query heads of 32 channels, from a width of 128.
   EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.attention_output_gate=true"}), 384),
             plain + 4 * 4 * 32 * 128);

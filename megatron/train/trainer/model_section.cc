@@ -302,6 +302,8 @@ TransformerOptions ToTransformer(const config::PretrainConfig& config) {
   options.post_norm = model.post_norm();
   options.sandwich_norm = model.sandwich_norm();
   options.reordered_norm = model.reordered_norm();
+  options.parallel_residual = model.parallel_residual();
+  options.parallel_shared_norm = model.parallel_residual_shared_norm();
   options.residual_multiplier = static_cast<float>(model.residual_multiplier());
   options.hidden_dropout = static_cast<float>(model.hidden_dropout());
   options.attention_dropout = static_cast<float>(model.attention_dropout());

@@ -50,6 +50,7 @@ TEST(ValidateHybridTest, RefusesWhatItsLayersCannotBeUsedWith) {
       {{kLayers, kPlain, "model.post_norm=true"}, "norms stand in front of its layers"},
       {{kLayers, kPlain, "model.disable_bias_linear=true", "model.sandwich_norm=true"},
        "norms stand in front of its layers alone"},
+      {{kLayers, kPlain, "model.parallel_residual=true"}, "each of its layers has one branch"},
       {{kLayers, kPlain, "model.lora={dim: 4}"}, "not all of its layers have adapters"},
       {{kLayers, kPlain, "data.random_ltd={min_value: 8 require_steps: 10}"},
        "its layers need all tokens"},

@@ -158,6 +158,25 @@ void CheckNormsAndGates(ConfigChecker& check) {
          "recompute.recompute_modules", "no norm stands in front of a linear layer");
 }
 
+// Branches are parallel in layers that have self-attention and an MLP.
+void CheckParallelResidual(ConfigChecker& check) {
+  constexpr char kParallel[] = "model.parallel_residual";
+  const config::ModelConfig& model = check.resolved().model();
+  if (!model.parallel_residual()) return;
+  const auto refuse = [&](bool broken, absl::string_view other, absl::string_view because) {
+    if (broken && check.Usable({other}))
+      check.Error(kParallel,
+                  absl::StrCat("cannot be used with ", check.Named(other), ": ", because));
+  };
+  refuse(model.has_num_experts(), "model.num_experts", "experts read what attention has added");
+  refuse(model.multi_latent_attention(), "model.multi_latent_attention",
+         "an MLP reads what latent attention has added");
+  refuse(model.has_hybrid_layer_pattern(), "model.hybrid_layer_pattern",
+         "each of its layers has one branch");
+  refuse(check.IsWritten("model.mtp_num_layers"), "model.mtp_num_layers",
+         "the layers of multi-token prediction have one branch behind the other");
+}
+
 void CheckRelativePositions(ConfigChecker& check) {
   constexpr char kBuckets[] = "model.relative_attention_num_buckets";
   constexpr char kDistance[] = "model.relative_attention_max_distance";
@@ -192,6 +211,7 @@ void CheckModel(ConfigChecker& check) {
   CheckPositions(check);
   CheckAttention(check);
   CheckNormsAndGates(check);
+  CheckParallelResidual(check);
   ModelRulesOf(check.resolved().model()).Check(check);
 }
 

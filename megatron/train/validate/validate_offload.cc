@@ -72,6 +72,8 @@ void CheckOffloadModule(ConfigChecker& check, config::OffloadModule::Type module
   refuse((module == Module::attn_norm || module == Module::mlp_norm) &&
              config.model().reordered_norm(),
          "model.reordered_norm", "no norm stands in front");
+  refuse(module == Module::mlp_norm && config.model().parallel_residual(),
+         "model.parallel_residual", "its norm reads the layer's input, which is attn_norm's");
   const config::RecomputeConfig& recompute = config.recompute();
   refuse((module == Module::core_attn || module == Module::attn_proj) &&
              recompute.attention_chunks_on_host(),
