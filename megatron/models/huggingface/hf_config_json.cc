@@ -51,6 +51,8 @@ void CheckPlain(const ModelOptions& options, Reasons* reasons) {
   require(layer.score_softcap == 0 && options.logit_softcap == 0,
           "attn_logit_softcapping, final_logit_softcapping: gpt2, bert and t5 have no caps");
   require(!layer.reordered_norm, "reordered_norm: gpt2, bert and t5 have norms in other places");
+  require(!layer.parallel_residual,
+          "parallel_residual: MLPs of gpt2, bert and t5 read what attention has added");
   require(!layer.is_hybrid(),
           "hybrid_layer_pattern: each layer of gpt2, bert and t5 has attention and an MLP");
   require(!layer.output_gate, "attention_output_gate: gpt2, bert and t5 have no gates");

@@ -166,12 +166,16 @@ constexpr HfDecoder Mamba2() {
   family.mixers = HfMixers::kMamba2;
   family.positions = HfPositions::kNone;
   family.epsilon = 1e-5;
+  family.names.embedding = "backbone.embeddings";
+  family.names.layers = "backbone.layers.";
+  family.names.final_norm = "backbone.norm_f";
   return family;
 }
 
 constexpr HfDecoder Bamba() {
   HfDecoder family{"bamba", "BambaForCausalLM"};
   family.mixers = HfMixers::kBamba;
+  family.names.final_norm = "model.final_layernorm";
   family.head_width = HfHeadWidth::kFixed;
   family.partial_rotation = true;
   family.rotated_share = 0.5;
@@ -239,6 +243,7 @@ constexpr HfDecoder SeedOss() {
 constexpr HfDecoder Ernie() {
   HfDecoder family{"ernie4_5", "Ernie4_5ForCausalLM"};
   family.biases = HfBiases::kUseBias;
+  family.bias_key = "use_bias";
   family.interleaved = true;
   family.epsilon = 1e-5;
   family.rope_theta = 500000;
@@ -285,6 +290,7 @@ constexpr HfDecoder Dots1() {
 constexpr HfDecoder Starcoder2() {
   HfDecoder family{"starcoder2", "Starcoder2ForCausalLM"};
   family.biases = HfBiases::kUseBias;
+  family.bias_key = "use_bias";
   family.has_biases = true;
   family.head_width = HfHeadWidth::kFixed;
   family.windows = HfWindows::kAllLayers;
@@ -295,6 +301,8 @@ constexpr HfDecoder Starcoder2() {
   family.epsilon_key = "norm_epsilon";
   family.epsilon = 1e-5;
   family.tied = true;
+  family.names.fc1 = ".c_fc";
+  family.names.fc2 = ".c_proj";
   return family;
 }
 
@@ -303,6 +311,7 @@ constexpr HfDecoder StableLm() {
   family.biases = HfBiases::kOptionalQkv;
   family.bias_key = "use_qkv_bias";
   family.head_width = HfHeadWidth::kFixed;
+  family.branches = HfBranches::kStableLm;
   family.layer_norm = true;
   family.scaled_rotation = false;
   family.partial_rotation = true;
@@ -348,6 +357,57 @@ constexpr HfDecoder Exaone4() {
   return family;
 }
 
+constexpr HfDecoder GptNeoX() {
+  HfDecoder family{"gpt_neox", "GPTNeoXForCausalLM"};
+  family.biases = HfBiases::kAll;
+  family.head_width = HfHeadWidth::kFixed;
+  family.key_heads = HfKeyHeads::kEachHead;
+  family.branches = HfBranches::kGptNeoX;
+  family.gate = HfGate::kUngatedEitherGelu;
+  family.layer_norm = family.grouped_qkv = true;
+  family.scaled_rotation = false;
+  family.partial_rotation = true;
+  family.rotated_share = 0.25;
+  family.share_key = "rotary_pct";
+  family.theta_key = "rotary_emb_base";
+  family.dropout_key = "hidden_dropout";
+  family.epsilon_key = "layer_norm_eps";
+  family.epsilon = 1e-5;
+  family.names = {"gpt_neox.embed_in", "gpt_neox.layers.", "gpt_neox.final_layer_norm",
+                  "embed_out",         ".attention",       ".dense",
+                  ".dense_h_to_4h",    ".dense_4h_to_h"};
+  return family;
+}
+
+constexpr HfDecoder Falcon() {
+  HfDecoder family{"falcon", "FalconForCausalLM"};
+  family.biases = HfBiases::kUseBias;
+  family.bias_key = "bias";
+  family.head_width = HfHeadWidth::kFixed;
+  family.key_heads = HfKeyHeads::kFalcon;
+  family.branches = HfBranches::kFalcon;
+  family.gate = HfGate::kUngatedGeluErf;
+  family.layer_norm = family.grouped_qkv = true;
+  family.scaled_rotation = false;
+  family.ffn_key = "ffn_hidden_size";
+  family.activation_key = "activation";
+  family.dropout_key = "hidden_dropout";
+  family.epsilon_key = "layer_norm_epsilon";
+  family.epsilon = 1e-5;
+  family.ffn_multiple = 4;
+  family.max_positions = 2048;
+  family.tied = true;
+  family.names = {"transformer.word_embeddings",
+                  "transformer.h.",
+                  "transformer.ln_f",
+                  "lm_head",
+                  ".self_attention",
+                  ".dense",
+                  ".dense_h_to_4h",
+                  ".dense_4h_to_h"};
+  return family;
+}
+
 // Returns how many kinds of weights only one of the two has. A model that differs in fewer is
 // closer than one that differs in sizes.
 int PartsThatDiffer(const HfDecoder& family, const TransformerOptions& layer) {
@@ -386,6 +446,7 @@ int PartsThatDiffer(const HfDecoder& family, const TransformerOptions& layer) {
                           (layer.moe.router.score == ops::RouterScore::kSigmoid)) +
          static_cast<int>(family.sinks != (layer.sink == AttentionSink::kLearned)) +
          static_cast<int>(family.sandwich_norm != layer.sandwich_norm) +
+         static_cast<int>(family.branches == HfBranches::kInTurn && layer.parallel_residual) +
          static_cast<int>(family.output_gate != layer.output_gate) +
          static_cast<int>(!family.multipliers && layer.residual_multiplier != 1) +
          static_cast<int>(family.reordered_norm != layer.reordered_norm) +
@@ -428,7 +489,9 @@ constexpr HfDecoder kFamilies[] = {
     StableLm(),
     Nemotron(),
     Arcee(),
-    Exaone4()};
+    Exaone4(),
+    GptNeoX(),
+    Falcon()};
 
 }  // namespace
 

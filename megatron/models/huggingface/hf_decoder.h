@@ -25,7 +25,7 @@ enum class HfBiases {
   kQkv,          // on the projections of queries, keys and values
   kAll,          // on all projections, the router and the experts
   kOptional,     // on all projections or on none, as attention_bias and mlp_bias say
-  kUseBias,      // the same, as use_bias says
+  kUseBias,      // the same, as bias_key says
   kOptionalQkv,  // on those of queries, keys and values or on none, as bias_key says
 };
 
@@ -33,6 +33,25 @@ enum class HfHeadWidth {
   kGiven,     // head_dim must be there
   kQuotient,  // hidden_size / num_attention_heads, unless head_dim says otherwise
   kFixed,     // hidden_size / num_attention_heads: not all versions of transformers heed head_dim
+};
+
+// How many heads of keys and values there are.
+enum class HfKeyHeads {
+  kGiven,     // num_key_value_heads
+  kEachHead,  // one for each head of queries
+  // One where multi_query says so, else one for each head of queries; with new_decoder_architecture
+  // num_kv_heads.
+  kFalcon,
+};
+
+// Whether attention and MLP are parallel branches of a layer, and what they read.
+enum class HfBranches {
+  kInTurn,    // the MLP reads what attention has added
+  kStableLm,  // use_parallel_residual says whether both read the output of one norm
+  kGptNeoX,   // use_parallel_residual says whether each has a norm in front of it; most have
+  // Both read one norm unless parallel_attn is false; with new_decoder_architecture,
+  // num_ln_in_parallel_attn says whether there are two.
+  kFalcon,
 };
 
 enum class HfAttention {
@@ -75,8 +94,21 @@ enum class HfGate {
   kSilu,
   kGeluTanh,
   kGptOss,
-  kUngatedGelu,         // GELU by tanh between c_fc and c_proj
-  kUngatedSquaredRelu,  // between up_proj and down_proj
+  kUngatedGelu,  // GELU by tanh
+  kUngatedSquaredRelu,
+  kUngatedGeluErf,     // the exact GELU
+  kUngatedEitherGelu,  // that or GELU by tanh
+};
+
+// Names of tensors.
+struct HfNames {
+  const char* embedding = "model.embed_tokens";
+  const char* layers = "model.layers.";  // the number follows
+  const char* final_norm = "model.norm";
+  const char* head = "lm_head";
+  const char* attention = ".self_attn";
+  const char* attention_output = ".o_proj";
+  const char *fc1 = ".up_proj", *fc2 = ".down_proj";  // of an MLP without a gate
 };
 
 // The mixers of a hybrid family (hf_mixers.h): what its layers have in place of attention.
@@ -101,6 +133,8 @@ struct HfDecoder {
   HfBiases biases = HfBiases::kNone;
   HfHeadWidth head_width = HfHeadWidth::kGiven;
   HfWindows windows = HfWindows::kNone;
+  HfKeyHeads key_heads = HfKeyHeads::kGiven;
+  HfBranches branches = HfBranches::kInTurn;
   HfExperts experts = HfExperts::kNone;
   HfGate gate = HfGate::kSilu;
   HfMixers mixers = HfMixers::kNone;
@@ -116,6 +150,7 @@ struct HfDecoder {
   bool longrope = false;          // rope_scaling may be LongRoPE's
   bool interleaved = false;       // pairs of channels that rotate are neighbours
   bool fused = false;             // q, k and v are one tensor, and so are gate and up
+  bool grouped_qkv = false;       // q, k and v are one tensor, by groups of heads
   bool fused_gate = false;        // gate and up are one tensor
   bool layer_norm = false;        // norms are LayerNorm, and not RMSNorm
   bool zero_centered = false;     // gains are stored less one
@@ -131,8 +166,12 @@ struct HfDecoder {
   bool softcaps = false;        // attn_logit_softcapping and final_logit_softcapping
   bool reordered_norm = false;  // norms stand behind the branches alone
   const char* epsilon_key = "rms_norm_eps";
-  const char* bias_key = "attention_bias";  // the key that kOptionalQkv asks for
-  const char* dropout_key = nullptr;        // what names the dropout of branches, if something does
+  const char* bias_key = "attention_bias";  // the key that kOptionalQkv and kUseBias ask for
+  const char* share_key = "partial_rotary_factor";
+  const char* theta_key = "rope_theta";
+  const char* ffn_key = "intermediate_size";
+  const char* activation_key = "hidden_act";
+  const char* dropout_key = nullptr;  // what names the dropout of branches, if something does
   bool has_biases = false;  // kUseBias and kOptionalQkv, where config.json does not say it
   // The values where config.json has none; without a window if it is 0.
   double rotated_share = 1;  // the share of a head's channels that partial_rotation rotates
@@ -141,11 +180,14 @@ struct HfDecoder {
   int64_t window_period = 2;
   double epsilon = 1e-6, rope_theta = 10000;
   int64_t window = 0;
+  int64_t ffn_multiple = 0;   // the width of an MLP, in hidden_size; 0: it must be there
+  int64_t max_positions = 0;  // 0: it must be there
   bool tied = false;
+  HfNames names;
 
   bool is_hybrid() const { return mixers != HfMixers::kNone; }
   bool is_gated() const {
-    return gate != HfGate::kUngatedGelu && gate != HfGate::kUngatedSquaredRelu;
+    return gate == HfGate::kSilu || gate == HfGate::kGeluTanh || gate == HfGate::kGptOss;
   }
   bool is_granite() const {
     return experts == HfExperts::kGranite || experts == HfExperts::kGraniteMoe ||

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "megatron/layers/latent_scale.h"
 #include "megatron/layers/longrope_scale.h"
 #include "megatron/models/huggingface/hf_decoder.h"
@@ -79,7 +80,12 @@ void ReadRopeScaling(const HfDecoder& family, const HfFields& rope, RotaryOption
 // Newer files have all of it in rope_parameters.
 void ReadRope(const HfDecoder& family, const HfFields& fields, RotaryOptions* rotary) {
   constexpr double kMaxBase = 1e12;
-  rotary->base = fields.Number("rope_theta", 1, kMaxBase, family.rope_theta);
+  rotary->base = fields.Number(family.theta_key, 1, kMaxBase, family.rope_theta);
+  // transformers writes both, and heeds this one.
+  if (absl::string_view(family.theta_key) != "rope_theta" &&
+      fields.Number("rope_theta", 1, kMaxBase, rotary->base) != rotary->base) {
+    fields.Error("rope_theta", absl::StrCat("must be as ", family.theta_key));
+  }
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (!fields.Has(key)) continue;
     if (!fields.Get(key).is_object()) {
@@ -95,12 +101,18 @@ void ReadRope(const HfDecoder& family, const HfFields& fields, RotaryOptions* ro
 void ReadShareOfRotation(const HfDecoder& family, const HfFields& fields,
                          TransformerOptions* layer) {
   double& share = layer->rotary_options.percent;
-  share = fields.Number("partial_rotary_factor", 0, 1, family.rotated_share);
+  share = fields.Number(family.share_key, 0, 1, family.rotated_share);
+  if (absl::string_view(family.share_key) != "partial_rotary_factor" &&
+      fields.Number("partial_rotary_factor", 0, 1, share) != share) {
+    fields.Error("partial_rotary_factor", absl::StrCat("must be as ", family.share_key));
+  }
+  if (fields.Has("rope_parameters") && fields.Get("rope_parameters").is_object())
+    share = fields.Object("rope_parameters").Number("partial_rotary_factor", 0, 1, share);
   const auto rotated = static_cast<int64_t>(static_cast<double>(layer->kv_channels) * share);
   if (share != 1 && !family.partial_rotation) {
-    fields.Error("partial_rotary_factor", "all channels of a head are rotated");
+    fields.Error(family.share_key, "all channels of a head are rotated");
   } else if (rotated == 0 || rotated % 2 != 0) {
-    fields.Error("partial_rotary_factor", "an odd number of channels is rotated, or none");
+    fields.Error(family.share_key, "an odd number of channels is rotated, or none");
   }
 }
 
@@ -135,17 +147,30 @@ void ReadLongRope(const HfDecoder& family, const HfFields& fields, ModelOptions*
   if (rope.Has("attention_factor")) rope.Error("attention_factor", "is that of the contexts here");
 }
 
+int64_t ReadKeyHeads(const HfDecoder& family, const HfFields& fields, int64_t heads) {
+  const char* key = "num_key_value_heads";
+  switch (family.key_heads) {
+    case HfKeyHeads::kEachHead:
+      return heads;
+    case HfKeyHeads::kFalcon:
+      if (!fields.Bool("new_decoder_architecture", false))
+        return fields.Bool("multi_query", true) ? 1 : heads;
+      key = "num_kv_heads";
+      break;
+    case HfKeyHeads::kGiven:
+      // Other families have a number of their own where the file has none.
+      const bool has_default = family.biases == HfBiases::kOptional || family.fused ||
+                               family.qk_norm_all_heads || family.multipliers;
+      if (!has_default && !fields.Has(key)) fields.Error(key, "is missing");
+  }
+  const int64_t key_heads = fields.Size(key, kMaxHfHeads, heads);
+  if (heads % key_heads != 0) fields.Error(key, "does not divide num_attention_heads");
+  return key_heads;
+}
+
 void ReadHeads(const HfDecoder& family, const HfFields& fields, TransformerOptions* layer) {
   layer->num_attention_heads = fields.Size("num_attention_heads", kMaxHfHeads);
-  // Other families have a number of their own where the file has none.
-  const bool has_default = family.biases == HfBiases::kOptional || family.fused ||
-                           family.qk_norm_all_heads || family.multipliers;
-  if (!has_default && !fields.Has("num_key_value_heads"))
-    fields.Error("num_key_value_heads", "is missing");
-  layer->num_query_groups =
-      fields.Size("num_key_value_heads", kMaxHfHeads, layer->num_attention_heads);
-  if (layer->num_attention_heads % layer->num_query_groups != 0)
-    fields.Error("num_key_value_heads", "does not divide num_attention_heads");
+  layer->num_query_groups = ReadKeyHeads(family, fields, layer->num_attention_heads);
   const int64_t quotient = layer->hidden_size / layer->num_attention_heads;
   if (family.head_width == HfHeadWidth::kGiven && !fields.Has("head_dim"))
     fields.Error("head_dim", "is missing");
@@ -273,6 +298,19 @@ void ReadGate(const HfDecoder& family, const HfFields& fields, TransformerOption
   };
   layer->gated = family.is_gated();
   if (family.gate == HfGate::kUngatedGelu) return require("hidden_act", "gelu_pytorch_tanh");
+  if (family.gate == HfGate::kUngatedGeluErf) {
+    layer->activation = ops::Activation::kGeluErf;
+    return require(family.activation_key, "gelu");
+  }
+  if (family.gate == HfGate::kUngatedEitherGelu) {
+    const std::string name = fields.Text(family.activation_key, "gelu");
+    if (name == "gelu") {
+      layer->activation = ops::Activation::kGeluErf;
+    } else if (name != "gelu_new" && name != "gelu_fast" && name != "gelu_pytorch_tanh") {
+      fields.Error(family.activation_key, "must be gelu, gelu_new, gelu_fast or gelu_pytorch_tanh");
+    }
+    return;
+  }
   if (family.gate == HfGate::kUngatedSquaredRelu) {
     layer->activation = ops::Activation::kSquaredRelu;
     return require("hidden_act", "relu2");
@@ -316,12 +354,36 @@ void ReadBiases(const HfDecoder& family, const HfFields& fields, TransformerOpti
                    "those of q, k and v, or on none");
       break;
     case HfBiases::kUseBias:
-      layer->linear_bias = layer->qkv_bias = fields.Bool("use_bias", family.has_biases);
+      layer->linear_bias = layer->qkv_bias = fields.Bool(family.bias_key, family.has_biases);
       break;
     case HfBiases::kOptionalQkv:
       layer->qkv_bias = fields.Bool(family.bias_key, family.has_biases);
       for (const char* key : {"attention_out_bias", "mlp_bias"})
         fields.Refuse(key, true, "biases are on the projections of q, k and v alone here");
+  }
+}
+
+void ReadBranches(const HfDecoder& family, const HfFields& fields, TransformerOptions* layer) {
+  switch (family.branches) {
+    case HfBranches::kInTurn:
+      return fields.Refuse("use_parallel_residual", true, "an MLP reads what attention gave here");
+    case HfBranches::kStableLm:
+      layer->parallel_residual = layer->parallel_shared_norm =
+          fields.Bool("use_parallel_residual", false);
+      return;
+    case HfBranches::kGptNeoX:
+      layer->parallel_residual = fields.Bool("use_parallel_residual", true);
+      return;
+    case HfBranches::kFalcon:
+      const bool is_new = fields.Bool("new_decoder_architecture", false);
+      const int64_t norms = fields.Size("num_ln_in_parallel_attn", 2, is_new ? 2 : 1);
+      layer->parallel_residual = fields.Bool("parallel_attn", true);
+      layer->parallel_shared_norm = layer->parallel_residual && norms == 1;
+      if (is_new && !layer->parallel_residual)
+        fields.Error("parallel_attn", "must be true with new_decoder_architecture");
+      if (!is_new && norms == 2)
+        fields.Error("num_ln_in_parallel_attn", "must be 1 without new_decoder_architecture");
+      fields.Refuse("alibi", true, "positions are rotary here");
   }
 }
 
@@ -402,7 +464,6 @@ void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions
   CheckCommonHfFields(fields, family.architecture,
                       family.experts == HfExperts::kGptOss ? "mxfp4" : "fp8");
   CheckBlocksOfFloat8(fields);
-  fields.Refuse("use_parallel_residual", true, "an MLP reads what attention gave here");
   fields.Refuse("qk_layernorm", true, "each head has gains of its own there");
   TransformerOptions& layer = options->transformer;
   layer.hidden_size = fields.Size("hidden_size", kMaxHfWidth);
@@ -413,7 +474,10 @@ void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions
   options->learned_positions = false;
   options->tied_embeddings = fields.Bool("tie_word_embeddings", family.tied);
   if (family.mixers == HfMixers::kMamba2) return ReadMamba2(family, fields, options);
-  layer.ffn_hidden_size = fields.Size("intermediate_size", kMaxHfWidth);
+  layer.ffn_hidden_size =
+      family.ffn_multiple > 0
+          ? fields.Size(family.ffn_key, kMaxHfWidth, family.ffn_multiple * layer.hidden_size)
+          : fields.Size(family.ffn_key, kMaxHfWidth);
   layer.qk_norm = family.optional_qk_norm ? fields.Bool("use_qk_norm", false) : family.qk_norm;
   layer.qk_norm_all_heads = family.qk_norm_all_heads;
   layer.reordered_norm = family.reordered_norm;
@@ -435,7 +499,11 @@ void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions
   }
   ReadGate(family, fields, &layer);
   ReadBiases(family, fields, &layer);
-  options->max_positions = fields.Size("max_position_embeddings", kMaxHfIds);
+  ReadBranches(family, fields, &layer);
+  options->max_positions =
+      family.max_positions > 0
+          ? fields.Size("max_position_embeddings", kMaxHfIds, family.max_positions)
+          : fields.Size("max_position_embeddings", kMaxHfIds);
   ReadLongRope(family, fields, options);
   ReadWindow(family, fields, options->max_positions, &layer);
   ReadHfExperts(family, fields, &layer);

@@ -63,6 +63,9 @@ TEST(HfDecoderTest, EachFamilyIsWrittenAndReadAsItself) {
     EXPECT_EQ(x.rotary_layers, y.rotary_layers) << config;
     EXPECT_EQ(x.rotary_options.interleaved, y.rotary_options.interleaved) << config;
     EXPECT_EQ(x.sandwich_norm, y.sandwich_norm) << config;
+    EXPECT_EQ(x.parallel_residual, y.parallel_residual) << config;
+    EXPECT_EQ(x.parallel_shared_norm, y.parallel_shared_norm) << config;
+    EXPECT_EQ(x.num_query_groups, y.num_query_groups) << config;
     EXPECT_EQ(x.softmax_scale, y.softmax_scale) << config;
     EXPECT_EQ(x.sink, y.sink) << config;
     EXPECT_EQ(x.window_size, y.window_size) << config;
@@ -228,7 +231,21 @@ TEST(HfDecoderTest, RefusesToImportWhatChangesTheModel) {
   ExpectRefused("starcoder2", {{"hidden_act", "gelu"}}, "hidden_act: must be gelu_pytorch_tanh");
   ExpectRefused("starcoder2", {{"use_bias", 1}}, "use_bias");
   ExpectRefused("starcoder2", {{"norm_epsilon", -1}}, "norm_epsilon");
-  ExpectRefused("stablelm", {{"use_parallel_residual", true}}, "use_parallel_residual");
+  ExpectRefused("llama", {{"use_parallel_residual", true}}, "use_parallel_residual");
+  ExpectRefused("gpt_neox", {{"attention_bias", false}}, "attention_bias: attention has biases");
+  ExpectRefused("gpt_neox", {{"hidden_act", "relu"}}, "hidden_act: must be gelu, gelu_new");
+  ExpectRefused("gpt_neox", {{"rotary_pct", 0.1}}, "rotary_pct: an odd number");
+  ExpectRefused("gpt_neox", {{"partial_rotary_factor", 0.5}}, "must be as rotary_pct");
+  ExpectRefused("gpt_neox", {{"rope_theta", 500}}, "rope_theta: must be as rotary_emb_base");
+  ExpectRefused("gpt_neox", {{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}},
+                "scaled rotary positions");
+  ExpectRefused("falcon", {{"alibi", true}}, "alibi: positions are rotary");
+  ExpectRefused("falcon", {{"activation", "gelu_new"}}, "activation: must be gelu");
+  ExpectRefused("falcon", {{"num_ln_in_parallel_attn", 2}}, "without new_decoder_architecture");
+  ExpectRefused("falcon", {{"new_decoder_architecture", true}, {"parallel_attn", false}},
+                "parallel_attn: must be true");
+  ExpectRefused("falcon", {{"new_decoder_architecture", true}, {"num_kv_heads", 3}},
+                "num_kv_heads: does not divide");
   ExpectRefused("stablelm", {{"qk_layernorm", true}}, "qk_layernorm");
   ExpectRefused("nemotron", {{"mlp_bias", true}}, "attention_bias: must be as mlp_bias");
   ExpectRefused("arcee", {{"hidden_act", "silu"}}, "hidden_act: must be relu2");
@@ -269,6 +286,46 @@ TEST(HfDecoderTest, LayersThatRotateAreThoseThatTheFileNames) {
   options.transformer.rotary_layers.clear();
   EXPECT_THAT(HfConfigJson(options, {}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no_rope_freq")));
+}
+
+TEST(HfDecoderTest, BranchesAndTheirNormsAreThoseThatTheFileNames) {
+  const auto read = [](const Json& config) {
+    const auto options = ParseHfConfig(config.dump());
+    EXPECT_THAT(options, IsOk()) << config;
+    return options.ok() ? options->transformer : TransformerOptions();
+  };
+  Json neox = ConfigOf(ModelOf("gpt_neox"));
+  EXPECT_EQ(neox["rotary_pct"], 0.25);
+  EXPECT_EQ(neox.count("head_dim"), 0u);
+  neox.erase("use_parallel_residual");
+  EXPECT_TRUE(read(neox).parallel_residual);
+  neox["use_parallel_residual"] = false;
+  EXPECT_FALSE(read(neox).parallel_residual);
+  neox["hidden_act"] = "gelu_fast";
+  EXPECT_EQ(read(neox).activation, ops::Activation::kGeluTanh);
+  neox.erase("rotary_pct");
+  neox["rope_parameters"] = {{"rope_theta", 500.0}, {"partial_rotary_factor", 0.5}};
+  EXPECT_EQ(read(neox).rotary_options.percent, 0.5);
+
+  Json falcon = ConfigOf(ModelOf("falcon"));
+  for (const char* key :
+       {"parallel_attn", "multi_query", "num_kv_heads", "new_decoder_architecture", "alibi",
+        "ffn_hidden_size", "activation", "bias", "max_position_embeddings"}) {
+    falcon.erase(key);
+  }
+  EXPECT_TRUE(read(falcon).parallel_shared_norm);
+  EXPECT_EQ(read(falcon).num_query_groups, 1);
+  EXPECT_EQ(read(falcon).ffn_hidden_size, 4 * 32);
+  EXPECT_EQ(ParseHfConfig(falcon.dump())->max_positions, 2048);
+  falcon["multi_query"] = false;
+  EXPECT_EQ(read(falcon).num_query_groups, 4);
+  falcon["new_decoder_architecture"] = true;
+  falcon["num_kv_heads"] = 2;
+  EXPECT_EQ(read(falcon).num_query_groups, 2);
+  EXPECT_TRUE(read(falcon).parallel_residual);
+  EXPECT_FALSE(read(falcon).parallel_shared_norm);
+  falcon["num_ln_in_parallel_attn"] = 1;
+  EXPECT_TRUE(read(falcon).parallel_shared_norm);
 }
 
 TEST(HfDecoderTest, TheLastLayersOfDotsMayHaveWindows) {
@@ -412,9 +469,10 @@ TEST(HfDecoderTest, MixersAreTakenFromTheLayersThatAreNamed) {
                                                   HasSubstr("no mamba_norm_all_groups: bamba")));
 }
 
-TEST(HfDecoderTest, OtherHybridsAreRefusedWithThePartThatIsMissing) {
+TEST(HfDecoderTest, OtherFamiliesAreRefusedWithThePartThatIsMissing) {
   ExpectRefused("bamba", {{"model_type", "falcon_h1"}}, "attention and a mixer side by side");
   ExpectRefused("bamba", {{"model_type", "zamba2"}}, "zamba2 is not read: layers share");
+  ExpectRefused("bamba", {{"model_type", "gptj"}}, "gptj is not read: MLPs have biases");
   ExpectRefused("bamba", {{"model_type", "another"}}, "must be one of gpt2, ");
 }
 

@@ -27,11 +27,11 @@ constexpr MlpNames kMixtralExpert = {".w1", ".w3", ".w2"};
 class DecoderTable : public HfTable {
  public:
   DecoderTable(const HfDecoder& family, const ModelOptions& options)
-      : HfTable(options, family.interleaved), family_(family) {}
+      : HfTable(options, family.interleaved), family_(family), names_(family.names) {}
 
   std::vector<HfTensor> Build() {
-    AddTable(IsMamba2() ? "backbone.embeddings.weight" : "model.embed_tokens.weight",
-             "embedding.word_embeddings.weight", options_.vocab_size);
+    AddTable(absl::StrCat(names_.embedding, ".weight"), "embedding.word_embeddings.weight",
+             options_.vocab_size);
     for (int64_t i = 0; i < layer_.num_layers; ++i) {
       if (family_.is_hybrid()) {
         AddHybridLayer(i);
@@ -39,12 +39,10 @@ class DecoderTable : public HfTable {
         AddLayer(i);
       }
     }
-    AddNorm(IsMamba2()                           ? "backbone.norm_f"
-            : family_.mixers == HfMixers::kBamba ? "model.final_layernorm"
-                                                 : "model.norm",
+    AddNorm(names_.final_norm,
             family_.is_hybrid() ? "decoder.final_norm.weight" : "decoder.final_layernorm.weight");
     if (!options_.tied_embeddings)
-      AddTable(kHfHeadName, "output_layer.weight", options_.vocab_size);
+      AddTable(absl::StrCat(names_.head, ".weight"), "output_layer.weight", options_.vocab_size);
     return std::move(tensors_);
   }
 
@@ -62,8 +60,7 @@ class DecoderTable : public HfTable {
   // One of our layers, which is a layer there or half of one.
   void AddHybridLayer(int64_t i) {
     const int64_t number = i * HfLayers(family_, layer_) / layer_.num_layers;
-    const std::string theirs =
-        absl::StrCat(IsMamba2() ? "backbone.layers." : "model.layers.", number);
+    const std::string theirs = absl::StrCat(names_.layers, number);
     const std::string ours = absl::StrCat("decoder.layers.", i);
     const bool bamba = family_.mixers == HfMixers::kBamba;
     switch (layer_.hybrid_layers[i]) {
@@ -172,17 +169,19 @@ class DecoderTable : public HfTable {
   }
 
   void AddLayer(int64_t i) {
-    const std::string theirs = absl::StrCat("model.layers.", i);
+    const std::string theirs = absl::StrCat(names_.layers, i);
     const std::string ours = absl::StrCat("decoder.layers.", i);
     const bool experts = layer_.moe.IsMoeLayer(i);
+    const bool has_falcon_norms = family_.branches == HfBranches::kFalcon &&
+                                  layer_.parallel_residual && !layer_.parallel_shared_norm;
     if (family_.is_latent()) {
       AddNorm(theirs + ".input_layernorm", ours + ".input_layernorm.weight");
       AddLatentAttention(theirs + ".self_attn.", ours);
     } else if (layer_.reordered_norm) {
       AddAttention(theirs + ".self_attn", ours);
     } else {
-      AddLayerNorm(theirs + ".input_layernorm", Qkv(ours).name);
-      AddAttention(theirs + ".self_attn", ours);
+      AddLayerNorm(theirs + (has_falcon_norms ? ".ln_attn" : ".input_layernorm"), Qkv(ours).name);
+      AddAttention(theirs + names_.attention, ours);
     }
     const std::string mlp_norm = MlpNorm(i, ours);
     if (layer_.reordered_norm) {
@@ -190,7 +189,9 @@ class DecoderTable : public HfTable {
     } else if (layer_.sandwich_norm && family_.gemma) {
       AddNorm(theirs + ".post_attention_layernorm", ours + ".post_self_attn_layernorm.weight");
       AddNorm(theirs + ".pre_feedforward_layernorm", mlp_norm);
-    } else {
+    } else if (has_falcon_norms) {
+      AddNorm(theirs + ".ln_mlp", mlp_norm);
+    } else if (!layer_.parallel_shared_norm) {
       if (layer_.sandwich_norm)
         AddNorm(theirs + ".post_self_attn_layernorm", ours + ".post_self_attn_layernorm.weight");
       AddNorm(theirs + ".post_attention_layernorm", mlp_norm);
@@ -214,6 +215,9 @@ class DecoderTable : public HfTable {
     if (family_.fused) {
       AddLinear(theirs + ".qkv_proj", ours, bias, qkv.query_rows() + 2 * qkv.key_rows(),
                 [qkv](int64_t r) { return qkv.Concatenated(r); });
+    } else if (family_.grouped_qkv) {
+      AddLinear(theirs + ".query_key_value", ours, bias, qkv.query_rows() + 2 * qkv.key_rows(),
+                [qkv](int64_t r) { return qkv.Grouped(r); });
     } else {
       if (family_.output_gate) {
         AddLinear(theirs + ".q_proj", ours, bias, 2 * qkv.query_rows(),
@@ -245,7 +249,8 @@ class DecoderTable : public HfTable {
       AddVector(theirs + ".sinks", attention + ".core_attention.softmax_offset", {heads}, heads,
                 SameRow);
     }
-    AddLinear(theirs + ".o_proj", Proj(layer), layer_.linear_bias, layer_.hidden_size, SameRow);
+    AddLinear(theirs + names_.attention_output, Proj(layer), layer_.linear_bias, layer_.hidden_size,
+              SameRow);
   }
 
   void AddLatentAttention(const std::string& theirs, const std::string& layer) {
@@ -285,10 +290,8 @@ class DecoderTable : public HfTable {
       return AddLinear(theirs + ".output_linear", fc2, bias, layer_.hidden_size, SameRow);
     }
     if (!layer_.gated) {
-      const bool gpt = family_.gate == HfGate::kUngatedGelu;
-      AddLinear(theirs + (gpt ? ".c_fc" : ".up_proj"), fc1, bias, ffn, SameRow);
-      return AddLinear(theirs + (gpt ? ".c_proj" : ".down_proj"), fc2, bias, layer_.hidden_size,
-                       SameRow);
+      AddLinear(theirs + names_.fc1, fc1, bias, ffn, SameRow);
+      return AddLinear(theirs + names_.fc2, fc2, bias, layer_.hidden_size, SameRow);
     }
     if (family_.fused || family_.fused_gate) {
       AddLinear(theirs + ".gate_up_proj", fc1, bias, 2 * ffn, SameRow);
@@ -396,6 +399,7 @@ class DecoderTable : public HfTable {
   }
 
   const HfDecoder& family_;
+  const HfNames& names_;
 };
 
 }  // namespace

@@ -33,6 +33,27 @@ void CheckBiases(const HfDecoder& family, const TransformerOptions& layer,
   }
 }
 
+void CheckBranches(const HfDecoder& family, const TransformerOptions& layer,
+                   const HfRequirements& require) {
+  const bool parallel = layer.parallel_residual, shared = layer.parallel_shared_norm;
+  const bool has_a_key_for_each = layer.num_query_groups == layer.num_attention_heads;
+  require(family.key_heads != HfKeyHeads::kEachHead || has_a_key_for_each, "num_query_groups",
+          "a key and a value for each head");
+  switch (family.branches) {
+    case HfBranches::kInTurn:
+      return require(!parallel, "parallel_residual", "MLPs that read what attention has added");
+    case HfBranches::kStableLm:
+      return require(parallel == shared, "parallel_residual without parallel_residual_shared_norm",
+                     "one norm in front of parallel branches");
+    case HfBranches::kGptNeoX:
+      return require(!shared, "parallel_residual_shared_norm", "a norm in front of each branch");
+    case HfBranches::kFalcon:
+      return require(parallel || has_a_key_for_each || layer.num_query_groups == 1,
+                     "num_query_groups without parallel_residual",
+                     "one key then, or one for each head");
+  }
+}
+
 void CheckRotatedLayers(const HfDecoder& family, const TransformerOptions& layer,
                         const HfRequirements& require) {
   switch (family.rotated_layers) {
@@ -93,6 +114,14 @@ void CheckGate(const HfDecoder& family, const TransformerOptions& layer,
     case HfGate::kUngatedGelu:
       return require(!layer.gated && layer.activation == ops::Activation::kGeluTanh,
                      "swiglu, or activation_func other than gelu_tanh,", "gelu_tanh and no gate");
+    case HfGate::kUngatedGeluErf:
+      return require(!layer.gated && layer.activation == ops::Activation::kGeluErf,
+                     "swiglu, or activation_func other than gelu_erf,", "gelu_erf and no gate");
+    case HfGate::kUngatedEitherGelu:
+      return require(!layer.gated && (layer.activation == ops::Activation::kGeluErf ||
+                                      layer.activation == ops::Activation::kGeluTanh),
+                     "swiglu, or activation_func other than gelu_erf and gelu_tanh,",
+                     "one of these and no gate");
     case HfGate::kUngatedSquaredRelu:
       return require(!layer.gated && layer.activation == ops::Activation::kSquaredRelu,
                      "swiglu, or activation_func other than squared_relu,",
@@ -259,16 +288,41 @@ void WriteBiases(const HfDecoder& family, const TransformerOptions& layer, HfJso
       (*config)["attention_bias"] = (*config)["mlp_bias"] = layer.linear_bias;
       return;
     case HfBiases::kUseBias:
-      (*config)["use_bias"] = layer.linear_bias;
+      (*config)[family.bias_key] = layer.linear_bias;
       return;
     case HfBiases::kOptionalQkv:
       (*config)[family.bias_key] = layer.qkv_bias;
   }
 }
 
+void WriteBranches(const HfDecoder& family, const TransformerOptions& layer, HfJson* config) {
+  const int64_t heads = layer.num_attention_heads, keys = layer.num_query_groups;
+  const bool parallel = layer.parallel_residual, shared = layer.parallel_shared_norm;
+  const bool is_new = parallel && (!shared || (keys != 1 && keys != heads));
+  switch (family.branches) {
+    case HfBranches::kInTurn:
+      return;
+    case HfBranches::kStableLm:
+    case HfBranches::kGptNeoX:
+      (*config)["use_parallel_residual"] = parallel;
+      return;
+    case HfBranches::kFalcon:
+      config->update({{"alibi", false},
+                      {"new_decoder_architecture", is_new},
+                      {"multi_query", keys == 1},
+                      {"num_kv_heads", keys},
+                      {"parallel_attn", parallel}});
+      if (is_new) (*config)["num_ln_in_parallel_attn"] = shared ? 1 : 2;
+  }
+}
+
 // The name of what an MLP or an expert has between its linear layers.
-const char* ActivationName(HfGate gate) {
+const char* ActivationName(HfGate gate, ops::Activation activation) {
   switch (gate) {
+    case HfGate::kUngatedGeluErf:
+      return "gelu";
+    case HfGate::kUngatedEitherGelu:
+      return activation == ops::Activation::kGeluErf ? "gelu" : "gelu_new";
     case HfGate::kSilu:
     case HfGate::kGptOss:
       return "silu";
@@ -317,6 +371,7 @@ void CheckHfDecoder(const HfDecoder& family, const ModelOptions& options, HfReas
   require(!family.is_latent() || layer.norm.epsilon == 1e-6f, "norm_epsilon", "1e-06");
   CheckGate(family, layer, require);
   CheckBiases(family, layer, require);
+  CheckBranches(family, layer, require);
   CheckWindows(family, layer, require);
   CheckHfExperts(family, layer, require);
   CheckScales(family, options, require);
@@ -352,27 +407,29 @@ HfJson HfDecoderConfig(const HfDecoder& family, const ModelOptions& options) {
                    {"architectures", HfJson::array({family.architecture})},
                    {"max_position_embeddings", options.max_positions},
                    {"hidden_size", layer.hidden_size},
-                   {"intermediate_size", layer.ffn_hidden_size},
+                   {family.ffn_key, layer.ffn_hidden_size},
                    {"num_hidden_layers", HfLayers(family, layer)},
                    {"num_attention_heads", layer.num_attention_heads},
-                   {"num_key_value_heads", layer.num_query_groups},
                    {family.epsilon_key, ShortestDouble(layer.norm.epsilon)},
-                   {"rope_theta", layer.rotary_options.base},
+                   {family.theta_key, layer.rotary_options.base},
                    {"rope_scaling", RopeScaling(layer.rotary_options)},
                    {"attention_dropout", ShortestDouble(layer.attention_dropout)}};
-  if (family.is_latent()) {
-    WriteLatents(layer, &config);
-  } else {
-    config["head_dim"] = layer.kv_channels;
+  // The others know these by other names, and some refuse these.
+  if (family.key_heads == HfKeyHeads::kGiven) {
+    config["num_key_value_heads"] = layer.num_query_groups;
+    if (!family.is_latent()) config["head_dim"] = layer.kv_channels;
   }
-  config[family.gemma ? "hidden_activation" : "hidden_act"] = ActivationName(family.gate);
+  if (family.is_latent()) WriteLatents(layer, &config);
+  config[family.gemma ? "hidden_activation" : family.activation_key] =
+      ActivationName(family.gate, layer.activation);
   WriteBiases(family, layer, &config);
+  WriteBranches(family, layer, &config);
   if (family.optional_qk_norm) config["use_qk_norm"] = layer.qk_norm;
   if (family.rotated_layers == HfRotatedLayers::kListed) WriteRotatedLayers(layer, &config);
   if (family.gate == HfGate::kGptOss) config["swiglu_limit"] = 7.0;
   WriteWindow(family, layer, &config);
   if (family.experts != HfExperts::kNone) WriteHfExperts(family, layer, &config);
-  if (family.partial_rotation) config["partial_rotary_factor"] = layer.rotary_options.percent;
+  if (family.partial_rotation) config[family.share_key] = layer.rotary_options.percent;
   if (family.dropout_key != nullptr)
     config[family.dropout_key] = ShortestDouble(layer.hidden_dropout);
   if (family.fused) {

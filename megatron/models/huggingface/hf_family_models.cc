@@ -403,6 +403,50 @@ ModelOptions StableLm() {
   return options;
 }
 
+// Both branches read one norm.
+ModelOptions ParallelStableLm() {
+  ModelOptions options = StableLm();
+  options.transformer.qkv_bias = false;
+  options.transformer.parallel_residual = options.transformer.parallel_shared_norm = true;
+  return options;
+}
+
+// A quarter of a head rotates, and each branch has its norm.
+ModelOptions GptNeoX() {
+  ModelOptions options = Narrow();
+  TransformerOptions& layer = options.transformer;
+  layer.norm.kind = ops::Norm::kLayerNorm;
+  layer.num_query_groups = layer.num_attention_heads;
+  layer.gated = false;
+  layer.activation = ops::Activation::kGeluErf;
+  layer.linear_bias = layer.qkv_bias = true;
+  layer.rotary_options.percent = 0.25;
+  layer.parallel_residual = true;
+  return options;
+}
+
+// As the one of 7B, with one key head.
+ModelOptions Falcon() {
+  ModelOptions options = Narrow();
+  TransformerOptions& layer = options.transformer;
+  layer.norm.kind = ops::Norm::kLayerNorm;
+  layer.num_query_groups = 1;
+  layer.gated = false;
+  layer.activation = ops::Activation::kGeluErf;
+  layer.parallel_residual = layer.parallel_shared_norm = true;
+  options.tied_embeddings = true;
+  return options;
+}
+
+// As those of 40B, with a norm in front of each branch, and of 11B, with one.
+ModelOptions NewFalcon(bool shared_norm) {
+  ModelOptions options = Falcon();
+  options.transformer.num_query_groups = 2;
+  options.transformer.parallel_shared_norm = shared_norm;
+  options.transformer.linear_bias = options.transformer.qkv_bias = shared_norm;
+  return options;
+}
+
 ModelOptions Arcee() {
   ModelOptions options = Llama();
   options.transformer.gated = false;
@@ -435,7 +479,11 @@ std::vector<HfFamilyModel> HfFamilyModels() {
   biases.transformer.linear_bias = biases.transformer.qkv_bias = true;
   biases.transformer.rotary_options.scaling_factor = 8;
   mistral.transformer.window_size = 9;
-  ModelOptions ernie = Llama();
+  ModelOptions ernie = Llama(), sequential_neox = GptNeoX(), sequential_falcon = Falcon();
+  sequential_neox.transformer.parallel_residual = false;
+  sequential_neox.transformer.activation = ops::Activation::kGeluTanh;
+  sequential_falcon.transformer.parallel_residual = false;
+  sequential_falcon.transformer.parallel_shared_norm = false;
   ernie.transformer.rotary_options.interleaved = true;
   return {{"llama", Llama()},
           {"llama", biases},
@@ -479,7 +527,14 @@ std::vector<HfFamilyModel> HfFamilyModels() {
           {"stablelm", StableLm()},
           {"nemotron", Nemotron()},
           {"arcee", Arcee()},
-          {"exaone4", Exaone4()}};
+          {"exaone4", Exaone4()},
+          {"stablelm", ParallelStableLm()},
+          {"gpt_neox", GptNeoX()},
+          {"gpt_neox", sequential_neox},
+          {"falcon", Falcon()},
+          {"falcon", sequential_falcon},
+          {"falcon", NewFalcon(/*shared_norm=*/false)},
+          {"falcon", NewFalcon(/*shared_norm=*/true)}};
 }
 
 }  // namespace megatron

@@ -59,6 +59,12 @@ class QkvRows {
     r -= query_rows();
     return r < key_rows() ? Key(r) : Value(r - key_rows());
   }
+  // q, k and v of a group one after the other, as here.
+  int64_t Grouped(int64_t r) const {
+    const int64_t slots = heads_per_group_ + 2, head = r / head_size_, channel = r % head_size_;
+    const bool is_value = head % slots == heads_per_group_ + 1;
+    return Row(head / slots, head % slots, is_value ? channel : Rotated(channel));
+  }
   // Returns our channel of a query or key head that is theirs. Where pairs are no neighbours, the
   // first half of what rotates are the first members of all pairs.
   int64_t Rotated(int64_t channel) const {

@@ -139,14 +139,17 @@ std::string HfNameWithoutHead(const HfTensor& tensor) {
 }
 
 std::string HfCopiedParameter(absl::string_view name) {
-  if (name == kHfHeadName || name == "cls.predictions.decoder.weight" ||
-      name == "encoder.embed_tokens.weight" || name == "decoder.embed_tokens.weight")
+  if (name == kHfHeadName || name == "embed_out.weight" ||
+      name == "cls.predictions.decoder.weight" || name == "encoder.embed_tokens.weight" ||
+      name == "decoder.embed_tokens.weight")
     return "embedding.word_embeddings.weight";
   return name == "cls.predictions.decoder.bias" ? "output_layer.bias" : "";
 }
 
 bool IsHfBuffer(absl::string_view name) {
   return absl::EndsWith(name, ".attn.bias") || absl::EndsWith(name, ".attn.masked_bias") ||
+         absl::EndsWith(name, ".attention.bias") ||
+         absl::EndsWith(name, ".attention.masked_bias") ||
          absl::EndsWith(name, ".rotary_emb.inv_freq") ||
          absl::EndsWith(name, "embeddings.position_ids") ||
          // Early T5s have a table that their cross-attention does not read.

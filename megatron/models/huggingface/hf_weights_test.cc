@@ -308,12 +308,51 @@ TEST(HfWeightsTest, AllExpertsOfGraniteAreOneTensorInOurOrder) {
   ADD_FAILURE() << "no Granite with experts";
 }
 
+TEST(HfWeightsTest, GroupsOfQueriesKeysAndValuesAreInOurOrder) {
+  const auto layers = [](const ModelOptions& options, const char* suffix) {
+    std::vector<std::string> parameters;
+    for (const HfTensor& tensor : HfTensors(options)) {
+      if (absl::EndsWith(tensor.name, suffix)) parameters.push_back(tensor.parameter);
+    }
+    return parameters;
+  };
+  ModelOptions falcon = FamilyModel("falcon");
+  const std::string name = "transformer.h.1.self_attention.query_key_value.weight";
+  HfTensor qkv = Named(falcon, name);
+  EXPECT_EQ(qkv.parameter, "decoder.layers.1.self_attention.linear_qkv.weight");
+  EXPECT_THAT(qkv.shape, ElementsAre(6 * 8, 32));
+  for (int64_t r = 0; r < qkv.rows; ++r) EXPECT_EQ(qkv.row(r), r);
+  // With other pairs here, channels of queries and keys change places, and those of values do not.
+  falcon.transformer.rotary_options.interleaved = true;
+  qkv = Named(falcon, name);
+  EXPECT_EQ(qkv.row(1), 2);
+  EXPECT_EQ(qkv.row(4 * 8 + 4), 4 * 8 + 1);
+  EXPECT_EQ(qkv.row(5 * 8 + 1), 5 * 8 + 1);
+  // One norm stands in front of both branches, or one of each.
+  const std::string attention = "decoder.layers.2.self_attention.linear_qkv.layer_norm_bias",
+                    mlp = "decoder.layers.2.mlp.linear_fc1.layer_norm_bias";
+  EXPECT_THAT(layers(falcon, "h.2.input_layernorm.bias"), ElementsAre(attention));
+  EXPECT_THAT(layers(falcon, "layernorm.bias"), testing::SizeIs(3));
+  falcon.transformer.parallel_shared_norm = false;
+  EXPECT_THAT(layers(falcon, "h.2.ln_attn.bias"), ElementsAre(attention));
+  EXPECT_THAT(layers(falcon, "h.2.ln_mlp.bias"), ElementsAre(mlp));
+  const ModelOptions& neox = FamilyModel("gpt_neox");
+  EXPECT_THAT(layers(neox, "layers.2.post_attention_layernorm.bias"), ElementsAre(mlp));
+  EXPECT_THAT(layers(neox, "embed_out.weight"), ElementsAre("output_layer.weight"));
+  EXPECT_THAT(Named(neox, "gpt_neox.layers.0.attention.query_key_value.bias").shape,
+              ElementsAre(4 * 3 * 8));
+}
+
 TEST(HfWeightsTest, KnowsNamesOfOtherVersions) {
   EXPECT_EQ(HfNameWithoutHead(HfTensors(SmallGpt2())[0]), "wte.weight");
   EXPECT_EQ(HfNameWithoutHead(HfTensors(SmallLlama())[0]), "");
   EXPECT_TRUE(IsHfBuffer("h.3.attn.bias"));
   EXPECT_TRUE(IsHfBuffer("model.layers.0.self_attn.rotary_emb.inv_freq"));
   EXPECT_FALSE(IsHfBuffer("h.3.attn.c_attn.bias"));
+  EXPECT_TRUE(IsHfBuffer("gpt_neox.layers.3.attention.bias"));
+  EXPECT_TRUE(IsHfBuffer("gpt_neox.layers.3.attention.masked_bias"));
+  EXPECT_FALSE(IsHfBuffer("gpt_neox.layers.3.attention.dense.bias"));
+  EXPECT_EQ(HfCopiedParameter("embed_out.weight"), "embedding.word_embeddings.weight");
   EXPECT_TRUE(IsHfBuffer("bert.embeddings.position_ids"));
   EXPECT_EQ(HfCopiedParameter("lm_head.weight"), "embedding.word_embeddings.weight");
   EXPECT_EQ(HfCopiedParameter("cls.predictions.decoder.bias"), "output_layer.bias");

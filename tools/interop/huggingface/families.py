@@ -208,6 +208,20 @@ MODELS = {
     "stablelm": config("StableLmConfig", hidden_size=64, use_qkv_bias=True),
     "stablelm, half rotated, no biases": config("StableLmConfig", hidden_size=64,
                                                 partial_rotary_factor=0.5),
+    "stablelm with parallel branches": config("StableLmConfig", hidden_size=64,
+                                              use_parallel_residual=True),
+    "gpt_neox": config("GPTNeoXConfig", hidden_size=64),
+    "gpt_neox, one branch behind the other": config(
+        "GPTNeoXConfig", hidden_size=64, rotary_pct=1.0, use_parallel_residual=False,
+        hidden_act="gelu_new", tie_word_embeddings=True),
+    "falcon with one key head": config("FalconConfig"),
+    "falcon with a key for each head, untied, with biases": config(
+        "FalconConfig", multi_query=False, bias=True, tie_word_embeddings=False),
+    "falcon, one branch behind the other": config("FalconConfig", parallel_attn=False),
+    "falcon with groups and two norms": config("FalconConfig", new_decoder_architecture=True,
+                                               num_kv_heads=2),
+    "falcon with groups and one norm": config(
+        "FalconConfig", new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1),
     "nemotron": config("NemotronConfig", head_dim=16),
     "nemotron with biases": config("NemotronConfig", attention_bias=True, mlp_bias=True,
                                    partial_rotary_factor=1.0, tie_word_embeddings=True),
@@ -240,7 +254,8 @@ def make_model(config):
         for parameter in model.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.2)
         for name, parameter in model.named_parameters():
-            if name.endswith(("norm.weight", "layernorm.weight", "norm_f.weight")):
+            if name.endswith(("norm.weight", "layernorm.weight", "norm_f.weight", "ln_f.weight",
+                              "ln_attn.weight", "ln_mlp.weight")):
                 zero_centered = config.model_type == "nemotron" or "gemma" in config.model_type or (
                     config.model_type == "qwen3_next" and "linear_attn" not in name)
                 parameter.add_(0.0 if zero_centered else 1.0)
@@ -472,8 +487,9 @@ REFUSED = [
     ("mamba2 with two taps", config("Mamba2Config", num_heads=6, head_dim=16, n_groups=2,
                                     state_size=12, conv_kernel=2), "conv_kernel"),
     ("helium", config("HeliumConfig", head_dim=12), "model_type"),
-    ("stablelm with parallel branches", config("StableLmConfig", hidden_size=64,
-                                               use_parallel_residual=True), "use_parallel_residual"),
+    ("gpt_neox with ReLU", config("GPTNeoXConfig", hidden_size=64, hidden_act="relu"),
+     "hidden_act"),
+    ("falcon with ALiBi", config("FalconConfig", alibi=True), "alibi"),
     ("granite with biases", config("GraniteConfig", attention_bias=True), "attention_bias"),
     ("seed_oss with biases behind attention", config(
         "SeedOssConfig", head_dim=12, attention_out_bias=True), "attention_out_bias"),
