@@ -247,6 +247,7 @@ void SetModel(const ModelOptions& model, config::ModelConfig* config) {
   config->set_attention_output_gate(layer.output_gate);
   if (layer.residual_multiplier != 1)
     config->set_residual_multiplier(Shortest(layer.residual_multiplier));
+  if (model.kind == ModelKind::kGpt && model.output_bias) config->set_add_output_bias(true);
   if (model.output_scale != 1) config->set_output_scale(Shortest(model.output_scale));
   SetHybridLayers(layer, config);
   SetWindow(layer, config);

@@ -71,7 +71,8 @@ void CheckGpt(const ModelOptions& options, Reasons* reasons) {
           reasons);
   Require(!options.learned_positions || options.output_scale == 1,
           "output_scale: gpt2 has no factor in front of its output matrix", reasons);
-  Require(!options.output_bias, "a bias behind the output matrix", reasons);
+  Require(!options.learned_positions || !options.output_bias,
+          "add_output_bias: gpt2 has no bias behind its output matrix", reasons);
 }
 
 // Refuses options that gpt2 and bert do not have.

@@ -379,6 +379,28 @@ constexpr HfDecoder GptNeoX() {
   return family;
 }
 
+constexpr HfDecoder Phi() {
+  HfDecoder family{"phi", "PhiForCausalLM"};
+  family.biases = HfBiases::kAll;
+  family.head_width = HfHeadWidth::kFixed;
+  family.key_heads = HfKeyHeads::kGivenOrEach;
+  family.branches = HfBranches::kPhi;
+  family.gate = HfGate::kUngatedEitherGelu;
+  family.activation = "gelu_new";
+  family.layer_norm = family.output_bias = true;
+  family.scaled_rotation = false;
+  family.partial_rotation = true;
+  family.rotated_share = 0.5;
+  family.dropout_key = "resid_pdrop";
+  family.epsilon_key = "layer_norm_eps";
+  family.epsilon = 1e-5;
+  family.names.final_norm = "model.final_layernorm";
+  family.names.attention_output = ".dense";
+  family.names.fc1 = ".fc1";
+  family.names.fc2 = ".fc2";
+  return family;
+}
+
 constexpr HfDecoder Falcon() {
   HfDecoder family{"falcon", "FalconForCausalLM"};
   family.biases = HfBiases::kUseBias;
@@ -431,6 +453,8 @@ int PartsThatDiffer(const HfDecoder& family, const TransformerOptions& layer) {
     case HfBiases::kOptionalQkv:
       biases = !layer.linear_bias;
   }
+  const bool may_be_parallel = family.branches != HfBranches::kInTurn;
+  const bool may_be_in_turn = family.branches != HfBranches::kPhi;
   const bool experts = family.experts != HfExperts::kNone;
   const bool has_delta = HasHybridLayer(layer, HybridLayer::kDelta);
   const bool has_mlp = layer.HasMlp(layer.num_layers - 1);
@@ -446,7 +470,7 @@ int PartsThatDiffer(const HfDecoder& family, const TransformerOptions& layer) {
                           (layer.moe.router.score == ops::RouterScore::kSigmoid)) +
          static_cast<int>(family.sinks != (layer.sink == AttentionSink::kLearned)) +
          static_cast<int>(family.sandwich_norm != layer.sandwich_norm) +
-         static_cast<int>(family.branches == HfBranches::kInTurn && layer.parallel_residual) +
+         static_cast<int>(layer.parallel_residual ? !may_be_parallel : !may_be_in_turn) +
          static_cast<int>(family.output_gate != layer.output_gate) +
          static_cast<int>(!family.multipliers && layer.residual_multiplier != 1) +
          static_cast<int>(family.reordered_norm != layer.reordered_norm) +
@@ -491,6 +515,7 @@ constexpr HfDecoder kFamilies[] = {
     Arcee(),
     Exaone4(),
     GptNeoX(),
+    Phi(),
     Falcon()};
 
 }  // namespace

@@ -37,8 +37,9 @@ enum class HfHeadWidth {
 
 // How many heads of keys and values there are.
 enum class HfKeyHeads {
-  kGiven,     // num_key_value_heads
-  kEachHead,  // one for each head of queries
+  kGiven,        // num_key_value_heads
+  kGivenOrEach,  // the same, or one for each head of queries
+  kEachHead,     // one for each head of queries
   // One where multi_query says so, else one for each head of queries; with new_decoder_architecture
   // num_kv_heads.
   kFalcon,
@@ -47,6 +48,7 @@ enum class HfKeyHeads {
 // Whether attention and MLP are parallel branches of a layer, and what they read.
 enum class HfBranches {
   kInTurn,    // the MLP reads what attention has added
+  kPhi,       // both read the output of one norm
   kStableLm,  // use_parallel_residual says whether both read the output of one norm
   kGptNeoX,   // use_parallel_residual says whether each has a norm in front of it; most have
   // Both read one norm unless parallel_attn is false; with new_decoder_architecture,
@@ -156,6 +158,7 @@ struct HfDecoder {
   bool zero_centered = false;     // gains are stored less one
   bool output_gate = false;       // q_proj has a gate behind each query head
   bool multipliers = false;       // embedding, branches, scores and logits have each a multiplier
+  bool output_bias = false;       // the output matrix has a bias behind it
   // The embedding is scaled by the root of hidden_size, hidden_activation names the gate, and norms
   // have Gemma's names.
   bool gemma = false;
@@ -171,6 +174,7 @@ struct HfDecoder {
   const char* theta_key = "rope_theta";
   const char* ffn_key = "intermediate_size";
   const char* activation_key = "hidden_act";
+  const char* activation = "gelu";    // kUngatedEitherGelu, where config.json does not say it
   const char* dropout_key = nullptr;  // what names the dropout of branches, if something does
   bool has_biases = false;  // kUseBias and kOptionalQkv, where config.json does not say it
   // The values where config.json has none; without a window if it is 0.

@@ -152,6 +152,8 @@ int64_t ReadKeyHeads(const HfDecoder& family, const HfFields& fields, int64_t he
   switch (family.key_heads) {
     case HfKeyHeads::kEachHead:
       return heads;
+    case HfKeyHeads::kGivenOrEach:
+      break;
     case HfKeyHeads::kFalcon:
       if (!fields.Bool("new_decoder_architecture", false))
         return fields.Bool("multi_query", true) ? 1 : heads;
@@ -303,7 +305,7 @@ void ReadGate(const HfDecoder& family, const HfFields& fields, TransformerOption
     return require(family.activation_key, "gelu");
   }
   if (family.gate == HfGate::kUngatedEitherGelu) {
-    const std::string name = fields.Text(family.activation_key, "gelu");
+    const std::string name = fields.Text(family.activation_key, family.activation);
     if (name == "gelu") {
       layer->activation = ops::Activation::kGeluErf;
     } else if (name != "gelu_new" && name != "gelu_fast" && name != "gelu_pytorch_tanh") {
@@ -367,6 +369,9 @@ void ReadBranches(const HfDecoder& family, const HfFields& fields, TransformerOp
   switch (family.branches) {
     case HfBranches::kInTurn:
       return fields.Refuse("use_parallel_residual", true, "an MLP reads what attention gave here");
+    case HfBranches::kPhi:
+      layer->parallel_residual = layer->parallel_shared_norm = true;
+      return;
     case HfBranches::kStableLm:
       layer->parallel_residual = layer->parallel_shared_norm =
           fields.Bool("use_parallel_residual", false);
@@ -464,7 +469,7 @@ void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions
   CheckCommonHfFields(fields, family.architecture,
                       family.experts == HfExperts::kGptOss ? "mxfp4" : "fp8");
   CheckBlocksOfFloat8(fields);
-  fields.Refuse("qk_layernorm", true, "each head has gains of its own there");
+  fields.Refuse("qk_layernorm", true, "the norms of its queries and keys are not those here");
   TransformerOptions& layer = options->transformer;
   layer.hidden_size = fields.Size("hidden_size", kMaxHfWidth);
   layer.num_layers = fields.Size("num_hidden_layers", kMaxHfLayers);
@@ -472,6 +477,7 @@ void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions
   layer.norm.zero_centered_gamma = family.zero_centered;
   layer.hidden_dropout = layer.attention_dropout = 0;
   options->learned_positions = false;
+  options->output_bias = family.output_bias;
   options->tied_embeddings = fields.Bool("tie_word_embeddings", family.tied);
   if (family.mixers == HfMixers::kMamba2) return ReadMamba2(family, fields, options);
   layer.ffn_hidden_size =

@@ -121,6 +121,7 @@ TEST(HfDecoderTest, EachFamilyIsWrittenAndReadAsItself) {
     EXPECT_EQ(x.rotary_options.yarn.round_range, y.rotary_options.yarn.round_range) << config;
     EXPECT_EQ(model.options.embedding_scale, back->embedding_scale) << config;
     EXPECT_EQ(model.options.tied_embeddings, back->tied_embeddings) << config;
+    EXPECT_EQ(model.options.output_bias, back->output_bias) << config;
   }
   EXPECT_EQ(seen.size(), HfDecoders().size());
 }
@@ -239,6 +240,8 @@ TEST(HfDecoderTest, RefusesToImportWhatChangesTheModel) {
   ExpectRefused("gpt_neox", {{"rope_theta", 500}}, "rope_theta: must be as rotary_emb_base");
   ExpectRefused("gpt_neox", {{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}},
                 "scaled rotary positions");
+  ExpectRefused("phi", {{"qk_layernorm", true}}, "qk_layernorm");
+  ExpectRefused("phi", {{"hidden_act", "relu"}}, "hidden_act: must be gelu, gelu_new");
   ExpectRefused("falcon", {{"alibi", true}}, "alibi: positions are rotary");
   ExpectRefused("falcon", {{"activation", "gelu_new"}}, "activation: must be gelu");
   ExpectRefused("falcon", {{"num_ln_in_parallel_attn", 2}}, "without new_decoder_architecture");
@@ -306,6 +309,18 @@ TEST(HfDecoderTest, BranchesAndTheirNormsAreThoseThatTheFileNames) {
   neox.erase("rotary_pct");
   neox["rope_parameters"] = {{"rope_theta", 500.0}, {"partial_rotary_factor", 0.5}};
   EXPECT_EQ(read(neox).rotary_options.percent, 0.5);
+
+  Json phi = ConfigOf(ModelOf("phi"));
+  EXPECT_EQ(phi["hidden_act"], "gelu_new");
+  EXPECT_EQ(phi["embd_pdrop"], phi["resid_pdrop"]);
+  phi.erase("hidden_act");
+  EXPECT_EQ(read(phi).activation, ops::Activation::kGeluTanh);
+  phi["num_key_value_heads"] = nullptr;
+  EXPECT_EQ(read(phi).num_query_groups, 4);
+  ModelOptions no_bias = ModelOf("phi");
+  no_bias.output_bias = false;
+  EXPECT_THAT(HfConfigJson(no_bias, {}, "phi"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no add_output_bias: phi")));
 
   Json falcon = ConfigOf(ModelOf("falcon"));
   for (const char* key :

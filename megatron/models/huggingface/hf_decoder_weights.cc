@@ -43,6 +43,10 @@ class DecoderTable : public HfTable {
             family_.is_hybrid() ? "decoder.final_norm.weight" : "decoder.final_layernorm.weight");
     if (!options_.tied_embeddings)
       AddTable(absl::StrCat(names_.head, ".weight"), "output_layer.weight", options_.vocab_size);
+    if (options_.output_bias) {
+      AddVector(absl::StrCat(names_.head, ".bias"), "output_layer.bias",
+                {options_.padded_vocab_size}, options_.vocab_size, SameRow);
+    }
     return std::move(tensors_);
   }
 

@@ -42,6 +42,9 @@ void CheckBranches(const HfDecoder& family, const TransformerOptions& layer,
   switch (family.branches) {
     case HfBranches::kInTurn:
       return require(!parallel, "parallel_residual", "MLPs that read what attention has added");
+    case HfBranches::kPhi:
+      return require(shared, "no parallel_residual_shared_norm",
+                     "one norm in front of both branches");
     case HfBranches::kStableLm:
       return require(parallel == shared, "parallel_residual without parallel_residual_shared_norm",
                      "one norm in front of parallel branches");
@@ -301,6 +304,7 @@ void WriteBranches(const HfDecoder& family, const TransformerOptions& layer, HfJ
   const bool is_new = parallel && (!shared || (keys != 1 && keys != heads));
   switch (family.branches) {
     case HfBranches::kInTurn:
+    case HfBranches::kPhi:
       return;
     case HfBranches::kStableLm:
     case HfBranches::kGptNeoX:
@@ -356,6 +360,9 @@ void CheckHfDecoder(const HfDecoder& family, const ModelOptions& options, HfReas
   require((layer.norm.kind == ops::Norm::kLayerNorm) == family.layer_norm,
           family.layer_norm ? "normalization RMSNorm" : "normalization LayerNorm",
           family.layer_norm ? "LayerNorm" : "RMSNorm");
+  require(options.output_bias == family.output_bias,
+          family.output_bias ? "no add_output_bias" : "add_output_bias",
+          family.output_bias ? "a bias behind the output matrix" : "none");
   CheckHfMixers(family, layer, require);
   if (family.mixers == HfMixers::kMamba2) {
     CheckHfExperts(family, layer, require);
@@ -415,7 +422,7 @@ HfJson HfDecoderConfig(const HfDecoder& family, const ModelOptions& options) {
                    {"rope_scaling", RopeScaling(layer.rotary_options)},
                    {"attention_dropout", ShortestDouble(layer.attention_dropout)}};
   // The others know these by other names, and some refuse these.
-  if (family.key_heads == HfKeyHeads::kGiven) {
+  if (family.key_heads == HfKeyHeads::kGiven || family.key_heads == HfKeyHeads::kGivenOrEach) {
     config["num_key_value_heads"] = layer.num_query_groups;
     if (!family.is_latent()) config["head_dim"] = layer.kv_channels;
   }
@@ -432,8 +439,9 @@ HfJson HfDecoderConfig(const HfDecoder& family, const ModelOptions& options) {
   if (family.partial_rotation) config[family.share_key] = layer.rotary_options.percent;
   if (family.dropout_key != nullptr)
     config[family.dropout_key] = ShortestDouble(layer.hidden_dropout);
-  if (family.fused) {
+  if (family.fused || family.branches == HfBranches::kPhi)
     config["embd_pdrop"] = ShortestDouble(layer.hidden_dropout);
+  if (family.fused) {
     const LongRopeOptions& longrope = layer.rotary_options.longrope;
     config["original_max_position_embeddings"] =
         longrope.long_factors.empty() ? options.max_positions

@@ -425,6 +425,19 @@ ModelOptions GptNeoX() {
   return options;
 }
 
+// Half of a head rotates, both branches read one norm, and the head has a bias.
+ModelOptions Phi() {
+  ModelOptions options = Narrow();
+  TransformerOptions& layer = options.transformer;
+  layer.norm.kind = ops::Norm::kLayerNorm;
+  layer.gated = false;
+  layer.linear_bias = layer.qkv_bias = true;
+  layer.rotary_options.percent = 0.5;
+  layer.parallel_residual = layer.parallel_shared_norm = true;
+  options.output_bias = true;
+  return options;
+}
+
 // As the one of 7B, with one key head.
 ModelOptions Falcon() {
   ModelOptions options = Narrow();
@@ -531,6 +544,7 @@ std::vector<HfFamilyModel> HfFamilyModels() {
           {"stablelm", ParallelStableLm()},
           {"gpt_neox", GptNeoX()},
           {"gpt_neox", sequential_neox},
+          {"phi", Phi()},
           {"falcon", Falcon()},
           {"falcon", sequential_falcon},
           {"falcon", NewFalcon(/*shared_norm=*/false)},

@@ -336,6 +336,7 @@ TEST(HfWeightsTest, GroupsOfQueriesKeysAndValuesAreInOurOrder) {
   falcon.transformer.parallel_shared_norm = false;
   EXPECT_THAT(layers(falcon, "h.2.ln_attn.bias"), ElementsAre(attention));
   EXPECT_THAT(layers(falcon, "h.2.ln_mlp.bias"), ElementsAre(mlp));
+  EXPECT_THAT(layers(FamilyModel("phi"), "lm_head.bias"), ElementsAre("output_layer.bias"));
   const ModelOptions& neox = FamilyModel("gpt_neox");
   EXPECT_THAT(layers(neox, "layers.2.post_attention_layernorm.bias"), ElementsAre(mlp));
   EXPECT_THAT(layers(neox, "embed_out.weight"), ElementsAre("output_layer.weight"));

@@ -288,6 +288,7 @@ TrainerOptions RunOf(const Case& c) {
   }
   if (c[kModel] == kWindowed) {
     run.model.transformer.score_softcap = 0.7f;
+    run.model.output_bias = true;
     run.model.transformer.parallel_residual = true;
     run.model.transformer.parallel_shared_norm = c[kOptimizer] == 0;
   }

@@ -10,7 +10,9 @@ namespace {
 class Gpt : public Recipe {
  public:
   // The other models differ from this one.
-  void SetModelOptions(const config::ModelConfig& model, ModelOptions* options) const override {}
+  void SetModelOptions(const config::ModelConfig& model, ModelOptions* options) const override {
+    options->output_bias = model.add_output_bias();
+  }
 
   // The model sees the end of a text that is longer than its context.
   absl::Status CheckPrompt(const std::string& prompt, const Tokenizer& tokenizer,

@@ -18,7 +18,8 @@ class Gpt : public ModelRules {
 
   int64_t CountParameters(const config::ModelConfig& model,
                           int64_t padded_vocab_size) const override {
-    return CountOneStackParameters(model, padded_vocab_size) + CountMtpParameters(model);
+    return CountOneStackParameters(model, padded_vocab_size) + CountMtpParameters(model) +
+           (model.add_output_bias() ? padded_vocab_size : 0);
   }
 
   std::vector<MatrixProducts> ProductsOfLayers(const config::ModelConfig& model,

@@ -43,6 +43,16 @@ TEST(RecipesTest, BertIsAnEncoderAndT5HasBothStacks) {
   EXPECT_EQ(t5.num_encoder_layers, 3);
 }
 
+TEST(RecipesTest, GptHasABiasBehindItsOutputMatrixIfTheFieldSaysSo) {
+  config::ModelConfig model;
+  ModelOptions options;
+  RecipeOf(ModelKind::kGpt).SetModelOptions(model, &options);
+  EXPECT_FALSE(options.output_bias);
+  model.set_add_output_bias(true);
+  RecipeOf(ModelKind::kGpt).SetModelOptions(model, &options);
+  EXPECT_TRUE(options.output_bias);
+}
+
 TEST(RecipesTest, BertAndT5ReadSentencesAndOnlyBertHasClasses) {
   for (const ModelKind kind : {ModelKind::kGpt, ModelKind::kBert, ModelKind::kT5}) {
     config::PretrainConfig config;

@@ -48,6 +48,7 @@ TEST(CountParametersTest, CountsTheBiasesAndNormsThatAreAskedFor) {
                                                  "model.parallel_residual_shared_norm=true"}),
                             384),
             plain - 4 * 128);
+  EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.add_output_bias=true"}), 384), plain + 384);
   // A gate for each of 4 query heads of 32 channels, from a width of 128.
   EXPECT_EQ(CountParameters(Model("llama_tiny", {"model.attention_output_gate=true"}), 384),
             plain + 4 * 4 * 32 * 128);

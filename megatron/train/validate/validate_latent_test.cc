@@ -62,6 +62,7 @@ TEST(ValidateLatentTest, AcceptsLatentAttentionAndWidths) {
 TEST(ValidateMtpTest, RefusesWhatMultiTokenPredictionCannotBeUsedWith) {
   ExpectOnlyError({
       {{kMtp}, "its layers know positions by rotation alone"},
+      {{kMtp, kRope, "model.add_output_bias=true"}, "its heads have no biases"},
       {{kMtp, kRope, "model.post_norm=true"}, "norms stand in front of its layers"},
       {{kMtp, kRope, "optimizer.optimizer=muon", "optimizer.qk_clip=true"},
        "the scores of its layers are not measured"},

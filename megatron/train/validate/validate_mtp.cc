@@ -27,6 +27,7 @@ void CheckMultiTokenPrediction(ConfigChecker& check) {
   };
   refuse(model.position_embedding_type() == config::PositionEmbedding::learned_absolute,
          "model.position_embedding_type", "its layers know positions by rotation alone");
+  refuse(model.add_output_bias(), "model.add_output_bias", "its heads have no biases");
   refuse(model.post_norm(), "model.post_norm", "norms stand in front of its layers");
   refuse(!check.IsDefault("parallel.tensor_parallel_mode"), "parallel.tensor_parallel_mode",
          "its layers are cut by 1d tensor parallelism alone");

@@ -115,6 +115,8 @@ void CheckTensorGrid(ConfigChecker& check) {
          "with a gated MLP a cube has no part of the bias on each rank");
   refuse(config.model().model_type() != config::ModelType::gpt, "model.model_type",
          "GPT alone has layers that are cut along both dims");
+  refuse(config.model().model_type() == config::ModelType::gpt && config.model().add_output_bias(),
+         "model.add_output_bias", "it is available for words that are cut along one dim");
   refuse(config.model().num_experts() > 0, "model.num_experts", "experts are cut along one dim");
   refuse(config.model().softmax_type() == config::SoftmaxType::learnable, "model.softmax_type",
          "learned sinks are cut along one dim");

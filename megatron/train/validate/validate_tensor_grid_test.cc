@@ -63,6 +63,8 @@ TEST(ValidateTensorGridTest, RefusesEachBrokenRuleByName) {
        "cannot be used with parallel.context_parallel_size = 2"},
       {{kSquare, kFour, "model.num_experts=4", "model.disable_bias_linear=true"},
        "cannot be used with model.num_experts"},
+      {{kSquare, kFour, "model.add_output_bias=true"},
+       "cannot be used with model.add_output_bias = true"},
       {{kSquare, kFour, "model.model_type=bert"}, "cannot be used with model.model_type"},
       {{kSquare, kFour, "precision.bf16=true", "precision.fp8_format=e4m3"},
        "cannot be used with precision.fp8_format"},

@@ -214,6 +214,10 @@ MODELS = {
     "gpt_neox, one branch behind the other": config(
         "GPTNeoXConfig", hidden_size=64, rotary_pct=1.0, use_parallel_residual=False,
         hidden_act="gelu_new", tie_word_embeddings=True),
+    "phi": config("PhiConfig"),
+    "phi, a quarter rotated, a key for each head": config(
+        "PhiConfig", hidden_size=64, num_key_value_heads=4, partial_rotary_factor=0.25,
+        hidden_act="gelu"),
     "falcon with one key head": config("FalconConfig"),
     "falcon with a key for each head, untied, with biases": config(
         "FalconConfig", multi_query=False, bias=True, tie_word_embeddings=False),
@@ -344,6 +348,8 @@ def check_count(name, model, here):
     tables = 1 if model.config.tie_word_embeddings else 2
     expected = sum(parameter.numel() for parameter in model.parameters())
     expected += tables * rows * model.config.hidden_size
+    if getattr(model.get_output_embeddings(), "bias", None) is not None:
+        expected += rows
     check(f"{name}: as many parameters", plan["parameters"] == expected,
           f"{plan['parameters']} and not {expected}")
 
