@@ -21,12 +21,15 @@ using Gradients = std::map<std::string, std::vector<float>>;
 // Features of all matrices are multiples of 16, on two ranks, too.
 std::vector<ModelOptions> Models() {
   std::vector<ModelOptions> models = {SmallGpt2(),       SmallLlama(),      SmallPostNormBert(),
-                                      SmallMegatronT5(), SmallWideLatent(), SmallMtp()};
+                                      SmallMegatronT5(), SmallWideLatent(), SmallMtp(),
+                                      SmallGpt2()};
   for (ModelOptions& model : models) {
     model.transformer.ffn_hidden_size = 64;
     model.transformer.float8.enabled = true;
   }
   models[0].transformer.hidden_dropout = models[0].transformer.attention_dropout = 0.2f;
+  // Two linear layers read the output of one norm.
+  models[6].transformer.parallel_residual = models[6].transformer.parallel_shared_norm = true;
   return models;
 }
 

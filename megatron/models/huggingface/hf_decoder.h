@@ -148,7 +148,7 @@ struct HfDecoder {
   bool qk_norm_all_heads = false;    // all heads of queries, and of keys, are normalized together
   bool sinks = false;                // each head learns the score of one more key
   bool scaled_rotation = true;  // rope_scaling counts in all versions of transformers that have it
-  bool partial_rotation = false;  // partial_rotary_factor
+  bool partial_rotation = false;  // share_key says which share of a head's channels rotates
   bool longrope = false;          // rope_scaling may be LongRoPE's
   bool interleaved = false;       // pairs of channels that rotate are neighbours
   bool fused = false;             // q, k and v are one tensor, and so are gate and up

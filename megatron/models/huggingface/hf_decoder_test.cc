@@ -487,6 +487,7 @@ TEST(HfDecoderTest, MixersAreTakenFromTheLayersThatAreNamed) {
 TEST(HfDecoderTest, OtherFamiliesAreRefusedWithThePartThatIsMissing) {
   ExpectRefused("bamba", {{"model_type", "falcon_h1"}}, "attention and a mixer side by side");
   ExpectRefused("bamba", {{"model_type", "zamba2"}}, "zamba2 is not read: layers share");
+  ExpectRefused("bamba", {{"model_type", "cohere"}}, "cohere is not read: its LayerNorms");
   ExpectRefused("bamba", {{"model_type", "gptj"}}, "gptj is not read: MLPs have biases");
   ExpectRefused("bamba", {{"model_type", "another"}}, "must be one of gpt2, ");
 }

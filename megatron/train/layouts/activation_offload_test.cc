@@ -204,6 +204,14 @@ TEST_F(ActivationOffloadTest, SingleModulesHaveTheSameBits) {
       ExpectSameBits(options, {5});
     }
   }
+  // Both branches read what one norm gives.
+  for (const Module module : {Module::kAttentionNorm, Module::kQkvLinear, Module::kMlp}) {
+    TrainerOptions options = Gpt();
+    options.model.transformer.parallel_residual = true;
+    options.model.transformer.parallel_shared_norm = true;
+    options.model.offload_modules = {module};
+    ExpectSameBits(options, {5});
+  }
   TrainerOptions latent = Of(SmallLatent());
   latent.model.offload_modules = {Module::kQkvLinear, Module::kCoreAttention};
   ExpectSameBits(latent, {6});
