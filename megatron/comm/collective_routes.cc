@@ -15,18 +15,18 @@ int SpreadParent(CollectiveAlgorithm algorithm, int size, int place) {
 int Shifted(int size, int rank, int by) { return (rank + by + size) % size; }
 
 // Appends the steps that leave the sum of the ranks at and below `rank` on top of the stack.
-void AddSteps(int size, int rank, std::vector<SumStep>* steps) {
+void AddSteps(int size, int rank, std::vector<PartialSumStep>* steps) {
   bool own = false;
   int parts = 0;
   const auto add_own = [&] {
-    steps->push_back({parts == 0 ? SumStep::kPush : SumStep::kAdd, rank});
+    steps->push_back({parts == 0 ? PartialSumStep::kPush : PartialSumStep::kAdd, rank});
     own = true;
     ++parts;
   };
   for (const int child : SumRoute(CollectiveAlgorithm::kTree, size, rank).children) {
     if (child > rank && !own) add_own();
     AddSteps(size, child, steps);
-    if (parts++ > 0) steps->push_back({SumStep::kMerge, 0});
+    if (parts++ > 0) steps->push_back({PartialSumStep::kMerge, 0});
   }
   if (!own) add_own();
 }
@@ -86,23 +86,23 @@ int LongestWay(CollectiveAlgorithm algorithm, int size) {
   return 2 * depth;
 }
 
-std::vector<SumStep> SumSteps(CollectiveAlgorithm algorithm, int size) {
-  std::vector<SumStep> steps;
+std::vector<PartialSumStep> SumSteps(CollectiveAlgorithm algorithm, int size) {
+  std::vector<PartialSumStep> steps;
   if (algorithm == CollectiveAlgorithm::kTree) {
     AddSteps(size, 0, &steps);
     return steps;
   }
   for (int rank = 0; rank < size; ++rank) {
-    steps.push_back({rank == 0 ? SumStep::kPush : SumStep::kAdd, rank});
+    steps.push_back({rank == 0 ? PartialSumStep::kPush : PartialSumStep::kAdd, rank});
   }
   return steps;
 }
 
-int SumDepth(absl::Span<const SumStep> steps) {
+int SumDepth(absl::Span<const PartialSumStep> steps) {
   int depth = 0, most = 0;
-  for (const SumStep& step : steps) {
-    if (step.kind == SumStep::kPush) ++depth;
-    if (step.kind == SumStep::kMerge) --depth;
+  for (const PartialSumStep& step : steps) {
+    if (step.kind == PartialSumStep::kPush) ++depth;
+    if (step.kind == PartialSumStep::kMerge) --depth;
     most = std::max(most, depth);
   }
   return most;

@@ -50,14 +50,14 @@ bool IsOnWay(CollectiveAlgorithm algorithm, int size, int root, int to, int rank
 int LongestWay(CollectiveAlgorithm algorithm, int size);
 
 // A step of summing over all ranks, on a stack of partial sums.
-struct SumStep {
+struct PartialSumStep {
   enum Kind { kPush, kAdd, kMerge } kind = kPush;
   int rank = 0;  // pushed, or added to the top; kMerge adds the top to the sum below it
 };
 // Returns the algorithm's order of sums; the mesh's too.
-std::vector<SumStep> SumSteps(CollectiveAlgorithm algorithm, int size);
+std::vector<PartialSumStep> SumSteps(CollectiveAlgorithm algorithm, int size);
 // Returns the most partial sums that the steps stack.
-int SumDepth(absl::Span<const SumStep> steps);
+int SumDepth(absl::Span<const PartialSumStep> steps);
 
 }  // namespace megatron
 

@@ -21,13 +21,13 @@ std::vector<int> Parents(CollectiveAlgorithm algorithm, int size) {
 
 std::string Order(CollectiveAlgorithm algorithm, int size) {
   std::vector<std::string> stack;
-  for (const SumStep& step : SumSteps(algorithm, size)) {
-    if (step.kind == SumStep::kPush) {
+  for (const PartialSumStep& step : SumSteps(algorithm, size)) {
+    if (step.kind == PartialSumStep::kPush) {
       stack.push_back(absl::StrCat(step.rank));
       continue;
     }
     std::string right = absl::StrCat(step.rank);
-    if (step.kind == SumStep::kMerge) {
+    if (step.kind == PartialSumStep::kMerge) {
       right = stack.back();
       stack.pop_back();
     }

@@ -64,22 +64,22 @@ struct Min {
 };
 
 template <typename Op, typename T>
-void ReduceBlock(absl::Span<const void* const> inputs, absl::Span<const SumStep> steps,
+void ReduceBlock(absl::Span<const void* const> inputs, absl::Span<const PartialSumStep> steps,
                  typename Wide<T>::Type* sums, int64_t begin, int64_t count,
                  absl::Span<void* const> outputs) {
   using Sums = typename Wide<T>::Type*;
   int depth = 0;
-  for (const SumStep& step : steps) {
-    if (step.kind == SumStep::kPush) ++depth;
+  for (const PartialSumStep& step : steps) {
+    if (step.kind == PartialSumStep::kPush) ++depth;
     const Sums top = sums + (depth - 1) * kBlock;
-    if (step.kind == SumStep::kMerge) {
+    if (step.kind == PartialSumStep::kMerge) {
       const Sums below = top - kBlock;
       for (int64_t i = 0; i < count; ++i) below[i] = Op::Apply(below[i], top[i]);
       --depth;
       continue;
     }
     const T* values = static_cast<const T*>(inputs[step.rank]) + begin;
-    if (step.kind == SumStep::kPush) {
+    if (step.kind == PartialSumStep::kPush) {
       for (int64_t i = 0; i < count; ++i) top[i] = Wide<T>::Widen(values[i]);
     } else {
       for (int64_t i = 0; i < count; ++i) top[i] = Op::Apply(top[i], Wide<T>::Widen(values[i]));
@@ -93,8 +93,8 @@ void ReduceBlock(absl::Span<const void* const> inputs, absl::Span<const SumStep>
 }
 
 template <typename Op, typename T>
-void Reduce(absl::Span<const void* const> inputs, absl::Span<const SumStep> steps, int64_t begin,
-            int64_t end, absl::Span<void* const> outputs) {
+void Reduce(absl::Span<const void* const> inputs, absl::Span<const PartialSumStep> steps,
+            int64_t begin, int64_t end, absl::Span<void* const> outputs) {
   typename Wide<T>::Type sums[kMostSums * kBlock];
   for (int64_t at = begin; at < end; at += kBlock) {
     ReduceBlock<Op, T>(inputs, steps, sums, at, std::min(kBlock, end - at), outputs);
@@ -102,8 +102,9 @@ void Reduce(absl::Span<const void* const> inputs, absl::Span<const SumStep> step
 }
 
 template <typename T>
-void ReduceAs(ReduceOp op, absl::Span<const void* const> inputs, absl::Span<const SumStep> steps,
-              int64_t begin, int64_t end, absl::Span<void* const> outputs) {
+void ReduceAs(ReduceOp op, absl::Span<const void* const> inputs,
+              absl::Span<const PartialSumStep> steps, int64_t begin, int64_t end,
+              absl::Span<void* const> outputs) {
   switch (op) {
     case ReduceOp::kSum:
       return Reduce<Sum, T>(inputs, steps, begin, end, outputs);
@@ -132,15 +133,15 @@ void NarrowAll(const void* partial, int64_t count, void* values) {
 
 void ReduceOnHost(DType dtype, ReduceOp op, absl::Span<const void* const> inputs, int64_t begin,
                   int64_t end, absl::Span<void* const> outputs) {
-  absl::InlinedVector<SumStep, 16> steps;
+  absl::InlinedVector<PartialSumStep, 16> steps;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    steps.push_back({i == 0 ? SumStep::kPush : SumStep::kAdd, static_cast<int>(i)});
+    steps.push_back({i == 0 ? PartialSumStep::kPush : PartialSumStep::kAdd, static_cast<int>(i)});
   }
   ReduceOnHost(dtype, op, inputs, steps, begin, end, outputs);
 }
 
 void ReduceOnHost(DType dtype, ReduceOp op, absl::Span<const void* const> inputs,
-                  absl::Span<const SumStep> steps, int64_t begin, int64_t end,
+                  absl::Span<const PartialSumStep> steps, int64_t begin, int64_t end,
                   absl::Span<void* const> outputs) {
   CHECK_LE(SumDepth(steps), kMostSums);
   switch (dtype) {

@@ -22,7 +22,7 @@ void ReduceOnHost(DType dtype, ReduceOp op, absl::Span<const void* const> inputs
 
 // The same in the order of `steps`, whose ranks are indices of inputs.
 void ReduceOnHost(DType dtype, ReduceOp op, absl::Span<const void* const> inputs,
-                  absl::Span<const SumStep> steps, int64_t begin, int64_t end,
+                  absl::Span<const PartialSumStep> steps, int64_t begin, int64_t end,
                   absl::Span<void* const> outputs);
 
 // The dtype in which partial results travel: fp32 for bf16 and fp16, else the dtype itself.

@@ -59,7 +59,7 @@ TEST_F(OuterServerTest, RoundsAreThePlainOuterStepsBitForBit) {
   EXPECT_EQ(islands[1].Enter(), Some(0));
   EXPECT_EQ(islands[2].Enter(), Some(0));
   for (int round = 1; round <= 4; ++round) {
-    std::vector<Values> updates;
+    std::vector<Floats> updates;
     for (int k = 0; k < 3; ++k) updates.push_back(Some(round * 10 + k));
     // They arrive in another order each time.
     for (int i = 0; i < 3; ++i) {
@@ -113,7 +113,7 @@ TEST_F(OuterServerTest, AnIslandThatIsLostIsOutAndComesBack) {
   EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(1)), IsOk());
   const IslandMessage state = a.Await();
   EXPECT_EQ(state.present, (std::vector<int32_t>{0}));
-  const Values copy = a.Fetch(state);
+  const Floats copy = a.Fetch(state);
   TestIsland b = Make(1);
   EXPECT_EQ(b.Enter(), copy);
   EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(2)), IsOk());
@@ -169,7 +169,7 @@ TEST_F(OuterServerTest, TheNextRoundWaitsForWhoStillReadsTheCopy) {
   b.run = state.run;
   EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(3)), IsOk());
   EXPECT_EQ(a.Await(absl::Seconds(1)).round, 1);
-  const Values copy = b.Fetch(state);
+  const Floats copy = b.Fetch(state);
   EXPECT_EQ(copy, server_->global());
   EXPECT_THAT(b.SendValues(IslandContent::kUpdate, Some(4)), IsOk());
   EXPECT_EQ(a.Await().round, 2);
@@ -180,7 +180,7 @@ TEST_F(OuterServerTest, AnUpdateWithANaNIsLeftOutAndTheOthersGoOn) {
   TestIsland a = Make(0), b = Make(1);
   a.Enter(Some(0));
   b.Enter();
-  Values bad = Some(1);
+  Floats bad = Some(1);
   bad[5] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_THAT(b.SendValues(IslandContent::kUpdate, bad),
               StatusIs(absl::StatusCode::kDataLoss, ::testing::HasSubstr("NaN")));
@@ -201,7 +201,7 @@ TEST_F(OuterServerTest, ASumThatOverflowsMakesNoStep) {
   TestIsland a = Make(0), b = Make(1);
   a.Enter(Some(0));
   b.Enter();
-  const Values huge(kElements, 3e38f);
+  const Floats huge(kElements, 3e38f);
   EXPECT_THAT(a.SendValues(IslandContent::kUpdate, huge), IsOk());
   EXPECT_THAT(b.SendValues(IslandContent::kUpdate, huge), IsOk());
   const IslandMessage state = a.Await();
@@ -215,12 +215,12 @@ TEST_F(OuterServerTest, CodesAreDecodedBlockByBlock) {
     Start(With(1, absl::Seconds(60)));
     TestIsland a = Make(0);
     a.Enter(Some(0));
-    Values powers = {0.5f, -0.25f, 0.125f, 0.5f, 0, -0.5f, 0.25f, -0.25f};
+    Floats powers = {0.5f, -0.25f, 0.125f, 0.5f, 0, -0.5f, 0.25f, -0.25f};
     if (type == OuterGradientType::kInt8) powers.assign(kElements, 0.5f);
     EXPECT_THAT(a.SendValues(IslandContent::kUpdate, powers, type), IsOk());
     Plain plain(Some(0));
     plain.Step({powers});
-    const Values copy = a.Fetch(a.Await());
+    const Floats copy = a.Fetch(a.Await());
     for (int i = 0; i < kElements; ++i) EXPECT_NEAR(copy[i], plain.global()[i], 1e-6) << i;
   }
 }
@@ -290,7 +290,7 @@ TEST_F(OuterServerTest, WhoSendsWhatDoesNotFitIsClosedAndTheIslandsGoOn) {
   IslandMessage put = begin;
   put.kind = IslandMessageKind::kPut;
   put.block = {"a", {{0, 0}, {2, 3}}};
-  put.values = Bytes(Values(6));
+  put.values = Bytes(Floats(6));
   const IslandMessage flush = MessageOf(IslandMessageKind::kFlush);
   IslandMessage finish = begin;
   finish.kind = IslandMessageKind::kFinish;

@@ -127,7 +127,7 @@ class CollectiveWork {
               absl::Span<void* const> outputs) const {
     const CollectiveCall& mine = call(rank_);
     // Only the tree has an order of its own.
-    std::vector<SumStep> steps;
+    std::vector<PartialSumStep> steps;
     if (mine.algorithm == CollectiveAlgorithm::kTree) steps = SumSteps(mine.algorithm, size_);
     Divide(count, SizeOf(mine.in.dtype()), [&](int64_t from, int64_t to) {
       if (steps.empty()) {

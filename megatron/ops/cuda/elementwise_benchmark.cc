@@ -40,7 +40,7 @@ BENCHMARK(BM_SwiGluBackward)->UseManualTime();
 void BM_DropoutBackward(benchmark::State& state) {
   Measure(state, {2 * 2.0 * kTokens * kHidden}, [&](Gpu& gpu) {
     const Tensor dy = gpu.Normal({kTokens, kHidden}, kBf16),
-                 dx = gpu.Normal({kTokens, kHidden}, kBf16), dbias = gpu.Normal({kHidden}, kF32);
+                 dx = gpu.Normal({kTokens, kHidden}, kBf16), dbias = gpu.Normal({kHidden}, kFp32);
     const Dropout dropout = {
         0.1f, {1, 2}, gpu.Of(std::vector<int64_t>(kTokens, 5), DType::kInt64), gpu.Ids(2048), 0};
     return [=, &gpu] { DropoutBackward(gpu.stream(), dropout, dy, dx, dbias); };
@@ -57,7 +57,7 @@ Norm NormOf(const benchmark::State& state) {
 NormTensors TensorsOf(const Norm& norm, Gpu* gpu) {
   const bool centered = norm.kind == Norm::kLayerNorm;
   return {gpu->Normal({kHidden}, kBf16), centered ? gpu->Normal({kHidden}, kBf16) : Tensor(),
-          centered ? gpu->Normal({kTokens}, kF32) : Tensor(), gpu->Normal({kTokens}, kF32)};
+          centered ? gpu->Normal({kTokens}, kFp32) : Tensor(), gpu->Normal({kTokens}, kFp32)};
 }
 
 void BM_Norm(benchmark::State& state) {
@@ -78,7 +78,7 @@ void BM_RmsNormBackward(benchmark::State& state) {
   Measure(state, {4 * 2.0 * kTokens * kHidden, 0, kNormBackwardFloor}, [&](Gpu& gpu) {
     const Tensor x = gpu.Normal(shape, kBf16), around = gpu.Normal(shape, kBf16),
                  dy = gpu.Normal(shape, kBf16), dx = gpu.Normal(shape, kBf16),
-                 dgamma = gpu.Normal({kHidden}, kF32);
+                 dgamma = gpu.Normal({kHidden}, kFp32);
     const NormTensors tensors = TensorsOf(norm, &gpu);
     return [=, &gpu] {
       NormBackward(gpu.stream(), norm, dy, x, tensors, around, dx, dgamma, Tensor());
@@ -89,8 +89,8 @@ BENCHMARK(BM_RmsNormBackward)->UseManualTime();
 
 void BM_Rope(benchmark::State& state) {
   Measure(state, {2 * 2.0 * kTokens * 16 * 64}, [&](Gpu& gpu) {
-    const Tensor x = gpu.Normal({kTokens, 16, 64}, kBf16), cos = gpu.Normal({2048, 32}, kF32),
-                 sin = gpu.Normal({2048, 32}, kF32), position = gpu.Ids(2048);
+    const Tensor x = gpu.Normal({kTokens, 16, 64}, kBf16), cos = gpu.Normal({2048, 32}, kFp32),
+                 sin = gpu.Normal({2048, 32}, kFp32), position = gpu.Ids(2048);
     return [=, &gpu] {
       Rope(gpu.stream(), cos, sin, position, /*interleaved=*/false, /*inverse=*/false, x);
     };
@@ -102,7 +102,7 @@ constexpr int64_t kMany = int64_t{128} << 20;
 
 void BM_Cast(benchmark::State& state) {
   Measure(state, {6.0 * kMany}, [&](Gpu& gpu) {
-    Tensor from = gpu.Normal({kMany}, kF32), to = gpu.Normal({kMany}, kBf16);
+    Tensor from = gpu.Normal({kMany}, kFp32), to = gpu.Normal({kMany}, kBf16);
     if (state.range(0) == 1) std::swap(from, to);
     return [=, &gpu] { Copy(gpu.stream(), from, to); };
   });
@@ -111,7 +111,7 @@ BENCHMARK(BM_Cast)->ArgName("to_fp32")->Arg(0)->Arg(1)->UseManualTime();
 
 void BM_SumOfSquares(benchmark::State& state) {
   Measure(state, {4.0 * kMany}, [&](Gpu& gpu) {
-    const Tensor x = gpu.Normal({kMany}, kF32), sum = gpu.Allocate(kF32, {2});
+    const Tensor x = gpu.Normal({kMany}, kFp32), sum = gpu.Allocate(kFp32, {2});
     return [=, &gpu] { SumOfSquares(gpu.stream(), 1, x, sum); };
   });
 }
@@ -162,7 +162,7 @@ void BM_Unpermute(benchmark::State& state) {
   Measure(state, {2.0 * (kTokens + Experts::kRows) * kHidden}, [&](Gpu& gpu) {
     const Experts experts(&gpu);
     const Tensor x = gpu.Normal({Experts::kRows, kHidden}, kBf16),
-                 probability = gpu.Normal({kTokens, Experts::kChosen}, kF32),
+                 probability = gpu.Normal({kTokens, Experts::kChosen}, kFp32),
                  y = gpu.Normal({kTokens, kHidden}, kBf16);
     return [=, &gpu] { Unpermute(gpu.stream(), x, experts.place, probability, y); };
   });
@@ -182,7 +182,7 @@ void BM_GroupedLinear(benchmark::State& state) {
             const Tensor x = gpu.Normal({rows, kHidden}, kBf16),
                          y = gpu.Normal({rows, kFfn}, kBf16),
                          w = gpu.Normal({Experts::kExperts, kFfn, kHidden}, kBf16),
-                         dw = gpu.Normal({Experts::kExperts, kFfn, kHidden}, kF32);
+                         dw = gpu.Normal({Experts::kExperts, kFfn, kHidden}, kFp32);
             return [=, &gpu] {
               if (gradient == 0) GroupedLinearForward(gpu.stream(), experts.groups, x, w, y);
               if (gradient == 1) GroupedLinearBackwardInput(gpu.stream(), experts.groups, y, w, x);

@@ -12,10 +12,10 @@ namespace {
 struct Operand {
   Operand(Gpu* gpu, int64_t rows, int64_t columns, Float8Format format)
       : x(gpu->Normal({rows, columns}, kBf16)),
-        amax(gpu->Normal({1}, kF32)),
+        amax(gpu->Normal({1}, kFp32)),
         codes({format, gpu->Allocate(DType::kUInt8, {rows, columns}),
                gpu->Allocate(DType::kUInt8, {columns, Float8Padded(rows)}),
-               gpu->Normal({1}, kF32)}) {
+               gpu->Normal({1}, kFp32)}) {
     Run(gpu);
   }
   void Run(Gpu* gpu) const {
@@ -56,7 +56,7 @@ void BM_Float8LinearBackwardWeight(benchmark::State& state) {
           [&](Gpu& gpu) {
             const Operand x(&gpu, kTokens, in, Float8Format::kE4M3),
                 dy(&gpu, kTokens, out, Float8Format::kE5M2);
-            const Tensor dw = gpu.Normal({out, in}, kF32);
+            const Tensor dw = gpu.Normal({out, in}, kFp32);
             return [=, &gpu] {
               AddFloat8Product(gpu.stream(), dy.codes.Transposed(), x.codes.Transposed(), dw);
             };

@@ -32,7 +32,7 @@ inline constexpr double kMemoryBytesPerSecond = 4.3e12, kMatrixOperationsPerSeco
 inline constexpr double kMemoryFloor = 0.85, kNormBackwardFloor = 0.75;
 
 inline constexpr int64_t kTokens = 8 * 2048, kHidden = 1024, kFfn = 4 * kHidden, kVocab = 50304;
-inline constexpr DType kBf16 = DType::kBFloat16, kF32 = DType::kFloat32;
+inline constexpr DType kBf16 = DType::kBFloat16, kFp32 = DType::kFloat32;
 inline constexpr int kLaunches = 20;  // timed at once, so that events and launches cost nothing
 // Operands in turn are so large together that the device's cache, of 60 MB on an H200, holds none
 // of them when it is used again.
@@ -48,9 +48,9 @@ class Gpu {
     // longer than the measurement.
     const int64_t count = shape.numel(), block = std::min(count, kDrawn / 2);
     const auto first = static_cast<int64_t>(buffers_.size()) * 4093 % (kDrawn / 2);
-    Buffer scratch(device(), block * SizeOf(kF32), "values", nullptr);
-    const Tensor values = scratch.At(0, kF32, {block});
-    CopyOnCuda(&stream_, Tensor(Drawn() + first, kF32, {block}), values);
+    Buffer scratch(device(), block * SizeOf(kFp32), "values", nullptr);
+    const Tensor values = scratch.At(0, kFp32, {block});
+    CopyOnCuda(&stream_, Tensor(Drawn() + first, kFp32, {block}), values);
     Copy(stream(), values, all.Slice(0, 0, block));
     for (int64_t filled = block; filled < count; filled *= 2) {
       const int64_t size = std::min(filled, count - filled);

@@ -57,8 +57,8 @@ void BM_LinearBackwardWeight(benchmark::State& state) {
   Measure(state, {2.0 * kTokens * (in + out) + 8.0 * in * out, 2.0 * kTokens * in * out},
           [&](Gpu& gpu) {
             const Tensor x = gpu.Normal({kTokens, in}, kBf16),
-                         dy = gpu.Normal({kTokens, out}, kBf16), dw = gpu.Normal({out, in}, kF32),
-                         dbias = gpu.Normal({out}, kF32);
+                         dy = gpu.Normal({kTokens, out}, kBf16), dw = gpu.Normal({out, in}, kFp32),
+                         dbias = gpu.Normal({out}, kFp32);
             return [=, &gpu] { LinearBackwardWeight(gpu.stream(), dy, x, dw, dbias); };
           });
 }
@@ -95,7 +95,7 @@ void BM_BlasBackwardWeightAndBias(benchmark::State& state) {
   const int64_t in = state.range(0), out = state.range(1);
   MeasureProduct(state, [&](Gpu& gpu) {
     const Tensor x = gpu.Normal({kTokens, in}, kBf16), dy = gpu.Normal({kTokens, out}, kBf16),
-                 dw = gpu.Normal({out, in}, kF32), sums = gpu.Normal({out}, kF32);
+                 dw = gpu.Normal({out, in}, kFp32), sums = gpu.Normal({out}, kFp32);
     return cuda::BackwardWeightAndBiasGemm(dy, x, dw, sums);
   });
 }
@@ -109,7 +109,7 @@ struct GeluOperands {
         bias_I(gpu->Normal({kFfn}, kBf16)),
         pre_TI(gpu->Normal({kTokens, kFfn}, kBf16)),
         y_TI(gpu->Normal({kTokens, kFfn}, kBf16)),
-        sums_I(gpu->Normal({kFfn}, kF32)) {}
+        sums_I(gpu->Normal({kFfn}, kFp32)) {}
   static constexpr double kBytes = 2.0 * (kTokens * (kHidden + 2 * kFfn) + kHidden * kFfn),
                           kOperations = 2.0 * kTokens * kHidden * kFfn;
 
@@ -225,7 +225,7 @@ void BM_GemmPlanBackwardWeight(benchmark::State& state) {
   Gpu gpu;
   const int64_t in = state.range(0), out = state.range(1);
   const Tensor x = gpu.Normal({kTokens, in}, kBf16), dy = gpu.Normal({kTokens, out}, kBf16),
-               dw = gpu.Normal({out, in}, kF32);
+               dw = gpu.Normal({out, in}, kFp32);
   ReportPlan(state, &gpu, cuda::BackwardWeightGemm(dy, x, dw));
 }
 BENCHMARK(BM_GemmPlan)->MEGATRON_LINEAR_SHAPES->Args({kHidden, kVocab})->Iterations(1);
@@ -241,7 +241,7 @@ void BM_ResidualNorm(benchmark::State& state) {
                  sum = gpu.Normal(shape, kBf16), y = gpu.Normal(shape, kBf16),
                  bias = gpu.Normal({kHidden}, kBf16);
     const NormTensors tensors = {gpu.Normal({kHidden}, kBf16), gpu.Normal({kHidden}, kBf16),
-                                 gpu.Normal({kTokens}, kF32), gpu.Normal({kTokens}, kF32)};
+                                 gpu.Normal({kTokens}, kFp32), gpu.Normal({kTokens}, kFp32)};
     return [=, &gpu] {
       ResidualNormForward(gpu.stream(), Norm(), Dropout(), x, bias, residual, sum, tensors, y);
     };
@@ -256,7 +256,7 @@ void BM_ResidualNormWithDropout(benchmark::State& state) {
                  sum = gpu.Normal(shape, kBf16), y = gpu.Normal(shape, kBf16),
                  bias = gpu.Normal({kHidden}, kBf16);
     const NormTensors tensors = {gpu.Normal({kHidden}, kBf16), gpu.Normal({kHidden}, kBf16),
-                                 gpu.Normal({kTokens}, kF32), gpu.Normal({kTokens}, kF32)};
+                                 gpu.Normal({kTokens}, kFp32), gpu.Normal({kTokens}, kFp32)};
     const Dropout dropout = {
         0.1f, {1, 2}, gpu.Of(std::vector<int64_t>(kTokens, 5), DType::kInt64), gpu.Ids(2048), 0};
     return [=, &gpu] {
@@ -271,9 +271,9 @@ void BM_NormBackward(benchmark::State& state) {
   Measure(state, {4 * 2.0 * kTokens * kHidden, 0, kNormBackwardFloor}, [&](Gpu& gpu) {
     const Tensor x = gpu.Normal(shape, kBf16), around = gpu.Normal(shape, kBf16),
                  dy = gpu.Normal(shape, kBf16), dx = gpu.Normal(shape, kBf16),
-                 dgamma = gpu.Normal({kHidden}, kF32), dbeta = gpu.Normal({kHidden}, kF32);
+                 dgamma = gpu.Normal({kHidden}, kFp32), dbeta = gpu.Normal({kHidden}, kFp32);
     const NormTensors tensors = {gpu.Normal({kHidden}, kBf16), gpu.Normal({kHidden}, kBf16),
-                                 gpu.Normal({kTokens}, kF32), gpu.Normal({kTokens}, kF32)};
+                                 gpu.Normal({kTokens}, kFp32), gpu.Normal({kTokens}, kFp32)};
     return [=, &gpu] {
       NormBackward(gpu.stream(), Norm(), dy, x, tensors, around, dx, dgamma, dbeta);
     };
@@ -314,7 +314,7 @@ BENCHMARK(BM_BiasDropoutAdd)->UseManualTime();
 void BM_BiasBackward(benchmark::State& state) {
   const int64_t columns = state.range(0);
   Measure(state, {2.0 * kTokens * columns}, [&](Gpu& gpu) {
-    const Tensor dy = gpu.Normal({kTokens, columns}, kBf16), dbias = gpu.Normal({columns}, kF32);
+    const Tensor dy = gpu.Normal({kTokens, columns}, kBf16), dbias = gpu.Normal({columns}, kFp32);
     return [=, &gpu] { DropoutBackward(gpu.stream(), Dropout(), dy, dy, dbias); };
   });
 }
@@ -323,7 +323,7 @@ BENCHMARK(BM_BiasBackward)->Arg(kHidden)->Arg(kFfn)->UseManualTime();
 void BM_EmbeddingBackward(benchmark::State& state) {
   Measure(state, {kTokens * kHidden * (2.0 + 8.0)}, [&](Gpu& gpu) {
     const Tensor ids = gpu.Ids(state.range(0)), dy = gpu.Normal({kTokens, kHidden}, kBf16),
-                 dtable = gpu.Normal({kVocab, kHidden}, kF32);
+                 dtable = gpu.Normal({kVocab, kHidden}, kFp32);
     return [=, &gpu] { EmbeddingBackward(gpu.stream(), ids, dy, 0, dtable); };
   });
 }
@@ -334,9 +334,9 @@ void BM_CrossEntropy(benchmark::State& state) {
   const VocabRange range = {0, 50257};
   Measure(state, {3 * 2.0 * tokens * kVocab}, [&](Gpu& gpu) {
     const Tensor logits = gpu.Normal({tokens, kVocab}, kBf16),
-                 labels = gpu.Ids(kVocab).Slice(0, 0, tokens), max = gpu.Normal({tokens}, kF32),
-                 sum = gpu.Normal({tokens}, kF32), target = gpu.Normal({tokens}, kF32),
-                 weight = gpu.Normal({tokens}, kF32);
+                 labels = gpu.Ids(kVocab).Slice(0, 0, tokens), max = gpu.Normal({tokens}, kFp32),
+                 sum = gpu.Normal({tokens}, kFp32), target = gpu.Normal({tokens}, kFp32),
+                 weight = gpu.Normal({tokens}, kFp32);
     return [=, &gpu] {
       CrossEntropyStatistics(gpu.stream(), logits, labels, range, max, sum, target);
       CrossEntropyBackward(gpu.stream(), logits, labels, range, max, sum, weight);
@@ -349,8 +349,8 @@ void BM_AdamW(benchmark::State& state) {
   const int64_t count = int64_t{128} << 20;
   const std::vector<OptimizerSegment> segments = {{0, count, 1e-4f, 0.1f}};
   Measure(state, {count * (4.0 * 7 + 2)}, [&](Gpu& gpu) {
-    const Tensor grad = gpu.Normal({count}, kF32), m = gpu.Normal({count}, kF32),
-                 v = gpu.Allocate(kF32, {count}), master = gpu.Normal({count}, kF32),
+    const Tensor grad = gpu.Normal({count}, kFp32), m = gpu.Normal({count}, kFp32),
+                 v = gpu.Allocate(kFp32, {count}), master = gpu.Normal({count}, kFp32),
                  out = gpu.Normal({count}, kBf16);
     Copy(gpu.stream(), grad, v);
     ActivationForward(gpu.stream(), Activation::kSquaredRelu, v.View({1, count}),
@@ -369,9 +369,9 @@ void BM_GroupCodes(benchmark::State& state) {
   const int64_t bytes = GroupMessageBytes(bits, kShard);
   Measure(
       state, {kRanks * (4.0 * kShard + bytes) + kRanks * (8.0 * kShard + bytes)}, [&](Gpu& gpu) {
-        const Tensor gradients = gpu.Normal({kRanks, kShard}, kF32),
+        const Tensor gradients = gpu.Normal({kRanks, kShard}, kFp32),
                      messages = gpu.Allocate(DType::kUInt8, {kRanks, bytes}),
-                     sum = gpu.Normal({kShard}, kF32);
+                     sum = gpu.Normal({kShard}, kFp32);
         return [=, &gpu] {
           for (int64_t rank = 0; rank < kRanks; ++rank)
             EncodeGroups(gpu.stream(), bits, gradients.Select(0, rank), messages.Select(0, rank));
@@ -394,7 +394,7 @@ struct AttentionOperands {
                  gpu->Normal(k_shape, kBf16)};
     out = gpu->Normal(q_shape, kBf16);
     dout = gpu->Normal(q_shape, kBf16);
-    lse = gpu->Normal({kTokens, kHeads, 1}, kF32);
+    lse = gpu->Normal({kTokens, kHeads, 1}, kFp32);
     std::vector<int32_t> begins;
     for (int32_t s = 0; s <= 8; ++s) begins.push_back(2048 * s);
     attention.kernels = {kernel};

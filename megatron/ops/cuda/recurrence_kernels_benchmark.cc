@@ -41,8 +41,8 @@ void BM_CausalConvBackward(benchmark::State& state) {
                 bias = {kGroups, kConvolved};
     const CausalConvInputs in = {gpu.Normal(shape, kBf16), gpu.Normal(weight, kBf16),
                                  gpu.Normal(bias, kBf16)},
-                           gradients = {gpu.Normal(shape, kBf16), gpu.Normal(weight, kF32),
-                                        gpu.Normal(bias, kF32)};
+                           gradients = {gpu.Normal(shape, kBf16), gpu.Normal(weight, kFp32),
+                                        gpu.Normal(bias, kFp32)};
     const Tensor cu_seqlens = CuSeqlens(&gpu), dy = gpu.Normal(shape, kBf16);
     return [=, &gpu] { CausalConvBackward(gpu.stream(), cu_seqlens, in, dy, gradients); };
   });
@@ -68,7 +68,7 @@ BENCHMARK(BM_GatedNorm)->UseManualTime();
 
 void BM_GatedNormBackward(benchmark::State& state) {
   Measure(state, {5 * 2.0 * kTokens * kGroups * kNormWidth, 0, kNormBackwardFloor}, [](Gpu& gpu) {
-    const GatedNormInputs in = NormInputs(&gpu, kBf16), gradients = NormInputs(&gpu, kF32);
+    const GatedNormInputs in = NormInputs(&gpu, kBf16), gradients = NormInputs(&gpu, kFp32);
     const Tensor dy = gpu.Normal(in.x_TGS.shape(), kBf16);
     return [=, &gpu] { GatedNormBackward(gpu.stream(), {}, in, dy, gradients); };
   });
@@ -97,7 +97,7 @@ void BM_StateSpace(benchmark::State& state) {
   Measure(state, {bytes, operations}, [](Gpu& gpu) {
     const StateSpaceInputs in = StateSpaceOf(&gpu, kBf16);
     const Tensor cu_seqlens = CuSeqlens(&gpu), y = gpu.Normal(in.x_TGRP.shape(), kBf16),
-                 states = gpu.Allocate(kF32, StateSpaceStates(in));
+                 states = gpu.Allocate(kFp32, StateSpaceStates(in));
     return [=, &gpu] { StateSpaceForward(gpu.stream(), cu_seqlens, in, states, y); };
   });
 }
@@ -108,10 +108,10 @@ void BM_StateSpaceBackward(benchmark::State& state) {
                operations = kTokens * (3 * kGroups * kChunk * kState +
                                        kMambaHeads * (2 * kChunk * kChannels + 10 * kStateSize));
   Measure(state, {bytes, operations}, [](Gpu& gpu) {
-    const StateSpaceInputs in = StateSpaceOf(&gpu, kBf16), gradients = StateSpaceOf(&gpu, kF32);
-    const StateSpaceScratch scratch = {gpu.Allocate(kF32, StateSpaceStates(in)),
-                                       gpu.Allocate(kF32, StateSpaceStates(in)),
-                                       gpu.Allocate(kF32, StateSpaceSums(in))};
+    const StateSpaceInputs in = StateSpaceOf(&gpu, kBf16), gradients = StateSpaceOf(&gpu, kFp32);
+    const StateSpaceScratch scratch = {gpu.Allocate(kFp32, StateSpaceStates(in)),
+                                       gpu.Allocate(kFp32, StateSpaceStates(in)),
+                                       gpu.Allocate(kFp32, StateSpaceSums(in))};
     const Tensor cu_seqlens = CuSeqlens(&gpu), dy = gpu.Normal(in.x_TGRP.shape(), kBf16);
     return [=, &gpu] { StateSpaceBackward(gpu.stream(), cu_seqlens, in, dy, scratch, gradients); };
   });
@@ -134,7 +134,7 @@ GatedDeltaInputs DeltaOf(Gpu* gpu, DType of_heads) {
 }
 
 GatedDeltaScratch DeltaScratch(Gpu* gpu, const GatedDeltaInputs& in) {
-  const auto allocate = [&](const Shape& shape) { return gpu->Allocate(kF32, shape); };
+  const auto allocate = [&](const Shape& shape) { return gpu->Allocate(kFp32, shape); };
   return {allocate(GatedDeltaStates(in)), allocate(GatedDeltaKeys(in)),
           allocate(GatedDeltaValues(in)), allocate(GatedDeltaStates(in)),
           allocate(GatedDeltaValues(in)), allocate(GatedDeltaTokenSums(in))};
@@ -158,7 +158,7 @@ void BM_GatedDeltaBackward(benchmark::State& state) {
                operations = kTokens * (8 * kKeyHeads * kChunk * kWidth +
                                        kDeltaHeads * (18 * kDeltaSize + 6 * kChunk * kWidth));
   Measure(state, {bytes, operations}, [](Gpu& gpu) {
-    const GatedDeltaInputs in = DeltaOf(&gpu, kBf16), gradients = DeltaOf(&gpu, kF32);
+    const GatedDeltaInputs in = DeltaOf(&gpu, kBf16), gradients = DeltaOf(&gpu, kFp32);
     const GatedDeltaScratch scratch = DeltaScratch(&gpu, in);
     const Tensor cu_seqlens = CuSeqlens(&gpu), dout = gpu.Normal(in.v_TGRE.shape(), kBf16);
     return

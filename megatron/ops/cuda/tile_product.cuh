@@ -11,8 +11,8 @@
 
 namespace megatron::ops::cuda {
 
-constexpr int kTile = 64;   // rows and columns of a block's result
-constexpr int kDepth = 32;  // part of the summed dim that is in shared memory at once
+constexpr int kTile = 64;       // rows and columns of a block's result
+constexpr int kTileDepth = 32;  // part of the summed dim that is in shared memory at once
 constexpr int kTileThreads = 128;
 constexpr int kTilePad = 8;  // padding of each line of shared memory, against bank conflicts
 
@@ -20,8 +20,8 @@ constexpr int kTilePad = 8;  // padding of each line of shared memory, against b
 // (kAlongDepth: element d of line i) or across it (element i of line d).
 template <typename T, bool kAlongDepth>
 struct SharedOperand {
-  static constexpr int kLines = kAlongDepth ? kTile : kDepth;
-  static constexpr int kWidth = kAlongDepth ? kDepth : kTile;
+  static constexpr int kLines = kAlongDepth ? kTile : kTileDepth;
+  static constexpr int kWidth = kAlongDepth ? kTileDepth : kTile;
   alignas(16) T lines[kLines][kWidth + kTilePad];  // tensor cores load rows of 16 bytes
 
   __device__ T& At(int i, int d) { return kAlongDepth ? lines[i][d] : lines[d][i]; }
@@ -46,7 +46,7 @@ class TileSums {
     const int lane = threadIdx.x % kWarp, line = lane % 8, low = lane / 8 % 2 * 8,
               high = lane / 16 * 8;
 #pragma unroll
-    for (int d = 0; d < kDepth; d += 16) {
+    for (int d = 0; d < kTileDepth; d += 16) {
       uint32_t left[2][4];
       for (int i = 0; i < 2; ++i) {
         if (kAlongDepthA) {
@@ -100,7 +100,7 @@ class TileSums<float> {
  public:
   template <bool kAlongDepthA, bool kAlongDepthB>
   __device__ void Multiply(const SharedTile<float, kAlongDepthA, kAlongDepthB>& tile) {
-    for (int d = 0; d < kDepth; ++d) {
+    for (int d = 0; d < kTileDepth; ++d) {
       for (int i = 0; i < kRows; ++i) {
         for (int j = 0; j < kColumns; ++j)
           sums_[i][j] = fmaf(tile.a.At(Row() + i, d), tile.b.At(Column() + j, d), sums_[i][j]);
@@ -141,7 +141,7 @@ __device__ void Fetch(const Lines<T>& from, int64_t begin, int64_t depth,
                       SharedOperand<T, kAlongDepth>* to) {
   constexpr int kWidth = SharedOperand<T, kAlongDepth>::kWidth;
   const int64_t line = kAlongDepth ? begin : depth, first = kAlongDepth ? depth : begin;
-  for (int i = threadIdx.x; i < kTile * kDepth; i += kTileThreads)
+  for (int i = threadIdx.x; i < kTile * kTileDepth; i += kTileThreads)
     to->lines[i / kWidth][i % kWidth] = from.At(line + i / kWidth, first + i % kWidth);
 }
 
@@ -151,7 +151,7 @@ __device__ void FetchAsync(const Lines<T>& from, int64_t begin, int64_t depth,
                            SharedOperand<T, kAlongDepth>* to) {
   constexpr int kVectors = SharedOperand<T, kAlongDepth>::kWidth / kVector<T>;
   const int64_t line = kAlongDepth ? begin : depth, first = kAlongDepth ? depth : begin;
-  for (int i = threadIdx.x; i < kTile * kDepth / kVector<T>; i += kTileThreads) {
+  for (int i = threadIdx.x; i < kTile * kTileDepth / kVector<T>; i += kTileThreads) {
     const int to_line = i / kVectors, to_first = i % kVectors * kVector<T>;
     const int64_t at_line = line + to_line, at = first + to_first;
     const bool there = at_line < from.lines && at < from.width;
@@ -175,11 +175,11 @@ __device__ void MultiplyTile(const Lines<T>& a, const Lines<T>& b, int64_t row, 
   __syncthreads();  // the previous contents have been read
   if constexpr (kAsync) {
     constexpr int kAll = kStages<true>;
-    const int64_t steps = (depth + kDepth - 1) / kDepth;
+    const int64_t steps = (depth + kTileDepth - 1) / kTileDepth;
     const auto fetch = [&](int64_t step) {
       if (step < steps) {
-        FetchAsync(a, row, step * kDepth, &stages[step % kAll].a);
-        FetchAsync(b, column, step * kDepth, &stages[step % kAll].b);
+        FetchAsync(a, row, step * kTileDepth, &stages[step % kAll].a);
+        FetchAsync(b, column, step * kTileDepth, &stages[step % kAll].b);
       }
       CommitCopies();  // also of no copies, since steps are counted
     };
@@ -191,7 +191,7 @@ __device__ void MultiplyTile(const Lines<T>& a, const Lines<T>& b, int64_t row, 
       sums->Multiply(stages[step % kAll]);
     }
   } else {
-    for (int64_t d = 0; d < depth; d += kDepth) {
+    for (int64_t d = 0; d < depth; d += kTileDepth) {
       Fetch(a, row, d, &stages->a);
       Fetch(b, column, d, &stages->b);
       __syncthreads();
