@@ -52,6 +52,14 @@ class Traffic {
   // Passes forward of a micro-batch, and passes in all: recomputation is a forward pass.
   double forwards() const { return l_.recompute == PlanRecompute::kFull ? 2 : 1; }
   double kv_width() const { return model_.kv_heads() * model_.head_dim(); }
+  // Keys and values of a rank, whole heads of them: several ranks have the same where there are
+  // more ranks than heads.
+  double own_kv_width() const { return kv_width() * double(KeySharers()) / double(l_.tp); }
+  // The tensor-parallel ranks that have the same keys and values.
+  int64_t KeySharers() const {
+    if (l_.grid.is_grid() || model_.kv_heads() < 1) return 1;
+    return std::max<int64_t>(1, l_.tp / int64_t(model_.kv_heads()));
+  }
   double query_width() const { return model_.heads() * model_.head_dim(); }
 
   void Add(TrafficAxis axis, TrafficCall call, const char* what, PlanGroup group, double bytes,
@@ -114,6 +122,10 @@ class Traffic {
     const double cut = 2 * double(stage_.layers.dense) + double(stage_.layers.mixtures) +
                        double(AllBranches(stage_.layers.branches)) - Of(kExpertsBranch);
     const double shared = model_.shared_ffn() > 0 ? mixtures() : 0;
+    // The projection to keys and values that ranks share is one of its own, which reads its input
+    // and gives back the gradient of it beside the projection to queries.
+    const double shared_keys = KeySharers() > 1 ? attending() : 0;
+    const char* const of_keys = "activations of shared keys and values";
     const char* const inner = "activations of attention and MLP";
     const char* const of_shared = "activations of shared experts";
     const char* const ends = "activations of embedding and head";
@@ -144,6 +156,8 @@ class Traffic {
       const double norms = (model_.hybrid_layers().empty() ? 2 : 1) * layers() + 2 * encoders() +
                            readers() + stage_.has_head;
       add(TrafficCall::kAllReduce, "gradients of norms", 4 * model_.hidden() * norms, 1);
+      add(TrafficCall::kAllGather, of_keys, activation(), m * shared_keys * (forwards() + 1));
+      add(TrafficCall::kReduceScatter, of_keys, activation(), m * shared_keys);
     } else {
       add(TrafficCall::kAllReduce, encoder, read_activation(),
           m * 2 * encoders() * (forwards() + 1));
@@ -153,6 +167,7 @@ class Traffic {
           m * stage_.has_embedding);
       add(TrafficCall::kAllReduce, inner, activation(), m * cut * (forwards() + 1));
       add(TrafficCall::kAllReduce, of_shared, activation(), m * shared * (forwards() + 1));
+      add(TrafficCall::kAllReduce, of_keys, activation(), m * shared_keys);
       add(TrafficCall::kAllReduce, ends, activation(),
           m * (stage_.has_embedding + stage_.has_head));
       // Results and input gradients of experts, of which each rank has a share of the rows.
@@ -161,6 +176,8 @@ class Traffic {
     }
     add(TrafficCall::kAllReduce, "gradients of routers",
         4 * model_.hidden() * model_.experts() * mixtures(), 1);
+    Add(TrafficAxis::kTensor, TrafficCall::kAllReduce, "gradients of shared keys and values",
+        {KeySharers(), 1}, 4 * 2 * own_kv_width() * model_.hidden() * shared_keys, 1);
     add(TrafficCall::kAllReduce, "gradients of heads' norms",
         4 * Of(kDeltaBranch) * model_.delta_value_dim(), 1);
     AddNormSums(TrafficAxis::kTensor, group);
@@ -237,9 +254,7 @@ class Traffic {
 
   double CallsOf(const Attention& attention) const { return micro_batches() * attention.layers; }
   // Elements of a rank's keys and values, which are as many behind an exchange of heads.
-  double KeysOf(const Attention& attention) const {
-    return 2 * attention.keys * kv_width() / l_.tp;
-  }
+  double KeysOf(const Attention& attention) const { return 2 * attention.keys * own_kv_width(); }
 
   void AddHeadExchange(const PlanGroup& group, const Attention& attention) {
     const double queries = attention.queries * query_width() / l_.tp;
@@ -304,7 +319,8 @@ class Traffic {
   // Parameters of the rank that all of its data-parallel ranks have.
   double DenseParameters() const {
     const double h = model_.hidden();
-    double attention = h * (2 * query_width() + 2 * kv_width()) / weight_ranks();
+    double attention =
+        h * (2 * query_width() + 2 * kv_width() * double(KeySharers())) / weight_ranks();
     if (model_.key_value_rank() > 0) {
       attention = h * (model_.query_rank() + model_.key_value_rank() + model_.rope_dim()) +
                   (model_.query_rank() * model_.heads() * (model_.head_dim() + model_.rope_dim()) +

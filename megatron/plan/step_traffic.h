@@ -3,8 +3,9 @@
 //   for (const TrafficRow& row : StepTraffic(program, model, layout, stage)) SentBytes(row)
 //
 // They are those of this project's own trainer (docs/parallelism.md, "What each axis moves"), which
-// sends what Megatron core does. Left out are single numbers (the loss, the norm of the gradients)
-// and the numbers of rows in front of experts' exchanges. Routers balance.
+// sends what Megatron core does. Left out are single numbers (the loss, the norm of the gradients),
+// what routers count, the numbers of rows in front of experts' exchanges, and the gradients of
+// biases and of the position table that tensor-parallel ranks sum. Routers balance.
 #ifndef MEGATRON_PLAN_STEP_TRAFFIC_H_
 #define MEGATRON_PLAN_STEP_TRAFFIC_H_
 

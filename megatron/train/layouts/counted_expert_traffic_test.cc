@@ -55,6 +55,34 @@ TEST(CountedExpertTrafficTest, TensorParallelRanksOfAMixtureSendWhatIsPlanned) {
   }
 }
 
+// All else that tensor-parallel ranks send is the same for any number of experts, if no loss counts
+// their tokens.
+TEST(CountedExpertTrafficTest, TensorParallelRanksSumTheGradientsOfRouters) {
+  TrainerOptions run = LlamaRun();
+  MoeOptions& moe = run.model.transformer.moe;
+  moe.ffn_hidden_size = 32;
+  moe.balance = BalanceUnit::kNone;
+  PlanModel model = LlamaModel();
+  model.set_experts_per_token(double(moe.router.topk));
+  model.set_expert_ffn(32);
+  for (const bool sequence_parallel : {false, true}) {
+    Layout layout;
+    layout.tensor = 2;
+    layout.sequence_parallel = sequence_parallel;
+    SCOPED_TRACE(ToString(layout));
+    const auto sent_with = [&](int experts) {
+      moe.num_experts = experts;
+      model.set_experts(experts);
+      return SentOn(run, model, layout, kLayers);
+    };
+    constexpr int kFew = 4, kMany = 32;
+    const Sent few = sent_with(kFew), many = sent_with(kMany);
+    constexpr double kGradients = 4.0 * kHidden * (kMany - kFew) * kLayers;
+    EXPECT_NEAR(many.counted.at("tp") - few.counted.at("tp"), kGradients, 0.01 * kGradients);
+    EXPECT_NEAR(many.planned.at("tp") - few.planned.at("tp"), kGradients, 0.01 * kGradients);
+  }
+}
+
 // Each token goes to all experts, so that each host gets one row of it.
 TEST(CountedExpertTrafficTest, DeduplicatedDispatchSendsWhatIsPlannedWithinHostsAndBetweenThem) {
   TrainerOptions run = LlamaRun();

@@ -213,6 +213,21 @@ PlanModel ManyGroupsModel() {
   return model;
 }
 
+// Two ranks have the keys and values of each group, from a projection of its own.
+TEST(CountedTrafficTest, RanksThatShareKeysAndValuesSendWhatIsPlanned) {
+  std::vector<Layout> layouts(5);
+  for (Layout& layout : layouts) layout.tensor = 2 * kGroups;
+  layouts[1].sequence_parallel = true;
+  layouts[2].context = 2;
+  layouts[3].context = 2;
+  layouts[3].context_parallel = ContextParallel::kGather;
+  layouts[4].data = 2;
+  for (const Layout& layout : layouts) {
+    SCOPED_TRACE(ToString(layout));
+    ExpectWithinOnePercent(SentOn(LlamaRun(), LlamaModel(), layout, 0));
+  }
+}
+
 // Ranks that communicate beside forward send pieces, which together are as many bytes.
 TEST(CountedTrafficTest, CommunicationBesideForwardSendsNoMore) {
   for (const int ranks : {2, 4}) {
