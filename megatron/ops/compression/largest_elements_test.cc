@@ -8,7 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "megatron/base/thread_pool.h"
+#include "megatron/ops/compression/compression_harness.h"
 #include "megatron/ops/host_tensor.h"
 
 namespace megatron::ops {
@@ -17,19 +17,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 
-std::vector<float> Floats(const HostTensor& x) {
-  return {x.tensor().data<float>(), x.tensor().data<float>() + x.numel()};
-}
-
-std::vector<int32_t> Ints(const HostTensor& x) {
-  return {x.tensor().data<int32_t>(), x.tensor().data<int32_t>() + x.numel()};
-}
-
-class LargestElementsTest : public ::testing::Test {
- protected:
-  ThreadPool pool_{3};
-  Stream stream_ = Stream::Cpu(&pool_);
-};
+class LargestElementsTest : public CompressionOpTest {};
 
 TEST_F(LargestElementsTest, TheOthersStayAndAllComeTogetherAgain) {
   for (const int64_t count : {1, 7, 1000, 300000}) {

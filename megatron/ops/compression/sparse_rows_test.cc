@@ -7,7 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "megatron/base/thread_pool.h"
+#include "megatron/ops/compression/compression_harness.h"
 #include "megatron/ops/host_tensor.h"
 
 namespace megatron::ops {
@@ -17,19 +17,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 
-std::vector<float> Floats(const HostTensor& x) {
-  return {x.tensor().data<float>(), x.tensor().data<float>() + x.numel()};
-}
-
-std::vector<int32_t> Ints(const HostTensor& x) {
-  return {x.tensor().data<int32_t>(), x.tensor().data<int32_t>() + x.numel()};
-}
-
-class SparseRowsTest : public ::testing::Test {
- protected:
-  ThreadPool pool_{3};
-  Stream stream_ = Stream::Cpu(&pool_);
-};
+class SparseRowsTest : public CompressionOpTest {};
 
 TEST_F(SparseRowsTest, RowsAreTakenOutAndComeBack) {
   for (const int64_t columns : {1, 5, 300}) {
