@@ -45,7 +45,8 @@ absl::StatusOr<LoadedConfig> ForThisProgram(const PretrainCommand& command,
                                             absl::StatusOr<LoadedConfig> read) {
   MEGATRON_RETURN_IF_ERROR(WithExitCode(read.status(), kExitConfig));
   MEGATRON_RETURN_IF_ERROR(CheckModelType(read->config, command.config, command.model_type));
-  ResolvePaths(PosixFileSystem(), command.config, &read->config);
+  MEGATRON_RETURN_IF_ERROR(
+      WithExitCode(ResolvePaths(PosixFileSystem(), command.config, &read->config), kExitConfig));
   if (command.on_config != nullptr) {
     MEGATRON_RETURN_IF_ERROR(WithExitCode(command.on_config(read->config), kExitConfig));
   }
@@ -56,7 +57,8 @@ absl::StatusOr<SavedLayout> ChooseLayoutOf(const PretrainCommand& command, const
                                            const LaunchEnvironment& launch) {
   LayoutRequest request;
   request.parsed = asked.parsed;
-  ResolvePaths(PosixFileSystem(), command.config, &request.parsed.config);
+  MEGATRON_RETURN_IF_ERROR(WithExitCode(
+      ResolvePaths(PosixFileSystem(), command.config, &request.parsed.config), kExitConfig));
   if (launch.world_size > 1) {
     request.launched = launch.world_size;
     request.launched_here = launch.local_world_size;

@@ -25,7 +25,7 @@ std::string ModelText(const config::PretrainConfig& config) {
 // Opens the checkpoint that the run will start from.
 absl::StatusOr<StartingPoint> OpenIt(FileSystem& fs, const std::string& config_file,
                                      config::PretrainConfig config) {
-  ResolvePaths(fs, config_file, &config);
+  MEGATRON_RETURN_IF_ERROR(WithExitCode(ResolvePaths(fs, config_file, &config), kExitConfig));
   CheckpointOptions options = ToCheckpointOptions(config.checkpoint());
   if (options.load.empty()) options.load = options.save;
   MEGATRON_ASSIGN_OR_RETURN(StartingPoint start,

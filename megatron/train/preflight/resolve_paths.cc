@@ -1,8 +1,12 @@
 #include "megatron/train/preflight/resolve_paths.h"
 
 #include <filesystem>
+#include <system_error>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "megatron/base/status_macros.h"
 #include "megatron/checkpoint/names.h"
 #include "megatron/train/configs/config_loader.h"
 #include "megatron/train/text/checkpoint_tokenizer.h"
@@ -10,7 +14,25 @@
 namespace megatron {
 namespace {
 
-void StartWhereTheUserStands(config::PretrainConfig* config) {
+absl::StatusOr<std::string> FullPath(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path full =
+      std::filesystem::absolute(PathFromWhereTheUserStands(path), error);
+  if (error) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "'", path, "' is a relative path, and the current directory can't be found: ",
+        error.message(), ". Give a path from the root, or start in another directory"));
+  }
+  return full.lexically_normal().string();
+}
+
+absl::Status MakeFull(std::string* path) {
+  if (path->empty()) return absl::OkStatus();
+  MEGATRON_ASSIGN_OR_RETURN(*path, FullPath(*path));
+  return absl::OkStatus();
+}
+
+absl::Status StartWhereTheUserStands(config::PretrainConfig* config) {
   auto resolve = [](std::string* path) {
     if (!path->empty()) *path = PathFromWhereTheUserStands(*path);
   };
@@ -35,14 +57,17 @@ void StartWhereTheUserStands(config::PretrainConfig* config) {
   if (logging->has_prometheus_textfile()) resolve(logging->mutable_prometheus_textfile());
   if (logging->has_profile_dir()) resolve(logging->mutable_profile_dir());
   // The checkpoint keeps these, for programs that are started elsewhere.
-  auto resolve_fully = [](std::string* path) {
-    if (!path->empty())
-      *path = std::filesystem::absolute(PathFromWhereTheUserStands(*path)).lexically_normal();
-  };
   config::DataConfig* data = config->mutable_data();
-  if (data->has_vocab_file()) resolve_fully(data->mutable_vocab_file());
-  if (data->has_merge_file()) resolve_fully(data->mutable_merge_file());
-  if (data->has_tokenizer_model()) resolve_fully(data->mutable_tokenizer_model());
+  if (data->has_vocab_file()) {
+    MEGATRON_RETURN_IF_ERROR(MakeFull(data->mutable_vocab_file()));
+  }
+  if (data->has_merge_file()) {
+    MEGATRON_RETURN_IF_ERROR(MakeFull(data->mutable_merge_file()));
+  }
+  if (data->has_tokenizer_model()) {
+    MEGATRON_RETURN_IF_ERROR(MakeFull(data->mutable_tokenizer_model()));
+  }
+  return absl::OkStatus();
 }
 
 void FindWhatMoved(FileSystem& fs, const std::string& folder, config::PretrainConfig* config) {
@@ -60,12 +85,15 @@ void FindWhatMoved(FileSystem& fs, const std::string& folder, config::PretrainCo
 
 }  // namespace
 
-void ResolvePaths(FileSystem& fs, const std::string& config_file, config::PretrainConfig* config) {
-  StartWhereTheUserStands(config);
-  const std::string file =
-      std::filesystem::absolute(PathFromWhereTheUserStands(config_file)).lexically_normal();
+absl::Status ResolvePaths(FileSystem& fs, const std::string& config_file,
+                          config::PretrainConfig* config) {
+  if (config_file.empty())
+    return absl::InvalidArgumentError("no configuration is given: --config=FILE");
+  MEGATRON_RETURN_IF_ERROR(StartWhereTheUserStands(config));
+  MEGATRON_ASSIGN_OR_RETURN(const std::string file, FullPath(config_file));
   const bool came_with_the_program = !fs.Stat(file).ok();
   if (!came_with_the_program) FindWhatMoved(fs, ParentPath(file), config);
+  return absl::OkStatus();
 }
 
 }  // namespace megatron

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "megatron/base/file_system.h"
 #include "megatron/train/config/config.pb.h"
 
@@ -11,8 +12,10 @@ namespace megatron {
 
 // Relative paths start in the user's directory. A directory that import_hf made may be moved: a
 // file that is no longer where its configuration says is looked for beside the configuration,
-// `config_file`, and the tokenizer in a folder there.
-void ResolvePaths(FileSystem& fs, const std::string& config_file, config::PretrainConfig* config);
+// `config_file`, and the tokenizer in a folder there. An empty name of a configuration is an error,
+// and so is a relative path where the directory that this process stands in is gone.
+absl::Status ResolvePaths(FileSystem& fs, const std::string& config_file,
+                          config::PretrainConfig* config);
 
 }  // namespace megatron
 

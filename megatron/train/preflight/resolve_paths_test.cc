@@ -1,6 +1,7 @@
 #include "megatron/train/preflight/resolve_paths.h"
 
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <set>
 #include <string>
@@ -9,6 +10,7 @@
 #include "absl/status/status_matchers.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "megatron/base/memory_file_system.h"
 #include "megatron/train/config/config_parser.h"
@@ -18,7 +20,9 @@ namespace megatron {
 namespace {
 
 using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
 using ::google::protobuf::FieldDescriptor;
+using ::testing::HasSubstr;
 
 // The paths that ResolvePaths leaves as they are, because a configuration keeps them as they were
 // written, and the function that resolves them.
@@ -72,7 +76,7 @@ class ResolvePathsTest : public ::testing::Test {
   config::PretrainConfig Resolved(const std::vector<std::string>& overrides) {
     ParsedConfig parsed = ParseConfig("", "x", overrides);
     EXPECT_TRUE(parsed.errors.empty());
-    ResolvePaths(disk_, "run.textproto", &parsed.config);
+    EXPECT_THAT(ResolvePaths(disk_, "run.textproto", &parsed.config), IsOk());
     return parsed.config;
   }
 
@@ -107,6 +111,35 @@ TEST_F(ResolvePathsTest, ATokenizerThatWasMovedWithItsConfigurationIsFoundBeside
       Resolved({"data.vocab_file=/gone/vocab.json", "data.merge_file=/gone/merges.txt"});
   EXPECT_EQ(config.data().vocab_file(), "/home/user/tokenizer/vocab.json");
   EXPECT_EQ(config.data().merge_file(), "/gone/merges.txt");
+}
+
+TEST_F(ResolvePathsTest, AConfigurationWithoutANameIsAnError) {
+  const std::vector<const char*> directories = {"/home/user", nullptr};
+  for (const char* directory : directories) {
+    if (directory == nullptr) unsetenv("BUILD_WORKING_DIRECTORY");
+    config::PretrainConfig config;
+    EXPECT_THAT(ResolvePaths(disk_, "", &config),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--config=FILE")));
+  }
+}
+
+TEST_F(ResolvePathsTest, ARelativePathInADirectoryThatIsGoneIsAnError) {
+  unsetenv("BUILD_WORKING_DIRECTORY");
+  const std::filesystem::path before = std::filesystem::current_path(),
+                              gone = std::filesystem::path(::testing::TempDir()) / "gone";
+  std::filesystem::create_directories(gone);
+  std::filesystem::current_path(gone);
+  std::filesystem::remove(gone);
+  config::PretrainConfig config;
+  const absl::Status of_name = ResolvePaths(disk_, "run.textproto", &config);
+  const absl::Status of_full_name = ResolvePaths(disk_, "/run.textproto", &config);
+  config.mutable_data()->set_vocab_file("vocab.json");
+  const absl::Status of_field = ResolvePaths(disk_, "/run.textproto", &config);
+  std::filesystem::current_path(before);
+  EXPECT_THAT(of_name,
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("'run.textproto'")));
+  EXPECT_THAT(of_full_name, IsOk());
+  EXPECT_THAT(of_field, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("'vocab.json'")));
 }
 
 }  // namespace
