@@ -125,19 +125,6 @@ void Decode(const Stream& stream, const Tensor& message, int64_t elements, T* x)
   });
 }
 
-// Calls body(pointer to the elements) with the tensor's type.
-template <typename Body>
-void WithElements(const Tensor& x, const Body& body) {
-  switch (x.dtype()) {
-    case DType::kBFloat16:
-      return body(x.data<BFloat16>());
-    case DType::kFloat16:
-      return body(x.data<Float16>());
-    default:
-      return body(x.data<float>());
-  }
-}
-
 }  // namespace
 
 int64_t GroupMessageBytes(CodeBits bits, int64_t elements) {

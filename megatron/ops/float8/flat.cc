@@ -46,14 +46,7 @@ void EncodeFloat8(const Stream& stream, const Tensor& x_N, const Tensor& amax_1,
   if (RunsOnCuda(stream)) return OnCuda<EncodeFloat8>(stream, x_N, amax_1, codes_N);
   if (!RunsOnCpu(stream)) return;
   const float scale = Float8Scale(kFormat, *amax_1.data<float>());
-  switch (x_N.dtype()) {
-    case DType::kBFloat16:
-      return Encode(stream, x_N.data<BFloat16>(), scale, codes_N);
-    case DType::kFloat16:
-      return Encode(stream, x_N.data<Float16>(), scale, codes_N);
-    default:
-      return Encode(stream, x_N.data<float>(), scale, codes_N);
-  }
+  WithElements(x_N, [&](const auto* x) { Encode(stream, x, scale, codes_N); });
 }
 
 void DecodeFloat8(const Stream& stream, const Tensor& codes_N, const Tensor& amax_1,
@@ -62,14 +55,7 @@ void DecodeFloat8(const Stream& stream, const Tensor& codes_N, const Tensor& ama
   if (RunsOnCuda(stream)) return OnCuda<DecodeFloat8>(stream, codes_N, amax_1, x_N);
   if (!RunsOnCpu(stream)) return;
   const float inverse = 1 / Float8Scale(kFormat, *amax_1.data<float>());
-  switch (x_N.dtype()) {
-    case DType::kBFloat16:
-      return Decode(stream, codes_N, inverse, x_N.data<BFloat16>());
-    case DType::kFloat16:
-      return Decode(stream, codes_N, inverse, x_N.data<Float16>());
-    default:
-      return Decode(stream, codes_N, inverse, x_N.data<float>());
-  }
+  WithElements(x_N, [&](auto* x) { Decode(stream, codes_N, inverse, x); });
 }
 
 }  // namespace megatron::ops

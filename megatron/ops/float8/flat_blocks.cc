@@ -39,19 +39,6 @@ void ForEachPart(const MatrixRun& run, int64_t i, int64_t end, const Body& body)
   }
 }
 
-// Calls body with x's elements.
-template <typename Body>
-void WithElements(const Tensor& x, const Body& body) {
-  switch (x.dtype()) {
-    case DType::kBFloat16:
-      return body(x.data<BFloat16>());
-    case DType::kFloat16:
-      return body(x.data<Float16>());
-    default:
-      return body(x.data<float>());
-  }
-}
-
 float ScaleOf(float largest, bool power_of_two) {
   const float scale = Float8Scale(kFormat, largest);
   return power_of_two ? Float8PowerOfTwoBelow(scale) : scale;

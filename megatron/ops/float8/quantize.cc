@@ -8,28 +8,13 @@
 #include "megatron/ops/cpu/parallel_elements.h"
 #include "megatron/ops/cpu/workspace.h"
 #include "megatron/ops/cuda/kernel_table.h"
+#include "megatron/ops/element_conversion.h"
 #include "megatron/tensor/float8.h"
 
 namespace megatron::ops {
 namespace {
 
 constexpr int64_t kRowsAtOnce = kFloat8Alignment;
-
-float ToFloat(float x) { return x; }
-using megatron::ToFloat;
-
-// Calls body with x's elements.
-template <typename Body>
-void WithElements(const Tensor& x, const Body& body) {
-  switch (x.dtype()) {
-    case DType::kBFloat16:
-      return body(x.data<BFloat16>());
-    case DType::kFloat16:
-      return body(x.data<Float16>());
-    default:
-      return body(x.data<float>());
-  }
-}
 
 void CheckForm(const Stream& stream, const Tensor& codes, const Shape& shape) {
   if (!codes.empty()) CheckContiguous(stream, codes, DType::kUInt8, shape);
