@@ -1,6 +1,6 @@
-// Uses //megatron/comm, //megatron/data and //megatron/layers alone: turns a text into byte tokens,
-// and multiplies their one-hot rows by a pair of linear layers, once on one rank and once cut over
-// two ranks that are threads. Both must give the same numbers.
+// Uses //megatron/comm, //megatron/data, //megatron/layers and what these stand on: turns a text
+// into byte tokens, and multiplies their one-hot rows by a pair of linear layers, once on one rank
+// and once cut over two ranks that are threads. Both must give the same numbers.
 
 #include <cmath>
 #include <cstdint>
