@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Usage: links_test.sh WORKSPACE_FILE
 #
-# Fails where a page names what is not there: a linked file or heading, or a source file in
-# backticks (`megatron/ops/norm.h`, or relative to a room). It reads the pages of
-# the tree in which WORKSPACE_FILE really lies.
+# Fails where a page names what is not there: a linked file or heading, a source file in backticks
+# (`megatron/ops/norm.h`, or relative to a room), or a test (`norm_test`). It reads the pages of the
+# tree in which WORKSPACE_FILE really lies.
 set -u
 cd "$(dirname "$(readlink -f "$1")")" || exit 1
 
@@ -27,6 +27,11 @@ has_anchor() {  # $1: page, $2: anchor
 is_in_tree() { grep -qE "(^|/)$(sed 's/[.]/[.]/g' <<<"$1")\$" <<<"$tree"; }
 
 tree=$(find megatron tools docs bazel -type f)
+# The tests that BUILD files name, and those that have a file of their own.
+tests=$(
+  grep -E '/BUILD$' <<<"$tree" | xargs grep -hoE '"[a-z0-9_]+_test"' | tr -d '"'
+  grep -oE '[a-z0-9_]+_test[.][a-z]+$' <<<"$tree" | sed 's/[.].*//'
+)
 pages=(README.md CONTRIBUTING.md docs/*.md)
 links=0
 files=0
@@ -56,6 +61,9 @@ for page in "${pages[@]}"; do
       fail "$page: there is no file '$file'"
   done < <(grep -oE '`[A-Za-z0-9_.*{},/-]+/[A-Za-z0-9_.*{},-]+\.(h|cc|cu|cuh|sh|proto|bzl|md|svg)`' \
     "$page" | tr -d '`')
+  while IFS= read -r test; do
+    grep -qxF "$test" <<<"$tests" || fail "$page: there is no test '$test'"
+  done < <(grep -oE '`[a-z0-9_]+_test`' "$page" | tr -d '`' | sort -u)
 done
 [ $links -gt 50 ] && [ $files -gt 20 ] || fail "only $links links and $files files were found"
 echo "${#pages[@]} pages, $links links, $files files"
