@@ -4,18 +4,20 @@
 #include <cstdlib>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "megatron/base/file_system.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/ops/cpu/isa.h"
+#include "megatron/tensor/cuda_device.h"
 #include "megatron/train/command_line/user_commands.h"
 #include "megatron/train/config/config_text.h"
 #include "megatron/train/failure/exit_status.h"
 #include "megatron/train/planning/predict_run.h"
-#include "megatron/train/preflight/check_memory.h"
 #include "megatron/train/preflight/check_same_kernels.h"
 #include "megatron/train/preflight/check_same_run.h"
+#include "megatron/train/preflight/device_links.h"
 #include "megatron/train/preflight/open_checkpoint.h"
 #include "megatron/train/preflight/open_data.h"
 #include "megatron/train/preflight/open_devices.h"
@@ -40,11 +42,27 @@ absl::StatusOr<AcceptedRun> RunPreparation::Plan(absl::StatusOr<LoadedConfig> re
   if (process_.is_first())
     facts = WithExitCode(ReadFactsOfRun(PosixFileSystem(), options), kExitConfig);
   MEGATRON_ASSIGN_OR_RETURN(accepted.facts, process_.Agree(std::move(facts)));
-  const RunPlan& plan = accepted.run.plan;
-  const int ranks_here = process_.RanksHere(options);
-  MEGATRON_RETURN_IF_ERROR(process_.Agree(CheckMemory(options, plan, ranks_here)));
-  MEGATRON_RETURN_IF_ERROR(process_.Agree(CheckDisk(PosixFileSystem(), options, plan, ranks_here)));
+  MEGATRON_RETURN_IF_ERROR(CheckResources(options, accepted.run.plan));
   return accepted;
+}
+
+absl::StatusOr<std::vector<GpuShare>> RunPreparation::GpusToCheck(const RunOptions& options) const {
+  if (options.device != DeviceType::kCuda) return std::vector<GpuShare>();
+  if (!process_.one_of_several()) return ShareGpus(0, options.num_ranks(), FreeGpuBytes());
+  const int local_rank = process_.launch().local_rank;
+  GpuShare mine;
+  mine.gpu = DeviceOfRank(local_rank);
+  MEGATRON_ASSIGN_OR_RETURN(mine.ranks, ProcessesOnSameGpu(local_rank, process_.group()));
+  mine.free_bytes = CudaFacts(mine.gpu).free_bytes;
+  return std::vector<GpuShare>{mine};
+}
+
+absl::Status RunPreparation::CheckResources(const RunOptions& options, const RunPlan& plan) const {
+  const int ranks_here = process_.RanksHere(options);
+  MEGATRON_ASSIGN_OR_RETURN(const std::vector<GpuShare> gpus, process_.Agree(GpusToCheck(options)));
+  MEGATRON_RETURN_IF_ERROR(process_.Agree(CheckMemory(options, plan, ranks_here, gpus)));
+  MEGATRON_RETURN_IF_ERROR(process_.Agree(CheckDisk(PosixFileSystem(), options, plan, ranks_here)));
+  return absl::OkStatus();
 }
 
 PretrainRun RunPreparation::Begin(PlannedPretraining planned) const {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,6 +19,7 @@
 #include "megatron/train/metrics/step_comparison.pb.h"
 #include "megatron/train/planning/auto_layout.h"
 #include "megatron/train/planning/planning_facts.h"
+#include "megatron/train/preflight/check_memory.h"
 #include "megatron/train/preflight/plan_pretraining.h"
 #include "megatron/train/pretrain_command.h"
 #include "megatron/train/rank/device_calls.h"
@@ -64,6 +66,12 @@ class RunPreparation {
   absl::StatusOr<PretrainRun> Prepare(AcceptedRun* accepted);
 
  private:
+  // Checks that memory and disks suffice. Collective over the processes.
+  absl::Status CheckResources(const RunOptions& options, const RunPlan& plan) const;
+  // Returns the GPUs whose memory this process compares with the plan, with the ranks that have
+  // them: one of several its own, else all of this machine; none on the CPU. Collective over the
+  // processes.
+  absl::StatusOr<std::vector<GpuShare>> GpusToCheck(const RunOptions& options) const;
   // Returns what needs nothing opened.
   PretrainRun Begin(PlannedPretraining planned) const;
   // Makes the directories that this process writes to. The first process locks that of checkpoints.

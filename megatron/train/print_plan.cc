@@ -53,9 +53,10 @@ int PrintPlan(const PretrainCommand& command) {
     const std::string& folder =
         trainer.state_directory.empty() ? trainer.weight_directory : trainer.state_directory;
     if (!folder.empty()) machine.disk_bytes = FreeDiskBytes(PosixFileSystem(), folder);
-    if (const int ranks = RanksPlannedHere(planned->options, machine.devices); ranks > 0) {
-      const absl::Status disk =
-          CheckDisk(PosixFileSystem(), planned->options, planned->plan, ranks);
+    const int devices = static_cast<int>(machine.gpu_bytes.size());
+    if (const int ranks = RanksPlannedHere(planned->options, devices); ranks > 0) {
+      const RunOptions& options = planned->options;
+      const absl::Status disk = CheckDisk(PosixFileSystem(), options, planned->plan, ranks);
       machine.disk_refusal = std::string(disk.message());
     }
     report = command.dry_run == DryRun::kJson ? FormatPlanJson(*loaded, *planned, machine)

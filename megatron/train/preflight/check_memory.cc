@@ -6,7 +6,9 @@
 #include <cerrno>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -21,11 +23,8 @@
 namespace megatron {
 namespace {
 
-int64_t FreeDeviceBytes() {
-  int64_t bytes = 0;
-  for (int device = 0; device < CudaDeviceCount(); ++device) bytes += CudaFacts(device).free_bytes;
-  return bytes;
-}
+constexpr char kWhatTakesLess[] =
+    "--dry_run says what takes it. A smaller train.micro_batch_size, recompute or bf16 take less.";
 
 // Returns the number that a file begins with; nothing if there is none or it is negative.
 std::optional<int64_t> NumberIn(const std::string& path) {
@@ -148,13 +147,48 @@ int64_t HostBytes(const RunOptions& options, const RunPlan& plan, int ranks) {
   return plan.machine_bytes(ranks, options.ranks.processes ? ranks : 1);
 }
 
-absl::Status CheckFits(int64_t planned, std::optional<int64_t> available, bool on_gpus) {
+absl::Status CheckFits(int64_t planned, std::optional<int64_t> available) {
   if (!available.has_value() || planned <= *available) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the run takes ", FormatBytes(planned), " of ", on_gpus ? "the GPUs' " : "", "memory and ",
-      FormatBytes(*available),
-      " are available; --dry_run says what takes it. A smaller train.micro_batch_size, recompute "
-      "or bf16 take less."));
+  return absl::InvalidArgumentError(absl::StrCat("the run takes ", FormatBytes(planned),
+                                                 " of memory and ", FormatBytes(*available),
+                                                 " are available; ", kWhatTakesLess));
+}
+
+std::vector<int64_t> FreeGpuBytes() {
+  std::vector<int64_t> bytes;
+  for (int gpu = 0; gpu < CudaDeviceCount(); ++gpu) bytes.push_back(CudaFacts(gpu).free_bytes);
+  return bytes;
+}
+
+std::vector<GpuShare> ShareGpus(int first, int count, const std::vector<int64_t>& free_bytes) {
+  const int gpus = static_cast<int>(free_bytes.size());
+  std::vector<GpuShare> shares;
+  for (int gpu = 0; gpu < std::min(gpus, count); ++gpu) {
+    GpuShare share;
+    share.gpu = gpu;
+    share.free_bytes = free_bytes[static_cast<size_t>(gpu)];
+    for (int local_rank = gpu; local_rank < count; local_rank += gpus)
+      share.ranks.push_back(first + local_rank);
+    shares.push_back(std::move(share));
+  }
+  return shares;
+}
+
+absl::Status CheckGpus(const RunPlan& plan, const std::vector<GpuShare>& gpus) {
+  std::map<int, int64_t> bytes_of_rank;
+  for (const RankPlan& stage : plan.stages) {
+    for (const int rank : stage.ranks) bytes_of_rank[rank] = stage.total_bytes();
+  }
+  for (const GpuShare& share : gpus) {
+    int64_t planned = 0;
+    for (const int rank : share.ranks) planned += bytes_of_rank.at(rank);
+    if (planned <= share.free_bytes) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(DescribeRanks(share.ranks), share.ranks.size() == 1 ? " takes " : " take ",
+                     FormatBytes(planned), " of the memory of GPU ", share.gpu, " and ",
+                     FormatBytes(share.free_bytes), " are available; ", kWhatTakesLess));
+  }
+  return absl::OkStatus();
 }
 
 int64_t HostBytesBesideGpus(const RunOptions& options, const RunPlan& plan, int ranks) {
@@ -218,17 +252,16 @@ absl::Status CheckDisk(FileSystem& fs, const RunOptions& options, const RunPlan&
 absl::Status CheckHostMemory(const RunOptions& options, const RunPlan& plan, int ranks,
                              std::optional<int64_t> available) {
   if (options.device != DeviceType::kCuda)
-    return CheckFits(HostBytes(options, plan, ranks), available, /*on_gpus=*/false);
+    return CheckFits(HostBytes(options, plan, ranks), available);
   const int64_t offloaded = plan.host_bytes(ranks);
   if (offloaded == 0) return absl::OkStatus();
   return CheckHostFits(HostBytesBesideGpus(options, plan, ranks), offloaded, available);
 }
 
-absl::Status CheckMemory(const RunOptions& options, const RunPlan& plan, int ranks) {
+absl::Status CheckMemory(const RunOptions& options, const RunPlan& plan, int ranks,
+                         const std::vector<GpuShare>& gpus) {
   MEGATRON_RETURN_IF_ERROR(CheckHostMemory(options, plan, ranks, AvailableHostBytes()));
-  if (options.device != DeviceType::kCuda) return absl::OkStatus();
-  return CheckFits(plan.rank_bytes() / options.num_ranks() * ranks, FreeDeviceBytes(),
-                   /*on_gpus=*/true);
+  return CheckGpus(plan, gpus);
 }
 
 }  // namespace megatron

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -35,12 +36,31 @@ int64_t HostBytesBesideGpus(const RunOptions& options, const RunPlan& plan, int 
 absl::Status CheckHostMemory(const RunOptions& options, const RunPlan& plan, int ranks,
                              std::optional<int64_t> available);
 
-// Checks that this machine's memory, and that of its GPUs, is enough for `ranks` ranks of the run.
-absl::Status CheckMemory(const RunOptions& options, const RunPlan& plan, int ranks);
+// A GPU of a machine, and the ranks that have it.
+struct GpuShare {
+  int gpu = 0;             // its number on the machine
+  std::vector<int> ranks;  // ascending
+  int64_t free_bytes = 0;
+};
 
-// The comparison alone: fails where more is planned than available, unless nobody knows how much
-// is.
-absl::Status CheckFits(int64_t planned, std::optional<int64_t> available, bool on_gpus);
+// Returns the free bytes of each GPU of this machine.
+std::vector<int64_t> FreeGpuBytes();
+
+// Shares the ranks of a machine, `count` of them from `first` on, out among its GPUs, which have
+// these free bytes, as DeviceOfRank (device_links.h) does. GPUs without a rank are left out.
+std::vector<GpuShare> ShareGpus(int first, int count, const std::vector<int64_t>& free_bytes);
+
+// Checks that each GPU has the memory that its ranks take together.
+absl::Status CheckGpus(const RunPlan& plan, const std::vector<GpuShare>& gpus);
+
+// Checks that this machine's memory is enough for `ranks` ranks of the run, and that each of `gpus`
+// is for its own. On the CPU there are none.
+absl::Status CheckMemory(const RunOptions& options, const RunPlan& plan, int ranks,
+                         const std::vector<GpuShare>& gpus);
+
+// The comparison for the memory of runs on the CPU: fails where more is planned than available,
+// unless nobody knows how much is.
+absl::Status CheckFits(int64_t planned, std::optional<int64_t> available);
 
 // The comparison for what runs on GPUs take of the host, of which `offloaded` bytes are what GPUs
 // keep there, optimizer states and activations.

@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status_matchers.h"
 #include "absl/status/statusor.h"
@@ -28,6 +29,7 @@ RunPlan PlanOf(int64_t bytes_of_each_rank) {
   RunPlan plan;
   plan.stages.resize(1);
   plan.stages[0].memory["weights"] = bytes_of_each_rank;
+  plan.stages[0].ranks = {0, 1};
   plan.ranks_per_stage = 2;
   plan.data_bytes = 10;
   plan.program_bytes = 1;
@@ -49,16 +51,16 @@ TEST(CheckMemoryTest, ProcessesHaveTheirOwnDataAndProgram) {
 }
 
 TEST(CheckMemoryTest, ARunThatFitsPasses) {
-  EXPECT_THAT(CheckMemory(TwoRanks(), PlanOf(1), 2), IsOk());
-  EXPECT_THAT(CheckFits(100, 100, /*on_gpus=*/true), IsOk());
-  EXPECT_THAT(CheckFits(100, std::nullopt, /*on_gpus=*/false), IsOk());
+  EXPECT_THAT(CheckMemory(TwoRanks(), PlanOf(1), 2, {}), IsOk());
+  EXPECT_THAT(CheckFits(100, 100), IsOk());
+  EXPECT_THAT(CheckFits(100, std::nullopt), IsOk());
 }
 
 TEST(CheckMemoryTest, SaysHowMuchIsMissing) {
-  EXPECT_THAT(CheckFits(2048, 1024, /*on_gpus=*/true),
+  EXPECT_THAT(CheckFits(2048, 1024),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("takes 2.00 KiB of the GPUs' memory and 1.00 KiB are available")));
-  EXPECT_THAT(CheckMemory(TwoRanks(), PlanOf(int64_t{1} << 60), 2),
+                       HasSubstr("takes 2.00 KiB of memory and 1.00 KiB are available")));
+  EXPECT_THAT(CheckMemory(TwoRanks(), PlanOf(int64_t{1} << 60), 2, {}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--dry_run says")));
 }
 
@@ -80,8 +82,55 @@ TEST(CheckMemoryTest, RanksOnGpusTakeHostMemoryForWhatIsOffloaded) {
   plan.stages[0].host_memory["exp_avg"] = int64_t{1} << 60;
   RunOptions options = TwoRanks();
   options.device = DeviceType::kCuda;
-  EXPECT_THAT(CheckMemory(options, plan, 2), StatusIs(absl::StatusCode::kInvalidArgument,
-                                                      HasSubstr("optimizer_offload_fraction")));
+  EXPECT_THAT(CheckMemory(options, plan, 2, {}), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                          HasSubstr("optimizer_offload_fraction")));
+}
+
+// Two pipeline stages of two ranks each, of which those of the first take twice as much.
+RunPlan UnevenStages() {
+  RunPlan plan = PlanOf(2048);
+  plan.stages.push_back(plan.stages[0]);
+  plan.stages[1].memory["weights"] = 1024;
+  plan.stages[1].ranks = {2, 3};
+  return plan;
+}
+
+TEST(CheckGpusTest, EachGpuNeedsRoomForItsOwnRanks) {
+  const RunPlan plan = UnevenStages();
+  EXPECT_THAT(CheckGpus(plan, ShareGpus(0, 4, {2048, 2048, 1024, 1024})), IsOk());
+  // There are as many bytes in all.
+  EXPECT_THAT(CheckGpus(plan, ShareGpus(0, 4, {2048, 1536, 1024, 1536})),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("rank 1 takes 2.00 KiB of the memory of GPU 1 and 1.50 KiB "
+                                       "are available"),
+                             HasSubstr("--dry_run says"))));
+  // The second machine of two with two GPUs each.
+  EXPECT_THAT(CheckGpus(plan, ShareGpus(2, 2, {1024, 1024})), IsOk());
+  EXPECT_THAT(CheckGpus(plan, ShareGpus(0, 2, {1024, 1024})),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 0 takes 2.00 KiB")));
+  EXPECT_THAT(CheckGpus(plan, {}), IsOk());
+}
+
+TEST(CheckGpusTest, RanksThatShareAGpuNeedRoomTogether) {
+  const RunPlan plan = UnevenStages();
+  const std::vector<GpuShare> shares = ShareGpus(0, 4, {3072, 3072});
+  ASSERT_EQ(shares.size(), 2u);
+  EXPECT_EQ(shares[1].gpu, 1);
+  EXPECT_EQ(shares[1].ranks, std::vector<int>({1, 3}));
+  EXPECT_THAT(CheckGpus(plan, shares), IsOk());
+  EXPECT_THAT(CheckGpus(plan, ShareGpus(0, 4, {3072, 3000})),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("ranks 1, 3 take 3.00 KiB of the memory of GPU 1")));
+  EXPECT_EQ(ShareGpus(0, 1, {10, 10}).size(), 1u);
+  EXPECT_EQ(ShareGpus(0, 2, {}).size(), 0u);
+}
+
+TEST(CheckGpusTest, ARunIsRefusedByThem) {
+  RunOptions options = TwoRanks();
+  options.device = DeviceType::kCuda;
+  EXPECT_THAT(CheckMemory(options, PlanOf(2048), 2, ShareGpus(0, 2, {2048, 2048})), IsOk());
+  EXPECT_THAT(CheckMemory(options, PlanOf(2048), 2, ShareGpus(0, 2, {2048, 2047})),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("GPU 1")));
 }
 
 // A machine on which each directory of the root is a device of its own, and "not" is not there.

@@ -1,6 +1,7 @@
 #include "megatron/train/preflight/device_links.h"
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -41,6 +42,21 @@ absl::StatusOr<DeviceLinks> Choose(const RunOptions& options, bool each_has_its_
       false, each_has_its_own ? "through host memory" : "ranks share a GPU, through host memory"};
 }
 
+// Returns the uuids of the GPUs of all processes. A collective call.
+absl::StatusOr<std::vector<std::string>> UuidsOf(int local_rank, const ProcessGroup& processes) {
+  std::string mine = CudaFacts(DeviceOfRank(local_rank)).uuid;
+  mine.resize(kUuidBytes);
+  std::string all(kUuidBytes * processes.size(), '\0');
+  processes.AllGather(Tensor(mine.data(), DType::kUInt8, {kUuidBytes}),
+                      Tensor(all.data(), DType::kUInt8, {static_cast<int64_t>(all.size())}),
+                      Stream::Inline());
+  MEGATRON_RETURN_IF_ERROR(processes.status());
+  std::vector<std::string> uuids;
+  for (int rank = 0; rank < processes.size(); ++rank)
+    uuids.push_back(all.substr(kUuidBytes * rank, kUuidBytes));
+  return uuids;
+}
+
 }  // namespace
 
 int DeviceOfRank(int local_rank) { return local_rank % CudaDeviceCount(); }
@@ -52,19 +68,20 @@ absl::StatusOr<DeviceLinks> LinkThreads(const RunOptions& options) {
 
 absl::StatusOr<DeviceLinks> LinkProcesses(const RunOptions& options, int local_rank,
                                           const ProcessGroup& processes) {
-  std::string mine = CudaFacts(DeviceOfRank(local_rank)).uuid;
-  mine.resize(kUuidBytes);
-  std::string all(kUuidBytes * processes.size(), '\0');
-  processes.AllGather(Tensor(mine.data(), DType::kUInt8, {kUuidBytes}),
-                      Tensor(all.data(), DType::kUInt8, {static_cast<int64_t>(all.size())}),
-                      Stream::Inline());
-  MEGATRON_RETURN_IF_ERROR(processes.status());
-  std::vector<std::string> uuids;
-  for (int rank = 0; rank < processes.size(); ++rank)
-    uuids.push_back(all.substr(kUuidBytes * rank, kUuidBytes));
+  MEGATRON_ASSIGN_OR_RETURN(std::vector<std::string> uuids, UuidsOf(local_rank, processes));
   std::sort(uuids.begin(), uuids.end());
   const bool distinct = std::adjacent_find(uuids.begin(), uuids.end()) == uuids.end();
   return Choose(options, distinct);
+}
+
+absl::StatusOr<std::vector<int>> ProcessesOnSameGpu(int local_rank, const ProcessGroup& processes) {
+  MEGATRON_ASSIGN_OR_RETURN(const std::vector<std::string> uuids, UuidsOf(local_rank, processes));
+  const std::string& mine = uuids[static_cast<size_t>(processes.rank())];
+  std::vector<int> same;
+  for (int rank = 0; rank < processes.size(); ++rank) {
+    if (uuids[static_cast<size_t>(rank)] == mine) same.push_back(rank);
+  }
+  return same;
 }
 
 }  // namespace megatron

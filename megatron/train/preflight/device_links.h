@@ -4,6 +4,7 @@
 #define MEGATRON_TRAIN_PREFLIGHT_DEVICE_LINKS_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "megatron/comm/process_group.h"
@@ -26,6 +27,10 @@ absl::StatusOr<DeviceLinks> LinkThreads(const RunOptions& options);
 // result on all.
 absl::StatusOr<DeviceLinks> LinkProcesses(const RunOptions& options, int local_rank,
                                           const ProcessGroup& processes);
+
+// Returns the processes, ascending and this one among them, that have the GPU of this one, which is
+// rank `local_rank` of its machine. A collective call.
+absl::StatusOr<std::vector<int>> ProcessesOnSameGpu(int local_rank, const ProcessGroup& processes);
 
 }  // namespace megatron
 

@@ -64,6 +64,15 @@ TEST(DeviceLinksTest, ProcessesFindOutThatTheyShareAGpu) {
   EXPECT_THAT(status, IsOk());
 }
 
+TEST(DeviceLinksTest, ProcessesKnowWithWhomTheyShareTheirGpu) {
+  const absl::Status status = RunRanks(3, [](int rank, const ProcessGroup& all) -> absl::Status {
+    MEGATRON_ASSIGN_OR_RETURN(const std::vector<int> same, ProcessesOnSameGpu(rank, all));
+    EXPECT_EQ(same, std::vector<int>({0, 1, 2}));
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(status, IsOk());
+}
+
 TEST(DeviceLinksTest, RanksShareGpusOutByTheirNumberOnAMachine) {
   EXPECT_EQ(DeviceOfRank(0), 0);
   EXPECT_EQ(DeviceOfRank(5), 0);

@@ -21,7 +21,6 @@
 #include "megatron/checkpoint/local/save_local_checkpoint.h"
 #include "megatron/optim/rules/make_update_rule.h"
 #include "megatron/plan/tensor_grid_traffic.h"
-#include "megatron/tensor/cuda_device.h"
 #include "megatron/tensor/dtype.h"
 #include "megatron/train/config/config_paths.h"
 #include "megatron/train/config/config_rules.h"
@@ -94,23 +93,40 @@ size_t WorstStage(const RunPlan& plan) {
   return static_cast<size_t>(worst - plan.stages.begin());
 }
 
+// Returns the least of the numbers, of which there are some.
+int64_t LeastOf(const std::vector<int64_t>& numbers) {
+  return *std::min_element(numbers.begin(), numbers.end());
+}
+
 int64_t HostBytesOfAll(const PlannedPretraining& planned) {
   return HostBytes(planned.options, planned.plan, planned.options.num_ranks());
 }
 
-// Returns the reasons for which the run's ranks don't find here what they take. On GPUs each rank
-// is thought to have one of its own.
+int DevicesOf(const MachineMemory& machine) { return static_cast<int>(machine.gpu_bytes.size()); }
+
+// Returns what the GPUs of all machines of the run would have, if they were like this one.
+std::vector<GpuShare> GpusPlanned(const RunOptions& options, const MachineMemory& machine) {
+  std::vector<GpuShare> gpus;
+  const int ranks = options.num_ranks(), here = RanksPlannedHere(options, DevicesOf(machine));
+  if (options.device != DeviceType::kCuda || here == 0) return gpus;
+  for (int first = 0; first < ranks; first += here) {
+    for (GpuShare& share : ShareGpus(first, std::min(here, ranks - first), machine.gpu_bytes))
+      gpus.push_back(std::move(share));
+  }
+  return gpus;
+}
+
+// Returns the reasons for which the run's ranks don't find here what they take.
 std::vector<std::string> Shortages(const PlannedPretraining& planned,
                                    const MachineMemory& machine) {
   std::vector<std::string> shortages;
-  const int ranks = RanksPlannedHere(planned.options, machine.devices);
+  const int ranks = RanksPlannedHere(planned.options, DevicesOf(machine));
   if (ranks == 0) return shortages;
-  const RunPlan& plan = planned.plan;
-  if (planned.options.device == DeviceType::kCuda &&
-      plan.stages[WorstStage(plan)].total_bytes() > machine.device_bytes)
-    shortages.push_back("the memory that is available here is not enough");
-  const absl::Status host = CheckHostMemory(planned.options, plan, ranks, machine.host_bytes);
-  if (!host.ok()) shortages.emplace_back(host.message());
+  for (const absl::Status& checked :
+       {CheckGpus(planned.plan, GpusPlanned(planned.options, machine)),
+        CheckHostMemory(planned.options, planned.plan, ranks, machine.host_bytes)}) {
+    if (!checked.ok()) shortages.emplace_back(checked.message());
+  }
   if (!machine.disk_refusal.empty()) shortages.push_back(machine.disk_refusal);
   return shortages;
 }
@@ -119,7 +135,7 @@ std::vector<std::string> Shortages(const PlannedPretraining& planned,
 std::optional<bool> Fits(const PlannedPretraining& planned, const MachineMemory& machine) {
   if (!Shortages(planned, machine).empty()) return false;
   const bool is_known = planned.options.device == DeviceType::kCuda
-                            ? machine.devices > 0
+                            ? !machine.gpu_bytes.empty()
                             : machine.host_bytes.has_value();
   return is_known ? std::optional<bool>(true) : std::nullopt;
 }
@@ -150,7 +166,7 @@ std::vector<std::string> Warnings(const PlannedPretraining& planned, const Machi
   const RunOptions& options = planned.options;
   if (options.checkpoint.save.empty())
     warnings.push_back("nothing would be saved: checkpoint.save is not set");
-  if (options.device == DeviceType::kCuda && machine.devices == 0) {
+  if (options.device == DeviceType::kCuda && machine.gpu_bytes.empty()) {
     warnings.push_back("there is no GPU here to compare with");
     return warnings;
   }
@@ -355,9 +371,8 @@ class Screen {
     std::string sum;
     if (options_.device == DeviceType::kCuda) {
       sum = "not counted: the CUDA context, NCCL and cuDNN";
-      if (machine_.devices > 0) {
-        absl::StrAppend(&sum, "; free on a GPU here: ", FormatBytes(machine_.device_bytes));
-      }
+      if (!machine_.gpu_bytes.empty())
+        absl::StrAppend(&sum, "; free on a GPU here: ", FormatBytes(LeastOf(machine_.gpu_bytes)));
       const int64_t host = planned_.plan.host_bytes(options_.num_ranks());
       if (host > 0) {
         absl::StrAppend(&sum, "; in host memory, all ranks: ", FormatBytes(host));
@@ -508,14 +523,14 @@ Json MemoryJson(const PlannedPretraining& planned, const MachineMemory& machine)
                  {"file_bytes_written_in_all", written * planned.options.loop.train_iters},
                  {"file_bytes_written_a_day_with_a_step_a_second", written * kSecondsOfADay},
                  {"host_bytes_available", nullptr},
-                 {"devices", machine.devices},
+                 {"devices", machine.gpu_bytes.size()},
                  {"device_bytes_available", nullptr},
                  {"disk_bytes_available", nullptr},
                  {"fits", nullptr},
                  {"shortages", Shortages(planned, machine)}};
   if (machine.host_bytes) memory["host_bytes_available"] = *machine.host_bytes;
   if (machine.disk_bytes) memory["disk_bytes_available"] = *machine.disk_bytes;
-  if (machine.devices > 0) memory["device_bytes_available"] = machine.device_bytes;
+  if (!machine.gpu_bytes.empty()) memory["device_bytes_available"] = LeastOf(machine.gpu_bytes);
   if (const std::optional<bool> fits = Fits(planned, machine)) memory["fits"] = *fits;
   return memory;
 }
@@ -540,11 +555,7 @@ Json LayoutJson(const RunOptions& options) {
 MachineMemory MemoryOfThisMachine() {
   MachineMemory machine;
   machine.host_bytes = AvailableHostBytes();
-  machine.devices = CudaDeviceCount();
-  for (int device = 0; device < machine.devices; ++device) {
-    const int64_t free = CudaFacts(device).free_bytes;
-    machine.device_bytes = device == 0 ? free : std::min(machine.device_bytes, free);
-  }
+  machine.gpu_bytes = FreeGpuBytes();
   return machine;
 }
 

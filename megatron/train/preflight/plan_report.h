@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "megatron/train/configs/config_loader.h"
 #include "megatron/train/preflight/plan_pretraining.h"
@@ -14,8 +15,7 @@ namespace megatron {
 // The memory with which a plan is compared.
 struct MachineMemory {
   std::optional<int64_t> host_bytes;  // available bytes, if the system tells
-  int devices = 0;                    // number of GPUs
-  int64_t device_bytes = 0;           // free bytes of the GPU that has the least
+  std::vector<int64_t> gpu_bytes;     // free bytes of each GPU
   // Free bytes where optimizer states would lie in files, if there are any and the system tells.
   std::optional<int64_t> disk_bytes;
   // The reason for which the files of the ranks planned here find too little room; empty: there is
@@ -25,6 +25,7 @@ struct MachineMemory {
   std::string refusal;
 };
 
+// Returns the memory alone, without refusals and disks.
 MachineMemory MemoryOfThisMachine();
 
 // Returns how many of the run's ranks are compared with this machine, which has `devices` GPUs. On

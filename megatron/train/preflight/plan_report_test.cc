@@ -186,12 +186,45 @@ TEST(PlanScreenTest, SaysWhereMemoryIsShort) {
   const Planned on_gpu = Plan("gpt2_124m", {"system.device=cuda", "checkpoint.save=x"});
   EXPECT_THAT(ScreenOf(on_gpu), HasSubstr("no GPU here"));
   MachineMemory machine = Host(kGiB);
-  machine.devices = 1;
-  machine.device_bytes = kGiB;
-  EXPECT_THAT(ScreenOf(on_gpu, machine),
-              AllOf(HasSubstr("free on a GPU here: 1.00 GiB"), HasSubstr("not enough")));
-  machine.device_bytes = 80 * kGiB;
-  EXPECT_THAT(ScreenOf(on_gpu, machine), Not(HasSubstr("not enough")));
+  machine.gpu_bytes = {kGiB};
+  EXPECT_THAT(WordsOf(ScreenOf(on_gpu, machine)),
+              AllOf(HasSubstr("free on a GPU here: 1.00 GiB"), HasSubstr("WARNING: rank 0 takes "),
+                    HasSubstr(" of the memory of GPU 0 and 1.00 GiB are available")));
+  machine.gpu_bytes = {80 * kGiB};
+  EXPECT_THAT(WordsOf(ScreenOf(on_gpu, machine)), Not(HasSubstr("are available")));
+}
+
+// The rule is that of the run: each GPU has to hold the ranks that would have it.
+TEST(PlanScreenTest, ComparesEachGpuWithItsOwnRanks) {
+  const std::vector<std::string> four = {
+      "system.device=cuda", "checkpoint.save=x", "parallel.pipeline_model_parallel_size=2",
+      "parallel.tensor_model_parallel_size=1", "parallel.data_parallel_size=2"};
+  Planned planned = Plan("gpt3_857m", four);
+  const std::vector<RankPlan>& stages = planned.run.plan.stages;
+  ASSERT_EQ(stages.size(), 2u);
+  const int64_t first = stages[0].total_bytes(), last = stages[1].total_bytes();
+  ASSERT_NE(first, last);
+  MachineMemory machine = Host(64 * kGiB);
+  const auto fits = [&](const std::vector<int64_t>& free) {
+    machine.gpu_bytes = free;
+    const Json json = JsonOf(planned, machine);
+    EXPECT_EQ(json["memory"]["device_bytes_available"],
+              *std::min_element(free.begin(), free.end()));
+    return json["memory"]["fits"] == true;
+  };
+  // Ranks 0 and 1 are of the first stage. As threads all of them are here, two on each of two GPUs.
+  ASSERT_EQ(stages[0].ranks, std::vector<int>({0, 1}));
+  planned.run.options.ranks.processes = false;
+  EXPECT_TRUE(fits({first, first, last, last}));
+  EXPECT_FALSE(fits({first, first - 1, last, last + 1}));
+  EXPECT_TRUE(fits({first + last, first + last}));
+  EXPECT_FALSE(fits({first + last, first + last - 1}));
+  EXPECT_FALSE(fits({2 * first + 2 * last - 1}));
+  // As processes they are on two machines with two GPUs each, of which each rank has one.
+  planned.run.options.ranks.processes = true;
+  const int64_t most = std::max(first, last);
+  EXPECT_TRUE(fits({most, most}));
+  EXPECT_FALSE(fits({most, most - 1}));
 }
 
 TEST(PlanScreenTest, SaysWhereHostMemoryIsShortForWhatIsOffloaded) {
@@ -199,8 +232,7 @@ TEST(PlanScreenTest, SaysWhereHostMemoryIsShortForWhatIsOffloaded) {
       Plan("gpt2_124m", {"system.device=cuda", "precision.bf16=true",
                          "optimizer.optimizer_cpu_offload=true", "checkpoint.save=x"});
   MachineMemory machine = Host(kGiB);
-  machine.devices = 1;
-  machine.device_bytes = 80 * kGiB;
+  machine.gpu_bytes = {80 * kGiB};
   // The message is that of the run.
   const absl::Status refused =
       CheckHostMemory(planned.run.options, planned.run.plan, 1, machine.host_bytes);
