@@ -58,6 +58,9 @@ int PrintPlan(const PretrainCommand& command) {
       const RunOptions& options = planned->options;
       const absl::Status disk = CheckDisk(PosixFileSystem(), options, planned->plan, ranks);
       machine.disk_refusal = std::string(disk.message());
+      const absl::Status room =
+          CheckRoomForCheckpoint(PosixFileSystem(), options, planned->plan, ranks);
+      machine.checkpoint_shortage = std::string(room.message());
     }
     report = command.dry_run == DryRun::kJson ? FormatPlanJson(*loaded, *planned, machine)
                                               : FormatPlanScreen(*loaded, *planned, machine);

@@ -249,6 +249,25 @@ absl::Status CheckDisk(FileSystem& fs, const RunOptions& options, const RunPlan&
                "without it weights lie in host memory");
 }
 
+absl::Status CheckRoomForCheckpoint(FileSystem& fs, const RunOptions& options, const RunPlan& plan,
+                                    int ranks, const DeviceOfPath& device_of) {
+  const std::string& save = options.checkpoint.save;
+  if (save.empty()) return absl::OkStatus();
+  const std::optional<int64_t> free = FreeDiskBytes(fs, save);
+  const auto beside = [&](const std::string& directory, int64_t bytes) {
+    return bytes > 0 && AreOnOneDevice(device_of, directory, save) ? bytes : 0;
+  };
+  const int64_t files = beside(options.trainer.state_directory, plan.file_bytes(ranks)) +
+                        beside(options.trainer.weight_directory, plan.weight_file_bytes(ranks));
+  const int64_t planned = plan.checkpoint_bytes();
+  if (!free.has_value() || planned + files <= *free) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "checkpoint.save: a checkpoint takes ", FormatBytes(planned), " in '", save, "'",
+      files > 0 ? absl::StrCat(", beside ", FormatBytes(files), " of files of states and weights,")
+                : "",
+      " and ", FormatBytes(*free), " are free; no save can succeed until there are more"));
+}
+
 absl::Status CheckHostMemory(const RunOptions& options, const RunPlan& plan, int ranks,
                              std::optional<int64_t> available) {
   if (options.device != DeviceType::kCuda)

@@ -81,6 +81,11 @@ absl::StatusOr<uint64_t> DeviceOnDisk(const std::string& path);
 absl::Status CheckDisk(FileSystem& fs, const RunOptions& options, const RunPlan& plan, int ranks,
                        const DeviceOfPath& device_of = DeviceOnDisk);
 
+// Checks that the folder of checkpoint.save has room for a checkpoint of all ranks, beside the
+// files of `ranks` ranks on the same device. A save that finds too little is no failure of the run.
+absl::Status CheckRoomForCheckpoint(FileSystem& fs, const RunOptions& options, const RunPlan& plan,
+                                    int ranks, const DeviceOfPath& device_of = DeviceOnDisk);
+
 }  // namespace megatron
 
 #endif  // MEGATRON_TRAIN_PREFLIGHT_CHECK_MEMORY_H_

@@ -205,6 +205,35 @@ TEST(CheckDiskTest, FoldersOfOneDeviceShareItsRoom) {
   EXPECT_THAT(CheckDisk(disk, options, plan, 2, DeviceOfFirstName), IsOk());
 }
 
+TEST(CheckDiskTest, ACheckpointNeedsRoomBesideFilesOnItsDevice) {
+  MemoryFileSystem disk;
+  for (const char* folder : {"/saved", "/nvme"}) ASSERT_THAT(disk.CreateDirs(folder), IsOk());
+  disk.set_free_bytes(3000);
+  RunPlan plan = UnevenStages();
+  // The stages have a parameter together.
+  plan.stages[0].saved_parameters = {{"first", 1024}, {"tied", 512}};
+  plan.stages[1].saved_parameters = {{"second", 1024}, {"tied", 512}};
+  EXPECT_EQ(plan.checkpoint_bytes(), 2560);
+  RunOptions options = TwoRanks();
+  EXPECT_THAT(CheckRoomForCheckpoint(disk, options, plan, 2, DeviceOfFirstName), IsOk());
+  options.checkpoint.save = "/saved/not/there";
+  EXPECT_THAT(CheckRoomForCheckpoint(disk, options, plan, 2, DeviceOfFirstName), IsOk());
+  plan.stages[0].file_bytes = plan.stages[1].file_bytes = 512;
+  options.trainer.state_directory = "/nvme";
+  EXPECT_THAT(CheckRoomForCheckpoint(disk, options, plan, 2, DeviceOfFirstName), IsOk());
+  options.trainer.state_directory = "/saved/states";
+  EXPECT_THAT(CheckRoomForCheckpoint(disk, options, plan, 2, DeviceOfFirstName),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("checkpoint.save"),
+                             HasSubstr("takes 2.50 KiB in '/saved/not/there'"),
+                             HasSubstr("beside 1.00 KiB"), HasSubstr("2.93 KiB are free"))));
+  disk.set_free_bytes(2000);
+  options.trainer.state_directory = "/nvme";
+  EXPECT_THAT(CheckRoomForCheckpoint(disk, options, plan, 2, DeviceOfFirstName),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("'/saved/not/there' and 1.95 KiB are free")));
+}
+
 TEST(CheckDiskTest, ADirectoryThatIsNotThereHasTheSpaceOfTheOneAboveIt) {
   const auto free = FreeDiskBytes(PosixFileSystem(), testing::TempDir() + "/not/there/yet");
   ASSERT_TRUE(free.has_value());

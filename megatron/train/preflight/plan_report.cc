@@ -166,6 +166,7 @@ std::vector<std::string> Warnings(const PlannedPretraining& planned, const Machi
   const RunOptions& options = planned.options;
   if (options.checkpoint.save.empty())
     warnings.push_back("nothing would be saved: checkpoint.save is not set");
+  if (!machine.checkpoint_shortage.empty()) warnings.push_back(machine.checkpoint_shortage);
   if (options.device == DeviceType::kCuda && machine.gpu_bytes.empty()) {
     warnings.push_back("there is no GPU here to compare with");
     return warnings;
@@ -512,6 +513,7 @@ Json MemoryJson(const PlannedPretraining& planned, const MachineMemory& machine)
                       {"host_kinds", part.host_memory},
                       {"file_bytes", part.file_bytes},
                       {"weight_file_bytes", part.weight_file_bytes},
+                      {"checkpoint_shard_bytes", part.shard_bytes},
                       {"local_checkpoint_bytes", part.local_bytes},
                       {"activations_of_a_micro_batch", part.activations}});
   }
@@ -523,6 +525,7 @@ Json MemoryJson(const PlannedPretraining& planned, const MachineMemory& machine)
                  {"file_bytes_written_in_all", written * planned.options.loop.train_iters},
                  {"file_bytes_written_a_day_with_a_step_a_second", written * kSecondsOfADay},
                  {"host_bytes_available", nullptr},
+                 {"checkpoint_bytes", plan.checkpoint_bytes()},
                  {"devices", machine.gpu_bytes.size()},
                  {"device_bytes_available", nullptr},
                  {"disk_bytes_available", nullptr},

@@ -262,6 +262,32 @@ TEST(PlanScreenTest, SaysWhereFilesFindTooLittleRoom) {
   EXPECT_EQ(JsonOf(planned, machine)["memory"]["fits"], false);
 }
 
+TEST(PlanScreenTest, SaysWhereCheckpointsFindTooLittleRoom) {
+  const Planned planned = Plan("gpt_demo", {"system.device=cpu", "checkpoint.save=x"});
+  MachineMemory machine = Host(64 * kGiB);
+  // A run goes on where saves fail.
+  machine.checkpoint_shortage = "checkpoint.save: no room";
+  EXPECT_EQ(JsonOf(planned, machine)["memory"]["fits"], true);
+  EXPECT_THAT(JsonOf(planned, machine)["warnings"],
+              ::testing::Contains("checkpoint.save: no room"));
+}
+
+TEST(PlanScreenTest, SaysWhatACheckpointTakes) {
+  const Json saves = JsonOf(Plan("gpt3_857m", {"system.device=cpu", "checkpoint.save=x"}));
+  // Masters and two moments of fp32 and weights of fp16, each parameter once.
+  const int64_t parameters = saves["parameters"].get<int64_t>();
+  EXPECT_GE(saves["memory"]["checkpoint_bytes"].get<int64_t>(), 14 * parameters);
+  EXPECT_LT(saves["memory"]["checkpoint_bytes"].get<int64_t>(), 15 * parameters);
+  int64_t shards = 0;
+  for (const Json& stage : saves["memory"]["stages"])
+    shards += stage["checkpoint_shard_bytes"].get<int64_t>();
+  EXPECT_GT(shards, 0);
+  EXPECT_LT(shards, saves["memory"]["checkpoint_bytes"].get<int64_t>());
+  const Json never = JsonOf(Plan("gpt3_857m", {"system.device=cpu"}));
+  EXPECT_EQ(never["memory"]["checkpoint_bytes"], 0);
+  EXPECT_EQ(never["memory"]["stages"][0]["checkpoint_shard_bytes"], 0);
+}
+
 TEST(PlanScreenTest, ComparesTheRanksThatThisMachineWouldRun) {
   RunOptions options;
   options.parallel.data = 16;

@@ -21,6 +21,7 @@
 #include "megatron/comm/island_groups.h"
 #include "megatron/comm/process_groups.h"
 #include "megatron/models/make_stage.h"
+#include "megatron/tensor/dtype.h"
 #include "megatron/tensor/name_patterns.h"
 #include "megatron/train/trainer/flops.h"
 #include "megatron/train/trainer/lanes.h"
@@ -78,13 +79,29 @@ void AddHierarchical(const RunOptions& options, const RankGrid& dense, const Ran
 // The ledger's names of host memory begin with it.
 constexpr absl::string_view kHostPrefix = "host/";
 
-// Returns the bytes of the rank's shard of a checkpoint.
-int64_t ShardBytes(Trainer& trainer) {
-  int64_t bytes = kShardHeaderBytes;
-  for (const ShardedTensor& block : MakeCheckpointState(trainer, RunDescription()).tensors) {
-    if (block.replica == 0) bytes += block.tensor.bytes();
+// Returns the bytes that an element of the parameter has in a checkpoint.
+int64_t SavedBytesOfElement(const ParameterBuffers& buffers, const Parameter& parameter) {
+  int64_t bytes = SizeOf(buffers.options().model_dtype);
+  if (parameter.frozen) return bytes;
+  if (buffers.has_masters()) bytes += SizeOf(DType::kFloat32);
+  for (const OptimizerState& state : buffers.options().states) {
+    if (state.Has(parameter) && !state.restarts && !state.is_delayed_gradient)
+      bytes += SizeOf(state.dtype);
   }
   return bytes;
+}
+
+// Plans the rank's shard of a checkpoint, and what of a checkpoint is of the rank's parameters.
+void AddCheckpoint(Trainer& trainer, RankPlan* plan) {
+  plan->shard_bytes = kShardHeaderBytes;
+  for (const ShardedTensor& block : MakeCheckpointState(trainer, RunDescription()).tensors) {
+    if (block.replica == 0) plan->shard_bytes += block.tensor.bytes();
+  }
+  for (const FlatParameter& flat : trainer.buffers().parameters()) {
+    const Parameter& parameter = *flat.parameter;
+    plan->saved_parameters[parameter.name] =
+        parameter.sharding.global_shape.numel() * SavedBytesOfElement(trainer.buffers(), parameter);
+  }
 }
 
 // Plans a rank, which is of this pipeline stage.
@@ -126,7 +143,9 @@ absl::StatusOr<RankPlan> PlanRank(const RunOptions& options, const RankGrid& den
     plan.file_bytes = file->bytes();
   if (const StateFile* const file = trainer->buffers().weight_file())
     plan.weight_file_bytes = file->bytes();
-  if (!options.checkpoint.local_save.empty()) plan.local_bytes = ShardBytes(*trainer);
+  const bool saves_locally = !options.checkpoint.local_save.empty();
+  if (saves_locally || !options.checkpoint.save.empty()) AddCheckpoint(*trainer, &plan);
+  if (saves_locally) plan.local_bytes = plan.shard_bytes;
   AddHierarchical(options, dense, expert, rank, &plan);
   return plan;
 }
@@ -184,6 +203,16 @@ int64_t RunPlan::OfRanks(int64_t RankPlan::*bytes_of, int ranks) const {
   int64_t bytes = 0;
   for (const RankPlan& stage : stages) bytes += ranks_per_stage * stage.*bytes_of;
   return bytes / (static_cast<int64_t>(stages.size()) * ranks_per_stage) * ranks;
+}
+
+int64_t RunPlan::checkpoint_bytes() const {
+  // Stages may have one parameter together, such as a tied embedding.
+  std::map<std::string, int64_t> parameters;
+  for (const RankPlan& stage : stages)
+    parameters.insert(stage.saved_parameters.begin(), stage.saved_parameters.end());
+  int64_t bytes = 0;
+  for (const auto& [name, saved] : parameters) bytes += saved;
+  return bytes;
 }
 
 int64_t RunPlan::local_bytes() const {

@@ -33,9 +33,14 @@ struct RankPlan {
   int64_t file_bytes = 0;
   // Bytes of its file of weights, which each pass of a micro-batch reads and each step writes.
   int64_t weight_file_bytes = 0;
-  // Bytes of the rank's shard of a local checkpoint; 0 without checkpoint.local_save. The first
-  // rank of the stage has the largest.
+  // Bytes of the rank's shard of a checkpoint; 0 where the run saves none. The first rank of the
+  // stage has the largest.
+  int64_t shard_bytes = 0;
+  // Those of a local checkpoint; 0 without checkpoint.local_save.
   int64_t local_bytes = 0;
+  // Bytes in a checkpoint of the whole parameters of which the rank has blocks, with their masters
+  // and states, by name.
+  std::map<std::string, int64_t> saved_parameters;
 
   int64_t total_bytes() const;  // bytes on the device
   int64_t host_bytes() const;
@@ -62,6 +67,9 @@ struct RunPlan {
   int64_t weight_file_bytes(int ranks) const {
     return OfRanks(&RankPlan::weight_file_bytes, ranks);
   }
+  // Returns the bytes of all parameters, masters and states in a checkpoint; 0 where the run saves
+  // none. Experts that no first rank of a stage has are not counted.
+  int64_t checkpoint_bytes() const;
   // Returns the bytes of a local checkpoint, those of all ranks together, without copies.
   int64_t local_bytes() const;
   // Returns the bytes of a machine that runs `ranks` of them, in `processes` processes.
