@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "megatron/train/config/config_text.h"
 #include "megatron/train/failure/exit_status.h"
 #include "megatron/train/planning/predict_run.h"
+#include "megatron/train/preflight/check_limits.h"
 #include "megatron/train/preflight/check_same_kernels.h"
 #include "megatron/train/preflight/check_same_run.h"
 #include "megatron/train/preflight/device_links.h"
@@ -59,6 +61,9 @@ absl::StatusOr<std::vector<GpuShare>> RunPreparation::GpusToCheck(const RunOptio
 
 absl::Status RunPreparation::CheckResources(const RunOptions& options, const RunPlan& plan) const {
   const int ranks_here = process_.RanksHere(options);
+  std::optional<int> rank;
+  if (process_.one_of_several()) rank = process_.launch().rank;
+  MEGATRON_RETURN_IF_ERROR(process_.Agree(CheckLimits(LimitsOfThisProcess(), options, plan, rank)));
   MEGATRON_ASSIGN_OR_RETURN(const std::vector<GpuShare> gpus, process_.Agree(GpusToCheck(options)));
   MEGATRON_RETURN_IF_ERROR(process_.Agree(CheckMemory(options, plan, ranks_here, gpus)));
   MEGATRON_RETURN_IF_ERROR(process_.Agree(CheckDisk(PosixFileSystem(), options, plan, ranks_here)));

@@ -57,8 +57,8 @@ class RunPreparation {
                  const Shared& shared)
       : command_(command), process_(process), run_start_(run_start), shared_(shared) {}
 
-  // Checks the configuration, and whether memory and disks suffice. `layout` is the one that the
-  // configuration was read with, if it was chosen.
+  // Checks the configuration, and whether memory, disks and limits suffice. `layout` is the one
+  // that the configuration was read with, if it was chosen.
   absl::StatusOr<AcceptedRun> Plan(absl::StatusOr<LoadedConfig> read,
                                    const std::optional<SavedLayout>& layout) const;
   // Opens devices, data, directories and the state that the run starts from. The run takes over
@@ -66,7 +66,7 @@ class RunPreparation {
   absl::StatusOr<PretrainRun> Prepare(AcceptedRun* accepted);
 
  private:
-  // Checks that memory and disks suffice. Collective over the processes.
+  // Checks that memory, disks and the process's limits suffice. Collective over the processes.
   absl::Status CheckResources(const RunOptions& options, const RunPlan& plan) const;
   // Returns the GPUs whose memory this process compares with the plan, with the ranks that have
   // them: one of several its own, else all of this machine; none on the CPU. Collective over the

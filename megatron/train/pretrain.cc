@@ -38,6 +38,7 @@
 #include "megatron/train/launch/rank_processes.h"
 #include "megatron/train/metrics/run_event.h"
 #include "megatron/train/planning/auto_layout.h"
+#include "megatron/train/preflight/check_limits.h"
 #include "megatron/train/preflight/check_memory.h"
 #include "megatron/train/preflight/check_world_size.h"
 #include "megatron/train/preflight/open_directories.h"
@@ -243,6 +244,13 @@ std::optional<absl::StatusOr<LoadedConfig>> PretrainProcess::Start(int* code) {
       *code = Leave(fits);
       return std::nullopt;
     }
+  }
+  // Machines may have other limits; the processes of one have the same.
+  const absl::Status files = CheckOpenFiles(LimitsOfThisProcess(), process_.launch().world_size);
+  if (!files.ok()) {
+    if (process_.launch().local_rank == 0) PrintError(files);
+    *code = ExitCodeOf(files);
+    return std::nullopt;
   }
   // Processes meet before data, tokenizers and directories are opened, so that an error of any of
   // them is reported once, by all.

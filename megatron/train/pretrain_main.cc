@@ -25,6 +25,7 @@
 #include "megatron/train/console/terminal.h"
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/list_configs.h"
+#include "megatron/train/preflight/check_limits.h"
 
 namespace megatron {
 namespace {
@@ -104,6 +105,7 @@ int PretrainMain(const PretrainProgram& program, int argc, char** argv) {
   absl::InitializeSymbolizer(argv[0]);
   google::InitGoogleLogging(argv[0]);
   signal(SIGPIPE, SIG_IGN);  // training does not end with its reader
+  PrepareForLimits();
   FLAGS_logtostderr = true;
   CheckOwnSections();
   const absl::StatusOr<CommandLine> line =

@@ -1,6 +1,7 @@
 #include "megatron/train/print_plan.h"
 
 #include <cstdio>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -10,6 +11,7 @@
 #include "megatron/base/status_macros.h"
 #include "megatron/train/failure/exit_status.h"
 #include "megatron/train/planning/planning_facts.h"
+#include "megatron/train/preflight/check_limits.h"
 #include "megatron/train/preflight/check_memory.h"
 #include "megatron/train/preflight/open_data.h"
 #include "megatron/train/preflight/plan_pretraining.h"
@@ -56,6 +58,9 @@ int PrintPlan(const PretrainCommand& command) {
     const int devices = static_cast<int>(machine.gpu_bytes.size());
     if (const int ranks = RanksPlannedHere(planned->options, devices); ranks > 0) {
       const RunOptions& options = planned->options;
+      const absl::Status limits = CheckLimits(LimitsOfThisProcess(), options, planned->plan,
+                                              /*rank=*/std::nullopt);
+      machine.limit_refusal = std::string(limits.message());
       const absl::Status disk = CheckDisk(PosixFileSystem(), options, planned->plan, ranks);
       machine.disk_refusal = std::string(disk.message());
       const absl::Status room =

@@ -127,7 +127,9 @@ std::vector<std::string> Shortages(const PlannedPretraining& planned,
         CheckHostMemory(planned.options, planned.plan, ranks, machine.host_bytes)}) {
     if (!checked.ok()) shortages.emplace_back(checked.message());
   }
-  if (!machine.disk_refusal.empty()) shortages.push_back(machine.disk_refusal);
+  for (const std::string& refusal : {machine.limit_refusal, machine.disk_refusal}) {
+    if (!refusal.empty()) shortages.push_back(refusal);
+  }
   return shortages;
 }
 

@@ -21,6 +21,9 @@ struct MachineMemory {
   // The reason for which the files of the ranks planned here find too little room; empty: there is
   // none.
   std::string disk_refusal;
+  // The reason for which limits of the process (check_limits.h) leave these ranks too little;
+  // empty: there is none.
+  std::string limit_refusal;
   // The reason for which checkpoints find too little room, with which a run goes on; empty: there
   // is none.
   std::string checkpoint_shortage;

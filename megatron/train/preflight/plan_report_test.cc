@@ -262,10 +262,15 @@ TEST(PlanScreenTest, SaysWhereFilesFindTooLittleRoom) {
   EXPECT_EQ(JsonOf(planned, machine)["memory"]["fits"], false);
 }
 
-TEST(PlanScreenTest, SaysWhereCheckpointsFindTooLittleRoom) {
+TEST(PlanScreenTest, SaysWhereLimitsOrCheckpointsFindTooLittle) {
   const Planned planned = Plan("gpt_demo", {"system.device=cpu", "checkpoint.save=x"});
   MachineMemory machine = Host(64 * kGiB);
+  machine.limit_refusal = "ulimit -v leaves too little";
+  EXPECT_THAT(WordsOf(ScreenOf(planned, machine)), HasSubstr("WARNING: " + machine.limit_refusal));
+  EXPECT_EQ(JsonOf(planned, machine)["memory"]["shortages"], Json::array({machine.limit_refusal}));
+  EXPECT_EQ(JsonOf(planned, machine)["memory"]["fits"], false);
   // A run goes on where saves fail.
+  machine.limit_refusal.clear();
   machine.checkpoint_shortage = "checkpoint.save: no room";
   EXPECT_EQ(JsonOf(planned, machine)["memory"]["fits"], true);
   EXPECT_THAT(JsonOf(planned, machine)["warnings"],

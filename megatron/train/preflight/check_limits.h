@@ -1,0 +1,41 @@
+// Limits that the system puts on a process (ulimit), whatever the machine has. A run that needs
+// more than they leave is refused before its first step.
+#ifndef MEGATRON_TRAIN_PREFLIGHT_CHECK_LIMITS_H_
+#define MEGATRON_TRAIN_PREFLIGHT_CHECK_LIMITS_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "megatron/train/trainer/run_options.h"
+#include "megatron/train/trainer/run_plan.h"
+
+namespace megatron {
+
+// What limits leave to a process; nothing where there is no limit.
+struct ProcessLimits {
+  std::optional<int64_t> address_bytes;  // of addresses, ulimit -v, besides those in use
+  std::optional<int64_t> file_bytes;     // the length of its longest file, ulimit -f
+  std::optional<int64_t> open_files;     // ulimit -n, besides those that are open
+};
+
+ProcessLimits LimitsOfThisProcess();
+
+// Checks that limits leave enough for the memory that is planned for this process and for the
+// longest file that it would write. `rank` is its rank, if it is one of several; else the limits
+// are those of a process with all ranks or, where each rank is a process, of each of them. What
+// threads and libraries take besides is not counted.
+absl::Status CheckLimits(const ProcessLimits& limits, const RunOptions& options,
+                         const RunPlan& plan, std::optional<int> rank);
+
+// Checks that one of `world_size` processes, which has a connection to every other, may open these.
+absl::Status CheckOpenFiles(const ProcessLimits& limits, int world_size);
+
+// Makes this process ready for its limits: a file at the limit of its length is an error of the
+// write (EFBIG) and no longer a signal that ends the process, and as many files may be open as the
+// hard limit allows, up to 65,536.
+void PrepareForLimits();
+
+}  // namespace megatron
+
+#endif  // MEGATRON_TRAIN_PREFLIGHT_CHECK_LIMITS_H_

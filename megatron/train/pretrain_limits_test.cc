@@ -1,0 +1,136 @@
+// Tests of pretrain_gpt where limits of the process (ulimit) or a disk leave too little.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gtest/gtest.h"
+#include "megatron/base/file_system.h"
+#include "megatron/train/failure/exit_code.h"
+#include "megatron/train/pretrain_harness.h"
+#include "nlohmann/json.hpp"
+
+namespace megatron {
+namespace {
+
+using Json = nlohmann::json;
+
+class PretrainLimitsTest : public PretrainProgramTest {
+ protected:
+  // Runs the program in a shell that has run `before`; `after` stands behind its arguments.
+  Outcome RunBehind(const std::string& before, const Arguments& more, const std::string& after = "",
+                    const Variables& environment = {}) const {
+    const std::string script =
+        absl::StrCat(before, "; exec '", absl::StrJoin(Command(more), "' '"), "' ", after);
+    const std::string log = Path("log.txt");
+    return FinishProgram(StartProgram({"/bin/bash", "-c", script}, log, environment), log);
+  }
+
+  static void ExpectSays(const Outcome& outcome, const std::vector<std::string>& texts) {
+    for (const std::string& text : texts)
+      EXPECT_TRUE(absl::StrContains(outcome.output, text)) << text << "\n" << outcome.output;
+  }
+
+  // Returns the object that the dry run prints.
+  static Json Parsed(const Outcome& outcome) {
+    EXPECT_EQ(outcome.exit_code, kExitDone);
+    Json json = Json::parse(outcome.output, nullptr, /*allow_exceptions=*/false);
+    EXPECT_TRUE(json.is_object()) << outcome.output;
+    return json.is_object() ? json : Json({{"memory", Json::object()}});
+  }
+};
+
+TEST_F(PretrainLimitsTest, ALimitOfFilesThatIsLessThanAShardIsToldAtTheStart) {
+  const Outcome outcome = RunBehind("ulimit -f 64", {SaveTo("save")});
+  EXPECT_EQ(outcome.exit_code, kExitConfig);
+  ExpectSays(outcome,
+             {"checkpoint.save: a rank's shard of a checkpoint in '", "64.00 KiB (ulimit -f)"});
+  EXPECT_FALSE(PosixFileSystem().Stat(Path("save")).ok());
+  const Outcome files =
+      RunBehind("ulimit -f 64", {"--set=optimizer.optimizer_cpu_offload=true",
+                                 "--set=optimizer.optimizer_offload_path=" + Path("states")});
+  EXPECT_EQ(files.exit_code, kExitConfig);
+  ExpectSays(files, {"optimizer.optimizer_offload_path: a rank's file of states in '",
+                     "64.00 KiB (ulimit -f)"});
+}
+
+TEST_F(PretrainLimitsTest, AShardIsAsLongAsPlanned) {
+  const Json json = Parsed(Run({SaveTo("save"), "--dry_run", "--json"}));
+  ASSERT_EQ(Run({SaveTo("save")}).exit_code, kExitDone);
+  int64_t bytes = 0;
+  for (const auto& [name, contents] : Checkpoint("save")) {
+    if (absl::EndsWith(name, ".bin")) bytes += static_cast<int64_t>(contents.size());
+  }
+  EXPECT_GT(bytes, 0);
+  EXPECT_EQ(json["memory"]["stages"][0]["checkpoint_shard_bytes"], bytes);
+  // The header of the file has 128 bytes.
+  EXPECT_EQ(json["memory"]["checkpoint_bytes"], bytes - 128);
+}
+
+TEST_F(PretrainLimitsTest, AFileAtTheLimitIsAnErrorAndNoSignal) {
+  const Outcome outcome = RunBehind("ulimit -f 1", {"--dry_run=full"}, "> " + Path("plan.txt"));
+  EXPECT_EQ(outcome.exit_code, kExitIo) << outcome.output;
+  ExpectSays(outcome, {"error: the output could not be written"});
+  EXPECT_EQ(ReadTextFile(Path("plan.txt")).size(), 1024u);
+}
+
+TEST_F(PretrainLimitsTest, ALimitOfAddressesIsToldAtTheStartAndByADryRun) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the sanitizer takes more addresses than any limit leaves";
+#endif
+  const std::string limit = "ulimit -v 50000000";
+  const Arguments large = {"--set=model.hidden_size=1048576", "--set=model.num_layers=1000"};
+  const Outcome outcome = RunBehind(limit, large);
+  EXPECT_EQ(outcome.exit_code, kExitConfig);
+  ExpectSays(outcome, {"a process of the run allocates ", "(ulimit -v) leaves "});
+  const Json memory = Parsed(RunBehind(limit, Joined(large, {"--dry_run", "--json"})))["memory"];
+  EXPECT_EQ(memory["fits"], false);
+  EXPECT_TRUE(absl::StrContains(memory["shortages"].dump(), "(ulimit -v) leaves "))
+      << memory["shortages"];
+}
+
+TEST_F(PretrainLimitsTest, ALimitOfOpenFilesIsToldBeforeRanksMeet) {
+  const Outcome outcome = RunBehind(
+      "ulimit -n 64",
+      {"--set=parallel.data_parallel_size=1000", "--set=train.global_batch_size=2000"}, "",
+      {{"MEGATRON_RANK", "0"},
+       {"MEGATRON_WORLD_SIZE", "1000"},
+       {"MEGATRON_LOCAL_RANK", "0"},
+       {"MEGATRON_LOCAL_WORLD_SIZE", "1000"}});
+  EXPECT_EQ(outcome.exit_code, kExitConfig);
+  ExpectSays(outcome, {"each of 1000 ranks has a connection to every other, 999 of them",
+                       "(ulimit -n) leaves "});
+}
+
+// No file system of this kind has a free byte.
+TEST_F(PretrainLimitsTest, AFullDiskIsToldByARunAndByADryRun) {
+  const Arguments in_file = {"--set=optimizer.optimizer_cpu_offload=true",
+                             "--set=optimizer.optimizer_offload_path=/proc/states"};
+  const Outcome run = Run(in_file);
+  EXPECT_EQ(run.exit_code, kExitConfig);
+  ExpectSays(run, {"optimizer.optimizer_offload_path: the files of 1 rank take ",
+                   " in '/proc/states' and 0 B are free; "});
+  const Json memory = Parsed(Run(Joined(in_file, {"--dry_run", "--json"})))["memory"];
+  EXPECT_EQ(memory["fits"], false);
+  EXPECT_EQ(memory["disk_bytes_available"], 0);
+  ASSERT_EQ(memory["shortages"].size(), 1u) << memory["shortages"];
+  // The words are those of the run.
+  EXPECT_TRUE(absl::StrContains(run.output, memory["shortages"][0].get<std::string>()))
+      << memory["shortages"] << run.output;
+  ExpectSays(Run(Joined(in_file, {"--dry_run"})), {"WARNING: optimizer.optimizer_offload_path: "});
+}
+
+TEST_F(PretrainLimitsTest, ADryRunSaysThatNoCheckpointFindsRoom) {
+  const Json json = Parsed(Run({"--set=checkpoint.save=/proc/save", "--dry_run", "--json"}));
+  EXPECT_TRUE(absl::StrContains(json["warnings"].dump(), "checkpoint.save: a checkpoint takes "))
+      << json["warnings"];
+  EXPECT_TRUE(absl::StrContains(json["warnings"].dump(), " in '/proc/save' and 0 B are free"))
+      << json["warnings"];
+  EXPECT_EQ(json["memory"]["shortages"], Json::array());
+}
+
+}  // namespace
+}  // namespace megatron
