@@ -4,7 +4,7 @@
 //   calibrate --output=hardware.textproto --kernels_output=kernels.csv
 //   plan --facts=hardware.textproto --kernels=kernels.csv --predict=rows.csv --output=out.csv
 //
-// Then it trains small models of its own, and fits six constants to their steps.
+// Then it trains small models of its own, and fits seven constants to their steps.
 //
 //   calibrate --refit=run --output=hardware.textproto --kernels_output=kernels.csv
 //
@@ -67,7 +67,7 @@ ABSL_FLAG(megatron::RunToFit, refit, {},
           "there, to the steps of that run.");
 ABSL_FLAG(std::string, name, "", "The machine's name in both files; else its processor's.");
 ABSL_FLAG(bool, train, true,
-          "Whether small models are trained, to whose steps six constants are fitted.");
+          "Whether small models are trained, to whose steps seven constants are fitted.");
 
 namespace megatron {
 namespace {
@@ -171,10 +171,11 @@ absl::StatusOr<std::string> Train(const CsvTable& table, PlanFacts* facts) {
                             FitToReferenceRuns(facts->hardware(0), *program, kernels, rounds));
   return absl::StrFormat(
       "fitted to %d runs of reference models: measured_efficiency %.3f, step_seconds %.4f, "
-      "turn_cost %.3f, turn_seconds %.4f, routing_seconds %.6f, expert_wait %.2f\n",
+      "threads_efficiency %.2f, turn_cost %.3f, turn_seconds %.4f, routing_seconds %.6f, "
+      "expert_wait %.2f\n",
       rounds * int(ReferenceLayouts().size()), program->measured_efficiency(),
-      program->step_seconds(), program->turn_cost(), program->turn_seconds(),
-      program->routing_seconds(), program->expert_wait());
+      program->step_seconds(), program->threads_efficiency(), program->turn_cost(),
+      program->turn_seconds(), program->routing_seconds(), program->expert_wait());
 }
 
 absl::Status Main(const std::vector<std::string>& arguments) {

@@ -40,7 +40,7 @@ void LayerPredictor::AddRecurrence(PlanBranch branch, LayerCosts* layer) const {
   const LayerShape shape = RankShape();
   const RecurrenceCosts costs = Recurrence(branch);
   const double peak = gpu_.fp32_tflops() > 0
-                          ? gpu_.fp32_tflops() * 1e12 * RankSpeed(gpu_, l_.gpus())
+                          ? gpu_.fp32_tflops() * 1e12 * RankSpeed(gpu_, program_, l_.gpus())
                           : rates_.flops;
   const double rate = peak * program_.product_efficiency();
   const double states = 4 * costs.states / double(kRecurrenceChunk);

@@ -42,7 +42,7 @@ RankRates RatesOf(const Hardware& gpu, const Implementation& program, const Plan
     rates.flops = gpu.fp32_tflops() * kTera;
     rates.element_bytes = 4;
   }
-  const double speed = RankSpeed(gpu, layout.gpus());
+  const double speed = RankSpeed(gpu, program, layout.gpus());
   rates.flops *= speed;
   rates.product_flops = rates.flops;
   if (layout.precision == PlanPrecision::kFp8)

@@ -162,7 +162,8 @@ double MatrixRuleSeconds(const Hardware& gpu, const Implementation& program, con
   const MatrixRuleLayer layer = MatrixRuleCosts(program, model, layout, is_mixture);
   const double peak =
       layout.muon_in_16_bits || gpu.fp32_tflops() == 0 ? gpu.bf16_tflops() : gpu.fp32_tflops();
-  const double rate = peak * 1e12 * RankSpeed(gpu, layout.gpus()) * program.product_efficiency();
+  const double rate =
+      peak * 1e12 * RankSpeed(gpu, program, layout.gpus()) * program.product_efficiency();
   double seconds = layer.flops > 0 ? layer.flops / rate : 0;
   for (const TrafficRow& row : layer.traffic) seconds += TrafficSeconds(gpu, program, row);
   return seconds;

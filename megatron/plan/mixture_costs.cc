@@ -96,7 +96,7 @@ void LayerPredictor::AddExpertExchange(LayerCosts* layer) const {
 void LayerPredictor::AddRouter(LayerCosts* layer) const {
   if (gpu_.cores() == 0) return;
   const double seconds = tokens_ / tp_ * model_.experts() * program_.routing_score_seconds() /
-                             RankSpeed(gpu_, l_.gpus()) / 2 +
+                             RankSpeed(gpu_, program_, l_.gpus()) / 2 +
                          kRouterKernels * meeting_;
   layer->forward += seconds;
   layer->backward += seconds;

@@ -179,6 +179,8 @@ absl::Status CheckImplementation(const Implementation& program) {
   MEGATRON_RETURN_IF_ERROR(CheckRange(entry, "turn_seconds", program.turn_seconds(), 0, 1));
   MEGATRON_RETURN_IF_ERROR(
       CheckRange(entry, "permutation_efficiency", program.permutation_efficiency(), 0, 100));
+  MEGATRON_RETURN_IF_ERROR(
+      CheckRange(entry, "threads_efficiency", program.threads_efficiency(), 0, 2));
   return CheckRange(entry, "layer_seconds", program.layer_seconds(), 0, 1);
 }
 

@@ -128,14 +128,19 @@ bool HasMoreRanksThanCores(const Hardware& hardware, int64_t ranks) {
   return hardware.cores() > 0 && ranks > hardware.cores();
 }
 
-double RankSpeed(const Hardware& hardware, int64_t ranks) {
+bool HasThreads(const Hardware& hardware, int64_t ranks) {
+  return hardware.cores() / std::max<int64_t>(1, ranks) > 1;
+}
+
+double RankSpeed(const Hardware& hardware, const Implementation& program, int64_t ranks) {
+  if (!HasThreads(hardware, ranks)) return 1;
   const int64_t cores = hardware.cores() / std::max<int64_t>(1, ranks);
-  return cores <= 1 ? 1 : double(cores) * ThreadEfficiency(hardware, cores);
+  const double in_a_step = program.threads_efficiency() > 0 ? program.threads_efficiency() : 1;
+  return double(cores) * ThreadEfficiency(hardware, cores) * in_a_step;
 }
 
 double ThreadMeetingSeconds(const Hardware& hardware, int64_t ranks) {
-  const bool has_threads = hardware.cores() / std::max<int64_t>(1, ranks) > 1;
-  return has_threads ? 1e-6 * hardware.thread_meeting_us() : 0;
+  return HasThreads(hardware, ranks) ? 1e-6 * hardware.thread_meeting_us() : 0;
 }
 
 double MemoryShareOf(const Hardware& hardware, int64_t ranks, double bytes) {

@@ -18,9 +18,12 @@ namespace megatron {
 // Returns whether more ranks than cores share a processor; false for GPUs.
 bool HasMoreRanksThanCores(const Hardware& hardware, int64_t ranks);
 
+// Returns whether each of `ranks` ranks has several cores; false for GPUs.
+bool HasThreads(const Hardware& hardware, int64_t ranks);
+
 // Returns how many times the speed of one core a rank has, while it computes, where there are
 // `ranks` ranks in all; 1 for a GPU.
-double RankSpeed(const Hardware& hardware, int64_t ranks);
+double RankSpeed(const Hardware& hardware, const Implementation& program, int64_t ranks);
 
 // Returns the seconds that a kernel of one of `ranks` ranks takes more than its share of the work,
 // whose threads meet at its end; 0 for a rank of one core, and for a GPU.

@@ -76,18 +76,22 @@ TEST(SharedCoresTest, FewerCoresLoseLessToTheirThreads) {
   cpu.set_cores(16);
   const Hardware four = WithFewerCores(cpu, 4);
   EXPECT_EQ(four.cores(), 4);
-  EXPECT_NEAR(RankSpeed(four, 1), RankSpeed(cpu, 4), 1e-9);
-  EXPECT_NEAR(RankSpeed(four, 2), RankSpeed(cpu, 8), 1e-9);
-  EXPECT_EQ(RankSpeed(WithFewerCores(cpu, 1), 1), 1);
+  EXPECT_NEAR(RankSpeed(four, Implementation(), 1), RankSpeed(cpu, Implementation(), 4), 1e-9);
+  EXPECT_NEAR(RankSpeed(four, Implementation(), 2), RankSpeed(cpu, Implementation(), 8), 1e-9);
+  EXPECT_EQ(RankSpeed(WithFewerCores(cpu, 1), Implementation(), 1), 1);
   EXPECT_EQ(WithFewerCores(cpu, 32).cores(), 16);
   EXPECT_EQ(WithFewerCores(Hardware(), 1).cores(), 0);
 }
 
 TEST(SharedCoresTest, ARankHasTheCoresThatGoEvenly) {
-  EXPECT_EQ(RankSpeed(TwoCores(), 8), 1);
-  EXPECT_EQ(RankSpeed(TwoCores(), 2), 1);
-  EXPECT_NEAR(RankSpeed(TwoCores(), 1), 1.8, 1e-9);
-  EXPECT_EQ(RankSpeed(Hardware(), 1), 1);
+  EXPECT_EQ(RankSpeed(TwoCores(), Implementation(), 8), 1);
+  EXPECT_EQ(RankSpeed(TwoCores(), Implementation(), 2), 1);
+  EXPECT_NEAR(RankSpeed(TwoCores(), Implementation(), 1), 1.8, 1e-9);
+  EXPECT_EQ(RankSpeed(Hardware(), Implementation(), 1), 1);
+  Implementation program;
+  program.set_threads_efficiency(0.5);
+  EXPECT_NEAR(RankSpeed(TwoCores(), program, 1), 0.9, 1e-9);
+  EXPECT_EQ(RankSpeed(TwoCores(), program, 2), 1);
 }
 
 // As much work, cut for more ranks than there are cores, takes as long.

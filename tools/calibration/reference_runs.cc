@@ -25,7 +25,9 @@ constexpr double kMostRouting = 1;
 constexpr double kMostWait = 10;
 // Schedulers of systems let a rank have a core for no longer than some milliseconds.
 constexpr double kMostTurnSeconds = 0.02;
-constexpr int kTurnsTried = 100;
+constexpr double kLeastOfThreads = 0.5;
+constexpr double kMostOfThreads = 1.5;
+constexpr int kValuesTried = 100;
 
 constexpr const char* kTraining = R"(
 optimizer { lr: 1e-3 }
@@ -42,7 +44,7 @@ train { micro_batch_size: 1 global_batch_size: 4 train_iters: 10 eval_iters: 0 l
 
 constexpr const char* kWide = R"(
 model {
-  num_layers: 3 hidden_size: 384 num_attention_heads: 6 seq_length: 320
+  num_layers: 4 hidden_size: 384 num_attention_heads: 6 seq_length: 320
   position_embedding_type: rope normalization: RMSNorm swiglu: true disable_bias_linear: true
   untie_embeddings_and_output_weights: true hidden_dropout: 0 attention_dropout: 0
 }
@@ -118,16 +120,17 @@ double FitConstant(const Implementation& program, const Measured& rows, const Pr
   return count == 0 ? 0 : std::clamp(sum / count, 0.0, most);
 }
 
-// Returns the program with the turn_seconds of the least squares of errors. Steps don't depend on
-// it linearly: other passes hide a part of the waiting.
-Implementation FitTurnSeconds(const Implementation& program, const Measured& rows,
-                              const PredictRow& predict) {
+// Returns the program with the value of a constant that has the least squares of errors: one of
+// kValuesTried and one, from `from` to `to`. Without rows the program is as it was.
+Implementation FitBySquares(const Implementation& program, const Measured& rows,
+                            const PredictRow& predict, double from, double to,
+                            void (Implementation::*set)(double)) {
   Implementation best = program;
-  best.set_turn_seconds(0);
-  double least = SquaredErrors(best, rows, predict);
-  for (int i = 1; i <= kTurnsTried; ++i) {
+  if (rows.empty()) return best;
+  double least = INFINITY;
+  for (int i = 0; i <= kValuesTried; ++i) {
     Implementation tried = program;
-    tried.set_turn_seconds(kMostTurnSeconds * i / kTurnsTried);
+    (tried.*set)(from + (to - from) * i / kValuesTried);
     const double errors = SquaredErrors(tried, rows, predict);
     if (errors >= least) continue;
     least = errors;
@@ -178,8 +181,9 @@ const std::vector<CheckedLayout>& ReferenceLayouts() {
       {"wide", "dp2", {kData}},
       {"narrow", "dp4", {"parallel.data_parallel_size=4"}},
       {"narrow", "pp2 dp2", {"parallel.pipeline_model_parallel_size=2", kData}},
-      {"narrow", "pp3", {"parallel.pipeline_model_parallel_size=3", "train.global_batch_size=8"}},
+      {"narrow", "pp6", {"parallel.pipeline_model_parallel_size=6", "train.global_batch_size=8"}},
       {"wide", "dp4", {"parallel.data_parallel_size=4"}},
+      {"wide", "pp4", {"parallel.pipeline_model_parallel_size=4"}},
       {"mixture", "dp1", {}},
       {"mixture", "dp2", {kData}},
       {"mixture", "dp2 ep2", {kData, kExperts}}};
@@ -197,7 +201,9 @@ ReferenceRow::Kind KindOf(const PlannedLayout& planned) {
   if (HasMoreRanksThanCores(planned.hardware, planned.run.layout.gpus()))
     return planned.run.layout.pp > 1 ? ReferenceRow::kStageTurns : ReferenceRow::kTurns;
   if (planned.run.layout.ep > 1) return ReferenceRow::kSharedExperts;
-  return planned.run.model.experts() > 0 ? ReferenceRow::kExperts : ReferenceRow::kPlain;
+  if (planned.run.model.experts() > 0) return ReferenceRow::kExperts;
+  return HasThreads(planned.hardware, planned.run.layout.gpus()) ? ReferenceRow::kThreads
+                                                                 : ReferenceRow::kPlain;
 }
 
 Implementation FitToReferences(Implementation program, const std::vector<ReferenceRow>& rows,
@@ -209,13 +215,19 @@ Implementation FitToReferences(Implementation program, const std::vector<Referen
     }
     return measured;
   };
-  const Measured plain = of_kind(ReferenceRow::kPlain);
+  Measured plain = of_kind(ReferenceRow::kPlain), threads = of_kind(ReferenceRow::kThreads);
+  // Where all rows have threads, nothing tells their share from that of kernels.
+  if (plain.empty()) plain.swap(threads);
   if (!plain.empty()) program = FitPlain(program, plain, predict);
+  program = FitBySquares(program, threads, predict, kLeastOfThreads, kMostOfThreads,
+                         &Implementation::set_threads_efficiency);
   const auto fit = [&](ReferenceRow::Kind kind, double most, void (Implementation::*set)(double)) {
     (program.*set)(FitConstant(program, of_kind(kind), predict, most, set));
   };
   fit(ReferenceRow::kTurns, kMostTurnCost, &Implementation::set_turn_cost);
-  program = FitTurnSeconds(program, of_kind(ReferenceRow::kStageTurns), predict);
+  // Steps don't depend on it linearly: other passes hide a part of the waiting.
+  program = FitBySquares(program, of_kind(ReferenceRow::kStageTurns), predict, 0, kMostTurnSeconds,
+                         &Implementation::set_turn_seconds);
   fit(ReferenceRow::kExperts, kMostRouting, &Implementation::set_routing_seconds);
   fit(ReferenceRow::kSharedExperts, kMostWait, &Implementation::set_expert_wait);
   return program;

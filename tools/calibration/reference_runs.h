@@ -1,4 +1,4 @@
-// Trains small models, and fits six constants to what their steps take beside the kernels and
+// Trains small models, and fits seven constants to what their steps take beside the kernels and
 // calls that were calibrated one by one. The models are none of those that planner_check runs.
 #ifndef TOOLS_CALIBRATION_REFERENCE_RUNS_H_
 #define TOOLS_CALIBRATION_REFERENCE_RUNS_H_
@@ -25,7 +25,8 @@ const std::string& ReferenceConfig(const std::string& model);
 // What a layout has beyond others, and what a step of it was measured to take.
 struct ReferenceRow {
   enum Kind {
-    kPlain,
+    kPlain,          // ranks of one core
+    kThreads,        // ranks of several cores
     kTurns,          // more ranks than cores
     kStageTurns,     // these in several pipeline stages
     kExperts,        // that all ranks have
@@ -37,10 +38,11 @@ struct ReferenceRow {
 
 ReferenceRow::Kind KindOf(const PlannedLayout& planned);
 
-// Returns the program with measured_efficiency and step_seconds fitted to plain rows, by least
-// squares of the logarithms' errors, and then a constant to each other kind: turn_cost,
-// turn_seconds, routing_seconds and expert_wait. turn_seconds has the least squares, too; the
-// others are the means of what their rows need, and no less than 0.
+// Returns the program with measured_efficiency and step_seconds fitted to plain rows, or to those
+// with threads where there are no plain ones, by least squares of the logarithms' errors, and then
+// a constant to each other kind: threads_efficiency, turn_cost, turn_seconds, routing_seconds and
+// expert_wait. threads_efficiency and turn_seconds have the least squares, too; the others are the
+// means of what their rows need, and no less than 0.
 Implementation FitToReferences(Implementation program, const std::vector<ReferenceRow>& rows,
                                const PredictRow& predict);
 

@@ -75,6 +75,7 @@ TEST(ReferenceRunsTest, ConstantsAreFoundWithWhichStepsTakeWhatTheyTook) {
   Implementation program = Own();
   program.set_measured_efficiency(0.8);
   program.set_step_seconds(0.006);
+  program.set_threads_efficiency(0.95);
   program.set_turn_cost(0.15);
   program.set_turn_seconds(0.003);
   program.set_routing_seconds(0.0004);
@@ -84,6 +85,7 @@ TEST(ReferenceRunsTest, ConstantsAreFoundWithWhichStepsTakeWhatTheyTook) {
       Own(), reference.rows, [&](const auto& its, int row) { return reference.Predict(its, row); });
   EXPECT_NEAR(found.measured_efficiency(), 0.8, 0.006);
   EXPECT_NEAR(found.step_seconds(), 0.006, 0.001);
+  EXPECT_NEAR(found.threads_efficiency(), 0.95, 0.011);
   EXPECT_NEAR(found.turn_cost(), 0.15, 0.02);
   EXPECT_NEAR(found.turn_seconds(), 0.003, 0.0006);
   EXPECT_NEAR(found.routing_seconds(), 0.0004, 0.00005);
@@ -108,7 +110,7 @@ TEST(ReferenceRunsTest, StepsThatTakeLessLeaveNothingBelowZero) {
 
 // The runs that planner_check judges are none of those to which anything is fitted.
 TEST(ReferenceRunsTest, ModelsAreNoneOfThoseThatAreChecked) {
-  EXPECT_EQ(ReferenceLayouts().size(), 12);
+  EXPECT_EQ(ReferenceLayouts().size(), 13);
   for (const CheckedModel& reference : ReferenceModels()) {
     for (const CheckedModel& checked : CheckedModels()) {
       const auto sizes = [](const std::string& config) {
