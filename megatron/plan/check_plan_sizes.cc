@@ -185,6 +185,11 @@ absl::Status CheckPlanSizes(const Hardware& gpu, const PlanModel& model, const P
         absl::StrCat("attention in host memory can't be predicted, since hardware '", gpu.name(),
                      "' has no host_link_gb_per_s"));
   }
+  if (layout.activations_on_host && gpu.host_link_gb_per_s() == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("activations in host memory can't be predicted, since hardware '", gpu.name(),
+                     "' has no host_link_gb_per_s"));
+  }
   if (layout.precision == PlanPrecision::k32Bits && gpu.fp32_tflops() == 0) {
     return absl::InvalidArgumentError(absl::StrCat(gpu.name(), " has no known fp32 rate"));
   }

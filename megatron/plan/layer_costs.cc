@@ -488,6 +488,28 @@ void LayerPredictor::AddMemory(LayerCosts* layer, bool is_mixture) const {
                   tp_;
 }
 
+// A layer's tensors leave while the next one computes, and come back likewise. In a pipeline a
+// backward pass follows the forward pass of another micro-batch: its last layer waits until what
+// that one kept has left, and its own has come. Without one the tensors of the last layers are
+// still on the GPU. What is computed again leaves nothing.
+void LayerPredictor::AddOffload(LayerCosts* layer) const {
+  if (!l_.activations_on_host) return;
+  const bool is_full = l_.recompute == PlanRecompute::kFull;
+  layer->host_bytes = is_full ? layer->input_bytes : layer->saved_bytes;
+  const double copy =
+      layer->host_bytes / (gpu_.host_link_gb_per_s() * 1e9 * program_.link_efficiency());
+  const double forward =
+      layer->forward + layer->tensor_forward + layer->context_forward + layer->expert / 2;
+  const double backward =
+      layer->backward + layer->tensor_backward + layer->context_backward + layer->expert / 2;
+  const double left = ExposedSeconds(gpu_, copy, forward, 0);
+  layer->forward += left;
+  layer->backward += ExposedSeconds(gpu_, copy, backward + (is_full ? forward : 0), 0);
+  if (is_full) layer->backward -= left;
+  const double layers = double(model_.layers()) / double(l_.pp * l_.vpp);
+  if (l_.pp > 1) layer->backward += 2 * copy / std::max(1.0, layers);
+}
+
 LayerCosts LayerPredictor::Layer(bool is_mixture) const {
   LayerCosts layer;
   const LayerShape shape = RankShape();
@@ -522,6 +544,7 @@ LayerCosts LayerPredictor::Layer(bool is_mixture) const {
     layer.forward += (l_.deduplicates_dispatch ? 2 : 1) * program_.routing_seconds();
     layer.backward += program_.routing_seconds();
   }
+  AddOffload(&layer);
   return layer;
 }
 

@@ -33,6 +33,7 @@ struct LayerCosts {
   double expert_parameters = 0;
   double saved_bytes = 0;    // held for the backward pass
   double input_bytes = 0;    // held with full recomputation
+  double host_bytes = 0;     // the part of either that is held in host memory
   double widest = 0;         // bytes of the backward pass's temporaries
   double weight_shapes = 0;  // weights of one product of each shape
 };
@@ -112,6 +113,7 @@ class LayerPredictor {
   void AddExpertExchange(LayerCosts* layer) const;
   void AddRouter(LayerCosts* layer) const;
   void AddMemory(LayerCosts* layer, bool is_mixture) const;
+  void AddOffload(LayerCosts* layer) const;
 
   const Hardware& gpu_;
   const Implementation& program_;

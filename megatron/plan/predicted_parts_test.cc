@@ -363,6 +363,69 @@ TEST_F(OffloadTest, MovesTwelveBytesOfAParameterToTheHost) {
   EXPECT_NEAR(Predict(1).host_bytes, all.host_bytes / 8, 1);
 }
 
+// Of 32 layers those in three windows are on the GPU, and the input of the first.
+TEST_F(OffloadTest, ActivationsLeaveWhileTheNextLayerComputes) {
+  for (const PlanRecompute recompute : {PlanRecompute::kNone, PlanRecompute::kFull}) {
+    layout_.recompute = recompute;
+    layout_.activations_on_host = false;
+    const auto part = [&](int64_t layers) {
+      const auto parts =
+          PredictParts(gpu_, program_, kernels_, model_, layout_, {PartLayers{layers}});
+      EXPECT_TRUE(parts.ok()) << parts.status();
+      return parts->positions[0];
+    };
+    const auto backward = [](const PartSeconds& seconds) {
+      return seconds.backward_input + seconds.backward_weight;
+    };
+    const StepPrediction alone = Predict(0);
+    const PartSeconds head = part(0), layer = part(1);
+    layout_.activations_on_host = true;
+    gpu_.set_host_link_gb_per_s(1e6);
+    const StepPrediction fast = Predict(0);
+    EXPECT_NEAR(fast.seconds.total, alone.seconds.total, 1e-9);
+    const double kept = fast.host_bytes / 32, input = 2.0 * 2048 * 4096;
+    EXPECT_GE(kept, input);
+    EXPECT_NEAR(alone.memory_bytes - fast.memory_bytes, 29 * kept - input, 1);
+    EXPECT_NEAR(part(1).forward, layer.forward, 1e-9);
+    EXPECT_NEAR(backward(part(1)), backward(layer), 1e-9);
+    // A slow link makes a pass as long as its copy.
+    gpu_.set_host_link_gb_per_s(0.01);
+    EXPECT_NEAR(part(1).forward - head.forward, kept / 0.01e9, 1e-6);
+    EXPECT_NEAR(backward(part(1)) - backward(head), kept / 0.01e9, 1e-6);
+    EXPECT_GT(Predict(0).seconds.compute, 2 * 32 * kept / 0.01e9);
+    // In a pipeline a backward pass waits for what another micro-batch kept, and for its own.
+    layout_.pp = 2;
+    gpu_.set_host_link_gb_per_s(1000);
+    const auto first_of_two = [&] {
+      return PredictParts(gpu_, program_, kernels_, model_, layout_,
+                          {PartLayers{16}, PartLayers{16}})
+          ->positions[0];
+    };
+    const PartSeconds waits = first_of_two();
+    layout_.activations_on_host = false;
+    EXPECT_NEAR(backward(waits) - backward(first_of_two()), 2 * kept / 1000e9, 1e-9);
+    layout_.pp = 1;
+    gpu_.set_host_link_gb_per_s(25);
+  }
+  layout_.activations_on_host = true;
+  gpu_.clear_host_link_gb_per_s();
+  EXPECT_EQ(PredictStep(gpu_, program_, kernels_, model_, layout_).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+// Weights come beside activations that go, and gradients go beside activations that come.
+TEST_F(OffloadTest, WeightsAndActivationsShareTheLink) {
+  gpu_.set_host_link_gb_per_s(0.1);
+  layout_.recompute = PlanRecompute::kFull;
+  layout_.weights_on_host = true;
+  const StepPrediction weights = Predict(1);
+  layout_.activations_on_host = true;
+  const StepPrediction both = Predict(1);
+  const double kept = both.host_bytes - weights.host_bytes;
+  EXPECT_GT(kept, 0);
+  EXPECT_NEAR(both.seconds.total - weights.seconds.total, kept / 0.1e9, 1e-3);
+}
+
 TEST_F(OffloadTest, WeightsLieInHostMemoryTooAndCrossTheLinkForEachPass) {
   gpu_.set_host_link_gb_per_s(1000);
   const StepPrediction states = Predict(1);

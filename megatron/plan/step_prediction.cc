@@ -22,6 +22,10 @@
 namespace megatron {
 namespace {
 
+// The layers whose tensors are on the GPU where host memory has those of the others
+// (models/activation_store.h); the input of a part's first layer stays there.
+constexpr double kOffloadWindows = 3;
+
 ScheduleKind KindOf(PlanSchedule schedule) {
   switch (schedule) {
     case PlanSchedule::kOneForwardOneBackward:
@@ -171,7 +175,7 @@ void Add(const LayerCosts& layer, double times, LayerCosts* sum) {
         &LayerCosts::attention_core, &LayerCosts::tensor_forward, &LayerCosts::tensor_backward,
         &LayerCosts::context_forward, &LayerCosts::context_backward, &LayerCosts::expert,
         &LayerCosts::flops, &LayerCosts::parameters, &LayerCosts::expert_parameters,
-        &LayerCosts::saved_bytes, &LayerCosts::input_bytes}) {
+        &LayerCosts::saved_bytes, &LayerCosts::input_bytes, &LayerCosts::host_bytes}) {
     sum->*part += times * layer.*part;
   }
   sum->widest = std::max(sum->widest, layer.widest);
@@ -286,7 +290,8 @@ double Predictor::HostBytes(const StageShape& stage, bool is_first) const {
   const LayerCosts layer = LayerOf(stage, MixtureShare(is_first));
   return HostStateBytes(program_, l_, stage.layers * layer.parameters + EndParameters(stage),
                         NumDenseCopies(l_)) +
-         HostStateBytes(program_, l_, stage.layers * layer.expert_parameters, NumExpertCopies(l_));
+         HostStateBytes(program_, l_, stage.layers * layer.expert_parameters, NumExpertCopies(l_)) +
+         stage.flight * stage.layers * layer.host_bytes;
 }
 
 // Returns the parameters of a stage's word tables.
@@ -301,6 +306,10 @@ double Predictor::MemoryBytes(const StageShape& stage, bool is_first) const {
   const double embedding = model_.vocab() * model_.hidden() / weight_ranks_;
   const bool is_full = l_.recompute == PlanRecompute::kFull;
   double bytes = stage.flight * layers * (is_full ? layer.input_bytes : layer.saved_bytes);
+  if (l_.activations_on_host) {
+    bytes = std::min(kOffloadWindows, layers) * layer.host_bytes +
+            stage.flight * double(l_.vpp) * layer.input_bytes;
+  }
   if (is_full) bytes += layer.saved_bytes;
   if (stage.has_head) bytes += rates_.element_bytes * tokens_ * model_.vocab() / tp_;
   if (program_.has_dummy_gradients()) {

@@ -129,6 +129,8 @@ struct PlanLayout {
   // Weights and gradients lie in host memory, and are on the GPU while they are used; host_fraction
   // is 1 then.
   bool weights_on_host = false;
+  // What layers keep between their passes lies in host memory meanwhile: that of all layers.
+  bool activations_on_host = false;
 
   int64_t gpus() const { return tp * cp * pp * dp; }
   // How far a stage's rank is from that of the next stage.

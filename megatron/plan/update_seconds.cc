@@ -87,7 +87,9 @@ double FetchSeconds(const Hardware& gpu, const Implementation& program, const Pl
   const double m = double(layout.micro_batches);
   const double first = 2 * of_layer * rates.element_bytes / link;
   const double moved = std::max(2 * rates.element_bytes + 4 * (1 - 1 / m), 4.0);
-  return m * std::max(first, (layers * of_layer + tables) * moved / link - window);
+  // Activations go one way and come the other, beside both.
+  const double bytes = (layers * of_layer + tables) * moved + layers * layer.host_bytes;
+  return m * std::max(first, bytes / link - window);
 }
 
 }  // namespace megatron

@@ -132,18 +132,18 @@ absl::StatusOr<Searched> Read(const PlanSearchOptions& options, const PlanFacts&
   return searched;
 }
 
-// Says what of the host a layout may take for the optimizer's states.
+// Says what of the host a layout may take.
 std::string HostLine(const PlanSearchOptions& options, const Searched& searched) {
   if (!searched.planner.is_gpu) return "";
   const Hardware& hardware = *searched.planner.hardware;
   if (!KnowsHost(searched.planner)) {
     return absl::StrFormat(
-        "host: no layout has the optimizer's states there, since %s has no host_link_gb_per_s, "
+        "host: no layout has anything there, since %s has no host_link_gb_per_s, "
         "host_memory_gb_per_s or host_memory_gb\n",
         hardware.name());
   }
   return absl::StrFormat(
-      "host: %s of its memory for a GPU's part of the optimizer (%s), %g GB/s over the link and %g "
+      "host: %s of its memory for what a GPU leaves there (%s), %g GB/s over the link and %g "
       "GB/s of memory for each\n",
       Memory(searched.host_limit),
       options.host_memory_gib > 0
@@ -261,16 +261,18 @@ absl::Status Write(const std::string& path, const Searched& searched, const Foun
   return WriteFileAtomically(PosixFileSystem(), path, text);
 }
 
-// Says what a model needs that fits with the optimizer's states on the host alone.
+// Says what a model needs that fits with the optimizer's states, or activations, on the host alone.
 absl::StatusOr<std::string> HostNeeds(const Searched& searched, const LayoutSearch& found) {
-  if (!found.needs_host) return "";
+  if (!found.needs_host && !found.needs_activations_on_host) return "";
+  const char* const needed = !found.needs_activations_on_host ? "the optimizer's states"
+                             : found.needs_host ? "the optimizer's states and all activations"
+                                                : "all activations";
   SearchOptions alone = searched.options;
   alone.offloads = false;
   MEGATRON_ASSIGN_OR_RETURN(
       const std::string enough,
       RanksToTake(searched.config, searched.vocab_size, searched.planner, alone));
-  return absl::StrCat("needed: the optimizer's states on the host; without them there, ", enough,
-                      "\n");
+  return absl::StrCat("needed: ", needed, " on the host; without them there, ", enough, "\n");
 }
 
 // Says what predictions don't know, and which of their figures are guesses.

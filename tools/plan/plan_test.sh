@@ -201,9 +201,22 @@ expect_code 0 'of the host' --explain=host.textproto
   fail "$(cat host.textproto)"
 grep -q 'and in host memory' dry_run || fail "$(cat dry_run)"
 expect_code 0 'optimizer and weights on the host' --config=gpt3_857m --gpus=1 --memory_limit=2
-expect_code 20 'and on [0-9]* GPUs with the optimizer.s states on the host' --config=gpt3_857m --gpus=1 --memory_limit=0.5
+expect_code 20 'and on [0-9]* GPUs with the host.s memory' --config=gpt3_857m --gpus=1 --memory_limit=0.5
 expect_code 20 'none of .* of the host.s memory, of which a rank may have 1.00 GiB' \
   --config=gpt3_857m --gpus=1 --memory_limit=5 --host_memory_limit=1
+# A model whose layers keep more than there is room for but in host memory.
+deep=model.num_layers=48
+expect_code 20 'activations on the host) takes' --config=gpt3_857m --gpus=1 --memory_limit=0.5 --set=$deep
+least=$(sed -n 's/.*activations on the host) takes \([0-9.]*\) \([MG]\)iB .*/\1 \2/p' output |
+  awk '{ print 1.03 * $1 / ($2 == "M" ? 1024 : 1) }')
+expect_code 0 'needed: the optimizer.s states and all activations on the host; without them there, ' \
+  --config=gpt3_857m --gpus=1 --memory_limit="$least" --set=$deep --output=deep.textproto
+grep -q 'cpu_offloading_num_layers: 48' deep.textproto || fail "$(cat deep.textproto)"
+# They lie there, too, where that is written.
+expect_code 0 'activations on the host' --config=gpt3_857m --gpus=1 \
+  --set=recompute.cpu_offloading_num_layers=24 --output=there.textproto
+! grep -q '^needed' output || fail "$(cat output)"
+! grep -q '^not priced: .*cpu_offloading' output || fail "$(cat output)"
 expect_code 20 'host_memory_limit belongs to' --explain=gpt3_857m --host_memory_limit=3
 
 # What --set writes of a layout is held, a section or a field.

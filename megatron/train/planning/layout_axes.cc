@@ -1,5 +1,6 @@
 #include "megatron/train/planning/layout_axes.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -171,7 +172,18 @@ void ApplyRecompute(PlanRecompute recompute, config::PretrainConfig* config) {
   config->mutable_recompute()->set_recompute_granularity(granularity);
 }
 
+void ApplyActivationOffload(const LayoutAxes& axes, config::PretrainConfig* config) {
+  if (config->has_recompute()) {
+    config->mutable_recompute()->clear_cpu_offloading_num_layers();
+    config->mutable_recompute()->clear_offload_modules();
+  }
+  if (!axes.activations_on_host) return;
+  config->mutable_recompute()->set_cpu_offloading_num_layers(
+      LayersOfLargestPart(axes, config->model().num_layers()));
+}
+
 void ApplyOffload(const LayoutAxes& axes, config::PretrainConfig* config) {
+  ApplyActivationOffload(axes, config);
   const double host_fraction = axes.host_fraction;
   config->mutable_parallel()->clear_param_cpu_offload();
   config->mutable_parallel()->clear_grad_cpu_offload();
@@ -202,14 +214,21 @@ PartSizes SizesOfParts(const LayoutAxes& axes, int64_t layers) {
   return {end, things, end};
 }
 
+int64_t LayersOfLargestPart(const LayoutAxes& axes, int64_t layers) {
+  const PartSizes parts = SizesOfParts(axes, layers);
+  const int64_t of_ends = std::max(parts.first, parts.last);
+  return axes.pipeline * axes.chunks > 2 ? std::max(of_ends, parts.inner) : of_ends;
+}
+
 int LayoutAxes::count() const {
   return (tensor > 1) + grid.is_grid() + (context > 1) + (pipeline > 1) + (chunks > 1) +
          static_cast<int>(schedule) + (last_layers > 0) + (encoder_stages > 0) + data_is_outermost +
          (data > 1) + (expert > 1) + (expert_tensor > 1) + is_sequence_parallel +
-         (host_fraction > 0) + weights_on_host + static_cast<int>(context_form) +
-         static_cast<int>(recompute) + static_cast<int>(shared_out) + (instances > 1) +
-         instances_share_states + (ranks_per_host > 0) + deduplicates_dispatch + (hosts > 1) +
-         quantizes_weights + quantizes_gradients;
+         (host_fraction > 0) + weights_on_host + activations_on_host +
+         static_cast<int>(context_form) + static_cast<int>(recompute) +
+         static_cast<int>(shared_out) + (instances > 1) + instances_share_states +
+         (ranks_per_host > 0) + deduplicates_dispatch + (hosts > 1) + quantizes_weights +
+         quantizes_gradients;
 }
 
 bool LayoutOverlaps(const config::PretrainConfig& config, bool is_gpu) {
@@ -305,6 +324,7 @@ std::string DescribeLayout(const LayoutAxes& axes) {
                                                : "optimizer on the host"
                         : absl::StrCat("optimizer by ", axes.host_fraction, " on the host"));
   }
+  if (axes.activations_on_host) parts.push_back("activations on the host");
   return absl::StrJoin(parts, ", ");
 }
 

@@ -43,6 +43,7 @@ struct LayoutAxes {
   bool quantizes_gradients = false;    // whether reductions carry codes
   double host_fraction = 0;            // part of the optimizer's states in host memory
   bool weights_on_host = false;        // whether weights are there too; host_fraction is 1 then
+  bool activations_on_host = false;    // whether what all layers keep for backward is there
 
   int64_t ranks() const { return tensor * context * pipeline * data; }
   // Returns how many ways of dividing are in use.
@@ -58,6 +59,9 @@ struct PartSizes {
 
 // Returns those of `layers` layers, which the layout's pipeline can share, without encoder_stages.
 PartSizes SizesOfParts(const LayoutAxes& axes, int64_t layers);
+
+// Returns how many of `layers` layers the largest part has, without encoder_stages.
+int64_t LayersOfLargestPart(const LayoutAxes& axes, int64_t layers);
 
 // Returns whether gradients are reduced, and weights gathered, beside other work: as the
 // configuration says, else on GPUs without CUDA graphs.

@@ -46,6 +46,7 @@ void LayoutPredictor::Set(const LayoutAxes& axes, int64_t samples) {
   layout.is_sequence_parallel = axes.is_sequence_parallel;
   layout.host_fraction = axes.host_fraction;
   layout.weights_on_host = axes.weights_on_host;
+  layout.activations_on_host = axes.activations_on_host;
   layout.shards_parameters = axes.shared_out == SharedOut::kWeights;
   layout.shards_gradients = axes.shared_out == SharedOut::kGradients;
   layout.instances = axes.instances;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/comm/hierarchical/hierarchical_communicator.h"
+#include "megatron/models/activation_store.h"
 #include "megatron/optim/rules/make_update_rule.h"
 #include "megatron/plan/collective_time.h"
 #include "megatron/train/config/config_defaults.h"
@@ -23,6 +24,9 @@ constexpr int64_t kProbedStages = 3;
 // Stages of up to so many layers are planned as they are; the memory of larger ones is linear.
 constexpr int64_t kFewLayers = 3;
 constexpr int64_t kManyLayers = 24;
+// Layers that are offloaded share as many windows as there are (models/activation_store.h), at most
+// so many; a window is as large as what a layer keeps.
+constexpr int64_t kMostWindows = OffloadSizes::kMostWindows;
 
 // Elements that the optimizer takes at once where some lie on the host (optim/optimizer.cc):
 // gradients and weights of two such pieces are in page-locked memory, and the norm of main weights
@@ -50,6 +54,9 @@ void SetLayers(int64_t layers, bool is_mixture, config::PretrainConfig* config) 
   model->clear_no_rope_freq();
   if (model->has_num_experts())
     model->set_moe_layer_freq(is_mixture ? "1" : absl::StrCat("[0]*", layers));
+  // All of them are offloaded, or none is.
+  if (config->recompute().cpu_offloading_num_layers() > 0)
+    config->mutable_recompute()->set_cpu_offloading_num_layers(layers);
 }
 
 // Returns the fewest data-parallel ranks that the experts can lie on.
@@ -175,6 +182,7 @@ absl::StatusOr<MemoryEstimator::PlannedStage> MemoryEstimator::PlanStageAsItIs(
   if (rounds_gradients_) Take("optimizer statistics", &plan.memory);
   Take("hierarchical collectives", &plan.memory);  // StageTotal adds what the whole layout has
   bytes.temporary = double(plan.sizes.recompute + plan.sizes.scratch);
+  bytes.window = double(plan.sizes.offload.window);
   bytes.host_temporary = double(plan.sizes.host_recompute + plan.sizes.host_scratch);
   // "batches/graphs" stays: micro-batches in flight are few, and the batch is small.
   for (const auto& [name, held] : plan.memory) bytes.fixed += double(held);
@@ -183,7 +191,8 @@ absl::StatusOr<MemoryEstimator::PlannedStage> MemoryEstimator::PlanStageAsItIs(
     StageBytes part;
     part.saved = double(plan.sizes.slots[chunk].bytes);
     part.deferred = double(plan.sizes.deferred[chunk].bytes);
-    part.host_saved = double(plan.sizes.slots[chunk].host);
+    part.host_saved = double(plan.sizes.slots[chunk].host +
+                             plan.sizes.offload.BytesOfSlot(static_cast<int>(chunk)));
     planned.parts.push_back(part);
   }
   return planned;
@@ -191,7 +200,7 @@ absl::StatusOr<MemoryEstimator::PlannedStage> MemoryEstimator::PlanStageAsItIs(
 
 absl::StatusOr<const MemoryEstimator::PlannedStage*> MemoryEstimator::StageOf(LayoutAxes axes,
                                                                               int64_t stage) {
-  const std::array<int64_t, 19> key = {axes.tensor,
+  const std::array<int64_t, 20> key = {axes.tensor,
                                        axes.grid.depth,
                                        axes.grid.is_grid() + axes.grid.is_cube,
                                        axes.context,
@@ -209,6 +218,7 @@ absl::StatusOr<const MemoryEstimator::PlannedStage*> MemoryEstimator::StageOf(La
                                        axes.context_team,
                                        static_cast<int64_t>(axes.recompute),
                                        DispatchHost(axes),
+                                       axes.activations_on_host,
                                        stage};
   const auto found = stages_.find(key);
   if (found != stages_.end()) return &found->second;
@@ -231,7 +241,7 @@ absl::StatusOr<const MemoryEstimator::PlannedStage*> MemoryEstimator::StageOf(La
 absl::StatusOr<const MemoryEstimator::Places*> MemoryEstimator::ProbeOf(const LayoutAxes& axes,
                                                                         bool is_mixture,
                                                                         int64_t layers) {
-  const std::array<int64_t, 16> key = {axes.tensor,
+  const std::array<int64_t, 17> key = {axes.tensor,
                                        axes.grid.depth,
                                        axes.grid.is_grid() + axes.grid.is_cube,
                                        axes.context,
@@ -245,6 +255,7 @@ absl::StatusOr<const MemoryEstimator::Places*> MemoryEstimator::ProbeOf(const La
                                        axes.context_team,
                                        static_cast<int64_t>(axes.recompute),
                                        DispatchHost(axes),
+                                       axes.activations_on_host,
                                        is_mixture,
                                        layers};
   const auto found = probes_.find(key);
@@ -258,7 +269,9 @@ absl::StatusOr<MemoryEstimator::StageBytes> MemoryEstimator::LayersOf(const Layo
                                                                       int64_t layers,
                                                                       bool with_ends) {
   // Layers that are recomputed keep little, and evaluation hides how much few of them keep.
-  const int64_t many = axes.recompute == PlanRecompute::kFull ? kManyLayers : kFewLayers;
+  // What one more layer takes on the host is seen where all windows are there.
+  const int64_t few = axes.activations_on_host ? kMostWindows + 1 : kFewLayers;
+  const int64_t many = axes.recompute == PlanRecompute::kFull ? kManyLayers : few;
   MEGATRON_ASSIGN_OR_RETURN(const Places* const before, ProbeOf(axes, is_mixture, many - 1));
   MEGATRON_ASSIGN_OR_RETURN(const Places* const after, ProbeOf(axes, is_mixture, many));
   StageBytes bytes = (*after)[place];
@@ -297,10 +310,12 @@ absl::StatusOr<MemoryEstimator::StageBytes> MemoryEstimator::BothKinds(const Lay
       bytes.*part += more.*part;
     }
     bytes.temporary = std::max(bytes.temporary, more.temporary);
+    bytes.window = std::max(bytes.window, more.window);
     bytes.host_temporary = std::max(bytes.host_temporary, more.host_temporary);
   }
-  if (axes.recompute != PlanRecompute::kFull) return bytes;
-  // Evaluation keeps a layer's activations, which may be more than the inputs of all layers.
+  if (axes.recompute != PlanRecompute::kFull && !axes.activations_on_host) return bytes;
+  // Evaluation keeps a layer's activations, which may be more than the inputs of all layers, or of
+  // the first.
   for (const bool is_mixture : {false, true}) {
     if ((is_mixture ? mixtures : dense) == 0) continue;
     MEGATRON_ASSIGN_OR_RETURN(few, ProbeOf(axes, is_mixture, 2));
@@ -353,6 +368,7 @@ absl::StatusOr<MemoryEstimator::Whole> MemoryEstimator::WholeBytes(const LayoutA
   simple.instances = 1;  // so few ranks may be fewer than the instances
   simple.instances_share_states = false;
   simple.host_fraction = axes.weights_on_host ? 1 : 0;
+  simple.activations_on_host = false;
   simple.data_is_outermost = false;
   simple.ranks_per_host = 0;  // messages stay
   simple.deduplicates_dispatch = false;
@@ -417,6 +433,7 @@ absl::StatusOr<MemoryEstimator::Held> MemoryEstimator::HeldByStacks(
   MEGATRON_ASSIGN_OR_RETURN(const PlannedStage* const planned, StageOf(axes, stage));
   Held held;
   held.bytes = planned->bytes;
+  held.window = planned->bytes.window;
   for (size_t chunk = 0; chunk < planned->parts.size(); ++chunk) {
     const StageBytes& part = planned->parts[chunk];
     held.saved += slots.counts[chunk] * part.saved + slots.deferred[chunk] * part.deferred;
@@ -458,6 +475,7 @@ absl::StatusOr<MemoryEstimator::Held> MemoryEstimator::HeldBytes(
         BothKinds(axes, place_of_part, experts, parts[part] - experts, parts[part] > 0 && *begin));
     held.saved += slots.counts[chunk] * kept.saved + slots.deferred[chunk] * kept.deferred;
     held.host_saved += slots.counts[chunk] * kept.host_saved;
+    held.window = std::max(held.window, kept.window);
   }
   MEGATRON_ASSIGN_OR_RETURN(held.bytes, BothKinds(axes, place, held.mixtures,
                                                   layers - held.mixtures, begins_with_mixture));
@@ -480,6 +498,13 @@ absl::StatusOr<MemoryNeeds> MemoryEstimator::StageTotal(const LayoutAxes& axes, 
       double(axes.micro_batch) / double(axes.context) / double(cuts_edges ? axes.tensor : 1);
   MemoryNeeds needs;
   needs.host = held.host_saved + bytes.host_temporary;
+  if (axes.activations_on_host) {
+    const std::vector<int64_t> parts = LayersOfParts(axes, resolved_.model().num_layers());
+    int64_t windows = 0;
+    for (int64_t chunk = 0; chunk < axes.chunks; ++chunk)
+      windows = std::max(windows, std::min(kMostWindows, parts[chunk * axes.pipeline + stage]));
+    bytes.fixed += double(windows) * held.window;
+  }
   double moved = axes.host_fraction * bytes.optimizer;
   const bool copies_gradients = axes.weights_on_host || rounds_gradients_;
   if (copies_gradients) bytes.fixed += 4 * std::min(kGradientElements, elements);

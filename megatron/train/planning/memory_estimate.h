@@ -53,6 +53,7 @@ class MemoryEstimator {
     double saved = 0;     // one micro-batch's in flight
     double deferred = 0;  // one micro-batch's whose weights' gradients are to come
     double temporary = 0;
+    double window = 0;      // that of a layer whose activations come from host memory or go there
     double host_saved = 0;  // one micro-batch's in flight, in host memory
     double host_temporary = 0;
   };
@@ -69,6 +70,7 @@ class MemoryEstimator {
     StageBytes bytes;
     double saved = 0;
     double host_saved = 0;
+    double window = 0;
     int64_t mixtures = 0;
   };
 
@@ -111,9 +113,9 @@ class MemoryEstimator {
   std::vector<bool> is_mixture_;   // by layer
   double weight_bytes_ = 4;        // the size of a weight
   bool rounds_gradients_ = false;  // whether gradients are kept in bf16
-  std::map<std::array<int64_t, 16>, Places> probes_;
+  std::map<std::array<int64_t, 17>, Places> probes_;
   std::map<std::array<int64_t, 19>, Whole> whole_;
-  std::map<std::array<int64_t, 19>, PlannedStage> stages_;
+  std::map<std::array<int64_t, 20>, PlannedStage> stages_;
 };
 
 }  // namespace megatron

@@ -151,7 +151,8 @@ MemoryNeeds PlannedBytes(config::PretrainConfig config, const LayoutAxes& axes, 
 
 void ExpectWithin(double bound, const std::string& model, int layouts,
                   config::MainGradsDtype::Type main_grads = config::MainGradsDtype::fp32,
-                  bool is_gpu = true, const std::vector<std::string>& freeze = {}) {
+                  bool is_gpu = true, const std::vector<std::string>& freeze = {},
+                  bool activations_on_host = false) {
   ParsedConfig parsed = ParseConfig(absl::StrCat(model, kRest), "test");
   ASSERT_TRUE(parsed.errors.empty()) << parsed.errors[0].message;
   parsed.config.mutable_optimizer()->set_main_grads_dtype(main_grads);
@@ -163,6 +164,7 @@ void ExpectWithin(double bound, const std::string& model, int layouts,
   double worst = 0;
   while (tried < layouts) {
     LayoutAxes axes = RandomAxes(parsed.config, &random);
+    axes.activations_on_host = activations_on_host;
     if (!is_gpu) {
       axes.host_fraction = 0;
       axes.weights_on_host = false;
@@ -210,6 +212,13 @@ TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansWithGradientsIn16Bits) {
 TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansWithFrozenLayers) {
   ExpectWithin(0.01, kDense, 20, config::MainGradsDtype::fp32, /*is_gpu=*/true,
                {"^embedding", R"(layers\.[0-4]\.)"});
+}
+
+TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansWithActivationsOnTheHost) {
+  for (const char* model : {kDense, kExperts}) {
+    ExpectWithin(0.01, model, 45, config::MainGradsDtype::fp32, /*is_gpu=*/true, /*freeze=*/{},
+                 /*activations_on_host=*/true);
+  }
 }
 
 TEST(MemoryEstimateTest, IsWithinOnePercentOfThePlansOfAGatedModelWithQueryGroups) {

@@ -28,7 +28,7 @@ absl::StatusOr<std::string> RanksToTake(const config::PretrainConfig& config, in
   }
   if (with == 0) return absl::StrCat("nor does it fit on more ", ranks);
   const std::string on_host =
-      absl::StrCat(FormatCount(with), " ", ranks, " with the optimizer's states on the host");
+      absl::StrCat(FormatCount(with), " ", ranks, " with the host's memory");
   if (without == 0) return absl::StrCat("it would fit on ", on_host);
   const std::string all = absl::StrCat("it would fit on ", FormatCount(without), " ", ranks);
   return with == without ? all : absl::StrCat(all, ", and on ", on_host);

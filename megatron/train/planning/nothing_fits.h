@@ -19,9 +19,8 @@ absl::Status NothingFits(const config::PretrainConfig& config, int64_t vocab_siz
                          const Planner& planner, const SearchOptions& options,
                          const LayoutSearch& found);
 
-// Returns "it would fit on 64 GPUs, and on 16 GPUs with the optimizer's states on the host", of
-// numbers above that of the options, or "nor does it fit on more GPUs". That may take as long as
-// several searches.
+// Returns "it would fit on 64 GPUs, and on 16 GPUs with the host's memory", of numbers above that of
+// the options, or "nor does it fit on more GPUs". That may take as long as several searches.
 absl::StatusOr<std::string> RanksToTake(const config::PretrainConfig& config, int64_t vocab_size,
                                         const Planner& planner, SearchOptions options);
 

@@ -242,6 +242,8 @@ PlanLayout ToPlanLayout(const config::PretrainConfig& config) {
   layout.attention_chunk = config.recompute().attention_chunk_tokens();
   layout.attention_chunks_on_host = config.recompute().attention_chunks_on_host() &&
                                     config.system().device() == config::Device::cuda;
+  layout.activations_on_host =
+      config.system().device() == config::Device::cuda && OffloadsAllLayers(config);
   SetOptimizer(config.optimizer(), &layout);
   layout.is_sequence_parallel = parallel.sequence_parallel();
   if (config.system().device() == config::Device::cuda &&
@@ -280,6 +282,21 @@ double SentGradientBytes(const config::PretrainConfig& config) {
 }
 
 }  // namespace
+
+bool OffloadsAllLayers(const config::PretrainConfig& config) {
+  const config::RecomputeConfig& recompute = config.recompute();
+  const config::ModelConfig& model = config.model();
+  if (recompute.cpu_offloading_num_layers() == 0 || recompute.offload_modules_size() > 0 ||
+      recompute.attention_chunks_on_host() || model.has_hybrid_layer_pattern() ||
+      model.model_type() == config::ModelType::t5) {
+    return false;
+  }
+  const StagePlacement placement = ToPlacement(config);
+  const int64_t most = placement.layers.empty()
+                           ? model.num_layers() / (placement.stages * placement.chunks)
+                           : *std::max_element(placement.layers.begin(), placement.layers.end());
+  return recompute.cpu_offloading_num_layers() >= most;
+}
 
 void SetHeldCommunication(const config::PretrainConfig& config, PlannedRun* run) {
   run->program.set_gradient_bytes(SentGradientBytes(config));

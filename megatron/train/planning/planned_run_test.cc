@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "megatron/models/offload_timeline.h"
+#include "megatron/pipeline/schedule.h"
 #include "megatron/plan/measured_kernels.h"
 #include "megatron/plan/model_costs.h"
 #include "megatron/plan/plan_facts.h"
@@ -288,6 +290,75 @@ TEST(PlannedRunTest, RanksHaveNoMoreCoresThanThreads) {
   EXPECT_EQ(HardwareOfRun(three, 4, cpu).cores(), 4);
   cpu.set_cores(2);
   EXPECT_EQ(HardwareOfRun(three, 4, cpu).cores(), 2);
+}
+
+TEST(PlannedRunTest, KnowsActivationsInHostMemoryOfAllLayers) {
+  const std::string two_chunks = "parallel.num_virtual_stages_per_pipeline_rank=2";
+  const auto offloads = [](std::vector<std::string> set) {
+    set.push_back("system.device=cuda");
+    auto loaded = LoadConfig("gpt3_857m", set, ConfigPurpose::kDryRun);
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    const auto run = ToPlannedRun(loaded->config, 50304, OwnProgram());
+    EXPECT_TRUE(run.ok()) << run.status();
+    return run->layout.activations_on_host;
+  };
+  EXPECT_FALSE(offloads({}));
+  EXPECT_FALSE(offloads({"recompute.cpu_offloading_num_layers=11"}));
+  EXPECT_TRUE(offloads({"recompute.cpu_offloading_num_layers=12"}));
+  EXPECT_TRUE(offloads({"recompute.cpu_offloading_num_layers=6", two_chunks}));
+  EXPECT_FALSE(offloads(
+      {"recompute.cpu_offloading_num_layers=12", "recompute.offload_modules=[core_attn]"}));
+  // The larger one of two stages has 14.
+  const std::string uneven = "parallel.decoder_last_pipeline_num_layers=10";
+  EXPECT_FALSE(offloads({"recompute.cpu_offloading_num_layers=13", uneven}));
+  EXPECT_TRUE(offloads({"recompute.cpu_offloading_num_layers=14", uneven}));
+}
+
+// Predictions are no shorter than the timeline of the copies, which spares those of the last three
+// layers.
+TEST(PlannedRunTest, ActivationsInHostMemoryTakeWhatTheirTimelineSays) {
+  const PlanFacts facts = *ParsePlanFacts(BuiltInPlanFacts());
+  Hardware gpu = **FindHardware(facts, "H100");
+  const int64_t layers = 24;
+  auto run = ToPlannedRun(
+      Load("gpt3_857m", {"parallel.tensor_model_parallel_size=1",
+                         "parallel.pipeline_model_parallel_size=1", "train.global_batch_size=4"}),
+      50304, OwnProgram());
+  ASSERT_TRUE(run.ok()) << run.status();
+  const auto passes = [&](int64_t count) {
+    const auto parts = PredictParts(gpu, run->program, MeasuredKernels(), run->model, run->layout,
+                                    {PartLayers{count}});
+    EXPECT_TRUE(parts.ok()) << parts.status();
+    const PartSeconds& part = parts->positions[0];
+    return SegmentSeconds{part.forward, part.backward_input + part.backward_weight};
+  };
+  const SegmentSeconds head = passes(0), one = passes(1);
+  run->layout.activations_on_host = true;
+  const auto step = PredictStep(gpu, run->program, MeasuredKernels(), run->model, run->layout);
+  ASSERT_TRUE(step.ok()) << step.status();
+  TimedSegment segment;
+  segment.seconds = {one.forward - head.forward, one.backward - head.backward};
+  segment.bytes = step->host_bytes / double(layers);
+  ASSERT_GT(segment.bytes, 0);
+  TimedStage stage;
+  stage.chunks.resize(1);
+  stage.chunks[0].segments.assign(layers, segment);
+  stage.chunks[0].head = head;
+  const double micro_batches = 2;
+  for (const int micro_batch : {0, 1}) {
+    stage.actions.push_back({ActionKind::kForward, micro_batch, 0});
+    stage.actions.push_back({ActionKind::kBackward, micro_batch, 0});
+  }
+  // A copy takes so many times as long as a layer's forward pass.
+  for (const double slowness : {0.5, 1.2, 2.0, 8.0}) {
+    const double rate = segment.bytes / (slowness * segment.seconds.forward);
+    gpu.set_host_link_gb_per_s(rate / 1e9);
+    const SegmentSeconds all = passes(layers);
+    const double predicted = micro_batches * (all.forward + all.backward);
+    const double played = SecondsWithOffload(stage, layers, rate);
+    EXPECT_LE(played, predicted * (1 + 1e-9)) << slowness;
+    EXPECT_GE(played, (slowness < 1 ? 1 - 1e-9 : 0.8) * predicted) << slowness;
+  }
 }
 
 // Its positions see all others. The dense layer in front of its head is left out.

@@ -80,12 +80,10 @@ absl::StatusOr<config::PretrainConfig> Resolve(const config::PretrainConfig& con
     return absl::InvalidArgumentError(
         "train.global_batch_size: must be written, since the search keeps it in all layouts");
   }
-  const bool is_auto = config.recompute().cpu_offloading_auto();
-  if (is_auto || config.recompute().cpu_offloading_num_layers() > 0) {
+  if (config.recompute().cpu_offloading_auto()) {
     return absl::UnimplementedError(
-        absl::StrCat("recompute.cpu_offloading_", is_auto ? "auto" : "num_layers",
-                     ": no layout is searched with activations in host memory; leave it out, and "
-                     "add it to the layout that is found"));
+        "recompute.cpu_offloading_auto: a search keeps the activations of all layers in host "
+        "memory, or of none; leave it out, and add it to the layout that is found");
   }
   if (config.diloco().sync_every() > 0) {
     return absl::UnimplementedError(
@@ -122,6 +120,10 @@ std::vector<double> HostFractions(const config::PretrainConfig& config, bool off
   return {fractions.begin(), fractions.end()};
 }
 
+bool PutsOffGradients(PlanSchedule schedule) {
+  return schedule == PlanSchedule::kZeroBubbleH1 || schedule == PlanSchedule::kZeroBubbleV;
+}
+
 PlanSchedule WrittenSchedule(const config::ParallelConfig& config) {
   if (config.pipeline_schedule() == "gpipe") return PlanSchedule::kGPipe;
   return config.pipeline_schedule() == "zb_v" ? PlanSchedule::kZeroBubbleV
@@ -131,12 +133,13 @@ PlanSchedule WrittenSchedule(const config::ParallelConfig& config) {
 class Search {
  public:
   Search(const config::PretrainConfig& config, config::PretrainConfig resolved, int64_t vocab_size,
-         const Planner& planner, const SearchOptions& options)
+         const Planner& planner, const SearchOptions& options, bool activations_on_host = false)
       : config_(config),
         resolved_(std::move(resolved)),
         vocab_size_(vocab_size),
         planner_(planner),
         options_(options),
+        activations_on_host_(activations_on_host),
         limit_(options.memory_bytes > 0 ? options.memory_bytes
                                         : DefaultMemoryLimit(*planner.hardware)),
         host_limit_(options.host_bytes > 0 ? options.host_bytes
@@ -187,6 +190,7 @@ class Search {
   const int64_t vocab_size_;
   const Planner& planner_;
   const SearchOptions options_;
+  const bool activations_on_host_;
   const double limit_;
   const double host_limit_;
   const bool offloads_;
@@ -200,8 +204,11 @@ class Search {
 absl::StatusOr<std::vector<Candidate>> Search::Predict(LayoutPredictor* predictor,
                                                        bool least_alone) {
   std::vector<Candidate> candidates;
-  const auto visit = [&](const LayoutAxes& axes) -> absl::StatusOr<bool> {
-    if (least_alone && !KeepsLeast(axes)) return true;
+  const auto visit = [&](const LayoutAxes& visited) -> absl::StatusOr<bool> {
+    if (least_alone && !KeepsLeast(visited)) return true;
+    if (activations_on_host_ && PutsOffGradients(visited.schedule)) return true;
+    LayoutAxes axes = visited;
+    axes.activations_on_host = activations_on_host_;
     const int64_t samples = resolved_.train().global_batch_size();
     const auto add = [&](const LayoutAxes& added, const StepPrediction& prediction) {
       candidates.push_back(
@@ -492,6 +499,30 @@ absl::StatusOr<bool> Search::FitsSomewhere() {
   return FitsSomewhere(candidates);
 }
 
+// Returns whether the activations of all layers may lie on the host, by the trainer's rules, and
+// what that takes can be predicted.
+bool MayOffloadActivations(const config::PretrainConfig& resolved, const Planner& planner,
+                           const SearchOptions& options) {
+  return options.offloads && KnowsHost(planner) &&
+         resolved.model().model_type() != config::ModelType::t5 &&
+         !resolved.model().has_hybrid_layer_pattern() &&
+         !resolved.recompute().attention_chunks_on_host() &&
+         resolved.system().cuda_graph_impl() == config::CudaGraphImpl::none;
+}
+
+// Adds to a search with activations on the host the layouts of one without, of which none fits.
+void AddSearch(const LayoutSearch& without, LayoutSearch* found) {
+  found->needs_activations_on_host = !found->best.empty() && without.layouts > 0;
+  found->layouts += without.layouts;
+  found->not_allowed += without.not_allowed;
+  found->too_large += without.too_large;
+  const bool is_smaller = without.least_bytes > 0 && without.least_bytes < found->least_bytes;
+  if (found->least_bytes > 0 && !is_smaller) return;
+  found->least = without.least;
+  found->least_bytes = without.least_bytes;
+  found->least_host_bytes = without.least_host_bytes;
+}
+
 absl::Status CheckRanks(int64_t ranks) {
   if (ranks >= 1 && ranks <= kMostRanks) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -517,8 +548,17 @@ bool KnowsHost(const Planner& planner) {
 absl::StatusOr<LayoutSearch> SearchLayouts(const config::PretrainConfig& config, int64_t vocab_size,
                                            const Planner& planner, const SearchOptions& options) {
   MEGATRON_RETURN_IF_ERROR(CheckRanks(options.ranks));
-  MEGATRON_ASSIGN_OR_RETURN(config::PretrainConfig resolved, Resolve(config, planner.is_gpu));
-  return Search(config, std::move(resolved), vocab_size, planner, options).Run();
+  MEGATRON_ASSIGN_OR_RETURN(const config::PretrainConfig resolved, Resolve(config, planner.is_gpu));
+  MEGATRON_ASSIGN_OR_RETURN(LayoutSearch found,
+                            Search(config, resolved, vocab_size, planner, options).Run());
+  const bool fits_nowhere = found.best.empty() && found.too_large == found.layouts;
+  if (!fits_nowhere || !MayOffloadActivations(resolved, planner, options)) return found;
+  MEGATRON_ASSIGN_OR_RETURN(
+      LayoutSearch on_host,
+      Search(config, resolved, vocab_size, planner, options, /*activations_on_host=*/true).Run());
+  if (on_host.layouts == 0) return found;
+  AddSearch(found, &on_host);
+  return on_host;
 }
 
 absl::StatusOr<int64_t> RanksThatFit(const config::PretrainConfig& config, int64_t vocab_size,
@@ -527,8 +567,12 @@ absl::StatusOr<int64_t> RanksThatFit(const config::PretrainConfig& config, int64
   MEGATRON_ASSIGN_OR_RETURN(const config::PretrainConfig resolved, Resolve(config, planner.is_gpu));
   while (more.ranks <= kMostRanks / 2) {
     more.ranks *= 2;
-    MEGATRON_ASSIGN_OR_RETURN(const bool fits,
+    MEGATRON_ASSIGN_OR_RETURN(bool fits,
                               Search(config, resolved, vocab_size, planner, more).FitsSomewhere());
+    if (!fits && MayOffloadActivations(resolved, planner, more)) {
+      Search on_host(config, resolved, vocab_size, planner, more, /*activations_on_host=*/true);
+      MEGATRON_ASSIGN_OR_RETURN(fits, on_host.FitsSomewhere());
+    }
     if (fits) return more.ranks;
   }
   return 0;

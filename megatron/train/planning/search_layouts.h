@@ -7,7 +7,7 @@
 // Every division of the ranks into tensor-, context-, pipeline- and data-parallel ones is looked
 // at, and in each every way to cut experts, micro-batches and pipeline ranks, to recompute, to
 // share out the optimizer, gradients and weights, and to leave the optimizer's states on the host.
-// They are ordered by the predicted time, and looked at from the fastest on. One that doesn't fit
+// Where none of these fits, each is looked at with the activations of all layers on the host. They are ordered by the predicted time, and looked at from the fastest on. One that doesn't fit
 // into memory, by an estimate, is left out; a layout is taken only if the trainer's own rules
 // accept it and its plan on the meta device fits. The result follows from the arguments.
 #ifndef MEGATRON_TRAIN_PLANNING_SEARCH_LAYOUTS_H_
@@ -36,7 +36,7 @@ struct SearchOptions {
   int64_t ranks = 1;
   double memory_bytes = 0;     // a rank's limit; 0: DefaultMemoryLimit
   double host_bytes = 0;       // a rank's limit of host memory; 0: DefaultHostLimit
-  bool offloads = true;        // whether the optimizer's states may lie on the host of a GPU
+  bool offloads = true;        // whether states and activations may lie on the host of a GPU
   bool shares_memory = false;  // whether more ranks would have no more memory in all
   int best = 5;                // the most layouts to return
   LayoutFilter allows;         // null: all layouts may be taken
@@ -81,6 +81,7 @@ struct LayoutSearch {
   // alone, a slower one is there only if it needs less memory.
   std::vector<FoundLayout> best;
   bool needs_host = false;  // nothing fits but with the optimizer's states on the host
+  bool needs_activations_on_host = false;  // nothing fits but with activations there
   // If nothing fits, the layout that needs the least memory.
   LayoutAxes least;
   double least_bytes = 0;

@@ -191,6 +191,53 @@ TEST_F(SearchLayoutsTest, LeavesWeightsOnTheHostWhereNothingElseFits) {
   EXPECT_FALSE(Search(Config("gpt3_857m"), options)->best[0].axes.weights_on_host);
 }
 
+// 48 inputs of layers take more than three windows, and weights in host memory leave them the rest.
+TEST_F(SearchLayoutsTest, LeavesActivationsOnTheHostWhereNothingElseFits) {
+  config::PretrainConfig config = Config("gpt3_857m");
+  config.mutable_model()->set_num_layers(48);
+  SearchOptions options;
+  options.memory_bytes = 0.1 * kGiB;
+  const auto none = Search(config, options);
+  ASSERT_TRUE(none.ok()) << none.status();
+  ASSERT_TRUE(none->best.empty());
+  EXPECT_FALSE(none->needs_activations_on_host);
+  ASSERT_TRUE(none->least.activations_on_host) << DescribeLayout(none->least);
+  EXPECT_GT(none->least_host_bytes, 0);
+  // The estimate is within 1 %.
+  options.memory_bytes = 1.02 * none->least_bytes;
+  const auto found = Search(config, options);
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_FALSE(found->best.empty()) << found->first_refusal;
+  EXPECT_TRUE(found->needs_activations_on_host && found->needs_host);
+  for (const FoundLayout& layout : found->best) {
+    EXPECT_TRUE(layout.axes.activations_on_host);
+    EXPECT_LE(layout.memory_bytes, options.memory_bytes);
+    EXPECT_EQ(layout.config.recompute().cpu_offloading_num_layers(), 48);
+    const auto loaded = LoadConfigFromString(layout.config.ShortDebugString(), "found",
+                                             {"system.device=cuda"}, ConfigPurpose::kDryRun);
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    const int64_t padded = ToRunOptions(loaded->config, kVocab).trainer.model.padded_vocab_size;
+    const auto step =
+        ExplainStep(loaded->config, padded, *planner_.hardware, *planner_.program, kernels_);
+    ASSERT_TRUE(step.ok()) << step.status();
+    EXPECT_EQ(step->seconds.total, layout.prediction.seconds.total);
+  }
+  const auto ranks = RanksThatFit(config, kVocab, planner_, options);
+  ASSERT_TRUE(ranks.ok()) << ranks.status();
+  EXPECT_EQ(*ranks, 2);
+  // Without the host, or where there is room, they stay on the GPU, whatever the configuration has.
+  options.offloads = false;
+  EXPECT_TRUE(Search(config, options)->best.empty());
+  options.offloads = true;
+  options.memory_bytes = 0;
+  config.mutable_recompute()->set_cpu_offloading_num_layers(48);
+  const auto roomy = Search(config, options);
+  ASSERT_TRUE(roomy.ok()) << roomy.status();
+  ASSERT_FALSE(roomy->best.empty()) << roomy->first_refusal;
+  EXPECT_FALSE(roomy->needs_activations_on_host);
+  EXPECT_EQ(roomy->best[0].config.recompute().cpu_offloading_num_layers(), 0);
+}
+
 TEST_F(SearchLayoutsTest, KeepsTheLimitOfTheHostAndItsUnknowns) {
   SearchOptions options;
   options.memory_bytes = 5 * kGiB;
@@ -523,6 +570,9 @@ TEST_F(SearchLayoutsTest, RefusesWhatCantBePlanned) {
   config::PretrainConfig islands = Config("gpt3_857m");
   islands.mutable_diloco()->set_sync_every(10);
   EXPECT_EQ(Search(islands, {/*ranks=*/8}).status().code(), absl::StatusCode::kUnimplemented);
+  config::PretrainConfig counts = Config("gpt3_857m");
+  counts.mutable_recompute()->set_cpu_offloading_auto(true);
+  EXPECT_EQ(Search(counts, {/*ranks=*/8}).status().code(), absl::StatusCode::kUnimplemented);
   config::PretrainConfig config = Config("gpt3_857m");
   EXPECT_EQ(Search(config, {/*ranks=*/0}).status().code(), absl::StatusCode::kInvalidArgument);
   config.mutable_train()->clear_global_batch_size();

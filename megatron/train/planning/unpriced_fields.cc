@@ -1,7 +1,9 @@
 #include "megatron/train/planning/unpriced_fields.h"
 
 #include "absl/strings/str_cat.h"
+#include "megatron/train/config/config_defaults.h"
 #include "megatron/train/config/config_paths.h"
+#include "megatron/train/planning/planned_run.h"
 
 namespace megatron {
 namespace {
@@ -15,6 +17,9 @@ struct Unpriced {
   const char* and_this = nullptr;
   bool on_gpus_alone = false;
   bool in_searches_alone = false;
+  // Returns whether another value is priced beside the rest of a configuration with its computed
+  // fields.
+  bool (*is_priced)(const config::PretrainConfig& resolved) = nullptr;
 };
 
 constexpr Unpriced kUnpriced[] = {
@@ -49,7 +54,8 @@ constexpr Unpriced kUnpriced[] = {
     {"recompute.recompute_method", "uniform"},
     {"recompute.recompute_num_layers", "1"},
     {"recompute.recompute_modules", "[core_attn]"},
-    {"recompute.cpu_offloading_num_layers", "0"},
+    {"recompute.cpu_offloading_num_layers", "0", nullptr, nullptr, /*on_gpus_alone=*/false,
+     /*in_searches_alone=*/false, OffloadsAllLayers},
     {"recompute.cpu_offloading_auto", "false"},
     {"recompute.offload_modules", nullptr},
     {"optimizer.optimizer", "adam", "muon", "lamb"},
@@ -90,6 +96,12 @@ bool Costs(const FieldRef& field, const Unpriced& unpriced) {
          (unpriced.and_this == nullptr || value != unpriced.and_this);
 }
 
+bool IsPriced(config::PretrainConfig config, const Unpriced& unpriced) {
+  if (unpriced.is_priced == nullptr) return false;
+  ResolveDefaults(&config);
+  return unpriced.is_priced(config);
+}
+
 }  // namespace
 
 std::vector<std::string> UnpricedPaths() {
@@ -104,7 +116,7 @@ std::vector<std::string> UnpricedFields(const config::PretrainConfig& config, bo
   for (const Unpriced& unpriced : kUnpriced) {
     const FieldRef field = Resolve(config, unpriced.path);
     if ((unpriced.on_gpus_alone && !is_gpu) || (unpriced.in_searches_alone && !searches)) continue;
-    if (Costs(field, unpriced))
+    if (Costs(field, unpriced) && !IsPriced(config, unpriced))
       fields.push_back(absl::StrCat(unpriced.path, "=", ValueText(field)));
   }
   return fields;

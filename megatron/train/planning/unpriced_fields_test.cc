@@ -38,6 +38,10 @@ TEST(UnpricedFieldsTest, NamesWhatCostsSomething) {
   EXPECT_THAT(Fields({"optimizer.optimizer=lamb"}), IsEmpty());
   EXPECT_THAT(Fields({"optimizer.optimizer=lion", "optimizer.adam_beta2="}),
               ElementsAre("optimizer.optimizer=lion"));
+  // Of a part of the layers' activations the time on the link isn't known.
+  EXPECT_THAT(Fields({"recompute.cpu_offloading_num_layers=8"}),
+              ElementsAre("recompute.cpu_offloading_num_layers=8"));
+  EXPECT_THAT(Fields({"recompute.cpu_offloading_num_layers=12"}), IsEmpty());
   EXPECT_THAT(Fields({"optimizer.qk_clip=true"}), ElementsAre("optimizer.qk_clip=true"));
   EXPECT_THAT(Fields({"optimizer.qk_clip=true"}, /*is_gpu=*/false), IsEmpty());
   EXPECT_THAT(Fields({"optimizer.freeze=embedding"}),

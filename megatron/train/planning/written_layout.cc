@@ -47,6 +47,7 @@ constexpr const char* kLayoutPaths[] = {
     "parallel.zero_quantized_gradients",
     "parallel.overlap_param_gather",
     "recompute.recompute_granularity",
+    "recompute.cpu_offloading_num_layers",
     "optimizer.optimizer_cpu_offload",
     "optimizer.optimizer_offload_fraction",
     "optimizer.optimizer_offload_path",
@@ -97,6 +98,7 @@ LayoutFilter FilterOf(const config::PretrainConfig& config, std::vector<WrittenF
   *sections.mutable_parallel() = config.parallel();
   if (config.has_recompute()) *sections.mutable_recompute() = config.recompute();
   if (config.has_optimizer()) *sections.mutable_optimizer() = config.optimizer();
+  sections.mutable_model()->set_num_layers(config.model().num_layers());
   if (config.model().has_num_experts())
     sections.mutable_model()->set_num_experts(config.model().num_experts());
   return [sections, fields = std::move(fields), is_gpu](const LayoutAxes& axes) {
