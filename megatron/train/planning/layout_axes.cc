@@ -183,7 +183,6 @@ void ApplyActivationOffload(const LayoutAxes& axes, config::PretrainConfig* conf
 }
 
 void ApplyOffload(const LayoutAxes& axes, config::PretrainConfig* config) {
-  ApplyActivationOffload(axes, config);
   const double host_fraction = axes.host_fraction;
   config->mutable_parallel()->clear_param_cpu_offload();
   config->mutable_parallel()->clear_grad_cpu_offload();
@@ -250,6 +249,7 @@ void ApplyLayout(const LayoutAxes& axes, bool is_gpu, config::PretrainConfig* co
   ApplyAxes(axes, config->model().has_num_experts(), parallel);
   ApplySharing(axes, overlaps, parallel);
   ApplyRecompute(axes.recompute, config);
+  ApplyActivationOffload(axes, config);
   // On a processor these fields do nothing, and stay.
   if (is_gpu) ApplyOffload(axes, config);
   config->mutable_train()->set_micro_batch_size(axes.micro_batch);
