@@ -269,8 +269,10 @@ absl::StatusOr<MemoryEstimator::StageBytes> MemoryEstimator::LayersOf(const Layo
                                                                       int64_t layers,
                                                                       bool with_ends) {
   // Layers that are recomputed keep little, and evaluation hides how much few of them keep.
-  // What one more layer takes on the host is seen where all windows are there.
-  const int64_t few = axes.activations_on_host ? kMostWindows + 1 : kFewLayers;
+  // What one more layer takes on the host is seen where all windows are there, and between plans of
+  // as many micro-batches.
+  const int64_t few =
+      axes.activations_on_host ? std::max(kMostWindows, kFewLayers) + 2 : kFewLayers;
   const int64_t many = axes.recompute == PlanRecompute::kFull ? kManyLayers : few;
   MEGATRON_ASSIGN_OR_RETURN(const Places* const before, ProbeOf(axes, is_mixture, many - 1));
   MEGATRON_ASSIGN_OR_RETURN(const Places* const after, ProbeOf(axes, is_mixture, many));
