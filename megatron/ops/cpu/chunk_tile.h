@@ -1,4 +1,4 @@
-// A chunk's tokens as packed matrices, the decay of states over them, and products of matrices that
+// A chunk's tokens as packed matrices, the decay of states over them, and systems of matrices that
 // are zero behind the diagonal.
 //
 // Only sources of cpu_kernel_library include it (see vec.h).
@@ -9,6 +9,7 @@
 
 #include "megatron/ops/cpu/activation_vec.h"
 #include "megatron/ops/cpu/attention_tile.h"
+#include "megatron/ops/cpu/chunk_product.h"
 #include "megatron/ops/cpu/packed_rows.h"
 #include "megatron/ops/cpu/token_chunks.h"
 #include "megatron/ops/cpu/vec.h"
@@ -167,6 +168,13 @@ MEGATRON_INLINE Vec InFrontOf(int64_t i, int64_t j, Vec x) {
   return Select(FirstLanes(seen), x, Zero());
 }
 
+// Writes zeros behind the diagonal of row i, as far as products take them for zeros: those of
+// LowerLeft and LowerLeftTransposed. Up to there the row's vectors are written already.
+MEGATRON_INLINE void ClearBehind(int64_t rows, int64_t i, float* matrix) {
+  const int64_t j = (i / kLanes + 1) * kLanes;
+  if (j < rows) Store(matrix + i * rows + j, Zero());
+}
+
 // Packs a chunk's rows of one head or group, each times its factor if there are factors, with zeros
 // behind them.
 template <typename T>
@@ -176,6 +184,21 @@ void Pack(const ChunkOperand& x, const TokenChunk& chunk, int64_t group, int64_t
     Widen(At<T>(x, chunk.begin + i, group, head), width, factor == nullptr ? 1 : factor[i], padded,
           out + i * padded);
   Clear((PaddedChunk(chunk.count) - chunk.count) * padded, out + chunk.count * padded);
+}
+
+// Fetches the rows that Pack would read, or a chunk's rows that are written.
+template <typename T>
+void FetchRows(const ChunkOperand& x, const TokenChunk& chunk, int64_t group, int64_t head,
+               int64_t width, Ahead* ahead) {
+  constexpr int64_t kBytes = sizeof(T);
+  ahead->Add(At<T>(x, chunk.begin, group, head), chunk.count, width * kBytes,
+             x.token_stride * kBytes);
+}
+
+// Fetches a head's state of `count` numbers.
+inline void FetchState(const float* state, int64_t count, Ahead* ahead) {
+  constexpr int64_t kBytes = sizeof(float);
+  ahead->Add(state, 1, count * kBytes, count * kBytes);
 }
 
 // out = each row of `in` times its factor.
@@ -229,37 +252,16 @@ inline void AddAll(const float* in, int64_t count, float* out) {
   for (int64_t i = 0; i < count; i += kLanes) Store(out + i, Load(out + i) + Load(in + i));
 }
 
-// Depths of products of matrices (attention_tile.h).
-struct All {
-  int64_t depth;
-  Depth operator()(int64_t, int64_t, int64_t) const { return {0, depth}; }
-};
-// The result's elements behind the diagonal are not needed.
-struct LowerResult {
-  int64_t depth;
-  Depth operator()(int64_t m, int64_t n, int64_t) const {
-    return n >= m + kTileRows ? Depth{0, 0} : Depth{0, depth};
-  }
-};
-// The left matrix, or its transpose, is zero behind the diagonal.
-struct LowerLeft {
-  Depth operator()(int64_t m, int64_t, int64_t) const { return {0, m + kTileRows}; }
-};
-struct LowerLeftTransposed {
-  int64_t rows;
-  Depth operator()(int64_t m, int64_t, int64_t) const { return {m, rows}; }
-};
-
 // behind[left width, right width] = decay before + over rows, the outer products of rows of the
 // two. `before` may be `behind`; without it there is nothing to decay.
 inline void CarryOuterProducts(int64_t rows, Matrix<const float> left, Matrix<const float> right,
-                               float decay, const float* before, float* behind) {
+                               float decay, const float* before, float* behind, Ahead* ahead) {
   const Matrix<float> sum = {behind, right.stride};
   if (before == nullptr) {
-    MatrixProduct<true, false>(left.stride, right.stride, All{rows}, left, right, sum);
+    Product<true>(left.stride, right.stride, All{rows}, left, right, FromZero(), sum, ahead);
   } else {
-    ScaleAll(before, decay, left.stride * right.stride, behind);
-    MatrixProduct<true, true>(left.stride, right.stride, All{rows}, left, right, sum);
+    const FromScaled start = {decay, {before, right.stride}};
+    Product<true>(left.stride, right.stride, All{rows}, left, right, start, sum, ahead);
   }
 }
 

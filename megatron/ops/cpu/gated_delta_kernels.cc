@@ -64,7 +64,7 @@ void Normalize(int64_t rows, int64_t width, float scale, float* x, float* norm) 
 
 template <typename T>
 void PackGroup(const GatedDeltaProblem& problem, const TokenChunk& chunk, int64_t group,
-               const GroupTiles& tiles) {
+               const GroupTiles& tiles, Ahead* ahead) {
   const Sizes sizes(problem);
   const int64_t rows = PaddedChunk(chunk.count);
   Pack<T>(problem.q, chunk, group, 0, problem.key, sizes.k, tiles.q);
@@ -72,10 +72,10 @@ void PackGroup(const GatedDeltaProblem& problem, const TokenChunk& chunk, int64_
   Normalize(rows, sizes.k, tiles.scale, tiles.q, tiles.q_norm);
   Normalize(rows, sizes.k, 1, tiles.k, tiles.k_norm);
   Transpose(rows, sizes.k, {tiles.k, sizes.k}, {tiles.transposed, rows});
-  MatrixProduct<false, false>(rows, rows, LowerResult{sizes.k}, {tiles.k, sizes.k},
-                              {tiles.transposed, rows}, {tiles.kk, rows});
-  MatrixProduct<false, false>(rows, rows, LowerResult{sizes.k}, {tiles.q, sizes.k},
-                              {tiles.transposed, rows}, {tiles.qk, rows});
+  Product<false>(rows, rows, LowerResult{sizes.k}, {tiles.k, sizes.k}, {tiles.transposed, rows},
+                 FromZero(), {tiles.kk, rows}, ahead);
+  Product<false>(rows, rows, LowerResult{sizes.k}, {tiles.q, sizes.k}, {tiles.transposed, rows},
+                 FromZero(), {tiles.qk, rows}, ahead);
 }
 
 // One head's part of a chunk.
@@ -103,7 +103,7 @@ HeadTiles TakeHead(const GatedDeltaProblem& problem, Pieces* pieces) {
 // Fills the head's tiles from those of its group and the state in front of the chunk.
 template <typename T>
 void FillHead(const GatedDeltaProblem& problem, const TokenChunk& chunk, int64_t head,
-              const GroupTiles& group_tiles, const float* state, HeadTiles* tiles) {
+              const GroupTiles& group_tiles, const float* state, HeadTiles* tiles, Ahead* ahead) {
   const Sizes sizes(problem);
   const int64_t rows = PaddedChunk(chunk.count);
   const int64_t group = head / problem.group_heads, of_group = head % problem.group_heads;
@@ -122,11 +122,12 @@ void FillHead(const GatedDeltaProblem& problem, const TokenChunk& chunk, int64_t
       Store(tiles->a + at, InFrontOf(i, j, beta * decay * Load(group_tiles.kk + at)));
       Store(tiles->p + at, decay * Load(group_tiles.qk + at));
     }
+    ClearBehind(rows, i, tiles->p);
   }
   Pack<T>(problem.v, chunk, group, of_group, problem.value, sizes.v, tiles->gap);
   if (!chunk.first) {
-    MatrixProduct<false, false>(rows, sizes.v, All{sizes.k}, {group_tiles.k, sizes.k},
-                                {state, sizes.v}, {tiles->read, sizes.v});
+    Product<false>(rows, sizes.v, All{sizes.k}, {group_tiles.k, sizes.k}, {state, sizes.v},
+                   FromZero(), {tiles->read, sizes.v}, ahead);
     for (int64_t i = 0; i < rows; ++i) {
       const Vec decay = Set(tiles->decays.from_begin[i]);
       for (int64_t d = i * sizes.v; d < (i + 1) * sizes.v; d += kLanes)
@@ -139,11 +140,24 @@ void FillHead(const GatedDeltaProblem& problem, const TokenChunk& chunk, int64_t
 
 // Writes the state behind the chunk from that in front of it, which may be the same memory.
 void CarryState(const Sizes& sizes, const TokenChunk& chunk, const GroupTiles& group_tiles,
-                const HeadTiles& tiles, const float* before, float* behind) {
+                const HeadTiles& tiles, const float* before, float* behind, Ahead* ahead) {
   const int64_t rows = PaddedChunk(chunk.count);
   ScaleRows(group_tiles.k, tiles.decays.to_end, rows, sizes.k, tiles.factor);
   CarryOuterProducts(rows, {tiles.factor, sizes.k}, {tiles.written, sizes.v}, tiles.decays.whole,
-                     chunk.first ? nullptr : before, behind);
+                     chunk.first ? nullptr : before, behind, ahead);
+}
+
+// What the heads of a group share of the inputs, or of the gradients.
+struct GroupOperands {
+  const ChunkOperand &q, &k, &beta, &decay;
+};
+template <typename T>
+void FetchGroup(const GatedDeltaProblem& problem, const GroupOperands& operands,
+                const TokenChunk& chunk, int64_t group, Ahead* ahead) {
+  FetchRows<T>(operands.q, chunk, group, 0, problem.key, ahead);
+  FetchRows<T>(operands.k, chunk, group, 0, problem.key, ahead);
+  FetchRows<T>(operands.beta, chunk, group, 0, problem.group_heads, ahead);
+  FetchRows<T>(operands.decay, chunk, group, 0, problem.group_heads, ahead);
 }
 
 template <typename T>
@@ -156,26 +170,39 @@ void Forward(const T*, const GatedDeltaProblem& problem, const HeadsOfSequence& 
   HeadTiles tiles = TakeHead(problem, &pieces);
   float* const out = pieces.Take(kChunkTokens * sizes.v);
   float* const states = pieces.Take(problem.group_heads * sizes.k * sizes.v);
+  Ahead ahead;
   for (int64_t at = part.begin; at < part.end; at += kChunkTokens) {
     const TokenChunk chunk = ChunkAt(part.begin, part.end, at);
+    const TokenChunk next_chunk = ChunkAt(part.begin, part.end, at + kChunkTokens);
     const int64_t rows = PaddedChunk(chunk.count);
-    PackGroup<T>(problem, chunk, group, group_tiles);
+    PackGroup<T>(problem, chunk, group, group_tiles, &ahead);
     for (int64_t head = part.first_head; head < part.end_head; ++head) {
+      const bool in_chunk = head + 1 < part.end_head;
+      if (in_chunk || !chunk.last) {
+        const TokenChunk& next = in_chunk ? chunk : next_chunk;
+        const int64_t of_group = (in_chunk ? head + 1 : part.first_head) % problem.group_heads;
+        FetchRows<T>(problem.v, next, group, of_group, problem.value, &ahead);
+        FetchRows<T>(problem.out, next, group, of_group, problem.value, &ahead);
+      }
+      if (head == part.first_head && !chunk.last)
+        FetchGroup<T>(problem, {problem.q, problem.k, problem.beta, problem.decay.raw}, next_chunk,
+                      group, &ahead);
       float* const state = states + (head - part.first_head) * sizes.k * sizes.v;
-      FillHead<T>(problem, chunk, head, group_tiles, state, &tiles);
+      FillHead<T>(problem, chunk, head, group_tiles, state, &tiles, &ahead);
       const Matrix<const float> p = {tiles.p, rows}, written = {tiles.written, sizes.v};
       if (chunk.first) {
-        MatrixProduct<false, false>(rows, sizes.v, LowerLeft(), p, written, {out, sizes.v});
+        Product<false>(rows, sizes.v, LowerLeft(), p, written, FromZero(), {out, sizes.v}, &ahead);
       } else {
-        MatrixProduct<false, false>(rows, sizes.v, All{sizes.k}, {group_tiles.q, sizes.k},
-                                    {state, sizes.v}, {out, sizes.v});
-        ScaleRows(out, tiles.decays.from_begin, rows, sizes.v, out);
-        MatrixProduct<false, true>(rows, sizes.v, LowerLeft(), p, written, {out, sizes.v});
+        Product<false>(rows, sizes.v, All{sizes.k}, {group_tiles.q, sizes.k}, {state, sizes.v},
+                       FromZero(), {out, sizes.v}, &ahead);
+        Product<false>(rows, sizes.v, LowerLeft(), p, written,
+                       FromScaledRows{tiles.decays.from_begin, {out, sizes.v}}, {out, sizes.v},
+                       &ahead);
       }
       for (int64_t i = 0; i < chunk.count; ++i)
         Narrow(out + i * sizes.v, problem.value, 1,
                At<T>(problem.out, chunk.begin + i, group, head % problem.group_heads));
-      if (!chunk.last) CarryState(sizes, chunk, group_tiles, tiles, state, state);
+      if (!chunk.last) CarryState(sizes, chunk, group_tiles, tiles, state, state, &ahead);
     }
   }
 }
@@ -250,14 +277,24 @@ template <typename T>
 void FindStates(const GatedDeltaProblem& problem, const HeadsOfSequence& part,
                 const GroupTiles& group_tiles, HeadTiles* tiles) {
   const Sizes sizes(problem);
+  const int64_t group = part.first_head / problem.group_heads;
+  Ahead ahead;
   for (int64_t at = part.begin; at + kChunkTokens < part.end; at += kChunkTokens) {
     const TokenChunk chunk = ChunkAt(part.begin, part.end, at);
-    PackGroup<T>(problem, chunk, part.first_head / problem.group_heads, group_tiles);
+    const TokenChunk next_chunk = ChunkAt(part.begin, part.end, at + kChunkTokens);
+    PackGroup<T>(problem, chunk, group, group_tiles, &ahead);
     for (int64_t head = part.first_head; head < part.end_head; ++head) {
+      const bool in_chunk = head + 1 < part.end_head;
+      FetchRows<T>(problem.v, in_chunk ? chunk : next_chunk, group,
+                   (in_chunk ? head + 1 : part.first_head) % problem.group_heads, problem.value,
+                   &ahead);
+      if (head == part.first_head)
+        FetchGroup<T>(problem, {problem.q, problem.k, problem.beta, problem.decay.raw}, next_chunk,
+                      group, &ahead);
       const float* const before = chunk.first ? nullptr : StateOf(problem, PlaceOf(chunk), head);
-      FillHead<T>(problem, chunk, head, group_tiles, before, tiles);
+      FillHead<T>(problem, chunk, head, group_tiles, before, tiles, &ahead);
       CarryState(sizes, chunk, group_tiles, *tiles, before,
-                 StateOf(problem, NextPlaceOf(chunk), head));
+                 StateOf(problem, NextPlaceOf(chunk), head), &ahead);
     }
   }
 }
@@ -374,19 +411,38 @@ void Backward(const T*, const GatedDeltaProblem& problem, const HeadsOfSequence&
   // Of a head, the gradient of the state behind the chunk, and then of that in front of it.
   Clear(problem.group_heads * size, dstates);
   const int64_t chunks = (end - begin + kChunkTokens - 1) / kChunkTokens;
+  const auto chunk_of = [&](int64_t c) { return ChunkAt(begin, end, begin + c * kChunkTokens); };
+  Ahead ahead;
   for (int64_t c = chunks - 1; c >= 0; --c) {
-    const TokenChunk chunk = ChunkAt(begin, end, begin + c * kChunkTokens);
+    const TokenChunk chunk = chunk_of(c);
     const int64_t rows = PaddedChunk(chunk.count);
-    PackGroup<T>(problem, chunk, group, group_tiles);
+    PackGroup<T>(problem, chunk, group, group_tiles, &ahead);
     Clear(rows * k, group_gradients.dq);
     Clear(rows * k, group_gradients.dk);
     Clear(rows * rows, group_gradients.dkk);
     Clear(rows * rows, group_gradients.dqk);
     for (int64_t of_group = 0; of_group < problem.group_heads; ++of_group) {
       const int64_t head = group * problem.group_heads + of_group;
+      const bool in_chunk = of_group + 1 < problem.group_heads;
+      if (in_chunk || c > 0) {
+        const TokenChunk next = in_chunk ? chunk : chunk_of(c - 1);
+        const int64_t next_head = in_chunk ? of_group + 1 : 0;
+        FetchRows<T>(problem.v, next, group, next_head, problem.value, &ahead);
+        FetchRows<T>(problem.dout, next, group, next_head, problem.value, &ahead);
+        FetchRows<T>(problem.dv, next, group, next_head, problem.value, &ahead);
+        if (!next.first)
+          FetchState(StateOf(problem, PlaceOf(next), head - of_group + next_head), size, &ahead);
+      }
+      if (of_group == 0) {
+        FetchGroup<T>(problem, {problem.dq, problem.dk, problem.dbeta, problem.draw}, chunk, group,
+                      &ahead);
+        if (c > 0)
+          FetchGroup<T>(problem, {problem.q, problem.k, problem.beta, problem.decay.raw},
+                        chunk_of(c - 1), group, &ahead);
+      }
       float* const dstate = dstates + of_group * size;
       const float* const state = chunk.first ? nullptr : StateOf(problem, PlaceOf(chunk), head);
-      FillHead<T>(problem, chunk, head, group_tiles, state, &tiles);
+      FillHead<T>(problem, chunk, head, group_tiles, state, &tiles, &ahead);
       const Decays& decays = tiles.decays;
       StepGradients gradients;
       Clear(kChunkTokens, gradients.log_decay);
@@ -395,18 +451,19 @@ void Backward(const T*, const GatedDeltaProblem& problem, const HeadsOfSequence&
       Pack<T>(problem.dout, chunk, group, of_group, problem.value, v, dout);
 
       // The gradient of u, and through the system that of its right side.
-      MatrixProduct<true, false>(rows, v, LowerLeftTransposed{rows}, {tiles.p, rows}, {dout, v},
-                                 {dwritten, v});
+      Product<true>(rows, v, LowerLeftTransposed{rows}, {tiles.p, rows}, {dout, v}, FromZero(),
+                    {dwritten, v}, &ahead);
       if (!chunk.last) {
         ScaleRows(group_tiles.k, decays.to_end, rows, k, tiles.factor);
-        MatrixProduct<false, true>(rows, v, All{k}, {tiles.factor, k}, {dstate, v}, {dwritten, v});
+        Product<false>(rows, v, All{k}, {tiles.factor, k}, {dstate, v}, FromMatrix{{dwritten, v}},
+                       {dwritten, v}, &ahead);
       }
       Solve</*kUpper=*/true>(rows, v, tiles.a, dwritten);
       Transpose(rows, v, {tiles.written, v}, {transposed, rows});
-      MatrixProduct<false, false>(rows, rows, LowerResult{v}, {dwritten, v}, {transposed, rows},
-                                  {minus_da, rows});
-      MatrixProduct<false, false>(rows, rows, LowerResult{v}, {dout, v}, {transposed, rows},
-                                  {dp, rows});
+      Product<false>(rows, rows, LowerResult{v}, {dwritten, v}, {transposed, rows}, FromZero(),
+                     {minus_da, rows}, &ahead);
+      Product<false>(rows, rows, LowerResult{v}, {dout, v}, {transposed, rows}, FromZero(),
+                     {dp, rows}, &ahead);
       BackwardWithin(group_tiles, tiles, rows, minus_da, dp, group_gradients, &gradients);
       float dots[kChunkTokens];
       DotRows(dwritten, tiles.gap, rows, v, dots);
@@ -420,15 +477,14 @@ void Backward(const T*, const GatedDeltaProblem& problem, const HeadsOfSequence&
         if (!chunk.first) gradients.whole += decays.whole * DotAll(dstate, state, size);
         Transpose(k, v, {dstate, v}, {state_transposed, k});
         ScaleRows(tiles.written, decays.to_end, rows, v, scaled);
-        MatrixProduct<false, false>(rows, k, All{v}, {scaled, v}, {state_transposed, k},
-                                    {through, k});
+        Product<false>(rows, k, All{v}, {scaled, v}, {state_transposed, k}, FromZero(),
+                       {through, k}, &ahead);
         DotRows(group_tiles.k, through, rows, k, dots);
         for (int64_t i = 0; i < rows; ++i) {
           gradients.log_decay[i] -= dots[i];
           gradients.whole += dots[i];
         }
         AddAll(through, rows * k, group_gradients.dk);
-        ScaleAll(dstate, decays.whole, size, dstate);
       }
       if (!chunk.first) {
         Transpose(k, v, {state, v}, {state_transposed, k});
@@ -438,27 +494,33 @@ void Backward(const T*, const GatedDeltaProblem& problem, const HeadsOfSequence&
         ScaleRows(dwritten, minus_decay, rows, v, scaled);
         DotRows(scaled, tiles.read, rows, v, dots);
         for (int64_t i = 0; i < rows; ++i) gradients.log_decay[i] += dots[i];
-        MatrixProduct<false, true>(rows, k, All{v}, {scaled, v}, {state_transposed, k},
-                                   {group_gradients.dk, k});
-        MatrixProduct<true, true>(k, v, All{rows}, {group_tiles.k, k}, {scaled, v}, {dstate, v});
+        Product<false>(rows, k, All{v}, {scaled, v}, {state_transposed, k},
+                       FromMatrix{{group_gradients.dk, k}}, {group_gradients.dk, k}, &ahead);
+        // There is no gradient yet behind the last chunk.
+        const FromScaled behind = {chunk.last ? 0 : decays.whole, {dstate, v}};
+        Product<true>(k, v, All{rows}, {group_tiles.k, k}, {scaled, v}, behind, {dstate, v},
+                      &ahead);
         // And at queries.
         ScaleRows(dout, decays.from_begin, rows, v, scaled);
-        MatrixProduct<false, false>(rows, k, All{v}, {scaled, v}, {state_transposed, k},
-                                    {through, k});
+        Product<false>(rows, k, All{v}, {scaled, v}, {state_transposed, k}, FromZero(),
+                       {through, k}, &ahead);
         DotRows(group_tiles.q, through, rows, k, dots);
         for (int64_t i = 0; i < rows; ++i) gradients.log_decay[i] += dots[i];
         AddAll(through, rows * k, group_gradients.dq);
-        MatrixProduct<true, true>(k, v, All{rows}, {group_tiles.q, k}, {scaled, v}, {dstate, v});
+        Product<true>(k, v, All{rows}, {group_tiles.q, k}, {scaled, v}, FromMatrix{{dstate, v}},
+                      {dstate, v}, &ahead);
       }
       WriteSteps<T>(problem, chunk, head, tiles, gradients);
     }
     const Matrix<const float> dkk = {group_gradients.dkk, rows}, dqk = {group_gradients.dqk, rows};
     const Matrix<const float> queries = {group_tiles.q, k}, keys = {group_tiles.k, k};
     const Matrix<float> dq = {group_gradients.dq, k}, dk = {group_gradients.dk, k};
-    MatrixProduct<false, true>(rows, k, LowerLeft(), dkk, keys, dk);
-    MatrixProduct<true, true>(rows, k, LowerLeftTransposed{rows}, dkk, keys, dk);
-    MatrixProduct<true, true>(rows, k, LowerLeftTransposed{rows}, dqk, queries, dk);
-    MatrixProduct<false, true>(rows, k, LowerLeft(), dqk, keys, dq);
+    Product<false>(rows, k, LowerLeft(), dkk, keys, FromMatrix{{dk.data, dk.stride}}, dk, &ahead);
+    Product<true>(rows, k, LowerLeftTransposed{rows}, dkk, keys, FromMatrix{{dk.data, dk.stride}},
+                  dk, &ahead);
+    Product<true>(rows, k, LowerLeftTransposed{rows}, dqk, queries,
+                  FromMatrix{{dk.data, dk.stride}}, dk, &ahead);
+    Product<false>(rows, k, LowerLeft(), dqk, keys, FromMatrix{{dq.data, dq.stride}}, dq, &ahead);
     WriteUnnormalized<T>(chunk, group, problem.key, k, group_tiles.scale, group_tiles.q,
                          group_tiles.q_norm, group_gradients.dq, problem.dq);
     WriteUnnormalized<T>(chunk, group, problem.key, k, 1, group_tiles.k, group_tiles.k_norm,

@@ -35,10 +35,17 @@ void Carry(const T*, const StateSpaceProblem& problem, const HeadsOfSequence& pa
   Pieces pieces(scratch);
   float* const b = pieces.Take(kChunkTokens * n);
   float* const x = pieces.Take(kChunkTokens * p);
+  Ahead ahead;
   for (int64_t at = part.begin; at + kChunkTokens < part.end; at += kChunkTokens) {
     const TokenChunk chunk = ChunkAt(part.begin, part.end, at);
+    const TokenChunk next_chunk = ChunkAt(part.begin, part.end, at + kChunkTokens);
     Pack<T>(problem.b, chunk, group, 0, problem.state, n, b);
     for (int64_t head = part.first_head; head < part.end_head; ++head) {
+      const bool in_chunk = head + 1 < part.end_head;
+      const int64_t next = (in_chunk ? head + 1 : part.first_head) % problem.group_heads;
+      FetchRows<T>(problem.x, in_chunk ? chunk : next_chunk, group, next, problem.channels, &ahead);
+      if (head == part.first_head)
+        FetchRows<T>(problem.b, next_chunk, group, 0, problem.state, &ahead);
       Decays steps;
       FillDecays<T>(problem.decay, problem.group_heads, chunk, head, &steps);
       float factor[kChunkTokens];
@@ -46,7 +53,7 @@ void Carry(const T*, const StateSpaceProblem& problem, const HeadsOfSequence& pa
       Pack<T>(problem.x, chunk, group, head % problem.group_heads, problem.channels, p, x, factor);
       CarryOuterProducts(kChunkTokens, {x, p}, {b, n}, steps.whole,
                          chunk.first ? nullptr : StateOf(problem, PlaceOf(chunk), head),
-                         StateOf(problem, NextPlaceOf(chunk), head));
+                         StateOf(problem, NextPlaceOf(chunk), head), &ahead);
     }
   }
 }
@@ -72,15 +79,27 @@ GroupTiles TakeGroup(const StateSpaceProblem& problem, Pieces* pieces) {
 
 template <typename T>
 void PackGroup(const StateSpaceProblem& problem, const TokenChunk& chunk, int64_t group,
-               GroupTiles* tiles) {
+               GroupTiles* tiles, Ahead* ahead) {
   const Sizes sizes(problem);
   const int64_t rows = PaddedChunk(chunk.count);
   tiles->rows = rows;
   Pack<T>(problem.b, chunk, group, 0, problem.state, sizes.n, tiles->b);
   Pack<T>(problem.c, chunk, group, 0, problem.state, sizes.n, tiles->c);
   Transpose(rows, sizes.n, {tiles->b, sizes.n}, {tiles->transposed, rows});
-  MatrixProduct<false, false>(rows, rows, LowerResult{sizes.n}, {tiles->c, sizes.n},
-                              {tiles->transposed, rows}, {tiles->cb, rows});
+  Product<false>(rows, rows, LowerResult{sizes.n}, {tiles->c, sizes.n}, {tiles->transposed, rows},
+                 FromZero(), {tiles->cb, rows}, ahead);
+}
+
+// What the heads of a group share of the inputs, or of the gradients.
+struct GroupOperands {
+  const ChunkOperand &b, &c, &step;
+};
+template <typename T>
+void FetchGroup(const StateSpaceProblem& problem, const GroupOperands& operands,
+                const TokenChunk& chunk, int64_t group, Ahead* ahead) {
+  FetchRows<T>(operands.b, chunk, group, 0, problem.state, ahead);
+  FetchRows<T>(operands.c, chunk, group, 0, problem.state, ahead);
+  FetchRows<T>(operands.step, chunk, group, 0, problem.group_heads, ahead);
 }
 
 // One head's part of a chunk: [rows, rows] the factors of x in y, and [rows, p].
@@ -96,7 +115,7 @@ void AddSkip(int64_t rows, float skip, float* weights) {
 // Writes a head's outputs of a chunk. The state in front of it becomes that behind it.
 template <typename T>
 void ForwardHead(const StateSpaceProblem& problem, const TokenChunk& chunk, int64_t head,
-                 const GroupTiles& group, const HeadTiles& tiles, float* state) {
+                 const GroupTiles& group, const HeadTiles& tiles, float* state, Ahead* ahead) {
   const Sizes sizes(problem);
   const int64_t rows = group.rows, n = sizes.n, p = sizes.p;
   const int64_t of_group = head % problem.group_heads;
@@ -109,15 +128,16 @@ void ForwardHead(const StateSpaceProblem& problem, const TokenChunk& chunk, int6
       Store(tiles.weights + at,
             Load(group.cb + at) * DecayBetween(steps, i, j) * Load(steps.step + j));
     }
+    ClearBehind(rows, i, tiles.weights);
   }
   AddSkip(rows, ElementOf<T>(problem.skip, head), tiles.weights);
   const Matrix<const float> weights = {tiles.weights, rows}, x = {tiles.x, p};
   if (chunk.first) {
-    MatrixProduct<false, false>(rows, p, LowerLeft(), weights, x, {tiles.y, p});
+    Product<false>(rows, p, LowerLeft(), weights, x, FromZero(), {tiles.y, p}, ahead);
   } else {
-    MatrixProduct<false, false>(rows, p, All{n}, {group.c, n}, {state, p}, {tiles.y, p});
-    ScaleRows(tiles.y, steps.from_begin, rows, p, tiles.y);
-    MatrixProduct<false, true>(rows, p, LowerLeft(), weights, x, {tiles.y, p});
+    Product<false>(rows, p, All{n}, {group.c, n}, {state, p}, FromZero(), {tiles.y, p}, ahead);
+    Product<false>(rows, p, LowerLeft(), weights, x, FromScaledRows{steps.from_begin, {tiles.y, p}},
+                   {tiles.y, p}, ahead);
   }
   for (int64_t i = 0; i < chunk.count; ++i)
     Narrow(tiles.y + i * p, problem.channels, 1,
@@ -126,7 +146,8 @@ void ForwardHead(const StateSpaceProblem& problem, const TokenChunk& chunk, int6
   float factor[kChunkTokens];
   for (int64_t i = 0; i < kChunkTokens; ++i) factor[i] = steps.to_end[i] * steps.step[i];
   ScaleRows(tiles.x, factor, rows, p, tiles.x);
-  CarryOuterProducts(rows, {group.b, n}, x, steps.whole, chunk.first ? nullptr : state, state);
+  CarryOuterProducts(rows, {group.b, n}, x, steps.whole, chunk.first ? nullptr : state, state,
+                     ahead);
 }
 
 template <typename T>
@@ -140,15 +161,30 @@ void Forward(const T*, const StateSpaceProblem& problem, const HeadsOfSequence& 
   tiles.x = pieces.Take(kChunkTokens * sizes.p);
   tiles.y = pieces.Take(kChunkTokens * sizes.p);
   float* const states = pieces.Take(0);
+  Ahead ahead;
   for (int64_t first = part.first_head; first < part.end_head; first += kHeadsTogether) {
     const int64_t end =
         first + kHeadsTogether < part.end_head ? first + kHeadsTogether : part.end_head;
     for (int64_t at = part.begin; at < part.end; at += kChunkTokens) {
+      const int64_t number = first / problem.group_heads;
       const TokenChunk chunk = ChunkAt(part.begin, part.end, at);
-      PackGroup<T>(problem, chunk, first / problem.group_heads, &group);
-      for (int64_t head = first; head < end; ++head)
+      PackGroup<T>(problem, chunk, number, &group, &ahead);
+      for (int64_t head = first; head < end; ++head) {
+        const bool in_chunk = head + 1 < end;
+        if (in_chunk || !chunk.last) {
+          const TokenChunk next =
+              in_chunk ? chunk : ChunkAt(part.begin, part.end, at + kChunkTokens);
+          const int64_t of_group = (in_chunk ? head + 1 : first) % problem.group_heads;
+          FetchRows<T>(problem.x, next, number, of_group, problem.channels, &ahead);
+          FetchRows<T>(problem.y, next, number, of_group, problem.channels, &ahead);
+        }
+        if (head == first && !chunk.last) {
+          const TokenChunk next = ChunkAt(part.begin, part.end, at + kChunkTokens);
+          FetchGroup<T>(problem, {problem.b, problem.c, problem.decay.raw}, next, number, &ahead);
+        }
         ForwardHead<T>(problem, chunk, head, group, tiles,
-                       states + (head - first) * sizes.n * sizes.p);
+                       states + (head - first) * sizes.n * sizes.p, &ahead);
+      }
     }
   }
 }
@@ -211,6 +247,7 @@ void BackwardWithin(const GroupTiles& tiles, const Decays& steps, const float* d
       Store(gradients->log_decay + j, Load(gradients->log_decay + j) - product);
       row_sum = row_sum + product;
     }
+    ClearBehind(rows, i, weights);
     gradients->log_decay[i] += Sum(row_sum);
   }
 }
@@ -247,7 +284,8 @@ BackwardTiles TakeBackward(const StateSpaceProblem& problem, Pieces* pieces) {
 // the state in front of it; both are transposed.
 template <typename T>
 void BackwardHead(const StateSpaceProblem& problem, const TokenChunk& chunk, int64_t head,
-                  const GroupTiles& group, const BackwardTiles& tiles, float* dstate, float* sums) {
+                  const GroupTiles& group, const BackwardTiles& tiles, float* dstate, float* sums,
+                  Ahead* ahead) {
   const Sizes sizes(problem);
   const int64_t rows = group.rows, n = sizes.n, p = sizes.p;
   const int64_t number = head / problem.group_heads, of_group = head % problem.group_heads;
@@ -260,19 +298,20 @@ void BackwardHead(const StateSpaceProblem& problem, const TokenChunk& chunk, int
   Pack<T>(problem.x, chunk, number, of_group, problem.channels, p, tiles.x);
   Pack<T>(problem.dy, chunk, number, of_group, problem.channels, p, tiles.dy);
   Transpose(rows, p, {tiles.x, p}, {tiles.transposed, rows});
-  MatrixProduct<false, false>(rows, rows, LowerResult{p}, {tiles.dy, p}, {tiles.transposed, rows},
-                              {tiles.dweights, rows});
+  Product<false>(rows, rows, LowerResult{p}, {tiles.dy, p}, {tiles.transposed, rows}, FromZero(),
+                 {tiles.dweights, rows}, ahead);
   BackwardWithin(group, steps, tiles.dweights, tiles.weights, tiles.dcb, &gradients);
   AddSkip(rows, ElementOf<T>(problem.skip, head), tiles.weights);
   const Matrix<const float> weights = {tiles.weights, rows}, dy = {tiles.dy, p};
   float whole = 0;  // the gradient of the logarithm of the decay over the chunk
   float dots[kChunkTokens];
   if (chunk.last) {
-    MatrixProduct<true, false>(rows, p, LowerLeftTransposed{rows}, weights, dy, {tiles.dx, p});
+    Product<true>(rows, p, LowerLeftTransposed{rows}, weights, dy, FromZero(), {tiles.dx, p},
+                  ahead);
   } else {
     Transpose(p, n, {dstate, n}, {tiles.state_transposed, p});
-    MatrixProduct<false, false>(rows, p, All{n}, {group.b, n}, {tiles.state_transposed, p},
-                                {tiles.dx, p});
+    Product<false>(rows, p, All{n}, {group.b, n}, {tiles.state_transposed, p}, FromZero(),
+                   {tiles.dx, p}, ahead);
     DotRows(tiles.x, tiles.dx, rows, p, dots);
     float factor[kChunkTokens];
     for (int64_t i = 0; i < rows; ++i) {
@@ -281,20 +320,22 @@ void BackwardHead(const StateSpaceProblem& problem, const TokenChunk& chunk, int
       gradients.log_decay[i] -= factor[i] * dots[i];
       whole += factor[i] * dots[i];
     }
-    ScaleRows(tiles.dx, factor, rows, p, tiles.dx);
-    MatrixProduct<true, true>(rows, p, LowerLeftTransposed{rows}, weights, dy, {tiles.dx, p});
+    Product<true>(rows, p, LowerLeftTransposed{rows}, weights, dy,
+                  FromScaledRows{factor, {tiles.dx, p}}, {tiles.dx, p}, ahead);
     ScaleRows(tiles.x, factor, rows, p, tiles.scaled);
-    MatrixProduct<false, true>(rows, n, All{p}, {tiles.scaled, p}, {dstate, n}, {tiles.db, n});
+    Product<false>(rows, n, All{p}, {tiles.scaled, p}, {dstate, n}, FromMatrix{{tiles.db, n}},
+                   {tiles.db, n}, ahead);
     if (!chunk.first) whole += steps.whole * DotAll(dstate, state, n * p);
   }
   if (!chunk.first) {
     ScaleRows(tiles.dy, steps.from_begin, rows, p, tiles.scaled);
-    MatrixProduct<false, false>(rows, n, All{p}, {tiles.scaled, p}, {state, n}, {tiles.read, n});
+    Product<false>(rows, n, All{p}, {tiles.scaled, p}, {state, n}, FromZero(), {tiles.read, n},
+                   ahead);
     DotRows(group.c, tiles.read, rows, n, dots);
     for (int64_t i = 0; i < rows; ++i) gradients.log_decay[i] += dots[i];
     AddAll(tiles.read, rows * n, tiles.dc);
     CarryOuterProducts(rows, {tiles.scaled, p}, {group.c, n}, steps.whole,
-                       chunk.last ? nullptr : dstate, dstate);
+                       chunk.last ? nullptr : dstate, dstate, ahead);
   }
   // The decay up to a token has the steps up to it.
   float of_raw[kChunkTokens];
@@ -354,21 +395,44 @@ void Backward(const T*, const StateSpaceProblem& problem, const HeadsOfSequence&
   const BackwardTiles tiles = TakeBackward(problem, &pieces);
   float* const dstates = pieces.Take(0);
   const int64_t chunks = (part.end - part.begin + kChunkTokens - 1) / kChunkTokens;
+  const int64_t number = first_head / problem.group_heads;
+  const auto chunk_of = [&](int64_t c) {
+    return ChunkAt(part.begin, part.end, part.begin + c * kChunkTokens);
+  };
+  Ahead ahead;
   for (int64_t c = chunks - 1; c >= 0; --c) {
-    const TokenChunk chunk = ChunkAt(part.begin, part.end, part.begin + c * kChunkTokens);
-    PackGroup<T>(problem, chunk, first_head / problem.group_heads, &group);
+    const TokenChunk chunk = chunk_of(c);
+    PackGroup<T>(problem, chunk, number, &group, &ahead);
     const int64_t rows = group.rows;
     Clear(rows * rows, tiles.dcb);
     Clear(rows * n, tiles.db);
     Clear(rows * n, tiles.dc);
     for (int64_t head = first_head; head < part.end_head; ++head) {
+      const bool in_chunk = head + 1 < part.end_head;
+      if (in_chunk || c > 0) {
+        const TokenChunk next = in_chunk ? chunk : chunk_of(c - 1);
+        const int64_t next_head = in_chunk ? head + 1 : first_head;
+        const int64_t of_group = next_head % problem.group_heads;
+        const ChunkOperand* const of_head[] = {&problem.x, &problem.dy, &problem.dx};
+        for (const ChunkOperand* x : of_head)
+          FetchRows<T>(*x, next, number, of_group, problem.channels, &ahead);
+        if (!next.first) FetchState(StateOf(problem, PlaceOf(next), next_head), n * p, &ahead);
+      }
+      if (head == first_head)
+        FetchGroup<T>(problem, {problem.db, problem.dc, problem.dstep}, chunk, number, &ahead);
+      if (head == first_head && c > 0) {
+        FetchGroup<T>(problem, {problem.b, problem.c, problem.decay.raw}, chunk_of(c - 1), number,
+                      &ahead);
+      }
       const int64_t i = head - first_head;
-      BackwardHead<T>(problem, chunk, head, group, tiles, dstates + i * n * p, sums + 3 * i);
+      BackwardHead<T>(problem, chunk, head, group, tiles, dstates + i * n * p, sums + 3 * i,
+                      &ahead);
     }
-    MatrixProduct<true, true>(rows, n, LowerLeftTransposed{rows}, {tiles.dcb, rows}, {group.c, n},
-                              {tiles.db, n});
-    MatrixProduct<false, true>(rows, n, LowerLeft(), {tiles.dcb, rows}, {group.b, n},
-                               {tiles.dc, n});
+    const Matrix<const float> dcb = {tiles.dcb, rows};
+    Product<true>(rows, n, LowerLeftTransposed{rows}, dcb, {group.c, n}, FromMatrix{{tiles.db, n}},
+                  {tiles.db, n}, &ahead);
+    Product<false>(rows, n, LowerLeft(), dcb, {group.b, n}, FromMatrix{{tiles.dc, n}},
+                   {tiles.dc, n}, &ahead);
     WriteGroup<T>(problem, chunk, first_head, tiles);
   }
 }
