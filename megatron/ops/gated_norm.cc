@@ -44,43 +44,80 @@ void Check(const Stream& stream, const GatedNorm& norm, const GatedNormInputs& i
   CHECK_GE(norm.columns, PartsOf(in.x_TGS) * in.x_TGS.dim(-1));
 }
 
-void* PartOf(const Tensor& x_TGS, int64_t token, int64_t part) {
-  const int64_t of_group = x_TGS.rank() == 3 ? 1 : x_TGS.dim(2);
-  int64_t offset = token * x_TGS.stride(0) + part / of_group * x_TGS.stride(1);
-  if (x_TGS.rank() == 4) offset += part % of_group * x_TGS.stride(2);
-  return static_cast<char*>(x_TGS.raw()) + offset * SizeOf(x_TGS.dtype());
-}
+// Where the parts of a tensor's rows lie.
+class PartsOfRows {
+ public:
+  explicit PartsOfRows(const Tensor& x_TGS) {
+    if (x_TGS.empty()) return;
+    const int64_t size = SizeOf(x_TGS.dtype());
+    data_ = static_cast<char*>(x_TGS.raw());
+    of_token_ = x_TGS.stride(0) * size;
+    of_group_ = x_TGS.stride(1) * size;
+    if (x_TGS.rank() == 3) return;
+    group_parts_ = x_TGS.dim(2);
+    of_part_ = x_TGS.stride(2) * size;
+  }
 
-GatedPart MakePart(const GatedNorm& norm, const GatedNormInputs& in, int64_t token, int64_t part) {
-  GatedPart made;
-  made.dtype = in.x_TGS.dtype();
-  made.width = in.x_TGS.dim(-1);
-  made.epsilon = norm.epsilon;
-  made.norm_before_gate = norm.norm_before_gate;
-  made.x = PartOf(in.x_TGS, token, part);
-  made.z = PartOf(in.z_TGS, token, part);
-  const Tensor gamma_S = in.gamma_GS.Select(0, in.gamma_GS.dim(0) == 1 ? 0 : part);
-  made.gamma = gamma_S.raw();
-  made.scratch = Workspace(WorkspaceKind::kPrivate, made.width);
-  const bool by_parts = norm.squares_T.empty();
-  made.columns = by_parts ? made.width : norm.columns;
-  if (!by_parts) made.squares = norm.squares_T.data<float>() + token;
-  if (!norm.products_T.empty()) made.products = norm.products_T.data<float>() + token;
-  return made;
-}
+  void* At(int64_t token, int64_t part) const {
+    if (data_ == nullptr) return nullptr;
+    return data_ + token * of_token_ + part / group_parts_ * of_group_ +
+           part % group_parts_ * of_part_;
+  }
+
+ private:
+  char* data_ = nullptr;
+  int64_t of_token_ = 0, of_group_ = 0, of_part_ = 0, group_parts_ = 1;  // strides in bytes
+};
+
+// What all parts have in common.
+class PartMaker {
+ public:
+  PartMaker(const GatedNorm& norm, const GatedNormInputs& in)
+      : x_(in.x_TGS), z_(in.z_TGS), gamma_(static_cast<const char*>(in.gamma_GS.raw())) {
+    common_.dtype = in.x_TGS.dtype();
+    common_.width = in.x_TGS.dim(-1);
+    common_.epsilon = norm.epsilon;
+    common_.norm_before_gate = norm.norm_before_gate;
+    common_.columns = norm.squares_T.empty() ? common_.width : norm.columns;
+    if (!norm.squares_T.empty()) squares_ = norm.squares_T.data<float>();
+    if (!norm.products_T.empty()) products_ = norm.products_T.data<float>();
+    if (in.gamma_GS.dim(0) > 1) of_gamma_ = common_.width * SizeOf(common_.dtype);
+  }
+
+  GatedPart Make(int64_t token, int64_t part) const {
+    GatedPart made = common_;
+    made.x = x_.At(token, part);
+    made.z = z_.At(token, part);
+    made.gamma = gamma_ + part * of_gamma_;
+    made.scratch = Workspace(WorkspaceKind::kPrivate, made.width);
+    if (squares_ != nullptr) made.squares = squares_ + token;
+    if (products_ != nullptr) made.products = products_ + token;
+    return made;
+  }
+
+ private:
+  GatedPart common_;
+  PartsOfRows x_, z_;
+  const char* gamma_;
+  int64_t of_gamma_ = 0;  // bytes from a part's gamma to the next one's, if each has its own
+  const float *squares_ = nullptr, *products_ = nullptr;
+};
 
 // Writes for each row the sum of what the kernel returns for its parts.
 void SumParts(const Stream& stream, const GatedNorm& norm, const GatedNormInputs& in,
               const Tensor& dy_TGS, float (*kernel)(const GatedPart& part), const Tensor& sums_T) {
   const int64_t parts = PartsOf(in.x_TGS);
+  const PartMaker maker(norm, in);
+  const PartsOfRows dy(dy_TGS);
+  float* const sums = sums_T.data<float>();
   ParallelRows(stream.pool(), in.x_TGS.dim(0), parts * in.x_TGS.dim(-1), [&](int64_t token) {
     float sum = 0;
     for (int64_t i = 0; i < parts; ++i) {
-      GatedPart part = MakePart(norm, in, token, i);
-      if (!dy_TGS.empty()) part.dy = PartOf(dy_TGS, token, i);
+      GatedPart part = maker.Make(token, i);
+      part.dy = dy.At(token, i);
       sum += kernel(part);
     }
-    sums_T.data<float>()[token] = sum;
+    sums[token] = sum;
   });
 }
 
@@ -117,10 +154,12 @@ void GatedNormForward(const Stream& stream, const GatedNorm& norm, const GatedNo
   const auto kernel =
       ActiveIsa() == CpuIsa::kAvx512 ? avx512::GatedPartForward : avx2::GatedPartForward;
   const int64_t parts = PartsOf(in.x_TGS);
+  const PartMaker maker(norm, in);
+  const PartsOfRows y(y_TGS);
   ParallelRows(stream.pool(), in.x_TGS.dim(0), parts * in.x_TGS.dim(-1), [&](int64_t token) {
     for (int64_t i = 0; i < parts; ++i) {
-      GatedPart part = MakePart(norm, in, token, i);
-      part.y = PartOf(y_TGS, token, i);
+      GatedPart part = maker.Make(token, i);
+      part.y = y.At(token, i);
       kernel(part);
     }
   });
@@ -140,14 +179,16 @@ void GatedNormBackward(const Stream& stream, const GatedNorm& norm, const GatedN
       ActiveIsa() == CpuIsa::kAvx512 ? avx512::GatedPartBackward : avx2::GatedPartBackward;
   const int64_t parts = PartsOf(in.x_TGS), width = in.x_TGS.dim(-1);
   const bool shared = in.gamma_GS.dim(0) == 1;
+  const PartMaker maker(norm, in);
+  const PartsOfRows dy(dy_TGS), dx(gradients.x_TGS), dz(gradients.z_TGS);
   ParallelRowsWithSums(stream.pool(), in.x_TGS.dim(0),
                        {in.gamma_GS.numel(), {gradients.gamma_GS.data<float>(), nullptr}},
                        [&](int64_t token, float* sums) {
                          for (int64_t i = 0; i < parts; ++i) {
-                           GatedPart part = MakePart(norm, in, token, i);
-                           part.dy = PartOf(dy_TGS, token, i);
-                           part.dx = PartOf(gradients.x_TGS, token, i);
-                           part.dz = PartOf(gradients.z_TGS, token, i);
+                           GatedPart part = maker.Make(token, i);
+                           part.dy = dy.At(token, i);
+                           part.dx = dx.At(token, i);
+                           part.dz = dz.At(token, i);
                            part.dgamma = sums + (shared ? 0 : i * width);
                            kernel(part);
                          }
