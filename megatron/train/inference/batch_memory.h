@@ -10,12 +10,17 @@
 
 namespace megatron {
 
+// Returns how many of the available bytes a process should leave to what no plan of a model counts:
+// its threads, the requests' texts, and what the allocator keeps.
+int64_t ReservedBytes(int64_t available);
+
 // Checks that `batch` requests of `context` tokens each have fewer than 2^31 places for tokens
-// together, and fit `available` bytes; nothing: nobody knows how many there are. `bytes_of` returns
-// what the model and so many requests take together. A further request takes no less than those
-// before it. kInvalidArgument says what a request takes, and how many fit.
+// together, and fit `available` bytes, of which `reserved` stay free; nothing: nobody knows how
+// many there are. `bytes_of` returns what the model and so many requests take together. A further
+// request takes no less than those before it. kInvalidArgument says what a request takes, and how
+// many fit.
 absl::Status CheckBatchMemory(int64_t batch, int64_t context, std::optional<int64_t> available,
-                              absl::FunctionRef<int64_t(int64_t batch)> bytes_of);
+                              int64_t reserved, absl::FunctionRef<int64_t(int64_t batch)> bytes_of);
 
 }  // namespace megatron
 

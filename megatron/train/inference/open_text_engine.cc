@@ -1,6 +1,8 @@
 #include "megatron/train/inference/open_text_engine.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -227,8 +229,10 @@ absl::StatusOr<std::unique_ptr<ServedModel>> OpenTextEngine(FileSystem& fs,
                                                    saved.options.max_positions, " positions"));
   }
   MEGATRON_ASSIGN_OR_RETURN(const RankGrids grids, GridsOf(options));
-  MEGATRON_RETURN_IF_ERROR(
-      CheckBatchMemory(options.max_batch, context, AvailableHostBytes(), [&](int64_t batch) {
+  const std::optional<int64_t> available = AvailableHostBytes();
+  MEGATRON_RETURN_IF_ERROR(CheckBatchMemory(
+      options.max_batch, context, available, ReservedBytes(available.value_or(0)),
+      [&](int64_t batch) {
         return PlannedBytes(
             saved.options, grids,
             BatchedTextEngine::ModelLimits(EngineOptions(saved, options, static_cast<int>(batch))));
