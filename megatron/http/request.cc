@@ -12,6 +12,7 @@ namespace megatron::http {
 namespace {
 
 constexpr absl::string_view kLineEnd = "\r\n", kHeadEnd = "\r\n\r\n";
+constexpr char kNoRequestLine[] = "the request line is not \"METHOD /path HTTP/1.1\"";
 
 ParsedRequest Bad(int status, std::string reason) {
   ParsedRequest parsed;
@@ -104,7 +105,7 @@ ParsedRequest ReadHead(absl::string_view head, const RequestLimits& limits) {
   ParsedRequest parsed;
   const int status = ReadRequestLine(TakeBefore(kLineEnd, &head), &parsed.request);
   if (status == 505) return Bad(status, "only HTTP/1.1 and HTTP/1.0 are spoken here");
-  if (status != 0) return Bad(status, "the request line is not \"METHOD /path HTTP/1.1\"");
+  if (status != 0) return Bad(status, kNoRequestLine);
   while (!head.empty()) {
     if (parsed.request.fields.size() >= limits.fields)
       return Bad(431, absl::StrCat("there are more than ", limits.fields, " header fields"));
@@ -151,6 +152,8 @@ absl::string_view Request::Field(absl::string_view name) const {
 }
 
 ParsedRequest ParseRequest(absl::string_view bytes, const RequestLimits& limits) {
+  // Whoever speaks another protocol, such as TLS, waits for an answer and never ends the head.
+  if (!bytes.empty() && !IsTokenByte(bytes.front())) return Bad(400, kNoRequestLine);
   const size_t head_end = bytes.substr(0, limits.head_bytes + 1).find(kHeadEnd);
   if (head_end == bytes.npos) {
     if (bytes.size() <= limits.head_bytes) return ParsedRequest();

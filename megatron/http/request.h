@@ -54,7 +54,7 @@ struct ParsedRequest {
 };
 
 // Reads the first request of the bytes. It never looks at more of them than the limits allow, plus
-// one.
+// one. A first byte that begins no method, as of TLS, is bad at once.
 ParsedRequest ParseRequest(absl::string_view bytes, const RequestLimits& limits);
 
 }  // namespace megatron::http

@@ -51,6 +51,15 @@ TEST(RequestTest, EveryBeginningIsIncomplete) {
   EXPECT_EQ(Parse(text).state, State::kDone);
 }
 
+TEST(RequestTest, AByteThatBeginsNoMethodIsRefusedAtOnce) {
+  // A hello of TLS, rubbish, and an empty line.
+  for (const char* bytes : {"\x16\x03\x01", "\xff", "\x01", " ", "{", "/", "\r"})
+    ExpectBad(bytes, 400, "request line");
+  ExpectBad(absl::string_view("\0", 1), 400, "request line");
+  for (const char* bytes : {"G", "g", "!", "~", "0"})
+    EXPECT_EQ(Parse(bytes).state, State::kIncomplete) << bytes;
+}
+
 TEST(RequestTest, TheConnectionStaysOpenByTheVersionsRules) {
   EXPECT_FALSE(
       Parse("GET / HTTP/1.1\r\nHost: a\r\nConnection: x, Close\r\n\r\n").request.keep_alive);

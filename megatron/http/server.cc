@@ -250,7 +250,9 @@ bool Server::ServeOne(const Socket& socket, std::string* received) {
     if (got == Received::kLate) {
       parsed.state = ParsedRequest::State::kBad;
       parsed.status = 408;
-      parsed.reason = "the request took too long";
+      parsed.reason =
+          absl::StrCat("the request took longer than ",
+                       absl::ToDoubleSeconds(options_.request_time), " seconds to arrive");
       break;
     }
     parsed = ParseRequest(*received, options_.limits);
