@@ -125,11 +125,17 @@ absl::Status FitPrompts(ApiFields* fields, std::optional<int64_t> max_tokens,
   const int64_t asked = max_tokens.value_or(0);
   if (cut_to == 0)
     return RequestError("truncate_prompt_tokens", "a prompt cannot be cut to nothing");
+  if (cut_to && *cut_to > most) {
+    return RequestError(
+        "truncate_prompt_tokens",
+        absl::StrCat("truncate_prompt_tokens is ", *cut_to, ", and the context of this model is ",
+                     most, " tokens; -1 keeps as many as fit beside max_tokens"));
+  }
   for (size_t i = 0; i < call->prompts.size(); ++i) {
     CallPrompt& prompt = call->prompts[i];
     if (cut_to) {
-      const int64_t kept = *cut_to < 0 ? std::max<int64_t>(most - std::max<int64_t>(asked, 1), 1)
-                                       : std::min(*cut_to, most);
+      const int64_t kept =
+          *cut_to < 0 ? std::max<int64_t>(most - std::max<int64_t>(asked, 1), 1) : *cut_to;
       prompt.cut = std::max<int64_t>(static_cast<int64_t>(prompt.tokens.size()) - kept, 0);
       prompt.tokens.erase(prompt.tokens.begin(), prompt.tokens.begin() + prompt.cut);
       if (prompt.cut > 0)
@@ -138,12 +144,19 @@ absl::Status FitPrompts(ApiFields* fields, std::optional<int64_t> max_tokens,
     const int64_t size = static_cast<int64_t>(prompt.tokens.size());
     if (size + asked <= most) continue;
     const std::string field = call->is_chat ? "messages" : "prompt";
+    std::string advice = "Ask for fewer";
+    if (asked < most) {
+      absl::StrAppend(&advice,
+                      cut_to ? ", or let truncate_prompt_tokens keep at most "
+                             : ", or let truncate_prompt_tokens cut the front of the prompt to ",
+                      most - asked, " tokens");
+    }
     return RequestError(
         field,
         absl::StrCat("the context of this model is ", most, " tokens; ", size, " in ", field,
-                     call->prompts.size() > 1 ? absl::StrCat(" ", i) : "", " and ", asked,
-                     " to be written are more. Ask for fewer, or let truncate_prompt_tokens cut "
-                     "the front of the prompt"),
+                     call->prompts.size() > 1 ? absl::StrCat(" ", i) : "",
+                     prompt.cut > 0 ? " after truncate_prompt_tokens" : "", " and ", asked,
+                     " to be written are more. ", advice),
         kTooLong);
   }
   return absl::OkStatus();

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status_matchers.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -153,6 +154,28 @@ TEST_F(ApiRequestTest, APromptThatIsTooLongIsRefusedWithTheNumbersOrCut) {
   call = Completion(R"({"prompt": "abc", "truncate_prompt_tokens": 2, "echo": true})");
   ASSERT_THAT(call, IsOk());
   EXPECT_EQ(call->prompts[0].text, "bc");
+}
+
+TEST_F(ApiRequestTest, ACutThatLeavesTooMuchIsRefusedWithTheNumbers) {
+  const std::string prompt = absl::StrCat(R"({"prompt": ")", std::string(40, 'x'), "\"");
+  ExpectRefused(absl::StrCat(prompt, R"(, "max_tokens": 3})"), "prompt",
+                "cut the front of the prompt to 29 tokens");
+  ExpectRefused(absl::StrCat(prompt, R"(, "max_tokens": 3, "truncate_prompt_tokens": 33})"),
+                "truncate_prompt_tokens",
+                "truncate_prompt_tokens is 33, and the context of this model is 32 tokens; -1");
+  ExpectRefused(absl::StrCat(prompt, R"(, "max_tokens": 3, "truncate_prompt_tokens": 32})"),
+                "prompt",
+                "32 in prompt after truncate_prompt_tokens and 3 to be written are more. Ask for "
+                "fewer, or let truncate_prompt_tokens keep at most 29 tokens");
+  EXPECT_THAT(
+      Completion(absl::StrCat(prompt, R"(, "max_tokens": 3, "truncate_prompt_tokens": 29})")),
+      IsOk());
+  // No prompt is short enough here.
+  EXPECT_TRUE(absl::EndsWith(
+      Completion(absl::StrCat(prompt, R"(, "max_tokens": 32, "truncate_prompt_tokens": -1})"))
+          .status()
+          .message(),
+      "Ask for fewer"));
 }
 
 TEST_F(ApiRequestTest, NoFieldIsWithoutEffectInSilence) {
