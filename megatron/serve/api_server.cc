@@ -79,7 +79,7 @@ struct ApiServer::Work {
        absl::Duration time)
       : call(std::move(checked)),
         answer(tokenizer, call, std::move(head)),
-        run(engine, tokenizer, call, start + time) {}
+        run(engine, tokenizer, call, start, time) {}
 
   const absl::Time start = absl::Now();
   const TextCall call;

@@ -346,10 +346,11 @@ TEST_F(ApiServerTest, ARequestEndsAtItsDeadline) {
   const std::string slow = R"("prompt": "a", "max_tokens": 400, "ignore_eos": true)";
   const HttpAnswer answer = Ask(kCompletions, absl::StrCat("{", slow, "}"));
   EXPECT_EQ(answer.status, 504);
-  EXPECT_THAT(answer.body, HasSubstr("longer than this server allows"));
+  EXPECT_THAT(answer.body, HasSubstr("longer than the 0.3 seconds that this server allows"));
   const auto events = Ask(kCompletions, absl::StrCat("{", slow, R"(, "stream": true})")).Events();
   ASSERT_GE(events.size(), 2u);
-  EXPECT_THAT(events[events.size() - 2], HasSubstr("longer than this server allows"));
+  EXPECT_THAT(events[events.size() - 2],
+              HasSubstr("longer than the 0.3 seconds that this server allows"));
   EXPECT_EQ(events.back(), "[DONE]");
   EXPECT_EQ(Ask("/health").status, 200);
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "megatron/base/status_macros.h"
@@ -21,10 +22,6 @@ struct News {
   std::optional<FinishReason> end;
   absl::Status error;
 };
-
-absl::Status Late() {
-  return absl::DeadlineExceededError("the request took longer than this server allows");
-}
 
 }  // namespace
 
@@ -94,8 +91,12 @@ class TextRun::Observer : public TextObserver {
 };
 
 TextRun::TextRun(TextEngine* engine, const Tokenizer& tokenizer, const TextCall& call,
-                 absl::Time deadline)
-    : engine_(engine), call_(call), deadline_(deadline), inbox_(std::make_shared<Inbox>()) {
+                 absl::Time start, absl::Duration time)
+    : engine_(engine),
+      call_(call),
+      time_(time),
+      deadline_(start + time),
+      inbox_(std::make_shared<Inbox>()) {
   for (int64_t i = 0; i < call.choices(); ++i) {
     const CallPrompt& prompt = call.prompts[i / call.n];
     ChoiceOptions options;
@@ -114,6 +115,12 @@ TextRun::~TextRun() {
   for (size_t i = 0; i < ids_.size(); ++i) {
     if (running_[i]) engine_->Cancel(ids_[i]);
   }
+}
+
+absl::Status TextRun::Late() const {
+  return absl::DeadlineExceededError(absl::StrCat("the request took longer than the ",
+                                                  absl::ToDoubleSeconds(time_),
+                                                  " seconds that this server allows"));
 }
 
 absl::Status TextRun::SubmitMore() {

@@ -19,9 +19,9 @@ namespace megatron::serve {
 // Threads: one at a time.
 class TextRun {
  public:
-  // All must outlive this.
-  TextRun(TextEngine* engine, const Tokenizer& tokenizer, const TextCall& call,
-          absl::Time deadline);
+  // All must outlive this. It has `time` from `start` on.
+  TextRun(TextEngine* engine, const Tokenizer& tokenizer, const TextCall& call, absl::Time start,
+          absl::Duration time);
   // Ends what the engine still does for it.
   ~TextRun();
 
@@ -30,7 +30,7 @@ class TextRun {
   absl::Status Start();
 
   // Waits for news, at most so long. Returns whether all choices have ended. kDeadlineExceeded
-  // after the deadline; the engine's error, or kUnavailable, where it could not go on.
+  // after its time; the engine's error, or kUnavailable, where it could not go on.
   absl::StatusOr<bool> Wait(absl::Duration time);
 
   // The choices as far as Wait has seen them.
@@ -43,9 +43,11 @@ class TextRun {
 
   absl::Status SubmitMore();
   absl::Status Take(absl::Duration time);
+  absl::Status Late() const;
 
   TextEngine* const engine_;
   const TextCall& call_;
+  const absl::Duration time_;
   const absl::Time deadline_;
   std::shared_ptr<Inbox> inbox_;
   std::vector<ChoiceText> choices_;
