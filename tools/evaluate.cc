@@ -23,6 +23,7 @@
 #include "megatron/evaluate/task_report.h"
 #include "megatron/ops/cpu/isa.h"
 #include "megatron/train/inference/open_text_engine.h"
+#include "tools/common/at_least_one.h"
 #include "tools/common/interrupt.h"
 #include "tools/common/progress_line.h"
 #include "tools/common/tool_main.h"
@@ -81,14 +82,12 @@ absl::Status CheckFlags(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) return absl::InvalidArgumentError("there are flags only");
   if (absl::GetFlag(FLAGS_checkpoint).empty())
     return absl::InvalidArgumentError("--checkpoint must name the directory of a model");
-  if (absl::GetFlag(FLAGS_tensor_model_parallel_size) < 1 ||
-      absl::GetFlag(FLAGS_pipeline_model_parallel_size) < 1 ||
-      absl::GetFlag(FLAGS_data_parallel_size) < 1 || absl::GetFlag(FLAGS_max_batch) < 1 ||
-      absl::GetFlag(FLAGS_overlapping_eval) < 1) {
-    return absl::InvalidArgumentError(
-        "--tensor_model_parallel_size, --pipeline_model_parallel_size, --data_parallel_size, "
-        "--max_batch and --overlapping_eval are at least 1");
-  }
+  MEGATRON_RETURN_IF_ERROR(CheckAtLeastOne(
+      {{"tensor_model_parallel_size", absl::GetFlag(FLAGS_tensor_model_parallel_size)},
+       {"pipeline_model_parallel_size", absl::GetFlag(FLAGS_pipeline_model_parallel_size)},
+       {"data_parallel_size", absl::GetFlag(FLAGS_data_parallel_size)},
+       {"max_batch", absl::GetFlag(FLAGS_max_batch)},
+       {"overlapping_eval", absl::GetFlag(FLAGS_overlapping_eval)}}));
   if (absl::GetFlag(FLAGS_limit) < 0 || absl::GetFlag(FLAGS_max_context) < 0)
     return absl::InvalidArgumentError("--limit and --max_context are at least 0");
   return absl::OkStatus();

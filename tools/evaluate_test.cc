@@ -128,6 +128,14 @@ TEST_F(EvaluateTest, ARunHasTheMetricsThatTheToolHasOfItsCheckpoint) {
   }
 }
 
+TEST_F(EvaluateTest, AFlagBelowOneIsNamed) {
+  for (const char* flag : {"max_batch", "overlapping_eval", "data_parallel_size"}) {
+    const Outcome tool = Evaluate("none", {absl::StrCat("--", flag, "=0")});
+    EXPECT_NE(tool.exit_code, 0);
+    EXPECT_THAT(tool.output, HasSubstr(absl::StrCat("--", flag, " is 0")));
+  }
+}
+
 TEST_F(EvaluateTest, EvaluationsChangeNothingInTheRun) {
   RunWell(With("with"));
   RunWell({SaveTo("without")});

@@ -24,6 +24,7 @@
 #include "megatron/serve/api_server.h"
 #include "megatron/train/failure/exit_code.h"
 #include "megatron/train/inference/open_text_engine.h"
+#include "tools/common/at_least_one.h"
 #include "tools/common/tool_main.h"
 
 ABSL_FLAG(std::string, checkpoint, "",
@@ -117,12 +118,11 @@ absl::StatusOr<TextEngineOptions> EngineOptions(const std::string& directory) {
   options.max_batch = absl::GetFlag(FLAGS_max_batch);
   options.max_queue = absl::GetFlag(FLAGS_max_queue);
   options.max_context = absl::GetFlag(FLAGS_max_context);
-  if (options.tensor_parallel < 1 || options.pipeline_parallel < 1 || options.max_batch < 1 ||
-      options.max_queue < 1) {
-    return absl::InvalidArgumentError(
-        "--tensor_model_parallel_size, --pipeline_model_parallel_size, --max_batch and --max_queue "
-        "are at least 1");
-  }
+  MEGATRON_RETURN_IF_ERROR(
+      CheckAtLeastOne({{"tensor_model_parallel_size", options.tensor_parallel},
+                       {"pipeline_model_parallel_size", options.pipeline_parallel},
+                       {"max_batch", options.max_batch},
+                       {"max_queue", options.max_queue}}));
   if (options.max_context < 0) return absl::InvalidArgumentError("--max_context is at least 0");
   return options;
 }
@@ -152,8 +152,12 @@ absl::Status Serve(const std::vector<std::string>& arguments) {
   // A second one ends the program at once.
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
   const absl::Duration grace = absl::GetFlag(FLAGS_stop_timeout);
-  LOG(INFO) << "stops; answers on their way have " << absl::FormatDuration(grace)
-            << ", and a second signal ends them at once";
+  if (grace > absl::ZeroDuration()) {
+    LOG(INFO) << "stops; answers on their way have " << absl::FormatDuration(grace)
+              << ", and a second signal ends them at once";
+  } else {
+    LOG(INFO) << "stops, and cuts off the answers that are on their way";
+  }
   server->Stop(grace);
   return absl::OkStatus();
 }
