@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "megatron/base/crc32c.h"
 #include "megatron/base/file_system.h"
+#include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/io/line_batches.h"
 #include "megatron/data/io/text_input.h"
@@ -36,30 +37,41 @@ absl::StatusOr<LabelledExamples> LabelledExamples::Read(const std::string& path,
   MEGATRON_ASSIGN_OR_RETURN(std::vector<std::string> files, FilesOf(path, task));
   LineBatchReader reader(std::move(files), OpenTextInput, {});
   LineBatch batch;
+  std::string header, first_skipped;
   while (true) {
     MEGATRON_ASSIGN_OR_RETURN(const bool more, reader.Next(&batch));
     if (!more) break;
     for (size_t i = 0; i < batch.lines.size(); ++i) {
       const LineBatch::Line& line = batch.lines[i];
       const int64_t number = batch.first_line + static_cast<int64_t>(i);
+      const bool is_header = number == 1 && HasHeader(task);
+      if (is_header) header = std::string(line.text);
       const absl::Status status = line.too_long ? absl::DataLossError("is too long")
-                                  : number == 1 && HasHeader(task)
-                                      ? CheckTaskHeader(task, line.text)
-                                      : read.AddLine(line.text, tokenizer);
+                                  : is_header   ? CheckTaskHeader(task, line.text)
+                                                : read.AddLine(header, line.text, tokenizer);
       if (!status.ok()) {
         return absl::DataLossError(
             absl::StrCat(batch.path, ", line ", number, ": ", status.message()));
       }
+      if (read.skipped_ > 0 && first_skipped.empty()) {
+        first_skipped =
+            absl::StrCat(batch.path, ", line ", number, ", ", WhyNoExample(task, line.text));
+      }
     }
   }
   if (read.size() > 0) return read;
-  return absl::DataLossError(absl::StrCat(path, ": has no example"));
+  if (read.skipped_ == 0) return absl::DataLossError(absl::StrCat(path, ": has no example"));
+  return absl::DataLossError(absl::StrCat(path, ": has no example, and ",
+                                          FormatQuantity(read.skipped_, "line"),
+                                          " that had to be left out: ", first_skipped));
 }
 
-absl::Status LabelledExamples::AddLine(absl::string_view line, const Tokenizer& tokenizer) {
+absl::Status LabelledExamples::AddLine(absl::string_view header, absl::string_view line,
+                                       const Tokenizer& tokenizer) {
   // Tabs alone are columns that lack their texts.
   const bool is_blank = HasHeader(task_) ? line.empty() || line == "\r" : IsBlankJsonLine(line);
   if (is_blank) return absl::OkStatus();
+  MEGATRON_RETURN_IF_ERROR(CheckTaskColumns(task_, header, line));
   std::vector<TaskExample> examples;
   MEGATRON_RETURN_IF_ERROR(AppendTaskExamples(task_, line, &examples));
   if (examples.empty()) ++skipped_;

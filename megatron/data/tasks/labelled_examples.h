@@ -25,7 +25,7 @@ class LabelledExamples {
 
   // Reads a file (task_line.h), plain or compressed, or for RACE the files *.txt of a directory;
   // blank lines are skipped. kDataLoss with file and line for a line that is wrong, and where no
-  // example is left.
+  // example is left; that one tells how many lines were left out, and why the first was.
   static absl::StatusOr<LabelledExamples> Read(const std::string& path, LabelledTask task,
                                                const Tokenizer& tokenizer);
 
@@ -54,7 +54,8 @@ class LabelledExamples {
   };
 
   explicit LabelledExamples(LabelledTask task) : task_(task) {}
-  absl::Status AddLine(absl::string_view line, const Tokenizer& tokenizer);
+  absl::Status AddLine(absl::string_view header, absl::string_view line,
+                       const Tokenizer& tokenizer);
   absl::StatusOr<Text> Add(absl::string_view text, const Tokenizer& tokenizer);
   Tokens Of(const Text& text) const {
     return absl::MakeConstSpan(tokens_).subspan(text.begin, text.end - text.begin);

@@ -17,8 +17,10 @@ namespace {
 
 using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
+using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 class TaskDatasetTest : public ::testing::Test {
@@ -198,7 +200,19 @@ TEST_F(TaskDatasetTest, ErrorsNameTheFileAndTheLine) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("examples, line 4: has tabs")));
   EXPECT_THAT(Read(LabelledTask::kQqp, "header\r\n\r\n1\t2\t3\ta\tb\t1\r\n\n"), IsOk());
   EXPECT_THAT(Read(LabelledTask::kQqp, "header\n"),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("has no example")));
+              StatusIs(absl::StatusCode::kDataLoss, EndsWith("examples: has no example")));
+  EXPECT_THAT(Read(LabelledTask::kQqp, "header\n\n1\t2\t3\n1\t2\t3\t\ta\t1\n"),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       AllOf(HasSubstr("has no example, and 2 lines that had to be left out: "),
+                             EndsWith("examples, line 3, has 3 columns with tabs between them, "
+                                      "and QQP has 6"))));
+  const std::string mnli = "0\t1\t2\t3\t4\t5\t6\t7\ttom\tana\tneutral\tneutral";
+  EXPECT_THAT(Read(LabelledTask::kMnli, mnli + "\n" + mnli + "\n"), IsOk());
+  for (const std::string& line : {mnli + "\t", "0\t" + mnli}) {
+    EXPECT_THAT(Read(LabelledTask::kMnli, absl::StrCat(mnli, "\n", mnli, "\n", line, "\n")),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         HasSubstr("examples, line 3: has 13 columns, and the header 12")));
+  }
   TokenizerOptions bytes;
   bytes.type = "ByteLevel";
   const auto tokenizer = CreateTokenizer(bytes);

@@ -1,5 +1,6 @@
 #include "megatron/data/tasks/task_line.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -169,6 +170,16 @@ absl::Status CheckTaskHeader(LabelledTask task, absl::string_view line) {
                    "train.tsv, and evaluate on one with labels, such as dev.tsv"));
 }
 
+absl::Status CheckTaskColumns(LabelledTask task, absl::string_view header, absl::string_view line) {
+  if (task != LabelledTask::kMnli) return absl::OkStatus();
+  // Tabs at an end are columns here: what Columns() strips might be one too many.
+  const auto of_header = std::count(header.begin(), header.end(), '\t') + 1;
+  const auto of_line = std::count(line.begin(), line.end(), '\t') + 1;
+  if (of_line <= of_header) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("has ", of_line, " columns, and the header ", of_header,
+                                          ": take out tabs inside of texts and at the end"));
+}
+
 absl::Status AppendTaskExamples(LabelledTask task, absl::string_view line,
                                 std::vector<TaskExample>* examples) {
   if (HasHeader(task) && absl::StripAsciiWhitespace(line).empty())
@@ -190,6 +201,14 @@ absl::Status AppendTaskExamples(LabelledTask task, absl::string_view line,
     }
   }
   return absl::OkStatus();
+}
+
+std::string WhyNoExample(LabelledTask task, absl::string_view line) {
+  if (task != LabelledTask::kQqp) return "has no question";
+  const size_t columns = Columns(line).size();
+  if (columns == kQqpColumns) return "has an empty question";
+  return absl::StrCat("has ", columns, " columns with tabs between them, and QQP has ",
+                      kQqpColumns);
 }
 
 }  // namespace megatron

@@ -27,6 +27,10 @@ inline bool HasHeader(LabelledTask task) {
 // QQP.
 absl::Status CheckTaskHeader(LabelledTask task, absl::string_view line);
 
+// Refuses a line of MNLI with more columns than the header, kDataLoss: a tab inside a text would
+// move the texts behind it. A tab at the end counts, too.
+absl::Status CheckTaskColumns(LabelledTask task, absl::string_view header, absl::string_view line);
+
 // Appends the examples of a line. kDataLoss for a line that is wrong.
 //
 // MNLI: columns with tabs between them, of which 8 and 9 are the texts and the last is the label.
@@ -39,6 +43,9 @@ absl::Status CheckTaskHeader(LabelledTask task, absl::string_view line);
 // In the texts of the first three each white space is one blank, and " . " is ". ".
 absl::Status AppendTaskExamples(LabelledTask task, absl::string_view line,
                                 std::vector<TaskExample>* examples);
+
+// Returns why a line that AppendTaskExamples takes has no example, such as "has 12 columns".
+std::string WhyNoExample(LabelledTask task, absl::string_view line);
 
 }  // namespace megatron
 

@@ -15,8 +15,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (const LabelledTask task :
        {LabelledTask::kMnli, LabelledTask::kQqp, LabelledTask::kRace, LabelledTask::kTextToText}) {
     megatron::CheckTaskHeader(task, line).IgnoreError();
+    megatron::CheckTaskColumns(task, /*header=*/"", line).IgnoreError();
     std::vector<megatron::TaskExample> examples;
     if (!megatron::AppendTaskExamples(task, line, &examples).ok()) continue;
+    if (examples.empty()) CHECK(!megatron::WhyNoExample(task, line).empty());
     const megatron::TaskLabels labels = megatron::LabelsOf(task);
     for (const megatron::TaskExample& example : examples) {
       CHECK_EQ(static_cast<int64_t>(example.first.size()), labels.choices);

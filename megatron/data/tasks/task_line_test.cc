@@ -119,5 +119,27 @@ TEST(TaskLineTest, FilesWithoutLabelsAreRefusedByTheirHeader) {
   EXPECT_THAT(CheckTaskHeader(LabelledTask::kMnli, "a\tb\tc\td\te\tf\tg\th\ti\tj\tk"), IsOk());
 }
 
+TEST(TaskLineTest, LinesOfMnliHaveNoMoreColumnsThanTheHeader) {
+  const auto check = [](absl::string_view line) {
+    return CheckTaskColumns(LabelledTask::kMnli, "a\tb\tc\r", line);
+  };
+  EXPECT_THAT(check("1\t2\t3"), IsOk());
+  EXPECT_THAT(check("1\t2"), IsOk());
+  EXPECT_THAT(check("1\t2\tx\t3"),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("has 4 columns, and the header 3")));
+  EXPECT_THAT(check("1\t2\t3\t\r"), StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_THAT(CheckTaskColumns(LabelledTask::kQqp, "a", "1\t2"), IsOk());
+}
+
+TEST(TaskLineTest, LinesWithoutExampleTellWhy) {
+  EXPECT_EQ(WhyNoExample(LabelledTask::kQqp, "7\t1\t2\tWho is it?\t1"),
+            "has 5 columns with tabs between them, and QQP has 6");
+  EXPECT_EQ(WhyNoExample(LabelledTask::kQqp, "7\t1\t2\t \tWho was it?\t1"),
+            "has an empty question");
+  EXPECT_EQ(WhyNoExample(LabelledTask::kRace,
+                         R"({"article": "a", "questions": [], "options": [], "answers": []})"),
+            "has no question");
+}
+
 }  // namespace
 }  // namespace megatron
