@@ -12,6 +12,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "megatron/base/quantity.h"
 #include "megatron/base/status_macros.h"
 #include "megatron/data/tokenizer/unicode.h"
 #include "megatron/evaluate/detokenizers.h"
@@ -76,7 +77,10 @@ absl::StatusOr<int64_t> Gold(const Json& object, Label label, int64_t count) {
 // Sets answers, which follow a space, and their lengths.
 absl::Status SetAnswers(const std::vector<std::string>& texts, Example* example) {
   if (texts.size() < 2) return absl::DataLossError("there are fewer than two answers");
-  for (const std::string& text : texts) {
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const std::string& text = texts[i];
+    // acc_norm divides by the length.
+    if (text.empty()) return absl::DataLossError(absl::StrCat("answer ", i + 1, " is empty"));
     example->answers.push_back(absl::StrCat(" ", text));
     example->lengths.push_back(CountCharacters(text));
   }
@@ -292,6 +296,52 @@ std::string LabelsPath(absl::string_view path) {
   return absl::StrCat(path, "-labels.lst");
 }
 
+bool IsBlank(absl::string_view line) { return absl::StripAsciiWhitespace(line).empty(); }
+
+// Explains why the labels beside a file are too few for it.
+absl::Status MissingLabel(absl::string_view path, absl::string_view text, Label labels) {
+  const std::string beside = LabelsPath(path);
+  if (!labels) {
+    return absl::DataLossError(
+        absl::StrCat("has no \"label\", and there is no file ", beside, " with labels"));
+  }
+  const std::vector<absl::string_view> lines = Lines(text), of_labels = Lines(*labels);
+  const auto blank = std::count_if(lines.begin(), lines.end(), IsBlank);
+  return absl::DataLossError(
+      absl::StrCat("has no label: ", beside, " has ",
+                   FormatQuantity(static_cast<int64_t>(of_labels.size()), "line"), ", and ", path,
+                   " ", static_cast<int64_t>(lines.size()) - blank));
+}
+
+// Parses the contents of the file `path`. An empty path stands for an unknown one.
+absl::StatusOr<TaskExamples> ParseLines(const TaskInfo& task, absl::string_view path,
+                                        absl::string_view text, Label labels, int64_t limit) {
+  if (task.read == nullptr) return ParseText(task, text);
+  std::vector<absl::string_view> label_lines;
+  if (labels) label_lines = Lines(*labels);
+  TaskExamples read;
+  int64_t number = 0;
+  for (const absl::string_view line : Lines(text)) {
+    ++number;
+    if (limit > 0 && static_cast<int64_t>(read.examples.size()) == limit) break;
+    if (IsBlank(line)) continue;
+    const absl::StatusOr<Json> object = ParseObject(line);
+    if (!object.ok()) return AtLine(number, object.status());
+    Label label;
+    if (labels && read.examples.size() < label_lines.size())
+      label = label_lines[read.examples.size()];
+    if (task.has_labels_file && !path.empty() && !label && !object->contains("label"))
+      return AtLine(number, MissingLabel(path, text, labels));
+    Example example;
+    example.line = number;
+    const absl::Status status = task.read(*object, label, &example);
+    if (!status.ok()) return AtLine(number, status);
+    read.examples.push_back(std::move(example));
+  }
+  if (read.examples.empty()) return absl::DataLossError("has no example");
+  return read;
+}
+
 }  // namespace
 
 absl::Span<const TaskInfo> AllTasks() { return kTasks; }
@@ -308,28 +358,7 @@ absl::StatusOr<const TaskInfo*> FindTask(absl::string_view name) {
 
 absl::StatusOr<TaskExamples> ParseExamples(const TaskInfo& task, absl::string_view text,
                                            std::optional<absl::string_view> labels, int64_t limit) {
-  if (task.read == nullptr) return ParseText(task, text);
-  std::vector<absl::string_view> label_lines;
-  if (labels) label_lines = Lines(*labels);
-  TaskExamples read;
-  int64_t number = 0;
-  for (const absl::string_view line : Lines(text)) {
-    ++number;
-    if (limit > 0 && static_cast<int64_t>(read.examples.size()) == limit) break;
-    if (absl::StripAsciiWhitespace(line).empty()) continue;
-    const absl::StatusOr<Json> object = ParseObject(line);
-    if (!object.ok()) return AtLine(number, object.status());
-    Label label;
-    if (labels && read.examples.size() < label_lines.size())
-      label = label_lines[read.examples.size()];
-    Example example;
-    example.line = number;
-    const absl::Status status = task.read(*object, label, &example);
-    if (!status.ok()) return AtLine(number, status);
-    read.examples.push_back(std::move(example));
-  }
-  if (read.examples.empty()) return absl::DataLossError("has no example");
-  return read;
+  return ParseLines(task, /*path=*/"", text, labels, limit);
 }
 
 absl::StatusOr<TaskExamples> ReadExamples(FileSystem& fs, const TaskInfo& task,
@@ -344,7 +373,7 @@ absl::StatusOr<TaskExamples> ReadExamples(FileSystem& fs, const TaskInfo& task,
   const bool is_one_document = task.form == TaskForm::kDocuments &&
                                !absl::EndsWith(path, kJsonLines) && task.read == &ReadDocument;
   absl::StatusOr<TaskExamples> read =
-      is_one_document ? ParseText(task, text) : ParseExamples(task, text, labels, limit);
+      is_one_document ? ParseText(task, text) : ParseLines(task, path, text, labels, limit);
   MEGATRON_RETURN_IF_ERROR(read.status(), _.SetPrepend() << path << ": ");
   return read;
 }

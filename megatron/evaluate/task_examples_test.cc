@@ -89,7 +89,8 @@ TEST(TaskExamplesTest, PiqaHasItsLabelsBesideIt) {
   const TaskInfo& piqa = **FindTask("piqa");
   EXPECT_THAT(ReadExamples(disk, piqa, "valid.jsonl", 0),
               StatusIs(absl::StatusCode::kDataLoss,
-                       AllOf(StartsWith("valid.jsonl: line 1: "), HasSubstr("label"))));
+                       AllOf(StartsWith("valid.jsonl: line 1: "),
+                             HasSubstr("there is no file valid-labels.lst with labels"))));
   ASSERT_THAT(WriteFileAtomically(disk, "valid-labels.lst", "1\n0\n"), IsOk());
   const absl::StatusOr<TaskExamples> read = ReadExamples(disk, piqa, "valid.jsonl", 0);
   ASSERT_THAT(read, IsOk());
@@ -98,7 +99,9 @@ TEST(TaskExamplesTest, PiqaHasItsLabelsBesideIt) {
   EXPECT_EQ(read->examples[1].context, "Question: h\nAnswer:");
   ASSERT_THAT(WriteFileAtomically(disk, "valid-labels.lst", "1\n"), IsOk());
   EXPECT_THAT(ReadExamples(disk, piqa, "valid.jsonl", 0),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("line 2: ")));
+              StatusIs(absl::StatusCode::kDataLoss,
+                       "valid.jsonl: line 2: has no label: valid-labels.lst has 1 line, and "
+                       "valid.jsonl 2"));
   EXPECT_THAT(ReadExamples(disk, piqa, "valid.jsonl", 1), IsOk());
   EXPECT_THAT(ReadExamples(disk, piqa, "no.jsonl", 1), StatusIs(absl::StatusCode::kNotFound));
 }
@@ -176,6 +179,19 @@ TEST(TaskExamplesTest, BadLabelsAreRefused) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("another number of labels")));
   EXPECT_THAT(Parse("hellaswag_llmc", R"({"ctx": "c", "endings": ["a"], "label": 0})"),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("fewer than two")));
+}
+
+// Also where only marks of the page are left out of it.
+TEST(TaskExamplesTest, EmptyAnswersAreRefused) {
+  for (const char* ending : {"", "[step]"}) {
+    EXPECT_THAT(
+        Parse("hellaswag", absl::StrCat(R"({"activity_label": "a", "ctx_a": "b", "ctx_b":)",
+                                        R"( "c", "label": 0, "endings": ["d", ")", ending, "\"]}")),
+        StatusIs(absl::StatusCode::kDataLoss, "line 1: answer 2 is empty"))
+        << ending;
+  }
+  EXPECT_THAT(Parse("hellaswag_llmc", R"({"ctx": "c", "endings": ["", "a"], "label": 0})"),
+              StatusIs(absl::StatusCode::kDataLoss, "line 1: answer 1 is empty"));
 }
 
 TEST(TaskExamplesTest, ALimitTakesTheFirstExamples) {
