@@ -114,6 +114,20 @@ absl::StatusOr<Models> OpenModels() {
   return models;
 }
 
+// Windows move on by the context at most. The default is lowered to it; another stride above it is
+// a mistake.
+absl::Status CheckStride(const std::vector<Asked>& asked, int64_t max_context) {
+  const int64_t stride = absl::GetFlag(FLAGS_overlapping_eval);
+  if (stride <= max_context || stride == PrepareOptions().overlapping_eval) return absl::OkStatus();
+  for (const Asked& task : asked) {
+    if (task.info->form != TaskForm::kOneText) continue;
+    return absl::InvalidArgumentError(absl::StrCat("--overlapping_eval=", stride,
+                                                   " must not exceed the context, which is ",
+                                                   FormatQuantity(max_context, "token")));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<TaskResult> EvaluateTask(const Asked& asked, const TaskExamples& examples,
                                         const Models& models) {
   PrepareOptions options;
@@ -169,6 +183,7 @@ absl::Status Evaluate(const std::vector<std::string>& arguments) {
   }
   CatchInterrupts();
   MEGATRON_ASSIGN_OR_RETURN(const Models models, OpenModels());
+  MEGATRON_RETURN_IF_ERROR(CheckStride(asked, models[0]->engine().limits().max_context));
   std::vector<TaskResult> results;
   for (size_t i = 0; i < asked.size(); ++i) {
     MEGATRON_ASSIGN_OR_RETURN(results.emplace_back(), EvaluateTask(asked[i], examples[i], models));

@@ -221,6 +221,10 @@ TEST_F(EvaluateTest, TheToolsWrongArguments) {
                {{run, "--task=lambada", "--path=" + Path("words.jsonl"), "--max_context=1000000"},
                 kExitConfig,
                 "a context of 1000000 tokens"},
+               {{run, "--task=wikitext103", "--path=" + Path("wiki.tokens"), "--max_context=24",
+                 "--overlapping_eval=25"},
+                kExitConfig,
+                "--overlapping_eval=25 must not exceed the context, which is 24 tokens"},
                {{"--checkpoint=" + Path("gone"), "--task=lambada", "--path=" + Path("words.jsonl")},
                 kExitConfig,
                 "gone"},
@@ -235,6 +239,9 @@ TEST_F(EvaluateTest, TheToolsWrongArguments) {
   const Outcome cut =
       tool({run, "--task=bits_per_byte", "--path=" + Path("texts.jsonl"), "--max_context=8"});
   EXPECT_EQ(cut.exit_code, 0) << cut.output;
+  const Outcome short_windows =
+      tool({run, "--task=wikitext103", "--path=" + Path("wiki.tokens"), "--max_context=24"});
+  EXPECT_EQ(short_windows.exit_code, 0) << short_windows.output;
 }
 
 }  // namespace
