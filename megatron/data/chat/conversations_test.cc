@@ -50,6 +50,15 @@ TEST_F(ConversationsTest, LinesBecomeTokensAndAnswers) {
   EXPECT_EQ(read->Describe(), "2 conversations, 46 tokens, 8 of them in answers");
 }
 
+TEST_F(ConversationsTest, AnEmptyAnswerIsItsEndAlone) {
+  const auto read = Read(Line("So", ""));
+  ASSERT_THAT(read, IsOk());
+  ASSERT_EQ(read->Get(0).answers.size(), 1u);
+  const ChatTokens::Range answer = read->Get(0).answers[0];
+  EXPECT_EQ(Text(read->Get(0).tokens.subspan(answer.begin, answer.end - answer.begin)),
+            " <|endoftext|>");
+}
+
 TEST_F(ConversationsTest, ASystemMessageBeginsAConversation) {
   const auto read = Read(
       R"({"messages": [{"role": "system", "content": "x"}, {"role": "assistant", "content": "a"},
