@@ -182,7 +182,9 @@ constexpr FlagRow kRows[] = {
     {"squared-relu", "", "model.activation_func", "squared_relu", kNothing, ""},
     {"quick-geglu", "", "model.activation_func", "quick_gelu", kNothing, ""},
     {"quick-geglu", "", "model.gated_linear_unit", "true", kNothing, ""},
-    {"enable-gpt-oss", "", "", "", kResults, "gpt-oss's attention and experts are not there"},
+    {"enable-gpt-oss", "", "", "", kNothing,
+     "it sets YaRN for models of ModelOpt's checkpoints alone; pretraining follows "
+     "--position-embedding-type"},
     {"qk-l2-norm", "", "", "", kResults, "queries and keys are normalized by qk_layernorm alone"},
     {"apply-residual-connection-post-layernorm", "", "", "", kResults,
      "the residual stream begins before the norm"},

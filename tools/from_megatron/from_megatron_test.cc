@@ -82,13 +82,15 @@ TEST(FromMegatronTest, Llama3OfMegatronIsTheSameRun) {
   EXPECT_TRUE(result->config.data().mock_data());
 }
 
-TEST(FromMegatronTest, GptOssOfMegatronNamesWhatIsNotThere) {
+TEST(FromMegatronTest, GptOssOfMegatronIsTheSameRun) {
   const auto result = TranslateFile("gptoss.sh");
   ASSERT_THAT(result, IsOk());
   ExpectTextIsConfig(*result);
-  EXPECT_FALSE(result->is_same_run);
-  EXPECT_THAT(Subjects(*result, Effect::kResults), UnorderedElementsAre("--enable-gpt-oss"));
+  EXPECT_TRUE(result->is_same_run);
+  EXPECT_THAT(result->errors, IsEmpty());
+  EXPECT_THAT(Subjects(*result, Effect::kNothing), Contains("--enable-gpt-oss"));
   const config::ModelConfig& model = result->config.model();
+  EXPECT_EQ(model.position_embedding_type(), config::PositionEmbedding::rope);
   EXPECT_EQ(model.activation_func(), config::Activation::quick_gelu);
   EXPECT_TRUE(model.gated_linear_unit());
   EXPECT_EQ(model.activation_func_clamp_value(), 7);
