@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "megatron/base/quantity.h"
 #include "megatron/ops/cpu/isa.h"
+#include "megatron/optim/batch_size_schedule.h"
 #include "megatron/tensor/cuda_device.h"
 #include "megatron/train/attention/choose_attention.h"
 #include "megatron/train/preflight/describe_run.h"
@@ -38,6 +39,24 @@ std::string DescribeAttention(const AttentionChoice& choice) {
     absl::StrAppend(&line, "; with cuDNN's gradients two runs may differ in their last bits");
   for (const std::string& why : choice.left_out) absl::StrAppend(&line, "; not ", why);
   return line;
+}
+
+// "8 samples", or "2 to 8 samples" where the batches of a run of so many iterations grow.
+std::string DescribeBatches(const BatchSizeOptions& sizes, int64_t iterations) {
+  if (sizes.steps.empty()) return FormatQuantity(sizes.global_batch_size, "sample");
+  const int64_t first = sizes.steps[0].size;
+  int64_t last = first, consumed = 0;
+  for (size_t i = 0; i < sizes.steps.size() && iterations > 0; ++i) {
+    last = sizes.steps[i].size;
+    if (i + 1 == sizes.steps.size()) break;
+    // A batch begins before the next step, and may end behind it.
+    const int64_t left = std::max<int64_t>(sizes.steps[i + 1].samples - consumed, 0);
+    const int64_t count = (left + last - 1) / last;
+    iterations -= count;
+    consumed += count * last;
+  }
+  const std::string range = FormatQuantity(last, "sample");
+  return first == last ? range : absl::StrCat(first, " to ", range);
 }
 
 }  // namespace
@@ -76,7 +95,7 @@ std::vector<std::string> Introduce(const config::PretrainConfig& config, const P
   const std::string& save = options.checkpoint.save;
   lines.push_back(absl::StrFormat(
       "training: %s of %s, checkpoints %s", FormatQuantity(options.loop.train_iters, "iteration"),
-      FormatQuantity(options.trainer.batch_size.global_batch_size, "sample"),
+      DescribeBatches(options.trainer.batch_size, options.loop.train_iters),
       save.empty() ? "off (set checkpoint.save)" : "in " + save));
   return lines;
 }

@@ -58,14 +58,21 @@ TEST_F(PretrainLengthsTest, LengthsInSamplesAreThoseInIterations) {
 }
 
 TEST_F(PretrainLengthsTest, BatchesGrowByTokens) {
-  const Outcome outcome =
-      Run({SaveTo("save"), "--set=train.train_iters=", "--set=train.train_samples=30",
-           "--set=optimizer.lr_warmup_iters=", "--set=train.global_batch_size=",
-           "--set=train.step_batch_size_schedule=0:2 0.5K:4 1024:8"});
+  const auto run = [this](const std::string& save, int64_t samples) {
+    return Run({SaveTo(save),
+                "--set=train.train_iters=", absl::StrCat("--set=train.train_samples=", samples),
+                "--set=optimizer.lr_warmup_iters=", "--set=train.global_batch_size=",
+                "--set=train.step_batch_size_schedule=0:2 0.5K:4 1024:8"});
+  };
+  const Outcome outcome = run("save", 30);
   ASSERT_EQ(outcome.exit_code, kExitDone) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("training: 7 iterations of 2 to 8 samples, "));
   // 500 tokens are 7 samples of 64, and 1024 are 16.
   EXPECT_THAT(Values("save", "batch-size"), ElementsAre(2, 2, 2, 2, 4, 4, 8));
   EXPECT_THAT(Values("save", "consumed_samples"), ElementsAre(2, 4, 6, 8, 12, 16, 24));
+  // The sizes that a run comes to are named, and no others.
+  EXPECT_THAT(run("six", 16).output, HasSubstr("training: 6 iterations of 2 to 4 samples, "));
+  EXPECT_THAT(run("four", 8).output, HasSubstr("training: 4 iterations of 2 samples, "));
 }
 
 TEST_F(PretrainLengthsTest, TheEmbeddingHasALearningRateOfItsOwnWhichIsLogged) {
