@@ -146,12 +146,17 @@ TEST_F(PretrainValidationSetsTest, FullValidationIsTheMeanOfAllSamplesInAnyLayou
   EXPECT_NE(first.at(kBooks), one.at(kBooks));
 }
 
-TEST_F(PretrainValidationSetsTest, WeightsAreRefused) {
+TEST_F(PretrainValidationSetsTest, WeightsAndMissingNamesAreRefused) {
   const Outcome outcome = Run(Joined(
       With("save", {"news"}), {absl::StrCat("--set=data.valid_data_path=[\"0.5\", ", Quoted("news"),
                                             ", \"0.5\", ", Quoted("books"), "]")}));
-  EXPECT_EQ(outcome.exit_code, kExitData) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("train.multiple_validation_sets"));
+  EXPECT_EQ(outcome.exit_code, kExitConfig) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("error: data.valid_data_path: has weights, and with "
+                                        "train.multiple_validation_sets"));
+  const Outcome names = Run(
+      Joined(With("names", {"news", "books"}), {"--set=train.validation_set_names=[\"German\"]"}));
+  EXPECT_EQ(names.exit_code, kExitConfig) << names.output;
+  EXPECT_THAT(names.output, HasSubstr("error: train.validation_set_names: has 1 name for 2 files"));
 }
 
 }  // namespace

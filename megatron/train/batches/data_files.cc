@@ -132,7 +132,9 @@ std::string DataFiles::Fingerprint() const {
 
 absl::StatusOr<std::vector<DataFiles>> DataFiles::Apart() const {
   if (!spec_.weights.empty())
-    return absl::InvalidArgumentError("has weights: sets that are evaluated apart have none");
+    return absl::InvalidArgumentError(
+        "has weights, and with train.multiple_validation_sets each file is evaluated apart: leave "
+        "the weights out");
   std::vector<DataFiles> apart(files_.size());
   for (size_t i = 0; i < files_.size(); ++i) apart[i].files_ = {files_[i]};
   return apart;

@@ -28,6 +28,7 @@
 #include "megatron/data/tokenizer/unicode.h"
 #include "megatron/train/batches/data_files.h"
 #include "megatron/train/batches/per_split_paths.h"
+#include "megatron/train/failure/exit_status.h"
 
 namespace megatron {
 namespace {
@@ -145,14 +146,18 @@ absl::StatusOr<TrainingData> OpenFiles(const DataOptions& options, const DataTex
   return data;
 }
 
-// Opens the files of a part that has its own. An error begins with the field that names them.
+// What an error about the files of a part that has its own begins with: the field that names them.
+std::string PartPrefix(const DataOptions& options, absl::string_view part) {
+  return options.per_split_data_args_path.empty()
+             ? absl::StrCat("data.", part, "_data_path: ")
+             : absl::StrCat("data.per_split_data_args_path: ", part, ": ");
+}
+
+// Opens the files of a part that has its own.
 absl::StatusOr<DataFiles> OpenPart(const DataOptions& options, const DataText& text,
                                    absl::string_view part, const std::vector<std::string>& path) {
-  MEGATRON_ASSIGN_OR_RETURN(
-      DataFiles files, DataFiles::Open(options, text, path),
-      _.SetPrepend() << (options.per_split_data_args_path.empty()
-                             ? absl::StrCat("data.", part, "_data_path: ")
-                             : absl::StrCat("data.per_split_data_args_path: ", part, ": ")));
+  MEGATRON_ASSIGN_OR_RETURN(DataFiles files, DataFiles::Open(options, text, path),
+                            _.SetPrepend() << PartPrefix(options, part));
   return files;
 }
 
@@ -173,31 +178,33 @@ std::vector<std::string> FileNames(const std::vector<std::string>& prefixes) {
 }
 
 // Returns the names of the sets in these files: those that the options give or, where they give
-// none, FileNames.
+// none, FileNames. An error begins with a field.
 absl::StatusOr<std::vector<std::string>> SetNames(const DataOptions& options,
                                                   const std::vector<std::string>& prefixes) {
   const std::vector<std::string>& given = options.validation_set_names;
   if (!given.empty()) {
     if (given.size() == prefixes.size()) return given;
-    return absl::InvalidArgumentError(
-        absl::StrCat("train.validation_set_names has ",
-                     FormatQuantity(static_cast<int64_t>(given.size()), "name"), " for ",
-                     FormatQuantity(static_cast<int64_t>(prefixes.size()), "file")));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "train.validation_set_names: has ",
+        FormatQuantity(static_cast<int64_t>(given.size()), "name"), " for ",
+        FormatQuantity(static_cast<int64_t>(prefixes.size()), "file"), ": give each file one"));
   }
   std::vector<std::string> names = FileNames(prefixes);
   for (const std::string& name : names) {
     if (std::count(names.begin(), names.end(), name) > 1)
-      return absl::InvalidArgumentError(absl::StrCat("names ", name, " twice"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(PartPrefix(options, "valid"), "names ", name, " twice"));
     if (name == kPerplexitySuffix) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "a validation set can't be called ", kPerplexitySuffix,
+          PartPrefix(options, "valid"), "a validation set can't be called ", kPerplexitySuffix,
           ", since metrics have \"lm loss validation ", kPerplexitySuffix, "\": rename the file"));
     }
   }
   return names;
 }
 
-// Opens the validation data, which have files of their own: as one set, or each file as one.
+// Opens the validation data, which have files of their own: as one set, or each file as one. What
+// forbids the latter is in the configuration, and such an error carries kExitConfig.
 absl::StatusOr<std::vector<ValidationSet>> ValidationSets(const DataOptions& options,
                                                           const DataText& text,
                                                           const DataFiles& files) {
@@ -205,18 +212,21 @@ absl::StatusOr<std::vector<ValidationSet>> ValidationSets(const DataOptions& opt
   std::vector<ValidationSet> sets;
   if (!options.multiple_validation_sets) {
     MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<SampleSource> samples,
-                              files.PartOf(options, text, Split::kValid, all));
+                              files.PartOf(options, text, Split::kValid, all),
+                              _ << "for data.valid_data_path");
     sets.push_back({"", std::move(samples)});
     return sets;
   }
-  MEGATRON_ASSIGN_OR_RETURN(const std::vector<DataFiles> apart, files.Apart(),
-                            _ << "with train.multiple_validation_sets");
+  MEGATRON_ASSIGN_OR_RETURN(const std::vector<DataFiles> apart,
+                            WithExitCode(files.Apart(), kExitConfig),
+                            _.SetPrepend() << PartPrefix(options, "valid"));
   MEGATRON_ASSIGN_OR_RETURN(const std::vector<std::string> names,
-                            SetNames(options, files.Prefixes()),
+                            WithExitCode(SetNames(options, files.Prefixes()), kExitConfig),
                             _ << "with train.multiple_validation_sets");
   for (size_t i = 0; i < apart.size(); ++i) {
     MEGATRON_ASSIGN_OR_RETURN(std::unique_ptr<SampleSource> samples,
-                              apart[i].PartOf(options, text, Split::kValid, all));
+                              apart[i].PartOf(options, text, Split::kValid, all),
+                              _ << "for data.valid_data_path");
     sets.push_back({names[i], std::move(samples)});
   }
   return sets;
@@ -237,8 +247,7 @@ absl::StatusOr<TrainingData> OpenFilesPerSplit(const DataOptions& options, const
                             OpenPart(options, text, "valid", options.valid_data_path));
   absl::StrAppend(&data.description, "; validation on ", valid.Description(options));
   absl::StrAppend(&data.fingerprint, "; valid ", valid.Fingerprint());
-  MEGATRON_ASSIGN_OR_RETURN(data.valid, ValidationSets(options, text, valid),
-                            _ << "for data.valid_data_path");
+  MEGATRON_ASSIGN_OR_RETURN(data.valid, ValidationSets(options, text, valid));
   if (options.test_data_path.empty()) return data;
   MEGATRON_ASSIGN_OR_RETURN(const DataFiles test,
                             OpenPart(options, text, "test", options.test_data_path));

@@ -413,7 +413,7 @@ TEST_F(TrainingDataTest, EachValidationSetIsCalledAfterItsFile) {
   EXPECT_EQ(data->valid[1].name, "French");
   options_.validation_set_names = {"German"};
   EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kInvalidArgument,
-                               HasSubstr("train.validation_set_names has 1 name for 2 files")));
+                               HasSubstr("train.validation_set_names: has 1 name for 2 files")));
   options_.validation_set_names.clear();
   // A set of a file alone reads what the file alone gives.
   options_.multiple_validation_sets = false;
@@ -430,8 +430,8 @@ TEST_F(TrainingDataTest, EachValidationSetIsCalledAfterItsFile) {
   EXPECT_EQ(data->valid[1].name, "books");
   EXPECT_EQ(data->valid[2].name, other_news);
   for (const auto& [paths, error] : std::vector<std::pair<std::vector<std::string>, std::string>>{
-           {{"0.5", news, "0.5", books}, "has weights"},
-           {{news, books, news}, "twice"},
+           {{"0.5", news, "0.5", books}, "data.valid_data_path: has weights, and with train."},
+           {{news, books, news}, "data.valid_data_path: names news twice"},
            {{news, books, Write("ppl", 1, 5)}, "rename the file"}}) {
     options_.valid_data_path = paths;
     EXPECT_THAT(Open(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(error)));

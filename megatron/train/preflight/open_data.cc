@@ -61,7 +61,9 @@ std::string ProblemOfTexts(FileSystem& fs, const DataOptions& options, const Tok
 
 absl::StatusOr<TrainingData> OpenData(FileSystem& fs, DataOptions options,
                                       const Tokenizer& tokenizer) {
-  return WithExitCode(Open(fs, std::move(options), tokenizer), kExitData);
+  absl::StatusOr<TrainingData> data = Open(fs, std::move(options), tokenizer);
+  if (HasExitCode(data.status())) return data;
+  return WithExitCode(std::move(data), kExitData);
 }
 
 }  // namespace megatron

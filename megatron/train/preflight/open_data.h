@@ -12,8 +12,8 @@
 
 namespace megatron {
 
-// Opens a run's data. Paths start where the user stands. Errors carry kExitData. The tokenizer must
-// outlive the data.
+// Opens a run's data. Paths start where the user stands. Errors carry kExitData, or kExitConfig
+// where the configuration contradicts itself. The tokenizer must outlive the data.
 absl::StatusOr<TrainingData> OpenData(FileSystem& fs, DataOptions options,
                                       const Tokenizer& tokenizer);
 
