@@ -125,7 +125,8 @@ inline float HfDropout(const HfFields& fields, const std::string& key, double ot
   return static_cast<float>(fields.Number(key, 0, 1, otherwise));
 }
 
-// Reads the fields that change a model of any type.
+// Reads the fields that change a model of any type. auto_map names code beside the weights, which
+// is never run; it is ignored where `architecture`, transformers' own class, is the model's.
 // `quantization` is the method that weights may be quantized with; empty: none.
 inline void CheckCommonHfFields(const HfFields& fields, const std::string& architecture,
                                 const std::string& quantization = "") {
@@ -140,10 +141,13 @@ inline void CheckCommonHfFields(const HfFields& fields, const std::string& archi
                        : "of quantized weights only those in " + quantization + " are read");
     }
   }
-  if (fields.Has("auto_map")) fields.Error("auto_map", "the model is defined by code of its own");
   if (!fields.Has("architectures")) return;
   if (fields.Get("architectures") != HfJson::array({architecture})) {
-    fields.Error("architectures", absl::StrCat("must be [\"", architecture, "\"]"));
+    fields.Error("architectures",
+                 absl::StrCat("must be [\"", architecture, "\"]",
+                              fields.Has("auto_map")
+                                  ? "; with auto_map another class is code of the model's own"
+                                  : ""));
   }
 }
 

@@ -16,6 +16,7 @@ using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Json = nlohmann::json;
 
 ModelOptions Gpt2() {
@@ -268,8 +269,7 @@ TEST(HfConfigTest, RefusesToImportWhatChangesTheModel) {
   ExpectRefused(gpt2, {{"n_head", 5}}, {"n_head"});
   ExpectRefused(gpt2, {{"architectures", {"GPT2ForSequenceClassification"}}}, {"architectures"});
   ExpectRefused(gpt2, {{"model_type", "gptj"}}, {"model_type"});
-  ExpectRefused(gpt2, {{"quantization_config", Json::object()}, {"auto_map", Json::object()}},
-                {"quantization_config", "auto_map"});
+  ExpectRefused(gpt2, {{"quantization_config", Json::object()}}, {"quantization_config"});
 
   const Json llama = ConfigOf(Llama());
   ExpectRefused(llama, {{"attention_bias", true}}, {"mlp_bias"});
@@ -302,6 +302,26 @@ TEST(HfConfigTest, RefusesToImportWhatChangesTheModel) {
   ExpectRefused(qwen, {{"head_dim", 16}}, {"head_dim"});
   ExpectRefused(qwen, {{"use_sliding_window", true}}, {"sliding_window"});
   ExpectRefused(qwen, {{"num_key_value_heads", nullptr}}, {"num_key_value_heads: is missing"});
+}
+
+TEST(HfConfigTest, CodeBesideTheWeightsIsIgnoredWhereTheClassIsOneOfTransformers) {
+  const Json code = {{"AutoModelForCausalLM", "modeling_own.OwnForCausalLM"}};
+  for (const ModelOptions& model : {Gpt2(), Llama(), Bert()}) {
+    Json config = ConfigOf(model);
+    config["auto_map"] = code;
+    const auto read = ParseHfConfig(config.dump());
+    ASSERT_THAT(read, IsOk());
+    ExpectSameModel(*read, model);
+    ExpectRefused(
+        config, {{"architectures", {"OwnForCausalLM"}}},
+        {"architectures: must be [\"", "with auto_map another class is code of the model's own"});
+    config.erase("architectures");
+    EXPECT_THAT(ParseHfConfig(config.dump()), IsOk());
+  }
+  Json own = ConfigOf(Llama());
+  own["architectures"] = {"OwnForCausalLM"};
+  EXPECT_THAT(std::string(ParseHfConfig(own.dump()).status().message()),
+              Not(HasSubstr("auto_map")));
 }
 
 TEST(HfConfigTest, MistralsWindowCountsThePositionItself) {
