@@ -125,6 +125,15 @@ inline float HfDropout(const HfFields& fields, const std::string& key, double ot
   return static_cast<float>(fields.Number(key, 0, 1, otherwise));
 }
 
+// Refuses a dropout of the embedding, `otherwise` where `key` is not there, that is not `branches`,
+// the one that `branches_key` names: here one number is both.
+inline void CheckHfEmbeddingDropout(const HfFields& fields, const std::string& key,
+                                    double otherwise, const std::string& branches_key,
+                                    float branches) {
+  if (HfDropout(fields, key, otherwise) != branches)
+    fields.Error(key, absl::StrCat("must be as ", branches_key, ": hidden_dropout is both here"));
+}
+
 // Reads the fields that change a model of any type. auto_map names code beside the weights, which
 // is never run; it is ignored where `architecture`, transformers' own class, is the model's.
 // `quantization` is the method that weights may be quantized with; empty: none.

@@ -266,6 +266,8 @@ TEST(HfConfigTest, RefusesToImportWhatChangesTheModel) {
   ExpectRefused(gpt2, {{"scale_attn_by_inverse_layer_idx", true}, {"add_cross_attention", true}},
                 {"inverse_layer_idx", "add_cross_attention"});
   ExpectRefused(gpt2, {{"activation_function", "relu"}}, {"activation_function"});
+  ExpectRefused(gpt2, {{"embd_pdrop", 0.0}}, {"embd_pdrop: must be as resid_pdrop"});
+  ExpectRefused(gpt2, {{"embd_pdrop", nullptr}, {"resid_pdrop", 0.0}}, {"embd_pdrop"});
   ExpectRefused(gpt2, {{"n_head", 5}}, {"n_head"});
   ExpectRefused(gpt2, {{"architectures", {"GPT2ForSequenceClassification"}}}, {"architectures"});
   ExpectRefused(gpt2, {{"model_type", "gptj"}}, {"model_type"});

@@ -157,6 +157,7 @@ constexpr HfDecoder Phi3() {
   family.partial_rotation = family.longrope = true;
   family.fused = true;
   family.dropout_key = "resid_pdrop";
+  family.embedding_dropout_key = "embd_pdrop";
   family.epsilon = 1e-5;
   return family;
 }
@@ -392,6 +393,7 @@ constexpr HfDecoder Phi() {
   family.partial_rotation = true;
   family.rotated_share = 0.5;
   family.dropout_key = "resid_pdrop";
+  family.embedding_dropout_key = "embd_pdrop";
   family.epsilon_key = "layer_norm_eps";
   family.epsilon = 1e-5;
   family.names.final_norm = "model.final_layernorm";

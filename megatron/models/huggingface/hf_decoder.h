@@ -176,6 +176,7 @@ struct HfDecoder {
   const char* activation_key = "hidden_act";
   const char* activation = "gelu";    // kUngatedEitherGelu, where config.json does not say it
   const char* dropout_key = nullptr;  // what names the dropout of branches, if something does
+  const char* embedding_dropout_key = nullptr;  // the same, of the embedding, if it has its own
   bool has_biases = false;  // kUseBias and kOptionalQkv, where config.json does not say it
   // The values where config.json has none; without a window if it is 0.
   double rotated_share = 1;  // the share of a head's channels that partial_rotation rotates

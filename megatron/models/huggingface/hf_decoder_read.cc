@@ -516,6 +516,10 @@ void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions
   layer.attention_dropout = HfDropout(fields, "attention_dropout", 0);
   if (family.dropout_key != nullptr)
     layer.hidden_dropout = HfDropout(fields, family.dropout_key, 0);
+  if (family.embedding_dropout_key != nullptr) {
+    CheckHfEmbeddingDropout(fields, family.embedding_dropout_key, 0, family.dropout_key,
+                            layer.hidden_dropout);
+  }
   ReadHfMixers(family, fields, &layer);
   if (family.multipliers) ReadMultipliers(fields, options);
   if (family.gemma) ReadGemma(family, fields, options);

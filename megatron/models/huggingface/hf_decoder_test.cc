@@ -163,6 +163,12 @@ TEST(HfDecoderTest, RefusesToImportWhatChangesTheModel) {
                 "rope_scaling.long_factor");
   ExpectRefused("phi3", {{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}},
                 "must be default or longrope");
+  for (const char* type : {"phi", "phi3"}) {
+    ExpectRefused(type, {{"resid_pdrop", 0.1}}, "embd_pdrop: must be as resid_pdrop");
+    ExpectRefused(type, {{"embd_pdrop", nullptr}, {"resid_pdrop", 0.1}}, "embd_pdrop");
+    ExpectRefused(type, {{"embd_pdrop", 0.1}}, "embd_pdrop");
+    ExpectRefused(type, {{"embd_pdrop", 2}}, "embd_pdrop: must be a number from 0 to 1");
+  }
   ExpectRefused("olmoe", {{"clip_qkv", 8.0}}, "clip_qkv");
   ExpectRefused("olmoe", {{"num_experts_per_tok", 6}}, "num_experts_per_tok");
   ExpectRefused("olmo2", {{"attention_bias", true}}, "attention_bias");
@@ -313,6 +319,8 @@ TEST(HfDecoderTest, BranchesAndTheirNormsAreThoseThatTheFileNames) {
   Json phi = ConfigOf(ModelOf("phi"));
   EXPECT_EQ(phi["hidden_act"], "gelu_new");
   EXPECT_EQ(phi["embd_pdrop"], phi["resid_pdrop"]);
+  phi["embd_pdrop"] = phi["resid_pdrop"] = 0.1;
+  EXPECT_EQ(read(phi).hidden_dropout, 0.1f);
   phi.erase("hidden_act");
   EXPECT_EQ(read(phi).activation, ops::Activation::kGeluTanh);
   phi["num_key_value_heads"] = nullptr;

@@ -439,8 +439,8 @@ HfJson HfDecoderConfig(const HfDecoder& family, const ModelOptions& options) {
   if (family.partial_rotation) config[family.share_key] = layer.rotary_options.percent;
   if (family.dropout_key != nullptr)
     config[family.dropout_key] = ShortestDouble(layer.hidden_dropout);
-  if (family.fused || family.branches == HfBranches::kPhi)
-    config["embd_pdrop"] = ShortestDouble(layer.hidden_dropout);
+  if (family.embedding_dropout_key != nullptr)
+    config[family.embedding_dropout_key] = ShortestDouble(layer.hidden_dropout);
   if (family.fused) {
     const LongRopeOptions& longrope = layer.rotary_options.longrope;
     config["original_max_position_embeddings"] =

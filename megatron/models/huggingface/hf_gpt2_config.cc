@@ -29,6 +29,7 @@ void ReadHfGpt2(const HfFields& fields, ModelOptions* options) {
   options->max_positions = fields.Size("n_positions", kMaxHfIds);
   options->tied_embeddings = fields.Bool("tie_word_embeddings", true);
   layer.hidden_dropout = HfDropout(fields, "resid_pdrop", 0.1);
+  CheckHfEmbeddingDropout(fields, "embd_pdrop", 0.1, "resid_pdrop", layer.hidden_dropout);
   layer.attention_dropout = HfDropout(fields, "attn_pdrop", 0.1);
 }
 
