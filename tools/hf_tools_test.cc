@@ -636,7 +636,16 @@ TEST_F(HfToolsTest, RefusesFilesThatAreNotTheModel) {
   files.push_back({"lm_head.weight", "F32", files[0].shape});  // other bytes than the embedding's
   WriteModel("model", options, files);
   EXPECT_EQ(Run("import_hf", import), 21);
-  EXPECT_THAT(output_, HasSubstr("'lm_head.weight' has no place"));
+  EXPECT_THAT(output_, HasSubstr("'lm_head.weight' differs from the embedding "
+                                 "'transformer.wte.weight', and tie_word_embeddings is true"));
+
+  ModelOptions bert = Bert();
+  files = FilesOf(bert);
+  files.push_back({"cls.predictions.decoder.bias", "F32", {bert.vocab_size}});
+  WriteModel("model", bert, files);
+  EXPECT_EQ(Run("import_hf", import), 21);
+  EXPECT_THAT(output_, HasSubstr("'cls.predictions.decoder.bias' differs from "
+                                 "'cls.predictions.bias', and tie_word_embeddings is true"));
 
   files = FilesOf(options);
   for (SafetensorsTensor& tensor : files) tensor.dtype = "F64";

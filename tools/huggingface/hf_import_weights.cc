@@ -136,12 +136,19 @@ absl::Status HfImportWeights::Match(const std::string& directory, const ModelOpt
   }
   for (absl::string_view name : rest) {
     if (IsHfBuffer(name) || IsOfNextTokens(name, model)) continue;
-    const auto original = std::find_if(found_.begin(), found_.end(), [&](const Found& found) {
-      return found.tensor.parameter == HfCopiedParameter(name);
-    });
-    const bool copy = model.tied_embeddings && original != found_.end() &&
-                      files_->Bytes(*files_->Find(name)) == files_->Bytes(*original->file);
-    if (!copy) problems.push_back(absl::StrCat("'", name, "' has no place in this model"));
+    const std::string copied = HfCopiedParameter(name);
+    const auto original = copied.empty() || !model.tied_embeddings
+                              ? found_.end()
+                              : std::find_if(found_.begin(), found_.end(), [&](const Found& found) {
+                                  return found.tensor.parameter == copied;
+                                });
+    if (original == found_.end()) {
+      problems.push_back(absl::StrCat("'", name, "' has no place in this model"));
+    } else if (files_->Bytes(*files_->Find(name)) != files_->Bytes(*original->file)) {
+      problems.push_back(absl::StrCat("'", name, "' differs from ",
+                                      copied == "output_layer.bias" ? "" : "the embedding ", "'",
+                                      original->file->name, "', and tie_word_embeddings is true"));
+    }
   }
   return Report(directory, std::move(problems));
 }
