@@ -364,6 +364,22 @@ TEST(HfConfigTest, RefusesValuesOutOfRange) {
   ExpectRefused(llama, {{"head_dim", 1 << 21}}, {"head_dim"});
 }
 
+TEST(HfConfigTest, BrokenJsonIsNamedByItsPlace) {
+  const auto expect = [](const std::string& text, const std::string& message) {
+    EXPECT_THAT(ParseHfConfig(text), StatusIs(absl::StatusCode::kDataLoss, message)) << text;
+  };
+  expect("{\"a\": 1,\n \"b\": NaN}", "is no JSON: line 2, column 7: NaN is no number of JSON");
+  expect("{\"a\": Infinity, \"b\": NaN}",
+         "is no JSON: line 1, column 22: NaN is no number of JSON");
+  expect("{\"a\":-Infinity}", "is no JSON: line 1, column 7: -Infinity is no number of JSON");
+  expect("{\n\n}}", "is no JSON: line 3, column 2: '}' cannot stand here");
+  expect("{\"a\": 1,}", "is no JSON: line 1, column 9: '}' cannot stand here");
+  expect("{\"a\":\n", "is no JSON: line 2, column 1: the text ends too early");
+  expect("", "is no JSON: line 1, column 1: the text ends too early");
+  expect(std::string("{}\0}", 4), "is no JSON: line 1, column 3: '\\x00' cannot stand here");
+  expect("[]", "is no JSON object");
+}
+
 TEST(HfConfigTest, RefusesWhatIsNoJsonObject) {
   std::string deep(100000, '[');
   for (const std::string& text :
