@@ -174,11 +174,18 @@ void ReadHeads(const HfDecoder& family, const HfFields& fields, TransformerOptio
   layer->num_attention_heads = fields.Size("num_attention_heads", kMaxHfHeads);
   layer->num_query_groups = ReadKeyHeads(family, fields, layer->num_attention_heads);
   const int64_t quotient = layer->hidden_size / layer->num_attention_heads;
-  if (family.head_width == HfHeadWidth::kGiven && !fields.Has("head_dim"))
-    fields.Error("head_dim", "is missing");
-  if (!fields.Has("head_dim") && layer->hidden_size % layer->num_attention_heads != 0)
-    fields.Error("num_attention_heads", "does not divide hidden_size");
   layer->kv_channels = fields.Size("head_dim", kMaxHfWidth, quotient);
+  // What is said of head_dim below is only for files that have it.
+  if (!fields.Has("head_dim")) {
+    if (family.head_width == HfHeadWidth::kGiven) {
+      fields.Error("head_dim", "is missing");
+    } else if (layer->hidden_size % layer->num_attention_heads != 0) {
+      fields.Error("num_attention_heads", "does not divide hidden_size");
+    } else if (quotient % 2 != 0) {
+      fields.Error("num_attention_heads", "makes heads of an odd width");
+    }
+    return;
+  }
   if (layer->kv_channels % 2 != 0 ||
       layer->kv_channels * layer->num_attention_heads > kMaxHfWidth) {
     fields.Error("head_dim", "is odd, or too large");

@@ -20,6 +20,7 @@ using ::absl_testing::IsOk;
 using ::absl_testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Json = nlohmann::json;
 
 Json ConfigOf(const ModelOptions& options, const std::string& model_type = "") {
@@ -124,6 +125,25 @@ TEST(HfDecoderTest, EachFamilyIsWrittenAndReadAsItself) {
     EXPECT_EQ(model.options.output_bias, back->output_bias) << config;
   }
   EXPECT_EQ(seen.size(), HfDecoders().size());
+}
+
+TEST(HfDecoderTest, AFileWithoutHeadDimIsNotToldOfIt) {
+  for (const char* type : {"llama", "phi"}) {
+    Json config = ConfigOf(ModelOf(type), type);
+    config.erase("head_dim");
+    config.update({{"hidden_size", 30}, {"num_attention_heads", 4}, {"num_key_value_heads", 4}});
+    EXPECT_THAT(ParseHfConfig(config.dump()),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("num_attention_heads: does not divide hidden_size"),
+                               Not(HasSubstr("head_dim")))))
+        << type;
+    config["hidden_size"] = 20;
+    EXPECT_THAT(ParseHfConfig(config.dump()),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("num_attention_heads: makes heads of an odd width"),
+                               Not(HasSubstr("head_dim")))))
+        << type;
+  }
 }
 
 // Expects that the family's configuration, with `changes` made to it, is refused with `message`.
