@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -122,13 +123,6 @@ absl::StatusOr<Json> ParseObject(absl::string_view original) {
   return json;
 }
 
-// Returns the names of all model types.
-std::string ModelTypes() {
-  std::vector<std::string> names = {"gpt2", "bert", "megatron-bert", "t5", "mt5"};
-  for (const HfDecoder& family : HfDecoders()) names.push_back(family.model_type);
-  return absl::StrJoin(names, ", ");
-}
-
 // Model types whose layers are close to those of known families, and what they have that is not
 // here.
 constexpr std::pair<absl::string_view, absl::string_view> kMissingParts[] = {
@@ -149,10 +143,16 @@ std::string ReasonAgainst(absl::string_view model_type) {
   for (const auto& [type, reason] : kMissingParts) {
     if (model_type == type) return absl::StrCat(type, " is not read: ", reason);
   }
-  return absl::StrCat("must be one of ", ModelTypes());
+  return absl::StrCat("must be one of ", absl::StrJoin(HfModelTypes(), ", "));
 }
 
 }  // namespace
+
+std::vector<std::string> HfModelTypes() {
+  std::vector<std::string> names = {"gpt2", "bert", "megatron-bert", "t5", "mt5"};
+  for (const HfDecoder& family : HfDecoders()) names.push_back(family.model_type);
+  return names;
+}
 
 absl::StatusOr<ModelOptions> ParseHfConfig(absl::string_view text) {
   MEGATRON_ASSIGN_OR_RETURN(const Json json, ParseObject(text));

@@ -1,4 +1,5 @@
 // Converts our options to config.json.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -127,6 +128,11 @@ Json ModelConfig(const ModelOptions& options, const HfTokens& tokens,
 HfJson TokenOrNull(int32_t token) { return token < 0 ? HfJson() : HfJson(token); }
 
 Reasons HfReasonsAgainst(const ModelOptions& options, absl::string_view model_type) {
+  const std::vector<std::string> types = HfModelTypes();
+  if (!model_type.empty() && std::find(types.begin(), types.end(), model_type) == types.end()) {
+    return {absl::StrCat("model_type ", model_type, " is unknown; it must be one of ",
+                         absl::StrJoin(types, ", "))};
+  }
   Reasons reasons;
   switch (options.kind) {
     case ModelKind::kGpt:

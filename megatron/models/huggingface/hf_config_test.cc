@@ -196,6 +196,18 @@ TEST(HfConfigTest, RefusesToExportWithAllReasonsAtOnce) {
                        AllOf(HasSubstr("no swiglu"), HasSubstr("LayerNorm: llama"))));
 }
 
+TEST(HfConfigTest, AModelTypeThatNobodyKnowsIsToldTheKnownOnes) {
+  for (const ModelOptions& model : {Gpt2(), Llama(), Bert()}) {
+    EXPECT_THAT(HfConfigJson(model, {}, "nosuch"),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("model_type nosuch is unknown; it must be one of gpt2, "),
+                               HasSubstr(", llama, "), HasSubstr(", falcon"))));
+  }
+  EXPECT_THAT(HfConfigJson(Llama(), {}, "gpt2"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("gpt2 is no decoder with rotary positions")));
+}
+
 TEST(HfConfigTest, ABertWithGeluByTanhInItsHeadTooIsTheirs) {
   ModelOptions options = Bert();
   options.transformer.activation = options.masked_lm_activation = ops::Activation::kGeluTanh;

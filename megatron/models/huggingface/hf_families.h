@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "megatron/models/huggingface/hf_config.h"
@@ -31,6 +32,9 @@ HfJson HfT5Tokens(const HfTokens& tokens);
 void ReadHfGpt2(const HfFields& fields, ModelOptions* options);
 void CheckHfGpt2(const ModelOptions& options, HfReasons* reasons);
 HfJson HfGpt2Config(const ModelOptions& options);
+
+// Returns the names of all model types.
+std::vector<std::string> HfModelTypes();
 
 // Returns why no model of Hugging Face's, or of that `model_type` if it is not empty, is the same;
 // nothing if there is one.
