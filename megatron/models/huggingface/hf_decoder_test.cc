@@ -345,6 +345,11 @@ TEST(HfDecoderTest, BranchesAndTheirNormsAreThoseThatTheFileNames) {
   EXPECT_EQ(read(phi).activation, ops::Activation::kGeluTanh);
   phi["num_key_value_heads"] = nullptr;
   EXPECT_EQ(read(phi).num_query_groups, 4);
+  ModelOptions gated = ModelOf("gpt_neox");
+  gated.transformer.gated = true;
+  EXPECT_THAT(HfConfigJson(gated, {}, "gpt_neox"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("other than gelu_erf and gelu_tanh: gpt_neox has one of these")));
   ModelOptions no_bias = ModelOf("phi");
   no_bias.output_bias = false;
   EXPECT_THAT(HfConfigJson(no_bias, {}, "phi"),

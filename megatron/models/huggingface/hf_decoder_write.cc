@@ -67,7 +67,7 @@ void CheckRotatedLayers(const HfDecoder& family, const TransformerOptions& layer
     case HfRotatedLayers::kWithWindow:
       const std::vector<bool> with =
           layer.window_size > 0 ? layer.window_layers : std::vector<bool>();
-      require(layer.rotary_layers == with, "no_rope_freq, or its absence,",
+      require(layer.rotary_layers == with, "no_rope_freq, or its absence",
               "rotation in the layers with windows alone");
   }
 }
@@ -95,11 +95,11 @@ void CheckRotation(const HfDecoder& family, const TransformerOptions& layer,
   if (family.plain_windows) {
     const bool differ = layer.window_size > 0 && (linear || llama3 || yarn);
     return require(rotary.local_base == rotary.base || (rotary.local_base == 0 && !differ),
-                   "rotary_base_local, or its absence,",
+                   "rotary_base_local, or its absence",
                    "rotary_base in layers with windows, which nothing scales");
   }
   const bool local = family.local_rotation && layer.window_size > 0;
-  require((rotary.local_base > 0) == local, "rotary_base_local, or its absence,",
+  require((rotary.local_base > 0) == local, "rotary_base_local, or its absence",
           local ? "another base in layers with windows" : "one base");
 }
 
@@ -116,18 +116,18 @@ void CheckGate(const HfDecoder& family, const TransformerOptions& layer,
   switch (family.gate) {
     case HfGate::kUngatedGelu:
       return require(!layer.gated && layer.activation == ops::Activation::kGeluTanh,
-                     "swiglu, or activation_func other than gelu_tanh,", "gelu_tanh and no gate");
+                     "swiglu, or activation_func other than gelu_tanh", "gelu_tanh and no gate");
     case HfGate::kUngatedGeluErf:
       return require(!layer.gated && layer.activation == ops::Activation::kGeluErf,
-                     "swiglu, or activation_func other than gelu_erf,", "gelu_erf and no gate");
+                     "swiglu, or activation_func other than gelu_erf", "gelu_erf and no gate");
     case HfGate::kUngatedEitherGelu:
       return require(!layer.gated && (layer.activation == ops::Activation::kGeluErf ||
                                       layer.activation == ops::Activation::kGeluTanh),
-                     "swiglu, or activation_func other than gelu_erf and gelu_tanh,",
+                     "swiglu, or activation_func other than gelu_erf and gelu_tanh",
                      "one of these and no gate");
     case HfGate::kUngatedSquaredRelu:
       return require(!layer.gated && layer.activation == ops::Activation::kSquaredRelu,
-                     "swiglu, or activation_func other than squared_relu,",
+                     "swiglu, or activation_func other than squared_relu",
                      "squared_relu and no gate");
     case HfGate::kSilu:
       require(layer.gated && layer.gate == ops::Activation::kSilu, "no swiglu", "swiglu");
@@ -168,11 +168,11 @@ void CheckScales(const HfDecoder& family, const ModelOptions& options,
           family.zero_centered
               ? "gains that are stored less one"
               : "gains that are stored as they are; adding the one would round them");
-  require(layer.reordered_norm == family.reordered_norm, "reordered_norm, or its absence,",
+  require(layer.reordered_norm == family.reordered_norm, "reordered_norm, or its absence",
           family.reordered_norm ? "norms behind branches alone" : "norms in front of branches");
   require(family.softcaps || (layer.score_softcap == 0 && options.logit_softcap == 0),
-          "attn_logit_softcapping, or final_logit_softcapping,", "no caps");
-  require(layer.sandwich_norm == family.sandwich_norm, "sandwich_norm, or its absence,",
+          "attn_logit_softcapping, or final_logit_softcapping", "no caps");
+  require(layer.sandwich_norm == family.sandwich_norm, "sandwich_norm, or its absence",
           family.sandwich_norm ? "norms on both sides of a branch" : "none behind branches");
   require(options.embedding_output_scale == 1, "use_mup", "embeddings without a factor");
   if (family.multipliers) return;
@@ -383,8 +383,7 @@ void CheckHfDecoder(const HfDecoder& family, const ModelOptions& options, HfReas
   CheckHfExperts(family, layer, require);
   CheckScales(family, options, require);
   require(
-      layer.qk_norm_all_heads == family.qk_norm_all_heads,
-      "qk_layernorm_all_heads, or its absence,",
+      layer.qk_norm_all_heads == family.qk_norm_all_heads, "qk_layernorm_all_heads, or its absence",
       family.qk_norm_all_heads ? "norms of all heads together" : "no norms of all heads together");
   require(layer.output_gate == family.output_gate,
           family.output_gate ? "no attention_output_gate" : "attention_output_gate",
