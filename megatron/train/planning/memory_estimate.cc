@@ -317,10 +317,10 @@ absl::StatusOr<MemoryEstimator::StageBytes> MemoryEstimator::BothKinds(const Lay
   }
   if (axes.recompute != PlanRecompute::kFull && !axes.activations_on_host) return bytes;
   // Evaluation keeps a layer's activations, which may be more than the inputs of all layers, or of
-  // the first.
+  // the first. A stage of that layer alone keeps no more than this one where it trains.
   for (const bool is_mixture : {false, true}) {
     if ((is_mixture ? mixtures : dense) == 0) continue;
-    MEGATRON_ASSIGN_OR_RETURN(few, ProbeOf(axes, is_mixture, 2));
+    MEGATRON_ASSIGN_OR_RETURN(few, ProbeOf(axes, is_mixture, 1));
     bytes.saved = std::max(bytes.saved, (*few)[place].saved);
     bytes.host_saved = std::max(bytes.host_saved, (*few)[place].host_saved);
   }
