@@ -34,6 +34,8 @@ constexpr int64_t kMostWindows = OffloadSizes::kMostWindows;
 constexpr double kPieceElements = 1 << 20;
 // The same of the norm of gradients that are in host memory or in bf16.
 constexpr double kGradientElements = 1 << 22;
+// Elements that gradients in bf16 become in fp32 at once for an update on the host.
+constexpr double kCachedElements = 1 << 16;
 
 // Returns the layers of each part of the model, in its order.
 std::vector<int64_t> LayersOfParts(const LayoutAxes& axes, int64_t layers) {
@@ -519,6 +521,7 @@ absl::StatusOr<MemoryNeeds> MemoryEstimator::StageTotal(const LayoutAxes& axes, 
     if (weight_bytes_ < 4 && !copies_gradients)
       bytes.fixed += 4 * std::min(kPieceElements, elements);
   }
+  if (rounds_gradients_ && moved > 0) needs.host += 4 * kCachedElements;
   needs.device = bytes.weights + bytes.gradients + bytes.optimizer - moved + bytes.fixed +
                  held.saved + bytes.temporary + slots.edges * rows + bytes.batches * micro_batches;
   return needs;
