@@ -88,10 +88,12 @@ std::vector<std::string> Introduce(const config::PretrainConfig& config, const P
                                FormatCount(CountParameters(config.model(), vocab_size)),
                                " parameters"));
   lines.push_back(absl::StrCat("data: ", run.training.data.description));
+  const int64_t host = run.plan.host_bytes(options.num_ranks());
   lines.push_back(absl::StrFormat(
       "memory: %s planned on this machine, %s for weights, gradients, optimizer and activations of "
-      "all ranks",
-      FormatBytes(here.bytes), FormatBytes(run.plan.rank_bytes())));
+      "all ranks%s",
+      FormatBytes(here.bytes), FormatBytes(run.plan.rank_bytes()),
+      host > 0 ? absl::StrCat(", and ", FormatBytes(host), " on the host") : ""));
   const std::string& save = options.checkpoint.save;
   lines.push_back(absl::StrFormat(
       "training: %s of %s, checkpoints %s", FormatQuantity(options.loop.train_iters, "iteration"),

@@ -193,6 +193,7 @@ TEST_F(PretrainCudaTest, ActivationsInHostMemoryLeaveTheSameBytes) {
   ASSERT_EQ(RunOnCuda({SaveTo("without")}).exit_code, kExitDone);
   const Outcome with = RunOnCuda({SaveTo("with"), "--set=recompute.cpu_offloading_num_layers=1"});
   ASSERT_EQ(with.exit_code, kExitDone) << with.output;
+  EXPECT_TRUE(absl::StrContains(with.output, "activations of all ranks, and ")) << with.output;
   ExpectEqualCheckpoints("without", "with");
 }
 
