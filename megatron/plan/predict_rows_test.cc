@@ -128,7 +128,7 @@ TEST(PredictStepTest, PartsAddUpToTheStep) {
   const StepSeconds& s = step->seconds;
   EXPECT_NEAR(s.total,
               s.compute + s.tensor_parallel + s.context_parallel + s.expert_parallel + s.messages +
-                  s.bubble + s.data_parallel + s.optimizer + s.constant,
+                  s.bubble + s.data_parallel + s.host_link + s.optimizer + s.constant,
               1e-9 * s.total);
   EXPECT_NEAR(step->total_parameters, 405.9e9, 0.01 * 405.9e9);
 }

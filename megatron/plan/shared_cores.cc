@@ -180,7 +180,7 @@ void ShareCores(const Hardware& hardware, const Implementation& program, const P
   for (double StepSeconds::*part :
        {&StepSeconds::compute, &StepSeconds::tensor_parallel, &StepSeconds::context_parallel,
         &StepSeconds::expert_parallel, &StepSeconds::messages, &StepSeconds::data_parallel,
-        &StepSeconds::optimizer}) {
+        &StepSeconds::host_link, &StepSeconds::optimizer}) {
     s.*part *= ranks_of_a_core;
   }
   s.bubble = std::max(shared, alone) - ranks_of_a_core * busy;

@@ -68,7 +68,7 @@ PlanLayout Layout(int64_t dp, int64_t pp, int64_t micro_batches) {
 
 double Sum(const StepSeconds& s) {
   return s.compute + s.tensor_parallel + s.context_parallel + s.expert_parallel + s.messages +
-         s.bubble + s.data_parallel + s.optimizer + s.constant;
+         s.bubble + s.data_parallel + s.host_link + s.optimizer + s.constant;
 }
 
 TEST(SharedCoresTest, FewerCoresLoseLessToTheirThreads) {

@@ -376,16 +376,16 @@ StepSeconds Predictor::Seconds(double mixtures, DataParallelWork* data) const {
       LowRankSavingsOfWordTable(model_, l_);
   data->low_rank_expert_parameters =
       data->expert_parameters - layers * mixtures * of_mixture.experts;
-  s.data_parallel = DataSeconds(*data) +
-                    FetchSeconds(gpu_, program_, l_, rates_, layer, layers, embedding, work + head);
+  s.data_parallel = DataSeconds(*data);
+  s.host_link = FetchSeconds(gpu_, program_, l_, rates_, layer, layers, embedding, work + head);
   const RankParameters of_rank = {parameters, embedding, experts};
   s.optimizer = UpdateSeconds(gpu_, program_, l_, rates_, of_rank, rule) +
                 SumSeconds(l_, rates_, of_rank) + layers * RuleSeconds(mixtures) + ClipSeconds();
   s.constant = program_.step_seconds();
   const double levels = LevelSeconds(parameters + embedding);
   s.tensor_parallel += levels;
-  s.total = m * (work + head + end_calls) + s.bubble + levels + s.data_parallel + s.optimizer +
-            s.constant;
+  s.total = m * (work + head + end_calls) + s.bubble + levels + s.data_parallel + s.host_link +
+            s.optimizer + s.constant;
   // What stages have less of it on average.
   const double mean = (AllSeconds(mixtures) + head_seconds_) / double(l_.pp);
   ShareCores(gpu_, program_, l_, m * (layers * of_layer + head - mean), IdleSeconds(mixtures), &s);

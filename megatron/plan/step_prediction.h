@@ -160,6 +160,7 @@ struct StepSeconds {
   double messages = 0;  // between pipeline stages
   double bubble = 0;
   double data_parallel = 0;
+  double host_link = 0;  // for weights that come from host memory, and gradients that go there
   double optimizer = 0;
   double constant = 0;
   double total = 0;

@@ -105,6 +105,7 @@ std::vector<std::pair<std::string, double>> PartsOf(const StepSeconds& s) {
       {"waiting for messages between stages", s.messages},
       {"idle in the pipeline (bubble)", s.bubble},
       {"waiting for data-parallel ranks", s.data_parallel},
+      {"waiting for the link to the host", s.host_link},
       {"optimizer", s.optimizer},
       {"the host, once a step", s.constant}};
   std::vector<std::pair<std::string, double>> there;
@@ -275,6 +276,12 @@ namespace {
 // A loss of this share of a step or more is worth a word.
 constexpr double kLargeLoss = 0.05;
 
+// Returns what a step waits for on the link to the host.
+std::string OnTheLink(const PlanLayout& layout) {
+  return layout.activations_on_host ? "weights, gradients and activations"
+                                    : "weights and gradients";
+}
+
 // Returns what may make the greatest loss smaller, where it is large; else nothing.
 std::string Advice(const Explanation& e) {
   struct Loss {
@@ -303,7 +310,11 @@ std::string Advice(const Explanation& e) {
       {s.data_parallel,
        e.step.run.program.overlaps_gradients() || IsProcessor(e.gpu)
            ? "gradients are summed once a step; more samples in a step make that share smaller"
-           : "gradients are summed once a step; parallel.overlap_grad_reduce hides that"}};
+           : "gradients are summed once a step; parallel.overlap_grad_reduce hides that"},
+      {s.host_link,
+       absl::StrCat(OnTheLink(layout),
+                    " cross the link to the host for each micro-batch; larger micro-batches wait "
+                    "less")}};
   const Loss* greatest = &losses[0];
   for (const Loss& loss : losses) {
     if (loss.seconds > greatest->seconds) greatest = &loss;
@@ -328,6 +339,11 @@ std::vector<std::string> Sentences(const Explanation& e) {
                       100 * e.step.model_flops / s.total / (peak * 1e12)),
       absl::StrFormat("Computing waits for communication in %s of the step.",
                       Percent(CommunicationSeconds(s), s.total))};
+  if (s.host_link > 0) {
+    sentences.push_back(
+        absl::StrFormat("It waits for %s on their way from the host or to it in %s of the step.",
+                        OnTheLink(e.step.run.layout), Percent(s.host_link, s.total)));
+  }
   if (s.bubble > 0) {
     sentences.push_back(absl::StrFormat(
         "The pipeline's bubble is %s of the step: %d stages, %d micro-batches.",

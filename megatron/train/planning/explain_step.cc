@@ -160,8 +160,8 @@ void SetPasses(const StagePlan& plan, const PredictedParts& parts, const Simulat
   }
   seconds->bubble = simulated.bubble;
   seconds->messages = simulated.message_seconds;
-  seconds->total =
-      simulated.seconds + seconds->data_parallel + seconds->optimizer + seconds->constant;
+  seconds->total = simulated.seconds + seconds->data_parallel + seconds->host_link +
+                   seconds->optimizer + seconds->constant;
 }
 
 // Heads of multi-token prediction that are alone on a part read what the part before computes for

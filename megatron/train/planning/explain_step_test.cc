@@ -36,7 +36,7 @@ ExplainedStep Explain(const std::string& name, const std::vector<std::string>& o
 
 double Sum(const StepSeconds& s) {
   return s.compute + s.tensor_parallel + s.context_parallel + s.expert_parallel + s.messages +
-         s.bubble + s.data_parallel + s.optimizer + s.constant;
+         s.bubble + s.data_parallel + s.host_link + s.optimizer + s.constant;
 }
 
 std::vector<std::string> Pipeline(const std::string& schedule) {

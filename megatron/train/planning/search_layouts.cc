@@ -583,14 +583,16 @@ std::string WhyItLoses(const StepSeconds& first, const StepSeconds& other) {
     const char* name;
     double StepSeconds::*seconds;
   };
-  constexpr Part kParts[] = {{"compute", &StepSeconds::compute},
-                             {"tensor-parallel communication", &StepSeconds::tensor_parallel},
-                             {"context-parallel communication", &StepSeconds::context_parallel},
-                             {"expert-parallel communication", &StepSeconds::expert_parallel},
-                             {"messages between stages", &StepSeconds::messages},
-                             {"pipeline bubble", &StepSeconds::bubble},
-                             {"data-parallel communication", &StepSeconds::data_parallel},
-                             {"optimizer", &StepSeconds::optimizer}};
+  constexpr Part kParts[] = {
+      {"compute", &StepSeconds::compute},
+      {"tensor-parallel communication", &StepSeconds::tensor_parallel},
+      {"context-parallel communication", &StepSeconds::context_parallel},
+      {"expert-parallel communication", &StepSeconds::expert_parallel},
+      {"messages between stages", &StepSeconds::messages},
+      {"pipeline bubble", &StepSeconds::bubble},
+      {"data-parallel communication", &StepSeconds::data_parallel},
+      {"weights and gradients on the link to the host", &StepSeconds::host_link},
+      {"optimizer", &StepSeconds::optimizer}};
   const Part* worst = nullptr;
   double most = 0;
   for (const Part& part : kParts) {

@@ -589,6 +589,10 @@ TEST_F(SearchLayoutsTest, NamesThePartThatCostsMost) {
   other.bubble = 0.25;
   other.total = 1.25;
   EXPECT_EQ(WhyItLoses(first, other), "pipeline bubble +0.25 s, 20 % of its step");
+  other.host_link = 0.5;
+  other.total = 2;
+  EXPECT_EQ(WhyItLoses(first, other),
+            "weights and gradients on the link to the host +0.5 s, 25 % of its step");
   EXPECT_EQ(WhyItLoses(first, first), "as fast, and cut in more ways");
 }
 
