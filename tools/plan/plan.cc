@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,9 +58,9 @@ ABSL_FLAG(
     "the configuration.");
 ABSL_FLAG(double, memory_limit, 0,
           "GiB of a GPU that a searched layout may take; 0: 95 % of what it has.");
-ABSL_FLAG(double, host_memory_limit, 0,
-          "GiB of the host's memory that a GPU of a searched layout may take; 0: 90 % of its "
-          "share.");
+ABSL_FLAG(std::optional<double>, host_memory_limit, std::nullopt,
+          "GiB of the host's memory that a GPU of a searched layout may take; 0: nothing lies "
+          "there. Without it, 90 % of a GPU's share.");
 ABSL_FLAG(int, best, 5, "The number of searched layouts to print.");
 ABSL_FLAG(std::string, program, "megatron_cc",
           "The implementation among the facts whose efficiencies --explain takes.");

@@ -93,8 +93,9 @@ absl::StatusOr<Searched> Read(const PlanSearchOptions& options, const PlanFacts&
   }
   if (options.best < 1 || options.best > kMostBest)
     return absl::InvalidArgumentError(absl::StrCat("--best must be from 1 to ", kMostBest));
-  for (const auto& [flag, gib] : {std::make_pair("--memory_limit", options.memory_gib),
-                                  std::make_pair("--host_memory_limit", options.host_memory_gib)}) {
+  for (const auto& [flag, gib] :
+       {std::make_pair("--memory_limit", options.memory_gib),
+        std::make_pair("--host_memory_limit", options.host_memory_gib.value_or(0))}) {
     if (!(gib >= 0 && gib <= kMostGib))
       return absl::InvalidArgumentError(absl::StrCat(flag, " must be from 0 to ", kMostGib));
   }
@@ -126,9 +127,14 @@ absl::StatusOr<Searched> Read(const PlanSearchOptions& options, const PlanFacts&
   if (searched.options.shares_memory) searched.limit /= double(options.gpus);
   if (options.memory_gib > 0) searched.limit = options.memory_gib * kGiB;
   searched.options.memory_bytes = searched.limit;
-  searched.host_limit =
-      options.host_memory_gib > 0 ? options.host_memory_gib * kGiB : DefaultHostLimit(*hardware);
+  searched.host_limit = options.host_memory_gib.has_value() ? *options.host_memory_gib * kGiB
+                                                            : DefaultHostLimit(*hardware);
   searched.options.host_bytes = searched.host_limit;
+  if (searched.host_limit == 0) {
+    // A search takes a limit of 0 for the default; less than a byte leaves room for nothing.
+    searched.options.offloads = false;
+    searched.options.host_bytes = 0.5;
+  }
   return searched;
 }
 
@@ -142,11 +148,13 @@ std::string HostLine(const PlanSearchOptions& options, const Searched& searched)
         "host_memory_gb_per_s or host_memory_gb\n",
         hardware.name());
   }
+  if (!searched.options.offloads)
+    return "host: no layout has anything there, by --host_memory_limit=0\n";
   return absl::StrFormat(
       "host: %s of its memory for what a GPU leaves there (%s), %g GB/s over the link and %g "
       "GB/s of memory for each\n",
       Memory(searched.host_limit),
-      options.host_memory_gib > 0
+      options.host_memory_gib.has_value()
           ? std::string("by --host_memory_limit")
           : absl::StrFormat("%.0f %% are left to programs", 100 * kHostMargin),
       hardware.host_link_gb_per_s(), hardware.host_memory_gb_per_s());
@@ -261,18 +269,30 @@ absl::Status Write(const std::string& path, const Searched& searched, const Foun
   return WriteFileAtomically(PosixFileSystem(), path, text);
 }
 
-// Says what a model needs that fits with the optimizer's states, or activations, on the host alone.
+// Says what a model needs that fits with the optimizer's states, or activations, on the host alone:
+// what every layout has there that is printed.
 absl::StatusOr<std::string> HostNeeds(const Searched& searched, const LayoutSearch& found) {
   if (!found.needs_host && !found.needs_activations_on_host) return "";
-  const char* const needed = !found.needs_activations_on_host ? "the optimizer's states"
-                             : found.needs_host ? "the optimizer's states and all activations"
-                                                : "all activations";
+  const auto all = [&](auto has) {
+    return std::all_of(found.best.begin(), found.best.end(),
+                       [&](const FoundLayout& layout) { return has(layout.axes); });
+  };
+  std::vector<std::string> needed;
+  if (all([](const LayoutAxes& axes) { return axes.host_fraction > 0; }))
+    needed.push_back("the optimizer's states");
+  if (all([](const LayoutAxes& axes) { return axes.weights_on_host; }))
+    needed.insert(needed.end(), {"weights", "gradients"});
+  if (found.needs_activations_on_host) needed.push_back("all activations");
+  if (needed.empty()) return "";
+  const std::string last = needed.back();
+  needed.pop_back();
   SearchOptions alone = searched.options;
   alone.offloads = false;
   MEGATRON_ASSIGN_OR_RETURN(
       const std::string enough,
       RanksToTake(searched.config, searched.vocab_size, searched.planner, alone));
-  return absl::StrCat("needed: ", needed, " on the host; without them there, ", enough, "\n");
+  return absl::StrCat("needed: ", absl::StrJoin(needed, ", "), needed.empty() ? "" : " and ", last,
+                      " on the host; without them there, ", enough, "\n");
 }
 
 // Says what predictions don't know, and which of their figures are guesses.
@@ -304,7 +324,7 @@ absl::StatusOr<std::string> SearchPlan(const PlanSearchOptions& options, const P
       const LayoutSearch found,
       SearchLayouts(searched.config, searched.vocab_size, searched.planner, searched.options));
   if (found.best.empty() && found.layouts == 0 && found.not_allowed > 0)
-    return NothingKeeps(searched.held, options.gpus, searched.noun());
+    return NothingKeeps(searched.config, searched.held, options.gpus, searched.noun());
   if (found.best.empty()) {
     return NothingFits(searched.config, searched.vocab_size, searched.planner, searched.options,
                        found);
@@ -322,6 +342,9 @@ absl::StatusOr<std::string> SearchPlan(const PlanSearchOptions& options, const P
   absl::StrAppend(&text, "wrote ", options.output, ": pretrain_",
                   config::ModelType::Type_Name(searched.resolved.model().model_type()),
                   " --config=", options.output, "\n");
+  if (searched.planner.is_gpu) {
+    absl::StrAppend(&text, "its memory without a GPU: --dry_run=full --set=system.device=cuda\n");
+  }
   return text;
 }
 

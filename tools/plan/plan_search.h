@@ -3,6 +3,7 @@
 #define MEGATRON_TOOLS_PLAN_PLAN_SEARCH_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,8 +18,9 @@ struct PlanSearchOptions {
   std::vector<std::string> overrides;  // parts of a layout that they write are held
   int64_t gpus = 0;
   std::string gpu = "H100";
-  double memory_gib = 0;       // GiB of a GPU; 0: 95 % of the hardware's, or a rank's share
-  double host_memory_gib = 0;  // GiB of the host for a GPU; 0: 90 % of its share
+  double memory_gib = 0;  // GiB of a GPU; 0: 95 % of the hardware's, or a rank's share
+  // GiB of the host for a GPU; 0: nothing lies there; none: 90 % of its share.
+  std::optional<double> host_memory_gib;
   int best = 5;
   std::string output;  // where to write the fastest layout's configuration; empty: nowhere
 };

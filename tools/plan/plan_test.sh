@@ -195,21 +195,36 @@ done
 expect_code 0 'needed: the optimizer.s states on the host; without them there, it would fit on 2 GPUs' \
   --config=gpt3_857m --gpus=1 --memory_limit=5 --output=host.textproto
 grep -q 'with [0-9.]* GiB of the host' output || fail "$(cat output)"
+grep -q '^its memory without a GPU: --dry_run=full --set=system.device=cuda$' output || fail "$(cat output)"
 grep -q 'optimizer_cpu_offload: true' host.textproto || fail "$(cat host.textproto)"
 expect_code 0 'of the host' --explain=host.textproto
 "$pretrain_gpt" --config=host.textproto --set=system.device=cuda --dry_run=full > dry_run ||
   fail "$(cat host.textproto)"
 grep -q 'and in host memory' dry_run || fail "$(cat dry_run)"
-expect_code 0 'optimizer and weights on the host' --config=gpt3_857m --gpus=1 --memory_limit=2
+expect_code 0 'needed: the optimizer.s states, weights and gradients on the host; without them there, ' \
+  --config=gpt3_857m --gpus=1 --memory_limit=2 --output=weights.textproto
+grep -q 'optimizer and weights on the host' output || fail "$(cat output)"
+# What waits for the link to the host doesn't wait for other ranks, which this one lacks.
+expect_code 0 '^  waiting for the link to the host ' --explain=weights.textproto
+grep -q 'It waits for weights and gradients on their way from the host or to it in ' output ||
+  fail "$(cat output)"
+! grep -q 'data-parallel ranks\|overlap_grad_reduce hides' output || fail "$(cat output)"
 expect_code 20 'and on [0-9]* GPUs with the host.s memory' --config=gpt3_857m --gpus=1 --memory_limit=0.5
 expect_code 20 'none of .* of the host.s memory, of which a rank may have 1.00 GiB' \
   --config=gpt3_857m --gpus=1 --memory_limit=5 --host_memory_limit=1
+# A limit of 0 leaves nothing there.
+expect_code 20 'none of .* fits in the 5.00 GiB of a rank' --config=gpt3_857m --gpus=1 --memory_limit=5 \
+  --host_memory_limit=0
+! grep -q 'of the host.s memory' output || fail "$(cat output)"
+expect_code 0 '^host: no layout has anything there, by --host_memory_limit=0$' --config=gpt3_857m --gpus=1 \
+  --host_memory_limit=0
+expect_code 20 'host_memory_limit must be from 0' --config=gpt3_857m --gpus=1 --host_memory_limit=-1
 # A model whose layers keep more than there is room for but in host memory.
 deep=model.num_layers=48
 expect_code 20 'activations on the host) takes' --config=gpt3_857m --gpus=1 --memory_limit=0.5 --set=$deep
 least=$(sed -n 's/.*activations on the host) takes \([0-9.]*\) \([MG]\)iB .*/\1 \2/p' output |
   awk '{ print 1.03 * $1 / ($2 == "M" ? 1024 : 1) }')
-expect_code 0 'needed: the optimizer.s states and all activations on the host; without them there, ' \
+expect_code 0 'needed: the optimizer.s states, weights, gradients and all activations on the host; without them there, ' \
   --config=gpt3_857m --gpus=1 --memory_limit="$least" --set=$deep --output=deep.textproto
 grep -q 'cpu_offloading_num_layers: 48' deep.textproto || fail "$(cat deep.textproto)"
 # They lie there, too, where that is written.
@@ -217,6 +232,11 @@ expect_code 0 'activations on the host' --config=gpt3_857m --gpus=1 \
   --set=recompute.cpu_offloading_num_layers=24 --output=there.textproto
 ! grep -q '^needed' output || fail "$(cat output)"
 ! grep -q '^not priced: .*cpu_offloading' output || fail "$(cat output)"
+# A search takes the layers of all of the model, or none.
+expect_code 20 'of all layers on the host or of none: .* part of the model, 24 without a pipeline; leave' \
+  --config=gpt3_857m --gpus=1 --set=recompute.cpu_offloading_num_layers=12
+expect_code 20 'recompute.cpu_offloading_num_layers = -1: expects an integer from 0 to 10000' \
+  --config=gpt3_857m --gpus=1 --set=recompute.cpu_offloading_num_layers=-1
 expect_code 20 'host_memory_limit belongs to' --explain=gpt3_857m --host_memory_limit=3
 
 # What --set writes of a layout is held, a section or a field.

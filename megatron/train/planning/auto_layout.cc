@@ -201,7 +201,8 @@ absl::StatusOr<SavedLayout> Chooser::Search(const PlanningFacts& facts) const {
   MEGATRON_ASSIGN_OR_RETURN(const LayoutSearch found,
                             SearchLayouts(config_, tokenizer->vocab_size(), planner, options));
   if (!found.best.empty()) return Describe(facts, found);
-  if (found.layouts == 0 && found.not_allowed > 0) return NothingKeeps(written_, ranks_, "rank");
+  if (found.layouts == 0 && found.not_allowed > 0)
+    return NothingKeeps(config_, written_, ranks_, "rank");
   return NothingFits(config_, tokenizer->vocab_size(), planner, options, found);
 }
 

@@ -5,8 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
 #include "megatron/base/quantity.h"
 #include "megatron/train/config/config_paths.h"
+#include "megatron/train/config/config_rules.h"
 #include "megatron/train/planning/layout_axes.h"
 
 namespace megatron {
@@ -55,6 +58,32 @@ constexpr const char* kLayoutPaths[] = {
     "parallel.param_cpu_offload",
     "parallel.param_offload_path",
 };
+constexpr absl::string_view kOffloadedLayers = "recompute.cpu_offloading_num_layers";
+
+// Returns whether the field is one number, and out of its range.
+bool IsOutOfRange(const FieldRef& ref) {
+  using google::protobuf::FieldDescriptor;
+  if (ref.field->is_repeated()) return false;
+  const google::protobuf::Reflection& reflection = *ref.message->GetReflection();
+  if (ref.field->cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE)
+    return !RangeOf(*ref.field).Contains(reflection.GetDouble(*ref.message, ref.field));
+  if (ref.field->cpp_type() == FieldDescriptor::CPPTYPE_INT64)
+    return !RangeOf(*ref.field).Contains(double(reflection.GetInt64(*ref.message, ref.field)));
+  return false;
+}
+
+// Says which numbers of layers a search leaves on the host, where another one may be the cause.
+std::string OffloadedLayersHint(const config::PretrainConfig& config,
+                                const std::vector<WrittenField>& fields) {
+  const std::string all = absl::StrCat(config.model().num_layers());
+  for (const WrittenField& field : fields) {
+    if (field.path != kOffloadedLayers || field.value == "0" || field.value == all) continue;
+    return absl::StrCat("; a search leaves the activations of all layers on the host or of none: ",
+                        kOffloadedLayers, " is 0, or the layers of the largest part of the model, ",
+                        all, " without a pipeline");
+  }
+  return "";
+}
 
 }  // namespace
 
@@ -108,10 +137,18 @@ LayoutFilter FilterOf(const config::PretrainConfig& config, std::vector<WrittenF
   };
 }
 
-absl::Status NothingKeeps(const std::vector<WrittenField>& fields, int64_t count,
+absl::Status NothingKeeps(const config::PretrainConfig& config,
+                          const std::vector<WrittenField>& fields, int64_t count,
                           absl::string_view noun) {
+  for (const WrittenField& field : fields) {
+    const FieldRef ref = Resolve(config, field.path);
+    if (!IsOutOfRange(ref)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(field.path, " = ", field.value, ": expects ", DescribeAccepted(*ref.field)));
+  }
   return absl::InvalidArgumentError(absl::StrCat(
       "no layout of ", FormatQuantity(count, noun), " has all that is written: ", ToText(fields),
+      OffloadedLayersHint(config, fields),
       "; leave some of it out (--set=FIELD= removes a field)"));
 }
 

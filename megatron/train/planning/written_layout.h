@@ -41,9 +41,11 @@ bool Keeps(const config::PretrainConfig& config, const std::vector<WrittenField>
 LayoutFilter FilterOf(const config::PretrainConfig& config, std::vector<WrittenField> fields,
                       bool is_gpu);
 
-// Returns the error of a search that found no layout with these fields on so many "ranks" or
-// "GPUs".
-absl::Status NothingKeeps(const std::vector<WrittenField>& fields, int64_t count,
+// Returns the error of a search that found no layout of the configuration with these fields on so
+// many of what the noun, "rank" or "GPU", names. It names the field that is out of its range, if
+// there is one.
+absl::Status NothingKeeps(const config::PretrainConfig& config,
+                          const std::vector<WrittenField>& fields, int64_t count,
                           absl::string_view noun);
 
 }  // namespace megatron
