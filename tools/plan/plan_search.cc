@@ -280,8 +280,10 @@ absl::StatusOr<std::string> HostNeeds(const Searched& searched, const LayoutSear
   std::vector<std::string> needed;
   if (all([](const LayoutAxes& axes) { return axes.host_fraction > 0; }))
     needed.push_back("the optimizer's states");
-  if (all([](const LayoutAxes& axes) { return axes.weights_on_host; }))
-    needed.insert(needed.end(), {"weights", "gradients"});
+  if (all([](const LayoutAxes& axes) { return axes.weights_on_host; })) {
+    needed.push_back("weights");
+    needed.push_back("gradients");
+  }
   if (found.needs_activations_on_host) needed.push_back("all activations");
   if (needed.empty()) return "";
   const std::string last = needed.back();
