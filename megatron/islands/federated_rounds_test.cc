@@ -44,7 +44,7 @@ FederatedOptions Noised(double max_epsilon = 0) {
   return options;
 }
 
-Integers Encoded(const Floats& update) {
+Integers Encoded(const ModelValues& update) {
   Integers integers(update.size());
   const double scale = ClipScale(SquaredNorm(update), kClipNorm).value();
   EXPECT_THAT(EncodeUpdate(update, scale, kClipNorm, absl::MakeSpan(integers)), IsOk());
@@ -52,13 +52,13 @@ Integers Encoded(const Floats& update) {
 }
 
 // The mean of updates as a plain program has it.
-Floats MeanOf(const std::vector<Floats>& updates) {
+ModelValues MeanOf(const std::vector<ModelValues>& updates) {
   std::vector<int64_t> sums(kElements, 0);
-  for (const Floats& update : updates) {
+  for (const ModelValues& update : updates) {
     const Integers integers = Encoded(update);
     for (int i = 0; i < kElements; ++i) sums[i] += static_cast<int32_t>(integers[i]);
   }
-  Floats mean;
+  ModelValues mean;
   for (const int64_t sum : sums) {
     mean.push_back(
         static_cast<float>(MeanOfUnits(sum, static_cast<int>(updates.size()), kClipNorm)));
@@ -107,13 +107,13 @@ class FederatedRoundsTest : public ::testing::Test {
     return islands;
   }
   // Goes through the steps up to sending, with these updates.
-  static void Send(std::vector<TestIsland>* islands, const std::vector<Floats>& updates) {
+  static void Send(std::vector<TestIsland>* islands, const std::vector<ModelValues>& updates) {
     for (TestIsland& island : *islands) EXPECT_THAT(island.Advertise(), IsOk());
     for (TestIsland& island : *islands) EXPECT_THAT(island.Share(), IsOk());
     for (size_t i = 0; i < islands->size(); ++i)
       EXPECT_THAT((*islands)[i].SendMasked(Encoded(updates[i])), IsOk());
   }
-  static void TakeRound(std::vector<TestIsland>* islands, const std::vector<Floats>& updates) {
+  static void TakeRound(std::vector<TestIsland>* islands, const std::vector<ModelValues>& updates) {
     Send(islands, updates);
     for (TestIsland& island : *islands) EXPECT_THAT(island.Reveal(), IsOk());
   }
@@ -132,7 +132,7 @@ TEST_F(FederatedRoundsTest, RoundsAreTheOuterStepsOfTheIntegersMeanBitForBit) {
   std::vector<TestIsland> islands = Joined(3);
   Plain plain(Some(0));
   for (int round = 1; round <= 3; ++round) {
-    std::vector<Floats> updates;
+    std::vector<ModelValues> updates;
     for (int k = 0; k < 3; ++k) updates.push_back(Some(round * 10 + k));
     for (float& value : updates[1]) value *= 20;  // longer than the clip norm
     TakeRound(&islands, updates);
@@ -148,7 +148,7 @@ TEST_F(FederatedRoundsTest, RoundsAreTheOuterStepsOfTheIntegersMeanBitForBit) {
 }
 
 TEST_F(FederatedRoundsTest, AnIslandIsLostAtEachStepAndTheOthersGoOn) {
-  const std::vector<Floats> updates = {Some(1), Some(2), Some(3)};
+  const std::vector<ModelValues> updates = {Some(1), Some(2), Some(3)};
   for (const int last : {1, 2, 3}) {  // it has advertised, shared, sent
     SCOPED_TRACE(last);
     Start(Federated(), absl::Seconds(60), "");
@@ -267,7 +267,7 @@ TEST_F(FederatedRoundsTest, AnIslandThatComesDuringASumWaitsForTheNextRound) {
   for (TestIsland& island : islands) EXPECT_THAT(island.Reveal(), IsOk());
   const IslandMessage state = late.Await();
   EXPECT_EQ(state.present, (std::vector<int32_t>{0, 1}));
-  const Floats copy = late.Fetch(state);
+  const ModelValues copy = late.Fetch(state);
   for (TestIsland& island : islands) EXPECT_EQ(island.Fetch(island.Await()), copy);
   islands.push_back(std::move(late));
   TakeRound(&islands, {Some(1), Some(2), Some(3)});
@@ -302,7 +302,7 @@ TEST_F(FederatedRoundsTest, NoiseIsInTheCopyAndTheBudgetEndsTheRounds) {
       const IslandMessage state = island.Await();
       EXPECT_EQ(state.noised_rounds, round);
       EXPECT_EQ(state.budget_spent, round == 2);
-      const Floats copy = island.Fetch(state);
+      const ModelValues copy = island.Fetch(state);
       for (int i = 0; i < kElements; ++i) EXPECT_NE(copy[i], plain.global()[i]);
     }
   }

@@ -215,8 +215,8 @@ class IslandLinkTest : public ::testing::Test {
   }
 
   // The integers of an island's update in a plain program.
-  static std::vector<uint32_t> IntegersOf(int island, int round, const Floats& global) {
-    Floats update(kModel);
+  static std::vector<uint32_t> IntegersOf(int island, int round, const ModelValues& global) {
+    ModelValues update(kModel);
     for (int64_t i = 0; i < kModel; ++i) {
       const float master = global[i] - StepsOf(island, round, i);
       update[i] = global[i] - master;
@@ -227,13 +227,13 @@ class IslandLinkTest : public ::testing::Test {
                 IsOk());
     return integers;
   }
-  static Floats StartValues() {
-    Floats values(kModel);
+  static ModelValues StartValues() {
+    ModelValues values(kModel);
     for (int64_t i = 0; i < kModel; ++i) values[i] = StartOf(i);
     return values;
   }
   // The weights of a plain program after rounds of these islands.
-  static Floats PlainRounds(const std::vector<std::vector<int>>& rounds) {
+  static ModelValues PlainRounds(const std::vector<std::vector<int>>& rounds) {
     Plain plain(StartValues());
     for (size_t round = 0; round < rounds.size(); ++round) {
       std::vector<int64_t> sums(kModel, 0);
@@ -242,7 +242,7 @@ class IslandLinkTest : public ::testing::Test {
             IntegersOf(island, static_cast<int>(round), plain.global());
         for (int64_t i = 0; i < kModel; ++i) sums[i] += static_cast<int32_t>(integers[i]);
       }
-      Floats mean(kModel);
+      ModelValues mean(kModel);
       for (int64_t i = 0; i < kModel; ++i) {
         mean[i] = static_cast<float>(
             MeanOfUnits(sums[i], static_cast<int>(rounds[round].size()), kClipNorm));
@@ -263,7 +263,7 @@ class IslandLinkTest : public ::testing::Test {
 TEST_F(IslandLinkTest, RoundsAreThePlainProgramsBitForBitForEveryLayout) {
   const Layout whole, tensor = {2, 1}, replicas = {1, 2}, states = {1, 2, DataSharding::kStates},
                       both = {2, 2, DataSharding::kStates}, thirds = {1, 3, DataSharding::kStates};
-  const Floats expected = PlainRounds({{0, 1}, {0, 1}, {0, 1}});
+  const ModelValues expected = PlainRounds({{0, 1}, {0, 1}, {0, 1}});
   for (const auto& [first, second] : std::vector<std::pair<Layout, Layout>>{
            {whole, whole}, {tensor, states}, {replicas, both}, {thirds, tensor}}) {
     SCOPED_TRACE(::testing::Message() << first.tensor << " " << first.data << " and "
@@ -445,7 +445,7 @@ TEST_F(IslandLinkTest, IslandsAreToldOfTheBudgetAndItsEnd) {
     EXPECT_TRUE(island.budget_spent);
   }
   // The noise is 1 clip norm, in the mean of two half of it.
-  const Floats plain = PlainRounds({{0, 1}}), noised = server_->global();
+  const ModelValues plain = PlainRounds({{0, 1}}), noised = server_->global();
   double squares = 0;
   for (int64_t i = 0; i < kModel; ++i) squares += std::pow(noised[i] - plain[i], 2);
   EXPECT_GT(std::sqrt(squares / kModel), 0.5 * kClipNorm);

@@ -59,7 +59,7 @@ TEST_F(OuterServerTest, RoundsAreThePlainOuterStepsBitForBit) {
   EXPECT_EQ(islands[1].Enter(), Some(0));
   EXPECT_EQ(islands[2].Enter(), Some(0));
   for (int round = 1; round <= 4; ++round) {
-    std::vector<Floats> updates;
+    std::vector<ModelValues> updates;
     for (int k = 0; k < 3; ++k) updates.push_back(Some(round * 10 + k));
     // They arrive in another order each time.
     for (int i = 0; i < 3; ++i) {
@@ -113,7 +113,7 @@ TEST_F(OuterServerTest, AnIslandThatIsLostIsOutAndComesBack) {
   EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(1)), IsOk());
   const IslandMessage state = a.Await();
   EXPECT_EQ(state.present, (std::vector<int32_t>{0}));
-  const Floats copy = a.Fetch(state);
+  const ModelValues copy = a.Fetch(state);
   TestIsland b = Make(1);
   EXPECT_EQ(b.Enter(), copy);
   EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(2)), IsOk());
@@ -169,7 +169,7 @@ TEST_F(OuterServerTest, TheNextRoundWaitsForWhoStillReadsTheCopy) {
   b.run = state.run;
   EXPECT_THAT(a.SendValues(IslandContent::kUpdate, Some(3)), IsOk());
   EXPECT_EQ(a.Await(absl::Seconds(1)).round, 1);
-  const Floats copy = b.Fetch(state);
+  const ModelValues copy = b.Fetch(state);
   EXPECT_EQ(copy, server_->global());
   EXPECT_THAT(b.SendValues(IslandContent::kUpdate, Some(4)), IsOk());
   EXPECT_EQ(a.Await().round, 2);
@@ -180,7 +180,7 @@ TEST_F(OuterServerTest, AnUpdateWithANaNIsLeftOutAndTheOthersGoOn) {
   TestIsland a = Make(0), b = Make(1);
   a.Enter(Some(0));
   b.Enter();
-  Floats bad = Some(1);
+  ModelValues bad = Some(1);
   bad[5] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_THAT(b.SendValues(IslandContent::kUpdate, bad),
               StatusIs(absl::StatusCode::kDataLoss, ::testing::HasSubstr("NaN")));
@@ -201,7 +201,7 @@ TEST_F(OuterServerTest, ASumThatOverflowsMakesNoStep) {
   TestIsland a = Make(0), b = Make(1);
   a.Enter(Some(0));
   b.Enter();
-  const Floats huge(kElements, 3e38f);
+  const ModelValues huge(kElements, 3e38f);
   EXPECT_THAT(a.SendValues(IslandContent::kUpdate, huge), IsOk());
   EXPECT_THAT(b.SendValues(IslandContent::kUpdate, huge), IsOk());
   const IslandMessage state = a.Await();
@@ -215,12 +215,12 @@ TEST_F(OuterServerTest, CodesAreDecodedBlockByBlock) {
     Start(With(1, absl::Seconds(60)));
     TestIsland a = Make(0);
     a.Enter(Some(0));
-    Floats powers = {0.5f, -0.25f, 0.125f, 0.5f, 0, -0.5f, 0.25f, -0.25f};
+    ModelValues powers = {0.5f, -0.25f, 0.125f, 0.5f, 0, -0.5f, 0.25f, -0.25f};
     if (type == OuterGradientType::kInt8) powers.assign(kElements, 0.5f);
     EXPECT_THAT(a.SendValues(IslandContent::kUpdate, powers, type), IsOk());
     Plain plain(Some(0));
     plain.Step({powers});
-    const Floats copy = a.Fetch(a.Await());
+    const ModelValues copy = a.Fetch(a.Await());
     for (int i = 0; i < kElements; ++i) EXPECT_NEAR(copy[i], plain.global()[i], 1e-6) << i;
   }
 }
@@ -234,18 +234,18 @@ TEST_F(OuterServerTest, OthersAreRefusedByNameAndTheIslandsGoOn) {
     EXPECT_THAT(other.Join(agreement).status(),
                 StatusIs(absl::StatusCode::kFailedPrecondition, ::testing::HasSubstr(why)));
   };
-  IslandAgreement agreement = Agreement();
+  IslandAgreement agreement = TestAgreement();
   agreement.text = "model { layers: 2 }\ntrain { seed: 2 }\n";
   expect_refused(agreement,
                  "the copy is of 'train { seed: 1 }', and the island has "
                  "'train { seed: 2 }'");
-  agreement = Agreement();
+  agreement = TestAgreement();
   agreement.tensors[0].shape = {3, 2};
   expect_refused(agreement, "the copy has 'a' [2, 3], and the island 'a' [3, 2]");
-  agreement = Agreement();
+  agreement = TestAgreement();
   agreement.tensors.push_back({"c", {1}});
   expect_refused(agreement, "the copy has 2 parameters, and the island 3");
-  agreement = Agreement();
+  agreement = TestAgreement();
   agreement.outer.momentum = 0.5;
   expect_refused(agreement, "a momentum of 0.9 (Nesterov), and the island 0.7 and 0.5");
   // A number that is taken.
@@ -254,7 +254,7 @@ TEST_F(OuterServerTest, OthersAreRefusedByNameAndTheIslandsGoOn) {
   ASSERT_THAT(twin.client().Connect(absl::Seconds(5)), IsOk());
   join.session = 99;
   join.leads = true;
-  join.agreement = Agreement();
+  join.agreement = TestAgreement();
   EXPECT_THAT(twin.client().Ask(join).status(),
               StatusIs(absl::StatusCode::kAlreadyExists,
                        ::testing::HasSubstr("island 0 has joined already")));
@@ -290,7 +290,7 @@ TEST_F(OuterServerTest, WhoSendsWhatDoesNotFitIsClosedAndTheIslandsGoOn) {
   IslandMessage put = begin;
   put.kind = IslandMessageKind::kPut;
   put.block = {"a", {{0, 0}, {2, 3}}};
-  put.values = Bytes(Floats(6));
+  put.values = Bytes(ModelValues(6));
   const IslandMessage flush = MessageOf(IslandMessageKind::kFlush);
   IslandMessage finish = begin;
   finish.kind = IslandMessageKind::kFinish;
@@ -347,7 +347,7 @@ TEST_F(OuterServerTest, AServerThatIsStartedAgainGoesOnFromItsState) {
 }
 
 TEST_F(OuterServerTest, EveryDamageOfTheStateIsNoticed) {
-  auto copy = GlobalCopy::Create(Agreement(), 100);
+  auto copy = GlobalCopy::Create(TestAgreement(), 100);
   ASSERT_THAT(copy.status(), IsOk());
   copy->run = 5;
   copy->round = 3;
@@ -358,7 +358,7 @@ TEST_F(OuterServerTest, EveryDamageOfTheStateIsNoticed) {
   ASSERT_THAT(loaded.status(), IsOk());
   EXPECT_EQ(loaded->global(), Some(1));
   EXPECT_EQ(loaded->round, 3);
-  EXPECT_EQ(loaded->agreement().tensors, Agreement().tensors);
+  EXPECT_EQ(loaded->agreement().tensors, TestAgreement().tensors);
   EXPECT_THAT(GlobalCopy::Load(fs_, "state", 7).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr("more than 7")));
   const auto whole = ReadFileToString(fs_, "state");

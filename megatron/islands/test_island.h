@@ -22,11 +22,11 @@
 
 namespace megatron {
 
-using Floats = std::vector<float>;
+using ModelValues = std::vector<float>;
 
 constexpr int kElements = 8;  // a: [2, 3], b: [2]
 
-inline IslandAgreement Agreement() {
+inline IslandAgreement TestAgreement() {
   IslandAgreement agreement;
   agreement.text = "model { layers: 2 }\ntrain { seed: 1 }\n";
   agreement.outer = {0.7, 0.9, true};
@@ -37,7 +37,7 @@ inline IslandAgreement Agreement() {
 // The blocks of one rank that has all, in the order of elements.
 inline std::vector<TensorBlock> Blocks() { return {{"a", {{0, 0}, {2, 3}}}, {"b", {{0}, {2}}}}; }
 
-inline std::string Bytes(const Floats& values) {
+inline std::string Bytes(const ModelValues& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
 }
 
@@ -58,7 +58,7 @@ class TestIsland {
   void set_federated(const FederatedOptions& federated) { federated_ = federated; }
 
   absl::StatusOr<IslandMessage> Join() {
-    IslandAgreement agreement = Agreement();
+    IslandAgreement agreement = TestAgreement();
     agreement.federated = federated_;
     return Join(agreement);
   }
@@ -75,7 +75,7 @@ class TestIsland {
     join.run = run;
     return client_.Ask(join);
   }
-  absl::Status SendValues(IslandContent content, const Floats& values,
+  absl::Status SendValues(IslandContent content, const ModelValues& values,
                           OuterGradientType type = OuterGradientType::kFloat32) {
     ++attempt_;
     IslandMessage begin = MessageOf(IslandMessageKind::kBegin, round);
@@ -91,7 +91,7 @@ class TestIsland {
       put.block = block;
       put.type = type;
       const int64_t count = block.place.extent.numel();
-      Floats part(values.begin() + at, values.begin() + at + count);
+      ModelValues part(values.begin() + at, values.begin() + at + count);
       at += count;
       if (type == OuterGradientType::kFloat32) {
         put.values = Bytes(part);
@@ -111,7 +111,7 @@ class TestIsland {
     return client_.Ask(finish).status();
   }
   // Joins, and gives the copy or fetches it.
-  Floats Enter(const Floats& copy = {}) {
+  ModelValues Enter(const ModelValues& copy = {}) {
     absl::StatusOr<IslandMessage> state = Join();
     EXPECT_THAT(state.status(), absl_testing::IsOk());
     if (state.ok() && state->copy == CopyState::kGive) {
@@ -123,15 +123,15 @@ class TestIsland {
     }
     return Fetch(*state);
   }
-  Floats Fetch(const IslandMessage& state) {
-    Floats all;
+  ModelValues Fetch(const IslandMessage& state) {
+    ModelValues all;
     for (const TensorBlock& block : Blocks()) {
       IslandMessage get = MessageOf(IslandMessageKind::kGet, state.round);
       get.block = block;
       const auto values = client_.Ask(get);
       EXPECT_THAT(values.status(), absl_testing::IsOk());
       if (!values.ok()) return {};
-      Floats part(values->values.size() / sizeof(float));
+      ModelValues part(values->values.size() / sizeof(float));
       std::memcpy(part.data(), values->values.data(), values->values.size());
       all.insert(all.end(), part.begin(), part.end());
     }
@@ -178,7 +178,7 @@ class TestIsland {
     if (state.step != SumStep::kMasking) return absl::OutOfRangeError(state.note);
     std::vector<uint32_t> masked = integers;
     AddMasks(member_->Masks(state.shares).value(), 0, absl::MakeSpan(masked));
-    Floats bits(masked.size());
+    ModelValues bits(masked.size());
     std::memcpy(bits.data(), masked.data(), masked.size() * sizeof(uint32_t));
     return SendValues(IslandContent::kMasked, bits);
   }
@@ -208,8 +208,8 @@ class TestIsland {
 // The outer step on vectors, with updates in the order of islands.
 class Plain {
  public:
-  explicit Plain(const Floats& start) : global_(start), momentum_(start.size()) {}
-  void Step(const std::vector<Floats>& updates) {
+  explicit Plain(const ModelValues& start) : global_(start), momentum_(start.size()) {}
+  void Step(const std::vector<ModelValues>& updates) {
     for (size_t i = 0; i < global_.size(); ++i) {
       float d = updates[0][i];
       for (size_t k = 1; k < updates.size(); ++k) d += updates[k][i];
@@ -222,15 +222,15 @@ class Plain {
       global_[i] += change;
     }
   }
-  const Floats& global() const { return global_; }
+  const ModelValues& global() const { return global_; }
 
  private:
-  Floats global_, momentum_;
+  ModelValues global_, momentum_;
 };
 
 // Small numbers that depend on the seed.
-inline Floats Some(int seed) {
-  Floats values(kElements);
+inline ModelValues Some(int seed) {
+  ModelValues values(kElements);
   for (int i = 0; i < kElements; ++i)
     values[i] = std::sin(static_cast<float>(seed * 31 + i * 7)) * 0.1f;
   return values;

@@ -12,7 +12,7 @@ inline FlatRange Within(const FlatRange& range, const Bucket& bucket) {
   return {range.begin - bucket.range.begin, range.end - bucket.range.begin};
 }
 
-inline Tensor Cut(const Tensor& flat, const FlatRange& range) {
+inline Tensor SliceOf(const Tensor& flat, const FlatRange& range) {
   return flat.Slice(0, range.begin, range.end);
 }
 

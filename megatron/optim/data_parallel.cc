@@ -59,7 +59,7 @@ void DataParallel::Bind(Tensor Parameter::*member, const BucketGroup& bucket_gro
       const FlatRange range = Within(flat.range, *bucket);
       flat.parameter->*member = whole.empty()
                                     ? Tensor()
-                                    : Cut(whole, {origin + range.begin, origin + range.end})
+                                    : SliceOf(whole, {origin + range.begin, origin + range.end})
                                           .View(flat.parameter->sharding.local_shape);
     }
     origin += bucket->range.size();

@@ -35,7 +35,7 @@ bool DataParallel::SumSparseRows(const Bucket& bucket, const Tensor& gradients,
   if (&bucket != sparse_bucket_) return false;
   const FlatParameter& flat = buffers_->parameters()[bucket.first_parameter];
   const Tensor table =
-      Cut(gradients, Within(flat.range, bucket)).View(flat.parameter->sharding.local_shape);
+      SliceOf(gradients, Within(flat.range, bucket)).View(flat.parameter->sharding.local_shape);
   const std::optional<int64_t> rows = sparse_sum_->Sum(table, gradient_messages_, group, stream);
   sent_.sent += rows.has_value() ? *rows * table.dim(1) : table.numel();
   sent_.all += table.numel();
@@ -79,10 +79,11 @@ void DataParallel::Run(JobKind kind, int index, const ProcessGroups& groups, con
 void DataParallel::Reduce(JobKind kind, const BucketGroup& bucket_group,
                           const ProcessGroups& groups, const Stream& stream) {
   ForEachTrained(bucket_group, [&](const Bucket& bucket, const FlatRange& range) {
-    const Tensor whole = pools_gradients() ? Cut(bucket_group.gradients.tensor, range)
+    const Tensor whole = pools_gradients() ? SliceOf(bucket_group.gradients.tensor, range)
                                            : buffers_->Gradients(bucket, bucket.range);
-    const Tensor rounded =
-        bucket_group.rounded.tensor.empty() ? Tensor() : Cut(bucket_group.rounded.tensor, range);
+    const Tensor rounded = bucket_group.rounded.tensor.empty()
+                               ? Tensor()
+                               : SliceOf(bucket_group.rounded.tensor, range);
     if (parts_ != nullptr) parts_->BeforeReduce(bucket, whole, stream);
     ReduceBucket(kind, bucket, whole, rounded, bucket_group.is_first, groups, stream);
   });
@@ -135,13 +136,13 @@ void DataParallel::ReduceBucket(JobKind kind, const Bucket& bucket, const Tensor
       QuantizedReduceScatter(whole, Bytes(gradient_messages_), shards, HostOf(groups, bucket),
                              AcrossHostsOf(groups, bucket), stream);
     } else if (to_shard) {
-      shards.ReduceScatter(sent, Cut(sent, shard), stream);
+      shards.ReduceScatter(sent, SliceOf(sent, shard), stream);
     } else {
       shards.AllReduce(sent, ReduceOp::kSum, stream);
     }
     if (between_instances && !shards_gradients())
-      SumOverInstances(bucket, Cut(sent, wanted), wanted, replicas, stream);
-    if (!rounded.empty()) Widen(Cut(rounded, wanted), Cut(whole, wanted), stream);
+      SumOverInstances(bucket, SliceOf(sent, wanted), wanted, replicas, stream);
+    if (!rounded.empty()) Widen(SliceOf(rounded, wanted), SliceOf(whole, wanted), stream);
   }
   if (shards_gradients()) {
     AddShardToSum(bucket, whole, rounded, is_first, between_instances, replicas, stream);
@@ -175,10 +176,10 @@ void DataParallel::AddShardToSum(const Bucket& bucket, const Tensor& whole, cons
                                  const ProcessGroup& replicas, const Stream& stream) {
   const FlatRange shard = Within(bucket.shard, bucket);
   const Tensor stored = buffers_->Gradients(bucket, bucket.shard);
-  const Tensor sum = AddToSum(Cut(whole, shard), stored, is_first, stream);
+  const Tensor sum = AddToSum(SliceOf(whole, shard), stored, is_first, stream);
   if (between_instances) {
     const bool rounds = !rounded.empty() && !rounds_sums();
-    const Tensor sent = rounds ? Cut(rounded, shard) : sum;
+    const Tensor sent = rounds ? SliceOf(rounded, shard) : sum;
     if (rounds) Round(sum, sent, stream);
     SumOverInstances(bucket, sent, shard, replicas, stream);
     if (rounds) Widen(sent, sum, stream);
@@ -194,7 +195,7 @@ void DataParallel::SumOverInstances(const Bucket& bucket, const Tensor& gradient
   if (!shards_states_by_parts()) return replicas.AllReduce(gradients, ReduceOp::kSum, stream);
   const FlatRange part = Within(bucket.part, bucket);
   replicas.ReduceScatter(
-      gradients, Cut(gradients, {part.begin - range.begin, part.end - range.begin}), stream);
+      gradients, SliceOf(gradients, {part.begin - range.begin, part.end - range.begin}), stream);
 }
 
 void DataParallel::CopyFromOrToHost(const Tensor& in, const Tensor& out, const Stream& stream) {
@@ -219,13 +220,13 @@ void DataParallel::Gather(const BucketGroup& bucket_group, const ProcessGroups& 
     // All ranks have them where all have all weights.
     if (IsFrozen(bucket->section) && !fetches_weights()) continue;
     const FlatRange range = {begin, begin + bucket->range.size()};
-    const Tensor whole = fetches_weights() ? Cut(bucket_group.weights.tensor, range)
+    const Tensor whole = fetches_weights() ? SliceOf(bucket_group.weights.tensor, range)
                                            : buffers_->Weights(*bucket, bucket->range);
     GatherBucket(*bucket, whole, ShardsOf(groups, *bucket), stream);
     if (!bucket_group.secondary.empty()) {
       const Tensor& part = bucket_group.secondary[i];
       const int64_t at = HostOf(groups, *bucket).rank() * part.numel();
-      ops::Copy(stream, Cut(whole, {at, at + part.numel()}), part);
+      ops::Copy(stream, SliceOf(whole, {at, at + part.numel()}), part);
     }
     begin = range.end;
   }
@@ -235,7 +236,7 @@ void DataParallel::GatherBucket(const Bucket& bucket, const Tensor& whole,
                                 const ProcessGroup& shards, const Stream& stream) const {
   const bool sharded = buffers_->shards(DataSharding::kStates);
   const FlatRange given = sharded ? bucket.shard : bucket.range;
-  Tensor mine = Cut(whole, Within(given, bucket));
+  Tensor mine = SliceOf(whole, Within(given, bucket));
   if (weight_reader_ != nullptr) {
     weight_reader_->Bring(bucket, mine, stream);
   } else if (weights_on_host()) {
@@ -260,7 +261,7 @@ void DataParallel::GatherFromHost(const BucketGroup& bucket_group, const Process
     const Bucket& bucket = *bucket_group.buckets[i];
     const FlatRange range = {begin, begin + bucket.range.size()};
     HostOf(groups, bucket)
-        .AllGather(bucket_group.secondary[i], Cut(bucket_group.weights.tensor, range), stream);
+        .AllGather(bucket_group.secondary[i], SliceOf(bucket_group.weights.tensor, range), stream);
     begin = range.end;
   }
 }
@@ -268,7 +269,7 @@ void DataParallel::GatherFromHost(const BucketGroup& bucket_group, const Process
 void DataParallel::BringSum(const BucketGroup& bucket_group, const Stream& stream) const {
   ForEachTrained(bucket_group, [&](const Bucket& bucket, const FlatRange& range) {
     CopyFromOrToHost(buffers_->Gradients(bucket, bucket.range),
-                     Cut(bucket_group.gradients.tensor, range), stream);
+                     SliceOf(bucket_group.gradients.tensor, range), stream);
   });
 }
 

@@ -12,7 +12,7 @@ double ElementBytes(const PlanLayout& layout) { return Has32Bits(layout) ? 4 : 2
 double MovableBytes(const Implementation& program, const PlanLayout& layout, double parameters,
                     double copies) {
   const bool shares = program.shards_optimizer() || layout.shards_parameters;
-  return (Has32Bits(layout) ? 8 : 12) * parameters / (shares ? StateShards(layout, copies) : 1);
+  return (Has32Bits(layout) ? 8 : 12) * parameters / (shares ? NumStateShards(layout, copies) : 1);
 }
 
 // Returns the bytes of a parameter that compressed gradients take besides. What they lack is an
@@ -40,12 +40,12 @@ double StateBytes(const Implementation& program, const PlanLayout& layout, doubl
   if (layout.shards_parameters) {
     const double secondary =
         layout.hosts > 1 ? ElementBytes(layout) * double(layout.hosts) / copies : 0;
-    return parameters * (kept / Shards(layout, copies) + states / StateShards(layout, copies) +
+    return parameters * (kept / Shards(layout, copies) + states / NumStateShards(layout, copies) +
                          secondary + outer + errors) -
            moved;
   }
   if (program.shards_optimizer())
-    return parameters * (kept + states / StateShards(layout, copies) + outer + errors) - moved;
+    return parameters * (kept + states / NumStateShards(layout, copies) + outer + errors) - moved;
   const double all = has_masters && !program.holds_fp32_gradients() ? 16 : kept + states;
   return parameters * (all + errors) - moved;
 }

@@ -21,7 +21,7 @@ inline double NumExpertCopies(const PlanLayout& layout) {
 inline double Shards(const PlanLayout& layout, double copies) {
   return copies / double(layout.instances);
 }
-inline double StateShards(const PlanLayout& layout, double copies) {
+inline double NumStateShards(const PlanLayout& layout, double copies) {
   return layout.shards_states_over_instances ? copies : Shards(layout, copies);
 }
 

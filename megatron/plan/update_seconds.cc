@@ -36,7 +36,7 @@ double UpdateSeconds(const Hardware& gpu, const Implementation& program, const P
   const bool shares = program.shards_optimizer() || layout.shards_parameters;
   // Elements of the rank that has most.
   const auto of_rank = [&](double elements, double padding, double copies) {
-    return shares ? elements * padding / StateShards(layout, copies) : elements;
+    return shares ? elements * padding / NumStateShards(layout, copies) : elements;
   };
   const double of_tables = of_rank(parameters.tables, rule.table_padding, NumDenseCopies(layout));
   const double of_matrices =

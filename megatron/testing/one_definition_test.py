@@ -2,9 +2,10 @@
 """Usage: one_definition_test.py WORKSPACE_FILE
 
 Fails where two files define the same thing in the same namespace: a class, struct, union or enum of any file, or an
-alias, a constant or a function with a body of headers. Two classes with one name are two definitions for the linker,
-which keeps the functions of one of them for both. What lies in an anonymous namespace belongs to its file. It reads
-all of megatron/ and tools/ of the tree in which WORKSPACE_FILE really lies.
+alias, a constant or a function with a body of headers. Functions may share a name, but with nothing else. Two classes
+with one name are two definitions for the linker, which keeps the functions of one of them for both. What lies in an
+anonymous namespace belongs to its file. It reads all of megatron/ and tools/ of the tree in which WORKSPACE_FILE
+really lies.
 """
 
 import collections
@@ -330,6 +331,12 @@ def clashes(files):
         for definition in definitions(text):
             if definition.kind == TYPE or path.endswith(HEADERS):
                 places[definition.name].setdefault(path, definition)
+    # A function has its bare name too, which no other thing may have.
+    for name, found in list(places.items()):
+        bare = name.partition("(")[0]
+        if bare != name and bare in places:
+            for path, definition in found.items():
+                places[bare].setdefault(path, definition)
     for name, found in sorted(places.items()):
         if len(found) > 1:
             yield "%s is defined by %s" % (

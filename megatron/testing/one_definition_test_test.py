@@ -194,6 +194,11 @@ class TreeTest(unittest.TestCase):
         self.expect_clash({"megatron/a.h": "inline int F(int x) { return x; }",
                            "megatron/b.h": "inline int F(int y) { return -y; }"}, "F(int) is defined by")
 
+    def test_a_function_beside_an_alias(self):
+        self.expect_clash({"megatron/a.h": "namespace m { inline int F(int x) { return x; } }",
+                           "megatron/b.h": "namespace m { using F = int; }"},
+                          "m::F is defined by megatron/a.h:1 (function) and megatron/b.h:1 (alias)")
+
     def test_overloads_of_a_function(self):
         self.expect_none({"megatron/a.h": "inline int F(int x) { return x; }",
                           "megatron/b.h": "inline int F(float x) { return 0; }"})
