@@ -210,9 +210,8 @@ TEST(CheckDiskTest, ACheckpointNeedsRoomBesideFilesOnItsDevice) {
   for (const char* folder : {"/saved", "/nvme"}) ASSERT_THAT(disk.CreateDirs(folder), IsOk());
   disk.set_free_bytes(3000);
   RunPlan plan = UnevenStages();
-  // The stages have a parameter together.
-  plan.stages[0].saved_parameters = {{"first", 1024}, {"tied", 512}};
-  plan.stages[1].saved_parameters = {{"second", 1024}, {"tied", 512}};
+  plan.stages[0].saved_bytes = 1536;
+  plan.stages[1].saved_bytes = 1024;
   EXPECT_EQ(plan.checkpoint_bytes(), 2560);
   RunOptions options = TwoRanks();
   EXPECT_THAT(CheckRoomForCheckpoint(disk, options, plan, 2, DeviceOfFirstName), IsOk());

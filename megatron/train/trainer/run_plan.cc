@@ -99,7 +99,8 @@ void AddCheckpoint(Trainer& trainer, RankPlan* plan) {
   }
   for (const FlatParameter& flat : trainer.buffers().parameters()) {
     const Parameter& parameter = *flat.parameter;
-    plan->saved_parameters[parameter.name] =
+    if (parameter.tied && !parameter.owner) continue;  // another stage saves it
+    plan->saved_bytes +=
         parameter.sharding.global_shape.numel() * SavedBytesOfElement(trainer.buffers(), parameter);
   }
 }
@@ -206,12 +207,8 @@ int64_t RunPlan::OfRanks(int64_t RankPlan::*bytes_of, int ranks) const {
 }
 
 int64_t RunPlan::checkpoint_bytes() const {
-  // Stages may have one parameter together, such as a tied embedding.
-  std::map<std::string, int64_t> parameters;
-  for (const RankPlan& stage : stages)
-    parameters.insert(stage.saved_parameters.begin(), stage.saved_parameters.end());
   int64_t bytes = 0;
-  for (const auto& [name, saved] : parameters) bytes += saved;
+  for (const RankPlan& stage : stages) bytes += stage.saved_bytes;
   return bytes;
 }
 

@@ -39,8 +39,8 @@ struct RankPlan {
   // Those of a local checkpoint; 0 without checkpoint.local_save.
   int64_t local_bytes = 0;
   // Bytes in a checkpoint of the whole parameters of which the rank has blocks, with their masters
-  // and states, by name.
-  std::map<std::string, int64_t> saved_parameters;
+  // and states. Copies of other stages' parameters do not count.
+  int64_t saved_bytes = 0;
 
   int64_t total_bytes() const;  // bytes on the device
   int64_t host_bytes() const;
