@@ -120,11 +120,14 @@ std::vector<GpuShare> GpusPlanned(const RunOptions& options, const MachineMemory
 std::vector<std::string> Shortages(const PlannedPretraining& planned,
                                    const MachineMemory& machine) {
   std::vector<std::string> shortages;
-  const int ranks = RanksPlannedHere(planned.options, DevicesOf(machine));
-  if (ranks == 0) return shortages;
+  const RunOptions& options = planned.options;
+  int ranks = RanksPlannedHere(options, DevicesOf(machine));
+  // Host memory is compared without GPUs, too: of all ranks where they are threads, and where they
+  // are processes of one, which each machine has at least.
+  if (ranks == 0) ranks = options.ranks.processes ? 1 : options.num_ranks();
   for (const absl::Status& checked :
-       {CheckGpus(planned.plan, GpusPlanned(planned.options, machine)),
-        CheckHostMemory(planned.options, planned.plan, ranks, machine.host_bytes)}) {
+       {CheckGpus(planned.plan, GpusPlanned(options, machine)),
+        CheckHostMemory(options, planned.plan, ranks, machine.host_bytes)}) {
     if (!checked.ok()) shortages.emplace_back(checked.message());
   }
   for (const std::string& refusal : {machine.limit_refusal, machine.disk_refusal}) {

@@ -245,9 +245,14 @@ TEST(PlanScreenTest, SaysWhereHostMemoryIsShortForWhatIsOffloaded) {
   machine.host_bytes = 64 * kGiB;
   EXPECT_EQ(JsonOf(planned, machine)["memory"]["fits"], true);
   EXPECT_EQ(JsonOf(planned, machine)["memory"]["shortages"], Json::array());
-  // The plan may be for another machine, which has GPUs.
-  EXPECT_TRUE(JsonOf(planned, Host(kGiB))["memory"]["fits"].is_null());
-  EXPECT_EQ(JsonOf(planned, Host(kGiB))["memory"]["shortages"], Json::array());
+  // Host memory is known to be short where there is no GPU, too.
+  EXPECT_EQ(JsonOf(planned, Host(kGiB))["memory"]["fits"], false);
+  EXPECT_EQ(JsonOf(planned, Host(kGiB))["memory"]["shortages"],
+            Json::array({std::string(refused.message())}));
+  EXPECT_THAT(WordsOf(ScreenOf(planned, Host(kGiB))),
+              HasSubstr(absl::StrCat("WARNING: ", refused.message())));
+  EXPECT_TRUE(JsonOf(planned, Host(64 * kGiB))["memory"]["fits"].is_null());
+  EXPECT_EQ(JsonOf(planned, Host(64 * kGiB))["memory"]["shortages"], Json::array());
 }
 
 TEST(PlanScreenTest, SaysWhereFilesFindTooLittleRoom) {
