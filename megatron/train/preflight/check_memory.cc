@@ -14,6 +14,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "megatron/base/quantity.h"
@@ -118,6 +119,33 @@ std::optional<Value> OfNearest(const std::string& directory, const Of& of) {
   }
 }
 
+// A setting by which GPUs keep something in host memory, and what makes that less.
+struct Offload {
+  const char* field;
+  const char* remedy;  // null: none that leaves the others as they are
+};
+
+std::vector<Offload> OffloadsOf(const RunOptions& options) {
+  const TrainerOptions& trainer = options.trainer;
+  // These have the processor update all states.
+  const bool needs_all_states = trainer.gradients_on_host || trainer.weights_on_host ||
+                                trainer.optimizer.delayed_gradients.has_value();
+  std::vector<Offload> offloads;
+  const auto add = [&](bool is_set, const char* field, const char* remedy) {
+    if (is_set) offloads.push_back({field, remedy});
+  };
+  add(trainer.host_fraction > 0, "optimizer.optimizer_cpu_offload",
+      needs_all_states ? nullptr : "with a smaller optimizer.optimizer_offload_fraction");
+  add(trainer.gradients_on_host, "parallel.grad_cpu_offload", "without parallel.grad_cpu_offload");
+  add(trainer.weights_on_host, "parallel.param_cpu_offload",
+      trainer.weight_directory.empty() ? "without parallel.param_cpu_offload" : nullptr);
+  add(trainer.model.num_offloaded_layers > 0, "recompute.cpu_offloading_num_layers",
+      "with a smaller recompute.cpu_offloading_num_layers");
+  add(trainer.model.attention_on_host, "recompute.attention_chunks_on_host",
+      "without recompute.attention_chunks_on_host");
+  return offloads;
+}
+
 bool AreOnOneDevice(const DeviceOfPath& device_of, const std::string& a, const std::string& b) {
   const std::optional<uint64_t> device = OfNearest<uint64_t>(a, device_of);
   return a == b || (device.has_value() && device == OfNearest<uint64_t>(b, device_of));
@@ -196,17 +224,20 @@ int64_t HostBytesBesideGpus(const RunOptions& options, const RunPlan& plan, int 
   return plan.host_bytes(ranks) + processes * (plan.data_bytes + plan.program_bytes);
 }
 
-absl::Status CheckHostFits(int64_t planned, int64_t offloaded, std::optional<int64_t> available) {
+absl::Status CheckHostFits(const RunOptions& options, int64_t planned, int64_t offloaded,
+                           std::optional<int64_t> available) {
   if (!available.has_value() || planned <= *available) return absl::OkStatus();
+  std::vector<std::string> fields, remedies;
+  for (const Offload& offload : OffloadsOf(options)) {
+    fields.push_back(offload.field);
+    if (offload.remedy != nullptr) remedies.push_back(offload.remedy);
+  }
   return absl::InvalidArgumentError(absl::StrCat(
       "the run takes ", FormatBytes(planned), " of this machine's memory, ", FormatBytes(offloaded),
-      " of it for what GPUs keep there (optimizer.optimizer_cpu_offload, "
-      "parallel.grad_cpu_offload, parallel.param_cpu_offload, "
-      "recompute.cpu_offloading_num_layers, "
-      "recompute.attention_chunks_on_host), and ",
-      FormatBytes(*available),
-      " are available; a smaller optimizer.optimizer_offload_fraction or fewer "
-      "offloaded layers take less"));
+      " of it for what GPUs keep there",
+      fields.empty() ? "" : absl::StrCat(" (", absl::StrJoin(fields, ", "), ")"), ", and ",
+      FormatBytes(*available), " are available",
+      remedies.empty() ? "" : absl::StrCat("; less is taken ", absl::StrJoin(remedies, ", or "))));
 }
 
 std::optional<int64_t> FreeDiskBytes(FileSystem& fs, const std::string& directory) {
@@ -274,7 +305,7 @@ absl::Status CheckHostMemory(const RunOptions& options, const RunPlan& plan, int
     return CheckFits(HostBytes(options, plan, ranks), available);
   const int64_t offloaded = plan.host_bytes(ranks);
   if (offloaded == 0) return absl::OkStatus();
-  return CheckHostFits(HostBytesBesideGpus(options, plan, ranks), offloaded, available);
+  return CheckHostFits(options, HostBytesBesideGpus(options, plan, ranks), offloaded, available);
 }
 
 absl::Status CheckMemory(const RunOptions& options, const RunPlan& plan, int ranks,

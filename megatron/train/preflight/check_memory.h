@@ -62,9 +62,10 @@ absl::Status CheckMemory(const RunOptions& options, const RunPlan& plan, int ran
 // unless nobody knows how much is.
 absl::Status CheckFits(int64_t planned, std::optional<int64_t> available);
 
-// The comparison for what runs on GPUs take of the host, of which `offloaded` bytes are what GPUs
-// keep there, optimizer states and activations.
-absl::Status CheckHostFits(int64_t planned, int64_t offloaded, std::optional<int64_t> available);
+// The comparison for what a run on GPUs takes of the host, of which `offloaded` bytes are what GPUs
+// keep there. The message names the settings by which they do, and no others.
+absl::Status CheckHostFits(const RunOptions& options, int64_t planned, int64_t offloaded,
+                           std::optional<int64_t> available);
 
 // Returns how many bytes the file system of the directory has left, which is that of the nearest
 // directory above it if it is not there; nothing where nobody says.

@@ -24,6 +24,7 @@ using ::absl_testing::IsOkAndHolds;
 using ::absl_testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 RunPlan PlanOf(int64_t bytes_of_each_rank) {
   RunPlan plan;
@@ -65,13 +66,44 @@ TEST(CheckMemoryTest, SaysHowMuchIsMissing) {
 }
 
 TEST(CheckMemoryTest, SaysHowMuchHostMemoryOffloadLacks) {
-  EXPECT_THAT(CheckHostFits(4096, 2048, 4096), IsOk());
-  EXPECT_THAT(CheckHostFits(4096, 2048, std::nullopt), IsOk());
-  EXPECT_THAT(CheckHostFits(4096, 2048, 1024),
+  RunOptions options = TwoRanks();
+  options.trainer.host_fraction = 1;
+  EXPECT_THAT(CheckHostFits(options, 4096, 2048, 4096), IsOk());
+  EXPECT_THAT(CheckHostFits(options, 4096, 2048, std::nullopt), IsOk());
+  EXPECT_THAT(CheckHostFits(options, 4096, 2048, 1024),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("optimizer_cpu_offload"),
-                             HasSubstr("cpu_offloading_num_layers"), HasSubstr("takes 4.00 KiB"),
-                             HasSubstr("2.00 KiB of it"), HasSubstr("1.00 KiB are available"))));
+                       AllOf(HasSubstr("takes 4.00 KiB"), HasSubstr("2.00 KiB of it"),
+                             HasSubstr("1.00 KiB are available"))));
+}
+
+TEST(CheckMemoryTest, NamesTheSettingsThatOffloadAndNoOthers) {
+  const auto message = [](const RunOptions& options) {
+    return std::string(CheckHostFits(options, 4096, 2048, 1024).message());
+  };
+  RunOptions options = TwoRanks();
+  options.trainer.model.num_offloaded_layers = 28;
+  EXPECT_THAT(message(options), AllOf(HasSubstr("keep there (recompute.cpu_offloading_num_layers)"),
+                                      HasSubstr("with a smaller recompute.cpu_offloading_num"),
+                                      Not(HasSubstr("optimizer.")), Not(HasSubstr("parallel."))));
+  options.trainer.model.attention_on_host = true;
+  EXPECT_THAT(message(options), HasSubstr("without recompute.attention_chunks_on_host"));
+  options = TwoRanks();
+  options.trainer.host_fraction = 0.5;
+  EXPECT_THAT(message(options), AllOf(HasSubstr("(optimizer.optimizer_cpu_offload)"),
+                                      HasSubstr("a smaller optimizer.optimizer_offload_fraction"),
+                                      Not(HasSubstr("recompute."))));
+  // No smaller fraction is allowed beside these.
+  options.trainer.host_fraction = 1;
+  options.trainer.gradients_on_host = true;
+  EXPECT_THAT(message(options),
+              AllOf(HasSubstr("(optimizer.optimizer_cpu_offload, parallel.grad_cpu_offload)"),
+                    HasSubstr("without parallel.grad_cpu_offload"),
+                    Not(HasSubstr("optimizer_offload_fraction"))));
+  options.trainer.gradients_on_host = false;
+  options.trainer.weights_on_host = true;
+  EXPECT_THAT(message(options), HasSubstr("without parallel.param_cpu_offload"));
+  options.trainer.weight_directory = "/weights";
+  EXPECT_THAT(message(options), Not(HasSubstr("less is taken")));
 }
 
 TEST(CheckMemoryTest, RanksOnGpusTakeHostMemoryForWhatIsOffloaded) {
@@ -82,6 +114,7 @@ TEST(CheckMemoryTest, RanksOnGpusTakeHostMemoryForWhatIsOffloaded) {
   plan.stages[0].host_memory["exp_avg"] = int64_t{1} << 60;
   RunOptions options = TwoRanks();
   options.device = DeviceType::kCuda;
+  options.trainer.host_fraction = 1;
   EXPECT_THAT(CheckMemory(options, plan, 2, {}), StatusIs(absl::StatusCode::kInvalidArgument,
                                                           HasSubstr("optimizer_offload_fraction")));
 }
