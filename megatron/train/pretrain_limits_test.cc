@@ -101,8 +101,9 @@ TEST_F(PretrainLimitsTest, ALimitOfOpenFilesIsToldBeforeRanksMeet) {
        {"MEGATRON_LOCAL_RANK", "0"},
        {"MEGATRON_LOCAL_WORLD_SIZE", "1000"}});
   EXPECT_EQ(outcome.exit_code, kExitConfig);
-  ExpectSays(outcome, {"each of 1000 ranks has a connection to every other, 999 of them",
-                       "(ulimit -n) leaves "});
+  ExpectSays(outcome,
+             {"each of 1000 ranks has connections to every other and opens up to 3029 files",
+              "(ulimit -n) leaves "});
 }
 
 // No file system of this kind has a free byte.

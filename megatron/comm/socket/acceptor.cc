@@ -68,10 +68,15 @@ void Acceptor::TakeNew() {
     absl::StatusOr<Socket> socket = AcceptTcp(listener_);
     if (!socket.ok()) {  // out of descriptors
       LOG_EVERY_N(WARNING, 1000) << socket.status().message();
-      if (!pending_.empty()) pending_.pop_front();
+      if (pending_.empty()) {
+        status_ = socket.status();
+      } else {
+        pending_.pop_front();
+      }
       next_accept_ = SteadyNow() + kOutOfDescriptorsPause;
       return;
     }
+    status_ = absl::OkStatus();
     if (!socket->valid()) return;
     if (pending_.size() >= options_.max_pending) {
       Refuse(pending_.front().socket(), "too many at once");

@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "megatron/comm/socket/handshake.h"
 #include "megatron/comm/socket/job_secret.h"
@@ -52,6 +53,10 @@ class Acceptor {
   absl::Duration longest_wait() const;
   std::vector<AcceptedChannel> Accept();
 
+  // Not OK while a connection can't be taken, for want of descriptors or memory, and there is no
+  // handshake to give up for it. Accept tries again a little later.
+  const absl::Status& status() const { return status_; }
+
  private:
   bool MayTakeNew() const;
   void AdvancePending(std::vector<AcceptedChannel>* accepted);
@@ -61,7 +66,8 @@ class Acceptor {
   const Socket listener_;
   const JobSecret secret_;
   const AcceptorOptions options_;
-  std::deque<AcceptorHandshake> pending_;          // oldest first
+  std::deque<AcceptorHandshake> pending_;  // oldest first
+  absl::Status status_;
   absl::Time next_accept_ = absl::InfinitePast();  // later when there are no descriptors left
   struct Refusals {
     int64_t since_logged = 0;

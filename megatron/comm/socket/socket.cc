@@ -165,6 +165,8 @@ absl::StatusOr<Socket> AcceptTcp(const Socket& listener) {
   }
   switch (errno) {
     case EMFILE:
+      return absl::ResourceExhaustedError(
+          absl::StrCat("accept: ", std::strerror(errno), ": raise the limit (ulimit -n)"));
     case ENFILE:
     case ENOBUFS:
     case ENOMEM:

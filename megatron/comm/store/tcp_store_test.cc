@@ -304,6 +304,27 @@ TEST(JobSecretTest, RefusesAFileThatOthersMayRead) {
   EXPECT_EQ(read->bytes(), secret.bytes());
 }
 
+TEST(TcpStoreTest, AnAcceptorWithoutDescriptorsSaysSoUntilItHasSome) {
+  auto listener = ListenTcp({"127.0.0.1", 0});
+  ASSERT_THAT(listener, IsOk());
+  const auto endpoint = LocalEndpoint(*listener);
+  ASSERT_THAT(endpoint, IsOk());
+  Acceptor acceptor(*std::move(listener), JobSecret::Random());
+  const auto socket = ConnectTcp(*endpoint, SteadyNow() + kPatience);
+  ASSERT_THAT(socket, IsOk());
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit no_more = {0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &no_more), 0);
+  const absl::Time until = SteadyNow() + kPatience;
+  while (acceptor.status().ok() && SteadyNow() < until) acceptor.Accept();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_THAT(acceptor.status(),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("(ulimit -n)")));
+  while (!acceptor.status().ok() && SteadyNow() < until) acceptor.Accept();
+  EXPECT_THAT(acceptor.status(), IsOk());
+}
+
 TEST(TcpStoreServer, IsNotStartedWhereItCouldNotBeStopped) {
   auto listener = ListenTcp({"127.0.0.1", 0});
   ASSERT_THAT(listener, IsOk());

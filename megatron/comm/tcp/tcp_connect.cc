@@ -49,6 +49,8 @@ class RankConnector {
     if (!connected.ok()) give_up_ = true;
     acceptor.join();
     if (is_over_) return absl::CancelledError("the ranks that are there meet elsewhere");
+    // The other half has given up because of it, and its error says less.
+    if (absl::IsResourceExhausted(accepted)) return accepted;
     MEGATRON_RETURN_IF_ERROR(connected);
     MEGATRON_RETURN_IF_ERROR(accepted);
     return std::move(peers_);
@@ -63,8 +65,7 @@ class RankConnector {
   auto Await(Wait wait) -> decltype(wait(absl::Time())) {
     while (true) {
       // A peer that answers slowly must have the time to: what ends early begins anew.
-      const absl::Time until =
-          options_.is_over ? std::min(deadline_, SteadyNow() + kPatience) : deadline_;
+      const absl::Time until = std::min(deadline_, SteadyNow() + kPatience);
       auto result = wait(until);
       const absl::StatusCode code = result.status().code();
       const bool is_late =
@@ -116,6 +117,7 @@ class RankConnector {
   absl::Status AcceptThoseAbove(Socket listener) {
     Acceptor acceptor(std::move(listener), secret_);
     const absl::Time begin = SteadyNow();
+    absl::Time last_able = begin;  // to take a connection
     absl::Duration notice = options_.first_notice;
     for (std::vector<int> missing = Missing(); !missing.empty() && !GivesUp();
          missing = Missing()) {
@@ -134,6 +136,14 @@ class RankConnector {
       poll(entries.data(), entries.size(),
            PollMilliseconds(deadline_, std::min(acceptor.longest_wait(), kGlance)));
       for (AcceptedChannel& channel : acceptor.Accept()) Take(&channel);
+      if (acceptor.status().ok()) {
+        last_able = SteadyNow();
+      } else if (SteadyNow() >= last_able + kPatience) {
+        // No descriptor comes free, and the other half must not wait for one.
+        give_up_ = true;
+        return absl::Status(acceptor.status().code(),
+                            absl::StrCat(Name(options_.rank), ": ", acceptor.status().message()));
+      }
     }
     return absl::OkStatus();
   }

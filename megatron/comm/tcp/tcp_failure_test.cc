@@ -1,5 +1,8 @@
 // Tests of what ranks of a TcpWorld tell each other when it has failed.
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <functional>
 #include <map>
@@ -20,13 +23,17 @@
 #include "megatron/base/steady_now.h"
 #include "megatron/base/thread_pool.h"
 #include "megatron/comm/process_group.h"
+#include "megatron/comm/socket/job_secret.h"
+#include "megatron/comm/socket/socket.h"
 #include "megatron/comm/store/memory_store.h"
 #include "megatron/comm/tcp/tcp_communicator.h"
+#include "megatron/comm/tcp/tcp_connect.h"
 
 namespace megatron {
 namespace {
 
 using ::absl_testing::IsOk;
+using ::absl_testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -58,6 +65,35 @@ void ForEachRank(int size, const RankBody& fn, int silent = 0) {
 // Waits until the world of this rank has failed.
 void AwaitFailure(const TcpWorld& world) {
   while (world.status().ok()) absl::SleepFor(absl::Milliseconds(1));
+}
+
+TEST(TcpFailureTest, ARankThatCanTakeNoConnectionEndsAndNamesTheLimit) {
+  MemoryStore store;
+  const JobSecret secret = JobSecret::Random();
+  absl::Status status;
+  std::thread rank([&] {
+    TcpWorldOptions options;
+    options.size = 2;
+    status = ConnectRanks(&store, secret, options).status();
+  });
+  const auto address = store.Get("world/rank/0", absl::Seconds(60));
+  ASSERT_THAT(address, IsOk());
+  const auto endpoint = Endpoint::Parse(*address);
+  ASSERT_THAT(endpoint, IsOk());
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  // All numbers below the next one are in use: one more file may be open, this side of a connection.
+  const int next = dup(STDERR_FILENO);
+  ASSERT_GE(next, 0);
+  const rlimit one_more = {static_cast<rlim_t>(next) + 1, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &one_more), 0);
+  close(next);
+  const auto socket = ConnectTcp(*endpoint, SteadyNow() + absl::Seconds(60));
+  rank.join();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_THAT(socket, IsOk());
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
+                               AllOf(HasSubstr("rank 0 of world"), HasSubstr("(ulimit -n)"))));
 }
 
 TEST(TcpFailureTest, TheLowestRankGathersWhatEachRankWasDoing) {

@@ -20,6 +20,13 @@ namespace {
 // More would make programs slow that close all numbers that a file may have.
 constexpr rlim_t kMostOpenFiles = 65536;
 
+// A rank has two connections to every other, for data and for control, and the first rank a third,
+// for the store.
+constexpr int64_t kConnectionsPerRank = 3;
+// What a process opens besides: the listening sockets, connections in the handshake, wake-ups,
+// logs, metrics, files of data and of checkpoints.
+constexpr int64_t kOtherFiles = 32;
+
 template <typename Resource>
 std::optional<int64_t> LimitOf(Resource resource) {
   rlimit limit;
@@ -134,12 +141,14 @@ absl::Status CheckLimits(const ProcessLimits& limits, const RunOptions& options,
 }
 
 absl::Status CheckOpenFiles(const ProcessLimits& limits, int world_size) {
-  const int64_t needed = world_size - 1;
+  if (world_size == 1) return absl::OkStatus();
+  const int64_t needed = kConnectionsPerRank * (world_size - 1) + kOtherFiles;
   if (!limits.open_files.has_value() || needed <= *limits.open_files) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "each of ", FormatQuantity(world_size, "rank"), " has a connection to every other, ", needed,
-      " of them, and the limit of open files (ulimit -n) leaves ", *limits.open_files,
-      "; raise the limit, or start fewer ranks"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("each of ", FormatQuantity(world_size, "rank"),
+                   " has connections to every other and opens up to ", needed,
+                   " files and connections, and the limit of open files (ulimit -n) leaves ",
+                   *limits.open_files, "; raise the limit, or start fewer ranks"));
 }
 
 void PrepareForLimits() {

@@ -28,7 +28,8 @@ ProcessLimits LimitsOfThisProcess();
 absl::Status CheckLimits(const ProcessLimits& limits, const RunOptions& options,
                          const RunPlan& plan, std::optional<int> rank);
 
-// Checks that one of `world_size` processes, which has a connection to every other, may open these.
+// Checks that one of `world_size` processes, which has connections to every other, may open these
+// and the other files of a run.
 absl::Status CheckOpenFiles(const ProcessLimits& limits, int world_size);
 
 // Makes this process ready for its limits: a file at the limit of its length is an error of the

@@ -104,15 +104,16 @@ TEST(CheckLimitsTest, EachFileHasToBeAllowedItsLength) {
                              HasSubstr("more than 1000 B"))));
 }
 
-TEST(CheckLimitsTest, EachRankHasAConnectionToEveryOther) {
+TEST(CheckLimitsTest, EachRankHasConnectionsToEveryOtherAndOtherFiles) {
   ProcessLimits limits;
   EXPECT_THAT(CheckOpenFiles(limits, 100000), IsOk());
-  limits.open_files = 7;
+  limits.open_files = 3 * 7 + 32;
   EXPECT_THAT(CheckOpenFiles(limits, 1), IsOk());
   EXPECT_THAT(CheckOpenFiles(limits, 8), IsOk());
   EXPECT_THAT(CheckOpenFiles(limits, 9),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("9 ranks"), HasSubstr("(ulimit -n) leaves 7"))));
+                       AllOf(HasSubstr("9 ranks"), HasSubstr("up to 56 files"),
+                             HasSubstr("(ulimit -n) leaves 53"))));
 }
 
 // Puts a limit back when it ends.
