@@ -97,7 +97,7 @@ TEST(T5RulesTest, RefusesEachBrokenRuleByName) {
 TEST(T5RulesTest, OtherModelsHaveNoFieldsOfT5) {
   for (const char* field :
        {"model.encoder_num_layers=4", "model.decoder_num_layers=4", "model.encoder_seq_length=32",
-        "model.add_output_bias=true", "parallel.pipeline_model_parallel_split_rank=1"}) {
+        "parallel.pipeline_model_parallel_split_rank=1"}) {
     EXPECT_THAT(ErrorsWith({"model.model_type=gpt", "model.decoder_seq_length=", field}),
                 Contains(HasSubstr("has no effect with model.model_type = gpt")))
         << field;
