@@ -42,7 +42,7 @@ class MambaMixer {
   struct Saved {
     LinearSaved in, out;
     Tensor packed_TGS, y_TGRP;  // those of the share
-    Tensor squares_T;           // of whole rows that are normalized; empty: of each group
+    Tensor squares_T;           // squares of whole rows; empty: each group has a norm
   };
 
   // `name` is "decoder.layers.0.mixer", and `layer` its number in the whole model, which is that of

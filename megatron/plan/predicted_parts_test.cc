@@ -363,7 +363,7 @@ TEST_F(OffloadTest, MovesTwelveBytesOfAParameterToTheHost) {
   EXPECT_NEAR(Predict(1).host_bytes, all.host_bytes / 8, 1);
 }
 
-// Of 32 layers those in three windows are on the GPU, and the input of the first.
+// The GPU has those of 32 layers that are in three windows, and the input of the first.
 TEST_F(OffloadTest, ActivationsLeaveWhileTheNextLayerComputes) {
   for (const PlanRecompute recompute : {PlanRecompute::kNone, PlanRecompute::kFull}) {
     layout_.recompute = recompute;

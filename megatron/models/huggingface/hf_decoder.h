@@ -110,7 +110,7 @@ struct HfNames {
   const char* head = "lm_head";
   const char* attention = ".self_attn";
   const char* attention_output = ".o_proj";
-  const char *fc1 = ".up_proj", *fc2 = ".down_proj";  // of an MLP without a gate
+  const char *fc1 = ".up_proj", *fc2 = ".down_proj";  // names in an MLP without a gate
 };
 
 // The mixers of a hybrid family (hf_mixers.h): what its layers have in place of attention.

@@ -14,7 +14,7 @@ namespace {
 
 struct NormArgs {
   int64_t tokens = 0, parts = 0, of_group = 1;  // parts of a row and of a group
-  int64_t width = 0, columns = 0;               // of a part, and those that are normalized together
+  int64_t width = 0, columns = 0;  // sizes of a part, and of what is normalized together
   float epsilon = 0;
   bool norm_before_gate = false, shares_gamma = false;
   TokenRows x, z, y, dy, dx, dz;

@@ -53,7 +53,7 @@ class MemoryEstimator {
     double saved = 0;     // one micro-batch's in flight
     double deferred = 0;  // one micro-batch's whose weights' gradients are to come
     double temporary = 0;
-    double window = 0;      // that of a layer whose activations come from host memory or go there
+    double window = 0;  // the window of a layer whose activations come from the host or go there
     double host_saved = 0;  // one micro-batch's in flight, in host memory
     double host_temporary = 0;
   };

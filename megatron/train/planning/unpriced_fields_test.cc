@@ -38,7 +38,7 @@ TEST(UnpricedFieldsTest, NamesWhatCostsSomething) {
   EXPECT_THAT(Fields({"optimizer.optimizer=lamb"}), IsEmpty());
   EXPECT_THAT(Fields({"optimizer.optimizer=lion", "optimizer.adam_beta2="}),
               ElementsAre("optimizer.optimizer=lion"));
-  // Of a part of the layers' activations the time on the link isn't known.
+  // The time on the link isn't known for the activations of a part of the layers.
   EXPECT_THAT(Fields({"recompute.cpu_offloading_num_layers=8"}),
               ElementsAre("recompute.cpu_offloading_num_layers=8"));
   EXPECT_THAT(Fields({"recompute.cpu_offloading_num_layers=12"}), IsEmpty());

@@ -14,7 +14,7 @@ namespace megatron {
 
 // What limits leave to a process; nothing where there is no limit.
 struct ProcessLimits {
-  std::optional<int64_t> address_bytes;  // of addresses, ulimit -v, besides those in use
+  std::optional<int64_t> address_bytes;  // addresses, ulimit -v, besides those in use
   std::optional<int64_t> file_bytes;     // the length of its longest file, ulimit -f
   std::optional<int64_t> open_files;     // ulimit -n, besides those that are open
 };
