@@ -143,7 +143,7 @@ struct DeltaCase {
   double Backward() const {
     const double g = static_cast<double>(groups), h = static_cast<double>(groups * heads),
                  k = static_cast<double>(key), v = static_cast<double>(value);
-    return kTokens * (8 * g * kChunk * k + h * (18 * k * v + 6 * kChunk * v));
+    return kTokens * (7 * g * kChunk * k + h * (18 * k * v + 6 * kChunk * v));
   }
 };
 const DeltaCase kDeltas[] = {{4, 2, 128, 128}, {8, 1, 64, 64}};

@@ -62,18 +62,27 @@ void Normalize(int64_t rows, int64_t width, float scale, float* x, float* norm) 
   }
 }
 
+// Fills the tiles that are made of keys alone; those of queries stay as they are.
+template <typename T>
+void PackKeys(const GatedDeltaProblem& problem, const TokenChunk& chunk, int64_t group,
+              const GroupTiles& tiles, Ahead* ahead) {
+  const Sizes sizes(problem);
+  const int64_t rows = PaddedChunk(chunk.count);
+  Pack<T>(problem.k, chunk, group, 0, problem.key, sizes.k, tiles.k);
+  Normalize(rows, sizes.k, 1, tiles.k, tiles.k_norm);
+  Transpose(rows, sizes.k, {tiles.k, sizes.k}, {tiles.transposed, rows});
+  Product<false>(rows, rows, LowerResult{sizes.k}, {tiles.k, sizes.k}, {tiles.transposed, rows},
+                 FromZero(), {tiles.kk, rows}, ahead);
+}
+
 template <typename T>
 void PackGroup(const GatedDeltaProblem& problem, const TokenChunk& chunk, int64_t group,
                const GroupTiles& tiles, Ahead* ahead) {
   const Sizes sizes(problem);
   const int64_t rows = PaddedChunk(chunk.count);
+  PackKeys<T>(problem, chunk, group, tiles, ahead);
   Pack<T>(problem.q, chunk, group, 0, problem.key, sizes.k, tiles.q);
-  Pack<T>(problem.k, chunk, group, 0, problem.key, sizes.k, tiles.k);
   Normalize(rows, sizes.k, tiles.scale, tiles.q, tiles.q_norm);
-  Normalize(rows, sizes.k, 1, tiles.k, tiles.k_norm);
-  Transpose(rows, sizes.k, {tiles.k, sizes.k}, {tiles.transposed, rows});
-  Product<false>(rows, rows, LowerResult{sizes.k}, {tiles.k, sizes.k}, {tiles.transposed, rows},
-                 FromZero(), {tiles.kk, rows}, ahead);
   Product<false>(rows, rows, LowerResult{sizes.k}, {tiles.q, sizes.k}, {tiles.transposed, rows},
                  FromZero(), {tiles.qk, rows}, ahead);
 }
@@ -100,8 +109,9 @@ HeadTiles TakeHead(const GatedDeltaProblem& problem, Pieces* pieces) {
   return tiles;
 }
 
-// Fills the head's tiles from those of its group and the state in front of the chunk.
-template <typename T>
+// Fills the head's tiles from those of its group and the state in front of the chunk; p only with
+// queries.
+template <typename T, bool kQueries>
 void FillHead(const GatedDeltaProblem& problem, const TokenChunk& chunk, int64_t head,
               const GroupTiles& group_tiles, const float* state, HeadTiles* tiles, Ahead* ahead) {
   const Sizes sizes(problem);
@@ -120,9 +130,9 @@ void FillHead(const GatedDeltaProblem& problem, const TokenChunk& chunk, int64_t
       const int64_t at = i * rows + j;
       const Vec decay = DecayBetween(tiles->decays, i, j);
       Store(tiles->a + at, InFrontOf(i, j, beta * decay * Load(group_tiles.kk + at)));
-      Store(tiles->p + at, decay * Load(group_tiles.qk + at));
+      if constexpr (kQueries) Store(tiles->p + at, decay * Load(group_tiles.qk + at));
     }
-    ClearBehind(rows, i, tiles->p);
+    if constexpr (kQueries) ClearBehind(rows, i, tiles->p);
   }
   Pack<T>(problem.v, chunk, group, of_group, problem.value, sizes.v, tiles->gap);
   if (!chunk.first) {
@@ -152,12 +162,17 @@ struct GroupOperands {
   const ChunkOperand &q, &k, &beta, &decay;
 };
 template <typename T>
-void FetchGroup(const GatedDeltaProblem& problem, const GroupOperands& operands,
-                const TokenChunk& chunk, int64_t group, Ahead* ahead) {
-  FetchRows<T>(operands.q, chunk, group, 0, problem.key, ahead);
+void FetchKeys(const GatedDeltaProblem& problem, const GroupOperands& operands,
+               const TokenChunk& chunk, int64_t group, Ahead* ahead) {
   FetchRows<T>(operands.k, chunk, group, 0, problem.key, ahead);
   FetchRows<T>(operands.beta, chunk, group, 0, problem.group_heads, ahead);
   FetchRows<T>(operands.decay, chunk, group, 0, problem.group_heads, ahead);
+}
+template <typename T>
+void FetchGroup(const GatedDeltaProblem& problem, const GroupOperands& operands,
+                const TokenChunk& chunk, int64_t group, Ahead* ahead) {
+  FetchKeys<T>(problem, operands, chunk, group, ahead);
+  FetchRows<T>(operands.q, chunk, group, 0, problem.key, ahead);
 }
 
 template <typename T>
@@ -188,7 +203,7 @@ void Forward(const T*, const GatedDeltaProblem& problem, const HeadsOfSequence& 
         FetchGroup<T>(problem, {problem.q, problem.k, problem.beta, problem.decay.raw}, next_chunk,
                       group, &ahead);
       float* const state = states + (head - part.first_head) * sizes.k * sizes.v;
-      FillHead<T>(problem, chunk, head, group_tiles, state, &tiles, &ahead);
+      FillHead<T, /*kQueries=*/true>(problem, chunk, head, group_tiles, state, &tiles, &ahead);
       const Matrix<const float> p = {tiles.p, rows}, written = {tiles.written, sizes.v};
       if (chunk.first) {
         Product<false>(rows, sizes.v, LowerLeft(), p, written, FromZero(), {out, sizes.v}, &ahead);
@@ -282,17 +297,19 @@ void FindStates(const GatedDeltaProblem& problem, const HeadsOfSequence& part,
   for (int64_t at = part.begin; at + kChunkTokens < part.end; at += kChunkTokens) {
     const TokenChunk chunk = ChunkAt(part.begin, part.end, at);
     const TokenChunk next_chunk = ChunkAt(part.begin, part.end, at + kChunkTokens);
-    PackGroup<T>(problem, chunk, group, group_tiles, &ahead);
+    PackKeys<T>(problem, chunk, group, group_tiles, &ahead);
     for (int64_t head = part.first_head; head < part.end_head; ++head) {
       const bool in_chunk = head + 1 < part.end_head;
-      FetchRows<T>(problem.v, in_chunk ? chunk : next_chunk, group,
-                   (in_chunk ? head + 1 : part.first_head) % problem.group_heads, problem.value,
-                   &ahead);
+      const TokenChunk& of_next = in_chunk ? chunk : next_chunk;
+      const int64_t next = in_chunk ? head + 1 : part.first_head;
+      FetchRows<T>(problem.v, of_next, group, next % problem.group_heads, problem.value, &ahead);
+      if (!of_next.last)
+        FetchState(StateOf(problem, NextPlaceOf(of_next), next), sizes.k * sizes.v, &ahead);
       if (head == part.first_head)
-        FetchGroup<T>(problem, {problem.q, problem.k, problem.beta, problem.decay.raw}, next_chunk,
-                      group, &ahead);
+        FetchKeys<T>(problem, {problem.q, problem.k, problem.beta, problem.decay.raw}, next_chunk,
+                     group, &ahead);
       const float* const before = chunk.first ? nullptr : StateOf(problem, PlaceOf(chunk), head);
-      FillHead<T>(problem, chunk, head, group_tiles, before, tiles, &ahead);
+      FillHead<T, /*kQueries=*/false>(problem, chunk, head, group_tiles, before, tiles, &ahead);
       CarryState(sizes, chunk, group_tiles, *tiles, before,
                  StateOf(problem, NextPlaceOf(chunk), head), &ahead);
     }
@@ -442,7 +459,7 @@ void Backward(const T*, const GatedDeltaProblem& problem, const HeadsOfSequence&
       }
       float* const dstate = dstates + of_group * size;
       const float* const state = chunk.first ? nullptr : StateOf(problem, PlaceOf(chunk), head);
-      FillHead<T>(problem, chunk, head, group_tiles, state, &tiles, &ahead);
+      FillHead<T, /*kQueries=*/true>(problem, chunk, head, group_tiles, state, &tiles, &ahead);
       const Decays& decays = tiles.decays;
       StepGradients gradients;
       Clear(kChunkTokens, gradients.log_decay);
