@@ -4,7 +4,7 @@
 //   calibrate --output=hardware.textproto --kernels_output=kernels.csv
 //   plan --facts=hardware.textproto --kernels=kernels.csv --predict=rows.csv --output=out.csv
 //
-// Then it trains small models of its own, and fits seven constants to their steps.
+// Then it trains small models of its own, and fits six constants to their steps.
 //
 //   calibrate --refit=run --output=hardware.textproto --kernels_output=kernels.csv
 //
@@ -12,6 +12,7 @@
 
 #include <sys/sysinfo.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -36,8 +37,10 @@
 #include "megatron/plan/measured_kernels.h"
 #include "megatron/plan/plan_facts.h"
 #include "tools/calibration/calibrated_facts.h"
+#include "tools/calibration/check_report.h"
 #include "tools/calibration/measure_cores.h"
 #include "tools/calibration/measure_links.h"
+#include "tools/calibration/measure_turns.h"
 #include "tools/calibration/reference_runs.h"
 #include "tools/calibration/refit_from_run.h"
 #include "tools/common/tool_main.h"
@@ -67,7 +70,7 @@ ABSL_FLAG(megatron::RunToFit, refit, {},
           "there, to the steps of that run.");
 ABSL_FLAG(std::string, name, "", "The machine's name in both files; else its processor's.");
 ABSL_FLAG(bool, train, true,
-          "Whether small models are trained, to whose steps seven constants are fitted.");
+          "Whether small models are trained, to whose steps six constants are fitted.");
 
 namespace megatron {
 namespace {
@@ -75,8 +78,11 @@ namespace {
 constexpr const char* kProgram = "megatron_cc";
 constexpr double kBusy = 0.2;  // processes of each core that want to run
 // Runs of each reference layout, where kernels have so many seconds.
-constexpr int kRounds = 3;
+constexpr int kRounds = 5;
 constexpr double kSecondsOfRounds = 30;
+// The turns on a core that are measured in each of these seconds.
+constexpr double kTurnsOfASecond = 4;
+constexpr double kMostTurns = 1000;
 
 std::string ProcessorName() {
   // Its size is 0 for the file system, so that it is read as a stream.
@@ -121,6 +127,8 @@ absl::StatusOr<MeasuredMachine> Measure() {
   MEGATRON_ASSIGN_OR_RETURN(machine.processes, MeasureProcesses(machine.cores));
   MEGATRON_ASSIGN_OR_RETURN(machine.threads, MeasureThreads(machine.cores));
   machine.core = MeasureCores(machine.cores, absl::GetFlag(FLAGS_seconds));
+  const double turns = kTurnsOfASecond * absl::GetFlag(FLAGS_seconds);
+  machine.turn_seconds = MeasureTurnSeconds(machine.cores, int(std::min(turns, kMostTurns)));
   return machine;
 }
 
@@ -132,15 +140,16 @@ std::string Summary(const MeasuredMachine& machine) {
       "threads: %.2f GB/s, %.0f us and %.1f us a rank; processes: %.2f GB/s, %.0f us\n"
       "between products %.2f (with gates %.2f), optimizer %.2f of the memory's rate, far memory "
       "%.2f; %.0f us more in a layer; %d kernels\n"
-      "threads of a rank meet in %.1f us; a router takes %.1f ns for a token and expert; rows come "
+      "threads of a rank meet in %.1f us; a rank waits for a core that others have for %.1f ms; a "
+      "router takes %.1f ns for a token and expert; rows come "
       "to experts and back at %.2f of the memory's rate\n",
       machine.name, machine.cores, core.peak_flops_per_s * 1e-9, core.memory_bytes_per_s * 1e-9,
       100 * core.thread_efficiency, machine.threads.bytes_per_s * 1e-9, machine.threads.latency_us,
       machine.threads.rank_latency_us, machine.processes.bytes_per_s * 1e-9,
       machine.processes.latency_us, core.memory_efficiency, core.gated_memory_efficiency,
       core.optimizer_efficiency, core.far_memory_efficiency, 1e6 * core.layer_overhead_seconds,
-      core.kernels.size(), 1e6 * core.thread_meeting_seconds, 1e9 * core.routing_score_seconds,
-      core.permutation_efficiency);
+      core.kernels.size(), 1e6 * core.thread_meeting_seconds, 1e3 * machine.turn_seconds,
+      1e9 * core.routing_score_seconds, core.permutation_efficiency);
 }
 
 absl::Status Refit(const std::string& run) {
@@ -167,15 +176,16 @@ absl::StatusOr<std::string> Train(const CsvTable& table, PlanFacts* facts) {
   MEGATRON_ASSIGN_OR_RETURN(const MeasuredKernels kernels, MeasuredKernels::Parse(table));
   const int rounds = absl::GetFlag(FLAGS_seconds) < kSecondsOfRounds ? 1 : kRounds;
   Implementation* const program = facts->mutable_implementation(0);
-  MEGATRON_ASSIGN_OR_RETURN(*program,
+  MEGATRON_ASSIGN_OR_RETURN(FittedProgram fitted,
                             FitToReferenceRuns(facts->hardware(0), *program, kernels, rounds));
+  MEGATRON_RETURN_IF_ERROR(WriteToStdout(CheckReport(fitted.rows)));
+  *program = std::move(fitted.program);
   return absl::StrFormat(
       "fitted to %d runs of reference models: measured_efficiency %.3f, step_seconds %.4f, "
-      "threads_efficiency %.2f, turn_cost %.3f, turn_seconds %.4f, routing_seconds %.6f, "
-      "expert_wait %.2f\n",
+      "threads_efficiency %.2f, turn_cost %.3f, routing_seconds %.6f, expert_wait %.2f\n",
       rounds * int(ReferenceLayouts().size()), program->measured_efficiency(),
       program->step_seconds(), program->threads_efficiency(), program->turn_cost(),
-      program->turn_seconds(), program->routing_seconds(), program->expert_wait());
+      program->routing_seconds(), program->expert_wait());
 }
 
 absl::Status Main(const std::vector<std::string>& arguments) {

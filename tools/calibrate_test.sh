@@ -10,12 +10,15 @@ fail() {
   exit 1
 }
 
-# Small models are trained, to whose steps seven constants are fitted.
+# Small models are trained, to whose steps six constants are fitted.
 "$tools/calibrate" --seconds=1 --name=mine > output 2>&1 || fail "calibrate: $(cat output)"
-grep -q '^fitted to 13 runs of reference models: measured_efficiency [0-9]' output ||
+grep -q '^fitted to 10 runs of reference models: measured_efficiency [0-9]' output ||
   fail "calibrate trained nothing: $(cat output)"
-grep -q '^# fitted to 13 runs of reference models' hardware.textproto ||
+grep -q '^# fitted to 10 runs of reference models' hardware.textproto ||
   fail "the file doesn't say what it is fitted to: $(cat hardware.textproto)"
+grep -q '^mixture  *dp2 ep2  *[1-3] ' output || fail "no table of reference runs: $(cat output)"
+grep -q '^  turn_seconds: [0-9]' hardware.textproto ||
+  fail "no turn of a rank was measured: $(cat hardware.textproto)"
 grep -q '^  measured_efficiency: 1$' hardware.textproto &&
   fail "nothing was fitted: $(cat hardware.textproto)"
 

@@ -69,6 +69,7 @@ PlanFacts CalibratedFacts(const MeasuredMachine& machine, const Implementation& 
   calibrated->set_layer_overhead_seconds(core.layer_overhead_seconds);
   calibrated->set_routing_score_seconds(core.routing_score_seconds);
   calibrated->set_permutation_efficiency(core.permutation_efficiency);
+  calibrated->set_turn_seconds(machine.turn_seconds);
   calibrated->set_optimizer_efficiency(core.optimizer_efficiency);
   calibrated->set_link_efficiency(1);
   calibrated->set_network_efficiency(1);

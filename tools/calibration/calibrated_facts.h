@@ -18,6 +18,7 @@ struct MeasuredMachine {
   CoreRates core;
   LinkRates threads;
   LinkRates processes;
+  double turn_seconds = 0;  // see Implementation.turn_seconds
 };
 
 // Returns one hardware and one implementation: `program` with the machine's efficiencies.

@@ -20,7 +20,6 @@ absl::StatusOr<double> PlannedLayout::Seconds(const Implementation& program,
   its.set_step_seconds(program.step_seconds());
   its.set_threads_efficiency(program.threads_efficiency());
   its.set_turn_cost(program.turn_cost());
-  its.set_turn_seconds(program.turn_seconds());
   its.set_routing_seconds(program.routing_seconds());
   its.set_expert_wait(program.expert_wait());
   MEGATRON_ASSIGN_OR_RETURN(const StepPrediction step,

@@ -23,8 +23,6 @@ namespace {
 constexpr double kMostTurnCost = 10;
 constexpr double kMostRouting = 1;
 constexpr double kMostWait = 10;
-// Schedulers of systems let a rank have a core for no longer than some milliseconds.
-constexpr double kMostTurnSeconds = 0.02;
 constexpr double kLeastOfThreads = 0.5;
 constexpr double kMostOfThreads = 1.5;
 constexpr int kValuesTried = 100;
@@ -173,20 +171,17 @@ const std::vector<CheckedModel>& ReferenceModels() {
 }
 
 const std::vector<CheckedLayout>& ReferenceLayouts() {
-  static const auto* const layouts = new std::vector<CheckedLayout>{
-      {"narrow", "dp1", {}},
-      {"narrow", "dp2", {kData}},
-      {"narrow", "tp2", {"parallel.tensor_model_parallel_size=2"}},
-      {"wide", "dp1", {}},
-      {"wide", "dp2", {kData}},
-      {"narrow", "dp4", {"parallel.data_parallel_size=4"}},
-      {"narrow", "pp2 dp2", {"parallel.pipeline_model_parallel_size=2", kData}},
-      {"narrow", "pp6", {"parallel.pipeline_model_parallel_size=6", "train.global_batch_size=8"}},
-      {"wide", "dp4", {"parallel.data_parallel_size=4"}},
-      {"wide", "pp4", {"parallel.pipeline_model_parallel_size=4"}},
-      {"mixture", "dp1", {}},
-      {"mixture", "dp2", {kData}},
-      {"mixture", "dp2 ep2", {kData, kExperts}}};
+  static const auto* const layouts =
+      new std::vector<CheckedLayout>{{"narrow", "dp1", {}},
+                                     {"narrow", "dp2", {kData}},
+                                     {"narrow", "tp2", {"parallel.tensor_model_parallel_size=2"}},
+                                     {"wide", "dp1", {}},
+                                     {"wide", "dp2", {kData}},
+                                     {"narrow", "dp4", {"parallel.data_parallel_size=4"}},
+                                     {"wide", "dp4", {"parallel.data_parallel_size=4"}},
+                                     {"mixture", "dp1", {}},
+                                     {"mixture", "dp2", {kData}},
+                                     {"mixture", "dp2 ep2", {kData, kExperts}}};
   return *layouts;
 }
 
@@ -199,7 +194,7 @@ const std::string& ReferenceConfig(const std::string& model) {
 
 ReferenceRow::Kind KindOf(const PlannedLayout& planned) {
   if (HasMoreRanksThanCores(planned.hardware, planned.run.layout.gpus()))
-    return planned.run.layout.pp > 1 ? ReferenceRow::kStageTurns : ReferenceRow::kTurns;
+    return ReferenceRow::kTurns;
   if (planned.run.layout.ep > 1) return ReferenceRow::kSharedExperts;
   if (planned.run.model.experts() > 0) return ReferenceRow::kExperts;
   return HasThreads(planned.hardware, planned.run.layout.gpus()) ? ReferenceRow::kThreads
@@ -225,9 +220,6 @@ Implementation FitToReferences(Implementation program, const std::vector<Referen
     (program.*set)(FitConstant(program, of_kind(kind), predict, most, set));
   };
   fit(ReferenceRow::kTurns, kMostTurnCost, &Implementation::set_turn_cost);
-  // Steps don't depend on it linearly: other passes hide a part of the waiting.
-  program = FitBySquares(program, of_kind(ReferenceRow::kStageTurns), predict, 0, kMostTurnSeconds,
-                         &Implementation::set_turn_seconds);
   fit(ReferenceRow::kExperts, kMostRouting, &Implementation::set_routing_seconds);
   fit(ReferenceRow::kSharedExperts, kMostWait, &Implementation::set_expert_wait);
   return program;
@@ -241,9 +233,9 @@ absl::Status CheckTrainingProgram() {
       "leave them out with --train=false"));
 }
 
-absl::StatusOr<Implementation> FitToReferenceRuns(const Hardware& hardware,
-                                                  const Implementation& program,
-                                                  const MeasuredKernels& kernels, int rounds) {
+absl::StatusOr<FittedProgram> FitToReferenceRuns(const Hardware& hardware,
+                                                 const Implementation& program,
+                                                 const MeasuredKernels& kernels, int rounds) {
   MEGATRON_ASSIGN_OR_RETURN(const ProbeRates calibrated, CalibratedRates(hardware, kernels));
   const Folder folder;
   if (!folder.is_made()) return absl::InternalError("no folder can be made for configurations");
@@ -259,8 +251,9 @@ absl::StatusOr<Implementation> FitToReferenceRuns(const Hardware& hardware,
     planned.push_back(std::move(its));
   }
   std::vector<std::vector<CheckedRun>> runs(planned.size());
-  for (int round = 0; round < rounds; ++round) {
+  for (int round = 0; round < kTriesOfARun * rounds; ++round) {
     for (size_t i = 0; i < planned.size(); ++i) {
+      if (Undisturbed(runs[i]) >= rounds) continue;
       const CheckedLayout& layout = ReferenceLayouts()[i];
       MEGATRON_ASSIGN_OR_RETURN(
           const CheckedRun run,
@@ -268,13 +261,22 @@ absl::StatusOr<Implementation> FitToReferenceRuns(const Hardware& hardware,
       runs[i].push_back(run);
     }
   }
+  const PredictRow predict = [&](const Implementation& fitted, int row) {
+    return *planned[row].Seconds(fitted, kernels);
+  };
+  FittedProgram fitted;
   std::vector<ReferenceRow> rows;
   for (size_t i = 0; i < planned.size(); ++i) {
-    rows.push_back({KindOf(planned[i]), MedianOf(AtCalibratedSpeed(runs[i]))});
+    const CheckedLayout& layout = ReferenceLayouts()[i];
+    fitted.rows.push_back(
+        {layout.model, layout.name, AtCalibratedSpeed(runs[i]), 0, Undisturbed(runs[i]) == 0});
+    rows.push_back({KindOf(planned[i]), MedianOf(fitted.rows.back().measured)});
   }
-  return FitToReferences(program, rows, [&](const Implementation& fitted, int row) {
-    return *planned[row].Seconds(fitted, kernels);
-  });
+  fitted.program = FitToReferences(program, rows, predict);
+  for (size_t i = 0; i < planned.size(); ++i) {
+    fitted.rows[i].predicted = predict(fitted.program, int(i));
+  }
+  return fitted;
 }
 
 }  // namespace megatron

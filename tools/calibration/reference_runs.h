@@ -1,4 +1,4 @@
-// Trains small models, and fits seven constants to what their steps take beside the kernels and
+// Trains small models, and fits six constants to what their steps take beside the kernels and
 // calls that were calibrated one by one. The models are none of those that planner_check runs.
 #ifndef TOOLS_CALIBRATION_REFERENCE_RUNS_H_
 #define TOOLS_CALIBRATION_REFERENCE_RUNS_H_
@@ -28,7 +28,6 @@ struct ReferenceRow {
     kPlain,          // ranks of one core
     kThreads,        // ranks of several cores
     kTurns,          // more ranks than cores
-    kStageTurns,     // these in several pipeline stages
     kExperts,        // that all ranks have
     kSharedExperts,  // that ranks share out
   };
@@ -40,20 +39,26 @@ ReferenceRow::Kind KindOf(const PlannedLayout& planned);
 
 // Returns the program with measured_efficiency and step_seconds fitted to plain rows, or to those
 // with threads where there are no plain ones, by least squares of the logarithms' errors, and then
-// a constant to each other kind: threads_efficiency, turn_cost, turn_seconds, routing_seconds and
-// expert_wait. threads_efficiency and turn_seconds have the least squares, too; the others are the
-// means of what their rows need, and no less than 0.
+// a constant to each other kind: threads_efficiency, turn_cost, routing_seconds and expert_wait.
+// threads_efficiency has the least squares, too; the others are the means of what their rows need,
+// and no less than 0.
 Implementation FitToReferences(Implementation program, const std::vector<ReferenceRow>& rows,
                                const PredictRow& predict);
 
 // Returns kInvalidArgument if the training program isn't beside this one.
 absl::Status CheckTrainingProgram();
 
-// Trains the reference models in turn, `rounds` times, as long as that takes, and fits the program
-// to the medians at the speed that cores had when they were calibrated.
-absl::StatusOr<Implementation> FitToReferenceRuns(const Hardware& hardware,
-                                                  const Implementation& program,
-                                                  const MeasuredKernels& kernels, int rounds);
+struct FittedProgram {
+  Implementation program;
+  std::vector<CheckedRow> rows;  // the reference runs beside its predictions
+};
+
+// Trains the reference models in turn, until each layout has `rounds` undisturbed runs or has run
+// kTriesOfARun times as often, and fits the program to the medians at the speed that cores had when
+// they were calibrated.
+absl::StatusOr<FittedProgram> FitToReferenceRuns(const Hardware& hardware,
+                                                 const Implementation& program,
+                                                 const MeasuredKernels& kernels, int rounds);
 
 }  // namespace megatron
 
