@@ -203,6 +203,20 @@ ModelOptions T5(bool version_1_1) {
   return t5;
 }
 
+// Returns a Falcon, whose layers have parallel branches: behind one norm, with one head of keys; or
+// behind a norm each, with a head of keys for two of queries.
+ModelOptions Falcon(bool one_norm) {
+  ModelOptions gpt = Gpt2();
+  TransformerOptions& layer = gpt.transformer;
+  layer.num_query_groups = one_norm ? 1 : 2;
+  layer.activation = ops::Activation::kGeluErf;
+  layer.linear_bias = layer.qkv_bias = false;
+  layer.rotary = layer.parallel_residual = true;
+  layer.parallel_shared_norm = one_norm;
+  gpt.learned_positions = false;
+  return gpt;
+}
+
 bool IsChat(const ReferenceRun& run) {
   return run.trainer.model.max_positions == kReferenceChatLength;
 }
@@ -292,7 +306,7 @@ std::map<std::string, ReferenceResult::Weight> Weights(const ReferenceRun& run, 
 
 bool IsHuggingFaces(const ReferenceRun& run) {
   const ModelOptions& model = run.trainer.model;
-  return model.kind == ModelKind::kBert ||
+  return model.kind == ModelKind::kBert || model.transformer.parallel_residual ||
          (model.kind == ModelKind::kT5 && !model.learned_positions);
 }
 
@@ -310,7 +324,9 @@ std::vector<ReferenceRun> ReferenceRuns() {
                                                          {"megatron_bert", Bert(false)},
                                                          {"t5", T5(false)},
                                                          {"t5_v1_1", T5(true)},
-                                                         {"megatron_t5", MegatronT5()}};
+                                                         {"megatron_t5", MegatronT5()},
+                                                         {"falcon_one_norm", Falcon(true)},
+                                                         {"falcon_two_norms", Falcon(false)}};
   std::vector<ReferenceRun> runs;
   for (const auto& [name, model] : models) {
     runs.push_back(MakeRun(std::string(name) + "_adam", model, OptimizerOptions::kAdamW));

@@ -4,10 +4,10 @@
 // Small models of the shapes of GPT-2 (layer norm, learned positions, GELU by tanh, biases, tied
 // embeddings), Llama (RMS norm, rotary positions, SwiGLU, grouped queries, no biases, untied), the
 // same with windows, sinks and rotations that differ from layer to layer, BERT as in the paper and
-// as Megatron's, T5 1.0, 1.1 and as Megatron's; the first on conversations whose answers it learns,
-// the first two with low-rank adapters, and BERTs that classify sequences or choose among them.
-// Each with AdamW and with SGD: 20 steps in fp32 on the CPU, without dropout, the global batch in
-// two micro-batches.
+// as Megatron's, T5 1.0, 1.1 and as Megatron's, Falcon with one norm for both branches of a layer
+// and with a norm for each; the first on conversations whose answers it learns, the first two with
+// low-rank adapters, and BERTs that classify sequences or choose among them. Each with AdamW and
+// with SGD: 20 steps in fp32 on the CPU, without dropout, the global batch in two micro-batches.
 #ifndef MEGATRON_TOOLS_INTEROP_REFERENCE_RUNS_H_
 #define MEGATRON_TOOLS_INTEROP_REFERENCE_RUNS_H_
 
@@ -32,8 +32,8 @@ struct ReferenceRun {
 
 std::vector<ReferenceRun> ReferenceRuns();
 
-// Returns whether Hugging Face has the model (BERT, and T5 as published); its weights then have the
-// names and the layout that they have there.
+// Returns whether the model is compared with Hugging Face's (BERT, T5 as published, Falcon); its
+// weights then have the names and the layout that they have there.
 bool IsHuggingFaces(const ReferenceRun& run);
 
 // The samples, in the order of training.

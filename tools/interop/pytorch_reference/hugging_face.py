@@ -1,9 +1,10 @@
-"""Hugging Face's BERT, MegatronBERT and T5, as model.py's models: shapes of weights, and losses of batches.
+"""Hugging Face's BERT, MegatronBERT, T5 and Falcon, as model.py's models: shapes of weights, and losses of batches.
 
 Batches are model.py's, and BERT's have types [B, S] and classes [B], the labels of the sentence-order head or of a
 classifier. Where a sample has several sequences, the first dim is that of all samples' sequences.
 """
 
+import torch.nn.functional as F
 import transformers
 
 
@@ -27,8 +28,11 @@ def parameter_shapes(m):
 
 
 def loss(model, batch):
-    """The sum of the model's losses. Samples are padded, and masks tell."""
+    """The sum of the model's losses. Samples are padded, and masks tell; Falcon's are of one length."""
     tokens = batch["tokens"]
+    if isinstance(model, transformers.FalconForCausalLM):
+        logits = model(input_ids=tokens, use_cache=False).logits
+        return F.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), ignore_index=-1)
     labels = batch["labels"].masked_fill(batch["labels"] < 0, -100)
     mask = (tokens >= 0).long()
     if not isinstance(model, PRETRAINED):
