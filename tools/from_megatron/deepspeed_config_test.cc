@@ -410,7 +410,7 @@ TEST(DeepSpeedConfigTest, RefusesBadDeepSpeedConfigs) {
     EXPECT_THAT(WithDeepSpeed(json),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("ds.json: " + message)));
   };
-  refused("{\n\"a\": 1,\n}", "line 3 is no JSON");
+  refused("{\n\"a\": 1,\n}", "it is no JSON: line 3, column 1: '}' cannot stand here");
   refused("[]", "it is no JSON object");
   refused("{\"a\": 1, \"a\": 2}", "it has the key 'a' twice");
   refused(std::string(1000, '['), "it is nested too deeply");

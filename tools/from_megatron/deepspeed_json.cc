@@ -6,6 +6,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "megatron/base/json_error.h"
 #include "megatron/base/quoted.h"
 
 namespace megatron {
@@ -15,35 +16,6 @@ using Json = nlohmann::json;
 
 constexpr size_t kLargestJson = 1 << 20;
 constexpr int kDeepestJson = 20;
-
-int LineOfByte(absl::string_view text, size_t byte) {
-  const absl::string_view front = text.substr(0, std::min(byte, text.size()));
-  return 1 + static_cast<int>(std::count(front.begin(), front.end(), '\n'));
-}
-
-// Finds out where a text stops being JSON.
-class ErrorFinder : public nlohmann::json_sax<Json> {
- public:
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t&) override { return true; }
-  bool binary(binary_t&) override { return true; }
-  bool start_object(size_t) override { return true; }
-  bool key(string_t&) override { return true; }
-  bool end_object() override { return true; }
-  bool start_array(size_t) override { return true; }
-  bool end_array() override { return true; }
-  bool parse_error(size_t position, const std::string&,
-                   const nlohmann::detail::exception&) override {
-    byte = position;
-    return false;
-  }
-
-  size_t byte = 0;
-};
 
 }  // namespace
 
@@ -74,10 +46,7 @@ absl::Status ParseDeepSpeedJson(absl::string_view text, nlohmann::json* object) 
   *object = Json::parse(text.begin(), text.end(), check, /*allow_exceptions=*/false);
   if (!wrong.empty()) return absl::InvalidArgumentError(wrong);
   if (object->is_discarded()) {
-    ErrorFinder finder;
-    Json::sax_parse(text.begin(), text.end(), &finder);
-    return absl::InvalidArgumentError(
-        absl::StrCat("line ", LineOfByte(text, finder.byte), " is no JSON"));
+    return absl::InvalidArgumentError(absl::StrCat("it is no JSON: ", FirstJsonError(text)));
   }
   if (!object->is_object()) return absl::InvalidArgumentError("it is no JSON object");
   return absl::OkStatus();
