@@ -238,6 +238,7 @@ constexpr HfDecoder SeedOss() {
   family.biases = HfBiases::kOptionalQkv;
   family.has_biases = true;
   family.dropout_key = "residual_dropout";
+  family.dropout = 0.1;
   return family;
 }
 
@@ -299,6 +300,7 @@ constexpr HfDecoder Starcoder2() {
   family.layer_norm = true;
   family.scaled_rotation = false;
   family.dropout_key = "residual_dropout";
+  family.embedding_dropout_key = "embedding_dropout";
   family.epsilon_key = "norm_epsilon";
   family.epsilon = 1e-5;
   family.tied = true;

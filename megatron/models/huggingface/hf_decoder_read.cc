@@ -520,12 +520,12 @@ void ReadHfDecoder(const HfDecoder& family, const HfFields& fields, ModelOptions
   ReadLongRope(family, fields, options);
   ReadWindow(family, fields, options->max_positions, &layer);
   ReadHfExperts(family, fields, &layer);
-  layer.attention_dropout = HfDropout(fields, "attention_dropout", 0);
+  layer.attention_dropout = HfDropout(fields, "attention_dropout", family.dropout);
   if (family.dropout_key != nullptr)
-    layer.hidden_dropout = HfDropout(fields, family.dropout_key, 0);
+    layer.hidden_dropout = HfDropout(fields, family.dropout_key, family.dropout);
   if (family.embedding_dropout_key != nullptr) {
-    CheckHfEmbeddingDropout(fields, family.embedding_dropout_key, 0, family.dropout_key,
-                            layer.hidden_dropout);
+    CheckHfEmbeddingDropout(fields, family.embedding_dropout_key, family.dropout,
+                            family.dropout_key, layer.hidden_dropout);
   }
   ReadHfMixers(family, fields, &layer);
   if (family.multipliers) ReadMultipliers(fields, options);

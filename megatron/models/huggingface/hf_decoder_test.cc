@@ -258,6 +258,8 @@ TEST(HfDecoderTest, RefusesToImportWhatChangesTheModel) {
   ExpectRefused("starcoder2", {{"hidden_act", "gelu"}}, "hidden_act: must be gelu_pytorch_tanh");
   ExpectRefused("starcoder2", {{"use_bias", 1}}, "use_bias");
   ExpectRefused("starcoder2", {{"norm_epsilon", -1}}, "norm_epsilon");
+  ExpectRefused("starcoder2", {{"residual_dropout", 0.1}},
+                "embedding_dropout: must be as residual_dropout");
   ExpectRefused("llama", {{"use_parallel_residual", true}}, "use_parallel_residual");
   ExpectRefused("gpt_neox", {{"attention_bias", false}}, "attention_bias: attention has biases");
   ExpectRefused("gpt_neox", {{"hidden_act", "relu"}}, "hidden_act: must be gelu, gelu_new");
@@ -400,6 +402,31 @@ TEST(HfDecoderTest, BiasesAreThoseThatTheFileNames) {
   Json moe = ConfigOf(ModelOf("glm4_moe"));
   moe.erase("attention_bias");
   EXPECT_FALSE(ParseHfConfig(moe.dump())->transformer.qkv_bias);
+}
+
+TEST(HfDecoderTest, DropoutIsTheFilesAndElseThatOfTransformers) {
+  const auto expect = [](const Json& config, float attention, float hidden) {
+    const auto read = ParseHfConfig(config.dump());
+    ASSERT_THAT(read, IsOk()) << config;
+    EXPECT_EQ(read->transformer.attention_dropout, attention) << config;
+    EXPECT_EQ(read->transformer.hidden_dropout, hidden) << config;
+  };
+  Json seed = ConfigOf(ModelOf("seed_oss"), "seed_oss");
+  expect(seed, 0, 0);
+  seed["attention_dropout"] = 0.25;
+  seed["residual_dropout"] = 0.5;
+  expect(seed, 0.25f, 0.5f);
+  seed.erase("attention_dropout");
+  seed.erase("residual_dropout");
+  expect(seed, 0.1f, 0.1f);
+  Json starcoder = ConfigOf(ModelOf("starcoder2"));
+  EXPECT_EQ(starcoder["embedding_dropout"], starcoder["residual_dropout"]);
+  starcoder["attention_dropout"] = 0.25;
+  starcoder["residual_dropout"] = starcoder["embedding_dropout"] = 0.5;
+  expect(starcoder, 0.25f, 0.5f);
+  for (const char* key : {"attention_dropout", "residual_dropout", "embedding_dropout"})
+    starcoder.erase(key);
+  expect(starcoder, 0, 0);
 }
 
 TEST(HfDecoderTest, AnMscaleOfOneAloneIsNone) {

@@ -499,6 +499,8 @@ REFUSED = [
     ("granite with biases", config("GraniteConfig", attention_bias=True), "attention_bias"),
     ("seed_oss with biases behind attention", config(
         "SeedOssConfig", head_dim=12, attention_out_bias=True), "attention_out_bias"),
+    ("starcoder2 with dropout of branches alone", config("Starcoder2Config", residual_dropout=0.1),
+     "embedding_dropout"),
     ("olmoe with clipped queries", config("OlmoeConfig", num_experts=4, num_experts_per_tok=2,
                                           clip_qkv=8.0), "clip_qkv"),
     ("olmo2 with scaled rotation", config("Olmo2Config", rope_scaling=dict(
