@@ -213,6 +213,10 @@ TEST_F(TaskDatasetTest, ErrorsNameTheFileAndTheLine) {
                 StatusIs(absl::StatusCode::kDataLoss,
                          HasSubstr("examples, line 3: has 13 columns, and the header 12")));
   }
+  // The texts would be the columns in front of them.
+  EXPECT_THAT(Read(LabelledTask::kMnli, absl::StrCat(mnli, "\n", mnli.substr(2), "\n")),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       HasSubstr("examples, line 2: has 11 columns, and the header 12")));
   TokenizerOptions bytes;
   bytes.type = "ByteLevel";
   const auto tokenizer = CreateTokenizer(bytes);

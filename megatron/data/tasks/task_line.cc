@@ -172,12 +172,14 @@ absl::Status CheckTaskHeader(LabelledTask task, absl::string_view line) {
 
 absl::Status CheckTaskColumns(LabelledTask task, absl::string_view header, absl::string_view line) {
   if (task != LabelledTask::kMnli) return absl::OkStatus();
-  // Tabs at an end are columns here: what Columns() strips might be one too many.
+  // Tabs at an end are columns here: what Columns() strips might be one too many or too few.
   const auto of_header = std::count(header.begin(), header.end(), '\t') + 1;
   const auto of_line = std::count(line.begin(), line.end(), '\t') + 1;
-  if (of_line <= of_header) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("has ", of_line, " columns, and the header ", of_header,
-                                          ": take out tabs inside of texts and at the end"));
+  if (of_line == of_header) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(
+      "has ", of_line, " columns, and the header ", of_header,
+      of_line > of_header ? ": take out tabs inside of texts and at the end"
+                          : ": a column is missing, or the line is cut off; take the line out"));
 }
 
 absl::Status AppendTaskExamples(LabelledTask task, absl::string_view line,

@@ -27,8 +27,8 @@ inline bool HasHeader(LabelledTask task) {
 // QQP.
 absl::Status CheckTaskHeader(LabelledTask task, absl::string_view line);
 
-// Refuses a line of MNLI with more columns than the header, kDataLoss: a tab inside a text would
-// move the texts behind it. A tab at the end counts, too.
+// Refuses a line of MNLI with another number of columns than the header, kDataLoss: a tab inside a
+// text, or a column that is missing, moves the texts behind it. A tab at the end counts, too.
 absl::Status CheckTaskColumns(LabelledTask task, absl::string_view header, absl::string_view line);
 
 // Appends the examples of a line. kDataLoss for a line that is wrong.

@@ -119,12 +119,14 @@ TEST(TaskLineTest, FilesWithoutLabelsAreRefusedByTheirHeader) {
   EXPECT_THAT(CheckTaskHeader(LabelledTask::kMnli, "a\tb\tc\td\te\tf\tg\th\ti\tj\tk"), IsOk());
 }
 
-TEST(TaskLineTest, LinesOfMnliHaveNoMoreColumnsThanTheHeader) {
+TEST(TaskLineTest, LinesOfMnliHaveTheColumnsOfTheHeader) {
   const auto check = [](absl::string_view line) {
     return CheckTaskColumns(LabelledTask::kMnli, "a\tb\tc\r", line);
   };
   EXPECT_THAT(check("1\t2\t3"), IsOk());
-  EXPECT_THAT(check("1\t2"), IsOk());
+  EXPECT_THAT(check("1\t2\t\r"), IsOk());
+  EXPECT_THAT(check("1\t2"), StatusIs(absl::StatusCode::kDataLoss,
+                                      HasSubstr("has 2 columns, and the header 3: a column is")));
   EXPECT_THAT(check("1\t2\tx\t3"),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("has 4 columns, and the header 3")));
   EXPECT_THAT(check("1\t2\t3\t\r"), StatusIs(absl::StatusCode::kDataLoss));
