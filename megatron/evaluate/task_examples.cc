@@ -161,6 +161,8 @@ absl::Status ReadArc(const Json& object, Label, Example* example) {
   example->gold = std::find(labels.begin(), labels.end(), key) - labels.begin();
   if (example->gold == static_cast<int64_t>(labels.size()))
     return Wrong("answerKey", "is the label of no choice");
+  if (std::count(labels.begin(), labels.end(), key) > 1)
+    return Wrong("answerKey", "is the label of several choices");
   example->context = absl::StrCat("Question: ", asked, "\nAnswer:");
   return SetAnswers(texts, example);
 }
@@ -200,7 +202,7 @@ absl::Status ReadStrictLambada(const Json& object, Label, Example* example) {
 // The last word is what follows the last space.
 absl::Status ReadLmEvalLambada(const Json& object, Label, Example* example) {
   MEGATRON_ASSIGN_OR_RETURN(const std::string text, Text(object, "text"));
-  if (text.empty()) return Wrong("text", "is empty");
+  if (StripPythonSpace(text).empty()) return Wrong("text", "is empty");
   const size_t space = text.rfind(' ');
   const size_t begin = space == text.npos ? 0 : space + 1;
   example->context = text.substr(0, space == text.npos ? 0 : space);
@@ -298,19 +300,47 @@ std::string LabelsPath(absl::string_view path) {
 
 bool IsBlank(absl::string_view line) { return absl::StripAsciiWhitespace(line).empty(); }
 
+// Blank lines at the end of a file of labels are none.
+std::vector<absl::string_view> LabelLines(absl::string_view labels) {
+  std::vector<absl::string_view> lines = Lines(labels);
+  while (!lines.empty() && IsBlank(lines.back())) lines.pop_back();
+  return lines;
+}
+
+size_t CountFilled(absl::string_view text) {
+  const std::vector<absl::string_view> lines = Lines(text);
+  return lines.size() - static_cast<size_t>(std::count_if(lines.begin(), lines.end(), IsBlank));
+}
+
+// Tells how many labels and examples two files have. An empty path stands for an unknown one.
+std::string BothCounts(absl::string_view path, size_t labels, absl::string_view text) {
+  return absl::StrCat(path.empty() ? "the file of labels" : LabelsPath(path), " has ",
+                      FormatQuantity(static_cast<int64_t>(labels), "line"), ", and ",
+                      path.empty() ? "that of questions" : path, " ", CountFilled(text));
+}
+
 // Explains why the labels beside a file are too few for it.
 absl::Status MissingLabel(absl::string_view path, absl::string_view text, Label labels) {
-  const std::string beside = LabelsPath(path);
   if (!labels) {
     return absl::DataLossError(
-        absl::StrCat("has no \"label\", and there is no file ", beside, " with labels"));
+        absl::StrCat("has no \"label\", and there is no file ", LabelsPath(path), " with labels"));
   }
-  const std::vector<absl::string_view> lines = Lines(text), of_labels = Lines(*labels);
-  const auto blank = std::count_if(lines.begin(), lines.end(), IsBlank);
   return absl::DataLossError(
-      absl::StrCat("has no label: ", beside, " has ",
-                   FormatQuantity(static_cast<int64_t>(of_labels.size()), "line"), ", and ", path,
-                   " ", static_cast<int64_t>(lines.size()) - blank));
+      absl::StrCat("has no label: ", BothCounts(path, LabelLines(*labels).size(), text)));
+}
+
+// Labels that no line asks for are of another file, and so may the others be.
+absl::Status CheckSpareLabels(absl::string_view path, size_t labels, absl::string_view text) {
+  if (labels <= CountFilled(text)) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat("has labels of another file beside it: ", BothCounts(path, labels, text)));
+}
+
+// Returns whether the examples are documents of which none has a byte to divide by.
+bool AreEmptyDocuments(const TaskInfo& task, const std::vector<Example>& examples) {
+  return task.form == TaskForm::kDocuments &&
+         std::all_of(examples.begin(), examples.end(),
+                     [](const Example& example) { return example.num_bytes == 0; });
 }
 
 // Parses the contents of the file `path`. An empty path stands for an unknown one.
@@ -318,20 +348,23 @@ absl::StatusOr<TaskExamples> ParseLines(const TaskInfo& task, absl::string_view 
                                         absl::string_view text, Label labels, int64_t limit) {
   if (task.read == nullptr) return ParseText(task, text);
   std::vector<absl::string_view> label_lines;
-  if (labels) label_lines = Lines(*labels);
+  if (labels) label_lines = LabelLines(*labels);
   TaskExamples read;
   int64_t number = 0;
+  bool uses_labels = false;
   for (const absl::string_view line : Lines(text)) {
     ++number;
     if (limit > 0 && static_cast<int64_t>(read.examples.size()) == limit) break;
     if (IsBlank(line)) continue;
     const absl::StatusOr<Json> object = ParseObject(line);
     if (!object.ok()) return AtLine(number, object.status());
+    const bool is_labelled = object->contains("label");
     Label label;
     if (labels && read.examples.size() < label_lines.size())
       label = label_lines[read.examples.size()];
-    if (task.has_labels_file && !path.empty() && !label && !object->contains("label"))
+    if (task.has_labels_file && !path.empty() && !label && !is_labelled)
       return AtLine(number, MissingLabel(path, text, labels));
+    uses_labels = uses_labels || (label && !is_labelled);
     Example example;
     example.line = number;
     const absl::Status status = task.read(*object, label, &example);
@@ -339,6 +372,10 @@ absl::StatusOr<TaskExamples> ParseLines(const TaskInfo& task, absl::string_view 
     read.examples.push_back(std::move(example));
   }
   if (read.examples.empty()) return absl::DataLossError("has no example");
+  if (AreEmptyDocuments(task, read.examples)) return absl::DataLossError("has no text");
+  if (uses_labels) {
+    MEGATRON_RETURN_IF_ERROR(CheckSpareLabels(path, label_lines.size(), text));
+  }
   return read;
 }
 

@@ -106,6 +106,31 @@ TEST(TaskExamplesTest, PiqaHasItsLabelsBesideIt) {
   EXPECT_THAT(ReadExamples(disk, piqa, "no.jsonl", 1), StatusIs(absl::StatusCode::kNotFound));
 }
 
+TEST(TaskExamplesTest, PiqasLabelsBelongToItsQuestions) {
+  MemoryFileSystem disk;
+  const std::string line = "{\"goal\": \"g\", \"sol1\": \"one\", \"sol2\": \"two\"}\n";
+  const TaskInfo& piqa = **FindTask("piqa");
+  const auto read = [&](const std::string& lines, const std::string& labels, int64_t limit) {
+    EXPECT_THAT(WriteFileAtomically(disk, "valid.jsonl", lines), IsOk());
+    EXPECT_THAT(WriteFileAtomically(disk, "valid-labels.lst", labels), IsOk());
+    return ReadExamples(disk, piqa, "valid.jsonl", limit);
+  };
+  for (const int64_t limit : {0, 1}) {
+    EXPECT_THAT(read(line + "\n" + line, "1\n0\n1\n", limit),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         "valid.jsonl: has labels of another file beside it: valid-labels.lst has "
+                         "3 lines, and valid.jsonl 2"));
+  }
+  EXPECT_THAT(read(line + line, "1\n0\n \n\n", 0), IsOk());
+  // Labels of its own leave the file beside it out.
+  EXPECT_THAT(
+      read("{\"goal\": \"g\", \"sol1\": \"a\", \"sol2\": \"b\", \"label\": 1}\n", "1\n0\n", 0),
+      IsOk());
+  EXPECT_THAT(Parse("piqa", line, "1\n0\n"),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       HasSubstr("the file of labels has 2 lines, and that of questions 1")));
+}
+
 TEST(TaskExamplesTest, LambadasThreeLastWords) {
   const char* const line = R"({"text": " \"No,\" said  Sarah\u00a0Ann "})";
   EXPECT_EQ(ParseOne("lambada", line).context, " \"No,\" said  Sarah\u00a0Ann ");
@@ -160,8 +185,13 @@ TEST(TaskExamplesTest, BadLinesAreToldByNumber) {
                 StatusIs(absl::StatusCode::kDataLoss, message));
   }
   EXPECT_THAT(Parse("lambada", "\n \r\n"), StatusIs(absl::StatusCode::kDataLoss, "has no example"));
+  EXPECT_THAT(Parse("lambada_openai", "{\"text\": \" \"}\n"),
+              StatusIs(absl::StatusCode::kDataLoss, "line 1: \"text\" is empty"));
   EXPECT_THAT(Parse("wikitext103", "a\xff"), StatusIs(absl::StatusCode::kDataLoss));
   EXPECT_THAT(Parse("ptb", " \n"), StatusIs(absl::StatusCode::kDataLoss, "has no text"));
+  // There is nothing to divide by.
+  EXPECT_THAT(Parse("bits_per_byte", "{\"text\": \"\"}\n{\"text\": \"\"}\n"),
+              StatusIs(absl::StatusCode::kDataLoss, "has no text"));
 }
 
 TEST(TaskExamplesTest, BadLabelsAreRefused) {
@@ -177,6 +207,9 @@ TEST(TaskExamplesTest, BadLabelsAreRefused) {
   EXPECT_THAT(Parse("arc_easy", R"({"question": "q", "choices": {"text": ["a", "b"], "label":)"
                                 R"( ["A"]}, "answerKey": "A"})"),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("another number of labels")));
+  EXPECT_THAT(Parse("arc_easy", R"({"question": "q", "choices": {"text": ["a", "b"], "label":)"
+                                R"( ["A", "A"]}, "answerKey": "A"})"),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("the label of several choices")));
   EXPECT_THAT(Parse("hellaswag_llmc", R"({"ctx": "c", "endings": ["a"], "label": 0})"),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("fewer than two")));
 }
